@@ -1,0 +1,145 @@
+#include "memory/log.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct {
+    int rank, ranks;
+    bool quiet;
+    void (*where)(char *, int, void *);
+    void *where_context;
+    void (*last_words)(void *);
+    void *last_words_context;
+} logger = {.ranks = 1};
+
+void log_set_rank(int rank, int ranks)
+{
+    logger.rank = rank;
+    logger.ranks = ranks;
+}
+
+int log_rank(void)
+{
+    return logger.rank;
+}
+
+void log_set_quiet(bool quiet)
+{
+    logger.quiet = quiet;
+}
+
+void log_set_where(void (*where)(char *, int, void *), void *context)
+{
+    logger.where = where;
+    logger.where_context = context;
+}
+
+void log_set_last_words(void (*last_words)(void *), void *context)
+{
+    logger.last_words = last_words;
+    logger.last_words_context = context;
+}
+
+/* One write per line, so that lines of several ranks do not mix. */
+static void say(FILE *stream, const char *kind, const char *format, va_list arguments)
+{
+    char line[4096];
+    int used = 0;
+    if (kind && logger.ranks > 1)
+        used = snprintf(line, sizeof line, "phalanx: rank %d: %s", logger.rank, kind);
+    else if (kind)
+        used = snprintf(line, sizeof line, "phalanx: %s", kind);
+    int room = (int)sizeof line - used - 1;
+    int wrote = vsnprintf(line + used, (size_t)room, format, arguments);
+    used += wrote < room ? wrote : room - 1;
+    line[used++] = '\n';
+    fflush(stdout);
+    fwrite(line, 1, (size_t)used, stream);
+    fflush(stream);
+}
+
+void log_info(const char *format, ...)
+{
+    if (logger.quiet || logger.rank != 0)
+        return;
+    va_list arguments;
+    va_start(arguments, format);
+    say(stdout, NULL, format, arguments);
+    va_end(arguments);
+}
+
+void log_warn(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    say(stderr, "warning: ", format, arguments);
+    va_end(arguments);
+}
+
+void log_error(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    say(stderr, "", format, arguments);
+    va_end(arguments);
+}
+
+void log_die(const char *file, int line, const char *condition, const char *format, ...)
+{
+    char text[2048], where[512] = "";
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    if (logger.where)
+        logger.where(where, (int)sizeof where, logger.where_context);
+    log_error("fatal: %s%s%s [%s:%d: %s]", text, *where ? "; at " : "", where, file, line, condition);
+    void (*last_words)(void *) = logger.last_words;
+    logger.last_words = NULL;
+    if (last_words)
+        last_words(logger.last_words_context);
+    abort();
+}
+
+void *must_alloc(unsigned long bytes)
+{
+    void *p = malloc(bytes ? bytes : 1);
+    MUST(p, "out of host memory: %lu bytes", bytes);
+    return p;
+}
+
+void *must_calloc(unsigned long count, unsigned long bytes)
+{
+    void *p = calloc(count ? count : 1, bytes ? bytes : 1);
+    MUST(p, "out of host memory: %lu x %lu bytes", count, bytes);
+    return p;
+}
+
+void *must_realloc(void *old, unsigned long bytes)
+{
+    void *p = realloc(old, bytes ? bytes : 1);
+    MUST(p, "out of host memory: %lu bytes", bytes);
+    return p;
+}
+
+char *must_strdup(const char *text)
+{
+    unsigned long bytes = strlen(text) + 1;
+    return memcpy(must_alloc(bytes), text, bytes);
+}
+
+char *must_format(const char *format, ...)
+{
+    va_list arguments, again;
+    va_start(arguments, format);
+    va_copy(again, arguments);
+    int length = vsnprintf(NULL, 0, format, arguments);
+    va_end(arguments);
+    MUST(length >= 0, "bad format \"%s\"", format);
+    char *text = must_alloc((unsigned long)length + 1);
+    vsnprintf(text, (unsigned long)length + 1, format, again);
+    va_end(again);
+    return text;
+}

@@ -1,0 +1,45 @@
+/* What the program says to a person, and how it dies.
+ *
+ * The logger is the one piece of global mutable state: which rank speaks, and the sentence that says where the rank
+ * stands (step, action, op), which a fatal error prints. Information is spoken by rank 0 only; warnings and errors by
+ * whoever has them, with the rank in front when there is more than one.
+ */
+#ifndef PHALANX_MEMORY_LOG_H
+#define PHALANX_MEMORY_LOG_H
+
+#include <stdbool.h>
+
+void log_set_rank(int rank, int ranks);
+int log_rank(void);
+/* true: information is not printed (tests, --json) */
+void log_set_quiet(bool quiet);
+
+/* Install the function that describes where this rank stands ("step 12, forward 3 of chunk 0, op layer 3/mlp/down");
+ * it writes at most `bytes` into `out` and is called from a fatal error only. NULL removes it. */
+void log_set_where(void (*where)(char *out, int bytes, void *context), void *context);
+/* Called once before the process dies of a fatal error (to tell the peers); NULL removes it. */
+void log_set_last_words(void (*last_words)(void *context), void *context);
+
+void log_info(const char *format, ...) __attribute__((format(printf, 1, 2)));  /* stdout, rank 0 */
+void log_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));  /* stderr */
+void log_error(const char *format, ...) __attribute__((format(printf, 1, 2))); /* stderr */
+
+_Noreturn void log_die(const char *file, int line, const char *condition, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* An invariant: if `condition` does not hold the process prints rank, position, file:line and the message, and aborts. */
+#define MUST(condition, ...)                                                                                           \
+    do {                                                                                                               \
+        if (!(condition))                                                                                              \
+            log_die(__FILE__, __LINE__, #condition, __VA_ARGS__);                                                      \
+    } while (0)
+
+/* malloc/calloc/realloc that die when host memory is exhausted; for set-up, never within a step. */
+void *must_alloc(unsigned long bytes);
+void *must_calloc(unsigned long count, unsigned long bytes);
+void *must_realloc(void *old, unsigned long bytes);
+char *must_strdup(const char *text);
+/* printf into a fresh string */
+char *must_format(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+#endif

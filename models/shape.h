@@ -69,9 +69,9 @@ const shape_traits *shape_traits_of(shape_architecture architecture);
 /* SHAPE_ARCHITECTURES if no architecture has this name. */
 shape_architecture shape_architecture_named(const char *name);
 
-/* Fill in what follows from the rest where it is 0 (negative for norm_epsilon and rope_theta is not filled, but
- * refused by shape_check): head_size = hidden_size / heads, kv_heads = heads, ffn_size = 4 hidden_size, or for gated
- * mlps 8/3 hidden_size rounded up to a multiple of 256, rope_theta and norm_epsilon of the architecture. */
+/* Fill in what follows from the rest where it is 0: head_size = hidden_size / heads, kv_heads = heads, ffn_size =
+ * 4 hidden_size or, for gated mlps, 8/3 hidden_size rounded up to a multiple of 256 (Llama's rule), and rope_theta and
+ * norm_epsilon of the architecture. */
 void shape_fill(model_shape *shape);
 
 /* One line that names the impossible value, or STATUS_OK. */

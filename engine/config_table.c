@@ -144,7 +144,7 @@ static const config_row rows[] = {
 };
 
 enum { ROWS = sizeof rows / sizeof *rows };
-_Static_assert(ROWS <= CONFIG_MAX_KEYS, "config.given has a place for every row");
+_Static_assert((int)ROWS <= (int)CONFIG_MAX_KEYS, "config.given has a place for every row");
 _Static_assert(sizeof(config_precision) == sizeof(int), "words are stored as int");
 
 int config_table_rows(void)

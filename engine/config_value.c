@@ -282,7 +282,9 @@ static status set_string(void *field, const config_row *row, yaml_document_t *d,
     if (!text)
         return refuse(row, node);
     free(*(char **)field);
-    *(char **)field = is_null(node) ? NULL : must_strdup(text);
+    if (is_null(node))
+        text = row->fallback;
+    *(char **)field = text ? must_strdup(text) : NULL;
     return STATUS_OK;
 }
 

@@ -42,7 +42,7 @@ int grid_rank_at(const grid *g, const int at[GRID_AXES]);
 /* Members of this rank's group, ascending, into members[ranks at most]; returns how many (0: this rank has no such group). */
 int grid_members(int *members, const grid *g, grid_group group);
 int grid_group_size(const grid *g, grid_group group);
-/* This rank's index in it, or -1. In every group but the tied pair and the composites it is the coordinate. */
+/* This rank's index in it, or -1; along one axis that is its coordinate. */
 int grid_index(const grid *g, grid_group group);
 /* World rank `step` places further along an axis, or -1 beyond its ends. */
 int grid_neighbour(const grid *g, grid_axis axis, int step);

@@ -12,26 +12,18 @@ static tensor *record1(recorder *r, op_kind kind, const char *name, tensor *cons
 tensor *record_linear(recorder *r, const char *name, tensor *x, tensor *w, tensor *bias)
 {
     tensor *in[] = {x, w, bias};
-    if (w->parameter)
-        w->parameter->uses++;
-    if (bias && bias->parameter)
-        bias->parameter->uses++;
     return record1(r, OP_linear, name, in, 3, 1, NULL);
 }
 
 tensor *record_embed(recorder *r, const char *name, tensor *tokens, tensor *table, int64_t first)
 {
     tensor *in[] = {tokens, table};
-    if (table->parameter)
-        table->parameter->uses++;
     return record1(r, OP_embed, name, in, 2, 1, &(op_attributes){.first = first});
 }
 
 tensor *record_add_positions(recorder *r, const char *name, tensor *x, tensor *positions, tensor *table)
 {
     tensor *in[] = {x, positions, table};
-    if (table->parameter)
-        table->parameter->uses++;
     return record1(r, OP_add_positions, name, in, 3, 1, NULL);
 }
 
@@ -39,10 +31,6 @@ tensor *record_norm(recorder *r, const char *name, tensor **sum, tensor *x, tens
                     float epsilon)
 {
     op_attributes at = {.epsilon = epsilon};
-    if (w->parameter)
-        w->parameter->uses++;
-    if (b && b->parameter)
-        b->parameter->uses++;
     op *o;
     int s = b ? 3 : 2;
     unsigned outputs = (b ? 7u : 3u) | (residual ? 1u << s : 0);
@@ -58,10 +46,6 @@ tensor *record_norm(recorder *r, const char *name, tensor **sum, tensor *x, tens
 tensor *record_head_norm(recorder *r, const char *name, tensor *qkv, tensor *wq, tensor *wk, const op_attributes *at)
 {
     tensor *in[] = {qkv, wq, wk};
-    if (wq->parameter)
-        wq->parameter->uses++;
-    if (wk->parameter)
-        wk->parameter->uses++;
     return record1(r, OP_head_norm, name, in, 3, 3, at);
 }
 

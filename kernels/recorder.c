@@ -142,6 +142,7 @@ static op_attributes data_axis(const recorder *r, const parameter *p)
 tensor *recorder_weight(recorder *r, parameter *p)
 {
     touch(r, p);
+    p->uses++;
     if (!p->shard_weight || !r->gather_each)
         return &p->weight;
     if (p->gathered)

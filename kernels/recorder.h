@@ -60,7 +60,8 @@ void recorder_label(recorder *r, const char *format, ...) __attribute__((format(
 tensor *recorder_input(recorder *r, const char *name, dtype type, int dims, const int64_t *shape, placement place);
 /* Rows [first, first + count) of dimension 0, sharing bytes. Not differentiable: for ops recorded by hand. */
 tensor *recorder_rows(recorder *r, tensor *of, int64_t first, int64_t count);
-/* The weight of `p` as a product reads it: all rows, gathered over the data axis first where it is sharded. */
+/* The weight of `p` as a product reads it: all rows, gathered over the data axis first where it is sharded. Each call is
+ * a use, and each use answers with one recorder_gradient_done() when its gradient is complete. */
 tensor *recorder_weight(recorder *r, parameter *p);
 
 /* From `output` (whose cotangent is `cotangent`, or where a loss turned the tape: NULL, NULL) back to the chunk's input.

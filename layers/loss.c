@@ -42,7 +42,6 @@ static void chunk_loss(recorder *r, const loss_layer *l, const layer_inputs *in,
     op_attributes weight = {0};
     tensor *dw[OP_MAX_OUT] = {recorder_gradient(r, head, &weight.accumulate)};
     recorder_record(r, OP_linear_grad_weight, "loss/dw", (tensor *[]){dlogits, c.x}, 2, 0, dw, &weight);
-    recorder_gradient_done(r, head, true);
 }
 
 void layer_loss(recorder *r, stream *s, const loss_layer *l, const layer_inputs *in)
@@ -67,6 +66,7 @@ void layer_loss(recorder *r, stream *s, const loss_layer *l, const layer_inputs 
     }
     if (!dx)
         return;
+    recorder_gradient_done(r, head, true);
     /* What entering the head did to the tokens is undone to their cotangent here, too. */
     if (r->grid.tensor > 1)
         dx = r->grid.sequence ? record_reduce_scatter(r, "loss/scatter dx", dx) : record_all_reduce(r, "loss/reduce dx", dx);

@@ -43,11 +43,13 @@ $(BUILD)/libphalanx.a: $(OBJECTS)
 
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(CFLAGS_$(subst /,_,$*)) -MMD -MP -c -o $@ $<
+	@echo "cc $<"
+	@$(CC) $(CFLAGS) $(CFLAGS_$(subst /,_,$*)) -MMD -MP -c -o $@ $<
 
 $(BUILD)/%.o: %.cc
 	@mkdir -p $(@D)
-	$(CXX) $(CXXFLAGS) -MMD -MP -c -o $@ $<
+	@echo "c++ $<"
+	@$(CXX) $(CXXFLAGS) -MMD -MP -c -o $@ $<
 
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(SUPPORT:%.c=$(BUILD)/%.o) $(BUILD)/libphalanx.a
 	$(CXX) -fopenmp $(SANITIZE) -o $@ $^ -lcmocka $(LIBS)

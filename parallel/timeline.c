@@ -79,7 +79,7 @@ static void print_legend(FILE *out, const simulation *sim)
     const schedule *s = sim->schedule;
     fprintf(out, "%s: %d stage%s", schedule_name(s->kind), s->stages, s->stages == 1 ? "" : "s");
     if (s->chunks > 1)
-        fprintf(out, " x %d virtual (odd ones in lower case)", s->chunks);
+        fprintf(out, " x %d", s->chunks);
     fprintf(out, ", %d micro-batch%s, bubble %.1f%%\n", s->microbatches, s->microbatches == 1 ? "" : "es",
             100 * sim->bubble);
 }
@@ -101,7 +101,8 @@ void timeline_print(FILE *out, const simulation *sim, timeline_style style)
     }
     row r = {.text = must_alloc(columns + 1), .look = must_alloc(columns + 1)};
     print_legend(out, sim);
-    fprintf(out, "%*s%7s %9s %6s\n", label + 1 + (tail ? room : columns), "", "bubble", "in flight", "peak");
+    fprintf(out, "%-*s%7s %9s %6s\n", label + 1 + (tail ? room : columns),
+            s->chunks > 1 ? "lower case: odd virtual stages" : "", "bubble", "in flight", "peak");
     for (int stage = 0; stage < s->stages; stage++) {
         const simulate_stage *st = &sim->stages[stage];
         fill_row(&r, sim, stage, columns, unit > 0 ? each / unit : 0);

@@ -37,8 +37,8 @@ typedef status checkpoint_barrier(void *context, status mine);
 
 /* Collective over `ranks`. `folder` (made if need be) is a run's checkpoints folder, `name` that of the new checkpoint; an
  * older one of that name is replaced. `meta`, of rank 0, is what else belongs to the state: step, data position, ...
- * The pieces of all ranks must cover each tensor exactly once. `barrier` may be NULL for one rank. On failure, which is
- * the same on every rank, nothing has changed but that temporary files may be gone. */
+ * The pieces of all ranks must cover each tensor exactly once. `barrier` may be NULL for one rank. It fails on every rank
+ * or on none; then `latest` names what it named before, and temporary files have been removed. */
 status checkpoint_write(const char *folder, const char *name, const checkpoint_piece *pieces, int count, json_t *meta,
                         int rank, int ranks, checkpoint_barrier *barrier, void *context);
 

@@ -61,7 +61,9 @@ static status walk(reader *r, const char *path, const yaml_node_t *key, yaml_nod
 /* "section" + "key" -> "section.key"; cut, which no key of the table is. */
 static void join(char out[KEY_BYTES], const char *path, const yaml_node_t *key)
 {
-    const char *name = key->type == YAML_SCALAR_NODE ? (const char *)key->data.scalar.value : "(not a word)";
+    const char *name = key->type == YAML_SCALAR_NODE ? (const char *)key->data.scalar.value : "";
+    if (!*name || strlen(name) != key->data.scalar.length)
+        name = "(not a word)";
     snprintf(out, KEY_BYTES, "%s%s%s", path, *path ? "." : "", name);
 }
 
@@ -109,7 +111,11 @@ static status read_document(reader *r, yaml_parser_t *parser, const char *path)
         return syntax(r, parser);
     r->document = &document;
     yaml_node_t *root = yaml_document_get_root_node(&document);
-    status s = root ? walk(r, path, root, root) : STATUS_OK;
+    status s = STATUS_OK;
+    if (root)
+        s = walk(r, path, root, root);
+    else if (!r->file)
+        s = at(r, r->argument, status_fail(STATUS_USAGE, "%s: no value after the =", path));
     if (s == STATUS_OK && root) {
         if (!yaml_parser_load(parser, &rest)) {
             s = syntax(r, parser);

@@ -58,9 +58,6 @@ static void derive_rope_scaling(shape_rope_scaling *r)
 static void derive_shape(config *c)
 {
     model_shape *s = &c->model.shape;
-    /* A preset's head size belongs to its own width. */
-    if (!given(c, "model.head_size") && (given(c, "model.hidden_size") || given(c, "model.heads")))
-        s->head_size = 0;
     shape_fill(s);
     derive_rope_scaling(&s->rope_scaling);
     if (!c->train.sequence)
@@ -114,12 +111,24 @@ bool config_wants_shape(const config *c)
     return false;
 }
 
+/* The base's sizes that only follow from sizes which are now given follow the new ones. */
+static model_shape loosen(const config *c, model_shape base)
+{
+    bool heads = given(c, "model.heads"), hidden = given(c, "model.hidden_size");
+    if ((heads || hidden) && (int64_t)base.heads * base.head_size == base.hidden_size)
+        base.head_size = 0;
+    if (heads && base.kv_heads == base.heads)
+        base.kv_heads = 0;
+    return base;
+}
+
 void config_take_shape(config *c, const model_shape *shape)
 {
+    model_shape base = loosen(c, *shape);
     for (int i = 0; i < config_table_rows(); i++) {
         const config_row *row = config_table_row(i);
         if (is_shape_row(row) && !c->given[i])
-            memcpy((char *)c + row->offset, (const char *)shape + row->offset - offsetof(config, model.shape),
+            memcpy((char *)c + row->offset, (const char *)&base + row->offset - offsetof(config, model.shape),
                    field_bytes(row));
     }
     derive_shape(c);

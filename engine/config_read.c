@@ -61,7 +61,9 @@ static status walk(reader *r, const char *path, const yaml_node_t *key, yaml_nod
 /* "section" + "key" -> "section.key"; cut, which no key of the table is. */
 static void join(char out[KEY_BYTES], const char *path, const yaml_node_t *key)
 {
-    const char *name = key->type == YAML_SCALAR_NODE ? (const char *)key->data.scalar.value : "(not a word)";
+    const char *name = key->type == YAML_SCALAR_NODE ? (const char *)key->data.scalar.value : "";
+    if (!*name || strlen(name) != key->data.scalar.length)
+        name = "(not a word)";
     snprintf(out, KEY_BYTES, "%s%s%s", path, *path ? "." : "", name);
 }
 
@@ -92,27 +94,42 @@ static status walk(reader *r, const char *path, const yaml_node_t *key, yaml_nod
     return at(r, place(r, key), status_fail(STATUS_USAGE, "%s is a section: expected keys with values under it", what));
 }
 
-static status syntax(const reader *r, const yaml_parser_t *parser)
+/* libyaml gives wrong bytes by offset, everything else by line. */
+static int line_of_error(const yaml_parser_t *parser, const char *text, size_t bytes)
+{
+    if (parser->error != YAML_READER_ERROR)
+        return (int)parser->problem_mark.line + 1;
+    int line = 1;
+    for (size_t i = 0; i < bytes && i < parser->problem_offset; i++)
+        line += text[i] == '\n';
+    return line;
+}
+
+static status syntax(const reader *r, const yaml_parser_t *parser, const char *text, size_t bytes)
 {
     status s = status_fail(STATUS_USAGE, "not valid YAML: %s%s%s", parser->context ? parser->context : "",
                            parser->context ? ", " : "", parser->problem ? parser->problem : "unreadable");
     if (parser->error == YAML_MEMORY_ERROR)
         return status_fail(STATUS_FAILED, "out of memory reading YAML");
-    return at(r, (int)parser->problem_mark.line + 1, s);
+    return at(r, r->file ? line_of_error(parser, text, bytes) : r->argument, s);
 }
 
 /* Load the next document of the parser and walk over it from `path`. */
-static status read_document(reader *r, yaml_parser_t *parser, const char *path)
+static status read_document(reader *r, yaml_parser_t *parser, const char *path, const char *text, size_t bytes)
 {
     yaml_document_t document, rest;
     if (!yaml_parser_load(parser, &document))
-        return syntax(r, parser);
+        return syntax(r, parser, text, bytes);
     r->document = &document;
     yaml_node_t *root = yaml_document_get_root_node(&document);
-    status s = root ? walk(r, path, root, root) : STATUS_OK;
+    status s = STATUS_OK;
+    if (root)
+        s = walk(r, path, root, root);
+    else if (!r->file)
+        s = at(r, r->argument, status_fail(STATUS_USAGE, "%s: no value after the =", path));
     if (s == STATUS_OK && root) {
         if (!yaml_parser_load(parser, &rest)) {
-            s = syntax(r, parser);
+            s = syntax(r, parser, text, bytes);
         } else {
             yaml_node_t *second = yaml_document_get_root_node(&rest);
             if (second)
@@ -130,7 +147,7 @@ static status read_yaml(reader *r, const char *path, const char *text, size_t by
     MUST(yaml_parser_initialize(&parser), "out of host memory");
     yaml_parser_set_input_string(&parser, (const unsigned char *)text, bytes);
     yaml_parser_set_encoding(&parser, YAML_UTF8_ENCODING);
-    status s = read_document(r, &parser, path);
+    status s = read_document(r, &parser, path, text, bytes);
     yaml_parser_delete(&parser);
     return s;
 }

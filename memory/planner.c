@@ -9,7 +9,7 @@
 
 static int64_t default_effort(int64_t count)
 {
-    int64_t most = 8 * count > 2000000 ? 8 * count : 2000000;
+    int64_t most = 4 * count > 2000000 ? 4 * count : 2000000;
     int64_t effort = 200 * count > 40000 ? 200 * count : 40000;
     return effort < most ? effort : most;
 }

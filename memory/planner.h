@@ -6,9 +6,9 @@
  *
  * The same blocks in the same order give the same offsets, on any machine: no clock, no address and no hash decides.
  *
- * Effort. Placing one block is one unit, 1-3 us. The first order is always placed to its end; after that the planner
- * stops at the first result within goal x bound, or when the effort is used up: the caller's, or by default
- *     200 x blocks, at least 40,000, at most the larger of 2,000,000 and 8 x blocks.
+ * Effort. Placing one block is one unit, 1-4 us. The first order is always placed to its end; after that the planner
+ * stops at the first result within goal x bound, or with the try in which the effort is used up: the caller's, or by default
+ *     200 x blocks, at least 40,000, at most the larger of 2,000,000 and 4 x blocks.
  */
 #ifndef PHALANX_MEMORY_PLANNER_H
 #define PHALANX_MEMORY_PLANNER_H

@@ -99,7 +99,7 @@ void planner_core_open(planner_core *core, const planner_block *blocks, int64_t 
 {
     MUST(alignment > 0 && (alignment & (alignment - 1)) == 0, "alignment %lld is no power of two",
          (long long)alignment);
-    *core = (planner_core){.best_arena = INT64_MAX};
+    *core = (planner_core){.alignment = alignment, .best_arena = INT64_MAX};
     select_blocks(core, blocks, count);
     unsigned long n = (unsigned long)core->count;
     core->first = must_alloc(n * sizeof *core->first);
@@ -166,7 +166,7 @@ int64_t planner_core_place(planner_core *core, const int32_t *order, const bool 
         int32_t b = order[i];
         int64_t offset = -1;
         if (from_top && from_top[b])
-            offset = planner_tree_highest(core->tree, core->first[b], core->last[b], core->bytes[b], core->target);
+            offset = planner_tree_highest(core->tree, core->first[b], core->last[b], core->bytes[b], core->ceiling);
         if (offset < 0)
             offset = planner_tree_lowest(core->tree, core->first[b], core->last[b], core->bytes[b]);
         core->effort_left--;
@@ -180,8 +180,9 @@ int64_t planner_core_place(planner_core *core, const int32_t *order, const bool 
     return arena;
 }
 
-bool planner_core_try(planner_core *core, const int32_t *order, const bool *from_top)
+bool planner_core_try(planner_core *core, const int32_t *order, const bool *from_top, int64_t ceiling)
 {
+    core->ceiling = ceiling;
     int64_t arena = planner_core_place(core, order, from_top, core->count, core->best_arena);
     if (arena < core->best_arena) {
         int64_t *swap = core->best;

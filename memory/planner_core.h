@@ -20,8 +20,11 @@ typedef struct planner_core {
     int64_t *bytes;        /* [count] rounded */
     int64_t *live;         /* [times] sum of bytes alive */
     int64_t *contention;   /* [count] the largest live sum during the block's life; NULL until asked for */
-    int64_t bound;         /* largest live sum */
-    int64_t target;        /* an arena of this many bytes is good enough */
+    int64_t alignment;
+    int64_t bound;  /* largest live sum */
+    int64_t target; /* an arena of this many bytes is good enough */
+
+    int64_t ceiling; /* top of the arena for the blocks placed from the top */
 
     planner_tree *tree;
     int64_t *offset;     /* [count] of the order being placed */
@@ -40,14 +43,14 @@ void planner_core_close(planner_core *core);
 void planner_core_contend(planner_core *core);
 
 /* Place the blocks order[0..count) one after the other, each at the lowest free offset, or, where from_top[block] is set,
- * at the highest below core->target (the lowest if there is no room). Gives up as soon as the arena reaches `limit`.
+ * at the highest below core->ceiling (the lowest if there is no room). Gives up as soon as the arena reaches `limit`.
  * Returns the arena's bytes, INT64_MAX if it gave up. `from_top` may be NULL. */
 int64_t planner_core_place(planner_core *core, const int32_t *order, const bool *from_top, int32_t count,
                            int64_t limit);
 
-/* planner_core_place of all blocks, below the best; an improvement becomes the best. Returns whether it is good enough
+/* planner_core_place of all blocks under `ceiling`, below the best; an improvement becomes the best. Returns whether it is good enough
  * or the effort is used up: true means stop. */
-bool planner_core_try(planner_core *core, const int32_t *order, const bool *from_top);
+bool planner_core_try(planner_core *core, const int32_t *order, const bool *from_top, int64_t ceiling);
 
 /* Stable sort of order[0..count) by key[order[i]], ascending. `spare` is as long as `order`. */
 void planner_core_sort(int32_t *order, int32_t *spare, int32_t count, const uint64_t *key);

@@ -82,6 +82,15 @@ static const struct row {
     {by_duration, by_size, temporaries}, {by_size, by_duration, alternate},     {by_contention, by_size, alternate},
 };
 
+/* Where the top is, in bounds: what is placed from the top leaves gaps there that only a little room heals. */
+static const double tops[] = {1, 1.02, 1.04, 1.08};
+
+static int64_t ceiling(const planner_core *core, double slack)
+{
+    int64_t top = (int64_t)((double)core->bound * slack) & -core->alignment;
+    return top > core->target ? top : core->target;
+}
+
 static void sort_by(const planner_core *core, key_function *key, int32_t *order, int32_t *spare, uint64_t *keys)
 {
     for (int32_t i = 0; i < core->count; i++)
@@ -99,29 +108,46 @@ static void choose_tops(const planner_core *core, const struct row *row, const i
     }
 }
 
+typedef struct workspace {
+    int32_t *order, *spare; /* [count] */
+    uint64_t *keys;         /* [count] */
+    bool *from_top;         /* [count] */
+} workspace;
+
+static bool try_row(planner_core *core, const struct row *row, const workspace *w, int64_t top, int32_t *best_order)
+{
+    if (row->major == by_contention)
+        planner_core_contend(core);
+    for (int32_t i = 0; i < core->count; i++)
+        w->order[i] = i;
+    sort_by(core, row->minor, w->order, w->spare, w->keys);
+    sort_by(core, row->major, w->order, w->spare, w->keys);
+    choose_tops(core, row, w->order, w->from_top);
+    int64_t before = core->best_arena;
+    bool stop = planner_core_try(core, w->order, row->from_top == none ? NULL : w->from_top, top);
+    if (core->best_arena < before)
+        memcpy(best_order, w->order, (size_t)core->count * sizeof *best_order);
+    return stop;
+}
+
 bool planner_order_try_all(planner_core *core, int32_t *best_order)
 {
     unsigned long n = (unsigned long)core->count;
-    int32_t *order = must_alloc(n * sizeof *order), *spare = must_alloc(n * sizeof *spare);
-    uint64_t *keys = must_alloc(n * sizeof *keys);
-    bool *from_top = must_alloc(n * sizeof *from_top);
+    workspace w = {.order = must_alloc(n * sizeof *w.order),
+                   .spare = must_alloc(n * sizeof *w.spare),
+                   .keys = must_alloc(n * sizeof *w.keys),
+                   .from_top = must_alloc(n * sizeof *w.from_top)};
     bool stop = false;
-    for (size_t r = 0; r < sizeof rows / sizeof *rows && !stop; r++) {
-        if (rows[r].major == by_contention)
-            planner_core_contend(core);
-        for (int32_t i = 0; i < core->count; i++)
-            order[i] = i;
-        sort_by(core, rows[r].minor, order, spare, keys);
-        sort_by(core, rows[r].major, order, spare, keys);
-        choose_tops(core, rows + r, order, from_top);
-        int64_t before = core->best_arena;
-        stop = planner_core_try(core, order, rows[r].from_top == none ? NULL : from_top);
-        if (core->best_arena < before)
-            memcpy(best_order, order, n * sizeof *order);
-    }
-    free(from_top);
-    free(keys);
-    free(spare);
-    free(order);
+    for (size_t r = 0; r < sizeof rows / sizeof *rows && !stop; r++)
+        if (rows[r].from_top == none)
+            stop = try_row(core, rows + r, &w, 0, best_order);
+    for (size_t t = 0; t < sizeof tops / sizeof *tops && !stop; t++)
+        for (size_t r = 0; r < sizeof rows / sizeof *rows && !stop; r++)
+            if (rows[r].from_top != none)
+                stop = try_row(core, rows + r, &w, ceiling(core, tops[t]), best_order);
+    free(w.from_top);
+    free(w.keys);
+    free(w.spare);
+    free(w.order);
     return stop;
 }

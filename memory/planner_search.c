@@ -1,7 +1,8 @@
 /* Blocks of one kind (size, duration to half an octave) come again with every micro-batch, so what is learned in a window
  * of time around the place where the best arena is too high holds for the whole program. An order is the best one so far
  * in which each kind is shifted by some places, and may be told to settle at the top of the arena. Each try lifts the
- * kind of a block that ended too high, or disturbs a random kind; a try that is no worse is kept.
+ * kind of a block that ended too high, or disturbs a random kind; a try that is hardly worse is kept (threshold accepting,
+ * Dueck and Scheuer, 1990), and the best of all is placed whole.
  *
  * Restarting from what the last full placement could not settle: Joslin and Clements, "Squeaky Wheel" Optimization, 1999.
  */
@@ -18,9 +19,13 @@ enum {
     TRIES_A_WINDOW = 400,
 };
 
+/* The first try of a window may be worse by this share of the bound. */
+static const double MARGIN = 0.003;
+
 typedef struct learned {
-    int64_t *shift; /* [kinds] places later; negative is earlier */
-    bool *top;      /* [kinds] */
+    int64_t *shift;  /* [kinds] places later; negative is earlier */
+    bool *top;       /* [kinds] */
+    int64_t ceiling; /* the top of the arena */
 } learned;
 
 typedef struct search {
@@ -28,7 +33,7 @@ typedef struct search {
     int32_t kinds;
     int32_t *kind;     /* [core->count] */
     int32_t *position; /* [core->count] in the order that the search started from */
-    learned best, trial;
+    learned current, trial, best;
     int32_t *order, *spare; /* [core->count] scratch */
     uint64_t *key;          /* [core->count] scratch */
     bool *from_top;         /* [core->count] scratch */
@@ -60,6 +65,7 @@ static void learned_copy(learned *to, const learned *from, int32_t kinds)
 {
     memcpy(to->shift, from->shift, (size_t)kinds * sizeof *to->shift);
     memcpy(to->top, from->top, (size_t)kinds * sizeof *to->top);
+    to->ceiling = from->ceiling;
 }
 
 static void learned_close(learned *l)
@@ -98,22 +104,25 @@ static void search_open(search *s, planner_core *core, const int32_t *order)
     unsigned long n = (unsigned long)core->count;
     *s = (search){.core = core, .random = 88172645463325252u};
     s->kind = must_alloc(n * sizeof *s->kind);
-    s->position = must_alloc(n * sizeof *s->position);
     s->order = must_alloc(n * sizeof *s->order);
     s->spare = must_alloc(n * sizeof *s->spare);
     s->key = must_alloc(n * sizeof *s->key);
     s->from_top = must_alloc(n * sizeof *s->from_top);
+    name_kinds(s);
+    learned_open(&s->current, s->kinds);
+    learned_open(&s->trial, s->kinds);
+    learned_open(&s->best, s->kinds);
+    s->position = must_alloc(n * sizeof *s->position);
     for (int32_t i = 0; i < core->count; i++)
         s->position[order[i]] = i;
-    name_kinds(s);
-    learned_open(&s->best, s->kinds);
-    learned_open(&s->trial, s->kinds);
+    s->best.ceiling = core->target;
 }
 
 static void search_close(search *s)
 {
-    learned_close(&s->trial);
     learned_close(&s->best);
+    learned_close(&s->trial);
+    learned_close(&s->current);
     free(s->from_top);
     free(s->key);
     free(s->spare);
@@ -199,50 +208,55 @@ static int32_t culprit(search *s, const window *w)
     return w->outer[from];
 }
 
-/* s->trial := s->best, disturbed */
+/* s->trial := s->current, disturbed */
 static void disturb(search *s, const window *w)
 {
-    learned_copy(&s->trial, &s->best, s->kinds);
+    learned *l = &s->trial;
+    learned_copy(l, &s->current, s->kinds);
+    if (draw(s, 4) == 0)
+        l->ceiling =
+            s->core->target + ((draw(s, 1024) * (s->core->best_arena - s->core->target) / 1024) & -s->core->alignment);
     int changes = 1 + draw(s, 3);
     for (int i = 0; i < changes; i++) {
         bool blame = draw(s, 2) == 0;
-        int32_t kind = s->kind[blame ? culprit(s, w) : w->outer[draw(s, w->core.count)]];
+        int32_t b = blame ? culprit(s, w) : w->outer[draw(s, w->core.count)], kind = s->kind[b];
         int64_t reach = 1 + draw(s, (s->core->count >> draw(s, 6)) + 1);
         if (draw(s, 8) == 0)
-            s->trial.top[kind] = !s->trial.top[kind];
+            l->top[kind] = !l->top[kind];
         else
-            s->trial.shift[kind] += blame || draw(s, 2) ? -reach : reach;
+            l->shift[kind] += blame || draw(s, 2) ? -reach : reach;
     }
 }
 
-/* Learn in the window until it is good enough or `tries` are made; returns whether it became better than at first. */
-static bool learn(search *s, window *w, int tries)
+/* s->best := what made the window smallest within `tries`. A try that is worse by less than a shrinking margin is kept. */
+static void learn(search *s, window *w, int tries)
 {
-    int64_t start = INT64_MAX;
-    for (int i = 0; i < tries && s->core->effort_left > 0; i++) {
-        learned *l = i ? &s->trial : &s->best;
+    int64_t best = INT64_MAX, current = INT64_MAX;
+    learned_copy(&s->current, &s->best, s->kinds);
+    for (int i = 0; i < tries && s->core->effort_left > 0 && best > w->core.target; i++) {
         if (i)
             disturb(s, w);
-        make_order(s, l, w->outer, w->core.count);
-        int64_t limit = w->core.best_arena == INT64_MAX ? INT64_MAX : w->core.best_arena + 1;
-        int64_t effort = w->core.effort_left;
+        else
+            learned_copy(&s->trial, &s->best, s->kinds);
+        make_order(s, &s->trial, w->outer, w->core.count);
+        int64_t margin = (int64_t)((double)w->core.bound * MARGIN * (tries - i) / tries);
+        int64_t limit = current == INT64_MAX ? INT64_MAX : current + margin + 1, effort = w->core.effort_left;
+        w->core.ceiling = s->trial.ceiling;
         int64_t arena = planner_core_place(&w->core, s->order, s->from_top, w->core.count, limit);
         s->core->effort_left -= effort - w->core.effort_left;
         s->core->tries++;
         if (arena == INT64_MAX)
             continue;
-        int64_t *swap = w->core.best;
+        int64_t *swap = w->core.best; /* the culprits of the next try */
         w->core.best = w->core.offset;
         w->core.offset = swap;
-        w->core.best_arena = arena;
-        if (i)
+        current = arena;
+        learned_copy(&s->current, &s->trial, s->kinds);
+        if (arena <= best) {
+            best = arena;
             learned_copy(&s->best, &s->trial, s->kinds);
-        else
-            start = arena;
-        if (arena <= w->core.target)
-            break;
+        }
     }
-    return w->core.best_arena < start;
 }
 
 void planner_search(planner_core *core, int32_t *order)
@@ -255,7 +269,7 @@ void planner_search(planner_core *core, int32_t *order)
         learn(&s, &w, TRIES_A_WINDOW);
         window_close(&w);
         make_order(&s, &s.best, NULL, core->count);
-        stop = planner_core_try(core, s.order, s.from_top);
+        stop = planner_core_try(core, s.order, s.from_top, s.best.ceiling);
     }
     search_close(&s);
 }

@@ -70,7 +70,8 @@ typedef struct mpi_job {
     pthread_mutex_t lock;
     pthread_cond_t work; /* there is an active flight, or the thread shall stop */
     flight *active;
-    bool nap; /* more ranks than cores: a long wait sleeps */
+    bool nap;            /* more ranks than cores: a long wait sleeps */
+    _Atomic int waiting; /* callers inside a wait, who move everything: the thread rests meanwhile */
     bool thread_runs, thread_stops;
     pthread_t thread;
 } mpi_job;
@@ -363,6 +364,13 @@ static bool advance_all(mpi_job *job)
     return moved;
 }
 
+/* With the lock held. */
+static void wake_thread(mpi_job *job)
+{
+    if (job->thread_runs && job->active && !job->waiting)
+        pthread_cond_signal(&job->work);
+}
+
 static void mpi_start(comm_request *out, const comm_call *call)
 {
     comm_group *g = call->group;
@@ -379,8 +387,7 @@ static void mpi_start(comm_request *out, const comm_call *call)
             last = &(*last)->next;
         f->next = NULL;
         *last = f;
-        if (job->thread_runs)
-            pthread_cond_signal(&job->work);
+        wake_thread(job);
     }
     pthread_mutex_unlock(&job->lock);
 }
@@ -437,19 +444,22 @@ static void mpi_wait(comm_request *r)
 {
     comm *c = r->group->owner;
     mpi_job *job = c->state;
-    for (int64_t empty = 0;; empty++) {
+    atomic_fetch_add(&job->waiting, 1);
+    for (int64_t empty = 0; r->flight; empty++) {
         pthread_mutex_lock(&job->lock);
         if (advance_all(job))
             empty = 0;
-        bool ended = collect(r);
-        if (!ended && empty % 64 == 63)
+        if (!collect(r) && empty % 64 == 63)
             atomic_store_explicit(&c->waiting_for, missing_peer(r->flight), memory_order_relaxed);
         pthread_mutex_unlock(&job->lock);
-        if (ended)
-            break;
-        idle(job, empty);
+        if (r->flight)
+            idle(job, empty);
     }
     atomic_store_explicit(&c->waiting_for, -1, memory_order_relaxed);
+    pthread_mutex_lock(&job->lock);
+    atomic_fetch_sub(&job->waiting, 1);
+    wake_thread(job);
+    pthread_mutex_unlock(&job->lock);
 }
 
 static void mpi_progress(comm *c)
@@ -467,7 +477,7 @@ static void *progress_main(void *argument)
     mpi_job *job = argument;
     pthread_mutex_lock(&job->lock);
     while (!job->thread_stops) {
-        if (!job->active) {
+        if (!job->active || job->waiting) {
             pthread_cond_wait(&job->work, &job->lock);
             continue;
         }

@@ -4,6 +4,9 @@
 
 #include "memory/log.h"
 
+/* Far beyond any cluster; four such sizes still multiply without overflow. */
+enum { LARGEST = 32768 };
+
 static const char *const axis_names[GRID_AXES] = {"tensor", "context", "data", "pipeline"};
 
 /* Along which axes a group extends. The tied pair is the pipeline axis's two ends, and handled apart. */
@@ -38,9 +41,9 @@ status grid_make(grid *out, int ranks, int rank, int tensor, int context, int da
     const int given[GRID_AXES] = {tensor, context, data, pipeline};
     long long model = 1;
     for (int axis = 0; axis < GRID_AXES; axis++) {
-        if (given[axis] < 1 && !(axis == GRID_DATA && data == 0))
-            return status_fail(STATUS_USAGE, "parallel.%s=%d: a layout's sizes are 1 or more", axis_names[axis],
-                               given[axis]);
+        if ((given[axis] < 1 && !(axis == GRID_DATA && data == 0)) || given[axis] > LARGEST)
+            return status_fail(STATUS_USAGE, "parallel.%s=%d: a layout's sizes are from 1 to %d", axis_names[axis],
+                               given[axis], LARGEST);
         if (axis != GRID_DATA)
             model *= given[axis];
     }

@@ -345,11 +345,11 @@ program_shape planner_programs_draw(uint64_t seed)
 {
     static const int64_t hiddens[] = {256, 384, 768, 1024, 2048, 4096, 5120}, vocabs[] = {1000, 8000, 32000, 50304};
     uint64_t r = seed * 1000003;
-    program_shape s = {.schedule = (program_schedule)draw(&r, 4),
-                       .recompute = (program_recompute)draw(&r, 3),
-                       .stages = 1 << draw(&r, 4),
-                       .chunks = 1,
-                       .layers = 1 + (int)draw(&r, 12)};
+    program_shape s = {.chunks = 1}; /* one draw a statement: C leaves the order within one open */
+    s.schedule = (program_schedule)draw(&r, 4);
+    s.recompute = (program_recompute)draw(&r, 3);
+    s.stages = 1 << draw(&r, 4);
+    s.layers = 1 + (int)draw(&r, 12);
     s.stage = (int)draw(&r, s.stages);
     s.micro_batches = s.stages * (1 + (int)draw(&r, 4));
     if (s.schedule == PROGRAM_INTERLEAVED) {
@@ -360,7 +360,8 @@ program_shape planner_programs_draw(uint64_t seed)
     s.hidden = hiddens[draw(&r, 7)];
     s.kv = s.hidden >> draw(&r, 4);
     s.ffn = s.hidden * (16 + draw(&r, 17)) / 8 / 64 * 64;
-    s.vocab = vocabs[draw(&r, 4)] / (1 + draw(&r, 2));
+    s.vocab = vocabs[draw(&r, 4)];
+    s.vocab /= 1 + draw(&r, 2);
     s.gathered = draw(&r, 4) == 0;
     s.persistent = draw(&r, 2) == 0;
     s.scratch = draw(&r, 3) == 0;

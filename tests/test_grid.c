@@ -110,9 +110,10 @@ static void a_layout_that_does_not_multiply_says_so_in_one_line(void **state)
         {4, 3, 1, 0, 1, {"tensor 3 x pipeline 1", "are 4", "multiple of 3"}},
         {8, 2, 1, 3, 2, {"tensor 2 x pipeline 2 x data 3", "needs 12 ranks", "are 8"}},
         {1, 2, 2, 0, 2, {"tensor 2 x context 2 x pipeline 2", "by 8", "is 1"}},
-        {4, 0, 1, 0, 1, {"parallel.tensor=0", "1 or more", ""}},
-        {4, 2, 1, -2, 1, {"parallel.data=-2", "1 or more", ""}},
-        {4, 65536, 65536, 0, 65536, {"tensor 65536", "are 4", ""}},
+        {4, 0, 1, 0, 1, {"parallel.tensor=0", "from 1 to 32768", ""}},
+        {4, 2, 1, -2, 1, {"parallel.data=-2", "from 1 to 32768", ""}},
+        {4, 32768, 32768, 32768, 32768, {"tensor 32768", "are 4", ""}},
+        {4, 1, 1, 0, 2147483647, {"parallel.pipeline=2147483647", "from 1 to 32768", ""}},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         assert_int_equal(grid_make(&g, bad[i].ranks, 0, bad[i].tensor, bad[i].context, bad[i].data, bad[i].pipeline),

@@ -272,6 +272,7 @@ status indexed_open(indexed **out, const char *prefix)
     }
     if (!end_to_end)
         find_starts(x);
+    mapping_forget(&x->idx, 0, x->idx.bytes);
     *out = x;
     return STATUS_OK;
 }

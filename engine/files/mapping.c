@@ -38,3 +38,11 @@ void mapping_close(mapping *m)
         munmap((void *)(uintptr_t)m->data, (size_t)m->bytes);
     *m = (mapping){0};
 }
+
+void mapping_forget(const mapping *m, int64_t offset, int64_t bytes)
+{
+    int64_t page = sysconf(_SC_PAGESIZE), first = offset / page * page;
+    if (bytes > 0)
+        (void)madvise((void *)(uintptr_t)(m->data + first), (size_t)(offset + bytes - first),
+                      MADV_DONTNEED); /* advice */
+}

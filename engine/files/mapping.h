@@ -16,4 +16,8 @@ status mapping_open(mapping *out, const char *path);
 /* A mapping that was never opened, all zero, is accepted. */
 void mapping_close(mapping *m);
 
+/* Let the pages of these bytes go: they are read again from the file when touched. What a long file leaves resident
+ * would otherwise count as this process's memory. */
+void mapping_forget(const mapping *m, int64_t offset, int64_t bytes);
+
 #endif

@@ -350,6 +350,11 @@ int64_t safetensors_writer_offset(const safetensors_writer *w, int index)
     return w->offsets[index];
 }
 
+int64_t safetensors_writer_bytes(const safetensors_writer *w)
+{
+    return w->end;
+}
+
 status safetensors_writer_data(safetensors_writer *w, const void *data, int64_t bytes)
 {
     MUST(atomic_position(w->file) + bytes <= w->end, "more data than the tensors that were declared");

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include "memory/log.h"
-#include "parallel/simulate.h"
 
 typedef struct message {
     double made;      /* end of the action that makes it */
@@ -56,8 +55,9 @@ static int *index_takers(const schedule *s, uint8_t payload)
 }
 
 /* All messages of the pipeline in the global order; returns their number. */
-static long list_messages(message **out, const schedule *s, const simulation *timing)
+static long list_messages(message **out, const simulation *timing)
 {
+    const schedule *s = timing->schedule;
     int *takers[LOWERING_PAYLOADS], last = s->stages * s->chunks - 1;
     long n = 0;
     message *list = must_alloc(sizeof *list * 2 * (last + 1) * s->microbatches);
@@ -85,13 +85,28 @@ static long list_messages(message **out, const schedule *s, const simulation *ti
     return n;
 }
 
+/* The action of `stage` under way at `time`, or else the next one. */
+static int action_at(const simulation *timing, int stage, double time)
+{
+    int below = 0, above = timing->schedule->counts[stage];
+    while (below < above) {
+        int middle = (below + above) / 2;
+        if (timing->spans[stage][middle].end > time)
+            above = middle;
+        else
+            below = middle + 1;
+    }
+    return below;
+}
+
 /* Between which actions each launch stands. A send follows the action that makes its message at once; a receive comes
- * `lookahead` actions before the one that takes it, moved so that the launch order is kept. */
-static void place_launches(launch *launches, int n, int lookahead)
+ * `lookahead` actions before its message, moved so that the launch order is kept. */
+static void place_launches(launch *launches, int n, const simulation *timing, int stage, int lookahead)
 {
     for (int k = n - 1; k >= 0; k--) {
         launch *x = &launches[k];
-        x->gap = x->sends ? x->message->maker + 1 : (x->message->taker > lookahead ? x->message->taker - lookahead : 0);
+        int arrival = action_at(timing, stage, x->message->made);
+        x->gap = x->sends ? x->message->maker + 1 : arrival > lookahead ? arrival - lookahead : 0;
         if (!x->sends && k + 1 < n && launches[k + 1].gap < x->gap)
             x->gap = launches[k + 1].gap;
     }
@@ -178,9 +193,11 @@ static void write_steps(writer *w, int launches, const int *needs, const int *wa
             write_wait(w, k);
 }
 
-static void lower_stage(lowering *out, const schedule *s, int stage, launch *launches, int n, lowering_options options)
+static void lower_stage(lowering *out, const simulation *timing, int stage, launch *launches, int n,
+                        lowering_options options)
 {
-    place_launches(launches, n, options.lookahead);
+    const schedule *s = timing->schedule;
+    place_launches(launches, n, timing, stage, options.lookahead);
     place_waits(launches, n, s->stages, options.sends_under_way);
     int actions = s->counts[stage];
     int *needs = must_alloc(sizeof *needs * (actions + 1)), *waits = must_alloc(sizeof *waits * (n + 1));
@@ -207,15 +224,30 @@ static void lower_stage(lowering *out, const schedule *s, int stage, launch *lau
     free(waits);
 }
 
-status lowering_make(lowering *out, const schedule *s, lowering_options options)
+/* The global order rests on actions that take time. */
+static status check_timing(const simulation *timing)
 {
+    const schedule *s = timing->schedule;
+    for (int stage = 0; stage < s->stages; stage++)
+        for (int i = 0; i < s->counts[stage]; i++) {
+            simulate_span t = timing->spans[stage][i];
+            char text[SCHEDULE_DESCRIPTION_BYTES];
+            if (s->actions[stage][i].kind != ACTION_BACKWARD_WEIGHT && !(t.end > t.start))
+                return status_fail(STATUS_FAILED,
+                                   "stage %d, position %d, %s: takes no time, so messages cannot be put in order",
+                                   stage, i, schedule_describe(text, s->actions[stage][i]));
+        }
+    return STATUS_OK;
+}
+
+status lowering_make(lowering *out, const simulation *timing, lowering_options options)
+{
+    const schedule *s = timing->schedule;
     MUST(options.lookahead >= 0 && options.sends_under_way >= 1, "lookahead %d, sends under way %d", options.lookahead,
          options.sends_under_way);
-    simulation timing;
-    TRY(simulate_uniform(&timing, s, (simulate_cost){1, 1, 1}, 0, 0));
+    TRY(check_timing(timing));
     message *messages = NULL;
-    long n = s->stages > 1 ? list_messages(&messages, s, &timing) : 0;
-    simulate_free(&timing);
+    long n = s->stages > 1 ? list_messages(&messages, timing) : 0;
 
     launch **launches = must_calloc(s->stages, sizeof *launches);
     int *counts = must_calloc(s->stages, sizeof *counts);
@@ -232,7 +264,7 @@ status lowering_make(lowering *out, const schedule *s, lowering_options options)
     out->counts = must_calloc(s->stages, sizeof *out->counts);
     out->launches = must_calloc(s->stages, sizeof *out->launches);
     for (int stage = 0; stage < s->stages; stage++) {
-        lower_stage(out, s, stage, launches[stage], counts[stage], options);
+        lower_stage(out, timing, stage, launches[stage], counts[stage], options);
         free(launches[stage]);
     }
     free(launches);

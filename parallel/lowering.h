@@ -6,8 +6,8 @@
  *
  * Why this cannot deadlock, even if a rank's communication is one serial queue and a message passes only when it heads the
  * queues of both its ranks: all messages of the pipeline are put into one global order, by the end of the action that
- * makes them in a simulation where every F, I and W takes one unit; each rank launches its messages in that order. An
- * action waits only for messages made before it began, so those stand before any message it makes. Take the first
+ * makes them in a simulation of the schedule; each rank launches its messages in that order. An action
+ * waits only for messages made before it began, so those stand before any message it makes. Take the first
  * message of the global order that has not passed: all before it have, so the action that makes it has run,
  * nothing stands in front of it in either queue, and whatever its receiver does before launching the receive
  * waits only for messages before it. So it passes. Waiting for a send just before a later send is launched delays only
@@ -16,7 +16,7 @@
 #ifndef PHALANX_PARALLEL_LOWERING_H
 #define PHALANX_PARALLEL_LOWERING_H
 
-#include "parallel/schedule.h"
+#include "parallel/simulate.h"
 
 typedef enum lowering_kind {
     LOWERING_COMPUTE,
@@ -45,20 +45,22 @@ typedef struct lowering {
 } lowering;
 
 typedef struct lowering_options {
-    /* A receive is launched this many actions before the one that needs it: early enough for the transfer to hide behind
-     * computation, each holding a buffer meanwhile. It is launched later only where the launch order demands it (after a
-     * send of an action just before), earlier where a launch that follows it in the order comes earlier. */
+    /* A receive is launched in time for its message: before the action that is under way at its stage when the message is
+     * made (in the simulation), and this many actions earlier still, in case the run is not like the simulation. Each
+     * costs a buffer held meanwhile. It moves only as far as the launch order demands. */
     int lookahead;
     /* Sends under way on one channel: a send is waited for just before that many sends later on its channel, or at the
      * end of the list. At least 1. */
     int sends_under_way;
 } lowering_options;
 
-#define LOWERING_DEFAULTS ((lowering_options){.lookahead = 2, .sends_under_way = 1})
+#define LOWERING_DEFAULTS ((lowering_options){.lookahead = 1, .sends_under_way = 1})
 
-/* Of a schedule that passes schedule_check. With one stage there is no communication: a chunk's result is at hand where
- * the next chunk looks for it. */
-status lowering_make(lowering *out, const schedule *s, lowering_options options);
+/* Lower timing->schedule, which passes schedule_check. With one stage there is no communication: a chunk's result is at
+ * hand where the next chunk looks for it.
+ * `timing` is a simulation in which forwards and backwards take time. Any will do for correctness, and all ranks must use
+ * the same; with costs near the true ones a message seldom waits for another that was put before it. */
+status lowering_make(lowering *out, const simulation *timing, lowering_options options);
 void lowering_free(lowering *l);
 
 /* "activation", "cotangent" */

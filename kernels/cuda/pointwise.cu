@@ -151,16 +151,12 @@ dropout_mask(T *y, int64_t y_pitch, const T *x, int64_t x_pitch, const scalars_d
     float keep = 1.0f / (1.0f - probability);
     for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
         int64_t token = first + row;
-        uint64_t global_sample = (uint64_t)(scalars->first_sample + sample + token / sequence);
-        uint64_t element = (uint64_t)(token % sequence * columns + column);
-        float a[V];
+        philox_place at = {scalars->seed, (uint32_t)site, (uint64_t)scalars->step,
+                           (uint64_t)(scalars->first_sample + sample + token / sequence)};
+        float a[V], draw[V];
         load(a, x + row * x_pitch + column);
-        UNROLL for (int i = 0; i < V; i++)
-        {
-            float draw = philox_uniform(scalars->seed, (uint32_t)site, (uint64_t)scalars->step, global_sample,
-                                        element + (uint64_t)i);
-            a[i] = draw >= probability ? a[i] * keep : 0.0f;
-        }
+        philox_draws(draw, at, (uint64_t)(token % sequence * columns + column));
+        UNROLL for (int i = 0; i < V; i++) a[i] = draw[i] >= probability ? a[i] * keep : 0.0f;
         store(y + row * y_pitch + column, a);
     }
 }

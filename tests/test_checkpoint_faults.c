@@ -202,10 +202,10 @@ static void start_afresh(const char *folder)
     assert_int_equal(savers_write(folder, "step-00000001", 1, (savers_layout){2, 0, false}), STATUS_OK);
 }
 
-static int is_temporary(const struct dirent *entry)
+static int is_temporary(const struct dirent *file)
 {
-    size_t length = strlen(entry->d_name);
-    return !strncmp(entry->d_name, ".tmp-", 5) || (length > 4 && !strcmp(entry->d_name + length - 4, ".tmp"));
+    size_t length = strlen(file->d_name);
+    return !strncmp(file->d_name, ".tmp-", 5) || (length > 4 && !strcmp(file->d_name + length - 4, ".tmp"));
 }
 
 static bool has_temporaries(const char *folder)

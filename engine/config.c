@@ -136,9 +136,8 @@ void config_take_shape(config *c, const model_shape *shape)
 
 /* --- load and free ------------------------------------------------------------------------------------------------ */
 
-static status fill_in(config *c, int overrides, char *const *override)
+static status fill_in(config *c)
 {
-    TRY(config_read_overrides(c, overrides, override));
     if (c->model.preset && c->model.config)
         return status_fail(STATUS_USAGE, "model.preset and model.config both name the sizes; keep one");
     derive(c);
@@ -151,7 +150,9 @@ status config_parse(config *out, const char *name, const char *text, size_t byte
     set_defaults(&c);
     status s = config_read_text(&c, name, text, bytes);
     if (s == STATUS_OK)
-        s = fill_in(&c, overrides, override);
+        s = config_read_overrides(&c, overrides, override);
+    if (s == STATUS_OK && (s = fill_in(&c)) != STATUS_OK && *name)
+        s = status_context(s, "%s", name);
     if (s == STATUS_OK)
         *out = c;
     else

@@ -17,9 +17,13 @@ void config_value_quote(char out[CONFIG_VALUE_QUOTE], const char *text)
     int n = 0;
     for (; text[n] && n < CONFIG_VALUE_QUOTE - 1; n++)
         out[n] = iscntrl((unsigned char)text[n]) ? '?' : text[n];
-    if (text[n])
-        memcpy(out + n - 3, "...", 3);
     out[n] = 0;
+    if (text[n]) {
+        n -= 3;
+        while (n > 0 && ((unsigned char)text[n] & 0xC0) == 0x80) /* do not cut a UTF-8 sequence */
+            n--;
+        strcpy(out + n, "...");
+    }
 }
 
 /* What a node is, for "expected ..., not ...". */
@@ -66,7 +70,7 @@ static const char *plain(const yaml_node_t *node)
     return node->type == YAML_SCALAR_NODE && node->data.scalar.style == YAML_PLAIN_SCALAR_STYLE ? scalar(node) : NULL;
 }
 
-static bool is_null(const yaml_node_t *node)
+bool config_value_is_null(const yaml_node_t *node)
 {
     const char *text = plain(node);
     return text && (!*text || strcmp(text, "~") == 0 || strcasecmp(text, "null") == 0);
@@ -282,7 +286,7 @@ static status set_string(void *field, const config_row *row, yaml_document_t *d,
     if (!text)
         return refuse(row, node);
     free(*(char **)field);
-    if (is_null(node))
+    if (config_value_is_null(node))
         text = row->fallback;
     *(char **)field = text ? must_strdup(text) : NULL;
     return STATUS_OK;
@@ -294,7 +298,7 @@ static status set_preset(void *field, const config_row *row, yaml_document_t *d,
     nearest n = {.wanted = text ? text : ""};
     for (int i = 0; i < presets_count(); i++)
         nearest_offer(&n, presets_at(i)->name);
-    if (!text || (!is_null(node) && !presets_find(text)))
+    if (!text || (!config_value_is_null(node) && !presets_find(text)))
         return refuse_word(row, node, &n);
     return set_string(field, row, d, node);
 }
@@ -416,7 +420,8 @@ static status set_sources(void *field, const config_row *row, yaml_document_t *d
 {
     config_sources list = {0};
     bool sequence = node->type == YAML_SEQUENCE_NODE;
-    long count = sequence ? node->data.sequence.items.top - node->data.sequence.items.start : !is_null(node);
+    long count =
+        sequence ? node->data.sequence.items.top - node->data.sequence.items.start : !config_value_is_null(node);
     if (count)
         list.item = must_calloc((unsigned long)count, sizeof *list.item);
     status s = STATUS_OK;
@@ -458,7 +463,7 @@ static void free_integers(void *field)
 static status set_integers(void *field, const config_row *row, yaml_document_t *d, yaml_node_t *node)
 {
     config_integers list = {0};
-    if (node->type != YAML_SEQUENCE_NODE && !is_null(node))
+    if (node->type != YAML_SEQUENCE_NODE && !config_value_is_null(node))
         return refuse(row, node);
     bool sequence = node->type == YAML_SEQUENCE_NODE;
     long count = sequence ? node->data.sequence.items.top - node->data.sequence.items.start : 0;

@@ -105,7 +105,7 @@ void report_header(FILE *out, const report_run *run)
 void report_columns(FILE *out)
 {
     fprintf(out, "%13s %9s %9s %9s %9s %9s %6s %10s %9s\n", "step", "loss", "norm", "lr", "tokens/s", "TFLOP/s", "MFU",
-            "memory", "left");
+            "memory", "ETA");
     fflush(out);
 }
 

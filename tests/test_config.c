@@ -266,7 +266,6 @@ static void every_key_of_the_table_is_set_written_and_read_back(void **state)
         const config_row *row = config_table_row(i);
         assert_non_null(row->doc);
         assert_true(row->fallback || row->otherwise);
-        assert_true(config_table_is_section(strtok(strcpy((char[64]){0}, row->key), ".")));
         config c = {0}, again = {0};
         char *value = other_value(row, &defaults), *text = must_format("%s: %s\n", row->key, value);
         /* By itself, without the rules between keys. */
@@ -310,6 +309,21 @@ static void rows_do_not_overlap(void **state)
             assert_string_not_equal(config_table_row(i)->key, config_table_row(k)->key);
             assert_int_not_equal(config_table_row(i)->offset, config_table_row(k)->offset);
         }
+}
+
+static void every_section_is_found_behind_a_slip_of_the_finger(void **state)
+{
+    (void)state;
+    for (int i = 0; i < config_table_rows(); i++) {
+        const char *key = config_table_row(i)->key;
+        for (const char *dot = strchr(key, '.'); dot; dot = strchr(dot + 1, '.')) {
+            char *section = must_format("%.*s", (int)(dot - key), key), *slip = must_format("%sx", section);
+            assert_true(config_table_is_section(section));
+            assert_string_equal(config_table_nearest(slip), section);
+            free(section);
+            free(slip);
+        }
+    }
 }
 
 static int fields_differ(const config *a, const config *b)
@@ -465,6 +479,7 @@ int main(void)
         cmocka_unit_test(layouts_must_multiply_to_the_ranks),
         cmocka_unit_test(every_key_of_the_table_is_set_written_and_read_back),
         cmocka_unit_test(rows_do_not_overlap),
+        cmocka_unit_test(every_section_is_found_behind_a_slip_of_the_finger),
         cmocka_unit_test(the_effective_configuration_reads_back_to_itself),
         cmocka_unit_test(resuming_lists_what_changed_and_refuses_what_may_not),
         cmocka_unit_test(help_names_every_key),

@@ -110,7 +110,7 @@ static void a_step_is_one_line_under_its_columns(void **state)
     report_line(c.out, &skipped);
     report_evaluation(c.out, 12, 2, 3.14);
     capture_expect(
-        &c, "         step      loss      norm        lr  tokens/s   TFLOP/s    MFU     memory      left\n"
+        &c, "         step      loss      norm        lr  tokens/s   TFLOP/s    MFU     memory       ETA\n"
             "      12/1000    4.1235      1.25 3.000e-04     12.3k    0.4321  51.2%   1.50 GiB      4:07\n"
             "      12/1000       nan       nan 3.000e-04     12.3k    0.4321      -   1.50 GiB      4:07  skipped: a "
             "gradient is not finite\n"

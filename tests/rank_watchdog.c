@@ -71,7 +71,7 @@ static void event(run *r, int step)
                               .count = 1,
                               .source = (rank + 1) % ranks});
     }
-    if (scenario_is(r, "save") && last) { /* others wait for this one, which is excused */
+    if (scenario_is(r, "save") && last && step == EVENTFUL) { /* others wait for this one, which is excused */
         watchdog_suspend(r->w);
         sleep_for(3 * r->hang);
         watchdog_resume(r->w);

@@ -165,9 +165,8 @@ static void what_is_left_out_follows_from_the_rest(void **state)
     assert_true(c.model.shape.tied_embeddings);
     assert_int_equal(c.train.sequence, 1024);
     config_free(&c);
-    c = must_parse(SMALL "parallel: {pipeline: 2, virtual_stages: 3}\ntrain: {device: cuda}\n");
+    c = must_parse(SMALL "train: {device: cuda}\n");
     assert_int_equal(c.train.sequence, 256);
-    assert_int_equal(c.parallel.schedule, CONFIG_INTERLEAVED);
     assert_int_equal(c.train.precision, CONFIG_BF16);
     config_free(&c);
 }

@@ -207,8 +207,8 @@ void compare(const char *what, array &got, const vector<double> &want, double sl
     if (worst <= 1)
         return;
     check_count.failed++;
-    printf("FAILED %s: %s: element %zu of %zu is %.9g, should be %.9g (%.3g times the tolerance)\n", check_count.now, what,
-           at, want.size(), got.value[at], want[at], worst);
+    printf("FAILED %s: %s: element %zu of %zu is %.9g, should be %.9g (%.3g times the tolerance)\n", check_count.now,
+           what, at, want.size(), got.value[at], want[at], worst);
 }
 
 void check(const char *what, bool good)

@@ -60,7 +60,8 @@ void reference_row(reference &r, const problem &p, const vector<double> &qkv, co
                    const vector<double> *dy, int64_t token, int64_t head)
 {
     int64_t size = p.at.head_size, i = token % p.at.sequence, base = token - i, low = lowest(p, start, token);
-    int64_t kv = head / (p.at.heads / p.at.kv_heads), k_at = (p.at.heads + kv) * size, v_at = k_at + p.at.kv_heads * size;
+    int64_t kv = head / (p.at.heads / p.at.kv_heads), k_at = (p.at.heads + kv) * size,
+            v_at = k_at + p.at.kv_heads * size;
     const double *q = &qkv[(size_t)(token * p.pitch() + head * size)];
     vector<double> prob((size_t)(i + 1), 0.0);
     double most = -INFINITY, sum = 0;
@@ -92,7 +93,8 @@ void reference_row(reference &r, const problem &p, const vector<double> &qkv, co
         for (int64_t c = 0; c < size; c++)
             dp += d[c] * v[c];
         double ds = pj * (dp - delta) * (double)p.at.scale;
-        double *to = &r.dqkv[(size_t)(token * p.pitch() + head * size)], *to_j = &r.dqkv[(size_t)((base + j) * p.pitch())];
+        double *to = &r.dqkv[(size_t)(token * p.pitch() + head * size)],
+               *to_j = &r.dqkv[(size_t)((base + j) * p.pitch())];
         for (int64_t c = 0; c < size; c++) {
             to[c] += ds * k[c];
             to_j[k_at + c] += ds * q[c];
@@ -104,8 +106,8 @@ void reference_row(reference &r, const problem &p, const vector<double> &qkv, co
 reference reference_of(const problem &p, const vector<double> &qkv, const vector<double> &start,
                        const vector<double> *dy)
 {
-    reference r = {vector<double>((size_t)(p.tokens() * p.y_pitch())), vector<double>((size_t)(p.tokens() * p.at.heads)),
-                   vector<double>((size_t)(p.tokens() * p.pitch()))};
+    reference r = {vector<double>((size_t)(p.tokens() * p.y_pitch())),
+                   vector<double>((size_t)(p.tokens() * p.at.heads)), vector<double>((size_t)(p.tokens() * p.pitch()))};
     for (int64_t token = 0; token < p.tokens(); token++)
         for (int64_t head = 0; head < p.at.heads; head++)
             reference_row(r, p, qkv, start, dy, token, head);
@@ -114,12 +116,15 @@ reference reference_of(const problem &p, const vector<double> &qkv, const vector
 
 void attention_both_ways(int type, const problem &p)
 {
-    array qkv(type, randoms((size_t)(p.tokens() * p.pitch()), 1.5)), dy(type, randoms((size_t)(p.tokens() * p.y_pitch())));
+    array qkv(type, randoms((size_t)(p.tokens() * p.pitch()), 1.5)),
+        dy(type, randoms((size_t)(p.tokens() * p.y_pitch())));
     array start(INT32, document_starts(p));
-    array y(type, vector<double>((size_t)(p.tokens() * p.y_pitch()), 0.0)), lse(LAUNCH_FP32, (size_t)(p.tokens() * p.at.heads));
+    array y(type, vector<double>((size_t)(p.tokens() * p.y_pitch()), 0.0)),
+        lse(LAUNCH_FP32, (size_t)(p.tokens() * p.at.heads));
     array dqkv(type, vector<double>((size_t)(p.tokens() * p.pitch()), 0.0));
     array scratch(LAUNCH_FP32, (size_t)launch_attention_grad_scratch(p.tokens(), p.at) / 4);
-    launch_attention_in in = {qkv.to(), p.documents ? start.to<int32_t>() : nullptr, p.tokens(), p.pitch(), p.y_pitch(), p.at};
+    launch_attention_in in = {qkv.to(), p.documents ? start.to<int32_t>() : nullptr, p.tokens(), p.pitch(), p.y_pitch(),
+                              p.at};
     run_ok("launch_attention", launch_attention(nullptr, type, y.to(), lse.to<float>(), &in));
     reference r = reference_of(p, qkv.value, start.value, &dy.value);
     double narrow = type == LAUNCH_FP32 ? 2e-6 : type == LAUNCH_BF16 ? 0x1p-7 : 0x1p-10;
@@ -200,8 +205,10 @@ void decode()
                 vector<double> row, want;
                 for (int64_t s = 0; s < samples; s++) {
                     int64_t token = s * sequence + step;
-                    row.insert(row.end(), qkv.value.begin() + token * p.columns(), qkv.value.begin() + (token + 1) * p.columns());
-                    want.insert(want.end(), r.y.begin() + token * p.y_columns(), r.y.begin() + (token + 1) * p.y_columns());
+                    row.insert(row.end(), qkv.value.begin() + token * p.columns(),
+                               qkv.value.begin() + (token + 1) * p.columns());
+                    want.insert(want.end(), r.y.begin() + token * p.y_columns(),
+                                r.y.begin() + (token + 1) * p.y_columns());
                 }
                 array now(type, row), positions(INT32, vector<double>((size_t)samples, step));
                 run_ok("launch_attention_decode",

@@ -44,8 +44,8 @@ void note(const void *address, size_t bytes, int thread, bool write)
         if (!write && s.written_in != shim_block_serial)
             shim_fail("race: thread %d reads shared memory that no thread has written", thread);
         if (!ordered(s.writer, thread))
-            shim_fail("race: thread %d %s what thread %d writes, no barrier between", thread, write ? "writes" : "reads",
-                      s.writer.thread);
+            shim_fail("race: thread %d %s what thread %d writes, no barrier between", thread,
+                      write ? "writes" : "reads", s.writer.thread);
         if (write) {
             for (const access &reader : s.readers)
                 if (!ordered(reader, thread))

@@ -25,8 +25,8 @@
 #include <sanitizer/common_interface_defs.h>
 #define WITH_ASAN 1
 #else
-#define WITH_ASAN                            0
-#define ASAN_POISON_MEMORY_REGION(at, size)  ((void)(at), (void)(size))
+#define WITH_ASAN                             0
+#define ASAN_POISON_MEMORY_REGION(at, size)   ((void)(at), (void)(size))
 #define ASAN_UNPOISON_MEMORY_REGION(at, size) ((void)(at), (void)(size))
 #endif
 
@@ -129,8 +129,8 @@ void shim_fail(const char *format, ...)
     va_list arguments;
     va_start(arguments, format);
     fflush(stdout);
-    fprintf(stderr, "shim: kernel %s, block (%u, %u, %u), thread %d: ", kernel_name, shim_block_index.x, shim_block_index.y,
-            shim_block_index.z, shim_self ? shim_self->number : -1);
+    fprintf(stderr, "shim: kernel %s, block (%u, %u, %u), thread %d: ", kernel_name, shim_block_index.x,
+            shim_block_index.y, shim_block_index.z, shim_self ? shim_self->number : -1);
     vfprintf(stderr, format, arguments);
     fputc('\n', stderr);
     va_end(arguments);

@@ -78,8 +78,6 @@ static void derive(config *c)
         derive_shape(c);
     if (!given(c, "train.precision"))
         c->train.precision = c->train.device == CONFIG_CUDA || cpu_has_bf16() ? CONFIG_BF16 : CONFIG_FP32;
-    if (!given(c, "parallel.schedule"))
-        c->parallel.schedule = c->parallel.virtual_stages > 1 ? CONFIG_INTERLEAVED : CONFIG_1F1B;
 }
 
 /* --- the sizes of the model --------------------------------------------------------------------------------------- */

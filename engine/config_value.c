@@ -206,16 +206,19 @@ static void print_size(FILE *out, const void *field, const config_row *row)
     print_long(out, field, row);
 }
 
-/* The fewest digits that read back to the same bits. */
+/* The fewest digits that read back to the same bits; with a point before the exponent, without which YAML libraries in
+ * other languages take the number for a string. */
 static void print_double(FILE *out, double value)
 {
     char text[32];
-    for (int digits = 1; digits <= 17; digits++) {
+    for (int digits = value == floor(value) && fabs(value) < 1e15 ? 15 : 1; digits <= 17; digits++) {
         snprintf(text, sizeof text, "%.*g", digits, value);
         if (strtod(text, NULL) == value)
             break;
     }
-    fputs(text, out);
+    int mantissa = (int)strcspn(text, "e");
+    bool point = text[mantissa] && !memchr(text, '.', (size_t)mantissa);
+    fprintf(out, "%.*s%s%s", mantissa, text, point ? ".0" : "", text + mantissa);
 }
 
 static void print_number(FILE *out, const void *field, const config_row *row)
@@ -329,16 +332,21 @@ static bool printable(unsigned point)
     return point < 0xD800 || (point >= 0xE000 && point <= 0xFFFD) || point >= 0x10000;
 }
 
-static void print_text(FILE *out, const char *text)
+/* Text that is itself without quotes, here and in other YAML libraries. */
+static bool is_plain(const char *text)
 {
     static const char simple[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./-";
-    if (!text) {
-        fputs("null", out);
-        return;
-    }
-    if ((isalnum((unsigned char)*text) || *text == '/') && text[strspn(text, simple)] == 0 &&
-        strcasecmp(text, "null") != 0) {
-        fputs(text, out);
+    static const char *const taken[] = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"};
+    for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
+        if (strcasecmp(text, taken[i]) == 0)
+            return false;
+    return (isalpha((unsigned char)*text) || *text == '/') && !text[strspn(text, simple)];
+}
+
+static void print_text(FILE *out, const char *text)
+{
+    if (!text || is_plain(text)) {
+        fputs(text ? text : "null", out);
         return;
     }
     fputc('"', out);

@@ -165,9 +165,8 @@ static void what_is_left_out_follows_from_the_rest(void **state)
     assert_true(c.model.shape.tied_embeddings);
     assert_int_equal(c.train.sequence, 1024);
     config_free(&c);
-    c = must_parse(SMALL "parallel: {pipeline: 2, virtual_stages: 3}\ntrain: {device: cuda}\n");
+    c = must_parse(SMALL "train: {device: cuda}\n");
     assert_int_equal(c.train.sequence, 256);
-    assert_int_equal(c.parallel.schedule, CONFIG_INTERLEAVED);
     assert_int_equal(c.train.precision, CONFIG_BF16);
     config_free(&c);
 }
@@ -360,6 +359,24 @@ static void the_effective_configuration_reads_back_to_itself(void **state)
     }
 }
 
+static void numbers_are_written_as_people_write_them(void **state)
+{
+    (void)state;
+    static const struct {
+        double value;
+        const char *text;
+    } numbers[] = {{500000, "500000"},  {0, "0"},          {0.1, "0.1"},
+                   {3e-4, "0.0003"},    {1e-8, "1.0e-08"}, {1.0 / 3, "0.3333333333333333"},
+                   {1.5e-7, "1.5e-07"}, {100, "100"}};
+    const config_row *row = config_table_row(config_table_find("model.rope_theta"));
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        config c = {.model.shape.rope_theta = numbers[i].value};
+        char *text = config_value_text(&c, row);
+        assert_string_equal(text, numbers[i].text);
+        free(text);
+    }
+}
+
 static void note(void *context, const char *key, const char *old_value, const char *new_value)
 {
     char *log = context;
@@ -481,6 +498,7 @@ int main(void)
         cmocka_unit_test(rows_do_not_overlap),
         cmocka_unit_test(every_section_is_found_behind_a_slip_of_the_finger),
         cmocka_unit_test(the_effective_configuration_reads_back_to_itself),
+        cmocka_unit_test(numbers_are_written_as_people_write_them),
         cmocka_unit_test(resuming_lists_what_changed_and_refuses_what_may_not),
         cmocka_unit_test(help_names_every_key),
         cmocka_unit_test(the_example_configurations_are_valid),

@@ -109,17 +109,24 @@ static void a_frozen_rank_is_named_within_hang_seconds_and_10(void **state)
         loss_is_noticed(victim, SIGSTOP, 1, 11, "does not answer");
 }
 
-static launch_result ended(const char *scenario, double hang)
+/* Scenarios that take their time, mostly asleep: all are started at the beginning, and each test waits for its own. */
+typedef struct scenario {
+    const char *name;
+    double hang;
+    launch *running;
+} scenario;
+
+static launch_result ended(void **state)
 {
-    launch_result r = launch_finish(start(scenario, hang));
+    scenario *s = *state;
+    launch_result r = launch_finish(s->running);
     assert_false(r.timed_out);
     return r;
 }
 
 static void a_rank_that_is_stuck_is_behind(void **state)
 {
-    (void)state;
-    launch_result r = ended("stuck", 1);
+    launch_result r = ended(state);
     assert_int_not_equal(r.status, 0);
     says(&r, "rank 2 is behind");
     says(&r, "last at step 20, op layer 9/attention/flash");
@@ -129,8 +136,7 @@ static void a_rank_that_is_stuck_is_behind(void **state)
 
 static void ranks_that_wait_for_one_another_are_a_circle(void **state)
 {
-    (void)state;
-    launch_result r = ended("circle", 1);
+    launch_result r = ended(state);
     assert_int_not_equal(r.status, 0);
     says(&r, "is part of a circle");
     says(&r, "op receive from the next, waiting for rank 2");
@@ -139,16 +145,15 @@ static void ranks_that_wait_for_one_another_are_a_circle(void **state)
 
 static void a_rank_that_leaves_without_a_word_ends_the_job(void **state)
 {
-    (void)state;
-    launch_result r = ended("exit", 600);
+    launch_result r = ended(state);
     assert_int_not_equal(r.status, 0);
     says(&r, "rank 2 is gone");
     launch_free(&r);
 }
 
-static void finishes_quietly(const char *scenario, double hang)
+static void finishes_quietly(void **state)
 {
-    launch_result r = ended(scenario, hang);
+    launch_result r = ended(state);
     if (r.status)
         fprintf(stderr, "%s", r.err);
     assert_int_equal(r.status, 0);
@@ -159,14 +164,12 @@ static void finishes_quietly(const char *scenario, double hang)
 
 static void slow_steps_are_no_hang(void **state)
 {
-    (void)state;
-    finishes_quietly("slow", 1);
+    finishes_quietly(state);
 }
 
 static void suspended_work_excuses_those_who_wait(void **state)
 {
-    (void)state;
-    finishes_quietly("save", 0.8);
+    finishes_quietly(state);
 }
 
 /* The flag of one rank becomes known to all through the word that the program carries; a second signal does not wait. */
@@ -216,14 +219,19 @@ static void one_process_alone_is_watched(void **state)
 
 int main(void)
 {
+    scenario stuck = {"stuck", 1, NULL}, circle = {"circle", 1, NULL}, leave = {"exit", 600, NULL},
+             slow = {"slow", 2, NULL}, save = {"save", 1, NULL};
+    scenario *const all[] = {&stuck, &circle, &leave, &slow, &save};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        all[i]->running = start(all[i]->name, all[i]->hang);
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_prestate(a_rank_that_is_stuck_is_behind, &stuck),
+        cmocka_unit_test_prestate(ranks_that_wait_for_one_another_are_a_circle, &circle),
+        cmocka_unit_test_prestate(a_rank_that_leaves_without_a_word_ends_the_job, &leave),
+        cmocka_unit_test_prestate(slow_steps_are_no_hang, &slow),
+        cmocka_unit_test_prestate(suspended_work_excuses_those_who_wait, &save),
         cmocka_unit_test(a_killed_rank_is_named_within_10_seconds),
         cmocka_unit_test(a_frozen_rank_is_named_within_hang_seconds_and_10),
-        cmocka_unit_test(a_rank_that_is_stuck_is_behind),
-        cmocka_unit_test(ranks_that_wait_for_one_another_are_a_circle),
-        cmocka_unit_test(a_rank_that_leaves_without_a_word_ends_the_job),
-        cmocka_unit_test(slow_steps_are_no_hang),
-        cmocka_unit_test(suspended_work_excuses_those_who_wait),
         cmocka_unit_test(sigterm_on_any_rank_ends_all_in_order),
         cmocka_unit_test(one_process_alone_is_watched),
     };

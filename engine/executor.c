@@ -18,6 +18,7 @@ struct executor {
     run_context context;
     comm_group *group[AXIS_COUNT];
     comm_request *requests;
+    watchdog *watchdog;
     double *seconds;
     _Atomic(int64_t) step;
     _Atomic(const op *) current;
@@ -173,6 +174,11 @@ void executor_play(executor *e, const compiled_program *p)
     for (int i = 0; i < p->list.count; i++) {
         const op *o = p->list.ops[i];
         atomic_store_explicit(&e->current, o, memory_order_relaxed);
+        if (e->watchdog)
+            watchdog_at(e->watchdog, &(watchdog_position){.step = executor_where(e).step,
+                                                          .micro_batch = o->microbatch,
+                                                          .action = phase_name((phase)o->phase),
+                                                          .op = o->label});
         play_op(e, o);
         if (!alone)
             comm_progress(e->world);
@@ -193,6 +199,11 @@ void *executor_at(executor *e, const tensor *t)
 run_context *executor_context(executor *e)
 {
     return &e->context;
+}
+
+void executor_watch(executor *e, watchdog *w)
+{
+    e->watchdog = w;
 }
 
 void executor_set_step(executor *e, int64_t step)

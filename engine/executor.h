@@ -9,6 +9,7 @@
 
 #include "engine/compile.h"
 #include "parallel/comm.h"
+#include "parallel/watchdog.h"
 
 typedef struct executor executor;
 
@@ -28,6 +29,8 @@ typedef struct executor_position {
     const op *o; /* NULL between programs */
 } executor_position;
 
+/* Tell the watchdog (NULL: nobody) of every op from now on. */
+void executor_watch(executor *e, watchdog *w);
 void executor_set_step(executor *e, int64_t step);
 executor_position executor_where(const executor *e);
 /* "step 12, backward of chunk 0, micro-batch 3, op layer 3/mlp/down/dx: linear_grad_input"; returns out */

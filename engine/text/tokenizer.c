@@ -304,6 +304,17 @@ status tokenizer_open_beside(tokenizer **out, const char *prefix)
     return s;
 }
 
+bool tokenizer_is_beside(const char *prefix)
+{
+    bool found = false;
+    for (int i = 0; i < KINDS && !found; i++) {
+        char *path = must_format("%s.tokenizer.%s", prefix, kinds[i].suffix);
+        found = atomic_exists(path);
+        free(path);
+    }
+    return found;
+}
+
 void tokenizer_close(tokenizer *t)
 {
     if (!t)
@@ -480,6 +491,12 @@ int32_t tokenizer_end_of_document(const tokenizer *t)
 const char *tokenizer_token(const tokenizer *t, int64_t *length, int32_t id)
 {
     return vocabulary_bytes(t->vocabulary, length, id);
+}
+
+bool tokenizer_equal(const tokenizer *a, const tokenizer *b)
+{
+    return a->source.length == b->source.length &&
+           memcmp(a->source.bytes, b->source.bytes, (size_t)a->source.length) == 0;
 }
 
 bool tokenizer_is_special(const tokenizer *t, int32_t id)

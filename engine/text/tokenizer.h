@@ -23,6 +23,7 @@ typedef struct tokenizer_scratch tokenizer_scratch;
 status tokenizer_open(tokenizer **out, const char *spec);
 /* The tokenizer that tokenizer_save_beside left beside a data set. */
 status tokenizer_open_beside(tokenizer **out, const char *prefix);
+bool tokenizer_is_beside(const char *prefix); /* whether there is one */
 void tokenizer_close(tokenizer *t);
 
 /* Write a copy of the source file(s) into a folder, under the names that tokenizer_open looks for. */
@@ -66,6 +67,7 @@ int32_t tokenizer_unknown(const tokenizer *t);
 int32_t tokenizer_end_of_document(const tokenizer *t); /* stands between documents */
 /* The bytes of one token (of a special token: its name); "" and length 0 for an id without one. */
 const char *tokenizer_token(const tokenizer *t, int64_t *length, int32_t id);
+bool tokenizer_equal(const tokenizer *a, const tokenizer *b); /* made from the same bytes */
 bool tokenizer_is_special(const tokenizer *t, int32_t id);
 /* The id of the token with these bytes, special ones first; -1: none. */
 int32_t tokenizer_find(const tokenizer *t, const char *bytes, int64_t length);

@@ -1,0 +1,27 @@
+/* A sum of doubles that does not depend on order or grouping: a fixed-point superaccumulator.
+ *
+ * The sum is held as int64 limbs of 32 bits of weight each, limb i counting units of 2^(32 i - SUM_LOWEST); integer
+ * additions are exact and associative, so partial sums made by different ranks, threads and in any order, added limb by
+ * limb, give the same bits. The limbs belong to the caller (the tensor `bins`). 2^30 values fit before a limb could
+ * overflow. What lies below 2^-SUM_LOWEST is dropped, value by value, which keeps the promise.
+ */
+#ifndef PHALANX_KERNELS_EXACT_SUM_H
+#define PHALANX_KERNELS_EXACT_SUM_H
+
+#include <stdint.h>
+
+enum {
+    SUM_LOWEST = 512,                              /* 2^-512: below it lies no square of an fp32 number (2^-298) */
+    SUM_LIMBS = (1024 + SUM_LOWEST + 31) / 32 + 1, /* up to the largest double, with a limb of headroom */
+    SUM_NOT_FINITE = SUM_LIMBS,                    /* this bin counts the values that were infinite or NaN */
+    SUM_BINS = SUM_LIMBS + 1,
+};
+
+/* bins += value */
+void exact_sum_add(int64_t *bins, double value);
+/* bins += other, both int64[SUM_BINS]: what an all-reduce of int64 does */
+void exact_sum_merge(int64_t *bins, const int64_t *other);
+/* The sum, correctly rounded to within one unit in the last place; NaN if any value was not finite. */
+double exact_sum_value(const int64_t *bins);
+
+#endif

@@ -1,0 +1,150 @@
+/* An op: one row of the op table (ops.def) with operands, attributes and a label.
+ *
+ * Ops are plain records owned by the program they stand in. The table `op_rows` leads from an op's kind to everything
+ * known about it. Implementations are found per backend in an `op_kernel` table, one function an op, all of one type.
+ */
+#ifndef PHALANX_KERNELS_OP_H
+#define PHALANX_KERNELS_OP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "memory/status.h"
+#include "memory/tensor.h"
+
+enum { OP_MAX_IN = 6, OP_MAX_OUT = 5 };
+
+typedef enum op_kind {
+#define OP(name, ...) OP_##name,
+#include "kernels/ops.def"
+#undef OP
+    OP_COUNT,
+} op_kind;
+
+enum op_flag { CHEAP = 1, GATHER = 2, WEIGHT = 4, COMM = 8, STATEFUL = 16 };
+
+/* The axes of the grid along which ops communicate. */
+typedef enum axis {
+    AXIS_TENSOR,
+    AXIS_CONTEXT,
+    AXIS_DATA,
+    AXIS_PIPELINE, /* send and receive between neighbouring stages */
+    AXIS_TIE,      /* the first and the last stage, which share the embedding's weights */
+    AXIS_KV,       /* ranks of the tensor axis that hold copies of the same key/value heads */
+    AXIS_GRID,     /* every rank */
+    AXIS_COUNT,
+} axis;
+
+typedef struct op_attributes {
+    int64_t first;       /* first row or token of this rank's part: see the op */
+    int64_t count;       /* number of real columns: see the op */
+    int64_t rows;        /* rows of the whole that a gather or scatter divides with shard_rows(); 0: even */
+    int32_t sample;      /* dropout: the micro-batch's first sample, after scalars.first_sample */
+    int32_t heads, kv_heads, head_size;
+    int32_t sequence;    /* tokens of a sample */
+    int32_t window;      /* sliding window in tokens; 0: none */
+    int32_t site;        /* of dropout: which place in the model draws */
+    int32_t peer;        /* world rank */
+    int32_t request;     /* index of the asynchronous op's request slot */
+    int32_t group_size;  /* ranks along `axis` */
+    int32_t group_rank;  /* this rank's place among them */
+    int32_t owner;       /* of a gather or scatter: the one member that has all of it; -1: divided by shard_rows() */
+    float scale;         /* of attention scores */
+    float epsilon;       /* of a norm */
+    float probability;   /* of dropout */
+    uint8_t axis;        /* enum axis */
+    uint8_t accumulate;  /* 0 write, 1 add, 2 (in a body): write for the first micro-batch, add for later ones */
+    uint8_t inverse;     /* rope: turn back */
+    uint8_t decay;       /* adamw: weight decay applies */
+} op_attributes;
+
+typedef struct op {
+    uint8_t kind; /* op_kind */
+    uint8_t phase; /* program.h: which action it belongs to */
+    int16_t chunk;
+    int32_t microbatch; /* -1: outside the micro-batches */
+    int32_t index;      /* in its program, or in its body while recording */
+    bool detached;      /* recorded by hand within the forward pass: differentiation passes it by */
+    tensor *in[OP_MAX_IN];
+    tensor *out[OP_MAX_OUT];
+    tensor *scratch; /* working memory of the implementation, or NULL */
+    void *prepared;  /* the implementation's own (a oneDNN primitive, a cuBLASLt plan), made before the first step */
+    const char *label; /* "layer 3/mlp/down" */
+    op_attributes at;
+} op;
+
+/* The scalars that differ from step to step: one planned tensor, filled before the step, read by the ops that list
+ * `scalars` among their inputs. On the device it is the same struct. */
+typedef struct step_scalars {
+    uint64_t seed;
+    int64_t step;         /* from 1 */
+    int64_t updates;      /* optimizer updates including this one: steps less those skipped */
+    int64_t first_sample; /* of this data-parallel rank in the global order of samples */
+    float lr, beta1, beta2, epsilon, weight_decay;
+    float clip;        /* largest allowed gradient norm; 0: none */
+    float loss_scale;  /* of fp16, else 1 */
+    float loss_tokens; /* targets in the global batch that count */
+    float momentum_correction, variance_correction; /* 1 - beta1^updates, 1 - beta2^updates, computed in fp64 */
+} step_scalars;
+
+/* What the op `clip` leaves for adamw and for the log. */
+enum control { CONTROL_NORM, CONTROL_FACTOR, CONTROL_SKIP, CONTROL_COUNT };
+
+/* What an implementation is given beside its op. */
+typedef struct run_context {
+    char *arena;    /* host or device address of the rank's arena: tensor_at(t, arena) */
+    int threads;    /* OpenMP threads of this rank */
+    void *stream;   /* of a device */
+    void *device;   /* the backend's own */
+} run_context;
+
+typedef void (*op_kernel)(const op *o, const run_context *r);
+
+typedef struct op_cost {
+    double flops;
+    double bytes; /* read and written once each */
+} op_cost;
+
+struct recorder;
+
+typedef struct op_row {
+    const char *name, *formula, *in_names, *out_names;
+    uint8_t inplace_out[2], inplace_in[2]; /* pairs; a mask of 0 ends them */
+    uint8_t flags;
+    void (*infer)(op *o);
+    op_cost (*cost)(const op *o);
+    /* Given the op and the cotangents of its outputs (NULL where nothing flows back), record the gradient's ops. */
+    void (*gradient)(struct recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT]);
+} op_row;
+
+extern const op_row op_rows[OP_COUNT];
+
+static inline const op_row *op_row_of(const op *o)
+{
+    return &op_rows[o->kind];
+}
+
+int op_inputs(const op *o);  /* operands up to the last one present */
+int op_outputs(const op *o);
+/* "layer 3/mlp/down: linear" for messages; returns out */
+const char *op_text(char *out, int bytes, const op *o);
+const char *axis_name(axis a);
+
+/* Rows [first, first + count) of `rows` that belong to `rank` of `ranks`: as even as can be, the first ranks one more. */
+void shard_rows(int64_t *first, int64_t *count, int64_t rows, int ranks, int rank);
+
+/* ---- a backend's implementations ----------------------------------------------------------------------------- */
+
+typedef struct op_backend {
+    const char *name;
+    const op_kernel *kernels; /* [OP_COUNT] */
+    /* Working memory that the implementation of `o` wants during the op; 0 for most. */
+    int64_t (*scratch_bytes)(const op *o, int threads);
+    /* Make o->prepared before the first step; may share between ops of one shape. */
+    status (*prepare)(op *o, int threads);
+} op_backend;
+
+extern const op_backend cpu_backend;
+
+#endif

@@ -1,0 +1,92 @@
+#include "memory/tensor.h"
+
+#include <stdio.h>
+#include <string.h>
+
+int64_t tensor_elements(const tensor *t)
+{
+    int64_t n = 1;
+    for (int i = 0; i < t->dims; i++)
+        n *= t->shape[i];
+    return n;
+}
+
+bool tensor_contiguous(const tensor *t)
+{
+    return t->dims == 0 || t->shape[0] <= 1 || t->pitch * t->shape[0] == tensor_elements(t);
+}
+
+int64_t tensor_bytes(const tensor *t)
+{
+    int64_t elements = tensor_elements(t);
+    if (t->dims > 0 && elements > 0)
+        elements = (t->shape[0] - 1) * t->pitch + elements / t->shape[0];
+    return elements * dtype_bytes((dtype)t->type);
+}
+
+void tensor_describe(tensor *out, const char *name, tensor_class class, dtype type, int dims, const int64_t *shape)
+{
+    *out = (tensor){.name = name, .dims = (uint8_t)dims, .type = (uint8_t)type, .class = (uint8_t)class};
+    out->address = -1;
+    out->id = -1;
+    out->first = out->last = -1;
+    out->pitch = 1;
+    for (int i = 0; i < dims; i++) {
+        out->shape[i] = shape[i];
+        if (i > 0)
+            out->pitch *= shape[i];
+    }
+}
+
+const char *tensor_text(char *out, int bytes, const tensor *t)
+{
+    static const char *kinds[] = {"", " shared", " shard", " partial"};
+    int used = snprintf(out, (size_t)bytes, "[");
+    for (int i = 0; i < t->dims && used < bytes; i++)
+        used += snprintf(out + used, (size_t)(bytes - used), "%s%lld", i ? ", " : "", (long long)t->shape[i]);
+    if (used < bytes)
+        used += snprintf(out + used, (size_t)(bytes - used), "] %s%s", dtype_name((dtype)t->type), kinds[t->place.kind]);
+    if (t->place.kind == PLACE_SHARD && used < bytes)
+        snprintf(out + used, (size_t)(bytes - used), "(%d)", t->place.dim);
+    return out;
+}
+
+const char *tensor_class_name(tensor_class class)
+{
+    static const char *names[CLASS_COUNT] = {"input", "weight", "gradient", "optimizer", "kept", "temporary", "scratch"};
+    return names[class];
+}
+
+placement place_replicate(void)
+{
+    return (placement){PLACE_REPLICATE, 0};
+}
+
+placement place_shared(void)
+{
+    return (placement){PLACE_SHARED, 0};
+}
+
+placement place_partial(void)
+{
+    return (placement){PLACE_PARTIAL, 0};
+}
+
+placement place_shard(int dim)
+{
+    return (placement){PLACE_SHARD, (int8_t)dim};
+}
+
+bool place_equal(placement a, placement b)
+{
+    return a.kind == b.kind && a.dim == b.dim;
+}
+
+placement place_cotangent(placement p)
+{
+    if (p.kind == PLACE_SHARED)
+        return place_partial();
+    if (p.kind == PLACE_PARTIAL)
+        return place_replicate();
+    return p;
+}

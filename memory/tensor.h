@@ -1,0 +1,97 @@
+/* A tensor: the description of an array that a program reads or writes. It owns no bytes; an arena does.
+ *
+ * A tensor without a base gets an address (an offset in the rank's arena) from the planner. A *view* has a base and
+ * shares its bytes and its lifetime. Every tensor is row-major; a view may skip between rows of dimension 0 only
+ * (`pitch`), so that a range of rows or of columns is a view. Tensors belong to the program that made them; persistent
+ * ones (parameters, gradients, optimizer state, inputs) to the model's table of storage.
+ */
+#ifndef PHALANX_MEMORY_TENSOR_H
+#define PHALANX_MEMORY_TENSOR_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "memory/dtype.h"
+
+enum { TENSOR_DIMS = 3 };
+
+/* What a tensor's bytes are for: the columns of `phalanx plan`. All but the last three are persistent. */
+typedef enum tensor_class {
+    CLASS_INPUT,     /* tokens, scalars, tables: filled before a step */
+    CLASS_WEIGHT,    /* parameters as the products read them */
+    CLASS_GRADIENT,  /* fp32 sums over the micro-batches */
+    CLASS_OPTIMIZER, /* fp32 master weights, moments */
+    CLASS_KEPT,      /* made forward, read backward */
+    CLASS_TEMPORARY, /* dies within the action that made it */
+    CLASS_SCRATCH,   /* a library's or a kernel's working memory during one op */
+    CLASS_COUNT,
+} tensor_class;
+
+/* What the tensor group's copies of one tensor are to each other. */
+typedef enum placement_kind {
+    PLACE_REPLICATE, /* every rank holds the value, and every rank's cotangent of it is the whole cotangent */
+    PLACE_SHARED,    /* every rank holds the value for its own shard's use: the ranks' cotangents sum to the cotangent */
+    PLACE_SHARD,     /* each rank holds its part along `dim`; so of the cotangent */
+    PLACE_PARTIAL,   /* the ranks' values sum to the value; the cotangent is replicated */
+} placement_kind;
+
+typedef struct placement {
+    uint8_t kind; /* placement_kind */
+    int8_t dim;   /* of a shard, else 0 */
+} placement;
+
+typedef struct tensor {
+    const char *name;
+    struct tensor *base;         /* NULL: it has bytes of its own */
+    struct op *producer;         /* the op that writes it, while recording; NULL for persistent tensors */
+    struct parameter *parameter; /* the parameter whose weight it is, or NULL */
+    int64_t shape[TENSOR_DIMS];
+    int64_t pitch;   /* elements from one index of dimension 0 to the next; shape[1]*shape[2] when contiguous */
+    int64_t offset;  /* of a view: bytes from its base's start */
+    int64_t address; /* bytes from the arena's start, views included; -1 before planning */
+    int32_t id;      /* index in its program's table; persistent tensors: -1 */
+    int32_t first, last; /* of a planned program: the ops between which it is alive */
+    uint8_t dims;
+    uint8_t type;  /* dtype */
+    uint8_t class; /* tensor_class */
+    bool boundary; /* a chunk's or block's input: what full recompute keeps */
+    placement place;
+} tensor;
+
+static inline bool tensor_persistent(const tensor *t)
+{
+    return t->class < CLASS_KEPT;
+}
+
+/* The tensor whose bytes `t` lives in: itself, or the base of the view. Views of views do not exist. */
+static inline tensor *tensor_root(tensor *t)
+{
+    return t->base ? t->base : t;
+}
+
+int64_t tensor_elements(const tensor *t);
+/* Bytes from the first to the last element; for a contiguous tensor elements times the element's size. */
+int64_t tensor_bytes(const tensor *t);
+bool tensor_contiguous(const tensor *t);
+/* Describe a contiguous tensor in place: everything else zero, address -1, id -1. */
+void tensor_describe(tensor *out, const char *name, tensor_class class, dtype type, int dims, const int64_t *shape);
+/* "[4096, 768] bf16 shard(1)" into out; returns out */
+const char *tensor_text(char *out, int bytes, const tensor *t);
+const char *tensor_class_name(tensor_class class);
+
+placement place_replicate(void);
+placement place_shared(void);
+placement place_partial(void);
+placement place_shard(int dim);
+bool place_equal(placement a, placement b);
+/* The placement of the cotangent of a tensor placed so: replicate -> replicate, shared -> partial,
+ * partial -> replicate, shard(d) -> shard(d). */
+placement place_cotangent(placement p);
+
+/* Where `t` lies in the arena that starts at `arena` (host or device address). */
+static inline void *tensor_at(const tensor *t, void *arena)
+{
+    return t ? (char *)arena + t->address : (void *)0;
+}
+
+#endif

@@ -229,9 +229,9 @@ void infer_linear(op *o)
     CHECK(is_activation(x) && w->dims == 2 && w->type == x->type && w->shape[1] == x->shape[1],
           "x[t, k], w[n, k] of one type");
     CHECK(!bias || is_vector(bias, (dtype)x->type, w->shape[0]), "bias[n] of the same type");
-    CHECK(!bias || place_letter(x->place) != '1', "the bias of a partial sum would be added by every rank");
     describe(o->out[0], (dtype)x->type, 2, x->shape[0], w->shape[0], 0);
-    place(o, "rrr>r s00>1 11->p 0ss>0 sss>s");
+    /* A partial sum takes a bias that is itself placed partial: one rank has it, the others none. */
+    place(o, "rrr>r s00>1 11p>p 0ss>0 sss>s");
 }
 
 void infer_linear_grad_input(op *o)

@@ -1,0 +1,148 @@
+/* Vocabulary-parallel cross-entropy over a chunk of tokens: each shard's statistics, then, when every shard's are known,
+ * the loss and the logits' gradient in place of the logits. Each pass reads the logits once; the second writes them once.
+ */
+#include "kernels/cuda/vector.cuh"
+
+#include "kernels/cuda/scalars.h"
+
+static constexpr int MOST_THREADS = 512;
+
+/* m and sum = sum exp(x - m) of two parts, as those of both */
+DEVICE void join(float &m, float &sum, float other_m, float other_sum)
+{
+    float most = fmaxf(m, other_m);
+    /* an empty part has m = -inf and sum = 0: exp(-inf - -inf) must not be asked for */
+    sum = (m == most ? sum : sum * expf(m - most)) + (other_m == most ? other_sum : other_sum * expf(other_m - most));
+    m = most;
+}
+
+/* stats[t, 3] = largest logit m, sum exp(logit - m), the target's logit or -inf; a block a row */
+template <typename T, int V>
+KERNEL(MOST_THREADS, 2)
+cross_entropy_row(float *stats, const T *logits, const int32_t *targets, int64_t columns, int64_t count, int64_t first)
+{
+    SHARED(float, part, 64);
+    const T *row = logits + blockIdx.x * columns;
+    float m = -INFINITY, sum = 0;
+    for (int64_t column = (int64_t)threadIdx.x * V; column < count; column += (int64_t)blockDim.x * V) {
+        float x[V], most = m;
+        load(x, row + column);
+        UNROLL for (int i = 0; i < V; i++)
+        {
+            x[i] = column + i < count ? x[i] : -INFINITY;
+            most = fmaxf(most, x[i]);
+        }
+        if (most > m) {
+            sum *= expf(m - most);
+            m = most;
+        }
+        if (m > -INFINITY)
+            UNROLL for (int i = 0; i < V; i++) sum += expf(x[i] - m);
+    }
+    UNROLL for (int mask = WARP / 2; mask > 0; mask /= 2)
+    {
+        float other_m = warp_xor(m, mask), other_sum = warp_xor(sum, mask);
+        join(m, sum, other_m, other_sum);
+    }
+    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, warps = (int)blockDim.x / WARP;
+    if (lane == 0) {
+        part[warp] = m;
+        part[32 + warp] = sum;
+    }
+    block_barrier();
+    if (threadIdx.x == 0) {
+        for (int k = 1; k < warps; k++)
+            join(m, sum, part[k], part[32 + k]);
+        int64_t target = (int64_t)targets[blockIdx.x] - first;
+        float *to = stats + (int64_t)blockIdx.x * 3;
+        to[0] = m;
+        to[1] = sum;
+        to[2] = targets[blockIdx.x] >= 0 && target >= 0 && target < count ? to_float(row[target]) : -INFINITY;
+    }
+}
+
+/* losses[t] = log sum exp - target logit, 0 for an ignored target; dlogits = (softmax - onehot) loss_scale / loss_tokens */
+template <typename T, int V>
+KERNEL(MOST_THREADS, 2)
+cross_entropy_finish(float *losses, T *dlogits, const T *logits, const int32_t *targets, const float *stats,
+                     const scalars_device *scalars, int64_t shards, int64_t tokens, int64_t columns, int64_t count,
+                     int64_t first)
+{
+    int64_t token = blockIdx.x;
+    float m = -INFINITY, sum = 0, target_logit = -INFINITY;
+    for (int64_t shard = 0; shard < shards; shard++) {
+        const float *from = stats + (shard * tokens + token) * 3;
+        join(m, sum, from[0], from[1]);
+        target_logit = fmaxf(target_logit, from[2]);
+    }
+    bool counts = targets[token] >= 0;
+    if (threadIdx.x == 0)
+        losses[token] = counts ? logf(sum) + m - target_logit : 0.0f;
+    if (!dlogits)
+        return;
+    float scale = counts ? scalars->loss_scale / scalars->loss_tokens : 0.0f, each = scale / sum;
+    int64_t target = (int64_t)targets[token] - first;
+    for (int64_t column = (int64_t)threadIdx.x * V; column < columns; column += (int64_t)blockDim.x * V) {
+        float x[V];
+        load(x, logits + token * columns + column);
+        UNROLL for (int i = 0; i < V; i++)
+        {
+            float d = counts && column + i < count ? expf(x[i] - m) * each : 0.0f;
+            x[i] = counts && column + i == target && target < count ? d - scale : d;
+        }
+        store(dlogits + token * columns + column, x);
+    }
+}
+
+/* loss (+)= the sum of losses[tokens]; one block, one order */
+KERNEL(MOST_THREADS, 1) loss_sum(float *loss, const float *losses, int64_t tokens, bool accumulate)
+{
+    float sum = 0;
+    for (int64_t token = threadIdx.x; token < tokens; token += MOST_THREADS)
+        sum += losses[token];
+    sum = block_sum(sum, 0).a;
+    if (threadIdx.x == 0)
+        *loss = accumulate ? *loss + sum : sum;
+}
+
+int launch_cross_entropy_stats(void *stream, int type, float *stats, const void *logits, const int32_t *targets,
+                               int64_t tokens, int64_t columns, int64_t count, int64_t first)
+{
+    if (tokens == 0)
+        return 0;
+    return with_type(type, [&](auto t) {
+        using T = decltype(t);
+        constexpr int V = VECTOR<T>;
+        bool wide = columns % V == 0 && aligned(logits, 16);
+        auto kernel = wide ? cross_entropy_row<T, V> : cross_entropy_row<T, 1>;
+        LAUNCH(kernel, (unsigned)tokens, threads_for(columns / (wide ? V : 1)), 0, (cudaStream_t)stream, stats,
+               (const T *)logits, targets, columns, count, first);
+        return launch_result();
+    });
+}
+
+int64_t launch_cross_entropy_scratch(int64_t tokens)
+{
+    return tokens * (int64_t)sizeof(float);
+}
+
+int launch_cross_entropy(void *stream, int type, float *loss, void *dlogits, const void *logits, const int32_t *targets,
+                         const float *stats, const void *scalars, int64_t shards, int64_t tokens, int64_t columns,
+                         int64_t count, int64_t first, bool accumulate, float *scratch)
+{
+    int failed = tokens == 0 ? 0 : with_type(type, [&](auto t) {
+        using T = decltype(t);
+        constexpr int V = VECTOR<T>;
+        bool wide = columns % V == 0 && aligned_all(dlogits, logits);
+        auto kernel = wide ? cross_entropy_finish<T, V> : cross_entropy_finish<T, 1>;
+        LAUNCH(kernel, (unsigned)tokens, threads_for(columns / (wide ? V : 1)), 0, (cudaStream_t)stream, scratch,
+               (T *)dlogits, (const T *)logits, targets, stats, (const scalars_device *)scalars, shards, tokens,
+               columns, count, first);
+        return launch_result();
+    });
+    if (failed)
+        return failed;
+    auto kernel = loss_sum;
+    LAUNCH(kernel, 1, MOST_THREADS, 0, (cudaStream_t)stream, loss, scratch, tokens, accumulate);
+    return launch_result();
+}

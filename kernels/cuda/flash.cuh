@@ -1,0 +1,147 @@
+/* What flash attention (2205.14135, 2307.08691) forward and backward share: tiles in shared memory and products of tiles.
+ *
+ * A tile is rows of D elements, each padded by 16 bytes: D/8 + 1 pieces of 16 bytes is odd, so eight rows of one column of
+ * pieces lie in different banks and ldmatrix runs without conflicts. A block is four warps; a warp owns 16 MT rows of the
+ * block's own tile (A of the products) and goes through all rows of the other tiles (B). Scores and probabilities stay in
+ * registers: the accumulator of one product is the A fragment of the next.
+ */
+#ifndef PHALANX_KERNELS_CUDA_FLASH_CUH
+#define PHALANX_KERNELS_CUDA_FLASH_CUH
+
+#include "kernels/cuda/vector.cuh"
+
+static constexpr int FLASH_WARPS = 4, FLASH_THREADS = FLASH_WARPS * WARP, PIECE = 8; /* elements of 16 bytes */
+static constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
+
+template <int D> constexpr int STRIDE = D + PIECE;
+
+/* one sample's attention as the kernels see it; pitches in elements */
+template <typename T> struct flash_in {
+    const T *qkv;
+    const int32_t *document_start;
+    int64_t pitch, y_pitch, tokens;
+    int32_t heads, kv_heads, sequence, window;
+    float scale;
+
+    __device__ const T *q(int64_t token, int head, int size) const
+    {
+        return qkv + token * pitch + (int64_t)head * size;
+    }
+    __device__ const T *k(int64_t token, int kv_head, int size) const
+    {
+        return q(token, heads + kv_head, size);
+    }
+    __device__ const T *v(int64_t token, int kv_head, int size) const
+    {
+        return q(token, heads + kv_heads + kv_head, size);
+    }
+    /* the first key that query i of the sample starting at `token` may see; does not fall as i grows */
+    __device__ int32_t lowest(int64_t token, int32_t i) const
+    {
+        int32_t low = window > 0 && i >= window ? i - window + 1 : 0;
+        int32_t start = document_start ? document_start[token + i] : 0;
+        return start > low ? start : low;
+    }
+};
+
+/* rows [first, first + ROWS) of `from` into a tile, asynchronously; rows from `end` on become zeros */
+template <int D, int ROWS, typename T>
+DEVICE void fetch_tile(T *tile, const T *from, int64_t pitch, int32_t first, int32_t end)
+{
+    for (int i = (int)threadIdx.x; i < ROWS * (D / PIECE); i += FLASH_THREADS) {
+        int row = i / (D / PIECE), column = i % (D / PIECE) * PIECE;
+        bool valid = first + row < end;
+        copy_async(tile + row * STRIDE<D> + column, valid ? from + (first + row) * pitch + column : from, valid);
+    }
+}
+
+/* c[MT][N/8] += a b^T over D: rows a_row.. of tile a against N rows of tile b */
+template <int D, int N, int MT, typename T>
+DEVICE void multiply_rows(float (&c)[MT][N / 8][4], const T *a, int a_row, const T *b)
+{
+    int lane = (int)threadIdx.x % WARP;
+    const T *a_at = a + (a_row + lane % 16) * STRIDE<D> + lane / 16 * 8;
+    const T *b_at = b + (lane % 8 + lane / 16 * 8) * STRIDE<D> + lane / 8 % 2 * 8;
+    UNROLL for (int k = 0; k < D; k += 16)
+    {
+        uint32_t left[MT][4];
+        UNROLL for (int m = 0; m < MT; m++) load_matrix(left[m], a_at + m * 16 * STRIDE<D> + k);
+        UNROLL for (int n = 0; n < N; n += 16)
+        {
+            uint32_t right[4];
+            load_matrix(right, b_at + n * STRIDE<D> + k);
+            UNROLL for (int m = 0; m < MT; m++)
+            {
+                multiply_add(c[m][n / 8], left[m], right[0], right[1], T());
+                multiply_add(c[m][n / 8 + 1], left[m], right[2], right[3], T());
+            }
+        }
+    }
+}
+
+/* c[MT][D/8] += p b: accumulators p[16 MT, N], narrowed to T, against N rows of tile b */
+template <int D, int N, int MT, typename T>
+DEVICE void multiply_columns(float (&c)[MT][D / 8][4], const float (&p)[MT][N / 8][4], const T *b)
+{
+    int lane = (int)threadIdx.x % WARP;
+    const T *b_at = b + lane % 16 * STRIDE<D> + lane / 16 * 8;
+    UNROLL for (int n = 0; n < N; n += 16)
+    {
+        uint32_t left[MT][4];
+        UNROLL for (int m = 0; m < MT; m++) UNROLL for (int i = 0; i < 4; i++) left[m][i] =
+            pack_two<T>(p[m][n / 8 + i / 2][i % 2 * 2], p[m][n / 8 + i / 2][i % 2 * 2 + 1]);
+        UNROLL for (int d = 0; d < D; d += 16)
+        {
+            uint32_t right[4];
+            load_matrix_transposed(right, b_at + n * STRIDE<D> + d);
+            UNROLL for (int m = 0; m < MT; m++)
+            {
+                multiply_add(c[m][d / 8], left[m], right[0], right[1], T());
+                multiply_add(c[m][d / 8 + 1], left[m], right[2], right[3], T());
+            }
+        }
+    }
+}
+
+/* This warp's accumulators, times factor[m][half], through its own rows of a tile (which only it reads) to rows
+ * [first + a_row, ...) of `to`, in pieces of 16 bytes; rows from `end` on are not written. */
+template <int D, int MT, typename T>
+DEVICE void write_rows(T *to, int64_t pitch, int32_t first, int32_t end, T *tile, int a_row,
+                       const float (&c)[MT][D / 8][4], const float (&factor)[MT][2])
+{
+    int lane = (int)threadIdx.x % WARP;
+    warp_barrier();
+    UNROLL for (int m = 0; m < MT; m++) UNROLL for (int d = 0; d < D / 8; d++)
+        UNROLL for (int half = 0; half < 2; half++)
+    {
+        uint32_t two = pack_two<T>(c[m][d][half * 2] * factor[m][half], c[m][d][half * 2 + 1] * factor[m][half]);
+        int row = a_row + m * 16 + half * 8 + lane / 4;
+        memcpy(static_cast<void *>(tile + row * STRIDE<D> + d * 8 + lane % 4 * 2), &two, sizeof two);
+    }
+    warp_barrier();
+    for (int i = lane; i < 16 * MT * (D / PIECE); i += WARP) {
+        int row = a_row + i / (D / PIECE), column = i % (D / PIECE) * PIECE;
+        if (first + row < end)
+            *reinterpret_cast<uint4 *>(to + (first + row) * pitch + column) =
+                *reinterpret_cast<const uint4 *>(tile + row * STRIDE<D> + column);
+    }
+}
+
+/* Is there a flash kernel for these sizes and addresses? */
+static inline bool flash_takes(int type, int head_size, int64_t pitch, int64_t y_pitch, const void *qkv, const void *y)
+{
+    bool size = head_size == 64 || head_size == 80 || head_size == 96 || head_size == 128 || head_size == 256;
+    return type != LAUNCH_FP32 && size && pitch % PIECE == 0 && y_pitch % PIECE == 0 && aligned_all(qkv, y);
+}
+
+int flash_forward(void *stream, int type, void *y, float *lse, const launch_attention_in *in);
+int flash_backward(void *stream, int type, void *dqkv, int64_t dqkv_pitch, const void *dy, const float *lse,
+                   const float *delta, const launch_attention_in *in);
+
+template <typename T> static inline flash_in<T> flash_of(const launch_attention_in *in)
+{
+    return {(const T *)in->qkv, in->document_start, in->qkv_pitch,   in->y_pitch,   in->tokens,
+            in->at.heads,       in->at.kv_heads,    in->at.sequence, in->at.window, in->at.scale};
+}
+
+#endif

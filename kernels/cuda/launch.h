@@ -1,0 +1,134 @@
+/* The launchers of the CUDA kernels: plain C, device pointers and sizes in, a cudaError_t (0: none) out.
+ *
+ * Every launcher only enqueues work on `stream`; nothing here allocates, waits or owns memory. `type` is the element
+ * type T of the activations: LAUNCH_FP32, LAUNCH_BF16 or LAUNCH_FP16, numbered as memory/dtype.h does. Pitches count
+ * elements from one row to the next. `accumulate`: add to the output instead of writing it. Formulas: kernels/ops.def.
+ */
+#ifndef PHALANX_KERNELS_CUDA_LAUNCH_H
+#define PHALANX_KERNELS_CUDA_LAUNCH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { LAUNCH_FP32 = 0, LAUNCH_BF16 = 1, LAUNCH_FP16 = 2 };
+
+/* ---- pointwise.cu: [rows, columns], each operand with its own pitch ------------------------------------------- */
+typedef struct launch_matrix {
+    void *at;
+    int64_t pitch;
+} launch_matrix;
+
+int launch_gelu(void *stream, int type, launch_matrix y, launch_matrix x, int64_t rows, int64_t columns);
+int launch_gelu_grad(void *stream, int type, launch_matrix dx, launch_matrix dy, launch_matrix x, int64_t rows,
+                     int64_t columns);
+/* x [rows, 2 columns] holds gate | up */
+int launch_swiglu(void *stream, int type, launch_matrix y, launch_matrix x, int64_t rows, int64_t columns);
+int launch_swiglu_grad(void *stream, int type, launch_matrix dx, launch_matrix dy, launch_matrix x, int64_t rows,
+                       int64_t columns);
+int launch_add(void *stream, int type, launch_matrix y, launch_matrix a, launch_matrix b, int64_t rows,
+               int64_t columns);
+int launch_cast(void *stream, int to_type, int from_type, launch_matrix y, launch_matrix x, int64_t rows,
+                int64_t columns);
+/* rows of `row_bytes` bytes; pitches in bytes */
+int launch_copy(void *stream, launch_matrix y, launch_matrix x, int64_t rows, int64_t row_bytes);
+int launch_zero(void *stream, void *y, int64_t bytes);
+/* total fp32 += part fp32 */
+int launch_accumulate(void *stream, float *total, const float *part, int64_t count, bool accumulate);
+/* scalars: a step_scalars on the device; row r is token first + r of the micro-batch */
+int launch_dropout(void *stream, int type, launch_matrix y, launch_matrix x, const void *scalars, int64_t rows,
+                   int64_t columns, int64_t first, int32_t sample, int32_t sequence, int32_t site, float probability);
+
+/* ---- reduce.cu ------------------------------------------------------------------------------------------------ */
+int64_t launch_column_sum_scratch(int64_t rows, int64_t columns);
+/* sum[columns] fp32 (+)= the sum of the rows of x[rows, columns] */
+int launch_column_sum(void *stream, int type, float *sum, const void *x, int64_t rows, int64_t columns, int64_t pitch,
+                      bool accumulate, float *scratch);
+
+/* ---- embedding.cu --------------------------------------------------------------------------------------------- */
+int launch_embed(void *stream, int type, void *y, const int32_t *tokens, const void *table, int64_t tokens_count,
+                 int64_t columns, int64_t first, int64_t table_rows);
+int launch_add_rows(void *stream, int type, void *y, const void *x, const int32_t *positions, const void *table,
+                    int64_t tokens_count, int64_t columns);
+/* dtable[table_rows, columns] fp32 (+)= rows of dy summed by id - first, ascending; ids outside count nothing */
+int launch_embed_grad(void *stream, int type, float *dtable, const void *dy, const int32_t *ids, int64_t tokens_count,
+                      int64_t columns, int64_t first, int64_t table_rows, bool accumulate);
+
+/* ---- norm.cu -------------------------------------------------------------------------------------------------- */
+/* mean, b NULL: RMSNorm, else LayerNorm. residual NULL: sum may be NULL */
+int launch_norm(void *stream, int type, void *y, float *rstd, float *mean, void *sum, const void *x, const void *w,
+                const void *b, const void *residual, int64_t rows, int64_t columns, float epsilon);
+int64_t launch_norm_grad_scratch(int64_t rows, int64_t columns, bool layernorm);
+/* dx = addend + ...; addend may be NULL; mean, db NULL: RMSNorm */
+int launch_norm_grad(void *stream, int type, void *dx, float *dw, float *db, const void *dy, const void *s,
+                     const void *w, const float *rstd, const float *mean, const void *addend, int64_t rows,
+                     int64_t columns, bool accumulate_w, bool accumulate_b, float *scratch);
+
+/* ---- heads.cu: the fused row qkv[t, (heads + 2 kv_heads) head_size] -------------------------------------------- */
+typedef struct launch_heads {
+    int32_t heads, kv_heads, head_size;
+    int32_t sequence; /* tokens of a sample */
+    int32_t window;   /* 0: none */
+    float scale;      /* of attention scores */
+} launch_heads;
+
+int launch_rope(void *stream, int type, void *y, const void *qkv, const int32_t *positions, const float *table,
+                int64_t tokens, int64_t y_pitch, int64_t qkv_pitch, launch_heads at, bool inverse);
+int launch_head_norm(void *stream, int type, void *y, float *rstd, const void *qkv, const void *wq, const void *wk,
+                     int64_t tokens, launch_heads at, float epsilon);
+int64_t launch_head_norm_grad_scratch(int64_t tokens, launch_heads at);
+int launch_head_norm_grad(void *stream, int type, void *dqkv, float *dwq, float *dwk, const void *dy, const void *qkv,
+                          const void *wq, const void *wk, const float *rstd, int64_t tokens, launch_heads at,
+                          bool accumulate_q, bool accumulate_k, float *scratch);
+
+/* ---- attention: flash.cu for head sizes 64, 80, 96, 128, 256 in 16 bits, attention.cu for everything else ------- */
+typedef struct launch_attention_in {
+    const void *qkv;
+    const int32_t *document_start; /* [tokens] or NULL */
+    int64_t tokens, qkv_pitch, y_pitch;
+    launch_heads at;
+} launch_attention_in;
+
+int launch_attention(void *stream, int type, void *y, float *lse, const launch_attention_in *in);
+int64_t launch_attention_grad_scratch(int64_t tokens, launch_heads at);
+int launch_attention_grad(void *stream, int type, void *dqkv, int64_t dqkv_pitch, const void *dy, const void *y,
+                          const float *lse, const launch_attention_in *in, float *scratch);
+/* caches [samples, capacity, kv_heads head_size] */
+int launch_attention_decode(void *stream, int type, void *y, void *k_cache, void *v_cache, const void *qkv,
+                            const int32_t *positions, int64_t samples, int64_t capacity, launch_heads at);
+
+/* ---- cross_entropy.cu ------------------------------------------------------------------------------------------ */
+/* columns: of the row; count: the real ones among them */
+int launch_cross_entropy_stats(void *stream, int type, float *stats, const void *logits, const int32_t *targets,
+                               int64_t tokens, int64_t columns, int64_t count, int64_t first);
+int64_t launch_cross_entropy_scratch(int64_t tokens);
+int launch_cross_entropy(void *stream, int type, float *loss, void *dlogits, const void *logits, const int32_t *targets,
+                         const float *stats, const void *scalars, int64_t shards, int64_t tokens, int64_t columns,
+                         int64_t count, int64_t first, bool accumulate, float *scratch);
+
+/* ---- optimizer.cu ---------------------------------------------------------------------------------------------- */
+typedef struct launch_adamw_segment {
+    const float *gradient;
+    void *weight; /* T, or NULL */
+    float *master, *m, *v;
+    int64_t count;
+    int32_t decay;
+    int32_t block; /* the launcher's own: the first block of this segment */
+} launch_adamw_segment;
+
+enum { LAUNCH_ADAMW_SEGMENTS = 48 };
+
+/* scalars: step_scalars; control: float[CONTROL_COUNT] */
+int launch_adamw(void *stream, int type, const launch_adamw_segment *segments, int count, const void *scalars,
+                 const float *control);
+int launch_sum_squares(void *stream, int64_t *bins, const float *gradient, int64_t rows, int64_t columns, int64_t pitch,
+                       bool accumulate);
+int launch_clip(void *stream, float *control, const int64_t *bins, const void *scalars);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

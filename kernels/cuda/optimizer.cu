@@ -1,0 +1,218 @@
+/* The optimizer's kernels: the exact sum of squares, the clipping factor, and AdamW over a list of tensors in one launch,
+ * each byte read and written once. What differs from step to step is read from device memory.
+ */
+#include "kernels/cuda/vector.cuh"
+
+#include "kernels/cuda/scalars.h"
+#include "kernels/exact_sum.h"
+
+static constexpr int THREADS = 256, V = 4, VECTORS_A_THREAD = 4, BLOCK_ELEMENTS = THREADS * V * VECTORS_A_THREAD,
+                     MOST_BLOCKS = 1 << 16;
+
+struct adamw_list {
+    launch_adamw_segment at[LAUNCH_ADAMW_SEGMENTS];
+    int32_t count;
+};
+
+struct adamw_factors {
+    float gradient, lr, beta1, beta2, epsilon, decay, momentum_correction, variance_correction;
+};
+
+/* g = gradient factor; m, v: running means of g, g^2; master -= lr (m^ / (sqrt(v^) + epsilon) + decay master) */
+DEVICE void adamw_element(float &master, float &m, float &v, float gradient, const adamw_factors &f)
+{
+    float g = gradient * f.gradient;
+    m = f.beta1 * m + (1.0f - f.beta1) * g;
+    v = f.beta2 * v + (1.0f - f.beta2) * g * g;
+    float step = m / f.momentum_correction / (sqrtf(v / f.variance_correction) + f.epsilon);
+    master -= f.lr * (step + f.decay * master);
+}
+
+/* n elements from `i` on, n = W where accesses are wide */
+template <typename T, int W> DEVICE void adamw_some(const launch_adamw_segment &s, int64_t i, const adamw_factors &f)
+{
+    float gradient[W], master[W], m[W], v[W];
+    load(gradient, s.gradient + i);
+    load(master, s.master + i);
+    load(m, s.m + i);
+    load(v, s.v + i);
+    UNROLL for (int j = 0; j < W; j++) adamw_element(master[j], m[j], v[j], gradient[j], f);
+    store(s.master + i, master);
+    store(s.m + i, m);
+    store(s.v + i, v);
+    if (s.weight)
+        store((T *)s.weight + i, master);
+}
+
+template <typename T>
+KERNEL(THREADS, 4)
+adamw_update(adamw_list list, const scalars_device *scalars, const float *control, bool wide)
+{
+    if (control[SCALARS_SKIP] != 0)
+        return;
+    int32_t which = 0;
+    while (which + 1 < list.count && (int32_t)blockIdx.x >= list.at[which + 1].block)
+        which++;
+    const launch_adamw_segment &s = list.at[which];
+    adamw_factors f = {control[SCALARS_FACTOR],
+                       scalars->lr,
+                       scalars->beta1,
+                       scalars->beta2,
+                       scalars->epsilon,
+                       s.decay ? scalars->weight_decay : 0.0f,
+                       scalars->momentum_correction,
+                       scalars->variance_correction};
+    int64_t base = ((int64_t)blockIdx.x - s.block) * BLOCK_ELEMENTS;
+    for (int k = 0; k < VECTORS_A_THREAD; k++) {
+        int64_t i = base + ((int64_t)k * THREADS + threadIdx.x) * V;
+        if (wide && i + V <= s.count) {
+            adamw_some<T, V>(s, i, f);
+            continue;
+        }
+        for (int j = 0; j < V && i + j < s.count; j++)
+            adamw_some<T, 1>(s, i + j, f);
+    }
+}
+
+DEVICE double block_sum_double(double x)
+{
+    SHARED(double, part, WARP);
+    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, warps = (int)blockDim.x / WARP;
+    UNROLL for (int mask = WARP / 2; mask > 0; mask /= 2) x += warp_xor(x, mask);
+    block_barrier(); /* the last sum's readers are done */
+    if (lane == 0)
+        part[warp] = x;
+    block_barrier();
+    x = 0;
+    for (int k = 0; k < warps; k++)
+        x += part[k];
+    return x;
+}
+
+/* bins += value (>= 0), digit by digit of 32 bits; integer additions commute, so no order shows. See exact_sum.h. */
+DEVICE void exact_add(int64_t *bins, double value)
+{
+    unsigned long long *to = reinterpret_cast<unsigned long long *>(bins);
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    int exponent = (int)(bits >> 52 & 0x7ff);
+    uint64_t mantissa = bits & 0xfffffffffffffull;
+    if (exponent == 0x7ff) {
+        atomic_add(to + SUM_NOT_FINITE, 1);
+        return;
+    }
+    if (exponent)
+        mantissa |= 1ull << 52;
+    else
+        exponent = 1;
+    int place = exponent - 1075 + SUM_LOWEST; /* value = mantissa 2^(place - SUM_LOWEST) */
+    if (place < 0) {
+        mantissa = place > -64 ? mantissa >> -place : 0;
+        place = 0;
+    }
+    int shift = place % 32;
+    uint64_t low = (mantissa & 0xffffffffu) << shift, high = (mantissa >> 32) << shift;
+    uint64_t middle = (low >> 32) + (high & 0xffffffffu);
+    uint64_t digit[3] = {low & 0xffffffffu, middle & 0xffffffffu, (high >> 32) + (middle >> 32)};
+    for (int i = 0; i < 3; i++)
+        if (digit[i])
+            atomic_add(to + place / 32 + i, digit[i]);
+}
+
+/* a block a row (or several): the row's squares in fp64, in an order that `columns` decides, then into the bins */
+KERNEL(THREADS, 4) sum_of_squares(int64_t *bins, const float *gradient, int64_t rows, int64_t columns, int64_t pitch)
+{
+    for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+        double sum = 0;
+        for (int64_t column = threadIdx.x; column < columns; column += THREADS) {
+            double g = gradient[row * pitch + column];
+            sum += g * g;
+        }
+        sum = block_sum_double(sum);
+        if (threadIdx.x == 0)
+            exact_add(bins, sum);
+    }
+}
+
+/* the sum in the bins, carried through; NaN if a value was not finite. `limb` is working memory. */
+DEVICE double exact_value(int64_t *limb, const int64_t *bins)
+{
+    if (bins[SUM_NOT_FINITE])
+        return NAN;
+    int64_t carry = 0;
+    int top = 0;
+    for (int i = 0; i < SUM_LIMBS; i++) {
+        int64_t all = bins[i] + carry;
+        limb[i] = all & 0xffffffff;
+        carry = all >> 32;
+        top = limb[i] ? i : top;
+    }
+    double value = 0; /* the three highest digits hold 65 bits or more */
+    for (int i = top; i >= 0 && i > top - 4; i--)
+        value += ldexp((double)limb[i], 32 * i - SUM_LOWEST);
+    return value;
+}
+
+KERNEL(WARP, 1) clip_control(float *control, const int64_t *bins, const scalars_device *scalars)
+{
+    SHARED(int64_t, limb, SUM_LIMBS);
+    if (threadIdx.x)
+        return;
+    float norm = (float)(sqrt(exact_value(limb, bins)) / (double)scalars->loss_scale);
+    bool finite = norm - norm == 0.0f;
+    float factor = 1.0f / scalars->loss_scale;
+    if (finite && scalars->clip > 0 && norm > scalars->clip)
+        factor *= scalars->clip / norm;
+    control[SCALARS_NORM] = norm;
+    control[SCALARS_FACTOR] = factor;
+    control[SCALARS_SKIP] = finite ? 0.0f : 1.0f;
+}
+
+int launch_adamw(void *stream, int type, const launch_adamw_segment *segments, int count, const void *scalars,
+                 const float *control)
+{
+    return with_type(type, [&](auto t) {
+        using T = decltype(t);
+        auto kernel = adamw_update<T>;
+        for (int first = 0; first < count; first += LAUNCH_ADAMW_SEGMENTS) {
+            adamw_list list = {};
+            int64_t blocks = 0;
+            bool wide = true;
+            list.count = count - first < LAUNCH_ADAMW_SEGMENTS ? count - first : LAUNCH_ADAMW_SEGMENTS;
+            for (int i = 0; i < list.count; i++) {
+                launch_adamw_segment &s = list.at[i];
+                s = segments[first + i];
+                s.block = (int32_t)blocks;
+                blocks += divide_up(s.count, BLOCK_ELEMENTS);
+                wide = wide && aligned_all(s.gradient, s.master, s.m, s.v) && aligned(s.weight, V * (int)sizeof(T));
+            }
+            if (blocks > INT32_MAX)
+                return (int)cudaErrorInvalidValue;
+            if (blocks)
+                LAUNCH(kernel, (unsigned)blocks, THREADS, 0, (cudaStream_t)stream, list,
+                       (const scalars_device *)scalars, control, wide);
+            if (int failed = launch_result())
+                return failed;
+        }
+        return 0;
+    });
+}
+
+int launch_sum_squares(void *stream, int64_t *bins, const float *gradient, int64_t rows, int64_t columns, int64_t pitch,
+                       bool accumulate)
+{
+    int failed = accumulate ? 0 : launch_zero(stream, bins, SUM_BINS * (int64_t)sizeof *bins);
+    if (failed || rows == 0)
+        return failed;
+    auto kernel = sum_of_squares;
+    LAUNCH(kernel, (unsigned)(rows < MOST_BLOCKS ? rows : MOST_BLOCKS), THREADS, 0, (cudaStream_t)stream, bins,
+           gradient, rows, columns, pitch);
+    return launch_result();
+}
+
+int launch_clip(void *stream, float *control, const int64_t *bins, const void *scalars)
+{
+    auto kernel = clip_control;
+    LAUNCH(kernel, 1, WARP, 0, (cudaStream_t)stream, control, bins, (const scalars_device *)scalars);
+    return launch_result();
+}

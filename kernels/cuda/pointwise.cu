@@ -1,0 +1,330 @@
+/* Element-wise ops over [rows, columns]: one kernel per number of operands, a function object per formula.
+ *
+ * Contiguous operands are one long row. Otherwise blockIdx.y strides over the rows. Each thread makes 16-byte accesses.
+ */
+#include "kernels/cuda/vector.cuh"
+
+#include "kernels/cuda/philox.cuh"
+#include "kernels/cuda/scalars.h"
+
+static constexpr int THREADS = 256, MOST_ROWS = 65535;
+
+struct gelu_forward {
+    DEVICE float inner(float x)
+    {
+        return 0.7978845608028654f * (x + 0.044715f * x * x * x);
+    }
+    __device__ float operator()(float x) const
+    {
+        return 0.5f * x * (1.0f + tanhf(inner(x)));
+    }
+};
+
+/* gelu'(x) = (1 + th)/2 + x/2 (1 - th^2) sqrt(2/pi) (1 + 3 0.044715 x^2), th = tanh(...) */
+struct gelu_backward {
+    __device__ float operator()(float dy, float x) const
+    {
+        float th = tanhf(gelu_forward::inner(x));
+        float slope = 0.7978845608028654f * (1.0f + 3.0f * 0.044715f * x * x);
+        return dy * (0.5f * (1.0f + th) + 0.5f * x * (1.0f - th * th) * slope);
+    }
+};
+
+struct sum_of_two {
+    __device__ float operator()(float a, float b) const
+    {
+        return a + b;
+    }
+};
+
+struct identity {
+    __device__ float operator()(float x) const
+    {
+        return x;
+    }
+};
+
+/* y = f(x) */
+template <typename To, typename From, int V, typename F>
+KERNEL(THREADS, 4)
+map_one(To *y, int64_t y_pitch, const From *x, int64_t x_pitch, int64_t rows, int64_t columns, F f)
+{
+    int64_t column = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * V;
+    if (column >= columns)
+        return;
+    for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
+        float a[V];
+        load(a, x + row * x_pitch + column);
+        UNROLL for (int i = 0; i < V; i++) a[i] = f(a[i]);
+        store(y + row * y_pitch + column, a);
+    }
+}
+
+/* y = f(a, b) */
+template <typename T, int V, typename F>
+KERNEL(THREADS, 4)
+map_two(T *y, int64_t y_pitch, const T *a, int64_t a_pitch, const T *b, int64_t b_pitch, int64_t rows, int64_t columns,
+        F f)
+{
+    int64_t column = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * V;
+    if (column >= columns)
+        return;
+    for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
+        float left[V], right[V];
+        load(left, a + row * a_pitch + column);
+        load(right, b + row * b_pitch + column);
+        UNROLL for (int i = 0; i < V; i++) left[i] = f(left[i], right[i]);
+        store(y + row * y_pitch + column, left);
+    }
+}
+
+/* y = silu(gate) up, x = gate | up */
+template <typename T, int V>
+KERNEL(THREADS, 4)
+swiglu_forward(T *y, int64_t y_pitch, const T *x, int64_t x_pitch, int64_t rows, int64_t columns)
+{
+    int64_t column = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * V;
+    if (column >= columns)
+        return;
+    for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
+        float gate[V], up[V];
+        load(gate, x + row * x_pitch + column);
+        load(up, x + row * x_pitch + columns + column);
+        UNROLL for (int i = 0; i < V; i++) gate[i] = gate[i] / (1.0f + expf(-gate[i])) * up[i];
+        store(y + row * y_pitch + column, gate);
+    }
+}
+
+/* with s = sigmoid(gate): dgate = dy up s (1 + gate (1 - s)), dup = dy gate s */
+template <typename T, int V>
+KERNEL(THREADS, 4)
+swiglu_backward(T *dx, int64_t dx_pitch, const T *dy, int64_t dy_pitch, const T *x, int64_t x_pitch, int64_t rows,
+                int64_t columns)
+{
+    int64_t column = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * V;
+    if (column >= columns)
+        return;
+    for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
+        float gate[V], up[V], d[V];
+        load(gate, x + row * x_pitch + column);
+        load(up, x + row * x_pitch + columns + column);
+        load(d, dy + row * dy_pitch + column);
+        UNROLL for (int i = 0; i < V; i++)
+        {
+            float s = 1.0f / (1.0f + expf(-gate[i]));
+            float dup = d[i] * gate[i] * s;
+            gate[i] = d[i] * up[i] * s * (1.0f + gate[i] * (1.0f - s));
+            up[i] = dup;
+        }
+        store(dx + row * dx_pitch + column, gate);
+        store(dx + row * dx_pitch + columns + column, up);
+    }
+}
+
+/* rows of 16-byte words, or of bytes */
+template <typename Word>
+KERNEL(THREADS, 4)
+copy_words(Word *y, int64_t y_pitch, const Word *x, int64_t x_pitch, int64_t rows, int64_t words)
+{
+    int64_t column = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (column >= words)
+        return;
+    for (int64_t row = blockIdx.y; row < rows; row += gridDim.y)
+        y[row * y_pitch + column] = x[row * x_pitch + column];
+}
+
+template <typename Word> KERNEL(THREADS, 4) zero_words(Word *y, int64_t words)
+{
+    int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (at < words)
+        y[at] = Word();
+}
+
+template <typename T, int V>
+KERNEL(THREADS, 4)
+dropout_mask(T *y, int64_t y_pitch, const T *x, int64_t x_pitch, const scalars_device *scalars, int64_t rows,
+             int64_t columns, int64_t first, int32_t sample, int32_t sequence, int32_t site, float probability)
+{
+    int64_t column = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * V;
+    if (column >= columns)
+        return;
+    float keep = 1.0f / (1.0f - probability);
+    for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
+        int64_t token = first + row;
+        philox_place at = {scalars->seed, (uint32_t)site, (uint64_t)scalars->step,
+                           (uint64_t)(scalars->first_sample + sample + token / sequence)};
+        float a[V], draw[V];
+        load(a, x + row * x_pitch + column);
+        philox_draws(draw, at, (uint64_t)(token % sequence * columns + column));
+        UNROLL for (int i = 0; i < V; i++) a[i] = draw[i] >= probability ? a[i] * keep : 0.0f;
+        store(y + row * y_pitch + column, a);
+    }
+}
+
+/* ---- host side ----------------------------------------------------------------------------------------------- */
+
+struct shape {
+    int64_t rows, columns;
+    bool wide; /* 16-byte accesses */
+
+    /* Operands without gaps between their rows are one long row. */
+    template <typename... M> void flatten(M &...m)
+    {
+        bool whole = true;
+        ((whole = whole && m.pitch == columns), ...);
+        if (whole) {
+            columns *= rows;
+            rows = 1;
+        }
+    }
+    template <typename... M> void widen(int vector, const M &...m)
+    {
+        wide = columns % vector == 0;
+        ((wide = wide && aligned(m.at, 16) && (rows == 1 || m.pitch % vector == 0)), ...);
+    }
+    dim3 grid(int vector) const
+    {
+        return dim3(blocks_for(columns, (int64_t)THREADS * (wide ? vector : 1)),
+                    (unsigned)(rows < 1           ? 1
+                               : rows > MOST_ROWS ? MOST_ROWS
+                                                  : rows),
+                    1);
+    }
+};
+
+template <typename To, typename From, typename F>
+static int run_one(void *stream, launch_matrix y, launch_matrix x, int64_t rows, int64_t columns, F f)
+{
+    constexpr int V = VECTOR < To >> VECTOR<From> ? VECTOR<To> : VECTOR<From>;
+    shape s = {rows, columns, false};
+    s.flatten(y, x);
+    s.widen(V, y, x);
+    auto kernel = s.wide ? map_one<To, From, V, F> : map_one<To, From, 1, F>;
+    LAUNCH(kernel, s.grid(V), THREADS, 0, (cudaStream_t)stream, (To *)y.at, y.pitch, (const From *)x.at, x.pitch,
+           s.rows, s.columns, f);
+    return launch_result();
+}
+
+template <typename T, typename F>
+static int run_two(void *stream, launch_matrix y, launch_matrix a, launch_matrix b, int64_t rows, int64_t columns, F f)
+{
+    constexpr int V = VECTOR<T>;
+    shape s = {rows, columns, false};
+    s.flatten(y, a, b);
+    s.widen(V, y, a, b);
+    auto kernel = s.wide ? map_two<T, V, F> : map_two<T, 1, F>;
+    LAUNCH(kernel, s.grid(V), THREADS, 0, (cudaStream_t)stream, (T *)y.at, y.pitch, (const T *)a.at, a.pitch,
+           (const T *)b.at, b.pitch, s.rows, s.columns, f);
+    return launch_result();
+}
+
+int launch_gelu(void *stream, int type, launch_matrix y, launch_matrix x, int64_t rows, int64_t columns)
+{
+    return with_type(type, [&](auto t) {
+        using T = decltype(t);
+        return run_one<T, T>(stream, y, x, rows, columns, gelu_forward());
+    });
+}
+
+int launch_gelu_grad(void *stream, int type, launch_matrix dx, launch_matrix dy, launch_matrix x, int64_t rows,
+                     int64_t columns)
+{
+    return with_type(type,
+                     [&](auto t) { return run_two<decltype(t)>(stream, dx, dy, x, rows, columns, gelu_backward()); });
+}
+
+int launch_add(void *stream, int type, launch_matrix y, launch_matrix a, launch_matrix b, int64_t rows, int64_t columns)
+{
+    return with_type(type, [&](auto t) { return run_two<decltype(t)>(stream, y, a, b, rows, columns, sum_of_two()); });
+}
+
+int launch_cast(void *stream, int to_type, int from_type, launch_matrix y, launch_matrix x, int64_t rows,
+                int64_t columns)
+{
+    return with_type(to_type, [&](auto to) {
+        using To = decltype(to);
+        return with_type(
+            from_type, [&](auto from) { return run_one<To, decltype(from)>(stream, y, x, rows, columns, identity()); });
+    });
+}
+
+int launch_accumulate(void *stream, float *total, const float *part, int64_t count, bool accumulate)
+{
+    launch_matrix t = {total, count}, p = {const_cast<float *>(part), count};
+    return accumulate ? run_two<float>(stream, t, t, p, 1, count, sum_of_two())
+                      : run_one<float, float>(stream, t, p, 1, count, identity());
+}
+
+int launch_swiglu(void *stream, int type, launch_matrix y, launch_matrix x, int64_t rows, int64_t columns)
+{
+    return with_type(type, [&](auto t) {
+        using T = decltype(t);
+        constexpr int V = VECTOR<T>;
+        shape s = {rows, columns, false};
+        s.widen(V, y, x);
+        auto kernel = s.wide ? swiglu_forward<T, V> : swiglu_forward<T, 1>;
+        LAUNCH(kernel, s.grid(V), THREADS, 0, (cudaStream_t)stream, (T *)y.at, y.pitch, (const T *)x.at, x.pitch, rows,
+               columns);
+        return launch_result();
+    });
+}
+
+int launch_swiglu_grad(void *stream, int type, launch_matrix dx, launch_matrix dy, launch_matrix x, int64_t rows,
+                       int64_t columns)
+{
+    return with_type(type, [&](auto t) {
+        using T = decltype(t);
+        constexpr int V = VECTOR<T>;
+        shape s = {rows, columns, false};
+        s.widen(V, dx, dy, x);
+        auto kernel = s.wide ? swiglu_backward<T, V> : swiglu_backward<T, 1>;
+        LAUNCH(kernel, s.grid(V), THREADS, 0, (cudaStream_t)stream, (T *)dx.at, dx.pitch, (const T *)dy.at, dy.pitch,
+               (const T *)x.at, x.pitch, rows, columns);
+        return launch_result();
+    });
+}
+
+template <typename Word> static int copy_as(void *stream, launch_matrix y, launch_matrix x, const shape &s)
+{
+    int64_t words = s.columns / (int64_t)sizeof(Word);
+    dim3 grid(blocks_for(words, THREADS), s.grid(1).y, 1);
+    auto kernel = copy_words<Word>;
+    LAUNCH(kernel, grid, THREADS, 0, (cudaStream_t)stream, (Word *)y.at, y.pitch / (int64_t)sizeof(Word),
+           (const Word *)x.at, x.pitch / (int64_t)sizeof(Word), s.rows, words);
+    return launch_result();
+}
+
+int launch_copy(void *stream, launch_matrix y, launch_matrix x, int64_t rows, int64_t row_bytes)
+{
+    shape s = {rows, row_bytes, false};
+    s.flatten(y, x);
+    s.widen(16, y, x);
+    return s.wide ? copy_as<uint4>(stream, y, x, s) : copy_as<unsigned char>(stream, y, x, s);
+}
+
+int launch_zero(void *stream, void *y, int64_t bytes)
+{
+    if (bytes % 16 == 0 && aligned(y, 16)) {
+        auto kernel = zero_words<uint4>;
+        LAUNCH(kernel, blocks_for(bytes / 16, THREADS), THREADS, 0, (cudaStream_t)stream, (uint4 *)y, bytes / 16);
+    } else {
+        auto kernel = zero_words<unsigned char>;
+        LAUNCH(kernel, blocks_for(bytes, THREADS), THREADS, 0, (cudaStream_t)stream, (unsigned char *)y, bytes);
+    }
+    return launch_result();
+}
+
+int launch_dropout(void *stream, int type, launch_matrix y, launch_matrix x, const void *scalars, int64_t rows,
+                   int64_t columns, int64_t first, int32_t sample, int32_t sequence, int32_t site, float probability)
+{
+    return with_type(type, [&](auto t) {
+        using T = decltype(t);
+        constexpr int V = VECTOR<T>;
+        shape s = {rows, columns, false};
+        s.widen(V, y, x);
+        auto kernel = s.wide ? dropout_mask<T, V> : dropout_mask<T, 1>;
+        LAUNCH(kernel, s.grid(V), THREADS, 0, (cudaStream_t)stream, (T *)y.at, y.pitch, (const T *)x.at, x.pitch,
+               (const scalars_device *)scalars, rows, columns, first, sample, sequence, site, probability);
+        return launch_result();
+    });
+}

@@ -1,0 +1,81 @@
+/* Column sums in two stages: chunks of rows into fp32 partial sums, then the partial sums. No atomics, so no bit depends
+ * on which block runs first.
+ */
+#include "kernels/cuda/vector.cuh"
+
+#include "kernels/cuda/reduce.cuh"
+
+static constexpr int LANES = 32, ROWS = 8, ROWS_A_CHUNK = 128, MOST_CHUNKS = 128;
+
+/* out[chunk, columns] (+)= sum over the chunk's rows of x[rows, columns]; blockDim (LANES, ROWS) flattened */
+template <typename T, int V>
+KERNEL(LANES *ROWS, 4)
+column_sum(float *out, const T *x, int64_t rows, int64_t columns, int64_t pitch, int64_t chunk_rows, bool accumulate)
+{
+    SHARED(float, part, ROWS *LANES *V);
+    int lane = (int)threadIdx.x % LANES, line = (int)threadIdx.x / LANES;
+    int64_t column = ((int64_t)blockIdx.x * LANES + lane) * V, first = blockIdx.y * chunk_rows;
+    int64_t last = first + chunk_rows < rows ? first + chunk_rows : rows;
+    float sum[V] = {};
+    if (column < columns) {
+        for (int64_t row = first + line; row < last; row += ROWS) {
+            float a[V];
+            load(a, x + row * pitch + column);
+            UNROLL for (int i = 0; i < V; i++) sum[i] += a[i];
+        }
+    }
+    UNROLL for (int i = 0; i < V; i++) part[(line * V + i) * LANES + lane] = sum[i];
+    block_barrier();
+    if (line || column >= columns)
+        return;
+    float *to = out + blockIdx.y * columns + column;
+    UNROLL for (int i = 0; i < V; i++)
+    {
+        float total = 0;
+        UNROLL for (int k = 0; k < ROWS; k++) total += part[(k * V + i) * LANES + lane];
+        to[i] = accumulate ? to[i] + total : total;
+    }
+}
+
+template <typename T>
+static int run(void *stream, float *out, const T *x, int64_t rows, int64_t columns, int64_t pitch, int64_t chunks,
+               bool accumulate)
+{
+    constexpr int V = VECTOR<T>;
+    bool wide = columns % V == 0 && pitch % V == 0 && aligned(x, 16) && columns >= LANES * V * 16;
+    dim3 grid(blocks_for(columns, (int64_t)LANES * (wide ? V : 1)), (unsigned)chunks, 1);
+    auto kernel = wide ? column_sum<T, V> : column_sum<T, 1>;
+    LAUNCH(kernel, grid, LANES * ROWS, 0, (cudaStream_t)stream, out, x, rows, columns, pitch, divide_up(rows, chunks),
+           accumulate);
+    return launch_result();
+}
+
+static int64_t chunks_of(int64_t rows)
+{
+    int64_t chunks = divide_up(rows, ROWS_A_CHUNK);
+    return chunks < 1 ? 1 : chunks > MOST_CHUNKS ? MOST_CHUNKS : chunks;
+}
+
+int64_t launch_column_sum_scratch(int64_t rows, int64_t columns)
+{
+    return chunks_of(rows) > 1 ? chunks_of(rows) * columns * (int64_t)sizeof(float) : 0;
+}
+
+int launch_column_sum(void *stream, int type, float *sum, const void *x, int64_t rows, int64_t columns, int64_t pitch,
+                      bool accumulate, float *scratch)
+{
+    return with_type(type, [&](auto t) {
+        using T = decltype(t);
+        int64_t chunks = chunks_of(rows);
+        if (chunks == 1)
+            return run(stream, sum, (const T *)x, rows, columns, pitch, 1, accumulate);
+        int failed = run(stream, scratch, (const T *)x, rows, columns, pitch, chunks, false);
+        return failed ? failed : run(stream, sum, (const float *)scratch, chunks, columns, columns, 1, accumulate);
+    });
+}
+
+int reduce_partials(void *stream, float *sum, const float *partials, int64_t rows, int64_t columns, int64_t pitch,
+                    bool accumulate)
+{
+    return run(stream, sum, partials, rows, columns, pitch, 1, accumulate);
+}

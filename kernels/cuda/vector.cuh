@@ -1,0 +1,191 @@
+/* What most kernels share: element types as floats, 16-byte accesses, reductions over a warp and over a block.
+ *
+ * A kernel is a template over the element type T and the elements V of one access: 16 bytes where sizes, pitches and
+ * addresses allow it (`vectors`), else 1. All sums are fp32 in an order that sizes alone decide.
+ */
+#ifndef PHALANX_KERNELS_CUDA_VECTOR_CUH
+#define PHALANX_KERNELS_CUDA_VECTOR_CUH
+
+#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/launch.h"
+
+using bf16 = __nv_bfloat16;
+using fp16 = __half;
+
+DEVICE float to_float(float x)
+{
+    return x;
+}
+
+DEVICE float to_float(bf16 x)
+{
+    return __bfloat162float(x);
+}
+
+DEVICE float to_float(fp16 x)
+{
+    return __half2float(x);
+}
+
+DEVICE void from_float(float &to, float x)
+{
+    to = x;
+}
+
+DEVICE void from_float(bf16 &to, float x)
+{
+    to = __float2bfloat16_rn(x);
+}
+
+DEVICE void from_float(fp16 &to, float x)
+{
+    to = __float2half_rn(x);
+}
+
+/* x as a reader of T will see it */
+template <typename T> DEVICE float rounded(float x)
+{
+    T narrow;
+    from_float(narrow, x);
+    return to_float(narrow);
+}
+
+/* two neighbours in one register, the first in the low half */
+template <typename T> DEVICE uint32_t pack_two(float low, float high)
+{
+    T both[2];
+    from_float(both[0], low);
+    from_float(both[1], high);
+    uint32_t bits;
+    memcpy(&bits, both, sizeof bits);
+    return bits;
+}
+
+template <typename T> constexpr int VECTOR = 16 / (int)sizeof(T);
+
+template <int bytes> struct word;
+template <> struct word<16> {
+    using type = uint4;
+};
+template <> struct word<8> {
+    using type = uint2;
+};
+template <> struct word<4> {
+    using type = uint32_t;
+};
+template <> struct word<2> {
+    using type = uint16_t;
+};
+
+/* V elements as floats, in one access of up to 16 bytes, or several of 16 (8 floats beside 8 halves) */
+template <int V, typename T> DEVICE void load(float (&to)[V], const T *from)
+{
+    constexpr int bytes = V * (int)sizeof(T) < 16 ? V * (int)sizeof(T) : 16, each = bytes / (int)sizeof(T);
+    UNROLL for (int i = 0; i < V; i += each)
+    {
+        typename word<bytes>::type raw = *reinterpret_cast<const typename word<bytes>::type *>(from + i);
+        T narrow[each];
+        memcpy(static_cast<void *>(narrow), &raw, bytes);
+        UNROLL for (int j = 0; j < each; j++) to[i + j] = to_float(narrow[j]);
+    }
+}
+
+template <int V, typename T> DEVICE void store(T *to, const float (&from)[V])
+{
+    constexpr int bytes = V * (int)sizeof(T) < 16 ? V * (int)sizeof(T) : 16, each = bytes / (int)sizeof(T);
+    UNROLL for (int i = 0; i < V; i += each)
+    {
+        T narrow[each];
+        UNROLL for (int j = 0; j < each; j++) from_float(narrow[j], from[i + j]);
+        typename word<bytes>::type raw;
+        memcpy(&raw, narrow, bytes);
+        *reinterpret_cast<typename word<bytes>::type *>(to + i) = raw;
+    }
+}
+
+DEVICE float warp_sum(float x)
+{
+    UNROLL for (int mask = WARP / 2; mask > 0; mask /= 2) x += warp_xor(x, mask);
+    return x;
+}
+
+DEVICE float warp_largest(float x)
+{
+    UNROLL for (int mask = WARP / 2; mask > 0; mask /= 2) x = fmaxf(x, warp_xor(x, mask));
+    return x;
+}
+
+struct two_sums {
+    float a, b;
+};
+
+/* The block's sums of a and b, in every thread. Blocks are one-dimensional, of whole warps. */
+DEVICE two_sums block_sum(float a, float b)
+{
+    SHARED(float, part, 64);
+    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, warps = (int)blockDim.x / WARP;
+    a = warp_sum(a);
+    b = warp_sum(b);
+    block_barrier(); /* the last sum's readers are done */
+    if (lane == 0) {
+        part[warp] = a;
+        part[32 + warp] = b;
+    }
+    block_barrier();
+    a = lane < warps ? part[lane] : 0.0f;
+    b = lane < warps ? part[32 + lane] : 0.0f;
+    return {warp_sum(a), warp_sum(b)};
+}
+
+/* ---- host side ----------------------------------------------------------------------------------------------- */
+
+static inline int64_t divide_up(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static inline unsigned blocks_for(int64_t items, int64_t each)
+{
+    int64_t blocks = divide_up(items, each);
+    return (unsigned)(blocks < 1 ? 1 : blocks > (1 << 30) ? 1 << 30 : blocks);
+}
+
+/* threads of a block that has `items` pieces of work, about two a thread, 32 to 512 */
+static inline unsigned threads_for(int64_t items)
+{
+    int64_t threads = divide_up(items, 2 * WARP) * WARP;
+    return (unsigned)(threads < WARP ? WARP : threads > 512 ? 512 : threads);
+}
+
+/* may `at`, NULL included, be read in pieces of `bytes`? */
+static inline bool aligned(const void *at, int bytes)
+{
+    return (uintptr_t)at % (uintptr_t)bytes == 0;
+}
+
+static inline bool aligned_all(void)
+{
+    return true;
+}
+
+template <typename... More> static inline bool aligned_all(const void *at, More... more)
+{
+    return aligned(at, 16) && aligned_all(more...);
+}
+
+/* Call f(T()) with the type that `type` names; an unknown one is an error of the caller. */
+template <typename F> static inline int with_type(int type, F f)
+{
+    switch (type) {
+    case LAUNCH_FP32:
+        return f(float());
+    case LAUNCH_BF16:
+        return f(bf16());
+    case LAUNCH_FP16:
+        return f(fp16());
+    default:
+        return (int)cudaErrorInvalidValue;
+    }
+}
+
+#endif

@@ -40,9 +40,9 @@ int train_main(int argc, char **argv)
         s = train_run(&c, world, began);
         config_free(&c);
     }
-    /* One rank says what all know: every status was agreed on. */
+    /* One rank says what all know: every status was agreed on, and names the rank it came from. */
     if (s != STATUS_OK && comm_rank(world) == 0)
-        log_error("%s", status_message());
+        fprintf(stderr, "phalanx: %s\n", status_message());
     comm_close(world);
     return (int)s;
 }

@@ -49,7 +49,8 @@ tensor *record_head_norm(recorder *r, const char *name, tensor *qkv, tensor *wq,
     return record1(r, OP_head_norm, name, in, 3, 3, at);
 }
 
-tensor *record_rope(recorder *r, const char *name, tensor *qkv, tensor *positions, tensor *table, const op_attributes *at)
+tensor *record_rope(recorder *r, const char *name, tensor *qkv, tensor *positions, tensor *table,
+                    const op_attributes *at)
 {
     tensor *in[] = {qkv, positions, table};
     return record1(r, OP_rope, name, in, 3, 1, at);

@@ -15,8 +15,10 @@
 #include "memory/log.h"
 #include "parallel/watchdog_link.h"
 
-/* A thread that was away longer than this was stopped itself (or its machine was): what it missed proves nothing. */
+/* A thread that was away longer than this (or half of hang_seconds) was stopped itself, or its machine was: what it missed proves
+ * nothing. Who is gone when it wakes, or soon after, gave this rank up: a launcher that ends a job wakes the frozen first. */
 #define AWAY_SECONDS 2.0
+#define SOON_SECONDS 3.0
 /* A rank that sees itself stuck, and hears no verdict for so much longer, ends alone. */
 #define GRACE_SECONDS 4.0
 
@@ -57,6 +59,7 @@ struct watchdog {
     watchdog_link *links; /* [ranks] at rank 0; [1] elsewhere */
     report *reports;      /* [ranks] at rank 0; elsewhere [1], of rank 0 */
     report own;
+    double woke;           /* when the thread last came back from having been away */
     struct pollfd *polled; /* one a link, and the pipe's end */
     int pipe[2];           /* closing `pipe[1]` asks the thread to end */
     pthread_t thread;
@@ -314,8 +317,9 @@ static void hear_from(watchdog *w, int rank, double time)
     if (got == 0)
         return;
     watchdog_link_close(&w->links[rank]);
+    bool given_up = time - w->woke < SOON_SECONDS;
     if (!r->left)
-        end_job(w, rank, VERDICT_GONE);
+        end_job(w, given_up ? 0 : rank, given_up ? VERDICT_SILENT : VERDICT_GONE);
 }
 
 static bool anyone_suspended(const watchdog *w)
@@ -363,6 +367,8 @@ static void leaf_turn(watchdog *w, double time, bool beats)
     }
     if (got < 0 && w->links[0].fd >= 0) {
         watchdog_link_close(&w->links[0]);
+        if (!hub->left && time - w->woke < SOON_SECONDS)
+            end_here(w, &w->own.last, VERDICT_SILENT);
         if (!hub->left)
             end_here(w, &hub->last, VERDICT_GONE);
     }
@@ -393,7 +399,7 @@ static void *watch(void *argument)
 {
     watchdog *w = argument;
     int links = link_count(w);
-    double last = now(), beaten = 0;
+    double last = now(), beaten = 0, away = w->hang / 2 < AWAY_SECONDS ? w->hang / 2 : AWAY_SECONDS;
     forgive(w, last);
     for (bool on = true; on;) {
         for (int i = 0; i < links; i++)
@@ -402,8 +408,10 @@ static void *watch(void *argument)
         poll(w->polled, (nfds_t)links + 1, (int)(w->beat * 500));
         on = !w->polled[links].revents;
         double time = now();
-        if (time - last > AWAY_SECONDS + w->beat)
+        if (time - last > away + w->beat) {
             forgive(w, time);
+            w->woke = time;
+        }
         last = time;
         bool beats = time - beaten >= w->beat;
         beaten = beats ? time : beaten;
@@ -433,6 +441,7 @@ status watchdog_open(watchdog **out, comm *c, double hang_seconds)
     w->rank = comm_rank(c);
     w->ranks = comm_ranks(c);
     w->hang = hang_seconds;
+    w->woke = -SOON_SECONDS;
     w->beat = hang_seconds / 8 < 0.5 ? hang_seconds / 8 : 0.5;
     w->micro_batch = -1;
     w->own.last.waiting_for = w->own.last.micro_batch = -1;

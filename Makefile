@@ -15,7 +15,7 @@ SANITIZE ?=
 WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Wvla -Wundef -Wpointer-arith -Wwrite-strings \
             -Wformat=2 -Werror
 CWARNINGS := $(WARNINGS) -Wstrict-prototypes -Wmissing-prototypes
-PACKAGES := yaml-0.1 jansson libpcre2-8 zlib libzstd sentencepiece ompi-c
+PACKAGES := libutf8proc yaml-0.1 jansson libpcre2-8 zlib libzstd sentencepiece ompi-c
 PKG_CFLAGS := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(PACKAGES) 2>/dev/null))
 PKG_LIBS   := $(shell pkg-config --libs $(PACKAGES) 2>/dev/null)
 LIBS := $(PKG_LIBS) -ldnnl -ldl -lm -lpthread
@@ -43,16 +43,25 @@ $(BUILD)/libphalanx.a: $(OBJECTS)
 
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(CFLAGS_$(subst /,_,$*)) -MMD -MP -c -o $@ $<
+	@echo "cc $<"
+	@$(CC) $(CFLAGS) $(CFLAGS_$(subst /,_,$*)) -MMD -MP -c -o $@ $<
 
 $(BUILD)/%.o: %.cc
 	@mkdir -p $(@D)
-	$(CXX) $(CXXFLAGS) -MMD -MP -c -o $@ $<
+	@echo "c++ $<"
+	@$(CXX) $(CXXFLAGS) -MMD -MP -c -o $@ $<
 
-$(BUILD)/tests/%: $(BUILD)/tests/%.o $(SUPPORT:%.c=$(BUILD)/%.o) $(BUILD)/libphalanx.a
+$(BUILD)/tests/%: $(BUILD)/tests/%.o $(SUPPORT:%.c=$(BUILD)/%.o) $(BUILD)/tools/options.o $(BUILD)/libphalanx.a
 	$(CXX) -fopenmp $(SANITIZE) -o $@ $^ -lcmocka $(LIBS)
 
-tests: $(BUILD)/phalanx $(TESTS) $(RANK_PROGRAMS) ## build every test program
+# The interposer of promise 1: never sanitized itself.
+$(BUILD)/tests/allocation_spy.so: tests/spy/allocation_spy.c memory/seal.h
+	@mkdir -p $(@D)
+	$(CC) -std=c11 -D_GNU_SOURCE -O2 $(CWARNINGS) -I. -shared -fPIC -o $@ $< -ldl
+
+$(BUILD)/tests/test_arena: | $(BUILD)/tests/allocation_spy.so
+
+tests: $(BUILD)/phalanx $(TESTS) $(RANK_PROGRAMS) $(BUILD)/tests/allocation_spy.so ## build every test program
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
 .SECONDARY:

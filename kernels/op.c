@@ -44,7 +44,7 @@ const char *op_text(char *out, int bytes, const op *o)
 
 const char *axis_name(axis a)
 {
-    static const char *names[AXIS_COUNT] = {"tensor", "context", "data", "pipeline", "tie", "grid"};
+    static const char *names[AXIS_COUNT] = {"tensor", "context", "data", "pipeline", "tie", "key/value", "grid"};
     return names[a];
 }
 

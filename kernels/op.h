@@ -31,6 +31,7 @@ typedef enum axis {
     AXIS_DATA,
     AXIS_PIPELINE, /* send and receive between neighbouring stages */
     AXIS_TIE,      /* the first and the last stage, which share the embedding's weights */
+    AXIS_KV,       /* ranks of the tensor axis that hold copies of the same key/value heads */
     AXIS_GRID,     /* every rank */
     AXIS_COUNT,
 } axis;
@@ -48,6 +49,7 @@ typedef struct op_attributes {
     int32_t request;     /* index of the asynchronous op's request slot */
     int32_t group_size;  /* ranks along `axis` */
     int32_t group_rank;  /* this rank's place among them */
+    int32_t owner;       /* of a gather or scatter: the one member that has all of it; -1: divided by shard_rows() */
     float scale;         /* of attention scores */
     float epsilon;       /* of a norm */
     float probability;   /* of dropout */
@@ -62,6 +64,8 @@ typedef struct op {
     uint8_t phase; /* program.h: which action it belongs to */
     int16_t chunk;
     int32_t microbatch; /* -1: outside the micro-batches */
+    int32_t index;      /* in its program, or in its body while recording */
+    bool detached;      /* recorded by hand within the forward pass: differentiation passes it by */
     tensor *in[OP_MAX_IN];
     tensor *out[OP_MAX_OUT];
     tensor *scratch; /* working memory of the implementation, or NULL */

@@ -1,0 +1,237 @@
+#include "engine/files/atomic.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "memory/log.h"
+
+#define BUFFER_BYTES (4 << 20) /* large enough that a network file system sees large writes */
+
+struct atomic_file {
+    char *path, *temporary;
+    int descriptor;
+    int64_t written; /* bytes handed to the kernel */
+    int64_t used;    /* bytes waiting in the buffer */
+    char *buffer;
+};
+
+static status failed(const char *what, const char *path)
+{
+    int error = errno;
+    return status_fail(STATUS_FAILED, "cannot %s %s: %s%s", what, path, strerror(error),
+                       error == ENOSPC || error == EDQUOT ? " (free some, then try again)" : "");
+}
+
+bool atomic_exists(const char *path)
+{
+    return access(path, F_OK) == 0;
+}
+
+static void free_file(atomic_file *f)
+{
+    free(f->path);
+    free(f->temporary);
+    free(f->buffer);
+    free(f);
+}
+
+status atomic_open(atomic_file **out, const char *path)
+{
+    atomic_file *f = must_calloc(1, sizeof *f);
+    f->path = must_strdup(path);
+    f->temporary = must_format("%s.tmp", path);
+    f->descriptor = open(f->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (f->descriptor < 0) {
+        status s = failed("create", f->temporary);
+        free_file(f);
+        return s;
+    }
+    f->buffer = must_alloc(BUFFER_BYTES);
+    *out = f;
+    return STATUS_OK;
+}
+
+static status put(atomic_file *f, const char *data, int64_t bytes)
+{
+    while (bytes > 0) {
+        ssize_t wrote = write(f->descriptor, data, (size_t)bytes);
+        if (wrote < 0 && errno == EINTR)
+            continue;
+        if (wrote < 0)
+            return failed("write", f->temporary);
+        data += wrote;
+        bytes -= wrote;
+        f->written += wrote;
+    }
+    return STATUS_OK;
+}
+
+static status flush(atomic_file *f)
+{
+    int64_t bytes = f->used;
+    f->used = 0;
+    return put(f, f->buffer, bytes);
+}
+
+status atomic_write(atomic_file *f, const void *data, int64_t bytes)
+{
+    if (f->used + bytes > BUFFER_BYTES)
+        TRY(flush(f));
+    if (bytes > BUFFER_BYTES)
+        return put(f, data, bytes);
+    if (bytes > 0)
+        memcpy(f->buffer + f->used, data, (size_t)bytes);
+    f->used += bytes;
+    return STATUS_OK;
+}
+
+int64_t atomic_position(const atomic_file *f)
+{
+    return f->written + f->used;
+}
+
+void atomic_abandon(atomic_file *f)
+{
+    if (!f)
+        return;
+    if (f->descriptor >= 0)
+        close(f->descriptor);
+    unlink(f->temporary);
+    free_file(f);
+}
+
+status atomic_sync(atomic_file *f)
+{
+    TRY(flush(f));
+    return fsync(f->descriptor) == 0 ? STATUS_OK : failed("fsync", f->temporary);
+}
+
+status atomic_commit(atomic_file *f)
+{
+    status s = atomic_sync(f);
+    if (close(f->descriptor) != 0 && s == STATUS_OK)
+        s = failed("close", f->temporary); /* NFS reports a full disk here */
+    f->descriptor = -1;
+    if (s == STATUS_OK)
+        s = atomic_rename(f->temporary, f->path);
+    if (s != STATUS_OK) {
+        atomic_abandon(f);
+        return s;
+    }
+    free_file(f);
+    return STATUS_OK;
+}
+
+status atomic_replace(const char *path, const void *data, int64_t bytes)
+{
+    atomic_file *f;
+    TRY(atomic_open(&f, path));
+    status s = atomic_write(f, data, bytes);
+    if (s != STATUS_OK) {
+        atomic_abandon(f);
+        return s;
+    }
+    return atomic_commit(f);
+}
+
+status atomic_sync_folder(const char *path)
+{
+    int descriptor = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (descriptor < 0)
+        return failed("open folder", path);
+    status s = STATUS_OK;
+    if (fsync(descriptor) != 0 && errno != EINVAL) /* EINVAL: a file system whose folders need no fsync */
+        s = failed("fsync folder", path);
+    close(descriptor);
+    return s;
+}
+
+static status sync_parent(const char *path)
+{
+    char *parent = must_strdup(path);
+    size_t length = strlen(parent);
+    while (length > 1 && parent[length - 1] == '/')
+        parent[--length] = 0;
+    char *slash = strrchr(parent, '/');
+    if (slash)
+        slash[slash == parent] = 0;
+    status s = atomic_sync_folder(slash ? parent : ".");
+    free(parent);
+    return s;
+}
+
+status atomic_rename(const char *from, const char *to)
+{
+    if (rename(from, to) != 0) {
+        int error = errno;
+        return status_fail(STATUS_FAILED, "cannot rename %s to %s: %s", from, to, strerror(error));
+    }
+    return sync_parent(to);
+}
+
+static status make_folder(const char *path)
+{
+    if (mkdir(path, 0777) == 0)
+        return sync_parent(path);
+    int error = errno;
+    struct stat info;
+    if (error == EEXIST && stat(path, &info) == 0 && S_ISDIR(info.st_mode))
+        return STATUS_OK;
+    errno = error;
+    return failed("make folder", path);
+}
+
+status atomic_make_folders(const char *path)
+{
+    char *part = must_strdup(path);
+    status s = STATUS_OK;
+    for (char *p = part + 1; *part && *p && s == STATUS_OK; p++)
+        if (*p == '/' && p[-1] != '/') {
+            *p = 0;
+            s = make_folder(part);
+            *p = '/';
+        }
+    if (s == STATUS_OK)
+        s = make_folder(part);
+    free(part);
+    return s;
+}
+
+/* Remove what folder `parent` calls `name`; `path` is its full name, for messages. */
+static status remove_at(int parent, const char *name, const char *path)
+{
+    if (unlinkat(parent, name, 0) == 0 || errno == ENOENT)
+        return STATUS_OK;
+    if (errno != EISDIR && errno != EPERM) /* Linux says EISDIR for a folder, POSIX EPERM */
+        return failed("remove", path);
+    int descriptor = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *folder = descriptor < 0 ? NULL : fdopendir(descriptor);
+    if (!folder) {
+        status s = failed("remove", path);
+        if (descriptor >= 0)
+            close(descriptor);
+        return s;
+    }
+    status s = STATUS_OK;
+    for (struct dirent *entry; s == STATUS_OK && (entry = readdir(folder));)
+        if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..")) {
+            char *below = must_format("%s/%s", path, entry->d_name);
+            s = remove_at(descriptor, entry->d_name, below);
+            free(below);
+        }
+    closedir(folder);
+    if (s == STATUS_OK && unlinkat(parent, name, AT_REMOVEDIR) != 0 && errno != ENOENT)
+        s = failed("remove", path);
+    return s;
+}
+
+status atomic_remove(const char *path)
+{
+    return remove_at(AT_FDCWD, path, path);
+}

@@ -1,0 +1,39 @@
+/* Files and folders that are either there whole or not at all, whenever the process or the machine stops.
+ *
+ * An atomic_file is written to PATH.tmp through a buffer and takes the name PATH only in atomic_commit: flush, fsync,
+ * rename, fsync of the folder. The caller owns it until atomic_commit or atomic_abandon, each of which frees it.
+ * Every failure is a status whose message names the path.
+ */
+#ifndef PHALANX_ENGINE_FILES_ATOMIC_H
+#define PHALANX_ENGINE_FILES_ATOMIC_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "memory/status.h"
+
+typedef struct atomic_file atomic_file;
+
+status atomic_open(atomic_file **out, const char *path);
+status atomic_write(atomic_file *f, const void *data, int64_t bytes);
+/* bytes written so far */
+int64_t atomic_position(const atomic_file *f);
+/* Flush and fsync under the temporary name: after this, atomic_commit needs no more space. */
+status atomic_sync(atomic_file *f);
+/* On failure the temporary file is removed and an older PATH is untouched. Frees `f` in either case. */
+status atomic_commit(atomic_file *f);
+/* Remove the temporary file; NULL is accepted. The message of an earlier failure is kept. */
+void atomic_abandon(atomic_file *f);
+
+/* The whole of a small file at once. */
+status atomic_replace(const char *path, const void *data, int64_t bytes);
+/* Rename within one file system, and fsync the folder that now has the name. */
+status atomic_rename(const char *from, const char *to);
+/* mkdir -p; each folder made is fsynced into its parent. */
+status atomic_make_folders(const char *path);
+/* Remove a file, or a folder and all below it, links not followed; what is not there is removed already. */
+status atomic_remove(const char *path);
+status atomic_sync_folder(const char *path);
+bool atomic_exists(const char *path);
+
+#endif

@@ -1,0 +1,15 @@
+/* CRC32C (Castagnoli, reflected polynomial 0x82f63b78), the checksum of checkpoint pieces and TensorBoard records.
+ *
+ * Pure functions of their arguments. crc32c() uses the SSE4.2 instruction where the processor has it.
+ */
+#ifndef PHALANX_ENGINE_FILES_CRC32C_H
+#define PHALANX_ENGINE_FILES_CRC32C_H
+
+#include <stdint.h>
+
+/* The checksum of the bytes so far followed by `data`; `crc` is 0 at the start: crc(ab) = crc32c(crc32c(0, a), b). */
+uint32_t crc32c(uint32_t crc, const void *data, int64_t bytes);
+/* The same by table, for processors without the instruction. */
+uint32_t crc32c_software(uint32_t crc, const void *data, int64_t bytes);
+
+#endif

@@ -1,0 +1,75 @@
+/* The manifest of a checkpoint: which rectangle of which tensor lies where, in which file, with which checksum.
+ *
+ * A manifest is JSON whose last line is the CRC32C of all before it, so that no damage goes unseen. It is built by adding
+ * files and pieces, or read from a file; it belongs to its maker until manifest_free, with all names in it.
+ *
+ *     {"format":"phalanx checkpoint","version":1,"ranks":4,
+ *     "meta":{...},                                                        what the caller had to say
+ *     "files":[{"name":"model-00000.safetensors","bytes":1234}, ...],
+ *     "tensors":[{"section":"model","name":"lm_head.weight","dtype":"bf16","shape":[100,64],"pieces":[
+ *       {"start":[0,0],"size":[50,64],"file":0,"offset":512,"bytes":6400,"crc32c":"89abcdef"}, ...]}, ...],
+ *     "crc32c":"01234567"}
+ */
+#ifndef PHALANX_ENGINE_FILES_MANIFEST_H
+#define PHALANX_ENGINE_FILES_MANIFEST_H
+
+#include <jansson.h>
+#include <stdint.h>
+
+#include "engine/files/box.h"
+#include "memory/dtype.h"
+#include "memory/status.h"
+
+typedef struct manifest_file {
+    char *name; /* within the checkpoint's folder */
+    int64_t bytes;
+} manifest_file;
+
+typedef struct manifest_piece {
+    int64_t start[BOX_DIMS], size[BOX_DIMS];
+    int file; /* index into files */
+    int64_t offset, bytes;
+    uint32_t crc32c;
+} manifest_piece;
+
+typedef struct manifest_tensor {
+    char *section, *name;
+    dtype type;
+    int dims;
+    int64_t global[BOX_DIMS];
+    manifest_piece *pieces;
+    int count, capacity;
+} manifest_tensor;
+
+typedef struct manifest {
+    int ranks; /* that wrote it */
+    json_t *meta;
+    manifest_file *files;
+    int file_count, file_capacity;
+    manifest_tensor *tensors; /* in the order of first appearance */
+    int tensor_count, tensor_capacity;
+    json_t *index; /* {"section/name": index into tensors} */
+} manifest;
+
+manifest *manifest_make(int ranks);
+void manifest_free(manifest *m);
+/* The index of the new file. */
+int manifest_add_file(manifest *m, const char *name, int64_t bytes);
+/* Fails if the tensor is known with another shape or type. */
+status manifest_add_piece(manifest *m, const char *section, const char *name, dtype type, int dims,
+                          const int64_t *global, const manifest_piece *piece);
+/* Add the files and pieces of `from`, as another rank wrote them. */
+status manifest_merge(manifest *m, const manifest *from);
+/* NULL if there is none */
+const manifest_tensor *manifest_find(const manifest *m, const char *section, const char *name);
+
+/* Every tensor is covered by its pieces once and wholly, and no two pieces share bytes of a file. `where` begins the
+ * message. */
+status manifest_check(const manifest *m, const char *where);
+/* Written atomically. */
+status manifest_write(const manifest *m, const char *path);
+/* Every field is checked, and the checksum; not that the tensors are complete: that is manifest_check. */
+status manifest_read(manifest **out, const char *path);
+status manifest_parse(manifest **out, const char *text, int64_t bytes, const char *path);
+
+#endif

@@ -1,0 +1,48 @@
+#include "engine/files/mapping.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+status mapping_open(mapping *out, const char *path)
+{
+    struct stat info;
+    void *data = NULL;
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC);
+    if (descriptor < 0 || fstat(descriptor, &info) != 0) {
+        int error = errno;
+        if (descriptor >= 0)
+            close(descriptor);
+        return status_fail(STATUS_FAILED, "cannot open %s: %s", path, strerror(error));
+    }
+    if (!S_ISREG(info.st_mode)) {
+        close(descriptor);
+        return status_fail(STATUS_FAILED, "%s is not a regular file", path);
+    }
+    if (info.st_size > 0)
+        data = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, descriptor, 0);
+    int error = errno;
+    close(descriptor);
+    if (data == MAP_FAILED)
+        return status_fail(STATUS_FAILED, "cannot map %s: %s", path, strerror(error));
+    *out = (mapping){.data = data, .bytes = (int64_t)info.st_size};
+    return STATUS_OK;
+}
+
+void mapping_close(mapping *m)
+{
+    if (m->data)
+        munmap((void *)(uintptr_t)m->data, (size_t)m->bytes);
+    *m = (mapping){0};
+}
+
+void mapping_forget(const mapping *m, int64_t offset, int64_t bytes)
+{
+    int64_t page = sysconf(_SC_PAGESIZE), first = offset / page * page;
+    if (bytes > 0)
+        (void)madvise((void *)(uintptr_t)(m->data + first), (size_t)(offset + bytes - first),
+                      MADV_DONTNEED); /* advice */
+}

@@ -1,0 +1,65 @@
+/* safetensors files: a table of tensors (a JSON header), then their bytes.
+ *
+ *     0  u64 length of the header    8  header, JSON, padded with spaces to 8    8 + length  data, no gaps
+ *     {"__metadata__": {key: text}, name: {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, ...}
+ *
+ * A `safetensors` maps the file and has checked the header against its length; tensors, names and data belong to it and
+ * live until safetensors_close. A writer is the caller's until safetensors_writer_close or safetensors_writer_abandon.
+ */
+#ifndef PHALANX_ENGINE_FILES_SAFETENSORS_H
+#define PHALANX_ENGINE_FILES_SAFETENSORS_H
+
+#include <jansson.h>
+#include <stdint.h>
+
+#include "memory/dtype.h"
+#include "memory/status.h"
+
+#define SAFETENSORS_DIMS 8
+
+typedef struct safetensors_tensor {
+    const char *name;
+    dtype type;
+    int dims;
+    int64_t shape[SAFETENSORS_DIMS];
+    int64_t offset, bytes; /* in the file; filled by reader and writer */
+} safetensors_tensor;
+
+typedef struct safetensors safetensors;
+
+status safetensors_open(safetensors **out, const char *path);
+/* The same from memory that outlives the result; `path` is for messages. */
+status safetensors_parse(safetensors **out, const void *data, int64_t bytes, const char *path);
+void safetensors_close(safetensors *s);
+int safetensors_count(const safetensors *s);
+/* Tensors in the order of their data. */
+const safetensors_tensor *safetensors_at(const safetensors *s, int i);
+/* NULL if there is none of that name */
+const safetensors_tensor *safetensors_find(const safetensors *s, const char *name);
+/* Of any alignment, if another program wrote the file. */
+const void *safetensors_data(const safetensors *s, const safetensors_tensor *tensor);
+/* The object of the key __metadata__, or NULL. */
+const json_t *safetensors_metadata(const safetensors *s);
+/* The format's own name of a type ("F32"), or NULL if it has none. */
+const char *safetensors_dtype(dtype type);
+
+typedef struct safetensors_writer safetensors_writer;
+
+/* Declare all tensors (name, type, dims, shape; names differ) and write the header. `metadata`: an object of strings, or
+ * NULL. The data then follows in the order of safetensors_writer_order. */
+status safetensors_writer_open(safetensors_writer **out, const char *path, const safetensors_tensor *tensors, int count,
+                               const json_t *metadata);
+/* order[k] is the index, in the declaration, of the k-th tensor of the file: larger elements first, then by name, as the
+ * format's reference writer does, so that every tensor is aligned. */
+const int *safetensors_writer_order(const safetensors_writer *w);
+/* Where tensor `index` of the declaration lies in the file. */
+int64_t safetensors_writer_offset(const safetensors_writer *w, int index);
+/* The whole file's length. */
+int64_t safetensors_writer_bytes(const safetensors_writer *w);
+/* The next bytes, row-major; a piece may end anywhere. */
+status safetensors_writer_data(safetensors_writer *w, const void *data, int64_t bytes);
+/* All declared bytes have been written. Frees `w`, also on failure. */
+status safetensors_writer_close(safetensors_writer *w);
+void safetensors_writer_abandon(safetensors_writer *w);
+
+#endif

@@ -1,0 +1,283 @@
+#include "engine/report.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "memory/log.h"
+#include "engine/files/atomic.h"
+
+/* --- units -------------------------------------------------------------------------------------------------------- */
+
+/* Three significant digits and the unit in which the number is below `step`. */
+static void scaled(char out[REPORT_TEXT], double value, double step, const char *const *unit, int units)
+{
+    int i = 0;
+    while (i < units - 1 && fabs(value) >= step * 0.9995) {
+        value /= step;
+        i++;
+    }
+    int decimals = i == 0 ? 0 : fabs(value) < 9.995 ? 2 : fabs(value) < 99.95 ? 1 : 0;
+    snprintf(out, REPORT_TEXT, "%.*f%s", decimals, value, unit[i]);
+}
+
+void report_bytes(char out[REPORT_TEXT], double bytes)
+{
+    static const char *const unit[] = {" B", " KiB", " MiB", " GiB", " TiB", " PiB"};
+    scaled(out, bytes, 1024, unit, 6);
+}
+
+void report_count(char out[REPORT_TEXT], double count)
+{
+    static const char *const unit[] = {"", "k", "M", "B", "T"};
+    scaled(out, count, 1000, unit, 5);
+}
+
+void report_duration(char out[REPORT_TEXT], double seconds)
+{
+    if (!(seconds >= 0 && seconds < 1e10)) {
+        snprintf(out, REPORT_TEXT, "?");
+        return;
+    }
+    int64_t s = llround(seconds);
+    if (seconds < 9.95)
+        snprintf(out, REPORT_TEXT, "%.1fs", seconds);
+    else if (s < 60)
+        snprintf(out, REPORT_TEXT, "%" PRId64 "s", s);
+    else if (s < 3600)
+        snprintf(out, REPORT_TEXT, "%" PRId64 ":%02d", s / 60, (int)(s % 60));
+    else if (s < 86400)
+        snprintf(out, REPORT_TEXT, "%" PRId64 ":%02d:%02d", s / 3600, (int)(s / 60 % 60), (int)(s % 60));
+    else
+        snprintf(out, REPORT_TEXT, "%" PRId64 "d %02d:%02d", s / 86400, (int)(s / 3600 % 24), (int)(s / 60 % 60));
+}
+
+/* --- for people --------------------------------------------------------------------------------------------------- */
+
+static void header_memory(FILE *out, const report_run *run)
+{
+    const struct {
+        const char *name;
+        int64_t bytes;
+    } classes[] = {{"weights", run->memory.weights},
+                   {"gradients", run->memory.gradients},
+                   {"optimizer", run->memory.optimizer},
+                   {"kept", run->memory.kept},
+                   {"temporary", run->memory.temporary}};
+    char text[REPORT_TEXT];
+    report_bytes(text, (double)run->arena_bytes);
+    fprintf(out, "  memory      %s planned", text);
+    if (run->lower_bound_bytes > 0)
+        fprintf(out, ", %.3f x the lower bound", (double)run->arena_bytes / (double)run->lower_bound_bytes);
+    for (size_t i = 0; i < sizeof classes / sizeof *classes; i++) {
+        report_bytes(text, (double)classes[i].bytes);
+        fprintf(out, "%s%s %s", i ? ", " : "\n              ", classes[i].name, text);
+    }
+    fputc('\n', out);
+}
+
+void report_header(FILE *out, const report_run *run)
+{
+    char parameters[REPORT_TEXT], tokens[REPORT_TEXT], all[REPORT_TEXT], text[REPORT_TEXT];
+    report_count(parameters, (double)run->parameters);
+    fprintf(out, "  model       %s\n  parameters  %" PRId64 " (%s)\n", run->model, run->parameters, parameters);
+    fprintf(out, "  device      %s, %s\n", run->device, run->precision);
+    if (run->layout)
+        fprintf(out, "  layout      %s\n", run->layout);
+    header_memory(out, run);
+    report_count(tokens, (double)run->tokens_per_step);
+    report_count(all, (double)run->tokens_per_step * (double)run->steps);
+    fprintf(out, "  training    %" PRId64 " steps of %s tokens: %s tokens\n", run->steps, tokens, all);
+    double flops = run->flops_per_token * (double)run->tokens_per_step;
+    report_count(text, flops / 1e9);
+    fprintf(out, "  work        %s GFLOP a step", text);
+    if (run->peak_flops > 0)
+        fprintf(out, ", %.3g TFLOP/s peak for the MFU", run->peak_flops / 1e12);
+    fprintf(out, "\n  run folder  %s\n", run->folder);
+    fflush(out);
+}
+
+void report_columns(FILE *out)
+{
+    fprintf(out, "%13s %9s %9s %9s %9s %9s %6s %10s %9s\n", "step", "loss", "norm", "lr", "tokens/s", "TFLOP/s", "MFU",
+            "memory", "ETA");
+    fflush(out);
+}
+
+void report_line(FILE *out, const report_step *s)
+{
+    char step[2 * REPORT_TEXT], mfu[REPORT_TEXT] = "-", memory[REPORT_TEXT], left[REPORT_TEXT], rate[REPORT_TEXT];
+    snprintf(step, sizeof step, "%" PRId64 "/%" PRId64, s->step, s->steps);
+    if (s->mfu >= 0)
+        snprintf(mfu, sizeof mfu, "%.1f%%", 100 * s->mfu);
+    report_bytes(memory, (double)s->resident_bytes);
+    report_duration(left, s->left_seconds);
+    report_count(rate, s->tokens_per_second);
+    fprintf(out, "%13s %9.4f %9.4g %9.3e %9s %9.4g %6s %10s %9s%s\n", step, s->loss, s->grad_norm, s->lr, rate,
+            s->tflops, mfu, memory, left, s->skipped ? "  skipped: a gradient is not finite" : "");
+    fflush(out);
+}
+
+void report_evaluation(FILE *out, int64_t step, double loss, double seconds)
+{
+    char took[REPORT_TEXT];
+    report_duration(took, seconds);
+    fprintf(out, "%13" PRId64 " %9.4f on validation, perplexity %.4g, %s\n", step, loss, exp(loss), took);
+    fflush(out);
+}
+
+/* --- for programs ------------------------------------------------------------------------------------------------- */
+
+enum { JSON_FLAGS = JSON_REAL_PRECISION(9) | JSON_PRESERVE_ORDER };
+
+static void put_real(json_t *object, const char *key, double value)
+{
+    MUST(json_object_set_new(object, key, isfinite(value) ? json_real(value) : json_null()) == 0, "out of host memory");
+}
+
+static void put_integer(json_t *object, const char *key, int64_t value)
+{
+    MUST(json_object_set_new(object, key, json_integer(value)) == 0, "out of host memory");
+}
+
+/* Takes the object. */
+static status write_line(FILE *out, json_t *object)
+{
+    bool good = json_dumpf(object, out, JSON_FLAGS) == 0 && fputc('\n', out) != EOF && fflush(out) == 0;
+    json_decref(object);
+    return good ? STATUS_OK : status_fail(STATUS_FAILED, "cannot write metrics: %s", strerror(errno));
+}
+
+status report_metrics(FILE *out, const report_step *s)
+{
+    json_t *line = json_object();
+    put_integer(line, "step", s->step);
+    put_real(line, "loss", s->loss);
+    put_real(line, "grad_norm", s->grad_norm);
+    put_real(line, "lr", s->lr);
+    put_real(line, "tokens_per_second", s->tokens_per_second);
+    put_real(line, "tflops", s->tflops);
+    put_real(line, "mfu", s->mfu >= 0 ? s->mfu : NAN);
+    put_real(line, "step_seconds", s->step_seconds);
+    if (s->skipped)
+        json_object_set_new(line, "skipped", json_true());
+    return write_line(out, line);
+}
+
+status report_metrics_evaluation(FILE *out, int64_t step, double loss)
+{
+    json_t *line = json_object();
+    put_integer(line, "step", step);
+    put_real(line, "eval_loss", loss);
+    return write_line(out, line);
+}
+
+static json_t *rank_object(const report_rank *r)
+{
+    json_t *object = json_object(), *sent = json_object();
+    put_integer(object, "rank", r->rank);
+    put_integer(object, "tensor", r->tensor);
+    put_integer(object, "pipeline", r->pipeline);
+    put_integer(object, "data", r->data);
+    put_integer(object, "arena_bytes", r->arena_bytes);
+    put_integer(object, "arena_used_bytes", r->arena_used_bytes);
+    put_integer(object, "peak_resident_bytes", r->peak_resident_bytes);
+    put_integer(sent, "tensor", r->bytes_sent.tensor);
+    put_integer(sent, "pipeline", r->bytes_sent.pipeline);
+    put_integer(sent, "data", r->bytes_sent.data);
+    MUST(json_object_set_new(object, "bytes_sent", sent) == 0, "out of host memory");
+    return object;
+}
+
+status report_summary(const char *path, const report_summary_values *v)
+{
+    json_t *root = json_object(), *ranks = json_array();
+    put_integer(root, "parameters", v->parameters);
+    put_integer(root, "steps", v->steps);
+    put_real(root, "start_to_first_step_seconds", v->start_to_first_step_seconds);
+    for (int i = 0; i < v->ranks; i++)
+        MUST(json_array_append_new(ranks, rank_object(&v->rank[i])) == 0, "out of host memory");
+    MUST(json_object_set_new(root, "ranks", ranks) == 0, "out of host memory");
+    char *text = json_dumps(root, JSON_FLAGS | JSON_INDENT(2));
+    MUST(text, "out of host memory");
+    status s = atomic_replace(path, text, (int64_t)strlen(text));
+    free(text);
+    json_decref(root);
+    return s;
+}
+
+/* --- progress ----------------------------------------------------------------------------------------------------- */
+
+static double seconds_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+report_progress report_progress_begin(FILE *out, const char *title, double total, bool bytes)
+{
+    double now = seconds_now();
+    return (report_progress){.out = isatty(fileno(out)) ? out : NULL,
+                             .title = title,
+                             .bytes = bytes,
+                             .total = total,
+                             .begun = now,
+                             .last = now - 1};
+}
+
+void report_progress_text(char *out, int bytes, const report_progress *p, double done, double now, int width)
+{
+    enum { BAR = 30 };
+    char amount[REPORT_TEXT], rate[REPORT_TEXT], left[REPORT_TEXT], bar[BAR + 1];
+    void (*human)(char *, double) = p->bytes ? report_bytes : report_count;
+    double seconds = now - p->begun, share = p->total > 0 ? fmin(1, fmax(0, done / p->total)) : 0;
+    human(amount, done);
+    human(rate, seconds > 0 ? done / seconds : 0);
+    report_duration(left, share > 0 ? seconds / share - seconds : -1);
+    int filled = (int)(share * BAR);
+    for (int i = 0; i < BAR; i++)
+        bar[i] = i < filled ? '#' : '.';
+    bar[BAR] = 0;
+    if (p->total > 0)
+        snprintf(out, (size_t)bytes, "%s %3d%% [%s] %s, %s/s, %s left", p->title, (int)(100 * share), bar, amount, rate,
+                 left);
+    else
+        snprintf(out, (size_t)bytes, "%s %s, %s/s", p->title, amount, rate);
+    if (width > 0 && width < bytes)
+        out[width] = 0;
+}
+
+static int terminal_width(FILE *out)
+{
+    struct winsize size;
+    return ioctl(fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1 : 79;
+}
+
+void report_progress_update(report_progress *p, double done)
+{
+    double now = seconds_now();
+    if (!p->out || now - p->last < 0.1)
+        return;
+    char text[256];
+    report_progress_text(text, sizeof text, p, done, now, terminal_width(p->out));
+    fprintf(p->out, "\r%s\033[K", text);
+    fflush(p->out);
+    p->last = now;
+    p->drawn = true;
+}
+
+void report_progress_end(report_progress *p)
+{
+    if (p->drawn)
+        fprintf(p->out, "\r\033[K");
+    if (p->out)
+        fflush(p->out);
+    p->drawn = false;
+}

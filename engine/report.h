@@ -1,0 +1,92 @@
+/* What a person sees of a run, and the same facts for programs: the header, a line a step, the bar of long work,
+ * metrics.jsonl and summary.json. Plain values in, text out: nothing here measures, owns or remembers anything except
+ * the progress bar, which knows when it was last drawn.
+ */
+#ifndef PHALANX_ENGINE_REPORT_H
+#define PHALANX_ENGINE_REPORT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "memory/status.h"
+
+/* Every text below fits. */
+enum { REPORT_TEXT = 32 };
+void report_bytes(char out[REPORT_TEXT], double bytes);      /* 512 B, 1.50 KiB, 10.0 GiB */
+void report_count(char out[REPORT_TEXT], double count);      /* 950, 1.20k, 124M, 8.03B */
+void report_duration(char out[REPORT_TEXT], double seconds); /* 4.2s, 1:05, 2:03:04, 3d 04:05 */
+
+typedef struct report_run {
+    const char *model;     /* "llama-160m: 12 layers, hidden 768, ..." */
+    const char *device;    /* "cpu (2 threads, AVX512-BF16)" */
+    const char *precision; /* "bf16" */
+    const char *layout;    /* "tensor 2 x pipeline 2 x data 1"; NULL on one rank */
+    const char *folder;
+    int64_t parameters;
+    int64_t steps, tokens_per_step;
+    double flops_per_token; /* forward and backward, causal attention counted as half */
+    double peak_flops;      /* of all ranks together, for the MFU; 0: unknown */
+    struct {
+        int64_t weights, gradients, optimizer, kept, temporary;
+    } memory;                               /* bytes of the largest rank */
+    int64_t arena_bytes, lower_bound_bytes; /* the lower bound of its transient part and all persistent tensors */
+} report_run;
+
+void report_header(FILE *out, const report_run *run);
+
+typedef struct report_step {
+    int64_t step, steps; /* from 1 */
+    double loss, grad_norm, lr;
+    double tokens_per_second, tflops;
+    double mfu; /* 0..1; negative: unknown */
+    double step_seconds, left_seconds;
+    int64_t resident_bytes;
+    bool skipped; /* a gradient was not finite: nothing changed */
+} report_step;
+
+/* The names of the columns, then one line a step under them. */
+void report_columns(FILE *out);
+void report_line(FILE *out, const report_step *step);
+void report_evaluation(FILE *out, int64_t step, double loss, double seconds);
+
+/* One line of metrics.jsonl each, flushed. Values that are not finite become null: JSON has no word for them. */
+status report_metrics(FILE *out, const report_step *step);
+status report_metrics_evaluation(FILE *out, int64_t step, double loss);
+
+typedef struct report_rank {
+    int rank, tensor, pipeline, data; /* coordinates in the grid */
+    int64_t arena_bytes, arena_used_bytes, peak_resident_bytes;
+    struct {
+        int64_t tensor, pipeline, data;
+    } bytes_sent;
+} report_rank;
+
+typedef struct report_summary_values {
+    int64_t parameters, steps;
+    double start_to_first_step_seconds;
+    int ranks;
+    const report_rank *rank;
+} report_summary_values;
+
+/* summary.json at `path`, whole or not at all. */
+status report_summary(const char *path, const report_summary_values *values);
+
+/* A bar for work of a known (or, with total 0, unknown) amount. Drawn on terminals only, at most ten times a second. */
+typedef struct report_progress {
+    FILE *out;
+    const char *title;
+    bool bytes; /* amounts are bytes, otherwise counts */
+    bool drawn;
+    double total, begun, last; /* times in seconds */
+} report_progress;
+
+report_progress report_progress_begin(FILE *out, const char *title, double total, bool bytes);
+void report_progress_update(report_progress *p, double done);
+/* Removes the bar. */
+void report_progress_end(report_progress *p);
+
+/* The text of the bar at a time, without the terminal: what update draws. `width` is that of the terminal. */
+void report_progress_text(char *out, int bytes, const report_progress *p, double done, double now, int width);
+
+#endif

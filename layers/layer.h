@@ -1,0 +1,92 @@
+/* Layers: functions that record the forward pass of one part of the model, and the parameters each part reads.
+ *
+ * A layer takes a recorder and tensors, records ops and returns its output; it never spells out a backward pass. All
+ * parameters are owned by the model that built the structs below. Activations are [tokens, features], the samples of a
+ * micro-batch end to end; with sequence parallelism a residual stream is a shard over tokens.
+ */
+#ifndef PHALANX_LAYERS_LAYER_H
+#define PHALANX_LAYERS_LAYER_H
+
+#include "kernels/recorder.h"
+
+/* What every layer of a micro-batch may read. */
+typedef struct layer_inputs {
+    tensor *tokens;         /* int32 [tokens] */
+    tensor *targets;        /* int32 [tokens]; -1 counts nothing */
+    tensor *positions;      /* int32 [tokens] */
+    tensor *document_start; /* int32 [tokens], or NULL: one document a sample */
+    tensor *rope_table;     /* fp32 [positions, head_size]: cos | sin; NULL without rotary embedding */
+    tensor *scalars;        /* step_scalars */
+    int sequence;           /* tokens of a sample */
+    float epsilon;          /* of norms */
+    float dropout;
+} layer_inputs;
+
+typedef struct norm_layer {
+    parameter *weight, *bias; /* bias NULL: RMS norm */
+} norm_layer;
+
+typedef struct attention_layer {
+    parameter *qkv;  /* [(heads + 2 kv_heads) head_size, hidden]: this rank's q heads, k heads, v heads */
+    parameter *qkv_bias, *q_norm, *k_norm; /* or NULL */
+    parameter *out;  /* [hidden, heads head_size] */
+    parameter *out_bias; /* placed partial: the group's first rank has it, the others have NULL */
+    int heads, kv_heads, head_size; /* this rank's */
+    int window;
+    tensor *k_cache, *v_cache; /* decoding: [samples, positions, kv_heads head_size]; else NULL */
+} attention_layer;
+
+typedef struct mlp_layer {
+    parameter *up; /* gated: gate | up, [2 ffn, hidden]; else [ffn, hidden] */
+    parameter *up_bias;
+    parameter *down; /* [hidden, ffn] */
+    parameter *down_bias; /* as out_bias */
+    bool gated;
+} mlp_layer;
+
+typedef struct block_layer {
+    norm_layer norm1, norm2;
+    attention_layer attention;
+    mlp_layer mlp;
+} block_layer;
+
+typedef struct embedding_layer {
+    parameter *table; /* [vocabulary / tensor, hidden], this rank's rows from `first` */
+    parameter *positions; /* [positions, hidden] or NULL */
+    int64_t first;
+} embedding_layer;
+
+typedef struct loss_layer {
+    norm_layer norm;
+    parameter *head; /* [vocabulary / tensor, hidden]; the embedding's table where tied */
+    int64_t first, count; /* this rank's first id, and how many of its rows are ids and not padding */
+    tensor *loss;         /* fp32 [1], the sum over tokens */
+    int64_t chunk_tokens; /* logits of so many tokens exist at a time */
+} loss_layer;
+
+/* A residual stream between two blocks: its value is sum + delta (delta NULL: sum alone). Carrying the two lets the
+ * next norm do the addition. */
+typedef struct stream {
+    tensor *sum, *delta;
+} stream;
+
+/* y = norm(s); s, the stream with the delta added in, stays in the stream. */
+tensor *layer_norm(recorder *r, stream *s, const norm_layer *n, const layer_inputs *in);
+tensor *layer_attention(recorder *r, const attention_layer *a, const layer_inputs *in, tensor *x);
+tensor *layer_mlp(recorder *r, const mlp_layer *m, tensor *x);
+void layer_block(recorder *r, stream *s, const block_layer *b, const layer_inputs *in);
+tensor *layer_embedding(recorder *r, const embedding_layer *e, const layer_inputs *in);
+/* Adds the micro-batch's loss to loss->loss. When training it turns the tape: the gradient of the loss is recorded
+ * beside its forward pass, chunk by chunk, so that logits of a whole micro-batch never exist. */
+void layer_loss(recorder *r, stream *s, const loss_layer *l, const layer_inputs *in);
+/* logits[tokens, vocabulary] of every token, for decoding */
+tensor *layer_logits(recorder *r, stream *s, const loss_layer *l, const layer_inputs *in);
+/* x after dropout; x itself when off or not training */
+tensor *layer_dropout(recorder *r, const layer_inputs *in, tensor *x);
+
+/* How linear layers whose input is divided over ranks begin and end: with sequence parallelism tokens are gathered and
+ * scattered, without it the value is shared and the partial sums are reduced. */
+tensor *layer_enter(recorder *r, tensor *x);
+tensor *layer_leave(recorder *r, tensor *x);
+
+#endif

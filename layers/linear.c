@@ -1,0 +1,24 @@
+/* Where activations pass between the residual stream's placement and that of divided weights (2104.04473, 2205.05198). */
+#include "layers/layer.h"
+
+tensor *layer_enter(recorder *r, tensor *x)
+{
+    return r->grid.sequence ? record_all_gather(r, "gather tokens", x) : record_share(r, "share", x);
+}
+
+tensor *layer_leave(recorder *r, tensor *x)
+{
+    return r->grid.sequence ? record_reduce_scatter(r, "scatter tokens", x) : record_all_reduce(r, "reduce", x);
+}
+
+tensor *layer_dropout(recorder *r, const layer_inputs *in, tensor *x)
+{
+    if (!r->training || !(in->dropout > 0))
+        return x;
+    op_attributes at = {.probability = in->dropout, .site = r->sites++, .sequence = in->sequence};
+    if (x->place.kind == PLACE_SHARD && x->place.dim == 0) {
+        int64_t count;
+        shard_rows(&at.first, &count, r->tokens, r->grid.tensor, r->grid.tensor_rank);
+    }
+    return record_dropout(r, "dropout", x, in->scalars, &at);
+}

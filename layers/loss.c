@@ -1,0 +1,83 @@
+/* Output projection and cross-entropy over a vocabulary that is divided over the tensor ranks, a chunk of tokens at a
+ * time. The loss ends the forward pass and its own gradient is a known constant, so the gradient of a chunk's logits is
+ * computed where the logits lie, and used at once: full logits exist neither on one rank nor at one time. */
+#include "layers/layer.h"
+
+
+/* stats[ranks x tokens, 3] of one chunk, from every shard of the vocabulary */
+static tensor *gather_stats(recorder *r, tensor *stats)
+{
+    if (r->grid.tensor == 1)
+        return stats;
+    op_attributes at = {.axis = AXIS_TENSOR, .group_size = r->grid.tensor, .group_rank = r->grid.tensor_rank, .owner = -1};
+    at.rows = stats->shape[0] * r->grid.tensor;
+    tensor *all = recorder_record(r, OP_all_gather, "loss/gather stats", &stats, 1, 1, NULL, &at)->out[0];
+    all->place = place_replicate(); /* what is read of it has no cotangent */
+    return all;
+}
+
+typedef struct chunk {
+    int index;
+    tensor *x;       /* [tokens of the chunk, hidden] */
+    tensor *dx;      /* the same rows of its cotangent; NULL without training */
+    tensor *targets;
+} chunk;
+
+static void chunk_loss(recorder *r, const loss_layer *l, const layer_inputs *in, tensor *head, chunk c)
+{
+    tensor *logits = record_linear(r, "loss/head", c.x, head, NULL);
+    op_attributes at = {.first = l->first, .count = l->count};
+    tensor *seen[] = {logits, c.targets};
+    tensor *stats = recorder_record(r, OP_cross_entropy_stats, "loss/stats", seen, 2, 1, NULL, &at)->out[0];
+    at.accumulate = c.index == 0 ? 2 : 1;
+    tensor *operands[] = {logits, c.targets, gather_stats(r, stats), in->scalars};
+    tensor *given[OP_MAX_OUT] = {l->loss};
+    op *o = recorder_record(r, OP_cross_entropy, "loss/loss", operands, 4, c.dx ? 2 : 0, given, &at);
+    if (!c.dx)
+        return;
+    tensor *dlogits = o->out[1];
+    tensor *back[] = {dlogits, head, NULL};
+    tensor *dx[OP_MAX_OUT] = {c.dx};
+    recorder_record(r, OP_linear_grad_input, "loss/dx", back, 3, 0, dx, NULL);
+    op_attributes weight = {0};
+    tensor *dw[OP_MAX_OUT] = {recorder_gradient(r, head, &weight.accumulate)};
+    recorder_record(r, OP_linear_grad_weight, "loss/dw", (tensor *[]){dlogits, c.x}, 2, 0, dw, &weight);
+}
+
+void layer_loss(recorder *r, stream *s, const loss_layer *l, const layer_inputs *in)
+{
+    tensor *y = layer_norm(r, s, &l->norm, in);
+    s->sum->boundary = true;
+    int from = r->body[PHASE_FORWARD].count;
+    tensor *x = layer_enter(r, y); /* [tokens, hidden] */
+    tensor *dx = NULL;
+    if (r->training) {
+        dx = recorder_input(r, "loss/dx", r->compute, 2, x->shape, place_cotangent(x->place));
+        dx->boundary = false;
+    }
+    tensor *head = recorder_weight(r, l->head);
+    int64_t tokens = x->shape[0], chunk_tokens = l->chunk_tokens > 0 ? l->chunk_tokens : tokens;
+    for (int64_t first = 0; first < tokens; first += chunk_tokens) {
+        int64_t count = tokens - first < chunk_tokens ? tokens - first : chunk_tokens;
+        chunk c = {.index = (int)(first / chunk_tokens), .x = recorder_rows(r, x, first, count)};
+        c.dx = dx ? recorder_rows(r, dx, first, count) : NULL;
+        c.targets = recorder_rows(r, in->targets, first, count);
+        chunk_loss(r, l, in, head, c);
+    }
+    if (!dx)
+        return;
+    recorder_gradient_done(r, head, true);
+    /* What entering the head did to the tokens is undone to their cotangent here, too. */
+    if (r->grid.tensor > 1)
+        dx = r->grid.sequence ? record_reduce_scatter(r, "loss/scatter dx", dx) : record_all_reduce(r, "loss/reduce dx", dx);
+    for (int i = from; i < r->body[PHASE_FORWARD].count; i++)
+        r->body[PHASE_FORWARD].ops[i]->detached = true;
+    r->turned = y;
+    r->turned_cotangent = dx;
+}
+
+tensor *layer_logits(recorder *r, stream *s, const loss_layer *l, const layer_inputs *in)
+{
+    tensor *x = layer_enter(r, layer_norm(r, s, &l->norm, in));
+    return record_linear(r, "head", x, recorder_weight(r, l->head), NULL);
+}

@@ -1,0 +1,54 @@
+#include "memory/planner.h"
+
+#include <stdlib.h>
+
+#include "memory/log.h"
+#include "memory/planner_core.h"
+#include "memory/planner_order.h"
+#include "memory/planner_search.h"
+
+static int64_t default_effort(int64_t count)
+{
+    int64_t most = 4 * count > 2000000 ? 4 * count : 2000000;
+    int64_t effort = 200 * count > 40000 ? 200 * count : 40000;
+    return effort < most ? effort : most;
+}
+
+/* The largest arena that is good enough. */
+static int64_t target_of(int64_t bound, int64_t alignment, double goal)
+{
+    int64_t target = (int64_t)((double)bound * goal) & -alignment;
+    return target > bound ? target : bound;
+}
+
+void planner_place(planner_block *blocks, planner_result *result, int64_t count, int64_t alignment, double goal,
+                   int64_t effort)
+{
+    MUST(goal >= 1 && goal < 1e6, "a goal of %g times the lower bound", goal);
+    planner_core core;
+    planner_core_open(&core, blocks, count, alignment, false);
+    core.target = target_of(core.bound, alignment, goal);
+    core.effort_left = effort > 0 ? effort : default_effort(core.count);
+    if (core.count > 0) {
+        int32_t *order = must_alloc((unsigned long)core.count * sizeof *order);
+        if (!planner_order_try_all(&core, order))
+            planner_search(&core, order);
+        free(order);
+    }
+    for (int64_t i = 0; i < count; i++)
+        blocks[i].offset = 0;
+    for (int32_t i = 0; i < core.count; i++)
+        blocks[core.source[i]].offset = core.best[i];
+    *result = (planner_result){
+        .arena_bytes = core.count > 0 ? core.best_arena : 0, .lower_bound = core.bound, .tries = core.tries};
+    planner_core_close(&core);
+}
+
+int64_t planner_lower_bound(const planner_block *blocks, int64_t count, int64_t alignment)
+{
+    planner_core core;
+    planner_core_open(&core, blocks, count, alignment, true);
+    int64_t bound = core.bound;
+    planner_core_close(&core);
+    return bound;
+}

@@ -1,0 +1,338 @@
+#include "models/decoder.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "memory/log.h"
+#include "models/names.h"
+
+enum { VOCABULARY_MULTIPLE = 64, LOGIT_BYTES = 48 << 20 };
+
+/* Everything the building of one parameter needs to know. */
+typedef struct builder {
+    decoder *d;
+    pool *pool;
+    const decoder_layout *layout;
+    int layer, chunk;
+    int64_t hidden;
+    int tensor, rank;
+    float deviation, residual_deviation; /* of weights, and of those that end a residual branch (GPT-2) */
+} builder;
+
+static const char *slot_name(const builder *b, names_slot slot)
+{
+    const char *format = names_format(b->d->shape.architecture, slot);
+    MUST(format, "architecture %s has no parameter in slot %d", shape_traits_of(b->d->shape.architecture)->name, slot);
+    const char *percent = strchr(format, '%');
+    if (!percent)
+        return format;
+    return pool_format(b->pool, "%.*s%d%s", (int)(percent - format), format, b->layer, percent + 2);
+}
+
+/* The tensor and data parts of the storage are described here; which of them get bytes is the engine's to say. */
+static parameter *add(builder *b, const char *name, int64_t rows, int64_t columns, bool vector, placement place)
+{
+    parameter *p = pool_alloc(b->pool, sizeof *p);
+    p->name = b->layer >= 0 ? pool_format(b->pool, "layer %d/%s", b->layer, name) : name;
+    p->rows = rows;
+    p->columns = columns;
+    p->vector = vector;
+    p->place = b->tensor == 1 ? place_replicate() : place;
+    p->decay = !vector;
+    p->init = vector ? INIT_ZERO : INIT_NORMAL;
+    p->deviation = b->deviation;
+    p->chunk = b->chunk;
+    p->copied_from = -1;
+    p->owner = -1;
+    int64_t shape[] = {vector ? columns : rows, columns};
+    tensor_describe(&p->weight, p->name, CLASS_WEIGHT, b->layout->compute, vector ? 1 : 2, shape);
+    p->weight.place = p->place;
+    p->weight.parameter = p;
+    b->d->parameters[b->d->parameter_count++] = p;
+    return p;
+}
+
+/* A piece of a matrix (dims 2, as [out, in] whatever the file's order) or vector (dims 1: columns only). */
+static void piece(builder *b, parameter *p, names_slot slot, int64_t global_rows, int64_t global_columns,
+                  int64_t start_row, int64_t start_column, int64_t rows, int64_t columns, int64_t row)
+{
+    if (rows <= 0 || columns <= 0)
+        return;
+    MUST(p->piece_count < PARAMETER_PIECES, "%s: too many pieces", p->name);
+    parameter_piece *q = &p->pieces[p->piece_count++];
+    q->name = slot_name(b, slot);
+    if (p->vector) { /* a piece's place counts elements */
+        *q = (parameter_piece){.name = q->name, .dims = 1, .global = {global_columns}, .start = {start_column},
+                               .size = {columns}, .column = row};
+        return;
+    }
+    bool linear = slot != SLOT_EMBEDDING && slot != SLOT_POSITIONS && slot != SLOT_HEAD;
+    q->transposed = linear && names_transposed(b->d->shape.architecture);
+    q->dims = 2;
+    int64_t global[] = {global_rows, global_columns}, start[] = {start_row, start_column}, size[] = {rows, columns};
+    for (int i = 0; i < 2; i++) {
+        int from = q->transposed ? 1 - i : i;
+        q->global[i] = global[from];
+        q->start[i] = start[from];
+        q->size[i] = size[from];
+    }
+    q->row = row;
+}
+
+static void whole_vector(builder *b, parameter *p, names_slot slot)
+{
+    piece(b, p, slot, 1, p->columns, 0, 0, 1, p->columns, 0);
+}
+
+static norm_layer build_norm(builder *b, const char *name, names_slot weight, names_slot bias)
+{
+    placement place = b->layout->grid.sequence ? place_shared() : place_replicate();
+    norm_layer n = {.weight = add(b, name, 1, b->hidden, true, place)};
+    n.weight->init = INIT_ONE;
+    whole_vector(b, n.weight, weight);
+    if (names_format(b->d->shape.architecture, bias)) {
+        n.bias = add(b, pool_format(b->pool, "%s bias", name), 1, b->hidden, true, place);
+        whole_vector(b, n.bias, bias);
+    }
+    return n;
+}
+
+/* This rank's rows of q, k and v among the model's. */
+typedef struct head_split {
+    int heads, kv_heads;
+    int64_t q_first, kv_first; /* in heads */
+} head_split;
+
+static head_split split_heads(const builder *b)
+{
+    const model_shape *s = &b->d->shape;
+    head_split h = {.heads = s->heads / b->tensor, .kv_heads = s->kv_heads >= b->tensor ? s->kv_heads / b->tensor : 1};
+    h.q_first = (int64_t)h.heads * b->rank;
+    h.kv_first = (int64_t)s->kv_heads * b->rank / b->tensor;
+    return h;
+}
+
+/* q, k and v (weights or biases) of this rank, stacked; `width` is 1 row of a vector or the hidden size's columns. */
+static void qkv_pieces(builder *b, parameter *p, head_split h, bool bias)
+{
+    const model_shape *s = &b->d->shape;
+    int64_t d = s->head_size, q_all = s->heads * d, kv_all = s->kv_heads * d;
+    int64_t first[3] = {h.q_first * d, h.kv_first * d, h.kv_first * d};
+    int64_t count[3] = {h.heads * d, h.kv_heads * d, h.kv_heads * d};
+    int64_t base[3] = {0, q_all, q_all + kv_all}, all[3] = {q_all, kv_all, kv_all};
+    bool fused = names_format(s->architecture, SLOT_QKV) != NULL;
+    int64_t row = 0;
+    for (int i = 0; i < 3; i++) {
+        names_slot slot = fused ? (bias ? SLOT_QKV_BIAS : SLOT_QKV) : (names_slot)((bias ? SLOT_Q_BIAS : SLOT_Q) + i);
+        int64_t total = fused ? q_all + 2 * kv_all : all[i], start = first[i] + (fused ? base[i] : 0);
+        if (bias)
+            piece(b, p, slot, 1, total, 0, start, 1, count[i], row);
+        else
+            piece(b, p, slot, total, b->hidden, start, 0, count[i], b->hidden, row);
+        row += count[i];
+    }
+    if (b->layout->grid.kv > 1)
+        p->copied_from = count[0];
+}
+
+static attention_layer build_attention(builder *b)
+{
+    const model_shape *s = &b->d->shape;
+    head_split h = split_heads(b);
+    attention_layer a = {.heads = h.heads, .kv_heads = h.kv_heads, .head_size = s->head_size, .window = (int)s->sliding_window};
+    int64_t d = s->head_size, rows = (h.heads + 2 * h.kv_heads) * d;
+    a.qkv = add(b, "attention/qkv", rows, b->hidden, false, place_shard(0));
+    qkv_pieces(b, a.qkv, h, false);
+    if (shape_traits_of(s->architecture)->bias_qkv) {
+        a.qkv_bias = add(b, "attention/qkv bias", 1, rows, true, place_shard(0));
+        qkv_pieces(b, a.qkv_bias, h, true);
+    }
+    if (shape_traits_of(s->architecture)->qk_norm) {
+        a.q_norm = add(b, "attention/q norm", 1, d, true, place_shared());
+        whole_vector(b, a.q_norm, SLOT_Q_NORM);
+        a.k_norm = add(b, "attention/k norm", 1, d, true, place_shared());
+        whole_vector(b, a.k_norm, SLOT_K_NORM);
+        a.q_norm->init = a.k_norm->init = INIT_ONE;
+    }
+    a.out = add(b, "attention/out", b->hidden, h.heads * d, false, place_shard(1));
+    a.out->deviation = b->residual_deviation;
+    piece(b, a.out, SLOT_OUT, b->hidden, s->heads * d, 0, h.q_first * d, b->hidden, h.heads * d, 0);
+    if (shape_traits_of(s->architecture)->bias_linear && b->rank == 0) {
+        a.out_bias = add(b, "attention/out bias", 1, b->hidden, true, place_partial());
+        whole_vector(b, a.out_bias, SLOT_OUT_BIAS);
+    }
+    return a;
+}
+
+static mlp_layer build_mlp(builder *b)
+{
+    const model_shape *s = &b->d->shape;
+    mlp_layer m = {.gated = shape_traits_of(s->architecture)->gated};
+    bool biased = shape_traits_of(s->architecture)->bias_linear;
+    int64_t width = (s->ffn_size + b->tensor - 1) / b->tensor; /* padded where it does not divide */
+    int64_t first = width * b->rank, real = s->ffn_size - first < width ? s->ffn_size - first : width;
+    m.up = add(b, m.gated ? "mlp/gate up" : "mlp/up", (m.gated ? 2 : 1) * width, b->hidden, false, place_shard(0));
+    if (m.gated)
+        piece(b, m.up, SLOT_GATE, s->ffn_size, b->hidden, first, 0, real, b->hidden, 0);
+    piece(b, m.up, SLOT_UP, s->ffn_size, b->hidden, first, 0, real, b->hidden, m.gated ? width : 0);
+    if (biased) {
+        m.up_bias = add(b, "mlp/up bias", 1, width, true, place_shard(0));
+        piece(b, m.up_bias, SLOT_UP_BIAS, 1, s->ffn_size, 0, first, 1, real, 0);
+    }
+    m.down = add(b, "mlp/down", b->hidden, width, false, place_shard(1));
+    m.down->deviation = b->residual_deviation;
+    piece(b, m.down, SLOT_DOWN, b->hidden, s->ffn_size, 0, first, b->hidden, real, 0);
+    if (biased && b->rank == 0) {
+        m.down_bias = add(b, "mlp/down bias", 1, b->hidden, true, place_partial());
+        whole_vector(b, m.down_bias, SLOT_DOWN_BIAS);
+    }
+    return m;
+}
+
+/* ---- the two ends of the model ------------------------------------------------------------------------------- */
+
+int64_t decoder_vocabulary_rows(const model_shape *shape, int ranks)
+{
+    int64_t rows = (shape->vocab_size + ranks - 1) / ranks;
+    return (rows + VOCABULARY_MULTIPLE - 1) / VOCABULARY_MULTIPLE * VOCABULARY_MULTIPLE;
+}
+
+static parameter *build_vocabulary(builder *b, const char *name, names_slot slot)
+{
+    const model_shape *s = &b->d->shape;
+    int64_t rows = decoder_vocabulary_rows(s, b->tensor), first = rows * b->rank;
+    int64_t real = s->vocab_size - first < rows ? s->vocab_size - first : rows;
+    parameter *p = add(b, name, rows, b->hidden, false, place_shard(0));
+    piece(b, p, slot, s->vocab_size, b->hidden, first, 0, real, b->hidden, 0);
+    return p;
+}
+
+static embedding_layer build_embedding(builder *b)
+{
+    const model_shape *s = &b->d->shape;
+    b->layer = -1;
+    embedding_layer e = {.table = build_vocabulary(b, "embedding", SLOT_EMBEDDING)};
+    e.first = decoder_vocabulary_rows(s, b->tensor) * b->rank;
+    if (shape_traits_of(s->architecture)->learned_positions) {
+        placement place = b->layout->grid.sequence ? place_shared() : place_replicate();
+        e.positions = add(b, "positions", s->max_sequence, b->hidden, false, place);
+        piece(b, e.positions, SLOT_POSITIONS, s->max_sequence, b->hidden, 0, 0, s->max_sequence, b->hidden, 0);
+    }
+    return e;
+}
+
+static loss_layer build_loss(builder *b, parameter *embedding)
+{
+    const model_shape *s = &b->d->shape;
+    b->layer = -1;
+    loss_layer l = {.norm = build_norm(b, "final norm", SLOT_FINAL_NORM, SLOT_FINAL_NORM_BIAS)};
+    int64_t rows = decoder_vocabulary_rows(s, b->tensor);
+    l.first = rows * b->rank;
+    int64_t real = s->vocab_size - l.first < rows ? s->vocab_size - l.first : rows;
+    l.count = real > 0 ? real : 0;
+    l.chunk_tokens = LOGIT_BYTES / (rows * dtype_bytes(b->layout->compute)) / 64 * 64;
+    if (l.chunk_tokens < 64)
+        l.chunk_tokens = 64;
+    if (s->tied_embeddings && embedding) {
+        l.head = embedding;
+    } else {
+        l.head = build_vocabulary(b, "head", s->tied_embeddings ? SLOT_EMBEDDING : SLOT_HEAD);
+        l.head->tied = s->tied_embeddings;
+    }
+    return l;
+}
+
+status decoder_check(const model_shape *s, int ranks)
+{
+    if (s->heads % ranks)
+        return status_fail(STATUS_USAGE,
+                           "parallel.tensor = %d does not divide model.heads = %d: choose a divisor of the heads", ranks,
+                           s->heads);
+    if (s->kv_heads % ranks && ranks % s->kv_heads)
+        return status_fail(STATUS_USAGE,
+                           "parallel.tensor = %d and model.kv_heads = %d: one must be a multiple of the other", ranks,
+                           s->kv_heads);
+    return STATUS_OK;
+}
+
+void decoder_open(decoder *d, pool *p, const model_shape *shape, const decoder_layout *layout)
+{
+    *d = (decoder){.shape = *shape, .chunk_count = layout->chunk_count};
+    int layers = 0;
+    for (int c = 0; c < layout->chunk_count; c++)
+        layers += layout->layers[c];
+    d->parameters = pool_alloc(p, (size_t)(layers * 12 + 8) * sizeof(parameter *));
+    d->chunks = pool_alloc(p, (size_t)layout->chunk_count * sizeof(decoder_chunk));
+    builder b = {.d = d, .pool = p, .layout = layout, .hidden = shape->hidden_size};
+    b.tensor = layout->grid.tensor;
+    b.rank = layout->grid.tensor_rank;
+    b.deviation = 0.02f;
+    b.residual_deviation = 0.02f / sqrtf(2.0f * (float)shape->layers);
+    parameter *embedding = NULL;
+    for (int c = 0; c < layout->chunk_count; c++) {
+        decoder_chunk *chunk = &d->chunks[c];
+        b.chunk = c;
+        chunk->first_layer = layout->first_layer[c];
+        chunk->layers = layout->layers[c];
+        chunk->embeds = chunk->first_layer == 0;
+        chunk->loses = chunk->first_layer + chunk->layers == layout->total_layers;
+        if (chunk->embeds) {
+            chunk->embedding = build_embedding(&b);
+            embedding = chunk->embedding.table;
+        }
+        chunk->blocks = pool_alloc(p, (size_t)chunk->layers * sizeof(block_layer));
+        for (int i = 0; i < chunk->layers; i++) {
+            block_layer *block = &chunk->blocks[i];
+            b.layer = chunk->first_layer + i;
+            block->norm1 = build_norm(&b, "norm 1", SLOT_NORM1, SLOT_NORM1_BIAS);
+            block->attention = build_attention(&b);
+            block->norm2 = build_norm(&b, "norm 2", SLOT_NORM2, SLOT_NORM2_BIAS);
+            block->mlp = build_mlp(&b);
+        }
+        if (chunk->loses)
+            chunk->loss = build_loss(&b, embedding);
+    }
+}
+
+/* ---- recording ----------------------------------------------------------------------------------------------- */
+
+int64_t decoder_rows_between(const recorder_grid *grid, int64_t tokens)
+{
+    if (!grid->sequence)
+        return tokens;
+    int64_t first, count;
+    shard_rows(&first, &count, tokens, grid->tensor, grid->tensor_rank);
+    return count;
+}
+
+static stream record_blocks(recorder *r, const decoder_chunk *c, const layer_inputs *in, tensor *input)
+{
+    stream s = {.sum = c->embeds ? layer_embedding(r, &c->embedding, in) : input};
+    s.sum->boundary = true;
+    for (int i = 0; i < c->layers; i++) {
+        recorder_label(r, "layer %d", c->first_layer + i);
+        layer_block(r, &s, &c->blocks[i], in);
+    }
+    recorder_label(r, NULL);
+    return s;
+}
+
+tensor *decoder_forward(recorder *r, const decoder *d, int chunk, const layer_inputs *in, tensor *input)
+{
+    const decoder_chunk *c = &d->chunks[chunk];
+    r->sites = 2 * c->first_layer + !c->embeds; /* dropout sites are numbered over the whole model */
+    stream s = record_blocks(r, c, in, input);
+    if (c->loses) {
+        layer_loss(r, &s, &c->loss, in);
+        return NULL;
+    }
+    return s.delta ? record_add(r, "hand over", s.sum, s.delta) : s.sum;
+}
+
+tensor *decoder_logits(recorder *r, const decoder *d, const layer_inputs *in)
+{
+    const decoder_chunk *c = &d->chunks[0];
+    MUST(c->embeds && c->loses, "logits need the whole model in one chunk");
+    stream s = record_blocks(r, c, in, NULL);
+    return layer_logits(r, &s, &c->loss, in);
+}

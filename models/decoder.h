@@ -1,0 +1,55 @@
+/* The decoder: every architecture is this one model with other settings.
+ *
+ * A decoder is one rank's share: the parameters of its pipeline stage's chunks, cut for its place in the tensor group.
+ * It owns its parameters through the pool it was built in. decoder_forward() records one chunk's forward pass.
+ */
+#ifndef PHALANX_MODELS_DECODER_H
+#define PHALANX_MODELS_DECODER_H
+
+#include "layers/layer.h"
+#include "models/shape.h"
+
+/* A contiguous run of layers. */
+typedef struct decoder_chunk {
+    int first_layer, layers;
+    bool embeds; /* the model's first chunk: begins with the embedding */
+    bool loses;  /* the model's last chunk: ends with the loss */
+    embedding_layer embedding;
+    block_layer *blocks;
+    loss_layer loss;
+} decoder_chunk;
+
+typedef struct decoder {
+    model_shape shape;
+    decoder_chunk *chunks;
+    int chunk_count;
+    parameter **parameters; /* in the order of the model */
+    int parameter_count;
+} decoder;
+
+typedef struct decoder_layout {
+    recorder_grid grid;
+    dtype compute;
+    int chunk_count;
+    const int *first_layer, *layers; /* of this stage's chunks */
+    int total_layers;
+} decoder_layout;
+
+/* One clear line if the tensor group cannot divide the heads. */
+status decoder_check(const model_shape *shape, int ranks);
+/* Builds the stage's parameters; their tensors are described, without storage. */
+void decoder_open(decoder *d, pool *p, const model_shape *shape, const decoder_layout *layout);
+
+/* Records the forward pass of a chunk. `input` is what the previous chunk handed over (NULL for the first chunk).
+ * Returns what goes to the next chunk, or NULL for the last. */
+tensor *decoder_forward(recorder *r, const decoder *d, int chunk, const layer_inputs *in, tensor *input);
+/* As decoder_forward for a decoder in one chunk, but ends with the logits of every token. */
+tensor *decoder_logits(recorder *r, const decoder *d, const layer_inputs *in);
+
+/* Columns of activations that pass between chunks, and this rank's rows of `tokens` of them. */
+int64_t decoder_rows_between(const recorder_grid *grid, int64_t tokens);
+
+/* Rows of the vocabulary on each tensor rank, padding included (a multiple of 64: products of odd widths are slow). */
+int64_t decoder_vocabulary_rows(const model_shape *shape, int ranks);
+
+#endif

@@ -1,0 +1,109 @@
+#include "models/presets.h"
+
+#include <string.h>
+
+/* GPT-2: width and depth change, the rest does not (heads of 64, sequence 1024, 50,257 tokens). */
+#define GPT2(layers_, heads_)                                                                                          \
+    {                                                                                                                  \
+        .architecture = SHAPE_GPT2, .layers = layers_, .heads = heads_, .kv_heads = heads_, .head_size = 64,           \
+        .hidden_size = 64 * (heads_), .ffn_size = 4 * 64 * (heads_), .vocab_size = 50257, .max_sequence = 1024,        \
+        .tied_embeddings = true, .rope_theta = 10000, .norm_epsilon = 1e-5                                             \
+    }
+
+/* Llama 3: heads of 128, 8 of them for keys and values, 128,256 tokens. */
+#define LLAMA3(layers_, heads_, ffn_, sequence_, ...)                                                                  \
+    {                                                                                                                  \
+        .architecture = SHAPE_LLAMA, .layers = layers_, .heads = heads_, .kv_heads = 8, .head_size = 128,              \
+        .hidden_size = 128 * (heads_), .ffn_size = ffn_, .vocab_size = 128256, .max_sequence = sequence_,              \
+        .rope_theta = 500000, .norm_epsilon = 1e-5, __VA_ARGS__                                                        \
+    }
+
+static const preset presets[] = {
+    {"gpt2-124m", "GPT-2 small", GPT2(12, 12)},
+    {"gpt2-355m", "GPT-2 medium", GPT2(24, 16)},
+    {"gpt2-774m", "GPT-2 large", GPT2(36, 20)},
+    {"gpt2-1558m", "GPT-2 XL", GPT2(48, 25)},
+    /* The smallest Llama that tells a story: trained on TinyStories with Llama 2's vocabulary. */
+    {"llama-15m",
+     "stories15M",
+     {.architecture = SHAPE_LLAMA,
+      .layers = 6,
+      .heads = 6,
+      .kv_heads = 6,
+      .head_size = 48,
+      .hidden_size = 288,
+      .ffn_size = 768,
+      .vocab_size = 32000,
+      .max_sequence = 256,
+      .tied_embeddings = true,
+      .rope_theta = 10000,
+      .norm_epsilon = 1e-5}},
+    /* GPT-2 small's width and depth in Llama's architecture, as published for speculative decoding. */
+    {"llama-160m",
+     "Llama of 160M (12 layers, hidden 768)",
+     {.architecture = SHAPE_LLAMA,
+      .layers = 12,
+      .heads = 12,
+      .kv_heads = 12,
+      .head_size = 64,
+      .hidden_size = 768,
+      .ffn_size = 3072,
+      .vocab_size = 32000,
+      .max_sequence = 2048,
+      .rope_theta = 10000,
+      .norm_epsilon = 1e-6}},
+    {"llama-1b",
+     "Llama 3.2 1B",
+     {.architecture = SHAPE_LLAMA,
+      .layers = 16,
+      .heads = 32,
+      .kv_heads = 8,
+      .head_size = 64,
+      .hidden_size = 2048,
+      .ffn_size = 8192,
+      .vocab_size = 128256,
+      .max_sequence = 131072,
+      .tied_embeddings = true,
+      .rope_theta = 500000,
+      .rope_scaling =
+          {.factor = 32, .low_frequency_factor = 1, .high_frequency_factor = 4, .original_max_sequence = 8192},
+      .norm_epsilon = 1e-5}},
+    {"llama-7b",
+     "Llama 2 7B",
+     {.architecture = SHAPE_LLAMA,
+      .layers = 32,
+      .heads = 32,
+      .kv_heads = 32,
+      .head_size = 128,
+      .hidden_size = 4096,
+      .ffn_size = 11008,
+      .vocab_size = 32000,
+      .max_sequence = 4096,
+      .rope_theta = 10000,
+      .norm_epsilon = 1e-5}},
+    {"llama-8b", "Llama 3 8B", LLAMA3(32, 32, 14336, 8192, .tied_embeddings = false)},
+    {"llama-70b", "Llama 3 70B", LLAMA3(80, 64, 28672, 8192, .tied_embeddings = false)},
+    /* Published with Llama 3.1 only, so with its long sequence and stretched frequencies. */
+    {"llama-405b", "Llama 3.1 405B",
+     LLAMA3(126, 128, 53248, 131072,
+            .rope_scaling =
+                {.factor = 8, .low_frequency_factor = 1, .high_frequency_factor = 4, .original_max_sequence = 8192})},
+};
+
+int presets_count(void)
+{
+    return (int)(sizeof presets / sizeof *presets);
+}
+
+const preset *presets_at(int index)
+{
+    return &presets[index];
+}
+
+const preset *presets_find(const char *name)
+{
+    for (int i = 0; i < presets_count(); i++)
+        if (strcmp(presets[i].name, name) == 0)
+            return &presets[i];
+    return NULL;
+}

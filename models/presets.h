@@ -1,0 +1,18 @@
+/* Ready-made shapes by name: the published sizes of models that people compare with. A table; add a row. */
+#ifndef PHALANX_MODELS_PRESETS_H
+#define PHALANX_MODELS_PRESETS_H
+
+#include "models/shape.h"
+
+typedef struct preset {
+    const char *name;
+    const char *summary; /* what it is, in a few words */
+    model_shape shape;
+} preset;
+
+int presets_count(void);
+const preset *presets_at(int index);
+/* NULL if no preset has this name. */
+const preset *presets_find(const char *name);
+
+#endif

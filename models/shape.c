@@ -1,0 +1,165 @@
+#include "models/shape.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "memory/log.h"
+
+static const shape_traits traits[SHAPE_ARCHITECTURES] = {
+    [SHAPE_GPT2] = {.name = "gpt2",
+                    .norm = SHAPE_LAYER_NORM,
+                    .learned_positions = true,
+                    .bias_qkv = true,
+                    .bias_linear = true,
+                    .tied_embeddings = true,
+                    .norm_epsilon = 1e-5,
+                    .rope_theta = 10000},
+    [SHAPE_LLAMA] = {.name = "llama", .norm = SHAPE_RMS_NORM, .gated = true, .norm_epsilon = 1e-5, .rope_theta = 10000},
+    [SHAPE_MISTRAL] =
+        {.name = "mistral", .norm = SHAPE_RMS_NORM, .gated = true, .norm_epsilon = 1e-5, .rope_theta = 10000},
+    [SHAPE_QWEN2] = {.name = "qwen2",
+                     .norm = SHAPE_RMS_NORM,
+                     .gated = true,
+                     .bias_qkv = true,
+                     .norm_epsilon = 1e-6,
+                     .rope_theta = 1000000},
+    [SHAPE_QWEN3] = {.name = "qwen3",
+                     .norm = SHAPE_RMS_NORM,
+                     .gated = true,
+                     .qk_norm = true,
+                     .norm_epsilon = 1e-6,
+                     .rope_theta = 1000000},
+};
+
+const shape_traits *shape_traits_of(shape_architecture architecture)
+{
+    MUST((int)architecture >= 0 && architecture < SHAPE_ARCHITECTURES, "no architecture %d", (int)architecture);
+    return &traits[architecture];
+}
+
+shape_architecture shape_architecture_named(const char *name)
+{
+    int a = 0;
+    while (a < SHAPE_ARCHITECTURES && strcmp(traits[a].name, name) != 0)
+        a++;
+    return (shape_architecture)a;
+}
+
+void shape_fill(model_shape *shape)
+{
+    const shape_traits *t = shape_traits_of(shape->architecture);
+    if (!shape->head_size && shape->heads > 0)
+        shape->head_size = (int)(shape->hidden_size / shape->heads);
+    if (!shape->kv_heads)
+        shape->kv_heads = shape->heads;
+    if (!shape->ffn_size)
+        shape->ffn_size = t->gated ? (shape->hidden_size * 8 / 3 + 255) / 256 * 256 : 4 * shape->hidden_size;
+    if (shape->rope_theta == 0)
+        shape->rope_theta = t->rope_theta;
+    if (shape->norm_epsilon == 0)
+        shape->norm_epsilon = t->norm_epsilon;
+}
+
+/* The upper limits keep every product of sizes, and the number of parameters, within 63 bits; they are far above any
+ * model that exists. Token ids are 32-bit in data files. */
+static status check_ranges(const model_shape *s)
+{
+    const struct {
+        const char *key;
+        int64_t value, low, high;
+    } ranges[] = {
+        {"layers", s->layers, 1, 1 << 14},
+        {"hidden_size", s->hidden_size, 1, 1 << 20},
+        {"heads", s->heads, 1, 1 << 16},
+        {"kv_heads", s->kv_heads, 1, 1 << 16},
+        {"head_size", s->head_size, 1, 1 << 12},
+        {"ffn_size", s->ffn_size, 1, 1 << 24},
+        {"vocab_size", s->vocab_size, 2, INT32_MAX},
+        {"max_sequence", s->max_sequence, 1, 1 << 30},
+        {"sliding_window", s->sliding_window, 0, 1 << 30},
+    };
+    for (unsigned long i = 0; i < sizeof ranges / sizeof *ranges; i++)
+        if (ranges[i].value < ranges[i].low || ranges[i].value > ranges[i].high)
+            return status_fail(STATUS_USAGE, "model.%s is %" PRId64 ": it must be from %" PRId64 " to %" PRId64,
+                               ranges[i].key, ranges[i].value, ranges[i].low, ranges[i].high);
+    return STATUS_OK;
+}
+
+static status check_rope(const model_shape *s)
+{
+    if (shape_traits_of(s->architecture)->learned_positions)
+        return STATUS_OK;
+    if (!(s->rope_theta > 0))
+        return status_fail(STATUS_USAGE, "model.rope_theta is %g: it must be positive", s->rope_theta);
+    if (s->head_size % 2)
+        return status_fail(STATUS_USAGE, "model.head_size is %d: rotary positions need an even size", s->head_size);
+    const shape_rope_scaling *r = &s->rope_scaling;
+    if (r->factor == 0)
+        return STATUS_OK;
+    if (!(r->factor >= 1))
+        return status_fail(STATUS_USAGE, "model.rope_scaling.factor is %g: it must be at least 1, or 0 for none",
+                           r->factor);
+    if (!(r->low_frequency_factor > 0 && r->high_frequency_factor > r->low_frequency_factor))
+        return status_fail(STATUS_USAGE,
+                           "model.rope_scaling: low_frequency_factor %g must be positive and below "
+                           "high_frequency_factor %g",
+                           r->low_frequency_factor, r->high_frequency_factor);
+    if (r->original_max_sequence < 1)
+        return status_fail(STATUS_USAGE,
+                           "model.rope_scaling.original_max_sequence is %" PRId64
+                           ": give the sequence length before scaling",
+                           r->original_max_sequence);
+    return STATUS_OK;
+}
+
+status shape_check(const model_shape *s)
+{
+    if ((int)s->architecture < 0 || s->architecture >= SHAPE_ARCHITECTURES)
+        return status_fail(STATUS_USAGE, "model.architecture is number %d of %d", (int)s->architecture,
+                           SHAPE_ARCHITECTURES);
+    TRY(check_ranges(s));
+    if (s->heads % s->kv_heads)
+        return status_fail(STATUS_USAGE, "model.heads %d must be a multiple of model.kv_heads %d", s->heads,
+                           s->kv_heads);
+    if ((int64_t)s->heads * s->head_size > 1 << 24)
+        return status_fail(STATUS_USAGE, "model.heads %d x model.head_size %d must be at most %d", s->heads,
+                           s->head_size, 1 << 24);
+    TRY(check_rope(s));
+    if (!(s->norm_epsilon > 0 && s->norm_epsilon < 1))
+        return status_fail(STATUS_USAGE, "model.norm_epsilon is %g: it must be above 0 and below 1", s->norm_epsilon);
+    if (!(s->dropout >= 0 && s->dropout < 1))
+        return status_fail(STATUS_USAGE, "train.dropout is %g: it must be at least 0 and below 1", s->dropout);
+    return STATUS_OK;
+}
+
+/* One norm over `width` values: a weight each, and a bias each for LayerNorm. */
+static int64_t norm_parameters(const shape_traits *t, int64_t width)
+{
+    return t->norm == SHAPE_LAYER_NORM ? 2 * width : width;
+}
+
+static int64_t layer_parameters(const model_shape *s, const shape_traits *t)
+{
+    int64_t hidden = s->hidden_size, query = (int64_t)s->heads * s->head_size;
+    int64_t key_value = 2 * (int64_t)s->kv_heads * s->head_size;
+    int64_t n = 2 * norm_parameters(t, hidden);
+    n += hidden * (query + key_value) + (t->bias_qkv ? query + key_value : 0);
+    n += query * hidden + (t->bias_linear ? hidden : 0);
+    if (t->qk_norm)
+        n += 2 * norm_parameters(t, s->head_size);
+    int64_t branches = t->gated ? 2 : 1;
+    n += hidden * s->ffn_size * branches + (t->bias_linear ? s->ffn_size * branches : 0);
+    n += s->ffn_size * hidden + (t->bias_linear ? hidden : 0);
+    return n;
+}
+
+int64_t shape_parameters(const model_shape *s)
+{
+    const shape_traits *t = shape_traits_of(s->architecture);
+    int64_t n = s->vocab_size * s->hidden_size;
+    if (!s->tied_embeddings)
+        n += s->vocab_size * s->hidden_size;
+    if (t->learned_positions)
+        n += s->max_sequence * s->hidden_size;
+    return n + s->layers * layer_parameters(s, t) + norm_parameters(t, s->hidden_size);
+}

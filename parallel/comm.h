@@ -1,0 +1,143 @@
+/* Communication between the ranks of one job: what an op of a program calls, and what start-up needs.
+ *
+ * A `comm` is this process's view of the job; a `comm_group` an ascending list of ranks that communicate among
+ * themselves, one for each axis of the grid and for the composite groups. Both are opaque and owned by whoever opened
+ * them. A call describes one operation; starting it never blocks on a peer and allocates nothing that grows with the
+ * message: buffers and scratch are the caller's, untouched by anybody else from comm_start until comm_test has said true
+ * or comm_wait has returned. Several requests may be in flight; on every group the collectives are started in the same
+ * order by all its members, and the sends from a to b in the order in which b starts the receives.
+ *
+ * Sums are made in rank order with fp32 accumulators (bf16 and fp16 are widened, and rounded once; fp64 adds in fp64, integers
+ * exactly), so that their bits depend on the members' values and order only: not on time, buckets, or on whether an all-reduce or a
+ * reduce-scatter followed by an all-gather was asked for.
+ */
+#ifndef PHALANX_PARALLEL_COMM_H
+#define PHALANX_PARALLEL_COMM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "memory/dtype.h"
+#include "memory/status.h"
+
+typedef struct comm comm;
+typedef struct comm_group comm_group;
+
+/* ---- the job ---- */
+
+/* Join the job this process was launched in (mpirun, srun or another PMI launcher, recognised by its environment); a
+ * process launched alone becomes rank 0 of 1 and never touches MPI. */
+status comm_open(comm **out);
+/* Leave it, orderly: waits for every rank to do the same. All groups must have been closed. */
+void comm_close(comm *c);
+/* End the whole job at once, with exit status `code`. */
+_Noreturn void comm_abort(comm *c, int code);
+
+int comm_rank(const comm *c);
+int comm_ranks(const comm *c);
+int comm_local_rank(const comm *c);  /* among the ranks of this node */
+int comm_local_ranks(const comm *c); /* how many they are */
+const char *comm_backend_name(const comm *c);
+comm_group *comm_world(comm *c); /* all ranks; owned by `c` */
+
+/* The world rank this process waits for just now inside comm_wait, or -1. Safe from any thread: the watchdog asks. */
+int comm_waiting_for(const comm *c);
+
+/* ---- groups ---- */
+
+/* Collective over the members: world ranks, ascending. A process that is not a member takes no part and gets NULL. */
+status comm_group_open(comm_group **out, comm *c, const int *members, int count);
+void comm_group_close(comm_group *g);
+int comm_group_ranks(const comm_group *g);
+int comm_group_me(const comm_group *g);                 /* this process's index among the members */
+int comm_group_member(const comm_group *g, int member); /* its world rank */
+
+/* ---- operations ---- */
+
+typedef enum comm_kind {
+    COMM_ALL_REDUCE,     /* receive[count] = sum over members of send[count] */
+    COMM_ALL_GATHER,     /* receive[count] = the members' parts, in order; send = this member's part */
+    COMM_REDUCE_SCATTER, /* receive = this member's part of the sum of send[count] */
+    COMM_BROADCAST, /* receive[count] = the root's send[count]; `peer` is the root; at the root send may equal receive */
+    COMM_SEND,      /* send[count] to `peer` */
+    COMM_RECEIVE,   /* receive[count] from `source` */
+    COMM_EXCHANGE, /* send[count] to `peer`, and receive[receive_count] from `source`: one call, no order between them */
+    COMM_KINDS,
+} comm_kind;
+
+/* `count` is the whole tensor's number of elements. Parts: member i owns counts[i] elements (they sum to count), in order; NULL
+ * divides evenly, the first count % n members getting one element more (comm_part). In place means: all-reduce and broadcast send == receive;
+ * all-gather send == receive + own offset; reduce-scatter receive == send + own offset. Other overlap is a mistake.
+ * Reductions take fp32, bf16, fp16, fp64, int32 and int64; everything else takes every type (uint8 for bytes). */
+typedef struct comm_call {
+    comm_kind kind;
+    comm_group *group;
+    dtype type;
+    const void *send;
+    void *receive;
+    int64_t count;
+    const int64_t *counts; /* [members] or NULL; must live until the end of the operation */
+    int64_t receive_count; /* COMM_EXCHANGE only */
+    int peer;              /* member index: where a send goes, or the root */
+    int source;            /* member index: where a receive comes from */
+    void *scratch;         /* comm_scratch_bytes() bytes, 64-byte aligned; NULL where that is 0 */
+    void *stream;          /* of a device backend; NULL on the host */
+} comm_call;
+
+/* Caller-owned, of fixed size, may not move while the operation is in flight. Zero bytes mean: nothing in flight, and such a
+ * request tests true. */
+typedef struct comm_request {
+    comm_group *group;
+    void *flight; /* the backend's record */
+} comm_request;
+
+void comm_start(comm_request *out, const comm_call *call);
+/* true once the operation is complete (and from then on); moves bytes of every operation in flight */
+bool comm_test(comm_request *r);
+void comm_wait(comm_request *r);
+/* start and wait */
+void comm_run(const comm_call *call);
+/* Move what can be moved, without waiting: the executor calls this between ops. */
+void comm_progress(comm *c);
+/* Have a thread of this process do so, too, until the next call says false or the comm is closed. */
+status comm_progress_thread(comm *c, bool on);
+
+/* ---- arithmetic of an operation, without a job: what the planner uses ---- */
+
+/* Who makes the call, as far as sizes go: `members` in the group, the caller's index `me`. */
+typedef struct comm_shape {
+    comm_kind kind;
+    dtype type;
+    int members, me;
+    int64_t count;
+    const int64_t *counts; /* NULL: even */
+    int64_t receive_count;
+    int peer; /* the root of a broadcast */
+} comm_shape;
+
+comm_shape comm_call_shape(const comm_call *call);
+/* offset and count of a member's part */
+void comm_part(int64_t *offset, int64_t *count, const comm_shape *shape, int member);
+int64_t comm_scratch_bytes(const comm_shape *shape);     /* of the host backends */
+int64_t comm_expected_bytes(const comm_shape *shape);    /* this member sends */
+int64_t comm_expected_messages(const comm_shape *shape); /* this member sends */
+/* The least that all members together must send: all-reduce 2 (n-1) x bytes (a share of 2 (n-1)/n each),
+ * all-gather, reduce-scatter and broadcast (n-1) x bytes, send its bytes. */
+int64_t comm_minimum_bytes(const comm_shape *shape);
+
+/* ---- counters, kept where messages are handed over ---- */
+
+int64_t comm_bytes_sent(const comm_group *g);
+int64_t comm_messages_sent(const comm_group *g);
+int64_t comm_bytes_received(const comm_group *g); /* arrived in full */
+
+/* ---- start-up: blocking, small ---- */
+
+void comm_barrier(comm_group *g);
+void comm_broadcast_bytes(comm_group *g, void *data, int64_t bytes, int root);
+/* out [members][bytes] */
+void comm_all_gather_bytes(comm_group *g, void *out, const void *mine, int64_t bytes);
+/* Did it work everywhere? If any member failed, all get the first failing member's code and message, "rank 3: ..." */
+status comm_all_status(comm_group *g, status mine);
+
+#endif

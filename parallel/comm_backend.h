@@ -1,0 +1,60 @@
+/* What a communication backend is: a small table of functions behind comm.h, which only comm.c and the backends see.
+ *
+ * `self` serves a process alone and every group of one; `mpi` is comm_mpi.c; a device backend (NCCL) lives in its own shared
+ * object, fills in the same table, opens its groups through the MPI group's blocking helpers, and ignores scratch.
+ */
+#ifndef PHALANX_PARALLEL_COMM_BACKEND_H
+#define PHALANX_PARALLEL_COMM_BACKEND_H
+
+#include <stdatomic.h>
+
+#include "parallel/comm.h"
+
+typedef struct comm_backend {
+    const char *name;
+    status (*open)(comm *c); /* fills in rank, ranks, local_rank, local_ranks, state */
+    void (*close)(comm *c);
+    void (*abort)(comm *c, int code);
+    status (*group_open)(comm_group *g); /* collective over the members */
+    void (*group_close)(comm_group *g);
+    void (*start)(comm_request *out, const comm_call *call); /* out->flight NULL: complete already */
+    bool (*test)(comm_request *r);                           /* only with a flight; clears it when complete */
+    void (*wait)(comm_request *r);
+    void (*progress)(comm *c);
+    status (*progress_thread)(comm *c, bool on);
+} comm_backend;
+
+struct comm {
+    const comm_backend *backend;
+    void *state;
+    int rank, ranks, local_rank, local_ranks;
+    int groups; /* open, the world's not counted */
+    comm_group *world;
+    _Atomic int waiting_for; /* world rank, or -1 */
+};
+
+struct comm_group {
+    comm *owner;
+    const comm_backend *backend; /* the owner's, or self for one member */
+    void *state;
+    int count, me;
+    int *members; /* [count] world ranks */
+    _Atomic int64_t bytes_sent, messages_sent, bytes_received;
+};
+
+extern const comm_backend comm_self_backend;
+extern const comm_backend comm_mpi_backend;
+
+/* Messages are cut into segments, so that summing overlaps receiving and one step of progress stays short; each
+ * peer has at most `window` segments under way in each direction. Both depend on the number of members only. */
+typedef struct comm_cut {
+    int64_t segment; /* bytes */
+    int window;
+} comm_cut;
+
+comm_cut comm_segments(int members);
+/* Members to which `me` passes a broadcast on, as a binomial tree rooted in `root`: written to children[31], returns how
+ * many; *parent is -1 at the root. */
+int comm_tree(int *children, int *parent, int members, int me, int root);
+
+#endif

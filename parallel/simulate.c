@@ -1,0 +1,185 @@
+/* Event-driven replay of a schedule: what simulate.h promises. */
+#include "parallel/simulate.h"
+
+#include <stdlib.h>
+
+#include "memory/log.h"
+
+/* The times at which results exist where they are made; negative: not yet. */
+typedef struct replay {
+    const schedule *s;
+    const simulate_cost *costs;
+    double hop;
+    double *forward, *cotangent; /* [stages * chunks][microbatches] */
+    int *done;                   /* [stages] */
+    double *free_at;             /* [stages] */
+} replay;
+
+static double *entry(const replay *r, double *table, int global_chunk, int microbatch)
+{
+    return &table[(long)global_chunk * r->s->microbatches + microbatch];
+}
+
+static double length_of(const replay *r, int stage, action a)
+{
+    const simulate_cost *c = &r->costs[schedule_global_chunk(r->s, stage, a.chunk)];
+    const double lengths[ACTION_KINDS] = {[ACTION_FORWARD] = c->forward,
+                                          [ACTION_BACKWARD] = c->input + c->weight,
+                                          [ACTION_BACKWARD_INPUT] = c->input,
+                                          [ACTION_BACKWARD_WEIGHT] = c->weight};
+    return lengths[a.kind];
+}
+
+/* When the inputs of the stage's next action are at hand; negative if not known yet. */
+static double ready_at(const replay *r, int stage, action a)
+{
+    int g = schedule_global_chunk(r->s, stage, a.chunk), last = r->s->stages * r->s->chunks - 1;
+    double hop = r->s->stages > 1 ? r->hop : 0;
+    if (a.kind == ACTION_BACKWARD_WEIGHT)
+        return *entry(r, r->cotangent, g, a.microbatch);
+    if (a.kind != ACTION_FORWARD && *entry(r, r->forward, g, a.microbatch) < 0)
+        return -1;
+    if (g == (a.kind == ACTION_FORWARD ? 0 : last))
+        return 0;
+    double made = a.kind == ACTION_FORWARD ? *entry(r, r->forward, g - 1, a.microbatch)
+                                           : *entry(r, r->cotangent, g + 1, a.microbatch);
+    return made < 0 ? -1 : made + hop;
+}
+
+/* Perform the stage's next action if its inputs are known. */
+static bool advance(replay *r, simulation *out, int stage)
+{
+    const schedule *s = r->s;
+    int i = r->done[stage];
+    if (i == s->counts[stage])
+        return false;
+    action a = s->actions[stage][i];
+    double start = ready_at(r, stage, a);
+    if (start < 0)
+        return false;
+    start = start > r->free_at[stage] ? start : r->free_at[stage];
+    double end = start + length_of(r, stage, a);
+    int g = schedule_global_chunk(s, stage, a.chunk);
+    if (a.kind == ACTION_FORWARD)
+        *entry(r, r->forward, g, a.microbatch) = end;
+    else if (a.kind != ACTION_BACKWARD_WEIGHT)
+        *entry(r, r->cotangent, g, a.microbatch) = end;
+    out->spans[stage][i] = (simulate_span){start, end};
+    out->stages[stage].busy += end - start;
+    if (end > start && (out->shortest <= 0 || end - start < out->shortest))
+        out->shortest = end - start;
+    r->free_at[stage] = end;
+    r->done[stage]++;
+    return true;
+}
+
+/* Actions of a stage do not overlap, so that walking its list is walking through time. */
+static void measure_memory(simulate_stage *out, const schedule *s, int stage, double weight_share)
+{
+    int in_flight = 0, deferred = 0;
+    for (int i = 0; i < s->counts[stage]; i++) {
+        int kind = s->actions[stage][i].kind;
+        in_flight += kind == ACTION_FORWARD;
+        double peak = (in_flight + weight_share * deferred) / s->chunks;
+        if (in_flight > out->in_flight)
+            out->in_flight = in_flight;
+        if (peak > out->peak) {
+            out->peak = peak;
+            out->deferred = deferred;
+        }
+        in_flight -= kind == ACTION_BACKWARD || kind == ACTION_BACKWARD_INPUT;
+        deferred += (kind == ACTION_BACKWARD_INPUT) - (kind == ACTION_BACKWARD_WEIGHT);
+    }
+}
+
+static void measure(simulation *out, const schedule *s, double weight_share)
+{
+    double idle = 0;
+    for (int stage = 0; stage < s->stages; stage++) {
+        simulate_stage *st = &out->stages[stage];
+        st->idle = out->length - st->busy;
+        st->bubble = out->length > 0 ? st->idle / out->length : 0;
+        idle += st->idle;
+        measure_memory(st, s, stage, weight_share);
+    }
+    out->bubble = out->length > 0 ? idle / (s->stages * out->length) : 0;
+}
+
+static status run_all(replay *r, simulation *out)
+{
+    const schedule *s = r->s;
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int stage = 0; stage < s->stages; stage++)
+            while (advance(r, out, stage))
+                moved = true;
+    }
+    for (int stage = 0; stage < s->stages; stage++) {
+        if (r->done[stage] < s->counts[stage]) {
+            char text[SCHEDULE_DESCRIPTION_BYTES];
+            return status_fail(STATUS_FAILED, "stage %d, position %d, %s: it waits for ever", stage, r->done[stage],
+                               schedule_describe(text, s->actions[stage][r->done[stage]]));
+        }
+        if (r->free_at[stage] > out->length)
+            out->length = r->free_at[stage];
+    }
+    return STATUS_OK;
+}
+
+status simulate_run(simulation *out, const schedule *s, const simulate_cost *costs, double hop, double weight_share)
+{
+    long pairs = (long)s->stages * s->chunks * s->microbatches;
+    replay r = {.s = s, .costs = costs, .hop = hop};
+    r.forward = must_alloc(sizeof(double) * pairs);
+    r.cotangent = must_alloc(sizeof(double) * pairs);
+    r.done = must_calloc(s->stages, sizeof *r.done);
+    r.free_at = must_calloc(s->stages, sizeof *r.free_at);
+    for (long i = 0; i < pairs; i++)
+        r.forward[i] = r.cotangent[i] = -1;
+
+    simulation sim = {.schedule = s};
+    sim.stages = must_calloc(s->stages, sizeof *sim.stages);
+    sim.spans = must_calloc(s->stages, sizeof *sim.spans);
+    for (int stage = 0; stage < s->stages; stage++)
+        sim.spans[stage] = must_calloc(s->counts[stage] + 1, sizeof **sim.spans);
+    status result = run_all(&r, &sim);
+    if (result == STATUS_OK) {
+        measure(&sim, s, weight_share);
+        *out = sim;
+    } else {
+        simulate_free(&sim);
+    }
+    free(r.forward);
+    free(r.cotangent);
+    free(r.done);
+    free(r.free_at);
+    return result;
+}
+
+status simulate_uniform(simulation *out, const schedule *s, simulate_cost cost, double hop, double weight_share)
+{
+    int n = s->stages * s->chunks;
+    simulate_cost *costs = must_alloc(sizeof *costs * n);
+    for (int i = 0; i < n; i++)
+        costs[i] = cost;
+    status result = simulate_run(out, s, costs, hop, weight_share);
+    free(costs);
+    return result;
+}
+
+void simulate_free(simulation *sim)
+{
+    if (!sim)
+        return;
+    for (int stage = 0; sim->spans && stage < sim->schedule->stages; stage++)
+        free(sim->spans[stage]);
+    free(sim->spans);
+    free(sim->stages);
+    *sim = (simulation){0};
+}
+
+double simulate_formula(const schedule *s, simulate_cost whole)
+{
+    double weight = s->kind == SCHEDULE_ZB_H1 ? -whole.weight : whole.weight;
+    return (s->stages - 1) * (whole.forward + whole.input + weight) / s->chunks;
+}

@@ -1,0 +1,221 @@
+/* The shapes of models: published parameter counts, and impossible sizes refused by name. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "models/presets.h"
+
+static void presets_have_the_published_number_of_parameters(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        int64_t parameters;
+    } published[] = {
+        {"gpt2-124m", 124439808}, {"gpt2-355m", 354823168},   {"gpt2-774m", 774030080},     {"gpt2-1558m", 1557611200},
+        {"llama-15m", 15191712},  {"llama-160m", 162417408},  {"llama-1b", 1235814400},     {"llama-7b", 6738415616},
+        {"llama-8b", 8030261248}, {"llama-70b", 70553706496}, {"llama-405b", 405853388800},
+    };
+    int count = (int)(sizeof published / sizeof *published);
+    assert_int_equal(count, presets_count());
+    for (int i = 0; i < count; i++) {
+        const preset *p = presets_find(published[i].name);
+        assert_non_null(p);
+        assert_int_equal(shape_parameters(&p->shape), published[i].parameters);
+    }
+    assert_null(presets_find("llama-9b"));
+}
+
+static void presets_are_possible_and_complete(void **state)
+{
+    (void)state;
+    for (int i = 0; i < presets_count(); i++) {
+        model_shape filled = presets_at(i)->shape;
+        assert_int_equal(shape_check(&filled), STATUS_OK);
+        shape_fill(&filled);
+        assert_memory_equal(&filled, &presets_at(i)->shape, sizeof filled);
+    }
+}
+
+/* Qwen2.5-0.5B and Qwen3-0.6B: the published sizes with biases, tied embeddings, and heads wider than hidden / heads. */
+static void traits_count_biases_and_head_norms(void **state)
+{
+    (void)state;
+    model_shape qwen2 = {.architecture = SHAPE_QWEN2,
+                         .layers = 24,
+                         .heads = 14,
+                         .kv_heads = 2,
+                         .head_size = 64,
+                         .hidden_size = 896,
+                         .ffn_size = 4864,
+                         .vocab_size = 151936,
+                         .max_sequence = 32768,
+                         .tied_embeddings = true};
+    assert_int_equal(shape_parameters(&qwen2), 494032768);
+    model_shape qwen3 = {.architecture = SHAPE_QWEN3,
+                         .layers = 28,
+                         .heads = 16,
+                         .kv_heads = 8,
+                         .head_size = 128,
+                         .hidden_size = 1024,
+                         .ffn_size = 3072,
+                         .vocab_size = 151936,
+                         .max_sequence = 40960,
+                         .tied_embeddings = true};
+    assert_int_equal(shape_parameters(&qwen3), 596049920);
+    model_shape mistral = {.architecture = SHAPE_MISTRAL,
+                           .layers = 32,
+                           .heads = 32,
+                           .kv_heads = 8,
+                           .head_size = 128,
+                           .hidden_size = 4096,
+                           .ffn_size = 14336,
+                           .vocab_size = 32000,
+                           .max_sequence = 32768};
+    assert_int_equal(shape_parameters(&mistral), 7241732096);
+}
+
+static void architectures_are_found_by_name(void **state)
+{
+    (void)state;
+    for (int a = 0; a < SHAPE_ARCHITECTURES; a++)
+        assert_int_equal(shape_architecture_named(shape_traits_of((shape_architecture)a)->name), a);
+    assert_int_equal(shape_architecture_named("bert"), SHAPE_ARCHITECTURES);
+}
+
+static void what_is_left_out_is_filled_in(void **state)
+{
+    (void)state;
+    model_shape s = {.architecture = SHAPE_LLAMA, .layers = 1, .heads = 32, .hidden_size = 4096};
+    shape_fill(&s);
+    assert_int_equal(s.head_size, 128);
+    assert_int_equal(s.kv_heads, 32);
+    assert_int_equal(s.ffn_size, 11008);
+    s = (model_shape){.architecture = SHAPE_GPT2, .layers = 1, .heads = 12, .hidden_size = 768};
+    shape_fill(&s);
+    assert_int_equal(s.ffn_size, 3072);
+}
+
+typedef struct impossible {
+    const char *message;
+    void (*spoil)(model_shape *);
+} impossible;
+
+static void no_layers(model_shape *s)
+{
+    s->layers = 0;
+}
+
+static void odd_kv_heads(model_shape *s)
+{
+    s->kv_heads = 5;
+}
+
+static void odd_head(model_shape *s)
+{
+    s->head_size = 63;
+}
+
+static void huge_heads(model_shape *s)
+{
+    s->heads = s->kv_heads = 1 << 16;
+    s->head_size = 1 << 12;
+}
+
+static void negative_window(model_shape *s)
+{
+    s->sliding_window = -1;
+}
+
+static void no_theta(model_shape *s)
+{
+    s->rope_theta = 0;
+}
+
+static void small_factor(model_shape *s)
+{
+    s->rope_scaling.factor = 0.5;
+}
+
+static void crossed_factors(model_shape *s)
+{
+    s->rope_scaling = (shape_rope_scaling){8, 4, 1, 8192};
+}
+
+static void no_original(model_shape *s)
+{
+    s->rope_scaling = (shape_rope_scaling){8, 1, 4, 0};
+}
+
+static void negative_epsilon(model_shape *s)
+{
+    s->norm_epsilon = -1;
+}
+
+static void certain_dropout(model_shape *s)
+{
+    s->dropout = 1;
+}
+
+static void impossible_sizes_are_refused_by_name(void **state)
+{
+    (void)state;
+    static const impossible cases[] = {
+        {"model.layers is 0: it must be from 1 to 16384", no_layers},
+        {"model.heads 32 must be a multiple of model.kv_heads 5", odd_kv_heads},
+        {"model.head_size is 63: rotary positions need an even size", odd_head},
+        {"model.heads 65536 x model.head_size 4096 must be at most 16777216", huge_heads},
+        {"model.sliding_window is -1: it must be from 0 to 1073741824", negative_window},
+        {"model.rope_theta is 0: it must be positive", no_theta},
+        {"model.rope_scaling.factor is 0.5: it must be at least 1, or 0 for none", small_factor},
+        {"model.rope_scaling: low_frequency_factor 4 must be positive and below high_frequency_factor 1",
+         crossed_factors},
+        {"model.rope_scaling.original_max_sequence is 0: give the sequence length before scaling", no_original},
+        {"model.norm_epsilon is -1: it must be above 0 and below 1", negative_epsilon},
+        {"train.dropout is 1: it must be at least 0 and below 1", certain_dropout},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        model_shape s = presets_find("llama-8b")->shape;
+        cases[i].spoil(&s);
+        assert_int_equal(shape_check(&s), STATUS_USAGE);
+        assert_string_equal(status_message(), cases[i].message);
+    }
+}
+
+/* The limits of shape_check are there so that this cannot overflow: the largest shape that passes still counts. */
+static void the_largest_possible_shape_counts_without_overflow(void **state)
+{
+    (void)state;
+    model_shape s = {.architecture = SHAPE_LLAMA,
+                     .layers = 1 << 14,
+                     .heads = 1 << 16,
+                     .kv_heads = 1 << 16,
+                     .head_size = 1 << 8,
+                     .hidden_size = 1 << 20,
+                     .ffn_size = 1 << 24,
+                     .vocab_size = INT32_MAX,
+                     .max_sequence = 1 << 30,
+                     .rope_theta = 1,
+                     .norm_epsilon = 1e-5};
+    assert_int_equal(shape_check(&s), STATUS_OK);
+    long double expected =
+        16384.0L * (7.0L * 1048576 * 16777216 + 2.0L * 1048576) + 2.0L * INT32_MAX * 1048576 + 1048576;
+    assert_true((long double)shape_parameters(&s) == expected);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(presets_have_the_published_number_of_parameters),
+        cmocka_unit_test(presets_are_possible_and_complete),
+        cmocka_unit_test(traits_count_biases_and_head_norms),
+        cmocka_unit_test(architectures_are_found_by_name),
+        cmocka_unit_test(what_is_left_out_is_filled_in),
+        cmocka_unit_test(impossible_sizes_are_refused_by_name),
+        cmocka_unit_test(the_largest_possible_shape_counts_without_overflow),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

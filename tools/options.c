@@ -1,0 +1,186 @@
+#include "tools/options.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "memory/log.h"
+#include "engine/nearest.h"
+
+/* "--tokens N", "--format huggingface|phalanx": as it stands in the help. */
+static int print_name(FILE *out, const options_row *row)
+{
+    int n = fprintf(out, "%s", row->name);
+    if (row->argument)
+        n += fprintf(out, " %s", row->argument);
+    for (int i = 0; row->kind == OPTIONS_CHOICE && row->choices[i]; i++)
+        n += fprintf(out, "%s%s", i ? "|" : " ", row->choices[i]);
+    return n;
+}
+
+void options_help(FILE *out, const options_command *c)
+{
+    fprintf(out, "usage: phalanx %s%s%s%s\n\n%s\n\n", c->name, c->rows ? " [options]" : "", *c->operands ? " " : "",
+            c->operands, c->summary);
+    fprintf(out, "Options:\n");
+    for (int i = 0; i < c->rows; i++) {
+        fprintf(out, "  ");
+        int width = print_name(out, &c->row[i]);
+        fprintf(out, "%*s%s\n", width < 26 ? 28 - width : 2, "", c->row[i].doc);
+    }
+    fprintf(out, "  %-28s%s\n", "-h, --help", "this text");
+    if (c->more_help) {
+        fputc('\n', out);
+        c->more_help(out);
+    }
+}
+
+static bool set_integer(const options_row *row, const char *text)
+{
+    char *end;
+    errno = 0;
+    long long value = strtoll(text, &end, 10);
+    if (end == text || *end || errno)
+        return false;
+    if ((row->low != 0 || row->high != 0) && ((double)value < row->low || (double)value > row->high))
+        return false;
+    *(int64_t *)row->into = value;
+    return true;
+}
+
+static bool set_number(const options_row *row, const char *text)
+{
+    char *end;
+    double value = strtod(text, &end);
+    if (end == text || *end || !isfinite(value))
+        return false;
+    if ((row->low != 0 || row->high != 0) && (value < row->low || value > row->high))
+        return false;
+    *(double *)row->into = value;
+    return true;
+}
+
+static bool set_text(const options_row *row, const char *text)
+{
+    *(const char **)row->into = text;
+    return true;
+}
+
+static bool set_choice(const options_row *row, const char *text)
+{
+    for (int i = 0; row->choices[i]; i++)
+        if (strcmp(row->choices[i], text) == 0) {
+            *(int *)row->into = i;
+            return true;
+        }
+    return false;
+}
+
+static const struct {
+    const char *expected;
+    bool (*set)(const options_row *, const char *);
+} kinds[] = {
+    [OPTIONS_FLAG] = {"nothing", NULL},          [OPTIONS_INTEGER] = {"an integer", set_integer},
+    [OPTIONS_NUMBER] = {"a number", set_number}, [OPTIONS_TEXT] = {"an argument", set_text},
+    [OPTIONS_CHOICE] = {"one of", set_choice},
+};
+
+static status wrong_value(const options_row *row, const char *text)
+{
+    char *expected = NULL;
+    size_t bytes;
+    FILE *out = open_memstream(&expected, &bytes);
+    MUST(out, "out of host memory");
+    fputs(kinds[row->kind].expected, out);
+    for (int i = 0; row->kind == OPTIONS_CHOICE && row->choices[i]; i++)
+        fprintf(out, "%s%s", i ? ", " : " ", row->choices[i]);
+    if ((row->low != 0 || row->high != 0) && isfinite(row->high))
+        fprintf(out, " from %.15g to %.15g", row->low, row->high);
+    else if (row->low != 0 || row->high != 0)
+        fprintf(out, ", at least %.15g", row->low);
+    fclose(out);
+    status s = text ? status_fail(STATUS_USAGE, "%s: expected %s, not \"%s\"", row->name, expected, text)
+                    : status_fail(STATUS_USAGE, "%s: expected %s after it", row->name, expected);
+    free(expected);
+    return s;
+}
+
+static const options_row *find(const options_command *c, const char *name, size_t length)
+{
+    for (int i = 0; i < c->rows; i++)
+        if (strncmp(c->row[i].name, name, length) == 0 && !c->row[i].name[length])
+            return &c->row[i];
+    return NULL;
+}
+
+static status unknown(const options_command *c, const char *text)
+{
+    char name[64];
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(text, "="), text);
+    nearest n = {.wanted = name};
+    for (int i = 0; i < c->rows; i++)
+        nearest_offer(&n, c->row[i].name);
+    nearest_offer(&n, "--help");
+    const char *meant = nearest_word(&n);
+    return meant ? status_fail(STATUS_USAGE, "unknown option %s; did you mean %s?", name, meant)
+                 : status_fail(STATUS_USAGE, "unknown option %s; `phalanx %s --help` lists them", name, c->name);
+}
+
+/* Sets one option; *at moves over its argument if that is a word of its own. */
+static status set_option(const options_command *c, int *at, int argc, char **argv)
+{
+    const char *text = argv[*at], *equals = strchr(text, '=');
+    const options_row *row = find(c, text, equals ? (size_t)(equals - text) : strlen(text));
+    if (!row)
+        return unknown(c, text);
+    if (row->kind == OPTIONS_FLAG) {
+        if (equals)
+            return status_fail(STATUS_USAGE, "%s takes no value", row->name);
+        *(bool *)row->into = true;
+        return STATUS_OK;
+    }
+    const char *value = equals ? equals + 1 : *at + 1 < argc ? argv[++*at] : NULL;
+    return value && kinds[row->kind].set(row, value) ? STATUS_OK : wrong_value(row, value);
+}
+
+static status check_operands(const options_command *c, int count, char **argv)
+{
+    if (count < c->least)
+        return status_fail(STATUS_USAGE, "expected %s; `phalanx %s --help` explains", c->operands, c->name);
+    if (c->most >= 0 && count > c->most)
+        return status_fail(STATUS_USAGE, "unexpected argument \"%s\"; `phalanx %s --help` explains", argv[c->most + 1],
+                           c->name);
+    return STATUS_OK;
+}
+
+int options_parse(const options_command *c, int *operands, int argc, char **argv)
+{
+    int count = 0;
+    bool ended = false;
+    status s = STATUS_OK;
+    for (int i = 1; i < argc && s == STATUS_OK; i++) {
+        const char *text = argv[i];
+        if (ended || text[0] != '-' || !text[1]) {
+            argv[++count] = argv[i];
+        } else if (strcmp(text, "--") == 0) {
+            ended = true;
+        } else if (strcmp(text, "--help") == 0 || strcmp(text, "-h") == 0) {
+            options_help(stdout, c);
+            return 0;
+        } else {
+            s = set_option(c, &i, argc, argv);
+        }
+    }
+    if (s == STATUS_OK)
+        s = check_operands(c, count, argv);
+    if (s != STATUS_OK) {
+        log_error("%s: %s", c->name, status_message());
+        return STATUS_USAGE;
+    }
+    *operands = count;
+    return OPTIONS_GO_ON;
+}

@@ -1,0 +1,48 @@
+/* Command lines of the subcommands: a table of options gives parsing, the complete --help and the messages for wrong
+ * usage. A row points at the variable it sets, whose value before is the default.
+ */
+#ifndef PHALANX_TOOLS_OPTIONS_H
+#define PHALANX_TOOLS_OPTIONS_H
+
+#include <stdio.h>
+
+#include "memory/status.h"
+
+typedef enum options_kind {
+    OPTIONS_FLAG,    /* bool *: no argument, sets true */
+    OPTIONS_INTEGER, /* int64_t *, within [low, high] */
+    OPTIONS_NUMBER,  /* double *, within [low, high] */
+    OPTIONS_TEXT,    /* const char **: points into argv */
+    OPTIONS_CHOICE,  /* int *: position in `choices`, which ends with NULL */
+} options_kind;
+
+typedef struct options_row {
+    const char *name;     /* "--tokens" */
+    options_kind kind;    /* */
+    const char *argument; /* "N", for the help; NULL for flags and choices */
+    const char *doc;      /* one line; says the default where it matters */
+    void *into;
+    double low, high; /* both 0: any */
+    const char *const *choices;
+} options_row;
+
+typedef struct options_command {
+    const char *name;     /* "generate" */
+    const char *operands; /* "CONFIG.yaml [key=value ...]", or "" */
+    const char *summary;  /* what it does, a sentence or a few lines */
+    int least, most;      /* number of operands; most < 0: any */
+    const options_row *row;
+    int rows;
+    void (*more_help)(FILE *out); /* printed after the options; may be NULL */
+} options_command;
+
+enum { OPTIONS_GO_ON = -1 };
+
+/* Reads argv[1..argc-1]: `--name value`, `--name=value`, `--` ends the options, a lone `-` is an operand. Returns
+ * OPTIONS_GO_ON with the operands moved to argv[1..*operands], or the status to exit with: 0 after --help, 2 after a
+ * message on stderr. */
+int options_parse(const options_command *command, int *operands, int argc, char **argv);
+
+void options_help(FILE *out, const options_command *command);
+
+#endif

@@ -15,7 +15,7 @@ SANITIZE ?=
 WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Wvla -Wundef -Wpointer-arith -Wwrite-strings \
             -Wformat=2 -Werror
 CWARNINGS := $(WARNINGS) -Wstrict-prototypes -Wmissing-prototypes
-PACKAGES := yaml-0.1 jansson libpcre2-8 zlib libzstd sentencepiece ompi-c
+PACKAGES := libutf8proc yaml-0.1 jansson libpcre2-8 zlib libzstd sentencepiece ompi-c
 PKG_CFLAGS := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(PACKAGES) 2>/dev/null))
 PKG_LIBS   := $(shell pkg-config --libs $(PACKAGES) 2>/dev/null)
 LIBS := $(PKG_LIBS) -ldnnl -ldl -lm -lpthread
@@ -51,7 +51,7 @@ $(BUILD)/%.o: %.cc
 	@echo "c++ $<"
 	@$(CXX) $(CXXFLAGS) -MMD -MP -c -o $@ $<
 
-$(BUILD)/tests/%: $(BUILD)/tests/%.o $(SUPPORT:%.c=$(BUILD)/%.o) $(BUILD)/libphalanx.a
+$(BUILD)/tests/%: $(BUILD)/tests/%.o $(SUPPORT:%.c=$(BUILD)/%.o) $(BUILD)/tools/options.o $(BUILD)/libphalanx.a
 	$(CXX) -fopenmp $(SANITIZE) -o $@ $^ -lcmocka $(LIBS)
 
 # The interposer of promise 1: never sanitized itself.

@@ -78,8 +78,6 @@ static void derive(config *c)
         derive_shape(c);
     if (!given(c, "train.precision"))
         c->train.precision = c->train.device == CONFIG_CUDA || cpu_has_bf16() ? CONFIG_BF16 : CONFIG_FP32;
-    if (!given(c, "parallel.schedule"))
-        c->parallel.schedule = c->parallel.virtual_stages > 1 ? CONFIG_INTERLEAVED : CONFIG_1F1B;
 }
 
 /* --- the sizes of the model --------------------------------------------------------------------------------------- */
@@ -136,9 +134,8 @@ void config_take_shape(config *c, const model_shape *shape)
 
 /* --- load and free ------------------------------------------------------------------------------------------------ */
 
-static status fill_in(config *c, int overrides, char *const *override)
+static status fill_in(config *c)
 {
-    TRY(config_read_overrides(c, overrides, override));
     if (c->model.preset && c->model.config)
         return status_fail(STATUS_USAGE, "model.preset and model.config both name the sizes; keep one");
     derive(c);
@@ -151,7 +148,9 @@ status config_parse(config *out, const char *name, const char *text, size_t byte
     set_defaults(&c);
     status s = config_read_text(&c, name, text, bytes);
     if (s == STATUS_OK)
-        s = fill_in(&c, overrides, override);
+        s = config_read_overrides(&c, overrides, override);
+    if (s == STATUS_OK && (s = fill_in(&c)) != STATUS_OK && *name)
+        s = status_context(s, "%s", name);
     if (s == STATUS_OK)
         *out = c;
     else

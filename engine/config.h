@@ -18,6 +18,7 @@
 typedef enum config_precision { CONFIG_FP32, CONFIG_BF16, CONFIG_FP16 } config_precision;
 typedef enum config_device { CONFIG_CPU, CONFIG_CUDA, CONFIG_AUTO } config_device;
 typedef enum config_optimizer { CONFIG_ADAMW } config_optimizer;
+/* In the order of schedule_kind (parallel/schedule.h). */
 typedef enum config_schedule { CONFIG_GPIPE, CONFIG_1F1B, CONFIG_INTERLEAVED, CONFIG_ZB_H1 } config_schedule;
 typedef enum config_when { CONFIG_EACH_STEP, CONFIG_EACH_MICRO_BATCH } config_when; /* zero_gather, zero_reduce */
 typedef enum config_recompute { CONFIG_KEEP, CONFIG_SELECTIVE, CONFIG_FULL } config_recompute;

@@ -2,6 +2,10 @@
  * The messages name keys, not lines: a broken rule is rarely the fault of one line. */
 #include <inttypes.h>
 
+#include <stdlib.h>
+
+#include "memory/log.h"
+#include "parallel/partition.h"
 #include "engine/config.h"
 
 static status check_named(const config *c)
@@ -67,37 +71,23 @@ static status check_tensor(const config *c)
     return STATUS_OK;
 }
 
-static status check_layers(const config *c, int64_t chunks)
-{
-    const config_integers *list = &c->parallel.layers_per_stage;
-    int64_t sum = 0;
-    for (int i = 0; i < list->count; i++)
-        sum += list->item[i];
-    if (list->count && list->count != chunks)
-        return status_fail(
-            STATUS_USAGE, "parallel.layers_per_stage has %d numbers for pipeline %d x virtual_stages %d: give %" PRId64,
-            list->count, c->parallel.pipeline, c->parallel.virtual_stages, chunks);
-    if (list->count && sum != c->model.shape.layers)
-        return status_fail(STATUS_USAGE, "parallel.layers_per_stage sums to %" PRId64 ", but model.layers is %d", sum,
-                           c->model.shape.layers);
-    /* The embedding and the head can fill a run of layers of their own. */
-    if (!list->count && chunks > (int64_t)c->model.shape.layers + 2)
-        return status_fail(STATUS_USAGE,
-                           "parallel.pipeline %d x virtual_stages %d leaves runs without work: model.layers is only %d",
-                           c->parallel.pipeline, c->parallel.virtual_stages, c->model.shape.layers);
-    return STATUS_OK;
-}
-
+/* The division itself is parallel/partition.h's; here it is only asked whether there is one. */
 static status check_pipeline(const config *c)
 {
-    int virtual_stages = c->parallel.virtual_stages;
-    if (virtual_stages > 1 && c->parallel.schedule != CONFIG_INTERLEAVED)
+    const config_integers *list = &c->parallel.layers_per_stage;
+    int virtual_stages = c->parallel.pipeline > 1 ? c->parallel.virtual_stages : 1;
+    int64_t chunks = (int64_t)c->parallel.pipeline * virtual_stages;
+    if (chunks > c->model.shape.layers)
         return status_fail(STATUS_USAGE,
-                           "parallel.virtual_stages %d needs parallel.schedule interleaved, not %s: change one",
-                           virtual_stages, config_word(c, "parallel.schedule"));
-    if (virtual_stages > 1 && c->parallel.pipeline == 1)
-        return status_fail(STATUS_USAGE, "parallel.virtual_stages %d needs parallel.pipeline above 1", virtual_stages);
-    return check_layers(c, (int64_t)c->parallel.pipeline * virtual_stages);
+                           "parallel.pipeline %d x virtual_stages %d leaves runs without a layer: model.layers is %d",
+                           c->parallel.pipeline, virtual_stages, c->model.shape.layers);
+    if (!list->count)
+        return STATUS_OK;
+    int *counts = must_calloc((unsigned long)chunks, sizeof *counts);
+    status s =
+        partition_given(counts, list->item, list->count, c->model.shape.layers, c->parallel.pipeline, virtual_stages);
+    free(counts);
+    return s;
 }
 
 static status check_data(const config *c, int data)

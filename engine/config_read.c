@@ -88,7 +88,7 @@ static status walk(reader *r, const char *path, const yaml_node_t *key, yaml_nod
         return unknown(r, path, key);
     if (value->type == YAML_MAPPING_NODE)
         return walk_map(r, path, value);
-    if (value->type == YAML_SCALAR_NODE && value->data.scalar.length == 0)
+    if (config_value_is_null(value))
         return STATUS_OK; /* a section whose keys are all commented out */
     const char *what = *path ? path : "a configuration";
     return at(r, place(r, key), status_fail(STATUS_USAGE, "%s is a section: expected keys with values under it", what));

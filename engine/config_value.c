@@ -17,9 +17,13 @@ void config_value_quote(char out[CONFIG_VALUE_QUOTE], const char *text)
     int n = 0;
     for (; text[n] && n < CONFIG_VALUE_QUOTE - 1; n++)
         out[n] = iscntrl((unsigned char)text[n]) ? '?' : text[n];
-    if (text[n])
-        memcpy(out + n - 3, "...", 3);
     out[n] = 0;
+    if (text[n]) {
+        n -= 3;
+        while (n > 0 && ((unsigned char)text[n] & 0xC0) == 0x80) /* do not cut a UTF-8 sequence */
+            n--;
+        strcpy(out + n, "...");
+    }
 }
 
 /* What a node is, for "expected ..., not ...". */
@@ -66,7 +70,7 @@ static const char *plain(const yaml_node_t *node)
     return node->type == YAML_SCALAR_NODE && node->data.scalar.style == YAML_PLAIN_SCALAR_STYLE ? scalar(node) : NULL;
 }
 
-static bool is_null(const yaml_node_t *node)
+bool config_value_is_null(const yaml_node_t *node)
 {
     const char *text = plain(node);
     return text && (!*text || strcmp(text, "~") == 0 || strcasecmp(text, "null") == 0);
@@ -202,16 +206,19 @@ static void print_size(FILE *out, const void *field, const config_row *row)
     print_long(out, field, row);
 }
 
-/* The fewest digits that read back to the same bits. */
+/* The fewest digits that read back to the same bits; with a point before the exponent, without which YAML libraries in
+ * other languages take the number for a string. */
 static void print_double(FILE *out, double value)
 {
     char text[32];
-    for (int digits = 1; digits <= 17; digits++) {
+    for (int digits = value == floor(value) && fabs(value) < 1e15 ? 15 : 1; digits <= 17; digits++) {
         snprintf(text, sizeof text, "%.*g", digits, value);
         if (strtod(text, NULL) == value)
             break;
     }
-    fputs(text, out);
+    int mantissa = (int)strcspn(text, "e");
+    bool point = text[mantissa] && !memchr(text, '.', (size_t)mantissa);
+    fprintf(out, "%.*s%s%s", mantissa, text, point ? ".0" : "", text + mantissa);
 }
 
 static void print_number(FILE *out, const void *field, const config_row *row)
@@ -282,7 +289,7 @@ static status set_string(void *field, const config_row *row, yaml_document_t *d,
     if (!text)
         return refuse(row, node);
     free(*(char **)field);
-    if (is_null(node))
+    if (config_value_is_null(node))
         text = row->fallback;
     *(char **)field = text ? must_strdup(text) : NULL;
     return STATUS_OK;
@@ -294,7 +301,7 @@ static status set_preset(void *field, const config_row *row, yaml_document_t *d,
     nearest n = {.wanted = text ? text : ""};
     for (int i = 0; i < presets_count(); i++)
         nearest_offer(&n, presets_at(i)->name);
-    if (!text || (!is_null(node) && !presets_find(text)))
+    if (!text || (!config_value_is_null(node) && !presets_find(text)))
         return refuse_word(row, node, &n);
     return set_string(field, row, d, node);
 }
@@ -325,16 +332,21 @@ static bool printable(unsigned point)
     return point < 0xD800 || (point >= 0xE000 && point <= 0xFFFD) || point >= 0x10000;
 }
 
-static void print_text(FILE *out, const char *text)
+/* Text that is itself without quotes, here and in other YAML libraries. */
+static bool is_plain(const char *text)
 {
     static const char simple[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./-";
-    if (!text) {
-        fputs("null", out);
-        return;
-    }
-    if ((isalnum((unsigned char)*text) || *text == '/') && text[strspn(text, simple)] == 0 &&
-        strcasecmp(text, "null") != 0) {
-        fputs(text, out);
+    static const char *const taken[] = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"};
+    for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
+        if (strcasecmp(text, taken[i]) == 0)
+            return false;
+    return (isalpha((unsigned char)*text) || *text == '/') && !text[strspn(text, simple)];
+}
+
+static void print_text(FILE *out, const char *text)
+{
+    if (!text || is_plain(text)) {
+        fputs(text ? text : "null", out);
         return;
     }
     fputc('"', out);
@@ -416,7 +428,8 @@ static status set_sources(void *field, const config_row *row, yaml_document_t *d
 {
     config_sources list = {0};
     bool sequence = node->type == YAML_SEQUENCE_NODE;
-    long count = sequence ? node->data.sequence.items.top - node->data.sequence.items.start : !is_null(node);
+    long count =
+        sequence ? node->data.sequence.items.top - node->data.sequence.items.start : !config_value_is_null(node);
     if (count)
         list.item = must_calloc((unsigned long)count, sizeof *list.item);
     status s = STATUS_OK;
@@ -458,7 +471,7 @@ static void free_integers(void *field)
 static status set_integers(void *field, const config_row *row, yaml_document_t *d, yaml_node_t *node)
 {
     config_integers list = {0};
-    if (node->type != YAML_SEQUENCE_NODE && !is_null(node))
+    if (node->type != YAML_SEQUENCE_NODE && !config_value_is_null(node))
         return refuse(row, node);
     bool sequence = node->type == YAML_SEQUENCE_NODE;
     long count = sequence ? node->data.sequence.items.top - node->data.sequence.items.start : 0;

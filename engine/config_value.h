@@ -21,6 +21,9 @@ void config_value_free(config *c, const config_row *row);
 void config_value_expected(FILE *out, const config_row *row);
 const char *config_value_type_name(const config_row *row);
 
+/* Nothing, ~ or null. */
+bool config_value_is_null(const yaml_node_t *node);
+
 /* What a user wrote, fit for one line of a message: cut, without control characters. */
 enum { CONFIG_VALUE_QUOTE = 64 };
 void config_value_quote(char out[CONFIG_VALUE_QUOTE], const char *text);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "memory/log.h"
+#include "engine/files/atomic.h"
 
 /* --- units -------------------------------------------------------------------------------------------------------- */
 
@@ -105,7 +106,7 @@ void report_header(FILE *out, const report_run *run)
 void report_columns(FILE *out)
 {
     fprintf(out, "%13s %9s %9s %9s %9s %9s %6s %10s %9s\n", "step", "loss", "norm", "lr", "tokens/s", "TFLOP/s", "MFU",
-            "memory", "left");
+            "memory", "ETA");
     fflush(out);
 }
 
@@ -203,14 +204,10 @@ status report_summary(const char *path, const report_summary_values *v)
     for (int i = 0; i < v->ranks; i++)
         MUST(json_array_append_new(ranks, rank_object(&v->rank[i])) == 0, "out of host memory");
     MUST(json_object_set_new(root, "ranks", ranks) == 0, "out of host memory");
-    char *temporary = must_format("%s.tmp", path);
-    FILE *out = fopen(temporary, "w");
-    bool good = out && json_dumpf(root, out, JSON_FLAGS | JSON_INDENT(2)) == 0 && fputc('\n', out) != EOF;
-    good = (!out || fclose(out) == 0) && good && rename(temporary, path) == 0;
-    status s = good ? STATUS_OK : status_fail(STATUS_FAILED, "%s: cannot write: %s", path, strerror(errno));
-    if (!good)
-        remove(temporary);
-    free(temporary);
+    char *text = json_dumps(root, JSON_FLAGS | JSON_INDENT(2));
+    MUST(text, "out of host memory");
+    status s = atomic_replace(path, text, (int64_t)strlen(text));
+    free(text);
     json_decref(root);
     return s;
 }

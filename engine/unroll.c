@@ -9,6 +9,7 @@
 #include "parallel/lowering.h"
 #include "parallel/schedule_check.h"
 #include "parallel/lowering_check.h"
+#include "parallel/simulate.h"
 
 static layer_inputs inputs_of(recorder *r, compiled *c)
 {
@@ -251,9 +252,13 @@ status unroll(compiled_program *out, compiled *c, const recorded *chunks, const 
 {
     unroller u;
     lowering l = {0};
+    simulation timing = {0};
     TRY(schedule_check(s));
-    TRY(lowering_make(&l, s, LOWERING_DEFAULTS));
-    status ok = lowering_check(&l, s);
+    /* The order of messages follows a simulation; any positive times are safe, and all ranks must use the same. */
+    TRY(simulate_uniform(&timing, s, (simulate_cost){1, 1, 1}, 0, 0));
+    status ok = lowering_make(&l, &timing, LOWERING_DEFAULTS);
+    if (ok == STATUS_OK)
+        ok = lowering_check(&l, s);
     if (ok == STATUS_OK) {
         open_unroller(&u, out, c, chunks, s->microbatches);
         int stage = c->options.grid.at[GRID_PIPELINE];
@@ -261,6 +266,7 @@ status unroll(compiled_program *out, compiled *c, const recorded *chunks, const 
         close_unroller(&u);
     }
     lowering_free(&l);
+    simulate_free(&timing);
     return ok;
 }
 

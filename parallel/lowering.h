@@ -6,12 +6,12 @@
  *
  * Why this cannot deadlock, even if a rank's communication is one serial queue and a message passes only when it heads the
  * queues of both its ranks: all messages of the pipeline are put into one global order, by the end of the action that
- * makes them in a simulation of the schedule; each rank launches its messages in that order. An action
- * waits only for messages made before it began, so those stand before any message it makes. Take the first
- * message of the global order that has not passed: all before it have, so the action that makes it has run,
- * nothing stands in front of it in either queue, and whatever its receiver does before launching the receive
- * waits only for messages before it. So it passes. Waiting for a send just before a later send is launched delays only
- * messages that are later in the order. lowering_check.h proves the same by replay, without this argument.
+ * makes them in a simulation of the schedule, and each rank launches its messages in that order. An action waits only for
+ * messages made before it began, so those stand before any message it makes. Take the first message of the global order
+ * that has not passed: all before it have, so the action that makes it has run, nothing stands in front of it in either
+ * queue, and whatever its receiver does before launching the receive waits only for messages before it. So it passes.
+ * Waiting for a send just before a later send is launched delays only messages that are later in the order.
+ * lowering_check.h proves the same by replay, without this argument.
  */
 #ifndef PHALANX_PARALLEL_LOWERING_H
 #define PHALANX_PARALLEL_LOWERING_H

@@ -122,6 +122,16 @@ bool launch_expect(launch *l, const char *text, double seconds)
     }
 }
 
+char *launch_output(const launch *l)
+{
+    return contents(l->out);
+}
+
+double launch_seconds(const launch *l)
+{
+    return now() - l->started;
+}
+
 launch_result launch_finish(launch *l)
 {
     for (look(l); !l->ended; look(l))

@@ -22,6 +22,9 @@ launch *launch_start(double limit_seconds, const char *format, ...) __attribute_
 /* Wait until standard output or standard error contains `text`; false after `seconds`, or when the command has ended
  * without saying it. */
 bool launch_expect(launch *l, const char *text, double seconds);
+/* While it runs: its standard output so far (a fresh string), and for how long it has run. */
+char *launch_output(const launch *l);
+double launch_seconds(const launch *l);
 launch_result launch_finish(launch *l);
 
 launch_result launch_run(double limit_seconds, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -165,9 +165,8 @@ static void what_is_left_out_follows_from_the_rest(void **state)
     assert_true(c.model.shape.tied_embeddings);
     assert_int_equal(c.train.sequence, 1024);
     config_free(&c);
-    c = must_parse(SMALL "parallel: {pipeline: 2, virtual_stages: 3}\ntrain: {device: cuda}\n");
+    c = must_parse(SMALL "train: {device: cuda}\n");
     assert_int_equal(c.train.sequence, 256);
-    assert_int_equal(c.parallel.schedule, CONFIG_INTERLEAVED);
     assert_int_equal(c.train.precision, CONFIG_BF16);
     config_free(&c);
 }
@@ -266,7 +265,6 @@ static void every_key_of_the_table_is_set_written_and_read_back(void **state)
         const config_row *row = config_table_row(i);
         assert_non_null(row->doc);
         assert_true(row->fallback || row->otherwise);
-        assert_true(config_table_is_section(strtok(strcpy((char[64]){0}, row->key), ".")));
         config c = {0}, again = {0};
         char *value = other_value(row, &defaults), *text = must_format("%s: %s\n", row->key, value);
         /* By itself, without the rules between keys. */
@@ -312,6 +310,21 @@ static void rows_do_not_overlap(void **state)
         }
 }
 
+static void every_section_is_found_behind_a_slip_of_the_finger(void **state)
+{
+    (void)state;
+    for (int i = 0; i < config_table_rows(); i++) {
+        const char *key = config_table_row(i)->key;
+        for (const char *dot = strchr(key, '.'); dot; dot = strchr(dot + 1, '.')) {
+            char *section = must_format("%.*s", (int)(dot - key), key), *slip = must_format("%sx", section);
+            assert_true(config_table_is_section(section));
+            assert_string_equal(config_table_nearest(slip), section);
+            free(section);
+            free(slip);
+        }
+    }
+}
+
 static int fields_differ(const config *a, const config *b)
 {
     char *one = config_text(a), *two = config_text(b);
@@ -343,6 +356,24 @@ static void the_effective_configuration_reads_back_to_itself(void **state)
         free(text);
         config_free(&again);
         config_free(&c);
+    }
+}
+
+static void numbers_are_written_as_people_write_them(void **state)
+{
+    (void)state;
+    static const struct {
+        double value;
+        const char *text;
+    } numbers[] = {{500000, "500000"},  {0, "0"},          {0.1, "0.1"},
+                   {3e-4, "0.0003"},    {1e-8, "1.0e-08"}, {1.0 / 3, "0.3333333333333333"},
+                   {1.5e-7, "1.5e-07"}, {100, "100"}};
+    const config_row *row = config_table_row(config_table_find("model.rope_theta"));
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        config c = {.model.shape.rope_theta = numbers[i].value};
+        char *text = config_value_text(&c, row);
+        assert_string_equal(text, numbers[i].text);
+        free(text);
     }
 }
 
@@ -465,7 +496,9 @@ int main(void)
         cmocka_unit_test(layouts_must_multiply_to_the_ranks),
         cmocka_unit_test(every_key_of_the_table_is_set_written_and_read_back),
         cmocka_unit_test(rows_do_not_overlap),
+        cmocka_unit_test(every_section_is_found_behind_a_slip_of_the_finger),
         cmocka_unit_test(the_effective_configuration_reads_back_to_itself),
+        cmocka_unit_test(numbers_are_written_as_people_write_them),
         cmocka_unit_test(resuming_lists_what_changed_and_refuses_what_may_not),
         cmocka_unit_test(help_names_every_key),
         cmocka_unit_test(the_example_configurations_are_valid),

@@ -149,6 +149,7 @@ status indexed_writer_close(indexed_writer *w)
 struct indexed {
     char *bin_path, *idx_path;
     mapping bin, idx;
+    bool borrowed; /* their bytes are the caller's */
     dtype type;
     int64_t sequences, documents, tokens;
     const uint8_t *lengths, *offsets, *boundaries; /* in the mapped index, not aligned */
@@ -251,17 +252,11 @@ static void find_starts(indexed *x)
         x->starts[i + 1] = x->starts[i] + load32(x->lengths, i);
 }
 
-status indexed_open(indexed **out, const char *prefix)
+/* Check both files, which `x` has by now, and hand it out; or close it. */
+static status finish_open(indexed **out, indexed *x)
 {
-    indexed *x = must_calloc(1, sizeof *x);
-    x->bin_path = must_format("%s.bin", prefix);
-    x->idx_path = must_format("%s.idx", prefix);
     bool end_to_end = true;
-    status s = mapping_open(&x->idx, x->idx_path);
-    if (s == STATUS_OK)
-        s = mapping_open(&x->bin, x->bin_path);
-    if (s == STATUS_OK)
-        s = check_header(x);
+    status s = check_header(x);
     if (s == STATUS_OK)
         s = check_boundaries(x);
     if (s == STATUS_OK)
@@ -272,8 +267,40 @@ status indexed_open(indexed **out, const char *prefix)
     }
     if (!end_to_end)
         find_starts(x);
-    mapping_forget(&x->idx, 0, x->idx.bytes);
     *out = x;
+    return STATUS_OK;
+}
+
+static indexed *make_indexed(const char *prefix)
+{
+    indexed *x = must_calloc(1, sizeof *x);
+    x->bin_path = must_format("%s.bin", prefix);
+    x->idx_path = must_format("%s.idx", prefix);
+    return x;
+}
+
+status indexed_parse(indexed **out, const void *idx, int64_t idx_bytes, const void *bin, int64_t bin_bytes,
+                     const char *prefix)
+{
+    indexed *x = make_indexed(prefix);
+    x->borrowed = true;
+    x->idx = (mapping){idx, idx_bytes};
+    x->bin = (mapping){bin, bin_bytes};
+    return finish_open(out, x);
+}
+
+status indexed_open(indexed **out, const char *prefix)
+{
+    indexed *x = make_indexed(prefix);
+    status s = mapping_open(&x->idx, x->idx_path);
+    if (s == STATUS_OK)
+        s = mapping_open(&x->bin, x->bin_path);
+    if (s != STATUS_OK) {
+        indexed_close(x);
+        return s;
+    }
+    TRY(finish_open(out, x));
+    mapping_forget(&x->idx, 0, x->idx.bytes);
     return STATUS_OK;
 }
 
@@ -281,8 +308,10 @@ void indexed_close(indexed *x)
 {
     if (!x)
         return;
-    mapping_close(&x->bin);
-    mapping_close(&x->idx);
+    if (!x->borrowed) {
+        mapping_close(&x->bin);
+        mapping_close(&x->idx);
+    }
     free(x->bin_path);
     free(x->idx_path);
     free(x->starts);

@@ -32,6 +32,9 @@ void indexed_writer_abandon(indexed_writer *w);
 typedef struct indexed indexed;
 
 status indexed_open(indexed **out, const char *prefix);
+/* The same from memory that outlives the result; `prefix` is for messages. */
+status indexed_parse(indexed **out, const void *idx, int64_t idx_bytes, const void *bin, int64_t bin_bytes,
+                     const char *prefix);
 void indexed_close(indexed *x);
 int64_t indexed_documents(const indexed *x);
 int64_t indexed_tokens(const indexed *x);

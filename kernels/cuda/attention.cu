@@ -128,7 +128,8 @@ attention_grad_q(T *dqkv, int64_t dqkv_pitch, const T *dy, const float *lse, con
         int32_t mine = key + lane;
         float ds = 0;
         if (mine <= query)
-            ds = expf(dot(q, k + mine * in.pitch, size) * in.scale - log_sum) * (dot(d, v + mine * in.pitch, size) - del);
+            ds = expf(dot(q, k + mine * in.pitch, size) * in.scale - log_sum) *
+                 (dot(d, v + mine * in.pitch, size) - del);
         add_rows(dq, ds, k + key * in.pitch, in.pitch, query + 1 - key < WARP ? query + 1 - key : WARP, size);
     }
     write_row(dqkv + (token + query) * dqkv_pitch + head * size, dq, in.scale, size);
@@ -197,7 +198,8 @@ attention_step(T *y, const T *k_cache, const T *v_cache, const T *qkv, const int
     SHARED(float, sums, DECODE_WARPS);
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, size = at.head_size;
     int head = (int)blockIdx.x, kv_head = head / (at.heads / at.kv_heads);
-    int64_t sample = blockIdx.y, pitch = (int64_t)at.kv_heads * size, cache = sample * capacity * pitch + kv_head * size;
+    int64_t sample = blockIdx.y, pitch = (int64_t)at.kv_heads * size,
+            cache = sample * capacity * pitch + kv_head * size;
     float *row = rows + warp * MOST_HEAD_SIZE;
     int32_t last = positions[sample], first = at.window > 0 && last >= at.window ? last - at.window + 1 : 0;
     stage_row(row, qkv + sample * (at.heads + 2 * at.kv_heads) * size + head * size, size);

@@ -126,10 +126,9 @@ int64_t launch_cross_entropy_scratch(int64_t tokens)
     return tokens * (int64_t)sizeof(float);
 }
 
-int launch_cross_entropy(void *stream, int type, float *loss, void *dlogits, const void *logits,
-                         const int32_t *targets, const float *stats, const void *scalars, int64_t shards,
-                         int64_t tokens, int64_t columns, int64_t count, int64_t first, bool accumulate,
-                         float *scratch)
+int launch_cross_entropy(void *stream, int type, float *loss, void *dlogits, const void *logits, const int32_t *targets,
+                         const float *stats, const void *scalars, int64_t shards, int64_t tokens, int64_t columns,
+                         int64_t count, int64_t first, bool accumulate, float *scratch)
 {
     int failed = tokens == 0 ? 0 : with_type(type, [&](auto t) {
         using T = decltype(t);

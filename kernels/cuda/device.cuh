@@ -28,10 +28,10 @@
 #ifdef __CUDACC__
 
 /* a kernel of at most `threads` threads a block, of which `blocks` should fit on one multiprocessor */
-#define KERNEL(threads, blocks)            __global__ void __launch_bounds__(threads, blocks)
-#define SHARED(type, name, count)          __shared__ __align__(16) type name[count]
-#define SHARED_DYNAMIC(name)               extern __shared__ __align__(128) unsigned char name[]
-#define UNROLL                             _Pragma("unroll")
+#define KERNEL(threads, blocks)                          __global__ void __launch_bounds__(threads, blocks)
+#define SHARED(type, name, count)                        __shared__ __align__(16) type name[count]
+#define SHARED_DYNAMIC(name)                             extern __shared__ __align__(128) unsigned char name[]
+#define UNROLL                                           _Pragma("unroll")
 #define LAUNCH(kernel, grid, block, shared, stream, ...) kernel<<<grid, block, shared, stream>>>(__VA_ARGS__)
 
 /* more dynamic shared memory than the default 48 KiB must be asked for, kernel by kernel */

@@ -88,9 +88,8 @@ DEVICE void multiply_columns(float (&c)[MT][D / 8][4], const float (&p)[MT][N / 
     UNROLL for (int n = 0; n < N; n += 16)
     {
         uint32_t left[MT][4];
-        UNROLL for (int m = 0; m < MT; m++)
-            UNROLL for (int i = 0; i < 4; i++)
-                left[m][i] = pack_two<T>(p[m][n / 8 + i / 2][i % 2 * 2], p[m][n / 8 + i / 2][i % 2 * 2 + 1]);
+        UNROLL for (int m = 0; m < MT; m++) UNROLL for (int i = 0; i < 4; i++) left[m][i] =
+            pack_two<T>(p[m][n / 8 + i / 2][i % 2 * 2], p[m][n / 8 + i / 2][i % 2 * 2 + 1]);
         UNROLL for (int d = 0; d < D; d += 16)
         {
             uint32_t right[4];
@@ -112,14 +111,13 @@ DEVICE void write_rows(T *to, int64_t pitch, int32_t first, int32_t end, T *tile
 {
     int lane = (int)threadIdx.x % WARP;
     warp_barrier();
-    UNROLL for (int m = 0; m < MT; m++)
-        UNROLL for (int d = 0; d < D / 8; d++)
-            UNROLL for (int half = 0; half < 2; half++)
-            {
-                uint32_t two = pack_two<T>(c[m][d][half * 2] * factor[m][half], c[m][d][half * 2 + 1] * factor[m][half]);
-                int row = a_row + m * 16 + half * 8 + lane / 4;
-                memcpy(static_cast<void *>(tile + row * STRIDE<D> + d * 8 + lane % 4 * 2), &two, sizeof two);
-            }
+    UNROLL for (int m = 0; m < MT; m++) UNROLL for (int d = 0; d < D / 8; d++)
+        UNROLL for (int half = 0; half < 2; half++)
+    {
+        uint32_t two = pack_two<T>(c[m][d][half * 2] * factor[m][half], c[m][d][half * 2 + 1] * factor[m][half]);
+        int row = a_row + m * 16 + half * 8 + lane / 4;
+        memcpy(static_cast<void *>(tile + row * STRIDE<D> + d * 8 + lane % 4 * 2), &two, sizeof two);
+    }
     warp_barrier();
     for (int i = lane; i < 16 * MT * (D / PIECE); i += WARP) {
         int row = a_row + i / (D / PIECE), column = i % (D / PIECE) * PIECE;

@@ -23,16 +23,15 @@ flash_grad_q(T *dqkv, int64_t dqkv_pitch, const T *dy, const float *lse, const f
     float scale = in.scale * LOG2_E;
     float out[MT][D / 8][4] = {}, lse_2[MT][2], del[MT][2], factor[MT][2];
     int32_t low[MT][2];
-    UNROLL for (int m = 0; m < MT; m++)
-        UNROLL for (int half = 0; half < 2; half++)
-        {
-            int32_t query = first + a_row + m * 16 + half * 8 + lane / 4;
-            bool valid = query < end;
-            lse_2[m][half] = valid ? lse[head * in.tokens + token + query] * LOG2_E : INFINITY;
-            del[m][half] = valid ? delta[head * in.tokens + token + query] : 0.0f;
-            low[m][half] = valid ? in.lowest(token, query) : 0;
-            factor[m][half] = in.scale;
-        }
+    UNROLL for (int m = 0; m < MT; m++) UNROLL for (int half = 0; half < 2; half++)
+    {
+        int32_t query = first + a_row + m * 16 + half * 8 + lane / 4;
+        bool valid = query < end;
+        lse_2[m][half] = valid ? lse[head * in.tokens + token + query] * LOG2_E : INFINITY;
+        del[m][half] = valid ? delta[head * in.tokens + token + query] : 0.0f;
+        low[m][half] = valid ? in.lowest(token, query) : 0;
+        factor[m][half] = in.scale;
+    }
     fetch_tile<D, M>(q_tile, in.q(token, head, D), in.pitch, first, end);
     fetch_tile<D, M>(dy_tile, dy + token * in.y_pitch + head * D, in.y_pitch, first, end);
     fetch_tile<D, N>(kv_tiles, k, in.pitch, key, end);
@@ -52,17 +51,15 @@ flash_grad_q(T *dqkv, int64_t dqkv_pitch, const T *dy, const float *lse, const f
         multiply_rows<D, N, MT>(score, q_tile, a_row, k_tile);
         multiply_rows<D, N, MT>(slope, dy_tile, a_row, v_tile);
         bool edge = key + N > first || key < low_last;
-        UNROLL for (int m = 0; m < MT; m++)
-            UNROLL for (int n = 0; n < N / 8; n++)
-                UNROLL for (int i = 0; i < 4; i++)
-                {
-                    int half = i / 2;
-                    int32_t at = key + n * 8 + pair + i % 2, query = first + a_row + m * 16 + half * 8 + lane / 4;
-                    float p = fast_exp2(score[m][n][i] * scale - lse_2[m][half]);
-                    if (edge && (at > query || at < low[m][half]))
-                        p = 0;
-                    score[m][n][i] = p * (slope[m][n][i] - del[m][half]);
-                }
+        UNROLL for (int m = 0; m < MT; m++) UNROLL for (int n = 0; n < N / 8; n++) UNROLL for (int i = 0; i < 4; i++)
+        {
+            int half = i / 2;
+            int32_t at = key + n * 8 + pair + i % 2, query = first + a_row + m * 16 + half * 8 + lane / 4;
+            float p = fast_exp2(score[m][n][i] * scale - lse_2[m][half]);
+            if (edge && (at > query || at < low[m][half]))
+                p = 0;
+            score[m][n][i] = p * (slope[m][n][i] - del[m][half]);
+        }
         multiply_columns<D, N, MT>(out, score, k_tile);
     }
     copy_wait<0>();
@@ -99,25 +96,24 @@ DEVICE void fetch_queries(T *tiles, query_facts<M> *facts, query_walk at, const 
 
 /* p^T of keys `key`.. against the stage's queries, from scores; ds^T from p and dp */
 template <int M>
-DEVICE void probabilities(float (&score)[M / 8][4], const query_facts<M> *facts, int32_t key, int32_t query, float scale)
+DEVICE void probabilities(float (&score)[M / 8][4], const query_facts<M> *facts, int32_t key, int32_t query,
+                          float scale)
 {
     int pair = (int)threadIdx.x % 4 * 2;
-    UNROLL for (int n = 0; n < M / 8; n++)
-        UNROLL for (int i = 0; i < 4; i++)
-        {
-            int column = n * 8 + pair + i % 2;
-            int32_t at = key + i / 2 * 8;
-            float p = fast_exp2(score[n][i] * scale - facts->lse_2[column]);
-            score[n][i] = at > query + column || at < facts->low[column] ? 0.0f : p;
-        }
+    UNROLL for (int n = 0; n < M / 8; n++) UNROLL for (int i = 0; i < 4; i++)
+    {
+        int column = n * 8 + pair + i % 2;
+        int32_t at = key + i / 2 * 8;
+        float p = fast_exp2(score[n][i] * scale - facts->lse_2[column]);
+        score[n][i] = at > query + column || at < facts->low[column] ? 0.0f : p;
+    }
 }
 
-template <int M>
-DEVICE void slopes(float (&p)[M / 8][4], const float (&dp)[M / 8][4], const query_facts<M> *facts)
+template <int M> DEVICE void slopes(float (&p)[M / 8][4], const float (&dp)[M / 8][4], const query_facts<M> *facts)
 {
     int pair = (int)threadIdx.x % 4 * 2;
-    UNROLL for (int n = 0; n < M / 8; n++)
-        UNROLL for (int i = 0; i < 4; i++) p[n][i] *= dp[n][i] - facts->delta[n * 8 + pair + i % 2];
+    UNROLL for (int n = 0; n < M / 8; n++) UNROLL for (int i = 0; i < 4; i++) p[n][i] *=
+        dp[n][i] - facts->delta[n * 8 + pair + i % 2];
 }
 
 /* dynamic shared memory: k[N], v[N], then twice q[M], dy[M]; grid (key blocks, kv_heads, samples). Large heads make dk and
@@ -136,12 +132,11 @@ flash_grad_kv(T *dqkv, int64_t dqkv_pitch, const T *dy, const float *lse, const 
     int32_t first = (int32_t)blockIdx.x * N, end = first + N < in.sequence ? first + N : in.sequence;
     float scale = in.scale * LOG2_E;
     float dk[MAKE_K ? MT : 1][D / 8][4] = {}, dv[MAKE_V ? MT : 1][D / 8][4] = {}, factor[MT][2], one[MT][2];
-    UNROLL for (int m = 0; m < MT; m++)
-        UNROLL for (int half = 0; half < 2; half++)
-        {
-            factor[m][half] = in.scale;
-            one[m][half] = 1;
-        }
+    UNROLL for (int m = 0; m < MT; m++) UNROLL for (int half = 0; half < 2; half++)
+    {
+        factor[m][half] = in.scale;
+        one[m][half] = 1;
+    }
     fetch_tile<D, N>(k_tile, in.k(token, kv_head, D), in.pitch, first, end);
     fetch_tile<D, N>(v_tile, in.v(token, kv_head, D), in.pitch, first, end);
     query_walk at = {kv_head * group, first / M * M};
@@ -155,8 +150,8 @@ flash_grad_kv(T *dqkv, int64_t dqkv_pitch, const T *dy, const float *lse, const 
         if (next.query >= in.sequence || in.lowest(token, next.query) >= end)
             next = {at.head + 1, first / M * M};
         if (next.head < last_head)
-            fetch_queries<T, D, M>(tiles + (stage ^ 1) * 2 * M * STRIDE<D>, facts + (stage ^ 1), next, dy, lse, delta, in,
-                                   token);
+            fetch_queries<T, D, M>(tiles + (stage ^ 1) * 2 * M * STRIDE<D>, facts + (stage ^ 1), next, dy, lse, delta,
+                                   in, token);
         copy_commit();
         float p[MT][M / 8][4] = {};
         multiply_rows<D, M, MT>(p, k_tile, a_row, q_tile);

@@ -14,14 +14,13 @@ DEVICE void online_softmax(float (&score)[N / 8][4], float (&out)[D8][4], float 
     UNROLL for (int half = 0; half < 2; half++)
     {
         float top = most[half];
-        UNROLL for (int n = 0; n < N / 8; n++)
-            UNROLL for (int i = half * 2; i < half * 2 + 2; i++)
-            {
-                int32_t at = key + n * 8 + pair + i % 2;
-                if (edge && (at > query + half * 8 || at < low[half]))
-                    score[n][i] = -INFINITY;
-                top = fmaxf(top, score[n][i]);
-            }
+        UNROLL for (int n = 0; n < N / 8; n++) UNROLL for (int i = half * 2; i < half * 2 + 2; i++)
+        {
+            int32_t at = key + n * 8 + pair + i % 2;
+            if (edge && (at > query + half * 8 || at < low[half]))
+                score[n][i] = -INFINITY;
+            top = fmaxf(top, score[n][i]);
+        }
         top = fmaxf(top, warp_xor(top, 1));
         top = fmaxf(top, warp_xor(top, 2));
         float base = top == -INFINITY ? 0.0f : top * scale; /* a query may see nothing of this tile */
@@ -33,12 +32,11 @@ DEVICE void online_softmax(float (&score)[N / 8][4], float (&out)[D8][4], float 
             out[d][half * 2] *= shrink;
             out[d][half * 2 + 1] *= shrink;
         }
-        UNROLL for (int n = 0; n < N / 8; n++)
-            UNROLL for (int i = half * 2; i < half * 2 + 2; i++)
-            {
-                score[n][i] = fast_exp2(score[n][i] * scale - base);
-                sum[half] += score[n][i];
-            }
+        UNROLL for (int n = 0; n < N / 8; n++) UNROLL for (int i = half * 2; i < half * 2 + 2; i++)
+        {
+            score[n][i] = fast_exp2(score[n][i] * scale - base);
+            sum[half] += score[n][i];
+        }
     }
 }
 
@@ -60,13 +58,12 @@ flash_forward_kernel(T *y, float *lse, flash_in<T> in)
     float scale = in.scale * LOG2_E;
     float out[MT][D / 8][4] = {}, most[MT][2], sum[MT][2] = {};
     int32_t low[MT][2];
-    UNROLL for (int m = 0; m < MT; m++)
-        UNROLL for (int half = 0; half < 2; half++)
-        {
-            int32_t query = first + a_row + m * 16 + half * 8 + lane / 4;
-            most[m][half] = -INFINITY;
-            low[m][half] = query < end ? in.lowest(token, query) : 0;
-        }
+    UNROLL for (int m = 0; m < MT; m++) UNROLL for (int half = 0; half < 2; half++)
+    {
+        int32_t query = first + a_row + m * 16 + half * 8 + lane / 4;
+        most[m][half] = -INFINITY;
+        low[m][half] = query < end ? in.lowest(token, query) : 0;
+    }
     fetch_tile<D, M>(q_tile, in.q(token, head, D), in.pitch, first, end);
     fetch_tile<D, N>(k_tile, k, in.pitch, key, end);
     copy_commit();
@@ -78,9 +75,8 @@ flash_forward_kernel(T *y, float *lse, flash_in<T> in)
         float score[MT][N / 8][4] = {};
         multiply_rows<D, N, MT>(score, q_tile, a_row, k_tile);
         bool edge = key + N > first || key < low_last;
-        UNROLL for (int m = 0; m < MT; m++)
-            online_softmax<N, D / 8>(score[m], out[m], most[m], sum[m], low[m], first + a_row + m * 16 + lane / 4, key,
-                                     scale, edge);
+        UNROLL for (int m = 0; m < MT; m++) online_softmax<N, D / 8>(
+            score[m], out[m], most[m], sum[m], low[m], first + a_row + m * 16 + lane / 4, key, scale, edge);
         copy_wait<0>();
         block_barrier(); /* the values are there; the keys are done with */
         if (key + N < end)
@@ -90,16 +86,15 @@ flash_forward_kernel(T *y, float *lse, flash_in<T> in)
     }
     copy_wait<0>();
     float factor[MT][2];
-    UNROLL for (int m = 0; m < MT; m++)
-        UNROLL for (int half = 0; half < 2; half++)
-        {
-            float total = sum[m][half] + warp_xor(sum[m][half], 1);
-            total += warp_xor(total, 2);
-            factor[m][half] = 1.0f / total;
-            int32_t query = first + a_row + m * 16 + half * 8 + lane / 4;
-            if (lane % 4 == 0 && query < end)
-                lse[head * in.tokens + token + query] = most[m][half] * in.scale + logf(total);
-        }
+    UNROLL for (int m = 0; m < MT; m++) UNROLL for (int half = 0; half < 2; half++)
+    {
+        float total = sum[m][half] + warp_xor(sum[m][half], 1);
+        total += warp_xor(total, 2);
+        factor[m][half] = 1.0f / total;
+        int32_t query = first + a_row + m * 16 + half * 8 + lane / 4;
+        if (lane % 4 == 0 && query < end)
+            lse[head * in.tokens + token + query] = most[m][half] * in.scale + logf(total);
+    }
     write_rows<D, MT>(y + token * in.y_pitch + head * D, in.y_pitch, first, end, q_tile, a_row, out, factor);
 }
 

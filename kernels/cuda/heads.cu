@@ -5,7 +5,8 @@
 
 #include "kernels/cuda/reduce.cuh"
 
-static constexpr int THREADS = 256, WARPS = THREADS / WARP, MOST_HEAD_SIZE = 256, LANE_COLUMNS = MOST_HEAD_SIZE / WARP, MOST_BLOCKS = 512, PAIRS_A_WARP = 8;
+static constexpr int THREADS = 256, WARPS = THREADS / WARP, MOST_HEAD_SIZE = 256, LANE_COLUMNS = MOST_HEAD_SIZE / WARP,
+                     MOST_BLOCKS = 512, PAIRS_A_WARP = 8;
 
 /* (a, b) -> (a cos - b sin, b cos + a sin), cos, sin = table[position, i], table[position, half + i]; sign -1 turns back.
  * `turned` heads are rotated, those after them copied. A thread handles V pairs. */
@@ -185,7 +186,7 @@ int launch_head_norm_grad(void *stream, int type, void *dqkv, float *dwq, float 
     if (!failed)
         failed = reduce_partials(stream, dwq, scratch, blocks, at.head_size, 2 * at.head_size, accumulate_q);
     if (!failed)
-        failed = reduce_partials(stream, dwk, scratch + at.head_size, blocks, at.head_size, 2 * at.head_size,
-                                 accumulate_k);
+        failed =
+            reduce_partials(stream, dwk, scratch + at.head_size, blocks, at.head_size, 2 * at.head_size, accumulate_k);
     return failed;
 }

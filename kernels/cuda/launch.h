@@ -105,10 +105,9 @@ int launch_attention_decode(void *stream, int type, void *y, void *k_cache, void
 int launch_cross_entropy_stats(void *stream, int type, float *stats, const void *logits, const int32_t *targets,
                                int64_t tokens, int64_t columns, int64_t count, int64_t first);
 int64_t launch_cross_entropy_scratch(int64_t tokens);
-int launch_cross_entropy(void *stream, int type, float *loss, void *dlogits, const void *logits,
-                         const int32_t *targets, const float *stats, const void *scalars, int64_t shards,
-                         int64_t tokens, int64_t columns, int64_t count, int64_t first, bool accumulate,
-                         float *scratch);
+int launch_cross_entropy(void *stream, int type, float *loss, void *dlogits, const void *logits, const int32_t *targets,
+                         const float *stats, const void *scalars, int64_t shards, int64_t tokens, int64_t columns,
+                         int64_t count, int64_t first, bool accumulate, float *scratch);
 
 /* ---- optimizer.cu ---------------------------------------------------------------------------------------------- */
 typedef struct launch_adamw_segment {
@@ -125,8 +124,8 @@ enum { LAUNCH_ADAMW_SEGMENTS = 48 };
 /* scalars: step_scalars; control: float[CONTROL_COUNT] */
 int launch_adamw(void *stream, int type, const launch_adamw_segment *segments, int count, const void *scalars,
                  const float *control);
-int launch_sum_squares(void *stream, int64_t *bins, const float *gradient, int64_t rows, int64_t columns,
-                       int64_t pitch, bool accumulate);
+int launch_sum_squares(void *stream, int64_t *bins, const float *gradient, int64_t rows, int64_t columns, int64_t pitch,
+                       bool accumulate);
 int launch_clip(void *stream, float *control, const int64_t *bins, const void *scalars);
 
 #ifdef __cplusplus

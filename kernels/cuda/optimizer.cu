@@ -29,8 +29,7 @@ DEVICE void adamw_element(float &master, float &m, float &v, float gradient, con
 }
 
 /* n elements from `i` on, n = W where accesses are wide */
-template <typename T, int W>
-DEVICE void adamw_some(const launch_adamw_segment &s, int64_t i, const adamw_factors &f)
+template <typename T, int W> DEVICE void adamw_some(const launch_adamw_segment &s, int64_t i, const adamw_factors &f)
 {
     float gradient[W], master[W], m[W], v[W];
     load(gradient, s.gradient + i);
@@ -55,8 +54,13 @@ adamw_update(adamw_list list, const scalars_device *scalars, const float *contro
     while (which + 1 < list.count && (int32_t)blockIdx.x >= list.at[which + 1].block)
         which++;
     const launch_adamw_segment &s = list.at[which];
-    adamw_factors f = {control[SCALARS_FACTOR], scalars->lr, scalars->beta1, scalars->beta2, scalars->epsilon,
-                       s.decay ? scalars->weight_decay : 0.0f, scalars->momentum_correction,
+    adamw_factors f = {control[SCALARS_FACTOR],
+                       scalars->lr,
+                       scalars->beta1,
+                       scalars->beta2,
+                       scalars->epsilon,
+                       s.decay ? scalars->weight_decay : 0.0f,
+                       scalars->momentum_correction,
                        scalars->variance_correction};
     int64_t base = ((int64_t)blockIdx.x - s.block) * BLOCK_ELEMENTS;
     for (int k = 0; k < VECTORS_A_THREAD; k++) {
@@ -185,8 +189,8 @@ int launch_adamw(void *stream, int type, const launch_adamw_segment *segments, i
             if (blocks > INT32_MAX)
                 return (int)cudaErrorInvalidValue;
             if (blocks)
-                LAUNCH(kernel, (unsigned)blocks, THREADS, 0, (cudaStream_t)stream, list, (const scalars_device *)scalars,
-                       control, wide);
+                LAUNCH(kernel, (unsigned)blocks, THREADS, 0, (cudaStream_t)stream, list,
+                       (const scalars_device *)scalars, control, wide);
             if (int failed = launch_result())
                 return failed;
         }
@@ -194,15 +198,15 @@ int launch_adamw(void *stream, int type, const launch_adamw_segment *segments, i
     });
 }
 
-int launch_sum_squares(void *stream, int64_t *bins, const float *gradient, int64_t rows, int64_t columns,
-                       int64_t pitch, bool accumulate)
+int launch_sum_squares(void *stream, int64_t *bins, const float *gradient, int64_t rows, int64_t columns, int64_t pitch,
+                       bool accumulate)
 {
     int failed = accumulate ? 0 : launch_zero(stream, bins, SUM_BINS * (int64_t)sizeof *bins);
     if (failed || rows == 0)
         return failed;
     auto kernel = sum_of_squares;
-    LAUNCH(kernel, (unsigned)(rows < MOST_BLOCKS ? rows : MOST_BLOCKS), THREADS, 0, (cudaStream_t)stream, bins, gradient,
-           rows, columns, pitch);
+    LAUNCH(kernel, (unsigned)(rows < MOST_BLOCKS ? rows : MOST_BLOCKS), THREADS, 0, (cudaStream_t)stream, bins,
+           gradient, rows, columns, pitch);
     return launch_result();
 }
 

@@ -185,20 +185,23 @@ struct shape {
     dim3 grid(int vector) const
     {
         return dim3(blocks_for(columns, (int64_t)THREADS * (wide ? vector : 1)),
-                    (unsigned)(rows < 1 ? 1 : rows > MOST_ROWS ? MOST_ROWS : rows), 1);
+                    (unsigned)(rows < 1           ? 1
+                               : rows > MOST_ROWS ? MOST_ROWS
+                                                  : rows),
+                    1);
     }
 };
 
 template <typename To, typename From, typename F>
 static int run_one(void *stream, launch_matrix y, launch_matrix x, int64_t rows, int64_t columns, F f)
 {
-    constexpr int V = VECTOR<To> > VECTOR<From> ? VECTOR<To> : VECTOR<From>;
+    constexpr int V = VECTOR < To >> VECTOR<From> ? VECTOR<To> : VECTOR<From>;
     shape s = {rows, columns, false};
     s.flatten(y, x);
     s.widen(V, y, x);
     auto kernel = s.wide ? map_one<To, From, V, F> : map_one<To, From, 1, F>;
-    LAUNCH(kernel, s.grid(V), THREADS, 0, (cudaStream_t)stream, (To *)y.at, y.pitch, (const From *)x.at, x.pitch, s.rows,
-           s.columns, f);
+    LAUNCH(kernel, s.grid(V), THREADS, 0, (cudaStream_t)stream, (To *)y.at, y.pitch, (const From *)x.at, x.pitch,
+           s.rows, s.columns, f);
     return launch_result();
 }
 
@@ -230,8 +233,7 @@ int launch_gelu_grad(void *stream, int type, launch_matrix dx, launch_matrix dy,
                      [&](auto t) { return run_two<decltype(t)>(stream, dx, dy, x, rows, columns, gelu_backward()); });
 }
 
-int launch_add(void *stream, int type, launch_matrix y, launch_matrix a, launch_matrix b, int64_t rows,
-               int64_t columns)
+int launch_add(void *stream, int type, launch_matrix y, launch_matrix a, launch_matrix b, int64_t rows, int64_t columns)
 {
     return with_type(type, [&](auto t) { return run_two<decltype(t)>(stream, y, a, b, rows, columns, sum_of_two()); });
 }
@@ -241,9 +243,8 @@ int launch_cast(void *stream, int to_type, int from_type, launch_matrix y, launc
 {
     return with_type(to_type, [&](auto to) {
         using To = decltype(to);
-        return with_type(from_type, [&](auto from) {
-            return run_one<To, decltype(from)>(stream, y, x, rows, columns, identity());
-        });
+        return with_type(
+            from_type, [&](auto from) { return run_one<To, decltype(from)>(stream, y, x, rows, columns, identity()); });
     });
 }
 
@@ -283,8 +284,7 @@ int launch_swiglu_grad(void *stream, int type, launch_matrix dx, launch_matrix d
     });
 }
 
-template <typename Word>
-static int copy_as(void *stream, launch_matrix y, launch_matrix x, const shape &s)
+template <typename Word> static int copy_as(void *stream, launch_matrix y, launch_matrix x, const shape &s)
 {
     int64_t words = s.columns / (int64_t)sizeof(Word);
     dim3 grid(blocks_for(words, THREADS), s.grid(1).y, 1);

@@ -55,8 +55,9 @@ void shim_copy_commit();
 void shim_copy_wait(int pending);
 /* dies unless [address, address + bytes) lies in this block's shared memory, aligned to 16 */
 void shim_check_shared(const void *address, size_t bytes);
-/* the race build: an access made by the shim itself on behalf of a thread */
+/* race.cc: an access made by the shim itself on behalf of a thread */
 void shim_note_read(const void *address, size_t bytes, int thread);
+void shim_note_write(const void *address, size_t bytes, int thread);
 
 #define threadIdx (shim_self->index)
 #define blockIdx  shim_block_index

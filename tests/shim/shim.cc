@@ -7,6 +7,8 @@
  */
 #include <cuda_shim.h>
 
+#include "shim.h"
+
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -23,14 +25,14 @@
 #include <sanitizer/common_interface_defs.h>
 #define WITH_ASAN 1
 #else
-#define WITH_ASAN                            0
-#define ASAN_POISON_MEMORY_REGION(at, size)  ((void)(at), (void)(size))
+#define WITH_ASAN                             0
+#define ASAN_POISON_MEMORY_REGION(at, size)   ((void)(at), (void)(size))
 #define ASAN_UNPOISON_MEMORY_REGION(at, size) ((void)(at), (void)(size))
 #endif
 
 namespace
 {
-constexpr size_t STACK_BYTES = 64 * 1024, PAGE = 4096, SHARED_BYTES = 256 * 1024, REDZONE = 64;
+constexpr size_t STACK_BYTES = 64 * 1024, PAGE = 4096, REDZONE = 64;
 constexpr int MAX_THREADS = 1024;
 constexpr size_t SHARED_DEFAULT = 48 * 1024, SHARED_MOST = 227 * 1024;
 
@@ -72,7 +74,6 @@ struct block_state {
     size_t shared_used, dynamic_bytes;
     std::vector<size_t> redzones;
     const std::function<void()> *body;
-    uint64_t serial;
 };
 
 block_state block;
@@ -84,7 +85,6 @@ uint64_t random_state = 1;
 bool late_copies;
 std::map<const void *, int> allowed;
 std::set<const void *> launched;
-alignas(1024) unsigned char shared_memory[SHARED_BYTES];
 unsigned char *dynamic_memory;
 
 uint32_t draw(uint32_t below)
@@ -102,6 +102,9 @@ thread_state &current()
 } // namespace
 
 shim_thread *shim_self;
+alignas(1024) unsigned char shim_shared_memory[SHIM_SHARED_BYTES];
+uint32_t shim_epoch, shim_warp_epoch[32];
+uint64_t shim_block_serial;
 uint3 shim_block_index;
 dim3 shim_block_size, shim_grid_size;
 void (*shim_before_launch)(const char *name, void *stream);
@@ -126,8 +129,8 @@ void shim_fail(const char *format, ...)
     va_list arguments;
     va_start(arguments, format);
     fflush(stdout);
-    fprintf(stderr, "shim: kernel %s, block (%u, %u, %u), thread %d: ", kernel_name, shim_block_index.x, shim_block_index.y,
-            shim_block_index.z, shim_self ? shim_self->number : -1);
+    fprintf(stderr, "shim: kernel %s, block (%u, %u, %u), thread %d: ", kernel_name, shim_block_index.x,
+            shim_block_index.y, shim_block_index.z, shim_self ? shim_self->number : -1);
     vfprintf(stderr, format, arguments);
     fputc('\n', stderr);
     va_end(arguments);
@@ -165,6 +168,7 @@ static void release_barrier()
         shim_fail("barrier (line %d) that %d of %d threads never reach: they have ended", block.barrier_line,
                   block.finished, block.threads_count);
     block.at_barrier = 0;
+    shim_epoch++;
     for (int i = 0; i < block.threads_count; i++)
         block.threads[i].waiting = wait::none;
     for (int w = 0; w < block.warps_count; w++)
@@ -311,6 +315,8 @@ void shim_warp(void (*execute)(void *const lanes[32]), void *mine)
         return;
     }
     execute(warp.deposit);
+    if (execute == shim_nothing)
+        shim_warp_epoch[shim_self->number / 32]++;
     warp.arrived = 0;
     warp.ready = 0xffffffffu & ~(1u << lane);
 }
@@ -319,13 +325,13 @@ void shim_warp(void (*execute)(void *const lanes[32]), void *mine)
 static void *shared_take(size_t bytes)
 {
     size_t at = block.shared_used, end = at + (bytes + 15) / 16 * 16;
-    if (end + REDZONE > SHARED_BYTES)
+    if (end + REDZONE > SHIM_SHARED_BYTES)
         shim_fail("more shared memory than any device has");
-    unsigned char *memory = shared_memory + at;
+    unsigned char *memory = shim_shared_memory + at;
     ASAN_UNPOISON_MEMORY_REGION(memory, bytes);
     memset(memory, 0xff, bytes);
     if (!WITH_ASAN)
-        memset(shared_memory + end, 0xa5, REDZONE);
+        memset(shim_shared_memory + end, 0xa5, REDZONE);
     block.redzones.push_back(end);
     block.shared_used = end + REDZONE;
     return memory;
@@ -333,8 +339,8 @@ static void *shared_take(size_t bytes)
 
 void *shim_shared_array(shim_site *site, size_t bytes)
 {
-    if (site->block != block.serial) {
-        site->block = block.serial;
+    if (site->block != shim_block_serial) {
+        site->block = shim_block_serial;
         site->array = shared_take(bytes);
     }
     return site->array;
@@ -350,7 +356,7 @@ void *shim_shared_dynamic()
 void shim_check_shared(const void *address, size_t bytes)
 {
     const unsigned char *at = (const unsigned char *)address;
-    if (at < shared_memory || at + bytes > shared_memory + block.shared_used)
+    if (at < shim_shared_memory || at + bytes > shim_shared_memory + block.shared_used)
         shim_fail("address outside of shared memory");
     if ((uintptr_t)at % 16)
         shim_fail("shared address not aligned to 16 bytes");
@@ -382,6 +388,7 @@ void shim_copy_async(void *shared, const void *global, bool valid)
     if (valid && (uintptr_t)global % 16)
         shim_fail("asynchronous copy from an address not aligned to 16 bytes");
     copy c = {shared, global, valid, current().group};
+    shim_note_write(shared, 16, shim_self->number);
     if (late_copies)
         memset(shared, 0xff, 16);
     else
@@ -400,6 +407,7 @@ void shim_copy_wait(int pending)
     size_t kept = 0;
     for (const copy &c : t.copies) {
         if (c.group + (uint64_t)pending < t.group) {
+            shim_note_write(c.to, 16, shim_self->number);
             if (late_copies)
                 copy_land(c);
         } else {
@@ -415,17 +423,18 @@ static void block_check_redzones()
         return;
     for (size_t zone : block.redzones)
         for (size_t i = 0; i < REDZONE; i++)
-            if (shared_memory[zone + i] != 0xa5)
+            if (shim_shared_memory[zone + i] != 0xa5)
                 shim_fail("write past the end of a shared array");
 }
 
 static void block_run()
 {
-    block.serial++;
+    shim_block_serial++;
+    shim_epoch++;
     block.finished = block.at_barrier = 0;
     block.shared_used = REDZONE;
     block.redzones.clear();
-    ASAN_POISON_MEMORY_REGION(shared_memory, SHARED_BYTES);
+    ASAN_POISON_MEMORY_REGION(shim_shared_memory, SHIM_SHARED_BYTES);
     if (block.dynamic_bytes)
         dynamic_memory = (unsigned char *)shared_take(block.dynamic_bytes);
     for (int i = 0; i < block.threads_count; i++) {
@@ -493,7 +502,7 @@ void shim_launch(const void *kernel, const char *name, dim3 grid, dim3 size, siz
                 shim_block_index = {x, y, z};
                 block_run();
             }
-    ASAN_UNPOISON_MEMORY_REGION(shared_memory, SHARED_BYTES);
+    ASAN_UNPOISON_MEMORY_REGION(shim_shared_memory, SHIM_SHARED_BYTES);
 }
 
 void shim_set_seed(uint64_t seed)

@@ -1,0 +1,55 @@
+#include "engine/batch.h"
+
+#include <math.h>
+
+void batch_rope_fill(float *table, const model_shape *shape, int64_t positions)
+{
+    int d = shape->head_size;
+    const shape_rope_scaling *s = &shape->rope_scaling;
+    for (int i = 0; i < d / 2; i++) {
+        double frequency = pow(shape->rope_theta, -2.0 * i / d);
+        if (s->factor > 0) {
+            /* Long waves are stretched by the factor, short ones kept, those between blended smoothly (Llama 3.1). */
+            double turns = (double)s->original_max_sequence * frequency / (2 * M_PI);
+            double blend = (turns - s->low_frequency_factor) / (s->high_frequency_factor - s->low_frequency_factor);
+            blend = blend < 0 ? 0 : blend > 1 ? 1 : blend;
+            frequency = frequency * blend + frequency / s->factor * (1 - blend);
+        }
+        for (int64_t p = 0; p < positions; p++) {
+            table[p * d + i] = (float)cos((double)p * frequency);
+            table[p * d + d / 2 + i] = (float)sin((double)p * frequency);
+        }
+    }
+}
+
+void batch_rope_table(const compiled *c, executor *e)
+{
+    const tensor *t = &c->inputs.rope_table;
+    if (t->shape[0] > 0)
+        batch_rope_fill(executor_at(e, t), &c->options.shape, t->shape[0]);
+}
+
+static status fill(const compiled *c, executor *e, const samples *s, int64_t first, int64_t count)
+{
+    const compiled_inputs *in = &c->inputs;
+    int64_t length = c->options.sequence;
+    int32_t *tokens = executor_at(e, &in->tokens), *targets = executor_at(e, &in->targets);
+    int32_t *positions = executor_at(e, &in->positions);
+    int32_t *documents = in->document_start.shape[0] ? executor_at(e, &in->document_start) : NULL;
+    for (int64_t i = 0; i < count; i++)
+        TRY(samples_read(s, tokens + i * length, targets + i * length, positions + i * length,
+                         documents ? documents + i * length : NULL, first + i));
+    return STATUS_OK;
+}
+
+status batch_fill(const compiled *c, executor *e, const samples *s, int64_t first)
+{
+    int64_t mine = (int64_t)c->options.microbatches * c->options.micro_batch;
+    return fill(c, e, s, first + mine * grid_index(&c->options.grid, GRID_GROUP_DATA_CONTEXT), mine);
+}
+
+status batch_fill_evaluation(const compiled *c, executor *e, const samples *s, int64_t first)
+{
+    int64_t mine = c->options.micro_batch;
+    return fill(c, e, s, first + mine * grid_index(&c->options.grid, GRID_GROUP_DATA_CONTEXT), mine);
+}

@@ -1,0 +1,158 @@
+#include "engine/files/tensorboard.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/files/atomic.h"
+#include "engine/files/crc32c.h"
+#include "memory/log.h"
+
+struct tensorboard {
+    char *path;
+    int descriptor;
+};
+
+/* ---- protobuf ---- */
+
+typedef struct message {
+    uint8_t *data;
+    int64_t bytes, capacity;
+} message;
+
+enum { VARINT = 0, FIXED64 = 1, LENGTH = 2, FIXED32 = 5 }; /* wire types */
+
+static void put(message *m, const void *data, int64_t bytes)
+{
+    if (m->bytes + bytes > m->capacity) {
+        m->capacity = 2 * (m->bytes + bytes);
+        m->data = must_realloc(m->data, (unsigned long)m->capacity);
+    }
+    memcpy(m->data + m->bytes, data, (size_t)bytes);
+    m->bytes += bytes;
+}
+
+static void put_varint(message *m, uint64_t value)
+{
+    do {
+        uint8_t byte = (uint8_t)(value & 0x7f) | (value > 0x7f ? 0x80 : 0);
+        put(m, &byte, 1);
+        value >>= 7;
+    } while (value);
+}
+
+static void put_key(message *m, int field, int wire)
+{
+    put_varint(m, (uint64_t)(field << 3 | wire));
+}
+
+static void put_bytes(message *m, int field, const void *data, int64_t bytes)
+{
+    put_key(m, field, LENGTH);
+    put_varint(m, (uint64_t)bytes);
+    put(m, data, bytes);
+}
+
+static void put_double(message *m, int field, double value)
+{
+    put_key(m, field, FIXED64);
+    put(m, &value, sizeof value);
+}
+
+static void put_float(message *m, int field, float value)
+{
+    put_key(m, field, FIXED32);
+    put(m, &value, sizeof value);
+}
+
+/* ---- records ---- */
+
+/* Rotated and shifted, so that a checksum of data that holds a checksum is no fixed point. */
+static uint32_t masked(const void *data, int64_t bytes)
+{
+    uint32_t crc = crc32c(0, data, bytes);
+    return (crc >> 15 | crc << 17) + 0xa282ead8u;
+}
+
+/* In one write, so that a reader sees whole records; frees the event. */
+static status put_record(tensorboard *t, message *event)
+{
+    message record = {0};
+    uint64_t length = (uint64_t)event->bytes;
+    uint32_t crc = masked(&length, sizeof length);
+    put(&record, &length, sizeof length);
+    put(&record, &crc, sizeof crc);
+    put(&record, event->data, event->bytes);
+    crc = masked(event->data, event->bytes);
+    put(&record, &crc, sizeof crc);
+    status s = STATUS_OK;
+    for (int64_t done = 0; done < record.bytes && s == STATUS_OK;) {
+        ssize_t wrote = write(t->descriptor, record.data + done, (size_t)(record.bytes - done));
+        if (wrote >= 0)
+            done += wrote;
+        else if (errno != EINTR)
+            s = status_fail(STATUS_FAILED, "cannot write %s: %s", t->path, strerror(errno));
+    }
+    free(record.data);
+    free(event->data);
+    return s;
+}
+
+status tensorboard_open(tensorboard **out, const char *folder, double wall_time)
+{
+    char host[256] = "localhost";
+    (void)gethostname(host, sizeof host - 1);
+    TRY(atomic_make_folders(folder));
+    tensorboard *t = must_calloc(1, sizeof *t);
+    t->path = must_format("%s/events.out.tfevents.%010lld.%s.%d", folder, (long long)wall_time, host, (int)getpid());
+    t->descriptor = open(t->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    status s =
+        t->descriptor < 0 ? status_fail(STATUS_FAILED, "cannot create %s: %s", t->path, strerror(errno)) : STATUS_OK;
+    if (s == STATUS_OK) {
+        message event = {0};
+        put_double(&event, 1, wall_time);
+        put_bytes(&event, 3, "brain.Event:2", 13); /* the version that readers expect first */
+        s = put_record(t, &event);
+    }
+    if (s != STATUS_OK) {
+        tensorboard_close(t);
+        return s;
+    }
+    *out = t;
+    return STATUS_OK;
+}
+
+status tensorboard_write(tensorboard *t, const tensorboard_value *values, int count, int64_t step, double wall_time)
+{
+    message event = {0}, summary = {0};
+    for (int i = 0; i < count; i++) {
+        message value = {0};
+        put_bytes(&value, 1, values[i].tag, (int64_t)strlen(values[i].tag));
+        put_float(&value, 2, (float)values[i].value);
+        put_bytes(&summary, 1, value.data, value.bytes);
+        free(value.data);
+    }
+    put_double(&event, 1, wall_time);
+    put_key(&event, 2, VARINT);
+    put_varint(&event, (uint64_t)step);
+    put_bytes(&event, 5, summary.data, summary.bytes);
+    free(summary.data);
+    return put_record(t, &event);
+}
+
+void tensorboard_close(tensorboard *t)
+{
+    if (!t)
+        return;
+    if (t->descriptor >= 0)
+        close(t->descriptor);
+    free(t->path);
+    free(t);
+}
+
+const char *tensorboard_path(const tensorboard *t)
+{
+    return t->path;
+}

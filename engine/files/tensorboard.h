@@ -1,0 +1,32 @@
+/* Scalars for TensorBoard: an event file that its reader can follow while it grows.
+ *
+ * A tensorboard is one file of records in a folder, flushed at every write; it belongs to the caller until
+ * tensorboard_close. A record is u64 length, u32 masked CRC32C of the length, data, u32 masked CRC32C of the data; the
+ * data is a protobuf message Event, encoded by hand:
+ *
+ *     Event    1: double wall_time   2: int64 step   3: string file_version   5: Summary summary
+ *     Summary  1: repeated Value     Value  1: string tag   2: float simple_value
+ */
+#ifndef PHALANX_ENGINE_FILES_TENSORBOARD_H
+#define PHALANX_ENGINE_FILES_TENSORBOARD_H
+
+#include <stdint.h>
+
+#include "memory/status.h"
+
+typedef struct tensorboard tensorboard;
+
+typedef struct tensorboard_value {
+    const char *tag; /* "train/loss" */
+    double value;    /* written as fp32, all that the format has */
+} tensorboard_value;
+
+/* Make a new file events.out.tfevents.SECONDS.HOST.PROCESS in `folder` (made if need be). wall_time: seconds since 1970 */
+status tensorboard_open(tensorboard **out, const char *folder, double wall_time);
+/* One event. */
+status tensorboard_write(tensorboard *t, const tensorboard_value *values, int count, int64_t step, double wall_time);
+/* NULL is accepted. */
+void tensorboard_close(tensorboard *t);
+const char *tensorboard_path(const tensorboard *t);
+
+#endif

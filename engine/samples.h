@@ -1,0 +1,36 @@
+/* Training data as numbered samples: sample i is a pure function of (data sets, weights, seed, i), whoever asks.
+ *
+ * A sample is `sequence` inputs and the same moved on by one as targets, cut from the documents of one data set laid end
+ * to end. Several data sets are blended in the proportion of their weights. There is no state: resuming is asking for the
+ * next number, and any division of samples over ranks and micro-batches gives the same training.
+ *
+ * Order. Without shuffling data set j's k-th sample is tokens k L .. k L + L. With it, epoch e of a data set visits its
+ * samples in the order of a keyed permutation (a Feistel network walked until it lands inside; Black and Rogaway 2002).
+ * Blending. In every stretch of SAMPLES_PERIOD numbers each data set has as many as its weight says (largest remainder),
+ * spread evenly (each number goes to the data set furthest behind its share).
+ */
+#ifndef PHALANX_ENGINE_SAMPLES_H
+#define PHALANX_ENGINE_SAMPLES_H
+
+#include "engine/config.h"
+
+enum { SAMPLES_PERIOD = 4096 };
+
+typedef struct samples samples;
+
+/* Data sets of `sources`; ids must lie in [0, vocab_size). A data set too short for one sample is refused. */
+status samples_open(samples **out, const config_sources *sources, int64_t sequence, int64_t vocab_size, bool shuffle,
+                    uint64_t seed);
+void samples_close(samples *s);
+
+/* Sample `index` into tokens[sequence] and targets[sequence]; and, where not NULL, the position of each token in its
+ * document or sample, and the index within the sample of its document's first token (document_mask). */
+status samples_read(const samples *s, int32_t *tokens, int32_t *targets, int32_t *positions, int32_t *document_start,
+                    int64_t index);
+
+/* Samples in one pass over everything. */
+int64_t samples_count(const samples *s);
+/* Of sample `index`: which data set, and which of its samples. */
+void samples_locate(const samples *s, int *source, int64_t *sample, int64_t index);
+
+#endif

@@ -1,0 +1,237 @@
+#include "engine/state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/normal.h"
+#include "memory/log.h"
+
+const char *state_section_name(state_section s)
+{
+    static const char *names[STATE_SECTIONS] = {"model", "master", "moment1", "moment2", "gradient"};
+    return names[s];
+}
+
+/* ---- rectangles ------------------------------------------------------------------------------------------------ */
+
+/* A stretch of rows of a parameter's local part that a tensor holds: row `first` is the tensor's row 0. */
+typedef struct held {
+    const tensor *t;
+    int64_t first, rows;
+} held;
+
+static held section_rows(const parameter *p, state_section section)
+{
+    switch (section) {
+    case STATE_MODEL:
+        return p->shard_weight ? (held){&p->shard, p->own_first, p->own_rows} : (held){&p->weight, 0, p->rows};
+    case STATE_MASTER:
+        return (held){&p->master, p->own_first, p->own_rows};
+    case STATE_MOMENT1:
+        return (held){&p->moment1, p->own_first, p->own_rows};
+    case STATE_MOMENT2:
+        return (held){&p->moment2, p->own_first, p->own_rows};
+    case STATE_GRADIENT:
+        return (held){&p->own_gradient, p->own_first, p->own_rows};
+    default:
+        MUST(0, "section %d", section);
+    }
+}
+
+/* Of the rows [*first, *first + *rows), those that this rank writes: each element of the model is written once. */
+static void written_rows(const compiled *c, const parameter *p, int64_t *first, int64_t *rows)
+{
+    const grid *g = &c->options.grid;
+    bool copy = p->place.kind == PLACE_REPLICATE || p->place.kind == PLACE_SHARED;
+    int data_rank = grid_index(g, GRID_GROUP_DATA_CONTEXT), kv, kv_rank;
+    if (p->tied || (copy && g->at[GRID_TENSOR] > 0) || (c->options.zero == 0 && data_rank > 0)) {
+        *rows = 0;
+        return;
+    }
+    compile_axis(&kv, &kv_rank, g, &c->options.shape, AXIS_KV);
+    int64_t end = *first + *rows;
+    if (p->copied_from >= 0 && kv_rank > 0 && !p->vector && p->copied_from < end)
+        end = p->copied_from;
+    int64_t from = p->own_first > *first ? p->own_first : *first;
+    int64_t own_end = p->own_first + p->own_rows;
+    if (own_end < end)
+        end = own_end;
+    *first = from;
+    *rows = end > from ? end - from : 0;
+}
+
+/* The rectangle where piece `q` and rows [first, first + rows) of parameter `p` meet; false if nowhere. */
+static bool meet(checkpoint_piece *out, const parameter *p, const parameter_piece *q, held h, int64_t first, int64_t rows,
+                 const char *arena)
+{
+    dtype type = (dtype)h.t->type;
+    *out = (checkpoint_piece){.name = q->name, .type = type, .dims = q->dims};
+    if (p->vector) {
+        if (rows <= 0)
+            return false;
+        out->global[0] = q->global[0];
+        out->start[0] = q->start[0];
+        out->size[0] = q->size[0];
+        out->stride[0] = 1;
+        out->data = arena + h.t->address + q->column * dtype_bytes(type);
+        return true;
+    }
+    int out_dim = q->transposed ? 1 : 0, in_dim = 1 - out_dim;
+    int64_t begin = q->row > first ? q->row : first;
+    int64_t end = q->row + q->size[out_dim] < first + rows ? q->row + q->size[out_dim] : first + rows;
+    if (begin >= end)
+        return false;
+    for (int i = 0; i < 2; i++) {
+        out->global[i] = q->global[i];
+        out->start[i] = q->start[i];
+        out->size[i] = q->size[i];
+    }
+    out->start[out_dim] += begin - q->row;
+    out->size[out_dim] = end - begin;
+    out->stride[out_dim] = p->columns;
+    out->stride[in_dim] = 1;
+    out->data = arena + h.t->address + ((begin - h.first) * p->columns + q->column) * dtype_bytes(type);
+    return true;
+}
+
+checkpoint_piece *state_pieces(int *count, const compiled *c, executor *e, state_section section, bool writing)
+{
+    checkpoint_piece *pieces = must_alloc((unsigned long)(c->model.parameter_count * PARAMETER_PIECES) * sizeof *pieces);
+    *count = 0;
+    for (int i = 0; i < c->model.parameter_count; i++) {
+        const parameter *p = c->model.parameters[i];
+        held h = section_rows(p, section);
+        int64_t first = h.first, rows = h.rows;
+        if (writing)
+            written_rows(c, p, &first, &rows);
+        for (int k = 0; k < p->piece_count; k++) {
+            bool copied = p->vector && writing && p->copied_from >= 0 && p->pieces[k].column >= p->copied_from;
+            int kv, kv_rank;
+            compile_axis(&kv, &kv_rank, &c->options.grid, &c->options.shape, AXIS_KV);
+            if (copied && kv_rank > 0)
+                continue;
+            checkpoint_piece *at = &pieces[*count];
+            if (!meet(at, p, &p->pieces[k], h, first, rows, executor_context(e)->arena))
+                continue;
+            at->section = state_section_name(section);
+            ++*count;
+        }
+    }
+    return pieces;
+}
+
+/* ---- initial weights ------------------------------------------------------------------------------------------- */
+
+/* Row `row` of the parameter, as fp32, into out[columns]: what the pieces say, zero where there are none. */
+static void initial_row(float *out, const parameter *p, int64_t row, uint64_t seed)
+{
+    memset(out, 0, (size_t)p->columns * sizeof *out);
+    for (int k = 0; k < p->piece_count; k++) {
+        const parameter_piece *q = &p->pieces[k];
+        int out_dim = q->transposed ? 1 : 0, in_dim = 1 - out_dim;
+        int64_t at = p->vector ? q->column : q->column, count = p->vector ? q->size[0] : q->size[in_dim];
+        if (!p->vector && (row < q->row || row >= q->row + q->size[out_dim]))
+            continue;
+        if (p->init == INIT_ONE)
+            for (int64_t i = 0; i < count; i++)
+                out[at + i] = 1;
+        if (p->init != INIT_NORMAL)
+            continue;
+        /* elements are numbered as [out, in], whatever the file's order */
+        int64_t index = (q->start[out_dim] + row - q->row) * q->global[in_dim] + q->start[in_dim];
+        normal_fill(out + at, seed, normal_stream(q->name), index, count, p->deviation);
+    }
+}
+
+static void store_row(char *arena, held h, int64_t row, const float *values, int64_t columns)
+{
+    if (row < h.first || row >= h.first + h.rows)
+        return;
+    int64_t bytes = columns * dtype_bytes((dtype)h.t->type);
+    dtype_convert(arena + h.t->address + (row - h.first) * bytes, (dtype)h.t->type, values, DTYPE_FP32, columns);
+}
+
+static void initialise(const compiled *c, char *arena, const parameter *p, uint64_t seed, int threads)
+{
+    held weight = section_rows(p, STATE_MODEL), master = section_rows(p, STATE_MASTER);
+    bool apart = c->options.train && c->options.compute != DTYPE_FP32;
+#pragma omp parallel num_threads(threads)
+    {
+        float *values = must_alloc((unsigned long)p->columns * sizeof *values);
+#pragma omp for schedule(static)
+        for (int64_t row = 0; row < p->rows; row++) {
+            initial_row(values, p, row, seed);
+            store_row(arena, weight, row, values, p->columns);
+            if (apart)
+                store_row(arena, master, row, values, p->columns);
+        }
+        free(values);
+    }
+}
+
+void state_initialise(const compiled *c, executor *e, uint64_t seed)
+{
+    run_context *r = executor_context(e);
+    for (int i = 0; i < c->model.parameter_count; i++)
+        initialise(c, r->arena, c->model.parameters[i], seed, r->threads);
+}
+
+/* ---- loading --------------------------------------------------------------------------------------------------- */
+
+typedef struct from_checkpoint {
+    checkpoint *file;
+    const char *section;
+} from_checkpoint;
+
+static status read_checkpoint(void *context, const char *name, dtype type, void *data, const int64_t *stride, int dims,
+                              const int64_t *global, const int64_t *start, const int64_t *size)
+{
+    from_checkpoint *f = context;
+    return checkpoint_read(f->file, f->section, name, type, data, stride, dims, global, start, size);
+}
+
+static status load_section(const compiled *c, executor *e, state_section section, state_reader *read, void *context)
+{
+    int count;
+    checkpoint_piece *pieces = state_pieces(&count, c, e, section, false);
+    status s = STATUS_OK;
+    for (int i = 0; i < count && s == STATUS_OK; i++) {
+        checkpoint_piece *p = &pieces[i];
+        char *data = executor_context(e)->arena + ((const char *)p->data - executor_context(e)->arena);
+        s = read(context, p->name, p->type, data, p->stride, p->dims, p->global, p->start, p->size);
+    }
+    free(pieces);
+    return s;
+}
+
+status state_load_weights(const compiled *c, executor *e, state_reader *read, void *context)
+{
+    if (c->options.train && c->options.compute != DTYPE_FP32)
+        TRY(load_section(c, e, STATE_MASTER, read, context));
+    return load_section(c, e, STATE_MODEL, read, context);
+}
+
+static bool has_section(const checkpoint *file, state_section section)
+{
+    for (int i = 0; i < checkpoint_tensors(file); i++)
+        if (!strcmp(checkpoint_at(file, i)->section, state_section_name(section)))
+            return true;
+    return false;
+}
+
+status state_load(const compiled *c, executor *e, checkpoint *file, bool *has_moments)
+{
+    from_checkpoint model = {file, state_section_name(STATE_MODEL)}, master = model;
+    if (has_section(file, STATE_MASTER))
+        master.section = state_section_name(STATE_MASTER);
+    *has_moments = has_section(file, STATE_MOMENT1);
+    if (c->options.train && c->options.compute != DTYPE_FP32)
+        TRY(load_section(c, e, STATE_MASTER, read_checkpoint, &master));
+    /* In fp32 the weights are their own masters. */
+    TRY(load_section(c, e, STATE_MODEL, read_checkpoint, c->options.compute == DTYPE_FP32 ? &master : &model));
+    if (!c->options.train || !*has_moments)
+        return STATUS_OK;
+    from_checkpoint moments[] = {{file, state_section_name(STATE_MOMENT1)}, {file, state_section_name(STATE_MOMENT2)}};
+    TRY(load_section(c, e, STATE_MOMENT1, read_checkpoint, &moments[0]));
+    return load_section(c, e, STATE_MOMENT2, read_checkpoint, &moments[1]);
+}

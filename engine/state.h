@@ -1,0 +1,31 @@
+/* A rank's share of the training state by the world's names: initial weights, and the pieces of checkpoints.
+ *
+ * Everything here is a function of Hugging Face names and global indices, never of the layout: any layout starts from
+ * the same weights, and any layout can read what any other wrote.
+ */
+#ifndef PHALANX_ENGINE_STATE_H
+#define PHALANX_ENGINE_STATE_H
+
+#include "engine/executor.h"
+#include "engine/files/checkpoint.h"
+
+/* Draws every parameter of this rank: normal, zero or one as its description says; moments become zero. */
+void state_initialise(const compiled *c, executor *e, uint64_t seed);
+
+typedef enum state_section { STATE_MODEL, STATE_MASTER, STATE_MOMENT1, STATE_MOMENT2, STATE_GRADIENT, STATE_SECTIONS } state_section;
+const char *state_section_name(state_section s);
+
+/* This rank's rectangles of one section. For writing each element of the model is named by exactly one rank of the grid
+ * (padding by none); for reading, each rank names all it holds. The array is the caller's to free; its pointers are the
+ * compiled model's. */
+checkpoint_piece *state_pieces(int *count, const compiled *c, executor *e, state_section section, bool writing);
+
+/* Fills weights, master weights and moments from a checkpoint; without a "master" section (a converted model) the
+ * master weights are the weights, without moments they are zero. *has_moments says which. */
+status state_load(const compiled *c, executor *e, checkpoint *from, bool *has_moments);
+/* Weights from any source of rectangles (a Hugging Face folder): `read` has checkpoint_read's arguments less section. */
+typedef status state_reader(void *context, const char *name, dtype type, void *data, const int64_t *stride, int dims,
+                            const int64_t *global, const int64_t *start, const int64_t *size);
+status state_load_weights(const compiled *c, executor *e, state_reader *read, void *context);
+
+#endif

@@ -1,0 +1,35 @@
+/* Encodes all documents by many threads; the result comes in the documents' order, whatever the number of threads.
+ *
+ * One thread reads, `threads` encode stretches of about a megabyte, the caller's thread receives. Memory is bounded by
+ * the stretches under way (a document is never divided).
+ */
+#ifndef PHALANX_ENGINE_TEXT_CORPUS_H
+#define PHALANX_ENGINE_TEXT_CORPUS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/text/documents.h"
+#include "engine/text/tokenizer.h"
+#include "memory/status.h"
+
+typedef struct corpus_settings {
+    int threads;          /* that encode; at least 1 */
+    int flags;            /* of tokenizer_encode */
+    bool end_of_document; /* append the tokenizer's */
+} corpus_settings;
+
+typedef struct corpus_count {
+    int64_t documents, bytes, tokens; /* bytes of text, unpacked and out of its JSON */
+} corpus_count;
+
+/* Receives each document; a failure ends the whole. Called by the caller's thread. */
+typedef status corpus_sink(void *context, const int32_t *ids, int64_t count);
+/* Called now and then with what was done so far; may be NULL. */
+typedef void corpus_tick(void *context, const corpus_count *so_far);
+
+/* The first failure in the documents' order is the one reported. */
+status corpus_encode(const tokenizer *t, documents *d, const corpus_settings *settings, corpus_count *out,
+                     corpus_sink *sink, corpus_tick *tick, void *context);
+
+#endif

@@ -1,0 +1,197 @@
+#include "engine/text/documents.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/text/source.h"
+#include "memory/log.h"
+
+#define MOST_BYTES  ((int64_t)INT32_MAX - 1)
+#define BLOCK_BYTES (1 << 18)
+
+struct documents {
+    documents_settings settings;
+    char *const *inputs;
+    int count, current; /* current: the input that is open, or the next to open */
+    source *source;     /* NULL: none is open */
+    bool json;          /* the open one is JSON-lines */
+    bool ended;         /* the open one has no more bytes than those in `ahead` */
+    int64_t line;       /* of the open one, lines taken so far */
+    int64_t consumed;   /* of those that are closed */
+    buffer ahead;       /* bytes read but not taken; taken: those before `at` */
+    int64_t at;
+};
+
+static bool ends_in(const char *name, size_t length, const char *ending)
+{
+    size_t tail = strlen(ending);
+    return length >= tail && memcmp(name + length - tail, ending, tail) == 0;
+}
+
+static bool is_json(const documents_settings *settings, const char *name)
+{
+    static const char *const packed[] = {".gz", ".zst", ".zstd"}, *const json[] = {".jsonl", ".ndjson", ".json"};
+    if (settings->format != DOCUMENTS_BY_NAME)
+        return settings->format == DOCUMENTS_JSON_LINES;
+    size_t length = strlen(name);
+    for (int i = 0; i < 3; i++)
+        if (ends_in(name, length, packed[i])) {
+            length -= strlen(packed[i]);
+            break;
+        }
+    for (int i = 0; i < 3; i++)
+        if (ends_in(name, length, json[i]))
+            return true;
+    return false;
+}
+
+status documents_open(documents **out, const documents_settings *settings, char *const *inputs, int count)
+{
+    MUST(!settings->separator || settings->separator_length > 0, "an empty separator");
+    documents *d = must_calloc(1, sizeof *d);
+    d->settings = *settings;
+    if (!d->settings.field)
+        d->settings.field = "text";
+    d->inputs = inputs;
+    d->count = count;
+    *out = d;
+    return STATUS_OK;
+}
+
+void documents_close(documents *d)
+{
+    if (!d)
+        return;
+    source_close(d->source);
+    buffer_free(&d->ahead);
+    free(d);
+}
+
+int64_t documents_consumed(const documents *d)
+{
+    return d->consumed + (d->source ? source_consumed(d->source) : 0);
+}
+
+static status read_ahead(documents *d)
+{
+    if (d->at > 0) {
+        d->ahead.length -= d->at;
+        memmove(d->ahead.bytes, d->ahead.bytes + d->at, (size_t)d->ahead.length);
+        d->at = 0;
+    }
+    if (d->ahead.length > MOST_BYTES)
+        return status_fail(STATUS_FAILED, "%s: a document of more than 2 GiB: divide it (--separator)",
+                           source_name(d->source));
+    int64_t block = d->ahead.length > BLOCK_BYTES ? d->ahead.length : BLOCK_BYTES, got;
+    buffer_reserve(&d->ahead, block);
+    TRY(source_read(d->source, d->ahead.bytes + d->ahead.length, &got, block));
+    d->ahead.length += got;
+    d->ended = got == 0;
+    return STATUS_OK;
+}
+
+static status open_next(documents *d)
+{
+    const char *path = d->inputs[d->current];
+    TRY(source_open(&d->source, path));
+    d->json = is_json(&d->settings, path);
+    d->ended = false;
+    d->line = d->at = d->ahead.length = 0;
+    TRY(read_ahead(d));
+    if (d->ahead.length >= 3 && memcmp(d->ahead.bytes, "\xEF\xBB\xBF", 3) == 0) /* a byte order mark is no text */
+        d->at = 3;
+    return STATUS_OK;
+}
+
+/* Take what stands before the next separator, or all that is left where none follows. */
+static status take_part(documents *d, buffer *bytes, documents_raw *raw, const char *separator, int64_t length)
+{
+    int64_t searched = 0;
+    for (;;) {
+        const char *from = d->ahead.bytes + d->at;
+        int64_t there = d->ahead.length - d->at;
+        const char *found =
+            separator ? memmem(from + searched, (size_t)(there - searched), separator, (size_t)length) : NULL;
+        if (!found && !d->ended) {
+            searched = there >= length ? there - length + 1 : 0; /* a separator may be cut by the end of the block */
+            TRY(read_ahead(d));
+            continue;
+        }
+        int64_t taken = found ? found - from : there;
+        raw->offset = bytes->length;
+        raw->length = taken;
+        buffer_append(bytes, from, taken);
+        d->at += taken + (found ? length : 0);
+        return STATUS_OK;
+    }
+}
+
+static bool is_blank(const char *text, int64_t length)
+{
+    for (int64_t i = 0; i < length; i++)
+        if (text[i] != ' ' && text[i] != '\t' && text[i] != '\r')
+            return false;
+    return true;
+}
+
+status documents_next(documents *d, buffer *bytes, documents_raw *raw, bool *more)
+{
+    for (;;) {
+        if (!d->source) {
+            *more = d->current < d->count;
+            if (!*more)
+                return STATUS_OK;
+            TRY(open_next(d));
+        }
+        if (d->ended && d->at == d->ahead.length) {
+            d->consumed += source_consumed(d->source);
+            source_close(d->source);
+            d->source = NULL;
+            d->current++;
+            continue;
+        }
+        if (d->json)
+            TRY(take_part(d, bytes, raw, "\n", 1));
+        else
+            TRY(take_part(d, bytes, raw, d->settings.separator, d->settings.separator_length));
+        raw->input = d->current;
+        raw->line = d->json ? ++d->line : 0;
+        if (raw->length == 0 || (d->json && is_blank(bytes->bytes + raw->offset, raw->length))) {
+            bytes->length = raw->offset;
+            continue;
+        }
+        *more = true;
+        return STATUS_OK;
+    }
+}
+
+status documents_text(const documents *d, const char **text, int64_t *length, buffer *scratch, const char *bytes,
+                      const documents_raw *raw)
+{
+    *text = bytes;
+    *length = raw->length;
+    if (raw->line == 0)
+        return STATUS_OK;
+    const char *name = strcmp(d->inputs[raw->input], "-") == 0 ? "standard input" : d->inputs[raw->input];
+    long long line = raw->line;
+    json_error_t error;
+    json_t *object = json_loadb(bytes, (size_t)raw->length, JSON_ALLOW_NUL, &error);
+    if (!object)
+        return status_fail(STATUS_FAILED, "%s:%lld: column %d: %s", name, line, error.column, error.text);
+    const json_t *value = json_object_get(object, d->settings.field);
+    status s = STATUS_OK;
+    if (json_is_string(value)) {
+        scratch->length = 0;
+        buffer_append(scratch, json_string_value(value), (int64_t)json_string_length(value));
+        *text = scratch->length ? scratch->bytes : "";
+        *length = scratch->length;
+    } else if (!json_is_object(object)) {
+        s = status_fail(STATUS_FAILED, "%s:%lld: not a JSON object", name, line);
+    } else {
+        s = status_fail(STATUS_FAILED, "%s:%lld: the field \"%s\" is %s (--field names another)", name, line,
+                        d->settings.field, value ? "no string" : "missing");
+    }
+    json_decref(object);
+    return s;
+}

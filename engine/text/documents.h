@@ -1,0 +1,51 @@
+/* The documents of a list of files, in order.
+ *
+ * Plain text: a file is a document, or, with a separator, each part between two of them. JSON-lines: a line is a document,
+ * its text the string in one field. Files may be packed (source.h). Reading and looking into JSON are apart, so that one
+ * thread reads and many look. A document without text is passed over.
+ */
+#ifndef PHALANX_ENGINE_TEXT_DOCUMENTS_H
+#define PHALANX_ENGINE_TEXT_DOCUMENTS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/text/buffer.h"
+#include "memory/status.h"
+
+typedef enum documents_format {
+    DOCUMENTS_BY_NAME, /* JSON-lines if the name (without .gz, .zst) ends in .jsonl, .ndjson or .json, else text */
+    DOCUMENTS_TEXT,
+    DOCUMENTS_JSON_LINES,
+} documents_format;
+
+typedef struct documents_settings {
+    documents_format format;
+    const char *field;     /* of JSON-lines; NULL: "text" */
+    const char *separator; /* of text; NULL: a file is a document */
+    int64_t separator_length;
+} documents_settings;
+
+typedef struct documents documents;
+
+/* A document as it stands in its file. */
+typedef struct documents_raw {
+    int64_t offset, length; /* into the buffer that documents_next appended to */
+    int64_t line;           /* from 1; 0: plain text */
+    int input;              /* which of the inputs */
+} documents_raw;
+
+/* The inputs (paths, or "-") and the settings' strings must outlive the documents. */
+status documents_open(documents **out, const documents_settings *settings, char *const *inputs, int count);
+void documents_close(documents *d);
+
+/* Append the next document's bytes to `bytes`; *more is false at the end. */
+status documents_next(documents *d, buffer *bytes, documents_raw *raw, bool *more);
+int64_t documents_consumed(const documents *d); /* bytes of the files read so far */
+
+/* The text of a document whose bytes stand at `bytes`: within them, or made in `scratch`. Any thread. Messages name file
+ * and line. */
+status documents_text(const documents *d, const char **text, int64_t *length, buffer *scratch, const char *bytes,
+                      const documents_raw *raw);
+
+#endif

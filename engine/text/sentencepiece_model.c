@@ -1,0 +1,294 @@
+#include "engine/text/sentencepiece_model.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/text/unicode.h"
+#include "memory/log.h"
+
+/* Field numbers of sentencepiece_model.proto. */
+enum {
+    MODEL_PIECES = 1,
+    MODEL_TRAINER = 2,
+    MODEL_NORMALIZER = 3,
+    MODEL_DENORMALIZER = 5,
+    PIECE_TEXT = 1,
+    PIECE_SCORE = 2,
+    PIECE_TYPE = 3,
+    TRAINER_SPACE_SUFFIX = 24,
+    TRAINER_UNKNOWN_SURFACE = 44,
+    NORMALIZER_MAP = 2,
+    NORMALIZER_DUMMY_PREFIX = 3,
+    NORMALIZER_REMOVE_EXTRA = 4,
+    NORMALIZER_ESCAPE = 5,
+};
+
+enum { VARINT = 0, FIXED64 = 1, BYTES = 2, FIXED32 = 5 };
+
+typedef struct span {
+    const uint8_t *at, *end;
+} span;
+
+typedef struct field {
+    uint32_t number;
+    int wire;
+    uint64_t value; /* VARINT, FIXED32, FIXED64 */
+    span bytes;     /* BYTES */
+} field;
+
+static bool read_varint(span *s, uint64_t *value)
+{
+    *value = 0;
+    for (int shift = 0; shift < 70 && s->at < s->end; shift += 7) {
+        uint8_t byte = *s->at++;
+        *value |= shift < 64 ? (uint64_t)(byte & 0x7F) << shift : 0;
+        if (!(byte & 0x80))
+            return true;
+    }
+    return false;
+}
+
+static bool read_fixed(span *s, uint64_t *value, int bytes)
+{
+    if (s->end - s->at < bytes)
+        return false;
+    *value = 0;
+    for (int i = 0; i < bytes; i++)
+        *value |= (uint64_t)*s->at++ << 8 * i;
+    return true;
+}
+
+/* The next field of a message; false when it is cut off or malformed. */
+static bool read_field(span *s, field *f)
+{
+    uint64_t key, length;
+    if (!read_varint(s, &key) || key >> 3 == 0 || key >> 3 > 0x1FFFFFFF)
+        return false;
+    f->number = (uint32_t)(key >> 3);
+    f->wire = (int)(key & 7);
+    switch (f->wire) {
+    case VARINT:
+        return read_varint(s, &f->value);
+    case FIXED64:
+        return read_fixed(s, &f->value, 8);
+    case FIXED32:
+        return read_fixed(s, &f->value, 4);
+    case BYTES:
+        if (!read_varint(s, &length) || length > (uint64_t)(s->end - s->at))
+            return false;
+        f->bytes = (span){s->at, s->at + length};
+        s->at += length;
+        return true;
+    default:
+        return false;
+    }
+}
+
+#define WRONG(...) status_fail(STATUS_FAILED, __VA_ARGS__)
+
+/* A piece writes a space as U+2581. */
+static void append_unescaped(buffer *out, span text)
+{
+    while (text.at < text.end) {
+        if (text.end - text.at >= 3 && memcmp(text.at, "\xE2\x96\x81", 3) == 0) {
+            buffer_append(out, " ", 1);
+            text.at += 3;
+        } else {
+            buffer_append(out, text.at++, 1);
+        }
+    }
+}
+
+/* "<0xE4>" -> 0xE4, or -1 */
+static int byte_of_piece(span text)
+{
+    static const char digits[] = "0123456789ABCDEF";
+    if (text.end - text.at != 6 || memcmp(text.at, "<0x", 3) != 0 || text.at[5] != '>' || !text.at[3] || !text.at[4])
+        return -1;
+    const char *high = strchr(digits, text.at[3]), *low = strchr(digits, text.at[4]);
+    return high && low ? (int)((high - digits) * 16 + (low - digits)) : -1;
+}
+
+static status add_piece(sentencepiece_model *m, int32_t id, span text, uint64_t type)
+{
+    int64_t length = text.end - text.at;
+    if (length == 0 || memchr(text.at, 0, (size_t)length) || unicode_check((const char *)text.at, length) != length)
+        return WRONG("piece %d is empty or not UTF-8", id);
+    buffer bytes = {0};
+    int flags = 0;
+    if (type == SENTENCEPIECE_MODEL_BYTE) {
+        int byte = byte_of_piece(text);
+        if (byte < 0)
+            return WRONG("piece %d is a byte, but not written <0x00> to <0xFF>", id);
+        char value = (char)byte;
+        buffer_append(&bytes, &value, 1);
+    } else if (type == SENTENCEPIECE_MODEL_UNKNOWN) {
+        buffer_append(&bytes, m->unknown_surface, (int64_t)strlen(m->unknown_surface));
+    } else if (type == SENTENCEPIECE_MODEL_CONTROL) {
+        buffer_append(&bytes, text.at, length);
+        flags = VOCABULARY_SPECIAL;
+    } else {
+        append_unescaped(&bytes, text);
+    }
+    bool entered = vocabulary_add(m->pieces, id, bytes.bytes, bytes.length, flags);
+    MUST(entered, "piece %d twice", id);
+    buffer_free(&bytes);
+    return STATUS_OK;
+}
+
+static status read_piece(sentencepiece_model *m, int32_t id, span message)
+{
+    field f;
+    span text = {0};
+    uint64_t type = SENTENCEPIECE_MODEL_NORMAL;
+    while (message.at < message.end) {
+        if (!read_field(&message, &f))
+            return WRONG("piece %d is malformed", id);
+        if (f.number == PIECE_TEXT && f.wire == BYTES)
+            text = f.bytes;
+        if (f.number == PIECE_TYPE && f.wire == VARINT)
+            type = f.value;
+        if (f.number == PIECE_SCORE && f.wire == FIXED32) {
+            float score;
+            memcpy(&score, &(uint32_t){(uint32_t)f.value}, 4);
+            if (!isfinite(score))
+                return WRONG("the score of piece %d is not finite", id);
+        }
+    }
+    if (type < SENTENCEPIECE_MODEL_NORMAL || type > SENTENCEPIECE_MODEL_BYTE)
+        return WRONG("the type of piece %d is unknown", id);
+    return add_piece(m, id, text, type);
+}
+
+static uint32_t unit_at(const uint8_t *units, uint32_t index)
+{
+    const uint8_t *u = units + 4 * (size_t)index;
+    return (uint32_t)u[0] | (uint32_t)u[1] << 8 | (uint32_t)u[2] << 16 | (uint32_t)u[3] << 24;
+}
+
+/* The character map is a double-array trie (Darts) and the strings that its values point to. The library follows it
+ * without looking at its size, so look at every unit that can be reached from the root: its 256 possible children must
+ * lie within the trie, its value within the strings. A unit: bit 31 marks a value (then bits 0-30 are it), bits 0-7 the
+ * label, bit 8 "has a value", bits 10-30 the offset of the children, times 256 if bit 9 is set. */
+static bool map_is_sound(span map)
+{
+    uint64_t trie_bytes;
+    if (map.at == map.end)
+        return true;
+    if (!read_fixed(&map, &trie_bytes, 4) || trie_bytes >= (uint64_t)(map.end - map.at) || trie_bytes % 4 ||
+        trie_bytes == 0 || map.end[-1] != 0)
+        return false;
+    const uint8_t *units = map.at;
+    uint32_t count = (uint32_t)(trie_bytes / 4), waiting = 0;
+    uint64_t strings = (uint64_t)(map.end - map.at) - trie_bytes;
+    uint8_t *seen = must_calloc(count, 1);
+    uint32_t *stack = must_alloc(count * sizeof *stack);
+    bool sound = true;
+    stack[waiting++] = 0;
+    seen[0] = 1;
+    while (waiting && sound) {
+        uint32_t node = stack[--waiting], unit = unit_at(units, node);
+        uint32_t base = node ^ (unit >> 10 << (unit >> 6 & 8));
+        if ((base | 0xFF) >= count) {
+            sound = false;
+            break;
+        }
+        if (unit >> 8 & 1)
+            sound = (unit_at(units, base) & 0x7FFFFFFF) < strings;
+        for (uint32_t label = 1; label < 256 && sound; label++) {
+            uint32_t child = base ^ label;
+            if ((unit_at(units, child) & 0x800000FF) == label && !seen[child]) {
+                seen[child] = 1;
+                stack[waiting++] = child;
+            }
+        }
+    }
+    free(seen);
+    free(stack);
+    return sound;
+}
+
+static status read_normalizer(sentencepiece_model *m, span message, bool keep)
+{
+    field f;
+    while (message.at < message.end) {
+        if (!read_field(&message, &f))
+            return WRONG("the normalizer's part is malformed");
+        if (f.number == NORMALIZER_MAP && (f.wire != BYTES || !map_is_sound(f.bytes)))
+            return WRONG("the normalizer's character map is damaged");
+        if (f.number == NORMALIZER_ESCAPE && f.wire == VARINT && !f.value && keep)
+            return WRONG("a model that does not mark spaces (escape_whitespaces false) is not supported");
+        if (f.number == NORMALIZER_DUMMY_PREFIX && f.wire == VARINT && keep)
+            m->dummy_prefix = f.value != 0;
+        if (f.number == NORMALIZER_REMOVE_EXTRA && f.wire == VARINT && keep)
+            m->remove_extra = f.value != 0;
+    }
+    return STATUS_OK;
+}
+
+static status read_trainer(sentencepiece_model *m, span message)
+{
+    field f;
+    while (message.at < message.end) {
+        if (!read_field(&message, &f))
+            return WRONG("the trainer's part is malformed");
+        if (f.number == TRAINER_SPACE_SUFFIX && f.wire == VARINT)
+            m->space_suffix = f.value != 0;
+        if (f.number == TRAINER_UNKNOWN_SURFACE && f.wire == BYTES) {
+            size_t length = (size_t)(f.bytes.end - f.bytes.at);
+            if (length >= sizeof m->unknown_surface)
+                return WRONG("the surface of unknown pieces has %zu bytes", length);
+            memcpy(m->unknown_surface, f.bytes.at, length);
+            m->unknown_surface[length] = 0;
+        }
+    }
+    return STATUS_OK;
+}
+
+static status read_model(sentencepiece_model *m, span all)
+{
+    field f;
+    int32_t id = 0;
+    for (span rest = all; rest.at < rest.end;) { /* the settings stand behind the pieces that need them */
+        if (!read_field(&rest, &f) || (f.number <= MODEL_DENORMALIZER && f.wire != BYTES))
+            return WRONG("not a SentencePiece model, or one that is cut off or damaged");
+        if (f.number == MODEL_TRAINER)
+            TRY(read_trainer(m, f.bytes));
+        if (f.number == MODEL_NORMALIZER || f.number == MODEL_DENORMALIZER)
+            TRY(read_normalizer(m, f.bytes, f.number == MODEL_NORMALIZER));
+    }
+    for (span rest = all; rest.at < rest.end;) {
+        (void)read_field(&rest, &f);
+        if (f.number != MODEL_PIECES)
+            continue;
+        if (id == VOCABULARY_MOST)
+            return WRONG("more than %d pieces", VOCABULARY_MOST);
+        TRY(read_piece(m, id++, f.bytes));
+    }
+    return id ? STATUS_OK : WRONG("the model has no pieces");
+}
+
+status sentencepiece_model_open(sentencepiece_model **out, const void *bytes, int64_t length, const char *name)
+{
+    sentencepiece_model *m = must_calloc(1, sizeof *m);
+    m->pieces = vocabulary_open();
+    m->dummy_prefix = m->remove_extra = true;
+    snprintf(m->unknown_surface, sizeof m->unknown_surface, " \xE2\x81\x87 ");
+    status s = read_model(m, (span){bytes, (const uint8_t *)bytes + length});
+    if (s != STATUS_OK) {
+        sentencepiece_model_close(m);
+        return status_context(s, "%s", name);
+    }
+    *out = m;
+    return STATUS_OK;
+}
+
+void sentencepiece_model_close(sentencepiece_model *m)
+{
+    if (!m)
+        return;
+    vocabulary_close(m->pieces);
+    free(m);
+}

@@ -1,0 +1,36 @@
+/* A look at a SentencePiece model file (a protocol buffer) before the library sees it.
+ *
+ * The library trusts a file once it parses; this reader refuses what would make it read out of bounds or stop the
+ * process, and takes from the file the settings that the library does not tell.
+ */
+#ifndef PHALANX_ENGINE_TEXT_SENTENCEPIECE_MODEL_H
+#define PHALANX_ENGINE_TEXT_SENTENCEPIECE_MODEL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/text/buffer.h"
+#include "engine/text/vocabulary.h"
+#include "memory/status.h"
+
+enum { /* what a piece is, as in the file */
+       SENTENCEPIECE_MODEL_NORMAL = 1,
+       SENTENCEPIECE_MODEL_UNKNOWN = 2,
+       SENTENCEPIECE_MODEL_CONTROL = 3,
+       SENTENCEPIECE_MODEL_USER = 4,
+       SENTENCEPIECE_MODEL_UNUSED = 5,
+       SENTENCEPIECE_MODEL_BYTE = 6,
+};
+
+typedef struct sentencepiece_model {
+    vocabulary *pieces;       /* by id: the text that a piece decodes to (of control pieces: their name) */
+    bool dummy_prefix;        /* a space is put in front of every text */
+    bool remove_extra;        /* spaces in front, at the end and repeated ones are removed */
+    bool space_suffix;        /* the mark of a space ends a piece instead of beginning it */
+    char unknown_surface[64]; /* what an unknown piece decodes to */
+} sentencepiece_model;
+
+status sentencepiece_model_open(sentencepiece_model **out, const void *bytes, int64_t length, const char *name);
+void sentencepiece_model_close(sentencepiece_model *m);
+
+#endif

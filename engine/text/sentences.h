@@ -1,0 +1,22 @@
+/* What a SentencePiece model is trained on: the lines of all documents, long ones in parts.
+ *
+ * sentences_next is a sentencepiece_next. A failure to read ends the sentences; sentences_result tells it afterwards.
+ */
+#ifndef PHALANX_ENGINE_TEXT_SENTENCES_H
+#define PHALANX_ENGINE_TEXT_SENTENCES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/text/documents.h"
+#include "memory/status.h"
+
+typedef struct sentences sentences;
+
+sentences *sentences_open(documents *d); /* the documents stay the caller's */
+void sentences_close(sentences *s);
+bool sentences_next(void *s, const char **text, int64_t *length);
+status sentences_result(const sentences *s);
+int64_t sentences_bytes(const sentences *s); /* of text so far */
+
+#endif

@@ -1,0 +1,24 @@
+/* The bytes of a file or of standard input, unpacked on the way if they are packed with gzip or zstd.
+ *
+ * What a file is, its first bytes say, not its name. A source is the caller's until source_close, and is read by one
+ * thread.
+ */
+#ifndef PHALANX_ENGINE_TEXT_SOURCE_H
+#define PHALANX_ENGINE_TEXT_SOURCE_H
+
+#include <stdint.h>
+
+#include "memory/status.h"
+
+typedef struct source source;
+
+status source_open(source **out, const char *path); /* "-": standard input */
+void source_close(source *s);
+const char *source_name(const source *s); /* for messages */
+
+/* Read up to `room` bytes; *got is 0 at the end and only there. A packed file that is cut off or damaged fails. */
+status source_read(source *s, char *out, int64_t *got, int64_t room);
+
+int64_t source_consumed(const source *s); /* bytes of the file read so far, packed as they are */
+
+#endif

@@ -1,0 +1,517 @@
+#include "engine/text/tokenizer.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "engine/files/atomic.h"
+#include "engine/files/mapping.h"
+#include "engine/text/bpe.h"
+#include "engine/text/bpe_json.h"
+#include "engine/text/sentencepiece.h"
+#include "engine/text/sentencepiece_model.h"
+#include "engine/text/unicode.h"
+#include "engine/text/vocabulary.h"
+#include "memory/log.h"
+
+typedef struct kind {
+    const char *name, *suffix; /* of the saved file: tokenizer.SUFFIX */
+    bool repairs;              /* wants well-formed UTF-8 */
+    status (*open)(tokenizer *t, const char *name);
+    void (*close)(tokenizer *t);
+    status (*encode)(const tokenizer *t, tokenizer_scratch *s, buffer_ids *out, const char *text, int64_t length,
+                     int flags);
+} kind;
+
+struct tokenizer {
+    const kind *kind;
+    buffer source, config; /* the file as it was read; its tokenizer_config.json, or nothing */
+    const vocabulary *vocabulary;
+    vocabulary *own; /* of the byte tokenizer */
+    bpe *bpe;
+    sentencepiece_model *model;
+    sentencepiece_processor *processor;
+    int32_t bos, eos, pad, unknown, end_of_document;
+};
+
+struct tokenizer_scratch {
+    bpe_scratch *bpe;
+    buffer repaired;
+};
+
+#define STRETCH (1 << 20) /* bytes */
+
+/* --- bytes -------------------------------------------------------------------------------------------------------- */
+
+static const char bytes_file[] = "phalanx tokenizer: bytes (ids 0 to 255; 256 ends a document)\n";
+
+static status bytes_open(tokenizer *t, const char *name)
+{
+    (void)name;
+    t->own = vocabulary_open();
+    for (int byte = 0; byte < 256; byte++)
+        (void)vocabulary_add(t->own, byte, &(char){(char)byte}, 1, VOCABULARY_INDEXED);
+    (void)vocabulary_add(t->own, 256, "<eod>", 5, VOCABULARY_SPECIAL);
+    t->vocabulary = t->own;
+    t->eos = t->end_of_document = 256;
+    return STATUS_OK;
+}
+
+static void bytes_close(tokenizer *t)
+{
+    vocabulary_close(t->own);
+}
+
+static status bytes_encode(const tokenizer *t, tokenizer_scratch *s, buffer_ids *out, const char *text, int64_t length,
+                           int flags)
+{
+    (void)t, (void)s, (void)flags;
+    buffer_ids_reserve(out, length);
+    for (int64_t i = 0; i < length; i++)
+        out->ids[out->count++] = (uint8_t)text[i];
+    return STATUS_OK;
+}
+
+/* --- SentencePiece ------------------------------------------------------------------------------------------------ */
+
+static status pieces_open(tokenizer *t, const char *name)
+{
+    TRY(sentencepiece_model_open(&t->model, t->source.bytes, t->source.length, name));
+    TRY(sentencepiece_open(&t->processor, t->source.bytes, t->source.length, name));
+    t->vocabulary = t->model->pieces;
+    t->bos = sentencepiece_bos(t->processor);
+    t->eos = sentencepiece_eos(t->processor);
+    t->pad = sentencepiece_pad(t->processor);
+    t->unknown = sentencepiece_unknown(t->processor);
+    t->end_of_document = t->eos;
+    return STATUS_OK;
+}
+
+static void pieces_close(tokenizer *t)
+{
+    sentencepiece_model_close(t->model);
+    sentencepiece_close(t->processor);
+}
+
+static bool is_plain(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+/* Where a long text may be cut so that its parts give the ids of the whole: at a single space between two letters, which
+ * the model's own leading space stands for in the second part. The library's memory is some hundred times the text. */
+static int64_t stretch_end(const tokenizer *t, const char *text, int64_t length)
+{
+    if (length <= STRETCH || !t->model->dummy_prefix || t->model->space_suffix)
+        return length;
+    for (int64_t at = STRETCH; at + 1 < length; at++)
+        if (text[at] == ' ' && is_plain(text[at - 1]) && is_plain(text[at + 1]))
+            return at;
+    return length;
+}
+
+static status pieces_encode(const tokenizer *t, tokenizer_scratch *s, buffer_ids *out, const char *text, int64_t length,
+                            int flags)
+{
+    (void)s;
+    if ((flags & TOKENIZER_FRAME) && t->bos >= 0)
+        buffer_ids_append(out, &t->bos, 1);
+    while (length > 0) {
+        int64_t end = stretch_end(t, text, length);
+        if (end >= INT32_MAX)
+            return status_fail(STATUS_FAILED, "a text of %lld bytes: SentencePiece takes 2 GiB", (long long)length);
+        TRY(sentencepiece_encode(t->processor, out, text, end));
+        if (end < length)
+            end++; /* the space */
+        text += end;
+        length -= end;
+    }
+    return STATUS_OK;
+}
+
+/* --- byte-level BPE ----------------------------------------------------------------------------------------------- */
+
+/* Names that end a document in the vocabularies that people use, where no file says which one does. */
+static const char *const end_names[] = {
+    "<|endoftext|>", "<|end_of_text|>", "<|endofdocument|>", "<|end_of_document|>", "<eod>", "</s>",
+    "<eos>",         "<|eos|>"};
+
+static int32_t configured(const tokenizer *t, json_t *config, const char *key)
+{
+    json_t *value = json_object_get(config, key);
+    if (json_is_object(value)) /* {"content": "<s>", "lstrip": ...} */
+        value = json_object_get(value, "content");
+    return json_is_string(value) ? tokenizer_find(t, json_string_value(value), (int64_t)json_string_length(value)) : -1;
+}
+
+static status merging_open(tokenizer *t, const char *name)
+{
+    TRY(bpe_json_open(&t->bpe, t->source.bytes, (size_t)t->source.length, name));
+    t->vocabulary = t->bpe->vocabulary;
+    json_t *config = NULL;
+    if (t->config.length) {
+        json_error_t error;
+        config = json_loadb(t->config.bytes, (size_t)t->config.length, 0, &error);
+        if (!config)
+            return status_fail(STATUS_FAILED, "tokenizer_config.json beside %s:%d:%d: %s", name, error.line,
+                               error.column, error.text);
+    }
+    t->bos = configured(t, config, "bos_token");
+    t->eos = configured(t, config, "eos_token");
+    t->pad = configured(t, config, "pad_token");
+    t->unknown = t->bpe->unknown;
+    json_decref(config);
+    for (unsigned i = 0; i < sizeof end_names / sizeof *end_names && t->end_of_document < 0; i++)
+        t->end_of_document = tokenizer_find(t, end_names[i], (int64_t)strlen(end_names[i]));
+    if (t->end_of_document < 0)
+        t->end_of_document = t->eos;
+    if (t->eos < 0)
+        t->eos = t->end_of_document;
+    if (t->bos < 0 && t->bpe->before.count == 1)
+        t->bos = t->bpe->before.ids[0];
+    return STATUS_OK;
+}
+
+static void merging_close(tokenizer *t)
+{
+    bpe_close(t->bpe);
+}
+
+static status merging_encode(const tokenizer *t, tokenizer_scratch *s, buffer_ids *out, const char *text,
+                             int64_t length, int flags)
+{
+    const bpe *b = t->bpe;
+    if (flags & TOKENIZER_FRAME)
+        buffer_ids_append(out, b->before.ids, b->before.count);
+    TRY(bpe_encode(b, s->bpe, out, text, length, flags & TOKENIZER_PLAIN));
+    if (flags & TOKENIZER_FRAME)
+        buffer_ids_append(out, b->after.ids, b->after.count);
+    return STATUS_OK;
+}
+
+/* --- open and save ------------------------------------------------------------------------------------------------ */
+
+enum { PIECES, MERGING, BYTES, KINDS };
+
+static const kind kinds[KINDS] = {
+    [PIECES] = {"SentencePiece", "model", true, pieces_open, pieces_close, pieces_encode},
+    [MERGING] = {"BPE", "json", true, merging_open, merging_close, merging_encode},
+    [BYTES] = {"bytes", "bytes", false, bytes_open, bytes_close, bytes_encode},
+};
+
+/* A model begins with its first piece (field 1), JSON with a brace. */
+static const kind *kind_of(const buffer *source)
+{
+    int64_t at = 0;
+    while (at < source->length && strchr(" \t\r\n", source->bytes[at]) && source->bytes[at] && at < 4096)
+        at++;
+    if (at < source->length && source->bytes[at] == '{')
+        return &kinds[MERGING];
+    if (source->length && source->bytes[0] == '\n')
+        return &kinds[PIECES];
+    if (source->length >= 18 && memcmp(source->bytes, bytes_file, 18) == 0)
+        return &kinds[BYTES];
+    return NULL;
+}
+
+static status read_file(buffer *out, const char *path)
+{
+    mapping m;
+    TRY(mapping_open(&m, path));
+    buffer_append(out, m.data, m.bytes);
+    mapping_close(&m);
+    return STATUS_OK;
+}
+
+/* x/tokenizer.json -> x/tokenizer_config.json, PREFIX.tokenizer.json -> PREFIX.tokenizer_config.json; NULL for others */
+static char *config_beside(const char *path)
+{
+    static const char ending[] = "tokenizer.json";
+    size_t length = strlen(path), tail = sizeof ending - 1;
+    if (length < tail || strcmp(path + length - tail, ending) != 0)
+        return NULL;
+    return must_format("%.*stokenizer_config.json", (int)(length - tail), path);
+}
+
+static status open_kind(tokenizer *t, const char *name)
+{
+    if (!t->kind)
+        return status_fail(STATUS_FAILED, "%s: neither a SentencePiece model nor a tokenizer.json", name);
+    return t->kind->open(t, name);
+}
+
+static status open_file(tokenizer **out, const char *path)
+{
+    tokenizer *t = must_calloc(1, sizeof *t);
+    t->bos = t->eos = t->pad = t->unknown = t->end_of_document = -1;
+    char *config = config_beside(path);
+    status s = STATUS_OK;
+    if (path)
+        s = read_file(&t->source, path);
+    if (s == STATUS_OK && config && atomic_exists(config))
+        s = read_file(&t->config, config);
+    if (s == STATUS_OK) {
+        t->kind = kind_of(&t->source);
+        s = open_kind(t, path);
+    }
+    free(config);
+    if (s != STATUS_OK) {
+        tokenizer_close(t);
+        return s;
+    }
+    *out = t;
+    return STATUS_OK;
+}
+
+static status open_first(tokenizer **out, const char *stem)
+{
+    for (int i = 0; i < KINDS; i++) {
+        char *path = must_format("%stokenizer.%s", stem, kinds[i].suffix);
+        bool there = atomic_exists(path);
+        status s = there ? open_file(out, path) : STATUS_OK;
+        free(path);
+        if (there)
+            return s;
+    }
+    return status_fail(STATUS_FAILED, "there is no %stokenizer.model, .json or .bytes", stem);
+}
+
+status tokenizer_open(tokenizer **out, const char *spec)
+{
+    struct stat facts;
+    if (strcmp(spec, "bytes") == 0) {
+        tokenizer *t = must_calloc(1, sizeof *t);
+        t->bos = t->pad = t->unknown = -1;
+        t->kind = &kinds[BYTES];
+        buffer_append(&t->source, bytes_file, sizeof bytes_file - 1);
+        *out = t;
+        return t->kind->open(t, spec);
+    }
+    if (stat(spec, &facts) != 0 || !S_ISDIR(facts.st_mode))
+        return open_file(out, spec);
+    char *stem = must_format("%s/", spec);
+    status s = open_first(out, stem);
+    free(stem);
+    return s;
+}
+
+status tokenizer_open_beside(tokenizer **out, const char *prefix)
+{
+    char *stem = must_format("%s.", prefix);
+    status s = open_first(out, stem);
+    free(stem);
+    return s;
+}
+
+bool tokenizer_is_beside(const char *prefix)
+{
+    bool found = false;
+    for (int i = 0; i < KINDS && !found; i++) {
+        char *path = must_format("%s.tokenizer.%s", prefix, kinds[i].suffix);
+        found = atomic_exists(path);
+        free(path);
+    }
+    return found;
+}
+
+void tokenizer_close(tokenizer *t)
+{
+    if (!t)
+        return;
+    if (t->kind)
+        t->kind->close(t);
+    buffer_free(&t->source);
+    buffer_free(&t->config);
+    free(t);
+}
+
+static status save(const tokenizer *t, const char *stem)
+{
+    char *path = must_format("%stokenizer.%s", stem, t->kind->suffix);
+    status s = atomic_replace(path, t->source.bytes, t->source.length);
+    free(path);
+    if (s != STATUS_OK || t->config.length == 0)
+        return s;
+    path = must_format("%stokenizer_config.json", stem);
+    s = atomic_replace(path, t->config.bytes, t->config.length);
+    free(path);
+    return s;
+}
+
+status tokenizer_save(const tokenizer *t, const char *folder)
+{
+    char *stem = must_format("%s/", folder);
+    status s = save(t, stem);
+    free(stem);
+    return s;
+}
+
+status tokenizer_save_beside(const tokenizer *t, const char *prefix)
+{
+    char *stem = must_format("%s.", prefix);
+    status s = save(t, stem);
+    free(stem);
+    return s;
+}
+
+/* --- encode and decode -------------------------------------------------------------------------------------------- */
+
+tokenizer_scratch *tokenizer_scratch_open(const tokenizer *t)
+{
+    tokenizer_scratch *s = must_calloc(1, sizeof *s);
+    if (t->bpe)
+        s->bpe = bpe_scratch_open();
+    return s;
+}
+
+void tokenizer_scratch_close(tokenizer_scratch *s)
+{
+    if (!s)
+        return;
+    bpe_scratch_close(s->bpe);
+    buffer_free(&s->repaired);
+    free(s);
+}
+
+status tokenizer_encode(const tokenizer *t, tokenizer_scratch *s, buffer_ids *out, const char *text, int64_t length,
+                        int flags)
+{
+    if (t->kind->repairs && unicode_check(text, length) != length) {
+        s->repaired.length = 0;
+        unicode_repair(&s->repaired, text, length);
+        text = s->repaired.bytes;
+        length = s->repaired.length;
+    }
+    return t->kind->encode(t, s, out, text, length, flags);
+}
+
+/* The bytes that an id adds behind what is there. A SentencePiece model puts a space in front of a text (or removes
+ * those that are there): decoding takes it away again. */
+static const char *bytes_of(const tokenizer *t, int64_t *length, bool *started, int32_t id, bool skip_special)
+{
+    const char *bytes = vocabulary_bytes(t->vocabulary, length, id);
+    bool hidden = skip_special || t->model;
+    if ((hidden && tokenizer_is_special(t, id)) || *length == 0) {
+        *length = 0;
+        return "";
+    }
+    const sentencepiece_model *m = t->model;
+    if (!*started && m && (m->dummy_prefix || m->remove_extra) && bytes[0] == ' ' && id != t->unknown) {
+        bytes++;
+        --*length;
+        *started = !m->remove_extra || *length;
+    } else {
+        *started = true;
+    }
+    return bytes;
+}
+
+void tokenizer_decode(const tokenizer *t, buffer *out, const int32_t *ids, int64_t count, bool skip_special)
+{
+    bool started = false;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t length;
+        const char *bytes = bytes_of(t, &length, &started, ids[i], skip_special);
+        buffer_append(out, bytes, length);
+    }
+}
+
+void tokenizer_stream_next(const tokenizer *t, tokenizer_stream *d, buffer *out, int32_t id, bool skip_special)
+{
+    int64_t length;
+    const char *bytes = bytes_of(t, &length, &d->started, id, skip_special);
+    buffer all = {0};
+    buffer_append(&all, d->bytes, d->waiting);
+    buffer_append(&all, bytes, length);
+    d->waiting = 0;
+    for (int64_t at = 0; at < all.length;) {
+        int64_t good = unicode_check(all.bytes + at, all.length - at);
+        buffer_append(out, all.bytes + at, good);
+        at += good;
+        if (at == all.length)
+            break;
+        bool cut;
+        int bad = unicode_malformed(all.bytes + at, all.length - at, &cut);
+        if (cut) {
+            memcpy(d->bytes, all.bytes + at, (size_t)bad);
+            d->waiting = bad;
+            break;
+        }
+        buffer_append(out, "\xEF\xBF\xBD", 3);
+        at += bad;
+    }
+    buffer_free(&all);
+}
+
+void tokenizer_stream_end(tokenizer_stream *d, buffer *out)
+{
+    if (d->waiting)
+        buffer_append(out, "\xEF\xBF\xBD", 3);
+    *d = (tokenizer_stream){0};
+}
+
+/* --- facts -------------------------------------------------------------------------------------------------------- */
+
+const char *tokenizer_kind(const tokenizer *t)
+{
+    return t->kind->name;
+}
+
+int32_t tokenizer_vocab_size(const tokenizer *t)
+{
+    return vocabulary_size(t->vocabulary);
+}
+
+int32_t tokenizer_bos(const tokenizer *t)
+{
+    return t->bos;
+}
+
+int32_t tokenizer_eos(const tokenizer *t)
+{
+    return t->eos;
+}
+
+int32_t tokenizer_pad(const tokenizer *t)
+{
+    return t->pad;
+}
+
+int32_t tokenizer_unknown(const tokenizer *t)
+{
+    return t->unknown;
+}
+
+int32_t tokenizer_end_of_document(const tokenizer *t)
+{
+    return t->end_of_document;
+}
+
+const char *tokenizer_token(const tokenizer *t, int64_t *length, int32_t id)
+{
+    return vocabulary_bytes(t->vocabulary, length, id);
+}
+
+bool tokenizer_equal(const tokenizer *a, const tokenizer *b)
+{
+    return a->source.length == b->source.length &&
+           memcmp(a->source.bytes, b->source.bytes, (size_t)a->source.length) == 0;
+}
+
+bool tokenizer_is_special(const tokenizer *t, int32_t id)
+{
+    return vocabulary_flags(t->vocabulary, id) & VOCABULARY_SPECIAL;
+}
+
+int32_t tokenizer_find(const tokenizer *t, const char *bytes, int64_t length)
+{
+    int32_t size = vocabulary_size(t->vocabulary);
+    for (int32_t id = 0; id < size; id++) {
+        int64_t own;
+        const char *token = vocabulary_bytes(t->vocabulary, &own, id);
+        if (own == length && length && tokenizer_is_special(t, id) && memcmp(token, bytes, (size_t)length) == 0)
+            return id;
+    }
+    return vocabulary_find(t->vocabulary, bytes, length);
+}

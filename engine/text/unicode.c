@@ -1,0 +1,227 @@
+#include "engine/text/unicode.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <utf8proc.h>
+
+#include "memory/log.h"
+
+/* White_Space has not changed since Unicode 6.3 and is more than the categories Z. */
+static bool is_space(uint32_t code)
+{
+    return (code >= 0x09 && code <= 0x0D) || code == 0x20 || code == 0x85 || code == 0xA0 || code == 0x1680 ||
+           (code >= 0x2000 && code <= 0x200A) || code == 0x2028 || code == 0x2029 || code == 0x202F || code == 0x205F ||
+           code == 0x3000;
+}
+
+static uint8_t class_of_category(utf8proc_category_t category)
+{
+    switch ((int)category) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO:
+        return UNICODE_LETTER;
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_NO:
+        return UNICODE_NUMBER;
+    default:
+        return 0;
+    }
+}
+
+uint8_t unicode_class_of(uint32_t code)
+{
+    int class = class_of_category(utf8proc_category((utf8proc_int32_t)code));
+    if (is_space(code))
+        class |= UNICODE_SPACE;
+    if (code == '\n' || code == '\r')
+        class |= UNICODE_NEWLINE;
+    return (uint8_t) class;
+}
+
+/* NFC can change a text only where a character decomposes for good, is a combining mark, or may join with the one
+ * before it: that is, stands behind the first place in some character's canonical decomposition. */
+static void mark_unstable(unicode_classes *c)
+{
+    for (uint32_t code = 0; code < 0x10FFFF; code = code == 0xFFFF ? 0x10FFF : code + 1) {
+        if (code == 0x12000) /* the scripts above U+FFFF whose characters compose lie between U+11000 and U+12000 */
+            break;
+        if (code >= 0xD800 && code < 0xE000)
+            continue;
+        utf8proc_int32_t parts[8];
+        int last_class = 0;
+        utf8proc_ssize_t count =
+            utf8proc_decompose_char((utf8proc_int32_t)code, parts, 8, UTF8PROC_DECOMPOSE, &last_class);
+        for (utf8proc_ssize_t i = 1; i < count && i < 8; i++)
+            if (parts[i] < 65536)
+                c->basic[parts[i]] |= UNICODE_UNSTABLE;
+        if (code > 0xFFFF)
+            continue;
+        bool stable = utf8proc_get_property((utf8proc_int32_t)code)->combining_class == 0;
+        if (stable && (count != 1 || parts[0] != (utf8proc_int32_t)code)) {
+            char text[4];
+            buffer normal = {0};
+            int bytes = unicode_encode(text, code);
+            stable = unicode_normalize(&normal, text, bytes, UNICODE_NFC) == STATUS_OK && normal.length == bytes &&
+                     memcmp(normal.bytes, text, (size_t)bytes) == 0;
+            buffer_free(&normal);
+        }
+        if (!stable)
+            c->basic[code] |= UNICODE_UNSTABLE;
+    }
+}
+
+unicode_classes *unicode_classes_open(void)
+{
+    unicode_classes *c = must_calloc(1, sizeof *c);
+    for (uint32_t code = 0; code < 65536; code++)
+        c->basic[code] |= unicode_class_of(code);
+    mark_unstable(c);
+    return c;
+}
+
+void unicode_classes_close(unicode_classes *c)
+{
+    free(c);
+}
+
+int unicode_encode(char *out, uint32_t code)
+{
+    return (int)utf8proc_encode_char((utf8proc_int32_t)code, (utf8proc_uint8_t *)out);
+}
+
+/* The bytes of the well-formed character at text (Unicode 15, table 3-7), or 0; *seen: how many bytes of a possible
+ * character are there, *wanted: how many it would have. */
+static int well_formed(const uint8_t *text, int64_t length, int *seen, int *wanted)
+{
+    uint8_t first = text[0], low = 0x80, high = 0xBF;
+    *seen = 1;
+    *wanted = 1;
+    if (first < 0x80)
+        return 1;
+    if (first < 0xC2 || first > 0xF4)
+        return 0;
+    int bytes = first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
+    *wanted = bytes;
+    if (first == 0xE0)
+        low = 0xA0;
+    if (first == 0xED)
+        high = 0x9F;
+    if (first == 0xF0)
+        low = 0x90;
+    if (first == 0xF4)
+        high = 0x8F;
+    for (; *seen < bytes; ++*seen, low = 0x80, high = 0xBF)
+        if (*seen >= length || text[*seen] < low || text[*seen] > high)
+            return 0;
+    return bytes;
+}
+
+int64_t unicode_check(const char *text, int64_t length)
+{
+    const uint8_t *bytes = (const uint8_t *)text;
+    int64_t at = 0;
+    while (at < length) {
+        uint64_t eight;
+        while (at + 8 <= length && (memcpy(&eight, bytes + at, 8), (eight & 0x8080808080808080U) == 0))
+            at += 8;
+        if (at >= length)
+            break;
+        int seen, wanted, size = well_formed(bytes + at, length - at, &seen, &wanted);
+        if (size == 0)
+            return at;
+        at += size;
+    }
+    return at;
+}
+
+int unicode_malformed(const char *text, int64_t length, bool *cut)
+{
+    int seen, wanted;
+    (void)well_formed((const uint8_t *)text, length, &seen, &wanted);
+    *cut = seen >= length && seen < wanted;
+    return seen;
+}
+
+void unicode_repair(buffer *out, const char *text, int64_t length)
+{
+    while (length > 0) {
+        int64_t good = unicode_check(text, length);
+        buffer_append(out, text, good);
+        text += good;
+        length -= good;
+        if (length == 0)
+            break;
+        bool cut;
+        int bad = unicode_malformed(text, length, &cut);
+        buffer_append(out, "\xEF\xBF\xBD", 3);
+        text += bad;
+        length -= bad;
+    }
+}
+
+bool unicode_is_word(uint32_t code)
+{
+    if (code == 0x200C || code == 0x200D || (code >= 0x24B6 && code <= 0x24E9))
+        return true;
+    switch ((int)utf8proc_category((utf8proc_int32_t)code)) {
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_PC:
+        return true;
+    default:
+        return (unicode_class_of(code) & UNICODE_LETTER) != 0;
+    }
+}
+
+int64_t unicode_previous(const char *text, int64_t at)
+{
+    do
+        at--;
+    while (at > 0 && ((uint8_t)text[at] & 0xC0) == 0x80);
+    return at;
+}
+
+bool unicode_is_stable(const unicode_classes *c, const char *text, int64_t length)
+{
+    const uint8_t *bytes = (const uint8_t *)text;
+    for (int64_t at = 0; at < length;) {
+        uint32_t code;
+        if (bytes[at] < 0x80) {
+            at++;
+            continue;
+        }
+        at += unicode_decode(bytes + at, &code);
+        /* above U+FFFF only the pictographs and the ideographs without compatibility twins are known to be stable */
+        bool stable = code < 65536 ? !(c->basic[code] & UNICODE_UNSTABLE)
+                                   : (code >= 0x1F000 && code < 0x1FB00) || (code >= 0x20000 && code < 0x2F800);
+        if (!stable)
+            return false;
+    }
+    return true;
+}
+
+status unicode_normalize(buffer *out, const char *text, int64_t length, unicode_form form)
+{
+    static const utf8proc_option_t options[] = {
+        [UNICODE_NFC] = UTF8PROC_STABLE | UTF8PROC_COMPOSE,
+        [UNICODE_NFD] = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE,
+        [UNICODE_NFKC] = UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT,
+        [UNICODE_NFKD] = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT,
+    };
+    out->length = 0;
+    utf8proc_uint8_t *normal = NULL;
+    utf8proc_ssize_t bytes = utf8proc_map((const utf8proc_uint8_t *)text, length, &normal, options[form]);
+    if (bytes < 0)
+        return status_fail(STATUS_FAILED, "text of %lld bytes cannot be normalized: %s", (long long)length,
+                           utf8proc_errmsg(bytes));
+    buffer_append(out, normal, bytes);
+    free(normal);
+    return STATUS_OK;
+}

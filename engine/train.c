@@ -1,0 +1,143 @@
+#include "engine/train.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "engine/batch.h"
+#include "engine/training.h"
+#include "kernels/op.h"
+#include "memory/log.h"
+#include "memory/seal.h"
+#include "parallel/signals.h"
+
+/* fp16: where the dynamic scale begins, its bounds, and its factor (1710.03740). */
+static const double SCALE_SMALLEST = 1.0, SCALE_LARGEST = 16777216.0, SCALE_FACTOR = 2.0;
+
+static void fill_scalars(training *t, float rate)
+{
+    const config *c = t->config;
+    step_scalars *s = executor_at(t->executor, &t->compiled.inputs.scalars);
+    double updates = (double)t->updates + 1;
+    *s = (step_scalars){.seed = (uint64_t)c->train.seed,
+                        .step = t->step + 1,
+                        .updates = t->updates + 1,
+                        .lr = rate,
+                        .beta1 = (float)c->optimizer.beta1,
+                        .beta2 = (float)c->optimizer.beta2,
+                        .epsilon = (float)c->optimizer.epsilon,
+                        .weight_decay = (float)c->optimizer.weight_decay,
+                        .clip = (float)c->optimizer.clip,
+                        .loss_scale = (float)t->loss_scale,
+                        .loss_tokens = (float)c->train.global_batch * (float)c->train.sequence,
+                        .momentum_correction = (float)(1 - pow(c->optimizer.beta1, updates)),
+                        .variance_correction = (float)(1 - pow(c->optimizer.beta2, updates))};
+    s->first_sample = t->samples + (int64_t)t->compiled.options.microbatches * c->train.micro_batch *
+                                       grid_index(&t->grid, GRID_GROUP_DATA_CONTEXT);
+}
+
+/* A step whose gradients are not finite changed nothing but the data position; with fp16 the scale comes down. */
+static status after_update(training *t, bool skipped)
+{
+    const config *c = t->config;
+    t->step++;
+    t->samples += c->train.global_batch;
+    t->updates += !skipped;
+    t->skipped = skipped ? t->skipped + 1 : 0;
+    if (c->train.precision == CONFIG_FP16) {
+        t->good_steps = skipped ? 0 : t->good_steps + 1;
+        if (skipped && t->loss_scale > SCALE_SMALLEST)
+            t->loss_scale /= SCALE_FACTOR;
+        if (t->good_steps >= c->train.loss_scale_window && t->loss_scale < SCALE_LARGEST) {
+            t->loss_scale *= SCALE_FACTOR;
+            t->good_steps = 0;
+        }
+    }
+    if (c->train.max_skipped > 0 && t->skipped >= c->train.max_skipped)
+        return status_fail(STATUS_FAILED, "step %lld: gradients were not finite for %d steps in a row (train.max_skipped): "
+                           "lower optimizer.lr, or look at the data of these steps", (long long)t->step, t->skipped);
+    return STATUS_OK;
+}
+
+/* One optimizer step. *stop is set if any rank was asked to. */
+static status train_step(training *t, bool *stop)
+{
+    double began = training_now();
+    double rate = learning_rate_at(&t->schedule, t->updates + 1);
+    executor_set_step(t->executor, t->step + 1);
+    TRY(comm_all_status(comm_world(t->world), batch_fill(&t->compiled, t->executor, t->train, t->samples)));
+    fill_scalars(t, (float)rate);
+    int64_t *asked = executor_at(t->executor, &t->compiled.inputs.stop);
+    *asked = signals_pending() != 0;
+
+    executor_play(t->executor, &t->compiled.training);
+
+    *stop = *asked > 0;
+    const float *control = executor_at(t->executor, &t->compiled.inputs.control);
+    const float *loss = executor_at(t->executor, &t->compiled.inputs.loss_total);
+    bool skipped = control[CONTROL_SKIP] > 0;
+    double mean = (double)*loss / ((double)t->config->train.global_batch * (double)t->config->train.sequence);
+    status s = after_update(t, skipped);
+    TRY(training_report_step(t, mean, (double)control[CONTROL_NORM], rate, training_now() - began, skipped));
+    if (t->config->debug.gradients && t->step == t->config->debug.at_step)
+        TRY(training_dump_gradients(t));
+    return s;
+}
+
+static status evaluate(training *t)
+{
+    double began = training_now(), sum = 0;
+    int64_t tokens = 0;
+    const compile_options *o = &t->compiled.options;
+    int64_t samples_at_once = (int64_t)o->micro_batch * grid_group_size(&t->grid, GRID_GROUP_DATA_CONTEXT);
+    for (int i = 0; i < t->config->evaluate.batches; i++) {
+        status s = batch_fill_evaluation(&t->compiled, t->executor, t->validation, i * samples_at_once);
+        TRY(comm_all_status(comm_world(t->world), s));
+        executor_play(t->executor, &t->compiled.evaluation);
+        sum += *(float *)executor_at(t->executor, &t->compiled.inputs.loss_total);
+        tokens += samples_at_once * o->sequence;
+    }
+    return training_report_evaluation(t, sum / (double)tokens, training_now() - began);
+}
+
+static bool due(int every, int64_t step)
+{
+    return every > 0 && step % every == 0;
+}
+
+static status train_loop(training *t)
+{
+    const config *c = t->config;
+    bool stop = false;
+    while (t->step < c->train.steps && !stop) {
+        TRY(train_step(t, &stop));
+        if (t->validation && (due(c->evaluate.every, t->step) || (t->step == c->train.steps && c->evaluate.every > 0)))
+            TRY(evaluate(t));
+        if (due(c->checkpoint.every, t->step) || t->step == c->train.steps || stop)
+            TRY(training_save(t));
+        if (t->trained_steps == 1)
+            seal_close();
+    }
+    seal_open();
+    if (stop)
+        log_info("stopped by a signal after step %lld; the run resumes from here", (long long)t->step);
+    return STATUS_OK;
+}
+
+status train_run(const config *c, comm *world, double began)
+{
+    training t;
+    signals_install();
+    status s = training_open(&t, c, world, began);
+    if (s == STATUS_OK)
+        s = training_restore(&t);
+    if (s == STATUS_OK)
+        s = training_report_open(&t);
+    if (s == STATUS_OK) {
+        training_header(&t);
+        s = train_loop(&t);
+    }
+    if (s == STATUS_OK)
+        s = training_summary(&t);
+    training_close(&t);
+    return s;
+}

@@ -1,0 +1,209 @@
+/* Where a run begins, and what it leaves: checkpoints, weights from elsewhere, gradients for inspection. */
+#include <stdlib.h>
+#include <string.h>
+#include <jansson.h>
+
+#include "engine/files/atomic.h"
+#include "engine/files/checkpoint.h"
+#include "engine/files/safetensors.h"
+#include "engine/state.h"
+#include "engine/training.h"
+#include "memory/log.h"
+#include "memory/seal.h"
+
+static status barrier(void *context, status mine)
+{
+    const training *t = context;
+    return comm_all_status(comm_world(t->world), mine);
+}
+
+/* ---- saving ---------------------------------------------------------------------------------------------------- */
+
+static json_t *make_meta(const training *t)
+{
+    char *text = config_text(t->config);
+    json_t *meta = json_pack("{s:I, s:I, s:I, s:f, s:I, s:i, s:s}", "step", (json_int_t)t->step, "updates",
+                             (json_int_t)t->updates, "samples", (json_int_t)t->samples, "loss_scale", t->loss_scale,
+                             "good_steps", (json_int_t)t->good_steps, "skipped", t->skipped, "config", text);
+    free(text);
+    MUST(meta, "out of memory");
+    return meta;
+}
+
+static status write_sections(training *t, const char *folder, const char *name, const state_section *sections, int count)
+{
+    checkpoint_piece *all = NULL;
+    int total = 0;
+    for (int i = 0; i < count; i++) {
+        int n;
+        checkpoint_piece *pieces = state_pieces(&n, &t->compiled, t->executor, sections[i], true);
+        all = must_realloc(all, (unsigned long)(total + n) * sizeof *all);
+        memcpy(all + total, pieces, (size_t)n * sizeof *all);
+        total += n;
+        free(pieces);
+    }
+    json_t *meta = comm_rank(t->world) == 0 ? make_meta(t) : NULL;
+    status s = checkpoint_write(folder, name, all, total, meta, comm_rank(t->world), comm_ranks(t->world), barrier, t);
+    json_decref(meta);
+    free(all);
+    return s;
+}
+
+status training_save(training *t)
+{
+    static const state_section mixed[] = {STATE_MODEL, STATE_MOMENT1, STATE_MOMENT2, STATE_MASTER};
+    char name[64];
+    snprintf(name, sizeof name, "step-%08lld", (long long)t->step);
+    seal_open();
+    watchdog_suspend(t->watchdog);
+    status s = write_sections(t, t->checkpoints, name, mixed, t->config->train.precision == CONFIG_FP32 ? 3 : 4);
+    if (s == STATUS_OK && comm_rank(t->world) == 0) {
+        s = checkpoint_prune(t->checkpoints, t->config->checkpoint.keep);
+        if (s == STATUS_OK)
+            log_info("saved %s/%s", t->checkpoints, name);
+    }
+    s = comm_all_status(comm_world(t->world), s);
+    watchdog_resume(t->watchdog);
+    seal_close();
+    return s;
+}
+
+/* ---- restoring ------------------------------------------------------------------------------------------------- */
+
+static void say_changed(void *context, const char *key, const char *before, const char *now)
+{
+    (void)context;
+    log_info("resume: %s changes from %s to %s", key, before, now);
+}
+
+static status check_config(const training *t, const json_t *meta, const char *where)
+{
+    const char *text = json_string_value(json_object_get(meta, "config"));
+    if (!text)
+        return status_fail(STATUS_FAILED, "%s: the manifest holds no configuration", where);
+    config saved;
+    TRY(config_parse(&saved, where, text, strlen(text), 0, NULL));
+    status s = config_compare_for_resume(&saved, t->config, say_changed, NULL);
+    config_free(&saved);
+    return s;
+}
+
+static int64_t integer(const json_t *meta, const char *key)
+{
+    return (int64_t)json_integer_value(json_object_get(meta, key));
+}
+
+static status restore_from(training *t, const char *path)
+{
+    checkpoint *from = NULL;
+    TRY(checkpoint_open(&from, path));
+    json_t *meta = checkpoint_meta(from);
+    bool has_moments = false;
+    status s = check_config(t, meta, checkpoint_folder(from));
+    if (s == STATUS_OK)
+        s = state_load(&t->compiled, t->executor, from, &has_moments);
+    if (s == STATUS_OK && !has_moments && integer(meta, "step") > 0)
+        s = status_fail(STATUS_FAILED, "%s holds no optimizer state to resume from; use model.from to start from its weights",
+                        checkpoint_folder(from));
+    if (s == STATUS_OK) {
+        t->step = integer(meta, "step");
+        t->updates = integer(meta, "updates");
+        t->samples = integer(meta, "samples");
+        t->good_steps = integer(meta, "good_steps");
+        t->skipped = (int)integer(meta, "skipped");
+        double scale = json_number_value(json_object_get(meta, "loss_scale"));
+        t->loss_scale = t->config->train.precision == CONFIG_FP16 && scale > 0 ? scale : t->loss_scale;
+        log_info("resumed from %s after step %lld", checkpoint_folder(from), (long long)t->step);
+    }
+    checkpoint_close(from);
+    return s;
+}
+
+/* Rank 0 looks; all ranks believe it, so that none starts anew where another resumes. */
+static bool has_checkpoint(const training *t)
+{
+    char *latest = must_format("%s/latest", t->checkpoints);
+    int found = atomic_exists(latest);
+    comm_broadcast_bytes(comm_world(t->world), &found, sizeof found, 0);
+    free(latest);
+    return found;
+}
+
+status training_restore(training *t)
+{
+    const char *resume = t->config->checkpoint.resume;
+    status s;
+    watchdog_suspend(t->watchdog);
+    if (!strcmp(resume, "auto") && has_checkpoint(t))
+        s = restore_from(t, t->checkpoints);
+    else if (strcmp(resume, "auto") && strcmp(resume, "never"))
+        s = restore_from(t, resume);
+    else {
+        state_initialise(&t->compiled, t->executor, (uint64_t)t->config->train.seed);
+        s = STATUS_OK;
+    }
+    s = comm_all_status(comm_world(t->world), s);
+    watchdog_resume(t->watchdog);
+    return s;
+}
+
+/* ---- gradients -------------------------------------------------------------------------------------------------- */
+
+/* One safetensors file from a checkpoint of the gradients that all ranks wrote; loss scaling taken out. */
+static status gather_gradients(const char *pieces, const char *path, float scale)
+{
+    checkpoint *from = NULL;
+    TRY(checkpoint_open(&from, pieces));
+    int n = checkpoint_tensors(from);
+    safetensors_tensor *tensors = must_calloc((unsigned long)n, sizeof *tensors);
+    for (int i = 0; i < n; i++) {
+        const manifest_tensor *m = checkpoint_at(from, i);
+        tensors[i] = (safetensors_tensor){.name = m->name, .type = DTYPE_FP32, .dims = m->dims};
+        memcpy(tensors[i].shape, m->global, (size_t)m->dims * sizeof(int64_t));
+    }
+    safetensors_writer *w = NULL;
+    status s = safetensors_writer_open(&w, path, tensors, n, NULL);
+    for (int k = 0; k < n && s == STATUS_OK; k++) {
+        const safetensors_tensor *x = &tensors[safetensors_writer_order(w)[k]];
+        int64_t stride[SAFETENSORS_DIMS], start[SAFETENSORS_DIMS] = {0}, elements = 1;
+        for (int d = x->dims - 1; d >= 0; d--) {
+            stride[d] = elements;
+            elements *= x->shape[d];
+        }
+        float *values = must_alloc((unsigned long)elements * sizeof *values);
+        s = checkpoint_read(from, state_section_name(STATE_GRADIENT), x->name, DTYPE_FP32, values, stride, x->dims, x->shape,
+                            start, x->shape);
+        for (int64_t i = 0; i < elements; i++)
+            values[i] /= scale;
+        if (s == STATUS_OK)
+            s = safetensors_writer_data(w, values, elements * (int64_t)sizeof *values);
+        free(values);
+    }
+    if (s == STATUS_OK)
+        s = safetensors_writer_close(w);
+    else
+        safetensors_writer_abandon(w);
+    free(tensors);
+    checkpoint_close(from);
+    return s;
+}
+
+status training_dump_gradients(training *t)
+{
+    const char *folder = t->config->debug.gradients;
+    char *pieces = must_format("%s/.pieces", folder), *path = must_format("%s/gradients.safetensors", folder);
+    const state_section section = STATE_GRADIENT;
+    const step_scalars *scalars = executor_at(t->executor, &t->compiled.inputs.scalars);
+    seal_open();
+    status s = write_sections(t, pieces, "step-00000000", &section, 1);
+    if (s == STATUS_OK && comm_rank(t->world) == 0) {
+        s = gather_gradients(pieces, path, scalars->loss_scale);
+        if (s == STATUS_OK)
+            s = atomic_remove(pieces);
+    }
+    s = comm_all_status(comm_world(t->world), s);
+    seal_close();
+    free(pieces);
+    free(path);
+    return s;
+}

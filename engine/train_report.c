@@ -1,0 +1,222 @@
+/* What rank 0 says and writes of a run. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+
+#include "engine/files/atomic.h"
+#include "engine/report.h"
+#include "engine/training.h"
+#include "memory/log.h"
+
+static bool speaks(const training *t)
+{
+    return comm_rank(t->world) == 0;
+}
+
+static double wall_time(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static int64_t peak_resident(void)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return (int64_t)usage.ru_maxrss * 1024;
+}
+
+/* ---- the run's folder ------------------------------------------------------------------------------------------ */
+
+/* Lines of steps that a resumed run will do again are dropped from metrics.jsonl. */
+static status keep_lines(const char *path, int64_t step)
+{
+    FILE *f = fopen(path, "r");
+    if (!f)
+        return STATUS_OK;
+    char *kept = NULL, *line = NULL;
+    size_t used = 0, capacity = 0;
+    while (getline(&line, &capacity, f) > 0) {
+        const char *at = strstr(line, "\"step\"");
+        long long number = -1;
+        if (!at || sscanf(at, "\"step\"%*[: ]%lld", &number) != 1 || number > step || !strchr(line, '\n'))
+            continue;
+        size_t length = strlen(line);
+        kept = must_realloc(kept, used + length);
+        memcpy(kept + used, line, length);
+        used += length;
+    }
+    free(line);
+    fclose(f);
+    status s = atomic_replace(path, kept ? kept : "", (int64_t)used);
+    free(kept);
+    return s;
+}
+
+static status open_files(training *t)
+{
+    TRY(atomic_make_folders(t->folder));
+    char *text = config_text(t->config), *path = must_format("%s/config.yaml", t->folder);
+    status s = atomic_replace(path, text, (int64_t)strlen(text));
+    free(text);
+    free(path);
+    TRY(s);
+    path = must_format("%s/metrics.jsonl", t->folder);
+    s = keep_lines(path, t->step);
+    if (s == STATUS_OK) {
+        t->metrics = fopen(path, "a");
+        if (!t->metrics)
+            s = status_fail(STATUS_FAILED, "%s cannot be written to", path);
+    }
+    free(path);
+    if (s == STATUS_OK && t->config->run.tensorboard)
+        s = tensorboard_open(&t->events, t->folder, wall_time());
+    return s;
+}
+
+status training_report_open(training *t)
+{
+    return comm_all_status(comm_world(t->world), speaks(t) ? open_files(t) : STATUS_OK);
+}
+
+/* ---- the header ------------------------------------------------------------------------------------------------- */
+
+void training_header(const training *t)
+{
+    const config *c = t->config;
+    const compiled *k = &t->compiled;
+    /* The largest rank's plan is the one to show. */
+    int64_t mine[2] = {k->arena_bytes, comm_rank(t->world)}, *all = must_alloc((unsigned long)comm_ranks(t->world) * sizeof mine);
+    comm_all_gather_bytes(comm_world(t->world), all, mine, sizeof mine);
+    int64_t largest = 0;
+    for (int i = 0; i < comm_ranks(t->world); i++)
+        largest = all[2 * i] > largest ? all[2 * i] : largest;
+    free(all);
+    if (!speaks(t))
+        return;
+    const model_shape *s = &c->model.shape;
+    char *model = must_format("%s: %d layers, hidden %lld, %d heads (%d key/value) of %d, ffn %lld, vocabulary %lld",
+                              shape_traits_of(s->architecture)->name, s->layers, (long long)s->hidden_size, s->heads, s->kv_heads,
+                              s->head_size, (long long)s->ffn_size, (long long)s->vocab_size);
+    char *device = must_format("cpu, %d thread%s a rank", k->options.threads, k->options.threads == 1 ? "" : "s");
+    char *layout = comm_ranks(t->world) == 1
+                       ? NULL
+                       : must_format("tensor %d x data %d x pipeline %d, %s, ZeRO %d", t->grid.size[GRID_TENSOR],
+                                     t->grid.size[GRID_DATA], t->grid.size[GRID_PIPELINE], config_word(c, "parallel.schedule"),
+                                     c->parallel.zero);
+    report_run run = {.model = model, .device = device, .precision = config_word(c, "train.precision"), .layout = layout,
+                      .folder = t->folder, .parameters = shape_parameters(s), .steps = c->train.steps,
+                      .tokens_per_step = c->train.global_batch * c->train.sequence, .flops_per_token = t->flops_per_token,
+                      .peak_flops = t->peak_flops, .arena_bytes = largest,
+                      .lower_bound_bytes = k->persistent_bytes + k->training.lower_bound};
+    run.memory.weights = k->class_bytes[CLASS_WEIGHT];
+    run.memory.gradients = k->class_bytes[CLASS_GRADIENT];
+    run.memory.optimizer = k->class_bytes[CLASS_OPTIMIZER];
+    run.memory.kept = k->training.peak_kept;
+    run.memory.temporary = k->training.peak_temporary;
+    report_header(stdout, &run);
+    report_columns(stdout);
+    fflush(stdout);
+    free(model);
+    free(device);
+    free(layout);
+}
+
+/* ---- steps ------------------------------------------------------------------------------------------------------ */
+
+static status write_events(training *t, const report_step *r)
+{
+    if (!t->events)
+        return STATUS_OK;
+    tensorboard_value values[] = {{"train/loss", r->loss},
+                                  {"train/grad_norm", r->grad_norm},
+                                  {"train/lr", r->lr},
+                                  {"train/tokens_per_second", r->tokens_per_second},
+                                  {"train/tflops", r->tflops}};
+    return tensorboard_write(t->events, values, 5, r->step, wall_time());
+}
+
+status training_report_step(training *t, double loss, double norm, double rate, double seconds, bool skipped)
+{
+    if (t->trained_steps++ == 0)
+        t->first_step_seconds = training_now() - t->began;
+    else
+        t->trained_seconds += seconds;
+    if (!speaks(t))
+        return STATUS_OK;
+    const config *c = t->config;
+    double tokens = (double)c->train.global_batch * (double)c->train.sequence;
+    report_step r = {.step = t->step, .steps = c->train.steps, .loss = loss, .grad_norm = norm, .lr = rate, .step_seconds = seconds,
+                     .skipped = skipped, .tokens_per_second = tokens / seconds, .resident_bytes = peak_resident()};
+    r.tflops = r.tokens_per_second * t->flops_per_token / 1e12;
+    r.mfu = t->peak_flops > 0 ? r.tflops * 1e12 / t->peak_flops : -1;
+    double each = t->trained_steps > 1 ? t->trained_seconds / (double)(t->trained_steps - 1) : seconds;
+    r.left_seconds = each * (double)(c->train.steps - t->step);
+    if (c->run.log_every > 0 && (t->step % c->run.log_every == 0 || t->step == c->train.steps || skipped))
+        report_line(stdout, &r);
+    TRY(report_metrics(t->metrics, &r));
+    return write_events(t, &r);
+}
+
+status training_report_evaluation(training *t, double loss, double seconds)
+{
+    if (!speaks(t))
+        return STATUS_OK;
+    report_evaluation(stdout, t->step, loss, seconds);
+    TRY(report_metrics_evaluation(t->metrics, t->step, loss));
+    tensorboard_value value = {"validation/loss", loss};
+    return t->events ? tensorboard_write(t->events, &value, 1, t->step, wall_time()) : STATUS_OK;
+}
+
+/* ---- the end ---------------------------------------------------------------------------------------------------- */
+
+/* The highest byte that operands reach, found from the ops and not from the planner. */
+static int64_t arena_used(const compiled *c)
+{
+    int64_t used = 0;
+    const compiled_program *programs[] = {&c->training, &c->evaluation};
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < programs[k]->list.count; i++) {
+            const op *o = programs[k]->list.ops[i];
+            tensor *const *operands[] = {o->in, o->out, &o->scratch};
+            const int counts[] = {OP_MAX_IN, OP_MAX_OUT, 1};
+            for (int list = 0; list < 3; list++)
+                for (int j = 0; j < counts[list]; j++) {
+                    const tensor *x = operands[list][j];
+                    int64_t end = x ? x->address + tensor_bytes(x) : 0;
+                    used = end > used ? end : used;
+                }
+        }
+    return used;
+}
+
+status training_summary(training *t)
+{
+    int64_t ignored;
+    report_rank mine = {.rank = comm_rank(t->world),
+                        .tensor = t->grid.at[GRID_TENSOR],
+                        .pipeline = t->grid.at[GRID_PIPELINE],
+                        .data = t->grid.at[GRID_DATA],
+                        .arena_bytes = t->compiled.arena_bytes,
+                        .arena_used_bytes = arena_used(&t->compiled),
+                        .peak_resident_bytes = peak_resident()};
+    executor_sent(t->executor, &mine.bytes_sent.tensor, &ignored, AXIS_TENSOR);
+    executor_sent(t->executor, &mine.bytes_sent.pipeline, &ignored, AXIS_PIPELINE);
+    executor_sent(t->executor, &mine.bytes_sent.data, &ignored, AXIS_DATA);
+    report_rank *all = must_alloc((unsigned long)comm_ranks(t->world) * sizeof *all);
+    comm_all_gather_bytes(comm_world(t->world), all, &mine, sizeof mine);
+    status s = STATUS_OK;
+    if (speaks(t)) {
+        char *path = must_format("%s/summary.json", t->folder);
+        report_summary_values values = {.parameters = shape_parameters(&t->config->model.shape), .steps = t->step,
+                                        .start_to_first_step_seconds = t->first_step_seconds,
+                                        .ranks = comm_ranks(t->world), .rank = all};
+        s = report_summary(path, &values);
+        free(path);
+    }
+    free(all);
+    return comm_all_status(comm_world(t->world), s);
+}

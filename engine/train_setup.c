@@ -1,0 +1,125 @@
+/* From a configuration to a rank that can play its programs: layout, compilation, arena, data, watchdog. */
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <omp.h>
+
+#include "engine/batch.h"
+#include "engine/files/atomic.h"
+#include "engine/training.h"
+#include "memory/log.h"
+
+double training_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int threads_of(const config *c, const comm *world)
+{
+    if (c->train.threads > 0)
+        return c->train.threads;
+    int cores = omp_get_num_procs() / comm_local_ranks(world);
+    return cores > 0 ? cores : 1;
+}
+
+static status lay_out(training *t)
+{
+    const config *c = t->config;
+    int data;
+    TRY(config_check_ranks(c, comm_ranks(t->world), &data));
+    return grid_make(&t->grid, comm_ranks(t->world), comm_rank(t->world), c->parallel.tensor, 1, data, c->parallel.pipeline);
+}
+
+static status open_data(training *t)
+{
+    const config *c = t->config;
+    int64_t vocabulary = c->model.shape.vocab_size;
+    if (c->data.train.count == 0)
+        return status_fail(STATUS_USAGE, "data.train is not set: the prefix of a .bin/.idx pair (phalanx tokenize makes one)");
+    TRY(samples_open(&t->train, &c->data.train, c->train.sequence, vocabulary, c->data.shuffle, (uint64_t)c->train.seed));
+    if (c->data.validation.count > 0)
+        TRY(samples_open(&t->validation, &c->data.validation, c->train.sequence, vocabulary, false, 0));
+    return STATUS_OK;
+}
+
+/* All ranks must see one run folder: rank 0 writes a file that the others read. */
+static status check_shared_folder(training *t)
+{
+    char *path = must_format("%s/.shared-%d", t->folder, (int)getpid());
+    char name[512] = {0};
+    strncpy(name, path, sizeof name - 1);
+    comm_group *all = comm_world(t->world);
+    comm_broadcast_bytes(all, name, sizeof name, 0);
+    status s = STATUS_OK;
+    if (comm_rank(t->world) == 0) {
+        s = atomic_make_folders(t->folder);
+        FILE *f = s == STATUS_OK ? fopen(name, "w") : NULL;
+        if (s == STATUS_OK && !f)
+            s = status_fail(STATUS_FAILED, "%s cannot be written to: check run.folder", t->folder);
+        if (f)
+            fclose(f);
+    }
+    s = comm_all_status(all, s);
+    if (s == STATUS_OK && access(name, R_OK) != 0)
+        s = status_fail(STATUS_FAILED, "run.folder %s is not the folder that rank 0 sees: it must be on a file system shared "
+                        "by all nodes", t->folder);
+    s = comm_all_status(all, s);
+    if (comm_rank(t->world) == 0)
+        unlink(name);
+    free(path);
+    return s;
+}
+
+static status open_rank(training *t)
+{
+    const config *c = t->config;
+    compile_options options;
+    int threads = threads_of(c, t->world);
+    omp_set_num_threads(threads);
+    if (c->train.device == CONFIG_CUDA)
+        return status_fail(STATUS_USAGE, "train.device=cuda: this build plays programs on the CPU only; use train.device=cpu");
+    TRY(lay_out(t));
+    TRY(compile_options_from(&options, c, &t->grid, &cpu_backend, threads));
+    options.evaluate = c->data.validation.count > 0 && c->evaluate.every > 0;
+    TRY(compile(&t->compiled, &options));
+    TRY(open_data(t));
+    return executor_open(&t->executor, &t->compiled, t->world, &cpu_backend, threads);
+}
+
+status training_open(training *t, const config *c, comm *world, double began)
+{
+    *t = (training){.config = c, .world = world, .began = began, .loss_scale = 1, .schedule = config_learning_rate(c)};
+    if (c->train.precision == CONFIG_FP16)
+        t->loss_scale = c->train.loss_scale;
+    t->folder = must_strdup(c->run.folder);
+    t->checkpoints = must_format("%s/checkpoints", t->folder);
+    comm_group *all = comm_world(world);
+    TRY(comm_all_status(all, open_rank(t)));
+    TRY(check_shared_folder(t));
+    batch_rope_table(&t->compiled, t->executor);
+    t->flops_per_token = compile_flops_per_token(&c->model.shape, c->train.sequence);
+    if (comm_ranks(world) > 1 && c->run.hang_seconds > 0) {
+        TRY(watchdog_open(&t->watchdog, world, c->run.hang_seconds));
+        executor_watch(t->executor, t->watchdog);
+    }
+    return STATUS_OK;
+}
+
+void training_close(training *t)
+{
+    watchdog_close(t->watchdog);
+    if (t->metrics)
+        fclose(t->metrics);
+    tensorboard_close(t->events);
+    executor_close(t->executor);
+    samples_close(t->train);
+    samples_close(t->validation);
+    compile_free(&t->compiled);
+    free(t->folder);
+    free(t->checkpoints);
+    *t = (training){0};
+}

@@ -1,0 +1,60 @@
+/* The state of a training run on one rank, shared by the files that make up the loop (train.c, train_setup.c,
+ * train_checkpoint.c, train_report.c). */
+#ifndef PHALANX_ENGINE_TRAINING_H
+#define PHALANX_ENGINE_TRAINING_H
+
+#include <stdio.h>
+
+#include "engine/config.h"
+#include "engine/executor.h"
+#include "engine/files/tensorboard.h"
+#include "engine/samples.h"
+#include "parallel/watchdog.h"
+
+typedef struct training {
+    const config *config;
+    comm *world;
+    grid grid;
+    compiled compiled;
+    executor *executor;
+    watchdog *watchdog;
+    samples *train, *validation;
+    learning_rate schedule;
+
+    /* What a checkpoint holds beside tensors. */
+    int64_t step;       /* done */
+    int64_t updates;    /* optimizer updates: steps less those skipped */
+    int64_t samples;    /* consumed; the next step begins here */
+    double loss_scale;  /* of fp16, else 1 */
+    int64_t good_steps; /* since the scale last changed */
+    int skipped;        /* in a row */
+
+    /* rank 0's files */
+    FILE *metrics;
+    tensorboard *events;
+    double began, first_step_seconds, trained_seconds; /* since the first step of this process ended */
+    int64_t trained_steps;
+    double flops_per_token, peak_flops;
+    char *folder, *checkpoints;
+} training;
+
+/* train_setup.c */
+status training_open(training *t, const config *c, comm *world, double began);
+void training_close(training *t);
+
+/* train_checkpoint.c */
+/* The latest checkpoint, or the one checkpoint.resume names, or initial weights (drawn, or model.from's). */
+status training_restore(training *t);
+status training_save(training *t);
+/* Every parameter's gradient of the step just played, under debug.gradients. */
+status training_dump_gradients(training *t);
+
+/* train_report.c */
+status training_report_open(training *t);
+void training_header(const training *t);
+status training_report_step(training *t, double loss, double norm, double rate, double seconds, bool skipped);
+status training_report_evaluation(training *t, double loss, double seconds);
+status training_summary(training *t);
+double training_now(void);
+
+#endif

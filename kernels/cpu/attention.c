@@ -1,0 +1,232 @@
+/* Causal attention in tiles, after FlashAttention (2205.14135, 2307.08691), turned on its side: queries stand in the lanes.
+ *
+ *   S^T[keys, queries] = K Q^T          rows K, lanes Q^T
+ *   P^T = exp(scale S^T - top)          lane by lane: no horizontal maximum or sum
+ *   O^T[d, queries] += V^T P^T          rows V^T, lanes P^T
+ *
+ * A thread takes one (sample, kv head) at a time, or a share of its query tiles where there are fewer of those than
+ * threads; K and V^T are packed once for all the query heads that share them. Tiles that the causal mask, the window or
+ * the documents hide altogether are skipped. Each query tile's result depends on nothing but its inputs.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/parallel.h"
+
+attention_shape attention_shape_of(const op *o, const tensor *qkv)
+{
+    const op_attributes *at = &o->at;
+    int64_t d = at->head_size, s = at->sequence;
+    return (attention_shape){
+        .heads = at->heads,
+        .kv_heads = at->kv_heads,
+        .group = at->heads / at->kv_heads,
+        .d = d,
+        .d_even = d + d % 2,
+        .d_lanes = (d + 15) / 16 * 16,
+        .sequence = s,
+        .tiles = (s + TILE_QUERIES - 1) / TILE_QUERIES,
+        .samples = qkv->shape[0] / s,
+        .scale = at->scale,
+        .window = at->window,
+    };
+}
+
+void attention_mask(float *low, float *high, const attention_shape *a, const int32_t *document_start, int64_t first)
+{
+    for (int64_t i = 0; i < TILE_QUERIES; i++) {
+        int64_t q = first + i, from = a->window > 0 && q - a->window + 1 > 0 ? q - a->window + 1 : 0;
+        if (q < a->sequence && document_start && document_start[q] > from)
+            from = document_start[q];
+        low[i] = q < a->sequence ? (float)from : INFINITY;
+        high[i] = q < a->sequence ? (float)q : -1;
+    }
+}
+
+/* The mask of one tile of keys; false where it hides every pair. */
+bool attention_tile_visible(tile_mask *mask, const float *low, const float *high, int64_t first_key, int64_t keys)
+{
+    float last = (float)(first_key + keys - 1), key = (float)first_key;
+    bool any = false, all = true;
+    for (int i = 0; i < TILE_QUERIES; i++) {
+        any |= low[i] <= last && high[i] >= key;
+        all &= low[i] <= key && high[i] >= last;
+    }
+    *mask = (tile_mask){low, high, key, !all};
+    return any;
+}
+
+/* ---- forward --------------------------------------------------------------------------------------------------- */
+
+/* One thread's working memory: sizes in bytes, multiples of 64. */
+typedef struct forward_memory {
+    char *k;           /* rows [sequence][d_even] */
+    char *v;           /* rows [d][tiles 64]: V^T */
+    char *q;           /* lanes [d][64] */
+    char *p;           /* lanes [64][64] */
+    float *s;          /* [64][64] */
+    float *y;          /* [d][64] */
+} forward_memory;
+
+static int64_t align(int64_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+static int64_t forward_layout(forward_memory *m, char *at, const attention_shape *a, int64_t bytes)
+{
+    char *start = at;
+    int64_t padded = a->tiles * TILE_QUERIES;
+    m->k = at, at += align(padded * a->d_even * bytes);
+    m->v = at, at += align(padded * a->d * bytes);
+    m->q = at, at += align(TILE_QUERIES * a->d_even * bytes);
+    m->p = at, at += align(TILE_QUERIES * TILE_KEYS * bytes);
+    m->s = (float *)(void *)at, at += align(TILE_QUERIES * TILE_KEYS * 4);
+    m->y = (float *)(void *)at, at += align(TILE_QUERIES * a->d * 4);
+    return at - start;
+}
+
+int64_t attention_scratch_bytes(const op *o, int threads)
+{
+    forward_memory m;
+    attention_shape a = attention_shape_of(o, o->in[0]);
+    return (threads > 1 ? threads : 1) * forward_layout(&m, NULL, &a, 4);
+}
+
+static void forward_tile(const op *o, const run_context *r, const tile_loops *t, const attention_shape *a,
+                         const forward_memory *m, int64_t sample, int64_t head, int64_t tile)
+{
+    int64_t first = tile * TILE_QUERIES, count = a->sequence - first < TILE_QUERIES ? a->sequence - first : TILE_QUERIES;
+    int64_t token = sample * a->sequence + first, bytes = dtype_bytes((dtype)o->in[0]->type);
+    const int32_t *document_start = o->in[1] ? (const int32_t *)tensor_at(o->in[1], r->arena) + sample * a->sequence : NULL;
+    float low[TILE_QUERIES], high[TILE_QUERIES], top[TILE_QUERIES], sum[TILE_QUERIES], fade[TILE_QUERIES];
+    tile_mask mask;
+    attention_mask(low, high, a, document_start, first);
+    t->lanes_transposed(m->q, TILE_QUERIES, row_at(o->in[0], r, token) + head * a->d * bytes, o->in[0]->pitch, count, a->d);
+    for (int i = 0; i < TILE_QUERIES; i++) {
+        top[i] = -1e30f; /* finite, so that a hidden pair's exp(-inf - top) is 0 */
+        sum[i] = 0;
+    }
+    bool begun = false;
+    for (int64_t key = 0; key <= first; key += TILE_KEYS) {
+        int64_t keys = a->sequence - key < TILE_KEYS ? a->sequence - key : TILE_KEYS;
+        if (!attention_tile_visible(&mask, low, high, key, keys))
+            continue;
+        t->product(m->s, TILE_QUERIES, m->k + key * a->d_even * t->bytes, a->d_even, m->q, TILE_QUERIES, keys, TILE_QUERIES, a->d,
+                   false);
+        if (t->softmax(m->p, m->s, top, sum, fade, &mask, keys, a->scale) && begun)
+            for (int64_t i = 0; i < a->d; i++)
+                for (int j = 0; j < TILE_QUERIES; j++)
+                    m->y[i * TILE_QUERIES + j] *= fade[j];
+        t->product(m->y, TILE_QUERIES, m->v + key * t->bytes, a->tiles * TILE_QUERIES, m->p, TILE_QUERIES, a->d, TILE_QUERIES,
+                   keys, begun);
+        begun = true;
+    }
+    float *lse = (float *)(void *)row_at(o->out[1], r, head) + token;
+    for (int64_t i = 0; i < count; i++) {
+        lse[i] = top[i] + logf(sum[i]);
+        fade[i] = 1 / sum[i];
+    }
+    t->transposed_out(row_at(o->out[0], r, token) + head * a->d * bytes, o->out[0]->pitch, m->y, TILE_QUERIES, fade, a->d, count);
+}
+
+void cpu_attention(const op *o, const run_context *r)
+{
+    const tensor *qkv = o->in[0];
+    const attention_shape a = attention_shape_of(o, qkv);
+    const tile_loops *t = isa_of(r)->tiles[qkv->type];
+    int64_t bytes = dtype_bytes((dtype)qkv->type), tasks = a.samples * a.kv_heads;
+    int threads = parallel_threads(r, tensor_elements(qkv) * 8);
+    int64_t parts = tasks >= threads ? 1 : (threads + tasks - 1) / tasks;
+    forward_memory none;
+    int64_t each = forward_layout(&none, NULL, &a, 4);
+#pragma omp parallel num_threads(threads)
+    {
+        forward_memory m;
+        forward_layout(&m, (char *)tensor_at(o->scratch, r->arena) + omp_get_thread_num() * each, &a, t->bytes);
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t i = 0; i < tasks * parts; i++) {
+            int64_t sample = i / parts / a.kv_heads, kv = i / parts % a.kv_heads;
+            const char *k = row_at(qkv, r, sample * a.sequence) + (a.heads + kv) * a.d * bytes;
+            t->rows(m.k, a.d_even, k, qkv->pitch, a.sequence, a.d);
+            t->rows_transposed(m.v, a.tiles * TILE_QUERIES, k + a.kv_heads * a.d * bytes, qkv->pitch, a.sequence, a.d);
+            for (int64_t head = kv * a.group; head < (kv + 1) * a.group; head++)
+                for (int64_t tile = i % parts; tile < a.tiles; tile += parts)
+                    forward_tile(o, r, t, &a, &m, sample, head, tile);
+        }
+    }
+}
+
+/* ---- one new token --------------------------------------------------------------------------------------------- */
+
+/* Scores of one head's keys: fp32 [positions] a thread. */
+int64_t attention_decode_scratch_bytes(const op *o, int threads)
+{
+    return (threads > 1 ? threads : 1) * align((o->in[2]->shape[1] + 2 * o->at.head_size) * 4);
+}
+
+static void decode_head(const op *o, const run_context *r, float *scores, int64_t b, int64_t head)
+{
+    const isa *set = isa_of(r);
+    const tensor *qkv = o->in[0], *cache = o->in[2];
+    int64_t d = o->at.head_size, group = o->at.heads / o->at.kv_heads, kv = head / group;
+    int64_t bytes = dtype_bytes((dtype)qkv->type), row = cache->shape[2] * bytes;
+    int32_t position = ((const int32_t *)tensor_at(o->in[1], r->arena))[b];
+    int64_t from = o->at.window > 0 && position - o->at.window + 1 > 0 ? position - o->at.window + 1 : 0;
+    const char *q = row_at(qkv, r, b) + head * d * bytes;
+    const char *k = row_at(cache, r, b) + kv * d * bytes, *v = row_at(o->in[3], r, b) + kv * d * bytes;
+    float *sum_v = scores + cache->shape[1], *value = sum_v + d, top = -INFINITY, sum = 0;
+    for (int64_t i = from; i <= position; i++) {
+        scores[i] = o->at.scale * set->tiles[qkv->type]->dot(q, k + i * row, d);
+        top = scores[i] > top ? scores[i] : top;
+    }
+    memset(sum_v, 0, (size_t)d * sizeof *sum_v);
+    for (int64_t i = from; i <= position; i++) {
+        float p = expf(scores[i] - top);
+        sum += p;
+        set->rows[qkv->type]->to_float(value, v + i * row, d);
+        for (int64_t j = 0; j < d; j++)
+            sum_v[j] += p * value[j];
+    }
+    for (int64_t j = 0; j < d; j++)
+        sum_v[j] /= sum;
+    set->rows[qkv->type]->from_float(row_at(o->out[0], r, b) + head * d * bytes, sum_v, d);
+}
+
+void cpu_attention_decode(const op *o, const run_context *r)
+{
+    const tensor *qkv = o->in[0], *cache = o->in[2];
+    const int32_t *positions = tensor_at(o->in[1], r->arena);
+    int64_t heads = o->at.heads, row = cache->shape[2] * dtype_bytes((dtype)qkv->type);
+    int64_t q_row = heads * o->at.head_size * dtype_bytes((dtype)qkv->type);
+    for (int64_t b = 0; b < qkv->shape[0]; b++)
+        for (int i = 0; i < 2; i++)
+            memcpy(row_at(o->in[2 + i], r, b) + positions[b] * row, row_at(qkv, r, b) + q_row + i * row, (size_t)row);
+    int64_t each = align((cache->shape[1] + 2 * o->at.head_size) * 4);
+#pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(cache))) schedule(static)
+    for (int64_t i = 0; i < qkv->shape[0] * heads; i++) {
+        char *scratch = (char *)tensor_at(o->scratch, r->arena) + omp_get_thread_num() * each;
+        decode_head(o, r, (float *)(void *)scratch, i / heads, i % heads);
+    }
+}
+
+/* ---- rotary embedding ------------------------------------------------------------------------------------------ */
+
+void cpu_rope(const op *o, const run_context *r)
+{
+    const tensor *x = o->in[0], *table = o->in[2], *y = o->out[0];
+    const row_loops *loops = isa_of(r)->rows[x->type];
+    const int32_t *positions = tensor_at(o->in[1], r->arena);
+    int64_t d = o->at.head_size, bytes = d * dtype_bytes((dtype)x->type), turned = o->at.heads + o->at.kv_heads;
+#pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(x))) schedule(static)
+    for (int64_t t = 0; t < x->shape[0]; t++) {
+        const float *row = (const float *)(const void *)row_at(table, r, positions[t]);
+        char *to = row_at(y, r, t), *from = row_at(x, r, t);
+        for (int64_t h = 0; h < turned; h++)
+            loops->rotate(to + h * bytes, from + h * bytes, row, row + d / 2, d / 2, o->at.inverse ? -1.0f : 1.0f);
+        memmove(to + turned * bytes, from + turned * bytes, (size_t)(o->at.kv_heads * bytes)); /* in place it is itself */
+    }
+}

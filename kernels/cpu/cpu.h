@@ -1,0 +1,21 @@
+/* The host's implementations: cpu_NAME for every row of the op table, and what they want beforehand. Each reads and
+ * writes its operands in the arena of the run_context and nothing else; working memory is the op's scratch tensor. */
+#ifndef PHALANX_KERNELS_CPU_CPU_H
+#define PHALANX_KERNELS_CPU_CPU_H
+
+#include "kernels/op.h"
+
+#define OP(name, ...) void cpu_##name(const op *o, const run_context *r);
+#include "kernels/ops.def"
+#undef OP
+
+/* gemm.c: the primitive of a product, made before the first step and shared by the ops of one shape. */
+status gemm_prepare(op *o, int threads);
+int64_t gemm_scratch_bytes(const op *o, int threads);
+
+int64_t norm_scratch_bytes(const op *o, int threads);
+int64_t attention_scratch_bytes(const op *o, int threads);
+int64_t attention_grad_scratch_bytes(const op *o, int threads);
+int64_t attention_decode_scratch_bytes(const op *o, int threads);
+
+#endif

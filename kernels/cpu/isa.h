@@ -1,0 +1,74 @@
+/* The inner loops, compiled once for every instruction set, and the table through which the kernels reach them. The
+ * tables are constants; which one a run uses is decided by the processor, or by run_context.device in a test that wants
+ * another (a pointer to one of them). */
+#ifndef PHALANX_KERNELS_CPU_ISA_H
+#define PHALANX_KERNELS_CPU_ISA_H
+
+#include <stdint.h>
+
+#include "kernels/cpu/tile.h"
+#include "kernels/op.h"
+
+enum { ISA_TYPES = 3 }; /* DTYPE_FP32, DTYPE_BF16, DTYPE_FP16 index the loops of each type */
+
+/* The scalars of one update: every expression that does not vary with the element. */
+typedef struct adamw_factors {
+    float gradient;               /* factor on the gradient */
+    float beta1, beta2;
+    float rate;                   /* lr / (1 - beta1^s) */
+    float root;                   /* 1 / (1 - beta2^s) */
+    float epsilon;
+    float keep;                   /* 1 - lr decay */
+} adamw_factors;
+
+/* Loops over rows of T: fp32, bf16 or fp16. Outputs may be the inputs' own storage where the op table says so. */
+typedef struct row_loops {
+    void (*to_float)(float *y, const void *x, int64_t n);
+    void (*from_float)(void *y, const float *x, int64_t n);
+    void (*accumulate)(float *total, const void *x, int64_t n);
+    void (*add)(void *y, const void *a, const void *b, int64_t n);
+    void (*gelu)(void *y, const void *x, int64_t n);
+    void (*gelu_grad)(void *dx, const void *dy, const void *x, int64_t n);
+    void (*swiglu)(void *y, const void *gate, const void *up, int64_t n);
+    void (*swiglu_grad)(void *dgate, void *dup, const void *dy, const void *gate, const void *up, int64_t n);
+    /* s = x + residual where residual is given, s NULL else; returns rstd, *mean too */
+    float (*rmsnorm)(void *y, void *s, const void *x, const void *w, const void *residual, int64_t n, float epsilon);
+    float (*layernorm)(void *y, void *s, float *mean, const void *x, const void *w, const void *b, const void *residual,
+                       int64_t n, float epsilon);
+    /* dw[n], db[n] are added to */
+    void (*rmsnorm_grad)(void *dx, float *dw, const void *dy, const void *s, const void *w, const void *addend, int64_t n,
+                         float rstd);
+    void (*layernorm_grad)(void *dx, float *dw, float *db, const void *dy, const void *s, const void *w,
+                           const void *addend, int64_t n, float mean, float rstd);
+    /* one head: halves of d/2 by cos[d/2], sin[d/2]; sign -1 turns back */
+    void (*rotate)(void *y, const void *x, const float *cos, const float *sin, int64_t half, float sign);
+    /* out[columns] (+)= sum over rows */
+    void (*column_sums)(float *out, const void *x, int64_t pitch, int64_t rows, int64_t columns, int accumulate);
+    void (*logits_stats)(float *largest, float *sum, const void *logits, int64_t n);
+    /* dlogits = exp(logits - largest) factor */
+    void (*logits_grad)(void *dlogits, const void *logits, int64_t n, float largest, float factor);
+    void (*mask)(void *y, const void *x, const float *factor, int64_t n); /* y = x factor */
+    void (*adamw)(void *weight, float *master, float *m, float *v, const float *gradient, int64_t n,
+                  const adamw_factors *f);
+    /* columns of x[rows, columns] into y[columns, rows], both T */
+    void (*transpose)(void *y, int64_t y_pitch, const void *x, int64_t x_pitch, int64_t rows, int64_t columns);
+} row_loops;
+
+typedef struct isa {
+    const char *name;
+    int lanes;
+    const row_loops *rows[ISA_TYPES];
+    double (*sum_squares)(const float *x, int64_t n);
+    const tile_loops *tiles[ISA_TYPES];
+} isa;
+
+extern const isa isa_base, isa_avx2, isa_avx512, isa_avx512_bf16;
+
+/* The best that this processor has. */
+const isa *isa_detect(void);
+/* The loops of a run. */
+const isa *isa_of(const run_context *r);
+/* true where the processor multiplies bf16 natively */
+bool isa_has_bf16(const isa *i);
+
+#endif

@@ -1,0 +1,123 @@
+/* The table of one instruction set, included by the isa_*.c files, which say the set and ISA_TABLE, its name. */
+#include "kernels/cpu/simd.h"
+#include "kernels/cpu/tile.h"
+
+#define GELU_ROOT (2 * 0.797884560802865356f) /* 2 sqrt(2/pi) */
+
+/* Accumulators that fit the registers beside the vectors of b and a broadcast: 24 of 32, 12 of 16. */
+enum { TILE_ROWS = 6, TILE_VECTORS = LANES == 16 ? 4 : 2 };
+
+/* ---- products in fp32, and in pairs of bf16 where the instruction is there ------------------------------------- */
+
+#define E                float
+#define P                1
+#define NAME(f)          f##_fp32
+#define STEP(acc, a, b)  vf_fma(vf_set(*(a)), vf_load(b), acc)
+#include "kernels/cpu/product_body.h"
+#undef E
+#undef P
+#undef NAME
+#undef STEP
+
+#ifdef SIMD_BF16
+INLINE vf bf16_step(vf acc, const uint16_t *a, const uint16_t *b)
+{
+    int pair;
+    memcpy(&pair, a, sizeof pair);
+    return _mm512_dpbf16_ps(acc, (__m512bh)_mm512_set1_epi32(pair), (__m512bh)_mm512_loadu_si512(b));
+}
+
+/* v in the even, next in the odd elements */
+INLINE void bf16_lanes(uint16_t *p, vf v, vf next)
+{
+    const vi order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19,
+                                      3, 18, 2, 17, 1, 16, 0);
+    _mm512_storeu_si512(p, _mm512_permutexvar_epi16(order, (vi)_mm512_cvtne2ps_pbh(next, v)));
+}
+
+#define E                uint16_t
+#define P                2
+#define NAME(f)          f##_bf16
+#define STEP(acc, a, b)  bf16_step(acc, a, b)
+#include "kernels/cpu/product_body.h"
+#undef E
+#undef P
+#undef NAME
+#undef STEP
+#endif
+
+/* ---- fp32 ------------------------------------------------------------------------------------------------------ */
+
+#define E                        float
+#define P                        1
+#define PUT(p, v, n)             store_fp32(p, v, n)
+#define PUT_LANES(p, v, next)    ((void)(next), vf_store(p, v))
+#define PRODUCT                  product_fp32
+
+#define T                float
+#define NAME(f)          f##_fp32_rows
+#define LOAD(p, n)       load_fp32(p, n)
+#define STORE(p, v, n)   store_fp32(p, v, n)
+#include "kernels/cpu/rows_body.h"
+#include "kernels/cpu/tile_body.h"
+#undef T
+#undef NAME
+#undef LOAD
+#undef STORE
+
+/* ---- fp16: computed in fp32 ------------------------------------------------------------------------------------ */
+
+#define T                uint16_t
+#define NAME(f)          f##_fp16_rows
+#define LOAD(p, n)       load_fp16(p, n)
+#define STORE(p, v, n)   store_fp16(p, v, n)
+#include "kernels/cpu/rows_body.h"
+#include "kernels/cpu/tile_body.h"
+#undef NAME
+#undef LOAD
+#undef STORE
+
+/* ---- bf16: tiles in bf16 where the processor can --------------------------------------------------------------- */
+
+#ifdef SIMD_BF16
+#undef E
+#undef P
+#undef PUT
+#undef PUT_LANES
+#undef PRODUCT
+#define E                        uint16_t
+#define P                        2
+#define PUT(p, v, n)             store_bf16(p, v, n)
+#define PUT_LANES(p, v, next)    bf16_lanes(p, v, next)
+#define PRODUCT                  product_bf16
+#define SAME_PAIRS
+#endif
+#define NAME(f)          f##_bf16_rows
+#define LOAD(p, n)       load_bf16(p, n)
+#define STORE(p, v, n)   store_bf16(p, v, n)
+#include "kernels/cpu/rows_body.h"
+#include "kernels/cpu/tile_body.h"
+
+/* Sum of squares in fp64: element i goes to sum i mod 16, the 16 sums are added in halves. A square of an fp32 number is
+ * exact in fp64, so that the result is the same for every instruction set. */
+static double sum_squares(const float *x, int64_t n)
+{
+    double sums[16] = {0};
+    int64_t whole = n - n % 16;
+    for (int64_t i = 0; i < whole; i += 16)
+        UNROLL for (int j = 0; j < 16; j++) sums[j] += (double)x[i + j] * (double)x[i + j];
+    for (int64_t i = whole; i < n; i++)
+        sums[i - whole] += (double)x[i] * (double)x[i];
+    for (int half = 8; half; half /= 2)
+        for (int j = 0; j < half; j++)
+            sums[j] += sums[j + half];
+    return sums[0];
+}
+
+const isa ISA_TABLE = {
+    .name = ISA_NAME,
+    .lanes = LANES,
+    .rows = {[DTYPE_FP32] = &loops_fp32_rows, [DTYPE_BF16] = &loops_bf16_rows, [DTYPE_FP16] = &loops_fp16_rows},
+    .tiles = {[DTYPE_FP32] = &tiles_fp32_rows, [DTYPE_BF16] = &tiles_bf16_rows, [DTYPE_FP16] = &tiles_fp16_rows},
+    .sum_squares = sum_squares,
+};

@@ -1,0 +1,31 @@
+/* How the kernels share work among threads: in equal consecutive parts, so that the same part falls to the same thread
+ * whatever the timing. */
+#ifndef PHALANX_KERNELS_CPU_PARALLEL_H
+#define PHALANX_KERNELS_CPU_PARALLEL_H
+
+#include <omp.h>
+#include <stdint.h>
+
+#include "kernels/op.h"
+
+/* Below this many elements waking a second thread costs more than it saves. */
+enum { PARALLEL_WORTH = 16384 };
+
+static inline int parallel_threads(const run_context *r, int64_t elements)
+{
+    return elements < PARALLEL_WORTH || r->threads < 1 ? 1 : r->threads;
+}
+
+/* The address of index `row` of dimension 0; NULL stays out: the tensor must be there. */
+static inline char *row_at(const tensor *t, const run_context *r, int64_t row)
+{
+    return (char *)tensor_at(t, r->arena) + row * t->pitch * dtype_bytes((dtype)t->type);
+}
+
+/* Elements of one index of dimension 0. */
+static inline int64_t row_length(const tensor *t)
+{
+    return (t->dims > 1 ? t->shape[1] : 1) * (t->dims > 2 ? t->shape[2] : 1);
+}
+
+#endif

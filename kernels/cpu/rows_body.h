@@ -1,0 +1,333 @@
+/* The row loops of isa.h for one element type, included once a type by isa_body.h with
+ *   T the storage type, LOAD(p, n) and STORE(p, v, n) between it and vf, NAME(f) the function's name for the type.
+ * Everything is computed in fp32 and rounded once when stored. (No include guard: it is a body.) */
+
+#define EACH(i, m, n) for (int64_t i = 0, m; i < (n) && ((m = (n)-i < LANES ? (n)-i : LANES), 1); i += LANES)
+
+static void NAME(to_float)(float *y, const void *x_, int64_t n)
+{
+    const T *x = x_;
+    EACH(i, m, n) store_fp32(y + i, LOAD(x + i, (int)m), (int)m);
+}
+
+static void NAME(from_float)(void *y_, const float *x, int64_t n)
+{
+    T *y = y_;
+    EACH(i, m, n) STORE(y + i, load_fp32(x + i, (int)m), (int)m);
+}
+
+static void NAME(accumulate)(float *total, const void *x_, int64_t n)
+{
+    const T *x = x_;
+    EACH(i, m, n) store_fp32(total + i, load_fp32(total + i, (int)m) + LOAD(x + i, (int)m), (int)m);
+}
+
+static void NAME(add)(void *y_, const void *a_, const void *b_, int64_t n)
+{
+    T *y = y_;
+    const T *a = a_, *b = b_;
+    EACH(i, m, n) STORE(y + i, LOAD(a + i, (int)m) + LOAD(b + i, (int)m), (int)m);
+}
+
+static void NAME(mask)(void *y_, const void *x_, const float *factor, int64_t n)
+{
+    T *y = y_;
+    const T *x = x_;
+    /* the product with 0 of an infinity must be 0: a dropped element has no value */
+    EACH(i, m, n)
+    {
+        vf f = load_fp32(factor + i, (int)m), zero = vf_set(0), v = LOAD(x + i, (int)m) * f;
+        STORE(y + i, vf_between(zero, f, zero, zero, v), (int)m);
+    }
+}
+
+/* ---- activations ----------------------------------------------------------------------------------------------- */
+
+/* 0.5 (1 + tanh(u)) = sigmoid(2u): gelu(x) = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3), which keeps its relative
+ * accuracy in the negative tail. */
+static void NAME(gelu)(void *y_, const void *x_, int64_t n)
+{
+    T *y = y_;
+    const T *x = x_;
+    EACH(i, m, n)
+    {
+        vf v = LOAD(x + i, (int)m);
+        vf twice = v * vf_fma(v * v, vf_set(GELU_ROOT * 0.044715f), vf_set(GELU_ROOT));
+        STORE(y + i, v * vf_sigmoid(twice), (int)m);
+    }
+}
+
+/* s + x s (1 - s) d(2u)/dx */
+static void NAME(gelu_grad)(void *dx_, const void *dy_, const void *x_, int64_t n)
+{
+    T *dx = dx_;
+    const T *dy = dy_, *x = x_;
+    EACH(i, m, n)
+    {
+        vf v = LOAD(x + i, (int)m), square = v * v;
+        vf s = vf_sigmoid(v * vf_fma(square, vf_set(GELU_ROOT * 0.044715f), vf_set(GELU_ROOT)));
+        vf inner = vf_fma(square, vf_set(3 * GELU_ROOT * 0.044715f), vf_set(GELU_ROOT));
+        vf slope = vf_fma(v * s * (vf_set(1) - s), inner, s);
+        STORE(dx + i, LOAD(dy + i, (int)m) * slope, (int)m);
+    }
+}
+
+static void NAME(swiglu)(void *y_, const void *gate_, const void *up_, int64_t n)
+{
+    T *y = y_;
+    const T *gate = gate_, *up = up_;
+    EACH(i, m, n)
+    {
+        vf g = LOAD(gate + i, (int)m);
+        STORE(y + i, g * vf_sigmoid(g) * LOAD(up + i, (int)m), (int)m);
+    }
+}
+
+/* silu'(g) = s + g s (1 - s) */
+static void NAME(swiglu_grad)(void *dgate_, void *dup_, const void *dy_, const void *gate_, const void *up_, int64_t n)
+{
+    T *dgate = dgate_, *dup = dup_;
+    const T *dy = dy_, *gate = gate_, *up = up_;
+    EACH(i, m, n)
+    {
+        vf g = LOAD(gate + i, (int)m), d = LOAD(dy + i, (int)m), u = LOAD(up + i, (int)m), s = vf_sigmoid(g);
+        vf silu = g * s;
+        STORE(dgate + i, d * u * vf_fma(silu, vf_set(1) - s, s), (int)m);
+        STORE(dup + i, d * silu, (int)m);
+    }
+}
+
+/* ---- norms ----------------------------------------------------------------------------------------------------- */
+
+/* s = x + residual, as it will be read back: rounded to T. Without a residual, x. */
+static const T *NAME(norm_sum)(T *s, const T *x, const T *residual, int64_t n)
+{
+    if (!residual)
+        return x;
+    NAME(add)(s, x, residual, n);
+    return s;
+}
+
+static float NAME(rmsnorm)(void *y_, void *s_, const void *x_, const void *w_, const void *residual, int64_t n, float epsilon)
+{
+    T *y = y_;
+    const T *s = NAME(norm_sum)(s_, x_, residual, n), *w = w_;
+    vf squares = vf_set(0);
+    EACH(i, m, n)
+    {
+        vf v = LOAD(s + i, (int)m);
+        squares = vf_fma(v, v, squares);
+    }
+    float rstd = 1.0f / sqrtf(vf_sum(squares) / (float)n + epsilon);
+    vf r = vf_set(rstd);
+    EACH(i, m, n) STORE(y + i, LOAD(s + i, (int)m) * r * LOAD(w + i, (int)m), (int)m);
+    return rstd;
+}
+
+static float NAME(layernorm)(void *y_, void *s_, float *mean_, const void *x_, const void *w_, const void *b_,
+                             const void *residual, int64_t n, float epsilon)
+{
+    T *y = y_;
+    const T *s = NAME(norm_sum)(s_, x_, residual, n), *w = w_, *b = b_;
+    vf sum = vf_set(0), squares = vf_set(0);
+    EACH(i, m, n) sum = sum + LOAD(s + i, (int)m);
+    vf mean = vf_set(vf_sum(sum) / (float)n);
+    EACH(i, m, n)
+    {
+        vf v = vf_pad(LOAD(s + i, (int)m) - mean, 0, (int)m);
+        squares = vf_fma(v, v, squares);
+    }
+    float rstd = 1.0f / sqrtf(vf_sum(squares) / (float)n + epsilon);
+    vf r = vf_set(rstd);
+    EACH(i, m, n)
+    {
+        vf v = (LOAD(s + i, (int)m) - mean) * r;
+        STORE(y + i, vf_fma(v, LOAD(w + i, (int)m), LOAD(b + i, (int)m)), (int)m);
+    }
+    *mean_ = vf_sum(sum) / (float)n;
+    return rstd;
+}
+
+/* With h = s rstd: dx = rstd (w dy - h mean(w dy h)) + addend, dw += dy h. */
+static void NAME(rmsnorm_grad)(void *dx_, float *dw, const void *dy_, const void *s_, const void *w_, const void *addend_,
+                               int64_t n, float rstd)
+{
+    T *dx = dx_;
+    const T *dy = dy_, *s = s_, *w = w_, *addend = addend_;
+    vf r = vf_set(rstd), dot = vf_set(0);
+    EACH(i, m, n)
+    {
+        vf d = LOAD(dy + i, (int)m), h = LOAD(s + i, (int)m) * r;
+        store_fp32(dw + i, vf_fma(d, h, load_fp32(dw + i, (int)m)), (int)m);
+        dot = vf_fma(d * LOAD(w + i, (int)m), h, dot);
+    }
+    vf c = vf_set(-vf_sum(dot) / (float)n);
+    EACH(i, m, n)
+    {
+        vf g = vf_fma(LOAD(s + i, (int)m) * r, c, LOAD(dy + i, (int)m) * LOAD(w + i, (int)m)) * r;
+        if (addend)
+            g = g + LOAD(addend + i, (int)m);
+        STORE(dx + i, g, (int)m);
+    }
+}
+
+/* With h = (s - mean) rstd: dx = rstd (w dy - mean(w dy) - h mean(w dy h)) + addend, dw += dy h, db += dy. */
+static void NAME(layernorm_grad)(void *dx_, float *dw, float *db, const void *dy_, const void *s_, const void *w_,
+                                 const void *addend_, int64_t n, float mean, float rstd)
+{
+    T *dx = dx_;
+    const T *dy = dy_, *s = s_, *w = w_, *addend = addend_;
+    vf r = vf_set(rstd), centre = vf_set(mean), dot = vf_set(0), sum = vf_set(0);
+    EACH(i, m, n)
+    {
+        vf d = LOAD(dy + i, (int)m), h = (LOAD(s + i, (int)m) - centre) * r, wd = d * LOAD(w + i, (int)m);
+        store_fp32(dw + i, vf_fma(d, h, load_fp32(dw + i, (int)m)), (int)m);
+        store_fp32(db + i, d + load_fp32(db + i, (int)m), (int)m);
+        sum = sum + wd; /* beyond the end dy and w read as 0 */
+        dot = vf_fma(wd, h, dot);
+    }
+    vf c = vf_set(-vf_sum(dot) / (float)n), average = vf_set(vf_sum(sum) / (float)n);
+    EACH(i, m, n)
+    {
+        vf wd = LOAD(dy + i, (int)m) * LOAD(w + i, (int)m) - average;
+        vf g = vf_fma((LOAD(s + i, (int)m) - centre) * r, c, wd) * r;
+        if (addend)
+            g = g + LOAD(addend + i, (int)m);
+        STORE(dx + i, g, (int)m);
+    }
+}
+
+/* ---- rotary embedding ------------------------------------------------------------------------------------------ */
+
+static void NAME(rotate)(void *y_, const void *x_, const float *cos_, const float *sin_, int64_t half, float sign)
+{
+    T *y = y_;
+    const T *x = x_;
+    EACH(i, m, half)
+    {
+        vf a = LOAD(x + i, (int)m), b = LOAD(x + half + i, (int)m);
+        vf c = load_fp32(cos_ + i, (int)m), s = load_fp32(sin_ + i, (int)m) * vf_set(sign);
+        vf first = vf_fma(a, c, vf_set(0) - b * s), second = vf_fma(b, c, a * s);
+        STORE(y + i, first, (int)m);
+        STORE(y + half + i, second, (int)m);
+    }
+}
+
+/* ---- sums over rows -------------------------------------------------------------------------------------------- */
+
+enum { NAME(SUM_BLOCK) = 64, NAME(SUM_VECTORS) = 8 };
+
+/* Rows are summed 64 at a time and the blocks' sums added up, so that rounding grows with the number of blocks. */
+static void NAME(column_sums)(float *out, const void *x_, int64_t pitch, int64_t rows, int64_t columns, int accumulate)
+{
+    for (int64_t c = 0; c < columns; c += NAME(SUM_VECTORS) * LANES) {
+        int64_t width = columns - c < NAME(SUM_VECTORS) * LANES ? columns - c : NAME(SUM_VECTORS) * LANES;
+        vf total[NAME(SUM_VECTORS)], block[NAME(SUM_VECTORS)];
+        for (int j = 0; j < NAME(SUM_VECTORS); j++)
+            total[j] = vf_set(0);
+        for (int64_t r = 0; r < rows; r += NAME(SUM_BLOCK)) {
+            int64_t end = r + NAME(SUM_BLOCK) < rows ? r + NAME(SUM_BLOCK) : rows;
+            UNROLL for (int j = 0; j < NAME(SUM_VECTORS); j++) block[j] = vf_set(0);
+            if (width == NAME(SUM_VECTORS) * LANES)
+                for (int64_t i = r; i < end; i++) {
+                    const T *x = (const T *)x_ + i * pitch + c;
+                    UNROLL for (int j = 0; j < NAME(SUM_VECTORS); j++) block[j] = block[j] + LOAD(x + j * LANES, LANES);
+                }
+            else
+                for (int64_t i = r; i < end; i++) {
+                    const T *x = (const T *)x_ + i * pitch + c;
+                    EACH(j, m, width) block[j / LANES] = block[j / LANES] + LOAD(x + j, (int)m);
+                }
+            UNROLL for (int j = 0; j < NAME(SUM_VECTORS); j++) total[j] = total[j] + block[j];
+        }
+        EACH(j, m, width)
+        {
+            vf sum = total[j / LANES];
+            if (accumulate)
+                sum = sum + load_fp32(out + c + j, (int)m);
+            store_fp32(out + c + j, sum, (int)m);
+        }
+    }
+}
+
+/* ---- loss ------------------------------------------------------------------------------------------------------ */
+
+static void NAME(logits_stats)(float *largest, float *sum, const void *logits_, int64_t n)
+{
+    const T *logits = logits_;
+    vf top = vf_set(-INFINITY), total = vf_set(0);
+    EACH(i, m, n) top = vf_max(top, vf_pad(LOAD(logits + i, (int)m), -INFINITY, (int)m));
+    *largest = vf_largest(top);
+    /* exp of -inf where all logits are -inf would be NaN: a rank may have no real columns */
+    vf shift = vf_set(*largest > -INFINITY ? *largest : 0);
+    EACH(i, m, n)
+    {
+        vf v = vf_exp(LOAD(logits + i, (int)m) - shift);
+        total = total + vf_pad(v, 0, (int)m);
+    }
+    *sum = vf_sum(total);
+}
+
+static void NAME(logits_grad)(void *dlogits_, const void *logits_, int64_t n, float largest, float factor)
+{
+    T *dlogits = dlogits_;
+    const T *logits = logits_;
+    vf shift = vf_set(largest), f = vf_set(factor);
+    EACH(i, m, n) STORE(dlogits + i, vf_exp(LOAD(logits + i, (int)m) - shift) * f, (int)m);
+}
+
+/* ---- optimizer: T is the weight's type ------------------------------------------------------------------------- */
+
+static void NAME(adamw)(void *weight_, float *master, float *m_, float *v_, const float *gradient, int64_t n,
+                        const adamw_factors *f)
+{
+    T *weight = weight_;
+    vf beta1 = vf_set(f->beta1), rest1 = vf_set(1 - f->beta1), beta2 = vf_set(f->beta2), rest2 = vf_set(1 - f->beta2);
+    vf factor = vf_set(f->gradient), rate = vf_set(-f->rate), root = vf_set(f->root), epsilon = vf_set(f->epsilon);
+    vf keep = vf_set(f->keep);
+    EACH(i, k, n)
+    {
+        int c = (int)k;
+        vf g = load_fp32(gradient + i, c) * factor;
+        vf m = vf_fma(rest1, g, beta1 * load_fp32(m_ + i, c));
+        vf v = vf_fma(rest2 * g, g, beta2 * load_fp32(v_ + i, c));
+        vf step = m / (vf_sqrt(v * root) + epsilon);
+        vf w = vf_fma(rate, step, keep * load_fp32(master + i, c));
+        store_fp32(m_ + i, m, c);
+        store_fp32(v_ + i, v, c);
+        store_fp32(master + i, w, c);
+        if (weight)
+            STORE(weight + i, w, c);
+    }
+}
+
+/* ---- layout ---------------------------------------------------------------------------------------------------- */
+
+static void NAME(transpose)(void *y_, int64_t y_pitch, const void *x_, int64_t x_pitch, int64_t rows, int64_t columns)
+{
+    T *y = y_;
+    const T *x = x_;
+    for (int64_t r = 0; r < rows; r += LANES)
+        for (int64_t c = 0; c < columns; c += LANES) {
+            int height = rows - r < LANES ? (int)(rows - r) : LANES;
+            int width = columns - c < LANES ? (int)(columns - c) : LANES;
+            vf v[LANES];
+            if (height == LANES && width == LANES) {
+                UNROLL for (int i = 0; i < LANES; i++) v[i] = LOAD(x + (r + i) * x_pitch + c, LANES);
+                vf_transpose(v);
+                UNROLL for (int i = 0; i < LANES; i++) STORE(y + (c + i) * y_pitch + r, v[i], LANES);
+            } else {
+                for (int i = 0; i < height; i++)
+                    for (int j = 0; j < width; j++)
+                        y[(c + j) * y_pitch + r + i] = x[(r + i) * x_pitch + c + j];
+            }
+        }
+}
+
+static const row_loops NAME(loops) = {
+    NAME(to_float), NAME(from_float),   NAME(accumulate),     NAME(add),         NAME(gelu),   NAME(gelu_grad),
+    NAME(swiglu),   NAME(swiglu_grad),  NAME(rmsnorm),        NAME(layernorm),   NAME(rmsnorm_grad),
+    NAME(layernorm_grad), NAME(rotate), NAME(column_sums),    NAME(logits_stats), NAME(logits_grad), NAME(mask),
+    NAME(adamw),    NAME(transpose),
+};
+#undef EACH

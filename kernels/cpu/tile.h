@@ -1,0 +1,49 @@
+/* Products of small tiles in the first-level caches, the heart of attention and of the product that needs no library.
+ *
+ *   C[m, n] fp32 (+)= A[m, k] B[k, n]
+ *
+ * in the compute type E of the instruction set: fp32, or bf16 where there are bf16 dot products, which take two
+ * neighbours along k at once. With P = 1 or 2 of those:
+ *
+ *   "rows" A: row-major [m][lda], k padded with zeros to a multiple of P; read by broadcast
+ *   "lanes" B: [k / P][ldb][P], n padded with zeros to a multiple of the vector's lanes; read as vectors
+ *   C: row-major [m][ldc] fp32, n padded likewise
+ */
+#ifndef PHALANX_KERNELS_CPU_TILE_H
+#define PHALANX_KERNELS_CPU_TILE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Attention works on tiles of queries by keys; queries stand in the lanes. Multiples of every vector's lanes. */
+enum { TILE_QUERIES = 64, TILE_KEYS = 64 };
+
+/* Which keys a query sees, as fp32 (exact below 2^24): low <= key <= high. */
+typedef struct tile_mask {
+    const float *low, *high; /* [TILE_QUERIES] */
+    float first_key;         /* of the tile */
+    bool partial;            /* some pair of the tile is masked */
+} tile_mask;
+
+typedef struct tile_loops {
+    int bytes; /* of E */
+    int pair;  /* P */
+    /* from T row-major x: x[m, k] to rows; x[k, m] transposed to rows; x[k, n] to lanes; x[n, k] transposed to lanes */
+    void (*rows)(void *a, int64_t lda, const void *x, int64_t pitch, int64_t m, int64_t k);
+    void (*rows_transposed)(void *a, int64_t lda, const void *x, int64_t pitch, int64_t k, int64_t m);
+    void (*lanes)(void *b, int64_t ldb, const void *x, int64_t pitch, int64_t k, int64_t n);
+    void (*lanes_transposed)(void *b, int64_t ldb, const void *x, int64_t pitch, int64_t n, int64_t k);
+    void (*product)(float *c, int64_t ldc, const void *a, int64_t lda, const void *b, int64_t ldb, int64_t m, int64_t n, int64_t k,
+                    bool accumulate);
+    /* One step of the online softmax on scores s[keys][TILE_QUERIES]: p lanes = exp(s scale - top), top and sum updated,
+     * fade = what older sums are multiplied by. Returns whether any fade is not 1. */
+    bool (*softmax)(void *p, float *s, float *top, float *sum, float *fade, const tile_mask *mask, int64_t keys, float scale);
+    /* p = exp(s scale - lse); ds = p (dp - delta) scale. p and ds as rows [keys][TILE_QUERIES], ds as lanes too. */
+    void (*softmax_grad)(void *p, void *ds, void *ds_lanes, const float *s, const float *dp, const float *lse, const float *delta,
+                         const tile_mask *mask, int64_t keys, float scale);
+    /* y[n, m] T, row-major = the transpose of c[m, n], column j multiplied by factor[j] */
+    void (*transposed_out)(void *y, int64_t pitch, const float *c, int64_t ldc, const float *factor, int64_t m, int64_t n);
+    float (*dot)(const void *a, const void *b, int64_t n); /* T */
+} tile_loops;
+
+#endif

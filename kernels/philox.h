@@ -1,0 +1,55 @@
+/* Random numbers as a function of what they are for: Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as
+ * 1, 2, 3", 2011). No state: recompute, resume and every layout draw the same numbers. Plain C that is also C++ and CUDA,
+ * so that host, device, initialiser and reference share one definition.
+ *
+ *   key     = seed (low word, high word)
+ *   counter = (block, sample bits 0..31, step bits 0..31, site bits 0..15 | sample bits 32..47 << 16)
+ *
+ * Element i of a sample (or of a parameter, for the initialiser, whose sample is the parameter's number and step 0) is
+ * word i mod 4 of block i / 4, so that a sample may have 2^34 elements.
+ */
+#ifndef PHALANX_KERNELS_PHILOX_H
+#define PHALANX_KERNELS_PHILOX_H
+
+#include <stdint.h>
+
+#ifdef __CUDACC__
+#define PHILOX_INLINE static inline __host__ __device__
+#else
+#define PHILOX_INLINE static inline
+#endif
+
+/* out[4] = the ten-round bijection of counter[4] under key[2] */
+PHILOX_INLINE void philox_block(uint32_t out[4], const uint32_t counter[4], const uint32_t key[2])
+{
+    uint32_t a = counter[0], b = counter[1], c = counter[2], d = counter[3], k = key[0], l = key[1];
+    for (int round = 0; round < 10; round++) {
+        uint64_t first = (uint64_t)0xD2511F53u * a, second = (uint64_t)0xCD9E8D57u * c;
+        a = (uint32_t)(second >> 32) ^ b ^ k;
+        c = (uint32_t)(first >> 32) ^ d ^ l;
+        b = (uint32_t)second;
+        d = (uint32_t)first;
+        k += 0x9E3779B9u;
+        l += 0xBB67AE85u;
+    }
+    out[0] = a;
+    out[1] = b;
+    out[2] = c;
+    out[3] = d;
+}
+
+PHILOX_INLINE void philox_draws(uint32_t out[4], uint64_t seed, uint32_t site, uint64_t step, uint64_t sample, uint64_t block)
+{
+    const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
+    const uint32_t counter[4] = {(uint32_t)block, (uint32_t)sample, (uint32_t)step,
+                                 (site & 0xffffu) | ((uint32_t)(sample >> 32) << 16)};
+    philox_block(out, counter, key);
+}
+
+/* In [0, 1): the upper 24 bits, exact in fp32. */
+PHILOX_INLINE float philox_uniform(uint32_t draw)
+{
+    return (float)(draw >> 8) * 5.9604644775390625e-8f; /* 2^-24 */
+}
+
+#endif

@@ -1,0 +1,228 @@
+/* Attention against softmax(q k^T scale + mask) v written out in float64, forward, backward and decoding. */
+#include "tests/cuda/check.h"
+
+namespace
+{
+struct problem {
+    launch_heads at;
+    int64_t samples;
+    bool documents;
+    int64_t qkv_gap, y_gap; /* unused elements at the end of each row */
+
+    int64_t tokens() const
+    {
+        return samples * at.sequence;
+    }
+    int64_t columns() const
+    {
+        return (int64_t)(at.heads + 2 * at.kv_heads) * at.head_size;
+    }
+    int64_t pitch() const
+    {
+        return columns() + qkv_gap;
+    }
+    int64_t y_columns() const
+    {
+        return (int64_t)at.heads * at.head_size;
+    }
+    int64_t y_pitch() const
+    {
+        return y_columns() + y_gap;
+    }
+};
+
+vector<double> document_starts(const problem &p)
+{
+    vector<double> start((size_t)p.tokens());
+    for (int64_t s = 0; s < p.samples; s++)
+        for (int64_t i = 0, first = 0; i < p.at.sequence; i++) {
+            if (i && check_integer(p.at.sequence / 3 + 1) == 0)
+                first = i;
+            start[(size_t)(s * p.at.sequence + i)] = (double)first;
+        }
+    return start;
+}
+
+int64_t lowest(const problem &p, const vector<double> &start, int64_t token)
+{
+    int64_t i = token % p.at.sequence, low = p.documents ? (int64_t)start[(size_t)token] : 0;
+    if (p.at.window > 0 && i - p.at.window + 1 > low)
+        low = i - p.at.window + 1;
+    return low;
+}
+
+struct reference {
+    vector<double> y, lse, dqkv;
+};
+
+/* One (token, head): probabilities, output, and if dy is given its share of every gradient. */
+void reference_row(reference &r, const problem &p, const vector<double> &qkv, const vector<double> &start,
+                   const vector<double> *dy, int64_t token, int64_t head)
+{
+    int64_t size = p.at.head_size, i = token % p.at.sequence, base = token - i, low = lowest(p, start, token);
+    int64_t kv = head / (p.at.heads / p.at.kv_heads), k_at = (p.at.heads + kv) * size,
+            v_at = k_at + p.at.kv_heads * size;
+    const double *q = &qkv[(size_t)(token * p.pitch() + head * size)];
+    vector<double> prob((size_t)(i + 1), 0.0);
+    double most = -INFINITY, sum = 0;
+    for (int64_t j = low; j <= i; j++) {
+        const double *k = &qkv[(size_t)((base + j) * p.pitch() + k_at)];
+        double score = 0;
+        for (int64_t c = 0; c < size; c++)
+            score += q[c] * k[c];
+        prob[(size_t)j] = score * (double)p.at.scale;
+        most = fmax(most, prob[(size_t)j]);
+    }
+    for (int64_t j = low; j <= i; j++)
+        sum += prob[(size_t)j] = exp(prob[(size_t)j] - most);
+    r.lse[(size_t)(head * p.tokens() + token)] = most + log(sum);
+    double *y = &r.y[(size_t)(token * p.y_pitch() + head * size)];
+    double delta = 0;
+    for (int64_t j = low; j <= i; j++)
+        for (int64_t c = 0; c < size; c++)
+            y[c] += prob[(size_t)j] / sum * qkv[(size_t)((base + j) * p.pitch() + v_at + c)];
+    if (!dy)
+        return;
+    const double *d = &(*dy)[(size_t)(token * p.y_pitch() + head * size)];
+    for (int64_t c = 0; c < size; c++)
+        delta += d[c] * y[c];
+    for (int64_t j = low; j <= i; j++) {
+        double pj = prob[(size_t)j] / sum, dp = 0;
+        const double *k = &qkv[(size_t)((base + j) * p.pitch() + k_at)];
+        const double *v = &qkv[(size_t)((base + j) * p.pitch() + v_at)];
+        for (int64_t c = 0; c < size; c++)
+            dp += d[c] * v[c];
+        double ds = pj * (dp - delta) * (double)p.at.scale;
+        double *to = &r.dqkv[(size_t)(token * p.pitch() + head * size)],
+               *to_j = &r.dqkv[(size_t)((base + j) * p.pitch())];
+        for (int64_t c = 0; c < size; c++) {
+            to[c] += ds * k[c];
+            to_j[k_at + c] += ds * q[c];
+            to_j[v_at + c] += pj * d[c];
+        }
+    }
+}
+
+reference reference_of(const problem &p, const vector<double> &qkv, const vector<double> &start,
+                       const vector<double> *dy)
+{
+    reference r = {vector<double>((size_t)(p.tokens() * p.y_pitch())),
+                   vector<double>((size_t)(p.tokens() * p.at.heads)), vector<double>((size_t)(p.tokens() * p.pitch()))};
+    for (int64_t token = 0; token < p.tokens(); token++)
+        for (int64_t head = 0; head < p.at.heads; head++)
+            reference_row(r, p, qkv, start, dy, token, head);
+    return r;
+}
+
+void attention_both_ways(int type, const problem &p)
+{
+    array qkv(type, randoms((size_t)(p.tokens() * p.pitch()), 1.5)),
+        dy(type, randoms((size_t)(p.tokens() * p.y_pitch())));
+    array start(INT32, document_starts(p));
+    array y(type, vector<double>((size_t)(p.tokens() * p.y_pitch()), 0.0)),
+        lse(LAUNCH_FP32, (size_t)(p.tokens() * p.at.heads));
+    array dqkv(type, vector<double>((size_t)(p.tokens() * p.pitch()), 0.0));
+    array scratch(LAUNCH_FP32, (size_t)launch_attention_grad_scratch(p.tokens(), p.at) / 4);
+    launch_attention_in in = {qkv.to(), p.documents ? start.to<int32_t>() : nullptr, p.tokens(), p.pitch(), p.y_pitch(),
+                              p.at};
+    run_ok("launch_attention", launch_attention(nullptr, type, y.to(), lse.to<float>(), &in));
+    reference r = reference_of(p, qkv.value, start.value, &dy.value);
+    double narrow = type == LAUNCH_FP32 ? 2e-6 : type == LAUNCH_BF16 ? 0x1p-7 : 0x1p-10;
+    compare("y", y, r.y, narrow);
+    compare("lse", lse, r.lse, type == LAUNCH_FP32 ? 1e-6 : 4e-6);
+    run_ok("launch_attention_grad", launch_attention_grad(nullptr, type, dqkv.to(), p.pitch(), dy.to(), y.to(),
+                                                          lse.to<float>(), &in, scratch.to<float>()));
+    compare("dqkv", dqkv, r.dqkv, type == LAUNCH_FP32 ? 1e-5 : 3 * narrow);
+}
+
+void one_size(int head_size, int heads, int kv_heads, int sequence, int samples, int window, bool documents)
+{
+    problem p = {{heads, kv_heads, head_size, sequence, window, 1.0f / sqrtf((float)head_size)},
+                 samples,
+                 documents,
+                 documents ? 8 : 0,
+                 documents ? 16 : 0};
+    for (int type : {LAUNCH_BF16, LAUNCH_FP16})
+        attention_both_ways(type, p);
+}
+
+void flash_64()
+{
+    one_size(64, 2, 1, 150, 1, 0, false);
+    one_size(64, 1, 1, 33, 2, 7, true);
+}
+
+void flash_64_documents()
+{
+    one_size(64, 2, 2, 200, 1, 0, true);
+    one_size(64, 1, 1, 140, 1, 40, false);
+    one_size(64, 1, 1, 1, 1, 0, false);
+}
+
+void flash_80()
+{
+    one_size(80, 2, 1, 77, 1, 0, true);
+}
+
+void flash_96()
+{
+    one_size(96, 2, 2, 70, 1, 33, false);
+}
+
+void flash_128()
+{
+    one_size(128, 4, 2, 133, 1, 0, false);
+    one_size(128, 1, 1, 96, 1, 50, true);
+}
+
+void flash_256()
+{
+    one_size(256, 2, 1, 70, 1, 0, true);
+}
+
+void any_size()
+{
+    for (int type : check_types) {
+        attention_both_ways(type, {{4, 2, 24, 37, 0, 0.2f}, 2, false, 0, 0});
+        attention_both_ways(type, {{2, 2, 33, 70, 9, 0.15f}, 1, true, 3, 5});
+    }
+    attention_both_ways(LAUNCH_FP32, {{2, 1, 128, 40, 0, 0.09f}, 1, true, 0, 0});
+    attention_both_ways(LAUNCH_FP32, {{1, 1, 256, 5, 0, 0.06f}, 1, false, 0, 0});
+}
+
+/* Decoding a sequence token by token gives what attention gives for the whole. */
+void decode()
+{
+    for (int type : check_types)
+        for (int window : {0, 11}) {
+            int32_t samples = 2, sequence = 45, capacity = 50;
+            problem p = {{4, 2, 40, sequence, window, 0.16f}, samples, false, 0, 0};
+            array qkv(type, randoms((size_t)(p.tokens() * p.pitch()), 1.5));
+            reference r = reference_of(p, qkv.value, {}, nullptr);
+            size_t cache = (size_t)samples * capacity * 2 * 40;
+            array k_cache(type, cache), v_cache(type, cache), y(type, (size_t)(samples * p.y_columns()));
+            for (int32_t step = 0; step < sequence; step++) {
+                vector<double> row, want;
+                for (int64_t s = 0; s < samples; s++) {
+                    int64_t token = s * sequence + step;
+                    row.insert(row.end(), qkv.value.begin() + token * p.columns(),
+                               qkv.value.begin() + (token + 1) * p.columns());
+                    want.insert(want.end(), r.y.begin() + token * p.y_columns(),
+                                r.y.begin() + (token + 1) * p.y_columns());
+                }
+                array now(type, row), positions(INT32, vector<double>((size_t)samples, step));
+                run_ok("launch_attention_decode",
+                       launch_attention_decode(nullptr, type, y.to(), k_cache.to(), v_cache.to(), now.to(),
+                                               positions.to<int32_t>(), samples, capacity, p.at));
+                compare("y", y, want, 2e-6);
+            }
+        }
+}
+} // namespace
+
+const vector<test_case> attention_cases = {
+    {"attention/flash_64", flash_64},   {"attention/flash_64_documents", flash_64_documents},
+    {"attention/flash_80", flash_80},   {"attention/flash_96", flash_96},
+    {"attention/flash_128", flash_128}, {"attention/flash_256", flash_256},
+    {"attention/any_size", any_size},   {"attention/decode", decode},
+};

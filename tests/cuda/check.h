@@ -1,0 +1,112 @@
+/* What the tests of the CUDA kernels share: arrays that live where kernels can reach them, and comparison with float64.
+ *
+ * An `array` holds its values twice: as doubles, already rounded to its element type, for the reference, and as bytes for
+ * the kernel. On the shim these are exactly as long as the array, so that AddressSanitizer sees the first byte too many;
+ * under nvcc they are device memory and the same program runs on a GPU. Outputs start as NaN.
+ */
+#ifndef PHALANX_TESTS_CUDA_CHECK_H
+#define PHALANX_TESTS_CUDA_CHECK_H
+
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#include <functional>
+#include <vector>
+
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/scalars.h"
+
+using std::vector;
+
+enum { INT32 = 10, INT64 = 11, FP64 = 12, BYTES = 13 }; /* beside LAUNCH_* */
+
+static const int check_types[] = {LAUNCH_FP32, LAUNCH_BF16, LAUNCH_FP16};
+
+struct counters {
+    long compared = 0, failed = 0, cases = 0;
+    const char *now = "";
+};
+extern counters check_count;
+
+[[noreturn]] void check_die(const char *what);
+double check_random(); /* uniform in [-1, 1), a fixed sequence per case */
+void check_seed(uint64_t seed);
+int check_integer(int below);
+
+/* Where kernels reach: exact size, 16-byte aligned. */
+void *check_allocate(size_t bytes);
+void check_free(void *at);
+void check_to(void *device, const void *host, size_t bytes);
+void check_from(void *host, const void *device, size_t bytes);
+
+int type_bytes(int type);
+void encode(void *to, int type, double value);
+double decode(const void *from, int type);
+double rounded_to(int type, double value);
+
+class array
+{
+  public:
+    int type;
+    vector<double> value;
+
+    array(int type_, vector<double> values) : type(type_), value(std::move(values))
+    {
+        allocate();
+        put();
+    }
+    /* an output: NaN (or -1) in every element */
+    array(int type_, size_t count) : type(type_), value(count, 0)
+    {
+        allocate();
+        vector<unsigned char> bytes(size(), 0xff);
+        check_to(at, bytes.data(), bytes.size());
+    }
+    array(const array &) = delete;
+    array &operator=(const array &) = delete;
+    ~array()
+    {
+        check_free(at);
+    }
+    size_t size() const
+    {
+        return value.size() * (size_t)type_bytes(type);
+    }
+    template <typename T = void> T *to() const
+    {
+        return static_cast<T *>(at);
+    }
+    void put();
+    const vector<double> &get();
+
+  private:
+    void allocate()
+    {
+        at = check_allocate(size());
+    }
+    void *at = nullptr;
+};
+
+/* `count` random values in [-scale, scale) */
+vector<double> randoms(size_t count, double scale = 1);
+
+/* Pass where |got - want| <= unit(type) |want| + slack (rms(want) + |want|): one rounding to the type, and `slack` for
+ * what fp32 arithmetic, or narrowed intermediate values, may add. Anything that is not a number fails. */
+void compare(const char *what, array &got, const vector<double> &want, double slack);
+void check(const char *what, bool good);
+
+void run_ok(const char *what, int result);
+
+struct test_case {
+    const char *name;
+    void (*run)();
+};
+
+extern const vector<test_case> pointwise_cases, row_cases, loss_cases, attention_cases, optimizer_cases;
+
+#endif

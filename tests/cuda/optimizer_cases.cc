@@ -1,0 +1,155 @@
+/* AdamW, the exact sum of squares and the clipping factor against float64. */
+#include "tests/cuda/check.h"
+
+#include "kernels/exact_sum.h"
+
+#include <memory>
+
+namespace
+{
+array bytes_of(const void *from, size_t count)
+{
+    vector<double> bytes(count);
+    for (size_t i = 0; i < count; i++)
+        bytes[i] = static_cast<const unsigned char *>(from)[i];
+    return array(BYTES, bytes);
+}
+
+struct moments {
+    std::unique_ptr<array> gradient, weight, master, m, v;
+};
+
+void adamw()
+{
+    scalars_device s = {};
+    s.lr = 3e-3f, s.beta1 = 0.9f, s.beta2 = 0.95f, s.epsilon = 1e-8f, s.weight_decay = 0.1f;
+    s.momentum_correction = 1 - powf(0.9f, 5), s.variance_correction = 1 - powf(0.95f, 5);
+    array scalars = bytes_of(&s, sizeof s);
+    for (int type : check_types)
+        for (bool skip : {false, true}) {
+            array control(LAUNCH_FP32, {12.0, 0.25, skip ? 1.0 : 0.0});
+            vector<moments> tensors;
+            vector<launch_adamw_segment> segments;
+            for (int i = 0; i < LAUNCH_ADAMW_SEGMENTS + 5; i++) { /* more than one launch holds */
+                size_t count = i == 3 ? 9001 : (size_t)(i % 7 == 6 ? 8 : 1 + i * 5);
+                moments t;
+                t.gradient.reset(new array(LAUNCH_FP32, randoms(count)));
+                t.master.reset(new array(LAUNCH_FP32, randoms(count)));
+                t.m.reset(new array(LAUNCH_FP32, randoms(count, 0.1)));
+                t.v.reset(new array(LAUNCH_FP32, randoms(count)));
+                for (double &v : t.v->value)
+                    v = v * v;
+                t.v->put();
+                t.weight.reset(new array(type, randoms(count)));
+                segments.push_back({t.gradient->to<float>(), type == LAUNCH_FP32 ? nullptr : t.weight->to(),
+                                    t.master->to<float>(), t.m->to<float>(), t.v->to<float>(), (int64_t)count, i % 2,
+                                    0});
+                tensors.push_back(std::move(t));
+            }
+            run_ok("launch_adamw", launch_adamw(nullptr, type, segments.data(), (int)segments.size(), scalars.to(),
+                                                control.to<float>()));
+            for (size_t i = 0; i < tensors.size(); i++) {
+                moments &t = tensors[i];
+                vector<double> master = t.master->value, m = t.m->value, v = t.v->value, weight = t.weight->value;
+                for (size_t k = 0; k < master.size() && !skip; k++) {
+                    double g = t.gradient->value[k] * 0.25;
+                    m[k] = (double)s.beta1 * m[k] + (1 - (double)s.beta1) * g;
+                    v[k] = (double)s.beta2 * v[k] + (1 - (double)s.beta2) * g * g;
+                    double step = m[k] / (double)s.momentum_correction /
+                                  (sqrt(v[k] / (double)s.variance_correction) + (double)s.epsilon);
+                    master[k] -= (double)s.lr * (step + (i % 2 ? (double)s.weight_decay : 0) * master[k]);
+                    weight[k] = type == LAUNCH_FP32 ? weight[k] : master[k];
+                }
+                compare("master", *t.master, master, skip ? 0 : 4e-7);
+                compare("m", *t.m, m, skip ? 0 : 4e-7);
+                compare("v", *t.v, v, skip ? 0 : 4e-7);
+                compare("weight", *t.weight, weight, skip ? 0 : 4e-7);
+            }
+        }
+}
+
+double limbs_value(const vector<double> &bins)
+{
+    double value = 0;
+    for (int i = SUM_LIMBS - 1; i >= 0; i--)
+        value += ldexp(bins[(size_t)i], 32 * i - SUM_LOWEST);
+    return value;
+}
+
+void sum_squares()
+{
+    struct {
+        int64_t rows, columns, pitch;
+        double scale;
+    } sizes[] = {{1, 1, 1, 1}, {37, 300, 300, 1e-12}, {5, 33, 40, 1e15}, {200, 8, 8, 1}};
+    array bins(INT64, (size_t)SUM_BINS);
+    double want = 0;
+    bool first = true;
+    for (auto s : sizes) {
+        array g(LAUNCH_FP32, randoms((size_t)(s.rows * s.pitch), s.scale));
+        for (int64_t r = 0; r < s.rows; r++)
+            for (int64_t c = 0; c < s.columns; c++)
+                want += pow(g.value[(size_t)(r * s.pitch + c)], 2);
+        run_ok("launch_sum_squares",
+               launch_sum_squares(nullptr, bins.to<int64_t>(), g.to<float>(), s.rows, s.columns, s.pitch, !first));
+        first = false;
+        check("the bins hold the sum", fabs(limbs_value(bins.get()) - want) <= 1e-12 * want);
+        check("all is finite", bins.value[SUM_NOT_FINITE] == 0);
+    }
+}
+
+/* The bins of a sum do not depend on how rows are divided, to the last bit. */
+void sum_squares_by_parts()
+{
+    array g(LAUNCH_FP32, randoms(101 * 67)), whole(INT64, (size_t)SUM_BINS), parts(INT64, (size_t)SUM_BINS);
+    run_ok("launch_sum_squares", launch_sum_squares(nullptr, whole.to<int64_t>(), g.to<float>(), 101, 67, 67, false));
+    for (int64_t first = 0, rows = 40; first < 101; first += rows) {
+        rows = first + rows > 101 ? 101 - first : rows;
+        run_ok("launch_sum_squares",
+               launch_sum_squares(nullptr, parts.to<int64_t>(), g.to<float>() + first * 67, rows, 67, 67, first > 0));
+    }
+    check("parts add to the same bits",
+          limbs_value(whole.get()) == limbs_value(parts.get()) && whole.value == parts.value);
+}
+
+void clip()
+{
+    struct {
+        double scale;
+        float limit, loss_scale;
+    } cases[] = {{1, 1, 1},    {1, 0, 1},     {1e-3, 1, 1},     {1, 2, 65536},
+                 {1e18, 1, 1}, {1e-20, 1, 1}, {INFINITY, 1, 1}, {NAN, 1, 1}};
+    for (auto c : cases) {
+        array g(LAUNCH_FP32, randoms(1000)), bins(INT64, (size_t)SUM_BINS), control(LAUNCH_FP32, 3);
+        bool finite = std::isfinite(c.scale);
+        double squares = 0;
+        for (size_t i = 0; i < g.value.size(); i++)
+            g.value[i] = finite ? g.value[i] * c.scale : i == 700 ? c.scale : g.value[i];
+        g.put();
+        for (double v : g.value)
+            squares += v * v;
+        scalars_device s = {};
+        s.clip = c.limit;
+        s.loss_scale = c.loss_scale;
+        array scalars = bytes_of(&s, sizeof s);
+        run_ok("launch_sum_squares",
+               launch_sum_squares(nullptr, bins.to<int64_t>(), g.to<float>(), 10, 100, 100, false));
+        run_ok("launch_clip", launch_clip(nullptr, control.to<float>(), bins.to<int64_t>(), scalars.to()));
+        double norm = sqrt(squares) / (double)c.loss_scale;
+        control.get();
+        check("a norm that is not finite skips the step", (control.value[2] != 0) == !finite);
+        if (finite)
+            compare(
+                "norm, factor, skip", control,
+                {norm, (c.limit > 0 && norm > (double)c.limit ? (double)c.limit / norm : 1) / (double)c.loss_scale, 0},
+                3e-7);
+    }
+}
+} // namespace
+
+const vector<test_case> optimizer_cases = {
+    {"optimizer/adamw", adamw},
+    {"optimizer/sum_squares", sum_squares},
+    {"optimizer/sum_squares_by_parts", sum_squares_by_parts},
+    {"optimizer/clip", clip},
+};

@@ -1,0 +1,214 @@
+/* Element-wise ops against their formulas in float64: contiguous and pitched, sizes that 16 bytes divide and do not. */
+#include "tests/cuda/check.h"
+
+namespace
+{
+struct layout {
+    int64_t rows, columns, gap; /* gap: unused elements at the end of each row */
+};
+
+const layout layouts[] = {{1, 1, 0}, {3, 64, 0}, {5, 24, 8}, {7, 33, 0}, {4, 40, 3}, {2, 2088, 16}, {1, 4099, 0}};
+
+/* a [rows, columns] operand with a gap behind each row */
+struct operand {
+    layout at;
+    int64_t columns;
+    array cells;
+
+    operand(int type, layout l, int64_t columns_, double scale)
+        : at(l), columns(columns_), cells(type, randoms((size_t)(l.rows * (columns_ + l.gap)), scale))
+    {
+    }
+    launch_matrix matrix() const
+    {
+        return {cells.to(), columns + at.gap};
+    }
+    double value(int64_t row, int64_t column) const
+    {
+        return cells.value[(size_t)(row * (columns + at.gap) + column)];
+    }
+};
+
+/* what `y` should hold: f(row, column) in its columns, its old contents in the gaps */
+vector<double> expect(const operand &y, const std::function<double(int64_t, int64_t)> &f)
+{
+    vector<double> want = y.cells.value;
+    for (int64_t row = 0; row < y.at.rows; row++)
+        for (int64_t column = 0; column < y.columns; column++)
+            want[(size_t)(row * (y.columns + y.at.gap) + column)] = f(row, column);
+    return want;
+}
+
+double gelu(double x)
+{
+    return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+
+double gelu_slope(double x)
+{
+    double u = sqrt(2 / M_PI) * (x + 0.044715 * x * x * x), du = sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
+    return 0.5 * (1 + tanh(u)) + 0.5 * x * du / (cosh(u) * cosh(u));
+}
+
+double sigmoid(double x)
+{
+    return 1 / (1 + exp(-x));
+}
+
+void for_all(const std::function<void(int, layout)> &f)
+{
+    for (int type : check_types)
+        for (layout l : layouts)
+            f(type, l);
+}
+
+void gelu_both_ways()
+{
+    for_all([](int type, layout l) {
+        operand x(type, l, l.columns, 4), dy(type, l, l.columns, 1), y(type, l, l.columns, 1),
+            dx(type, l, l.columns, 1);
+        auto want_y = expect(y, [&](int64_t r, int64_t c) { return gelu(x.value(r, c)); });
+        auto want_dx = expect(dx, [&](int64_t r, int64_t c) { return dy.value(r, c) * gelu_slope(x.value(r, c)); });
+        run_ok("launch_gelu", launch_gelu(nullptr, type, y.matrix(), x.matrix(), l.rows, l.columns));
+        run_ok("launch_gelu_grad",
+               launch_gelu_grad(nullptr, type, dx.matrix(), dy.matrix(), x.matrix(), l.rows, l.columns));
+        compare("y", y.cells, want_y, 1e-6);
+        compare("dx", dx.cells, want_dx, 1e-6);
+    });
+}
+
+void swiglu_both_ways()
+{
+    for_all([](int type, layout l) {
+        operand x(type, l, 2 * l.columns, 4), dy(type, l, l.columns, 1), y(type, l, l.columns, 1),
+            dx(type, l, 2 * l.columns, 1);
+        auto gate = [&](int64_t r, int64_t c) { return x.value(r, c); };
+        auto up = [&](int64_t r, int64_t c) { return x.value(r, l.columns + c); };
+        auto want_y = expect(y, [&](int64_t r, int64_t c) { return gate(r, c) * sigmoid(gate(r, c)) * up(r, c); });
+        auto want_dx = expect(dx, [&](int64_t r, int64_t c) {
+            if (c >= l.columns)
+                return dy.value(r, c - l.columns) * gate(r, c - l.columns) * sigmoid(gate(r, c - l.columns));
+            double s = sigmoid(gate(r, c));
+            return dy.value(r, c) * up(r, c) * s * (1 + gate(r, c) * (1 - s));
+        });
+        run_ok("launch_swiglu", launch_swiglu(nullptr, type, y.matrix(), x.matrix(), l.rows, l.columns));
+        run_ok("launch_swiglu_grad",
+               launch_swiglu_grad(nullptr, type, dx.matrix(), dy.matrix(), x.matrix(), l.rows, l.columns));
+        compare("y", y.cells, want_y, 1e-6);
+        compare("dx", dx.cells, want_dx, 1e-6);
+    });
+}
+
+void add_in_place()
+{
+    for_all([](int type, layout l) {
+        operand a(type, l, l.columns, 1), b(type, l, l.columns, 1);
+        auto want = expect(a, [&](int64_t r, int64_t c) { return a.value(r, c) + b.value(r, c); });
+        run_ok("launch_add", launch_add(nullptr, type, a.matrix(), a.matrix(), b.matrix(), l.rows, l.columns));
+        compare("y", a.cells, want, 1e-7);
+    });
+}
+
+void cast_between_all()
+{
+    for_all([](int from, layout l) {
+        for (int to : check_types) {
+            operand x(from, l, l.columns, 100), y(to, l, l.columns, 1);
+            auto want = expect(y, [&](int64_t r, int64_t c) { return rounded_to(to, x.value(r, c)); });
+            run_ok("launch_cast", launch_cast(nullptr, to, from, y.matrix(), x.matrix(), l.rows, l.columns));
+            y.cells.get();
+            check("every value is correctly rounded", y.cells.value == want);
+        }
+    });
+}
+
+void copy_and_zero()
+{
+    for_all([](int type, layout l) {
+        operand x(type, l, l.columns, 1), y(type, l, l.columns, 1);
+        auto want = expect(y, [&](int64_t r, int64_t c) { return x.value(r, c); });
+        int bytes = type_bytes(type);
+        launch_matrix to = {y.cells.to(), (l.columns + l.gap) * bytes},
+                      from = {x.cells.to(), (l.columns + l.gap) * bytes};
+        run_ok("launch_copy", launch_copy(nullptr, to, from, l.rows, l.columns * bytes));
+        y.cells.get();
+        check("rows are copied, gaps are not", y.cells.value == want);
+        run_ok("launch_zero", launch_zero(nullptr, y.cells.to(), (int64_t)y.cells.size()));
+        y.cells.get();
+        check("zero is zero everywhere", y.cells.value == vector<double>(y.cells.value.size(), 0.0));
+    });
+}
+
+void accumulate()
+{
+    for (size_t count : {1, 4, 1023, 4096}) {
+        array total(LAUNCH_FP32, randoms(count)), part(LAUNCH_FP32, randoms(count));
+        vector<double> want = total.value;
+        for (size_t i = 0; i < count; i++)
+            want[i] += part.value[i];
+        run_ok("launch_accumulate",
+               launch_accumulate(nullptr, total.to<float>(), part.to<float>(), (int64_t)count, true));
+        compare("added", total, want, 1e-7);
+        run_ok("launch_accumulate",
+               launch_accumulate(nullptr, total.to<float>(), part.to<float>(), (int64_t)count, false));
+        compare("written", total, part.value, 0);
+    }
+}
+
+array scalars_of(const scalars_device &s)
+{
+    vector<double> bytes(sizeof s);
+    for (size_t i = 0; i < sizeof s; i++)
+        bytes[i] = reinterpret_cast<const unsigned char *>(&s)[i];
+    return array(BYTES, bytes);
+}
+
+/* A mask is a function of what it is for: the same element gets the same draw however the tokens are divided. */
+void dropout()
+{
+    scalars_device s = {};
+    s.seed = 0x123456789abcdefull;
+    s.step = 7;
+    s.first_sample = 40;
+    array scalars = scalars_of(s);
+    for (int type : check_types)
+        for (int64_t columns : {40, 37}) {
+            int64_t sequence = 24, rows = 3 * sequence;
+            layout whole = {rows, columns, 0};
+            operand x(type, whole, columns, 1), y(type, whole, columns, 1), again(type, whole, columns, 1);
+            run_ok("launch_dropout", launch_dropout(nullptr, type, y.matrix(), x.matrix(), scalars.to(), rows, columns,
+                                                    0, 4, (int32_t)sequence, 9, 0.25f));
+            y.cells.get();
+            size_t kept = 0, wrong = 0;
+            for (size_t i = 0; i < y.cells.value.size(); i++) {
+                kept += y.cells.value[i] != 0;
+                wrong += y.cells.value[i] != 0 &&
+                         y.cells.value[i] != rounded_to(type, x.cells.value[i] * (double)(1.0f / 0.75f));
+            }
+            check("what is kept is scaled", wrong <= y.cells.value.size() / 100); /* x (1/0.75) rounds twice in fp32 */
+            double share = (double)kept / (double)y.cells.value.size(),
+                   spread = sqrt(0.75 * 0.25 / (double)y.cells.value.size());
+            check("three quarters are kept", fabs(share - 0.75) <= 4 * spread);
+            int64_t middle = 31; /* the same in two parts, the second beginning within a sample */
+            launch_matrix x2 = x.matrix(), y2 = again.matrix();
+            run_ok("launch_dropout", launch_dropout(nullptr, type, y2, x2, scalars.to(), middle, columns, 0, 4,
+                                                    (int32_t)sequence, 9, 0.25f));
+            x2.at = (char *)x2.at + middle * columns * type_bytes(type);
+            y2.at = (char *)y2.at + middle * columns * type_bytes(type);
+            run_ok("launch_dropout", launch_dropout(nullptr, type, y2, x2, scalars.to(), rows - middle, columns, middle,
+                                                    4, (int32_t)sequence, 9, 0.25f));
+            again.cells.get();
+            check("the mask does not depend on the layout", again.cells.value == y.cells.value);
+            run_ok("launch_dropout", launch_dropout(nullptr, type, y2, x2, scalars.to(), rows - middle, columns, middle,
+                                                    4, (int32_t)sequence, 10, 0.25f));
+            again.cells.get();
+            check("another site draws another mask", again.cells.value != y.cells.value);
+        }
+}
+} // namespace
+
+const vector<test_case> pointwise_cases = {
+    {"pointwise/gelu", gelu_both_ways},   {"pointwise/swiglu", swiglu_both_ways}, {"pointwise/add", add_in_place},
+    {"pointwise/cast", cast_between_all}, {"pointwise/copy", copy_and_zero},      {"pointwise/accumulate", accumulate},
+    {"pointwise/dropout", dropout},
+};

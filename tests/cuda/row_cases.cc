@@ -1,0 +1,260 @@
+/* Norms, heads, embeddings and column sums against float64. */
+#include "tests/cuda/check.h"
+
+namespace
+{
+struct norm_size {
+    int64_t rows, columns;
+};
+
+const norm_size norm_sizes[] = {{1, 8}, {3, 64}, {19, 40}, {5, 33}, {2, 1}, {37, 1032}, {2, 13000}};
+
+double dot_row(const vector<double> &a, const vector<double> &b, int64_t row, int64_t columns)
+{
+    double sum = 0;
+    for (int64_t c = 0; c < columns; c++)
+        sum += a[(size_t)(row * columns + c)] * b[(size_t)(row * columns + c)];
+    return sum;
+}
+
+void norm_case(int type, norm_size n, bool layer, bool residual)
+{
+    size_t cells = (size_t)(n.rows * n.columns);
+    double epsilon = 1e-5;
+    array x(type, randoms(cells, 2)), r(type, randoms(cells)), w(type, randoms((size_t)n.columns)),
+        b(type, randoms((size_t)n.columns));
+    array y(type, cells), rstd(LAUNCH_FP32, (size_t)n.rows), mean(LAUNCH_FP32, (size_t)n.rows), sum(type, cells);
+    run_ok("launch_norm", launch_norm(nullptr, type, y.to(), rstd.to<float>(), layer ? mean.to<float>() : nullptr,
+                                      residual ? sum.to() : nullptr, x.to(), w.to(), layer ? b.to() : nullptr,
+                                      residual ? r.to() : nullptr, n.rows, n.columns, (float)epsilon));
+    vector<double> s = x.value, want(cells), normal(cells), want_rstd((size_t)n.rows), want_mean((size_t)n.rows);
+    for (size_t i = 0; i < cells && residual; i++)
+        s[i] = rounded_to(type, (double)((float)x.value[i] + (float)r.value[i]));
+    for (int64_t row = 0; row < n.rows; row++) {
+        double m = 0, v = 0;
+        for (int64_t c = 0; c < n.columns && layer; c++)
+            m += s[(size_t)(row * n.columns + c)] / (double)n.columns;
+        for (int64_t c = 0; c < n.columns; c++)
+            v += pow(s[(size_t)(row * n.columns + c)] - m, 2) / (double)n.columns;
+        want_mean[(size_t)row] = m;
+        want_rstd[(size_t)row] = 1 / sqrt(v + epsilon);
+        for (int64_t c = 0; c < n.columns; c++) {
+            size_t i = (size_t)(row * n.columns + c);
+            normal[i] = (s[i] - m) / sqrt(v + epsilon);
+            want[i] = normal[i] * w.value[(size_t)c] + (layer ? b.value[(size_t)c] : 0);
+        }
+    }
+    double slack = layer && n.columns == 1 ? 1e-4 : 2e-6;
+    compare("y", y, want, slack);
+    compare("rstd", rstd, want_rstd, 1e-6);
+    if (layer)
+        compare("mean", mean, want_mean, 1e-6);
+    if (residual)
+        compare("sum", sum, s, 0);
+    if (n.columns == 1)
+        return; /* y is then the sign of s: its gradient is all cancellation */
+    array s_in(type, s), dy(type, randoms(cells)), addend(type, randoms(cells)), dx(type, cells);
+    array dw(LAUNCH_FP32, randoms((size_t)n.columns)), db(LAUNCH_FP32, randoms((size_t)n.columns));
+    array scratch(LAUNCH_FP32, (size_t)launch_norm_grad_scratch(n.rows, n.columns, layer) / 4);
+    vector<double> want_dx(cells), want_dw = residual ? dw.value : vector<double>((size_t)n.columns),
+                                   want_db = db.value;
+    vector<double> g(cells);
+    for (size_t i = 0; i < cells; i++) {
+        g[i] = dy.value[i] * w.value[i % (size_t)n.columns];
+        want_dw[i % (size_t)n.columns] += dy.value[i] * normal[i];
+        want_db[i % (size_t)n.columns] += dy.value[i];
+    }
+    for (int64_t row = 0; row < n.rows; row++) {
+        double mean_g = layer ? dot_row(g, vector<double>(cells, 1.0), row, n.columns) / (double)n.columns : 0;
+        double mean_gn = dot_row(g, normal, row, n.columns) / (double)n.columns;
+        for (int64_t c = 0; c < n.columns; c++) {
+            size_t i = (size_t)(row * n.columns + c);
+            want_dx[i] =
+                (residual ? addend.value[i] : 0) + want_rstd[(size_t)row] * (g[i] - mean_g - normal[i] * mean_gn);
+        }
+    }
+    run_ok("launch_norm_grad",
+           launch_norm_grad(nullptr, type, dx.to(), dw.to<float>(), layer ? db.to<float>() : nullptr, dy.to(),
+                            s_in.to(), w.to(), rstd.to<float>(), layer ? mean.to<float>() : nullptr,
+                            residual ? addend.to() : nullptr, n.rows, n.columns, residual, true, scratch.to<float>()));
+    compare("dx", dx, want_dx, 4e-6);
+    compare("dw", dw, want_dw, 4e-6);
+    if (layer)
+        compare("db", db, want_db, 4e-6);
+}
+
+void norms()
+{
+    for (int type : check_types)
+        for (norm_size n : norm_sizes)
+            for (int variant = 0; variant < 4; variant++)
+                norm_case(type, n, variant & 1, variant & 2);
+}
+
+const launch_heads head_layouts[] = {
+    {4, 2, 64, 5, 0, 1}, {3, 1, 34, 5, 0, 1}, {2, 2, 80, 5, 0, 1}, {1, 1, 256, 5, 0, 1}};
+
+void rope()
+{
+    for (int type : check_types)
+        for (launch_heads at : head_layouts) {
+            int64_t tokens = 11, d = at.head_size, columns = (at.heads + 2 * at.kv_heads) * d, gap = d == 80 ? 8 : 0;
+            int64_t turned = at.heads + at.kv_heads;
+            vector<double> where, table;
+            for (int64_t t = 0; t < tokens; t++)
+                where.push_back(check_integer(30));
+            for (int64_t p = 0; p < 30; p++)
+                for (int64_t i = 0; i < d; i++) {
+                    double angle = (double)p * pow(10000, -2.0 * (double)(i % (d / 2)) / (double)d);
+                    table.push_back(i < d / 2 ? cos(angle) : sin(angle));
+                }
+            array qkv(type, randoms((size_t)(tokens * (columns + gap)))), positions(INT32, where),
+                cosine_sine(LAUNCH_FP32, table);
+            array y(type, (size_t)(tokens * columns));
+            for (bool inverse : {false, true}) {
+                vector<double> want((size_t)(tokens * columns)), in_place = qkv.value;
+                for (int64_t t = 0; t < tokens; t++)
+                    for (int64_t c = 0; c < columns; c++) {
+                        int64_t i = c % d % (d / 2);
+                        const double *row = &qkv.value[(size_t)(t * (columns + gap))];
+                        const double *cs = &cosine_sine.value[(size_t)where[(size_t)t] * (size_t)d];
+                        double sine = inverse ? -cs[d / 2 + i] : cs[d / 2 + i];
+                        bool second = c % d >= d / 2;
+                        double out = second ? row[c] * cs[i] + row[c - d / 2] * sine
+                                            : row[c] * cs[i] - row[c + (c / d < turned ? d / 2 : 0)] * sine;
+                        out = c / d < turned ? out : row[c];
+                        want[(size_t)(t * columns + c)] = out;
+                        in_place[(size_t)(t * (columns + gap) + c)] = out;
+                    }
+                run_ok("launch_rope",
+                       launch_rope(nullptr, type, y.to(), qkv.to(), positions.to<int32_t>(), cosine_sine.to<float>(),
+                                   tokens, columns, columns + gap, at, inverse));
+                compare("y", y, want, 2e-7);
+                run_ok("launch_rope",
+                       launch_rope(nullptr, type, qkv.to(), qkv.to(), positions.to<int32_t>(), cosine_sine.to<float>(),
+                                   tokens, columns + gap, columns + gap, at, inverse));
+                compare("in place", qkv, in_place, 2e-7);
+            }
+        }
+}
+
+void head_norm()
+{
+    for (int type : check_types)
+        for (launch_heads at : head_layouts) {
+            int64_t tokens = 23, d = at.head_size, all = at.heads + 2 * at.kv_heads, normed = at.heads + at.kv_heads;
+            size_t cells = (size_t)(tokens * all * d);
+            array qkv(type, randoms(cells, 2)), wq(type, randoms((size_t)d)), wk(type, randoms((size_t)d)),
+                y(type, cells);
+            array rstd(LAUNCH_FP32, (size_t)(tokens * normed)), dy(type, randoms(cells)), dqkv(type, cells);
+            array dwq(LAUNCH_FP32, randoms((size_t)d)), dwk(LAUNCH_FP32, randoms((size_t)d));
+            array scratch(LAUNCH_FP32, (size_t)launch_head_norm_grad_scratch(tokens, at) / 4);
+            vector<double> want_y = qkv.value, want_rstd((size_t)(tokens * normed)), want_dx = dy.value,
+                           want_q = dwq.value, want_k((size_t)d);
+            for (int64_t t = 0; t < tokens; t++)
+                for (int64_t h = 0; h < normed; h++) {
+                    size_t base = (size_t)((t * all + h) * d);
+                    const vector<double> &w = h < at.heads ? wq.value : wk.value;
+                    double squares = 0, along = 0;
+                    for (size_t c = 0; c < (size_t)d; c++)
+                        squares += qkv.value[base + c] * qkv.value[base + c] / (double)d;
+                    double scale = want_rstd[(size_t)(t * normed + h)] = 1 / sqrt(squares + 1e-6);
+                    for (size_t c = 0; c < (size_t)d; c++)
+                        along += dy.value[base + c] * w[c] * qkv.value[base + c] * scale / (double)d;
+                    for (size_t c = 0; c < (size_t)d; c++) {
+                        double n = qkv.value[base + c] * scale;
+                        want_y[base + c] = n * w[c];
+                        want_dx[base + c] = scale * (dy.value[base + c] * w[c] - n * along);
+                        (h < at.heads ? want_q : want_k)[c] += dy.value[base + c] * n;
+                    }
+                }
+            run_ok("launch_head_norm", launch_head_norm(nullptr, type, y.to(), rstd.to<float>(), qkv.to(), wq.to(),
+                                                        wk.to(), tokens, at, 1e-6f));
+            compare("y", y, want_y, 1e-6);
+            compare("rstd", rstd, want_rstd, 1e-6);
+            run_ok("launch_head_norm_grad",
+                   launch_head_norm_grad(nullptr, type, dqkv.to(), dwq.to<float>(), dwk.to<float>(), dy.to(), qkv.to(),
+                                         wq.to(), wk.to(), rstd.to<float>(), tokens, at, true, false,
+                                         scratch.to<float>()));
+            compare("dqkv", dqkv, want_dx, 2e-6);
+            compare("dwq", dwq, want_q, 4e-6);
+            compare("dwk", dwk, want_k, 4e-6);
+        }
+}
+
+void embedding()
+{
+    for (int type : check_types)
+        for (int64_t columns : {8, 33, 264}) {
+            int64_t tokens = 700, first = 20,
+                    rows = 50; /* ids 0..99: a shard in the middle; several windows of tokens */
+            vector<double> ids;
+            for (int64_t t = 0; t < tokens; t++)
+                ids.push_back(check_integer(3) ? check_integer(100) : 33 + check_integer(2));
+            array id(INT32, ids), table(type, randoms((size_t)(rows * columns))), y(type, (size_t)(tokens * columns));
+            array dy(type, randoms((size_t)(tokens * columns))), x(type, randoms((size_t)(tokens * columns)));
+            vector<double> want((size_t)(tokens * columns)), want_sum = x.value, want_d((size_t)(rows * columns));
+            array positions(INT32, ids);
+            for (double &p : positions.value)
+                p = fmod(p, (double)rows);
+            positions.put();
+            for (int64_t t = 0; t < tokens; t++)
+                for (int64_t c = 0; c < columns; c++) {
+                    int64_t row = (int64_t)ids[(size_t)t] - first;
+                    bool mine = row >= 0 && row < rows;
+                    want[(size_t)(t * columns + c)] = mine ? table.value[(size_t)(row * columns + c)] : 0;
+                    if (mine)
+                        want_d[(size_t)(row * columns + c)] += dy.value[(size_t)(t * columns + c)];
+                    want_sum[(size_t)(t * columns + c)] +=
+                        table.value[(size_t)(positions.value[(size_t)t] * (double)columns) + (size_t)c];
+                }
+            run_ok("launch_embed",
+                   launch_embed(nullptr, type, y.to(), id.to<int32_t>(), table.to(), tokens, columns, first, rows));
+            compare("y", y, want, 0);
+            run_ok("launch_add_rows", launch_add_rows(nullptr, type, y.to(), x.to(), positions.to<int32_t>(),
+                                                      table.to(), tokens, columns));
+            compare("with positions", y, want_sum, 1e-7);
+            array d(LAUNCH_FP32, (size_t)(rows * columns));
+            for (int pass = 0; pass < 2; pass++) {
+                run_ok("launch_embed_grad", launch_embed_grad(nullptr, type, d.to<float>(), dy.to(), id.to<int32_t>(),
+                                                              tokens, columns, first, rows, pass == 1));
+                vector<double> total = want_d;
+                for (double &v : total)
+                    v *= pass + 1;
+                compare("dtable", d, total, 1e-6);
+            }
+        }
+}
+
+void column_sums()
+{
+    struct {
+        int64_t rows, columns, pitch;
+    } sizes[] = {{1, 1, 1}, {300, 70, 70}, {129, 4100, 4104}, {64, 4096, 4096}, {5, 4097, 4100}, {1000, 3, 8}};
+    for (int type : check_types)
+        for (auto s : sizes) {
+            array x(type, randoms((size_t)(s.rows * s.pitch))), sum(LAUNCH_FP32, randoms((size_t)s.columns));
+            array scratch(LAUNCH_FP32, (size_t)launch_column_sum_scratch(s.rows, s.columns) / 4);
+            vector<double> want = sum.value, fresh((size_t)s.columns);
+            for (int64_t r = 0; r < s.rows; r++)
+                for (int64_t c = 0; c < s.columns; c++) {
+                    want[(size_t)c] += x.value[(size_t)(r * s.pitch + c)];
+                    fresh[(size_t)c] += x.value[(size_t)(r * s.pitch + c)];
+                }
+            run_ok("launch_column_sum", launch_column_sum(nullptr, type, sum.to<float>(), x.to(), s.rows, s.columns,
+                                                          s.pitch, true, scratch.to<float>()));
+            compare("added", sum, want, 2e-6);
+            run_ok("launch_column_sum", launch_column_sum(nullptr, type, sum.to<float>(), x.to(), s.rows, s.columns,
+                                                          s.pitch, false, scratch.to<float>()));
+            compare("written", sum, fresh, 2e-6);
+        }
+}
+} // namespace
+
+const vector<test_case> row_cases = {
+    {"rows/norms", norms},
+    {"rows/rope", rope},
+    {"rows/head_norm", head_norm},
+    {"rows/embedding", embedding},
+    {"rows/column_sums", column_sums},
+};

@@ -1,0 +1,64 @@
+/* phalanx: finds the subcommand and hands over. */
+#include <stdio.h>
+#include <string.h>
+
+#include "memory/log.h"
+#include "memory/status.h"
+#include "engine/nearest.h"
+#include "tools/tools.h"
+
+#define VERSION "0.1.0"
+
+static const struct {
+    const char *name, *summary;
+    int (*main)(int argc, char **argv);
+} commands[] = {
+    {"train", "train a model as a configuration says", train_main},
+    {"tokenize", "turn text into training data, train a vocabulary", tokenize_main},
+    {"detokenize", "turn training data back into text", detokenize_main},
+};
+
+enum { COMMANDS = sizeof commands / sizeof *commands };
+
+static void help(FILE *out)
+{
+    fputs("phalanx pretrains transformers across clusters.\n\nusage: phalanx COMMAND ...\n\n", out);
+    for (int i = 0; i < COMMANDS; i++)
+        fprintf(out, "  %-12s%s\n", commands[i].name, commands[i].summary);
+    fputs("\n`phalanx COMMAND --help` lists what a command takes.\n"
+          "Exit status: 0 done; 1 failed; 2 wrong usage or configuration.\n",
+          out);
+}
+
+static int unknown(const char *name)
+{
+    nearest n = {.wanted = name};
+    for (int i = 0; i < COMMANDS; i++)
+        nearest_offer(&n, commands[i].name);
+    const char *meant = nearest_word(&n);
+    if (meant)
+        log_error("unknown command %.60s; did you mean %s?", name, meant);
+    else
+        log_error("unknown command %.60s; `phalanx --help` lists them", name);
+    return STATUS_USAGE;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        help(stderr);
+        return STATUS_USAGE;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+        help(stdout);
+        return STATUS_OK;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        puts("phalanx " VERSION);
+        return STATUS_OK;
+    }
+    for (int i = 0; i < COMMANDS; i++)
+        if (strcmp(argv[1], commands[i].name) == 0)
+            return commands[i].main(argc - 1, argv + 1);
+    return unknown(argv[1]);
+}

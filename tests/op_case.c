@@ -85,9 +85,28 @@ op *op_case_prelude(op_case *c, op_kind kind)
 
 /* ---- layout ---------------------------------------------------------------------------------------------------- */
 
+/* Is operand `index` of a list like "dy s w rstd" a statistic? Those are contiguous: no view of one is ever made. */
+static bool is_statistic(const char *names, int index)
+{
+    static const char *statistics[] = {"rstd", "mean", "lse", "stats"};
+    while (index-- > 0 && (names = strchr(names, ' ')))
+        names++;
+    for (int i = 0; names && i < 4; i++)
+        if (strncmp(names, statistics[i], strlen(statistics[i])) == 0)
+            return true;
+    return false;
+}
+
 static bool may_stride(const op_case *c, const tensor *t)
 {
-    return t->dims == 2 && t->type == c->type && !c->alias;
+    const op_row *row = op_row_of(&c->o);
+    for (int i = 0; i < OP_MAX_IN; i++)
+        if (c->o.in[i] == t && is_statistic(row->in_names, i))
+            return false;
+    for (int i = 0; i < OP_MAX_OUT; i++)
+        if (c->o.out[i] == t && is_statistic(row->out_names, i))
+            return false;
+    return t->dims == 2 && t->type == c->type && !t->base && !c->alias;
 }
 
 bool op_case_allows(const op_case *c, const op_case_mode *m)
@@ -104,14 +123,19 @@ bool op_case_allows(const op_case *c, const op_case_mode *m)
     return x && y && tensor_bytes(x) == tensor_bytes(y) && x->type == y->type;
 }
 
+static void stride(op_case *c)
+{
+    for (int i = 0; i < c->tensors; i++)
+        if (may_stride(c, &c->t[i]))
+            c->t[i].pitch = c->t[i].shape[1] + 3 + i % 2 * 5;
+}
+
 /* Addresses, guards between; returns the arena's size. */
 static int64_t lay_out(op_case *c, const op_case_mode *m, tensor *scratch)
 {
     int64_t end = GUARD;
     for (int i = 0; i <= c->tensors; i++) {
         tensor *t = i < c->tensors ? &c->t[i] : scratch;
-        if (i < c->tensors && m->strided && may_stride(c, t))
-            t->pitch = t->shape[1] + 3 + i % 2 * 5;
         int64_t skipped = m->strided && i < c->tensors && may_stride(c, t) ? t->pitch * dtype_bytes((dtype)t->type) : 0;
         t->address = end + skipped;
         end = (t->address + tensor_bytes(t) + 2 * GUARD - 1) / GUARD * GUARD + GUARD;
@@ -307,6 +331,8 @@ double op_case_run(char *why, op_case *c, const op_backend *backend, const op_ca
     verdict v = {.worst = 0, .why = why};
     test_random random = {seed};
     tensor scratch;
+    if (m->strided)
+        stride(c);
     int64_t scratch_bytes = backend->scratch_bytes ? backend->scratch_bytes(&c->o, m->threads) : 0;
     tensor_describe(&scratch, "scratch", CLASS_SCRATCH, DTYPE_UINT8, 1, &scratch_bytes);
     c->growth = c->growth > 0 ? c->growth : 1;

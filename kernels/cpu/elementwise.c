@@ -71,7 +71,10 @@ void cpu_add(const op *o, const run_context *r)
 
 static void accumulate_piece(const isa *set, void *const *p, int64_t n, const op *o)
 {
-    set->rows[o->in[0]->type]->accumulate(p[0], p[1], n);
+    if (o->at.accumulate)
+        set->rows[o->in[0]->type]->accumulate(p[0], p[1], n);
+    else
+        memcpy(p[0], p[1], (size_t)n * sizeof(float));
 }
 
 void cpu_accumulate(const op *o, const run_context *r)

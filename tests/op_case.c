@@ -34,6 +34,23 @@ double test_normal(test_random *r)
 
 /* ---- building -------------------------------------------------------------------------------------------------- */
 
+int op_case_option(int *variant, int options)
+{
+    int chosen = *variant % options;
+    *variant /= options;
+    return chosen;
+}
+
+bool op_case_sizes(int64_t *rows, int64_t *columns, int variant)
+{
+    static const int64_t sizes[][2] = {{1, 1}, {1, 64}, {3, 17}, {7, 31}, {33, 48}, {19, 130}, {17, 1056}};
+    if (variant >= (int)(sizeof sizes / sizeof *sizes))
+        return false;
+    *rows = sizes[variant][0];
+    *columns = sizes[variant][1];
+    return true;
+}
+
 tensor *op_case_tensor(op_case *c, const char *name, dtype type, fill f, int64_t rows, int64_t columns)
 {
     MUST(c->tensors < OP_CASE_TENSORS, "too many operands");

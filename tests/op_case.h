@@ -44,6 +44,11 @@ struct op_case {
     char what[128];
 };
 
+/* A generator's variant counts options fastest: takes one of `options` off it. */
+int op_case_option(int *variant, int options);
+/* One row, primes, sizes next to multiples of vectors, and one large enough for threads; false beyond the last. */
+bool op_case_sizes(int64_t *rows, int64_t *columns, int variant);
+
 tensor *op_case_tensor(op_case *c, const char *name, dtype type, fill f, int64_t rows, int64_t columns);
 /* An input; columns 0: a vector. */
 tensor *op_case_in(op_case *c, int slot, dtype type, fill f, int64_t rows, int64_t columns);

@@ -1,4 +1,4 @@
-/* Shapes are odd on purpose: one row, primes, sizes next to multiples of vectors and tiles, and one large enough for threads. */
+/* The generators of products, tables, norms and attention: see op_cases.h. */
 #include "tests/op_cases.h"
 
 #include <math.h>
@@ -13,25 +13,6 @@
 static const fill UNIT = {.kind = FILL_NORMAL, .b = 1}, SMALL = {.kind = FILL_NORMAL, .b = 0.1},
                   WEIGHT_LIKE = {.kind = FILL_NORMAL, .a = 1, .b = 0.3}, DERIVED = {.kind = FILL_DERIVED},
                   NOTHING = {.kind = FILL_NOTHING};
-
-static const int64_t SIZES[][2] = {{1, 1}, {1, 64}, {3, 17}, {7, 31}, {33, 48}, {19, 130}, {70, 1056}};
-
-/* Variant numbers count options fastest: the option, and the shape in *variant. */
-static int option(int *variant, int options)
-{
-    int chosen = *variant % options;
-    *variant /= options;
-    return chosen;
-}
-
-static bool sizes(int64_t *rows, int64_t *columns, int variant)
-{
-    if (variant >= COUNT(SIZES))
-        return false;
-    *rows = SIZES[variant][0];
-    *columns = SIZES[variant][1];
-    return true;
-}
 
 /* ---- matrix products ----------------------------------------------------------------------------------------- */
 
@@ -50,7 +31,7 @@ static bool product(int64_t *t, int64_t *n, int64_t *k, int variant)
 
 CASES(linear)
 {
-    int bias = option(&variant, 2);
+    int bias = op_case_option(&variant, 2);
     int64_t t, n, k;
     if (!product(&t, &n, &k, variant))
         return false;
@@ -65,7 +46,7 @@ CASES(linear)
 
 CASES(linear_grad_input)
 {
-    int addend = option(&variant, 2);
+    int addend = op_case_option(&variant, 2);
     int64_t t, n, k;
     if (!product(&t, &n, &k, variant))
         return false;
@@ -80,7 +61,7 @@ CASES(linear_grad_input)
 
 CASES(linear_grad_weight)
 {
-    c->o.at.accumulate = (uint8_t)option(&variant, 2);
+    c->o.at.accumulate = (uint8_t)op_case_option(&variant, 2);
     int64_t t, n, k;
     if (!product(&t, &n, &k, variant))
         return false;
@@ -94,9 +75,9 @@ CASES(linear_grad_weight)
 
 CASES(bias_grad)
 {
-    c->o.at.accumulate = (uint8_t)option(&variant, 2);
+    c->o.at.accumulate = (uint8_t)op_case_option(&variant, 2);
     int64_t t, n;
-    if (!sizes(&t, &n, variant))
+    if (!op_case_sizes(&t, &n, variant))
         return false;
     op_case_in(c, 0, c->type, UNIT, t, n);
     op_case_update(c, 0, DTYPE_FP32, UNIT, n, 0, c->o.at.accumulate);
@@ -111,9 +92,9 @@ enum { VOCABULARY = 50 };
 
 CASES(embed)
 {
-    c->o.at.first = option(&variant, 2) * 20; /* the second shard of two, whose last tokens are of a third */
+    c->o.at.first = op_case_option(&variant, 2) * 20; /* the second shard of two, whose last tokens are of a third */
     int64_t t, h;
-    if (!sizes(&t, &h, variant))
+    if (!op_case_sizes(&t, &h, variant))
         return false;
     op_case_in(c, 0, DTYPE_INT32, (fill){.kind = FILL_INTEGERS, .b = VOCABULARY - 1}, t, 0);
     op_case_in(c, 1, c->type, UNIT, c->o.at.first ? 20 : VOCABULARY, h);
@@ -124,10 +105,10 @@ CASES(embed)
 
 CASES(embed_grad)
 {
-    c->o.at.accumulate = (uint8_t)option(&variant, 2);
-    c->o.at.first = option(&variant, 2) * 20;
+    c->o.at.accumulate = (uint8_t)op_case_option(&variant, 2);
+    c->o.at.first = op_case_option(&variant, 2) * 20;
     int64_t t, h;
-    if (!sizes(&t, &h, variant))
+    if (!op_case_sizes(&t, &h, variant))
         return false;
     op_case_in(c, 0, c->type, UNIT, t, h);
     op_case_in(c, 1, DTYPE_INT32, (fill){.kind = FILL_INTEGERS, .b = VOCABULARY - 1}, t, 0);
@@ -140,7 +121,7 @@ CASES(embed_grad)
 CASES(add_positions)
 {
     int64_t t, h;
-    if (!sizes(&t, &h, variant))
+    if (!op_case_sizes(&t, &h, variant))
         return false;
     op_case_in(c, 0, c->type, UNIT, t, h);
     op_case_in(c, 1, DTYPE_INT32, (fill){.kind = FILL_INTEGERS, .b = 8}, t, 0);
@@ -151,9 +132,9 @@ CASES(add_positions)
 
 CASES(add_positions_grad)
 {
-    c->o.at.accumulate = (uint8_t)option(&variant, 2);
+    c->o.at.accumulate = (uint8_t)op_case_option(&variant, 2);
     int64_t t, h;
-    if (!sizes(&t, &h, variant))
+    if (!op_case_sizes(&t, &h, variant))
         return false;
     op_case_in(c, 0, c->type, UNIT, t, h);
     op_case_in(c, 1, DTYPE_INT32, (fill){.kind = FILL_INTEGERS, .b = 8}, t, 0);
@@ -183,12 +164,12 @@ static void norm(op_case *c, bool layer, bool residual, int64_t t, int64_t h)
 /* A row of one is where a layer norm is nothing but rounding: (s - mean) = 0. */
 static bool norm_sizes(int64_t *t, int64_t *h, int variant)
 {
-    return sizes(t, h, variant + 1);
+    return op_case_sizes(t, h, variant + 1);
 }
 
 CASES(rmsnorm)
 {
-    int residual = option(&variant, 2);
+    int residual = op_case_option(&variant, 2);
     int64_t t, h;
     if (!norm_sizes(&t, &h, variant))
         return false;
@@ -198,7 +179,7 @@ CASES(rmsnorm)
 
 CASES(layernorm)
 {
-    int residual = option(&variant, 2);
+    int residual = op_case_option(&variant, 2);
     int64_t t, h;
     if (!norm_sizes(&t, &h, variant))
         return false;
@@ -210,8 +191,8 @@ CASES(layernorm)
 /* dy, s, w, rstd, [mean], addend -> dx, dw, [db], the statistics from a norm of s */
 static bool norm_gradient(op_case *c, bool layer, int variant)
 {
-    c->o.at.accumulate = (uint8_t)option(&variant, 2);
-    int addend = option(&variant, 2);
+    c->o.at.accumulate = (uint8_t)op_case_option(&variant, 2);
+    int addend = op_case_option(&variant, 2);
     int64_t t, h;
     if (!norm_sizes(&t, &h, variant))
         return false;
@@ -293,7 +274,7 @@ CASES(head_norm)
 
 CASES(head_norm_grad)
 {
-    c->o.at.accumulate = (uint8_t)option(&variant, 2);
+    c->o.at.accumulate = (uint8_t)op_case_option(&variant, 2);
     heads a;
     if (!attention_shape(&a, c, variant))
         return false;
@@ -335,7 +316,7 @@ static void give_rope_table(const op_case *c, void *bytes, const tensor *t)
 
 CASES(rope)
 {
-    c->o.at.inverse = (uint8_t)option(&variant, 2);
+    c->o.at.inverse = (uint8_t)op_case_option(&variant, 2);
     heads a;
     if (!attention_shape(&a, c, variant))
         return false;

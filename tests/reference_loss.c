@@ -115,10 +115,10 @@ void reference_clip(const op *o, const run_context *r)
     const step_scalars *s = tensor_at(o->in[1], r->arena);
     double *control = reference_row(o->out[0], r, 0);
     double norm = sqrt(reference_bins_value(tensor_at(o->in[0], r->arena))) / (double)s->loss_scale;
-    bool clips = s->clip > 0 && norm > (double)s->clip;
+    bool clips = s->clip > 0 && norm > (double)s->clip, finite = isfinite(norm);
     control[CONTROL_NORM] = norm;
-    control[CONTROL_FACTOR] = (clips ? (double)s->clip / norm : 1) / (double)s->loss_scale;
-    control[CONTROL_SKIP] = isfinite(norm) ? 0 : 1;
+    control[CONTROL_FACTOR] = finite ? (clips ? (double)s->clip / norm : 1) / (double)s->loss_scale : 0;
+    control[CONTROL_SKIP] = !finite;
 }
 
 void reference_adamw(const op *o, const run_context *r)

@@ -8,6 +8,7 @@
 #include "engine/files/safetensors.h"
 #include "engine/state.h"
 #include "engine/training.h"
+#include "engine/weights.h"
 #include "memory/log.h"
 #include "memory/seal.h"
 
@@ -131,6 +132,23 @@ static bool has_checkpoint(const training *t)
     return found;
 }
 
+/* Fresh optimizer state; the weights drawn, or those of model.from. */
+static status start(training *t)
+{
+    const char *from = t->config->model.from;
+    if (!from) {
+        state_initialise(&t->compiled, t->executor, (uint64_t)t->config->train.seed);
+        return STATUS_OK;
+    }
+    weights *w;
+    TRY(weights_open(&w, from));
+    status s = state_load_weights(&t->compiled, t->executor, weights_read, w);
+    if (s == STATUS_OK)
+        log_info("weights from %s", weights_folder(w));
+    weights_close(w);
+    return s;
+}
+
 status training_restore(training *t)
 {
     const char *resume = t->config->checkpoint.resume;
@@ -140,10 +158,8 @@ status training_restore(training *t)
         s = restore_from(t, t->checkpoints);
     else if (strcmp(resume, "auto") && strcmp(resume, "never"))
         s = restore_from(t, resume);
-    else {
-        state_initialise(&t->compiled, t->executor, (uint64_t)t->config->train.seed);
-        s = STATUS_OK;
-    }
+    else
+        s = start(t);
     s = comm_all_status(comm_world(t->world), s);
     watchdog_resume(t->watchdog);
     return s;

@@ -145,19 +145,20 @@ static bool has_checkpoint(const training *t)
     return found;
 }
 
-static status start_anew(training *t)
+/* Fresh optimizer state; the weights drawn, or those of model.from. */
+static status start(training *t)
 {
-    const config *c = t->config;
-    if (!c->model.from) {
-        state_initialise(&t->compiled, t->executor, (uint64_t)c->train.seed);
+    const char *from = t->config->model.from;
+    if (!from) {
+        state_initialise(&t->compiled, t->executor, (uint64_t)t->config->train.seed);
         return STATUS_OK;
     }
-    weights *from = NULL;
-    TRY(weights_open(&from, c->model.from));
-    status s = state_load_weights(&t->compiled, t->executor, weights_read, from);
-    weights_close(from);
+    weights *w;
+    TRY(weights_open(&w, from));
+    status s = state_load_weights(&t->compiled, t->executor, weights_read, w);
     if (s == STATUS_OK)
-        log_info("weights from %s", c->model.from);
+        log_info("weights from %s", weights_folder(w));
+    weights_close(w);
     return s;
 }
 
@@ -171,7 +172,7 @@ status training_restore(training *t)
     else if (strcmp(resume, "auto") && strcmp(resume, "never"))
         s = restore_from(t, resume);
     else
-        s = start_anew(t);
+        s = start(t);
     s = comm_all_status(comm_world(t->world), s);
     watchdog_resume(t->watchdog);
     return s;

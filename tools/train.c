@@ -37,14 +37,11 @@ int train_main(int argc, char **argv)
         return (int)s;
     }
     log_set_rank(comm_rank(world), comm_ranks(world));
-    s = config_load(&c, argv[1], operands - 1, argv + 2);
-    bool loaded = s == STATUS_OK;
-    if (loaded)
-        s = weights_configure(&c);
-    s = comm_all_status(comm_world(world), s);
-    if (s == STATUS_OK)
-        s = train_run(&c, world, began);
-    if (loaded)
+    s = comm_all_status(comm_world(world), config_load(&c, argv[1], operands - 1, argv + 2));
+    if (s == STATUS_OK) {
+        s = comm_all_status(comm_world(world), weights_configure(&c));
+        if (s == STATUS_OK)
+            s = train_run(&c, world, began);
         config_free(&c);
     /* One rank says what all know: every status was agreed on, and names the rank it came from. */
     if (s != STATUS_OK && comm_rank(world) == 0)

@@ -184,11 +184,49 @@ static void widen(compiled *c, const compiled_program *p)
         c->arena_bytes = c->persistent_bytes + p->transient_bytes;
 }
 
-status compile(compiled *out, const compile_options *options)
+status compile_model(compiled *out, const compile_options *options)
 {
     *out = (compiled){.options = *options};
     TRY(build_model(out));
     out->arena_bytes = out->persistent_bytes;
+    return STATUS_OK;
+}
+
+bool compile_same_sizes(const compiled *a, const compiled *b)
+{
+    const grid *x = &a->options.grid, *y = &b->options.grid;
+    int64_t tokens = a->options.micro_batch * a->options.sequence, first, rows_x, rows_y;
+    shard_rows(&first, &rows_x, tokens, x->size[GRID_TENSOR], x->at[GRID_TENSOR]);
+    shard_rows(&first, &rows_y, tokens, y->size[GRID_TENSOR], y->at[GRID_TENSOR]);
+    if (rows_x != rows_y || a->model.parameter_count != b->model.parameter_count)
+        return false;
+    for (int i = 0; i < a->model.parameter_count; i++) {
+        const parameter *p = a->model.parameters[i], *q = b->model.parameters[i];
+        if (p->rows != q->rows || p->columns != q->columns || p->copied_from != q->copied_from)
+            return false;
+    }
+    return true;
+}
+
+int compile_largest_owner(const compiled *c, int64_t *spread)
+{
+    int largest = 0, data = grid_group_size(&c->options.grid, GRID_GROUP_DATA_CONTEXT);
+    int64_t most = -1, least = INT64_MAX;
+    for (int i = 0; i < data; i++) {
+        int64_t bytes = storage_owned_bytes(c, i);
+        if (bytes > most) {
+            most = bytes;
+            largest = i;
+        }
+        least = bytes < least ? bytes : least;
+    }
+    *spread = most - least;
+    return largest;
+}
+
+status compile(compiled *out, const compile_options *options)
+{
+    TRY(compile_model(out, options));
     if (options->train) {
         TRY(recompute_compile(out));
         widen(out, &out->training);

@@ -16,8 +16,9 @@ int compile_kv_copies(const model_shape *shape, int tensor_ranks)
 void compile_axis(int *size, int *rank, const grid *g, const model_shape *shape, axis a)
 {
     static const grid_group groups[AXIS_COUNT] = {
-        [AXIS_TENSOR] = GRID_GROUP_TENSOR, [AXIS_CONTEXT] = GRID_GROUP_CONTEXT,   [AXIS_DATA] = GRID_GROUP_DATA_CONTEXT,
-        [AXIS_PIPELINE] = GRID_GROUP_PIPELINE, [AXIS_TIE] = GRID_GROUP_TIED, [AXIS_GRID] = GRID_GROUP_WORLD,
+        [AXIS_TENSOR] = GRID_GROUP_TENSOR,     [AXIS_CONTEXT] = GRID_GROUP_CONTEXT,
+        [AXIS_DATA] = GRID_GROUP_DATA_CONTEXT, [AXIS_PIPELINE] = GRID_GROUP_PIPELINE,
+        [AXIS_TIE] = GRID_GROUP_TIED,          [AXIS_GRID] = GRID_GROUP_WORLD,
     };
     if (a == AXIS_KV) {
         *size = compile_kv_copies(shape, g->size[GRID_TENSOR]);
@@ -61,13 +62,16 @@ static status divide_layers(compiled *c, int **first, int **count)
     const compile_options *o = &c->options;
     int stages = o->grid.size[GRID_PIPELINE], all = stages * o->chunks;
     if (o->shape.layers < all)
-        return status_fail(STATUS_USAGE, "parallel.pipeline x virtual_stages = %d chunks for model.layers = %d: each chunk "
-                           "needs a layer; lower parallel.pipeline or parallel.virtual_stages", all, o->shape.layers);
+        return status_fail(STATUS_USAGE,
+                           "parallel.pipeline x virtual_stages = %d chunks for model.layers = %d: each chunk "
+                           "needs a layer; lower parallel.pipeline or parallel.virtual_stages",
+                           all, o->shape.layers);
     int *counts = pool_alloc(&c->pool, (size_t)all * sizeof(int));
     if (o->layers_per_chunk) {
         TRY(partition_given(counts, o->layers_per_chunk, all, o->shape.layers, stages, o->chunks));
     } else {
-        double layer = 2 * layer_weights(&o->shape) + 4.0 * o->shape.heads * o->shape.head_size * mean_keys(&o->shape, o->sequence);
+        double layer = 2 * layer_weights(&o->shape) +
+                       4.0 * o->shape.heads * o->shape.head_size * mean_keys(&o->shape, o->sequence);
         double head = 2.0 * (double)o->shape.hidden_size * (double)o->shape.vocab_size;
         partition_costs costs = {.first = 0, .last = head / layer};
         TRY(partition_automatic(counts, &costs, o->shape.layers, all));
@@ -251,16 +255,16 @@ void compile_free(compiled *c)
     *c = (compiled){0};
 }
 
-status compile_options_from(compile_options *out, const config *c, const grid *g, const op_backend *backend, int threads)
+status compile_options_from(compile_options *out, const config *c, const grid *g, const op_backend *backend,
+                            int threads)
 {
     static const dtype types[] = {[CONFIG_FP32] = DTYPE_FP32, [CONFIG_BF16] = DTYPE_BF16, [CONFIG_FP16] = DTYPE_FP16};
     static const schedule_kind kinds[] = {[CONFIG_GPIPE] = SCHEDULE_GPIPE,
                                           [CONFIG_1F1B] = SCHEDULE_1F1B,
                                           [CONFIG_INTERLEAVED] = SCHEDULE_INTERLEAVED,
                                           [CONFIG_ZB_H1] = SCHEDULE_ZB_H1};
-    static const recompute ways[] = {[CONFIG_KEEP] = RECOMPUTE_NONE,
-                                     [CONFIG_SELECTIVE] = RECOMPUTE_SELECTIVE,
-                                     [CONFIG_FULL] = RECOMPUTE_FULL};
+    static const recompute ways[] = {
+        [CONFIG_KEEP] = RECOMPUTE_NONE, [CONFIG_SELECTIVE] = RECOMPUTE_SELECTIVE, [CONFIG_FULL] = RECOMPUTE_FULL};
     int data = grid_group_size(g, GRID_GROUP_DATA_CONTEXT);
     *out = (compile_options){.shape = c->model.shape,
                              .compute = types[c->train.precision],
@@ -271,7 +275,8 @@ status compile_options_from(compile_options *out, const config *c, const grid *g
                              .grid = *g,
                              .schedule = kinds[c->parallel.schedule],
                              .chunks = g->size[GRID_PIPELINE] > 1 ? c->parallel.virtual_stages : 1,
-                             .layers_per_chunk = c->parallel.layers_per_stage.count ? c->parallel.layers_per_stage.item : NULL,
+                             .layers_per_chunk =
+                                 c->parallel.layers_per_stage.count ? c->parallel.layers_per_stage.item : NULL,
                              .sequence_parallel = c->parallel.sequence,
                              .zero = c->parallel.zero,
                              .gather_each = c->parallel.zero_gather == CONFIG_EACH_MICRO_BATCH,

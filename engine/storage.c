@@ -118,7 +118,9 @@ static void describe_inputs(compiled *c)
         ids[i].t->boundary = true; /* divided over the micro-batches when unrolled */
         batch[0] = o->train ? o->microbatches : 1;
     }
-    int64_t table[] = {shape_traits_of(o->shape.architecture)->learned_positions ? 0 : o->decode_positions ? o->decode_positions : o->sequence,
+    int64_t table[] = {shape_traits_of(o->shape.architecture)->learned_positions ? 0
+                       : o->decode_positions                                     ? o->decode_positions
+                                                                                 : o->sequence,
                        o->shape.head_size};
     tensor_describe(&in->rope_table, "rope table", CLASS_INPUT, DTYPE_FP32, 2, table);
     tensor_describe(&in->scalars, "scalars", CLASS_INPUT, DTYPE_UINT8, 1, (int64_t[]){sizeof(step_scalars)});
@@ -176,8 +178,9 @@ static void place_view(tensor *t)
 void storage_place(compiled *c)
 {
     compiled_inputs *in = &c->inputs;
-    tensor *inputs[] = {&in->tokens, &in->targets,    &in->positions, &in->document_start, &in->rope_table, &in->scalars,
-                        &in->loss,   &in->loss_total, &in->stop,      &in->bins,           &in->control, &in->logits};
+    tensor *inputs[] = {&in->tokens,     &in->targets, &in->positions, &in->document_start,
+                        &in->rope_table, &in->scalars, &in->loss,      &in->loss_total,
+                        &in->stop,       &in->bins,    &in->control,   &in->logits};
     for (unsigned i = 0; i < sizeof inputs / sizeof *inputs; i++)
         place(c, inputs[i]);
     for (int i = 0; i < c->cache_count; i++)

@@ -30,7 +30,8 @@ static json_t *make_meta(const training *t)
     return meta;
 }
 
-static status write_sections(training *t, const char *folder, const char *name, const state_section *sections, int count)
+static status write_sections(training *t, const char *folder, const char *name, const state_section *sections,
+                             int count)
 {
     checkpoint_piece *all = NULL;
     int total = 0;
@@ -103,7 +104,8 @@ static status restore_from(training *t, const char *path)
     if (s == STATUS_OK)
         s = state_load(&t->compiled, t->executor, from, &has_moments);
     if (s == STATUS_OK && !has_moments && integer(meta, "step") > 0)
-        s = status_fail(STATUS_FAILED, "%s holds no optimizer state to resume from; use model.from to start from its weights",
+        s = status_fail(STATUS_FAILED,
+                        "%s holds no optimizer state to resume from; use model.from to start from its weights",
                         checkpoint_folder(from));
     if (s == STATUS_OK) {
         t->step = integer(meta, "step");
@@ -171,8 +173,8 @@ static status gather_gradients(const char *pieces, const char *path, float scale
             elements *= x->shape[d];
         }
         float *values = must_alloc((unsigned long)elements * sizeof *values);
-        s = checkpoint_read(from, state_section_name(STATE_GRADIENT), x->name, DTYPE_FP32, values, stride, x->dims, x->shape,
-                            start, x->shape);
+        s = checkpoint_read(from, state_section_name(STATE_GRADIENT), x->name, DTYPE_FP32, values, stride, x->dims,
+                            x->shape, start, x->shape);
         for (int64_t i = 0; i < elements; i++)
             values[i] /= scale;
         if (s == STATUS_OK)

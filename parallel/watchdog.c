@@ -100,11 +100,14 @@ static uint64_t read_slot(const watchdog *w, watchdog_position *p)
 
 void watchdog_suspend(watchdog *w)
 {
-    atomic_fetch_add(&w->suspended, 1);
+    if (w)
+        atomic_fetch_add(&w->suspended, 1);
 }
 
 void watchdog_resume(watchdog *w)
 {
+    if (!w)
+        return;
     atomic_fetch_add(&w->resumes, 1); /* first: a resume is progress, the clock starts anew */
     MUST(atomic_fetch_sub(&w->suspended, 1) > 0, "the watchdog is resumed more often than suspended");
 }

@@ -17,6 +17,9 @@ static const struct {
     {"plan", "say what a configuration needs and costs, without running it", plan_main},
     {"tokenize", "turn text into training data, train a vocabulary", tokenize_main},
     {"detokenize", "turn training data back into text", detokenize_main},
+    {"merge", "join training data sets", merge_main},
+    {"split", "divide a training data set", split_main},
+    {"inspect", "show what a checkpoint, data set, safetensors file or run holds", inspect_main},
 };
 
 enum { COMMANDS = sizeof commands / sizeof *commands };

@@ -12,8 +12,9 @@
 static const options_command command = {
     .name = "train",
     .operands = "CONFIG.yaml [key=value ...]",
-    .summary = "Trains a model as CONFIG.yaml says; key=value overrides the file (`optimizer.lr=1e-4`, `data.train=[a,b]`).\n"
-               "On several ranks: mpirun -np N phalanx train ..., or srun. A run resumes from its latest checkpoint.",
+    .summary =
+        "Trains a model as CONFIG.yaml says; key=value overrides the file (`optimizer.lr=1e-4`, `data.train=[a,b]`).\n"
+        "On several ranks: mpirun -np N phalanx train ..., or srun. A run resumes from its latest checkpoint.",
     .least = 1,
     .most = -1,
     .more_help = config_help,
@@ -40,9 +41,9 @@ int train_main(int argc, char **argv)
         s = train_run(&c, world, began);
         config_free(&c);
     }
-    /* One rank says what all know: every status was agreed on. */
+    /* One rank says what all know: every status was agreed on, and names the rank it came from. */
     if (s != STATUS_OK && comm_rank(world) == 0)
-        log_error("%s", status_message());
+        fprintf(stderr, "phalanx: %s\n", status_message());
     comm_close(world);
     return (int)s;
 }

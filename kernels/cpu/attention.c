@@ -63,12 +63,12 @@ bool attention_tile_visible(tile_mask *mask, const float *low, const float *high
 
 /* One thread's working memory: sizes in bytes, multiples of 64. */
 typedef struct forward_memory {
-    char *k;           /* rows [sequence][d_even] */
-    char *v;           /* rows [d][tiles 64]: V^T */
-    char *q;           /* lanes [d][64] */
-    char *p;           /* lanes [64][64] */
-    float *s;          /* [64][64] */
-    float *y;          /* [d][64] */
+    char *k;  /* rows [sequence][d_even] */
+    char *v;  /* rows [d][tiles 64]: V^T */
+    char *q;  /* lanes [d][64] */
+    char *p;  /* lanes [64][64] */
+    float *s; /* [64][64] */
+    float *y; /* [d][64] */
 } forward_memory;
 
 static int64_t align(int64_t bytes)
@@ -99,13 +99,16 @@ int64_t attention_scratch_bytes(const op *o, int threads)
 static void forward_tile(const op *o, const run_context *r, const tile_loops *t, const attention_shape *a,
                          const forward_memory *m, int64_t sample, int64_t head, int64_t tile)
 {
-    int64_t first = tile * TILE_QUERIES, count = a->sequence - first < TILE_QUERIES ? a->sequence - first : TILE_QUERIES;
+    int64_t first = tile * TILE_QUERIES,
+            count = a->sequence - first < TILE_QUERIES ? a->sequence - first : TILE_QUERIES;
     int64_t token = sample * a->sequence + first, bytes = dtype_bytes((dtype)o->in[0]->type);
-    const int32_t *document_start = o->in[1] ? (const int32_t *)tensor_at(o->in[1], r->arena) + sample * a->sequence : NULL;
+    const int32_t *document_start =
+        o->in[1] ? (const int32_t *)tensor_at(o->in[1], r->arena) + sample * a->sequence : NULL;
     float low[TILE_QUERIES], high[TILE_QUERIES], top[TILE_QUERIES], sum[TILE_QUERIES], fade[TILE_QUERIES];
     tile_mask mask;
     attention_mask(low, high, a, document_start, first);
-    t->lanes_transposed(m->q, TILE_QUERIES, row_at(o->in[0], r, token) + head * a->d * bytes, o->in[0]->pitch, count, a->d);
+    t->lanes_transposed(m->q, TILE_QUERIES, row_at(o->in[0], r, token) + head * a->d * bytes, o->in[0]->pitch, count,
+                        a->d);
     for (int i = 0; i < TILE_QUERIES; i++) {
         top[i] = -1e30f; /* finite, so that a hidden pair's exp(-inf - top) is 0 */
         sum[i] = 0;
@@ -115,14 +118,14 @@ static void forward_tile(const op *o, const run_context *r, const tile_loops *t,
         int64_t keys = a->sequence - key < TILE_KEYS ? a->sequence - key : TILE_KEYS;
         if (!attention_tile_visible(&mask, low, high, key, keys))
             continue;
-        t->product(m->s, TILE_QUERIES, m->k + key * a->d_even * t->bytes, a->d_even, m->q, TILE_QUERIES, keys, TILE_QUERIES, a->d,
-                   false);
+        t->product(m->s, TILE_QUERIES, m->k + key * a->d_even * t->bytes, a->d_even, m->q, TILE_QUERIES, keys,
+                   TILE_QUERIES, a->d, false);
         if (t->softmax(m->p, m->s, top, sum, fade, &mask, keys, a->scale) && begun)
             for (int64_t i = 0; i < a->d; i++)
                 for (int j = 0; j < TILE_QUERIES; j++)
                     m->y[i * TILE_QUERIES + j] *= fade[j];
-        t->product(m->y, TILE_QUERIES, m->v + key * t->bytes, a->tiles * TILE_QUERIES, m->p, TILE_QUERIES, a->d, TILE_QUERIES,
-                   keys, begun);
+        t->product(m->y, TILE_QUERIES, m->v + key * t->bytes, a->tiles * TILE_QUERIES, m->p, TILE_QUERIES, a->d,
+                   TILE_QUERIES, keys, begun);
         begun = true;
     }
     float *lse = (float *)(void *)row_at(o->out[1], r, head) + token;
@@ -130,7 +133,8 @@ static void forward_tile(const op *o, const run_context *r, const tile_loops *t,
         lse[i] = top[i] + logf(sum[i]);
         fade[i] = 1 / sum[i];
     }
-    t->transposed_out(row_at(o->out[0], r, token) + head * a->d * bytes, o->out[0]->pitch, m->y, TILE_QUERIES, fade, a->d, count);
+    t->transposed_out(row_at(o->out[0], r, token) + head * a->d * bytes, o->out[0]->pitch, m->y, TILE_QUERIES, fade,
+                      a->d, count);
 }
 
 void cpu_attention(const op *o, const run_context *r)
@@ -227,6 +231,7 @@ void cpu_rope(const op *o, const run_context *r)
         char *to = row_at(y, r, t), *from = row_at(x, r, t);
         for (int64_t h = 0; h < turned; h++)
             loops->rotate(to + h * bytes, from + h * bytes, row, row + d / 2, d / 2, o->at.inverse ? -1.0f : 1.0f);
-        memmove(to + turned * bytes, from + turned * bytes, (size_t)(o->at.kv_heads * bytes)); /* in place it is itself */
+        memmove(to + turned * bytes, from + turned * bytes,
+                (size_t)(o->at.kv_heads * bytes)); /* in place it is itself */
     }
 }

@@ -9,10 +9,10 @@ enum { TILE_ROWS = 6, TILE_VECTORS = LANES == 16 ? 4 : 2 };
 
 /* ---- products in fp32, and in pairs of bf16 where the instruction is there ------------------------------------- */
 
-#define E                float
-#define P                1
-#define NAME(f)          f##_fp32
-#define STEP(acc, a, b)  vf_fma(vf_set(*(a)), vf_load(b), acc)
+#define E               float
+#define P               1
+#define NAME(f)         f##_fp32
+#define STEP(acc, a, b) vf_fma(vf_set(*(a)), vf_load(b), acc)
 #include "kernels/cpu/product_body.h"
 #undef E
 #undef P
@@ -30,15 +30,15 @@ INLINE vf bf16_step(vf acc, const uint16_t *a, const uint16_t *b)
 /* v in the even, next in the odd elements */
 INLINE void bf16_lanes(uint16_t *p, vf v, vf next)
 {
-    const vi order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19,
-                                      3, 18, 2, 17, 1, 16, 0);
+    const vi order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5,
+                                      20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
     _mm512_storeu_si512(p, _mm512_permutexvar_epi16(order, (vi)_mm512_cvtne2ps_pbh(next, v)));
 }
 
-#define E                uint16_t
-#define P                2
-#define NAME(f)          f##_bf16
-#define STEP(acc, a, b)  bf16_step(acc, a, b)
+#define E               uint16_t
+#define P               2
+#define NAME(f)         f##_bf16
+#define STEP(acc, a, b) bf16_step(acc, a, b)
 #include "kernels/cpu/product_body.h"
 #undef E
 #undef P
@@ -48,16 +48,16 @@ INLINE void bf16_lanes(uint16_t *p, vf v, vf next)
 
 /* ---- fp32 ------------------------------------------------------------------------------------------------------ */
 
-#define E                        float
-#define P                        1
-#define PUT(p, v, n)             store_fp32(p, v, n)
-#define PUT_LANES(p, v, next)    ((void)(next), vf_store(p, v))
-#define PRODUCT                  product_fp32
+#define E                     float
+#define P                     1
+#define PUT(p, v, n)          store_fp32(p, v, n)
+#define PUT_LANES(p, v, next) ((void)(next), vf_store(p, v))
+#define PRODUCT               product_fp32
 
-#define T                float
-#define NAME(f)          f##_fp32_rows
-#define LOAD(p, n)       load_fp32(p, n)
-#define STORE(p, v, n)   store_fp32(p, v, n)
+#define T              float
+#define NAME(f)        f##_fp32_rows
+#define LOAD(p, n)     load_fp32(p, n)
+#define STORE(p, v, n) store_fp32(p, v, n)
 #include "kernels/cpu/rows_body.h"
 #include "kernels/cpu/tile_body.h"
 #undef T
@@ -67,10 +67,10 @@ INLINE void bf16_lanes(uint16_t *p, vf v, vf next)
 
 /* ---- fp16: computed in fp32 ------------------------------------------------------------------------------------ */
 
-#define T                uint16_t
-#define NAME(f)          f##_fp16_rows
-#define LOAD(p, n)       load_fp16(p, n)
-#define STORE(p, v, n)   store_fp16(p, v, n)
+#define T              uint16_t
+#define NAME(f)        f##_fp16_rows
+#define LOAD(p, n)     load_fp16(p, n)
+#define STORE(p, v, n) store_fp16(p, v, n)
 #include "kernels/cpu/rows_body.h"
 #include "kernels/cpu/tile_body.h"
 #undef NAME
@@ -85,16 +85,16 @@ INLINE void bf16_lanes(uint16_t *p, vf v, vf next)
 #undef PUT
 #undef PUT_LANES
 #undef PRODUCT
-#define E                        uint16_t
-#define P                        2
-#define PUT(p, v, n)             store_bf16(p, v, n)
-#define PUT_LANES(p, v, next)    bf16_lanes(p, v, next)
-#define PRODUCT                  product_bf16
+#define E                     uint16_t
+#define P                     2
+#define PUT(p, v, n)          store_bf16(p, v, n)
+#define PUT_LANES(p, v, next) bf16_lanes(p, v, next)
+#define PRODUCT               product_bf16
 #define SAME_PAIRS
 #endif
-#define NAME(f)          f##_bf16_rows
-#define LOAD(p, n)       load_bf16(p, n)
-#define STORE(p, v, n)   store_bf16(p, v, n)
+#define NAME(f)        f##_bf16_rows
+#define LOAD(p, n)     load_bf16(p, n)
+#define STORE(p, v, n) store_bf16(p, v, n)
 #include "kernels/cpu/rows_body.h"
 #include "kernels/cpu/tile_body.h"
 

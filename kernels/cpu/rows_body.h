@@ -108,7 +108,8 @@ static const T *NAME(norm_sum)(T *s, const T *x, const T *residual, int64_t n)
     return s;
 }
 
-static float NAME(rmsnorm)(void *y_, void *s_, const void *x_, const void *w_, const void *residual, int64_t n, float epsilon)
+static float NAME(rmsnorm)(void *y_, void *s_, const void *x_, const void *w_, const void *residual, int64_t n,
+                           float epsilon)
 {
     T *y = y_;
     const T *s = NAME(norm_sum)(s_, x_, residual, n), *w = w_;
@@ -149,8 +150,8 @@ static float NAME(layernorm)(void *y_, void *s_, float *mean_, const void *x_, c
 }
 
 /* With h = s rstd: dx = rstd (w dy - h mean(w dy h)) + addend, dw += dy h. */
-static void NAME(rmsnorm_grad)(void *dx_, float *dw, const void *dy_, const void *s_, const void *w_, const void *addend_,
-                               int64_t n, float rstd)
+static void NAME(rmsnorm_grad)(void *dx_, float *dw, const void *dy_, const void *s_, const void *w_,
+                               const void *addend_, int64_t n, float rstd)
 {
     T *dx = dx_;
     const T *dy = dy_, *s = s_, *w = w_, *addend = addend_;
@@ -325,9 +326,9 @@ static void NAME(transpose)(void *y_, int64_t y_pitch, const void *x_, int64_t x
 }
 
 static const row_loops NAME(loops) = {
-    NAME(to_float), NAME(from_float),   NAME(accumulate),     NAME(add),         NAME(gelu),   NAME(gelu_grad),
-    NAME(swiglu),   NAME(swiglu_grad),  NAME(rmsnorm),        NAME(layernorm),   NAME(rmsnorm_grad),
-    NAME(layernorm_grad), NAME(rotate), NAME(column_sums),    NAME(logits_stats), NAME(logits_grad), NAME(mask),
-    NAME(adamw),    NAME(transpose),
+    NAME(to_float),     NAME(from_float),     NAME(accumulate),  NAME(add),         NAME(gelu),
+    NAME(gelu_grad),    NAME(swiglu),         NAME(swiglu_grad), NAME(rmsnorm),     NAME(layernorm),
+    NAME(rmsnorm_grad), NAME(layernorm_grad), NAME(rotate),      NAME(column_sums), NAME(logits_stats),
+    NAME(logits_grad),  NAME(mask),           NAME(adamw),       NAME(transpose),
 };
 #undef EACH

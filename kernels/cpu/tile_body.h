@@ -83,7 +83,8 @@ static void NAME(lanes_transposed)(void *b_, int64_t ldb, const void *x_, int64_
 
 /* ---- softmax --------------------------------------------------------------------------------------------------- */
 
-static bool NAME(softmax)(void *p_, float *s, float *top, float *sum, float *fade, const tile_mask *mask, int64_t keys, float scale)
+static bool NAME(softmax)(void *p_, float *s, float *top, float *sum, float *fade, const tile_mask *mask, int64_t keys,
+                          float scale)
 {
     E *p = p_;
     bool fades = false;
@@ -147,7 +148,8 @@ static void NAME(softmax_grad)(void *p_, void *ds_, void *ds_lanes_, const float
 
 /* ---- out ------------------------------------------------------------------------------------------------------- */
 
-static void NAME(transposed_out)(void *y_, int64_t pitch, const float *c, int64_t ldc, const float *factor, int64_t m, int64_t n)
+static void NAME(transposed_out)(void *y_, int64_t pitch, const float *c, int64_t ldc, const float *factor, int64_t m,
+                                 int64_t n)
 {
     T *y = y_;
     EACH(i, height, m)

@@ -126,10 +126,19 @@ static void count_flops(compiled_program *p)
     }
 }
 
-static void reset_parameters(compiled *c)
+void compile_forget(compiled *c)
 {
-    for (int i = 0; i < c->model.parameter_count; i++)
-        c->model.parameters[i]->written = false;
+    for (int i = 0; i < c->model.parameter_count; i++) {
+        parameter *p = c->model.parameters[i];
+        p->written = false;
+        if (tensor_persistent(&p->weight))
+            continue;
+        /* gathered at the step's begin: planned with the transient tensors, perhaps before */
+        p->weight.base = NULL;
+        p->weight.offset = 0;
+        p->weight.address = -1;
+        p->weight.id = p->weight.first = p->weight.last = -1;
+    }
 }
 
 status compile_training(compiled_program *out, compiled *c, recompute how, uint8_t *const *drop, bool bound_only)
@@ -140,7 +149,7 @@ status compile_training(compiled_program *out, compiled *c, recompute how, uint8
     TRY(schedule_make(&s, one ? SCHEDULE_1F1B : o->schedule, o->grid.size[GRID_PIPELINE], o->chunks, o->microbatches));
     bool split = s.kind == SCHEDULE_ZB_H1 && !one;
     recorded *chunks = must_calloc((unsigned long)o->chunks, sizeof *chunks);
-    reset_parameters(c);
+    compile_forget(c);
     for (int i = 0; i < o->chunks; i++)
         unroll_record(&chunks[i], c, i, true, split, how, drop ? drop[i] : NULL);
     update_begin(out, c);

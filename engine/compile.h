@@ -75,6 +75,7 @@ typedef struct compiled {
     bool first_stage, last_stage;
     int stage_layers;
     int dropped; /* RECOMPUTE_CHOSEN: forward ops whose outputs are made again */
+    const char *decision; /* which, in words */
 } compiled;
 
 /* A usage failure (an impossible layout, a budget that cannot be met) is one line. `out` must be freed either way. */

@@ -18,6 +18,8 @@ void plan_measure(plan_rank *out, const compiled *c)
                        .tensors = c->training.tensors,
                        .ops = c->training.list.count,
                        .dropped = c->dropped};
+    if (c->decision)
+        out->decision = must_strdup(c->decision);
     int64_t widest = c->training.lower_bound;
     if (c->evaluation.lower_bound > widest)
         widest = c->evaluation.lower_bound;
@@ -189,6 +191,7 @@ static status price_choice(plan *p, const plan_rank *of, bool gather_each, bool 
         plan_measure(&facts, &c);
         choice->arena = facts.arena;
         choice->sent = facts.sent[AXIS_DATA];
+        free(facts.decision);
     }
     compile_free(&c);
     if (s == STATUS_USAGE && o.budget) { /* this way does not fit: worth knowing, not a failure */
@@ -216,10 +219,19 @@ static status price_choices(plan *p)
 
 /* ------------------------------------------------------------------------------------------------------------------- */
 
+static void free_ranks(plan *p)
+{
+    for (int i = 0; i < p->count; i++)
+        free(p->ranks[i].decision);
+    free(p->ranks);
+    p->ranks = NULL;
+    p->count = 0;
+}
+
 static status keep_only(plan *p, int rank)
 {
     grid g = grid_of(&p->options.grid, rank);
-    p->count = 0;
+    free_ranks(p);
     return measure_rank(p, &g, NULL, NULL);
 }
 
@@ -254,6 +266,6 @@ void plan_free(plan *p)
 {
     simulate_free(&p->timing);
     schedule_free(&p->schedule);
-    free(p->ranks);
+    free_ranks(p);
     *p = (plan){0};
 }

@@ -20,6 +20,7 @@ typedef struct plan_rank {
     int64_t transient, transient_bound; /* of the training step */
     int64_t memory[CLASS_COUNT];        /* persistent classes; kept and temporary where the training step peaks */
     int64_t tensors;
+    char *decision; /* what a budget makes again, in words; NULL without */
     int ops, dropped;
     double flops;                                   /* of a training step */
     int64_t sent[AXIS_COUNT], messages[AXIS_COUNT]; /* in a training step */
@@ -53,7 +54,7 @@ typedef struct plan {
 /* `every`: list each rank of the grid instead of groups. `only` >= 0: list this rank alone, exactly. */
 status plan_make(plan *out, const compile_options *options, const plan_hardware *hardware, bool every, int only);
 void plan_free(plan *p);
-/* One rank, compiled: its facts. */
+/* One rank, compiled: its facts; `decision` is the caller's to free. */
 void plan_measure(plan_rank *out, const compiled *c);
 
 #endif

@@ -18,8 +18,8 @@ double plan_price_bandwidth(const plan_hardware *h, const grid *g, axis a)
     /* Ranks from the group's first to its last. */
     int abreast = g->size[GRID_TENSOR], data = abreast * g->size[GRID_CONTEXT] * g->size[GRID_DATA];
     const int span[AXIS_COUNT] = {
-        [AXIS_TENSOR] = abreast, [AXIS_KV] = abreast,         [AXIS_CONTEXT] = abreast * g->size[GRID_CONTEXT],
-        [AXIS_DATA] = data,     [AXIS_PIPELINE] = g->ranks, [AXIS_TIE] = g->ranks,
+        [AXIS_TENSOR] = abreast, [AXIS_KV] = abreast,        [AXIS_CONTEXT] = abreast * g->size[GRID_CONTEXT],
+        [AXIS_DATA] = data,      [AXIS_PIPELINE] = g->ranks, [AXIS_TIE] = g->ranks,
         [AXIS_GRID] = g->ranks,
     };
     return span[a] <= h->node_ranks ? h->node : h->network;

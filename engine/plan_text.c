@@ -58,13 +58,13 @@ static void print_memory(FILE *out, const plan *p)
         fprintf(out, " | %10s", bytes_text(text, (double)r->arena));
         fprintf(out, " %10s\n", bytes_text(text, (double)r->lower_bound));
     }
-    for (int i = 0; i < p->count; i++) {
-        const plan_rank *r = &p->ranks[i];
-        char text[REPORT_TEXT];
-        if (r->count > 1 && r->spread > 0)
-            fprintf(out, "rank %d owns the most of the ranks it stands for; the least of them owns %s less\n", r->rank,
-                    bytes_text(text, (double)r->spread));
-    }
+    int64_t spread = 0;
+    for (int i = 0; i < p->count; i++)
+        spread = p->ranks[i].count > 1 && p->ranks[i].spread > spread ? p->ranks[i].spread : spread;
+    char text[REPORT_TEXT];
+    if (spread > 0)
+        fprintf(out, "each rank listed owns the most of those it stands for; the least of them owns up to %s less\n",
+                bytes_text(text, (double)spread));
     fputs("kept and temporary: what is alive where the training step needs most; bound: no placement can be smaller\n",
           out);
 }
@@ -104,12 +104,10 @@ static void print_recompute(FILE *out, const plan *p)
         fprintf(out, "\nrecompute         %s\n", ways[p->options.recompute]);
         return;
     }
-    fprintf(out, "\nrecompute         to fit %s:", bytes_text(text, (double)p->options.budget));
+    fprintf(out, "\nrecompute         to fit %s\n", bytes_text(text, (double)p->options.budget));
     for (int i = 0; i < p->count; i++)
         if (i == 0 || p->ranks[i].at[GRID_PIPELINE] != p->ranks[i - 1].at[GRID_PIPELINE])
-            fprintf(out, "%s stage %d makes %d ops again", i ? "," : "", p->ranks[i].at[GRID_PIPELINE],
-                    p->ranks[i].dropped);
-    fputc('\n', out);
+            fprintf(out, "  stage %d makes again %s\n", p->ranks[i].at[GRID_PIPELINE], p->ranks[i].decision);
 }
 
 static void print_choices(FILE *out, const plan *p)

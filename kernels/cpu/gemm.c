@@ -9,9 +9,9 @@
 #include "memory/log.h"
 
 /* What oneDNN multiplies here: fp32, and bf16 where the processor does. */
-static bool library_multiplies(int32_t type)
+static bool library_multiplies(const gemm_shape *s)
 {
-    return type == DTYPE_FP32 || (type == DTYPE_BF16 && isa_has_bf16(isa_detect()));
+    return s->type == DTYPE_FP32 || (s->type == DTYPE_BF16 && isa_has_bf16(isa_detect()));
 }
 
 /* Row-major operands in their order of the op table; `pitch` steps rows. memset because shapes are compared as bytes. */
@@ -47,7 +47,7 @@ int64_t gemm_scratch_bytes(const op *o, int threads)
 {
     gemm_shape s = shape_of(o, threads);
     struct onednn_product *p;
-    if (!library_multiplies(s.type))
+    if (!library_multiplies(&s))
         return tile_gemm_scratch(s.threads);
     MUST(onednn_product_get(&p, &s) == STATUS_OK, "%s", status_message());
     return onednn_product_scratch(p);
@@ -58,7 +58,7 @@ status gemm_prepare(op *o, int threads)
     gemm_shape s = shape_of(o, threads);
     struct onednn_product *p;
     o->prepared = NULL;
-    if (!library_multiplies(s.type))
+    if (!library_multiplies(&s))
         return STATUS_OK;
     TRY(onednn_product_get(&p, &s));
     TRY(onednn_product_prepare(p));

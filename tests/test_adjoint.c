@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <setjmp.h>
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -12,6 +13,7 @@
 #include <cmocka.h>
 
 #include "tests/adjoint.h"
+#include "tests/reference_program.h"
 
 enum { SEQUENCE = 5, SAMPLES = 2, TOKENS = SEQUENCE * SAMPLES, HIDDEN = 6, VOCABULARY = 7 };
 
@@ -253,7 +255,7 @@ static void record_loss(adjoint_rank *a, stream *s, const layer_inputs *in, para
     a->output = NULL;
 }
 
-__attribute__((unused)) static void block(adjoint_rank *a, const void *options)
+static void block(adjoint_rank *a, const void *options)
 {
     const block_options *o = options;
     recorder *r = &a->r;
@@ -281,9 +283,9 @@ __attribute__((unused)) static void block(adjoint_rank *a, const void *options)
         a->output = record_add(r, "sum", s.sum, s.delta);
 }
 
-__attribute__((unused)) static const block_options LLAMA = {.llama = true, .window = 3}, GPT2 = {0},
-                                                   LLAMA_LOSS = {.llama = true, .loss = true, .embeds = true},
-                                                   GPT2_LOSS = {.loss = true, .embeds = true};
+static const block_options LLAMA = {.llama = true, .window = 3}, GPT2 = {0},
+                           LLAMA_LOSS = {.llama = true, .loss = true, .embeds = true},
+                           GPT2_LOSS = {.loss = true, .embeds = true};
 static const norm_options NORMS[] = {{0, 0, 1, 0, 0}, {0, 0, 1, 1, 1}, {0, 1, 1, 1, 0}, {0, 1, 1, 0, 1},
                                      {0, 1, 0, 1, 0}, {1, 0, 1, 0, 0}, {1, 0, 1, 1, 1}, {1, 1, 1, 1, 0},
                                      {1, 1, 1, 0, 1}, {1, 1, 0, 1, 0}};
@@ -332,10 +334,275 @@ static void every_gradient_passes_the_adjoint_test(void **state)
     passes((adjoint_spec){.name = "a tied weight", .record = tied});
 }
 
+static const struct {
+    const char *name;
+    const block_options *options;
+} BLOCKS[] = {{"a Llama block", &LLAMA},
+              {"a GPT-2 block", &GPT2},
+              {"embedding, Llama block and loss, tied", &LLAMA_LOSS},
+              {"embedding, GPT-2 block and loss", &GPT2_LOSS}};
+enum { BLOCK_COUNT = sizeof BLOCKS / sizeof *BLOCKS };
+
+static void layers_pass_alone_and_over_tensor_groups(void **state)
+{
+    (void)state;
+    for (int i = 0; i < BLOCK_COUNT; i++)
+        for (int ranks = 1; ranks <= 3; ranks++)
+            for (int sequence = 0; sequence <= (ranks > 1); sequence++)
+                passes((adjoint_spec){.name = BLOCKS[i].name,
+                                      .record = block,
+                                      .options = BLOCKS[i].options,
+                                      .ranks = ranks,
+                                      .sequence = sequence});
+}
+
+enum { MOST = 10000 };
+
+static void recompute_changes_no_bit(void **state)
+{
+    (void)state;
+    double *none = malloc(MOST * sizeof *none), *other = malloc(MOST * sizeof *other);
+    for (int i = 0; i < BLOCK_COUNT; i++) {
+        int ops[3], n = 0;
+        for (int how = RECOMPUTE_NONE; how <= RECOMPUTE_FULL; how++) {
+            adjoint_spec s = {.name = BLOCKS[i].name,
+                              .record = block,
+                              .options = BLOCKS[i].options,
+                              .ranks = 2,
+                              .sequence = true,
+                              .recompute = (recompute)how};
+            adjoint *a = adjoint_open(&s);
+            ops[how] = adjoint_rank_of(a, 0)->count;
+            n = adjoint_gradients(how ? other : none, a, MOST);
+            assert_true(n > 100 && n < MOST);
+            if (how)
+                assert_memory_equal(none, other, (size_t)n * sizeof *none);
+            adjoint_close(a);
+        }
+        assert_true(ops[RECOMPUTE_NONE] < ops[RECOMPUTE_SELECTIVE] && ops[RECOMPUTE_SELECTIVE] < ops[RECOMPUTE_FULL]);
+    }
+    free(none);
+    free(other);
+}
+
+/* A second micro-batch like the first doubles the gradients of parameters. */
+static void later_microbatches_add(void **state)
+{
+    (void)state;
+    static double once[MOST];
+    adjoint_spec s = {.name = "tied", .record = tied};
+    adjoint *a = adjoint_open(&s);
+    int n = adjoint_gradients(once, a, MOST);
+    adjoint_again(a);
+    const adjoint_rank *k = adjoint_rank_of(a, 0);
+    double twice[VOCABULARY * HIDDEN];
+    assert_int_equal(n, VOCABULARY * HIDDEN);
+    reference_program_get(twice, k->program, k->variable[0].gradient);
+    for (int i = 0; i < n; i++)
+        assert_true(fabs(twice[i] - 2 * once[i]) <= 1e-12 * (1 + fabs(once[i])));
+    adjoint_close(a);
+}
+
+/* ---- mutants --------------------------------------------------------------------------------------------------- */
+
+static op *backward_op(op **ops, int forward, int count, op_kind kind)
+{
+    for (int i = forward; i < count; i++)
+        if (ops[i]->kind == kind)
+            return ops[i];
+    return NULL;
+}
+
+static void drop_addend_of_product(op **ops, int forward, int count)
+{
+    for (int i = forward; i < count; i++)
+        if (ops[i]->kind == OP_linear_grad_input)
+            ops[i]->in[2] = NULL;
+}
+
+static void drop_addend_of_norm(op **ops, int forward, int count)
+{
+    backward_op(ops, forward, count, OP_rmsnorm_grad)->in[4] = NULL;
+}
+
+static void window_by_one(op **ops, int forward, int count)
+{
+    backward_op(ops, forward, count, OP_attention_grad)->at.window++;
+}
+
+static void rope_not_turned_back(op **ops, int forward, int count)
+{
+    backward_op(ops, forward, count, OP_rope)->at.inverse = 0;
+}
+
+static void another_mask(op **ops, int forward, int count)
+{
+    backward_op(ops, forward, count, OP_dropout)->at.site++;
+}
+
+static void written_over(op **ops, int forward, int count)
+{
+    backward_op(ops, forward, count, OP_embed_grad)->at.accumulate = 0;
+}
+
+static void shard_swapped(op **ops, int forward, int count)
+{
+    op *o = backward_op(ops, forward, count, OP_embed_grad);
+    o->at.first = o->at.first ? 0 : 7;
+}
+
+static void documents_ignored(op **ops, int forward, int count)
+{
+    backward_op(ops, forward, count, OP_attention_grad)->in[4] = NULL;
+}
+
+static void every_mutant_fails_the_adjoint_test(void **state)
+{
+    (void)state;
+    static const head_options heads = {4, 2, 2, true, false, false};
+    static const norm_options with_sum = {0, 1, 1, 1, 0};
+    const adjoint_spec mutants[] = {
+        {.name = "scaled by -7", .record = attention, .options = &heads, .gradient_factor = -7},
+        {.name = "scaled by 1.000001", .record = linear, .gradient_factor = 1.000001},
+        {.name = "a product's addend dropped", .record = linear_addend, .mutate = drop_addend_of_product},
+        {.name = "a norm's addend dropped", .record = norm, .options = &with_sum, .mutate = drop_addend_of_norm},
+        {.name = "a window one key too wide", .record = attention, .options = &heads, .mutate = window_by_one},
+        {.name = "documents ignored", .record = attention, .options = &heads, .mutate = documents_ignored},
+        {.name = "rope not turned back", .record = rope, .options = &heads, .mutate = rope_not_turned_back},
+        {.name = "another dropout mask", .record = elementwise, .mutate = another_mask},
+        {.name = "a tied gradient written over", .record = tied, .mutate = written_over},
+        {.name = "a shard of the vocabulary swapped",
+         .record = block,
+         .options = &LLAMA_LOSS,
+         .ranks = 2,
+         .mutate = shard_swapped},
+    };
+    for (unsigned i = 0; i < sizeof mutants / sizeof *mutants; i++) {
+        char why[256];
+        adjoint_spec honest = mutants[i];
+        honest.mutate = NULL;
+        honest.gradient_factor = 0;
+        assert_true(worst_of(&honest, why) <= 1);
+        if (worst_of(&mutants[i], why) <= 1)
+            fail_msg("%s was not noticed", mutants[i].name);
+    }
+}
+
+/* Each collective of the backward pass in turn. */
+static void a_missing_collective_fails_the_adjoint_test(void **state)
+{
+    (void)state;
+    int tried = 0;
+    for (int i = 0; i < BLOCK_COUNT; i++)
+        for (int sequence = 0; sequence < 2; sequence++) {
+            adjoint_spec s = {.name = BLOCKS[i].name,
+                              .record = block,
+                              .options = BLOCKS[i].options,
+                              .ranks = 2,
+                              .sequence = sequence,
+                              .leave_out = true};
+            adjoint *a = adjoint_open(&s);
+            int collectives = adjoint_collectives(a);
+            adjoint_close(a);
+            assert_true(collectives >= 2);
+            for (s.skip = 0; s.skip < collectives; s.skip++, tried++) {
+                char why[256];
+                if (worst_of(&s, why) <= 1)
+                    fail_msg("%s: collective %d of %d was left out, and nothing was noticed", s.name, s.skip,
+                             collectives);
+            }
+        }
+    assert_true(tried >= 16);
+}
+
+/* ---- what the recorder refuses --------------------------------------------------------------------------------- */
+
+static void begin(recorder *r, pool *p)
+{
+    recorder_open(r, p, &(recorder_grid){.tensor = 2, .data = 1, .kv = 1}, DTYPE_FP32);
+    r->tokens = TOKENS;
+}
+
+static tensor *placed(recorder *r, const char *name, int64_t rows, int64_t columns, placement place)
+{
+    return recorder_input(r, name, DTYPE_FP32, 2, (int64_t[]){rows, columns}, place);
+}
+
+static void forgets_to_share(recorder *r)
+{
+    record_linear(r, "mlp/up", placed(r, "x", TOKENS, HIDDEN, place_replicate()),
+                  placed(r, "w", 4, HIDDEN, place_shard(0)), NULL);
+}
+
+static void forgets_to_reduce(recorder *r)
+{
+    tensor *x = record_share(r, "share", placed(r, "x", TOKENS, HIDDEN, place_replicate()));
+    tensor *h = record_linear(r, "mlp/up", x, placed(r, "w", 4, HIDDEN, place_shard(0)), NULL);
+    tensor *y = record_linear(r, "mlp/down", h, placed(r, "v", HIDDEN, 4, place_shard(1)), NULL);
+    record_gelu(r, "mlp/gelu", y); /* of partial sums */
+}
+
+static void forgets_to_gather(recorder *r)
+{
+    record_linear(r, "mlp/up", placed(r, "x", TOKENS / 2, HIDDEN, place_shard(0)),
+                  placed(r, "w", 4, HIDDEN, place_shard(0)), NULL);
+}
+
+static void adds_a_bias_on_every_rank(recorder *r)
+{
+    tensor *h = placed(r, "h", TOKENS, 4, place_shard(1));
+    tensor *b = recorder_input(r, "b", DTYPE_FP32, 1, (int64_t[]){HIDDEN}, place_replicate());
+    record_linear(r, "mlp/down", h, placed(r, "v", HIDDEN, 4, place_shard(1)), b);
+}
+
+static void refused(void (*record)(recorder *r), const char *label)
+{
+    int ends[2], result;
+    char message[4096] = "";
+    assert_int_equal(pipe(ends), 0);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        signal(SIGABRT, SIG_DFL);
+        dup2(ends[1], STDERR_FILENO);
+        recorder r;
+        pool p = {0};
+        begin(&r, &p);
+        record(&r);
+        _exit(0);
+    }
+    close(ends[1]);
+    size_t used = 0;
+    ssize_t more;
+    while (used < sizeof message - 1 && (more = read(ends[0], message + used, sizeof message - 1 - used)) > 0)
+        used += (size_t)more;
+    message[used] = 0;
+    close(ends[0]);
+    assert_int_equal(waitpid(child, &result, 0), child);
+    assert_true(WIFSIGNALED(result) && WTERMSIG(result) == SIGABRT);
+    if (!strstr(message, label) || !strstr(message, "placement"))
+        fail_msg("the message does not say that %s has wrong placements: %s", label, message);
+}
+
+static void a_forgotten_collective_is_refused_when_recorded(void **state)
+{
+    (void)state;
+    refused(forgets_to_share, "mlp/up");
+    refused(forgets_to_reduce, "mlp/gelu");
+    refused(forgets_to_gather, "mlp/up");
+    refused(adds_a_bias_on_every_rank, "mlp/down");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_gradient_passes_the_adjoint_test),
+        cmocka_unit_test(layers_pass_alone_and_over_tensor_groups),
+        cmocka_unit_test(recompute_changes_no_bit),
+        cmocka_unit_test(later_microbatches_add),
+        cmocka_unit_test(every_mutant_fails_the_adjoint_test),
+        cmocka_unit_test(a_missing_collective_fails_the_adjoint_test),
+        cmocka_unit_test(a_forgotten_collective_is_refused_when_recorded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -30,8 +30,9 @@ static status open_group(executor *e, axis a)
 {
     const grid *g = &e->compiled->options.grid;
     static const grid_group groups[AXIS_COUNT] = {
-        [AXIS_TENSOR] = GRID_GROUP_TENSOR,     [AXIS_DATA] = GRID_GROUP_DATA_CONTEXT, [AXIS_CONTEXT] = GRID_GROUP_CONTEXT,
-        [AXIS_PIPELINE] = GRID_GROUP_PIPELINE, [AXIS_TIE] = GRID_GROUP_TIED,          [AXIS_GRID] = GRID_GROUP_WORLD,
+        [AXIS_TENSOR] = GRID_GROUP_TENSOR,   [AXIS_DATA] = GRID_GROUP_DATA_CONTEXT,
+        [AXIS_CONTEXT] = GRID_GROUP_CONTEXT, [AXIS_PIPELINE] = GRID_GROUP_PIPELINE,
+        [AXIS_TIE] = GRID_GROUP_TIED,        [AXIS_GRID] = GRID_GROUP_WORLD,
     };
     int *members = must_alloc((unsigned long)g->ranks * sizeof(int));
     int count, rank;
@@ -226,7 +227,8 @@ const char *executor_describe(char *out, int bytes, executor_position p)
     }
     int used = snprintf(out, (size_t)bytes, "step %lld, %s", (long long)p.step, phase_name((phase)p.o->phase));
     if (p.o->microbatch >= 0 && used < bytes)
-        used += snprintf(out + used, (size_t)(bytes - used), " of chunk %d, micro-batch %d", p.o->chunk, p.o->microbatch);
+        used +=
+            snprintf(out + used, (size_t)(bytes - used), " of chunk %d, micro-batch %d", p.o->chunk, p.o->microbatch);
     if (used < bytes)
         snprintf(out + used, (size_t)(bytes - used), ", op %s", op_text(text, sizeof text, p.o));
     return out;

@@ -56,8 +56,8 @@ void update_begin(compiled_program *out, compiled *c)
             continue;
         op_attributes at = along_data(c, p);
         tensor *in = &p->shard, *whole = &p->weight;
-        unroll_append(out, c, OP_all_gather, PHASE_BEGIN, pool_format(&c->pool, "%s/gather weight", p->name), &in, 1, &whole,
-                      1, &at);
+        unroll_append(out, c, OP_all_gather, PHASE_BEGIN, pool_format(&c->pool, "%s/gather weight", p->name), &in, 1,
+                      &whole, 1, &at);
     }
 }
 
@@ -245,7 +245,8 @@ static void append_update(compiled_program *out, compiled *c, parameter *p)
         unroll_append(out, c, OP_adamw, PHASE_UPDATE, pool_format(&c->pool, "%s/update", p->name), in, 3, outs, 4, &at);
     if (grid_group_size(&c->options.grid, GRID_GROUP_DATA_CONTEXT) > 1 && c->options.zero > 0 && !p->shard_weight) {
         op_attributes gather = along_data(c, p);
-        append(out, c, OP_all_gather, pool_format(&c->pool, "%s/gather updated", p->name), &p->own_weight, &p->weight, &gather);
+        append(out, c, OP_all_gather, pool_format(&c->pool, "%s/gather updated", p->name), &p->own_weight, &p->weight,
+               &gather);
     }
 }
 

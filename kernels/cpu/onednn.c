@@ -11,7 +11,8 @@
 
 enum { OPERAND_A, OPERAND_B, OPERAND_BIAS, OPERAND_C, OPERAND_SCRATCH, OPERANDS };
 
-static const int argument[OPERANDS] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_BIAS, DNNL_ARG_DST, DNNL_ARG_SCRATCHPAD};
+static const int argument[OPERANDS] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_BIAS, DNNL_ARG_DST,
+                                       DNNL_ARG_SCRATCHPAD};
 
 /* [0] writes C, [1] adds to it; [1] only where the shape asks for it. */
 struct onednn_product {
@@ -68,10 +69,11 @@ static int64_t shape_bytes(const_dnnl_memory_desc_t shape)
     return (int64_t)dnnl_memory_desc_get_size(shape);
 }
 
-static dnnl_status_t describe_product(dnnl_primitive_desc_t *out, const memory_shape *s, bool bias, const_dnnl_primitive_attr_t attr)
+static dnnl_status_t describe_product(dnnl_primitive_desc_t *out, const memory_shape *s, bool bias,
+                                      const_dnnl_primitive_attr_t attr)
 {
-    return dnnl_matmul_primitive_desc_create(out, library.engine, s[OPERAND_A], s[OPERAND_B], bias ? s[OPERAND_BIAS] : NULL,
-                                             s[OPERAND_C], attr);
+    return dnnl_matmul_primitive_desc_create(out, library.engine, s[OPERAND_A], s[OPERAND_B],
+                                             bias ? s[OPERAND_BIAS] : NULL, s[OPERAND_C], attr);
 }
 #else
 typedef dnnl_memory_desc_t memory_shape;
@@ -93,7 +95,8 @@ static int64_t shape_bytes(const dnnl_memory_desc_t *shape)
     return (int64_t)dnnl_memory_desc_get_size(shape);
 }
 
-static dnnl_status_t describe_product(dnnl_primitive_desc_t *out, const memory_shape *s, bool bias, const_dnnl_primitive_attr_t attr)
+static dnnl_status_t describe_product(dnnl_primitive_desc_t *out, const memory_shape *s, bool bias,
+                                      const_dnnl_primitive_attr_t attr)
 {
     dnnl_matmul_desc_t operation;
     dnnl_status_t code =
@@ -133,7 +136,8 @@ static status describe(struct onednn_product *p, const memory_shape *shapes, boo
     if (s == STATUS_OK)
         s = check(dnnl_post_ops_create(&after), "create post-ops");
     if (s == STATUS_OK)
-        s = check(dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user), "leave the scratchpad to us");
+        s = check(dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user),
+                  "leave the scratchpad to us");
 #if DNNL_VERSION_MAJOR >= 3
     if (s == STATUS_OK && add)
         s = check(dnnl_post_ops_append_sum(after, 1, 0, dnnl_data_type_undef), "add to the result");
@@ -144,7 +148,8 @@ static status describe(struct onednn_product *p, const memory_shape *shapes, boo
     if (s == STATUS_OK)
         s = check(dnnl_primitive_attr_set_post_ops(attr, after), "take post-ops");
     if (s == STATUS_OK)
-        s = check(describe_product(&p->description[add], shapes, p->shape.bias, attr), "multiply matrices of this shape and type");
+        s = check(describe_product(&p->description[add], shapes, p->shape.bias, attr),
+                  "multiply matrices of this shape and type");
     if (s == STATUS_OK) {
         int64_t bytes = shape_bytes(dnnl_primitive_desc_query_md(p->description[add], dnnl_query_scratchpad_md, 0));
         p->scratch = bytes > p->scratch ? bytes : p->scratch;
@@ -164,13 +169,15 @@ static status product_shapes(struct onednn_product *p)
     status s = STATUS_OK;
     int made = 0;
     for (; made < OPERAND_SCRATCH && s == STATUS_OK; made++)
-        s = check(shape_make(&shapes[made], 2, sizes[made], onednn_type(made == OPERAND_C ? g->c_type : g->type), strides[made]),
+        s = check(shape_make(&shapes[made], 2, sizes[made], onednn_type(made == OPERAND_C ? g->c_type : g->type),
+                             strides[made]),
                   "describe a matrix");
     for (int add = 0; add <= !!g->add && s == STATUS_OK; add++)
         s = describe(p, shapes, add);
     for (int i = 0; i < OPERAND_SCRATCH && s == STATUS_OK; i++)
         if (i != OPERAND_BIAS || g->bias)
-            s = check(dnnl_memory_create(&p->memory[i], SHAPE_POINTER(shapes[i]), library.engine, DNNL_MEMORY_NONE), "bind a matrix");
+            s = check(dnnl_memory_create(&p->memory[i], SHAPE_POINTER(shapes[i]), library.engine, DNNL_MEMORY_NONE),
+                      "bind a matrix");
     for (int i = 0; i < made; i++)
         shape_free(&shapes[i]);
     return s;
@@ -184,8 +191,9 @@ static status product_scratch(struct onednn_product *p)
     memory_shape shape;
     const dnnl_dims_t sizes = {p->scratch}, strides = {1};
     TRY(check(shape_make(&shape, 1, sizes, dnnl_u8, strides), "describe a scratchpad"));
-    status s = check(dnnl_memory_create(&p->memory[OPERAND_SCRATCH], SHAPE_POINTER(shape), library.engine, DNNL_MEMORY_NONE),
-                     "bind a scratchpad");
+    status s =
+        check(dnnl_memory_create(&p->memory[OPERAND_SCRATCH], SHAPE_POINTER(shape), library.engine, DNNL_MEMORY_NONE),
+              "bind a scratchpad");
     shape_free(&shape);
     return s;
 }
@@ -256,8 +264,8 @@ void onednn_product_run(struct onednn_product *p, const gemm_operands *operands,
         code = dnnl_stream_wait(library.stream);
     if (threads != p->shape.threads)
         omp_set_num_threads(threads);
-    MUST(code == dnnl_success, "oneDNN status %d in a product [%lld, %lld] [%lld, %lld]", (int)code, (long long)p->shape.m,
-         (long long)p->shape.k, (long long)p->shape.k, (long long)p->shape.n);
+    MUST(code == dnnl_success, "oneDNN status %d in a product [%lld, %lld] [%lld, %lld]", (int)code,
+         (long long)p->shape.m, (long long)p->shape.k, (long long)p->shape.k, (long long)p->shape.n);
 }
 
 void onednn_release(void)

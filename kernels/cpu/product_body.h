@@ -2,9 +2,9 @@
  *   E the compute type, P of it in a step, STEP(acc, a, b) one step from a's broadcast and b's vector, NAME(f).
  * A block of up to TILE_ROWS rows by TILE_VECTORS vectors of C stays in registers along all of k. */
 
-#define MICRO(M, W, V)                                                                                                   \
-    static void NAME(micro_##M##_##W)(float *c, int64_t ldc, const E *a, int64_t lda, const E *b, int64_t ldb, int64_t steps, \
-                                      bool accumulate)                                                                 \
+#define MICRO(M, W, V)                                                                                                 \
+    static void NAME(micro_##M##_##W)(float *c, int64_t ldc, const E *a, int64_t lda, const E *b, int64_t ldb,         \
+                                      int64_t steps, bool accumulate)                                                  \
     {                                                                                                                  \
         NAME(micro)(M, V, c, ldc, a, lda, b, ldb, steps, accumulate);                                                  \
     }
@@ -33,8 +33,8 @@ MICRO(2, narrow, 1)
 MICRO(1, narrow, 1)
 #undef MICRO
 
-static void NAME(product)(float *c, int64_t ldc, const void *a_, int64_t lda, const void *b_, int64_t ldb, int64_t m, int64_t n,
-                          int64_t k, bool accumulate)
+static void NAME(product)(float *c, int64_t ldc, const void *a_, int64_t lda, const void *b_, int64_t ldb, int64_t m,
+                          int64_t n, int64_t k, bool accumulate)
 {
     typedef void micro(float *, int64_t, const E *, int64_t, const E *, int64_t, int64_t, bool);
     static const struct {
@@ -51,8 +51,8 @@ static void NAME(product)(float *c, int64_t ldc, const void *a_, int64_t lda, co
         int64_t i = 0;
         for (int kind = 0; kind < 4; kind++)
             for (; m - i >= kernels[kind].rows; i += kernels[kind].rows)
-                (wide ? kernels[kind].wide : kernels[kind].narrow)(c + i * ldc + j, ldc, a + i * lda, lda, b + j * P, ldb, steps,
-                                                                   accumulate);
+                (wide ? kernels[kind].wide : kernels[kind].narrow)(c + i * ldc + j, ldc, a + i * lda, lda, b + j * P,
+                                                                   ldb, steps, accumulate);
         j += wide ? TILE_VECTORS * LANES : LANES;
     }
 }

@@ -10,7 +10,7 @@
 enum { BLOCK_M = 96, BLOCK_N = 256, BLOCK_K = 256 };
 
 typedef struct block_memory {
-    float *c;   /* [BLOCK_M][BLOCK_N] */
+    float *c;    /* [BLOCK_M][BLOCK_N] */
     char *a, *b; /* rows [BLOCK_M][BLOCK_K], lanes [BLOCK_K][BLOCK_N] */
 } block_memory;
 
@@ -27,8 +27,8 @@ static int64_t least(int64_t a, int64_t b)
 }
 
 /* c[rows, columns] fp32 to C, which may be narrower: bias and what C holds are added in fp32 */
-static void put_block(const gemm_shape *s, const gemm_operands *p, bool add, const isa *set, float *c, int64_t i, int64_t j,
-                      int64_t rows, int64_t columns)
+static void put_block(const gemm_shape *s, const gemm_operands *p, bool add, const isa *set, float *c, int64_t i,
+                      int64_t j, int64_t rows, int64_t columns)
 {
     const row_loops *out = set->rows[s->c_type], *plain = set->rows[DTYPE_FP32];
     int bytes = dtype_bytes((dtype)s->c_type);
@@ -46,8 +46,8 @@ static void put_block(const gemm_shape *s, const gemm_operands *p, bool add, con
     }
 }
 
-static void one_block(const gemm_shape *s, const gemm_operands *p, bool add, const isa *set, const block_memory *m, int64_t i,
-                      int64_t j)
+static void one_block(const gemm_shape *s, const gemm_operands *p, bool add, const isa *set, const block_memory *m,
+                      int64_t i, int64_t j)
 {
     const tile_loops *t = set->tiles[s->type];
     int64_t rows = least(s->m - i, BLOCK_M), columns = least(s->n - j, BLOCK_N), bytes = dtype_bytes((dtype)s->type);
@@ -74,7 +74,8 @@ void tile_gemm_run(const gemm_shape *s, const gemm_operands *operands, bool add,
 #pragma omp parallel num_threads(s->threads)
     {
         char *own = (char *)operands->scratch + (int64_t)omp_get_thread_num() * BLOCK_BYTES;
-        block_memory m = {(float *)(void *)own, own + BLOCK_M * BLOCK_N * 4, own + (BLOCK_M * BLOCK_N + BLOCK_M * BLOCK_K) * 4};
+        block_memory m = {(float *)(void *)own, own + BLOCK_M * BLOCK_N * 4,
+                          own + (BLOCK_M * BLOCK_N + BLOCK_M * BLOCK_K) * 4};
 #pragma omp for schedule(static)
         for (int64_t block = 0; block < down * across; block++)
             one_block(s, operands, add, set, &m, block % down * BLOCK_M, block / down * BLOCK_N);

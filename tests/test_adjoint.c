@@ -302,6 +302,8 @@ static double worst_of(const adjoint_spec *s, char *why)
     return worst;
 }
 
+static double worst_of_all; /* of what passed, for the record */
+
 static void passes(adjoint_spec s)
 {
     char why[256];
@@ -311,6 +313,7 @@ static void passes(adjoint_spec s)
         double worst = worst_of(&s, why);
         if (!(worst <= 1))
             fail_msg("%d ranks, recompute %d: %.3g times what is allowed; %s", s.ranks, how, worst, why);
+        worst_of_all = worst > worst_of_all ? worst : worst_of_all;
     }
 }
 
@@ -354,6 +357,7 @@ static void layers_pass_alone_and_over_tensor_groups(void **state)
                                       .options = BLOCKS[i].options,
                                       .ranks = ranks,
                                       .sequence = sequence});
+    print_message("the worst is %.2g of what is allowed\n", worst_of_all);
 }
 
 enum { MOST = 10000 };

@@ -61,6 +61,8 @@ $(BUILD)/tests/allocation_spy.so: tests/spy/allocation_spy.c memory/seal.h
 
 $(BUILD)/tests/test_arena: | $(BUILD)/tests/allocation_spy.so
 
+$(BUILD)/tests/test_comm: | $(BUILD)/tests/rank_comm
+$(BUILD)/tests/test_watchdog: | $(BUILD)/tests/rank_watchdog
 $(BUILD)/tests/test_inspect: $(patsubst %.c,$(BUILD)/%.o,$(wildcard tools/inspect*.c))
 
 tests: $(BUILD)/phalanx $(TESTS) $(RANK_PROGRAMS) $(BUILD)/tests/allocation_spy.so ## build every test program

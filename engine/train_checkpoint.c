@@ -8,6 +8,7 @@
 #include "engine/files/safetensors.h"
 #include "engine/state.h"
 #include "engine/training.h"
+#include "engine/weights.h"
 #include "memory/log.h"
 #include "memory/seal.h"
 
@@ -50,6 +51,17 @@ static status write_sections(training *t, const char *folder, const char *name, 
     return s;
 }
 
+/* A checkpoint is of use by itself: the tokenizer goes with it. */
+static status save_tokenizer(const training *t, const char *name)
+{
+    if (!t->tokenizer)
+        return STATUS_OK;
+    char *folder = must_format("%s/%s", t->checkpoints, name);
+    status s = tokenizer_save(t->tokenizer, folder);
+    free(folder);
+    return s;
+}
+
 status training_save(training *t)
 {
     static const state_section mixed[] = {STATE_MODEL, STATE_MOMENT1, STATE_MOMENT2, STATE_MASTER};
@@ -59,7 +71,9 @@ status training_save(training *t)
     watchdog_suspend(t->watchdog);
     status s = write_sections(t, t->checkpoints, name, mixed, t->config->train.precision == CONFIG_FP32 ? 3 : 4);
     if (s == STATUS_OK && comm_rank(t->world) == 0) {
-        s = checkpoint_prune(t->checkpoints, t->config->checkpoint.keep);
+        s = save_tokenizer(t, name);
+        if (s == STATUS_OK)
+            s = checkpoint_prune(t->checkpoints, t->config->checkpoint.keep);
         if (s == STATUS_OK)
             log_info("saved %s/%s", t->checkpoints, name);
     }
@@ -131,6 +145,23 @@ static bool has_checkpoint(const training *t)
     return found;
 }
 
+/* Fresh optimizer state; the weights drawn, or those of model.from. */
+static status start(training *t)
+{
+    const char *from = t->config->model.from;
+    if (!from) {
+        state_initialise(&t->compiled, t->executor, (uint64_t)t->config->train.seed);
+        return STATUS_OK;
+    }
+    weights *w;
+    TRY(weights_open(&w, from));
+    status s = state_load_weights(&t->compiled, t->executor, weights_read, w);
+    if (s == STATUS_OK)
+        log_info("weights from %s", weights_folder(w));
+    weights_close(w);
+    return s;
+}
+
 status training_restore(training *t)
 {
     const char *resume = t->config->checkpoint.resume;
@@ -140,10 +171,8 @@ status training_restore(training *t)
         s = restore_from(t, t->checkpoints);
     else if (strcmp(resume, "auto") && strcmp(resume, "never"))
         s = restore_from(t, resume);
-    else {
-        state_initialise(&t->compiled, t->executor, (uint64_t)t->config->train.seed);
-        s = STATUS_OK;
-    }
+    else
+        s = start(t);
     s = comm_all_status(comm_world(t->world), s);
     watchdog_resume(t->watchdog);
     return s;

@@ -195,8 +195,8 @@ void recorder_gradient_done(recorder *r, const tensor *w, bool weight_phase)
     }
     if (p->own_rows > 0) {
         op_attributes at = {.accumulate = p->written ? 1 : 2};
-        tensor *to = &p->own_gradient;
-        recorder_record(r, OP_accumulate, "sum gradient", &sum, 1, 0, &to, &at);
+        tensor *to[OP_MAX_OUT] = {&p->own_gradient};
+        recorder_record(r, OP_accumulate, "sum gradient", &sum, 1, 0, to, &at);
     }
     p->written = true;
     p->partial = NULL;

@@ -25,20 +25,21 @@ static const struct {
     [SHAPE_QWEN3] = {"Qwen3ForCausalLM", "Qwen3Model"},
 };
 
-/* Keys that must have one of these values, as JSON; absent or null is well. */
+/* Keys that must have one of these values, as JSON; absent or null is well. The first value is written. */
 static const struct {
-    unsigned of;
+    unsigned of, write;
     const char *key, *value[2];
 } demands[] = {
-    {ALL, "quantization_config", {NULL}},
-    {GPT2, "activation_function", {"\"gelu_new\"", "\"gelu_pytorch_tanh\""}},
-    {GPT2, "scale_attn_weights", {"true"}},
-    {GPT2, "scale_attn_by_inverse_layer_idx", {"false"}},
-    {GPT2, "add_cross_attention", {"false"}},
-    {ROTARY, "hidden_act", {"\"silu\"", "\"swish\""}},
-    {ROTARY, "partial_rotary_factor", {"1.0", "1"}},
-    {ROTARY & ~ONE(SHAPE_QWEN2), "attention_bias", {"false"}}, /* Qwen2 has it by name */
-    {ROTARY, "mlp_bias", {"false"}},
+    {ALL, 0, "quantization_config", {NULL}},
+    {GPT2, GPT2, "activation_function", {"\"gelu_new\"", "\"gelu_pytorch_tanh\""}},
+    {GPT2, GPT2, "scale_attn_weights", {"true"}},
+    {GPT2, GPT2, "scale_attn_by_inverse_layer_idx", {"false"}},
+    {GPT2, GPT2, "add_cross_attention", {"false"}},
+    {ROTARY, ROTARY, "hidden_act", {"\"silu\"", "\"swish\""}},
+    {ROTARY, 0, "partial_rotary_factor", {"1.0", "1"}},
+    /* Qwen2 has the bias by name. */
+    {ROTARY & ~ONE(SHAPE_QWEN2), ONE(SHAPE_LLAMA) | ONE(SHAPE_QWEN3), "attention_bias", {"false"}},
+    {ROTARY, ONE(SHAPE_LLAMA), "mlp_bias", {"false"}},
 };
 
 typedef enum kind { INT, LONG, NUMBER } kind;
@@ -450,8 +451,7 @@ status huggingface_text(char **out, const model_shape *s, dtype type, const json
                              "tie_word_embeddings", s->tied_embeddings, "use_cache", 1);
     put_numbers(root, s);
     for (int i = 0; i < DEMANDS; i++)
-        if (demands[i].value[0] && (demands[i].of & ONE(s->architecture)) &&
-            strcmp(demands[i].key, "partial_rotary_factor"))
+        if (demands[i].write & ONE(s->architecture))
             json_object_set_new(root, demands[i].key, parse_constant(demands[i].value[0]));
     if (s->architecture == SHAPE_GPT2) {
         json_object_set_new(root, "embd_pdrop", json_real(s->dropout));

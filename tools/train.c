@@ -4,6 +4,7 @@
 
 #include "engine/config.h"
 #include "engine/train.h"
+#include "engine/weights.h"
 #include "memory/log.h"
 #include "parallel/comm.h"
 #include "tools/options.h"
@@ -38,7 +39,9 @@ int train_main(int argc, char **argv)
     log_set_rank(comm_rank(world), comm_ranks(world));
     s = comm_all_status(comm_world(world), config_load(&c, argv[1], operands - 1, argv + 2));
     if (s == STATUS_OK) {
-        s = train_run(&c, world, began);
+        s = comm_all_status(comm_world(world), weights_configure(&c));
+        if (s == STATUS_OK)
+            s = train_run(&c, world, began);
         config_free(&c);
     }
     /* One rank says what all know: every status was agreed on, and names the rank it came from. */

@@ -27,12 +27,21 @@ INLINE vf bf16_step(vf acc, const uint16_t *a, const uint16_t *b)
     return _mm512_dpbf16_ps(acc, (__m512bh)_mm512_set1_epi32(pair), (__m512bh)_mm512_loadu_si512(b));
 }
 
-/* v in the even, next in the odd elements */
-INLINE void bf16_lanes(uint16_t *p, vf v, vf next)
+/* Two rows of bf16 side by side, to be stored as rows or with v in the even, next in the odd elements. */
+INLINE vi bf16_pair(vf v, vf next)
+{
+    return (vi)_mm512_cvtne2ps_pbh(next, v);
+}
+INLINE void bf16_rows(uint16_t *p, uint16_t *below, vi pair)
+{
+    _mm256_storeu_si256((void *)p, _mm512_castsi512_si256(pair));
+    _mm256_storeu_si256((void *)below, _mm512_extracti64x4_epi64(pair, 1));
+}
+INLINE void bf16_lanes(uint16_t *p, vi pair)
 {
     const vi order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5,
                                       20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-    _mm512_storeu_si512(p, _mm512_permutexvar_epi16(order, (vi)_mm512_cvtne2ps_pbh(next, v)));
+    _mm512_storeu_si512(p, _mm512_permutexvar_epi16(order, pair));
 }
 
 #define E               uint16_t
@@ -48,12 +57,16 @@ INLINE void bf16_lanes(uint16_t *p, vf v, vf next)
 
 /* ---- fp32 ------------------------------------------------------------------------------------------------------ */
 
-#define E                     float
-#define P                     1
-#define PUT(p, v, n)          store_fp32(p, v, n)
-#define PUT_LANES(p, v, next) ((void)(next), vf_store(p, v))
-#define PRODUCT               product_fp32
+#define E                        float
+#define P                        1
+#define PUT(p, v, n)             store_fp32(p, v, n)
+#define PAIR                     vf
+#define MAKE_PAIR(v, next)       ((void)(next), v)
+#define PUT_ROWS(p, below, pair) ((void)(below), vf_store(p, pair))
+#define PUT_LANES(p, pair)       vf_store(p, pair)
+#define PRODUCT                  product_fp32
 
+#define SIGMOID(x)     vf_sigmoid(x)
 #define T              float
 #define NAME(f)        f##_fp32_rows
 #define LOAD(p, n)     load_fp32(p, n)
@@ -64,6 +77,9 @@ INLINE void bf16_lanes(uint16_t *p, vf v, vf next)
 #undef NAME
 #undef LOAD
 #undef STORE
+
+#undef SIGMOID
+#define SIGMOID(x) vf_sigmoid_short(x)
 
 /* ---- fp16: computed in fp32 ------------------------------------------------------------------------------------ */
 
@@ -83,13 +99,19 @@ INLINE void bf16_lanes(uint16_t *p, vf v, vf next)
 #undef E
 #undef P
 #undef PUT
+#undef PAIR
+#undef MAKE_PAIR
+#undef PUT_ROWS
 #undef PUT_LANES
 #undef PRODUCT
-#define E                     uint16_t
-#define P                     2
-#define PUT(p, v, n)          store_bf16(p, v, n)
-#define PUT_LANES(p, v, next) bf16_lanes(p, v, next)
-#define PRODUCT               product_bf16
+#define E                        uint16_t
+#define P                        2
+#define PUT(p, v, n)             store_bf16(p, v, n)
+#define PAIR                     vi
+#define MAKE_PAIR(v, next)       bf16_pair(v, next)
+#define PUT_ROWS(p, below, pair) bf16_rows(p, below, pair)
+#define PUT_LANES(p, pair)       bf16_lanes(p, pair)
+#define PRODUCT                  product_bf16
 #define SAME_PAIRS
 #endif
 #define NAME(f)        f##_bf16_rows

@@ -35,13 +35,16 @@ typedef struct tile_loops {
     void (*lanes_transposed)(void *b, int64_t ldb, const void *x, int64_t pitch, int64_t n, int64_t k);
     void (*product)(float *c, int64_t ldc, const void *a, int64_t lda, const void *b, int64_t ldb, int64_t m, int64_t n,
                     int64_t k, bool accumulate);
-    /* One step of the online softmax on scores s[keys][TILE_QUERIES]: p lanes = exp(s scale - top), top and sum updated,
-     * fade = what older sums are multiplied by. Returns whether any fade is not 1. */
+    /* One step of the online softmax, to base 2 (scale holds log2 e), on scores s[keys][TILE_QUERIES]: p lanes =
+     * 2^(s scale - top), top and sum updated, fade = what older sums are multiplied by. Returns whether any fade < 1. */
     bool (*softmax)(void *p, float *s, float *top, float *sum, float *fade, const tile_mask *mask, int64_t keys,
                     float scale);
-    /* p = exp(s scale - lse); ds = p (dp - delta) scale. p and ds as rows [keys][TILE_QUERIES], ds as lanes too. */
+    /* c[m, TILE_QUERIES] *= fade, lane by lane */
+    void (*fade)(float *c, const float *fade, int64_t m);
+    /* p = 2^(s scale - lse); ds = p (dp - delta) grad_scale. p and ds as rows [keys, even][TILE_QUERIES], ds as lanes
+     * too. */
     void (*softmax_grad)(void *p, void *ds, void *ds_lanes, const float *s, const float *dp, const float *lse,
-                         const float *delta, const tile_mask *mask, int64_t keys, float scale);
+                         const float *delta, const tile_mask *mask, int64_t keys, float scale, float grad_scale);
     /* y[n, m] T, row-major = the transpose of c[m, n], column j multiplied by factor[j] */
     void (*transposed_out)(void *y, int64_t pitch, const float *c, int64_t ldc, const float *factor, int64_t m,
                            int64_t n);

@@ -20,7 +20,17 @@ static tensor own_view(tensor *whole, const parameter *p)
     return v;
 }
 
-static void describe_parameter(compiled *c, parameter *p, int index)
+/* A function of the parameter's name alone (FNV-1a): all ranks that hold it must agree, and one rank may hold parameters
+ * that another of its tensor group does not (a bias that is added once). */
+int storage_vector_owner(const parameter *p, int data)
+{
+    uint32_t hash = 2166136261u;
+    for (const char *at = p->name; *at; at++)
+        hash = (hash ^ (uint8_t)*at) * 16777619u;
+    return (int)(hash % (uint32_t)data);
+}
+
+static void describe_parameter(compiled *c, parameter *p)
 {
     const compile_options *o = &c->options;
     int data = o->grid.size[GRID_DATA] * o->grid.size[GRID_CONTEXT];
@@ -30,7 +40,7 @@ static void describe_parameter(compiled *c, parameter *p, int index)
     p->own_first = 0;
     p->own_rows = p->rows;
     if (zero && p->vector) {
-        p->owner = index % data;
+        p->owner = storage_vector_owner(p, data);
         p->own_rows = p->owner == me;
     } else if (zero) {
         shard_rows(&p->own_first, &p->own_rows, p->rows, data, me);
@@ -124,7 +134,7 @@ static void describe_caches(compiled *c)
 void storage_describe(compiled *c)
 {
     for (int i = 0; i < c->model.parameter_count; i++)
-        describe_parameter(c, c->model.parameters[i], i);
+        describe_parameter(c, c->model.parameters[i]);
     describe_inputs(c);
     describe_caches(c);
 }

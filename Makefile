@@ -61,8 +61,53 @@ $(BUILD)/tests/allocation_spy.so: tests/spy/allocation_spy.c memory/seal.h
 
 $(BUILD)/tests/test_arena: | $(BUILD)/tests/allocation_spy.so
 
+$(BUILD)/tests/test_comm: | $(BUILD)/tests/rank_comm
+$(BUILD)/tests/test_watchdog: | $(BUILD)/tests/rank_watchdog
+$(BUILD)/tests/test_inspect: $(patsubst %.c,$(BUILD)/%.o,$(wildcard tools/inspect*.c))
+
 tests: $(BUILD)/phalanx $(TESTS) $(RANK_PROGRAMS) $(BUILD)/tests/allocation_spy.so ## build every test program
+
+deps: ## install what building, training and testing need (as root, Debian or Ubuntu)
+	@tools/dependencies.sh
+
+demo: deps ## install, build, train a small Llama on English text, print a sample
+	@$(MAKE) --no-print-directory all
+	@tools/demo.sh
+
+check: deps ## install, build and run the tests
+	@$(MAKE) --no-print-directory run-tests
+
+run-tests: tests
+	@rm -f $(BUILD)/tally
+	@tests/run.sh $(BUILD)/tally $(sort $(TESTS)) $(SCRIPT_TESTS); status=$$?; \
+	awk '{p += $$1; f += $$2; s += $$3} END {printf "%d passed, %d failed, %d skipped\n", p, f, s}' $(BUILD)/tally; exit $$status
+
+LINTED := $(shell git ls-files '*.c' '*.h' '*.cc' '*.cu' '*.cuh' 2>/dev/null)
+lint: ## include direction, formatting, clang-tidy, raw CUDA forms
+	@tools/dependencies.sh lint
+	@tests/lint_includes.sh
+	@test ! -x tests/lint_cuda.sh || tests/lint_cuda.sh
+	@clang-format --dry-run -Werror $(filter %.c %.h,$(LINTED))
+	@printf '%s\n' $(filter-out tests/%,$(filter %.c,$(LINTED))) | \
+	xargs -P $$(nproc) -n 4 clang-tidy --quiet -- -std=c11 -D_GNU_SOURCE -I. $(PKG_CFLAGS) 2>/dev/null
+
+# Builds of their own with a sanitizer, and the tests that run under it.
+SANITIZED_asan  := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+SANITIZED_ubsan := -fsanitize=undefined -fno-sanitize-recover=undefined
+SANITIZED_tsan  := -fsanitize=thread
+asan ubsan tsan: ## the tests under AddressSanitizer (with UBSan), UBSan or ThreadSanitizer
+	@$(MAKE) --no-print-directory BUILD=build-$@ OPTIMIZE="-O1 -g" SANITIZE="$(SANITIZED_$@)" run-tests
+
+clean: ## remove what was built
+	rm -rf build build-*
+
+help: ## this list
+	@grep -hE '^[a-z -]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z -]+):.*## /\1|/' | awk -F'|' '{printf "  make %-22s %s\n", $$1, $$2}'
+
+ifneq ($(NVCC),)
+include kernels/cuda/build.mk
+endif
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
 .SECONDARY:
-.PHONY: all tests
+.PHONY: all tests deps demo check run-tests lint asan ubsan tsan clean help

@@ -16,8 +16,9 @@ int compile_kv_copies(const model_shape *shape, int tensor_ranks)
 void compile_axis(int *size, int *rank, const grid *g, const model_shape *shape, axis a)
 {
     static const grid_group groups[AXIS_COUNT] = {
-        [AXIS_TENSOR] = GRID_GROUP_TENSOR, [AXIS_CONTEXT] = GRID_GROUP_CONTEXT,   [AXIS_DATA] = GRID_GROUP_DATA_CONTEXT,
-        [AXIS_PIPELINE] = GRID_GROUP_PIPELINE, [AXIS_TIE] = GRID_GROUP_TIED, [AXIS_GRID] = GRID_GROUP_WORLD,
+        [AXIS_TENSOR] = GRID_GROUP_TENSOR,     [AXIS_CONTEXT] = GRID_GROUP_CONTEXT,
+        [AXIS_DATA] = GRID_GROUP_DATA_CONTEXT, [AXIS_PIPELINE] = GRID_GROUP_PIPELINE,
+        [AXIS_TIE] = GRID_GROUP_TIED,          [AXIS_GRID] = GRID_GROUP_WORLD,
     };
     if (a == AXIS_KV) {
         *size = compile_kv_copies(shape, g->size[GRID_TENSOR]);
@@ -61,13 +62,16 @@ static status divide_layers(compiled *c, int **first, int **count)
     const compile_options *o = &c->options;
     int stages = o->grid.size[GRID_PIPELINE], all = stages * o->chunks;
     if (o->shape.layers < all)
-        return status_fail(STATUS_USAGE, "parallel.pipeline x virtual_stages = %d chunks for model.layers = %d: each chunk "
-                           "needs a layer; lower parallel.pipeline or parallel.virtual_stages", all, o->shape.layers);
+        return status_fail(STATUS_USAGE,
+                           "parallel.pipeline x virtual_stages = %d chunks for model.layers = %d: each chunk "
+                           "needs a layer; lower parallel.pipeline or parallel.virtual_stages",
+                           all, o->shape.layers);
     int *counts = pool_alloc(&c->pool, (size_t)all * sizeof(int));
     if (o->layers_per_chunk) {
         TRY(partition_given(counts, o->layers_per_chunk, all, o->shape.layers, stages, o->chunks));
     } else {
-        double layer = 2 * layer_weights(&o->shape) + 4.0 * o->shape.heads * o->shape.head_size * mean_keys(&o->shape, o->sequence);
+        double layer = 2 * layer_weights(&o->shape) +
+                       4.0 * o->shape.heads * o->shape.head_size * mean_keys(&o->shape, o->sequence);
         double head = 2.0 * (double)o->shape.hidden_size * (double)o->shape.vocab_size;
         partition_costs costs = {.first = 0, .last = head / layer};
         TRY(partition_automatic(counts, &costs, o->shape.layers, all));
@@ -122,10 +126,19 @@ static void count_flops(compiled_program *p)
     }
 }
 
-static void reset_parameters(compiled *c)
+void compile_forget(compiled *c)
 {
-    for (int i = 0; i < c->model.parameter_count; i++)
-        c->model.parameters[i]->written = false;
+    for (int i = 0; i < c->model.parameter_count; i++) {
+        parameter *p = c->model.parameters[i];
+        p->written = false;
+        if (tensor_persistent(&p->weight))
+            continue;
+        /* gathered at the step's begin: planned with the transient tensors, perhaps before */
+        p->weight.base = NULL;
+        p->weight.offset = 0;
+        p->weight.address = -1;
+        p->weight.id = p->weight.first = p->weight.last = -1;
+    }
 }
 
 status compile_training(compiled_program *out, compiled *c, recompute how, uint8_t *const *drop, bool bound_only)
@@ -136,7 +149,7 @@ status compile_training(compiled_program *out, compiled *c, recompute how, uint8
     TRY(schedule_make(&s, one ? SCHEDULE_1F1B : o->schedule, o->grid.size[GRID_PIPELINE], o->chunks, o->microbatches));
     bool split = s.kind == SCHEDULE_ZB_H1 && !one;
     recorded *chunks = must_calloc((unsigned long)o->chunks, sizeof *chunks);
-    reset_parameters(c);
+    compile_forget(c);
     for (int i = 0; i < o->chunks; i++)
         unroll_record(&chunks[i], c, i, true, split, how, drop ? drop[i] : NULL);
     update_begin(out, c);
@@ -184,11 +197,49 @@ static void widen(compiled *c, const compiled_program *p)
         c->arena_bytes = c->persistent_bytes + p->transient_bytes;
 }
 
-status compile(compiled *out, const compile_options *options)
+status compile_model(compiled *out, const compile_options *options)
 {
     *out = (compiled){.options = *options};
     TRY(build_model(out));
     out->arena_bytes = out->persistent_bytes;
+    return STATUS_OK;
+}
+
+bool compile_same_sizes(const compiled *a, const compiled *b)
+{
+    const grid *x = &a->options.grid, *y = &b->options.grid;
+    int64_t tokens = a->options.micro_batch * a->options.sequence, first, rows_x, rows_y;
+    shard_rows(&first, &rows_x, tokens, x->size[GRID_TENSOR], x->at[GRID_TENSOR]);
+    shard_rows(&first, &rows_y, tokens, y->size[GRID_TENSOR], y->at[GRID_TENSOR]);
+    if (rows_x != rows_y || a->model.parameter_count != b->model.parameter_count)
+        return false;
+    for (int i = 0; i < a->model.parameter_count; i++) {
+        const parameter *p = a->model.parameters[i], *q = b->model.parameters[i];
+        if (p->rows != q->rows || p->columns != q->columns || p->copied_from != q->copied_from)
+            return false;
+    }
+    return true;
+}
+
+int compile_largest_owner(const compiled *c, int64_t *spread)
+{
+    int largest = 0, data = grid_group_size(&c->options.grid, GRID_GROUP_DATA_CONTEXT);
+    int64_t most = -1, least = INT64_MAX;
+    for (int i = 0; i < data; i++) {
+        int64_t bytes = storage_owned_bytes(c, i);
+        if (bytes > most) {
+            most = bytes;
+            largest = i;
+        }
+        least = bytes < least ? bytes : least;
+    }
+    *spread = most - least;
+    return largest;
+}
+
+status compile(compiled *out, const compile_options *options)
+{
+    TRY(compile_model(out, options));
     if (options->train) {
         TRY(recompute_compile(out));
         widen(out, &out->training);
@@ -213,16 +264,16 @@ void compile_free(compiled *c)
     *c = (compiled){0};
 }
 
-status compile_options_from(compile_options *out, const config *c, const grid *g, const op_backend *backend, int threads)
+status compile_options_from(compile_options *out, const config *c, const grid *g, const op_backend *backend,
+                            int threads)
 {
     static const dtype types[] = {[CONFIG_FP32] = DTYPE_FP32, [CONFIG_BF16] = DTYPE_BF16, [CONFIG_FP16] = DTYPE_FP16};
     static const schedule_kind kinds[] = {[CONFIG_GPIPE] = SCHEDULE_GPIPE,
                                           [CONFIG_1F1B] = SCHEDULE_1F1B,
                                           [CONFIG_INTERLEAVED] = SCHEDULE_INTERLEAVED,
                                           [CONFIG_ZB_H1] = SCHEDULE_ZB_H1};
-    static const recompute ways[] = {[CONFIG_KEEP] = RECOMPUTE_NONE,
-                                     [CONFIG_SELECTIVE] = RECOMPUTE_SELECTIVE,
-                                     [CONFIG_FULL] = RECOMPUTE_FULL};
+    static const recompute ways[] = {
+        [CONFIG_KEEP] = RECOMPUTE_NONE, [CONFIG_SELECTIVE] = RECOMPUTE_SELECTIVE, [CONFIG_FULL] = RECOMPUTE_FULL};
     int data = grid_group_size(g, GRID_GROUP_DATA_CONTEXT);
     *out = (compile_options){.shape = c->model.shape,
                              .compute = types[c->train.precision],
@@ -233,7 +284,8 @@ status compile_options_from(compile_options *out, const config *c, const grid *g
                              .grid = *g,
                              .schedule = kinds[c->parallel.schedule],
                              .chunks = g->size[GRID_PIPELINE] > 1 ? c->parallel.virtual_stages : 1,
-                             .layers_per_chunk = c->parallel.layers_per_stage.count ? c->parallel.layers_per_stage.item : NULL,
+                             .layers_per_chunk =
+                                 c->parallel.layers_per_stage.count ? c->parallel.layers_per_stage.item : NULL,
                              .sequence_parallel = c->parallel.sequence,
                              .zero = c->parallel.zero,
                              .gather_each = c->parallel.zero_gather == CONFIG_EACH_MICRO_BATCH,

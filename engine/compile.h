@@ -30,11 +30,11 @@ typedef struct compile_options {
     int zero;
     bool gather_each, reduce_each; /* ZeRO 3 weights, ZeRO 2-3 gradients: each micro-batch, or once a step */
     recompute recompute;
-    int64_t budget; /* bytes of arena; 0: none */
+    int64_t budget;            /* bytes of arena; 0: none */
     const op_backend *backend; /* whose scratch is planned; NULL: none */
     int threads;
-    bool train, evaluate;                     /* which programs */
-    int decode_samples, decode_positions;     /* 0: no decoding program */
+    bool train, evaluate;                 /* which programs */
+    int decode_samples, decode_positions; /* 0: no decoding program */
 } compile_options;
 
 /* The tensors that the host fills before a program, and reads after it. All persistent. */
@@ -42,12 +42,12 @@ typedef struct compiled_inputs {
     tensor tokens, targets, positions, document_start; /* int32 [micro-batches, tokens of a micro-batch] */
     tensor rope_table;                                 /* fp32 [positions, head_size] */
     tensor scalars;                                    /* step_scalars, as bytes */
-    tensor loss;       /* fp32 [1]: this rank's sum over tokens */
-    tensor loss_total; /* fp32 [1]: over the grid, on every rank */
-    tensor stop;       /* int64 [1]: ranks that were asked to stop; in: this one, out: over the grid */
-    tensor bins;       /* int64 [SUM_BINS] of the squared norm */
-    tensor control;    /* fp32 [CONTROL_COUNT] */
-    tensor logits;     /* decoding: [samples, vocabulary rows] T */
+    tensor loss;                                       /* fp32 [1]: this rank's sum over tokens */
+    tensor loss_total;                                 /* fp32 [1]: over the grid, on every rank */
+    tensor stop;    /* int64 [1]: ranks that were asked to stop; in: this one, out: over the grid */
+    tensor bins;    /* int64 [SUM_BINS] of the squared norm */
+    tensor control; /* fp32 [CONTROL_COUNT] */
+    tensor logits;  /* decoding: [samples, vocabulary rows] T */
 } compiled_inputs;
 
 /* A program with its tensors in place. */
@@ -57,7 +57,7 @@ typedef struct compiled_program {
     int64_t peak_kept, peak_temporary;    /* alive where the lower bound is reached */
     int requests;                         /* asynchronous ops in flight are numbered 0 .. requests-1 */
     double flops[PHASE_COUNT];
-    double matrix_flops;                  /* of all phases: the model's, without what is made again */
+    double matrix_flops; /* of all phases: the model's, without what is made again */
     int64_t tensors;
 } compiled_program;
 
@@ -75,13 +75,21 @@ typedef struct compiled {
     bool first_stage, last_stage;
     int stage_layers;
     int dropped; /* RECOMPUTE_CHOSEN: forward ops whose outputs are made again */
+    const char *decision; /* which, in words */
 } compiled;
 
 /* A usage failure (an impossible layout, a budget that cannot be met) is one line. `out` must be freed either way. */
 status compile(compiled *out, const compile_options *options);
+/* The model and its persistent tensors only, without programs. */
+status compile_model(compiled *out, const compile_options *options);
+/* Of a compiled model: do two ranks of one stage hold parameters and tokens of the same sizes? */
+bool compile_same_sizes(const compiled *a, const compiled *b);
+/* The rank of this stage's data axis that owns most, the lowest of several; *spread: how many bytes less the least one owns. */
+int compile_largest_owner(const compiled *c, int64_t *spread);
 void compile_free(compiled *c);
 /* The options that a configuration and a grid mean. */
-status compile_options_from(compile_options *out, const config *c, const grid *g, const op_backend *backend, int threads);
+status compile_options_from(compile_options *out, const config *c, const grid *g, const op_backend *backend,
+                            int threads);
 
 /* FLOPs of the model for one token of training (forward and backward products, causal attention counted as half), over all ranks. */
 double compile_flops_per_token(const model_shape *shape, int64_t sequence);

@@ -30,8 +30,9 @@ static status open_group(executor *e, axis a)
 {
     const grid *g = &e->compiled->options.grid;
     static const grid_group groups[AXIS_COUNT] = {
-        [AXIS_TENSOR] = GRID_GROUP_TENSOR,     [AXIS_DATA] = GRID_GROUP_DATA_CONTEXT, [AXIS_CONTEXT] = GRID_GROUP_CONTEXT,
-        [AXIS_PIPELINE] = GRID_GROUP_PIPELINE, [AXIS_TIE] = GRID_GROUP_TIED,          [AXIS_GRID] = GRID_GROUP_WORLD,
+        [AXIS_TENSOR] = GRID_GROUP_TENSOR,   [AXIS_DATA] = GRID_GROUP_DATA_CONTEXT,
+        [AXIS_CONTEXT] = GRID_GROUP_CONTEXT, [AXIS_PIPELINE] = GRID_GROUP_PIPELINE,
+        [AXIS_TIE] = GRID_GROUP_TIED,        [AXIS_GRID] = GRID_GROUP_WORLD,
     };
     int *members = must_alloc((unsigned long)g->ranks * sizeof(int));
     int count, rank;
@@ -107,6 +108,17 @@ static void describe_where(char *out, int bytes, void *context)
     executor_describe(out, bytes, executor_where(context));
 }
 
+/* Have the kernel hand over every page now, on all threads: its zeroing would else fall into the first step, on one. */
+static void touch_pages(executor *e)
+{
+    enum { PAGE = 4096 };
+    char *base = arena_base(e->arena);
+    int64_t pages = (arena_bytes(e->arena) + PAGE - 1) / PAGE;
+#pragma omp parallel for num_threads(e->context.threads) schedule(static)
+    for (int64_t i = 0; i < pages; i++)
+        *(volatile char *)(base + i * PAGE) = 0;
+}
+
 status executor_open(executor **out, compiled *c, comm *world, const op_backend *backend, int threads)
 {
     executor *e = must_calloc(1, sizeof *e);
@@ -117,6 +129,7 @@ status executor_open(executor **out, compiled *c, comm *world, const op_backend 
     status s = arena_open(&e->arena, c->arena_bytes);
     if (s == STATUS_OK) {
         e->context.arena = arena_base(e->arena);
+        touch_pages(e);
         s = open_groups(e);
     }
     compiled_program *programs[] = {&c->training, &c->evaluation, &c->decoding};
@@ -226,7 +239,8 @@ const char *executor_describe(char *out, int bytes, executor_position p)
     }
     int used = snprintf(out, (size_t)bytes, "step %lld, %s", (long long)p.step, phase_name((phase)p.o->phase));
     if (p.o->microbatch >= 0 && used < bytes)
-        used += snprintf(out + used, (size_t)(bytes - used), " of chunk %d, micro-batch %d", p.o->chunk, p.o->microbatch);
+        used +=
+            snprintf(out + used, (size_t)(bytes - used), " of chunk %d, micro-batch %d", p.o->chunk, p.o->microbatch);
     if (used < bytes)
         snprintf(out + used, (size_t)(bytes - used), ", op %s", op_text(text, sizeof text, p.o));
     return out;

@@ -13,7 +13,6 @@
 
 typedef struct executor executor;
 
-
 /* Opens the arena and prepares every op of the compiled programs. */
 status executor_open(executor **out, compiled *c, comm *world, const op_backend *backend, int threads);
 void executor_close(executor *e);

@@ -12,8 +12,8 @@ enum { ORDER_SITE = 0xfffe, FEISTEL_ROUNDS = 6 };
 
 typedef struct source {
     indexed *data;
-    int64_t count;      /* samples */
-    int per_period;     /* of SAMPLES_PERIOD numbers */
+    int64_t count;  /* samples */
+    int per_period; /* of SAMPLES_PERIOD numbers */
 } source;
 
 struct samples {
@@ -161,7 +161,8 @@ int64_t samples_count(const samples *s)
 }
 
 /* Positions restart, and attention stops, where a document begins. */
-static void mark_documents(const samples *s, const indexed *data, int32_t *positions, int32_t *document_start, int64_t first)
+static void mark_documents(const samples *s, const indexed *data, int32_t *positions, int32_t *document_start,
+                           int64_t first)
 {
     int64_t document = indexed_document_of(data, first), next = indexed_document_start(data, document + 1);
     int64_t start = first;

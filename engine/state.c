@@ -61,8 +61,8 @@ static void written_rows(const compiled *c, const parameter *p, int64_t *first, 
 }
 
 /* The rectangle where piece `q` and rows [first, first + rows) of parameter `p` meet; false if nowhere. */
-static bool meet(checkpoint_piece *out, const parameter *p, const parameter_piece *q, held h, int64_t first, int64_t rows,
-                 const char *arena)
+static bool meet(checkpoint_piece *out, const parameter *p, const parameter_piece *q, held h, int64_t first,
+                 int64_t rows, const char *arena)
 {
     dtype type = (dtype)h.t->type;
     *out = (checkpoint_piece){.name = q->name, .type = type, .dims = q->dims};
@@ -96,7 +96,8 @@ static bool meet(checkpoint_piece *out, const parameter *p, const parameter_piec
 
 checkpoint_piece *state_pieces(int *count, const compiled *c, executor *e, state_section section, bool writing)
 {
-    checkpoint_piece *pieces = must_alloc((unsigned long)(c->model.parameter_count * PARAMETER_PIECES) * sizeof *pieces);
+    checkpoint_piece *pieces =
+        must_alloc((unsigned long)(c->model.parameter_count * PARAMETER_PIECES) * sizeof *pieces);
     *count = 0;
     for (int i = 0; i < c->model.parameter_count; i++) {
         const parameter *p = c->model.parameters[i];

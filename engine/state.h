@@ -12,7 +12,14 @@
 /* Draws every parameter of this rank: normal, zero or one as its description says; moments become zero. */
 void state_initialise(const compiled *c, executor *e, uint64_t seed);
 
-typedef enum state_section { STATE_MODEL, STATE_MASTER, STATE_MOMENT1, STATE_MOMENT2, STATE_GRADIENT, STATE_SECTIONS } state_section;
+typedef enum state_section {
+    STATE_MODEL,
+    STATE_MASTER,
+    STATE_MOMENT1,
+    STATE_MOMENT2,
+    STATE_GRADIENT,
+    STATE_SECTIONS
+} state_section;
 const char *state_section_name(state_section s);
 
 /* This rank's rectangles of one section. For writing each element of the model is named by exactly one rank of the grid

@@ -53,8 +53,10 @@ static status after_update(training *t, bool skipped)
         }
     }
     if (c->train.max_skipped > 0 && t->skipped >= c->train.max_skipped)
-        return status_fail(STATUS_FAILED, "step %lld: gradients were not finite for %d steps in a row (train.max_skipped): "
-                           "lower optimizer.lr, or look at the data of these steps", (long long)t->step, t->skipped);
+        return status_fail(STATUS_FAILED,
+                           "step %lld: gradients were not finite for %d steps in a row (train.max_skipped): "
+                           "lower optimizer.lr, or look at the data of these steps",
+                           (long long)t->step, t->skipped);
     return STATUS_OK;
 }
 

@@ -8,6 +8,7 @@
 #include "engine/files/safetensors.h"
 #include "engine/state.h"
 #include "engine/training.h"
+#include "engine/weights.h"
 #include "memory/log.h"
 #include "memory/seal.h"
 
@@ -30,7 +31,8 @@ static json_t *make_meta(const training *t)
     return meta;
 }
 
-static status write_sections(training *t, const char *folder, const char *name, const state_section *sections, int count)
+static status write_sections(training *t, const char *folder, const char *name, const state_section *sections,
+                             int count)
 {
     checkpoint_piece *all = NULL;
     int total = 0;
@@ -49,6 +51,17 @@ static status write_sections(training *t, const char *folder, const char *name, 
     return s;
 }
 
+/* A checkpoint is of use by itself: the tokenizer goes with it. */
+static status save_tokenizer(const training *t, const char *name)
+{
+    if (!t->tokenizer)
+        return STATUS_OK;
+    char *folder = must_format("%s/%s", t->checkpoints, name);
+    status s = tokenizer_save(t->tokenizer, folder);
+    free(folder);
+    return s;
+}
+
 status training_save(training *t)
 {
     static const state_section mixed[] = {STATE_MODEL, STATE_MOMENT1, STATE_MOMENT2, STATE_MASTER};
@@ -58,7 +71,9 @@ status training_save(training *t)
     watchdog_suspend(t->watchdog);
     status s = write_sections(t, t->checkpoints, name, mixed, t->config->train.precision == CONFIG_FP32 ? 3 : 4);
     if (s == STATUS_OK && comm_rank(t->world) == 0) {
-        s = checkpoint_prune(t->checkpoints, t->config->checkpoint.keep);
+        s = save_tokenizer(t, name);
+        if (s == STATUS_OK)
+            s = checkpoint_prune(t->checkpoints, t->config->checkpoint.keep);
         if (s == STATUS_OK)
             log_info("saved %s/%s", t->checkpoints, name);
     }
@@ -103,7 +118,8 @@ static status restore_from(training *t, const char *path)
     if (s == STATUS_OK)
         s = state_load(&t->compiled, t->executor, from, &has_moments);
     if (s == STATUS_OK && !has_moments && integer(meta, "step") > 0)
-        s = status_fail(STATUS_FAILED, "%s holds no optimizer state to resume from; use model.from to start from its weights",
+        s = status_fail(STATUS_FAILED,
+                        "%s holds no optimizer state to resume from; use model.from to start from its weights",
                         checkpoint_folder(from));
     if (s == STATUS_OK) {
         t->step = integer(meta, "step");
@@ -129,6 +145,23 @@ static bool has_checkpoint(const training *t)
     return found;
 }
 
+/* Fresh optimizer state; the weights drawn, or those of model.from. */
+static status start(training *t)
+{
+    const char *from = t->config->model.from;
+    if (!from) {
+        state_initialise(&t->compiled, t->executor, (uint64_t)t->config->train.seed);
+        return STATUS_OK;
+    }
+    weights *w;
+    TRY(weights_open(&w, from));
+    status s = state_load_weights(&t->compiled, t->executor, weights_read, w);
+    if (s == STATUS_OK)
+        log_info("weights from %s", weights_folder(w));
+    weights_close(w);
+    return s;
+}
+
 status training_restore(training *t)
 {
     const char *resume = t->config->checkpoint.resume;
@@ -138,10 +171,8 @@ status training_restore(training *t)
         s = restore_from(t, t->checkpoints);
     else if (strcmp(resume, "auto") && strcmp(resume, "never"))
         s = restore_from(t, resume);
-    else {
-        state_initialise(&t->compiled, t->executor, (uint64_t)t->config->train.seed);
-        s = STATUS_OK;
-    }
+    else
+        s = start(t);
     s = comm_all_status(comm_world(t->world), s);
     watchdog_resume(t->watchdog);
     return s;
@@ -171,8 +202,8 @@ static status gather_gradients(const char *pieces, const char *path, float scale
             elements *= x->shape[d];
         }
         float *values = must_alloc((unsigned long)elements * sizeof *values);
-        s = checkpoint_read(from, state_section_name(STATE_GRADIENT), x->name, DTYPE_FP32, values, stride, x->dims, x->shape,
-                            start, x->shape);
+        s = checkpoint_read(from, state_section_name(STATE_GRADIENT), x->name, DTYPE_FP32, values, stride, x->dims,
+                            x->shape, start, x->shape);
         for (int64_t i = 0; i < elements; i++)
             values[i] /= scale;
         if (s == STATUS_OK)

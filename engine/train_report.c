@@ -89,7 +89,8 @@ void training_header(const training *t)
     const config *c = t->config;
     const compiled *k = &t->compiled;
     /* The largest rank's plan is the one to show. */
-    int64_t mine[2] = {k->arena_bytes, comm_rank(t->world)}, *all = must_alloc((unsigned long)comm_ranks(t->world) * sizeof mine);
+    int64_t mine[2] = {k->arena_bytes, comm_rank(t->world)},
+            *all = must_alloc((unsigned long)comm_ranks(t->world) * sizeof mine);
     comm_all_gather_bytes(comm_world(t->world), all, mine, sizeof mine);
     int64_t largest = 0;
     for (int i = 0; i < comm_ranks(t->world); i++)
@@ -99,18 +100,25 @@ void training_header(const training *t)
         return;
     const model_shape *s = &c->model.shape;
     char *model = must_format("%s: %d layers, hidden %lld, %d heads (%d key/value) of %d, ffn %lld, vocabulary %lld",
-                              shape_traits_of(s->architecture)->name, s->layers, (long long)s->hidden_size, s->heads, s->kv_heads,
-                              s->head_size, (long long)s->ffn_size, (long long)s->vocab_size);
+                              shape_traits_of(s->architecture)->name, s->layers, (long long)s->hidden_size, s->heads,
+                              s->kv_heads, s->head_size, (long long)s->ffn_size, (long long)s->vocab_size);
     char *device = must_format("cpu, %d thread%s a rank", k->options.threads, k->options.threads == 1 ? "" : "s");
     char *layout = comm_ranks(t->world) == 1
                        ? NULL
                        : must_format("tensor %d x data %d x pipeline %d, %s, ZeRO %d", t->grid.size[GRID_TENSOR],
-                                     t->grid.size[GRID_DATA], t->grid.size[GRID_PIPELINE], config_word(c, "parallel.schedule"),
-                                     c->parallel.zero);
-    report_run run = {.model = model, .device = device, .precision = config_word(c, "train.precision"), .layout = layout,
-                      .folder = t->folder, .parameters = shape_parameters(s), .steps = c->train.steps,
-                      .tokens_per_step = c->train.global_batch * c->train.sequence, .flops_per_token = t->flops_per_token,
-                      .peak_flops = t->peak_flops, .arena_bytes = largest,
+                                     t->grid.size[GRID_DATA], t->grid.size[GRID_PIPELINE],
+                                     config_word(c, "parallel.schedule"), c->parallel.zero);
+    report_run run = {.model = model,
+                      .device = device,
+                      .precision = config_word(c, "train.precision"),
+                      .layout = layout,
+                      .folder = t->folder,
+                      .parameters = shape_parameters(s),
+                      .steps = c->train.steps,
+                      .tokens_per_step = c->train.global_batch * c->train.sequence,
+                      .flops_per_token = t->flops_per_token,
+                      .peak_flops = t->peak_flops,
+                      .arena_bytes = largest,
                       .lower_bound_bytes = k->persistent_bytes + k->training.lower_bound};
     run.memory.weights = k->class_bytes[CLASS_WEIGHT];
     run.memory.gradients = k->class_bytes[CLASS_GRADIENT];
@@ -149,8 +157,15 @@ status training_report_step(training *t, double loss, double norm, double rate, 
         return STATUS_OK;
     const config *c = t->config;
     double tokens = (double)c->train.global_batch * (double)c->train.sequence;
-    report_step r = {.step = t->step, .steps = c->train.steps, .loss = loss, .grad_norm = norm, .lr = rate, .step_seconds = seconds,
-                     .skipped = skipped, .tokens_per_second = tokens / seconds, .resident_bytes = peak_resident()};
+    report_step r = {.step = t->step,
+                     .steps = c->train.steps,
+                     .loss = loss,
+                     .grad_norm = norm,
+                     .lr = rate,
+                     .step_seconds = seconds,
+                     .skipped = skipped,
+                     .tokens_per_second = tokens / seconds,
+                     .resident_bytes = peak_resident()};
     r.tflops = r.tokens_per_second * t->flops_per_token / 1e12;
     r.mfu = t->peak_flops > 0 ? r.tflops * 1e12 / t->peak_flops : -1;
     double each = t->trained_steps > 1 ? t->trained_seconds / (double)(t->trained_steps - 1) : seconds;
@@ -211,9 +226,11 @@ status training_summary(training *t)
     status s = STATUS_OK;
     if (speaks(t)) {
         char *path = must_format("%s/summary.json", t->folder);
-        report_summary_values values = {.parameters = shape_parameters(&t->config->model.shape), .steps = t->step,
+        report_summary_values values = {.parameters = shape_parameters(&t->config->model.shape),
+                                        .steps = t->step,
                                         .start_to_first_step_seconds = t->first_step_seconds,
-                                        .ranks = comm_ranks(t->world), .rank = all};
+                                        .ranks = comm_ranks(t->world),
+                                        .rank = all};
         s = report_summary(path, &values);
         free(path);
     }

@@ -31,7 +31,8 @@ static status lay_out(training *t)
     const config *c = t->config;
     int data;
     TRY(config_check_ranks(c, comm_ranks(t->world), &data));
-    return grid_make(&t->grid, comm_ranks(t->world), comm_rank(t->world), c->parallel.tensor, 1, data, c->parallel.pipeline);
+    return grid_make(&t->grid, comm_ranks(t->world), comm_rank(t->world), c->parallel.tensor, 1, data,
+                     c->parallel.pipeline);
 }
 
 static status open_data(training *t)
@@ -39,11 +40,25 @@ static status open_data(training *t)
     const config *c = t->config;
     int64_t vocabulary = c->model.shape.vocab_size;
     if (c->data.train.count == 0)
-        return status_fail(STATUS_USAGE, "data.train is not set: the prefix of a .bin/.idx pair (phalanx tokenize makes one)");
-    TRY(samples_open(&t->train, &c->data.train, c->train.sequence, vocabulary, c->data.shuffle, (uint64_t)c->train.seed));
+        return status_fail(STATUS_USAGE,
+                           "data.train is not set: the prefix of a .bin/.idx pair (phalanx tokenize makes one)");
+    TRY(samples_open(&t->train, &c->data.train, c->train.sequence, vocabulary, c->data.shuffle,
+                     (uint64_t)c->train.seed));
     if (c->data.validation.count > 0)
         TRY(samples_open(&t->validation, &c->data.validation, c->train.sequence, vocabulary, false, 0));
     return STATUS_OK;
+}
+
+/* The tokenizer that the data was made with: named, or left beside the data; there may be none. */
+static status open_tokenizer(training *t)
+{
+    const config *c = t->config;
+    if (comm_rank(t->world) > 0)
+        return STATUS_OK;
+    if (c->data.tokenizer)
+        return tokenizer_open(&t->tokenizer, c->data.tokenizer);
+    const char *beside = c->data.train.item[0].path;
+    return tokenizer_is_beside(beside) ? tokenizer_open_beside(&t->tokenizer, beside) : STATUS_OK;
 }
 
 /* All ranks must see one run folder: rank 0 writes a file that the others read. */
@@ -65,8 +80,10 @@ static status check_shared_folder(training *t)
     }
     s = comm_all_status(all, s);
     if (s == STATUS_OK && access(name, R_OK) != 0)
-        s = status_fail(STATUS_FAILED, "run.folder %s is not the folder that rank 0 sees: it must be on a file system shared "
-                        "by all nodes", t->folder);
+        s = status_fail(STATUS_FAILED,
+                        "run.folder %s is not the folder that rank 0 sees: it must be on a file system shared "
+                        "by all nodes",
+                        t->folder);
     s = comm_all_status(all, s);
     if (comm_rank(t->world) == 0)
         unlink(name);
@@ -81,12 +98,14 @@ static status open_rank(training *t)
     int threads = threads_of(c, t->world);
     omp_set_num_threads(threads);
     if (c->train.device == CONFIG_CUDA)
-        return status_fail(STATUS_USAGE, "train.device=cuda: this build plays programs on the CPU only; use train.device=cpu");
+        return status_fail(STATUS_USAGE,
+                           "train.device=cuda: this build plays programs on the CPU only; use train.device=cpu");
     TRY(lay_out(t));
     TRY(compile_options_from(&options, c, &t->grid, &cpu_backend, threads));
     options.evaluate = c->data.validation.count > 0 && c->evaluate.every > 0;
     TRY(compile(&t->compiled, &options));
     TRY(open_data(t));
+    TRY(open_tokenizer(t));
     return executor_open(&t->executor, &t->compiled, t->world, &cpu_backend, threads);
 }
 
@@ -115,6 +134,7 @@ void training_close(training *t)
     if (t->metrics)
         fclose(t->metrics);
     tensorboard_close(t->events);
+    tokenizer_close(t->tokenizer);
     executor_close(t->executor);
     samples_close(t->train);
     samples_close(t->validation);

@@ -44,10 +44,10 @@ static void start_recorder(recorder *r, compiled *c)
 {
     const compile_options *o = &c->options;
     recorder_grid g = {.tensor = o->grid.size[GRID_TENSOR],
-                          .tensor_rank = o->grid.at[GRID_TENSOR],
-                          .data = grid_group_size(&o->grid, GRID_GROUP_DATA_CONTEXT),
-                          .data_rank = grid_index(&o->grid, GRID_GROUP_DATA_CONTEXT),
-                          .sequence = o->sequence_parallel && o->grid.size[GRID_TENSOR] > 1};
+                       .tensor_rank = o->grid.at[GRID_TENSOR],
+                       .data = grid_group_size(&o->grid, GRID_GROUP_DATA_CONTEXT),
+                       .data_rank = grid_index(&o->grid, GRID_GROUP_DATA_CONTEXT),
+                       .sequence = o->sequence_parallel && o->grid.size[GRID_TENSOR] > 1};
     compile_axis(&g.kv, &g.kv_rank, &o->grid, &o->shape, AXIS_KV);
     recorder_open(r, &c->pool, &g, o->compute);
     r->gather_each = o->gather_each;
@@ -89,8 +89,8 @@ void unroll_record(recorded *out, compiled *c, int chunk, bool training, bool sp
         out->input = recorder_input(r, "input", r->compute, 2, shape, place);
     if (c->options.decode_samples) {
         tensor *logits = decoder_logits(r, &c->model, &in);
-        tensor *to = &c->inputs.logits;
-        recorder_record(r, OP_copy, "logits", &logits, 1, 0, &to, NULL);
+        tensor *to[OP_MAX_OUT] = {&c->inputs.logits};
+        recorder_record(r, OP_copy, "logits", &logits, 1, 0, to, NULL);
         return;
     }
     out->output = decoder_forward(r, &c->model, chunk, &in, out->input);
@@ -218,8 +218,8 @@ static void play_steps(unroller *u, const lowering_step *steps, int count)
         }
         if (s->kind == LOWERING_WAIT) {
             op *o = launched[s->pair];
-            op *w = unroll_append(u->out, u->c, OP_wait, (phase)o->phase, o->label, o->in, OP_MAX_IN, o->out, OP_MAX_OUT,
-                                  &o->at);
+            op *w = unroll_append(u->out, u->c, OP_wait, (phase)o->phase, o->label, o->in, OP_MAX_IN, o->out,
+                                  OP_MAX_OUT, &o->at);
             w->microbatch = o->microbatch;
             continue;
         }
@@ -227,8 +227,8 @@ static void play_steps(unroller *u, const lowering_step *steps, int count)
         bool receive = s->kind == LOWERING_RECEIVE;
         op_attributes at = {.axis = AXIS_PIPELINE, .peer = peer_rank(u->c, s->peer), .request = u->out->requests++};
         const char *label = s->payload == LOWERING_ACTIVATION ? "activation" : "cotangent";
-        launched[i] = unroll_append(u->out, u->c, receive ? OP_receive : OP_send, phase_of((action_kind)s->action.kind), label,
-                                    &t, !receive, &t, receive, &at);
+        launched[i] = unroll_append(u->out, u->c, receive ? OP_receive : OP_send, phase_of((action_kind)s->action.kind),
+                                    label, &t, !receive, &t, receive, &at);
         launched[i]->microbatch = s->action.microbatch;
         launched[i]->chunk = s->action.chunk;
     }
@@ -288,7 +288,8 @@ status unroll_forward(compiled_program *out, compiled *c, const recorded *chunks
                     continue;
                 op_attributes at = {.axis = AXIS_PIPELINE, .request = out->requests++};
                 at.peer = peer_rank(c, (stage + (send ? 1 : stages - 1)) % stages);
-                o = unroll_append(out, c, send ? OP_send : OP_receive, PHASE_FORWARD, "activation", &t, send, &t, !send, &at);
+                o = unroll_append(out, c, send ? OP_send : OP_receive, PHASE_FORWARD, "activation", &t, send, &t, !send,
+                                  &at);
                 unroll_append(out, c, OP_wait, PHASE_FORWARD, "activation", o->in, OP_MAX_IN, o->out, OP_MAX_OUT, &at);
             }
         }

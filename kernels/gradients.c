@@ -184,7 +184,7 @@ RULE(share)
     {                                                                                                                  \
         (void)r;                                                                                                       \
         (void)cotangent;                                                                                               \
-        MUST(0, "%s (%s) has no gradient: it is recorded by hand", o->label, #name);                                  \
+        MUST(0, "%s (%s) has no gradient: it is recorded by hand", o->label, #name);                                   \
     }
 
 NO_RULE(linear_grad_input)

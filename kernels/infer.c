@@ -624,6 +624,8 @@ static void place_communication(op *o, const char *rules)
 static int64_t own_rows(const op *o, int64_t whole)
 {
     int64_t first, count;
+    if (o->at.owner >= 0)
+        return o->at.group_rank == o->at.owner ? whole : 0;
     shard_rows(&first, &count, whole, o->at.group_size, o->at.group_rank);
     return count;
 }

@@ -11,8 +11,16 @@ struct recorder;
 #include "kernels/ops.def"
 #undef OP
 
-#define NONE {0, 0}, {0, 0}
-#define PAIR(out, mask) {out, 0}, {mask, 0}
+#define NONE                                                                                                           \
+    {0, 0},                                                                                                            \
+    {                                                                                                                  \
+        0, 0                                                                                                           \
+    }
+#define PAIR(out, mask)                                                                                                \
+    {out, 0},                                                                                                          \
+    {                                                                                                                  \
+        mask, 0                                                                                                        \
+    }
 #define OP(name, formula, ins, outs, pairs, flags)                                                                     \
     {#name, formula, ins, outs, pairs, flags, infer_##name, cost_##name, gradient_##name},
 const op_row op_rows[OP_COUNT] = {

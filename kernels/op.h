@@ -37,30 +37,30 @@ typedef enum axis {
 } axis;
 
 typedef struct op_attributes {
-    int64_t first;       /* first row or token of this rank's part: see the op */
-    int64_t count;       /* number of real columns: see the op */
-    int64_t rows;        /* rows of the whole that a gather or scatter divides with shard_rows(); 0: even */
-    int32_t sample;      /* dropout: the micro-batch's first sample, after scalars.first_sample */
+    int64_t first;  /* first row or token of this rank's part: see the op */
+    int64_t count;  /* number of real columns: see the op */
+    int64_t rows;   /* rows of the whole that a gather or scatter divides with shard_rows(); 0: even */
+    int32_t sample; /* dropout: the micro-batch's first sample, after scalars.first_sample */
     int32_t heads, kv_heads, head_size;
-    int32_t sequence;    /* tokens of a sample */
-    int32_t window;      /* sliding window in tokens; 0: none */
-    int32_t site;        /* of dropout: which place in the model draws */
-    int32_t peer;        /* world rank */
-    int32_t request;     /* index of the asynchronous op's request slot */
-    int32_t group_size;  /* ranks along `axis` */
-    int32_t group_rank;  /* this rank's place among them */
-    int32_t owner;       /* of a gather or scatter: the one member that has all of it; -1: divided by shard_rows() */
-    float scale;         /* of attention scores */
-    float epsilon;       /* of a norm */
-    float probability;   /* of dropout */
-    uint8_t axis;        /* enum axis */
-    uint8_t accumulate;  /* 0 write, 1 add, 2 (in a body): write for the first micro-batch, add for later ones */
-    uint8_t inverse;     /* rope: turn back */
-    uint8_t decay;       /* adamw: weight decay applies */
+    int32_t sequence;   /* tokens of a sample */
+    int32_t window;     /* sliding window in tokens; 0: none */
+    int32_t site;       /* of dropout: which place in the model draws */
+    int32_t peer;       /* world rank */
+    int32_t request;    /* index of the asynchronous op's request slot */
+    int32_t group_size; /* ranks along `axis` */
+    int32_t group_rank; /* this rank's place among them */
+    int32_t owner;      /* of a gather or scatter: the one member that has all of it; -1: divided by shard_rows() */
+    float scale;        /* of attention scores */
+    float epsilon;      /* of a norm */
+    float probability;  /* of dropout */
+    uint8_t axis;       /* enum axis */
+    uint8_t accumulate; /* 0 write, 1 add, 2 (in a body): write for the first micro-batch, add for later ones */
+    uint8_t inverse;    /* rope: turn back */
+    uint8_t decay;      /* adamw: weight decay applies */
 } op_attributes;
 
 typedef struct op {
-    uint8_t kind; /* op_kind */
+    uint8_t kind;  /* op_kind */
     uint8_t phase; /* program.h: which action it belongs to */
     int16_t chunk;
     int32_t microbatch; /* -1: outside the micro-batches */
@@ -68,8 +68,8 @@ typedef struct op {
     bool detached;      /* recorded by hand within the forward pass: differentiation passes it by */
     tensor *in[OP_MAX_IN];
     tensor *out[OP_MAX_OUT];
-    tensor *scratch; /* working memory of the implementation, or NULL */
-    void *prepared;  /* the implementation's own (a oneDNN primitive, a cuBLASLt plan), made before the first step */
+    tensor *scratch;   /* working memory of the implementation, or NULL */
+    void *prepared;    /* the implementation's own (a oneDNN primitive, a cuBLASLt plan), made before the first step */
     const char *label; /* "layer 3/mlp/down" */
     op_attributes at;
 } op;
@@ -82,9 +82,9 @@ typedef struct step_scalars {
     int64_t updates;      /* optimizer updates including this one: steps less those skipped */
     int64_t first_sample; /* of this data-parallel rank in the global order of samples */
     float lr, beta1, beta2, epsilon, weight_decay;
-    float clip;        /* largest allowed gradient norm; 0: none */
-    float loss_scale;  /* of fp16, else 1 */
-    float loss_tokens; /* targets in the global batch that count */
+    float clip;                                     /* largest allowed gradient norm; 0: none */
+    float loss_scale;                               /* of fp16, else 1 */
+    float loss_tokens;                              /* targets in the global batch that count */
     float momentum_correction, variance_correction; /* 1 - beta1^updates, 1 - beta2^updates, computed in fp64 */
 } step_scalars;
 
@@ -93,10 +93,10 @@ enum control { CONTROL_NORM, CONTROL_FACTOR, CONTROL_SKIP, CONTROL_COUNT };
 
 /* What an implementation is given beside its op. */
 typedef struct run_context {
-    char *arena;    /* host or device address of the rank's arena: tensor_at(t, arena) */
-    int threads;    /* OpenMP threads of this rank */
-    void *stream;   /* of a device */
-    void *device;   /* the backend's own */
+    char *arena;  /* host or device address of the rank's arena: tensor_at(t, arena) */
+    int threads;  /* OpenMP threads of this rank */
+    void *stream; /* of a device */
+    void *device; /* the backend's own */
 } run_context;
 
 typedef void (*op_kernel)(const op *o, const run_context *r);
@@ -125,7 +125,7 @@ static inline const op_row *op_row_of(const op *o)
     return &op_rows[o->kind];
 }
 
-int op_inputs(const op *o);  /* operands up to the last one present */
+int op_inputs(const op *o); /* operands up to the last one present */
 int op_outputs(const op *o);
 /* "layer 3/mlp/down: linear" for messages; returns out */
 const char *op_text(char *out, int bytes, const op *o);

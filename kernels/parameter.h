@@ -16,10 +16,10 @@
 typedef enum parameter_init { INIT_NORMAL, INIT_ZERO, INIT_ONE } parameter_init;
 
 typedef struct parameter_piece {
-    const char *name;    /* Hugging Face's */
-    int dims;            /* 1 or 2 of the named tensor */
-    int64_t global[2];   /* its shape */
-    int64_t start[2];    /* the rectangle that this piece is, in its indices */
+    const char *name;  /* Hugging Face's */
+    int dims;          /* 1 or 2 of the named tensor */
+    int64_t global[2]; /* its shape */
+    int64_t start[2];  /* the rectangle that this piece is, in its indices */
     int64_t size[2];
     bool transposed;     /* element (i, j) of the named tensor is (j, i) here (GPT-2's Conv1D) */
     int64_t row, column; /* where the rectangle starts in the rank's part */
@@ -45,11 +45,11 @@ typedef struct parameter {
     int owner; /* the data rank that owns all of it, or -1: rows are divided */
     int64_t own_first, own_rows;
 
-    tensor weight;   /* what the products read: all rows, T */
-    tensor shard;    /* ZeRO 3: the owned rows, T; weight has no storage then */
-    tensor gradient; /* fp32: all rows, or the owned rows where gradients are sharded */
-    tensor own_gradient; /* the owned rows: a view of gradient, or gradient itself */
-    tensor own_weight;   /* the owned rows of weight, or shard */
+    tensor weight;                   /* what the products read: all rows, T */
+    tensor shard;                    /* ZeRO 3: the owned rows, T; weight has no storage then */
+    tensor gradient;                 /* fp32: all rows, or the owned rows where gradients are sharded */
+    tensor own_gradient;             /* the owned rows: a view of gradient, or gradient itself */
+    tensor own_weight;               /* the owned rows of weight, or shard */
     tensor master, moment1, moment2; /* owned rows, fp32; in fp32 master is own_weight */
     bool shard_weight, shard_gradient;
 

@@ -38,7 +38,8 @@ PHILOX_INLINE void philox_block(uint32_t out[4], const uint32_t counter[4], cons
     out[3] = d;
 }
 
-PHILOX_INLINE void philox_draws(uint32_t out[4], uint64_t seed, uint32_t site, uint64_t step, uint64_t sample, uint64_t block)
+PHILOX_INLINE void philox_draws(uint32_t out[4], uint64_t seed, uint32_t site, uint64_t step, uint64_t sample,
+                                uint64_t block)
 {
     const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
     const uint32_t counter[4] = {(uint32_t)block, (uint32_t)sample, (uint32_t)step,

@@ -9,7 +9,7 @@
 #include "memory/pool.h"
 
 typedef enum phase {
-    PHASE_BEGIN,    /* before the micro-batches: parameter gathers */
+    PHASE_BEGIN, /* before the micro-batches: parameter gathers */
     PHASE_FORWARD,
     PHASE_BACKWARD, /* the input's gradients, and the weights' where they are not apart */
     PHASE_WEIGHT,   /* the weights' gradients of a split backward pass */

@@ -49,7 +49,8 @@ tensor *record_head_norm(recorder *r, const char *name, tensor *qkv, tensor *wq,
     return record1(r, OP_head_norm, name, in, 3, 3, at);
 }
 
-tensor *record_rope(recorder *r, const char *name, tensor *qkv, tensor *positions, tensor *table, const op_attributes *at)
+tensor *record_rope(recorder *r, const char *name, tensor *qkv, tensor *positions, tensor *table,
+                    const op_attributes *at)
 {
     tensor *in[] = {qkv, positions, table};
     return record1(r, OP_rope, name, in, 3, 1, at);
@@ -85,11 +86,17 @@ tensor *record_dropout(recorder *r, const char *name, tensor *x, tensor *scalars
 
 /* ---- communication along the tensor axis --------------------------------------------------------------------- */
 
+static op_attributes tensor_axis(const recorder *r)
+{
+    return (op_attributes){
+        .axis = AXIS_TENSOR, .group_size = r->grid.tensor, .group_rank = r->grid.tensor_rank, .owner = -1};
+}
+
 static tensor *collective(recorder *r, op_kind kind, const char *name, tensor *x)
 {
     if (r->grid.tensor == 1)
         return x;
-    op_attributes at = {.axis = AXIS_TENSOR, .group_size = r->grid.tensor, .group_rank = r->grid.tensor_rank, .owner = -1};
+    op_attributes at = tensor_axis(r);
     /* Tokens are divided by shard_rows(): they need not be a multiple of the ranks. */
     at.rows = kind == OP_all_reduce ? 0 : r->tokens;
     return record1(r, kind, name, &x, 1, 1, &at);
@@ -114,7 +121,8 @@ tensor *record_share(recorder *r, const char *name, tensor *x)
 {
     if (r->grid.tensor == 1)
         return x;
-    op *o = recorder_record(r, OP_share, name, &x, 1, 1, NULL, NULL);
+    op_attributes at = tensor_axis(r);
+    op *o = recorder_record(r, OP_share, name, &x, 1, 1, NULL, &at);
     o->out[0]->base = tensor_root(x);
     o->out[0]->offset = x->offset;
     return o->out[0];

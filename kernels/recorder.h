@@ -27,13 +27,13 @@ typedef struct recorder_grid {
 typedef struct recorder {
     pool *pool;
     recorder_grid grid;
-    dtype compute;   /* T */
-    bool training;   /* a backward pass will follow */
-    bool split;      /* weight gradients go to PHASE_WEIGHT */
+    dtype compute; /* T */
+    bool training; /* a backward pass will follow */
+    bool split;    /* weight gradients go to PHASE_WEIGHT */
     recompute recompute;
     const uint8_t *drop; /* RECOMPUTE_CHOSEN: drop[i] of forward op i: make its outputs again */
     int64_t tokens;      /* of a micro-batch, over the whole tensor group */
-    bool gather_each; /* sharded weights are gathered in each body (else at the step's begin) */
+    bool gather_each;    /* sharded weights are gathered in each body (else at the step's begin) */
 
     program body[PHASE_COUNT];
     phase phase;
@@ -86,7 +86,7 @@ void recorder_gradient_done(recorder *r, const tensor *w, bool weight_phase);
 /* ---- one function an op -------------------------------------------------------------------------------------- */
 
 /* The common way: allocates the outputs that `outputs` (a bit mask) asks for, infers them, appends. Outputs given in
- * `given` (NULL where not) are used as they are. Returns the op. */
+ * `given` ([OP_MAX_OUT], NULL where not) are used as they are. Returns the op. */
 op *recorder_record(recorder *r, op_kind kind, const char *name, tensor *const *in, int inputs, unsigned outputs,
                     tensor *const *given, const op_attributes *at);
 
@@ -97,7 +97,8 @@ tensor *record_add_positions(recorder *r, const char *name, tensor *x, tensor *p
 tensor *record_norm(recorder *r, const char *name, tensor **sum, tensor *x, tensor *residual, tensor *w, tensor *b,
                     float epsilon);
 tensor *record_head_norm(recorder *r, const char *name, tensor *qkv, tensor *wq, tensor *wk, const op_attributes *at);
-tensor *record_rope(recorder *r, const char *name, tensor *qkv, tensor *positions, tensor *table, const op_attributes *at);
+tensor *record_rope(recorder *r, const char *name, tensor *qkv, tensor *positions, tensor *table,
+                    const op_attributes *at);
 tensor *record_attention(recorder *r, const char *name, tensor *qkv, tensor *document_start, const op_attributes *at);
 tensor *record_gelu(recorder *r, const char *name, tensor *x);
 tensor *record_swiglu(recorder *r, const char *name, tensor *x);

@@ -12,11 +12,11 @@ tensor *layer_attention(recorder *r, const attention_layer *a, const layer_input
                         .scale = 1.0f / sqrtf((float)a->head_size),
                         .epsilon = in->epsilon};
     tensor *bias = a->qkv_bias ? recorder_weight(r, a->qkv_bias) : NULL;
-    tensor *full = layer_enter(r, x);                                                 /* [tokens, hidden] */
+    tensor *full = layer_enter(r, x);                                                        /* [tokens, hidden] */
     tensor *qkv = record_linear(r, "attention/qkv", full, recorder_weight(r, a->qkv), bias); /* heads over the ranks */
     if (a->q_norm)
-        qkv = record_head_norm(r, "attention/head_norm", qkv, recorder_weight(r, a->q_norm), recorder_weight(r, a->k_norm),
-                               &at);
+        qkv = record_head_norm(r, "attention/head_norm", qkv, recorder_weight(r, a->q_norm),
+                               recorder_weight(r, a->k_norm), &at);
     if (in->rope_table)
         qkv = record_rope(r, "attention/rope", qkv, in->positions, in->rope_table, &at);
     tensor *y; /* [tokens, heads head_size] */

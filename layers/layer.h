@@ -27,11 +27,11 @@ typedef struct norm_layer {
 } norm_layer;
 
 typedef struct attention_layer {
-    parameter *qkv;  /* [(heads + 2 kv_heads) head_size, hidden]: this rank's q heads, k heads, v heads */
+    parameter *qkv; /* [(heads + 2 kv_heads) head_size, hidden]: this rank's q heads, k heads, v heads */
     parameter *qkv_bias, *q_norm, *k_norm; /* or NULL */
-    parameter *out;  /* [hidden, heads head_size] */
-    parameter *out_bias; /* placed partial: the group's first rank has it, the others have NULL */
-    int heads, kv_heads, head_size; /* this rank's */
+    parameter *out;                        /* [hidden, heads head_size] */
+    parameter *out_bias;                   /* placed partial: the group's first rank has it, the others have NULL */
+    int heads, kv_heads, head_size;        /* this rank's */
     int window;
     tensor *k_cache, *v_cache; /* decoding: [samples, positions, kv_heads head_size]; else NULL */
 } attention_layer;
@@ -39,7 +39,7 @@ typedef struct attention_layer {
 typedef struct mlp_layer {
     parameter *up; /* gated: gate | up, [2 ffn, hidden]; else [ffn, hidden] */
     parameter *up_bias;
-    parameter *down; /* [hidden, ffn] */
+    parameter *down;      /* [hidden, ffn] */
     parameter *down_bias; /* as out_bias */
     bool gated;
 } mlp_layer;
@@ -51,14 +51,14 @@ typedef struct block_layer {
 } block_layer;
 
 typedef struct embedding_layer {
-    parameter *table; /* [vocabulary / tensor, hidden], this rank's rows from `first` */
+    parameter *table;     /* [vocabulary / tensor, hidden], this rank's rows from `first` */
     parameter *positions; /* [positions, hidden] or NULL */
     int64_t first;
 } embedding_layer;
 
 typedef struct loss_layer {
     norm_layer norm;
-    parameter *head; /* [vocabulary / tensor, hidden]; the embedding's table where tied */
+    parameter *head;      /* [vocabulary / tensor, hidden]; the embedding's table where tied */
     int64_t first, count; /* this rank's first id, and how many of its rows are ids and not padding */
     tensor *loss;         /* fp32 [1], the sum over tokens */
     int64_t chunk_tokens; /* logits of so many tokens exist at a time */

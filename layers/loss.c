@@ -3,13 +3,13 @@
  * computed where the logits lie, and used at once: full logits exist neither on one rank nor at one time. */
 #include "layers/layer.h"
 
-
 /* stats[ranks x tokens, 3] of one chunk, from every shard of the vocabulary */
 static tensor *gather_stats(recorder *r, tensor *stats)
 {
     if (r->grid.tensor == 1)
         return stats;
-    op_attributes at = {.axis = AXIS_TENSOR, .group_size = r->grid.tensor, .group_rank = r->grid.tensor_rank, .owner = -1};
+    op_attributes at = {
+        .axis = AXIS_TENSOR, .group_size = r->grid.tensor, .group_rank = r->grid.tensor_rank, .owner = -1};
     at.rows = stats->shape[0] * r->grid.tensor;
     tensor *all = recorder_record(r, OP_all_gather, "loss/gather stats", &stats, 1, 1, NULL, &at)->out[0];
     all->place = place_replicate(); /* what is read of it has no cotangent */
@@ -18,8 +18,8 @@ static tensor *gather_stats(recorder *r, tensor *stats)
 
 typedef struct chunk {
     int index;
-    tensor *x;       /* [tokens of the chunk, hidden] */
-    tensor *dx;      /* the same rows of its cotangent; NULL without training */
+    tensor *x;  /* [tokens of the chunk, hidden] */
+    tensor *dx; /* the same rows of its cotangent; NULL without training */
     tensor *targets;
 } chunk;
 
@@ -69,7 +69,8 @@ void layer_loss(recorder *r, stream *s, const loss_layer *l, const layer_inputs 
     recorder_gradient_done(r, head, true);
     /* What entering the head did to the tokens is undone to their cotangent here, too. */
     if (r->grid.tensor > 1)
-        dx = r->grid.sequence ? record_reduce_scatter(r, "loss/scatter dx", dx) : record_all_reduce(r, "loss/reduce dx", dx);
+        dx = r->grid.sequence ? record_reduce_scatter(r, "loss/scatter dx", dx)
+                              : record_all_reduce(r, "loss/reduce dx", dx);
     for (int i = from; i < r->body[PHASE_FORWARD].count; i++)
         r->body[PHASE_FORWARD].ops[i]->detached = true;
     r->turned = y;

@@ -3,7 +3,7 @@
 tensor *layer_mlp(recorder *r, const mlp_layer *m, tensor *x)
 {
     tensor *bias = m->up_bias ? recorder_weight(r, m->up_bias) : NULL;
-    tensor *full = layer_enter(r, x);                                            /* [tokens, hidden] */
+    tensor *full = layer_enter(r, x);                                              /* [tokens, hidden] */
     tensor *h = record_linear(r, "mlp/up", full, recorder_weight(r, m->up), bias); /* columns over the ranks */
     tensor *a = m->gated ? record_swiglu(r, "mlp/swiglu", h) : record_gelu(r, "mlp/gelu", h); /* [tokens, ffn / tp] */
     tensor *down_bias = m->down_bias ? recorder_weight(r, m->down_bias) : NULL; /* on the group's first rank only */

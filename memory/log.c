@@ -43,7 +43,8 @@ void log_set_last_words(void (*last_words)(void *), void *context)
 }
 
 /* One write per line, so that lines of several ranks do not mix. */
-__attribute__((format(printf, 3, 0))) static void say(FILE *stream, const char *kind, const char *format, va_list arguments)
+__attribute__((format(printf, 3, 0))) static void say(FILE *stream, const char *kind, const char *format,
+                                                      va_list arguments)
 {
     char line[4096];
     int used = 0;

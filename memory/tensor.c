@@ -26,7 +26,7 @@ int64_t tensor_bytes(const tensor *t)
 
 void tensor_describe(tensor *out, const char *name, tensor_class class, dtype type, int dims, const int64_t *shape)
 {
-    *out = (tensor){.name = name, .dims = (uint8_t)dims, .type = (uint8_t)type, .class = (uint8_t)class};
+    *out = (tensor){.name = name, .dims = (uint8_t)dims, .type = (uint8_t)type, .class = (uint8_t) class};
     out->address = -1;
     out->id = -1;
     out->first = out->last = -1;
@@ -45,7 +45,8 @@ const char *tensor_text(char *out, int bytes, const tensor *t)
     for (int i = 0; i < t->dims && used < bytes; i++)
         used += snprintf(out + used, (size_t)(bytes - used), "%s%lld", i ? ", " : "", (long long)t->shape[i]);
     if (used < bytes)
-        used += snprintf(out + used, (size_t)(bytes - used), "] %s%s", dtype_name((dtype)t->type), kinds[t->place.kind]);
+        used +=
+            snprintf(out + used, (size_t)(bytes - used), "] %s%s", dtype_name((dtype)t->type), kinds[t->place.kind]);
     if (t->place.kind == PLACE_SHARD && used < bytes)
         snprintf(out + used, (size_t)(bytes - used), "(%d)", t->place.dim);
     return out;
@@ -53,7 +54,8 @@ const char *tensor_text(char *out, int bytes, const tensor *t)
 
 const char *tensor_class_name(tensor_class class)
 {
-    static const char *names[CLASS_COUNT] = {"input", "weight", "gradient", "optimizer", "kept", "temporary", "scratch"};
+    static const char *names[CLASS_COUNT] = {"input", "weight",    "gradient", "optimizer",
+                                             "kept",  "temporary", "scratch"};
     return names[class];
 }
 

@@ -30,9 +30,9 @@ typedef enum tensor_class {
 /* What the tensor group's copies of one tensor are to each other. */
 typedef enum placement_kind {
     PLACE_REPLICATE, /* every rank holds the value, and every rank's cotangent of it is the whole cotangent */
-    PLACE_SHARED,    /* every rank holds the value for its own shard's use: the ranks' cotangents sum to the cotangent */
-    PLACE_SHARD,     /* each rank holds its part along `dim`; so of the cotangent */
-    PLACE_PARTIAL,   /* the ranks' values sum to the value; the cotangent is replicated */
+    PLACE_SHARED,  /* every rank holds the value for its own shard's use: the ranks' cotangents sum to the cotangent */
+    PLACE_SHARD,   /* each rank holds its part along `dim`; so of the cotangent */
+    PLACE_PARTIAL, /* the ranks' values sum to the value; the cotangent is replicated */
 } placement_kind;
 
 typedef struct placement {
@@ -46,10 +46,10 @@ typedef struct tensor {
     struct op *producer;         /* the op that writes it, while recording; NULL for persistent tensors */
     struct parameter *parameter; /* the parameter whose weight it is, or NULL */
     int64_t shape[TENSOR_DIMS];
-    int64_t pitch;   /* elements from one index of dimension 0 to the next; shape[1]*shape[2] when contiguous */
-    int64_t offset;  /* of a view: bytes from its base's start */
-    int64_t address; /* bytes from the arena's start, views included; -1 before planning */
-    int32_t id;      /* index in its program's table; persistent tensors: -1 */
+    int64_t pitch;       /* elements from one index of dimension 0 to the next; shape[1]*shape[2] when contiguous */
+    int64_t offset;      /* of a view: bytes from its base's start */
+    int64_t address;     /* bytes from the arena's start, views included; -1 before planning */
+    int32_t id;          /* index in its program's table; persistent tensors: -1 */
     int32_t first, last; /* of a planned program: the ops between which it is alive */
     uint8_t dims;
     uint8_t type;  /* dtype */

@@ -62,8 +62,12 @@ static void piece(builder *b, parameter *p, names_slot slot, int64_t global_rows
     parameter_piece *q = &p->pieces[p->piece_count++];
     q->name = slot_name(b, slot);
     if (p->vector) { /* a piece's place counts elements */
-        *q = (parameter_piece){.name = q->name, .dims = 1, .global = {global_columns}, .start = {start_column},
-                               .size = {columns}, .column = row};
+        *q = (parameter_piece){.name = q->name,
+                               .dims = 1,
+                               .global = {global_columns},
+                               .start = {start_column},
+                               .size = {columns},
+                               .column = row};
         return;
     }
     bool linear = slot != SLOT_EMBEDDING && slot != SLOT_POSITIONS && slot != SLOT_HEAD;
@@ -139,7 +143,8 @@ static attention_layer build_attention(builder *b)
 {
     const model_shape *s = &b->d->shape;
     head_split h = split_heads(b);
-    attention_layer a = {.heads = h.heads, .kv_heads = h.kv_heads, .head_size = s->head_size, .window = (int)s->sliding_window};
+    attention_layer a = {
+        .heads = h.heads, .kv_heads = h.kv_heads, .head_size = s->head_size, .window = (int)s->sliding_window};
     int64_t d = s->head_size, rows = (h.heads + 2 * h.kv_heads) * d;
     a.qkv = add(b, "attention/qkv", rows, b->hidden, false, place_shard(0));
     qkv_pieces(b, a.qkv, h, false);
@@ -246,8 +251,8 @@ status decoder_check(const model_shape *s, int ranks)
 {
     if (s->heads % ranks)
         return status_fail(STATUS_USAGE,
-                           "parallel.tensor = %d does not divide model.heads = %d: choose a divisor of the heads", ranks,
-                           s->heads);
+                           "parallel.tensor = %d does not divide model.heads = %d: choose a divisor of the heads",
+                           ranks, s->heads);
     if (s->kv_heads % ranks && ranks % s->kv_heads)
         return status_fail(STATUS_USAGE,
                            "parallel.tensor = %d and model.kv_heads = %d: one must be a multiple of the other", ranks,

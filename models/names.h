@@ -39,7 +39,23 @@ typedef enum names_slot {
 
 /* NULL where the architecture has no such parameter. */
 const char *names_format(shape_architecture architecture, names_slot slot);
+/* Hugging Face's own prefix of everything but the head: "transformer.", "model.". Files of the bare model lack it. */
+const char *names_prefix(shape_architecture architecture);
 /* Are the architecture's linear weights stored [in, out] (GPT-2's Conv1D) and not [out, in]? */
 bool names_transposed(shape_architecture architecture);
+
+/* One parameter of a model as its files have it. */
+typedef struct names_tensor {
+    char *name;
+    names_slot slot;
+    int layer; /* -1: of no layer */
+    int dims;
+    int64_t shape[2]; /* in the file's order: transposed where names_transposed says so */
+} names_tensor;
+
+/* Every parameter that the files of a model of this shape hold, in the model's order; a tied head is none. The list is
+ * the caller's until names_free. */
+names_tensor *names_list(int *count, const model_shape *shape);
+void names_free(names_tensor *list, int count);
 
 #endif

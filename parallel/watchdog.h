@@ -31,7 +31,7 @@ void watchdog_close(watchdog *w);
 void watchdog_at(watchdog *w, const watchdog_position *position);
 
 /* Around long work that is no step (loading, writing a checkpoint): until the same number of resumes, lack of progress is
- * excused on every rank, since the others may be waiting for this one. A rank that stops answering is not excused. */
+ * excused on every rank, since the others may be waiting for this one. NULL is accepted. A rank that stops answering is not excused. */
 void watchdog_suspend(watchdog *w);
 void watchdog_resume(watchdog *w);
 

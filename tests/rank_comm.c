@@ -209,7 +209,7 @@ static void mutate(const bench *b, const job *j)
     if (strcmp(b->mutant, "order") == 0 && reduces)
         for (int64_t i = 0; i < count; i++)
             put_sum(j->receive + i * width, j, offset + i, true);
-    if (strcmp(b->mutant, "swap") == 0 && j->kind == COMM_ALL_GATHER && !j->uneven) {
+    if (strcmp(b->mutant, "swap") == 0 && j->kind == COMM_ALL_GATHER && !j->uneven && n > 1) {
         int64_t half = count / n * width;
         for (int64_t i = 0; i < half; i++) {
             char first = j->receive[i];

@@ -102,8 +102,9 @@ static void a_foreign_launcher_is_refused(void **state)
 {
     (void)state;
     char *program = launch_beside("rank_comm");
-    launch_result r =
-        launch_run(60, "PMI_SIZE=4 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 exec %s", program);
+    launch_result r = launch_run(
+        60, "ASAN_OPTIONS=detect_leaks=0 PMI_SIZE=4 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 exec %s",
+        program);
     assert_int_equal(r.status, 2);
     assert_non_null(strstr(r.err, "the launcher started 4 processes, but MPI sees 1"));
     launch_free(&r);

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "engine/files/atomic.h"
+#include "engine/files/crc32c.h"
 #include "engine/files/safetensors.h"
 #include "memory/log.h"
 #include "tests/workfolder.h"
@@ -151,10 +152,10 @@ static void no_damage_reads_outside(void **state)
         safetensors *s;
         file[i / 8] ^= (uint8_t)(1 << i % 8);
         if (safetensors_parse(&s, file, bytes, "flipped") == STATUS_OK) {
-            volatile uint8_t sum = 0;
-            for (int k = 0; k < safetensors_count(s); k++)
-                for (int64_t b = 0; b < safetensors_at(s, k)->bytes; b++)
-                    sum ^= ((const uint8_t *)safetensors_data(s, safetensors_at(s, k)))[b];
+            for (int k = 0; k < safetensors_count(s); k++) {
+                const safetensors_tensor *t = safetensors_at(s, k);
+                (void)crc32c(0, safetensors_data(s, t), t->bytes); /* reads them all: ASan watches */
+            }
             safetensors_close(s);
         } else {
             workfolder_message_has("flipped: ");

@@ -1,7 +1,4 @@
-#include "tools/detokenize.h"
-
 #include <errno.h>
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,62 +7,13 @@
 #include "engine/text/buffer.h"
 #include "engine/text/tokenizer.h"
 #include "memory/log.h"
-#include "tools/arguments.h"
-
-static const char help[] =
-    "usage: phalanx detokenize --tokenizer bytes|FILE < IDS\n"
-    "       phalanx detokenize --data PREFIX [--documents FIRST:END] [--tokenizer bytes|FILE]\n"
-    "\n"
-    "Turns token ids into text on standard output: each line of whole numbers on standard input into one text and a\n"
-    "line end; or the documents of a data set, with a line end behind each.\n"
-    "\n"
-    "  --tokenizer bytes|FILE  as for tokenize (default with --data: the copy beside the data set)\n"
-    "  --data PREFIX           the data set PREFIX.bin, PREFIX.idx\n"
-    "  --documents FIRST:END   only these, counted from 0; END is not among them (default: all)\n"
-    "  --skip-special          leave out special tokens such as the end of a document\n"
-    "  --help                  this text\n"
-    "\n"
-    "Exit status: 0 done, 1 failed, 2 wrong usage.\n";
+#include "tools/options.h"
+#include "tools/tools.h"
 
 typedef struct options {
     const char *tokenizer, *data, *range;
     bool skip_special;
 } options;
-
-enum { TOKENIZER = 256, DATA, DOCUMENTS, SKIP, HELP };
-
-static const struct option long_options[] = {
-    {"tokenizer", required_argument, NULL, TOKENIZER},
-    {"data", required_argument, NULL, DATA},
-    {"documents", required_argument, NULL, DOCUMENTS},
-    {"skip-special", no_argument, NULL, SKIP},
-    {"help", no_argument, NULL, HELP},
-    {0},
-};
-
-static status parse(options *o, bool *asked, int argc, char **argv)
-{
-    optind = 0;
-    for (int option; (option = getopt_long(argc, argv, ":", long_options, NULL)) != -1;) {
-        *asked = option == HELP;
-        if (*asked)
-            return STATUS_OK;
-        if (option == '?' || option == ':')
-            return arguments_unknown(argv, optind, option);
-        if (option == TOKENIZER)
-            o->tokenizer = optarg;
-        if (option == DATA)
-            o->data = optarg;
-        if (option == DOCUMENTS)
-            o->range = optarg;
-        o->skip_special |= option == SKIP;
-    }
-    if (optind < argc)
-        return status_fail(STATUS_USAGE, "unexpected %s (--help explains)", argv[optind]);
-    if (!o->tokenizer && !o->data)
-        return status_fail(STATUS_USAGE, "--tokenizer bytes|FILE is missing (--help explains)");
-    return o->range && !o->data ? status_fail(STATUS_USAGE, "--documents goes with --data") : STATUS_OK;
-}
 
 static status put(const buffer *text)
 {
@@ -121,23 +69,20 @@ static status detokenize_lines(const options *o, const tokenizer *t)
 
 static status parse_range(int64_t *first, int64_t *end, const char *range, int64_t documents)
 {
+    long long from, to;
+    int used = 0;
     *first = 0;
     *end = documents;
     if (!range)
         return STATUS_OK;
-    char *copy = must_strdup(range), *colon = strchr(copy, ':');
-    status s = STATUS_OK;
-    if (!colon)
-        s = status_fail(STATUS_USAGE, "--documents %s: wanted is FIRST:END", range);
-    else {
-        *colon = 0;
-        if (*copy)
-            s = arguments_whole(first, "--documents", copy, 0, documents);
-        if (s == STATUS_OK && colon[1])
-            s = arguments_whole(end, "--documents", colon + 1, *first, documents);
-    }
-    free(copy);
-    return s;
+    if (sscanf(range, "%lld:%lld%n", &from, &to, &used) != 2 || range[used])
+        return status_fail(STATUS_USAGE, "--documents %s: expected FIRST:END", range);
+    if (from < 0 || to < from || to > documents)
+        return status_fail(STATUS_USAGE, "--documents %s: the data set has the documents 0:%lld", range,
+                           (long long)documents);
+    *first = from;
+    *end = to;
+    return STATUS_OK;
 }
 
 static status detokenize_data(const options *o, const tokenizer *t)
@@ -179,11 +124,28 @@ static status run(const options *o)
 int detokenize_main(int argc, char **argv)
 {
     options o = {0};
-    bool asked = false;
-    status s = parse(&o, &asked, argc, argv);
-    if (asked)
-        fputs(help, stdout);
-    else if (s == STATUS_OK)
+    const options_row rows[] = {
+        {"--tokenizer", OPTIONS_TEXT, "bytes|FILE", "as for tokenize (with --data: the copy beside the data set)",
+         &o.tokenizer, 0, 0, NULL},
+        {"--data", OPTIONS_TEXT, "PREFIX", "decode this data set instead of standard input", &o.data, 0, 0, NULL},
+        {"--documents", OPTIONS_TEXT, "FIRST:END", "only these, from 0; END is not among them (all)", &o.range, 0, 0,
+         NULL},
+        {"--skip-special", OPTIONS_FLAG, NULL, "leave out special tokens such as the end of a document",
+         &o.skip_special, 0, 0, NULL},
+    };
+    const options_command command = {.name = "detokenize",
+                                     .operands = "",
+                                     .summary = "Turns token ids into text: each line of whole numbers on standard "
+                                                "input, or the documents of a data\nset, each with a line end behind.",
+                                     .row = rows,
+                                     .rows = sizeof rows / sizeof *rows};
+    int operands, parsed = options_parse(&command, &operands, argc, argv);
+    if (parsed != OPTIONS_GO_ON)
+        return parsed;
+    status s = o.tokenizer || o.data ? STATUS_OK : status_fail(STATUS_USAGE, "--tokenizer or --data is missing");
+    if (s == STATUS_OK && o.range && !o.data)
+        s = status_fail(STATUS_USAGE, "--documents goes with --data");
+    if (s == STATUS_OK)
         s = run(&o);
     if (s != STATUS_OK)
         log_error("detokenize: %s", status_message());

@@ -1,6 +1,4 @@
-#include "tools/tokenize.h"
-
-#include <getopt.h>
+#include <ctype.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,39 +15,14 @@
 #include "engine/text/sentences.h"
 #include "engine/text/tokenizer.h"
 #include "memory/log.h"
-#include "tools/arguments.h"
-
-static const char help[] =
-    "usage: phalanx tokenize --output PREFIX --tokenizer bytes|FILE [options] INPUT...|-\n"
-    "\n"
-    "Turns text into a data set, PREFIX.bin and PREFIX.idx (Megatron's format), and leaves a copy of the tokenizer\n"
-    "beside it. Inputs are text files, or JSON-lines, plain or packed with gzip or zstd; - is standard input.\n"
-    "\n"
-    "  --output PREFIX         where to write; an older data set of that name is replaced at the end\n"
-    "  --tokenizer bytes|FILE  the 256 bytes; a SentencePiece .model; a Hugging Face tokenizer.json (byte-level BPE);\n"
-    "                          a folder that holds one\n"
-    "  --train-vocab N         first train a SentencePiece model with N tokens on the inputs; it is written to FILE\n"
-    "  --train-type TYPE       unigram (default) or bpe\n"
-    "  --format FORMAT         text, jsonl, or auto (default): jsonl if --field is given or the file's name ends in\n"
-    "                          .jsonl, .ndjson or .json (before .gz, .zst), else text\n"
-    "  --field NAME            the field of a JSON line that holds the text (default text)\n"
-    "  --separator TEXT        text files: what stands between documents, as in '\\n', '\\n\\n', '\\f' or\n"
-    "                          '<|endoftext|>' (default: a file is one document)\n"
-    "  --append-eod yes|no     put the end-of-document token behind each document (default yes)\n"
-    "  --special-tokens WHAT   names of special tokens within the text: ids (default: each becomes its id, as\n"
-    "                          Hugging Face does) or text (they are text like any other)\n"
-    "  --threads N             threads that encode (default: the processors at hand); the result is the same\n"
-    "  --quiet                 no progress\n"
-    "  --help                  this text\n"
-    "\n"
-    "Exit status: 0 done, 1 failed, 2 wrong usage.\n";
+#include "tools/options.h"
+#include "tools/tools.h"
 
 typedef struct options {
-    const char *output, *tokenizer;
+    const char *output, *tokenizer, *separator;
     int64_t train_vocab, threads;
     int train_type, format, append_eod, special_text;
     bool quiet;
-    char *separator;
     documents_settings documents;
     char *const *inputs;
     int count;
@@ -60,93 +33,59 @@ static const char *const formats[] = {"auto", "text", "jsonl", NULL};
 static const char *const no_yes[] = {"no", "yes", NULL};
 static const char *const specials[] = {"ids", "text", NULL};
 
-enum {
-    OUTPUT = 256,
-    TOKENIZER,
-    TRAIN_VOCAB,
-    TRAIN_TYPE,
-    FORMAT,
-    FIELD,
-    SEPARATOR,
-    APPEND,
-    SPECIAL,
-    THREADS,
-    QUIET,
-    HELP
-};
-
-static const struct option long_options[] = {
-    {"output", required_argument, NULL, OUTPUT},
-    {"tokenizer", required_argument, NULL, TOKENIZER},
-    {"train-vocab", required_argument, NULL, TRAIN_VOCAB},
-    {"train-type", required_argument, NULL, TRAIN_TYPE},
-    {"format", required_argument, NULL, FORMAT},
-    {"field", required_argument, NULL, FIELD},
-    {"separator", required_argument, NULL, SEPARATOR},
-    {"append-eod", required_argument, NULL, APPEND},
-    {"special-tokens", required_argument, NULL, SPECIAL},
-    {"threads", required_argument, NULL, THREADS},
-    {"quiet", no_argument, NULL, QUIET},
-    {"help", no_argument, NULL, HELP},
-    {0},
-};
-
-static status parse_one(options *o, int option)
+static void more_help(FILE *out)
 {
-    switch (option) {
-    case OUTPUT:
-        o->output = optarg;
-        return STATUS_OK;
-    case TOKENIZER:
-        o->tokenizer = optarg;
-        return STATUS_OK;
-    case TRAIN_VOCAB:
-        return arguments_whole(&o->train_vocab, "--train-vocab", optarg, 300, 1 << 20);
-    case TRAIN_TYPE:
-        return arguments_choice(&o->train_type, "--train-type", optarg, types);
-    case FORMAT:
-        return arguments_choice(&o->format, "--format", optarg, formats);
-    case FIELD:
-        o->documents.field = optarg;
-        return STATUS_OK;
-    case SEPARATOR:
-        free(o->separator);
-        o->separator = NULL;
-        return arguments_text(&o->separator, &o->documents.separator_length, "--separator", optarg);
-    case APPEND:
-        return arguments_choice(&o->append_eod, "--append-eod", optarg, no_yes);
-    case SPECIAL:
-        return arguments_choice(&o->special_text, "--special-tokens", optarg, specials);
-    case THREADS:
-        return arguments_whole(&o->threads, "--threads", optarg, 1, 1024);
-    default:
-        o->quiet = true;
-        return STATUS_OK;
-    }
+    fputs(
+        "Inputs may be packed with gzip or zstd. --format auto takes a file as JSON-lines if --field is given or its\n"
+        "name ends in .jsonl, .ndjson or .json (before .gz or .zst), else as text. Without --separator a text file is\n"
+        "one document; TEXT may have \\n \\t \\f \\r \\0 \\xHH, as in '\\n\\n' or '<|endoftext|>'. Documents without "
+        "text are\n"
+        "passed over. A tokenizer FILE is a SentencePiece .model, a Hugging Face tokenizer.json of byte-level BPE, or "
+        "a\n"
+        "folder that holds one; a copy of it is left beside the data set. The result is the same for any --threads.\n",
+        out);
 }
 
-/* *asked: help was wanted, and nothing else is to be done. */
-static status parse(options *o, bool *asked, int argc, char **argv)
+/* The bytes that the text of --separator stands for; the caller's. */
+static status unescape(char **out, int64_t *length, const char *text)
 {
-    optind = 0;
-    for (int option; (option = getopt_long(argc, argv, ":", long_options, NULL)) != -1;) {
-        *asked = option == HELP;
-        if (*asked)
-            return STATUS_OK;
-        if (option == '?' || option == ':')
-            return arguments_unknown(argv, optind, option);
-        TRY(parse_one(o, option));
+    static const char letters[] = "nrtf0\\", bytes[] = "\n\r\t\f\0\\";
+    char *made = must_alloc(strlen(text) + 1);
+    int64_t used = 0;
+    for (const char *at = text; *at; at++) {
+        if (*at != '\\') {
+            made[used++] = *at;
+            continue;
+        }
+        at++;
+        const char *letter = *at ? strchr(letters, *at) : NULL;
+        if (letter) {
+            made[used++] = bytes[letter - letters];
+        } else if (*at == 'x' && isxdigit((unsigned char)at[1]) && isxdigit((unsigned char)at[2])) {
+            made[used++] = (char)strtol((char[]){at[1], at[2], 0}, NULL, 16);
+            at += 2;
+        } else {
+            free(made);
+            return status_fail(STATUS_USAGE, "--separator %s: a backslash is followed by n, r, t, f, 0, xHH or another",
+                               text);
+        }
     }
-    o->inputs = argv + optind;
-    o->count = argc - optind;
-    if (!o->output || !o->tokenizer || o->count == 0)
-        return status_fail(STATUS_USAGE, "%s is missing (--help explains)",
-                           !o->output      ? "--output PREFIX"
-                           : !o->tokenizer ? "--tokenizer bytes|FILE"
-                                           : "the input");
+    *out = made;
+    *length = used;
+    return used ? STATUS_OK : status_fail(STATUS_USAGE, "--separator: the text is empty");
+}
+
+/* What the table of options cannot check. */
+static status check(options *o, char **separator)
+{
     static const documents_format by_choice[] = {DOCUMENTS_BY_NAME, DOCUMENTS_TEXT, DOCUMENTS_JSON_LINES};
+    if (!o->output || !o->tokenizer)
+        return status_fail(STATUS_USAGE, "%s is missing; `phalanx tokenize --help` explains",
+                           o->output ? "--tokenizer" : "--output");
     o->documents.format = o->format == 0 && o->documents.field ? DOCUMENTS_JSON_LINES : by_choice[o->format];
-    o->documents.separator = o->separator;
+    if (o->separator)
+        TRY(unescape(separator, &o->documents.separator_length, o->separator));
+    o->documents.separator = *separator;
     if (o->train_vocab && strcmp(o->tokenizer, "bytes") == 0)
         return status_fail(STATUS_USAGE, "--train-vocab: the byte tokenizer is not trained; name a FILE to write");
     for (int i = 0; i < o->count; i++)
@@ -277,17 +216,46 @@ static status run(options *o)
 
 int tokenize_main(int argc, char **argv)
 {
-    options o = {.append_eod = 1};
     cpu_set_t processors;
+    options o = {.append_eod = 1};
     o.threads = sched_getaffinity(0, sizeof processors, &processors) == 0 ? CPU_COUNT(&processors) : 1;
-    bool asked = false;
-    status s = parse(&o, &asked, argc, argv);
-    if (asked)
-        fputs(help, stdout);
-    else if (s == STATUS_OK)
+    const options_row rows[] = {
+        {"--output", OPTIONS_TEXT, "PREFIX", "write PREFIX.bin and PREFIX.idx", &o.output, 0, 0, NULL},
+        {"--tokenizer", OPTIONS_TEXT, "bytes|FILE", "the 256 bytes, or what FILE holds", &o.tokenizer, 0, 0, NULL},
+        {"--train-vocab", OPTIONS_INTEGER, "N", "first train a SentencePiece model of N tokens, written to FILE",
+         &o.train_vocab, 300, 1 << 20, NULL},
+        {"--train-type", OPTIONS_CHOICE, NULL, "what kind of model (unigram)", &o.train_type, 0, 0, types},
+        {"--format", OPTIONS_CHOICE, NULL, "what the inputs are (auto)", &o.format, 0, 0, formats},
+        {"--field", OPTIONS_TEXT, "NAME", "field of a JSON line that holds the text (text)", &o.documents.field, 0, 0,
+         NULL},
+        {"--separator", OPTIONS_TEXT, "TEXT", "what stands between the documents of a text file", &o.separator, 0, 0,
+         NULL},
+        {"--append-eod", OPTIONS_CHOICE, NULL, "end each document with the tokenizer's end (yes)", &o.append_eod, 0, 0,
+         no_yes},
+        {"--special-tokens", OPTIONS_CHOICE, NULL, "names of special tokens within the text become (ids)",
+         &o.special_text, 0, 0, specials},
+        {"--threads", OPTIONS_INTEGER, "N", "threads that encode (the processors at hand)", &o.threads, 1, 1024, NULL},
+        {"--quiet", OPTIONS_FLAG, NULL, "say nothing but what fails", &o.quiet, 0, 0, NULL},
+    };
+    const options_command command = {.name = "tokenize",
+                                     .operands = "INPUT...|-",
+                                     .summary = "Turns text or JSON-lines into a data set of token ids (Megatron's "
+                                                ".bin/.idx); - is standard input.",
+                                     .least = 1,
+                                     .most = -1,
+                                     .row = rows,
+                                     .rows = sizeof rows / sizeof *rows,
+                                     .more_help = more_help};
+    int parsed = options_parse(&command, &o.count, argc, argv);
+    if (parsed != OPTIONS_GO_ON)
+        return parsed;
+    o.inputs = argv + 1;
+    char *separator = NULL;
+    status s = check(&o, &separator);
+    if (s == STATUS_OK)
         s = run(&o);
     if (s != STATUS_OK)
         log_error("tokenize: %s", status_message());
-    free(o.separator);
+    free(separator);
     return (int)s;
 }

@@ -4,6 +4,7 @@
 
 #include "engine/config.h"
 #include "engine/train.h"
+#include "engine/weights.h"
 #include "memory/log.h"
 #include "parallel/comm.h"
 #include "tools/options.h"
@@ -12,8 +13,9 @@
 static const options_command command = {
     .name = "train",
     .operands = "CONFIG.yaml [key=value ...]",
-    .summary = "Trains a model as CONFIG.yaml says; key=value overrides the file (`optimizer.lr=1e-4`, `data.train=[a,b]`).\n"
-               "On several ranks: mpirun -np N phalanx train ..., or srun. A run resumes from its latest checkpoint.",
+    .summary =
+        "Trains a model as CONFIG.yaml says; key=value overrides the file (`optimizer.lr=1e-4`, `data.train=[a,b]`).\n"
+        "On several ranks: mpirun -np N phalanx train ..., or srun. A run resumes from its latest checkpoint.",
     .least = 1,
     .most = -1,
     .more_help = config_help,
@@ -37,12 +39,14 @@ int train_main(int argc, char **argv)
     log_set_rank(comm_rank(world), comm_ranks(world));
     s = comm_all_status(comm_world(world), config_load(&c, argv[1], operands - 1, argv + 2));
     if (s == STATUS_OK) {
-        s = train_run(&c, world, began);
+        s = comm_all_status(comm_world(world), weights_configure(&c));
+        if (s == STATUS_OK)
+            s = train_run(&c, world, began);
         config_free(&c);
     }
-    /* One rank says what all know: every status was agreed on. */
+    /* One rank says what all know: every status was agreed on, and names the rank it came from. */
     if (s != STATUS_OK && comm_rank(world) == 0)
-        log_error("%s", status_message());
+        fprintf(stderr, "phalanx: %s\n", status_message());
     comm_close(world);
     return (int)s;
 }

@@ -82,8 +82,8 @@ static status flush(atomic_file *f)
 status atomic_write(atomic_file *f, const void *data, int64_t bytes)
 {
     if (f->used + bytes > BUFFER_BYTES)
-        TRY(flush(f));
-    if (bytes > BUFFER_BYTES)
+        TRY(flush(f)); /* what is large goes past the buffer */
+    if (bytes >= BUFFER_BYTES)
         return put(f, data, bytes);
     if (bytes > 0)
         memcpy(f->buffer + f->used, data, (size_t)bytes);

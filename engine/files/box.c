@@ -4,7 +4,9 @@
 
 #include "memory/log.h"
 
-#define BLOCK 512 /* elements converted at once where a layout is not contiguous: 8 KiB of stack */
+/* Planes whose two layouts disagree about the fast dimension are copied in tiles of TILE x TILE elements, so that each
+ * cache line is used whole while it is there. */
+#define TILE 32
 
 int64_t box_volume(int dims, const int64_t *size)
 {
@@ -63,6 +65,14 @@ static void copy_strided(char *to, int64_t to_stride, const char *from, int64_t 
             memcpy(to + bytes * i * to_stride, from + bytes * i * from_stride, (size_t)bytes);
 }
 
+/* The same for a plane of rows and columns. */
+static void copy_plane(char *to, int64_t to_row, int64_t to_column, const char *from, int64_t from_row,
+                       int64_t from_column, int64_t rows, int64_t columns, int bytes)
+{
+    for (int64_t r = 0; r < rows; r++)
+        copy_strided(to + r * to_row * bytes, to_column, from + r * from_row * bytes, from_column, columns, bytes);
+}
+
 /* The offset, in elements, of row `row` of a box: its index in the dimensions but the last, counted row-major. */
 static int64_t row_offset(int64_t row, int dims, const int64_t *size, const int64_t *stride)
 {
@@ -74,50 +84,92 @@ static int64_t row_offset(int64_t row, int dims, const int64_t *size, const int6
     return offset;
 }
 
+static int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Whole rows, dense in `out`. */
+static void gather_rows(char *out, const char *from, int64_t from_row, int64_t from_column, int64_t rows,
+                        int64_t columns, int bytes)
+{
+    int64_t tile = from_column == 1 ? columns : TILE; /* contiguous rows need no tiles */
+    for (int64_t r = 0; r < rows; r += TILE)
+        for (int64_t c = 0; c < columns; c += tile)
+            copy_plane(out + (r * columns + c) * bytes, columns, 1, from + (r * from_row + c * from_column) * bytes,
+                       from_row, from_column, smaller(rows - r, TILE), smaller(columns - c, tile), bytes);
+}
+
 void box_gather(void *out, const void *from, const int64_t *from_stride, int dims, const int64_t *size,
                 int element_bytes, int64_t first, int64_t count)
 {
-    int64_t length = dims ? size[dims - 1] : 1, stride = dims ? from_stride[dims - 1] : 1;
+    int64_t columns = dims ? size[dims - 1] : 1, column_stride = dims ? from_stride[dims - 1] : 1;
+    int64_t rows = dims > 1 ? size[dims - 2] : 1, row_stride = dims > 1 ? from_stride[dims - 2] : 0;
     for (int64_t done = 0, now; done < count; done += now) {
-        int64_t row = (first + done) / length, column = (first + done) % length;
-        now = length - column < count - done ? length - column : count - done;
-        int64_t offset = row_offset(row, dims, size, from_stride) + column * stride;
-        copy_strided((char *)out + done * element_bytes, 1, (const char *)from + offset * element_bytes, stride, now,
-                     element_bytes);
+        int64_t row = (first + done) / columns, column = (first + done) % columns, left = count - done;
+        char *to = (char *)out + done * element_bytes;
+        const char *begin =
+            (const char *)from + (row_offset(row, dims, size, from_stride) + column * column_stride) * element_bytes;
+        if (column > 0 || left < columns) { /* a part of a row, at either end */
+            now = smaller(columns - column, left);
+            copy_strided(to, 1, begin, column_stride, now, element_bytes);
+        } else {
+            int64_t whole = smaller(left / columns, rows - row % rows);
+            now = whole * columns;
+            gather_rows(to, begin, row_stride, column_stride, whole, columns, element_bytes);
+        }
     }
 }
 
-static void convert_row(char *to, dtype to_type, int64_t to_stride, const char *from, dtype from_type,
-                        int64_t from_stride, int64_t count)
+/* One row or plane in memory: first element, strides. */
+typedef struct plane {
+    char *data;
+    dtype type;
+    int64_t row, column;
+} plane;
+
+static void convert_tile(const plane *to, const plane *from, int64_t r, int64_t c, int64_t rows, int64_t columns)
 {
-    int to_bytes = dtype_bytes(to_type), from_bytes = dtype_bytes(from_type);
-    if (to_stride == 1 && from_stride == 1) {
-        dtype_convert(to, to_type, from, from_type, count);
-        return;
-    }
-    char wide[BLOCK * 8], narrow[BLOCK * 8];
-    for (int64_t done = 0, now; done < count; done += now) {
-        now = count - done < BLOCK ? count - done : BLOCK;
-        copy_strided(wide, 1, from + done * from_stride * from_bytes, from_stride, now, from_bytes);
-        dtype_convert(narrow, to_type, wide, from_type, now);
-        copy_strided(to + done * to_stride * to_bytes, to_stride, narrow, 1, now, to_bytes);
-    }
+    char before[TILE * TILE * 8], after[TILE * TILE * 8];
+    int to_bytes = dtype_bytes(to->type), from_bytes = dtype_bytes(from->type);
+    copy_plane(before, columns, 1, from->data + (r * from->row + c * from->column) * from_bytes, from->row,
+               from->column, rows, columns, from_bytes);
+    dtype_convert(after, to->type, before, from->type, rows * columns);
+    copy_plane(to->data + (r * to->row + c * to->column) * to_bytes, to->row, to->column, after, columns, 1, rows,
+               columns, to_bytes);
+}
+
+static void convert_plane(const plane *to, const plane *from, int64_t rows, int64_t columns)
+{
+    int to_bytes = dtype_bytes(to->type), from_bytes = dtype_bytes(from->type);
+    if (to->column == 1 && from->column == 1)
+        for (int64_t r = 0; r < rows; r++)
+            dtype_convert(to->data + r * to->row * to_bytes, to->type, from->data + r * from->row * from_bytes,
+                          from->type, columns);
+    else
+        for (int64_t r = 0; r < rows; r += TILE)
+            for (int64_t c = 0; c < columns; c += TILE)
+                convert_tile(to, from, r, c, smaller(rows - r, TILE), smaller(columns - c, TILE));
 }
 
 void box_convert(void *to, dtype to_type, const int64_t *to_stride, const void *from, dtype from_type,
                  const int64_t *from_stride, int dims, const int64_t *size)
 {
     MUST(dims >= 0 && dims <= BOX_DIMS, "%d dimensions", dims);
-    int64_t volume = box_volume(dims, size), length = dims ? size[dims - 1] : 1;
-    int64_t to_step = dims ? to_stride[dims - 1] : 1, from_step = dims ? from_stride[dims - 1] : 1;
+    int64_t volume = box_volume(dims, size);
     if (volume == 0)
         return;
     if (box_is_row_major(dims, size, to_stride) && box_is_row_major(dims, size, from_stride)) {
         dtype_convert(to, to_type, from, from_type, volume);
         return;
     }
-    for (int64_t row = 0; row < volume / length; row++)
-        convert_row((char *)to + row_offset(row, dims, size, to_stride) * dtype_bytes(to_type), to_type, to_step,
-                    (const char *)from + row_offset(row, dims, size, from_stride) * dtype_bytes(from_type), from_type,
-                    from_step, length);
+    int64_t columns = dims ? size[dims - 1] : 1, rows = dims > 1 ? size[dims - 2] : 1;
+    plane out = {.type = to_type, .row = dims > 1 ? to_stride[dims - 2] : 0, .column = dims ? to_stride[dims - 1] : 1};
+    plane in = {
+        .type = from_type, .row = dims > 1 ? from_stride[dims - 2] : 0, .column = dims ? from_stride[dims - 1] : 1};
+    for (int64_t row = 0; row < volume / columns; row += rows) {
+        out.data = (char *)to + row_offset(row, dims, size, to_stride) * dtype_bytes(to_type);
+        in.data = (char *)(uintptr_t)from + row_offset(row, dims, size, from_stride) * dtype_bytes(from_type);
+        convert_plane(&out, &in, rows, columns);
+    }
 }

@@ -31,6 +31,8 @@ static char *stored_name(const checkpoint_piece *p)
 static status write_data(safetensors_writer *w, uint32_t *crc, const checkpoint_piece *p)
 {
     int64_t element = dtype_bytes(p->type), volume = box_volume(p->dims, p->size), step = BUFFER_BYTES / element;
+    int64_t row = p->dims ? p->size[p->dims - 1] : 1;
+    step -= row < step ? step % row : 0; /* whole rows, if one fits */
     bool contiguous = box_is_row_major(p->dims, p->size, p->stride);
     char *buffer = contiguous ? NULL : must_alloc(BUFFER_BYTES);
     status s = STATUS_OK;

@@ -9,7 +9,7 @@
 #define STRETCH_BYTES (1 << 20)
 #define STRETCH_COUNT 8192 /* documents */
 
-typedef enum stage { FREE, READ, DONE } stage;
+typedef enum stage { FREE, READ, TAKEN, DONE } stage;
 
 /* A few documents on their way: read, encoded, handed over. */
 typedef struct stretch {
@@ -127,6 +127,8 @@ static void *encode_all(void *argument)
         int64_t number = l->to_encode++;
         stretch *s = &l->stretches[number % l->count];
         bool go_on = wait_for(l, s, READ);
+        if (go_on)
+            s->stage = TAKEN; /* one whole circle ahead, another must not take it, too */
         pthread_mutex_unlock(&l->lock);
         if (!go_on)
             break;

@@ -21,8 +21,12 @@ namespace
 
 using ::sentencepiece::util::Status;
 
+/* The library says "Internal: file.cc(660) [condition] what is wrong"; the last part is for people. */
 std::string one_line(std::string text)
 {
+    const size_t bracket = text.rfind("] ");
+    if (bracket != std::string::npos && bracket + 2 < text.size())
+        text.erase(0, bracket + 2);
     for (char &c : text)
         if (c == '\n' || c == '\r')
             c = ' ';

@@ -19,18 +19,19 @@
 
 /* One thread's working memory. [n] stands for the padded sequence. */
 typedef struct backward_memory {
-    char *q_lanes;     /* group x [n / P][d_lanes][P]: Q */
-    char *q_across;    /* group x tiles x [d / P][64][P]: Q^T */
-    char *dy_lanes;    /* as q_lanes */
-    char *dy_across;   /* as q_across */
-    float *dq;         /* group x tiles x [d][64] */
-    float *lse, *delta, *low, *high; /* group x [n]; low and high [n] */
-    char *k, *v;       /* rows [64][d_even] */
-    char *k_across;    /* rows [d][64]: K^T */
-    float *dk, *dv;    /* [64][d_lanes] */
-    float *s, *dp;     /* [64][64] */
-    char *p, *ds;      /* rows [64][64] */
-    char *ds_lanes;    /* lanes [64][64] */
+    char *q_lanes;                                      /* group x [n / P][d_lanes][P]: Q */
+    char *q_across;                                     /* group x tiles x [d / P][64][P]: Q^T */
+    char *dy_lanes;                                     /* as q_lanes */
+    char *dy_across;                                    /* as q_across */
+    float *dq;                                          /* group x tiles x [d][64] */
+    float *lse, *delta;                                 /* group x [n]; lse to base 2 */
+    attention_range *ranges;                            /* [tiles] */
+    char *k, *v;                                        /* rows [64][d_even] */
+    char *k_across;                                     /* rows [d][64]: K^T */
+    float *dk, *dv;                                     /* [64][d_lanes] */
+    float *s, *dp;                                      /* [64][64] */
+    char *p, *ds;                                       /* rows [64][64] */
+    char *ds_lanes;                                     /* lanes [64][64] */
     int64_t head_lanes, head_across, head_dq, head_row; /* elements from one head of the group to the next */
 } backward_memory;
 
@@ -55,8 +56,7 @@ static int64_t backward_layout(backward_memory *m, char *start, const attention_
     m->dq = (float *)(void *)take(&at, a->group * m->head_dq * 4);
     m->lse = (float *)(void *)take(&at, a->group * n * 4);
     m->delta = (float *)(void *)take(&at, a->group * n * 4);
-    m->low = (float *)(void *)take(&at, n * 4);
-    m->high = (float *)(void *)take(&at, n * 4);
+    m->ranges = (attention_range *)(void *)take(&at, a->tiles * (int64_t)sizeof *m->ranges);
     m->k = take(&at, TILE_KEYS * a->d_even * bytes);
     m->v = take(&at, TILE_KEYS * a->d_even * bytes);
     m->k_across = take(&at, TILE_KEYS * a->d * bytes);
@@ -78,8 +78,8 @@ int64_t attention_grad_scratch_bytes(const op *o, int threads)
 }
 
 /* Everything that stays the same along the key tiles: Q, dY, lse, delta of head g of the group. */
-static void pack_head(const op *o, const run_context *r, const tile_loops *t, const attention_shape *a, const backward_memory *m,
-                      int64_t sample, int64_t head, int64_t g)
+static void pack_head(const op *o, const run_context *r, const tile_loops *t, const attention_shape *a,
+                      const backward_memory *m, int64_t sample, int64_t head, int64_t g)
 {
     const tensor *dy = o->in[0], *qkv = o->in[1], *y = o->in[2];
     int64_t token = sample * a->sequence, n = a->tiles * TILE_QUERIES, bytes = dtype_bytes((dtype)qkv->type);
@@ -94,30 +94,45 @@ static void pack_head(const op *o, const run_context *r, const tile_loops *t, co
     t->lanes(q_lanes, a->d_lanes, q, qkv->pitch, a->sequence, a->d);
     t->lanes(dy_lanes, a->d_lanes, dy_row, dy->pitch, a->sequence, a->d);
     for (int64_t tile = 0; tile < a->tiles; tile++) {
-        int64_t first = tile * TILE_QUERIES, count = a->sequence - first < TILE_QUERIES ? a->sequence - first : TILE_QUERIES;
+        int64_t first = tile * TILE_QUERIES,
+                count = a->sequence - first < TILE_QUERIES ? a->sequence - first : TILE_QUERIES;
         int64_t at = (g * m->head_across + first * a->d_even) * t->bytes;
+        if (count < TILE_QUERIES) { /* queries beyond the sequence: zeros, which the mask leaves zeros */
+            memset(m->q_across + at, 0, (size_t)(TILE_QUERIES * a->d_even * t->bytes));
+            memset(m->dy_across + at, 0, (size_t)(TILE_QUERIES * a->d_even * t->bytes));
+        }
         t->lanes_transposed(m->q_across + at, TILE_QUERIES, q + first * qkv->pitch * bytes, qkv->pitch, count, a->d);
-        t->lanes_transposed(m->dy_across + at, TILE_QUERIES, dy_row + first * dy->pitch * bytes, dy->pitch, count, a->d);
+        t->lanes_transposed(m->dy_across + at, TILE_QUERIES, dy_row + first * dy->pitch * bytes, dy->pitch, count,
+                            a->d);
     }
     for (int64_t i = 0; i < n; i++) {
-        own_lse[i] = i < a->sequence ? lse[i] : 0;
-        delta[i] = i < a->sequence ? t->dot(dy_row + i * dy->pitch * bytes, row_at(y, r, token + i) + head * a->d * bytes, a->d) : 0;
+        own_lse[i] = i < a->sequence ? lse[i] * (float)ATTENTION_LOG2_E : 0;
+        delta[i] = i < a->sequence
+                       ? t->dot(dy_row + i * dy->pitch * bytes, row_at(y, r, token + i) + head * a->d * bytes, a->d)
+                       : 0;
     }
     memset(m->dq + g * m->head_dq, 0, (size_t)m->head_dq * 4);
 }
 
-static void backward_tile(const tile_loops *t, const attention_shape *a, const backward_memory *m, const tile_mask *mask,
-                          int64_t g, int64_t first, int64_t keys)
+static void backward_tile(const tile_loops *t, const attention_shape *a, const backward_memory *m,
+                          const tile_mask *mask, int64_t g, int64_t first, int64_t keys)
 {
-    int64_t across = (g * m->head_across + first * a->d_even) * t->bytes, lanes = (g * m->head_lanes + first * a->d_lanes) * t->bytes;
+    int64_t across = (g * m->head_across + first * a->d_even) * t->bytes,
+            lanes = (g * m->head_lanes + first * a->d_lanes) * t->bytes;
     float *dq = m->dq + g * m->head_dq + first * a->d_even;
-    t->product(m->s, TILE_QUERIES, m->k, a->d_even, m->q_across + across, TILE_QUERIES, keys, TILE_QUERIES, a->d, false);
-    t->product(m->dp, TILE_QUERIES, m->v, a->d_even, m->dy_across + across, TILE_QUERIES, keys, TILE_QUERIES, a->d, false);
-    t->softmax_grad(m->p, m->ds, m->ds_lanes, m->s, m->dp, m->lse + g * m->head_row + first, m->delta + g * m->head_row + first,
-                    mask, keys, a->scale);
-    t->product(m->dv, a->d_lanes, m->p, TILE_QUERIES, m->dy_lanes + lanes, a->d_lanes, keys, a->d_lanes, TILE_QUERIES, true);
-    t->product(m->dk, a->d_lanes, m->ds, TILE_QUERIES, m->q_lanes + lanes, a->d_lanes, keys, a->d_lanes, TILE_QUERIES, true);
-    t->product(dq, TILE_QUERIES, m->k_across, TILE_KEYS, m->ds_lanes, TILE_QUERIES, a->d, TILE_QUERIES, keys, true);
+    t->product(m->s, TILE_QUERIES, m->k, a->d_even, t->pair, m->q_across + across, TILE_QUERIES, keys, TILE_QUERIES,
+               a->d, false);
+    t->product(m->dp, TILE_QUERIES, m->v, a->d_even, t->pair, m->dy_across + across, TILE_QUERIES, keys, TILE_QUERIES,
+               a->d, false);
+    t->softmax_grad(m->p, m->ds, m->ds_lanes, m->s, m->dp, m->lse + g * m->head_row + first,
+                    m->delta + g * m->head_row + first, mask, keys, (float)((double)a->scale * ATTENTION_LOG2_E),
+                    a->scale);
+    t->product(m->dv, a->d_lanes, m->p, TILE_QUERIES, t->pair, m->dy_lanes + lanes, a->d_lanes, keys, a->d_lanes,
+               TILE_QUERIES, true);
+    t->product(m->dk, a->d_lanes, m->ds, TILE_QUERIES, t->pair, m->q_lanes + lanes, a->d_lanes, keys, a->d_lanes,
+               TILE_QUERIES, true);
+    t->product(dq, TILE_QUERIES, m->k_across, TILE_KEYS, t->pair, m->ds_lanes, TILE_QUERIES, a->d, TILE_QUERIES, keys,
+               true);
 }
 
 static void backward_keys(const op *o, const run_context *r, const tile_loops *t, const attention_shape *a,
@@ -126,7 +141,8 @@ static void backward_keys(const op *o, const run_context *r, const tile_loops *t
     const tensor *qkv = o->in[1], *dqkv = o->out[0];
     const row_loops *loops = isa_of(r)->rows[qkv->type];
     int64_t keys = a->sequence - key < TILE_KEYS ? a->sequence - key : TILE_KEYS, bytes = dtype_bytes((dtype)qkv->type);
-    int64_t token = sample * a->sequence + key, k_at = (a->heads + kv) * a->d * bytes, v_at = k_at + a->kv_heads * a->d * bytes;
+    int64_t token = sample * a->sequence + key, k_at = (a->heads + kv) * a->d * bytes,
+            v_at = k_at + a->kv_heads * a->d * bytes;
     const char *row = row_at(qkv, r, token);
     t->rows(m->k, a->d_even, row + k_at, qkv->pitch, keys, a->d);
     t->rows(m->v, a->d_even, row + v_at, qkv->pitch, keys, a->d);
@@ -136,7 +152,7 @@ static void backward_keys(const op *o, const run_context *r, const tile_loops *t
     for (int64_t g = 0; g < a->group; g++)
         for (int64_t first = key; first < a->sequence; first += TILE_QUERIES) {
             tile_mask mask;
-            if (attention_tile_visible(&mask, m->low + first, m->high + first, key, keys))
+            if (attention_visible(&mask, m->ranges + first / TILE_QUERIES, key, keys))
                 backward_tile(t, a, m, &mask, g, first, keys);
         }
     for (int64_t i = 0; i < keys; i++) {
@@ -148,11 +164,12 @@ static void backward_keys(const op *o, const run_context *r, const tile_loops *t
 static void backward_head(const op *o, const run_context *r, const tile_loops *t, const attention_shape *a,
                           const backward_memory *m, int64_t sample, int64_t kv)
 {
-    const int32_t *document_start = o->in[4] ? (const int32_t *)tensor_at(o->in[4], r->arena) + sample * a->sequence : NULL;
+    const int32_t *document_start =
+        o->in[4] ? (const int32_t *)tensor_at(o->in[4], r->arena) + sample * a->sequence : NULL;
     const tensor *dqkv = o->out[0];
     float ones[TILE_QUERIES];
     for (int64_t first = 0; first < a->sequence; first += TILE_QUERIES)
-        attention_mask(m->low + first, m->high + first, a, document_start, first);
+        attention_range_of(m->ranges + first / TILE_QUERIES, a, document_start, first);
     for (int64_t g = 0; g < a->group; g++)
         pack_head(o, r, t, a, m, sample, kv * a->group + g, g);
     for (int64_t key = 0; key < a->sequence; key += TILE_KEYS)
@@ -162,8 +179,10 @@ static void backward_head(const op *o, const run_context *r, const tile_loops *t
     for (int64_t g = 0; g < a->group; g++)
         for (int64_t first = 0; first < a->sequence; first += TILE_QUERIES) {
             int64_t count = a->sequence - first < TILE_QUERIES ? a->sequence - first : TILE_QUERIES;
-            char *dq = row_at(dqkv, r, sample * a->sequence + first) + (kv * a->group + g) * a->d * dtype_bytes((dtype)dqkv->type);
-            t->transposed_out(dq, dqkv->pitch, m->dq + g * m->head_dq + first * a->d_even, TILE_QUERIES, ones, a->d, count);
+            char *dq = row_at(dqkv, r, sample * a->sequence + first) +
+                       (kv * a->group + g) * a->d * dtype_bytes((dtype)dqkv->type);
+            t->transposed_out(dq, dqkv->pitch, m->dq + g * m->head_dq + first * a->d_even, TILE_QUERIES, ones, a->d,
+                              count);
         }
 }
 

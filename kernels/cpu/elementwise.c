@@ -71,7 +71,10 @@ void cpu_add(const op *o, const run_context *r)
 
 static void accumulate_piece(const isa *set, void *const *p, int64_t n, const op *o)
 {
-    set->rows[o->in[0]->type]->accumulate(p[0], p[1], n);
+    if (o->at.accumulate)
+        set->rows[o->in[0]->type]->accumulate(p[0], p[1], n);
+    else
+        memcpy(p[0], p[1], (size_t)n * sizeof(float));
 }
 
 void cpu_accumulate(const op *o, const run_context *r)
@@ -142,14 +145,15 @@ void cpu_swiglu_grad(const op *o, const run_context *r)
     int64_t n = dy->shape[1], bytes = n * dtype_bytes((dtype)x->type);
 #pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(x))) schedule(static)
     for (int64_t t = 0; t < x->shape[0]; t++)
-        loops->swiglu_grad(row_at(dx, r, t), row_at(dx, r, t) + bytes, row_at(dy, r, t), row_at(x, r, t), row_at(x, r, t) + bytes,
-                           n);
+        loops->swiglu_grad(row_at(dx, r, t), row_at(dx, r, t) + bytes, row_at(dy, r, t), row_at(x, r, t),
+                           row_at(x, r, t) + bytes, n);
 }
 
 /* ---- dropout --------------------------------------------------------------------------------------------------- */
 
 /* factor[i] of elements first .. first + n of a sample: 1/(1 - p), or 0 where the draw is below p. */
-static void dropout_factors(float *factor, const op *o, const step_scalars *s, uint64_t sample, uint64_t first, int64_t n)
+static void dropout_factors(float *factor, const op *o, const step_scalars *s, uint64_t sample, uint64_t first,
+                            int64_t n)
 {
     float p = o->at.probability, keep = 1 / (1 - p);
     uint32_t draws[4] = {0};

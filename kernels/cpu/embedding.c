@@ -43,7 +43,8 @@ static void table_columns(const op *o, const run_context *r, const int32_t *indi
     for (int64_t t = 0; t < dy->shape[0]; t++) {
         int64_t row = indices[t] - o->at.first;
         if (row >= 0 && row < dtable->shape[0])
-            loops->accumulate((float *)(void *)row_at(dtable, r, row) + column, row_at(dy, r, t) + column * bytes, count);
+            loops->accumulate((float *)(void *)row_at(dtable, r, row) + column, row_at(dy, r, t) + column * bytes,
+                              count);
     }
 }
 
@@ -82,7 +83,7 @@ void cpu_bias_grad(const op *o, const run_context *r)
 #pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(dy))) schedule(static)
     for (int64_t band = 0; band < bands; band++) {
         int64_t first = band * 128, count = columns - first < 128 ? columns - first : 128;
-        loops->column_sums(db + first, row_at(dy, r, 0) + first * dtype_bytes((dtype)dy->type), dy->pitch, dy->shape[0], count,
-                           o->at.accumulate);
+        loops->column_sums(db + first, row_at(dy, r, 0) + first * dtype_bytes((dtype)dy->type), dy->pitch, dy->shape[0],
+                           count, o->at.accumulate);
     }
 }

@@ -8,6 +8,8 @@
 #include "memory/dtype.h"
 #include "memory/status.h"
 
+struct isa;
+
 /* Of A and B one stride is 1: element (i, j) of A stands at i row + j column. */
 typedef struct gemm_shape {
     int64_t m, n, k;
@@ -15,7 +17,7 @@ typedef struct gemm_shape {
     int32_t type;   /* dtype of A, B and the bias */
     int32_t c_type; /* dtype of C */
     int32_t bias;   /* bias[n] is added */
-    int32_t add;    /* what C holds is added */
+    int32_t add;    /* what C holds can be added */
     int32_t threads;
 } gemm_shape;
 
@@ -28,11 +30,22 @@ typedef struct gemm_operands {
 /* ---- onednn.c ---- */
 
 struct onednn_product;
-/* The primitive of a shape: made on first asking, kept in a table of the process, which is a memo of a pure function. */
+/* The product of a shape: described on first asking and kept in a table of the process, a memo of a pure function. */
 status onednn_product_get(struct onednn_product **out, const gemm_shape *s);
+/* true if running it would allocate memory: oneDNN's older products, which it takes below AVX-512, pack operands into buffers
+ * of their own whatever the scratchpad mode */
+bool onednn_product_allocates(const struct onednn_product *p);
 int64_t onednn_product_scratch(const struct onednn_product *p);
-void onednn_product_run(struct onednn_product *p, const gemm_operands *operands);
+/* Compile what onednn_product_run will execute; at most once a shape. */
+status onednn_product_prepare(struct onednn_product *p);
+/* add: only where shape.add */
+void onednn_product_run(struct onednn_product *p, const gemm_operands *operands, bool add);
 /* Free the table; products got before are gone. */
 void onednn_release(void);
+
+/* ---- tile_gemm.c: any type, any processor, by the tiles of tile.h ---- */
+
+int64_t tile_gemm_scratch(int threads);
+void tile_gemm_run(const gemm_shape *s, const gemm_operands *operands, bool add, const struct isa *set);
 
 #endif

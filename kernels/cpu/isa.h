@@ -13,12 +13,12 @@ enum { ISA_TYPES = 3 }; /* DTYPE_FP32, DTYPE_BF16, DTYPE_FP16 index the loops of
 
 /* The scalars of one update: every expression that does not vary with the element. */
 typedef struct adamw_factors {
-    float gradient;               /* factor on the gradient */
+    float gradient; /* factor on the gradient */
     float beta1, beta2;
-    float rate;                   /* lr / (1 - beta1^s) */
-    float root;                   /* 1 / (1 - beta2^s) */
+    float rate; /* lr / (1 - beta1^s) */
+    float root; /* 1 / (1 - beta2^s) */
     float epsilon;
-    float keep;                   /* 1 - lr decay */
+    float keep; /* 1 - lr decay */
 } adamw_factors;
 
 /* Loops over rows of T: fp32, bf16 or fp16. Outputs may be the inputs' own storage where the op table says so. */
@@ -36,8 +36,8 @@ typedef struct row_loops {
     float (*layernorm)(void *y, void *s, float *mean, const void *x, const void *w, const void *b, const void *residual,
                        int64_t n, float epsilon);
     /* dw[n], db[n] are added to */
-    void (*rmsnorm_grad)(void *dx, float *dw, const void *dy, const void *s, const void *w, const void *addend, int64_t n,
-                         float rstd);
+    void (*rmsnorm_grad)(void *dx, float *dw, const void *dy, const void *s, const void *w, const void *addend,
+                         int64_t n, float rstd);
     void (*layernorm_grad)(void *dx, float *dw, float *db, const void *dy, const void *s, const void *w,
                            const void *addend, int64_t n, float mean, float rstd);
     /* one head: halves of d/2 by cos[d/2], sin[d/2]; sign -1 turns back */

@@ -11,7 +11,8 @@ static float logit_at(const op *o, const run_context *r, int64_t row, int64_t co
 {
     float value;
     const tensor *logits = o->in[0];
-    isa_of(r)->rows[logits->type]->to_float(&value, row_at(logits, r, row) + column * dtype_bytes((dtype)logits->type), 1);
+    isa_of(r)->rows[logits->type]->to_float(&value, row_at(logits, r, row) + column * dtype_bytes((dtype)logits->type),
+                                            1);
     return value;
 }
 

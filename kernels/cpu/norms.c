@@ -39,7 +39,8 @@ void cpu_layernorm(const op *o, const run_context *r)
 typedef void norm_row(const op *o, const run_context *r, const row_loops *loops, float *sums, int64_t row);
 
 /* Rows in equal parts, a part a thread; each part has [total, block] of `width` floats in scratch; out: the sum. */
-static float *sum_rows(const op *o, const run_context *r, const row_loops *loops, int64_t rows, int64_t width, norm_row *f)
+static float *sum_rows(const op *o, const run_context *r, const row_loops *loops, int64_t rows, int64_t width,
+                       norm_row *f)
 {
     float *scratch = tensor_at(o->scratch, r->arena);
     int parts = parallel_threads(r, rows * o->in[0]->shape[1]);
@@ -97,7 +98,8 @@ static void layernorm_row(const op *o, const run_context *r, const row_loops *lo
     const float *rstd = tensor_at(o->in[3], r->arena), *mean = tensor_at(o->in[4], r->arena);
     int64_t n = o->in[1]->shape[1];
     loops->layernorm_grad(row_at(o->out[0], r, row), sums, sums + n, row_at(o->in[0], r, row), row_at(o->in[1], r, row),
-                          tensor_at(o->in[2], r->arena), o->in[5] ? row_at(o->in[5], r, row) : NULL, n, mean[row], rstd[row]);
+                          tensor_at(o->in[2], r->arena), o->in[5] ? row_at(o->in[5], r, row) : NULL, n, mean[row],
+                          rstd[row]);
 }
 
 void cpu_layernorm_grad(const op *o, const run_context *r)
@@ -114,7 +116,8 @@ void cpu_head_norm(const op *o, const run_context *r)
 {
     const tensor *x = o->in[0], *y = o->out[0];
     const row_loops *loops = isa_of(r)->rows[x->type];
-    int64_t d = o->at.head_size, heads = o->at.heads, kv_heads = o->at.kv_heads, bytes = d * dtype_bytes((dtype)x->type);
+    int64_t d = o->at.head_size, heads = o->at.heads, kv_heads = o->at.kv_heads,
+            bytes = d * dtype_bytes((dtype)x->type);
     const void *w[2] = {tensor_at(o->in[1], r->arena), tensor_at(o->in[2], r->arena)};
     float *rstd = tensor_at(o->out[1], r->arena);
 #pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(x))) schedule(static)
@@ -144,7 +147,8 @@ static void head_norm_row(const op *o, const run_context *r, const row_loops *lo
 void cpu_head_norm_grad(const op *o, const run_context *r)
 {
     const tensor *x = o->in[1];
-    const float *sums = sum_rows(o, r, isa_of(r)->rows[x->type], x->shape[0], 2 * (int64_t)o->at.head_size, head_norm_row);
+    const float *sums =
+        sum_rows(o, r, isa_of(r)->rows[x->type], x->shape[0], 2 * (int64_t)o->at.head_size, head_norm_row);
     put_sum(o, r, o->out[1], sums);
     put_sum(o, r, o->out[2], sums + o->at.head_size);
 }

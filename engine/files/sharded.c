@@ -1,0 +1,211 @@
+#include "engine/files/sharded.h"
+
+#include <dirent.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/files/atomic.h"
+#include "engine/files/mapping.h"
+#include "memory/log.h"
+
+struct sharded {
+    int files, count;
+    safetensors **file;      /* [files] */
+    sharded_tensor *tensors; /* [count] by name */
+};
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t a = strlen(text), b = strlen(end);
+    return a >= b && !strcmp(text + a - b, end);
+}
+
+/* Neither file is there: say what is. */
+static status nothing_to_open(const char *folder)
+{
+    DIR *entries = opendir(folder);
+    if (!entries)
+        return status_fail(STATUS_FAILED, "cannot open folder %s", folder);
+    char pickle[256] = "", other[256] = "";
+    for (struct dirent *entry; (entry = readdir(entries));) {
+        const char *name = entry->d_name;
+        bool shown = true; /* names go into a message of one line */
+        for (const char *c = name; *c; c++)
+            shown = shown && (unsigned char)*c >= 0x20 && *c != 0x7f;
+        bool pickled = ends_with(name, ".bin") || ends_with(name, ".pt") || ends_with(name, ".pth");
+        if (shown && pickled && (!*pickle || strcmp(name, pickle) < 0))
+            strcpy(pickle, name);
+        if (shown && ends_with(name, ".safetensors") && (!*other || strcmp(name, other) < 0))
+            strcpy(other, name);
+    }
+    closedir(entries);
+    if (*pickle)
+        return status_fail(
+            STATUS_FAILED,
+            "%s/%s is a pickle, which could run any code and is not opened: save the model as safetensors "
+            "(in Python: model.save_pretrained(folder))",
+            folder, pickle);
+    if (*other)
+        return status_fail(STATUS_FAILED,
+                           "%s has %s but neither " SHARDED_FILE " nor " SHARDED_INDEX ": rename it, or "
+                           "fetch the index",
+                           folder, other);
+    return status_fail(STATUS_FAILED, "%s holds no weights: neither " SHARDED_FILE " nor " SHARDED_INDEX " is there",
+                       folder);
+}
+
+static int compare_tensor(const void *a, const void *b)
+{
+    return strcmp(((const sharded_tensor *)a)->tensor->name, ((const sharded_tensor *)b)->tensor->name);
+}
+
+/* Take the tensors of all files, ordered by name. */
+static void collect(sharded *s)
+{
+    for (int f = 0; f < s->files; f++)
+        s->count += safetensors_count(s->file[f]);
+    s->tensors = must_alloc((unsigned long)s->count * sizeof *s->tensors);
+    for (int f = 0, n = 0; f < s->files; f++)
+        for (int i = 0; i < safetensors_count(s->file[f]); i++)
+            s->tensors[n++] = (sharded_tensor){safetensors_at(s->file[f], i), s->file[f]};
+    qsort(s->tensors, (size_t)s->count, sizeof *s->tensors, compare_tensor);
+}
+
+/* A plain name within the folder that fits on one line. */
+static bool is_file_name(const char *name)
+{
+    if (!name || !*name || *name == '.' || strchr(name, '/') || strlen(name) > 255)
+        return false;
+    for (; *name; name++)
+        if ((unsigned char)*name < 0x20 || *name == 0x7f)
+            return false;
+    return true;
+}
+
+/* Open each file that the map names, once; `opened` gets its number by name. */
+static status open_files(sharded *s, json_t *opened, const json_t *map, const char *folder, const char *path)
+{
+    s->file = must_calloc(json_object_size(map), sizeof(safetensors *));
+    for (void *i = json_object_iter((json_t *)(uintptr_t)map); i;
+         i = json_object_iter_next((json_t *)(uintptr_t)map, i)) {
+        const char *name = json_string_value(json_object_iter_value(i));
+        if (!is_file_name(name))
+            return status_fail(STATUS_FAILED, "%s: weight_map must give every tensor the name of a file beside it",
+                               path);
+        if (json_object_get(opened, name))
+            continue;
+        char *file = must_format("%s/%s", folder, name);
+        status result = safetensors_open(&s->file[s->files], file);
+        free(file);
+        TRY(result);
+        json_object_set_new(opened, name, json_integer(s->files++));
+    }
+    return STATUS_OK;
+}
+
+/* What the index says and what the files hold are the same. */
+static status check_map(const sharded *s, const json_t *opened, const json_t *map, const char *path)
+{
+    for (int i = 0; i < s->count; i++) {
+        const char *name = s->tensors[i].tensor->name, *file = json_string_value(json_object_get(map, name));
+        if (!file)
+            return status_fail(STATUS_FAILED, "%s: tensor %s is in a file but not in the weight_map", path, name);
+        if (s->file[json_integer_value(json_object_get(opened, file))] != s->tensors[i].file)
+            return status_fail(STATUS_FAILED, "%s: tensor %s is not only in %s, as the weight_map says", path, name,
+                               file);
+    }
+    for (void *i = json_object_iter((json_t *)(uintptr_t)map); i;
+         i = json_object_iter_next((json_t *)(uintptr_t)map, i))
+        if (!sharded_find(s, json_object_iter_key(i)))
+            return status_fail(STATUS_FAILED, "%s: a tensor of the weight_map is missing from %s", path,
+                               json_string_value(json_object_iter_value(i)));
+    return STATUS_OK;
+}
+
+static status open_index(sharded *s, const char *folder, const char *path)
+{
+    mapping text;
+    json_error_t error;
+    TRY(mapping_open(&text, path));
+    json_t *index = json_loadb((const char *)text.data, (size_t)text.bytes, JSON_REJECT_DUPLICATES, &error);
+    mapping_close(&text);
+    json_t *map = json_object_get(index, "weight_map"), *opened = json_object();
+    status result = STATUS_OK;
+    if (!index)
+        result = status_fail(STATUS_FAILED, "%s:%d: no JSON", path, error.line > 0 ? error.line : 1);
+    else if (!json_is_object(map))
+        result = status_fail(STATUS_FAILED, "%s: weight_map is missing", path);
+    if (result == STATUS_OK)
+        result = open_files(s, opened, map, folder, path);
+    if (result == STATUS_OK) {
+        collect(s);
+        result = check_map(s, opened, map, path);
+    }
+    json_decref(opened);
+    json_decref(index);
+    return result;
+}
+
+status sharded_open(sharded **out, const char *folder)
+{
+    sharded *s = must_calloc(1, sizeof *s);
+    char *whole = must_format("%s/" SHARDED_FILE, folder), *index = must_format("%s/" SHARDED_INDEX, folder);
+    status result;
+    if (atomic_exists(whole)) {
+        s->file = must_calloc(1, sizeof(safetensors *));
+        result = safetensors_open(&s->file[0], whole);
+        s->files = result == STATUS_OK;
+        collect(s);
+    } else if (atomic_exists(index))
+        result = open_index(s, folder, index);
+    else
+        result = nothing_to_open(folder);
+    free(index);
+    free(whole);
+    if (result == STATUS_OK)
+        *out = s;
+    else
+        sharded_close(s);
+    return result;
+}
+
+void sharded_close(sharded *s)
+{
+    if (!s)
+        return;
+    for (int f = 0; f < s->files; f++)
+        safetensors_close(s->file[f]);
+    free(s->file);
+    free(s->tensors);
+    free(s);
+}
+
+int sharded_count(const sharded *s)
+{
+    return s->count;
+}
+
+const sharded_tensor *sharded_at(const sharded *s, int i)
+{
+    MUST(i >= 0 && i < s->count, "tensor %d of %d", i, s->count);
+    return &s->tensors[i];
+}
+
+const sharded_tensor *sharded_find(const sharded *s, const char *name)
+{
+    const safetensors_tensor wanted = {.name = name};
+    const sharded_tensor key = {.tensor = &wanted};
+    return s->count ? bsearch(&key, s->tensors, (size_t)s->count, sizeof *s->tensors, compare_tensor) : NULL;
+}
+
+const void *sharded_data(const sharded_tensor *t)
+{
+    return safetensors_data(t->file, t->tensor);
+}
+
+void sharded_forget(const sharded_tensor *t, int64_t offset, int64_t bytes)
+{
+    const mapping file = {.data = (const uint8_t *)sharded_data(t) - t->tensor->offset};
+    mapping_forget(&file, t->tensor->offset + offset, bytes);
+}

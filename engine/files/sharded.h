@@ -1,0 +1,35 @@
+/* A folder of safetensors files that together hold one model, as Hugging Face lays it out: model.safetensors, or
+ * several files and model.safetensors.index.json, whose weight_map says which tensor is where.
+ *
+ * A `sharded` maps its files; tensors and names belong to it until sharded_close. Pickled weights (.bin, .pt, .pth) are
+ * never opened: unpickling runs code.
+ */
+#ifndef PHALANX_ENGINE_FILES_SHARDED_H
+#define PHALANX_ENGINE_FILES_SHARDED_H
+
+#include "engine/files/safetensors.h"
+
+#define SHARDED_FILE  "model.safetensors"
+#define SHARDED_INDEX "model.safetensors.index.json"
+
+typedef struct sharded sharded;
+
+/* Every name of the index is in the file that it says, no file has a tensor that the index does not put there. */
+status sharded_open(sharded **out, const char *folder);
+void sharded_close(sharded *s);
+
+typedef struct sharded_tensor {
+    const safetensors_tensor *tensor;
+    const safetensors *file;
+} sharded_tensor;
+
+int sharded_count(const sharded *s);
+/* In the order of names. */
+const sharded_tensor *sharded_at(const sharded *s, int i);
+/* NULL if there is none */
+const sharded_tensor *sharded_find(const sharded *s, const char *name);
+const void *sharded_data(const sharded_tensor *t);
+/* Let the pages of some bytes of a tensor go (mapping_forget). */
+void sharded_forget(const sharded_tensor *t, int64_t offset, int64_t bytes);
+
+#endif

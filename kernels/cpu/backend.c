@@ -1,0 +1,59 @@
+/* The backend `cpu`: the table of its kernels, built from the op table, and what they want beforehand. */
+#include "kernels/cpu/cpu.h"
+#include "memory/log.h"
+
+#define OP(name, ...) [OP_##name] = cpu_##name,
+static const op_kernel kernels[OP_COUNT] = {
+#include "kernels/ops.def"
+};
+#undef OP
+
+/* Ops that want working memory or preparation; all others neither. */
+static const struct {
+    int64_t (*scratch_bytes)(const op *o, int threads);
+    status (*prepare)(op *o, int threads);
+} wants[OP_COUNT] = {
+    [OP_linear] = {gemm_scratch_bytes, gemm_prepare},
+    [OP_linear_grad_input] = {gemm_scratch_bytes, gemm_prepare},
+    [OP_linear_grad_weight] = {gemm_scratch_bytes, gemm_prepare},
+    [OP_rmsnorm_grad] = {norm_scratch_bytes, NULL},
+    [OP_layernorm_grad] = {norm_scratch_bytes, NULL},
+    [OP_head_norm_grad] = {norm_scratch_bytes, NULL},
+    [OP_attention] = {attention_scratch_bytes, NULL},
+    [OP_attention_grad] = {attention_grad_scratch_bytes, NULL},
+    [OP_attention_decode] = {attention_decode_scratch_bytes, NULL},
+};
+
+static int64_t scratch_bytes(const op *o, int threads)
+{
+    return wants[o->kind].scratch_bytes ? wants[o->kind].scratch_bytes(o, threads) : 0;
+}
+
+static status prepare(op *o, int threads)
+{
+    return wants[o->kind].prepare ? wants[o->kind].prepare(o, threads) : STATUS_OK;
+}
+
+const op_backend cpu_backend = {"cpu", kernels, scratch_bytes, prepare};
+
+/* Its output is a view of its input. */
+void cpu_share(const op *o, const run_context *r)
+{
+    (void)o;
+    (void)r;
+}
+
+/* Communication belongs to the executor, which has the groups; an op of it that arrives here was scheduled wrongly. */
+#define COMMUNICATION(name)                                                                                            \
+    void cpu_##name(const op *o, const run_context *r)                                                                 \
+    {                                                                                                                  \
+        char text[256];                                                                                                \
+        (void)r;                                                                                                       \
+        MUST(0, "%s is communication and no kernel", op_text(text, sizeof text, o));                                   \
+    }
+COMMUNICATION(all_gather)
+COMMUNICATION(reduce_scatter)
+COMMUNICATION(all_reduce)
+COMMUNICATION(send)
+COMMUNICATION(receive)
+COMMUNICATION(wait)

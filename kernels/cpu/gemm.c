@@ -1,0 +1,110 @@
+/* The three products of a linear layer as strided matrix products, by oneDNN or by our own tiles. */
+#include "kernels/cpu/gemm.h"
+
+#include <string.h>
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/parallel.h"
+#include "memory/log.h"
+
+/* Row-major operands in their order of the op table; `pitch` steps rows. memset because shapes are compared as bytes. */
+static gemm_shape shape_of(const op *o, int threads)
+{
+    const tensor *first = o->in[0], *second = o->in[1], *c = o->out[0];
+    gemm_shape s;
+    memset(&s, 0, sizeof s);
+    s.m = c->shape[0];
+    s.n = c->shape[1];
+    s.c_row = c->pitch;
+    s.type = first->type;
+    s.c_type = c->type;
+    s.threads = threads > 1 ? threads : 1;
+    if (o->kind == OP_linear_grad_weight) { /* dy^T x */
+        s.k = first->shape[0];
+        s.a_row = 1;
+        s.a_column = first->pitch;
+    } else {
+        s.k = first->shape[1];
+        s.a_row = first->pitch;
+        s.a_column = 1;
+    }
+    bool transposed = o->kind == OP_linear; /* x w^T */
+    s.b_row = transposed ? 1 : second->pitch;
+    s.b_column = transposed ? second->pitch : 1;
+    s.bias = o->kind == OP_linear && o->in[2];
+    s.add = o->kind == OP_linear_grad_weight || (o->kind == OP_linear_grad_input && o->in[2]);
+    return s;
+}
+
+/* *out: oneDNN's product, or NULL where our tiles multiply: types that it does not take on this processor, and products
+ * that would allocate memory within the step. */
+static status library_product(struct onednn_product **out, const gemm_shape *s)
+{
+    *out = NULL;
+    if (s->type == DTYPE_FP16 || (s->type == DTYPE_BF16 && !isa_has_bf16(isa_detect())))
+        return STATUS_OK;
+    TRY(onednn_product_get(out, s));
+    if (onednn_product_allocates(*out))
+        *out = NULL;
+    return STATUS_OK;
+}
+
+int64_t gemm_scratch_bytes(const op *o, int threads)
+{
+    gemm_shape s = shape_of(o, threads);
+    struct onednn_product *p;
+    MUST(library_product(&p, &s) == STATUS_OK, "%s", status_message());
+    return p ? onednn_product_scratch(p) : tile_gemm_scratch(s.threads);
+}
+
+status gemm_prepare(op *o, int threads)
+{
+    gemm_shape s = shape_of(o, threads);
+    struct onednn_product *p;
+    TRY(library_product(&p, &s));
+    if (p)
+        TRY(onednn_product_prepare(p));
+    o->prepared = p;
+    return STATUS_OK;
+}
+
+/* An op that was not prepared is multiplied by tiles. */
+static void multiply(const op *o, const run_context *r, bool add)
+{
+    const gemm_operands operands = {
+        .c = tensor_at(o->out[0], r->arena),
+        .a = tensor_at(o->in[0], r->arena),
+        .b = tensor_at(o->in[1], r->arena),
+        .bias = o->kind == OP_linear ? tensor_at(o->in[2], r->arena) : NULL,
+        .scratch = tensor_at(o->scratch, r->arena),
+    };
+    gemm_shape s = shape_of(o, r->threads);
+    if (o->prepared)
+        onednn_product_run(o->prepared, &operands, add);
+    else
+        tile_gemm_run(&s, &operands, add, isa_of(r));
+}
+
+void cpu_linear(const op *o, const run_context *r)
+{
+    multiply(o, r, false);
+}
+
+/* The addend is put where the sum will be, unless it lies there already. */
+void cpu_linear_grad_input(const op *o, const run_context *r)
+{
+    const tensor *addend = o->in[2], *dx = o->out[0];
+    if (addend && addend->address != dx->address) {
+        size_t bytes = (size_t)(dx->shape[1] * dtype_bytes((dtype)dx->type));
+#pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(dx))) schedule(static)
+        for (int64_t t = 0; t < dx->shape[0]; t++)
+            memcpy(row_at(dx, r, t), row_at(addend, r, t), bytes);
+    }
+    multiply(o, r, addend != NULL);
+}
+
+void cpu_linear_grad_weight(const op *o, const run_context *r)
+{
+    multiply(o, r, o->at.accumulate);
+}

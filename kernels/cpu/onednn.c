@@ -1,0 +1,295 @@
+/* The one file that sees oneDNN, versions 2.5 to 3.x. Its C API changed between 2 and 3: operation descriptors went away
+ * and memory descriptors became opaque; the wrappers below hide that. Scratchpads are the caller's ("user" mode), so that
+ * executing a primitive allocates nothing. */
+#include <omp.h>
+#include <oneapi/dnnl/dnnl.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cpu/gemm.h"
+#include "memory/log.h"
+
+enum { OPERAND_A, OPERAND_B, OPERAND_BIAS, OPERAND_C, OPERAND_SCRATCH, OPERANDS };
+
+static const int argument[OPERANDS] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_BIAS, DNNL_ARG_DST,
+                                       DNNL_ARG_SCRATCHPAD};
+
+/* [0] writes C, [1] adds to it; [1] only where the shape asks for it. */
+struct onednn_product {
+    struct onednn_product *next;
+    gemm_shape shape;
+    int64_t scratch;
+    dnnl_primitive_desc_t description[2];
+    dnnl_primitive_t primitive[2];
+    dnnl_memory_t memory[OPERANDS];
+};
+
+/* What the process has made so far: a memo of a pure function of the shape, looked up before the first step only. */
+static struct {
+    struct onednn_product *products;
+    dnnl_engine_t engine;
+    dnnl_stream_t stream;
+} library;
+
+static status check(dnnl_status_t code, const char *what)
+{
+    if (code == dnnl_success)
+        return STATUS_OK;
+    return status_fail(STATUS_FAILED, "oneDNN %d.%d refuses to %s (its status %d)", dnnl_version()->major,
+                       dnnl_version()->minor, what, (int)code);
+}
+
+static status open_library(void)
+{
+    if (library.engine)
+        return STATUS_OK;
+    TRY(check(dnnl_engine_create(&library.engine, dnnl_cpu, 0), "create a CPU engine"));
+    return check(dnnl_stream_create(&library.stream, library.engine, dnnl_stream_default_flags), "create a stream");
+}
+
+/* ---- the two APIs ---------------------------------------------------------------------------------------------- */
+
+#if DNNL_VERSION_MAJOR >= 3
+typedef dnnl_memory_desc_t memory_shape;
+#define SHAPE_POINTER(shape) (shape)
+
+static dnnl_status_t shape_make(memory_shape *out, int dims, const dnnl_dims_t sizes, dnnl_data_type_t type,
+                                const dnnl_dims_t strides)
+{
+    return dnnl_memory_desc_create_with_strides(out, dims, sizes, type, strides);
+}
+
+static void shape_free(memory_shape *shape)
+{
+    dnnl_memory_desc_destroy(*shape);
+}
+
+static int64_t shape_bytes(const_dnnl_memory_desc_t shape)
+{
+    return (int64_t)dnnl_memory_desc_get_size(shape);
+}
+
+static dnnl_status_t describe_product(dnnl_primitive_desc_t *out, const memory_shape *s, bool bias,
+                                      const_dnnl_primitive_attr_t attr)
+{
+    return dnnl_matmul_primitive_desc_create(out, library.engine, s[OPERAND_A], s[OPERAND_B],
+                                             bias ? s[OPERAND_BIAS] : NULL, s[OPERAND_C], attr);
+}
+#else
+typedef dnnl_memory_desc_t memory_shape;
+#define SHAPE_POINTER(shape) (&(shape))
+
+static dnnl_status_t shape_make(memory_shape *out, int dims, const dnnl_dims_t sizes, dnnl_data_type_t type,
+                                const dnnl_dims_t strides)
+{
+    return dnnl_memory_desc_init_by_strides(out, dims, sizes, type, strides);
+}
+
+static void shape_free(memory_shape *shape)
+{
+    (void)shape;
+}
+
+static int64_t shape_bytes(const dnnl_memory_desc_t *shape)
+{
+    return (int64_t)dnnl_memory_desc_get_size(shape);
+}
+
+static dnnl_status_t describe_product(dnnl_primitive_desc_t *out, const memory_shape *s, bool bias,
+                                      const_dnnl_primitive_attr_t attr)
+{
+    dnnl_matmul_desc_t operation;
+    dnnl_status_t code =
+        dnnl_matmul_desc_init(&operation, &s[OPERAND_A], &s[OPERAND_B], bias ? &s[OPERAND_BIAS] : NULL, &s[OPERAND_C]);
+    return code == dnnl_success ? dnnl_primitive_desc_create(out, &operation, attr, library.engine, NULL) : code;
+}
+#endif
+
+/* ---- products -------------------------------------------------------------------------------------------------- */
+
+static void product_free(struct onednn_product *p)
+{
+    if (!p)
+        return;
+    for (int i = 0; i < OPERANDS; i++)
+        if (p->memory[i])
+            dnnl_memory_destroy(p->memory[i]);
+    for (int i = 0; i < 2; i++) {
+        if (p->primitive[i])
+            dnnl_primitive_destroy(p->primitive[i]);
+        if (p->description[i])
+            dnnl_primitive_desc_destroy(p->description[i]);
+    }
+    free(p);
+}
+
+static dnnl_data_type_t onednn_type(int32_t type)
+{
+    return type == DTYPE_BF16 ? dnnl_bf16 : dnnl_f32;
+}
+
+static status describe(struct onednn_product *p, const memory_shape *shapes, bool add)
+{
+    dnnl_primitive_attr_t attr = NULL;
+    dnnl_post_ops_t after = NULL;
+    status s = check(dnnl_primitive_attr_create(&attr), "create attributes");
+    if (s == STATUS_OK)
+        s = check(dnnl_post_ops_create(&after), "create post-ops");
+    if (s == STATUS_OK)
+        s = check(dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user),
+                  "leave the scratchpad to us");
+#if DNNL_VERSION_MAJOR >= 3
+    if (s == STATUS_OK && add)
+        s = check(dnnl_post_ops_append_sum(after, 1, 0, dnnl_data_type_undef), "add to the result");
+#else
+    if (s == STATUS_OK && add)
+        s = check(dnnl_post_ops_append_sum(after, 1), "add to the result");
+#endif
+    if (s == STATUS_OK)
+        s = check(dnnl_primitive_attr_set_post_ops(attr, after), "take post-ops");
+    if (s == STATUS_OK)
+        s = check(describe_product(&p->description[add], shapes, p->shape.bias, attr),
+                  "multiply matrices of this shape and type");
+    if (s == STATUS_OK) {
+        int64_t bytes = shape_bytes(dnnl_primitive_desc_query_md(p->description[add], dnnl_query_scratchpad_md, 0));
+        p->scratch = bytes > p->scratch ? bytes : p->scratch;
+    }
+    dnnl_post_ops_destroy(after);
+    dnnl_primitive_attr_destroy(attr);
+    return s;
+}
+
+static status product_shapes(struct onednn_product *p)
+{
+    const gemm_shape *g = &p->shape;
+    const dnnl_dims_t sizes[OPERAND_SCRATCH] = {{g->m, g->k}, {g->k, g->n}, {1, g->n}, {g->m, g->n}};
+    const dnnl_dims_t strides[OPERAND_SCRATCH] = {
+        {g->a_row, g->a_column}, {g->b_row, g->b_column}, {g->n, 1}, {g->c_row, 1}};
+    memory_shape shapes[OPERAND_SCRATCH];
+    status s = STATUS_OK;
+    int made = 0;
+    for (; made < OPERAND_SCRATCH && s == STATUS_OK; made++)
+        s = check(shape_make(&shapes[made], 2, sizes[made], onednn_type(made == OPERAND_C ? g->c_type : g->type),
+                             strides[made]),
+                  "describe a matrix");
+    for (int add = 0; add <= !!g->add && s == STATUS_OK; add++)
+        s = describe(p, shapes, add);
+    for (int i = 0; i < OPERAND_SCRATCH && s == STATUS_OK; i++)
+        if (i != OPERAND_BIAS || g->bias)
+            s = check(dnnl_memory_create(&p->memory[i], SHAPE_POINTER(shapes[i]), library.engine, DNNL_MEMORY_NONE),
+                      "bind a matrix");
+    for (int i = 0; i < made; i++)
+        shape_free(&shapes[i]);
+    return s;
+}
+
+/* A scratchpad as large as the larger of the two primitives' wishes. */
+static status product_scratch(struct onednn_product *p)
+{
+    if (p->scratch == 0)
+        return STATUS_OK;
+    memory_shape shape;
+    const dnnl_dims_t sizes = {p->scratch}, strides = {1};
+    TRY(check(shape_make(&shape, 1, sizes, dnnl_u8, strides), "describe a scratchpad"));
+    status s =
+        check(dnnl_memory_create(&p->memory[OPERAND_SCRATCH], SHAPE_POINTER(shape), library.engine, DNNL_MEMORY_NONE),
+              "bind a scratchpad");
+    shape_free(&shape);
+    return s;
+}
+
+status onednn_product_get(struct onednn_product **out, const gemm_shape *shape)
+{
+    for (struct onednn_product *p = library.products; p; p = p->next)
+        if (!memcmp(&p->shape, shape, sizeof *shape)) {
+            *out = p;
+            return STATUS_OK;
+        }
+    TRY(open_library());
+    struct onednn_product *p = must_calloc(1, sizeof *p);
+    int threads = omp_get_max_threads();
+    p->shape = *shape;
+    omp_set_num_threads(shape->threads); /* how the work is divided is decided here */
+    status s = product_shapes(p);
+    if (s == STATUS_OK)
+        s = product_scratch(p);
+    omp_set_num_threads(threads);
+    if (s != STATUS_OK) {
+        product_free(p);
+        return s;
+    }
+    p->next = library.products;
+    library.products = p;
+    *out = p;
+    return STATUS_OK;
+}
+
+bool onednn_product_allocates(const struct onednn_product *p)
+{
+    for (int add = 0; add < 2; add++) {
+        const char *name = NULL;
+        if (p->description[add] && (dnnl_primitive_desc_query(p->description[add], dnnl_query_impl_info_str, 0,
+                                                              (void *)&name) != dnnl_success ||
+                                    strncmp(name, "brg", 3) != 0))
+            return true;
+    }
+    return false;
+}
+
+int64_t onednn_product_scratch(const struct onednn_product *p)
+{
+    return p->scratch;
+}
+
+status onednn_product_prepare(struct onednn_product *p)
+{
+    int threads = omp_get_max_threads();
+    status s = STATUS_OK;
+    omp_set_num_threads(p->shape.threads);
+    for (int add = 0; add <= !!p->shape.add && s == STATUS_OK; add++)
+        if (!p->primitive[add])
+            s = check(dnnl_primitive_create(&p->primitive[add], p->description[add]), "make a product");
+    omp_set_num_threads(threads);
+    return s;
+}
+
+void onednn_product_run(struct onednn_product *p, const gemm_operands *operands, bool add)
+{
+    /* the API takes no pointer to const, and only reads A, B and the bias */
+    const void *addresses[OPERANDS] = {operands->a, operands->b, operands->bias, operands->c, operands->scratch};
+    dnnl_exec_arg_t arguments[OPERANDS];
+    int count = 0, threads = omp_get_max_threads();
+    dnnl_status_t code = dnnl_success;
+    for (int i = 0; i < OPERANDS; i++)
+        if (p->memory[i]) {
+            void *address;
+            memcpy(&address, &addresses[i], sizeof address);
+            if (code == dnnl_success)
+                code = dnnl_memory_set_data_handle(p->memory[i], address);
+            arguments[count++] = (dnnl_exec_arg_t){argument[i], p->memory[i]};
+        }
+    if (threads != p->shape.threads)
+        omp_set_num_threads(p->shape.threads);
+    if (code == dnnl_success)
+        code = dnnl_primitive_execute(p->primitive[add], library.stream, count, arguments);
+    if (code == dnnl_success)
+        code = dnnl_stream_wait(library.stream);
+    if (threads != p->shape.threads)
+        omp_set_num_threads(threads);
+    MUST(code == dnnl_success, "oneDNN status %d in a product [%lld, %lld] [%lld, %lld]", (int)code,
+         (long long)p->shape.m, (long long)p->shape.k, (long long)p->shape.k, (long long)p->shape.n);
+}
+
+void onednn_release(void)
+{
+    while (library.products) {
+        struct onednn_product *p = library.products;
+        library.products = p->next;
+        product_free(p);
+    }
+    if (library.stream)
+        dnnl_stream_destroy(library.stream);
+    if (library.engine)
+        dnnl_engine_destroy(library.engine);
+    memset(&library, 0, sizeof library);
+}

@@ -1,0 +1,181 @@
+#!/usr/bin/env python3
+"""Tiny random models and what float64 PyTorch makes of them: the expectations of tests/test_golden.c.
+
+    python3 tests/golden/models/make.py            (torch, transformers, safetensors, numpy; rewrites this folder)
+
+Each folder is a Hugging Face model (config.json, model.safetensors) and beside it
+    gradients.safetensors  the gradient of step 1: mean over the global batch, before clipping, as fp32
+    expected.json          losses and gradient norms of STEPS steps, logits of a few positions of the first sample
+train.bin and train.idx hold the tokens, in Megatron's format. All of transformers' own code runs in float64: its
+modules name torch.float32 in norms, softmax and rotary tables, so that name means float64 here, and a dispatch mode
+refuses any operation that makes a smaller float all the same.
+"""
+import json
+import math
+import os
+import shutil
+import struct
+
+import numpy
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from torch.utils._python_dispatch import TorchDispatchMode
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+VOCABULARY, LENGTH, STEPS = 97, 32, 100
+GLOBAL_BATCH, MICRO_BATCH = 8, 2
+LR, MIN_LR, WARMUP, CLIP, DECAY, BETAS, EPSILON = 1e-3, 1e-4, 10, 1.0, 0.1, (0.9, 0.95), 1e-8
+LOGIT_POSITIONS = (0, 13, 31)
+
+SIZES = dict(vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+             num_key_value_heads=2, max_position_embeddings=512, attention_dropout=0.0)
+LLAMA3 = dict(rope_type="llama3", rope_theta=10000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+              original_max_position_embeddings=64)
+
+
+def models():
+    from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig,
+                              MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
+    no_dropout = dict(attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0)
+    return {
+        "gpt2": (GPT2LMHeadModel, GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_inner=88, n_layer=2, n_head=4,
+                                             n_positions=40, bos_token_id=96, eos_token_id=96, **no_dropout), "fp32"),
+        # grouped keys and values, own head, the three ranges of Llama 3's stretch
+        "llama": (LlamaForCausalLM, LlamaConfig(**SIZES, rms_norm_eps=1e-5, rope_parameters=dict(LLAMA3)), "fp32"),
+        "llama-tied": (LlamaForCausalLM, LlamaConfig(**{**SIZES, "num_key_value_heads": 4}, rms_norm_eps=1e-5,
+                                                     tie_word_embeddings=True), "fp32"),
+        # six layers to cut into stages; stored in bf16, which fp32 holds exactly
+        "llama-deep": (LlamaForCausalLM, LlamaConfig(**{**SIZES, "num_hidden_layers": 6, "intermediate_size": 30},
+                                                     rms_norm_eps=1e-5, tie_word_embeddings=True), "bf16"),
+        "mistral": (MistralForCausalLM, MistralConfig(**SIZES, sliding_window=8), "fp32"),
+        "qwen2": (Qwen2ForCausalLM, Qwen2Config(**SIZES, tie_word_embeddings=True,
+                                                rope_parameters=dict(rope_type="default", rope_theta=1e6)), "fp32"),
+        # heads x head_dim is not the hidden size
+        "qwen3": (Qwen3ForCausalLM, Qwen3Config(**SIZES, head_dim=16), "fp32"),
+    }
+
+
+def make_tokens(rng):
+    """Documents of a noisy first-order chain: something to learn, and every id occurs."""
+    count, tokens, ends = STEPS * GLOBAL_BATCH * LENGTH + 1, [], []
+    follower = rng.permutation(VOCABULARY)
+    while len(tokens) < count:
+        document = [int(rng.integers(VOCABULARY))]
+        for _ in range(int(rng.integers(20, 400))):
+            document.append(int(follower[document[-1]]) if rng.random() < 0.7 else int(rng.integers(VOCABULARY)))
+        tokens += document[:count - len(tokens)]
+        ends.append(len(tokens))
+    return numpy.array(tokens, dtype=numpy.uint16), ends
+
+
+def write_indexed(tokens, ends):
+    lengths = numpy.diff([0] + ends)
+    with open(os.path.join(HERE, "train.bin"), "wb") as f:
+        f.write(tokens.astype("<u2").tobytes())
+    with open(os.path.join(HERE, "train.idx"), "wb") as f:
+        f.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, len(ends), len(ends) + 1))
+        f.write(lengths.astype("<i4").tobytes())
+        f.write((numpy.array([0] + ends[:-1], dtype="<i8") * 2).tobytes())
+        f.write(numpy.arange(len(ends) + 1, dtype="<i8").tobytes())
+
+
+class OnlyFloat64(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+        result = function(*arguments, **(keywords or {}))
+        for value in result if isinstance(result, (tuple, list)) else [result]:
+            if isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype != torch.float64:
+                raise TypeError(f"{function} made {value.dtype}")
+        return result
+
+
+def randomize(model, generator, dtype):
+    """Norms off one and biases off zero, so that a mistake in either shows; values that the file's type holds."""
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            noise = torch.randn(p.shape, generator=generator, dtype=torch.float64)
+            if p.dim() > 1:
+                p.copy_(0.1 * noise)
+            else:
+                p.copy_((0.0 if name.endswith("bias") else 1.0) + 0.1 * noise)
+            p.copy_(p.to(dtype))
+
+
+def learning_rate(t):
+    if t <= WARMUP:
+        return LR * t / WARMUP
+    return MIN_LR + (LR - MIN_LR) * (1 + math.cos(math.pi * (t - WARMUP) / (STEPS - WARMUP))) / 2
+
+
+def train(model, stream):
+    parameters = dict(model.named_parameters())
+    optimizer = torch.optim.AdamW(
+        [{"params": [p for p in parameters.values() if p.dim() > 1], "weight_decay": DECAY},
+         {"params": [p for p in parameters.values() if p.dim() == 1], "weight_decay": 0.0}],
+        lr=LR, betas=BETAS, eps=EPSILON)
+    losses, norms, first = [], [], None
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss = 0.0
+        for sample in range(step * GLOBAL_BATCH, (step + 1) * GLOBAL_BATCH, MICRO_BATCH):
+            rows = torch.stack([stream[i * LENGTH:i * LENGTH + LENGTH + 1] for i in range(sample, sample + MICRO_BATCH)])
+            logits = model(input_ids=rows[:, :-1]).logits
+            part = F.cross_entropy(logits.reshape(-1, VOCABULARY), rows[:, 1:].reshape(-1))
+            part = part / (GLOBAL_BATCH // MICRO_BATCH)
+            part.backward()
+            loss += part.item()
+        if step == 0:
+            first = {name: p.grad.clone() for name, p in parameters.items()}
+        norm = math.sqrt(sum(p.grad.square().sum().item() for p in parameters.values()))
+        for p in parameters.values():
+            p.grad.mul_(min(1.0, CLIP / norm))
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step + 1)
+        optimizer.step()
+        losses.append(loss)
+        norms.append(norm)
+    return losses, norms, first
+
+
+def make(name, kind, config, dtype, stream):
+    folder = os.path.join(HERE, name)
+    shutil.rmtree(folder, ignore_errors=True)
+    generator = torch.Generator().manual_seed(sum(map(ord, name)))
+    config._attn_implementation = "eager"
+    stored = SMALL if dtype == "fp32" else torch.bfloat16
+    model = kind(config).to(torch.float64)
+    randomize(model, generator, stored)
+    model.to(stored)
+    model.save_pretrained(folder)
+    if os.path.exists(os.path.join(folder, "generation_config.json")):
+        os.remove(os.path.join(folder, "generation_config.json"))
+    model.to(torch.float64)
+    rotary = getattr(model.base_model, "rotary_emb", None)
+    if rotary is not None:  # a buffer computed when the model was made: again, in float64
+        rotary.__init__(model.config)
+    model.train()
+    with OnlyFloat64():
+        with torch.no_grad():
+            logits = model(input_ids=stream[None, :LENGTH]).logits[0, list(LOGIT_POSITIONS)]
+        losses, norms, gradients = train(model, stream)
+    save_file({k: v.to(SMALL).contiguous() for k, v in gradients.items()},
+              os.path.join(folder, "gradients.safetensors"), metadata={"format": "pt"})
+    with open(os.path.join(folder, "expected.json"), "w") as f:
+        f.write(json.dumps({"losses": [round(x, 12) for x in losses], "grad_norms": [round(x, 12) for x in norms],
+                            "logit_positions": LOGIT_POSITIONS,
+                            "logits": [[float(f"{x:.9g}") for x in row] for row in logits.tolist()]}) + "\n")
+    print(f"{name}: loss {losses[0]:.6f} -> {losses[-1]:.6f}, norm {norms[0]:.4f} -> {norms[-1]:.4f}, "
+          f"{sum(p.numel() for p in model.parameters())} parameters")
+
+
+SMALL = torch.float32
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    numbers, ends = make_tokens(numpy.random.default_rng(7))
+    write_indexed(numbers, ends)
+    table = models()
+    torch.float32 = torch.float = torch.float64
+    torch.Tensor.float = torch.Tensor.double
+    for name, (kind, config, dtype) in table.items():
+        make(name, kind, config, dtype, torch.tensor(numbers.astype("int64")))

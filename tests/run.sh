@@ -1,0 +1,30 @@
+#!/bin/bash
+# Runs test programs one after another and counts what they say (TAP, from cmocka and from scripts alike).
+#   tests/run.sh TALLY PROGRAM...
+# Appends "passed failed skipped" to the file TALLY; prints a line a program and the output of those that failed. A
+# program that ends without a plan, or that runs into the time limit, counts as a failure.
+set -u
+tally=$1
+shift
+limit=${TEST_SECONDS:-900}
+output=$(mktemp)
+trap 'rm -f "$output"' EXIT
+passed=0 failed=0 skipped=0
+for program; do
+    start=$(date +%s.%N)
+    CMOCKA_MESSAGE_OUTPUT=TAP timeout -k 10 "$limit" "$program" >"$output" 2>&1
+    status=$?
+    seconds=$(echo "$(date +%s.%N) $start" | awk '{printf "%.1f", $1 - $2}')
+    s=$(grep -cE '^ok .*# SKIP' "$output")
+    p=$(($(grep -cE '^ok ' "$output") - s))
+    f=$(grep -cE '^not ok ' "$output")
+    if [ "$f" -eq 0 ] && { [ "$status" -ne 0 ] || ! grep -qE '^1\.\.[0-9]+' "$output"; }; then
+        f=1
+        echo "not ok - $program ended with status $status" >>"$output"
+    fi
+    printf '%-44s %4d passed %3d failed %3d skipped %7ss\n' "$(basename "$program")" "$p" "$f" "$s" "$seconds"
+    [ "$f" -gt 0 ] && grep -vE '^ok ' "$output" | tail -n 60
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+done
+echo "$passed $failed $skipped" >>"$tally"
+[ "$failed" -eq 0 ]

@@ -1,0 +1,101 @@
+/* phalanx convert: Hugging Face folders and phalanx checkpoints, either into either. */
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/report.h"
+#include "engine/weights_copy.h"
+#include "memory/log.h"
+#include "tools/options.h"
+#include "tools/tools.h"
+
+static const char *const formats[] = {"huggingface", "phalanx", "other", NULL};
+static const char *const types[] = {"keep", "fp32", "bf16", "fp16", NULL};
+enum { OTHER = 2 };
+
+static void show(void *context, int64_t done, int64_t total)
+{
+    (void)total;
+    report_progress_update(context, (double)done);
+}
+
+static void say(const weights *w, const char *to, double seconds, int64_t bytes)
+{
+    const model_shape *shape = weights_shape(w);
+    char parameters[REPORT_TEXT], size[REPORT_TEXT], rate[REPORT_TEXT];
+    report_count(parameters, (double)shape_parameters(shape));
+    report_bytes(size, (double)bytes);
+    report_bytes(rate, (double)bytes / (seconds > 1e-9 ? seconds : 1e-9));
+    log_info("%s: %s, %s parameters, %s in %.1f s (%s/s)", to, shape_traits_of(shape->architecture)->name, parameters,
+             size, seconds, rate);
+}
+
+static status convert(const char *from, const char *to, int format, int type, int64_t shard_bytes)
+{
+    weights *w;
+    TRY(weights_open(&w, from));
+    int64_t bytes = 0;
+    for (int i = 0; i < weights_count(w); i++) {
+        const names_tensor *t = weights_at(w, i);
+        dtype stored = weights_type(w, i);
+        if (type)
+            dtype_find(&stored, types[type]);
+        bytes += t->shape[0] * (t->dims == 2 ? t->shape[1] : 1) * dtype_bytes(stored);
+    }
+    report_progress bar = report_progress_begin(stderr, "converting", (double)bytes, true);
+    weights_copy_options o = {.type = WEIGHTS_KEEP, .shard_bytes = shard_bytes, .progress = show, .context = &bar};
+    dtype chosen;
+    if (type && dtype_find(&chosen, types[type]))
+        o.type = (int)chosen;
+    o.format = format != OTHER             ? (weights_format)format
+               : weights_is_huggingface(w) ? WEIGHTS_PHALANX
+                                           : WEIGHTS_HUGGINGFACE;
+    struct timespec begin, end;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    status s = weights_copy(w, to, &o);
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    report_progress_end(&bar);
+    if (s == STATUS_OK)
+        say(w, to, (double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec), bytes);
+    weights_close(w);
+    return s;
+}
+
+int convert_main(int argc, char **argv)
+{
+    const char *from = NULL, *to = NULL;
+    int format = OTHER, type = 0, operands;
+    int64_t shard_bytes = 0;
+    const options_row rows[] = {
+        {"--from", OPTIONS_TEXT, "FOLDER", "a Hugging Face folder, a checkpoint, or a run (its latest checkpoint)",
+         &from, 0, 0, NULL},
+        {"--to", OPTIONS_TEXT, "FOLDER", "a new folder", &to, 0, 0, NULL},
+        {"--format", OPTIONS_CHOICE, NULL, "of the new folder (default: the other one)", &format, 0, 0, formats},
+        {"--dtype", OPTIONS_CHOICE, NULL, "of the new weights (default: keep)", &type, 0, 0, types},
+        {"--shard-bytes", OPTIONS_INTEGER, "N", "tensors of one file (default: 5000000000)", &shard_bytes, 1, 1e18,
+         NULL},
+    };
+    const options_command command = {
+        .name = "convert",
+        .operands = "",
+        .summary =
+            "Turns a Hugging Face folder (config.json, model.safetensors or its index) into a phalanx checkpoint, or "
+            "a\n"
+            "checkpoint into a Hugging Face folder, which transformers loads. Tokenizer files are copied along. With\n"
+            "--dtype fp32 a checkpoint's master weights are taken. A checkpoint made this way holds no optimizer\n"
+            "state: train starts from it, or from a Hugging Face folder itself, with model.from=FOLDER.",
+        .row = rows,
+        .rows = sizeof rows / sizeof *rows,
+    };
+    int code = options_parse(&command, &operands, argc, argv);
+    if (code != OPTIONS_GO_ON)
+        return code;
+    if (!from || !to) {
+        log_error("convert needs %s FOLDER; phalanx convert --help lists all", from ? "--to" : "--from");
+        return STATUS_USAGE;
+    }
+    status s = convert(from, to, format, type, shard_bytes);
+    if (s != STATUS_OK)
+        log_error("%s", status_message());
+    return (int)s;
+}

@@ -1,0 +1,22 @@
+#!/bin/sh
+# Installs what phalanx is built with, on Debian 12 and Ubuntu 22.04 or 24.04, as root; says nothing if all is there.
+#   tools/dependencies.sh          to build, train and run the tests
+#   tools/dependencies.sh lint     and what `make lint` wants
+set -eu
+packages="gcc g++ make pkg-config libc6-dev libdnnl-dev libopenmpi-dev openmpi-bin openmpi-common libyaml-dev libjansson-dev
+libpcre2-dev libsentencepiece-dev libutf8proc-dev zlib1g-dev libzstd-dev libcmocka-dev perl-doc"
+[ "${1:-}" = lint ] && packages="$packages clang clang-format clang-tidy libomp-dev"
+missing=
+for p in $packages; do
+    dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep -q 'ok installed' || missing="$missing $p"
+done
+[ -z "$missing" ] && exit 0
+if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || { echo "phalanx needs these packages; install them as root:$missing" >&2; exit 1; }
+    sudo=sudo
+fi
+echo "installing:$missing"
+export DEBIAN_FRONTEND=noninteractive
+${sudo:-} apt-get update -qq
+# perl-doc's pods are the demo's text; minimal images are told to leave documentation out
+${sudo:-} apt-get install -y -qq --no-install-recommends -o Dpkg::Options::=--path-include='*' $missing >/dev/null

@@ -1,0 +1,187 @@
+/* phalanx inspect: what a checkpoint, data set, safetensors file or run folder holds. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "engine/files/atomic.h"
+#include "memory/log.h"
+#include "tools/inspect_parts.h"
+#include "tools/options.h"
+#include "tools/tools.h"
+
+int64_t inspect_get(const json_t *object, const char *key)
+{
+    return json_integer_value(json_object_get(object, key));
+}
+
+const char *inspect_text(const json_t *object, const char *key)
+{
+    return json_string_value(json_object_get(object, key));
+}
+
+/* 1234567 -> "1.2 M" with steps of 1000, or "1.2 MiB" with steps of 1024 */
+static const char *short_number(char out[32], double value, double step, const char *const *units)
+{
+    int unit = 0;
+    while (value >= step && units[unit + 1]) {
+        value /= step;
+        unit++;
+    }
+    snprintf(out, 32, "%.*f%s%s", unit ? 1 : 0, value, *units[unit] ? " " : "", units[unit]);
+    return out;
+}
+
+const char *inspect_bytes(char out[32], int64_t bytes)
+{
+    static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", NULL};
+    return short_number(out, (double)bytes, 1024, units);
+}
+
+const char *inspect_count(char out[32], int64_t count)
+{
+    static const char *const units[] = {"", "thousand", "million", "billion", NULL};
+    return short_number(out, (double)count, 1000, units);
+}
+
+bool inspect_ends_with(const char *text, const char *end)
+{
+    size_t a = strlen(text), b = strlen(end);
+    return a > b && strcmp(text + a - b, end) == 0;
+}
+
+bool inspect_has(const char *folder, const char *name)
+{
+    char *path = must_format("%s/%s", folder, name);
+    bool yes = atomic_exists(path);
+    free(path);
+    return yes;
+}
+
+json_t *inspect_object(const char *kind, const char *path)
+{
+    return json_pack("{s:s, s:s}", "kind", kind, "path", path);
+}
+
+/* ---- the command ---- */
+
+typedef struct kind {
+    bool (*is)(const char *path);
+    status (*gather)(json_t **out, const inspect_request *r);
+    void (*print)(const json_t *object);
+} kind;
+
+static bool is_data(const char *path)
+{
+    char *index = must_format("%s.idx", path);
+    bool yes = inspect_ends_with(path, ".idx") || inspect_ends_with(path, ".bin") || atomic_exists(index);
+    free(index);
+    return yes;
+}
+
+static bool is_folder(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+static bool is_file(const char *path)
+{
+    return atomic_exists(path) && !is_folder(path);
+}
+
+static bool is_run(const char *path)
+{
+    return !inspect_has(path, "manifest.json") &&
+           (inspect_has(path, "metrics.jsonl") || inspect_has(path, "config.yaml") || inspect_has(path, "checkpoints"));
+}
+
+/* .../manifest.json: the folder it stands in */
+static bool is_manifest(const char *path)
+{
+    return inspect_ends_with(path, "/manifest.json") && is_file(path);
+}
+
+static status gather_manifest(json_t **out, const inspect_request *r)
+{
+    inspect_request folder = *r;
+    char *path = must_strdup(r->path);
+    *strrchr(path, '/') = 0;
+    folder.path = path;
+    status s = inspect_gather_checkpoint(out, &folder);
+    free(path);
+    return s;
+}
+
+static const kind kinds[] = {
+    {is_manifest, gather_manifest, inspect_print_checkpoint},
+    {is_data, inspect_gather_data, inspect_print_data},
+    {is_file, inspect_gather_safetensors, inspect_print_safetensors},
+    {is_run, inspect_gather_run, inspect_print_run},
+    {is_folder, inspect_gather_checkpoint, inspect_print_checkpoint},
+};
+
+static status inspect(const inspect_request *r)
+{
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (kinds[i].is(r->path)) {
+            json_t *object = NULL;
+            TRY(kinds[i].gather(&object, r));
+            if (r->json) {
+                json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
+                printf("\n");
+            } else
+                kinds[i].print(object);
+            json_decref(object);
+            return STATUS_OK;
+        }
+    return status_fail(STATUS_FAILED,
+                       "%s: there is no such folder or file, nor a data set %s.idx: give a checkpoint, a run folder, a "
+                       "safetensors file or a data set's prefix",
+                       r->path, r->path);
+}
+
+int inspect_main(int argc, char **argv)
+{
+    inspect_request r = {.samples = 3, .ids = 16};
+    const options_row rows[] = {
+        {.name = "--json", .kind = OPTIONS_FLAG, .doc = "print all of it as one JSON object", .into = &r.json},
+        {.name = "--verify",
+         .kind = OPTIONS_FLAG,
+         .doc = "also read everything: a checkpoint's checksums, every token of a data set",
+         .into = &r.verify},
+        {.name = "--samples",
+         .kind = OPTIONS_INTEGER,
+         .argument = "N",
+         .doc = "documents of a data set to show (default 3)",
+         .into = &r.samples,
+         .low = 0,
+         .high = 1e6},
+        {.name = "--ids",
+         .kind = OPTIONS_INTEGER,
+         .argument = "N",
+         .doc = "token ids to show of each document (default 16)",
+         .into = &r.ids,
+         .low = 1,
+         .high = 1e6},
+    };
+    const options_command command = {
+        .name = "inspect",
+        .operands = "PATH",
+        .summary =
+            "Shows what PATH holds: a checkpoint (its folder, or a checkpoints folder: the latest), a data set (the\n"
+            "prefix of .bin and .idx), a safetensors file, or a run folder.",
+        .least = 1,
+        .most = 1,
+        .row = rows,
+        .rows = sizeof rows / sizeof *rows,
+    };
+    int operands, exit_status = options_parse(&command, &operands, argc, argv);
+    if (exit_status != OPTIONS_GO_ON)
+        return exit_status;
+    r.path = argv[1];
+    status s = inspect(&r);
+    if (s != STATUS_OK)
+        log_error("%s", status_message());
+    return (int)s;
+}

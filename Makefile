@@ -104,6 +104,10 @@ clean: ## remove what was built
 help: ## this list
 	@grep -hE '^[a-z -]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z -]+):.*## /\1|/' | awk -F'|' '{printf "  make %-22s %s\n", $$1, $$2}'
 
+ifneq ($(NVCC),)
+include kernels/cuda/build.mk
+endif
+
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
 .SECONDARY:
 .PHONY: all tests deps demo check run-tests lint asan ubsan tsan clean help

@@ -43,6 +43,7 @@ int train_main(int argc, char **argv)
         if (s == STATUS_OK)
             s = train_run(&c, world, began);
         config_free(&c);
+    }
     /* One rank says what all know: every status was agreed on, and names the rank it came from. */
     if (s != STATUS_OK && comm_rank(world) == 0)
         fprintf(stderr, "phalanx: %s\n", status_message());

@@ -61,6 +61,8 @@ $(BUILD)/tests/allocation_spy.so: tests/spy/allocation_spy.c memory/seal.h
 
 $(BUILD)/tests/test_arena: | $(BUILD)/tests/allocation_spy.so
 
+$(BUILD)/tests/test_comm: | $(BUILD)/tests/rank_comm
+$(BUILD)/tests/test_watchdog: | $(BUILD)/tests/rank_watchdog
 $(BUILD)/tests/test_inspect: $(patsubst %.c,$(BUILD)/%.o,$(wildcard tools/inspect*.c))
 
 tests: $(BUILD)/phalanx $(TESTS) $(RANK_PROGRAMS) $(BUILD)/tests/allocation_spy.so ## build every test program
@@ -101,6 +103,10 @@ clean: ## remove what was built
 
 help: ## this list
 	@grep -hE '^[a-z -]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z -]+):.*## /\1|/' | awk -F'|' '{printf "  make %-22s %s\n", $$1, $$2}'
+
+ifneq ($(NVCC),)
+include kernels/cuda/build.mk
+endif
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
 .SECONDARY:

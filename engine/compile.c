@@ -126,10 +126,19 @@ static void count_flops(compiled_program *p)
     }
 }
 
-static void reset_parameters(compiled *c)
+void compile_forget(compiled *c)
 {
-    for (int i = 0; i < c->model.parameter_count; i++)
-        c->model.parameters[i]->written = false;
+    for (int i = 0; i < c->model.parameter_count; i++) {
+        parameter *p = c->model.parameters[i];
+        p->written = false;
+        if (tensor_persistent(&p->weight))
+            continue;
+        /* gathered at the step's begin: planned with the transient tensors, perhaps before */
+        p->weight.base = NULL;
+        p->weight.offset = 0;
+        p->weight.address = -1;
+        p->weight.id = p->weight.first = p->weight.last = -1;
+    }
 }
 
 status compile_training(compiled_program *out, compiled *c, recompute how, uint8_t *const *drop, bool bound_only)
@@ -140,7 +149,7 @@ status compile_training(compiled_program *out, compiled *c, recompute how, uint8
     TRY(schedule_make(&s, one ? SCHEDULE_1F1B : o->schedule, o->grid.size[GRID_PIPELINE], o->chunks, o->microbatches));
     bool split = s.kind == SCHEDULE_ZB_H1 && !one;
     recorded *chunks = must_calloc((unsigned long)o->chunks, sizeof *chunks);
-    reset_parameters(c);
+    compile_forget(c);
     for (int i = 0; i < o->chunks; i++)
         unroll_record(&chunks[i], c, i, true, split, how, drop ? drop[i] : NULL);
     update_begin(out, c);
@@ -188,11 +197,49 @@ static void widen(compiled *c, const compiled_program *p)
         c->arena_bytes = c->persistent_bytes + p->transient_bytes;
 }
 
-status compile(compiled *out, const compile_options *options)
+status compile_model(compiled *out, const compile_options *options)
 {
     *out = (compiled){.options = *options};
     TRY(build_model(out));
     out->arena_bytes = out->persistent_bytes;
+    return STATUS_OK;
+}
+
+bool compile_same_sizes(const compiled *a, const compiled *b)
+{
+    const grid *x = &a->options.grid, *y = &b->options.grid;
+    int64_t tokens = a->options.micro_batch * a->options.sequence, first, rows_x, rows_y;
+    shard_rows(&first, &rows_x, tokens, x->size[GRID_TENSOR], x->at[GRID_TENSOR]);
+    shard_rows(&first, &rows_y, tokens, y->size[GRID_TENSOR], y->at[GRID_TENSOR]);
+    if (rows_x != rows_y || a->model.parameter_count != b->model.parameter_count)
+        return false;
+    for (int i = 0; i < a->model.parameter_count; i++) {
+        const parameter *p = a->model.parameters[i], *q = b->model.parameters[i];
+        if (p->rows != q->rows || p->columns != q->columns || p->copied_from != q->copied_from)
+            return false;
+    }
+    return true;
+}
+
+int compile_largest_owner(const compiled *c, int64_t *spread)
+{
+    int largest = 0, data = grid_group_size(&c->options.grid, GRID_GROUP_DATA_CONTEXT);
+    int64_t most = -1, least = INT64_MAX;
+    for (int i = 0; i < data; i++) {
+        int64_t bytes = storage_owned_bytes(c, i);
+        if (bytes > most) {
+            most = bytes;
+            largest = i;
+        }
+        least = bytes < least ? bytes : least;
+    }
+    *spread = most - least;
+    return largest;
+}
+
+status compile(compiled *out, const compile_options *options)
+{
+    TRY(compile_model(out, options));
     if (options->train) {
         TRY(recompute_compile(out));
         widen(out, &out->training);

@@ -75,10 +75,17 @@ typedef struct compiled {
     bool first_stage, last_stage;
     int stage_layers;
     int dropped; /* RECOMPUTE_CHOSEN: forward ops whose outputs are made again */
+    const char *decision; /* which, in words */
 } compiled;
 
 /* A usage failure (an impossible layout, a budget that cannot be met) is one line. `out` must be freed either way. */
 status compile(compiled *out, const compile_options *options);
+/* The model and its persistent tensors only, without programs. */
+status compile_model(compiled *out, const compile_options *options);
+/* Of a compiled model: do two ranks of one stage hold parameters and tokens of the same sizes? */
+bool compile_same_sizes(const compiled *a, const compiled *b);
+/* The rank of this stage's data axis that owns most, the lowest of several; *spread: how many bytes less the least one owns. */
+int compile_largest_owner(const compiled *c, int64_t *spread);
 void compile_free(compiled *c);
 /* The options that a configuration and a grid mean. */
 status compile_options_from(compile_options *out, const config *c, const grid *g, const op_backend *backend,

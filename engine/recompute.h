@@ -12,5 +12,7 @@ status recompute_compile(compiled *c);
 /* The training program under one way of recompute (compile.c). drop[chunk][op of the forward body], for RECOMPUTE_CHOSEN.
  * bound_only: lifetimes and lower bound, no addresses. */
 status compile_training(compiled_program *out, compiled *c, recompute how, uint8_t *const *drop, bool bound_only);
+/* Forget what an earlier recording or plan left on the parameters. */
+void compile_forget(compiled *c);
 
 #endif

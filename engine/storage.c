@@ -20,21 +20,61 @@ static tensor own_view(tensor *whole, const parameter *p)
     return v;
 }
 
-static void describe_parameter(compiled *c, parameter *p, int index)
+/* A function of the parameter's name alone (FNV-1a): all ranks that hold it must agree, and one rank may hold parameters
+ * that another of its tensor group does not (a bias that is added once). */
+int storage_vector_owner(const parameter *p, int data)
+{
+    uint32_t hash = 2166136261u;
+    for (const char *at = p->name; *at; at++)
+        hash = (hash ^ (uint8_t)*at) * 16777619u;
+    return (int)(hash % (uint32_t)data);
+}
+
+/* What data rank `me` owns of the parameter. */
+static void divide(int *owner, int64_t *first, int64_t *rows, const compile_options *o, const parameter *p, int me)
+{
+    int data = o->grid.size[GRID_DATA] * o->grid.size[GRID_CONTEXT];
+    bool shards = data > 1 && o->zero > 0;
+    *owner = -1;
+    *first = 0;
+    *rows = p->rows;
+    if (shards && p->vector) {
+        *owner = storage_vector_owner(p, data);
+        *rows = *owner == me;
+    } else if (shards) {
+        shard_rows(first, rows, p->rows, data, me);
+    }
+}
+
+static int64_t aligned(int64_t bytes)
+{
+    return (bytes + COMPILE_ALIGNMENT - 1) / COMPILE_ALIGNMENT * COMPILE_ALIGNMENT;
+}
+
+int64_t storage_owned_bytes(const compiled *c, int data_rank)
+{
+    int64_t bytes = 0;
+    int states = c->options.compute == DTYPE_FP32 ? 2 : 3; /* fp32 moments, and a master copy of narrower weights */
+    for (int i = 0; i < c->model.parameter_count; i++) {
+        const parameter *p = c->model.parameters[i];
+        int owner;
+        int64_t first, rows;
+        divide(&owner, &first, &rows, &c->options, p, data_rank);
+        bytes += states * aligned(rows * p->columns * 4);
+        if (p->shard_gradient)
+            bytes += aligned(rows * p->columns * 4);
+        if (p->shard_weight)
+            bytes += aligned(rows * p->columns * dtype_bytes(c->options.compute));
+    }
+    return bytes;
+}
+
+static void describe_parameter(compiled *c, parameter *p)
 {
     const compile_options *o = &c->options;
     int data = o->grid.size[GRID_DATA] * o->grid.size[GRID_CONTEXT];
-    int me = grid_index(&o->grid, GRID_GROUP_DATA_CONTEXT);
     int zero = data > 1 ? o->zero : 0;
-    p->owner = -1;
-    p->own_first = 0;
-    p->own_rows = p->rows;
-    if (zero && p->vector) {
-        p->owner = index % data;
-        p->own_rows = p->owner == me;
-    } else if (zero) {
-        shard_rows(&p->own_first, &p->own_rows, p->rows, data, me);
-    }
+    divide(&p->owner, &p->own_first, &p->own_rows, o, p, grid_index(&o->grid, GRID_GROUP_DATA_CONTEXT));
     p->shard_weight = zero == 3;
     p->shard_gradient = zero >= 2 && o->reduce_each;
     placement cotangent = place_cotangent(p->place);
@@ -124,7 +164,7 @@ static void describe_caches(compiled *c)
 void storage_describe(compiled *c)
 {
     for (int i = 0; i < c->model.parameter_count; i++)
-        describe_parameter(c, c->model.parameters[i], i);
+        describe_parameter(c, c->model.parameters[i]);
     describe_inputs(c);
     describe_caches(c);
 }
@@ -134,7 +174,7 @@ static void place(compiled *c, tensor *t)
     if (!tensor_persistent(t))
         return;
     t->address = c->persistent_bytes;
-    int64_t bytes = (tensor_bytes(t) + COMPILE_ALIGNMENT - 1) / COMPILE_ALIGNMENT * COMPILE_ALIGNMENT;
+    int64_t bytes = aligned(tensor_bytes(t));
     c->persistent_bytes += bytes;
     c->class_bytes[t->class] += bytes;
 }

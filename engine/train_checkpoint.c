@@ -51,6 +51,17 @@ static status write_sections(training *t, const char *folder, const char *name, 
     return s;
 }
 
+/* A checkpoint is of use by itself: the tokenizer goes with it. */
+static status save_tokenizer(const training *t, const char *name)
+{
+    if (!t->tokenizer)
+        return STATUS_OK;
+    char *folder = must_format("%s/%s", t->checkpoints, name);
+    status s = tokenizer_save(t->tokenizer, folder);
+    free(folder);
+    return s;
+}
+
 status training_save(training *t)
 {
     static const state_section mixed[] = {STATE_MODEL, STATE_MOMENT1, STATE_MOMENT2, STATE_MASTER};
@@ -60,7 +71,9 @@ status training_save(training *t)
     watchdog_suspend(t->watchdog);
     status s = write_sections(t, t->checkpoints, name, mixed, t->config->train.precision == CONFIG_FP32 ? 3 : 4);
     if (s == STATUS_OK && comm_rank(t->world) == 0) {
-        s = checkpoint_prune(t->checkpoints, t->config->checkpoint.keep);
+        s = save_tokenizer(t, name);
+        if (s == STATUS_OK)
+            s = checkpoint_prune(t->checkpoints, t->config->checkpoint.keep);
         if (s == STATUS_OK)
             log_info("saved %s/%s", t->checkpoints, name);
     }

@@ -49,6 +49,18 @@ static status open_data(training *t)
     return STATUS_OK;
 }
 
+/* The tokenizer that the data was made with: named, or left beside the data; there may be none. */
+static status open_tokenizer(training *t)
+{
+    const config *c = t->config;
+    if (comm_rank(t->world) > 0)
+        return STATUS_OK;
+    if (c->data.tokenizer)
+        return tokenizer_open(&t->tokenizer, c->data.tokenizer);
+    const char *beside = c->data.train.item[0].path;
+    return tokenizer_is_beside(beside) ? tokenizer_open_beside(&t->tokenizer, beside) : STATUS_OK;
+}
+
 /* All ranks must see one run folder: rank 0 writes a file that the others read. */
 static status check_shared_folder(training *t)
 {
@@ -93,6 +105,7 @@ static status open_rank(training *t)
     options.evaluate = c->data.validation.count > 0 && c->evaluate.every > 0;
     TRY(compile(&t->compiled, &options));
     TRY(open_data(t));
+    TRY(open_tokenizer(t));
     return executor_open(&t->executor, &t->compiled, t->world, &cpu_backend, threads);
 }
 
@@ -121,6 +134,7 @@ void training_close(training *t)
     if (t->metrics)
         fclose(t->metrics);
     tensorboard_close(t->events);
+    tokenizer_close(t->tokenizer);
     executor_close(t->executor);
     samples_close(t->train);
     samples_close(t->validation);

@@ -9,6 +9,7 @@
 #include "engine/executor.h"
 #include "engine/files/tensorboard.h"
 #include "engine/samples.h"
+#include "engine/text/tokenizer.h"
 #include "parallel/watchdog.h"
 
 typedef struct training {
@@ -28,6 +29,8 @@ typedef struct training {
     double loss_scale;  /* of fp16, else 1 */
     int64_t good_steps; /* since the scale last changed */
     int skipped;        /* in a row */
+
+    tokenizer *tokenizer; /* rank 0's, to go with the checkpoints; NULL: none is known */
 
     /* rank 0's files */
     FILE *metrics;

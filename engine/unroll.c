@@ -89,8 +89,8 @@ void unroll_record(recorded *out, compiled *c, int chunk, bool training, bool sp
         out->input = recorder_input(r, "input", r->compute, 2, shape, place);
     if (c->options.decode_samples) {
         tensor *logits = decoder_logits(r, &c->model, &in);
-        tensor *to = &c->inputs.logits;
-        recorder_record(r, OP_copy, "logits", &logits, 1, 0, &to, NULL);
+        tensor *to[OP_MAX_OUT] = {&c->inputs.logits};
+        recorder_record(r, OP_copy, "logits", &logits, 1, 0, to, NULL);
         return;
     }
     out->output = decoder_forward(r, &c->model, chunk, &in, out->input);

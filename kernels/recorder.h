@@ -86,7 +86,7 @@ void recorder_gradient_done(recorder *r, const tensor *w, bool weight_phase);
 /* ---- one function an op -------------------------------------------------------------------------------------- */
 
 /* The common way: allocates the outputs that `outputs` (a bit mask) asks for, infers them, appends. Outputs given in
- * `given` (NULL where not) are used as they are. Returns the op. */
+ * `given` ([OP_MAX_OUT], NULL where not) are used as they are. Returns the op. */
 op *recorder_record(recorder *r, op_kind kind, const char *name, tensor *const *in, int inputs, unsigned outputs,
                     tensor *const *given, const op_attributes *at);
 

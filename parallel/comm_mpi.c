@@ -1,7 +1,7 @@
 /* Communication over MPI's point-to-point messages.
  *
  * Every operation is a *flight* of *lanes*. A lane is the stream of segments between this member and one peer in one
- * direction; it posts a segment when its window has room and its gate is open, where the gate is the count of some other
+ * direction; it posts a segment when it has a request free and its gate is open, where the gate is the count of some other
  * lane (a broadcast passes on what has arrived) or of the segments summed so far (an all-reduce hands round its part while
  * it still receives contributions). A reduction goes straight to the owners: every member sends part j to member j, which sums the
  * contributions in rank order. So does an all-gather. Each byte crosses once, which is the minimum.
@@ -26,6 +26,10 @@
  * NUMBERS) + phase. The largest is 32767, which every MPI has. */
 enum { NUMBERS = 8192 };
 enum phase { PHASE_CONTRIBUTE, PHASE_SHARE, PHASE_DIRECT, PHASES = 4 };
+
+/* Requests of one flight and direction. A single-copy shared memory lets the receiver fetch what the sender has posted, without the
+ * sender's help: so much is posted at once, and a sender that computes holds nobody up. */
+enum { REQUESTS = 256, DEPTH_MOST = 64 };
 
 /* Empty polls before a waiting rank yields its core, and before it sleeps, if the node has more ranks than cores. */
 enum { POLLS_BEFORE_YIELD = 32, POLLS_BEFORE_SLEEP = 2000, NAP_NANOSECONDS = 50000 };
@@ -53,14 +57,16 @@ typedef struct flight {
     int64_t sum_bytes;
     bool complete;
     lane *lanes;           /* [4 members] */
-    MPI_Request *requests; /* [4 members][window] */
-    int *indices;          /* [4 members][window]: of finished requests */
+    int stride;            /* requests of a lane: the depth, or as many as the longest lane needs */
+    MPI_Request *requests; /* [4 members][stride] */
+    int *indices;          /* [4 members][stride]: of finished requests */
     const void **terms;    /* [members] */
 } flight;
 
 typedef struct mpi_group {
     MPI_Comm handle;
     comm_cut cut;
+    int depth; /* segments a lane has under way at most */
     unsigned collectives;
     unsigned *sent, *received; /* [members]: point-to-point operations with each */
     flight *idle;
@@ -92,10 +98,12 @@ static void check(int code, int line)
 
 static lane *add_lane(flight *f, int peer, int tag, bool sends, const void *base, int64_t bytes)
 {
-    int64_t segment = ((mpi_group *)f->group->state)->cut.segment;
+    const mpi_group *m = f->group->state;
     lane *l = &f->lanes[f->lanes_used++];
     *l = (lane){.base = (char *)(uintptr_t)base, .bytes = bytes, .peer = peer, .tag = tag, .sends = sends};
-    l->segments = (int)((bytes + segment - 1) / segment);
+    l->segments = (int)((bytes + m->cut.segment - 1) / m->cut.segment);
+    int wants = l->segments < m->depth ? l->segments : m->depth;
+    f->stride = wants > f->stride ? wants : f->stride;
     return l;
 }
 
@@ -114,12 +122,12 @@ static void post(flight *f, lane *l)
 {
     comm_group *g = f->group;
     mpi_group *m = g->state;
-    MPI_Request *requests = f->requests + (l - f->lanes) * m->cut.window;
-    while (l->posted < l->segments && l->posted - l->done < m->cut.window &&
+    MPI_Request *requests = f->requests + (l - f->lanes) * f->stride;
+    while (l->posted < l->segments && l->posted - l->done < f->stride &&
            (!l->gate || l->posted < *l->gate + l->slack)) {
         char *at = segment_at(l, &m->cut, l->posted);
         int64_t bytes = segment_size(l->bytes, m->cut.segment, l->posted);
-        MPI_Request *request = &requests[l->posted % m->cut.window];
+        MPI_Request *request = &requests[l->posted % f->stride];
         if (l->sends) {
             MPI_MUST(MPI_Isend(at, (int)bytes, MPI_BYTE, l->peer, l->tag, m->handle, request));
             atomic_fetch_add_explicit(&g->bytes_sent, bytes, memory_order_relaxed);
@@ -136,8 +144,8 @@ static void settle(flight *f, lane *l)
 {
     comm_group *g = f->group;
     const comm_cut *cut = &((mpi_group *)g->state)->cut;
-    const MPI_Request *requests = f->requests + (l - f->lanes) * cut->window;
-    while (l->done < l->posted && requests[l->done % cut->window] == MPI_REQUEST_NULL) {
+    const MPI_Request *requests = f->requests + (l - f->lanes) * f->stride;
+    while (l->done < l->posted && requests[l->done % f->stride] == MPI_REQUEST_NULL) {
         if (!l->sends)
             atomic_fetch_add_explicit(&g->bytes_received, segment_size(l->bytes, cut->segment, l->done),
                                       memory_order_relaxed);
@@ -161,8 +169,8 @@ static void sum_segment(flight *f)
 /* Move what can be moved. True if anything did. */
 static bool advance(flight *f)
 {
-    int window = ((mpi_group *)f->group->state)->cut.window, finished;
-    MPI_MUST(MPI_Testsome(f->lanes_used * window, f->requests, &finished, f->indices, MPI_STATUSES_IGNORE));
+    int finished;
+    MPI_MUST(MPI_Testsome(f->lanes_used * f->stride, f->requests, &finished, f->indices, MPI_STATUSES_IGNORE));
     bool moved = finished != MPI_UNDEFINED && finished > 0;
     for (int i = 0; i < f->lanes_used; i++)
         settle(f, &f->lanes[i]);
@@ -323,7 +331,7 @@ static flight *flight_new(comm_group *g)
 {
     mpi_group *m = g->state;
     flight *f = m->idle;
-    unsigned long lanes = 4UL * (unsigned long)g->count, slots = lanes * (unsigned long)m->cut.window;
+    unsigned long lanes = 4UL * (unsigned long)g->count, slots = lanes * (unsigned long)m->depth;
     if (f) {
         m->idle = f->next;
     } else {
@@ -336,7 +344,7 @@ static flight *flight_new(comm_group *g)
             f->requests[i] = MPI_REQUEST_NULL;
     }
     f->group = g;
-    f->lanes_used = f->contributions = f->segments = f->summed = 0;
+    f->lanes_used = f->contributions = f->segments = f->summed = f->stride = 0;
     f->complete = false;
     return f;
 }
@@ -563,6 +571,8 @@ static status mpi_group_open(comm_group *g)
     mpi_job *job = g->owner->state;
     mpi_group *m = must_calloc(1, sizeof *m);
     m->cut = comm_segments(g->count);
+    m->depth = REQUESTS / (g->count - 1);
+    m->depth = m->depth > DEPTH_MOST ? DEPTH_MOST : m->depth < m->cut.window ? m->cut.window : m->depth;
     m->sent = must_calloc((unsigned long)g->count, sizeof *m->sent);
     m->received = must_calloc((unsigned long)g->count, sizeof *m->received);
     MPI_Group all, some;

@@ -15,8 +15,10 @@
 #include "memory/log.h"
 #include "parallel/watchdog_link.h"
 
-/* A thread that was away longer than this was stopped itself (or its machine was): what it missed proves nothing. */
+/* A thread that was away longer than this (or half of hang_seconds) was stopped itself, or its machine was: what it missed proves
+ * nothing. Who is gone when it wakes, or soon after, gave this rank up: a launcher that ends a job wakes the frozen first. */
 #define AWAY_SECONDS 2.0
+#define SOON_SECONDS 3.0
 /* A rank that sees itself stuck, and hears no verdict for so much longer, ends alone. */
 #define GRACE_SECONDS 4.0
 
@@ -57,6 +59,7 @@ struct watchdog {
     watchdog_link *links; /* [ranks] at rank 0; [1] elsewhere */
     report *reports;      /* [ranks] at rank 0; elsewhere [1], of rank 0 */
     report own;
+    double woke;           /* when the thread last came back from having been away */
     struct pollfd *polled; /* one a link, and the pipe's end */
     int pipe[2];           /* closing `pipe[1]` asks the thread to end */
     pthread_t thread;
@@ -71,15 +74,16 @@ static double now(void)
 
 /* ---- the slot ---- */
 
+/* The fields' releases keep them behind the odd version, the readers' acquires before the second look at it: no fences,
+ * which the thread sanitizer does not know. */
 void watchdog_at(watchdog *w, const watchdog_position *p)
 {
     uint64_t version = atomic_load_explicit(&w->version, memory_order_relaxed);
     atomic_store_explicit(&w->version, version + 1, memory_order_relaxed);
-    atomic_thread_fence(memory_order_release);
-    atomic_store_explicit(&w->step, p->step, memory_order_relaxed);
-    atomic_store_explicit(&w->micro_batch, p->micro_batch, memory_order_relaxed);
-    atomic_store_explicit(&w->action, p->action, memory_order_relaxed);
-    atomic_store_explicit(&w->op, p->op, memory_order_relaxed);
+    atomic_store_explicit(&w->step, p->step, memory_order_release);
+    atomic_store_explicit(&w->micro_batch, p->micro_batch, memory_order_release);
+    atomic_store_explicit(&w->action, p->action, memory_order_release);
+    atomic_store_explicit(&w->op, p->op, memory_order_release);
     atomic_store_explicit(&w->version, version + 2, memory_order_release);
 }
 
@@ -88,12 +92,12 @@ static uint64_t read_slot(const watchdog *w, watchdog_position *p)
 {
     for (int tries = 0;; tries++) {
         uint64_t before = atomic_load_explicit(&w->version, memory_order_acquire);
-        p->step = atomic_load_explicit(&w->step, memory_order_relaxed);
-        p->micro_batch = atomic_load_explicit(&w->micro_batch, memory_order_relaxed);
-        p->action = atomic_load_explicit(&w->action, memory_order_relaxed);
-        p->op = atomic_load_explicit(&w->op, memory_order_relaxed);
-        atomic_thread_fence(memory_order_acquire);
-        if (tries == 1000 || (before % 2 == 0 && atomic_load_explicit(&w->version, memory_order_relaxed) == before))
+        p->step = atomic_load_explicit(&w->step, memory_order_acquire);
+        p->micro_batch = atomic_load_explicit(&w->micro_batch, memory_order_acquire);
+        p->action = atomic_load_explicit(&w->action, memory_order_acquire);
+        p->op = atomic_load_explicit(&w->op, memory_order_acquire);
+        uint64_t after = atomic_load_explicit(&w->version, memory_order_relaxed);
+        if (tries == 1000 || (before % 2 == 0 && after == before))
             return before / 2;
     }
 }
@@ -316,8 +320,9 @@ static void hear_from(watchdog *w, int rank, double time)
     if (got == 0)
         return;
     watchdog_link_close(&w->links[rank]);
+    bool given_up = time - w->woke < SOON_SECONDS;
     if (!r->left)
-        end_job(w, rank, VERDICT_GONE);
+        end_job(w, given_up ? 0 : rank, given_up ? VERDICT_SILENT : VERDICT_GONE);
 }
 
 static bool anyone_suspended(const watchdog *w)
@@ -365,6 +370,8 @@ static void leaf_turn(watchdog *w, double time, bool beats)
     }
     if (got < 0 && w->links[0].fd >= 0) {
         watchdog_link_close(&w->links[0]);
+        if (!hub->left && time - w->woke < SOON_SECONDS)
+            end_here(w, &w->own.last, VERDICT_SILENT);
         if (!hub->left)
             end_here(w, &hub->last, VERDICT_GONE);
     }
@@ -395,7 +402,7 @@ static void *watch(void *argument)
 {
     watchdog *w = argument;
     int links = link_count(w);
-    double last = now(), beaten = 0;
+    double last = now(), beaten = 0, away = w->hang / 2 < AWAY_SECONDS ? w->hang / 2 : AWAY_SECONDS;
     forgive(w, last);
     for (bool on = true; on;) {
         for (int i = 0; i < links; i++)
@@ -404,8 +411,10 @@ static void *watch(void *argument)
         poll(w->polled, (nfds_t)links + 1, (int)(w->beat * 500));
         on = !w->polled[links].revents;
         double time = now();
-        if (time - last > AWAY_SECONDS + w->beat)
+        if (time - last > away + w->beat) {
             forgive(w, time);
+            w->woke = time;
+        }
         last = time;
         bool beats = time - beaten >= w->beat;
         beaten = beats ? time : beaten;
@@ -435,6 +444,7 @@ status watchdog_open(watchdog **out, comm *c, double hang_seconds)
     w->rank = comm_rank(c);
     w->ranks = comm_ranks(c);
     w->hang = hang_seconds;
+    w->woke = -SOON_SECONDS;
     w->beat = hang_seconds / 8 < 0.5 ? hang_seconds / 8 : 0.5;
     w->micro_batch = -1;
     w->own.last.waiting_for = w->own.last.micro_batch = -1;

@@ -219,7 +219,7 @@ static void one_process_alone_is_watched(void **state)
 
 int main(void)
 {
-    scenario stuck = {"stuck", 1, NULL}, circle = {"circle", 1, NULL}, leave = {"exit", 600, NULL},
+    scenario stuck = {"stuck", 2, NULL}, circle = {"circle", 2, NULL}, leave = {"exit", 600, NULL},
              slow = {"slow", 2, NULL}, save = {"save", 1, NULL};
     scenario *const all[] = {&stuck, &circle, &leave, &slow, &save};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)

@@ -14,12 +14,17 @@ static const struct {
     int (*main)(int argc, char **argv);
 } commands[] = {
     {"train", "train a model as a configuration says", train_main},
+    {"plan", "say what a configuration needs and costs, without running it", plan_main},
     {"tokenize", "turn text into training data, train a vocabulary", tokenize_main},
     {"convert", "between Hugging Face folders and checkpoints, both ways", convert_main},
     {"detokenize", "turn training data back into text", detokenize_main},
     {"merge", "join training data sets", merge_main},
     {"split", "divide a training data set", split_main},
+    {"convert", "between Hugging Face folders and phalanx checkpoints", convert_main},
+    {"generate", "continue a prompt with a trained model", generate_main},
+    {"eval", "loss and perplexity of a model on a data set or a text", eval_main},
     {"inspect", "show what a checkpoint, data set, safetensors file or run holds", inspect_main},
+    {"bench", "measure this machine and the kernels on it", bench_main},
 };
 
 enum { COMMANDS = sizeof commands / sizeof *commands };

@@ -2,6 +2,7 @@
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,9 +33,31 @@ static void put(buffer *out, const char *text)
     buffer_append(out, text, (int64_t)strlen(text));
 }
 
+/* \p{L} and \p{N} as PCRE2's tables have them, and the younger characters that these lack. */
+static int put_property(buffer *out, const char *at, bool in_class)
+{
+    static const char names[2][6] = {"\\p{L}", "\\p{N}"};
+    int which = strncmp(at, names[0], 5) == 0 ? 0 : 1;
+    if (strncmp(at, names[which], 5) != 0)
+        return 0;
+    put(out, in_class ? "" : "[");
+    put(out, names[which]);
+    for (const unicode_range *r = unicode_younger; r->last; r++)
+        if (r->class == (which ? UNICODE_NUMBER : UNICODE_LETTER)) {
+            char range[40];
+            snprintf(range, sizeof range, "\\x{%X}-\\x{%X}", r->first, r->last);
+            put(out, range);
+        }
+    put(out, in_class ? "" : "]");
+    return 5;
+}
+
 /* An escape outside or inside of a class; returns the characters used, 0 when it means something else to PCRE2. */
 static int translate_escape(buffer *out, const char *at, bool in_class)
 {
+    int property = put_property(out, at, in_class);
+    if (property)
+        return property;
     switch (at[1]) {
     case 's':
         put(out, in_class ? SPACES : "[" SPACES "]");

@@ -32,9 +32,71 @@ static uint8_t class_of_category(utf8proc_category_t category)
     }
 }
 
+/* Letters and numbers of Unicode 15.0 to 16.0, which the libraries of the day may not know yet: tokenizers are compared
+ * with Hugging Face's, which does, and must not change with a library. */
+const unicode_range unicode_younger[] = {
+    // clang-format off
+    {0x1C89, 0x1C8A, UNICODE_LETTER},
+    {0xA7CB, 0xA7CD, UNICODE_LETTER},
+    {0xA7DA, 0xA7DC, UNICODE_LETTER},
+    {0x105C0, 0x105F3, UNICODE_LETTER},
+    {0x10D40, 0x10D49, UNICODE_NUMBER},
+    {0x10D4A, 0x10D65, UNICODE_LETTER},
+    {0x10D6F, 0x10D85, UNICODE_LETTER},
+    {0x10EC2, 0x10EC4, UNICODE_LETTER},
+    {0x1123F, 0x11240, UNICODE_LETTER},
+    {0x11380, 0x11389, UNICODE_LETTER},
+    {0x1138B, 0x1138B, UNICODE_LETTER},
+    {0x1138E, 0x1138E, UNICODE_LETTER},
+    {0x11390, 0x113B5, UNICODE_LETTER},
+    {0x113B7, 0x113B7, UNICODE_LETTER},
+    {0x113D1, 0x113D1, UNICODE_LETTER},
+    {0x113D3, 0x113D3, UNICODE_LETTER},
+    {0x116D0, 0x116E3, UNICODE_NUMBER},
+    {0x11BC0, 0x11BE0, UNICODE_LETTER},
+    {0x11BF0, 0x11BF9, UNICODE_NUMBER},
+    {0x11F02, 0x11F02, UNICODE_LETTER},
+    {0x11F04, 0x11F10, UNICODE_LETTER},
+    {0x11F12, 0x11F33, UNICODE_LETTER},
+    {0x11F50, 0x11F59, UNICODE_NUMBER},
+    {0x1342F, 0x1342F, UNICODE_LETTER},
+    {0x13441, 0x13446, UNICODE_LETTER},
+    {0x13460, 0x143FA, UNICODE_LETTER},
+    {0x16100, 0x1611D, UNICODE_LETTER},
+    {0x16130, 0x16139, UNICODE_NUMBER},
+    {0x16D40, 0x16D6C, UNICODE_LETTER},
+    {0x16D70, 0x16D79, UNICODE_NUMBER},
+    {0x18CFF, 0x18CFF, UNICODE_LETTER},
+    {0x1B132, 0x1B132, UNICODE_LETTER},
+    {0x1B155, 0x1B155, UNICODE_LETTER},
+    {0x1CCF0, 0x1CCF9, UNICODE_NUMBER},
+    {0x1D2C0, 0x1D2D3, UNICODE_NUMBER},
+    {0x1DF25, 0x1DF2A, UNICODE_LETTER},
+    {0x1E030, 0x1E06D, UNICODE_LETTER},
+    {0x1E4D0, 0x1E4EB, UNICODE_LETTER},
+    {0x1E4F0, 0x1E4F9, UNICODE_NUMBER},
+    {0x1E5D0, 0x1E5ED, UNICODE_LETTER},
+    {0x1E5F0, 0x1E5F0, UNICODE_LETTER},
+    {0x1E5F1, 0x1E5FA, UNICODE_NUMBER},
+    {0x2B739, 0x2B739, UNICODE_LETTER},
+    {0x2EBF0, 0x2EE5D, UNICODE_LETTER},
+    {0x31350, 0x323AF, UNICODE_LETTER},
+    // clang-format on
+    {0, 0, 0},
+};
+
+static uint8_t younger_class(uint32_t code)
+{
+    for (const unicode_range *r = unicode_younger; r->last; r++)
+        if (code >= r->first && code <= r->last)
+            return r->class;
+    return 0;
+}
+
 uint8_t unicode_class_of(uint32_t code)
 {
-    int class = class_of_category(utf8proc_category((utf8proc_int32_t)code));
+    utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)code);
+    int class = category == UTF8PROC_CATEGORY_CN ? younger_class(code) : class_of_category(category);
     if (is_space(code))
         class |= UNICODE_SPACE;
     if (code == '\n' || code == '\r')
@@ -74,12 +136,13 @@ static void mark_unstable(unicode_classes *c)
     }
 }
 
-unicode_classes *unicode_classes_open(void)
+unicode_classes *unicode_classes_open(bool stability)
 {
     unicode_classes *c = must_calloc(1, sizeof *c);
     for (uint32_t code = 0; code < 65536; code++)
         c->basic[code] |= unicode_class_of(code);
-    mark_unstable(c);
+    if (stability)
+        mark_unstable(c);
     return c;
 }
 

@@ -32,7 +32,15 @@ typedef struct unicode_classes {
     uint8_t basic[65536]; /* classes of U+0000 to U+FFFF; those above are computed */
 } unicode_classes;
 
-unicode_classes *unicode_classes_open(void);
+/* Letters and numbers that a library's tables may lack, in ascending order; ends with {0, 0, 0}. */
+typedef struct unicode_range {
+    uint32_t first, last;
+    uint8_t class;
+} unicode_range;
+
+extern const unicode_range unicode_younger[];
+
+unicode_classes *unicode_classes_open(bool stability); /* whether UNICODE_UNSTABLE is wanted: some milliseconds */
 void unicode_classes_close(unicode_classes *c);
 uint8_t unicode_class_of(uint32_t code); /* without UNICODE_UNSTABLE for what lies above U+FFFF */
 

@@ -1,7 +1,7 @@
 /* Causal attention in tiles, after FlashAttention (2205.14135, 2307.08691), turned on its side: queries stand in the lanes.
  *
  *   S^T[keys, queries] = K Q^T          rows K, lanes Q^T
- *   P^T = exp(scale S^T - top)          lane by lane: no horizontal maximum or sum
+ *   P^T = 2^(scale S^T - top)            lane by lane: no horizontal maximum or sum
  *   O^T[d, queries] += V^T P^T          rows V^T, lanes P^T
  *
  * A thread takes one (sample, kv head) at a time, or a share of its query tiles where there are fewer of those than
@@ -35,28 +35,38 @@ attention_shape attention_shape_of(const op *o, const tensor *qkv)
     };
 }
 
-void attention_mask(float *low, float *high, const attention_shape *a, const int32_t *document_start, int64_t first)
+static float least(float a, float b)
 {
+    return a < b ? a : b;
+}
+
+static float most(float a, float b)
+{
+    return a > b ? a : b;
+}
+
+void attention_range_of(attention_range *out, const attention_shape *a, const int32_t *document_start, int64_t first)
+{
+    out->least_low = out->least_high = INFINITY;
+    out->most_low = out->most_high = -INFINITY;
     for (int64_t i = 0; i < TILE_QUERIES; i++) {
         int64_t q = first + i, from = a->window > 0 && q - a->window + 1 > 0 ? q - a->window + 1 : 0;
         if (q < a->sequence && document_start && document_start[q] > from)
             from = document_start[q];
-        low[i] = q < a->sequence ? (float)from : INFINITY;
-        high[i] = q < a->sequence ? (float)q : -1;
+        out->low[i] = q < a->sequence ? (float)from : INFINITY;
+        out->high[i] = q < a->sequence ? (float)q : -1;
+        out->least_low = least(out->least_low, out->low[i]);
+        out->most_low = most(out->most_low, out->low[i]);
+        out->least_high = least(out->least_high, out->high[i]);
+        out->most_high = most(out->most_high, out->high[i]);
     }
 }
 
-/* The mask of one tile of keys; false where it hides every pair. */
-bool attention_tile_visible(tile_mask *mask, const float *low, const float *high, int64_t first_key, int64_t keys)
+bool attention_visible(tile_mask *mask, const attention_range *range, int64_t first_key, int64_t keys)
 {
-    float last = (float)(first_key + keys - 1), key = (float)first_key;
-    bool any = false, all = true;
-    for (int i = 0; i < TILE_QUERIES; i++) {
-        any |= low[i] <= last && high[i] >= key;
-        all &= low[i] <= key && high[i] >= last;
-    }
-    *mask = (tile_mask){low, high, key, !all};
-    return any;
+    float first = (float)first_key, last = (float)(first_key + keys - 1);
+    *mask = (tile_mask){range->low, range->high, first, !(range->most_low <= first && range->least_high >= last)};
+    return range->least_low <= last && range->most_high >= first;
 }
 
 /* ---- forward --------------------------------------------------------------------------------------------------- */
@@ -104,33 +114,32 @@ static void forward_tile(const op *o, const run_context *r, const tile_loops *t,
     int64_t token = sample * a->sequence + first, bytes = dtype_bytes((dtype)o->in[0]->type);
     const int32_t *document_start =
         o->in[1] ? (const int32_t *)tensor_at(o->in[1], r->arena) + sample * a->sequence : NULL;
-    float low[TILE_QUERIES], high[TILE_QUERIES], top[TILE_QUERIES], sum[TILE_QUERIES], fade[TILE_QUERIES];
+    attention_range range;
+    float top[TILE_QUERIES], sum[TILE_QUERIES], fade[TILE_QUERIES];
     tile_mask mask;
-    attention_mask(low, high, a, document_start, first);
+    attention_range_of(&range, a, document_start, first);
     t->lanes_transposed(m->q, TILE_QUERIES, row_at(o->in[0], r, token) + head * a->d * bytes, o->in[0]->pitch, count,
                         a->d);
     for (int i = 0; i < TILE_QUERIES; i++) {
-        top[i] = -1e30f; /* finite, so that a hidden pair's exp(-inf - top) is 0 */
+        top[i] = -1e30f; /* finite, so that a hidden pair's 2^(-inf - top) is 0 */
         sum[i] = 0;
     }
     bool begun = false;
     for (int64_t key = 0; key <= first; key += TILE_KEYS) {
         int64_t keys = a->sequence - key < TILE_KEYS ? a->sequence - key : TILE_KEYS;
-        if (!attention_tile_visible(&mask, low, high, key, keys))
+        if (!attention_visible(&mask, &range, key, keys))
             continue;
-        t->product(m->s, TILE_QUERIES, m->k + key * a->d_even * t->bytes, a->d_even, m->q, TILE_QUERIES, keys,
+        t->product(m->s, TILE_QUERIES, m->k + key * a->d_even * t->bytes, a->d_even, t->pair, m->q, TILE_QUERIES, keys,
                    TILE_QUERIES, a->d, false);
-        if (t->softmax(m->p, m->s, top, sum, fade, &mask, keys, a->scale) && begun)
-            for (int64_t i = 0; i < a->d; i++)
-                for (int j = 0; j < TILE_QUERIES; j++)
-                    m->y[i * TILE_QUERIES + j] *= fade[j];
-        t->product(m->y, TILE_QUERIES, m->v + key * t->bytes, a->tiles * TILE_QUERIES, m->p, TILE_QUERIES, a->d,
-                   TILE_QUERIES, keys, begun);
+        if (t->softmax(m->p, m->s, top, sum, fade, &mask, keys, (float)((double)a->scale * ATTENTION_LOG2_E)) && begun)
+            t->fade(m->y, fade, a->d);
+        t->product(m->y, TILE_QUERIES, m->v + key * t->bytes, a->tiles * TILE_QUERIES, t->pair, m->p, TILE_QUERIES,
+                   a->d, TILE_QUERIES, keys, begun);
         begun = true;
     }
     float *lse = (float *)(void *)row_at(o->out[1], r, head) + token;
     for (int64_t i = 0; i < count; i++) {
-        lse[i] = top[i] + logf(sum[i]);
+        lse[i] = top[i] * (float)ATTENTION_LN_2 + logf(sum[i]);
         fade[i] = 1 / sum[i];
     }
     t->transposed_out(row_at(o->out[0], r, token) + head * a->d * bytes, o->out[0]->pitch, m->y, TILE_QUERIES, fade,

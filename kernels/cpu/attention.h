@@ -14,10 +14,18 @@ typedef struct attention_shape {
 } attention_shape;
 
 attention_shape attention_shape_of(const op *o, const tensor *qkv);
-/* low and high [TILE_QUERIES] of the queries from `first` on; queries beyond the sequence see nothing. document_start:
- * the sample's, or NULL */
-void attention_mask(float *low, float *high, const attention_shape *a, const int32_t *document_start, int64_t first);
-/* The mask of one tile of keys; false where it hides every pair. */
-bool attention_tile_visible(tile_mask *mask, const float *low, const float *high, int64_t first_key, int64_t keys);
+/* What the queries of a tile see: low and high of each (tile.h), and their bounds over the tile. */
+typedef struct attention_range {
+    float low[TILE_QUERIES], high[TILE_QUERIES];
+    float least_low, most_low, least_high, most_high;
+} attention_range;
+
+/* Of the queries from `first` on; queries beyond the sequence see nothing. document_start: the sample's, or NULL */
+void attention_range_of(attention_range *out, const attention_shape *a, const int32_t *document_start, int64_t first);
+/* The mask of a tile of keys; false where it surely hides every pair. */
+bool attention_visible(tile_mask *mask, const attention_range *range, int64_t first_key, int64_t keys);
+
+#define ATTENTION_LOG2_E 1.44269504088896341
+#define ATTENTION_LN_2   0.693147180559945309
 
 #endif

@@ -24,7 +24,8 @@ typedef struct backward_memory {
     char *dy_lanes;                                     /* as q_lanes */
     char *dy_across;                                    /* as q_across */
     float *dq;                                          /* group x tiles x [d][64] */
-    float *lse, *delta, *low, *high;                    /* group x [n]; low and high [n] */
+    float *lse, *delta;                                 /* group x [n]; lse to base 2 */
+    attention_range *ranges;                            /* [tiles] */
     char *k, *v;                                        /* rows [64][d_even] */
     char *k_across;                                     /* rows [d][64]: K^T */
     float *dk, *dv;                                     /* [64][d_lanes] */
@@ -55,8 +56,7 @@ static int64_t backward_layout(backward_memory *m, char *start, const attention_
     m->dq = (float *)(void *)take(&at, a->group * m->head_dq * 4);
     m->lse = (float *)(void *)take(&at, a->group * n * 4);
     m->delta = (float *)(void *)take(&at, a->group * n * 4);
-    m->low = (float *)(void *)take(&at, n * 4);
-    m->high = (float *)(void *)take(&at, n * 4);
+    m->ranges = (attention_range *)(void *)take(&at, a->tiles * (int64_t)sizeof *m->ranges);
     m->k = take(&at, TILE_KEYS * a->d_even * bytes);
     m->v = take(&at, TILE_KEYS * a->d_even * bytes);
     m->k_across = take(&at, TILE_KEYS * a->d * bytes);
@@ -106,7 +106,7 @@ static void pack_head(const op *o, const run_context *r, const tile_loops *t, co
                             a->d);
     }
     for (int64_t i = 0; i < n; i++) {
-        own_lse[i] = i < a->sequence ? lse[i] : 0;
+        own_lse[i] = i < a->sequence ? lse[i] * (float)ATTENTION_LOG2_E : 0;
         delta[i] = i < a->sequence
                        ? t->dot(dy_row + i * dy->pitch * bytes, row_at(y, r, token + i) + head * a->d * bytes, a->d)
                        : 0;
@@ -120,17 +120,19 @@ static void backward_tile(const tile_loops *t, const attention_shape *a, const b
     int64_t across = (g * m->head_across + first * a->d_even) * t->bytes,
             lanes = (g * m->head_lanes + first * a->d_lanes) * t->bytes;
     float *dq = m->dq + g * m->head_dq + first * a->d_even;
-    t->product(m->s, TILE_QUERIES, m->k, a->d_even, m->q_across + across, TILE_QUERIES, keys, TILE_QUERIES, a->d,
-               false);
-    t->product(m->dp, TILE_QUERIES, m->v, a->d_even, m->dy_across + across, TILE_QUERIES, keys, TILE_QUERIES, a->d,
-               false);
+    t->product(m->s, TILE_QUERIES, m->k, a->d_even, t->pair, m->q_across + across, TILE_QUERIES, keys, TILE_QUERIES,
+               a->d, false);
+    t->product(m->dp, TILE_QUERIES, m->v, a->d_even, t->pair, m->dy_across + across, TILE_QUERIES, keys, TILE_QUERIES,
+               a->d, false);
     t->softmax_grad(m->p, m->ds, m->ds_lanes, m->s, m->dp, m->lse + g * m->head_row + first,
-                    m->delta + g * m->head_row + first, mask, keys, a->scale);
-    t->product(m->dv, a->d_lanes, m->p, TILE_QUERIES, m->dy_lanes + lanes, a->d_lanes, keys, a->d_lanes, TILE_QUERIES,
+                    m->delta + g * m->head_row + first, mask, keys, (float)((double)a->scale * ATTENTION_LOG2_E),
+                    a->scale);
+    t->product(m->dv, a->d_lanes, m->p, TILE_QUERIES, t->pair, m->dy_lanes + lanes, a->d_lanes, keys, a->d_lanes,
+               TILE_QUERIES, true);
+    t->product(m->dk, a->d_lanes, m->ds, TILE_QUERIES, t->pair, m->q_lanes + lanes, a->d_lanes, keys, a->d_lanes,
+               TILE_QUERIES, true);
+    t->product(dq, TILE_QUERIES, m->k_across, TILE_KEYS, t->pair, m->ds_lanes, TILE_QUERIES, a->d, TILE_QUERIES, keys,
                true);
-    t->product(m->dk, a->d_lanes, m->ds, TILE_QUERIES, m->q_lanes + lanes, a->d_lanes, keys, a->d_lanes, TILE_QUERIES,
-               true);
-    t->product(dq, TILE_QUERIES, m->k_across, TILE_KEYS, m->ds_lanes, TILE_QUERIES, a->d, TILE_QUERIES, keys, true);
 }
 
 static void backward_keys(const op *o, const run_context *r, const tile_loops *t, const attention_shape *a,
@@ -150,7 +152,7 @@ static void backward_keys(const op *o, const run_context *r, const tile_loops *t
     for (int64_t g = 0; g < a->group; g++)
         for (int64_t first = key; first < a->sequence; first += TILE_QUERIES) {
             tile_mask mask;
-            if (attention_tile_visible(&mask, m->low + first, m->high + first, key, keys))
+            if (attention_visible(&mask, m->ranges + first / TILE_QUERIES, key, keys))
                 backward_tile(t, a, m, &mask, g, first, keys);
         }
     for (int64_t i = 0; i < keys; i++) {
@@ -167,7 +169,7 @@ static void backward_head(const op *o, const run_context *r, const tile_loops *t
     const tensor *dqkv = o->out[0];
     float ones[TILE_QUERIES];
     for (int64_t first = 0; first < a->sequence; first += TILE_QUERIES)
-        attention_mask(m->low + first, m->high + first, a, document_start, first);
+        attention_range_of(m->ranges + first / TILE_QUERIES, a, document_start, first);
     for (int64_t g = 0; g < a->group; g++)
         pack_head(o, r, t, a, m, sample, kv * a->group + g, g);
     for (int64_t key = 0; key < a->sequence; key += TILE_KEYS)

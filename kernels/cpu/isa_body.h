@@ -27,12 +27,32 @@ INLINE vf bf16_step(vf acc, const uint16_t *a, const uint16_t *b)
     return _mm512_dpbf16_ps(acc, (__m512bh)_mm512_set1_epi32(pair), (__m512bh)_mm512_loadu_si512(b));
 }
 
-/* v in the even, next in the odd elements */
-INLINE void bf16_lanes(uint16_t *p, vf v, vf next)
+/* Two rows of bf16 side by side, to be stored as rows or with v in the even, next in the odd elements. */
+INLINE vi bf16_pair(vf v, vf next)
+{
+    return (vi)_mm512_cvtne2ps_pbh(next, v);
+}
+INLINE void bf16_rows(uint16_t *p, uint16_t *below, vi pair)
+{
+    _mm256_storeu_si256((void *)p, _mm512_castsi512_si256(pair));
+    _mm256_storeu_si256((void *)below, _mm512_extracti64x4_epi64(pair, 1));
+}
+INLINE void bf16_lanes(uint16_t *p, vi pair)
 {
     const vi order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5,
                                       20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-    _mm512_storeu_si512(p, _mm512_permutexvar_epi16(order, (vi)_mm512_cvtne2ps_pbh(next, v)));
+    _mm512_storeu_si512(p, _mm512_permutexvar_epi16(order, pair));
+}
+
+/* 32 of each of two rows of bf16, element by element in turn */
+INLINE void bf16_interleave(uint16_t *p, const uint16_t *row, const uint16_t *next)
+{
+    const vi low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5,
+                                    36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+    const vi high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
+    vi a = _mm512_loadu_si512(row), b = _mm512_loadu_si512(next);
+    _mm512_storeu_si512(p, _mm512_permutex2var_epi16(a, low, b));
+    _mm512_storeu_si512(p + 32, _mm512_permutex2var_epi16(a, high, b));
 }
 
 #define E               uint16_t
@@ -48,12 +68,16 @@ INLINE void bf16_lanes(uint16_t *p, vf v, vf next)
 
 /* ---- fp32 ------------------------------------------------------------------------------------------------------ */
 
-#define E                     float
-#define P                     1
-#define PUT(p, v, n)          store_fp32(p, v, n)
-#define PUT_LANES(p, v, next) ((void)(next), vf_store(p, v))
-#define PRODUCT               product_fp32
+#define E                        float
+#define P                        1
+#define PUT(p, v, n)             store_fp32(p, v, n)
+#define PAIR                     vf
+#define MAKE_PAIR(v, next)       ((void)(next), v)
+#define PUT_ROWS(p, below, pair) ((void)(below), vf_store(p, pair))
+#define PUT_LANES(p, pair)       vf_store(p, pair)
+#define PRODUCT                  product_fp32
 
+#define SIGMOID(x)     vf_sigmoid(x)
 #define T              float
 #define NAME(f)        f##_fp32_rows
 #define LOAD(p, n)     load_fp32(p, n)
@@ -64,6 +88,9 @@ INLINE void bf16_lanes(uint16_t *p, vf v, vf next)
 #undef NAME
 #undef LOAD
 #undef STORE
+
+#undef SIGMOID
+#define SIGMOID(x) vf_sigmoid_short(x)
 
 /* ---- fp16: computed in fp32 ------------------------------------------------------------------------------------ */
 
@@ -83,13 +110,19 @@ INLINE void bf16_lanes(uint16_t *p, vf v, vf next)
 #undef E
 #undef P
 #undef PUT
+#undef PAIR
+#undef MAKE_PAIR
+#undef PUT_ROWS
 #undef PUT_LANES
 #undef PRODUCT
-#define E                     uint16_t
-#define P                     2
-#define PUT(p, v, n)          store_bf16(p, v, n)
-#define PUT_LANES(p, v, next) bf16_lanes(p, v, next)
-#define PRODUCT               product_bf16
+#define E                        uint16_t
+#define P                        2
+#define PUT(p, v, n)             store_bf16(p, v, n)
+#define PAIR                     vi
+#define MAKE_PAIR(v, next)       bf16_pair(v, next)
+#define PUT_ROWS(p, below, pair) bf16_rows(p, below, pair)
+#define PUT_LANES(p, pair)       bf16_lanes(p, pair)
+#define PRODUCT                  product_bf16
 #define SAME_PAIRS
 #endif
 #define NAME(f)        f##_bf16_rows

@@ -1,5 +1,5 @@
 /* The row loops of isa.h for one element type, included once a type by isa_body.h with
- *   T the storage type, LOAD(p, n) and STORE(p, v, n) between it and vf, NAME(f) the function's name for the type.
+ *   T the storage type, SIGMOID(x) as exact as T, LOAD(p, n) and STORE(p, v, n) between it and vf, NAME(f) the function's name for the type.
  * Everything is computed in fp32 and rounded once when stored. (No include guard: it is a body.) */
 
 #define EACH(i, m, n) for (int64_t i = 0, m; i < (n) && ((m = (n)-i < LANES ? (n)-i : LANES), 1); i += LANES)
@@ -53,7 +53,7 @@ static void NAME(gelu)(void *y_, const void *x_, int64_t n)
     {
         vf v = LOAD(x + i, (int)m);
         vf twice = v * vf_fma(v * v, vf_set(GELU_ROOT * 0.044715f), vf_set(GELU_ROOT));
-        STORE(y + i, v * vf_sigmoid(twice), (int)m);
+        STORE(y + i, v * SIGMOID(twice), (int)m);
     }
 }
 
@@ -65,7 +65,7 @@ static void NAME(gelu_grad)(void *dx_, const void *dy_, const void *x_, int64_t 
     EACH(i, m, n)
     {
         vf v = LOAD(x + i, (int)m), square = v * v;
-        vf s = vf_sigmoid(v * vf_fma(square, vf_set(GELU_ROOT * 0.044715f), vf_set(GELU_ROOT)));
+        vf s = SIGMOID(v * vf_fma(square, vf_set(GELU_ROOT * 0.044715f), vf_set(GELU_ROOT)));
         vf inner = vf_fma(square, vf_set(3 * GELU_ROOT * 0.044715f), vf_set(GELU_ROOT));
         vf slope = vf_fma(v * s * (vf_set(1) - s), inner, s);
         STORE(dx + i, LOAD(dy + i, (int)m) * slope, (int)m);
@@ -79,7 +79,7 @@ static void NAME(swiglu)(void *y_, const void *gate_, const void *up_, int64_t n
     EACH(i, m, n)
     {
         vf g = LOAD(gate + i, (int)m);
-        STORE(y + i, g * vf_sigmoid(g) * LOAD(up + i, (int)m), (int)m);
+        STORE(y + i, g * SIGMOID(g) * LOAD(up + i, (int)m), (int)m);
     }
 }
 
@@ -90,7 +90,7 @@ static void NAME(swiglu_grad)(void *dgate_, void *dup_, const void *dy_, const v
     const T *dy = dy_, *gate = gate_, *up = up_;
     EACH(i, m, n)
     {
-        vf g = LOAD(gate + i, (int)m), d = LOAD(dy + i, (int)m), u = LOAD(up + i, (int)m), s = vf_sigmoid(g);
+        vf g = LOAD(gate + i, (int)m), d = LOAD(dy + i, (int)m), u = LOAD(up + i, (int)m), s = SIGMOID(g);
         vf silu = g * s;
         STORE(dgate + i, d * u * vf_fma(silu, vf_set(1) - s, s), (int)m);
         STORE(dup + i, d * silu, (int)m);
@@ -263,7 +263,7 @@ static void NAME(logits_stats)(float *largest, float *sum, const void *logits_, 
     vf shift = vf_set(*largest > -INFINITY ? *largest : 0);
     EACH(i, m, n)
     {
-        vf v = vf_exp(LOAD(logits + i, (int)m) - shift);
+        vf v = vf_exp2((LOAD(logits + i, (int)m) - shift) * vf_set(LOG2_E));
         total = total + vf_pad(v, 0, (int)m);
     }
     *sum = vf_sum(total);
@@ -274,7 +274,7 @@ static void NAME(logits_grad)(void *dlogits_, const void *logits_, int64_t n, fl
     T *dlogits = dlogits_;
     const T *logits = logits_;
     vf shift = vf_set(largest), f = vf_set(factor);
-    EACH(i, m, n) STORE(dlogits + i, vf_exp(LOAD(logits + i, (int)m) - shift) * f, (int)m);
+    EACH(i, m, n) STORE(dlogits + i, vf_exp2((LOAD(logits + i, (int)m) - shift) * vf_set(LOG2_E)) * f, (int)m);
 }
 
 /* ---- optimizer: T is the weight's type ------------------------------------------------------------------------- */

@@ -1,6 +1,7 @@
 /* The loops of tile.h for one storage type, included by isa_body.h with
  *   T, LOAD(p, n), STORE(p, v, n) the storage type as in rows_body.h,
- *   E the compute type, P of it in a step, PUT(p, v, n) a row of E, PUT_LANES(p, v, w, n) P rows into lanes,
+ *   E the compute type, P of it in a step, PUT(p, v, n) a row of E, MAKE_PAIR(v, next) P rows as a PAIR, which
+ *   PUT_ROWS(p, below, pair) and PUT_LANES(p, pair) store,
  *   PRODUCT the product of E, NAME(f), and SAME_PAIRS where T is E and P is 2. */
 
 #define EACH(i, m, n) for (int64_t i = 0, m; i < (n) && ((m = (n)-i < LANES ? (n)-i : LANES), 1); i += LANES)
@@ -40,12 +41,18 @@ static void NAME(lanes)(void *b_, int64_t ldb, const void *x_, int64_t pitch, in
     for (int64_t i = 0; i < k; i += P) {
         E *b = (E *)b_ + i * ldb;
         const T *x = (const T *)x_ + i * pitch;
-        EACH(j, w, n)
+        int64_t done = 0;
+#ifdef SAME_PAIRS
+        if (i + 1 < k)
+            for (; done + 2 * LANES <= n; done += 2 * LANES)
+                bf16_interleave(b + done * P, x + done, x + pitch + done);
+#endif
+        EACH(j, w, n - done)
         {
-            vf v = LOAD(x + j, (int)w), next = vf_set(0);
+            vf v = LOAD(x + done + j, (int)w), next = vf_set(0);
             if (P == 2 && i + 1 < k)
-                next = LOAD(x + pitch + j, (int)w);
-            PUT_LANES(b + j * P, v, next);
+                next = LOAD(x + pitch + done + j, (int)w);
+            PUT_LANES(b + (done + j) * P, MAKE_PAIR(v, next));
         }
     }
 }
@@ -76,7 +83,7 @@ static void NAME(lanes_transposed)(void *b_, int64_t ldb, const void *x_, int64_
             vf_transpose(v);
             v[LANES] = vf_set(0);
             for (int i = 0; i < height; i += P)
-                PUT_LANES(b + (r + i) * ldb + c * P, v[i], v[i + P - 1]);
+                PUT_LANES(b + (r + i) * ldb + c * P, MAKE_PAIR(v[i], v[i + P - 1]));
         }
     }
 }
@@ -88,61 +95,77 @@ static bool NAME(softmax)(void *p_, float *s, float *top, float *sum, float *fad
 {
     E *p = p_;
     bool fades = false;
-    vf factor = vf_set(scale), none = vf_set(-INFINITY);
+    vf factor = vf_set(scale), none = vf_set(-INFINITY), zero = vf_set(0);
     for (int q = 0; q < TILE_QUERIES; q += LANES) {
+        float *column = s + q;
         vf low = vf_load(mask->low + q), high = vf_load(mask->high + q), largest = none;
-        for (int64_t k = 0; k < keys; k++) {
-            vf v = vf_load(s + k * TILE_QUERIES + q);
-            if (mask->partial) {
-                v = vf_between(v, vf_set(mask->first_key + (float)k), low, high, none);
-                vf_store(s + k * TILE_QUERIES + q, v);
+        if (mask->partial)
+            for (int64_t k = 0; k < keys; k++) {
+                vf v = vf_load(column + k * TILE_QUERIES);
+                vf_store(column + k * TILE_QUERIES, vf_between(v, vf_set(mask->first_key + (float)k), low, high, none));
             }
-            largest = vf_max(largest, v);
-        }
-        vf before = vf_load(top + q), now = vf_max(before, largest * factor), total = vf_set(0);
+        for (int64_t k = 0; k < keys; k++)
+            largest = vf_max(largest, vf_load(column + k * TILE_QUERIES));
+        vf before = vf_load(top + q), now = vf_max(before, largest * factor), shift = zero - now, total = zero;
         for (int64_t k = 0; k < keys; k += P) {
-            vf v = vf_exp(vf_fma(vf_load(s + k * TILE_QUERIES + q), factor, vf_set(0) - now)), next = vf_set(0);
+            vf v = vf_exp2(vf_fma(vf_load(column + k * TILE_QUERIES), factor, shift)), next = zero;
             if (P == 2 && k + 1 < keys)
-                next = vf_exp(vf_fma(vf_load(s + (k + 1) * TILE_QUERIES + q), factor, vf_set(0) - now));
+                next = vf_exp2(vf_fma(vf_load(column + (k + 1) * TILE_QUERIES), factor, shift));
             total = total + v;
             if (P == 2)
                 total = total + next;
-            PUT_LANES(p + (k * TILE_QUERIES) + q * P, v, next);
+            PUT_LANES(p + k * TILE_QUERIES + q * P, MAKE_PAIR(v, next));
         }
-        vf f = vf_exp(before - now);
+        vf f = vf_exp2(before - now);
         vf_store(fade + q, f);
         vf_store(top + q, now);
         vf_store(sum + q, vf_fma(vf_load(sum + q), f, total));
-        for (int i = q; i < q + LANES; i++)
-            fades |= fade[i] != 1.0f;
+        fades |= vf_smallest(f) < 1.0f;
     }
     return fades;
 }
 
+/* Row k of a tile: *p = 2^(s scale - lse), *ds = p (dp - delta) grad. */
+INLINE void NAME(softmax_grad_row)(vf *p, vf *ds, const float *s, const float *dp, float key, const tile_mask *mask,
+                                   int q, vf scale, vf grad, vf shift, vf delta)
+{
+    vf v = vf_exp2(vf_fma(vf_load(s), scale, shift));
+    if (mask->partial)
+        v = vf_between(v, vf_set(key), vf_load(mask->low + q), vf_load(mask->high + q), vf_set(0));
+    *p = v;
+    *ds = v * (vf_load(dp) - delta) * grad;
+}
+
 static void NAME(softmax_grad)(void *p_, void *ds_, void *ds_lanes_, const float *s, const float *dp, const float *lse,
-                               const float *delta, const tile_mask *mask, int64_t keys, float scale)
+                               const float *delta, const tile_mask *mask, int64_t keys, float scale, float grad_scale)
 {
     E *p = p_, *ds = ds_, *ds_lanes = ds_lanes_;
-    vf factor = vf_set(scale), zero = vf_set(0);
+    vf factor = vf_set(scale), grad = vf_set(grad_scale), zero = vf_set(0);
     for (int q = 0; q < TILE_QUERIES; q += LANES) {
-        vf low = vf_load(mask->low + q), high = vf_load(mask->high + q);
         vf shift = zero - vf_load(lse + q), mean = vf_load(delta + q);
         for (int64_t k = 0; k < keys; k += P) {
-            vf d[2] = {zero, zero};
-            UNROLL for (int i = 0; i < P; i++)
-            {
-                int64_t at = (k + i) * TILE_QUERIES + q;
-                if (k + i >= keys)
-                    break;
-                vf v = vf_exp(vf_fma(vf_load(s + at), factor, shift));
-                if (mask->partial)
-                    v = vf_between(v, vf_set(mask->first_key + (float)(k + i)), low, high, zero);
-                d[i] = v * (vf_load(dp + at) - mean) * factor;
-                PUT(p + at, v, LANES);
-                PUT(ds + at, d[i], LANES);
-            }
-            PUT_LANES(ds_lanes + k * TILE_QUERIES + q * P, d[0], d[1]);
+            int64_t at = k * TILE_QUERIES + q, below = at + (P == 2) * TILE_QUERIES;
+            float key = mask->first_key + (float)k;
+            vf v[2] = {zero, zero}, d[2] = {zero, zero};
+            NAME(softmax_grad_row)(v, d, s + at, dp + at, key, mask, q, factor, grad, shift, mean);
+            if (P == 2 && k + 1 < keys)
+                NAME(softmax_grad_row)
+            (v + 1, d + 1, s + below, dp + below, key + 1, mask, q, factor, grad, shift, mean);
+            PAIR pair = MAKE_PAIR(v[0], v[1]), grads = MAKE_PAIR(d[0], d[1]);
+            PUT_ROWS(p + at, p + below, pair);
+            PUT_ROWS(ds + at, ds + below, grads);
+            PUT_LANES(ds_lanes + k * TILE_QUERIES + q * P, grads);
         }
+    }
+}
+
+static void NAME(fade)(float *c, const float *factor, int64_t m)
+{
+    for (int q = 0; q < TILE_QUERIES; q += LANES) {
+        vf f = vf_load(factor + q);
+        if (vf_smallest(f) < 1.0f)
+            for (int64_t i = 0; i < m; i++)
+                vf_store(c + i * TILE_QUERIES + q, vf_load(c + i * TILE_QUERIES + q) * f);
     }
 }
 
@@ -182,6 +205,7 @@ static const tile_loops NAME(tiles) = {
     .product = PRODUCT,
     .softmax = NAME(softmax),
     .softmax_grad = NAME(softmax_grad),
+    .fade = NAME(fade),
     .transposed_out = NAME(transposed_out),
     .dot = NAME(dot),
 };

@@ -92,15 +92,18 @@ template <typename T> KERNEL(THREADS, 2) attention_forward(T *y, float *lse, fla
 /* delta[head, t] = sum over the head of dy y; a warp a (token, head) */
 template <typename T>
 KERNEL(THREADS, 8)
-attention_delta(float *delta, const T *dy, const T *y, int64_t pitch, int64_t tokens, int32_t heads, int32_t size)
+attention_delta(float *delta, const T *dy, int64_t dy_pitch, const T *y, int64_t y_pitch, int64_t tokens, int32_t heads,
+                int32_t size)
 {
     int64_t item = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     if (item >= tokens * heads)
         return;
-    int64_t token = item / heads, head = item % heads, at = token * pitch + head * size;
+    int64_t token = item / heads, head = item % heads;
+    dy += token * dy_pitch + head * size;
+    y += token * y_pitch + head * size;
     float sum = 0;
     for (int column = (int)threadIdx.x % WARP; column < size; column += WARP)
-        sum += to_float(dy[at + column]) * to_float(y[at + column]);
+        sum += to_float(dy[column]) * to_float(y[column]);
     sum = warp_sum(sum);
     if (threadIdx.x % WARP == 0)
         delta[head * tokens + token] = sum;
@@ -257,8 +260,8 @@ int64_t launch_attention_grad_scratch(int64_t tokens, launch_heads at)
     return tokens * at.heads * (int64_t)sizeof(float);
 }
 
-int launch_attention_grad(void *stream, int type, void *dqkv, int64_t dqkv_pitch, const void *dy, const void *y,
-                          const float *lse, const launch_attention_in *in, float *scratch)
+int launch_attention_grad(void *stream, int type, void *dqkv, int64_t dqkv_pitch, const void *dy, int64_t dy_pitch,
+                          const void *y, const float *lse, const launch_attention_in *in, float *scratch)
 {
     if (refused(in->at) || in->tokens % in->at.sequence)
         return (int)cudaErrorInvalidValue;
@@ -267,22 +270,24 @@ int launch_attention_grad(void *stream, int type, void *dqkv, int64_t dqkv_pitch
         using T = decltype(t);
         auto kernel = attention_delta<T>;
         LAUNCH(kernel, blocks_for(in->tokens * in->at.heads, WARPS), THREADS, 0, (cudaStream_t)stream, scratch,
-               (const T *)dy, (const T *)y, in->y_pitch, in->tokens, in->at.heads, size);
+               (const T *)dy, dy_pitch, (const T *)y, in->y_pitch, in->tokens, in->at.heads, size);
         return launch_result();
     });
     if (failed)
         return failed;
-    if (flash_takes(type, size, in->qkv_pitch, in->y_pitch, in->qkv, dy) &&
-        flash_takes(type, size, dqkv_pitch, in->y_pitch, dqkv, dy))
-        return flash_backward(stream, type, dqkv, dqkv_pitch, dy, lse, scratch, in);
+    launch_attention_in back = *in; /* from here on y is not read, and dy stands where it did */
+    back.y_pitch = dy_pitch;
+    if (flash_takes(type, size, in->qkv_pitch, dy_pitch, in->qkv, dy) &&
+        flash_takes(type, size, dqkv_pitch, dy_pitch, dqkv, dy))
+        return flash_backward(stream, type, dqkv, dqkv_pitch, dy, lse, scratch, &back);
     return with_type(type, [&](auto t) {
         using T = decltype(t);
         auto kernel_q = attention_grad_q<T>;
         auto kernel_kv = attention_grad_kv<T>;
         LAUNCH(kernel_q, grid_of(in, in->at.heads), THREADS, 0, (cudaStream_t)stream, (T *)dqkv, dqkv_pitch,
-               (const T *)dy, lse, scratch, flash_of<T>(in), size);
+               (const T *)dy, lse, scratch, flash_of<T>(&back), size);
         LAUNCH(kernel_kv, grid_of(in, in->at.kv_heads), THREADS, 0, (cudaStream_t)stream, (T *)dqkv, dqkv_pitch,
-               (const T *)dy, lse, scratch, flash_of<T>(in), size);
+               (const T *)dy, lse, scratch, flash_of<T>(&back), size);
         return launch_result();
     });
 }

@@ -94,16 +94,6 @@ DEVICE float fast_exp2(float x)
     return y;
 }
 
-DEVICE float inverse_sqrt(float x)
-{
-    return rsqrtf(x);
-}
-
-DEVICE uint32_t multiply_high(uint32_t a, uint32_t b)
-{
-    return __umulhi(a, b);
-}
-
 DEVICE uint32_t shared_address(const void *shared)
 {
     return (uint32_t)__cvta_generic_to_shared(shared);

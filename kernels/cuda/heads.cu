@@ -171,7 +171,7 @@ int64_t launch_head_norm_grad_scratch(int64_t tokens, launch_heads at)
 
 int launch_head_norm_grad(void *stream, int type, void *dqkv, float *dwq, float *dwk, const void *dy, const void *qkv,
                           const void *wq, const void *wk, const float *rstd, int64_t tokens, launch_heads at,
-                          bool accumulate_q, bool accumulate_k, float *scratch)
+                          bool accumulate, float *scratch)
 {
     if (at.head_size > MOST_HEAD_SIZE)
         return (int)cudaErrorInvalidValue;
@@ -184,9 +184,9 @@ int launch_head_norm_grad(void *stream, int type, void *dqkv, float *dwq, float 
         return launch_result();
     });
     if (!failed)
-        failed = reduce_partials(stream, dwq, scratch, blocks, at.head_size, 2 * at.head_size, accumulate_q);
+        failed = reduce_partials(stream, dwq, scratch, blocks, at.head_size, 2 * at.head_size, accumulate);
     if (!failed)
         failed =
-            reduce_partials(stream, dwk, scratch + at.head_size, blocks, at.head_size, 2 * at.head_size, accumulate_k);
+            reduce_partials(stream, dwk, scratch + at.head_size, blocks, at.head_size, 2 * at.head_size, accumulate);
     return failed;
 }

@@ -36,8 +36,6 @@ int launch_cast(void *stream, int to_type, int from_type, launch_matrix y, launc
 /* rows of `row_bytes` bytes; pitches in bytes */
 int launch_copy(void *stream, launch_matrix y, launch_matrix x, int64_t rows, int64_t row_bytes);
 int launch_zero(void *stream, void *y, int64_t bytes);
-/* total fp32 += part fp32 */
-int launch_accumulate(void *stream, float *total, const float *part, int64_t count, bool accumulate);
 /* scalars: a step_scalars on the device; row r is token first + r of the micro-batch */
 int launch_dropout(void *stream, int type, launch_matrix y, launch_matrix x, const void *scalars, int64_t rows,
                    int64_t columns, int64_t first, int32_t sample, int32_t sequence, int32_t site, float probability);
@@ -65,7 +63,7 @@ int64_t launch_norm_grad_scratch(int64_t rows, int64_t columns, bool layernorm);
 /* dx = addend + ...; addend may be NULL; mean, db NULL: RMSNorm */
 int launch_norm_grad(void *stream, int type, void *dx, float *dw, float *db, const void *dy, const void *s,
                      const void *w, const float *rstd, const float *mean, const void *addend, int64_t rows,
-                     int64_t columns, bool accumulate_w, bool accumulate_b, float *scratch);
+                     int64_t columns, bool accumulate, float *scratch);
 
 /* ---- heads.cu: the fused row qkv[t, (heads + 2 kv_heads) head_size] -------------------------------------------- */
 typedef struct launch_heads {
@@ -82,7 +80,7 @@ int launch_head_norm(void *stream, int type, void *y, float *rstd, const void *q
 int64_t launch_head_norm_grad_scratch(int64_t tokens, launch_heads at);
 int launch_head_norm_grad(void *stream, int type, void *dqkv, float *dwq, float *dwk, const void *dy, const void *qkv,
                           const void *wq, const void *wk, const float *rstd, int64_t tokens, launch_heads at,
-                          bool accumulate_q, bool accumulate_k, float *scratch);
+                          bool accumulate, float *scratch);
 
 /* ---- attention: flash.cu for head sizes 64, 80, 96, 128, 256 in 16 bits, attention.cu for everything else ------- */
 typedef struct launch_attention_in {
@@ -94,8 +92,8 @@ typedef struct launch_attention_in {
 
 int launch_attention(void *stream, int type, void *y, float *lse, const launch_attention_in *in);
 int64_t launch_attention_grad_scratch(int64_t tokens, launch_heads at);
-int launch_attention_grad(void *stream, int type, void *dqkv, int64_t dqkv_pitch, const void *dy, const void *y,
-                          const float *lse, const launch_attention_in *in, float *scratch);
+int launch_attention_grad(void *stream, int type, void *dqkv, int64_t dqkv_pitch, const void *dy, int64_t dy_pitch,
+                          const void *y, const float *lse, const launch_attention_in *in, float *scratch);
 /* caches [samples, capacity, kv_heads head_size] */
 int launch_attention_decode(void *stream, int type, void *y, void *k_cache, void *v_cache, const void *qkv,
                             const int32_t *positions, int64_t samples, int64_t capacity, launch_heads at);

@@ -163,7 +163,7 @@ int64_t launch_norm_grad_scratch(int64_t rows, int64_t columns, bool layernorm)
 
 int launch_norm_grad(void *stream, int type, void *dx, float *dw, float *db, const void *dy, const void *s,
                      const void *w, const float *rstd, const float *mean, const void *addend, int64_t rows,
-                     int64_t columns, bool accumulate_w, bool accumulate_b, float *scratch)
+                     int64_t columns, bool accumulate, float *scratch)
 {
     int64_t blocks = grad_blocks(rows), width = db ? 2 * columns : columns;
     int failed = with_type(type, [&](auto t) {
@@ -180,8 +180,8 @@ int launch_norm_grad(void *stream, int type, void *dx, float *dw, float *db, con
         return launch_result();
     });
     if (!failed)
-        failed = reduce_partials(stream, dw, scratch, blocks, columns, width, accumulate_w);
+        failed = reduce_partials(stream, dw, scratch, blocks, columns, width, accumulate);
     if (!failed && db)
-        failed = reduce_partials(stream, db, scratch + columns, blocks, columns, width, accumulate_b);
+        failed = reduce_partials(stream, db, scratch + columns, blocks, columns, width, accumulate);
     return failed;
 }

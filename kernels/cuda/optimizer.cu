@@ -14,18 +14,18 @@ struct adamw_list {
     int32_t count;
 };
 
+/* What is the same for all elements: rate = lr / (1 - beta1^s), root = 1 / (1 - beta2^s), keep = 1 - lr decay. */
 struct adamw_factors {
-    float gradient, lr, beta1, beta2, epsilon, decay, momentum_correction, variance_correction;
+    float gradient, beta1, beta2, rate, root, epsilon, keep;
 };
 
-/* g = gradient factor; m, v: running means of g, g^2; master -= lr (m^ / (sqrt(v^) + epsilon) + decay master) */
+/* g = gradient factor; m, v: running means of g, g^2; master = keep master - rate m / (sqrt(v root) + epsilon) */
 DEVICE void adamw_element(float &master, float &m, float &v, float gradient, const adamw_factors &f)
 {
     float g = gradient * f.gradient;
     m = f.beta1 * m + (1.0f - f.beta1) * g;
     v = f.beta2 * v + (1.0f - f.beta2) * g * g;
-    float step = m / f.momentum_correction / (sqrtf(v / f.variance_correction) + f.epsilon);
-    master -= f.lr * (step + f.decay * master);
+    master = f.keep * master - f.rate * m / (sqrtf(v * f.root) + f.epsilon);
 }
 
 /* n elements from `i` on, n = W where accesses are wide */
@@ -54,14 +54,14 @@ adamw_update(adamw_list list, const scalars_device *scalars, const float *contro
     while (which + 1 < list.count && (int32_t)blockIdx.x >= list.at[which + 1].block)
         which++;
     const launch_adamw_segment &s = list.at[which];
+    float decay = s.decay ? scalars->weight_decay : 0.0f;
     adamw_factors f = {control[SCALARS_FACTOR],
-                       scalars->lr,
                        scalars->beta1,
                        scalars->beta2,
+                       scalars->lr / scalars->momentum_correction,
+                       1.0f / scalars->variance_correction,
                        scalars->epsilon,
-                       s.decay ? scalars->weight_decay : 0.0f,
-                       scalars->momentum_correction,
-                       scalars->variance_correction};
+                       (float)(1.0 - (double)scalars->lr * (double)decay)};
     int64_t base = ((int64_t)blockIdx.x - s.block) * BLOCK_ELEMENTS;
     for (int k = 0; k < VECTORS_A_THREAD; k++) {
         int64_t i = base + ((int64_t)k * THREADS + threadIdx.x) * V;
@@ -111,9 +111,8 @@ DEVICE void exact_add(int64_t *bins, double value)
         place = 0;
     }
     int shift = place % 32;
-    uint64_t low = (mantissa & 0xffffffffu) << shift, high = (mantissa >> 32) << shift;
-    uint64_t middle = (low >> 32) + (high & 0xffffffffu);
-    uint64_t digit[3] = {low & 0xffffffffu, middle & 0xffffffffu, (high >> 32) + (middle >> 32)};
+    uint64_t low = mantissa << shift, high = shift ? mantissa >> (64 - shift) : 0;
+    uint64_t digit[3] = {low & 0xffffffffu, low >> 32, high};
     for (int i = 0; i < 3; i++)
         if (digit[i])
             atomic_add(to + place / 32 + i, digit[i]);
@@ -158,13 +157,11 @@ KERNEL(WARP, 1) clip_control(float *control, const int64_t *bins, const scalars_
     SHARED(int64_t, limb, SUM_LIMBS);
     if (threadIdx.x)
         return;
-    float norm = (float)(sqrt(exact_value(limb, bins)) / (double)scalars->loss_scale);
-    bool finite = norm - norm == 0.0f;
-    float factor = 1.0f / scalars->loss_scale;
-    if (finite && scalars->clip > 0 && norm > scalars->clip)
-        factor *= scalars->clip / norm;
-    control[SCALARS_NORM] = norm;
-    control[SCALARS_FACTOR] = factor;
+    double scale = scalars->loss_scale, norm = sqrt(exact_value(limb, bins)) / scale, limit = scalars->clip;
+    bool finite = (float)norm - (float)norm == 0.0f;
+    double factor = (limit > 0 && norm > limit ? limit / norm : 1.0) / scale;
+    control[SCALARS_NORM] = (float)norm;
+    control[SCALARS_FACTOR] = finite ? (float)factor : 0.0f;
     control[SCALARS_SKIP] = finite ? 0.0f : 1.0f;
 }
 

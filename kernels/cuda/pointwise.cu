@@ -4,8 +4,8 @@
  */
 #include "kernels/cuda/vector.cuh"
 
-#include "kernels/cuda/philox.cuh"
 #include "kernels/cuda/scalars.h"
+#include "kernels/philox.h"
 
 static constexpr int THREADS = 256, MOST_ROWS = 65535;
 
@@ -151,12 +151,21 @@ dropout_mask(T *y, int64_t y_pitch, const T *x, int64_t x_pitch, const scalars_d
     float keep = 1.0f / (1.0f - probability);
     for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
         int64_t token = first + row;
-        philox_place at = {scalars->seed, (uint32_t)site, (uint64_t)scalars->step,
-                           (uint64_t)(scalars->first_sample + sample + token / sequence)};
-        float a[V], draw[V];
+        uint64_t global_sample = (uint64_t)(scalars->first_sample + sample + token / sequence);
+        uint64_t element = (uint64_t)(token % sequence * columns + column);
+        float a[V];
         load(a, x + row * x_pitch + column);
-        philox_draws(draw, at, (uint64_t)(token % sequence * columns + column));
-        UNROLL for (int i = 0; i < V; i++) a[i] = draw[i] >= probability ? a[i] * keep : 0.0f;
+        UNROLL for (int i = 0; i < V; i += 4)
+        {
+            uint32_t draw[4];
+            philox_draws(draw, scalars->seed, (uint32_t)site, (uint64_t)scalars->step, global_sample,
+                         (element + (uint64_t)i) / 4);
+            if constexpr (V == 1) /* a chain of choices: an index would put the draws in memory */
+                draw[0] =
+                    element % 4 < 2 ? (element % 4 == 0 ? draw[0] : draw[1]) : (element % 4 == 2 ? draw[2] : draw[3]);
+            UNROLL for (int j = 0; j < 4 && j < V; j++) a[i + j] =
+                philox_uniform(draw[j]) >= probability ? a[i + j] * keep : 0.0f;
+        }
         store(y + row * y_pitch + column, a);
     }
 }
@@ -246,13 +255,6 @@ int launch_cast(void *stream, int to_type, int from_type, launch_matrix y, launc
         return with_type(
             from_type, [&](auto from) { return run_one<To, decltype(from)>(stream, y, x, rows, columns, identity()); });
     });
-}
-
-int launch_accumulate(void *stream, float *total, const float *part, int64_t count, bool accumulate)
-{
-    launch_matrix t = {total, count}, p = {const_cast<float *>(part), count};
-    return accumulate ? run_two<float>(stream, t, t, p, 1, count, sum_of_two())
-                      : run_one<float, float>(stream, t, p, 1, count, identity());
 }
 
 int launch_swiglu(void *stream, int type, launch_matrix y, launch_matrix x, int64_t rows, int64_t columns)

@@ -25,6 +25,10 @@ struct problem {
     {
         return (int64_t)at.heads * at.head_size;
     }
+    int64_t dy_pitch() const
+    {
+        return y_columns() + 3 * y_gap;
+    }
     int64_t y_pitch() const
     {
         return y_columns() + y_gap;
@@ -83,7 +87,7 @@ void reference_row(reference &r, const problem &p, const vector<double> &qkv, co
             y[c] += prob[(size_t)j] / sum * qkv[(size_t)((base + j) * p.pitch() + v_at + c)];
     if (!dy)
         return;
-    const double *d = &(*dy)[(size_t)(token * p.y_pitch() + head * size)];
+    const double *d = &(*dy)[(size_t)(token * p.dy_pitch() + head * size)];
     for (int64_t c = 0; c < size; c++)
         delta += d[c] * y[c];
     for (int64_t j = low; j <= i; j++) {
@@ -117,7 +121,7 @@ reference reference_of(const problem &p, const vector<double> &qkv, const vector
 void attention_both_ways(int type, const problem &p)
 {
     array qkv(type, randoms((size_t)(p.tokens() * p.pitch()), 1.5)),
-        dy(type, randoms((size_t)(p.tokens() * p.y_pitch())));
+        dy(type, randoms((size_t)(p.tokens() * p.dy_pitch())));
     array start(INT32, document_starts(p));
     array y(type, vector<double>((size_t)(p.tokens() * p.y_pitch()), 0.0)),
         lse(LAUNCH_FP32, (size_t)(p.tokens() * p.at.heads));
@@ -130,8 +134,8 @@ void attention_both_ways(int type, const problem &p)
     double narrow = type == LAUNCH_FP32 ? 2e-6 : type == LAUNCH_BF16 ? 0x1p-7 : 0x1p-10;
     compare("y", y, r.y, narrow);
     compare("lse", lse, r.lse, type == LAUNCH_FP32 ? 1e-6 : 4e-6);
-    run_ok("launch_attention_grad", launch_attention_grad(nullptr, type, dqkv.to(), p.pitch(), dy.to(), y.to(),
-                                                          lse.to<float>(), &in, scratch.to<float>()));
+    run_ok("launch_attention_grad", launch_attention_grad(nullptr, type, dqkv.to(), p.pitch(), dy.to(), p.dy_pitch(),
+                                                          y.to(), lse.to<float>(), &in, scratch.to<float>()));
     compare("dqkv", dqkv, r.dqkv, type == LAUNCH_FP32 ? 1e-5 : 3 * narrow);
 }
 

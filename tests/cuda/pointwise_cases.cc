@@ -139,22 +139,6 @@ void copy_and_zero()
     });
 }
 
-void accumulate()
-{
-    for (size_t count : {1, 4, 1023, 4096}) {
-        array total(LAUNCH_FP32, randoms(count)), part(LAUNCH_FP32, randoms(count));
-        vector<double> want = total.value;
-        for (size_t i = 0; i < count; i++)
-            want[i] += part.value[i];
-        run_ok("launch_accumulate",
-               launch_accumulate(nullptr, total.to<float>(), part.to<float>(), (int64_t)count, true));
-        compare("added", total, want, 1e-7);
-        run_ok("launch_accumulate",
-               launch_accumulate(nullptr, total.to<float>(), part.to<float>(), (int64_t)count, false));
-        compare("written", total, part.value, 0);
-    }
-}
-
 array scalars_of(const scalars_device &s)
 {
     vector<double> bytes(sizeof s);
@@ -209,6 +193,5 @@ void dropout()
 
 const vector<test_case> pointwise_cases = {
     {"pointwise/gelu", gelu_both_ways},   {"pointwise/swiglu", swiglu_both_ways}, {"pointwise/add", add_in_place},
-    {"pointwise/cast", cast_between_all}, {"pointwise/copy", copy_and_zero},      {"pointwise/accumulate", accumulate},
-    {"pointwise/dropout", dropout},
+    {"pointwise/cast", cast_between_all}, {"pointwise/copy", copy_and_zero},      {"pointwise/dropout", dropout},
 };

@@ -57,7 +57,7 @@ void norm_case(int type, norm_size n, bool layer, bool residual)
     array dw(LAUNCH_FP32, randoms((size_t)n.columns)), db(LAUNCH_FP32, randoms((size_t)n.columns));
     array scratch(LAUNCH_FP32, (size_t)launch_norm_grad_scratch(n.rows, n.columns, layer) / 4);
     vector<double> want_dx(cells), want_dw = residual ? dw.value : vector<double>((size_t)n.columns),
-                                   want_db = db.value;
+                                   want_db = residual ? db.value : want_dw;
     vector<double> g(cells);
     for (size_t i = 0; i < cells; i++) {
         g[i] = dy.value[i] * w.value[i % (size_t)n.columns];
@@ -76,7 +76,7 @@ void norm_case(int type, norm_size n, bool layer, bool residual)
     run_ok("launch_norm_grad",
            launch_norm_grad(nullptr, type, dx.to(), dw.to<float>(), layer ? db.to<float>() : nullptr, dy.to(),
                             s_in.to(), w.to(), rstd.to<float>(), layer ? mean.to<float>() : nullptr,
-                            residual ? addend.to() : nullptr, n.rows, n.columns, residual, true, scratch.to<float>()));
+                            residual ? addend.to() : nullptr, n.rows, n.columns, residual, scratch.to<float>()));
     compare("dx", dx, want_dx, 4e-6);
     compare("dw", dw, want_dw, 4e-6);
     if (layer)
@@ -150,7 +150,7 @@ void head_norm()
             array dwq(LAUNCH_FP32, randoms((size_t)d)), dwk(LAUNCH_FP32, randoms((size_t)d));
             array scratch(LAUNCH_FP32, (size_t)launch_head_norm_grad_scratch(tokens, at) / 4);
             vector<double> want_y = qkv.value, want_rstd((size_t)(tokens * normed)), want_dx = dy.value,
-                           want_q = dwq.value, want_k((size_t)d);
+                           want_q = dwq.value, want_k = dwk.value;
             for (int64_t t = 0; t < tokens; t++)
                 for (int64_t h = 0; h < normed; h++) {
                     size_t base = (size_t)((t * all + h) * d);
@@ -174,8 +174,7 @@ void head_norm()
             compare("rstd", rstd, want_rstd, 1e-6);
             run_ok("launch_head_norm_grad",
                    launch_head_norm_grad(nullptr, type, dqkv.to(), dwq.to<float>(), dwk.to<float>(), dy.to(), qkv.to(),
-                                         wq.to(), wk.to(), rstd.to<float>(), tokens, at, true, false,
-                                         scratch.to<float>()));
+                                         wq.to(), wk.to(), rstd.to<float>(), tokens, at, true, scratch.to<float>()));
             compare("dqkv", dqkv, want_dx, 2e-6);
             compare("dwq", dwq, want_q, 4e-6);
             compare("dwk", dwk, want_k, 4e-6);

@@ -152,16 +152,6 @@ static inline float fast_exp2(float x)
     return exp2f(x);
 }
 
-static inline float inverse_sqrt(float x)
-{
-    return 1.0f / sqrtf(x);
-}
-
-static inline uint32_t multiply_high(uint32_t a, uint32_t b)
-{
-    return (uint32_t)(((uint64_t)a * b) >> 32);
-}
-
 static inline void copy_async(void *shared, const void *global, bool valid)
 {
     shim_copy_async(shared, global, valid);

@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <dlfcn.h>
 #include <map>
+#include <pthread.h>
 #include <set>
 #include <string>
 #include <sys/mman.h>
@@ -77,6 +78,8 @@ struct block_state {
 };
 
 block_state block;
+fiber fibers[MAX_THREADS]; /* as many as threads can wait at once */
+int fibers_made;
 std::vector<fiber *> idle;
 fiber host;
 fiber *running = &host;
@@ -204,7 +207,7 @@ static fiber *fiber_take()
 {
     fiber *f;
     if (idle.empty()) {
-        f = new fiber;
+        f = &fibers[fibers_made++];
         char *memory = (char *)mmap(nullptr, STACK_BYTES + PAGE, PROT_READ | PROT_WRITE,
                                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (memory == MAP_FAILED || mprotect(memory, PAGE, PROT_NONE))

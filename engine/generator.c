@@ -1,0 +1,139 @@
+#include "engine/generator.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/batch.h"
+#include "engine/state.h"
+#include "kernels/philox.h"
+#include "memory/log.h"
+
+/* The site of philox_draws() for sampling; the initialiser and the data order have the two above. */
+enum { SAMPLING_SITE = 0xfffd };
+
+typedef struct candidate {
+    float logit;
+    int32_t token;
+} candidate;
+
+struct generator {
+    compiled compiled;
+    executor *executor;
+    int samples;
+    int64_t vocabulary;
+    float *logits;
+    candidate *candidates;
+};
+
+status generator_open(generator **out, weights *from, comm *self, dtype compute, int texts, int64_t positions,
+                      int threads)
+{
+    generator *g = must_calloc(1, sizeof *g);
+    compile_options options = {.shape = *weights_shape(from),
+                               .compute = compute,
+                               .sequence = positions,
+                               .micro_batch = texts,
+                               .microbatches = 1,
+                               .chunks = 1,
+                               .gather_each = true,
+                               .backend = &cpu_backend,
+                               .threads = threads,
+                               .decode_samples = texts,
+                               .decode_positions = (int)positions};
+    status s = grid_make(&options.grid, 1, 0, 1, 1, 1, 1);
+    if (s == STATUS_OK)
+        s = compile(&g->compiled, &options);
+    if (s == STATUS_OK)
+        s = executor_open(&g->executor, &g->compiled, self, &cpu_backend, threads);
+    if (s == STATUS_OK)
+        s = state_load_weights(&g->compiled, g->executor, weights_read, from);
+    if (s != STATUS_OK) {
+        generator_close(g);
+        return s;
+    }
+    batch_rope_table(&g->compiled, g->executor);
+    g->samples = texts;
+    g->vocabulary = options.shape.vocab_size;
+    g->logits = must_alloc((unsigned long)g->vocabulary * sizeof(float));
+    g->candidates = must_alloc((unsigned long)g->vocabulary * sizeof(candidate));
+    *out = g;
+    return STATUS_OK;
+}
+
+void generator_close(generator *g)
+{
+    if (!g)
+        return;
+    executor_close(g->executor);
+    compile_free(&g->compiled);
+    free(g->logits);
+    free(g->candidates);
+    free(g);
+}
+
+void generator_step(generator *g, const int32_t *tokens, int64_t position)
+{
+    int32_t *ids = executor_at(g->executor, &g->compiled.inputs.tokens);
+    int32_t *positions = executor_at(g->executor, &g->compiled.inputs.positions);
+    for (int i = 0; i < g->samples; i++) {
+        ids[i] = tokens[i];
+        positions[i] = (int32_t)position;
+    }
+    executor_play(g->executor, &g->compiled.decoding);
+}
+
+const float *generator_logits(generator *g, int sample)
+{
+    const tensor *t = &g->compiled.inputs.logits;
+    const char *row = executor_at(g->executor, t);
+    row += sample * t->pitch * dtype_bytes((dtype)t->type);
+    dtype_convert(g->logits, DTYPE_FP32, row, (dtype)t->type, g->vocabulary);
+    return g->logits;
+}
+
+/* Larger logits first; equal ones by id, so that a sort's order is no accident. */
+static int by_logit(const void *a, const void *b)
+{
+    const candidate *x = a, *y = b;
+    if (x->logit != y->logit)
+        return x->logit > y->logit ? -1 : 1;
+    return x->token - y->token;
+}
+
+static int32_t likeliest(const float *logits, int64_t count)
+{
+    int64_t best = 0;
+    for (int64_t i = 1; i < count; i++)
+        if (logits[i] > logits[best])
+            best = i;
+    return (int32_t)best;
+}
+
+int32_t generator_choose(generator *g, const generator_choice *c, int sample, int64_t position)
+{
+    const float *logits = generator_logits(g, sample);
+    if (!(c->temperature > 0))
+        return likeliest(logits, g->vocabulary);
+    for (int64_t i = 0; i < g->vocabulary; i++)
+        g->candidates[i] = (candidate){logits[i], (int32_t)i};
+    qsort(g->candidates, (size_t)g->vocabulary, sizeof(candidate), by_logit);
+    int64_t count = c->top_k > 0 && c->top_k < g->vocabulary ? c->top_k : g->vocabulary;
+    double largest = (double)g->candidates[0].logit, total = 0;
+    for (int64_t i = 0; i < count; i++)
+        total += exp(((double)g->candidates[i].logit - largest) / c->temperature);
+    /* the fewest candidates whose share of `total` reaches top_p (1904.09751) */
+    double reached = 0;
+    int64_t among = 0;
+    while (among < count && (among == 0 || reached < c->top_p * total))
+        reached += exp(((double)g->candidates[among++].logit - largest) / c->temperature);
+    uint32_t draw[4];
+    philox_draws(draw, c->seed, SAMPLING_SITE, (uint64_t)position, (uint64_t)sample, 0);
+    double threshold = (double)philox_uniform(draw[0]) * reached, sum = 0;
+    for (int64_t i = 0; i < among; i++) {
+        sum += exp(((double)g->candidates[i].logit - largest) / c->temperature);
+        if (sum > threshold)
+            return g->candidates[i].token;
+    }
+    return g->candidates[among - 1].token;
+}

@@ -1,0 +1,353 @@
+/* From ops to launches: operands become addresses and pitches. C, as the op table is; the kernels are behind launch.h. */
+#include "kernels/cuda/cuda.h"
+
+#include <stddef.h>
+
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/scalars.h"
+#include "memory/log.h"
+
+_Static_assert((int)LAUNCH_FP32 == (int)DTYPE_FP32 && (int)LAUNCH_BF16 == (int)DTYPE_BF16 &&
+                   (int)LAUNCH_FP16 == (int)DTYPE_FP16,
+               "launch.h numbers types as dtype.h does");
+_Static_assert(sizeof(scalars_device) == sizeof(step_scalars) &&
+                   offsetof(scalars_device, first_sample) == offsetof(step_scalars, first_sample) &&
+                   offsetof(scalars_device, lr) == offsetof(step_scalars, lr) &&
+                   offsetof(scalars_device, clip) == offsetof(step_scalars, clip) &&
+                   offsetof(scalars_device, variance_correction) == offsetof(step_scalars, variance_correction),
+               "scalars_device is step_scalars");
+_Static_assert((int)SCALARS_NORM == (int)CONTROL_NORM && (int)SCALARS_FACTOR == (int)CONTROL_FACTOR &&
+                   (int)SCALARS_SKIP == (int)CONTROL_SKIP,
+               "control is numbered alike");
+
+static void launched(const op *o, int error)
+{
+    char text[256];
+    MUST(error == 0, "%s: the launch failed with CUDA error %d", op_text(text, sizeof text, o), error);
+}
+
+static void *at(const tensor *t, const run_context *r)
+{
+    return tensor_at(t, r->arena);
+}
+
+/* A tensor that must have no gaps between its rows. */
+static void *whole(const op *o, const tensor *t, const run_context *r)
+{
+    char text[256];
+    MUST(!t || tensor_contiguous(t), "%s: the kernel takes contiguous operands only", op_text(text, sizeof text, o));
+    return at(t, r);
+}
+
+static int64_t columns_of(const tensor *t)
+{
+    return t->shape[0] ? tensor_elements(t) / t->shape[0] : 0;
+}
+
+static launch_matrix matrix(const tensor *t, const run_context *r)
+{
+    return (launch_matrix){at(t, r), t->pitch};
+}
+
+static launch_heads heads_of(const op *o)
+{
+    return (launch_heads){o->at.heads, o->at.kv_heads, o->at.head_size, o->at.sequence, o->at.window, o->at.scale};
+}
+
+/* ---- element-wise ---------------------------------------------------------------------------------------------- */
+
+void cuda_gelu(const op *o, const run_context *r)
+{
+    const tensor *y = o->out[0], *x = o->in[0];
+    launched(o, launch_gelu(r->stream, y->type, matrix(y, r), matrix(x, r), y->shape[0], columns_of(y)));
+}
+
+void cuda_gelu_grad(const op *o, const run_context *r)
+{
+    const tensor *dx = o->out[0];
+    launched(o, launch_gelu_grad(r->stream, dx->type, matrix(dx, r), matrix(o->in[0], r), matrix(o->in[1], r),
+                                 dx->shape[0], columns_of(dx)));
+}
+
+void cuda_swiglu(const op *o, const run_context *r)
+{
+    const tensor *y = o->out[0];
+    launched(o, launch_swiglu(r->stream, y->type, matrix(y, r), matrix(o->in[0], r), y->shape[0], y->shape[1]));
+}
+
+void cuda_swiglu_grad(const op *o, const run_context *r)
+{
+    const tensor *dx = o->out[0], *dy = o->in[0];
+    launched(o, launch_swiglu_grad(r->stream, dx->type, matrix(dx, r), matrix(dy, r), matrix(o->in[1], r), dy->shape[0],
+                                   dy->shape[1]));
+}
+
+void cuda_add(const op *o, const run_context *r)
+{
+    const tensor *y = o->out[0];
+    launched(o, launch_add(r->stream, y->type, matrix(y, r), matrix(o->in[0], r), matrix(o->in[1], r), y->shape[0],
+                           columns_of(y)));
+}
+
+void cuda_accumulate(const op *o, const run_context *r)
+{
+    const tensor *total = o->out[0];
+    launched(o, launch_add(r->stream, LAUNCH_FP32, matrix(total, r), matrix(total, r), matrix(o->in[0], r),
+                           total->shape[0], columns_of(total)));
+}
+
+void cuda_cast(const op *o, const run_context *r)
+{
+    const tensor *y = o->out[0], *x = o->in[0];
+    launched(o, launch_cast(r->stream, y->type, x->type, matrix(y, r), matrix(x, r), y->shape[0], columns_of(y)));
+}
+
+static launch_matrix byte_matrix(const tensor *t, const run_context *r)
+{
+    return (launch_matrix){at(t, r), t->pitch * dtype_bytes((dtype)t->type)};
+}
+
+void cuda_copy(const op *o, const run_context *r)
+{
+    const tensor *y = o->out[0];
+    launched(o, launch_copy(r->stream, byte_matrix(y, r), byte_matrix(o->in[0], r), y->shape[0],
+                            columns_of(y) * dtype_bytes((dtype)y->type)));
+}
+
+void cuda_zero(const op *o, const run_context *r)
+{
+    launched(o, launch_zero(r->stream, whole(o, o->out[0], r), tensor_bytes(o->out[0])));
+}
+
+void cuda_dropout(const op *o, const run_context *r)
+{
+    const tensor *y = o->out[0];
+    launched(o, launch_dropout(r->stream, y->type, matrix(y, r), matrix(o->in[0], r), at(o->in[1], r), y->shape[0],
+                               y->shape[1], o->at.first, o->at.sample, o->at.sequence, o->at.site, o->at.probability));
+}
+
+/* ---- tables and sums over tokens ------------------------------------------------------------------------------- */
+
+void cuda_bias_grad(const op *o, const run_context *r)
+{
+    const tensor *dy = o->in[0];
+    launched(o, launch_column_sum(r->stream, dy->type, at(o->out[0], r), at(dy, r), dy->shape[0], dy->shape[1],
+                                  dy->pitch, o->at.accumulate, at(o->scratch, r)));
+}
+
+void cuda_embed(const op *o, const run_context *r)
+{
+    const tensor *table = o->in[1], *y = o->out[0];
+    launched(o, launch_embed(r->stream, y->type, whole(o, y, r), at(o->in[0], r), whole(o, table, r), y->shape[0],
+                             y->shape[1], o->at.first, table->shape[0]));
+}
+
+void cuda_add_positions(const op *o, const run_context *r)
+{
+    const tensor *y = o->out[0];
+    launched(o, launch_add_rows(r->stream, y->type, whole(o, y, r), whole(o, o->in[0], r), at(o->in[1], r),
+                                whole(o, o->in[2], r), y->shape[0], y->shape[1]));
+}
+
+void cuda_embed_grad(const op *o, const run_context *r)
+{
+    const tensor *dy = o->in[0], *dtable = o->out[0];
+    launched(o, launch_embed_grad(r->stream, dy->type, whole(o, dtable, r), whole(o, dy, r), at(o->in[1], r),
+                                  dy->shape[0], dy->shape[1], o->at.first, dtable->shape[0], o->at.accumulate));
+}
+
+void cuda_add_positions_grad(const op *o, const run_context *r)
+{
+    cuda_embed_grad(o, r);
+}
+
+/* ---- norms ----------------------------------------------------------------------------------------------------- */
+
+void cuda_rmsnorm(const op *o, const run_context *r)
+{
+    const tensor *x = o->in[0];
+    launched(o, launch_norm(r->stream, x->type, whole(o, o->out[0], r), at(o->out[1], r), NULL, whole(o, o->out[2], r),
+                            whole(o, x, r), at(o->in[1], r), NULL, whole(o, o->in[2], r), x->shape[0], x->shape[1],
+                            o->at.epsilon));
+}
+
+void cuda_layernorm(const op *o, const run_context *r)
+{
+    const tensor *x = o->in[0];
+    launched(o, launch_norm(r->stream, x->type, whole(o, o->out[0], r), at(o->out[1], r), at(o->out[2], r),
+                            whole(o, o->out[3], r), whole(o, x, r), at(o->in[1], r), at(o->in[2], r),
+                            whole(o, o->in[3], r), x->shape[0], x->shape[1], o->at.epsilon));
+}
+
+static void norm_grad(const op *o, const run_context *r, const tensor *mean, const tensor *addend)
+{
+    const tensor *s = o->in[1];
+    launched(o, launch_norm_grad(r->stream, s->type, whole(o, o->out[0], r), at(o->out[1], r), at(o->out[2], r),
+                                 whole(o, o->in[0], r), whole(o, s, r), at(o->in[2], r), at(o->in[3], r), at(mean, r),
+                                 whole(o, addend, r), s->shape[0], s->shape[1], o->at.accumulate, at(o->scratch, r)));
+}
+
+void cuda_rmsnorm_grad(const op *o, const run_context *r)
+{
+    norm_grad(o, r, NULL, o->in[4]);
+}
+
+void cuda_layernorm_grad(const op *o, const run_context *r)
+{
+    norm_grad(o, r, o->in[4], o->in[5]);
+}
+
+void cuda_head_norm(const op *o, const run_context *r)
+{
+    const tensor *x = o->in[0];
+    launched(o, launch_head_norm(r->stream, x->type, whole(o, o->out[0], r), at(o->out[1], r), whole(o, x, r),
+                                 at(o->in[1], r), at(o->in[2], r), x->shape[0], heads_of(o), o->at.epsilon));
+}
+
+void cuda_head_norm_grad(const op *o, const run_context *r)
+{
+    const tensor *x = o->in[1];
+    launched(o, launch_head_norm_grad(r->stream, x->type, whole(o, o->out[0], r), at(o->out[1], r), at(o->out[2], r),
+                                      whole(o, o->in[0], r), whole(o, x, r), at(o->in[2], r), at(o->in[3], r),
+                                      at(o->in[4], r), x->shape[0], heads_of(o), o->at.accumulate, at(o->scratch, r)));
+}
+
+/* ---- attention ------------------------------------------------------------------------------------------------- */
+
+void cuda_rope(const op *o, const run_context *r)
+{
+    const tensor *x = o->in[0], *y = o->out[0];
+    launched(o, launch_rope(r->stream, x->type, at(y, r), at(x, r), at(o->in[1], r), whole(o, o->in[2], r), x->shape[0],
+                            y->pitch, x->pitch, heads_of(o), o->at.inverse));
+}
+
+static launch_attention_in attention_in(const op *o, const run_context *r, const tensor *qkv, const tensor *y,
+                                        const tensor *document_start)
+{
+    return (launch_attention_in){at(qkv, r), at(document_start, r), qkv->shape[0], qkv->pitch, y->pitch, heads_of(o)};
+}
+
+void cuda_attention(const op *o, const run_context *r)
+{
+    const tensor *qkv = o->in[0], *y = o->out[0];
+    launch_attention_in in = attention_in(o, r, qkv, y, o->in[1]);
+    launched(o, launch_attention(r->stream, qkv->type, at(y, r), whole(o, o->out[1], r), &in));
+}
+
+void cuda_attention_grad(const op *o, const run_context *r)
+{
+    const tensor *dy = o->in[0], *qkv = o->in[1], *y = o->in[2], *dqkv = o->out[0];
+    launch_attention_in in = attention_in(o, r, qkv, y, o->in[4]);
+    launched(o, launch_attention_grad(r->stream, qkv->type, at(dqkv, r), dqkv->pitch, at(dy, r), dy->pitch, at(y, r),
+                                      whole(o, o->in[3], r), &in, at(o->scratch, r)));
+}
+
+void cuda_attention_decode(const op *o, const run_context *r)
+{
+    const tensor *qkv = o->in[0], *k_cache = o->in[2];
+    launched(o, launch_attention_decode(r->stream, qkv->type, whole(o, o->out[0], r), whole(o, k_cache, r),
+                                        whole(o, o->in[3], r), whole(o, qkv, r), at(o->in[1], r), qkv->shape[0],
+                                        k_cache->shape[1], heads_of(o)));
+}
+
+/* ---- loss ------------------------------------------------------------------------------------------------------ */
+
+void cuda_cross_entropy_stats(const op *o, const run_context *r)
+{
+    const tensor *logits = o->in[0];
+    launched(o,
+             launch_cross_entropy_stats(r->stream, logits->type, whole(o, o->out[0], r), whole(o, logits, r),
+                                        at(o->in[1], r), logits->shape[0], logits->shape[1], o->at.count, o->at.first));
+}
+
+void cuda_cross_entropy(const op *o, const run_context *r)
+{
+    const tensor *logits = o->in[0], *stats = o->in[2];
+    int64_t tokens = logits->shape[0], shards = tokens ? stats->shape[0] / tokens : 0;
+    launched(o, launch_cross_entropy(r->stream, logits->type, at(o->out[0], r), whole(o, o->out[1], r),
+                                     whole(o, logits, r), at(o->in[1], r), whole(o, stats, r), at(o->in[3], r), shards,
+                                     tokens, logits->shape[1], o->at.count, o->at.first, o->at.accumulate,
+                                     at(o->scratch, r)));
+}
+
+/* ---- optimizer ------------------------------------------------------------------------------------------------- */
+
+void cuda_sum_squares(const op *o, const run_context *r)
+{
+    const tensor *g = o->in[0];
+    launched(o, launch_sum_squares(r->stream, at(o->out[0], r), at(g, r), g->shape[0], columns_of(g), g->pitch,
+                                   o->at.accumulate));
+}
+
+void cuda_clip(const op *o, const run_context *r)
+{
+    launched(o, launch_clip(r->stream, at(o->out[0], r), at(o->in[0], r), at(o->in[1], r)));
+}
+
+/* A tensor without gaps is one segment; otherwise its rows are. */
+void cuda_adamw(const op *o, const run_context *r)
+{
+    const tensor *g = o->in[0], *all[5] = {g, o->out[0], o->out[1], o->out[2], o->out[3]};
+    bool gaps = false;
+    for (int i = 0; i < 5; i++)
+        gaps = gaps || (all[i] && !tensor_contiguous(all[i]));
+    int64_t rows = gaps ? g->shape[0] : 1, count = gaps ? columns_of(g) : tensor_elements(g);
+    launch_adamw_segment part[LAUNCH_ADAMW_SEGMENTS];
+    for (int64_t row = 0, held = 0; row < rows; row++) {
+        char *p[5] = {0};
+        for (int i = 0; i < 5; i++)
+            if (all[i])
+                p[i] = (char *)at(all[i], r) + row * all[i]->pitch * dtype_bytes((dtype)all[i]->type);
+        part[held++] = (launch_adamw_segment){(const float *)(const void *)p[0],
+                                              p[1],
+                                              (float *)(void *)p[2],
+                                              (float *)(void *)p[3],
+                                              (float *)(void *)p[4],
+                                              count,
+                                              o->at.decay,
+                                              0};
+        if (held < LAUNCH_ADAMW_SEGMENTS && row + 1 < rows)
+            continue;
+        launched(o, launch_adamw(r->stream, all[1] ? all[1]->type : LAUNCH_FP32, part, (int)held, at(o->in[1], r),
+                                 at(o->in[2], r)));
+        held = 0;
+    }
+}
+
+/* ---- working memory -------------------------------------------------------------------------------------------- */
+
+static int64_t column_sum_scratch(const op *o)
+{
+    return launch_column_sum_scratch(o->in[0]->shape[0], o->in[0]->shape[1]);
+}
+
+static int64_t norm_grad_scratch(const op *o)
+{
+    return launch_norm_grad_scratch(o->in[1]->shape[0], o->in[1]->shape[1], o->kind == OP_layernorm_grad);
+}
+
+static int64_t head_norm_grad_scratch(const op *o)
+{
+    return launch_head_norm_grad_scratch(o->in[1]->shape[0], heads_of(o));
+}
+
+static int64_t attention_grad_scratch(const op *o)
+{
+    return launch_attention_grad_scratch(o->in[1]->shape[0], heads_of(o));
+}
+
+static int64_t cross_entropy_scratch(const op *o)
+{
+    return launch_cross_entropy_scratch(o->in[0]->shape[0]);
+}
+
+int64_t bind_scratch_bytes(const op *o, int threads)
+{
+    static int64_t (*const of[OP_COUNT])(const op *) = {
+        [OP_bias_grad] = column_sum_scratch,          [OP_rmsnorm_grad] = norm_grad_scratch,
+        [OP_layernorm_grad] = norm_grad_scratch,      [OP_head_norm_grad] = head_norm_grad_scratch,
+        [OP_attention_grad] = attention_grad_scratch, [OP_cross_entropy] = cross_entropy_scratch,
+    };
+    (void)threads;
+    return of[o->kind] ? of[o->kind](o) : 0;
+}

@@ -1,0 +1,77 @@
+# The CUDA side of the build: the library with nvcc, and the kernels as C++ on the shim. Included by the Makefile where
+# nvcc, and with it the CUDA headers, is found.
+
+CUDA_HOME  ?= $(patsubst %/bin/nvcc,%,$(NVCC))
+CUDA_ARCH  ?= 80 90a 100
+CUDA_UNITS := $(wildcard kernels/cuda/*.cu)
+CUDA_HOST  := $(wildcard kernels/cuda/*.c)
+NVCCFLAGS  := -std=c++17 -O3 -lineinfo -Werror all-warnings -Xptxas -v -Xcompiler -fPIC,-Wall,-Wextra -I. \
+              $(foreach arch,$(CUDA_ARCH),-gencode arch=compute_$(arch),code=sm_$(arch))
+
+# ptxas reports registers and spills: tests/cuda_resources.sh reads the .ptxas beside the object
+$(BUILD)/cuda/%.o: %.cu
+	@mkdir -p $(@D)
+	@echo "$(NVCC) ... -c $<"; $(NVCC) $(NVCCFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $< >$(@:.o=.ptxas) 2>&1 || { cat $(@:.o=.ptxas); exit 1; }
+
+$(BUILD)/cuda/%.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -fPIC -isystem $(CUDA_HOME)/include -MMD -MP -c -o $@ $<
+
+$(BUILD)/libphalanx_cuda.so: $(CUDA_UNITS:%.cu=$(BUILD)/cuda/%.o) $(CUDA_HOST:%.c=$(BUILD)/cuda/%.o)
+	$(NVCC) -shared $(foreach arch,$(CUDA_ARCH),-gencode arch=compute_$(arch),code=sm_$(arch)) -o $@ $^ $(CUDA_LIBS)
+
+# ---- the shim: AddressSanitizer throughout (SHIM_SANITIZE= for none); -O1 is the best of compile and run time together
+
+SHIM_SANITIZE ?= -fsanitize=address
+SHIM_FLAGS  := -std=c++17 -O1 -g -Wall -Wextra -Werror -fno-strict-aliasing -fno-omit-frame-pointer $(SHIM_SANITIZE) \
+               -I. -Itests/shim -isystem $(CUDA_HOME)/include
+SHIM_UNITS  := $(CUDA_UNITS:%.cu=$(BUILD)/shim/%.o)
+SHIM_OWN    := $(patsubst %.cc,$(BUILD)/shim/%.o,$(wildcard tests/shim/*.cc))
+SHIM_TESTS  := $(patsubst %.cc,$(BUILD)/shim/%.o,$(wildcard tests/cuda/*.cc) tests/test_cuda_kernels.cc)
+
+$(BUILD)/shim/%.o: %.cu
+	@mkdir -p $(@D)
+	$(CXX) -x c++ $(SHIM_FLAGS) -MMD -MP -c -o $@ $<
+
+$(BUILD)/shim/%.o: %.cc
+	@mkdir -p $(@D)
+	$(CXX) $(SHIM_FLAGS) -MMD -MP -c -o $@ $<
+
+$(BUILD)/tests/test_cuda_kernels: $(SHIM_UNITS) $(SHIM_OWN) $(SHIM_TESTS)
+	@mkdir -p $(@D)
+	$(CXX) -rdynamic $(SHIM_SANITIZE) -o $@ $^ -ldl
+
+# the same kernels with every access to shared memory checked for races: tests/shim/race.cc
+$(BUILD)/race/%.o: %.cu
+	@mkdir -p $(@D)
+	$(CXX) -x c++ $(filter-out $(SHIM_SANITIZE),$(SHIM_FLAGS)) -fsanitize=thread -MMD -MP -c -o $@ $<
+
+$(BUILD)/race/%.o: %.cc
+	@mkdir -p $(@D)
+	$(CXX) $(filter-out $(SHIM_SANITIZE),$(SHIM_FLAGS)) -MMD -MP -c -o $@ $<
+
+$(BUILD)/tests/test_cuda_races: $(SHIM_UNITS:$(BUILD)/shim/%=$(BUILD)/race/%) $(SHIM_OWN:$(BUILD)/shim/%=$(BUILD)/race/%) \
+                                $(SHIM_TESTS:$(BUILD)/shim/%=$(BUILD)/race/%)
+	@mkdir -p $(@D)
+	$(CXX) -rdynamic -o $@ $^ -ldl
+
+# the same test on a GPU
+$(BUILD)/gpu/%.o: %.cc
+	@mkdir -p $(@D)
+	$(NVCC) -x cu -std=c++17 -O1 -I. -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
+
+$(BUILD)/tests/test_cuda_kernels_gpu: $(CUDA_UNITS:%.cu=$(BUILD)/cuda/%.o) $(SHIM_TESTS:$(BUILD)/shim/%=$(BUILD)/gpu/%)
+	@mkdir -p $(@D)
+	$(NVCC) $(foreach arch,$(CUDA_ARCH),-gencode arch=compute_$(arch),code=sm_$(arch)) -o $@ $^
+
+CUDA_TESTS := $(BUILD)/tests/test_cuda_kernels $(BUILD)/tests/test_cuda_races
+
+check-cuda: $(CUDA_TESTS) $(BUILD)/libphalanx_cuda.so ## every CUDA kernel executed without a GPU, its mutants, its resources
+	tests/lint_cuda.sh
+	$(BUILD)/tests/test_cuda_kernels
+	$(BUILD)/tests/test_cuda_races
+	tests/test_cuda_coverage.sh $(BUILD)
+	tests/cuda_resources.sh $(BUILD)
+	tests/test_cuda_mutants.sh $(BUILD)
+
+.PHONY: check-cuda

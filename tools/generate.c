@@ -1,0 +1,260 @@
+/* phalanx generate: continues prompts with a trained model. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <omp.h>
+
+#include "engine/generator.h"
+#include "memory/log.h"
+#include "tools/options.h"
+#include "tools/tools.h"
+
+static const char *const precisions[] = {"fp32", "bf16", "fp16", NULL};
+static const dtype types[] = {DTYPE_FP32, DTYPE_BF16, DTYPE_FP16};
+
+typedef struct settings {
+    const char *checkpoint, *prompt, *prompts, *stop;
+    int64_t tokens, top_k, seed, batch;
+    double temperature, top_p;
+    int precision;
+    bool ignore_end, only_new;
+} settings;
+
+/* A text on its way: prompt ids, then drawn ones. */
+typedef struct text {
+    char *prompt;
+    buffer_ids ids;
+    int64_t prompt_ids;
+    bool done;
+    tokenizer_stream stream;
+    buffer out; /* what was generated */
+} text;
+
+typedef struct job {
+    const settings *set;
+    weights *from;
+    tokenizer *tokenizer;
+    tokenizer_scratch *scratch;
+    text *texts;
+    int count;
+} job;
+
+/* ---- prompts --------------------------------------------------------------------------------------------------- */
+
+static void add_prompt(job *j, const char *prompt, size_t length)
+{
+    j->texts = must_realloc(j->texts, (unsigned long)(j->count + 1) * sizeof *j->texts);
+    text *t = &j->texts[j->count++];
+    *t = (text){.prompt = must_alloc(length + 1)};
+    memcpy(t->prompt, prompt, length);
+    t->prompt[length] = 0;
+}
+
+static status read_prompts(job *j)
+{
+    if (j->set->prompt) {
+        add_prompt(j, j->set->prompt, strlen(j->set->prompt));
+        return STATUS_OK;
+    }
+    FILE *f = fopen(j->set->prompts, "r");
+    if (!f)
+        return status_fail(STATUS_FAILED, "%s cannot be read: it holds the prompts, one a line", j->set->prompts);
+    char *line = NULL;
+    size_t room = 0;
+    ssize_t length;
+    while ((length = getline(&line, &room, f)) >= 0) {
+        while (length > 0 && (line[length - 1] == '\n' || line[length - 1] == '\r'))
+            length--;
+        add_prompt(j, line, (size_t)length);
+    }
+    free(line);
+    fclose(f);
+    if (j->count == 0)
+        return status_fail(STATUS_FAILED, "%s holds no prompt", j->set->prompts);
+    return STATUS_OK;
+}
+
+static status encode_prompts(job *j)
+{
+    for (int i = 0; i < j->count; i++) {
+        text *t = &j->texts[i];
+        TRY(tokenizer_encode(j->tokenizer, j->scratch, &t->ids, t->prompt, (int64_t)strlen(t->prompt),
+                             TOKENIZER_FRAME));
+        if (t->ids.count == 0) {
+            int32_t start = tokenizer_bos(j->tokenizer) >= 0 ? tokenizer_bos(j->tokenizer)
+                                                             : tokenizer_end_of_document(j->tokenizer);
+            if (start < 0)
+                return status_fail(STATUS_USAGE, "prompt %d is empty, and the tokenizer has no token to begin with",
+                                   i + 1);
+            buffer_ids_append(&t->ids, &start, 1);
+        }
+        t->prompt_ids = t->ids.count;
+    }
+    return STATUS_OK;
+}
+
+/* ---- generating ------------------------------------------------------------------------------------------------- */
+
+/* Take the drawn token; print what it adds if the text streams to the terminal. */
+static void take(const job *j, text *t, int32_t token, bool streaming)
+{
+    bool end = token == tokenizer_eos(j->tokenizer) || token == tokenizer_end_of_document(j->tokenizer);
+    if (end && !j->set->ignore_end) {
+        t->done = true;
+        return;
+    }
+    int64_t before = t->out.length;
+    buffer_ids_append(&t->ids, &token, 1);
+    tokenizer_stream_next(j->tokenizer, &t->stream, &t->out, token, true);
+    if (j->set->stop) {
+        buffer_append(&t->out, "", 1);
+        char *found = strstr(t->out.bytes, j->set->stop);
+        t->out.length--;
+        if (found) {
+            t->out.length = found - t->out.bytes;
+            t->done = true;
+        }
+    }
+    if (streaming && t->out.length > before) {
+        fwrite(t->out.bytes + before, 1, (size_t)(t->out.length - before), stdout);
+        fflush(stdout);
+    }
+    t->done = t->done || t->ids.count - t->prompt_ids >= j->set->tokens;
+}
+
+static int64_t positions_of(const job *j, const text *texts, int count)
+{
+    int64_t longest = 0, limit = weights_shape(j->from)->max_sequence;
+    for (int i = 0; i < count; i++)
+        longest = texts[i].prompt_ids > longest ? texts[i].prompt_ids : longest;
+    longest += j->set->tokens;
+    return longest < limit ? longest : limit;
+}
+
+/* `count` texts together; the texts' prompts may differ in length: each goes on from where its own ends. */
+static status generate(job *j, comm *self, text *texts, int count, int first, bool streaming)
+{
+    int64_t positions = positions_of(j, texts, count);
+    for (int i = 0; i < count; i++)
+        if (texts[i].prompt_ids >= positions && texts[i].prompt_ids >= weights_shape(j->from)->max_sequence)
+            return status_fail(
+                STATUS_USAGE, "prompt %d has %lld tokens; the model reads at most model.max_sequence = %lld",
+                first + i + 1, (long long)texts[i].prompt_ids, (long long)weights_shape(j->from)->max_sequence);
+    generator *g = NULL;
+    TRY(generator_open(&g, j->from, self, types[j->set->precision], count, positions, omp_get_max_threads()));
+    const generator_choice choice = {.temperature = j->set->temperature,
+                                     .top_k = j->set->top_k,
+                                     .top_p = j->set->top_p,
+                                     .seed = (uint64_t)j->set->seed};
+    int32_t *tokens = must_calloc((unsigned long)count, sizeof *tokens);
+    bool going = j->set->tokens > 0;
+    for (int64_t p = 0; p < positions - 1 && going; p++) {
+        for (int i = 0; i < count; i++)
+            tokens[i] = p < texts[i].ids.count ? texts[i].ids.ids[p] : 0;
+        generator_step(g, tokens, p);
+        going = false;
+        for (int i = 0; i < count; i++) {
+            if (!texts[i].done && p + 1 == texts[i].ids.count)
+                take(j, &texts[i], generator_choose(g, &choice, first + i, p), streaming);
+            going |= !texts[i].done;
+        }
+    }
+    free(tokens);
+    generator_close(g);
+    return STATUS_OK;
+}
+
+static void print_text(const job *j, const text *t)
+{
+    if (!j->set->only_new)
+        fputs(t->prompt, stdout);
+    fwrite(t->out.bytes, 1, (size_t)t->out.length, stdout);
+    putchar('\n');
+    fflush(stdout);
+}
+
+static status generate_all(job *j)
+{
+    TRY(weights_open(&j->from, j->set->checkpoint));
+    TRY(weights_tokenizer(&j->tokenizer, j->from));
+    j->scratch = tokenizer_scratch_open(j->tokenizer);
+    TRY(read_prompts(j));
+    TRY(encode_prompts(j));
+    comm *self = NULL;
+    TRY(comm_open(&self));
+    status s = STATUS_OK;
+    bool streaming = j->count == 1;
+    if (streaming && !j->set->only_new) {
+        fputs(j->texts[0].prompt, stdout);
+        fflush(stdout);
+    }
+    int batch = (int)j->set->batch;
+    for (int i = 0; i < j->count && s == STATUS_OK; i += batch) {
+        int count = j->count - i < batch ? j->count - i : batch;
+        s = generate(j, self, j->texts + i, count, i, streaming);
+        for (int k = i; k < i + count && s == STATUS_OK && !streaming; k++)
+            print_text(j, &j->texts[k]);
+    }
+    if (streaming)
+        putchar('\n');
+    comm_close(self);
+    return s;
+}
+
+static void close_job(job *j)
+{
+    for (int i = 0; i < j->count; i++) {
+        free(j->texts[i].prompt);
+        buffer_ids_free(&j->texts[i].ids);
+        buffer_free(&j->texts[i].out);
+    }
+    free(j->texts);
+    if (j->scratch)
+        tokenizer_scratch_close(j->scratch);
+    tokenizer_close(j->tokenizer);
+    weights_close(j->from);
+}
+
+int generate_main(int argc, char **argv)
+{
+    settings set = {.tokens = 100, .temperature = 0.8, .top_p = 1, .seed = 1, .batch = 16};
+    const options_row rows[] = {
+        {"--checkpoint", OPTIONS_TEXT, "FOLDER", "a checkpoint, a run's folder (its latest) or a Hugging Face folder",
+         &set.checkpoint, 0, 0, NULL},
+        {"--prompt", OPTIONS_TEXT, "TEXT", "what to continue; one prompt streams as it is generated", &set.prompt, 0, 0,
+         NULL},
+        {"--prompts", OPTIONS_TEXT, "FILE", "many prompts, one a line", &set.prompts, 0, 0, NULL},
+        {"--tokens", OPTIONS_INTEGER, "N", "generate at most N tokens (100)", &set.tokens, 0, 1e9, NULL},
+        {"--temperature", OPTIONS_NUMBER, "T", "0 takes the likeliest token each time (0.8)", &set.temperature, 0, 100,
+         NULL},
+        {"--top-k", OPTIONS_INTEGER, "K", "choose among the K likeliest; 0: all (0)", &set.top_k, 0, 1e9, NULL},
+        {"--top-p", OPTIONS_NUMBER, "P", "choose among the fewest that reach probability P (1)", &set.top_p, 0, 1,
+         NULL},
+        {"--seed", OPTIONS_INTEGER, "S", "another seed draws other tokens (1)", &set.seed, 0, 9e15, NULL},
+        {"--stop", OPTIONS_TEXT, "TEXT", "end a text where TEXT appears in it", &set.stop, 0, 0, NULL},
+        {"--ignore-end", OPTIONS_FLAG, NULL, "go on after an end-of-text token", &set.ignore_end, 0, 0, NULL},
+        {"--only-new", OPTIONS_FLAG, NULL, "print the continuation without the prompt", &set.only_new, 0, 0, NULL},
+        {"--batch", OPTIONS_INTEGER, "N", "prompts generated together (16)", &set.batch, 1, 4096, NULL},
+        {"--precision", OPTIONS_CHOICE, NULL, "of weights and cache (fp32)", &set.precision, 0, 0, precisions},
+    };
+    const options_command command = {.name = "generate",
+                                     .operands = "",
+                                     .summary =
+                                         "Continues prompts with a trained model, whatever layout it was trained in.",
+                                     .row = rows,
+                                     .rows = sizeof rows / sizeof *rows};
+    int operands, code = options_parse(&command, &operands, argc, argv);
+    if (code != OPTIONS_GO_ON)
+        return code;
+    if (!set.checkpoint || !set.prompt == !set.prompts) {
+        log_error("generate needs --checkpoint FOLDER and either --prompt TEXT or --prompts FILE");
+        return STATUS_USAGE;
+    }
+    job j = {.set = &set};
+    status s = generate_all(&j);
+    close_job(&j);
+    if (s != STATUS_OK)
+        log_error("%s", status_message());
+    return (int)s;
+}

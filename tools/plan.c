@@ -1,0 +1,209 @@
+/* phalanx plan: what a configuration needs and costs, on any number of ranks, without running anything. */
+#include <stdio.h>
+#include <unistd.h>
+
+#include "engine/config.h"
+#include "engine/plan.h"
+#include "engine/plan_text.h"
+#include "memory/log.h"
+#include "parallel/timeline.h"
+#include "tools/options.h"
+#include "tools/tools.h"
+
+typedef struct wishes {
+    bool json, listing, schedule, every;
+    const char *svg;
+    int64_t rank, ranks; /* -1, 0: not given */
+    double tflops, efficiency, memory, node, network;
+    int64_t node_ranks;
+} wishes;
+
+static plan_hardware hardware_of(const wishes *w)
+{
+    plan_hardware h = plan_price_h100;
+    h.flops = w->tflops * 1e12;
+    h.efficiency = w->efficiency;
+    h.memory = w->memory * 1e9;
+    h.node = w->node * 1e9;
+    h.network = w->network * 1e9;
+    h.node_ranks = (int)w->node_ranks;
+    return h;
+}
+
+static status lay_out(grid *out, const config *c, const wishes *w)
+{
+    int data = c->parallel.data ? c->parallel.data : 1;
+    int64_t ranks = w->ranks ? w->ranks : (int64_t)c->parallel.tensor * c->parallel.pipeline * data;
+    if (ranks > INT32_MAX)
+        return status_fail(STATUS_USAGE, "parallel.tensor x pipeline x data = %lld ranks are too many",
+                           (long long)ranks);
+    TRY(config_check_ranks(c, (int)ranks, &data));
+    TRY(grid_make(out, (int)ranks, 0, c->parallel.tensor, 1, data, c->parallel.pipeline));
+    if (w->rank >= ranks)
+        return status_fail(STATUS_USAGE, "--rank %lld: the layout has ranks 0 to %lld", (long long)w->rank,
+                           (long long)ranks - 1);
+    return STATUS_OK;
+}
+
+/* As a training rank would choose them: the cores of a node over its ranks. */
+static int threads_of(const config *c, int ranks, int node_ranks)
+{
+    if (c->train.threads > 0)
+        return c->train.threads;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN) / (ranks < node_ranks ? ranks : node_ranks);
+    return cores > 0 ? (int)cores : 1;
+}
+
+static status list_rank(const compile_options *options, int rank)
+{
+    compile_options o = *options;
+    o.grid = grid_of(&o.grid, rank);
+    compiled c = {0};
+    status s = compile(&c, &o);
+    if (s == STATUS_OK)
+        plan_text_listing(stdout, &c);
+    compile_free(&c);
+    return s;
+}
+
+static status show(const compile_options *options, const wishes *w)
+{
+    plan_hardware hardware = hardware_of(w);
+    plan p = {0};
+    if (w->listing)
+        return list_rank(options, w->rank < 0 ? 0 : (int)w->rank);
+    status s = plan_make(&p, options, &hardware, w->every, (int)w->rank);
+    if (s == STATUS_OK && w->json)
+        plan_text_json(stdout, &p);
+    else if (s == STATUS_OK)
+        plan_text_report(stdout, &p);
+    if (s == STATUS_OK && w->schedule) {
+        fputc('\n', stdout);
+        timeline_print(stdout, &p.timing, timeline_style_of(stdout));
+    }
+    if (s == STATUS_OK && w->svg)
+        s = timeline_svg(w->svg, &p.timing);
+    plan_free(&p);
+    return s;
+}
+
+static status run(const config *c, const wishes *w)
+{
+    grid g;
+    compile_options o;
+    if (config_wants_shape(c))
+        return status_fail(STATUS_USAGE, "plan needs the model's sizes: give model.preset or every size instead of %s",
+                           c->model.config ? "model.config" : "model.from");
+    TRY(lay_out(&g, c, w));
+    const op_backend *backend = c->train.device == CONFIG_CUDA ? NULL : &cpu_backend;
+    TRY(compile_options_from(&o, c, &g, backend, threads_of(c, g.ranks, (int)w->node_ranks)));
+    o.evaluate = c->data.validation.count > 0 && c->evaluate.every > 0;
+    TRY(show(&o, w));
+    return fflush(stdout) == 0 && !ferror(stdout) ? STATUS_OK
+                                                  : status_fail(STATUS_FAILED, "the output cannot be written");
+}
+
+int plan_main(int argc, char **argv)
+{
+    const plan_hardware *h = &plan_price_h100;
+    wishes w = {.rank = -1,
+                .tflops = h->flops / 1e12,
+                .efficiency = h->efficiency,
+                .memory = h->memory / 1e9,
+                .node = h->node / 1e9,
+                .network = h->network / 1e9,
+                .node_ranks = h->node_ranks};
+    const options_row rows[] = {
+        {.name = "--json", .kind = OPTIONS_FLAG, .doc = "the same facts for programs", .into = &w.json},
+        {.name = "--ranks",
+         .kind = OPTIONS_INTEGER,
+         .argument = "N",
+         .doc = "ranks of the job; else tensor x pipeline x parallel.data",
+         .into = &w.ranks,
+         .low = 1,
+         .high = INT32_MAX},
+        {.name = "--rank",
+         .kind = OPTIONS_INTEGER,
+         .argument = "N",
+         .doc = "exactly this rank instead of one of each kind",
+         .into = &w.rank,
+         .low = 0,
+         .high = INT32_MAX},
+        {.name = "--every-rank",
+         .kind = OPTIONS_FLAG,
+         .doc = "exactly every rank instead of one of each kind",
+         .into = &w.every},
+        {.name = "--listing",
+         .kind = OPTIONS_FLAG,
+         .doc = "the program of --rank N (0), one op a line",
+         .into = &w.listing},
+        {.name = "--schedule", .kind = OPTIONS_FLAG, .doc = "draw the pipeline's timeline", .into = &w.schedule},
+        {.name = "--svg", .kind = OPTIONS_TEXT, .argument = "FILE", .doc = "draw it into an SVG file", .into = &w.svg},
+        {.name = "--flops",
+         .kind = OPTIONS_NUMBER,
+         .argument = "T",
+         .doc = "peak TFLOP/s of a device (989, H100 bf16)",
+         .into = &w.tflops,
+         .low = 1e-6,
+         .high = 1e9},
+        {.name = "--efficiency",
+         .kind = OPTIONS_NUMBER,
+         .argument = "E",
+         .doc = "share of it that products reach (0.7)",
+         .into = &w.efficiency,
+         .low = 1e-3,
+         .high = 1},
+        {.name = "--bandwidth",
+         .kind = OPTIONS_NUMBER,
+         .argument = "G",
+         .doc = "GB/s of a device's memory (3350)",
+         .into = &w.memory,
+         .low = 1e-3,
+         .high = 1e9},
+        {.name = "--node-bandwidth",
+         .kind = OPTIONS_NUMBER,
+         .argument = "G",
+         .doc = "GB/s a rank sends within its node (370, NVLink)",
+         .into = &w.node,
+         .low = 1e-3,
+         .high = 1e9},
+        {.name = "--network-bandwidth",
+         .kind = OPTIONS_NUMBER,
+         .argument = "G",
+         .doc = "GB/s a rank sends to other nodes (45, 400 Gbit/s)",
+         .into = &w.network,
+         .low = 1e-3,
+         .high = 1e9},
+        {.name = "--node-ranks",
+         .kind = OPTIONS_INTEGER,
+         .argument = "N",
+         .doc = "ranks of a node (8)",
+         .into = &w.node_ranks,
+         .low = 1,
+         .high = 1024},
+    };
+    const options_command command = {
+        .name = "plan",
+        .operands = "CONFIG.yaml [key=value ...]",
+        .summary = "Says what a training step as CONFIG.yaml describes it needs and does: memory by class, arena, "
+                   "FLOPs, traffic,\n"
+                   "bubble, for any number of ranks, without running anything: no data, no device, no peers.",
+        .least = 1,
+        .most = -1,
+        .row = rows,
+        .rows = sizeof rows / sizeof *rows,
+        .more_help = config_help,
+    };
+    int operands, code = options_parse(&command, &operands, argc, argv);
+    if (code != OPTIONS_GO_ON)
+        return code;
+    config c;
+    status s = config_load(&c, argv[1], operands - 1, argv + 2);
+    if (s == STATUS_OK) {
+        s = run(&c, &w);
+        config_free(&c);
+    }
+    if (s != STATUS_OK)
+        log_error("%s", status_message());
+    return (int)s;
+}

@@ -61,6 +61,9 @@ $(BUILD)/tests/allocation_spy.so: tests/spy/allocation_spy.c memory/seal.h
 
 $(BUILD)/tests/test_arena: | $(BUILD)/tests/allocation_spy.so
 
+# Mutants: the parity test's proof that it can fail.
+$(BUILD)/tests/rank_mutants: LIBS += -Wl,--wrap=place_waits,--wrap=storage_describe,--wrap=executor_play
+
 $(BUILD)/tests/test_inspect: $(patsubst %.c,$(BUILD)/%.o,$(wildcard tools/inspect*.c))
 
 tests: $(BUILD)/phalanx $(TESTS) $(RANK_PROGRAMS) $(BUILD)/tests/allocation_spy.so ## build every test program

@@ -66,6 +66,8 @@ runs_metrics runs_read_metrics(const char *folder)
     FILE *f = fopen(path, "r");
     size_t capacity = 0;
     while (f && getline(&text, &capacity, f) > 0) {
+        if (!strchr(text, '\n'))
+            break; /* torn by whatever ended the run */
         json_t *line = json_loads(text, 0, NULL);
         MUST(line, "%s: not a line of JSON: %s", path, text);
         int64_t step = json_integer_value(json_object_get(line, "step"));
@@ -322,7 +324,8 @@ int runs_process(const char *folder, int rank)
 bool runs_wait_for_step(const char *folder, int64_t steps, double seconds)
 {
     for (int i = 0; i < seconds * 100; i++) {
-        char *path = must_format("%s/metrics.jsonl", folder), *wanted = must_format("\"step\": %lld,", (long long)steps);
+        char *path = must_format("%s/metrics.jsonl", folder),
+             *wanted = must_format("\"step\": %lld,", (long long)steps);
         FILE *f = fopen(path, "r");
         char line[1024];
         bool found = false;

@@ -28,15 +28,16 @@ static int write_config(void **state)
     runs_write_data(first, 131, 9000, 1);
     runs_write_data(second, 131, 6000, 2);
     runs_write_data(held, 131, 4000, 3);
-    char *text = must_format("model: {architecture: gpt2, layers: 4, hidden_size: 48, heads: 4, vocab_size: 131, max_sequence: 32}\n"
-                             "data: {train: [{path: %s, weight: 5}, {path: %s, weight: 3}], validation: %s, shuffle: true}\n"
-                             "train: {steps: %d, sequence: 32, micro_batch: 2, global_batch: 12, precision: fp32, "
-                             "device: cpu, threads: 1, seed: 3, dropout: 0.1}\n"
-                             "optimizer: {lr: 3e-3, schedule: constant, warmup: 3}\n"
-                             "checkpoint: {every: 0, keep: 0}\n"
-                             "evaluate: {every: 2, batches: 2}\n"
-                             "run: {tensorboard: false, hang_seconds: 60}\n",
-                             first, second, held, STEPS);
+    char *text = must_format(
+        "model: {architecture: gpt2, layers: 4, hidden_size: 48, heads: 4, vocab_size: 131, max_sequence: 32}\n"
+        "data: {train: [{path: %s, weight: 5}, {path: %s, weight: 3}], validation: %s, shuffle: true}\n"
+        "train: {steps: %d, sequence: 32, micro_batch: 2, global_batch: 12, precision: fp32, "
+        "device: cpu, threads: 1, seed: 3, dropout: 0.1}\n"
+        "optimizer: {lr: 3e-3, schedule: constant, warmup: 3}\n"
+        "checkpoint: {every: 0, keep: 0}\n"
+        "evaluate: {every: 2, batches: 2}\n"
+        "run: {tensorboard: false, hang_seconds: 60}\n",
+        first, second, held, STEPS);
     runs_write_text(path, text);
     free(text);
     free(path);
@@ -84,8 +85,8 @@ static void resume_is_bitwise(const char *top, int ranks, const char *name, cons
 {
     train(top, ranks, "%s run.folder=%s/%s-whole checkpoint.every=%d", keys, top, name, STOP);
     train(top, ranks, "%s run.folder=%s/%s-parts train.steps=%d evaluate.every=0", keys, top, name, STOP);
-    char *parts = must_format("%s-parts", name), *whole = must_format("%s-whole", name), *again = must_format("%s-again", name);
-    /* The last step of the first part evaluates out of turn: that line is done again, or not at all. */
+    char *parts = must_format("%s-parts", name), *whole = must_format("%s-whole", name),
+         *again = must_format("%s-again", name);
     train(top, ranks, "%s run.folder=%s/%s", keys, top, parts);
     char *a = workfolder_path(top, parts), *b = workfolder_path(top, whole), difference[256];
     runs_metrics x = runs_read_metrics(a), y = runs_read_metrics(b);
@@ -119,24 +120,145 @@ static void resume_is_bitwise_on_four_ranks(void **state)
                       "train.precision=bf16 parallel.tensor=2 parallel.zero=3 parallel.zero_reduce=micro_batch");
 }
 
-/* Ends the run once it has done a step, by a signal, in the middle of many; what follows must be as if it had not happened. */
-static void stops_and_goes_on(const char *top, const char *name, int how, int expected)
+/* Ended by a signal in the middle of LONG steps, then started again: as if it had not happened. */
+static void a_signal_changes_nothing(const char *top, const char *name, int how, int expected)
 {
-    char *folder = workfolder_path(top, name);
-    char *line = must_format("%s/run.yaml run.folder=%s checkpoint.every=2 evaluate.every=2 train.steps=%d", top, folder, STEPS);
-    /* Slowed down, so that there is a middle to hit: eight times the work a step cannot be, the steps must be the same. */
+    enum { LONG = 60 };
+    char *folder = workfolder_path(top, name), *whole = workfolder_path(top, "long"), difference[256];
+    char *keys = must_format("train.steps=%d checkpoint.every=2 checkpoint.keep=2 evaluate.every=0", LONG);
+    char *line = must_format("%s/run.yaml run.folder=%s %s", top, folder, keys);
+    if (access(whole, F_OK) != 0)
+        train(top, 1, "run.folder=%s %s", whole, keys);
     launch *l = runs_start(60, 1, line);
-    assert_true(runs_wait_for_step(folder, 2, 30));
+    assert_true(runs_wait_for_step(folder, 5, 30));
     kill(launch_pid(l), how);
     launch_result r = launch_finish(l);
     assert_int_equal(r.status, expected);
     launch_free(&r);
-    runs_metrics part = runs_read_metrics(folder);
-    if (part.count < STEPS) /* else it was too quick for us, and proves nothing: the test below still must hold */
-        assert_true(access(folder, F_OK) == 0);
+    runs_metrics part = runs_read_metrics(folder), all = runs_read_metrics(whole);
+    assert_in_range(part.count, 5, LONG - 1); /* it was in the middle */
+    checkpoint *c = NULL;
+    assert_int_equal(checkpoint_open(&c, folder), STATUS_OK);
+    int64_t saved = (int64_t)json_integer_value(json_object_get(checkpoint_meta(c), "step"));
+    checkpoint_close(c);
+    if (how == SIGTERM)
+        assert_int_equal(saved, part.count); /* the step at hand was finished and saved */
+    assert_true(saved > 0 && saved <= part.count + 1);
     r = runs_train(60, 1, line);
     assert_int_equal(r.status, 0);
+    assert_non_null(strstr(r.out, "resumed from"));
     launch_free(&r);
+    part = runs_read_metrics(folder);
+    assert_int_equal(part.count, LONG);
+    assert_true(runs_same_metrics(&part, &all));
+    assert_true(runs_compare_checkpoints(difference, sizeof difference, folder, whole) >= 3 * 50);
+    assert_string_equal(difference, "");
     free(line);
+    free(keys);
+    free(whole);
     free(folder);
+}
+
+static void after_sigterm_it_has_saved_and_goes_on_bit_for_bit(void **state)
+{
+    a_signal_changes_nothing(*state, "terminated", SIGTERM, 0);
+}
+
+static void after_sigkill_it_goes_on_from_the_last_checkpoint_bit_for_bit(void **state)
+{
+    a_signal_changes_nothing(*state, "killed", SIGKILL, 128 + SIGKILL);
+}
+
+/* Saved in one layout after STOP steps, continued in another: the losses of the uninterrupted run. */
+static void another_layout_continues_the_same_training(void **state)
+{
+    static const struct {
+        const char *name;
+        int ranks;
+        const char *keys;
+        int then;
+        const char *then_keys;
+    } pairs[] = {
+        {"uneven", 3, "parallel.zero=3 parallel.zero_gather=micro_batch", 2,
+         "parallel.zero=3 parallel.zero_reduce=micro_batch train.micro_batch=3"},
+        {"fewer", 4, "parallel.tensor=2 parallel.pipeline=2", 1, ""},
+        {"more", 1, "", 4, "parallel.tensor=4 parallel.sequence=false"},
+        {"other", 4, "parallel.pipeline=2 parallel.schedule=zb-h1 parallel.zero=2", 6,
+         "parallel.tensor=2 parallel.zero=1"},
+    };
+    const char *top = *state;
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        const char *name = pairs[i].name;
+        train(top, pairs[i].ranks, "%s run.folder=%s/%s checkpoint.every=%d", pairs[i].keys, top, name, STOP);
+        train(top, pairs[i].then, "%s run.folder=%s/%s-then checkpoint.resume=%s/%s/checkpoints/step-%08d",
+              pairs[i].then_keys, top, name, top, name, STOP);
+        char *a = workfolder_path(top, name), *b = must_format("%s-then", a);
+        runs_metrics whole = runs_read_metrics(a), rest = runs_read_metrics(b), tail = whole;
+        assert_int_equal(rest.count, STEPS - STOP);
+        tail.count = rest.count;
+        memmove(tail.step, tail.step + STOP, (size_t)rest.count * sizeof *tail.step);
+        double loss = runs_loss_error(&rest, &tail), norm = runs_norm_error(&rest, &tail);
+        printf("%s: %d ranks %s, then %d ranks %s: loss %.1e norm %.1e\n", name, pairs[i].ranks, pairs[i].keys,
+               pairs[i].then, pairs[i].then_keys, loss, norm);
+        assert_true(loss <= 1e-5);
+        assert_true(norm <= 1e-4);
+        free(a);
+        free(b);
+    }
+}
+
+/* What decides the training may not change behind a checkpoint; what does not may, and is said. */
+static void keys_that_may_not_change_are_refused_by_name(void **state)
+{
+    static const struct {
+        const char *change;
+        bool may;
+    } changes[] = {
+        {"model.layers=5", false},
+        {"model.heads=6", false},
+        {"model.tied_embeddings=false", false},
+        {"data.shuffle=false", false},
+        {"train.seed=4", false},
+        {"train.sequence=16", false},
+        {"train.global_batch=6", false},
+        {"data.document_mask=true", false},
+        {"optimizer.lr=1e-3", true},
+        {"train.micro_batch=4", true},
+        {"optimizer.clip=2", true},
+    };
+    const char *top = *state;
+    train(top, 1, "run.folder=%s/keys train.steps=4 evaluate.every=0", top);
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        char *key = must_strdup(changes[i].change);
+        *strchr(key, '=') = 0;
+        char *line = must_format(
+            "%s/run.yaml run.folder=%s/keys-now checkpoint.resume=%s/keys train.steps=4 evaluate.every=0 %s", top, top,
+            top, changes[i].change);
+        launch_result r = runs_train(60, 1, line);
+        if (changes[i].may) {
+            if (r.status || !strstr(r.out, key))
+                fail_msg("%s: status %d: %s%s", changes[i].change, r.status, r.out, r.err);
+        } else {
+            if (r.status == 0 || !strstr(r.err, key) || runs_error_lines(r.err) != 1)
+                fail_msg("%s: status %d: %s", changes[i].change, r.status, r.err);
+        }
+        launch_free(&r);
+        free(line);
+        free(key);
+    }
+}
+
+int main(void)
+{
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(resume_is_bitwise_in_fp32),
+        cmocka_unit_test(resume_is_bitwise_in_bf16),
+        cmocka_unit_test(resume_is_bitwise_on_four_ranks),
+        cmocka_unit_test(after_sigterm_it_has_saved_and_goes_on_bit_for_bit),
+        cmocka_unit_test(after_sigkill_it_goes_on_from_the_last_checkpoint_bit_for_bit),
+        cmocka_unit_test(another_layout_continues_the_same_training),
+        cmocka_unit_test(keys_that_may_not_change_are_refused_by_name),
+    };
+    return cmocka_run_group_tests(tests, write_config, workfolder_teardown);
 }

@@ -8,8 +8,16 @@
 #include "memory/log.h"
 #include "memory/planner.h"
 
-/* What the planner is content with, as a multiple of the lower bound: 1.02 is promised. */
-static const double PLACE_GOAL = 1.01;
+/* What the planner is content with, as a multiple of the lower bound. */
+static const double PLACE_GOAL = 1.02;
+
+/* Placements to spend when the first orders miss the goal: a second at most, whatever the program's size. */
+static int64_t place_effort(int64_t blocks)
+{
+    int64_t effort = 60 * blocks < 400000 ? 60 * blocks : 400000;
+    effort = effort < 20000 ? 20000 : effort;
+    return effort < 2 * blocks ? 2 * blocks : effort;
+}
 
 /* The tensor whose bytes `t` finally lives in. */
 static tensor *storage(tensor *t)
@@ -299,7 +307,7 @@ void place_transients(compiled_program *out, compiled *c, bool bound_only)
     find_peak(out, &b);
     if (!bound_only && b.count > 0) {
         planner_result result;
-        planner_place(b.item, &result, b.count, COMPILE_ALIGNMENT, PLACE_GOAL, 0);
+        planner_place(b.item, &result, b.count, COMPILE_ALIGNMENT, PLACE_GOAL, place_effort(b.count));
         int64_t one, two;
         MUST(planner_check(b.item, b.count, result.arena_bytes, &one, &two), "the plan lets %s and %s share bytes",
              b.of[one]->name, b.of[two]->name);

@@ -305,6 +305,8 @@ static const char *describe(compiled *c, const decision *d, int count)
         while (from < count && &d->classes[d->entries[from].class] == of)
             from++;
         used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", first ? ", " : "", of->name);
+        if (of->nth > 0 && used < sizeof text)
+            used += (size_t)snprintf(text + used, sizeof text - used, " (%d)", of->nth + 1);
         if (from - first < of->members && used < sizeof text)
             used += (size_t)snprintf(text + used, sizeof text - used, " in %d of %d layers", from - first, of->members);
     }
@@ -314,10 +316,14 @@ static const char *describe(compiled *c, const decision *d, int count)
 static status decide(decision *d)
 {
     const compile_options *o = &d->c->options;
+    int64_t placed;
     d->split = o->schedule == SCHEDULE_ZB_H1 && o->grid.size[GRID_PIPELINE] > 1;
     d->drop = must_calloc((unsigned long)o->chunks, sizeof *d->drop);
     d->ops = must_calloc((unsigned long)o->chunks, sizeof *d->ops);
     classify(d);
+    TRY(try_count(&placed, d, 0, false));
+    if (placed <= o->budget - d->c->persistent_bytes)
+        return STATUS_OK;
     order_entries(d);
     return choose_count(&d->c->dropped, d);
 }

@@ -20,8 +20,8 @@ static tensor own_view(tensor *whole, const parameter *p)
     return v;
 }
 
-/* What data rank `me` owns of the parameter that stands at `index` in the model's table. */
-static void divide(int *owner, int64_t *first, int64_t *rows, const compile_options *o, const parameter *p, int index, int me)
+/* What data rank `me` owns of a parameter. */
+static void divide(int *owner, int64_t *first, int64_t *rows, const compile_options *o, const parameter *p, int me)
 {
     int data = o->grid.size[GRID_DATA] * o->grid.size[GRID_CONTEXT];
     bool shards = data > 1 && o->zero > 0;
@@ -29,7 +29,7 @@ static void divide(int *owner, int64_t *first, int64_t *rows, const compile_opti
     *first = 0;
     *rows = p->rows;
     if (shards && p->vector) {
-        *owner = index % data;
+        *owner = p->number % data;
         *rows = *owner == me;
     } else if (shards) {
         shard_rows(first, rows, p->rows, data, me);
@@ -49,7 +49,7 @@ int64_t storage_owned_bytes(const compiled *c, int data_rank)
         const parameter *p = c->model.parameters[i];
         int owner;
         int64_t first, rows;
-        divide(&owner, &first, &rows, &c->options, p, i, data_rank);
+        divide(&owner, &first, &rows, &c->options, p, data_rank);
         bytes += states * aligned(rows * p->columns * 4);
         if (p->shard_gradient)
             bytes += aligned(rows * p->columns * 4);
@@ -59,12 +59,12 @@ int64_t storage_owned_bytes(const compiled *c, int data_rank)
     return bytes;
 }
 
-static void describe_parameter(compiled *c, parameter *p, int index)
+static void describe_parameter(compiled *c, parameter *p)
 {
     const compile_options *o = &c->options;
     int data = o->grid.size[GRID_DATA] * o->grid.size[GRID_CONTEXT];
     int zero = data > 1 ? o->zero : 0;
-    divide(&p->owner, &p->own_first, &p->own_rows, o, p, index, grid_index(&o->grid, GRID_GROUP_DATA_CONTEXT));
+    divide(&p->owner, &p->own_first, &p->own_rows, o, p, grid_index(&o->grid, GRID_GROUP_DATA_CONTEXT));
     p->shard_weight = zero == 3;
     p->shard_gradient = zero >= 2 && o->reduce_each;
     placement cotangent = place_cotangent(p->place);
@@ -154,7 +154,7 @@ static void describe_caches(compiled *c)
 void storage_describe(compiled *c)
 {
     for (int i = 0; i < c->model.parameter_count; i++)
-        describe_parameter(c, c->model.parameters[i], i);
+        describe_parameter(c, c->model.parameters[i]);
     describe_inputs(c);
     describe_caches(c);
 }

@@ -173,7 +173,7 @@ static void add_squares(squares *s, parameter *p, tensor *d, int64_t first, int6
 
 /* Each gradient element is counted once over the grid: copies by the first rank that holds them, and over the data
  * axis by the rank that owns, or with ZeRO 0 would own, the rows. */
-static void count_squares(squares *s, parameter *p, int index)
+static void count_squares(squares *s, parameter *p)
 {
     compiled *c = s->c;
     const grid *g = &c->options.grid;
@@ -184,7 +184,7 @@ static void count_squares(squares *s, parameter *p, int index)
     tensor *d = &p->own_gradient;
     int64_t first = 0, rows = d->shape[0], start = p->vector ? 0 : p->own_first;
     if (data > 1 && c->options.zero == 0) {
-        if (p->vector && index % data != me)
+        if (p->vector && p->number % data != me)
             return;
         if (!p->vector)
             shard_rows(&first, &rows, p->rows, data, me);
@@ -203,7 +203,7 @@ static void append_norm(compiled_program *out, compiled *c)
 {
     squares s = {.out = out, .c = c};
     for (int i = 0; i < c->model.parameter_count; i++)
-        count_squares(&s, c->model.parameters[i], i);
+        count_squares(&s, c->model.parameters[i]);
     compiled_inputs *in = &c->inputs;
     if (!s.any) {
         tensor *bins = &in->bins;

@@ -227,6 +227,15 @@ static bool keep(const recorder *r, const tensor *t)
     return true;
 }
 
+/* Of a norm that adds a residual, the output that is the sum, if it is at hand for the backward pass; else -1. */
+static int kept_sum(const recorder *r, const op *o)
+{
+    int sum = o->kind == OP_rmsnorm ? 2 : o->kind == OP_layernorm ? 3 : -1;
+    if (sum < 0 || !o->out[sum] || !(keep(r, o->out[sum]) || r->again[o->out[sum]->id]))
+        return -1;
+    return sum;
+}
+
 tensor *recorder_use(recorder *r, tensor *t)
 {
     if (t->id < 0 || t->id >= r->forward_tensors)
@@ -242,20 +251,26 @@ tensor *recorder_use(recorder *r, tensor *t)
     }
     const op *made = t->producer;
     MUST(!(op_row_of(made)->flags & STATEFUL), "%s cannot be made again", t->name);
-    tensor *in[OP_MAX_IN];
+    tensor *in[OP_MAX_IN] = {0};
     unsigned outputs = 0;
-    for (int i = 0; i < OP_MAX_IN; i++)
-        in[i] = made->in[i] ? recorder_use(r, made->in[i]) : NULL;
+    int sum = kept_sum(r, made);
     for (int i = 0; i < OP_MAX_OUT; i++)
-        if (made->out[i])
+        if (made->out[i] && i != sum)
             outputs |= 1u << i;
+    if (sum >= 0) { /* y from s alone: what s was the sum of need not be made again */
+        in[0] = recorder_use(r, made->out[sum]);
+        for (int i = 1; i < sum; i++) /* weight, bias; the residual comes next */
+            in[i] = recorder_use(r, made->in[i]);
+    }
+    for (int i = 0; sum < 0 && i < OP_MAX_IN; i++)
+        in[i] = made->in[i] ? recorder_use(r, made->in[i]) : NULL;
     char prefix[sizeof r->prefix];
     memcpy(prefix, r->prefix, sizeof prefix);
     r->prefix[0] = 0;
     op *o = recorder_record(r, (op_kind)made->kind, made->label, in, OP_MAX_IN, outputs, NULL, &made->at);
     memcpy(r->prefix, prefix, sizeof prefix);
     for (int i = 0; i < OP_MAX_OUT; i++) {
-        if (!made->out[i])
+        if (!o->out[i])
             continue;
         o->out[i]->place = made->out[i]->place;
         o->out[i]->parameter = made->out[i]->parameter;

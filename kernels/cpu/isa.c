@@ -3,11 +3,16 @@
 #if defined __x86_64__
 #include <cpuid.h>
 
-/* not a name that every compiler's __builtin_cpu_supports knows */
+/* Not a name that every compiler's __builtin_cpu_supports knows. Asked once: in a virtual machine cpuid is a trap of tens
+ * of microseconds. */
 static bool has_f16c(void)
 {
-    unsigned a, b, c = 0, d;
-    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+    static _Atomic(int) known; /* 0: not asked yet, 1: no, 2: yes */
+    if (!known) {
+        unsigned a, b, c = 0, d;
+        known = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) ? 2 : 1;
+    }
+    return known == 2;
 }
 #endif
 

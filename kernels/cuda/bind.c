@@ -92,6 +92,10 @@ void cuda_add(const op *o, const run_context *r)
 void cuda_accumulate(const op *o, const run_context *r)
 {
     const tensor *total = o->out[0];
+    if (!o->at.accumulate) { /* the first micro-batch's */
+        cuda_copy(o, r);
+        return;
+    }
     launched(o, launch_add(r->stream, LAUNCH_FP32, matrix(total, r), matrix(total, r), matrix(o->in[0], r),
                            total->shape[0], columns_of(total)));
 }

@@ -32,4 +32,13 @@ $(BUILD)/tests/phalanx_standin: $(STANDIN_OBJ) $(STANDIN_HOST) $(PLAIN_UNITS) $(
 	@mkdir -p $(@D)
 	$(CXX) -fopenmp -rdynamic $(STANDIN_WRAP) -o $@ $^ $(LIBS)
 
-$(BUILD)/tests/test_cuda_host: | $(BUILD)/tests/phalanx_standin
+$(BUILD)/tests/test_cuda_host: | $(BUILD)/tests/phalanx_standin $(BUILD)/phalanx
+
+# every op through the device's interface: on the stand-ins, and on a GPU
+$(BUILD)/tests/device_ops_standin: $(BUILD)/tests/gpu/device_ops.o $(STANDIN_OBJ) $(STANDIN_HOST) $(PLAIN_UNITS) \
+                                   $(SUPPORT:%.c=$(BUILD)/%.o) $(BUILD)/libphalanx.a
+	@mkdir -p $(@D)
+	$(CXX) -fopenmp -rdynamic $(STANDIN_WRAP) -o $@ $^ -lcmocka $(LIBS)
+
+$(BUILD)/device_ops: $(BUILD)/tests/gpu/device_ops.o $(SUPPORT:%.c=$(BUILD)/%.o) $(BUILD)/libphalanx.a
+	$(CXX) -fopenmp -rdynamic -o $@ $^ -lcmocka $(LIBS)

@@ -35,6 +35,7 @@ typedef struct device_facts {
     char identity[64];           /* the same only for the same piece of hardware; "": no matter who shares it */
     int64_t memory, free_memory; /* bytes; free: when it was opened, before the arena */
     double peak_bf16, peak_tf32, peak_fp32; /* dense FLOP/s; 0: unknown */
+    double bandwidth;                       /* bytes a second of its memory, by its clock and width; 0: unknown */
 } device_facts;
 
 typedef struct device_interface {

@@ -328,6 +328,24 @@ static void two_ranks_share_a_gpu_when_forced(void **state)
     launch_free(&r);
 }
 
+/* tests/gpu/device_ops.c, which runs on a GPU too. */
+static void every_op_agrees_with_the_reference_through_the_device(void **state)
+{
+    (void)state;
+    char *program = launch_beside("device_ops_standin");
+    launch_result r = launch_run(300, "exec %s", program);
+    int ops = 0, cases = 0, failed = -1;
+    const char *line = strstr(r.out, "device_ops: ");
+    if (r.status)
+        fprintf(stderr, "%s%s", r.out, r.err);
+    assert_int_equal(r.status, 0);
+    assert_non_null(line);
+    assert_int_equal(sscanf(line, "device_ops: %d ops, %d cases, %d failed", &ops, &cases, &failed), 3);
+    assert_true(ops >= 34 && cases >= 2000 && failed == 0);
+    launch_free(&r);
+    free(program);
+}
+
 static void the_profiler_runs_for_the_steps_asked_for(void **state)
 {
     (void)state;
@@ -362,6 +380,7 @@ int main(void)
         cmocka_unit_test(a_broken_link_ends_the_run),
         cmocka_unit_test(what_cannot_be_is_refused_in_one_line),
         cmocka_unit_test(two_ranks_share_a_gpu_when_forced),
+        cmocka_unit_test(every_op_agrees_with_the_reference_through_the_device),
         cmocka_unit_test(the_profiler_runs_for_the_steps_asked_for),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -129,6 +129,7 @@ typedef struct row {
 typedef struct step_bench {
     const settings *set;
     const config *config;
+    const device_interface *device;
     compiled compiled;
     executor *executor;
     ceiling top;
@@ -232,12 +233,17 @@ static status run_steps(step_bench *b)
     b->op_seconds = must_calloc((unsigned long)b->compiled.training.list.count, sizeof(double));
     for (int64_t i = 0; i < b->set->warmup; i++)
         executor_play(b->executor, &b->compiled.training);
-    executor_time_ops(b->executor, b->op_seconds);
+    /* On a GPU to time an op is to wait for it: steps are measured without, and ops in steps of their own. */
+    bool apart = b->device != &device_cpu;
+    executor_time_ops(b->executor, apart ? NULL : b->op_seconds);
     for (int64_t i = 0; i < n; i++) {
         double begun = now();
         executor_play(b->executor, &b->compiled.training);
         seconds[i] = now() - begun;
     }
+    executor_time_ops(b->executor, b->op_seconds);
+    for (int64_t i = 0; apart && !b->set->json && i < n; i++)
+        executor_play(b->executor, &b->compiled.training);
     double each = median(seconds, n);
     double tokens = (double)b->config->train.global_batch * (double)b->config->train.sequence;
     double flops = compile_flops_per_token(&b->config->model.shape, b->config->train.sequence) * tokens;
@@ -264,21 +270,44 @@ static status run_steps(step_bench *b)
     return STATUS_OK;
 }
 
+/* A GPU's ceilings are its data sheet's. */
+static void take_ceilings(step_bench *b)
+{
+    device_facts facts;
+    executor_facts(&facts, b->executor);
+    b->top.bytes = facts.bandwidth > 0 ? facts.bandwidth : 1e12;
+    b->top.flops = b->config->train.precision != CONFIG_FP32 ? facts.peak_bf16
+                   : b->config->train.tf32                   ? facts.peak_tf32
+                                                             : facts.peak_fp32;
+    if (b->top.flops <= 0)
+        b->top.flops = 1e15;
+}
+
 static status bench_step(const settings *set, const config *c, comm *self)
 {
-    step_bench b = {.set = set, .config = c};
+    step_bench b = {.set = set, .config = c, .device = &device_cpu};
+    if (c->train.device == CONFIG_CUDA) {
+        TRY(device_load(&b.device, "cuda"));
+        TRY(b.device->available());
+    }
+    const op_backend *backend = b.device->backend ? b.device->backend : &cpu_backend;
     int threads = c->train.threads > 0 ? c->train.threads : omp_get_max_threads();
     compile_options options;
     grid g;
     TRY(grid_make(&g, 1, 0, 1, 1, 1, 1));
-    TRY(compile_options_from(&options, c, &g, &cpu_backend, threads));
+    TRY(compile_options_from(&options, c, &g, backend, threads));
     options.evaluate = false;
-    TRY(measure_product(&b.top.flops, options.compute, threads));
-    b.top.bytes = measure_memory(threads);
+    if (b.device == &device_cpu) {
+        TRY(measure_product(&b.top.flops, options.compute, threads));
+        b.top.bytes = measure_memory(threads);
+    }
+    const executor_options how = {.device = b.device, .backend = backend, .threads = threads, .tf32 = c->train.tf32};
     status s = compile(&b.compiled, &options);
     if (s == STATUS_OK)
-        s = executor_open(&b.executor, &b.compiled, self, &cpu_backend, threads);
+        s = executor_open_on(&b.executor, &b.compiled, self, &how);
     if (s == STATUS_OK) {
+        if (b.device != &device_cpu)
+            take_ceilings(&b);
         state_initialise(&b.compiled, b.executor, 1);
         batch_rope_table(&b.compiled, b.executor);
         fill_tokens(&b);

@@ -55,7 +55,7 @@ cat >"$out/phalanx" <<'END'
 exec "$phalanx_home/bin/phalanx" "$@"
 END
 chmod +x "$out/bin/mpirun" "$out/phalanx"
-tar -C "$build" -c bundle | zstd -q -19 -T0 -o "$out.tar.zst"
+tar -C "$build" -c bundle | zstd -q -12 -T0 -o "$out.tar.zst"
 bytes=$(stat -c %s "$out.tar.zst")
 echo "$out.tar.zst: $((bytes >> 20)) MiB compressed, $(du -sm "$out" | cut -f1) MiB unpacked; cuBLASLt and NCCL are the machine's"
 [ "$bytes" -le "$most" ] || { echo "bundle: larger than $((most >> 20)) MiB"; exit 1; }

@@ -5,6 +5,7 @@
 #include "engine/config.h"
 #include "engine/plan.h"
 #include "engine/plan_text.h"
+#include "kernels/device.h"
 #include "memory/log.h"
 #include "parallel/timeline.h"
 #include "tools/options.h"
@@ -87,6 +88,16 @@ static status show(const compile_options *options, const wishes *w)
     return s;
 }
 
+/* Whose working memory is planned. The CUDA backend tells without a device; where its shared object is not, that part is
+ * left out. */
+static const op_backend *backend_of(const config *c)
+{
+    const device_interface *cuda;
+    if (c->train.device != CONFIG_CUDA)
+        return &cpu_backend;
+    return device_load(&cuda, "cuda") == STATUS_OK ? cuda->backend : NULL;
+}
+
 static status run(const config *c, const wishes *w)
 {
     grid g;
@@ -95,8 +106,7 @@ static status run(const config *c, const wishes *w)
         return status_fail(STATUS_USAGE, "plan needs the model's sizes: give model.preset or every size instead of %s",
                            c->model.config ? "model.config" : "model.from");
     TRY(lay_out(&g, c, w));
-    const op_backend *backend = c->train.device == CONFIG_CUDA ? NULL : &cpu_backend;
-    TRY(compile_options_from(&o, c, &g, backend, threads_of(c, g.ranks, (int)w->node_ranks)));
+    TRY(compile_options_from(&o, c, &g, backend_of(c), threads_of(c, g.ranks, (int)w->node_ranks)));
     o.evaluate = c->data.validation.count > 0 && c->evaluate.every > 0;
     TRY(show(&o, w));
     return fflush(stdout) == 0 && !ferror(stdout) ? STATUS_OK

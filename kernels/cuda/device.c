@@ -101,6 +101,10 @@ static void cuda_facts(device_facts *out, const device *d)
     snprintf(out->name, sizeof out->name, "%.63s", d->properties.name);
     for (int i = 0; i < 16; i++)
         snprintf(out->identity + 2 * i, 3, "%02x", (unsigned)(unsigned char)d->properties.uuid.bytes[i]);
+    int kilohertz = 0, bits = 0;
+    CUDA_MUST(cudaDeviceGetAttribute(&kilohertz, cudaDevAttrMemoryClockRate, d->gpu));
+    CUDA_MUST(cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, d->gpu));
+    out->bandwidth = 2.0 * 1e3 * kilohertz * bits / 8; /* two transfers a clock */
     for (size_t i = 0; i < sizeof peaks / sizeof *peaks; i++)
         if (!strncmp(d->properties.name, peaks[i].name, strlen(peaks[i].name))) {
             double units = d->properties.multiProcessorCount;

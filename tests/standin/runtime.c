@@ -51,6 +51,13 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int gpu)
     return cudaSuccess;
 }
 
+cudaError_t cudaDeviceGetAttribute(int *out, enum cudaDeviceAttr which, int gpu)
+{
+    (void)gpu;
+    *out = which == cudaDevAttrMemoryClockRate ? 2619000 : which == cudaDevAttrGlobalMemoryBusWidth ? 5120 : 0;
+    return cudaSuccess;
+}
+
 cudaError_t cudaSetDevice(int gpu)
 {
     return gpu < from_environment("STANDIN_GPUS", 8) ? cudaSuccess : cudaErrorInvalidDevice;

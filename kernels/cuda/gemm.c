@@ -168,6 +168,10 @@ static status choose(plan *p)
         uint32_t bytes = (uint32_t)s->alignment[i];
         BLAS_MUST(cublasLtMatmulPreferenceSetAttribute(preference, alignments[i], &bytes, sizeof bytes));
     }
+    /* A product split over k is summed in fp32 and in a fixed order: reruns are bitwise, and bf16 rounds once. */
+    uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    BLAS_MUST(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions,
+                                                   sizeof reductions));
     cublasLtMatmulHeuristicResult_t found;
     int count = 0;
     cublasStatus_t s_ = cublasLtMatmulAlgoGetHeuristic(p->handle, p->description, p->a, p->b, p->c, p->d, preference, 1,

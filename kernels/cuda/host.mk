@@ -1,7 +1,10 @@
 # The host side of the CUDA device: what libphalanx_cuda.so links beside the kernels, and the program in which a training
 # step of the device runs on stand-ins for CUDA's libraries. Included by the Makefile behind build.mk.
 
+comma      := ,
 CUDA_LIBS  := -L$(CUDA_HOME)/lib64 -lcublasLt -lnccl -ldl
+# machines newer than the newest built for compile it from PTX
+NVCCFLAGS  += $(if $(filter 100,$(CUDA_ARCH)),-gencode arch=compute_100$(comma)code=compute_100)
 NCCL_HOST  := $(wildcard parallel/nccl/*.c)
 
 $(BUILD)/libphalanx_cuda.so: $(NCCL_HOST:%.c=$(BUILD)/cuda/%.o)

@@ -21,7 +21,7 @@ typedef struct layout {
 
 typedef struct preference {
     uint64_t workspace;
-    uint32_t alignment[4];
+    uint32_t alignment[4], reductions;
 } preference;
 
 enum { ALGORITHM = 0x5a5a };
@@ -124,6 +124,10 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t t
         memcpy(&p->workspace, value, bytes);
         return CUBLAS_STATUS_SUCCESS;
     }
+    if (which == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK && bytes == sizeof p->reductions) {
+        memcpy(&p->reductions, value, bytes);
+        return CUBLAS_STATUS_SUCCESS;
+    }
     int i = (int)which - (int)CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES;
     if (i < 0 || i > 3 || bytes != sizeof p->alignment[0])
         standin_fail("cublasLtMatmulPreferenceSetAttribute: attribute %d of %zu bytes", (int)which, bytes);
@@ -174,6 +178,9 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     const preference *p = (const preference *)(const void *)wanted;
     if (!handle || !opened || asked < 1)
         standin_fail("cublasLtMatmulAlgoGetHeuristic: no handle, or nothing asked for");
+    if (p->reductions != CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)
+        standin_fail("cublasLtMatmulAlgoGetHeuristic: sums split over k may be added in any order (mask %u)",
+                     p->reductions);
     check_shapes((void *)what, (void *)a, (void *)b, (void *)c, (void *)d);
     memset(out, 0, sizeof *out);
     out->algo.data[0] = ALGORITHM;

@@ -160,12 +160,21 @@ def forget(folder):
 
 
 def timed(arguments, source):
+    """Seconds, and the peak of resident memory in GiB: not of wait4, which counts what this process had before exec."""
     forget(source)
-    begin = time.monotonic()
+    begin, peak = time.monotonic(), 0
     child = subprocess.Popen(arguments, stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(child.pid, 0)
-    assert status == 0, arguments
-    return time.monotonic() - begin, usage.ru_maxrss / 2**20
+    while child.poll() is None:
+        try:
+            with open(f"/proc/{child.pid}/status") as f:
+                lines = [line for line in f if line.startswith("VmHWM")]
+        except OSError:
+            lines = []
+        if lines:
+            peak = int(lines[0].split()[1]) / 2**20
+        time.sleep(0.02)
+    assert child.returncode == 0, arguments
+    return time.monotonic() - begin, peak
 
 
 def make_seven(folder, layers):
@@ -205,7 +214,7 @@ def seven(work, layers):
             shutil.rmtree(there, ignore_errors=True)
         seconds, peak = timed(arguments, at)
         print(f"{size:.1f} GB: {arguments[0]} {arguments[1]} {os.path.basename(at)}: {seconds:.1f} s, {size / seconds:.2f} GB/s, "
-              f"peak {peak:.2f} GiB", flush=True)
+              f"peak {peak:.3f} GiB", flush=True)
         if arguments[0] == PHALANX:
             assert peak < 2, peak
         if at == there:

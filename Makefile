@@ -98,11 +98,44 @@ SANITIZED_tsan  := -fsanitize=thread
 asan ubsan tsan: ## the tests under AddressSanitizer (with UBSan), UBSan or ThreadSanitizer
 	@$(MAKE) --no-print-directory BUILD=build-$@ OPTIMIZE="-O1 -g" SANITIZE="$(SANITIZED_$@)" run-tests
 
+BENCH_GPT2 := models/configs/gpt2-124m.yaml train.device=cpu train.precision=bf16 train.global_batch=4 train.micro_batch=4
+bench: all ## ratios: a training step beside the machine's ceilings, planning, ranks, start-up
+	@for length in 1024 64; do $(BUILD)/phalanx bench $(BENCH_GPT2) train.sequence=$$length || exit 1; done
+	@tools/bench_ranks.sh $(BUILD)/phalanx
+
+bench-peers: all ## the same beside PyTorch: PYTHON=... must have torch and transformers
+	@for length in 1024 64; do \
+	$(BUILD)/phalanx bench $(BENCH_GPT2) train.sequence=$$length --json && $(PYTHON) tests/bench_peers.py $$length || exit 1; done
+
+peers: ## the Python libraries that the interop_*.py scripts compare with, in .venv
+	$(PYTHON) -m venv .venv
+	.venv/bin/pip install -q torch transformers safetensors tokenizers tiktoken sentencepiece megatron-core numpy tensorboard
+
+FUZZERS := $(patsubst tests/%.c,$(BUILD)/fuzz/%,$(wildcard tests/fuzz_*.c))
+FUZZ_SECONDS ?= 60
+$(BUILD)/fuzz/%: tests/%.c
+	@mkdir -p $(@D)
+	@$(MAKE) --no-print-directory -s BUILD=build-fuzz CC=clang CXX=clang++ OPTIMIZE="-O1 -g" \
+	    SANITIZE="-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined" build-fuzz/libphalanx.a
+	clang++ -x c -std=c11 -D_GNU_SOURCE -O1 -g -I. $(PKG_CFLAGS) -fsanitize=fuzzer,address,undefined -c -o $@.o $<
+	clang++ -fopenmp -fsanitize=fuzzer,address,undefined -o $@ $@.o build-fuzz/libphalanx.a $(LIBS)
+
+fuzz: $(FUZZERS) ## every reader under libFuzzer, FUZZ_SECONDS each
+	@for f in $(FUZZERS); do mkdir -p $$f.corpus; echo "$$f"; \
+	$$f -max_total_time=$(FUZZ_SECONDS) -max_len=16384 -rss_limit_mb=4096 $$f.corpus 2>&1 | tail -n 2 || exit 1; done
+
+cuda-tests: tests ## the CUDA kernels and host side, executed without a GPU
+	@if [ -n "$(NVCC)" ]; then $(MAKE) --no-print-directory check-cuda; else echo "no nvcc: CUDA is left out"; fi
+
 clean: ## remove what was built
 	rm -rf build build-*
 
 help: ## this list
 	@grep -hE '^[a-z -]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z -]+):.*## /\1|/' | awk -F'|' '{printf "  make %-22s %s\n", $$1, $$2}'
+
+ifneq ($(NVCC),)
+include kernels/cuda/build.mk
+endif
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
 .SECONDARY:

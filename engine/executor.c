@@ -108,6 +108,17 @@ static void describe_where(char *out, int bytes, void *context)
     executor_describe(out, bytes, executor_where(context));
 }
 
+/* Have the kernel hand over every page now, on all threads: its zeroing would else fall into the first step, on one. */
+static void touch_pages(executor *e)
+{
+    enum { PAGE = 4096 };
+    char *base = arena_base(e->arena);
+    int64_t pages = (arena_bytes(e->arena) + PAGE - 1) / PAGE;
+#pragma omp parallel for num_threads(e->context.threads) schedule(static)
+    for (int64_t i = 0; i < pages; i++)
+        *(volatile char *)(base + i * PAGE) = 0;
+}
+
 status executor_open(executor **out, compiled *c, comm *world, const op_backend *backend, int threads)
 {
     executor *e = must_calloc(1, sizeof *e);
@@ -118,6 +129,7 @@ status executor_open(executor **out, compiled *c, comm *world, const op_backend 
     status s = arena_open(&e->arena, c->arena_bytes);
     if (s == STATUS_OK) {
         e->context.arena = arena_base(e->arena);
+        touch_pages(e);
         s = open_groups(e);
     }
     compiled_program *programs[] = {&c->training, &c->evaluation, &c->decoding};

@@ -241,12 +241,30 @@ static status put_text(const copy *c, const char *name, const char *text)
     return s;
 }
 
+/* The special tokens that came with the weights, or else the tokenizer's. */
+static json_t *special_tokens(const weights *w)
+{
+    json_t *tokens = json_deep_copy(weights_tokens(w));
+    tokenizer *t;
+    if (json_object_size(tokens) || weights_is_huggingface(w) || weights_tokenizer(&t, w) != STATUS_OK)
+        return tokens;
+    const int32_t id[] = {tokenizer_bos(t), tokenizer_eos(t), tokenizer_pad(t)};
+    for (int i = 0; huggingface_token_keys[i]; i++)
+        if (id[i] >= 0 && id[i] < weights_shape(w)->vocab_size)
+            json_object_set_new(tokens, huggingface_token_keys[i], json_integer(id[i]));
+    tokenizer_close(t);
+    return tokens;
+}
+
 /* config.json, and the index of several files. */
 static status write_huggingface(const copy *c)
 {
     char *text;
-    TRY(huggingface_text(&text, weights_shape(c->from), c->tensors[0].type, weights_tokens(c->from)));
-    status s = put_text(c, "config.json", text);
+    json_t *tokens = special_tokens(c->from);
+    status s = huggingface_text(&text, weights_shape(c->from), c->tensors[0].type, tokens);
+    json_decref(tokens);
+    TRY(s);
+    s = put_text(c, "config.json", text);
     free(text);
     if (s != STATUS_OK || c->shards == 1)
         return s;

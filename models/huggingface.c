@@ -460,9 +460,10 @@ status huggingface_text(char **out, const model_shape *s, dtype type, const json
     } else
         put_rope(root, s);
     put_window(root, s);
+    /* An absent key would mean the class's own default, an id that may be none of this vocabulary's. */
     for (const char *const *key = huggingface_token_keys; *key; key++)
-        if (json_object_get(tokens, *key))
-            json_object_set(root, *key, json_object_get(tokens, *key));
+        json_object_set_new(root, *key,
+                            json_object_get(tokens, *key) ? json_incref(json_object_get(tokens, *key)) : json_null());
     char *text = json_dumps(root, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(precision(s)));
     MUST(text, "out of host memory");
     *out = must_format("%s\n", text);

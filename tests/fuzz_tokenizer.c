@@ -6,6 +6,7 @@
 
 #include "engine/text/bpe.h"
 #include "engine/text/bpe_json.h"
+#include "engine/text/pieces.h"
 #include "engine/text/sentencepiece.h"
 #include "engine/text/sentencepiece_model.h"
 #include "memory/log.h"
@@ -43,6 +44,17 @@ static void try_model(const char *bytes, int64_t size)
                 MUST(vocabulary_flags(m->pieces, ids.ids[i]), "the id %d is no piece", ids.ids[i]);
         buffer_ids_free(&ids);
         sentencepiece_close(p);
+    }
+    pieces *own = pieces_open(m);
+    if (own) {
+        pieces_scratch *s = pieces_scratch_open();
+        buffer_ids ids = {0};
+        pieces_encode(own, s, &ids, text, sizeof text - 1);
+        for (int64_t i = 0; i < ids.count; i++)
+            MUST(vocabulary_flags(m->pieces, ids.ids[i]), "the id %d is no piece", ids.ids[i]);
+        buffer_ids_free(&ids);
+        pieces_scratch_close(s);
+        pieces_close(own);
     }
     sentencepiece_model_close(m);
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/files/indexed.h"
+#include "engine/text/tokenizer.h"
 #include "memory/log.h"
 
 #define OCTAVES 32
@@ -40,7 +41,20 @@ static json_t *gather_lengths(const indexed *x)
                      mean, "deviation", sqrt(variance > 0 ? variance : 0), "histogram", histogram);
 }
 
-static status gather_samples(json_t *object, const indexed *x, const inspect_request *r)
+/* The sample's text, if the tokenizer that made the data lies beside it. */
+static void add_text(json_t *sample, const tokenizer *t, const int32_t *ids, int64_t count)
+{
+    buffer text = {0};
+    if (!t)
+        return;
+    tokenizer_decode(t, &text, ids, count, true);
+    json_t *string = json_stringn(text.bytes ? text.bytes : "", (size_t)text.length);
+    if (string) /* ids cut within a character are no text */
+        json_object_set_new(sample, "text", string);
+    buffer_free(&text);
+}
+
+static status gather_samples(json_t *object, const indexed *x, const tokenizer *t, const inspect_request *r)
 {
     json_t *samples = json_array();
     json_object_set_new(object, "samples", samples);
@@ -53,27 +67,44 @@ static status gather_samples(json_t *object, const indexed *x, const inspect_req
         s = indexed_read(x, ids, first, shown, INT64_MAX);
         for (int64_t i = 0; i < shown && s == STATUS_OK; i++)
             json_array_append_new(array, json_integer(ids[i]));
-        json_array_append_new(samples, json_pack("{s:I, s:I, s:o}", "document", (json_int_t)d, "tokens",
-                                                 (json_int_t)length, "ids", array));
+        json_t *sample =
+            json_pack("{s:I, s:I, s:o}", "document", (json_int_t)d, "tokens", (json_int_t)length, "ids", array);
+        if (s == STATUS_OK)
+            add_text(sample, t, ids, shown);
+        json_array_append_new(samples, sample);
     }
     free(ids);
     return s;
 }
 
-/* --verify: read every token; negative ones are refused on the way. */
-static status find_largest(json_t *object, const indexed *x)
+/* --verify: read every token (negative ones are refused on the way): the largest id, and the entropy of the tokens'
+ * frequencies in nats, the loss of a model that knows nothing but those. */
+static status read_tokens(json_t *object, const indexed *x)
 {
     enum { BLOCK = 1 << 16 };
     int32_t *ids = must_alloc(BLOCK * sizeof *ids), largest = -1;
+    int64_t *seen = NULL, tokens = indexed_tokens(x);
     status s = STATUS_OK;
-    for (int64_t first = 0, now; first < indexed_tokens(x) && s == STATUS_OK; first += now) {
-        now = indexed_tokens(x) - first < BLOCK ? indexed_tokens(x) - first : BLOCK;
+    for (int64_t first = 0, now; first < tokens && s == STATUS_OK; first += now) {
+        now = tokens - first < BLOCK ? tokens - first : BLOCK;
         s = indexed_read(x, ids, first, now, INT64_MAX);
-        for (int64_t i = 0; i < now && s == STATUS_OK; i++)
-            largest = ids[i] > largest ? ids[i] : largest;
+        for (int64_t i = 0; i < now && s == STATUS_OK; i++) {
+            if (ids[i] > largest) {
+                seen = must_realloc(seen, ((unsigned long)ids[i] + 1) * sizeof *seen);
+                memset(seen + largest + 1, 0, (size_t)(ids[i] - largest) * sizeof *seen);
+                largest = ids[i];
+            }
+            seen[ids[i]]++;
+        }
     }
+    double entropy = 0;
+    for (int32_t i = 0; i <= largest; i++)
+        if (seen[i] > 0)
+            entropy -= (double)seen[i] / (double)tokens * log((double)seen[i] / (double)tokens);
     free(ids);
+    free(seen);
     json_object_set_new(object, "largest_id", json_integer(largest));
+    json_object_set_new(object, "unigram_entropy", json_real(entropy));
     return s;
 }
 
@@ -90,9 +121,14 @@ status inspect_gather_data(json_t **out, const inspect_request *r)
         json_object_set_new(object, "documents", json_integer(indexed_documents(x)));
         json_object_set_new(object, "tokens", json_integer(indexed_tokens(x)));
         json_object_set_new(object, "lengths", gather_lengths(x));
-        s = gather_samples(object, x, r);
+        tokenizer *t = NULL;
+        if (tokenizer_is_beside(prefix))
+            s = tokenizer_open_beside(&t, prefix);
+        if (s == STATUS_OK)
+            s = gather_samples(object, x, t, r);
+        tokenizer_close(t);
         if (s == STATUS_OK && r->verify)
-            s = find_largest(object, x);
+            s = read_tokens(object, x);
         indexed_close(x);
         if (s == STATUS_OK)
             *out = object;
@@ -114,7 +150,8 @@ void inspect_print_data(const json_t *object)
         printf(" (%s)", inspect_count(text, inspect_get(object, "tokens")));
     printf(", stored as %s\n", inspect_text(object, "dtype"));
     if (json_object_get(object, "largest_id"))
-        printf("  largest token id: %" PRId64 "\n", inspect_get(object, "largest_id"));
+        printf("  largest token id: %" PRId64 "\n  unigram entropy: %.4f nats a token\n",
+               inspect_get(object, "largest_id"), json_number_value(json_object_get(object, "unigram_entropy")));
     if (histogram)
         printf("  tokens per document: %" PRId64 " to %" PRId64 ", mean %.1f, standard deviation %.1f; documents of\n",
                inspect_get(lengths, "shortest"), inspect_get(lengths, "longest"),
@@ -130,5 +167,7 @@ void inspect_print_data(const json_t *object)
         for (size_t k = 0; k < json_array_size(ids); k++)
             printf(" %lld", (long long)json_integer_value(json_array_get(ids, k)));
         printf("%s\n", inspect_get(sample, "tokens") > (int64_t)json_array_size(ids) ? " ..." : "");
+        if (json_object_get(sample, "text"))
+            printf("    \"%s\"\n", inspect_text(sample, "text"));
     }
 }

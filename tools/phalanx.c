@@ -24,6 +24,7 @@ static const struct {
     {"generate", "continue a prompt with a trained model", generate_main},
     {"eval", "loss and perplexity of a model on a data set or a text", eval_main},
     {"inspect", "show what a checkpoint, data set, safetensors file or run holds", inspect_main},
+    {"bench", "measure this machine and the kernels on it", bench_main},
 };
 
 enum { COMMANDS = sizeof commands / sizeof *commands };

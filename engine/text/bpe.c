@@ -3,22 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/text/words.h"
 #include "memory/log.h"
 
-/* Words repeat: nine of ten in English prose are among a few thousand. A remembered word is one cache line: up to 31
- * bytes with their number in the last place, and up to 7 tokens. A word has one place; the latest one holds it. */
-typedef struct memory {
-    uint64_t key[4];
-    int32_t ids[7];
-    int32_t count;
-} memory;
-
-#define MEMORY_BITS  15
-#define MEMORY_BYTES 31
-#define MEMORY_IDS   7
-
 struct bpe_scratch {
-    memory *memory; /* [1 << MEMORY_BITS]; an unused one has a key that no word has */
+    words *words;
     merges_scratch *merging;
     pattern_scratch *matching;
     buffer_ids symbols;
@@ -51,9 +40,7 @@ void bpe_close(bpe *b)
 bpe_scratch *bpe_scratch_open(void)
 {
     bpe_scratch *s = must_calloc(1, sizeof *s);
-    s->memory = aligned_alloc(64, sizeof(memory) << MEMORY_BITS);
-    MUST(s->memory, "out of host memory");
-    memset(s->memory, 0xFF, sizeof(memory) << MEMORY_BITS);
+    s->words = words_open();
     s->merging = merges_scratch_open();
     s->matching = pattern_scratch_open();
     return s;
@@ -63,7 +50,7 @@ void bpe_scratch_close(bpe_scratch *s)
 {
     if (!s)
         return;
-    free(s->memory);
+    words_close(s->words);
     merges_scratch_close(s->merging);
     pattern_scratch_close(s->matching);
     buffer_ids_free(&s->symbols);
@@ -103,29 +90,11 @@ static void merge_word(const job *j, const uint8_t *word, int64_t length)
 
 static void encode_word(const job *j, const uint8_t *word, int64_t length)
 {
-    if (length > MEMORY_BYTES) {
-        merge_word(j, word, length);
+    if (words_recall(j->s->words, j->out, word, length))
         return;
-    }
-    uint64_t key[4] = {0};
-    memcpy(key, word, (size_t)length);
-    key[3] |= (uint64_t)length << 56;
-    uint64_t h = (key[0] ^ key[1] * 0x9E3779B97F4A7C15U ^ key[2] * 0xC2B2AE3D27D4EB4FU ^ key[3]) * 0x9E3779B97F4A7C15U;
-    memory *m = &j->s->memory[h >> (64 - MEMORY_BITS)];
-    if (m->key[0] == key[0] && m->key[1] == key[1] && m->key[2] == key[2] && m->key[3] == key[3]) {
-        buffer_ids_reserve(j->out, MEMORY_IDS);
-        memcpy(j->out->ids + j->out->count, m->ids, sizeof m->ids);
-        j->out->count += m->count;
-        return;
-    }
     int64_t before = j->out->count;
     merge_word(j, word, length);
-    int64_t count = j->out->count - before;
-    if (count <= MEMORY_IDS) {
-        memcpy(m->key, key, sizeof key);
-        memcpy(m->ids, j->out->ids + before, (size_t)count * sizeof *m->ids);
-        m->count = (int32_t)count;
-    }
+    words_remember(j->s->words, j->out->ids + before, j->out->count - before);
 }
 
 /* Cut text by step number `step` and hand the pieces to the next one; behind the last step they are words. */

@@ -418,6 +418,7 @@ static status read_all(bpe *b, json_t *root)
         return WRONG("not a tokenizer: the file is not one JSON object");
     TRY(read_model(b, root));
     TRY(read_normalizer(b, json_object_get(root, "normalizer")));
+    b->classes = unicode_classes_open(b->form_count > 0);
     TRY(read_pre_tokenizer(b, json_object_get(root, "pre_tokenizer")));
     TRY(check_decoder(json_object_get(root, "decoder")));
     TRY(read_added(b, root));
@@ -431,7 +432,6 @@ status bpe_json_open(bpe **out, const char *json, size_t length, const char *nam
     if (!root)
         return WRONG("%s:%d:%d: %s", name, error.line, error.column, error.text);
     bpe *b = must_calloc(1, sizeof *b);
-    b->classes = unicode_classes_open();
     b->vocabulary = vocabulary_open();
     b->raw = added_open();
     b->normalized = added_open();

@@ -17,7 +17,9 @@ enum {
     PIECE_TEXT = 1,
     PIECE_SCORE = 2,
     PIECE_TYPE = 3,
+    TRAINER_TYPE = 3,
     TRAINER_SPACE_SUFFIX = 24,
+    TRAINER_BYTE_FALLBACK = 35,
     TRAINER_UNKNOWN_SURFACE = 44,
     NORMALIZER_MAP = 2,
     NORMALIZER_DUMMY_PREFIX = 3,
@@ -143,6 +145,7 @@ static status read_piece(sentencepiece_model *m, int32_t id, span message)
     field f;
     span text = {0};
     uint64_t type = SENTENCEPIECE_MODEL_NORMAL;
+    float score = 0.0F;
     while (message.at < message.end) {
         if (!read_field(&message, &f))
             return WRONG("piece %d is malformed", id);
@@ -151,7 +154,6 @@ static status read_piece(sentencepiece_model *m, int32_t id, span message)
         if (f.number == PIECE_TYPE && f.wire == VARINT)
             type = f.value;
         if (f.number == PIECE_SCORE && f.wire == FIXED32) {
-            float score;
             memcpy(&score, &(uint32_t){(uint32_t)f.value}, 4);
             if (!isfinite(score))
                 return WRONG("the score of piece %d is not finite", id);
@@ -159,6 +161,13 @@ static status read_piece(sentencepiece_model *m, int32_t id, span message)
     }
     if (type < SENTENCEPIECE_MODEL_NORMAL || type > SENTENCEPIECE_MODEL_BYTE)
         return WRONG("the type of piece %d is unknown", id);
+    if (id >= m->room) {
+        m->room = 2 * m->room + 1024;
+        m->scores = must_realloc(m->scores, (unsigned long)m->room * sizeof *m->scores);
+        m->types = must_realloc(m->types, (unsigned long)m->room);
+    }
+    m->scores[id] = score;
+    m->types[id] = (uint8_t)type;
     return add_piece(m, id, text, type);
 }
 
@@ -218,6 +227,8 @@ static status read_normalizer(sentencepiece_model *m, span message, bool keep)
             return WRONG("the normalizer's part is malformed");
         if (f.number == NORMALIZER_MAP && (f.wire != BYTES || !map_is_sound(f.bytes)))
             return WRONG("the normalizer's character map is damaged");
+        if (f.number == NORMALIZER_MAP && keep)
+            m->character_map = f.bytes.at < f.bytes.end;
         if (f.number == NORMALIZER_ESCAPE && f.wire == VARINT && !f.value && keep)
             return WRONG("a model that does not mark spaces (escape_whitespaces false) is not supported");
         if (f.number == NORMALIZER_DUMMY_PREFIX && f.wire == VARINT && keep)
@@ -236,6 +247,10 @@ static status read_trainer(sentencepiece_model *m, span message)
             return WRONG("the trainer's part is malformed");
         if (f.number == TRAINER_SPACE_SUFFIX && f.wire == VARINT)
             m->space_suffix = f.value != 0;
+        if (f.number == TRAINER_TYPE && f.wire == VARINT)
+            m->type = (int64_t)f.value;
+        if (f.number == TRAINER_BYTE_FALLBACK && f.wire == VARINT)
+            m->byte_fallback = f.value != 0;
         if (f.number == TRAINER_UNKNOWN_SURFACE && f.wire == BYTES) {
             size_t length = (size_t)(f.bytes.end - f.bytes.at);
             if (length >= sizeof m->unknown_surface)
@@ -275,6 +290,7 @@ status sentencepiece_model_open(sentencepiece_model **out, const void *bytes, in
     sentencepiece_model *m = must_calloc(1, sizeof *m);
     m->pieces = vocabulary_open();
     m->dummy_prefix = m->remove_extra = true;
+    m->type = SENTENCEPIECE_MODEL_UNIGRAM;
     snprintf(m->unknown_surface, sizeof m->unknown_surface, " \xE2\x81\x87 ");
     status s = read_model(m, (span){bytes, (const uint8_t *)bytes + length});
     if (s != STATUS_OK) {
@@ -290,5 +306,7 @@ void sentencepiece_model_close(sentencepiece_model *m)
     if (!m)
         return;
     vocabulary_close(m->pieces);
+    free(m->scores);
+    free(m->types);
     free(m);
 }

@@ -22,8 +22,19 @@ enum { /* what a piece is, as in the file */
        SENTENCEPIECE_MODEL_BYTE = 6,
 };
 
+enum { /* what a model is, as in the file */
+       SENTENCEPIECE_MODEL_UNIGRAM = 1,
+       SENTENCEPIECE_MODEL_BPE = 2,
+};
+
 typedef struct sentencepiece_model {
     vocabulary *pieces;       /* by id: the text that a piece decodes to (of control pieces: their name) */
+    float *scores;            /* [pieces] */
+    uint8_t *types;           /* [pieces] SENTENCEPIECE_MODEL_NORMAL, ... */
+    int32_t room;             /* of the two */
+    int64_t type;             /* SENTENCEPIECE_MODEL_UNIGRAM, ..._BPE or another that the library knows */
+    bool byte_fallback;       /* characters that are no piece become their bytes */
+    bool character_map;       /* characters are replaced before anything else */
     bool dummy_prefix;        /* a space is put in front of every text */
     bool remove_extra;        /* spaces in front, at the end and repeated ones are removed */
     bool space_suffix;        /* the mark of a space ends a piece instead of beginning it */

@@ -9,6 +9,7 @@
 #include "engine/files/mapping.h"
 #include "engine/text/bpe.h"
 #include "engine/text/bpe_json.h"
+#include "engine/text/pieces.h"
 #include "engine/text/sentencepiece.h"
 #include "engine/text/sentencepiece_model.h"
 #include "engine/text/unicode.h"
@@ -32,11 +33,13 @@ struct tokenizer {
     bpe *bpe;
     sentencepiece_model *model;
     sentencepiece_processor *processor;
+    pieces *pieces; /* NULL: the library encodes */
     int32_t bos, eos, pad, unknown, end_of_document;
 };
 
 struct tokenizer_scratch {
     bpe_scratch *bpe;
+    pieces_scratch *pieces;
     buffer repaired;
 };
 
@@ -75,10 +78,11 @@ static status bytes_encode(const tokenizer *t, tokenizer_scratch *s, buffer_ids 
 
 /* --- SentencePiece ------------------------------------------------------------------------------------------------ */
 
-static status pieces_open(tokenizer *t, const char *name)
+static status model_open(tokenizer *t, const char *name)
 {
     TRY(sentencepiece_model_open(&t->model, t->source.bytes, t->source.length, name));
     TRY(sentencepiece_open(&t->processor, t->source.bytes, t->source.length, name));
+    t->pieces = pieces_open(t->model);
     t->vocabulary = t->model->pieces;
     t->bos = sentencepiece_bos(t->processor);
     t->eos = sentencepiece_eos(t->processor);
@@ -88,8 +92,9 @@ static status pieces_open(tokenizer *t, const char *name)
     return STATUS_OK;
 }
 
-static void pieces_close(tokenizer *t)
+static void model_close(tokenizer *t)
 {
+    pieces_close(t->pieces);
     sentencepiece_model_close(t->model);
     sentencepiece_close(t->processor);
 }
@@ -100,7 +105,7 @@ static bool is_plain(char c)
 }
 
 /* Where a long text may be cut so that its parts give the ids of the whole: at a single space between two letters, which
- * the model's own leading space stands for in the second part. The library's memory is some hundred times the text. */
+ * the model's own leading space stands for in the second part. The library's memory is some hundred times the text, that of the best path twelve times. */
 static int64_t stretch_end(const tokenizer *t, const char *text, int64_t length)
 {
     if (length <= STRETCH || !t->model->dummy_prefix || t->model->space_suffix)
@@ -111,17 +116,19 @@ static int64_t stretch_end(const tokenizer *t, const char *text, int64_t length)
     return length;
 }
 
-static status pieces_encode(const tokenizer *t, tokenizer_scratch *s, buffer_ids *out, const char *text, int64_t length,
-                            int flags)
+static status model_encode(const tokenizer *t, tokenizer_scratch *s, buffer_ids *out, const char *text, int64_t length,
+                           int flags)
 {
-    (void)s;
     if ((flags & TOKENIZER_FRAME) && t->bos >= 0)
         buffer_ids_append(out, &t->bos, 1);
     while (length > 0) {
         int64_t end = stretch_end(t, text, length);
-        if (end >= INT32_MAX)
+        if (end >= INT32_MAX - 1)
             return status_fail(STATUS_FAILED, "a text of %lld bytes: SentencePiece takes 2 GiB", (long long)length);
-        TRY(sentencepiece_encode(t->processor, out, text, end));
+        if (t->pieces)
+            pieces_encode(t->pieces, s->pieces, out, text, end);
+        else
+            TRY(sentencepiece_encode(t->processor, out, text, end));
         if (end < length)
             end++; /* the space */
         text += end;
@@ -195,7 +202,7 @@ static status merging_encode(const tokenizer *t, tokenizer_scratch *s, buffer_id
 enum { PIECES, MERGING, BYTES, KINDS };
 
 static const kind kinds[KINDS] = {
-    [PIECES] = {"SentencePiece", "model", true, pieces_open, pieces_close, pieces_encode},
+    [PIECES] = {"SentencePiece", "model", true, model_open, model_close, model_encode},
     [MERGING] = {"BPE", "json", true, merging_open, merging_close, merging_encode},
     [BYTES] = {"bytes", "bytes", false, bytes_open, bytes_close, bytes_encode},
 };
@@ -362,6 +369,8 @@ tokenizer_scratch *tokenizer_scratch_open(const tokenizer *t)
     tokenizer_scratch *s = must_calloc(1, sizeof *s);
     if (t->bpe)
         s->bpe = bpe_scratch_open();
+    if (t->pieces)
+        s->pieces = pieces_scratch_open();
     return s;
 }
 
@@ -370,6 +379,7 @@ void tokenizer_scratch_close(tokenizer_scratch *s)
     if (!s)
         return;
     bpe_scratch_close(s->bpe);
+    pieces_scratch_close(s->pieces);
     buffer_free(&s->repaired);
     free(s);
 }

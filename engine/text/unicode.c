@@ -136,12 +136,13 @@ static void mark_unstable(unicode_classes *c)
     }
 }
 
-unicode_classes *unicode_classes_open(void)
+unicode_classes *unicode_classes_open(bool stability)
 {
     unicode_classes *c = must_calloc(1, sizeof *c);
     for (uint32_t code = 0; code < 65536; code++)
         c->basic[code] |= unicode_class_of(code);
-    mark_unstable(c);
+    if (stability)
+        mark_unstable(c);
     return c;
 }
 

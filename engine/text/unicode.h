@@ -40,7 +40,7 @@ typedef struct unicode_range {
 
 extern const unicode_range unicode_younger[];
 
-unicode_classes *unicode_classes_open(void);
+unicode_classes *unicode_classes_open(bool stability); /* whether UNICODE_UNSTABLE is wanted: some milliseconds */
 void unicode_classes_close(unicode_classes *c);
 uint8_t unicode_class_of(uint32_t code); /* without UNICODE_UNSTABLE for what lies above U+FFFF */
 

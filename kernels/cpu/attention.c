@@ -129,12 +129,12 @@ static void forward_tile(const op *o, const run_context *r, const tile_loops *t,
         int64_t keys = a->sequence - key < TILE_KEYS ? a->sequence - key : TILE_KEYS;
         if (!attention_visible(&mask, &range, key, keys))
             continue;
-        t->product(m->s, TILE_QUERIES, m->k + key * a->d_even * t->bytes, a->d_even, m->q, TILE_QUERIES, keys,
+        t->product(m->s, TILE_QUERIES, m->k + key * a->d_even * t->bytes, a->d_even, t->pair, m->q, TILE_QUERIES, keys,
                    TILE_QUERIES, a->d, false);
         if (t->softmax(m->p, m->s, top, sum, fade, &mask, keys, (float)((double)a->scale * ATTENTION_LOG2_E)) && begun)
             t->fade(m->y, fade, a->d);
-        t->product(m->y, TILE_QUERIES, m->v + key * t->bytes, a->tiles * TILE_QUERIES, m->p, TILE_QUERIES, a->d,
-                   TILE_QUERIES, keys, begun);
+        t->product(m->y, TILE_QUERIES, m->v + key * t->bytes, a->tiles * TILE_QUERIES, t->pair, m->p, TILE_QUERIES,
+                   a->d, TILE_QUERIES, keys, begun);
         begun = true;
     }
     float *lse = (float *)(void *)row_at(o->out[1], r, head) + token;

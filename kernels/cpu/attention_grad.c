@@ -120,18 +120,19 @@ static void backward_tile(const tile_loops *t, const attention_shape *a, const b
     int64_t across = (g * m->head_across + first * a->d_even) * t->bytes,
             lanes = (g * m->head_lanes + first * a->d_lanes) * t->bytes;
     float *dq = m->dq + g * m->head_dq + first * a->d_even;
-    t->product(m->s, TILE_QUERIES, m->k, a->d_even, m->q_across + across, TILE_QUERIES, keys, TILE_QUERIES, a->d,
-               false);
-    t->product(m->dp, TILE_QUERIES, m->v, a->d_even, m->dy_across + across, TILE_QUERIES, keys, TILE_QUERIES, a->d,
-               false);
+    t->product(m->s, TILE_QUERIES, m->k, a->d_even, t->pair, m->q_across + across, TILE_QUERIES, keys, TILE_QUERIES,
+               a->d, false);
+    t->product(m->dp, TILE_QUERIES, m->v, a->d_even, t->pair, m->dy_across + across, TILE_QUERIES, keys, TILE_QUERIES,
+               a->d, false);
     t->softmax_grad(m->p, m->ds, m->ds_lanes, m->s, m->dp, m->lse + g * m->head_row + first,
                     m->delta + g * m->head_row + first, mask, keys, (float)((double)a->scale * ATTENTION_LOG2_E),
                     a->scale);
-    t->product(m->dv, a->d_lanes, m->p, TILE_QUERIES, m->dy_lanes + lanes, a->d_lanes, keys, a->d_lanes, TILE_QUERIES,
+    t->product(m->dv, a->d_lanes, m->p, TILE_QUERIES, t->pair, m->dy_lanes + lanes, a->d_lanes, keys, a->d_lanes,
+               TILE_QUERIES, true);
+    t->product(m->dk, a->d_lanes, m->ds, TILE_QUERIES, t->pair, m->q_lanes + lanes, a->d_lanes, keys, a->d_lanes,
+               TILE_QUERIES, true);
+    t->product(dq, TILE_QUERIES, m->k_across, TILE_KEYS, t->pair, m->ds_lanes, TILE_QUERIES, a->d, TILE_QUERIES, keys,
                true);
-    t->product(m->dk, a->d_lanes, m->ds, TILE_QUERIES, m->q_lanes + lanes, a->d_lanes, keys, a->d_lanes, TILE_QUERIES,
-               true);
-    t->product(dq, TILE_QUERIES, m->k_across, TILE_KEYS, m->ds_lanes, TILE_QUERIES, a->d, TILE_QUERIES, keys, true);
 }
 
 static void backward_keys(const op *o, const run_context *r, const tile_loops *t, const attention_shape *a,

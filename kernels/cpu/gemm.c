@@ -8,12 +8,6 @@
 #include "kernels/cpu/parallel.h"
 #include "memory/log.h"
 
-/* What oneDNN multiplies here: fp32, and bf16 where the processor does. */
-static bool library_multiplies(int32_t type)
-{
-    return type == DTYPE_FP32 || (type == DTYPE_BF16 && isa_has_bf16(isa_detect()));
-}
-
 /* Row-major operands in their order of the op table; `pitch` steps rows. memset because shapes are compared as bytes. */
 static gemm_shape shape_of(const op *o, int threads)
 {
@@ -43,25 +37,34 @@ static gemm_shape shape_of(const op *o, int threads)
     return s;
 }
 
+/* *out: oneDNN's product, or NULL where our tiles multiply: types that it does not take on this processor, and products
+ * that would allocate memory within the step. */
+static status library_product(struct onednn_product **out, const gemm_shape *s)
+{
+    *out = NULL;
+    if (s->type == DTYPE_FP16 || (s->type == DTYPE_BF16 && !isa_has_bf16(isa_detect())))
+        return STATUS_OK;
+    TRY(onednn_product_get(out, s));
+    if (onednn_product_allocates(*out))
+        *out = NULL;
+    return STATUS_OK;
+}
+
 int64_t gemm_scratch_bytes(const op *o, int threads)
 {
     gemm_shape s = shape_of(o, threads);
     struct onednn_product *p;
-    if (!library_multiplies(s.type))
-        return tile_gemm_scratch(s.threads);
-    MUST(onednn_product_get(&p, &s) == STATUS_OK, "%s", status_message());
-    return onednn_product_scratch(p);
+    MUST(library_product(&p, &s) == STATUS_OK, "%s", status_message());
+    return p ? onednn_product_scratch(p) : tile_gemm_scratch(s.threads);
 }
 
 status gemm_prepare(op *o, int threads)
 {
     gemm_shape s = shape_of(o, threads);
     struct onednn_product *p;
-    o->prepared = NULL;
-    if (!library_multiplies(s.type))
-        return STATUS_OK;
-    TRY(onednn_product_get(&p, &s));
-    TRY(onednn_product_prepare(p));
+    TRY(library_product(&p, &s));
+    if (p)
+        TRY(onednn_product_prepare(p));
     o->prepared = p;
     return STATUS_OK;
 }

@@ -44,6 +44,17 @@ INLINE void bf16_lanes(uint16_t *p, vi pair)
     _mm512_storeu_si512(p, _mm512_permutexvar_epi16(order, pair));
 }
 
+/* 32 of each of two rows of bf16, element by element in turn */
+INLINE void bf16_interleave(uint16_t *p, const uint16_t *row, const uint16_t *next)
+{
+    const vi low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5,
+                                    36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+    const vi high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
+    vi a = _mm512_loadu_si512(row), b = _mm512_loadu_si512(next);
+    _mm512_storeu_si512(p, _mm512_permutex2var_epi16(a, low, b));
+    _mm512_storeu_si512(p + 32, _mm512_permutex2var_epi16(a, high, b));
+}
+
 #define E               uint16_t
 #define P               2
 #define NAME(f)         f##_bf16

@@ -224,6 +224,18 @@ status onednn_product_get(struct onednn_product **out, const gemm_shape *shape)
     return STATUS_OK;
 }
 
+bool onednn_product_allocates(const struct onednn_product *p)
+{
+    for (int add = 0; add < 2; add++) {
+        const char *name = NULL;
+        if (p->description[add] && (dnnl_primitive_desc_query(p->description[add], dnnl_query_impl_info_str, 0,
+                                                              (void *)&name) != dnnl_success ||
+                                    strncmp(name, "brg", 3) != 0))
+            return true;
+    }
+    return false;
+}
+
 int64_t onednn_product_scratch(const struct onednn_product *p)
 {
     return p->scratch;

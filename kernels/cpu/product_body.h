@@ -3,21 +3,21 @@
  * A block of up to TILE_ROWS rows by TILE_VECTORS vectors of C stays in registers along all of k. */
 
 #define MICRO(M, W, V)                                                                                                 \
-    static void NAME(micro_##M##_##W)(float *c, int64_t ldc, const E *a, int64_t lda, const E *b, int64_t ldb,         \
-                                      int64_t steps, bool accumulate)                                                  \
+    static void NAME(micro_##M##_##W)(float *c, int64_t ldc, const E *a, int64_t a_row, int64_t a_step, const E *b,    \
+                                      int64_t ldb, int64_t steps, bool accumulate)                                     \
     {                                                                                                                  \
-        NAME(micro)(M, V, c, ldc, a, lda, b, ldb, steps, accumulate);                                                  \
+        NAME(micro)(M, V, c, ldc, a, a_row, a_step, b, ldb, steps, accumulate);                                        \
     }
 
-INLINE void NAME(micro)(const int rows, const int vectors, float *c, int64_t ldc, const E *a, int64_t lda, const E *b,
-                        int64_t ldb, int64_t steps, bool accumulate)
+INLINE void NAME(micro)(const int rows, const int vectors, float *c, int64_t ldc, const E *a, int64_t a_row,
+                        int64_t a_step, const E *b, int64_t ldb, int64_t steps, bool accumulate)
 {
     vf acc[TILE_ROWS][TILE_VECTORS];
     UNROLL for (int i = 0; i < rows; i++) UNROLL for (int j = 0; j < vectors; j++) acc[i][j] =
         accumulate ? vf_load(c + i * ldc + j * LANES) : vf_set(0);
     for (int64_t k = 0; k < steps; k++) {
         UNROLL for (int i = 0; i < rows; i++) UNROLL for (int j = 0; j < vectors; j++) acc[i][j] =
-            STEP(acc[i][j], a + i * lda + k * P, b + (k * ldb + j * LANES) * P);
+            STEP(acc[i][j], a + i * a_row + k * a_step, b + (k * ldb + j * LANES) * P);
     }
     UNROLL for (int i = 0; i < rows; i++) UNROLL for (int j = 0; j < vectors; j++)
         vf_store(c + i * ldc + j * LANES, acc[i][j]);
@@ -33,10 +33,10 @@ MICRO(2, narrow, 1)
 MICRO(1, narrow, 1)
 #undef MICRO
 
-static void NAME(product)(float *c, int64_t ldc, const void *a_, int64_t lda, const void *b_, int64_t ldb, int64_t m,
-                          int64_t n, int64_t k, bool accumulate)
+static void NAME(product)(float *c, int64_t ldc, const void *a_, int64_t a_row, int64_t a_step, const void *b_,
+                          int64_t ldb, int64_t m, int64_t n, int64_t k, bool accumulate)
 {
-    typedef void micro(float *, int64_t, const E *, int64_t, const E *, int64_t, int64_t, bool);
+    typedef void micro(float *, int64_t, const E *, int64_t, int64_t, const E *, int64_t, int64_t, bool);
     static const struct {
         int rows;
         micro *wide, *narrow;
@@ -51,8 +51,8 @@ static void NAME(product)(float *c, int64_t ldc, const void *a_, int64_t lda, co
         int64_t i = 0;
         for (int kind = 0; kind < 4; kind++)
             for (; m - i >= kernels[kind].rows; i += kernels[kind].rows)
-                (wide ? kernels[kind].wide : kernels[kind].narrow)(c + i * ldc + j, ldc, a + i * lda, lda, b + j * P,
-                                                                   ldb, steps, accumulate);
+                (wide ? kernels[kind].wide : kernels[kind].narrow)(c + i * ldc + j, ldc, a + i * a_row, a_row, a_step,
+                                                                   b + j * P, ldb, steps, accumulate);
         j += wide ? TILE_VECTORS * LANES : LANES;
     }
 }

@@ -5,7 +5,8 @@
  * in the compute type E of the instruction set: fp32, or bf16 where there are bf16 dot products, which take two
  * neighbours along k at once. With P = 1 or 2 of those:
  *
- *   "rows" A: row-major [m][lda], k padded with zeros to a multiple of P; read by broadcast
+ *   "rows" A: row-major [m][lda], k padded with zeros to a multiple of P; read by broadcast, from element
+ *   a + row a_row + step a_step: (a_row, a_step) = (lda, P), or (P, ldb P) for an A in the layout of lanes
  *   "lanes" B: [k / P][ldb][P], n padded with zeros to a multiple of the vector's lanes; read as vectors
  *   C: row-major [m][ldc] fp32, n padded likewise
  */
@@ -33,8 +34,8 @@ typedef struct tile_loops {
     void (*rows_transposed)(void *a, int64_t lda, const void *x, int64_t pitch, int64_t k, int64_t m);
     void (*lanes)(void *b, int64_t ldb, const void *x, int64_t pitch, int64_t k, int64_t n);
     void (*lanes_transposed)(void *b, int64_t ldb, const void *x, int64_t pitch, int64_t n, int64_t k);
-    void (*product)(float *c, int64_t ldc, const void *a, int64_t lda, const void *b, int64_t ldb, int64_t m, int64_t n,
-                    int64_t k, bool accumulate);
+    void (*product)(float *c, int64_t ldc, const void *a, int64_t a_row, int64_t a_step, const void *b, int64_t ldb,
+                    int64_t m, int64_t n, int64_t k, bool accumulate);
     /* One step of the online softmax, to base 2 (scale holds log2 e), on scores s[keys][TILE_QUERIES]: p lanes =
      * 2^(s scale - top), top and sum updated, fade = what older sums are multiplied by. Returns whether any fade < 1. */
     bool (*softmax)(void *p, float *s, float *top, float *sum, float *fade, const tile_mask *mask, int64_t keys,

@@ -41,12 +41,18 @@ static void NAME(lanes)(void *b_, int64_t ldb, const void *x_, int64_t pitch, in
     for (int64_t i = 0; i < k; i += P) {
         E *b = (E *)b_ + i * ldb;
         const T *x = (const T *)x_ + i * pitch;
-        EACH(j, w, n)
+        int64_t done = 0;
+#ifdef SAME_PAIRS
+        if (i + 1 < k)
+            for (; done + 2 * LANES <= n; done += 2 * LANES)
+                bf16_interleave(b + done * P, x + done, x + pitch + done);
+#endif
+        EACH(j, w, n - done)
         {
-            vf v = LOAD(x + j, (int)w), next = vf_set(0);
+            vf v = LOAD(x + done + j, (int)w), next = vf_set(0);
             if (P == 2 && i + 1 < k)
-                next = LOAD(x + pitch + j, (int)w);
-            PUT_LANES(b + j * P, MAKE_PAIR(v, next));
+                next = LOAD(x + pitch + done + j, (int)w);
+            PUT_LANES(b + (done + j) * P, MAKE_PAIR(v, next));
         }
     }
 }
@@ -144,7 +150,7 @@ static void NAME(softmax_grad)(void *p_, void *ds_, void *ds_lanes_, const float
             NAME(softmax_grad_row)(v, d, s + at, dp + at, key, mask, q, factor, grad, shift, mean);
             if (P == 2 && k + 1 < keys)
                 NAME(softmax_grad_row)
-                (v + 1, d + 1, s + below, dp + below, key + 1, mask, q, factor, grad, shift, mean);
+            (v + 1, d + 1, s + below, dp + below, key + 1, mask, q, factor, grad, shift, mean);
             PAIR pair = MAKE_PAIR(v[0], v[1]), grads = MAKE_PAIR(d[0], d[1]);
             PUT_ROWS(p + at, p + below, pair);
             PUT_ROWS(ds + at, ds + below, grads);

@@ -1,20 +1,25 @@
 /* A product without a library: for types that oneDNN does not multiply on this processor (fp16; bf16 where there is no
- * hardware for it), and as the second opinion on those that it does. Blocks of C [BLOCK_M, BLOCK_N] are divided among the
- * threads; along k in steps of BLOCK_K both operands are packed for the tiles, C's block collects in fp32. */
+ * hardware for it), and as the second opinion on all others. Blocks of C are divided among the threads; along k in steps of
+ * BLOCK_K both operands are packed for the tiles. No bit depends on the number of threads. */
 #include <omp.h>
-#include <string.h>
 
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/isa.h"
 
-enum { BLOCK_M = 96, BLOCK_N = 256, BLOCK_K = 256 };
+/* A panel of B stays in the first-level cache (16 KiB in bf16) along all rows of A; A, B and the block of C in the second. */
+enum { BLOCK_M = 192, BLOCK_N = 384, BLOCK_K = 128, PANEL = 64 };
 
 typedef struct block_memory {
+    char *a, *b; /* [BLOCK_M] by [BLOCK_K]; [BLOCK_K] by [PANEL] */
     float *c;    /* [BLOCK_M][BLOCK_N] */
-    char *a, *b; /* rows [BLOCK_M][BLOCK_K], lanes [BLOCK_K][BLOCK_N] */
 } block_memory;
 
-enum { BLOCK_BYTES = (BLOCK_M * BLOCK_N + BLOCK_M * BLOCK_K + BLOCK_K * BLOCK_N) * 4 };
+enum {
+    A_BYTES = BLOCK_M * BLOCK_K * 4,
+    B_BYTES = BLOCK_K * PANEL * 4,
+    C_BYTES = BLOCK_M * BLOCK_N * 4,
+    BLOCK_BYTES = A_BYTES + B_BYTES + C_BYTES,
+};
 
 int64_t tile_gemm_scratch(int threads)
 {
@@ -46,38 +51,54 @@ static void put_block(const gemm_shape *s, const gemm_operands *p, bool add, con
     }
 }
 
+/* Rows [i, i + rows) and columns [j, j + columns) of C. */
 static void one_block(const gemm_shape *s, const gemm_operands *p, bool add, const isa *set, const block_memory *m,
-                      int64_t i, int64_t j)
+                      int64_t i, int64_t j, int64_t rows, int64_t columns)
 {
     const tile_loops *t = set->tiles[s->type];
-    int64_t rows = least(s->m - i, BLOCK_M), columns = least(s->n - j, BLOCK_N), bytes = dtype_bytes((dtype)s->type);
+    int64_t bytes = dtype_bytes((dtype)s->type);
     for (int64_t k = 0; k < s->k; k += BLOCK_K) {
-        int64_t depth = least(s->k - k, BLOCK_K);
+        int64_t depth = least(s->k - k, BLOCK_K), a_row = BLOCK_K, a_step = t->pair;
         const char *a = (const char *)p->a + (i * s->a_row + k * s->a_column) * bytes;
-        const char *b = (const char *)p->b + (k * s->b_row + j * s->b_column) * bytes;
-        if (s->a_column == 1)
+        if (s->a_column == 1) {
             t->rows(m->a, BLOCK_K, a, s->a_row, rows, depth);
-        else
-            t->rows_transposed(m->a, BLOCK_K, a, s->a_column, depth, rows);
-        if (s->b_column == 1)
-            t->lanes(m->b, BLOCK_N, b, s->b_row, depth, columns);
-        else
-            t->lanes_transposed(m->b, BLOCK_N, b, s->b_column, columns, depth);
-        t->product(m->c, BLOCK_N, m->a, BLOCK_K, m->b, BLOCK_N, rows, (columns + 15) / 16 * 16, depth, k > 0);
+        } else { /* neighbours along m stand side by side, as in lanes */
+            a_row = t->pair;
+            a_step = BLOCK_M * t->pair;
+            t->lanes(m->a, BLOCK_M, a, s->a_column, depth, rows);
+        }
+        for (int64_t n = 0; n < columns; n += PANEL) {
+            int64_t width = least(columns - n, PANEL);
+            const char *b = (const char *)p->b + (k * s->b_row + (j + n) * s->b_column) * bytes;
+            if (s->b_column == 1)
+                t->lanes(m->b, PANEL, b, s->b_row, depth, width);
+            else
+                t->lanes_transposed(m->b, PANEL, b, s->b_column, width, depth);
+            t->product(m->c + n, BLOCK_N, m->a, a_row, a_step, m->b, PANEL, rows, (width + 15) / 16 * 16, depth, k > 0);
+        }
     }
     put_block(s, p, add, set, m->c, i, j, rows, columns);
 }
 
+/* Parts of at most `most` that divide n evenly, multiples of `unit`. */
+static int64_t even_part(int64_t n, int64_t most, int64_t unit)
+{
+    int64_t parts = (n + most - 1) / most, part = (n + parts - 1) / parts;
+    return least((part + unit - 1) / unit * unit, most);
+}
+
 void tile_gemm_run(const gemm_shape *s, const gemm_operands *operands, bool add, const isa *set)
 {
-    int64_t down = (s->m + BLOCK_M - 1) / BLOCK_M, across = (s->n + BLOCK_N - 1) / BLOCK_N;
+    int64_t high = even_part(s->m, BLOCK_M, 6), wide = even_part(s->n, BLOCK_N, 64);
+    int64_t down = (s->m + high - 1) / high, across = (s->n + wide - 1) / wide;
 #pragma omp parallel num_threads(s->threads)
     {
         char *own = (char *)operands->scratch + (int64_t)omp_get_thread_num() * BLOCK_BYTES;
-        block_memory m = {(float *)(void *)own, own + BLOCK_M * BLOCK_N * 4,
-                          own + (BLOCK_M * BLOCK_N + BLOCK_M * BLOCK_K) * 4};
+        block_memory m = {own, own + A_BYTES, (float *)(void *)(own + A_BYTES + B_BYTES)};
 #pragma omp for schedule(static)
-        for (int64_t block = 0; block < down * across; block++)
-            one_block(s, operands, add, set, &m, block % down * BLOCK_M, block / down * BLOCK_N);
+        for (int64_t block = 0; block < down * across; block++) {
+            int64_t i = block % down * high, j = block / down * wide;
+            one_block(s, operands, add, set, &m, i, j, least(s->m - i, high), least(s->n - j, wide));
+        }
     }
 }

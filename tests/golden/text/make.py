@@ -142,8 +142,6 @@ def sentencepieces():
         sp = sentencepiece.SentencePieceProcessor(model_file=name + ".model")
         with open(name + ".golden", "w") as f:
             for case in CASES:
-                if case == b" " * 100:  # equally good cuts: versions of the library choose differently
-                    continue
                 ids = sp.encode(lossy(case))
                 f.write("-\t%s\t%s\t%s\n" % (case.hex(), " ".join(map(str, ids)), sp.decode(ids).encode().hex()))
     os.remove(rules)

@@ -1,0 +1,228 @@
+/* Promise 2: every layout trains the same model. The matrix of tests/layouts.c is trained for three steps under mpirun and
+ * compared with the same model on one rank; what rests on the same runs, promise 1 and the traffic, is checked beside it.
+ *
+ * One job plays all layouts of one number of ranks (tests/playlist.h). */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "memory/log.h"
+#include "tests/layouts.h"
+#include "tests/plans.h"
+#include "tests/runs.h"
+#include "tests/workfolder.h"
+
+static const double LOSS = 1e-4, NORM = 1e-5, BF16 = 1.5;
+
+enum { MOST_RANKS = 8 };
+
+static char *run_folder(const char *top, int index)
+{
+    return must_format("%s/layout-%d", top, index);
+}
+
+static char *model_folder(const char *top, const char *model)
+{
+    return must_format("%s/one-%s", top, model);
+}
+
+/* ---- the runs --------------------------------------------------------------------------------------------------- */
+
+static void run_alone(const char *top, const layouts_model *m)
+{
+    char *data = workfolder_path(top, "data"), *yaml = layouts_yaml(m, data), *folder = model_folder(top, m->name);
+    char *file = must_format("%s/%s.yaml", top, m->name);
+    runs_write_text(file, yaml);
+    char *arguments = must_format("%s %s run.folder=%s debug.gradients=%s/gradients", file, m->extra, folder, folder);
+    launch_result r = runs_train(60, 1, arguments);
+    if (r.status)
+        fprintf(stderr, "%s: %s", m->name, r.err);
+    launch_free(&r);
+    free(arguments);
+    free(file);
+    free(folder);
+    free(yaml);
+    free(data);
+}
+
+static void run_together(const char *top, int ranks)
+{
+    char *path = must_format("%s/playlist-%d", top, ranks), *mpirun = launch_mpirun(ranks);
+    char *program = launch_beside("rank_playlist");
+    FILE *list = fopen(path, "w");
+    MUST(list, "cannot write %s", path);
+    int count = 0;
+    for (int i = 0; i < layouts_count(); i++) {
+        const layouts_row *row = layouts_at(i);
+        if (layouts_ranks(row) != ranks)
+            continue;
+        char *keys = layouts_overrides(row), *folder = run_folder(top, i);
+        fprintf(list, "%s/%s.yaml %s run.folder=%s debug.gradients=%s/gradients\n", top, row->model, keys, folder,
+                folder);
+        count++;
+        free(keys);
+        free(folder);
+    }
+    fclose(list);
+    if (count > 0) {
+        launch_result r = launch_run(400, "exec %s %s %s", mpirun, program, path);
+        if (r.status || *r.err)
+            fprintf(stderr, "%d ranks: status %d: %s", ranks, r.status, r.err);
+        printf("%d layouts on %d ranks in %.1f s\n", count, ranks, r.seconds);
+        launch_free(&r);
+    }
+    free(program);
+    free(mpirun);
+    free(path);
+}
+
+static int train_all(void **state)
+{
+    if (workfolder_setup(state))
+        return -1;
+    const char *top = *state;
+    char *data = workfolder_path(top, "data");
+    runs_write_data(data, LAYOUTS_VOCABULARY, 20000, 1);
+    free(data);
+    for (int i = 0; i < layouts_models(); i++)
+        run_alone(top, layouts_model_at(i));
+    for (int ranks = 2; ranks <= MOST_RANKS; ranks++)
+        run_together(top, ranks);
+    return 0;
+}
+
+/* ---- comparing --------------------------------------------------------------------------------------------------- */
+
+typedef struct outcome {
+    double gradient, loss, norm;
+    char tensor[128];
+    bool good;
+} outcome;
+
+static runs_gradients gradients(const char *folder, const char *from)
+{
+    char *a = must_format("%s/gradients", folder), *b = must_format("%s/gradients", from);
+    runs_gradients r = runs_compare_gradients(a, b);
+    free(a);
+    free(b);
+    return r;
+}
+
+static outcome compare(const char *folder, const char *one)
+{
+    runs_metrics mine = runs_read_metrics(folder), its = runs_read_metrics(one);
+    runs_gradients g = gradients(folder, one);
+    outcome o = {.gradient = g.worst, .loss = runs_loss_error(&mine, &its), .norm = runs_norm_error(&mine, &its)};
+    snprintf(o.tensor, sizeof o.tensor, "%s", g.name);
+    o.good = g.tensors > 0 && its.count == LAYOUTS_STEPS && o.gradient <= 1 && o.loss <= LOSS && o.norm <= NORM;
+    return o;
+}
+
+/* bf16: distances to the fp32 run of the same model, as multiples of one rank's. */
+static outcome compare_rounded(const char *folder, const char *one, const char *exact)
+{
+    runs_metrics mine = runs_read_metrics(folder), its = runs_read_metrics(one);
+    runs_gradients a = gradients(folder, exact), b = gradients(one, exact);
+    outcome o = {.gradient = a.relative / b.relative,
+                 .loss = runs_loss_error(&mine, &its),
+                 .norm = runs_norm_error(&mine, &its)};
+    o.good = a.tensors > 0 && b.tensors > 0 && b.relative > 0 && o.gradient <= BF16 && o.loss <= 1;
+    return o;
+}
+
+static void every_layout_trains_the_same_model(void **state)
+{
+    const char *top = *state;
+    int wrong = 0;
+    printf("worst gradient as a share of its allowance, loss and norm relative to one rank's (bf16: gradient's "
+           "distance to "
+           "fp32 over one rank's)\n");
+    for (int i = 0; i < layouts_count(); i++) {
+        const layouts_row *row = layouts_at(i);
+        const char *exact = layouts_model_of(row->model)->exact;
+        char *folder = run_folder(top, i), *one = model_folder(top, row->model), *title = layouts_title(row);
+        char *fp32 = exact ? model_folder(top, exact) : NULL;
+        outcome o = exact ? compare_rounded(folder, one, fp32) : compare(folder, one);
+        printf("%-100s gradient %.3f loss %.1e norm %.1e%s%s\n", title, o.gradient, o.loss, o.norm,
+               o.good ? "" : " WRONG ", o.good ? "" : o.tensor);
+        wrong += !o.good;
+        free(fp32);
+        free(title);
+        free(one);
+        free(folder);
+    }
+    assert_true(layouts_count() >= 60);
+    assert_int_equal(wrong, 0);
+}
+
+static void no_bit_depends_on_recompute_schedule_or_sharding(void **state)
+{
+    const char *top = *state;
+    int first[256], wrong = 0, compared = 0;
+    memset(first, -1, sizeof first);
+    for (int i = 0; i < layouts_count(); i++) {
+        const layouts_row *row = layouts_at(i);
+        int *group = &first[(unsigned char)row->group];
+        if (!row->group || *group < 0) {
+            *group = i;
+            continue;
+        }
+        char *folder = run_folder(top, i), *other = run_folder(top, *group), *title = layouts_title(row),
+             difference[256];
+        runs_metrics a = runs_read_metrics(folder), b = runs_read_metrics(other);
+        int equal = runs_compare_checkpoints(difference, sizeof difference, folder, other);
+        bool good = runs_same_metrics(&a, &b) && !*difference && equal > 0;
+        if (!good) {
+            printf("%s: differs from the first of its group in %s (loss %.1e)\n", title,
+                   *difference ? difference : "metrics", runs_loss_error(&a, &b));
+            wrong++;
+        }
+        compared++;
+        free(folder);
+        free(other);
+        free(title);
+    }
+    assert_true(compared >= 12);
+    assert_int_equal(wrong, 0);
+}
+
+/* Promise 1 and the traffic: what a run says it used and sent is what its programs, compiled here, say. */
+static void runs_use_and_send_what_their_plans_say(void **state)
+{
+    const char *top = *state;
+    int wrong = 0;
+    double worst = 0;
+    for (int i = 0; i < layouts_count(); i++) {
+        const layouts_row *row = layouts_at(i);
+        char *folder = run_folder(top, i), *title = layouts_title(row);
+        plans_verdict v = plans_compare(folder, layouts_ranks(row), LAYOUTS_STEPS);
+        if (v.wrong)
+            printf("%s: %s\n", title, v.what);
+        if (v.ratio > 1.02)
+            printf("%s: transient arena %.3f of the lower bound\n", title, v.ratio);
+        worst = fmax(worst, v.ratio);
+        wrong += v.wrong;
+        free(folder);
+        free(title);
+    }
+    printf("transient arena at most %.4f of the lower bound\n", worst);
+    assert_int_equal(wrong, 0);
+    assert_true(worst <= 1.1);
+}
+
+int main(void)
+{
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_layout_trains_the_same_model),
+        cmocka_unit_test(no_bit_depends_on_recompute_schedule_or_sharding),
+        cmocka_unit_test(runs_use_and_send_what_their_plans_say),
+    };
+    return cmocka_run_group_tests(tests, train_all, workfolder_teardown);
+}

@@ -1,0 +1,328 @@
+/* phalanx bench: what this machine can do, and how near a training step comes to it, op by op. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+
+#include <omp.h>
+
+#include "engine/batch.h"
+#include "engine/report.h"
+#include "engine/state.h"
+#include "kernels/philox.h"
+#include "memory/log.h"
+#include "tools/options.h"
+#include "tools/tools.h"
+
+typedef struct settings {
+    int64_t steps, warmup;
+    bool json;
+} settings;
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *values, int64_t count)
+{
+    qsort(values, (size_t)count, sizeof *values, by_size);
+    return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
+}
+
+/* ---- ceilings --------------------------------------------------------------------------------------------------- */
+
+typedef struct ceiling {
+    double flops; /* a second, of a large product of the compute type on random data */
+    double bytes; /* a second, x[i] = s x[i] + y[i] over memory: two reads, one write */
+} ceiling;
+
+static void fill_random(void *out, dtype type, int64_t count)
+{
+    float values[256];
+    for (int64_t i = 0; i < count; i += 256) {
+        int64_t n = count - i < 256 ? count - i : 256;
+        for (int64_t k = 0; k < n; k++) {
+            uint32_t draw[4];
+            philox_draws(draw, 1, 1, 1, 1, (uint64_t)(i + k));
+            values[k] = 2 * philox_uniform(draw[0]) - 1;
+        }
+        dtype_convert((char *)out + i * dtype_bytes(type), type, values, DTYPE_FP32, n);
+    }
+}
+
+/* FLOPs a second of linear on [n, n] x [n, n]^T, the median of several. */
+static status measure_product(double *out, dtype type, int threads)
+{
+    enum { SIZE = 2048, TIMES = 7 };
+    int64_t square[] = {SIZE, SIZE}, bytes = (int64_t)SIZE * SIZE * dtype_bytes(type);
+    tensor x, w, y, scratch;
+    tensor_describe(&x, "x", CLASS_INPUT, type, 2, square);
+    tensor_describe(&w, "w", CLASS_INPUT, type, 2, square);
+    tensor_describe(&y, "y", CLASS_INPUT, type, 2, square);
+    op o = {.kind = OP_linear, .in = {&x, &w}, .out = {&y}, .label = "ceiling"};
+    x.address = 0;
+    w.address = bytes;
+    y.address = 2 * bytes;
+    int64_t more = cpu_backend.scratch_bytes(&o, threads);
+    tensor_describe(&scratch, "scratch", CLASS_SCRATCH, DTYPE_UINT8, 1, &more);
+    scratch.address = 3 * bytes;
+    o.scratch = more > 0 ? &scratch : NULL;
+    TRY(cpu_backend.prepare(&o, threads));
+    char *memory = aligned_alloc(4096, (size_t)((3 * bytes + more + 4095) / 4096 * 4096));
+    MUST(memory, "out of memory");
+    fill_random(memory, type, 3 * (int64_t)SIZE * SIZE);
+    const run_context r = {.arena = memory, .threads = threads};
+    double seconds[TIMES];
+    cpu_backend.kernels[OP_linear](&o, &r);
+    for (int i = 0; i < TIMES; i++) {
+        double begun = now();
+        cpu_backend.kernels[OP_linear](&o, &r);
+        seconds[i] = now() - begun;
+    }
+    free(memory);
+    *out = 2.0 * SIZE * SIZE * SIZE / median(seconds, TIMES);
+    return STATUS_OK;
+}
+
+static double measure_memory(int threads)
+{
+    enum { COUNT = 32 << 20, TIMES = 7 };
+    float *x = must_alloc(COUNT * sizeof *x), *y = must_alloc(COUNT * sizeof *y);
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t i = 0; i < COUNT; i++) {
+        x[i] = 1;
+        y[i] = 2;
+    }
+    double seconds[TIMES];
+    for (int k = 0; k < TIMES; k++) {
+        double begun = now();
+#pragma omp parallel for simd num_threads(threads) schedule(static)
+        for (int64_t i = 0; i < COUNT; i++)
+            x[i] = 0.5f * x[i] + y[i];
+        seconds[k] = now() - begun;
+    }
+    double result = 3.0 * COUNT * sizeof(float) / median(seconds, TIMES);
+    free(x);
+    free(y);
+    return result;
+}
+
+/* ---- a step ------------------------------------------------------------------------------------------------------ */
+
+typedef struct row {
+    char name[64];
+    double seconds, bound, flops, bytes;
+    int64_t calls;
+} row;
+
+typedef struct step_bench {
+    const settings *set;
+    const config *config;
+    compiled compiled;
+    executor *executor;
+    ceiling top;
+    double *op_seconds;
+} step_bench;
+
+static void fill_tokens(step_bench *b)
+{
+    const compiled_inputs *in = &b->compiled.inputs;
+    int32_t *tokens = executor_at(b->executor, &in->tokens), *targets = executor_at(b->executor, &in->targets);
+    int32_t *positions = executor_at(b->executor, &in->positions);
+    int64_t count = tensor_elements(&in->tokens), length = b->config->train.sequence;
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t draw[4];
+        philox_draws(draw, 7, 2, 0, 0, (uint64_t)i);
+        tokens[i] = (int32_t)(draw[0] % (uint32_t)b->config->model.shape.vocab_size);
+        targets[i] = (int32_t)(draw[1] % (uint32_t)b->config->model.shape.vocab_size);
+        positions[i] = (int32_t)(i % length);
+    }
+    step_scalars *s = executor_at(b->executor, &in->scalars);
+    *s = (step_scalars){.seed = 1,
+                        .step = 1,
+                        .updates = 1,
+                        .lr = 1e-4f,
+                        .beta1 = 0.9f,
+                        .beta2 = 0.95f,
+                        .epsilon = 1e-8f,
+                        .weight_decay = 0.1f,
+                        .clip = 1,
+                        .loss_scale = 1,
+                        .loss_tokens = (float)count,
+                        .momentum_correction = 0.1f,
+                        .variance_correction = 0.05f};
+}
+
+/* Rows by op kind and by what follows the layer in the label ("mlp/down: linear"). */
+static row *find_row(row *rows, int *count, const op *o)
+{
+    char name[sizeof rows->name];
+    const char *label = strncmp(o->label, "layer ", 6) ? o->label : strchr(o->label, '/') + 1;
+    if (o->phase == PHASE_UPDATE)
+        label = "update";
+    snprintf(name, sizeof name, "%s: %s", label, op_row_of(o)->name);
+    for (int i = 0; i < *count; i++)
+        if (!strcmp(rows[i].name, name))
+            return &rows[i];
+    row *r = &rows[(*count)++];
+    memset(r, 0, sizeof *r);
+    memcpy(r->name, name, sizeof name);
+    return r;
+}
+
+static int by_seconds(const void *a, const void *b)
+{
+    const row *x = a, *y = b;
+    return (x->seconds < y->seconds) - (x->seconds > y->seconds);
+}
+
+static bool is_product(const op *o)
+{
+    return o->kind == OP_linear || o->kind == OP_linear_grad_input || o->kind == OP_linear_grad_weight;
+}
+
+static void print_ops(const step_bench *b)
+{
+    const program *p = &b->compiled.training.list;
+    row *rows = must_calloc((unsigned long)p->count, sizeof *rows);
+    int count = 0;
+    double total = 0, bound = 0;
+    for (int i = 0; i < p->count; i++) {
+        const op *o = p->ops[i];
+        if (o->kind == OP_wait)
+            continue;
+        row *r = find_row(rows, &count, o);
+        op_cost cost = op_row_of(o)->cost(o);
+        double by_memory = cost.bytes / b->top.bytes, by_product = is_product(o) ? cost.flops / b->top.flops : 0;
+        r->bound += by_product > by_memory ? by_product : by_memory;
+        r->seconds += b->op_seconds[i] / (double)b->set->steps;
+        r->flops += cost.flops;
+        r->bytes += cost.bytes;
+        r->calls++;
+    }
+    qsort(rows, (size_t)count, sizeof *rows, by_seconds);
+    printf("  %-44s %6s %9s %9s %7s %9s %8s\n", "op", "calls", "ms", "bound ms", "share", "GFLOP/s", "GB/s");
+    for (int i = 0; i < count; i++) {
+        total += rows[i].seconds;
+        bound += rows[i].bound;
+    }
+    for (int i = 0; i < count && rows[i].seconds > 0.0005 * total; i++)
+        printf("  %-44s %6lld %9.2f %9.2f %6.1f%% %9.1f %8.1f\n", rows[i].name, (long long)rows[i].calls,
+               rows[i].seconds * 1e3, rows[i].bound * 1e3, 100 * rows[i].seconds / total,
+               rows[i].flops / rows[i].seconds / 1e9, rows[i].bytes / rows[i].seconds / 1e9);
+    printf("  %-44s %6d %9.2f %9.2f\n", "all", p->count, total * 1e3, bound * 1e3);
+    free(rows);
+}
+
+static status run_steps(step_bench *b)
+{
+    int64_t n = b->set->steps;
+    double *seconds = must_calloc((unsigned long)n, sizeof *seconds);
+    b->op_seconds = must_calloc((unsigned long)b->compiled.training.list.count, sizeof(double));
+    for (int64_t i = 0; i < b->set->warmup; i++)
+        executor_play(b->executor, &b->compiled.training);
+    executor_time_ops(b->executor, b->op_seconds);
+    for (int64_t i = 0; i < n; i++) {
+        double begun = now();
+        executor_play(b->executor, &b->compiled.training);
+        seconds[i] = now() - begun;
+    }
+    double each = median(seconds, n);
+    double tokens = (double)b->config->train.global_batch * (double)b->config->train.sequence;
+    double flops = compile_flops_per_token(&b->config->model.shape, b->config->train.sequence) * tokens;
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    if (!b->set->json)
+        print_ops(b);
+    double share = flops / each / b->top.flops, resident = (double)usage.ru_maxrss / (1 << 20);
+    int sequences = b->config->train.global_batch;
+    long long length = b->config->train.sequence;
+    if (b->set->json)
+        printf("{\"sequences\": %d, \"sequence\": %lld, \"tokens_per_second\": %.5g, \"gflops\": %.5g, "
+               "\"ceiling_gflops\": %.5g, \"share\": %.4g, \"memory_gbps\": %.4g, \"resident_gib\": %.4g}\n",
+               sequences, length, tokens / each, flops / each / 1e9, b->top.flops / 1e9, share, b->top.bytes / 1e9,
+               resident);
+    else
+        printf("%d x %lld: %.5g tokens/s, %.5g GFLOP/s of the model; product ceiling %.5g GFLOP/s, share %.3f; memory "
+               "%.4g "
+               "GB/s; resident %.4g GiB\n",
+               sequences, length, tokens / each, flops / each / 1e9, b->top.flops / 1e9, share, b->top.bytes / 1e9,
+               resident);
+    free(seconds);
+    free(b->op_seconds);
+    return STATUS_OK;
+}
+
+static status bench_step(const settings *set, const config *c, comm *self)
+{
+    step_bench b = {.set = set, .config = c};
+    int threads = c->train.threads > 0 ? c->train.threads : omp_get_max_threads();
+    compile_options options;
+    grid g;
+    TRY(grid_make(&g, 1, 0, 1, 1, 1, 1));
+    TRY(compile_options_from(&options, c, &g, &cpu_backend, threads));
+    options.evaluate = false;
+    TRY(measure_product(&b.top.flops, options.compute, threads));
+    b.top.bytes = measure_memory(threads);
+    status s = compile(&b.compiled, &options);
+    if (s == STATUS_OK)
+        s = executor_open(&b.executor, &b.compiled, self, &cpu_backend, threads);
+    if (s == STATUS_OK) {
+        state_initialise(&b.compiled, b.executor, 1);
+        batch_rope_table(&b.compiled, b.executor);
+        fill_tokens(&b);
+        s = run_steps(&b);
+    }
+    executor_close(b.executor);
+    compile_free(&b.compiled);
+    return s;
+}
+
+int bench_main(int argc, char **argv)
+{
+    settings set = {.steps = 5, .warmup = 2};
+    const options_row rows[] = {
+        {"--steps", OPTIONS_INTEGER, "N", "measured steps; the median counts (5)", &set.steps, 1, 100000, NULL},
+        {"--warmup", OPTIONS_INTEGER, "N", "steps before them (2)", &set.warmup, 0, 100000, NULL},
+        {"--json", OPTIONS_FLAG, NULL, "one JSON object, without the table", &set.json, 0, 0, NULL},
+    };
+    const options_command command = {
+        .name = "bench",
+        .operands = "CONFIG.yaml [key=value ...]",
+        .summary =
+            "Plays training steps of a configuration on one rank, with random tokens and weights, and prints each op's "
+            "time\n"
+            "beside its bound: products at the speed of a large product measured in the same call, all else at the\n"
+            "measured bandwidth of memory.",
+        .least = 1,
+        .most = -1,
+        .row = rows,
+        .rows = sizeof rows / sizeof *rows};
+    int operands, code = options_parse(&command, &operands, argc, argv);
+    if (code != OPTIONS_GO_ON)
+        return code;
+    config c;
+    comm *self = NULL;
+    status s = config_load(&c, argv[1], operands - 1, argv + 2);
+    if (s == STATUS_OK) {
+        s = comm_open(&self);
+        if (s == STATUS_OK)
+            s = bench_step(&set, &c, self);
+        comm_close(self);
+        config_free(&c);
+    }
+    if (s != STATUS_OK)
+        log_error("%s", status_message());
+    return (int)s;
+}

@@ -118,10 +118,11 @@ static void add_scratch(compiled_program *out, compiled *c)
             o->scratch = of_request[o->at.request];
             continue;
         }
-        if (starts(o))
+        const op_backend *backend = c->options.backend;
+        if (starts(o) && !(backend && backend->communicates))
             collective_measure(&bytes, &sent, &messages, o);
-        else if (c->options.backend && c->options.backend->scratch_bytes)
-            bytes = c->options.backend->scratch_bytes(o, c->options.threads);
+        else if (!starts(o) && backend && backend->scratch_bytes)
+            bytes = backend->scratch_bytes(o, c->options.threads);
         if (bytes <= 0)
             continue;
         o->scratch = pool_alloc(&c->pool, sizeof(tensor));

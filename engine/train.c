@@ -71,7 +71,11 @@ static status train_step(training *t, bool *stop)
     int64_t *asked = executor_at(t->executor, &t->compiled.inputs.stop);
     *asked = signals_pending() != 0;
 
+    if (t->step + 1 == t->config->profile.start)
+        executor_profile(t->executor, true);
     executor_play(t->executor, &t->compiled.training);
+    if (t->step + 1 == t->config->profile.stop)
+        executor_profile(t->executor, false);
 
     *stop = *asked > 0;
     const float *control = executor_at(t->executor, &t->compiled.inputs.control);

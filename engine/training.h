@@ -16,6 +16,7 @@ typedef struct training {
     const config *config;
     comm *world;
     grid grid;
+    const device_interface *device;
     compiled compiled;
     executor *executor;
     watchdog *watchdog;

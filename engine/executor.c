@@ -4,10 +4,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "engine/collective.h"
 #include "memory/arena.h"
+#include "memory/clock.h"
 #include "memory/log.h"
 
 struct executor {
@@ -163,13 +163,6 @@ void executor_close(executor *e)
 
 /* ---- playing ---------------------------------------------------------------------------------------------------- */
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static void play_op(executor *e, const op *o)
 {
     if (o->kind == OP_wait)
@@ -183,7 +176,7 @@ static void play_op(executor *e, const op *o)
 void executor_play(executor *e, const compiled_program *p)
 {
     bool alone = comm_ranks(e->world) == 1;
-    double before = e->seconds ? now() : 0;
+    double before = e->seconds ? clock_seconds() : 0;
     for (int i = 0; i < p->list.count; i++) {
         const op *o = p->list.ops[i];
         atomic_store_explicit(&e->current, o, memory_order_relaxed);
@@ -196,7 +189,7 @@ void executor_play(executor *e, const compiled_program *p)
         if (!alone)
             comm_progress(e->world);
         if (e->seconds) {
-            double after = now();
+            double after = clock_seconds();
             e->seconds[i] += after - before;
             before = after;
         }

@@ -6,6 +6,7 @@
 #include "engine/batch.h"
 #include "engine/training.h"
 #include "kernels/op.h"
+#include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/seal.h"
 #include "parallel/signals.h"
@@ -63,7 +64,7 @@ static status after_update(training *t, bool skipped)
 /* One optimizer step. *stop is set if any rank was asked to. */
 static status train_step(training *t, bool *stop)
 {
-    double began = training_now();
+    double began = clock_seconds();
     double rate = learning_rate_at(&t->schedule, t->updates + 1);
     executor_set_step(t->executor, t->step + 1);
     status ready = t->reported;
@@ -87,7 +88,7 @@ static status train_step(training *t, bool *stop)
     double mean = (double)*loss / ((double)t->config->train.global_batch * (double)t->config->train.sequence);
     status s = after_update(t, skipped);
     if (t->reported == STATUS_OK)
-        t->reported = training_report_step(t, mean, (double)control[CONTROL_NORM], rate, training_now() - began, skipped);
+        t->reported = training_report_step(t, mean, (double)control[CONTROL_NORM], rate, clock_seconds() - began, skipped);
     if (t->config->debug.gradients && t->step == t->config->debug.at_step)
         TRY(training_dump_gradients(t));
     return s;
@@ -95,7 +96,7 @@ static status train_step(training *t, bool *stop)
 
 static status evaluate(training *t)
 {
-    double began = training_now(), sum = 0;
+    double began = clock_seconds(), sum = 0;
     int64_t tokens = 0;
     const compile_options *o = &t->compiled.options;
     int64_t samples_at_once = (int64_t)o->micro_batch * grid_group_size(&t->grid, GRID_GROUP_DATA_CONTEXT);
@@ -107,7 +108,7 @@ static status evaluate(training *t)
         tokens += samples_at_once * o->sequence;
     }
     if (t->reported == STATUS_OK)
-        t->reported = training_report_evaluation(t, sum / (double)tokens, training_now() - began);
+        t->reported = training_report_evaluation(t, sum / (double)tokens, clock_seconds() - began);
     return STATUS_OK;
 }
 

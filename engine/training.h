@@ -60,6 +60,5 @@ void training_header(const training *t);
 status training_report_step(training *t, double loss, double norm, double rate, double seconds, bool skipped);
 status training_report_evaluation(training *t, double loss, double seconds);
 status training_summary(training *t);
-double training_now(void);
 
 #endif

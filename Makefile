@@ -116,12 +116,14 @@ peers: ## the Python libraries that the interop_*.py scripts compare with, in .v
 
 FUZZERS := $(patsubst tests/%.c,$(BUILD)/fuzz/%,$(wildcard tests/fuzz_*.c))
 FUZZ_SECONDS ?= 60
-$(BUILD)/fuzz/%: tests/%.c
+$(BUILD)/fuzz/%: tests/%.c fuzz-library
 	@mkdir -p $(@D)
+	clang -std=c11 -D_GNU_SOURCE -O1 -g -I. $(PKG_CFLAGS) -fsanitize=fuzzer,address,undefined -c -o $@.o $<
+	clang++ -fopenmp -fsanitize=fuzzer,address,undefined -o $@ $@.o build-fuzz/libphalanx.a $(LIBS)
+
+fuzz-library:
 	@$(MAKE) --no-print-directory -s BUILD=build-fuzz CC=clang CXX=clang++ OPTIMIZE="-O1 -g" \
 	    SANITIZE="-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined" build-fuzz/libphalanx.a
-	clang++ -x c -std=c11 -D_GNU_SOURCE -O1 -g -I. $(PKG_CFLAGS) -fsanitize=fuzzer,address,undefined -c -o $@.o $<
-	clang++ -fopenmp -fsanitize=fuzzer,address,undefined -o $@ $@.o build-fuzz/libphalanx.a $(LIBS)
 
 fuzz: $(FUZZERS) ## every reader under libFuzzer, FUZZ_SECONDS each
 	@for f in $(FUZZERS); do mkdir -p $$f.corpus; echo "$$f"; \
@@ -142,4 +144,4 @@ endif
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
 .SECONDARY:
-.PHONY: all tests deps demo check run-tests lint asan ubsan tsan clean help
+.PHONY: fuzz-library all tests deps demo check run-tests lint asan ubsan tsan clean help

@@ -252,7 +252,7 @@ status plan_make(plan *out, const compile_options *options, const plan_hardware 
     out->schedule = must_calloc(1, sizeof *out->schedule);
     schedule_kind kind = stages == 1 ? SCHEDULE_1F1B : options->schedule;
     TRY(schedule_make(out->schedule, kind, stages, options->chunks, options->microbatches));
-    simulate_cost *costs = must_calloc((unsigned long)(stages * options->chunks), sizeof *costs);
+    simulate_cost *costs = must_calloc((unsigned long)stages * (unsigned long)options->chunks, sizeof *costs);
     double hop = 0;
     status s = measure_all(out, every, costs, &hop);
     if (s == STATUS_OK)

@@ -95,7 +95,10 @@ void report_header(FILE *out, const report_run *run)
     report_count(all, (double)run->tokens_per_step * (double)run->steps);
     fprintf(out, "  training    %" PRId64 " steps of %s tokens: %s tokens\n", run->steps, tokens, all);
     double flops = run->flops_per_token * (double)run->tokens_per_step;
-    report_count(text, flops / 1e9);
+    if (flops < 1e9)
+        snprintf(text, sizeof text, "%.2g", flops / 1e9);
+    else
+        report_count(text, flops / 1e9);
     fprintf(out, "  work        %s GFLOP a step", text);
     if (run->peak_flops > 0)
         fprintf(out, ", %.3g TFLOP/s peak for the MFU", run->peak_flops / 1e12);

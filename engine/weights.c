@@ -378,9 +378,7 @@ status weights_tokenizer(tokenizer **out, const weights *w)
         return tokenizer_open(out, w->config.data.tokenizer);
     if (w->checkpoint && w->config.data.train.count && tokenizer_is_beside(w->config.data.train.item[0].path))
         return tokenizer_open_beside(out, w->config.data.train.item[0].path);
-    return status_fail(STATUS_FAILED,
-                       "%s has no tokenizer: put tokenizer.json or tokenizer.model there, or name one with --tokenizer",
-                       w->folder);
+    return status_fail(STATUS_FAILED, "%s has no tokenizer: put tokenizer.json or tokenizer.model there", w->folder);
 }
 
 /* ---- sizes of a configuration ---- */

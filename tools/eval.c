@@ -120,8 +120,10 @@ static status evaluate(evaluation *e, comm *self)
     if (e->tokens.count < 2)
         return status_fail(STATUS_FAILED, "%s holds fewer than two tokens: nothing to predict",
                            e->set->text ? e->set->text : e->set->data);
-    if (e->set->limit > 0 && e->tokens.count > e->set->limit + 1)
+    if (e->set->limit > 0 && e->tokens.count > e->set->limit + 1) {
         e->tokens.count = e->set->limit + 1;
+        e->bytes = 0; /* of the part that is left */
+    }
     compile_options options = {.shape = *shape,
                                .compute = types[e->set->precision],
                                .sequence = length,

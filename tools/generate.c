@@ -90,6 +90,12 @@ static status encode_prompts(job *j)
             buffer_ids_append(&t->ids, &start, 1);
         }
         t->prompt_ids = t->ids.count;
+        long long limit = weights_shape(j->from)->max_sequence;
+        if (t->prompt_ids >= limit)
+            return status_fail(
+                STATUS_USAGE,
+                "prompt %d has %lld tokens, which leaves none of the model's max_sequence %lld: shorten it", i + 1,
+                (long long)t->prompt_ids, limit);
     }
     return STATUS_OK;
 }
@@ -137,11 +143,6 @@ static int64_t positions_of(const job *j, const text *texts, int count)
 static status generate(job *j, comm *self, text *texts, int count, int first, bool streaming)
 {
     int64_t positions = positions_of(j, texts, count);
-    for (int i = 0; i < count; i++)
-        if (texts[i].prompt_ids >= positions && texts[i].prompt_ids >= weights_shape(j->from)->max_sequence)
-            return status_fail(
-                STATUS_USAGE, "prompt %d has %lld tokens; the model reads at most model.max_sequence = %lld",
-                first + i + 1, (long long)texts[i].prompt_ids, (long long)weights_shape(j->from)->max_sequence);
     generator *g = NULL;
     TRY(generator_open(&g, j->from, self, types[j->set->precision], count, positions, omp_get_max_threads()));
     const generator_choice choice = {.temperature = j->set->temperature,

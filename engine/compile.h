@@ -74,7 +74,7 @@ typedef struct compiled {
     int64_t class_bytes[CLASS_COUNT]; /* persistent classes */
     bool first_stage, last_stage;
     int stage_layers;
-    int dropped; /* RECOMPUTE_CHOSEN: forward ops whose outputs are made again */
+    int dropped;          /* RECOMPUTE_CHOSEN: forward ops whose outputs are made again */
     const char *decision; /* which, in words */
 } compiled;
 

@@ -138,6 +138,7 @@ static status read_document(reader *r, yaml_parser_t *parser, const char *path, 
         }
     }
     yaml_document_delete(&document);
+    r->document = NULL;
     return s;
 }
 

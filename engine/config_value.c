@@ -156,7 +156,7 @@ static status set_long(void *field, const config_row *row, yaml_document_t *d, y
 
 static status set_int(void *field, const config_row *row, yaml_document_t *d, yaml_node_t *node)
 {
-    int64_t value;
+    int64_t value = 0;
     TRY(set_long(&value, row, d, node));
     *(int *)field = (int)value; /* the row's range is within int's */
     return STATUS_OK;

@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "engine/collective.h"
+#include "memory/clock.h"
 #include "memory/log.h"
 
 /* Pipeline messages towards the first stage have a group of their own: each direction is a queue by itself. */
@@ -248,13 +248,6 @@ void executor_close(executor *e)
 
 /* ---- playing ---------------------------------------------------------------------------------------------------- */
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static void play_op(executor *e, const op *o)
 {
     const device_interface *d = e->interface;
@@ -289,7 +282,7 @@ static void synchronise(executor *e)
 void executor_play(executor *e, const compiled_program *p)
 {
     bool alone = comm_ranks(e->world) == 1;
-    double before = e->seconds ? now() : 0;
+    double before = e->seconds ? clock_seconds() : 0;
     for (int i = 0; i < e->before_count; i++)
         e->interface->copy_in(e->device, e->before[i].at, e->before[i].bytes);
     for (int i = 0; i < p->list.count; i++) {
@@ -305,7 +298,7 @@ void executor_play(executor *e, const compiled_program *p)
             comm_progress(e->world);
         if (e->seconds) {
             synchronise(e);
-            double after = now();
+            double after = clock_seconds();
             e->seconds[i] += after - before;
             before = after;
         }

@@ -11,10 +11,10 @@
 /* What the planner is content with, as a multiple of the lower bound. */
 static const double PLACE_GOAL = 1.02;
 
-/* Placements to spend when the first orders miss the goal: a second at most, whatever the program's size. */
+/* Placements to spend when the first orders miss the goal: a fraction of a second. */
 static int64_t place_effort(int64_t blocks)
 {
-    int64_t effort = 60 * blocks < 400000 ? 60 * blocks : 400000;
+    int64_t effort = 60 * blocks < 150000 ? 60 * blocks : 150000;
     effort = effort < 20000 ? 20000 : effort;
     return effort < 2 * blocks ? 2 * blocks : effort;
 }

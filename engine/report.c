@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "memory/clock.h"
 #include "memory/log.h"
 #include "engine/files/atomic.h"
 
@@ -95,7 +95,10 @@ void report_header(FILE *out, const report_run *run)
     report_count(all, (double)run->tokens_per_step * (double)run->steps);
     fprintf(out, "  training    %" PRId64 " steps of %s tokens: %s tokens\n", run->steps, tokens, all);
     double flops = run->flops_per_token * (double)run->tokens_per_step;
-    report_count(text, flops / 1e9);
+    if (flops < 1e9)
+        snprintf(text, sizeof text, "%.2g", flops / 1e9);
+    else
+        report_count(text, flops / 1e9);
     fprintf(out, "  work        %s GFLOP a step", text);
     if (run->peak_flops > 0)
         fprintf(out, ", %.3g TFLOP/s peak for the MFU", run->peak_flops / 1e12);
@@ -214,16 +217,9 @@ status report_summary(const char *path, const report_summary_values *v)
 
 /* --- progress ----------------------------------------------------------------------------------------------------- */
 
-static double seconds_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 report_progress report_progress_begin(FILE *out, const char *title, double total, bool bytes)
 {
-    double now = seconds_now();
+    double now = clock_seconds();
     return (report_progress){.out = isatty(fileno(out)) ? out : NULL,
                              .title = title,
                              .bytes = bytes,
@@ -262,7 +258,7 @@ static int terminal_width(FILE *out)
 
 void report_progress_update(report_progress *p, double done)
 {
-    double now = seconds_now();
+    double now = clock_seconds();
     if (!p->out || now - p->last < 0.1)
         return;
     char text[256];

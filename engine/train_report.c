@@ -8,6 +8,7 @@
 #include "engine/files/atomic.h"
 #include "engine/report.h"
 #include "engine/training.h"
+#include "memory/clock.h"
 #include "memory/log.h"
 
 static bool speaks(const training *t)
@@ -154,7 +155,7 @@ static status write_events(training *t, const report_step *r)
 status training_report_step(training *t, double loss, double norm, double rate, double seconds, bool skipped)
 {
     if (t->trained_steps++ == 0)
-        t->first_step_seconds = training_now() - t->began;
+        t->first_step_seconds = clock_seconds() - t->began;
     else
         t->trained_seconds += seconds;
     if (!speaks(t))

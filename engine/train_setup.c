@@ -1,7 +1,6 @@
 /* From a configuration to a rank that can play its programs: layout, compilation, arena, data, watchdog. */
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <omp.h>
@@ -10,13 +9,6 @@
 #include "engine/files/atomic.h"
 #include "engine/training.h"
 #include "memory/log.h"
-
-double training_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static int threads_of(const config *c, const comm *world)
 {

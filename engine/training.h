@@ -40,6 +40,7 @@ typedef struct training {
     int64_t trained_steps;
     double flops_per_token, peak_flops;
     char *folder, *checkpoints;
+    status reported; /* of rank 0's writing of metrics; all ranks hear of it at the next step */
 } training;
 
 /* train_setup.c */
@@ -59,6 +60,5 @@ void training_header(const training *t);
 status training_report_step(training *t, double loss, double norm, double rate, double seconds, bool skipped);
 status training_report_evaluation(training *t, double loss, double seconds);
 status training_summary(training *t);
-double training_now(void);
 
 #endif

@@ -12,6 +12,8 @@
 #include "memory/log.h"
 #include "models/huggingface.h"
 
+#define AHEAD_BYTES (16 << 20) /* what the disk reads beyond a rectangle: the next one usually follows */
+
 #define MODEL  "model"
 #define MASTER "master"
 
@@ -332,6 +334,7 @@ static void read_file(const weights *w, int index, dtype type, void *data, const
         first += start[d] * from_stride[d];
         last += (start[d] + size[d] - 1) * from_stride[d];
     }
+    sharded_expect(t, first * element, (last + 1 - first) * element + AHEAD_BYTES);
     box_convert(data, type, stride, (const char *)sharded_data(t) + first * element, t->tensor->type, from_stride, dims,
                 size);
     sharded_forget(t, first * element, (last + 1 - first) * element);
@@ -375,9 +378,7 @@ status weights_tokenizer(tokenizer **out, const weights *w)
         return tokenizer_open(out, w->config.data.tokenizer);
     if (w->checkpoint && w->config.data.train.count && tokenizer_is_beside(w->config.data.train.item[0].path))
         return tokenizer_open_beside(out, w->config.data.train.item[0].path);
-    return status_fail(STATUS_FAILED,
-                       "%s has no tokenizer: put tokenizer.json or tokenizer.model there, or name one with --tokenizer",
-                       w->folder);
+    return status_fail(STATUS_FAILED, "%s has no tokenizer: put tokenizer.json or tokenizer.model there", w->folder);
 }
 
 /* ---- sizes of a configuration ---- */

@@ -1,151 +1,15 @@
-/* What an op's outputs are: shape, type and placement, from its inputs and attributes. An operand that the op cannot take
- * is an error in the layer that recorded it, and dies with the op's label and every operand's text.
- *
- * Placements over the tensor group are rules in a small language, one letter an operand in the order of the op table,
- * inputs > outputs:
- *     r replicate   s shared   p partial   0 1 2 shard(0), shard(1), shard(2)   . any   - the operand must be absent
- * An absent operand matches every letter. The first rule that matches says what the outputs are; outputs that are
- * described already (marked + in the op table) must match too. A weight used by rows that are divided, or by a shared
- * value, must itself be shared: each rank then makes a part of its gradient, and only the cotangent of a shared tensor
- * is partial. That is why "0r" and "sr" stand in no rule.
- */
+/* What an op's outputs are: shape, type and placement, from its inputs and attributes. operands.h explains the letters of
+ * the placement rules. */
 #include "kernels/op.h"
 
-#include <ctype.h>
-#include <stdio.h>
-#include <string.h>
-
 #include "kernels/exact_sum.h"
-#include "memory/log.h"
+#include "kernels/operands.h"
 
 #define OP(name, ...) void infer_##name(op *o);
 #include "kernels/ops.def"
 #undef OP
 
-/* ---- refusal ------------------------------------------------------------------------------------------------- */
-
-/* The name of operand i in a list like "x w bias?", its marks in *marks ("", "?", "+" or "?+"). */
-static void operand_name(char name[32], char marks[3], const char *names, int i)
-{
-    name[0] = marks[0] = 0;
-    while (i-- > 0 && (names = strchr(names, ' ')))
-        names++;
-    if (!names)
-        return;
-    int length = (int)strcspn(names, " ?+");
-    snprintf(name, 32, "%.*s", length, names);
-    snprintf(marks, 3, "%.*s", (int)strcspn(names + length, " "), names + length);
-}
-
-static int add_operands(char *out, int used, int bytes, const char *names, tensor *const *operands, int count)
-{
-    for (int i = 0; i < count && used < bytes; i++) {
-        char name[32], marks[3], text[128];
-        operand_name(name, marks, names, i);
-        if (operands[i])
-            used += snprintf(out + used, (size_t)(bytes - used), " %s %s", name,
-                             tensor_text(text, sizeof text, operands[i]));
-    }
-    return used;
-}
-
-static _Noreturn void refuse(const op *o, int line, const char *condition, const char *why)
-{
-    char label[256], operands[1024];
-    int used = add_operands(operands, 0, sizeof operands, op_row_of(o)->in_names, o->in, OP_MAX_IN);
-    if (used < (int)sizeof operands)
-        used += snprintf(operands + used, sizeof operands - (size_t)used, " ->");
-    /* an output not described yet says nothing: only those marked + do */
-    tensor *described[OP_MAX_OUT] = {0};
-    for (int i = 0; i < OP_MAX_OUT; i++) {
-        char name[32], marks[3];
-        operand_name(name, marks, op_row_of(o)->out_names, i);
-        described[i] = strchr(marks, '+') ? o->out[i] : NULL;
-    }
-    if (used < (int)sizeof operands)
-        add_operands(operands, used, sizeof operands, op_row_of(o)->out_names, described, OP_MAX_OUT);
-    log_die(__FILE__, line, condition, "%s of%s: %s", op_text(label, sizeof label, o), operands, why);
-}
-
-#define CHECK(condition, why)                                                                                          \
-    do {                                                                                                               \
-        if (!(condition))                                                                                              \
-            refuse(o, __LINE__, #condition, why);                                                                      \
-    } while (0)
-
-/* Every operand that is not optional is there, and no operand that the row does not name. */
-static void check_present(const op *o)
-{
-    char name[32], marks[3];
-    for (int i = 0; i < OP_MAX_IN; i++) {
-        operand_name(name, marks, op_row_of(o)->in_names, i);
-        CHECK(o->in[i] ? name[0] : !name[0] || marks[0] == '?', "an input is missing or one too many");
-    }
-    for (int i = 0; i < OP_MAX_OUT; i++) {
-        operand_name(name, marks, op_row_of(o)->out_names, i);
-        CHECK(o->out[i] ? name[0] : !name[0] || marks[0] == '?', "an output is missing or one too many");
-    }
-}
-
-/* ---- placements ---------------------------------------------------------------------------------------------- */
-
-static char place_letter(placement p)
-{
-    switch ((placement_kind)p.kind) {
-    case PLACE_SHARED:
-        return 's';
-    case PLACE_PARTIAL:
-        return 'p';
-    case PLACE_SHARD:
-        return (char)('0' + p.dim);
-    case PLACE_REPLICATE:
-        break;
-    }
-    return 'r';
-}
-
-static placement letter_place(char letter)
-{
-    if (isdigit((unsigned char)letter))
-        return place_shard(letter - '0');
-    return letter == 's' ? place_shared() : letter == 'p' ? place_partial() : place_replicate();
-}
-
-static bool letter_matches(char letter, const tensor *t)
-{
-    return !t || letter == '.' || (letter != '-' && letter == place_letter(t->place));
-}
-
-static bool output_described(const op *o, int i)
-{
-    char name[32], marks[3];
-    operand_name(name, marks, op_row_of(o)->out_names, i);
-    return strchr(marks, '+') != NULL;
-}
-
-static void place(op *o, const char *rules)
-{
-    for (const char *rule = rules; rule; rule = strchr(rule, ' ')) {
-        rule += *rule == ' ';
-        const char *letters = rule;
-        bool matches = true;
-        for (int i = 0; letters[0] != '>'; i++, letters++)
-            matches &= letter_matches(letters[0], o->in[i]);
-        letters++;
-        for (int i = 0; letters[i] && letters[i] != ' '; i++)
-            matches &= !output_described(o, i) || letter_matches(letters[i], o->out[i]);
-        if (!matches)
-            continue;
-        for (int i = 0; letters[i] && letters[i] != ' '; i++)
-            if (o->out[i] && !output_described(o, i))
-                o->out[i]->place = letter_place(letters[i]);
-        return;
-    }
-    char why[256];
-    snprintf(why, sizeof why,
-             "placements must be one of %s (inputs > outputs; r replicate, s shared, p partial, digit shard)", rules);
-    refuse(o, __LINE__, "placement", why);
-}
+#define CHECK OPERANDS_CHECK
 
 /* Element-wise forward ops, linear element-wise ops, and the cotangents of the former beside their inputs. */
 #define PLACE_EACH        "r>r 0>0 1>1 2>2 s>s"
@@ -224,55 +88,55 @@ static void check_heads(const op *o, const tensor *qkv)
 
 void infer_linear(op *o)
 {
-    check_present(o);
+    operands_present(o);
     const tensor *x = o->in[0], *w = o->in[1], *bias = o->in[2];
     CHECK(is_activation(x) && w->dims == 2 && w->type == x->type && w->shape[1] == x->shape[1],
           "x[t, k], w[n, k] of one type");
     CHECK(!bias || is_vector(bias, (dtype)x->type, w->shape[0]), "bias[n] of the same type");
     describe(o->out[0], (dtype)x->type, 2, x->shape[0], w->shape[0], 0);
     /* A partial sum takes a bias that is itself placed partial: one rank has it, the others none. */
-    place(o, "rrr>r s00>1 11p>p 0ss>0 sss>s");
+    operands_place(o, "rrr>r s00>1 11p>p 0ss>0 sss>s");
 }
 
 void infer_linear_grad_input(op *o)
 {
-    check_present(o);
+    operands_present(o);
     const tensor *dy = o->in[0], *w = o->in[1], *addend = o->in[2];
     CHECK(is_activation(dy) && w->dims == 2 && w->type == dy->type && w->shape[0] == dy->shape[1],
           "dy[t, n], w[n, k] of one type");
     CHECK(!addend || is_matrix(addend, (dtype)dy->type, dy->shape[0], w->shape[1]), "addend[t, k] of the same type");
     describe(o->out[0], (dtype)dy->type, 2, dy->shape[0], w->shape[1], 0);
-    place(o, "rrr>r 10p>p r11>1 0s0>0 psp>p");
+    operands_place(o, "rrr>r 10p>p r11>1 0s0>0 psp>p");
 }
 
 void infer_linear_grad_weight(op *o)
 {
-    check_present(o);
+    operands_present(o);
     const tensor *dy = o->in[0], *x = o->in[1];
     CHECK(is_activation(dy) && is_activation(x) && dy->type == x->type && dy->shape[0] == x->shape[0],
           "dy[t, n], x[t, k] of one type");
     CHECK(is_matrix(o->out[0], DTYPE_FP32, dy->shape[1], x->shape[1]), "dw[n, k] fp32");
-    place(o, "rr>r 1s>0 r1>1 00>p ps>p");
+    operands_place(o, "rr>r 1s>0 r1>1 00>p ps>p");
 }
 
 void infer_bias_grad(op *o)
 {
-    check_present(o);
+    operands_present(o);
     CHECK(is_activation(o->in[0]), "dy[t, n]");
     CHECK(is_vector(o->out[0], DTYPE_FP32, o->in[0]->shape[1]), "db[n] fp32");
-    place(o, "r>r 1>0 0>p p>p");
+    operands_place(o, "r>r 1>0 0>p p>p");
 }
 
 /* ---- embeddings ---------------------------------------------------------------------------------------------- */
 
 void infer_embed(op *o)
 {
-    check_present(o);
+    operands_present(o);
     const tensor *tokens = o->in[0], *table = o->in[1];
     CHECK(is_vector(tokens, DTYPE_INT32, tokens->shape[0]), "tokens int32[t]");
     CHECK(is_activation(table), "table[v, h]");
     describe(o->out[0], (dtype)table->type, 2, tokens->shape[0], table->shape[1], 0);
-    place(o, "rr>r r0>p 0s>0 rs>s");
+    operands_place(o, "rr>r r0>p 0s>0 rs>s");
 }
 
 static void check_table_grad(const op *o, const char *why)
@@ -284,26 +148,26 @@ static void check_table_grad(const op *o, const char *why)
 
 void infer_embed_grad(op *o)
 {
-    check_present(o);
+    operands_present(o);
     check_table_grad(o, "dtable[v, h] fp32");
-    place(o, "r.>r r.>0 0.>p p.>p");
+    operands_place(o, "r.>r r.>0 0.>p p.>p");
 }
 
 void infer_add_positions(op *o)
 {
-    check_present(o);
+    operands_present(o);
     const tensor *x = o->in[0], *positions = o->in[1], *table = o->in[2];
     CHECK(is_activation(x) && is_vector(positions, DTYPE_INT32, x->shape[0]), "x[t, h], positions int32[t]");
     CHECK(is_matrix(table, (dtype)x->type, table->shape[0], x->shape[1]), "table[p, h] of the same type");
     describe_like(o->out[0], x);
-    place(o, "r.r>r 0.s>0 s.s>s");
+    operands_place(o, "r.r>r 0.s>0 s.s>s");
 }
 
 void infer_add_positions_grad(op *o)
 {
-    check_present(o);
+    operands_present(o);
     check_table_grad(o, "dtable[p, h] fp32");
-    place(o, "r.>r 0.>p p.>p");
+    operands_place(o, "r.>r 0.>p p.>p");
 }
 
 /* ---- norms --------------------------------------------------------------------------------------------------- */
@@ -317,7 +181,7 @@ static void check_norm(const op *o, const tensor *x, const tensor *w, const tens
 
 void infer_rmsnorm(op *o)
 {
-    check_present(o);
+    operands_present(o);
     const tensor *x = o->in[0];
     check_norm(o, x, o->in[1], o->in[2]);
     CHECK(!o->in[2] == !o->out[2], "the sum s is an output exactly when there is a residual");
@@ -325,23 +189,23 @@ void infer_rmsnorm(op *o)
     describe(o->out[1], DTYPE_FP32, 1, x->shape[0], 0, 0);
     if (o->out[2])
         describe_like(o->out[2], x);
-    place(o, "rrr>rrr 0s0>000 sss>sss");
+    operands_place(o, "rrr>rrr 0s0>000 sss>sss");
 }
 
 void infer_rmsnorm_grad(op *o)
 {
-    check_present(o);
+    operands_present(o);
     const tensor *dy = o->in[0], *s = o->in[1], *w = o->in[2], *addend = o->in[4];
     check_norm(o, s, w, addend);
     CHECK(same(dy, s) && is_vector(o->in[3], DTYPE_FP32, s->shape[0]), "dy like s, rstd fp32[t]");
     CHECK(is_vector(o->out[1], DTYPE_FP32, s->shape[1]), "dw[h] fp32");
     describe_like(o->out[0], s);
-    place(o, "rrrrr>rr 00s00>0p psssp>pp");
+    operands_place(o, "rrrrr>rr 00s00>0p psssp>pp");
 }
 
 void infer_layernorm(op *o)
 {
-    check_present(o);
+    operands_present(o);
     const tensor *x = o->in[0];
     check_norm(o, x, o->in[1], o->in[3]);
     CHECK(same(o->in[2], o->in[1]), "b must be like w");
@@ -351,12 +215,12 @@ void infer_layernorm(op *o)
     describe(o->out[2], DTYPE_FP32, 1, x->shape[0], 0, 0);
     if (o->out[3])
         describe_like(o->out[3], x);
-    place(o, "rrrr>rrrr 0ss0>0000 ssss>ssss");
+    operands_place(o, "rrrr>rrrr 0ss0>0000 ssss>ssss");
 }
 
 void infer_layernorm_grad(op *o)
 {
-    check_present(o);
+    operands_present(o);
     const tensor *dy = o->in[0], *s = o->in[1], *w = o->in[2], *addend = o->in[5];
     check_norm(o, s, w, addend);
     CHECK(same(dy, s) && is_vector(o->in[3], DTYPE_FP32, s->shape[0]), "dy like s, rstd fp32[t]");
@@ -364,24 +228,24 @@ void infer_layernorm_grad(op *o)
     CHECK(is_vector(o->out[1], DTYPE_FP32, s->shape[1]) && is_vector(o->out[2], DTYPE_FP32, s->shape[1]),
           "dw[h], db[h] fp32");
     describe_like(o->out[0], s);
-    place(o, "rrrrrr>rrr 00s000>0pp pssssp>ppp");
+    operands_place(o, "rrrrrr>rrr 00s000>0pp pssssp>ppp");
 }
 
 void infer_head_norm(op *o)
 {
-    check_present(o);
+    operands_present(o);
     const tensor *qkv = o->in[0];
     check_heads(o, qkv);
     for (int i = 1; i < 3; i++)
         CHECK(is_vector(o->in[i], (dtype)qkv->type, o->at.head_size), "wq[head_size], wk[head_size] of the same type");
     describe_like(o->out[0], qkv);
     describe(o->out[1], DTYPE_FP32, 2, qkv->shape[0], o->at.heads + o->at.kv_heads, 0);
-    place(o, "rrr>rr 1ss>11 0ss>00 sss>ss");
+    operands_place(o, "rrr>rr 1ss>11 0ss>00 sss>ss");
 }
 
 void infer_head_norm_grad(op *o)
 {
-    check_present(o);
+    operands_present(o);
     const tensor *dy = o->in[0], *qkv = o->in[1];
     check_heads(o, qkv);
     CHECK(same(dy, qkv), "dy like qkv");
@@ -392,21 +256,21 @@ void infer_head_norm_grad(op *o)
     for (int i = 1; i < 3; i++)
         CHECK(is_vector(o->out[i], DTYPE_FP32, o->at.head_size), "dwq[head_size], dwk[head_size] fp32");
     describe_like(o->out[0], qkv);
-    place(o, "rrrrr>rrr 11ss1>1pp 00ss0>0pp pssss>ppp");
+    operands_place(o, "rrrrr>rrr 11ss1>1pp 00ss0>0pp pssss>ppp");
 }
 
 /* ---- attention ----------------------------------------------------------------------------------------------- */
 
 void infer_rope(op *o)
 {
-    check_present(o);
+    operands_present(o);
     const tensor *qkv = o->in[0], *table = o->in[2];
     check_heads(o, qkv);
     CHECK(o->at.head_size % 2 == 0, "head_size must be even");
     CHECK(is_vector(o->in[1], DTYPE_INT32, qkv->shape[0]), "positions int32[t]");
     CHECK(is_matrix(table, DTYPE_FP32, table->shape[0], o->at.head_size), "table[positions, head_size] fp32");
     describe_like(o->out[0], qkv);
-    place(o, "r..>r 0..>0 1..>1 s..>s p..>p");
+    operands_place(o, "r..>r 0..>0 1..>1 s..>s p..>p");
 }
 
 static void check_attention(const op *o, const tensor *qkv, const tensor *document_start)
@@ -420,29 +284,29 @@ static void check_attention(const op *o, const tensor *qkv, const tensor *docume
 
 void infer_attention(op *o)
 {
-    check_present(o);
+    operands_present(o);
     const tensor *qkv = o->in[0];
     check_attention(o, qkv, o->in[1]);
     describe(o->out[0], (dtype)qkv->type, 2, qkv->shape[0], (int64_t)o->at.heads * o->at.head_size, 0);
     describe(o->out[1], DTYPE_FP32, 2, o->at.heads, qkv->shape[0], 0);
-    place(o, "r.>rr 1.>10 s.>ss");
+    operands_place(o, "r.>rr 1.>10 s.>ss");
 }
 
 void infer_attention_grad(op *o)
 {
-    check_present(o);
+    operands_present(o);
     const tensor *dy = o->in[0], *qkv = o->in[1];
     check_attention(o, qkv, o->in[4]);
     CHECK(is_matrix(dy, (dtype)qkv->type, qkv->shape[0], (int64_t)o->at.heads * o->at.head_size) && same(o->in[2], dy),
           "dy and y [t, heads head_size]");
     CHECK(is_matrix(o->in[3], DTYPE_FP32, o->at.heads, qkv->shape[0]), "lse[heads, t] fp32");
     describe_like(o->out[0], qkv);
-    place(o, "rrrr.>r 1110.>1 psss.>p");
+    operands_place(o, "rrrr.>r 1110.>1 psss.>p");
 }
 
 void infer_attention_decode(op *o)
 {
-    check_present(o);
+    operands_present(o);
     const tensor *qkv = o->in[0], *k = o->in[2];
     check_heads(o, qkv);
     CHECK(is_vector(o->in[1], DTYPE_INT32, qkv->shape[0]), "positions int32[b]");
@@ -450,97 +314,97 @@ void infer_attention_decode(op *o)
               k->shape[2] == (int64_t)o->at.kv_heads * o->at.head_size && same(k, o->in[3]),
           "caches [b, positions, kv_heads head_size]");
     describe(o->out[0], (dtype)qkv->type, 2, qkv->shape[0], (int64_t)o->at.heads * o->at.head_size, 0);
-    place(o, "r.rr>r 1.22>1 s.ss>s");
+    operands_place(o, "r.rr>r 1.22>1 s.ss>s");
 }
 
 /* ---- element-wise -------------------------------------------------------------------------------------------- */
 
 void infer_gelu(op *o)
 {
-    check_present(o);
+    operands_present(o);
     CHECK(compute_type(o->in[0]), "x must be of a compute type");
     describe_like(o->out[0], o->in[0]);
-    place(o, PLACE_EACH);
+    operands_place(o, PLACE_EACH);
 }
 
 void infer_gelu_grad(op *o)
 {
-    check_present(o);
+    operands_present(o);
     CHECK(compute_type(o->in[1]) && same(o->in[0], o->in[1]), "dy like x");
     describe_like(o->out[0], o->in[1]);
-    place(o, PLACE_EACH_GRAD);
+    operands_place(o, PLACE_EACH_GRAD);
 }
 
 void infer_swiglu(op *o)
 {
-    check_present(o);
+    operands_present(o);
     const tensor *x = o->in[0];
     CHECK(is_activation(x) && x->shape[1] % 2 == 0, "x[t, 2f]");
     describe(o->out[0], (dtype)x->type, 2, x->shape[0], x->shape[1] / 2, 0);
-    place(o, PLACE_EACH);
+    operands_place(o, PLACE_EACH);
 }
 
 void infer_swiglu_grad(op *o)
 {
-    check_present(o);
+    operands_present(o);
     const tensor *dy = o->in[0], *x = o->in[1];
     CHECK(is_activation(x) && x->shape[1] % 2 == 0 && is_matrix(dy, (dtype)x->type, x->shape[0], x->shape[1] / 2),
           "dy[t, f], x[t, 2f]");
     describe_like(o->out[0], x);
-    place(o, PLACE_EACH_GRAD);
+    operands_place(o, PLACE_EACH_GRAD);
 }
 
 void infer_add(op *o)
 {
-    check_present(o);
+    operands_present(o);
     CHECK(compute_type(o->in[0]) && same(o->in[0], o->in[1]), "a and b of one shape and type");
     describe_like(o->out[0], o->in[0]);
-    place(o, "rr>r 00>0 11>1 22>2 ss>s pp>p");
+    operands_place(o, "rr>r 00>0 11>1 22>2 ss>s pp>p");
 }
 
 void infer_accumulate(op *o)
 {
-    check_present(o);
+    operands_present(o);
     CHECK(o->in[0]->type == DTYPE_FP32 && same(o->in[0], o->out[0]), "part and total fp32 of one shape");
-    place(o, PLACE_EACH_LINEAR);
+    operands_place(o, PLACE_EACH_LINEAR);
 }
 
 void infer_dropout(op *o)
 {
-    check_present(o);
+    operands_present(o);
     CHECK(is_activation(o->in[0]) && is_scalars(o->in[1]), "x[t, h] and the step's scalars");
     CHECK(o->at.sequence > 0, "attributes.sequence must say how many tokens a sample has");
     CHECK(o->at.probability >= 0 && o->at.probability < 1, "the probability must be in [0, 1)");
     describe_like(o->out[0], o->in[0]);
-    place(o, "r.>r 0.>0 s.>s p.>p"); /* shard(1): the element's number would need the rank's first column */
+    operands_place(o, "r.>r 0.>0 s.>s p.>p"); /* shard(1): the element's number would need the rank's first column */
 }
 
 /* The type of the result is what the recorder put into the output. */
 void infer_cast(op *o)
 {
-    check_present(o);
+    operands_present(o);
     dtype type = (dtype)o->out[0]->type;
     CHECK(compute_type(o->in[0]) && compute_type(o->out[0]) && type != o->in[0]->type,
           "to and from two different compute types");
     describe_like(o->out[0], o->in[0]);
     o->out[0]->type = (uint8_t)type;
-    place(o, PLACE_EACH_LINEAR);
+    operands_place(o, PLACE_EACH_LINEAR);
 }
 
 /* Into a view (whose description the recorder made) or into a fresh contiguous tensor. */
 void infer_copy(op *o)
 {
-    check_present(o);
+    operands_present(o);
     if (o->out[0]->base)
         CHECK(same(o->in[0], o->out[0]), "the view must be like x");
     else
         describe_like(o->out[0], o->in[0]);
-    place(o, PLACE_EACH_LINEAR);
+    operands_place(o, PLACE_EACH_LINEAR);
 }
 
 void infer_zero(op *o)
 {
-    check_present(o);
+    operands_present(o);
     CHECK(o->out[0]->dims > 0, "the recorder describes what is to be zeroed");
 }
 
@@ -556,15 +420,15 @@ static void check_logits(const op *o)
 
 void infer_cross_entropy_stats(op *o)
 {
-    check_present(o);
+    operands_present(o);
     check_logits(o);
     describe(o->out[0], DTYPE_FP32, 2, o->in[0]->shape[0], 3, 0);
-    place(o, "r.>r 1.>0");
+    operands_place(o, "r.>r 1.>0");
 }
 
 void infer_cross_entropy(op *o)
 {
-    check_present(o);
+    operands_present(o);
     check_logits(o);
     const tensor *logits = o->in[0], *stats = o->in[2];
     CHECK(stats->dims == 2 && stats->type == DTYPE_FP32 && stats->shape[1] == 3 && stats->shape[0] > 0 &&
@@ -573,31 +437,31 @@ void infer_cross_entropy(op *o)
     CHECK(is_scalars(o->in[3]) && is_vector(o->out[0], DTYPE_FP32, 1), "the step's scalars, loss fp32[1]");
     if (o->out[1])
         describe_like(o->out[1], logits);
-    place(o, "r.r.>rr 1.r.>r1 1.s.>r1");
+    operands_place(o, "r.r.>rr 1.r.>r1 1.s.>r1");
 }
 
 /* ---- optimizer ----------------------------------------------------------------------------------------------- */
 
 void infer_sum_squares(op *o)
 {
-    check_present(o);
+    operands_present(o);
     CHECK(o->in[0]->type == DTYPE_FP32 && is_vector(o->out[0], DTYPE_INT64, SUM_BINS),
           "gradient fp32, bins int64[SUM_BINS]");
-    place(o, "r>. 0>. 1>. 2>.");
+    operands_place(o, "r>. 0>. 1>. 2>.");
 }
 
 void infer_clip(op *o)
 {
-    check_present(o);
+    operands_present(o);
     CHECK(is_vector(o->in[0], DTYPE_INT64, SUM_BINS) && is_scalars(o->in[1]),
           "bins int64[SUM_BINS], the step's scalars");
     describe(o->out[0], DTYPE_FP32, 1, CONTROL_COUNT, 0, 0);
-    place(o, "..>r");
+    operands_place(o, "..>r");
 }
 
 void infer_adamw(op *o)
 {
-    check_present(o);
+    operands_present(o);
     const tensor *gradient = o->in[0];
     CHECK(gradient->type == DTYPE_FP32 && is_scalars(o->in[1]) && is_vector(o->in[2], DTYPE_FP32, CONTROL_COUNT),
           "gradient fp32, the step's scalars, control fp32[3]");
@@ -605,7 +469,7 @@ void infer_adamw(op *o)
         CHECK(same(o->out[i], gradient), "master, m and v fp32 like the gradient");
     CHECK(!o->out[0] || (same_shape(o->out[0], gradient) && compute_type(o->out[0])),
           "the weight in the gradient's shape");
-    place(o, "r..>.... 0..>.... 1..>.... 2..>....");
+    operands_place(o, "r..>.... 0..>.... 1..>.... 2..>....");
 }
 
 /* ---- communication ------------------------------------------------------------------------------------------- */
@@ -616,7 +480,7 @@ static void place_communication(op *o, const char *rules)
     CHECK(o->at.group_size >= 1 && o->at.group_rank >= 0 && o->at.group_rank < o->at.group_size,
           "group_rank of group_size");
     if (o->at.axis == AXIS_TENSOR && o->at.group_size > 1)
-        place(o, rules);
+        operands_place(o, rules);
     else
         o->out[0]->place = o->in[0]->place;
 }
@@ -634,7 +498,7 @@ static int64_t own_rows(const op *o, int64_t whole)
  * reduce-scatter and makes the cotangent of a partial tensor: replicate. */
 void infer_all_gather(op *o)
 {
-    check_present(o);
+    operands_present(o);
     const tensor *x = o->in[0];
     place_communication(o, o->at.inverse ? "0>r" : "0>s");
     int64_t rows = o->at.rows ? o->at.rows : x->shape[0] * o->at.group_size;
@@ -644,7 +508,7 @@ void infer_all_gather(op *o)
 
 void infer_reduce_scatter(op *o)
 {
-    check_present(o);
+    operands_present(o);
     const tensor *x = o->in[0];
     place_communication(o, "p>0");
     CHECK(x->dims > 0 && (o->at.rows ? x->shape[0] == o->at.rows : x->shape[0] % o->at.group_size == 0),
@@ -654,14 +518,14 @@ void infer_reduce_scatter(op *o)
 
 void infer_all_reduce(op *o)
 {
-    check_present(o);
+    operands_present(o);
     place_communication(o, "p>r");
     describe_like(o->out[0], o->in[0]);
 }
 
 void infer_share(op *o)
 {
-    check_present(o);
+    operands_present(o);
     place_communication(o, "r>s");
     describe_like(o->out[0], o->in[0]);
     o->out[0]->pitch = o->in[0]->pitch; /* a view of x */
@@ -669,13 +533,13 @@ void infer_share(op *o)
 
 void infer_send(op *o)
 {
-    check_present(o);
+    operands_present(o);
     CHECK(o->at.peer >= 0, "the neighbour's rank");
 }
 
 void infer_receive(op *o)
 {
-    check_present(o);
+    operands_present(o);
     CHECK(o->out[0]->dims > 0 && o->at.peer >= 0, "the recorder describes what is received, and from whom");
 }
 

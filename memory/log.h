@@ -35,11 +35,11 @@ _Noreturn void log_die(const char *file, int line, const char *condition, const 
     } while (0)
 
 /* malloc/calloc/realloc that die when host memory is exhausted; for set-up, never within a step. */
-void *must_alloc(unsigned long bytes);
-void *must_calloc(unsigned long count, unsigned long bytes);
-void *must_realloc(void *old, unsigned long bytes);
-char *must_strdup(const char *text);
+void *must_alloc(unsigned long bytes) __attribute__((returns_nonnull));
+void *must_calloc(unsigned long count, unsigned long bytes) __attribute__((returns_nonnull));
+void *must_realloc(void *old, unsigned long bytes) __attribute__((returns_nonnull));
+char *must_strdup(const char *text) __attribute__((returns_nonnull));
 /* printf into a fresh string */
-char *must_format(const char *format, ...) __attribute__((format(printf, 1, 2)));
+char *must_format(const char *format, ...) __attribute__((format(printf, 1, 2), returns_nonnull));
 
 #endif

@@ -48,7 +48,7 @@ shape_architecture shape_architecture_named(const char *name)
 void shape_fill(model_shape *shape)
 {
     const shape_traits *t = shape_traits_of(shape->architecture);
-    if (!shape->head_size && shape->heads > 0)
+    if (!shape->head_size && shape->heads > 0 && shape->hidden_size % shape->heads == 0)
         shape->head_size = (int)(shape->hidden_size / shape->heads);
     if (!shape->kv_heads)
         shape->kv_heads = shape->heads;
@@ -117,6 +117,11 @@ status shape_check(const model_shape *s)
     if ((int)s->architecture < 0 || s->architecture >= SHAPE_ARCHITECTURES)
         return status_fail(STATUS_USAGE, "model.architecture is number %d of %d", (int)s->architecture,
                            SHAPE_ARCHITECTURES);
+    if (!s->head_size && s->heads > 0 && s->hidden_size % s->heads)
+        return status_fail(STATUS_USAGE,
+                           "model.hidden_size %" PRId64
+                           " is not a multiple of model.heads %d: change one, or set model.head_size",
+                           s->hidden_size, s->heads);
     TRY(check_ranges(s));
     if (s->heads % s->kv_heads)
         return status_fail(STATUS_USAGE, "model.heads %d must be a multiple of model.kv_heads %d", s->heads,

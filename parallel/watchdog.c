@@ -9,9 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "memory/clock.h"
 #include "memory/log.h"
 #include "parallel/watchdog_link.h"
 
@@ -64,13 +64,6 @@ struct watchdog {
     int pipe[2];           /* closing `pipe[1]` asks the thread to end */
     pthread_t thread;
 };
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- the slot ---- */
 
@@ -157,8 +150,8 @@ static int link_count(const watchdog *w)
  * frame. */
 static void drain(watchdog *w, double seconds)
 {
-    double until = now() + seconds;
-    for (int open = 1; open && now() < until;) {
+    double until = clock_seconds() + seconds;
+    for (int open = 1; open && clock_seconds() < until;) {
         open = 0;
         for (int i = 0; i < link_count(w); i++) {
             watchdog_frame f;
@@ -215,7 +208,7 @@ static void take_own(watchdog *w, double time)
 static _Noreturn void end_job(watchdog *w, int culprit, verdict why)
 {
     char where[256];
-    double time = now();
+    double time = clock_seconds();
     const report *r = &w->reports[culprit];
     take_own(w, time);
     w->reports[0] = w->own;
@@ -246,7 +239,7 @@ static _Noreturn void end_job(watchdog *w, int culprit, verdict why)
 static _Noreturn void end_here(watchdog *w, const watchdog_frame *culprit, verdict why)
 {
     char where[256], here[256];
-    take_own(w, now());
+    take_own(w, clock_seconds());
     describe(where, sizeof where, culprit);
     describe(here, sizeof here, &w->own.last);
     say(w, "rank %d %s; last at %s; this rank is at %s. The job ends.", culprit->rank, verdicts[why], where, here);
@@ -402,7 +395,7 @@ static void *watch(void *argument)
 {
     watchdog *w = argument;
     int links = link_count(w);
-    double last = now(), beaten = 0, away = w->hang / 2 < AWAY_SECONDS ? w->hang / 2 : AWAY_SECONDS;
+    double last = clock_seconds(), beaten = 0, away = w->hang / 2 < AWAY_SECONDS ? w->hang / 2 : AWAY_SECONDS;
     forgive(w, last);
     for (bool on = true; on;) {
         for (int i = 0; i < links; i++)
@@ -410,7 +403,7 @@ static void *watch(void *argument)
         w->polled[links] = (struct pollfd){.fd = w->pipe[0], .events = POLLIN};
         poll(w->polled, (nfds_t)links + 1, (int)(w->beat * 500));
         on = !w->polled[links].revents;
-        double time = now();
+        double time = clock_seconds();
         if (time - last > away + w->beat) {
             forgive(w, time);
             w->woke = time;

@@ -12,9 +12,9 @@
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "memory/clock.h"
 #include "memory/log.h"
 
 enum { ADDRESSES = 16, HOST_BYTES = 64, CONNECT_MS = 4000, STAR_SECONDS = 60 };
@@ -26,13 +26,6 @@ typedef struct invitation {
     int32_t ok, count;
     struct sockaddr_storage addresses[ADDRESSES];
 } invitation;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- frames ---- */
 
@@ -101,7 +94,7 @@ int watchdog_link_receive(watchdog_link *l, watchdog_frame *out)
 /* Wait for one frame of this kind that knows the token. */
 static bool await_frame(watchdog_link *l, watchdog_frame *f, watchdog_frame_kind kind, uint64_t token, double seconds)
 {
-    for (double until = now() + seconds, left; (left = until - now()) > 0;) {
+    for (double until = clock_seconds() + seconds, left; (left = until - clock_seconds()) > 0;) {
         int got = watchdog_link_receive(l, f);
         if (got)
             return got > 0 && f->kind == (int32_t)kind && f->token == token;
@@ -200,7 +193,8 @@ static void allow_descriptors(int count)
 static int accept_ranks(watchdog_link *links, int listener, int ranks, uint64_t token)
 {
     int present = 1;
-    for (double until = now() + STAR_SECONDS, left; present < ranks && (left = until - now()) > 0;) {
+    for (double until = clock_seconds() + STAR_SECONDS, left;
+         present < ranks && (left = until - clock_seconds()) > 0;) {
         if (poll(&(struct pollfd){.fd = listener, .events = POLLIN}, 1, (int)(left * 1000) + 1) <= 0)
             continue;
         watchdog_link l = {.fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC)};

@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "memory/clock.h"
 #include "memory/log.h"
 
 struct launch {
@@ -23,13 +24,6 @@ struct launch {
     int wait_status;
     double seconds;
 };
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void nap(void)
 {
@@ -60,7 +54,7 @@ static launch *start(double limit, char *command)
     l->limit = limit;
     l->out = unlinked_file();
     l->err = unlinked_file();
-    l->started = now();
+    l->started = clock_seconds();
     l->pid = fork();
     MUST(l->pid >= 0, "cannot fork");
     if (l->pid == 0) {
@@ -85,13 +79,13 @@ static void look(launch *l)
 {
     if (!l->ended && waitpid(l->pid, &l->wait_status, WNOHANG) == l->pid) {
         l->ended = true;
-        l->seconds = now() - l->started;
+        l->seconds = clock_seconds() - l->started;
     }
-    if (l->ended || now() - l->started < l->limit)
+    if (l->ended || clock_seconds() - l->started < l->limit)
         return;
     l->timed_out = l->ended = true;
     kill(-l->pid, SIGTERM);
-    for (double until = now() + 4; now() < until; nap())
+    for (double until = clock_seconds() + 4; clock_seconds() < until; nap())
         if (waitpid(l->pid, &l->wait_status, WNOHANG) == l->pid)
             return;
     kill(-l->pid, SIGKILL);
@@ -110,8 +104,8 @@ launch *launch_start(double limit_seconds, const char *format, ...)
 
 bool launch_expect(launch *l, const char *text, double seconds)
 {
-    for (double until = now() + seconds;; nap()) {
-        bool last = l->ended || now() > until;
+    for (double until = clock_seconds() + seconds;; nap()) {
+        bool last = l->ended || clock_seconds() > until;
         char *out = contents(l->out), *err = contents(l->err);
         bool found = strstr(out, text) || strstr(err, text);
         free(out);
@@ -129,7 +123,7 @@ char *launch_output(const launch *l)
 
 double launch_seconds(const launch *l)
 {
-    return now() - l->started;
+    return clock_seconds() - l->started;
 }
 
 int launch_pid(const launch *l)
@@ -141,7 +135,7 @@ launch_result launch_finish(launch *l)
 {
     for (look(l); !l->ended; look(l))
         nap();
-    launch_result r = {.timed_out = l->timed_out, .seconds = l->timed_out ? now() - l->started : l->seconds};
+    launch_result r = {.timed_out = l->timed_out, .seconds = l->timed_out ? clock_seconds() - l->started : l->seconds};
     r.status = WIFSIGNALED(l->wait_status) ? 128 + WTERMSIG(l->wait_status) : WEXITSTATUS(l->wait_status);
     r.out = contents(l->out);
     r.err = contents(l->err);

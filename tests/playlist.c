@@ -3,10 +3,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "engine/config.h"
 #include "engine/train.h"
+#include "memory/clock.h"
 #include "memory/log.h"
 #include "parallel/comm.h"
 
@@ -24,11 +24,10 @@ static void play(comm *world, char *line, void (*prepare)(const char *word))
     if (prepare)
         prepare(said);
     config c;
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    double began = clock_seconds();
     status s = comm_all_status(comm_world(world), config_load(&c, word[at], words - at - 1, word + at + 1));
     if (s == STATUS_OK) {
-        s = train_run(&c, world, (double)now.tv_sec + 1e-9 * (double)now.tv_nsec);
+        s = train_run(&c, world, began);
         config_free(&c);
     }
     if (s != STATUS_OK && comm_rank(world) == 0)

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "memory/clock.h"
 #include "memory/log.h"
 #include "parallel/comm.h"
 
@@ -407,13 +408,6 @@ static void starting_does_not_wait_for_the_peers(bench *b)
     end(b, &big);
 }
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* Bytes move before the wait: all of them, if the executor gives communication a turn between its ops, or if a thread does;
  * none, if nobody does (which shows that the measurement can fail). */
 static void bytes_move_before_the_wait(bench *b, bool by_call, bool by_thread)
@@ -426,7 +420,7 @@ static void bytes_move_before_the_wait(bench *b, bool by_call, bool by_thread)
     begin(&j);
     comm_part(&offset, &own, &j.shape, comm_group_me(g));
     int64_t all = 4 * (own * (comm_group_ranks(g) - 1) + j.count - own), moved = 0;
-    for (double until = now() + (by_call || by_thread ? 20 : 0.1); now() < until && moved < all;) {
+    for (double until = clock_seconds() + (by_call || by_thread ? 20 : 0.1); clock_seconds() < until && moved < all;) {
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL); /* an op */
         if (by_call)
             comm_progress(b->c);

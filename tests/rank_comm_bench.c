@@ -3,17 +3,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "memory/clock.h"
 #include "memory/log.h"
 #include "parallel/comm.h"
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void measure(comm *c, const char *name, comm_kind kind, dtype type, int64_t bytes)
 {
@@ -33,10 +26,10 @@ static void measure(comm *c, const char *name, comm_kind kind, dtype type, int64
     double best = 1e30;
     for (int round = 0; round < 7; round++) {
         comm_barrier(g);
-        double start = now();
+        double start = clock_seconds();
         comm_run(&call);
         comm_barrier(g);
-        double seconds = now() - start;
+        double seconds = clock_seconds() - start;
         best = seconds < best ? seconds : best;
     }
     if (me == 0)

@@ -114,6 +114,13 @@ static void odd_kv_heads(model_shape *s)
     s->kv_heads = 5;
 }
 
+static void uneven_heads(model_shape *s)
+{
+    s->heads = s->kv_heads = 3;
+    s->head_size = 0;
+    shape_fill(s);
+}
+
 static void odd_head(model_shape *s)
 {
     s->head_size = 63;
@@ -166,6 +173,7 @@ static void impossible_sizes_are_refused_by_name(void **state)
     static const impossible cases[] = {
         {"model.layers is 0: it must be from 1 to 16384", no_layers},
         {"model.heads 32 must be a multiple of model.kv_heads 5", odd_kv_heads},
+        {"model.hidden_size 4096 is not a multiple of model.heads 3: change one, or set model.head_size", uneven_heads},
         {"model.head_size is 63: rotary positions need an even size", odd_head},
         {"model.heads 65536 x model.head_size 4096 must be at most 16777216", huge_heads},
         {"model.sliding_window is -1: it must be from 0 to 1073741824", negative_window},

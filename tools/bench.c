@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <time.h>
 
 #include <omp.h>
 
@@ -12,6 +11,7 @@
 #include "engine/report.h"
 #include "engine/state.h"
 #include "kernels/philox.h"
+#include "memory/clock.h"
 #include "memory/log.h"
 #include "tools/options.h"
 #include "tools/tools.h"
@@ -20,13 +20,6 @@ typedef struct settings {
     int64_t steps, warmup;
     bool json;
 } settings;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static int by_size(const void *a, const void *b)
 {
@@ -86,9 +79,9 @@ static status measure_product(double *out, dtype type, int threads)
     double seconds[TIMES];
     cpu_backend.kernels[OP_linear](&o, &r);
     for (int i = 0; i < TIMES; i++) {
-        double begun = now();
+        double begun = clock_seconds();
         cpu_backend.kernels[OP_linear](&o, &r);
-        seconds[i] = now() - begun;
+        seconds[i] = clock_seconds() - begun;
     }
     free(memory);
     *out = 2.0 * SIZE * SIZE * SIZE / median(seconds, TIMES);
@@ -106,11 +99,11 @@ static double measure_memory(int threads)
     }
     double seconds[TIMES];
     for (int k = 0; k < TIMES; k++) {
-        double begun = now();
+        double begun = clock_seconds();
 #pragma omp parallel for simd num_threads(threads) schedule(static)
         for (int64_t i = 0; i < COUNT; i++)
             x[i] = 0.5f * x[i] + y[i];
-        seconds[k] = now() - begun;
+        seconds[k] = clock_seconds() - begun;
     }
     double result = 3.0 * COUNT * sizeof(float) / median(seconds, TIMES);
     free(x);
@@ -237,9 +230,9 @@ static status run_steps(step_bench *b)
     bool apart = b->device != &device_cpu;
     executor_time_ops(b->executor, apart ? NULL : b->op_seconds);
     for (int64_t i = 0; i < n; i++) {
-        double begun = now();
+        double begun = clock_seconds();
         executor_play(b->executor, &b->compiled.training);
-        seconds[i] = now() - begun;
+        seconds[i] = clock_seconds() - begun;
     }
     executor_time_ops(b->executor, b->op_seconds);
     for (int64_t i = 0; apart && !b->set->json && i < n; i++)

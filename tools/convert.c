@@ -1,10 +1,10 @@
 /* phalanx convert: Hugging Face folders and phalanx checkpoints, either into either. */
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "engine/report.h"
 #include "engine/weights_copy.h"
+#include "memory/clock.h"
 #include "memory/log.h"
 #include "tools/options.h"
 #include "tools/tools.h"
@@ -50,13 +50,12 @@ static status convert(const char *from, const char *to, int format, int type, in
     o.format = format != OTHER             ? (weights_format)format
                : weights_is_huggingface(w) ? WEIGHTS_PHALANX
                                            : WEIGHTS_HUGGINGFACE;
-    struct timespec begin, end;
-    clock_gettime(CLOCK_MONOTONIC, &begin);
+    double begun = clock_seconds();
     status s = weights_copy(w, to, &o);
-    clock_gettime(CLOCK_MONOTONIC, &end);
+    double seconds = clock_seconds() - begun;
     report_progress_end(&bar);
     if (s == STATUS_OK)
-        say(w, to, (double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec), bytes);
+        say(w, to, seconds, bytes);
     weights_close(w);
     return s;
 }

@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <omp.h>
 
@@ -13,6 +12,7 @@
 #include "engine/state.h"
 #include "engine/text/documents.h"
 #include "engine/weights.h"
+#include "memory/clock.h"
 #include "memory/log.h"
 #include "tools/options.h"
 #include "tools/tools.h"
@@ -120,8 +120,10 @@ static status evaluate(evaluation *e, comm *self)
     if (e->tokens.count < 2)
         return status_fail(STATUS_FAILED, "%s holds fewer than two tokens: nothing to predict",
                            e->set->text ? e->set->text : e->set->data);
-    if (e->set->limit > 0 && e->tokens.count > e->set->limit + 1)
+    if (e->set->limit > 0 && e->tokens.count > e->set->limit + 1) {
         e->tokens.count = e->set->limit + 1;
+        e->bytes = 0; /* of the part that is left */
+    }
     compile_options options = {.shape = *shape,
                                .compute = types[e->set->precision],
                                .sequence = length,
@@ -137,8 +139,7 @@ static status evaluate(evaluation *e, comm *self)
     TRY(executor_open(&e->executor, &e->compiled, self, &cpu_backend, options.threads));
     TRY(state_load_weights(&e->compiled, e->executor, weights_read, e->from));
     batch_rope_table(&e->compiled, e->executor);
-    struct timespec begun, now;
-    clock_gettime(CLOCK_MONOTONIC, &begun);
+    double begun = clock_seconds();
     report_progress bar = report_progress_begin(stderr, "evaluating", (double)e->tokens.count, false);
     for (int64_t first = 0; first + 1 < e->tokens.count; first += length * e->set->batch) {
         e->counted += fill(e, first, length, e->set->batch);
@@ -147,8 +148,7 @@ static status evaluate(evaluation *e, comm *self)
         report_progress_update(&bar, (double)e->counted);
     }
     report_progress_end(&bar);
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    e->seconds = (double)(now.tv_sec - begun.tv_sec) + 1e-9 * (double)(now.tv_nsec - begun.tv_nsec);
+    e->seconds = clock_seconds() - begun;
     return STATUS_OK;
 }
 

@@ -90,6 +90,12 @@ static status encode_prompts(job *j)
             buffer_ids_append(&t->ids, &start, 1);
         }
         t->prompt_ids = t->ids.count;
+        long long limit = weights_shape(j->from)->max_sequence;
+        if (t->prompt_ids >= limit)
+            return status_fail(
+                STATUS_USAGE,
+                "prompt %d has %lld tokens, which leaves none of the model's max_sequence %lld: shorten it", i + 1,
+                (long long)t->prompt_ids, limit);
     }
     return STATUS_OK;
 }
@@ -100,13 +106,15 @@ static status encode_prompts(job *j)
 static void take(const job *j, text *t, int32_t token, bool streaming)
 {
     bool end = token == tokenizer_eos(j->tokenizer) || token == tokenizer_end_of_document(j->tokenizer);
-    if (end && !j->set->ignore_end) {
-        t->done = true;
-        return;
-    }
     int64_t before = t->out.length;
-    buffer_ids_append(&t->ids, &token, 1);
-    tokenizer_stream_next(j->tokenizer, &t->stream, &t->out, token, true);
+    t->done = end && !j->set->ignore_end;
+    if (!t->done) {
+        buffer_ids_append(&t->ids, &token, 1);
+        tokenizer_stream_next(j->tokenizer, &t->stream, &t->out, token, true);
+        t->done = t->ids.count - t->prompt_ids >= j->set->tokens;
+    }
+    if (t->done) /* perhaps within a character */
+        tokenizer_stream_end(&t->stream, &t->out);
     if (j->set->stop) {
         buffer_append(&t->out, "", 1);
         char *found = strstr(t->out.bytes, j->set->stop);
@@ -120,7 +128,6 @@ static void take(const job *j, text *t, int32_t token, bool streaming)
         fwrite(t->out.bytes + before, 1, (size_t)(t->out.length - before), stdout);
         fflush(stdout);
     }
-    t->done = t->done || t->ids.count - t->prompt_ids >= j->set->tokens;
 }
 
 static int64_t positions_of(const job *j, const text *texts, int count)
@@ -136,11 +143,6 @@ static int64_t positions_of(const job *j, const text *texts, int count)
 static status generate(job *j, comm *self, text *texts, int count, int first, bool streaming)
 {
     int64_t positions = positions_of(j, texts, count);
-    for (int i = 0; i < count; i++)
-        if (texts[i].prompt_ids >= positions && texts[i].prompt_ids >= weights_shape(j->from)->max_sequence)
-            return status_fail(
-                STATUS_USAGE, "prompt %d has %lld tokens; the model reads at most model.max_sequence = %lld",
-                first + i + 1, (long long)texts[i].prompt_ids, (long long)weights_shape(j->from)->max_sequence);
     generator *g = NULL;
     TRY(generator_open(&g, j->from, self, types[j->set->precision], count, positions, omp_get_max_threads()));
     const generator_choice choice = {.temperature = j->set->temperature,

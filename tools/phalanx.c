@@ -16,7 +16,6 @@ static const struct {
     {"train", "train a model as a configuration says", train_main},
     {"plan", "say what a configuration needs and costs, without running it", plan_main},
     {"tokenize", "turn text into training data, train a vocabulary", tokenize_main},
-    {"convert", "between Hugging Face folders and checkpoints, both ways", convert_main},
     {"detokenize", "turn training data back into text", detokenize_main},
     {"merge", "join training data sets", merge_main},
     {"split", "divide a training data set", split_main},

@@ -5,6 +5,7 @@
 #include "engine/config.h"
 #include "engine/plan.h"
 #include "engine/plan_text.h"
+#include "engine/weights.h"
 #include "kernels/device.h"
 #include "memory/log.h"
 #include "parallel/timeline.h"
@@ -98,13 +99,11 @@ static const op_backend *backend_of(const config *c)
     return device_load(&cuda, "cuda") == STATUS_OK ? cuda->backend : NULL;
 }
 
-static status run(const config *c, const wishes *w)
+static status run(config *c, const wishes *w)
 {
     grid g;
     compile_options o;
-    if (config_wants_shape(c))
-        return status_fail(STATUS_USAGE, "plan needs the model's sizes: give model.preset or every size instead of %s",
-                           c->model.config ? "model.config" : "model.from");
+    TRY(weights_configure(c)); /* model.from and model.config: sizes are read, weights are not */
     TRY(lay_out(&g, c, w));
     TRY(compile_options_from(&o, c, &g, backend_of(c), threads_of(c, g.ranks, (int)w->node_ranks)));
     o.evaluate = c->data.validation.count > 0 && c->evaluate.every > 0;

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "engine/files/atomic.h"
@@ -14,6 +13,7 @@
 #include "engine/text/sentencepiece.h"
 #include "engine/text/sentences.h"
 #include "engine/text/tokenizer.h"
+#include "memory/clock.h"
 #include "memory/log.h"
 #include "tools/options.h"
 #include "tools/tools.h"
@@ -94,16 +94,9 @@ static status check(options *o, char **separator)
     return STATUS_OK;
 }
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static status train_vocabulary(const options *o)
 {
-    double start = now();
+    double start = clock_seconds();
     documents *d;
     TRY(documents_open(&d, &o->documents, o->inputs, o->count));
     sentences *lines = sentences_open(d);
@@ -119,7 +112,7 @@ static status train_vocabulary(const options *o)
                                  : status_context(trained, "--train-vocab");
     if (s == STATUS_OK && !o->quiet)
         log_info("%s: %lld tokens from %.1f MB of text in %.1f s", o->tokenizer, (long long)how.vocab_size,
-                 1e-6 * (double)sentences_bytes(lines), now() - start);
+                 1e-6 * (double)sentences_bytes(lines), clock_seconds() - start);
     buffer_free(&model);
     sentences_close(lines);
     documents_close(d);
@@ -143,7 +136,7 @@ static status take(void *context, const int32_t *ids, int64_t count)
 static void show(void *context, const corpus_count *so_far)
 {
     work *w = context;
-    double time = now();
+    double time = clock_seconds();
     if (time - w->last < 0.2)
         return;
     w->last = time;
@@ -200,10 +193,10 @@ static status run(options *o)
         TRY(train_vocabulary(o));
     tokenizer *t;
     TRY(tokenizer_open(&t, o->tokenizer));
-    work w = {.start = now(), .total = size_of_inputs(o)};
+    work w = {.start = clock_seconds(), .total = size_of_inputs(o)};
     corpus_count done = {0};
     status s = encode_all(o, t, &done, &w);
-    double seconds = now() - w.start;
+    double seconds = clock_seconds() - w.start;
     if (s == STATUS_OK && !o->quiet)
         log_info("%s: %lld documents, %.1f MB of text, %lld tokens of a vocabulary of %d (%.2f bytes a token), %.1f "
                  "MB/s",

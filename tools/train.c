@@ -1,10 +1,10 @@
 /* phalanx train: reads the configuration, joins the job, trains. */
 #include <stdio.h>
-#include <time.h>
 
 #include "engine/config.h"
 #include "engine/train.h"
 #include "engine/weights.h"
+#include "memory/clock.h"
 #include "memory/log.h"
 #include "parallel/comm.h"
 #include "tools/options.h"
@@ -23,9 +23,7 @@ static const options_command command = {
 
 int train_main(int argc, char **argv)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    double began = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    double began = clock_seconds();
     int operands, code = options_parse(&command, &operands, argc, argv);
     if (code != OPTIONS_GO_ON)
         return code;

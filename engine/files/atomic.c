@@ -220,7 +220,7 @@ static status remove_at(int parent, const char *name, const char *path)
     }
     status s = STATUS_OK;
     for (struct dirent *entry; s == STATUS_OK && (entry = readdir(folder));)
-        if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..")) {
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) {
             char *below = must_format("%s/%s", path, entry->d_name);
             s = remove_at(descriptor, entry->d_name, below);
             free(below);

@@ -165,7 +165,7 @@ static status product_shapes(struct onednn_product *p)
     const dnnl_dims_t sizes[OPERAND_SCRATCH] = {{g->m, g->k}, {g->k, g->n}, {1, g->n}, {g->m, g->n}};
     const dnnl_dims_t strides[OPERAND_SCRATCH] = {
         {g->a_row, g->a_column}, {g->b_row, g->b_column}, {g->n, 1}, {g->c_row, 1}};
-    memory_shape shapes[OPERAND_SCRATCH];
+    memory_shape shapes[OPERAND_SCRATCH] = {0}; /* what is not made must still be safe to free */
     status s = STATUS_OK;
     int made = 0;
     for (; made < OPERAND_SCRATCH && s == STATUS_OK; made++)

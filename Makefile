@@ -14,6 +14,9 @@ SANITIZE ?=
 
 WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Wvla -Wundef -Wpointer-arith -Wwrite-strings \
             -Wformat=2 -Werror
+ifneq ($(findstring clang,$(CC)),)
+WARNINGS += -Wno-pass-failed # sanitized loops are not vectorised, and need not be
+endif
 CWARNINGS := $(WARNINGS) -Wstrict-prototypes -Wmissing-prototypes
 PACKAGES := libutf8proc yaml-0.1 jansson libpcre2-8 zlib libzstd sentencepiece ompi-c
 PKG_CFLAGS := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(PACKAGES) 2>/dev/null))
@@ -63,6 +66,9 @@ $(BUILD)/tests/test_arena: | $(BUILD)/tests/allocation_spy.so
 
 $(BUILD)/tests/test_comm: | $(BUILD)/tests/rank_comm
 $(BUILD)/tests/test_watchdog: | $(BUILD)/tests/rank_watchdog
+# Mutants: the parity test's proof that it can fail.
+$(BUILD)/tests/rank_mutants: LIBS += -Wl,--wrap=place_waits,--wrap=storage_describe,--wrap=executor_play
+
 $(BUILD)/tests/test_inspect: $(patsubst %.c,$(BUILD)/%.o,$(wildcard tools/inspect*.c))
 
 tests: $(BUILD)/phalanx $(TESTS) $(RANK_PROGRAMS) $(BUILD)/tests/allocation_spy.so ## build every test program
@@ -113,12 +119,14 @@ peers: ## the Python libraries that the interop_*.py scripts compare with, in .v
 
 FUZZERS := $(patsubst tests/%.c,$(BUILD)/fuzz/%,$(wildcard tests/fuzz_*.c))
 FUZZ_SECONDS ?= 60
-$(BUILD)/fuzz/%: tests/%.c
+$(BUILD)/fuzz/%: tests/%.c fuzz-library
 	@mkdir -p $(@D)
+	clang -std=c11 -D_GNU_SOURCE -O1 -g -I. $(PKG_CFLAGS) -fsanitize=fuzzer,address,undefined -c -o $@.o $<
+	clang++ -fopenmp -fsanitize=fuzzer,address,undefined -o $@ $@.o build-fuzz/libphalanx.a $(LIBS)
+
+fuzz-library:
 	@$(MAKE) --no-print-directory -s BUILD=build-fuzz CC=clang CXX=clang++ OPTIMIZE="-O1 -g" \
 	    SANITIZE="-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined" build-fuzz/libphalanx.a
-	clang++ -x c -std=c11 -D_GNU_SOURCE -O1 -g -I. $(PKG_CFLAGS) -fsanitize=fuzzer,address,undefined -c -o $@.o $<
-	clang++ -fopenmp -fsanitize=fuzzer,address,undefined -o $@ $@.o build-fuzz/libphalanx.a $(LIBS)
 
 fuzz: $(FUZZERS) ## every reader under libFuzzer, FUZZ_SECONDS each
 	@for f in $(FUZZERS); do mkdir -p $$f.corpus; echo "$$f"; \
@@ -139,4 +147,4 @@ endif
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
 .SECONDARY:
-.PHONY: all tests deps demo check run-tests lint asan ubsan tsan clean help
+.PHONY: fuzz-library all tests deps demo check run-tests lint asan ubsan tsan clean help

@@ -25,8 +25,10 @@ void batch_rope_fill(float *table, const model_shape *shape, int64_t positions)
 void batch_rope_table(const compiled *c, executor *e)
 {
     const tensor *t = &c->inputs.rope_table;
-    if (t->shape[0] > 0)
-        batch_rope_fill(executor_at(e, t), &c->options.shape, t->shape[0]);
+    if (t->shape[0] == 0)
+        return;
+    batch_rope_fill(executor_at(e, t), &c->options.shape, t->shape[0]);
+    executor_send(e, t);
 }
 
 static status fill(const compiled *c, executor *e, const samples *s, int64_t first, int64_t count)

@@ -6,8 +6,6 @@
 
 /* storage.c: who owns which rows, and the tensors with storage of every parameter and input. Gives no addresses. */
 void storage_describe(compiled *c);
-/* Which of `data` ranks has all of a vector: its optimizer state, its share of the norm. */
-int storage_vector_owner(const parameter *p, int data);
 /* Addresses for all persistent tensors; sets persistent_bytes and class_bytes. */
 void storage_place(compiled *c);
 /* Bytes of optimizer state, and of gradients and weights where they are shards, that a data rank of this stage owns. */

@@ -6,17 +6,27 @@
 #include <string.h>
 
 #include "engine/collective.h"
-#include "memory/arena.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+
+/* Pipeline messages towards the first stage have a group of their own: each direction is a queue by itself. */
+enum { GROUP_UP = AXIS_COUNT, GROUPS };
+
+enum { COPIES = 8 };
+
+typedef struct range {
+    int64_t at, bytes;
+} range;
 
 struct executor {
     compiled *compiled;
     comm *world;
-    const op_backend *backend;
-    arena *arena;
-    run_context context;
-    comm_group *group[AXIS_COUNT];
+    const device_interface *interface;
+    device *device;
+    int64_t host_bytes; /* of the mirror */
+    range before[COPIES], behind[COPIES];
+    int before_count, behind_count;
+    comm_group *group[GROUPS];
     comm_request *requests;
     watchdog *watchdog;
     double *seconds;
@@ -26,8 +36,9 @@ struct executor {
 
 /* ---- groups ---------------------------------------------------------------------------------------------------- */
 
-static status open_group(executor *e, axis a)
+static status open_group(executor *e, int which)
 {
+    axis a = which == GROUP_UP ? AXIS_PIPELINE : (axis)which;
     const grid *g = &e->compiled->options.grid;
     static const grid_group groups[AXIS_COUNT] = {
         [AXIS_TENSOR] = GRID_GROUP_TENSOR,   [AXIS_DATA] = GRID_GROUP_DATA_CONTEXT,
@@ -43,7 +54,8 @@ static status open_group(executor *e, axis a)
     } else {
         count = grid_members(members, g, groups[a]);
     }
-    status s = count > 1 ? comm_group_open(&e->group[a], e->world, members, count) : STATUS_OK;
+    status s = count > 1 ? comm_group_open_on(&e->group[which], e->world, e->interface->communication, members, count)
+                         : STATUS_OK;
     free(members);
     return s;
 }
@@ -51,9 +63,16 @@ static status open_group(executor *e, axis a)
 /* Groups open in the same order on every rank. */
 static status open_groups(executor *e)
 {
-    for (int a = 0; a < AXIS_COUNT; a++)
-        TRY(open_group(e, (axis)a));
+    for (int a = 0; a < GROUPS; a++)
+        TRY(open_group(e, a));
     return STATUS_OK;
+}
+
+/* Activations travel down the stages, cotangents up. */
+static comm_group *group_of(const executor *e, const op *o)
+{
+    bool message = o->kind == OP_send || o->kind == OP_receive;
+    return e->group[message && o->phase != PHASE_FORWARD ? GROUP_UP : o->at.axis];
 }
 
 /* ---- preparation ------------------------------------------------------------------------------------------------ */
@@ -69,7 +88,7 @@ static int member_of(const comm_group *g, int rank)
 static void prepare_collective(executor *e, op *o)
 {
     compiled *c = e->compiled;
-    comm_group *g = e->group[o->at.axis];
+    comm_group *g = group_of(e, o);
     MUST(g, "%s: no group along the %s axis", o->label, axis_name((axis)o->at.axis));
     comm_call *call = pool_alloc(&c->pool, sizeof *call);
     o->prepared = call;
@@ -82,9 +101,10 @@ static void prepare_collective(executor *e, op *o)
     }
     comm_shape s = collective_shape(o, counts);
     *call = (comm_call){.kind = s.kind, .group = g, .type = s.type, .count = s.count, .counts = counts};
-    call->send = tensor_at(o->in[0], e->context.arena);
-    call->receive = tensor_at(o->out[0], e->context.arena);
-    call->scratch = tensor_at(o->scratch, e->context.arena);
+    char *arena = executor_context(e)->arena;
+    call->send = tensor_at(o->in[0], arena);
+    call->receive = tensor_at(o->out[0], arena);
+    call->scratch = tensor_at(o->scratch, arena);
     if (o->kind == OP_send)
         call->peer = member_of(g, o->at.peer);
     if (o->kind == OP_receive)
@@ -97,8 +117,8 @@ static status prepare(executor *e, compiled_program *p)
         op *o = p->list.ops[i];
         if (op_row_of(o)->flags & COMM)
             prepare_collective(e, o);
-        else if (o->kind != OP_wait && e->backend->prepare)
-            TRY(e->backend->prepare(o, e->context.threads));
+        else if (o->kind != OP_wait)
+            TRY(e->interface->prepare(e->device, o));
     }
     return STATUS_OK;
 }
@@ -108,37 +128,96 @@ static void describe_where(char *out, int bytes, void *context)
     executor_describe(out, bytes, executor_where(context));
 }
 
-/* Have the kernel hand over every page now, on all threads: its zeroing would else fall into the first step, on one. */
-static void touch_pages(executor *e)
+/* ---- the mirror ------------------------------------------------------------------------------------------------ */
+
+/* Neighbours become one copy. */
+static void add_range(range *list, int *count, const tensor *t)
 {
-    enum { PAGE = 4096 };
-    char *base = arena_base(e->arena);
-    int64_t pages = (arena_bytes(e->arena) + PAGE - 1) / PAGE;
-#pragma omp parallel for num_threads(e->context.threads) schedule(static)
-    for (int64_t i = 0; i < pages; i++)
-        *(volatile char *)(base + i * PAGE) = 0;
+    int64_t bytes = tensor_bytes(t);
+    if (t->address < 0 || bytes == 0)
+        return;
+    range *last = *count ? &list[*count - 1] : NULL;
+    if (last && t->address >= last->at && t->address - (last->at + last->bytes) < COMPILE_ALIGNMENT) {
+        last->bytes = t->address + bytes - last->at;
+        return;
+    }
+    MUST(*count < COPIES, "%d copies around a program", COPIES);
+    list[(*count)++] = (range){t->address, bytes};
 }
 
-status executor_open(executor **out, compiled *c, comm *world, const op_backend *backend, int threads)
+static void find_ranges(executor *e)
+{
+    const compiled_inputs *in = &e->compiled->inputs;
+    const tensor *all[] = {&in->tokens,     &in->targets, &in->positions, &in->document_start,
+                           &in->rope_table, &in->scalars, &in->loss,      &in->loss_total,
+                           &in->stop,       &in->bins,    &in->control,   &in->logits};
+    const tensor *before[] = {&in->tokens, &in->targets, &in->positions, &in->document_start, &in->scalars, &in->stop};
+    const tensor *behind[] = {&in->loss_total, &in->stop, &in->control, &in->logits};
+    for (unsigned i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i]->address >= 0 && all[i]->address + tensor_bytes(all[i]) > e->host_bytes)
+            e->host_bytes = all[i]->address + tensor_bytes(all[i]);
+    for (unsigned i = 0; i < sizeof before / sizeof *before; i++)
+        add_range(e->before, &e->before_count, before[i]);
+    for (unsigned i = 0; i < sizeof behind / sizeof *behind; i++)
+        add_range(e->behind, &e->behind_count, behind[i]);
+}
+
+/* ---- opening --------------------------------------------------------------------------------------------------- */
+
+/* Two ranks on one GPU would halve each other's speed and memory, unseen. */
+static status check_apart(executor *e)
+{
+    device_facts mine;
+    int ranks = comm_ranks(e->world), me = comm_rank(e->world);
+    const char *share = getenv(DEVICE_SHARE_ENVIRONMENT);
+    executor_facts(&mine, e);
+    char(*all)[sizeof mine.identity] = must_alloc((unsigned long)ranks * sizeof *all);
+    comm_all_gather_bytes(comm_world(e->world), all, mine.identity, sizeof mine.identity);
+    status s = STATUS_OK;
+    for (int i = 0; i < ranks && s == STATUS_OK; i++)
+        if (i != me && mine.identity[0] && !strcmp(all[i], mine.identity) && !(share && !strcmp(share, "1")))
+            s = status_fail(STATUS_USAGE,
+                            "ranks %d and %d share one GPU (%s): start no more ranks than GPUs, or set %s=1 to try "
+                            "things out",
+                            i < me ? i : me, i < me ? me : i, mine.name, DEVICE_SHARE_ENVIRONMENT);
+    free(all);
+    return comm_all_status(comm_world(e->world), s);
+}
+
+static status open_device(executor *e, const executor_options *o, int requests)
+{
+    find_ranges(e);
+    const device_options options = {.arena_bytes = e->compiled->arena_bytes,
+                                    .host_bytes = e->host_bytes,
+                                    .requests = requests,
+                                    .rank = comm_rank(e->world),
+                                    .local_rank = comm_local_rank(e->world),
+                                    .backend = o->backend,
+                                    .threads = o->threads,
+                                    .tf32 = o->tf32};
+    status s = e->interface->open(&e->device, &options);
+    if (!e->interface->communication)
+        return s;
+    TRY(comm_all_status(comm_world(e->world), s)); /* before anything collective on the devices */
+    return check_apart(e);
+}
+
+status executor_open_on(executor **out, compiled *c, comm *world, const executor_options *options)
 {
     executor *e = must_calloc(1, sizeof *e);
     e->compiled = c;
     e->world = world;
-    e->backend = backend;
-    e->context.threads = threads;
-    status s = arena_open(&e->arena, c->arena_bytes);
-    if (s == STATUS_OK) {
-        e->context.arena = arena_base(e->arena);
-        touch_pages(e);
-        s = open_groups(e);
-    }
+    e->interface = options->device;
     compiled_program *programs[] = {&c->training, &c->evaluation, &c->decoding};
     int requests = 1;
-    for (int i = 0; s == STATUS_OK && i < 3; i++) {
-        s = prepare(e, programs[i]);
+    for (int i = 0; i < 3; i++)
         if (programs[i]->requests > requests)
             requests = programs[i]->requests;
-    }
+    status s = open_device(e, options, requests);
+    if (s == STATUS_OK)
+        s = open_groups(e);
+    for (int i = 0; s == STATUS_OK && i < 3; i++)
+        s = prepare(e, programs[i]);
     if (s != STATUS_OK) {
         executor_close(e);
         return s;
@@ -149,14 +228,20 @@ status executor_open(executor **out, compiled *c, comm *world, const op_backend 
     return STATUS_OK;
 }
 
+status executor_open(executor **out, compiled *c, comm *world, const op_backend *backend, int threads)
+{
+    return executor_open_on(out, c, world,
+                            &(executor_options){.device = &device_cpu, .backend = backend, .threads = threads});
+}
+
 void executor_close(executor *e)
 {
     if (!e)
         return;
     log_set_where(NULL, NULL);
-    for (int a = 0; a < AXIS_COUNT; a++)
+    for (int a = 0; a < GROUPS; a++)
         comm_group_close(e->group[a]);
-    arena_close(e->arena);
+    e->interface->close(e->device);
     free(e->requests);
     free(e);
 }
@@ -165,18 +250,41 @@ void executor_close(executor *e)
 
 static void play_op(executor *e, const op *o)
 {
-    if (o->kind == OP_wait)
+    const device_interface *d = e->interface;
+    if (o->kind == OP_wait) {
         comm_wait(&e->requests[o->at.request]);
-    else if (op_row_of(o)->flags & COMM)
-        comm_start(&e->requests[o->at.request], o->prepared);
-    else
-        e->backend->kernels[o->kind](o, &e->context);
+        d->wait(e->device, o);
+    } else if (op_row_of(o)->flags & COMM) {
+        comm_call *call = o->prepared;
+        call->stream = d->start(e->device, o);
+        comm_start(&e->requests[o->at.request], call);
+        d->started(e->device, o);
+    } else {
+        d->launch(e->device, o);
+    }
+}
+
+/* While a device works: the groups are looked after. */
+static void meanwhile(void *context)
+{
+    executor *e = context;
+    comm_progress(e->world);
+    for (int i = 0; i < GROUPS; i++)
+        if (e->group[i])
+            MUST(comm_group_poll(e->group[i]) == STATUS_OK, "communication failed: %s", status_message());
+}
+
+static void synchronise(executor *e)
+{
+    e->interface->synchronise(e->device, meanwhile, e);
 }
 
 void executor_play(executor *e, const compiled_program *p)
 {
     bool alone = comm_ranks(e->world) == 1;
     double before = e->seconds ? clock_seconds() : 0;
+    for (int i = 0; i < e->before_count; i++)
+        e->interface->copy_in(e->device, e->before[i].at, e->before[i].bytes);
     for (int i = 0; i < p->list.count; i++) {
         const op *o = p->list.ops[i];
         atomic_store_explicit(&e->current, o, memory_order_relaxed);
@@ -189,22 +297,53 @@ void executor_play(executor *e, const compiled_program *p)
         if (!alone)
             comm_progress(e->world);
         if (e->seconds) {
+            synchronise(e);
             double after = clock_seconds();
             e->seconds[i] += after - before;
             before = after;
         }
     }
+    for (int i = 0; i < e->behind_count; i++)
+        e->interface->copy_out(e->device, e->behind[i].at, e->behind[i].bytes);
+    synchronise(e);
     atomic_store_explicit(&e->current, NULL, memory_order_relaxed);
 }
 
 void *executor_at(executor *e, const tensor *t)
 {
-    return tensor_at(t, e->context.arena);
+    MUST(e->interface == &device_cpu || t->address + tensor_bytes(t) <= e->host_bytes, "%s is not in the host's mirror",
+         t->name);
+    return tensor_at(t, e->interface->host(e->device));
+}
+
+void executor_send(executor *e, const tensor *t)
+{
+    e->interface->copy_in(e->device, t->address, tensor_bytes(t));
+}
+
+void *executor_borrow(executor *e, int64_t address, int64_t bytes)
+{
+    return e->interface->borrow(e->device, address, bytes);
+}
+
+void executor_give_back(executor *e, void *borrowed, int64_t address, int64_t bytes, bool changed)
+{
+    e->interface->give_back(e->device, borrowed, address, bytes, changed);
 }
 
 run_context *executor_context(executor *e)
 {
-    return &e->context;
+    return e->interface->context(e->device);
+}
+
+void executor_facts(device_facts *out, const executor *e)
+{
+    e->interface->facts(out, e->device);
+}
+
+void executor_profile(executor *e, bool on)
+{
+    e->interface->profile(e->device, on);
 }
 
 void executor_watch(executor *e, watchdog *w)
@@ -241,8 +380,13 @@ const char *executor_describe(char *out, int bytes, executor_position p)
 
 void executor_sent(const executor *e, int64_t *bytes, int64_t *messages, axis a)
 {
-    *bytes = e->group[a] ? comm_bytes_sent(e->group[a]) : 0;
-    *messages = e->group[a] ? comm_messages_sent(e->group[a]) : 0;
+    const int of[] = {a, GROUP_UP};
+    *bytes = *messages = 0;
+    for (int i = 0; i < 1 + (a == AXIS_PIPELINE); i++) {
+        const comm_group *g = e->group[of[i]];
+        *bytes += g ? comm_bytes_sent(g) : 0;
+        *messages += g ? comm_messages_sent(g) : 0;
+    }
 }
 
 void executor_time_ops(executor *e, double *seconds)

@@ -1,6 +1,6 @@
-/* The executor plays programs: the same list, op by op, in one arena, step after step.
+/* The executor plays programs: the same list, op by op, in one arena, step after step, on whatever device.
  *
- * It owns the arena, the communication groups and the requests in flight; the compiled programs and the communicator are
+ * It owns the device's arena, the communication groups and the requests in flight; the compiled programs and the communicator are
  * the caller's and must outlive it. Nothing is allocated while a program plays. Errors within a program are fatal: they
  * name rank, step and op.
  */
@@ -8,19 +8,37 @@
 #define PHALANX_ENGINE_EXECUTOR_H
 
 #include "engine/compile.h"
+#include "kernels/device.h"
 #include "parallel/comm.h"
 #include "parallel/watchdog.h"
 
 typedef struct executor executor;
 
-/* Opens the arena and prepares every op of the compiled programs. */
+/* Opens the arena and prepares every op of the compiled programs; on the CPU. */
 status executor_open(executor **out, compiled *c, comm *world, const op_backend *backend, int threads);
+/* The same on any device, whose backend the programs must have been compiled for; collective over `world`. */
+typedef struct executor_options {
+    const device_interface *device;
+    const op_backend *backend;
+    int threads;
+    bool tf32;
+} executor_options;
+status executor_open_on(executor **out, compiled *c, comm *world, const executor_options *options);
 void executor_close(executor *e);
 
 void executor_play(executor *e, const compiled_program *p);
-/* Host address of a persistent tensor (cpu), or of the host's copy of it. */
+/* Host address of one of compiled_inputs: on the CPU where it lies (and of any other tensor, too), elsewhere in the host's
+ * mirror, which executor_play copies in before a program (tokens, positions, scalars, stop) and out behind it (loss, stop,
+ * control, logits). What is filled once (the rope table) is sent with executor_send. */
 void *executor_at(executor *e, const tensor *t);
+void executor_send(executor *e, const tensor *t);
+/* Bytes of the arena, between programs: an address of them, or of a copy, valid until executor_give_back; `changed`: the
+ * copy is to become what is in the arena. */
+void *executor_borrow(executor *e, int64_t address, int64_t bytes);
+void executor_give_back(executor *e, void *borrowed, int64_t address, int64_t bytes, bool changed);
 run_context *executor_context(executor *e);
+void executor_facts(device_facts *out, const executor *e);
+void executor_profile(executor *e, bool on);
 
 /* Where the executor stands, for messages and the watchdog: readable from any thread at any time. */
 typedef struct executor_position {
@@ -38,7 +56,7 @@ const char *executor_describe(char *out, int bytes, executor_position p);
 /* Bytes and messages this rank has sent along an axis so far. */
 void executor_sent(const executor *e, int64_t *bytes, int64_t *messages, axis a);
 
-/* From now on measure each op of `p`; seconds[i] of op i is added up over plays. NULL stops. */
+/* From now on measure each op of `p`; seconds[i] of op i is added up over plays; on a device each is waited for. NULL stops. */
 void executor_time_ops(executor *e, double *seconds);
 
 #endif

@@ -11,6 +11,14 @@
 /* What the planner is content with, as a multiple of the lower bound. */
 static const double PLACE_GOAL = 1.02;
 
+/* Placements to spend when the first orders miss the goal: a fraction of a second. */
+static int64_t place_effort(int64_t blocks)
+{
+    int64_t effort = 60 * blocks < 150000 ? 60 * blocks : 150000;
+    effort = effort < 20000 ? 20000 : effort;
+    return effort < 2 * blocks ? 2 * blocks : effort;
+}
+
 /* The tensor whose bytes `t` finally lives in. */
 static tensor *storage(tensor *t)
 {
@@ -110,10 +118,11 @@ static void add_scratch(compiled_program *out, compiled *c)
             o->scratch = of_request[o->at.request];
             continue;
         }
-        if (starts(o))
+        const op_backend *backend = c->options.backend;
+        if (starts(o) && !(backend && backend->communicates))
             collective_measure(&bytes, &sent, &messages, o);
-        else if (c->options.backend && c->options.backend->scratch_bytes)
-            bytes = c->options.backend->scratch_bytes(o, c->options.threads);
+        else if (!starts(o) && backend && backend->scratch_bytes)
+            bytes = backend->scratch_bytes(o, c->options.threads);
         if (bytes <= 0)
             continue;
         o->scratch = pool_alloc(&c->pool, sizeof(tensor));
@@ -298,7 +307,7 @@ void place_transients(compiled_program *out, compiled *c, bool bound_only)
     find_peak(out, &b);
     if (!bound_only && b.count > 0) {
         planner_result result;
-        planner_place(b.item, &result, b.count, COMPILE_ALIGNMENT, PLACE_GOAL, 0);
+        planner_place(b.item, &result, b.count, COMPILE_ALIGNMENT, PLACE_GOAL, place_effort(b.count));
         int64_t one, two;
         MUST(planner_check(b.item, b.count, result.arena_bytes, &one, &two), "the plan lets %s and %s share bytes",
              b.of[one]->name, b.of[two]->name);

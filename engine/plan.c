@@ -67,11 +67,11 @@ static status measure_rank(plan *p, const grid *g, simulate_cost *costs, double 
     if (s == STATUS_OK) {
         plan_rank *r = new_rank(p);
         plan_measure(r, &c);
-        r->in_flight = schedule_in_flight(&p->schedule, g->at[GRID_PIPELINE]);
+        r->in_flight = schedule_in_flight(p->schedule, g->at[GRID_PIPELINE]);
         simulate_cost *own = must_calloc((unsigned long)o.chunks, sizeof *own);
         plan_price_chunks(own, &r->seconds_outside, &p->hardware, &c);
         for (int k = 0; costs && k < o.chunks; k++)
-            costs[schedule_global_chunk(&p->schedule, g->at[GRID_PIPELINE], k)] = own[k];
+            costs[schedule_global_chunk(p->schedule, g->at[GRID_PIPELINE], k)] = own[k];
         double longest = plan_price_hop(&p->hardware, &c);
         if (hop && longest > *hop)
             *hop = longest;
@@ -160,7 +160,7 @@ static status measure_all(plan *p, bool every, simulate_cost *costs, double *hop
 static status time_step(plan *p, const simulate_cost *costs, double hop)
 {
     /* M_W / M_B, what stays between the two halves of a backward pass, is not asked for here: 0. */
-    TRY(simulate_run(&p->timing, &p->schedule, costs, hop, 0));
+    TRY(simulate_run(&p->timing, p->schedule, costs, hop, 0));
     double outside = 0;
     for (int i = 0; i < p->count; i++)
         outside = p->ranks[i].seconds_outside > outside ? p->ranks[i].seconds_outside : outside;
@@ -249,8 +249,9 @@ status plan_make(plan *out, const compile_options *options, const plan_hardware 
     out->tokens_per_step = (int64_t)options->micro_batch * options->microbatches * options->sequence *
                            grid_group_size(g, GRID_GROUP_DATA_CONTEXT);
     int stages = g->size[GRID_PIPELINE];
+    out->schedule = must_calloc(1, sizeof *out->schedule);
     schedule_kind kind = stages == 1 ? SCHEDULE_1F1B : options->schedule;
-    TRY(schedule_make(&out->schedule, kind, stages, options->chunks, options->microbatches));
+    TRY(schedule_make(out->schedule, kind, stages, options->chunks, options->microbatches));
     simulate_cost *costs = must_calloc((unsigned long)stages * (unsigned long)options->chunks, sizeof *costs);
     double hop = 0;
     status s = measure_all(out, every, costs, &hop);
@@ -265,7 +266,9 @@ status plan_make(plan *out, const compile_options *options, const plan_hardware 
 void plan_free(plan *p)
 {
     simulate_free(&p->timing);
-    schedule_free(&p->schedule);
+    if (p->schedule)
+        schedule_free(p->schedule);
+    free(p->schedule);
     free_ranks(p);
     *p = (plan){0};
 }

@@ -44,7 +44,7 @@ typedef struct plan {
     double flops_per_token_full; /* attention's square counted whole, as some do */
     plan_rank *ranks;
     int count;
-    schedule schedule;
+    schedule *schedule;
     simulation timing;
     double step_seconds, mfu;
     plan_choice choices[PLAN_CHOICES];

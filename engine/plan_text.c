@@ -37,7 +37,7 @@ static void print_layout(FILE *out, const plan *p)
             g->size[GRID_TENSOR] > 1 && o->sequence_parallel ? " with sequence" : "", g->size[GRID_DATA],
             g->size[GRID_DATA] > 1 ? o->zero : 0, g->size[GRID_PIPELINE]);
     if (g->size[GRID_PIPELINE] > 1)
-        fprintf(out, ", %s%s", schedule_name(p->schedule.kind), "");
+        fprintf(out, ", %s", schedule_name(p->schedule->kind));
     if (o->chunks > 1)
         fprintf(out, ", %d virtual stages", o->chunks);
     fprintf(out, "; %s\n", dtype_name(o->compute));
@@ -91,8 +91,8 @@ static void print_work(FILE *out, const plan *p)
                 fprintf(out, " %10s in %6lld |", bytes_text(text, (double)r->sent[a]), (long long)r->messages[a]);
         fputc('\n', out);
     }
-    if (p->schedule.chunks > 1)
-        fprintf(out, "in flight counts micro-batches x chunks, of which a stage has %d\n", p->schedule.chunks);
+    if (p->schedule->chunks > 1)
+        fprintf(out, "in flight counts micro-batches x chunks, of which a stage has %d\n", p->schedule->chunks);
 }
 
 static void print_recompute(FILE *out, const plan *p)
@@ -132,7 +132,7 @@ static void print_choices(FILE *out, const plan *p)
 static void print_time(FILE *out, const plan *p)
 {
     const plan_hardware *h = &p->hardware;
-    if (p->schedule.stages > 1)
+    if (p->schedule->stages > 1)
         fprintf(out, "\nbubble            %.1f%% of the micro-batches' time\n", 100 * p->timing.bubble);
     else
         fputc('\n', out);
@@ -219,7 +219,7 @@ void plan_text_json(FILE *out, const plan *p)
             " \"layout\": {\"ranks\": %d, \"tensor\": %d, \"data\": %d, \"pipeline\": %d, \"virtual_stages\": %d, "
             "\"schedule\": \"%s\", \"micro_batches\": %d, \"zero\": %d},\n",
             g->ranks, g->size[GRID_TENSOR], g->size[GRID_DATA], g->size[GRID_PIPELINE], p->options.chunks,
-            schedule_name(p->schedule.kind), p->options.microbatches, p->options.zero);
+            schedule_name(p->schedule->kind), p->options.microbatches, p->options.zero);
     fputs(" \"ranks\": [", out);
     for (int i = 0; i < p->count; i++) {
         fputs(i ? ",\n    " : "\n    ", out);

@@ -19,6 +19,9 @@
  * over NVLink ten times that. Only the order of classes hangs on them. */
 static const double FLOPS_A_BYTE = 250, FLOPS_A_BYTE_SENT = 2500;
 
+/* What placements of almost the same program may differ by. */
+static const double MARGIN = 1.02;
+
 typedef struct class
 {
     const char *name; /* the label without its layer */
@@ -35,7 +38,6 @@ typedef struct decision {
     compiled *c;
     bool split;
     uint8_t **drop; /* [chunks][ops] */
-    int *ops;       /* [chunks] */
     class *classes;
     entry *entries; /* in the order of dropping, once ordered */
     int class_count, entry_count;
@@ -157,7 +159,6 @@ static int find_class(decision *d, const char *name, int nth)
 
 static void classify_chunk(decision *d, int chunk, const program *forward)
 {
-    d->ops[chunk] = forward->count;
     d->drop[chunk] = must_calloc((unsigned long)forward->count + 1, 1);
     for (int i = 0; i < forward->count; i++) {
         const op *o = forward->ops[i];
@@ -277,17 +278,47 @@ static status refuse(const decision *d, int64_t bytes)
         budget, o->grid.at[GRID_PIPELINE], need, (long long)(all - o->budget), over);
 }
 
+/* Transient bytes to reckon with if the placement takes `placed`: other ranks of the stage differ by a row or a bias, and
+ * their placements by what the planner is content with. */
+static int64_t with_margin(const decision *d, int64_t placed, int64_t bound)
+{
+    const grid *g = &d->c->options.grid;
+    bool alone = g->size[GRID_TENSOR] * g->size[GRID_DATA] * g->size[GRID_CONTEXT] == 1;
+    int64_t reckoned = (int64_t)((double)bound * MARGIN);
+    return alone || placed > reckoned ? placed : reckoned;
+}
+
+/* Dropping all is not always least: what is made again is alive, too. The best of the ends of classes, if it fits. */
+static status choose_least(int *count, decision *d, int64_t room)
+{
+    int64_t least = INT64_MAX, placed, bound;
+    for (int i = 1; i <= d->entry_count; i++) {
+        if (i < d->entry_count && d->entries[i].class == d->entries[i - 1].class)
+            continue;
+        TRY(try_count(&bound, d, i, true));
+        if (bound < least) {
+            least = bound;
+            *count = i;
+        }
+    }
+    TRY(try_count(&placed, d, *count, false));
+    placed = with_margin(d, placed, least);
+    return placed <= room ? STATUS_OK : refuse(d, placed);
+}
+
 static status choose_count(int *count, decision *d)
 {
-    int64_t room = d->c->options.budget - d->c->persistent_bytes, limit = room, placed;
+    int64_t room = d->c->options.budget - d->c->persistent_bytes, limit = room, placed, bound;
     int least = 0;
     for (;;) {
         TRY(bisect(count, d, least, limit));
+        TRY(try_count(&bound, d, *count, true));
         TRY(try_count(&placed, d, *count, false));
+        placed = with_margin(d, placed, bound);
         if (placed <= room)
             return STATUS_OK;
         if (*count == d->entry_count)
-            return refuse(d, placed);
+            return choose_least(count, d, room);
         /* The placement takes more than the bound: ask for that much less. */
         least = *count + 1;
         limit -= placed - room;
@@ -313,16 +344,21 @@ static const char *describe(compiled *c, const decision *d, int count)
     return count ? pool_format(&c->pool, "%s", text) : "nothing";
 }
 
-static status decide(decision *d)
+static void open_decision(decision *d)
 {
     const compile_options *o = &d->c->options;
-    int64_t placed;
     d->split = o->schedule == SCHEDULE_ZB_H1 && o->grid.size[GRID_PIPELINE] > 1;
     d->drop = must_calloc((unsigned long)o->chunks, sizeof *d->drop);
-    d->ops = must_calloc((unsigned long)o->chunks, sizeof *d->ops);
     classify(d);
+}
+
+static status decide(decision *d)
+{
+    int64_t placed, bound, room = d->c->options.budget - d->c->persistent_bytes;
+    open_decision(d);
+    TRY(try_count(&bound, d, 0, true));
     TRY(try_count(&placed, d, 0, false));
-    if (placed <= o->budget - d->c->persistent_bytes)
+    if (with_margin(d, placed, bound) <= room)
         return STATUS_OK;
     order_entries(d);
     return choose_count(&d->c->dropped, d);
@@ -333,7 +369,6 @@ static void free_decision(decision *d)
     for (int i = 0; d->drop && i < d->c->options.chunks; i++)
         free(d->drop[i]);
     free(d->drop);
-    free(d->ops);
     free(d->classes);
     free(d->entries);
 }
@@ -357,20 +392,38 @@ static status open_largest(compiled *largest, const compiled *c)
     return compile_model(largest, &o);
 }
 
+/* Marks in `own` what the first `count` entries of `d` name. Ranks of a stage record the same layers, but not at the same
+ * indices: one may gather a bias that another does not have. */
+static void adopt(decision *own, const decision *d, int count)
+{
+    int *taken = must_calloc((unsigned long)d->class_count + 1, sizeof *taken);
+    for (int i = 0; i < count; i++) {
+        int of = d->entries[i].class, mine = find_class(own, d->classes[of].name, d->classes[of].nth),
+            nth = taken[of]++;
+        for (int k = 0; k < own->entry_count; k++)
+            if (own->entries[k].class == mine && nth-- == 0)
+                own->drop[own->entries[k].chunk][own->entries[k].index] = 1;
+    }
+    free(taken);
+}
+
 status recompute_compile(compiled *c)
 {
     if (!c->options.budget)
         return compile_training(&c->training, c, c->options.recompute, NULL, false);
     compiled largest = {0};
-    decision d = {.c = &largest};
+    decision d = {.c = &largest}, own = {.c = c};
     status s = open_largest(&largest, c);
     if (s == STATUS_OK)
         s = decide(&d);
     if (s == STATUS_OK) {
         c->dropped = largest.dropped;
         c->decision = describe(c, &d, c->dropped);
-        s = compile_training(&c->training, c, RECOMPUTE_CHOSEN, d.drop, false);
+        open_decision(&own);
+        adopt(&own, &d, c->dropped);
+        s = compile_training(&c->training, c, RECOMPUTE_CHOSEN, own.drop, false);
     }
+    free_decision(&own);
     free_decision(&d);
     compile_free(&largest);
     return s;

@@ -94,6 +94,21 @@ static bool meet(checkpoint_piece *out, const parameter *p, const parameter_piec
     return true;
 }
 
+/* ---- where they lie -------------------------------------------------------------------------------------------- */
+
+/* A piece's `data` is an address in the arena, which may be a device's: executor_borrow gives what can be read. */
+static void *borrow(void *context, const void *data, int64_t bytes)
+{
+    executor *e = context;
+    return executor_borrow(e, (const char *)data - executor_context(e)->arena, bytes);
+}
+
+static void give_back(void *context, void *borrowed, const void *data, int64_t bytes)
+{
+    executor *e = context;
+    executor_give_back(e, borrowed, (const char *)data - executor_context(e)->arena, bytes, false);
+}
+
 checkpoint_piece *state_pieces(int *count, const compiled *c, executor *e, state_section section, bool writing)
 {
     checkpoint_piece *pieces =
@@ -115,6 +130,7 @@ checkpoint_piece *state_pieces(int *count, const compiled *c, executor *e, state
             if (!meet(at, p, &p->pieces[k], h, first, rows, executor_context(e)->arena))
                 continue;
             at->section = state_section_name(section);
+            at->source = (checkpoint_source){borrow, give_back, e};
             ++*count;
         }
     }
@@ -144,37 +160,58 @@ static void initial_row(float *out, const parameter *p, int64_t row, uint64_t se
     }
 }
 
-static void store_row(char *arena, held h, int64_t row, const float *values, int64_t columns)
+/* A tensor of rows while it is filled: borrowed from the arena. */
+typedef struct filled {
+    held at;
+    char *bytes;
+} filled;
+
+static filled fill_begin(executor *e, held h)
 {
+    return (filled){h, h.rows > 0 ? executor_borrow(e, h.t->address, tensor_bytes(h.t)) : NULL};
+}
+
+static void fill_end(executor *e, filled f)
+{
+    if (f.bytes)
+        executor_give_back(e, f.bytes, f.at.t->address, tensor_bytes(f.at.t), true);
+}
+
+static void store_row(filled f, int64_t row, const float *values, int64_t columns)
+{
+    held h = f.at;
     if (row < h.first || row >= h.first + h.rows)
         return;
     int64_t bytes = columns * dtype_bytes((dtype)h.t->type);
-    dtype_convert(arena + h.t->address + (row - h.first) * bytes, (dtype)h.t->type, values, DTYPE_FP32, columns);
+    dtype_convert(f.bytes + (row - h.first) * bytes, (dtype)h.t->type, values, DTYPE_FP32, columns);
 }
 
-static void initialise(const compiled *c, char *arena, const parameter *p, uint64_t seed, int threads)
+static void initialise(const compiled *c, executor *e, const parameter *p, uint64_t seed)
 {
-    held weight = section_rows(p, STATE_MODEL), master = section_rows(p, STATE_MASTER);
     bool apart = c->options.train && c->options.compute != DTYPE_FP32;
-#pragma omp parallel num_threads(threads)
+    filled weight = fill_begin(e, section_rows(p, STATE_MODEL)), master = {0};
+    if (apart)
+        master = fill_begin(e, section_rows(p, STATE_MASTER));
+#pragma omp parallel num_threads(executor_context(e)->threads)
     {
         float *values = must_alloc((unsigned long)p->columns * sizeof *values);
 #pragma omp for schedule(static)
         for (int64_t row = 0; row < p->rows; row++) {
             initial_row(values, p, row, seed);
-            store_row(arena, weight, row, values, p->columns);
+            store_row(weight, row, values, p->columns);
             if (apart)
-                store_row(arena, master, row, values, p->columns);
+                store_row(master, row, values, p->columns);
         }
         free(values);
     }
+    fill_end(e, weight);
+    fill_end(e, master);
 }
 
 void state_initialise(const compiled *c, executor *e, uint64_t seed)
 {
-    run_context *r = executor_context(e);
     for (int i = 0; i < c->model.parameter_count; i++)
-        initialise(c, r->arena, c->model.parameters[i], seed, r->threads);
+        initialise(c, e, c->model.parameters[i], seed);
 }
 
 /* ---- loading --------------------------------------------------------------------------------------------------- */
@@ -198,8 +235,10 @@ static status load_section(const compiled *c, executor *e, state_section section
     status s = STATUS_OK;
     for (int i = 0; i < count && s == STATUS_OK; i++) {
         checkpoint_piece *p = &pieces[i];
-        char *data = executor_context(e)->arena + ((const char *)p->data - executor_context(e)->arena);
+        int64_t address = (const char *)p->data - executor_context(e)->arena, bytes = checkpoint_extent(p);
+        void *data = executor_borrow(e, address, bytes);
         s = read(context, p->name, p->type, data, p->stride, p->dims, p->global, p->start, p->size);
+        executor_give_back(e, data, address, bytes, true);
     }
     free(pieces);
     return s;

@@ -20,17 +20,7 @@ static tensor own_view(tensor *whole, const parameter *p)
     return v;
 }
 
-/* A function of the parameter's name alone (FNV-1a): all ranks that hold it must agree, and one rank may hold parameters
- * that another of its tensor group does not (a bias that is added once). */
-int storage_vector_owner(const parameter *p, int data)
-{
-    uint32_t hash = 2166136261u;
-    for (const char *at = p->name; *at; at++)
-        hash = (hash ^ (uint8_t)*at) * 16777619u;
-    return (int)(hash % (uint32_t)data);
-}
-
-/* What data rank `me` owns of the parameter. */
+/* What data rank `me` owns of a parameter. */
 static void divide(int *owner, int64_t *first, int64_t *rows, const compile_options *o, const parameter *p, int me)
 {
     int data = o->grid.size[GRID_DATA] * o->grid.size[GRID_CONTEXT];
@@ -39,7 +29,7 @@ static void divide(int *owner, int64_t *first, int64_t *rows, const compile_opti
     *first = 0;
     *rows = p->rows;
     if (shards && p->vector) {
-        *owner = storage_vector_owner(p, data);
+        *owner = p->number % data;
         *rows = *owner == me;
     } else if (shards) {
         shard_rows(first, rows, p->rows, data, me);

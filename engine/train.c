@@ -67,12 +67,19 @@ static status train_step(training *t, bool *stop)
     double began = clock_seconds();
     double rate = learning_rate_at(&t->schedule, t->updates + 1);
     executor_set_step(t->executor, t->step + 1);
-    TRY(comm_all_status(comm_world(t->world), batch_fill(&t->compiled, t->executor, t->train, t->samples)));
+    status ready = t->reported;
+    if (ready == STATUS_OK)
+        ready = batch_fill(&t->compiled, t->executor, t->train, t->samples);
+    TRY(comm_all_status(comm_world(t->world), ready));
     fill_scalars(t, (float)rate);
     int64_t *asked = executor_at(t->executor, &t->compiled.inputs.stop);
     *asked = signals_pending() != 0;
 
+    if (t->step + 1 == t->config->profile.start)
+        executor_profile(t->executor, true);
     executor_play(t->executor, &t->compiled.training);
+    if (t->step + 1 == t->config->profile.stop)
+        executor_profile(t->executor, false);
 
     *stop = *asked > 0;
     const float *control = executor_at(t->executor, &t->compiled.inputs.control);
@@ -80,7 +87,8 @@ static status train_step(training *t, bool *stop)
     bool skipped = control[CONTROL_SKIP] > 0;
     double mean = (double)*loss / ((double)t->config->train.global_batch * (double)t->config->train.sequence);
     status s = after_update(t, skipped);
-    TRY(training_report_step(t, mean, (double)control[CONTROL_NORM], rate, clock_seconds() - began, skipped));
+    if (t->reported == STATUS_OK)
+        t->reported = training_report_step(t, mean, (double)control[CONTROL_NORM], rate, clock_seconds() - began, skipped);
     if (t->config->debug.gradients && t->step == t->config->debug.at_step)
         TRY(training_dump_gradients(t));
     return s;
@@ -99,7 +107,9 @@ static status evaluate(training *t)
         sum += *(float *)executor_at(t->executor, &t->compiled.inputs.loss_total);
         tokens += samples_at_once * o->sequence;
     }
-    return training_report_evaluation(t, sum / (double)tokens, clock_seconds() - began);
+    if (t->reported == STATUS_OK)
+        t->reported = training_report_evaluation(t, sum / (double)tokens, clock_seconds() - began);
+    return STATUS_OK;
 }
 
 static bool due(int every, int64_t step)
@@ -121,6 +131,7 @@ static status train_loop(training *t)
             seal_close();
     }
     seal_open();
+    TRY(comm_all_status(comm_world(t->world), t->reported));
     if (stop)
         log_info("stopped by a signal after step %lld; the run resumes from here", (long long)t->step);
     return STATUS_OK;

@@ -103,14 +103,18 @@ void training_header(const training *t)
     char *model = must_format("%s: %d layers, hidden %lld, %d heads (%d key/value) of %d, ffn %lld, vocabulary %lld",
                               shape_traits_of(s->architecture)->name, s->layers, (long long)s->hidden_size, s->heads,
                               s->kv_heads, s->head_size, (long long)s->ffn_size, (long long)s->vocab_size);
-    char *device = must_format("cpu, %d thread%s a rank", k->options.threads, k->options.threads == 1 ? "" : "s");
+    device_facts facts;
+    executor_facts(&facts, t->executor);
+    char *where = t->device == &device_cpu
+                      ? must_format("cpu, %d thread%s a rank", k->options.threads, k->options.threads == 1 ? "" : "s")
+                      : must_format("%s, one a rank", facts.name);
     char *layout = comm_ranks(t->world) == 1
                        ? NULL
                        : must_format("tensor %d x data %d x pipeline %d, %s, ZeRO %d", t->grid.size[GRID_TENSOR],
                                      t->grid.size[GRID_DATA], t->grid.size[GRID_PIPELINE],
                                      config_word(c, "parallel.schedule"), c->parallel.zero);
     report_run run = {.model = model,
-                      .device = device,
+                      .device = where,
                       .precision = config_word(c, "train.precision"),
                       .layout = layout,
                       .folder = t->folder,
@@ -130,7 +134,7 @@ void training_header(const training *t)
     report_columns(stdout);
     fflush(stdout);
     free(model);
-    free(device);
+    free(where);
     free(layout);
 }
 

@@ -89,16 +89,50 @@ static status open_rank(training *t)
     compile_options options;
     int threads = threads_of(c, t->world);
     omp_set_num_threads(threads);
-    if (c->train.device == CONFIG_CUDA)
-        return status_fail(STATUS_USAGE,
-                           "train.device=cuda: this build plays programs on the CPU only; use train.device=cpu");
     TRY(lay_out(t));
-    TRY(compile_options_from(&options, c, &t->grid, &cpu_backend, threads));
+    const op_backend *backend = t->device->backend ? t->device->backend : &cpu_backend;
+    TRY(compile_options_from(&options, c, &t->grid, backend, threads));
     options.evaluate = c->data.validation.count > 0 && c->evaluate.every > 0;
     TRY(compile(&t->compiled, &options));
     TRY(open_data(t));
     TRY(open_tokenizer(t));
-    return executor_open(&t->executor, &t->compiled, t->world, &cpu_backend, threads);
+    /* Opening is collective: whoever has failed by now keeps the others from it. */
+    return STATUS_OK;
+}
+
+static status open_executor(training *t)
+{
+    const executor_options options = {.device = t->device,
+                                      .backend = t->compiled.options.backend,
+                                      .threads = t->compiled.options.threads,
+                                      .tf32 = t->config->train.tf32};
+    return executor_open_on(&t->executor, &t->compiled, t->world, &options);
+}
+
+/* The CPU, or the GPU: with `auto` only if every rank has one. */
+static status choose_device(training *t)
+{
+    t->device = &device_cpu;
+    if (t->config->train.device == CONFIG_CPU)
+        return STATUS_OK;
+    const device_interface *cuda = NULL;
+    status s = device_load(&cuda, "cuda");
+    if (s == STATUS_OK)
+        s = cuda->available();
+    s = comm_all_status(comm_world(t->world), s);
+    if (s == STATUS_OK)
+        t->device = cuda;
+    return t->config->train.device == CONFIG_AUTO ? STATUS_OK : s;
+}
+
+/* What a step is measured against. */
+static double peak_of(const training *t)
+{
+    device_facts facts;
+    executor_facts(&facts, t->executor);
+    if (t->config->train.precision != CONFIG_FP32)
+        return facts.peak_bf16;
+    return t->config->train.tf32 ? facts.peak_tf32 : facts.peak_fp32;
 }
 
 status training_open(training *t, const config *c, comm *world, double began)
@@ -109,9 +143,12 @@ status training_open(training *t, const config *c, comm *world, double began)
     t->folder = must_strdup(c->run.folder);
     t->checkpoints = must_format("%s/checkpoints", t->folder);
     comm_group *all = comm_world(world);
+    TRY(choose_device(t));
     TRY(comm_all_status(all, open_rank(t)));
+    TRY(comm_all_status(all, open_executor(t)));
     TRY(check_shared_folder(t));
     batch_rope_table(&t->compiled, t->executor);
+    t->peak_flops = peak_of(t) * comm_ranks(world);
     t->flops_per_token = compile_flops_per_token(&c->model.shape, c->train.sequence);
     if (comm_ranks(world) > 1 && c->run.hang_seconds > 0) {
         TRY(watchdog_open(&t->watchdog, world, c->run.hang_seconds));

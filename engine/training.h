@@ -16,6 +16,7 @@ typedef struct training {
     const config *config;
     comm *world;
     grid grid;
+    const device_interface *device;
     compiled compiled;
     executor *executor;
     watchdog *watchdog;
@@ -39,6 +40,7 @@ typedef struct training {
     int64_t trained_steps;
     double flops_per_token, peak_flops;
     char *folder, *checkpoints;
+    status reported; /* of rank 0's writing of metrics; all ranks hear of it at the next step */
 } training;
 
 /* train_setup.c */

@@ -12,6 +12,8 @@
 #include "memory/log.h"
 #include "models/huggingface.h"
 
+#define AHEAD_BYTES (16 << 20) /* what the disk reads beyond a rectangle: the next one usually follows */
+
 #define MODEL  "model"
 #define MASTER "master"
 
@@ -332,6 +334,7 @@ static void read_file(const weights *w, int index, dtype type, void *data, const
         first += start[d] * from_stride[d];
         last += (start[d] + size[d] - 1) * from_stride[d];
     }
+    sharded_expect(t, first * element, (last + 1 - first) * element + AHEAD_BYTES);
     box_convert(data, type, stride, (const char *)sharded_data(t) + first * element, t->tensor->type, from_stride, dims,
                 size);
     sharded_forget(t, first * element, (last + 1 - first) * element);

@@ -141,8 +141,9 @@ typedef struct op_backend {
     const op_kernel *kernels; /* [OP_COUNT] */
     /* Working memory that the implementation of `o` wants during the op; 0 for most. */
     int64_t (*scratch_bytes)(const op *o, int threads);
-    /* Make o->prepared before the first step; may share between ops of one shape. */
+    /* Make o->prepared before the first step; may share between ops of one shape. NULL where the device does it. */
     status (*prepare)(op *o, int threads);
+    bool communicates; /* its device has a communication backend of its own, which wants no working memory of the plan */
 } op_backend;
 
 extern const op_backend cpu_backend;

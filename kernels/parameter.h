@@ -42,6 +42,7 @@ typedef struct parameter {
     parameter_piece pieces[PARAMETER_PIECES];
     int piece_count;
 
+    int number; /* in the stage's order of parameters: the same on every rank of the tensor group, whichever it lacks */
     int owner; /* the data rank that owns all of it, or -1: rows are divided */
     int64_t own_first, own_rows;
 

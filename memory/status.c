@@ -7,7 +7,7 @@
 
 static _Thread_local char message[MESSAGE_BYTES];
 
-status status_fail(status code, const char *format, ...)
+status(status_fail)(status code, const char *format, ...) /* in brackets: a macro for the analyzer */
 {
     va_list arguments;
     va_start(arguments, format);

@@ -13,7 +13,7 @@ typedef struct builder {
     decoder *d;
     pool *pool;
     const decoder_layout *layout;
-    int layer, chunk;
+    int layer, chunk, number;
     int64_t hidden;
     int tensor, rank;
     float deviation, residual_deviation; /* of weights, and of those that end a residual branch (GPT-2) */
@@ -42,6 +42,7 @@ static parameter *add(builder *b, const char *name, int64_t rows, int64_t column
     p->init = vector ? INIT_ZERO : INIT_NORMAL;
     p->deviation = b->deviation;
     p->chunk = b->chunk;
+    p->number = b->number++;
     p->copied_from = -1;
     p->owner = -1;
     int64_t shape[] = {vector ? columns : rows, columns};
@@ -165,6 +166,8 @@ static attention_layer build_attention(builder *b)
     if (shape_traits_of(s->architecture)->bias_linear && b->rank == 0) {
         a.out_bias = add(b, "attention/out bias", 1, b->hidden, true, place_partial());
         whole_vector(b, a.out_bias, SLOT_OUT_BIAS);
+    } else if (shape_traits_of(s->architecture)->bias_linear) {
+        b->number++;
     }
     return a;
 }
@@ -190,6 +193,8 @@ static mlp_layer build_mlp(builder *b)
     if (biased && b->rank == 0) {
         m.down_bias = add(b, "mlp/down bias", 1, b->hidden, true, place_partial());
         whole_vector(b, m.down_bias, SLOT_DOWN_BIAS);
+    } else if (biased) {
+        b->number++;
     }
     return m;
 }

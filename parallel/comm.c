@@ -24,13 +24,13 @@ static int launched_ranks(void)
     return getenv("PMIX_RANK") ? 0 : 1; /* 0: launched, but how many is not said */
 }
 
-static status group_make(comm_group **out, comm *c, const int *members, int count)
+static status group_make(comm_group **out, comm *c, const comm_backend *backend, const int *members, int count)
 {
     comm_group *g = must_calloc(1, sizeof *g);
     g->owner = c;
     g->count = count;
     g->me = -1;
-    g->backend = count == 1 ? &comm_self_backend : c->backend;
+    g->backend = count == 1 ? &comm_self_backend : backend;
     g->members = must_alloc((unsigned long)count * sizeof *g->members);
     for (int i = 0; i < count; i++) {
         MUST(members[i] >= 0 && members[i] < c->ranks && (i == 0 || members[i] > members[i - 1]),
@@ -81,7 +81,7 @@ status comm_open(comm **out)
     int *all = must_alloc((unsigned long)c->ranks * sizeof *all);
     for (int i = 0; i < c->ranks; i++)
         all[i] = i;
-    s = group_make(&c->world, c, all, c->ranks);
+    s = group_make(&c->world, c, c->backend, all, c->ranks);
     free(all);
     if (s == STATUS_OK)
         *out = c;
@@ -145,9 +145,19 @@ int comm_waiting_for(const comm *c)
 
 status comm_group_open(comm_group **out, comm *c, const int *members, int count)
 {
-    TRY(group_make(out, c, members, count));
+    return comm_group_open_on(out, c, NULL, members, count);
+}
+
+status comm_group_open_on(comm_group **out, comm *c, const struct comm_backend *backend, const int *members, int count)
+{
+    TRY(group_make(out, c, backend ? backend : c->backend, members, count));
     c->groups += *out != NULL;
     return STATUS_OK;
+}
+
+status comm_group_poll(comm_group *g)
+{
+    return g->backend->poll ? g->backend->poll(g) : STATUS_OK;
 }
 
 void comm_group_close(comm_group *g)

@@ -22,6 +22,7 @@
 
 typedef struct comm comm;
 typedef struct comm_group comm_group;
+struct comm_backend;
 
 /* ---- the job ---- */
 
@@ -47,6 +48,11 @@ int comm_waiting_for(const comm *c);
 
 /* Collective over the members: world ranks, ascending. A process that is not a member takes no part and gets NULL. */
 status comm_group_open(comm_group **out, comm *c, const int *members, int count);
+/* The same on a device's backend (device_interface.communication; NULL: the job's own): operands are device addresses, and a
+ * call's `stream` says where it is put; it counts as complete, for comm_test and comm_wait, as soon as it is enqueued. */
+status comm_group_open_on(comm_group **out, comm *c, const struct comm_backend *backend, const int *members, int count);
+/* Has the group failed behind our back (a peer died, a link broke)? Then it is given up, and this says why. */
+status comm_group_poll(comm_group *g);
 void comm_group_close(comm_group *g);
 int comm_group_ranks(const comm_group *g);
 int comm_group_me(const comm_group *g);                 /* this process's index among the members */

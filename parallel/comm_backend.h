@@ -22,6 +22,7 @@ typedef struct comm_backend {
     void (*wait)(comm_request *r);
     void (*progress)(comm *c);
     status (*progress_thread)(comm *c, bool on);
+    status (*poll)(comm_group *g); /* NULL: never fails behind one's back */
 } comm_backend;
 
 struct comm {
@@ -44,6 +45,7 @@ struct comm_group {
 
 extern const comm_backend comm_self_backend;
 extern const comm_backend comm_mpi_backend;
+extern const comm_backend comm_nccl_backend; /* parallel/nccl: in the CUDA shared object only */
 
 /* Messages are cut into segments, so that summing overlaps receiving and one step of progress stays short; each
  * peer has at most `window` segments under way in each direction. Both depend on the number of members only. */

@@ -126,6 +126,11 @@ double launch_seconds(const launch *l)
     return clock_seconds() - l->started;
 }
 
+int launch_pid(const launch *l)
+{
+    return (int)l->pid;
+}
+
 launch_result launch_finish(launch *l)
 {
     for (look(l); !l->ended; look(l))

@@ -25,6 +25,8 @@ bool launch_expect(launch *l, const char *text, double seconds);
 /* While it runs: its standard output so far (a fresh string), and for how long it has run. */
 char *launch_output(const launch *l);
 double launch_seconds(const launch *l);
+/* The process of the command (with `exec`, of the program), to be signalled by the test. */
+int launch_pid(const launch *l);
 launch_result launch_finish(launch *l);
 
 launch_result launch_run(double limit_seconds, const char *format, ...) __attribute__((format(printf, 2, 3)));

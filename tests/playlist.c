@@ -12,16 +12,20 @@
 
 enum { WORDS = 64 };
 
-static void play(comm *world, char *line)
+static void play(comm *world, char *line, void (*prepare)(const char *word))
 {
     char *word[WORDS], *rest = line;
     int words = 0;
     while (words < WORDS && (word[words] = strtok_r(rest, " \n", &rest)))
         words++;
     MUST(words > 0 && words < WORDS, "a playlist's line has %d words", words);
+    const char *said = word[0][0] == '@' ? word[0] + 1 : NULL;
+    int at = said ? 1 : 0;
+    if (prepare)
+        prepare(said);
     config c;
     double began = clock_seconds();
-    status s = comm_all_status(comm_world(world), config_load(&c, word[0], words - 1, word + 1));
+    status s = comm_all_status(comm_world(world), config_load(&c, word[at], words - at - 1, word + at + 1));
     if (s == STATUS_OK) {
         s = train_run(&c, world, began);
         config_free(&c);
@@ -30,7 +34,7 @@ static void play(comm *world, char *line)
         fprintf(stderr, "phalanx: %s\n", status_message());
 }
 
-int playlist_main(int argc, char **argv)
+int playlist_main(int argc, char **argv, void (*prepare)(const char *word))
 {
     MUST(argc == 2, "usage: %s PLAYLIST", argv[0]);
     comm *world = NULL;
@@ -41,7 +45,7 @@ int playlist_main(int argc, char **argv)
     char *line = NULL;
     size_t capacity = 0;
     while (getline(&line, &capacity, list) > 0)
-        play(world, line);
+        play(world, line, prepare);
     free(line);
     fclose(list);
     comm_close(world);

@@ -17,11 +17,11 @@ int64_t reference_width(const tensor *t)
     return t->shape[0] ? tensor_elements(t) / t->shape[0] : 0;
 }
 
-/* 0 where an accumulated output is written, 1 where it is added to. */
-static double before(const op *o)
+/* Is an accumulated output added to, or written? */
+static bool adds(const op *o)
 {
     MUST(o->at.accumulate < 2, "%s: accumulate must be decided before an op is run", o->label);
-    return o->at.accumulate;
+    return o->at.accumulate == 1;
 }
 
 /* ---- matrix products ----------------------------------------------------------------------------------------- */
@@ -56,7 +56,7 @@ void reference_linear_grad_weight(const op *o, const run_context *r)
     const tensor *dy = o->in[0], *x = o->in[1], *dw = o->out[0];
     for (int64_t n = 0; n < dw->shape[0]; n++)
         for (int64_t k = 0; k < dw->shape[1]; k++) {
-            double sum = before(o) ? reference_row(dw, r, n)[k] : 0;
+            double sum = adds(o) ? reference_row(dw, r, n)[k] : 0;
             for (int64_t t = 0; t < dy->shape[0]; t++)
                 sum += reference_row(dy, r, t)[n] * reference_row(x, r, t)[k];
             reference_row(dw, r, n)[k] = sum;
@@ -67,7 +67,7 @@ void reference_bias_grad(const op *o, const run_context *r)
 {
     const tensor *dy = o->in[0], *db = o->out[0];
     for (int64_t n = 0; n < db->shape[0]; n++) {
-        double sum = before(o) ? *reference_row(db, r, n) : 0;
+        double sum = adds(o) ? *reference_row(db, r, n) : 0;
         for (int64_t t = 0; t < dy->shape[0]; t++)
             sum += reference_row(dy, r, t)[n];
         *reference_row(db, r, n) = sum;
@@ -94,7 +94,7 @@ static void table_gradient(const op *o, const run_context *r, int64_t first_row)
     const tensor *dy = o->in[0], *dtable = o->out[0];
     for (int64_t v = 0; v < dtable->shape[0]; v++)
         for (int64_t h = 0; h < dtable->shape[1]; h++) {
-            double sum = before(o) ? reference_row(dtable, r, v)[h] : 0;
+            double sum = adds(o) ? reference_row(dtable, r, v)[h] : 0;
             for (int64_t t = 0; t < dy->shape[0]; t++)
                 if (index[t] - first_row == v)
                     sum += reference_row(dy, r, t)[h];
@@ -183,7 +183,7 @@ void reference_accumulate(const op *o, const run_context *r)
     for (int64_t i = 0; i < total->shape[0]; i++)
         for (int64_t j = 0; j < reference_width(total); j++) {
             double *to = &reference_row(total, r, i)[j];
-            *to = (before(o) ? *to : 0) + reference_row(o->in[0], r, i)[j];
+            *to = (adds(o) ? *to : 0) + reference_row(o->in[0], r, i)[j];
         }
 }
 

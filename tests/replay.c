@@ -61,7 +61,7 @@ static void note_roots(replay_rank *r)
     free(k.id);
 }
 
-status replay_compile(replay_rank *out, const compile_options *o, void (*before)(replay_rank *r),
+status replay_compile(replay_rank *out, const compile_options *o, bool place, void (*before)(replay_rank *r),
                       void (*after)(replay_rank *r))
 {
     *out = (replay_rank){0};
@@ -81,7 +81,7 @@ status replay_compile(replay_rank *out, const compile_options *o, void (*before)
         note_roots(out);
         if (before)
             before(out);
-        place_transients(&out->p, c, false);
+        place_transients(&out->p, c, !place);
         if (after)
             after(out);
     }

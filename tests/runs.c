@@ -1,9 +1,11 @@
 #include "tests/runs.h"
 
+#include <dirent.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "engine/files/checkpoint.h"
 #include "engine/files/indexed.h"
@@ -64,6 +66,8 @@ runs_metrics runs_read_metrics(const char *folder)
     FILE *f = fopen(path, "r");
     size_t capacity = 0;
     while (f && getline(&text, &capacity, f) > 0) {
+        if (!strchr(text, '\n'))
+            break; /* torn by whatever ended the run */
         json_t *line = json_loads(text, 0, NULL);
         MUST(line, "%s: not a line of JSON: %s", path, text);
         int64_t step = json_integer_value(json_object_get(line, "step"));
@@ -273,4 +277,67 @@ launch *runs_start(double limit, int ranks, const char *arguments)
 launch_result runs_train(double limit, int ranks, const char *arguments)
 {
     return launch_finish(runs_start(limit, ranks, arguments));
+}
+
+/* Arguments or environment of a process as one string with spaces. */
+static char *process_text(const char *pid, const char *what)
+{
+    char *path = must_format("/proc/%s/%s", pid, what), *text = must_calloc(65537, 1);
+    FILE *f = fopen(path, "r");
+    size_t got = f ? fread(text, 1, 65536, f) : 0;
+    for (size_t i = 0; i < got; i++)
+        text[i] = text[i] ? text[i] : ' ';
+    if (f)
+        fclose(f);
+    free(path);
+    return text;
+}
+
+static bool is_rank(const char *pid, const char *folder, int rank)
+{
+    char *command = process_text(pid, "cmdline"), *environment = NULL;
+    char *wanted = must_format("OMPI_COMM_WORLD_RANK=%d ", rank), *key = must_format("run.folder=%s ", folder);
+    bool found = strstr(command, "/phalanx train ") && !strstr(command, "mpirun") && strstr(command, key);
+    if (found) {
+        environment = process_text(pid, "environ");
+        found = strstr(environment, wanted) || (rank == 0 && !strstr(environment, "OMPI_COMM_WORLD_RANK="));
+    }
+    free(command);
+    free(environment);
+    free(wanted);
+    free(key);
+    return found;
+}
+
+int runs_process(const char *folder, int rank)
+{
+    DIR *all = opendir("/proc");
+    int pid = 0;
+    for (struct dirent *e = all ? readdir(all) : NULL; e && !pid; e = readdir(all))
+        if (e->d_name[0] >= '0' && e->d_name[0] <= '9' && is_rank(e->d_name, folder, rank))
+            pid = atoi(e->d_name);
+    if (all)
+        closedir(all);
+    return pid;
+}
+
+bool runs_wait_for_step(const char *folder, int64_t steps, double seconds)
+{
+    for (int i = 0; i < seconds * 100; i++) {
+        char *path = must_format("%s/metrics.jsonl", folder),
+             *wanted = must_format("\"step\": %lld,", (long long)steps);
+        FILE *f = fopen(path, "r");
+        char line[1024];
+        bool found = false;
+        while (f && !found && fgets(line, sizeof line, f))
+            found = strstr(line, wanted) && strchr(line, '\n');
+        if (f)
+            fclose(f);
+        free(path);
+        free(wanted);
+        if (found)
+            return true;
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+    }
+    return false;
 }

@@ -65,4 +65,9 @@ int runs_error_lines(const char *text);
 launch *runs_start(double limit, int ranks, const char *arguments);
 launch_result runs_train(double limit, int ranks, const char *arguments);
 
+/* The process that is `rank` of the job that trains in `folder`; 0 if there is none. */
+int runs_process(const char *folder, int rank);
+/* Wait until the run has done `steps`; false after `seconds`. */
+bool runs_wait_for_step(const char *folder, int64_t steps, double seconds);
+
 #endif

@@ -87,62 +87,86 @@ typedef struct edit {
     dtype type; /* FP32: keep */
 } edit;
 
-/* A folder like the golden model's with its tensors edited; a head that is added is the embedding, plus `off`. */
+enum { MOST_TENSORS = 128 };
+
+/* The tensors of a file to be, and what must be freed behind them. */
+typedef struct contents {
+    int count, owned;
+    safetensors_tensor tensors[MOST_TENSORS];
+    const void *data[MOST_TENSORS];
+    void *own[MOST_TENSORS];
+} contents;
+
+static bool concerns(const edit *e, const char *name)
+{
+    if (!e->from)
+        return false;
+    size_t length = strlen(e->from);
+    bool prefix = e->from[length - 1] == '*';
+    return prefix ? !strncmp(name, e->from, length - 1) : !strcmp(name, e->from);
+}
+
+static void take(contents *c, const safetensors *s, const safetensors_tensor *t, const edit *edits, int count)
+{
+    c->tensors[c->count] = *t;
+    c->data[c->count] = safetensors_data(s, t);
+    for (int i = 0; i < count; i++) {
+        const edit *e = &edits[i];
+        safetensors_tensor *edited = &c->tensors[c->count];
+        if (!concerns(e, t->name))
+            continue;
+        if (!e->to)
+            return;
+        size_t length = strlen(e->from);
+        bool prefix = e->from[length - 1] == '*';
+        edited->name = c->own[c->owned++] = must_format("%s%s", e->to, prefix ? t->name + length - 1 : "");
+        if (e->rows) {
+            edited->shape[1] = t->shape[0] * t->shape[1] / e->rows;
+            edited->shape[0] = e->rows;
+        }
+        if (e->type != DTYPE_FP32)
+            edited->type = e->type; /* of the same size */
+    }
+    c->count++;
+}
+
+/* The embedding (or else whatever comes first), one element off, under another name. */
+static void add(contents *c, const safetensors *s, const char *name, float off)
+{
+    const safetensors_tensor *table = safetensors_find(s, "model.embed_tokens.weight");
+    table = table ? table : safetensors_at(s, 0);
+    float *values = c->own[c->owned++] = must_alloc((unsigned long)table->bytes);
+    memcpy(values, safetensors_data(s, table), (size_t)table->bytes);
+    values[5] += off;
+    c->tensors[c->count] = *table;
+    c->tensors[c->count].name = name;
+    c->data[c->count++] = values;
+}
+
+/* A folder like the golden model's with its tensors edited. */
 static void write_model(const char *folder, const char *model, const edit *edits, int count, float off)
 {
     safetensors *s;
     safetensors_writer *w;
-    safetensors_tensor tensors[128];
-    const void *data[128];
+    contents c = {0};
     char *source = golden(model), *file = workfolder_path(source, SHARDED_FILE),
          *path = workfolder_path(folder, SHARDED_FILE);
-    char *names[128] = {0};
-    float *added = NULL;
-    int n = 0;
     assert_int_equal(atomic_make_folders(folder), STATUS_OK);
     copy_file(source, folder, "config.json");
     assert_int_equal(safetensors_open(&s, file), STATUS_OK);
-    for (int i = 0; i < safetensors_count(s); i++) {
-        const safetensors_tensor *t = safetensors_at(s, i);
-        tensors[n] = *t;
-        data[n] = safetensors_data(s, t);
-        bool drop = false;
-        for (int e = 0; e < count; e++) {
-            bool prefix = edits[e].from && edits[e].from[strlen(edits[e].from) - 1] == '*';
-            size_t length = edits[e].from ? strlen(edits[e].from) - prefix : 0;
-            if (!edits[e].from || (prefix ? strncmp(t->name, edits[e].from, length) : strcmp(t->name, edits[e].from)))
-                continue;
-            drop = !edits[e].to;
-            if (edits[e].to)
-                tensors[n].name = names[n] = must_format("%s%s", edits[e].to, prefix ? t->name + length : "");
-            if (edits[e].rows) {
-                tensors[n].shape[1] = t->shape[0] * t->shape[1] / edits[e].rows;
-                tensors[n].shape[0] = edits[e].rows;
-            }
-            if (edits[e].type != DTYPE_FP32)
-                tensors[n].type = edits[e].type; /* of the same size */
-        }
-        n += !drop;
-    }
-    const safetensors_tensor *table = safetensors_find(s, "model.embed_tokens.weight");
+    for (int i = 0; i < safetensors_count(s); i++)
+        take(&c, s, safetensors_at(s, i), edits, count);
     for (int e = 0; e < count; e++)
-        if (!edits[e].from) {
-            tensors[n] = table ? *table : *safetensors_at(s, 0);
-            tensors[n].name = edits[e].to;
-            added = must_realloc(added, (unsigned long)tensors[n].bytes);
-            memcpy(added, safetensors_data(s, table ? table : safetensors_at(s, 0)), (size_t)tensors[n].bytes);
-            added[5] += off;
-            data[n++] = added;
-        }
-    assert_int_equal(safetensors_writer_open(&w, path, tensors, n, NULL), STATUS_OK);
-    for (int k = 0; k < n; k++) {
+        if (!edits[e].from)
+            add(&c, s, edits[e].to, off);
+    assert_int_equal(safetensors_writer_open(&w, path, c.tensors, c.count, NULL), STATUS_OK);
+    for (int k = 0; k < c.count; k++) {
         int i = safetensors_writer_order(w)[k];
-        assert_int_equal(safetensors_writer_data(w, data[i], tensors[i].bytes), STATUS_OK);
+        assert_int_equal(safetensors_writer_data(w, c.data[i], c.tensors[i].bytes), STATUS_OK);
     }
     assert_int_equal(safetensors_writer_close(w), STATUS_OK);
-    for (int i = 0; i < 128; i++)
-        free(names[i]);
-    free(added);
+    for (int i = 0; i < c.owned; i++)
+        free(c.own[i]);
     safetensors_close(s);
     free(path);
     free(file);

@@ -14,11 +14,10 @@
 
 #include "memory/log.h"
 #include "tests/layouts.h"
+#include "tests/parity.h"
 #include "tests/plans.h"
 #include "tests/runs.h"
 #include "tests/workfolder.h"
-
-static const double LOSS = 1e-4, NORM = 1e-5, BF16 = 1.5;
 
 enum { MOST_RANKS = 8 };
 
@@ -27,59 +26,16 @@ static char *run_folder(const char *top, int index)
     return must_format("%s/layout-%d", top, index);
 }
 
-static char *model_folder(const char *top, const char *model)
-{
-    return must_format("%s/one-%s", top, model);
-}
-
-/* ---- the runs --------------------------------------------------------------------------------------------------- */
-
-static void run_alone(const char *top, const layouts_model *m)
-{
-    char *data = workfolder_path(top, "data"), *yaml = layouts_yaml(m, data), *folder = model_folder(top, m->name);
-    char *file = must_format("%s/%s.yaml", top, m->name);
-    runs_write_text(file, yaml);
-    char *arguments = must_format("%s %s run.folder=%s debug.gradients=%s/gradients", file, m->extra, folder, folder);
-    launch_result r = runs_train(60, 1, arguments);
-    if (r.status)
-        fprintf(stderr, "%s: %s", m->name, r.err);
-    launch_free(&r);
-    free(arguments);
-    free(file);
-    free(folder);
-    free(yaml);
-    free(data);
-}
-
 static void run_together(const char *top, int ranks)
 {
-    char *path = must_format("%s/playlist-%d", top, ranks), *mpirun = launch_mpirun(ranks);
-    char *program = launch_beside("rank_playlist");
-    FILE *list = fopen(path, "w");
-    MUST(list, "cannot write %s", path);
+    FILE *list = parity_open_list(top, "playlist");
     int count = 0;
-    for (int i = 0; i < layouts_count(); i++) {
-        const layouts_row *row = layouts_at(i);
-        if (layouts_ranks(row) != ranks)
-            continue;
-        char *keys = layouts_overrides(row), *folder = run_folder(top, i);
-        fprintf(list, "%s/%s.yaml %s run.folder=%s debug.gradients=%s/gradients\n", top, row->model, keys, folder,
-                folder);
-        count++;
-        free(keys);
-        free(folder);
-    }
+    for (int i = 0; i < layouts_count(); i++)
+        if (layouts_ranks(layouts_at(i)) == ranks && ++count)
+            parity_put_line(list, top, "", layouts_at(i), run_folder(top, i));
     fclose(list);
-    if (count > 0) {
-        launch_result r = launch_run(400, "exec %s %s %s", mpirun, program, path);
-        if (r.status || *r.err)
-            fprintf(stderr, "%d ranks: status %d: %s", ranks, r.status, r.err);
-        printf("%d layouts on %d ranks in %.1f s\n", count, ranks, r.seconds);
-        launch_free(&r);
-    }
-    free(program);
-    free(mpirun);
-    free(path);
+    if (count > 0)
+        parity_play(top, "rank_playlist", ranks, "playlist", count);
 }
 
 static int train_all(void **state)
@@ -91,49 +47,10 @@ static int train_all(void **state)
     runs_write_data(data, LAYOUTS_VOCABULARY, 20000, 1);
     free(data);
     for (int i = 0; i < layouts_models(); i++)
-        run_alone(top, layouts_model_at(i));
+        parity_run_alone(top, layouts_model_at(i));
     for (int ranks = 2; ranks <= MOST_RANKS; ranks++)
         run_together(top, ranks);
     return 0;
-}
-
-/* ---- comparing --------------------------------------------------------------------------------------------------- */
-
-typedef struct outcome {
-    double gradient, loss, norm;
-    char tensor[128];
-    bool good;
-} outcome;
-
-static runs_gradients gradients(const char *folder, const char *from)
-{
-    char *a = must_format("%s/gradients", folder), *b = must_format("%s/gradients", from);
-    runs_gradients r = runs_compare_gradients(a, b);
-    free(a);
-    free(b);
-    return r;
-}
-
-static outcome compare(const char *folder, const char *one)
-{
-    runs_metrics mine = runs_read_metrics(folder), its = runs_read_metrics(one);
-    runs_gradients g = gradients(folder, one);
-    outcome o = {.gradient = g.worst, .loss = runs_loss_error(&mine, &its), .norm = runs_norm_error(&mine, &its)};
-    snprintf(o.tensor, sizeof o.tensor, "%s", g.name);
-    o.good = g.tensors > 0 && its.count == LAYOUTS_STEPS && o.gradient <= 1 && o.loss <= LOSS && o.norm <= NORM;
-    return o;
-}
-
-/* bf16: distances to the fp32 run of the same model, as multiples of one rank's. */
-static outcome compare_rounded(const char *folder, const char *one, const char *exact)
-{
-    runs_metrics mine = runs_read_metrics(folder), its = runs_read_metrics(one);
-    runs_gradients a = gradients(folder, exact), b = gradients(one, exact);
-    outcome o = {.gradient = a.relative / b.relative,
-                 .loss = runs_loss_error(&mine, &its),
-                 .norm = runs_norm_error(&mine, &its)};
-    o.good = a.tensors > 0 && b.tensors > 0 && b.relative > 0 && o.gradient <= BF16 && o.loss <= 1;
-    return o;
 }
 
 static void every_layout_trains_the_same_model(void **state)
@@ -146,9 +63,9 @@ static void every_layout_trains_the_same_model(void **state)
     for (int i = 0; i < layouts_count(); i++) {
         const layouts_row *row = layouts_at(i);
         const char *exact = layouts_model_of(row->model)->exact;
-        char *folder = run_folder(top, i), *one = model_folder(top, row->model), *title = layouts_title(row);
-        char *fp32 = exact ? model_folder(top, exact) : NULL;
-        outcome o = exact ? compare_rounded(folder, one, fp32) : compare(folder, one);
+        char *folder = run_folder(top, i), *one = parity_model_folder(top, row->model), *title = layouts_title(row);
+        char *fp32 = exact ? parity_model_folder(top, exact) : NULL;
+        parity_outcome o = exact ? parity_compare_rounded(folder, one, fp32) : parity_compare(folder, one);
         printf("%-100s gradient %.3f loss %.1e norm %.1e%s%s\n", title, o.gradient, o.loss, o.norm,
                o.good ? "" : " WRONG ", o.good ? "" : o.tensor);
         wrong += !o.good;

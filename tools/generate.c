@@ -106,13 +106,15 @@ static status encode_prompts(job *j)
 static void take(const job *j, text *t, int32_t token, bool streaming)
 {
     bool end = token == tokenizer_eos(j->tokenizer) || token == tokenizer_end_of_document(j->tokenizer);
-    if (end && !j->set->ignore_end) {
-        t->done = true;
-        return;
-    }
     int64_t before = t->out.length;
-    buffer_ids_append(&t->ids, &token, 1);
-    tokenizer_stream_next(j->tokenizer, &t->stream, &t->out, token, true);
+    t->done = end && !j->set->ignore_end;
+    if (!t->done) {
+        buffer_ids_append(&t->ids, &token, 1);
+        tokenizer_stream_next(j->tokenizer, &t->stream, &t->out, token, true);
+        t->done = t->ids.count - t->prompt_ids >= j->set->tokens;
+    }
+    if (t->done) /* perhaps within a character */
+        tokenizer_stream_end(&t->stream, &t->out);
     if (j->set->stop) {
         buffer_append(&t->out, "", 1);
         char *found = strstr(t->out.bytes, j->set->stop);
@@ -126,7 +128,6 @@ static void take(const job *j, text *t, int32_t token, bool streaming)
         fwrite(t->out.bytes + before, 1, (size_t)(t->out.length - before), stdout);
         fflush(stdout);
     }
-    t->done = t->done || t->ids.count - t->prompt_ids >= j->set->tokens;
 }
 
 static int64_t positions_of(const job *j, const text *texts, int count)

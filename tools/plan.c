@@ -5,6 +5,7 @@
 #include "engine/config.h"
 #include "engine/plan.h"
 #include "engine/plan_text.h"
+#include "engine/weights.h"
 #include "memory/log.h"
 #include "parallel/timeline.h"
 #include "tools/options.h"
@@ -87,13 +88,11 @@ static status show(const compile_options *options, const wishes *w)
     return s;
 }
 
-static status run(const config *c, const wishes *w)
+static status run(config *c, const wishes *w)
 {
     grid g;
     compile_options o;
-    if (config_wants_shape(c))
-        return status_fail(STATUS_USAGE, "plan needs the model's sizes: give model.preset or every size instead of %s",
-                           c->model.config ? "model.config" : "model.from");
+    TRY(weights_configure(c)); /* model.from and model.config: sizes are read, weights are not */
     TRY(lay_out(&g, c, w));
     const op_backend *backend = c->train.device == CONFIG_CUDA ? NULL : &cpu_backend;
     TRY(compile_options_from(&o, c, &g, backend, threads_of(c, g.ranks, (int)w->node_ranks)));

@@ -219,6 +219,7 @@ static status verify_piece(checkpoint *c, const manifest_tensor *t, int k)
     uint32_t crc = 0;
     for (int64_t done = 0, now; done < p->bytes; done += now) {
         now = p->bytes - done < SLAB_BYTES ? p->bytes - done : SLAB_BYTES;
+        mapping_expect(file, p->offset + done, 2 * SLAB_BYTES); /* this slab and the next */
         crc = crc32c(crc, file->data + p->offset + done, now);
         mapping_forget(file, p->offset + done, now);
     }

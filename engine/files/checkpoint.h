@@ -22,6 +22,13 @@
 #include "memory/dtype.h"
 #include "memory/status.h"
 
+/* Where the bytes behind a piece's `data` can be read, for data that is not in host memory: between the two calls. */
+typedef struct checkpoint_source {
+    void *(*borrow)(void *context, const void *data, int64_t bytes); /* NULL: at `data` itself */
+    void (*give_back)(void *context, void *borrowed, const void *data, int64_t bytes);
+    void *context;
+} checkpoint_source;
+
 /* What one rank stores of a tensor. A piece without elements is allowed, and left out. */
 typedef struct checkpoint_piece {
     const char *section, *name; /* section: letters, digits, underscores */
@@ -30,7 +37,11 @@ typedef struct checkpoint_piece {
     int64_t global[BOX_DIMS], start[BOX_DIMS], size[BOX_DIMS];
     const void *data;
     int64_t stride[BOX_DIMS]; /* of data, in elements; any, so that what is transposed in memory is not in the file */
+    checkpoint_source source;
 } checkpoint_piece;
+
+/* Bytes from a piece's first element to its last. */
+int64_t checkpoint_extent(const checkpoint_piece *p);
 
 /* Waits for all ranks; fails on every rank, with a message that names the rank, if `mine` is a failure on any. */
 typedef status checkpoint_barrier(void *context, status mine);

@@ -27,8 +27,18 @@ static char *stored_name(const checkpoint_piece *p)
     return must_format("%s%s", p->name, text);
 }
 
+int64_t checkpoint_extent(const checkpoint_piece *p)
+{
+    int64_t last = 0;
+    if (box_volume(p->dims, p->size) == 0)
+        return 0;
+    for (int d = 0; d < p->dims; d++)
+        last += (p->size[d] - 1) * p->stride[d];
+    return (last + 1) * dtype_bytes(p->type);
+}
+
 /* Stream one piece into the file and take its checksum on the way. */
-static status write_data(safetensors_writer *w, uint32_t *crc, const checkpoint_piece *p)
+static status stream_data(safetensors_writer *w, uint32_t *crc, const checkpoint_piece *p)
 {
     int64_t element = dtype_bytes(p->type), volume = box_volume(p->dims, p->size), step = BUFFER_BYTES / element;
     int64_t row = p->dims ? p->size[p->dims - 1] : 1;
@@ -46,6 +56,20 @@ static status write_data(safetensors_writer *w, uint32_t *crc, const checkpoint_
         s = safetensors_writer_data(w, data, now * element);
     }
     free(buffer);
+    return s;
+}
+
+static status write_data(safetensors_writer *w, uint32_t *crc, const checkpoint_piece *p)
+{
+    const checkpoint_source *from = &p->source;
+    int64_t bytes = checkpoint_extent(p);
+    if (!from->borrow || bytes == 0)
+        return stream_data(w, crc, p);
+    void *borrowed = from->borrow(from->context, p->data, bytes);
+    checkpoint_piece here = *p;
+    here.data = borrowed;
+    status s = stream_data(w, crc, &here);
+    from->give_back(from->context, borrowed, p->data, bytes);
     return s;
 }
 

@@ -39,6 +39,17 @@ void mapping_close(mapping *m)
     *m = (mapping){0};
 }
 
+/* Linux reads no more than a device's largest request for one advice, and on its own 128 KiB at a time. */
+#define EXPECT_BYTES (256 << 10)
+
+void mapping_expect(const mapping *m, int64_t offset, int64_t bytes)
+{
+    int64_t end = offset + bytes < m->bytes ? offset + bytes : m->bytes;
+    for (int64_t at = offset / EXPECT_BYTES * EXPECT_BYTES; at < end; at += EXPECT_BYTES)
+        (void)madvise((void *)(uintptr_t)(m->data + at), (size_t)(end - at < EXPECT_BYTES ? end - at : EXPECT_BYTES),
+                      MADV_WILLNEED);
+}
+
 void mapping_forget(const mapping *m, int64_t offset, int64_t bytes)
 {
     int64_t page = sysconf(_SC_PAGESIZE), first = offset / page * page;

@@ -16,6 +16,9 @@ status mapping_open(mapping *out, const char *path);
 /* A mapping that was never opened, all zero, is accepted. */
 void mapping_close(mapping *m);
 
+/* These bytes (or those of them that the file has) are read next: let the disk begin. */
+void mapping_expect(const mapping *m, int64_t offset, int64_t bytes);
+
 /* Let the pages of these bytes go: they are read again from the file when touched. What a long file leaves resident
  * would otherwise count as this process's memory. */
 void mapping_forget(const mapping *m, int64_t offset, int64_t bytes);

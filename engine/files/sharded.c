@@ -204,8 +204,21 @@ const void *sharded_data(const sharded_tensor *t)
     return safetensors_data(t->file, t->tensor);
 }
 
+/* The file that the tensor lies in, from the end of its last tensor. */
+static mapping file_of(const sharded_tensor *t)
+{
+    const safetensors_tensor *last = safetensors_at(t->file, safetensors_count(t->file) - 1);
+    return (mapping){.data = (const uint8_t *)sharded_data(t) - t->tensor->offset, .bytes = last->offset + last->bytes};
+}
+
+void sharded_expect(const sharded_tensor *t, int64_t offset, int64_t bytes)
+{
+    const mapping file = file_of(t);
+    mapping_expect(&file, t->tensor->offset + offset, bytes);
+}
+
 void sharded_forget(const sharded_tensor *t, int64_t offset, int64_t bytes)
 {
-    const mapping file = {.data = (const uint8_t *)sharded_data(t) - t->tensor->offset};
+    const mapping file = file_of(t);
     mapping_forget(&file, t->tensor->offset + offset, bytes);
 }

@@ -29,6 +29,8 @@ const sharded_tensor *sharded_at(const sharded *s, int i);
 /* NULL if there is none */
 const sharded_tensor *sharded_find(const sharded *s, const char *name);
 const void *sharded_data(const sharded_tensor *t);
+/* Some bytes from `offset` of a tensor on are read next, perhaps beyond its end (mapping_expect). */
+void sharded_expect(const sharded_tensor *t, int64_t offset, int64_t bytes);
 /* Let the pages of some bytes of a tensor go (mapping_forget). */
 void sharded_forget(const sharded_tensor *t, int64_t offset, int64_t bytes);
 

@@ -34,7 +34,7 @@ static status prepare(op *o, int threads)
     return wants[o->kind].prepare ? wants[o->kind].prepare(o, threads) : STATUS_OK;
 }
 
-const op_backend cpu_backend = {"cpu", kernels, scratch_bytes, prepare};
+const op_backend cpu_backend = {.name = "cpu", .kernels = kernels, .scratch_bytes = scratch_bytes, .prepare = prepare};
 
 /* Its output is a view of its input. */
 void cpu_share(const op *o, const run_context *r)

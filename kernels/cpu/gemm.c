@@ -37,18 +37,14 @@ static gemm_shape shape_of(const op *o, int threads)
     return s;
 }
 
-/* *out: oneDNN's product, or NULL where our tiles multiply: types that it does not take on this processor, and products
- * that would allocate memory within the step. */
+/* *out: oneDNN's product, or NULL where our tiles multiply: what it does not take on this processor, and products that
+ * would allocate memory within the step. */
 static status library_product(struct onednn_product **out, const gemm_shape *s)
 {
     *out = NULL;
     if (s->type == DTYPE_FP16 || (s->type == DTYPE_BF16 && !isa_has_bf16(isa_detect())))
         return STATUS_OK;
-    status got = onednn_product_get(out, s);
-    if (got != STATUS_OK && s->type == DTYPE_BF16) /* it was told to use less than there is: DNNL_MAX_CPU_ISA */
-        return STATUS_OK;
-    TRY(got);
-    if (onednn_product_allocates(*out))
+    if (onednn_product_get(out, s) != STATUS_OK || onednn_product_allocates(*out))
         *out = NULL;
     return STATUS_OK;
 }

@@ -86,7 +86,7 @@ template <typename T> KERNEL(THREADS, 2) attention_forward(T *y, float *lse, fla
                     in.lowest(token, query), query + 1, WARP, size, in.scale);
     write_row(y + (token + query) * in.y_pitch + head * size, s.out, 1.0f / s.sum, size);
     if (threadIdx.x % WARP == 0)
-        lse[head * in.tokens + token + query] = s.most + logf(s.sum);
+        lse[head * in.lse_pitch + token + query] = s.most + logf(s.sum);
 }
 
 /* delta[head, t] = sum over the head of dy y; a warp a (token, head) */
@@ -126,7 +126,7 @@ attention_grad_q(T *dqkv, int64_t dqkv_pitch, const T *dy, const float *lse, con
     stage_row(q, in.q(token + query, head, size), size);
     stage_row(d, dy + (token + query) * in.y_pitch + head * size, size);
     const T *k = in.k(token, kv_head, size), *v = in.v(token, kv_head, size);
-    float log_sum = lse[head * in.tokens + token + query], del = delta[head * in.tokens + token + query];
+    float log_sum = lse[head * in.lse_pitch + token + query], del = delta[head * in.tokens + token + query];
     for (int32_t key = in.lowest(token, query); key <= query; key += WARP) {
         int32_t mine = key + lane;
         float ds = 0;
@@ -160,9 +160,8 @@ attention_grad_kv(T *dqkv, int64_t dqkv_pitch, const T *dy, const float *lse, co
             int32_t mine = query + lane;
             float p = 0, ds = 0;
             if (mine < in.sequence && in.lowest(token, mine) <= key) {
-                int64_t row = head * in.tokens + token + mine;
-                p = expf(dot(k, q + mine * in.pitch, size) * in.scale - lse[row]);
-                ds = p * (dot(v, d + mine * in.y_pitch, size) - delta[row]);
+                p = expf(dot(k, q + mine * in.pitch, size) * in.scale - lse[head * in.lse_pitch + token + mine]);
+                ds = p * (dot(v, d + mine * in.y_pitch, size) - delta[head * in.tokens + token + mine]);
             }
             int count = in.sequence - query < WARP ? in.sequence - query : WARP;
             add_rows(dk, ds, q + query * in.pitch, in.pitch, count, size);

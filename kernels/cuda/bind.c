@@ -92,8 +92,10 @@ void cuda_add(const op *o, const run_context *r)
 void cuda_accumulate(const op *o, const run_context *r)
 {
     const tensor *total = o->out[0];
-    launched(o, launch_add(r->stream, LAUNCH_FP32, matrix(total, r), matrix(total, r), matrix(o->in[0], r),
-                           total->shape[0], columns_of(total)));
+    launch_matrix to = matrix(total, r), part = matrix(o->in[0], r);
+    int64_t rows = total->shape[0], columns = columns_of(total);
+    launched(o, o->at.accumulate ? launch_add(r->stream, LAUNCH_FP32, to, to, part, rows, columns)
+                                 : launch_cast(r->stream, LAUNCH_FP32, LAUNCH_FP32, to, part, rows, columns));
 }
 
 void cuda_cast(const op *o, const run_context *r)
@@ -217,29 +219,30 @@ void cuda_head_norm_grad(const op *o, const run_context *r)
 void cuda_rope(const op *o, const run_context *r)
 {
     const tensor *x = o->in[0], *y = o->out[0];
-    launched(o, launch_rope(r->stream, x->type, at(y, r), at(x, r), at(o->in[1], r), whole(o, o->in[2], r), x->shape[0],
-                            y->pitch, x->pitch, heads_of(o), o->at.inverse));
+    launched(o, launch_rope(r->stream, x->type, at(y, r), at(x, r), at(o->in[1], r), at(o->in[2], r), x->shape[0],
+                            y->pitch, x->pitch, o->in[2]->pitch, heads_of(o), o->at.inverse));
 }
 
 static launch_attention_in attention_in(const op *o, const run_context *r, const tensor *qkv, const tensor *y,
-                                        const tensor *document_start)
+                                        const tensor *lse, const tensor *document_start)
 {
-    return (launch_attention_in){at(qkv, r), at(document_start, r), qkv->shape[0], qkv->pitch, y->pitch, heads_of(o)};
+    return (launch_attention_in){at(qkv, r), at(document_start, r), qkv->shape[0], qkv->pitch, y->pitch, lse->pitch,
+                                 heads_of(o)};
 }
 
 void cuda_attention(const op *o, const run_context *r)
 {
     const tensor *qkv = o->in[0], *y = o->out[0];
-    launch_attention_in in = attention_in(o, r, qkv, y, o->in[1]);
-    launched(o, launch_attention(r->stream, qkv->type, at(y, r), whole(o, o->out[1], r), &in));
+    launch_attention_in in = attention_in(o, r, qkv, y, o->out[1], o->in[1]);
+    launched(o, launch_attention(r->stream, qkv->type, at(y, r), at(o->out[1], r), &in));
 }
 
 void cuda_attention_grad(const op *o, const run_context *r)
 {
     const tensor *dy = o->in[0], *qkv = o->in[1], *y = o->in[2], *dqkv = o->out[0];
-    launch_attention_in in = attention_in(o, r, qkv, y, o->in[4]);
+    launch_attention_in in = attention_in(o, r, qkv, y, o->in[3], o->in[4]);
     launched(o, launch_attention_grad(r->stream, qkv->type, at(dqkv, r), dqkv->pitch, at(dy, r), dy->pitch, at(y, r),
-                                      whole(o, o->in[3], r), &in, at(o->scratch, r)));
+                                      at(o->in[3], r), &in, at(o->scratch, r)));
 }
 
 void cuda_attention_decode(const op *o, const run_context *r)

@@ -55,6 +55,12 @@ $(BUILD)/tests/test_cuda_races: $(SHIM_UNITS:$(BUILD)/shim/%=$(BUILD)/race/%) $(
 	@mkdir -p $(@D)
 	$(CXX) -rdynamic -o $@ $^ -ldl
 
+# every op's cases (tests/op_cases.c) through the bindings; the kernels of the race build
+$(BUILD)/tests/test_cuda_ops: $(BUILD)/tests/cuda/cuda_ops.o $(BUILD)/kernels/cuda/bind.o $(SUPPORT:%.c=$(BUILD)/%.o) $(BUILD)/tools/options.o \
+                              $(SHIM_UNITS:$(BUILD)/shim/%=$(BUILD)/race/%) $(SHIM_OWN:$(BUILD)/shim/%=$(BUILD)/race/%) $(BUILD)/libphalanx.a
+	@mkdir -p $(@D)
+	$(CXX) -rdynamic -fopenmp $(SANITIZE) -o $@ $^ -lcmocka $(LIBS)
+
 # the same test on a GPU
 $(BUILD)/gpu/%.o: %.cc
 	@mkdir -p $(@D)
@@ -64,12 +70,13 @@ $(BUILD)/tests/test_cuda_kernels_gpu: $(CUDA_UNITS:%.cu=$(BUILD)/cuda/%.o) $(SHI
 	@mkdir -p $(@D)
 	$(NVCC) $(foreach arch,$(CUDA_ARCH),-gencode arch=compute_$(arch),code=sm_$(arch)) -o $@ $^
 
-CUDA_TESTS := $(BUILD)/tests/test_cuda_kernels $(BUILD)/tests/test_cuda_races
+CUDA_TESTS := $(BUILD)/tests/test_cuda_kernels $(BUILD)/tests/test_cuda_races $(BUILD)/tests/test_cuda_ops
 
 check-cuda: $(CUDA_TESTS) $(BUILD)/libphalanx_cuda.so ## every CUDA kernel executed without a GPU, its mutants, its resources
 	tests/lint_cuda.sh
 	$(BUILD)/tests/test_cuda_kernels
 	$(BUILD)/tests/test_cuda_races
+	$(BUILD)/tests/test_cuda_ops
 	tests/test_cuda_coverage.sh $(BUILD)
 	tests/cuda_resources.sh $(BUILD)
 	tests/test_cuda_mutants.sh $(BUILD)

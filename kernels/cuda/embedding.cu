@@ -63,9 +63,9 @@ add_rows_by_id(float *dtable, const T *dy, const int32_t *ids, int64_t tokens, i
             before += k < warp ? counts[k] : 0;
             all += counts[k];
         }
-        if (has)
+        if (has) /* the last window's list is read: every thread has passed the barrier above since */
             found[before] = (int32_t)token;
-        block_barrier();
+        block_barrier(); /* the list is there, the counts are read */
         for (int64_t column = (int64_t)threadIdx.x * V; all && column < columns; column += THREADS * V) {
             float sum[V], d[V];
             load(sum, dtable + row * columns + column);
@@ -75,7 +75,6 @@ add_rows_by_id(float *dtable, const T *dy, const int32_t *ids, int64_t tokens, i
             }
             store(dtable + row * columns + column, sum);
         }
-        block_barrier(); /* the window's list is read; the next may overwrite it */
     }
 }
 

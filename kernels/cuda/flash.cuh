@@ -19,7 +19,7 @@ template <int D> constexpr int STRIDE = D + PIECE;
 template <typename T> struct flash_in {
     const T *qkv;
     const int32_t *document_start;
-    int64_t pitch, y_pitch, tokens;
+    int64_t pitch, y_pitch, lse_pitch, tokens;
     int32_t heads, kv_heads, sequence, window;
     float scale;
 
@@ -140,7 +140,7 @@ int flash_backward(void *stream, int type, void *dqkv, int64_t dqkv_pitch, const
 
 template <typename T> static inline flash_in<T> flash_of(const launch_attention_in *in)
 {
-    return {(const T *)in->qkv, in->document_start, in->qkv_pitch,   in->y_pitch,   in->tokens,
+    return {(const T *)in->qkv, in->document_start, in->qkv_pitch,   in->y_pitch,   in->lse_pitch, in->tokens,
             in->at.heads,       in->at.kv_heads,    in->at.sequence, in->at.window, in->at.scale};
 }
 

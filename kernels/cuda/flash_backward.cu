@@ -27,7 +27,7 @@ flash_grad_q(T *dqkv, int64_t dqkv_pitch, const T *dy, const float *lse, const f
     {
         int32_t query = first + a_row + m * 16 + half * 8 + lane / 4;
         bool valid = query < end;
-        lse_2[m][half] = valid ? lse[head * in.tokens + token + query] * LOG2_E : INFINITY;
+        lse_2[m][half] = valid ? lse[head * in.lse_pitch + token + query] * LOG2_E : INFINITY;
         del[m][half] = valid ? delta[head * in.tokens + token + query] : 0.0f;
         low[m][half] = valid ? in.lowest(token, query) : 0;
         factor[m][half] = in.scale;
@@ -87,9 +87,9 @@ DEVICE void fetch_queries(T *tiles, query_facts<M> *facts, query_walk at, const 
     for (int i = (int)threadIdx.x; i < M; i += FLASH_THREADS) {
         int32_t query = at.query + i;
         bool valid = query < in.sequence;
-        int64_t row = at.head * in.tokens + token + query;
-        facts->lse_2[i] = valid ? lse[row] * LOG2_E : INFINITY; /* p = 0 past the end */
-        facts->delta[i] = valid ? delta[row] : 0.0f;
+        facts->lse_2[i] =
+            valid ? lse[at.head * in.lse_pitch + token + query] * LOG2_E : INFINITY; /* p = 0 past the end */
+        facts->delta[i] = valid ? delta[at.head * in.tokens + token + query] : 0.0f;
         facts->low[i] = valid ? in.lowest(token, query) : 0;
     }
 }

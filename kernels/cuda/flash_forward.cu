@@ -93,7 +93,7 @@ flash_forward_kernel(T *y, float *lse, flash_in<T> in)
         factor[m][half] = 1.0f / total;
         int32_t query = first + a_row + m * 16 + half * 8 + lane / 4;
         if (lane % 4 == 0 && query < end)
-            lse[head * in.tokens + token + query] = most[m][half] * in.scale + logf(total);
+            lse[head * in.lse_pitch + token + query] = most[m][half] * in.scale + logf(total);
     }
     write_rows<D, MT>(y + token * in.y_pitch + head * D, in.y_pitch, first, end, q_tile, a_row, out, factor);
 }

@@ -13,7 +13,7 @@ static constexpr int THREADS = 256, WARPS = THREADS / WARP, MOST_HEAD_SIZE = 256
 template <typename T, int V>
 KERNEL(THREADS, 4)
 rope_turn(T *y, const T *x, const int32_t *positions, const float *table, int64_t items, int64_t y_pitch,
-          int64_t x_pitch, int32_t half, int32_t turned, int32_t heads, float sign)
+          int64_t x_pitch, int64_t table_pitch, int32_t half, int32_t turned, int32_t heads, float sign)
 {
     int64_t item = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (item >= items)
@@ -24,7 +24,7 @@ rope_turn(T *y, const T *x, const int32_t *positions, const float *table, int64_
     load(a, x + token * x_pitch + at);
     load(b, x + token * x_pitch + at + half);
     if (head < turned) {
-        const float *row = table + (int64_t)positions[token] * 2 * half + piece * V;
+        const float *row = table + positions[token] * table_pitch + piece * V;
         float cosine[V], sine[V];
         load(cosine, row);
         load(sine, row + half);
@@ -127,18 +127,19 @@ head_norm_backward(T *dx, float *partials, const T *dy, const T *x, const T *wq,
 }
 
 int launch_rope(void *stream, int type, void *y, const void *qkv, const int32_t *positions, const float *table,
-                int64_t tokens, int64_t y_pitch, int64_t qkv_pitch, launch_heads at, bool inverse)
+                int64_t tokens, int64_t y_pitch, int64_t qkv_pitch, int64_t table_pitch, launch_heads at, bool inverse)
 {
     return with_type(type, [&](auto t) {
         using T = decltype(t);
         constexpr int V = VECTOR<T>;
         int32_t half = at.head_size / 2, turned = at.heads + at.kv_heads;
         int32_t heads = y == qkv ? turned : turned + at.kv_heads; /* in place there is no v to copy */
-        bool wide = half % V == 0 && y_pitch % V == 0 && qkv_pitch % V == 0 && aligned_all(y, qkv, table);
+        bool wide = half % V == 0 && y_pitch % V == 0 && qkv_pitch % V == 0 && table_pitch % 4 == 0 &&
+                    aligned_all(y, qkv, table);
         int64_t items = tokens * heads * (half / (wide ? V : 1));
         auto kernel = wide ? rope_turn<T, V> : rope_turn<T, 1>;
         LAUNCH(kernel, blocks_for(items, THREADS), THREADS, 0, (cudaStream_t)stream, (T *)y, (const T *)qkv, positions,
-               table, items, y_pitch, qkv_pitch, half, turned, heads, inverse ? -1.0f : 1.0f);
+               table, items, y_pitch, qkv_pitch, table_pitch, half, turned, heads, inverse ? -1.0f : 1.0f);
         return launch_result();
     });
 }

@@ -74,7 +74,7 @@ typedef struct launch_heads {
 } launch_heads;
 
 int launch_rope(void *stream, int type, void *y, const void *qkv, const int32_t *positions, const float *table,
-                int64_t tokens, int64_t y_pitch, int64_t qkv_pitch, launch_heads at, bool inverse);
+                int64_t tokens, int64_t y_pitch, int64_t qkv_pitch, int64_t table_pitch, launch_heads at, bool inverse);
 int launch_head_norm(void *stream, int type, void *y, float *rstd, const void *qkv, const void *wq, const void *wk,
                      int64_t tokens, launch_heads at, float epsilon);
 int64_t launch_head_norm_grad_scratch(int64_t tokens, launch_heads at);
@@ -85,8 +85,8 @@ int launch_head_norm_grad(void *stream, int type, void *dqkv, float *dwq, float 
 /* ---- attention: flash.cu for head sizes 64, 80, 96, 128, 256 in 16 bits, attention.cu for everything else ------- */
 typedef struct launch_attention_in {
     const void *qkv;
-    const int32_t *document_start; /* [tokens] or NULL */
-    int64_t tokens, qkv_pitch, y_pitch;
+    const int32_t *document_start;                 /* [tokens] or NULL */
+    int64_t tokens, qkv_pitch, y_pitch, lse_pitch; /* lse [heads, tokens] */
     launch_heads at;
 } launch_attention_in;
 

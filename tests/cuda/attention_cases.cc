@@ -127,8 +127,8 @@ void attention_both_ways(int type, const problem &p)
         lse(LAUNCH_FP32, (size_t)(p.tokens() * p.at.heads));
     array dqkv(type, vector<double>((size_t)(p.tokens() * p.pitch()), 0.0));
     array scratch(LAUNCH_FP32, (size_t)launch_attention_grad_scratch(p.tokens(), p.at) / 4);
-    launch_attention_in in = {qkv.to(), p.documents ? start.to<int32_t>() : nullptr, p.tokens(), p.pitch(), p.y_pitch(),
-                              p.at};
+    launch_attention_in in = {
+        qkv.to(), p.documents ? start.to<int32_t>() : nullptr, p.tokens(), p.pitch(), p.y_pitch(), p.tokens(), p.at};
     run_ok("launch_attention", launch_attention(nullptr, type, y.to(), lse.to<float>(), &in));
     reference r = reference_of(p, qkv.value, start.value, &dy.value);
     double narrow = type == LAUNCH_FP32 ? 2e-6 : type == LAUNCH_BF16 ? 0x1p-7 : 0x1p-10;

@@ -29,6 +29,7 @@ static const int check_types[] = {LAUNCH_FP32, LAUNCH_BF16, LAUNCH_FP16};
 
 struct counters {
     long compared = 0, failed = 0, cases = 0;
+    uint64_t hash = 0; /* of every output looked at */
     const char *now = "";
 };
 extern counters check_count;

@@ -1,6 +1,8 @@
 /* Element-wise ops against their formulas in float64: contiguous and pitched, sizes that 16 bytes divide and do not. */
 #include "tests/cuda/check.h"
 
+#include "kernels/philox.h"
+
 namespace
 {
 struct layout {
@@ -163,15 +165,20 @@ void dropout()
             run_ok("launch_dropout", launch_dropout(nullptr, type, y.matrix(), x.matrix(), scalars.to(), rows, columns,
                                                     0, 4, (int32_t)sequence, 9, 0.25f));
             y.cells.get();
-            size_t kept = 0, wrong = 0;
-            for (size_t i = 0; i < y.cells.value.size(); i++) {
-                kept += y.cells.value[i] != 0;
-                wrong += y.cells.value[i] != 0 &&
-                         y.cells.value[i] != rounded_to(type, x.cells.value[i] * (double)(1.0f / 0.75f));
-            }
-            check("what is kept is scaled", wrong <= y.cells.value.size() / 100); /* x (1/0.75) rounds twice in fp32 */
-            double share = (double)kept / (double)y.cells.value.size(),
-                   spread = sqrt(0.75 * 0.25 / (double)y.cells.value.size());
+            vector<double> want(y.cells.value.size());
+            size_t kept = 0;
+            for (int64_t row = 0; row < rows; row++)
+                for (int64_t c = 0; c < columns; c++) {
+                    uint64_t element = (uint64_t)(row % sequence * columns + c);
+                    size_t i = (size_t)(row * columns + c);
+                    uint32_t draws[4];
+                    philox_draws(draws, s.seed, 9, 7, (uint64_t)(40 + 4 + row / sequence), element / 4);
+                    float x_i = (float)x.cells.value[i], keep = 1.0f / (1.0f - 0.25f);
+                    want[i] = philox_uniform(draws[element % 4]) >= 0.25f ? rounded_to(type, (double)(x_i * keep)) : 0;
+                    kept += want[i] != 0;
+                }
+            check("the mask is the one that Philox draws", y.cells.value == want);
+            double share = (double)kept / (double)want.size(), spread = sqrt(0.75 * 0.25 / (double)want.size());
             check("three quarters are kept", fabs(share - 0.75) <= 4 * spread);
             int64_t middle = 31; /* the same in two parts, the second beginning within a sample */
             launch_matrix x2 = x.matrix(), y2 = again.matrix();

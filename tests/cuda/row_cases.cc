@@ -128,11 +128,11 @@ void rope()
                     }
                 run_ok("launch_rope",
                        launch_rope(nullptr, type, y.to(), qkv.to(), positions.to<int32_t>(), cosine_sine.to<float>(),
-                                   tokens, columns, columns + gap, at, inverse));
+                                   tokens, columns, columns + gap, d, at, inverse));
                 compare("y", y, want, 2e-7);
                 run_ok("launch_rope",
                        launch_rope(nullptr, type, qkv.to(), qkv.to(), positions.to<int32_t>(), cosine_sine.to<float>(),
-                                   tokens, columns + gap, columns + gap, at, inverse));
+                                   tokens, columns + gap, columns + gap, d, at, inverse));
                 compare("in place", qkv, in_place, 2e-7);
             }
         }

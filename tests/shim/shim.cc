@@ -83,7 +83,7 @@ int fibers_made;
 std::vector<fiber *> idle;
 fiber host;
 fiber *running = &host;
-const char *kernel_name = "(none)";
+const void *kernel;
 uint64_t random_state = 1;
 bool late_copies;
 std::map<const void *, int> allowed;
@@ -132,8 +132,10 @@ void shim_fail(const char *format, ...)
     va_list arguments;
     va_start(arguments, format);
     fflush(stdout);
-    fprintf(stderr, "shim: kernel %s, block (%u, %u, %u), thread %d: ", kernel_name, shim_block_index.x,
-            shim_block_index.y, shim_block_index.z, shim_self ? shim_self->number : -1);
+    Dl_info info;
+    const char *name = kernel && dladdr(kernel, &info) && info.dli_sname ? info.dli_sname : "?";
+    fprintf(stderr, "shim: kernel %s, block (%u, %u, %u), thread %d: ", name, shim_block_index.x, shim_block_index.y,
+            shim_block_index.z, shim_self ? shim_self->number : -1);
     vfprintf(stderr, format, arguments);
     fputc('\n', stderr);
     va_end(arguments);
@@ -477,10 +479,10 @@ static void host_stack_bounds()
 #endif
 }
 
-void shim_launch(const void *kernel, const char *name, dim3 grid, dim3 size, size_t shared, void *stream,
+void shim_launch(const void *launching, const char *name, dim3 grid, dim3 size, size_t shared, void *stream,
                  const std::function<void()> &body)
 {
-    kernel_name = name;
+    kernel = launching;
     shim_block_index = {0, 0, 0};
     size_t threads = (size_t)size.x * size.y * size.z;
     if (shim_before_launch)

@@ -1,0 +1,304 @@
+/* One NVIDIA GPU as a device: arena, mirror in pinned memory, streams, and each op in an NVTX range with its label.
+ * `device_cuda` is what the shared object is opened for. */
+#include "kernels/device.h"
+
+#include <cuda_profiler_api.h>
+#include <cuda_runtime_api.h>
+#include <nvtx3/nvToolsExt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "kernels/cuda/backend.h"
+#include "kernels/cuda/host.h"
+#include "kernels/cuda/streams.h"
+
+static const double GIB = 1024.0 * 1024 * 1024;
+
+/* Between two looks at a device that works: short against any step, long against a look. */
+enum { LOOK_NANOSECONDS = 20000 };
+
+enum { OLDEST_MAJOR = 8 }; /* compute capability that the kernels are built for */
+
+struct device {
+    int gpu;
+    struct cudaDeviceProp properties;
+    int64_t free_memory;
+    run_context context;
+    char *mirror; /* pinned; the arena's first mirror_bytes bytes */
+    int64_t arena_bytes, mirror_bytes;
+    streams streams;
+    gemm *gemm;
+};
+
+/* ---- which GPU ------------------------------------------------------------------------------------------------- */
+
+static status cuda_available(void)
+{
+    int driver = 0, count = 0;
+    cudaError_t e = cudaDriverGetVersion(&driver);
+    if (e != cudaSuccess || driver == 0)
+        return status_fail(STATUS_USAGE, "train.device=cuda: this machine has no NVIDIA driver: use train.device=cpu");
+    e = cudaGetDeviceCount(&count);
+    if (e == cudaErrorInsufficientDriver)
+        return status_fail(STATUS_USAGE,
+                           "train.device=cuda: the NVIDIA driver is for CUDA %d.%d, this build needs %d.%d: update the "
+                           "driver, or use train.device=cpu",
+                           driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+    if (e != cudaSuccess && e != cudaErrorNoDevice)
+        return status_fail(STATUS_USAGE, "train.device=cuda: %s: use train.device=cpu", cudaGetErrorString(e));
+    if (count == 0)
+        return status_fail(STATUS_USAGE,
+                           "train.device=cuda: this machine shows no GPU (CUDA_VISIBLE_DEVICES is %s): use "
+                           "train.device=cpu",
+                           getenv("CUDA_VISIBLE_DEVICES") ? getenv("CUDA_VISIBLE_DEVICES") : "not set");
+    return STATUS_OK;
+}
+
+static status take_gpu(device *d, const device_options *o)
+{
+    int count = 0;
+    TRY(cuda_available());
+    CUDA_MUST(cudaGetDeviceCount(&count));
+    d->gpu = o->local_rank % count; /* who meets another there is found out by identity */
+    CUDA_MUST(cudaGetDeviceProperties(&d->properties, d->gpu));
+    if (d->properties.major < OLDEST_MAJOR)
+        return status_fail(STATUS_USAGE,
+                           "train.device=cuda: %s has compute capability %d.%d, and the kernels need %d.0: use "
+                           "train.device=cpu",
+                           d->properties.name, d->properties.major, d->properties.minor, OLDEST_MAJOR);
+    cudaError_t e = cudaSetDevice(d->gpu);
+    if (e != cudaSuccess)
+        return status_fail(STATUS_FAILED, "GPU %d (%s) cannot be used: %s", d->gpu, d->properties.name,
+                           cudaGetErrorString(e));
+    return STATUS_OK;
+}
+
+/* Dense peaks in FLOP/s of one multiprocessor, from the vendor's data sheets: tensor cores in bf16 and tf32, and fp32. The
+ * first name that the GPU's begins with counts. */
+static const struct {
+    const char *name;
+    double bf16, tf32, fp32;
+} peaks[] = {
+    {"NVIDIA H100 PCIe", 756.0e12 / 114, 378.0e12 / 114, 51.0e12 / 114},
+    {"NVIDIA H100 NVL", 835.0e12 / 132, 417.5e12 / 132, 60.0e12 / 132},
+    {"NVIDIA H100", 989.4e12 / 132, 494.7e12 / 132, 66.9e12 / 132},
+    {"NVIDIA H200 NVL", 835.5e12 / 132, 417.5e12 / 132, 60.0e12 / 132},
+    {"NVIDIA H200", 989.4e12 / 132, 494.7e12 / 132, 66.9e12 / 132},
+    {"NVIDIA GH200", 989.4e12 / 132, 494.7e12 / 132, 66.9e12 / 132},
+    {"NVIDIA B200", 2250.0e12 / 148, 1120.0e12 / 148, 75.0e12 / 148},
+    {"NVIDIA GB200", 2450.0e12 / 148, 1225.0e12 / 148, 80.0e12 / 148},
+    {"NVIDIA A100", 311.9e12 / 108, 155.9e12 / 108, 19.5e12 / 108},
+    {"NVIDIA L40S", 362.0e12 / 142, 183.0e12 / 142, 91.6e12 / 142},
+    {"NVIDIA L4", 121.0e12 / 58, 60.0e12 / 58, 30.3e12 / 58},
+    {"NVIDIA A10", 125.0e12 / 72, 62.5e12 / 72, 31.2e12 / 72},
+};
+
+static void cuda_facts(device_facts *out, const device *d)
+{
+    *out = (device_facts){.memory = (int64_t)d->properties.totalGlobalMem, .free_memory = d->free_memory};
+    snprintf(out->name, sizeof out->name, "%.63s", d->properties.name);
+    for (int i = 0; i < 16; i++)
+        snprintf(out->identity + 2 * i, 3, "%02x", (unsigned)(unsigned char)d->properties.uuid.bytes[i]);
+    for (size_t i = 0; i < sizeof peaks / sizeof *peaks; i++)
+        if (!strncmp(d->properties.name, peaks[i].name, strlen(peaks[i].name))) {
+            double units = d->properties.multiProcessorCount;
+            out->peak_bf16 = units * peaks[i].bf16;
+            out->peak_tf32 = units * peaks[i].tf32;
+            out->peak_fp32 = units * peaks[i].fp32;
+            return;
+        }
+}
+
+/* ---- opening --------------------------------------------------------------------------------------------------- */
+
+static status take_memory(device *d, const device_options *o)
+{
+    size_t free_bytes = 0, all = 0;
+    CUDA_MUST(cudaMemGetInfo(&free_bytes, &all));
+    d->free_memory = (int64_t)free_bytes;
+    d->arena_bytes = o->arena_bytes > 0 ? o->arena_bytes : 1;
+    d->mirror_bytes = o->host_bytes > 0 ? o->host_bytes : 1;
+    int64_t missing = d->arena_bytes - d->free_memory;
+    void *arena = NULL, *mirror = NULL;
+    cudaError_t e = missing > 0 ? cudaErrorMemoryAllocation : cudaMalloc(&arena, (size_t)d->arena_bytes);
+    if (e == cudaErrorMemoryAllocation)
+        return status_fail(STATUS_FAILED,
+                           "the arena needs %lld bytes (%.2f GiB) of GPU memory, but %s has only %lld (%.2f GiB) free, "
+                           "%.2f GiB too little: lower train.micro_batch or memory.budget, raise memory.recompute, or "
+                           "use more GPUs",
+                           (long long)d->arena_bytes, (double)d->arena_bytes / GIB, d->properties.name,
+                           (long long)d->free_memory, (double)d->free_memory / GIB,
+                           (double)(missing > 0 ? missing : 0) / GIB);
+    CUDA_MUST(e);
+    d->context.arena = arena;
+    e = cudaHostAlloc(&mirror, (size_t)d->mirror_bytes, cudaHostAllocDefault);
+    if (e != cudaSuccess)
+        return status_fail(STATUS_FAILED, "cannot pin %lld bytes of host memory: %s; check `ulimit -l`",
+                           (long long)d->mirror_bytes, cudaGetErrorString(e));
+    d->mirror = mirror;
+    memset(d->mirror, 0, (size_t)d->mirror_bytes);
+    CUDA_MUST(cudaMemset(d->context.arena, 0, (size_t)d->arena_bytes)); /* moments begin as zero */
+    CUDA_MUST(cudaDeviceSynchronize());
+    return STATUS_OK;
+}
+
+static void cuda_close(device *d)
+{
+    if (!d)
+        return;
+    gemm_close(d->gemm);
+    streams_close(&d->streams);
+    cudaFree(d->context.arena);
+    cudaFreeHost(d->mirror);
+    free(d);
+}
+
+static status cuda_open(device **out, const device_options *o)
+{
+    device *d = must_calloc(1, sizeof *d);
+    d->context.threads = o->threads;
+    d->context.device = d;
+    status s = take_gpu(d, o);
+    if (s == STATUS_OK)
+        s = take_memory(d, o);
+    if (s == STATUS_OK)
+        s = gemm_open(&d->gemm, o->tf32);
+    if (s != STATUS_OK) {
+        cuda_close(d);
+        return s;
+    }
+    streams_open(&d->streams, o->requests);
+    d->context.stream = d->streams.of[STREAM_COMPUTE];
+    *out = d;
+    return STATUS_OK;
+}
+
+static run_context *cuda_context(device *d)
+{
+    return &d->context;
+}
+
+static char *cuda_host(device *d)
+{
+    return d->mirror;
+}
+
+static status cuda_prepare(device *d, op *o)
+{
+    return gemm_is_product(o) ? gemm_prepare_on(d->gemm, o, d->context.arena) : STATUS_OK;
+}
+
+/* ---- playing --------------------------------------------------------------------------------------------------- */
+
+static void copy(device *d, int64_t at, int64_t bytes, enum cudaMemcpyKind how)
+{
+    MUST(at >= 0 && at + bytes <= d->mirror_bytes, "bytes %lld .. %lld of a mirror of %lld", (long long)at,
+         (long long)(at + bytes), (long long)d->mirror_bytes);
+    char *device_side = d->context.arena + at, *host_side = d->mirror + at;
+    bool in = how == cudaMemcpyHostToDevice;
+    cudaStream_t stream = streams_copy_begin(&d->streams);
+    CUDA_MUST(cudaMemcpyAsync(in ? device_side : host_side, in ? host_side : device_side, (size_t)bytes, how, stream));
+    streams_copy_end(&d->streams);
+}
+
+static void cuda_copy_in(device *d, int64_t at, int64_t bytes)
+{
+    copy(d, at, bytes, cudaMemcpyHostToDevice);
+}
+
+static void cuda_copy_out(device *d, int64_t at, int64_t bytes)
+{
+    copy(d, at, bytes, cudaMemcpyDeviceToHost);
+}
+
+static void cuda_launch(device *d, const op *o)
+{
+    nvtxRangePushA(o->label ? o->label : op_row_of(o)->name);
+    backend_cuda.kernels[o->kind](o, &d->context);
+    nvtxRangePop();
+}
+
+static void *cuda_start(device *d, const op *o)
+{
+    nvtxRangePushA(o->label ? o->label : op_row_of(o)->name);
+    return streams_start(&d->streams, o);
+}
+
+static void cuda_started(device *d, const op *o)
+{
+    streams_started(&d->streams, o);
+    nvtxRangePop();
+}
+
+static void cuda_wait(device *d, const op *o)
+{
+    streams_wait(&d->streams, o);
+}
+
+/* By then compute has been made to wait for everything else. */
+static void cuda_synchronise(device *d, void (*meanwhile)(void *context), void *context)
+{
+    CUDA_MUST(cudaEventRecord(d->streams.finished, d->streams.of[STREAM_COMPUTE]));
+    cudaError_t e;
+    while ((e = cudaEventQuery(d->streams.finished)) == cudaErrorNotReady) {
+        meanwhile(context);
+        nanosleep(&(struct timespec){.tv_nsec = LOOK_NANOSECONDS}, NULL);
+    }
+    CUDA_MUST(e);
+}
+
+/* ---- between programs ------------------------------------------------------------------------------------------ */
+
+static void *cuda_borrow(device *d, int64_t at, int64_t bytes)
+{
+    char *bounce = must_alloc((unsigned long)(bytes > 0 ? bytes : 1));
+    MUST(at >= 0 && at + bytes <= d->arena_bytes, "bytes %lld .. %lld of an arena of %lld", (long long)at,
+         (long long)(at + bytes), (long long)d->arena_bytes);
+    CUDA_MUST(cudaStreamSynchronize(d->streams.of[STREAM_COMPUTE]));
+    CUDA_MUST(cudaMemcpy(bounce, d->context.arena + at, (size_t)bytes, cudaMemcpyDeviceToHost));
+    return bounce;
+}
+
+static void cuda_give_back(device *d, void *bounce, int64_t at, int64_t bytes, bool changed)
+{
+    if (changed)
+        CUDA_MUST(cudaMemcpy(d->context.arena + at, bounce, (size_t)bytes, cudaMemcpyHostToDevice));
+    free(bounce);
+}
+
+static void cuda_profile(device *d, bool on)
+{
+    (void)d;
+    CUDA_MUST(on ? cudaProfilerStart() : cudaProfilerStop());
+}
+
+struct comm_backend;
+extern const struct comm_backend comm_nccl_backend; /* parallel/nccl, in the same shared object */
+
+/* dlsym finds it by name. */
+extern const device_interface device_cuda;
+const device_interface device_cuda = {
+    .version = DEVICE_VERSION,
+    .name = "cuda",
+    .backend = &backend_cuda,
+    .communication = &comm_nccl_backend,
+    .available = cuda_available,
+    .open = cuda_open,
+    .close = cuda_close,
+    .facts = cuda_facts,
+    .context = cuda_context,
+    .host = cuda_host,
+    .prepare = cuda_prepare,
+    .copy_in = cuda_copy_in,
+    .copy_out = cuda_copy_out,
+    .launch = cuda_launch,
+    .start = cuda_start,
+    .started = cuda_started,
+    .wait = cuda_wait,
+    .synchronise = cuda_synchronise,
+    .borrow = cuda_borrow,
+    .give_back = cuda_give_back,
+    .profile = cuda_profile,
+};

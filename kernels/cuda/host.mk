@@ -1,0 +1,69 @@
+# The host side of the CUDA device: what libphalanx_cuda.so links beside the kernels, and the program in which a training
+# step of the device runs on stand-ins for CUDA's libraries. Included by the Makefile behind build.mk.
+
+CUDA_LIBS  := -L$(CUDA_HOME)/lib64 -lcublasLt -lnccl -ldl
+NCCL_HOST  := $(wildcard parallel/nccl/*.c)
+
+$(BUILD)/libphalanx_cuda.so: $(NCCL_HOST:%.c=$(BUILD)/cuda/%.o)
+
+# ---- the kernels as C++ on the shim, without a sanitizer, for programs that are not sanitized themselves
+
+PLAIN_FLAGS := -std=c++17 -O1 -g -Wall -Wextra -Werror -fno-strict-aliasing -I. -Itests/shim -isystem $(CUDA_HOME)/include
+PLAIN_UNITS := $(CUDA_UNITS:%.cu=$(BUILD)/plain/%.o) $(patsubst %.cc,$(BUILD)/plain/%.o,$(wildcard tests/shim/*.cc))
+
+$(BUILD)/plain/%.o: %.cu
+	@mkdir -p $(@D)
+	$(CXX) -x c++ $(PLAIN_FLAGS) -MMD -MP -c -o $@ $<
+
+$(BUILD)/plain/%.o: %.cc
+	@mkdir -p $(@D)
+	$(CXX) $(PLAIN_FLAGS) -MMD -MP -c -o $@ $<
+
+# ---- the host side on stand-ins for libcudart, cuBLASLt and NCCL
+
+STANDIN_SRC  := $(wildcard tests/standin/*.c)
+STANDIN_OBJ  := $(STANDIN_SRC:%.c=$(BUILD)/cuda/%.o)
+STANDIN_HOST := $(CUDA_HOST:%.c=$(BUILD)/cuda/%.o) $(NCCL_HOST:%.c=$(BUILD)/cuda/%.o)
+# the op table's cuda_NAME by way of tests/standin/ops.c
+STANDIN_WRAP := $(shell sed -n 's/^OP.\([a-z_]*\),.*/-Wl,--wrap=cuda_\1/p' kernels/ops.def)
+
+# phalanx itself, its CUDA device linked in, on the stand-ins
+$(BUILD)/tests/phalanx_standin: $(STANDIN_OBJ) $(STANDIN_HOST) $(PLAIN_UNITS) $(TOOLS:%.c=$(BUILD)/%.o) $(BUILD)/libphalanx.a
+	@mkdir -p $(@D)
+	$(CXX) -fopenmp -rdynamic $(STANDIN_WRAP) -o $@ $^ $(LIBS)
+
+$(BUILD)/tests/test_cuda_host: | $(BUILD)/tests/phalanx_standin $(BUILD)/phalanx
+
+# every op through the device's interface: on the stand-ins, and on a GPU
+$(BUILD)/tests/device_ops_standin: $(BUILD)/tests/gpu/device_ops.o $(STANDIN_OBJ) $(STANDIN_HOST) $(PLAIN_UNITS) \
+                                   $(SUPPORT:%.c=$(BUILD)/%.o) $(BUILD)/libphalanx.a
+	@mkdir -p $(@D)
+	$(CXX) -fopenmp -rdynamic $(STANDIN_WRAP) -o $@ $^ -lcmocka $(LIBS)
+
+$(BUILD)/device_ops: $(BUILD)/tests/gpu/device_ops.o $(SUPPORT:%.c=$(BUILD)/%.o) $(BUILD)/libphalanx.a
+	$(CXX) -fopenmp -rdynamic -o $@ $^ -lcmocka $(LIBS)
+
+$(BUILD)/tests/test_cuda_host: | $(BUILD)/tests/device_ops_standin
+
+# ---- the product
+
+# the shared object uses the program's own logger, tensors and communication
+$(BUILD)/phalanx: LIBS += -rdynamic
+
+all: $(BUILD)/libphalanx_cuda.so
+
+cuda: $(BUILD)/phalanx $(BUILD)/libphalanx_cuda.so ## the CUDA device (needs the CUDA toolkit with cuBLASLt and NCCL)
+
+check-gpu: cuda $(BUILD)/device_ops $(BUILD)/tests/test_cuda_kernels_gpu ## on a GPU: kernels and ops against float64, losses, resume, memory, NCCL ranks
+	@tests/gpu/check.sh $(BUILD)
+
+bench-gpu: cuda ## on a GPU: tokens/s, TFLOP/s and MFU, beside PyTorch where PYTHON has it
+	@PYTHON="$(PYTHON)" tests/gpu/bench.sh $(BUILD)
+
+profile: cuda ## on a GPU: steps 5 to 7 of a run under nsys; CONFIG=FILE
+	@tests/gpu/profile.sh $(BUILD) $(CONFIG)
+
+bundle: all ## a folder to copy to a cluster: program, device, shared libraries, mpirun
+	@tools/bundle.sh $(BUILD)
+
+.PHONY: cuda check-gpu bench-gpu profile bundle

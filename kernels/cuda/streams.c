@@ -1,0 +1,87 @@
+#include "kernels/cuda/streams.h"
+
+#include <stdlib.h>
+
+#include "kernels/cuda/host.h"
+
+static cudaEvent_t make_event(void)
+{
+    cudaEvent_t e;
+    CUDA_MUST(cudaEventCreateWithFlags(&e, cudaEventDisableTiming));
+    return e;
+}
+
+/* Communication goes first where both could run: it is what others wait for. */
+void streams_open(streams *out, int requests)
+{
+    int least, greatest;
+    CUDA_MUST(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    for (int i = 0; i < STREAM_COUNT; i++)
+        CUDA_MUST(
+            cudaStreamCreateWithPriority(&out->of[i], cudaStreamNonBlocking, i == STREAM_COMPUTE ? least : greatest));
+    out->ready = make_event();
+    out->copied = make_event();
+    out->finished = make_event();
+    out->requests = requests;
+    out->done = must_calloc((unsigned long)requests, sizeof *out->done);
+    for (int i = 0; i < requests; i++)
+        out->done[i] = make_event();
+}
+
+void streams_close(streams *s)
+{
+    if (!s->done)
+        return;
+    for (int i = 0; i < s->requests; i++)
+        cudaEventDestroy(s->done[i]);
+    cudaEventDestroy(s->finished);
+    cudaEventDestroy(s->copied);
+    cudaEventDestroy(s->ready);
+    for (int i = 0; i < STREAM_COUNT; i++)
+        cudaStreamDestroy(s->of[i]);
+    free(s->done);
+    s->done = NULL;
+}
+
+stream_kind streams_kind_of(const op *o)
+{
+    static const stream_kind of_axis[AXIS_COUNT] = {
+        [AXIS_TENSOR] = STREAM_TENSOR, [AXIS_CONTEXT] = STREAM_TENSOR, [AXIS_DATA] = STREAM_DATA,
+        [AXIS_PIPELINE] = STREAM_SEND, [AXIS_TIE] = STREAM_DATA,       [AXIS_KV] = STREAM_DATA,
+        [AXIS_GRID] = STREAM_DATA,
+    };
+    return o->kind == OP_receive ? STREAM_RECEIVE : of_axis[o->at.axis];
+}
+
+cudaStream_t streams_start(streams *s, const op *o)
+{
+    cudaStream_t to = s->of[streams_kind_of(o)];
+    CUDA_MUST(cudaEventRecord(s->ready, s->of[STREAM_COMPUTE]));
+    CUDA_MUST(cudaStreamWaitEvent(to, s->ready, 0));
+    return to;
+}
+
+void streams_started(streams *s, const op *o)
+{
+    MUST(o->at.request >= 0 && o->at.request < s->requests, "%s: request %d of %d", o->label, o->at.request,
+         s->requests);
+    CUDA_MUST(cudaEventRecord(s->done[o->at.request], s->of[streams_kind_of(o)]));
+}
+
+void streams_wait(streams *s, const op *o)
+{
+    CUDA_MUST(cudaStreamWaitEvent(s->of[STREAM_COMPUTE], s->done[o->at.request], 0));
+}
+
+cudaStream_t streams_copy_begin(streams *s)
+{
+    CUDA_MUST(cudaEventRecord(s->ready, s->of[STREAM_COMPUTE]));
+    CUDA_MUST(cudaStreamWaitEvent(s->of[STREAM_COPY], s->ready, 0));
+    return s->of[STREAM_COPY];
+}
+
+void streams_copy_end(streams *s)
+{
+    CUDA_MUST(cudaEventRecord(s->copied, s->of[STREAM_COPY]));
+    CUDA_MUST(cudaStreamWaitEvent(s->of[STREAM_COMPUTE], s->copied, 0));
+}

@@ -1,0 +1,45 @@
+/* The queues of one GPU: a stream for ops, one for each kind of communication, one for copies, and the events between.
+ *
+ * Which stream an op's communication goes to follows from its axis; where a stream waits for another follows from the
+ * program (streams_start, streams_wait). Streams never wait for the host. Opened for the current GPU; owns its streams
+ * and events.
+ */
+#ifndef PHALANX_KERNELS_CUDA_STREAMS_H
+#define PHALANX_KERNELS_CUDA_STREAMS_H
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/op.h"
+
+typedef enum stream_kind {
+    STREAM_COMPUTE,
+    STREAM_TENSOR,  /* tensor, context */
+    STREAM_DATA,    /* data, tied embeddings, key/value copies, the whole grid: what belongs to gradients */
+    STREAM_SEND,    /* to a neighbouring stage */
+    STREAM_RECEIVE, /* from one */
+    STREAM_COPY,    /* between the host's mirror and the arena */
+    STREAM_COUNT,
+} stream_kind;
+
+typedef struct streams {
+    cudaStream_t of[STREAM_COUNT];
+    cudaEvent_t ready; /* of the compute stream, when a communication begins; recorded anew each time */
+    cudaEvent_t copied, finished;
+    cudaEvent_t *done; /* [requests] of each asynchronous op */
+    int requests;
+} streams;
+
+void streams_open(streams *out, int requests);
+void streams_close(streams *s);
+/* The stream for communication `o`, which will run behind all that compute has been given so far. */
+cudaStream_t streams_start(streams *s, const op *o);
+/* `o` has been put there. */
+void streams_started(streams *s, const op *o);
+/* What compute is given from now on runs behind the communication that `o` waits for. */
+void streams_wait(streams *s, const op *o);
+/* Copies between the two run behind what compute has been given, and what it is given later runs behind them. */
+cudaStream_t streams_copy_begin(streams *s);
+void streams_copy_end(streams *s);
+stream_kind streams_kind_of(const op *o);
+
+#endif

@@ -1,0 +1,82 @@
+/* A device: where the arena lies, and how ops are put on it. The executor plays the same programs on every device.
+ *
+ * A device has one queue for ops (launch), and queues for communication beside it. Everything but read, write and
+ * synchronise only enqueues. The order between queues follows from the program: communication starts behind the ops
+ * launched before it, and `wait` makes the ops launched from then on stand behind that communication.
+ *
+ * `device_cpu` executes at once. `device_cuda` stands in build/libphalanx_cuda.so, found by device_load() at run time. A
+ * device is opened, used and closed by one thread; it owns the arena, the mirror and the queues.
+ */
+#ifndef PHALANX_KERNELS_DEVICE_H
+#define PHALANX_KERNELS_DEVICE_H
+
+#include "kernels/op.h"
+
+/* Raised whenever device_interface, op, run_context or comm_backend change: a shared object left behind is refused. */
+enum { DEVICE_VERSION = 1 };
+
+/* Set to 1, several ranks may use one GPU (correctness only; NCCL is told that they are on different hosts). */
+#define DEVICE_SHARE_ENVIRONMENT "PHALANX_SHARE_GPU"
+
+typedef struct device device;
+
+typedef struct device_options {
+    int64_t arena_bytes;
+    int64_t host_bytes;        /* of the arena's beginning, mirrored in host memory: what the host fills and reads */
+    int requests;              /* asynchronous ops are numbered 0 .. requests - 1 */
+    int rank, local_rank;      /* of this process, in the job and on its node: which GPU */
+    const op_backend *backend; /* whose kernels */
+    int threads;
+    bool tf32; /* fp32 products may round their operands to 10 bits of mantissa */
+} device_options;
+
+typedef struct device_facts {
+    char name[64];
+    char identity[64];           /* the same only for the same piece of hardware; "": no matter who shares it */
+    int64_t memory, free_memory; /* bytes; free: when it was opened, before the arena */
+    double peak_bf16, peak_tf32, peak_fp32; /* dense FLOP/s; 0: unknown */
+} device_facts;
+
+typedef struct device_interface {
+    int version; /* DEVICE_VERSION */
+    const char *name;
+    const op_backend *backend;                /* NULL: any may be given */
+    const struct comm_backend *communication; /* parallel/comm_backend.h; NULL: the job's own */
+
+    /* Is there such a device in this machine? One line says why not. */
+    status (*available)(void);
+    status (*open)(device **out, const device_options *o);
+    void (*close)(device *d);
+    void (*facts)(device_facts *out, const device *d);
+    run_context *(*context)(device *d); /* its arena: address on the device */
+    char *(*host)(device *d);           /* host address of the arena's first host_bytes bytes */
+
+    /* Before the first program: make o->prepared. */
+    status (*prepare)(device *d, op *o);
+
+    /* Make the device's copy of the mirror's bytes [at, at + bytes) the host's, or the other way round: enqueued. */
+    void (*copy_in)(device *d, int64_t at, int64_t bytes);
+    void (*copy_out)(device *d, int64_t at, int64_t bytes);
+    void (*launch)(device *d, const op *o);
+    /* Around putting the communication `o` on the queue that `start` returns: a stream, or NULL on the host. */
+    void *(*start)(device *d, const op *o);
+    void (*started)(device *d, const op *o);
+    void (*wait)(device *d, const op *o);
+    /* Until all that was enqueued is done; calls `meanwhile` again and again. */
+    void (*synchronise)(device *d, void (*meanwhile)(void *context), void *context);
+
+    /* Any bytes of the arena, at once; not while a program plays. A device without its own memory returns the address
+     * itself from `borrow`; otherwise borrow gives a copy, which `give_back` writes to the arena if it was changed. */
+    void *(*borrow)(device *d, int64_t at, int64_t bytes);
+    void (*give_back)(device *d, void *copy, int64_t at, int64_t bytes, bool changed);
+
+    void (*profile)(device *d, bool on); /* the vendor's profiler */
+} device_interface;
+
+extern const device_interface device_cpu;
+
+/* The interface `name` ("cuda") from the shared object beside this program, or from the program itself. It is not yet
+ * opened, nor known to be available. */
+status device_load(const device_interface **out, const char *name);
+
+#endif

@@ -1,0 +1,56 @@
+/* Devices that this program was not linked with: a shared object beside the executable. */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "kernels/device.h"
+#include "memory/log.h"
+
+static char *beside_program(const char *name)
+{
+    char path[4096];
+    ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
+    if (length < 0)
+        length = 0;
+    path[length] = 0;
+    char *slash = strrchr(path, '/');
+    return must_format("%.*s/libphalanx_%s.so", slash ? (int)(slash - path) : 1, slash ? path : ".", name);
+}
+
+/* dlerror()'s sentence begins with the library that is missing: a dependency, when the file itself is there. */
+static status open_object(void **out, const char *path, const char *name)
+{
+    if (access(path, R_OK) != 0)
+        return status_fail(STATUS_USAGE,
+                           "train.device=%s: %s is not there: this build plays programs on the CPU only; build it with "
+                           "the CUDA toolkit (make %s), or use train.device=cpu",
+                           name, path, name);
+    *out = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!*out)
+        return status_fail(STATUS_FAILED, "train.device=%s: %s cannot be loaded: %s", name, path, dlerror());
+    return STATUS_OK;
+}
+
+status device_load(const device_interface **out, const char *name)
+{
+    char symbol[64];
+    snprintf(symbol, sizeof symbol, "device_%s", name);
+    const device_interface *found = dlsym(RTLD_DEFAULT, symbol);
+    char *path = beside_program(name);
+    status s = STATUS_OK;
+    if (!found) {
+        void *object = NULL;
+        s = open_object(&object, path, name);
+        if (s == STATUS_OK && !(found = dlsym(object, symbol)))
+            s = status_fail(STATUS_FAILED, "train.device=%s: %s has no %s", name, path, symbol);
+    }
+    if (s == STATUS_OK && found->version != DEVICE_VERSION)
+        s = status_fail(STATUS_FAILED, "train.device=%s: %s is of another build (interface %d, not %d): build it again",
+                        name, path, found->version, DEVICE_VERSION);
+    free(path);
+    if (s == STATUS_OK)
+        *out = found;
+    return s;
+}

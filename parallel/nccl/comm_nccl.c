@@ -1,0 +1,289 @@
+/* The backend `nccl`: groups whose operands lie on GPUs. It stands in the CUDA shared object.
+ *
+ * A group is one NCCL communicator. Its unique id travels over a group of the job's own backend (MPI), which is needed
+ * for nothing else. Calls are put on the stream that they name, in the order in which the program starts them, which is
+ * the same total order that the schedule's validator has shown to make progress; NCCL is asked to keep it across
+ * communicators, and to connect everything at start-up, unless the user's NCCL_* say otherwise. A call counts as complete
+ * once it is on its stream: the executor makes the streams wait for each other.
+ *
+ * What members own unevenly, NCCL's all-gather and reduce-scatter cannot express: those are one broadcast or one reduction
+ * a member, grouped into one launch.
+ */
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/device.h"
+#include "memory/log.h"
+#include "parallel/comm_backend.h"
+
+#define NCCL_MUST(call)                                                                                                \
+    do {                                                                                                               \
+        ncclResult_t nccl_must_ = (call);                                                                              \
+        MUST(nccl_must_ == ncclSuccess, "%s: %s (%s)", #call, ncclGetErrorString(nccl_must_), ncclGetLastError(NULL)); \
+    } while (0)
+
+#define CUDA_MUST(call)                                                                                                \
+    do {                                                                                                               \
+        cudaError_t cuda_must_ = (call);                                                                               \
+        MUST(cuda_must_ == cudaSuccess, "%s: %s", #call, cudaGetErrorString(cuda_must_));                              \
+    } while (0)
+
+typedef struct nccl_group {
+    ncclComm_t handle;
+    bool given_up;
+} nccl_group;
+
+/* float8 is no type of sums here, so none of it is listed. */
+static const struct {
+    ncclDataType_t type;
+    bool known;
+} types[DTYPE_COUNT] = {
+    [DTYPE_FP32] = {ncclFloat32, true}, [DTYPE_BF16] = {ncclBfloat16, true}, [DTYPE_FP16] = {ncclFloat16, true},
+    [DTYPE_FP64] = {ncclFloat64, true}, [DTYPE_INT32] = {ncclInt32, true},   [DTYPE_INT64] = {ncclInt64, true},
+    [DTYPE_UINT8] = {ncclUint8, true},
+};
+
+/* ---- operations ------------------------------------------------------------------------------------------------ */
+
+/* A call, and what every function below wants of it. */
+typedef struct launch {
+    const comm_call *call;
+    comm_shape shape;
+    ncclComm_t handle;
+    ncclDataType_t type;
+    int64_t element;
+    cudaStream_t stream;
+} launch;
+
+static bool even(const launch *l)
+{
+    int64_t offset, first, count;
+    comm_part(&offset, &first, &l->shape, 0);
+    for (int i = 1; i < l->shape.members; i++) {
+        comm_part(&offset, &count, &l->shape, i);
+        if (count != first)
+            return false;
+    }
+    return true;
+}
+
+static void all_reduce(const launch *l)
+{
+    NCCL_MUST(
+        ncclAllReduce(l->call->send, l->call->receive, (size_t)l->call->count, l->type, ncclSum, l->handle, l->stream));
+}
+
+static void all_gather(const launch *l)
+{
+    int64_t offset, count;
+    comm_part(&offset, &count, &l->shape, l->shape.me);
+    if (even(l)) {
+        if (count > 0)
+            NCCL_MUST(ncclAllGather(l->call->send, l->call->receive, (size_t)count, l->type, l->handle, l->stream));
+        return;
+    }
+    NCCL_MUST(ncclGroupStart());
+    for (int i = 0; i < l->shape.members; i++) {
+        comm_part(&offset, &count, &l->shape, i);
+        char *to = (char *)l->call->receive + offset * l->element;
+        const void *from = i == l->shape.me ? l->call->send : to;
+        if (count > 0)
+            NCCL_MUST(ncclBroadcast(from, to, (size_t)count, l->type, i, l->handle, l->stream));
+    }
+    NCCL_MUST(ncclGroupEnd());
+}
+
+static void reduce_scatter(const launch *l)
+{
+    int64_t offset, count;
+    comm_part(&offset, &count, &l->shape, l->shape.me);
+    if (even(l)) {
+        if (count > 0)
+            NCCL_MUST(ncclReduceScatter(l->call->send, l->call->receive, (size_t)count, l->type, ncclSum, l->handle,
+                                        l->stream));
+        return;
+    }
+    NCCL_MUST(ncclGroupStart());
+    for (int i = 0; i < l->shape.members; i++) {
+        comm_part(&offset, &count, &l->shape, i);
+        const char *from = (const char *)l->call->send + offset * l->element;
+        if (count > 0)
+            NCCL_MUST(ncclReduce(from, i == l->shape.me ? l->call->receive : NULL, (size_t)count, l->type, ncclSum, i,
+                                 l->handle, l->stream));
+    }
+    NCCL_MUST(ncclGroupEnd());
+}
+
+static void broadcast(const launch *l)
+{
+    NCCL_MUST(ncclBroadcast(l->call->send, l->call->receive, (size_t)l->call->count, l->type, l->call->peer, l->handle,
+                            l->stream));
+}
+
+static void send_to(const launch *l)
+{
+    NCCL_MUST(ncclSend(l->call->send, (size_t)l->call->count, l->type, l->call->peer, l->handle, l->stream));
+}
+
+static void receive_from(const launch *l)
+{
+    NCCL_MUST(ncclRecv(l->call->receive, (size_t)l->call->count, l->type, l->call->source, l->handle, l->stream));
+}
+
+static void exchange(const launch *l)
+{
+    NCCL_MUST(ncclGroupStart());
+    send_to(l);
+    NCCL_MUST(
+        ncclRecv(l->call->receive, (size_t)l->call->receive_count, l->type, l->call->source, l->handle, l->stream));
+    NCCL_MUST(ncclGroupEnd());
+}
+
+static void (*const launches[COMM_KINDS])(const launch *l) = {
+    [COMM_ALL_REDUCE] = all_reduce, [COMM_ALL_GATHER] = all_gather, [COMM_REDUCE_SCATTER] = reduce_scatter,
+    [COMM_BROADCAST] = broadcast,   [COMM_SEND] = send_to,          [COMM_RECEIVE] = receive_from,
+    [COMM_EXCHANGE] = exchange,
+};
+
+static void nccl_start(comm_request *out, const comm_call *call)
+{
+    comm_group *g = call->group;
+    nccl_group *n = g->state;
+    MUST(types[call->type].known, "NCCL does not carry %s", dtype_name(call->type));
+    MUST(call->stream, "a call of NCCL without a stream");
+    const launch l = {.call = call,
+                      .shape = comm_call_shape(call),
+                      .handle = n->handle,
+                      .type = types[call->type].type,
+                      .element = dtype_bytes(call->type),
+                      .stream = call->stream};
+    launches[call->kind](&l);
+    atomic_fetch_add_explicit(&g->bytes_sent, comm_expected_bytes(&l.shape), memory_order_relaxed);
+    atomic_fetch_add_explicit(&g->messages_sent, 1, memory_order_relaxed);
+    out->flight = NULL;
+}
+
+/* ---- groups ---------------------------------------------------------------------------------------------------- */
+
+/* Said before the first communicator, and never over what the user has said. */
+static void prepare_environment(const comm *c)
+{
+    const char *share = getenv(DEVICE_SHARE_ENVIRONMENT);
+    setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0); /* launches of several communicators run in the host's order */
+    setenv("NCCL_RUNTIME_CONNECT", "0", 0);       /* connect now, not within a step */
+    if (share && !strcmp(share, "1")) {
+        char name[64];
+        snprintf(name, sizeof name, "phalanx-rank-%d", c->rank); /* two ranks of one host may not share a GPU */
+        setenv("NCCL_HOSTID", name, 0);
+    }
+}
+
+/* Each kind of operation once, over a few bytes: buffers and connections are made now. */
+static void warm(comm_group *g, ncclComm_t handle)
+{
+    size_t bytes = (size_t)g->count * sizeof(int32_t);
+    cudaStream_t stream;
+    char *memory;
+    CUDA_MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    CUDA_MUST(cudaMalloc((void **)&memory, 2 * bytes));
+    CUDA_MUST(cudaMemsetAsync(memory, 0, 2 * bytes, stream));
+    void *one = memory, *all = memory + bytes;
+    NCCL_MUST(ncclAllReduce(one, one, 1, ncclInt32, ncclSum, handle, stream));
+    NCCL_MUST(ncclAllGather(one, all, 1, ncclInt32, handle, stream));
+    NCCL_MUST(ncclReduceScatter(all, one, 1, ncclInt32, ncclSum, handle, stream));
+    NCCL_MUST(ncclBroadcast(one, one, 1, ncclInt32, 0, handle, stream));
+    int next = (g->me + 1) % g->count, previous = (g->me + g->count - 1) % g->count;
+    const int from[] = {previous, next}, to[] = {next, previous};
+    for (int i = 0; i < 2; i++) {
+        NCCL_MUST(ncclGroupStart());
+        NCCL_MUST(ncclSend(one, 1, ncclInt32, to[i], handle, stream));
+        NCCL_MUST(ncclRecv(all, 1, ncclInt32, from[i], handle, stream));
+        NCCL_MUST(ncclGroupEnd());
+    }
+    CUDA_MUST(cudaStreamSynchronize(stream));
+    CUDA_MUST(cudaFree(memory));
+    CUDA_MUST(cudaStreamDestroy(stream));
+}
+
+static status nccl_group_open(comm_group *g)
+{
+    ncclUniqueId id;
+    ncclResult_t r = ncclSuccess;
+    comm_group *job = NULL;
+    memset(&id, 0, sizeof id);
+    prepare_environment(g->owner);
+    TRY(comm_group_open(&job, g->owner, g->members, g->count));
+    if (g->me == 0)
+        r = ncclGetUniqueId(&id);
+    status s = r == ncclSuccess ? STATUS_OK
+                                : status_fail(STATUS_FAILED, "NCCL does not start: %s (%s)", ncclGetErrorString(r),
+                                              ncclGetLastError(NULL));
+    s = comm_all_status(job, s);
+    nccl_group *n = must_calloc(1, sizeof *n);
+    if (s == STATUS_OK) {
+        comm_broadcast_bytes(job, &id, sizeof id, 0);
+        r = ncclCommInitRank(&n->handle, g->count, id, g->me);
+        if (r != ncclSuccess)
+            s = status_fail(STATUS_FAILED, "NCCL does not connect %d ranks: %s (%s); NCCL_DEBUG=INFO says more",
+                            g->count, ncclGetErrorString(r), ncclGetLastError(NULL));
+        s = comm_all_status(job, s);
+    }
+    comm_group_close(job);
+    if (s != STATUS_OK) {
+        free(n);
+        return s;
+    }
+    warm(g, n->handle);
+    g->state = n;
+    return STATUS_OK;
+}
+
+static void nccl_group_close(comm_group *g)
+{
+    nccl_group *n = g->state;
+    if (!n->given_up)
+        NCCL_MUST(ncclCommDestroy(n->handle));
+    free(n);
+}
+
+static status nccl_poll(comm_group *g)
+{
+    nccl_group *n = g->state;
+    ncclResult_t failed = ncclSuccess;
+    ncclResult_t r = ncclCommGetAsyncError(n->handle, &failed);
+    if (r == ncclSuccess && (failed == ncclSuccess || failed == ncclInProgress))
+        return STATUS_OK;
+    const char *why = ncclGetErrorString(r == ncclSuccess ? failed : r);
+    status s =
+        status_fail(STATUS_FAILED, "NCCL, in a group of %d ranks: %s (%s)", g->count, why, ncclGetLastError(NULL));
+    n->given_up = true;
+    ncclCommAbort(n->handle);
+    return s;
+}
+
+/* ---- what a backend is, beside --------------------------------------------------------------------------------- */
+
+static bool nccl_test(comm_request *r)
+{
+    (void)r;
+    return true;
+}
+
+static void nccl_wait(comm_request *r)
+{
+    (void)r;
+}
+
+/* Jobs are opened by the job's own backend; this one has groups only. */
+const comm_backend comm_nccl_backend = {
+    .name = "nccl",
+    .group_open = nccl_group_open,
+    .group_close = nccl_group_close,
+    .start = nccl_start,
+    .test = nccl_test,
+    .wait = nccl_wait,
+    .poll = nccl_poll,
+};

@@ -1,0 +1,261 @@
+/* cuBLASLt: descriptors that remember, a heuristic that always finds something, and a product by its definition. */
+#include <cublasLt.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "memory/dtype.h"
+#include "memory/log.h"
+#include "tests/standin/standin.h"
+
+typedef struct description {
+    cublasComputeType_t compute;
+    cublasOperation_t a, b;
+    cublasLtEpilogue_t epilogue;
+    const void *bias;
+} description;
+
+typedef struct layout {
+    cudaDataType_t type;
+    int64_t rows, columns, ld;
+} layout;
+
+typedef struct preference {
+    uint64_t workspace;
+    uint32_t alignment[4];
+} preference;
+
+enum { ALGORITHM = 0x5a5a };
+
+static int opened;
+
+const char *cublasLtGetStatusString(cublasStatus_t s)
+{
+    return s == CUBLAS_STATUS_SUCCESS ? "success" : "failure";
+}
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t *out)
+{
+    *out = (cublasLtHandle_t)(void *)&opened;
+    opened++;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
+{
+    (void)handle;
+    opened--;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasComputeType_t compute, cudaDataType_t scale)
+{
+    if (scale != CUDA_R_32F)
+        standin_fail("cublasLtMatmulDescCreate: alpha and beta are given as fp32");
+    description *d = must_calloc(1, sizeof *d);
+    d->compute = compute;
+    d->a = d->b = CUBLAS_OP_N;
+    d->epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    *out = (cublasLtMatmulDesc_t)(void *)d;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t d)
+{
+    free(d);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t to, cublasLtMatmulDescAttributes_t which,
+                                              const void *value, size_t bytes)
+{
+    description *d = (description *)(void *)to;
+    struct {
+        cublasLtMatmulDescAttributes_t which;
+        void *field;
+        size_t bytes;
+    } fields[] = {{CUBLASLT_MATMUL_DESC_TRANSA, &d->a, sizeof d->a},
+                  {CUBLASLT_MATMUL_DESC_TRANSB, &d->b, sizeof d->b},
+                  {CUBLASLT_MATMUL_DESC_EPILOGUE, &d->epilogue, sizeof d->epilogue},
+                  {CUBLASLT_MATMUL_DESC_BIAS_POINTER, &d->bias, sizeof d->bias}};
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (fields[i].which == which && fields[i].bytes == bytes) {
+            memcpy(fields[i].field, value, bytes);
+            return CUBLAS_STATUS_SUCCESS;
+        }
+    standin_fail("cublasLtMatmulDescSetAttribute: attribute %d of %zu bytes", (int)which, bytes);
+}
+
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataType_t type, uint64_t rows,
+                                          uint64_t columns, int64_t ld)
+{
+    if (rows == 0 || columns == 0 || ld < (int64_t)rows)
+        standin_fail("cublasLtMatrixLayoutCreate: [%llu, %llu] with leading dimension %lld", (unsigned long long)rows,
+                     (unsigned long long)columns, (long long)ld);
+    layout *l = must_calloc(1, sizeof *l);
+    *l = (layout){type, (int64_t)rows, (int64_t)columns, ld};
+    *out = (cublasLtMatrixLayout_t)(void *)l;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t l)
+{
+    free(l);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *out)
+{
+    *out = must_calloc(1, sizeof(preference));
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p)
+{
+    free(p);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t to,
+                                                    cublasLtMatmulPreferenceAttributes_t which, const void *value,
+                                                    size_t bytes)
+{
+    preference *p = (preference *)(void *)to;
+    if (which == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES && bytes == sizeof p->workspace) {
+        memcpy(&p->workspace, value, bytes);
+        return CUBLAS_STATUS_SUCCESS;
+    }
+    int i = (int)which - (int)CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES;
+    if (i < 0 || i > 3 || bytes != sizeof p->alignment[0])
+        standin_fail("cublasLtMatmulPreferenceSetAttribute: attribute %d of %zu bytes", (int)which, bytes);
+    memcpy(&p->alignment[i], value, bytes);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+/* ---- what fits together ---------------------------------------------------------------------------------------- */
+
+static dtype type_of(cudaDataType_t t)
+{
+    if (t == CUDA_R_32F)
+        return DTYPE_FP32;
+    if (t == CUDA_R_16BF)
+        return DTYPE_BF16;
+    if (t == CUDA_R_16F)
+        return DTYPE_FP16;
+    standin_fail("cuBLASLt: type %d", (int)t);
+}
+
+typedef struct sizes {
+    int64_t m, n, k;
+} sizes;
+
+static sizes check_shapes(const description *x, const layout *a, const layout *b, const layout *c, const layout *d)
+{
+    bool ta = x->a == CUBLAS_OP_T, tb = x->b == CUBLAS_OP_T;
+    sizes s = {ta ? a->columns : a->rows, tb ? b->rows : b->columns, ta ? a->rows : a->columns};
+    int64_t k = tb ? b->columns : b->rows;
+    if (k != s.k || d->rows != s.m || d->columns != s.n || c->rows != s.m || c->columns != s.n)
+        standin_fail("cuBLASLt: op(A) [%lld, %lld] op(B) [%lld, %lld] C [%lld, %lld] D [%lld, %lld] do not fit",
+                     (long long)s.m, (long long)s.k, (long long)k, (long long)s.n, (long long)c->rows,
+                     (long long)c->columns, (long long)d->rows, (long long)d->columns);
+    if (a->type != b->type || c->type != d->type || (d->type != a->type && d->type != CUDA_R_32F))
+        standin_fail("cuBLASLt: types %d, %d, %d, %d do not go together", (int)a->type, (int)b->type, (int)c->type,
+                     (int)d->type);
+    if (x->compute != CUBLAS_COMPUTE_32F && !(x->compute == CUBLAS_COMPUTE_32F_FAST_TF32 && a->type == CUDA_R_32F))
+        standin_fail("cuBLASLt: compute type %d", (int)x->compute);
+    return s;
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t what,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t wanted, int asked,
+                                              cublasLtMatmulHeuristicResult_t out[], int *found)
+{
+    const preference *p = (const preference *)(const void *)wanted;
+    if (!handle || !opened || asked < 1)
+        standin_fail("cublasLtMatmulAlgoGetHeuristic: no handle, or nothing asked for");
+    check_shapes((void *)what, (void *)a, (void *)b, (void *)c, (void *)d);
+    memset(out, 0, sizeof *out);
+    out->algo.data[0] = ALGORITHM;
+    out->algo.data[1] = p->workspace;
+    for (int i = 0; i < 4; i++)
+        out->algo.data[2 + i] = p->alignment[i];
+    out->workspaceSize = (size_t)p->workspace;
+    *found = 1;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+/* ---- the product ----------------------------------------------------------------------------------------------- */
+
+static float load(const void *at, dtype type, int64_t index)
+{
+    float value;
+    dtype_convert(&value, DTYPE_FP32, (const char *)at + index * dtype_bytes(type), type, 1);
+    return value;
+}
+
+static void touch(int queue, const void *at, const layout *l, bool write)
+{
+    int64_t element = dtype_bytes(type_of(l->type));
+    for (int64_t j = 0; j < l->columns; j++)
+        standin_access(queue, (const char *)at + j * l->ld * element, l->rows * element, write, "cublasLtMatmul");
+}
+
+static void check_algorithm(const cublasLtMatmulAlgo_t *algo, const void *const at[4], const void *workspace,
+                            size_t workspace_bytes)
+{
+    if (!algo || algo->data[0] != ALGORITHM)
+        standin_fail("cublasLtMatmul: the algorithm is none that was found");
+    if (workspace_bytes < algo->data[1] || (workspace_bytes && (uintptr_t)workspace % 256))
+        standin_fail("cublasLtMatmul: %zu bytes of workspace at %p, the algorithm wants %llu", workspace_bytes,
+                     workspace, (unsigned long long)algo->data[1]);
+    for (int i = 0; i < 4; i++)
+        if ((uintptr_t)at[i] % algo->data[2 + i])
+            standin_fail("cublasLtMatmul: operand %d at %p is not aligned to the %llu bytes promised", i, at[i],
+                         (unsigned long long)algo->data[2 + i]);
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t what, const void *alpha, const void *a,
+                              cublasLtMatrixLayout_t a_layout, const void *b, cublasLtMatrixLayout_t b_layout,
+                              const void *beta, const void *c, cublasLtMatrixLayout_t c_layout, void *d,
+                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *algo, void *workspace,
+                              size_t workspace_bytes, cudaStream_t stream)
+{
+    const description *x = (const description *)(const void *)what;
+    const layout *la = (void *)a_layout, *lb = (void *)b_layout, *lc = (void *)c_layout, *ld = (void *)d_layout;
+    int queue = standin_stream(stream, "cublasLtMatmul");
+    float by = *(const float *)alpha, add = *(const float *)beta;
+    sizes s = check_shapes(x, la, lb, lc, ld);
+    if (!handle || !opened)
+        standin_fail("cublasLtMatmul: no handle");
+    check_algorithm(algo, (const void *const[]){a, b, c, d}, workspace, workspace_bytes);
+    standin_tick(queue);
+    touch(queue, a, la, false);
+    touch(queue, b, lb, false);
+    if (add != 0)
+        touch(queue, c, lc, false);
+    if (x->bias && x->epilogue != CUBLASLT_EPILOGUE_BIAS)
+        standin_fail("cublasLtMatmul: a bias without its epilogue");
+    if (x->bias)
+        standin_access(queue, x->bias, s.m * dtype_bytes(type_of(la->type)), false, "cublasLtMatmul");
+    touch(queue, d, ld, true);
+    standin_access(queue, workspace, (int64_t)workspace_bytes, true, "cublasLtMatmul");
+    memset(workspace, 0xFF, workspace_bytes);
+    dtype in = type_of(la->type), out = type_of(ld->type);
+    int64_t a_row = x->a == CUBLAS_OP_T ? la->ld : 1, a_column = x->a == CUBLAS_OP_T ? 1 : la->ld;
+    int64_t b_row = x->b == CUBLAS_OP_T ? lb->ld : 1, b_column = x->b == CUBLAS_OP_T ? 1 : lb->ld;
+    for (int64_t j = 0; j < s.n; j++)
+        for (int64_t i = 0; i < s.m; i++) {
+            double sum = 0;
+            for (int64_t l = 0; l < s.k; l++)
+                sum += (double)load(a, in, i * a_row + l * a_column) * (double)load(b, in, l * b_row + j * b_column);
+            sum *= (double)by;
+            if (add != 0)
+                sum += (double)add * (double)load(c, out, i + j * lc->ld);
+            if (x->bias)
+                sum += (double)load(x->bias, in, i);
+            float value = (float)sum;
+            dtype_convert((char *)d + (i + j * ld->ld) * dtype_bytes(out), out, &value, DTYPE_FP32, 1);
+        }
+    return CUBLAS_STATUS_SUCCESS;
+}

@@ -1,0 +1,311 @@
+/* libcudart: memory, streams, events and copies, with the tracker's clocks. */
+#include <cuda_profiler_api.h>
+#include <cuda_runtime_api.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "memory/log.h"
+#include "tests/standin/standin.h"
+
+struct CUstream_st {
+    int queue;
+};
+
+struct CUevent_st {
+    standin_clock clock;
+    bool recorded, asked;
+};
+
+static struct CUstream_st made[STANDIN_STREAMS]; /* queue 0: not in use */
+static int profiled;
+
+static int64_t from_environment(const char *name, int64_t otherwise)
+{
+    const char *text = getenv(name);
+    return text ? atoll(text) : otherwise;
+}
+
+/* ---- the machine ----------------------------------------------------------------------------------------------- */
+
+cudaError_t cudaDriverGetVersion(int *version)
+{
+    *version = from_environment("STANDIN_GPUS", 8) < 0 ? 0 : CUDART_VERSION;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceCount(int *count)
+{
+    *count = (int)from_environment("STANDIN_GPUS", 8);
+    return *count > 0 ? cudaSuccess : cudaErrorNoDevice;
+}
+
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int gpu)
+{
+    memset(out, 0, sizeof *out);
+    snprintf(out->name, sizeof out->name, "NVIDIA H100 stand-in");
+    out->uuid.bytes[0] = (char)(gpu + 1);
+    out->major = 9;
+    out->multiProcessorCount = 132;
+    out->totalGlobalMem = (size_t)from_environment("STANDIN_MEMORY", 1 << 30);
+    return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int gpu)
+{
+    return gpu < from_environment("STANDIN_GPUS", 8) ? cudaSuccess : cudaErrorInvalidDevice;
+}
+
+cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *all)
+{
+    *free_bytes = *all = (size_t)from_environment("STANDIN_MEMORY", 1 << 30);
+    return cudaSuccess;
+}
+
+const char *cudaGetErrorString(cudaError_t e)
+{
+    static char text[32];
+    snprintf(text, sizeof text, "CUDA error %d", (int)e);
+    return text;
+}
+
+cudaError_t cudaProfilerStart(void)
+{
+    if (profiled++)
+        standin_fail("the profiler is started twice");
+    return cudaSuccess;
+}
+
+cudaError_t cudaProfilerStop(void)
+{
+    if (profiled-- != 1)
+        standin_fail("the profiler is stopped before it is started");
+    fprintf(stderr, "standin: profiled\n");
+    return cudaSuccess;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------------------------- */
+
+cudaError_t cudaMalloc(void **out, size_t bytes)
+{
+    *out = standin_allocate((int64_t)bytes);
+    return cudaSuccess;
+}
+
+cudaError_t cudaFree(void *memory)
+{
+    standin_free(memory);
+    return cudaSuccess;
+}
+
+cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned flags)
+{
+    (void)flags;
+    *out = must_alloc(bytes);
+    return cudaSuccess;
+}
+
+cudaError_t cudaFreeHost(void *memory)
+{
+    free(memory);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemset(void *to, int value, size_t bytes)
+{
+    standin_tick(STANDIN_HOST);
+    standin_access(STANDIN_HOST, to, (int64_t)bytes, true, "cudaMemset");
+    memset(to, value, bytes);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream)
+{
+    int queue = standin_stream(stream, "cudaMemsetAsync");
+    standin_tick(queue);
+    standin_access(queue, to, (int64_t)bytes, true, "cudaMemsetAsync");
+    memset(to, value, bytes);
+    return cudaSuccess;
+}
+
+/* ---- copies: what goes to the host arrives when the host has waited ---------------------------------------------- */
+
+typedef struct arrival {
+    void *to;
+    char *bytes;
+    size_t count;
+    int queue;
+    uint32_t clock;
+    struct arrival *next;
+} arrival;
+
+static arrival *under_way;
+
+static void arrive(void)
+{
+    const standin_clock *host = standin_clock_of(STANDIN_HOST);
+    for (arrival **at = &under_way, *a; (a = *at);) {
+        if (host->at[a->queue] < a->clock) {
+            at = &a->next;
+            continue;
+        }
+        memcpy(a->to, a->bytes, a->count);
+        *at = a->next;
+        free(a->bytes);
+        free(a);
+    }
+}
+
+static void to_host(void *to, const void *from, size_t count, int queue)
+{
+    arrival *a = must_alloc(sizeof *a);
+    *a = (arrival){.to = to, .bytes = must_alloc(count), .count = count, .queue = queue, .next = under_way};
+    a->clock = standin_clock_of(queue)->at[queue];
+    memcpy(a->bytes, from, count);
+    memset(to, 0xFF, count);
+    under_way = a;
+}
+
+static void check_sides(const void *to, const void *from, enum cudaMemcpyKind kind, const char *what)
+{
+    bool in = kind == cudaMemcpyHostToDevice;
+    if ((!in && kind != cudaMemcpyDeviceToHost) || standin_is_device(to) != in || standin_is_device(from) == in)
+        standin_fail("%s: the direction does not fit the addresses %p <- %p", what, to, from);
+}
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream)
+{
+    int queue = standin_stream(stream, "cudaMemcpyAsync");
+    standin_tick(queue);
+    check_sides(to, from, kind, "cudaMemcpyAsync");
+    bool in = kind == cudaMemcpyHostToDevice;
+    standin_access(queue, in ? to : from, (int64_t)bytes, in, "cudaMemcpyAsync");
+    if (in)
+        memcpy(to, from, bytes);
+    else
+        to_host(to, from, bytes, queue);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind)
+{
+    if (bytes == 0)
+        return cudaSuccess;
+    standin_tick(STANDIN_HOST);
+    check_sides(to, from, kind, "cudaMemcpy");
+    bool in = kind == cudaMemcpyHostToDevice;
+    standin_access(STANDIN_HOST, in ? to : from, (int64_t)bytes, in, "cudaMemcpy");
+    memcpy(to, from, bytes);
+    return cudaSuccess;
+}
+
+/* ---- streams --------------------------------------------------------------------------------------------------- */
+
+int standin_stream(cudaStream_t stream, const char *what)
+{
+    if (!stream)
+        standin_fail("%s: null stream", what);
+    if (stream < made || stream >= made + STANDIN_STREAMS || stream->queue == 0)
+        standin_fail("%s: %p is no stream", what, (void *)stream);
+    return stream->queue;
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
+{
+    *least = 0;
+    *greatest = -5;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int priority)
+{
+    if (flags != cudaStreamNonBlocking || priority > 0 || priority < -5)
+        standin_fail("a stream that waits for the default stream, or of priority %d", priority);
+    for (int i = 1; i < STANDIN_STREAMS; i++)
+        if (made[i].queue == 0) {
+            made[i].queue = i;
+            *out = &made[i];
+            return cudaSuccess;
+        }
+    standin_fail("more than %d streams", STANDIN_STREAMS - 1);
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags)
+{
+    return cudaStreamCreateWithPriority(out, flags, 0);
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream)
+{
+    made[standin_stream(stream, "cudaStreamDestroy")].queue = 0;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream)
+{
+    int queue = standin_stream(stream, "cudaStreamSynchronize");
+    standin_join(standin_clock_of(STANDIN_HOST), standin_clock_of(queue));
+    arrive();
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceSynchronize(void)
+{
+    for (int i = 1; i < STANDIN_STREAMS; i++)
+        standin_join(standin_clock_of(STANDIN_HOST), standin_clock_of(i));
+    arrive();
+    return cudaSuccess;
+}
+
+/* ---- events ---------------------------------------------------------------------------------------------------- */
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags)
+{
+    if (flags != cudaEventDisableTiming)
+        standin_fail("an event with timing: it would slow the streams down");
+    *out = must_calloc(1, sizeof **out);
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t e)
+{
+    free(e);
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t stream)
+{
+    int queue = standin_stream(stream, "cudaEventRecord");
+    if (standin_mutant("no record") && queue != 1)
+        return cudaSuccess;
+    standin_tick(queue);
+    e->clock = *standin_clock_of(queue);
+    e->recorded = true;
+    e->asked = false;
+    return cudaSuccess;
+}
+
+/* Queue 1 is the first stream made: compute. */
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t e, unsigned flags)
+{
+    int queue = standin_stream(stream, "cudaStreamWaitEvent");
+    if (flags)
+        standin_fail("cudaStreamWaitEvent: flags %u", flags);
+    if (standin_mutant(queue == 1 ? "compute does not wait" : "communication does not wait"))
+        return cudaSuccess;
+    standin_tick(queue);
+    if (e->recorded)
+        standin_join(standin_clock_of(queue), &e->clock);
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t e)
+{
+    if (!e->asked) {
+        e->asked = true;
+        return cudaErrorNotReady;
+    }
+    standin_join(standin_clock_of(STANDIN_HOST), &e->clock);
+    arrive();
+    return cudaSuccess;
+}

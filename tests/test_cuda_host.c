@@ -1,0 +1,368 @@
+/* The CUDA device without a GPU: phalanx trains on the stand-ins of tests/standin, one rank and several, and the CPU is
+ * the judge. Every run is also a search for races between streams and for wrong calls, which end it. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "tests/launch.h"
+#include "tests/workfolder.h"
+
+enum { STEPS = 3, CAUGHT = 98, VOCABULARY = 64, TOKENS = 2048 };
+
+typedef struct run {
+    double loss[STEPS], norm[STEPS];
+    int steps;
+} run;
+
+static char *folder;
+
+/* ---- a tiny data set and two tiny models ------------------------------------------------------------------------ */
+
+static void write_all(const char *name, const void *bytes, size_t count, const char *how)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *f = fopen(path, how);
+    assert_non_null(f);
+    assert_int_equal(fwrite(bytes, 1, count, f), count);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void write_data(void)
+{
+    uint16_t tokens[TOKENS];
+    uint32_t state = 12345;
+    for (int i = 0; i < TOKENS; i++) {
+        state = state * 1664525u + 1013904223u;
+        tokens[i] = (uint16_t)((state >> 16) % VOCABULARY);
+    }
+    const uint64_t version = 1, sequences = 1, boundaries = 2;
+    const uint8_t code = 8;
+    const int32_t length = TOKENS;
+    const int64_t offset = 0, documents[] = {0, 1};
+    write_all("data.bin", tokens, sizeof tokens, "wb");
+    write_all("data.idx", "MMIDIDX\0\0", 9, "wb");
+    write_all("data.idx", &version, 8, "ab");
+    write_all("data.idx", &code, 1, "ab");
+    write_all("data.idx", &sequences, 8, "ab");
+    write_all("data.idx", &boundaries, 8, "ab");
+    write_all("data.idx", &length, 4, "ab");
+    write_all("data.idx", &offset, 8, "ab");
+    write_all("data.idx", documents, 16, "ab");
+}
+
+static void write_config(const char *name, const char *model)
+{
+    char *text = NULL;
+    size_t bytes;
+    FILE *f = open_memstream(&text, &bytes);
+    fprintf(f,
+            "model: {%s, layers: 2, hidden_size: 32, heads: 4, ffn_size: 64, vocab_size: %d, max_sequence: 12}\n"
+            "data: {train: %s/data}\n"
+            "train: {steps: %d, sequence: 12, micro_batch: 1, global_batch: 4, precision: fp32, threads: 1}\n"
+            "optimizer: {lr: 1e-2, warmup: 1}\n"
+            "evaluate: {every: 0}\n"
+            "run: {tensorboard: false}\n"
+            "checkpoint: {every: 0}\n",
+            model, VOCABULARY, folder, STEPS);
+    fclose(f);
+    write_all(name, text, bytes, "wb");
+    free(text);
+}
+
+static void *made; /* the folder, as workfolder.h hands it out */
+
+static int set_up(void **state)
+{
+    (void)state;
+    assert_int_equal(workfolder_setup(&made), 0);
+    folder = made;
+    write_data();
+    write_config("gpt2.yaml", "architecture: gpt2");
+    write_config("llama.yaml", "architecture: llama, kv_heads: 2");
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    return workfolder_teardown(&made);
+}
+
+/* ---- running ---------------------------------------------------------------------------------------------------- */
+
+static void read_metrics(run *out, const char *where)
+{
+    char path[512], line[1024];
+    snprintf(path, sizeof path, "%s/%s/metrics.jsonl", folder, where);
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    *out = (run){0};
+    while (fgets(line, sizeof line, f)) {
+        const char *loss = strstr(line, "\"loss\":"), *norm = strstr(line, "\"grad_norm\":");
+        if (!loss || out->steps == STEPS)
+            continue;
+        out->loss[out->steps] = atof(loss + 7);
+        out->norm[out->steps++] = norm ? atof(norm + 12) : NAN;
+    }
+    fclose(f);
+}
+
+/* phalanx ("../phalanx" or "phalanx_standin") with the model's configuration into the run folder `where`. */
+static launch_result train(const char *program, int ranks, const char *environment, const char *model,
+                           const char *where, const char *keys)
+{
+    char *path = launch_beside(program), *mpirun = ranks > 1 ? launch_mpirun(ranks) : NULL;
+    launch_result r = launch_run(120, "cd %s && exec env %s %s %s train %s.yaml run.folder=%s/%s %s", folder,
+                                 environment, mpirun ? mpirun : "", path, model, folder, where, keys);
+    free(mpirun);
+    free(path);
+    return r;
+}
+
+static void train_well(run *out, const char *program, int ranks, const char *model, const char *where, const char *keys)
+{
+    launch_result r = train(program, ranks, "", model, where, keys);
+    if (r.status || r.timed_out)
+        fprintf(stderr, "%s: %s: status %d\n%s%s", model, keys, r.status, r.out, r.err);
+    assert_false(r.timed_out);
+    assert_int_equal(r.status, 0);
+    launch_free(&r);
+    read_metrics(out, where);
+    assert_int_equal(out->steps, STEPS);
+}
+
+static void same(const run *got, const run *want, double tolerance, const char *what)
+{
+    for (int i = 0; i < STEPS; i++) {
+        bool good = fabs(got->loss[i] - want->loss[i]) <= tolerance * fabs(want->loss[i]) &&
+                    fabs(got->norm[i] - want->norm[i]) <= 10 * tolerance * fabs(want->norm[i]);
+        if (!good)
+            fprintf(stderr, "%s, step %d: loss %.9g, should be %.9g; norm %.9g, should be %.9g\n", what, i + 1,
+                    got->loss[i], want->loss[i], got->norm[i], want->norm[i]);
+        assert_true(good);
+    }
+}
+
+/* ---- what it shows ---------------------------------------------------------------------------------------------- */
+
+static const struct {
+    int ranks;
+    const char *keys;
+} layouts[] = {
+    {1, "train.micro_batch=2"},
+    {2, "parallel.tensor=2"},
+    {2, "parallel.pipeline=2"},
+    {2, "parallel.zero=0"},
+    {2, "parallel.zero=1"},
+    {2, "parallel.zero=3 parallel.zero_gather=micro_batch parallel.zero_reduce=micro_batch"},
+    {4, "parallel.tensor=2 parallel.pipeline=2 parallel.sequence=false"},
+};
+
+static void a_step_of_the_cuda_program_equals_the_cpu(const char *model)
+{
+    run cpu, cuda;
+    char where[32], keys[256];
+    snprintf(where, sizeof where, "%s-cpu", model);
+    train_well(&cpu, "../phalanx", 1, model, where, "train.device=cpu");
+    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+        snprintf(where, sizeof where, "%s-%zu", model, i);
+        snprintf(keys, sizeof keys, "train.device=cuda %s", layouts[i].keys);
+        train_well(&cuda, "phalanx_standin", layouts[i].ranks, model, where, keys);
+        same(&cuda, &cpu, 1e-5, keys);
+    }
+}
+
+static void gpt2_on_every_layout_equals_the_cpu(void **state)
+{
+    (void)state;
+    a_step_of_the_cuda_program_equals_the_cpu("gpt2");
+}
+
+static void llama_on_every_layout_equals_the_cpu(void **state)
+{
+    (void)state;
+    a_step_of_the_cuda_program_equals_the_cpu("llama");
+}
+
+/* In 16 bits the roundings differ in their order only: the losses stay within a few units of bf16's last place. */
+static void sixteen_bits_train_alike(void **state)
+{
+    (void)state;
+    run cpu, cuda;
+    train_well(&cpu, "../phalanx", 1, "llama", "cpu-bf16", "train.device=cpu train.precision=bf16");
+    train_well(&cuda, "phalanx_standin", 1, "llama", "cuda-bf16", "train.device=cuda train.precision=bf16");
+    same(&cuda, &cpu, 2e-3, "bf16");
+    train_well(&cuda, "phalanx_standin", 2, "llama", "cuda-bf16-2",
+               "train.device=cuda train.precision=bf16 parallel.tensor=2");
+    same(&cuda, &cpu, 2e-3, "bf16, two ranks");
+}
+
+/* A loss scale that overflows: the step changes nothing, the scale halves, and the loss of the next step on the same
+ * weights is what it was. */
+static void fp16_skips_what_overflows(void **state)
+{
+    (void)state;
+    run cpu, cuda;
+    const char *keys = "train.precision=fp16 train.loss_scale=4294967296 train.device=";
+    char text[128];
+    snprintf(text, sizeof text, "%scpu", keys);
+    train_well(&cpu, "../phalanx", 1, "llama", "cpu-fp16", text);
+    snprintf(text, sizeof text, "%scuda", keys);
+    launch_result r = train("phalanx_standin", 1, "", "llama", "cuda-fp16", text);
+    assert_int_equal(r.status, 0);
+    assert_non_null(strstr(r.out, "skipped"));
+    launch_free(&r);
+    read_metrics(&cuda, "cuda-fp16");
+    for (int i = 0; i < STEPS; i++)
+        assert_true(fabs(cuda.loss[i] - cpu.loss[i]) <= 2e-3 * cpu.loss[i]);
+}
+
+static void resume_is_bitwise_on_the_device(void **state)
+{
+    (void)state;
+    run whole, parts;
+    train_well(&whole, "phalanx_standin", 2, "gpt2", "whole", "train.device=cuda checkpoint.resume=never");
+    launch_result r = train("phalanx_standin", 2, "", "gpt2", "parts",
+                            "train.device=cuda train.steps=3 checkpoint.every=1 checkpoint.keep=0");
+    assert_int_equal(r.status, 0);
+    launch_free(&r);
+    char *path = launch_beside("phalanx_standin"), *mpirun = launch_mpirun(2);
+    r = launch_run(60,
+                   "cd %s/parts && rm -rf checkpoints/step-0000000[23] && echo step-00000001 >checkpoints/latest && "
+                   "exec %s %s train ../gpt2.yaml run.folder=%s/parts train.device=cuda",
+                   folder, mpirun, path, folder);
+    assert_int_equal(r.status, 0);
+    assert_non_null(strstr(r.out, "resumed from"));
+    free(path);
+    free(mpirun);
+    launch_free(&r);
+    read_metrics(&parts, "parts");
+    assert_int_equal(parts.steps, STEPS);
+    for (int i = 0; i < STEPS; i++)
+        assert_true(parts.loss[i] == whole.loss[i] && parts.norm[i] == whole.norm[i]);
+}
+
+static void mistakes_are_caught(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *mutant, *says, *keys;
+        int ranks;
+    } cases[] = {
+        {"compute does not wait", "race: ", "parallel.tensor=2", 2},
+        {"compute does not wait", "race: ", "parallel.zero=3", 2},
+        {"communication does not wait", "race: ", "parallel.tensor=2", 2},
+        {"communication does not wait", "race: ", "parallel.pipeline=2", 2},
+        {"no record", "race: ", "parallel.zero=1", 2},
+        {"wrong count", "mismatched collective", "parallel.tensor=2", 2},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char environment[128], keys[256];
+        snprintf(environment, sizeof environment, "STANDIN_MUTANT='%s'", cases[i].mutant);
+        snprintf(keys, sizeof keys, "train.device=cuda train.steps=1 checkpoint.resume=never %s", cases[i].keys);
+        launch_result r = train("phalanx_standin", cases[i].ranks, environment, "llama", "mutant", keys);
+        if (!strstr(r.err, cases[i].says))
+            fprintf(stderr, "%s, %s: status %d\n%s%s", cases[i].mutant, cases[i].keys, r.status, r.out, r.err);
+        assert_false(r.timed_out);
+        assert_int_equal(r.status, CAUGHT);
+        assert_non_null(strstr(r.err, cases[i].says));
+        launch_free(&r);
+    }
+}
+
+static void a_broken_link_ends_the_run(void **state)
+{
+    (void)state;
+    launch_result r =
+        train("phalanx_standin", 2, "STANDIN_MUTANT='link breaks'", "llama", "broken", "train.device=cuda");
+    assert_false(r.timed_out);
+    assert_int_not_equal(r.status, 0);
+    assert_non_null(strstr(r.err, "remote process exited"));
+    launch_free(&r);
+}
+
+static void what_cannot_be_is_refused_in_one_line(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *environment, *says;
+        int ranks;
+    } cases[] = {
+        {"STANDIN_GPUS=-1", "no NVIDIA driver", 1},
+        {"STANDIN_GPUS=0", "shows no GPU", 1},
+        {"STANDIN_MEMORY=100000", "GiB too little", 1},
+        {"STANDIN_GPUS=1", "share one GPU", 2},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        launch_result r =
+            train("phalanx_standin", cases[i].ranks, cases[i].environment, "llama", "refused", "train.device=cuda");
+        const char *line = strstr(r.err, "phalanx: ");
+        if (!line || !strstr(line, cases[i].says))
+            fprintf(stderr, "%s: status %d\n%s%s", cases[i].environment, r.status, r.out, r.err);
+        assert_true(r.status == 1 || r.status == 2);
+        assert_non_null(line);
+        assert_non_null(strstr(line, cases[i].says));
+        launch_free(&r);
+    }
+    launch_result r = train("../phalanx", 1, "LANG=C", "llama", "refused",
+                            "train.device=cuda"); /* with no shared object, or with one and no driver: a line each */
+    assert_int_equal(r.status, 2);
+    assert_non_null(strstr(r.err, "phalanx: train.device=cuda: "));
+    launch_free(&r);
+}
+
+static void two_ranks_share_a_gpu_when_forced(void **state)
+{
+    (void)state;
+    launch_result r = train("phalanx_standin", 2, "STANDIN_GPUS=1 PHALANX_SHARE_GPU=1", "llama", "shared",
+                            "train.device=cuda train.steps=1");
+    assert_int_equal(r.status, 0);
+    launch_free(&r);
+}
+
+static void the_profiler_runs_for_the_steps_asked_for(void **state)
+{
+    (void)state;
+    launch_result r =
+        train("phalanx_standin", 1, "", "gpt2", "profiled", "train.device=cuda profile.start=2 profile.stop=2");
+    assert_int_equal(r.status, 0);
+    assert_non_null(strstr(r.err, "standin: profiled"));
+    launch_free(&r);
+}
+
+static void stand_ins_were_not_built(void **state)
+{
+    (void)state;
+    skip(); /* they need the headers of the CUDA toolkit */
+}
+
+int main(void)
+{
+    const struct CMUnitTest none[] = {cmocka_unit_test(stand_ins_were_not_built)};
+    char *program = launch_beside("phalanx_standin");
+    bool built = access(program, X_OK) == 0;
+    free(program);
+    if (!built)
+        return cmocka_run_group_tests(none, NULL, NULL);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gpt2_on_every_layout_equals_the_cpu),
+        cmocka_unit_test(llama_on_every_layout_equals_the_cpu),
+        cmocka_unit_test(sixteen_bits_train_alike),
+        cmocka_unit_test(fp16_skips_what_overflows),
+        cmocka_unit_test(resume_is_bitwise_on_the_device),
+        cmocka_unit_test(mistakes_are_caught),
+        cmocka_unit_test(a_broken_link_ends_the_run),
+        cmocka_unit_test(what_cannot_be_is_refused_in_one_line),
+        cmocka_unit_test(two_ranks_share_a_gpu_when_forced),
+        cmocka_unit_test(the_profiler_runs_for_the_steps_asked_for),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

@@ -1,0 +1,61 @@
+#!/bin/sh
+# A folder to copy to a cluster whose machines have an NVIDIA driver, CUDA's cuBLASLt and NCCL, and glibc no older than
+# this one's: the program, its CUDA device, every shared library they need beside glibc's, mpirun with its plugins.
+# cuBLASLt (half a gigabyte) and NCCL stay outside: env.sh finds the machine's, or those that PyTorch's packages bring.
+# Usage: tools/bundle.sh BUILD      ->  BUILD/bundle, BUILD/bundle.tar.zst
+set -eu
+build=$1
+out=$build/bundle
+most=$((60 << 20)) # bytes, compressed
+rm -rf "$out" "$out.tar.zst"
+mkdir -p "$out/bin" "$out/lib" "$out/share"
+cp "$build/phalanx" "$out/bin/phalanx"
+[ ! -f "$build/libphalanx_cuda.so" ] || cp "$build/libphalanx_cuda.so" "$out/bin/"
+cp -r models/configs "$out/share/configs"
+
+mpi=$(ompi_info --parsable --path pkglibdir | cut -d: -f3)
+data=$(ompi_info --parsable --path pkgdatadir | cut -d: -f3)
+bin=$(ompi_info --parsable --path bindir | cut -d: -f3)
+for program in orterun orted; do
+    cp -L "$(command -v $program || echo "$bin/$program")" "$out/bin/"
+done
+mkdir -p "$out/lib/openmpi" "$out/share/openmpi" "$out/etc"
+cp -L "$mpi"/mca_*.so "$out/lib/openmpi/"
+cp -rL "$data/." "$out/share/openmpi/"
+: >"$out/etc/openmpi-mca-params.conf"
+pmix=$(ls -d /usr/lib/*/pmix2/lib/pmix /usr/lib/*/pmix /usr/lib64/pmix 2>/dev/null | head -1 || true)
+[ -z "$pmix" ] || { mkdir -p "$out/lib/pmix"; cp -L "$pmix"/*.so "$out/lib/pmix/"; }
+strip --strip-unneeded "$out"/bin/* "$out"/lib/openmpi/*.so 2>/dev/null || true
+
+# what the loader would take, without glibc, the driver, and the two libraries of the machine's
+find "$out" -type f \( -name '*.so' -o -path '*/bin/*' \) -exec ldd {} + 2>/dev/null | awk '$3 ~ /^\// { print $3 }' | sort -u |
+    grep -vE '/(libc|libm|libdl|librt|libpthread|libresolv|libutil|ld-linux[^/]*|libcuda|libnvidia[^/]*|libcublas[^/]*|libnccl)\.so' |
+    while read -r library; do cp -Ln "$library" "$out/lib/"; done
+
+cat >"$out/env.sh" <<'END'
+# . env.sh: what the programs of this folder need to know of where they are; on every node, and before mpirun.
+phalanx_home=$(cd "$(dirname "${BASH_SOURCE:-$0}")" && pwd)
+nvidia=$(ls -d "${CUDA_HOME:-/usr/local/cuda}"/lib64 /usr/local/lib/python3*/dist-packages/nvidia/*/lib \
+    "${VIRTUAL_ENV:-/opt/venv}"/lib/python3*/site-packages/nvidia/*/lib 2>/dev/null | tr '\n' ':')
+export PATH="$phalanx_home/bin:$PATH" LD_LIBRARY_PATH="$phalanx_home/lib:$nvidia${LD_LIBRARY_PATH:-}"
+export OPAL_PREFIX="$phalanx_home" OPAL_LIBDIR="$phalanx_home/lib" OPAL_PKGLIBDIR="$phalanx_home/lib/openmpi" \
+    OPAL_DATADIR="$phalanx_home/share" OPAL_PKGDATADIR="$phalanx_home/share/openmpi" OPAL_BINDIR="$phalanx_home/bin" \
+    OPAL_SYSCONFDIR="$phalanx_home/etc"
+export PMIX_MCA_pmix_mca_base_component_path="$phalanx_home/lib/pmix" PMIX_MCA_mca_base_component_path="$phalanx_home/lib/pmix"
+END
+cat >"$out/bin/mpirun" <<'END'
+#!/bin/bash
+# Open MPI's mpirun of this folder, which passes on where it is.
+. "$(cd "$(dirname "$0")/.." && pwd)/env.sh"
+exec orterun --prefix "$phalanx_home" -x PATH -x LD_LIBRARY_PATH -x OPAL_PREFIX "$@"
+END
+cat >"$out/phalanx" <<'END'
+#!/bin/bash
+. "$(cd "$(dirname "$0")" && pwd)/env.sh"
+exec "$phalanx_home/bin/phalanx" "$@"
+END
+chmod +x "$out/bin/mpirun" "$out/phalanx"
+tar -C "$build" -c bundle | zstd -q -19 -T0 -o "$out.tar.zst"
+bytes=$(stat -c %s "$out.tar.zst")
+echo "$out.tar.zst: $((bytes >> 20)) MiB compressed, $(du -sm "$out" | cut -f1) MiB unpacked; cuBLASLt and NCCL are the machine's"
+[ "$bytes" -le "$most" ] || { echo "bundle: larger than $((most >> 20)) MiB"; exit 1; }

@@ -25,7 +25,8 @@ status status_context(status code, const char *format, ...)
     vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
     size_t used = strlen(message);
-    snprintf(message + used, sizeof message - used, ": %s", previous);
+    if (used + 2 < sizeof message)
+        snprintf(message + used, sizeof message - used, ": %.*s", (int)(sizeof message - used - 3), previous);
     return code;
 }
 

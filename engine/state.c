@@ -146,7 +146,7 @@ static void initial_row(float *out, const parameter *p, int64_t row, uint64_t se
     for (int k = 0; k < p->piece_count; k++) {
         const parameter_piece *q = &p->pieces[k];
         int out_dim = q->transposed ? 1 : 0, in_dim = 1 - out_dim;
-        int64_t at = p->vector ? q->column : q->column, count = p->vector ? q->size[0] : q->size[in_dim];
+        int64_t at = q->column, count = p->vector ? q->size[0] : q->size[in_dim];
         if (!p->vector && (row < q->row || row >= q->row + q->size[out_dim]))
             continue;
         if (p->init == INIT_ONE)

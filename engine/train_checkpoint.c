@@ -169,7 +169,7 @@ status training_restore(training *t)
     watchdog_suspend(t->watchdog);
     if (!strcmp(resume, "auto") && has_checkpoint(t))
         s = restore_from(t, t->checkpoints);
-    else if (strcmp(resume, "auto") && strcmp(resume, "never"))
+    else if (strcmp(resume, "auto") != 0 && strcmp(resume, "never") != 0)
         s = restore_from(t, resume);
     else
         s = start(t);

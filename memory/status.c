@@ -7,7 +7,7 @@
 
 static _Thread_local char message[MESSAGE_BYTES];
 
-status status_fail(status code, const char *format, ...)
+status(status_fail)(status code, const char *format, ...) /* in brackets: a macro for the analyzer */
 {
     va_list arguments;
     va_start(arguments, format);
@@ -25,7 +25,8 @@ status status_context(status code, const char *format, ...)
     vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
     size_t used = strlen(message);
-    snprintf(message + used, sizeof message - used, ": %s", previous);
+    if (used + 2 < sizeof message)
+        snprintf(message + used, sizeof message - used, ": %.*s", (int)(sizeof message - used - 3), previous);
     return code;
 }
 

@@ -175,7 +175,8 @@ static status read_architecture(const reader *r, model_shape *s)
         return refuse(r, "model_type", type, "phalanx knows gpt2, llama, mistral, qwen2 and qwen3");
     const json_t *first = json_array_get(list, 0);
     const char *name = json_is_string(first) ? json_string_value(first) : "";
-    if (list && strcmp(name, classes[s->architecture].causal) && strcmp(name, classes[s->architecture].bare)) {
+    if (list && strcmp(name, classes[s->architecture].causal) != 0 &&
+        strcmp(name, classes[s->architecture].bare) != 0) {
         char why[128];
         snprintf(why, sizeof why, "phalanx reads %s", classes[s->architecture].causal);
         return refuse(r, "architectures", list, why);

@@ -62,7 +62,7 @@ static void fill_row(row *out, const simulation *sim, int stage, int columns, do
 
 static void print_columns(FILE *out, const row *r, int from, int to, bool colour)
 {
-    int look = -1;
+    signed char look = -1;
     for (int i = from; i < to; i++) {
         if (colour && r->look[i] != look) {
             look = r->look[i];

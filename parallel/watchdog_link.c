@@ -240,7 +240,7 @@ static status join(watchdog_link *l, const invitation *to, int rank)
         *l = (watchdog_link){.fd = connect_within(&to->addresses[i], CONNECT_MS)};
         if (l->fd < 0)
             continue;
-        if (watchdog_link_send(l, &hello) && await_frame(l, &welcome, WATCHDOG_WELCOME, to->token, STAR_SECONDS / 2))
+        if (watchdog_link_send(l, &hello) && await_frame(l, &welcome, WATCHDOG_WELCOME, to->token, 0.5 * STAR_SECONDS))
             return STATUS_OK;
         watchdog_link_close(l);
     }

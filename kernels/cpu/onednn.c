@@ -201,7 +201,7 @@ static status product_scratch(struct onednn_product *p)
 status onednn_product_get(struct onednn_product **out, const gemm_shape *shape)
 {
     for (struct onednn_product *p = library.products; p; p = p->next)
-        if (!memcmp(&p->shape, shape, sizeof *shape)) {
+        if (!memcmp(&p->shape, shape, sizeof *shape)) { // NOLINT(*-suspicious-memory-comparison): made on zeroed bytes
             *out = p;
             return STATUS_OK;
         }

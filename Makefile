@@ -69,6 +69,10 @@ $(BUILD)/tests/allocation_spy.so: tests/spy/allocation_spy.c memory/seal.h
 
 $(BUILD)/tests/test_arena: | $(BUILD)/tests/allocation_spy.so
 
+$(BUILD)/tests/test_parity: | $(BUILD)/tests/rank_playlist $(BUILD)/phalanx
+$(BUILD)/tests/test_parity_mutants: | $(BUILD)/tests/rank_mutants $(BUILD)/phalanx
+$(BUILD)/tests/test_memory: | $(BUILD)/tests/allocation_spy.so $(BUILD)/phalanx
+$(BUILD)/tests/test_bubble: | $(BUILD)/tests/rank_bubble
 $(BUILD)/tests/test_comm: | $(BUILD)/tests/rank_comm
 $(BUILD)/tests/test_watchdog: | $(BUILD)/tests/rank_watchdog
 # Mutants: the parity test's proof that it can fail.
@@ -148,6 +152,7 @@ help: ## this list
 
 ifneq ($(NVCC),)
 include kernels/cuda/build.mk
+include kernels/cuda/host.mk
 endif
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

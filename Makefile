@@ -110,8 +110,12 @@ lint: ## include direction, formatting, clang-tidy, raw CUDA forms
 SANITIZED_asan  := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 SANITIZED_ubsan := -fsanitize=undefined -fno-sanitize-recover=undefined
 SANITIZED_tsan  := -fsanitize=thread
-asan ubsan tsan: ## the tests under AddressSanitizer (with UBSan), UBSan or ThreadSanitizer
-	@$(MAKE) --no-print-directory BUILD=build-$@ OPTIMIZE="-O1 -g" SANITIZE="$(SANITIZED_$@)" run-tests
+# Not under ASan: matrices of whole runs on many ranks (minutes), and promises about resident memory and about time.
+ASAN_LEFT_OUT := bubble comm cuda_host faults golden layouts memory parity parity_mutants resume watch watchdog
+ASAN_TESTS ?= $(filter-out $(ASAN_LEFT_OUT:%=build-asan/tests/test_%),$(TESTS:$(BUILD)/%=build-asan/%))
+asan: SELECTED = TESTS="$(ASAN_TESTS)" RANK_PROGRAMS=
+asan ubsan tsan: ## the tests under AddressSanitizer (with UBSan; a selection), UBSan or ThreadSanitizer
+	@$(MAKE) --no-print-directory BUILD=build-$@ OPTIMIZE="-O1 -g" SANITIZE="$(SANITIZED_$@)" $(SELECTED) run-tests
 
 BENCH_GPT2 := models/configs/gpt2-124m.yaml train.device=cpu train.precision=bf16 train.global_batch=4 train.micro_batch=4
 bench: all ## ratios: a training step beside the machine's ceilings, planning, ranks, start-up

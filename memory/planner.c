@@ -5,6 +5,7 @@
 #include "memory/log.h"
 #include "memory/planner_core.h"
 #include "memory/planner_order.h"
+#include "memory/planner_repair.h"
 #include "memory/planner_search.h"
 
 static int64_t default_effort(int64_t count)
@@ -12,6 +13,14 @@ static int64_t default_effort(int64_t count)
     int64_t most = 4 * count > 2000000 ? 4 * count : 2000000;
     int64_t effort = 200 * count > 40000 ? 200 * count : 40000;
     return effort < most ? effort : most;
+}
+
+/* A repair that succeeds does so soon, and its moves cost twice a placement. */
+static int64_t repair_effort(const planner_core *core)
+{
+    int64_t most = 5000 + 20 * (int64_t)core->count;
+    most = most < 30000 ? most : 30000;
+    return core->effort_left / 2 < most ? core->effort_left / 2 : most;
 }
 
 /* The largest arena that is good enough. */
@@ -31,7 +40,7 @@ void planner_place(planner_block *blocks, planner_result *result, int64_t count,
     core.effort_left = effort > 0 ? effort : default_effort(core.count);
     if (core.count > 0) {
         int32_t *order = must_alloc((unsigned long)core.count * sizeof *order);
-        if (!planner_order_try_all(&core, order))
+        if (!planner_order_try_all(&core, order) && !planner_repair(&core, repair_effort(&core)))
             planner_search(&core, order);
         free(order);
     }

@@ -1,0 +1,295 @@
+/* An order places a block once and for all; here a block that does not fit may push others out. All blocks of the best
+ * arena that end above a lower top are taken out into a pool. The dearest of the pool goes into the tightest gap that
+ * holds it; without a gap it goes where what it pushes out is cheapest, and that joins the pool. A block grows dearer each
+ * time it finds no gap, so that no two push each other out forever. An empty pool is a plan below that top.
+ *
+ * Large and long blocks are dear from the start: scratch that lives for one op must yield to what is kept through the
+ * pipeline, whose gaps it then finds. A move costs one look at the blocks that meet the moved one, however long the program.
+ *
+ * Guided ejection search: Nagata and Braysy, 2009, for routing vehicles.
+ */
+#include "memory/planner_repair.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "memory/log.h"
+
+enum {
+    MOST_BLOCKS = 5000,
+    MOST_MEETINGS = 4000000,
+    BURST_BASE = 500, /* moves before another top is tried: more with more blocks */
+    BURST_PER_BLOCK = 5,
+};
+
+static const int64_t OUT = INT64_MAX / 4; /* the offset of a block in the pool: behind all others */
+
+typedef struct repair {
+    planner_core *core;
+    int32_t *from;              /* [count + 1] the blocks that meet b are numbers from[b] .. from[b + 1] - 1 */
+    int32_t *by_start, *by_end; /* ... of both lists, in order of offset and of end when b was last moved */
+    int64_t *offset;            /* [count] */
+    int64_t *worth, *cost;      /* [count] at the start, and grown */
+    int32_t *pool, pooled;      /* [count] */
+    int64_t top;                /* of the arena aimed at */
+    uint64_t random;
+} repair;
+
+/* xorshift64*, Vigna 2016; below `limit` */
+static uint32_t draw(repair *r, uint32_t limit)
+{
+    r->random ^= r->random >> 12;
+    r->random ^= r->random << 25;
+    r->random ^= r->random >> 27;
+    return (uint32_t)(((r->random * 2685821657736338717u) >> 33) % limit);
+}
+
+static int64_t start_of(const repair *r, int32_t b)
+{
+    return r->offset[b];
+}
+
+static int64_t end_of(const repair *r, int32_t b)
+{
+    return r->offset[b] + r->core->bytes[b];
+}
+
+/* Insertion, for little has moved since the list was last sorted. */
+static void sort_list(const repair *r, int32_t *list, int32_t count, int64_t (*key)(const repair *r, int32_t b))
+{
+    for (int32_t i = 1; i < count; i++) {
+        int32_t moved = list[i], to = i;
+        int64_t its = key(r, moved);
+        for (; to > 0 && key(r, list[to - 1]) > its; to--)
+            list[to] = list[to - 1];
+        list[to] = moved;
+    }
+}
+
+/* The start of the tightest gap that holds block b, whose lists are sorted; -1 if there is none. */
+static int64_t tightest_gap(const repair *r, int32_t b)
+{
+    int64_t bytes = r->core->bytes[b], floor = 0, best = -1, best_room = INT64_MAX;
+    for (int32_t i = r->from[b]; i <= r->from[b + 1]; i++) {
+        bool placed = i < r->from[b + 1] && r->offset[r->by_start[i]] < OUT;
+        int64_t room = (placed ? start_of(r, r->by_start[i]) : r->top) - floor;
+        if (room >= bytes && room < best_room) {
+            best_room = room;
+            best = floor;
+        }
+        if (!placed)
+            break;
+        int64_t end = end_of(r, r->by_start[i]);
+        floor = end > floor ? end : floor;
+    }
+    return best;
+}
+
+/* A sweep of possible offsets of block b, ascending. */
+typedef struct sweep {
+    int32_t begun, ended; /* blocks that start before the end of b, blocks that end at or before its start */
+    int64_t cost;         /* of those that begun and have not ended */
+    int64_t best_cost, best;
+    uint32_t ties;
+} sweep;
+
+static void consider(repair *r, sweep *s, int32_t b, int64_t at)
+{
+    int64_t end = at + r->core->bytes[b];
+    if (at < 0 || end > r->top)
+        return;
+    for (; s->begun < r->from[b + 1] && start_of(r, r->by_start[s->begun]) < end; s->begun++)
+        s->cost += r->cost[r->by_start[s->begun]];
+    for (; s->ended < r->from[b + 1] && end_of(r, r->by_end[s->ended]) <= at; s->ended++)
+        s->cost -= r->cost[r->by_end[s->ended]];
+    if (s->cost < s->best_cost || (s->cost == s->best_cost && draw(r, ++s->ties) == 0)) {
+        s->ties = s->cost < s->best_cost ? 1 : s->ties;
+        s->best_cost = s->cost;
+        s->best = at;
+    }
+}
+
+/* The offset at which block b pushes out least: next to a block, above or below it, or at an end of the arena. */
+static int64_t cheapest_offset(repair *r, int32_t b)
+{
+    sweep up = {.begun = r->from[b], .ended = r->from[b], .best_cost = INT64_MAX};
+    consider(r, &up, b, 0);
+    for (int32_t i = r->from[b]; i < r->from[b + 1] && r->offset[r->by_end[i]] < OUT; i++)
+        consider(r, &up, b, end_of(r, r->by_end[i]));
+    sweep down = {
+        .begun = r->from[b], .ended = r->from[b], .best_cost = up.best_cost, .best = up.best, .ties = up.ties};
+    for (int32_t i = r->from[b]; i < r->from[b + 1] && r->offset[r->by_start[i]] < OUT; i++)
+        consider(r, &down, b, start_of(r, r->by_start[i]) - r->core->bytes[b]);
+    consider(r, &down, b, r->top - r->core->bytes[b]);
+    return down.best;
+}
+
+static void pool_add(repair *r, int32_t b)
+{
+    r->offset[b] = OUT;
+    r->pool[r->pooled++] = b;
+}
+
+static int32_t pool_take_dearest(repair *r)
+{
+    int32_t at = r->pooled - 1;
+    for (int32_t i = 0; i < r->pooled; i++)
+        if (r->cost[r->pool[i]] > r->cost[r->pool[at]])
+            at = i;
+    int32_t b = r->pool[at];
+    r->pool[at] = r->pool[--r->pooled];
+    return b;
+}
+
+static void move_one(repair *r)
+{
+    int32_t b = pool_take_dearest(r), count = r->from[b + 1] - r->from[b];
+    sort_list(r, r->by_start + r->from[b], count, start_of);
+    sort_list(r, r->by_end + r->from[b], count, end_of);
+    int64_t at = tightest_gap(r, b);
+    if (at < 0) {
+        r->cost[b] += r->worth[b];
+        at = cheapest_offset(r, b);
+        for (int32_t i = r->from[b]; i < r->from[b + 1]; i++) {
+            int32_t x = r->by_start[i];
+            if (start_of(r, x) < at + r->core->bytes[b] && end_of(r, x) > at)
+                pool_add(r, x);
+        }
+    }
+    r->offset[b] = at;
+    r->core->effort_left--;
+}
+
+/* One plan below `top`, from the best so far, in at most `moves` moves. */
+static bool attempt(repair *r, int64_t top, int64_t moves)
+{
+    planner_core *core = r->core;
+    size_t n = (size_t)core->count;
+    memcpy(r->offset, core->best, n * sizeof *r->offset);
+    memcpy(r->cost, r->worth, n * sizeof *r->cost);
+    r->top = top;
+    r->pooled = 0;
+    for (int32_t b = 0; b < core->count; b++)
+        if (end_of(r, b) > top)
+            pool_add(r, b);
+    core->tries++;
+    for (; r->pooled > 0 && moves > 0; moves--)
+        move_one(r);
+    if (r->pooled > 0)
+        return false;
+    memcpy(core->best, r->offset, n * sizeof *core->best);
+    core->best_arena = 0;
+    for (int32_t b = 0; b < core->count; b++)
+        core->best_arena = end_of(r, b) > core->best_arena ? end_of(r, b) : core->best_arena;
+    return true;
+}
+
+/* r->from: block b meets those that begin before it ends, less those that end before it begins and less itself. */
+static bool count_meetings(repair *r)
+{
+    const planner_core *core = r->core;
+    int32_t *begun = must_calloc((unsigned long)core->times + 1, sizeof *begun);
+    int32_t *ended = must_calloc((unsigned long)core->times + 1, sizeof *ended); /* [t]: before t */
+    for (int32_t b = 0; b < core->count; b++) {
+        begun[core->first[b]]++;
+        ended[core->last[b] + 1]++;
+    }
+    for (int32_t t = 1; t <= core->times; t++) {
+        begun[t] += begun[t - 1];
+        ended[t] += ended[t - 1];
+    }
+    int64_t sum = 0;
+    for (int32_t b = 0; b < core->count; b++) {
+        r->from[b] = (int32_t)sum;
+        sum += begun[core->last[b]] - ended[core->first[b]] - 1;
+        if (sum > MOST_MEETINGS)
+            break;
+    }
+    r->from[core->count] = (int32_t)sum;
+    free(ended);
+    free(begun);
+    return sum <= MOST_MEETINGS;
+}
+
+/* Both lists in order of the best arena's offsets, so that the first sort finds them nearly sorted. */
+static void list_meetings(repair *r)
+{
+    const planner_core *core = r->core;
+    unsigned long n = (unsigned long)core->count;
+    int32_t *order = must_alloc(n * sizeof *order), *filled = must_alloc(n * sizeof *filled);
+    uint64_t *key = must_alloc(n * sizeof *key);
+    for (int32_t b = 0; b < core->count; b++) {
+        order[b] = b;
+        key[b] = (uint64_t)core->best[b];
+    }
+    planner_core_sort(order, filled, core->count, key);
+    memcpy(filled, r->from, n * sizeof *filled);
+    for (int32_t i = 0; i < core->count; i++) {
+        int32_t x = order[i];
+        for (int32_t b = 0; b < core->count && core->first[b] <= core->last[x]; b++)
+            if (core->last[b] >= core->first[x] && b != x)
+                r->by_start[filled[b]++] = x;
+    }
+    memcpy(r->by_end, r->by_start, (size_t)r->from[core->count] * sizeof *r->by_end);
+    free(key);
+    free(filled);
+    free(order);
+}
+
+/* Square root of the size times logarithm of the life: found by trial, on some hundred programs. */
+static int64_t worth_of(const planner_core *core, int32_t b)
+{
+    int64_t units = core->bytes[b] / core->alignment, root = 1, life = core->last[b] - core->first[b] + 1, octaves = 1;
+    while (octaves < 31 && (int64_t)1 << octaves < life)
+        octaves++;
+    for (int64_t bit = (int64_t)1 << 30; bit > 0; bit /= 2)
+        if ((root + bit) * (root + bit) <= units)
+            root += bit;
+    return root * octaves;
+}
+
+/* Aims at the target; where that fails at something between it and the best, nearer to the best each time. */
+static void aim(repair *r, int64_t effort)
+{
+    planner_core *core = r->core;
+    int64_t burst = BURST_BASE + BURST_PER_BLOCK * (int64_t)core->count, stop_at = core->effort_left - effort;
+    for (int halvings = 0; core->best_arena > core->target && core->effort_left > stop_at;) {
+        int64_t left = core->effort_left - stop_at, beyond = core->best_arena - core->target;
+        int64_t top = (core->best_arena - (beyond >> halvings)) & -core->alignment;
+        if (halvings && top >= core->best_arena)
+            top = core->best_arena - core->alignment;
+        if (attempt(r, halvings ? top : core->target, left < burst ? left : burst))
+            halvings = 0;
+        else
+            halvings = halvings < 4 ? halvings + 1 : 0;
+    }
+}
+
+bool planner_repair(planner_core *core, int64_t effort)
+{
+    if (core->count > MOST_BLOCKS || effort <= 0)
+        return false;
+    unsigned long n = (unsigned long)core->count;
+    repair r = {.core = core, .from = must_alloc((n + 1) * sizeof *r.from), .random = 88172645463325252u};
+    if (count_meetings(&r)) {
+        unsigned long meetings = (unsigned long)r.from[core->count];
+        r.by_start = must_alloc(meetings * sizeof *r.by_start);
+        r.by_end = must_alloc(meetings * sizeof *r.by_end);
+        r.offset = must_alloc(n * sizeof *r.offset);
+        r.worth = must_alloc(n * sizeof *r.worth);
+        r.cost = must_alloc(n * sizeof *r.cost);
+        r.pool = must_alloc(n * sizeof *r.pool);
+        for (int32_t b = 0; b < core->count; b++)
+            r.worth[b] = worth_of(core, b);
+        list_meetings(&r);
+        aim(&r, effort);
+    }
+    free(r.pool);
+    free(r.cost);
+    free(r.worth);
+    free(r.offset);
+    free(r.by_end);
+    free(r.by_start);
+    free(r.from);
+    return core->best_arena <= core->target;
+}

@@ -1,0 +1,11 @@
+/* Small programs: mend the best arena block by block. Inside of planner.c. */
+#ifndef PHALANX_MEMORY_PLANNER_REPAIR_H
+#define PHALANX_MEMORY_PLANNER_REPAIR_H
+
+#include "memory/planner_core.h"
+
+/* Mend core->best until it is good enough (true) or `effort` block placements are used up. Does nothing to a program in
+ * which too many blocks meet. */
+bool planner_repair(planner_core *core, int64_t effort);
+
+#endif

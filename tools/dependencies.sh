@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what phalanx is built with, on Debian 12 and Ubuntu 22.04 or 24.04, as root; says nothing if all is there.
+# Installs what phalanx is built with, on Debian 12 or 13 and Ubuntu 22.04 or 24.04, as root; says nothing if all is there.
 #   tools/dependencies.sh          to build, train and run the tests
 #   tools/dependencies.sh lint     and what `make lint` wants
 set -eu

@@ -210,7 +210,7 @@ static void print_size(FILE *out, const void *field, const config_row *row)
  * other languages take the number for a string. */
 static void print_double(FILE *out, double value)
 {
-    char text[32];
+    char text[48];
     for (int digits = value == floor(value) && fabs(value) < 1e15 ? 15 : 1; digits <= 17; digits++) {
         snprintf(text, sizeof text, "%.*g", digits, value);
         if (strtod(text, NULL) == value)

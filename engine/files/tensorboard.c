@@ -30,7 +30,8 @@ static void put(message *m, const void *data, int64_t bytes)
         m->capacity = 2 * (m->bytes + bytes);
         m->data = must_realloc(m->data, (unsigned long)m->capacity);
     }
-    memcpy(m->data + m->bytes, data, (size_t)bytes);
+    if (bytes > 0) /* an empty message has no address */
+        memcpy(m->data + m->bytes, data, (size_t)bytes);
     m->bytes += bytes;
 }
 

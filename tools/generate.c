@@ -156,7 +156,7 @@ static status generate(job *j, comm *self, text *texts, int count, int first, bo
         going = false;
         for (int i = 0; i < count; i++) {
             if (!texts[i].done && p + 1 == texts[i].ids.count)
-                take(j, &texts[i], generator_choose(g, &choice, first + i, p), streaming);
+                take(j, &texts[i], generator_choose(g, &choice, i, first + i, p), streaming);
             going |= !texts[i].done;
         }
     }

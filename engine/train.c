@@ -88,7 +88,8 @@ static status train_step(training *t, bool *stop)
     double mean = (double)*loss / ((double)t->config->train.global_batch * (double)t->config->train.sequence);
     status s = after_update(t, skipped);
     if (t->reported == STATUS_OK)
-        t->reported = training_report_step(t, mean, (double)control[CONTROL_NORM], rate, clock_seconds() - began, skipped);
+        t->reported =
+            training_report_step(t, mean, (double)control[CONTROL_NORM], rate, clock_seconds() - began, skipped);
     if (t->config->debug.gradients && t->step == t->config->debug.at_step)
         TRY(training_dump_gradients(t));
     return s;

@@ -26,9 +26,10 @@ typedef struct text {
     char *prompt;
     buffer_ids ids;
     int64_t prompt_ids;
-    bool done;
+    bool done, stopped; /* stopped: at --stop's text */
     tokenizer_stream stream;
-    buffer out; /* what was generated */
+    buffer out;       /* what was generated */
+    int64_t streamed; /* bytes of it that are on the terminal */
 } text;
 
 typedef struct job {
@@ -96,6 +97,39 @@ static status encode_prompts(job *j)
 
 /* ---- generating ------------------------------------------------------------------------------------------------- */
 
+/* Bytes at the end of `out` that may be the beginning of `stop`. */
+static int64_t held_back(const buffer *out, const char *stop)
+{
+    int64_t most = stop && *stop ? (int64_t)strlen(stop) - 1 : 0;
+    most = most < out->length ? most : out->length;
+    while (most > 0 && memcmp(out->bytes + out->length - most, stop, (size_t)most) != 0)
+        most--;
+    return most;
+}
+
+/* Put on the terminal what is certain to stay. */
+static void stream_out(text *t, int64_t length)
+{
+    if (length <= t->streamed)
+        return;
+    fwrite(t->out.bytes + t->streamed, 1, (size_t)(length - t->streamed), stdout);
+    fflush(stdout);
+    t->streamed = length;
+}
+
+/* End the text where `stop` appears in what was added behind its first `before` bytes. */
+static void look_for_stop(text *t, const char *stop, int64_t before)
+{
+    int64_t length = stop ? (int64_t)strlen(stop) : 0, from = before - length < 0 ? 0 : before - length;
+    if (length == 0 || t->out.length - from < length)
+        return;
+    const char *found = memmem(t->out.bytes + from, (size_t)(t->out.length - from), stop, (size_t)length);
+    if (!found)
+        return;
+    t->out.length = found - t->out.bytes;
+    t->done = t->stopped = true;
+}
+
 /* Take the drawn token; print what it adds if the text streams to the terminal. */
 static void take(const job *j, text *t, int32_t token, bool streaming)
 {
@@ -107,20 +141,19 @@ static void take(const job *j, text *t, int32_t token, bool streaming)
     int64_t before = t->out.length;
     buffer_ids_append(&t->ids, &token, 1);
     tokenizer_stream_next(j->tokenizer, &t->stream, &t->out, token, true);
-    if (j->set->stop) {
-        buffer_append(&t->out, "", 1);
-        char *found = strstr(t->out.bytes, j->set->stop);
-        t->out.length--;
-        if (found) {
-            t->out.length = found - t->out.bytes;
-            t->done = true;
-        }
-    }
-    if (streaming && t->out.length > before) {
-        fwrite(t->out.bytes + before, 1, (size_t)(t->out.length - before), stdout);
-        fflush(stdout);
-    }
+    look_for_stop(t, j->set->stop, before);
+    if (streaming)
+        stream_out(t, t->stopped ? t->out.length : t->out.length - held_back(&t->out, j->set->stop));
     t->done = t->done || t->ids.count - t->prompt_ids >= j->set->tokens;
+}
+
+/* What was held back, and a character that the last token left incomplete. */
+static void finish(text *t, bool streaming)
+{
+    if (!t->stopped)
+        tokenizer_stream_end(&t->stream, &t->out);
+    if (streaming)
+        stream_out(t, t->out.length);
 }
 
 static int64_t positions_of(const job *j, const text *texts, int count)
@@ -160,6 +193,8 @@ static status generate(job *j, comm *self, text *texts, int count, int first, bo
             going |= !texts[i].done;
         }
     }
+    for (int i = 0; i < count; i++)
+        finish(&texts[i], streaming);
     free(tokens);
     generator_close(g);
     return STATUS_OK;

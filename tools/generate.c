@@ -78,6 +78,7 @@ static status read_prompts(job *j)
 
 static status encode_prompts(job *j)
 {
+    int64_t vocabulary = weights_shape(j->from)->vocab_size;
     for (int i = 0; i < j->count; i++) {
         text *t = &j->texts[i];
         TRY(tokenizer_encode(j->tokenizer, j->scratch, &t->ids, t->prompt, (int64_t)strlen(t->prompt),
@@ -90,6 +91,12 @@ static status encode_prompts(job *j)
                                    i + 1);
             buffer_ids_append(&t->ids, &start, 1);
         }
+        for (int64_t k = 0; k < t->ids.count; k++)
+            if (t->ids.ids[k] >= vocabulary)
+                return status_fail(STATUS_FAILED,
+                                   "%s: the tokenizer makes id %d of prompt %d, outside the model's vocabulary of "
+                                   "%lld: is it another model's?",
+                                   weights_folder(j->from), (int)t->ids.ids[k], i + 1, (long long)vocabulary);
         t->prompt_ids = t->ids.count;
     }
     return STATUS_OK;

@@ -88,27 +88,29 @@ static status train_step(training *t, bool *stop)
     double mean = (double)*loss / ((double)t->config->train.global_batch * (double)t->config->train.sequence);
     status s = after_update(t, skipped);
     if (t->reported == STATUS_OK)
-        t->reported = training_report_step(t, mean, (double)control[CONTROL_NORM], rate, clock_seconds() - began, skipped);
+        t->reported =
+            training_report_step(t, mean, (double)control[CONTROL_NORM], rate, clock_seconds() - began, skipped);
     if (t->config->debug.gradients && t->step == t->config->debug.at_step)
         TRY(training_dump_gradients(t));
     return s;
 }
 
+/* The same samples in every layout: evaluate.batches global batches, or one pass over what there is. */
 static status evaluate(training *t)
 {
     double began = clock_seconds(), sum = 0;
-    int64_t tokens = 0;
     const compile_options *o = &t->compiled.options;
-    int64_t samples_at_once = (int64_t)o->micro_batch * grid_group_size(&t->grid, GRID_GROUP_DATA_CONTEXT);
-    for (int i = 0; i < t->config->evaluate.batches; i++) {
-        status s = batch_fill_evaluation(&t->compiled, t->executor, t->validation, i * samples_at_once);
+    int64_t together = (int64_t)o->micro_batch * grid_group_size(&t->grid, GRID_GROUP_DATA_CONTEXT);
+    int64_t end = training_evaluation_samples(t);
+    for (int64_t first = 0; first < end; first += together) {
+        status s = batch_fill_evaluation(&t->compiled, t->executor, t->validation, first, end);
         TRY(comm_all_status(comm_world(t->world), s));
         executor_play(t->executor, &t->compiled.evaluation);
-        sum += *(float *)executor_at(t->executor, &t->compiled.inputs.loss_total);
-        tokens += samples_at_once * o->sequence;
+        sum += (double)*(float *)executor_at(t->executor, &t->compiled.inputs.loss_total);
     }
+    double loss = sum / ((double)end * (double)o->sequence);
     if (t->reported == STATUS_OK)
-        t->reported = training_report_evaluation(t, sum / (double)tokens, clock_seconds() - began);
+        t->reported = training_report_evaluation(t, loss, clock_seconds() - began);
     return STATUS_OK;
 }
 
@@ -137,6 +139,20 @@ static status train_loop(training *t)
     return STATUS_OK;
 }
 
+static status train_on(training *t)
+{
+    /* The files of a run that is complete stay as they are. */
+    if (t->step >= t->config->train.steps) {
+        log_info("nothing left to do: %lld steps are done, and train.steps is %lld; raise it to go on",
+                 (long long)t->step, (long long)t->config->train.steps);
+        return STATUS_OK;
+    }
+    TRY(training_report_open(t));
+    training_header(t);
+    TRY(train_loop(t));
+    return training_summary(t);
+}
+
 status train_run(const config *c, comm *world, double began)
 {
     training t;
@@ -145,13 +161,7 @@ status train_run(const config *c, comm *world, double began)
     if (s == STATUS_OK)
         s = training_restore(&t);
     if (s == STATUS_OK)
-        s = training_report_open(&t);
-    if (s == STATUS_OK) {
-        training_header(&t);
-        s = train_loop(&t);
-    }
-    if (s == STATUS_OK)
-        s = training_summary(&t);
+        s = train_on(&t);
     training_close(&t);
     return s;
 }

@@ -23,8 +23,10 @@ static status barrier(void *context, status mine)
 static json_t *make_meta(const training *t)
 {
     char *text = config_text(t->config);
+    /* 0: none, so that going on in fp16 begins with the configured scale */
+    double scale = t->config->train.precision == CONFIG_FP16 ? t->loss_scale : 0;
     json_t *meta = json_pack("{s:I, s:I, s:I, s:f, s:I, s:i, s:s}", "step", (json_int_t)t->step, "updates",
-                             (json_int_t)t->updates, "samples", (json_int_t)t->samples, "loss_scale", t->loss_scale,
+                             (json_int_t)t->updates, "samples", (json_int_t)t->samples, "loss_scale", scale,
                              "good_steps", (json_int_t)t->good_steps, "skipped", t->skipped, "config", text);
     free(text);
     MUST(meta, "out of memory");

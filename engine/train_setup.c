@@ -27,6 +27,13 @@ static status lay_out(training *t)
                      c->parallel.pipeline);
 }
 
+int64_t training_evaluation_samples(const training *t)
+{
+    int64_t wanted = (int64_t)t->config->evaluate.batches * t->config->train.global_batch;
+    int64_t there = samples_count(t->validation);
+    return there < wanted ? there : wanted;
+}
+
 static status open_data(training *t)
 {
     const config *c = t->config;

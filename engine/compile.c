@@ -254,11 +254,12 @@ status compile(compiled *out, const compile_options *options)
     }
     /* What was decided for the neediest rank of the stage by the training program must hold for this one, all told. */
     if (options->train && options->budget > 0 && out->arena_bytes > options->budget)
-        return status_fail(STATUS_USAGE,
-                           "memory.budget = %lld bytes: rank %d needs %lld bytes, %lld more; raise the budget, or lower "
-                           "train.micro_batch",
-                           (long long)options->budget, options->grid.rank, (long long)out->arena_bytes,
-                           (long long)(out->arena_bytes - options->budget));
+        return status_fail(
+            STATUS_USAGE,
+            "memory.budget = %lld bytes: rank %d needs %lld bytes, %lld more; raise the budget, or lower "
+            "train.micro_batch",
+            (long long)options->budget, options->grid.rank, (long long)out->arena_bytes,
+            (long long)(out->arena_bytes - options->budget));
     return STATUS_OK;
 }
 

@@ -143,7 +143,8 @@ typedef struct op_backend {
     int64_t (*scratch_bytes)(const op *o, int threads);
     /* Make o->prepared before the first step; may share between ops of one shape. NULL where the device does it. */
     status (*prepare)(op *o, int threads);
-    bool communicates; /* its device has a communication backend of its own, which wants no working memory of the plan */
+    bool
+        communicates; /* its device has a communication backend of its own, which wants no working memory of the plan */
 } op_backend;
 
 extern const op_backend cpu_backend;

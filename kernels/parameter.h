@@ -43,7 +43,7 @@ typedef struct parameter {
     int piece_count;
 
     int number; /* in the stage's order of parameters: the same on every rank of the tensor group, whichever it lacks */
-    int owner; /* the data rank that owns all of it, or -1: rows are divided */
+    int owner;  /* the data rank that owns all of it, or -1: rows are divided */
     int64_t own_first, own_rows;
 
     tensor weight;                   /* what the products read: all rows, T */

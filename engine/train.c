@@ -81,7 +81,8 @@ static status train_step(training *t, bool *stop)
     if (t->step + 1 == t->config->profile.stop)
         executor_profile(t->executor, false);
 
-    *stop = *asked > 0;
+    /* Alone there is nobody to agree with: a signal during the step ends it here, not after another one. */
+    *stop = *asked > 0 || (comm_ranks(t->world) == 1 && signals_pending());
     const float *control = executor_at(t->executor, &t->compiled.inputs.control);
     const float *loss = executor_at(t->executor, &t->compiled.inputs.loss_total);
     bool skipped = control[CONTROL_SKIP] > 0;

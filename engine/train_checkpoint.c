@@ -228,6 +228,7 @@ status training_dump_gradients(training *t)
     const state_section section = STATE_GRADIENT;
     const step_scalars *scalars = executor_at(t->executor, &t->compiled.inputs.scalars);
     seal_open();
+    watchdog_suspend(t->watchdog);
     status s = write_sections(t, pieces, "step-00000000", &section, 1);
     if (s == STATUS_OK && comm_rank(t->world) == 0) {
         s = gather_gradients(pieces, path, scalars->loss_scale);
@@ -235,6 +236,7 @@ status training_dump_gradients(training *t)
             s = atomic_remove(pieces);
     }
     s = comm_all_status(comm_world(t->world), s);
+    watchdog_resume(t->watchdog);
     seal_close();
     free(pieces);
     free(path);

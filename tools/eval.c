@@ -21,7 +21,7 @@ static const char *const precisions[] = {"fp32", "bf16", "fp16", NULL};
 static const dtype types[] = {DTYPE_FP32, DTYPE_BF16, DTYPE_FP16};
 
 typedef struct settings {
-    const char *checkpoint, *data, *text;
+    const char *checkpoint, *data, *text, *tokenizer;
     int64_t sequence, batch, limit;
     int precision;
     bool json;
@@ -82,7 +82,7 @@ static status check_ids(const evaluation *e, const char *kind)
 static status read_text(evaluation *e)
 {
     tokenizer *t = NULL;
-    TRY(weights_tokenizer(&t, e->from));
+    TRY(e->set->tokenizer ? tokenizer_open(&t, e->set->tokenizer) : weights_tokenizer(&t, e->from));
     tokenizer_scratch *scratch = tokenizer_scratch_open(t);
     documents *d = NULL;
     const documents_settings plain = {.format = DOCUMENTS_BY_NAME};
@@ -248,6 +248,8 @@ int eval_main(int argc, char **argv)
         {"--data", OPTIONS_TEXT, "PREFIX", "a data set: PREFIX.bin and PREFIX.idx", &set.data, 0, 0, NULL},
         {"--text", OPTIONS_TEXT, "FILE", "a text, JSON-lines, gzip or zstd file; tokenized with the model's tokenizer",
          &set.text, 0, 0, NULL},
+        {"--tokenizer", OPTIONS_TEXT, "bytes|FILE", "of --text, where the checkpoint has none", &set.tokenizer, 0, 0,
+         NULL},
         {"--sequence", OPTIONS_INTEGER, "N",
          "tokens of a window (as trained; else the model's max_sequence, at most 1024)", &set.sequence, 1, 1e9, NULL},
         {"--batch", OPTIONS_INTEGER, "N", "windows at a time (4)", &set.batch, 1, 65536, NULL},

@@ -14,7 +14,7 @@ static const char *const precisions[] = {"fp32", "bf16", "fp16", NULL};
 static const dtype types[] = {DTYPE_FP32, DTYPE_BF16, DTYPE_FP16};
 
 typedef struct settings {
-    const char *checkpoint, *prompt, *prompts, *stop;
+    const char *checkpoint, *prompt, *prompts, *stop, *tokenizer;
     int64_t tokens, top_k, seed, batch;
     double temperature, top_p;
     int precision;
@@ -220,7 +220,8 @@ static void print_text(const job *j, const text *t)
 static status generate_all(job *j)
 {
     TRY(weights_open(&j->from, j->set->checkpoint));
-    TRY(weights_tokenizer(&j->tokenizer, j->from));
+    TRY(j->set->tokenizer ? tokenizer_open(&j->tokenizer, j->set->tokenizer)
+                          : weights_tokenizer(&j->tokenizer, j->from));
     j->scratch = tokenizer_scratch_open(j->tokenizer);
     TRY(read_prompts(j));
     TRY(encode_prompts(j));
@@ -268,6 +269,7 @@ int generate_main(int argc, char **argv)
         {"--prompt", OPTIONS_TEXT, "TEXT", "what to continue; one prompt streams as it is generated", &set.prompt, 0, 0,
          NULL},
         {"--prompts", OPTIONS_TEXT, "FILE", "many prompts, one a line", &set.prompts, 0, 0, NULL},
+        {"--tokenizer", OPTIONS_TEXT, "bytes|FILE", "where the checkpoint has none", &set.tokenizer, 0, 0, NULL},
         {"--tokens", OPTIONS_INTEGER, "N", "generate at most N tokens (100)", &set.tokens, 0, 1e9, NULL},
         {"--temperature", OPTIONS_NUMBER, "T", "0 takes the likeliest token each time (0.8)", &set.temperature, 0, 100,
          NULL},

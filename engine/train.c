@@ -1,6 +1,7 @@
 #include "engine/train.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/batch.h"
@@ -96,14 +97,30 @@ static status train_step(training *t, bool *stop)
     return s;
 }
 
-/* The same samples in every layout: evaluate.batches global batches, or one pass over what there is. */
-static status evaluate(training *t)
+/* Was any rank asked to stop? */
+static bool stop_asked(training *t)
+{
+    int ranks = comm_ranks(t->world), mine = signals_pending() != 0, any = 0;
+    int *all = must_alloc((unsigned long)ranks * sizeof *all);
+    comm_all_gather_bytes(comm_world(t->world), all, &mine, sizeof mine);
+    for (int i = 0; i < ranks; i++)
+        any |= all[i];
+    free(all);
+    return any;
+}
+
+/* The same samples in every layout: evaluate.batches global batches, or one pass over what there is.
+ * When asked to stop it is given up: whoever asks may not wait for long, and a checkpoint is worth more. */
+static status evaluate(training *t, bool *stop)
 {
     double began = clock_seconds(), sum = 0;
     const compile_options *o = &t->compiled.options;
     int64_t together = (int64_t)o->micro_batch * grid_group_size(&t->grid, GRID_GROUP_DATA_CONTEXT);
     int64_t end = training_evaluation_samples(t);
     for (int64_t first = 0; first < end; first += together) {
+        *stop = *stop || stop_asked(t);
+        if (*stop)
+            return STATUS_OK;
         status s = batch_fill_evaluation(&t->compiled, t->executor, t->validation, first, end);
         TRY(comm_all_status(comm_world(t->world), s));
         executor_play(t->executor, &t->compiled.evaluation);
@@ -127,7 +144,7 @@ static status train_loop(training *t)
     while (t->step < c->train.steps && !stop) {
         TRY(train_step(t, &stop));
         if (t->validation && (due(c->evaluate.every, t->step) || (t->step == c->train.steps && c->evaluate.every > 0)))
-            TRY(evaluate(t));
+            TRY(evaluate(t, &stop));
         if (due(c->checkpoint.every, t->step) || t->step == c->train.steps || stop)
             TRY(training_save(t));
         if (t->trained_steps == 1)

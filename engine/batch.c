@@ -50,8 +50,14 @@ status batch_fill(const compiled *c, executor *e, const samples *s, int64_t firs
     return fill(c, e, s, first + mine * grid_index(&c->options.grid, GRID_GROUP_DATA_CONTEXT), mine);
 }
 
-status batch_fill_evaluation(const compiled *c, executor *e, const samples *s, int64_t first)
+status batch_fill_evaluation(const compiled *c, executor *e, const samples *s, int64_t first, int64_t end)
 {
-    int64_t mine = c->options.micro_batch;
-    return fill(c, e, s, first + mine * grid_index(&c->options.grid, GRID_GROUP_DATA_CONTEXT), mine);
+    int64_t mine = c->options.micro_batch, length = c->options.sequence;
+    first += mine * grid_index(&c->options.grid, GRID_GROUP_DATA_CONTEXT);
+    TRY(fill(c, e, s, first, mine));
+    int32_t *targets = executor_at(e, &c->inputs.targets);
+    for (int64_t i = end > first ? end - first : 0; i < mine; i++)
+        for (int64_t k = 0; k < length; k++)
+            targets[i * length + k] = -1;
+    return STATUS_OK;
 }

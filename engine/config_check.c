@@ -42,10 +42,6 @@ static status check_training(const config *c)
 
 static status check_rate(const config *c)
 {
-    if (c->optimizer.warmup > c->train.steps)
-        return status_fail(STATUS_USAGE,
-                           "optimizer.warmup %" PRId64 " exceeds train.steps %" PRId64 ": lower the first",
-                           c->optimizer.warmup, c->train.steps);
     if (c->optimizer.min_lr > c->optimizer.lr)
         return status_fail(STATUS_USAGE, "optimizer.min_lr %g exceeds optimizer.lr %g: lower the first",
                            c->optimizer.min_lr, c->optimizer.lr);

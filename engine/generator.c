@@ -85,6 +85,7 @@ void generator_step(generator *g, const int32_t *tokens, int64_t position)
 
 const float *generator_logits(generator *g, int sample)
 {
+    MUST(sample >= 0 && sample < g->samples, "sample %d of %d", sample, g->samples);
     const tensor *t = &g->compiled.inputs.logits;
     const char *row = executor_at(g->executor, t);
     row += sample * t->pitch * dtype_bytes((dtype)t->type);
@@ -110,7 +111,7 @@ static int32_t likeliest(const float *logits, int64_t count)
     return (int32_t)best;
 }
 
-int32_t generator_choose(generator *g, const generator_choice *c, int sample, int64_t position)
+int32_t generator_choose(generator *g, const generator_choice *c, int sample, int64_t text, int64_t position)
 {
     const float *logits = generator_logits(g, sample);
     if (!(c->temperature > 0))
@@ -128,7 +129,7 @@ int32_t generator_choose(generator *g, const generator_choice *c, int sample, in
     while (among < count && (among == 0 || reached < c->top_p * total))
         reached += exp(((double)g->candidates[among++].logit - largest) / c->temperature);
     uint32_t draw[4];
-    philox_draws(draw, c->seed, SAMPLING_SITE, (uint64_t)position, (uint64_t)sample, 0);
+    philox_draws(draw, c->seed, SAMPLING_SITE, (uint64_t)position, (uint64_t)text, 0);
     double threshold = (double)philox_uniform(draw[0]) * reached, sum = 0;
     for (int64_t i = 0; i < among; i++) {
         sum += exp(((double)g->candidates[i].logit - largest) / c->temperature);

@@ -26,7 +26,8 @@ void generator_close(generator *g);
 void generator_step(generator *g, const int32_t *tokens, int64_t position);
 /* fp32 [vocab_size] of one sample, valid until the next call of either function */
 const float *generator_logits(generator *g, int sample);
-/* A token drawn from the logits: a function of (seed, sample, position) and the logits. */
-int32_t generator_choose(generator *g, const generator_choice *c, int sample, int64_t position);
+/* A token drawn from a sample's logits: a function of (seed, text, position) and the logits. `text` is the caller's number
+ * of what is continued, whichever sample of the generator it happens to be. */
+int32_t generator_choose(generator *g, const generator_choice *c, int sample, int64_t text, int64_t position);
 
 #endif

@@ -43,9 +43,9 @@ static void share_out(samples *s, const config_sources *sources)
         given += s->source[i].per_period;
     }
     while (given != SAMPLES_PERIOD) {
-        int best = 0, step = given < SAMPLES_PERIOD ? 1 : -1;
-        for (int i = 1; i < s->sources; i++)
-            if (step * rest[i] > step * rest[best])
+        int best = -1, step = given < SAMPLES_PERIOD ? 1 : -1;
+        for (int i = 0; i < s->sources; i++)
+            if ((step > 0 || s->source[i].per_period > 1) && (best < 0 || step * rest[i] > step * rest[best]))
                 best = i;
         s->source[best].per_period += step;
         rest[best] -= step;
@@ -114,6 +114,9 @@ void samples_locate(const samples *s, int *which, int64_t *sample, int64_t index
 status samples_open(samples **out, const config_sources *sources, int64_t sequence, int64_t vocab_size, bool shuffle,
                     uint64_t seed)
 {
+    if (sources->count > SAMPLES_PERIOD)
+        return status_fail(STATUS_USAGE, "%d data sets are more than can be blended (%d): merge some (phalanx merge)",
+                           sources->count, SAMPLES_PERIOD);
     samples *s = must_calloc(1, sizeof *s);
     s->sequence = sequence;
     s->vocab_size = vocab_size;

@@ -1,6 +1,7 @@
 #include "engine/train.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/batch.h"
@@ -81,7 +82,8 @@ static status train_step(training *t, bool *stop)
     if (t->step + 1 == t->config->profile.stop)
         executor_profile(t->executor, false);
 
-    *stop = *asked > 0;
+    /* Alone there is nobody to agree with: a signal during the step ends it here, not after another one. */
+    *stop = *asked > 0 || (comm_ranks(t->world) == 1 && signals_pending());
     const float *control = executor_at(t->executor, &t->compiled.inputs.control);
     const float *loss = executor_at(t->executor, &t->compiled.inputs.loss_total);
     bool skipped = control[CONTROL_SKIP] > 0;
@@ -95,21 +97,38 @@ static status train_step(training *t, bool *stop)
     return s;
 }
 
-static status evaluate(training *t)
+/* Was any rank asked to stop? */
+static bool stop_asked(training *t)
+{
+    int ranks = comm_ranks(t->world), mine = signals_pending() != 0, any = 0;
+    int *all = must_alloc((unsigned long)ranks * sizeof *all);
+    comm_all_gather_bytes(comm_world(t->world), all, &mine, sizeof mine);
+    for (int i = 0; i < ranks; i++)
+        any |= all[i];
+    free(all);
+    return any;
+}
+
+/* The same samples in every layout: evaluate.batches global batches, or one pass over what there is.
+ * When asked to stop it is given up: whoever asks may not wait for long, and a checkpoint is worth more. */
+static status evaluate(training *t, bool *stop)
 {
     double began = clock_seconds(), sum = 0;
-    int64_t tokens = 0;
     const compile_options *o = &t->compiled.options;
-    int64_t samples_at_once = (int64_t)o->micro_batch * grid_group_size(&t->grid, GRID_GROUP_DATA_CONTEXT);
-    for (int i = 0; i < t->config->evaluate.batches; i++) {
-        status s = batch_fill_evaluation(&t->compiled, t->executor, t->validation, i * samples_at_once);
+    int64_t together = (int64_t)o->micro_batch * grid_group_size(&t->grid, GRID_GROUP_DATA_CONTEXT);
+    int64_t end = training_evaluation_samples(t);
+    for (int64_t first = 0; first < end; first += together) {
+        *stop = *stop || stop_asked(t);
+        if (*stop)
+            return STATUS_OK;
+        status s = batch_fill_evaluation(&t->compiled, t->executor, t->validation, first, end);
         TRY(comm_all_status(comm_world(t->world), s));
         executor_play(t->executor, &t->compiled.evaluation);
-        sum += *(float *)executor_at(t->executor, &t->compiled.inputs.loss_total);
-        tokens += samples_at_once * o->sequence;
+        sum += (double)*(float *)executor_at(t->executor, &t->compiled.inputs.loss_total);
     }
+    double loss = sum / ((double)end * (double)o->sequence);
     if (t->reported == STATUS_OK)
-        t->reported = training_report_evaluation(t, sum / (double)tokens, clock_seconds() - began);
+        t->reported = training_report_evaluation(t, loss, clock_seconds() - began);
     return STATUS_OK;
 }
 
@@ -125,7 +144,7 @@ static status train_loop(training *t)
     while (t->step < c->train.steps && !stop) {
         TRY(train_step(t, &stop));
         if (t->validation && (due(c->evaluate.every, t->step) || (t->step == c->train.steps && c->evaluate.every > 0)))
-            TRY(evaluate(t));
+            TRY(evaluate(t, &stop));
         if (due(c->checkpoint.every, t->step) || t->step == c->train.steps || stop)
             TRY(training_save(t));
         if (t->trained_steps == 1)
@@ -138,6 +157,20 @@ static status train_loop(training *t)
     return STATUS_OK;
 }
 
+static status train_on(training *t)
+{
+    /* The files of a run that is complete stay as they are. */
+    if (t->step >= t->config->train.steps) {
+        log_info("nothing left to do: %lld steps are done, and train.steps is %lld; raise it to go on",
+                 (long long)t->step, (long long)t->config->train.steps);
+        return STATUS_OK;
+    }
+    TRY(training_report_open(t));
+    training_header(t);
+    TRY(train_loop(t));
+    return training_summary(t);
+}
+
 status train_run(const config *c, comm *world, double began)
 {
     training t;
@@ -146,13 +179,7 @@ status train_run(const config *c, comm *world, double began)
     if (s == STATUS_OK)
         s = training_restore(&t);
     if (s == STATUS_OK)
-        s = training_report_open(&t);
-    if (s == STATUS_OK) {
-        training_header(&t);
-        s = train_loop(&t);
-    }
-    if (s == STATUS_OK)
-        s = training_summary(&t);
+        s = train_on(&t);
     training_close(&t);
     return s;
 }

@@ -23,8 +23,10 @@ static status barrier(void *context, status mine)
 static json_t *make_meta(const training *t)
 {
     char *text = config_text(t->config);
+    /* 0: none, so that going on in fp16 begins with the configured scale */
+    double scale = t->config->train.precision == CONFIG_FP16 ? t->loss_scale : 0;
     json_t *meta = json_pack("{s:I, s:I, s:I, s:f, s:I, s:i, s:s}", "step", (json_int_t)t->step, "updates",
-                             (json_int_t)t->updates, "samples", (json_int_t)t->samples, "loss_scale", t->loss_scale,
+                             (json_int_t)t->updates, "samples", (json_int_t)t->samples, "loss_scale", scale,
                              "good_steps", (json_int_t)t->good_steps, "skipped", t->skipped, "config", text);
     free(text);
     MUST(meta, "out of memory");
@@ -226,6 +228,7 @@ status training_dump_gradients(training *t)
     const state_section section = STATE_GRADIENT;
     const step_scalars *scalars = executor_at(t->executor, &t->compiled.inputs.scalars);
     seal_open();
+    watchdog_suspend(t->watchdog);
     status s = write_sections(t, pieces, "step-00000000", &section, 1);
     if (s == STATUS_OK && comm_rank(t->world) == 0) {
         s = gather_gradients(pieces, path, scalars->loss_scale);
@@ -233,6 +236,7 @@ status training_dump_gradients(training *t)
             s = atomic_remove(pieces);
     }
     s = comm_all_status(comm_world(t->world), s);
+    watchdog_resume(t->watchdog);
     seal_close();
     free(pieces);
     free(path);

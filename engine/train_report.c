@@ -131,6 +131,13 @@ void training_header(const training *t)
     run.memory.kept = k->training.peak_kept;
     run.memory.temporary = k->training.peak_temporary;
     report_header(stdout, &run);
+    int64_t wanted = (int64_t)c->evaluate.batches * c->train.global_batch;
+    if (t->validation && c->evaluate.every > 0 && training_evaluation_samples(t) < wanted)
+        printf("  evaluation  all %lld sequences of data.validation: fewer than evaluate.batches asks for\n",
+               (long long)training_evaluation_samples(t));
+    if (c->optimizer.warmup >= c->train.steps)
+        printf("  rate        optimizer.warmup %lld is all of train.steps: the learning rate only rises\n",
+               (long long)c->optimizer.warmup);
     report_columns(stdout);
     fflush(stdout);
     free(model);

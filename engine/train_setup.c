@@ -27,6 +27,13 @@ static status lay_out(training *t)
                      c->parallel.pipeline);
 }
 
+int64_t training_evaluation_samples(const training *t)
+{
+    int64_t wanted = (int64_t)t->config->evaluate.batches * t->config->train.global_batch;
+    int64_t there = samples_count(t->validation);
+    return there < wanted ? there : wanted;
+}
+
 static status open_data(training *t)
 {
     const config *c = t->config;
@@ -47,8 +54,10 @@ static status open_tokenizer(training *t)
     const config *c = t->config;
     if (comm_rank(t->world) > 0)
         return STATUS_OK;
-    if (c->data.tokenizer)
-        return tokenizer_open(&t->tokenizer, c->data.tokenizer);
+    if (c->data.tokenizer) {
+        status s = tokenizer_open(&t->tokenizer, c->data.tokenizer);
+        return s == STATUS_OK ? s : status_context(s, "data.tokenizer");
+    }
     const char *beside = c->data.train.item[0].path;
     return tokenizer_is_beside(beside) ? tokenizer_open_beside(&t->tokenizer, beside) : STATUS_OK;
 }

@@ -47,6 +47,9 @@ typedef struct training {
 status training_open(training *t, const config *c, comm *world, double began);
 void training_close(training *t);
 
+/* How many samples an evaluation takes: evaluate.batches global batches, or all there are. */
+int64_t training_evaluation_samples(const training *t);
+
 /* train_checkpoint.c */
 /* The latest checkpoint, or the one checkpoint.resume names, or initial weights (drawn, or model.from's). */
 status training_restore(training *t);

@@ -115,8 +115,6 @@ static const struct {
      "a.yaml: train.sequence 512 exceeds model.max_sequence 256: lower the first or raise the second"},
     {SMALL "train: {micro_batch: 5}\n", NULL,
      "a.yaml: train.global_batch 32 is not a multiple of train.micro_batch 5: change one"},
-    {SMALL "train: {steps: 10}\noptimizer: {warmup: 11}\n", NULL,
-     "a.yaml: optimizer.warmup 11 exceeds train.steps 10: lower the first"},
     {SMALL "optimizer: {lr: 1e-4, min_lr: 2e-4}\n", NULL,
      "a.yaml: optimizer.min_lr 0.0002 exceeds optimizer.lr 0.0001: lower the first"},
     {SMALL "optimizer: {schedule: wsd, warmup: 600, decay_fraction: 0.5}\n", NULL,

@@ -133,8 +133,7 @@ static void runs_use_and_send_what_their_plans_say(void **state)
     printf("transient arena above 1.02 of the lower bound in %d of %d layouts, above 1.1 in %d, at most %.4f\n", loose,
            layouts_count(), looser, worst);
     assert_int_equal(wrong, 0);
-    /* Many micro-batches of a tiny model with tensors of few sizes pack worst: three runs of layers a stage, 1.125. */
-    assert_true(looser <= 1 && worst <= 1.13);
+    assert_true(looser == 0 && worst <= 1.1);
 }
 
 int main(void)

@@ -10,6 +10,7 @@
 #include "engine/batch.h"
 #include "engine/report.h"
 #include "engine/state.h"
+#include "engine/weights.h"
 #include "kernels/philox.h"
 #include "memory/clock.h"
 #include "memory/log.h"
@@ -338,7 +339,9 @@ int bench_main(int argc, char **argv)
     comm *self = NULL;
     status s = config_load(&c, argv[1], operands - 1, argv + 2);
     if (s == STATUS_OK) {
-        s = comm_open(&self);
+        s = weights_configure(&c);
+        if (s == STATUS_OK)
+            s = comm_open(&self);
         if (s == STATUS_OK)
             s = bench_step(&set, &c, self);
         comm_close(self);

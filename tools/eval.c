@@ -21,7 +21,7 @@ static const char *const precisions[] = {"fp32", "bf16", "fp16", NULL};
 static const dtype types[] = {DTYPE_FP32, DTYPE_BF16, DTYPE_FP16};
 
 typedef struct settings {
-    const char *checkpoint, *data, *text;
+    const char *checkpoint, *data, *text, *tokenizer;
     int64_t sequence, batch, limit;
     int precision;
     bool json;
@@ -32,7 +32,10 @@ typedef struct evaluation {
     const settings *set;
     weights *from;
     buffer_ids tokens;
-    int64_t bytes; /* of a text; 0: unknown */
+    buffer begins;          /* a byte a token: a document begins here */
+    bool mask;              /* as it was trained: no attention across documents, positions restart */
+    int64_t trained_length; /* train.sequence; 0: unknown */
+    int64_t bytes;          /* of a text; 0: unknown */
     compiled compiled;
     executor *executor;
     double loss, seconds;
@@ -41,10 +44,45 @@ typedef struct evaluation {
 
 /* ---- tokens ----------------------------------------------------------------------------------------------------- */
 
+/* What a checkpoint says of how it was trained. */
+static status read_training(evaluation *e)
+{
+    const char *text = weights_config(e->from);
+    if (!text)
+        return STATUS_OK;
+    config c;
+    TRY(config_parse(&c, weights_folder(e->from), text, strlen(text), 0, NULL));
+    e->mask = c.data.document_mask;
+    e->trained_length = c.train.sequence;
+    config_free(&c);
+    return STATUS_OK;
+}
+
+/* The tokens behind those that are marked already are one document. */
+static void mark_document(evaluation *e)
+{
+    for (int64_t first = e->begins.length; e->begins.length < e->tokens.count;)
+        buffer_append(&e->begins, e->begins.length == first ? "\1" : "\0", 1);
+}
+
+/* Of a text: a tokenizer may know more ids than the model. */
+static status check_ids(const evaluation *e, const char *kind)
+{
+    int64_t vocabulary = weights_shape(e->from)->vocab_size;
+    for (int64_t i = 0; i < e->tokens.count; i++)
+        if (e->tokens.ids[i] >= vocabulary)
+            return status_fail(STATUS_FAILED,
+                               "%s: its %s tokenizer makes id %d of %s, outside the model's vocabulary of %lld: is it "
+                               "another model's?",
+                               weights_folder(e->from), kind, (int)e->tokens.ids[i], e->set->text,
+                               (long long)vocabulary);
+    return STATUS_OK;
+}
+
 static status read_text(evaluation *e)
 {
     tokenizer *t = NULL;
-    TRY(weights_tokenizer(&t, e->from));
+    TRY(e->set->tokenizer ? tokenizer_open(&t, e->set->tokenizer) : weights_tokenizer(&t, e->from));
     tokenizer_scratch *scratch = tokenizer_scratch_open(t);
     documents *d = NULL;
     const documents_settings plain = {.format = DOCUMENTS_BY_NAME};
@@ -67,10 +105,13 @@ static status read_text(evaluation *e)
         int32_t end = tokenizer_end_of_document(t);
         if (end >= 0)
             buffer_ids_append(&e->tokens, &end, 1);
+        mark_document(e);
     }
     buffer_free(&raw_bytes);
     buffer_free(&made);
     documents_close(d);
+    if (s == STATUS_OK)
+        s = check_ids(e, tokenizer_kind(t));
     tokenizer_scratch_close(scratch);
     tokenizer_close(t);
     return s;
@@ -85,7 +126,11 @@ static status read_data(evaluation *e)
         count = e->set->limit + 1;
     buffer_ids_reserve(&e->tokens, count);
     status s = indexed_read(x, e->tokens.ids, 0, count, weights_shape(e->from)->vocab_size);
-    e->tokens.count = count;
+    for (int64_t i = 0; i < indexed_documents(x) && e->tokens.count < count; i++) {
+        int64_t end = indexed_document_start(x, i + 1);
+        e->tokens.count = end < count ? end : count;
+        mark_document(e);
+    }
     indexed_close(x);
     return s;
 }
@@ -99,12 +144,17 @@ static int64_t fill(evaluation *e, int64_t first, int64_t length, int64_t batch)
     const compiled_inputs *in = &e->compiled.inputs;
     int32_t *tokens = executor_at(e->executor, &in->tokens), *targets = executor_at(e->executor, &in->targets);
     int32_t *positions = executor_at(e->executor, &in->positions);
-    int64_t counted = 0;
+    int32_t *starts = e->mask ? executor_at(e->executor, &in->document_start) : NULL;
+    int64_t counted = 0, begin = 0; /* of the document within its window */
     for (int64_t i = 0; i < length * batch; i++) {
         int64_t at = first + i;
+        if (i % length == 0 || (e->mask && at < e->tokens.count && e->begins.bytes[at]))
+            begin = i % length;
+        if (starts)
+            starts[i] = (int32_t)begin;
         tokens[i] = at < e->tokens.count ? e->tokens.ids[at] : 0;
         targets[i] = at + 1 < e->tokens.count ? e->tokens.ids[at + 1] : -1;
-        positions[i] = (int32_t)(i % length);
+        positions[i] = (int32_t)(i % length - begin);
         counted += targets[i] >= 0;
     }
     return counted;
@@ -113,7 +163,8 @@ static int64_t fill(evaluation *e, int64_t first, int64_t length, int64_t batch)
 static status evaluate(evaluation *e, comm *self)
 {
     const model_shape *shape = weights_shape(e->from);
-    int64_t length = e->set->sequence ? e->set->sequence : shape->max_sequence < 1024 ? shape->max_sequence : 1024;
+    int64_t usual = shape->max_sequence < 1024 ? shape->max_sequence : 1024;
+    int64_t length = e->set->sequence ? e->set->sequence : e->trained_length ? e->trained_length : usual;
     if (length > shape->max_sequence)
         return status_fail(STATUS_USAGE, "--sequence %lld is more than the model's max_sequence %lld",
                            (long long)length, (long long)shape->max_sequence);
@@ -122,13 +173,14 @@ static status evaluate(evaluation *e, comm *self)
                            e->set->text ? e->set->text : e->set->data);
     if (e->set->limit > 0 && e->tokens.count > e->set->limit + 1) {
         e->tokens.count = e->set->limit + 1;
-        e->bytes = 0; /* of the part that is left */
+        e->bytes = 0; /* of a part of the text: unknown */
     }
     compile_options options = {.shape = *shape,
                                .compute = types[e->set->precision],
                                .sequence = length,
                                .micro_batch = (int)e->set->batch,
                                .microbatches = 1,
+                               .document_mask = e->mask,
                                .chunks = 1,
                                .gather_each = true,
                                .backend = &cpu_backend,
@@ -175,6 +227,7 @@ static status run(evaluation *e)
 {
     comm *self = NULL;
     TRY(weights_open(&e->from, e->set->checkpoint));
+    TRY(read_training(e));
     TRY(e->set->text ? read_text(e) : read_data(e));
     TRY(comm_open(&self));
     status s = evaluate(e, self);
@@ -195,8 +248,10 @@ int eval_main(int argc, char **argv)
         {"--data", OPTIONS_TEXT, "PREFIX", "a data set: PREFIX.bin and PREFIX.idx", &set.data, 0, 0, NULL},
         {"--text", OPTIONS_TEXT, "FILE", "a text, JSON-lines, gzip or zstd file; tokenized with the model's tokenizer",
          &set.text, 0, 0, NULL},
-        {"--sequence", OPTIONS_INTEGER, "N", "tokens of a window (the model's max_sequence, at most 1024)",
-         &set.sequence, 1, 1e9, NULL},
+        {"--tokenizer", OPTIONS_TEXT, "bytes|FILE", "of --text, where the checkpoint has none", &set.tokenizer, 0, 0,
+         NULL},
+        {"--sequence", OPTIONS_INTEGER, "N",
+         "tokens of a window (as trained; else the model's max_sequence, at most 1024)", &set.sequence, 1, 1e9, NULL},
         {"--batch", OPTIONS_INTEGER, "N", "windows at a time (4)", &set.batch, 1, 65536, NULL},
         {"--limit", OPTIONS_INTEGER, "N", "no more than so many predicted tokens; 0: all (0)", &set.limit, 0, 9e15,
          NULL},
@@ -219,6 +274,7 @@ int eval_main(int argc, char **argv)
     evaluation e = {.set = &set};
     status s = run(&e);
     buffer_ids_free(&e.tokens);
+    buffer_free(&e.begins);
     weights_close(e.from);
     if (s != STATUS_OK)
         log_error("%s", status_message());

@@ -14,7 +14,7 @@ static const char *const precisions[] = {"fp32", "bf16", "fp16", NULL};
 static const dtype types[] = {DTYPE_FP32, DTYPE_BF16, DTYPE_FP16};
 
 typedef struct settings {
-    const char *checkpoint, *prompt, *prompts, *stop;
+    const char *checkpoint, *prompt, *prompts, *stop, *tokenizer;
     int64_t tokens, top_k, seed, batch;
     double temperature, top_p;
     int precision;
@@ -26,9 +26,10 @@ typedef struct text {
     char *prompt;
     buffer_ids ids;
     int64_t prompt_ids;
-    bool done;
+    bool done, stopped; /* stopped: at --stop's text */
     tokenizer_stream stream;
-    buffer out; /* what was generated */
+    buffer out;       /* what was generated */
+    int64_t streamed; /* bytes of it that are on the terminal */
 } text;
 
 typedef struct job {
@@ -77,6 +78,7 @@ static status read_prompts(job *j)
 
 static status encode_prompts(job *j)
 {
+    int64_t vocabulary = weights_shape(j->from)->vocab_size;
     for (int i = 0; i < j->count; i++) {
         text *t = &j->texts[i];
         TRY(tokenizer_encode(j->tokenizer, j->scratch, &t->ids, t->prompt, (int64_t)strlen(t->prompt),
@@ -89,6 +91,12 @@ static status encode_prompts(job *j)
                                    i + 1);
             buffer_ids_append(&t->ids, &start, 1);
         }
+        for (int64_t k = 0; k < t->ids.count; k++)
+            if (t->ids.ids[k] >= vocabulary)
+                return status_fail(STATUS_FAILED,
+                                   "%s: the tokenizer makes id %d of prompt %d, outside the model's vocabulary of "
+                                   "%lld: is it another model's?",
+                                   weights_folder(j->from), (int)t->ids.ids[k], i + 1, (long long)vocabulary);
         t->prompt_ids = t->ids.count;
         long long limit = weights_shape(j->from)->max_sequence;
         if (t->prompt_ids >= limit)
@@ -102,32 +110,63 @@ static status encode_prompts(job *j)
 
 /* ---- generating ------------------------------------------------------------------------------------------------- */
 
+/* Bytes at the end of `out` that may be the beginning of `stop`. */
+static int64_t held_back(const buffer *out, const char *stop)
+{
+    int64_t most = stop && *stop ? (int64_t)strlen(stop) - 1 : 0;
+    most = most < out->length ? most : out->length;
+    while (most > 0 && memcmp(out->bytes + out->length - most, stop, (size_t)most) != 0)
+        most--;
+    return most;
+}
+
+/* Put on the terminal what is certain to stay. */
+static void stream_out(text *t, int64_t length)
+{
+    if (length <= t->streamed)
+        return;
+    fwrite(t->out.bytes + t->streamed, 1, (size_t)(length - t->streamed), stdout);
+    fflush(stdout);
+    t->streamed = length;
+}
+
+/* End the text where `stop` appears in what was added behind its first `before` bytes. */
+static void look_for_stop(text *t, const char *stop, int64_t before)
+{
+    int64_t length = stop ? (int64_t)strlen(stop) : 0, from = before - length < 0 ? 0 : before - length;
+    if (length == 0 || t->out.length - from < length)
+        return;
+    const char *found = memmem(t->out.bytes + from, (size_t)(t->out.length - from), stop, (size_t)length);
+    if (!found)
+        return;
+    t->out.length = found - t->out.bytes;
+    t->done = t->stopped = true;
+}
+
 /* Take the drawn token; print what it adds if the text streams to the terminal. */
 static void take(const job *j, text *t, int32_t token, bool streaming)
 {
     bool end = token == tokenizer_eos(j->tokenizer) || token == tokenizer_end_of_document(j->tokenizer);
     int64_t before = t->out.length;
-    t->done = end && !j->set->ignore_end;
-    if (!t->done) {
-        buffer_ids_append(&t->ids, &token, 1);
-        tokenizer_stream_next(j->tokenizer, &t->stream, &t->out, token, true);
-        t->done = t->ids.count - t->prompt_ids >= j->set->tokens;
+    if (end && !j->set->ignore_end) {
+        t->done = true;
+        return;
     }
-    if (t->done) /* perhaps within a character */
+    buffer_ids_append(&t->ids, &token, 1);
+    tokenizer_stream_next(j->tokenizer, &t->stream, &t->out, token, true);
+    look_for_stop(t, j->set->stop, before);
+    if (streaming)
+        stream_out(t, t->stopped ? t->out.length : t->out.length - held_back(&t->out, j->set->stop));
+    t->done = t->done || t->ids.count - t->prompt_ids >= j->set->tokens;
+}
+
+/* What was held back, and a character that the last token left incomplete. */
+static void finish(text *t, bool streaming)
+{
+    if (!t->stopped)
         tokenizer_stream_end(&t->stream, &t->out);
-    if (j->set->stop) {
-        buffer_append(&t->out, "", 1);
-        char *found = strstr(t->out.bytes, j->set->stop);
-        t->out.length--;
-        if (found) {
-            t->out.length = found - t->out.bytes;
-            t->done = true;
-        }
-    }
-    if (streaming && t->out.length > before) {
-        fwrite(t->out.bytes + before, 1, (size_t)(t->out.length - before), stdout);
-        fflush(stdout);
-    }
+    if (streaming)
+        stream_out(t, t->out.length);
 }
 
 static int64_t positions_of(const job *j, const text *texts, int count)
@@ -158,10 +197,12 @@ static status generate(job *j, comm *self, text *texts, int count, int first, bo
         going = false;
         for (int i = 0; i < count; i++) {
             if (!texts[i].done && p + 1 == texts[i].ids.count)
-                take(j, &texts[i], generator_choose(g, &choice, first + i, p), streaming);
+                take(j, &texts[i], generator_choose(g, &choice, i, first + i, p), streaming);
             going |= !texts[i].done;
         }
     }
+    for (int i = 0; i < count; i++)
+        finish(&texts[i], streaming);
     free(tokens);
     generator_close(g);
     return STATUS_OK;
@@ -179,7 +220,8 @@ static void print_text(const job *j, const text *t)
 static status generate_all(job *j)
 {
     TRY(weights_open(&j->from, j->set->checkpoint));
-    TRY(weights_tokenizer(&j->tokenizer, j->from));
+    TRY(j->set->tokenizer ? tokenizer_open(&j->tokenizer, j->set->tokenizer)
+                          : weights_tokenizer(&j->tokenizer, j->from));
     j->scratch = tokenizer_scratch_open(j->tokenizer);
     TRY(read_prompts(j));
     TRY(encode_prompts(j));
@@ -227,6 +269,7 @@ int generate_main(int argc, char **argv)
         {"--prompt", OPTIONS_TEXT, "TEXT", "what to continue; one prompt streams as it is generated", &set.prompt, 0, 0,
          NULL},
         {"--prompts", OPTIONS_TEXT, "FILE", "many prompts, one a line", &set.prompts, 0, 0, NULL},
+        {"--tokenizer", OPTIONS_TEXT, "bytes|FILE", "where the checkpoint has none", &set.tokenizer, 0, 0, NULL},
         {"--tokens", OPTIONS_INTEGER, "N", "generate at most N tokens (100)", &set.tokens, 0, 1e9, NULL},
         {"--temperature", OPTIONS_NUMBER, "T", "0 takes the likeliest token each time (0.8)", &set.temperature, 0, 100,
          NULL},

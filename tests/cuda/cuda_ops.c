@@ -83,7 +83,7 @@ static status prepare_nothing(op *o, int threads)
     return STATUS_OK;
 }
 
-static const op_backend shim_backend = {"shim", KERNELS, bind_scratch_bytes, prepare_nothing};
+static const op_backend shim_backend = {"shim", KERNELS, bind_scratch_bytes, prepare_nothing, false};
 
 static bool build(op_case *c, op_kind kind, dtype type, int variant)
 {

@@ -212,7 +212,8 @@ static void print_text(const job *j, const text *t)
 {
     if (!j->set->only_new)
         fputs(t->prompt, stdout);
-    fwrite(t->out.bytes, 1, (size_t)t->out.length, stdout);
+    if (t->out.length > 0)
+        fwrite(t->out.bytes, 1, (size_t)t->out.length, stdout);
     putchar('\n');
     fflush(stdout);
 }

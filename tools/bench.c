@@ -280,10 +280,8 @@ static void take_ceilings(step_bench *b)
 static status bench_step(const settings *set, const config *c, comm *self)
 {
     step_bench b = {.set = set, .config = c, .device = &device_cpu};
-    if (c->train.device == CONFIG_CUDA) {
-        TRY(device_load(&b.device, "cuda"));
-        TRY(b.device->available());
-    }
+    if (c->train.device == CONFIG_CUDA)
+        TRY(device_find(&b.device, "cuda"));
     const op_backend *backend = b.device->backend ? b.device->backend : &cpu_backend;
     int threads = c->train.threads > 0 ? c->train.threads : omp_get_max_threads();
     compile_options options;

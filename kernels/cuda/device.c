@@ -39,19 +39,19 @@ static status cuda_available(void)
     int driver = 0, count = 0;
     cudaError_t e = cudaDriverGetVersion(&driver);
     if (e != cudaSuccess || driver == 0)
-        return status_fail(STATUS_USAGE, "train.device=cuda: this machine has no NVIDIA driver: use train.device=cpu");
+        return status_fail(STATUS_USAGE, "device=cuda: this machine has no NVIDIA driver: use device=cpu");
     e = cudaGetDeviceCount(&count);
     if (e == cudaErrorInsufficientDriver)
         return status_fail(STATUS_USAGE,
-                           "train.device=cuda: the NVIDIA driver is for CUDA %d.%d, this build needs %d.%d: update the "
-                           "driver, or use train.device=cpu",
+                           "device=cuda: the NVIDIA driver is for CUDA %d.%d, this build needs %d.%d: update the "
+                           "driver, or use device=cpu",
                            driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
     if (e != cudaSuccess && e != cudaErrorNoDevice)
-        return status_fail(STATUS_USAGE, "train.device=cuda: %s: use train.device=cpu", cudaGetErrorString(e));
+        return status_fail(STATUS_USAGE, "device=cuda: %s: use device=cpu", cudaGetErrorString(e));
     if (count == 0)
         return status_fail(STATUS_USAGE,
-                           "train.device=cuda: this machine shows no GPU (CUDA_VISIBLE_DEVICES is %s): use "
-                           "train.device=cpu",
+                           "device=cuda: this machine shows no GPU (CUDA_VISIBLE_DEVICES is %s): use "
+                           "device=cpu",
                            getenv("CUDA_VISIBLE_DEVICES") ? getenv("CUDA_VISIBLE_DEVICES") : "not set");
     return STATUS_OK;
 }
@@ -65,8 +65,8 @@ static status take_gpu(device *d, const device_options *o)
     CUDA_MUST(cudaGetDeviceProperties(&d->properties, d->gpu));
     if (d->properties.major < OLDEST_MAJOR)
         return status_fail(STATUS_USAGE,
-                           "train.device=cuda: %s has compute capability %d.%d, and the kernels need %d.0: use "
-                           "train.device=cpu",
+                           "device=cuda: %s has compute capability %d.%d, and the kernels need %d.0: use "
+                           "device=cpu",
                            d->properties.name, d->properties.major, d->properties.minor, OLDEST_MAJOR);
     cudaError_t e = cudaSetDevice(d->gpu);
     if (e != cudaSuccess)

@@ -40,16 +40,10 @@ static void run_together(const char *top, int ranks)
 
 static int train_all(void **state)
 {
-    if (workfolder_setup(state))
+    if (parity_setup(state, true))
         return -1;
-    const char *top = *state;
-    char *data = workfolder_path(top, "data");
-    runs_write_data(data, LAYOUTS_VOCABULARY, 20000, 1);
-    free(data);
-    for (int i = 0; i < layouts_models(); i++)
-        parity_run_alone(top, layouts_model_at(i));
     for (int ranks = 2; ranks <= MOST_RANKS; ranks++)
-        run_together(top, ranks);
+        run_together(*state, ranks);
     return 0;
 }
 

@@ -145,6 +145,25 @@ def sentencepieces():
                 ids = sp.encode(lossy(case))
                 f.write("-\t%s\t%s\t%s\n" % (case.hex(), " ".join(map(str, ids)), sp.decode(ids).encode().hex()))
     os.remove(rules)
+    with open(os.path.join(HERE, "long.golden"), "w") as f:
+        ids = sentencepiece.SentencePieceProcessor(model_file=os.path.join(HERE, "unigram.model")).encode(long_text())
+        f.write("%d %016x\n" % (len(ids), fnv(ids)))
+
+
+def long_text():
+    """So long that its score has no bits left for a piece: test_bpe.c makes the same."""
+    state, letters = 1, []
+    for _ in range(400000):
+        state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
+        letters.append("etaoinshr dlucmfw ypvbg "[(state >> 33) % 24])
+    return "".join(letters)
+
+
+def fnv(ids):
+    h = 0xcbf29ce484222325
+    for i in ids:
+        h = (h ^ i) * 0x100000001b3 % 2**64
+    return h
 
 
 def main():

@@ -177,6 +177,33 @@ static void ids_of_a_long_text_equal_sentencepiece(void **state)
     tokenizer_close(t);
 }
 
+/* Every character between marks of high and low class, behind itself and before an accent: orders, decompositions and
+ * compositions are those of Hugging Face's tables, which are older than utf8proc's. */
+static void normal_forms_equal_hugging_face(void **state)
+{
+    (void)state;
+    FILE *file = fopen("tests/golden/text/normal.golden", "r");
+    assert_non_null(file);
+    buffer out = {0};
+    for (int form = UNICODE_NFC; form <= UNICODE_NFKD; form++) {
+        uint64_t hash = 0xcbf29ce484222325U, expected;
+        for (uint32_t code = 1; code < 0x110000; code = code == 0xD7FF ? 0xE000 : code + 1) {
+            char text[32] = "a\u0345";
+            int length = 3 + unicode_encode(text + 3, code);
+            memcpy(text + length, "\u0334", 2);
+            length += 2 + unicode_encode(text + length + 2, code);
+            memcpy(text + length, "\u0301", 2);
+            assert_int_equal(unicode_normalize(&out, text, length + 2, (unicode_form)form), STATUS_OK);
+            for (int64_t i = 0; i < out.length; i++)
+                hash = (hash ^ (uint8_t)out.bytes[i]) * 0x100000001b3U;
+        }
+        assert_int_equal(fscanf(file, "%" SCNx64, &expected), 1);
+        assert_true(hash == expected);
+    }
+    fclose(file);
+    buffer_free(&out);
+}
+
 /* --- scanners against PCRE2 --------------------------------------------------------------------------------------- */
 
 /* Characters that patterns tell apart, and some of every plane. */
@@ -351,6 +378,7 @@ int main(void)
         cmocka_unit_test(ids_equal_hugging_face_where_no_scanner_is_known),
         cmocka_unit_test(ids_and_texts_equal_sentencepiece),
         cmocka_unit_test(ids_of_a_long_text_equal_sentencepiece),
+        cmocka_unit_test(normal_forms_equal_hugging_face),
         cmocka_unit_test(scanners_equal_their_patterns),
         cmocka_unit_test(stable_text_is_left_alone_by_nfc),
         cmocka_unit_test(merging_takes_the_lowest_rank_then_the_leftmost),

@@ -166,6 +166,15 @@ def fnv(ids):
     return h
 
 
+def normal_forms():
+    """A hash for each form of every character between marks of high and low class."""
+    characters = [c for c in range(1, 0x110000) if not 0xD800 <= c < 0xE000]
+    with open(os.path.join(HERE, "normal.golden"), "w") as f:
+        for form in [normalizers.NFC(), normalizers.NFD(), normalizers.NFKC(), normalizers.NFKD()]:
+            texts = (form.normalize_str("a\u0345" + chr(c) + "\u0334" + chr(c) + "\u0301") for c in characters)
+            f.write("%016x\n" % fnv(b for text in texts for b in text.encode()))
+
+
 def main():
     mask = AddedToken("<mask>", lstrip=True, rstrip=False, special=True)
     chat = [AddedToken("<|im_start|>", special=True), AddedToken("<|im_end|>", special=True)]
@@ -176,6 +185,7 @@ def main():
     train("cased", pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.Split(Regex(CASED), "removed", invert=True), pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=False)]),
           normalizers.Sequence([normalizers.NFKC()]), 800, [])
     sentencepieces()
+    normal_forms()
 
 
 main()

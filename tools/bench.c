@@ -295,7 +295,13 @@ static status bench_step(const settings *set, const config *c, comm *self)
         TRY(measure_product(&b.top.flops, options.compute, threads));
         b.top.bytes = measure_memory(threads);
     }
-    const executor_options how = {.device = b.device, .backend = backend, .threads = threads, .tf32 = c->train.tf32};
+    choices timed = {0};
+    const executor_options how = {.device = b.device,
+                                  .backend = backend,
+                                  .threads = threads,
+                                  .tf32 = c->train.tf32,
+                                  .timing = c->train.tune,
+                                  .choices = &timed};
     status s = compile(&b.compiled, &options);
     if (s == STATUS_OK)
         s = executor_open_on(&b.executor, &b.compiled, self, &how);
@@ -308,6 +314,7 @@ static status bench_step(const settings *set, const config *c, comm *self)
         s = run_steps(&b);
     }
     executor_close(b.executor);
+    choices_free(&timed);
     compile_free(&b.compiled);
     return s;
 }

@@ -1,5 +1,9 @@
-/* cuBLASLt: descriptors that remember, a heuristic that always finds something, and a product by its definition. */
+/* cuBLASLt: descriptors that remember, a heuristic that always finds something, and a product by its definition.
+ *
+ * There are ALGORITHMS algorithms: number i splits k into i + 1 parts, whose sums are rounded to fp32 before they are added,
+ * so that each leaves other bits; one is faster than the rest. */
 #include <cublasLt.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,9 +28,24 @@ typedef struct preference {
     uint32_t alignment[4], reductions;
 } preference;
 
-enum { ALGORITHM = 0x5a5a };
+enum { ALGORITHM = 0x5a5a, ALGORITHMS = 4 };
+/* cublasLtMatmulAlgo_t.data */
+enum { IS_ONE, WORKSPACE, ALIGNMENTS, NUMBER = ALIGNMENTS + 4 };
 
 static int opened;
+static int64_t used[ALGORITHMS];
+
+static int fastest(void)
+{
+    const char *text = getenv("STANDIN_FASTEST");
+    return ((text ? atoi(text) : 0) + log_rank()) % ALGORITHMS;
+}
+
+size_t cublasLtGetVersion(void)
+{
+    const char *text = getenv("STANDIN_CUBLASLT");
+    return text ? (size_t)atoll(text) : CUBLAS_VERSION;
+}
 
 const char *cublasLtGetStatusString(cublasStatus_t s)
 {
@@ -44,6 +63,9 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
 {
     (void)handle;
     opened--;
+    if (getenv("STANDIN_REPORT"))
+        fprintf(stderr, "standin: rank %d: algorithms %lld %lld %lld %lld\n", log_rank(), (long long)used[0],
+                (long long)used[1], (long long)used[2], (long long)used[3]);
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -182,13 +204,32 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
         standin_fail("cublasLtMatmulAlgoGetHeuristic: sums split over k may be added in any order (mask %u)",
                      p->reductions);
     check_shapes((void *)what, (void *)a, (void *)b, (void *)c, (void *)d);
-    memset(out, 0, sizeof *out);
-    out->algo.data[0] = ALGORITHM;
-    out->algo.data[1] = p->workspace;
-    for (int i = 0; i < 4; i++)
-        out->algo.data[2 + i] = p->alignment[i];
-    out->workspaceSize = (size_t)p->workspace;
-    *found = 1;
+    *found = asked < ALGORITHMS ? asked : ALGORITHMS;
+    for (int number = 0; number < *found; number++) {
+        cublasLtMatmulHeuristicResult_t *one = &out[number];
+        memset(one, 0, sizeof *one);
+        one->state = CUBLAS_STATUS_SUCCESS;
+        one->workspaceSize = (size_t)p->workspace;
+        one->algo.data[IS_ONE] = ALGORITHM;
+        one->algo.data[WORKSPACE] = p->workspace;
+        one->algo.data[NUMBER] = (uint64_t)number;
+        for (int i = 0; i < 4; i++)
+            one->algo.data[ALIGNMENTS + i] = p->alignment[i];
+    }
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t what, cublasLtMatrixLayout_t a,
+                                       cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t *algo, cublasLtMatmulHeuristicResult_t *out)
+{
+    if (!handle || !opened)
+        standin_fail("cublasLtMatmulAlgoCheck: no handle");
+    check_shapes((void *)what, (void *)a, (void *)b, (void *)c, (void *)d);
+    if (algo->data[IS_ONE] != ALGORITHM || algo->data[NUMBER] >= ALGORITHMS)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    *out = (cublasLtMatmulHeuristicResult_t){
+        .algo = *algo, .state = CUBLAS_STATUS_SUCCESS, .workspaceSize = (size_t)algo->data[WORKSPACE]};
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -211,15 +252,15 @@ static void touch(int queue, const void *at, const layout *l, bool write)
 static void check_algorithm(const cublasLtMatmulAlgo_t *algo, const void *const at[4], const void *workspace,
                             size_t workspace_bytes)
 {
-    if (!algo || algo->data[0] != ALGORITHM)
+    if (!algo || algo->data[IS_ONE] != ALGORITHM)
         standin_fail("cublasLtMatmul: the algorithm is none that was found");
-    if (workspace_bytes < algo->data[1] || (workspace_bytes && (uintptr_t)workspace % 256))
+    if (workspace_bytes < algo->data[WORKSPACE] || (workspace_bytes && (uintptr_t)workspace % 256))
         standin_fail("cublasLtMatmul: %zu bytes of workspace at %p, the algorithm wants %llu", workspace_bytes,
-                     workspace, (unsigned long long)algo->data[1]);
+                     workspace, (unsigned long long)algo->data[WORKSPACE]);
     for (int i = 0; i < 4; i++)
-        if ((uintptr_t)at[i] % algo->data[2 + i])
+        if ((uintptr_t)at[i] % algo->data[ALIGNMENTS + i])
             standin_fail("cublasLtMatmul: operand %d at %p is not aligned to the %llu bytes promised", i, at[i],
-                         (unsigned long long)algo->data[2 + i]);
+                         (unsigned long long)algo->data[ALIGNMENTS + i]);
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t what, const void *alpha, const void *a,
@@ -251,11 +292,19 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t what
     dtype in = type_of(la->type), out = type_of(ld->type);
     int64_t a_row = x->a == CUBLAS_OP_T ? la->ld : 1, a_column = x->a == CUBLAS_OP_T ? 1 : la->ld;
     int64_t b_row = x->b == CUBLAS_OP_T ? lb->ld : 1, b_column = x->b == CUBLAS_OP_T ? 1 : lb->ld;
+    int parts = (int)algo->data[NUMBER] + 1;
+    used[parts - 1]++;
+    standin_take(queue, parts - 1 == fastest() ? 1 : 1 + parts);
     for (int64_t j = 0; j < s.n; j++)
         for (int64_t i = 0; i < s.m; i++) {
             double sum = 0;
-            for (int64_t l = 0; l < s.k; l++)
-                sum += (double)load(a, in, i * a_row + l * a_column) * (double)load(b, in, l * b_row + j * b_column);
+            for (int part = 0; part < parts; part++) {
+                double share = 0;
+                for (int64_t l = s.k * part / parts; l < s.k * (part + 1) / parts; l++)
+                    share +=
+                        (double)load(a, in, i * a_row + l * a_column) * (double)load(b, in, l * b_row + j * b_column);
+                sum = parts == 1 ? share : (double)(float)(sum + (double)(float)share);
+            }
             sum *= (double)by;
             if (add != 0)
                 sum += (double)add * (double)load(c, out, i + j * lc->ld);

@@ -73,7 +73,7 @@ static status open_files(training *t)
             s = status_fail(STATUS_FAILED, "%s cannot be written to", path);
     }
     free(path);
-    if (s == STATUS_OK && t->choices.added > 0) {
+    if (s == STATUS_OK && t->choices.count > 0) {
         path = must_format("%s/" CHOICES_FILE, t->folder);
         s = choices_write(&t->choices, path);
         free(path);

@@ -8,8 +8,11 @@
  *     dw [n, k] = dy [t, n]^T x [t, k]     dw^T [k, n] =  x^T [k, t]   (dy^T [n, t])^T  A = x           B = dy, turned
  *
  * where X^T stands for the bytes of the row-major X as the library reads them. The bias of `linear` has one element for
- * each row of D = y^T, which is what the library's bias epilogue adds; its GELU is the tanh form, of the fp32 sum. Sums are fp32 throughout; weight gradients are
+ * each row of D = y^T, which is what the library's bias epilogue adds. Sums are fp32 throughout; weight gradients are
  * fp32 in memory and added to there (beta = 1), so that micro-batches accumulate without a rounding or a second pass.
+ *
+ * linear_gelu and linear_grad_gelu are epilogues, too, of the fp32 sum: z is their "auxiliary" matrix, laid out as D. Where
+ * the library does not do them, the product and a kernel of our own follow each other.
  */
 #include <cublasLt.h>
 #include <stdio.h>
@@ -359,11 +362,11 @@ static plan *plan_for(gemm *g, const op *o, char *arena)
     return plan_make(g, &shape, &at);
 }
 
-/* Does the library take z as it lies? */
+/* Does the library take z as it lies? And its tanh is one for 16 bits: in fp32 the GELU is our own. */
 static bool may_fuse(const op *o, char *arena)
 {
     const tensor *z = operands_of(o).of[OPERAND_AUX];
-    return fuse_is_fused(o) &&
+    return fuse_is_fused(o) && o->out[0]->type != DTYPE_FP32 &&
            (!z || (alignment_of(tensor_at(z, arena)) >= AUX_ALIGNMENT && z->pitch % AUX_PITCH == 0));
 }
 

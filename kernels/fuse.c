@@ -68,26 +68,6 @@ static void count_reader(int *readers, const tensor *t)
         readers[t->base->id]++;
 }
 
-/* y = gelu(z) moves up to its product, which reads nothing later; z is stored for other readers only. */
-static void fuse_forward(const int *readers, op *product, const op *after)
-{
-    tensor *z = product->out[0];
-    product->kind = OP_linear_gelu;
-    product->out[0] = after->out[0];
-    product->out[0]->producer = product;
-    product->out[1] = readers[z->id] > 1 ? z : NULL;
-}
-
-/* The product moves down to gelu_grad, the only reader of its result: z may be made again in between. */
-static void fuse_backward(const op *product, op *after)
-{
-    after->kind = OP_linear_grad_gelu;
-    after->label = product->label;
-    after->in[2] = after->in[1];
-    after->in[0] = product->in[0];
-    after->in[1] = product->in[1];
-}
-
 /* The product that makes input 0 of `o`, in the same body, if `o` can be fused with it. */
 static op *product_before(const int *readers, const op *o)
 {
@@ -101,20 +81,44 @@ static op *product_before(const int *readers, const op *o)
     return NULL;
 }
 
+/* `product` becomes the two. A result that somebody else reads stays an output. */
+static void become(op *product, const op *second, bool read_again)
+{
+    tensor *result = product->out[0];
+    product->out[0] = second->out[0];
+    product->out[0]->producer = product;
+    if (second->kind == OP_gelu) {
+        product->kind = OP_linear_gelu;
+        product->out[1] = read_again ? result : NULL;
+    } else {
+        product->kind = OP_linear_grad_gelu;
+        product->in[2] = second->in[1];
+    }
+}
+
+/* Does op `i` read what an op behind `from` makes? */
+static bool waits(const program *body, int from, int i)
+{
+    for (int k = from + 1; k < i; k++)
+        for (int j = 1; j < OP_MAX_IN; j++)
+            if (body->ops[i]->in[j] && body->ops[i]->in[j]->producer == body->ops[k])
+                return true;
+    return false;
+}
+
+/* The fused op stands where the product did, or, if its other operand is made again in between, where the second did. */
 static void fuse_body(const int *readers, program *body)
 {
     for (int i = 0; i < body->count; i++) {
-        int gone = i;
-        op *o = body->ops[i], *product = product_before(readers, o);
+        op *second = body->ops[i], *product = product_before(readers, second);
         if (!product)
             continue;
-        if (o->kind == OP_gelu) {
-            fuse_forward(readers, product, o);
-        } else {
-            fuse_backward(product, o);
-            for (gone = 0; body->ops[gone] != product;)
-                gone++;
-        }
+        int from = i;
+        while (body->ops[from] != product)
+            from--;
+        int gone = waits(body, from, i) ? from : i;
+        become(product, second, readers[second->in[0]->id] > 1);
+        body->ops[i] = body->ops[from];
         memmove(&body->ops[gone], &body->ops[gone + 1], (size_t)(body->count - gone - 1) * sizeof *body->ops);
         body->count--;
         i--;

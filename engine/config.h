@@ -60,6 +60,7 @@ typedef struct config {
         config_precision precision;
         config_device device;
         bool tf32; /* on a GPU, fp32 products may round their operands */
+        bool tune; /* choices of the device are made by timing */
         int64_t seed;
         int max_skipped; /* steps in a row without finite gradients that stop the run */
         int threads;     /* per rank; 0: the cores divided by the ranks of this host */

@@ -218,6 +218,11 @@ status executor_open_on(executor **out, compiled *c, comm *world, const executor
         s = open_groups(e);
     for (int i = 0; s == STATUS_OK && i < 3; i++)
         s = prepare(e, programs[i]);
+    if (options->choices) {
+        s = comm_all_status(comm_world(world), s);
+        if (s == STATUS_OK)
+            s = choices_settle(options->choices, comm_world(world), e->interface, e->device, options->timing);
+    }
     if (s != STATUS_OK) {
         executor_close(e);
         return s;

@@ -7,6 +7,7 @@
 #ifndef PHALANX_ENGINE_EXECUTOR_H
 #define PHALANX_ENGINE_EXECUTOR_H
 
+#include "engine/choices.h"
 #include "engine/compile.h"
 #include "kernels/device.h"
 #include "parallel/comm.h"
@@ -22,6 +23,9 @@ typedef struct executor_options {
     const op_backend *backend;
     int threads;
     bool tf32;
+    bool timing; /* choices that the table lacks are made by timing */
+    choices
+        *choices; /* the device's, found and to be found (engine/choices.h); NULL: the library's guesses, not kept */
 } executor_options;
 status executor_open_on(executor **out, compiled *c, comm *world, const executor_options *options);
 void executor_close(executor *e);

@@ -211,6 +211,7 @@ status report_summary(const char *path, const report_summary_values *v)
     put_integer(root, "parameters", v->parameters);
     put_integer(root, "steps", v->steps);
     put_real(root, "start_to_first_step_seconds", v->start_to_first_step_seconds);
+    put_real(root, "tuning_seconds", v->tuning_seconds);
     for (int i = 0; i < v->ranks; i++)
         MUST(json_array_append_new(ranks, rank_object(&v->rank[i])) == 0, "out of host memory");
     MUST(json_object_set_new(root, "ranks", ranks) == 0, "out of host memory");

@@ -66,7 +66,8 @@ typedef struct report_rank {
 
 typedef struct report_summary_values {
     int64_t parameters, steps;
-    double start_to_first_step_seconds;
+    double start_to_first_step_seconds; /* without: */
+    double tuning_seconds;              /* choices by timing, once a run */
     int ranks;
     const report_rank *rank;
 } report_summary_values;

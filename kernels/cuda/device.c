@@ -13,6 +13,7 @@
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/host.h"
 #include "kernels/cuda/streams.h"
+#include "kernels/cuda/tuning.h"
 
 static const double GIB = 1024.0 * 1024 * 1024;
 
@@ -29,6 +30,7 @@ struct device {
     char *mirror; /* pinned; the arena's first mirror_bytes bytes */
     int64_t arena_bytes, mirror_bytes;
     streams streams;
+    tuning *tuning;
     gemm *gemm;
 };
 
@@ -117,6 +119,14 @@ static void cuda_facts(device_facts *out, const device *d)
 
 /* ---- opening --------------------------------------------------------------------------------------------------- */
 
+/* Moments begin as zero. */
+static void zero_memory(device *d)
+{
+    memset(d->mirror, 0, (size_t)d->mirror_bytes);
+    CUDA_MUST(cudaMemset(d->context.arena, 0, (size_t)d->arena_bytes));
+    CUDA_MUST(cudaDeviceSynchronize());
+}
+
 static status take_memory(device *d, const device_options *o)
 {
     size_t free_bytes = 0, all = 0;
@@ -142,9 +152,7 @@ static status take_memory(device *d, const device_options *o)
         return status_fail(STATUS_FAILED, "cannot pin %lld bytes of host memory: %s; check `ulimit -l`",
                            (long long)d->mirror_bytes, cudaGetErrorString(e));
     d->mirror = mirror;
-    memset(d->mirror, 0, (size_t)d->mirror_bytes);
-    CUDA_MUST(cudaMemset(d->context.arena, 0, (size_t)d->arena_bytes)); /* moments begin as zero */
-    CUDA_MUST(cudaDeviceSynchronize());
+    zero_memory(d);
     return STATUS_OK;
 }
 
@@ -153,6 +161,7 @@ static void cuda_close(device *d)
     if (!d)
         return;
     gemm_close(d->gemm);
+    tuning_close(d->tuning);
     streams_close(&d->streams);
     cudaFree(d->context.arena);
     cudaFreeHost(d->mirror);
@@ -167,8 +176,9 @@ static status cuda_open(device **out, const device_options *o)
     status s = take_gpu(d, o);
     if (s == STATUS_OK)
         s = take_memory(d, o);
+    tuning_open(&d->tuning, d->properties.name);
     if (s == STATUS_OK)
-        s = gemm_open(&d->gemm, o->tf32);
+        s = gemm_open(&d->gemm, o->tf32, d->tuning);
     if (s != STATUS_OK) {
         cuda_close(d);
         return s;
@@ -192,6 +202,26 @@ static char *cuda_host(device *d)
 static status cuda_prepare(device *d, op *o)
 {
     return gemm_is_product(o) ? gemm_prepare_on(d->gemm, o, d->context.arena) : STATUS_OK;
+}
+
+static const char *cuda_wanted(const device *d, int i)
+{
+    return tuning_wanted(d->tuning, i);
+}
+
+static status cuda_find(device *d, device_choice *choices, int count, bool timing)
+{
+    status s = tuning_find(d->tuning, choices, count, timing, d->streams.of[STREAM_COMPUTE]);
+    if (timing && count > 0) {
+        CUDA_MUST(cudaDeviceSynchronize());
+        zero_memory(d);
+    }
+    return s;
+}
+
+static status cuda_choose(device *d, const device_choice *choice)
+{
+    return tuning_choose(d->tuning, choice);
 }
 
 /* ---- playing --------------------------------------------------------------------------------------------------- */
@@ -295,6 +325,9 @@ const device_interface device_cuda = {
     .context = cuda_context,
     .host = cuda_host,
     .prepare = cuda_prepare,
+    .wanted = cuda_wanted,
+    .find = cuda_find,
+    .choose = cuda_choose,
     .copy_in = cuda_copy_in,
     .copy_out = cuda_copy_out,
     .launch = cuda_launch,

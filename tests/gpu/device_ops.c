@@ -17,6 +17,8 @@ enum { ARENA = 64 << 20, NONE = 77 };
 static const op_kind STRIDED[] = {OP_linear,
                                   OP_linear_grad_input,
                                   OP_linear_grad_weight,
+                                  OP_linear_gelu,
+                                  OP_linear_grad_gelu,
                                   OP_gelu,
                                   OP_gelu_grad,
                                   OP_swiglu,

@@ -14,7 +14,8 @@ struct CUstream_st {
 
 struct CUevent_st {
     standin_clock clock;
-    bool recorded, asked;
+    bool recorded, asked, timed;
+    double milliseconds;
 };
 
 static struct CUstream_st made[STANDIN_STREAMS]; /* queue 0: not in use */
@@ -43,7 +44,8 @@ cudaError_t cudaGetDeviceCount(int *count)
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int gpu)
 {
     memset(out, 0, sizeof *out);
-    snprintf(out->name, sizeof out->name, "NVIDIA H100 stand-in");
+    const char *name = getenv("STANDIN_GPU");
+    snprintf(out->name, sizeof out->name, "%s", name ? name : "NVIDIA H100 stand-in");
     out->uuid.bytes[0] = (char)(gpu + 1);
     out->major = 9;
     out->multiProcessorCount = 132;
@@ -175,8 +177,9 @@ static void to_host(void *to, const void *from, size_t count, int queue)
 
 static void check_sides(const void *to, const void *from, enum cudaMemcpyKind kind, const char *what)
 {
-    bool in = kind == cudaMemcpyHostToDevice;
-    if ((!in && kind != cudaMemcpyDeviceToHost) || standin_is_device(to) != in || standin_is_device(from) == in)
+    bool within = kind == cudaMemcpyDeviceToDevice, in = kind == cudaMemcpyHostToDevice;
+    if ((!in && !within && kind != cudaMemcpyDeviceToHost) || standin_is_device(to) != (in || within) ||
+        standin_is_device(from) == in)
         standin_fail("%s: the direction does not fit the addresses %p <- %p", what, to, from);
 }
 
@@ -185,9 +188,11 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
     int queue = standin_stream(stream, "cudaMemcpyAsync");
     standin_tick(queue);
     check_sides(to, from, kind, "cudaMemcpyAsync");
-    bool in = kind == cudaMemcpyHostToDevice;
-    standin_access(queue, in ? to : from, (int64_t)bytes, in, "cudaMemcpyAsync");
-    if (in)
+    if (kind != cudaMemcpyHostToDevice)
+        standin_access(queue, from, (int64_t)bytes, false, "cudaMemcpyAsync");
+    if (kind != cudaMemcpyDeviceToHost)
+        standin_access(queue, to, (int64_t)bytes, true, "cudaMemcpyAsync");
+    if (kind != cudaMemcpyDeviceToHost)
         memcpy(to, from, bytes);
     else
         to_host(to, from, bytes, queue);
@@ -266,10 +271,33 @@ cudaError_t cudaDeviceSynchronize(void)
 
 /* ---- events ---------------------------------------------------------------------------------------------------- */
 
+/* Work takes as long as standin_take() says, and nothing else takes time. */
+static double milliseconds[STANDIN_STREAMS];
+
+void standin_take(int queue, double took)
+{
+    milliseconds[queue] += took;
+}
+
+cudaError_t cudaEventCreate(cudaEvent_t *out)
+{
+    *out = must_calloc(1, sizeof **out);
+    (*out)->timed = true;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventElapsedTime(float *out, cudaEvent_t begin, cudaEvent_t end)
+{
+    if (!begin->timed || !end->timed || !begin->recorded || !end->recorded || !end->asked)
+        standin_fail("cudaEventElapsedTime of events without timing, not recorded, or not waited for");
+    *out = (float)(end->milliseconds - begin->milliseconds);
+    return cudaSuccess;
+}
+
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags)
 {
     if (flags != cudaEventDisableTiming)
-        standin_fail("an event with timing: it would slow the streams down");
+        standin_fail("an event with timing would slow the streams down: cudaEventCreate is for timing");
     *out = must_calloc(1, sizeof **out);
     return cudaSuccess;
 }
@@ -289,6 +317,7 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t stream)
     e->clock = *standin_clock_of(queue);
     e->recorded = true;
     e->asked = false;
+    e->milliseconds = milliseconds[queue];
     return cudaSuccess;
 }
 
@@ -304,6 +333,12 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t e, unsigned fla
     if (e->recorded)
         standin_join(standin_clock_of(queue), &e->clock);
     return cudaSuccess;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t e)
+{
+    e->asked = true;
+    return cudaEventQuery(e);
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t e)

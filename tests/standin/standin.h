@@ -7,8 +7,9 @@
  * disagree about are errors. Each ends the job with one line and the exit status STANDIN_FAILED. Copies to the host show
  * nothing but 0xFF until the host has waited for them.
  *
- * The environment makes machines and mistakes: STANDIN_GPUS (8), STANDIN_MEMORY in bytes (1 GiB), STANDIN_MUTANT, one of
- * the words that standin_mutant() is asked for. One thread.
+ * The environment makes machines and mistakes: STANDIN_GPUS (8), STANDIN_GPU its name, STANDIN_MEMORY in bytes (1 GiB),
+ * STANDIN_CUBLASLT its version, STANDIN_FASTEST which of its algorithms is fastest on rank 0 (the next one on rank 1),
+ * STANDIN_REPORT what is used how often, STANDIN_MUTANT one of the words that standin_mutant() is asked for. One thread.
  */
 #ifndef PHALANX_TESTS_STANDIN_STANDIN_H
 #define PHALANX_TESTS_STANDIN_STANDIN_H
@@ -43,6 +44,9 @@ bool standin_is_device(const void *at);
 void standin_join(standin_clock *to, const standin_clock *from);
 standin_clock *standin_clock_of(int queue);
 int64_t standin_accesses(void);
+
+/* runtime.c: work put on a queue takes so long, for those who time it */
+void standin_take(int queue, double milliseconds);
 
 /* ops.c: the op whose kernels are being launched, or NULL */
 const op *standin_op(void);

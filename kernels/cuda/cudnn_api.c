@@ -8,7 +8,7 @@
 
 cudnn_api *cudnn_api_open(void)
 {
-    void *library = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_LOCAL);
+    void *library = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!library)
         return NULL;
     cudnn_api *a = must_calloc(1, sizeof *a);
@@ -38,13 +38,13 @@ void cudnn_api_close(cudnn_api *a)
 
 /* ---- descriptors ----------------------------------------------------------------------------------------------- */
 
-static void note(cudnn_builder *b, cudnnStatus_t s)
+static void note(cudnn_api_builder *b, cudnnStatus_t s)
 {
     if (b->failed == CUDNN_STATUS_SUCCESS)
         b->failed = s;
 }
 
-cudnnBackendDescriptor_t cudnn_api_make(cudnn_builder *b, cudnnBackendDescriptorType_t type)
+cudnnBackendDescriptor_t cudnn_api_make(cudnn_api_builder *b, cudnnBackendDescriptorType_t type)
 {
     cudnnBackendDescriptor_t made = NULL;
     if (b->failed != CUDNN_STATUS_SUCCESS)
@@ -57,20 +57,20 @@ cudnnBackendDescriptor_t cudnn_api_make(cudnn_builder *b, cudnnBackendDescriptor
     return made;
 }
 
-void cudnn_api_set(cudnn_builder *b, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
+void cudnn_api_set(cudnn_api_builder *b, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
                    cudnnBackendAttributeType_t type, int64_t count, const void *values)
 {
     if (b->failed == CUDNN_STATUS_SUCCESS)
         note(b, b->api->cudnnBackendSetAttribute(d, name, type, count, values));
 }
 
-void cudnn_api_link(cudnn_builder *b, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
+void cudnn_api_link(cudnn_api_builder *b, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
                     cudnnBackendDescriptor_t to)
 {
     cudnn_api_set(b, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &to);
 }
 
-int64_t cudnn_api_get(cudnn_builder *b, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
+int64_t cudnn_api_get(cudnn_api_builder *b, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
                       cudnnBackendAttributeType_t type, int64_t most, void *values)
 {
     int64_t count = 0;
@@ -79,14 +79,14 @@ int64_t cudnn_api_get(cudnn_builder *b, cudnnBackendDescriptor_t d, cudnnBackend
     return b->failed == CUDNN_STATUS_SUCCESS ? count : 0;
 }
 
-cudnnBackendDescriptor_t cudnn_api_finish(cudnn_builder *b, cudnnBackendDescriptor_t d)
+cudnnBackendDescriptor_t cudnn_api_finish(cudnn_api_builder *b, cudnnBackendDescriptor_t d)
 {
     if (b->failed == CUDNN_STATUS_SUCCESS)
         note(b, b->api->cudnnBackendFinalize(d));
     return d;
 }
 
-void cudnn_api_drop(cudnn_builder *b)
+void cudnn_api_drop(cudnn_api_builder *b)
 {
     while (b->count > 0)
         b->api->cudnnBackendDestroyDescriptor(b->made[--b->count]);

@@ -37,24 +37,24 @@ typedef struct cudnn_api {
 cudnn_api *cudnn_api_open(void);
 void cudnn_api_close(cudnn_api *a);
 
-typedef struct cudnn_builder {
+typedef struct cudnn_api_builder {
     const cudnn_api *api;
     cudnnBackendDescriptor_t *made;
     int count;
     cudnnStatus_t failed; /* CUDNN_STATUS_SUCCESS: none so far */
-} cudnn_builder;
+} cudnn_api_builder;
 
-cudnnBackendDescriptor_t cudnn_api_make(cudnn_builder *b, cudnnBackendDescriptorType_t type);
-void cudnn_api_set(cudnn_builder *b, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
+cudnnBackendDescriptor_t cudnn_api_make(cudnn_api_builder *b, cudnnBackendDescriptorType_t type);
+void cudnn_api_set(cudnn_api_builder *b, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
                    cudnnBackendAttributeType_t type, int64_t count, const void *values);
 /* An attribute of one descriptor. */
-void cudnn_api_link(cudnn_builder *b, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
+void cudnn_api_link(cudnn_api_builder *b, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
                     cudnnBackendDescriptor_t to);
 /* How many there are, at most `most` of them in `values`. */
-int64_t cudnn_api_get(cudnn_builder *b, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
+int64_t cudnn_api_get(cudnn_api_builder *b, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
                       cudnnBackendAttributeType_t type, int64_t most, void *values);
-cudnnBackendDescriptor_t cudnn_api_finish(cudnn_builder *b, cudnnBackendDescriptor_t d);
+cudnnBackendDescriptor_t cudnn_api_finish(cudnn_api_builder *b, cudnnBackendDescriptor_t d);
 /* Destroys what was made, the last first. */
-void cudnn_api_drop(cudnn_builder *b);
+void cudnn_api_drop(cudnn_api_builder *b);
 
 #endif

@@ -22,21 +22,21 @@ enum { OPERATIONS = 40, DIMENSIONS = 4, ALIGNMENT = 16, KNOBS = 8, NOTES = 16 };
 
 typedef struct way {
     cudnnBackendDescriptor_t config;
-    char words[CUDNN_WORDS];
+    char words[CUDNN_GRAPH_WORDS];
     bool compiled;
-    cudnn_builder own; /* of the plan */
+    cudnn_api_builder own; /* of the plan */
     cudnnBackendDescriptor_t plan;
     int64_t workspace;
 } way;
 
 struct cudnn_graph {
-    cudnn_attention shape;
-    cudnn_builder b;
+    cudnn_graph_shape shape;
+    cudnn_api_builder b;
     cudnnBackendDescriptor_t device;
     cudnnBackendDescriptor_t operations[OPERATIONS];
     int held;
     int64_t next; /* unique id */
-    way ways[CUDNN_WAYS];
+    way ways[CUDNN_GRAPH_WAYS];
     int count;
 };
 
@@ -75,7 +75,7 @@ static value virtual_value(cudnn_graph *g, cudnnDataType_t type, const int64_t s
     return describe(g, g->next++, type, shape, strides, CUDNN_ATTR_TENSOR_IS_VIRTUAL);
 }
 
-static value number(cudnn_graph *g, cudnn_operand id)
+static value number(cudnn_graph *g, cudnn_graph_operand id)
 {
     static const int64_t ones[DIMENSIONS] = {1, 1, 1, 1};
     return describe(g, id, CUDNN_DATA_FLOAT, ones, ones, CUDNN_ATTR_TENSOR_IS_BY_VALUE);
@@ -87,9 +87,9 @@ static cudnnDataType_t type_of(const cudnn_graph *g)
 }
 
 /* Heads of a row of the given pitch: [samples, heads, sequence, head_size], or, turned, [.., head_size, sequence]. */
-static value rows(cudnn_graph *g, cudnn_operand id, int64_t heads, int64_t pitch, bool turned)
+static value rows(cudnn_graph *g, cudnn_graph_operand id, int64_t heads, int64_t pitch, bool turned)
 {
-    const cudnn_attention *a = &g->shape;
+    const cudnn_graph_shape *a = &g->shape;
     int64_t shape[] = {a->samples, heads, a->sequence, a->head_size};
     int64_t strides[] = {a->sequence * pitch, a->head_size, pitch, 1};
     if (turned) {
@@ -100,9 +100,9 @@ static value rows(cudnn_graph *g, cudnn_operand id, int64_t heads, int64_t pitch
 }
 
 /* One number for each query. */
-static value statistics(cudnn_graph *g, cudnn_operand id, int64_t sample, int64_t head)
+static value statistics(cudnn_graph *g, cudnn_graph_operand id, int64_t sample, int64_t head)
 {
-    const cudnn_attention *a = &g->shape;
+    const cudnn_graph_shape *a = &g->shape;
     const int64_t shape[] = {a->samples, a->heads, a->sequence, 1}, strides[] = {sample, head, 1, 1};
     return describe(g, id, CUDNN_DATA_FLOAT, shape, strides, CUDNN_ATTR_TENSOR_UNIQUE_ID);
 }
@@ -123,7 +123,7 @@ typedef struct pointwise {
 
 static void apply(cudnn_graph *g, pointwise p, value out, value x, const value *b, const value *t)
 {
-    cudnn_builder *k = &g->b;
+    cudnn_api_builder *k = &g->b;
     cudnnBackendDescriptor_t what = cudnn_api_make(k, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
     cudnn_api_set(k, what, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &p.mode);
     cudnn_api_set(k, what, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &p.type);
@@ -152,7 +152,7 @@ static value computed(cudnn_graph *g, cudnnPointwiseMode_t mode, value x, const 
 static void multiply(cudnn_graph *g, value out, value a, value b)
 {
     static const cudnnDataType_t type = CUDNN_DATA_FLOAT;
-    cudnn_builder *k = &g->b;
+    cudnn_api_builder *k = &g->b;
     cudnnBackendDescriptor_t what = cudnn_api_make(k, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
     cudnn_api_set(k, what, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
     cudnn_api_finish(k, what);
@@ -167,7 +167,7 @@ static void multiply(cudnn_graph *g, value out, value a, value b)
 static void reduce(cudnn_graph *g, cudnnReduceTensorOp_t how, value out, value x)
 {
     static const cudnnDataType_t type = CUDNN_DATA_FLOAT;
-    cudnn_builder *k = &g->b;
+    cudnn_api_builder *k = &g->b;
     cudnnBackendDescriptor_t what = cudnn_api_make(k, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
     cudnn_api_set(k, what, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &how);
     cudnn_api_set(k, what, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
@@ -208,7 +208,7 @@ static value index_along(cudnn_graph *g, value like, int64_t axis)
 /* x where `left compare right`, else minus infinity */
 static value keep_where(cudnn_graph *g, cudnnPointwiseMode_t compare, value left, value right, value x)
 {
-    value seen = virtual_value(g, CUDNN_DATA_BOOLEAN, x.shape, false), masked = number(g, CUDNN_MASKED);
+    value seen = virtual_value(g, CUDNN_DATA_BOOLEAN, x.shape, false), masked = number(g, CUDNN_GRAPH_MASKED);
     value out = virtual_value(g, CUDNN_DATA_FLOAT, x.shape, false);
     apply(g, (pointwise){compare, CUDNN_DATA_BOOLEAN, 0}, seen, left, &right, NULL);
     apply(g, (pointwise){CUDNN_POINTWISE_BINARY_SELECT, CUDNN_DATA_FLOAT, 0}, out, x, &masked, &seen);
@@ -222,7 +222,7 @@ static value mask(cudnn_graph *g, value scores)
     value kept = keep_where(g, CUDNN_POINTWISE_CMP_GE, query, key, scores);
     if (g->shape.window == 0)
         return kept;
-    value window = number(g, CUDNN_WINDOW);
+    value window = number(g, CUDNN_GRAPH_WINDOW);
     query = index_along(g, kept, 2);
     key = index_along(g, kept, 3);
     return keep_where(g, CUDNN_POINTWISE_CMP_GT, computed(g, CUDNN_POINTWISE_ADD, key, &window), query, kept);
@@ -230,7 +230,7 @@ static value mask(cudnn_graph *g, value scores)
 
 static value pairs(cudnn_graph *g, cudnnDataType_t type, bool turned)
 {
-    const cudnn_attention *a = &g->shape;
+    const cudnn_graph_shape *a = &g->shape;
     return virtual_value(g, type, (const int64_t[]){a->samples, a->heads, a->sequence, a->sequence}, turned);
 }
 
@@ -244,10 +244,12 @@ static value scores(cudnn_graph *g, value q, value k_turned, const value *scale)
 
 static void forward(cudnn_graph *g)
 {
-    const cudnn_attention *a = &g->shape;
-    value q = rows(g, CUDNN_Q, a->heads, a->qkv_pitch, false), k = rows(g, CUDNN_K, a->kv_heads, a->qkv_pitch, true);
-    value v = rows(g, CUDNN_V, a->kv_heads, a->qkv_pitch, false), y = rows(g, CUDNN_Y, a->heads, a->y_pitch, false);
-    value lse = statistics(g, CUDNN_LSE, a->lse_sample, a->lse_head), scale = number(g, CUDNN_SCALE);
+    const cudnn_graph_shape *a = &g->shape;
+    value q = rows(g, CUDNN_GRAPH_Q, a->heads, a->qkv_pitch, false),
+          k = rows(g, CUDNN_GRAPH_K, a->kv_heads, a->qkv_pitch, true);
+    value v = rows(g, CUDNN_GRAPH_V, a->kv_heads, a->qkv_pitch, false),
+          y = rows(g, CUDNN_GRAPH_Y, a->heads, a->y_pitch, false);
+    value lse = statistics(g, CUDNN_GRAPH_LSE, a->lse_sample, a->lse_head), scale = number(g, CUDNN_GRAPH_SCALE);
     value s = mask(g, scores(g, q, k, &scale));
     value most = over_columns(g, CUDNN_REDUCE_TENSOR_MAX, s);
     value exponential = computed(g, CUDNN_POINTWISE_EXP, computed(g, CUDNN_POINTWISE_SUB, s, &most), NULL);
@@ -261,7 +263,7 @@ static void forward(cudnn_graph *g)
 /* The gradient of K or V, summed over the heads that share it. */
 static void shared(cudnn_graph *g, value out, value weights, value x)
 {
-    const cudnn_attention *a = &g->shape;
+    const cudnn_graph_shape *a = &g->shape;
     value turned = reshape(g, pairs(g, type_of(g), true), weights);
     if (a->heads == a->kv_heads) {
         multiply(g, out, turned, x);
@@ -274,14 +276,15 @@ static void shared(cudnn_graph *g, value out, value weights, value x)
 
 static void backward(cudnn_graph *g)
 {
-    const cudnn_attention *a = &g->shape;
+    const cudnn_graph_shape *a = &g->shape;
     int64_t h = a->heads, kv = a->kv_heads, sample = h * a->sequence;
-    value q = rows(g, CUDNN_Q, h, a->qkv_pitch, false), k_turned = rows(g, CUDNN_K, kv, a->qkv_pitch, true);
-    value v_turned = rows(g, CUDNN_V, kv, a->qkv_pitch, true), y = rows(g, CUDNN_Y, h, a->y_pitch, false);
-    value dy = rows(g, CUDNN_DY, h, a->dy_pitch, false), dq = rows(g, CUDNN_DQ, h, a->dqkv_pitch, false);
-    value dk = rows(g, CUDNN_DK, kv, a->dqkv_pitch, false), dv = rows(g, CUDNN_DV, kv, a->dqkv_pitch, false);
-    value lse = statistics(g, CUDNN_LSE, a->lse_sample, a->lse_head), scale = number(g, CUDNN_SCALE);
-    value delta = statistics(g, CUDNN_DELTA, sample, a->sequence), one = number(g, CUDNN_ONE);
+    value q = rows(g, CUDNN_GRAPH_Q, h, a->qkv_pitch, false), k_turned = rows(g, CUDNN_GRAPH_K, kv, a->qkv_pitch, true);
+    value v_turned = rows(g, CUDNN_GRAPH_V, kv, a->qkv_pitch, true), y = rows(g, CUDNN_GRAPH_Y, h, a->y_pitch, false);
+    value dy = rows(g, CUDNN_GRAPH_DY, h, a->dy_pitch, false), dq = rows(g, CUDNN_GRAPH_DQ, h, a->dqkv_pitch, false);
+    value dk = rows(g, CUDNN_GRAPH_DK, kv, a->dqkv_pitch, false),
+          dv = rows(g, CUDNN_GRAPH_DV, kv, a->dqkv_pitch, false);
+    value lse = statistics(g, CUDNN_GRAPH_LSE, a->lse_sample, a->lse_head), scale = number(g, CUDNN_GRAPH_SCALE);
+    value delta = statistics(g, CUDNN_GRAPH_DELTA, sample, a->sequence), one = number(g, CUDNN_GRAPH_ONE);
     value terms = computed(g, CUDNN_POINTWISE_MUL, dy, &y);
     apply(g, (pointwise){CUDNN_POINTWISE_MUL, CUDNN_DATA_FLOAT, 0}, delta,
           over_columns(g, CUDNN_REDUCE_TENSOR_ADD, terms), &one, NULL);
@@ -305,7 +308,7 @@ static int64_t rounded(int64_t count, int64_t to)
     return (count + to - 1) / to * to;
 }
 
-int64_t cudnn_graph_workspace(const cudnn_attention *a)
+int64_t cudnn_graph_workspace(const cudnn_graph_shape *a)
 {
     enum { SMALL = 64 << 10 }; /* semaphores, descriptors of tensors */
     int64_t heads = a->samples * a->heads;
@@ -317,7 +320,7 @@ int64_t cudnn_graph_workspace(const cudnn_attention *a)
 }
 
 /* Sums in an order that depends on the moment are said to be such; engines that say it are left alone. */
-static bool repeatable(cudnn_builder *b, cudnnBackendDescriptor_t engine)
+static bool repeatable(cudnn_api_builder *b, cudnnBackendDescriptor_t engine)
 {
     cudnnBackendNumericalNote_t notes[NOTES];
     int64_t count = cudnn_api_get(b, engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, NOTES, notes);
@@ -327,7 +330,7 @@ static bool repeatable(cudnn_builder *b, cudnnBackendDescriptor_t engine)
     return b->failed == CUDNN_STATUS_SUCCESS;
 }
 
-static void name_way(way *w, cudnn_builder *b, cudnnBackendDescriptor_t engine)
+static void name_way(way *w, cudnn_api_builder *b, cudnnBackendDescriptor_t engine)
 {
     cudnnBackendDescriptor_t knobs[KNOBS];
     int64_t number = 0;
@@ -337,7 +340,7 @@ static void name_way(way *w, cudnn_builder *b, cudnnBackendDescriptor_t engine)
         cudnn_api_get(b, w->config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR, KNOBS, knobs);
     cudnn_api_get(b, engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &number);
     int length = snprintf(w->words, sizeof w->words, "engine %lld", (long long)number);
-    for (int64_t i = 0; i < count && i < KNOBS && length < CUDNN_WORDS; i++) {
+    for (int64_t i = 0; i < count && i < KNOBS && length < CUDNN_GRAPH_WORDS; i++) {
         cudnnBackendKnobType_t type = CUDNN_KNOB_TYPE_COUNTS;
         int64_t to = 0;
         cudnn_api_get(b, knobs[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1, &type);
@@ -350,17 +353,18 @@ static void name_way(way *w, cudnn_builder *b, cudnnBackendDescriptor_t engine)
 static void find_ways(cudnn_graph *g, cudnnBackendDescriptor_t graph)
 {
     static const cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
-    cudnn_builder *b = &g->b;
-    cudnnBackendDescriptor_t found[CUDNN_WAYS], heuristic = cudnn_api_make(b, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+    cudnn_api_builder *b = &g->b;
+    cudnnBackendDescriptor_t found[CUDNN_GRAPH_WAYS],
+        heuristic = cudnn_api_make(b, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
     cudnn_api_link(b, heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
     cudnn_api_set(b, heuristic, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
     cudnn_api_link(b, heuristic, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, g->device);
     cudnn_api_finish(b, heuristic);
-    for (int i = 0; i < CUDNN_WAYS; i++)
+    for (int i = 0; i < CUDNN_GRAPH_WAYS; i++)
         found[i] = cudnn_api_make(b, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
-    int64_t count =
-        cudnn_api_get(b, heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, CUDNN_WAYS, found);
-    for (int64_t i = 0; i < count && i < CUDNN_WAYS; i++) {
+    int64_t count = cudnn_api_get(b, heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                                  CUDNN_GRAPH_WAYS, found);
+    for (int64_t i = 0; i < count && i < CUDNN_GRAPH_WAYS; i++) {
         way *w = &g->ways[g->count];
         cudnnBackendDescriptor_t engine = cudnn_api_make(b, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
         w->config = found[i];
@@ -372,13 +376,13 @@ static void find_ways(cudnn_graph *g, cudnnBackendDescriptor_t graph)
     }
 }
 
-cudnn_graph *cudnn_graph_open(const cudnn_api *api, cudnnBackendDescriptor_t device, const cudnn_attention *a)
+cudnn_graph *cudnn_graph_open(const cudnn_api *api, cudnnBackendDescriptor_t device, const cudnn_graph_shape *a)
 {
     cudnn_graph *g = must_calloc(1, sizeof *g);
     g->shape = *a;
     g->b.api = api;
     g->device = device;
-    g->next = CUDNN_OPERANDS;
+    g->next = CUDNN_GRAPH_OPERANDS;
     if (a->backward)
         backward(g);
     else
@@ -420,7 +424,7 @@ cudnnBackendDescriptor_t cudnn_graph_plan(cudnn_graph *g, int i)
     if (w->compiled)
         return w->plan;
     w->compiled = true;
-    cudnn_builder *b = &w->own;
+    cudnn_api_builder *b = &w->own;
     b->api = g->b.api;
     cudnnBackendDescriptor_t plan = cudnn_api_make(b, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
     cudnn_api_link(b, plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, w->config);

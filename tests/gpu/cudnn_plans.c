@@ -36,7 +36,7 @@ static int try_shape(const cudnn_api *api, cudnnBackendDescriptor_t device, size
                      bool all)
 {
     int64_t h = shapes[i].heads, kv = shapes[i].kv_heads, d = shapes[i].head_size, s = shapes[i].sequence;
-    cudnn_attention a = {.samples = shapes[i].samples,
+    cudnn_graph_shape a = {.samples = shapes[i].samples,
                          .sequence = s,
                          .heads = h,
                          .kv_heads = kv,
@@ -73,7 +73,7 @@ int main(int count, char **arguments)
         printf("cudnn_plans: skipped: no cuDNN\n");
         return NONE;
     }
-    cudnn_builder b = {.api = api};
+    cudnn_api_builder b = {.api = api};
     cudnnBackendDescriptor_t device = cudnn_api_make(&b, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
     cudnn_api_set(&b, device, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, (int64_t)strlen(H100), H100);
     cudnn_api_finish(&b, device);

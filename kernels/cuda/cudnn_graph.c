@@ -187,6 +187,7 @@ static value over_columns(cudnn_graph *g, cudnnReduceTensorOp_t how, value x)
     return out;
 }
 
+/* The same memory by other dimensions and strides: here, transposed. */
 static value reshape(cudnn_graph *g, value out, value x)
 {
     cudnnBackendDescriptor_t o = cudnn_api_make(&g->b, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
@@ -297,7 +298,9 @@ static void backward(cudnn_graph *g)
     ds = computed(g, CUDNN_POINTWISE_MUL, ds, &scale);
     shared(g, dk, ds, q);
     const int64_t shape[] = {a->samples, kv, a->sequence, a->head_size};
-    value k = reshape(g, virtual_value(g, CUDNN_DATA_FLOAT, shape, false), k_turned);
+    const int64_t strides[] = {a->sequence * a->qkv_pitch, a->head_size, a->qkv_pitch, 1};
+    value k = describe(g, g->next++, CUDNN_DATA_FLOAT, shape, strides, CUDNN_ATTR_TENSOR_IS_VIRTUAL);
+    reshape(g, k, k_turned);
     multiply(g, dq, ds, k);
 }
 

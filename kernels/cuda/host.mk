@@ -37,6 +37,24 @@ $(BUILD)/tests/phalanx_standin: $(STANDIN_OBJ) $(STANDIN_HOST) $(PLAIN_UNITS) $(
 
 $(BUILD)/tests/test_cuda_host: | $(BUILD)/tests/phalanx_standin $(BUILD)/phalanx
 
+# libraries that the device opens at run time; the stand-in for cuDNN uses the program's tracker
+$(BUILD)/tests/standin/libcudnn.so.9: tests/standin/libraries/cudnn.c tests/standin/libraries/cudnn_meaning.c tests/standin/libraries/cudnn.h
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -fPIC -shared -isystem $(CUDA_HOME)/include -o $@ $(filter %.c,$^)
+
+$(BUILD)/tests/driver/libcuda.so.1: tests/standin/libraries/cuda.c
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -fPIC -shared -Wl,-soname,libcuda.so.1 -o $@ $<
+
+# what the real cuDNN says of our graphs
+$(BUILD)/tests/cudnn_plans: $(BUILD)/cuda/tests/gpu/cudnn_plans.o $(BUILD)/cuda/kernels/cuda/cudnn_api.o $(BUILD)/cuda/kernels/cuda/cudnn_graph.o \
+                            $(BUILD)/libphalanx.a
+	@mkdir -p $(@D)
+	$(CXX) -fopenmp $(SANITIZE) -Wl,-rpath,$(CUDA_HOME)/lib64 -o $@ $^ $(LIBS)
+
+$(BUILD)/tests/test_cuda_attention: | $(BUILD)/tests/phalanx_standin $(BUILD)/tests/standin/libcudnn.so.9 $(BUILD)/tests/cudnn_plans \
+                                      $(BUILD)/tests/driver/libcuda.so.1 $(BUILD)/tests/device_ops_standin
+
 $(BUILD)/tests/test_cuda_tuning: | $(BUILD)/tests/phalanx_standin
 
 # every op through the device's interface: on the stand-ins, and on a GPU

@@ -9,7 +9,7 @@
  *
  * The environment makes machines and mistakes: STANDIN_GPUS (8), STANDIN_GPU its name, STANDIN_MEMORY in bytes (1 GiB),
  * STANDIN_CUBLASLT its version, STANDIN_FASTEST which of its algorithms is fastest on rank 0 (the next one on rank 1),
- * STANDIN_REPORT what is used how often, STANDIN_MUTANT one of the words that standin_mutant() is asked for. One thread.
+ * STANDIN_CUDNN its version, STANDIN_CUDNN_SLOW: it is; STANDIN_REPORT what is used how often, STANDIN_MUTANT one of the words that standin_mutant() is asked for. One thread.
  */
 #ifndef PHALANX_TESTS_STANDIN_STANDIN_H
 #define PHALANX_TESTS_STANDIN_STANDIN_H

@@ -208,16 +208,17 @@ static void write_way(char *out, int bytes, const void *plan_, int way)
              way == OWN ? "" : cudnn_graph_words(p->graph, way - 1));
 }
 
+/* "cuDNN" alone is its first way that does. */
 static status take_way(void *plan_, const char *words)
 {
     plan *p = plan_;
     for (int way = OWN; way <= cudnn_graph_ways(p->graph); way++) {
         char known[DEVICE_CHOICE_VALUE];
         write_way(known, sizeof known, p, way);
-        if (strcmp(known, words) != 0)
+        if (strcmp(known, words) != 0 && (way == OWN || strcmp(words, "cuDNN") != 0))
             continue;
         if (way != OWN && !cudnn_graph_plan(p->graph, way - 1))
-            break;
+            continue;
         p->chosen = way;
         return STATUS_OK;
     }

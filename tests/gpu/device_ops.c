@@ -1,7 +1,9 @@
 /* Every op of the table on the CUDA device, through the interface that the executor uses, against the float64 reference:
  * on a GPU (make check-gpu), or without one on the stand-ins, where cuBLASLt is a definition and kernels run on the shim.
  *
- *     device_ops [NAME OF AN OP]     exit status 77: there is no device
+ *     device_ops [NAME OF AN OP [WAY]]     exit status 77: there is no device
+ *
+ * With a way, such as cuDNN, only cases that have it count.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,6 +35,8 @@ static const op_kind STRIDED[] = {OP_linear,
 
 static const device_interface *interface;
 static device *gpu;
+static const char *way; /* NULL: as the device guesses */
+static int went_way;
 
 static bool listed(const op_kind *list, size_t count, op_kind kind)
 {
@@ -45,6 +49,18 @@ static bool listed(const op_kind *list, size_t count, op_kind kind)
 static void nothing(void *context)
 {
     (void)context;
+}
+
+/* Everything that there is a choice of goes `way`. */
+static void choose_way(void)
+{
+    device_choice c = {.microseconds = 0};
+    const char *key;
+    snprintf(c.value, sizeof c.value, "%s", way);
+    for (int i = 0; (key = interface->wanted(gpu, i)); i++) {
+        snprintf(c.key, sizeof c.key, "%s", key);
+        MUST(interface->choose(gpu, &c) == STATUS_OK, "%s: %s", key, status_message());
+    }
 }
 
 static int64_t end_of(const tensor *t, int64_t so_far)
@@ -68,6 +84,9 @@ static void play(const op *asked, const run_context *r)
     memcpy(copy, r->arena, (size_t)bytes);
     interface->give_back(gpu, copy, 0, bytes, true);
     MUST(interface->prepare(gpu, &o) == STATUS_OK, "%s", status_message());
+    if (way)
+        choose_way();
+    went_way += o.prepared != NULL;
     interface->launch(gpu, &o);
     interface->synchronise(gpu, nothing, NULL);
     copy = interface->borrow(gpu, 0, bytes);
@@ -100,7 +119,10 @@ static void try_mode(tally *all, op_kind kind, dtype type, int variant, const op
     char why[256] = "";
     if (!build(&c, kind, type, variant) || !op_case_allows(&c, m))
         return;
+    int before = went_way;
     double worst = op_case_run(why, &c, &backend, m, (uint64_t)kind * 1000 + (uint64_t)variant);
+    if (way && went_way == before)
+        return;
     all->cases++;
     all->worst = worst > all->worst ? worst : all->worst;
     if (worst <= 1)
@@ -135,6 +157,7 @@ static bool one_type(op_kind kind)
 int main(int count, char **arguments)
 {
     const device_options options = {.arena_bytes = ARENA, .host_bytes = 256, .requests = 1, .threads = 1};
+    way = count > 2 ? arguments[2] : NULL;
     status s = device_load(&interface, "cuda");
     if (s == STATUS_OK)
         s = interface->available();

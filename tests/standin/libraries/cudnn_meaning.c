@@ -90,21 +90,22 @@ static double load(const state *s, const value *v, int64_t offset)
 static void check_statistics(const value *v)
 {
     const int64_t *n = v->shape;
-    if (n[3] == 1 && n[2] > 1 && (v->strides[2] != 1 || v->strides[1] != n[2] || v->strides[0] != n[1] * n[2]))
+    if (type_of(v) == DTYPE_FP32 && n[3] == 1 && n[2] > 1 &&
+        (v->strides[2] != 1 || v->strides[1] != n[2] || v->strides[0] != n[1] * n[2]))
         standin_fail("cuDNN: statistics with gaps are misread");
 }
 
-static value *find(state *s, const descriptor *tensor)
+static value *find(state *s, const descriptor *of)
 {
-    int64_t id = descriptor_number(tensor, CUDNN_ATTR_TENSOR_UNIQUE_ID, -1);
+    int64_t id = descriptor_number(of, CUDNN_ATTR_TENSOR_UNIQUE_ID, -1);
     for (int i = 0; i < s->count; i++)
         if (s->values[i].id == id)
             return &s->values[i];
     MUST(s->count < MOST_VALUES, "a graph of more than %d tensors", MOST_VALUES);
     value *v = &s->values[s->count++];
-    *v = (value){.of = tensor, .id = id, .count = 1};
-    v->shape = descriptor_values(tensor, CUDNN_ATTR_TENSOR_DIMENSIONS);
-    v->strides = descriptor_values(tensor, CUDNN_ATTR_TENSOR_STRIDES);
+    *v = (value){.of = of, .id = id, .count = 1};
+    v->shape = descriptor_values(of, CUDNN_ATTR_TENSOR_DIMENSIONS);
+    v->strides = descriptor_values(of, CUDNN_ATTR_TENSOR_STRIDES);
     for (int i = 0; i < RANK; i++)
         v->count *= v->shape[i];
     return v;
@@ -204,13 +205,13 @@ static void do_pointwise(state *s, const descriptor *o)
     const value *b = input(s, o, CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
     const value *t = input(s, o, CUDNN_ATTR_OPERATION_POINTWISE_TDESC);
     value *y = output(s, o, CUDNN_ATTR_OPERATION_POINTWISE_YDESC);
-    int64_t axis = descriptor_number(what, CUDNN_ATTR_POINTWISE_AXIS, -1), below = 1;
-    for (int i = RANK - 1; i > axis && axis >= 0; i--)
+    int64_t along = descriptor_number(what, CUDNN_ATTR_POINTWISE_AXIS, -1), below = 1;
+    for (int i = RANK - 1; i > along && along >= 0; i--)
         below *= y->shape[i];
     for (int64_t i = 0; i < y->count; i++)
         y->at[i] =
             mode == CUDNN_POINTWISE_GEN_INDEX
-                ? (double)(i / below % y->shape[axis])
+                ? (double)(i / below % y->shape[along])
                 : applied(mode, spread(x, y->shape, i), b ? spread(b, y->shape, i) : 0, t ? spread(t, y->shape, i) : 0);
     finish(s, y);
 }

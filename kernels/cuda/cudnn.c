@@ -1,6 +1,6 @@
 /* The backward pass writes dS, 2 bytes for each pair of a query and a key of each head (cudnn_graph.c). So that its
  * workspace stays bounded it is divided: into equal numbers of samples, or within a sample into equal numbers of key/value
- * heads with the query heads that share them, as many at once as WORKSPACE_MOST holds. Parts run one behind the other.
+ * heads with the query heads that share them, as many at once as CUDNN_WORKSPACE_MOST holds. Parts run one behind the other.
  *
  * The statistics that cuDNN reads in the backward pass must be [sample, head, query] without gaps (before 9.26 other
  * strides are misread without a word), ours are [head, sample, query]: with several samples they are copied.
@@ -19,7 +19,11 @@
 #include "kernels/cuda/host.h"
 
 enum { ALIGNMENT = 16, PIECE = 256, HEAD_SIZE_MOST = 256, OWN = 0, HOPPER = 9 };
-static const int64_t WORKSPACE_MOST = 128 << 20;
+
+/* A test divides small ops, too. */
+#ifndef CUDNN_WORKSPACE_MOST
+#define CUDNN_WORKSPACE_MOST (128 << 20)
+#endif
 
 typedef struct plan {
     cudnn_graph_shape shape; /* of a part */
@@ -110,13 +114,14 @@ static bool part_of(cudnn_graph_shape *out, const op *o)
     a.dqkv_pitch = x.dqkv ? x.dqkv->pitch : 0;
     a.fp16 = x.qkv->type == DTYPE_FP16;
     a.backward = o->kind == OP_attention_grad;
-    while (a.samples > 1 && cudnn_graph_workspace(&a) > WORKSPACE_MOST)
+    while (a.samples > 1 && cudnn_graph_workspace(&a) > CUDNN_WORKSPACE_MOST)
         a.samples = divisor_below(samples, a.samples);
-    while (a.kv_heads > 0 && cudnn_graph_workspace(&a) > WORKSPACE_MOST) {
+    while (a.kv_heads > 0 && cudnn_graph_workspace(&a) > CUDNN_WORKSPACE_MOST) {
         a.kv_heads = divisor_below(o->at.kv_heads, a.kv_heads);
         a.heads = a.kv_heads * shared;
     }
-    if (a.kv_heads == 0 || (a.heads < o->at.heads && a.heads * s % (ALIGNMENT / 4)))
+    bool whole = a.samples == samples && a.heads == o->at.heads;
+    if (a.kv_heads == 0 || (!whole && a.samples * a.heads * s * 4 % ALIGNMENT))
         return false;
     a.lse_sample = a.backward ? a.heads * s : s;
     a.lse_head = a.backward ? s : x.lse->pitch;

@@ -26,9 +26,8 @@ static const struct {
     const char *name;
     int64_t samples, sequence, heads, kv_heads, head_size, window;
 } shapes[] = {
-    {"gpt2", 4, 1024, 12, 12, 64, 0},    {"llama", 1, 4096, 32, 8, 128, 0},      {"mistral", 1, 4096, 32, 8, 128, 1024},
-    {"uneven", 2, 1000, 4, 2, 64, 0},    {"gpt2-1558m", 1, 1024, 25, 25, 64, 0}, {"size 80", 2, 512, 8, 8, 80, 0},
-    {"size 256", 1, 1024, 8, 4, 256, 0},
+    {"gpt2", 4, 1024, 12, 12, 64, 0}, {"llama", 1, 4096, 32, 8, 128, 0},   {"mistral", 1, 4096, 4, 1, 128, 1024},
+    {"uneven", 2, 1000, 4, 2, 80, 0}, {"size 256", 1, 1024, 8, 4, 256, 0},
 };
 
 /* How many ways compile and keep to the promise, of the first or of all. */
@@ -37,20 +36,20 @@ static int try_shape(const cudnn_api *api, cudnnBackendDescriptor_t device, size
 {
     int64_t h = shapes[i].heads, kv = shapes[i].kv_heads, d = shapes[i].head_size, s = shapes[i].sequence;
     cudnn_graph_shape a = {.samples = shapes[i].samples,
-                         .sequence = s,
-                         .heads = h,
-                         .kv_heads = kv,
-                         .head_size = d,
-                         .window = shapes[i].window,
-                         .qkv_pitch = (h + 2 * kv) * d,
-                         .y_pitch = h * d,
-                         .dy_pitch = h * d,
-                         .dqkv_pitch = (h + 2 * kv) * d,
-                         .lse_sample = backward ? h * s : s,
-                         .lse_head = backward ? s : shapes[i].samples * s,
-                         .workspace = (int64_t)1 << 40,
-                         .fp16 = fp16,
-                         .backward = backward};
+                           .sequence = s,
+                           .heads = h,
+                           .kv_heads = kv,
+                           .head_size = d,
+                           .window = shapes[i].window,
+                           .qkv_pitch = (h + 2 * kv) * d,
+                           .y_pitch = h * d,
+                           .dy_pitch = h * d,
+                           .dqkv_pitch = (h + 2 * kv) * d,
+                           .lse_sample = backward ? h * s : s,
+                           .lse_head = backward ? s : shapes[i].samples * s,
+                           .workspace = (int64_t)1 << 40,
+                           .fp16 = fp16,
+                           .backward = backward};
     cudnn_graph *g = cudnn_graph_open(api, device, &a);
     int ways = g ? cudnn_graph_ways(g) : 0, good = 0;
     for (int way = 0; way < ways; way++) {

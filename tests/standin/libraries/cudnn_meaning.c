@@ -185,9 +185,9 @@ static double applied(cudnnPointwiseMode_t mode, double x, double b, double t)
     case CUDNN_POINTWISE_EXP:
         return exp(x);
     case CUDNN_POINTWISE_LOG:
-        return log(x);
+        return standin_mutant("cuDNN counts in twos") ? log2(x) : log(x);
     case CUDNN_POINTWISE_CMP_GE:
-        return x >= b;
+        return x >= b || standin_mutant("cuDNN sees the future");
     case CUDNN_POINTWISE_CMP_GT:
         return x > b;
     case CUDNN_POINTWISE_BINARY_SELECT:

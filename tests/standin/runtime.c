@@ -47,7 +47,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int gpu)
     const char *name = getenv("STANDIN_GPU");
     snprintf(out->name, sizeof out->name, "%s", name ? name : "NVIDIA H100 stand-in");
     out->uuid.bytes[0] = (char)(gpu + 1);
-    out->major = 9;
+    out->major = (int)from_environment("STANDIN_MAJOR", 9);
     out->multiProcessorCount = 132;
     out->totalGlobalMem = (size_t)from_environment("STANDIN_MEMORY", 1 << 30);
     return cudaSuccess;

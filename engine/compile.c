@@ -5,6 +5,7 @@
 
 #include "engine/compile_parts.h"
 #include "engine/recompute.h"
+#include "kernels/fuse.h"
 #include "memory/log.h"
 #include "parallel/partition.h"
 
@@ -141,6 +142,14 @@ void compile_forget(compiled *c)
     }
 }
 
+static void record_chunk(recorded *out, compiled *c, int chunk, bool training, bool split, recompute how,
+                         const uint8_t *drop)
+{
+    unroll_record(out, c, chunk, training, split, how, drop);
+    tensor *ends[] = {out->output, out->input_cotangent};
+    fuse_recorded(&out->r, ends, 2);
+}
+
 status compile_training(compiled_program *out, compiled *c, recompute how, uint8_t *const *drop, bool bound_only)
 {
     const compile_options *o = &c->options;
@@ -151,7 +160,7 @@ status compile_training(compiled_program *out, compiled *c, recompute how, uint8
     recorded *chunks = must_calloc((unsigned long)o->chunks, sizeof *chunks);
     compile_forget(c);
     for (int i = 0; i < o->chunks; i++)
-        unroll_record(&chunks[i], c, i, true, split, how, drop ? drop[i] : NULL);
+        record_chunk(&chunks[i], c, i, true, split, how, drop ? drop[i] : NULL);
     update_begin(out, c);
     status ok = unroll(out, c, chunks, &s);
     if (ok == STATUS_OK) {
@@ -175,7 +184,7 @@ static status compile_forward(compiled_program *out, compiled *c)
     bool gather_each = o->gather_each;
     c->options.gather_each = true; /* the whole weights of a step's begin belong to the training program */
     for (int i = 0; i < o->chunks; i++)
-        unroll_record(&chunks[i], c, i, false, false, RECOMPUTE_NONE, NULL);
+        record_chunk(&chunks[i], c, i, false, false, RECOMPUTE_NONE, NULL);
     c->options.gather_each = gather_each;
     status ok = unroll_forward(out, c, chunks, 1);
     if (ok == STATUS_OK) {

@@ -11,6 +11,7 @@
 #include "engine/report.h"
 #include "engine/state.h"
 #include "engine/weights.h"
+#include "kernels/fuse.h"
 #include "kernels/philox.h"
 #include "memory/clock.h"
 #include "memory/log.h"
@@ -184,7 +185,8 @@ static int by_seconds(const void *a, const void *b)
 
 static bool is_product(const op *o)
 {
-    return o->kind == OP_linear || o->kind == OP_linear_grad_input || o->kind == OP_linear_grad_weight;
+    op product = fuse_first(o);
+    return product.kind == OP_linear || product.kind == OP_linear_grad_input || product.kind == OP_linear_grad_weight;
 }
 
 static void print_ops(const step_bench *b)

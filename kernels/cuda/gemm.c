@@ -1,4 +1,4 @@
-/* The three products of a linear layer by cuBLASLt.
+/* The three products of a linear layer by cuBLASLt, with the GELU behind or before them where it can be fused.
  *
  * The library thinks in columns: a row-major matrix [r, c] of pitch p is to it a matrix [c, r] with leading dimension p.
  * So each product is computed transposed, D = op(A) op(B) with the operands exchanged:
@@ -10,6 +10,9 @@
  * where X^T stands for the bytes of the row-major X as the library reads them. The bias of `linear` has one element for
  * each row of D = y^T, which is what the library's bias epilogue adds. Sums are fp32 throughout; weight gradients are
  * fp32 in memory and added to there (beta = 1), so that micro-batches accumulate without a rounding or a second pass.
+ *
+ * linear_gelu and linear_grad_gelu are epilogues, too, of the fp32 sum: z is their "auxiliary" matrix, laid out as D. Where
+ * the library does not do them, the product and a kernel of our own follow each other.
  */
 #include <cublasLt.h>
 #include <stdio.h>
@@ -18,6 +21,7 @@
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/host.h"
+#include "kernels/fuse.h"
 
 #define BLAS_MUST(call)                                                                                                \
     do {                                                                                                               \
@@ -28,12 +32,15 @@
 /* Workspace: at most this many partial sums of the output (split over k), within the bounds the library recommends. */
 enum { PARTIAL_SUMS = 16, WORKSPACE_LEAST = 64 << 10, WORKSPACE_MOST = 32 << 20, ALIGNMENT_MOST = 256 };
 
-enum { OPERAND_A, OPERAND_B, OPERAND_C, OPERAND_D, OPERAND_BIAS, OPERANDS };
+enum { OPERAND_A, OPERAND_B, OPERAND_C, OPERAND_D, OPERAND_BIAS, OPERAND_AUX, OPERANDS };
+
+/* What the library asks of the epilogue's z: bytes of its address, elements of its pitch. */
+enum { AUX_ALIGNMENT = 16, AUX_PITCH = 8 };
 
 /* What decides about descriptors and algorithm; compared as bytes. */
 typedef struct product {
-    int64_t m, n, k;                /* D is [m, n], as the library sees it */
-    int64_t a_ld, b_ld, c_ld, d_ld; /* elements */
+    int64_t m, n, k;                        /* D is [m, n], as the library sees it */
+    int64_t a_ld, b_ld, c_ld, d_ld, aux_ld; /* elements */
     int64_t workspace;
     int32_t type; /* of A, B and the bias */
     int32_t out_type;
@@ -54,7 +61,7 @@ typedef struct plan {
     cublasLtMatmulDesc_t description;
     cublasLtMatrixLayout_t a, b, c, d;
     cublasLtMatmulAlgo_t found[TUNING_WAYS], chosen;
-    int ways;
+    int ways;     /* 0: a fused product that the library does not do */
     places first; /* operands of the op that it was made for: what it is timed on */
     struct plan *next;
 } plan;
@@ -71,7 +78,8 @@ static const cudaDataType_t types[DTYPE_COUNT] = {
 
 bool gemm_is_product(const op *o)
 {
-    return o->kind == OP_linear || o->kind == OP_linear_grad_input || o->kind == OP_linear_grad_weight;
+    op first = fuse_first(o);
+    return first.kind == OP_linear || first.kind == OP_linear_grad_input || first.kind == OP_linear_grad_weight;
 }
 
 int64_t gemm_workspace_bytes(const op *o)
@@ -86,7 +94,7 @@ int64_t gemm_workspace_bytes(const op *o)
 /* ---- an op's operands ------------------------------------------------------------------------------------------ */
 
 typedef struct operands {
-    const tensor *of[OPERANDS]; /* C: what is added; NULL: nothing */
+    const tensor *of[OPERANDS]; /* C: what is added; AUX: z of gelu(z), written forward, read backward; NULL: nothing */
 } operands;
 
 static operands operands_of(const op *o)
@@ -94,11 +102,15 @@ static operands operands_of(const op *o)
     tensor *d = o->out[0];
     switch (o->kind) {
     case OP_linear:
-        return (operands){{o->in[1], o->in[0], NULL, d, o->in[2]}};
+        return (operands){{o->in[1], o->in[0], NULL, d, o->in[2], NULL}};
+    case OP_linear_gelu:
+        return (operands){{o->in[1], o->in[0], NULL, d, o->in[2], o->out[1]}};
     case OP_linear_grad_input:
-        return (operands){{o->in[1], o->in[0], o->in[2], d, NULL}};
+        return (operands){{o->in[1], o->in[0], o->in[2], d, NULL, NULL}};
+    case OP_linear_grad_gelu:
+        return (operands){{o->in[1], o->in[0], NULL, d, NULL, o->in[2]}};
     default:
-        return (operands){{o->in[1], o->in[0], o->at.accumulate ? d : NULL, d, NULL}};
+        return (operands){{o->in[1], o->in[0], o->at.accumulate ? d : NULL, d, NULL, NULL}};
     }
 }
 
@@ -119,6 +131,19 @@ static int32_t alignment_of(const void *at)
     return at ? (int32_t)(address & -address) : 0;
 }
 
+/* The library's bias gradients overwrite: over several micro-batches they would want a second pass, and bias_grad adds. */
+static cublasLtEpilogue_t epilogue_of(const op *o, const places *at)
+{
+    bool bias = at->at[OPERAND_BIAS], aux = at->at[OPERAND_AUX];
+    if (o->kind == OP_linear_grad_gelu)
+        return CUBLASLT_EPILOGUE_DGELU;
+    if (o->kind != OP_linear_gelu)
+        return bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    if (aux)
+        return bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    return bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+}
+
 static product product_of(const op *o, const operands *x, const places *at)
 {
     const tensor *a = x->of[OPERAND_A], *b = x->of[OPERAND_B], *c = x->of[OPERAND_C], *d = x->of[OPERAND_D];
@@ -127,16 +152,17 @@ static product product_of(const op *o, const operands *x, const places *at)
     p.m = d->shape[1];
     p.n = d->shape[0];
     p.k = o->kind == OP_linear_grad_weight ? a->shape[0] : b->shape[1];
-    p.a_turned = o->kind == OP_linear;
+    p.a_turned = o->kind == OP_linear || o->kind == OP_linear_gelu;
     p.b_turned = o->kind == OP_linear_grad_weight;
     p.adds = c != NULL;
     p.a_ld = a->pitch;
     p.b_ld = b->pitch;
     p.c_ld = c ? c->pitch : d->pitch;
     p.d_ld = d->pitch;
+    p.aux_ld = x->of[OPERAND_AUX] ? x->of[OPERAND_AUX]->pitch : 0;
     p.type = a->type;
     p.out_type = d->type;
-    p.epilogue = at->at[OPERAND_BIAS] ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    p.epilogue = (int32_t)epilogue_of(o, at);
     p.workspace = o->scratch ? tensor_bytes(o->scratch) : 0;
     for (int i = 0; i < OPERANDS; i++)
         p.alignment[i] = alignment_of(at->at[i]);
@@ -162,6 +188,8 @@ static void point(const plan *p, const places *at)
 {
     if (p->shape.alignment[OPERAND_BIAS])
         DESCRIBE(p, BIAS_POINTER, at->at[OPERAND_BIAS]);
+    if (p->shape.alignment[OPERAND_AUX])
+        DESCRIBE(p, EPILOGUE_AUX_POINTER, at->at[OPERAND_AUX]);
 }
 
 static void describe(plan *p, bool tf32)
@@ -174,6 +202,8 @@ static void describe(plan *p, bool tf32)
     DESCRIBE(p, TRANSA, a);
     DESCRIBE(p, TRANSB, b);
     DESCRIBE(p, EPILOGUE, epilogue);
+    if (s->aux_ld)
+        DESCRIBE(p, EPILOGUE_AUX_LD, s->aux_ld);
     point(p, &p->first);
     p->a = s->a_turned ? layout(s->type, s->k, s->m, s->a_ld) : layout(s->type, s->m, s->k, s->a_ld);
     p->b = s->b_turned ? layout(s->type, s->n, s->k, s->b_ld) : layout(s->type, s->k, s->n, s->b_ld);
@@ -202,7 +232,7 @@ static cublasLtMatmulPreference_t preference_of(const product *s)
     return made;
 }
 
-static status find_algorithms(plan *p)
+static void find_algorithms(plan *p)
 {
     const product *s = &p->shape;
     cublasLtMatmulHeuristicResult_t found[TUNING_WAYS];
@@ -214,14 +244,7 @@ static status find_algorithms(plan *p)
     for (int i = 0; failed == CUBLAS_STATUS_SUCCESS && i < count; i++)
         if (found[i].state == CUBLAS_STATUS_SUCCESS)
             p->found[p->ways++] = found[i].algo;
-    if (p->ways == 0)
-        return status_fail(STATUS_FAILED,
-                           "cuBLASLt has no algorithm for a product of %lld x %lld x %lld in %s (%s): use another "
-                           "train.precision",
-                           (long long)s->m, (long long)s->n, (long long)s->k, dtype_name((dtype)s->type),
-                           cublasLtGetStatusString(failed));
     p->chosen = p->found[0];
-    return STATUS_OK;
 }
 
 static cublasStatus_t launch(const plan *p, const places *at, const cublasLtMatmulAlgo_t *algorithm, void *stream)
@@ -284,19 +307,20 @@ static void offer(const gemm *g, plan *p)
     tuning_item item = {.plan = p, .ways = p->ways, .run = run_way, .write = write_way, .take = take_way};
     int length = snprintf(
         item.key, sizeof item.key,
-        "product %s%s to %s, %lld x %lld x %lld, %c%c, pitch %lld %lld %lld %lld, aligned %d %d %d %d %d, "
+        "product %s%s to %s, %lld x %lld x %lld, %c%c, pitch %lld %lld %lld %lld %lld, aligned %d %d %d %d %d %d, "
         "epilogue %d%s, workspace %lld | cuBLASLt %zu",
         dtype_name((dtype)s->type), s->type == DTYPE_FP32 && g->tf32 ? " as tf32" : "", dtype_name((dtype)s->out_type),
         (long long)s->m, (long long)s->n, (long long)s->k, s->a_turned ? 'T' : 'N', s->b_turned ? 'T' : 'N',
-        (long long)s->a_ld, (long long)s->b_ld, (long long)s->c_ld, (long long)s->d_ld, s->alignment[0],
-        s->alignment[1], s->alignment[2], s->alignment[3], s->alignment[4], s->epilogue, s->adds ? ", added" : "",
-        (long long)s->workspace, cublasLtGetVersion());
+        (long long)s->a_ld, (long long)s->b_ld, (long long)s->c_ld, (long long)s->d_ld, (long long)s->aux_ld,
+        s->alignment[0], s->alignment[1], s->alignment[2], s->alignment[3], s->alignment[4], s->alignment[5],
+        s->epilogue, s->adds ? ", added" : "", (long long)s->workspace, cublasLtGetVersion());
     MUST(length < (int)sizeof item.key, "%s ...", item.key);
     int64_t m = s->m, n = s->n, k = s->k;
     item.reads[0] = region(at[OPERAND_A], s->type, s->a_turned ? k : m, s->a_turned ? m : k, s->a_ld);
     item.reads[1] = region(at[OPERAND_B], s->type, s->b_turned ? n : k, s->b_turned ? k : n, s->b_ld);
     item.reads[2] = region(s->adds ? at[OPERAND_C] : NULL, s->out_type, m, n, s->c_ld);
     item.reads[3] = region(at[OPERAND_BIAS], s->type, m, 1, m);
+    item.reads[4] = region(at[OPERAND_AUX], s->type, m, n, s->aux_ld);
     tuning_add(g->tuning, &item);
 }
 
@@ -312,23 +336,43 @@ static void plan_free(plan *p)
     free(p);
 }
 
-static status plan_make(plan **out, gemm *g, const product *shape, const places *first)
+static plan *plan_make(gemm *g, const product *shape, const places *first)
 {
     plan *p = must_calloc(1, sizeof *p);
     p->shape = *shape;
     p->first = *first;
     p->handle = g->handle;
     describe(p, g->tf32);
-    status s = find_algorithms(p);
-    if (s != STATUS_OK) {
-        plan_free(p);
-        return s;
-    }
-    offer(g, p);
+    find_algorithms(p);
+    if (p->ways > 0)
+        offer(g, p);
     p->next = g->plans;
     g->plans = p;
-    *out = p;
-    return STATUS_OK;
+    return p;
+}
+
+static plan *plan_for(gemm *g, const op *o, char *arena)
+{
+    operands x = operands_of(o);
+    places at = places_of(&x, o, arena);
+    product shape = product_of(o, &x, &at);
+    for (plan *p = g->plans; p; p = p->next)
+        if (!memcmp(&p->shape, &shape, sizeof shape))
+            return p;
+    return plan_make(g, &shape, &at);
+}
+
+/* Does the library take z as it lies? And its tanh is one for 16 bits: in fp32 the GELU is our own. */
+static bool may_fuse(const op *o, char *arena)
+{
+    const tensor *z = operands_of(o).of[OPERAND_AUX];
+    return fuse_is_fused(o) && o->out[0]->type != DTYPE_FP32 &&
+           (!z || (alignment_of(tensor_at(z, arena)) >= AUX_ALIGNMENT && z->pitch % AUX_PITCH == 0));
+}
+
+static bool is_fused(const plan *p)
+{
+    return p->shape.epilogue != CUBLASLT_EPILOGUE_DEFAULT && p->shape.epilogue != CUBLASLT_EPILOGUE_BIAS;
 }
 
 /* ---- the interface --------------------------------------------------------------------------------------------- */
@@ -361,31 +405,37 @@ void gemm_close(gemm *g)
 
 status gemm_prepare_on(gemm *g, op *o, char *arena)
 {
+    op first = fuse_first(o);
+    plan *p = NULL;
     o->prepared = NULL;
     if (tensor_elements(o->out[0]) == 0)
         return STATUS_OK;
-    operands x = operands_of(o);
-    places at = places_of(&x, o, arena);
-    product shape = product_of(o, &x, &at);
-    for (plan *p = g->plans; p; p = p->next)
-        if (!memcmp(&p->shape, &shape, sizeof shape)) {
-            o->prepared = p;
-            return STATUS_OK;
-        }
-    plan *made = NULL;
-    TRY(plan_make(&made, g, &shape, &at));
-    o->prepared = made;
+    if (may_fuse(o, arena))
+        p = plan_for(g, o, arena);
+    if (!p || p->ways == 0)
+        p = plan_for(g, &first, arena);
+    if (p->ways == 0)
+        return status_fail(STATUS_FAILED,
+                           "cuBLASLt has no algorithm for a product of %lld x %lld x %lld in %s: use another "
+                           "train.precision",
+                           (long long)p->shape.m, (long long)p->shape.n, (long long)p->shape.k,
+                           dtype_name((dtype)p->shape.type));
+    o->prepared = p;
     return STATUS_OK;
 }
 
-static void multiply(const op *o, const run_context *r)
+/* All of `o`, or of a fused op that the library does not do the product alone: false. */
+static bool multiply(const op *o, const run_context *r)
 {
     const plan *p = o->prepared;
     if (!p)
-        return; /* nothing to compute: a rank without rows of it */
-    operands x = operands_of(o);
-    places at = places_of(&x, o, r->arena);
+        return true; /* nothing to compute: a rank without rows of it */
+    bool all = !fuse_is_fused(o) || is_fused(p);
+    op what = all ? *o : fuse_first(o);
+    operands x = operands_of(&what);
+    places at = places_of(&x, &what, r->arena);
     BLAS_MUST(launch(p, &at, &p->chosen, r->stream));
+    return all;
 }
 
 void cuda_linear(const op *o, const run_context *r)
@@ -401,4 +451,20 @@ void cuda_linear_grad_input(const op *o, const run_context *r)
 void cuda_linear_grad_weight(const op *o, const run_context *r)
 {
     multiply(o, r);
+}
+
+void cuda_linear_gelu(const op *o, const run_context *r)
+{
+    if (multiply(o, r))
+        return;
+    op gelu = fuse_second(o);
+    cuda_gelu(&gelu, r);
+}
+
+void cuda_linear_grad_gelu(const op *o, const run_context *r)
+{
+    if (multiply(o, r))
+        return;
+    op gelu_grad = fuse_second(o);
+    cuda_gelu_grad(&gelu_grad, r);
 }

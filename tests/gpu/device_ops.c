@@ -24,6 +24,8 @@ static const op_kind NO_KERNEL[] = {OP_all_gather, OP_reduce_scatter, OP_all_red
 static const op_kind STRIDED[] = {OP_linear,
                                   OP_linear_grad_input,
                                   OP_linear_grad_weight,
+                                  OP_linear_gelu,
+                                  OP_linear_grad_gelu,
                                   OP_gelu,
                                   OP_gelu_grad,
                                   OP_swiglu,

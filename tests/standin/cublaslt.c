@@ -3,6 +3,7 @@
  * There are ALGORITHMS algorithms: number i splits k into i + 1 parts, whose sums are rounded to fp32 before they are added,
  * so that each leaves other bits; one is faster than the rest. */
 #include <cublasLt.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +17,8 @@ typedef struct description {
     cublasOperation_t a, b;
     cublasLtEpilogue_t epilogue;
     const void *bias;
+    void *aux;
+    int64_t aux_ld;
 } description;
 
 typedef struct layout {
@@ -98,7 +101,9 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t to, cublasLtM
     } fields[] = {{CUBLASLT_MATMUL_DESC_TRANSA, &d->a, sizeof d->a},
                   {CUBLASLT_MATMUL_DESC_TRANSB, &d->b, sizeof d->b},
                   {CUBLASLT_MATMUL_DESC_EPILOGUE, &d->epilogue, sizeof d->epilogue},
-                  {CUBLASLT_MATMUL_DESC_BIAS_POINTER, &d->bias, sizeof d->bias}};
+                  {CUBLASLT_MATMUL_DESC_BIAS_POINTER, &d->bias, sizeof d->bias},
+                  {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &d->aux, sizeof d->aux},
+                  {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &d->aux_ld, sizeof d->aux_ld}};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (fields[i].which == which && fields[i].bytes == bytes) {
             memcpy(fields[i].field, value, bytes);
@@ -170,6 +175,32 @@ static dtype type_of(cudaDataType_t t)
     standin_fail("cuBLASLt: type %d", (int)t);
 }
 
+/* What each epilogue does. */
+static const struct epilogue {
+    cublasLtEpilogue_t which;
+    bool bias, gelu, dgelu, aux;
+} epilogues[] = {
+    {CUBLASLT_EPILOGUE_DEFAULT, false, false, false, false}, {CUBLASLT_EPILOGUE_BIAS, true, false, false, false},
+    {CUBLASLT_EPILOGUE_GELU, false, true, false, false},     {CUBLASLT_EPILOGUE_GELU_BIAS, true, true, false, false},
+    {CUBLASLT_EPILOGUE_GELU_AUX, false, true, false, true},  {CUBLASLT_EPILOGUE_GELU_AUX_BIAS, true, true, false, true},
+    {CUBLASLT_EPILOGUE_DGELU, false, false, true, true},
+};
+
+static const struct epilogue *epilogue_of(const description *x, int64_t rows)
+{
+    const struct epilogue *e = NULL;
+    for (size_t i = 0; i < sizeof epilogues / sizeof *epilogues; i++)
+        if (epilogues[i].which == x->epilogue)
+            e = &epilogues[i];
+    if (!e || e->bias != (x->bias != NULL) || e->aux != (x->aux != NULL))
+        standin_fail("cuBLASLt: epilogue %d %s bias, %s aux", (int)x->epilogue, x->bias ? "with" : "without",
+                     x->aux ? "with" : "without");
+    if (e->aux && (x->aux_ld % 8 || x->aux_ld < rows || (uintptr_t)x->aux % 16))
+        standin_fail("cuBLASLt: aux at %p with leading dimension %lld of %lld rows", x->aux, (long long)x->aux_ld,
+                     (long long)rows);
+    return e;
+}
+
 typedef struct sizes {
     int64_t m, n, k;
 } sizes;
@@ -188,6 +219,7 @@ static sizes check_shapes(const description *x, const layout *a, const layout *b
                      (int)d->type);
     if (x->compute != CUBLAS_COMPUTE_32F && !(x->compute == CUBLAS_COMPUTE_32F_FAST_TF32 && a->type == CUDA_R_32F))
         standin_fail("cuBLASLt: compute type %d", (int)x->compute);
+    epilogue_of(x, s.m);
     return s;
 }
 
@@ -203,8 +235,9 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     if (p->reductions != CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)
         standin_fail("cublasLtMatmulAlgoGetHeuristic: sums split over k may be added in any order (mask %u)",
                      p->reductions);
-    check_shapes((void *)what, (void *)a, (void *)b, (void *)c, (void *)d);
-    *found = asked < ALGORITHMS ? asked : ALGORITHMS;
+    sizes s = check_shapes((void *)what, (void *)a, (void *)b, (void *)c, (void *)d);
+    const struct epilogue *e = epilogue_of((void *)what, s.m);
+    *found = standin_mutant("no gelu") && (e->gelu || e->dgelu) ? 0 : asked < ALGORITHMS ? asked : ALGORITHMS;
     for (int number = 0; number < *found; number++) {
         cublasLtMatmulHeuristicResult_t *one = &out[number];
         memset(one, 0, sizeof *one);
@@ -240,6 +273,25 @@ static float load(const void *at, dtype type, int64_t index)
     float value;
     dtype_convert(&value, DTYPE_FP32, (const char *)at + index * dtype_bytes(type), type, 1);
     return value;
+}
+
+static void store(char *at, dtype type, double value)
+{
+    float rounded = (float)value;
+    dtype_convert(at, type, &rounded, DTYPE_FP32, 1);
+}
+
+static const double SQRT_2_OVER_PI = 0.79788456080286535588, CUBIC = 0.044715;
+
+static double gelu(double x)
+{
+    return 0.5 * x * (1 + tanh(SQRT_2_OVER_PI * (x + CUBIC * x * x * x)));
+}
+
+static double gelu_slope(double x)
+{
+    double t = tanh(SQRT_2_OVER_PI * (x + CUBIC * x * x * x));
+    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * SQRT_2_OVER_PI * (1 + 3 * CUBIC * x * x);
 }
 
 static void touch(int queue, const void *at, const layout *l, bool write)
@@ -282,8 +334,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t what
     touch(queue, b, lb, false);
     if (add != 0)
         touch(queue, c, lc, false);
-    if (x->bias && x->epilogue != CUBLASLT_EPILOGUE_BIAS)
-        standin_fail("cublasLtMatmul: a bias without its epilogue");
+    const struct epilogue *e = epilogue_of(x, s.m);
+    layout aux = {ld->type, s.m, s.n, x->aux_ld};
+    if (e->aux)
+        touch(queue, x->aux, &aux, e->gelu);
     if (x->bias)
         standin_access(queue, x->bias, s.m * dtype_bytes(type_of(la->type)), false, "cublasLtMatmul");
     touch(queue, d, ld, true);
@@ -310,8 +364,14 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t what
                 sum += (double)add * (double)load(c, out, i + j * lc->ld);
             if (x->bias)
                 sum += (double)load(x->bias, in, i);
-            float value = (float)sum;
-            dtype_convert((char *)d + (i + j * ld->ld) * dtype_bytes(out), out, &value, DTYPE_FP32, 1);
+            char *z = (char *)x->aux + (i + j * x->aux_ld) * dtype_bytes(out);
+            if (e->gelu && e->aux && !standin_mutant("aux is not written"))
+                store(z, out, sum);
+            if (e->gelu)
+                sum = gelu(sum);
+            if (e->dgelu)
+                sum *= gelu_slope((double)load(z, out, 0));
+            store((char *)d + (i + j * ld->ld) * dtype_bytes(out), out, sum);
         }
     return CUBLAS_STATUS_SUCCESS;
 }

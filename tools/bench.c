@@ -282,7 +282,7 @@ static void take_ceilings(step_bench *b)
 /* Which of several implementations; the algorithms of products are bytes that say nothing to a reader. */
 static void print_choices(const choices *timed)
 {
-    enum { READABLE = 64 };
+    enum { READABLE = 100 };
     for (int i = 0; i < timed->count; i++)
         if (strlen(timed->item[i].value) < READABLE)
             printf("%s, %.1f us: %s\n", timed->item[i].value, timed->item[i].microseconds, timed->item[i].key);

@@ -18,7 +18,7 @@
 
 #include "memory/log.h"
 
-enum { OPERATIONS = 40, DIMENSIONS = 4, ALIGNMENT = 16, KNOBS = 8, NOTES = 16 };
+enum { OPERATIONS = 40, DIMENSIONS = 4, ALIGNMENT = 16, KNOBS = 16, NOTES = 16 };
 
 typedef struct way {
     cudnnBackendDescriptor_t config;

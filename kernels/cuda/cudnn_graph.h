@@ -38,7 +38,7 @@ typedef enum cudnn_graph_operand {
     CUDNN_GRAPH_OPERANDS,
 } cudnn_graph_operand;
 
-enum { CUDNN_GRAPH_WAYS = 6, CUDNN_GRAPH_WORDS = 96 };
+enum { CUDNN_GRAPH_WAYS = 6, CUDNN_GRAPH_WORDS = 160 };
 
 typedef struct cudnn_graph cudnn_graph;
 

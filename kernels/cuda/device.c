@@ -13,6 +13,7 @@
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/host.h"
 #include "kernels/cuda/streams.h"
+#include "kernels/cuda/updates.h"
 
 static const double GIB = 1024.0 * 1024 * 1024;
 
@@ -29,6 +30,7 @@ struct device {
     char *mirror; /* pinned; the arena's first mirror_bytes bytes */
     int64_t arena_bytes, mirror_bytes;
     streams streams;
+    updates updates; /* launched before anything else is enqueued or awaited */
     gemm *gemm;
 };
 
@@ -202,6 +204,7 @@ static void copy(device *d, int64_t at, int64_t bytes, enum cudaMemcpyKind how)
          (long long)(at + bytes), (long long)d->mirror_bytes);
     char *device_side = d->context.arena + at, *host_side = d->mirror + at;
     bool in = how == cudaMemcpyHostToDevice;
+    updates_launch(&d->updates, &d->context);
     cudaStream_t stream = streams_copy_begin(&d->streams);
     CUDA_MUST(cudaMemcpyAsync(in ? device_side : host_side, in ? host_side : device_side, (size_t)bytes, how, stream));
     streams_copy_end(&d->streams);
@@ -219,6 +222,11 @@ static void cuda_copy_out(device *d, int64_t at, int64_t bytes)
 
 static void cuda_launch(device *d, const op *o)
 {
+    if (o->kind == OP_adamw) {
+        updates_add(&d->updates, o, &d->context);
+        return;
+    }
+    updates_launch(&d->updates, &d->context);
     nvtxRangePushA(o->label ? o->label : op_row_of(o)->name);
     backend_cuda.kernels[o->kind](o, &d->context);
     nvtxRangePop();
@@ -226,6 +234,7 @@ static void cuda_launch(device *d, const op *o)
 
 static void *cuda_start(device *d, const op *o)
 {
+    updates_launch(&d->updates, &d->context);
     nvtxRangePushA(o->label ? o->label : op_row_of(o)->name);
     return streams_start(&d->streams, o);
 }
@@ -244,6 +253,7 @@ static void cuda_wait(device *d, const op *o)
 /* By then compute has been made to wait for everything else. */
 static void cuda_synchronise(device *d, void (*meanwhile)(void *context), void *context)
 {
+    updates_launch(&d->updates, &d->context);
     CUDA_MUST(cudaEventRecord(d->streams.finished, d->streams.of[STREAM_COMPUTE]));
     cudaError_t e;
     while ((e = cudaEventQuery(d->streams.finished)) == cudaErrorNotReady) {

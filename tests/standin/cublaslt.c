@@ -222,32 +222,40 @@ static void check_algorithm(const cublasLtMatmulAlgo_t *algo, const void *const 
                          (unsigned long long)algo->data[2 + i]);
 }
 
-cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t what, const void *alpha, const void *a,
-                              cublasLtMatrixLayout_t a_layout, const void *b, cublasLtMatrixLayout_t b_layout,
-                              const void *beta, const void *c, cublasLtMatrixLayout_t c_layout, void *d,
-                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *algo, void *workspace,
-                              size_t workspace_bytes, cudaStream_t stream)
+typedef struct product {
+    const description *x;
+    const layout *la, *lb, *lc, *ld;
+    const void *a, *b, *c;
+    void *d, *workspace;
+    size_t workspace_bytes;
+    float by, add;
+} product;
+
+static void touch_all(int queue, const product *p, int64_t rows)
 {
-    const description *x = (const description *)(const void *)what;
-    const layout *la = (void *)a_layout, *lb = (void *)b_layout, *lc = (void *)c_layout, *ld = (void *)d_layout;
-    int queue = standin_stream(stream, "cublasLtMatmul");
-    float by = *(const float *)alpha, add = *(const float *)beta;
-    sizes s = check_shapes(x, la, lb, lc, ld);
-    if (!handle || !opened)
-        standin_fail("cublasLtMatmul: no handle");
-    check_algorithm(algo, (const void *const[]){a, b, c, d}, workspace, workspace_bytes);
-    standin_tick(queue);
-    touch(queue, a, la, false);
-    touch(queue, b, lb, false);
-    if (add != 0)
-        touch(queue, c, lc, false);
+    const description *x = p->x;
+    touch(queue, p->a, p->la, false);
+    touch(queue, p->b, p->lb, false);
+    if (p->add != 0)
+        touch(queue, p->c, p->lc, false);
     if (x->bias && x->epilogue != CUBLASLT_EPILOGUE_BIAS)
         standin_fail("cublasLtMatmul: a bias without its epilogue");
     if (x->bias)
-        standin_access(queue, x->bias, s.m * dtype_bytes(type_of(la->type)), false, "cublasLtMatmul");
-    touch(queue, d, ld, true);
-    standin_access(queue, workspace, (int64_t)workspace_bytes, true, "cublasLtMatmul");
-    memset(workspace, 0xFF, workspace_bytes);
+        standin_access(queue, x->bias, rows * dtype_bytes(type_of(p->la->type)), false, "cublasLtMatmul");
+    touch(queue, p->d, p->ld, true);
+    standin_access(queue, p->workspace, (int64_t)p->workspace_bytes, true, "cublasLtMatmul");
+}
+
+static void multiply(int queue, void *what)
+{
+    const product *p = what;
+    const description *x = p->x;
+    const layout *la = p->la, *lb = p->lb, *ld = p->ld;
+    sizes s = check_shapes(x, la, lb, p->lc, ld);
+    standin_tick(queue);
+    standin_busy();
+    touch_all(queue, p, s.m);
+    memset(p->workspace, 0xFF, p->workspace_bytes);
     dtype in = type_of(la->type), out = type_of(ld->type);
     int64_t a_row = x->a == CUBLAS_OP_T ? la->ld : 1, a_column = x->a == CUBLAS_OP_T ? 1 : la->ld;
     int64_t b_row = x->b == CUBLAS_OP_T ? lb->ld : 1, b_column = x->b == CUBLAS_OP_T ? 1 : lb->ld;
@@ -255,14 +263,42 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t what
         for (int64_t i = 0; i < s.m; i++) {
             double sum = 0;
             for (int64_t l = 0; l < s.k; l++)
-                sum += (double)load(a, in, i * a_row + l * a_column) * (double)load(b, in, l * b_row + j * b_column);
-            sum *= (double)by;
-            if (add != 0)
-                sum += (double)add * (double)load(c, out, i + j * lc->ld);
+                sum +=
+                    (double)load(p->a, in, i * a_row + l * a_column) * (double)load(p->b, in, l * b_row + j * b_column);
+            sum *= (double)p->by;
+            if (p->add != 0)
+                sum += (double)p->add * (double)load(p->c, out, i + j * p->lc->ld);
             if (x->bias)
                 sum += (double)load(x->bias, in, i);
             float value = (float)sum;
-            dtype_convert((char *)d + (i + j * ld->ld) * dtype_bytes(out), out, &value, DTYPE_FP32, 1);
+            dtype_convert((char *)p->d + (i + j * ld->ld) * dtype_bytes(out), out, &value, DTYPE_FP32, 1);
         }
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t what, const void *alpha, const void *a,
+                              cublasLtMatrixLayout_t a_layout, const void *b, cublasLtMatrixLayout_t b_layout,
+                              const void *beta, const void *c, cublasLtMatrixLayout_t c_layout, void *d,
+                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *algo, void *workspace,
+                              size_t workspace_bytes, cudaStream_t stream)
+{
+    int queue = standin_stream(stream, "cublasLtMatmul");
+    if (!handle || !opened)
+        standin_fail("cublasLtMatmul: no handle");
+    check_algorithm(algo, (const void *const[]){a, b, c, d}, workspace, workspace_bytes);
+    product p = {.x = (const void *)what,
+                 .la = (const void *)a_layout,
+                 .lb = (const void *)b_layout,
+                 .lc = (const void *)c_layout,
+                 .ld = (const void *)d_layout,
+                 .a = a,
+                 .b = b,
+                 .c = c,
+                 .d = d,
+                 .workspace = workspace,
+                 .workspace_bytes = workspace_bytes,
+                 .by = *(const float *)alpha,
+                 .add = *(const float *)beta};
+    if (!standin_keep(queue, multiply, &p, sizeof p))
+        multiply(queue, &p);
     return CUBLAS_STATUS_SUCCESS;
 }

@@ -1,20 +1,17 @@
 /* libcudart: memory, streams, events and copies, with the tracker's clocks. */
 #include <cuda_profiler_api.h>
 #include <cuda_runtime_api.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "memory/clock.h"
 #include "memory/log.h"
 #include "tests/standin/standin.h"
 
 struct CUstream_st {
     int queue;
-};
-
-struct CUevent_st {
-    standin_clock clock;
-    bool recorded, asked;
 };
 
 static struct CUstream_st made[STANDIN_STREAMS]; /* queue 0: not in use */
@@ -80,6 +77,7 @@ cudaError_t cudaProfilerStart(void)
 {
     if (profiled++)
         standin_fail("the profiler is started twice");
+    standin_counts = (standin_count){0};
     return cudaSuccess;
 }
 
@@ -87,7 +85,8 @@ cudaError_t cudaProfilerStop(void)
 {
     if (profiled-- != 1)
         standin_fail("the profiler is stopped before it is started");
-    fprintf(stderr, "standin: profiled\n");
+    fprintf(stderr, "standin: profiled: %lld launches, %lld of updates, %lld graphs\n",
+            (long long)standin_counts.launches, (long long)standin_counts.updates, (long long)standin_counts.graphs);
     return cudaSuccess;
 }
 
@@ -95,6 +94,7 @@ cudaError_t cudaProfilerStop(void)
 
 cudaError_t cudaMalloc(void **out, size_t bytes)
 {
+    standin_no_capture("cudaMalloc");
     *out = standin_allocate((int64_t)bytes);
     return cudaSuccess;
 }
@@ -120,18 +120,33 @@ cudaError_t cudaFreeHost(void *memory)
 
 cudaError_t cudaMemset(void *to, int value, size_t bytes)
 {
+    standin_no_capture("cudaMemset");
     standin_tick(STANDIN_HOST);
     standin_access(STANDIN_HOST, to, (int64_t)bytes, true, "cudaMemset");
     memset(to, value, bytes);
     return cudaSuccess;
 }
 
+typedef struct filling {
+    void *to;
+    int value;
+    size_t bytes;
+} filling;
+
+static void fill(int queue, void *what)
+{
+    const filling *f = what;
+    standin_tick(queue);
+    standin_access(queue, f->to, (int64_t)f->bytes, true, "cudaMemsetAsync");
+    memset(f->to, f->value, f->bytes);
+}
+
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream)
 {
     int queue = standin_stream(stream, "cudaMemsetAsync");
-    standin_tick(queue);
-    standin_access(queue, to, (int64_t)bytes, true, "cudaMemsetAsync");
-    memset(to, value, bytes);
+    filling f = {to, value, bytes};
+    if (!standin_keep(queue, fill, &f, sizeof f))
+        fill(queue, &f);
     return cudaSuccess;
 }
 
@@ -183,6 +198,8 @@ static void check_sides(const void *to, const void *from, enum cudaMemcpyKind ki
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream)
 {
     int queue = standin_stream(stream, "cudaMemcpyAsync");
+    if (standin_captured(queue))
+        standin_fail("cudaMemcpyAsync into a graph: the host's block may be another one next time");
     standin_tick(queue);
     check_sides(to, from, kind, "cudaMemcpyAsync");
     bool in = kind == cudaMemcpyHostToDevice;
@@ -198,6 +215,7 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpy
 {
     if (bytes == 0)
         return cudaSuccess;
+    standin_no_capture("cudaMemcpy");
     standin_tick(STANDIN_HOST);
     check_sides(to, from, kind, "cudaMemcpy");
     bool in = kind == cudaMemcpyHostToDevice;
@@ -251,6 +269,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
     int queue = standin_stream(stream, "cudaStreamSynchronize");
+    standin_no_capture("cudaStreamSynchronize");
     standin_join(standin_clock_of(STANDIN_HOST), standin_clock_of(queue));
     arrive();
     return cudaSuccess;
@@ -258,10 +277,26 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 
 cudaError_t cudaDeviceSynchronize(void)
 {
+    standin_no_capture("cudaDeviceSynchronize");
     for (int i = 1; i < STANDIN_STREAMS; i++)
         standin_join(standin_clock_of(STANDIN_HOST), standin_clock_of(i));
     arrive();
     return cudaSuccess;
+}
+
+/* ---- time ------------------------------------------------------------------------------------------------------ */
+
+static double busy_until;
+
+void standin_busy(void)
+{
+    const char *seconds = getenv("STANDIN_KERNEL_SECONDS"), *endless = getenv("STANDIN_ENDLESS");
+    if (busy_until < clock_seconds())
+        busy_until = clock_seconds();
+    if (seconds)
+        busy_until += atof(seconds);
+    if (endless && log_rank() == 1 && standin_op() && !strcmp(standin_op()->label, endless))
+        busy_until = INFINITY;
 }
 
 /* ---- events ---------------------------------------------------------------------------------------------------- */
@@ -280,15 +315,34 @@ cudaError_t cudaEventDestroy(cudaEvent_t e)
     return cudaSuccess;
 }
 
+static void record(int queue, void *event)
+{
+    cudaEvent_t e = *(cudaEvent_t *)event;
+    standin_tick(queue);
+    e->clock = *standin_clock_of(queue);
+    e->recorded = true;
+    e->asked = false;
+    e->due = busy_until;
+}
+
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t stream)
 {
     int queue = standin_stream(stream, "cudaEventRecord");
     if (standin_mutant("no record") && queue != 1)
         return cudaSuccess;
-    standin_tick(queue);
-    e->clock = *standin_clock_of(queue);
-    e->recorded = true;
-    e->asked = false;
+    if (!standin_keep_record(queue, e))
+        record(queue, &e);
+    return cudaSuccess;
+}
+
+/* External: the event itself is recorded by each launch of the graph. */
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t stream, unsigned flags)
+{
+    int queue = standin_stream(stream, "cudaEventRecordWithFlags");
+    if (flags != cudaEventRecordExternal)
+        return cudaEventRecord(e, stream);
+    if (!standin_keep(queue, record, &e, sizeof e))
+        standin_fail("cudaEventRecordWithFlags: cudaEventRecordExternal is for captured streams");
     return cudaSuccess;
 }
 
@@ -300,6 +354,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t e, unsigned fla
         standin_fail("cudaStreamWaitEvent: flags %u", flags);
     if (standin_mutant(queue == 1 ? "compute does not wait" : "communication does not wait"))
         return cudaSuccess;
+    if (standin_keep_wait(queue, e))
+        return cudaSuccess;
     standin_tick(queue);
     if (e->recorded)
         standin_join(standin_clock_of(queue), &e->clock);
@@ -308,7 +364,10 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t e, unsigned fla
 
 cudaError_t cudaEventQuery(cudaEvent_t e)
 {
-    if (!e->asked) {
+    standin_no_capture("cudaEventQuery");
+    if (e->captured)
+        standin_fail("cudaEventQuery of an event that was recorded in a capture");
+    if (!e->asked || clock_seconds() < e->due) {
         e->asked = true;
         return cudaErrorNotReady;
     }

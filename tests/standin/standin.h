@@ -8,7 +8,8 @@
  * nothing but 0xFF until the host has waited for them.
  *
  * The environment makes machines and mistakes: STANDIN_GPUS (8), STANDIN_MEMORY in bytes (1 GiB), STANDIN_MUTANT, one of
- * the words that standin_mutant() is asked for. One thread.
+ * the words that standin_mutant() is asked for; STANDIN_KERNEL_SECONDS, what a kernel takes before an event behind it is
+ * seen, and STANDIN_ENDLESS, the label of the op whose kernels never end on rank 1. One thread.
  */
 #ifndef PHALANX_TESTS_STANDIN_STANDIN_H
 #define PHALANX_TESTS_STANDIN_STANDIN_H
@@ -18,13 +19,22 @@
 
 #include "kernels/op.h"
 
+struct CUstream_st;
+
 enum { STANDIN_FAILED = 98, STANDIN_HOST = 0, STANDIN_STREAMS = 12 };
 
 typedef struct standin_clock {
     uint32_t at[STANDIN_STREAMS]; /* [0]: the host */
 } standin_clock;
 
-struct CUstream_st;
+struct standin_record;
+
+struct CUevent_st {
+    standin_clock clock;
+    struct standin_record *captured; /* in the capture that goes on; else NULL */
+    double due;                      /* when a device would have come so far: STANDIN_KERNEL_SECONDS */
+    bool recorded, asked;
+};
 
 _Noreturn void standin_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 bool standin_mutant(const char *name);
@@ -44,7 +54,27 @@ void standin_join(standin_clock *to, const standin_clock *from);
 standin_clock *standin_clock_of(int queue);
 int64_t standin_accesses(void);
 
+/* capture.c: while a stream is captured, work for it, and for streams that have joined, is kept and not executed. */
+typedef void (*standin_work)(int queue, void *what);
+/* If `queue` is captured: keep `play`, to be called with a copy of `what` at each launch of the graph. Else false. */
+bool standin_keep(int queue, standin_work play, const void *what, size_t bytes);
+/* The same for an event: order between queues, and no work. */
+bool standin_keep_record(int queue, struct CUevent_st *e);
+bool standin_keep_wait(int queue, struct CUevent_st *e);
+/* Must not be called while a stream is captured. */
+void standin_no_capture(const char *what);
+bool standin_captured(int queue);
+
+/* runtime.c: one more kernel for the device to be busy with */
+void standin_busy(void);
+
 /* ops.c: the op whose kernels are being launched, or NULL */
 const op *standin_op(void);
+
+/* What has been counted since the profiler was started, and is said when it is stopped. */
+typedef struct standin_count {
+    int64_t launches, updates, graphs; /* of kernels; of AdamW over a list; of whole graphs */
+} standin_count;
+extern standin_count standin_counts;
 
 #endif

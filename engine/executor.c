@@ -23,7 +23,8 @@ struct executor {
     comm *world;
     const device_interface *interface;
     device *device;
-    int64_t host_bytes; /* of the mirror */
+    bool apart;  /* the device has memory and time of its own */
+    bool turned; /* the batch at hand lies in the second block */
     range before[COPIES], behind[COPIES];
     int before_count, behind_count;
     comm_group *group[GROUPS];
@@ -148,14 +149,8 @@ static void add_range(range *list, int *count, const tensor *t)
 static void find_ranges(executor *e)
 {
     const compiled_inputs *in = &e->compiled->inputs;
-    const tensor *all[] = {&in->tokens,     &in->targets, &in->positions, &in->document_start,
-                           &in->rope_table, &in->scalars, &in->loss,      &in->loss_total,
-                           &in->stop,       &in->bins,    &in->control,   &in->logits};
-    const tensor *before[] = {&in->tokens, &in->targets, &in->positions, &in->document_start, &in->scalars, &in->stop};
-    const tensor *behind[] = {&in->loss_total, &in->stop, &in->control, &in->logits};
-    for (unsigned i = 0; i < sizeof all / sizeof *all; i++)
-        if (all[i]->address >= 0 && all[i]->address + tensor_bytes(all[i]) > e->host_bytes)
-            e->host_bytes = all[i]->address + tensor_bytes(all[i]);
+    const tensor *before[] = {&in->scalars, &in->stop};
+    const tensor *behind[] = {&in->stop, &in->loss_total, &in->control, &in->logits};
     for (unsigned i = 0; i < sizeof before / sizeof *before; i++)
         add_range(e->before, &e->before_count, before[i]);
     for (unsigned i = 0; i < sizeof behind / sizeof *behind; i++)
@@ -188,7 +183,7 @@ static status open_device(executor *e, const executor_options *o, int requests)
 {
     find_ranges(e);
     const device_options options = {.arena_bytes = e->compiled->arena_bytes,
-                                    .host_bytes = e->host_bytes,
+                                    .host_bytes = e->compiled->pinned_bytes,
                                     .requests = requests,
                                     .rank = comm_rank(e->world),
                                     .local_rank = comm_local_rank(e->world),
@@ -208,6 +203,7 @@ status executor_open_on(executor **out, compiled *c, comm *world, const executor
     e->compiled = c;
     e->world = world;
     e->interface = options->device;
+    e->apart = e->interface != &device_cpu;
     compiled_program *programs[] = {&c->training, &c->evaluation, &c->decoding};
     int requests = 1;
     for (int i = 0; i < 3; i++)
@@ -279,12 +275,24 @@ static void synchronise(executor *e)
     e->interface->synchronise(e->device, meanwhile, e);
 }
 
-void executor_play(executor *e, const compiled_program *p)
+/* Where host memory holds what belongs at an address of the arena. */
+static int64_t host_of(const executor *e, int64_t address, bool second)
+{
+    return address + (second && address < e->compiled->batch_bytes ? e->compiled->mirror_bytes : 0);
+}
+
+static void copy_inputs(executor *e)
+{
+    e->interface->copy_in(e->device, 0, host_of(e, 0, e->turned), e->compiled->batch_bytes);
+    for (int i = 0; i < e->before_count; i++)
+        e->interface->copy_in(e->device, e->before[i].at, e->before[i].at, e->before[i].bytes);
+}
+
+void executor_launch(executor *e, const compiled_program *p)
 {
     bool alone = comm_ranks(e->world) == 1;
     double before = e->seconds ? clock_seconds() : 0;
-    for (int i = 0; i < e->before_count; i++)
-        e->interface->copy_in(e->device, e->before[i].at, e->before[i].bytes);
+    copy_inputs(e);
     for (int i = 0; i < p->list.count; i++) {
         const op *o = p->list.ops[i];
         atomic_store_explicit(&e->current, o, memory_order_relaxed);
@@ -305,20 +313,50 @@ void executor_play(executor *e, const compiled_program *p)
     }
     for (int i = 0; i < e->behind_count; i++)
         e->interface->copy_out(e->device, e->behind[i].at, e->behind[i].bytes);
+}
+
+void executor_finish(executor *e)
+{
     synchronise(e);
     atomic_store_explicit(&e->current, NULL, memory_order_relaxed);
 }
 
+void executor_play(executor *e, const compiled_program *p)
+{
+    executor_launch(e, p);
+    executor_finish(e);
+}
+
+static void *host_at(executor *e, const tensor *t, bool second)
+{
+    MUST(!e->apart || t->address + tensor_bytes(t) <= e->compiled->mirror_bytes, "%s is not in the host's mirror",
+         t->name);
+    return e->interface->host(e->device) + host_of(e, t->address, second);
+}
+
 void *executor_at(executor *e, const tensor *t)
 {
-    MUST(e->interface == &device_cpu || t->address + tensor_bytes(t) <= e->host_bytes, "%s is not in the host's mirror",
-         t->name);
-    return tensor_at(t, e->interface->host(e->device));
+    return host_at(e, t, e->turned);
+}
+
+bool executor_reads_ahead(const executor *e)
+{
+    return e->apart;
+}
+
+void *executor_ahead(executor *e, const tensor *t)
+{
+    return host_at(e, t, !e->turned);
+}
+
+void executor_turn(executor *e)
+{
+    e->turned = !e->turned;
 }
 
 void executor_send(executor *e, const tensor *t)
 {
-    e->interface->copy_in(e->device, t->address, tensor_bytes(t));
+    e->interface->copy_in(e->device, t->address, t->address, tensor_bytes(t));
 }
 
 void *executor_borrow(executor *e, int64_t address, int64_t bytes)

@@ -146,7 +146,8 @@ static double peak_of(const training *t)
 
 status training_open(training *t, const config *c, comm *world, double began)
 {
-    *t = (training){.config = c, .world = world, .began = began, .loss_scale = 1, .schedule = config_learning_rate(c)};
+    *t = (training){.config = c, .world = world, .began = began, .loss_scale = 1, .ahead = -1};
+    t->schedule = config_learning_rate(c);
     if (c->train.precision == CONFIG_FP16)
         t->loss_scale = c->train.loss_scale;
     t->folder = must_strdup(c->run.folder);

@@ -22,7 +22,7 @@ typedef struct device device;
 
 typedef struct device_options {
     int64_t arena_bytes;
-    int64_t host_bytes;        /* of the arena's beginning, mirrored in host memory: what the host fills and reads */
+    int64_t host_bytes;        /* of host memory: a mirror of the arena's beginning, and what stands behind it there */
     int requests;              /* asynchronous ops are numbered 0 .. requests - 1 */
     int rank, local_rank;      /* of this process, in the job and on its node: which GPU */
     const op_backend *backend; /* whose kernels */
@@ -50,13 +50,13 @@ typedef struct device_interface {
     void (*close)(device *d);
     void (*facts)(device_facts *out, const device *d);
     run_context *(*context)(device *d); /* its arena: address on the device */
-    char *(*host)(device *d);           /* host address of the arena's first host_bytes bytes */
+    char *(*host)(device *d);           /* address of the host_bytes; the arena's where the device is the host */
 
     /* Before the first program: make o->prepared. */
     status (*prepare)(device *d, op *o);
 
-    /* Make the device's copy of the mirror's bytes [at, at + bytes) the host's, or the other way round: enqueued. */
-    void (*copy_in)(device *d, int64_t at, int64_t bytes);
+    /* Enqueued: the arena's bytes from `at` on become the host's from `from` on; the mirror's become the arena's. */
+    void (*copy_in)(device *d, int64_t at, int64_t from, int64_t bytes);
     void (*copy_out)(device *d, int64_t at, int64_t bytes);
     void (*launch)(device *d, const op *o);
     /* Around putting the communication `o` on the queue that `start` returns: a stream, or NULL on the host. */

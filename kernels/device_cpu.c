@@ -73,7 +73,12 @@ static status cpu_prepare(device *d, op *o)
     return d->backend->prepare ? d->backend->prepare(o, d->context.threads) : STATUS_OK;
 }
 
-static void cpu_copy(device *d, int64_t at, int64_t bytes)
+static void cpu_copy_in(device *d, int64_t at, int64_t from, int64_t bytes)
+{
+    (void)d, (void)at, (void)from, (void)bytes;
+}
+
+static void cpu_copy_out(device *d, int64_t at, int64_t bytes)
 {
     (void)d, (void)at, (void)bytes;
 }
@@ -125,8 +130,8 @@ const device_interface device_cpu = {
     .context = cpu_context,
     .host = cpu_host,
     .prepare = cpu_prepare,
-    .copy_in = cpu_copy,
-    .copy_out = cpu_copy,
+    .copy_in = cpu_copy_in,
+    .copy_out = cpu_copy_out,
     .launch = cpu_launch,
     .start = cpu_start,
     .started = cpu_pass,

@@ -263,6 +263,7 @@ static void mistakes_are_caught(void **state)
         {"communication does not wait", "race: ", "parallel.pipeline=2", 2},
         {"no record", "race: ", "parallel.zero=1", 2},
         {"updates are late", "race: ", "parallel.zero=1", 2},
+        {"one block", "the host changes", "train.steps=2", 1},
         {"wrong count", "mismatched collective", "parallel.tensor=2", 2},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -369,6 +370,32 @@ static void the_profiler_runs_for_the_steps_asked_for(void **state)
     launch_free(&r);
 }
 
+/* Of the batches of three steps, the first is read at once and each other one while the step before it is played; host
+ * memory is what the plan says. */
+static void the_next_batch_is_read_while_the_device_plays(void **state)
+{
+    (void)state;
+    launch_result r = train("phalanx_standin", 1, "", "gpt2", "ahead",
+                            "train.device=cuda profile.start=1 profile.stop=3 data.document_mask=true");
+    assert_int_equal(profiled(&r, " read ahead"), 2 * 4);
+    assert_int_equal(profiled(&r, " read idle"), 0);
+    char *path = launch_beside("../phalanx");
+    launch_result plan = launch_run(60, "cd %s && exec %s plan --json gpt2.yaml data.document_mask=true", folder, path);
+    const char *planned = strstr(plan.out, "\"pinned_bytes\": ");
+    assert_non_null(planned);
+    assert_int_equal(profiled(&r, " bytes pinned"), atoi(planned + strlen("\"pinned_bytes\": ")));
+    launch_free(&plan);
+    launch_free(&r);
+    free(path);
+    run without, with;
+    char keys[600];
+    snprintf(keys, sizeof keys, "train.device=cuda data.validation=%s/data evaluate.every=1 evaluate.batches=2",
+             folder);
+    train_well(&without, "phalanx_standin", 2, "gpt2", "straight", "train.device=cuda");
+    train_well(&with, "phalanx_standin", 2, "gpt2", "evaluated", keys);
+    same(&with, &without, 0, "with evaluation in between");
+}
+
 /* 6 layers of GPT-2 are 76 tensors, and a launch takes 48 of them; with ZeRO 1, 16 before their gathers go out. */
 static void small_tensors_are_updated_together(void **state)
 {
@@ -410,6 +437,7 @@ int main(void)
         cmocka_unit_test(every_op_agrees_with_the_reference_through_the_device),
         cmocka_unit_test(the_profiler_runs_for_the_steps_asked_for),
         cmocka_unit_test(small_tensors_are_updated_together),
+        cmocka_unit_test(the_next_batch_is_read_while_the_device_plays),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -27,8 +27,8 @@ struct device {
     struct cudaDeviceProp properties;
     int64_t free_memory;
     run_context context;
-    char *mirror; /* pinned; the arena's first mirror_bytes bytes */
-    int64_t arena_bytes, mirror_bytes;
+    char *host; /* pinned: the mirror of the arena's beginning, and what stands behind it */
+    int64_t arena_bytes, host_bytes;
     streams streams;
     updates updates; /* launched before anything else is enqueued or awaited */
     gemm *gemm;
@@ -125,9 +125,9 @@ static status take_memory(device *d, const device_options *o)
     CUDA_MUST(cudaMemGetInfo(&free_bytes, &all));
     d->free_memory = (int64_t)free_bytes;
     d->arena_bytes = o->arena_bytes > 0 ? o->arena_bytes : 1;
-    d->mirror_bytes = o->host_bytes > 0 ? o->host_bytes : 1;
+    d->host_bytes = o->host_bytes > 0 ? o->host_bytes : 1;
     int64_t missing = d->arena_bytes - d->free_memory;
-    void *arena = NULL, *mirror = NULL;
+    void *arena = NULL, *host = NULL;
     cudaError_t e = missing > 0 ? cudaErrorMemoryAllocation : cudaMalloc(&arena, (size_t)d->arena_bytes);
     if (e == cudaErrorMemoryAllocation)
         return status_fail(STATUS_FAILED,
@@ -139,12 +139,12 @@ static status take_memory(device *d, const device_options *o)
                            (double)(missing > 0 ? missing : 0) / GIB);
     CUDA_MUST(e);
     d->context.arena = arena;
-    e = cudaHostAlloc(&mirror, (size_t)d->mirror_bytes, cudaHostAllocDefault);
+    e = cudaHostAlloc(&host, (size_t)d->host_bytes, cudaHostAllocDefault);
     if (e != cudaSuccess)
         return status_fail(STATUS_FAILED, "cannot pin %lld bytes of host memory: %s; check `ulimit -l`",
-                           (long long)d->mirror_bytes, cudaGetErrorString(e));
-    d->mirror = mirror;
-    memset(d->mirror, 0, (size_t)d->mirror_bytes);
+                           (long long)d->host_bytes, cudaGetErrorString(e));
+    d->host = host;
+    memset(d->host, 0, (size_t)d->host_bytes);
     CUDA_MUST(cudaMemset(d->context.arena, 0, (size_t)d->arena_bytes)); /* moments begin as zero */
     CUDA_MUST(cudaDeviceSynchronize());
     return STATUS_OK;
@@ -157,7 +157,7 @@ static void cuda_close(device *d)
     gemm_close(d->gemm);
     streams_close(&d->streams);
     cudaFree(d->context.arena);
-    cudaFreeHost(d->mirror);
+    cudaFreeHost(d->host);
     free(d);
 }
 
@@ -188,7 +188,7 @@ static run_context *cuda_context(device *d)
 
 static char *cuda_host(device *d)
 {
-    return d->mirror;
+    return d->host;
 }
 
 static status cuda_prepare(device *d, op *o)
@@ -198,11 +198,13 @@ static status cuda_prepare(device *d, op *o)
 
 /* ---- playing --------------------------------------------------------------------------------------------------- */
 
-static void copy(device *d, int64_t at, int64_t bytes, enum cudaMemcpyKind how)
+/* `at` in the arena, `from` in host memory */
+static void copy(device *d, int64_t at, int64_t from, int64_t bytes, enum cudaMemcpyKind how)
 {
-    MUST(at >= 0 && at + bytes <= d->mirror_bytes, "bytes %lld .. %lld of a mirror of %lld", (long long)at,
-         (long long)(at + bytes), (long long)d->mirror_bytes);
-    char *device_side = d->context.arena + at, *host_side = d->mirror + at;
+    MUST(at >= 0 && at + bytes <= d->arena_bytes && from >= 0 && from + bytes <= d->host_bytes,
+         "%lld bytes between %lld of an arena of %lld and %lld of host memory of %lld", (long long)bytes, (long long)at,
+         (long long)d->arena_bytes, (long long)from, (long long)d->host_bytes);
+    char *device_side = d->context.arena + at, *host_side = d->host + from;
     bool in = how == cudaMemcpyHostToDevice;
     updates_launch(&d->updates, &d->context);
     cudaStream_t stream = streams_copy_begin(&d->streams);
@@ -210,14 +212,14 @@ static void copy(device *d, int64_t at, int64_t bytes, enum cudaMemcpyKind how)
     streams_copy_end(&d->streams);
 }
 
-static void cuda_copy_in(device *d, int64_t at, int64_t bytes)
+static void cuda_copy_in(device *d, int64_t at, int64_t from, int64_t bytes)
 {
-    copy(d, at, bytes, cudaMemcpyHostToDevice);
+    copy(d, at, from, bytes, cudaMemcpyHostToDevice);
 }
 
 static void cuda_copy_out(device *d, int64_t at, int64_t bytes)
 {
-    copy(d, at, bytes, cudaMemcpyDeviceToHost);
+    copy(d, at, at, bytes, cudaMemcpyDeviceToHost);
 }
 
 static void cuda_launch(device *d, const op *o)

@@ -16,6 +16,7 @@ struct CUstream_st {
 
 static struct CUstream_st made[STANDIN_STREAMS]; /* queue 0: not in use */
 static int profiled;
+static int64_t pinned; /* bytes */
 
 static int64_t from_environment(const char *name, int64_t otherwise)
 {
@@ -83,10 +84,14 @@ cudaError_t cudaProfilerStart(void)
 
 cudaError_t cudaProfilerStop(void)
 {
+    const standin_count *c = &standin_counts;
     if (profiled-- != 1)
         standin_fail("the profiler is stopped before it is started");
-    fprintf(stderr, "standin: profiled: %lld launches, %lld of updates, %lld graphs\n",
-            (long long)standin_counts.launches, (long long)standin_counts.updates, (long long)standin_counts.graphs);
+    fprintf(stderr,
+            "standin: profiled: %lld launches, %lld of updates, %lld graphs, %lld read ahead, %lld read idle, %lld "
+            "bytes pinned\n",
+            (long long)c->launches, (long long)c->updates, (long long)c->graphs, (long long)c->read_ahead,
+            (long long)c->read_idle, (long long)pinned);
     return cudaSuccess;
 }
 
@@ -109,6 +114,7 @@ cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned flags)
 {
     (void)flags;
     *out = must_alloc(bytes);
+    pinned += (int64_t)bytes;
     return cudaSuccess;
 }
 
@@ -150,10 +156,11 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stre
     return cudaSuccess;
 }
 
-/* ---- copies: what goes to the host arrives when the host has waited ---------------------------------------------- */
+/* ---- copies: what goes to the host arrives when the host has waited, what comes from it may change then ----------- */
 
 typedef struct arrival {
-    void *to;
+    void *host;
+    bool in;
     char *bytes;
     size_t count;
     int queue;
@@ -171,20 +178,26 @@ static void arrive(void)
             at = &a->next;
             continue;
         }
-        memcpy(a->to, a->bytes, a->count);
+        if (!a->in)
+            memcpy(a->host, a->bytes, a->count);
+        else if (memcmp(a->host, a->bytes, a->count) != 0)
+            standin_fail("the host changes %zu bytes at %p while they are copied", a->count, a->host);
         *at = a->next;
         free(a->bytes);
         free(a);
     }
 }
 
-static void to_host(void *to, const void *from, size_t count, int queue)
+/* `device` NULL: a copy from the host */
+static void arrive_later(void *host, const void *device, size_t count, int queue)
 {
     arrival *a = must_alloc(sizeof *a);
-    *a = (arrival){.to = to, .bytes = must_alloc(count), .count = count, .queue = queue, .next = under_way};
+    *a = (arrival){.host = host, .in = !device, .bytes = must_alloc(count), .count = count, .queue = queue};
+    a->next = under_way;
     a->clock = standin_clock_of(queue)->at[queue];
-    memcpy(a->bytes, from, count);
-    memset(to, 0xFF, count);
+    memcpy(a->bytes, device ? device : host, count);
+    if (device)
+        memset(host, 0xFF, count);
     under_way = a;
 }
 
@@ -206,8 +219,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
     standin_access(queue, in ? to : from, (int64_t)bytes, in, "cudaMemcpyAsync");
     if (in)
         memcpy(to, from, bytes);
-    else
-        to_host(to, from, bytes, queue);
+    arrive_later(in ? (void *)(uintptr_t)from : to, in ? NULL : from, bytes, queue);
     return cudaSuccess;
 }
 

@@ -5,7 +5,7 @@
  * between streams, and every 4 bytes of device memory remember who wrote and read them. An access that is not ordered
  * behind a conflicting one is a race; a host pointer, a null stream, bytes outside an allocation, arguments that two ranks
  * disagree about are errors. Each ends the job with one line and the exit status STANDIN_FAILED. Copies to the host show
- * nothing but 0xFF until the host has waited for them.
+ * nothing but 0xFF until the host has waited for them, and until then the host may not change what is copied from it.
  *
  * The environment makes machines and mistakes: STANDIN_GPUS (8), STANDIN_MEMORY in bytes (1 GiB), STANDIN_MUTANT, one of
  * the words that standin_mutant() is asked for; STANDIN_KERNEL_SECONDS, what a kernel takes before an event behind it is
@@ -74,6 +74,7 @@ const op *standin_op(void);
 /* What has been counted since the profiler was started, and is said when it is stopped. */
 typedef struct standin_count {
     int64_t launches, updates, graphs; /* of kernels; of AdamW over a list; of whole graphs */
+    int64_t read_ahead, read_idle;     /* samples read while the device works; while it has nothing to do */
 } standin_count;
 extern standin_count standin_counts;
 

@@ -22,11 +22,14 @@ typedef struct executor_options {
     const op_backend *backend;
     int threads;
     bool tf32;
+    bool graph; /* of the training step, on a device that has such a thing */
 } executor_options;
 status executor_open_on(executor **out, compiled *c, comm *world, const executor_options *options);
 void executor_close(executor *e);
 
-/* Puts the whole program on the device's queues, and waits until it has been played. */
+/* Puts the whole program on the device's queues, and waits until it has been played. With a graph, the training program is
+ * captured when it is played for the second time, and from then on enqueued as a whole, except while ops are timed or the
+ * profiler runs. */
 void executor_play(executor *e, const compiled_program *p);
 /* The two halves of executor_play: in between the host is free, and may touch nothing but executor_ahead's. The CPU plays
  * within the first. */
@@ -56,7 +59,8 @@ typedef struct executor_position {
     const op *o; /* NULL between programs */
 } executor_position;
 
-/* Tell the watchdog (NULL: nobody) of every op from now on. */
+/* Tell the watchdog (NULL: nobody) of every op from now on; on a device, of every stretch of ops that it has passed, by the
+ * labels of its first and its last. */
 void executor_watch(executor *e, watchdog *w);
 void executor_set_step(executor *e, int64_t step);
 executor_position executor_where(const executor *e);

@@ -114,7 +114,8 @@ static status open_executor(training *t)
     const executor_options options = {.device = t->device,
                                       .backend = t->compiled.options.backend,
                                       .threads = t->compiled.options.threads,
-                                      .tf32 = t->config->train.tf32};
+                                      .tf32 = t->config->train.tf32,
+                                      .graph = t->config->train.cuda_graph};
     return executor_open_on(&t->executor, &t->compiled, t->world, &options);
 }
 

@@ -24,6 +24,7 @@ typedef struct device_options {
     int64_t arena_bytes;
     int64_t host_bytes;        /* of host memory: a mirror of the arena's beginning, and what stands behind it there */
     int requests;              /* asynchronous ops are numbered 0 .. requests - 1 */
+    int marks;                 /* and the marks of a program */
     int rank, local_rank;      /* of this process, in the job and on its node: which GPU */
     const op_backend *backend; /* whose kernels */
     int threads;
@@ -63,6 +64,13 @@ typedef struct device_interface {
     void *(*start)(device *d, const op *o);
     void (*started)(device *d, const op *o);
     void (*wait)(device *d, const op *o);
+    /* `mark` stands behind what was launched before; has the device, by now, come so far? For people who wait. */
+    void (*mark)(device *d, int mark);
+    bool (*passed)(device *d, int mark);
+    /* What is launched, started, waited for and marked from `capture` on is kept and not played; `replay` plays it, and again
+     * whenever it is called. One such list a device. NULL where that is worth nothing. */
+    void (*capture)(device *d);
+    void (*replay)(device *d);
     /* Until all that was enqueued is done; calls `meanwhile` again and again. */
     void (*synchronise)(device *d, void (*meanwhile)(void *context), void *context);
 

@@ -99,6 +99,17 @@ static void cpu_pass(device *d, const op *o)
     (void)d, (void)o;
 }
 
+static void cpu_mark(device *d, int mark)
+{
+    (void)d, (void)mark;
+}
+
+static bool cpu_passed(device *d, int mark)
+{
+    (void)d, (void)mark;
+    return true;
+}
+
 static void cpu_synchronise(device *d, void (*meanwhile)(void *context), void *context)
 {
     (void)d, (void)meanwhile, (void)context;
@@ -136,6 +147,8 @@ const device_interface device_cpu = {
     .start = cpu_start,
     .started = cpu_pass,
     .wait = cpu_pass,
+    .mark = cpu_mark,
+    .passed = cpu_passed,
     .synchronise = cpu_synchronise,
     .borrow = cpu_borrow,
     .give_back = cpu_give_back,

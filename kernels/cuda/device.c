@@ -32,6 +32,8 @@ struct device {
     streams streams;
     updates updates; /* launched before anything else is enqueued or awaited */
     gemm *gemm;
+    cudaGraphExec_t graph; /* what was captured; NULL: nothing has been */
+    bool capturing;
 };
 
 /* ---- which GPU ------------------------------------------------------------------------------------------------- */
@@ -154,6 +156,8 @@ static void cuda_close(device *d)
 {
     if (!d)
         return;
+    if (d->graph)
+        cudaGraphExecDestroy(d->graph);
     gemm_close(d->gemm);
     streams_close(&d->streams);
     cudaFree(d->context.arena);
@@ -175,7 +179,7 @@ static status cuda_open(device **out, const device_options *o)
         cuda_close(d);
         return s;
     }
-    streams_open(&d->streams, o->requests);
+    streams_open(&d->streams, o->requests, o->marks);
     d->context.stream = d->streams.of[STREAM_COMPUTE];
     *out = d;
     return STATUS_OK;
@@ -252,6 +256,44 @@ static void cuda_wait(device *d, const op *o)
     streams_wait(&d->streams, o);
 }
 
+/* Updates that are still kept back are not waited for: a mark is no reason to launch them apart. */
+static void cuda_mark(device *d, int mark)
+{
+    MUST(mark >= 0 && mark < d->streams.marks, "mark %d of %d", mark, d->streams.marks);
+    CUDA_MUST(cudaEventRecordWithFlags(d->streams.mark[mark], d->streams.of[STREAM_COMPUTE],
+                                       d->capturing ? cudaEventRecordExternal : cudaEventRecordDefault));
+}
+
+static bool cuda_passed(device *d, int mark)
+{
+    cudaError_t e = cudaEventQuery(d->streams.mark[mark]);
+    if (e == cudaErrorNotReady)
+        return false;
+    CUDA_MUST(e);
+    return true;
+}
+
+/* The other streams join the capture, and leave it, by the events that they wait for anyway. Other threads go on undisturbed. */
+static void cuda_capture(device *d)
+{
+    updates_launch(&d->updates, &d->context);
+    CUDA_MUST(cudaStreamBeginCapture(d->streams.of[STREAM_COMPUTE], cudaStreamCaptureModeThreadLocal));
+    d->capturing = true;
+}
+
+static void cuda_replay(device *d)
+{
+    updates_launch(&d->updates, &d->context);
+    if (d->capturing) {
+        cudaGraph_t graph;
+        CUDA_MUST(cudaStreamEndCapture(d->streams.of[STREAM_COMPUTE], &graph));
+        CUDA_MUST(cudaGraphInstantiate(&d->graph, graph, 0));
+        CUDA_MUST(cudaGraphDestroy(graph));
+        d->capturing = false;
+    }
+    CUDA_MUST(cudaGraphLaunch(d->graph, d->streams.of[STREAM_COMPUTE]));
+}
+
 /* By then compute has been made to wait for everything else. */
 static void cuda_synchronise(device *d, void (*meanwhile)(void *context), void *context)
 {
@@ -313,6 +355,10 @@ const device_interface device_cuda = {
     .start = cuda_start,
     .started = cuda_started,
     .wait = cuda_wait,
+    .mark = cuda_mark,
+    .passed = cuda_passed,
+    .capture = cuda_capture,
+    .replay = cuda_replay,
     .synchronise = cuda_synchronise,
     .borrow = cuda_borrow,
     .give_back = cuda_give_back,

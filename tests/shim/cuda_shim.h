@@ -74,7 +74,13 @@ void shim_note_write(const void *address, size_t bytes, int thread);
 #define UNROLL
 #define LAUNCH(kernel, grid, block, shared, stream, ...)                                                               \
     shim_launch(reinterpret_cast<const void *>(kernel), #kernel, grid, block, shared, stream,                          \
-                [=]() { (kernel)(__VA_ARGS__); })
+                shim_bound(kernel, __VA_ARGS__))
+
+/* the arguments' values as they are now: a launch may run later */
+template <typename K, typename... A> static inline std::function<void()> shim_bound(K *kernel, A... arguments)
+{
+    return [=]() { kernel(arguments...); };
+}
 
 template <typename K> static inline int allow_shared(K *kernel, int bytes)
 {

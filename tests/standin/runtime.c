@@ -88,10 +88,10 @@ cudaError_t cudaProfilerStop(void)
     if (profiled-- != 1)
         standin_fail("the profiler is stopped before it is started");
     fprintf(stderr,
-            "standin: profiled: %lld launches, %lld of updates, %lld graphs, %lld read ahead, %lld read idle, %lld "
+            "standin: profiled: %lld launches, %lld of updates, %lld read ahead, %lld read idle, %lld "
             "bytes pinned\n",
-            (long long)c->launches, (long long)c->updates, (long long)c->graphs, (long long)c->read_ahead,
-            (long long)c->read_idle, (long long)pinned);
+            (long long)c->launches, (long long)c->updates, (long long)c->read_ahead, (long long)c->read_idle,
+            (long long)pinned);
     return cudaSuccess;
 }
 
@@ -170,11 +170,14 @@ typedef struct arrival {
 
 static arrival *under_way;
 
-static void arrive(void)
+/* Take those that the host has waited for, or, with `host` given, that come from these bytes of its memory. */
+static void arrive(const char *host, size_t count)
 {
-    const standin_clock *host = standin_clock_of(STANDIN_HOST);
+    const standin_clock *now = standin_clock_of(STANDIN_HOST);
     for (arrival **at = &under_way, *a; (a = *at);) {
-        if (host->at[a->queue] < a->clock) {
+        const char *own = a->host;
+        bool wanted = host ? a->in && own < host + count && host < own + a->count : now->at[a->queue] >= a->clock;
+        if (!wanted) {
             at = &a->next;
             continue;
         }
@@ -193,11 +196,13 @@ static void arrive_later(void *host, const void *device, size_t count, int queue
 {
     arrival *a = must_alloc(sizeof *a);
     *a = (arrival){.host = host, .in = !device, .bytes = must_alloc(count), .count = count, .queue = queue};
-    a->next = under_way;
     a->clock = standin_clock_of(queue)->at[queue];
     memcpy(a->bytes, device ? device : host, count);
-    if (device)
-        memset(host, 0xFF, count);
+    if (device) {
+        arrive(host, count);
+        memset(host, 0xFF, count); /* by the device, behind what it copies from there */
+    }
+    a->next = under_way;
     under_way = a;
 }
 
@@ -283,7 +288,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
     int queue = standin_stream(stream, "cudaStreamSynchronize");
     standin_no_capture("cudaStreamSynchronize");
     standin_join(standin_clock_of(STANDIN_HOST), standin_clock_of(queue));
-    arrive();
+    arrive(NULL, 0);
     return cudaSuccess;
 }
 
@@ -292,7 +297,7 @@ cudaError_t cudaDeviceSynchronize(void)
     standin_no_capture("cudaDeviceSynchronize");
     for (int i = 1; i < STANDIN_STREAMS; i++)
         standin_join(standin_clock_of(STANDIN_HOST), standin_clock_of(i));
-    arrive();
+    arrive(NULL, 0);
     return cudaSuccess;
 }
 
@@ -384,6 +389,6 @@ cudaError_t cudaEventQuery(cudaEvent_t e)
         return cudaErrorNotReady;
     }
     standin_join(standin_clock_of(STANDIN_HOST), &e->clock);
-    arrive();
+    arrive(NULL, 0);
     return cudaSuccess;
 }

@@ -14,8 +14,7 @@ enum { GROUP_UP = AXIS_COUNT, GROUPS };
 
 enum { COPIES = 8, PROGRAMS = 3 };
 
-/* Ops between two marks: an event every so many costs nothing that could be measured, and no stretch is longer than a layer's
- * pass. */
+/* Ops between two marks: few events beside what they stand behind, and no stretch longer than a layer's pass. */
 enum { STRETCH = 16 };
 
 typedef struct traffic {

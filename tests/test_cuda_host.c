@@ -285,13 +285,14 @@ static void mistakes_are_caught(void **state)
     }
 }
 
-/* The host has long enqueued everything when a kernel of rank 1 does not end: the stretch of ops is named in which the device
- * is, and not the end of the program. */
+/* The host has long enqueued everything when a kernel of rank 1 does not end, and rank 0 stops behind it: the stretch of ops is
+ * named in which the device of rank 1 is, and not the end of the program. */
 static void a_device_that_hangs_is_named_with_the_ops_it_stands_in(void **state)
 {
     (void)state;
-    launch_result r = train("phalanx_standin", 2, "STANDIN_ENDLESS='layer 1/mlp/down/dw'", "llama", "hangs",
-                            "train.device=cuda run.hang_seconds=2");
+    launch_result r =
+        train("phalanx_standin", 2, "STANDIN_ENDLESS_1='layer 1/mlp/down/dw' STANDIN_ENDLESS_0='embed/dtable'", "llama",
+              "hangs", "train.device=cuda run.hang_seconds=2");
     const char *line = strstr(r.err, "watchdog: rank 1 is behind"), *end = line ? strchr(line, '\n') : NULL;
     if (!end)
         fprintf(stderr, "status %d\n%s%s", r.status, r.out, r.err);

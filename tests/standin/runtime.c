@@ -307,12 +307,14 @@ static double busy_until;
 
 void standin_busy(void)
 {
-    const char *seconds = getenv("STANDIN_KERNEL_SECONDS"), *endless = getenv("STANDIN_ENDLESS");
+    char name[32];
+    snprintf(name, sizeof name, "STANDIN_ENDLESS_%d", log_rank());
+    const char *seconds = getenv("STANDIN_KERNEL_SECONDS"), *endless = getenv(name);
     if (busy_until < clock_seconds())
         busy_until = clock_seconds();
     if (seconds)
         busy_until += atof(seconds);
-    if (endless && log_rank() == 1 && standin_op() && !strcmp(standin_op()->label, endless))
+    if (endless && standin_op() && !strcmp(standin_op()->label, endless))
         busy_until = INFINITY;
 }
 

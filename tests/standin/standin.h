@@ -9,7 +9,7 @@
  *
  * The environment makes machines and mistakes: STANDIN_GPUS (8), STANDIN_MEMORY in bytes (1 GiB), STANDIN_MUTANT, one of
  * the words that standin_mutant() is asked for; STANDIN_KERNEL_SECONDS, what a kernel takes before an event behind it is
- * seen, and STANDIN_ENDLESS, the label of the op whose kernels never end on rank 1. One thread.
+ * seen, and STANDIN_ENDLESS_1, the label of the op whose kernels never end on rank 1. One thread.
  */
 #ifndef PHALANX_TESTS_STANDIN_STANDIN_H
 #define PHALANX_TESTS_STANDIN_STANDIN_H

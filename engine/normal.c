@@ -1,11 +1,12 @@
 #include "engine/normal.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 #include "kernels/philox.h"
 
 /* The site of philox_draws() that dropout never uses. */
-enum { INITIAL_SITE = 0xffff, BATCH = 1024 };
+enum { INITIAL_SITE = 0xffff, BATCH = 256 }; /* blocks at a time */
 
 uint64_t normal_stream(const char *name)
 {
@@ -50,43 +51,65 @@ static inline float root(float x)
     return __builtin_sqrtf(x);
 }
 
-/* count normals (a multiple of 4) from whole Philox blocks */
+/* Draws of `count` Philox blocks, the words of a block each in its own plane. A round goes over all blocks before the next
+ * does, which makes vector code of it. */
 __attribute__((target_clones("avx512f", "avx2", "default"))) static void
-blocks(float *restrict out, uint64_t seed, uint64_t stream, uint64_t first_block, int count)
+draw_blocks(uint32_t draw[restrict 4][BATCH], uint64_t seed, uint64_t stream, uint64_t first, int count)
 {
-    uint32_t draw[4][BATCH / 4];
-    const uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-    const uint32_t last = (INITIAL_SITE & 0xffffu) | ((uint32_t)(stream >> 32) << 16);
     for (int i = 0; i < count; i++) {
-        const uint32_t counter[4] = {(uint32_t)(first_block + (uint64_t)i), (uint32_t)stream,
-                                     (uint32_t)((first_block + (uint64_t)i) >> 32), last};
-        const uint32_t key[2] = {k0, k1};
-        uint32_t four[4];
-        philox_block(four, counter, key);
-        for (int k = 0; k < 4; k++)
-            draw[k][i] = four[k];
+        uint64_t block = first + (uint64_t)i;
+        draw[0][i] = (uint32_t)block;
+        draw[1][i] = (uint32_t)stream;
+        draw[2][i] = (uint32_t)(block >> 32);
+        draw[3][i] = (INITIAL_SITE & 0xffffu) | ((uint32_t)(stream >> 32) << 16);
     }
-    for (int pair = 0; pair < 2; pair++)
+    uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
+    for (int round = 0; round < PHILOX_ROUNDS; round++) {
+#pragma omp simd
+        for (int i = 0; i < count; i++)
+            philox_round(&draw[0][i], &draw[1][i], &draw[2][i], &draw[3][i], key[0], key[1]);
+        philox_next_key(key);
+    }
+}
+
+/* out[4 i + k] = deviation times the normal of draw[k][i] (Box and Muller, 1958: two of two) */
+__attribute__((target_clones("avx512f", "avx2", "default"))) static void
+normals(float *restrict out, uint32_t draw[restrict 4][BATCH], int count, float deviation)
+{
+    float normal[4][BATCH];
+    for (int k = 0; k < 4; k += 2) {
+#pragma omp simd
         for (int i = 0; i < count; i++) {
-            float u = (float)((int32_t)(draw[2 * pair][i] >> 8) + 1) * 5.9604645e-8f; /* (0, 1] */
-            float v = (float)(int32_t)(draw[2 * pair + 1][i] >> 8) * 5.9604645e-8f;
+            float u = (float)((int32_t)(draw[k][i] >> 8) + 1) * 5.9604645e-8f; /* (0, 1] */
+            float v = (float)(int32_t)(draw[k + 1][i] >> 8) * 5.9604645e-8f;
             float radius = root(-2.0f * logarithm(u)), s, c;
             turn(&s, &c, v);
-            out[4 * i + 2 * pair] = radius * c;
-            out[4 * i + 2 * pair + 1] = radius * s;
+            normal[k][i] = deviation * (radius * c);
+            normal[k + 1][i] = deviation * (radius * s);
         }
+    }
+#pragma omp simd
+    for (int i = 0; i < count; i++) {
+        out[4 * i] = normal[0][i];
+        out[4 * i + 1] = normal[1][i];
+        out[4 * i + 2] = normal[2][i];
+        out[4 * i + 3] = normal[3][i];
+    }
 }
 
 void normal_fill(float *out, uint64_t seed, uint64_t stream, int64_t first, int64_t count, float deviation)
 {
-    float batch[BATCH];
+    uint32_t draw[4][BATCH];
+    float batch[4 * BATCH];
     int64_t done = 0;
     while (done < count) {
-        int64_t index = first + done, skip = index & 3, want = count - done;
-        int64_t take = want < BATCH - skip ? want : BATCH - skip;
-        blocks(batch, seed, stream, (uint64_t)(index >> 2), (int)((skip + take + 3) / 4));
-        for (int64_t i = 0; i < take; i++)
-            out[done + i] = deviation * batch[skip + i];
-        done += take;
+        int64_t index = first + done, skip = index & 3, left = skip + count - done;
+        int64_t blocks = left < 4 * BATCH ? (left + 3) / 4 : BATCH, take = 4 * blocks < left ? 4 * blocks : left;
+        bool whole = skip == 0 && take == 4 * blocks;
+        draw_blocks(draw, seed, stream, (uint64_t)(index >> 2), (int)blocks);
+        normals(whole ? out + done : batch, draw, (int)blocks, deviation);
+        if (!whole)
+            memcpy(out + done, batch + skip, (size_t)(take - skip) * sizeof *out);
+        done += take - skip;
     }
 }

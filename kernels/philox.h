@@ -19,23 +19,34 @@
 #define PHILOX_INLINE static inline
 #endif
 
+enum { PHILOX_ROUNDS = 10 };
+
+PHILOX_INLINE void philox_round(uint32_t *a, uint32_t *b, uint32_t *c, uint32_t *d, uint32_t k, uint32_t l)
+{
+    uint64_t first = (uint64_t)0xD2511F53u * *a, second = (uint64_t)0xCD9E8D57u * *c;
+    *a = (uint32_t)(second >> 32) ^ *b ^ k;
+    *c = (uint32_t)(first >> 32) ^ *d ^ l;
+    *b = (uint32_t)second;
+    *d = (uint32_t)first;
+}
+
+/* The key of the next round, in place. */
+PHILOX_INLINE void philox_next_key(uint32_t key[2])
+{
+    key[0] += 0x9E3779B9u;
+    key[1] += 0xBB67AE85u;
+}
+
 /* out[4] = the ten-round bijection of counter[4] under key[2] */
 PHILOX_INLINE void philox_block(uint32_t out[4], const uint32_t counter[4], const uint32_t key[2])
 {
-    uint32_t a = counter[0], b = counter[1], c = counter[2], d = counter[3], k = key[0], l = key[1];
-    for (int round = 0; round < 10; round++) {
-        uint64_t first = (uint64_t)0xD2511F53u * a, second = (uint64_t)0xCD9E8D57u * c;
-        a = (uint32_t)(second >> 32) ^ b ^ k;
-        c = (uint32_t)(first >> 32) ^ d ^ l;
-        b = (uint32_t)second;
-        d = (uint32_t)first;
-        k += 0x9E3779B9u;
-        l += 0xBB67AE85u;
+    uint32_t at[2] = {key[0], key[1]};
+    for (int i = 0; i < 4; i++)
+        out[i] = counter[i];
+    for (int round = 0; round < PHILOX_ROUNDS; round++) {
+        philox_round(&out[0], &out[1], &out[2], &out[3], at[0], at[1]);
+        philox_next_key(at);
     }
-    out[0] = a;
-    out[1] = b;
-    out[2] = c;
-    out[3] = d;
 }
 
 PHILOX_INLINE void philox_draws(uint32_t out[4], uint64_t seed, uint32_t site, uint64_t step, uint64_t sample,

@@ -1,5 +1,6 @@
 /* Ids equal those of Hugging Face's `tokenizers` and of `sentencepiece` on hard texts (tests/golden/text), scanners
  * equal their patterns, merging keeps its rule. */
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -137,8 +138,6 @@ static void ids_and_texts_equal_sentencepiece(void **state)
     assert_true(check_golden("mapped", "model") > 100);
 }
 
-/* --- scanners against PCRE2 --------------------------------------------------------------------------------------- */
-
 static uint64_t random_state;
 
 static uint32_t random_below(uint32_t n)
@@ -146,6 +145,66 @@ static uint32_t random_below(uint32_t n)
     random_state = random_state * 6364136223846793005U + 1442695040888963407U;
     return (uint32_t)((random_state >> 33) % n);
 }
+
+/* A text whose score falls far below what a float can add pieces to: the library counts anew on the way, and so must we. */
+static void ids_of_a_long_text_equal_sentencepiece(void **state)
+{
+    (void)state;
+    enum { LETTERS = 400000 };
+    buffer text = {0};
+    buffer_reserve(&text, LETTERS);
+    random_state = 1;
+    for (int i = 0; i < LETTERS; i++)
+        text.bytes[text.length++] = "etaoinshr dlucmfw ypvbg "[random_below(24)];
+    tokenizer *t;
+    assert_int_equal(tokenizer_open(&t, "tests/golden/text/unigram.model"), STATUS_OK);
+    tokenizer_scratch *s = tokenizer_scratch_open(t);
+    buffer_ids ids = {0};
+    assert_int_equal(tokenizer_encode(t, s, &ids, text.bytes, text.length, 0), STATUS_OK);
+    uint64_t hash = 0xcbf29ce484222325U, expected;
+    for (int64_t i = 0; i < ids.count; i++)
+        hash = (hash ^ (uint64_t)ids.ids[i]) * 0x100000001b3U;
+    long long count;
+    FILE *file = fopen("tests/golden/text/long.golden", "r");
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "%lld %" SCNx64, &count, &expected), 2);
+    fclose(file);
+    assert_int_equal(ids.count, count);
+    assert_true(hash == expected);
+    buffer_free(&text);
+    buffer_ids_free(&ids);
+    tokenizer_scratch_close(s);
+    tokenizer_close(t);
+}
+
+/* Every character between marks of high and low class, behind itself and before an accent: orders, decompositions and
+ * compositions are those of Hugging Face's tables, which are older than utf8proc's. */
+static void normal_forms_equal_hugging_face(void **state)
+{
+    (void)state;
+    FILE *file = fopen("tests/golden/text/normal.golden", "r");
+    assert_non_null(file);
+    buffer out = {0};
+    for (int form = UNICODE_NFC; form <= UNICODE_NFKD; form++) {
+        uint64_t hash = 0xcbf29ce484222325U, expected;
+        for (uint32_t code = 1; code < 0x110000; code = code == 0xD7FF ? 0xE000 : code + 1) {
+            char text[32] = "a\u0345";
+            int length = 3 + unicode_encode(text + 3, code);
+            memcpy(text + length, "\u0334", 2);
+            length += 2 + unicode_encode(text + length + 2, code);
+            memcpy(text + length, "\u0301", 2);
+            assert_int_equal(unicode_normalize(&out, text, length + 2, (unicode_form)form), STATUS_OK);
+            for (int64_t i = 0; i < out.length; i++)
+                hash = (hash ^ (uint8_t)out.bytes[i]) * 0x100000001b3U;
+        }
+        assert_int_equal(fscanf(file, "%" SCNx64, &expected), 1);
+        assert_true(hash == expected);
+    }
+    fclose(file);
+    buffer_free(&out);
+}
+
+/* --- scanners against PCRE2 --------------------------------------------------------------------------------------- */
 
 /* Characters that patterns tell apart, and some of every plane. */
 static uint32_t random_code(void)
@@ -318,6 +377,8 @@ int main(void)
         cmocka_unit_test(ids_equal_hugging_face_qwen),
         cmocka_unit_test(ids_equal_hugging_face_where_no_scanner_is_known),
         cmocka_unit_test(ids_and_texts_equal_sentencepiece),
+        cmocka_unit_test(ids_of_a_long_text_equal_sentencepiece),
+        cmocka_unit_test(normal_forms_equal_hugging_face),
         cmocka_unit_test(scanners_equal_their_patterns),
         cmocka_unit_test(stable_text_is_left_alone_by_nfc),
         cmocka_unit_test(merging_takes_the_lowest_rank_then_the_leftmost),

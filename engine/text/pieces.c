@@ -40,7 +40,8 @@ struct pieces_scratch {
 };
 
 #define UNKNOWN_PENALTY 10.0F
-#define LONGEST         512 /* bytes of a piece; real ones have a tenth of that */
+#define LOWEST_SCORE    -100000.0F /* of a path, before the library begins to count anew */
+#define LONGEST         512        /* bytes of a piece; real ones have a tenth of that */
 
 /* --- making ------------------------------------------------------------------------------------------------------- */
 
@@ -237,6 +238,16 @@ static inline void offer(path *to, float score, int64_t start, int32_t id)
         *to = (path){score, (int32_t)start, id};
 }
 
+/* A long way's score has few bits left for the pieces to come: below LOWEST_SCORE the library (0.2.3) takes the score of
+ * the place it stands at from all that are known (measured: any other bound gives other ids). */
+static float count_anew(path *at, int64_t length)
+{
+    float score = at->score;
+    for (int64_t i = 0; i <= length && i <= LONGEST; i++)
+        at[i].score -= at[i].start >= 0 ? score : 0.0F;
+    return at->score;
+}
+
 /* Fill the paths: from each character's beginning, which a path always reaches, go on by every piece that stands there,
  * and by the character as an unknown one if it is no piece itself. */
 static void find_paths(const pieces *p, path *paths, const uint8_t *text, int64_t length)
@@ -248,6 +259,8 @@ static void find_paths(const pieces *p, path *paths, const uint8_t *text, int64_
     uint32_t code;
     for (int64_t start = 0, step; start < length; start += step) {
         float so_far = paths[start].score;
+        if (so_far < LOWEST_SCORE)
+            so_far = count_anew(paths + start, length - start);
         step = unicode_decode(text + start, &code);
         bool single = false;
         uint32_t node = 0;

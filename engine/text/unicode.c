@@ -270,7 +270,33 @@ bool unicode_is_stable(const unicode_classes *c, const char *text, int64_t lengt
     return true;
 }
 
-status unicode_normalize(buffer *out, const char *text, int64_t length, unicode_form form)
+/* Characters with a combining class or a decomposition that came after Unicode 9, the version of the tables by which Hugging
+ * Face's tokenizers normalize: to them they are nothing but themselves. (Blocks that are new as a whole stand as a whole.) */
+static const unicode_range after_unicode_9[] = {
+    // clang-format off
+    {0x07FD, 0x07FD, 0},   {0x0897, 0x089F, 0},   {0x08CA, 0x08D3, 0},   {0x09FE, 0x09FE, 0},   {0x0C3C, 0x0C3C, 0},
+    {0x0D3B, 0x0D3C, 0},   {0x0EBA, 0x0EBA, 0},   {0x1715, 0x1715, 0},   {0x1ABF, 0x1ACE, 0},   {0x1DF6, 0x1DFA, 0},
+    {0x32FF, 0x32FF, 0},   {0xA7F2, 0xA7F4, 0},   {0xA82C, 0xA82C, 0},   {0xAB69, 0xAB69, 0},   {0x105C0, 0x105FF, 0},
+    {0x10780, 0x107BF, 0}, {0x10D24, 0x10D27, 0}, {0x10D69, 0x10D6D, 0}, {0x10EAB, 0x10EAC, 0}, {0x10EFC, 0x10EFF, 0},
+    {0x10F46, 0x10F50, 0}, {0x10F82, 0x10F85, 0}, {0x11070, 0x11070, 0}, {0x1133B, 0x1133B, 0}, {0x11380, 0x113FF, 0},
+    {0x1145E, 0x1145E, 0}, {0x11839, 0x1183A, 0}, {0x11900, 0x1195F, 0}, {0x119E0, 0x119E0, 0}, {0x11A34, 0x11A34, 0},
+    {0x11A47, 0x11A47, 0}, {0x11A99, 0x11A99, 0}, {0x11D42, 0x11D45, 0}, {0x11D97, 0x11D97, 0}, {0x11F41, 0x11F42, 0},
+    {0x16100, 0x1613F, 0}, {0x16D40, 0x16D7F, 0}, {0x16FF0, 0x16FF1, 0}, {0x1CC00, 0x1CCFF, 0}, {0x1E030, 0x1E08F, 0},
+    {0x1E130, 0x1E136, 0}, {0x1E2AE, 0x1E2AE, 0}, {0x1E2EC, 0x1E2EF, 0}, {0x1E4EC, 0x1E4EF, 0}, {0x1E5EE, 0x1E5EF, 0},
+    {0x1F16C, 0x1F16C, 0}, {0x1FBF0, 0x1FBF9, 0},
+    // clang-format on
+};
+
+static bool is_after_unicode_9(uint32_t code)
+{
+    for (size_t i = 0; i < sizeof after_unicode_9 / sizeof *after_unicode_9 && code >= after_unicode_9[i].first; i++)
+        if (code <= after_unicode_9[i].last)
+            return true;
+    return false;
+}
+
+/* Append the normal form of a stretch without characters of that kind. */
+static status append_normal(buffer *out, const char *text, int64_t length, unicode_form form)
 {
     static const utf8proc_option_t options[] = {
         [UNICODE_NFC] = UTF8PROC_STABLE | UTF8PROC_COMPOSE,
@@ -278,7 +304,8 @@ status unicode_normalize(buffer *out, const char *text, int64_t length, unicode_
         [UNICODE_NFKC] = UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT,
         [UNICODE_NFKD] = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT,
     };
-    out->length = 0;
+    if (length == 0)
+        return STATUS_OK;
     utf8proc_uint8_t *normal = NULL;
     utf8proc_ssize_t bytes = utf8proc_map((const utf8proc_uint8_t *)text, length, &normal, options[form]);
     if (bytes < 0)
@@ -287,4 +314,20 @@ status unicode_normalize(buffer *out, const char *text, int64_t length, unicode_
     buffer_append(out, normal, bytes);
     free(normal);
     return STATUS_OK;
+}
+
+status unicode_normalize(buffer *out, const char *text, int64_t length, unicode_form form)
+{
+    out->length = 0;
+    int64_t done = 0;
+    for (int64_t at = 0, step; at < length; at += step) {
+        uint32_t code;
+        step = unicode_decode((const uint8_t *)text + at, &code);
+        if (!is_after_unicode_9(code))
+            continue;
+        TRY(append_normal(out, text + done, at - done, form));
+        buffer_append(out, text + at, step);
+        done = at + step;
+    }
+    return append_normal(out, text + done, length - done, form);
 }

@@ -87,7 +87,8 @@ int64_t unicode_previous(const char *text, int64_t at);
 
 /* True when NFC leaves the text as it is (it may do so, too, when this says false). */
 bool unicode_is_stable(const unicode_classes *c, const char *text, int64_t length);
-/* Replace out's content by the normal form of `text`. */
+/* Replace out's content by the normal form of `text`, by Unicode 9's tables, as Hugging Face's tokenizers do it: later
+ * characters stay as they are. */
 status unicode_normalize(buffer *out, const char *text, int64_t length, unicode_form form);
 
 #endif

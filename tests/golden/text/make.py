@@ -145,6 +145,34 @@ def sentencepieces():
                 ids = sp.encode(lossy(case))
                 f.write("-\t%s\t%s\t%s\n" % (case.hex(), " ".join(map(str, ids)), sp.decode(ids).encode().hex()))
     os.remove(rules)
+    with open(os.path.join(HERE, "long.golden"), "w") as f:
+        ids = sentencepiece.SentencePieceProcessor(model_file=os.path.join(HERE, "unigram.model")).encode(long_text())
+        f.write("%d %016x\n" % (len(ids), fnv(ids)))
+
+
+def long_text():
+    """So long that its score has no bits left for a piece: test_bpe.c makes the same."""
+    state, letters = 1, []
+    for _ in range(400000):
+        state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
+        letters.append("etaoinshr dlucmfw ypvbg "[(state >> 33) % 24])
+    return "".join(letters)
+
+
+def fnv(ids):
+    h = 0xcbf29ce484222325
+    for i in ids:
+        h = (h ^ i) * 0x100000001b3 % 2**64
+    return h
+
+
+def normal_forms():
+    """A hash for each form of every character between marks of high and low class."""
+    characters = [c for c in range(1, 0x110000) if not 0xD800 <= c < 0xE000]
+    with open(os.path.join(HERE, "normal.golden"), "w") as f:
+        for form in [normalizers.NFC(), normalizers.NFD(), normalizers.NFKC(), normalizers.NFKD()]:
+            texts = (form.normalize_str("a\u0345" + chr(c) + "\u0334" + chr(c) + "\u0301") for c in characters)
+            f.write("%016x\n" % fnv(b for text in texts for b in text.encode()))
 
 
 def main():
@@ -157,6 +185,7 @@ def main():
     train("cased", pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.Split(Regex(CASED), "removed", invert=True), pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=False)]),
           normalizers.Sequence([normalizers.NFKC()]), 800, [])
     sentencepieces()
+    normal_forms()
 
 
 main()

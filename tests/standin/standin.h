@@ -8,7 +8,8 @@
  * nothing but 0xFF until the host has waited for them, and until then the host may not change what is copied from it.
  *
  * The environment makes machines and mistakes: STANDIN_GPUS (8), STANDIN_MEMORY in bytes (1 GiB), STANDIN_MUTANT, one of
- * the words that standin_mutant() is asked for; STANDIN_KERNEL_SECONDS, what a kernel takes before an event behind it is
+ * the words that standin_mutant() is asked for; STANDIN_ASKED, how often an event is asked for before it is seen to have come
+ * (1); STANDIN_KERNEL_SECONDS, what a kernel takes before an event behind it is
  * seen, and STANDIN_ENDLESS_1, the label of the op whose kernels never end on rank 1. One thread.
  */
 #ifndef PHALANX_TESTS_STANDIN_STANDIN_H
@@ -33,7 +34,8 @@ struct CUevent_st {
     standin_clock clock;
     struct standin_record *captured; /* in the capture that goes on; else NULL */
     double due;                      /* when a device would have come so far: STANDIN_KERNEL_SECONDS */
-    bool recorded, asked;
+    bool recorded;
+    int64_t asked; /* how often, since it was recorded */
 };
 
 _Noreturn void standin_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -76,7 +76,7 @@ $(BUILD)/tests/test_bubble: | $(BUILD)/tests/rank_bubble
 $(BUILD)/tests/test_comm: | $(BUILD)/tests/rank_comm
 $(BUILD)/tests/test_watchdog: | $(BUILD)/tests/rank_watchdog
 # Mutants: the parity test's proof that it can fail.
-$(BUILD)/tests/rank_mutants: LIBS += -Wl,--wrap=place_waits,--wrap=storage_describe,--wrap=executor_play
+$(BUILD)/tests/rank_mutants: LIBS += -Wl,--wrap=place_waits,--wrap=storage_describe,--wrap=executor_launch
 
 $(BUILD)/tests/test_inspect: $(patsubst %.c,$(BUILD)/%.o,$(wildcard tools/inspect*.c))
 

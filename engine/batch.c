@@ -31,30 +31,41 @@ void batch_rope_table(const compiled *c, executor *e)
     executor_send(e, t);
 }
 
-static status fill(const compiled *c, executor *e, const samples *s, int64_t first, int64_t count)
+typedef void *place(executor *e, const tensor *t);
+
+static status fill(const compiled *c, executor *e, place *at, const samples *s, int64_t first, int64_t count)
 {
     const compiled_inputs *in = &c->inputs;
     int64_t length = c->options.sequence;
-    int32_t *tokens = executor_at(e, &in->tokens), *targets = executor_at(e, &in->targets);
-    int32_t *positions = executor_at(e, &in->positions);
-    int32_t *documents = in->document_start.shape[0] ? executor_at(e, &in->document_start) : NULL;
+    int32_t *tokens = at(e, &in->tokens), *targets = at(e, &in->targets), *positions = at(e, &in->positions);
+    int32_t *documents = in->document_start.shape[0] ? at(e, &in->document_start) : NULL;
     for (int64_t i = 0; i < count; i++)
         TRY(samples_read(s, tokens + i * length, targets + i * length, positions + i * length,
                          documents ? documents + i * length : NULL, first + i));
     return STATUS_OK;
 }
 
-status batch_fill(const compiled *c, executor *e, const samples *s, int64_t first)
+static status fill_step(const compiled *c, executor *e, place *at, const samples *s, int64_t first)
 {
     int64_t mine = (int64_t)c->options.microbatches * c->options.micro_batch;
-    return fill(c, e, s, first + mine * grid_index(&c->options.grid, GRID_GROUP_DATA_CONTEXT), mine);
+    return fill(c, e, at, s, first + mine * grid_index(&c->options.grid, GRID_GROUP_DATA_CONTEXT), mine);
+}
+
+status batch_fill(const compiled *c, executor *e, const samples *s, int64_t first)
+{
+    return fill_step(c, e, executor_at, s, first);
+}
+
+status batch_read_ahead(const compiled *c, executor *e, const samples *s, int64_t first)
+{
+    return fill_step(c, e, executor_ahead, s, first);
 }
 
 status batch_fill_evaluation(const compiled *c, executor *e, const samples *s, int64_t first, int64_t end)
 {
     int64_t mine = c->options.micro_batch, length = c->options.sequence;
     first += mine * grid_index(&c->options.grid, GRID_GROUP_DATA_CONTEXT);
-    TRY(fill(c, e, s, first, mine));
+    TRY(fill(c, e, executor_at, s, first, mine));
     int32_t *targets = executor_at(e, &c->inputs.targets);
     for (int64_t i = end > first ? end - first : 0; i < mine; i++)
         for (int64_t k = 0; k < length; k++)

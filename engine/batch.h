@@ -13,6 +13,8 @@ void batch_rope_fill(float *table, const model_shape *shape, int64_t positions);
 /* All micro-batches of this rank for the global samples [first, first + micro-batches x micro_batch x data ranks); this
  * rank's are a contiguous run of them. */
 status batch_fill(const compiled *c, executor *e, const samples *s, int64_t first);
+/* The same into the block beside, while the device plays. */
+status batch_read_ahead(const compiled *c, executor *e, const samples *s, int64_t first);
 /* One micro-batch of evaluation: samples first + data rank x micro_batch ...; those from `end` on count nothing. */
 status batch_fill_evaluation(const compiled *c, executor *e, const samples *s, int64_t first, int64_t end);
 

@@ -37,7 +37,8 @@ typedef struct compile_options {
     int decode_samples, decode_positions; /* 0: no decoding program */
 } compile_options;
 
-/* The tensors that the host fills before a program, and reads after it. All persistent. */
+/* The tensors that the host fills before a program, and reads after it. All persistent, at the arena's beginning: the ids of
+ * a batch first, which have a block to themselves (compiled.batch_bytes). */
 typedef struct compiled_inputs {
     tensor tokens, targets, positions, document_start; /* int32 [micro-batches, tokens of a micro-batch] */
     tensor rope_table;                                 /* fp32 [positions, head_size] */
@@ -68,6 +69,9 @@ typedef struct compiled {
     tensor **caches; /* decoding: k and v of each layer */
     int cache_count;
     compiled_program training, evaluation, decoding;
+    int64_t batch_bytes;      /* of the ids, from the arena's beginning */
+    int64_t mirror_bytes;     /* of all inputs, likewise: on a device, what has a copy in host memory */
+    int64_t pinned_bytes;     /* host memory of a device: the mirror, and a second block of ids to read ahead into */
     int64_t persistent_bytes; /* transients begin here */
     int64_t arena_bytes;
     int64_t class_bytes[CLASS_COUNT]; /* persistent classes */

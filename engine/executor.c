@@ -12,7 +12,14 @@
 /* Pipeline messages towards the first stage have a group of their own: each direction is a queue by itself. */
 enum { GROUP_UP = AXIS_COUNT, GROUPS };
 
-enum { COPIES = 8 };
+enum { COPIES = 8, PROGRAMS = 3 };
+
+/* Ops between two marks: few events beside what they stand behind, and no stretch longer than a layer's pass. */
+enum { STRETCH = 16 };
+
+typedef struct traffic {
+    int64_t bytes, messages;
+} traffic;
 
 typedef struct range {
     int64_t at, bytes;
@@ -23,7 +30,14 @@ struct executor {
     comm *world;
     const device_interface *interface;
     device *device;
-    int64_t host_bytes; /* of the mirror */
+    bool apart;                     /* the device has memory and time of its own */
+    bool turned;                    /* the batch at hand lies in the second block */
+    const char **stretch[PROGRAMS]; /* of each program, in words, what lies before each of its marks */
+    const compiled_program *playing;
+    int marked, passed; /* of its marks: put on the device's queue, and seen behind it */
+    bool graph, capturing, profiled;
+    int64_t plays;            /* of the training program, with a graph: by op, captured, replayed from then on */
+    traffic captured[GROUPS]; /* what each replay sends */
     range before[COPIES], behind[COPIES];
     int before_count, behind_count;
     comm_group *group[GROUPS];
@@ -148,18 +162,80 @@ static void add_range(range *list, int *count, const tensor *t)
 static void find_ranges(executor *e)
 {
     const compiled_inputs *in = &e->compiled->inputs;
-    const tensor *all[] = {&in->tokens,     &in->targets, &in->positions, &in->document_start,
-                           &in->rope_table, &in->scalars, &in->loss,      &in->loss_total,
-                           &in->bins,       &in->control, &in->logits};
-    const tensor *before[] = {&in->tokens, &in->targets, &in->positions, &in->document_start, &in->scalars};
+    const tensor *before[] = {&in->scalars};
     const tensor *behind[] = {&in->loss_total, &in->control, &in->logits};
-    for (unsigned i = 0; i < sizeof all / sizeof *all; i++)
-        if (all[i]->address >= 0 && all[i]->address + tensor_bytes(all[i]) > e->host_bytes)
-            e->host_bytes = all[i]->address + tensor_bytes(all[i]);
     for (unsigned i = 0; i < sizeof before / sizeof *before; i++)
         add_range(e->before, &e->before_count, before[i]);
     for (unsigned i = 0; i < sizeof behind / sizeof *behind; i++)
         add_range(e->behind, &e->behind_count, behind[i]);
+}
+
+/* ---- how far a device has come ----------------------------------------------------------------------------------- */
+
+static compiled_program *program_at(const executor *e, int which)
+{
+    return which == 0 ? &e->compiled->training : which == 1 ? &e->compiled->evaluation : &e->compiled->decoding;
+}
+
+static int marks_of(const compiled_program *p)
+{
+    return (p->list.count + STRETCH - 1) / STRETCH;
+}
+
+static void name_stretches(executor *e)
+{
+    pool *words = &e->compiled->pool;
+    for (int k = 0; e->apart && k < PROGRAMS; k++) {
+        const program *list = &program_at(e, k)->list;
+        int marks = marks_of(program_at(e, k));
+        e->stretch[k] = pool_alloc(words, (size_t)(marks + 1) * sizeof *e->stretch[k]);
+        for (int i = 0; i < marks; i++) {
+            int first = i * STRETCH, last = first + STRETCH < list->count ? first + STRETCH - 1 : list->count - 1;
+            e->stretch[k][i] = pool_format(words, "%s .. %s", list->ops[first]->label, list->ops[last]->label);
+        }
+    }
+}
+
+static void tell_watchdog(executor *e, const op *o, const char *where)
+{
+    if (e->watchdog)
+        watchdog_at(e->watchdog, &(watchdog_position){.step = executor_where(e).step,
+                                                      .micro_batch = o->microbatch,
+                                                      .action = phase_name((phase)o->phase),
+                                                      .op = where});
+}
+
+/* This rank stands where its device works. */
+static void stand_at_mark(executor *e)
+{
+    int which = 0, first = e->passed * STRETCH, count = e->playing->list.count;
+    while (program_at(e, which) != e->playing)
+        which++;
+    if (first >= count)
+        return;
+    const op *o = e->playing->list.ops[first];
+    tell_watchdog(e, o, e->stretch[which][e->passed]);
+    if (e->marked == marks_of(e->playing)) /* until then messages are about what the host enqueues */
+        atomic_store_explicit(&e->current, o, memory_order_relaxed);
+}
+
+static void look_at_marks(executor *e)
+{
+    int before = e->passed;
+    while (e->passed < e->marked && e->interface->passed(e->device, e->passed))
+        e->passed++;
+    if (e->passed > before)
+        stand_at_mark(e);
+}
+
+/* The host has put op `i` of the program on the device's queue. */
+static void mark(executor *e, int i)
+{
+    if (!e->apart || ((i + 1) % STRETCH && i + 1 < e->playing->list.count))
+        return;
+    e->interface->mark(e->device, e->marked++);
+    if (!e->capturing)
+        look_at_marks(e);
 }
 
 /* ---- opening --------------------------------------------------------------------------------------------------- */
@@ -184,12 +260,20 @@ static status check_apart(executor *e)
     return comm_all_status(comm_world(e->world), s);
 }
 
-static status open_device(executor *e, const executor_options *o, int requests)
+static status open_device(executor *e, const executor_options *o)
 {
+    int requests = 1, marks = 1;
+    for (int i = 0; i < PROGRAMS; i++) {
+        const compiled_program *p = program_at(e, i);
+        requests = p->requests > requests ? p->requests : requests;
+        marks = marks_of(p) > marks ? marks_of(p) : marks;
+    }
     find_ranges(e);
+    e->requests = must_calloc((unsigned long)requests, sizeof *e->requests);
     const device_options options = {.arena_bytes = e->compiled->arena_bytes,
-                                    .host_bytes = e->host_bytes,
+                                    .host_bytes = e->compiled->pinned_bytes,
                                     .requests = requests,
+                                    .marks = marks,
                                     .rank = comm_rank(e->world),
                                     .local_rank = comm_local_rank(e->world),
                                     .backend = o->backend,
@@ -208,16 +292,13 @@ status executor_open_on(executor **out, compiled *c, comm *world, const executor
     e->compiled = c;
     e->world = world;
     e->interface = options->device;
-    compiled_program *programs[] = {&c->training, &c->evaluation, &c->decoding};
-    int requests = 1;
-    for (int i = 0; i < 3; i++)
-        if (programs[i]->requests > requests)
-            requests = programs[i]->requests;
-    status s = open_device(e, options, requests);
+    e->apart = e->interface != &device_cpu;
+    e->graph = options->graph && e->interface->capture;
+    status s = open_device(e, options);
     if (s == STATUS_OK)
         s = open_groups(e);
-    for (int i = 0; s == STATUS_OK && i < 3; i++)
-        s = prepare(e, programs[i]);
+    for (int i = 0; s == STATUS_OK && i < PROGRAMS; i++)
+        s = prepare(e, program_at(e, i));
     if (options->choices) {
         s = comm_all_status(comm_world(world), s);
         if (s == STATUS_OK)
@@ -227,7 +308,7 @@ status executor_open_on(executor **out, compiled *c, comm *world, const executor
         executor_close(e);
         return s;
     }
-    e->requests = must_calloc((unsigned long)requests, sizeof *e->requests);
+    name_stretches(e);
     log_set_where(describe_where, e);
     *out = e;
     return STATUS_OK;
@@ -269,11 +350,12 @@ static void play_op(executor *e, const op *o)
     }
 }
 
-/* While a device works: the groups are looked after. */
+/* While a device works: its progress is told, and the groups are looked after. */
 static void meanwhile(void *context)
 {
     executor *e = context;
     comm_progress(e->world);
+    look_at_marks(e);
     for (int i = 0; i < GROUPS; i++)
         if (e->group[i])
             MUST(comm_group_poll(e->group[i]) == STATUS_OK, "communication failed: %s", status_message());
@@ -284,21 +366,30 @@ static void synchronise(executor *e)
     e->interface->synchronise(e->device, meanwhile, e);
 }
 
-void executor_play(executor *e, const compiled_program *p)
+/* Where host memory holds what belongs at an address of the arena. */
+static int64_t host_of(const executor *e, int64_t address, bool second)
+{
+    return address + (second && address < e->compiled->batch_bytes ? e->compiled->mirror_bytes : 0);
+}
+
+static void copy_inputs(executor *e)
+{
+    e->interface->copy_in(e->device, 0, host_of(e, 0, e->turned), e->compiled->batch_bytes);
+    for (int i = 0; i < e->before_count; i++)
+        e->interface->copy_in(e->device, e->before[i].at, e->before[i].at, e->before[i].bytes);
+}
+
+static void play_ops(executor *e, const compiled_program *p)
 {
     bool alone = comm_ranks(e->world) == 1;
     double before = e->seconds ? clock_seconds() : 0;
-    for (int i = 0; i < e->before_count; i++)
-        e->interface->copy_in(e->device, e->before[i].at, e->before[i].bytes);
     for (int i = 0; i < p->list.count; i++) {
         const op *o = p->list.ops[i];
         atomic_store_explicit(&e->current, o, memory_order_relaxed);
-        if (e->watchdog)
-            watchdog_at(e->watchdog, &(watchdog_position){.step = executor_where(e).step,
-                                                          .micro_batch = o->microbatch,
-                                                          .action = phase_name((phase)o->phase),
-                                                          .op = o->label});
+        if (!e->apart)
+            tell_watchdog(e, o, o->label);
         play_op(e, o);
+        mark(e, i);
         if (!alone)
             comm_progress(e->world);
         if (e->seconds) {
@@ -308,22 +399,95 @@ void executor_play(executor *e, const compiled_program *p)
             before = after;
         }
     }
+}
+
+static void add_traffic(executor *e, int sign)
+{
+    for (int i = 0; i < GROUPS; i++)
+        if (e->group[i]) {
+            e->captured[i].bytes += sign * comm_bytes_sent(e->group[i]);
+            e->captured[i].messages += sign * comm_messages_sent(e->group[i]);
+        }
+}
+
+static void capture(executor *e, const compiled_program *p)
+{
+    add_traffic(e, -1);
+    e->capturing = true;
+    e->interface->capture(e->device);
+    play_ops(e, p);
+    e->capturing = false;
+    add_traffic(e, 1);
+}
+
+/* The first step is played op by op in any case: what libraries load at first use, no capture could hold. */
+static void play(executor *e, const compiled_program *p)
+{
+    bool whole = e->graph && p == &e->compiled->training && !e->seconds && !e->profiled;
+    if (!whole || e->plays++ == 0) {
+        play_ops(e, p);
+        return;
+    }
+    if (e->plays == 2)
+        capture(e, p);
+    e->interface->replay(e->device);
+    e->marked = marks_of(p);
+}
+
+void executor_launch(executor *e, const compiled_program *p)
+{
+    copy_inputs(e);
+    e->playing = p;
+    e->marked = e->passed = 0;
+    if (e->apart)
+        stand_at_mark(e);
+    play(e, p);
     for (int i = 0; i < e->behind_count; i++)
         e->interface->copy_out(e->device, e->behind[i].at, e->behind[i].bytes);
+}
+
+void executor_finish(executor *e)
+{
     synchronise(e);
     atomic_store_explicit(&e->current, NULL, memory_order_relaxed);
 }
 
+void executor_play(executor *e, const compiled_program *p)
+{
+    executor_launch(e, p);
+    executor_finish(e);
+}
+
+static void *host_at(executor *e, const tensor *t, bool second)
+{
+    MUST(!e->apart || t->address + tensor_bytes(t) <= e->compiled->mirror_bytes, "%s is not in the host's mirror",
+         t->name);
+    return e->interface->host(e->device) + host_of(e, t->address, second);
+}
+
 void *executor_at(executor *e, const tensor *t)
 {
-    MUST(e->interface == &device_cpu || t->address + tensor_bytes(t) <= e->host_bytes, "%s is not in the host's mirror",
-         t->name);
-    return tensor_at(t, e->interface->host(e->device));
+    return host_at(e, t, e->turned);
+}
+
+bool executor_reads_ahead(const executor *e)
+{
+    return e->apart;
+}
+
+void *executor_ahead(executor *e, const tensor *t)
+{
+    return host_at(e, t, !e->turned);
+}
+
+void executor_turn(executor *e)
+{
+    e->turned = !e->turned;
 }
 
 void executor_send(executor *e, const tensor *t)
 {
-    e->interface->copy_in(e->device, t->address, tensor_bytes(t));
+    e->interface->copy_in(e->device, t->address, t->address, tensor_bytes(t));
 }
 
 void *executor_borrow(executor *e, int64_t address, int64_t bytes)
@@ -348,6 +512,7 @@ void executor_facts(device_facts *out, const executor *e)
 
 void executor_profile(executor *e, bool on)
 {
+    e->profiled = on;
     e->interface->profile(e->device, on);
 }
 
@@ -386,11 +551,12 @@ const char *executor_describe(char *out, int bytes, executor_position p)
 void executor_sent(const executor *e, int64_t *bytes, int64_t *messages, axis a)
 {
     const int of[] = {a, GROUP_UP};
+    int64_t again = e->plays > 2 ? e->plays - 2 : 0;
     *bytes = *messages = 0;
     for (int i = 0; i < 1 + (a == AXIS_PIPELINE); i++) {
         const comm_group *g = e->group[of[i]];
-        *bytes += g ? comm_bytes_sent(g) : 0;
-        *messages += g ? comm_messages_sent(g) : 0;
+        *bytes += g ? comm_bytes_sent(g) + again * e->captured[of[i]].bytes : 0;
+        *messages += g ? comm_messages_sent(g) + again * e->captured[of[i]].messages : 0;
     }
 }
 

@@ -26,16 +26,29 @@ typedef struct executor_options {
     bool timing; /* choices that the table lacks are made by timing */
     choices
         *choices; /* the device's, found and to be found (engine/choices.h); NULL: the library's guesses, not kept */
+    bool graph;   /* of the training step, on a device that has such a thing */
 } executor_options;
 status executor_open_on(executor **out, compiled *c, comm *world, const executor_options *options);
 void executor_close(executor *e);
 
+/* Puts the whole program on the device's queues, and waits until it has been played. With a graph, the training program is
+ * captured when it is played for the second time, and from then on enqueued as a whole, except while ops are timed or the
+ * profiler runs. */
 void executor_play(executor *e, const compiled_program *p);
+/* The two halves of executor_play: in between the host is free, and may touch nothing but executor_ahead's. The CPU plays
+ * within the first. */
+void executor_launch(executor *e, const compiled_program *p);
+void executor_finish(executor *e);
 /* Host address of one of compiled_inputs: on the CPU where it lies (and of any other tensor, too), elsewhere in the host's
  * mirror, which executor_play copies in before a program (tokens, positions, scalars) and out behind it (loss,
  * control, logits). What is filled once (the rope table) is sent with executor_send. */
 void *executor_at(executor *e, const tensor *t);
 void executor_send(executor *e, const tensor *t);
+/* A device has a second block for the ids of a batch, which may be filled while a program plays; executor_turn, between
+ * programs, makes it the one that executor_at leads to and that is copied in, and the other one the second. */
+bool executor_reads_ahead(const executor *e);
+void *executor_ahead(executor *e, const tensor *t);
+void executor_turn(executor *e);
 /* Bytes of the arena, between programs: an address of them, or of a copy, valid until executor_give_back; `changed`: the
  * copy is to become what is in the arena. */
 void *executor_borrow(executor *e, int64_t address, int64_t bytes);
@@ -50,7 +63,8 @@ typedef struct executor_position {
     const op *o; /* NULL between programs */
 } executor_position;
 
-/* Tell the watchdog (NULL: nobody) of every op from now on. */
+/* Tell the watchdog (NULL: nobody) of every op from now on; on a device, of every stretch of ops that it has passed, by the
+ * labels of its first and its last. */
 void executor_watch(executor *e, watchdog *w);
 void executor_set_step(executor *e, int64_t step);
 executor_position executor_where(const executor *e);

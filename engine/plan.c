@@ -13,6 +13,7 @@ void plan_measure(plan_rank *out, const compiled *c)
                        .count = 1,
                        .layers = c->stage_layers,
                        .arena = c->arena_bytes,
+                       .pinned = c->pinned_bytes,
                        .transient = c->training.transient_bytes,
                        .transient_bound = c->training.lower_bound,
                        .tensors = c->training.tensors,

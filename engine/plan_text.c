@@ -67,6 +67,8 @@ static void print_memory(FILE *out, const plan *p)
                 bytes_text(text, (double)spread));
     fputs("kept and temporary: what is alive where the training step needs most; bound: no placement can be smaller\n",
           out);
+    fprintf(out, "a rank on a GPU pins %s of host memory: the inputs, and the batch read ahead\n",
+            bytes_text(text, (double)p->ranks[0].pinned));
 }
 
 static void print_work(FILE *out, const plan *p)
@@ -178,12 +180,13 @@ static void json_rank(FILE *out, const plan_rank *r)
             r->layers, (long long)r->arena, (long long)r->lower_bound, (long long)r->transient,
             (long long)r->transient_bound);
     const int64_t *m = r->memory;
-    fprintf(
-        out,
-        "     \"memory\": {\"weights\": %lld, \"gradients\": %lld, \"optimizer\": %lld, \"kept\": %lld, \"temporary\": "
-        "%lld, \"inputs\": %lld},\n     ",
-        (long long)m[CLASS_WEIGHT], (long long)m[CLASS_GRADIENT], (long long)m[CLASS_OPTIMIZER],
-        (long long)m[CLASS_KEPT], (long long)m[CLASS_TEMPORARY], (long long)m[CLASS_INPUT]);
+    fprintf(out,
+            "     \"pinned_bytes\": %lld, \"memory\": {\"weights\": %lld, \"gradients\": %lld, \"optimizer\": %lld, "
+            "\"kept\": %lld, \"temporary\": "
+            "%lld, \"inputs\": %lld},\n     ",
+            (long long)r->pinned, (long long)m[CLASS_WEIGHT], (long long)m[CLASS_GRADIENT],
+            (long long)m[CLASS_OPTIMIZER], (long long)m[CLASS_KEPT], (long long)m[CLASS_TEMPORARY],
+            (long long)m[CLASS_INPUT]);
     json_axes(out, "bytes_sent", r->sent);
     fputs(",\n     ", out);
     json_axes(out, "messages", r->messages);

@@ -177,11 +177,17 @@ static void place_view(tensor *t)
 void storage_place(compiled *c)
 {
     compiled_inputs *in = &c->inputs;
-    tensor *inputs[] = {&in->tokens,     &in->targets, &in->positions, &in->document_start,
-                        &in->rope_table, &in->scalars, &in->loss,      &in->loss_total,
-                        &in->bins,       &in->control, &in->logits};
-    for (unsigned i = 0; i < sizeof inputs / sizeof *inputs; i++)
-        place(c, inputs[i]);
+    tensor *ids[] = {&in->tokens, &in->targets, &in->positions, &in->document_start};
+    /* what goes in before a program, or out behind it, stands side by side */
+    tensor *others[] = {&in->scalars, &in->loss_total, &in->control,   &in->logits,
+                        &in->loss,    &in->bins,       &in->rope_table};
+    for (unsigned i = 0; i < sizeof ids / sizeof *ids; i++)
+        place(c, ids[i]);
+    c->batch_bytes = c->persistent_bytes;
+    for (unsigned i = 0; i < sizeof others / sizeof *others; i++)
+        place(c, others[i]);
+    c->mirror_bytes = c->persistent_bytes;
+    c->pinned_bytes = c->mirror_bytes + (c->options.train ? c->batch_bytes : 0);
     for (int i = 0; i < c->cache_count; i++)
         place(c, c->caches[i]);
     bool train = c->options.train;

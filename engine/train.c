@@ -77,6 +77,27 @@ static status agree(training *t, bool *stop, status mine)
     return failed ? comm_all_status(comm_world(t->world), mine) : STATUS_OK;
 }
 
+/* The batch of this step: read ahead while the last one was played, or read now. */
+static status take_batch(training *t)
+{
+    bool there = t->ahead == t->samples;
+    t->ahead = -1;
+    if (!there)
+        return batch_fill(&t->compiled, t->executor, t->train, t->samples);
+    executor_turn(t->executor);
+    return STATUS_OK;
+}
+
+/* While the device plays this step, the next one's batch. What cannot be read is tried again by that step, which says so. */
+static void read_ahead(training *t)
+{
+    int64_t next = t->samples + t->config->train.global_batch;
+    bool last = t->step + 1 == t->config->train.steps;
+    if (!last && executor_reads_ahead(t->executor) &&
+        batch_read_ahead(&t->compiled, t->executor, t->train, next) == STATUS_OK)
+        t->ahead = next;
+}
+
 /* One optimizer step; none, and *stop, if any rank was asked to stop before it. */
 static status train_step(training *t, bool *stop)
 {
@@ -85,7 +106,7 @@ static status train_step(training *t, bool *stop)
     executor_set_step(t->executor, t->step + 1);
     status ready = t->reported;
     if (ready == STATUS_OK)
-        ready = batch_fill(&t->compiled, t->executor, t->train, t->samples);
+        ready = take_batch(t);
     TRY(agree(t, stop, ready));
     if (*stop)
         return STATUS_OK;
@@ -93,7 +114,9 @@ static status train_step(training *t, bool *stop)
 
     if (t->step + 1 == t->config->profile.start)
         executor_profile(t->executor, true);
-    executor_play(t->executor, &t->compiled.training);
+    executor_launch(t->executor, &t->compiled.training);
+    read_ahead(t);
+    executor_finish(t->executor);
     if (t->step + 1 == t->config->profile.stop)
         executor_profile(t->executor, false);
 

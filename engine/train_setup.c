@@ -140,7 +140,8 @@ static status open_executor(training *t)
                                       .threads = t->compiled.options.threads,
                                       .tf32 = t->config->train.tf32,
                                       .timing = t->config->train.tune,
-                                      .choices = &t->choices};
+                                      .choices = &t->choices,
+                                      .graph = t->config->train.cuda_graph};
     return executor_open_on(&t->executor, &t->compiled, t->world, &options);
 }
 
@@ -169,7 +170,8 @@ static double peak_of(const training *t)
 
 status training_open(training *t, const config *c, comm *world, double began)
 {
-    *t = (training){.config = c, .world = world, .began = began, .loss_scale = 1, .schedule = config_learning_rate(c)};
+    *t = (training){.config = c, .world = world, .began = began, .loss_scale = 1, .ahead = -1};
+    t->schedule = config_learning_rate(c);
     if (c->train.precision == CONFIG_FP16)
         t->loss_scale = c->train.loss_scale;
     t->folder = must_strdup(c->run.folder);

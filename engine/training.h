@@ -33,6 +33,8 @@ typedef struct training {
     int64_t good_steps; /* since the scale last changed */
     int skipped;        /* in a row */
 
+    int64_t ahead; /* the first sample of the batch that has been read ahead; -1: none has */
+
     tokenizer *tokenizer; /* rank 0's, to go with the checkpoints; NULL: none is known */
 
     /* rank 0's files */

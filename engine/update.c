@@ -235,6 +235,9 @@ void update_loss(compiled_program *out, compiled *c)
 
 /* ---- optimizer ------------------------------------------------------------------------------------------------- */
 
+/* A device updates as many tensors in one launch as stand side by side: so many, before their gathers go out. */
+enum { TOGETHER = 16 };
+
 static void append_update(compiled_program *out, compiled *c, parameter *p)
 {
     tensor *in[] = {&p->own_gradient, &c->inputs.scalars, &c->inputs.control};
@@ -243,10 +246,25 @@ static void append_update(compiled_program *out, compiled *c, parameter *p)
     op_attributes at = {.decay = p->decay};
     if (p->own_rows > 0)
         unroll_append(out, c, OP_adamw, PHASE_UPDATE, pool_format(&c->pool, "%s/update", p->name), in, 3, outs, 4, &at);
-    if (grid_group_size(&c->options.grid, GRID_GROUP_DATA_CONTEXT) > 1 && c->options.zero > 0 && !p->shard_weight) {
-        op_attributes gather = along_data(c, p);
-        append(out, c, OP_all_gather, pool_format(&c->pool, "%s/gather updated", p->name), &p->own_weight, &p->weight,
-               &gather);
+}
+
+static void append_gather(compiled_program *out, compiled *c, parameter *p)
+{
+    if (grid_group_size(&c->options.grid, GRID_GROUP_DATA_CONTEXT) == 1 || c->options.zero == 0 || p->shard_weight)
+        return;
+    op_attributes at = along_data(c, p);
+    append(out, c, OP_all_gather, pool_format(&c->pool, "%s/gather updated", p->name), &p->own_weight, &p->weight, &at);
+}
+
+static void append_updates(compiled_program *out, compiled *c)
+{
+    int all = c->model.parameter_count;
+    for (int first = 0; first < all; first += TOGETHER) {
+        int end = first + TOGETHER < all ? first + TOGETHER : all;
+        for (int i = first; i < end; i++)
+            append_update(out, c, c->model.parameters[i]);
+        for (int i = first; i < end; i++)
+            append_gather(out, c, c->model.parameters[i]);
     }
 }
 
@@ -255,6 +273,5 @@ void update_append(compiled_program *out, compiled *c)
     insert_reductions(out, c);
     update_loss(out, c);
     append_norm(out, c);
-    for (int i = 0; i < c->model.parameter_count; i++)
-        append_update(out, c, c->model.parameters[i]);
+    append_updates(out, c);
 }

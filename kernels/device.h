@@ -13,7 +13,7 @@
 #include "kernels/op.h"
 
 /* Raised whenever device_interface, op, run_context or comm_backend change: a shared object left behind is refused. */
-enum { DEVICE_VERSION = 2 };
+enum { DEVICE_VERSION = 3 };
 
 /* Set to 1, several ranks may use one GPU (correctness only; NCCL is told that they are on different hosts). */
 #define DEVICE_SHARE_ENVIRONMENT "PHALANX_SHARE_GPU"
@@ -22,8 +22,9 @@ typedef struct device device;
 
 typedef struct device_options {
     int64_t arena_bytes;
-    int64_t host_bytes;        /* of the arena's beginning, mirrored in host memory: what the host fills and reads */
+    int64_t host_bytes;        /* of host memory: a mirror of the arena's beginning, and what stands behind it there */
     int requests;              /* asynchronous ops are numbered 0 .. requests - 1 */
+    int marks;                 /* and the marks of a program */
     int rank, local_rank;      /* of this process, in the job and on its node: which GPU */
     const op_backend *backend; /* whose kernels */
     int threads;
@@ -59,7 +60,7 @@ typedef struct device_interface {
     void (*close)(device *d);
     void (*facts)(device_facts *out, const device *d);
     run_context *(*context)(device *d); /* its arena: address on the device */
-    char *(*host)(device *d);           /* host address of the arena's first host_bytes bytes */
+    char *(*host)(device *d);           /* address of the host_bytes; the arena's where the device is the host */
 
     /* Before the first program: make o->prepared. */
     status (*prepare)(device *d, op *o);
@@ -73,14 +74,21 @@ typedef struct device_interface {
     status (*find)(device *d, device_choice *choices, int count, bool timing);
     status (*choose)(device *d, const device_choice *choice);
 
-    /* Make the device's copy of the mirror's bytes [at, at + bytes) the host's, or the other way round: enqueued. */
-    void (*copy_in)(device *d, int64_t at, int64_t bytes);
+    /* Enqueued: the arena's bytes from `at` on become the host's from `from` on; the mirror's become the arena's. */
+    void (*copy_in)(device *d, int64_t at, int64_t from, int64_t bytes);
     void (*copy_out)(device *d, int64_t at, int64_t bytes);
     void (*launch)(device *d, const op *o);
     /* Around putting the communication `o` on the queue that `start` returns: a stream, or NULL on the host. */
     void *(*start)(device *d, const op *o);
     void (*started)(device *d, const op *o);
     void (*wait)(device *d, const op *o);
+    /* `mark` stands behind what was launched before; has the device, by now, come so far? For people who wait. */
+    void (*mark)(device *d, int mark);
+    bool (*passed)(device *d, int mark);
+    /* What is launched, started, waited for and marked from `capture` on is kept and not played; `replay` plays it, and again
+     * whenever it is called. One such list a device. NULL where that is worth nothing. */
+    void (*capture)(device *d);
+    void (*replay)(device *d);
     /* Until all that was enqueued is done; calls `meanwhile` again and again. */
     void (*synchronise)(device *d, void (*meanwhile)(void *context), void *context);
 

@@ -73,7 +73,12 @@ static status cpu_prepare(device *d, op *o)
     return d->backend->prepare ? d->backend->prepare(o, d->context.threads) : STATUS_OK;
 }
 
-static void cpu_copy(device *d, int64_t at, int64_t bytes)
+static void cpu_copy_in(device *d, int64_t at, int64_t from, int64_t bytes)
+{
+    (void)d, (void)at, (void)from, (void)bytes;
+}
+
+static void cpu_copy_out(device *d, int64_t at, int64_t bytes)
 {
     (void)d, (void)at, (void)bytes;
 }
@@ -92,6 +97,17 @@ static void *cpu_start(device *d, const op *o)
 static void cpu_pass(device *d, const op *o)
 {
     (void)d, (void)o;
+}
+
+static void cpu_mark(device *d, int mark)
+{
+    (void)d, (void)mark;
+}
+
+static bool cpu_passed(device *d, int mark)
+{
+    (void)d, (void)mark;
+    return true;
 }
 
 static void cpu_synchronise(device *d, void (*meanwhile)(void *context), void *context)
@@ -125,12 +141,14 @@ const device_interface device_cpu = {
     .context = cpu_context,
     .host = cpu_host,
     .prepare = cpu_prepare,
-    .copy_in = cpu_copy,
-    .copy_out = cpu_copy,
+    .copy_in = cpu_copy_in,
+    .copy_out = cpu_copy_out,
     .launch = cpu_launch,
     .start = cpu_start,
     .started = cpu_pass,
     .wait = cpu_pass,
+    .mark = cpu_mark,
+    .passed = cpu_passed,
     .synchronise = cpu_synchronise,
     .borrow = cpu_borrow,
     .give_back = cpu_give_back,

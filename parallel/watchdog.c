@@ -30,7 +30,7 @@ typedef enum verdict { VERDICT_GONE, VERDICT_SILENT, VERDICT_STUCK, VERDICT_CIRC
 static const char *const verdicts[VERDICTS] = {
     [VERDICT_GONE] = "is gone: it was killed, crashed, or exited",
     [VERDICT_SILENT] = "does not answer: it is frozen, or its machine is gone",
-    [VERDICT_STUCK] = "is behind: it waits for no other rank and makes no progress",
+    [VERDICT_STUCK] = "is behind: it makes no progress, and is not known to wait for another rank",
     [VERDICT_CIRCLE] = "is part of a circle of ranks that wait for one another",
     [VERDICT_LEFT] = "is waited for, but has left the job",
 };
@@ -273,6 +273,22 @@ static int find_culprit(const watchdog *w, int from, double time, verdict *why)
     return at;
 }
 
+/* Of the ranks that have stopped, beats being that coarse: the one that has come least far. On devices nobody knows who waits for
+ * whom, but ranks with the same program stop one behind the other. */
+static int least_advanced(const watchdog *w, double time)
+{
+    int at = -1;
+    for (int i = 0; i < w->ranks; i++) {
+        const report *r = &w->reports[i];
+        if (r->left || time - r->moved <= w->hang - 2 * w->beat)
+            continue;
+        const watchdog_frame *a = &r->last, *b = at < 0 ? NULL : &w->reports[at].last;
+        if (!b || a->step < b->step || (a->step == b->step && a->moves < b->moves))
+            at = i;
+    }
+    return at;
+}
+
 static void judge(watchdog *w, double time)
 {
     bool excused = false;
@@ -288,7 +304,7 @@ static void judge(watchdog *w, double time)
         if (time - r->heard > w->hang)
             end_job(w, i, why);
         if (!excused && time - r->moved > w->hang) {
-            int culprit = find_culprit(w, i, time, &why);
+            int culprit = find_culprit(w, least_advanced(w, time), time, &why);
             end_job(w, culprit, why);
         }
     }

@@ -13,8 +13,8 @@ void __real_place_waits(compiled_program *out, compiled *c);
 void __wrap_place_waits(compiled_program *out, compiled *c);
 void __real_storage_describe(compiled *c);
 void __wrap_storage_describe(compiled *c);
-void __real_executor_play(executor *e, const compiled_program *p);
-void __wrap_executor_play(executor *e, const compiled_program *p);
+void __real_executor_launch(executor *e, const compiled_program *p);
+void __wrap_executor_launch(executor *e, const compiled_program *p);
 
 static const char *mutant = "none";
 static bool dropped; /* the one op of this run that the fault is about */
@@ -135,13 +135,13 @@ void __wrap_storage_describe(compiled *c)
     __real_storage_describe(c);
 }
 
-void __wrap_executor_play(executor *e, const compiled_program *p)
+void __wrap_executor_launch(executor *e, const compiled_program *p)
 {
     if (is("divided-twice")) {
         step_scalars *s = executor_at(e, &of->inputs.scalars);
         s->loss_tokens *= (float)of->options.grid.size[GRID_DATA];
     }
-    __real_executor_play(e, p);
+    __real_executor_launch(e, p);
 }
 
 int main(int argc, char **argv)

@@ -297,36 +297,6 @@ void cuda_clip(const op *o, const run_context *r)
     launched(o, launch_clip(r->stream, at(o->out[0], r), at(o->in[0], r), at(o->in[1], r)));
 }
 
-/* A tensor without gaps is one segment; otherwise its rows are. */
-void cuda_adamw(const op *o, const run_context *r)
-{
-    const tensor *g = o->in[0], *all[5] = {g, o->out[0], o->out[1], o->out[2], o->out[3]};
-    bool gaps = false;
-    for (int i = 0; i < 5; i++)
-        gaps = gaps || (all[i] && !tensor_contiguous(all[i]));
-    int64_t rows = gaps ? g->shape[0] : 1, count = gaps ? columns_of(g) : tensor_elements(g);
-    launch_adamw_segment part[LAUNCH_ADAMW_SEGMENTS];
-    for (int64_t row = 0, held = 0; row < rows; row++) {
-        char *p[5] = {0};
-        for (int i = 0; i < 5; i++)
-            if (all[i])
-                p[i] = (char *)at(all[i], r) + row * all[i]->pitch * dtype_bytes((dtype)all[i]->type);
-        part[held++] = (launch_adamw_segment){(const float *)(const void *)p[0],
-                                              p[1],
-                                              (float *)(void *)p[2],
-                                              (float *)(void *)p[3],
-                                              (float *)(void *)p[4],
-                                              count,
-                                              o->at.decay,
-                                              0};
-        if (held < LAUNCH_ADAMW_SEGMENTS && row + 1 < rows)
-            continue;
-        launched(o, launch_adamw(r->stream, all[1] ? all[1]->type : LAUNCH_FP32, part, (int)held, at(o->in[1], r),
-                                 at(o->in[2], r)));
-        held = 0;
-    }
-}
-
 /* ---- working memory -------------------------------------------------------------------------------------------- */
 
 static int64_t column_sum_scratch(const op *o)

@@ -56,7 +56,7 @@ $(BUILD)/tests/test_cuda_races: $(SHIM_UNITS:$(BUILD)/shim/%=$(BUILD)/race/%) $(
 	$(CXX) -rdynamic -o $@ $^ -ldl
 
 # every op's cases (tests/op_cases.c) through the bindings; the kernels of the race build
-$(BUILD)/tests/test_cuda_ops: $(BUILD)/tests/cuda/cuda_ops.o $(BUILD)/kernels/cuda/bind.o $(SUPPORT:%.c=$(BUILD)/%.o) $(BUILD)/tools/options.o \
+$(BUILD)/tests/test_cuda_ops: $(BUILD)/tests/cuda/cuda_ops.o $(BUILD)/kernels/cuda/bind.o $(BUILD)/kernels/cuda/updates.o $(SUPPORT:%.c=$(BUILD)/%.o) $(BUILD)/tools/options.o \
                               $(SHIM_UNITS:$(BUILD)/shim/%=$(BUILD)/race/%) $(SHIM_OWN:$(BUILD)/shim/%=$(BUILD)/race/%) $(BUILD)/libphalanx.a
 	@mkdir -p $(@D)
 	$(CXX) -rdynamic -fopenmp $(SANITIZE) -o $@ $^ -lcmocka $(LIBS)

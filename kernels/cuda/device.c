@@ -15,6 +15,7 @@
 #include "kernels/cuda/host.h"
 #include "kernels/cuda/streams.h"
 #include "kernels/cuda/tuning.h"
+#include "kernels/cuda/updates.h"
 
 static const double GIB = 1024.0 * 1024 * 1024;
 
@@ -28,12 +29,15 @@ struct device {
     struct cudaDeviceProp properties;
     int64_t free_memory;
     run_context context;
-    char *mirror; /* pinned; the arena's first mirror_bytes bytes */
-    int64_t arena_bytes, mirror_bytes;
+    char *host; /* pinned: the mirror of the arena's beginning, and what stands behind it */
+    int64_t arena_bytes, host_bytes;
     streams streams;
+    updates updates; /* launched before anything else is enqueued or awaited */
     tuning *tuning;
     gemm *gemm;
-    cudnn *cudnn; /* NULL: there is none */
+    cudnn *cudnn;          /* NULL: there is none */
+    cudaGraphExec_t graph; /* what was captured; NULL: nothing has been */
+    bool capturing;
 };
 
 /* ---- which GPU ------------------------------------------------------------------------------------------------- */
@@ -124,7 +128,7 @@ static void cuda_facts(device_facts *out, const device *d)
 /* Moments begin as zero. */
 static void zero_memory(device *d)
 {
-    memset(d->mirror, 0, (size_t)d->mirror_bytes);
+    memset(d->host, 0, (size_t)d->host_bytes);
     CUDA_MUST(cudaMemset(d->context.arena, 0, (size_t)d->arena_bytes));
     CUDA_MUST(cudaDeviceSynchronize());
 }
@@ -135,9 +139,9 @@ static status take_memory(device *d, const device_options *o)
     CUDA_MUST(cudaMemGetInfo(&free_bytes, &all));
     d->free_memory = (int64_t)free_bytes;
     d->arena_bytes = o->arena_bytes > 0 ? o->arena_bytes : 1;
-    d->mirror_bytes = o->host_bytes > 0 ? o->host_bytes : 1;
+    d->host_bytes = o->host_bytes > 0 ? o->host_bytes : 1;
     int64_t missing = d->arena_bytes - d->free_memory;
-    void *arena = NULL, *mirror = NULL;
+    void *arena = NULL, *host = NULL;
     cudaError_t e = missing > 0 ? cudaErrorMemoryAllocation : cudaMalloc(&arena, (size_t)d->arena_bytes);
     if (e == cudaErrorMemoryAllocation)
         return status_fail(STATUS_FAILED,
@@ -149,11 +153,11 @@ static status take_memory(device *d, const device_options *o)
                            (double)(missing > 0 ? missing : 0) / GIB);
     CUDA_MUST(e);
     d->context.arena = arena;
-    e = cudaHostAlloc(&mirror, (size_t)d->mirror_bytes, cudaHostAllocDefault);
+    e = cudaHostAlloc(&host, (size_t)d->host_bytes, cudaHostAllocDefault);
     if (e != cudaSuccess)
         return status_fail(STATUS_FAILED, "cannot pin %lld bytes of host memory: %s; check `ulimit -l`",
-                           (long long)d->mirror_bytes, cudaGetErrorString(e));
-    d->mirror = mirror;
+                           (long long)d->host_bytes, cudaGetErrorString(e));
+    d->host = host;
     zero_memory(d);
     return STATUS_OK;
 }
@@ -162,12 +166,14 @@ static void cuda_close(device *d)
 {
     if (!d)
         return;
+    if (d->graph)
+        cudaGraphExecDestroy(d->graph);
     cudnn_close(d->cudnn);
     gemm_close(d->gemm);
     tuning_close(d->tuning);
     streams_close(&d->streams);
     cudaFree(d->context.arena);
-    cudaFreeHost(d->mirror);
+    cudaFreeHost(d->host);
     free(d);
 }
 
@@ -186,7 +192,7 @@ static status cuda_open(device **out, const device_options *o)
         cuda_close(d);
         return s;
     }
-    streams_open(&d->streams, o->requests);
+    streams_open(&d->streams, o->requests, o->marks);
     d->context.stream = d->streams.of[STREAM_COMPUTE];
     cudnn_open(&d->cudnn, &(cudnn_options){.tuning = d->tuning,
                                            .arena = d->context.arena,
@@ -204,7 +210,7 @@ static run_context *cuda_context(device *d)
 
 static char *cuda_host(device *d)
 {
-    return d->mirror;
+    return d->host;
 }
 
 static status cuda_prepare(device *d, op *o)
@@ -237,29 +243,37 @@ static status cuda_choose(device *d, const device_choice *choice)
 
 /* ---- playing --------------------------------------------------------------------------------------------------- */
 
-static void copy(device *d, int64_t at, int64_t bytes, enum cudaMemcpyKind how)
+/* `at` in the arena, `from` in host memory */
+static void copy(device *d, int64_t at, int64_t from, int64_t bytes, enum cudaMemcpyKind how)
 {
-    MUST(at >= 0 && at + bytes <= d->mirror_bytes, "bytes %lld .. %lld of a mirror of %lld", (long long)at,
-         (long long)(at + bytes), (long long)d->mirror_bytes);
-    char *device_side = d->context.arena + at, *host_side = d->mirror + at;
+    MUST(at >= 0 && at + bytes <= d->arena_bytes && from >= 0 && from + bytes <= d->host_bytes,
+         "%lld bytes between %lld of an arena of %lld and %lld of host memory of %lld", (long long)bytes, (long long)at,
+         (long long)d->arena_bytes, (long long)from, (long long)d->host_bytes);
+    char *device_side = d->context.arena + at, *host_side = d->host + from;
     bool in = how == cudaMemcpyHostToDevice;
+    updates_launch(&d->updates, &d->context);
     cudaStream_t stream = streams_copy_begin(&d->streams);
     CUDA_MUST(cudaMemcpyAsync(in ? device_side : host_side, in ? host_side : device_side, (size_t)bytes, how, stream));
     streams_copy_end(&d->streams);
 }
 
-static void cuda_copy_in(device *d, int64_t at, int64_t bytes)
+static void cuda_copy_in(device *d, int64_t at, int64_t from, int64_t bytes)
 {
-    copy(d, at, bytes, cudaMemcpyHostToDevice);
+    copy(d, at, from, bytes, cudaMemcpyHostToDevice);
 }
 
 static void cuda_copy_out(device *d, int64_t at, int64_t bytes)
 {
-    copy(d, at, bytes, cudaMemcpyDeviceToHost);
+    copy(d, at, at, bytes, cudaMemcpyDeviceToHost);
 }
 
 static void cuda_launch(device *d, const op *o)
 {
+    if (o->kind == OP_adamw) {
+        updates_add(&d->updates, o, &d->context);
+        return;
+    }
+    updates_launch(&d->updates, &d->context);
     nvtxRangePushA(o->label ? o->label : op_row_of(o)->name);
     backend_cuda.kernels[o->kind](o, &d->context);
     nvtxRangePop();
@@ -267,6 +281,7 @@ static void cuda_launch(device *d, const op *o)
 
 static void *cuda_start(device *d, const op *o)
 {
+    updates_launch(&d->updates, &d->context);
     nvtxRangePushA(o->label ? o->label : op_row_of(o)->name);
     return streams_start(&d->streams, o);
 }
@@ -282,9 +297,48 @@ static void cuda_wait(device *d, const op *o)
     streams_wait(&d->streams, o);
 }
 
+/* Updates that are still kept back are not waited for: a mark is no reason to launch them apart. */
+static void cuda_mark(device *d, int mark)
+{
+    MUST(mark >= 0 && mark < d->streams.marks, "mark %d of %d", mark, d->streams.marks);
+    CUDA_MUST(cudaEventRecordWithFlags(d->streams.mark[mark], d->streams.of[STREAM_COMPUTE],
+                                       d->capturing ? cudaEventRecordExternal : cudaEventRecordDefault));
+}
+
+static bool cuda_passed(device *d, int mark)
+{
+    cudaError_t e = cudaEventQuery(d->streams.mark[mark]);
+    if (e == cudaErrorNotReady)
+        return false;
+    CUDA_MUST(e);
+    return true;
+}
+
+/* The other streams join the capture, and leave it, by the events that they wait for anyway. Other threads go on undisturbed. */
+static void cuda_capture(device *d)
+{
+    updates_launch(&d->updates, &d->context);
+    CUDA_MUST(cudaStreamBeginCapture(d->streams.of[STREAM_COMPUTE], cudaStreamCaptureModeThreadLocal));
+    d->capturing = true;
+}
+
+static void cuda_replay(device *d)
+{
+    updates_launch(&d->updates, &d->context);
+    if (d->capturing) {
+        cudaGraph_t graph;
+        CUDA_MUST(cudaStreamEndCapture(d->streams.of[STREAM_COMPUTE], &graph));
+        CUDA_MUST(cudaGraphInstantiate(&d->graph, graph, 0));
+        CUDA_MUST(cudaGraphDestroy(graph));
+        d->capturing = false;
+    }
+    CUDA_MUST(cudaGraphLaunch(d->graph, d->streams.of[STREAM_COMPUTE]));
+}
+
 /* By then compute has been made to wait for everything else. */
 static void cuda_synchronise(device *d, void (*meanwhile)(void *context), void *context)
 {
+    updates_launch(&d->updates, &d->context);
     CUDA_MUST(cudaEventRecord(d->streams.finished, d->streams.of[STREAM_COMPUTE]));
     cudaError_t e;
     while ((e = cudaEventQuery(d->streams.finished)) == cudaErrorNotReady) {
@@ -345,6 +399,10 @@ const device_interface device_cuda = {
     .start = cuda_start,
     .started = cuda_started,
     .wait = cuda_wait,
+    .mark = cuda_mark,
+    .passed = cuda_passed,
+    .capture = cuda_capture,
+    .replay = cuda_replay,
     .synchronise = cuda_synchronise,
     .borrow = cuda_borrow,
     .give_back = cuda_give_back,

@@ -11,6 +11,7 @@ static constexpr int THREADS = 256, V = 4, VECTORS_A_THREAD = 4, BLOCK_ELEMENTS 
 
 struct adamw_list {
     launch_adamw_segment at[LAUNCH_ADAMW_SEGMENTS];
+    uint64_t wide; /* a bit a segment: 16-byte accesses */
     int32_t count;
 };
 
@@ -46,7 +47,7 @@ template <typename T, int W> DEVICE void adamw_some(const launch_adamw_segment &
 
 template <typename T>
 KERNEL(THREADS, 4)
-adamw_update(adamw_list list, const scalars_device *scalars, const float *control, bool wide)
+adamw_update(adamw_list list, const scalars_device *scalars, const float *control)
 {
     if (control[SCALARS_SKIP] != 0)
         return;
@@ -65,7 +66,7 @@ adamw_update(adamw_list list, const scalars_device *scalars, const float *contro
     int64_t base = ((int64_t)blockIdx.x - s.block) * BLOCK_ELEMENTS;
     for (int k = 0; k < VECTORS_A_THREAD; k++) {
         int64_t i = base + ((int64_t)k * THREADS + threadIdx.x) * V;
-        if (wide && i + V <= s.count) {
+        if ((list.wide >> which & 1) && i + V <= s.count) {
             adamw_some<T, V>(s, i, f);
             continue;
         }
@@ -174,20 +175,20 @@ int launch_adamw(void *stream, int type, const launch_adamw_segment *segments, i
         for (int first = 0; first < count; first += LAUNCH_ADAMW_SEGMENTS) {
             adamw_list list = {};
             int64_t blocks = 0;
-            bool wide = true;
             list.count = count - first < LAUNCH_ADAMW_SEGMENTS ? count - first : LAUNCH_ADAMW_SEGMENTS;
             for (int i = 0; i < list.count; i++) {
                 launch_adamw_segment &s = list.at[i];
                 s = segments[first + i];
                 s.block = (int32_t)blocks;
                 blocks += divide_up(s.count, BLOCK_ELEMENTS);
-                wide = wide && aligned_all(s.gradient, s.master, s.m, s.v) && aligned(s.weight, V * (int)sizeof(T));
+                bool wide = aligned_all(s.gradient, s.master, s.m, s.v) && aligned(s.weight, V * (int)sizeof(T));
+                list.wide |= (uint64_t)wide << i;
             }
             if (blocks > INT32_MAX)
                 return (int)cudaErrorInvalidValue;
             if (blocks)
                 LAUNCH(kernel, (unsigned)blocks, THREADS, 0, (cudaStream_t)stream, list,
-                       (const scalars_device *)scalars, control, wide);
+                       (const scalars_device *)scalars, control);
             if (int failed = launch_result())
                 return failed;
         }

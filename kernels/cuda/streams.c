@@ -11,8 +11,23 @@ static cudaEvent_t make_event(void)
     return e;
 }
 
+static cudaEvent_t *make_events(int count)
+{
+    cudaEvent_t *all = must_calloc((unsigned long)count + 1, sizeof *all);
+    for (int i = 0; i < count; i++)
+        all[i] = make_event();
+    return all;
+}
+
+static void destroy_events(cudaEvent_t *all, int count)
+{
+    for (int i = 0; i < count; i++)
+        cudaEventDestroy(all[i]);
+    free(all);
+}
+
 /* Communication goes first where both could run: it is what others wait for. */
-void streams_open(streams *out, int requests)
+void streams_open(streams *out, int requests, int marks)
 {
     int least, greatest;
     CUDA_MUST(cudaDeviceGetStreamPriorityRange(&least, &greatest));
@@ -23,24 +38,23 @@ void streams_open(streams *out, int requests)
     out->copied = make_event();
     out->finished = make_event();
     out->requests = requests;
-    out->done = must_calloc((unsigned long)requests, sizeof *out->done);
-    for (int i = 0; i < requests; i++)
-        out->done[i] = make_event();
+    out->marks = marks;
+    out->done = make_events(requests);
+    out->mark = make_events(marks);
 }
 
 void streams_close(streams *s)
 {
     if (!s->done)
         return;
-    for (int i = 0; i < s->requests; i++)
-        cudaEventDestroy(s->done[i]);
+    destroy_events(s->done, s->requests);
+    destroy_events(s->mark, s->marks);
     cudaEventDestroy(s->finished);
     cudaEventDestroy(s->copied);
     cudaEventDestroy(s->ready);
     for (int i = 0; i < STREAM_COUNT; i++)
         cudaStreamDestroy(s->of[i]);
-    free(s->done);
-    s->done = NULL;
+    s->done = s->mark = NULL;
 }
 
 stream_kind streams_kind_of(const op *o)

@@ -174,6 +174,7 @@ static void prepare_environment(const comm *c)
     const char *share = getenv(DEVICE_SHARE_ENVIRONMENT);
     setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0); /* launches of several communicators run in the host's order */
     setenv("NCCL_RUNTIME_CONNECT", "0", 0);       /* connect now, not within a step */
+    setenv("NCCL_GRAPH_MIXING_SUPPORT", "0", 0);  /* the host waits between a graph and what is launched without one */
     if (share && !strcmp(share, "1")) {
         char name[64];
         snprintf(name, sizeof name, "phalanx-rank-%d", c->rank); /* two ranks of one host may not share a GPU */

@@ -138,6 +138,8 @@ for model in gpt2 llama; do
         try "$model: cuDNN's losses follow ours" compare $model-cudnn $model-own 5e-3
         try "$model: cuDNN's reruns are bitwise" compare $model-cudnn-again $model-cudnn 0
     fi
+    try "$model: a CUDA graph" train 1 $model $model-graph train.device=cuda train.precision=bf16 train.cuda_graph=true
+    try "$model: a CUDA graph changes nothing" compare $model-graph $model-bf16 0
     try "$model: the first half" train 1 $model $model-half train.device=cuda train.precision=bf16 checkpoint.every=10 checkpoint.keep=0
     rm -rf "$work/$model-half/checkpoints/step-00000020"
     echo step-00000010 >"$work/$model-half/checkpoints/latest"
@@ -146,6 +148,8 @@ for model in gpt2 llama; do
     while read -r ranks name keys; do
         try "$model: NCCL, $name" train "$ranks" $model $model-$name train.device=cuda $keys
         try "$model: $name equals one rank" compare $model-$name $model-fp32 1e-4
+        try "$model: NCCL in a graph, $name" train "$ranks" $model $model-$name-graph train.device=cuda train.cuda_graph=true $keys
+        try "$model: $name, the graph changes nothing" compare $model-$name-graph $model-$name 0
     done <<END
 2 tensor2 parallel.tensor=2
 2 pipeline2 parallel.pipeline=2

@@ -41,6 +41,8 @@ void shim_set_late_copies(bool late);
 void shim_executed(void (*each)(const char *name, void *context), void *context);
 /* for the stand-ins of the host side: called before each launch */
 extern void (*shim_before_launch)(const char *name, void *stream);
+/* and before that: true if it has kept `launch`, to be launched by `play` any number of times, and not now */
+extern bool (*shim_keep_launch)(void *stream, void (*play)(void *launch), void *launch);
 
 [[noreturn]] void shim_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void shim_launch(const void *kernel, const char *name, dim3 grid, dim3 block, size_t shared, void *stream,
@@ -72,7 +74,13 @@ void shim_note_write(const void *address, size_t bytes, int thread);
 #define UNROLL
 #define LAUNCH(kernel, grid, block, shared, stream, ...)                                                               \
     shim_launch(reinterpret_cast<const void *>(kernel), #kernel, grid, block, shared, stream,                          \
-                [=]() { (kernel)(__VA_ARGS__); })
+                shim_bound(kernel, __VA_ARGS__))
+
+/* the arguments' values as they are now: a launch may run later */
+template <typename K, typename... A> static inline std::function<void()> shim_bound(K *kernel, A... arguments)
+{
+    return [=]() { kernel(arguments...); };
+}
 
 template <typename K> static inline int allow_shared(K *kernel, int bytes)
 {

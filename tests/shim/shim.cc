@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <dlfcn.h>
 #include <map>
+#include <memory>
 #include <pthread.h>
 #include <set>
 #include <string>
@@ -111,6 +112,7 @@ uint64_t shim_block_serial;
 uint3 shim_block_index;
 dim3 shim_block_size, shim_grid_size;
 void (*shim_before_launch)(const char *name, void *stream);
+bool (*shim_keep_launch)(void *stream, void (*play)(void *launch), void *launch);
 
 /* shim_switch(where to keep this stack, the stack to go on with): callee-saved registers travel on the stack */
 extern "C" void shim_switch(void **keep, void *go);
@@ -479,11 +481,33 @@ static void host_stack_bounds()
 #endif
 }
 
+struct kept_launch {
+    const void *kernel;
+    const char *name;
+    dim3 grid, size;
+    size_t shared;
+    void *stream;
+    std::function<void()> body;
+};
+
+static void play_kept(void *launch)
+{
+    const kept_launch *l = static_cast<const kept_launch *>(launch);
+    shim_launch(l->kernel, l->name, l->grid, l->size, l->shared, l->stream, l->body);
+}
+
 void shim_launch(const void *launching, const char *name, dim3 grid, dim3 size, size_t shared, void *stream,
                  const std::function<void()> &body)
 {
     kernel = launching;
     shim_block_index = {0, 0, 0};
+    if (shim_keep_launch) {
+        std::unique_ptr<kept_launch> all(new kept_launch{launching, name, grid, size, shared, stream, body});
+        if (shim_keep_launch(stream, play_kept, all.get())) {
+            all.release(); /* it may be played until the process ends */
+            return;
+        }
+    }
     size_t threads = (size_t)size.x * size.y * size.z;
     if (shim_before_launch)
         shim_before_launch(name, stream);

@@ -241,18 +241,25 @@ static int64_t writes(const task *t)
     return t->kind == ALL_GATHER ? t->count * t->comm->count : t->count;
 }
 
-static void execute(const task *t)
+static void execute(int queue, void *what)
 {
+    const task *t = what;
     int64_t element = dtype_bytes(t->type);
-    standin_tick(t->queue);
-    standin_access(t->queue, t->send, reads(t) * element, false, names[t->kind]);
-    standin_access(t->queue, t->receive, writes(t) * element, true, names[t->kind]);
+    standin_tick(queue);
+    standin_access(queue, t->send, reads(t) * element, false, names[t->kind]);
+    standin_access(queue, t->receive, writes(t) * element, true, names[t->kind]);
     if (t->kind == SEND)
         send_message(t);
     else if (t->kind == RECEIVE)
         receive_message(t);
     else
         collective(t);
+}
+
+static void keep_or_execute(task *t)
+{
+    if (!standin_keep(t->queue, execute, t, sizeof *t))
+        execute(t->queue, t);
 }
 
 /* ---- the calls ------------------------------------------------------------------------------------------------- */
@@ -291,7 +298,7 @@ ncclResult_t ncclGroupEnd(void)
     for (int pass = 0; pass < 2; pass++)
         for (int i = 0; i < held; i++)
             if ((waiting[i].kind == SEND) == (pass == 0))
-                execute(&waiting[i]);
+                keep_or_execute(&waiting[i]);
     held = 0;
     return ncclSuccess;
 }
@@ -307,7 +314,7 @@ static ncclResult_t put(task t, ncclDataType_t type, size_t count, cudaStream_t 
         t.count--;
     t.queue = standin_stream(stream, names[t.kind]);
     if (depth == 0) {
-        execute(&t);
+        keep_or_execute(&t);
         return ncclSuccess;
     }
     if (held == GROUPED)

@@ -1,10 +1,12 @@
 /* libcudart: memory, streams, events and copies, with the tracker's clocks. */
 #include <cuda_profiler_api.h>
 #include <cuda_runtime_api.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "memory/clock.h"
 #include "memory/log.h"
 #include "tests/standin/standin.h"
 
@@ -12,14 +14,9 @@ struct CUstream_st {
     int queue;
 };
 
-struct CUevent_st {
-    standin_clock clock;
-    bool recorded, asked, timed;
-    double milliseconds;
-};
-
 static struct CUstream_st made[STANDIN_STREAMS]; /* queue 0: not in use */
 static int profiled;
+static int64_t pinned; /* bytes */
 
 static int64_t from_environment(const char *name, int64_t otherwise)
 {
@@ -82,14 +79,20 @@ cudaError_t cudaProfilerStart(void)
 {
     if (profiled++)
         standin_fail("the profiler is started twice");
+    standin_counts = (standin_count){0};
     return cudaSuccess;
 }
 
 cudaError_t cudaProfilerStop(void)
 {
+    const standin_count *c = &standin_counts;
     if (profiled-- != 1)
         standin_fail("the profiler is stopped before it is started");
-    fprintf(stderr, "standin: profiled\n");
+    fprintf(stderr,
+            "standin: profiled: %lld launches, %lld of updates, %lld read ahead, %lld read idle, %lld "
+            "bytes pinned\n",
+            (long long)c->launches, (long long)c->updates, (long long)c->read_ahead, (long long)c->read_idle,
+            (long long)pinned);
     return cudaSuccess;
 }
 
@@ -97,6 +100,7 @@ cudaError_t cudaProfilerStop(void)
 
 cudaError_t cudaMalloc(void **out, size_t bytes)
 {
+    standin_no_capture("cudaMalloc");
     *out = standin_allocate((int64_t)bytes);
     return cudaSuccess;
 }
@@ -111,6 +115,7 @@ cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned flags)
 {
     (void)flags;
     *out = must_alloc(bytes);
+    pinned += (int64_t)bytes;
     return cudaSuccess;
 }
 
@@ -122,25 +127,41 @@ cudaError_t cudaFreeHost(void *memory)
 
 cudaError_t cudaMemset(void *to, int value, size_t bytes)
 {
+    standin_no_capture("cudaMemset");
     standin_tick(STANDIN_HOST);
     standin_access(STANDIN_HOST, to, (int64_t)bytes, true, "cudaMemset");
     memset(to, value, bytes);
     return cudaSuccess;
 }
 
+typedef struct filling {
+    void *to;
+    int value;
+    size_t bytes;
+} filling;
+
+static void fill(int queue, void *what)
+{
+    const filling *f = what;
+    standin_tick(queue);
+    standin_access(queue, f->to, (int64_t)f->bytes, true, "cudaMemsetAsync");
+    memset(f->to, f->value, f->bytes);
+}
+
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream)
 {
     int queue = standin_stream(stream, "cudaMemsetAsync");
-    standin_tick(queue);
-    standin_access(queue, to, (int64_t)bytes, true, "cudaMemsetAsync");
-    memset(to, value, bytes);
+    filling f = {to, value, bytes};
+    if (!standin_keep(queue, fill, &f, sizeof f))
+        fill(queue, &f);
     return cudaSuccess;
 }
 
-/* ---- copies: what goes to the host arrives when the host has waited ---------------------------------------------- */
+/* ---- copies: what goes to the host arrives when the host has waited, what comes from it may change then ----------- */
 
 typedef struct arrival {
-    void *to;
+    void *host;
+    bool in;
     char *bytes;
     size_t count;
     int queue;
@@ -150,28 +171,39 @@ typedef struct arrival {
 
 static arrival *under_way;
 
-static void arrive(void)
+/* Take those that the host has waited for, or, with `host` given, that come from these bytes of its memory. */
+static void arrive(const char *host, size_t count)
 {
-    const standin_clock *host = standin_clock_of(STANDIN_HOST);
+    const standin_clock *now = standin_clock_of(STANDIN_HOST);
     for (arrival **at = &under_way, *a; (a = *at);) {
-        if (host->at[a->queue] < a->clock) {
+        const char *own = a->host;
+        bool wanted = host ? a->in && own < host + count && host < own + a->count : now->at[a->queue] >= a->clock;
+        if (!wanted) {
             at = &a->next;
             continue;
         }
-        memcpy(a->to, a->bytes, a->count);
+        if (!a->in)
+            memcpy(a->host, a->bytes, a->count);
+        else if (memcmp(a->host, a->bytes, a->count) != 0)
+            standin_fail("the host changes %zu bytes at %p while they are copied", a->count, a->host);
         *at = a->next;
         free(a->bytes);
         free(a);
     }
 }
 
-static void to_host(void *to, const void *from, size_t count, int queue)
+/* `device` NULL: a copy from the host */
+static void arrive_later(void *host, const void *device, size_t count, int queue)
 {
     arrival *a = must_alloc(sizeof *a);
-    *a = (arrival){.to = to, .bytes = must_alloc(count), .count = count, .queue = queue, .next = under_way};
+    *a = (arrival){.host = host, .in = !device, .bytes = must_alloc(count), .count = count, .queue = queue};
     a->clock = standin_clock_of(queue)->at[queue];
-    memcpy(a->bytes, from, count);
-    memset(to, 0xFF, count);
+    memcpy(a->bytes, device ? device : host, count);
+    if (device) {
+        arrive(host, count);
+        memset(host, 0xFF, count); /* by the device, behind what it copies from there */
+    }
+    a->next = under_way;
     under_way = a;
 }
 
@@ -186,6 +218,8 @@ static void check_sides(const void *to, const void *from, enum cudaMemcpyKind ki
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream)
 {
     int queue = standin_stream(stream, "cudaMemcpyAsync");
+    if (standin_captured(queue))
+        standin_fail("cudaMemcpyAsync into a graph: the host's block may be another one next time");
     standin_tick(queue);
     check_sides(to, from, kind, "cudaMemcpyAsync");
     if (kind != cudaMemcpyHostToDevice)
@@ -194,9 +228,29 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
         standin_access(queue, to, (int64_t)bytes, true, "cudaMemcpyAsync");
     if (kind != cudaMemcpyDeviceToHost)
         memcpy(to, from, bytes);
-    else
-        to_host(to, from, bytes, queue);
+    if (kind == cudaMemcpyHostToDevice)
+        arrive_later((void *)(uintptr_t)from, NULL, bytes, queue);
+    if (kind == cudaMemcpyDeviceToHost)
+        arrive_later(to, from, bytes, queue);
     return cudaSuccess;
+}
+
+typedef struct rows_copy {
+    char *to;
+    const char *from;
+    size_t to_pitch, from_pitch, bytes, rows;
+} rows_copy;
+
+static void copy_rows(int queue, void *what)
+{
+    const rows_copy *c = what;
+    standin_tick(queue);
+    for (size_t i = 0; i < c->rows; i++) {
+        const char *row = c->from + i * c->from_pitch;
+        standin_access(queue, row, (int64_t)c->bytes, false, "cudaMemcpy2DAsync");
+        standin_access(queue, c->to + i * c->to_pitch, (int64_t)c->bytes, true, "cudaMemcpy2DAsync");
+        memcpy(c->to + i * c->to_pitch, row, c->bytes);
+    }
 }
 
 /* Rows on the device. */
@@ -204,16 +258,12 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
                               enum cudaMemcpyKind kind, cudaStream_t stream)
 {
     int queue = standin_stream(stream, "cudaMemcpy2DAsync");
-    standin_tick(queue);
+    rows_copy c = {to, from, to_pitch, from_pitch, bytes, rows};
     if (kind != cudaMemcpyDeviceToDevice || to_pitch < bytes || from_pitch < bytes)
         standin_fail("cudaMemcpy2DAsync: direction %d, rows of %zu in pitches %zu and %zu", (int)kind, bytes, to_pitch,
                      from_pitch);
-    for (size_t i = 0; i < rows; i++) {
-        const char *row = (const char *)from + i * from_pitch;
-        standin_access(queue, row, (int64_t)bytes, false, "cudaMemcpy2DAsync");
-        standin_access(queue, (char *)to + i * to_pitch, (int64_t)bytes, true, "cudaMemcpy2DAsync");
-        memcpy((char *)to + i * to_pitch, row, bytes);
-    }
+    if (!standin_keep(queue, copy_rows, &c, sizeof c))
+        copy_rows(queue, &c);
     return cudaSuccess;
 }
 
@@ -221,6 +271,7 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpy
 {
     if (bytes == 0)
         return cudaSuccess;
+    standin_no_capture("cudaMemcpy");
     standin_tick(STANDIN_HOST);
     check_sides(to, from, kind, "cudaMemcpy");
     bool in = kind == cudaMemcpyHostToDevice;
@@ -274,17 +325,36 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
     int queue = standin_stream(stream, "cudaStreamSynchronize");
+    standin_no_capture("cudaStreamSynchronize");
     standin_join(standin_clock_of(STANDIN_HOST), standin_clock_of(queue));
-    arrive();
+    arrive(NULL, 0);
     return cudaSuccess;
 }
 
 cudaError_t cudaDeviceSynchronize(void)
 {
+    standin_no_capture("cudaDeviceSynchronize");
     for (int i = 1; i < STANDIN_STREAMS; i++)
         standin_join(standin_clock_of(STANDIN_HOST), standin_clock_of(i));
-    arrive();
+    arrive(NULL, 0);
     return cudaSuccess;
+}
+
+/* ---- time ------------------------------------------------------------------------------------------------------ */
+
+static double busy_until;
+
+void standin_busy(void)
+{
+    char name[32];
+    snprintf(name, sizeof name, "STANDIN_ENDLESS_%d", log_rank());
+    const char *seconds = getenv("STANDIN_KERNEL_SECONDS"), *endless = getenv(name);
+    if (busy_until < clock_seconds())
+        busy_until = clock_seconds();
+    if (seconds)
+        busy_until += atof(seconds);
+    if (endless && standin_op() && !strcmp(standin_op()->label, endless))
+        busy_until = INFINITY;
 }
 
 /* ---- events ---------------------------------------------------------------------------------------------------- */
@@ -326,16 +396,35 @@ cudaError_t cudaEventDestroy(cudaEvent_t e)
     return cudaSuccess;
 }
 
+static void record(int queue, void *event)
+{
+    cudaEvent_t e = *(cudaEvent_t *)event;
+    standin_tick(queue);
+    e->clock = *standin_clock_of(queue);
+    e->recorded = true;
+    e->asked = 0;
+    e->due = busy_until;
+    e->milliseconds = milliseconds[queue];
+}
+
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t stream)
 {
     int queue = standin_stream(stream, "cudaEventRecord");
     if (standin_mutant("no record") && queue != 1)
         return cudaSuccess;
-    standin_tick(queue);
-    e->clock = *standin_clock_of(queue);
-    e->recorded = true;
-    e->asked = false;
-    e->milliseconds = milliseconds[queue];
+    if (!standin_keep_record(queue, e))
+        record(queue, &e);
+    return cudaSuccess;
+}
+
+/* External: the event itself is recorded by each launch of the graph. */
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t stream, unsigned flags)
+{
+    int queue = standin_stream(stream, "cudaEventRecordWithFlags");
+    if (flags != cudaEventRecordExternal)
+        return cudaEventRecord(e, stream);
+    if (!standin_keep(queue, record, &e, sizeof e))
+        standin_fail("cudaEventRecordWithFlags: cudaEventRecordExternal is for captured streams");
     return cudaSuccess;
 }
 
@@ -347,6 +436,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t e, unsigned fla
         standin_fail("cudaStreamWaitEvent: flags %u", flags);
     if (standin_mutant(queue == 1 ? "compute does not wait" : "communication does not wait"))
         return cudaSuccess;
+    if (standin_keep_wait(queue, e))
+        return cudaSuccess;
     standin_tick(queue);
     if (e->recorded)
         standin_join(standin_clock_of(queue), &e->clock);
@@ -355,17 +446,19 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t e, unsigned fla
 
 cudaError_t cudaEventSynchronize(cudaEvent_t e)
 {
-    e->asked = true;
+    e->asked = INT32_MAX;
+    e->due = busy_until = 0; /* the host has waited, for no time at all */
     return cudaEventQuery(e);
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t e)
 {
-    if (!e->asked) {
-        e->asked = true;
+    standin_no_capture("cudaEventQuery");
+    if (e->captured)
+        standin_fail("cudaEventQuery of an event that was recorded in a capture");
+    if (e->asked++ < from_environment("STANDIN_ASKED", 1) || clock_seconds() < e->due)
         return cudaErrorNotReady;
-    }
     standin_join(standin_clock_of(STANDIN_HOST), &e->clock);
-    arrive();
+    arrive(NULL, 0);
     return cudaSuccess;
 }

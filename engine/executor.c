@@ -150,9 +150,9 @@ static void find_ranges(executor *e)
     const compiled_inputs *in = &e->compiled->inputs;
     const tensor *all[] = {&in->tokens,     &in->targets, &in->positions, &in->document_start,
                            &in->rope_table, &in->scalars, &in->loss,      &in->loss_total,
-                           &in->stop,       &in->bins,    &in->control,   &in->logits};
-    const tensor *before[] = {&in->tokens, &in->targets, &in->positions, &in->document_start, &in->scalars, &in->stop};
-    const tensor *behind[] = {&in->loss_total, &in->stop, &in->control, &in->logits};
+                           &in->bins,       &in->control, &in->logits};
+    const tensor *before[] = {&in->tokens, &in->targets, &in->positions, &in->document_start, &in->scalars};
+    const tensor *behind[] = {&in->loss_total, &in->control, &in->logits};
     for (unsigned i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i]->address >= 0 && all[i]->address + tensor_bytes(all[i]) > e->host_bytes)
             e->host_bytes = all[i]->address + tensor_bytes(all[i]);

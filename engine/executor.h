@@ -32,7 +32,7 @@ void executor_close(executor *e);
 
 void executor_play(executor *e, const compiled_program *p);
 /* Host address of one of compiled_inputs: on the CPU where it lies (and of any other tensor, too), elsewhere in the host's
- * mirror, which executor_play copies in before a program (tokens, positions, scalars, stop) and out behind it (loss, stop,
+ * mirror, which executor_play copies in before a program (tokens, positions, scalars) and out behind it (loss,
  * control, logits). What is filled once (the rope table) is sent with executor_send. */
 void *executor_at(executor *e, const tensor *t);
 void executor_send(executor *e, const tensor *t);

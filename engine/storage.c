@@ -126,7 +126,6 @@ static void describe_inputs(compiled *c)
     tensor_describe(&in->scalars, "scalars", CLASS_INPUT, DTYPE_UINT8, 1, (int64_t[]){sizeof(step_scalars)});
     tensor_describe(&in->loss, "loss", CLASS_INPUT, DTYPE_FP32, 1, (int64_t[]){1});
     tensor_describe(&in->loss_total, "loss over the grid", CLASS_INPUT, DTYPE_FP32, 1, (int64_t[]){1});
-    tensor_describe(&in->stop, "stop", CLASS_INPUT, DTYPE_INT64, 1, (int64_t[]){1});
     tensor_describe(&in->bins, "norm bins", CLASS_INPUT, DTYPE_INT64, 1, (int64_t[]){SUM_BINS});
     tensor_describe(&in->control, "control", CLASS_INPUT, DTYPE_FP32, 1, (int64_t[]){CONTROL_COUNT});
     int64_t logits[] = {o->decode_samples, decoder_vocabulary_rows(&o->shape, 1)};
@@ -180,7 +179,7 @@ void storage_place(compiled *c)
     compiled_inputs *in = &c->inputs;
     tensor *inputs[] = {&in->tokens,     &in->targets, &in->positions, &in->document_start,
                         &in->rope_table, &in->scalars, &in->loss,      &in->loss_total,
-                        &in->stop,       &in->bins,    &in->control,   &in->logits};
+                        &in->bins,       &in->control, &in->logits};
     for (unsigned i = 0; i < sizeof inputs / sizeof *inputs; i++)
         place(c, inputs[i]);
     for (int i = 0; i < c->cache_count; i++)

@@ -239,7 +239,6 @@ static int64_t arena_used(const compiled *c)
 
 status training_summary(training *t)
 {
-    int64_t ignored;
     report_rank mine = {.rank = comm_rank(t->world),
                         .tensor = t->grid.at[GRID_TENSOR],
                         .pipeline = t->grid.at[GRID_PIPELINE],
@@ -247,9 +246,9 @@ status training_summary(training *t)
                         .arena_bytes = t->compiled.arena_bytes,
                         .arena_used_bytes = arena_used(&t->compiled),
                         .peak_resident_bytes = peak_resident()};
-    executor_sent(t->executor, &mine.bytes_sent.tensor, &ignored, AXIS_TENSOR);
-    executor_sent(t->executor, &mine.bytes_sent.pipeline, &ignored, AXIS_PIPELINE);
-    executor_sent(t->executor, &mine.bytes_sent.data, &ignored, AXIS_DATA);
+    executor_sent(t->executor, &mine.bytes_sent.tensor, &mine.messages_sent.tensor, AXIS_TENSOR);
+    executor_sent(t->executor, &mine.bytes_sent.pipeline, &mine.messages_sent.pipeline, AXIS_PIPELINE);
+    executor_sent(t->executor, &mine.bytes_sent.data, &mine.messages_sent.data, AXIS_DATA);
     report_rank *all = must_alloc((unsigned long)comm_ranks(t->world) * sizeof *all);
     comm_all_gather_bytes(comm_world(t->world), all, &mine, sizeof mine);
     status s = STATUS_OK;

@@ -147,14 +147,11 @@ static status open_executor(training *t)
 /* The CPU, or the GPU: with `auto` only if every rank has one. */
 static status choose_device(training *t)
 {
+    const device_interface *cuda;
     t->device = &device_cpu;
     if (t->config->train.device == CONFIG_CPU)
         return STATUS_OK;
-    const device_interface *cuda = NULL;
-    status s = device_load(&cuda, "cuda");
-    if (s == STATUS_OK)
-        s = cuda->available();
-    s = comm_all_status(comm_world(t->world), s);
+    status s = comm_all_status(comm_world(t->world), device_find(&cuda, "cuda"));
     if (s == STATUS_OK)
         t->device = cuda;
     return t->config->train.device == CONFIG_AUTO ? STATUS_OK : s;

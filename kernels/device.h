@@ -97,5 +97,7 @@ extern const device_interface device_cpu;
 /* The interface `name` ("cuda") from the shared object beside this program, or from the program itself. It is not yet
  * opened, nor known to be available. */
 status device_load(const device_interface **out, const char *name);
+/* The same of a device that is available; otherwise *out stays as it is. */
+status device_find(const device_interface **out, const char *name);
 
 #endif

@@ -323,7 +323,7 @@ CASES(share)
     return each(c, 1, UNIT, variant);
 }
 
-/* These have no kernel: test_ops.c names them. */
+/* These have no kernel. */
 #define NO_CASES(name)                                                                                                 \
     CASES(name)                                                                                                        \
     {                                                                                                                  \

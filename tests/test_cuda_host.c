@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "memory/log.h"
 #include "tests/launch.h"
 #include "tests/workfolder.h"
 
@@ -283,6 +284,86 @@ static void resume_is_bitwise_on_the_device(void **state)
         assert_true(parts.loss[i] == whole.loss[i] && parts.norm[i] == whole.norm[i]);
 }
 
+/* "phalanx eval" or "phalanx generate" of the run `where`; it must succeed. The text is the caller's. */
+static char *use(const char *program, const char *command, const char *where, const char *keys)
+{
+    char *path = launch_beside(program);
+    launch_result r =
+        launch_run(60, "cd %s && OMP_NUM_THREADS=1 exec %s %s --checkpoint %s %s", folder, path, command, where, keys);
+    if (r.status)
+        fail_msg("%s %s: status %d: %s", command, keys, r.status, r.err);
+    char *out = must_strdup(r.out);
+    launch_free(&r);
+    free(path);
+    return out;
+}
+
+static double loss_of(const char *program, const char *where, const char *keys)
+{
+    char *all = must_format("--data data --json %s", keys), *out = use(program, "eval", where, all);
+    double loss = 0;
+    assert_int_equal(sscanf(out, "{\"loss\": %lf", &loss), 1);
+    free(out);
+    free(all);
+    return loss;
+}
+
+/* Windows that do not fill the last batch; three prompts of which the last is a batch by itself, in the first one's cache. */
+static void a_trained_model_is_evaluated_and_continued_as_on_the_cpu(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"gpt2", "llama"};
+    static const char prompts[] = "1 2 3\n(55)\n0\n";
+    const char *how = "--prompts prompts --tokenizer bytes --temperature 0 --tokens 8 --batch 2 --device";
+    write_all("prompts", prompts, sizeof prompts - 1, "wb");
+    for (int i = 0; i < 2; i++) {
+        run trained;
+        char where[32], keys[256];
+        snprintf(where, sizeof where, "%s-used", models[i]);
+        train_well(&trained, "../phalanx", 1, models[i], where, "train.device=cpu checkpoint.every=3");
+        double cpu = loss_of("../phalanx", where, "--batch 5 --device cpu");
+        double cuda = loss_of("phalanx_standin", where, "--batch 5 --device cuda");
+        assert_true(cpu > 1 && fabs(cuda - cpu) <= 1e-6 * cpu);
+        assert_true(fabs(loss_of("phalanx_standin", where, "--sequence 7") - cpu) > 1e-5 * cpu); /* it can differ */
+        snprintf(keys, sizeof keys, "%s cpu", how);
+        char *want = use("../phalanx", "generate", where, keys);
+        snprintf(keys, sizeof keys, "%s cuda", how);
+        char *got = use("phalanx_standin", "generate", where, keys);
+        assert_true(strlen(want) > sizeof prompts);
+        assert_string_equal(got, want);
+        free(got);
+        free(want);
+    }
+}
+
+static void a_trained_model_is_used_on_the_device_that_is_there(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *environment, *device, *says; /* NULL: it works */
+    } cases[] = {
+        {"STANDIN_GPUS=0", "cuda", "shows no GPU"},
+        {"STANDIN_GPUS=0", "auto", NULL},
+        {"STANDIN_MEMORY=1000", "cpu", NULL},
+        {"STANDIN_MEMORY=1000", "auto", "GiB too little"},
+        {"STANDIN_MEMORY=1000", "cuda", "GiB too little"},
+    };
+    char *path = launch_beside("phalanx_standin");
+    run trained;
+    train_well(&trained, "../phalanx", 1, "llama", "there",
+               "train.device=cpu checkpoint.every=3 checkpoint.resume=never");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int generates = 0; generates < 2; generates++) {
+            launch_result r = launch_run(
+                60, "cd %s && exec env %s %s %s --checkpoint there --device %s", folder, cases[i].environment, path,
+                generates ? "generate --prompt 0 --tokenizer bytes" : "eval --data data", cases[i].device);
+            if (!r.status != !cases[i].says || (cases[i].says && !strstr(r.err, cases[i].says)))
+                fail_msg("%s, %s: status %d: %s", cases[i].environment, cases[i].device, r.status, r.err);
+            launch_free(&r);
+        }
+    free(path);
+}
+
 static void mistakes_are_caught(void **state)
 {
     (void)state;
@@ -348,7 +429,7 @@ static void what_cannot_be_is_refused_in_one_line(void **state)
     launch_result r = train("../phalanx", 1, "LANG=C", "llama", "refused",
                             "train.device=cuda"); /* with no shared object, or with one and no driver: a line each */
     assert_int_equal(r.status, 2);
-    assert_non_null(strstr(r.err, "phalanx: train.device=cuda: "));
+    assert_non_null(strstr(r.err, "phalanx: device=cuda: "));
     launch_free(&r);
 }
 
@@ -410,6 +491,8 @@ int main(void)
         cmocka_unit_test(products_with_gelu_train_alike),
         cmocka_unit_test(fp16_skips_what_overflows),
         cmocka_unit_test(resume_is_bitwise_on_the_device),
+        cmocka_unit_test(a_trained_model_is_evaluated_and_continued_as_on_the_cpu),
+        cmocka_unit_test(a_trained_model_is_used_on_the_device_that_is_there),
         cmocka_unit_test(mistakes_are_caught),
         cmocka_unit_test(a_broken_link_ends_the_run),
         cmocka_unit_test(what_cannot_be_is_refused_in_one_line),

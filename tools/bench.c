@@ -279,13 +279,20 @@ static void take_ceilings(step_bench *b)
         b->top.flops = 1e15;
 }
 
+/* Which of several implementations; the algorithms of products are bytes that say nothing to a reader. */
+static void print_choices(const choices *timed)
+{
+    enum { READABLE = 100 };
+    for (int i = 0; i < timed->count; i++)
+        if (strlen(timed->item[i].value) < READABLE)
+            printf("%s, %.1f us: %s\n", timed->item[i].value, timed->item[i].microseconds, timed->item[i].key);
+}
+
 static status bench_step(const settings *set, const config *c, comm *self)
 {
     step_bench b = {.set = set, .config = c, .device = &device_cpu};
-    if (c->train.device == CONFIG_CUDA) {
-        TRY(device_load(&b.device, "cuda"));
-        TRY(b.device->available());
-    }
+    if (c->train.device == CONFIG_CUDA)
+        TRY(device_find(&b.device, "cuda"));
     const op_backend *backend = b.device->backend ? b.device->backend : &cpu_backend;
     int threads = c->train.threads > 0 ? c->train.threads : omp_get_max_threads();
     compile_options options;
@@ -313,6 +320,8 @@ static status bench_step(const settings *set, const config *c, comm *self)
         state_initialise(&b.compiled, b.executor, 1);
         batch_rope_table(&b.compiled, b.executor);
         fill_tokens(&b);
+        if (!set->json)
+            print_choices(&timed);
         s = run_steps(&b);
     }
     executor_close(b.executor);

@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "kernels/cuda/backend.h"
+#include "kernels/cuda/cudnn.h"
 #include "kernels/cuda/host.h"
 #include "kernels/cuda/streams.h"
 #include "kernels/cuda/tuning.h"
@@ -32,6 +33,7 @@ struct device {
     streams streams;
     tuning *tuning;
     gemm *gemm;
+    cudnn *cudnn; /* NULL: there is none */
 };
 
 /* ---- which GPU ------------------------------------------------------------------------------------------------- */
@@ -41,19 +43,19 @@ static status cuda_available(void)
     int driver = 0, count = 0;
     cudaError_t e = cudaDriverGetVersion(&driver);
     if (e != cudaSuccess || driver == 0)
-        return status_fail(STATUS_USAGE, "train.device=cuda: this machine has no NVIDIA driver: use train.device=cpu");
+        return status_fail(STATUS_USAGE, "device=cuda: this machine has no NVIDIA driver: use device=cpu");
     e = cudaGetDeviceCount(&count);
     if (e == cudaErrorInsufficientDriver)
         return status_fail(STATUS_USAGE,
-                           "train.device=cuda: the NVIDIA driver is for CUDA %d.%d, this build needs %d.%d: update the "
-                           "driver, or use train.device=cpu",
+                           "device=cuda: the NVIDIA driver is for CUDA %d.%d, this build needs %d.%d: update the "
+                           "driver, or use device=cpu",
                            driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
     if (e != cudaSuccess && e != cudaErrorNoDevice)
-        return status_fail(STATUS_USAGE, "train.device=cuda: %s: use train.device=cpu", cudaGetErrorString(e));
+        return status_fail(STATUS_USAGE, "device=cuda: %s: use device=cpu", cudaGetErrorString(e));
     if (count == 0)
         return status_fail(STATUS_USAGE,
-                           "train.device=cuda: this machine shows no GPU (CUDA_VISIBLE_DEVICES is %s): use "
-                           "train.device=cpu",
+                           "device=cuda: this machine shows no GPU (CUDA_VISIBLE_DEVICES is %s): use "
+                           "device=cpu",
                            getenv("CUDA_VISIBLE_DEVICES") ? getenv("CUDA_VISIBLE_DEVICES") : "not set");
     return STATUS_OK;
 }
@@ -67,8 +69,8 @@ static status take_gpu(device *d, const device_options *o)
     CUDA_MUST(cudaGetDeviceProperties(&d->properties, d->gpu));
     if (d->properties.major < OLDEST_MAJOR)
         return status_fail(STATUS_USAGE,
-                           "train.device=cuda: %s has compute capability %d.%d, and the kernels need %d.0: use "
-                           "train.device=cpu",
+                           "device=cuda: %s has compute capability %d.%d, and the kernels need %d.0: use "
+                           "device=cpu",
                            d->properties.name, d->properties.major, d->properties.minor, OLDEST_MAJOR);
     cudaError_t e = cudaSetDevice(d->gpu);
     if (e != cudaSuccess)
@@ -160,6 +162,7 @@ static void cuda_close(device *d)
 {
     if (!d)
         return;
+    cudnn_close(d->cudnn);
     gemm_close(d->gemm);
     tuning_close(d->tuning);
     streams_close(&d->streams);
@@ -185,6 +188,11 @@ static status cuda_open(device **out, const device_options *o)
     }
     streams_open(&d->streams, o->requests);
     d->context.stream = d->streams.of[STREAM_COMPUTE];
+    cudnn_open(&d->cudnn, &(cudnn_options){.tuning = d->tuning,
+                                           .arena = d->context.arena,
+                                           .stream = d->context.stream,
+                                           .gpu = d->gpu,
+                                           .major = d->properties.major});
     *out = d;
     return STATUS_OK;
 }
@@ -201,7 +209,10 @@ static char *cuda_host(device *d)
 
 static status cuda_prepare(device *d, op *o)
 {
-    return gemm_is_product(o) ? gemm_prepare_on(d->gemm, o, d->context.arena) : STATUS_OK;
+    if (gemm_is_product(o))
+        return gemm_prepare_on(d->gemm, o, d->context.arena);
+    cudnn_prepare_on(d->cudnn, o);
+    return STATUS_OK;
 }
 
 static const char *cuda_wanted(const device *d, int i)

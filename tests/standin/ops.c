@@ -19,6 +19,7 @@ static void before_launch(const char *name, void *stream)
     if (!current)
         standin_fail("kernel %s is launched by no op", name);
     standin_tick(queue);
+    standin_take(queue, 1);
     char *arena = current_context->arena;
     for (int i = 0; i < OP_MAX_IN; i++)
         standin_access_tensor(queue, current->in[i], arena, false, current->label);

@@ -47,7 +47,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int gpu)
     const char *name = getenv("STANDIN_GPU");
     snprintf(out->name, sizeof out->name, "%s", name ? name : "NVIDIA H100 stand-in");
     out->uuid.bytes[0] = (char)(gpu + 1);
-    out->major = 9;
+    out->major = (int)from_environment("STANDIN_MAJOR", 9);
     out->multiProcessorCount = 132;
     out->totalGlobalMem = (size_t)from_environment("STANDIN_MEMORY", 1 << 30);
     return cudaSuccess;
@@ -196,6 +196,24 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
         memcpy(to, from, bytes);
     else
         to_host(to, from, bytes, queue);
+    return cudaSuccess;
+}
+
+/* Rows on the device. */
+cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t bytes, size_t rows,
+                              enum cudaMemcpyKind kind, cudaStream_t stream)
+{
+    int queue = standin_stream(stream, "cudaMemcpy2DAsync");
+    standin_tick(queue);
+    if (kind != cudaMemcpyDeviceToDevice || to_pitch < bytes || from_pitch < bytes)
+        standin_fail("cudaMemcpy2DAsync: direction %d, rows of %zu in pitches %zu and %zu", (int)kind, bytes, to_pitch,
+                     from_pitch);
+    for (size_t i = 0; i < rows; i++) {
+        const char *row = (const char *)from + i * from_pitch;
+        standin_access(queue, row, (int64_t)bytes, false, "cudaMemcpy2DAsync");
+        standin_access(queue, (char *)to + i * to_pitch, (int64_t)bytes, true, "cudaMemcpy2DAsync");
+        memcpy((char *)to + i * to_pitch, row, bytes);
+    }
     return cudaSuccess;
 }
 

@@ -150,8 +150,10 @@ status compile_training(compiled_program *out, compiled *c, recompute how, uint8
     bool split = s.kind == SCHEDULE_ZB_H1 && !one;
     recorded *chunks = must_calloc((unsigned long)o->chunks, sizeof *chunks);
     compile_forget(c);
-    for (int i = 0; i < o->chunks; i++)
+    for (int i = 0; i < o->chunks; i++) {
         unroll_record(&chunks[i], c, i, true, split, how, drop ? drop[i] : NULL);
+        unroll_fuse(&chunks[i]);
+    }
     update_begin(out, c);
     status ok = unroll(out, c, chunks, &s);
     if (ok == STATUS_OK) {
@@ -174,8 +176,10 @@ static status compile_forward(compiled_program *out, compiled *c)
     recorded *chunks = must_calloc((unsigned long)o->chunks, sizeof *chunks);
     bool gather_each = o->gather_each;
     c->options.gather_each = true; /* the whole weights of a step's begin belong to the training program */
-    for (int i = 0; i < o->chunks; i++)
+    for (int i = 0; i < o->chunks; i++) {
         unroll_record(&chunks[i], c, i, false, false, RECOMPUTE_NONE, NULL);
+        unroll_fuse(&chunks[i]);
+    }
     c->options.gather_each = gather_each;
     status ok = unroll_forward(out, c, chunks, 1);
     if (ok == STATUS_OK) {

@@ -45,10 +45,9 @@ typedef struct compiled_inputs {
     tensor scalars;                                    /* step_scalars, as bytes */
     tensor loss;                                       /* fp32 [1]: this rank's sum over tokens */
     tensor loss_total;                                 /* fp32 [1]: over the grid, on every rank */
-    tensor stop;    /* int64 [1]: ranks that were asked to stop; in: this one, out: over the grid */
-    tensor bins;    /* int64 [SUM_BINS] of the squared norm */
-    tensor control; /* fp32 [CONTROL_COUNT] */
-    tensor logits;  /* decoding: [samples, vocabulary rows] T */
+    tensor bins;                                       /* int64 [SUM_BINS] of the squared norm */
+    tensor control;                                    /* fp32 [CONTROL_COUNT] */
+    tensor logits;                                     /* decoding: [samples, vocabulary rows] T */
 } compiled_inputs;
 
 /* A program with its tensors in place. */

@@ -20,6 +20,8 @@ typedef struct recorded {
 
 void unroll_record(recorded *out, compiled *c, int chunk, bool training, bool split, recompute how,
                    const uint8_t *drop);
+/* Fuse ops (kernels/fuse.h): the last step, behind which nothing is asked to be kept or made again. */
+void unroll_fuse(recorded *r);
 void unroll_recorded_free(recorded *r);
 /* The micro-batches' part of a program: bodies unrolled in the schedule's order, sends and receives between. */
 status unroll(compiled_program *out, compiled *c, const recorded *chunks, const schedule *s);

@@ -60,6 +60,7 @@ typedef struct config {
         config_precision precision;
         config_device device;
         bool tf32;       /* on a GPU, fp32 products may round their operands */
+        bool tune;       /* choices of the device are made by timing */
         bool cuda_graph; /* on a GPU: a step is enqueued as a whole */
         int64_t seed;
         int max_skipped; /* steps in a row without finite gradients that stop the run */

@@ -91,6 +91,7 @@ static const config_row rows[] = {
     LONG("train.seed", train.seed, "1", 0, ANY, CONFIG_FIXED, "of initial weights, data order and dropout"),
     WORD("train.device", train.device, devices, "auto", CONFIG_CHANGES, "where to run; auto: cuda where there is one"),
     BOOL("train.tf32", train.tf32, "false", CONFIG_CHANGES, "on a GPU, fp32 products may round their operands to tf32"),
+    BOOL("train.tune", train.tune, "true", CONFIG_CHANGES, "on a GPU, time algorithms once a run, and keep the fastest in its tuning.json"),
     BOOL("train.cuda_graph", train.cuda_graph, "false", CONFIG_CHANGES, "on a GPU, enqueue a step as one CUDA graph from the third on"),
     NUMBER("train.dropout", model.shape.dropout, "0", 0, 1, CONFIG_CHANGES, "probability, after embeddings and residual branches"),
     INT("train.max_skipped", train.max_skipped, "10", 1, INTMAX, CONFIG_CHANGES, "stop after this many steps in a row without finite gradients"),

@@ -1,15 +1,14 @@
 #include "engine/config_value.h"
 
 #include <ctype.h>
-#include <errno.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
 #include "memory/log.h"
 #include "engine/nearest.h"
+#include "engine/scalar.h"
 #include "models/presets.h"
 
 void config_value_quote(char out[CONFIG_VALUE_QUOTE], const char *text)
@@ -56,7 +55,7 @@ static status refuse(const config_row *row, const yaml_node_t *node)
 }
 
 /* The text of a scalar, NULL for anything else and for text with a NUL in it. */
-static const char *scalar(const yaml_node_t *node)
+static const char *text_of(const yaml_node_t *node)
 {
     if (node->type != YAML_SCALAR_NODE)
         return NULL;
@@ -67,7 +66,7 @@ static const char *scalar(const yaml_node_t *node)
 /* The text of an unquoted scalar: numbers and booleans are never strings. */
 static const char *plain(const yaml_node_t *node)
 {
-    return node->type == YAML_SCALAR_NODE && node->data.scalar.style == YAML_PLAIN_SCALAR_STYLE ? scalar(node) : NULL;
+    return node->type == YAML_SCALAR_NODE && node->data.scalar.style == YAML_PLAIN_SCALAR_STYLE ? text_of(node) : NULL;
 }
 
 bool config_value_is_null(const yaml_node_t *node)
@@ -78,67 +77,6 @@ bool config_value_is_null(const yaml_node_t *node)
 
 /* --- numbers ------------------------------------------------------------------------------------------------------ */
 
-static bool parse_integer(const char *text, int64_t *out)
-{
-    if (!text || !text[strspn(text, "+-")] || strspn(text, "0123456789+-") != strlen(text))
-        return false;
-    char *end;
-    errno = 0;
-    long long value = strtoll(text, &end, 10);
-    if (*end || end == text || errno)
-        return false;
-    *out = value;
-    return true;
-}
-
-static bool parse_number(const char *text, double *out)
-{
-    if (!text || !*text || strspn(text, "0123456789+-.eE") != strlen(text))
-        return false;
-    char *end;
-    double value = strtod(text, &end);
-    if (*end || end == text || !isfinite(value))
-        return false;
-    *out = value;
-    return true;
-}
-
-static const struct {
-    const char *name;
-    double bytes;
-} units[] = {
-    {"TiB", 1099511627776.0},
-    {"GiB", 1073741824.0},
-    {"MiB", 1048576.0},
-    {"KiB", 1024.0},
-    {"TB", 1e12},
-    {"GB", 1e9},
-    {"MB", 1e6},
-    {"KB", 1e3},
-    {"B", 1},
-};
-enum { UNITS = sizeof units / sizeof *units, BINARY_UNITS = 4 };
-
-/* "1.5GiB", "512 MiB", "1048576" */
-static bool parse_size(const char *text, int64_t *out)
-{
-    char number[32];
-    size_t digits = text ? strspn(text, "0123456789.") : 0;
-    if (!digits || digits >= sizeof number)
-        return false;
-    memcpy(number, text, digits);
-    number[digits] = 0;
-    const char *unit = text + digits + strspn(text + digits, " ");
-    double scale = *unit ? 0 : 1, value;
-    for (int i = 0; i < UNITS; i++)
-        if (strcasecmp(unit, units[i].name) == 0)
-            scale = units[i].bytes;
-    if (scale == 0 || !parse_number(number, &value) || value * scale > 9007199254740992.0)
-        return false;
-    *out = llround(value * scale);
-    return true;
-}
-
 static bool within(const config_row *row, double value)
 {
     return value >= row->low && value <= row->high;
@@ -148,7 +86,7 @@ static status set_long(void *field, const config_row *row, yaml_document_t *d, y
 {
     (void)d;
     int64_t value;
-    if (!parse_integer(plain(node), &value) || !within(row, (double)value))
+    if (!scalar_integer(plain(node), &value) || !within(row, (double)value))
         return refuse(row, node);
     memcpy(field, &value, sizeof value);
     return STATUS_OK;
@@ -166,7 +104,7 @@ static status set_size(void *field, const config_row *row, yaml_document_t *d, y
 {
     (void)d;
     int64_t value;
-    if (!parse_size(plain(node), &value))
+    if (!scalar_size(plain(node), &value))
         return refuse(row, node);
     memcpy(field, &value, sizeof value);
     return STATUS_OK;
@@ -176,7 +114,7 @@ static status set_number(void *field, const config_row *row, yaml_document_t *d,
 {
     (void)d;
     double value;
-    if (!parse_number(plain(node), &value) || !within(row, value))
+    if (!scalar_number(plain(node), &value) || !within(row, value))
         return refuse(row, node);
     memcpy(field, &value, sizeof value);
     return STATUS_OK;
@@ -194,37 +132,16 @@ static void print_long(FILE *out, const void *field, const config_row *row)
     fprintf(out, "%" PRId64, *(const int64_t *)field);
 }
 
-/* In the largest binary unit that divides it. */
 static void print_size(FILE *out, const void *field, const config_row *row)
 {
-    int64_t value = *(const int64_t *)field;
-    for (int i = 0; i < BINARY_UNITS; i++)
-        if (value && value % (int64_t)units[i].bytes == 0) {
-            fprintf(out, "%" PRId64 "%s", value / (int64_t)units[i].bytes, units[i].name);
-            return;
-        }
-    print_long(out, field, row);
-}
-
-/* The fewest digits that read back to the same bits; with a point before the exponent, without which YAML libraries in
- * other languages take the number for a string. */
-static void print_double(FILE *out, double value)
-{
-    char text[48];
-    for (int digits = value == floor(value) && fabs(value) < 1e15 ? 15 : 1; digits <= 17; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, value);
-        if (strtod(text, NULL) == value)
-            break;
-    }
-    int mantissa = (int)strcspn(text, "e");
-    bool point = text[mantissa] && !memchr(text, '.', (size_t)mantissa);
-    fprintf(out, "%.*s%s%s", mantissa, text, point ? ".0" : "", text + mantissa);
+    (void)row;
+    scalar_print_size(out, *(const int64_t *)field);
 }
 
 static void print_number(FILE *out, const void *field, const config_row *row)
 {
     (void)row;
-    print_double(out, *(const double *)field);
+    scalar_print_number(out, *(const double *)field);
 }
 
 /* --- booleans and words ------------------------------------------------------------------------------------------- */
@@ -263,7 +180,7 @@ static status refuse_word(const config_row *row, const yaml_node_t *node, const 
 static status set_word(void *field, const config_row *row, yaml_document_t *d, yaml_node_t *node)
 {
     (void)d;
-    const char *text = scalar(node);
+    const char *text = text_of(node);
     nearest n = {.wanted = text ? text : ""};
     for (int i = 0; row->word[i]; i++) {
         if (strcmp(n.wanted, row->word[i]) == 0) {
@@ -285,7 +202,7 @@ static void print_word(FILE *out, const void *field, const config_row *row)
 static status set_string(void *field, const config_row *row, yaml_document_t *d, yaml_node_t *node)
 {
     (void)d;
-    const char *text = scalar(node);
+    const char *text = text_of(node);
     if (!text)
         return refuse(row, node);
     free(*(char **)field);
@@ -297,7 +214,7 @@ static status set_string(void *field, const config_row *row, yaml_document_t *d,
 
 static status set_preset(void *field, const config_row *row, yaml_document_t *d, yaml_node_t *node)
 {
-    const char *text = scalar(node);
+    const char *text = text_of(node);
     nearest n = {.wanted = text ? text : ""};
     for (int i = 0; i < presets_count(); i++)
         nearest_offer(&n, presets_at(i)->name);
@@ -306,67 +223,10 @@ static status set_preset(void *field, const config_row *row, yaml_document_t *d,
     return set_string(field, row, d, node);
 }
 
-/* Length of the UTF-8 sequence at text and its code point. The text came through libyaml, which checked it; a stray
- * byte is taken for itself. */
-static int decode(const unsigned char *text, unsigned *point)
-{
-    int length = *text >= 0xF0 ? 4 : *text >= 0xE0 ? 3 : *text >= 0xC0 ? 2 : 1;
-    *point = length == 1 ? *text : *text & (0xFFu >> (length + 1));
-    for (int i = 1; i < length; i++) {
-        if ((text[i] & 0xC0) != 0x80) {
-            *point = *text;
-            return 1;
-        }
-        *point = *point << 6 | (text[i] & 0x3F);
-    }
-    return length;
-}
-
-/* What YAML allows to stand unescaped between double quotes (its "printable" set, less quote, backslash and breaks). */
-static bool printable(unsigned point)
-{
-    if (point < 0xA0)
-        return point >= 0x20 && point < 0x7F && point != '"' && point != '\\';
-    if (point == 0x2028 || point == 0x2029 || point == 0xFEFF)
-        return false;
-    return point < 0xD800 || (point >= 0xE000 && point <= 0xFFFD) || point >= 0x10000;
-}
-
-/* Text that is itself without quotes, here and in other YAML libraries. */
-static bool is_plain(const char *text)
-{
-    static const char simple[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./-";
-    static const char *const taken[] = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"};
-    for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
-        if (strcasecmp(text, taken[i]) == 0)
-            return false;
-    return (isalpha((unsigned char)*text) || *text == '/') && !text[strspn(text, simple)];
-}
-
-static void print_text(FILE *out, const char *text)
-{
-    if (!text || is_plain(text)) {
-        fputs(text ? text : "null", out);
-        return;
-    }
-    fputc('"', out);
-    const unsigned char *at = (const unsigned char *)text;
-    while (*at) {
-        unsigned point;
-        int length = decode(at, &point);
-        if (printable(point))
-            fwrite(at, 1, (size_t)length, out);
-        else
-            fprintf(out, "\\U%08X", point);
-        at += length;
-    }
-    fputc('"', out);
-}
-
 static void print_string(FILE *out, const void *field, const config_row *row)
 {
     (void)row;
-    print_text(out, *(char *const *)field);
+    scalar_print_text(out, *(char *const *)field);
 }
 
 static void free_string(void *field)
@@ -392,7 +252,7 @@ static const config_row weight_row = {.key = "weight", .type = CONFIG_TYPE_NUMBE
 static status set_source_field(config_source *source, bool given[2], yaml_document_t *d, yaml_node_t *key,
                                yaml_node_t *value)
 {
-    const char *name = scalar(key);
+    const char *name = text_of(key);
     char quoted[CONFIG_VALUE_QUOTE];
     config_value_quote(quoted, name ? name : "?");
     bool weight = name && strcmp(name, "weight") == 0;
@@ -453,9 +313,9 @@ static void print_sources(FILE *out, const void *field, const config_row *row)
     fputc('[', out);
     for (int i = 0; i < list->count; i++) {
         fputs(i ? ", {path: " : "{path: ", out);
-        print_text(out, list->item[i].path);
+        scalar_print_text(out, list->item[i].path);
         fputs(", weight: ", out);
-        print_double(out, list->item[i].weight);
+        scalar_print_number(out, list->item[i].weight);
         fputc('}', out);
     }
     fputc(']', out);

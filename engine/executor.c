@@ -162,8 +162,8 @@ static void add_range(range *list, int *count, const tensor *t)
 static void find_ranges(executor *e)
 {
     const compiled_inputs *in = &e->compiled->inputs;
-    const tensor *before[] = {&in->scalars, &in->stop};
-    const tensor *behind[] = {&in->stop, &in->loss_total, &in->control, &in->logits};
+    const tensor *before[] = {&in->scalars};
+    const tensor *behind[] = {&in->loss_total, &in->control, &in->logits};
     for (unsigned i = 0; i < sizeof before / sizeof *before; i++)
         add_range(e->before, &e->before_count, before[i]);
     for (unsigned i = 0; i < sizeof behind / sizeof *behind; i++)
@@ -299,6 +299,11 @@ status executor_open_on(executor **out, compiled *c, comm *world, const executor
         s = open_groups(e);
     for (int i = 0; s == STATUS_OK && i < PROGRAMS; i++)
         s = prepare(e, program_at(e, i));
+    if (options->choices) {
+        s = comm_all_status(comm_world(world), s);
+        if (s == STATUS_OK)
+            s = choices_settle(options->choices, comm_world(world), e->interface, e->device, options->timing);
+    }
     if (s != STATUS_OK) {
         executor_close(e);
         return s;

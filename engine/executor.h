@@ -7,6 +7,7 @@
 #ifndef PHALANX_ENGINE_EXECUTOR_H
 #define PHALANX_ENGINE_EXECUTOR_H
 
+#include "engine/choices.h"
 #include "engine/compile.h"
 #include "kernels/device.h"
 #include "parallel/comm.h"
@@ -22,7 +23,10 @@ typedef struct executor_options {
     const op_backend *backend;
     int threads;
     bool tf32;
-    bool graph; /* of the training step, on a device that has such a thing */
+    bool graph;  /* of the training step, on a device that has such a thing */
+    bool timing; /* choices that the table lacks are made by timing */
+    choices
+        *choices; /* the device's, found and to be found (engine/choices.h); NULL: the library's guesses, not kept */
 } executor_options;
 status executor_open_on(executor **out, compiled *c, comm *world, const executor_options *options);
 void executor_close(executor *e);
@@ -36,7 +40,7 @@ void executor_play(executor *e, const compiled_program *p);
 void executor_launch(executor *e, const compiled_program *p);
 void executor_finish(executor *e);
 /* Host address of one of compiled_inputs: on the CPU where it lies (and of any other tensor, too), elsewhere in the host's
- * mirror, which executor_play copies in before a program (tokens, positions, scalars, stop) and out behind it (loss, stop,
+ * mirror, which executor_play copies in before a program (tokens, positions, scalars) and out behind it (loss,
  * control, logits). What is filled once (the rope table) is sent with executor_send. */
 void *executor_at(executor *e, const tensor *t);
 void executor_send(executor *e, const tensor *t);

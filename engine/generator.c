@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/batch.h"
-#include "engine/state.h"
 #include "kernels/philox.h"
 #include "memory/log.h"
 
@@ -18,43 +16,29 @@ typedef struct candidate {
 } candidate;
 
 struct generator {
-    compiled compiled;
-    executor *executor;
+    inference model;
     int samples;
     int64_t vocabulary;
     float *logits;
     candidate *candidates;
 };
 
-status generator_open(generator **out, weights *from, comm *self, dtype compute, int texts, int64_t positions,
-                      int threads)
+status generator_open(generator **out, weights *from, comm *self, inference_where where, dtype compute, int texts,
+                      int64_t positions)
 {
     generator *g = must_calloc(1, sizeof *g);
-    compile_options options = {.shape = *weights_shape(from),
-                               .compute = compute,
-                               .sequence = positions,
-                               .micro_batch = texts,
-                               .microbatches = 1,
-                               .chunks = 1,
-                               .gather_each = true,
-                               .backend = &cpu_backend,
-                               .threads = threads,
-                               .decode_samples = texts,
-                               .decode_positions = (int)positions};
-    status s = grid_make(&options.grid, 1, 0, 1, 1, 1, 1);
-    if (s == STATUS_OK)
-        s = compile(&g->compiled, &options);
-    if (s == STATUS_OK)
-        s = executor_open(&g->executor, &g->compiled, self, &cpu_backend, threads);
-    if (s == STATUS_OK)
-        s = state_load_weights(&g->compiled, g->executor, weights_read, from);
+    const compile_options options = {.compute = compute,
+                                     .sequence = positions,
+                                     .micro_batch = texts,
+                                     .decode_samples = texts,
+                                     .decode_positions = (int)positions};
+    status s = inference_open(&g->model, from, self, where, &options);
     if (s != STATUS_OK) {
         generator_close(g);
         return s;
     }
-    batch_rope_table(&g->compiled, g->executor);
     g->samples = texts;
-    g->vocabulary = options.shape.vocab_size;
+    g->vocabulary = weights_shape(from)->vocab_size;
     g->logits = must_alloc((unsigned long)g->vocabulary * sizeof(float));
     g->candidates = must_alloc((unsigned long)g->vocabulary * sizeof(candidate));
     *out = g;
@@ -65,8 +49,7 @@ void generator_close(generator *g)
 {
     if (!g)
         return;
-    executor_close(g->executor);
-    compile_free(&g->compiled);
+    inference_close(&g->model);
     free(g->logits);
     free(g->candidates);
     free(g);
@@ -74,20 +57,20 @@ void generator_close(generator *g)
 
 void generator_step(generator *g, const int32_t *tokens, int64_t position)
 {
-    int32_t *ids = executor_at(g->executor, &g->compiled.inputs.tokens);
-    int32_t *positions = executor_at(g->executor, &g->compiled.inputs.positions);
+    int32_t *ids = executor_at(g->model.executor, &g->model.compiled.inputs.tokens);
+    int32_t *positions = executor_at(g->model.executor, &g->model.compiled.inputs.positions);
     for (int i = 0; i < g->samples; i++) {
         ids[i] = tokens[i];
         positions[i] = (int32_t)position;
     }
-    executor_play(g->executor, &g->compiled.decoding);
+    executor_play(g->model.executor, &g->model.compiled.decoding);
 }
 
 const float *generator_logits(generator *g, int sample)
 {
     MUST(sample >= 0 && sample < g->samples, "sample %d of %d", sample, g->samples);
-    const tensor *t = &g->compiled.inputs.logits;
-    const char *row = executor_at(g->executor, t);
+    const tensor *t = &g->model.compiled.inputs.logits;
+    const char *row = executor_at(g->model.executor, t);
     row += sample * t->pitch * dtype_bytes((dtype)t->type);
     dtype_convert(g->logits, DTYPE_FP32, row, (dtype)t->type, g->vocabulary);
     return g->logits;

@@ -1,13 +1,12 @@
 /* A model that continues texts: the one-token decoding program with its key/value cache.
  *
  * A generator owns its compiled program, arena and weights; the tokenizer and the place the weights come from are the
- * caller's. Several samples advance together, one token each a call.
+ * caller's. Several samples advance together, one token each a call; going back to position 0 begins other texts.
  */
 #ifndef PHALANX_ENGINE_GENERATOR_H
 #define PHALANX_ENGINE_GENERATOR_H
 
-#include "engine/weights.h"
-#include "parallel/comm.h"
+#include "engine/inference.h"
 
 typedef struct generator generator;
 
@@ -19,8 +18,8 @@ typedef struct generator_choice {
 } generator_choice;
 
 /* `texts` at once, up to `positions` tokens each (prompt and continuation). */
-status generator_open(generator **out, weights *from, comm *self, dtype compute, int texts, int64_t positions,
-                      int threads);
+status generator_open(generator **out, weights *from, comm *self, inference_where where, dtype compute, int texts,
+                      int64_t positions);
 void generator_close(generator *g);
 /* Each sample's token at `position` (the same for all); its logits of the next token are then in generator_logits(). */
 void generator_step(generator *g, const int32_t *tokens, int64_t position);

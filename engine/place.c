@@ -14,7 +14,7 @@ static const double PLACE_GOAL = 1.02;
 /* Placements to spend when the first orders miss the goal: a fraction of a second. */
 static int64_t place_effort(int64_t blocks)
 {
-    int64_t effort = 60 * blocks < 150000 ? 60 * blocks : 150000;
+    int64_t effort = 90 * blocks < 180000 ? 90 * blocks : 180000;
     effort = effort < 20000 ? 20000 : effort;
     return effort < 2 * blocks ? 2 * blocks : effort;
 }

@@ -181,9 +181,18 @@ status report_metrics_evaluation(FILE *out, int64_t step, double loss)
     return write_line(out, line);
 }
 
+static void put_traffic(json_t *object, const char *key, const report_traffic *t)
+{
+    json_t *axes = json_object();
+    put_integer(axes, "tensor", t->tensor);
+    put_integer(axes, "pipeline", t->pipeline);
+    put_integer(axes, "data", t->data);
+    MUST(json_object_set_new(object, key, axes) == 0, "out of host memory");
+}
+
 static json_t *rank_object(const report_rank *r)
 {
-    json_t *object = json_object(), *sent = json_object();
+    json_t *object = json_object();
     put_integer(object, "rank", r->rank);
     put_integer(object, "tensor", r->tensor);
     put_integer(object, "pipeline", r->pipeline);
@@ -191,10 +200,8 @@ static json_t *rank_object(const report_rank *r)
     put_integer(object, "arena_bytes", r->arena_bytes);
     put_integer(object, "arena_used_bytes", r->arena_used_bytes);
     put_integer(object, "peak_resident_bytes", r->peak_resident_bytes);
-    put_integer(sent, "tensor", r->bytes_sent.tensor);
-    put_integer(sent, "pipeline", r->bytes_sent.pipeline);
-    put_integer(sent, "data", r->bytes_sent.data);
-    MUST(json_object_set_new(object, "bytes_sent", sent) == 0, "out of host memory");
+    put_traffic(object, "bytes_sent", &r->bytes_sent);
+    put_traffic(object, "messages_sent", &r->messages_sent);
     return object;
 }
 
@@ -204,6 +211,7 @@ status report_summary(const char *path, const report_summary_values *v)
     put_integer(root, "parameters", v->parameters);
     put_integer(root, "steps", v->steps);
     put_real(root, "start_to_first_step_seconds", v->start_to_first_step_seconds);
+    put_real(root, "tuning_seconds", v->tuning_seconds);
     for (int i = 0; i < v->ranks; i++)
         MUST(json_array_append_new(ranks, rank_object(&v->rank[i])) == 0, "out of host memory");
     MUST(json_object_set_new(root, "ranks", ranks) == 0, "out of host memory");

@@ -54,17 +54,20 @@ void report_evaluation(FILE *out, int64_t step, double loss, double seconds);
 status report_metrics(FILE *out, const report_step *step);
 status report_metrics_evaluation(FILE *out, int64_t step, double loss);
 
+typedef struct report_traffic {
+    int64_t tensor, pipeline, data; /* along each axis; of NCCL, calls count as messages */
+} report_traffic;
+
 typedef struct report_rank {
     int rank, tensor, pipeline, data; /* coordinates in the grid */
     int64_t arena_bytes, arena_used_bytes, peak_resident_bytes;
-    struct {
-        int64_t tensor, pipeline, data;
-    } bytes_sent;
+    report_traffic bytes_sent, messages_sent;
 } report_rank;
 
 typedef struct report_summary_values {
     int64_t parameters, steps;
-    double start_to_first_step_seconds;
+    double start_to_first_step_seconds; /* without: */
+    double tuning_seconds;              /* choices by timing, once a run */
     int ranks;
     const report_rank *rank;
 } report_summary_values;

@@ -126,7 +126,6 @@ static void describe_inputs(compiled *c)
     tensor_describe(&in->scalars, "scalars", CLASS_INPUT, DTYPE_UINT8, 1, (int64_t[]){sizeof(step_scalars)});
     tensor_describe(&in->loss, "loss", CLASS_INPUT, DTYPE_FP32, 1, (int64_t[]){1});
     tensor_describe(&in->loss_total, "loss over the grid", CLASS_INPUT, DTYPE_FP32, 1, (int64_t[]){1});
-    tensor_describe(&in->stop, "stop", CLASS_INPUT, DTYPE_INT64, 1, (int64_t[]){1});
     tensor_describe(&in->bins, "norm bins", CLASS_INPUT, DTYPE_INT64, 1, (int64_t[]){SUM_BINS});
     tensor_describe(&in->control, "control", CLASS_INPUT, DTYPE_FP32, 1, (int64_t[]){CONTROL_COUNT});
     int64_t logits[] = {o->decode_samples, decoder_vocabulary_rows(&o->shape, 1)};
@@ -180,8 +179,8 @@ void storage_place(compiled *c)
     compiled_inputs *in = &c->inputs;
     tensor *ids[] = {&in->tokens, &in->targets, &in->positions, &in->document_start};
     /* what goes in before a program, or out behind it, stands side by side */
-    tensor *others[] = {&in->scalars, &in->stop, &in->loss_total, &in->control,
-                        &in->logits,  &in->loss, &in->bins,       &in->rope_table};
+    tensor *others[] = {&in->scalars, &in->loss_total, &in->control,   &in->logits,
+                        &in->loss,    &in->bins,       &in->rope_table};
     for (unsigned i = 0; i < sizeof ids / sizeof *ids; i++)
         place(c, ids[i]);
     c->batch_bytes = c->persistent_bytes;

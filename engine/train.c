@@ -83,7 +83,22 @@ static void read_ahead(training *t)
         t->ahead = next;
 }
 
-/* One optimizer step. *stop is set if any rank was asked to. */
+/* Before anything is computed: did it work everywhere, and was any rank asked to stop? One exchange for both. */
+static status agree(training *t, bool *stop, status mine)
+{
+    int ranks = comm_ranks(t->world), here[2] = {mine != STATUS_OK, signals_pending() != 0};
+    int(*all)[2] = must_alloc((unsigned long)ranks * sizeof *all);
+    bool failed = false;
+    comm_all_gather_bytes(comm_world(t->world), all, here, sizeof here);
+    for (int i = 0; i < ranks; i++) {
+        failed |= all[i][0] != 0;
+        *stop |= all[i][1] != 0;
+    }
+    free(all);
+    return failed ? comm_all_status(comm_world(t->world), mine) : STATUS_OK;
+}
+
+/* One optimizer step; none, and *stop, if any rank was asked to stop before it. */
 static status train_step(training *t, bool *stop)
 {
     double began = clock_seconds();
@@ -92,10 +107,10 @@ static status train_step(training *t, bool *stop)
     status ready = t->reported;
     if (ready == STATUS_OK)
         ready = take_batch(t);
-    TRY(comm_all_status(comm_world(t->world), ready));
+    TRY(agree(t, stop, ready));
+    if (*stop)
+        return STATUS_OK;
     fill_scalars(t, (float)rate);
-    int64_t *asked = executor_at(t->executor, &t->compiled.inputs.stop);
-    *asked = signals_pending() != 0;
 
     if (t->step + 1 == t->config->profile.start)
         executor_profile(t->executor, true);
@@ -105,8 +120,6 @@ static status train_step(training *t, bool *stop)
     if (t->step + 1 == t->config->profile.stop)
         executor_profile(t->executor, false);
 
-    /* Alone there is nobody to agree with: a signal during the step ends it here, not after another one. */
-    *stop = *asked > 0 || (comm_ranks(t->world) == 1 && signals_pending());
     const float *control = executor_at(t->executor, &t->compiled.inputs.control);
     const float *loss = executor_at(t->executor, &t->compiled.inputs.loss_total);
     bool skipped = control[CONTROL_SKIP] > 0;
@@ -120,18 +133,6 @@ static status train_step(training *t, bool *stop)
     return s;
 }
 
-/* Was any rank asked to stop? */
-static bool stop_asked(training *t)
-{
-    int ranks = comm_ranks(t->world), mine = signals_pending() != 0, any = 0;
-    int *all = must_alloc((unsigned long)ranks * sizeof *all);
-    comm_all_gather_bytes(comm_world(t->world), all, &mine, sizeof mine);
-    for (int i = 0; i < ranks; i++)
-        any |= all[i];
-    free(all);
-    return any;
-}
-
 /* The same samples in every layout: evaluate.batches global batches, or one pass over what there is.
  * When asked to stop it is given up: whoever asks may not wait for long, and a checkpoint is worth more. */
 static status evaluate(training *t, bool *stop)
@@ -141,11 +142,9 @@ static status evaluate(training *t, bool *stop)
     int64_t together = (int64_t)o->micro_batch * grid_group_size(&t->grid, GRID_GROUP_DATA_CONTEXT);
     int64_t end = training_evaluation_samples(t);
     for (int64_t first = 0; first < end; first += together) {
-        *stop = *stop || stop_asked(t);
+        TRY(agree(t, stop, batch_fill_evaluation(&t->compiled, t->executor, t->validation, first, end)));
         if (*stop)
             return STATUS_OK;
-        status s = batch_fill_evaluation(&t->compiled, t->executor, t->validation, first, end);
-        TRY(comm_all_status(comm_world(t->world), s));
         executor_play(t->executor, &t->compiled.evaluation);
         sum += (double)*(float *)executor_at(t->executor, &t->compiled.inputs.loss_total);
     }
@@ -164,12 +163,16 @@ static status train_loop(training *t)
 {
     const config *c = t->config;
     bool stop = false;
+    int64_t saved = t->step;
     while (t->step < c->train.steps && !stop) {
         TRY(train_step(t, &stop));
-        if (t->validation && (due(c->evaluate.every, t->step) || (t->step == c->train.steps && c->evaluate.every > 0)))
+        if (!stop && t->validation &&
+            (due(c->evaluate.every, t->step) || (t->step == c->train.steps && c->evaluate.every > 0)))
             TRY(evaluate(t, &stop));
-        if (due(c->checkpoint.every, t->step) || t->step == c->train.steps || stop)
+        if ((due(c->checkpoint.every, t->step) || t->step == c->train.steps || stop) && t->step != saved) {
             TRY(training_save(t));
+            saved = t->step;
+        }
         if (t->trained_steps == 1)
             seal_close();
     }

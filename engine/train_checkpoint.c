@@ -53,13 +53,14 @@ static status write_sections(training *t, const char *folder, const char *name, 
     return s;
 }
 
-/* A checkpoint is of use by itself: the tokenizer goes with it. */
-static status save_tokenizer(const training *t, const char *name)
+/* A checkpoint is of use by itself: the tokenizer goes with it, and the choices that another run needs to go on alike. */
+static status save_company(const training *t, const char *name)
 {
-    if (!t->tokenizer)
-        return STATUS_OK;
-    char *folder = must_format("%s/%s", t->checkpoints, name);
-    status s = tokenizer_save(t->tokenizer, folder);
+    char *folder = must_format("%s/%s", t->checkpoints, name), *path = must_format("%s/" CHOICES_FILE, folder);
+    status s = t->tokenizer ? tokenizer_save(t->tokenizer, folder) : STATUS_OK;
+    if (s == STATUS_OK && t->choices.count > 0)
+        s = choices_write(&t->choices, path);
+    free(path);
     free(folder);
     return s;
 }
@@ -73,7 +74,7 @@ status training_save(training *t)
     watchdog_suspend(t->watchdog);
     status s = write_sections(t, t->checkpoints, name, mixed, t->config->train.precision == CONFIG_FP32 ? 3 : 4);
     if (s == STATUS_OK && comm_rank(t->world) == 0) {
-        s = save_tokenizer(t, name);
+        s = save_company(t, name);
         if (s == STATUS_OK)
             s = checkpoint_prune(t->checkpoints, t->config->checkpoint.keep);
         if (s == STATUS_OK)

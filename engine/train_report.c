@@ -73,6 +73,11 @@ static status open_files(training *t)
             s = status_fail(STATUS_FAILED, "%s cannot be written to", path);
     }
     free(path);
+    if (s == STATUS_OK && t->choices.count > 0) {
+        path = must_format("%s/" CHOICES_FILE, t->folder);
+        s = choices_write(&t->choices, path);
+        free(path);
+    }
     if (s == STATUS_OK && t->config->run.tensorboard)
         s = tensorboard_open(&t->events, t->folder, wall_time());
     return s;
@@ -84,6 +89,17 @@ status training_report_open(training *t)
 }
 
 /* ---- the header ------------------------------------------------------------------------------------------------- */
+
+static void say_choices(const training *t)
+{
+    const choices *k = &t->choices;
+    if (k->used > 0 && k->added == 0)
+        printf("  choices     %d from " CHOICES_FILE "\n", k->used);
+    else if (k->used > 0 && !t->config->train.tune)
+        printf("  choices     %d as the library guesses (train.tune=false)\n", k->added);
+    else if (k->used > 0)
+        printf("  choices     %d timed in %.2f s, kept in " CHOICES_FILE "\n", k->added, k->seconds);
+}
 
 void training_header(const training *t)
 {
@@ -138,6 +154,7 @@ void training_header(const training *t)
     if (c->optimizer.warmup >= c->train.steps)
         printf("  rate        optimizer.warmup %lld is all of train.steps: the learning rate only rises\n",
                (long long)c->optimizer.warmup);
+    say_choices(t);
     report_columns(stdout);
     fflush(stdout);
     free(model);
@@ -162,7 +179,7 @@ static status write_events(training *t, const report_step *r)
 status training_report_step(training *t, double loss, double norm, double rate, double seconds, bool skipped)
 {
     if (t->trained_steps++ == 0)
-        t->first_step_seconds = clock_seconds() - t->began;
+        t->first_step_seconds = clock_seconds() - t->began - t->choices.seconds;
     else
         t->trained_seconds += seconds;
     if (!speaks(t))
@@ -222,7 +239,6 @@ static int64_t arena_used(const compiled *c)
 
 status training_summary(training *t)
 {
-    int64_t ignored;
     report_rank mine = {.rank = comm_rank(t->world),
                         .tensor = t->grid.at[GRID_TENSOR],
                         .pipeline = t->grid.at[GRID_PIPELINE],
@@ -230,9 +246,9 @@ status training_summary(training *t)
                         .arena_bytes = t->compiled.arena_bytes,
                         .arena_used_bytes = arena_used(&t->compiled),
                         .peak_resident_bytes = peak_resident()};
-    executor_sent(t->executor, &mine.bytes_sent.tensor, &ignored, AXIS_TENSOR);
-    executor_sent(t->executor, &mine.bytes_sent.pipeline, &ignored, AXIS_PIPELINE);
-    executor_sent(t->executor, &mine.bytes_sent.data, &ignored, AXIS_DATA);
+    executor_sent(t->executor, &mine.bytes_sent.tensor, &mine.messages_sent.tensor, AXIS_TENSOR);
+    executor_sent(t->executor, &mine.bytes_sent.pipeline, &mine.messages_sent.pipeline, AXIS_PIPELINE);
+    executor_sent(t->executor, &mine.bytes_sent.data, &mine.messages_sent.data, AXIS_DATA);
     report_rank *all = must_alloc((unsigned long)comm_ranks(t->world) * sizeof *all);
     comm_all_gather_bytes(comm_world(t->world), all, &mine, sizeof mine);
     status s = STATUS_OK;
@@ -241,6 +257,7 @@ status training_summary(training *t)
         report_summary_values values = {.parameters = shape_parameters(&t->config->model.shape),
                                         .steps = t->step,
                                         .start_to_first_step_seconds = t->first_step_seconds,
+                                        .tuning_seconds = t->choices.seconds,
                                         .ranks = comm_ranks(t->world),
                                         .rank = all};
         s = report_summary(path, &values);

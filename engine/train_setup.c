@@ -7,6 +7,7 @@
 
 #include "engine/batch.h"
 #include "engine/files/atomic.h"
+#include "engine/files/checkpoint.h"
 #include "engine/training.h"
 #include "memory/log.h"
 
@@ -109,27 +110,49 @@ static status open_rank(training *t)
     return STATUS_OK;
 }
 
+/* What was chosen by timing belongs to the run, and to the checkpoint that a run begins from. */
+static status read_choices(training *t)
+{
+    const char *resume = t->config->checkpoint.resume;
+    bool elsewhere = strcmp(resume, "auto") != 0 && strcmp(resume, "never") != 0;
+    char *path = must_format("%s/" CHOICES_FILE, t->folder);
+    status s = STATUS_OK;
+    if (!atomic_exists(path) && elsewhere) {
+        checkpoint *from = NULL;
+        s = checkpoint_open(&from, resume);
+        free(path);
+        path = must_format("%s/" CHOICES_FILE, from ? checkpoint_folder(from) : resume);
+        checkpoint_close(from);
+    }
+    if (s == STATUS_OK)
+        s = choices_read(&t->choices, path);
+    free(path);
+    return s;
+}
+
 static status open_executor(training *t)
 {
+    comm_group *all = comm_world(t->world);
+    TRY(comm_all_status(all, comm_rank(t->world) == 0 ? read_choices(t) : STATUS_OK));
+    choices_share(&t->choices, all);
     const executor_options options = {.device = t->device,
                                       .backend = t->compiled.options.backend,
                                       .threads = t->compiled.options.threads,
                                       .tf32 = t->config->train.tf32,
-                                      .graph = t->config->train.cuda_graph};
+                                      .graph = t->config->train.cuda_graph,
+                                      .timing = t->config->train.tune,
+                                      .choices = &t->choices};
     return executor_open_on(&t->executor, &t->compiled, t->world, &options);
 }
 
 /* The CPU, or the GPU: with `auto` only if every rank has one. */
 static status choose_device(training *t)
 {
+    const device_interface *cuda;
     t->device = &device_cpu;
     if (t->config->train.device == CONFIG_CPU)
         return STATUS_OK;
-    const device_interface *cuda = NULL;
-    status s = device_load(&cuda, "cuda");
-    if (s == STATUS_OK)
-        s = cuda->available();
-    s = comm_all_status(comm_world(t->world), s);
+    status s = comm_all_status(comm_world(t->world), device_find(&cuda, "cuda"));
     if (s == STATUS_OK)
         t->device = cuda;
     return t->config->train.device == CONFIG_AUTO ? STATUS_OK : s;
@@ -176,6 +199,7 @@ void training_close(training *t)
     tensorboard_close(t->events);
     tokenizer_close(t->tokenizer);
     executor_close(t->executor);
+    choices_free(&t->choices);
     samples_close(t->train);
     samples_close(t->validation);
     compile_free(&t->compiled);

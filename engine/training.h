@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 
+#include "engine/choices.h"
 #include "engine/config.h"
 #include "engine/executor.h"
 #include "engine/files/tensorboard.h"
@@ -19,6 +20,7 @@ typedef struct training {
     const device_interface *device;
     compiled compiled;
     executor *executor;
+    choices choices; /* made by timing; the same on all ranks */
     watchdog *watchdog;
     samples *train, *validation;
     learning_rate schedule;

@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 
+#include "kernels/fuse.h"
 #include "memory/log.h"
 #include "parallel/lowering.h"
 #include "parallel/schedule_check.h"
@@ -101,6 +102,12 @@ void unroll_record(recorded *out, compiled *c, int chunk, bool training, bool sp
     }
     for (int i = 0; i < PHASE_COUNT; i++)
         prefetch_gathers(&r->body[i]);
+}
+
+void unroll_fuse(recorded *r)
+{
+    tensor *ends[] = {r->output, r->input_cotangent};
+    fuse_recorded(&r->r, ends, 2);
 }
 
 void unroll_recorded_free(recorded *r)

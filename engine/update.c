@@ -272,10 +272,6 @@ void update_append(compiled_program *out, compiled *c)
 {
     insert_reductions(out, c);
     update_loss(out, c);
-    if (c->options.grid.ranks > 1) {
-        op_attributes at = along(c, AXIS_GRID);
-        append(out, c, OP_all_reduce, "stop/reduce", &c->inputs.stop, &c->inputs.stop, &at);
-    }
     append_norm(out, c);
     append_updates(out, c);
 }

@@ -1,7 +1,7 @@
 /* What an op costs: floating-point operations and bytes of memory traffic. Products count 2 a multiply-add; causal
  * attention counts the (query, key) pairs that its mask leaves, exactly, document boundaries aside. Other ops count a few operations an
  * element, exp and the like as one. Bytes: every operand once, and once more where an output is added to. */
-#include "kernels/op.h"
+#include "kernels/fuse.h"
 
 #define OP(name, ...) op_cost cost_##name(const op *o);
 #include "kernels/ops.def"
@@ -61,6 +61,23 @@ op_cost cost_linear_grad_input(const op *o)
 op_cost cost_linear_grad_weight(const op *o)
 {
     return cost(o, 2 * elements(o->in[0]) * (double)o->in[1]->shape[1], 1);
+}
+
+static op_cost fused(const op *o)
+{
+    op first = fuse_first(o), second = fuse_second(o);
+    double flops = op_row_of(&first)->cost(&first).flops + op_row_of(&second)->cost(&second).flops;
+    return cost(o, flops, 0);
+}
+
+op_cost cost_linear_gelu(const op *o)
+{
+    return fused(o);
+}
+
+op_cost cost_linear_grad_gelu(const op *o)
+{
+    return fused(o);
 }
 
 op_cost cost_bias_grad(const op *o)

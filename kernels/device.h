@@ -13,7 +13,7 @@
 #include "kernels/op.h"
 
 /* Raised whenever device_interface, op, run_context or comm_backend change: a shared object left behind is refused. */
-enum { DEVICE_VERSION = 2 };
+enum { DEVICE_VERSION = 3 };
 
 /* Set to 1, several ranks may use one GPU (correctness only; NCCL is told that they are on different hosts). */
 #define DEVICE_SHARE_ENVIRONMENT "PHALANX_SHARE_GPU"
@@ -39,6 +39,15 @@ typedef struct device_facts {
     double bandwidth;                       /* bytes a second of its memory, by its clock and width; 0: unknown */
 } device_facts;
 
+enum { DEVICE_CHOICE_KEY = 384, DEVICE_CHOICE_VALUE = 256 };
+
+/* One of several ways to compute the same, chosen by timing. A table of them (engine/choices.h) is stored with a run. */
+typedef struct device_choice {
+    char key[DEVICE_CHOICE_KEY];     /* what for: computation, types, shape, alignment, library and its version, GPU */
+    char value[DEVICE_CHOICE_VALUE]; /* which way, in the device's own words */
+    double microseconds;             /* that it took; 0: taken without timing */
+} device_choice;
+
 typedef struct device_interface {
     int version; /* DEVICE_VERSION */
     const char *name;
@@ -55,6 +64,15 @@ typedef struct device_interface {
 
     /* Before the first program: make o->prepared. */
     status (*prepare)(device *d, op *o);
+
+    /* What the prepared ops have a choice of, between preparing and the first program; NULL, all three, for a device
+     * without choices. Until told otherwise an op goes the way that the library guesses to be best. `wanted`: the key of
+     * the i-th choice, in the order of preparation, NULL behind the last. `find`: value and microseconds for keys that are
+     * wanted, by timing (which leaves the arena and the mirror zero) or as guessed. `choose`: go this way; fails where the
+     * device cannot. */
+    const char *(*wanted)(const device *d, int i);
+    status (*find)(device *d, device_choice *choices, int count, bool timing);
+    status (*choose)(device *d, const device_choice *choice);
 
     /* Enqueued: the arena's bytes from `at` on become the host's from `from` on; the mirror's become the arena's. */
     void (*copy_in)(device *d, int64_t at, int64_t from, int64_t bytes);
@@ -87,5 +105,7 @@ extern const device_interface device_cpu;
 /* The interface `name` ("cuda") from the shared object beside this program, or from the program itself. It is not yet
  * opened, nor known to be available. */
 status device_load(const device_interface **out, const char *name);
+/* The same of a device that is available; otherwise *out stays as it is. */
+status device_find(const device_interface **out, const char *name);
 
 #endif

@@ -24,12 +24,12 @@ static status open_object(void **out, const char *path, const char *name)
 {
     if (access(path, R_OK) != 0)
         return status_fail(STATUS_USAGE,
-                           "train.device=%s: %s is not there: this build plays programs on the CPU only; build it with "
-                           "the CUDA toolkit (make %s), or use train.device=cpu",
+                           "device=%s: %s is not there: this build plays programs on the CPU only; build it with "
+                           "the CUDA toolkit (make %s), or use device=cpu",
                            name, path, name);
     *out = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!*out)
-        return status_fail(STATUS_FAILED, "train.device=%s: %s cannot be loaded: %s", name, path, dlerror());
+        return status_fail(STATUS_FAILED, "device=%s: %s cannot be loaded: %s", name, path, dlerror());
     return STATUS_OK;
 }
 
@@ -44,13 +44,22 @@ status device_load(const device_interface **out, const char *name)
         void *object = NULL;
         s = open_object(&object, path, name);
         if (s == STATUS_OK && !(found = dlsym(object, symbol)))
-            s = status_fail(STATUS_FAILED, "train.device=%s: %s has no %s", name, path, symbol);
+            s = status_fail(STATUS_FAILED, "device=%s: %s has no %s", name, path, symbol);
     }
     if (s == STATUS_OK && found->version != DEVICE_VERSION)
-        s = status_fail(STATUS_FAILED, "train.device=%s: %s is of another build (interface %d, not %d): build it again",
-                        name, path, found->version, DEVICE_VERSION);
+        s = status_fail(STATUS_FAILED, "device=%s: %s is of another build (interface %d, not %d): build it again", name,
+                        path, found->version, DEVICE_VERSION);
     free(path);
     if (s == STATUS_OK)
         *out = found;
     return s;
+}
+
+status device_find(const device_interface **out, const char *name)
+{
+    const device_interface *found = NULL;
+    TRY(device_load(&found, name));
+    TRY(found->available());
+    *out = found;
+    return STATUS_OK;
 }

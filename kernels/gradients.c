@@ -177,7 +177,7 @@ RULE(share)
     recorder_flow(r, o->in[0], record_all_reduce(r, "dx", cotangent[0]));
 }
 
-/* ---- ops that layers do not differentiate through ------------------------------------------------------------ */
+/* ---- ops that layers do not differentiate through, and those made of others after differentiation ------------------------------------------------------------ */
 
 #define NO_RULE(name)                                                                                                  \
     RULE(name)                                                                                                         \
@@ -189,6 +189,8 @@ RULE(share)
 
 NO_RULE(linear_grad_input)
 NO_RULE(linear_grad_weight)
+NO_RULE(linear_gelu)
+NO_RULE(linear_grad_gelu)
 NO_RULE(bias_grad)
 NO_RULE(embed_grad)
 NO_RULE(add_positions_grad)

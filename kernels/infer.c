@@ -3,6 +3,7 @@
 #include "kernels/op.h"
 
 #include "kernels/exact_sum.h"
+#include "kernels/fuse.h"
 #include "kernels/operands.h"
 
 #define OP(name, ...) void infer_##name(op *o);
@@ -117,6 +118,25 @@ void infer_linear_grad_weight(op *o)
           "dy[t, n], x[t, k] of one type");
     CHECK(is_matrix(o->out[0], DTYPE_FP32, dy->shape[1], x->shape[1]), "dw[n, k] fp32");
     operands_place(o, "rr>r 1s>0 r1>1 00>p ps>p");
+}
+
+/* As the two ops that it stands for. */
+static void infer_fused(op *o)
+{
+    operands_present(o);
+    op first = fuse_first(o), second = fuse_second(o);
+    op_row_of(&first)->infer(&first);
+    op_row_of(&second)->infer(&second);
+}
+
+void infer_linear_gelu(op *o)
+{
+    infer_fused(o);
+}
+
+void infer_linear_grad_gelu(op *o)
+{
+    infer_fused(o);
 }
 
 void infer_bias_grad(op *o)

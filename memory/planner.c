@@ -15,12 +15,25 @@ static int64_t default_effort(int64_t count)
     return effort < most ? effort : most;
 }
 
-/* A repair that succeeds does so soon, and its moves cost twice a placement. */
+/* A repair that succeeds does so soon, and its moves cost twice a placement. There are two. */
 static int64_t repair_effort(const planner_core *core)
 {
     int64_t most = 5000 + 20 * (int64_t)core->count;
-    most = most < 30000 ? most : 30000;
-    return core->effort_left / 2 < most ? core->effort_left / 2 : most;
+    most = core->count > PLANNER_REPAIR_BLOCKS ? 0 : most < 30000 ? most : 30000;
+    return core->effort_left / 3 < most ? core->effort_left / 3 : most;
+}
+
+/* Mend what the best order gives; search for other orders; mend what the best of those gives. */
+static void improve(planner_core *core, int32_t *order)
+{
+    int64_t mending = repair_effort(core);
+    if (planner_repair(core, mending))
+        return;
+    core->effort_left -= mending;
+    planner_search(core, order);
+    core->effort_left += mending;
+    if (core->best_arena > core->target)
+        planner_repair(core, mending);
 }
 
 /* The largest arena that is good enough. */
@@ -40,8 +53,8 @@ void planner_place(planner_block *blocks, planner_result *result, int64_t count,
     core.effort_left = effort > 0 ? effort : default_effort(core.count);
     if (core.count > 0) {
         int32_t *order = must_alloc((unsigned long)core.count * sizeof *order);
-        if (!planner_order_try_all(&core, order) && !planner_repair(&core, repair_effort(&core)))
-            planner_search(&core, order);
+        if (!planner_order_try_all(&core, order))
+            improve(&core, order);
         free(order);
     }
     for (int64_t i = 0; i < count; i++)

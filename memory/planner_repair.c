@@ -16,7 +16,6 @@
 #include "memory/log.h"
 
 enum {
-    MOST_BLOCKS = 5000,
     MOST_MEETINGS = 4000000,
     BURST_BASE = 500, /* moves before another top is tried: more with more blocks */
     BURST_PER_BLOCK = 5,
@@ -267,7 +266,7 @@ static void aim(repair *r, int64_t effort)
 
 bool planner_repair(planner_core *core, int64_t effort)
 {
-    if (core->count > MOST_BLOCKS || effort <= 0)
+    if (core->count > PLANNER_REPAIR_BLOCKS || effort <= 0)
         return false;
     unsigned long n = (unsigned long)core->count;
     repair r = {.core = core, .from = must_alloc((n + 1) * sizeof *r.from), .random = 88172645463325252u};

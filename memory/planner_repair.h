@@ -4,7 +4,9 @@
 
 #include "memory/planner_core.h"
 
-/* Mend core->best until it is good enough (true) or `effort` block placements are used up. Does nothing to a program in
+enum { PLANNER_REPAIR_BLOCKS = 5000 }; /* programs of more are left alone */
+
+/* Mend core->best until it is good enough (true) or `effort` block placements are used up. Nor is one touched in
  * which too many blocks meet. */
 bool planner_repair(planner_core *core, int64_t effort);
 

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/fuse.h"
 #include "memory/log.h"
 #include "tests/reference_program.h"
 
@@ -102,6 +103,14 @@ static void copy_ops(adjoint_rank *a)
             a->ops[n++] = bodies[i]->ops[k];
 }
 
+static void fuse(adjoint_rank *a)
+{
+    tensor *ends[ADJOINT_VARIABLES + 2] = {a->output, a->loss};
+    for (int i = 0; i < a->variables; i++)
+        ends[2 + i] = a->variable[i].gradient;
+    fuse_recorded(&a->r, ends, 2 + a->variables);
+}
+
 static void record_rank(adjoint_rank *a, const adjoint_spec *s, int ranks, int rank)
 {
     recorder_grid grid = {
@@ -119,6 +128,8 @@ static void record_rank(adjoint_rank *a, const adjoint_spec *s, int ranks, int r
     for (int i = 0; i < a->variables; i++)
         if (!a->variable[i].gradient)
             a->variable[i].gradient = recorder_flow_take(&a->r, a->variable[i].value);
+    if (s->fuse)
+        fuse(a);
     copy_ops(a);
     if (s->mutate)
         s->mutate(a->ops, a->forward, a->count);

@@ -9,7 +9,9 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "engine/files/indexed.h"
 #include "engine/files/safetensors.h"
+#include "engine/generator.h"
 #include "memory/log.h"
 #include "tests/workfolder.h"
 
@@ -129,5 +131,53 @@ double golden_gradients(const char *dump, const char *model)
     safetensors_close(ours);
     safetensors_close(theirs);
     free(path);
+    return worst;
+}
+
+/* |got - want| over the vocabulary, at most, as a share of the limit. */
+static double compare_logits(const float *got, const json_t *want)
+{
+    double largest = 0, worst = 0;
+    size_t count = json_array_size(want);
+    assert_true(count > 0);
+    for (size_t i = 0; i < count; i++)
+        largest = fmax(largest, fabs(json_number_value(json_array_get(want, i))));
+    for (size_t i = 0; i < count; i++)
+        worst = worse(worst, fabs((double)got[i] - json_number_value(json_array_get(want, i))) / (1e-5 * largest));
+    return worst;
+}
+
+double golden_logits(const char *folder, const char *model)
+{
+    json_t *root = expected(model), *positions = json_object_get(root, "logit_positions");
+    json_t *logits = json_object_get(root, "logits");
+    size_t next = 0, count = json_array_size(positions);
+    assert_true(count > 0 && json_array_size(logits) == count);
+    int32_t last = (int32_t)json_integer_value(json_array_get(positions, count - 1));
+    indexed *data;
+    weights *from;
+    comm *self;
+    generator *g;
+    assert_int_equal(indexed_open(&data, GOLDEN_DATA), STATUS_OK);
+    assert_int_equal(weights_open(&from, folder), STATUS_OK);
+    assert_int_equal(comm_open(&self), STATUS_OK);
+    assert_int_equal(generator_open(&g, from, self, INFERENCE_CPU, DTYPE_FP32, 1, last + 1), STATUS_OK);
+    int64_t vocabulary = weights_shape(from)->vocab_size;
+    double worst = 0;
+    for (int32_t p = 0; p <= last; p++) {
+        int32_t token;
+        assert_int_equal(indexed_read(data, &token, p, 1, vocabulary), STATUS_OK);
+        generator_step(g, &token, p);
+        if (p != json_integer_value(json_array_get(positions, next)))
+            continue;
+        assert_int_equal(json_array_size(json_array_get(logits, next)), vocabulary);
+        worst = worse(worst, compare_logits(generator_logits(g, 0), json_array_get(logits, next++)));
+    }
+    assert_int_equal(next, count);
+    generator_close(g);
+    comm_close(self);
+    weights_close(from);
+    indexed_close(data);
+    json_decref(root);
     return worst;
 }

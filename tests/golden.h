@@ -24,5 +24,8 @@ double golden_norm(const char *metrics, const char *model);
 /* Each tensor of a gradient dump in L2: limit max(1e-5 of its own norm, 1e-7 of all gradients' norm). Fails the test unless
  * both have the same tensors of the same shapes. */
 double golden_gradients(const char *dump, const char *model);
+/* What the decoding program of the weights in `folder` makes of the first sample, one token at a time: its logits at the
+ * expected positions, limit 1e-5 of the largest expected one. */
+double golden_logits(const char *folder, const char *model);
 
 #endif

@@ -73,6 +73,33 @@ CASES(linear_grad_weight)
     return true;
 }
 
+CASES(linear_gelu)
+{
+    int z = op_case_option(&variant, 2);
+    if (!op_cases_linear(c, variant))
+        return false;
+    if (z)
+        op_case_infer(c, 2);
+    c->roundings = 1; /* z */
+    c->growth = 4;    /* as gelu */
+    return true;
+}
+
+CASES(linear_grad_gelu)
+{
+    int64_t t, n, k;
+    if (!product(&t, &n, &k, variant))
+        return false;
+    op_case_in(c, 0, c->type, UNIT, t, n);
+    op_case_in(c, 1, c->type, SMALL, n, k);
+    op_case_in(c, 2, c->type, UNIT, t, k);
+    op_case_infer(c, 1);
+    c->terms = (double)n;
+    c->roundings = 1; /* dy w */
+    c->growth = 4;
+    return true;
+}
+
 CASES(bias_grad)
 {
     c->o.at.accumulate = (uint8_t)op_case_option(&variant, 2);

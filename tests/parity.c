@@ -15,7 +15,7 @@ char *parity_model_folder(const char *top, const char *model)
     return must_format("%s/one-%s", top, model);
 }
 
-void parity_run_alone(const char *top, const layouts_model *m)
+static void run_alone(const char *top, const layouts_model *m)
 {
     char *data = workfolder_path(top, "data"), *yaml = layouts_yaml(m, data),
          *folder = parity_model_folder(top, m->name);
@@ -31,6 +31,19 @@ void parity_run_alone(const char *top, const layouts_model *m)
     free(folder);
     free(yaml);
     free(data);
+}
+
+int parity_setup(void **state, bool rounded)
+{
+    if (workfolder_setup(state))
+        return -1;
+    char *data = workfolder_path(*state, "data");
+    runs_write_data(data, LAYOUTS_VOCABULARY, 20000, 1);
+    free(data);
+    for (int i = 0; i < layouts_models(); i++)
+        if (rounded || !layouts_model_at(i)->exact)
+            run_alone(*state, layouts_model_at(i));
+    return 0;
 }
 
 FILE *parity_open_list(const char *top, const char *name)

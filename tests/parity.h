@@ -12,8 +12,9 @@
 
 #define PARITY_LOSS 1e-4
 
-/* Writes MODEL.yaml and trains it on one rank, with build/phalanx. */
-void parity_run_alone(const char *top, const layouts_model *m);
+/* cmocka setup: the work folder, the data, and each model trained on one rank with build/phalanx; those in 16 bits only if
+ * `rounded`. */
+int parity_setup(void **state, bool rounded);
 char *parity_model_folder(const char *top, const char *model);
 
 /* A playlist in `top`: open, one line a layout (`before`: "" or a mutant's "@WORD "; frees `folder`), fclose, play. */

@@ -47,27 +47,34 @@ static void check_least(plans_verdict *v, const op *o)
     free(counts);
 }
 
+/* What a rank counted along each axis, under `key`, and what its program says of a step. */
+static void check_traffic(plans_verdict *v, const json_t *said, const char *key, const int64_t *planned, int rank,
+                          int steps)
+{
+    static const axis axes[] = {AXIS_TENSOR, AXIS_PIPELINE, AXIS_DATA};
+    for (int i = 0; i < 3; i++) {
+        int64_t counted = integer(json_object_get(said, key), axis_name(axes[i])), all = steps * planned[axes[i]];
+        if (counted != all)
+            blame(v, "rank %d: %s along %s is %lld, of its program %lld", rank, key, axis_name(axes[i]),
+                  (long long)counted, (long long)all);
+    }
+}
+
 static void check_rank(plans_verdict *v, const compiled *c, const json_t *said, int rank, int steps)
 {
-    int64_t sent[AXIS_COUNT] = {0};
+    int64_t sent[AXIS_COUNT] = {0}, messages[AXIS_COUNT] = {0};
     for (int i = 0; i < c->training.list.count; i++) {
         const op *o = c->training.list.ops[i];
         if (!(op_row_of(o)->flags & COMM))
             continue;
-        int64_t scratch, bytes, messages;
-        collective_measure(&scratch, &bytes, &messages, o);
+        int64_t scratch, bytes, count;
+        collective_measure(&scratch, &bytes, &count, o);
         sent[o->at.axis] += bytes;
+        messages[o->at.axis] += count;
         check_least(v, o);
     }
-    const json_t *bytes = json_object_get(said, "bytes_sent");
-    static const struct {
-        const char *name;
-        axis a;
-    } axes[] = {{"tensor", AXIS_TENSOR}, {"pipeline", AXIS_PIPELINE}, {"data", AXIS_DATA}};
-    for (int i = 0; i < 3; i++)
-        if (integer(bytes, axes[i].name) != steps * sent[axes[i].a])
-            blame(v, "rank %d sent %lld bytes along %s, its program %lld", rank,
-                  (long long)integer(bytes, axes[i].name), axes[i].name, (long long)(steps * sent[axes[i].a]));
+    check_traffic(v, said, "bytes_sent", sent, rank, steps);
+    check_traffic(v, said, "messages_sent", messages, rank, steps);
     int64_t arena = integer(said, "arena_bytes"), used = integer(said, "arena_used_bytes");
     if (arena != c->arena_bytes)
         blame(v, "rank %d has an arena of %lld bytes, its plan %lld", rank, (long long)arena,

@@ -24,6 +24,19 @@ static bool adds(const op *o)
     return o->at.accumulate == 1;
 }
 
+static const double SQRT_2_OVER_PI = 0.79788456080286535588, GELU_CUBIC = 0.044715;
+
+static double gelu(double x)
+{
+    return 0.5 * x * (1 + tanh(SQRT_2_OVER_PI * (x + GELU_CUBIC * x * x * x)));
+}
+
+static double gelu_slope(double x)
+{
+    double t = tanh(SQRT_2_OVER_PI * (x + GELU_CUBIC * x * x * x));
+    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * SQRT_2_OVER_PI * (1 + 3 * GELU_CUBIC * x * x);
+}
+
 /* ---- matrix products ----------------------------------------------------------------------------------------- */
 
 void reference_linear(const op *o, const run_context *r)
@@ -60,6 +73,32 @@ void reference_linear_grad_weight(const op *o, const run_context *r)
             for (int64_t t = 0; t < dy->shape[0]; t++)
                 sum += reference_row(dy, r, t)[n] * reference_row(x, r, t)[k];
             reference_row(dw, r, n)[k] = sum;
+        }
+}
+
+void reference_linear_gelu(const op *o, const run_context *r)
+{
+    const tensor *x = o->in[0], *w = o->in[1], *y = o->out[0];
+    for (int64_t t = 0; t < y->shape[0]; t++)
+        for (int64_t n = 0; n < y->shape[1]; n++) {
+            double z = o->in[2] ? *reference_row(o->in[2], r, n) : 0;
+            for (int64_t k = 0; k < x->shape[1]; k++)
+                z += reference_row(x, r, t)[k] * reference_row(w, r, n)[k];
+            if (o->out[1])
+                reference_row(o->out[1], r, t)[n] = z;
+            reference_row(y, r, t)[n] = gelu(z);
+        }
+}
+
+void reference_linear_grad_gelu(const op *o, const run_context *r)
+{
+    const tensor *dy = o->in[0], *w = o->in[1], *z = o->in[2], *dz = o->out[0];
+    for (int64_t t = 0; t < dz->shape[0]; t++)
+        for (int64_t k = 0; k < dz->shape[1]; k++) {
+            double sum = 0;
+            for (int64_t n = 0; n < dy->shape[1]; n++)
+                sum += reference_row(dy, r, t)[n] * reference_row(w, r, n)[k];
+            reference_row(dz, r, t)[k] = sum * gelu_slope(reference_row(z, r, t)[k]);
         }
 }
 
@@ -123,28 +162,21 @@ void reference_add_positions_grad(const op *o, const run_context *r)
 
 /* ---- element-wise -------------------------------------------------------------------------------------------- */
 
-static const double SQRT_2_OVER_PI = 0.79788456080286535588, GELU_CUBIC = 0.044715;
-
 void reference_gelu(const op *o, const run_context *r)
 {
     const tensor *y = o->out[0];
     for (int64_t i = 0; i < y->shape[0]; i++)
-        for (int64_t j = 0; j < reference_width(y); j++) {
-            double x = reference_row(o->in[0], r, i)[j];
-            reference_row(y, r, i)[j] = 0.5 * x * (1 + tanh(SQRT_2_OVER_PI * (x + GELU_CUBIC * x * x * x)));
-        }
+        for (int64_t j = 0; j < reference_width(y); j++)
+            reference_row(y, r, i)[j] = gelu(reference_row(o->in[0], r, i)[j]);
 }
 
 void reference_gelu_grad(const op *o, const run_context *r)
 {
     const tensor *dx = o->out[0];
     for (int64_t i = 0; i < dx->shape[0]; i++)
-        for (int64_t j = 0; j < reference_width(dx); j++) {
-            double x = reference_row(o->in[1], r, i)[j], dy = reference_row(o->in[0], r, i)[j];
-            double t = tanh(SQRT_2_OVER_PI * (x + GELU_CUBIC * x * x * x));
-            double slope = SQRT_2_OVER_PI * (1 + 3 * GELU_CUBIC * x * x);
-            reference_row(dx, r, i)[j] = dy * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * slope);
-        }
+        for (int64_t j = 0; j < reference_width(dx); j++)
+            reference_row(dx, r, i)[j] =
+                reference_row(o->in[0], r, i)[j] * gelu_slope(reference_row(o->in[1], r, i)[j]);
 }
 
 void reference_swiglu(const op *o, const run_context *r)

@@ -71,8 +71,10 @@ status replay_compile(replay_rank *out, const compile_options *o, bool place, vo
     int stages = o->grid.size[GRID_PIPELINE];
     TRY(schedule_make(&s, stages == 1 ? SCHEDULE_1F1B : o->schedule, stages, o->chunks, o->microbatches));
     recorded *chunks = must_calloc((unsigned long)o->chunks, sizeof *chunks);
-    for (int i = 0; i < o->chunks; i++)
+    for (int i = 0; i < o->chunks; i++) {
         unroll_record(&chunks[i], c, i, true, s.kind == SCHEDULE_ZB_H1, o->recompute, NULL);
+        unroll_fuse(&chunks[i]);
+    }
     update_begin(&out->p, c);
     status ok = unroll(&out->p, c, chunks, &s);
     if (ok == STATUS_OK) {

@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,6 +50,24 @@ void runs_write_text(const char *path, const char *text)
 {
     FILE *f = fopen(path, "w");
     MUST(f && fputs(text, f) >= 0 && fclose(f) == 0, "cannot write %s", path);
+}
+
+void runs_write_small(const char *top, int64_t tokens, int steps, const char *train, const char *more)
+{
+    char *data = must_format("%s/data", top), *path = must_format("%s/run.yaml", top);
+    char *text = must_format(
+        "model: {architecture: llama, layers: 4, hidden_size: 48, heads: 4, ffn_size: 96, vocab_size: 131}\n"
+        "data: {train: %s}\n"
+        "train: {steps: %d, sequence: 32, precision: fp32, device: cpu, threads: 1, %s}\n"
+        "evaluate: {every: 0}\n"
+        "run: {folder: %s/run, tensorboard: false, hang_seconds: 60}\n"
+        "%s",
+        data, steps, train, top, more);
+    runs_write_data(data, 131, tokens, 1);
+    runs_write_text(path, text);
+    free(text);
+    free(path);
+    free(data);
 }
 
 /* ---- metrics --------------------------------------------------------------------------------------------------- */
@@ -277,6 +296,20 @@ launch *runs_start(double limit, int ranks, const char *arguments)
 launch_result runs_train(double limit, int ranks, const char *arguments)
 {
     return launch_finish(runs_start(limit, ranks, arguments));
+}
+
+char *runs_train_well(double limit, int ranks, const char *format, ...)
+{
+    char arguments[2048];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(arguments, sizeof arguments, format, list);
+    va_end(list);
+    launch_result r = runs_train(limit, ranks, arguments);
+    MUST(r.status == 0, "phalanx train %s: status %d: %s", arguments, r.status, r.err);
+    char *out = must_strdup(r.out);
+    launch_free(&r);
+    return out;
 }
 
 /* Arguments or environment of a process as one string with spaces. */

@@ -17,6 +17,10 @@
 void runs_write_data(const char *prefix, int vocabulary, int64_t tokens, uint64_t seed);
 void runs_write_text(const char *path, const char *text);
 
+/* In the folder `top`: a data set of so many tokens, and run.yaml, a small Llama that learns it on the CPU in fp32. `train`:
+ * the section's other keys; `more`: other sections. */
+void runs_write_small(const char *top, int64_t tokens, int steps, const char *train, const char *more);
+
 enum { RUNS_MOST_STEPS = 256 };
 
 typedef struct runs_metrics {
@@ -64,6 +68,8 @@ int runs_error_lines(const char *text);
 /* "LAUNCHER build/phalanx train ARGUMENTS", LAUNCHER being mpirun for more than one rank. The result is the caller's. */
 launch *runs_start(double limit, int ranks, const char *arguments);
 launch_result runs_train(double limit, int ranks, const char *arguments);
+/* The same where nothing may go wrong: otherwise it dies with what was said. Standard output, the caller's. */
+char *runs_train_well(double limit, int ranks, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* The process that is `rank` of the job that trains in `folder`; 0 if there is none. */
 int runs_process(const char *folder, int rank);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "memory/log.h"
 #include "tests/launch.h"
 #include "tests/workfolder.h"
 
@@ -207,6 +208,39 @@ static void sixteen_bits_train_alike(void **state)
     same(&cuda, &cpu, 2e-3, "bf16, two ranks");
 }
 
+/* GPT-2's GELU goes through the products' epilogues, or behind the products where the library has none, or its z not stored
+ * as the library wants it; whatever is made again. */
+static void products_with_gelu_train_alike(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *mutant, *keys;
+    } cases[] = {
+        {"", "memory.recompute=none"},        {"", "memory.recompute=selective"}, {"", "memory.recompute=full"},
+        {"no gelu", "memory.recompute=none"}, {"", "model.ffn_size=60"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        run cpu, cuda;
+        char keys[128], environment[64];
+        snprintf(keys, sizeof keys, "train.precision=bf16 checkpoint.resume=never train.device=cpu %s", cases[i].keys);
+        train_well(&cpu, "../phalanx", 1, "gpt2", "gelu-cpu", keys);
+        snprintf(keys, sizeof keys, "train.precision=bf16 checkpoint.resume=never train.device=cuda %s", cases[i].keys);
+        snprintf(environment, sizeof environment, "STANDIN_MUTANT='%s'", cases[i].mutant);
+        launch_result r = train("phalanx_standin", 1, environment, "gpt2", "gelu-cuda", keys);
+        assert_int_equal(r.status, 0);
+        launch_free(&r);
+        read_metrics(&cuda, "gelu-cuda");
+        same(&cuda, &cpu, 2e-3, cases[i].keys);
+    }
+    run whole, lost;
+    train_well(&whole, "phalanx_standin", 1, "gpt2", "gelu-whole", "train.precision=bf16 train.device=cuda");
+    launch_result r = train("phalanx_standin", 1, "STANDIN_MUTANT='aux is not written'", "gpt2", "gelu-lost",
+                            "train.precision=bf16 train.device=cuda");
+    launch_free(&r);
+    read_metrics(&lost, "gelu-lost");
+    assert_false(fabs(lost.norm[0] - whole.norm[0]) <= 2e-2 * whole.norm[0]);
+}
+
 /* A loss scale that overflows: the step changes nothing, the scale halves, and the loss of the next step on the same
  * weights is what it was. */
 static void fp16_skips_what_overflows(void **state)
@@ -250,6 +284,86 @@ static void resume_is_bitwise_on_the_device(void **state)
     assert_int_equal(parts.steps, STEPS);
     for (int i = 0; i < STEPS; i++)
         assert_true(parts.loss[i] == whole.loss[i] && parts.norm[i] == whole.norm[i]);
+}
+
+/* "phalanx eval" or "phalanx generate" of the run `where`; it must succeed. The text is the caller's. */
+static char *use(const char *program, const char *command, const char *where, const char *keys)
+{
+    char *path = launch_beside(program);
+    launch_result r =
+        launch_run(60, "cd %s && OMP_NUM_THREADS=1 exec %s %s --checkpoint %s %s", folder, path, command, where, keys);
+    if (r.status)
+        fail_msg("%s %s: status %d: %s", command, keys, r.status, r.err);
+    char *out = must_strdup(r.out);
+    launch_free(&r);
+    free(path);
+    return out;
+}
+
+static double loss_of(const char *program, const char *where, const char *keys)
+{
+    char *all = must_format("--data data --json %s", keys), *out = use(program, "eval", where, all);
+    double loss = 0;
+    assert_int_equal(sscanf(out, "{\"loss\": %lf", &loss), 1);
+    free(out);
+    free(all);
+    return loss;
+}
+
+/* Windows that do not fill the last batch; three prompts of which the last is a batch by itself, in the first one's cache. */
+static void a_trained_model_is_evaluated_and_continued_as_on_the_cpu(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"gpt2", "llama"};
+    static const char prompts[] = "1 2 3\n(55)\n0\n";
+    const char *how = "--prompts prompts --tokenizer bytes --temperature 0 --tokens 8 --batch 2 --device";
+    write_all("prompts", prompts, sizeof prompts - 1, "wb");
+    for (int i = 0; i < 2; i++) {
+        run trained;
+        char where[32], keys[256];
+        snprintf(where, sizeof where, "%s-used", models[i]);
+        train_well(&trained, "../phalanx", 1, models[i], where, "train.device=cpu checkpoint.every=3");
+        double cpu = loss_of("../phalanx", where, "--batch 5 --device cpu");
+        double cuda = loss_of("phalanx_standin", where, "--batch 5 --device cuda");
+        assert_true(cpu > 1 && fabs(cuda - cpu) <= 1e-6 * cpu);
+        assert_true(fabs(loss_of("phalanx_standin", where, "--sequence 7") - cpu) > 1e-5 * cpu); /* it can differ */
+        snprintf(keys, sizeof keys, "%s cpu", how);
+        char *want = use("../phalanx", "generate", where, keys);
+        snprintf(keys, sizeof keys, "%s cuda", how);
+        char *got = use("phalanx_standin", "generate", where, keys);
+        assert_true(strlen(want) > sizeof prompts);
+        assert_string_equal(got, want);
+        free(got);
+        free(want);
+    }
+}
+
+static void a_trained_model_is_used_on_the_device_that_is_there(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *environment, *device, *says; /* NULL: it works */
+    } cases[] = {
+        {"STANDIN_GPUS=0", "cuda", "shows no GPU"},
+        {"STANDIN_GPUS=0", "auto", NULL},
+        {"STANDIN_MEMORY=1000", "cpu", NULL},
+        {"STANDIN_MEMORY=1000", "auto", "GiB too little"},
+        {"STANDIN_MEMORY=1000", "cuda", "GiB too little"},
+    };
+    char *path = launch_beside("phalanx_standin");
+    run trained;
+    train_well(&trained, "../phalanx", 1, "llama", "there",
+               "train.device=cpu checkpoint.every=3 checkpoint.resume=never");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int generates = 0; generates < 2; generates++) {
+            launch_result r = launch_run(
+                60, "cd %s && exec env %s %s %s --checkpoint there --device %s", folder, cases[i].environment, path,
+                generates ? "generate --prompt 0 --tokenizer bytes" : "eval --data data", cases[i].device);
+            if (!r.status != !cases[i].says || (cases[i].says && !strstr(r.err, cases[i].says)))
+                fail_msg("%s, %s: status %d: %s", cases[i].environment, cases[i].device, r.status, r.err);
+            launch_free(&r);
+        }
+    free(path);
 }
 
 static void mistakes_are_caught(void **state)
@@ -312,7 +426,7 @@ static void a_slow_device_is_no_hang(void **state)
     (void)state;
     run slow;
     launch_result r = train("phalanx_standin", 2, "STANDIN_KERNEL_SECONDS=0.035", "llama", "slow",
-                            "train.device=cuda train.steps=1 run.hang_seconds=2");
+                            "train.device=cuda train.steps=1 train.tune=false run.hang_seconds=2");
     if (r.status)
         fprintf(stderr, "%s%s", r.out, r.err);
     assert_int_equal(r.status, 0);
@@ -343,13 +457,13 @@ static void a_graph_of_the_step_changes_nothing(void **state)
     (void)state;
     static const struct {
         int ranks;
-        const char *keys;
+        const char *model, *keys;
     } cases[] = {
-        {1, "data.document_mask=true train.dropout=0.1"},
-        {2, "parallel.tensor=2 train.precision=bf16"},
-        {2, "parallel.zero=1"},
-        {2, "parallel.zero=3 parallel.zero_gather=micro_batch parallel.zero_reduce=micro_batch"},
-        {2, "parallel.pipeline=2 parallel.schedule=zb-h1"},
+        {1, "gpt2", "data.document_mask=true train.dropout=0.1"},
+        {2, "gpt2", "parallel.tensor=2 train.precision=bf16"},
+        {2, "llama", "parallel.zero=1"},
+        {2, "llama", "parallel.zero=3 parallel.zero_gather=micro_batch parallel.zero_reduce=micro_batch"},
+        {2, "llama", "parallel.pipeline=2 parallel.schedule=zb-h1"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         run without, with;
@@ -358,9 +472,9 @@ static void a_graph_of_the_step_changes_nothing(void **state)
                  "train.device=cuda checkpoint.resume=never data.validation=%s/data evaluate.every=1 %s "
                  "train.cuda_graph=false",
                  folder, cases[i].keys);
-        train_well(&without, "phalanx_standin", cases[i].ranks, "llama", "by-op", keys);
+        train_well(&without, "phalanx_standin", cases[i].ranks, cases[i].model, "by-op", keys);
         strcpy(strrchr(keys, '=') + 1, "true");
-        launch_result r = train("phalanx_standin", cases[i].ranks, "", "llama", "graph", keys);
+        launch_result r = train("phalanx_standin", cases[i].ranks, "", cases[i].model, "graph", keys);
         if (r.status || !strstr(r.err, "nodes, launched 2 times"))
             fail_msg("%s: status %d\n%s%s", keys, r.status, r.out, r.err);
         launch_free(&r);
@@ -410,7 +524,7 @@ static void what_cannot_be_is_refused_in_one_line(void **state)
     launch_result r = train("../phalanx", 1, "LANG=C", "llama", "refused",
                             "train.device=cuda"); /* with no shared object, or with one and no driver: a line each */
     assert_int_equal(r.status, 2);
-    assert_non_null(strstr(r.err, "phalanx: train.device=cuda: "));
+    assert_non_null(strstr(r.err, "phalanx: device=cuda: "));
     launch_free(&r);
 }
 
@@ -521,8 +635,11 @@ int main(void)
         cmocka_unit_test(gpt2_on_every_layout_equals_the_cpu),
         cmocka_unit_test(llama_on_every_layout_equals_the_cpu),
         cmocka_unit_test(sixteen_bits_train_alike),
+        cmocka_unit_test(products_with_gelu_train_alike),
         cmocka_unit_test(fp16_skips_what_overflows),
         cmocka_unit_test(resume_is_bitwise_on_the_device),
+        cmocka_unit_test(a_trained_model_is_evaluated_and_continued_as_on_the_cpu),
+        cmocka_unit_test(a_trained_model_is_used_on_the_device_that_is_there),
         cmocka_unit_test(mistakes_are_caught),
         cmocka_unit_test(a_device_that_hangs_is_named_with_the_ops_it_stands_in),
         cmocka_unit_test(a_slow_device_is_no_hang),

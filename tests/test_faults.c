@@ -23,23 +23,9 @@ static int write_config(void **state)
 {
     if (workfolder_setup(state))
         return -1;
-    const char *top = *state;
-    char *data = workfolder_path(top, "data"), *path = workfolder_path(top, "run.yaml");
-    runs_write_data(data, 131, 9000, 1);
-    char *text = must_format(
-        "model: {architecture: llama, layers: 4, hidden_size: 48, heads: 4, ffn_size: 96, vocab_size: 131}\n"
-        "data: {train: %s}\n"
-        "train: {steps: %d, sequence: 32, micro_batch: 2, global_batch: 12, precision: fp32, "
-        "device: cpu, threads: 1}\n"
-        "optimizer: {lr: 3e-3, schedule: constant}\n"
-        "checkpoint: {every: 2, keep: 0}\n"
-        "evaluate: {every: 0}\n"
-        "run: {folder: %s/run, tensorboard: false, hang_seconds: 30}\n",
-        data, STEPS, top);
-    runs_write_text(path, text);
-    free(text);
-    free(path);
-    free(data);
+    runs_write_small(*state, 9000, STEPS, "micro_batch: 2, global_batch: 12",
+                     "optimizer: {lr: 3e-3, schedule: constant}\n"
+                     "checkpoint: {every: 2, keep: 0}\n");
     return 0;
 }
 
@@ -69,12 +55,7 @@ static void refused(const char *top, int ranks, const char *keys, int expected, 
 
 static void train(const char *top, const char *keys)
 {
-    char *line = must_format("%s/run.yaml %s", top, keys);
-    launch_result r = runs_train(60, 1, line);
-    if (r.status)
-        fail_msg("%s: %s", keys, r.err);
-    launch_free(&r);
-    free(line);
+    free(runs_train_well(60, 1, "%s/run.yaml %s", top, keys));
 }
 
 /* ---- data --------------------------------------------------------------------------------------------------------- */

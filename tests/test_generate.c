@@ -36,7 +36,7 @@ static void write_documents(const char *path, int count, uint32_t seed)
     free(text);
 }
 
-/* Standard output of "phalanx ..."; it must succeed. The text is the caller's. */
+/* Standard output of "phalanx ..." on the CPU; it must succeed. The text is the caller's. */
 __attribute__((format(printf, 1, 2))) static char *phalanx(const char *format, ...)
 {
     char arguments[2048];
@@ -45,7 +45,8 @@ __attribute__((format(printf, 1, 2))) static char *phalanx(const char *format, .
     vsnprintf(arguments, sizeof arguments, format, list);
     va_end(list);
     char *program = launch_beside("../phalanx");
-    launch_result r = launch_finish(launch_start(60, "OMP_NUM_THREADS=1 exec %s %s", program, arguments));
+    launch_result r =
+        launch_finish(launch_start(60, "OMP_NUM_THREADS=1 CUDA_VISIBLE_DEVICES= exec %s %s", program, arguments));
     if (r.status)
         fail_msg("phalanx %s: status %d: %s", arguments, r.status, r.err);
     char *out = must_strdup(r.out);

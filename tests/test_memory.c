@@ -64,12 +64,7 @@ typedef struct footprint {
 static footprint measure(const char *top, int ranks, const char *name, const char *model, const char *keys)
 {
     char *path = write_config(top, name, model, "steps: 3, micro_batch: 1, global_batch: 2, precision: bf16");
-    char *line = must_format("%s %s", path, keys);
-    launch_result r = runs_train(200, ranks, line);
-    if (r.status)
-        fprintf(stderr, "%s", r.err);
-    assert_int_equal(r.status, 0);
-    launch_free(&r);
+    free(runs_train_well(200, ranks, "%s %s", path, keys));
     char *folder = workfolder_path(top, name);
     json_t *summary = runs_read_summary(folder), *all = json_object_get(summary, "ranks");
     footprint f = {0};
@@ -84,7 +79,6 @@ static footprint measure(const char *top, int ranks, const char *name, const cha
            f.beyond);
     json_decref(summary);
     free(folder);
-    free(line);
     free(path);
     return f;
 }

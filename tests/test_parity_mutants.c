@@ -24,16 +24,7 @@ static char *mutant_folder(const char *top, int index)
 
 static int train_ones(void **state)
 {
-    if (workfolder_setup(state))
-        return -1;
-    const char *top = *state;
-    char *data = workfolder_path(top, "data");
-    runs_write_data(data, LAYOUTS_VOCABULARY, 20000, 1);
-    free(data);
-    for (int i = 0; i < layouts_models(); i++)
-        if (!layouts_model_at(i)->exact)
-            parity_run_alone(top, layouts_model_at(i));
-    return 0;
+    return parity_setup(state, false);
 }
 
 static void every_mutant_is_noticed(void **state)

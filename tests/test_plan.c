@@ -96,10 +96,13 @@ static void check_rank(const json_t *r, const compile_options *options)
     assert_int_equal(integer(m, "gradients"), c.class_bytes[CLASS_GRADIENT]);
     assert_int_equal(integer(m, "optimizer"), c.class_bytes[CLASS_OPTIMIZER]);
     assert_int_equal(integer(m, "kept") + integer(m, "temporary"), c.training.lower_bound);
-    const json_t *sent = json_object_get(r, "bytes_sent");
-    integer(sent, "tensor");
-    integer(sent, "pipeline");
-    integer(sent, "data");
+    plan_rank facts = {0};
+    plan_measure(&facts, &c);
+    for (int a = 0; a < AXIS_COUNT; a++) {
+        assert_int_equal(integer(json_object_get(r, "bytes_sent"), axis_name((axis)a)), facts.sent[a]);
+        assert_int_equal(integer(json_object_get(r, "messages"), axis_name((axis)a)), facts.messages[a]);
+    }
+    free(facts.decision);
     compile_free(&c);
 }
 

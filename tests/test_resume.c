@@ -54,13 +54,7 @@ __attribute__((format(printf, 3, 4))) static void train(const char *top, int ran
     va_start(arguments, format);
     vsnprintf(keys, sizeof keys, format, arguments);
     va_end(arguments);
-    char *line = must_format("%s/run.yaml %s", top, keys);
-    launch_result r = runs_train(120, ranks, line);
-    if (r.status)
-        fprintf(stderr, "%s: status %d\n%s", keys, r.status, r.err);
-    assert_int_equal(r.status, 0);
-    launch_free(&r);
-    free(line);
+    free(runs_train_well(120, ranks, "%s/run.yaml %s", top, keys));
 }
 
 /* Same metrics to the last bit, and the same tensors in the latest checkpoints. */

@@ -11,6 +11,7 @@
 #include "engine/report.h"
 #include "engine/state.h"
 #include "engine/weights.h"
+#include "kernels/fuse.h"
 #include "kernels/philox.h"
 #include "memory/clock.h"
 #include "memory/log.h"
@@ -184,7 +185,8 @@ static int by_seconds(const void *a, const void *b)
 
 static bool is_product(const op *o)
 {
-    return o->kind == OP_linear || o->kind == OP_linear_grad_input || o->kind == OP_linear_grad_weight;
+    op product = fuse_first(o);
+    return product.kind == OP_linear || product.kind == OP_linear_grad_input || product.kind == OP_linear_grad_weight;
 }
 
 static void print_ops(const step_bench *b)
@@ -280,10 +282,8 @@ static void take_ceilings(step_bench *b)
 static status bench_step(const settings *set, const config *c, comm *self)
 {
     step_bench b = {.set = set, .config = c, .device = &device_cpu};
-    if (c->train.device == CONFIG_CUDA) {
-        TRY(device_load(&b.device, "cuda"));
-        TRY(b.device->available());
-    }
+    if (c->train.device == CONFIG_CUDA)
+        TRY(device_find(&b.device, "cuda"));
     const op_backend *backend = b.device->backend ? b.device->backend : &cpu_backend;
     int threads = c->train.threads > 0 ? c->train.threads : omp_get_max_threads();
     compile_options options;
@@ -295,7 +295,13 @@ static status bench_step(const settings *set, const config *c, comm *self)
         TRY(measure_product(&b.top.flops, options.compute, threads));
         b.top.bytes = measure_memory(threads);
     }
-    const executor_options how = {.device = b.device, .backend = backend, .threads = threads, .tf32 = c->train.tf32};
+    choices timed = {0};
+    const executor_options how = {.device = b.device,
+                                  .backend = backend,
+                                  .threads = threads,
+                                  .tf32 = c->train.tf32,
+                                  .timing = c->train.tune,
+                                  .choices = &timed};
     status s = compile(&b.compiled, &options);
     if (s == STATUS_OK)
         s = executor_open_on(&b.executor, &b.compiled, self, &how);
@@ -308,6 +314,7 @@ static status bench_step(const settings *set, const config *c, comm *self)
         s = run_steps(&b);
     }
     executor_close(b.executor);
+    choices_free(&timed);
     compile_free(&b.compiled);
     return s;
 }

@@ -4,26 +4,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <omp.h>
-
-#include "engine/batch.h"
 #include "engine/files/indexed.h"
+#include "engine/inference.h"
 #include "engine/report.h"
-#include "engine/state.h"
 #include "engine/text/documents.h"
-#include "engine/weights.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "tools/options.h"
 #include "tools/tools.h"
 
-static const char *const precisions[] = {"fp32", "bf16", "fp16", NULL};
-static const dtype types[] = {DTYPE_FP32, DTYPE_BF16, DTYPE_FP16};
-
 typedef struct settings {
     const char *checkpoint, *data, *text, *tokenizer;
     int64_t sequence, batch, limit;
-    int precision;
+    int precision, device;
     bool json;
 } settings;
 
@@ -36,8 +29,7 @@ typedef struct evaluation {
     bool mask;              /* as it was trained: no attention across documents, positions restart */
     int64_t trained_length; /* train.sequence; 0: unknown */
     int64_t bytes;          /* of a text; 0: unknown */
-    compiled compiled;
-    executor *executor;
+    inference model;
     double loss, seconds;
     int64_t counted;
 } evaluation;
@@ -141,10 +133,11 @@ static status read_data(evaluation *e)
  * targets that count nothing. Returns the number of targets filled. */
 static int64_t fill(evaluation *e, int64_t first, int64_t length, int64_t batch)
 {
-    const compiled_inputs *in = &e->compiled.inputs;
-    int32_t *tokens = executor_at(e->executor, &in->tokens), *targets = executor_at(e->executor, &in->targets);
-    int32_t *positions = executor_at(e->executor, &in->positions);
-    int32_t *starts = e->mask ? executor_at(e->executor, &in->document_start) : NULL;
+    const compiled_inputs *in = &e->model.compiled.inputs;
+    int32_t *tokens = executor_at(e->model.executor, &in->tokens),
+            *targets = executor_at(e->model.executor, &in->targets);
+    int32_t *positions = executor_at(e->model.executor, &in->positions);
+    int32_t *starts = e->mask ? executor_at(e->model.executor, &in->document_start) : NULL;
     int64_t counted = 0, begin = 0; /* of the document within its window */
     for (int64_t i = 0; i < length * batch; i++) {
         int64_t at = first + i;
@@ -175,28 +168,18 @@ static status evaluate(evaluation *e, comm *self)
         e->tokens.count = e->set->limit + 1;
         e->bytes = 0; /* of a part of the text: unknown */
     }
-    compile_options options = {.shape = *shape,
-                               .compute = types[e->set->precision],
-                               .sequence = length,
-                               .micro_batch = (int)e->set->batch,
-                               .microbatches = 1,
-                               .document_mask = e->mask,
-                               .chunks = 1,
-                               .gather_each = true,
-                               .backend = &cpu_backend,
-                               .threads = omp_get_max_threads(),
-                               .evaluate = true};
-    TRY(grid_make(&options.grid, 1, 0, 1, 1, 1, 1));
-    TRY(compile(&e->compiled, &options));
-    TRY(executor_open(&e->executor, &e->compiled, self, &cpu_backend, options.threads));
-    TRY(state_load_weights(&e->compiled, e->executor, weights_read, e->from));
-    batch_rope_table(&e->compiled, e->executor);
+    const compile_options options = {.compute = inference_types[e->set->precision],
+                                     .sequence = length,
+                                     .micro_batch = (int)e->set->batch,
+                                     .document_mask = e->mask,
+                                     .evaluate = true};
+    TRY(inference_open(&e->model, e->from, self, (inference_where)e->set->device, &options));
     double begun = clock_seconds();
     report_progress bar = report_progress_begin(stderr, "evaluating", (double)e->tokens.count, false);
     for (int64_t first = 0; first + 1 < e->tokens.count; first += length * e->set->batch) {
         e->counted += fill(e, first, length, e->set->batch);
-        executor_play(e->executor, &e->compiled.evaluation);
-        e->loss += (double)*(float *)executor_at(e->executor, &e->compiled.inputs.loss_total);
+        executor_play(e->model.executor, &e->model.compiled.evaluation);
+        e->loss += (double)*(float *)executor_at(e->model.executor, &e->model.compiled.inputs.loss_total);
         report_progress_update(&bar, (double)e->counted);
     }
     report_progress_end(&bar);
@@ -233,8 +216,7 @@ static status run(evaluation *e)
     status s = evaluate(e, self);
     if (s == STATUS_OK)
         print_result(e);
-    executor_close(e->executor);
-    compile_free(&e->compiled);
+    inference_close(&e->model);
     comm_close(self);
     return s;
 }
@@ -255,7 +237,10 @@ int eval_main(int argc, char **argv)
         {"--batch", OPTIONS_INTEGER, "N", "windows at a time (4)", &set.batch, 1, 65536, NULL},
         {"--limit", OPTIONS_INTEGER, "N", "no more than so many predicted tokens; 0: all (0)", &set.limit, 0, 9e15,
          NULL},
-        {"--precision", OPTIONS_CHOICE, NULL, "of weights and activations (fp32)", &set.precision, 0, 0, precisions},
+        {"--precision", OPTIONS_CHOICE, NULL, "of weights and activations (fp32)", &set.precision, 0, 0,
+         inference_precisions},
+        {"--device", OPTIONS_CHOICE, NULL, "where to run; auto: cuda where there is one (auto)", &set.device, 0, 0,
+         inference_devices},
         {"--json", OPTIONS_FLAG, NULL, "one JSON object", &set.json, 0, 0, NULL},
     };
     const options_command command = {

@@ -3,21 +3,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <omp.h>
-
 #include "engine/generator.h"
 #include "memory/log.h"
 #include "tools/options.h"
 #include "tools/tools.h"
 
-static const char *const precisions[] = {"fp32", "bf16", "fp16", NULL};
-static const dtype types[] = {DTYPE_FP32, DTYPE_BF16, DTYPE_FP16};
-
 typedef struct settings {
     const char *checkpoint, *prompt, *prompts, *stop, *tokenizer;
     int64_t tokens, top_k, seed, batch;
     double temperature, top_p;
-    int precision;
+    int precision, device;
     bool ignore_end, only_new;
 } settings;
 
@@ -169,26 +164,27 @@ static void finish(text *t, bool streaming)
         stream_out(t, t->out.length);
 }
 
-static int64_t positions_of(const job *j, const text *texts, int count)
+/* Of the longest text when it has all its tokens. */
+static int64_t positions_of(const job *j)
 {
     int64_t longest = 0, limit = weights_shape(j->from)->max_sequence;
-    for (int i = 0; i < count; i++)
-        longest = texts[i].prompt_ids > longest ? texts[i].prompt_ids : longest;
+    for (int i = 0; i < j->count; i++)
+        longest = j->texts[i].prompt_ids > longest ? j->texts[i].prompt_ids : longest;
     longest += j->set->tokens;
     return longest < limit ? longest : limit;
 }
 
-/* `count` texts together; the texts' prompts may differ in length: each goes on from where its own ends. */
-static status generate(job *j, comm *self, text *texts, int count, int first, bool streaming)
+/* The texts [first, first + count) together, in the first samples of the generator. Their prompts may differ in length: each
+ * goes on from where its own ends. */
+static void generate(const job *j, generator *g, int first, int count, bool streaming)
 {
-    int64_t positions = positions_of(j, texts, count);
-    generator *g = NULL;
-    TRY(generator_open(&g, j->from, self, types[j->set->precision], count, positions, omp_get_max_threads()));
+    text *texts = j->texts + first;
+    int64_t positions = positions_of(j);
     const generator_choice choice = {.temperature = j->set->temperature,
                                      .top_k = j->set->top_k,
                                      .top_p = j->set->top_p,
                                      .seed = (uint64_t)j->set->seed};
-    int32_t *tokens = must_calloc((unsigned long)count, sizeof *tokens);
+    int32_t *tokens = must_calloc((unsigned long)j->set->batch, sizeof *tokens);
     bool going = j->set->tokens > 0;
     for (int64_t p = 0; p < positions - 1 && going; p++) {
         for (int i = 0; i < count; i++)
@@ -204,8 +200,6 @@ static status generate(job *j, comm *self, text *texts, int count, int first, bo
     for (int i = 0; i < count; i++)
         finish(&texts[i], streaming);
     free(tokens);
-    generator_close(g);
-    return STATUS_OK;
 }
 
 static void print_text(const job *j, const text *t)
@@ -218,7 +212,25 @@ static void print_text(const job *j, const text *t)
     fflush(stdout);
 }
 
-static status generate_all(job *j)
+/* One text streams, several are printed when their batch is done. */
+static void generate_all(const job *j, generator *g, int batch)
+{
+    bool streaming = j->count == 1;
+    if (streaming && !j->set->only_new) {
+        fputs(j->texts[0].prompt, stdout);
+        fflush(stdout);
+    }
+    for (int i = 0; i < j->count; i += batch) {
+        int count = j->count - i < batch ? j->count - i : batch;
+        generate(j, g, i, count, streaming);
+        for (int k = i; k < i + count && !streaming; k++)
+            print_text(j, &j->texts[k]);
+    }
+    if (streaming)
+        putchar('\n');
+}
+
+static status run(job *j)
 {
     TRY(weights_open(&j->from, j->set->checkpoint));
     TRY(j->set->tokenizer ? tokenizer_open(&j->tokenizer, j->set->tokenizer)
@@ -227,22 +239,14 @@ static status generate_all(job *j)
     TRY(read_prompts(j));
     TRY(encode_prompts(j));
     comm *self = NULL;
+    generator *g = NULL;
+    int batch = j->count < j->set->batch ? j->count : (int)j->set->batch;
     TRY(comm_open(&self));
-    status s = STATUS_OK;
-    bool streaming = j->count == 1;
-    if (streaming && !j->set->only_new) {
-        fputs(j->texts[0].prompt, stdout);
-        fflush(stdout);
-    }
-    int batch = (int)j->set->batch;
-    for (int i = 0; i < j->count && s == STATUS_OK; i += batch) {
-        int count = j->count - i < batch ? j->count - i : batch;
-        s = generate(j, self, j->texts + i, count, i, streaming);
-        for (int k = i; k < i + count && s == STATUS_OK && !streaming; k++)
-            print_text(j, &j->texts[k]);
-    }
-    if (streaming)
-        putchar('\n');
+    status s = generator_open(&g, j->from, self, (inference_where)j->set->device, inference_types[j->set->precision],
+                              batch, positions_of(j));
+    if (s == STATUS_OK)
+        generate_all(j, g, batch);
+    generator_close(g);
     comm_close(self);
     return s;
 }
@@ -282,7 +286,10 @@ int generate_main(int argc, char **argv)
         {"--ignore-end", OPTIONS_FLAG, NULL, "go on after an end-of-text token", &set.ignore_end, 0, 0, NULL},
         {"--only-new", OPTIONS_FLAG, NULL, "print the continuation without the prompt", &set.only_new, 0, 0, NULL},
         {"--batch", OPTIONS_INTEGER, "N", "prompts generated together (16)", &set.batch, 1, 4096, NULL},
-        {"--precision", OPTIONS_CHOICE, NULL, "of weights and cache (fp32)", &set.precision, 0, 0, precisions},
+        {"--precision", OPTIONS_CHOICE, NULL, "of weights and cache (fp32)", &set.precision, 0, 0,
+         inference_precisions},
+        {"--device", OPTIONS_CHOICE, NULL, "where to run; auto: cuda where there is one (auto)", &set.device, 0, 0,
+         inference_devices},
     };
     const options_command command = {.name = "generate",
                                      .operands = "",
@@ -298,7 +305,7 @@ int generate_main(int argc, char **argv)
         return STATUS_USAGE;
     }
     job j = {.set = &set};
-    status s = generate_all(&j);
+    status s = run(&j);
     close_job(&j);
     if (s != STATUS_OK)
         log_error("%s", status_message());

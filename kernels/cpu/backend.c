@@ -16,6 +16,8 @@ static const struct {
     [OP_linear] = {gemm_scratch_bytes, gemm_prepare},
     [OP_linear_grad_input] = {gemm_scratch_bytes, gemm_prepare},
     [OP_linear_grad_weight] = {gemm_scratch_bytes, gemm_prepare},
+    [OP_linear_gelu] = {gemm_scratch_bytes, gemm_prepare},
+    [OP_linear_grad_gelu] = {gemm_scratch_bytes, gemm_prepare},
     [OP_rmsnorm_grad] = {norm_scratch_bytes, NULL},
     [OP_layernorm_grad] = {norm_scratch_bytes, NULL},
     [OP_head_norm_grad] = {norm_scratch_bytes, NULL},

@@ -6,6 +6,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/fuse.h"
 #include "memory/log.h"
 
 /* Row-major operands in their order of the op table; `pitch` steps rows. memset because shapes are compared as bytes. */
@@ -51,7 +52,8 @@ static status library_product(struct onednn_product **out, const gemm_shape *s)
 
 int64_t gemm_scratch_bytes(const op *o, int threads)
 {
-    gemm_shape s = shape_of(o, threads);
+    op product = fuse_first(o);
+    gemm_shape s = shape_of(&product, threads);
     struct onednn_product *p;
     MUST(library_product(&p, &s) == STATUS_OK, "%s", status_message());
     return p ? onednn_product_scratch(p) : tile_gemm_scratch(s.threads);
@@ -59,7 +61,8 @@ int64_t gemm_scratch_bytes(const op *o, int threads)
 
 status gemm_prepare(op *o, int threads)
 {
-    gemm_shape s = shape_of(o, threads);
+    op product = fuse_first(o);
+    gemm_shape s = shape_of(&product, threads);
     struct onednn_product *p;
     TRY(library_product(&p, &s));
     if (p)
@@ -106,4 +109,22 @@ void cpu_linear_grad_input(const op *o, const run_context *r)
 void cpu_linear_grad_weight(const op *o, const run_context *r)
 {
     multiply(o, r, o->at.accumulate);
+}
+
+/* The host fuses nothing: what would be saved is small beside a product, and no bit may depend on fusion. */
+static void two_steps(const op *o, const run_context *r)
+{
+    op first = fuse_first(o), second = fuse_second(o);
+    cpu_backend.kernels[first.kind](&first, r);
+    cpu_backend.kernels[second.kind](&second, r);
+}
+
+void cpu_linear_gelu(const op *o, const run_context *r)
+{
+    two_steps(o, r);
+}
+
+void cpu_linear_grad_gelu(const op *o, const run_context *r)
+{
+    two_steps(o, r);
 }

@@ -13,6 +13,7 @@
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/host.h"
 #include "kernels/cuda/streams.h"
+#include "kernels/cuda/tuning.h"
 #include "kernels/cuda/updates.h"
 
 static const double GIB = 1024.0 * 1024 * 1024;
@@ -31,6 +32,7 @@ struct device {
     int64_t arena_bytes, host_bytes;
     streams streams;
     updates updates; /* launched before anything else is enqueued or awaited */
+    tuning *tuning;
     gemm *gemm;
     cudaGraphExec_t graph; /* what was captured; NULL: nothing has been */
     bool capturing;
@@ -43,19 +45,19 @@ static status cuda_available(void)
     int driver = 0, count = 0;
     cudaError_t e = cudaDriverGetVersion(&driver);
     if (e != cudaSuccess || driver == 0)
-        return status_fail(STATUS_USAGE, "train.device=cuda: this machine has no NVIDIA driver: use train.device=cpu");
+        return status_fail(STATUS_USAGE, "device=cuda: this machine has no NVIDIA driver: use device=cpu");
     e = cudaGetDeviceCount(&count);
     if (e == cudaErrorInsufficientDriver)
         return status_fail(STATUS_USAGE,
-                           "train.device=cuda: the NVIDIA driver is for CUDA %d.%d, this build needs %d.%d: update the "
-                           "driver, or use train.device=cpu",
+                           "device=cuda: the NVIDIA driver is for CUDA %d.%d, this build needs %d.%d: update the "
+                           "driver, or use device=cpu",
                            driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
     if (e != cudaSuccess && e != cudaErrorNoDevice)
-        return status_fail(STATUS_USAGE, "train.device=cuda: %s: use train.device=cpu", cudaGetErrorString(e));
+        return status_fail(STATUS_USAGE, "device=cuda: %s: use device=cpu", cudaGetErrorString(e));
     if (count == 0)
         return status_fail(STATUS_USAGE,
-                           "train.device=cuda: this machine shows no GPU (CUDA_VISIBLE_DEVICES is %s): use "
-                           "train.device=cpu",
+                           "device=cuda: this machine shows no GPU (CUDA_VISIBLE_DEVICES is %s): use "
+                           "device=cpu",
                            getenv("CUDA_VISIBLE_DEVICES") ? getenv("CUDA_VISIBLE_DEVICES") : "not set");
     return STATUS_OK;
 }
@@ -69,8 +71,8 @@ static status take_gpu(device *d, const device_options *o)
     CUDA_MUST(cudaGetDeviceProperties(&d->properties, d->gpu));
     if (d->properties.major < OLDEST_MAJOR)
         return status_fail(STATUS_USAGE,
-                           "train.device=cuda: %s has compute capability %d.%d, and the kernels need %d.0: use "
-                           "train.device=cpu",
+                           "device=cuda: %s has compute capability %d.%d, and the kernels need %d.0: use "
+                           "device=cpu",
                            d->properties.name, d->properties.major, d->properties.minor, OLDEST_MAJOR);
     cudaError_t e = cudaSetDevice(d->gpu);
     if (e != cudaSuccess)
@@ -121,6 +123,14 @@ static void cuda_facts(device_facts *out, const device *d)
 
 /* ---- opening --------------------------------------------------------------------------------------------------- */
 
+/* Moments begin as zero. */
+static void zero_memory(device *d)
+{
+    memset(d->host, 0, (size_t)d->host_bytes);
+    CUDA_MUST(cudaMemset(d->context.arena, 0, (size_t)d->arena_bytes));
+    CUDA_MUST(cudaDeviceSynchronize());
+}
+
 static status take_memory(device *d, const device_options *o)
 {
     size_t free_bytes = 0, all = 0;
@@ -146,9 +156,7 @@ static status take_memory(device *d, const device_options *o)
         return status_fail(STATUS_FAILED, "cannot pin %lld bytes of host memory: %s; check `ulimit -l`",
                            (long long)d->host_bytes, cudaGetErrorString(e));
     d->host = host;
-    memset(d->host, 0, (size_t)d->host_bytes);
-    CUDA_MUST(cudaMemset(d->context.arena, 0, (size_t)d->arena_bytes)); /* moments begin as zero */
-    CUDA_MUST(cudaDeviceSynchronize());
+    zero_memory(d);
     return STATUS_OK;
 }
 
@@ -159,6 +167,7 @@ static void cuda_close(device *d)
     if (d->graph)
         cudaGraphExecDestroy(d->graph);
     gemm_close(d->gemm);
+    tuning_close(d->tuning);
     streams_close(&d->streams);
     cudaFree(d->context.arena);
     cudaFreeHost(d->host);
@@ -173,8 +182,9 @@ static status cuda_open(device **out, const device_options *o)
     status s = take_gpu(d, o);
     if (s == STATUS_OK)
         s = take_memory(d, o);
+    tuning_open(&d->tuning, d->properties.name);
     if (s == STATUS_OK)
-        s = gemm_open(&d->gemm, o->tf32);
+        s = gemm_open(&d->gemm, o->tf32, d->tuning);
     if (s != STATUS_OK) {
         cuda_close(d);
         return s;
@@ -198,6 +208,26 @@ static char *cuda_host(device *d)
 static status cuda_prepare(device *d, op *o)
 {
     return gemm_is_product(o) ? gemm_prepare_on(d->gemm, o, d->context.arena) : STATUS_OK;
+}
+
+static const char *cuda_wanted(const device *d, int i)
+{
+    return tuning_wanted(d->tuning, i);
+}
+
+static status cuda_find(device *d, device_choice *choices, int count, bool timing)
+{
+    status s = tuning_find(d->tuning, choices, count, timing, d->streams.of[STREAM_COMPUTE]);
+    if (timing && count > 0) {
+        CUDA_MUST(cudaDeviceSynchronize());
+        zero_memory(d);
+    }
+    return s;
+}
+
+static status cuda_choose(device *d, const device_choice *choice)
+{
+    return tuning_choose(d->tuning, choice);
 }
 
 /* ---- playing --------------------------------------------------------------------------------------------------- */
@@ -349,6 +379,9 @@ const device_interface device_cuda = {
     .context = cuda_context,
     .host = cuda_host,
     .prepare = cuda_prepare,
+    .wanted = cuda_wanted,
+    .find = cuda_find,
+    .choose = cuda_choose,
     .copy_in = cuda_copy_in,
     .copy_out = cuda_copy_out,
     .launch = cuda_launch,

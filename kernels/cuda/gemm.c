@@ -1,4 +1,4 @@
-/* The three products of a linear layer by cuBLASLt.
+/* The three products of a linear layer by cuBLASLt, with the GELU behind or before them where it can be fused.
  *
  * The library thinks in columns: a row-major matrix [r, c] of pitch p is to it a matrix [c, r] with leading dimension p.
  * So each product is computed transposed, D = op(A) op(B) with the operands exchanged:
@@ -10,13 +10,18 @@
  * where X^T stands for the bytes of the row-major X as the library reads them. The bias of `linear` has one element for
  * each row of D = y^T, which is what the library's bias epilogue adds. Sums are fp32 throughout; weight gradients are
  * fp32 in memory and added to there (beta = 1), so that micro-batches accumulate without a rounding or a second pass.
+ *
+ * linear_gelu and linear_grad_gelu are epilogues, too, of the fp32 sum: z is their "auxiliary" matrix, laid out as D. Where
+ * the library does not do them, the product and a kernel of our own follow each other.
  */
 #include <cublasLt.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/host.h"
+#include "kernels/fuse.h"
 
 #define BLAS_MUST(call)                                                                                                \
     do {                                                                                                               \
@@ -27,30 +32,44 @@
 /* Workspace: at most this many partial sums of the output (split over k), within the bounds the library recommends. */
 enum { PARTIAL_SUMS = 16, WORKSPACE_LEAST = 64 << 10, WORKSPACE_MOST = 32 << 20, ALIGNMENT_MOST = 256 };
 
+enum { OPERAND_A, OPERAND_B, OPERAND_C, OPERAND_D, OPERAND_BIAS, OPERAND_AUX, OPERANDS };
+
+/* What the library asks of the epilogue's z: bytes of its address, elements of its pitch. */
+enum { AUX_ALIGNMENT = 16, AUX_PITCH = 8 };
+
 /* What decides about descriptors and algorithm; compared as bytes. */
 typedef struct product {
-    int64_t m, n, k;                /* D is [m, n], as the library sees it */
-    int64_t a_ld, b_ld, c_ld, d_ld; /* elements */
+    int64_t m, n, k;                        /* D is [m, n], as the library sees it */
+    int64_t a_ld, b_ld, c_ld, d_ld, aux_ld; /* elements */
     int64_t workspace;
-    const void *bias; /* device address, or NULL */
-    int32_t type;     /* of A, B and the bias */
+    int32_t type; /* of A, B and the bias */
     int32_t out_type;
-    int32_t a_turned, b_turned;
-    int32_t alignment[4]; /* bytes, of A, B, C, D */
+    int32_t a_turned, b_turned, adds; /* C, to the product */
+    int32_t epilogue;                 /* cublasLtEpilogue_t */
+    int32_t alignment[OPERANDS];      /* bytes; 0: absent */
 } product;
 
+typedef struct places {
+    void *at[OPERANDS];
+    void *workspace;
+} places;
+
+/* A shape's descriptors and algorithms, the library's best guess first. */
 typedef struct plan {
     product shape;
     cublasLtHandle_t handle;
     cublasLtMatmulDesc_t description;
     cublasLtMatrixLayout_t a, b, c, d;
-    cublasLtMatmulAlgo_t algorithm;
+    cublasLtMatmulAlgo_t found[TUNING_WAYS], chosen;
+    int ways;     /* 0: a fused product that the library does not do */
+    places first; /* operands of the op that it was made for: what it is timed on */
     struct plan *next;
 } plan;
 
 struct gemm {
     cublasLtHandle_t handle;
     bool tf32;
+    tuning *tuning;
     plan *plans;
 };
 
@@ -59,7 +78,8 @@ static const cudaDataType_t types[DTYPE_COUNT] = {
 
 bool gemm_is_product(const op *o)
 {
-    return o->kind == OP_linear || o->kind == OP_linear_grad_input || o->kind == OP_linear_grad_weight;
+    op first = fuse_first(o);
+    return first.kind == OP_linear || first.kind == OP_linear_grad_input || first.kind == OP_linear_grad_weight;
 }
 
 int64_t gemm_workspace_bytes(const op *o)
@@ -74,51 +94,78 @@ int64_t gemm_workspace_bytes(const op *o)
 /* ---- an op's operands ------------------------------------------------------------------------------------------ */
 
 typedef struct operands {
-    const tensor *a, *b, *c; /* c: what is added, NULL: nothing */
-    const tensor *bias;
+    const tensor *of[OPERANDS]; /* C: what is added; AUX: z of gelu(z), written forward, read backward; NULL: nothing */
 } operands;
 
 static operands operands_of(const op *o)
 {
+    tensor *d = o->out[0];
     switch (o->kind) {
     case OP_linear:
-        return (operands){o->in[1], o->in[0], NULL, o->in[2]};
+        return (operands){{o->in[1], o->in[0], NULL, d, o->in[2], NULL}};
+    case OP_linear_gelu:
+        return (operands){{o->in[1], o->in[0], NULL, d, o->in[2], o->out[1]}};
     case OP_linear_grad_input:
-        return (operands){o->in[1], o->in[0], o->in[2], NULL};
+        return (operands){{o->in[1], o->in[0], o->in[2], d, NULL, NULL}};
+    case OP_linear_grad_gelu:
+        return (operands){{o->in[1], o->in[0], NULL, d, NULL, o->in[2]}};
     default:
-        return (operands){o->in[1], o->in[0], o->at.accumulate ? o->out[0] : NULL, NULL};
+        return (operands){{o->in[1], o->in[0], o->at.accumulate ? d : NULL, d, NULL, NULL}};
     }
 }
 
-/* The largest power of two that divides the address, up to what the library asks about. */
-static int32_t alignment_of(const tensor *t, char *arena)
+static places places_of(const operands *x, const op *o, char *arena)
 {
-    uintptr_t address = (uintptr_t)tensor_at(t, arena) | ALIGNMENT_MOST;
-    return (int32_t)(address & -address);
+    places p = {.workspace = tensor_at(o->scratch, arena)};
+    for (int i = 0; i < OPERANDS; i++)
+        p.at[i] = tensor_at(x->of[i], arena);
+    if (!p.at[OPERAND_C])
+        p.at[OPERAND_C] = p.at[OPERAND_D];
+    return p;
 }
 
-static product product_of(const op *o, char *arena)
+/* The largest power of two that divides the address, up to what the library asks about. */
+static int32_t alignment_of(const void *at)
 {
-    operands x = operands_of(o);
-    const tensor *d = o->out[0], *c = x.c ? x.c : d;
+    uintptr_t address = (uintptr_t)at | ALIGNMENT_MOST;
+    return at ? (int32_t)(address & -address) : 0;
+}
+
+/* The library's bias gradients overwrite: over several micro-batches they would want a second pass, and bias_grad adds. */
+static cublasLtEpilogue_t epilogue_of(const op *o, const places *at)
+{
+    bool bias = at->at[OPERAND_BIAS], aux = at->at[OPERAND_AUX];
+    if (o->kind == OP_linear_grad_gelu)
+        return CUBLASLT_EPILOGUE_DGELU;
+    if (o->kind != OP_linear_gelu)
+        return bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    if (aux)
+        return bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    return bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+}
+
+static product product_of(const op *o, const operands *x, const places *at)
+{
+    const tensor *a = x->of[OPERAND_A], *b = x->of[OPERAND_B], *c = x->of[OPERAND_C], *d = x->of[OPERAND_D];
     product p;
     memset(&p, 0, sizeof p);
     p.m = d->shape[1];
     p.n = d->shape[0];
-    p.k = o->kind == OP_linear_grad_weight ? x.a->shape[0] : x.b->shape[1];
-    p.a_turned = o->kind == OP_linear;
+    p.k = o->kind == OP_linear_grad_weight ? a->shape[0] : b->shape[1];
+    p.a_turned = o->kind == OP_linear || o->kind == OP_linear_gelu;
     p.b_turned = o->kind == OP_linear_grad_weight;
-    p.a_ld = x.a->pitch;
-    p.b_ld = x.b->pitch;
-    p.c_ld = c->pitch;
+    p.adds = c != NULL;
+    p.a_ld = a->pitch;
+    p.b_ld = b->pitch;
+    p.c_ld = c ? c->pitch : d->pitch;
     p.d_ld = d->pitch;
-    p.type = x.a->type;
+    p.aux_ld = x->of[OPERAND_AUX] ? x->of[OPERAND_AUX]->pitch : 0;
+    p.type = a->type;
     p.out_type = d->type;
+    p.epilogue = (int32_t)epilogue_of(o, at);
     p.workspace = o->scratch ? tensor_bytes(o->scratch) : 0;
-    p.bias = tensor_at(x.bias, arena);
-    const tensor *all[] = {x.a, x.b, c, d};
-    for (int i = 0; i < 4; i++)
-        p.alignment[i] = alignment_of(all[i], arena);
+    for (int i = 0; i < OPERANDS; i++)
+        p.alignment[i] = alignment_of(at->at[i]);
     return p;
 }
 
@@ -132,60 +179,152 @@ static cublasLtMatrixLayout_t layout(int32_t type, int64_t rows, int64_t columns
     return made;
 }
 
+#define DESCRIBE(p, attribute, value)                                                                                  \
+    BLAS_MUST(                                                                                                         \
+        cublasLtMatmulDescSetAttribute((p)->description, CUBLASLT_MATMUL_DESC_##attribute, &(value), sizeof(value)))
+
+/* The epilogue's operands are the only addresses that a description holds. */
+static void point(const plan *p, const places *at)
+{
+    if (p->shape.alignment[OPERAND_BIAS])
+        DESCRIBE(p, BIAS_POINTER, at->at[OPERAND_BIAS]);
+    if (p->shape.alignment[OPERAND_AUX])
+        DESCRIBE(p, EPILOGUE_AUX_POINTER, at->at[OPERAND_AUX]);
+}
+
 static void describe(plan *p, bool tf32)
 {
     const product *s = &p->shape;
     cublasComputeType_t compute = s->type == DTYPE_FP32 && tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     BLAS_MUST(cublasLtMatmulDescCreate(&p->description, compute, CUDA_R_32F));
     cublasOperation_t a = s->a_turned ? CUBLAS_OP_T : CUBLAS_OP_N, b = s->b_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
-    BLAS_MUST(cublasLtMatmulDescSetAttribute(p->description, CUBLASLT_MATMUL_DESC_TRANSA, &a, sizeof a));
-    BLAS_MUST(cublasLtMatmulDescSetAttribute(p->description, CUBLASLT_MATMUL_DESC_TRANSB, &b, sizeof b));
-    if (s->bias) {
-        cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
-        BLAS_MUST(
-            cublasLtMatmulDescSetAttribute(p->description, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
-        BLAS_MUST(cublasLtMatmulDescSetAttribute(p->description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &s->bias,
-                                                 sizeof s->bias));
-    }
+    cublasLtEpilogue_t epilogue = (cublasLtEpilogue_t)s->epilogue;
+    DESCRIBE(p, TRANSA, a);
+    DESCRIBE(p, TRANSB, b);
+    DESCRIBE(p, EPILOGUE, epilogue);
+    if (s->aux_ld)
+        DESCRIBE(p, EPILOGUE_AUX_LD, s->aux_ld);
+    point(p, &p->first);
     p->a = s->a_turned ? layout(s->type, s->k, s->m, s->a_ld) : layout(s->type, s->m, s->k, s->a_ld);
     p->b = s->b_turned ? layout(s->type, s->n, s->k, s->b_ld) : layout(s->type, s->k, s->n, s->b_ld);
     p->c = layout(s->out_type, s->m, s->n, s->c_ld);
     p->d = layout(s->out_type, s->m, s->n, s->d_ld);
 }
 
-static status choose(plan *p)
+static cublasLtMatmulPreference_t preference_of(const product *s)
 {
     static const cublasLtMatmulPreferenceAttributes_t alignments[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
-    const product *s = &p->shape;
-    cublasLtMatmulPreference_t preference;
-    BLAS_MUST(cublasLtMatmulPreferenceCreate(&preference));
+    cublasLtMatmulPreference_t made;
+    BLAS_MUST(cublasLtMatmulPreferenceCreate(&made));
     uint64_t workspace = (uint64_t)s->workspace;
-    BLAS_MUST(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
+    BLAS_MUST(cublasLtMatmulPreferenceSetAttribute(made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
                                                    sizeof workspace));
     for (int i = 0; i < 4; i++) {
         uint32_t bytes = (uint32_t)s->alignment[i];
-        BLAS_MUST(cublasLtMatmulPreferenceSetAttribute(preference, alignments[i], &bytes, sizeof bytes));
+        BLAS_MUST(cublasLtMatmulPreferenceSetAttribute(made, alignments[i], &bytes, sizeof bytes));
     }
     /* A product split over k is summed in fp32 and in a fixed order: reruns are bitwise, and bf16 rounds once. */
     uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-    BLAS_MUST(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions,
+    BLAS_MUST(cublasLtMatmulPreferenceSetAttribute(made, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions,
                                                    sizeof reductions));
-    cublasLtMatmulHeuristicResult_t found;
+    return made;
+}
+
+static void find_algorithms(plan *p)
+{
+    const product *s = &p->shape;
+    cublasLtMatmulHeuristicResult_t found[TUNING_WAYS];
     int count = 0;
-    cublasStatus_t s_ = cublasLtMatmulAlgoGetHeuristic(p->handle, p->description, p->a, p->b, p->c, p->d, preference, 1,
-                                                       &found, &count);
+    cublasLtMatmulPreference_t preference = preference_of(s);
+    cublasStatus_t failed = cublasLtMatmulAlgoGetHeuristic(p->handle, p->description, p->a, p->b, p->c, p->d,
+                                                           preference, TUNING_WAYS, found, &count);
     BLAS_MUST(cublasLtMatmulPreferenceDestroy(preference));
-    if (s_ != CUBLAS_STATUS_SUCCESS || count == 0)
-        return status_fail(STATUS_FAILED,
-                           "cuBLASLt has no algorithm for a product of %lld x %lld x %lld in %s (%s): use another "
-                           "train.precision",
-                           (long long)s->m, (long long)s->n, (long long)s->k, dtype_name((dtype)s->type),
-                           cublasLtGetStatusString(s_));
-    p->algorithm = found.algo;
+    for (int i = 0; failed == CUBLAS_STATUS_SUCCESS && i < count; i++)
+        if (found[i].state == CUBLAS_STATUS_SUCCESS)
+            p->found[p->ways++] = found[i].algo;
+    p->chosen = p->found[0];
+}
+
+static cublasStatus_t launch(const plan *p, const places *at, const cublasLtMatmulAlgo_t *algorithm, void *stream)
+{
+    float alpha = 1, beta = p->shape.adds ? 1 : 0;
+    point(p, at);
+    return cublasLtMatmul(p->handle, p->description, &alpha, at->at[OPERAND_A], p->a, at->at[OPERAND_B], p->b, &beta,
+                          at->at[OPERAND_C], p->c, at->at[OPERAND_D], p->d, algorithm, at->workspace,
+                          (size_t)p->shape.workspace, stream);
+}
+
+/* ---- a choice of algorithms ------------------------------------------------------------------------------------ */
+
+static bool run_way(void *plan_, int way, cudaStream_t stream)
+{
+    const plan *p = plan_;
+    return launch(p, &p->first, &p->found[way], stream) == CUBLAS_STATUS_SUCCESS;
+}
+
+/* An algorithm is a plain struct, which may be kept in a file for the same version of the library. */
+static void write_way(char *out, int bytes, const void *plan_, int way)
+{
+    const plan *p = plan_;
+    const unsigned char *algorithm = (const unsigned char *)&p->found[way];
+    MUST(bytes > 2 * (int)sizeof p->chosen, "an algorithm is %zu bytes", sizeof p->chosen);
+    for (size_t i = 0; i < sizeof p->chosen; i++)
+        snprintf(out + 2 * i, 3, "%02x", algorithm[i]);
+}
+
+static status take_way(void *plan_, const char *words)
+{
+    plan *p = plan_;
+    cublasLtMatmulAlgo_t algorithm;
+    cublasLtMatmulHeuristicResult_t result = {.state = CUBLAS_STATUS_INVALID_VALUE};
+    unsigned char *bytes = (unsigned char *)&algorithm;
+    size_t read = 0;
+    unsigned byte;
+    while (read < sizeof algorithm && strspn(words + 2 * read, "0123456789abcdef") >= 2 &&
+           sscanf(words + 2 * read, "%2x", &byte) == 1)
+        bytes[read++] = (unsigned char)byte;
+    if (read < sizeof algorithm || words[2 * read] ||
+        cublasLtMatmulAlgoCheck(p->handle, p->description, p->a, p->b, p->c, p->d, &algorithm, &result) !=
+            CUBLAS_STATUS_SUCCESS ||
+        (int64_t)result.workspaceSize > p->shape.workspace)
+        return status_fail(STATUS_FAILED, "this is no algorithm that cuBLASLt can use for it");
+    p->chosen = algorithm;
     return STATUS_OK;
 }
+
+/* From the first element to the last, of `columns` columns as the library sees them. */
+static tuning_operand region(void *at, int32_t type, int64_t rows, int64_t columns, int64_t ld)
+{
+    return (tuning_operand){at, ((columns - 1) * ld + rows) * dtype_bytes((dtype)type), (dtype)type};
+}
+
+static void offer(const gemm *g, plan *p)
+{
+    const product *s = &p->shape;
+    void *const *at = p->first.at;
+    tuning_item item = {.plan = p, .ways = p->ways, .run = run_way, .write = write_way, .take = take_way};
+    int length = snprintf(
+        item.key, sizeof item.key,
+        "product %s%s to %s, %lld x %lld x %lld, %c%c, pitch %lld %lld %lld %lld %lld, aligned %d %d %d %d %d %d, "
+        "epilogue %d%s, workspace %lld | cuBLASLt %zu",
+        dtype_name((dtype)s->type), s->type == DTYPE_FP32 && g->tf32 ? " as tf32" : "", dtype_name((dtype)s->out_type),
+        (long long)s->m, (long long)s->n, (long long)s->k, s->a_turned ? 'T' : 'N', s->b_turned ? 'T' : 'N',
+        (long long)s->a_ld, (long long)s->b_ld, (long long)s->c_ld, (long long)s->d_ld, (long long)s->aux_ld,
+        s->alignment[0], s->alignment[1], s->alignment[2], s->alignment[3], s->alignment[4], s->alignment[5],
+        s->epilogue, s->adds ? ", added" : "", (long long)s->workspace, cublasLtGetVersion());
+    MUST(length < (int)sizeof item.key, "%s ...", item.key);
+    int64_t m = s->m, n = s->n, k = s->k;
+    item.reads[0] = region(at[OPERAND_A], s->type, s->a_turned ? k : m, s->a_turned ? m : k, s->a_ld);
+    item.reads[1] = region(at[OPERAND_B], s->type, s->b_turned ? n : k, s->b_turned ? k : n, s->b_ld);
+    item.reads[2] = region(s->adds ? at[OPERAND_C] : NULL, s->out_type, m, n, s->c_ld);
+    item.reads[3] = region(at[OPERAND_BIAS], s->type, m, 1, m);
+    item.reads[4] = region(at[OPERAND_AUX], s->type, m, n, s->aux_ld);
+    tuning_add(g->tuning, &item);
+}
+
+/* ---- plans ------------------------------------------------------------------------------------------------------ */
 
 static void plan_free(plan *p)
 {
@@ -197,29 +336,52 @@ static void plan_free(plan *p)
     free(p);
 }
 
-static status plan_make(plan **out, gemm *g, const product *shape)
+static plan *plan_make(gemm *g, const product *shape, const places *first)
 {
     plan *p = must_calloc(1, sizeof *p);
     p->shape = *shape;
+    p->first = *first;
     p->handle = g->handle;
     describe(p, g->tf32);
-    status s = choose(p);
-    if (s != STATUS_OK) {
-        plan_free(p);
-        return s;
-    }
+    find_algorithms(p);
+    if (p->ways > 0)
+        offer(g, p);
     p->next = g->plans;
     g->plans = p;
-    *out = p;
-    return STATUS_OK;
+    return p;
+}
+
+static plan *plan_for(gemm *g, const op *o, char *arena)
+{
+    operands x = operands_of(o);
+    places at = places_of(&x, o, arena);
+    product shape = product_of(o, &x, &at);
+    for (plan *p = g->plans; p; p = p->next)
+        if (!memcmp(&p->shape, &shape, sizeof shape))
+            return p;
+    return plan_make(g, &shape, &at);
+}
+
+/* Does the library take z as it lies? And its tanh is one for 16 bits: in fp32 the GELU is our own. */
+static bool may_fuse(const op *o, char *arena)
+{
+    const tensor *z = operands_of(o).of[OPERAND_AUX];
+    return fuse_is_fused(o) && o->out[0]->type != DTYPE_FP32 &&
+           (!z || (alignment_of(tensor_at(z, arena)) >= AUX_ALIGNMENT && z->pitch % AUX_PITCH == 0));
+}
+
+static bool is_fused(const plan *p)
+{
+    return p->shape.epilogue != CUBLASLT_EPILOGUE_DEFAULT && p->shape.epilogue != CUBLASLT_EPILOGUE_BIAS;
 }
 
 /* ---- the interface --------------------------------------------------------------------------------------------- */
 
-status gemm_open(gemm **out, bool tf32)
+status gemm_open(gemm **out, bool tf32, tuning *t)
 {
     gemm *g = must_calloc(1, sizeof *g);
     g->tf32 = tf32;
+    g->tuning = t;
     cublasStatus_t s = cublasLtCreate(&g->handle);
     if (s != CUBLAS_STATUS_SUCCESS) {
         free(g);
@@ -243,33 +405,37 @@ void gemm_close(gemm *g)
 
 status gemm_prepare_on(gemm *g, op *o, char *arena)
 {
+    op first = fuse_first(o);
+    plan *p = NULL;
     o->prepared = NULL;
     if (tensor_elements(o->out[0]) == 0)
         return STATUS_OK;
-    product shape = product_of(o, arena);
-    for (plan *p = g->plans; p; p = p->next)
-        if (!memcmp(&p->shape, &shape, sizeof shape)) {
-            o->prepared = p;
-            return STATUS_OK;
-        }
-    plan *made = NULL;
-    TRY(plan_make(&made, g, &shape));
-    o->prepared = made;
+    if (may_fuse(o, arena))
+        p = plan_for(g, o, arena);
+    if (!p || p->ways == 0)
+        p = plan_for(g, &first, arena);
+    if (p->ways == 0)
+        return status_fail(STATUS_FAILED,
+                           "cuBLASLt has no algorithm for a product of %lld x %lld x %lld in %s: use another "
+                           "train.precision",
+                           (long long)p->shape.m, (long long)p->shape.n, (long long)p->shape.k,
+                           dtype_name((dtype)p->shape.type));
+    o->prepared = p;
     return STATUS_OK;
 }
 
-static void multiply(const op *o, const run_context *r)
+/* All of `o`, or of a fused op that the library does not do the product alone: false. */
+static bool multiply(const op *o, const run_context *r)
 {
     const plan *p = o->prepared;
     if (!p)
-        return; /* nothing to compute: a rank without rows of it */
-    operands x = operands_of(o);
-    float alpha = 1, beta = x.c ? 1 : 0;
-    void *d = tensor_at(o->out[0], r->arena);
-    const void *c = x.c ? tensor_at(x.c, r->arena) : d;
-    BLAS_MUST(cublasLtMatmul(p->handle, p->description, &alpha, tensor_at(x.a, r->arena), p->a,
-                             tensor_at(x.b, r->arena), p->b, &beta, c, p->c, d, p->d, &p->algorithm,
-                             tensor_at(o->scratch, r->arena), (size_t)p->shape.workspace, r->stream));
+        return true; /* nothing to compute: a rank without rows of it */
+    bool all = !fuse_is_fused(o) || is_fused(p);
+    op what = all ? *o : fuse_first(o);
+    operands x = operands_of(&what);
+    places at = places_of(&x, &what, r->arena);
+    BLAS_MUST(launch(p, &at, &p->chosen, r->stream));
+    return all;
 }
 
 void cuda_linear(const op *o, const run_context *r)
@@ -285,4 +451,20 @@ void cuda_linear_grad_input(const op *o, const run_context *r)
 void cuda_linear_grad_weight(const op *o, const run_context *r)
 {
     multiply(o, r);
+}
+
+void cuda_linear_gelu(const op *o, const run_context *r)
+{
+    if (multiply(o, r))
+        return;
+    op gelu = fuse_second(o);
+    cuda_gelu(&gelu, r);
+}
+
+void cuda_linear_grad_gelu(const op *o, const run_context *r)
+{
+    if (multiply(o, r))
+        return;
+    op gelu_grad = fuse_second(o);
+    cuda_gelu_grad(&gelu_grad, r);
 }

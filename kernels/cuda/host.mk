@@ -39,6 +39,8 @@ $(BUILD)/tests/phalanx_standin: $(STANDIN_OBJ) $(STANDIN_HOST) $(PLAIN_UNITS) $(
 
 $(BUILD)/tests/test_cuda_host: | $(BUILD)/tests/phalanx_standin $(BUILD)/phalanx
 
+$(BUILD)/tests/test_cuda_tuning: | $(BUILD)/tests/phalanx_standin
+
 # every op through the device's interface: on the stand-ins, and on a GPU
 $(BUILD)/tests/device_ops_standin: $(BUILD)/tests/gpu/device_ops.o $(STANDIN_OBJ) $(STANDIN_HOST) $(PLAIN_UNITS) \
                                    $(SUPPORT:%.c=$(BUILD)/%.o) $(BUILD)/libphalanx.a

@@ -66,12 +66,34 @@ ln -sf "$build/libphalanx_cuda.so" "$build/tests/libphalanx_cuda.so"
 try "kernels against float64" "$build/tests/test_cuda_kernels_gpu"
 try "ops of the table against float64" "$build/device_ops"
 
+# `eval` and `generate` of a run on both devices: the loss within 1e-5, the likeliest text letter by letter
+evaluate() { # FOLDER
+    for device in cpu cuda; do
+        "$build/phalanx" eval --checkpoint "$work/$1" --data "$work/data" --limit 20000 --json --device $device >"$work/$device" || return 1
+    done
+    python3 -c "
+import json
+a, b = (json.load(open('$work/' + device))['loss'] for device in ('cuda', 'cpu'))
+print(a, b)
+exit(abs(a - b) > 1e-5 * b)"
+}
+generate() { # FOLDER
+    printf '%s\n' one 'and two' 3 >"$work/prompts"
+    for device in cpu cuda; do
+        "$build/phalanx" generate --checkpoint "$work/$1" --prompts "$work/prompts" --tokenizer bytes --ignore-end --temperature 0 \
+            --tokens 100 --batch 2 --device $device >"$work/$device" || return 1
+    done
+    wc -c <"$work/cpu" && cmp "$work/cpu" "$work/cuda"
+}
+
 for model in gpt2 llama; do
-    try "$model: cpu, fp32" train 1 $model $model-cpu train.device=cpu
+    try "$model: cpu, fp32" train 1 $model $model-cpu train.device=cpu checkpoint.every=20
     for precision in fp32 bf16 fp16; do
         try "$model: cuda, $precision" train 1 $model $model-$precision train.device=cuda train.precision=$precision
     done
     try "$model: fp32 losses equal the CPU's" compare $model-fp32 $model-cpu 1e-4
+    try "$model: its loss is the CPU's" evaluate $model-cpu
+    try "$model: its likeliest texts are the CPU's" generate $model-cpu
     try "$model: bf16 losses follow" compare $model-bf16 $model-cpu 2e-2
     try "$model: fp16 losses follow" compare $model-fp16 $model-cpu 2e-2
     try "$model: a rerun" train 1 $model $model-again train.device=cuda train.precision=bf16

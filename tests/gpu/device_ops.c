@@ -9,19 +9,16 @@
 
 #include "kernels/device.h"
 #include "memory/log.h"
-#include "tests/op_cases.h"
+#include "tests/op_sweep.h"
 
 enum { ARENA = 64 << 20, NONE = 77 };
-
-static const dtype TYPES[] = {DTYPE_FP32, DTYPE_BF16, DTYPE_FP16};
-
-/* Played by the communication backends. */
-static const op_kind NO_KERNEL[] = {OP_all_gather, OP_reduce_scatter, OP_all_reduce, OP_send, OP_receive, OP_wait};
 
 /* Ops that take operands with gaps between their rows. */
 static const op_kind STRIDED[] = {OP_linear,
                                   OP_linear_grad_input,
                                   OP_linear_grad_weight,
+                                  OP_linear_gelu,
+                                  OP_linear_grad_gelu,
                                   OP_gelu,
                                   OP_gelu_grad,
                                   OP_swiglu,
@@ -33,14 +30,6 @@ static const op_kind STRIDED[] = {OP_linear,
 
 static const device_interface *interface;
 static device *gpu;
-
-static bool listed(const op_kind *list, size_t count, op_kind kind)
-{
-    for (size_t i = 0; i < count; i++)
-        if (list[i] == kind)
-            return true;
-    return false;
-}
 
 static void nothing(void *context)
 {
@@ -78,67 +67,10 @@ static void play(const op *asked, const run_context *r)
 static op_kernel kernels[OP_COUNT];
 static op_backend backend = {.name = "device", .kernels = kernels};
 
-typedef struct tally {
-    int cases, failed;
-    double worst;
-} tally;
-
-static bool build(op_case *c, op_kind kind, dtype type, int variant)
-{
-    *c = (op_case){.type = type};
-    c->o.kind = (uint8_t)kind;
-    snprintf(c->what, sizeof c->what, "%s %s, variant %d", dtype_name(type), op_rows[kind].name, variant);
-    if (!op_cases_table[kind](c, variant))
-        return false;
-    c->o.label = c->what;
-    return true;
-}
-
-static void try_mode(tally *all, op_kind kind, dtype type, int variant, const op_case_mode *m)
-{
-    op_case c;
-    char why[256] = "";
-    if (!build(&c, kind, type, variant) || !op_case_allows(&c, m))
-        return;
-    double worst = op_case_run(why, &c, &backend, m, (uint64_t)kind * 1000 + (uint64_t)variant);
-    all->cases++;
-    all->worst = worst > all->worst ? worst : all->worst;
-    if (worst <= 1)
-        return;
-    all->failed++;
-    printf("FAILED %s%s%s: %.3g times the tolerance; %s\n", c.what, m->strided ? ", strided" : "",
-           m->in_place_out >= 0 ? ", in place" : "", worst, why);
-}
-
-static void try_op(tally *all, op_kind kind, dtype type)
-{
-    op_case c;
-    for (int variant = 0; build(&c, kind, type, variant); variant++) {
-        try_mode(all, kind, type, variant, &(op_case_mode){.in_place_out = -1, .threads = 1});
-        if (listed(STRIDED, sizeof STRIDED / sizeof *STRIDED, kind))
-            try_mode(all, kind, type, variant, &(op_case_mode){.in_place_out = -1, .threads = 1, .strided = true});
-        const op_row *row = &op_rows[kind];
-        for (int pair = 0; pair < 2 && row->inplace_in[pair]; pair++)
-            for (int i = 0; i < OP_MAX_IN; i++)
-                if (row->inplace_in[pair] >> i & 1 && !c.alias)
-                    try_mode(all, kind, type, variant,
-                             &(op_case_mode){.in_place_out = row->inplace_out[pair], .in_place_in = i, .threads = 1});
-    }
-}
-
-static bool one_type(op_kind kind)
-{
-    op_case c;
-    return build(&c, kind, DTYPE_FP32, 0) && c.one_type;
-}
-
 int main(int count, char **arguments)
 {
     const device_options options = {.arena_bytes = ARENA, .host_bytes = 256, .requests = 1, .threads = 1};
-    status s = device_load(&interface, "cuda");
-    if (s == STATUS_OK)
-        s = interface->available();
-    if (s != STATUS_OK) {
+    if (device_find(&interface, "cuda") != STATUS_OK) {
         printf("device_ops: skipped: %s\n", status_message());
         return NONE;
     }
@@ -148,18 +80,16 @@ int main(int count, char **arguments)
     backend.scratch_bytes = interface->backend->scratch_bytes;
     int ops = 0, failed = 0, cases = 0;
     for (int kind = 0; kind < OP_COUNT; kind++) {
-        tally all = {0};
-        if (listed(NO_KERNEL, sizeof NO_KERNEL / sizeof *NO_KERNEL, (op_kind)kind) ||
-            (count > 1 && strcmp(op_rows[kind].name, arguments[1]) != 0))
+        op_sweep s = {.backend = &backend,
+                      .gaps = op_sweep_among(STRIDED, sizeof STRIDED / sizeof *STRIDED, (op_kind)kind)};
+        if (!op_sweep_has_kernel((op_kind)kind) || (count > 1 && strcmp(op_rows[kind].name, arguments[1]) != 0))
             continue;
-        for (size_t i = 0; i < sizeof TYPES / sizeof *TYPES; i++)
-            if (i == 0 || !one_type((op_kind)kind))
-                try_op(&all, (op_kind)kind, TYPES[i]);
-        printf("%-22s %5d cases, worst %.3f of the tolerance%s\n", op_rows[kind].name, all.cases, all.worst,
-               all.failed ? ", FAILED" : "");
+        int tried = op_sweep_run(&s, (op_kind)kind);
+        printf("%-22s %5d cases, worst %.3f of the tolerance%s\n", op_rows[kind].name, tried, s.worst,
+               s.failed ? ", FAILED" : "");
         ops++;
-        failed += all.failed + (all.cases == 0 && kind != OP_share);
-        cases += all.cases;
+        failed += s.failed + (tried == 0);
+        cases += tried;
     }
     interface->close(gpu);
     printf("device_ops: %d ops, %d cases, %d failed\n", ops, cases, failed);

@@ -1,5 +1,10 @@
-/* cuBLASLt: descriptors that remember, a heuristic that always finds something, and a product by its definition. */
+/* cuBLASLt: descriptors that remember, a heuristic that always finds something, and a product by its definition.
+ *
+ * There are ALGORITHMS algorithms: number i splits k into i + 1 parts, whose sums are rounded to fp32 before they are added,
+ * so that each leaves other bits; one is faster than the rest. */
 #include <cublasLt.h>
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,6 +17,8 @@ typedef struct description {
     cublasOperation_t a, b;
     cublasLtEpilogue_t epilogue;
     const void *bias;
+    void *aux;
+    int64_t aux_ld;
 } description;
 
 typedef struct layout {
@@ -24,9 +31,24 @@ typedef struct preference {
     uint32_t alignment[4], reductions;
 } preference;
 
-enum { ALGORITHM = 0x5a5a };
+enum { ALGORITHM = 0x5a5a, ALGORITHMS = 4 };
+/* cublasLtMatmulAlgo_t.data */
+enum { IS_ONE, WORKSPACE, ALIGNMENTS, NUMBER = ALIGNMENTS + 4 };
 
 static int opened;
+static int64_t used[ALGORITHMS];
+
+static int fastest(void)
+{
+    const char *text = getenv("STANDIN_FASTEST");
+    return ((text ? atoi(text) : 0) + log_rank()) % ALGORITHMS;
+}
+
+size_t cublasLtGetVersion(void)
+{
+    const char *text = getenv("STANDIN_CUBLASLT");
+    return text ? (size_t)atoll(text) : CUBLAS_VERSION;
+}
 
 const char *cublasLtGetStatusString(cublasStatus_t s)
 {
@@ -44,6 +66,9 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
 {
     (void)handle;
     opened--;
+    if (getenv("STANDIN_REPORT"))
+        fprintf(stderr, "standin: rank %d: algorithms %lld %lld %lld %lld\n", log_rank(), (long long)used[0],
+                (long long)used[1], (long long)used[2], (long long)used[3]);
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -76,7 +101,9 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t to, cublasLtM
     } fields[] = {{CUBLASLT_MATMUL_DESC_TRANSA, &d->a, sizeof d->a},
                   {CUBLASLT_MATMUL_DESC_TRANSB, &d->b, sizeof d->b},
                   {CUBLASLT_MATMUL_DESC_EPILOGUE, &d->epilogue, sizeof d->epilogue},
-                  {CUBLASLT_MATMUL_DESC_BIAS_POINTER, &d->bias, sizeof d->bias}};
+                  {CUBLASLT_MATMUL_DESC_BIAS_POINTER, &d->bias, sizeof d->bias},
+                  {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &d->aux, sizeof d->aux},
+                  {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &d->aux_ld, sizeof d->aux_ld}};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (fields[i].which == which && fields[i].bytes == bytes) {
             memcpy(fields[i].field, value, bytes);
@@ -148,6 +175,32 @@ static dtype type_of(cudaDataType_t t)
     standin_fail("cuBLASLt: type %d", (int)t);
 }
 
+/* What each epilogue does. */
+static const struct epilogue {
+    cublasLtEpilogue_t which;
+    bool bias, gelu, dgelu, aux;
+} epilogues[] = {
+    {CUBLASLT_EPILOGUE_DEFAULT, false, false, false, false}, {CUBLASLT_EPILOGUE_BIAS, true, false, false, false},
+    {CUBLASLT_EPILOGUE_GELU, false, true, false, false},     {CUBLASLT_EPILOGUE_GELU_BIAS, true, true, false, false},
+    {CUBLASLT_EPILOGUE_GELU_AUX, false, true, false, true},  {CUBLASLT_EPILOGUE_GELU_AUX_BIAS, true, true, false, true},
+    {CUBLASLT_EPILOGUE_DGELU, false, false, true, true},
+};
+
+static const struct epilogue *epilogue_of(const description *x, int64_t rows)
+{
+    const struct epilogue *e = NULL;
+    for (size_t i = 0; i < sizeof epilogues / sizeof *epilogues; i++)
+        if (epilogues[i].which == x->epilogue)
+            e = &epilogues[i];
+    if (!e || e->bias != (x->bias != NULL) || e->aux != (x->aux != NULL))
+        standin_fail("cuBLASLt: epilogue %d %s bias, %s aux", (int)x->epilogue, x->bias ? "with" : "without",
+                     x->aux ? "with" : "without");
+    if (e->aux && (x->aux_ld % 8 || x->aux_ld < rows || (uintptr_t)x->aux % 16))
+        standin_fail("cuBLASLt: aux at %p with leading dimension %lld of %lld rows", x->aux, (long long)x->aux_ld,
+                     (long long)rows);
+    return e;
+}
+
 typedef struct sizes {
     int64_t m, n, k;
 } sizes;
@@ -166,6 +219,7 @@ static sizes check_shapes(const description *x, const layout *a, const layout *b
                      (int)d->type);
     if (x->compute != CUBLAS_COMPUTE_32F && !(x->compute == CUBLAS_COMPUTE_32F_FAST_TF32 && a->type == CUDA_R_32F))
         standin_fail("cuBLASLt: compute type %d", (int)x->compute);
+    epilogue_of(x, s.m);
     return s;
 }
 
@@ -181,14 +235,34 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     if (p->reductions != CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)
         standin_fail("cublasLtMatmulAlgoGetHeuristic: sums split over k may be added in any order (mask %u)",
                      p->reductions);
+    sizes s = check_shapes((void *)what, (void *)a, (void *)b, (void *)c, (void *)d);
+    const struct epilogue *e = epilogue_of((void *)what, s.m);
+    *found = standin_mutant("no gelu") && (e->gelu || e->dgelu) ? 0 : asked < ALGORITHMS ? asked : ALGORITHMS;
+    for (int number = 0; number < *found; number++) {
+        cublasLtMatmulHeuristicResult_t *one = &out[number];
+        memset(one, 0, sizeof *one);
+        one->state = CUBLAS_STATUS_SUCCESS;
+        one->workspaceSize = (size_t)p->workspace;
+        one->algo.data[IS_ONE] = ALGORITHM;
+        one->algo.data[WORKSPACE] = p->workspace;
+        one->algo.data[NUMBER] = (uint64_t)number;
+        for (int i = 0; i < 4; i++)
+            one->algo.data[ALIGNMENTS + i] = p->alignment[i];
+    }
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t what, cublasLtMatrixLayout_t a,
+                                       cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t *algo, cublasLtMatmulHeuristicResult_t *out)
+{
+    if (!handle || !opened)
+        standin_fail("cublasLtMatmulAlgoCheck: no handle");
     check_shapes((void *)what, (void *)a, (void *)b, (void *)c, (void *)d);
-    memset(out, 0, sizeof *out);
-    out->algo.data[0] = ALGORITHM;
-    out->algo.data[1] = p->workspace;
-    for (int i = 0; i < 4; i++)
-        out->algo.data[2 + i] = p->alignment[i];
-    out->workspaceSize = (size_t)p->workspace;
-    *found = 1;
+    if (algo->data[IS_ONE] != ALGORITHM || algo->data[NUMBER] >= ALGORITHMS)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    *out = (cublasLtMatmulHeuristicResult_t){
+        .algo = *algo, .state = CUBLAS_STATUS_SUCCESS, .workspaceSize = (size_t)algo->data[WORKSPACE]};
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -201,6 +275,25 @@ static float load(const void *at, dtype type, int64_t index)
     return value;
 }
 
+static void store(char *at, dtype type, double value)
+{
+    float rounded = (float)value;
+    dtype_convert(at, type, &rounded, DTYPE_FP32, 1);
+}
+
+static const double SQRT_2_OVER_PI = 0.79788456080286535588, CUBIC = 0.044715;
+
+static double gelu(double x)
+{
+    return 0.5 * x * (1 + tanh(SQRT_2_OVER_PI * (x + CUBIC * x * x * x)));
+}
+
+static double gelu_slope(double x)
+{
+    double t = tanh(SQRT_2_OVER_PI * (x + CUBIC * x * x * x));
+    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * SQRT_2_OVER_PI * (1 + 3 * CUBIC * x * x);
+}
+
 static void touch(int queue, const void *at, const layout *l, bool write)
 {
     int64_t element = dtype_bytes(type_of(l->type));
@@ -211,67 +304,83 @@ static void touch(int queue, const void *at, const layout *l, bool write)
 static void check_algorithm(const cublasLtMatmulAlgo_t *algo, const void *const at[4], const void *workspace,
                             size_t workspace_bytes)
 {
-    if (!algo || algo->data[0] != ALGORITHM)
+    if (!algo || algo->data[IS_ONE] != ALGORITHM)
         standin_fail("cublasLtMatmul: the algorithm is none that was found");
-    if (workspace_bytes < algo->data[1] || (workspace_bytes && (uintptr_t)workspace % 256))
+    if (workspace_bytes < algo->data[WORKSPACE] || (workspace_bytes && (uintptr_t)workspace % 256))
         standin_fail("cublasLtMatmul: %zu bytes of workspace at %p, the algorithm wants %llu", workspace_bytes,
-                     workspace, (unsigned long long)algo->data[1]);
+                     workspace, (unsigned long long)algo->data[WORKSPACE]);
     for (int i = 0; i < 4; i++)
-        if ((uintptr_t)at[i] % algo->data[2 + i])
+        if ((uintptr_t)at[i] % algo->data[ALIGNMENTS + i])
             standin_fail("cublasLtMatmul: operand %d at %p is not aligned to the %llu bytes promised", i, at[i],
-                         (unsigned long long)algo->data[2 + i]);
+                         (unsigned long long)algo->data[ALIGNMENTS + i]);
 }
 
+/* A call, with descriptors as they are now: the caller may change them behind it. */
 typedef struct product {
-    const description *x;
-    const layout *la, *lb, *lc, *ld;
+    description x;
+    layout a_layout, b_layout, c_layout, d_layout;
     const void *a, *b, *c;
     void *d, *workspace;
     size_t workspace_bytes;
     float by, add;
+    int parts;
 } product;
 
-static void touch_all(int queue, const product *p, int64_t rows)
+static void touch_all(int queue, const product *p, const struct epilogue *e, sizes s)
 {
-    const description *x = p->x;
-    touch(queue, p->a, p->la, false);
-    touch(queue, p->b, p->lb, false);
+    const description *x = &p->x;
+    layout aux = {p->d_layout.type, s.m, s.n, x->aux_ld};
+    touch(queue, p->a, &p->a_layout, false);
+    touch(queue, p->b, &p->b_layout, false);
     if (p->add != 0)
-        touch(queue, p->c, p->lc, false);
-    if (x->bias && x->epilogue != CUBLASLT_EPILOGUE_BIAS)
-        standin_fail("cublasLtMatmul: a bias without its epilogue");
+        touch(queue, p->c, &p->c_layout, false);
+    if (e->aux)
+        touch(queue, x->aux, &aux, e->gelu);
     if (x->bias)
-        standin_access(queue, x->bias, rows * dtype_bytes(type_of(p->la->type)), false, "cublasLtMatmul");
-    touch(queue, p->d, p->ld, true);
+        standin_access(queue, x->bias, s.m * dtype_bytes(type_of(p->a_layout.type)), false, "cublasLtMatmul");
+    touch(queue, p->d, &p->d_layout, true);
     standin_access(queue, p->workspace, (int64_t)p->workspace_bytes, true, "cublasLtMatmul");
 }
 
 static void multiply(int queue, void *what)
 {
     const product *p = what;
-    const description *x = p->x;
-    const layout *la = p->la, *lb = p->lb, *ld = p->ld;
-    sizes s = check_shapes(x, la, lb, p->lc, ld);
+    const description *x = &p->x;
+    const layout *la = &p->a_layout, *lb = &p->b_layout, *lc = &p->c_layout, *ld = &p->d_layout;
+    sizes s = check_shapes(x, la, lb, lc, ld);
+    const struct epilogue *e = epilogue_of(x, s.m);
     standin_tick(queue);
     standin_busy();
-    touch_all(queue, p, s.m);
+    touch_all(queue, p, e, s);
     memset(p->workspace, 0xFF, p->workspace_bytes);
     dtype in = type_of(la->type), out = type_of(ld->type);
     int64_t a_row = x->a == CUBLAS_OP_T ? la->ld : 1, a_column = x->a == CUBLAS_OP_T ? 1 : la->ld;
     int64_t b_row = x->b == CUBLAS_OP_T ? lb->ld : 1, b_column = x->b == CUBLAS_OP_T ? 1 : lb->ld;
+    used[p->parts - 1]++;
+    standin_take(queue, p->parts - 1 == fastest() ? 1 : 1 + p->parts);
     for (int64_t j = 0; j < s.n; j++)
         for (int64_t i = 0; i < s.m; i++) {
             double sum = 0;
-            for (int64_t l = 0; l < s.k; l++)
-                sum +=
-                    (double)load(p->a, in, i * a_row + l * a_column) * (double)load(p->b, in, l * b_row + j * b_column);
+            for (int part = 0; part < p->parts; part++) {
+                double share = 0;
+                for (int64_t l = s.k * part / p->parts; l < s.k * (part + 1) / p->parts; l++)
+                    share += (double)load(p->a, in, i * a_row + l * a_column) *
+                             (double)load(p->b, in, l * b_row + j * b_column);
+                sum = p->parts == 1 ? share : (double)(float)(sum + (double)(float)share);
+            }
             sum *= (double)p->by;
             if (p->add != 0)
-                sum += (double)p->add * (double)load(p->c, out, i + j * p->lc->ld);
+                sum += (double)p->add * (double)load(p->c, out, i + j * lc->ld);
             if (x->bias)
                 sum += (double)load(x->bias, in, i);
-            float value = (float)sum;
-            dtype_convert((char *)p->d + (i + j * ld->ld) * dtype_bytes(out), out, &value, DTYPE_FP32, 1);
+            char *z = (char *)x->aux + (i + j * x->aux_ld) * dtype_bytes(out);
+            if (e->gelu && e->aux && !standin_mutant("aux is not written"))
+                store(z, out, sum);
+            if (e->gelu)
+                sum = gelu(sum);
+            if (e->dgelu)
+                sum *= gelu_slope((double)load(z, out, 0));
+            store((char *)p->d + (i + j * ld->ld) * dtype_bytes(out), out, sum);
         }
 }
 
@@ -285,11 +394,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t what
     if (!handle || !opened)
         standin_fail("cublasLtMatmul: no handle");
     check_algorithm(algo, (const void *const[]){a, b, c, d}, workspace, workspace_bytes);
-    product p = {.x = (const void *)what,
-                 .la = (const void *)a_layout,
-                 .lb = (const void *)b_layout,
-                 .lc = (const void *)c_layout,
-                 .ld = (const void *)d_layout,
+    product p = {.x = *(const description *)(const void *)what,
+                 .a_layout = *(const layout *)(const void *)a_layout,
+                 .b_layout = *(const layout *)(const void *)b_layout,
+                 .c_layout = *(const layout *)(const void *)c_layout,
+                 .d_layout = *(const layout *)(const void *)d_layout,
                  .a = a,
                  .b = b,
                  .c = c,
@@ -297,7 +406,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t what
                  .workspace = workspace,
                  .workspace_bytes = workspace_bytes,
                  .by = *(const float *)alpha,
-                 .add = *(const float *)beta};
+                 .add = *(const float *)beta,
+                 .parts = (int)algo->data[NUMBER] + 1};
     if (!standin_keep(queue, multiply, &p, sizeof p))
         multiply(queue, &p);
     return CUBLAS_STATUS_SUCCESS;

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "memory/clock.h"
 #include "memory/log.h"
@@ -41,7 +42,8 @@ cudaError_t cudaGetDeviceCount(int *count)
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int gpu)
 {
     memset(out, 0, sizeof *out);
-    snprintf(out->name, sizeof out->name, "NVIDIA H100 stand-in");
+    const char *name = getenv("STANDIN_GPU");
+    snprintf(out->name, sizeof out->name, "%s", name ? name : "NVIDIA H100 stand-in");
     out->uuid.bytes[0] = (char)(gpu + 1);
     out->major = 9;
     out->multiProcessorCount = 132;
@@ -208,8 +210,9 @@ static void arrive_later(void *host, const void *device, size_t count, int queue
 
 static void check_sides(const void *to, const void *from, enum cudaMemcpyKind kind, const char *what)
 {
-    bool in = kind == cudaMemcpyHostToDevice;
-    if ((!in && kind != cudaMemcpyDeviceToHost) || standin_is_device(to) != in || standin_is_device(from) == in)
+    bool within = kind == cudaMemcpyDeviceToDevice, in = kind == cudaMemcpyHostToDevice;
+    if ((!in && !within && kind != cudaMemcpyDeviceToHost) || standin_is_device(to) != (in || within) ||
+        standin_is_device(from) == in)
         standin_fail("%s: the direction does not fit the addresses %p <- %p", what, to, from);
 }
 
@@ -220,11 +223,16 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
         standin_fail("cudaMemcpyAsync into a graph: the host's block may be another one next time");
     standin_tick(queue);
     check_sides(to, from, kind, "cudaMemcpyAsync");
-    bool in = kind == cudaMemcpyHostToDevice;
-    standin_access(queue, in ? to : from, (int64_t)bytes, in, "cudaMemcpyAsync");
-    if (in)
+    if (kind != cudaMemcpyHostToDevice)
+        standin_access(queue, from, (int64_t)bytes, false, "cudaMemcpyAsync");
+    if (kind != cudaMemcpyDeviceToHost)
+        standin_access(queue, to, (int64_t)bytes, true, "cudaMemcpyAsync");
+    if (kind != cudaMemcpyDeviceToHost)
         memcpy(to, from, bytes);
-    arrive_later(in ? (void *)(uintptr_t)from : to, in ? NULL : from, bytes, queue);
+    if (kind == cudaMemcpyHostToDevice)
+        arrive_later((void *)(uintptr_t)from, NULL, bytes, queue);
+    if (kind == cudaMemcpyDeviceToHost)
+        arrive_later(to, from, bytes, queue);
     return cudaSuccess;
 }
 
@@ -320,10 +328,33 @@ void standin_busy(void)
 
 /* ---- events ---------------------------------------------------------------------------------------------------- */
 
+/* Work takes as long as standin_take() says, and nothing else takes time. */
+static double milliseconds[STANDIN_STREAMS];
+
+void standin_take(int queue, double took)
+{
+    milliseconds[queue] += took;
+}
+
+cudaError_t cudaEventCreate(cudaEvent_t *out)
+{
+    *out = must_calloc(1, sizeof **out);
+    (*out)->timed = true;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventElapsedTime(float *out, cudaEvent_t begin, cudaEvent_t end)
+{
+    if (!begin->timed || !end->timed || !begin->recorded || !end->recorded || !end->asked)
+        standin_fail("cudaEventElapsedTime of events without timing, not recorded, or not waited for");
+    *out = (float)(end->milliseconds - begin->milliseconds);
+    return cudaSuccess;
+}
+
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags)
 {
     if (flags != cudaEventDisableTiming)
-        standin_fail("an event with timing: it would slow the streams down");
+        standin_fail("an event with timing would slow the streams down: cudaEventCreate is for timing");
     *out = must_calloc(1, sizeof **out);
     return cudaSuccess;
 }
@@ -342,6 +373,7 @@ static void record(int queue, void *event)
     e->recorded = true;
     e->asked = 0;
     e->due = busy_until;
+    e->milliseconds = milliseconds[queue];
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t stream)
@@ -379,6 +411,14 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t e, unsigned fla
     if (e->recorded)
         standin_join(standin_clock_of(queue), &e->clock);
     return cudaSuccess;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t e)
+{
+    e->asked = from_environment("STANDIN_ASKED", 1);
+    while (clock_seconds() < e->due)
+        usleep(100);
+    return cudaEventQuery(e);
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t e)

@@ -7,10 +7,11 @@
  * disagree about are errors. Each ends the job with one line and the exit status STANDIN_FAILED. Copies to the host show
  * nothing but 0xFF until the host has waited for them, and until then the host may not change what is copied from it.
  *
- * The environment makes machines and mistakes: STANDIN_GPUS (8), STANDIN_MEMORY in bytes (1 GiB), STANDIN_MUTANT, one of
- * the words that standin_mutant() is asked for; STANDIN_ASKED, how often an event is asked for before it is seen to have come
- * (1); STANDIN_KERNEL_SECONDS, what a kernel takes before an event behind it is
- * seen, and STANDIN_ENDLESS_1, the label of the op whose kernels never end on rank 1. One thread.
+ * The environment makes machines and mistakes: STANDIN_GPUS (8), STANDIN_GPU its name, STANDIN_MEMORY in bytes (1 GiB),
+ * STANDIN_CUBLASLT its version, STANDIN_FASTEST which of its algorithms is fastest on rank 0 (the next one on rank 1),
+ * STANDIN_REPORT what is used how often, STANDIN_MUTANT one of the words that standin_mutant() is asked for; STANDIN_ASKED, how
+ * often an event is asked for before it is seen to have come (1); STANDIN_KERNEL_SECONDS, what a kernel takes before an event
+ * behind it is seen, and STANDIN_ENDLESS_1, the label of the op whose kernels never end on rank 1. One thread.
  */
 #ifndef PHALANX_TESTS_STANDIN_STANDIN_H
 #define PHALANX_TESTS_STANDIN_STANDIN_H
@@ -34,8 +35,9 @@ struct CUevent_st {
     standin_clock clock;
     struct standin_record *captured; /* in the capture that goes on; else NULL */
     double due;                      /* when a device would have come so far: STANDIN_KERNEL_SECONDS */
-    bool recorded;
-    int64_t asked; /* how often, since it was recorded */
+    bool recorded, timed;
+    double milliseconds; /* of a timed one */
+    int64_t asked;       /* how often, since it was recorded */
 };
 
 _Noreturn void standin_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -69,6 +71,8 @@ bool standin_captured(int queue);
 
 /* runtime.c: one more kernel for the device to be busy with */
 void standin_busy(void);
+/* runtime.c: work put on a queue takes so long, for those who time it */
+void standin_take(int queue, double milliseconds);
 
 /* ops.c: the op whose kernels are being launched, or NULL */
 const op *standin_op(void);

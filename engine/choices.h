@@ -1,0 +1,38 @@
+/* The choices that a device has made by timing: which of several ways each computation of a run goes.
+ *
+ * The ways differ in the last bits of their results, and timing does not always choose alike. So the table is a part of
+ * the run: it is kept as tuning.json in the run's folder and in its checkpoints, and what stands in it is not timed again,
+ * by whichever rank wants it. Keys name GPU and library: what was chosen for others stays in the table, unused.
+ * A zeroed struct is an empty table; choices_free empties it.
+ */
+#ifndef PHALANX_ENGINE_CHOICES_H
+#define PHALANX_ENGINE_CHOICES_H
+
+#include "kernels/device.h"
+#include "parallel/comm.h"
+
+#define CHOICES_FILE "tuning.json"
+
+typedef struct choices {
+    int count;
+    device_choice *item;
+    int used;       /* of them, by this process's ranks */
+    int added;      /* by choices_settle */
+    double seconds; /* that it took */
+} choices;
+
+void choices_free(choices *c);
+/* NULL if there is none */
+const device_choice *choices_find(const choices *c, const char *key);
+
+/* Add what the file holds, if there is such a file. */
+status choices_read(choices *c, const char *path);
+status choices_write(const choices *c, const char *path);
+
+/* Collective. The first member's table becomes everybody's. */
+void choices_share(choices *c, comm_group *all);
+/* Collective. Each key that any rank's device wants and the table lacks is timed (or guessed) by the first rank that wants
+ * it; then the tables are equal again, and every device goes by them. */
+status choices_settle(choices *c, comm_group *all, const device_interface *interface, device *d, bool timing);
+
+#endif

@@ -1,0 +1,28 @@
+/* A model that is used, not trained: its weights on one device, and the program that evaluates them or decodes with them.
+ *
+ * An inference owns its compiled program and its executor; the place that the weights come from is the caller's, and is
+ * not needed any more once it is open.
+ */
+#ifndef PHALANX_ENGINE_INFERENCE_H
+#define PHALANX_ENGINE_INFERENCE_H
+
+#include "engine/executor.h"
+#include "engine/weights.h"
+
+/* Words of command lines, and what they mean. */
+typedef enum inference_where { INFERENCE_AUTO, INFERENCE_CPU, INFERENCE_CUDA } inference_where;
+extern const char *const inference_devices[];    /* by inference_where; auto: cuda where there is one */
+extern const char *const inference_precisions[]; /* the first is the default */
+extern const dtype inference_types[];            /* of each precision */
+
+typedef struct inference {
+    compiled compiled;
+    executor *executor;
+} inference;
+
+/* `wanted` says which program and its sizes: sequence, micro_batch, compute, evaluate or decode_*. The rest is filled in.
+ * `out` must be closed either way. */
+status inference_open(inference *out, weights *from, comm *self, inference_where where, const compile_options *wanted);
+void inference_close(inference *i);
+
+#endif

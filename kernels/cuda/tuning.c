@@ -1,0 +1,185 @@
+#include "kernels/cuda/tuning.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/host.h"
+
+/* Ways take turns, so that a clock that sinks as the GPU warms up is no way's advantage; the median of the rounds counts.
+ * After the first round only those near the best go on. */
+enum { ROUNDS = 5, LAUNCHES = 2 };
+static const double NEAR = 1.25;
+
+enum { RANDOM_BYTES = 1 << 20 };
+
+struct tuning {
+    char *device_name;
+    tuning_item *items;
+    int count;
+};
+
+void tuning_open(tuning **out, const char *device_name)
+{
+    *out = must_calloc(1, sizeof **out);
+    (*out)->device_name = must_strdup(device_name);
+}
+
+void tuning_close(tuning *t)
+{
+    if (!t)
+        return;
+    free(t->items);
+    free(t->device_name);
+    free(t);
+}
+
+static tuning_item *find_item(const tuning *t, const char *key)
+{
+    for (int i = 0; i < t->count; i++)
+        if (!strcmp(t->items[i].key, key))
+            return &t->items[i];
+    return NULL;
+}
+
+void tuning_add(tuning *t, const tuning_item *item)
+{
+    t->items = must_realloc(t->items, (unsigned long)(t->count + 1) * sizeof *t->items);
+    tuning_item *mine = &t->items[t->count++];
+    *mine = *item;
+    int length = snprintf(mine->key, sizeof mine->key, "%s | %s", item->key, t->device_name);
+    MUST(length < (int)sizeof mine->key && item->ways >= 1 && item->ways <= TUNING_WAYS, "%s: %d ways", item->key,
+         item->ways);
+    MUST(find_item(t, mine->key) == mine, "%s: two plans", mine->key);
+}
+
+const char *tuning_wanted(const tuning *t, int i)
+{
+    return i < t->count ? t->items[i].key : NULL;
+}
+
+/* ---- timing ---------------------------------------------------------------------------------------------------- */
+
+/* Uniform in [-1, 1): speed and power depend on the data, and zeros are the fastest there are. */
+static char *random_numbers(dtype type)
+{
+    int64_t count = RANDOM_BYTES / dtype_bytes(type);
+    float *values = must_alloc((unsigned long)count * sizeof *values);
+    uint32_t state = 1;
+    for (int64_t i = 0; i < count; i++) {
+        state = state * 1664525u + 1013904223u;
+        values[i] = (float)(state >> 8) / 8388608.0f - 1;
+    }
+    char *made = must_alloc(RANDOM_BYTES);
+    dtype_convert(made, type, values, DTYPE_FP32, count);
+    free(values);
+    return made;
+}
+
+/* A first piece from the host, then doubled on the device. */
+static void fill(const tuning_operand *o, cudaStream_t stream)
+{
+    char *numbers = random_numbers(o->type), *at = o->at;
+    int64_t done = o->bytes < RANDOM_BYTES ? o->bytes : RANDOM_BYTES;
+    CUDA_MUST(cudaMemcpyAsync(at, numbers, (size_t)done, cudaMemcpyHostToDevice, stream));
+    for (int64_t more; done < o->bytes; done += more) {
+        more = o->bytes - done < done ? o->bytes - done : done;
+        CUDA_MUST(cudaMemcpyAsync(at + done, at, (size_t)more, cudaMemcpyDeviceToDevice, stream));
+    }
+    CUDA_MUST(cudaStreamSynchronize(stream));
+    free(numbers);
+}
+
+typedef struct stopwatch {
+    cudaEvent_t begin, end;
+    cudaStream_t stream;
+} stopwatch;
+
+/* Microseconds of one run; infinite if the library refuses this way. */
+static double measure(const stopwatch *w, const tuning_item *item, int way)
+{
+    float milliseconds = 0;
+    CUDA_MUST(cudaEventRecord(w->begin, w->stream));
+    for (int i = 0; i < LAUNCHES; i++)
+        if (!item->run(item->plan, way, w->stream))
+            return INFINITY;
+    CUDA_MUST(cudaEventRecord(w->end, w->stream));
+    CUDA_MUST(cudaEventSynchronize(w->end));
+    CUDA_MUST(cudaEventElapsedTime(&milliseconds, w->begin, w->end));
+    return (double)milliseconds * 1e3 / LAUNCHES;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The fastest way, of several equal ones the library's better guess. */
+static int fastest(double *microseconds, const stopwatch *w, const tuning_item *item)
+{
+    double took[TUNING_WAYS][ROUNDS], best = INFINITY;
+    int chosen = 0;
+    for (int way = 0; way < item->ways; way++)
+        (void)measure(w, item, way); /* loads its kernel */
+    for (int way = 0; way < item->ways; way++)
+        best = fmin(best, took[way][0] = measure(w, item, way));
+    bool near[TUNING_WAYS];
+    for (int way = 0; way < item->ways; way++)
+        near[way] = took[way][0] <= NEAR * best && isfinite(took[way][0]);
+    for (int round = 1; round < ROUNDS; round++)
+        for (int way = 0; way < item->ways; way++)
+            if (near[way])
+                took[way][round] = measure(w, item, way);
+    *microseconds = INFINITY;
+    for (int way = 0; way < item->ways; way++) {
+        if (!near[way])
+            continue;
+        qsort(took[way], ROUNDS, sizeof(double), ascending);
+        if (took[way][ROUNDS / 2] < *microseconds) {
+            *microseconds = took[way][ROUNDS / 2];
+            chosen = way;
+        }
+    }
+    return chosen;
+}
+
+static status find_one(device_choice *out, const stopwatch *w, const tuning_item *item, bool timing)
+{
+    int way = 0;
+    out->microseconds = 0;
+    if (timing) {
+        for (int i = 0; i < TUNING_OPERANDS; i++)
+            if (item->reads[i].at)
+                fill(&item->reads[i], w->stream);
+        way = fastest(&out->microseconds, w, item);
+        if (!isfinite(out->microseconds))
+            return status_fail(STATUS_FAILED, "none of the library's ways runs: %s", item->key);
+    }
+    item->write(out->value, sizeof out->value, item->plan, way);
+    return STATUS_OK;
+}
+
+status tuning_find(tuning *t, device_choice *choices, int count, bool timing, cudaStream_t stream)
+{
+    stopwatch w = {.stream = stream};
+    status s = STATUS_OK;
+    CUDA_MUST(cudaEventCreate(&w.begin));
+    CUDA_MUST(cudaEventCreate(&w.end));
+    for (int i = 0; i < count && s == STATUS_OK; i++) {
+        const tuning_item *item = find_item(t, choices[i].key);
+        MUST(item, "nobody wants %s", choices[i].key);
+        s = find_one(&choices[i], &w, item, timing);
+    }
+    CUDA_MUST(cudaEventDestroy(w.begin));
+    CUDA_MUST(cudaEventDestroy(w.end));
+    return s;
+}
+
+status tuning_choose(tuning *t, const device_choice *choice)
+{
+    tuning_item *item = find_item(t, choice->key);
+    MUST(item, "nobody wants %s", choice->key);
+    return item->take(item->plan, choice->value);
+}

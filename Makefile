@@ -8,6 +8,15 @@ ifeq ($(origin CXX),default)
 CXX     := g++
 endif
 NVCC    ?= $(firstword $(wildcard /usr/local/cuda/bin/nvcc) $(shell command -v nvcc 2>/dev/null))
+# the toolkit, and whether it has a header; without these two libraries' CUDA is left out, without cuDNN's only cuDNN
+CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(NVCC))
+header     = $(wildcard $(addsuffix /$1,$(CUDA_HOME)/include /usr/local/include /usr/include /usr/include/*-linux-gnu))
+ifneq ($(NVCC),)
+ifeq ($(and $(call header,cublasLt.h),$(call header,nccl.h)),)
+$(info nvcc is here, but cublasLt.h or nccl.h is not: CUDA is left out)
+override NVCC :=
+endif
+endif
 PYTHON  ?= python3
 OPTIMIZE ?= -O2 -g
 SANITIZE ?=

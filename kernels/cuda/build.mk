@@ -1,10 +1,13 @@
 # The CUDA side of the build: the library with nvcc, and the kernels as C++ on the shim. Included by the Makefile where
 # nvcc, and with it the CUDA headers, is found.
 
-CUDA_HOME  ?= $(patsubst %/bin/nvcc,%,$(NVCC))
 CUDA_ARCH  ?= 80 90a 100
 CUDA_UNITS := $(wildcard kernels/cuda/*.cu)
 CUDA_HOST  := $(wildcard kernels/cuda/*.c)
+ifeq ($(call header,cudnn_graph.h),)
+CUDA_HOST  := $(filter-out kernels/cuda/cudnn%,$(CUDA_HOST)) kernels/cuda/absent/cudnn.c
+TESTS      := $(filter-out %/test_cuda_attention,$(TESTS))
+endif
 NVCCFLAGS  := -std=c++17 -O3 -lineinfo -Werror all-warnings -Xptxas -v -Xcompiler -fPIC,-Wall,-Wextra -I. \
               $(foreach arch,$(CUDA_ARCH),-gencode arch=compute_$(arch),code=sm_$(arch))
 

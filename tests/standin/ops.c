@@ -44,12 +44,13 @@ static void before_launch(const char *name, void *stream)
         touch(queue, current, current_context->arena);
 }
 
-/* A launch that a graph keeps, and whose it is: `ops` or one op. */
+/* A launch that a graph keeps, and whose it is: a copy of `ops`, or of one op, which may be gone when the graph is launched. */
 typedef struct kept {
     void (*play)(void *launch);
     void *launch;
-    const op *o;
-    updates *ops; /* a copy */
+    bool single;
+    op o;
+    updates *ops;
     const run_context *context;
 } kept;
 
@@ -57,7 +58,7 @@ static void play_kept(int queue, void *what)
 {
     const kept *k = what;
     (void)queue;
-    current = k->o;
+    current = k->single ? &k->o : NULL;
     current_updates = k->ops;
     current_context = k->context;
     k->play(k->launch);
@@ -67,10 +68,12 @@ static void play_kept(int queue, void *what)
 
 static bool keep_launch(void *stream, void (*play)(void *launch), void *launch)
 {
-    kept k = {play, launch, current, NULL, current_context};
+    kept k = {.play = play, .launch = launch, .single = current != NULL, .context = current_context};
     int queue = standin_stream(stream, "a kernel");
     if (!standin_captured(queue))
         return false;
+    if (current)
+        k.o = *current;
     if (current_updates) {
         k.ops = must_alloc(sizeof *k.ops);
         *k.ops = *current_updates;

@@ -122,8 +122,8 @@ static device_choice *gather(int *most, comm_group *all, const device_choice *mi
         *most = counts[i] > *most ? counts[i] : *most;
     free(counts);
     device_choice *padded = must_calloc((unsigned long)*most, sizeof *padded);
-    if (count > 0)
-        memcpy(padded, mine, (size_t)count * sizeof *padded);
+    for (int i = 0; i < count; i++)
+        padded[i] = mine[i];
     device_choice *table = must_alloc((unsigned long)members * (unsigned long)*most * sizeof *table);
     comm_all_gather_bytes(all, table, padded, (int64_t)*most * (int64_t)sizeof *table);
     free(padded);

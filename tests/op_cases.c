@@ -263,7 +263,8 @@ CASES(layernorm_grad)
 /* heads, kv_heads, head_size, tokens of a sample, samples, window, documents */
 static const int ATTENTION[][7] = {{1, 1, 8, 1, 1, 0, 0},   {2, 2, 16, 5, 2, 0, 0},   {4, 2, 32, 17, 2, 0, 0},
                                    {6, 2, 64, 33, 1, 7, 0}, {3, 1, 128, 20, 2, 0, 1}, {4, 4, 64, 70, 1, 0, 1},
-                                   {4, 1, 96, 40, 2, 9, 1}, {2, 1, 80, 130, 1, 0, 0}, {2, 2, 64, 129, 2, 64, 1}};
+                                   {4, 1, 96, 40, 2, 9, 1}, {2, 1, 80, 130, 1, 0, 0}, {2, 2, 64, 129, 2, 64, 1},
+                                   {4, 2, 16, 36, 3, 8, 0}, {5, 5, 8, 20, 1, 0, 0}};
 
 typedef struct heads {
     int64_t tokens, row, width; /* tokens, elements of a fused row, elements of all q heads */

@@ -279,6 +279,15 @@ static void take_ceilings(step_bench *b)
         b->top.flops = 1e15;
 }
 
+/* Which of several implementations; the algorithms of products are bytes that say nothing to a reader. */
+static void print_choices(const choices *timed)
+{
+    enum { READABLE = 100 };
+    for (int i = 0; i < timed->count; i++)
+        if (strlen(timed->item[i].value) < READABLE)
+            printf("%s, %.1f us: %s\n", timed->item[i].value, timed->item[i].microseconds, timed->item[i].key);
+}
+
 static status bench_step(const settings *set, const config *c, comm *self)
 {
     step_bench b = {.set = set, .config = c, .device = &device_cpu};
@@ -311,6 +320,8 @@ static status bench_step(const settings *set, const config *c, comm *self)
         state_initialise(&b.compiled, b.executor, 1);
         batch_rope_table(&b.compiled, b.executor);
         fill_tokens(&b);
+        if (!set->json)
+            print_choices(&timed);
         s = run_steps(&b);
     }
     executor_close(b.executor);

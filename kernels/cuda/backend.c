@@ -2,6 +2,7 @@
 #include "kernels/cuda/backend.h"
 
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/cudnn.h"
 #include "kernels/cuda/host.h"
 #include "memory/log.h"
 
@@ -13,7 +14,9 @@ static const op_kernel kernels[OP_COUNT] = {
 
 static int64_t scratch_bytes(const op *o, int threads)
 {
-    return gemm_is_product(o) ? gemm_workspace_bytes(o) : bind_scratch_bytes(o, threads);
+    int64_t ours = gemm_is_product(o) ? gemm_workspace_bytes(o) : bind_scratch_bytes(o, threads);
+    int64_t library = cudnn_scratch_bytes(o);
+    return ours > library ? ours : library;
 }
 
 const op_backend backend_cuda = {

@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "kernels/cuda/backend.h"
+#include "kernels/cuda/cudnn.h"
 #include "kernels/cuda/host.h"
 #include "kernels/cuda/streams.h"
 #include "kernels/cuda/tuning.h"
@@ -34,6 +35,7 @@ struct device {
     updates updates; /* launched before anything else is enqueued or awaited */
     tuning *tuning;
     gemm *gemm;
+    cudnn *cudnn;          /* NULL: there is none */
     cudaGraphExec_t graph; /* what was captured; NULL: nothing has been */
     bool capturing;
 };
@@ -166,6 +168,7 @@ static void cuda_close(device *d)
         return;
     if (d->graph)
         cudaGraphExecDestroy(d->graph);
+    cudnn_close(d->cudnn);
     gemm_close(d->gemm);
     tuning_close(d->tuning);
     streams_close(&d->streams);
@@ -191,6 +194,11 @@ static status cuda_open(device **out, const device_options *o)
     }
     streams_open(&d->streams, o->requests, o->marks);
     d->context.stream = d->streams.of[STREAM_COMPUTE];
+    cudnn_open(&d->cudnn, &(cudnn_options){.tuning = d->tuning,
+                                           .arena = d->context.arena,
+                                           .stream = d->context.stream,
+                                           .gpu = d->gpu,
+                                           .major = d->properties.major});
     *out = d;
     return STATUS_OK;
 }
@@ -207,7 +215,10 @@ static char *cuda_host(device *d)
 
 static status cuda_prepare(device *d, op *o)
 {
-    return gemm_is_product(o) ? gemm_prepare_on(d->gemm, o, d->context.arena) : STATUS_OK;
+    if (gemm_is_product(o))
+        return gemm_prepare_on(d->gemm, o, d->context.arena);
+    cudnn_prepare_on(d->cudnn, o);
+    return STATUS_OK;
 }
 
 static const char *cuda_wanted(const device *d, int i)

@@ -39,6 +39,34 @@ $(BUILD)/tests/phalanx_standin: $(STANDIN_OBJ) $(STANDIN_HOST) $(PLAIN_UNITS) $(
 
 $(BUILD)/tests/test_cuda_host: | $(BUILD)/tests/phalanx_standin $(BUILD)/phalanx
 
+# libraries that the device opens at run time; the stand-in for cuDNN uses the program's tracker
+$(BUILD)/tests/standin/libcudnn.so.9: tests/standin/libraries/cudnn.c tests/standin/libraries/cudnn_meaning.c tests/standin/libraries/cudnn.h
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -fPIC -shared -isystem $(CUDA_HOME)/include -o $@ $(filter %.c,$^)
+
+$(BUILD)/tests/driver/libcuda.so.1: tests/standin/libraries/cuda.c
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -fPIC -shared -Wl,-soname,libcuda.so.1 -o $@ $<
+
+# the same, where a workspace of 104 KiB divides small ops into parts
+$(BUILD)/cuda/narrow/cudnn.o: kernels/cuda/cudnn.c
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -fPIC -isystem $(CUDA_HOME)/include -DCUDNN_WORKSPACE_MOST=106496 -MMD -MP -c -o $@ $<
+
+$(BUILD)/tests/device_ops_narrow: $(BUILD)/tests/gpu/device_ops.o $(STANDIN_OBJ) $(BUILD)/cuda/narrow/cudnn.o \
+                                  $(filter-out %/kernels/cuda/cudnn.o,$(STANDIN_HOST)) $(PLAIN_UNITS) $(SUPPORT:%.c=$(BUILD)/%.o) $(BUILD)/libphalanx.a
+	@mkdir -p $(@D)
+	$(CXX) -fopenmp -rdynamic $(STANDIN_WRAP) -o $@ $^ -lcmocka $(LIBS)
+
+# what the real cuDNN says of our graphs
+$(BUILD)/tests/cudnn_plans: $(BUILD)/cuda/tests/gpu/cudnn_plans.o $(BUILD)/cuda/kernels/cuda/cudnn_api.o $(BUILD)/cuda/kernels/cuda/cudnn_graph.o \
+                            $(BUILD)/libphalanx.a
+	@mkdir -p $(@D)
+	$(CXX) -fopenmp $(SANITIZE) -Wl,-rpath,$(CUDA_HOME)/lib64 -o $@ $^ $(LIBS)
+
+$(BUILD)/tests/test_cuda_attention: | $(BUILD)/tests/phalanx_standin $(BUILD)/tests/standin/libcudnn.so.9 $(BUILD)/tests/cudnn_plans \
+                                      $(BUILD)/tests/driver/libcuda.so.1 $(BUILD)/tests/device_ops_standin $(BUILD)/tests/device_ops_narrow
+
 $(BUILD)/tests/test_cuda_tuning: | $(BUILD)/tests/phalanx_standin
 
 # every op through the device's interface: on the stand-ins, and on a GPU

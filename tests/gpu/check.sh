@@ -62,6 +62,28 @@ sys.exit(not (len(a) == len(b) > 0 and worst <= float(sys.argv[3])))
 END
 }
 
+# a run whose table of choices says how attention is computed: own, or cuDNN
+forced() { # WAY CONFIG FOLDER
+    mkdir -p "$work/$3"
+    python3 - "$work/$2-bf16/tuning.json" "$work/$3/tuning.json" "$1" <<'END'
+import json, sys
+table = json.load(open(sys.argv[1]))
+for c in table["choices"]:
+    if c["key"].startswith("attention"):
+        c["value"] = sys.argv[3]
+json.dump(table, open(sys.argv[2], "w"))
+END
+    train 1 "$2" "$3" train.device=cuda train.precision=bf16
+}
+# what timing chose for attention, and its microseconds
+chosen() { # FOLDER
+    python3 - "$work/$1/tuning.json" <<'END'
+import json, sys
+print("; ".join(f'{c["key"].split(",")[0]}: {c["value"]}, {c["microseconds"]:.1f} us'
+                for c in json.load(open(sys.argv[1]))["choices"] if c["key"].startswith("attention")) or sys.exit("no choice"))
+END
+}
+
 ln -sf "$build/libphalanx_cuda.so" "$build/tests/libphalanx_cuda.so"
 try "kernels against float64" "$build/tests/test_cuda_kernels_gpu"
 try "ops of the table against float64" "$build/device_ops"
@@ -85,6 +107,16 @@ generate() { # FOLDER
     done
     wc -c <"$work/cpu" && cmp "$work/cpu" "$work/cuda"
 }
+# the gradient is cuDNN's on Hopper only: kernels/cuda/cudnn.c
+cudnn=no
+ldconfig -p | grep -q 'libcudnn\.so\.9' && cudnn=yes
+hopper=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -1 | grep -q '^9\.' && echo yes || echo no)
+if [ $cudnn = yes ]; then
+    try "attention by cuDNN against float64" "$build/device_ops" attention cuDNN
+    [ "$hopper" = no ] || try "its gradient by cuDNN against float64" "$build/device_ops" attention_grad cuDNN
+else
+    skipped=$((skipped + 1))
+fi
 
 for model in gpt2 llama; do
     try "$model: cpu, fp32" train 1 $model $model-cpu train.device=cpu checkpoint.every=20
@@ -100,6 +132,14 @@ for model in gpt2 llama; do
     try "$model: reruns are bitwise" compare $model-again $model-bf16 0
     try "$model: a CUDA graph" train 1 $model $model-graph train.device=cuda train.precision=bf16 train.cuda_graph=true
     try "$model: a CUDA graph changes nothing" compare $model-graph $model-bf16 0
+    if [ $cudnn = yes ]; then
+        try "$model: attention chosen" chosen $model-bf16
+        try "$model: attention by our kernels" forced own $model $model-own
+        try "$model: attention by cuDNN" forced cuDNN $model $model-cudnn
+        try "$model: attention by cuDNN, a rerun" forced cuDNN $model $model-cudnn-again
+        try "$model: cuDNN's losses follow ours" compare $model-cudnn $model-own 5e-3
+        try "$model: cuDNN's reruns are bitwise" compare $model-cudnn-again $model-cudnn 0
+    fi
     try "$model: the first half" train 1 $model $model-half train.device=cuda train.precision=bf16 checkpoint.every=10 checkpoint.keep=0
     rm -rf "$work/$model-half/checkpoints/step-00000020"
     echo step-00000010 >"$work/$model-half/checkpoints/latest"
@@ -145,7 +185,7 @@ if command -v compute-sanitizer >/dev/null; then
             run.folder="$work/sanitizer" train.device=cuda train.precision=bf16 train.steps=1 train.sequence=64 model.layers=1 train.global_batch=2
     done
 else
-    skipped=3
+    skipped=$((skipped + 3))
 fi
 echo "check-gpu: $passed passed, $failed failed, $skipped skipped ($(nvidia-smi --query-gpu=name --format=csv,noheader | head -1))"
 [ $failed -eq 0 ]

@@ -1,7 +1,9 @@
 /* Every op of the table on the CUDA device, through the interface that the executor uses, against the float64 reference:
  * on a GPU (make check-gpu), or without one on the stand-ins, where cuBLASLt is a definition and kernels run on the shim.
  *
- *     device_ops [NAME OF AN OP]     exit status 77: there is no device
+ *     device_ops [NAME OF AN OP [WAY]]     exit status 77: there is no device
+ *
+ * With a way, such as cuDNN, only cases that have it count.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,10 +32,24 @@ static const op_kind STRIDED[] = {OP_linear,
 
 static const device_interface *interface;
 static device *gpu;
+static const char *way; /* NULL: as the device guesses */
+static int went_way;
 
 static void nothing(void *context)
 {
     (void)context;
+}
+
+/* Everything that there is a choice of goes `way`. */
+static void choose_way(void)
+{
+    device_choice c = {.microseconds = 0};
+    const char *key;
+    snprintf(c.value, sizeof c.value, "%s", way);
+    for (int i = 0; (key = interface->wanted(gpu, i)); i++) {
+        snprintf(c.key, sizeof c.key, "%s", key);
+        MUST(interface->choose(gpu, &c) == STATUS_OK, "%s: %s", key, status_message());
+    }
 }
 
 static int64_t end_of(const tensor *t, int64_t so_far)
@@ -57,6 +73,9 @@ static void play(const op *asked, const run_context *r)
     memcpy(copy, r->arena, (size_t)bytes);
     interface->give_back(gpu, copy, 0, bytes, true);
     MUST(interface->prepare(gpu, &o) == STATUS_OK, "%s", status_message());
+    if (way)
+        choose_way();
+    went_way += o.prepared != NULL;
     interface->launch(gpu, &o);
     interface->synchronise(gpu, nothing, NULL);
     copy = interface->borrow(gpu, 0, bytes);
@@ -70,6 +89,7 @@ static op_backend backend = {.name = "device", .kernels = kernels};
 int main(int count, char **arguments)
 {
     const device_options options = {.arena_bytes = ARENA, .host_bytes = 256, .requests = 1, .threads = 1};
+    way = count > 2 ? arguments[2] : NULL;
     if (device_find(&interface, "cuda") != STATUS_OK) {
         printf("device_ops: skipped: %s\n", status_message());
         return NONE;
@@ -84,7 +104,10 @@ int main(int count, char **arguments)
                       .gaps = op_sweep_among(STRIDED, sizeof STRIDED / sizeof *STRIDED, (op_kind)kind)};
         if (!op_sweep_has_kernel((op_kind)kind) || (count > 1 && strcmp(op_rows[kind].name, arguments[1]) != 0))
             continue;
+        went_way = 0;
         int tried = op_sweep_run(&s, (op_kind)kind);
+        if (way) /* the others went as without */
+            tried = went_way;
         printf("%-22s %5d cases, worst %.3f of the tolerance%s\n", op_rows[kind].name, tried, s.worst,
                s.failed ? ", FAILED" : "");
         ops++;

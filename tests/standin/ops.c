@@ -35,6 +35,7 @@ static void before_launch(const char *name, void *stream)
         standin_fail("kernel %s is launched by no op", name);
     standin_tick(queue);
     standin_busy();
+    standin_take(queue, 1);
     standin_counts.launches++;
     standin_counts.updates += current_updates != NULL;
     for (int i = 0; current_updates && i < current_updates->held; i++)

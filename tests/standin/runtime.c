@@ -45,7 +45,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int gpu)
     const char *name = getenv("STANDIN_GPU");
     snprintf(out->name, sizeof out->name, "%s", name ? name : "NVIDIA H100 stand-in");
     out->uuid.bytes[0] = (char)(gpu + 1);
-    out->major = 9;
+    out->major = (int)from_environment("STANDIN_MAJOR", 9);
     out->multiProcessorCount = 132;
     out->totalGlobalMem = (size_t)from_environment("STANDIN_MEMORY", 1 << 30);
     return cudaSuccess;
@@ -233,6 +233,37 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
         arrive_later((void *)(uintptr_t)from, NULL, bytes, queue);
     if (kind == cudaMemcpyDeviceToHost)
         arrive_later(to, from, bytes, queue);
+    return cudaSuccess;
+}
+
+typedef struct rows_copy {
+    char *to;
+    const char *from;
+    size_t to_pitch, from_pitch, bytes, rows;
+} rows_copy;
+
+static void copy_rows(int queue, void *what)
+{
+    const rows_copy *c = what;
+    standin_tick(queue);
+    for (size_t i = 0; i < c->rows; i++) {
+        standin_access(queue, c->from + i * c->from_pitch, (int64_t)c->bytes, false, "cudaMemcpy2DAsync");
+        standin_access(queue, c->to + i * c->to_pitch, (int64_t)c->bytes, true, "cudaMemcpy2DAsync");
+        memcpy(c->to + i * c->to_pitch, c->from + i * c->from_pitch, c->bytes);
+    }
+}
+
+/* Rows on the device. */
+cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t bytes, size_t rows,
+                              enum cudaMemcpyKind kind, cudaStream_t stream)
+{
+    int queue = standin_stream(stream, "cudaMemcpy2DAsync");
+    if (kind != cudaMemcpyDeviceToDevice || to_pitch < bytes || from_pitch < bytes)
+        standin_fail("cudaMemcpy2DAsync: direction %d, rows of %zu in pitches %zu and %zu", (int)kind, bytes, to_pitch,
+                     from_pitch);
+    rows_copy c = {to, from, to_pitch, from_pitch, bytes, rows};
+    if (!standin_keep(queue, copy_rows, &c, sizeof c))
+        copy_rows(queue, &c);
     return cudaSuccess;
 }
 

@@ -1,0 +1,443 @@
+/* The backward pass writes dS, 2 bytes for each pair of a query and a key of each head (cudnn_graph.c). So that its
+ * workspace stays bounded it is divided: into equal numbers of samples, or within a sample into equal numbers of key/value
+ * heads with the query heads that share them, as many at once as CUDNN_WORKSPACE_MOST holds. Parts run one behind the other.
+ *
+ * The statistics that cuDNN reads in the backward pass must be [sample, head, query] without gaps (before 9.26 other
+ * strides are misread without a word), ours are [head, sample, query]: with several samples they are copied.
+ *
+ *     scratch of the backward pass      delta of one part | lse, copied | workspace of one part
+ */
+#include "kernels/cuda/cudnn.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/cudnn_graph.h"
+#include "kernels/cuda/host.h"
+
+enum { ALIGNMENT = 16, PIECE = 256, HEAD_SIZE_MOST = 256, OWN = 0, HOPPER = 9 };
+
+/* A test divides small ops, too. */
+#ifndef CUDNN_WORKSPACE_MOST
+#define CUDNN_WORKSPACE_MOST (128 << 20)
+#endif
+
+typedef struct plan {
+    cudnn_graph_shape shape; /* of a part */
+    int64_t parts;
+    cudnn_graph *graph;
+    int chosen; /* OWN, or 1 + the graph's way */
+    op first;   /* that it was made for: what it is timed on */
+    cudnn *owner;
+    struct plan *next;
+} plan;
+
+/* What o->prepared leads to: an op's addresses, a pack for each part. */
+typedef struct call {
+    cuda_other other; /* first */
+    plan *plan;
+    cudnn_api_builder packs;
+    float numbers[CUDNN_GRAPH_OPERANDS]; /* by operand: those that are numbers */
+    const char *lse;                     /* to be copied, or NULL */
+    char *lse_copy;
+    int64_t lse_pitch, samples, heads; /* of the op */
+    struct call *next;
+} call;
+
+struct cudnn {
+    cudnn_api *api;
+    cudnnHandle_t handle;
+    cudnn_api_builder device;
+    cudnn_options with;
+    plan *plans;
+    call *calls;
+};
+
+/* ---- what an op is to the library ------------------------------------------------------------------------------ */
+
+typedef struct operands {
+    const tensor *qkv, *y, *lse, *document_start, *dy, *dqkv;
+} operands;
+
+static operands operands_of(const op *o)
+{
+    if (o->kind == OP_attention)
+        return (operands){.qkv = o->in[0], .document_start = o->in[1], .y = o->out[0], .lse = o->out[1]};
+    return (operands){
+        .dy = o->in[0], .qkv = o->in[1], .y = o->in[2], .lse = o->in[3], .document_start = o->in[4], .dqkv = o->out[0]};
+}
+
+static bool takes(const op *o)
+{
+    if (o->kind != OP_attention && o->kind != OP_attention_grad)
+        return false;
+    operands x = operands_of(o);
+    const tensor *rows[] = {x.qkv, x.y, x.dy, x.dqkv};
+    for (int i = 0; i < 4; i++)
+        if (rows[i] && rows[i]->pitch % (ALIGNMENT / 2))
+            return false;
+    return x.qkv->type != DTYPE_FP32 && !x.document_start && x.qkv->shape[0] > 0 &&
+           x.qkv->shape[0] % o->at.sequence == 0 && o->at.head_size % 8 == 0 && o->at.head_size <= HEAD_SIZE_MOST &&
+           o->at.heads % o->at.kv_heads == 0;
+}
+
+/* The next smaller number that divides n, or 0. */
+static int64_t divisor_below(int64_t n, int64_t d)
+{
+    do
+        d--;
+    while (d > 0 && n % d);
+    return d;
+}
+
+/* The largest part of the op whose workspace is not too large. */
+static bool part_of(cudnn_graph_shape *out, const op *o)
+{
+    if (!takes(o))
+        return false;
+    operands x = operands_of(o);
+    int64_t s = o->at.sequence, samples = x.qkv->shape[0] / s, shared = o->at.heads / o->at.kv_heads;
+    cudnn_graph_shape a;
+    memset(&a, 0, sizeof a);
+    a.samples = samples;
+    a.sequence = s;
+    a.heads = o->at.heads;
+    a.kv_heads = o->at.kv_heads;
+    a.head_size = o->at.head_size;
+    a.window = o->at.window < s ? o->at.window : 0;
+    a.qkv_pitch = x.qkv->pitch;
+    a.y_pitch = x.y->pitch;
+    a.dy_pitch = x.dy ? x.dy->pitch : 0;
+    a.dqkv_pitch = x.dqkv ? x.dqkv->pitch : 0;
+    a.fp16 = x.qkv->type == DTYPE_FP16;
+    a.backward = o->kind == OP_attention_grad;
+    while (a.samples > 1 && cudnn_graph_workspace(&a) > CUDNN_WORKSPACE_MOST)
+        a.samples = divisor_below(samples, a.samples);
+    while (a.kv_heads > 0 && cudnn_graph_workspace(&a) > CUDNN_WORKSPACE_MOST) {
+        a.kv_heads = divisor_below(o->at.kv_heads, a.kv_heads);
+        a.heads = a.kv_heads * shared;
+    }
+    bool whole = a.samples == samples && a.heads == o->at.heads;
+    if (a.kv_heads == 0 || (!whole && a.samples * a.heads * s * 4 % ALIGNMENT))
+        return false;
+    a.lse_sample = a.backward ? a.heads * s : s;
+    a.lse_head = a.backward ? s : x.lse->pitch;
+    a.workspace = cudnn_graph_workspace(&a);
+    *out = a;
+    return true;
+}
+
+static bool copies_lse(const cudnn_graph_shape *a, const op *o)
+{
+    const tensor *lse = operands_of(o).lse;
+    return a->backward && (lse->shape[1] != a->sequence || lse->pitch != a->sequence);
+}
+
+/* Offsets within the scratch. */
+typedef struct layout {
+    int64_t delta, lse, workspace, bytes;
+} layout;
+
+static int64_t rounded(int64_t bytes)
+{
+    return (bytes + PIECE - 1) / PIECE * PIECE;
+}
+
+static layout layout_of(const cudnn_graph_shape *a, const op *o)
+{
+    layout l = {0};
+    l.lse = a->backward ? rounded(a->samples * a->heads * a->sequence * 4) : 0;
+    l.workspace = l.lse + (copies_lse(a, o) ? rounded(tensor_elements(operands_of(o).lse) * 4) : 0);
+    l.bytes = l.workspace + a->workspace;
+    return l;
+}
+
+int64_t cudnn_scratch_bytes(const op *o)
+{
+    cudnn_graph_shape a;
+    return part_of(&a, o) ? layout_of(&a, o).bytes : 0;
+}
+
+/* ---- running --------------------------------------------------------------------------------------------------- */
+
+static cudnnStatus_t launch(const call *k, cudnnBackendDescriptor_t compiled, cudaStream_t stream)
+{
+    const plan *p = k->plan;
+    const cudnn *c = p->owner;
+    int64_t row = p->shape.sequence * 4;
+    for (int64_t i = 0; k->lse && i < k->samples; i++)
+        CUDA_MUST(cudaMemcpy2DAsync(k->lse_copy + i * k->heads * row, (size_t)row, k->lse + i * row,
+                                    (size_t)k->lse_pitch * 4, (size_t)row, (size_t)k->heads, cudaMemcpyDeviceToDevice,
+                                    stream));
+    cudnnStatus_t s = CUDNN_STATUS_SUCCESS;
+    for (int i = 0; i < k->packs.count && s == CUDNN_STATUS_SUCCESS; i++)
+        s = c->api->cudnnBackendExecute(c->handle, compiled, k->packs.made[i]);
+    return s;
+}
+
+static bool run_chosen(const cuda_other *other, void *stream)
+{
+    const call *k = (const call *)(const void *)other;
+    const plan *p = k->plan;
+    if (p->chosen == OWN)
+        return false;
+    cudnnStatus_t s = launch(k, cudnn_graph_plan(p->graph, p->chosen - 1), stream);
+    MUST(s == CUDNN_STATUS_SUCCESS, "cuDNN: %s", p->owner->api->cudnnGetErrorString(s));
+    return true;
+}
+
+/* ---- a choice of ways ------------------------------------------------------------------------------------------ */
+
+static bool run_way(void *plan_, int way, cudaStream_t stream)
+{
+    plan *p = plan_;
+    if (way != OWN) {
+        cudnnBackendDescriptor_t compiled = cudnn_graph_plan(p->graph, way - 1);
+        return compiled && launch(p->first.prepared, compiled, stream) == CUDNN_STATUS_SUCCESS;
+    }
+    const run_context r = {.arena = p->owner->with.arena, .stream = stream};
+    int before = p->chosen;
+    p->chosen = OWN;
+    (p->shape.backward ? cuda_attention_grad : cuda_attention)(&p->first, &r);
+    p->chosen = before;
+    return true;
+}
+
+static void write_way(char *out, int bytes, const void *plan_, int way)
+{
+    const plan *p = plan_;
+    snprintf(out, (size_t)bytes, "%s%s", way == OWN ? "own" : "cuDNN ",
+             way == OWN ? "" : cudnn_graph_words(p->graph, way - 1));
+}
+
+/* "cuDNN" alone is its first way that does. */
+static status take_way(void *plan_, const char *words)
+{
+    plan *p = plan_;
+    for (int way = OWN; way <= cudnn_graph_ways(p->graph); way++) {
+        char known[DEVICE_CHOICE_VALUE];
+        write_way(known, sizeof known, p, way);
+        if (strcmp(known, words) != 0 && (way == OWN || strcmp(words, "cuDNN") != 0))
+            continue;
+        if (way != OWN && !cudnn_graph_plan(p->graph, way - 1))
+            continue;
+        p->chosen = way;
+        return STATUS_OK;
+    }
+    return status_fail(STATUS_FAILED, "this is no way that this cuDNN has for it");
+}
+
+static tuning_operand region(const tensor *t, char *arena)
+{
+    if (!t)
+        return (tuning_operand){0};
+    int64_t columns = tensor_elements(t) / t->shape[0];
+    return (tuning_operand){tensor_at(t, arena), ((t->shape[0] - 1) * t->pitch + columns) * dtype_bytes((dtype)t->type),
+                            (dtype)t->type};
+}
+
+static void offer(const cudnn *c, plan *p)
+{
+    const cudnn_graph_shape *a = &p->shape;
+    const op *o = &p->first;
+    operands x = operands_of(o);
+    tuning_item item = {
+        .plan = p, .ways = 1 + cudnn_graph_ways(p->graph), .run = run_way, .write = write_way, .take = take_way};
+    int length = snprintf(
+        item.key, sizeof item.key,
+        "%s %s, %lld tokens of samples of %lld, heads %d %d of %lld, window %lld, pitch %lld %lld %lld %lld %lld, "
+        "parts %lld | cuDNN %zu",
+        op_row_of(o)->name, dtype_name((dtype)x.qkv->type), (long long)x.qkv->shape[0], (long long)a->sequence,
+        o->at.heads, o->at.kv_heads, (long long)a->head_size, (long long)a->window, (long long)a->qkv_pitch,
+        (long long)a->y_pitch, (long long)a->dy_pitch, (long long)a->dqkv_pitch, (long long)x.lse->pitch,
+        (long long)p->parts, c->api->cudnnGetVersion());
+    MUST(length < (int)sizeof item.key, "%s ...", item.key);
+    item.reads[0] = region(x.qkv, c->with.arena);
+    if (a->backward) {
+        item.reads[1] = region(x.y, c->with.arena);
+        item.reads[2] = region(x.dy, c->with.arena);
+        item.reads[3] = region(x.lse, c->with.arena);
+    }
+    tuning_add(c->with.tuning, &item);
+}
+
+/* ---- preparing ------------------------------------------------------------------------------------------------- */
+
+static void pack(call *k, char *const at[CUDNN_GRAPH_OPERANDS], char *workspace)
+{
+    cudnn_api_builder *b = &k->packs;
+    int64_t ids[CUDNN_GRAPH_OPERANDS];
+    void *places[CUDNN_GRAPH_OPERANDS];
+    int count = 0;
+    for (int i = 0; i < CUDNN_GRAPH_OPERANDS; i++)
+        if (at[i]) {
+            ids[count] = i;
+            places[count++] = at[i];
+        }
+    cudnnBackendDescriptor_t d = cudnn_api_make(b, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
+    cudnn_api_set(b, d, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, ids);
+    cudnn_api_set(b, d, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, places);
+    cudnn_api_set(b, d, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
+    cudnn_api_finish(b, d);
+}
+
+/* Addresses of the part that begins with this sample and this key/value head. */
+static void pack_part(call *k, const op *o, char *arena, int64_t sample, int64_t kv_head)
+{
+    const cudnn_graph_shape *a = &k->plan->shape;
+    operands x = operands_of(o);
+    layout l = layout_of(a, o);
+    char *scratch = tensor_at(o->scratch, arena), *at[CUDNN_GRAPH_OPERANDS] = {0};
+    int64_t token = sample * a->sequence, head = kv_head * (o->at.heads / o->at.kv_heads), size = a->head_size;
+    int64_t q = head * size, key = (o->at.heads + kv_head) * size, v = key + o->at.kv_heads * size;
+    char *qkv = (char *)tensor_at(x.qkv, arena) + token * a->qkv_pitch * 2;
+    at[CUDNN_GRAPH_Q] = qkv + q * 2;
+    at[CUDNN_GRAPH_K] = qkv + key * 2;
+    at[CUDNN_GRAPH_V] = qkv + v * 2;
+    at[CUDNN_GRAPH_Y] = (char *)tensor_at(x.y, arena) + (token * a->y_pitch + q) * 2;
+    at[CUDNN_GRAPH_LSE] = k->lse ? k->lse_copy + (sample * o->at.heads + head) * a->sequence * 4
+                                 : (char *)tensor_at(x.lse, arena) + (head * x.lse->pitch + token) * 4;
+    if (a->backward) {
+        char *dqkv = (char *)tensor_at(x.dqkv, arena) + token * a->dqkv_pitch * 2;
+        at[CUDNN_GRAPH_DY] = (char *)tensor_at(x.dy, arena) + (token * a->dy_pitch + q) * 2;
+        at[CUDNN_GRAPH_DQ] = dqkv + q * 2;
+        at[CUDNN_GRAPH_DK] = dqkv + key * 2;
+        at[CUDNN_GRAPH_DV] = dqkv + v * 2;
+        at[CUDNN_GRAPH_DELTA] = scratch + l.delta;
+        at[CUDNN_GRAPH_ONE] = (char *)&k->numbers[CUDNN_GRAPH_ONE];
+    }
+    at[CUDNN_GRAPH_SCALE] = (char *)&k->numbers[CUDNN_GRAPH_SCALE];
+    at[CUDNN_GRAPH_MASKED] = (char *)&k->numbers[CUDNN_GRAPH_MASKED];
+    if (a->window > 0)
+        at[CUDNN_GRAPH_WINDOW] = (char *)&k->numbers[CUDNN_GRAPH_WINDOW];
+    pack(k, at, scratch + l.workspace);
+}
+
+static call *call_make(cudnn *c, plan *p, const op *o)
+{
+    call *k = must_calloc(1, sizeof *k);
+    const tensor *lse = operands_of(o).lse;
+    char *arena = c->with.arena;
+    k->other.run = run_chosen;
+    k->plan = p;
+    k->packs.api = c->api;
+    k->samples = lse->shape[1] / p->shape.sequence;
+    k->heads = o->at.heads;
+    k->numbers[CUDNN_GRAPH_SCALE] = o->at.scale;
+    k->numbers[CUDNN_GRAPH_MASKED] = -INFINITY;
+    k->numbers[CUDNN_GRAPH_WINDOW] = (float)p->shape.window;
+    k->numbers[CUDNN_GRAPH_ONE] = 1;
+    if (copies_lse(&p->shape, o)) {
+        k->lse = tensor_at(lse, arena);
+        k->lse_pitch = lse->pitch;
+        k->lse_copy = (char *)tensor_at(o->scratch, arena) + layout_of(&p->shape, o).lse;
+    }
+    for (int64_t sample = 0; sample < k->samples; sample += p->shape.samples)
+        for (int64_t head = 0; head < o->at.kv_heads; head += p->shape.kv_heads)
+            pack_part(k, o, arena, sample, head);
+    MUST(k->packs.failed == CUDNN_STATUS_SUCCESS, "cuDNN: %s", c->api->cudnnGetErrorString(k->packs.failed));
+    k->next = c->calls;
+    c->calls = k;
+    return k;
+}
+
+static bool aligned(const op *o, const char *arena)
+{
+    operands x = operands_of(o);
+    const tensor *all[] = {x.qkv, x.y, x.lse, x.dy, x.dqkv, o->scratch};
+    uintptr_t bits = (uintptr_t)arena;
+    for (int i = 0; i < 6; i++)
+        bits |= all[i] ? (uintptr_t)all[i]->address : 0;
+    return bits % ALIGNMENT == 0;
+}
+
+static bool same(const plan *p, const cudnn_graph_shape *a, const op *o)
+{
+    operands x = operands_of(o), mine = operands_of(&p->first);
+    return !memcmp(&p->shape, a, sizeof *a) && x.lse->pitch == mine.lse->pitch &&
+           x.qkv->shape[0] == mine.qkv->shape[0] && o->at.heads == p->first.at.heads;
+}
+
+/* A plan without a graph: the library has no way. */
+static plan *plan_for(cudnn *c, const cudnn_graph_shape *a, const op *o)
+{
+    for (plan *p = c->plans; p; p = p->next)
+        if (same(p, a, o))
+            return p;
+    plan *p = must_calloc(1, sizeof *p);
+    p->shape = *a;
+    p->parts = o->at.kv_heads / a->kv_heads * (operands_of(o).qkv->shape[0] / a->sequence / a->samples);
+    p->owner = c;
+    p->first = *o;
+    p->graph = cudnn_graph_open(c->api, c->device.made[0], a);
+    p->next = c->plans;
+    c->plans = p;
+    if (p->graph)
+        offer(c, p);
+    return p;
+}
+
+void cudnn_prepare_on(cudnn *c, op *o)
+{
+    cudnn_graph_shape a;
+    o->prepared = NULL;
+    /* whether other architectures' engines keep an order in the backward pass is not known */
+    if (!c || !part_of(&a, o) || (a.backward && c->with.major != HOPPER) || !aligned(o, c->with.arena) || !o->scratch ||
+        tensor_bytes(o->scratch) < layout_of(&a, o).bytes)
+        return;
+    plan *p = plan_for(c, &a, o);
+    if (!p->graph)
+        return;
+    o->prepared = call_make(c, p, o);
+    if (!p->first.prepared)
+        p->first.prepared = o->prepared;
+}
+
+/* ---- the interface --------------------------------------------------------------------------------------------- */
+
+void cudnn_open(cudnn **out, const cudnn_options *with)
+{
+    *out = NULL;
+    cudnn_api *api = cudnn_api_open();
+    if (!api)
+        return;
+    cudnn *c = must_calloc(1, sizeof *c);
+    c->api = api;
+    c->with = *with;
+    c->device.api = api;
+    int32_t gpu = with->gpu;
+    cudnnStatus_t s = api->cudnnCreate(&c->handle);
+    if (s == CUDNN_STATUS_SUCCESS)
+        s = api->cudnnSetStream(c->handle, with->stream);
+    cudnnBackendDescriptor_t d = cudnn_api_make(&c->device, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
+    cudnn_api_set(&c->device, d, CUDNN_ATTR_DEVICEPROP_DEVICE_ID, CUDNN_TYPE_INT32, 1, &gpu);
+    cudnn_api_finish(&c->device, d);
+    if (s != CUDNN_STATUS_SUCCESS || c->device.failed != CUDNN_STATUS_SUCCESS)
+        cudnn_close(c);
+    else
+        *out = c;
+}
+
+void cudnn_close(cudnn *c)
+{
+    if (!c)
+        return;
+    for (call *k = c->calls, *next; k; k = next) {
+        next = k->next;
+        cudnn_api_drop(&k->packs);
+        free(k);
+    }
+    for (plan *p = c->plans, *next; p; p = next) {
+        next = p->next;
+        cudnn_graph_close(p->graph);
+        free(p);
+    }
+    cudnn_api_drop(&c->device);
+    if (c->handle)
+        c->api->cudnnDestroy(c->handle);
+    cudnn_api_close(c->api);
+    free(c);
+}

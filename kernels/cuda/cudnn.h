@@ -1,0 +1,32 @@
+/* The ops `attention` and `attention_grad` by cuDNN, where it has a way and timing says that it is faster than ours.
+ *
+ * What is opened owns the library's handle, a plan for each distinct shape, offered to `tuning`, and for each op the packs
+ * of addresses that the library is called with; they live until cudnn_close, which comes behind the last use of the tuning.
+ * Both ops keep to the same meaning of lse (natural logarithm of the sum of exponentials of scaled scores), so that each is
+ * chosen by itself.
+ */
+#ifndef PHALANX_KERNELS_CUDA_CUDNN_H
+#define PHALANX_KERNELS_CUDA_CUDNN_H
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/cuda/tuning.h"
+
+typedef struct cudnn cudnn;
+
+typedef struct cudnn_options {
+    tuning *tuning;
+    char *arena;
+    cudaStream_t stream; /* of the ops */
+    int gpu, major;      /* its number; compute capability */
+} cudnn_options;
+
+/* Bytes of o->scratch that the library may use; 0 for what it does not take. No device is needed. */
+int64_t cudnn_scratch_bytes(const op *o);
+/* *out is NULL where this machine has no cuDNN that works. */
+void cudnn_open(cudnn **out, const cudnn_options *with);
+void cudnn_close(cudnn *c);
+/* Sets o->prepared (cuda.h, cuda_other) where the library has a way for `o`, else to NULL. */
+void cudnn_prepare_on(cudnn *c, op *o);
+
+#endif

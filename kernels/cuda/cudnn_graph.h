@@ -1,0 +1,57 @@
+/* Attention, forward and backward, as cuDNN's operation graphs, and the ways that the library has to compute them.
+ *
+ * No GPU is needed here: the library plans for the device that a descriptor of its properties describes. A graph owns its
+ * descriptors and plans. Plans are compiled (0.5 s) when they are first asked for.
+ */
+#ifndef PHALANX_KERNELS_CUDA_CUDNN_GRAPH_H
+#define PHALANX_KERNELS_CUDA_CUDNN_GRAPH_H
+
+#include "kernels/cuda/cudnn_api.h"
+
+/* What is computed at once: `samples` samples and `heads` heads of them. Compared as bytes. */
+typedef struct cudnn_graph_shape {
+    int64_t samples, sequence, heads, kv_heads, head_size;
+    int64_t window;                                   /* 0: none */
+    int64_t qkv_pitch, y_pitch, dy_pitch, dqkv_pitch; /* elements from token to token */
+    int64_t lse_sample, lse_head; /* elements of the statistics from sample to sample, head to head */
+    int64_t workspace;            /* bytes that there are */
+    int32_t fp16;                 /* 1: fp16, 0: bf16 */
+    int32_t backward;
+} cudnn_graph_shape;
+
+/* Operands: unique ids of a variant pack. The last four are numbers in host memory, fp32. */
+typedef enum cudnn_graph_operand {
+    CUDNN_GRAPH_Q = 1,
+    CUDNN_GRAPH_K,
+    CUDNN_GRAPH_V,
+    CUDNN_GRAPH_Y,
+    CUDNN_GRAPH_LSE,
+    CUDNN_GRAPH_DY,
+    CUDNN_GRAPH_DQ,
+    CUDNN_GRAPH_DK,
+    CUDNN_GRAPH_DV,
+    CUDNN_GRAPH_DELTA, /* working memory, fp32 [samples, heads, sequence] */
+    CUDNN_GRAPH_SCALE,
+    CUDNN_GRAPH_MASKED, /* minus infinity */
+    CUDNN_GRAPH_WINDOW,
+    CUDNN_GRAPH_ONE,
+    CUDNN_GRAPH_OPERANDS,
+} cudnn_graph_operand;
+
+enum { CUDNN_GRAPH_WAYS = 6, CUDNN_GRAPH_WORDS = 160 };
+
+typedef struct cudnn_graph cudnn_graph;
+
+/* Bytes that the library is known to ask for as its workspace. */
+int64_t cudnn_graph_workspace(const cudnn_graph_shape *a);
+/* `device`: a descriptor of properties. NULL: the library has no way that leaves the same bits each time. */
+cudnn_graph *cudnn_graph_open(const cudnn_api *api, cudnnBackendDescriptor_t device, const cudnn_graph_shape *a);
+void cudnn_graph_close(cudnn_graph *g);
+int cudnn_graph_ways(const cudnn_graph *g);
+/* The way's engine and its knobs: "engine 6, 24 = 26". */
+const char *cudnn_graph_words(const cudnn_graph *g, int way);
+/* NULL: it does not compile, or wants more than the workspace. */
+cudnnBackendDescriptor_t cudnn_graph_plan(cudnn_graph *g, int way);
+int64_t cudnn_graph_plan_workspace(const cudnn_graph *g, int way);
+
+#endif

@@ -1,0 +1,88 @@
+/* What the real cuDNN says of our graphs, without a GPU: the library plans for the device that a description names, and
+ * compiles for it. One line for each shape, direction and way, with the workspace it asks for and the one we promise.
+ *
+ *     cudnn_plans [all]      exit status 77: there is no cuDNN
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/cudnn_graph.h"
+#include "memory/log.h"
+
+enum { NONE = 77 };
+
+/* An H100 SXM, as cuDNN describes it to itself. */
+static const char H100[] =
+    "{\"deviceName\": \"NVIDIA H100 80GB HBM3\", \"deviceVer\": 900, \"driverVer\": 13000, \"cudaDeviceId\": 0, "
+    "\"maxGridSize\": [2147483647, 65535, 65535], \"maxBlockSize\": [1024, 1024, 64], \"regsPerBlock\": 65536, "
+    "\"multiProcessorCount\": 132, \"smClockRateKHz\": 1980000, \"memClockRateKHz\": 2619000, "
+    "\"l2CacheSize\": 52428800, \"warpSize\": 32, \"maxSharedMemoryPerBlock\": 49152, "
+    "\"maxSharedMemoryPerBlockOptin\": 232448, \"reservedSharedMemoryPerBlock\": 1024, \"maxRegistersPerSM\": 65536, "
+    "\"pciDeviceId\": 0, \"maxCtasPerSM\": 32, \"maxThreadsPerBlock\": 1024, \"maxThreadsPerSM\": 2048, "
+    "\"isTccDriver\": 0, \"supportCoopLaunch\": 1, \"totalGlobalMem\": 85000000000}";
+
+static const struct {
+    const char *name;
+    int64_t samples, sequence, heads, kv_heads, head_size, window;
+} shapes[] = {
+    {"gpt2", 4, 1024, 12, 12, 64, 0}, {"llama", 1, 4096, 32, 8, 128, 0},   {"mistral", 1, 4096, 4, 1, 128, 1024},
+    {"uneven", 2, 1000, 4, 2, 80, 0}, {"size 256", 1, 1024, 8, 4, 256, 0},
+};
+
+/* How many ways compile and keep to the promise, of the first or of all. */
+static int try_shape(const cudnn_api *api, cudnnBackendDescriptor_t device, size_t i, bool backward, bool fp16,
+                     bool all)
+{
+    int64_t h = shapes[i].heads, kv = shapes[i].kv_heads, d = shapes[i].head_size, s = shapes[i].sequence;
+    cudnn_graph_shape a = {.samples = shapes[i].samples,
+                           .sequence = s,
+                           .heads = h,
+                           .kv_heads = kv,
+                           .head_size = d,
+                           .window = shapes[i].window,
+                           .qkv_pitch = (h + 2 * kv) * d,
+                           .y_pitch = h * d,
+                           .dy_pitch = h * d,
+                           .dqkv_pitch = (h + 2 * kv) * d,
+                           .lse_sample = backward ? h * s : s,
+                           .lse_head = backward ? s : shapes[i].samples * s,
+                           .workspace = (int64_t)1 << 40,
+                           .fp16 = fp16,
+                           .backward = backward};
+    cudnn_graph *g = cudnn_graph_open(api, device, &a);
+    int ways = g ? cudnn_graph_ways(g) : 0, good = 0;
+    for (int way = 0; way < ways; way++) {
+        bool compiles = (way == 0 || all) && cudnn_graph_plan(g, way) != NULL;
+        int64_t asked = cudnn_graph_plan_workspace(g, way);
+        good += compiles && asked <= cudnn_graph_workspace(&a);
+        printf("%s %s %s: %s: %s, workspace %lld of %lld\n", shapes[i].name, fp16 ? "fp16" : "bf16",
+               backward ? "backward" : "forward", cudnn_graph_words(g, way), compiles ? "compiled" : "listed",
+               (long long)asked, (long long)cudnn_graph_workspace(&a));
+    }
+    cudnn_graph_close(g);
+    return good;
+}
+
+int main(int count, char **arguments)
+{
+    bool all = count > 1 && !strcmp(arguments[1], "all");
+    cudnn_api *api = cudnn_api_open();
+    if (!api) {
+        printf("cudnn_plans: skipped: no cuDNN\n");
+        return NONE;
+    }
+    cudnn_api_builder b = {.api = api};
+    cudnnBackendDescriptor_t device = cudnn_api_make(&b, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
+    cudnn_api_set(&b, device, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, (int64_t)strlen(H100), H100);
+    cudnn_api_finish(&b, device);
+    MUST(b.failed == CUDNN_STATUS_SUCCESS, "%s", api->cudnnGetErrorString(b.failed));
+    int none = 0;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (int backward = 0; backward < 2; backward++)
+            none += try_shape(api, device, i, backward, i % 2, all) == 0;
+    printf("cudnn_plans: cuDNN %zu, %d graphs without a way\n", api->cudnnGetVersion(), none);
+    cudnn_api_drop(&b);
+    cudnn_api_close(api);
+    return none > 0;
+}

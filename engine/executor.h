@@ -23,10 +23,10 @@ typedef struct executor_options {
     const op_backend *backend;
     int threads;
     bool tf32;
-    bool graph;  /* of the training step, on a device that has such a thing */
     bool timing; /* choices that the table lacks are made by timing */
     choices
         *choices; /* the device's, found and to be found (engine/choices.h); NULL: the library's guesses, not kept */
+    bool graph;   /* of the training step, on a device that has such a thing */
 } executor_options;
 status executor_open_on(executor **out, compiled *c, comm *world, const executor_options *options);
 void executor_close(executor *e);

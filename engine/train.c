@@ -62,6 +62,21 @@ static status after_update(training *t, bool skipped)
     return STATUS_OK;
 }
 
+/* Before anything is computed: did it work everywhere, and was any rank asked to stop? One exchange for both. */
+static status agree(training *t, bool *stop, status mine)
+{
+    int ranks = comm_ranks(t->world), here[2] = {mine != STATUS_OK, signals_pending() != 0};
+    int(*all)[2] = must_alloc((unsigned long)ranks * sizeof *all);
+    bool failed = false;
+    comm_all_gather_bytes(comm_world(t->world), all, here, sizeof here);
+    for (int i = 0; i < ranks; i++) {
+        failed |= all[i][0] != 0;
+        *stop |= all[i][1] != 0;
+    }
+    free(all);
+    return failed ? comm_all_status(comm_world(t->world), mine) : STATUS_OK;
+}
+
 /* The batch of this step: read ahead while the last one was played, or read now. */
 static status take_batch(training *t)
 {
@@ -81,21 +96,6 @@ static void read_ahead(training *t)
     if (!last && executor_reads_ahead(t->executor) &&
         batch_read_ahead(&t->compiled, t->executor, t->train, next) == STATUS_OK)
         t->ahead = next;
-}
-
-/* Before anything is computed: did it work everywhere, and was any rank asked to stop? One exchange for both. */
-static status agree(training *t, bool *stop, status mine)
-{
-    int ranks = comm_ranks(t->world), here[2] = {mine != STATUS_OK, signals_pending() != 0};
-    int(*all)[2] = must_alloc((unsigned long)ranks * sizeof *all);
-    bool failed = false;
-    comm_all_gather_bytes(comm_world(t->world), all, here, sizeof here);
-    for (int i = 0; i < ranks; i++) {
-        failed |= all[i][0] != 0;
-        *stop |= all[i][1] != 0;
-    }
-    free(all);
-    return failed ? comm_all_status(comm_world(t->world), mine) : STATUS_OK;
 }
 
 /* One optimizer step; none, and *stop, if any rank was asked to stop before it. */

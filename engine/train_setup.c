@@ -139,9 +139,9 @@ static status open_executor(training *t)
                                       .backend = t->compiled.options.backend,
                                       .threads = t->compiled.options.threads,
                                       .tf32 = t->config->train.tf32,
-                                      .graph = t->config->train.cuda_graph,
                                       .timing = t->config->train.tune,
-                                      .choices = &t->choices};
+                                      .choices = &t->choices,
+                                      .graph = t->config->train.cuda_graph};
     return executor_open_on(&t->executor, &t->compiled, t->world, &options);
 }
 

@@ -315,72 +315,77 @@ static void check_algorithm(const cublasLtMatmulAlgo_t *algo, const void *const 
                          (unsigned long long)algo->data[ALIGNMENTS + i]);
 }
 
-/* A call, with descriptors as they are now: the caller may change them behind it. */
+/* As it was when it was asked for: a graph may compute it later. */
 typedef struct product {
     description x;
-    layout a_layout, b_layout, c_layout, d_layout;
+    const layout *la, *lb, *lc, *ld;
     const void *a, *b, *c;
     void *d, *workspace;
     size_t workspace_bytes;
+    int algorithm;
     float by, add;
-    int parts;
 } product;
 
 static void touch_all(int queue, const product *p, const struct epilogue *e, sizes s)
 {
-    const description *x = &p->x;
-    layout aux = {p->d_layout.type, s.m, s.n, x->aux_ld};
-    touch(queue, p->a, &p->a_layout, false);
-    touch(queue, p->b, &p->b_layout, false);
+    layout aux = {p->ld->type, s.m, s.n, p->x.aux_ld};
+    touch(queue, p->a, p->la, false);
+    touch(queue, p->b, p->lb, false);
     if (p->add != 0)
-        touch(queue, p->c, &p->c_layout, false);
+        touch(queue, p->c, p->lc, false);
     if (e->aux)
-        touch(queue, x->aux, &aux, e->gelu);
-    if (x->bias)
-        standin_access(queue, x->bias, s.m * dtype_bytes(type_of(p->a_layout.type)), false, "cublasLtMatmul");
-    touch(queue, p->d, &p->d_layout, true);
+        touch(queue, p->x.aux, &aux, e->gelu);
+    if (p->x.bias)
+        standin_access(queue, p->x.bias, s.m * dtype_bytes(type_of(p->la->type)), false, "cublasLtMatmul");
+    touch(queue, p->d, p->ld, true);
     standin_access(queue, p->workspace, (int64_t)p->workspace_bytes, true, "cublasLtMatmul");
+}
+
+/* Algorithm i adds up i + 1 parts of k. */
+static double dot(const product *p, int64_t i, int64_t j, int64_t k)
+{
+    dtype in = type_of(p->la->type);
+    int64_t a_row = p->x.a == CUBLAS_OP_T ? p->la->ld : 1, a_column = p->x.a == CUBLAS_OP_T ? 1 : p->la->ld;
+    int64_t b_row = p->x.b == CUBLAS_OP_T ? p->lb->ld : 1, b_column = p->x.b == CUBLAS_OP_T ? 1 : p->lb->ld;
+    int parts = p->algorithm + 1;
+    double sum = 0;
+    for (int part = 0; part < parts; part++) {
+        double share = 0;
+        for (int64_t l = k * part / parts; l < k * (part + 1) / parts; l++)
+            share +=
+                (double)load(p->a, in, i * a_row + l * a_column) * (double)load(p->b, in, l * b_row + j * b_column);
+        sum = parts == 1 ? share : (double)(float)(sum + (double)(float)share);
+    }
+    return sum;
 }
 
 static void multiply(int queue, void *what)
 {
     const product *p = what;
-    const description *x = &p->x;
-    const layout *la = &p->a_layout, *lb = &p->b_layout, *lc = &p->c_layout, *ld = &p->d_layout;
-    sizes s = check_shapes(x, la, lb, lc, ld);
-    const struct epilogue *e = epilogue_of(x, s.m);
+    sizes s = check_shapes(&p->x, p->la, p->lb, p->lc, p->ld);
+    const struct epilogue *e = epilogue_of(&p->x, s.m);
+    dtype in = type_of(p->la->type), out = type_of(p->ld->type);
     standin_tick(queue);
     standin_busy();
+    standin_take(queue, p->algorithm == fastest() ? 1 : 2 + p->algorithm);
+    used[p->algorithm]++;
     touch_all(queue, p, e, s);
     memset(p->workspace, 0xFF, p->workspace_bytes);
-    dtype in = type_of(la->type), out = type_of(ld->type);
-    int64_t a_row = x->a == CUBLAS_OP_T ? la->ld : 1, a_column = x->a == CUBLAS_OP_T ? 1 : la->ld;
-    int64_t b_row = x->b == CUBLAS_OP_T ? lb->ld : 1, b_column = x->b == CUBLAS_OP_T ? 1 : lb->ld;
-    used[p->parts - 1]++;
-    standin_take(queue, p->parts - 1 == fastest() ? 1 : 1 + p->parts);
     for (int64_t j = 0; j < s.n; j++)
         for (int64_t i = 0; i < s.m; i++) {
-            double sum = 0;
-            for (int part = 0; part < p->parts; part++) {
-                double share = 0;
-                for (int64_t l = s.k * part / p->parts; l < s.k * (part + 1) / p->parts; l++)
-                    share += (double)load(p->a, in, i * a_row + l * a_column) *
-                             (double)load(p->b, in, l * b_row + j * b_column);
-                sum = p->parts == 1 ? share : (double)(float)(sum + (double)(float)share);
-            }
-            sum *= (double)p->by;
+            double sum = (double)p->by * dot(p, i, j, s.k);
             if (p->add != 0)
-                sum += (double)p->add * (double)load(p->c, out, i + j * lc->ld);
-            if (x->bias)
-                sum += (double)load(x->bias, in, i);
-            char *z = (char *)x->aux + (i + j * x->aux_ld) * dtype_bytes(out);
+                sum += (double)p->add * (double)load(p->c, out, i + j * p->lc->ld);
+            if (p->x.bias)
+                sum += (double)load(p->x.bias, in, i);
+            char *z = (char *)p->x.aux + (i + j * p->x.aux_ld) * dtype_bytes(out);
             if (e->gelu && e->aux && !standin_mutant("aux is not written"))
                 store(z, out, sum);
             if (e->gelu)
                 sum = gelu(sum);
             if (e->dgelu)
                 sum *= gelu_slope((double)load(z, out, 0));
-            store((char *)p->d + (i + j * ld->ld) * dtype_bytes(out), out, sum);
+            store((char *)p->d + (i + j * p->ld->ld) * dtype_bytes(out), out, sum);
         }
 }
 
@@ -395,19 +400,19 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t what
         standin_fail("cublasLtMatmul: no handle");
     check_algorithm(algo, (const void *const[]){a, b, c, d}, workspace, workspace_bytes);
     product p = {.x = *(const description *)(const void *)what,
-                 .a_layout = *(const layout *)(const void *)a_layout,
-                 .b_layout = *(const layout *)(const void *)b_layout,
-                 .c_layout = *(const layout *)(const void *)c_layout,
-                 .d_layout = *(const layout *)(const void *)d_layout,
+                 .la = (const void *)a_layout,
+                 .lb = (const void *)b_layout,
+                 .lc = (const void *)c_layout,
+                 .ld = (const void *)d_layout,
                  .a = a,
                  .b = b,
                  .c = c,
                  .d = d,
                  .workspace = workspace,
                  .workspace_bytes = workspace_bytes,
+                 .algorithm = (int)algo->data[NUMBER],
                  .by = *(const float *)alpha,
-                 .add = *(const float *)beta,
-                 .parts = (int)algo->data[NUMBER] + 1};
+                 .add = *(const float *)beta};
     if (!standin_keep(queue, multiply, &p, sizeof p))
         multiply(queue, &p);
     return CUBLAS_STATUS_SUCCESS;

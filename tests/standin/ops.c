@@ -34,8 +34,8 @@ static void before_launch(const char *name, void *stream)
     if (!standin_op())
         standin_fail("kernel %s is launched by no op", name);
     standin_tick(queue);
-    standin_busy();
     standin_take(queue, 1);
+    standin_busy();
     standin_counts.launches++;
     standin_counts.updates += current_updates != NULL;
     for (int i = 0; current_updates && i < current_updates->held; i++)
@@ -44,13 +44,12 @@ static void before_launch(const char *name, void *stream)
         touch(queue, current, current_context->arena);
 }
 
-/* A launch that a graph keeps, and whose it is: a copy of `ops`, or of one op, which may be gone when the graph is launched. */
+/* A launch that a graph keeps, and whose it is: `ops` or one op. */
 typedef struct kept {
     void (*play)(void *launch);
     void *launch;
-    bool single;
-    op o;
-    updates *ops;
+    const op *o;
+    updates *ops; /* a copy */
     const run_context *context;
 } kept;
 
@@ -58,7 +57,7 @@ static void play_kept(int queue, void *what)
 {
     const kept *k = what;
     (void)queue;
-    current = k->single ? &k->o : NULL;
+    current = k->o;
     current_updates = k->ops;
     current_context = k->context;
     k->play(k->launch);
@@ -68,12 +67,10 @@ static void play_kept(int queue, void *what)
 
 static bool keep_launch(void *stream, void (*play)(void *launch), void *launch)
 {
-    kept k = {.play = play, .launch = launch, .single = current != NULL, .context = current_context};
+    kept k = {play, launch, current, NULL, current_context};
     int queue = standin_stream(stream, "a kernel");
     if (!standin_captured(queue))
         return false;
-    if (current)
-        k.o = *current;
     if (current_updates) {
         k.ops = must_alloc(sizeof *k.ops);
         *k.ops = *current_updates;

@@ -36,9 +36,9 @@ struct CUevent_st {
     standin_clock clock;
     struct standin_record *captured; /* in the capture that goes on; else NULL */
     double due;                      /* when a device would have come so far: STANDIN_KERNEL_SECONDS */
+    double milliseconds;             /* of work on its queue so far: standin_take() */
     bool recorded, timed;
-    double milliseconds; /* of a timed one */
-    int64_t asked;       /* how often, since it was recorded */
+    int64_t asked; /* how often, since it was recorded */
 };
 
 _Noreturn void standin_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -70,9 +70,8 @@ bool standin_keep_wait(int queue, struct CUevent_st *e);
 void standin_no_capture(const char *what);
 bool standin_captured(int queue);
 
-/* runtime.c: one more kernel for the device to be busy with */
+/* runtime.c: one more kernel for the device to be busy with; work put on a queue takes so long, for those who time it */
 void standin_busy(void);
-/* runtime.c: work put on a queue takes so long, for those who time it */
 void standin_take(int queue, double milliseconds);
 
 /* ops.c: the op whose kernels are being launched, or NULL */

@@ -302,32 +302,31 @@ cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream)
 }
 
 typedef struct execution {
-    const descriptor *plan, *pack; /* they outlive the graph that keeps them */
+    const descriptor *plan, *pack;
 } execution;
 
 static void execute(int queue, void *what)
 {
-    const execution *e = what;
-    char *workspace = *(char *const *)descriptor_values(e->pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE);
-    int64_t bytes = workspace_of(e->plan);
+    const execution *x = what;
+    char *workspace = *(char *const *)descriptor_values(x->pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE);
+    int64_t bytes = workspace_of(x->plan);
     standin_tick(queue);
     standin_busy();
-    standin_take(queue, milliseconds[e->plan->engine] * (getenv("STANDIN_CUDNN_SLOW") ? 1000 : 1));
+    standin_take(queue, milliseconds[x->plan->engine] * (getenv("STANDIN_CUDNN_SLOW") ? 1000 : 1));
     standin_access(queue, workspace, bytes, true, "cuDNN's workspace");
     memset(workspace, 0xFF, (size_t)bytes);
-    executed[e->plan->engine]++;
-    meaning_execute(graph_of(e->plan), e->pack, queue);
+    executed[x->plan->engine]++;
+    meaning_execute(graph_of(x->plan), x->pack, queue);
 }
 
-cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan_, cudnnBackendDescriptor_t pack_)
+cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t pack)
 {
-    const descriptor *plan = plan_, *pack = pack_;
+    execution x = {plan, pack};
     int queue = standin_stream(handle->stream, "cudnnBackendExecute");
-    if (plan->type != CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR || !plan->finished ||
-        pack->type != CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR || !pack->finished)
+    if (x.plan->type != CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR || !x.plan->finished ||
+        x.pack->type != CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR || !x.pack->finished)
         standin_fail("cudnnBackendExecute: a finished plan and a finished pack");
-    execution e = {plan, pack};
-    if (!standin_keep(queue, execute, &e, sizeof e))
-        execute(queue, &e);
+    if (!standin_keep(queue, execute, &x, sizeof x))
+        execute(queue, &x);
     return CUDNN_STATUS_SUCCESS;
 }

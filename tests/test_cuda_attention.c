@@ -204,6 +204,16 @@ static void training_by_cudnn_follows_our_kernels(void **state)
     }
 }
 
+static void cudnn_in_a_graph_changes_nothing(void **state)
+{
+    (void)state;
+    outcome by_op, graph;
+    run(&by_op, "llama", "by-op", "", "");
+    run(&graph, "llama", "graph", "", "train.cuda_graph=true");
+    assert_true(graph.theirs == 2 && graph.used[GOOD] >= 32);
+    assert_true(runs_same_metrics(&graph.metrics, &by_op.metrics));
+}
+
 static void the_choice_is_kept_with_the_run(void **state)
 {
     (void)state;
@@ -260,6 +270,7 @@ int main(void)
         cmocka_unit_test(the_graphs_are_attention_and_its_gradient),
         cmocka_unit_test(a_large_workspace_is_divided_into_parts),
         cmocka_unit_test(training_by_cudnn_follows_our_kernels),
+        cmocka_unit_test(cudnn_in_a_graph_changes_nothing),
         cmocka_unit_test(the_choice_is_kept_with_the_run),
         cmocka_unit_test(without_cudnn_our_kernels_compute),
         cmocka_unit_test(what_it_does_not_take_stays_ours),

@@ -115,6 +115,8 @@ void standin_join(standin_clock *to, const standin_clock *from)
 
 void standin_tick(int queue)
 {
+    if (standin_captured(queue))
+        standin_fail("work for a captured queue is executed: its stand-in cannot keep it");
     standin_join(&clocks[queue], &clocks[STANDIN_HOST]);
     clocks[queue].at[queue]++;
 }

@@ -311,6 +311,7 @@ static void execute(int queue, void *what)
     char *workspace = *(char *const *)descriptor_values(x->pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE);
     int64_t bytes = workspace_of(x->plan);
     standin_tick(queue);
+    standin_busy();
     standin_take(queue, milliseconds[x->plan->engine] * (getenv("STANDIN_CUDNN_SLOW") ? 1000 : 1));
     standin_access(queue, workspace, bytes, true, "cuDNN's workspace");
     memset(workspace, 0xFF, (size_t)bytes);

@@ -127,8 +127,8 @@ static void mark_unstable(unicode_classes *c)
             char text[4];
             buffer normal = {0};
             int bytes = unicode_encode(text, code);
-            stable = unicode_normalize(&normal, text, bytes, UNICODE_NFC) == STATUS_OK && normal.length == bytes &&
-                     memcmp(normal.bytes, text, (size_t)bytes) == 0;
+            stable = unicode_normalize(&normal, text, bytes, UNICODE_NFC) == STATUS_OK && normal.bytes &&
+                     normal.length == bytes && memcmp(normal.bytes, text, (size_t)bytes) == 0;
             buffer_free(&normal);
         }
         if (!stable)

@@ -10,9 +10,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "memory/log.h"
 #include "tests/cuda_runs.h"
-#include "tests/workfolder.h"
 
 enum { STEPS = CUDA_RUNS_STEPS };
 

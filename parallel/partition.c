@@ -34,7 +34,9 @@ static void solve(double *best, const problem *p, double limit)
             double least = INFINITY;
             for (int to = l + 1; to <= L; to++) {
                 double cost = cost_of(p, c, l, to), rest = best[(long)(c + 1) * width + to];
-                double value = limit < 0 ? fmax(cost, rest) : cost <= limit ? cost * cost + rest : INFINITY;
+                if (cost > (limit < 0 ? least : limit))
+                    break; /* and more layers cost more */
+                double value = limit < 0 ? fmax(cost, rest) : cost * cost + rest;
                 least = value < least ? value : least;
             }
             best[(long)c * width + l] = least;

@@ -5,6 +5,12 @@
 #ifndef PHALANX_TESTS_CUDA_RUNS_H
 #define PHALANX_TESTS_CUDA_RUNS_H
 
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
 #include "tests/launch.h"
 
 enum { CUDA_RUNS_STEPS = 3, CUDA_RUNS_CAUGHT = 98 };
@@ -18,8 +24,8 @@ typedef struct cuda_run {
 int cuda_runs_setup(void **state);
 int cuda_runs_teardown(void **state);
 const char *cuda_runs_folder(void);
-/* Without the headers of the CUDA toolkit there are no stand-ins, and nothing to test. */
-bool cuda_runs_possible(void);
+/* As cmocka_run_group_tests; one skipped test where there are no stand-ins, which need the headers of the CUDA toolkit. */
+int cuda_runs_group(const struct CMUnitTest *tests, size_t count, CMFixtureFunction setup, CMFixtureFunction teardown);
 
 /* phalanx ("../phalanx" or "phalanx_standin") with the model's configuration into the run folder `where`; `environment`:
  * words such as STANDIN_GPUS=1, or "". The result is the caller's. */

@@ -7,11 +7,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include <cmocka.h>
 
 #include "engine/choices.h"
 #include "memory/log.h"
+#include "tests/cuda_runs.h"
 #include "tests/runs.h"
 #include "tests/workfolder.h"
 
@@ -251,20 +251,8 @@ static void what_it_does_not_take_stays_ours(void **state)
     assert_true(r.theirs == 1 && r.ours == 0); /* forward only */
 }
 
-static void stand_ins_were_not_built(void **state)
-{
-    (void)state;
-    skip(); /* they need the headers of the CUDA toolkit */
-}
-
 int main(void)
 {
-    const struct CMUnitTest none[] = {cmocka_unit_test(stand_ins_were_not_built)};
-    char *program = launch_beside("phalanx_standin");
-    bool built = access(program, X_OK) == 0;
-    free(program);
-    if (!built)
-        return cmocka_run_group_tests(none, NULL, NULL);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(our_graphs_are_planned_and_compiled_for_an_h100),
         cmocka_unit_test(the_graphs_are_attention_and_its_gradient),
@@ -275,5 +263,5 @@ int main(void)
         cmocka_unit_test(without_cudnn_our_kernels_compute),
         cmocka_unit_test(what_it_does_not_take_stays_ours),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cuda_runs_group(tests, sizeof tests / sizeof *tests, set_up, tear_down);
 }

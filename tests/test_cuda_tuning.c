@@ -7,11 +7,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include <cmocka.h>
 
 #include "engine/choices.h"
 #include "memory/log.h"
+#include "tests/cuda_runs.h"
 #include "tests/runs.h"
 #include "tests/workfolder.h"
 
@@ -299,20 +299,8 @@ static void a_spoilt_table_is_refused_in_one_line(void **state)
     choices_free(&good.table);
 }
 
-static void stand_ins_were_not_built(void **state)
-{
-    (void)state;
-    skip(); /* they need the headers of the CUDA toolkit */
-}
-
 int main(void)
 {
-    const struct CMUnitTest none[] = {cmocka_unit_test(stand_ins_were_not_built)};
-    char *program = launch_beside("phalanx_standin");
-    bool built = access(program, X_OK) == 0;
-    free(program);
-    if (!built)
-        return cmocka_run_group_tests(none, NULL, NULL);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_fastest_is_chosen_and_another_run_times_nothing),
         cmocka_unit_test(resume_goes_on_with_the_same_algorithms),
@@ -322,5 +310,5 @@ int main(void)
         cmocka_unit_test(timing_leaves_no_trace),
         cmocka_unit_test(a_spoilt_table_is_refused_in_one_line),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cuda_runs_group(tests, sizeof tests / sizeof *tests, set_up, tear_down);
 }

@@ -162,6 +162,35 @@ static void a_streamed_text_ends_where_the_whole_one_does(void **state)
     free(whole);
 }
 
+/* SentencePiece's first space of a text is dropped, but what stands behind a prompt begins no text: of many first pieces drawn
+ * by a model that knows nothing, some must begin with a space. */
+static void a_continuation_keeps_its_first_space(void **state)
+{
+    enum { PROMPTS = 64 };
+    const char *top = *state;
+    char *prompts = workfolder_path(top, "many"), lines[PROMPTS * 4 + 1] = "";
+    for (int i = 0; i < PROMPTS; i++)
+        strcat(lines, "cat\n");
+    runs_write_text(prompts, lines);
+    free(phalanx("tokenize --output %s/pieces --tokenizer tests/golden/text/unigram.model %s/text.jsonl", top, top));
+    free(
+        phalanx("train %s/run.yaml run.folder=%s/pieces-run data.train=%s/pieces data.validation=null evaluate.every=0 "
+                "model.vocab_size=1200 train.steps=1 optimizer.warmup=0 optimizer.lr=1e-9",
+                top, top, top));
+    char *out = phalanx("generate --checkpoint %s/pieces-run --tokenizer tests/golden/text/unigram.model --prompts %s "
+                        "--tokens 1 --seed 1 --ignore-end",
+                        top, prompts);
+    int with = 0, without = 0;
+    for (const char *at = out; (at = strstr(at, "cat")); at += 3) {
+        with += at[3] == ' ';
+        without += at[3] != ' ';
+    }
+    if (with < 5 || without < 5)
+        fail_msg("%d with a space, %d without: %s", with, without, out);
+    free(out);
+    free(prompts);
+}
+
 /* ---- losses ----------------------------------------------------------------------------------------------------- */
 
 static double loss_of(const char *top, const char *keys)
@@ -247,6 +276,7 @@ int main(void)
         cmocka_unit_test(a_text_is_the_same_alone_and_in_any_batch),
         cmocka_unit_test(the_likeliest_text_needs_no_seed_and_a_drawn_one_has_its_own),
         cmocka_unit_test(a_streamed_text_ends_where_the_whole_one_does),
+        cmocka_unit_test(a_continuation_keeps_its_first_space),
         cmocka_unit_test(eval_is_the_evaluation_of_training_at_any_batch),
         cmocka_unit_test(evaluation_takes_the_same_samples_in_every_layout),
         cmocka_unit_test(a_complete_run_says_so_and_stays_as_it_is),

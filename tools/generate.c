@@ -93,6 +93,7 @@ static status encode_prompts(job *j)
                                    "%lld: is it another model's?",
                                    weights_folder(j->from), (int)t->ids.ids[k], i + 1, (long long)vocabulary);
         t->prompt_ids = t->ids.count;
+        t->stream.started = *t->prompt != 0; /* behind other text a word's space is one */
         long long limit = weights_shape(j->from)->max_sequence;
         if (t->prompt_ids >= limit)
             return status_fail(

@@ -1,6 +1,6 @@
 /* The backend `cpu`: the table of its kernels, built from the op table, and what they want beforehand. */
 #include "kernels/cpu/cpu.h"
-#include "memory/log.h"
+#include "kernels/elsewhere.h"
 
 #define OP(name, ...) [OP_##name] = cpu_##name,
 static const op_kernel kernels[OP_COUNT] = {
@@ -38,24 +38,4 @@ static status prepare(op *o, int threads)
 
 const op_backend cpu_backend = {.name = "cpu", .kernels = kernels, .scratch_bytes = scratch_bytes, .prepare = prepare};
 
-/* Its output is a view of its input. */
-void cpu_share(const op *o, const run_context *r)
-{
-    (void)o;
-    (void)r;
-}
-
-/* Communication belongs to the executor, which has the groups; an op of it that arrives here was scheduled wrongly. */
-#define COMMUNICATION(name)                                                                                            \
-    void cpu_##name(const op *o, const run_context *r)                                                                 \
-    {                                                                                                                  \
-        char text[256];                                                                                                \
-        (void)r;                                                                                                       \
-        MUST(0, "%s is communication and no kernel", op_text(text, sizeof text, o));                                   \
-    }
-COMMUNICATION(all_gather)
-COMMUNICATION(reduce_scatter)
-COMMUNICATION(all_reduce)
-COMMUNICATION(send)
-COMMUNICATION(receive)
-COMMUNICATION(wait)
+ELSEWHERE_OPS(cpu)

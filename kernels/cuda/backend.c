@@ -4,7 +4,7 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/cudnn.h"
 #include "kernels/cuda/host.h"
-#include "memory/log.h"
+#include "kernels/elsewhere.h"
 
 #define OP(name, ...) [OP_##name] = cuda_##name,
 static const op_kernel kernels[OP_COUNT] = {
@@ -22,24 +22,4 @@ static int64_t scratch_bytes(const op *o, int threads)
 const op_backend backend_cuda = {
     .name = "cuda", .kernels = kernels, .scratch_bytes = scratch_bytes, .communicates = true};
 
-/* Its output is a view of its input. */
-void cuda_share(const op *o, const run_context *r)
-{
-    (void)o;
-    (void)r;
-}
-
-/* Communication belongs to the executor, which has the groups; an op of it that arrives here was scheduled wrongly. */
-#define COMMUNICATION(name)                                                                                            \
-    void cuda_##name(const op *o, const run_context *r)                                                                \
-    {                                                                                                                  \
-        char text[256];                                                                                                \
-        (void)r;                                                                                                       \
-        MUST(0, "%s is communication and no kernel", op_text(text, sizeof text, o));                                   \
-    }
-COMMUNICATION(all_gather)
-COMMUNICATION(reduce_scatter)
-COMMUNICATION(all_reduce)
-COMMUNICATION(send)
-COMMUNICATION(receive)
-COMMUNICATION(wait)
+ELSEWHERE_OPS(cuda)

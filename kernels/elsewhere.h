@@ -1,0 +1,27 @@
+/* The ops of the table that no backend computes, as functions of the backend BACKEND: `share`, whose output is a view of its
+ * input, and communication, which belongs to the executor, since it has the groups; an op of it that arrives at a backend
+ * was scheduled wrongly. Instantiated once a backend, beside its table. */
+#ifndef PHALANX_KERNELS_ELSEWHERE_H
+#define PHALANX_KERNELS_ELSEWHERE_H
+
+#include "kernels/op.h"
+#include "memory/log.h"
+
+#define ELSEWHERE_OP(function)                                                                                         \
+    void function(const op *o, const run_context *r)                                                                   \
+    {                                                                                                                  \
+        char text[256];                                                                                                \
+        (void)r;                                                                                                       \
+        MUST(o->kind == OP_share, "%s is communication and no kernel", op_text(text, sizeof text, o));                 \
+    }
+
+#define ELSEWHERE_OPS(BACKEND)                                                                                         \
+    ELSEWHERE_OP(BACKEND##_share)                                                                                      \
+    ELSEWHERE_OP(BACKEND##_all_gather)                                                                                 \
+    ELSEWHERE_OP(BACKEND##_reduce_scatter)                                                                             \
+    ELSEWHERE_OP(BACKEND##_all_reduce)                                                                                 \
+    ELSEWHERE_OP(BACKEND##_send)                                                                                       \
+    ELSEWHERE_OP(BACKEND##_receive)                                                                                    \
+    ELSEWHERE_OP(BACKEND##_wait)
+
+#endif

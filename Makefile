@@ -40,14 +40,19 @@ LIBS := $(PKG_LIBS) -lsentencepiece -lsentencepiece_train -ldnnl -ldl -lm -lpthr
 CFLAGS   := -std=c11 -D_GNU_SOURCE $(OPTIMIZE) $(CWARNINGS) -fopenmp -fno-math-errno -ffp-contract=off -I. $(PKG_CFLAGS) $(SANITIZE)
 CXXFLAGS := -std=c++17 $(OPTIMIZE) -Wall -Wextra -Wshadow $(WERROR) -fopenmp -I. $(PKG_CFLAGS) $(SANITIZE)
 
-ROOMS    := memory kernels kernels/cpu parallel layers models engine engine/text engine/files
+ROOMS    := memory kernels kernels/cpu parallel layers models engine/text engine/files engine/config engine/compile engine
 SOURCES  := $(foreach room,$(ROOMS),$(wildcard $(room)/*.c))
 CXX_SRC  := $(foreach room,$(ROOMS),$(wildcard $(room)/*.cc))
 TOOLS    := $(wildcard tools/*.c)
 OBJECTS  := $(SOURCES:%.c=$(BUILD)/%.o) $(CXX_SRC:%.cc=$(BUILD)/%.o)
-TESTS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
-SUPPORT  := $(filter-out tests/test_%.c tests/rank_%.c tests/fuzz_%.c,$(wildcard tests/*.c))
-RANK_PROGRAMS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/rank_*.c))
+# Tests lie in folders that mirror the rooms; their programs are $(BUILD)/tests/NAME. Helpers are in a library, so that each
+# program links what it uses.
+TEST_SRC := $(shell find tests -name '*.c' -not -path 'tests/cuda/standin/*' -not -path 'tests/cuda/gpu/*' -not -path 'tests/memory/spy/*')
+program   = $(BUILD)/tests/$(basename $(notdir $1))
+named     = $(foreach s,$(TEST_SRC),$(if $(filter $1%,$(notdir $s)),$s))
+TESTS    := $(foreach s,$(call named,test_),$(call program,$s))
+RANK_PROGRAMS := $(foreach s,$(call named,rank_),$(call program,$s))
+SUPPORT  := $(filter-out $(foreach p,test_ rank_ fuzz_,$(call named,$p)) tests/cuda/cuda_ops.c,$(TEST_SRC)) $(filter-out tools/phalanx.c,$(TOOLS))
 
 all: $(BUILD)/phalanx ## build/phalanx (and, with nvcc, build/libphalanx_cuda.so)
 
@@ -68,11 +73,19 @@ $(BUILD)/%.o: %.cc
 	@echo "c++ $<"
 	@$(CXX) $(CXXFLAGS) -MMD -MP -c -o $@ $<
 
-$(BUILD)/tests/%: $(BUILD)/tests/%.o $(SUPPORT:%.c=$(BUILD)/%.o) $(BUILD)/tools/options.o $(BUILD)/libphalanx.a
-	$(CXX) -fopenmp $(SANITIZE) -o $@ $^ -lcmocka $(LIBS)
+$(BUILD)/tests/libtests.a: $(SUPPORT:%.c=$(BUILD)/%.o)
+	@mkdir -p $(@D)
+	@rm -f $@
+	ar rcs $@ $^
+
+define TEST_PROGRAM
+$(call program,$1): $(1:%.c=$(BUILD)/%.o) $(BUILD)/tests/libtests.a $(BUILD)/libphalanx.a
+	$$(CXX) -fopenmp $$(SANITIZE) -o $$@ $$^ -lcmocka $$(LIBS)
+endef
+$(foreach s,$(call named,test_) $(call named,rank_),$(eval $(call TEST_PROGRAM,$s)))
 
 # The interposer of promise 1: never sanitized itself.
-$(BUILD)/tests/allocation_spy.so: tests/spy/allocation_spy.c memory/seal.h
+$(BUILD)/tests/allocation_spy.so: tests/memory/spy/allocation_spy.c memory/seal.h
 	@mkdir -p $(@D)
 	$(CC) -std=c11 -D_GNU_SOURCE -O2 $(CWARNINGS) -I. -shared -fPIC -o $@ $< -ldl
 
@@ -86,8 +99,6 @@ $(BUILD)/tests/test_comm: | $(BUILD)/tests/rank_comm
 $(BUILD)/tests/test_watchdog: | $(BUILD)/tests/rank_watchdog
 # Mutants: the parity test's proof that it can fail.
 $(BUILD)/tests/rank_mutants: LIBS += -Wl,--wrap=place_waits,--wrap=storage_describe,--wrap=executor_launch
-
-$(BUILD)/tests/test_inspect: $(patsubst %.c,$(BUILD)/%.o,$(wildcard tools/inspect*.c))
 
 tests: $(BUILD)/phalanx $(TESTS) $(RANK_PROGRAMS) $(BUILD)/tests/allocation_spy.so ## build every test program
 
@@ -110,7 +121,7 @@ LINTED := $(shell git ls-files '*.c' '*.h' '*.cc' '*.cu' '*.cuh' 2>/dev/null)
 lint: ## include direction, formatting, clang-tidy, raw CUDA forms
 	@tools/dependencies.sh lint
 	@tests/lint_includes.sh
-	@test ! -x tests/lint_cuda.sh || tests/lint_cuda.sh
+	@test ! -x tests/cuda/lint_cuda.sh || tests/cuda/lint_cuda.sh
 	@clang-format --dry-run -Werror $(filter %.c %.h,$(LINTED))
 	@printf '%s\n' $(filter-out tests/% kernels/cuda/%,$(filter %.c,$(LINTED))) | xargs -P $$(nproc) -n 4 \
 	sh -c 'clang-tidy --quiet "$$@" -- -std=c11 -D_GNU_SOURCE -fopenmp -I. $(PKG_CFLAGS) 2>/dev/null' clang-tidy
@@ -133,18 +144,21 @@ bench: all ## ratios: a training step beside the machine's ceilings, planning, r
 
 bench-peers: all ## the same beside PyTorch: PYTHON=... must have torch and transformers
 	@for length in 1024 64; do \
-	$(BUILD)/phalanx bench $(BENCH_GPT2) train.sequence=$$length --json && $(PYTHON) tests/bench_peers.py $$length || exit 1; done
+	$(BUILD)/phalanx bench $(BENCH_GPT2) train.sequence=$$length --json && $(PYTHON) tests/jobs/bench_peers.py $$length || exit 1; done
 
 peers: ## the Python libraries that the interop_*.py scripts compare with, in .venv
 	$(PYTHON) -m venv .venv
 	.venv/bin/pip install -q torch transformers safetensors tokenizers tiktoken sentencepiece megatron-core numpy tensorboard
 
-FUZZERS := $(patsubst tests/%.c,$(BUILD)/fuzz/%,$(wildcard tests/fuzz_*.c))
+FUZZERS := $(foreach s,$(call named,fuzz_),$(BUILD)/fuzz/$(basename $(notdir $s)))
 FUZZ_SECONDS ?= 60
-$(BUILD)/fuzz/%: tests/%.c fuzz-library
-	@mkdir -p $(@D)
-	clang -std=c11 -D_GNU_SOURCE -O1 -g -I. $(PKG_CFLAGS) -fsanitize=fuzzer,address,undefined -c -o $@.o $<
-	clang++ -fopenmp -fsanitize=fuzzer,address,undefined -o $@ $@.o build-fuzz/libphalanx.a $(LIBS)
+define FUZZ_PROGRAM
+$(BUILD)/fuzz/$(basename $(notdir $1)): $1 fuzz-library
+	@mkdir -p $$(@D)
+	clang -std=c11 -D_GNU_SOURCE -O1 -g -I. $$(PKG_CFLAGS) -fsanitize=fuzzer,address,undefined -c -o $$@.o $$<
+	clang++ -fopenmp -fsanitize=fuzzer,address,undefined -o $$@ $$@.o build-fuzz/libphalanx.a $$(LIBS)
+endef
+$(foreach s,$(call named,fuzz_),$(eval $(call FUZZ_PROGRAM,$s)))
 
 fuzz-library:
 	@$(MAKE) --no-print-directory -s BUILD=build-fuzz CC=clang CXX=clang++ OPTIMIZE="-O1 -g" \

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/collective.h"
+#include "engine/compile/collective.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 

@@ -8,7 +8,7 @@
 #define PHALANX_ENGINE_EXECUTOR_H
 
 #include "engine/choices.h"
-#include "engine/compile.h"
+#include "engine/compile/compile.h"
 #include "kernels/device.h"
 #include "parallel/comm.h"
 #include "parallel/watchdog.h"

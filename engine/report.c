@@ -13,51 +13,6 @@
 #include "memory/log.h"
 #include "engine/files/atomic.h"
 
-/* --- units -------------------------------------------------------------------------------------------------------- */
-
-/* Three significant digits and the unit in which the number is below `step`. */
-static void scaled(char out[REPORT_TEXT], double value, double step, const char *const *unit, int units)
-{
-    int i = 0;
-    while (i < units - 1 && fabs(value) >= step * 0.9995) {
-        value /= step;
-        i++;
-    }
-    int decimals = i == 0 ? 0 : fabs(value) < 9.995 ? 2 : fabs(value) < 99.95 ? 1 : 0;
-    snprintf(out, REPORT_TEXT, "%.*f%s", decimals, value, unit[i]);
-}
-
-void report_bytes(char out[REPORT_TEXT], double bytes)
-{
-    static const char *const unit[] = {" B", " KiB", " MiB", " GiB", " TiB", " PiB"};
-    scaled(out, bytes, 1024, unit, 6);
-}
-
-void report_count(char out[REPORT_TEXT], double count)
-{
-    static const char *const unit[] = {"", "k", "M", "B", "T"};
-    scaled(out, count, 1000, unit, 5);
-}
-
-void report_duration(char out[REPORT_TEXT], double seconds)
-{
-    if (!(seconds >= 0 && seconds < 1e10)) {
-        snprintf(out, REPORT_TEXT, "?");
-        return;
-    }
-    int64_t s = llround(seconds);
-    if (seconds < 9.95)
-        snprintf(out, REPORT_TEXT, "%.1fs", seconds);
-    else if (s < 60)
-        snprintf(out, REPORT_TEXT, "%" PRId64 "s", s);
-    else if (s < 3600)
-        snprintf(out, REPORT_TEXT, "%" PRId64 ":%02d", s / 60, (int)(s % 60));
-    else if (s < 86400)
-        snprintf(out, REPORT_TEXT, "%" PRId64 ":%02d:%02d", s / 3600, (int)(s / 60 % 60), (int)(s % 60));
-    else
-        snprintf(out, REPORT_TEXT, "%" PRId64 "d %02d:%02d", s / 86400, (int)(s / 3600 % 24), (int)(s / 60 % 60));
-}
-
 /* --- for people --------------------------------------------------------------------------------------------------- */
 
 static void header_memory(FILE *out, const report_run *run)
@@ -70,13 +25,13 @@ static void header_memory(FILE *out, const report_run *run)
                    {"optimizer", run->memory.optimizer},
                    {"kept", run->memory.kept},
                    {"temporary", run->memory.temporary}};
-    char text[REPORT_TEXT];
-    report_bytes(text, (double)run->arena_bytes);
+    char text[UNITS_TEXT];
+    units_bytes(text, (double)run->arena_bytes);
     fprintf(out, "  memory      %s planned", text);
     if (run->lower_bound_bytes > 0)
         fprintf(out, ", %.3f x the lower bound", (double)run->arena_bytes / (double)run->lower_bound_bytes);
     for (size_t i = 0; i < sizeof classes / sizeof *classes; i++) {
-        report_bytes(text, (double)classes[i].bytes);
+        units_bytes(text, (double)classes[i].bytes);
         fprintf(out, "%s%s %s", i ? ", " : "\n              ", classes[i].name, text);
     }
     fputc('\n', out);
@@ -84,21 +39,21 @@ static void header_memory(FILE *out, const report_run *run)
 
 void report_header(FILE *out, const report_run *run)
 {
-    char parameters[REPORT_TEXT], tokens[REPORT_TEXT], all[REPORT_TEXT], text[REPORT_TEXT];
-    report_count(parameters, (double)run->parameters);
+    char parameters[UNITS_TEXT], tokens[UNITS_TEXT], all[UNITS_TEXT], text[UNITS_TEXT];
+    units_count(parameters, (double)run->parameters);
     fprintf(out, "  model       %s\n  parameters  %" PRId64 " (%s)\n", run->model, run->parameters, parameters);
     fprintf(out, "  device      %s, %s\n", run->device, run->precision);
     if (run->layout)
         fprintf(out, "  layout      %s\n", run->layout);
     header_memory(out, run);
-    report_count(tokens, (double)run->tokens_per_step);
-    report_count(all, (double)run->tokens_per_step * (double)run->steps);
+    units_count(tokens, (double)run->tokens_per_step);
+    units_count(all, (double)run->tokens_per_step * (double)run->steps);
     fprintf(out, "  training    %" PRId64 " steps of %s tokens: %s tokens\n", run->steps, tokens, all);
     double flops = run->flops_per_token * (double)run->tokens_per_step;
     if (flops < 1e9)
         snprintf(text, sizeof text, "%.2g", flops / 1e9);
     else
-        report_count(text, flops / 1e9);
+        units_count(text, flops / 1e9);
     fprintf(out, "  work        %s GFLOP a step", text);
     if (run->peak_flops > 0)
         fprintf(out, ", %.3g TFLOP/s peak for the MFU", run->peak_flops / 1e12);
@@ -115,13 +70,13 @@ void report_columns(FILE *out)
 
 void report_line(FILE *out, const report_step *s)
 {
-    char step[2 * REPORT_TEXT], mfu[REPORT_TEXT] = "-", memory[REPORT_TEXT], left[REPORT_TEXT], rate[REPORT_TEXT];
+    char step[2 * UNITS_TEXT], mfu[UNITS_TEXT] = "-", memory[UNITS_TEXT], left[UNITS_TEXT], rate[UNITS_TEXT];
     snprintf(step, sizeof step, "%" PRId64 "/%" PRId64, s->step, s->steps);
     if (s->mfu >= 0)
         snprintf(mfu, sizeof mfu, "%.1f%%", 100 * s->mfu);
-    report_bytes(memory, (double)s->resident_bytes);
-    report_duration(left, s->left_seconds);
-    report_count(rate, s->tokens_per_second);
+    units_bytes(memory, (double)s->resident_bytes);
+    units_duration(left, s->left_seconds);
+    units_count(rate, s->tokens_per_second);
     fprintf(out, "%13s %9.4f %9.4g %9.3e %9s %9.4g %6s %10s %9s%s\n", step, s->loss, s->grad_norm, s->lr, rate,
             s->tflops, mfu, memory, left, s->skipped ? "  skipped: a gradient is not finite" : "");
     fflush(out);
@@ -129,8 +84,8 @@ void report_line(FILE *out, const report_step *s)
 
 void report_evaluation(FILE *out, int64_t step, double loss, double seconds)
 {
-    char took[REPORT_TEXT];
-    report_duration(took, seconds);
+    char took[UNITS_TEXT];
+    units_duration(took, seconds);
     fprintf(out, "%13" PRId64 " %9.4f on validation, perplexity %.4g, %s\n", step, loss, exp(loss), took);
     fflush(out);
 }
@@ -239,12 +194,12 @@ report_progress report_progress_begin(FILE *out, const char *title, double total
 void report_progress_text(char *out, int bytes, const report_progress *p, double done, double now, int width)
 {
     enum { BAR = 30 };
-    char amount[REPORT_TEXT], rate[REPORT_TEXT], left[REPORT_TEXT], bar[BAR + 1];
-    void (*human)(char *, double) = p->bytes ? report_bytes : report_count;
+    char amount[UNITS_TEXT], rate[UNITS_TEXT], left[UNITS_TEXT], bar[BAR + 1];
+    void (*human)(char *, double) = p->bytes ? units_bytes : units_count;
     double seconds = now - p->begun, share = p->total > 0 ? fmin(1, fmax(0, done / p->total)) : 0;
     human(amount, done);
     human(rate, seconds > 0 ? done / seconds : 0);
-    report_duration(left, share > 0 ? seconds / share - seconds : -1);
+    units_duration(left, share > 0 ? seconds / share - seconds : -1);
     int filled = (int)(share * BAR);
     for (int i = 0; i < BAR; i++)
         bar[i] = i < filled ? '#' : '.';

@@ -10,12 +10,7 @@
 #include <stdio.h>
 
 #include "memory/status.h"
-
-/* Every text below fits. */
-enum { REPORT_TEXT = 32 };
-void report_bytes(char out[REPORT_TEXT], double bytes);      /* 512 B, 1.50 KiB, 10.0 GiB */
-void report_count(char out[REPORT_TEXT], double count);      /* 950, 1.20k, 124M, 8.03B */
-void report_duration(char out[REPORT_TEXT], double seconds); /* 4.2s, 1:05, 2:03:04, 3d 04:05 */
+#include "memory/units.h"
 
 typedef struct report_run {
     const char *model;     /* "llama-160m: 12 layers, hidden 768, ..." */

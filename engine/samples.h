@@ -12,7 +12,7 @@
 #ifndef PHALANX_ENGINE_SAMPLES_H
 #define PHALANX_ENGINE_SAMPLES_H
 
-#include "engine/config.h"
+#include "engine/config/config.h"
 
 enum { SAMPLES_PERIOD = 4096 };
 

@@ -2,7 +2,7 @@
 #ifndef PHALANX_ENGINE_TRAIN_H
 #define PHALANX_ENGINE_TRAIN_H
 
-#include "engine/config.h"
+#include "engine/config/config.h"
 #include "parallel/comm.h"
 
 /* Trains as `c` says, on all ranks of `world`, from the latest checkpoint of the run's folder if there is one and

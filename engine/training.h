@@ -6,7 +6,7 @@
 #include <stdio.h>
 
 #include "engine/choices.h"
-#include "engine/config.h"
+#include "engine/config/config.h"
 #include "engine/executor.h"
 #include "engine/files/tensorboard.h"
 #include "engine/samples.h"

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/config_read.h"
+#include "engine/config/config_read.h"
 #include "engine/files/atomic.h"
 #include "engine/files/checkpoint.h"
 #include "engine/files/sharded.h"

@@ -11,7 +11,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-#include "engine/config.h"
+#include "engine/config/config.h"
 #include "engine/text/tokenizer.h"
 #include "memory/dtype.h"
 #include "models/names.h"

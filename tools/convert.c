@@ -22,10 +22,10 @@ static void show(void *context, int64_t done, int64_t total)
 static void say(const weights *w, const char *to, double seconds, int64_t bytes)
 {
     const model_shape *shape = weights_shape(w);
-    char parameters[REPORT_TEXT], size[REPORT_TEXT], rate[REPORT_TEXT];
-    report_count(parameters, (double)shape_parameters(shape));
-    report_bytes(size, (double)bytes);
-    report_bytes(rate, (double)bytes / (seconds > 1e-9 ? seconds : 1e-9));
+    char parameters[UNITS_TEXT], size[UNITS_TEXT], rate[UNITS_TEXT];
+    units_count(parameters, (double)shape_parameters(shape));
+    units_bytes(size, (double)bytes);
+    units_bytes(rate, (double)bytes / (seconds > 1e-9 ? seconds : 1e-9));
     log_info("%s: %s, %s parameters, %s in %.1f s (%s/s)", to, shape_traits_of(shape->architecture)->name, parameters,
              size, seconds, rate);
 }

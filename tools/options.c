@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "memory/log.h"
-#include "engine/nearest.h"
+#include "engine/config/nearest.h"
 
 /* "--tokens N", "--format huggingface|phalanx": as it stands in the help. */
 static int print_name(FILE *out, const options_row *row)

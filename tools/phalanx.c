@@ -4,7 +4,7 @@
 
 #include "memory/log.h"
 #include "memory/status.h"
-#include "engine/nearest.h"
+#include "engine/config/nearest.h"
 #include "tools/tools.h"
 
 #define VERSION "0.1.0"

@@ -2,9 +2,9 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "engine/config.h"
-#include "engine/plan.h"
-#include "engine/plan_text.h"
+#include "engine/config/config.h"
+#include "engine/compile/plan.h"
+#include "engine/compile/plan_text.h"
 #include "engine/weights.h"
 #include "kernels/device.h"
 #include "memory/log.h"

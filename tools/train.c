@@ -1,7 +1,7 @@
 /* phalanx train: reads the configuration, joins the job, trains. */
 #include <stdio.h>
 
-#include "engine/config.h"
+#include "engine/config/config.h"
 #include "engine/train.h"
 #include "engine/weights.h"
 #include "memory/clock.h"

@@ -11,7 +11,7 @@ endif
 NVCCFLAGS  := -std=c++17 -O3 -lineinfo -Werror all-warnings -Xptxas -v -Xcompiler -fPIC,-Wall,-Wextra -I. \
               $(foreach arch,$(CUDA_ARCH),-gencode arch=compute_$(arch),code=sm_$(arch))
 
-# ptxas reports registers and spills: tests/cuda_resources.sh reads the .ptxas beside the object
+# ptxas reports registers and spills: tests/cuda/cuda_resources.sh reads the .ptxas beside the object
 $(BUILD)/cuda/%.o: %.cu
 	@mkdir -p $(@D)
 	@echo "$(NVCC) ... -c $<"; $(NVCC) $(NVCCFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $< >$(@:.o=.ptxas) 2>&1 || { cat $(@:.o=.ptxas); exit 1; }
@@ -27,10 +27,10 @@ $(BUILD)/libphalanx_cuda.so: $(CUDA_UNITS:%.cu=$(BUILD)/cuda/%.o) $(CUDA_HOST:%.
 
 SHIM_SANITIZE ?= -fsanitize=address
 SHIM_FLAGS  := -std=c++17 -O1 -g -Wall -Wextra -Werror -fno-strict-aliasing -fno-omit-frame-pointer $(SHIM_SANITIZE) \
-               -I. -Itests/shim -isystem $(CUDA_HOME)/include
+               -I. -Itests/cuda/shim -isystem $(CUDA_HOME)/include
 SHIM_UNITS  := $(CUDA_UNITS:%.cu=$(BUILD)/shim/%.o)
-SHIM_OWN    := $(patsubst %.cc,$(BUILD)/shim/%.o,$(wildcard tests/shim/*.cc))
-SHIM_TESTS  := $(patsubst %.cc,$(BUILD)/shim/%.o,$(wildcard tests/cuda/*.cc) tests/test_cuda_kernels.cc)
+SHIM_OWN    := $(patsubst %.cc,$(BUILD)/shim/%.o,$(wildcard tests/cuda/shim/*.cc))
+SHIM_TESTS  := $(patsubst %.cc,$(BUILD)/shim/%.o,$(wildcard tests/cuda/*.cc))
 
 $(BUILD)/shim/%.o: %.cu
 	@mkdir -p $(@D)
@@ -44,7 +44,7 @@ $(BUILD)/tests/test_cuda_kernels: $(SHIM_UNITS) $(SHIM_OWN) $(SHIM_TESTS)
 	@mkdir -p $(@D)
 	$(CXX) -rdynamic $(SHIM_SANITIZE) -o $@ $^ -ldl
 
-# the same kernels with every access to shared memory checked for races: tests/shim/race.cc
+# the same kernels with every access to shared memory checked for races: tests/cuda/shim/race.cc
 $(BUILD)/race/%.o: %.cu
 	@mkdir -p $(@D)
 	$(CXX) -x c++ $(filter-out $(SHIM_SANITIZE),$(SHIM_FLAGS)) -fsanitize=thread -MMD -MP -c -o $@ $<
@@ -58,8 +58,8 @@ $(BUILD)/tests/test_cuda_races: $(SHIM_UNITS:$(BUILD)/shim/%=$(BUILD)/race/%) $(
 	@mkdir -p $(@D)
 	$(CXX) -rdynamic -o $@ $^ -ldl
 
-# every op's cases (tests/op_cases.c) through the bindings; the kernels of the race build
-$(BUILD)/tests/test_cuda_ops: $(BUILD)/tests/cuda/cuda_ops.o $(BUILD)/kernels/cuda/bind.o $(BUILD)/kernels/cuda/updates.o $(SUPPORT:%.c=$(BUILD)/%.o) $(BUILD)/tools/options.o \
+# every op's cases (tests/oracle/op_cases.c) through the bindings; the kernels of the race build
+$(BUILD)/tests/test_cuda_ops: $(BUILD)/tests/cuda/cuda_ops.o $(BUILD)/kernels/cuda/bind.o $(BUILD)/kernels/cuda/updates.o $(BUILD)/tests/libtests.a \
                               $(SHIM_UNITS:$(BUILD)/shim/%=$(BUILD)/race/%) $(SHIM_OWN:$(BUILD)/shim/%=$(BUILD)/race/%) $(BUILD)/libphalanx.a
 	@mkdir -p $(@D)
 	$(CXX) -rdynamic -fopenmp $(SANITIZE) -o $@ $^ -lcmocka $(LIBS)
@@ -76,12 +76,12 @@ $(BUILD)/tests/test_cuda_kernels_gpu: $(CUDA_UNITS:%.cu=$(BUILD)/cuda/%.o) $(SHI
 CUDA_TESTS := $(BUILD)/tests/test_cuda_kernels $(BUILD)/tests/test_cuda_races $(BUILD)/tests/test_cuda_ops
 
 check-cuda: $(CUDA_TESTS) $(BUILD)/libphalanx_cuda.so ## every CUDA kernel executed without a GPU, its mutants, its resources
-	tests/lint_cuda.sh
+	tests/cuda/lint_cuda.sh
 	$(BUILD)/tests/test_cuda_kernels
 	$(BUILD)/tests/test_cuda_races
 	$(BUILD)/tests/test_cuda_ops
-	tests/test_cuda_coverage.sh $(BUILD)
-	tests/cuda_resources.sh $(BUILD)
-	tests/test_cuda_mutants.sh $(BUILD)
+	tests/cuda/test_cuda_coverage.sh $(BUILD)
+	tests/cuda/cuda_resources.sh $(BUILD)
+	tests/cuda/test_cuda_mutants.sh $(BUILD)
 
 .PHONY: check-cuda

@@ -1,8 +1,8 @@
 /* The one door to the device: everything that CUDA spells in its own way stands here, and only here.
  *
  * Kernel bodies are the same text for nvcc and for a C++ compiler. Under nvcc the functions below are PTX and CUDA
- * intrinsics; otherwise <cuda_shim.h> (tests/shim, found on the include path) supplies twins with the same names that
- * follow the real fragment layouts, so that each kernel executes on a machine without a GPU. tests/lint_cuda.sh refuses
+ * intrinsics; otherwise <cuda_shim.h> (tests/cuda/shim, found on the include path) supplies twins with the same names that
+ * follow the real fragment layouts, so that each kernel executes on a machine without a GPU. tests/cuda/lint_cuda.sh refuses
  * raw __shared__, launches and inline assembly anywhere else.
  *
  * Fragments of mma.m16n8k16, g = lane / 4, t = lane % 4; each register holds two 16-bit values, low half first:

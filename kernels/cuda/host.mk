@@ -11,8 +11,8 @@ $(BUILD)/libphalanx_cuda.so: $(NCCL_HOST:%.c=$(BUILD)/cuda/%.o)
 
 # ---- the kernels as C++ on the shim, without a sanitizer, for programs that are not sanitized themselves
 
-PLAIN_FLAGS := -std=c++17 -O1 -g -Wall -Wextra -Werror -fno-strict-aliasing -I. -Itests/shim -isystem $(CUDA_HOME)/include
-PLAIN_UNITS := $(CUDA_UNITS:%.cu=$(BUILD)/plain/%.o) $(patsubst %.cc,$(BUILD)/plain/%.o,$(wildcard tests/shim/*.cc))
+PLAIN_FLAGS := -std=c++17 -O1 -g -Wall -Wextra -Werror -fno-strict-aliasing -I. -Itests/cuda/shim -isystem $(CUDA_HOME)/include
+PLAIN_UNITS := $(CUDA_UNITS:%.cu=$(BUILD)/plain/%.o) $(patsubst %.cc,$(BUILD)/plain/%.o,$(wildcard tests/cuda/shim/*.cc))
 
 $(BUILD)/plain/%.o: %.cu
 	@mkdir -p $(@D)
@@ -24,10 +24,10 @@ $(BUILD)/plain/%.o: %.cc
 
 # ---- the host side on stand-ins for libcudart, cuBLASLt and NCCL
 
-STANDIN_SRC  := $(wildcard tests/standin/*.c)
+STANDIN_SRC  := $(wildcard tests/cuda/standin/*.c)
 STANDIN_OBJ  := $(STANDIN_SRC:%.c=$(BUILD)/cuda/%.o)
 STANDIN_HOST := $(CUDA_HOST:%.c=$(BUILD)/cuda/%.o) $(NCCL_HOST:%.c=$(BUILD)/cuda/%.o)
-# the op table's cuda_NAME by way of tests/standin/ops.c, and others whose order with the device's work is looked at
+# the op table's cuda_NAME by way of tests/cuda/standin/ops.c, and others whose order with the device's work is looked at
 STANDIN_WRAP := $(shell sed -n 's/^OP.\([a-z_]*\),.*/-Wl,--wrap=cuda_\1/p' kernels/ops.def) \
                 -Wl,--wrap=updates_add -Wl,--wrap=updates_launch -Wl,--wrap=samples_read \
                 -Wl,--wrap=executor_ahead
@@ -40,11 +40,11 @@ $(BUILD)/tests/phalanx_standin: $(STANDIN_OBJ) $(STANDIN_HOST) $(PLAIN_UNITS) $(
 $(BUILD)/tests/test_cuda_host $(BUILD)/tests/test_cuda_queue: | $(BUILD)/tests/phalanx_standin $(BUILD)/phalanx
 
 # libraries that the device opens at run time; the stand-in for cuDNN uses the program's tracker
-$(BUILD)/tests/standin/libcudnn.so.9: tests/standin/libraries/cudnn.c tests/standin/libraries/cudnn_meaning.c tests/standin/libraries/cudnn.h
+$(BUILD)/tests/standin/libcudnn.so.9: tests/cuda/standin/libraries/cudnn.c tests/cuda/standin/libraries/cudnn_meaning.c tests/cuda/standin/libraries/cudnn.h
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -fPIC -shared -isystem $(CUDA_HOME)/include -o $@ $(filter %.c,$^)
 
-$(BUILD)/tests/driver/libcuda.so.1: tests/standin/libraries/cuda.c
+$(BUILD)/tests/driver/libcuda.so.1: tests/cuda/standin/libraries/cuda.c
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -fPIC -shared -Wl,-soname,libcuda.so.1 -o $@ $<
 
@@ -53,13 +53,13 @@ $(BUILD)/cuda/narrow/cudnn.o: kernels/cuda/cudnn.c
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -fPIC -isystem $(CUDA_HOME)/include -DCUDNN_WORKSPACE_MOST=106496 -MMD -MP -c -o $@ $<
 
-$(BUILD)/tests/device_ops_narrow: $(BUILD)/tests/gpu/device_ops.o $(STANDIN_OBJ) $(BUILD)/cuda/narrow/cudnn.o \
-                                  $(filter-out %/kernels/cuda/cudnn.o,$(STANDIN_HOST)) $(PLAIN_UNITS) $(SUPPORT:%.c=$(BUILD)/%.o) $(BUILD)/libphalanx.a
+$(BUILD)/tests/device_ops_narrow: $(BUILD)/tests/cuda/gpu/device_ops.o $(STANDIN_OBJ) $(BUILD)/cuda/narrow/cudnn.o \
+                                  $(filter-out %/kernels/cuda/cudnn.o,$(STANDIN_HOST)) $(PLAIN_UNITS) $(BUILD)/tests/libtests.a $(BUILD)/libphalanx.a
 	@mkdir -p $(@D)
 	$(CXX) -fopenmp -rdynamic $(STANDIN_WRAP) -o $@ $^ -lcmocka $(LIBS)
 
 # what the real cuDNN says of our graphs
-$(BUILD)/tests/cudnn_plans: $(BUILD)/cuda/tests/gpu/cudnn_plans.o $(BUILD)/cuda/kernels/cuda/cudnn_api.o $(BUILD)/cuda/kernels/cuda/cudnn_graph.o \
+$(BUILD)/tests/cudnn_plans: $(BUILD)/cuda/tests/cuda/gpu/cudnn_plans.o $(BUILD)/cuda/kernels/cuda/cudnn_api.o $(BUILD)/cuda/kernels/cuda/cudnn_graph.o \
                             $(BUILD)/libphalanx.a
 	@mkdir -p $(@D)
 	$(CXX) -fopenmp $(SANITIZE) -Wl,-rpath,$(CUDA_HOME)/lib64 -o $@ $^ $(LIBS)
@@ -70,12 +70,12 @@ $(BUILD)/tests/test_cuda_attention: | $(BUILD)/tests/phalanx_standin $(BUILD)/te
 $(BUILD)/tests/test_cuda_tuning: | $(BUILD)/tests/phalanx_standin
 
 # every op through the device's interface: on the stand-ins, and on a GPU
-$(BUILD)/tests/device_ops_standin: $(BUILD)/tests/gpu/device_ops.o $(STANDIN_OBJ) $(STANDIN_HOST) $(PLAIN_UNITS) \
-                                   $(SUPPORT:%.c=$(BUILD)/%.o) $(BUILD)/libphalanx.a
+$(BUILD)/tests/device_ops_standin: $(BUILD)/tests/cuda/gpu/device_ops.o $(STANDIN_OBJ) $(STANDIN_HOST) $(PLAIN_UNITS) \
+                                   $(BUILD)/tests/libtests.a $(BUILD)/libphalanx.a
 	@mkdir -p $(@D)
 	$(CXX) -fopenmp -rdynamic $(STANDIN_WRAP) -o $@ $^ -lcmocka $(LIBS)
 
-$(BUILD)/device_ops: $(BUILD)/tests/gpu/device_ops.o $(SUPPORT:%.c=$(BUILD)/%.o) $(BUILD)/libphalanx.a
+$(BUILD)/device_ops: $(BUILD)/tests/cuda/gpu/device_ops.o $(BUILD)/tests/libtests.a $(BUILD)/libphalanx.a
 	$(CXX) -fopenmp -rdynamic -o $@ $^ -lcmocka $(LIBS)
 
 $(BUILD)/tests/test_cuda_host: | $(BUILD)/tests/device_ops_standin
@@ -90,13 +90,13 @@ all: $(BUILD)/libphalanx_cuda.so
 cuda: $(BUILD)/phalanx $(BUILD)/libphalanx_cuda.so ## the CUDA device (needs the CUDA toolkit with cuBLASLt and NCCL)
 
 check-gpu: cuda $(BUILD)/device_ops $(BUILD)/tests/test_cuda_kernels_gpu ## on a GPU: kernels and ops against float64, losses, resume, memory, NCCL ranks
-	@tests/gpu/check.sh $(BUILD)
+	@tests/cuda/gpu/check.sh $(BUILD)
 
 bench-gpu: cuda ## on a GPU: tokens/s, TFLOP/s and MFU, beside PyTorch where PYTHON has it
-	@PYTHON="$(PYTHON)" tests/gpu/bench.sh $(BUILD)
+	@PYTHON="$(PYTHON)" tests/cuda/gpu/bench.sh $(BUILD)
 
 profile: cuda ## on a GPU: steps 5 to 7 of a run under nsys; CONFIG=FILE
-	@tests/gpu/profile.sh $(BUILD) $(CONFIG)
+	@tests/cuda/gpu/profile.sh $(BUILD) $(CONFIG)
 
 bundle: all ## a folder to copy to a cluster: program, device, shared libraries, mpirun
 	@tools/bundle.sh $(BUILD)

@@ -1,5 +1,5 @@
 /* Every CUDA kernel, through its binding to the op table, against the float64 reference on the same cases as the host's
- * kernels (tests/test_ops.c); the kernels execute on the shim. An op that is neither here nor among those made elsewhere
+ * kernels (tests/oracle/test_ops.c); the kernels execute on the shim. An op that is neither here nor among those made elsewhere
  * fails, so that the table and this backend cannot drift apart.
  */
 #include <stdarg.h>
@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "kernels/cuda/cuda.h"
-#include "tests/op_sweep.h"
+#include "tests/oracle/op_sweep.h"
 
 static const op_kernel KERNELS[OP_COUNT] = {
 #define BOUND(name) [OP_##name] = cuda_##name

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tiny random models and what float64 PyTorch makes of them: the expectations of tests/test_golden.c.
+"""Tiny random models and what float64 PyTorch makes of them: the expectations of tests/jobs/test_golden.c.
 
     python3 tests/golden/models/make.py            (torch, transformers, safetensors, numpy; rewrites this folder)
 

@@ -1,0 +1,321 @@
+/* The last steps before a program can be played: waits for asynchronous ops, working memory, storage taken over in
+ * place, lifetimes, and an address for every transient tensor. */
+#include "engine/compile/compile_parts.h"
+
+#include <stdlib.h>
+
+#include "engine/compile/collective.h"
+#include "memory/log.h"
+#include "memory/planner.h"
+
+/* What the planner is content with, as a multiple of the lower bound. */
+static const double PLACE_GOAL = 1.02;
+
+/* Placements to spend when the first orders miss the goal: a fraction of a second. */
+static int64_t place_effort(int64_t blocks)
+{
+    int64_t effort = 90 * blocks < 180000 ? 90 * blocks : 180000;
+    effort = effort < 20000 ? 20000 : effort;
+    return effort < 2 * blocks ? 2 * blocks : effort;
+}
+
+/* The tensor whose bytes `t` finally lives in. */
+static tensor *storage(tensor *t)
+{
+    while (t->base)
+        t = t->base;
+    return t;
+}
+
+static bool is_transient(tensor *t)
+{
+    return !tensor_persistent(storage(t));
+}
+
+/* ---- waits ----------------------------------------------------------------------------------------------------- */
+
+static bool starts(const op *o)
+{
+    return (op_row_of(o)->flags & COMM) != 0;
+}
+
+static bool touches(const op *later, tensor *t, bool reads_matter)
+{
+    tensor *s = storage(t);
+    for (int i = 0; i < OP_MAX_OUT; i++)
+        if (later->out[i] && storage(later->out[i]) == s)
+            return true;
+    for (int i = 0; reads_matter && i < OP_MAX_IN; i++)
+        if (later->in[i] && storage(later->in[i]) == s)
+            return true;
+    return false;
+}
+
+/* The first later op that must find `o` complete: it reads or writes what `o` writes, or writes what `o` reads. */
+static int first_user(const program *p, int at)
+{
+    const op *o = p->ops[at];
+    for (int j = at + 1; j < p->count; j++) {
+        for (int k = 0; k < OP_MAX_OUT; k++)
+            if (o->out[k] && touches(p->ops[j], o->out[k], true))
+                return j;
+        for (int k = 0; k < OP_MAX_IN; k++)
+            if (o->in[k] && touches(p->ops[j], o->in[k], false))
+                return j;
+    }
+    return p->count;
+}
+
+static op *wait_for(compiled *c, const op *o)
+{
+    op *w = pool_alloc(&c->pool, sizeof *w);
+    *w = *o;
+    w->kind = OP_wait;
+    return w;
+}
+
+void place_waits(compiled_program *out, compiled *c)
+{
+    program before = out->list;
+    out->list = (program){0};
+    unsigned long n = (unsigned long)before.count + 1;
+    int *head = must_alloc(n * sizeof(int)), *next = must_alloc(n * sizeof(int));
+    for (int i = 0; i <= before.count; i++)
+        head[i] = -1;
+    for (int i = before.count - 1; i >= 0; i--) { /* descending: each list comes out in launch order */
+        op *o = before.ops[i];
+        if (!starts(o) || o->kind == OP_send || o->kind == OP_receive)
+            continue; /* the lowering says where messages are waited for */
+        int user = first_user(&before, i);
+        next[i] = head[user];
+        head[user] = i;
+    }
+    for (int i = 0; i <= before.count; i++) {
+        for (int k = head[i]; k >= 0; k = next[k])
+            program_append(&out->list, wait_for(c, before.ops[k]));
+        if (i == before.count)
+            break;
+        op *o = before.ops[i];
+        if (starts(o) && o->kind != OP_send && o->kind != OP_receive)
+            o->at.request = out->requests++;
+        program_append(&out->list, o);
+    }
+    /* waits were copied before their op's number was known only if they stood before it, which they cannot */
+    free(head);
+    free(next);
+    program_free(&before);
+}
+
+/* ---- working memory --------------------------------------------------------------------------------------------- */
+
+static void add_scratch(compiled_program *out, compiled *c)
+{
+    tensor **of_request = must_calloc((unsigned long)out->requests + 1, sizeof(tensor *));
+    for (int i = 0; i < out->list.count; i++) {
+        op *o = out->list.ops[i];
+        int64_t bytes = 0, sent, messages;
+        if (o->kind == OP_wait) {
+            o->scratch = of_request[o->at.request];
+            continue;
+        }
+        const op_backend *backend = c->options.backend;
+        if (starts(o) && !(backend && backend->communicates))
+            collective_measure(&bytes, &sent, &messages, o);
+        else if (!starts(o) && backend && backend->scratch_bytes)
+            bytes = backend->scratch_bytes(o, c->options.threads);
+        if (bytes <= 0)
+            continue;
+        o->scratch = pool_alloc(&c->pool, sizeof(tensor));
+        tensor_describe(o->scratch, o->label, CLASS_SCRATCH, DTYPE_UINT8, 1, &bytes);
+        if (starts(o))
+            of_request[o->at.request] = o->scratch;
+    }
+    free(of_request);
+}
+
+/* ---- lifetimes -------------------------------------------------------------------------------------------------- */
+
+static void live_at(tensor *t, int at)
+{
+    if (!t || !is_transient(t))
+        return;
+    tensor *s = storage(t);
+    if (s->first < 0) {
+        s->first = at;
+        s->id = -1;
+    }
+    s->last = at;
+}
+
+static void find_lifetimes(program *p)
+{
+    for (int i = 0; i < p->count; i++) {
+        op *o = p->ops[i];
+        o->index = i;
+        for (int k = 0; k < OP_MAX_IN; k++)
+            live_at(o->in[k], i);
+        for (int k = 0; k < OP_MAX_OUT; k++)
+            live_at(o->out[k], i);
+        live_at(o->scratch, i);
+    }
+}
+
+/* May `y` take the storage of `x`, one of the inputs of `o`? It must die with the op (or, asynchronous, with its wait). */
+static bool may_take(const op *o, const int *wait_of, tensor *x, tensor *y)
+{
+    if (!is_transient(x) || x->base || y->base || !is_transient(y) || storage(x) == storage(y))
+        return false;
+    if (tensor_bytes(x) != tensor_bytes(y) || !tensor_contiguous(x) || y->first != o->index)
+        return false;
+    int times = 0;
+    for (int i = 0; i < OP_MAX_IN; i++)
+        times += o->in[i] && storage(o->in[i]) == x;
+    int end = starts(o) ? wait_of[o->at.request] : o->index;
+    return times == 1 && x->last == end;
+}
+
+static void take_over(tensor *x, tensor *y)
+{
+    y->base = x;
+    y->offset = 0;
+    if (y->last > x->last)
+        x->last = y->last;
+    if (x->class == CLASS_TEMPORARY)
+        x->class = y->class;
+}
+
+static void share_in_place(compiled_program *out)
+{
+    program *p = &out->list;
+    int *wait_of = must_calloc((unsigned long)out->requests + 1, sizeof(int));
+    for (int i = 0; i < p->count; i++)
+        if (p->ops[i]->kind == OP_wait)
+            wait_of[p->ops[i]->at.request] = i;
+    for (int i = 0; i < p->count; i++) {
+        op *o = p->ops[i];
+        const op_row *row = op_row_of(o);
+        for (int pair = 0; pair < 2 && row->inplace_in[pair]; pair++) {
+            tensor *y = o->out[row->inplace_out[pair]];
+            for (int k = 0; y && k < OP_MAX_IN; k++) {
+                /* x may itself have taken over storage: what counts is who holds the bytes now */
+                tensor *x = (row->inplace_in[pair] >> k & 1) && o->in[k] ? o->in[k] : NULL;
+                if (x && x->base && x->offset == 0 && tensor_bytes(storage(x)) == tensor_bytes(x))
+                    x = storage(x);
+                if (x && may_take(o, wait_of, x, y)) {
+                    take_over(x, y);
+                    break;
+                }
+            }
+        }
+    }
+    free(wait_of);
+}
+
+/* ---- addresses -------------------------------------------------------------------------------------------------- */
+
+typedef struct blocks {
+    planner_block *item;
+    tensor **of;
+    int64_t count, capacity;
+} blocks;
+
+static void collect(blocks *b, tensor *t)
+{
+    if (!t || !is_transient(t))
+        return;
+    tensor *s = storage(t);
+    if (s->id >= 0)
+        return;
+    if (b->count == b->capacity) {
+        b->capacity = b->capacity ? 2 * b->capacity : 1024;
+        b->item = must_realloc(b->item, (unsigned long)b->capacity * sizeof *b->item);
+        b->of = must_realloc(b->of, (unsigned long)b->capacity * sizeof *b->of);
+    }
+    s->id = (int32_t)b->count;
+    b->of[b->count] = s;
+    b->item[b->count++] = (planner_block){.bytes = tensor_bytes(s), .first = s->first, .last = s->last};
+}
+
+static int64_t address_of(tensor *t)
+{
+    int64_t offset = 0;
+    tensor *s = t;
+    for (; s->base; s = s->base)
+        offset += s->offset;
+    return s->address + offset;
+}
+
+static void each_operand(const program *p, void (*visit)(void *context, tensor *t), void *context)
+{
+    for (int i = 0; i < p->count; i++) {
+        op *o = p->ops[i];
+        for (int k = 0; k < OP_MAX_IN; k++)
+            if (o->in[k])
+                visit(context, o->in[k]);
+        for (int k = 0; k < OP_MAX_OUT; k++)
+            if (o->out[k])
+                visit(context, o->out[k]);
+        if (o->scratch)
+            visit(context, o->scratch);
+    }
+}
+
+static void visit_collect(void *context, tensor *t)
+{
+    collect(context, t);
+}
+
+static void visit_address(void *context, tensor *t)
+{
+    (void)context;
+    t->address = address_of(t);
+}
+
+/* What is alive where most is: the parts of the lower bound. */
+static void find_peak(compiled_program *out, const blocks *b)
+{
+    unsigned long n = (unsigned long)out->list.count + 2;
+    int64_t *kept = must_calloc(n, sizeof *kept), *rest = must_calloc(n, sizeof *rest);
+    for (int64_t i = 0; i < b->count; i++) {
+        int64_t *sum = b->of[i]->class == CLASS_KEPT ? kept : rest;
+        int64_t bytes = (b->item[i].bytes + COMPILE_ALIGNMENT - 1) / COMPILE_ALIGNMENT * COMPILE_ALIGNMENT;
+        sum[b->item[i].first] += bytes;
+        sum[b->item[i].last + 1] -= bytes;
+    }
+    int64_t k = 0, r = 0;
+    out->peak_kept = out->peak_temporary = 0;
+    for (int i = 0; i < out->list.count; i++) {
+        k += kept[i];
+        r += rest[i];
+        if (k + r > out->peak_kept + out->peak_temporary) {
+            out->peak_kept = k;
+            out->peak_temporary = r;
+        }
+    }
+    out->lower_bound = out->peak_kept + out->peak_temporary;
+    free(kept);
+    free(rest);
+}
+
+void place_transients(compiled_program *out, compiled *c, bool bound_only)
+{
+    add_scratch(out, c);
+    find_lifetimes(&out->list);
+    share_in_place(out);
+    blocks b = {0};
+    each_operand(&out->list, visit_collect, &b);
+    find_peak(out, &b);
+    if (!bound_only && b.count > 0) {
+        planner_result result;
+        planner_place(b.item, &result, b.count, COMPILE_ALIGNMENT, PLACE_GOAL, place_effort(b.count));
+        int64_t one, two;
+        MUST(planner_check(b.item, b.count, result.arena_bytes, &one, &two), "the plan lets %s and %s share bytes",
+             b.of[one]->name, b.of[two]->name);
+        out->transient_bytes = result.arena_bytes;
+        for (int64_t i = 0; i < b.count; i++)
+            b.of[i]->address = c->persistent_bytes + b.item[i].offset;
+        each_operand(&out->list, visit_address, NULL);
+    }
+    free(b.item);
+    free(b.of);
+}

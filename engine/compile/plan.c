@@ -1,0 +1,275 @@
+#include "engine/compile/plan.h"
+
+#include <stdlib.h>
+
+#include "engine/compile/collective.h"
+#include "engine/compile/compile_parts.h"
+#include "memory/log.h"
+
+void plan_measure(plan_rank *out, const compiled *c)
+{
+    const grid *g = &c->options.grid;
+    *out = (plan_rank){.rank = g->rank,
+                       .count = 1,
+                       .layers = c->stage_layers,
+                       .arena = c->arena_bytes,
+                       .pinned = c->pinned_bytes,
+                       .transient = c->training.transient_bytes,
+                       .transient_bound = c->training.lower_bound,
+                       .tensors = c->training.tensors,
+                       .ops = c->training.list.count,
+                       .dropped = c->dropped};
+    if (c->decision)
+        out->decision = must_strdup(c->decision);
+    int64_t widest = c->training.lower_bound;
+    if (c->evaluation.lower_bound > widest)
+        widest = c->evaluation.lower_bound;
+    out->lower_bound = c->persistent_bytes + widest;
+    for (int i = 0; i < GRID_AXES; i++)
+        out->at[i] = g->at[i];
+    for (int i = 0; i < CLASS_COUNT; i++)
+        out->memory[i] = c->class_bytes[i];
+    out->memory[CLASS_KEPT] = c->training.peak_kept;
+    out->memory[CLASS_TEMPORARY] = c->training.peak_temporary;
+    for (int i = 0; i < PHASE_COUNT; i++)
+        out->flops += c->training.flops[i];
+    for (int i = 0; i < c->training.list.count; i++) {
+        const op *o = c->training.list.ops[i];
+        if (!(op_row_of(o)->flags & COMM))
+            continue;
+        int64_t scratch, bytes, messages;
+        collective_measure(&scratch, &bytes, &messages, o);
+        out->sent[o->at.axis] += bytes;
+        out->messages[o->at.axis] += messages;
+    }
+}
+
+/* ---- which ranks to compile --------------------------------------------------------------------------------------- */
+
+static grid at_rank(const grid *g, int stage, int data, int abreast)
+{
+    int at[GRID_AXES] = {[GRID_TENSOR] = abreast, [GRID_DATA] = data, [GRID_PIPELINE] = stage};
+    return grid_of(g, grid_rank_at(g, at));
+}
+
+static plan_rank *new_rank(plan *p)
+{
+    p->ranks = must_realloc(p->ranks, (unsigned long)(p->count + 1) * sizeof *p->ranks);
+    return &p->ranks[p->count++];
+}
+
+/* Facts of one rank, and through `costs` and `hop` (either NULL) what the stage's actions take. */
+static status measure_rank(plan *p, const grid *g, simulate_cost *costs, double *hop)
+{
+    compile_options o = p->options;
+    o.grid = *g;
+    compiled c = {0};
+    status s = compile(&c, &o);
+    if (s == STATUS_OK) {
+        plan_rank *r = new_rank(p);
+        plan_measure(r, &c);
+        r->in_flight = schedule_in_flight(p->schedule, g->at[GRID_PIPELINE]);
+        simulate_cost *own = must_calloc((unsigned long)o.chunks, sizeof *own);
+        plan_price_chunks(own, &r->seconds_outside, &p->hardware, &c);
+        for (int k = 0; costs && k < o.chunks; k++)
+            costs[schedule_global_chunk(p->schedule, g->at[GRID_PIPELINE], k)] = own[k];
+        double longest = plan_price_hop(&p->hardware, &c);
+        if (hop && longest > *hop)
+            *hop = longest;
+        free(own);
+    }
+    compile_free(&c);
+    return s;
+}
+
+/* The tensor ranks of a stage in groups of equal sizes: leader[t] is the first rank of t's group. */
+static status group_tensor(int *leader, const plan *p, int stage)
+{
+    int ranks = p->options.grid.size[GRID_TENSOR];
+    compiled *models = must_calloc((unsigned long)ranks, sizeof *models);
+    status s = STATUS_OK;
+    for (int t = 0; s == STATUS_OK && t < ranks; t++) {
+        compile_options o = p->options;
+        o.grid = at_rank(&o.grid, stage, 0, t);
+        s = compile_model(&models[t], &o);
+        leader[t] = t;
+        for (int k = 0; s == STATUS_OK && k < t; k++)
+            if (leader[k] == k && compile_same_sizes(&models[k], &models[t])) {
+                leader[t] = k;
+                break;
+            }
+    }
+    for (int t = 0; t < ranks; t++)
+        compile_free(&models[t]);
+    free(models);
+    return s;
+}
+
+static status measure_group(plan *p, int stage, int first, int members, simulate_cost *costs, double *hop)
+{
+    compile_options o = p->options;
+    o.grid = at_rank(&o.grid, stage, 0, first);
+    compiled c = {0};
+    int64_t spread = 0;
+    int owner = 0;
+    status s = compile_model(&c, &o);
+    if (s == STATUS_OK)
+        owner = compile_largest_owner(&c, &spread);
+    compile_free(&c);
+    TRY(s);
+    o.grid = at_rank(&o.grid, stage, owner, first);
+    TRY(measure_rank(p, &o.grid, first == 0 ? costs : NULL, hop));
+    plan_rank *r = &p->ranks[p->count - 1];
+    r->count = members * o.grid.size[GRID_DATA];
+    r->spread = spread;
+    return STATUS_OK;
+}
+
+static status measure_stage(plan *p, int stage, simulate_cost *costs, double *hop)
+{
+    int ranks = p->options.grid.size[GRID_TENSOR];
+    int *leader = must_alloc((unsigned long)ranks * sizeof *leader);
+    status s = group_tensor(leader, p, stage);
+    for (int t = 0; s == STATUS_OK && t < ranks; t++) {
+        int members = 0;
+        for (int k = 0; k < ranks; k++)
+            members += leader[k] == t;
+        if (members > 0)
+            s = measure_group(p, stage, t, members, costs, hop);
+    }
+    free(leader);
+    return s;
+}
+
+static status measure_all(plan *p, bool every, simulate_cost *costs, double *hop)
+{
+    const grid *g = &p->options.grid;
+    if (!every) {
+        for (int stage = 0; stage < g->size[GRID_PIPELINE]; stage++)
+            TRY(measure_stage(p, stage, costs, hop));
+        return STATUS_OK;
+    }
+    for (int rank = 0; rank < g->ranks; rank++) {
+        grid mine = grid_of(g, rank);
+        TRY(measure_rank(p, &mine, mine.at[GRID_TENSOR] == 0 && mine.at[GRID_DATA] == 0 ? costs : NULL, hop));
+    }
+    return STATUS_OK;
+}
+
+/* ---- time ----------------------------------------------------------------------------------------------------------- */
+
+static status time_step(plan *p, const simulate_cost *costs, double hop)
+{
+    /* M_W / M_B, what stays between the two halves of a backward pass, is not asked for here: 0. */
+    TRY(simulate_run(&p->timing, p->schedule, costs, hop, 0));
+    double outside = 0;
+    for (int i = 0; i < p->count; i++)
+        outside = p->ranks[i].seconds_outside > outside ? p->ranks[i].seconds_outside : outside;
+    p->step_seconds = p->timing.length + outside;
+    p->mfu =
+        p->flops_per_token * (double)p->tokens_per_step / (p->step_seconds * p->hardware.flops * p->options.grid.ranks);
+    return STATUS_OK;
+}
+
+/* ---- the price of other ways ------------------------------------------------------------------------------------------ */
+
+static status price_choice(plan *p, const plan_rank *of, bool gather_each, bool reduce_each)
+{
+    compile_options o = p->options;
+    o.grid = grid_of(&o.grid, of->rank);
+    o.gather_each = gather_each;
+    o.reduce_each = reduce_each;
+    plan_choice *choice = &p->choices[p->choice_count++];
+    *choice = (plan_choice){.gather_each = gather_each, .reduce_each = reduce_each, .arena = of->arena};
+    choice->sent = of->sent[AXIS_DATA];
+    choice->chosen = (o.zero < 3 || gather_each == p->options.gather_each) && reduce_each == p->options.reduce_each;
+    if (choice->chosen)
+        return STATUS_OK;
+    compiled c = {0};
+    status s = compile(&c, &o);
+    if (s == STATUS_OK) {
+        plan_rank facts;
+        plan_measure(&facts, &c);
+        choice->arena = facts.arena;
+        choice->sent = facts.sent[AXIS_DATA];
+        free(facts.decision);
+    }
+    compile_free(&c);
+    if (s == STATUS_USAGE && o.budget) { /* this way does not fit: worth knowing, not a failure */
+        choice->arena = -1;
+        choice->sent = 0;
+        return STATUS_OK;
+    }
+    return s;
+}
+
+static status price_choices(plan *p)
+{
+    int zero = p->options.zero;
+    if (zero < 2 || grid_group_size(&p->options.grid, GRID_GROUP_DATA_CONTEXT) == 1)
+        return STATUS_OK;
+    const plan_rank *largest = &p->ranks[0];
+    for (int i = 1; i < p->count; i++)
+        if (p->ranks[i].arena > largest->arena)
+            largest = &p->ranks[i];
+    for (int gather = 0; gather <= (zero == 3); gather++)
+        for (int reduce = 0; reduce < 2; reduce++)
+            TRY(price_choice(p, largest, zero == 3 ? gather : p->options.gather_each, reduce));
+    return STATUS_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------------------------- */
+
+static void free_ranks(plan *p)
+{
+    for (int i = 0; i < p->count; i++)
+        free(p->ranks[i].decision);
+    free(p->ranks);
+    p->ranks = NULL;
+    p->count = 0;
+}
+
+static status keep_only(plan *p, int rank)
+{
+    grid g = grid_of(&p->options.grid, rank);
+    free_ranks(p);
+    return measure_rank(p, &g, NULL, NULL);
+}
+
+status plan_make(plan *out, const compile_options *options, const plan_hardware *hardware, bool every, int only)
+{
+    *out = (plan){.options = *options, .hardware = *hardware};
+    const model_shape *shape = &options->shape;
+    model_shape unbounded = *shape;
+    unbounded.sliding_window = 0;
+    out->parameters = shape_parameters(shape);
+    out->flops_per_token = compile_flops_per_token(shape, options->sequence);
+    /* a causal mean of n keys is that of a sequence of 2n - 1 */
+    out->flops_per_token_full = compile_flops_per_token(&unbounded, 2 * options->sequence - 1);
+    const grid *g = &options->grid;
+    out->tokens_per_step = (int64_t)options->micro_batch * options->microbatches * options->sequence *
+                           grid_group_size(g, GRID_GROUP_DATA_CONTEXT);
+    int stages = g->size[GRID_PIPELINE];
+    out->schedule = must_calloc(1, sizeof *out->schedule);
+    schedule_kind kind = stages == 1 ? SCHEDULE_1F1B : options->schedule;
+    TRY(schedule_make(out->schedule, kind, stages, options->chunks, options->microbatches));
+    simulate_cost *costs = must_calloc((unsigned long)stages * (unsigned long)options->chunks, sizeof *costs);
+    double hop = 0;
+    status s = measure_all(out, every, costs, &hop);
+    if (s == STATUS_OK)
+        s = time_step(out, costs, hop);
+    free(costs);
+    if (s == STATUS_OK)
+        s = price_choices(out);
+    return s == STATUS_OK && only >= 0 ? keep_only(out, only) : s;
+}
+
+void plan_free(plan *p)
+{
+    simulate_free(&p->timing);
+    if (p->schedule)
+        schedule_free(p->schedule);
+    free(p->schedule);
+    free_ranks(p);
+    *p = (plan){0};
+}

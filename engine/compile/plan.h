@@ -1,0 +1,61 @@
+/* What a layout needs and does, found by compiling the ranks that differ: nothing runs, no device and no data is asked for.
+ *
+ * Ranks are grouped. One rank of each pipeline stage is compiled, and more where tensor ranks hold different parameters or
+ * different numbers of tokens. Along the data axis the owned rows can differ by a row, and small parameters belong to one
+ * rank each: the rank that owns the most stands for all of them, and `spread` says how much less the least one holds.
+ * A plan owns its lists and frees them with plan_free.
+ */
+#ifndef PHALANX_ENGINE_COMPILE_PLAN_H
+#define PHALANX_ENGINE_COMPILE_PLAN_H
+
+#include "engine/compile/plan_price.h"
+
+/* Facts of one compiled rank. Bytes, unless it says otherwise. */
+typedef struct plan_rank {
+    int rank, at[GRID_AXES];
+    int count;      /* ranks that this one stands for, itself included */
+    int64_t spread; /* of owned state: how much less the smallest of them holds */
+    int layers;
+    int64_t arena, lower_bound;         /* the whole arena; the least it could be with these tensors */
+    int64_t pinned;                     /* host memory, on a GPU */
+    int64_t transient, transient_bound; /* of the training step */
+    int64_t memory[CLASS_COUNT];        /* persistent classes; kept and temporary where the training step peaks */
+    int64_t tensors;
+    char *decision; /* what a budget makes again, in words; NULL without */
+    int ops, dropped;
+    double flops;                                   /* of a training step */
+    int64_t sent[AXIS_COUNT], messages[AXIS_COUNT]; /* in a training step */
+    int in_flight;                                  /* micro-batches x chunks whose activations it holds at its peak */
+    double seconds_outside;                         /* before and after the micro-batches */
+} plan_rank;
+
+/* One way to gather weights and reduce gradients. */
+typedef struct plan_choice {
+    bool gather_each, reduce_each, chosen;
+    int64_t arena, sent; /* of the rank that needs most; bytes sent along the data axis in a step */
+} plan_choice;
+
+enum { PLAN_CHOICES = 4 };
+
+typedef struct plan {
+    compile_options options; /* of rank 0 */
+    plan_hardware hardware;
+    int64_t parameters, tokens_per_step;
+    double flops_per_token;      /* causal attention counted as half */
+    double flops_per_token_full; /* attention's square counted whole, as some do */
+    plan_rank *ranks;
+    int count;
+    schedule *schedule;
+    simulation timing;
+    double step_seconds, mfu;
+    plan_choice choices[PLAN_CHOICES];
+    int choice_count;
+} plan;
+
+/* `every`: list each rank of the grid instead of groups. `only` >= 0: list this rank alone, exactly. */
+status plan_make(plan *out, const compile_options *options, const plan_hardware *hardware, bool every, int only);
+void plan_free(plan *p);
+/* One rank, compiled: its facts; `decision` is the caller's to free. */
+void plan_measure(plan_rank *out, const compiled *c);
+
+#endif

@@ -1,0 +1,92 @@
+#include "engine/compile/plan_price.h"
+
+#include <stdlib.h>
+
+#include "engine/compile/collective.h"
+#include "memory/log.h"
+
+const plan_hardware plan_price_h100 = {.flops = 989e12,
+                                       .efficiency = 0.7,
+                                       .memory = 3.35e12,
+                                       .node = 370e9,
+                                       .network = 45e9,
+                                       .latency = 10e-6,
+                                       .node_ranks = 8};
+
+double plan_price_bandwidth(const plan_hardware *h, const grid *g, axis a)
+{
+    /* Ranks from the group's first to its last. */
+    int abreast = g->size[GRID_TENSOR], data = abreast * g->size[GRID_CONTEXT] * g->size[GRID_DATA];
+    const int span[AXIS_COUNT] = {
+        [AXIS_TENSOR] = abreast, [AXIS_KV] = abreast,        [AXIS_CONTEXT] = abreast * g->size[GRID_CONTEXT],
+        [AXIS_DATA] = data,      [AXIS_PIPELINE] = g->ranks, [AXIS_TIE] = g->ranks,
+        [AXIS_GRID] = g->ranks,
+    };
+    return span[a] <= h->node_ranks ? h->node : h->network;
+}
+
+static bool is_message(const op *o)
+{
+    return o->kind == OP_send || o->kind == OP_receive || o->kind == OP_wait;
+}
+
+double plan_price_op(const plan_hardware *h, const grid *g, const op *o)
+{
+    if (is_message(o))
+        return 0;
+    if (op_row_of(o)->flags & COMM) {
+        int64_t scratch, bytes, messages;
+        if (o->at.group_size <= 1)
+            return 0;
+        collective_measure(&scratch, &bytes, &messages, o);
+        return h->latency + (double)bytes / plan_price_bandwidth(h, g, (axis)o->at.axis);
+    }
+    op_cost cost = op_row_of(o)->cost(o);
+    double compute = cost.flops / (h->flops * h->efficiency), move = cost.bytes / h->memory;
+    return compute > move ? compute : move;
+}
+
+/* Seconds of one kind of action of one chunk, all micro-batches together. */
+typedef struct sums {
+    double compute, hidden;
+} sums;
+
+void plan_price_chunks(simulate_cost *costs, double *outside, const plan_hardware *h, const compiled *c)
+{
+    int chunks = c->model.chunk_count;
+    const grid *g = &c->options.grid;
+    sums(*of)[PHASE_COUNT] = must_calloc((unsigned long)chunks, sizeof *of);
+    *outside = 0;
+    for (int i = 0; i < c->training.list.count; i++) {
+        const op *o = c->training.list.ops[i];
+        double seconds = plan_price_op(h, g, o);
+        if (o->microbatch < 0)
+            *outside += seconds;
+        else if ((op_row_of(o)->flags & COMM) && o->at.axis == AXIS_DATA)
+            of[o->chunk][o->phase].hidden += seconds;
+        else
+            of[o->chunk][o->phase].compute += seconds;
+    }
+    double each[PHASE_COUNT];
+    for (int k = 0; k < chunks; k++) {
+        for (int p = 0; p < PHASE_COUNT; p++) {
+            sums s = of[k][p];
+            each[p] = (s.hidden > s.compute ? s.hidden : s.compute) / c->options.microbatches;
+        }
+        costs[k] = (simulate_cost){each[PHASE_FORWARD], each[PHASE_BACKWARD], each[PHASE_WEIGHT]};
+    }
+    free(of);
+}
+
+double plan_price_hop(const plan_hardware *h, const compiled *c)
+{
+    double longest = 0;
+    for (int i = 0; i < c->training.list.count; i++) {
+        const op *o = c->training.list.ops[i];
+        const tensor *t = o->kind == OP_send ? o->in[0] : o->kind == OP_receive ? o->out[0] : NULL;
+        double seconds =
+            t ? h->latency + (double)tensor_bytes(t) / plan_price_bandwidth(h, &c->options.grid, AXIS_PIPELINE) : 0;
+        longest = seconds > longest ? seconds : longest;
+    }
+    return longest;
+}

@@ -1,0 +1,293 @@
+#include "engine/compile/plan_text.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "engine/compile/collective.h"
+#include "memory/units.h"
+
+static const char *bytes_text(char out[UNITS_TEXT], double bytes)
+{
+    units_bytes(out, bytes);
+    return out;
+}
+
+static const char *count_text(char out[UNITS_TEXT], double count)
+{
+    units_count(out, count);
+    return out;
+}
+
+/* ---- for a person ------------------------------------------------------------------------------------------------- */
+
+static void print_layout(FILE *out, const plan *p)
+{
+    const compile_options *o = &p->options;
+    const grid *g = &o->grid;
+    char a[UNITS_TEXT], b[UNITS_TEXT];
+    fprintf(out, "parameters        %s (%lld)\n", count_text(a, (double)p->parameters), (long long)p->parameters);
+    fprintf(out, "FLOPs per token   %s, causal attention counted as half", count_text(a, p->flops_per_token));
+    if (p->flops_per_token_full > p->flops_per_token)
+        fprintf(out, " (%s counted whole)", count_text(b, p->flops_per_token_full));
+    fprintf(out, "\ntokens per step   %s: %d x %d sequences of %lld for each of %d data ranks\n",
+            count_text(a, (double)p->tokens_per_step), o->microbatches, o->micro_batch, (long long)o->sequence,
+            g->size[GRID_DATA]);
+    fprintf(out, "layout            %d rank%s: tensor %d%s x data %d (ZeRO %d) x pipeline %d", g->ranks,
+            g->ranks == 1 ? "" : "s", g->size[GRID_TENSOR],
+            g->size[GRID_TENSOR] > 1 && o->sequence_parallel ? " with sequence" : "", g->size[GRID_DATA],
+            g->size[GRID_DATA] > 1 ? o->zero : 0, g->size[GRID_PIPELINE]);
+    if (g->size[GRID_PIPELINE] > 1)
+        fprintf(out, ", %s", schedule_name(p->schedule->kind));
+    if (o->chunks > 1)
+        fprintf(out, ", %d virtual stages", o->chunks);
+    fprintf(out, "; %s\n", dtype_name(o->compute));
+}
+
+static void print_memory(FILE *out, const plan *p)
+{
+    fprintf(out, "\nmemory of one rank\n%5s %5s %5s %6s | %10s %10s %10s %10s %10s %10s | %10s %10s\n", "stage", "rank",
+            "ranks", "layers", "weights", "gradients", "optimizer", "inputs", "kept", "temporary", "arena", "bound");
+    for (int i = 0; i < p->count; i++) {
+        const plan_rank *r = &p->ranks[i];
+        static const tensor_class columns[] = {CLASS_WEIGHT, CLASS_GRADIENT, CLASS_OPTIMIZER,
+                                               CLASS_INPUT,  CLASS_KEPT,     CLASS_TEMPORARY};
+        char text[UNITS_TEXT];
+        fprintf(out, "%5d %5d %5d %6d |", r->at[GRID_PIPELINE], r->rank, r->count, r->layers);
+        for (unsigned k = 0; k < sizeof columns / sizeof *columns; k++)
+            fprintf(out, " %10s", bytes_text(text, (double)r->memory[columns[k]]));
+        fprintf(out, " | %10s", bytes_text(text, (double)r->arena));
+        fprintf(out, " %10s\n", bytes_text(text, (double)r->lower_bound));
+    }
+    int64_t spread = 0;
+    for (int i = 0; i < p->count; i++)
+        spread = p->ranks[i].count > 1 && p->ranks[i].spread > spread ? p->ranks[i].spread : spread;
+    char text[UNITS_TEXT];
+    if (spread > 0)
+        fprintf(out, "each rank listed owns the most of those it stands for; the least of them owns up to %s less\n",
+                bytes_text(text, (double)spread));
+    fputs("kept and temporary: what is alive where the training step needs most; bound: no placement can be smaller\n",
+          out);
+    fprintf(out, "a rank on a GPU pins %s of host memory: the inputs, and the batch read ahead\n",
+            bytes_text(text, (double)p->ranks[0].pinned));
+}
+
+static void print_work(FILE *out, const plan *p)
+{
+    fprintf(out, "\nwork and traffic of one rank in a step\n%5s %5s | %9s %9s %9s |", "stage", "rank", "ops", "FLOPs",
+            "in flight");
+    bool used[AXIS_COUNT] = {0};
+    for (int a = 0; a < AXIS_COUNT; a++) {
+        for (int i = 0; i < p->count; i++)
+            used[a] |= p->ranks[i].messages[a] > 0;
+        if (used[a])
+            fprintf(out, " %20s |", axis_name((axis)a));
+    }
+    fputc('\n', out);
+    for (int i = 0; i < p->count; i++) {
+        const plan_rank *r = &p->ranks[i];
+        char text[UNITS_TEXT];
+        fprintf(out, "%5d %5d | %9d %9s %9d |", r->at[GRID_PIPELINE], r->rank, r->ops, count_text(text, r->flops),
+                r->in_flight);
+        for (int a = 0; a < AXIS_COUNT; a++)
+            if (used[a])
+                fprintf(out, " %10s in %6lld |", bytes_text(text, (double)r->sent[a]), (long long)r->messages[a]);
+        fputc('\n', out);
+    }
+    if (p->schedule->chunks > 1)
+        fprintf(out, "in flight counts micro-batches x chunks, of which a stage has %d\n", p->schedule->chunks);
+}
+
+static void print_recompute(FILE *out, const plan *p)
+{
+    char text[UNITS_TEXT];
+    static const char *const ways[] = {
+        [RECOMPUTE_NONE] = "none", [RECOMPUTE_SELECTIVE] = "selective", [RECOMPUTE_FULL] = "full"};
+    if (!p->options.budget) {
+        fprintf(out, "\nrecompute         %s\n", ways[p->options.recompute]);
+        return;
+    }
+    fprintf(out, "\nrecompute         to fit %s\n", bytes_text(text, (double)p->options.budget));
+    for (int i = 0; i < p->count; i++)
+        if (i == 0 || p->ranks[i].at[GRID_PIPELINE] != p->ranks[i - 1].at[GRID_PIPELINE])
+            fprintf(out, "  stage %d makes again %s\n", p->ranks[i].at[GRID_PIPELINE], p->ranks[i].decision);
+}
+
+static void print_choices(FILE *out, const plan *p)
+{
+    if (!p->choice_count)
+        return;
+    fputs("\nZeRO: gathering weights and reducing gradients\n", out);
+    for (int i = 0; i < p->choice_count; i++) {
+        const plan_choice *c = &p->choices[i];
+        char a[UNITS_TEXT], b[UNITS_TEXT];
+        fprintf(out, "  zero_gather=%-11s zero_reduce=%-11s", c->gather_each ? "micro_batch" : "step",
+                c->reduce_each ? "micro_batch" : "step");
+        if (c->arena < 0)
+            fputs(" does not fit the budget", out);
+        else
+            fprintf(out, " arena %10s, sent along data %10s", bytes_text(a, (double)c->arena),
+                    bytes_text(b, (double)c->sent));
+        fputs(c->chosen ? "   <- this configuration\n" : "\n", out);
+    }
+}
+
+static void print_time(FILE *out, const plan *p)
+{
+    const plan_hardware *h = &p->hardware;
+    if (p->schedule->stages > 1)
+        fprintf(out, "\nbubble            %.1f%% of the micro-batches' time\n", 100 * p->timing.bubble);
+    else
+        fputc('\n', out);
+    char a[UNITS_TEXT];
+    fprintf(out, "estimate          %.3g s a step, %s tokens/s, MFU %.1f%%\n", p->step_seconds,
+            count_text(a, (double)p->tokens_per_step / p->step_seconds), 100 * p->mfu);
+    fprintf(
+        out,
+        "                  assuming %g TFLOP/s a device of which products reach %g%%, memory %g TB/s, %g GB/s within\n"
+        "                  %d ranks of a node, %g GB/s beyond; what tensor ranks exchange is waited for, what data "
+        "ranks\n"
+        "                  exchange each micro-batch is hidden as far as it fits, once a step it is not\n",
+        h->flops / 1e12, 100 * h->efficiency, h->memory / 1e12, h->node / 1e9, h->node_ranks, h->network / 1e9);
+}
+
+void plan_text_report(FILE *out, const plan *p)
+{
+    print_layout(out, p);
+    print_memory(out, p);
+    print_work(out, p);
+    print_recompute(out, p);
+    print_choices(out, p);
+    print_time(out, p);
+}
+
+/* ---- for programs ------------------------------------------------------------------------------------------------- */
+
+static void json_axes(FILE *out, const char *name, const int64_t *value)
+{
+    fprintf(out, "\"%s\": {", name);
+    for (int a = 0; a < AXIS_COUNT; a++)
+        fprintf(out, "%s\"%s\": %lld", a ? ", " : "", axis_name((axis)a), (long long)value[a]);
+    fputs("}", out);
+}
+
+static void json_rank(FILE *out, const plan_rank *r)
+{
+    fprintf(out,
+            "{\"rank\": %d, \"stage\": %d, \"tensor\": %d, \"data\": %d, \"count\": %d, \"owned_spread_bytes\": %lld, "
+            "\"layers\": %d,\n     \"arena_bytes\": %lld, \"lower_bound_bytes\": %lld, \"transient_bytes\": %lld, "
+            "\"transient_lower_bound_bytes\": %lld,\n",
+            r->rank, r->at[GRID_PIPELINE], r->at[GRID_TENSOR], r->at[GRID_DATA], r->count, (long long)r->spread,
+            r->layers, (long long)r->arena, (long long)r->lower_bound, (long long)r->transient,
+            (long long)r->transient_bound);
+    const int64_t *m = r->memory;
+    fprintf(out,
+            "     \"pinned_bytes\": %lld, \"memory\": {\"weights\": %lld, \"gradients\": %lld, \"optimizer\": %lld, "
+            "\"kept\": %lld, \"temporary\": "
+            "%lld, \"inputs\": %lld},\n     ",
+            (long long)r->pinned, (long long)m[CLASS_WEIGHT], (long long)m[CLASS_GRADIENT],
+            (long long)m[CLASS_OPTIMIZER], (long long)m[CLASS_KEPT], (long long)m[CLASS_TEMPORARY],
+            (long long)m[CLASS_INPUT]);
+    json_axes(out, "bytes_sent", r->sent);
+    fputs(",\n     ", out);
+    json_axes(out, "messages", r->messages);
+    fprintf(out, ",\n     \"ops\": %d, \"flops\": %.17g, \"in_flight\": %d, \"recomputed_ops\": %d}", r->ops, r->flops,
+            r->in_flight, r->dropped);
+}
+
+static void json_choices(FILE *out, const plan *p)
+{
+    fputs(" \"zero_choices\": [", out);
+    for (int i = 0; i < p->choice_count; i++) {
+        const plan_choice *c = &p->choices[i];
+        fprintf(out, "%s\n    {\"zero_gather\": \"%s\", \"zero_reduce\": \"%s\", \"chosen\": %s, ", i ? "," : "",
+                c->gather_each ? "micro_batch" : "step", c->reduce_each ? "micro_batch" : "step",
+                c->chosen ? "true" : "false");
+        if (c->arena < 0)
+            fputs("\"arena_bytes\": null, \"data_bytes_sent\": null}", out);
+        else
+            fprintf(out, "\"arena_bytes\": %lld, \"data_bytes_sent\": %lld}", (long long)c->arena, (long long)c->sent);
+    }
+    fputs("],\n", out);
+}
+
+void plan_text_json(FILE *out, const plan *p)
+{
+    const grid *g = &p->options.grid;
+    const plan_hardware *h = &p->hardware;
+    fprintf(out,
+            "{\"parameters\": %lld, \"flops_per_token\": %.17g, \"flops_per_token_full_attention\": %.17g, "
+            "\"tokens_per_step\": %lld,\n",
+            (long long)p->parameters, p->flops_per_token, p->flops_per_token_full, (long long)p->tokens_per_step);
+    fprintf(out,
+            " \"layout\": {\"ranks\": %d, \"tensor\": %d, \"data\": %d, \"pipeline\": %d, \"virtual_stages\": %d, "
+            "\"schedule\": \"%s\", \"micro_batches\": %d, \"zero\": %d},\n",
+            g->ranks, g->size[GRID_TENSOR], g->size[GRID_DATA], g->size[GRID_PIPELINE], p->options.chunks,
+            schedule_name(p->schedule->kind), p->options.microbatches, p->options.zero);
+    fputs(" \"ranks\": [", out);
+    for (int i = 0; i < p->count; i++) {
+        fputs(i ? ",\n    " : "\n    ", out);
+        json_rank(out, &p->ranks[i]);
+    }
+    fputs("],\n", out);
+    json_choices(out, p);
+    fprintf(
+        out,
+        " \"bubble\": %.17g, \"step_seconds\": %.17g, \"mfu\": %.17g,\n \"assumed\": {\"flops\": %.17g, "
+        "\"efficiency\": %.17g, \"memory_bandwidth\": %.17g, \"node_bandwidth\": %.17g, \"network_bandwidth\": %.17g, "
+        "\"node_ranks\": %d}}\n",
+        p->timing.bubble, p->step_seconds, p->mfu, h->flops, h->efficiency, h->memory, h->node, h->network,
+        h->node_ranks);
+}
+
+/* ---- a program ---------------------------------------------------------------------------------------------------- */
+
+static void print_operand(FILE *out, const char *role, const tensor *t)
+{
+    char text[96];
+    if (!t)
+        return;
+    fprintf(out, " %s %s@%lld", role, tensor_text(text, sizeof text, t), (long long)t->address);
+    const tensor *root = t;
+    while (root->base)
+        root = root->base;
+    if (tensor_persistent(root))
+        fputs(" persistent", out);
+    else
+        fprintf(out, " ops %d..%d", root->first, root->last);
+}
+
+void plan_text_listing(FILE *out, const compiled *c)
+{
+    fputs("# index phase micro-batch label: op, operands as [shape] type placement @arena offset and the ops between "
+          "which\n"
+          "# their bytes are theirs, FLOPs, bytes (of communication: bytes sent)\n",
+          out);
+    const program *p = &c->training.list;
+    for (int i = 0; i < p->count; i++) {
+        const op *o = p->ops[i];
+        char text[256];
+        fprintf(out, "%d %s ", i, phase_name((phase)o->phase));
+        if (o->microbatch >= 0)
+            fprintf(out, "%d ", o->microbatch);
+        else
+            fputs("- ", out);
+        fprintf(out, "%s", op_text(text, sizeof text, o));
+        for (int k = 0; k < OP_MAX_IN; k++)
+            print_operand(out, "in", o->in[k]);
+        for (int k = 0; k < OP_MAX_OUT; k++)
+            print_operand(out, "out", o->out[k]);
+        print_operand(out, "scratch", o->scratch);
+        if (op_row_of(o)->flags & COMM) {
+            int64_t scratch, bytes, messages;
+            collective_measure(&scratch, &bytes, &messages, o);
+            fprintf(out, ", along %s, %lld bytes sent in %lld", axis_name((axis)o->at.axis), (long long)bytes,
+                    (long long)messages);
+            if (o->kind == OP_send || o->kind == OP_receive)
+                fprintf(out, ", peer %d", o->at.peer);
+        } else if (o->kind != OP_wait) {
+            op_cost cost = op_row_of(o)->cost(o);
+            fprintf(out, ", %.0f FLOPs, %.0f bytes", cost.flops, cost.bytes);
+        }
+        fputc('\n', out);
+    }
+}

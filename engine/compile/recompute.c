@@ -1,0 +1,430 @@
+/* To a budget. The forward ops of a layer fall into classes by what they are ("mlp/swiglu"); classes are ordered by what making
+ * their outputs again costs for each byte that it saves, given the classes before them in the order: dropping one tensor can
+ * keep another alive. The order, taken layer by layer, is a chain of ever smaller and slower programs, and the first one that
+ * fits is found by bisection over the lower bound, then placed to make sure.
+ *
+ * All ranks of a stage must decide the same, without asking each other: each decides for the rank of the stage that needs
+ * most, tensor rank 0 and the data rank that owns most. */
+#include "engine/compile/recompute.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/compile/collective.h"
+#include "engine/compile/compile_parts.h"
+#include "memory/log.h"
+#include "memory/units.h"
+
+/* One op's price in FLOPs: a byte of memory traffic is worth 250 (an H100 does 989 TFLOP/s and moves 3.35 TB/s), a byte sent
+ * over NVLink ten times that. Only the order of classes hangs on them. */
+static const double FLOPS_A_BYTE = 250, FLOPS_A_BYTE_SENT = 2500;
+
+/* What placements of almost the same program may differ by. */
+static const double MARGIN = 1.02;
+
+typedef struct class
+{
+    const char *name; /* the label without its layer */
+    int nth;          /* among the layer's ops of that name */
+    int members;
+    bool taken;
+} class;
+
+typedef struct entry {
+    int chunk, index, class; /* of a chunk's forward op */
+} entry;
+
+typedef struct decision {
+    compiled *c;
+    bool split;
+    uint8_t **drop; /* [chunks][ops] */
+    class *classes;
+    entry *entries; /* in the order of dropping, once ordered */
+    int class_count, entry_count;
+} decision;
+
+typedef struct measured {
+    int64_t kept;
+    double price; /* of the backward pass */
+} measured;
+
+/* ---- trying without leaving a trace -------------------------------------------------------------------------------- */
+
+static double price_of(const op *o)
+{
+    op_cost cost = op_row_of(o)->cost(o);
+    double price = cost.flops + FLOPS_A_BYTE * cost.bytes;
+    if ((op_row_of(o)->flags & COMM) && o->at.group_size > 1) {
+        int64_t scratch, bytes, messages;
+        collective_measure(&scratch, &bytes, &messages, o);
+        price += FLOPS_A_BYTE_SENT * (double)bytes;
+    }
+    return price;
+}
+
+static void add_measure(measured *m, const recorded *body)
+{
+    for (int i = 0; i < body->r.tensor_count; i++) {
+        const tensor *t = body->r.tensors[i];
+        if (!t->base && t->class == CLASS_KEPT)
+            m->kept += tensor_bytes(t);
+    }
+    for (int p = PHASE_BACKWARD; p <= PHASE_WEIGHT; p++)
+        for (int i = 0; i < body->r.body[p].count; i++)
+            m->price += price_of(body->r.body[p].ops[i]);
+}
+
+static measured measure(decision *d)
+{
+    measured m = {0};
+    compiled *c = d->c;
+    pool outer = c->pool;
+    c->pool = (pool){0};
+    compile_forget(c);
+    for (int i = 0; i < c->options.chunks; i++) {
+        recorded body;
+        unroll_record(&body, c, i, true, d->split, RECOMPUTE_CHOSEN, d->drop[i]);
+        add_measure(&m, &body);
+        unroll_recorded_free(&body);
+    }
+    pool_free(&c->pool);
+    c->pool = outer;
+    return m;
+}
+
+/* Micro-batches that reach the same peak as all of them: several rounds through the pipeline. */
+static int enough_microbatches(const compile_options *o)
+{
+    int stages = o->grid.size[GRID_PIPELINE], all = o->microbatches, enough = 4 * stages + all % stages;
+    if (stages > 1 && o->schedule == SCHEDULE_GPIPE)
+        return all;
+    return enough < all ? enough : all;
+}
+
+/* Bytes of the transient region with the first `count` entries dropped: the lower bound, or, placed, what it takes. */
+static status try_count(int64_t *bytes, decision *d, int count, bool bound_only)
+{
+    compiled *c = d->c;
+    for (int i = 0; i < d->entry_count; i++)
+        d->drop[d->entries[i].chunk][d->entries[i].index] = i < count;
+    pool outer = c->pool;
+    c->pool = (pool){0};
+    int all = c->options.microbatches;
+    if (bound_only)
+        c->options.microbatches = enough_microbatches(&c->options);
+    compiled_program tried = {0};
+    status s = compile_training(&tried, c, RECOMPUTE_CHOSEN, d->drop, bound_only);
+    *bytes = bound_only ? tried.lower_bound : tried.transient_bytes;
+    c->options.microbatches = all;
+    program_free(&tried.list);
+    pool_free(&c->pool);
+    c->pool = outer;
+    return s;
+}
+
+/* ---- classes -------------------------------------------------------------------------------------------------------- */
+
+/* "layer 3/mlp/up" -> 3 and "mlp/up"; others -> -1 and the whole label */
+static int layer_of(const char **name, const char *label)
+{
+    int layer, used = 0;
+    if (sscanf(label, "layer %d/%n", &layer, &used) == 1 && used > 0) {
+        *name = label + used;
+        return layer;
+    }
+    *name = label;
+    return -1;
+}
+
+/* Can its outputs be made again, and would that be asked for? */
+static bool can_drop(const op *o)
+{
+    if (o->detached || (op_row_of(o)->flags & (GATHER | STATEFUL)))
+        return false;
+    for (int i = 0; i < OP_MAX_OUT; i++)
+        if (o->out[i] && !o->out[i]->boundary)
+            return true;
+    return false;
+}
+
+static int find_class(decision *d, const char *name, int nth)
+{
+    for (int i = 0; i < d->class_count; i++)
+        if (d->classes[i].nth == nth && strcmp(d->classes[i].name, name) == 0)
+            return i;
+    d->classes = must_realloc(d->classes, (unsigned long)(d->class_count + 1) * sizeof *d->classes);
+    d->classes[d->class_count] = (class){.name = pool_format(&d->c->pool, "%s", name), .nth = nth};
+    return d->class_count++;
+}
+
+static void classify_chunk(decision *d, int chunk, const program *forward)
+{
+    d->drop[chunk] = must_calloc((unsigned long)forward->count + 1, 1);
+    for (int i = 0; i < forward->count; i++) {
+        const op *o = forward->ops[i];
+        if (!can_drop(o))
+            continue;
+        const char *name, *other;
+        int layer = layer_of(&name, o->label), nth = 0;
+        for (int k = i - 1; k >= 0 && layer >= 0 && layer_of(&other, forward->ops[k]->label) == layer; k--)
+            nth += strcmp(name, other) == 0;
+        int of = find_class(d, name, nth);
+        d->classes[of].members++;
+        d->entries = must_realloc(d->entries, (unsigned long)(d->entry_count + 1) * sizeof *d->entries);
+        d->entries[d->entry_count++] = (entry){chunk, o->index, of};
+    }
+}
+
+static void classify(decision *d)
+{
+    compiled *c = d->c;
+    compile_forget(c);
+    for (int i = 0; i < c->options.chunks; i++) {
+        recorded body;
+        unroll_record(&body, c, i, true, d->split, RECOMPUTE_NONE, NULL);
+        classify_chunk(d, i, &body.r.body[PHASE_FORWARD]);
+        unroll_recorded_free(&body);
+    }
+}
+
+static void set_class(decision *d, int of, uint8_t to)
+{
+    for (int i = 0; i < d->entry_count; i++)
+        if (d->entries[i].class == of)
+            d->drop[d->entries[i].chunk][d->entries[i].index] = to;
+}
+
+/* The class whose next drop is cheapest for what it saves, or -1 if none saves anything. */
+static int cheapest(decision *d, measured *now)
+{
+    int best = -1;
+    double best_price = 0;
+    measured best_measure = *now;
+    for (int i = 0; i < d->class_count; i++) {
+        if (d->classes[i].taken)
+            continue;
+        set_class(d, i, 1);
+        measured m = measure(d);
+        set_class(d, i, 0);
+        int64_t saved = now->kept - m.kept;
+        double price = saved > 0 ? (m.price - now->price) / (double)saved : 0;
+        if (saved > 0 && (best < 0 || price < best_price)) {
+            best = i;
+            best_price = price;
+            best_measure = m;
+        }
+    }
+    *now = best_measure;
+    return best;
+}
+
+static int append_class(entry *order, int at, const decision *d, int of)
+{
+    for (int i = 0; i < d->entry_count; i++)
+        if (d->entries[i].class == of)
+            order[at++] = d->entries[i];
+    return at;
+}
+
+static void order_entries(decision *d)
+{
+    entry *order = must_alloc((unsigned long)(d->entry_count + 1) * sizeof *order);
+    measured now = measure(d);
+    int at = 0, of;
+    while ((of = cheapest(d, &now)) >= 0) {
+        d->classes[of].taken = true;
+        set_class(d, of, 1);
+        at = append_class(order, at, d, of);
+    }
+    for (int i = 0; i < d->class_count; i++) /* what saves nothing by itself may yet with the rest */
+        if (!d->classes[i].taken)
+            at = append_class(order, at, d, i);
+    MUST(at == d->entry_count, "%d of %d ops in order", at, d->entry_count);
+    free(d->entries);
+    d->entries = order;
+}
+
+/* ---- how many -------------------------------------------------------------------------------------------------------- */
+
+/* The fewest, from `least` on, whose lower bound is within `limit` bytes; entry_count if none is. */
+static status bisect(int *count, decision *d, int least, int64_t limit)
+{
+    int low = least, high = d->entry_count;
+    while (low < high) {
+        int middle = (low + high) / 2;
+        int64_t bytes;
+        TRY(try_count(&bytes, d, middle, true));
+        if (bytes <= limit)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    *count = low;
+    return STATUS_OK;
+}
+
+static status refuse(const decision *d, int64_t bytes)
+{
+    const compile_options *o = &d->c->options;
+    char budget[UNITS_TEXT], need[UNITS_TEXT], over[UNITS_TEXT];
+    int64_t all = d->c->persistent_bytes + bytes;
+    units_bytes(budget, (double)o->budget);
+    units_bytes(need, (double)all);
+    units_bytes(over, (double)(all - o->budget));
+    return status_fail(
+        STATUS_USAGE,
+        "memory.budget %s: stage %d needs %s even if everything is made again, %lld bytes (%s) too much; raise "
+        "it, lower train.micro_batch or use more ranks",
+        budget, o->grid.at[GRID_PIPELINE], need, (long long)(all - o->budget), over);
+}
+
+/* Transient bytes to reckon with if the placement takes `placed`: other ranks of the stage differ by a row or a bias, and
+ * their placements by what the planner is content with. */
+static int64_t with_margin(const decision *d, int64_t placed, int64_t bound)
+{
+    const grid *g = &d->c->options.grid;
+    bool alone = g->size[GRID_TENSOR] * g->size[GRID_DATA] * g->size[GRID_CONTEXT] == 1;
+    int64_t reckoned = (int64_t)((double)bound * MARGIN);
+    return alone || placed > reckoned ? placed : reckoned;
+}
+
+/* Dropping all is not always least: what is made again is alive, too. The best of the ends of classes, if it fits. */
+static status choose_least(int *count, decision *d, int64_t room)
+{
+    int64_t least = INT64_MAX, placed, bound;
+    for (int i = 1; i <= d->entry_count; i++) {
+        if (i < d->entry_count && d->entries[i].class == d->entries[i - 1].class)
+            continue;
+        TRY(try_count(&bound, d, i, true));
+        if (bound < least) {
+            least = bound;
+            *count = i;
+        }
+    }
+    TRY(try_count(&placed, d, *count, false));
+    placed = with_margin(d, placed, least);
+    return placed <= room ? STATUS_OK : refuse(d, placed);
+}
+
+static status choose_count(int *count, decision *d)
+{
+    int64_t room = d->c->options.budget - d->c->persistent_bytes, limit = room, placed, bound;
+    int least = 0;
+    for (;;) {
+        TRY(bisect(count, d, least, limit));
+        TRY(try_count(&bound, d, *count, true));
+        TRY(try_count(&placed, d, *count, false));
+        placed = with_margin(d, placed, bound);
+        if (placed <= room)
+            return STATUS_OK;
+        if (*count == d->entry_count)
+            return choose_least(count, d, room);
+        /* The placement takes more than the bound: ask for that much less. */
+        least = *count + 1;
+        limit -= placed - room;
+    }
+}
+
+/* "mlp/swiglu, mlp/up in 3 of 8 layers": the classes among the first `count` entries. */
+static const char *describe(compiled *c, const decision *d, int count)
+{
+    char text[400] = "";
+    size_t used = 0;
+    for (int from = 0; from < count && used < sizeof text;) {
+        const class *of = &d->classes[d->entries[from].class];
+        int first = from;
+        while (from < count && &d->classes[d->entries[from].class] == of)
+            from++;
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", first ? ", " : "", of->name);
+        if (of->nth > 0 && used < sizeof text)
+            used += (size_t)snprintf(text + used, sizeof text - used, " (%d)", of->nth + 1);
+        if (from - first < of->members && used < sizeof text)
+            used += (size_t)snprintf(text + used, sizeof text - used, " in %d of %d layers", from - first, of->members);
+    }
+    return count ? pool_format(&c->pool, "%s", text) : "nothing";
+}
+
+static void open_decision(decision *d)
+{
+    const compile_options *o = &d->c->options;
+    d->split = o->schedule == SCHEDULE_ZB_H1 && o->grid.size[GRID_PIPELINE] > 1;
+    d->drop = must_calloc((unsigned long)o->chunks, sizeof *d->drop);
+    classify(d);
+}
+
+static status decide(decision *d)
+{
+    int64_t placed, bound, room = d->c->options.budget - d->c->persistent_bytes;
+    open_decision(d);
+    TRY(try_count(&bound, d, 0, true));
+    TRY(try_count(&placed, d, 0, false));
+    if (with_margin(d, placed, bound) <= room)
+        return STATUS_OK;
+    order_entries(d);
+    return choose_count(&d->c->dropped, d);
+}
+
+static void free_decision(decision *d)
+{
+    for (int i = 0; d->drop && i < d->c->options.chunks; i++)
+        free(d->drop[i]);
+    free(d->drop);
+    free(d->classes);
+    free(d->entries);
+}
+
+/* The rank of this stage that needs most. */
+static status open_largest(compiled *largest, const compiled *c)
+{
+    compile_options o = c->options;
+    int64_t spread;
+    int at[GRID_AXES];
+    for (int i = 0; i < GRID_AXES; i++)
+        at[i] = o.grid.at[i];
+    at[GRID_TENSOR] = at[GRID_DATA] = 0;
+    o.grid = grid_of(&o.grid, grid_rank_at(&o.grid, at));
+    TRY(compile_model(largest, &o));
+    at[GRID_DATA] = compile_largest_owner(largest, &spread);
+    if (at[GRID_DATA] == 0)
+        return STATUS_OK;
+    compile_free(largest);
+    o.grid = grid_of(&o.grid, grid_rank_at(&o.grid, at));
+    return compile_model(largest, &o);
+}
+
+/* Marks in `own` what the first `count` entries of `d` name. Ranks of a stage record the same layers, but not at the same
+ * indices: one may gather a bias that another does not have. */
+static void adopt(decision *own, const decision *d, int count)
+{
+    int *taken = must_calloc((unsigned long)d->class_count + 1, sizeof *taken);
+    for (int i = 0; i < count; i++) {
+        int of = d->entries[i].class, mine = find_class(own, d->classes[of].name, d->classes[of].nth),
+            nth = taken[of]++;
+        for (int k = 0; k < own->entry_count; k++)
+            if (own->entries[k].class == mine && nth-- == 0)
+                own->drop[own->entries[k].chunk][own->entries[k].index] = 1;
+    }
+    free(taken);
+}
+
+status recompute_compile(compiled *c)
+{
+    if (!c->options.budget)
+        return compile_training(&c->training, c, c->options.recompute, NULL, false);
+    compiled largest = {0};
+    decision d = {.c = &largest}, own = {.c = c};
+    status s = open_largest(&largest, c);
+    if (s == STATUS_OK)
+        s = decide(&d);
+    if (s == STATUS_OK) {
+        c->dropped = largest.dropped;
+        c->decision = describe(c, &d, c->dropped);
+        open_decision(&own);
+        adopt(&own, &d, c->dropped);
+        s = compile_training(&c->training, c, RECOMPUTE_CHOSEN, own.drop, false);
+    }
+    free_decision(&own);
+    free_decision(&d);
+    compile_free(&largest);
+    return s;
+}

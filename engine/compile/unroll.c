@@ -1,0 +1,306 @@
+/* From bodies recorded once to the one list of a step: each action of the lowered schedule becomes a copy of its body's
+ * ops, on tensors of that micro-batch. A micro-batch's forward, backward and weight bodies share one map of tensors, so
+ * that what the forward pass keeps is what the backward pass reads. */
+#include "engine/compile/compile_parts.h"
+
+#include <stdlib.h>
+
+#include "kernels/fuse.h"
+#include "memory/log.h"
+#include "parallel/lowering.h"
+#include "parallel/schedule_check.h"
+#include "parallel/lowering_check.h"
+#include "parallel/simulate.h"
+
+static layer_inputs inputs_of(recorder *r, compiled *c)
+{
+    const compile_options *o = &c->options;
+    compiled_inputs *in = &c->inputs;
+    tensor *ids[] = {&in->tokens, &in->targets, &in->positions, &in->document_start};
+    tensor *views[4];
+    for (int i = 0; i < 4; i++) {
+        views[i] = NULL;
+        if (ids[i]->shape[0] == 0)
+            continue;
+        /* One micro-batch's row of the step's input, as a vector. */
+        views[i] = recorder_rows(r, ids[i], 0, 1);
+        views[i]->dims = 1;
+        views[i]->shape[0] = ids[i]->shape[1];
+        views[i]->shape[1] = 0;
+        views[i]->pitch = 1;
+        views[i]->boundary = false;
+    }
+    return (layer_inputs){.tokens = views[0],
+                          .targets = views[1],
+                          .positions = views[2],
+                          .document_start = views[3],
+                          .rope_table = in->rope_table.shape[0] ? &in->rope_table : NULL,
+                          .scalars = &in->scalars,
+                          .sequence = (int)(o->decode_samples ? 1 : o->sequence),
+                          .epsilon = (float)o->shape.norm_epsilon,
+                          .dropout = (float)o->shape.dropout};
+}
+
+static void start_recorder(recorder *r, compiled *c)
+{
+    const compile_options *o = &c->options;
+    recorder_grid g = {.tensor = o->grid.size[GRID_TENSOR],
+                       .tensor_rank = o->grid.at[GRID_TENSOR],
+                       .data = grid_group_size(&o->grid, GRID_GROUP_DATA_CONTEXT),
+                       .data_rank = grid_index(&o->grid, GRID_GROUP_DATA_CONTEXT),
+                       .sequence = o->sequence_parallel && o->grid.size[GRID_TENSOR] > 1};
+    compile_axis(&g.kv, &g.kv_rank, &o->grid, &o->shape, AXIS_KV);
+    recorder_open(r, &c->pool, &g, o->compute);
+    r->gather_each = o->gather_each;
+    r->tokens = o->decode_samples ? o->decode_samples : o->micro_batch * o->sequence;
+}
+
+/* Launch each gather of a sharded weight one gather ahead of its use, so that it travels while the layer before computes. */
+static void prefetch_gathers(program *body)
+{
+    int pending = -1; /* where the previous gather stands */
+    for (int i = 0; i < body->count; i++) {
+        op *o = body->ops[i];
+        if (o->kind != OP_all_gather || o->at.axis != AXIS_DATA)
+            continue;
+        int from = i, to = pending + 1;
+        if (pending >= 0) {
+            for (int k = from; k > to; k--)
+                body->ops[k] = body->ops[k - 1];
+            body->ops[to] = o;
+        }
+        pending = pending >= 0 ? from : i;
+    }
+}
+
+void unroll_record(recorded *out, compiled *c, int chunk, bool training, bool split, recompute how, const uint8_t *drop)
+{
+    *out = (recorded){0};
+    recorder *r = &out->r;
+    start_recorder(r, c);
+    r->training = training;
+    r->split = split;
+    r->recompute = how;
+    r->drop = drop;
+    layer_inputs in = inputs_of(r, c);
+    const decoder_chunk *d = &c->model.chunks[chunk];
+    int64_t shape[] = {decoder_rows_between(&r->grid, r->tokens), c->model.shape.hidden_size};
+    placement place = r->grid.sequence ? place_shard(0) : place_replicate();
+    if (!d->embeds)
+        out->input = recorder_input(r, "input", r->compute, 2, shape, place);
+    if (c->options.decode_samples) {
+        tensor *logits = decoder_logits(r, &c->model, &in);
+        tensor *to[OP_MAX_OUT] = {&c->inputs.logits};
+        recorder_record(r, OP_copy, "logits", &logits, 1, 0, to, NULL);
+        return;
+    }
+    out->output = decoder_forward(r, &c->model, chunk, &in, out->input);
+    if (training) {
+        if (out->output)
+            out->output_cotangent = recorder_input(r, "cotangent", r->compute, 2, shape, place_cotangent(place));
+        out->input_cotangent = recorder_differentiate(r, out->input, out->output, out->output_cotangent);
+    }
+    for (int i = 0; i < PHASE_COUNT; i++)
+        prefetch_gathers(&r->body[i]);
+}
+
+void unroll_fuse(recorded *r)
+{
+    tensor *ends[] = {r->output, r->input_cotangent};
+    fuse_recorded(&r->r, ends, 2);
+}
+
+void unroll_recorded_free(recorded *r)
+{
+    recorder_close(&r->r);
+}
+
+/* ---- instances ----------------------------------------------------------------------------------------------- */
+
+typedef struct unroller {
+    compiled *c;
+    compiled_program *out;
+    const recorded *chunks;
+    tensor ***map; /* [chunk * microbatches + micro-batch][id] */
+    int microbatches;
+} unroller;
+
+static tensor *instance(unroller *u, tensor *t, int chunk, int microbatch)
+{
+    if (!t || t->id < 0)
+        return t;
+    tensor ***slot = &u->map[chunk * u->microbatches + microbatch];
+    if (!*slot)
+        *slot = must_calloc((unsigned long)u->chunks[chunk].r.tensor_count, sizeof(tensor *));
+    tensor **known = &(*slot)[t->id];
+    if (*known)
+        return *known;
+    tensor *n = pool_alloc(&u->c->pool, sizeof *n);
+    *n = *t;
+    *known = n;
+    n->producer = NULL;
+    u->out->tensors++;
+    if (t->base) {
+        n->base = instance(u, t->base, chunk, microbatch);
+        const tensor *root = t->base;
+        if (tensor_persistent(root) && root->boundary) /* a step's input: this micro-batch's row */
+            n->offset += microbatch * (tensor_bytes(root) / root->shape[0]);
+        if (tensor_persistent(root))
+            n->address = root->address + n->offset;
+    }
+    return n;
+}
+
+static void play_body(unroller *u, int chunk, phase p, int microbatch)
+{
+    const program *body = &u->chunks[chunk].r.body[p];
+    for (int i = 0; i < body->count; i++) {
+        op *o = pool_alloc(&u->c->pool, sizeof *o);
+        *o = *body->ops[i];
+        o->chunk = (int16_t)chunk;
+        o->microbatch = microbatch;
+        for (int k = 0; k < OP_MAX_IN; k++)
+            o->in[k] = instance(u, o->in[k], chunk, microbatch);
+        for (int k = 0; k < OP_MAX_OUT; k++)
+            o->out[k] = instance(u, o->out[k], chunk, microbatch);
+        if (o->at.accumulate == 2)
+            o->at.accumulate = microbatch > 0;
+        if (o->kind == OP_dropout)
+            o->at.sample = microbatch * u->c->options.micro_batch;
+        program_append(&u->out->list, o);
+    }
+}
+
+op *unroll_append(compiled_program *out, compiled *c, op_kind kind, phase when, const char *label, tensor *const *in,
+                  int inputs, tensor *const *outs, int outputs, const op_attributes *at)
+{
+    op *o = pool_alloc(&c->pool, sizeof *o);
+    o->kind = (uint8_t)kind;
+    o->phase = (uint8_t)when;
+    o->label = label;
+    o->microbatch = -1;
+    if (at)
+        o->at = *at;
+    for (int i = 0; i < inputs; i++)
+        o->in[i] = in[i];
+    for (int i = 0; i < outputs; i++)
+        o->out[i] = outs[i];
+    program_append(&out->list, o);
+    return o;
+}
+
+static phase phase_of(action_kind kind)
+{
+    return kind == ACTION_FORWARD ? PHASE_FORWARD : kind == ACTION_BACKWARD_WEIGHT ? PHASE_WEIGHT : PHASE_BACKWARD;
+}
+
+/* A receive's or send's tensor: of the chunk and micro-batch whose action it is for, or which made it. */
+static tensor *message(unroller *u, const lowering_step *s)
+{
+    const recorded *chunk = &u->chunks[s->action.chunk];
+    bool receive = s->kind == LOWERING_RECEIVE, activation = s->payload == LOWERING_ACTIVATION;
+    tensor *t = receive ? (activation ? chunk->input : chunk->output_cotangent)
+                        : (activation ? chunk->output : chunk->input_cotangent);
+    MUST(t, "%s has no tensor to %s", lowering_payload_name(s->payload), lowering_kind_name(s->kind));
+    return instance(u, t, s->action.chunk, s->action.microbatch);
+}
+
+static int peer_rank(const compiled *c, int stage)
+{
+    int at[GRID_AXES];
+    for (int i = 0; i < GRID_AXES; i++)
+        at[i] = c->options.grid.at[i];
+    at[GRID_PIPELINE] = stage;
+    return grid_rank_at(&c->options.grid, at);
+}
+
+static void play_steps(unroller *u, const lowering_step *steps, int count)
+{
+    op **launched = must_calloc((unsigned long)count, sizeof(op *));
+    for (int i = 0; i < count; i++) {
+        const lowering_step *s = &steps[i];
+        if (s->kind == LOWERING_COMPUTE) {
+            play_body(u, s->action.chunk, phase_of((action_kind)s->action.kind), s->action.microbatch);
+            continue;
+        }
+        if (s->kind == LOWERING_WAIT) {
+            op *o = launched[s->pair];
+            op *w = unroll_append(u->out, u->c, OP_wait, (phase)o->phase, o->label, o->in, OP_MAX_IN, o->out,
+                                  OP_MAX_OUT, &o->at);
+            w->microbatch = o->microbatch;
+            continue;
+        }
+        tensor *t = message(u, s);
+        bool receive = s->kind == LOWERING_RECEIVE;
+        op_attributes at = {.axis = AXIS_PIPELINE, .peer = peer_rank(u->c, s->peer), .request = u->out->requests++};
+        const char *label = s->payload == LOWERING_ACTIVATION ? "activation" : "cotangent";
+        launched[i] = unroll_append(u->out, u->c, receive ? OP_receive : OP_send, phase_of((action_kind)s->action.kind),
+                                    label, &t, !receive, &t, receive, &at);
+        launched[i]->microbatch = s->action.microbatch;
+        launched[i]->chunk = s->action.chunk;
+    }
+    free(launched);
+}
+
+static void open_unroller(unroller *u, compiled_program *out, compiled *c, const recorded *chunks, int microbatches)
+{
+    *u = (unroller){.c = c, .out = out, .chunks = chunks, .microbatches = microbatches};
+    u->map = must_calloc((unsigned long)(c->model.chunk_count * microbatches), sizeof(tensor **));
+}
+
+static void close_unroller(unroller *u)
+{
+    for (int i = 0; i < u->c->model.chunk_count * u->microbatches; i++)
+        free(u->map[i]);
+    free(u->map);
+}
+
+status unroll(compiled_program *out, compiled *c, const recorded *chunks, const schedule *s)
+{
+    unroller u;
+    lowering l = {0};
+    simulation timing = {0};
+    TRY(schedule_check(s));
+    /* The order of messages follows a simulation; any positive times are safe, and all ranks must use the same. */
+    TRY(simulate_uniform(&timing, s, (simulate_cost){1, 1, 1}, 0, 0));
+    status ok = lowering_make(&l, &timing, LOWERING_DEFAULTS);
+    if (ok == STATUS_OK)
+        ok = lowering_check(&l, s);
+    if (ok == STATUS_OK) {
+        open_unroller(&u, out, c, chunks, s->microbatches);
+        int stage = c->options.grid.at[GRID_PIPELINE];
+        play_steps(&u, l.steps[stage], l.counts[stage]);
+        close_unroller(&u);
+    }
+    lowering_free(&l);
+    simulate_free(&timing);
+    return ok;
+}
+
+/* The forward actions of GPipe without its backward ones: messages only go down the stages, one micro-batch after another. */
+status unroll_forward(compiled_program *out, compiled *c, const recorded *chunks, int microbatches)
+{
+    unroller u;
+    open_unroller(&u, out, c, chunks, microbatches);
+    const grid *g = &c->options.grid;
+    int stages = g->size[GRID_PIPELINE], stage = g->at[GRID_PIPELINE];
+    for (int m = 0; m < microbatches; m++) {
+        for (int k = 0; k < c->model.chunk_count; k++) {
+            op *o = NULL;
+            for (int send = 0; send < 2; send++) {
+                tensor *t = instance(&u, send ? chunks[k].output : chunks[k].input, k, m);
+                if (send)
+                    play_body(&u, k, PHASE_FORWARD, m);
+                if (!t || stages == 1)
+                    continue;
+                op_attributes at = {.axis = AXIS_PIPELINE, .request = out->requests++};
+                at.peer = peer_rank(c, (stage + (send ? 1 : stages - 1)) % stages);
+                o = unroll_append(out, c, send ? OP_send : OP_receive, PHASE_FORWARD, "activation", &t, send, &t, !send,
+                                  &at);
+                unroll_append(out, c, OP_wait, PHASE_FORWARD, "activation", o->in, OP_MAX_IN, o->out, OP_MAX_OUT, &at);
+            }
+        }
+    }
+    close_unroller(&u);
+    return STATUS_OK;
+}

@@ -1,0 +1,296 @@
+#include "engine/config/config.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+#include "memory/log.h"
+#include "engine/config/config_read.h"
+#include "engine/config/config_value.h"
+#include "models/presets.h"
+
+/* --- defaults ----------------------------------------------------------------------------------------------------- */
+
+static bool given(const config *c, const char *key)
+{
+    int row = config_table_find(key);
+    MUST(row >= 0, "no configuration key %s", key);
+    return c->given[row];
+}
+
+static void set_defaults(config *c)
+{
+    *c = (config){.model.shape = {.architecture = SHAPE_LLAMA}};
+    for (int i = 0; i < config_table_rows(); i++) {
+        const config_row *row = config_table_row(i);
+        if (row->fallback)
+            MUST(config_value_set_text(c, row, row->fallback) == STATUS_OK, "%s: bad default: %s", row->key,
+                 status_message());
+    }
+}
+
+/* AVX512-BF16 (CPUID leaf 7.1, EAX bit 5), and AVX-512 enabled by the system. Every CPU with AMX has it too. */
+static bool cpu_has_bf16(void)
+{
+#if defined(__x86_64__)
+    unsigned a, b, c, d;
+    return __builtin_cpu_supports("avx512f") && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1);
+#else
+    return false;
+#endif
+}
+
+static void derive_rope_scaling(shape_rope_scaling *r)
+{
+    if (r->factor == 0)
+        return;
+    if (r->low_frequency_factor == 0)
+        r->low_frequency_factor = 1;
+    if (r->high_frequency_factor == 0)
+        r->high_frequency_factor = 4;
+    if (r->original_max_sequence == 0)
+        r->original_max_sequence = 8192;
+}
+
+static void derive_shape(config *c)
+{
+    model_shape *s = &c->model.shape;
+    shape_fill(s);
+    derive_rope_scaling(&s->rope_scaling);
+    if (!c->train.sequence)
+        c->train.sequence = s->max_sequence && s->max_sequence < 1024 ? s->max_sequence : 1024;
+    if (!s->max_sequence)
+        s->max_sequence = c->train.sequence;
+}
+
+/* What follows from other keys, for keys that were not given. */
+static void derive(config *c)
+{
+    const preset *p = c->model.preset ? presets_find(c->model.preset) : NULL;
+    if (p)
+        config_take_shape(c, &p->shape);
+    else if (!given(c, "model.tied_embeddings"))
+        c->model.shape.tied_embeddings = shape_traits_of(c->model.shape.architecture)->tied_embeddings;
+    if (!p && !config_wants_shape(c))
+        derive_shape(c);
+    if (!given(c, "train.precision"))
+        c->train.precision = c->train.device == CONFIG_CUDA || cpu_has_bf16() ? CONFIG_BF16 : CONFIG_FP32;
+}
+
+/* --- the sizes of the model --------------------------------------------------------------------------------------- */
+
+static bool is_shape_row(const config_row *row)
+{
+    size_t begin = offsetof(config, model.shape);
+    return strncmp(row->key, "model.", 6) == 0 && row->offset >= begin && row->offset < begin + sizeof(model_shape);
+}
+
+/* Bytes of a field of the shape, which is int, int64_t, double, bool or an enumeration. */
+static size_t field_bytes(const config_row *row)
+{
+    static const size_t bytes[CONFIG_TYPES] = {
+        [CONFIG_TYPE_INT] = sizeof(int),       [CONFIG_TYPE_LONG] = sizeof(int64_t), [CONFIG_TYPE_WORD] = sizeof(int),
+        [CONFIG_TYPE_NUMBER] = sizeof(double), [CONFIG_TYPE_BOOL] = sizeof(bool),
+    };
+    MUST(bytes[row->type], "%s cannot be a size of the model", row->key);
+    return bytes[row->type];
+}
+
+bool config_wants_shape(const config *c)
+{
+    if (c->model.preset || (!c->model.from && !c->model.config))
+        return false;
+    for (int i = 0; i < config_table_rows(); i++)
+        if (is_shape_row(config_table_row(i)) && !c->given[i])
+            return true;
+    return false;
+}
+
+/* The base's sizes that only follow from sizes which are now given follow the new ones. */
+static model_shape loosen(const config *c, model_shape base)
+{
+    bool heads = given(c, "model.heads"), hidden = given(c, "model.hidden_size");
+    if ((heads || hidden) && (int64_t)base.heads * base.head_size == base.hidden_size)
+        base.head_size = 0;
+    if (heads && base.kv_heads == base.heads)
+        base.kv_heads = 0;
+    return base;
+}
+
+void config_take_shape(config *c, const model_shape *shape)
+{
+    model_shape base = loosen(c, *shape);
+    for (int i = 0; i < config_table_rows(); i++) {
+        const config_row *row = config_table_row(i);
+        if (is_shape_row(row) && !c->given[i])
+            memcpy((char *)c + row->offset, (const char *)&base + row->offset - offsetof(config, model.shape),
+                   field_bytes(row));
+    }
+    derive_shape(c);
+}
+
+/* --- load and free ------------------------------------------------------------------------------------------------ */
+
+static status fill_in(config *c)
+{
+    if (c->model.preset && c->model.config)
+        return status_fail(STATUS_USAGE, "model.preset and model.config both name the sizes; keep one");
+    derive(c);
+    return config_wants_shape(c) ? STATUS_OK : config_check(c);
+}
+
+status config_parse(config *out, const char *name, const char *text, size_t bytes, int overrides, char *const *override)
+{
+    config c;
+    set_defaults(&c);
+    status s = config_read_text(&c, name, text, bytes);
+    if (s == STATUS_OK)
+        s = config_read_overrides(&c, overrides, override);
+    if (s == STATUS_OK && (s = fill_in(&c)) != STATUS_OK && *name)
+        s = status_context(s, "%s", name);
+    if (s == STATUS_OK)
+        *out = c;
+    else
+        config_free(&c);
+    return s;
+}
+
+status config_load(config *out, const char *path, int overrides, char *const *override)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    if (path)
+        TRY(config_read_file(&text, &bytes, path));
+    status s = config_parse(out, path ? path : "", text ? text : "", bytes, overrides, override);
+    free(text);
+    return s;
+}
+
+void config_free(config *c)
+{
+    for (int i = 0; c && i < config_table_rows(); i++)
+        config_value_free(c, config_table_row(i));
+}
+
+/* --- write and compare -------------------------------------------------------------------------------------------- */
+
+/* "model.rope_scaling.factor": how many names, and where the last begins. */
+static int depth(const char *key, const char **last)
+{
+    int dots = 0;
+    for (*last = key; *key; key++)
+        if (*key == '.') {
+            dots++;
+            *last = key + 1;
+        }
+    return dots;
+}
+
+void config_write(FILE *out, const config *c)
+{
+    const char *previous = "";
+    for (int i = 0; i < config_table_rows(); i++) {
+        const config_row *row = config_table_row(i);
+        const char *last;
+        int dots = depth(row->key, &last), level = 0;
+        /* Name the sections that the previous key was not in. */
+        for (const char *dot = strchr(row->key, '.'); dot; dot = strchr(dot + 1, '.'), level++) {
+            size_t length = (size_t)(dot + 1 - row->key);
+            if (strncmp(row->key, previous, length) == 0)
+                continue;
+            const char *name = dot;
+            while (name > row->key && name[-1] != '.')
+                name--;
+            fprintf(out, "%*s%.*s:\n", 2 * level, "", (int)(dot - name), name);
+        }
+        fprintf(out, "%*s%s: ", 2 * dots, "", last);
+        config_value_print(out, c, row);
+        fputc('\n', out);
+        previous = row->key;
+    }
+}
+
+char *config_text(const config *c)
+{
+    char *text = NULL;
+    size_t bytes;
+    FILE *out = open_memstream(&text, &bytes);
+    MUST(out, "out of host memory");
+    config_write(out, c);
+    MUST(fclose(out) == 0, "out of host memory");
+    return text;
+}
+
+status config_compare_for_resume(const config *saved, const config *now,
+                                 void (*changed)(void *context, const char *key, const char *old_value,
+                                                 const char *new_value),
+                                 void *context)
+{
+    char *refused = NULL;
+    size_t bytes;
+    FILE *out = open_memstream(&refused, &bytes);
+    MUST(out, "out of host memory");
+    for (int i = 0; i < config_table_rows(); i++) {
+        const config_row *row = config_table_row(i);
+        if (row->resume == CONFIG_SILENT)
+            continue;
+        char *before = config_value_text(saved, row), *after = config_value_text(now, row);
+        if (strcmp(before, after) != 0) {
+            if (row->resume == CONFIG_FIXED)
+                fprintf(out, "%s%s (%s -> %s)", ftell(out) ? ", " : "", row->key, before, after);
+            else if (changed)
+                changed(context, row->key, before, after);
+        }
+        free(before);
+        free(after);
+    }
+    MUST(fclose(out) == 0, "out of host memory");
+    status s = STATUS_OK;
+    if (bytes)
+        s = status_fail(STATUS_USAGE,
+                        "a run that resumes cannot change %s; set it back, or start afresh with "
+                        "checkpoint.resume=never",
+                        refused);
+    free(refused);
+    return s;
+}
+
+/* --- help and small answers --------------------------------------------------------------------------------------- */
+
+void config_help(FILE *out)
+{
+    fputs("Configuration keys (in the file as section: {key: value}, on the command line as section.key=value):\n",
+          out);
+    for (int i = 0; i < config_table_rows(); i++) {
+        const config_row *row = config_table_row(i);
+        const char *last, *before = i ? config_table_row(i - 1)->key : "";
+        depth(row->key, &last);
+        size_t section = strcspn(row->key, ".") + 1;
+        if (strncmp(before, row->key, section) != 0)
+            fputc('\n', out);
+        fprintf(out, "  %s: ", row->key);
+        config_value_expected(out, row);
+        fprintf(out, "\n      %s [%s]\n", row->doc, row->fallback ? row->fallback : row->otherwise);
+    }
+}
+
+const char *config_word(const config *c, const char *key)
+{
+    int i = config_table_find(key);
+    MUST(i >= 0 && config_table_row(i)->type == CONFIG_TYPE_WORD, "%s is no key that takes a word", key);
+    const config_row *row = config_table_row(i);
+    return row->word[*(const int *)(const void *)((const char *)c + row->offset)];
+}
+
+learning_rate config_learning_rate(const config *c)
+{
+    return (learning_rate){.kind = c->optimizer.schedule,
+                           .peak = c->optimizer.lr,
+                           .floor = c->optimizer.min_lr,
+                           .decay_fraction = c->optimizer.decay_fraction,
+                           .warmup = c->optimizer.warmup,
+                           .steps = c->train.steps};
+}

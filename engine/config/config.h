@@ -1,0 +1,157 @@
+/* The configuration of a run: one struct, one table of keys (config_table.c) from which reading, defaults, help, the
+ * effective configuration and the comparison on resume all follow.
+ *
+ * A config owns its strings and lists: config_load fills it, config_free empties it. Strings that were not given and
+ * have no default are NULL. Values are plain; nothing here knows what a device, a tokenizer or a checkpoint is.
+ */
+#ifndef PHALANX_ENGINE_CONFIG_CONFIG_H
+#define PHALANX_ENGINE_CONFIG_CONFIG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "memory/status.h"
+#include "models/shape.h"
+#include "engine/config/learning_rate.h"
+
+typedef enum config_precision { CONFIG_FP32, CONFIG_BF16, CONFIG_FP16 } config_precision;
+typedef enum config_device { CONFIG_CPU, CONFIG_CUDA, CONFIG_AUTO } config_device;
+typedef enum config_optimizer { CONFIG_ADAMW } config_optimizer;
+/* In the order of schedule_kind (parallel/schedule.h). */
+typedef enum config_schedule { CONFIG_GPIPE, CONFIG_1F1B, CONFIG_INTERLEAVED, CONFIG_ZB_H1 } config_schedule;
+typedef enum config_when { CONFIG_EACH_STEP, CONFIG_EACH_MICRO_BATCH } config_when; /* zero_gather, zero_reduce */
+typedef enum config_recompute { CONFIG_KEEP, CONFIG_SELECTIVE, CONFIG_FULL } config_recompute;
+
+/* Data sets to blend: samples are drawn in proportion to the weights, which need not sum to one. */
+typedef struct config_source {
+    char *path; /* prefix of .bin and .idx */
+    double weight;
+} config_source;
+
+typedef struct config_sources {
+    int count;
+    config_source *item;
+} config_sources;
+
+typedef struct config_integers {
+    int count;
+    int *item;
+} config_integers;
+
+enum { CONFIG_MAX_KEYS = 128 };
+
+typedef struct config {
+    struct {
+        model_shape shape;
+        char *preset;
+        char *from;   /* folder of weights, read by whoever resolves it */
+        char *config; /* a Hugging Face config.json, likewise */
+    } model;
+    struct {
+        config_sources train, validation;
+        char *tokenizer; /* file kept beside the checkpoints, for generate and eval */
+        bool shuffle, document_mask;
+    } data;
+    struct {
+        int64_t steps, sequence;
+        int micro_batch;  /* sequences per rank and micro-batch */
+        int global_batch; /* sequences per optimizer step over all ranks */
+        config_precision precision;
+        config_device device;
+        bool tf32;       /* on a GPU, fp32 products may round their operands */
+        bool tune;       /* choices of the device are made by timing */
+        bool cuda_graph; /* on a GPU: a step is enqueued as a whole */
+        int64_t seed;
+        int max_skipped; /* steps in a row without finite gradients that stop the run */
+        int threads;     /* per rank; 0: the cores divided by the ranks of this host */
+        double loss_scale;
+        int loss_scale_window; /* good steps after which the scale doubles */
+    } train;                   /* train.dropout is model.shape.dropout */
+    struct {
+        config_optimizer name;
+        learning_rate_kind schedule;
+        double lr, min_lr, decay_fraction;
+        int64_t warmup;
+        double beta1, beta2, epsilon, weight_decay;
+        double clip; /* largest gradient norm; 0: no clipping */
+    } optimizer;
+    struct {
+        int tensor, pipeline, virtual_stages;
+        int data; /* 0: ranks / (tensor * pipeline) */
+        config_schedule schedule;
+        bool sequence;
+        int zero;
+        config_when zero_gather, zero_reduce;
+        config_integers layers_per_stage; /* one number per chunk in model order; empty: divided automatically */
+        int64_t bucket;                   /* bytes of gradients reduced together */
+    } parallel;
+    struct {
+        config_recompute recompute;
+        int64_t budget; /* bytes of the arena; 0: none */
+    } memory;
+    struct {
+        int every, keep; /* 0: only at the end; 0: all */
+        char *resume;    /* "auto", "never" or a folder */
+    } checkpoint;
+    struct {
+        int every, batches; /* 0: never */
+    } evaluate;
+    struct {
+        char *folder;
+        int log_every;
+        bool tensorboard;
+        int hang_seconds;
+    } run;
+    struct {
+        char *gradients; /* folder */
+        int64_t at_step;
+    } debug;
+    struct {
+        int64_t start, stop; /* steps, both included; 0: no profile */
+    } profile;
+    bool given[CONFIG_MAX_KEYS]; /* by row of the table: said by the user, not filled in */
+} config;
+
+/* Read the file (NULL: nothing but defaults), then the overrides ("section.key=value"), then fill in what was not
+ * said. The message of a failure names file:line or "argument N" (from 1), the key, what was expected, and the nearest
+ * valid key. On success `out` must be freed. Ends with config_check unless config_wants_shape. */
+status config_load(config *out, const char *path, int overrides, char *const *override);
+
+/* As config_load, from text in memory; `name` stands for the file in messages. */
+status config_parse(config *out, const char *name, const char *text, size_t bytes, int overrides,
+                    char *const *override);
+
+/* True if the sizes are to come from model.config or model.from: the caller reads that file and calls
+ * config_take_shape, which keeps every size that was given explicitly, and then config_check. */
+bool config_wants_shape(const config *c);
+void config_take_shape(config *c, const model_shape *shape);
+
+/* What must hold between keys; one line that says what to do. */
+status config_check(const config *c);
+/* The same for what depends on the number of ranks. Sets *data to the size of the data axis. */
+status config_check_ranks(const config *c, int ranks, int *data);
+
+/* The effective configuration: every key, every number exact, loads again to the same config. */
+void config_write(FILE *out, const config *c);
+/* The same as a fresh string. */
+char *config_text(const config *c);
+
+/* Compare a checkpoint's configuration with this run's. `changed` is told (key, old value, new value) for every key
+ * that differs and may; a key that may not is a failure that names it. Keys that only say where to look are skipped. */
+status config_compare_for_resume(const config *saved, const config *now,
+                                 void (*changed)(void *context, const char *key, const char *old_value,
+                                                 const char *new_value),
+                                 void *context);
+
+/* Every key with its type, default and meaning. */
+void config_help(FILE *out);
+
+/* "bf16", "1f1b", ...: the word that stands for the value of an enumerated key such as "train.precision". */
+const char *config_word(const config *c, const char *key);
+
+learning_rate config_learning_rate(const config *c);
+
+void config_free(config *c);
+
+#endif

@@ -1,0 +1,131 @@
+/* What must hold between keys of a configuration: a list of rules, each with the line a person reads when it is broken.
+ * The messages name keys, not lines: a broken rule is rarely the fault of one line. */
+#include <inttypes.h>
+
+#include <stdlib.h>
+
+#include "memory/log.h"
+#include "parallel/partition.h"
+#include "engine/config/config.h"
+
+static status check_named(const config *c)
+{
+    const model_shape *s = &c->model.shape;
+    const char *missing = !s->layers        ? "model.layers"
+                          : !s->hidden_size ? "model.hidden_size"
+                          : !s->heads       ? "model.heads"
+                          : !s->vocab_size  ? "model.vocab_size"
+                                            : NULL;
+    if (missing)
+        return status_fail(STATUS_USAGE, "%s is not given: name a model.preset, a model.config or every size", missing);
+    return shape_check(s);
+}
+
+static status check_training(const config *c)
+{
+    if (c->train.sequence > c->model.shape.max_sequence)
+        return status_fail(STATUS_USAGE,
+                           "train.sequence %" PRId64 " exceeds model.max_sequence %" PRId64
+                           ": lower the first or raise the second",
+                           c->train.sequence, c->model.shape.max_sequence);
+    if (c->train.global_batch % c->train.micro_batch)
+        return status_fail(STATUS_USAGE, "train.global_batch %d is not a multiple of train.micro_batch %d: change one",
+                           c->train.global_batch, c->train.micro_batch);
+    if (c->profile.stop < c->profile.start)
+        return status_fail(STATUS_USAGE, "profile.stop %" PRId64 " comes before profile.start %" PRId64,
+                           c->profile.stop, c->profile.start);
+    if (c->debug.gradients && c->debug.at_step > c->train.steps)
+        return status_fail(STATUS_USAGE, "debug.at_step %" PRId64 " is never reached: train.steps is %" PRId64,
+                           c->debug.at_step, c->train.steps);
+    return STATUS_OK;
+}
+
+static status check_rate(const config *c)
+{
+    if (c->optimizer.min_lr > c->optimizer.lr)
+        return status_fail(STATUS_USAGE, "optimizer.min_lr %g exceeds optimizer.lr %g: lower the first",
+                           c->optimizer.min_lr, c->optimizer.lr);
+    double decay = c->optimizer.decay_fraction * (double)c->train.steps;
+    if (c->optimizer.schedule == LEARNING_RATE_WSD && (double)c->optimizer.warmup + decay > (double)c->train.steps)
+        return status_fail(STATUS_USAGE,
+                           "optimizer.warmup %" PRId64 " and the last %g of the steps (optimizer.decay_fraction) "
+                           "overlap in %" PRId64 " train.steps: lower one",
+                           c->optimizer.warmup, c->optimizer.decay_fraction, c->train.steps);
+    return STATUS_OK;
+}
+
+static status check_tensor(const config *c)
+{
+    int tensor = c->parallel.tensor, heads = c->model.shape.heads, kv_heads = c->model.shape.kv_heads;
+    if (heads % tensor)
+        return status_fail(STATUS_USAGE, "parallel.tensor %d does not divide model.heads %d: choose a divisor", tensor,
+                           heads);
+    if (kv_heads % tensor && tensor % kv_heads)
+        return status_fail(STATUS_USAGE,
+                           "parallel.tensor %d must divide model.kv_heads %d or be a multiple of it: choose another",
+                           tensor, kv_heads);
+    return STATUS_OK;
+}
+
+/* The division itself is parallel/partition.h's; here it is only asked whether there is one. */
+static status check_pipeline(const config *c)
+{
+    const config_integers *list = &c->parallel.layers_per_stage;
+    int virtual_stages = c->parallel.pipeline > 1 ? c->parallel.virtual_stages : 1;
+    int64_t chunks = (int64_t)c->parallel.pipeline * virtual_stages;
+    if (chunks > c->model.shape.layers)
+        return status_fail(STATUS_USAGE,
+                           "parallel.pipeline %d x virtual_stages %d leaves runs without a layer: model.layers is %d",
+                           c->parallel.pipeline, virtual_stages, c->model.shape.layers);
+    if (!list->count)
+        return STATUS_OK;
+    int *counts = must_calloc((unsigned long)chunks, sizeof *counts);
+    status s =
+        partition_given(counts, list->item, list->count, c->model.shape.layers, c->parallel.pipeline, virtual_stages);
+    free(counts);
+    return s;
+}
+
+static status check_data(const config *c, int data)
+{
+    int64_t together = (int64_t)c->train.micro_batch * data;
+    if (c->train.global_batch % together)
+        return status_fail(STATUS_USAGE,
+                           "train.global_batch %d is not a multiple of train.micro_batch %d x %d data-parallel ranks: "
+                           "use a multiple of %" PRId64,
+                           c->train.global_batch, c->train.micro_batch, data, together);
+    return STATUS_OK;
+}
+
+status config_check(const config *c)
+{
+    TRY(check_named(c));
+    TRY(check_training(c));
+    TRY(check_rate(c));
+    TRY(check_tensor(c));
+    TRY(check_pipeline(c));
+    if (c->memory.budget && c->memory.recompute != CONFIG_KEEP)
+        return status_fail(STATUS_USAGE,
+                           "memory.budget decides itself what to recompute: leave out memory.recompute %s",
+                           config_word(c, "memory.recompute"));
+    return c->parallel.data ? check_data(c, c->parallel.data) : STATUS_OK;
+}
+
+status config_check_ranks(const config *c, int ranks, int *data)
+{
+    int64_t model = (int64_t)c->parallel.tensor * c->parallel.pipeline;
+    if (ranks < 1 || ranks % model)
+        return status_fail(
+            STATUS_USAGE, "%d ranks cannot be laid out as tensor %d x pipeline %d x data: start a multiple of %" PRId64,
+            ranks, c->parallel.tensor, c->parallel.pipeline, model);
+    int derived = (int)(ranks / model);
+    if (c->parallel.data && c->parallel.data != derived)
+        return status_fail(
+            STATUS_USAGE,
+            "parallel.data %d x tensor %d x pipeline %d is not the %d ranks that were started: leave out "
+            "parallel.data or start %" PRId64,
+            c->parallel.data, c->parallel.tensor, c->parallel.pipeline, ranks, model * c->parallel.data);
+    TRY(check_data(c, derived));
+    *data = derived;
+    return STATUS_OK;
+}

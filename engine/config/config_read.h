@@ -1,0 +1,15 @@
+/* From YAML to the keys of a config: files and "section.key=value" overrides, by one walk over the document in which
+ * sections are nested maps. Every key may be said once in the file and once more among the overrides. */
+#ifndef PHALANX_ENGINE_CONFIG_CONFIG_READ_H
+#define PHALANX_ENGINE_CONFIG_CONFIG_READ_H
+
+#include "engine/config/config.h"
+
+/* Messages begin with "name:line: ". */
+status config_read_text(config *c, const char *name, const char *text, size_t bytes);
+/* Messages begin with "argument N: ", where N counts from 1. */
+status config_read_overrides(config *c, int count, char *const *override);
+/* The whole file as a fresh buffer. */
+status config_read_file(char **text, size_t *bytes, const char *path);
+
+#endif

@@ -1,0 +1,204 @@
+#include "engine/config/config_table.h"
+
+#include <stdint.h>
+#include <string.h>
+
+#include "engine/config/nearest.h"
+
+#define AT(member) offsetof(config, member)
+/* The largest integers a double holds exactly: ranges are doubles. */
+#define ANY    9007199254740992.0
+#define INTMAX 2147483647.0
+
+/* The order of the words is the order of the enumeration behind them. */
+static const char *const architectures[] = {"gpt2", "llama", "mistral", "qwen2", "qwen3", NULL};
+static const char *const precisions[] = {"fp32", "bf16", "fp16", NULL};
+static const char *const devices[] = {"cpu", "cuda", "auto", NULL};
+static const char *const optimizers[] = {"adamw", NULL};
+static const char *const rates[] = {"constant", "linear", "cosine", "wsd", "inverse_sqrt", NULL};
+static const char *const schedules[] = {"gpipe", "1f1b", "interleaved", "zb-h1", NULL};
+static const char *const whens[] = {"step", "micro_batch", NULL};
+static const char *const recomputes[] = {"none", "selective", "full", NULL};
+
+#define INT(key, member, fallback, low, high, resume, doc)                                                             \
+    {                                                                                                                  \
+        key, CONFIG_TYPE_INT, AT(member), fallback, low, high, NULL, resume, NULL, doc                                 \
+    }
+#define LONG(key, member, fallback, low, high, resume, doc)                                                            \
+    {                                                                                                                  \
+        key, CONFIG_TYPE_LONG, AT(member), fallback, low, high, NULL, resume, NULL, doc                                \
+    }
+#define SIZE(key, member, fallback, resume, doc)                                                                       \
+    {                                                                                                                  \
+        key, CONFIG_TYPE_SIZE, AT(member), fallback, 0, ANY, NULL, resume, NULL, doc                                   \
+    }
+#define NUMBER(key, member, fallback, low, high, resume, doc)                                                          \
+    {                                                                                                                  \
+        key, CONFIG_TYPE_NUMBER, AT(member), fallback, low, high, NULL, resume, NULL, doc                              \
+    }
+#define BOOL(key, member, fallback, resume, doc)                                                                       \
+    {                                                                                                                  \
+        key, CONFIG_TYPE_BOOL, AT(member), fallback, 0, 1, NULL, resume, NULL, doc                                     \
+    }
+#define WORD(key, member, words, fallback, resume, doc)                                                                \
+    {                                                                                                                  \
+        key, CONFIG_TYPE_WORD, AT(member), fallback, 0, 0, words, resume, NULL, doc                                    \
+    }
+#define STRING(key, member, fallback, resume, doc)                                                                     \
+    {                                                                                                                  \
+        key, CONFIG_TYPE_STRING, AT(member), fallback, 0, 0, NULL, resume, "none", doc                                 \
+    }
+/* A default that follows from other keys (config.c), described by `otherwise`. */
+#define DERIVED(key, kind, member, low, high, words, resume, otherwise, doc)                                           \
+    {                                                                                                                  \
+        key, CONFIG_TYPE_##kind, AT(member), NULL, low, high, words, resume, otherwise, doc                            \
+    }
+
+static const config_row rows[] = {
+    /* clang-format off */
+    {"model.preset", CONFIG_TYPE_PRESET, AT(model.preset), NULL, 0, 0, NULL, CONFIG_SILENT, "none", "ready-made sizes by name; keys beside it override it"},
+    DERIVED("model.architecture", WORD, model.shape.architecture, 0, 0, architectures, CONFIG_FIXED, "llama", "family of the decoder"),
+    DERIVED("model.layers", INT, model.shape.layers, 1, INTMAX, NULL, CONFIG_FIXED, "required without a preset", "number of blocks"),
+    DERIVED("model.hidden_size", LONG, model.shape.hidden_size, 1, ANY, NULL, CONFIG_FIXED, "required without a preset", "width of the residual stream"),
+    DERIVED("model.heads", INT, model.shape.heads, 1, INTMAX, NULL, CONFIG_FIXED, "required without a preset", "query heads"),
+    DERIVED("model.kv_heads", INT, model.shape.kv_heads, 1, INTMAX, NULL, CONFIG_FIXED, "heads", "key and value heads; divides heads"),
+    DERIVED("model.head_size", INT, model.shape.head_size, 1, INTMAX, NULL, CONFIG_FIXED, "hidden_size / heads", "width of one head"),
+    DERIVED("model.ffn_size", LONG, model.shape.ffn_size, 1, ANY, NULL, CONFIG_FIXED, "gpt2: 4 hidden_size; others: 8/3 of it, up to a multiple of 256", "width of the mlp"),
+    DERIVED("model.vocab_size", LONG, model.shape.vocab_size, 2, ANY, NULL, CONFIG_FIXED, "required without a preset", "number of token ids"),
+    DERIVED("model.max_sequence", LONG, model.shape.max_sequence, 1, ANY, NULL, CONFIG_FIXED, "train.sequence", "longest sequence the model is made for"),
+    DERIVED("model.tied_embeddings", BOOL, model.shape.tied_embeddings, 0, 1, NULL, CONFIG_FIXED, "true for gpt2", "output projection = token embeddings"),
+    DERIVED("model.rope_theta", NUMBER, model.shape.rope_theta, 0, 1e18, NULL, CONFIG_FIXED, "10000, or 1000000 for qwen", "base of the rotary frequencies"),
+    DERIVED("model.rope_scaling.factor", NUMBER, model.shape.rope_scaling.factor, 0, 1e6, NULL, CONFIG_FIXED, "0: off", "Llama 3's stretch of low rotary frequencies"),
+    DERIVED("model.rope_scaling.low_frequency_factor", NUMBER, model.shape.rope_scaling.low_frequency_factor, 0, 1e6, NULL, CONFIG_FIXED, "1", "turns in the original sequence below which frequencies are stretched in full"),
+    DERIVED("model.rope_scaling.high_frequency_factor", NUMBER, model.shape.rope_scaling.high_frequency_factor, 0, 1e6, NULL, CONFIG_FIXED, "4", "turns above which they are left alone"),
+    DERIVED("model.rope_scaling.original_max_sequence", LONG, model.shape.rope_scaling.original_max_sequence, 0, ANY, NULL, CONFIG_FIXED, "8192", "sequence length before the stretch"),
+    DERIVED("model.norm_epsilon", NUMBER, model.shape.norm_epsilon, 0, 1, NULL, CONFIG_FIXED, "1e-5, or 1e-6 for qwen", "added to the variance in norms"),
+    DERIVED("model.sliding_window", LONG, model.shape.sliding_window, 0, ANY, NULL, CONFIG_FIXED, "0: all", "a token attends to this many tokens, itself included"),
+    STRING("model.from", model.from, NULL, CONFIG_SILENT, "folder to take the weights (and the sizes) from: Hugging Face's or a checkpoint"),
+    STRING("model.config", model.config, NULL, CONFIG_SILENT, "Hugging Face config.json to take the sizes from"),
+
+    DERIVED("data.train", SOURCES, data.train, 0, 0, NULL, CONFIG_FIXED, "none", "prefix of .bin/.idx, or a list of prefixes or {path, weight}"),
+    DERIVED("data.validation", SOURCES, data.validation, 0, 0, NULL, CONFIG_CHANGES, "none", "the same for evaluation"),
+    STRING("data.tokenizer", data.tokenizer, NULL, CONFIG_CHANGES, "tokenizer file to keep with the checkpoints"),
+    BOOL("data.shuffle", data.shuffle, "true", CONFIG_FIXED, "draw samples in a random order that depends on the seed only"),
+    BOOL("data.document_mask", data.document_mask, "false", CONFIG_FIXED, "no attention across documents, positions restart"),
+
+    LONG("train.steps", train.steps, "1000", 1, ANY, CONFIG_CHANGES, "optimizer steps"),
+    DERIVED("train.sequence", LONG, train.sequence, 1, ANY, NULL, CONFIG_FIXED, "1024, or model.max_sequence if that is less", "tokens a sequence"),
+    INT("train.micro_batch", train.micro_batch, "4", 1, INTMAX, CONFIG_CHANGES, "sequences per rank and micro-batch"),
+    INT("train.global_batch", train.global_batch, "32", 1, INTMAX, CONFIG_FIXED, "sequences per optimizer step over all ranks"),
+    DERIVED("train.precision", WORD, train.precision, 0, 0, precisions, CONFIG_CHANGES, "bf16; fp32 on a CPU without bf16 instructions", "of weights and activations; master weights and sums are fp32"),
+    LONG("train.seed", train.seed, "1", 0, ANY, CONFIG_FIXED, "of initial weights, data order and dropout"),
+    WORD("train.device", train.device, devices, "auto", CONFIG_CHANGES, "where to run; auto: cuda where there is one"),
+    BOOL("train.tf32", train.tf32, "false", CONFIG_CHANGES, "on a GPU, fp32 products may round their operands to tf32"),
+    BOOL("train.tune", train.tune, "true", CONFIG_CHANGES, "on a GPU, time algorithms once a run, and keep the fastest in its tuning.json"),
+    BOOL("train.cuda_graph", train.cuda_graph, "false", CONFIG_CHANGES, "on a GPU, enqueue a step as one CUDA graph from the third on"),
+    NUMBER("train.dropout", model.shape.dropout, "0", 0, 1, CONFIG_CHANGES, "probability, after embeddings and residual branches"),
+    INT("train.max_skipped", train.max_skipped, "10", 1, INTMAX, CONFIG_CHANGES, "stop after this many steps in a row without finite gradients"),
+    INT("train.threads", train.threads, "0", 0, 4096, CONFIG_CHANGES, "CPU threads a rank; 0: cores / ranks of this host"),
+    NUMBER("train.loss_scale", train.loss_scale, "65536", 1, 4294967296.0, CONFIG_CHANGES, "initial loss scale in fp16; halves on overflow"),
+    INT("train.loss_scale_window", train.loss_scale_window, "1000", 1, INTMAX, CONFIG_CHANGES, "good steps after which the loss scale doubles"),
+
+    WORD("optimizer.name", optimizer.name, optimizers, "adamw", CONFIG_FIXED, "the update rule"),
+    NUMBER("optimizer.lr", optimizer.lr, "3e-4", 0, 1e3, CONFIG_CHANGES, "peak learning rate"),
+    NUMBER("optimizer.min_lr", optimizer.min_lr, "0", 0, 1e3, CONFIG_CHANGES, "learning rate that decaying schedules reach"),
+    WORD("optimizer.schedule", optimizer.schedule, rates, "cosine", CONFIG_CHANGES, "of the learning rate, after the warm-up"),
+    LONG("optimizer.warmup", optimizer.warmup, "0", 0, ANY, CONFIG_CHANGES, "steps in which the learning rate rises from 0"),
+    NUMBER("optimizer.decay_fraction", optimizer.decay_fraction, "0.2", 0, 1, CONFIG_CHANGES, "wsd: share of the steps, at the end, in which it falls"),
+    NUMBER("optimizer.beta1", optimizer.beta1, "0.9", 0, 0.9999999, CONFIG_CHANGES, "decay of the mean of gradients"),
+    NUMBER("optimizer.beta2", optimizer.beta2, "0.95", 0, 0.9999999, CONFIG_CHANGES, "decay of the mean of their squares"),
+    NUMBER("optimizer.epsilon", optimizer.epsilon, "1e-8", 0, 1, CONFIG_CHANGES, "added to the root of the latter"),
+    NUMBER("optimizer.weight_decay", optimizer.weight_decay, "0.1", 0, 1e3, CONFIG_CHANGES, "decoupled, on matrices and embeddings"),
+    NUMBER("optimizer.clip", optimizer.clip, "1", 0, 1e18, CONFIG_CHANGES, "largest norm of the gradient; 0: no clipping"),
+
+    INT("parallel.tensor", parallel.tensor, "1", 1, 65536, CONFIG_CHANGES, "ranks that share each layer"),
+    INT("parallel.pipeline", parallel.pipeline, "1", 1, 65536, CONFIG_CHANGES, "ranks that share the depth"),
+    INT("parallel.virtual_stages", parallel.virtual_stages, "1", 1, 65536, CONFIG_CHANGES, "runs of layers a pipeline rank holds"),
+    INT("parallel.data", parallel.data, "0", 0, INTMAX, CONFIG_CHANGES, "for plan; 0: ranks / (tensor * pipeline)"),
+    WORD("parallel.schedule", parallel.schedule, schedules, "1f1b", CONFIG_CHANGES, "order of the pipeline's work; 1f1b with virtual_stages is interleaved"),
+    BOOL("parallel.sequence", parallel.sequence, "true", CONFIG_CHANGES, "split norms and residuals by token over the tensor ranks"),
+    INT("parallel.zero", parallel.zero, "1", 0, 3, CONFIG_CHANGES, "shard over the data ranks: 1 optimizer, 2 + gradients, 3 + weights"),
+    WORD("parallel.zero_gather", parallel.zero_gather, whens, "step", CONFIG_CHANGES, "how often zero 3 gathers weights"),
+    WORD("parallel.zero_reduce", parallel.zero_reduce, whens, "step", CONFIG_CHANGES, "how often zero 2 and 3 reduce gradients"),
+    DERIVED("parallel.layers_per_stage", INTEGERS, parallel.layers_per_stage, 1, INTMAX, NULL, CONFIG_CHANGES, "balanced", "layers of each run, in order of the model"),
+    SIZE("parallel.bucket", parallel.bucket, "32MiB", CONFIG_CHANGES, "gradients reduced together"),
+
+    WORD("memory.recompute", memory.recompute, recomputes, "none", CONFIG_CHANGES, "what the backward pass computes again"),
+    SIZE("memory.budget", memory.budget, "0", CONFIG_CHANGES, "bytes a rank may use; recomputes what must be; 0: no budget"),
+
+    INT("checkpoint.every", checkpoint.every, "100", 0, INTMAX, CONFIG_CHANGES, "steps; 0: at the end only"),
+    INT("checkpoint.keep", checkpoint.keep, "2", 0, INTMAX, CONFIG_CHANGES, "newest checkpoints kept; 0: all"),
+    STRING("checkpoint.resume", checkpoint.resume, "auto", CONFIG_SILENT, "auto: from the latest, if any; never; or a checkpoint's folder"),
+
+    INT("evaluate.every", evaluate.every, "100", 0, INTMAX, CONFIG_CHANGES, "steps; 0: never"),
+    INT("evaluate.batches", evaluate.batches, "20", 1, INTMAX, CONFIG_CHANGES, "global batches an evaluation"),
+
+    STRING("run.folder", run.folder, "runs/phalanx", CONFIG_SILENT, "where everything the run writes goes"),
+    INT("run.log_every", run.log_every, "1", 1, INTMAX, CONFIG_SILENT, "steps between lines on the screen"),
+    BOOL("run.tensorboard", run.tensorboard, "true", CONFIG_SILENT, "write TensorBoard events"),
+    INT("run.hang_seconds", run.hang_seconds, "600", 1, INTMAX, CONFIG_SILENT, "without progress for so long, say where and stop"),
+
+    STRING("debug.gradients", debug.gradients, NULL, CONFIG_SILENT, "folder to write all gradients of one step to"),
+    LONG("debug.at_step", debug.at_step, "1", 1, ANY, CONFIG_SILENT, "that step"),
+
+    LONG("profile.start", profile.start, "0", 0, ANY, CONFIG_SILENT, "first step under the profiler; 0: none"),
+    LONG("profile.stop", profile.stop, "0", 0, ANY, CONFIG_SILENT, "last step under the profiler"),
+    /* clang-format on */
+};
+
+enum { ROWS = sizeof rows / sizeof *rows };
+_Static_assert((int)ROWS <= (int)CONFIG_MAX_KEYS, "config.given has a place for every row");
+_Static_assert(sizeof(config_precision) == sizeof(int), "words are stored as int");
+
+int config_table_rows(void)
+{
+    return ROWS;
+}
+
+const config_row *config_table_row(int index)
+{
+    return &rows[index];
+}
+
+int config_table_find(const char *key)
+{
+    for (int i = 0; i < ROWS; i++)
+        if (strcmp(rows[i].key, key) == 0)
+            return i;
+    return -1;
+}
+
+bool config_table_is_section(const char *name)
+{
+    size_t length = strlen(name);
+    if (!length)
+        return true;
+    for (int i = 0; i < ROWS; i++)
+        if (strncmp(rows[i].key, name, length) == 0 && rows[i].key[length] == '.')
+            return true;
+    return false;
+}
+
+/* Sections as words of their own, so that "trian" finds "train" and "model.rope_scale" finds "model.rope_scaling". */
+static const char *const sections[] = {"model",  "model.rope_scaling", "data",     "train", "optimizer", "parallel",
+                                       "memory", "checkpoint",         "evaluate", "run",   "debug",     "profile"};
+
+static const char *last_part(const char *key)
+{
+    const char *dot = strrchr(key, '.');
+    return dot ? dot + 1 : key;
+}
+
+const char *config_table_nearest(const char *key)
+{
+    /* The right key in the wrong section is meant more often than a key that is spelt alike. */
+    for (int i = 0; i < ROWS; i++)
+        if (strcmp(last_part(rows[i].key), last_part(key)) == 0)
+            return rows[i].key;
+    nearest n = {.wanted = key};
+    for (int i = 0; i < ROWS; i++)
+        nearest_offer(&n, rows[i].key);
+    for (size_t i = 0; i < sizeof sections / sizeof *sections; i++)
+        nearest_offer(&n, sections[i]);
+    return nearest_word(&n);
+}

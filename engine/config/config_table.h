@@ -1,0 +1,51 @@
+/* The table of configuration keys: everything the program knows about a key stands in its row. */
+#ifndef PHALANX_ENGINE_CONFIG_CONFIG_TABLE_H
+#define PHALANX_ENGINE_CONFIG_CONFIG_TABLE_H
+
+#include <stddef.h>
+
+#include "engine/config/config.h"
+
+typedef enum config_type {
+    CONFIG_TYPE_INT,      /* int */
+    CONFIG_TYPE_LONG,     /* int64_t */
+    CONFIG_TYPE_SIZE,     /* int64_t, bytes: 10GiB */
+    CONFIG_TYPE_NUMBER,   /* double */
+    CONFIG_TYPE_BOOL,     /* bool */
+    CONFIG_TYPE_WORD,     /* an enumeration, stored as the position of its word */
+    CONFIG_TYPE_STRING,   /* char *, owned; NULL when not given */
+    CONFIG_TYPE_PRESET,   /* as a string, and the name of a preset */
+    CONFIG_TYPE_SOURCES,  /* config_sources */
+    CONFIG_TYPE_INTEGERS, /* config_integers */
+    CONFIG_TYPES
+} config_type;
+
+/* What a difference between a checkpoint and the run that resumes from it means. */
+typedef enum config_resume {
+    CONFIG_FIXED,   /* refused: the run would not be the same run */
+    CONFIG_CHANGES, /* allowed, and said */
+    CONFIG_SILENT,  /* only says where to look or what to call it */
+} config_resume;
+
+typedef struct config_row {
+    const char *key; /* section.key */
+    config_type type;
+    size_t offset;           /* in config */
+    const char *fallback;    /* the default as YAML; NULL: it follows from other keys, as `otherwise` says */
+    double low, high;        /* inclusive; for the numeric types and each of CONFIG_TYPE_INTEGERS */
+    const char *const *word; /* of CONFIG_TYPE_WORD, ends with NULL */
+    config_resume resume;
+    const char *otherwise; /* the default in words where fallback is NULL */
+    const char *doc;
+} config_row;
+
+int config_table_rows(void);
+const config_row *config_table_row(int index);
+/* -1 if there is no such key. */
+int config_table_find(const char *key);
+/* True for "model", "model.rope_scaling" and "": names under which keys stand. */
+bool config_table_is_section(const char *name);
+/* The key or section that was probably meant, or NULL. */
+const char *config_table_nearest(const char *key);
+
+#endif

@@ -1,0 +1,465 @@
+#include "engine/config/config_value.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "memory/log.h"
+#include "engine/config/nearest.h"
+#include "engine/config/scalar.h"
+#include "models/presets.h"
+
+void config_value_quote(char out[CONFIG_VALUE_QUOTE], const char *text)
+{
+    int n = 0;
+    for (; text[n] && n < CONFIG_VALUE_QUOTE - 1; n++)
+        out[n] = iscntrl((unsigned char)text[n]) ? '?' : text[n];
+    out[n] = 0;
+    if (text[n]) {
+        n -= 3;
+        while (n > 0 && ((unsigned char)text[n] & 0xC0) == 0x80) /* do not cut a UTF-8 sequence */
+            n--;
+        strcpy(out + n, "...");
+    }
+}
+
+/* What a node is, for "expected ..., not ...". */
+static void describe(char out[CONFIG_VALUE_QUOTE + 16], const yaml_node_t *node)
+{
+    char text[CONFIG_VALUE_QUOTE];
+    if (node->type == YAML_SEQUENCE_NODE) {
+        strcpy(out, "a list");
+    } else if (node->type == YAML_MAPPING_NODE) {
+        strcpy(out, "a map");
+    } else {
+        config_value_quote(text, (const char *)node->data.scalar.value);
+        bool quoted = node->data.scalar.style != YAML_PLAIN_SCALAR_STYLE;
+        snprintf(out, CONFIG_VALUE_QUOTE + 16, quoted ? "the string \"%s\"" : *text ? "%s" : "nothing%s", text);
+    }
+}
+
+static status refuse(const config_row *row, const yaml_node_t *node)
+{
+    char what[CONFIG_VALUE_QUOTE + 16], *expected = NULL;
+    size_t bytes;
+    describe(what, node);
+    FILE *out = open_memstream(&expected, &bytes);
+    MUST(out, "out of host memory");
+    config_value_expected(out, row);
+    fclose(out);
+    status s = status_fail(STATUS_USAGE, "expected %s, not %s", expected, what);
+    free(expected);
+    return s;
+}
+
+/* The text of a scalar, NULL for anything else and for text with a NUL in it. */
+static const char *text_of(const yaml_node_t *node)
+{
+    if (node->type != YAML_SCALAR_NODE)
+        return NULL;
+    const char *text = (const char *)node->data.scalar.value;
+    return strlen(text) == node->data.scalar.length ? text : NULL;
+}
+
+/* The text of an unquoted scalar: numbers and booleans are never strings. */
+static const char *plain(const yaml_node_t *node)
+{
+    return node->type == YAML_SCALAR_NODE && node->data.scalar.style == YAML_PLAIN_SCALAR_STYLE ? text_of(node) : NULL;
+}
+
+bool config_value_is_null(const yaml_node_t *node)
+{
+    const char *text = plain(node);
+    return text && (!*text || strcmp(text, "~") == 0 || strcasecmp(text, "null") == 0);
+}
+
+/* --- numbers ------------------------------------------------------------------------------------------------------ */
+
+static bool within(const config_row *row, double value)
+{
+    return value >= row->low && value <= row->high;
+}
+
+static status set_long(void *field, const config_row *row, yaml_document_t *d, yaml_node_t *node)
+{
+    (void)d;
+    int64_t value;
+    if (!scalar_integer(plain(node), &value) || !within(row, (double)value))
+        return refuse(row, node);
+    memcpy(field, &value, sizeof value);
+    return STATUS_OK;
+}
+
+static status set_int(void *field, const config_row *row, yaml_document_t *d, yaml_node_t *node)
+{
+    int64_t value = 0;
+    TRY(set_long(&value, row, d, node));
+    *(int *)field = (int)value; /* the row's range is within int's */
+    return STATUS_OK;
+}
+
+static status set_size(void *field, const config_row *row, yaml_document_t *d, yaml_node_t *node)
+{
+    (void)d;
+    int64_t value;
+    if (!scalar_size(plain(node), &value))
+        return refuse(row, node);
+    memcpy(field, &value, sizeof value);
+    return STATUS_OK;
+}
+
+static status set_number(void *field, const config_row *row, yaml_document_t *d, yaml_node_t *node)
+{
+    (void)d;
+    double value;
+    if (!scalar_number(plain(node), &value) || !within(row, value))
+        return refuse(row, node);
+    memcpy(field, &value, sizeof value);
+    return STATUS_OK;
+}
+
+static void print_int(FILE *out, const void *field, const config_row *row)
+{
+    (void)row;
+    fprintf(out, "%d", *(const int *)field);
+}
+
+static void print_long(FILE *out, const void *field, const config_row *row)
+{
+    (void)row;
+    fprintf(out, "%" PRId64, *(const int64_t *)field);
+}
+
+static void print_size(FILE *out, const void *field, const config_row *row)
+{
+    (void)row;
+    scalar_print_size(out, *(const int64_t *)field);
+}
+
+static void print_number(FILE *out, const void *field, const config_row *row)
+{
+    (void)row;
+    scalar_print_number(out, *(const double *)field);
+}
+
+/* --- booleans and words ------------------------------------------------------------------------------------------- */
+
+static status set_bool(void *field, const config_row *row, yaml_document_t *d, yaml_node_t *node)
+{
+    (void)d;
+    static const char *const spelling[][3] = {{"false", "no", "off"}, {"true", "yes", "on"}};
+    const char *text = plain(node);
+    for (int value = 0; text && value < 2; value++)
+        for (int i = 0; i < 3; i++)
+            if (strcasecmp(text, spelling[value][i]) == 0) {
+                *(bool *)field = value;
+                return STATUS_OK;
+            }
+    return refuse(row, node);
+}
+
+static void print_bool(FILE *out, const void *field, const config_row *row)
+{
+    (void)row;
+    fputs(*(const bool *)field ? "true" : "false", out);
+}
+
+static status refuse_word(const config_row *row, const yaml_node_t *node, const nearest *n)
+{
+    status s = refuse(row, node);
+    if (!nearest_word(n))
+        return s;
+    char *message = must_strdup(status_message());
+    s = status_fail(s, "%s; did you mean %s?", message, nearest_word(n));
+    free(message);
+    return s;
+}
+
+static status set_word(void *field, const config_row *row, yaml_document_t *d, yaml_node_t *node)
+{
+    (void)d;
+    const char *text = text_of(node);
+    nearest n = {.wanted = text ? text : ""};
+    for (int i = 0; row->word[i]; i++) {
+        if (strcmp(n.wanted, row->word[i]) == 0) {
+            *(int *)field = i;
+            return STATUS_OK;
+        }
+        nearest_offer(&n, row->word[i]);
+    }
+    return refuse_word(row, node, &n);
+}
+
+static void print_word(FILE *out, const void *field, const config_row *row)
+{
+    fputs(row->word[*(const int *)field], out);
+}
+
+/* --- strings ------------------------------------------------------------------------------------------------------ */
+
+static status set_string(void *field, const config_row *row, yaml_document_t *d, yaml_node_t *node)
+{
+    (void)d;
+    const char *text = text_of(node);
+    if (!text)
+        return refuse(row, node);
+    free(*(char **)field);
+    if (config_value_is_null(node))
+        text = row->fallback;
+    *(char **)field = text ? must_strdup(text) : NULL;
+    return STATUS_OK;
+}
+
+static status set_preset(void *field, const config_row *row, yaml_document_t *d, yaml_node_t *node)
+{
+    const char *text = text_of(node);
+    nearest n = {.wanted = text ? text : ""};
+    for (int i = 0; i < presets_count(); i++)
+        nearest_offer(&n, presets_at(i)->name);
+    if (!text || (!config_value_is_null(node) && !presets_find(text)))
+        return refuse_word(row, node, &n);
+    return set_string(field, row, d, node);
+}
+
+static void print_string(FILE *out, const void *field, const config_row *row)
+{
+    (void)row;
+    scalar_print_text(out, *(char *const *)field);
+}
+
+static void free_string(void *field)
+{
+    free(*(char **)field);
+    *(char **)field = NULL;
+}
+
+/* --- lists -------------------------------------------------------------------------------------------------------- */
+
+static void free_sources(void *field)
+{
+    config_sources *list = field;
+    for (int i = 0; i < list->count; i++)
+        free(list->item[i].path);
+    free(list->item);
+    *list = (config_sources){0};
+}
+
+static const config_row path_row = {.key = "path", .type = CONFIG_TYPE_STRING};
+static const config_row weight_row = {.key = "weight", .type = CONFIG_TYPE_NUMBER, .low = 1e-12, .high = 1e12};
+
+static status set_source_field(config_source *source, bool given[2], yaml_document_t *d, yaml_node_t *key,
+                               yaml_node_t *value)
+{
+    const char *name = text_of(key);
+    char quoted[CONFIG_VALUE_QUOTE];
+    config_value_quote(quoted, name ? name : "?");
+    bool weight = name && strcmp(name, "weight") == 0;
+    if (!name || (!weight && strcmp(name, "path") != 0))
+        return status_fail(STATUS_USAGE, "unknown key %s of a data set; it has path and weight", quoted);
+    if (given[weight])
+        return status_fail(STATUS_USAGE, "%s of a data set is given twice", quoted);
+    given[weight] = true;
+    status s =
+        weight ? set_number(&source->weight, &weight_row, d, value) : set_string(&source->path, &path_row, d, value);
+    return s == STATUS_OK ? s : status_context(s, "%s", quoted);
+}
+
+/* A prefix, or {path: prefix, weight: number}. */
+static status set_source(config_source *source, const config_row *row, yaml_document_t *d, yaml_node_t *node)
+{
+    source->weight = 1;
+    if (node->type == YAML_SEQUENCE_NODE)
+        return refuse(row, node);
+    if (node->type == YAML_SCALAR_NODE)
+        TRY(set_string(&source->path, &path_row, d, node));
+    bool given[2] = {false, false};
+    if (node->type == YAML_MAPPING_NODE)
+        for (yaml_node_pair_t *p = node->data.mapping.pairs.start; p < node->data.mapping.pairs.top; p++)
+            TRY(set_source_field(source, given, d, yaml_document_get_node(d, p->key),
+                                 yaml_document_get_node(d, p->value)));
+    if (!source->path || !*source->path)
+        return status_fail(STATUS_USAGE, "a data set without a path: give the prefix of its .bin and .idx");
+    return STATUS_OK;
+}
+
+static status set_sources(void *field, const config_row *row, yaml_document_t *d, yaml_node_t *node)
+{
+    config_sources list = {0};
+    bool sequence = node->type == YAML_SEQUENCE_NODE;
+    long count =
+        sequence ? node->data.sequence.items.top - node->data.sequence.items.start : !config_value_is_null(node);
+    if (count)
+        list.item = must_calloc((unsigned long)count, sizeof *list.item);
+    status s = STATUS_OK;
+    while (s == STATUS_OK && list.count < count) {
+        yaml_node_t *one = sequence ? yaml_document_get_node(d, node->data.sequence.items.start[list.count]) : node;
+        s = set_source(&list.item[list.count++], row, d, one);
+    }
+    if (s != STATUS_OK) {
+        free_sources(&list);
+        return s;
+    }
+    free_sources(field);
+    *(config_sources *)field = list;
+    return STATUS_OK;
+}
+
+static void print_sources(FILE *out, const void *field, const config_row *row)
+{
+    (void)row;
+    const config_sources *list = field;
+    fputc('[', out);
+    for (int i = 0; i < list->count; i++) {
+        fputs(i ? ", {path: " : "{path: ", out);
+        scalar_print_text(out, list->item[i].path);
+        fputs(", weight: ", out);
+        scalar_print_number(out, list->item[i].weight);
+        fputc('}', out);
+    }
+    fputc(']', out);
+}
+
+static void free_integers(void *field)
+{
+    config_integers *list = field;
+    free(list->item);
+    *list = (config_integers){0};
+}
+
+static status set_integers(void *field, const config_row *row, yaml_document_t *d, yaml_node_t *node)
+{
+    config_integers list = {0};
+    if (node->type != YAML_SEQUENCE_NODE && !config_value_is_null(node))
+        return refuse(row, node);
+    bool sequence = node->type == YAML_SEQUENCE_NODE;
+    long count = sequence ? node->data.sequence.items.top - node->data.sequence.items.start : 0;
+    if (count)
+        list.item = must_calloc((unsigned long)count, sizeof *list.item);
+    for (; list.count < count; list.count++) {
+        yaml_node_t *one = yaml_document_get_node(d, node->data.sequence.items.start[list.count]);
+        status s = set_int(&list.item[list.count], row, d, one);
+        if (s != STATUS_OK) {
+            free_integers(&list);
+            return s;
+        }
+    }
+    free_integers(field);
+    *(config_integers *)field = list;
+    return STATUS_OK;
+}
+
+static void print_integers(FILE *out, const void *field, const config_row *row)
+{
+    (void)row;
+    const config_integers *list = field;
+    fputc('[', out);
+    for (int i = 0; i < list->count; i++)
+        fprintf(out, "%s%d", i ? ", " : "", list->item[i]);
+    fputc(']', out);
+}
+
+/* --- the types ---------------------------------------------------------------------------------------------------- */
+
+static void expect_integer(FILE *out, const config_row *row)
+{
+    if (row->high < 2147483647.0)
+        fprintf(out, "an integer from %.0f to %.0f", row->low, row->high);
+    else
+        fprintf(out, "an integer, at least %.0f", row->low);
+}
+
+static void expect_number(FILE *out, const config_row *row)
+{
+    fprintf(out, "a number from %.9g to %.9g", row->low, row->high);
+}
+
+static void expect_word(FILE *out, const config_row *row)
+{
+    for (int i = 0; row->word[i]; i++)
+        fprintf(out, "%s%s", i ? ", " : row->word[1] ? "one of " : "", row->word[i]);
+}
+
+static void expect_preset(FILE *out, const config_row *row)
+{
+    (void)row;
+    for (int i = 0; i < presets_count(); i++)
+        fprintf(out, "%s%s", i ? ", " : "one of ", presets_at(i)->name);
+}
+
+static void expect_integers(FILE *out, const config_row *row)
+{
+    fprintf(out, "a list of integers, each at least %.0f", row->low);
+}
+
+static const struct {
+    const char *name, *expected; /* expected: where no range or words belong to it */
+    void (*expect)(FILE *, const config_row *);
+    status (*set)(void *field, const config_row *, yaml_document_t *, yaml_node_t *);
+    void (*print)(FILE *, const void *field, const config_row *);
+    void (*free)(void *field);
+} types[CONFIG_TYPES] = {
+    [CONFIG_TYPE_INT] = {"integer", NULL, expect_integer, set_int, print_int, NULL},
+    [CONFIG_TYPE_LONG] = {"integer", NULL, expect_integer, set_long, print_long, NULL},
+    [CONFIG_TYPE_SIZE] = {"size", "a size such as 10GiB or 512MiB", NULL, set_size, print_size, NULL},
+    [CONFIG_TYPE_NUMBER] = {"number", NULL, expect_number, set_number, print_number, NULL},
+    [CONFIG_TYPE_BOOL] = {"boolean", "true or false", NULL, set_bool, print_bool, NULL},
+    [CONFIG_TYPE_WORD] = {"word", NULL, expect_word, set_word, print_word, NULL},
+    [CONFIG_TYPE_STRING] = {"string", "a string", NULL, set_string, print_string, free_string},
+    [CONFIG_TYPE_PRESET] = {"preset", NULL, expect_preset, set_preset, print_string, free_string},
+    [CONFIG_TYPE_SOURCES] = {"data sets", "a prefix of .bin and .idx, or a list of prefixes or {path, weight}", NULL,
+                             set_sources, print_sources, free_sources},
+    [CONFIG_TYPE_INTEGERS] = {"list of integers", NULL, expect_integers, set_integers, print_integers, free_integers},
+};
+
+status config_value_set(config *c, const config_row *row, yaml_document_t *document, yaml_node_t *node)
+{
+    return types[row->type].set((char *)c + row->offset, row, document, node);
+}
+
+status config_value_set_text(config *c, const config_row *row, const char *text)
+{
+    yaml_document_t document;
+    MUST(yaml_document_initialize(&document, NULL, NULL, NULL, 1, 1), "out of host memory");
+    int id = yaml_document_add_scalar(&document, NULL, (const yaml_char_t *)text, -1, YAML_PLAIN_SCALAR_STYLE);
+    MUST(id, "out of host memory");
+    status s = config_value_set(c, row, &document, yaml_document_get_node(&document, id));
+    yaml_document_delete(&document);
+    return s;
+}
+
+void config_value_print(FILE *out, const config *c, const config_row *row)
+{
+    types[row->type].print(out, (const char *)c + row->offset, row);
+}
+
+char *config_value_text(const config *c, const config_row *row)
+{
+    char *text = NULL;
+    size_t bytes;
+    FILE *out = open_memstream(&text, &bytes);
+    MUST(out, "out of host memory");
+    config_value_print(out, c, row);
+    MUST(fclose(out) == 0, "out of host memory");
+    return text;
+}
+
+void config_value_free(config *c, const config_row *row)
+{
+    if (types[row->type].free)
+        types[row->type].free((char *)c + row->offset);
+}
+
+void config_value_expected(FILE *out, const config_row *row)
+{
+    if (types[row->type].expect)
+        types[row->type].expect(out, row);
+    else
+        fputs(types[row->type].expected, out);
+}
+
+const char *config_value_type_name(const config_row *row)
+{
+    return types[row->type].name;
+}

@@ -1,0 +1,134 @@
+#include "tests/cuda/cuda_runs.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "memory/log.h"
+#include "tests/jobs/runs.h"
+#include "tests/jobs/workfolder.h"
+
+enum { STEPS = CUDA_RUNS_STEPS, VOCABULARY = 64, TOKENS = 2048 };
+
+static char *folder;
+
+static void write_config(const char *name, const char *model)
+{
+    char *text = NULL;
+    size_t bytes;
+    FILE *f = open_memstream(&text, &bytes);
+    fprintf(f,
+            "model: {%s, layers: 2, hidden_size: 32, heads: 4, ffn_size: 64, vocab_size: %d, max_sequence: 12}\n"
+            "data: {train: %s/data}\n"
+            "train: {steps: %d, sequence: 12, micro_batch: 1, global_batch: 4, precision: fp32, threads: 1}\n"
+            "optimizer: {lr: 1e-2, warmup: 1}\n"
+            "evaluate: {every: 0}\n"
+            "run: {tensorboard: false}\n"
+            "checkpoint: {every: 0}\n",
+            model, VOCABULARY, folder, STEPS);
+    fclose(f);
+    char *path = workfolder_path(folder, name);
+    runs_write_text(path, text);
+    free(path);
+    free(text);
+}
+
+int cuda_runs_setup(void **state)
+{
+    assert_int_equal(workfolder_setup(state), 0);
+    folder = *state;
+    char *data = workfolder_path(folder, "data");
+    runs_write_data(data, VOCABULARY, TOKENS, 1);
+    free(data);
+    write_config("gpt2.yaml", "architecture: gpt2");
+    write_config("llama.yaml", "architecture: llama, kv_heads: 2");
+    return 0;
+}
+
+int cuda_runs_teardown(void **state)
+{
+    return workfolder_teardown(state);
+}
+
+const char *cuda_runs_folder(void)
+{
+    return folder;
+}
+
+static void stand_ins_were_not_built(void **state)
+{
+    (void)state;
+    skip();
+}
+
+int cuda_runs_group(const struct CMUnitTest *tests, size_t count, CMFixtureFunction setup, CMFixtureFunction teardown)
+{
+    const struct CMUnitTest none[] = {cmocka_unit_test(stand_ins_were_not_built)};
+    char *program = launch_beside("phalanx_standin");
+    bool built = access(program, X_OK) == 0;
+    free(program);
+    return built ? _cmocka_run_group_tests("tests", tests, count, setup, teardown)
+                 : cmocka_run_group_tests(none, NULL, NULL);
+}
+
+void cuda_runs_read(cuda_run *out, const char *where)
+{
+    char path[512], line[1024];
+    snprintf(path, sizeof path, "%s/%s/metrics.jsonl", folder, where);
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    *out = (cuda_run){0};
+    while (fgets(line, sizeof line, f)) {
+        const char *loss = strstr(line, "\"loss\":"), *norm = strstr(line, "\"grad_norm\":");
+        if (!loss || out->steps == STEPS)
+            continue;
+        const char *seconds = strstr(line, "\"step_seconds\":");
+        out->loss[out->steps] = atof(loss + 7);
+        out->seconds[out->steps] = seconds ? atof(seconds + strlen("\"step_seconds\":")) : NAN;
+        out->norm[out->steps++] = norm ? atof(norm + 12) : NAN;
+    }
+    fclose(f);
+}
+
+launch_result cuda_runs_train(const char *program, int ranks, const char *environment, const char *model,
+                              const char *where, const char *keys)
+{
+    char *path = launch_beside(program), *mpirun = ranks > 1 ? launch_mpirun(ranks) : NULL;
+    launch_result r = launch_run(120, "cd %s && exec env %s %s %s train %s.yaml run.folder=%s/%s %s", folder,
+                                 environment, mpirun ? mpirun : "", path, model, folder, where, keys);
+    free(mpirun);
+    free(path);
+    return r;
+}
+
+void cuda_runs_train_well(cuda_run *out, const char *program, int ranks, const char *model, const char *where,
+                          const char *keys)
+{
+    launch_result r = cuda_runs_train(program, ranks, "", model, where, keys);
+    if (r.status || r.timed_out)
+        fprintf(stderr, "%s: %s: status %d\n%s%s", model, keys, r.status, r.out, r.err);
+    assert_false(r.timed_out);
+    assert_int_equal(r.status, 0);
+    launch_free(&r);
+    cuda_runs_read(out, where);
+    assert_int_equal(out->steps, STEPS);
+}
+
+void cuda_runs_same(const cuda_run *got, const cuda_run *want, double tolerance, const char *what)
+{
+    for (int i = 0; i < STEPS; i++) {
+        bool good = fabs(got->loss[i] - want->loss[i]) <= tolerance * fabs(want->loss[i]) &&
+                    fabs(got->norm[i] - want->norm[i]) <= 10 * tolerance * fabs(want->norm[i]);
+        if (!good)
+            fprintf(stderr, "%s, step %d: loss %.9g, should be %.9g; norm %.9g, should be %.9g\n", what, i + 1,
+                    got->loss[i], want->loss[i], got->norm[i], want->norm[i]);
+        assert_true(good);
+    }
+}

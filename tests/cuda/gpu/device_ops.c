@@ -1,0 +1,120 @@
+/* Every op of the table on the CUDA device, through the interface that the executor uses, against the float64 reference:
+ * on a GPU (make check-gpu), or without one on the stand-ins, where cuBLASLt is a definition and kernels run on the shim.
+ *
+ *     device_ops [NAME OF AN OP [WAY]]     exit status 77: there is no device
+ *
+ * With a way, such as cuDNN, only cases that have it count.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/device.h"
+#include "memory/log.h"
+#include "tests/oracle/op_sweep.h"
+
+enum { ARENA = 64 << 20, NONE = 77 };
+
+/* Ops that take operands with gaps between their rows. */
+static const op_kind STRIDED[] = {OP_linear,
+                                  OP_linear_grad_input,
+                                  OP_linear_grad_weight,
+                                  OP_linear_gelu,
+                                  OP_linear_grad_gelu,
+                                  OP_gelu,
+                                  OP_gelu_grad,
+                                  OP_swiglu,
+                                  OP_swiglu_grad,
+                                  OP_add,
+                                  OP_cast,
+                                  OP_copy,
+                                  OP_dropout};
+
+static const device_interface *interface;
+static device *gpu;
+static const char *way; /* NULL: as the device guesses */
+static int went_way;
+
+static void nothing(void *context)
+{
+    (void)context;
+}
+
+/* Everything that there is a choice of goes `way`. */
+static void choose_way(void)
+{
+    device_choice c = {.microseconds = 0};
+    const char *key;
+    snprintf(c.value, sizeof c.value, "%s", way);
+    for (int i = 0; (key = interface->wanted(gpu, i)); i++) {
+        snprintf(c.key, sizeof c.key, "%s", key);
+        MUST(interface->choose(gpu, &c) == STATUS_OK, "%s: %s", key, status_message());
+    }
+}
+
+static int64_t end_of(const tensor *t, int64_t so_far)
+{
+    int64_t end = t ? t->address + tensor_bytes(t) : 0;
+    return end > so_far ? end : so_far;
+}
+
+/* The op on the device, from the host's arena and back into it; what lies between the operands travels too, so that a
+ * kernel that writes there is found out. */
+static void play(const op *asked, const run_context *r)
+{
+    op o = *asked;
+    int64_t bytes = end_of(o.scratch, 0);
+    for (int i = 0; i < OP_MAX_IN; i++)
+        bytes = end_of(o.in[i], bytes);
+    for (int i = 0; i < OP_MAX_OUT; i++)
+        bytes = end_of(o.out[i], bytes);
+    MUST(bytes <= ARENA, "a case of %lld bytes", (long long)bytes);
+    char *copy = interface->borrow(gpu, 0, bytes);
+    memcpy(copy, r->arena, (size_t)bytes);
+    interface->give_back(gpu, copy, 0, bytes, true);
+    MUST(interface->prepare(gpu, &o) == STATUS_OK, "%s", status_message());
+    if (way)
+        choose_way();
+    went_way += o.prepared != NULL;
+    interface->launch(gpu, &o);
+    interface->synchronise(gpu, nothing, NULL);
+    copy = interface->borrow(gpu, 0, bytes);
+    memcpy(r->arena, copy, (size_t)bytes);
+    interface->give_back(gpu, copy, 0, bytes, false);
+}
+
+static op_kernel kernels[OP_COUNT];
+static op_backend backend = {.name = "device", .kernels = kernels};
+
+int main(int count, char **arguments)
+{
+    const device_options options = {.arena_bytes = ARENA, .host_bytes = 256, .requests = 1, .threads = 1};
+    way = count > 2 ? arguments[2] : NULL;
+    if (device_find(&interface, "cuda") != STATUS_OK) {
+        printf("device_ops: skipped: %s\n", status_message());
+        return NONE;
+    }
+    MUST(interface->open(&gpu, &options) == STATUS_OK, "%s", status_message());
+    for (int kind = 0; kind < OP_COUNT; kind++)
+        kernels[kind] = play;
+    backend.scratch_bytes = interface->backend->scratch_bytes;
+    int ops = 0, failed = 0, cases = 0;
+    for (int kind = 0; kind < OP_COUNT; kind++) {
+        op_sweep s = {.backend = &backend,
+                      .gaps = op_sweep_among(STRIDED, sizeof STRIDED / sizeof *STRIDED, (op_kind)kind)};
+        if (!op_sweep_has_kernel((op_kind)kind) || (count > 1 && strcmp(op_rows[kind].name, arguments[1]) != 0))
+            continue;
+        went_way = 0;
+        int tried = op_sweep_run(&s, (op_kind)kind);
+        if (way) /* the others went as without */
+            tried = went_way;
+        printf("%-22s %5d cases, worst %.3f of the tolerance%s\n", op_rows[kind].name, tried, s.worst,
+               s.failed ? ", FAILED" : "");
+        ops++;
+        failed += s.failed + (tried == 0);
+        cases += tried;
+    }
+    interface->close(gpu);
+    printf("device_ops: %d ops, %d cases, %d failed\n", ops, cases, failed);
+    return failed || cases == 0 ? 1 : 0;
+}

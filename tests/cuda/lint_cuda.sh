@@ -1,0 +1,25 @@
+#!/bin/sh
+# What belongs to kernels/cuda/device.cuh alone: shared memory, launches, inline assembly, barriers and warp intrinsics. A
+# raw __shared__ would be a thread's own variable on the shim, and pass there. Also: every kernel is a KERNEL, no atomics on
+# floats. Usage: tests/cuda/lint_cuda.sh [FOLDER]
+set -u
+folder=${1:-kernels/cuda}
+found=0
+refuse() { # PATTERN WHY
+    # lines of comments begin with /* or * in this house
+    hits=$(grep -nE "$1" "$folder"/*.cu "$folder"/*.cuh "$folder"/*.h 2>/dev/null | grep -vE '/device\.cuh:' |
+        grep -vE '^[^:]*:[0-9]+: *(/\*|\*)')
+    [ -z "$hits" ] && return
+    echo "$hits" | sed "s|\$|   <- $2|"
+    found=1
+}
+refuse '__shared__' 'use SHARED or SHARED_DYNAMIC'
+refuse '<<<' 'use LAUNCH'
+refuse '\basm\b' 'inline assembly stands in device.cuh'
+refuse '__global__|__launch_bounds__' 'use KERNEL'
+refuse '__sync|__shfl|__ballot|__any_|__all_|__activemask|__popc' 'use the functions of device.cuh'
+refuse '\batomic[A-Z]' 'use the functions of device.cuh; never on floats'
+refuse '#pragma unroll' 'use UNROLL'
+refuse 'cudaFuncSetAttribute|cudaGetLastError' 'use allow_shared and launch_result'
+[ $found -eq 0 ] && echo "lint_cuda: nothing found"
+exit $found

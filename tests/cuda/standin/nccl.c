@@ -1,0 +1,376 @@
+/* NCCL over MPI. Before a collective moves anything its members compare notes: kind, count, type, root and how many came
+ * before must agree. Sends are buffered, so that a rank is never stuck where the real thing, on a stream, would not be. */
+#include <nccl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <mpi.h>
+
+#include "memory/dtype.h"
+#include "memory/log.h"
+#include "parallel/comm_sum.h"
+#include "tests/cuda/standin/standin.h"
+
+enum { INTRODUCTION = 7001, TABLE = 7002, MESSAGE = 7003, GROUPED = 256, MEMBERS = 64 };
+
+typedef enum kind { ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, BROADCAST, REDUCE, SEND, RECEIVE } kind;
+
+static const char *const names[] = {"all-reduce", "all-gather", "reduce-scatter", "broadcast",
+                                    "reduce",     "send",       "receive"};
+
+typedef struct note {
+    int32_t kind, type, root, padding;
+    int64_t count, serial;
+} note;
+
+struct ncclComm {
+    MPI_Comm members;
+    int count, me;
+    int64_t serial;
+};
+
+typedef struct task {
+    ncclComm_t comm;
+    kind kind;
+    const void *send;
+    void *receive;
+    int64_t count;
+    dtype type;
+    int root; /* or peer */
+    int queue;
+} task;
+
+static task waiting[GROUPED];
+static int held, depth;
+static int64_t calls;
+
+const char *ncclGetErrorString(ncclResult_t r)
+{
+    return r == ncclSuccess       ? "no error"
+           : r == ncclRemoteError ? "remote process exited or there was a network error"
+                                  : "error";
+}
+
+const char *ncclGetLastError(ncclComm_t comm)
+{
+    (void)comm;
+    return "stand-in";
+}
+
+/* ---- communicators --------------------------------------------------------------------------------------------- */
+
+typedef struct identity {
+    int32_t root, serial; /* world rank */
+} identity;
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId *out)
+{
+    static int32_t serial;
+    int rank;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    identity id = {rank, ++serial};
+    memcpy(out->internal, &id, sizeof id);
+    return ncclSuccess;
+}
+
+/* The creator of the id learns who is who, and tells the others. */
+static void introduce(int *table, const identity *id, int count, int me)
+{
+    int world;
+    MPI_Comm_rank(MPI_COMM_WORLD, &world);
+    if (world != id->root) {
+        int mine[3] = {me, world, id->serial};
+        MPI_Send(mine, 3, MPI_INT, id->root, INTRODUCTION, MPI_COMM_WORLD);
+        MPI_Recv(table, count, MPI_INT, id->root, TABLE, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        return;
+    }
+    table[me] = world;
+    for (int i = 1; i < count; i++) {
+        int theirs[3];
+        MPI_Recv(theirs, 3, MPI_INT, MPI_ANY_SOURCE, INTRODUCTION, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        if (theirs[2] != id->serial || theirs[0] < 0 || theirs[0] >= count)
+            standin_fail("ncclCommInitRank: a rank joins with another id");
+        table[theirs[0]] = theirs[1];
+    }
+    for (int i = 0; i < count; i++)
+        if (i != me)
+            MPI_Send(table, count, MPI_INT, table[i], TABLE, MPI_COMM_WORLD);
+}
+
+ncclResult_t ncclCommInitRank(ncclComm_t *out, int count, ncclUniqueId unique, int me)
+{
+    identity id;
+    int table[MEMBERS];
+    memcpy(&id, unique.internal, sizeof id);
+    if (count < 1 || count > MEMBERS || me < 0 || me >= count)
+        standin_fail("ncclCommInitRank: rank %d of %d", me, count);
+    introduce(table, &id, count, me);
+    MPI_Group world, some;
+    ncclComm_t made = must_calloc(1, sizeof *made);
+    MPI_Comm_group(MPI_COMM_WORLD, &world);
+    MPI_Group_incl(world, count, table, &some);
+    MPI_Comm_create_group(MPI_COMM_WORLD, some, 7100 + id.serial % 1000, &made->members);
+    MPI_Group_free(&some);
+    MPI_Group_free(&world);
+    made->count = count;
+    made->me = me;
+    *out = made;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm)
+{
+    MPI_Comm_free(&comm->members);
+    free(comm);
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t comm)
+{
+    (void)comm;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *out)
+{
+    (void)comm;
+    *out = standin_mutant("link breaks") && calls > 60 ? ncclRemoteError : ncclSuccess;
+    return ncclSuccess;
+}
+
+/* ---- execution ------------------------------------------------------------------------------------------------- */
+
+static void compare_notes(const task *t)
+{
+    note mine = {t->kind, t->type, t->root, 0, t->count, t->comm->serial++}, all[MEMBERS];
+    MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all, sizeof mine, MPI_BYTE, t->comm->members);
+    for (int i = 0; i < t->comm->count; i++)
+        if (memcmp(&all[i], &mine, sizeof mine) != 0)
+            standin_fail(
+                "mismatched collective, number %lld of its communicator: member %d has %s of %lld %s (root %d), "
+                "member %d has %s of %lld %s (root %d)",
+                (long long)mine.serial, t->comm->me, names[mine.kind], (long long)mine.count,
+                dtype_name((dtype)mine.type), mine.root, i, names[all[i].kind], (long long)all[i].count,
+                dtype_name((dtype)all[i].type), all[i].root);
+}
+
+/* Every member's `elements` elements, one behind the other. */
+static char *gather(const task *t, int64_t elements)
+{
+    int64_t bytes = elements * dtype_bytes(t->type);
+    char *all = must_alloc((unsigned long)(bytes * t->comm->count + 1));
+    MPI_Allgather(t->send, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, t->comm->members);
+    return all;
+}
+
+static void sum(const task *t, void *out, const char *all, int64_t stride, int64_t first, int64_t count)
+{
+    const void *arrays[MEMBERS];
+    for (int i = 0; i < t->comm->count; i++)
+        arrays[i] = all + (i * stride + first) * dtype_bytes(t->type);
+    comm_sum(out, arrays, t->comm->count, count, t->type);
+}
+
+static void collective(const task *t)
+{
+    int64_t bytes = t->count * dtype_bytes(t->type), n = t->comm->count;
+    bool root = t->comm->me == t->root;
+    compare_notes(t);
+    if (t->kind == BROADCAST) {
+        char *moved = must_alloc((unsigned long)bytes + 1);
+        if (root)
+            memcpy(moved, t->send, (size_t)bytes);
+        MPI_Bcast(moved, (int)bytes, MPI_BYTE, t->root, t->comm->members);
+        memcpy(t->receive, moved, (size_t)bytes);
+        free(moved);
+        return;
+    }
+    int64_t each = t->kind == REDUCE_SCATTER ? t->count * n : t->count;
+    char *all = gather(t, each);
+    if (t->kind == ALL_GATHER)
+        memcpy(t->receive, all, (size_t)(bytes * n));
+    else if (t->kind == REDUCE_SCATTER)
+        sum(t, t->receive, all, each, t->comm->me * t->count, t->count);
+    else if (t->kind == ALL_REDUCE || root)
+        sum(t, t->receive, all, each, 0, t->count);
+    free(all);
+}
+
+static void send_message(const task *t)
+{
+    int64_t bytes = t->count * dtype_bytes(t->type);
+    char *copy = must_alloc((unsigned long)bytes + sizeof(note));
+    note head = {t->kind, t->type, 0, 0, t->count, 0};
+    memcpy(copy, &head, sizeof head);
+    memcpy(copy + sizeof head, t->send, (size_t)bytes);
+    MPI_Request request;
+    MPI_Isend(copy, (int)(bytes + (int64_t)sizeof head), MPI_BYTE, t->root, MESSAGE, t->comm->members, &request);
+    MPI_Request_free(&request); /* the copy lives until the process ends: a stand-in may */
+}
+
+static void receive_message(const task *t)
+{
+    MPI_Status s;
+    int bytes;
+    MPI_Probe(t->root, MESSAGE, t->comm->members, &s);
+    MPI_Get_count(&s, MPI_BYTE, &bytes);
+    char *got = must_alloc((unsigned long)bytes);
+    MPI_Recv(got, bytes, MPI_BYTE, t->root, MESSAGE, t->comm->members, MPI_STATUS_IGNORE);
+    note head;
+    memcpy(&head, got, sizeof head);
+    if (head.count != t->count || head.type != (int32_t)t->type)
+        standin_fail("a receive of %lld %s from member %d meets a send of %lld %s", (long long)t->count,
+                     dtype_name(t->type), t->root, (long long)head.count, dtype_name((dtype)head.type));
+    memcpy(t->receive, got + sizeof head, (size_t)bytes - sizeof head);
+    free(got);
+}
+
+/* Elements that a member reads and writes. */
+static int64_t reads(const task *t)
+{
+    if (t->kind == RECEIVE || (t->kind == BROADCAST && t->comm->me != t->root))
+        return 0;
+    return t->kind == REDUCE_SCATTER ? t->count * t->comm->count : t->count;
+}
+
+static int64_t writes(const task *t)
+{
+    if (t->kind == SEND || (t->kind == REDUCE && t->comm->me != t->root))
+        return 0;
+    return t->kind == ALL_GATHER ? t->count * t->comm->count : t->count;
+}
+
+static void execute(int queue, void *what)
+{
+    const task *t = what;
+    int64_t element = dtype_bytes(t->type);
+    standin_tick(queue);
+    standin_access(queue, t->send, reads(t) * element, false, names[t->kind]);
+    standin_access(queue, t->receive, writes(t) * element, true, names[t->kind]);
+    if (t->kind == SEND)
+        send_message(t);
+    else if (t->kind == RECEIVE)
+        receive_message(t);
+    else
+        collective(t);
+}
+
+static void keep_or_execute(task *t)
+{
+    if (!standin_keep(t->queue, execute, t, sizeof *t))
+        execute(t->queue, t);
+}
+
+/* ---- the calls ------------------------------------------------------------------------------------------------- */
+
+static dtype type_of(ncclDataType_t type)
+{
+    static const struct {
+        ncclDataType_t from;
+        dtype to;
+    } table[] = {{ncclFloat32, DTYPE_FP32}, {ncclBfloat16, DTYPE_BF16}, {ncclFloat16, DTYPE_FP16},
+                 {ncclFloat64, DTYPE_FP64}, {ncclInt32, DTYPE_INT32},   {ncclInt64, DTYPE_INT64},
+                 {ncclUint8, DTYPE_UINT8}};
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        if (table[i].from == type)
+            return table[i].to;
+    standin_fail("NCCL: type %d", (int)type);
+}
+
+/* nccl.h declares these two without a prototype */
+ncclResult_t ncclGroupStart(void);
+ncclResult_t ncclGroupEnd(void);
+
+ncclResult_t ncclGroupStart(void)
+{
+    depth++;
+    return ncclSuccess;
+}
+
+/* Within a group nothing waits for anything else of it: what sends, first. */
+ncclResult_t ncclGroupEnd(void)
+{
+    if (depth-- < 1)
+        standin_fail("ncclGroupEnd without ncclGroupStart");
+    if (depth > 0)
+        return ncclSuccess;
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < held; i++)
+            if ((waiting[i].kind == SEND) == (pass == 0))
+                keep_or_execute(&waiting[i]);
+    held = 0;
+    return ncclSuccess;
+}
+
+static ncclResult_t put(task t, ncclDataType_t type, size_t count, cudaStream_t stream)
+{
+    calls++;
+    if (!t.comm || t.root < 0 || t.root >= t.comm->count)
+        standin_fail("NCCL %s: no communicator, or member %d of it", names[t.kind], t.root);
+    t.type = type_of(type);
+    t.count = (int64_t)count;
+    if (t.kind == ALL_REDUCE && t.comm->me == 1 && calls > 40 && t.count > 1 && standin_mutant("wrong count"))
+        t.count--;
+    t.queue = standin_stream(stream, names[t.kind]);
+    if (depth == 0) {
+        keep_or_execute(&t);
+        return ncclSuccess;
+    }
+    if (held == GROUPED)
+        standin_fail("more than %d calls in one group", GROUPED);
+    waiting[held++] = t;
+    return ncclSuccess;
+}
+
+static void only_sums(ncclRedOp_t how)
+{
+    if (how != ncclSum)
+        standin_fail("NCCL: a reduction that is no sum");
+}
+
+ncclResult_t ncclAllReduce(const void *send, void *receive, size_t count, ncclDataType_t type, ncclRedOp_t how,
+                           ncclComm_t comm, cudaStream_t stream)
+{
+    only_sums(how);
+    return put((task){.comm = comm, .kind = ALL_REDUCE, .send = send, .receive = receive}, type, count, stream);
+}
+
+ncclResult_t ncclAllGather(const void *send, void *receive, size_t count, ncclDataType_t type, ncclComm_t comm,
+                           cudaStream_t stream)
+{
+    return put((task){.comm = comm, .kind = ALL_GATHER, .send = send, .receive = receive}, type, count, stream);
+}
+
+ncclResult_t ncclReduceScatter(const void *send, void *receive, size_t count, ncclDataType_t type, ncclRedOp_t how,
+                               ncclComm_t comm, cudaStream_t stream)
+{
+    only_sums(how);
+    return put((task){.comm = comm, .kind = REDUCE_SCATTER, .send = send, .receive = receive}, type, count, stream);
+}
+
+ncclResult_t ncclBroadcast(const void *send, void *receive, size_t count, ncclDataType_t type, int root,
+                           ncclComm_t comm, cudaStream_t stream)
+{
+    return put((task){.comm = comm, .kind = BROADCAST, .send = send, .receive = receive, .root = root}, type, count,
+               stream);
+}
+
+ncclResult_t ncclReduce(const void *send, void *receive, size_t count, ncclDataType_t type, ncclRedOp_t how, int root,
+                        ncclComm_t comm, cudaStream_t stream)
+{
+    only_sums(how);
+    return put((task){.comm = comm, .kind = REDUCE, .send = send, .receive = receive, .root = root}, type, count,
+               stream);
+}
+
+ncclResult_t ncclSend(const void *send, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream)
+{
+    return put((task){.comm = comm, .kind = SEND, .send = send, .root = peer}, type, count, stream);
+}
+
+ncclResult_t ncclRecv(void *receive, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream)
+{
+    return put((task){.comm = comm, .kind = RECEIVE, .receive = receive, .root = peer}, type, count, stream);
+}

@@ -1,0 +1,128 @@
+/* Which op is being launched, and what its kernels touch. The linker leads the op table's cuda_NAME through the functions
+ * here (--wrap), and the shim asks before each launch. */
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/updates.h"
+#include "memory/log.h"
+#include "tests/cuda/standin/standin.h"
+
+static const op *current;
+static const updates *current_updates; /* the ops of one launch */
+static const run_context *current_context;
+
+standin_count standin_counts;
+
+extern void (*shim_before_launch)(const char *name, void *stream);
+extern bool (*shim_keep_launch)(void *stream, void (*play)(void *launch), void *launch);
+
+const op *standin_op(void)
+{
+    return current_updates && current_updates->held ? current_updates->of[0] : current;
+}
+
+static void touch(int queue, const op *o, char *arena)
+{
+    for (int i = 0; i < OP_MAX_IN; i++)
+        standin_access_tensor(queue, o->in[i], arena, false, o->label);
+    for (int i = 0; i < OP_MAX_OUT; i++)
+        standin_access_tensor(queue, o->out[i], arena, true, o->label);
+    standin_access_tensor(queue, o->scratch, arena, true, o->label);
+}
+
+static void before_launch(const char *name, void *stream)
+{
+    int queue = standin_stream(stream, name);
+    if (!standin_op())
+        standin_fail("kernel %s is launched by no op", name);
+    standin_tick(queue);
+    standin_take(queue, 1);
+    standin_busy();
+    standin_counts.launches++;
+    standin_counts.updates += current_updates != NULL;
+    for (int i = 0; current_updates && i < current_updates->held; i++)
+        touch(queue, current_updates->of[i], current_context->arena);
+    if (current)
+        touch(queue, current, current_context->arena);
+}
+
+/* A launch that a graph keeps, and whose it is: a copy of `ops`, or of one op, which may be gone when the graph is launched. */
+typedef struct kept {
+    void (*play)(void *launch);
+    void *launch;
+    bool single;
+    op o;
+    updates *ops;
+    const run_context *context;
+} kept;
+
+static void play_kept(int queue, void *what)
+{
+    const kept *k = what;
+    (void)queue;
+    current = k->single ? &k->o : NULL;
+    current_updates = k->ops;
+    current_context = k->context;
+    k->play(k->launch);
+    current = NULL;
+    current_updates = NULL;
+}
+
+static bool keep_launch(void *stream, void (*play)(void *launch), void *launch)
+{
+    kept k = {.play = play, .launch = launch, .single = current != NULL, .context = current_context};
+    int queue = standin_stream(stream, "a kernel");
+    if (!standin_captured(queue))
+        return false;
+    if (current)
+        k.o = *current;
+    if (current_updates) {
+        k.ops = must_alloc(sizeof *k.ops);
+        *k.ops = *current_updates;
+    }
+    return standin_keep(queue, play_kept, &k, sizeof k);
+}
+
+static void begin(const op *o, const run_context *r)
+{
+    shim_before_launch = before_launch;
+    shim_keep_launch = keep_launch;
+    current = o;
+    current_context = r;
+}
+
+#define OP(name, ...)                                                                                                  \
+    void __real_cuda_##name(const op *o, const run_context *r);                                                        \
+    void __wrap_cuda_##name(const op *o, const run_context *r);                                                        \
+    void __wrap_cuda_##name(const op *o, const run_context *r)                                                         \
+    {                                                                                                                  \
+        begin(o, r);                                                                                                   \
+        __real_cuda_##name(o, r);                                                                                      \
+        current = NULL;                                                                                                \
+    }
+#include "kernels/ops.def"
+#undef OP
+
+void __real_updates_add(updates *u, const op *o, const run_context *r);
+void __wrap_updates_add(updates *u, const op *o, const run_context *r);
+void __real_updates_launch(updates *u, const run_context *r);
+void __wrap_updates_launch(updates *u, const run_context *r);
+
+void __wrap_updates_add(updates *u, const op *o, const run_context *r)
+{
+    begin(NULL, r);
+    current_updates = u;
+    __real_updates_add(u, o, r);
+    current_updates = NULL;
+}
+
+/* The mutant launches at the second occasion: behind the communication that was to send what is updated. */
+void __wrap_updates_launch(updates *u, const run_context *r)
+{
+    static bool put_off;
+    put_off = standin_mutant("updates are late") && u->held && !put_off;
+    if (put_off)
+        return;
+    begin(NULL, r);
+    current_updates = u;
+    __real_updates_launch(u, r);
+    current_updates = NULL;
+}

@@ -1,0 +1,87 @@
+/* Stand-ins for libcudart, cuBLASLt and NCCL, so that the host side of the CUDA device runs without a GPU.
+ *
+ * "Device memory" is host memory that only device work may touch. Work executes when it is enqueued, kernels on the shim,
+ * but a tracker knows what a GPU would have been free to reorder: each stream has a vector clock, events carry clocks
+ * between streams, and every 4 bytes of device memory remember who wrote and read them. An access that is not ordered
+ * behind a conflicting one is a race; a host pointer, a null stream, bytes outside an allocation, arguments that two ranks
+ * disagree about are errors. Each ends the job with one line and the exit status STANDIN_FAILED. Copies to the host show
+ * nothing but 0xFF until the host has waited for them, and until then the host may not change what is copied from it.
+ *
+ * The environment makes machines and mistakes: STANDIN_GPUS (8), STANDIN_GPU its name, STANDIN_MAJOR its compute capability,
+ * STANDIN_MEMORY in bytes (1 GiB), STANDIN_CUBLASLT its version, STANDIN_FASTEST which of its algorithms is fastest on rank 0
+ * (the next one on rank 1), STANDIN_CUDNN its version, STANDIN_CUDNN_SLOW that it is slow, STANDIN_REPORT what is used how
+ * often, STANDIN_MUTANT one of the words that standin_mutant() is asked for; STANDIN_ASKED, how often an event is asked for
+ * before it is seen to have come (1); STANDIN_KERNEL_SECONDS, what a kernel takes before an event behind it is seen, and
+ * STANDIN_ENDLESS_1, the label of the op whose kernels never end on rank 1. One thread.
+ */
+#ifndef PHALANX_TESTS_CUDA_STANDIN_STANDIN_H
+#define PHALANX_TESTS_CUDA_STANDIN_STANDIN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/op.h"
+
+struct CUstream_st;
+
+enum { STANDIN_FAILED = 98, STANDIN_HOST = 0, STANDIN_STREAMS = 12 };
+
+typedef struct standin_clock {
+    uint32_t at[STANDIN_STREAMS]; /* [0]: the host */
+} standin_clock;
+
+struct standin_record;
+
+struct CUevent_st {
+    standin_clock clock;
+    struct standin_record *captured; /* in the capture that goes on; else NULL */
+    double due;                      /* when a device would have come so far: STANDIN_KERNEL_SECONDS */
+    double milliseconds;             /* of work on its queue so far: standin_take() */
+    bool recorded, timed;
+    int64_t asked; /* how often, since it was recorded */
+};
+
+_Noreturn void standin_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+bool standin_mutant(const char *name);
+
+/* tracker.c */
+void *standin_allocate(int64_t bytes);
+void standin_free(void *memory);
+/* Who is `stream`? A null stream, or one that was never made, is an error of `what`. */
+int standin_stream(struct CUstream_st *stream, const char *what);
+/* New work on a queue: one tick of its clock, behind all that the host has waited for. */
+void standin_tick(int queue);
+/* This work reads, or writes, so many bytes of device memory. */
+void standin_access(int queue, const void *at, int64_t bytes, bool write, const char *what);
+void standin_access_tensor(int queue, const tensor *t, char *arena, bool write, const char *what);
+bool standin_is_device(const void *at);
+void standin_join(standin_clock *to, const standin_clock *from);
+standin_clock *standin_clock_of(int queue);
+int64_t standin_accesses(void);
+
+/* capture.c: while a stream is captured, work for it, and for streams that have joined, is kept and not executed. */
+typedef void (*standin_work)(int queue, void *what);
+/* If `queue` is captured: keep `play`, to be called with a copy of `what` at each launch of the graph. Else false. */
+bool standin_keep(int queue, standin_work play, const void *what, size_t bytes);
+/* The same for an event: order between queues, and no work. */
+bool standin_keep_record(int queue, struct CUevent_st *e);
+bool standin_keep_wait(int queue, struct CUevent_st *e);
+/* Must not be called while a stream is captured. */
+void standin_no_capture(const char *what);
+bool standin_captured(int queue);
+
+/* runtime.c: one more kernel for the device to be busy with; work put on a queue takes so long, for those who time it */
+void standin_busy(void);
+void standin_take(int queue, double milliseconds);
+
+/* ops.c: the op whose kernels are being launched, or NULL */
+const op *standin_op(void);
+
+/* What has been counted since the profiler was started, and is said when it is stopped. */
+typedef struct standin_count {
+    int64_t launches, updates;     /* of kernels; of AdamW over a list */
+    int64_t read_ahead, read_idle; /* samples read while the device works; while it has nothing to do */
+} standin_count;
+extern standin_count standin_counts;
+
+#endif

@@ -1,0 +1,267 @@
+/* Attention by cuDNN without a GPU: the real library plans and compiles our graphs for an H100; a stand-in that executes
+ * graphs by the definitions of their operations gives them their meaning, and trains. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "engine/choices.h"
+#include "memory/log.h"
+#include "tests/cuda/cuda_runs.h"
+#include "tests/jobs/runs.h"
+#include "tests/jobs/workfolder.h"
+
+/* Engines of the stand-in: the first two are the fastest and must not be taken. */
+enum { UNREPEATABLE, GREEDY, GOOD, SLOWER, ENGINES, NONE = 77, OLD = 91100 };
+
+static char *folder, *standin, *driver;
+
+static void write_config(const char *name, const char *model)
+{
+    char *path = workfolder_path(folder, name);
+    char *text = must_format("model: {%s, layers: 2, hidden_size: 32, heads: 4, ffn_size: 64, vocab_size: 64, "
+                             "max_sequence: 12}\n"
+                             "data: {train: data}\n"
+                             "train: {steps: 4, sequence: 12, micro_batch: 2, global_batch: 4, precision: bf16, "
+                             "threads: 1}\n"
+                             "optimizer: {lr: 1e-2, warmup: 1, schedule: constant}\n"
+                             "evaluate: {every: 0}\n"
+                             "run: {tensorboard: false}\n",
+                             model);
+    runs_write_text(path, text);
+    free(text);
+    free(path);
+}
+
+static int set_up(void **state)
+{
+    assert_int_equal(workfolder_setup(state), 0);
+    folder = *state;
+    standin = launch_beside("standin");
+    driver = launch_beside("driver");
+    char *data = workfolder_path(folder, "data");
+    runs_write_data(data, 64, 2000, 1);
+    write_config("gpt2.yaml", "architecture: gpt2");
+    write_config("llama.yaml", "architecture: llama, kv_heads: 2");
+    write_config("mistral.yaml", "architecture: mistral, kv_heads: 2, sliding_window: 5");
+    free(data);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    free(standin);
+    free(driver);
+    return workfolder_teardown(state);
+}
+
+/* ---- the real library ------------------------------------------------------------------------------------------- */
+
+static int count_of(const char *text, const char *words)
+{
+    int count = 0;
+    for (const char *at = text; (at = strstr(at, words)); at++)
+        count++;
+    return count;
+}
+
+static void our_graphs_are_planned_and_compiled_for_an_h100(void **state)
+{
+    (void)state;
+    char *program = launch_beside("cudnn_plans");
+    launch_result r = launch_run(300, "LD_LIBRARY_PATH=%s exec %s", driver, program);
+    free(program);
+    if (r.status == NONE) {
+        launch_free(&r);
+        skip(); /* no cuDNN, or one too old */
+    }
+    if (r.status)
+        fprintf(stderr, "%s%s", r.out, r.err);
+    assert_int_equal(r.status, 0);
+    assert_non_null(strstr(r.out, " 0 graphs without a way"));
+    assert_int_equal(count_of(r.out, "compiled"), 10); /* five shapes, both directions */
+    assert_int_equal(count_of(r.out, "refused"), 0);
+    launch_free(&r);
+}
+
+/* ---- the graphs' meaning ----------------------------------------------------------------------------------------- */
+
+/* device_ops on cases that go by cuDNN: how many, how many wrong, and how many graphs were executed. */
+static void compare(int *cases, int *failed, int *executed, const char *program_name, const char *name,
+                    const char *environment)
+{
+    char *program = launch_beside(program_name);
+    launch_result r =
+        launch_run(120, "LD_LIBRARY_PATH=%s STANDIN_REPORT=1 %s exec %s %s cuDNN", standin, environment, program, name);
+    const char *line = strstr(r.out, "device_ops: "), *report = strstr(r.err, "cuDNN ");
+    int used[ENGINES] = {0};
+    if (!line || !report)
+        fprintf(stderr, "%s%s", r.out, r.err);
+    assert_non_null(line);
+    assert_non_null(report);
+    assert_int_equal(sscanf(line, "device_ops: 1 ops, %d cases, %d failed", cases, failed), 2);
+    assert_int_equal(sscanf(report, "cuDNN %d %d %d %d", &used[0], &used[1], &used[2], &used[3]), 4);
+    assert_true(used[UNREPEATABLE] == 0 && used[GREEDY] == 0);
+    *executed = used[GOOD];
+    free(program);
+    launch_free(&r);
+}
+
+static void the_graphs_are_attention_and_its_gradient(void **state)
+{
+    (void)state;
+    int cases, failed, executed;
+    const char *ops[] = {"attention", "attention_grad"};
+    for (int i = 0; i < 2; i++) {
+        compare(&cases, &failed, &executed, "device_ops_standin", ops[i], "");
+        assert_true(cases >= 14 && failed == 0);
+        assert_int_equal(executed, cases);
+    }
+    /* mutants of the graphs' meaning */
+    compare(&cases, &failed, &executed, "device_ops_standin", "attention", "STANDIN_MUTANT='cuDNN sees the future'");
+    assert_true(failed > 0);
+    compare(&cases, &failed, &executed, "device_ops_standin", "attention", "STANDIN_MUTANT='cuDNN counts in twos'");
+    assert_true(failed > 0);
+    compare(&cases, &failed, &executed, "device_ops_standin", "attention_grad",
+            "STANDIN_MUTANT='cuDNN sees the future'");
+    assert_true(failed > 0);
+}
+
+/* By samples, and within a sample by heads. */
+static void a_large_workspace_is_divided_into_parts(void **state)
+{
+    (void)state;
+    int cases, failed, executed;
+    compare(&cases, &failed, &executed, "device_ops_narrow", "attention_grad", "");
+    assert_true(cases >= 6 && failed == 0 && executed >= 4 * cases);
+}
+
+/* ---- training ---------------------------------------------------------------------------------------------------- */
+
+typedef struct outcome {
+    runs_metrics metrics;
+    int used[ENGINES]; /* -1: no report, hence no cuDNN */
+    int ours, theirs;  /* choices of attention */
+    bool reused;
+} outcome;
+
+static void run(outcome *out, const char *model, const char *where, const char *environment, const char *keys)
+{
+    char *program = launch_beside("phalanx_standin");
+    launch_result r = launch_run(
+        120,
+        "cd %s && exec env STANDIN_REPORT=1 LD_LIBRARY_PATH=%s %s %s train %s.yaml train.device=cuda run.folder=%s %s",
+        folder, standin, environment, program, model, where, keys);
+    if (r.status)
+        fprintf(stderr, "%s, %s: status %d\n%s%s", environment, keys, r.status, r.out, r.err);
+    assert_false(r.timed_out);
+    assert_int_equal(r.status, 0);
+    *out = (outcome){.used = {-1, -1, -1, -1}, .reused = strstr(r.out, " from tuning.json") != NULL};
+    const char *report = strstr(r.err, "cuDNN ");
+    if (report)
+        assert_int_equal(
+            sscanf(report, "cuDNN %d %d %d %d", &out->used[0], &out->used[1], &out->used[2], &out->used[3]), 4);
+    launch_free(&r);
+    char *there = workfolder_path(folder, where), *path = workfolder_path(there, CHOICES_FILE);
+    choices table = {0};
+    assert_int_equal(choices_read(&table, path), STATUS_OK);
+    for (int i = 0; i < table.count; i++)
+        if (strstr(table.item[i].key, "attention")) {
+            out->ours += !strcmp(table.item[i].value, "own");
+            out->theirs += !strncmp(table.item[i].value, "cuDNN engine 2", 14);
+        }
+    choices_free(&table);
+    out->metrics = runs_read_metrics(there);
+    free(path);
+    free(there);
+    free(program);
+}
+
+static void training_by_cudnn_follows_our_kernels(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"gpt2", "llama", "mistral"};
+    for (int i = 0; i < 3; i++) {
+        outcome ours, theirs;
+        char *a = must_format("%s-ours", models[i]), *b = must_format("%s-cudnn", models[i]);
+        run(&ours, models[i], a, "STANDIN_CUDNN_SLOW=1", "");
+        run(&theirs, models[i], b, "", "");
+        assert_true(ours.ours == 2 && ours.theirs == 0 && theirs.theirs == 2 && theirs.ours == 0);
+        /* 4 steps of 2 micro-batches of 2 layers, once forward and once backward, and what timing took */
+        assert_true(theirs.used[GOOD] >= 32);
+        assert_true(theirs.used[UNREPEATABLE] == 0 && theirs.used[GREEDY] == 0);
+        double error = runs_loss_error(&theirs.metrics, &ours.metrics);
+        if (getenv("SHOW"))
+            fprintf(stderr, "%s: %g\n", models[i], error);
+        assert_true(error > 0 && error < 1e-3);
+        assert_true(runs_norm_error(&theirs.metrics, &ours.metrics) < 2e-2);
+        free(a);
+        free(b);
+    }
+}
+
+static void cudnn_in_a_graph_changes_nothing(void **state)
+{
+    (void)state;
+    outcome by_op, graph;
+    run(&by_op, "llama", "by-op", "", "");
+    run(&graph, "llama", "graph", "", "train.cuda_graph=true");
+    assert_true(graph.theirs == 2 && graph.used[GOOD] >= 32);
+    assert_true(runs_same_metrics(&graph.metrics, &by_op.metrics));
+}
+
+static void the_choice_is_kept_with_the_run(void **state)
+{
+    (void)state;
+    outcome whole, half, rest;
+    run(&whole, "gpt2", "whole", "", "");
+    run(&half, "gpt2", "parts", "", "train.steps=2");
+    run(&rest, "gpt2", "parts", "STANDIN_CUDNN_SLOW=1", "");
+    assert_true(rest.reused && rest.theirs == 2 && rest.used[GOOD] > 0 && rest.used[SLOWER] == 0);
+    assert_true(runs_same_metrics(&rest.metrics, &whole.metrics));
+}
+
+static void without_cudnn_our_kernels_compute(void **state)
+{
+    (void)state;
+    outcome ours, old, guessed;
+    char *too_old = must_format("STANDIN_CUDNN=%d", OLD);
+    run(&ours, "llama", "ours", "STANDIN_CUDNN_SLOW=1", "");
+    run(&old, "llama", "old", too_old, "");
+    assert_true(old.used[GOOD] == -1 && old.ours + old.theirs == 0);
+    assert_true(runs_same_metrics(&old.metrics, &ours.metrics));
+    run(&guessed, "llama", "untimed", "", "train.tune=false");
+    assert_true(guessed.ours == 2 && guessed.used[GOOD] == 0);
+    assert_true(runs_same_metrics(&guessed.metrics, &ours.metrics));
+    free(too_old);
+}
+
+/* cuDNN has no attention in fp32. */
+static void what_it_does_not_take_stays_ours(void **state)
+{
+    (void)state;
+    outcome r;
+    run(&r, "gpt2", "fp32", "", "train.precision=fp32");
+    assert_true(r.ours + r.theirs == 0 && r.used[GOOD] == 0);
+    run(&r, "gpt2", "ampere", "STANDIN_MAJOR=8", "");
+    assert_true(r.theirs == 1 && r.ours == 0); /* forward only */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(our_graphs_are_planned_and_compiled_for_an_h100),
+        cmocka_unit_test(the_graphs_are_attention_and_its_gradient),
+        cmocka_unit_test(a_large_workspace_is_divided_into_parts),
+        cmocka_unit_test(training_by_cudnn_follows_our_kernels),
+        cmocka_unit_test(cudnn_in_a_graph_changes_nothing),
+        cmocka_unit_test(the_choice_is_kept_with_the_run),
+        cmocka_unit_test(without_cudnn_our_kernels_compute),
+        cmocka_unit_test(what_it_does_not_take_stays_ours),
+    };
+    return cuda_runs_group(tests, sizeof tests / sizeof *tests, set_up, tear_down);
+}

@@ -1,0 +1,363 @@
+/* The CUDA device without a GPU: phalanx trains on the stand-ins of tests/cuda/standin, one rank and several, and the CPU is
+ * the judge. Every run is also a search for races between streams and for wrong calls, which end it. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "memory/log.h"
+#include "tests/cuda/cuda_runs.h"
+#include "tests/jobs/runs.h"
+#include "tests/jobs/workfolder.h"
+
+enum { STEPS = CUDA_RUNS_STEPS, CAUGHT = CUDA_RUNS_CAUGHT };
+
+static const char *folder;
+
+static int set_up(void **state)
+{
+    int failed = cuda_runs_setup(state);
+    folder = cuda_runs_folder();
+    return failed;
+}
+
+/* ---- what it shows ---------------------------------------------------------------------------------------------- */
+
+static const struct {
+    int ranks;
+    const char *keys;
+} layouts[] = {
+    {1, "train.micro_batch=2"},
+    {2, "parallel.tensor=2"},
+    {2, "parallel.pipeline=2"},
+    {2, "parallel.zero=0"},
+    {2, "parallel.zero=1"},
+    {2, "parallel.zero=3 parallel.zero_gather=micro_batch parallel.zero_reduce=micro_batch"},
+    {4, "parallel.tensor=2 parallel.pipeline=2 parallel.sequence=false"},
+};
+
+static void a_step_of_the_cuda_program_equals_the_cpu(const char *model)
+{
+    cuda_run cpu, cuda;
+    char where[32], keys[256];
+    snprintf(where, sizeof where, "%s-cpu", model);
+    cuda_runs_train_well(&cpu, "../phalanx", 1, model, where, "train.device=cpu");
+    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+        snprintf(where, sizeof where, "%s-%zu", model, i);
+        snprintf(keys, sizeof keys, "train.device=cuda %s", layouts[i].keys);
+        cuda_runs_train_well(&cuda, "phalanx_standin", layouts[i].ranks, model, where, keys);
+        cuda_runs_same(&cuda, &cpu, 1e-5, keys);
+    }
+}
+
+static void gpt2_on_every_layout_equals_the_cpu(void **state)
+{
+    (void)state;
+    a_step_of_the_cuda_program_equals_the_cpu("gpt2");
+}
+
+static void llama_on_every_layout_equals_the_cpu(void **state)
+{
+    (void)state;
+    a_step_of_the_cuda_program_equals_the_cpu("llama");
+}
+
+/* In 16 bits the roundings differ in their order only: the losses stay within a few units of bf16's last place. */
+static void sixteen_bits_train_alike(void **state)
+{
+    (void)state;
+    cuda_run cpu, cuda;
+    cuda_runs_train_well(&cpu, "../phalanx", 1, "llama", "cpu-bf16", "train.device=cpu train.precision=bf16");
+    cuda_runs_train_well(&cuda, "phalanx_standin", 1, "llama", "cuda-bf16", "train.device=cuda train.precision=bf16");
+    cuda_runs_same(&cuda, &cpu, 2e-3, "bf16");
+    cuda_runs_train_well(&cuda, "phalanx_standin", 2, "llama", "cuda-bf16-2",
+                         "train.device=cuda train.precision=bf16 parallel.tensor=2");
+    cuda_runs_same(&cuda, &cpu, 2e-3, "bf16, two ranks");
+}
+
+/* GPT-2's GELU goes through the products' epilogues, or behind the products where the library has none, or its z not stored
+ * as the library wants it; whatever is made again. */
+static void products_with_gelu_train_alike(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *mutant, *keys;
+    } cases[] = {
+        {"", "memory.recompute=none"},        {"", "memory.recompute=selective"}, {"", "memory.recompute=full"},
+        {"no gelu", "memory.recompute=none"}, {"", "model.ffn_size=60"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        cuda_run cpu, cuda;
+        char keys[128], environment[64];
+        snprintf(keys, sizeof keys, "train.precision=bf16 checkpoint.resume=never train.device=cpu %s", cases[i].keys);
+        cuda_runs_train_well(&cpu, "../phalanx", 1, "gpt2", "gelu-cpu", keys);
+        snprintf(keys, sizeof keys, "train.precision=bf16 checkpoint.resume=never train.device=cuda %s", cases[i].keys);
+        snprintf(environment, sizeof environment, "STANDIN_MUTANT='%s'", cases[i].mutant);
+        launch_result r = cuda_runs_train("phalanx_standin", 1, environment, "gpt2", "gelu-cuda", keys);
+        assert_int_equal(r.status, 0);
+        launch_free(&r);
+        cuda_runs_read(&cuda, "gelu-cuda");
+        cuda_runs_same(&cuda, &cpu, 2e-3, cases[i].keys);
+    }
+    cuda_run whole, lost;
+    cuda_runs_train_well(&whole, "phalanx_standin", 1, "gpt2", "gelu-whole", "train.precision=bf16 train.device=cuda");
+    launch_result r = cuda_runs_train("phalanx_standin", 1, "STANDIN_MUTANT='aux is not written'", "gpt2", "gelu-lost",
+                                      "train.precision=bf16 train.device=cuda");
+    launch_free(&r);
+    cuda_runs_read(&lost, "gelu-lost");
+    assert_false(fabs(lost.norm[0] - whole.norm[0]) <= 2e-2 * whole.norm[0]);
+}
+
+/* A loss scale that overflows: the step changes nothing, the scale halves, and the loss of the next step on the same
+ * weights is what it was. */
+static void fp16_skips_what_overflows(void **state)
+{
+    (void)state;
+    cuda_run cpu, cuda;
+    const char *keys = "train.precision=fp16 train.loss_scale=4294967296 train.device=";
+    char text[128];
+    snprintf(text, sizeof text, "%scpu", keys);
+    cuda_runs_train_well(&cpu, "../phalanx", 1, "llama", "cpu-fp16", text);
+    snprintf(text, sizeof text, "%scuda", keys);
+    launch_result r = cuda_runs_train("phalanx_standin", 1, "", "llama", "cuda-fp16", text);
+    assert_int_equal(r.status, 0);
+    assert_non_null(strstr(r.out, "skipped"));
+    launch_free(&r);
+    cuda_runs_read(&cuda, "cuda-fp16");
+    for (int i = 0; i < STEPS; i++)
+        assert_true(fabs(cuda.loss[i] - cpu.loss[i]) <= 2e-3 * cpu.loss[i]);
+}
+
+static void resume_is_bitwise_on_the_device(void **state)
+{
+    (void)state;
+    cuda_run whole, parts;
+    cuda_runs_train_well(&whole, "phalanx_standin", 2, "gpt2", "whole", "train.device=cuda checkpoint.resume=never");
+    launch_result r = cuda_runs_train("phalanx_standin", 2, "", "gpt2", "parts",
+                                      "train.device=cuda train.steps=3 checkpoint.every=1 checkpoint.keep=0");
+    assert_int_equal(r.status, 0);
+    launch_free(&r);
+    char *path = launch_beside("phalanx_standin"), *mpirun = launch_mpirun(2);
+    r = launch_run(60,
+                   "cd %s/parts && rm -rf checkpoints/step-0000000[23] && echo step-00000001 >checkpoints/latest && "
+                   "exec %s %s train ../gpt2.yaml run.folder=%s/parts train.device=cuda",
+                   folder, mpirun, path, folder);
+    assert_int_equal(r.status, 0);
+    assert_non_null(strstr(r.out, "resumed from"));
+    free(path);
+    free(mpirun);
+    launch_free(&r);
+    cuda_runs_read(&parts, "parts");
+    assert_int_equal(parts.steps, STEPS);
+    for (int i = 0; i < STEPS; i++)
+        assert_true(parts.loss[i] == whole.loss[i] && parts.norm[i] == whole.norm[i]);
+}
+
+/* "phalanx eval" or "phalanx generate" of the run `where`; it must succeed. The text is the caller's. */
+static char *use(const char *program, const char *command, const char *where, const char *keys)
+{
+    char *path = launch_beside(program);
+    launch_result r =
+        launch_run(60, "cd %s && OMP_NUM_THREADS=1 exec %s %s --checkpoint %s %s", folder, path, command, where, keys);
+    if (r.status)
+        fail_msg("%s %s: status %d: %s", command, keys, r.status, r.err);
+    char *out = must_strdup(r.out);
+    launch_free(&r);
+    free(path);
+    return out;
+}
+
+static double loss_of(const char *program, const char *where, const char *keys)
+{
+    char *all = must_format("--data data --json %s", keys), *out = use(program, "eval", where, all);
+    double loss = 0;
+    assert_int_equal(sscanf(out, "{\"loss\": %lf", &loss), 1);
+    free(out);
+    free(all);
+    return loss;
+}
+
+/* Windows that do not fill the last batch; three prompts of which the last is a batch by itself, in the first one's cache. */
+static void a_trained_model_is_evaluated_and_continued_as_on_the_cpu(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"gpt2", "llama"};
+    static const char prompts[] = "1 2 3\n(55)\n0\n";
+    const char *how = "--prompts prompts --tokenizer bytes --temperature 0 --tokens 8 --batch 2 --device";
+    char *path = workfolder_path(folder, "prompts");
+    runs_write_text(path, prompts);
+    free(path);
+    for (int i = 0; i < 2; i++) {
+        cuda_run trained;
+        char where[32], keys[256];
+        snprintf(where, sizeof where, "%s-used", models[i]);
+        cuda_runs_train_well(&trained, "../phalanx", 1, models[i], where, "train.device=cpu checkpoint.every=3");
+        double cpu = loss_of("../phalanx", where, "--batch 5 --device cpu");
+        double cuda = loss_of("phalanx_standin", where, "--batch 5 --device cuda");
+        assert_true(cpu > 1 && fabs(cuda - cpu) <= 1e-6 * cpu);
+        assert_true(fabs(loss_of("phalanx_standin", where, "--sequence 7") - cpu) > 1e-5 * cpu); /* it can differ */
+        snprintf(keys, sizeof keys, "%s cpu", how);
+        char *want = use("../phalanx", "generate", where, keys);
+        snprintf(keys, sizeof keys, "%s cuda", how);
+        char *got = use("phalanx_standin", "generate", where, keys);
+        assert_true(strlen(want) > sizeof prompts);
+        assert_string_equal(got, want);
+        free(got);
+        free(want);
+    }
+}
+
+static void a_trained_model_is_used_on_the_device_that_is_there(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *environment, *device, *says; /* NULL: it works */
+    } cases[] = {
+        {"STANDIN_GPUS=0", "cuda", "shows no GPU"},
+        {"STANDIN_GPUS=0", "auto", NULL},
+        {"STANDIN_MEMORY=1000", "cpu", NULL},
+        {"STANDIN_MEMORY=1000", "auto", "GiB too little"},
+        {"STANDIN_MEMORY=1000", "cuda", "GiB too little"},
+    };
+    char *path = launch_beside("phalanx_standin");
+    cuda_run trained;
+    cuda_runs_train_well(&trained, "../phalanx", 1, "llama", "there",
+                         "train.device=cpu checkpoint.every=3 checkpoint.resume=never");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int generates = 0; generates < 2; generates++) {
+            launch_result r = launch_run(
+                60, "cd %s && exec env %s %s %s --checkpoint there --device %s", folder, cases[i].environment, path,
+                generates ? "generate --prompt 0 --tokenizer bytes" : "eval --data data", cases[i].device);
+            if (!r.status != !cases[i].says || (cases[i].says && !strstr(r.err, cases[i].says)))
+                fail_msg("%s, %s: status %d: %s", cases[i].environment, cases[i].device, r.status, r.err);
+            launch_free(&r);
+        }
+    free(path);
+}
+
+static void mistakes_are_caught(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *mutant, *says, *keys;
+        int ranks;
+        int asked; /* how often the host asks before it sees the device come so far */
+    } cases[] = {
+        {"compute does not wait", "race: ", "parallel.tensor=2", 2, 1},
+        {"compute does not wait", "race: ", "parallel.zero=3", 2, 1},
+        {"communication does not wait", "race: ", "parallel.tensor=2", 2, 1},
+        {"communication does not wait", "race: ", "parallel.pipeline=2", 2, 1},
+        {"no record", "race: ", "parallel.zero=1", 2, 1},
+        {"updates are late", "race: ", "parallel.zero=1", 2, 1},
+        {"one block", "the host changes", "", 1, 1000},
+        {"a graph does not wait", "has joined the capture", "train.cuda_graph=true", 2, 1},
+        {"wrong count", "mismatched collective", "parallel.tensor=2", 2, 1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char environment[128], keys[256];
+        snprintf(environment, sizeof environment, "STANDIN_MUTANT='%s' STANDIN_ASKED=%d", cases[i].mutant,
+                 cases[i].asked);
+        snprintf(keys, sizeof keys, "train.device=cuda checkpoint.resume=never %s", cases[i].keys);
+        launch_result r = cuda_runs_train("phalanx_standin", cases[i].ranks, environment, "llama", "mutant", keys);
+        if (!strstr(r.err, cases[i].says))
+            fprintf(stderr, "%s, %s: status %d\n%s%s", cases[i].mutant, cases[i].keys, r.status, r.out, r.err);
+        assert_false(r.timed_out);
+        assert_int_equal(r.status, CAUGHT);
+        assert_non_null(strstr(r.err, cases[i].says));
+        launch_free(&r);
+    }
+}
+
+static void a_broken_link_ends_the_run(void **state)
+{
+    (void)state;
+    launch_result r =
+        cuda_runs_train("phalanx_standin", 2, "STANDIN_MUTANT='link breaks'", "llama", "broken", "train.device=cuda");
+    assert_false(r.timed_out);
+    assert_int_not_equal(r.status, 0);
+    assert_non_null(strstr(r.err, "remote process exited"));
+    launch_free(&r);
+}
+
+static void what_cannot_be_is_refused_in_one_line(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *environment, *says;
+        int ranks;
+    } cases[] = {
+        {"STANDIN_GPUS=-1", "no NVIDIA driver", 1},
+        {"STANDIN_GPUS=0", "shows no GPU", 1},
+        {"STANDIN_MEMORY=100000", "GiB too little", 1},
+        {"STANDIN_GPUS=1", "share one GPU", 2},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        launch_result r = cuda_runs_train("phalanx_standin", cases[i].ranks, cases[i].environment, "llama", "refused",
+                                          "train.device=cuda");
+        const char *line = strstr(r.err, "phalanx: ");
+        if (!line || !strstr(line, cases[i].says))
+            fprintf(stderr, "%s: status %d\n%s%s", cases[i].environment, r.status, r.out, r.err);
+        assert_true(r.status == 1 || r.status == 2);
+        assert_non_null(line);
+        assert_non_null(strstr(line, cases[i].says));
+        launch_free(&r);
+    }
+    launch_result r =
+        cuda_runs_train("../phalanx", 1, "LANG=C", "llama", "refused",
+                        "train.device=cuda"); /* with no shared object, or with one and no driver: a line each */
+    assert_int_equal(r.status, 2);
+    assert_non_null(strstr(r.err, "phalanx: device=cuda: "));
+    launch_free(&r);
+}
+
+static void two_ranks_share_a_gpu_when_forced(void **state)
+{
+    (void)state;
+    launch_result r = cuda_runs_train("phalanx_standin", 2, "STANDIN_GPUS=1 PHALANX_SHARE_GPU=1", "llama", "shared",
+                                      "train.device=cuda train.steps=1");
+    assert_int_equal(r.status, 0);
+    launch_free(&r);
+}
+
+/* tests/cuda/gpu/device_ops.c, which runs on a GPU too. */
+static void every_op_agrees_with_the_reference_through_the_device(void **state)
+{
+    (void)state;
+    char *program = launch_beside("device_ops_standin");
+    launch_result r = launch_run(300, "exec %s", program);
+    int ops = 0, cases = 0, failed = -1;
+    const char *line = strstr(r.out, "device_ops: ");
+    if (r.status)
+        fprintf(stderr, "%s%s", r.out, r.err);
+    assert_int_equal(r.status, 0);
+    assert_non_null(line);
+    assert_int_equal(sscanf(line, "device_ops: %d ops, %d cases, %d failed", &ops, &cases, &failed), 3);
+    assert_true(ops >= 34 && cases >= 2000 && failed == 0);
+    launch_free(&r);
+    free(program);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gpt2_on_every_layout_equals_the_cpu),
+        cmocka_unit_test(llama_on_every_layout_equals_the_cpu),
+        cmocka_unit_test(sixteen_bits_train_alike),
+        cmocka_unit_test(products_with_gelu_train_alike),
+        cmocka_unit_test(fp16_skips_what_overflows),
+        cmocka_unit_test(resume_is_bitwise_on_the_device),
+        cmocka_unit_test(a_trained_model_is_evaluated_and_continued_as_on_the_cpu),
+        cmocka_unit_test(a_trained_model_is_used_on_the_device_that_is_there),
+        cmocka_unit_test(mistakes_are_caught),
+        cmocka_unit_test(a_broken_link_ends_the_run),
+        cmocka_unit_test(what_cannot_be_is_refused_in_one_line),
+        cmocka_unit_test(two_ranks_share_a_gpu_when_forced),
+        cmocka_unit_test(every_op_agrees_with_the_reference_through_the_device),
+    };
+    return cuda_runs_group(tests, sizeof tests / sizeof *tests, set_up, cuda_runs_teardown);
+}

@@ -1,0 +1,117 @@
+#!/bin/sh
+# Each line is a bug put into a CUDA kernel; the tests of that kernel, executed on the shim, must fail. A mutant that does
+# not change the text, or does not compile, is an error of this list. Usage: tests/cuda/test_cuda_mutants.sh BUILD [FILTER]
+#
+# `build` says who is to find it: plain (the scheduler, poisoned memory and the comparison), asan, or race (tests/cuda/shim/race.cc).
+# BUILD/shim and BUILD/race hold the objects of test_cuda_kernels and test_cuda_races. Two mutants run at a time.
+set -u
+build=$1
+filter=${2:-}
+cuda=${CUDA_HOME:-/usr/local/cuda}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# build | mutated file | .cu file to compile | cases | sed expression | what is wrong
+cat >"$work/list" <<'LIST'
+plain|flash_forward.cu|flash_forward.cu|attention/flash_64|s,block_barrier(); /\* the keys are there.*,,|no barrier before the keys are read
+race|flash_forward.cu|flash_forward.cu|attention/flash_64|s,block_barrier(); /\* the values are there.*,,|no barrier before the values are read
+plain|flash_forward.cu|flash_forward.cu|attention/flash_64|s,copy_wait<0>();,,|no wait for copies
+plain|flash_forward.cu|flash_forward.cu|attention/flash_128|s,copy_wait<0>();,copy_wait<1>();,|waits leave one group too many under way
+plain|flash_forward.cu|flash_forward.cu|attention/flash_64|s,at > query + half \* 8,at >= query + half * 8,|the mask hides a query's own key
+plain|flash_forward.cu|flash_forward.cu|attention/flash_64|s,at < low\[half\],at < low[half] - 1,|one key of the previous document is seen
+plain|flash_forward.cu|flash_forward.cu|attention/flash_64|s,most\[half\] = top;,most[half] = fmaxf(top\, 0.0f);,|the running maximum is not the maximum
+plain|flash_forward.cu|flash_forward.cu|attention/flash_64|s,sum\[half\] \*= shrink;,,|the running sum is not rescaled
+plain|flash_forward.cu|flash_forward.cu|attention/flash_64|s,low_last = in.lowest(token\, end - 1),low_last = 0,|tiles at a document's start are not masked
+plain|flash.cuh|flash_forward.cu|attention/flash_64|s,right\[0\]\, right\[1\],right[0]\, right[2],|wrong fragment index in a product
+plain|flash.cuh|flash_forward.cu|attention/flash_64|s,load_matrix_transposed(right,load_matrix(right,|values are not transposed
+plain|flash.cuh|flash_forward.cu|attention/flash_64|s,n / 8 + i / 2\]\[i % 2 \* 2\],n / 8 + i % 2][i / 2 * 2],|probabilities in the wrong fragment
+plain|flash.cuh|flash_forward.cu|attention/flash_96|s,half \* 8 + lane / 4;,half * 8 + lane % 8;,|accumulators written to the wrong rows
+plain|flash.cuh|flash_forward.cu|attention/flash_64|s,^    warp_barrier();,,|no warp barrier around the tile that is written
+asan|flash.cuh|flash_forward.cu|attention/flash_64|s,bool valid = first + row < end;,bool valid = first + row <= end;,|a row past the end is fetched
+plain|flash_backward.cu|flash_backward.cu|attention/flash_64|s,block_barrier(); /\* this stage.*,,|no barrier between stages
+plain|flash_backward.cu|flash_backward.cu|attention/flash_64|s,copy_wait<0>();,copy_wait<1>();,|waits leave one group too many under way
+plain|flash_backward.cu|flash_backward.cu|attention/flash_64|s,fetch_queries<T\, D\, M>(tiles + (stage ^ 1),fetch_queries<T\, D\, M>(tiles + stage,|a stage is overwritten while it is read
+plain|flash_backward.cu|flash_backward.cu|attention/flash_80|s,dp\[n\]\[i\] - facts->delta,dp[n][i] + facts->delta,|delta with the wrong sign
+plain|flash_backward.cu|flash_backward.cu|attention/flash_128|s,at > query + column ||,false ||,|gradients flow to keys of the future
+plain|flash_backward.cu|flash_backward.cu|attention/flash_128|s,last_head = (kv_head + 1) \* group,last_head = kv_head * group + 1,|one head of a group makes dk and dv
+plain|attention.cu|attention.cu|attention/any_size|s,warp_largest(score)),score),|lanes disagree about the maximum
+plain|attention.cu|attention.cu|attention/decode|s,block_barrier();,,|warps join before all have finished
+plain|vector.cuh|norm.cu|rows/norms|s,^    block_barrier();$,,|a block sum is read before it is complete
+race|vector.cuh|norm.cu|rows/norms|s,block_barrier(); /\* the last.*,,|a block sum is overwritten while it is read
+plain|norm.cu|norm.cu|rows/norms|s,variance = block_sum(squares\, 0).a,variance = sums.b,|the variance is not about the mean
+plain|norm.cu|norm.cu|rows/norms|s,- n\[i\] \* mean_gn,,|a norm's gradient without its projection
+plain|heads.cu|heads.cu|rows/rope|s,b\[i\] \* cosine\[i\] + first,b[i] * cosine[i] - first,|rotation by a reflection
+race|heads.cu|heads.cu|rows/head_norm|s,^    block_barrier();,,|weights' gradients are added before they are there
+plain|reduce.cu|reduce.cu|rows/column_sums|s,^    block_barrier();,,|partial sums are read before they are written
+plain|embedding.cu|embedding.cu|rows/embedding|s,block_barrier(); /\* the list is there.*,,|a window's list is read before it is written
+plain|embedding.cu|embedding.cu|rows/embedding|s,found\[before\],found[all - 1 - before],|rows are added in descending order
+plain|embedding.cu|embedding.cu|rows/embedding|s,if (lane == 0),if (lane == 0 \&\& warp < 7),|one warp's count is never written
+plain|cross_entropy.cu|cross_entropy.cu|loss|s,^    block_barrier();,,|statistics are joined before they are written
+plain|cross_entropy.cu|cross_entropy.cu|loss|s,d - scale : d,d : d,|the gradient forgets the target
+plain|cross_entropy.cu|cross_entropy.cu|loss|s,column + i < count ? x\[i\] : -INFINITY,x[i],|padding columns are in the softmax
+plain|pointwise.cu|pointwise.cu|pointwise/swiglu|s,(1.0f + gate\[i\] \* (1.0f - s)),1.0f,|the slope of silu is sigmoid
+plain|pointwise.cu|pointwise.cu|pointwise/dropout|s,element + (uint64_t)i) / 4,element + (uint64_t)i) / 8,|draws are used twice
+asan|pointwise.cu|pointwise.cu|pointwise/copy|s,if (column >= words),if (column > words),|one word too many is copied
+plain|optimizer.cu|optimizer.cu|optimizer/adamw|s,if (control\[SCALARS_SKIP\] != 0),if (false),|a skipped step changes weights
+plain|optimizer.cu|optimizer.cu|optimizer/adamw|s,blockIdx.x >= list.at,blockIdx.x > list.at,|a block works on the wrong tensor
+plain|optimizer.cu|optimizer.cu|optimizer/sum|s,mantissa >> (64 - shift),0 * shift,|the highest digit is lost
+LIST
+
+mutant() { # LINE
+    line=$(sed -n "$1p" "$work/list")
+    kind=${line%%|*} rest=${line#*|} file=${rest%%|*}
+    rest=${rest#*|} unit=${rest%%|*}
+    rest=${rest#*|} cases=${rest%%|*}
+    rest=${rest#*|} edit=${rest%|*} what=${rest##*|} # the expression may hold the separator
+    case $kind in
+    plain) flags= folder=$build/race ;;
+    asan) flags=-fsanitize=address folder=$build/shim ;;
+    race) flags=-fsanitize=thread folder=$build/race ;;
+    esac
+    case "$what" in *"$filter"*) ;; *) return 0 ;; esac
+    tree="$work/$1"
+    mkdir -p "$tree/kernels"
+    cp -r kernels/cuda "$tree/kernels/cuda"
+    sed -i "$edit" "$tree/kernels/cuda/$file"
+    if cmp -s "$tree/kernels/cuda/$file" "kernels/cuda/$file"; then
+        echo "UNCHANGED $unit: $what"
+        return 1
+    fi
+    if ! ${CXX:-g++} -x c++ -std=c++17 -O1 $flags -w -fno-strict-aliasing -I"$tree" -I. -Itests/cuda/shim -isystem "$cuda/include" \
+        -c "$tree/kernels/cuda/$unit" -o "$tree/mutant.o" 2>"$tree/errors"; then
+        echo "DOES NOT COMPILE $unit: $what"
+        head -3 "$tree/errors"
+        return 1
+    fi
+    others=$(ls "$folder"/kernels/cuda/*.o "$folder"/tests/cuda/shim/*.o "$folder"/tests/cuda/*.o |
+        grep -v "/kernels/cuda/${unit%.cu}.o")
+    ${CXX:-g++} -rdynamic ${flags#-fsanitize=thread} -o "$tree/test" "$tree/mutant.o" $others -ldl || return 1
+    # the shim finds deadlocks itself: what takes for ever has not been caught
+    SHIM_NO_RACES=$([ $kind = race ] || echo 1) timeout 300 "$tree/test" "$cases" >"$tree/output" 2>&1
+    case $? in
+    0) echo "SURVIVED $unit: $what"; return 1 ;;
+    124) echo "TIMED OUT $unit: $what"; return 1 ;;
+    esac
+    echo "caught $unit: $what ($(grep -m1 -oE 'AddressSanitizer: [a-z-]+|shim: .*|FAILED.*' "$tree/output" | cut -c1-90))"
+    rm -rf "$tree"
+}
+
+lines=$(wc -l <"$work/list") failed=0 line=1
+while [ $line -le "$lines" ]; do
+    mutant $line >"$work/out.1" &
+    first=$!
+    second=
+    if [ $((line + 1)) -le "$lines" ]; then
+        mutant $((line + 1)) >"$work/out.2" &
+        second=$!
+    fi
+    wait $first || failed=$((failed + 1))
+    cat "$work/out.1"
+    if [ -n "$second" ]; then
+        wait $second || failed=$((failed + 1))
+        cat "$work/out.2"
+    fi
+    line=$((line + 2))
+done
+echo "test_cuda_mutants: $lines mutants, $failed not caught"
+[ $failed -eq 0 ]

@@ -1,0 +1,188 @@
+/* The CUDA device's queue without a GPU, on the stand-ins: what the host does while the device plays, how a hang is seen, a
+ * step as one graph, small updates in one launch. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "tests/cuda/cuda_runs.h"
+
+enum { STEPS = CUDA_RUNS_STEPS };
+
+static const char *folder;
+
+static int set_up(void **state)
+{
+    int failed = cuda_runs_setup(state);
+    folder = cuda_runs_folder();
+    return failed;
+}
+
+/* The host has long enqueued everything when a kernel of rank 1 does not end, and rank 0 stops behind it: the stretch of ops is
+ * named in which the device of rank 1 is, and not the end of the program. */
+static void a_device_that_hangs_is_named_with_the_ops_it_stands_in(void **state)
+{
+    (void)state;
+    launch_result r = cuda_runs_train("phalanx_standin", 2,
+                                      "STANDIN_ENDLESS_1='layer 1/mlp/down/dw' STANDIN_ENDLESS_0='embed/dtable'",
+                                      "llama", "hangs", "train.device=cuda run.hang_seconds=2");
+    const char *line = strstr(r.err, "watchdog: rank 1 is behind"), *end = line ? strchr(line, '\n') : NULL;
+    if (!end)
+        fprintf(stderr, "status %d\n%s%s", r.status, r.out, r.err);
+    assert_false(r.timed_out);
+    assert_int_not_equal(r.status, 0);
+    assert_non_null(end);
+    char text[512];
+    snprintf(text, sizeof text, "%.*s", (int)(end - line), line);
+    if (!strstr(text, "last at step 1, micro-batch 0, forward, op layer 1/mlp/up .. layer 1/norm/dx"))
+        fail_msg("%s", text);
+    launch_free(&r);
+}
+
+/* A step that takes longer than run.hang_seconds, on a device that moves. */
+static void a_slow_device_is_no_hang(void **state)
+{
+    (void)state;
+    cuda_run slow;
+    launch_result r = cuda_runs_train("phalanx_standin", 2, "STANDIN_KERNEL_SECONDS=0.035", "llama", "slow",
+                                      "train.device=cuda train.steps=1 train.tune=false run.hang_seconds=2");
+    if (r.status)
+        fprintf(stderr, "%s%s", r.out, r.err);
+    assert_int_equal(r.status, 0);
+    launch_free(&r);
+    cuda_runs_read(&slow, "slow");
+    assert_int_equal(slow.steps, 1);
+    if (slow.seconds[0] < 4)
+        fail_msg("the step took %.1f s only", slow.seconds[0]);
+}
+
+/* What rank 0 has sent, as the summary says it. */
+static void read_sent(char *out, int bytes, const char *where)
+{
+    char path[512], text[8192] = {0};
+    snprintf(path, sizeof path, "%s/%s/summary.json", folder, where);
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    assert_true(fread(text, 1, sizeof text - 1, f) > 0);
+    fclose(f);
+    const char *at = strstr(text, "\"bytes_sent\":");
+    assert_non_null(at);
+    snprintf(out, (size_t)bytes, "%.*s", (int)strcspn(at, "}"), at);
+}
+
+/* Step 1 op by op, step 2 captured and launched, step 3 launched again: as without, to the last bit, what was sent included. */
+static void a_graph_of_the_step_changes_nothing(void **state)
+{
+    (void)state;
+    static const struct {
+        int ranks;
+        const char *model, *keys;
+    } cases[] = {
+        {1, "gpt2", "data.document_mask=true train.dropout=0.1"},
+        {2, "gpt2", "parallel.tensor=2 train.precision=bf16"},
+        {2, "llama", "parallel.zero=1"},
+        {2, "llama", "parallel.zero=3 parallel.zero_gather=micro_batch parallel.zero_reduce=micro_batch"},
+        {2, "llama", "parallel.pipeline=2 parallel.schedule=zb-h1"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        cuda_run without, with;
+        char keys[512], sent[2][256];
+        snprintf(keys, sizeof keys,
+                 "train.device=cuda checkpoint.resume=never data.validation=%s/data evaluate.every=1 %s "
+                 "train.cuda_graph=false",
+                 folder, cases[i].keys);
+        cuda_runs_train_well(&without, "phalanx_standin", cases[i].ranks, cases[i].model, "by-op", keys);
+        strcpy(strrchr(keys, '=') + 1, "true");
+        launch_result r = cuda_runs_train("phalanx_standin", cases[i].ranks, "", cases[i].model, "graph", keys);
+        if (r.status || !strstr(r.err, "nodes, launched 2 times"))
+            fail_msg("%s: status %d\n%s%s", keys, r.status, r.out, r.err);
+        launch_free(&r);
+        cuda_runs_read(&with, "graph");
+        assert_int_equal(with.steps, STEPS);
+        cuda_runs_same(&with, &without, 0, keys);
+        read_sent(sent[0], sizeof sent[0], "by-op");
+        read_sent(sent[1], sizeof sent[1], "graph");
+        assert_string_equal(sent[1], sent[0]);
+    }
+}
+
+/* A number that the stand-ins say of the profiled steps: the one before `what`. */
+static int profiled(const launch_result *r, const char *what)
+{
+    const char *line = strstr(r->err, "standin: profiled: "), *at = line ? strstr(line, what) : NULL;
+    if (!at)
+        fprintf(stderr, "status %d, no \"%s\"\n%s%s", r->status, what, r->out, r->err);
+    assert_int_equal(r->status, 0);
+    assert_non_null(at);
+    while (at > line && at[-1] != ',' && at[-1] != ':')
+        at--;
+    return atoi(at);
+}
+
+static void the_profiler_runs_for_the_steps_asked_for(void **state)
+{
+    (void)state;
+    launch_result r = cuda_runs_train("phalanx_standin", 1, "", "gpt2", "profiled",
+                                      "train.device=cuda profile.start=2 profile.stop=2");
+    assert_true(profiled(&r, " launches") > 100);
+    launch_free(&r);
+}
+
+/* Of the batches of three steps, the first is read at once and each other one while the step before it is played; host
+ * memory is what the plan says. */
+static void the_next_batch_is_read_while_the_device_plays(void **state)
+{
+    (void)state;
+    launch_result r = cuda_runs_train("phalanx_standin", 1, "", "gpt2", "ahead",
+                                      "train.device=cuda profile.start=1 profile.stop=3 data.document_mask=true");
+    assert_int_equal(profiled(&r, " read ahead"), 2 * 4);
+    assert_int_equal(profiled(&r, " read idle"), 0);
+    char *path = launch_beside("../phalanx");
+    launch_result plan = launch_run(60, "cd %s && exec %s plan --json gpt2.yaml data.document_mask=true", folder, path);
+    const char *planned = strstr(plan.out, "\"pinned_bytes\": ");
+    assert_non_null(planned);
+    assert_int_equal(profiled(&r, " bytes pinned"), atoi(planned + strlen("\"pinned_bytes\": ")));
+    launch_free(&plan);
+    launch_free(&r);
+    free(path);
+    cuda_run without, with;
+    char keys[600];
+    snprintf(keys, sizeof keys, "train.device=cuda data.validation=%s/data evaluate.every=1 evaluate.batches=2",
+             folder);
+    cuda_runs_train_well(&without, "phalanx_standin", 2, "gpt2", "straight", "train.device=cuda");
+    cuda_runs_train_well(&with, "phalanx_standin", 2, "gpt2", "evaluated", keys);
+    cuda_runs_same(&with, &without, 0, "with evaluation in between");
+}
+
+/* 6 layers of GPT-2 are 76 tensors, and a launch takes 48 of them; with ZeRO 1, 16 before their gathers go out. */
+static void small_tensors_are_updated_together(void **state)
+{
+    (void)state;
+    launch_result r = cuda_runs_train("phalanx_standin", 1, "", "gpt2", "together",
+                                      "train.device=cuda train.steps=1 model.layers=6 profile.start=1 profile.stop=1");
+    assert_int_equal(profiled(&r, " of updates"), 2);
+    launch_free(&r);
+    r = cuda_runs_train(
+        "phalanx_standin", 2, "", "gpt2", "together-2",
+        "train.device=cuda train.steps=1 model.layers=6 profile.start=1 profile.stop=1 parallel.zero=1");
+    assert_int_equal(profiled(&r, " of updates"), 5);
+    launch_free(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_device_that_hangs_is_named_with_the_ops_it_stands_in),
+        cmocka_unit_test(a_slow_device_is_no_hang),
+        cmocka_unit_test(a_graph_of_the_step_changes_nothing),
+        cmocka_unit_test(the_profiler_runs_for_the_steps_asked_for),
+        cmocka_unit_test(the_next_batch_is_read_while_the_device_plays),
+        cmocka_unit_test(small_tensors_are_updated_together),
+    };
+    return cuda_runs_group(tests, sizeof tests / sizeof *tests, set_up, cuda_runs_teardown);
+}

@@ -1,0 +1,361 @@
+/* Every rank's program of some hundred layouts, replayed: what replay.h promises, over the matrix of parallelism. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <setjmp.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "memory/log.h"
+#include "tests/engine/compile/replay.h"
+
+enum { LAYERS = 8, HIDDEN = 96, HEADS = 12, SEQUENCE = 64, VOCABULARY = 515 };
+
+typedef struct layout {
+    int tensor, pipeline, data, chunks, microbatches, zero;
+    schedule_kind kind;
+    bool gather_each, reduce_each, sequence, gpt2;
+    recompute how;
+    int kv_heads;
+    dtype type;
+} layout;
+
+static model_shape shape_of(const layout *l)
+{
+    model_shape s = {.architecture = l->gpt2 ? SHAPE_GPT2 : SHAPE_LLAMA,
+                     .layers = LAYERS,
+                     .hidden_size = HIDDEN,
+                     .heads = HEADS,
+                     .kv_heads = l->kv_heads,
+                     .ffn_size = 200,
+                     .vocab_size = VOCABULARY,
+                     .max_sequence = SEQUENCE,
+                     .tied_embeddings = l->gpt2};
+    shape_fill(&s);
+    return s;
+}
+
+static compile_options options_of(const layout *l, int rank)
+{
+    compile_options o = {.shape = shape_of(l),
+                         .compute = l->type,
+                         .sequence = SEQUENCE,
+                         .micro_batch = 2,
+                         .microbatches = l->microbatches,
+                         .schedule = l->kind,
+                         .chunks = l->chunks,
+                         .sequence_parallel = l->sequence,
+                         .zero = l->zero,
+                         .gather_each = l->gather_each,
+                         .reduce_each = l->reduce_each,
+                         .recompute = l->how,
+                         .threads = 1,
+                         .backend = &cpu_backend,
+                         .train = true};
+    int ranks = l->tensor * l->pipeline * l->data;
+    assert_int_equal(grid_make(&o.grid, ranks, rank, l->tensor, 1, l->data, l->pipeline), STATUS_OK);
+    return o;
+}
+
+static const char *describe(char out[200], const layout *l)
+{
+    snprintf(out, 200,
+             "tensor %d%s x pipeline %d (%s, %d chunks) x data %d (zero %d%s%s), %d micro-batches, recompute %d, %s",
+             l->tensor, l->sequence ? "+sequence" : "", l->pipeline, schedule_name(l->kind), l->chunks, l->data,
+             l->zero, l->gather_each ? ", gather each" : "", l->reduce_each ? ", reduce each" : "", l->microbatches,
+             l->how, l->gpt2 ? "gpt2" : "llama");
+    return out;
+}
+
+/* ---- the matrix ------------------------------------------------------------------------------------------------------ */
+
+static uint64_t state_of_draws = 1;
+
+static int draw(int n)
+{
+    state_of_draws = state_of_draws * 6364136223846793005u + 1442695040888963407u;
+    return (int)((state_of_draws >> 33) % (uint64_t)n);
+}
+
+/* The first layouts walk through tensor x pipeline x data x ZeRO; the rest is drawn. */
+static layout layout_number(int i)
+{
+    static const schedule_kind kinds[] = {SCHEDULE_GPIPE, SCHEDULE_1F1B, SCHEDULE_INTERLEAVED, SCHEDULE_ZB_H1};
+    static const recompute ways[] = {RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL};
+    static const int kv[] = {12, 1, 12, 12};
+    layout l = {.tensor = 1 + i % 4, .pipeline = 1 + i / 4 % 4, .data = 1 + i / 16 % 3, .zero = i / 48 % 4};
+    l.kind = kinds[draw(4)];
+    l.chunks = l.kind == SCHEDULE_INTERLEAVED && l.pipeline > 1 ? 2 : 1;
+    l.microbatches = 1 + draw(8);
+    l.gather_each = draw(2);
+    l.reduce_each = draw(2);
+    l.sequence = draw(3) > 0;
+    l.gpt2 = draw(2);
+    l.how = ways[draw(3)];
+    l.kv_heads = l.gpt2 ? HEADS : kv[draw(4)];
+    l.type = draw(2) ? DTYPE_BF16 : DTYPE_FP32;
+    return l;
+}
+
+typedef struct tally {
+    int layouts, ranks, above; /* ranks whose arena is above 1.02 x the bound */
+    double worst;
+    char worst_text[200];
+} tally;
+
+/* The ranks between the first and the last of an axis are like one of them. */
+static bool is_corner(const grid *g)
+{
+    return (g->at[GRID_TENSOR] == 0 || g->at[GRID_TENSOR] == g->size[GRID_TENSOR] - 1) &&
+           (g->at[GRID_DATA] == 0 || g->at[GRID_DATA] == g->size[GRID_DATA] - 1);
+}
+
+static double check_rank(tally *t, const replay_rank *r, const char *name)
+{
+    char text[REPLAY_TEXT];
+    int rank = r->c.options.grid.rank;
+    if (!replay_memory(text, r))
+        fail_msg("%s, rank %d: %s", name, rank, text);
+    double ratio = (double)r->p.transient_bytes / (double)r->p.lower_bound;
+    t->ranks++;
+    t->above += ratio > 1.02;
+    if (ratio > t->worst) {
+        t->worst = ratio;
+        strcpy(t->worst_text, name);
+    }
+    if (!(ratio <= 1.1))
+        fail_msg("%s, rank %d: %.3f times the lower bound", name, rank, ratio);
+    return ratio;
+}
+
+static void check_layout(tally *t, const layout *l)
+{
+    char text[REPLAY_TEXT], name[200];
+    int ranks = l->tensor * l->pipeline * l->data;
+    replay_rank *all = must_calloc((unsigned long)ranks, sizeof *all);
+    double largest = 1;
+    describe(name, l);
+    for (int i = 0; i < ranks; i++) {
+        compile_options o = options_of(l, i);
+        bool place = is_corner(&o.grid);
+        if (replay_compile(&all[i], &o, place, NULL, NULL) != STATUS_OK)
+            fail_msg("%s: %s", name, status_message());
+        double ratio = place ? check_rank(t, &all[i], name) : 1;
+        largest = ratio > largest ? ratio : largest;
+    }
+    if (largest > 1.02)
+        print_message("  %.4f x the bound: %s\n", largest, name);
+    if (!replay_messages(text, all, ranks))
+        fail_msg("%s: %s", name, text);
+    t->layouts++;
+    for (int i = 0; i < ranks; i++)
+        replay_free(&all[i]);
+    free(all);
+}
+
+static void every_read_finds_what_was_written_and_every_message_meets(void **state)
+{
+    (void)state;
+    tally t = {.worst = 1};
+    for (int i = 0; i < 192; i++) {
+        layout l = layout_number(i);
+        check_layout(&t, &l);
+    }
+    print_message("%d layouts, %d ranks; above 1.02 x the bound: %d, worst %.4f (%s)\n", t.layouts, t.ranks, t.above,
+                  t.worst, t.worst_text);
+    assert_int_equal(t.layouts, 192);
+    assert_true(t.above * 100 <= t.ranks * 20); /* so small a model leaves little to fit into the gaps */
+}
+
+/* replay_compile is compile() taken apart: both must give the same program. */
+static void the_replayed_program_is_the_compiled_one(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 192; i += 19) {
+        layout l = layout_number(i);
+        compile_options o = options_of(&l, 0);
+        replay_rank r;
+        compiled c;
+        assert_int_equal(replay_compile(&r, &o, true, NULL, NULL), STATUS_OK);
+        assert_int_equal(compile(&c, &o), STATUS_OK);
+        assert_int_equal(r.p.list.count, c.training.list.count);
+        assert_int_equal(r.p.transient_bytes, c.training.transient_bytes);
+        for (int k = 0; k < r.p.list.count; k++) {
+            const op *x = r.p.list.ops[k], *y = c.training.list.ops[k];
+            assert_int_equal(x->kind, y->kind);
+            for (int j = 0; j < OP_MAX_IN; j++)
+                assert_int_equal(x->in[j] ? x->in[j]->address : 0, y->in[j] ? y->in[j]->address : 0);
+            for (int j = 0; j < OP_MAX_OUT; j++)
+                assert_int_equal(x->out[j] ? x->out[j]->address : 0, y->out[j] ? y->out[j]->address : 0);
+        }
+        replay_free(&r);
+        compile_free(&c);
+    }
+}
+
+/* ---- mutants --------------------------------------------------------------------------------------------------------- */
+
+static const layout busy = {.tensor = 2,
+                            .pipeline = 2,
+                            .data = 2,
+                            .chunks = 1,
+                            .microbatches = 4,
+                            .zero = 3,
+                            .kind = SCHEDULE_1F1B,
+                            .gather_each = true,
+                            .reduce_each = true,
+                            .sequence = true,
+                            .how = RECOMPUTE_NONE,
+                            .kv_heads = HEADS,
+                            .type = DTYPE_BF16};
+
+static tensor *hidden_read;
+static op *hidden_from;
+static int hidden_slot;
+
+/* The planner does not see the backward pass read an activation, whose life so seems to end with the forward pass. */
+static void hide_a_read(replay_rank *r)
+{
+    for (int i = 0; i < r->p.list.count && !hidden_read; i++) {
+        op *o = r->p.list.ops[i];
+        for (int k = 0; k < OP_MAX_IN; k++)
+            if (o->kind == OP_swiglu_grad && o->in[k] && o->in[k]->class == CLASS_KEPT && k == 1) {
+                hidden_read = o->in[k];
+                hidden_from = o;
+                hidden_slot = k;
+                o->in[k] = NULL;
+                break;
+            }
+    }
+}
+
+static void show_the_read(replay_rank *r)
+{
+    (void)r;
+    hidden_from->in[hidden_slot] = hidden_read;
+}
+
+static void a_shortened_lifetime_is_noticed(void **state)
+{
+    (void)state;
+    char text[REPLAY_TEXT];
+    compile_options o = options_of(&busy, 0);
+    replay_rank r;
+    hidden_read = NULL;
+    assert_int_equal(replay_compile(&r, &o, true, hide_a_read, show_the_read), STATUS_OK);
+    assert_non_null(hidden_read);
+    assert_false(replay_memory(text, &r));
+    print_message("noticed: %s\n", text);
+    replay_free(&r);
+}
+
+static bool is_collective(const op *o)
+{
+    return (op_row_of(o)->flags & COMM) && o->kind != OP_send && o->kind != OP_receive;
+}
+
+/* Each wait in turn: without it an operand is used too early, overwritten too early, or the op is never waited for. */
+static void a_dropped_wait_is_noticed(void **state)
+{
+    (void)state;
+    char text[REPLAY_TEXT];
+    compile_options o = options_of(&busy, 0);
+    replay_rank r;
+    int tried = 0;
+    assert_int_equal(replay_compile(&r, &o, true, NULL, NULL), STATUS_OK);
+    for (int i = 0; i < r.p.list.count; i += 7) {
+        op *w = r.p.list.ops[i];
+        if (w->kind != OP_wait)
+            continue;
+        memmove(&r.p.list.ops[i], &r.p.list.ops[i + 1], (size_t)(r.p.list.count - i - 1) * sizeof(op *));
+        size_t row = OP_MAX_IN + OP_MAX_OUT;
+        int *moved = must_alloc(row * sizeof(int));
+        memcpy(moved, &r.roots[(size_t)i * row], row * sizeof(int));
+        memmove(&r.roots[(size_t)i * row], &r.roots[(size_t)(i + 1) * row],
+                (size_t)(r.p.list.count - i - 1) * row * sizeof(int));
+        r.p.list.count--;
+        assert_false(replay_memory(text, &r));
+        tried++;
+        r.p.list.count++;
+        memmove(&r.p.list.ops[i + 1], &r.p.list.ops[i], (size_t)(r.p.list.count - i - 1) * sizeof(op *));
+        memmove(&r.roots[(size_t)(i + 1) * row], &r.roots[(size_t)i * row],
+                (size_t)(r.p.list.count - i - 1) * row * sizeof(int));
+        r.p.list.ops[i] = w;
+        memcpy(&r.roots[(size_t)i * row], moved, row * sizeof(int));
+        free(moved);
+    }
+    assert_true(tried >= 10);
+    assert_true(replay_memory(text, &r));
+    replay_free(&r);
+}
+
+static void a_swapped_collective_is_noticed(void **state)
+{
+    (void)state;
+    char text[REPLAY_TEXT];
+    replay_rank all[8];
+    int tried = 0;
+    for (int i = 0; i < 8; i++) {
+        compile_options o = options_of(&busy, i);
+        assert_int_equal(replay_compile(&all[i], &o, true, NULL, NULL), STATUS_OK);
+    }
+    assert_true(replay_messages(text, all, 8));
+    program *p = &all[3].p.list;
+    for (int i = 0; i + 1 < p->count; i++) {
+        op *a = p->ops[i];
+        if (!is_collective(a))
+            continue;
+        int k = i + 1;
+        while (k < p->count && !is_collective(p->ops[k]))
+            k++;
+        op *b = k < p->count ? p->ops[k] : NULL;
+        if (!b || b->at.axis != a->at.axis || b->kind == a->kind)
+            continue;
+        p->ops[i] = b;
+        p->ops[k] = a;
+        assert_false(replay_messages(text, all, 8));
+        tried++;
+        p->ops[i] = a;
+        p->ops[k] = b;
+    }
+    print_message("%d swaps, the last noticed as: %s\n", tried, text);
+    assert_true(tried >= 5);
+    assert_true(replay_messages(text, all, 8));
+    for (int i = 0; i < 8; i++)
+        replay_free(&all[i]);
+}
+
+static void a_dropped_collective_is_noticed(void **state)
+{
+    (void)state;
+    char text[REPLAY_TEXT];
+    replay_rank all[8];
+    for (int i = 0; i < 8; i++) {
+        compile_options o = options_of(&busy, i);
+        assert_int_equal(replay_compile(&all[i], &o, true, NULL, NULL), STATUS_OK);
+    }
+    program *p = &all[5].p.list;
+    for (int i = 0; i < p->count; i++)
+        if (p->ops[i]->kind == OP_all_reduce) {
+            p->ops[i]->kind = OP_zero;
+            break;
+        }
+    assert_false(replay_messages(text, all, 8));
+    for (int i = 0; i < 8; i++)
+        replay_free(&all[i]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_read_finds_what_was_written_and_every_message_meets),
+        cmocka_unit_test(the_replayed_program_is_the_compiled_one),
+        cmocka_unit_test(a_shortened_lifetime_is_noticed),
+        cmocka_unit_test(a_dropped_wait_is_noticed),
+        cmocka_unit_test(a_swapped_collective_is_noticed),
+        cmocka_unit_test(a_dropped_collective_is_noticed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

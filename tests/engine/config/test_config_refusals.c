@@ -1,0 +1,196 @@
+/* What the configuration refuses, and in which words: file and line or argument, key, what was expected. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "engine/config/config.h"
+
+static status parse(config *c, const char *text, int overrides, const char **override)
+{
+    return config_parse(c, "a.yaml", text, strlen(text), overrides, (char **) override);
+}
+
+#define SMALL "model: {preset: llama-15m}\n"
+
+static const struct {
+    const char *text, *override, *message;
+} refusals[] = {
+    /* keys */
+    {SMALL "trian:\n  steps: 3\n", NULL, "a.yaml:2: unknown key trian; did you mean train?"},
+    {SMALL "train:\n  stesp: 3\n", NULL, "a.yaml:3: unknown key train.stesp; did you mean train.steps?"},
+    {SMALL "lr: 3\n", NULL, "a.yaml:2: unknown key lr; did you mean optimizer.lr?"},
+    {SMALL "train: {lr: 3}\n", NULL, "a.yaml:2: unknown key train.lr; did you mean optimizer.lr?"},
+    {SMALL "zzzzzz: 3\n", NULL, "a.yaml:2: unknown key zzzzzz; `phalanx train --help` lists all keys"},
+    {SMALL "[1, 2]: 3\n", NULL, "a.yaml:2: unknown key (not a word); `phalanx train --help` lists all keys"},
+    {SMALL "\"\": {}\n", NULL, "a.yaml:2: unknown key (not a word); `phalanx train --help` lists all keys"},
+    {SMALL "\"a\\nb\": 1\n", NULL, "a.yaml:2: unknown key a?b; `phalanx train --help` lists all keys"},
+    {"model:\n  rope_scaling: {facto: 2}\n", NULL,
+     "a.yaml:2: unknown key model.rope_scaling.facto; did you mean model.rope_scaling.factor?"},
+    {SMALL, "train.stesp=3", "argument 1: unknown key train.stesp; did you mean train.steps?"},
+    {SMALL, "train.steps", "argument 1: expected section.key=value, not train.steps"},
+    {SMALL, "--steps=3", "argument 1: expected section.key=value, not --steps=3"},
+    {SMALL, "train.steps=#", "argument 1: train.steps: no value after the ="},
+    {SMALL "\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4"
+           "\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4: 1\n",
+     NULL,
+     "a.yaml:2: unknown key "
+     "\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4"
+     "\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4...; `phalanx train --help` lists "
+     "all keys"},
+    /* twice */
+    {SMALL "train:\n  steps: 3\n  seed: 1\n  steps: 4\n", NULL,
+     "a.yaml:5: train.steps is given twice (first in line 3); keep one"},
+    {SMALL "train:\n  steps: 3\ntrain:\n  steps: 4\n", NULL,
+     "a.yaml:5: train.steps is given twice (first in line 3); keep one"},
+    {SMALL, "train={steps: 1, steps: 2}", "argument 1: train.steps is given twice (first in argument 1); keep one"},
+    {SMALL "data: {train: [{path: a, path: b}]}\n", NULL, "a.yaml:2: data.train: path of a data set is given twice"},
+    /* types */
+    {SMALL "train: 3\n", NULL, "a.yaml:2: train is a section: expected keys with values under it"},
+    {"- 3\n", NULL, "a.yaml:1: a configuration is a section: expected keys with values under it"},
+    {SMALL "train: {steps: ten}\n", NULL, "a.yaml:2: train.steps: expected an integer, at least 1, not ten"},
+    {SMALL "train: {steps: 1.5}\n", NULL, "a.yaml:2: train.steps: expected an integer, at least 1, not 1.5"},
+    {SMALL "train: {steps: \"10\"}\n", NULL,
+     "a.yaml:2: train.steps: expected an integer, at least 1, not the string \"10\""},
+    {SMALL "train: {steps: [1]}\n", NULL, "a.yaml:2: train.steps: expected an integer, at least 1, not a list"},
+    {SMALL "train: {steps: }\n", NULL, "a.yaml:2: train.steps: expected an integer, at least 1, not nothing"},
+    {SMALL "train: {steps: 99999999999999999999}\n", NULL,
+     "a.yaml:2: train.steps: expected an integer, at least 1, not 99999999999999999999"},
+    {SMALL "train: {steps: 0}\n", NULL, "a.yaml:2: train.steps: expected an integer, at least 1, not 0"},
+    {SMALL "parallel: {zero: 4}\n", NULL, "a.yaml:2: parallel.zero: expected an integer from 0 to 3, not 4"},
+    {SMALL, "parallel.zero=-1", "argument 1: parallel.zero: expected an integer from 0 to 3, not -1"},
+    {SMALL "train: {micro_batch: 4294967300}\n", NULL,
+     "a.yaml:2: train.micro_batch: expected an integer, at least 1, not 4294967300"},
+    {SMALL "optimizer: {lr: nan}\n", NULL, "a.yaml:2: optimizer.lr: expected a number from 0 to 1000, not nan"},
+    {SMALL "optimizer: {lr: 1e999}\n", NULL, "a.yaml:2: optimizer.lr: expected a number from 0 to 1000, not 1e999"},
+    {SMALL "optimizer: {lr: 0x10}\n", NULL, "a.yaml:2: optimizer.lr: expected a number from 0 to 1000, not 0x10"},
+    {SMALL "optimizer: {lr: -1}\n", NULL, "a.yaml:2: optimizer.lr: expected a number from 0 to 1000, not -1"},
+    {SMALL "data: {shuffle: maybe}\n", NULL, "a.yaml:2: data.shuffle: expected true or false, not maybe"},
+    {SMALL "data: {shuffle: 1}\n", NULL, "a.yaml:2: data.shuffle: expected true or false, not 1"},
+    {SMALL "train: {precision: bf61}\n", NULL,
+     "a.yaml:2: train.precision: expected one of fp32, bf16, fp16, not bf61; did you mean bf16?"},
+    {SMALL "train: {device: {}}\n", NULL, "a.yaml:2: train.device: expected one of cpu, cuda, auto, not a map"},
+    {SMALL "optimizer: {name: lion}\n", NULL, "a.yaml:2: optimizer.name: expected adamw, not lion"},
+    {"model: {preset: llama_8b}\n", NULL,
+     "a.yaml:1: model.preset: expected one of gpt2-124m, gpt2-355m, gpt2-774m, gpt2-1558m, llama-15m, llama-160m, "
+     "llama-1b, llama-7b, llama-8b, llama-70b, llama-405b, not llama_8b; did you mean llama-8b?"},
+    {SMALL "memory: {budget: 10GiBs}\n", NULL,
+     "a.yaml:2: memory.budget: expected a size such as 10GiB or 512MiB, not 10GiBs"},
+    {SMALL "memory: {budget: -1}\n", NULL, "a.yaml:2: memory.budget: expected a size such as 10GiB or 512MiB, not -1"},
+    {SMALL "memory: {budget: 1e30TiB}\n", NULL,
+     "a.yaml:2: memory.budget: expected a size such as 10GiB or 512MiB, not 1e30TiB"},
+    {SMALL "run: {folder: [a]}\n", NULL, "a.yaml:2: run.folder: expected a string, not a list"},
+    {SMALL "run: {folder: \"a\\0b\"}\n", NULL, "a.yaml:2: run.folder: expected a string, not the string \"a\""},
+    {SMALL "parallel: {layers_per_stage: 3}\n", NULL,
+     "a.yaml:2: parallel.layers_per_stage: expected a list of integers, each at least 1, not 3"},
+    {SMALL "parallel: {layers_per_stage: [3, a]}\n", NULL,
+     "a.yaml:2: parallel.layers_per_stage: expected a list of integers, each at least 1, not a"},
+    /* data sets */
+    {SMALL "data: {train: [[a]]}\n", NULL,
+     "a.yaml:2: data.train: expected a prefix of .bin and .idx, or a list of prefixes or {path, weight}, not a list"},
+    {SMALL "data: {train: [{path: a, wieght: 2}]}\n", NULL,
+     "a.yaml:2: data.train: unknown key wieght of a data set; it has path and weight"},
+    {SMALL "data: {train: [{weight: 2}]}\n", NULL,
+     "a.yaml:2: data.train: a data set without a path: give the prefix of its .bin and .idx"},
+    {SMALL "data: {train: [{path: a, weight: 0}]}\n", NULL,
+     "a.yaml:2: data.train: weight: expected a number from 1e-12 to 1e+12, not 0"},
+    /* YAML itself */
+    {SMALL "train: {steps: 3\n", NULL,
+     "a.yaml:3: not valid YAML: while parsing a flow mapping, did not find expected ',' or '}'"},
+    {SMALL "\ttrain: 3\n", NULL,
+     "a.yaml:2: not valid YAML: while scanning for the next token, found character that cannot start any token"},
+    {SMALL "---\ntrain: {steps: 3}\n", NULL, "a.yaml:3: a second document begins here; keep one"},
+    {SMALL "run: {folder: \x80}\n", NULL, "a.yaml:2: not valid YAML: invalid leading UTF-8 octet"},
+    {SMALL, "train.steps=]",
+     "argument 1: not valid YAML: while parsing a block node, did not find expected node content"},
+    /* between keys */
+    {"", NULL, "a.yaml: model.layers is not given: name a model.preset, a model.config or every size"},
+    {"model: {layers: 2, hidden_size: 8, heads: 2}\n", NULL,
+     "a.yaml: model.vocab_size is not given: name a model.preset, a model.config or every size"},
+    {"model: {preset: llama-15m, config: c.json}\n", NULL,
+     "a.yaml: model.preset and model.config both name the sizes; keep one"},
+    {SMALL "train: {sequence: 512}\n", NULL,
+     "a.yaml: train.sequence 512 exceeds model.max_sequence 256: lower the first or raise the second"},
+    {SMALL "train: {micro_batch: 5}\n", NULL,
+     "a.yaml: train.global_batch 32 is not a multiple of train.micro_batch 5: change one"},
+    {SMALL "optimizer: {lr: 1e-4, min_lr: 2e-4}\n", NULL,
+     "a.yaml: optimizer.min_lr 0.0002 exceeds optimizer.lr 0.0001: lower the first"},
+    {SMALL "optimizer: {schedule: wsd, warmup: 600, decay_fraction: 0.5}\n", NULL,
+     "a.yaml: optimizer.warmup 600 and the last 0.5 of the steps (optimizer.decay_fraction) overlap in 1000 "
+     "train.steps: "
+     "lower one"},
+    {SMALL "parallel: {tensor: 4}\n", NULL,
+     "a.yaml: parallel.tensor 4 does not divide model.heads 6: choose a divisor"},
+    {SMALL "model.kv_heads: 2\nparallel: {tensor: 3}\n", NULL,
+     "a.yaml: parallel.tensor 3 must divide model.kv_heads 2 or be a multiple of it: choose another"},
+    {SMALL "parallel: {pipeline: 2, layers_per_stage: [1, 2, 3]}\n", NULL,
+     "a.yaml: parallel.layers_per_stage has 3 entries, but there are 2 chunks (2 stages x 1 virtual stages): give one "
+     "number for each"},
+    {SMALL "parallel: {pipeline: 2, layers_per_stage: [1, 2]}\n", NULL,
+     "a.yaml: parallel.layers_per_stage sums to 3, but the model has 6 layers"},
+    {SMALL "parallel: {pipeline: 4, virtual_stages: 2}\n", NULL,
+     "a.yaml: parallel.pipeline 4 x virtual_stages 2 leaves runs without a layer: model.layers is 6"},
+    {SMALL "parallel: {data: 3}\n", NULL,
+     "a.yaml: train.global_batch 32 is not a multiple of train.micro_batch 4 x 3 data-parallel ranks: use a multiple "
+     "of 12"},
+    {SMALL "memory: {budget: 1GiB, recompute: full}\n", NULL,
+     "a.yaml: memory.budget decides itself what to recompute: leave out memory.recompute full"},
+    {SMALL "profile: {start: 5, stop: 4}\n", NULL, "a.yaml: profile.stop 4 comes before profile.start 5"},
+    {SMALL "debug: {gradients: d, at_step: 1001}\n", NULL,
+     "a.yaml: debug.at_step 1001 is never reached: train.steps is 1000"},
+    {SMALL "model.heads: 5\n", NULL, "a.yaml:2: model.heads is given twice"},
+};
+
+static void bad_configurations_are_refused_in_one_exact_line(void **state)
+{
+    (void)state;
+    int last = (int)(sizeof refusals / sizeof *refusals) - 1; /* the last is this test's own mutant */
+    for (int i = 0; i <= last; i++) {
+        const char *override = refusals[i].override;
+        config c;
+        status s = parse(&c, refusals[i].text, override != NULL, &override);
+        if (s == STATUS_OK)
+            config_free(&c);
+        bool expected = s == STATUS_USAGE && strcmp(status_message(), refusals[i].message) == 0;
+        if (expected != (i < last))
+            fail_msg("%s%s\n  got:      %s\n  expected: %s", refusals[i].text, override ? override : "",
+                     s ? status_message() : "no refusal", refusals[i].message);
+        assert_null(strchr(status_message(), '\n'));
+    }
+}
+
+static void files_that_cannot_be_read_are_named(void **state)
+{
+    (void)state;
+    config c;
+    assert_int_equal(config_load(&c, "/nonexistent/a.yaml", 0, NULL), STATUS_USAGE);
+    assert_string_equal(status_message(),
+                        "/nonexistent/a.yaml: cannot open the configuration: No such file or directory");
+    assert_int_equal(config_load(&c, "/", 0, NULL), STATUS_USAGE);
+    assert_string_equal(status_message(), "/: cannot read the configuration: Is a directory");
+    assert_int_equal(config_load(&c, "/dev/zero", 0, NULL), STATUS_USAGE);
+    assert_string_equal(status_message(), "/dev/zero: larger than 1 MiB: this is no configuration");
+}
+
+static void documents_that_contain_themselves_end(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {"&a {model: *a}\n", "&a {\"\": *a}\n", "data: {train: &a [*a]}\n",
+                                        "data: {train: &a {path: *a}}\n", "&a [*a]\n"};
+    for (int i = 0; i < 5; i++) {
+        config c;
+        assert_int_equal(parse(&c, texts[i], 0, NULL), STATUS_USAGE);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bad_configurations_are_refused_in_one_exact_line),
+        cmocka_unit_test(files_that_cannot_be_read_are_named),
+        cmocka_unit_test(documents_that_contain_themselves_end),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

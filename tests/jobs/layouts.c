@@ -1,0 +1,237 @@
+#include "tests/jobs/layouts.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "memory/log.h"
+
+/* Widths that no tensor size divides (ffn 100, vocabulary 131); key/value heads fewer than ranks (llama's 2 on 4 and 6
+ * ranks, tied's 3 on 6); eight layers where four stages hold two runs each. */
+static const layouts_model models[] = {
+    {"gpt2", "architecture: gpt2, layers: 6, hidden_size: 48, heads: 12", "", NULL},
+    {"llama",
+     "architecture: llama, layers: 8, hidden_size: 48, heads: 12, head_size: 8, kv_heads: 2, ffn_size: 100, "
+     "tied_embeddings: false",
+     "", NULL},
+    {"tied",
+     "architecture: llama, layers: 6, hidden_size: 48, heads: 12, head_size: 8, kv_heads: 3, ffn_size: 100, "
+     "tied_embeddings: true",
+     "", NULL},
+    {"qwen2",
+     "architecture: qwen2, layers: 6, hidden_size: 48, heads: 12, head_size: 8, kv_heads: 4, ffn_size: 100, "
+     "tied_embeddings: true",
+     "", NULL},
+    {"qwen3", "architecture: qwen3, layers: 6, hidden_size: 48, heads: 12, head_size: 8, kv_heads: 6, ffn_size: 100",
+     "", NULL},
+    {"mistral",
+     "architecture: mistral, layers: 6, hidden_size: 64, heads: 12, head_size: 8, kv_heads: 3, ffn_size: 112, "
+     "sliding_window: 9",
+     "", NULL},
+    {"documents", "architecture: llama, layers: 6, hidden_size: 48, heads: 6, head_size: 8, kv_heads: 2, ffn_size: 100",
+     "data.document_mask=true", NULL},
+    {"dropout", "architecture: gpt2, layers: 6, hidden_size: 48, heads: 6", "train.dropout=0.1", NULL},
+    {"llama-bf16",
+     "architecture: llama, layers: 8, hidden_size: 48, heads: 12, head_size: 8, kv_heads: 2, ffn_size: 100, "
+     "tied_embeddings: false",
+     "train.precision=bf16", "llama"},
+    {"gpt2-bf16", "architecture: gpt2, layers: 6, hidden_size: 48, heads: 12", "train.precision=bf16", "gpt2"},
+};
+
+#define NONE      "memory.recompute=none"
+#define SELECTIVE "memory.recompute=selective"
+#define FULL      "memory.recompute=full"
+#define ALONE     "parallel.sequence=false"
+#define EACH      "parallel.zero_gather=micro_batch parallel.zero_reduce=micro_batch"
+#define REDUCE    "parallel.zero_reduce=micro_batch"
+#define GATHER    "parallel.zero_gather=micro_batch"
+#define UNEVEN(x) "parallel.layers_per_stage=[" x "]"
+
+static const layouts_row rows[] = {
+    /* clang-format off */
+    /* model       t  p  d  mb schedule     v  zero more                             group */
+    /* tensor parallelism alone */
+    {"gpt2",       2, 1, 1, 2, 0,           0, 1, "", 0},
+    {"gpt2",       2, 1, 1, 2, 0,           0, 1, ALONE, 0},
+    {"gpt2",       3, 1, 1, 3, 0,           0, 1, "", 0},
+    {"gpt2",       4, 1, 1, 2, 0,           0, 1, FULL, 0},
+    {"gpt2",       6, 1, 1, 4, 0,           0, 1, ALONE, 0},
+    {"llama",      2, 1, 1, 1, 0,           0, 1, "", 0},
+    {"llama",      4, 1, 1, 2, 0,           0, 1, "", 0},
+    {"llama",      4, 1, 1, 2, 0,           0, 1, ALONE " " SELECTIVE, 0},
+    {"llama",      6, 1, 1, 3, 0,           0, 1, "", 0},
+    {"tied",       3, 1, 1, 2, 0,           0, 1, "", 0},
+    {"tied",       6, 1, 1, 2, 0,           0, 1, "", 0},
+    {"qwen2",      4, 1, 1, 2, 0,           0, 1, "", 0},
+    {"qwen3",      3, 1, 1, 2, 0,           0, 1, "", 0},
+    {"qwen3",      6, 1, 1, 2, 0,           0, 1, ALONE, 0},
+    {"mistral",    3, 1, 1, 4, 0,           0, 1, "", 0},
+    {"documents",  2, 1, 1, 2, 0,           0, 1, "", 0},
+    {"documents",  6, 1, 1, 2, 0,           0, 1, "", 0},
+    {"dropout",    3, 1, 1, 2, 0,           0, 1, "", 0},
+    {"dropout",    2, 1, 1, 2, 0,           0, 1, ALONE, 0},
+    /* pipelines alone: micro-batches as many as 12, and as few and as ill-fitting as 6 on 4 stages */
+    {"gpt2",       1, 2, 1, 2, GPIPE,       0, 1, "", 0},
+    {"gpt2",       1, 3, 1, 3, ONE_F_ONE_B, 0, 1, "", 0},
+    {"gpt2",       1, 2, 1, 1, INTERLEAVED, 3, 1, "", 0},
+    {"gpt2",       1, 4, 1, 2, ZERO_BUBBLE, 0, 1, "", 0},
+    {"llama",      1, 4, 1, 1, GPIPE,       0, 1, "", 0},
+    {"llama",      1, 4, 1, 2, ONE_F_ONE_B, 0, 1, UNEVEN("1,3,3,1"), 0},
+    {"llama",      1, 4, 1, 2, INTERLEAVED, 2, 1, "", 0},
+    {"llama",      1, 4, 1, 1, INTERLEAVED, 2, 1, SELECTIVE, 0},
+    {"llama",      1, 3, 1, 2, ZERO_BUBBLE, 0, 1, UNEVEN("4,2,2"), 0},
+    {"tied",       1, 2, 1, 4, ONE_F_ONE_B, 0, 1, FULL, 0},
+    {"tied",       1, 3, 1, 2, INTERLEAVED, 2, 1, "", 0},
+    {"tied",       1, 4, 1, 4, ONE_F_ONE_B, 0, 1, "", 0},
+    {"qwen3",      1, 3, 1, 1, GPIPE,       0, 1, UNEVEN("3,2,1"), 0},
+    {"mistral",    1, 2, 1, 2, ZERO_BUBBLE, 0, 1, FULL, 0},
+    {"documents",  1, 3, 1, 2, INTERLEAVED, 2, 1, "", 0},
+    {"dropout",    1, 3, 1, 2, ZERO_BUBBLE, 0, 1, FULL, 0},
+    /* data parallelism and ZeRO */
+    {"gpt2",       1, 1, 2, 2, 0,           0, 0, "", 0},
+    {"gpt2",       1, 1, 3, 2, 0,           0, 3, EACH, 0},
+    {"llama",      1, 1, 2, 3, 0,           0, 2, REDUCE, 0},
+    {"llama",      1, 1, 3, 1, 0,           0, 3, GATHER, 0},
+    {"tied",       1, 1, 3, 2, 0,           0, 1, "", 0},
+    {"qwen2",      1, 1, 2, 2, 0,           0, 3, REDUCE " " FULL, 0},
+    {"dropout",    1, 1, 3, 2, 0,           0, 2, "", 0},
+    {"documents",  1, 1, 2, 1, 0,           0, 3, "", 0},
+    /* two and three axes */
+    {"gpt2",       2, 2, 1, 2, ONE_F_ONE_B, 0, 1, "", 0},
+    {"gpt2",       3, 2, 1, 2, ZERO_BUBBLE, 0, 1, FULL, 0},
+    {"gpt2",       2, 1, 3, 2, 0,           0, 3, "", 0},
+    {"gpt2",       1, 3, 2, 1, GPIPE,       0, 2, REDUCE, 0},
+    {"gpt2",       2, 2, 2, 2, ONE_F_ONE_B, 0, 3, EACH, 0},
+    {"llama",      2, 3, 1, 2, ONE_F_ONE_B, 0, 1, UNEVEN("3,3,2"), 0},
+    {"llama",      2, 1, 2, 2, 0,           0, 2, "", 0},
+    {"llama",      4, 2, 1, 2, INTERLEAVED, 2, 1, "", 0},
+    {"llama",      1, 2, 3, 1, ZERO_BUBBLE, 0, 3, EACH, 0},
+    {"llama",      1, 4, 2, 2, ZERO_BUBBLE, 0, 1, "", 0},
+    {"llama",      2, 2, 2, 1, INTERLEAVED, 2, 3, "", 0},
+    {"tied",       3, 2, 1, 2, ONE_F_ONE_B, 0, 1, "", 0},
+    {"tied",       1, 2, 3, 2, ONE_F_ONE_B, 0, 1, SELECTIVE, 0},
+    {"tied",       3, 1, 2, 2, 0,           0, 3, EACH, 0},
+    {"tied",       1, 2, 2, 1, INTERLEAVED, 3, 3, REDUCE, 0},
+    {"qwen2",      2, 2, 1, 2, ZERO_BUBBLE, 0, 1, SELECTIVE, 0},
+    {"qwen2",      4, 1, 2, 2, 0,           0, 1, "", 0},
+    {"qwen3",      2, 2, 2, 2, GPIPE,       0, 2, EACH, 0},
+    {"qwen3",      2, 3, 1, 1, ONE_F_ONE_B, 0, 1, FULL, 0},
+    {"mistral",    3, 2, 1, 2, INTERLEAVED, 2, 1, "", 0},
+    {"mistral",    1, 3, 2, 2, ONE_F_ONE_B, 0, 3, "", 0},
+    {"documents",  2, 2, 1, 1, ZERO_BUBBLE, 0, 1, "", 0},
+    {"dropout",    2, 3, 1, 2, ONE_F_ONE_B, 0, 1, SELECTIVE, 0},
+    {"dropout",    1, 2, 2, 2, INTERLEAVED, 2, 3, EACH, 0},
+    {"llama-bf16", 2, 1, 1, 2, 0,           0, 1, "", 0},
+    {"llama-bf16", 1, 1, 3, 2, 0,           0, 3, EACH, 0},
+    {"gpt2-bf16",  2, 1, 2, 2, 0,           0, 1, ALONE, 0},
+    {"gpt2-bf16",  3, 2, 1, 2, ZERO_BUBBLE, 0, 1, "", 0},
+    /* no bit may depend on recompute and schedule */
+    {"llama",      2, 2, 1, 2, GPIPE,       0, 1, NONE, 'a'},
+    {"llama",      2, 2, 1, 2, ONE_F_ONE_B, 0, 1, SELECTIVE, 'a'},
+    {"llama",      2, 2, 1, 2, ZERO_BUBBLE, 0, 1, FULL, 'a'},
+    {"llama",      2, 2, 1, 2, INTERLEAVED, 2, 1, NONE, 'a'},
+    {"dropout",    1, 3, 1, 2, GPIPE,       0, 1, FULL, 'b'},
+    {"dropout",    1, 3, 1, 2, ONE_F_ONE_B, 0, 1, NONE, 'b'},
+    {"gpt2-bf16",  2, 2, 1, 2, ONE_F_ONE_B, 0, 1, NONE, 'c'},
+    {"gpt2-bf16",  2, 2, 1, 2, ZERO_BUBBLE, 0, 1, FULL, 'c'},
+    {"gpt2-bf16",  2, 2, 1, 2, GPIPE,       0, 1, SELECTIVE, 'c'},
+    /* nor on how much is sharded: over the step; over each of two micro-batches; all four at one micro-batch */
+    {"qwen2",      2, 1, 3, 2, 0,           0, 0, "", 'd'},
+    {"qwen2",      2, 1, 3, 2, 0,           0, 1, "", 'd'},
+    {"qwen2",      2, 1, 3, 2, 0,           0, 3, GATHER, 'd'},
+    {"tied",       1, 1, 3, 2, 0,           0, 2, EACH, 'e'},
+    {"tied",       1, 1, 3, 2, 0,           0, 3, EACH, 'e'},
+    {"llama",      1, 1, 3, 4, 0,           0, 0, "", 'f'},
+    {"llama",      1, 1, 3, 4, 0,           0, 1, "", 'f'},
+    {"llama",      1, 1, 3, 4, 0,           0, 2, EACH, 'f'},
+    {"llama",      1, 1, 3, 4, 0,           0, 3, EACH, 'f'},
+    {"gpt2-bf16",  1, 2, 2, 2, ONE_F_ONE_B, 0, 0, "", 'g'},
+    {"gpt2-bf16",  1, 2, 2, 2, ZERO_BUBBLE, 0, 1, FULL, 'g'},
+    /* clang-format on */
+};
+
+int layouts_models(void)
+{
+    return (int)(sizeof models / sizeof *models);
+}
+
+const layouts_model *layouts_model_at(int index)
+{
+    return &models[index];
+}
+
+const layouts_model *layouts_model_of(const char *name)
+{
+    for (int i = 0; i < layouts_models(); i++)
+        if (!strcmp(models[i].name, name))
+            return &models[i];
+    MUST(0, "no model %s", name);
+}
+
+int layouts_count(void)
+{
+    return (int)(sizeof rows / sizeof *rows);
+}
+
+const layouts_row *layouts_at(int index)
+{
+    return &rows[index];
+}
+
+int layouts_ranks(const layouts_row *row)
+{
+    return row->tensor * row->pipeline * row->data;
+}
+
+char *layouts_yaml(const layouts_model *model, const char *data)
+{
+    return must_format(
+        "model: {%s, vocab_size: %d, max_sequence: %d}\n"
+        "data: {train: %s}\n"
+        "train: {steps: %d, sequence: %d, micro_batch: 2, global_batch: %d, precision: fp32, device: cpu, "
+        "threads: 1, seed: 7}\n"
+        "optimizer: {lr: 3e-3, schedule: constant}\n"
+        "checkpoint: {every: 0, resume: never}\n"
+        "evaluate: {every: 0}\n"
+        "run: {tensorboard: false, hang_seconds: 60}\n",
+        model->keys, LAYOUTS_VOCABULARY, LAYOUTS_SEQUENCE, data, LAYOUTS_STEPS, LAYOUTS_SEQUENCE, LAYOUTS_BATCH);
+}
+
+static const char *schedule_word(char letter)
+{
+    return letter == GPIPE ? "gpipe" : letter == INTERLEAVED ? "interleaved" : letter == ZERO_BUBBLE ? "zb-h1" : "1f1b";
+}
+
+char *layouts_overrides(const layouts_row *row)
+{
+    return must_format("parallel.tensor=%d parallel.pipeline=%d parallel.schedule=%s parallel.virtual_stages=%d "
+                       "parallel.zero=%d train.micro_batch=%d %s %s",
+                       row->tensor, row->pipeline, schedule_word(row->schedule),
+                       row->virtual_stages ? row->virtual_stages : 1, row->zero, row->micro_batch, row->more,
+                       layouts_model_of(row->model)->extra);
+}
+
+/* Without the sections' names, which say nothing new here. */
+static char *shortened(const char *keys)
+{
+    static const char *const sections[] = {"memory.", "parallel."};
+    char *text = must_strdup(keys);
+    for (int i = 0; i < 2; i++)
+        for (char *at; (at = strstr(text, sections[i]));)
+            memmove(at, at + strlen(sections[i]), strlen(at + strlen(sections[i])) + 1);
+    return text;
+}
+
+char *layouts_title(const layouts_row *row)
+{
+    char *more = shortened(row->more), pipeline[64] = "";
+    if (row->pipeline > 1)
+        snprintf(pipeline, sizeof pipeline, " %s%s", schedule_word(row->schedule),
+                 row->virtual_stages == 3   ? " v3"
+                 : row->virtual_stages == 2 ? " v2"
+                                            : "");
+    char *title = must_format("%-10s t%d p%d d%d zero %d, %2d micro-batches%s%s%s", row->model, row->tensor,
+                              row->pipeline, row->data, row->zero, LAYOUTS_BATCH / row->micro_batch / row->data,
+                              pipeline, *more ? " " : "", more);
+    free(more);
+    return title;
+}

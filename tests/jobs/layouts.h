@@ -1,0 +1,48 @@
+/* The parity matrix: small models of every architecture, and the layouts in which they are trained.
+ *
+ * A layout of one rank is the model's own run, to which the others are compared. Rows are plain data; the texts that
+ * layouts_* return are the caller's.
+ */
+#ifndef PHALANX_TESTS_JOBS_LAYOUTS_H
+#define PHALANX_TESTS_JOBS_LAYOUTS_H
+
+#include "engine/config/config.h"
+
+typedef struct layouts_model {
+    const char *name;
+    const char *keys;  /* of the section `model`, as YAML flow */
+    const char *extra; /* overrides beside it, or "" */
+    const char *exact; /* bf16: the name of the same model in fp32; else NULL */
+} layouts_model;
+
+/* The letters of the pipeline's schedules. */
+enum layouts_schedule { GPIPE = 'g', ONE_F_ONE_B = '1', INTERLEAVED = 'i', ZERO_BUBBLE = 'z' };
+
+typedef struct layouts_row {
+    const char *model;
+    int tensor, pipeline, data;
+    int micro_batch;    /* of 12 sequences a step */
+    char schedule;      /* layouts_schedule; 0: none, one stage */
+    int virtual_stages; /* 0: 1 */
+    int zero;
+    const char *more; /* further overrides, or "" */
+    char group;       /* rows of one letter must agree bit for bit; 0: none */
+} layouts_row;
+
+enum { LAYOUTS_STEPS = 3, LAYOUTS_BATCH = 12, LAYOUTS_SEQUENCE = 32, LAYOUTS_VOCABULARY = 131 };
+
+int layouts_models(void);
+const layouts_model *layouts_model_at(int index);
+const layouts_model *layouts_model_of(const char *name);
+int layouts_count(void);
+const layouts_row *layouts_at(int index);
+int layouts_ranks(const layouts_row *row);
+
+/* The configuration file of a model, for data at the prefix `data`. */
+char *layouts_yaml(const layouts_model *model, const char *data);
+/* "parallel.tensor=2 parallel.pipeline=2 ...": what the row adds to its model's file. */
+char *layouts_overrides(const layouts_row *row);
+/* "llama tensor 2 pipeline 2 (zb-h1) data 1, ..." in one line */
+char *layouts_title(const layouts_row *row);
+
+#endif

@@ -1,0 +1,16 @@
+/* Ways to be wrong: what tests/jobs/rank_mutants.c can do to a run, and the layout in which it is done. The parity test must
+ * notice every one of them. */
+#ifndef PHALANX_TESTS_JOBS_MUTANTS_H
+#define PHALANX_TESTS_JOBS_MUTANTS_H
+
+#include "tests/jobs/layouts.h"
+
+typedef struct mutants_row {
+    const char *name;
+    layouts_row layout;
+} mutants_row;
+
+int mutants_count(void);
+const mutants_row *mutants_at(int index);
+
+#endif

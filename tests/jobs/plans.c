@@ -1,0 +1,122 @@
+#include "tests/jobs/plans.h"
+
+#include <jansson.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/compile/collective.h"
+#include "engine/compile/compile.h"
+#include "memory/log.h"
+#include "tests/jobs/runs.h"
+
+__attribute__((format(printf, 2, 3))) static void blame(plans_verdict *v, const char *format, ...)
+{
+    if (v->wrong)
+        return;
+    v->wrong = true;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(v->what, sizeof v->what, format, arguments);
+    va_end(arguments);
+}
+
+static int64_t integer(const json_t *object, const char *key)
+{
+    const json_t *value = json_object_get(object, key);
+    return json_is_integer(value) ? (int64_t)json_integer_value(value) : -1;
+}
+
+/* All members of one collective together send the least that is possible. */
+static void check_least(plans_verdict *v, const op *o)
+{
+    if (o->kind == OP_send || o->kind == OP_receive)
+        return;
+    int64_t *counts = NULL, sum = 0;
+    if (collective_has_parts(o)) {
+        counts = must_alloc((unsigned long)o->at.group_size * sizeof *counts);
+        collective_counts(counts, o);
+    }
+    comm_shape s = collective_shape(o, counts);
+    for (s.me = 0; s.me < s.members; s.me++)
+        sum += comm_expected_bytes(&s);
+    if (sum != comm_minimum_bytes(&s))
+        blame(v, "%s: %lld bytes are sent where %lld would do", o->label, (long long)sum,
+              (long long)comm_minimum_bytes(&s));
+    free(counts);
+}
+
+/* What a rank counted along each axis, under `key`, and what its program says of a step. */
+static void check_traffic(plans_verdict *v, const json_t *said, const char *key, const int64_t *planned, int rank,
+                          int steps)
+{
+    static const axis axes[] = {AXIS_TENSOR, AXIS_PIPELINE, AXIS_DATA};
+    for (int i = 0; i < 3; i++) {
+        int64_t counted = integer(json_object_get(said, key), axis_name(axes[i])), all = steps * planned[axes[i]];
+        if (counted != all)
+            blame(v, "rank %d: %s along %s is %lld, of its program %lld", rank, key, axis_name(axes[i]),
+                  (long long)counted, (long long)all);
+    }
+}
+
+static void check_rank(plans_verdict *v, const compiled *c, const json_t *said, int rank, int steps)
+{
+    int64_t sent[AXIS_COUNT] = {0}, messages[AXIS_COUNT] = {0};
+    for (int i = 0; i < c->training.list.count; i++) {
+        const op *o = c->training.list.ops[i];
+        if (!(op_row_of(o)->flags & COMM))
+            continue;
+        int64_t scratch, bytes, count;
+        collective_measure(&scratch, &bytes, &count, o);
+        sent[o->at.axis] += bytes;
+        messages[o->at.axis] += count;
+        check_least(v, o);
+    }
+    check_traffic(v, said, "bytes_sent", sent, rank, steps);
+    check_traffic(v, said, "messages_sent", messages, rank, steps);
+    int64_t arena = integer(said, "arena_bytes"), used = integer(said, "arena_used_bytes");
+    if (arena != c->arena_bytes)
+        blame(v, "rank %d has an arena of %lld bytes, its plan %lld", rank, (long long)arena,
+              (long long)c->arena_bytes);
+    if (used > arena || used <= arena - COMPILE_ALIGNMENT)
+        blame(v, "rank %d uses %lld bytes of an arena of %lld", rank, (long long)used, (long long)arena);
+    double ratio = (double)c->training.transient_bytes / (double)c->training.lower_bound;
+    v->ratio = ratio > v->ratio ? ratio : v->ratio;
+}
+
+plans_verdict plans_compare(const char *folder, int ranks, int steps)
+{
+    plans_verdict v = {0};
+    char *path = must_format("%s/config.yaml", folder);
+    config c;
+    json_t *summary = runs_read_summary(folder);
+    json_t *list = json_object_get(summary, "ranks");
+    if (config_load(&c, path, 0, NULL) != STATUS_OK || (int)json_array_size(list) != ranks) {
+        blame(&v, "no configuration, or no summary of %d ranks", ranks);
+        free(path);
+        json_decref(summary);
+        return v;
+    }
+    for (int rank = 0; rank < ranks; rank++) {
+        grid g;
+        compile_options options;
+        compiled plan = {0};
+        int data = ranks / c.parallel.tensor / c.parallel.pipeline;
+        status s = grid_make(&g, ranks, rank, c.parallel.tensor, 1, data, c.parallel.pipeline);
+        if (s == STATUS_OK)
+            s = compile_options_from(&options, &c, &g, &cpu_backend, c.train.threads);
+        options.evaluate = c.data.validation.count > 0 && c.evaluate.every > 0;
+        if (s == STATUS_OK)
+            s = compile(&plan, &options);
+        if (s == STATUS_OK)
+            check_rank(&v, &plan, json_array_get(list, (size_t)rank), rank, steps);
+        else
+            blame(&v, "%s", status_message());
+        compile_free(&plan);
+    }
+    config_free(&c);
+    free(path);
+    json_decref(summary);
+    return v;
+}

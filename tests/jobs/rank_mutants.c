@@ -1,0 +1,150 @@
+/* Plays a playlist with the engine broken on purpose: "@dropped-tie-reduce CONFIG ..." trains with that fault. The linker puts
+ * this file's functions between the engine's (-Wl,--wrap, see the Makefile); most faults are edits of the program, which
+ * holds all that a step does, just before its waits and addresses are decided. */
+#include <stdbool.h>
+#include <string.h>
+
+#include "engine/compile/compile_parts.h"
+#include "engine/executor.h"
+#include "memory/log.h"
+#include "tests/jobs/playlist.h"
+
+void __real_place_waits(compiled_program *out, compiled *c);
+void __wrap_place_waits(compiled_program *out, compiled *c);
+void __real_storage_describe(compiled *c);
+void __wrap_storage_describe(compiled *c);
+void __real_executor_launch(executor *e, const compiled_program *p);
+void __wrap_executor_launch(executor *e, const compiled_program *p);
+
+static const char *mutant = "none";
+static bool dropped; /* the one op of this run that the fault is about */
+static const compiled *of;
+
+static bool is(const char *name)
+{
+    return !strcmp(mutant, name);
+}
+
+static void prepare(const char *word)
+{
+    static char name[64];
+    MUST(word && strlen(word) < sizeof name, "a mutants' playlist names a mutant on every line");
+    strcpy(name, word);
+    mutant = name;
+    dropped = false;
+}
+
+/* ---- edits of the program --------------------------------------------------------------------------------------- */
+
+static bool adds_to_gradient(const op *o)
+{
+    for (int k = 0; k < OP_MAX_OUT; k++) {
+        tensor *root = o->out[k] ? tensor_root(o->out[k]) : NULL;
+        if (root && root->parameter && root == &root->parameter->gradient && !(op_row_of(o)->flags & COMM))
+            return true;
+    }
+    return false;
+}
+
+static bool reduces(const op *o, axis a)
+{
+    return o->kind == OP_all_reduce && o->at.axis == a;
+}
+
+static bool of_backward(const op *o, int microbatch)
+{
+    return o->microbatch == microbatch && (o->phase == PHASE_BACKWARD || o->phase == PHASE_WEIGHT);
+}
+
+/* How often the op at hand is to stand in the program; 1 for all that the fault leaves alone. */
+static int times(const op *o)
+{
+    bool update = o->phase == PHASE_UPDATE;
+    if (is("dropped-gradient-reduce"))
+        return !(reduces(o, AXIS_DATA) && update);
+    if (is("dropped-norm-reduce"))
+        return !(reduces(o, AXIS_TENSOR) && update);
+    if (is("dropped-kv-reduce"))
+        return !reduces(o, AXIS_KV);
+    if (is("dropped-tie-reduce"))
+        return !reduces(o, AXIS_TIE);
+    if (is("action-twice"))
+        return of_backward(o, 1) && !(op_row_of(o)->flags & COMM) && o->kind != OP_wait ? 2 : 1;
+    if (is("action-never"))
+        return !(of_backward(o, 1) && adds_to_gradient(o));
+    if (is("stale-weights"))
+        return !(o->kind == OP_all_gather && update);
+    if (is("norm-counts-twice"))
+        return o->kind == OP_sum_squares ? 2 : 1;
+    return 1;
+}
+
+static void edit(op *o)
+{
+    if (is("dropped-all-reduce") && reduces(o, AXIS_TENSOR) && o->phase == PHASE_FORWARD && o->microbatch == 0 &&
+        !dropped) {
+        o->kind = OP_copy;
+        dropped = true;
+    }
+    if (is("overwriting") && adds_to_gradient(o) && o->at.accumulate)
+        o->at.accumulate = 0;
+    if (is("norm-counts-twice") && o->kind == OP_sum_squares)
+        o->at.accumulate = 1; /* bins of step 1 begin as zeros */
+    if (is("draws-of-another-sample") && o->kind == OP_dropout)
+        o->at.sample++;
+    if (is("draws-of-another-token") && o->kind == OP_dropout)
+        o->at.first = 0;
+}
+
+void __wrap_place_waits(compiled_program *out, compiled *c)
+{
+    program before = out->list;
+    out->list = (program){0};
+    of = c;
+    for (int i = 0; i < before.count; i++) {
+        op *o = before.ops[i];
+        int n = times(o);
+        edit(o);
+        for (int k = 0; k < n; k++) {
+            op *copy = o;
+            if (k > 0) {
+                copy = pool_alloc(&c->pool, sizeof *copy);
+                *copy = *o;
+            }
+            program_append(&out->list, copy);
+        }
+    }
+    program_free(&before);
+    __real_place_waits(out, c);
+}
+
+/* ---- other faults ------------------------------------------------------------------------------------------------ */
+
+/* Tensor ranks 0 and 1 hold each other's columns of one matrix. */
+void __wrap_storage_describe(compiled *c)
+{
+    int rank = c->options.grid.at[GRID_TENSOR];
+    for (int i = 0; is("swapped-shard") && i < c->model.parameter_count; i++) {
+        parameter *p = c->model.parameters[i];
+        parameter_piece *q = &p->pieces[0];
+        if (strcmp(p->name, "layer 2/mlp/down") != 0)
+            continue;
+        int in = q->size[0] < q->global[0] ? 0 : 1;
+        q->start[in] = rank == 0 ? q->size[in] : 0;
+    }
+    __real_storage_describe(c);
+}
+
+void __wrap_executor_launch(executor *e, const compiled_program *p)
+{
+    if (is("divided-twice")) {
+        step_scalars *s = executor_at(e, &of->inputs.scalars);
+        s->loss_tokens *= (float)of->options.grid.size[GRID_DATA];
+    }
+    __real_executor_launch(e, p);
+}
+
+int main(int argc, char **argv)
+{
+    return playlist_main(argc, argv, prepare);
+}

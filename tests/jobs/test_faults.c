@@ -1,0 +1,368 @@
+/* Whatever the world does wrong is one clear line, a failing exit status on every rank, and no harm to what was saved. */
+#include <fcntl.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "engine/files/checkpoint.h"
+#include "memory/log.h"
+#include "tests/jobs/runs.h"
+#include "tests/jobs/workfolder.h"
+
+enum { STEPS = 4 };
+
+static int write_config(void **state)
+{
+    if (workfolder_setup(state))
+        return -1;
+    runs_write_small(*state, 9000, STEPS, "micro_batch: 2, global_batch: 12",
+                     "optimizer: {lr: 3e-3, schedule: constant}\n"
+                     "checkpoint: {every: 2, keep: 0}\n");
+    return 0;
+}
+
+/* Trains with these keys; every rank says its exit status, which must be `expected` on all, and standard error is one line
+ * with all of `words` (up to three, NULL ends). */
+static void refused(const char *top, int ranks, const char *keys, int expected, const char *const words[3])
+{
+    char *mpirun = ranks > 1 ? launch_mpirun(ranks) : must_strdup(""), *program = launch_beside("../phalanx");
+    launch_result r = launch_run(60, "exec %s %s sh -c '%s train %s/run.yaml %s; echo exit status $?'", mpirun,
+                                 ranks > 1 ? "--mca orte_abort_on_non_zero_status 0" : "", program, top, keys);
+    char *wanted = must_format("exit status %d\n", expected);
+    int exits = 0;
+    for (const char *at = r.out; (at = strstr(at, wanted)); at++)
+        exits++;
+    bool good = !r.timed_out && exits == ranks && runs_error_lines(r.err) == 1 &&
+                strchr(r.err, '\n') == strrchr(r.err, '\n') && !strstr(r.err, "fatal");
+    for (int i = 0; i < 3 && words[i]; i++)
+        good = good && strstr(r.err, words[i]);
+    if (!good)
+        fail_msg("%d ranks %s: %d exits with %d%s, out: %s err: %s", ranks, keys, exits, expected,
+                 r.timed_out ? " (timed out)" : "", r.out, r.err);
+    launch_free(&r);
+    free(wanted);
+    free(program);
+    free(mpirun);
+}
+
+static void train(const char *top, const char *keys)
+{
+    free(runs_train_well(60, 1, "%s/run.yaml %s", top, keys));
+}
+
+/* ---- data --------------------------------------------------------------------------------------------------------- */
+
+static void damage(const char *path, int64_t keep, int64_t flip)
+{
+    int64_t bytes;
+    uint8_t *data = workfolder_read(path, &bytes);
+    if (flip >= 0)
+        data[flip] ^= 0x5A;
+    workfolder_write(path, data, keep < 0 ? bytes : keep);
+    free(data);
+}
+
+static void damaged_data_is_refused_by_name(void **state)
+{
+    static const struct {
+        const char *name, *file;
+        int64_t keep, flip;
+    } cases[] = {
+        {"short-index", "short-index.idx", 20, -1},
+        {"cut-index", "cut-index.idx", 200, -1},
+        {"no-index", "no-index.idx", 0, -1},
+        {"cut-tokens", "cut-tokens.bin", 1000, -1},
+        {"magic", "magic.idx", -1, 3},
+        {"version", "version.idx", -1, 9},
+    };
+    const char *top = *state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *prefix = workfolder_path(top, cases[i].name), *file = workfolder_path(top, cases[i].file);
+        runs_write_data(prefix, 131, 4000, 1);
+        damage(file, cases[i].keep, cases[i].flip);
+        char *keys = must_format("data.train=%s", prefix);
+        const char *words[3] = {cases[i].name, NULL};
+        refused(top, i == 0 ? 3 : 1, keys, 1, words);
+        free(keys);
+        free(file);
+        free(prefix);
+    }
+}
+
+static void a_token_beyond_the_vocabulary_is_refused_with_its_place(void **state)
+{
+    const char *top = *state;
+    char *prefix = workfolder_path(top, "wide"), *keys = must_format("data.train=%s", prefix);
+    runs_write_data(prefix, 300, 4000, 1);
+    const char *words[3] = {"wide", "131", NULL};
+    refused(top, 1, keys, 1, words);
+    refused(top, 2, keys, 1, words);
+    free(keys);
+    free(prefix);
+}
+
+/* ---- configuration ------------------------------------------------------------------------------------------------ */
+
+static void wrong_configurations_are_refused_with_what_to_do(void **state)
+{
+    static const struct {
+        int ranks;
+        const char *keys;
+        int status;
+        const char *words[3];
+    } cases[] = {
+        {1, "train.stpes=3", 2, {"stpes", "train.steps"}},
+        {3, "trian.steps=3", 2, {"trian", "train"}},
+        {1, "train.precision=bf17", 2, {"bf17", "bf16"}},
+        {1, "train.steps=many", 2, {"train.steps", "many"}},
+        {1, "data.train=nowhere/at-all", 1, {"nowhere/at-all"}},
+        {2, "data.train=nowhere/at-all", 1, {"nowhere/at-all"}},
+        {2, "parallel.tensor=4", 2, {"2 ranks", "4"}},
+        {3, "parallel.tensor=3", 2, {"parallel.tensor", "heads"}},
+        {3, "parallel.tensor=2", 2, {"3 ranks"}},
+        {2, "train.global_batch=6", 2, {"train.global_batch", "micro_batch"}},
+        {1, "parallel.pipeline=8", 2, {"pipeline", "layers"}},
+        {2, "parallel.pipeline=2 parallel.layers_per_stage=[1,2]", 2, {"layers"}},
+        {2, "parallel.data=3", 2, {"parallel.data"}},
+        {1, "checkpoint.resume=/nowhere", 1, {"/nowhere"}},
+        {1, "memory.recompute=full memory.budget=1MiB", 2, {"memory.budget"}},
+    };
+    const char *top = *state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        refused(top, cases[i].ranks, cases[i].keys, cases[i].status, cases[i].words);
+}
+
+static void a_wrong_file_is_refused_with_its_line(void **state)
+{
+    const char *top = *state;
+    char *path = workfolder_path(top, "wrong.yaml"), *program = launch_beside("../phalanx");
+    static const struct {
+        const char *text, *words[2];
+    } cases[] = {
+        {"model: {preset: llama-15m}\ntrain:\n  stpes: 3\n", {"wrong.yaml:3", "steps"}},
+        {"model: {preset: llama-15m\ntrain: 3\n", {"wrong.yaml", "wrong.yaml"}},
+        {"model: {preset: llama-15m}\nmodel: {preset: llama-15m}\n", {"wrong.yaml:2", "model"}},
+        {"model: [1, 2]\n", {"wrong.yaml:1", "model"}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        runs_write_text(path, cases[i].text);
+        launch_result r = launch_run(60, "exec %s train %s", program, path);
+        if (r.status != 2 || runs_error_lines(r.err) != 1 || !strstr(r.err, cases[i].words[0]) ||
+            !strstr(r.err, cases[i].words[1]))
+            fail_msg("%s: status %d, %s", cases[i].text, r.status, r.err);
+        launch_free(&r);
+    }
+    free(program);
+    free(path);
+}
+
+static void an_unwritable_run_folder_is_refused_by_name(void **state)
+{
+    const char *top = *state;
+    char *keys = must_format("run.folder=%s/run.yaml/below", top);
+    const char *words[3] = {"cannot make folder", "run.yaml", NULL};
+    refused(top, 1, keys, 1, words);
+    refused(top, 2, keys, 1, words);
+    free(keys);
+}
+
+/* ---- checkpoints -------------------------------------------------------------------------------------------------- */
+
+static void a_damaged_checkpoint_is_refused_by_name(void **state)
+{
+    const char *top = *state;
+    train(top, "");
+    static const struct {
+        const char *file;
+        int64_t keep, flip;
+    } cases[] = {
+        {"step-00000004/model-00000.safetensors", -1, 5000},
+        {"step-00000004/moment2-00000.safetensors", 3000, -1},
+        {"step-00000004/manifest.json", 900, -1},
+        {"step-00000004/manifest.json", -1, 300},
+        {"latest", 0, -1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *path = must_format("%s/run/checkpoints/%s", top, cases[i].file);
+        int64_t bytes;
+        uint8_t *before = workfolder_read(path, &bytes);
+        damage(path, cases[i].keep, cases[i].flip);
+        const char *words[3] = {"checkpoints/", NULL};
+        refused(top, i == 0 ? 2 : 1, "", 1, words);
+        workfolder_write(path, before, bytes);
+        free(before);
+        free(path);
+    }
+    train(top, ""); /* undamaged it still loads */
+}
+
+/* A full disk, made of a small file system of its own. */
+static bool mount_small(const char *at, const char *size)
+{
+    mkdir(at, 0755);
+    char *options = must_format("size=%s", size);
+    bool done = mount("phalanx-test", at, "tmpfs", 0, options) == 0;
+    free(options);
+    return done;
+}
+
+static void check_saved(const char *run, int64_t step)
+{
+    checkpoint *c = NULL;
+    if (checkpoint_open(&c, run) != STATUS_OK || checkpoint_verify(c) != STATUS_OK)
+        fail_msg("%s", status_message());
+    assert_int_equal(json_integer_value(json_object_get(checkpoint_meta(c), "step")), step);
+    checkpoint_close(c);
+}
+
+static void a_full_disk_while_saving_keeps_the_checkpoint_before(void **state)
+{
+    const char *top = *state;
+    char *small = workfolder_path(top, "small"), *run = must_format("%s/run", small);
+    if (!mount_small(small, "2500k")) { /* holds one checkpoint of 1.5 MB and not two */
+        free(small);
+        free(run);
+        skip(); /* only root may */
+    }
+    const char *words[3] = {"small/run/checkpoints", "No space left", NULL};
+    char *keys = must_format("run.folder=%s", run);
+    refused(top, 1, keys, 1, words);
+    check_saved(run, 2);
+    refused(top, 2, keys, 1, words); /* resumes from step 2, and fails where it failed before */
+    check_saved(run, 2);
+    assert_int_equal(mount("phalanx-test", small, "tmpfs", MS_REMOUNT, "size=16m"), 0);
+    train(top, keys);
+    check_saved(run, STEPS);
+    assert_int_equal(umount(small), 0);
+    free(keys);
+    free(small);
+    free(run);
+}
+
+/* Metrics are rank 0's alone: the others must hear of it. */
+static void a_disk_that_fills_up_between_checkpoints_stops_all_ranks(void **state)
+{
+    const char *top = *state;
+    char *small = workfolder_path(top, "filling"), *run = must_format("%s/run", small),
+         *filler = must_format("%s/filler", small);
+    if (!mount_small(small, "1m")) {
+        free(filler);
+        free(small);
+        free(run);
+        skip();
+    }
+    char *line = must_format("%s/run.yaml run.folder=%s train.steps=100000 checkpoint.every=0", top, run);
+    launch *l = runs_start(60, 2, line);
+    assert_true(runs_wait_for_step(run, 3, 30));
+    char block[4096] = {1};
+    int fd = open(filler, O_WRONLY | O_CREAT, 0644);
+    while (write(fd, block, sizeof block) > 0)
+        ;
+    close(fd);
+    launch_result r = launch_finish(l);
+    if (r.timed_out || r.status != 1 || runs_error_lines(r.err) != 1 || !strstr(r.err, "metrics"))
+        fail_msg("status %d%s: %s", r.status, r.timed_out ? " (timed out)" : "", r.err);
+    launch_free(&r);
+    assert_int_equal(umount(small), 0);
+    free(line);
+    free(filler);
+    free(small);
+    free(run);
+}
+
+/* ---- gradients that are not finite -------------------------------------------------------------------------------- */
+
+/* A copy of a run's latest checkpoint in `to`, with one weight that is not a number. */
+static void poison(const char *run, const char *to)
+{
+    checkpoint *c = NULL;
+    assert_int_equal(checkpoint_open(&c, run), STATUS_OK);
+    int n = checkpoint_tensors(c);
+    checkpoint_piece *pieces = must_calloc((unsigned long)n, sizeof *pieces);
+    void **data = must_calloc((unsigned long)n, sizeof *data);
+    for (int i = 0; i < n; i++) {
+        const manifest_tensor *t = checkpoint_at(c, i);
+        checkpoint_piece *p = &pieces[i];
+        *p = (checkpoint_piece){.section = t->section, .name = t->name, .type = t->type, .dims = t->dims};
+        memcpy(p->global, t->global, sizeof p->global);
+        memcpy(p->size, t->global, sizeof p->size);
+        box_row_major(p->stride, t->dims, t->global);
+        data[i] = must_alloc((unsigned long)(box_volume(t->dims, t->global) * dtype_bytes(t->type)));
+        assert_int_equal(
+            checkpoint_read(c, t->section, t->name, t->type, data[i], p->stride, t->dims, t->global, p->start, p->size),
+            STATUS_OK);
+        if (!strcmp(t->section, "model") && strstr(t->name, "layers.2.mlp.down_proj"))
+            *(float *)data[i] = NAN;
+        p->data = data[i];
+    }
+    assert_int_equal(checkpoint_write(to, "step-00000002", pieces, n, checkpoint_meta(c), 0, 1, NULL, NULL), STATUS_OK);
+    for (int i = 0; i < n; i++)
+        free(data[i]);
+    free(data);
+    free(pieces);
+    checkpoint_close(c);
+}
+
+static void gradients_that_are_not_finite_change_nothing_and_stop_the_run(void **state)
+{
+    const char *top = *state;
+    char *good = workfolder_path(top, "good"), *bad = workfolder_path(top, "bad"),
+         *poisoned = workfolder_path(top, "poisoned");
+    char *keys = must_format("run.folder=%s train.steps=2", good);
+    train(top, keys);
+    free(keys);
+    poison(good, poisoned);
+    /* Two steps are skipped: logged, and saved as they were found, but for the data position. */
+    keys = must_format("run.folder=%s checkpoint.resume=%s train.steps=4", bad, poisoned);
+    train(top, keys);
+    runs_metrics m = runs_read_metrics(bad);
+    assert_int_equal(m.count, 2);
+    assert_true(m.step[0].skipped && m.step[1].skipped && !isfinite(m.step[0].norm));
+    char difference[256];
+    assert_true(runs_compare_checkpoints(difference, sizeof difference, bad, poisoned) >= 3 * 30);
+    assert_string_equal(difference, "");
+    checkpoint *c = NULL;
+    assert_int_equal(checkpoint_open(&c, bad), STATUS_OK);
+    assert_int_equal(json_integer_value(json_object_get(checkpoint_meta(c), "step")), 4);
+    assert_int_equal(json_integer_value(json_object_get(checkpoint_meta(c), "samples")), 4 * 12);
+    assert_int_equal(json_integer_value(json_object_get(checkpoint_meta(c), "updates")), 2);
+    checkpoint_close(c);
+    free(keys);
+    /* Three in a row stop it, on one rank and on several. */
+    const char *words[3] = {"train.max_skipped", "step 5", NULL};
+    for (int ranks = 1; ranks <= 3; ranks += 2) {
+        keys = must_format("run.folder=%s-%d checkpoint.resume=%s train.steps=9 train.max_skipped=3 checkpoint.every=0",
+                           bad, ranks, poisoned);
+        refused(top, ranks, keys, 1, words);
+        free(keys);
+    }
+    check_saved(poisoned, 2);
+    free(good);
+    free(bad);
+    free(poisoned);
+}
+
+int main(void)
+{
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(damaged_data_is_refused_by_name),
+        cmocka_unit_test(a_token_beyond_the_vocabulary_is_refused_with_its_place),
+        cmocka_unit_test(wrong_configurations_are_refused_with_what_to_do),
+        cmocka_unit_test(a_wrong_file_is_refused_with_its_line),
+        cmocka_unit_test(an_unwritable_run_folder_is_refused_by_name),
+        cmocka_unit_test(a_damaged_checkpoint_is_refused_by_name),
+        cmocka_unit_test(a_full_disk_while_saving_keeps_the_checkpoint_before),
+        cmocka_unit_test(a_disk_that_fills_up_between_checkpoints_stops_all_ranks),
+        cmocka_unit_test(gradients_that_are_not_finite_change_nothing_and_stop_the_run),
+    };
+    return cmocka_run_group_tests(tests, write_config, workfolder_teardown);
+}

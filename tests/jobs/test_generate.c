@@ -1,0 +1,285 @@
+/* What a trained model is used for: texts do not depend on their company, losses not on how many windows are computed
+ * together, and the evaluation while training is the one that `phalanx eval` makes. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "memory/log.h"
+#include "tests/jobs/runs.h"
+#include "tests/jobs/workfolder.h"
+
+enum { DOCUMENTS = 160, HELD = 40, SEQUENCE = 48, BATCH = 8 };
+
+static const char *const words[] = {"the", "cat", "sat", "on", "a", "mat", "and", "then", "ran", "off"};
+
+/* Documents of 2 to 21 words, each of which follows from the one before it twice in three times. */
+static void write_documents(const char *path, int count, uint32_t seed)
+{
+    char *text = must_calloc((unsigned long)count, 200);
+    size_t used = 0;
+    for (int i = 0; i < count; i++) {
+        seed = seed * 1664525 + 1013904223; /* Numerical Recipes' generator; the high bits are the good ones */
+        used += (size_t)sprintf(text + used, "{\"text\": \"");
+        for (int left = 2 + (int)((seed >> 16) % 20), word = 0; left > 0; left--) {
+            seed = seed * 1664525 + 1013904223;
+            word = (seed >> 16) % 3 ? (word + 1) % 10 : (int)((seed >> 20) % 10);
+            used += (size_t)sprintf(text + used, "%s%s", words[word], left > 1 ? " " : "");
+        }
+        used += (size_t)sprintf(text + used, "\"}\n");
+    }
+    runs_write_text(path, text);
+    free(text);
+}
+
+/* Standard output of "phalanx ..." on the CPU; it must succeed. The text is the caller's. */
+__attribute__((format(printf, 1, 2))) static char *phalanx(const char *format, ...)
+{
+    char arguments[2048];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(arguments, sizeof arguments, format, list);
+    va_end(list);
+    char *program = launch_beside("../phalanx");
+    launch_result r =
+        launch_finish(launch_start(60, "OMP_NUM_THREADS=1 CUDA_VISIBLE_DEVICES= exec %s %s", program, arguments));
+    if (r.status)
+        fail_msg("phalanx %s: status %d: %s", arguments, r.status, r.err);
+    char *out = must_strdup(r.out);
+    launch_free(&r);
+    free(program);
+    return out;
+}
+
+/* A model of bytes, trained for a few seconds; with the documents apart, so that eval has to follow. */
+static int train(void **state)
+{
+    if (workfolder_setup(state))
+        return -1;
+    const char *top = *state;
+    char *text = workfolder_path(top, "text.jsonl"), *held = workfolder_path(top, "held.jsonl");
+    char *path = workfolder_path(top, "run.yaml");
+    write_documents(text, DOCUMENTS, 1);
+    write_documents(held, HELD, 2);
+    free(phalanx("tokenize --output %s/train --tokenizer bytes %s", top, text));
+    free(phalanx("tokenize --output %s/held --tokenizer bytes %s", top, held));
+    char *keys = must_format(
+        "model: {architecture: llama, layers: 2, hidden_size: 48, heads: 4, kv_heads: 2, ffn_size: 96, vocab_size: "
+        "257, "
+        "max_sequence: 96}\n"
+        "data: {train: %s/train, validation: %s/held, document_mask: true}\n"
+        "train: {steps: 12, sequence: %d, micro_batch: 4, global_batch: %d, precision: fp32, device: cpu, threads: 1}\n"
+        "optimizer: {lr: 1e-2, warmup: 2}\n"
+        "evaluate: {every: 6, batches: 2}\n"
+        "run: {tensorboard: false}\n",
+        top, top, SEQUENCE, BATCH);
+    runs_write_text(path, keys);
+    free(phalanx("train %s run.folder=%s/run", path, top));
+    char *prompts = workfolder_path(top, "prompts");
+    runs_write_text(prompts, "the cat\nthe cat sat on a mat and then\n\nr\nthe cat\n");
+    free(prompts);
+    free(keys);
+    free(path);
+    free(held);
+    free(text);
+    return 0;
+}
+
+/* ---- texts ------------------------------------------------------------------------------------------------------ */
+
+static void a_text_is_the_same_alone_and_in_any_batch(void **state)
+{
+    static const char *const how[] = {"--temperature 0", "--temperature 1.1 --top-k 30 --top-p 0.95 --seed 5"};
+    const char *top = *state;
+    for (int i = 0; i < 2; i++) {
+        char *alone =
+            phalanx("generate --checkpoint %s/run --prompts %s/prompts --tokens 30 --batch 1 %s", top, top, how[i]);
+        for (int batch = 2; batch <= 5; batch++) {
+            char *together = phalanx("generate --checkpoint %s/run --prompts %s/prompts --tokens 30 --batch %d %s", top,
+                                     top, batch, how[i]);
+            assert_string_equal(together, alone);
+            free(together);
+        }
+        free(alone);
+    }
+}
+
+static void the_likeliest_text_needs_no_seed_and_a_drawn_one_has_its_own(void **state)
+{
+    const char *top = *state;
+    static const char *const how[] = {"--temperature 0", "--temperature 0 --seed 9", "--top-k 1 --seed 4",
+                                      "--top-p 0 --seed 6"};
+    char *first = phalanx("generate --checkpoint %s/run --prompt 'on a' --tokens 40 %s", top, how[0]);
+    assert_int_equal(strncmp(first, "on a", 4), 0);
+    for (int i = 1; i < 4; i++) {
+        char *other = phalanx("generate --checkpoint %s/run --prompt 'on a' --tokens 40 %s", top, how[i]);
+        assert_string_equal(other, first);
+        free(other);
+    }
+    char *a = phalanx("generate --checkpoint %s/run --prompt 'on a' --tokens 40 --seed 1", top);
+    char *b = phalanx("generate --checkpoint %s/run --prompt 'on a' --tokens 40 --seed 1", top);
+    char *c = phalanx("generate --checkpoint %s/run --prompt 'on a' --tokens 40 --seed 2", top);
+    assert_string_equal(a, b);
+    assert_string_not_equal(a, c);
+    free(c);
+    free(b);
+    free(a);
+    free(first);
+}
+
+/* One prompt streams, two do not: what is written is the same, whatever it is to stop at. */
+static void a_streamed_text_ends_where_the_whole_one_does(void **state)
+{
+    const char *top = *state;
+    char *whole =
+        phalanx("generate --checkpoint %s/run --prompt 'the ' --only-new --ignore-end --tokens 40 --seed 3", top);
+    size_t length = strlen(whole);
+    assert_true(length > 24);
+    char *twice = workfolder_path(top, "twice");
+    runs_write_text(twice, "the \nthe \n");
+    for (int at = 4; at <= 20; at += 8) {
+        char *stop = must_format("%.5s", whole + at);
+        for (char *c = stop; *c; c++)
+            *c = *c == '\n' || *c == '\'' ? ' ' : *c; /* perhaps it then never stops: the two must agree all the same */
+        char *streamed = phalanx(
+            "generate --checkpoint %s/run --prompt 'the ' --only-new --ignore-end --tokens 40 --seed 3 --stop '%s'",
+            top, stop);
+        char *written = phalanx(
+            "generate --checkpoint %s/run --prompts %s --only-new --ignore-end --tokens 40 --seed 3 --stop '%s'", top,
+            twice, stop);
+        assert_int_equal(strncmp(written, streamed, strlen(streamed)), 0);
+        const char *found = strstr(whole, stop);
+        assert_int_equal(strlen(streamed), found ? (size_t)(found - whole) + 1 : length);
+        free(written);
+        free(streamed);
+        free(stop);
+    }
+    free(twice);
+    free(whole);
+}
+
+/* SentencePiece's first space of a text is dropped, but what stands behind a prompt begins no text: of many first pieces drawn
+ * by a model that knows nothing, some must begin with a space. */
+static void a_continuation_keeps_its_first_space(void **state)
+{
+    enum { PROMPTS = 64 };
+    const char *top = *state;
+    char *prompts = workfolder_path(top, "many"), lines[PROMPTS * 4 + 1] = "";
+    for (int i = 0; i < PROMPTS; i++)
+        strcat(lines, "cat\n");
+    runs_write_text(prompts, lines);
+    free(phalanx("tokenize --output %s/pieces --tokenizer tests/golden/text/unigram.model %s/text.jsonl", top, top));
+    free(
+        phalanx("train %s/run.yaml run.folder=%s/pieces-run data.train=%s/pieces data.validation=null evaluate.every=0 "
+                "model.vocab_size=1200 train.steps=1 optimizer.warmup=0 optimizer.lr=1e-9",
+                top, top, top));
+    char *out = phalanx("generate --checkpoint %s/pieces-run --tokenizer tests/golden/text/unigram.model --prompts %s "
+                        "--tokens 1 --seed 1 --ignore-end",
+                        top, prompts);
+    int with = 0, without = 0;
+    for (const char *at = out; (at = strstr(at, "cat")); at += 3) {
+        with += at[3] == ' ';
+        without += at[3] != ' ';
+    }
+    if (with < 5 || without < 5)
+        fail_msg("%d with a space, %d without: %s", with, without, out);
+    free(out);
+    free(prompts);
+}
+
+/* ---- losses ----------------------------------------------------------------------------------------------------- */
+
+static double loss_of(const char *top, const char *keys)
+{
+    char *out = phalanx("eval --checkpoint %s/run --data %s/held --json %s", top, top, keys);
+    json_t *object = json_loads(out, 0, NULL);
+    assert_non_null(object);
+    double loss = json_number_value(json_object_get(object, "loss"));
+    json_decref(object);
+    free(out);
+    return loss;
+}
+
+static void eval_is_the_evaluation_of_training_at_any_batch(void **state)
+{
+    const char *top = *state;
+    char *folder = workfolder_path(top, "run");
+    runs_metrics m = runs_read_metrics(folder);
+    assert_int_equal(m.evaluations, 2);
+    double trained = m.evaluation[1].loss;
+    assert_true(trained > 1 && trained < 4.5); /* it has learnt, and not all */
+    for (int batch = 1; batch <= 9; batch += 4) {
+        char *keys = must_format("--batch %d --limit %d", batch, 2 * BATCH * SEQUENCE);
+        double loss = loss_of(top, keys);
+        if (!(fabs(loss / trained - 1) < 1e-6))
+            fail_msg("batch %d: %.9g, in training %.9g", batch, loss, trained);
+        free(keys);
+    }
+    /* other windows, another loss: the comparison can fail */
+    assert_true(fabs(loss_of(top, "--sequence 40 --limit 768") / trained - 1) > 1e-5);
+    free(folder);
+}
+
+static void evaluation_takes_the_same_samples_in_every_layout(void **state)
+{
+    static const char *const layouts[] = {"train.micro_batch=1", "train.micro_batch=8", "parallel.tensor=2",
+                                          "parallel.pipeline=2 train.micro_batch=2", ""};
+    static const int ranks[] = {1, 1, 2, 2, 2};
+    const char *top = *state;
+    double first = 0;
+    for (int i = 0; i < 5; i++) {
+        /* 5 global batches are more than there is: one pass, of a number that 8 does not divide */
+        char *keys = must_format("%s/run.yaml run.folder=%s/layout-%d train.steps=2 evaluate.batches=500 %s", top, top,
+                                 i, layouts[i]);
+        launch_result r = runs_train(60, ranks[i], keys);
+        assert_int_equal(r.status, 0);
+        assert_non_null(strstr(r.out, "of data.validation: fewer than evaluate.batches"));
+        char *folder = must_format("%s/layout-%d", top, i);
+        runs_metrics m = runs_read_metrics(folder);
+        assert_int_equal(m.evaluations, 1);
+        first = i ? first : m.evaluation[0].loss;
+        if (!(fabs(m.evaluation[0].loss / first - 1) < 1e-6))
+            fail_msg("%s: %.9g, elsewhere %.9g", layouts[i], m.evaluation[0].loss, first);
+        free(folder);
+        launch_free(&r);
+        free(keys);
+    }
+}
+
+static void a_complete_run_says_so_and_stays_as_it_is(void **state)
+{
+    const char *top = *state;
+    char *summary = must_format("%s/run/summary.json", top), *metrics = must_format("%s/run/metrics.jsonl", top);
+    int64_t bytes, lines;
+    char *before = (char *)workfolder_read(summary, &bytes), *steps = (char *)workfolder_read(metrics, &lines);
+    char *out = phalanx("train %s/run.yaml run.folder=%s/run", top, top);
+    assert_non_null(strstr(out, "nothing left to do: 12 steps are done, and train.steps is 12"));
+    char *after = (char *)workfolder_read(summary, &bytes), *now = (char *)workfolder_read(metrics, &lines);
+    assert_string_equal(after, before);
+    assert_string_equal(now, steps);
+    free(now);
+    free(after);
+    free(out);
+    free(steps);
+    free(before);
+    free(metrics);
+    free(summary);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_text_is_the_same_alone_and_in_any_batch),
+        cmocka_unit_test(the_likeliest_text_needs_no_seed_and_a_drawn_one_has_its_own),
+        cmocka_unit_test(a_streamed_text_ends_where_the_whole_one_does),
+        cmocka_unit_test(a_continuation_keeps_its_first_space),
+        cmocka_unit_test(eval_is_the_evaluation_of_training_at_any_batch),
+        cmocka_unit_test(evaluation_takes_the_same_samples_in_every_layout),
+        cmocka_unit_test(a_complete_run_says_so_and_stays_as_it_is),
+    };
+    return cmocka_run_group_tests(tests, train, workfolder_teardown);
+}

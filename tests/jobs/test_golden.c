@@ -1,0 +1,222 @@
+/* Small models of every architecture train as they do in float64 PyTorch: 100 losses, the gradients of the first step and
+ * their norm. Mutants (a model that is slightly another) must be seen by the same comparisons. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <cmocka.h>
+
+#include "engine/files/safetensors.h"
+#include "memory/log.h"
+#include "tests/jobs/golden.h"
+#include "tests/jobs/launch.h"
+#include "tests/jobs/workfolder.h"
+
+/* Train `model`; the run's folder (fresh), with metrics.jsonl and gradients.safetensors in it. */
+static char *train(const char *folder, const char *model, const char *more)
+{
+    static int runs;
+    char *run = must_format("%s/run-%d", folder, runs++), *configuration = must_format("%s.yaml", run);
+    char *program = launch_beside("../phalanx");
+    golden_configuration(configuration, model);
+    launch_result r =
+        launch_run(60, "%s train %s run.folder=%s debug.gradients=%s %s", program, configuration, run, run, more);
+    if (r.status != 0)
+        fail_msg("%s: exit status %d: %s", model, r.status, r.err);
+    launch_free(&r);
+    free(program);
+    free(configuration);
+    return run;
+}
+
+typedef struct errors {
+    double loss, norm, gradients; /* 1: at the limit */
+} errors;
+
+static errors compare(const char *run, const char *model, int steps)
+{
+    char *metrics = workfolder_path(run, "metrics.jsonl"), *dump = workfolder_path(run, "gradients.safetensors");
+    errors e = {golden_losses(metrics, model, steps), golden_norm(metrics, model), golden_gradients(dump, model)};
+    print_message("%-12s loss %.3g, norm %.3g, gradients %.3g of the limit\n", model, e.loss, e.norm, e.gradients);
+    free(metrics);
+    free(dump);
+    return e;
+}
+
+static void every_model_trains_as_in_float64_pytorch(void **state)
+{
+    int models = 0;
+    for (const char *const *model = golden_models; *model; model++, models++) {
+        char *run = train(*state, *model, "");
+        errors e = compare(run, *model, 100);
+        assert_true(e.loss <= 1);
+        assert_true(e.norm <= 1);
+        assert_true(e.gradients <= 1);
+        free(run);
+    }
+    assert_int_equal(models, 7);
+}
+
+/* Recompute and other micro-batches are the same model. */
+static void recompute_and_micro_batches_train_the_same_model(void **state)
+{
+    const char *const settings[] = {"memory.recompute=full", "train.micro_batch=8"};
+    for (int i = 0; i < 2; i++) {
+        char *run = train(*state, "llama", settings[i]);
+        errors e = compare(run, "llama", 100);
+        assert_true(e.loss <= 1 && e.norm <= 1 && e.gradients <= 1);
+        free(run);
+    }
+}
+
+/* Each is one small mistake that an implementation could make: the gradients must show it. */
+static void a_slightly_different_model_is_caught(void **state)
+{
+    const struct {
+        const char *model, *mutant;
+    } mutants[] = {
+        {"mistral", "model.sliding_window=9"},    {"mistral", "model.sliding_window=0"},
+        {"llama", "model.rope_scaling.factor=0"}, {"llama", "model.rope_scaling.high_frequency_factor=3.9"},
+        {"qwen2", "model.rope_theta=999000"},     {"qwen3", "model.norm_epsilon=2e-6"},
+        {"gpt2", "model.norm_epsilon=1.2e-5"},    {"llama-tied", "train.global_batch=6"},
+        {"llama-deep", "data.shuffle=true"},
+    };
+    for (size_t i = 0; i < sizeof mutants / sizeof *mutants; i++) {
+        char *more = must_format("%s train.steps=10", mutants[i].mutant);
+        char *run = train(*state, mutants[i].model, more);
+        assert_true(compare(run, mutants[i].model, 10).gradients > 1);
+        free(run);
+        free(more);
+    }
+}
+
+/* Adam hides the scale of gradients: a wrong schedule, decay or beta shows in the losses only. */
+static void a_slightly_different_optimizer_is_caught(void **state)
+{
+    const char *const mutants[] = {"optimizer.warmup=11", "optimizer.weight_decay=0.2", "optimizer.beta2=0.96",
+                                   "optimizer.clip=1.1"};
+    for (size_t i = 0; i < sizeof mutants / sizeof *mutants; i++) {
+        char *run = train(*state, "llama", mutants[i]);
+        errors e = compare(run, "llama", 100);
+        assert_true(e.gradients <= 1);
+        assert_true(e.loss > 1);
+        free(run);
+    }
+}
+
+/* Copies a file of fp32 tensors, the one called `name` times `factor`. */
+static void scale_tensor(const char *to, const char *from, const char *name, double factor)
+{
+    safetensors *s;
+    safetensors_writer *w;
+    assert_int_equal(safetensors_open(&s, from), STATUS_OK);
+    int count = safetensors_count(s), scaled = 0;
+    safetensors_tensor *tensors = must_calloc((unsigned long)count, sizeof *tensors);
+    for (int i = 0; i < count; i++)
+        tensors[i] = *safetensors_at(s, i);
+    assert_int_equal(safetensors_writer_open(&w, to, tensors, count, NULL), STATUS_OK);
+    for (int k = 0; k < count; k++) {
+        const safetensors_tensor *t = safetensors_at(s, safetensors_writer_order(w)[k]);
+        float *values = must_alloc((unsigned long)t->bytes);
+        memcpy(values, safetensors_data(s, t), (size_t)t->bytes);
+        bool wanted = !strcmp(t->name, name);
+        assert_int_equal(t->type, DTYPE_FP32);
+        for (int64_t i = 0; i < t->bytes / 4 && wanted; i++)
+            values[i] = (float)(values[i] * factor);
+        scaled += wanted;
+        assert_int_equal(safetensors_writer_data(w, values, t->bytes), STATUS_OK);
+        free(values);
+    }
+    assert_int_equal(safetensors_writer_close(w), STATUS_OK);
+    assert_int_equal(scaled, 1);
+    safetensors_close(s);
+    free(tensors);
+}
+
+/* The comparison itself, on the expected gradients with one tensor scaled by 1.00003, or NaN. */
+static void the_comparison_sees_one_wrong_tensor(void **state)
+{
+    char *path = workfolder_path(*state, "altered.safetensors");
+    const double factors[] = {1, 1.00003, -7, NAN};
+    const double least[] = {0, 2, 1000, INFINITY}, most[] = {0, 10, INFINITY, INFINITY};
+    for (int f = 0; f < 4; f++) {
+        scale_tensor(path, GOLDEN_MODELS "/qwen2/gradients.safetensors", "model.layers.1.mlp.up_proj.weight",
+                     factors[f]);
+        double error = golden_gradients(path, "qwen2");
+        assert_true(error >= least[f] && error <= most[f]);
+    }
+    free(path);
+}
+
+/* Token by token with the key/value cache, as `phalanx generate` does it. */
+static void every_model_decodes_to_the_logits_of_transformers(void **state)
+{
+    (void)state;
+    for (const char *const *model = golden_models; *model; model++) {
+        char *folder = must_format(GOLDEN_MODELS "/%s", *model);
+        double error = golden_logits(folder, *model);
+        print_message("%-12s logits %.3g of the limit\n", *model, error);
+        assert_true(error <= 1);
+        free(folder);
+    }
+}
+
+/* A copy of the model's folder, one weight times `factor`. */
+static char *altered_model(const char *top, const char *model, const char *weight, double factor)
+{
+    static int copies;
+    int64_t bytes;
+    char *folder = must_format("%s/altered-%d", top, copies++);
+    char *config = must_format(GOLDEN_MODELS "/%s/config.json", model),
+         *its_config = must_format("%s/config.json", folder);
+    char *file = must_format(GOLDEN_MODELS "/%s/model.safetensors", model),
+         *its_file = must_format("%s/model.safetensors", folder);
+    assert_int_equal(mkdir(folder, 0777), 0);
+    uint8_t *text = workfolder_read(config, &bytes);
+    workfolder_write(its_config, text, bytes);
+    scale_tensor(its_file, file, weight, factor);
+    free(text);
+    free(its_file);
+    free(file);
+    free(its_config);
+    free(config);
+    return folder;
+}
+
+/* Keys or values of one layer scaled by 1.01. */
+static void one_wrong_weight_shows_in_the_logits(void **state)
+{
+    static const struct {
+        const char *model, *weight;
+    } mutants[] = {
+        {"gpt2", "transformer.h.0.attn.c_attn.weight"},        {"llama", "model.layers.0.self_attn.k_proj.weight"},
+        {"mistral", "model.layers.1.self_attn.k_proj.weight"}, {"qwen2", "model.layers.1.self_attn.k_proj.weight"},
+        {"qwen3", "model.layers.0.self_attn.v_proj.weight"}, /* keys are normalised: their scale is nothing */
+    };
+    for (size_t i = 0; i < sizeof mutants / sizeof *mutants; i++)
+        for (int wrong = 0; wrong < 2; wrong++) {
+            char *folder = altered_model(*state, mutants[i].model, mutants[i].weight, wrong ? 1.01 : 1);
+            double error = golden_logits(folder, mutants[i].model);
+            print_message("%-12s logits %.3g of the limit%s\n", mutants[i].model, error, wrong ? ", one wrong" : "");
+            assert_true(wrong ? error > 1 : error <= 1);
+            free(folder);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_model_trains_as_in_float64_pytorch),
+        cmocka_unit_test(recompute_and_micro_batches_train_the_same_model),
+        cmocka_unit_test(a_slightly_different_model_is_caught),
+        cmocka_unit_test(a_slightly_different_optimizer_is_caught),
+        cmocka_unit_test(the_comparison_sees_one_wrong_tensor),
+        cmocka_unit_test(every_model_decodes_to_the_logits_of_transformers),
+        cmocka_unit_test(one_wrong_weight_shows_in_the_logits),
+    };
+    return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);
+}

@@ -1,0 +1,216 @@
+/* Promise 1, shown without asking the planner: what the process holds beyond its arena is the same small constant for two
+ * models of very different size, and an interposed allocator sees no allocation of 64 KiB or more from step 2 to the last.
+ * That arenas are as planned on every rank of every layout is checked beside the parity matrix (tests/jobs/plans.h). */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "memory/log.h"
+#include "memory/seal.h"
+#include "tests/jobs/runs.h"
+#include "tests/jobs/workfolder.h"
+
+static const double MIB = 1 << 20;
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SANITIZED 1
+#endif
+#endif
+#ifndef SANITIZED
+#define SANITIZED 0
+#endif
+
+static int write_data(void **state)
+{
+    if (workfolder_setup(state))
+        return -1;
+    char *data = workfolder_path(*state, "data");
+    runs_write_data(data, 131, 40000, 1);
+    free(data);
+    return 0;
+}
+
+static char *write_config(const char *top, const char *name, const char *model, const char *train)
+{
+    char *path = must_format("%s/%s.yaml", top, name);
+    char *text = must_format("model: {%s, max_sequence: 64}\n"
+                             "data: {train: %s/data, validation: %s/data}\n"
+                             "train: {sequence: 64, device: cpu, threads: 1, %s}\n"
+                             "checkpoint: {resume: never, every: 4}\n"
+                             "evaluate: {every: 3, batches: 1}\n"
+                             "run: {folder: %s/%s}\n",
+                             model, top, top, train, top, name);
+    runs_write_text(path, text);
+    free(text);
+    return path;
+}
+
+/* ---- resident memory --------------------------------------------------------------------------------------------- */
+
+typedef struct footprint {
+    double arena, beyond; /* MiB; beyond: the largest over the ranks */
+} footprint;
+
+static footprint measure(const char *top, int ranks, const char *name, const char *model, const char *keys)
+{
+    char *path = write_config(top, name, model, "steps: 3, micro_batch: 1, global_batch: 2, precision: bf16");
+    free(runs_train_well(200, ranks, "%s %s", path, keys));
+    char *folder = workfolder_path(top, name);
+    json_t *summary = runs_read_summary(folder), *all = json_object_get(summary, "ranks");
+    footprint f = {0};
+    for (int i = 0; i < ranks; i++) {
+        const json_t *one = json_array_get(all, (size_t)i);
+        double arena = (double)json_integer_value(json_object_get(one, "arena_bytes")) / MIB;
+        double beyond = (double)json_integer_value(json_object_get(one, "peak_resident_bytes")) / MIB - arena;
+        f.beyond = i == 0 || beyond > f.beyond ? beyond : f.beyond;
+        f.arena = arena > f.arena ? arena : f.arena;
+    }
+    printf("%-12s %d rank%s: arena %.1f MiB, beyond it %.1f MiB\n", name, ranks, ranks > 1 ? "s" : "", f.arena,
+           f.beyond);
+    json_decref(summary);
+    free(folder);
+    free(path);
+    return f;
+}
+
+/* Equal layers and micro-batches, so equal programs; 50 times the bytes. Of the spread allowed, 2 MiB are the arena's last huge
+ * page, the rest machine code that oneDNN makes for other shapes. */
+static const double SPREAD = 6;
+
+static const char *const small =
+    "architecture: llama, layers: 4, hidden_size: 64, heads: 4, ffn_size: 192, vocab_size: 512";
+static const char *const large =
+    "architecture: llama, layers: 4, hidden_size: 512, heads: 8, ffn_size: 1536, vocab_size: 2048";
+
+static void resident_memory_beyond_the_arena_is_one_constant(void **state)
+{
+    if (SANITIZED)
+        skip(); /* shadow memory is resident, too */
+    footprint s = measure(*state, 1, "small", small, ""), l = measure(*state, 1, "large", large, "");
+    assert_true(l.arena > 40 * s.arena && l.arena > 200);
+    assert_true(fabs(l.beyond - s.beyond) <= SPREAD);
+    assert_true(s.beyond <= 48); /* libraries and the program's lists */
+}
+
+static void resident_memory_beyond_the_arena_is_one_constant_on_two_ranks(void **state)
+{
+    if (SANITIZED)
+        skip();
+    const char *keys = "parallel.tensor=2";
+    footprint s = measure(*state, 2, "small-two", small, keys), l = measure(*state, 2, "large-two", large, keys);
+    assert_true(l.arena > 40 * s.arena && l.arena > 100);
+    assert_true(fabs(l.beyond - s.beyond) <= SPREAD);
+    assert_true(s.beyond <= 64);
+}
+
+/* ---- the seal ---------------------------------------------------------------------------------------------------- */
+
+enum { MOST_PROCESSES = 16 };
+
+typedef struct sealed {
+    long process;
+    bool closed;
+    int closings;
+} sealed;
+
+/* Allocations within the seal, over all processes; the first few are printed. */
+static int count_allocations(const char *log, int *closings, int *outside)
+{
+    sealed seals[MOST_PROCESSES] = {0};
+    int processes = 0, inside = 0;
+    FILE *f = fopen(log, "r");
+    assert_non_null(f);
+    char line[600], function[64], rest[500];
+    long long time;
+    long process;
+    while (fgets(line, sizeof line, f)) {
+        assert_int_equal(sscanf(line, "%lld %ld %63s %499[^\n]", &time, &process, function, rest), 4);
+        int i = 0;
+        while (i < processes && seals[i].process != process)
+            i++;
+        if (i == processes) {
+            assert_in_range(processes, 0, MOST_PROCESSES - 1);
+            seals[processes++].process = process;
+        }
+        if (!strcmp(function, "seal")) {
+            seals[i].closed = !strcmp(rest, "close");
+            seals[i].closings += seals[i].closed;
+        } else if (!seals[i].closed) {
+            ++*outside;
+        } else if (inside++ < 10) {
+            printf("within the seal: %s", line);
+        }
+    }
+    fclose(f);
+    for (int i = 0; i < processes; i++)
+        *closings += seals[i].closings;
+    return inside;
+}
+
+static void nothing_is_allocated_in_the_seal(const char *top, int ranks, const char *name, const char *keys)
+{
+    if (SANITIZED)
+        skip(); /* the sanitizer's allocator and the spy exclude each other */
+    /* Activations of 128 KiB and gradients of megabytes, so that what communication would allocate is above the threshold. */
+    char *path = write_config(top, name, large, "steps: 6, micro_batch: 2, global_batch: 8");
+    char *spy = launch_beside("allocation_spy.so"), *program = launch_beside("../phalanx");
+    char *log = must_format("%s/%s.log", top, name);
+    char *mpirun = ranks > 1 ? launch_mpirun(ranks) : must_strdup("");
+    launch_result r = launch_run(300, "exec %s env LD_PRELOAD=%s %s=%s %s train %s %s", mpirun, spy, SEAL_ENVIRONMENT,
+                                 log, program, path, keys);
+    if (r.status)
+        fprintf(stderr, "%s", r.err);
+    assert_int_equal(r.status, 0);
+    launch_free(&r);
+    int closings = 0, outside = 0, inside = count_allocations(log, &closings, &outside);
+    printf("%s: %d allocations of 64 KiB or more within the seal of %d rank%s\n", name, inside, ranks,
+           ranks > 1 ? "s" : "");
+    assert_true(closings >= 2 * ranks); /* after step 1, and again after the checkpoint of step 4 */
+    assert_true(outside >= ranks);      /* the spy sees the arena at least */
+    assert_int_equal(inside, 0);
+    free(mpirun);
+    free(log);
+    free(program);
+    free(spy);
+    free(path);
+}
+
+static void one_rank_allocates_nothing_after_the_first_step(void **state)
+{
+    nothing_is_allocated_in_the_seal(*state, 1, "sealed-one", "train.precision=bf16");
+}
+
+static void four_ranks_allocate_nothing_after_the_first_step(void **state)
+{
+    nothing_is_allocated_in_the_seal(
+        *state, 4, "sealed-four",
+        "parallel.pipeline=2 parallel.zero=3 parallel.zero_reduce=micro_batch train.precision=bf16");
+}
+
+static void two_ranks_of_a_tensor_group_allocate_nothing_after_the_first_step(void **state)
+{
+    nothing_is_allocated_in_the_seal(*state, 2, "sealed-two", "parallel.tensor=2 train.precision=fp32");
+}
+
+int main(void)
+{
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(resident_memory_beyond_the_arena_is_one_constant),
+        cmocka_unit_test(resident_memory_beyond_the_arena_is_one_constant_on_two_ranks),
+        cmocka_unit_test(one_rank_allocates_nothing_after_the_first_step),
+        cmocka_unit_test(two_ranks_of_a_tensor_group_allocate_nothing_after_the_first_step),
+        cmocka_unit_test(four_ranks_allocate_nothing_after_the_first_step),
+    };
+    return cmocka_run_group_tests(tests, write_data, workfolder_teardown);
+}

@@ -1,0 +1,155 @@
+/* Ranks that die, freeze, or are asked to end, in the middle of real training on four ranks: the others say who and where,
+ * and end; what was saved goes on bit for bit. The watchdog alone is tests/parallel/test_watchdog.c's. */
+#include <errno.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "memory/log.h"
+#include "tests/jobs/runs.h"
+#include "tests/jobs/workfolder.h"
+
+enum { RANKS = 4, STEPS = 60 };
+
+/* Data, configuration, and the run that nobody disturbs. */
+static int train_undisturbed(void **state)
+{
+    if (workfolder_setup(state))
+        return -1;
+    const char *top = *state;
+    runs_write_small(top, 30000, STEPS, "micro_batch: 1, global_batch: 8",
+                     "optimizer: {lr: 3e-3}\n"
+                     "parallel: {tensor: 2, pipeline: 2}\n"
+                     "checkpoint: {every: 5, keep: 2}\n");
+    free(runs_train_well(120, RANKS, "%s/run.yaml run.folder=%s/whole", top, top));
+    return 0;
+}
+
+static void goes_on_bit_for_bit(const char *top, const char *name)
+{
+    char *folder = workfolder_path(top, name), *whole = workfolder_path(top, "whole");
+    char *out = runs_train_well(120, RANKS, "%s/run.yaml run.folder=%s", top, folder);
+    assert_non_null(strstr(out, "resumed from"));
+    runs_metrics part = runs_read_metrics(folder), all = runs_read_metrics(whole);
+    char difference[256];
+    assert_int_equal(part.count, STEPS);
+    if (!runs_same_metrics(&part, &all))
+        fail_msg("%s: losses differ by %.1e from the undisturbed run's", name, runs_loss_error(&part, &all));
+    assert_true(runs_compare_checkpoints(difference, sizeof difference, folder, whole) > 0);
+    assert_string_equal(difference, "");
+    free(out);
+    free(folder);
+    free(whole);
+}
+
+/* mpirun does not wait for what it has killed. */
+static bool disappears(int pid, double seconds)
+{
+    for (int i = 0; i < seconds * 100; i++) {
+        if (kill(pid, 0) == -1 && errno == ESRCH)
+            return true;
+        usleep(10000);
+    }
+    return false;
+}
+
+/* A running job past its 7th step, and its processes. */
+static launch *start(const char *top, const char *name, const char *keys, int pids[RANKS])
+{
+    char *folder = workfolder_path(top, name), *line = must_format("%s/run.yaml run.folder=%s %s", top, folder, keys);
+    launch *l = runs_start(120, RANKS, line);
+    assert_true(runs_wait_for_step(folder, 7, 60));
+    for (int i = 0; i < RANKS; i++) {
+        pids[i] = runs_process(folder, i);
+        assert_true(pids[i] > 0);
+    }
+    free(line);
+    free(folder);
+    return l;
+}
+
+static void loss_is_noticed(const char *top, const char *name, int victim, int signal_number, const char *keys,
+                            double limit, const char *verdict)
+{
+    int pids[RANKS];
+    launch *l = start(top, name, keys, pids);
+    double before = launch_seconds(l);
+    assert_int_equal(kill(pids[victim], signal_number), 0);
+    launch_result r = launch_finish(l);
+    double took = r.seconds - before;
+    printf("%s: rank %d, the job ended after %.1f s with status %d\n", name, victim, took, r.status);
+    assert_false(r.timed_out);
+    assert_int_not_equal(r.status, 0);
+    assert_true(took < limit);
+    for (int i = 0; i < RANKS; i++) {
+        char *text = must_format("phalanx: rank %d: watchdog: rank %d %s", i, victim, verdict);
+        if (i != victim && !strstr(r.err, text))
+            fail_msg("\"%s\" is not said in: %s", text, r.err);
+        free(text);
+        assert_true(disappears(pids[i], 5)); /* nobody is left behind */
+    }
+    if (!strstr(r.err, "step ") || !strstr(r.err, ", op "))
+        fail_msg("neither step nor op are said in: %s", r.err);
+    launch_free(&r);
+    goes_on_bit_for_bit(top, name);
+}
+
+static void a_killed_rank_ends_the_job_within_10_seconds(void **state)
+{
+    loss_is_noticed(*state, "killed", 2, SIGKILL, "", 10, "is gone");
+}
+
+static void a_frozen_rank_ends_the_job_within_hang_seconds_and_10(void **state)
+{
+    loss_is_noticed(*state, "frozen", 1, SIGSTOP, "run.hang_seconds=3", 13, "does not answer");
+}
+
+static void rank_0_may_die_too(void **state)
+{
+    loss_is_noticed(*state, "headless", 0, SIGKILL, "", 10, "is gone");
+}
+
+/* A rank is held somewhere in a step, which the others come to wait for; it is asked to stop there, and let go. */
+static void sigterm_to_one_rank_ends_all_after_the_step_at_hand_saved(void **state)
+{
+    const char *top = *state;
+    int pids[RANKS];
+    char *folder = workfolder_path(top, "asked");
+    launch *l = start(top, "asked", "", pids);
+    assert_int_equal(kill(pids[3], SIGSTOP), 0);
+    usleep(500000);
+    int done = runs_read_metrics(folder).count;
+    assert_int_equal(kill(pids[3], SIGTERM), 0);
+    assert_int_equal(kill(pids[3], SIGCONT), 0);
+    launch_result r = launch_finish(l);
+    if (r.status || *r.err)
+        fail_msg("status %d: %s", r.status, r.err);
+    assert_non_null(strstr(r.out, "stopped by a signal after step"));
+    launch_free(&r);
+    runs_metrics m = runs_read_metrics(folder);
+    char *latest = must_format("%s/checkpoints/step-%08d/manifest.json", folder, m.count);
+    assert_in_range(done, 7, STEPS - 2);
+    assert_in_range(m.count, done, done + 1);
+    assert_int_equal(access(latest, R_OK), 0); /* the step at hand was done, and saved */
+    free(latest);
+    free(folder);
+    goes_on_bit_for_bit(top, "asked");
+}
+
+int main(void)
+{
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_killed_rank_ends_the_job_within_10_seconds),
+        cmocka_unit_test(a_frozen_rank_ends_the_job_within_hang_seconds_and_10),
+        cmocka_unit_test(rank_0_may_die_too),
+        cmocka_unit_test(sigterm_to_one_rank_ends_all_after_the_step_at_hand_saved),
+    };
+    return cmocka_run_group_tests(tests, train_undisturbed, workfolder_teardown);
+}

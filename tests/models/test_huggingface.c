@@ -1,0 +1,320 @@
+/* config.json: every shape survives the way there and back, old and new spellings mean the same, and what the decoder
+ * cannot compute is refused by key and value. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "memory/log.h"
+#include "models/huggingface.h"
+#include "models/names.h"
+#include "models/presets.h"
+#include "tests/jobs/workfolder.h"
+
+static status parse(model_shape *shape, json_t **tokens, const char *text)
+{
+    /* exactly as long as the text: reading beyond is seen by ASan */
+    size_t bytes = strlen(text);
+    char *copy = must_alloc(bytes);
+    memcpy(copy, text, bytes);
+    status s = huggingface_parse(shape, tokens, copy, bytes, "config.json");
+    free(copy);
+    return s;
+}
+
+static void assert_same_shape(const model_shape *a, const model_shape *b)
+{
+    assert_int_equal(a->architecture, b->architecture);
+    assert_int_equal(a->layers, b->layers);
+    assert_int_equal(a->heads, b->heads);
+    assert_int_equal(a->kv_heads, b->kv_heads);
+    assert_int_equal(a->head_size, b->head_size);
+    assert_int_equal(a->hidden_size, b->hidden_size);
+    assert_int_equal(a->ffn_size, b->ffn_size);
+    assert_int_equal(a->vocab_size, b->vocab_size);
+    assert_int_equal(a->max_sequence, b->max_sequence);
+    assert_int_equal(a->sliding_window, b->sliding_window);
+    assert_int_equal(a->tied_embeddings, b->tied_embeddings);
+    assert_true(a->norm_epsilon == b->norm_epsilon);
+    if (a->architecture == SHAPE_GPT2)
+        return;
+    assert_true(a->rope_theta == b->rope_theta);
+    assert_true(a->rope_scaling.factor == b->rope_scaling.factor);
+    assert_true(a->rope_scaling.low_frequency_factor == b->rope_scaling.low_frequency_factor);
+    assert_true(a->rope_scaling.high_frequency_factor == b->rope_scaling.high_frequency_factor);
+    assert_int_equal(a->rope_scaling.original_max_sequence, b->rope_scaling.original_max_sequence);
+}
+
+static void survives(const model_shape *shape, dtype type)
+{
+    char *text, *again;
+    model_shape back;
+    json_t *tokens = json_pack("{s:i, s:[i, i]}", "bos_token_id", 1, "eos_token_id", 2, 3), *tokens_back;
+    assert_int_equal(huggingface_text(&text, shape, type, tokens), STATUS_OK);
+    assert_int_equal(parse(&back, &tokens_back, text), STATUS_OK);
+    assert_same_shape(shape, &back);
+    assert_true(json_equal(tokens, tokens_back));
+    assert_int_equal(huggingface_text(&again, &back, type, tokens_back), STATUS_OK);
+    assert_string_equal(text, again);
+    json_decref(tokens);
+    json_decref(tokens_back);
+    free(text);
+    free(again);
+}
+
+static void every_shape_survives_the_way_there_and_back(void **state)
+{
+    (void)state;
+    for (int i = 0; i < presets_count(); i++)
+        survives(&presets_at(i)->shape, DTYPE_BF16);
+    for (int a = 0; a < SHAPE_ARCHITECTURES; a++)
+        for (int variant = 0; variant < 8; variant++) {
+            bool gpt2 = a == SHAPE_GPT2, windows = !gpt2 && a != SHAPE_LLAMA;
+            model_shape s = {.architecture = (shape_architecture)a,
+                             .layers = 3,
+                             .heads = 4,
+                             .hidden_size = 40,
+                             .ffn_size = 77,
+                             .vocab_size = 101,
+                             .max_sequence = 50,
+                             .kv_heads = gpt2 || variant & 1 ? 4 : 2,
+                             .head_size = gpt2 || variant & 1 ? 10 : 16,
+                             .tied_embeddings = variant & 2,
+                             .sliding_window = windows && variant & 4 ? 7 : 0,
+                             .rope_theta = 12345.678901234567,
+                             .norm_epsilon = 1.0 / 3e5};
+            if (variant & 4)
+                s.rope_scaling = (shape_rope_scaling){1.1, 1.3, 4.7, 12};
+            survives(&s, DTYPE_FP32);
+        }
+}
+
+static void a_shape_that_transformers_lacks_is_refused(void **state)
+{
+    (void)state;
+    char *text = NULL;
+    model_shape s = presets_find("llama-160m")->shape, g = presets_find("gpt2-124m")->shape;
+    s.sliding_window = 100;
+    assert_int_equal(huggingface_text(&text, &s, DTYPE_FP32, NULL), STATUS_FAILED);
+    workfolder_message_has("model.sliding_window is 100");
+    s.architecture = SHAPE_MISTRAL;
+    assert_int_equal(huggingface_text(&text, &s, DTYPE_FP32, NULL), STATUS_OK);
+    free(text);
+    text = NULL;
+    g.kv_heads = 4;
+    assert_int_equal(huggingface_text(&text, &g, DTYPE_FP32, NULL), STATUS_FAILED);
+    workfolder_message_has("kv_heads");
+    g.kv_heads = g.heads;
+    g.head_size = 32;
+    assert_int_equal(huggingface_text(&text, &g, DTYPE_FP32, NULL), STATUS_FAILED);
+    assert_null(text);
+}
+
+/* As published: Llama 1 (no kv heads, no theta), Llama 3.1, transformers 5's spelling of it, GPT-2. */
+#define SIZES                                                                                                          \
+    "\"hidden_size\":64,\"intermediate_size\":100,\"num_hidden_layers\":2,\"num_attention_heads\":8,\"vocab_size\":"   \
+    "99,"                                                                                                              \
+    "\"max_position_embeddings\":128"
+#define KV ",\"num_key_value_heads\":2"
+#define STRETCH                                                                                                        \
+    "\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,\"original_max_position_embeddings\":8192"
+
+static void old_and_new_spellings_mean_the_same(void **state)
+{
+    (void)state;
+    const model_shape llama = {.architecture = SHAPE_LLAMA,
+                               .layers = 2,
+                               .heads = 8,
+                               .kv_heads = 8,
+                               .head_size = 8,
+                               .hidden_size = 64,
+                               .ffn_size = 100,
+                               .vocab_size = 99,
+                               .max_sequence = 128,
+                               .rope_theta = 10000,
+                               .norm_epsilon = 1e-6};
+    model_shape llama3 = llama, mistral = llama, qwen2 = llama, qwen3 = llama;
+    llama3.kv_heads = 2;
+    llama3.rope_theta = 500000;
+    llama3.rope_scaling = (shape_rope_scaling){8, 1, 4, 8192};
+    mistral.architecture = SHAPE_MISTRAL;
+    mistral.kv_heads = 2;
+    mistral.sliding_window = 4096;
+    qwen2 = mistral;
+    qwen2.architecture = SHAPE_QWEN2;
+    qwen2.sliding_window = 0;
+    qwen3 = qwen2;
+    qwen3.architecture = SHAPE_QWEN3;
+    qwen3.head_size = 16;
+    qwen3.sliding_window = 9;
+    const model_shape gpt2 = {.architecture = SHAPE_GPT2,
+                              .layers = 2,
+                              .heads = 8,
+                              .kv_heads = 8,
+                              .head_size = 8,
+                              .hidden_size = 64,
+                              .ffn_size = 256,
+                              .vocab_size = 99,
+                              .max_sequence = 128,
+                              .tied_embeddings = true,
+                              .norm_epsilon = 1e-5};
+    const struct {
+        const model_shape *shape;
+        const char *text;
+    } cases[] = {
+        {&llama, "{\"model_type\":\"llama\"," SIZES "}"},
+        {&llama, "{\"model_type\":\"llama\"," SIZES
+                 ",\"rope_scaling\":null,\"num_key_value_heads\":null,\"pretraining_tp\":1}"},
+        {&llama,
+         "{\"model_type\":\"llama\"," SIZES ",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":1e4}}"},
+        {&llama, "{\"model_type\":\"llama\"," SIZES ",\"sliding_window\":5,\"architectures\":[\"LlamaModel\"]}"},
+        {&llama3, "{\"model_type\":\"llama\"," SIZES KV
+                  ",\"rope_theta\":500000.0,\"rope_scaling\":{\"rope_type\":\"llama3\"," STRETCH "}}"},
+        {&llama3, "{\"model_type\":\"llama\"," SIZES KV
+                  ",\"rope_theta\":500000,\"rope_scaling\":{\"type\":\"llama3\"," STRETCH "}}"},
+        {&llama3, "{\"model_type\":\"llama\"," SIZES KV
+                  ",\"rope_parameters\":{\"rope_type\":\"llama3\",\"rope_theta\":5e5," STRETCH "}}"},
+        {&mistral, "{\"model_type\":\"mistral\"," SIZES KV "}"}, /* transformers' own default window */
+        {&mistral, "{\"model_type\":\"mistral\"," SIZES KV ",\"sliding_window\":4096,\"head_dim\":8}"},
+        {&qwen2, "{\"model_type\":\"qwen2\"," SIZES KV
+                 ",\"sliding_window\":131072,\"use_sliding_window\":false,\"max_window_layers\":28}"},
+        {&qwen2, "{\"model_type\":\"qwen2\"," SIZES KV
+                 ",\"sliding_window\":9,\"use_sliding_window\":true,\"max_window_layers\":2}"},
+        {&qwen2, "{\"model_type\":\"qwen2\"," SIZES KV ",\"layer_types\":[\"full_attention\",\"full_attention\"]}"},
+        {&qwen3, "{\"model_type\":\"qwen3\"," SIZES KV
+                 ",\"head_dim\":16,\"sliding_window\":9,\"use_sliding_window\":true,\"max_window_layers\":0}"},
+        {&qwen3,
+         "{\"model_type\":\"qwen3\"," SIZES KV ",\"head_dim\":16,\"sliding_window\":9,\"use_sliding_window\":true,"
+         "\"layer_types\":[\"sliding_attention\",\"sliding_attention\"]}"},
+        {&gpt2, "{\"model_type\":\"gpt2\",\"n_ctx\":128,\"n_positions\":128,\"n_embd\":64,\"n_layer\":2,\"n_head\":8,"
+                "\"vocab_size\":99}"},
+        {&gpt2,
+         "{\"model_type\":\"gpt2\",\"n_positions\":128,\"n_embd\":64,\"n_layer\":2,\"n_head\":8,\"vocab_size\":99,"
+         "\"n_inner\":null,\"activation_function\":\"gelu_new\",\"scale_attn_weights\":true,\"layer_norm_epsilon\":1e-"
+         "05}"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        model_shape s;
+        if (parse(&s, NULL, cases[i].text) != STATUS_OK)
+            fail_msg("case %zu: %s", i, status_message());
+        assert_same_shape(&s, cases[i].shape);
+    }
+}
+
+static void what_cannot_be_computed_is_refused_by_key_and_value(void **state)
+{
+    (void)state;
+#define LLAMA(more) "{\"model_type\":\"llama\"," SIZES KV "," more "}"
+#define QWEN2(more) "{\"model_type\":\"qwen2\"," SIZES KV "," more "}"
+#define GPT2(more)                                                                                                     \
+    "{\"model_type\":\"gpt2\",\"n_positions\":8,\"n_embd\":8,\"n_layer\":1,\"n_head\":2,\"vocab_size\":9," more "}"
+    const struct {
+        const char *text, *part;
+    } cases[] = {
+        {"", "config.json:1: no JSON"},
+        {"{\"model_type\":\"llama\",\n\"a\": }", "config.json:2: no JSON"},
+        {"{\"a\":1,\"a\":2}", "no JSON: duplicate"},
+        {"[]", "JSON object"},
+        {"{}", "model_type is missing"},
+        {"{\"model_type\":\"mixtral\"}", "model_type is \"mixtral\""},
+        {"{\"model_type\":\"a\\nb\"}", "model_type is \"a\\nb\""},
+        {"{\"model_type\":7}", "model_type is 7"},
+        {LLAMA("\"architectures\":[\"LlamaForSequenceClassification\"]"),
+         "architectures is [\"LlamaForSequenceClassification\"]"},
+        {LLAMA("\"hidden_act\":\"gelu\""), "hidden_act is \"gelu\""},
+        {LLAMA("\"attention_bias\":true"), "attention_bias is true"},
+        {LLAMA("\"mlp_bias\":true"), "mlp_bias is true"},
+        {LLAMA("\"quantization_config\":{\"bits\":4}"), "quantization_config is {\"bits\":4}"},
+        {LLAMA("\"partial_rotary_factor\":0.5"), "partial_rotary_factor is 0.5"},
+        {LLAMA("\"rope_scaling\":{\"type\":\"linear\",\"factor\":2.0}"), "rope_scaling.type is \"linear\""},
+        {LLAMA("\"rope_scaling\":{\"rope_type\":\"yarn\"}"), "rope_scaling.rope_type is \"yarn\""},
+        {LLAMA("\"rope_parameters\":{\"rope_type\":\"dynamic\"}"), "rope_parameters.rope_type is \"dynamic\""},
+        {LLAMA("\"rope_parameters\":{\"full_attention\":{}}"), "differ between layers"},
+        {LLAMA("\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8}"), "low_freq_factor"},
+        {LLAMA("\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4}"),
+         "original_max_position_embeddings"},
+        {LLAMA("\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":0.5,\"low_freq_factor\":1,\"high_freq_factor\":4,"
+               "\"original_max_position_embeddings\":9}"),
+         "factor is 0.5"},
+        {LLAMA("\"rope_scaling\":7"), "rope_scaling is 7"},
+        {LLAMA("\"rope_theta\":\"big\""), "rope_theta is \"big\""},
+        {LLAMA("\"rope_theta\":-1"), "rope_theta is -1"},
+        {LLAMA("\"tie_word_embeddings\":1"), "tie_word_embeddings is 1"},
+        {LLAMA("\"rms_norm_eps\":\"1e-5\""), "rms_norm_eps is \"1e-5\""},
+        {LLAMA("\"head_dim\":0"), "head_dim is 0"},
+        {LLAMA("\"head_dim\":7"), "head_size is 7"},
+        {LLAMA("\"bos_token_id\":\"<s>\""), "bos_token_id is \"<s>\""},
+        {LLAMA("\"eos_token_id\":[1,null]"), "eos_token_id is [1,null]"},
+        {"{\"model_type\":\"llama\"," SIZES ",\"num_key_value_heads\":3}", "model.heads 8 must be a multiple"},
+        {"{\"model_type\":\"llama\"," SIZES ",\"num_key_value_heads\":4294967298}",
+         "num_key_value_heads is 4294967298"},
+        {"{\"model_type\":\"llama\"," SIZES ",\"num_key_value_heads\":2.0}", "num_key_value_heads is 2.0"},
+        {"{\"model_type\":\"llama\",\"vocab_size\":9}", "num_hidden_layers is missing"},
+        {"{\"model_type\":\"mistral\"," SIZES "}", "num_key_value_heads is missing"},
+        {"{\"model_type\":\"qwen3\"," SIZES KV "}", "head_dim is missing"},
+        {"{\"model_type\":\"qwen3\"," SIZES KV ",\"head_dim\":8,\"attention_bias\":true}", "attention_bias is true"},
+        {"{\"model_type\":\"mistral\"," SIZES KV ",\"sliding_window\":0}", "sliding_window is 0"},
+        {"{\"model_type\":\"mistral\"," SIZES KV ",\"sliding_window\":\"4k\"}", "sliding_window is \"4k\""},
+        {QWEN2("\"use_sliding_window\":true,\"sliding_window\":9,\"max_window_layers\":1"), "max_window_layers is 1"},
+        {QWEN2("\"layer_types\":[\"full_attention\",\"sliding_attention\"]"), "layer_types is ["},
+        {QWEN2("\"layer_types\":[\"full_attention\"]"), "layer_types is ["},
+        {QWEN2("\"layer_types\":[\"sliding_attention\",\"sliding_attention\"]"), "layer_types is ["},
+        {QWEN2("\"layer_types\":[\"linear_attention\",\"full_attention\"]"), "layer_types is ["},
+        {QWEN2("\"layer_types\":{}"), "layer_types is {}"},
+        {GPT2("\"activation_function\":\"relu\""), "activation_function is \"relu\""},
+        {GPT2("\"scale_attn_weights\":false"), "scale_attn_weights is false"},
+        {GPT2("\"scale_attn_by_inverse_layer_idx\":true"), "scale_attn_by_inverse_layer_idx is true"},
+        {GPT2("\"add_cross_attention\":true"), "add_cross_attention is true"},
+        {GPT2("\"n_inner\":0"), "n_inner is 0"},
+        {GPT2("\"layer_norm_epsilon\":2"), "norm_epsilon is 2"},
+        {"{\"model_type\":\"gpt2\",\"n_positions\":8,\"n_embd\":9,\"n_layer\":1,\"n_head\":2,\"vocab_size\":9}",
+         "no multiple"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        model_shape s;
+        json_t *tokens = NULL;
+        if (parse(&s, &tokens, cases[i].text) != STATUS_FAILED)
+            fail_msg("accepted: %s", cases[i].text);
+        workfolder_message_has(cases[i].part);
+        workfolder_message_has("config.json");
+        assert_null(tokens);
+    }
+    model_shape s; /* and the frames they were put into are good ones */
+    assert_int_equal(parse(&s, NULL, LLAMA("\"use_cache\":true")), STATUS_OK);
+    assert_int_equal(parse(&s, NULL, QWEN2("\"use_cache\":true")), STATUS_OK);
+    assert_int_equal(parse(&s, NULL, GPT2("\"use_cache\":true")), STATUS_OK);
+}
+
+/* The list of names and the count of parameters are written apart; they agree. */
+static void the_listed_tensors_are_all_the_parameters(void **state)
+{
+    (void)state;
+    for (int i = 0; i < presets_count(); i++)
+        for (int a = 0; a < SHAPE_ARCHITECTURES; a++) {
+            model_shape s = presets_at(i)->shape;
+            s.architecture = (shape_architecture)a;
+            s.tied_embeddings = (i + a) % 2;
+            int count;
+            int64_t sum = 0;
+            names_tensor *list = names_list(&count, &s);
+            for (int k = 0; k < count; k++)
+                sum += list[k].shape[0] * (list[k].dims == 2 ? list[k].shape[1] : 1);
+            assert_int_equal(sum, shape_parameters(&s));
+            names_free(list, count);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_shape_survives_the_way_there_and_back),
+        cmocka_unit_test(a_shape_that_transformers_lacks_is_refused),
+        cmocka_unit_test(old_and_new_spellings_mean_the_same),
+        cmocka_unit_test(what_cannot_be_computed_is_refused_by_key_and_value),
+        cmocka_unit_test(the_listed_tensors_are_all_the_parameters),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,440 @@
+/* The generators of products, tables, norms and attention: see op_cases.h. */
+#include "tests/oracle/op_cases.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/exact_sum.h"
+
+#define CASES(name) bool op_cases_##name(op_case *c, int variant)
+#define COUNT(list) ((int)(sizeof(list) / sizeof *(list)))
+
+static const fill UNIT = {.kind = FILL_NORMAL, .b = 1}, SMALL = {.kind = FILL_NORMAL, .b = 0.1},
+                  WEIGHT_LIKE = {.kind = FILL_NORMAL, .a = 1, .b = 0.3}, DERIVED = {.kind = FILL_DERIVED},
+                  NOTHING = {.kind = FILL_NOTHING};
+
+/* ---- matrix products ----------------------------------------------------------------------------------------- */
+
+static const int64_t PRODUCTS[][3] = {{1, 1, 1},    {1, 24, 40},  {7, 5, 3},      {16, 32, 64},
+                                      {33, 17, 63}, {65, 96, 80}, {130, 67, 129}, {40, 260, 272}};
+
+static bool product(int64_t *t, int64_t *n, int64_t *k, int variant)
+{
+    if (variant >= COUNT(PRODUCTS))
+        return false;
+    *t = PRODUCTS[variant][0];
+    *n = PRODUCTS[variant][1];
+    *k = PRODUCTS[variant][2];
+    return true;
+}
+
+CASES(linear)
+{
+    int bias = op_case_option(&variant, 2);
+    int64_t t, n, k;
+    if (!product(&t, &n, &k, variant))
+        return false;
+    op_case_in(c, 0, c->type, UNIT, t, k);
+    op_case_in(c, 1, c->type, SMALL, n, k);
+    if (bias)
+        op_case_in(c, 2, c->type, UNIT, n, 0);
+    op_case_infer(c, 1);
+    c->terms = (double)k;
+    return true;
+}
+
+CASES(linear_grad_input)
+{
+    int addend = op_case_option(&variant, 2);
+    int64_t t, n, k;
+    if (!product(&t, &n, &k, variant))
+        return false;
+    op_case_in(c, 0, c->type, UNIT, t, n);
+    op_case_in(c, 1, c->type, SMALL, n, k);
+    if (addend)
+        op_case_in(c, 2, c->type, UNIT, t, k);
+    op_case_infer(c, 1);
+    c->terms = (double)n;
+    return true;
+}
+
+CASES(linear_grad_weight)
+{
+    c->o.at.accumulate = (uint8_t)op_case_option(&variant, 2);
+    int64_t t, n, k;
+    if (!product(&t, &n, &k, variant))
+        return false;
+    op_case_in(c, 0, c->type, UNIT, t, n);
+    op_case_in(c, 1, c->type, UNIT, t, k);
+    op_case_update(c, 0, DTYPE_FP32, UNIT, n, k, c->o.at.accumulate);
+    op_case_infer(c, 0);
+    c->terms = (double)t;
+    return true;
+}
+
+CASES(linear_gelu)
+{
+    int z = op_case_option(&variant, 2);
+    if (!op_cases_linear(c, variant))
+        return false;
+    if (z)
+        op_case_infer(c, 2);
+    c->roundings = 1; /* z */
+    c->growth = 4;    /* as gelu */
+    return true;
+}
+
+CASES(linear_grad_gelu)
+{
+    int64_t t, n, k;
+    if (!product(&t, &n, &k, variant))
+        return false;
+    op_case_in(c, 0, c->type, UNIT, t, n);
+    op_case_in(c, 1, c->type, SMALL, n, k);
+    op_case_in(c, 2, c->type, UNIT, t, k);
+    op_case_infer(c, 1);
+    c->terms = (double)n;
+    c->roundings = 1; /* dy w */
+    c->growth = 4;
+    return true;
+}
+
+CASES(bias_grad)
+{
+    c->o.at.accumulate = (uint8_t)op_case_option(&variant, 2);
+    int64_t t, n;
+    if (!op_case_sizes(&t, &n, variant))
+        return false;
+    op_case_in(c, 0, c->type, UNIT, t, n);
+    op_case_update(c, 0, DTYPE_FP32, UNIT, n, 0, c->o.at.accumulate);
+    op_case_infer(c, 0);
+    c->terms = (double)t;
+    return true;
+}
+
+/* ---- embeddings ---------------------------------------------------------------------------------------------- */
+
+enum { VOCABULARY = 50 };
+
+CASES(embed)
+{
+    c->o.at.first = op_case_option(&variant, 2) * 20; /* the second shard of two, whose last tokens are of a third */
+    int64_t t, h;
+    if (!op_case_sizes(&t, &h, variant))
+        return false;
+    op_case_in(c, 0, DTYPE_INT32, (fill){.kind = FILL_INTEGERS, .b = VOCABULARY - 1}, t, 0);
+    op_case_in(c, 1, c->type, UNIT, c->o.at.first ? 20 : VOCABULARY, h);
+    op_case_infer(c, 1);
+    c->exact = true;
+    return true;
+}
+
+CASES(embed_grad)
+{
+    c->o.at.accumulate = (uint8_t)op_case_option(&variant, 2);
+    c->o.at.first = op_case_option(&variant, 2) * 20;
+    int64_t t, h;
+    if (!op_case_sizes(&t, &h, variant))
+        return false;
+    op_case_in(c, 0, c->type, UNIT, t, h);
+    op_case_in(c, 1, DTYPE_INT32, (fill){.kind = FILL_INTEGERS, .b = VOCABULARY - 1}, t, 0);
+    op_case_update(c, 0, DTYPE_FP32, UNIT, c->o.at.first ? 20 : VOCABULARY, h, c->o.at.accumulate);
+    op_case_infer(c, 0);
+    c->terms = (double)t;
+    return true;
+}
+
+CASES(add_positions)
+{
+    int64_t t, h;
+    if (!op_case_sizes(&t, &h, variant))
+        return false;
+    op_case_in(c, 0, c->type, UNIT, t, h);
+    op_case_in(c, 1, DTYPE_INT32, (fill){.kind = FILL_INTEGERS, .b = 8}, t, 0);
+    op_case_in(c, 2, c->type, UNIT, 9, h);
+    op_case_infer(c, 1);
+    return true;
+}
+
+CASES(add_positions_grad)
+{
+    c->o.at.accumulate = (uint8_t)op_case_option(&variant, 2);
+    int64_t t, h;
+    if (!op_case_sizes(&t, &h, variant))
+        return false;
+    op_case_in(c, 0, c->type, UNIT, t, h);
+    op_case_in(c, 1, DTYPE_INT32, (fill){.kind = FILL_INTEGERS, .b = 8}, t, 0);
+    op_case_update(c, 0, DTYPE_FP32, UNIT, 9, h, c->o.at.accumulate);
+    op_case_infer(c, 0);
+    c->terms = (double)t;
+    return true;
+}
+
+/* ---- norms --------------------------------------------------------------------------------------------------- */
+
+static void norm(op_case *c, bool layer, bool residual, int64_t t, int64_t h)
+{
+    int slot = 0, s = layer ? 3 : 2;
+    op_case_in(c, slot++, c->type, (fill){.kind = FILL_NORMAL, .a = 0.5, .b = 1}, t, h);
+    op_case_in(c, slot++, c->type, WEIGHT_LIKE, h, 0);
+    if (layer)
+        op_case_in(c, slot++, c->type, UNIT, h, 0);
+    if (residual)
+        op_case_in(c, slot, c->type, UNIT, t, h);
+    c->o.at.epsilon = 1e-5f;
+    op_case_infer(c, (layer ? 7u : 3u) | (residual ? 1u << s : 0));
+    c->terms = (double)h;
+    c->roundings = residual; /* the sum */
+}
+
+/* A row of one is where a layer norm is nothing but rounding: (s - mean) = 0. */
+static bool norm_sizes(int64_t *t, int64_t *h, int variant)
+{
+    return op_case_sizes(t, h, variant + 1);
+}
+
+CASES(rmsnorm)
+{
+    int residual = op_case_option(&variant, 2);
+    int64_t t, h;
+    if (!norm_sizes(&t, &h, variant))
+        return false;
+    norm(c, false, residual, t, h);
+    return true;
+}
+
+CASES(layernorm)
+{
+    int residual = op_case_option(&variant, 2);
+    int64_t t, h;
+    if (!norm_sizes(&t, &h, variant))
+        return false;
+    norm(c, true, residual, t, h);
+    c->growth = 2; /* s - mean */
+    return true;
+}
+
+/* dy, s, w, rstd, [mean], addend -> dx, dw, [db], the statistics from a norm of s */
+static bool norm_gradient(op_case *c, bool layer, int variant)
+{
+    c->o.at.accumulate = (uint8_t)op_case_option(&variant, 2);
+    int addend = op_case_option(&variant, 2);
+    int64_t t, h;
+    if (!norm_sizes(&t, &h, variant))
+        return false;
+    tensor *s, *w, *rstd, *mean = NULL;
+    int slot = 4;
+    op_case_in(c, 0, c->type, UNIT, t, h);
+    s = op_case_in(c, 1, c->type, (fill){.kind = FILL_NORMAL, .a = 0.5, .b = 1}, t, h);
+    w = op_case_in(c, 2, c->type, WEIGHT_LIKE, h, 0);
+    rstd = op_case_in(c, 3, DTYPE_FP32, DERIVED, t, 0);
+    if (layer)
+        mean = op_case_in(c, slot++, DTYPE_FP32, DERIVED, t, 0);
+    if (addend)
+        op_case_in(c, slot, c->type, UNIT, t, h);
+    op_case_update(c, 1, DTYPE_FP32, UNIT, h, 0, c->o.at.accumulate);
+    if (layer)
+        op_case_update(c, 2, DTYPE_FP32, UNIT, h, 0, c->o.at.accumulate);
+    op *forward = op_case_prelude(c, layer ? OP_layernorm : OP_rmsnorm);
+    forward->in[0] = s;
+    forward->in[1] = w;
+    forward->in[2] = layer ? op_case_tensor(c, "bias", c->type, UNIT, h, 0) : NULL;
+    forward->out[0] = op_case_tensor(c, "y", c->type, NOTHING, t, h);
+    forward->out[1] = rstd;
+    forward->out[2] = mean;
+    forward->at.epsilon = c->o.at.epsilon = 1e-5f;
+    op_case_infer(c, 1);
+    c->terms = (double)(t > h ? t : h);
+    c->growth = 2;
+    return true;
+}
+
+CASES(rmsnorm_grad)
+{
+    return norm_gradient(c, false, variant);
+}
+
+CASES(layernorm_grad)
+{
+    return norm_gradient(c, true, variant);
+}
+
+/* heads, kv_heads, head_size, tokens of a sample, samples, window, documents */
+static const int ATTENTION[][7] = {{1, 1, 8, 1, 1, 0, 0},   {2, 2, 16, 5, 2, 0, 0},   {4, 2, 32, 17, 2, 0, 0},
+                                   {6, 2, 64, 33, 1, 7, 0}, {3, 1, 128, 20, 2, 0, 1}, {4, 4, 64, 70, 1, 0, 1},
+                                   {4, 1, 96, 40, 2, 9, 1}, {2, 1, 80, 130, 1, 0, 0}, {2, 2, 64, 129, 2, 64, 1},
+                                   {4, 2, 16, 36, 3, 8, 0}, {5, 5, 8, 20, 1, 0, 0}};
+
+typedef struct heads {
+    int64_t tokens, row, width; /* tokens, elements of a fused row, elements of all q heads */
+    bool documents;
+} heads;
+
+static bool attention_shape(heads *a, op_case *c, int variant)
+{
+    if (variant >= COUNT(ATTENTION))
+        return false;
+    const int *s = ATTENTION[variant];
+    c->o.at.heads = s[0];
+    c->o.at.kv_heads = s[1];
+    c->o.at.head_size = s[2];
+    c->o.at.sequence = s[3];
+    c->o.at.window = s[5];
+    c->o.at.scale = 1 / sqrtf((float)s[2]);
+    c->o.at.epsilon = 1e-6f;
+    *a = (heads){(int64_t)s[3] * s[4], (int64_t)(s[0] + 2 * s[1]) * s[2], (int64_t)s[0] * s[2], s[6]};
+    return true;
+}
+
+CASES(head_norm)
+{
+    heads a;
+    if (!attention_shape(&a, c, variant))
+        return false;
+    op_case_in(c, 0, c->type, UNIT, a.tokens, a.row);
+    op_case_in(c, 1, c->type, WEIGHT_LIKE, c->o.at.head_size, 0);
+    op_case_in(c, 2, c->type, WEIGHT_LIKE, c->o.at.head_size, 0);
+    op_case_infer(c, 3);
+    c->terms = c->o.at.head_size;
+    return true;
+}
+
+CASES(head_norm_grad)
+{
+    c->o.at.accumulate = (uint8_t)op_case_option(&variant, 2);
+    heads a;
+    if (!attention_shape(&a, c, variant))
+        return false;
+    op_case_in(c, 0, c->type, UNIT, a.tokens, a.row);
+    op_case_in(c, 1, c->type, UNIT, a.tokens, a.row);
+    op_case_in(c, 2, c->type, WEIGHT_LIKE, c->o.at.head_size, 0);
+    op_case_in(c, 3, c->type, WEIGHT_LIKE, c->o.at.head_size, 0);
+    op_case_in(c, 4, DTYPE_FP32, DERIVED, a.tokens, c->o.at.heads + c->o.at.kv_heads);
+    for (int i = 1; i < 3; i++)
+        op_case_update(c, i, DTYPE_FP32, UNIT, c->o.at.head_size, 0, c->o.at.accumulate);
+    op *forward = op_case_prelude(c, OP_head_norm);
+    forward->at = c->o.at;
+    for (int i = 0; i < 3; i++)
+        forward->in[i] = c->o.in[i + 1];
+    forward->out[0] = op_case_tensor(c, "y", c->type, NOTHING, a.tokens, a.row);
+    forward->out[1] = c->o.in[4];
+    op_case_infer(c, 1);
+    c->terms = (double)a.tokens * c->o.at.heads + c->o.at.head_size;
+    c->growth = 2;
+    return true;
+}
+
+/* ---- attention ----------------------------------------------------------------------------------------------- */
+
+enum { POSITIONS = 12 };
+
+static void give_rope_table(const op_case *c, void *bytes, const tensor *t)
+{
+    int64_t half = t->shape[1] / 2;
+    float *table = bytes;
+    (void)c;
+    for (int64_t p = 0; p < t->shape[0]; p++)
+        for (int64_t i = 0; i < half; i++) {
+            double angle = (double)p * pow(10000, -(double)i / (double)half);
+            table[p * 2 * half + i] = (float)cos(angle);
+            table[p * 2 * half + half + i] = (float)sin(angle);
+        }
+}
+
+CASES(rope)
+{
+    c->o.at.inverse = (uint8_t)op_case_option(&variant, 2);
+    heads a;
+    if (!attention_shape(&a, c, variant))
+        return false;
+    op_case_in(c, 0, c->type, UNIT, a.tokens, a.row);
+    op_case_in(c, 1, DTYPE_INT32, (fill){.kind = FILL_INTEGERS, .b = POSITIONS - 1}, a.tokens, 0);
+    op_case_in(c, 2, DTYPE_FP32, (fill){.kind = FILL_GIVEN, .give = give_rope_table}, POSITIONS, c->o.at.head_size);
+    op_case_infer(c, 1);
+    return true;
+}
+
+/* Documents of 1, 2, 3, ... tokens, begun anew in each sample. */
+static void give_documents(const op_case *c, void *bytes, const tensor *t)
+{
+    int32_t *start = bytes;
+    int at = 0, length = 0;
+    for (int64_t i = 0; i < t->shape[0]; i++) {
+        int32_t within = (int32_t)(i % c->o.at.sequence);
+        if (within == 0)
+            at = length = 0;
+        if (within > at + length) {
+            at = within;
+            length++;
+        }
+        start[i] = at;
+    }
+}
+
+static const fill DOCUMENTS = {.kind = FILL_GIVEN, .give = give_documents};
+
+CASES(attention)
+{
+    heads a;
+    if (!attention_shape(&a, c, variant))
+        return false;
+    op_case_in(c, 0, c->type, UNIT, a.tokens, a.row);
+    if (a.documents)
+        op_case_in(c, 1, DTYPE_INT32, DOCUMENTS, a.tokens, 0);
+    op_case_infer(c, 3);
+    c->terms = c->o.at.head_size + c->o.at.sequence;
+    c->roundings = 1; /* probabilities are rounded to T for the product with v */
+    c->growth = 2;
+    return true;
+}
+
+CASES(attention_grad)
+{
+    heads a;
+    if (!attention_shape(&a, c, variant))
+        return false;
+    op_case_in(c, 0, c->type, UNIT, a.tokens, a.width);
+    op_case_in(c, 1, c->type, UNIT, a.tokens, a.row);
+    op_case_in(c, 2, c->type, DERIVED, a.tokens, a.width);
+    op_case_in(c, 3, DTYPE_FP32, DERIVED, c->o.at.heads, a.tokens);
+    if (a.documents)
+        op_case_in(c, 4, DTYPE_INT32, DOCUMENTS, a.tokens, 0);
+    op *forward = op_case_prelude(c, OP_attention);
+    forward->at = c->o.at;
+    forward->in[0] = c->o.in[1];
+    forward->in[1] = c->o.in[4];
+    forward->out[0] = c->o.in[2];
+    forward->out[1] = c->o.in[3];
+    op_case_infer(c, 1);
+    c->terms = c->o.at.head_size + c->o.at.sequence * (c->o.at.heads / c->o.at.kv_heads);
+    c->roundings = 2; /* probabilities and ds */
+    c->growth = 2;
+    return true;
+}
+
+static void give_decode_positions(const op_case *c, void *bytes, const tensor *t)
+{
+    (void)c;
+    for (int64_t i = 0; i < t->shape[0]; i++)
+        ((int32_t *)bytes)[i] = (int32_t)(i * 5 % POSITIONS);
+}
+
+CASES(attention_decode)
+{
+    heads a;
+    if (!attention_shape(&a, c, variant))
+        return false;
+    int64_t samples = variant % 3 + 1, width = (int64_t)c->o.at.kv_heads * c->o.at.head_size;
+    op_case_in(c, 0, c->type, UNIT, samples, a.row);
+    op_case_in(c, 1, DTYPE_INT32, (fill){.kind = FILL_GIVEN, .give = give_decode_positions}, samples, 0);
+    for (int i = 2; i < 4; i++) {
+        tensor *cache = op_case_in(c, i, c->type, UNIT, samples, POSITIONS * width);
+        tensor_describe(cache, "cache", CLASS_TEMPORARY, c->type, 3, (int64_t[]){samples, POSITIONS, width});
+    }
+    op_case_infer(c, 1);
+    c->terms = c->o.at.head_size + POSITIONS;
+    c->roundings = 1;
+    c->growth = 2;
+    return true;
+}

@@ -1,0 +1,340 @@
+/* The generators of element-wise ops, loss, optimizer and communication: see op_cases.h. */
+#include "tests/oracle/op_cases.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "kernels/exact_sum.h"
+
+#define CASES(name) bool op_cases_##name(op_case *c, int variant)
+#define COUNT(list) ((int)(sizeof(list) / sizeof *(list)))
+
+#define OP(name, ...) op_cases_##name,
+const op_cases_generator op_cases_table[OP_COUNT] = {
+#include "kernels/ops.def"
+};
+#undef OP
+
+static const fill UNIT = {.kind = FILL_NORMAL, .b = 1}, WIDE = {.kind = FILL_NORMAL, .b = 3},
+                  DERIVED = {.kind = FILL_DERIVED};
+
+/* ---- element-wise -------------------------------------------------------------------------------------------- */
+
+/* `inputs` operands of [rows, columns] and one output. */
+static bool each(op_case *c, int inputs, fill f, int variant)
+{
+    int64_t rows, columns;
+    if (!op_case_sizes(&rows, &columns, variant))
+        return false;
+    for (int i = 0; i < inputs; i++)
+        op_case_in(c, i, c->type, f, rows, columns);
+    op_case_infer(c, 1);
+    return true;
+}
+
+CASES(gelu)
+{
+    c->growth = 4; /* u = 1 + tanh or exp(u), where y is small beside x */
+    return each(c, 1, WIDE, variant);
+}
+
+CASES(gelu_grad)
+{
+    c->growth = 4;
+    return each(c, 2, WIDE, variant);
+}
+
+CASES(swiglu)
+{
+    int64_t rows, columns;
+    if (!op_case_sizes(&rows, &columns, variant))
+        return false;
+    op_case_in(c, 0, c->type, WIDE, rows, 2 * columns);
+    op_case_infer(c, 1);
+    return true;
+}
+
+CASES(swiglu_grad)
+{
+    int64_t rows, columns;
+    if (!op_case_sizes(&rows, &columns, variant))
+        return false;
+    op_case_in(c, 0, c->type, UNIT, rows, columns);
+    op_case_in(c, 1, c->type, WIDE, rows, 2 * columns);
+    op_case_infer(c, 1);
+    return true;
+}
+
+CASES(add)
+{
+    return each(c, 2, UNIT, variant);
+}
+
+CASES(accumulate)
+{
+    c->one_type = true;
+    c->o.at.accumulate = (uint8_t)op_case_option(&variant, 2);
+    int64_t rows, columns;
+    if (!op_case_sizes(&rows, &columns, variant))
+        return false;
+    if (rows == 1)
+        rows = columns, columns = 0; /* a vector */
+    op_case_in(c, 0, DTYPE_FP32, UNIT, rows, columns);
+    op_case_update(c, 0, DTYPE_FP32, UNIT, rows, columns, c->o.at.accumulate);
+    op_case_infer(c, 0);
+    return true;
+}
+
+static void training_scalars(op_case *c)
+{
+    c->scalars = (step_scalars){.seed = 0x123456789ABCDEF0u,
+                                .step = 7,
+                                .updates = 5,
+                                .first_sample = 1000003,
+                                .lr = 0.01f,
+                                .beta1 = 0.9f,
+                                .beta2 = 0.95f,
+                                .epsilon = 1e-8f,
+                                .weight_decay = 0.1f,
+                                .clip = 1,
+                                .loss_scale = 1,
+                                .loss_tokens = 13};
+    c->scalars.momentum_correction = (float)(1 - pow((double)c->scalars.beta1, (double)c->scalars.updates));
+    c->scalars.variance_correction = (float)(1 - pow((double)c->scalars.beta2, (double)c->scalars.updates));
+}
+
+CASES(dropout)
+{
+    static const float probabilities[] = {0.1f, 0.5f, 0};
+    c->o.at.probability = probabilities[op_case_option(&variant, 3)];
+    int64_t rows, columns;
+    if (!op_case_sizes(&rows, &columns, variant))
+        return false;
+    training_scalars(c);
+    c->o.at.site = 3;
+    c->o.at.sample = 2;
+    c->o.at.sequence = 5; /* samples end within the rows */
+    c->o.at.first = variant % 2 * 4;
+    op_case_in(c, 0, c->type, UNIT, rows, columns);
+    op_case_scalars(c, 1);
+    op_case_infer(c, 1);
+    return true;
+}
+
+CASES(cast)
+{
+    static const dtype types[] = {DTYPE_FP32, DTYPE_BF16, DTYPE_FP16};
+    dtype to = types[op_case_option(&variant, 3)];
+    int64_t rows, columns;
+    if (!op_case_sizes(&rows, &columns, variant))
+        return false;
+    op_case_in(c, 0, c->type, UNIT, rows, columns);
+    to = to == c->type ? (to == DTYPE_FP32 ? DTYPE_BF16 : DTYPE_FP32) : to;
+    op_case_update(c, 0, to, UNIT, rows, columns, false);
+    op_case_infer(c, 0);
+    return true;
+}
+
+CASES(copy)
+{
+    c->exact = true;
+    return each(c, 1, UNIT, variant);
+}
+
+CASES(zero)
+{
+    int64_t rows, columns;
+    c->exact = true;
+    if (!op_case_sizes(&rows, &columns, variant))
+        return false;
+    op_case_update(c, 0, c->type, UNIT, rows, columns, true);
+    op_case_infer(c, 0);
+    return true;
+}
+
+/* ---- loss ---------------------------------------------------------------------------------------------------- */
+
+/* rows, columns, real columns, first id: a shard between two others, one with padding, one that is all padding */
+static const int LOSS[][4] = {{1, 1, 1, 0},      {3, 17, 17, 0},  {5, 64, 50, 0},     {9, 130, 130, 100},
+                              {40, 512, 257, 0}, {7, 64, 33, 64}, {17, 1056, 1056, 0}};
+
+static void give_targets(const op_case *c, void *bytes, const tensor *t)
+{
+    /* of a vocabulary that ends beyond this shard; every fourth counts nothing */
+    int64_t ids = c->o.at.first + c->o.at.count + (c->o.at.first ? 20 : 0);
+    for (int64_t i = 0; i < t->shape[0]; i++)
+        ((int32_t *)bytes)[i] = i % 4 == 3 ? -1 : (int32_t)((i * 7919 + 3) % ids);
+}
+
+static bool logits(op_case *c, int variant)
+{
+    if (variant >= COUNT(LOSS))
+        return false;
+    const int *s = LOSS[variant];
+    c->o.at.count = s[2];
+    c->o.at.first = s[3];
+    op_case_in(c, 0, c->type, WIDE, s[0], s[1]);
+    op_case_in(c, 1, DTYPE_INT32, (fill){.kind = FILL_GIVEN, .give = give_targets}, s[0], 0);
+    c->terms = s[1];
+    return true;
+}
+
+CASES(cross_entropy_stats)
+{
+    if (variant == COUNT(LOSS)) { /* a shard without real columns */
+        logits(c, 1);
+        c->o.at.count = 0;
+        c->o.at.first = 100;
+    } else if (!logits(c, variant)) {
+        return false;
+    }
+    op_case_infer(c, 1);
+    return true;
+}
+
+/* Statistics of `shards` shards: this one's from its logits, the others' from logits of their own. */
+static void give_stats(op_case *c, int shards)
+{
+    int64_t rows = c->o.in[0]->shape[0];
+    tensor *stats = op_case_in(c, 2, DTYPE_FP32, DERIVED, shards * rows, 3);
+    for (int i = 0; i < shards; i++) {
+        op *forward = op_case_prelude(c, OP_cross_entropy_stats);
+        tensor *view = op_case_tensor(c, "shard's stats", DTYPE_FP32, DERIVED, rows, 3);
+        view->base = stats;
+        view->offset = i * rows * 3 * (int64_t)sizeof(float);
+        forward->in[0] = i == 0 ? c->o.in[0] : op_case_tensor(c, "other logits", c->type, WIDE, rows, 20);
+        forward->in[1] = c->o.in[1];
+        forward->out[0] = view;
+        forward->at = c->o.at;
+        if (i > 0) {
+            forward->at.first = c->o.at.first ? 0 : c->o.at.count;
+            forward->at.count = 20;
+        }
+    }
+}
+
+/* Where other shards are, targets of theirs must be theirs: ids below 100 of the shard at 100 belong to 20 columns. */
+static void give_shard_targets(const op_case *c, void *bytes, const tensor *t)
+{
+    int64_t first = c->o.at.first, count = c->o.at.count;
+    for (int64_t i = 0; i < t->shape[0]; i++) {
+        int64_t other = first ? i % 20 : count + i % 20;
+        ((int32_t *)bytes)[i] = i % 4 == 3 ? -1 : (int32_t)(i % 2 ? other : first + i * 31 % count);
+    }
+}
+
+CASES(cross_entropy)
+{
+    c->o.at.accumulate = (uint8_t)op_case_option(&variant, 2);
+    int shards = op_case_option(&variant, 2) + 1, gradient = op_case_option(&variant, 2);
+    if (!logits(c, variant))
+        return false;
+    training_scalars(c);
+    c->scalars.loss_scale = 8;
+    if (shards == 1)
+        c->o.at.first = 0;
+    c->fills[1].give = shards > 1 ? give_shard_targets : give_targets;
+    give_stats(c, shards);
+    op_case_scalars(c, 3);
+    op_case_update(c, 0, DTYPE_FP32, (fill){.kind = FILL_NORMAL, .a = 10, .b = 1}, 1, 0, c->o.at.accumulate);
+    op_case_infer(c, gradient ? 2 : 0);
+    c->terms += (double)c->o.in[0]->shape[0];
+    c->growth = 4; /* log sum exp and target are larger than their difference; softmax - onehot */
+    return true;
+}
+
+/* ---- optimizer ----------------------------------------------------------------------------------------------- */
+
+CASES(sum_squares)
+{
+    c->one_type = true;
+    c->o.at.accumulate = (uint8_t)op_case_option(&variant, 2);
+    int64_t rows, columns;
+    if (!op_case_sizes(&rows, &columns, variant))
+        return false;
+    if (rows == 1)
+        rows = columns, columns = 0;
+    op_case_in(c, 0, DTYPE_FP32, UNIT, rows, columns);
+    if (c->o.at.accumulate)
+        op_case_update(c, 0, DTYPE_INT64, (fill){.kind = FILL_INTEGERS, .b = 1000}, SUM_BINS, 0, true);
+    else
+        op_case_update(c, 0, DTYPE_INT64, (fill){.kind = FILL_NOTHING}, SUM_BINS, 0, false);
+    op_case_infer(c, 0);
+    return true;
+}
+
+CASES(clip)
+{
+    static const float clips[] = {1, 0, 1000}, scales[] = {1, 1024};
+    c->one_type = true;
+    training_scalars(c);
+    c->scalars.clip = clips[op_case_option(&variant, 3)];
+    c->scalars.loss_scale = scales[op_case_option(&variant, 2)];
+    int not_finite = op_case_option(&variant, 2);
+    if (variant > 0)
+        return false;
+    fill f = not_finite ? (fill){.kind = FILL_NORMAL, .a = INFINITY} : UNIT;
+    op_case_in(c, 0, DTYPE_INT64, DERIVED, SUM_BINS, 0);
+    op *squares = op_case_prelude(c, OP_sum_squares);
+    squares->in[0] = op_case_tensor(c, "gradient", DTYPE_FP32, f, 9, 31);
+    squares->out[0] = c->o.in[0];
+    op_case_scalars(c, 1);
+    op_case_infer(c, 1);
+    return true;
+}
+
+static void give_control(const op_case *c, void *bytes, const tensor *t)
+{
+    float *control = bytes;
+    (void)t;
+    control[CONTROL_NORM] = 3;
+    control[CONTROL_FACTOR] = 0.25f;
+    control[CONTROL_SKIP] = c->o.at.sample ? 1 : 0;
+}
+
+CASES(adamw)
+{
+    int64_t rows, columns;
+    c->o.at.decay = (uint8_t)op_case_option(&variant, 2);
+    c->o.at.sample = op_case_option(&variant, 4) == 3; /* skipped */
+    if (!op_case_sizes(&rows, &columns, variant))
+        return false;
+    if (rows == 1)
+        rows = columns, columns = 0;
+    training_scalars(c);
+    op_case_in(c, 0, DTYPE_FP32, UNIT, rows, columns);
+    op_case_scalars(c, 1);
+    op_case_in(c, 2, DTYPE_FP32, (fill){.kind = FILL_GIVEN, .give = give_control}, CONTROL_COUNT, 0);
+    if (c->type != DTYPE_FP32)
+        op_case_update(c, 0, c->type, UNIT, rows, columns, true);
+    op_case_update(c, 1, DTYPE_FP32, UNIT, rows, columns, true);
+    op_case_update(c, 2, DTYPE_FP32, UNIT, rows, columns, true);
+    op_case_update(c, 3, DTYPE_FP32, (fill){.kind = FILL_UNIFORM, .a = 0.01, .b = 1}, rows, columns, true);
+    op_case_infer(c, 0);
+    return true;
+}
+
+/* ---- communication ------------------------------------------------------------------------------------------- */
+
+CASES(share)
+{
+    c->alias = c->exact = true;
+    c->o.at.group_size = 1;
+    return each(c, 1, UNIT, variant);
+}
+
+/* These have no kernel. */
+#define NO_CASES(name)                                                                                                 \
+    CASES(name)                                                                                                        \
+    {                                                                                                                  \
+        (void)c;                                                                                                       \
+        (void)variant;                                                                                                 \
+        return false;                                                                                                  \
+    }
+
+NO_CASES(all_gather)
+NO_CASES(reduce_scatter)
+NO_CASES(all_reduce)
+NO_CASES(send)
+NO_CASES(receive)
+NO_CASES(wait)

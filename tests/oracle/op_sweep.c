@@ -1,0 +1,75 @@
+#include "tests/oracle/op_sweep.h"
+
+#include <stdio.h>
+
+#include "tests/oracle/op_cases.h"
+
+bool op_sweep_case(op_case *c, op_kind kind, dtype type, int variant)
+{
+    *c = (op_case){.type = type};
+    c->o.kind = (uint8_t)kind;
+    snprintf(c->what, sizeof c->what, "%s %s, variant %d", dtype_name(type), op_rows[kind].name, variant);
+    if (!op_cases_table[kind](c, variant))
+        return false;
+    c->o.label = c->what;
+    return true;
+}
+
+static void try_mode(op_sweep *s, int *counter, op_kind kind, dtype type, int variant, const op_case_mode *m)
+{
+    op_case c;
+    char why[256] = "";
+    if (!op_sweep_case(&c, kind, type, variant) || !op_case_allows(&c, m))
+        return;
+    double error = op_case_run(why, &c, s->backend, m, (uint64_t)kind * 1000 + (uint64_t)variant);
+    ++*counter;
+    s->worst = error > s->worst ? error : s->worst;
+    if (error <= 1)
+        return;
+    s->failed++;
+    printf("FAILED %s%s%s: %.3g times the tolerance; %s\n", c.what, m->strided ? ", strided" : "",
+           m->in_place_out >= 0 ? ", in place" : "", error, why);
+}
+
+static void try_type(op_sweep *s, op_kind kind, dtype type)
+{
+    op_case c;
+    const op_row *row = &op_rows[kind];
+    for (int variant = 0; op_sweep_case(&c, kind, type, variant); variant++) {
+        op_case_mode m = {.in_place_out = -1, .threads = s->threads ? s->threads(&c, variant) : 1};
+        try_mode(s, &s->plain, kind, type, variant, &m);
+        if (s->gaps)
+            try_mode(s, &s->strided, kind, type, variant,
+                     &(op_case_mode){.in_place_out = -1, .threads = 1, .strided = true});
+        for (int pair = 0; pair < 2; pair++)
+            for (int i = 0; i < OP_MAX_IN; i++)
+                if (row->inplace_in[pair] >> i & 1 && !c.alias) {
+                    m.in_place_out = row->inplace_out[pair];
+                    m.in_place_in = i;
+                    try_mode(s, &s->in_place, kind, type, variant, &m);
+                }
+    }
+}
+
+int op_sweep_run(op_sweep *s, op_kind kind)
+{
+    static const dtype types[] = {DTYPE_FP32, DTYPE_BF16, DTYPE_FP16};
+    op_case c;
+    for (unsigned i = 0; i < sizeof types / sizeof *types; i++)
+        if (i == 0 || (op_sweep_case(&c, kind, types[i], 0) && !c.one_type))
+            try_type(s, kind, types[i]);
+    return s->plain + s->strided + s->in_place;
+}
+
+bool op_sweep_has_kernel(op_kind kind)
+{
+    return !(op_rows[kind].flags & COMM) && kind != OP_wait;
+}
+
+bool op_sweep_among(const op_kind *list, size_t count, op_kind kind)
+{
+    for (size_t i = 0; i < count; i++)
+        if (list[i] == kind)
+            return true;
+    return false;
+}

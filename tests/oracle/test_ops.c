@@ -1,0 +1,218 @@
+/* Every kernel of the host against the float64 reference: the op table is walked, so that an op without a case, or whose
+ * kernel is missing or wrong, fails. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "tests/oracle/op_sweep.h"
+#include "tests/oracle/reference.h"
+
+/* Two threads where an operand is large enough to be divided, and now and then: waiting for each other is slow here. */
+static int threads_for(const op_case *c, int variant)
+{
+    bool large = variant % 5 == 4;
+    for (int i = 0; i < c->tensors; i++)
+        large |= tensor_elements(&c->t[i]) >= 16384;
+    return 1 + large;
+}
+
+static void every_cpu_kernel_agrees_with_the_reference(void **state)
+{
+    (void)state;
+    int skipped = 0, total = 0;
+    for (int kind = 0; kind < OP_COUNT; kind++) {
+        if (!op_sweep_has_kernel((op_kind)kind)) {
+            skipped++;
+            continue;
+        }
+        op_sweep s = {.backend = &cpu_backend, .gaps = true, .threads = threads_for};
+        int cases = op_sweep_run(&s, (op_kind)kind);
+        print_message("%-20s %4d cases (%d strided, %d in place), worst %.2f of the tolerance\n", op_rows[kind].name,
+                      cases, s.strided, s.in_place, s.worst);
+        assert_int_equal(s.failed, 0);
+        assert_true(s.plain >= 7);
+        assert_true(!op_rows[kind].inplace_in[0] || s.in_place >= 1 || kind == OP_share);
+        total += cases;
+    }
+    print_message("%d cases; %d ops skipped: they are communication\n", total, skipped);
+    assert_int_equal(skipped, 6);
+}
+
+/* ---- mutants: kernels that are wrong in one way, each of which must be noticed --------------------------------- */
+
+static void scaled(const op *o, const run_context *r)
+{
+    cpu_backend.kernels[o->kind](o, r);
+    float *dx = tensor_at(o->out[0], r->arena);
+    for (int64_t i = 0; i < tensor_elements(o->out[0]); i++)
+        dx[i] *= -7;
+}
+
+static void window_by_one(const op *o, const run_context *r)
+{
+    op wrong = *o;
+    wrong.at.window += wrong.at.window > 0;
+    cpu_backend.kernels[o->kind](&wrong, r);
+}
+
+static void documents_ignored(const op *o, const run_context *r)
+{
+    op wrong = *o;
+    wrong.in[o->kind == OP_attention ? 1 : 4] = NULL;
+    cpu_backend.kernels[o->kind](&wrong, r);
+}
+
+static void accumulate_flipped(const op *o, const run_context *r)
+{
+    op wrong = *o;
+    wrong.at.accumulate = !o->at.accumulate;
+    cpu_backend.kernels[o->kind](&wrong, r);
+}
+
+static void addend_dropped(const op *o, const run_context *r)
+{
+    op wrong = *o;
+    wrong.in[op_inputs(o) - 1] = NULL;
+    cpu_backend.kernels[o->kind](&wrong, r);
+}
+
+static void row_forgotten(const op *o, const run_context *r)
+{
+    op wrong = *o;
+    tensor x = *o->in[0], y = *o->out[0];
+    x.shape[0] = --y.shape[0];
+    wrong.in[0] = &x;
+    wrong.out[0] = &y;
+    cpu_backend.kernels[o->kind](&wrong, r);
+}
+
+static void guard_overrun(const op *o, const run_context *r)
+{
+    cpu_backend.kernels[o->kind](o, r);
+    ((char *)tensor_at(o->out[0], r->arena))[tensor_bytes(o->out[0])] = 0;
+}
+
+static void input_spoiled(const op *o, const run_context *r)
+{
+    cpu_backend.kernels[o->kind](o, r);
+    *(char *)tensor_at(o->in[0], r->arena) ^= 1;
+}
+
+static void one_element_nan(const op *o, const run_context *r)
+{
+    cpu_backend.kernels[o->kind](o, r);
+    memset(tensor_at(o->out[0], r->arena), 0xFF, 4);
+}
+
+/* the epsilon of a norm left out: 5e-6 of the result */
+static void epsilon_dropped(const op *o, const run_context *r)
+{
+    op wrong = *o;
+    wrong.at.epsilon = 0;
+    cpu_backend.kernels[o->kind](&wrong, r);
+}
+
+static void turned_the_other_way(const op *o, const run_context *r)
+{
+    op wrong = *o;
+    wrong.at.inverse = !o->at.inverse;
+    cpu_backend.kernels[o->kind](&wrong, r);
+}
+
+static void another_site(const op *o, const run_context *r)
+{
+    op wrong = *o;
+    wrong.at.site++;
+    cpu_backend.kernels[o->kind](&wrong, r);
+}
+
+static void shard_swapped(const op *o, const run_context *r)
+{
+    op wrong = *o;
+    wrong.at.first = 20 - o->at.first;
+    cpu_backend.kernels[o->kind](&wrong, r);
+}
+
+static void never_decays(const op *o, const run_context *r)
+{
+    op wrong = *o;
+    wrong.at.decay = 0;
+    cpu_backend.kernels[o->kind](&wrong, r);
+}
+
+static const struct {
+    const char *name;
+    op_kind kind;
+    op_kernel kernel;
+} MUTANTS[] = {
+    {"a backward pass scaled by -7", OP_attention_grad, scaled},
+    {"a norm's backward pass scaled by -7", OP_rmsnorm_grad, scaled},
+    {"a window one key too wide", OP_attention, window_by_one},
+    {"a window one key too wide, backward", OP_attention_grad, window_by_one},
+    {"documents ignored", OP_attention, documents_ignored},
+    {"documents ignored, backward", OP_attention_grad, documents_ignored},
+    {"accumulate flipped", OP_linear_grad_weight, accumulate_flipped},
+    {"accumulate flipped", OP_rmsnorm_grad, accumulate_flipped},
+    {"accumulate flipped", OP_accumulate, accumulate_flipped},
+    {"accumulate flipped", OP_sum_squares, accumulate_flipped},
+    {"the addend dropped", OP_linear_grad_input, addend_dropped},
+    {"the addend dropped", OP_layernorm_grad, addend_dropped},
+    {"the last row forgotten", OP_gelu, row_forgotten},
+    {"a byte written beyond the output", OP_swiglu, guard_overrun},
+    {"an input's bit flipped", OP_add, input_spoiled},
+    {"one element NaN", OP_gelu_grad, one_element_nan},
+    {"epsilon dropped", OP_rmsnorm, epsilon_dropped},
+    {"turned the other way", OP_rope, turned_the_other_way},
+    {"another site's draws", OP_dropout, another_site},
+    {"another rank's rows of the table", OP_embed, shard_swapped},
+    {"no weight decay", OP_adamw, never_decays},
+};
+
+/* Some fp32 variant must disagree; the unchanged kernel agrees on all of them. */
+static void every_mutant_is_noticed(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < sizeof MUTANTS / sizeof *MUTANTS; i++) {
+        op_kernel kernels[OP_COUNT];
+        memcpy(kernels, cpu_backend.kernels, sizeof kernels);
+        kernels[MUTANTS[i].kind] = MUTANTS[i].kernel;
+        op_backend mutant = cpu_backend;
+        mutant.kernels = kernels;
+        int noticed = 0, variant = 0;
+        op_case c;
+        for (; !noticed && op_sweep_case(&c, MUTANTS[i].kind, DTYPE_FP32, variant); variant++) {
+            char why[256];
+            op_case_mode m = {.in_place_out = -1, .threads = 1};
+            if (MUTANTS[i].kernel == addend_dropped && op_inputs(&c.o) != (c.o.kind == OP_layernorm_grad ? 6 : 3))
+                continue; /* without an addend there is none to drop */
+            noticed = !(op_case_run(why, &c, &mutant, &m, (uint64_t)variant) <= 1);
+        }
+        if (!noticed)
+            fail_msg("%s: %s in %d variants was not noticed", op_rows[MUTANTS[i].kind].name, MUTANTS[i].name, variant);
+    }
+}
+
+/* OpenMP's threads spin while they wait unless told otherwise before the program starts, which on few cores costs most of
+ * the time. */
+static void wait_without_spinning(char **argv)
+{
+    if (!getenv("OMP_WAIT_POLICY") && setenv("OMP_WAIT_POLICY", "passive", 1) == 0)
+        execv("/proc/self/exe", argv);
+}
+
+int main(int argc, char **argv)
+{
+    (void)argc;
+    wait_without_spinning(argv);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_cpu_kernel_agrees_with_the_reference),
+        cmocka_unit_test(every_mutant_is_noticed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

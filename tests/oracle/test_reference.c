@@ -1,0 +1,400 @@
+/* The oracle itself against known values and formulas written another way, and the laws that kernels keep bit for bit. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "kernels/exact_sum.h"
+#include "kernels/philox.h"
+#include "tests/oracle/op_case.h"
+#include "tests/oracle/reference_program.h"
+
+/* ---- a bench for single ops ------------------------------------------------------------------------------------ */
+
+typedef struct bench {
+    op o;
+    tensor t[OP_MAX_IN + OP_MAX_OUT];
+    int count;
+    reference_program *p;
+} bench;
+
+static tensor *operand(bench *b, dtype type, int64_t rows, int64_t columns)
+{
+    tensor *t = &b->t[b->count++];
+    tensor_describe(t, "operand", CLASS_TEMPORARY, type, columns ? 2 : 1, (int64_t[]){rows, columns});
+    return t;
+}
+
+static void start(bench *b)
+{
+    op *o = &b->o;
+    o->label = "bench";
+    b->p = reference_program_open(&o, 1);
+}
+
+static void run(bench *b)
+{
+    reference_program_run(b->p, 0, 1, false);
+}
+
+static void near(double got, double want, double relative)
+{
+    if (!(fabs(got - want) <= relative * fabs(want) + 1e-300))
+        fail_msg("%.17g is not %.17g", got, want);
+}
+
+/* y of an element-wise op of one operand */
+static double at_point(op_kind kind, double x, double second)
+{
+    bench b = {.o.kind = (uint8_t)kind};
+    bool pair = kind == OP_swiglu;
+    b.o.in[0] = operand(&b, DTYPE_FP32, 1, pair ? 2 : 1);
+    b.o.out[0] = operand(&b, DTYPE_FP32, 1, 1);
+    start(&b);
+    reference_program_set(b.p, b.o.in[0], (double[]){x, second});
+    run(&b);
+    double y;
+    reference_program_get(&y, b.p, b.o.out[0]);
+    reference_program_close(b.p);
+    return y;
+}
+
+/* ---- known values ---------------------------------------------------------------------------------------------- */
+
+/* The known answers that Random123 comes with. */
+static void philox_gives_the_known_answers(void **state)
+{
+    (void)state;
+    static const uint32_t counter[3][4] = {{0}, {~0u, ~0u, ~0u, ~0u}, {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}};
+    static const uint32_t key[3][2] = {{0}, {~0u, ~0u}, {0xa4093822, 0x299f31d0}};
+    static const uint32_t answer[3][4] = {{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8},
+                                          {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd},
+                                          {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}};
+    for (int i = 0; i < 3; i++) {
+        uint32_t out[4], engine[4];
+        reference_philox(out, counter[i], key[i]);
+        philox_block(engine, counter[i], key[i]);
+        assert_memory_equal(out, answer[i], sizeof out);
+        assert_memory_equal(engine, answer[i], sizeof out);
+    }
+}
+
+static void activations_have_their_known_values(void **state)
+{
+    (void)state;
+    near(at_point(OP_gelu, 1, 0), 0.84119199060827676, 1e-14);
+    near(at_point(OP_gelu, -0.5, 0), -0.15428599017485606, 1e-14);
+    assert_true(at_point(OP_gelu, 0, 0) == 0);
+    near(at_point(OP_swiglu, 1, 3), 3 * 0.73105857863000488, 1e-14);
+    near(at_point(OP_swiglu, -2, 1), -0.23840584404423511, 1e-14);
+}
+
+static void a_norm_makes_rows_of_unit_size(void **state)
+{
+    (void)state;
+    bench b = {.o.kind = OP_layernorm};
+    double x[] = {1, 2, 3, 6}, y[4], rstd, mean;
+    for (int i = 0; i < 3; i++)
+        b.o.in[i] = operand(&b, DTYPE_FP32, i ? 4 : 1, i ? 0 : 4);
+    b.o.out[0] = operand(&b, DTYPE_FP32, 1, 4);
+    b.o.out[1] = operand(&b, DTYPE_FP32, 1, 0);
+    b.o.out[2] = operand(&b, DTYPE_FP32, 1, 0);
+    start(&b);
+    reference_program_set(b.p, b.o.in[0], x);
+    reference_program_set(b.p, b.o.in[1], (double[]){1, 1, 1, 2});
+    reference_program_set(b.p, b.o.in[2], (double[]){0, 0, 5, 0});
+    run(&b);
+    reference_program_get(y, b.p, b.o.out[0]);
+    reference_program_get(&rstd, b.p, b.o.out[1]);
+    reference_program_get(&mean, b.p, b.o.out[2]);
+    near(mean, 3, 1e-14);
+    near(rstd, 1 / sqrt(3.5), 1e-14); /* (4 + 1 + 0 + 9) / 4 */
+    near(y[0], -2 / sqrt(3.5), 1e-14);
+    near(y[2], 5, 1e-14);
+    near(y[3], 6 / sqrt(3.5), 1e-14);
+    reference_program_close(b.p);
+}
+
+/* Keys all alike: the weights are even over what may be seen, y is the mean of those values, lse the log of their number. */
+static void attention_sees_its_window_and_document(void **state)
+{
+    (void)state;
+    enum { SEQUENCE = 6, SAMPLES = 2 };
+    for (int window = 0; window <= 3; window += 3)
+        for (int documents = 0; documents < 2; documents++) {
+            bench b = {.o = {.kind = OP_attention,
+                             .at = {.heads = 2,
+                                    .kv_heads = 1,
+                                    .head_size = 1,
+                                    .sequence = SEQUENCE,
+                                    .window = window,
+                                    .scale = 1}}};
+            double qkv[SEQUENCE * SAMPLES][4], y[SEQUENCE * SAMPLES][2], lse[2][SEQUENCE * SAMPLES];
+            b.o.in[0] = operand(&b, DTYPE_FP32, SEQUENCE * SAMPLES, 4);
+            b.o.in[1] = documents ? operand(&b, DTYPE_INT32, SEQUENCE * SAMPLES, 0) : NULL;
+            b.o.out[0] = operand(&b, DTYPE_FP32, SEQUENCE * SAMPLES, 2);
+            b.o.out[1] = operand(&b, DTYPE_FP32, 2, SEQUENCE * SAMPLES);
+            start(&b);
+            for (int t = 0; t < SEQUENCE * SAMPLES; t++) {
+                memcpy(qkv[t], (double[]){1 + t, 2, 0, t * t}, sizeof qkv[t]);
+                if (documents)
+                    ((int32_t *)reference_program_bytes(b.p, b.o.in[1]))[t] = t % SEQUENCE >= 2 ? 2 : 0;
+            }
+            reference_program_set(b.p, b.o.in[0], qkv[0]);
+            run(&b);
+            reference_program_get(y[0], b.p, b.o.out[0]);
+            reference_program_get(lse[0], b.p, b.o.out[1]);
+            for (int t = 0; t < SEQUENCE * SAMPLES; t++) {
+                int seen = 0, within = t % SEQUENCE;
+                double sum = 0;
+                for (int j = 0; j < SEQUENCE * SAMPLES; j++) {
+                    bool same = j / SEQUENCE == t / SEQUENCE && (!documents || (j % SEQUENCE >= 2) == (within >= 2));
+                    if (same && j <= t && (!window || t - j < window)) {
+                        seen++;
+                        sum += j * j;
+                    }
+                }
+                for (int head = 0; head < 2; head++) {
+                    assert_true(fabs(y[t][head] - sum / seen) <= 1e-12 * (1 + sum));
+                    assert_true(fabs(lse[head][t] - log(seen)) <= 1e-14);
+                }
+            }
+            reference_program_close(b.p);
+        }
+}
+
+static void rope_turns_by_the_angle_and_back(void **state)
+{
+    (void)state;
+    double x[] = {3, 4, 5, 6, 7, 8}, y[6]; /* one head each of q, k, v */
+    for (int inverse = 0; inverse < 2; inverse++) {
+        bench b = {
+            .o = {.kind = OP_rope, .at = {.heads = 1, .kv_heads = 1, .head_size = 2, .inverse = (uint8_t)inverse}}};
+        b.o.in[0] = operand(&b, DTYPE_FP32, 1, 6);
+        b.o.in[1] = operand(&b, DTYPE_INT32, 1, 0);
+        b.o.in[2] = operand(&b, DTYPE_FP32, 2, 2);
+        b.o.out[0] = operand(&b, DTYPE_FP32, 1, 6);
+        start(&b);
+        reference_program_set(b.p, b.o.in[0], x);
+        reference_program_set(b.p, b.o.in[2], (double[]){1, 0, 0, 1}); /* position 1: a quarter turn */
+        *(int32_t *)reference_program_bytes(b.p, b.o.in[1]) = 1;
+        run(&b);
+        reference_program_get(y, b.p, b.o.out[0]);
+        static const double turned[2][6] = {{-4, 3, -6, 5, 7, 8}, {4, -3, 6, -5, 7, 8}};
+        assert_memory_equal(y, turned[inverse], sizeof y);
+        reference_program_close(b.p);
+    }
+}
+
+/* Shards' statistics make the whole's loss; all alike, the loss is log of the number of ids. */
+static void cross_entropy_is_the_logarithm_of_a_probability(void **state)
+{
+    (void)state;
+    bench b = {.o = {.kind = OP_cross_entropy, .at = {.count = 4, .first = 4}}};
+    b.o.in[0] = operand(&b, DTYPE_FP32, 2, 5); /* the second of two shards of 4 ids, one padding column */
+    b.o.in[1] = operand(&b, DTYPE_INT32, 2, 0);
+    b.o.in[2] = operand(&b, DTYPE_FP32, 4, 3);
+    b.o.in[3] = operand(&b, DTYPE_UINT8, sizeof(step_scalars), 0);
+    b.o.out[0] = operand(&b, DTYPE_FP32, 1, 0);
+    b.o.out[1] = operand(&b, DTYPE_FP32, 2, 5);
+    start(&b);
+    double logits[10], stats[12], loss, dlogits[10];
+    for (int i = 0; i < 10; i++)
+        logits[i] = i % 5 == 4 ? 99 : 2;
+    for (int i = 0; i < 4; i++) /* shard, row: both rows' targets are of the second shard */
+        memcpy(stats + 3 * i, (double[]){2, 4, i >= 2 ? 2 : -INFINITY}, 3 * sizeof *stats);
+    reference_program_set(b.p, b.o.in[0], logits);
+    reference_program_set(b.p, b.o.in[2], stats);
+    memcpy(reference_program_bytes(b.p, b.o.in[1]), (int32_t[]){5, -1}, 8);
+    *(step_scalars *)reference_program_bytes(b.p, b.o.in[3]) = (step_scalars){.loss_scale = 8, .loss_tokens = 2};
+    run(&b);
+    reference_program_get(&loss, b.p, b.o.out[0]);
+    reference_program_get(dlogits, b.p, b.o.out[1]);
+    near(loss, log(8), 1e-14);
+    static const double want[5] = {0.5, 0.5 - 4, 0.5, 0.5, 0};
+    for (int v = 0; v < 5; v++) {
+        assert_true(fabs(dlogits[v] - want[v]) <= 1e-14);
+        assert_true(dlogits[5 + v] == 0);
+    }
+    reference_program_close(b.p);
+}
+
+/* Half of the elements, the survivors doubled, and the same ones whichever rows a rank has. */
+static void dropout_depends_on_the_global_element_only(void **state)
+{
+    (void)state;
+    enum { ROWS = 40, COLUMNS = 25, SEQUENCE = 16 };
+    static double whole[ROWS * COLUMNS], part[ROWS * COLUMNS], ones[ROWS * COLUMNS];
+    int kept = 0;
+    for (int64_t first = 0; first < ROWS; first += 13) {
+        bench b = {
+            .o = {.kind = OP_dropout, .at = {.probability = 0.5f, .site = 1, .sequence = SEQUENCE, .first = first}}};
+        int64_t rows = ROWS - first;
+        b.o.in[0] = operand(&b, DTYPE_FP32, rows, COLUMNS);
+        b.o.in[1] = operand(&b, DTYPE_UINT8, sizeof(step_scalars), 0);
+        b.o.out[0] = operand(&b, DTYPE_FP32, rows, COLUMNS);
+        start(&b);
+        for (int i = 0; i < ROWS * COLUMNS; i++)
+            ones[i] = 1;
+        reference_program_set(b.p, b.o.in[0], ones);
+        *(step_scalars *)reference_program_bytes(b.p, b.o.in[1]) =
+            (step_scalars){.seed = 9, .step = 4, .first_sample = 77};
+        run(&b);
+        reference_program_get(first ? part : whole, b.p, b.o.out[0]);
+        if (first)
+            assert_memory_equal(part, whole + first * COLUMNS, (size_t)(rows * COLUMNS) * sizeof *part);
+        reference_program_close(b.p);
+    }
+    for (int i = 0; i < ROWS * COLUMNS; i++) {
+        assert_true(whole[i] == 0 || whole[i] == 2);
+        kept += whole[i] == 2;
+    }
+    assert_true(kept > 420 && kept < 580); /* 500 expected, deviation 16 */
+}
+
+/* ---- optimizer ------------------------------------------------------------------------------------------------- */
+
+/* Ten updates of one weight, by the paper's algorithm in long double, with and without decay and clipping. */
+static void adamw_follows_the_paper(void **state)
+{
+    (void)state;
+    for (int decay = 0; decay < 2; decay++) {
+        bench b = {.o = {.kind = OP_adamw, .at.decay = (uint8_t)decay}};
+        b.o.in[0] = operand(&b, DTYPE_FP32, 1, 0);
+        b.o.in[1] = operand(&b, DTYPE_UINT8, sizeof(step_scalars), 0);
+        b.o.in[2] = operand(&b, DTYPE_FP32, CONTROL_COUNT, 0);
+        for (int i = 0; i < 4; i++)
+            b.o.out[i] = operand(&b, DTYPE_FP32, 1, 0);
+        start(&b);
+        step_scalars *s = reference_program_bytes(b.p, b.o.in[1]);
+        *s = (step_scalars){
+            .lr = 0.125f, .beta1 = 0.875f, .beta2 = 0.96875f, .epsilon = 0x1p-20f, .weight_decay = 0.25f};
+        reference_program_set(b.p, b.o.out[1], (double[]){0.75});
+        long double w = 0.75L, m = 0, v = 0, power1 = 1, power2 = 1;
+        for (int step = 1; step <= 10; step++) {
+            bool skip = step == 4; /* changes nothing, and is no update */
+            double g = sin(step), got[4];
+            reference_program_set(b.p, b.o.in[0], &g);
+            reference_program_set(b.p, b.o.in[2], (double[]){1, 0.5, skip});
+            if (!skip) {
+                s->updates++;
+                long double h = 0.5L * (long double)g;
+                power1 *= 0.875L;
+                power2 *= 0.96875L;
+                m = 0.875L * m + 0.125L * h;
+                v = 0.96875L * v + 0.03125L * h * h;
+                w -= 0.125L * (m / (1 - power1) / (sqrtl(v / (1 - power2)) + 0x1p-20L) + (decay ? 0.25L * w : 0));
+            }
+            run(&b);
+            for (int i = 0; i < 4; i++)
+                reference_program_get(&got[i], b.p, b.o.out[i]);
+            near(got[1], (double)w, 1e-13);
+            near(got[2], (double)m, 1e-13);
+            near(got[3], (double)v, 1e-13);
+            assert_true(got[0] == got[1]);
+        }
+        reference_program_close(b.p);
+    }
+}
+
+static void clipping_bounds_the_norm(void **state)
+{
+    (void)state;
+    static const struct {
+        double square;
+        float scale, clip;
+        double norm, factor, skip;
+    } cases[] = {{25, 1, 1, 5, 0.2, 0},
+                 {25, 1, 10, 5, 1, 0},
+                 {25, 1, 0, 5, 1, 0},
+                 {10000, 8, 5, 12.5, 0.05, 0},
+                 {INFINITY, 1, 1, NAN, 0, 1}};
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        bench b = {.o.kind = OP_clip};
+        b.o.in[0] = operand(&b, DTYPE_INT64, SUM_BINS, 0);
+        b.o.in[1] = operand(&b, DTYPE_UINT8, sizeof(step_scalars), 0);
+        b.o.out[0] = operand(&b, DTYPE_FP32, CONTROL_COUNT, 0);
+        start(&b);
+        exact_sum_add(reference_program_bytes(b.p, b.o.in[0]), cases[i].square);
+        *(step_scalars *)reference_program_bytes(b.p, b.o.in[1]) =
+            (step_scalars){.loss_scale = cases[i].scale, .clip = cases[i].clip};
+        run(&b);
+        double control[CONTROL_COUNT];
+        reference_program_get(control, b.p, b.o.out[0]);
+        if (cases[i].skip == 0) {
+            near(control[CONTROL_NORM], cases[i].norm, 1e-14);
+            near(control[CONTROL_FACTOR], cases[i].factor, 1e-7);
+        }
+        assert_true(control[CONTROL_SKIP] == cases[i].skip);
+        reference_program_close(b.p);
+    }
+}
+
+/* ---- laws of the host's kernels -------------------------------------------------------------------------------- */
+
+static void host_squares(int64_t *bins, float *gradient, int64_t first, int64_t rows, int64_t columns, bool add)
+{
+    tensor g, to;
+    tensor_describe(&g, "gradient", CLASS_GRADIENT, DTYPE_FP32, 2, (int64_t[]){rows, columns});
+    tensor_describe(&to, "bins", CLASS_INPUT, DTYPE_INT64, 1, (int64_t[]){SUM_BINS});
+    g.address = (first * columns) * (int64_t)sizeof(float);
+    /* one arena for both: bins behind the gradient */
+    enum { ROWS = 23, COLUMNS = 37 };
+    static _Alignas(64) char arena[ROWS * COLUMNS * sizeof(float) + 64 + SUM_BINS * sizeof(int64_t)];
+    to.address = (ROWS * COLUMNS * (int64_t)sizeof(float) + 63) / 64 * 64;
+    memcpy(arena, gradient, ROWS * COLUMNS * sizeof(float));
+    memcpy(arena + to.address, bins, SUM_BINS * sizeof *bins);
+    op o = {.kind = OP_sum_squares, .in = {&g}, .out = {&to}, .label = "squares", .at.accumulate = add};
+    cpu_backend.kernels[o.kind](&o, &(run_context){.arena = arena, .threads = 2});
+    memcpy(bins, arena + to.address, SUM_BINS * sizeof *bins);
+}
+
+/* Values of very different sizes, so that a sum in floating point would depend on its order. */
+static void no_bit_of_the_norm_depends_on_who_owns_which_rows(void **state)
+{
+    (void)state;
+    enum { ROWS = 23, COLUMNS = 37 };
+    static float gradient[ROWS * COLUMNS];
+    test_random random = {3};
+    for (int i = 0; i < ROWS * COLUMNS; i++)
+        gradient[i] = (float)(test_normal(&random) * pow(10, 12 * test_uniform(&random) - 6));
+    int64_t whole[SUM_BINS], parts[SUM_BINS], merged[SUM_BINS] = {0};
+    memset(whole, 0x55, sizeof whole);
+    host_squares(whole, gradient, 0, ROWS, COLUMNS, false);
+    long double sum = 0;
+    for (int i = 0; i < ROWS * COLUMNS; i++)
+        sum += (long double)gradient[i] * (long double)gradient[i];
+    near(exact_sum_value(whole), (double)sum, 1e-14);
+    near(reference_bins_value(whole), (double)sum, 1e-14);
+    for (int64_t cut = 1; cut < ROWS; cut += 5) {
+        host_squares(parts, gradient, cut, ROWS - cut, COLUMNS, false); /* the later rows first */
+        host_squares(parts, gradient, 0, cut, COLUMNS, true);
+        memset(merged, 0, sizeof merged);
+        exact_sum_merge(merged, parts);
+        assert_true(exact_sum_value(merged) == exact_sum_value(whole));
+    }
+    gradient[77] = NAN;
+    host_squares(whole, gradient, 0, ROWS, COLUMNS, false);
+    assert_true(isnan(exact_sum_value(whole)) && isnan(reference_bins_value(whole)));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(philox_gives_the_known_answers),
+        cmocka_unit_test(activations_have_their_known_values),
+        cmocka_unit_test(a_norm_makes_rows_of_unit_size),
+        cmocka_unit_test(attention_sees_its_window_and_document),
+        cmocka_unit_test(rope_turns_by_the_angle_and_back),
+        cmocka_unit_test(cross_entropy_is_the_logarithm_of_a_probability),
+        cmocka_unit_test(dropout_depends_on_the_global_element_only),
+        cmocka_unit_test(adamw_follows_the_paper),
+        cmocka_unit_test(clipping_bounds_the_norm),
+        cmocka_unit_test(no_bit_of_the_norm_depends_on_who_owns_which_rows),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

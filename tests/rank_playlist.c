@@ -1,9 +1,0 @@
-/* Plays a playlist of training runs on the ranks it is started on. */
-#include <stddef.h>
-
-#include "tests/playlist.h"
-
-int main(int argc, char **argv)
-{
-    return playlist_main(argc, argv, NULL);
-}

@@ -1,0 +1,595 @@
+/* Folders of weights: what is converted there and back is the same to the bit, and whatever is wrong with a folder is
+ * refused by name, in one line, with nothing written. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "engine/files/atomic.h"
+#include "engine/files/checkpoint.h"
+#include "engine/files/safetensors.h"
+#include "engine/files/sharded.h"
+#include "engine/weights_copy.h"
+#include "memory/log.h"
+#include "tests/jobs/golden.h"
+#include "tests/jobs/launch.h"
+#include "tests/jobs/workfolder.h"
+
+/* ---- helpers ---- */
+
+static char *golden(const char *model)
+{
+    return must_format(GOLDEN_MODELS "/%s", model);
+}
+
+static status convert(const char *from, const char *to, weights_format format, int type, int64_t shard_bytes)
+{
+    weights *w;
+    TRY(weights_open(&w, from));
+    const weights_copy_options o = {.format = format, .type = type, .shard_bytes = shard_bytes};
+    status s = weights_copy(w, to, &o);
+    weights_close(w);
+    return s;
+}
+
+static void must_convert(const char *from, const char *to, weights_format format, int type, int64_t shard_bytes)
+{
+    if (convert(from, to, format, type, shard_bytes) != STATUS_OK)
+        fail_msg("%s", status_message());
+}
+
+static void assert_same_file(const char *a, const char *b, const char *name)
+{
+    char *x = workfolder_path(a, name), *y = workfolder_path(b, name);
+    int64_t bytes, other;
+    uint8_t *ours = workfolder_read(x, &bytes), *theirs = workfolder_read(y, &other);
+    assert_int_equal(bytes, other);
+    assert_memory_equal(ours, theirs, bytes);
+    free(ours);
+    free(theirs);
+    free(x);
+    free(y);
+}
+
+static bool is_there(const char *folder, const char *name)
+{
+    char *path = workfolder_path(folder, name);
+    bool yes = atomic_exists(path);
+    free(path);
+    return yes;
+}
+
+static void copy_file(const char *from, const char *to, const char *name)
+{
+    char *x = workfolder_path(from, name), *y = workfolder_path(to, name);
+    int64_t bytes;
+    uint8_t *data = workfolder_read(x, &bytes);
+    workfolder_write(y, data, bytes);
+    free(data);
+    free(x);
+    free(y);
+}
+
+static void put(const char *folder, const char *name, const char *text)
+{
+    char *path = workfolder_path(folder, name);
+    workfolder_write(path, text, (int64_t)strlen(text));
+    free(path);
+}
+
+/* One change to the tensors of a file: rename (to NULL: drop), or another shape or type; without `from`, an addition. */
+typedef struct edit {
+    const char *from, *to;
+    int rows;   /* of two dimensions, columns to suit; 0: keep */
+    dtype type; /* FP32: keep */
+} edit;
+
+enum { MOST_TENSORS = 128 };
+
+/* The tensors of a file to be, and what must be freed behind them. */
+typedef struct contents {
+    int count, owned;
+    safetensors_tensor tensors[MOST_TENSORS];
+    const void *data[MOST_TENSORS];
+    void *own[MOST_TENSORS];
+} contents;
+
+static bool concerns(const edit *e, const char *name)
+{
+    if (!e->from)
+        return false;
+    size_t length = strlen(e->from);
+    bool prefix = e->from[length - 1] == '*';
+    return prefix ? !strncmp(name, e->from, length - 1) : !strcmp(name, e->from);
+}
+
+static void take(contents *c, const safetensors *s, const safetensors_tensor *t, const edit *edits, int count)
+{
+    c->tensors[c->count] = *t;
+    c->data[c->count] = safetensors_data(s, t);
+    for (int i = 0; i < count; i++) {
+        const edit *e = &edits[i];
+        safetensors_tensor *edited = &c->tensors[c->count];
+        if (!concerns(e, t->name))
+            continue;
+        if (!e->to)
+            return;
+        size_t length = strlen(e->from);
+        bool prefix = e->from[length - 1] == '*';
+        edited->name = c->own[c->owned++] = must_format("%s%s", e->to, prefix ? t->name + length - 1 : "");
+        if (e->rows) {
+            edited->shape[1] = t->shape[0] * t->shape[1] / e->rows;
+            edited->shape[0] = e->rows;
+        }
+        if (e->type != DTYPE_FP32)
+            edited->type = e->type; /* of the same size */
+    }
+    c->count++;
+}
+
+/* The embedding (or else whatever comes first), one element off, under another name. */
+static void add(contents *c, const safetensors *s, const char *name, float off)
+{
+    const safetensors_tensor *table = safetensors_find(s, "model.embed_tokens.weight");
+    table = table ? table : safetensors_at(s, 0);
+    float *values = c->own[c->owned++] = must_alloc((unsigned long)table->bytes);
+    memcpy(values, safetensors_data(s, table), (size_t)table->bytes);
+    values[5] += off;
+    c->tensors[c->count] = *table;
+    c->tensors[c->count].name = name;
+    c->data[c->count++] = values;
+}
+
+/* A folder like the golden model's with its tensors edited. */
+static void write_model(const char *folder, const char *model, const edit *edits, int count, float off)
+{
+    safetensors *s;
+    safetensors_writer *w;
+    contents c = {0};
+    char *source = golden(model), *file = workfolder_path(source, SHARDED_FILE),
+         *path = workfolder_path(folder, SHARDED_FILE);
+    assert_int_equal(atomic_make_folders(folder), STATUS_OK);
+    copy_file(source, folder, "config.json");
+    assert_int_equal(safetensors_open(&s, file), STATUS_OK);
+    for (int i = 0; i < safetensors_count(s); i++)
+        take(&c, s, safetensors_at(s, i), edits, count);
+    for (int e = 0; e < count; e++)
+        if (!edits[e].from)
+            add(&c, s, edits[e].to, off);
+    assert_int_equal(safetensors_writer_open(&w, path, c.tensors, c.count, NULL), STATUS_OK);
+    for (int k = 0; k < c.count; k++) {
+        int i = safetensors_writer_order(w)[k];
+        assert_int_equal(safetensors_writer_data(w, c.data[i], c.tensors[i].bytes), STATUS_OK);
+    }
+    assert_int_equal(safetensors_writer_close(w), STATUS_OK);
+    for (int i = 0; i < c.owned; i++)
+        free(c.own[i]);
+    safetensors_close(s);
+    free(path);
+    free(file);
+    free(source);
+}
+
+/* Replace `from` in the folder's config.json. */
+static void edit_config(const char *folder, const char *from, const char *to)
+{
+    char *path = workfolder_path(folder, "config.json");
+    int64_t bytes;
+    char *text = (char *)workfolder_read(path, &bytes), *at = strstr(text, from);
+    assert_non_null(at);
+    char *edited = must_format("%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
+    workfolder_write(path, edited, (int64_t)strlen(edited));
+    free(edited);
+    free(text);
+    free(path);
+}
+
+/* ---- promises ---- */
+
+static void there_and_back_every_tensor_is_the_same_to_the_bit(void **state)
+{
+    for (const char *const *model = golden_models; *model; model++) {
+        char *source = golden(*model), *there = must_format("%s/%s-checkpoint", (char *)*state, *model);
+        char *back = must_format("%s/%s-back", (char *)*state, *model),
+             *again = must_format("%s/%s-again", (char *)*state, *model);
+        char *third = must_format("%s/%s-third", (char *)*state, *model);
+        checkpoint *c;
+        must_convert(source, there, WEIGHTS_PHALANX, WEIGHTS_KEEP, 0);
+        assert_int_equal(checkpoint_open(&c, there), STATUS_OK);
+        assert_int_equal(checkpoint_verify(c), STATUS_OK);
+        checkpoint_close(c);
+        must_convert(there, back, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0);
+        assert_same_file(source, back, SHARDED_FILE);
+        must_convert(back, again, WEIGHTS_PHALANX, WEIGHTS_KEEP, 0);
+        must_convert(again, third, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP,
+                     0); /* export, import, export: all the same bytes */
+        assert_same_file(back, third, SHARDED_FILE);
+        assert_same_file(back, third, "config.json");
+        free(source);
+        free(there);
+        free(back);
+        free(again);
+        free(third);
+    }
+}
+
+static void several_files_are_one_model(void **state)
+{
+    char *source = golden("qwen3"), *cut = workfolder_path(*state, "cut"),
+         *checkpoint_cut = workfolder_path(*state, "cut-checkpoint");
+    char *joined = workfolder_path(*state, "joined"), *joined2 = workfolder_path(*state, "joined2");
+    must_convert(source, cut, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 30000);
+    assert_true(is_there(cut, "model-00001-of-00005.safetensors") && is_there(cut, "model-00005-of-00005.safetensors"));
+    assert_true(is_there(cut, SHARDED_INDEX) && !is_there(cut, SHARDED_FILE));
+    must_convert(cut, joined, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0);
+    assert_same_file(source, joined, SHARDED_FILE);
+    must_convert(cut, checkpoint_cut, WEIGHTS_PHALANX, WEIGHTS_KEEP, 1); /* a file for each tensor */
+    must_convert(checkpoint_cut, joined2, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0);
+    assert_same_file(source, joined2, SHARDED_FILE);
+    free(source);
+    free(cut);
+    free(checkpoint_cut);
+    free(joined);
+    free(joined2);
+}
+
+static void another_dtype_rounds_once_and_widens_exactly(void **state)
+{
+    char *source = golden("gpt2"), *there = workfolder_path(*state, "bf16"),
+         *back = workfolder_path(*state, "bf16-back");
+    char *config_json = workfolder_path(back, "config.json");
+    must_convert(source, there, WEIGHTS_PHALANX, DTYPE_BF16, 0);
+    must_convert(there, back, WEIGHTS_HUGGINGFACE, DTYPE_FP32, 0);
+    sharded *a, *b;
+    assert_int_equal(sharded_open(&a, source), STATUS_OK);
+    assert_int_equal(sharded_open(&b, back), STATUS_OK);
+    int64_t differ = 0;
+    for (int i = 0; i < sharded_count(a); i++) {
+        const sharded_tensor *x = sharded_at(a, i), *y = sharded_find(b, x->tensor->name);
+        for (int64_t k = 0; k < x->tensor->bytes / 4; k++) {
+            float before, after;
+            memcpy(&before, (const char *)sharded_data(x) + 4 * k, 4);
+            memcpy(&after, (const char *)sharded_data(y) + 4 * k, 4);
+            assert_true(after == bf16_to_float(float_to_bf16(before)));
+            differ += after != before;
+        }
+    }
+    assert_true(differ > 10000);
+    sharded_close(a);
+    sharded_close(b);
+    int64_t bytes;
+    char *text = (char *)workfolder_read(config_json, &bytes);
+    assert_non_null(strstr(text, "\"torch_dtype\": \"float32\""));
+    free(text);
+    free(config_json);
+    free(source);
+    free(there);
+    free(back);
+}
+
+/* Pieces as several ranks would write them, weights in bf16 and masters in fp32. */
+static void a_divided_checkpoint_is_joined_and_masters_are_taken_for_fp32(void **state)
+{
+    char *source = golden("llama-tied"), *checkpoints = workfolder_path(*state, "divided");
+    char *plain = workfolder_path(*state, "divided-16"), *precise = workfolder_path(*state, "divided-32");
+    char *whole = workfolder_path(*state, "undivided");
+    weights *w;
+    checkpoint *c;
+    assert_int_equal(weights_open(&w, source), STATUS_OK);
+    must_convert(source, whole, WEIGHTS_PHALANX, WEIGHTS_KEEP, 0);
+    assert_int_equal(checkpoint_open(&c, whole), STATUS_OK);
+    int n = 0;
+    checkpoint_piece *pieces = must_calloc((unsigned long)weights_count(w) * 6, sizeof *pieces);
+    for (int i = 0; i < weights_count(w); i++) {
+        const names_tensor *t = weights_at(w, i);
+        int64_t columns = t->dims == 2 ? t->shape[1] : 1, total = t->shape[0] * columns, start[2] = {0};
+        const int64_t stride[2] = {columns, 1};
+        float *fp32 = must_alloc((unsigned long)total * 4);
+        uint16_t *bf16 = must_alloc((unsigned long)total * 2);
+        assert_int_equal(weights_read(w, t->name, DTYPE_FP32, fp32, t->dims == 2 ? stride : stride + 1, t->dims,
+                                      t->shape, start, t->shape),
+                         STATUS_OK);
+        dtype_convert(bf16, DTYPE_BF16, fp32, DTYPE_FP32, total);
+        /* the weight by columns where it has them, the master by rows */
+        int64_t split = t->dims == 2 ? columns / 3 : t->shape[0] / 3, row = t->shape[0] / 2;
+        for (int half = 0; half < 2; half++) {
+            checkpoint_piece p = {.section = "model", .name = t->name, .type = DTYPE_BF16, .dims = t->dims};
+            int along = t->dims - 1;
+            memcpy(p.global, t->shape, sizeof t->shape);
+            memcpy(p.size, t->shape, sizeof t->shape);
+            p.start[along] = half ? split : 0;
+            p.size[along] = half ? t->shape[along] - split : split;
+            memcpy(p.stride, t->dims == 2 ? stride : stride + 1, (size_t)t->dims * sizeof *stride);
+            p.data = bf16 + p.start[along];
+            pieces[n++] = p;
+            p.section = "master";
+            p.type = DTYPE_FP32;
+            memcpy(p.size, t->shape, sizeof t->shape);
+            p.start[along] = 0;
+            p.start[0] = half ? row : 0;
+            p.size[0] = half ? t->shape[0] - row : row;
+            p.data = fp32 + p.start[0] * columns;
+            pieces[n++] = p;
+        }
+    }
+    assert_int_equal(checkpoint_write(checkpoints, "step-00000003", pieces, n, checkpoint_meta(c), 0, 1, NULL, NULL),
+                     STATUS_OK);
+    must_convert(checkpoints, plain, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0);
+    must_convert(checkpoints, precise, WEIGHTS_HUGGINGFACE, DTYPE_FP32, 0);
+    assert_same_file(source, precise, SHARDED_FILE);
+    sharded *s;
+    assert_int_equal(sharded_open(&s, plain), STATUS_OK);
+    for (int i = 0; i < n; i += 4) {
+        const sharded_tensor *t = sharded_find(s, pieces[i].name);
+        assert_int_equal(t->tensor->type, DTYPE_BF16);
+        assert_memory_equal(sharded_data(t), pieces[i].data, t->tensor->bytes);
+    }
+    sharded_close(s);
+    for (int i = 0; i < n; i += 4) {
+        free((void *)(uintptr_t)pieces[i].data);
+        free((void *)(uintptr_t)pieces[i + 1].data);
+    }
+    free(pieces);
+    checkpoint_close(c);
+    weights_close(w);
+    free(source);
+    free(checkpoints);
+    free(plain);
+    free(precise);
+    free(whole);
+}
+
+/* What other programs leave in files, and names without the outer prefix, are the same model. */
+static void bare_names_known_leftovers_and_tied_heads_are_accepted(void **state)
+{
+    const edit bare[] = {{"transformer.*", "", 0, DTYPE_FP32},
+                         {NULL, "h.0.attn.bias", 0, DTYPE_FP32},
+                         {NULL, "h.1.attn.masked_bias", 0, DTYPE_FP32}};
+    const edit tied[] = {{NULL, "lm_head.weight", 0, DTYPE_FP32},
+                         {NULL, "model.layers.1.self_attn.rotary_emb.inv_freq", 0, DTYPE_FP32}};
+    const struct {
+        const char *model;
+        const edit *edits;
+        int count;
+    } cases[] = {{"gpt2", bare, 3}, {"llama-tied", tied, 2}, {"qwen2", tied, 2}};
+    for (int i = 0; i < 3; i++) {
+        char *source = golden(cases[i].model), *folder = must_format("%s/odd-%d", (char *)*state, i),
+             *to = must_format("%s-to", folder);
+        write_model(folder, cases[i].model, cases[i].edits, cases[i].count, 0);
+        must_convert(folder, to, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0);
+        assert_same_file(source, to, SHARDED_FILE);
+        free(source);
+        free(folder);
+        free(to);
+    }
+}
+
+static void wrong_tensors_are_refused_by_name(void **state)
+{
+    const struct {
+        const char *model;
+        edit edit;
+        float off;
+        const char *part;
+    } cases[] = {
+        {"llama",
+         {"model.layers.1.mlp.up_proj.weight", NULL, 0, DTYPE_FP32},
+         0,
+         "model.layers.1.mlp.up_proj.weight is missing"},
+        {"llama", {"lm_head.weight", NULL, 0, DTYPE_FP32}, 0, "tensor lm_head.weight is missing"},
+        {"gpt2", {"transformer.ln_f.bias", NULL, 0, DTYPE_FP32}, 0, "transformer.ln_f.bias is missing"},
+        {"qwen3", {"model.norm.weight", "model.morn.weight", 0, DTYPE_FP32}, 0, "model.norm.weight is missing"},
+        {"llama",
+         {NULL, "model.layers.2.mlp.up_proj.weight", 0, DTYPE_FP32},
+         0,
+         "model.layers.2.mlp.up_proj.weight is none of"},
+        {"llama", {NULL, "model.layers.0.self_attn.q_proj.bias", 0, DTYPE_FP32}, 0, "self_attn.q_proj.bias is none of"},
+        {"llama", {NULL, "embed_tokens.weight", 0, DTYPE_FP32}, 0, "embed_tokens.weight is none of"},
+        {"mistral",
+         {"model.layers.0.mlp.down_proj.weight", "model.layers.0.mlp.down_proj.weight", 48, DTYPE_FP32},
+         0,
+         "model.layers.0.mlp.down_proj.weight has shape [48, 32], but the configuration makes it [32, 48]"},
+        {"mistral",
+         {"model.norm.weight", "model.norm.weight", 0, DTYPE_INT32},
+         0,
+         "model.norm.weight is of type int32"},
+        {"qwen2",
+         {NULL, "lm_head.weight", 0, DTYPE_FP32},
+         1e-6f,
+         "lm_head.weight differs from model.embed_tokens.weight"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *folder = must_format("%s/wrong-%zu", (char *)*state, i), *to = must_format("%s-to", folder);
+        write_model(folder, cases[i].model, &cases[i].edit, 1, cases[i].off);
+        assert_int_equal(convert(folder, to, WEIGHTS_PHALANX, WEIGHTS_KEEP, 0), STATUS_FAILED);
+        workfolder_message_has(cases[i].part);
+        workfolder_message_has(folder);
+        assert_false(atomic_exists(to));
+        free(folder);
+        free(to);
+    }
+}
+
+static void refused(const char *folder, const char *part)
+{
+    weights *w = NULL;
+    assert_int_equal(weights_open(&w, folder), STATUS_FAILED);
+    assert_null(w);
+    workfolder_message_has(part);
+}
+
+static void wrong_folders_are_refused_in_one_line(void **state)
+{
+    char *folder = workfolder_path(*state, "bad"), *file = workfolder_path(folder, SHARDED_FILE);
+    refused(folder, "does not exist");
+    assert_int_equal(atomic_make_folders(folder), STATUS_OK);
+    refused(folder, "holds no model");
+    write_model(folder, "llama", NULL, 0, 0);
+    int64_t bytes;
+    uint8_t *data = workfolder_read(file, &bytes);
+    for (int64_t cut = 0; cut < bytes; cut += bytes / 7 + 1) {
+        workfolder_write(file, data, cut);
+        refused(folder, SHARDED_FILE);
+    }
+    assert_int_equal(atomic_remove(file), STATUS_OK);
+    refused(folder, "neither model.safetensors nor model.safetensors.index.json");
+    put(folder, "weights.safetensors", "x");
+    refused(folder, "has weights.safetensors but neither");
+    put(folder, "pytorch_model.bin", "x");
+    put(folder, "a.pth", "x");
+    refused(folder, "a.pth is a pickle");
+    workfolder_write(file, data, bytes); /* pickles beside safetensors are let lie */
+    weights *w;
+    assert_int_equal(weights_open(&w, folder), STATUS_OK);
+    weights_close(w);
+    edit_config(folder, "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3");
+    refused(folder, "model.layers.2.input_layernorm.weight is missing");
+    edit_config(folder, "\"num_hidden_layers\": 3", "\"num_hidden_layers\": 1");
+    refused(folder, "is none of a llama model of 1 layers");
+    edit_config(folder, "\"num_hidden_layers\": 1", "\"num_hidden_layers\": 1,,");
+    refused(folder, "config.json:");
+    free(data);
+    free(file);
+    free(folder);
+}
+
+static void wrong_indices_are_refused_in_one_line(void **state)
+{
+    char *source = golden("llama"), *folder = workfolder_path(*state, "indexed"),
+         *index = workfolder_path(folder, SHARDED_INDEX);
+    must_convert(source, folder, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 60000);
+    int64_t bytes;
+    char *text = (char *)workfolder_read(index, &bytes),
+         *shard = workfolder_path(folder, "model-00001-of-00002.safetensors");
+    const struct {
+        const char *from, *to, *part;
+    } cases[] = {
+        {"{", "[", "no JSON"},
+        {"weight_map", "weight-map", "weight_map is missing"},
+        {"00001-of-00002.", "00003-of-00002.", "cannot open"},
+        {"\"model-00001-of-00002.safetensors\"", "\"../model-00001-of-00002.safetensors\"", "name of a file beside it"},
+        {"\"model-00001-of-00002.safetensors\"", "7", "name of a file beside it"},
+        {"\"model.norm.weight\"", "\"model.morn.weight\"", "model.norm.weight is in a file but not in the weight_map"},
+        {"\"weight_map\": {", "\"weight_map\": {\"a\": \"model-00001-of-00002.safetensors\",",
+         "is missing from model-00001"},
+        {"\"lm_head.weight\": \"model-00002", "\"lm_head.weight\": \"model-00001",
+         "lm_head.weight is not only in model-00001"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *at = strstr(text, cases[i].from);
+        assert_non_null(at);
+        char *edited = must_format("%.*s%s%s", (int)(at - text), text, cases[i].to, at + strlen(cases[i].from));
+        workfolder_write(index, edited, (int64_t)strlen(edited));
+        refused(folder, cases[i].part);
+        free(edited);
+    }
+    workfolder_write(index, text, bytes);
+    weights *w;
+    assert_int_equal(weights_open(&w, folder), STATUS_OK);
+    weights_close(w);
+    assert_int_equal(atomic_remove(shard), STATUS_OK);
+    refused(folder, "cannot open");
+    free(shard);
+    free(text);
+    free(index);
+    free(folder);
+    free(source);
+}
+
+/* A damaged checkpoint is found while it is read: then there is neither the new folder nor its temporary one. */
+static void a_failed_conversion_leaves_nothing(void **state)
+{
+    char *source = golden("mistral"), *there = workfolder_path(*state, "whole"), *to = workfolder_path(*state, "never");
+    char *file = workfolder_path(there, "model-00000.safetensors");
+    must_convert(source, there, WEIGHTS_PHALANX, WEIGHTS_KEEP, 0);
+    int64_t bytes;
+    uint8_t *data = workfolder_read(file, &bytes);
+    data[bytes - 9] ^= 4;
+    workfolder_write(file, data, bytes);
+    assert_int_equal(convert(there, to, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0), STATUS_FAILED);
+    workfolder_message_has("is damaged");
+    assert_false(atomic_exists(to));
+    assert_false(is_there(*state, "never.tmp"));
+    data[bytes - 9] ^= 4;
+    workfolder_write(file, data, bytes);
+    assert_int_equal(atomic_make_folders(to), STATUS_OK); /* an empty folder is taken */
+    must_convert(there, to, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0);
+    assert_int_equal(convert(there, to, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0), STATUS_FAILED);
+    workfolder_message_has("is there already");
+    assert_same_file(source, to, SHARDED_FILE);
+    free(data);
+    free(file);
+    free(there);
+    free(to);
+    free(source);
+}
+
+static void tokenizer_files_go_along_both_ways(void **state)
+{
+    static const char *const names[] = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+                                        "generation_config.json"};
+    char *folder = workfolder_path(*state, "tokenized"), *there = workfolder_path(*state, "tokenized-there");
+    char *back = workfolder_path(*state, "tokenized-back");
+    write_model(folder, "qwen2", NULL, 0, 0);
+    for (int i = 0; i < 4; i++)
+        put(folder, names[i], names[i]);
+    must_convert(folder, there, WEIGHTS_PHALANX, WEIGHTS_KEEP, 0);
+    must_convert(there, back, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0);
+    for (int i = 0; i < 4; i++)
+        assert_same_file(folder, back, names[i]);
+    assert_false(is_there(back, "merges.txt"));
+    free(folder);
+    free(there);
+    free(back);
+}
+
+static void the_command_says_what_is_wrong_in_one_line(void **state)
+{
+    char *program = launch_beside("../phalanx"), *to = workfolder_path(*state, "command");
+    const struct {
+        const char *arguments;
+        int code;
+        const char *part;
+    } cases[] = {
+        {"--to x", 2, "convert needs --from"},
+        {"--from x", 2, "convert needs --to"},
+        {"--from x --to y --dtype int8", 2, "int8"},
+        {"--from /nonexistent --to y", 1, "/nonexistent does not exist"},
+        {"--from " GOLDEN_MODELS " --to y", 1, "holds no model"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        launch_result r = launch_run(20, "%s convert %s", program, cases[i].arguments);
+        assert_int_equal(r.status, cases[i].code);
+        assert_non_null(strstr(r.err, cases[i].part));
+        assert_ptr_equal(strchr(r.err, '\n'), r.err + strlen(r.err) - 1);
+        launch_free(&r);
+    }
+    launch_result r = launch_run(20, "%s convert --from %s/qwen3 --to %s --dtype bf16", program, GOLDEN_MODELS, to);
+    assert_int_equal(r.status, 0);
+    assert_non_null(strstr(r.out, "qwen3, 27.9k parameters"));
+    assert_true(is_there(to, "manifest.json"));
+    launch_free(&r);
+    free(program);
+    free(to);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(there_and_back_every_tensor_is_the_same_to_the_bit),
+        cmocka_unit_test(several_files_are_one_model),
+        cmocka_unit_test(another_dtype_rounds_once_and_widens_exactly),
+        cmocka_unit_test(a_divided_checkpoint_is_joined_and_masters_are_taken_for_fp32),
+        cmocka_unit_test(bare_names_known_leftovers_and_tied_heads_are_accepted),
+        cmocka_unit_test(wrong_tensors_are_refused_by_name),
+        cmocka_unit_test(wrong_folders_are_refused_in_one_line),
+        cmocka_unit_test(wrong_indices_are_refused_in_one_line),
+        cmocka_unit_test(a_failed_conversion_leaves_nothing),
+        cmocka_unit_test(tokenizer_files_go_along_both_ways),
+        cmocka_unit_test(the_command_says_what_is_wrong_in_one_line),
+    };
+    return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);
+}

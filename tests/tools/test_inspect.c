@@ -1,0 +1,146 @@
+/* phalanx inspect: what it says of each kind of thing, in words and as JSON, and how it refuses. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include <jansson.h>
+
+#include "engine/files/atomic.h"
+#include "engine/files/indexed.h"
+#include "memory/log.h"
+#include "tests/engine/files/savers.h"
+#include "tests/jobs/workfolder.h"
+#include "tools/tools.h"
+
+/* Run it with stdout and stderr in one file; the text is the caller's. */
+static char *inspect(int *exit_status, const char *folder, const char *path, const char *option)
+{
+    char *file = workfolder_path(folder, "output"), name[] = "inspect", *first = must_strdup(path),
+         *second = option ? must_strdup(option) : NULL;
+    char *argv[] = {name, first, second, NULL};
+    fflush(stdout);
+    fflush(stderr);
+    int out = dup(1), err = dup(2), descriptor = open(file, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    dup2(descriptor, 1);
+    dup2(descriptor, 2);
+    *exit_status = inspect_main(option ? 3 : 2, argv);
+    fflush(stdout);
+    fflush(stderr);
+    dup2(out, 1);
+    dup2(err, 2);
+    close(out);
+    close(err);
+    close(descriptor);
+    int64_t bytes;
+    char *text = (char *)workfolder_read(file, &bytes);
+    free(file);
+    free(first);
+    free(second);
+    return text;
+}
+
+static void says(const char *folder, const char *path, const char *option, int expected, const char *const *parts)
+{
+    int exit_status;
+    char *text = inspect(&exit_status, folder, path, option);
+    if (exit_status != expected)
+        fail_msg("exit status %d: %s", exit_status, text);
+    for (; *parts; parts++)
+        if (!strstr(text, *parts))
+            fail_msg("\"%s\" is not said in: %s", *parts, text);
+    free(text);
+}
+
+#define SAYS(path, option, expected, ...) says(*state, path, option, expected, (const char *const[]){__VA_ARGS__, NULL})
+
+static void a_checkpoint_and_a_run_are_described(void **state)
+{
+    char *run = workfolder_path(*state, "run"), *folder = workfolder_path(run, "checkpoints");
+    char *step = workfolder_path(folder, "step-00000007"), *manifest = workfolder_path(step, "manifest.json");
+    char *metrics = workfolder_path(run, "metrics.jsonl"), *model = workfolder_path(step, "model-00000.safetensors");
+    assert_int_equal(savers_write(folder, "step-00000007", 5, (savers_layout){3, 0, false}), STATUS_OK);
+    const char *const lines = "{\"step\":6,\"loss\":4.5}\n{\"step\":7,\"loss\":4.25,\"grad_norm\":2}\n"
+                              "{\"step\":7,\"eval_loss\":4.75}\n{\"step\":8,\"lo";
+    workfolder_write(metrics, lines, (int64_t)strlen(lines));
+    SAYS(run, NULL, 0, "last step 7: loss 4.25, gradient norm 2", "step 7: loss 4.75", "checkpoints: 1",
+         "step-00000007");
+    SAYS(step, NULL, 0, "saved by 3 ranks", "seed: 5", "moment1", "bf16", "[6, 16]", "in 3 pieces", "h.0.attn.weight");
+    SAYS(folder, "--verify", 0, "saved by 3 ranks");
+    SAYS(manifest, NULL, 0, "saved by 3 ranks");
+    SAYS(model, NULL, 0, "safetensors file", "wte.weight[0:2, 0:5]", "format: \"pt\"");
+
+    int exit_status;
+    char *text = inspect(&exit_status, *state, step, "--json");
+    json_t *object = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+    assert_int_equal(exit_status, 0);
+    assert_int_equal(json_integer_value(json_object_get(object, "ranks")), 3);
+    assert_int_equal(json_array_size(json_object_get(object, "tensors")), 8);
+    assert_int_equal(json_integer_value(json_object_get(json_object_get(object, "total"), "elements")), 393);
+    json_decref(object);
+    free(text);
+
+    int64_t bytes; /* damage: seen by --verify alone, which names it */
+    uint8_t *data = workfolder_read(model, &bytes);
+    data[bytes - 1] ^= 1;
+    workfolder_write(model, data, bytes);
+    SAYS(step, NULL, 0, "saved by 3 ranks");
+    SAYS(step, "--verify", 1, "model-00000.safetensors", "damaged");
+    workfolder_write(manifest, "{}", 2);
+    SAYS(run, NULL, 0, "latest cannot be loaded", "manifest.json");
+    SAYS(step, NULL, 1, "manifest.json: damaged or truncated");
+    free(data);
+    free(model);
+    free(metrics);
+    free(manifest);
+    free(step);
+    free(folder);
+    free(run);
+}
+
+static void a_data_set_is_described(void **state)
+{
+    char *prefix = workfolder_path(*state, "data"), *bin = workfolder_path(*state, "data.bin");
+    indexed_writer *w;
+    int32_t tokens[100];
+    for (int i = 0; i < 100; i++)
+        tokens[i] = i * 3;
+    assert_int_equal(indexed_writer_open(&w, prefix, 1000), STATUS_OK);
+    assert_int_equal(indexed_writer_document(w, tokens, 100), STATUS_OK);
+    assert_int_equal(indexed_writer_document(w, tokens, 4), STATUS_OK);
+    assert_int_equal(indexed_writer_close(w), STATUS_OK);
+    SAYS(prefix, NULL, 0, "documents: 2", "tokens: 104, stored as uint16", "4 to 100, mean 52.0", "document 0: 0 3 6 9",
+         "45 ...\n", "document 1: 0 3 6 9\n");
+    SAYS(bin, "--verify", 0, "documents: 2", "largest token id: 297");
+    SAYS(prefix, "--json", 0, "\"documents\": 2", "\"longest\": 100", "\"dtype\": \"uint16\"");
+    assert_int_equal(truncate(bin, 100), 0);
+    SAYS(prefix, NULL, 1, "data.idx: sequence 0", "truncated");
+    free(bin);
+    free(prefix);
+}
+
+static void wrong_paths_and_usage_are_refused(void **state)
+{
+    char *nothing = workfolder_path(*state, "nothing");
+    SAYS(nothing, NULL, 1, "there is no such folder or file");
+    SAYS(*state, NULL, 1, "holds no checkpoint");
+    SAYS(*state, "--frob", 2, "--frob");
+    SAYS("--help", NULL, 0, "--json", "--verify", "--samples", "--ids", "PATH");
+    free(nothing);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_checkpoint_and_a_run_are_described),
+        cmocka_unit_test(a_data_set_is_described),
+        cmocka_unit_test(wrong_paths_and_usage_are_refused),
+    };
+    return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);
+}

@@ -132,9 +132,9 @@ static void touch(recorder *r, parameter *p)
 
 static op_attributes data_axis(const recorder *r, const parameter *p)
 {
-    return (op_attributes){.axis = AXIS_DATA,
-                           .group_size = r->grid.data,
-                           .group_rank = r->grid.data_rank,
+    return (op_attributes){.axis = AXIS_GRADIENT,
+                           .group_size = r->grid.gradient,
+                           .group_rank = r->grid.gradient_rank,
                            .rows = p->vector ? p->columns : p->rows,
                            .owner = p->owner};
 }
@@ -188,7 +188,7 @@ void recorder_gradient_done(recorder *r, const tensor *w, bool weight_phase)
     if (weight_phase && r->split && r->phase == PHASE_BACKWARD)
         r->phase = PHASE_WEIGHT;
     tensor *sum = p->partial;
-    if (r->grid.data > 1) {
+    if (r->grid.gradient > 1) {
         op_attributes at = data_axis(r, p);
         sum = recorder_record(r, OP_reduce_scatter, "reduce gradient", &sum, 1, 1, NULL, &at)->out[0];
         sum->place = p->gradient.place;

@@ -20,10 +20,10 @@ static tensor own_view(tensor *whole, const parameter *p)
     return v;
 }
 
-/* What data rank `me` owns of a parameter. */
+/* What the rank at `me` of those whose gradients sum owns of a parameter. */
 static void divide(int *owner, int64_t *first, int64_t *rows, const compile_options *o, const parameter *p, int me)
 {
-    int data = o->grid.size[GRID_DATA] * o->grid.size[GRID_CONTEXT];
+    int data = grid_group_size(&o->grid, AXIS_GRADIENT);
     bool shards = data > 1 && o->zero > 0;
     *owner = -1;
     *first = 0;
@@ -41,7 +41,7 @@ static int64_t aligned(int64_t bytes)
     return (bytes + COMPILE_ALIGNMENT - 1) / COMPILE_ALIGNMENT * COMPILE_ALIGNMENT;
 }
 
-int64_t storage_owned_bytes(const compiled *c, int data_rank)
+int64_t storage_owned_bytes(const compiled *c, int gradient_rank)
 {
     int64_t bytes = 0;
     int states = c->options.compute == DTYPE_FP32 ? 2 : 3; /* fp32 moments, and a master copy of narrower weights */
@@ -49,7 +49,7 @@ int64_t storage_owned_bytes(const compiled *c, int data_rank)
         const parameter *p = c->model.parameters[i];
         int owner;
         int64_t first, rows;
-        divide(&owner, &first, &rows, &c->options, p, data_rank);
+        divide(&owner, &first, &rows, &c->options, p, gradient_rank);
         bytes += states * aligned(rows * p->columns * 4);
         if (p->shard_gradient)
             bytes += aligned(rows * p->columns * 4);
@@ -62,9 +62,9 @@ int64_t storage_owned_bytes(const compiled *c, int data_rank)
 static void describe_parameter(compiled *c, parameter *p)
 {
     const compile_options *o = &c->options;
-    int data = o->grid.size[GRID_DATA] * o->grid.size[GRID_CONTEXT];
+    int data = grid_group_size(&o->grid, AXIS_GRADIENT);
     int zero = data > 1 ? o->zero : 0;
-    divide(&p->owner, &p->own_first, &p->own_rows, o, p, grid_index(&o->grid, GRID_GROUP_DATA_CONTEXT));
+    divide(&p->owner, &p->own_first, &p->own_rows, o, p, grid_index(&o->grid, AXIS_GRADIENT));
     p->shard_weight = zero == 3;
     p->shard_gradient = zero >= 2 && o->reduce_each;
     placement cotangent = place_cotangent(p->place);

@@ -13,14 +13,14 @@
 
 static op_attributes along(const compiled *c, axis a)
 {
-    op_attributes at = {.axis = (uint8_t)a, .owner = -1};
-    compile_axis(&at.group_size, &at.group_rank, &c->options.grid, &c->options.shape, a);
-    return at;
+    const grid *g = &c->options.grid;
+    return (op_attributes){
+        .axis = (uint8_t)a, .group_size = grid_group_size(g, a), .group_rank = grid_index(g, a), .owner = -1};
 }
 
-static op_attributes along_data(const compiled *c, const parameter *p)
+static op_attributes along_gradient(const compiled *c, const parameter *p)
 {
-    op_attributes at = along(c, AXIS_DATA);
+    op_attributes at = along(c, AXIS_GRADIENT);
     at.rows = p->vector ? p->columns : p->rows;
     at.owner = p->owner;
     return at;
@@ -54,7 +54,7 @@ void update_begin(compiled_program *out, compiled *c)
         parameter *p = c->model.parameters[i];
         if (!p->shard_weight)
             continue;
-        op_attributes at = along_data(c, p);
+        op_attributes at = along_gradient(c, p);
         tensor *in = &p->shard, *whole = &p->weight;
         unroll_append(out, c, OP_all_gather, PHASE_BEGIN, pool_format(&c->pool, "%s/gather weight", p->name), &in, 1,
                       &whole, 1, &at);
@@ -91,9 +91,9 @@ static void reduce(compiled_program *out, compiled *c, parameter *p)
         tensor *rows = new_view(c, d, first, count);
         append(out, c, OP_all_reduce, label, rows, rows, &at);
     }
-    if (p->shard_gradient || grid_group_size(g, GRID_GROUP_DATA_CONTEXT) == 1)
+    if (p->shard_gradient || grid_group_size(g, AXIS_GRADIENT) == 1)
         return;
-    op_attributes at = along_data(c, p);
+    op_attributes at = along_gradient(c, p);
     if (c->options.zero == 0)
         append(out, c, OP_all_reduce, label, d, d, &at);
     else
@@ -171,8 +171,8 @@ static void add_squares(squares *s, parameter *p, tensor *d, int64_t first, int6
     s->any = true;
 }
 
-/* Each gradient element is counted once over the grid: copies by the first rank that holds them, and over the data
- * axis by the rank that owns, or with ZeRO 0 would own, the rows. */
+/* Each gradient element is counted once over the grid: copies by the first rank that holds them, and over the ranks
+ * whose gradients sum by the one that owns, or with ZeRO 0 would own, the rows. */
 static void count_squares(squares *s, parameter *p)
 {
     compiled *c = s->c;
@@ -180,7 +180,7 @@ static void count_squares(squares *s, parameter *p)
     bool copy = p->place.kind == PLACE_REPLICATE || p->place.kind == PLACE_SHARED;
     if (p->tied || (copy && g->at[GRID_TENSOR] > 0))
         return;
-    int data = grid_group_size(g, GRID_GROUP_DATA_CONTEXT), me = grid_index(g, GRID_GROUP_DATA_CONTEXT);
+    int data = grid_group_size(g, AXIS_GRADIENT), me = grid_index(g, AXIS_GRADIENT);
     tensor *d = &p->own_gradient;
     int64_t first = 0, rows = d->shape[0], start = p->vector ? 0 : p->own_first;
     if (data > 1 && c->options.zero == 0) {
@@ -190,9 +190,7 @@ static void count_squares(squares *s, parameter *p)
             shard_rows(&first, &rows, p->rows, data, me);
         start = first;
     }
-    int kv, kv_rank;
-    compile_axis(&kv, &kv_rank, g, &c->options.shape, AXIS_KV);
-    if (p->copied_from >= 0 && kv_rank > 0 && rows > 0) {
+    if (p->copied_from >= 0 && grid_index(g, AXIS_KV) > 0 && rows > 0) {
         int64_t own = p->copied_from - start; /* of the rows at hand, those that are no copies */
         rows = own < 0 ? 0 : own < rows ? own : rows;
     }
@@ -250,9 +248,9 @@ static void append_update(compiled_program *out, compiled *c, parameter *p)
 
 static void append_gather(compiled_program *out, compiled *c, parameter *p)
 {
-    if (grid_group_size(&c->options.grid, GRID_GROUP_DATA_CONTEXT) == 1 || c->options.zero == 0 || p->shard_weight)
+    if (grid_group_size(&c->options.grid, AXIS_GRADIENT) == 1 || c->options.zero == 0 || p->shard_weight)
         return;
-    op_attributes at = along_data(c, p);
+    op_attributes at = along_gradient(c, p);
     append(out, c, OP_all_gather, pool_format(&c->pool, "%s/gather updated", p->name), &p->own_weight, &p->weight, &at);
 }
 

@@ -178,6 +178,13 @@ code ~ /^(typedef )?(struct|union|enum)[^;()]*\{[ \t]*$/ {
     next
 }
 
+code ~ /^[A-Z_0-9]+\(.*\)[ \t]*$/ { # a macro: of a definition that follows, or one that makes something of what it names
+    uses_of(code)
+    signature = code
+    first = count
+    next
+}
+
 code ~ /^[A-Za-z_]/ {
     before = code
     sub(/\(.*/, "", before)

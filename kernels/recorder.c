@@ -117,9 +117,9 @@ op *recorder_record(recorder *r, op_kind kind, const char *name, tensor *const *
 
 static op_attributes data_axis(const recorder *r, const storage *s)
 {
-    return (op_attributes){.axis = AXIS_DATA,
-                           .group_size = r->grid.data,
-                           .group_rank = r->grid.data_rank,
+    return (op_attributes){.axis = AXIS_GRADIENT,
+                           .group_size = r->grid.gradient,
+                           .group_rank = r->grid.gradient_rank,
                            .rows = s->of->vector ? s->of->columns : s->of->rows,
                            .owner = s->owner};
 }
@@ -179,7 +179,7 @@ void recorder_gradient_done(recorder *r, const tensor *w, bool weight_phase)
     if (weight_phase && r->split && r->phase == PHASE_BACKWARD)
         r->phase = PHASE_WEIGHT;
     tensor *sum = known->partial;
-    if (r->grid.data > 1) {
+    if (r->grid.gradient > 1) {
         op_attributes at = data_axis(r, s);
         sum = recorder_record(r, OP_reduce_scatter, "reduce gradient", &sum, 1, 1, NULL, &at)->out[0];
         sum->place = s->gradient->place;

@@ -20,9 +20,9 @@ typedef enum recompute { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL, RE
 /* What the ranks around this one mean for recording. */
 typedef struct recorder_grid {
     int tensor, tensor_rank;
-    int data, data_rank;
-    int kv, kv_rank; /* the group of ranks that hold copies of the same key/value heads */
-    bool sequence;   /* activations between blocks are shards over tokens */
+    int gradient, gradient_rank; /* AXIS_GRADIENT */
+    int kv, kv_rank;             /* the group of ranks that hold copies of the same key/value heads */
+    bool sequence;               /* activations between blocks are shards over tokens */
 } recorder_grid;
 
 /* What a recording knows of a parameter so far. */

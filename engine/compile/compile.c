@@ -57,7 +57,7 @@ status compile_options_from(compile_options *out, const config *c, const grid *g
                                           [CONFIG_ZB_H1] = SCHEDULE_ZB_H1};
     static const recompute ways[] = {
         [CONFIG_KEEP] = RECOMPUTE_NONE, [CONFIG_SELECTIVE] = RECOMPUTE_SELECTIVE, [CONFIG_FULL] = RECOMPUTE_FULL};
-    int data = grid_group_size(g, GRID_GROUP_DATA_CONTEXT);
+    int data = grid_group_size(g, AXIS_SAMPLES);
     *out = (compile_options){.shape = c->model.shape,
                              .compute = types[c->train.precision],
                              .sequence = c->train.sequence,

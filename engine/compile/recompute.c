@@ -286,7 +286,7 @@ static status refuse(const search *d, int64_t bytes)
 static int64_t with_margin(const search *d, int64_t placed, int64_t bound)
 {
     const grid *g = &d->c->options.grid;
-    bool alone = g->size[GRID_TENSOR] * g->size[GRID_DATA] * g->size[GRID_CONTEXT] == 1;
+    bool alone = g->ranks == g->size[GRID_PIPELINE];
     int64_t reckoned = (int64_t)((double)bound * MARGIN);
     return alone || placed > reckoned ? placed : reckoned;
 }
@@ -389,17 +389,14 @@ static status open_largest(compiled *largest, const compiled *c)
 {
     compile_options o = c->options;
     int64_t spread;
-    int at[GRID_AXES];
-    for (int i = 0; i < GRID_AXES; i++)
-        at[i] = o.grid.at[i];
-    at[GRID_TENSOR] = at[GRID_DATA] = 0;
-    o.grid = grid_of(&o.grid, grid_rank_at(&o.grid, at));
+    o.grid = grid_of(&o.grid, grid_member(&o.grid, AXIS_TENSOR, 0));
+    o.grid = grid_of(&o.grid, grid_member(&o.grid, AXIS_GRADIENT, 0));
     TRY(compile_model(largest, &o));
-    at[GRID_DATA] = compile_largest_owner(largest, &spread);
-    if (at[GRID_DATA] == 0)
+    int owner = compile_largest_owner(largest, &spread);
+    if (owner == 0)
         return STATUS_OK;
     compile_free(largest);
-    o.grid = grid_of(&o.grid, grid_rank_at(&o.grid, at));
+    o.grid = grid_of(&o.grid, grid_member(&o.grid, AXIS_GRADIENT, owner));
     return compile_model(largest, &o);
 }
 

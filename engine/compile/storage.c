@@ -24,10 +24,10 @@ static tensor *new_view(compiled *c, tensor *whole, const parameter *p, int64_t 
     return v;
 }
 
-/* What data rank `me` owns of a parameter. */
+/* What the rank at `me` of those whose gradients sum owns of a parameter. */
 static void divide(int *owner, int64_t *first, int64_t *rows, const compile_options *o, const parameter *p, int me)
 {
-    int data = o->grid.size[GRID_DATA] * o->grid.size[GRID_CONTEXT];
+    int data = grid_group_size(&o->grid, AXIS_GRADIENT);
     bool shards = data > 1 && o->zero > 0;
     *owner = -1;
     *first = 0;
@@ -60,7 +60,7 @@ static int64_t aligned(int64_t bytes)
     return (bytes + COMPILE_ALIGNMENT - 1) / COMPILE_ALIGNMENT * COMPILE_ALIGNMENT;
 }
 
-int64_t storage_owned_bytes(const compiled *c, int data_rank)
+int64_t storage_owned_bytes(const compiled *c, int gradient_rank)
 {
     int64_t bytes = 0;
     int states = c->options.compute == DTYPE_FP32 ? 2 : 3; /* fp32 moments, and a master copy of narrower weights */
@@ -68,7 +68,7 @@ int64_t storage_owned_bytes(const compiled *c, int data_rank)
         const parameter *p = c->model.parameters[i];
         int owner;
         int64_t first, rows;
-        divide(&owner, &first, &rows, &c->options, p, data_rank);
+        divide(&owner, &first, &rows, &c->options, p, gradient_rank);
         bytes += states * aligned(rows * p->columns * 4);
         if (shards_gradient(&c->options))
             bytes += aligned(rows * p->columns * 4);
@@ -82,7 +82,7 @@ static storage describe_parameter(compiled *c, const parameter *p)
 {
     const compile_options *o = &c->options;
     storage s = {.of = p, .shard_weight = shards_weight(o), .shard_gradient = shards_gradient(o), .states = 2};
-    divide(&s.owner, &s.own_first, &s.own_rows, o, p, grid_index(&o->grid, GRID_GROUP_DATA_CONTEXT));
+    divide(&s.owner, &s.own_first, &s.own_rows, o, p, grid_index(&o->grid, AXIS_GRADIENT));
     s.weight = new_rows(c, p, CLASS_WEIGHT, o->compute, p->rows);
     s.weight->place = p->place;
     if (s.shard_weight) {

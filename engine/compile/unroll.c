@@ -48,10 +48,11 @@ static void start_recorder(recorder *r, pool *p, const compiled *c)
     const compile_options *o = &c->options;
     recorder_grid g = {.tensor = o->grid.size[GRID_TENSOR],
                        .tensor_rank = o->grid.at[GRID_TENSOR],
-                       .data = grid_group_size(&o->grid, GRID_GROUP_DATA_CONTEXT),
-                       .data_rank = grid_index(&o->grid, GRID_GROUP_DATA_CONTEXT),
+                       .gradient = grid_group_size(&o->grid, AXIS_GRADIENT),
+                       .gradient_rank = grid_index(&o->grid, AXIS_GRADIENT),
+                       .kv = grid_group_size(&o->grid, AXIS_KV),
+                       .kv_rank = grid_index(&o->grid, AXIS_KV),
                        .sequence = o->sequence_parallel && o->grid.size[GRID_TENSOR] > 1};
-    compile_axis(&g.kv, &g.kv_rank, &o->grid, &o->shape, AXIS_KV);
     recorder_open(r, p, &g, o->compute, c->storage, c->model.numbers);
     r->tokens = o->decode_samples ? o->decode_samples : o->micro_batch * o->sequence;
 }
@@ -62,7 +63,7 @@ static void prefetch_gathers(program *body)
     int pending = -1; /* where the previous gather stands */
     for (int i = 0; i < body->count; i++) {
         op *o = body->ops[i];
-        if (o->kind != OP_all_gather || o->at.axis != AXIS_DATA)
+        if (o->kind != OP_all_gather || o->at.axis != AXIS_GRADIENT)
             continue;
         int from = i, to = pending + 1;
         if (pending >= 0) {

@@ -61,7 +61,7 @@ static int times(const op *o)
 {
     bool update = o->phase == PHASE_UPDATE;
     if (is("dropped-gradient-reduce"))
-        return !(reduces(o, AXIS_DATA) && update);
+        return !(reduces(o, AXIS_GRADIENT) && update);
     if (is("dropped-norm-reduce"))
         return !(reduces(o, AXIS_TENSOR) && update);
     if (is("dropped-kv-reduce"))

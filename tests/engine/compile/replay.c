@@ -312,19 +312,7 @@ typedef struct parties {
 
 static int members_of(int *members, const replay_rank *r, axis a)
 {
-    static const grid_group groups[AXIS_COUNT] = {
-        [AXIS_TENSOR] = GRID_GROUP_TENSOR,   [AXIS_DATA] = GRID_GROUP_DATA_CONTEXT,
-        [AXIS_CONTEXT] = GRID_GROUP_CONTEXT, [AXIS_PIPELINE] = GRID_GROUP_PIPELINE,
-        [AXIS_TIE] = GRID_GROUP_TIED,        [AXIS_GRID] = GRID_GROUP_WORLD,
-    };
-    const grid *g = &r->c.options.grid;
-    if (a != AXIS_KV)
-        return grid_members(members, g, groups[a]);
-    int count, rank;
-    compile_axis(&count, &rank, g, &r->c.options.shape, a);
-    for (int i = 0; i < count; i++)
-        members[i] = g->rank - rank + i;
-    return count;
+    return grid_members(members, &r->c.options.grid, a);
 }
 
 static const op *head_of(const parties *p, int rank)

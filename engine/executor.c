@@ -325,6 +325,8 @@ void executor_close(executor *e)
     if (!e)
         return;
     log_set_where(NULL, NULL);
+    if (e->device && e->interface->forget)
+        e->interface->forget(e->device);
     for (int a = 0; a < GROUPS; a++)
         comm_group_close(e->group[a]);
     e->interface->close(e->device);

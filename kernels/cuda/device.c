@@ -162,12 +162,19 @@ static status take_memory(device *d, const device_options *o)
     return STATUS_OK;
 }
 
+/* NCCL closes no communicator that a graph refers to. */
+static void cuda_forget(device *d)
+{
+    if (d->graph)
+        CUDA_MUST(cudaGraphExecDestroy(d->graph));
+    d->graph = NULL;
+}
+
 static void cuda_close(device *d)
 {
     if (!d)
         return;
-    if (d->graph)
-        cudaGraphExecDestroy(d->graph);
+    cuda_forget(d);
     cudnn_close(d->cudnn);
     gemm_close(d->gemm);
     tuning_close(d->tuning);
@@ -403,6 +410,7 @@ const device_interface device_cuda = {
     .passed = cuda_passed,
     .capture = cuda_capture,
     .replay = cuda_replay,
+    .forget = cuda_forget,
     .synchronise = cuda_synchronise,
     .borrow = cuda_borrow,
     .give_back = cuda_give_back,

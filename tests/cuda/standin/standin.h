@@ -63,6 +63,8 @@ int64_t standin_accesses(void);
 typedef void (*standin_work)(int queue, void *what);
 /* If `queue` is captured: keep `play`, to be called with a copy of `what` at each launch of the graph. Else false. */
 bool standin_keep(int queue, standin_work play, const void *what, size_t bytes);
+/* What is being captured refers to something that counts its references: one more until the executable graph is destroyed. */
+void standin_refer(int *count);
 /* The same for an event: order between queues, and no work. */
 bool standin_keep_record(int queue, struct CUevent_st *e);
 bool standin_keep_wait(int queue, struct CUevent_st *e);

@@ -369,8 +369,12 @@ static void *cuda_borrow(device *d, int64_t at, int64_t bytes)
 
 static void cuda_give_back(device *d, void *bounce, int64_t at, int64_t bytes, bool changed)
 {
-    if (changed)
-        CUDA_MUST(cudaMemcpy(d->context.arena + at, bounce, (size_t)bytes, cudaMemcpyHostToDevice));
+    /* cudaMemcpy would return when it has staged what lies in pageable memory, and no stream here waits for it. */
+    cudaStream_t stream = d->streams.of[STREAM_COMPUTE];
+    if (changed) {
+        CUDA_MUST(cudaMemcpyAsync(d->context.arena + at, bounce, (size_t)bytes, cudaMemcpyHostToDevice, stream));
+        CUDA_MUST(cudaStreamSynchronize(stream));
+    }
     free(bounce);
 }
 

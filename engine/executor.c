@@ -312,6 +312,8 @@ void executor_close(executor *e)
     if (!e)
         return;
     log_set_where(NULL, NULL);
+    if (e->device && e->interface->forget)
+        e->interface->forget(e->device);
     for (int i = 0; i < AXIS_COUNT * DIRECTIONS; i++)
         comm_group_close(e->group[i / DIRECTIONS][i % DIRECTIONS]);
     e->interface->close(e->device);

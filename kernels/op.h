@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/axis.h"
 #include "memory/status.h"
 #include "memory/tensor.h"
 
@@ -23,18 +24,6 @@ typedef enum op_kind {
 } op_kind;
 
 enum op_flag { CHEAP = 1, GATHER = 2, WEIGHT = 4, COMM = 8, STATEFUL = 16 };
-
-/* The axes of the grid along which ops communicate. */
-typedef enum axis {
-    AXIS_TENSOR,
-    AXIS_CONTEXT,
-    AXIS_DATA,
-    AXIS_PIPELINE, /* send and receive between neighbouring stages */
-    AXIS_TIE,      /* the first and the last stage, which share the embedding's weights */
-    AXIS_KV,       /* ranks of the tensor axis that hold copies of the same key/value heads */
-    AXIS_GRID,     /* every rank */
-    AXIS_COUNT,
-} axis;
 
 typedef struct op_attributes {
     int64_t first;  /* first row or token of this rank's part: see the op */
@@ -127,7 +116,6 @@ static inline const op_row *op_row_of(const op *o)
 
 /* "layer 3/mlp/down: linear" for messages; returns out */
 const char *op_text(char *out, int bytes, const op *o);
-const char *axis_name(axis a);
 
 /* Rows [first, first + count) of `rows` that belong to `rank` of `ranks`: as even as can be, the first ranks one more. */
 void shard_rows(int64_t *first, int64_t *count, int64_t rows, int ranks, int rank);

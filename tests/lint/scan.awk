@@ -188,7 +188,7 @@ code ~ /^[A-Z_0-9]+\(.*\)[ \t]*$/ { # a macro: of a definition that follows, or 
 code ~ /^[A-Za-z_]/ {
     before = code
     sub(/\(.*/, "", before)
-    if (code ~ /\(/ && before !~ /=/ && code !~ /= *\{/ && code !~ /^(_Static_assert|static_assert)/) {
+    if (code ~ /\(/ && before !~ /=/ && code !~ /= *\{|\) = / && code !~ /^(_Static_assert|static_assert)/) {
         if (signature == "" || signature !~ /^template/)
             first = count
         signature = signature " " code

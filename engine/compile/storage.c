@@ -42,7 +42,7 @@ static void divide(int *owner, int64_t *first, int64_t *rows, const compile_opti
 
 static int zero_of(const compile_options *o)
 {
-    return o->grid.size[GRID_DATA] * o->grid.size[GRID_CONTEXT] > 1 ? o->zero : 0;
+    return grid_group_size(&o->grid, AXIS_GRADIENT) > 1 ? o->zero : 0;
 }
 
 static bool shards_weight(const compile_options *o)
@@ -113,7 +113,7 @@ static tensor *new_ids(compiled *c, const char *name, bool wanted)
     const compile_options *o = &c->options;
     int64_t tokens = o->decode_samples ? o->decode_samples : o->micro_batch * o->sequence;
     tensor *t = new_input(c, name, DTYPE_INT32, 2, (int64_t[]){!wanted ? 0 : o->train ? o->microbatches : 1, tokens});
-    t->boundary = true; /* divided over the micro-batches when unrolled */
+    t->per_microbatch = true;
     return t;
 }
 

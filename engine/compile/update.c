@@ -185,8 +185,8 @@ static void add_squares(squares *s, const parameter *p, tensor *d, int64_t first
     s->any = true;
 }
 
-/* Each gradient element is counted once over the grid: copies by the first rank that holds them, and over the data
- * axis by the rank that owns, or with ZeRO 0 would own, the rows. */
+/* Each gradient element is counted once over the grid: copies by the first rank that holds them, and over the ranks
+ * whose gradients sum by the one that owns, or with ZeRO 0 would own, the rows. */
 static void count_squares(squares *s, const parameter *p)
 {
     const compiled *c = s->c;

@@ -178,10 +178,17 @@ code ~ /^(typedef )?(struct|union|enum)[^;()]*\{[ \t]*$/ {
     next
 }
 
+code ~ /^[A-Z_0-9]+\(.*\)[ \t]*$/ { # a macro: of a definition that follows, or one that makes something of what it names
+    uses_of(code)
+    signature = code
+    first = count
+    next
+}
+
 code ~ /^[A-Za-z_]/ {
     before = code
     sub(/\(.*/, "", before)
-    if (code ~ /\(/ && before !~ /=/ && code !~ /= *\{/ && code !~ /^(_Static_assert|static_assert)/) {
+    if (code ~ /\(/ && before !~ /=/ && code !~ /= *\{|\) = / && code !~ /^(_Static_assert|static_assert)/) {
         if (signature == "" || signature !~ /^template/)
             first = count
         signature = signature " " code

@@ -17,6 +17,7 @@
 #include "tests/jobs/golden.h"
 #include "tests/jobs/launch.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/engine/files/tensors.h"
 
 /* ---- helpers ---- */
 
@@ -133,7 +134,7 @@ static void take(contents *c, const safetensors *s, const safetensors_tensor *t,
 /* The embedding (or else whatever comes first), one element off, under another name. */
 static void add(contents *c, const safetensors *s, const char *name, float off)
 {
-    const safetensors_tensor *table = safetensors_find(s, "model.embed_tokens.weight");
+    const safetensors_tensor *table = tensors_find(s, "model.embed_tokens.weight");
     table = table ? table : safetensors_at(s, 0);
     float *values = c->own[c->owned++] = must_alloc((unsigned long)table->bytes);
     memcpy(values, safetensors_data(s, table), (size_t)table->bytes);

@@ -98,11 +98,8 @@ void cpu_adamw(const op *o, const run_context *r)
 void cpu_lion(const op *o, const run_context *r)
 {
     const step_scalars *s = tensor_at(o->in[1], r->arena);
-    const update_factors f = {.gradient = factor(o, r),
-                              .beta1 = s->beta1,
-                              .beta2 = s->beta2,
-                              .rate = s->lr,
-                              .keep = kept(o, s, s->lr)};
+    const update_factors f = {
+        .gradient = factor(o, r), .beta1 = s->beta1, .beta2 = s->beta2, .rate = s->lr, .keep = kept(o, s, s->lr)};
     if (!skipped(o, r))
         update(o, r, UPDATE_LION, &f);
 }
@@ -145,7 +142,7 @@ void cpu_muon_scale(const op *o, const run_context *r)
     double scale = 1 / (norm > smallest ? norm : smallest);
     *(float *)tensor_at(o->out[1], r->arena) = (float)scale;
     float square = (float)(scale * scale);
-#pragma omp parallel for num_threads(parallel_threads(r, n * n)) schedule(static)
+#pragma omp parallel for num_threads(parallel_threads(r, n *n)) schedule(static)
     for (int64_t i = 0; i < n; i++) {
         const float *from = (const float *)(const void *)row_at(o->in[0], r, i);
         float *to = (float *)(void *)row_at(o->out[0], r, i);
@@ -160,7 +157,7 @@ void cpu_muon_polynomial(const op *o, const run_context *r)
     const float *given = tensor_at(o->in[2], r->arena);
     float scale = given ? *given : 1;
     float a = (float)MUON_A * scale, b = (float)MUON_B * scale, c = (float)MUON_C * scale;
-#pragma omp parallel for num_threads(parallel_threads(r, n * n)) schedule(static)
+#pragma omp parallel for num_threads(parallel_threads(r, n *n)) schedule(static)
     for (int64_t i = 0; i < n; i++) {
         const float *gram = (const float *)(const void *)row_at(o->in[0], r, i);
         const float *square = (const float *)(const void *)row_at(o->in[1], r, i);

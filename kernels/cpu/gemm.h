@@ -32,9 +32,10 @@ typedef struct gemm_operands {
 struct onednn_product;
 /* The product of a shape: described on first asking and kept in a table of the process, a memo of a pure function. */
 status onednn_product_get(struct onednn_product **out, const gemm_shape *s);
-/* true if running it would allocate memory: oneDNN's older products, which it takes below AVX-512, pack operands into buffers
- * of their own whatever the scratchpad mode */
-bool onednn_product_allocates(const struct onednn_product *p);
+/* False if running it would allocate memory: oneDNN's older products, which it takes below AVX-512, pack operands into buffers of
+ * their own whatever the scratchpad mode. False too for bf16 products on AMX whose depth leaves 31 of a tile's 32: those of
+ * oneDNN 2.6.3 are wrong, or end the program with an illegal instruction (k = 63, 1567, ...; found by comparing every depth). */
+bool onednn_product_usable(const struct onednn_product *p);
 int64_t onednn_product_scratch(const struct onednn_product *p);
 /* Compile what onednn_product_run will execute; at most once a shape. */
 status onednn_product_prepare(struct onednn_product *p);

@@ -24,7 +24,7 @@ static float muon_rate(const config *c, double rate)
 static void fill_scalars(training *t, double rate)
 {
     const config *c = t->config;
-    step_scalars *s = executor_at(t->executor, &t->compiled.inputs.scalars);
+    step_scalars *s = executor_at(t->executor, t->compiled.inputs.scalars);
     double updates = (double)t->updates + 1;
     *s = (step_scalars){.seed = (uint64_t)c->train.seed,
                         .step = t->step + 1,
@@ -128,8 +128,8 @@ static status train_step(training *t, bool *stop)
     if (t->step + 1 == t->config->profile.stop)
         executor_profile(t->executor, false);
 
-    const float *control = executor_at(t->executor, &t->compiled.inputs.control);
-    const float *loss = executor_at(t->executor, &t->compiled.inputs.loss_total);
+    const float *control = executor_at(t->executor, t->compiled.results.control);
+    const float *loss = executor_at(t->executor, t->compiled.results.loss_total);
     bool skipped = control[CONTROL_SKIP] > 0;
     double mean = (double)*loss / ((double)t->config->train.global_batch * (double)t->config->train.sequence);
     status s = after_update(t, skipped);
@@ -154,7 +154,7 @@ static status evaluate(training *t, bool *stop)
         if (*stop)
             return STATUS_OK;
         executor_play(t->executor, &t->compiled.evaluation);
-        sum += (double)*(float *)executor_at(t->executor, &t->compiled.inputs.loss_total);
+        sum += (double)*(float *)executor_at(t->executor, t->compiled.results.loss_total);
     }
     double loss = sum / ((double)end * (double)o->sequence);
     if (t->reported == STATUS_OK)

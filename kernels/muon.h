@@ -8,6 +8,8 @@
 #define MUON_B (-4.7750)
 #define MUON_C 2.0315
 
+#define MUON_EPSILON 1e-7f /* the smallest norm that a matrix is divided by */
+
 enum { MUON_ITERATIONS = 5 };
 
 #endif

@@ -28,7 +28,8 @@ enum { PARAMETER_PIECES = 4 };
 typedef struct parameter {
     const char *name; /* "layer 3/attention/qkv" */
     int64_t rows, columns;
-    bool vector; /* shape [columns], one row */
+    bool vector;   /* shape [columns], one row */
+    bool of_block; /* a layer's, not of the model's ends */
     placement place;
     bool decay;
     parameter_init init;

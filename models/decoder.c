@@ -36,6 +36,7 @@ static parameter *add(builder *b, const char *name, int64_t rows, int64_t column
     p->rows = rows;
     p->columns = columns;
     p->vector = vector;
+    p->of_block = b->layer >= 0;
     p->place = b->tensor == 1 ? place_replicate() : place;
     p->decay = !vector;
     p->init = vector ? INIT_ZERO : INIT_NORMAL;

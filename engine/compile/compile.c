@@ -73,6 +73,7 @@ status compile_options_from(compile_options *out, const config *c, const grid *g
                              .zero = c->parallel.zero,
                              .gather_each = c->parallel.zero_gather == CONFIG_EACH_MICRO_BATCH,
                              .reduce_each = c->parallel.zero_reduce == CONFIG_EACH_MICRO_BATCH,
+                             .optimizer = {c->optimizer.name, c->optimizer.nesterov, c->optimizer.muon_adjust},
                              .recompute = ways[c->memory.recompute],
                              .budget = c->memory.budget,
                              .backend = backend,

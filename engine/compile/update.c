@@ -7,10 +7,11 @@
 
 #include <stdlib.h>
 
+#include "engine/compile/optimizer.h"
 #include "kernels/exact_sum.h"
 #include "memory/log.h"
 
-static op_attributes along(const compiled *c, axis a)
+op_attributes update_along(const compiled *c, axis a)
 {
     op_attributes at = {.axis = (uint8_t)a, .owner = -1};
     compile_axis(&at.group_size, &at.group_rank, &c->options.grid, &c->options.shape, a);
@@ -19,7 +20,7 @@ static op_attributes along(const compiled *c, axis a)
 
 static op_attributes along_data(const compiled *c, const parameter *p)
 {
-    op_attributes at = along(c, AXIS_DATA);
+    op_attributes at = update_along(c, AXIS_DATA);
     at.rows = p->vector ? p->columns : p->rows;
     at.owner = c->storage[p->number].owner;
     return at;
@@ -30,7 +31,7 @@ static op *append(compiled_program *out, op_kind kind, const char *label, tensor
     return unroll_append(out, kind, PHASE_UPDATE, label, &x, 1, &y, 1, at);
 }
 
-static tensor *new_view(compiled_program *out, tensor *of, int64_t first_row, int64_t rows)
+tensor *update_rows(compiled_program *out, tensor *of, int64_t first_row, int64_t rows)
 {
     tensor *v = pool_alloc(&out->pool, sizeof *v);
     *v = *of;
@@ -94,13 +95,13 @@ static void reduce(compiled_program *out, const compiled *c, const parameter *p)
     tensor *d = s->gradient;
     const char *label = pool_format(&out->pool, "%s/reduce gradient", p->name);
     if (tensor_elements(d) > 0 && p->place.kind == PLACE_SHARED && g->size[GRID_TENSOR] > 1) {
-        op_attributes at = along(c, AXIS_TENSOR);
+        op_attributes at = update_along(c, AXIS_TENSOR);
         append(out, OP_all_reduce, label, d, d, &at);
     }
     int64_t first, count;
     if (copied_rows(&first, &count, s)) {
-        op_attributes at = along(c, AXIS_KV);
-        tensor *rows = new_view(out, d, first, count);
+        op_attributes at = update_along(c, AXIS_KV);
+        tensor *rows = update_rows(out, d, first, count);
         append(out, OP_all_reduce, label, rows, rows, &at);
     }
     if (s->shard_gradient || grid_group_size(g, GRID_GROUP_DATA_CONTEXT) == 1)
@@ -158,7 +159,7 @@ static void insert_reductions(compiled_program *out, const compiled *c)
         if (last[p->number] == -2)
             continue;
         if (is_tied(c, p) && tensor_elements(d) > 0) {
-            op_attributes at = along(c, AXIS_TIE);
+            op_attributes at = update_along(c, AXIS_TIE);
             append(out, OP_all_reduce, "embedding/reduce over both ends", d, d, &at);
         }
         reduce(out, c, p);
@@ -179,7 +180,7 @@ static void add_squares(squares *s, const parameter *p, tensor *d, int64_t first
 {
     if (rows <= 0)
         return;
-    tensor *part = first == 0 && rows == d->shape[0] ? d : new_view(s->out, d, first, rows);
+    tensor *part = first == 0 && rows == d->shape[0] ? d : update_rows(s->out, d, first, rows);
     op_attributes at = {.accumulate = s->any};
     append(s->out, OP_sum_squares, pool_format(&s->out->pool, "%s/norm", p->name), part, s->c->results.bins, &at);
     s->any = true;
@@ -223,7 +224,7 @@ static void append_norm(compiled_program *out, const compiled *c)
     if (!s.any)
         unroll_append(out, OP_zero, PHASE_UPDATE, "norm/zero", NULL, 0, &bins, 1, NULL);
     if (c->options.grid.ranks > 1) {
-        op_attributes at = along(c, AXIS_GRID);
+        op_attributes at = update_along(c, AXIS_GRID);
         append(out, OP_all_reduce, "norm/reduce", bins, bins, &at);
     }
     tensor *operands[] = {bins, c->inputs.scalars};
@@ -241,7 +242,7 @@ void update_loss(compiled_program *out, const compiled *c)
     else
         unroll_append(out, OP_zero, PHASE_UPDATE, "loss/zero", NULL, 0, &total, 1, NULL);
     if (c->options.grid.ranks > 1) {
-        op_attributes at = along(c, AXIS_GRID);
+        op_attributes at = update_along(c, AXIS_GRID);
         append(out, OP_all_reduce, "loss/reduce", total, total, &at);
     }
 }
@@ -251,15 +252,10 @@ void update_loss(compiled_program *out, const compiled *c)
 /* A device updates as many tensors in one launch as stand side by side: so many, before their gathers go out. */
 enum { TOGETHER = 16 };
 
-static void append_update(compiled_program *out, const compiled *c, const parameter *p)
+static void append_update(compiled_program *out, const compiled *c, const storage *s)
 {
-    const storage *s = &c->storage[p->number];
-    tensor *in[] = {s->own_gradient, c->inputs.scalars, c->results.control};
-    tensor *weight = c->options.compute == DTYPE_FP32 ? NULL : s->own_weight;
-    tensor *outs[] = {weight, s->master, s->state[0], s->state[1]};
-    op_attributes at = {.decay = p->decay};
     if (s->own_rows > 0)
-        unroll_append(out, OP_adamw, PHASE_UPDATE, pool_format(&out->pool, "%s/update", p->name), in, 3, outs, 4, &at);
+        optimizer_of(&c->options, s->of)->append(out, c, s);
 }
 
 static void append_gather(compiled_program *out, const compiled *c, const parameter *p)
@@ -277,7 +273,7 @@ static void append_updates(compiled_program *out, const compiled *c)
     for (int first = 0; first < all; first += TOGETHER) {
         int end = first + TOGETHER < all ? first + TOGETHER : all;
         for (int i = first; i < end; i++)
-            append_update(out, c, c->model.parameters[i]);
+            append_update(out, c, &c->storage[c->model.parameters[i]->number]);
         for (int i = first; i < end; i++)
             append_gather(out, c, c->model.parameters[i]);
     }

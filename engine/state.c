@@ -92,7 +92,7 @@ static bool meet(checkpoint_piece *out, const parameter *p, const parameter_piec
     int out_dim = q->transposed ? 1 : 0, in_dim = 1 - out_dim;
     int64_t begin = q->row > first ? q->row : first;
     int64_t end = q->row + q->size[out_dim] < first + rows ? q->row + q->size[out_dim] : first + rows;
-    if (begin >= end)
+    if (begin >= end || q->size[in_dim] == 0)
         return false;
     for (int i = 0; i < 2; i++) {
         out->global[i] = q->global[i];

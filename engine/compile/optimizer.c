@@ -37,7 +37,7 @@ typedef struct matrix {
     const char *name;
     int64_t global[2];
     int64_t first, rows;
-    tensor *x; /* fp32 [rows, columns]: on its way to singular values near 1 */
+    tensor *x; /* fp32 [rows, columns]: on its way to singular values near 1; NULL where the rank has no row */
 } matrix;
 
 /* The matrices of a parameter: its pieces, those of one name joined. They follow one another. */
@@ -93,6 +93,8 @@ static tensor *new_square(const orthogonalisation *u, int64_t n)
 static void begin(const orthogonalisation *u, matrix *m)
 {
     const compiled *c = u->c;
+    if (m->rows == 0)
+        return;
     tensor *in[] = {update_rows(u->out, u->s->own_gradient, m->first, m->rows), c->inputs.scalars, c->results.control};
     tensor *x = pool_alloc(&u->out->pool, sizeof *x);
     tensor_describe(x, u->label, CLASS_TEMPORARY, DTYPE_FP32, 0, NULL);
@@ -104,17 +106,17 @@ static void begin(const orthogonalisation *u, matrix *m)
 }
 
 /* Where the tensor group divides a matrix, the side that each rank has whole; else the shorter. */
-static bool takes_rows(const matrix *m)
+static bool takes_rows(const orthogonalisation *u, const matrix *m)
 {
-    placement p = m->x->place;
-    return p.kind == PLACE_SHARD ? p.dim == 1 : m->x->shape[0] <= m->x->shape[1];
+    const parameter *p = u->s->of;
+    return p->place.kind == PLACE_SHARD ? p->place.dim == 1 : m->rows <= p->columns;
 }
 
 /* x x^T, or x^T x: a sum over the ranks that divide the other side, to which a copy adds nothing. */
 static tensor *gram(const orthogonalisation *u, const matrix *m)
 {
-    bool rows = takes_rows(m);
-    int64_t n = m->x->shape[rows ? 0 : 1];
+    bool rows = takes_rows(u, m);
+    int64_t n = rows ? m->rows : u->s->of->columns;
     op_attributes at = update_along(u->c, AXIS_TENSOR), kv = update_along(u->c, AXIS_KV);
     bool copy = u->s->of->copied_from >= 0 && m->first >= u->s->of->copied_from && kv.group_rank > 0;
     tensor *part = new_square(u, n), *sum = part;
@@ -145,7 +147,7 @@ static void improve(const orthogonalisation *u, matrix *m, tensor *g, bool first
     tensor *p = make(u, OP_muon_polynomial, g, square, scale, NULL, NULL);
     if (m->rows == 0)
         return;
-    if (takes_rows(m)) {
+    if (takes_rows(u, m)) {
         m->x = make(u, OP_linear_grad_input, p, m->x, NULL, NULL, NULL);
         return;
     }

@@ -15,6 +15,7 @@
 #include "memory/log.h"
 #include "tests/jobs/golden.h"
 #include "tests/jobs/parity.h"
+#include "tests/jobs/plans.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
 
@@ -174,6 +175,22 @@ static void no_bit_depends_on_recompute_schedule_or_sharding(void **state)
     assert_int_equal(wrong, 0);
 }
 
+/* Promise 1 and the traffic, with the states and the sums of every optimizer. */
+static void runs_use_and_send_what_their_plans_say(void **state)
+{
+    int wrong = 0;
+    for (int i = 0; i < NLAYOUTS * NMODELS * NVARIANTS; i++) {
+        int layout = i / (NMODELS * NVARIANTS), model = i / NVARIANTS % NMODELS, variant = i % NVARIANTS;
+        char *folder = run_folder(*state, model, variant, layout);
+        plans_verdict v = plans_compare(folder, LAYOUTS[layout].ranks, STEPS);
+        if (v.wrong)
+            printf("%s %s, %s: %s\n", MODELS[model], VARIANTS[variant].name, LAYOUTS[layout].keys, v.what);
+        wrong += v.wrong;
+        free(folder);
+    }
+    assert_int_equal(wrong, 0);
+}
+
 /* From step 10 of a run on, in other layouts. */
 static void what_one_layout_saved_another_continues(void **state)
 {
@@ -276,6 +293,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_optimizer_trains_as_its_reference_in_every_layout),
         cmocka_unit_test(no_bit_depends_on_recompute_schedule_or_sharding),
+        cmocka_unit_test(runs_use_and_send_what_their_plans_say),
         cmocka_unit_test(what_one_layout_saved_another_continues),
         cmocka_unit_test(a_slightly_different_optimizer_is_caught),
         cmocka_unit_test(an_older_versions_checkpoint_resumes),

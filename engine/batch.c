@@ -45,10 +45,15 @@ static status fill(const compiled *c, executor *e, place *at, const samples *s, 
     return STATUS_OK;
 }
 
+int64_t batch_first(const compile_options *o, int64_t first)
+{
+    return first + (int64_t)o->microbatches * o->micro_batch * grid_index(&o->grid, AXIS_SAMPLES);
+}
+
 static status fill_step(const compiled *c, executor *e, place *at, const samples *s, int64_t first)
 {
     int64_t mine = (int64_t)c->options.microbatches * c->options.micro_batch;
-    return fill(c, e, at, s, first + mine * grid_index(&c->options.grid, GRID_GROUP_DATA_CONTEXT), mine);
+    return fill(c, e, at, s, batch_first(&c->options, first), mine);
 }
 
 status batch_fill(const compiled *c, executor *e, const samples *s, int64_t first)
@@ -64,7 +69,7 @@ status batch_read_ahead(const compiled *c, executor *e, const samples *s, int64_
 status batch_fill_evaluation(const compiled *c, executor *e, const samples *s, int64_t first, int64_t end)
 {
     int64_t mine = c->options.micro_batch, length = c->options.sequence;
-    first += mine * grid_index(&c->options.grid, GRID_GROUP_DATA_CONTEXT);
+    first += mine * grid_index(&c->options.grid, AXIS_SAMPLES);
     TRY(fill(c, e, executor_at, s, first, mine));
     int32_t *targets = executor_at(e, c->inputs.targets);
     for (int64_t i = end > first ? end - first : 0; i < mine; i++)

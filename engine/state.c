@@ -56,14 +56,12 @@ static void written_rows(const compiled *c, const storage *s, int64_t *first, in
     const parameter *p = s->of;
     const grid *g = &c->options.grid;
     bool copy = p->place.kind == PLACE_REPLICATE || p->place.kind == PLACE_SHARED;
-    int data_rank = grid_index(g, GRID_GROUP_DATA_CONTEXT), kv, kv_rank;
-    if (p->tied || (copy && g->at[GRID_TENSOR] > 0) || (c->options.zero == 0 && data_rank > 0)) {
+    if (p->tied || (copy && g->at[GRID_TENSOR] > 0) || (c->options.zero == 0 && grid_index(g, AXIS_GRADIENT) > 0)) {
         *rows = 0;
         return;
     }
-    compile_axis(&kv, &kv_rank, g, &c->options.shape, AXIS_KV);
     int64_t end = *first + *rows;
-    if (p->copied_from >= 0 && kv_rank > 0 && !p->vector && p->copied_from < end)
+    if (p->copied_from >= 0 && grid_index(g, AXIS_KV) > 0 && !p->vector && p->copied_from < end)
         end = p->copied_from;
     int64_t from = s->own_first > *first ? s->own_first : *first;
     int64_t own_end = s->own_first + s->own_rows;
@@ -138,9 +136,7 @@ checkpoint_piece *state_pieces(int *count, const compiled *c, executor *e, state
             written_rows(c, s, &first, &rows);
         for (int k = 0; k < p->piece_count; k++) {
             bool copied = p->vector && writing && p->copied_from >= 0 && p->pieces[k].column >= p->copied_from;
-            int kv, kv_rank;
-            compile_axis(&kv, &kv_rank, &c->options.grid, &c->options.shape, AXIS_KV);
-            if (copied && kv_rank > 0)
+            if (copied && grid_index(&c->options.grid, AXIS_KV) > 0)
                 continue;
             checkpoint_piece *at = &pieces[*count];
             if (!meet(at, p, &p->pieces[k], h, first, rows, executor_context(e)->arena))

@@ -38,11 +38,10 @@ static void fill_scalars(training *t, double rate)
                         .momentum = (float)c->optimizer.momentum,
                         .clip = (float)c->optimizer.clip,
                         .loss_scale = (float)t->loss_scale,
+                        .first_sample = batch_first(&t->compiled.options, t->samples),
                         .loss_tokens = (float)c->train.global_batch * (float)c->train.sequence,
                         .momentum_correction = (float)(1 - pow(c->optimizer.beta1, updates)),
                         .variance_correction = (float)(1 - pow(c->optimizer.beta2, updates))};
-    s->first_sample = t->samples + (int64_t)t->compiled.options.microbatches * c->train.micro_batch *
-                                       grid_index(&t->grid, GRID_GROUP_DATA_CONTEXT);
 }
 
 /* A step whose gradients are not finite changed nothing but the data position; with fp16 the scale comes down. */
@@ -147,7 +146,7 @@ static status evaluate(training *t, bool *stop)
 {
     double began = clock_seconds(), sum = 0;
     const compile_options *o = &t->compiled.options;
-    int64_t together = (int64_t)o->micro_batch * grid_group_size(&t->grid, GRID_GROUP_DATA_CONTEXT);
+    int64_t together = (int64_t)o->micro_batch * grid_group_size(&t->grid, AXIS_SAMPLES);
     int64_t end = training_evaluation_samples(t);
     for (int64_t first = 0; first < end; first += together) {
         TRY(agree(t, stop, batch_fill_evaluation(&t->compiled, t->executor, t->validation, first, end)));

@@ -4,25 +4,10 @@
 #include "memory/log.h"
 #include "parallel/partition.h"
 
-int compile_kv_copies(const model_shape *shape, int tensor_ranks)
+/* How many tensor ranks hold the same key/value heads. */
+static int kv_copies(const model_shape *shape, int tensor_ranks)
 {
     return tensor_ranks > shape->kv_heads ? tensor_ranks / shape->kv_heads : 1;
-}
-
-void compile_axis(int *size, int *rank, const grid *g, const model_shape *shape, axis a)
-{
-    static const grid_group groups[AXIS_COUNT] = {
-        [AXIS_TENSOR] = GRID_GROUP_TENSOR,     [AXIS_CONTEXT] = GRID_GROUP_CONTEXT,
-        [AXIS_DATA] = GRID_GROUP_DATA_CONTEXT, [AXIS_PIPELINE] = GRID_GROUP_PIPELINE,
-        [AXIS_TIE] = GRID_GROUP_TIED,          [AXIS_GRID] = GRID_GROUP_WORLD,
-    };
-    if (a == AXIS_KV) {
-        *size = compile_kv_copies(shape, g->size[GRID_TENSOR]);
-        *rank = g->at[GRID_TENSOR] % *size;
-        return;
-    }
-    *size = grid_group_size(g, groups[a]);
-    *rank = grid_index(g, groups[a]);
 }
 
 /* ---- FLOPs ----------------------------------------------------------------------------------------------------- */
@@ -86,10 +71,23 @@ static status divide_layers(compiled *c, int **first, int **count)
     return STATUS_OK;
 }
 
+static status check_axes(const grid *g)
+{
+    for (int i = 0; i < GRID_AXES; i++)
+        if (axis_coordinates[i].divides == AXIS_DIVIDES_TOKENS && g->size[i] > 1)
+            return status_fail(STATUS_USAGE,
+                               "parallel.%s = %d: attention over samples that are divided by tokens is not built yet; "
+                               "leave it at 1 and use parallel.tensor with parallel.sequence for long samples",
+                               axis_coordinates[i].name, g->size[i]);
+    return STATUS_OK;
+}
+
 static status build_model(compiled *c)
 {
     const compile_options *o = &c->options;
+    TRY(check_axes(&o->grid));
     TRY(decoder_check(&o->shape, o->grid.size[GRID_TENSOR]));
+    c->options.grid.block[AXIS_KV] = kv_copies(&o->shape, o->grid.size[GRID_TENSOR]);
     int *first = NULL, *count = NULL;
     TRY(divide_layers(c, &first, &count));
     decoder_layout layout = {.compute = o->compute,
@@ -99,8 +97,9 @@ static status build_model(compiled *c)
                              .total_layers = o->shape.layers,
                              .grid = {.tensor = o->grid.size[GRID_TENSOR],
                                       .tensor_rank = o->grid.at[GRID_TENSOR],
+                                      .kv = grid_group_size(&o->grid, AXIS_KV),
+                                      .kv_rank = grid_index(&o->grid, AXIS_KV),
                                       .sequence = o->sequence_parallel && o->grid.size[GRID_TENSOR] > 1}};
-    compile_axis(&layout.grid.kv, &layout.grid.kv_rank, &o->grid, &o->shape, AXIS_KV);
     decoder_open(&c->model, &c->pool, &o->shape, &layout);
     c->first_stage = c->model.chunks[0].embeds;
     c->last_stage = c->model.chunks[c->model.chunk_count - 1].loses;
@@ -137,9 +136,9 @@ bool compile_same_sizes(const compiled *a, const compiled *b)
 
 int compile_largest_owner(const compiled *c, int64_t *spread)
 {
-    int largest = 0, data = grid_group_size(&c->options.grid, GRID_GROUP_DATA_CONTEXT);
+    int largest = 0, ranks = grid_group_size(&c->options.grid, AXIS_GRADIENT);
     int64_t most = -1, least = INT64_MAX;
-    for (int i = 0; i < data; i++) {
+    for (int i = 0; i < ranks; i++) {
         int64_t bytes = storage_owned_bytes(c, i);
         if (bytes > most) {
             most = bytes;

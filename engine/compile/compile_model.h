@@ -101,15 +101,11 @@ void compile_program_free(compiled_program *p);
 
 /* Of a compiled model: do two ranks of one stage hold parameters and tokens of the same sizes? */
 bool compile_same_sizes(const compiled *a, const compiled *b);
-/* The rank of this stage's data axis that owns most, the lowest of several; *spread: how many bytes less the least one owns. */
+/* Which of the ranks whose gradients sum with this one's owns most, the lowest of several, as an index along AXIS_GRADIENT;
+ * *spread: how many bytes less the least one owns. */
 int compile_largest_owner(const compiled *c, int64_t *spread);
 
 /* FLOPs of the model for one token of training (forward and backward products, causal attention counted as half), over all ranks. */
 double compile_flops_per_token(const model_shape *shape, int64_t sequence);
-
-/* Operands of `axis` around this rank: size and index, for a program's communication. */
-void compile_axis(int *size, int *rank, const grid *g, const model_shape *shape, axis a);
-/* The number of ranks that hold copies of the same key/value heads. */
-int compile_kv_copies(const model_shape *shape, int tensor_ranks);
 
 #endif

@@ -8,8 +8,9 @@
 void storage_describe(compiled *c);
 /* Addresses for all persistent tensors; sets persistent_bytes and class_bytes. */
 void storage_place(compiled *c);
-/* Bytes of optimizer state, and of gradients and weights where they are shards, that a data rank of this stage owns. */
-int64_t storage_owned_bytes(const compiled *c, int data_rank);
+/* Bytes of optimizer state, and of gradients and weights where they are shards, that a rank of this stage owns: the one at
+ * `gradient_rank` along AXIS_GRADIENT. */
+int64_t storage_owned_bytes(const compiled *c, int gradient_rank);
 
 /* unroll.c: a chunk recorded for one micro-batch, and what passes in and out of it. */
 typedef struct recorded {

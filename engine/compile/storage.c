@@ -29,11 +29,11 @@ static tensor *new_view(compiled *c, tensor *whole, const parameter *p, int64_t 
 
 /* ---- who owns what --------------------------------------------------------------------------------------------- */
 
-/* What data rank `me` owns of a parameter. */
+/* What the rank at `me` of those whose gradients sum owns of a parameter. */
 static void divide(int64_t *first, int64_t *rows, const compiled *c, const parameter *p, int me)
 {
     const compile_options *o = &c->options;
-    int data = grid_group_size(&o->grid, GRID_GROUP_DATA_CONTEXT), owner = c->owners[p->number];
+    int data = grid_group_size(&o->grid, AXIS_GRADIENT), owner = c->owners[p->number];
     *first = 0;
     *rows = p->rows;
     if (owner >= 0)
@@ -75,7 +75,7 @@ static void deal_out(int *owners, const compiled *c, int data)
 /* Small parameters belong to one rank each; rows of the others are divided, unless the optimizer takes them whole. */
 static const int *choose_owners(compiled *c)
 {
-    int data = grid_group_size(&c->options.grid, GRID_GROUP_DATA_CONTEXT);
+    int data = grid_group_size(&c->options.grid, AXIS_GRADIENT);
     int *owners = pool_alloc(&c->pool, (size_t)(c->model.numbers + 1) * sizeof *owners);
     for (int i = 0; i < c->model.numbers; i++)
         owners[i] = -1;
@@ -90,7 +90,7 @@ static const int *choose_owners(compiled *c)
 
 static int zero_of(const compile_options *o)
 {
-    return o->grid.size[GRID_DATA] * o->grid.size[GRID_CONTEXT] > 1 ? o->zero : 0;
+    return grid_group_size(&o->grid, AXIS_GRADIENT) > 1 ? o->zero : 0;
 }
 
 static bool shards_weight(const compile_options *o)
@@ -108,14 +108,14 @@ static int64_t aligned(int64_t bytes)
     return (bytes + COMPILE_ALIGNMENT - 1) / COMPILE_ALIGNMENT * COMPILE_ALIGNMENT;
 }
 
-int64_t storage_owned_bytes(const compiled *c, int data_rank)
+int64_t storage_owned_bytes(const compiled *c, int gradient_rank)
 {
     int64_t bytes = 0;
     int master = c->options.compute != DTYPE_FP32; /* a copy of narrower weights */
     for (int i = 0; i < c->model.parameter_count; i++) {
         const parameter *p = c->model.parameters[i];
         int64_t first, rows;
-        divide(&first, &rows, c, p, data_rank);
+        divide(&first, &rows, c, p, gradient_rank);
         bytes += (optimizer_states(optimizer_of(&c->options, p)) + master) * aligned(rows * p->columns * 4);
         if (shards_gradient(&c->options))
             bytes += aligned(rows * p->columns * 4);
@@ -133,7 +133,7 @@ static storage describe_parameter(compiled *c, const parameter *p)
                  .shard_weight = shards_weight(o),
                  .shard_gradient = shards_gradient(o),
                  .states = optimizer_states(optimizer_of(o, p))};
-    divide(&s.own_first, &s.own_rows, c, p, grid_index(&o->grid, GRID_GROUP_DATA_CONTEXT));
+    divide(&s.own_first, &s.own_rows, c, p, grid_index(&o->grid, AXIS_GRADIENT));
     s.weight = new_rows(c, p, CLASS_WEIGHT, o->compute, p->rows);
     s.weight->place = p->place;
     if (s.shard_weight) {
@@ -164,7 +164,7 @@ static tensor *new_ids(compiled *c, const char *name, bool wanted)
     const compile_options *o = &c->options;
     int64_t tokens = o->decode_samples ? o->decode_samples : o->micro_batch * o->sequence;
     tensor *t = new_input(c, name, DTYPE_INT32, 2, (int64_t[]){!wanted ? 0 : o->train ? o->microbatches : 1, tokens});
-    t->boundary = true; /* divided over the micro-batches when unrolled */
+    t->per_microbatch = true;
     return t;
 }
 

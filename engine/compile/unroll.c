@@ -28,7 +28,6 @@ static layer_inputs inputs_of(recorder *r, const compiled *c)
         views[i]->shape[0] = ids[i]->shape[1];
         views[i]->shape[1] = 0;
         views[i]->pitch = 1;
-        views[i]->boundary = false;
     }
     return (layer_inputs){.tokens = views[0],
                           .targets = views[1],
@@ -48,10 +47,11 @@ static void start_recorder(recorder *r, pool *p, const compiled *c)
     const compile_options *o = &c->options;
     recorder_grid g = {.tensor = o->grid.size[GRID_TENSOR],
                        .tensor_rank = o->grid.at[GRID_TENSOR],
-                       .data = grid_group_size(&o->grid, GRID_GROUP_DATA_CONTEXT),
-                       .data_rank = grid_index(&o->grid, GRID_GROUP_DATA_CONTEXT),
+                       .gradient = grid_group_size(&o->grid, AXIS_GRADIENT),
+                       .gradient_rank = grid_index(&o->grid, AXIS_GRADIENT),
+                       .kv = grid_group_size(&o->grid, AXIS_KV),
+                       .kv_rank = grid_index(&o->grid, AXIS_KV),
                        .sequence = o->sequence_parallel && o->grid.size[GRID_TENSOR] > 1};
-    compile_axis(&g.kv, &g.kv_rank, &o->grid, &o->shape, AXIS_KV);
     recorder_open(r, p, &g, o->compute, c->storage, c->model.numbers);
     r->tokens = o->decode_samples ? o->decode_samples : o->micro_batch * o->sequence;
 }
@@ -62,7 +62,7 @@ static void prefetch_gathers(program *body)
     int pending = -1; /* where the previous gather stands */
     for (int i = 0; i < body->count; i++) {
         op *o = body->ops[i];
-        if (o->kind != OP_all_gather || o->at.axis != AXIS_DATA)
+        if (o->kind != OP_all_gather || o->at.axis != AXIS_GRADIENT)
             continue;
         int from = i, to = pending + 1;
         if (pending >= 0) {
@@ -153,7 +153,7 @@ static tensor *instance(unroller *u, tensor *t, int chunk, int microbatch)
     if (t->base) {
         n->base = instance(u, t->base, chunk, microbatch);
         const tensor *root = t->base;
-        if (tensor_persistent(root) && root->boundary) /* a step's input: this micro-batch's row */
+        if (root->per_microbatch)
             n->offset += microbatch * (tensor_bytes(root) / root->shape[0]);
         if (tensor_persistent(root))
             n->address = root->address + n->offset;
@@ -173,8 +173,8 @@ static void play_body(unroller *u, int chunk, phase p, int microbatch)
             o->in[k] = instance(u, o->in[k], chunk, microbatch);
         for (int k = 0; k < OP_MAX_OUT; k++)
             o->out[k] = instance(u, o->out[k], chunk, microbatch);
-        if (o->at.accumulate == 2)
-            o->at.accumulate = microbatch > 0;
+        if (o->at.accumulate == OP_WRITES_FIRST)
+            o->at.accumulate = microbatch > 0 ? OP_ADDS : OP_WRITES;
         if (o->kind == OP_dropout)
             o->at.sample = microbatch * u->c->options.micro_batch;
         program_append(&u->out->list, o);
@@ -187,7 +187,8 @@ op *unroll_append(compiled_program *out, op_kind kind, phase when, const char *l
     op *o = pool_alloc(&out->pool, sizeof *o);
     o->kind = (uint8_t)kind;
     o->phase = (uint8_t)when;
-    o->label = label;
+    o->label = o->site = label;
+    o->layer = -1;
     o->microbatch = -1;
     if (at)
         o->at = *at;

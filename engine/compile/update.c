@@ -13,14 +13,14 @@
 
 op_attributes update_along(const compiled *c, axis a)
 {
-    op_attributes at = {.axis = (uint8_t)a, .owner = -1};
-    compile_axis(&at.group_size, &at.group_rank, &c->options.grid, &c->options.shape, a);
-    return at;
+    const grid *g = &c->options.grid;
+    return (op_attributes){
+        .axis = (uint8_t)a, .group_size = grid_group_size(g, a), .group_rank = grid_index(g, a), .owner = -1};
 }
 
-static op_attributes along_data(const compiled *c, const parameter *p)
+static op_attributes along_gradient(const compiled *c, const parameter *p)
 {
-    op_attributes at = update_along(c, AXIS_DATA);
+    op_attributes at = update_along(c, AXIS_GRADIENT);
     at.rows = p->vector ? p->columns : p->rows;
     at.owner = c->storage[p->number].owner;
     return at;
@@ -66,7 +66,7 @@ void update_begin(compiled_program *out, const compiled *c, tensor *const *whole
 {
     for (int i = 0; i < c->model.parameter_count && whole; i++) {
         const parameter *p = c->model.parameters[i];
-        op_attributes at = along_data(c, p);
+        op_attributes at = along_gradient(c, p);
         unroll_append(out, OP_all_gather, PHASE_BEGIN, pool_format(&out->pool, "%s/gather weight", p->name),
                       &c->storage[p->number].shard, 1, &whole[p->number], 1, &at);
     }
@@ -104,9 +104,9 @@ static void reduce(compiled_program *out, const compiled *c, const parameter *p)
         tensor *rows = update_rows(out, d, first, count);
         append(out, OP_all_reduce, label, rows, rows, &at);
     }
-    if (s->shard_gradient || grid_group_size(g, GRID_GROUP_DATA_CONTEXT) == 1)
+    if (s->shard_gradient || grid_group_size(g, AXIS_GRADIENT) == 1)
         return;
-    op_attributes at = along_data(c, p);
+    op_attributes at = along_gradient(c, p);
     if (c->options.zero == 0)
         append(out, OP_all_reduce, label, d, d, &at);
     else
@@ -186,8 +186,8 @@ static void add_squares(squares *s, const parameter *p, tensor *d, int64_t first
     s->any = true;
 }
 
-/* Each gradient element is counted once over the grid: copies by the first rank that holds them, and over the data
- * axis by the rank that owns, or with ZeRO 0 would own, the rows. */
+/* Each gradient element is counted once over the grid: copies by the first rank that holds them, and over the ranks
+ * whose gradients sum by the one that owns, or with ZeRO 0 would own, the rows. */
 static void count_squares(squares *s, const parameter *p)
 {
     const compiled *c = s->c;
@@ -196,7 +196,7 @@ static void count_squares(squares *s, const parameter *p)
     bool copy = p->place.kind == PLACE_REPLICATE || p->place.kind == PLACE_SHARED;
     if (p->tied || (copy && g->at[GRID_TENSOR] > 0))
         return;
-    int data = grid_group_size(g, GRID_GROUP_DATA_CONTEXT), me = grid_index(g, GRID_GROUP_DATA_CONTEXT);
+    int data = grid_group_size(g, AXIS_GRADIENT), me = grid_index(g, AXIS_GRADIENT);
     tensor *d = of->own_gradient;
     int64_t first = 0, rows = d->shape[0], start = p->vector ? 0 : of->own_first;
     if (data > 1 && c->options.zero == 0) {
@@ -206,9 +206,7 @@ static void count_squares(squares *s, const parameter *p)
             shard_rows(&first, &rows, p->rows, data, me);
         start = first;
     }
-    int kv, kv_rank;
-    compile_axis(&kv, &kv_rank, g, &c->options.shape, AXIS_KV);
-    if (p->copied_from >= 0 && kv_rank > 0 && rows > 0) {
+    if (p->copied_from >= 0 && grid_index(g, AXIS_KV) > 0 && rows > 0) {
         int64_t own = p->copied_from - start; /* of the rows at hand, those that are no copies */
         rows = own < 0 ? 0 : own < rows ? own : rows;
     }
@@ -261,9 +259,9 @@ static void append_update(compiled_program *out, const compiled *c, const storag
 static void append_gather(compiled_program *out, const compiled *c, const parameter *p)
 {
     const storage *s = &c->storage[p->number];
-    if (grid_group_size(&c->options.grid, GRID_GROUP_DATA_CONTEXT) == 1 || c->options.zero == 0 || s->shard_weight)
+    if (grid_group_size(&c->options.grid, AXIS_GRADIENT) == 1 || c->options.zero == 0 || s->shard_weight)
         return;
-    op_attributes at = along_data(c, p);
+    op_attributes at = along_gradient(c, p);
     append(out, OP_all_gather, pool_format(&out->pool, "%s/gather updated", p->name), s->own_weight, s->weight, &at);
 }
 

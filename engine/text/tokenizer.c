@@ -38,6 +38,7 @@ struct tokenizer_scratch {
     bpe_scratch *bpe;
     pieces_scratch *pieces;
     buffer repaired;
+    int64_t repairs;
 };
 
 #define STRETCH (1 << 20) /* bytes */
@@ -296,11 +297,17 @@ void tokenizer_scratch_close(tokenizer_scratch *s)
     free(s);
 }
 
+int64_t tokenizer_scratch_repaired(const tokenizer_scratch *s)
+{
+    return s->repairs;
+}
+
 status tokenizer_encode(const tokenizer *t, tokenizer_scratch *s, buffer_ids *out, const char *text, int64_t length,
                         int flags)
 {
     if (t->kind->repairs && unicode_check(text, length) != length) {
         s->repaired.length = 0;
+        s->repairs++;
         unicode_repair(&s->repaired, text, length);
         text = s->repaired.bytes;
         length = s->repaired.length;

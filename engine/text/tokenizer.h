@@ -39,6 +39,7 @@ extern const char *const tokenizer_suffixes[]; /* all of them, in the order in w
 
 tokenizer_scratch *tokenizer_scratch_open(const tokenizer *t);
 void tokenizer_scratch_close(tokenizer_scratch *s);
+int64_t tokenizer_scratch_repaired(const tokenizer_scratch *s); /* texts so far that were malformed */
 
 enum {
     TOKENIZER_PLAIN = 1, /* "<|endoftext|>" within the text is text; else such names become their ids */

@@ -17,7 +17,7 @@ typedef struct updates {
     int held;
 } updates;
 
-/* Op `o`, flagged UPDATE in the op table, is to run. */
+/* Op `o`, flagged OP_UPDATE in the op table, is to run. */
 void updates_add(updates *u, const op *o, const run_context *r);
 /* Everything added runs after what the stream has been given so far, and before what it is given later. */
 void updates_launch(updates *u, const run_context *r);

@@ -42,7 +42,7 @@ static bool adds_to_gradient(const op *o)
 {
     for (int k = 0; k < OP_MAX_OUT; k++) {
         tensor *root = o->out[k] ? tensor_root(o->out[k]) : NULL;
-        if (root && root->class == CLASS_GRADIENT && !(op_row_of(o)->flags & COMM))
+        if (root && root->class == CLASS_GRADIENT && !(op_row_of(o)->flags & OP_COMM))
             return true;
     }
     return false;
@@ -63,7 +63,7 @@ static int times(const op *o)
 {
     bool update = o->phase == PHASE_UPDATE;
     if (is("dropped-gradient-reduce"))
-        return !(reduces(o, AXIS_DATA) && update);
+        return !(reduces(o, AXIS_GRADIENT) && update);
     if (is("dropped-norm-reduce"))
         return !(reduces(o, AXIS_TENSOR) && update);
     if (is("dropped-kv-reduce"))
@@ -71,7 +71,7 @@ static int times(const op *o)
     if (is("dropped-tie-reduce"))
         return !reduces(o, AXIS_TIE);
     if (is("action-twice"))
-        return of_backward(o, 1) && !(op_row_of(o)->flags & COMM) && o->kind != OP_wait ? 2 : 1;
+        return of_backward(o, 1) && !(op_row_of(o)->flags & OP_COMM) && o->kind != OP_wait ? 2 : 1;
     if (is("action-never"))
         return !(of_backward(o, 1) && adds_to_gradient(o));
     if (is("stale-weights"))
@@ -116,10 +116,8 @@ static void join_matrices(const compiled *c, bool join)
     for (int i = 0; i < c->model.parameter_count && i < 64; i++)
         for (int k = 0; k < c->model.parameters[i]->piece_count; k++) {
             const char **name = &c->model.parameters[i]->pieces[k].name;
-            if (join)
-                names[i][k] = *name;
-            if (join || names[i][k])
-                *name = names[i][join ? 0 : k];
+            names[i][k] = join ? *name : names[i][k];
+            *name = names[i][join ? 0 : k];
         }
 }
 
@@ -162,7 +160,8 @@ void __wrap_storage_describe(compiled *c)
     }
     __real_storage_describe(c);
     of = c;
-    join_matrices(c, is("matrices-joined"));
+    if (is("matrices-joined"))
+        join_matrices(c, true);
 }
 
 /* A coefficient of Muon's polynomial off by 0.3%. */

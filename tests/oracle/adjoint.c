@@ -117,7 +117,7 @@ static void fuse(adjoint_rank *a)
 static void record_rank(adjoint_rank *a, const adjoint_spec *s, int ranks, int rank)
 {
     recorder_grid grid = {
-        .tensor = ranks, .tensor_rank = rank, .data = 1, .kv = 1, .sequence = s->sequence && ranks > 1};
+        .tensor = ranks, .tensor_rank = rank, .gradient = 1, .kv = 1, .sequence = s->sequence && ranks > 1};
     recorder_open(&a->r, &a->pool, &grid, DTYPE_FP32, a->storage, ADJOINT_VARIABLES);
     a->r.training = true;
     a->r.split = s->split;
@@ -374,7 +374,7 @@ int adjoint_collectives(const adjoint *a)
 {
     int n = 0;
     for (int i = a->rank[0].forward; i < a->rank[0].count; i++)
-        n += (op_row_of(a->rank[0].ops[i])->flags & COMM) != 0;
+        n += (op_row_of(a->rank[0].ops[i])->flags & OP_COMM) != 0;
     return n;
 }
 

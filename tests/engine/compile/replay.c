@@ -202,7 +202,7 @@ static bool adds_to(const op *o, int k)
     for (; k > 0 && *name; name++)
         k -= *name == ' ';
     size_t length = strcspn(name, " ");
-    bool always = o->kind == OP_adamw || o->kind == OP_attention_decode;
+    bool always = (op_row_of(o)->flags & OP_UPDATE) || o->kind == OP_attention_decode;
     return length > 0 && memchr(name, '+', length) && (always || o->at.accumulate);
 }
 
@@ -260,7 +260,7 @@ static bool play(shadow *s, int at)
         s->started[o->at.request] = -1;
         return start >= 0 ? finish(s, start) : fails(s, at, &(tensor){.name = o->label}, "waits for nothing", 0);
     }
-    bool asynchronous = op_row_of(o)->flags & COMM;
+    bool asynchronous = op_row_of(o)->flags & OP_COMM;
     if (!check_reads(s, at) || !write_outs(s, at, asynchronous ? -2 - at : at))
         return false;
     if (asynchronous)
@@ -312,19 +312,7 @@ typedef struct parties {
 
 static int members_of(int *members, const replay_rank *r, axis a)
 {
-    static const grid_group groups[AXIS_COUNT] = {
-        [AXIS_TENSOR] = GRID_GROUP_TENSOR,   [AXIS_DATA] = GRID_GROUP_DATA_CONTEXT,
-        [AXIS_CONTEXT] = GRID_GROUP_CONTEXT, [AXIS_PIPELINE] = GRID_GROUP_PIPELINE,
-        [AXIS_TIE] = GRID_GROUP_TIED,        [AXIS_GRID] = GRID_GROUP_WORLD,
-    };
-    const grid *g = &r->c.options.grid;
-    if (a != AXIS_KV)
-        return grid_members(members, g, groups[a]);
-    int count, rank;
-    compile_axis(&count, &rank, g, &r->c.options.shape, a);
-    for (int i = 0; i < count; i++)
-        members[i] = g->rank - rank + i;
-    return count;
+    return grid_members(members, &r->c.options.grid, a);
 }
 
 static const op *head_of(const parties *p, int rank)
@@ -407,7 +395,7 @@ static bool advance(parties *p, int rank)
         const op *o = list->ops[q->at];
         if (o->kind == OP_wait && !q->done[o->at.request])
             break;
-        if (op_row_of(o)->flags & COMM)
+        if (op_row_of(o)->flags & OP_COMM)
             q->launched[q->tail++] = o;
         moved = true;
     }

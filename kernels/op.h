@@ -23,7 +23,15 @@ typedef enum op_kind {
     OP_COUNT,
 } op_kind;
 
-enum op_flag { OP_CHEAP = 1, OP_SUMS = 2, OP_GATHER = 4, OP_WEIGHT = 8, OP_COMM = 16, OP_STATEFUL = 32, OP_UPDATE = 64 };
+enum op_flag {
+    OP_CHEAP = 1,
+    OP_SUMS = 2,
+    OP_GATHER = 4,
+    OP_WEIGHT = 8,
+    OP_COMM = 16,
+    OP_STATEFUL = 32,
+    OP_UPDATE = 64
+};
 
 /* What becomes of an accumulated output. Kernels ask only whether it is 0. */
 enum op_accumulate {

@@ -208,6 +208,11 @@ static bool takes_all(config_optimizer name)
     return rows[name].rest == name;
 }
 
+const char *optimizer_name(const compile_options *o)
+{
+    return rows[o->optimizer.name].name;
+}
+
 const optimizer *optimizer_of(const compile_options *o, const parameter *p)
 {
     config_optimizer name = o->optimizer.name;

@@ -13,6 +13,8 @@ typedef struct optimizer {
     void (*append)(compiled_program *out, const compiled *c, const storage *s);
 } optimizer;
 
+/* The word of optimizer.name. */
+const char *optimizer_name(const compile_options *o);
 /* The optimizer of a parameter. */
 const optimizer *optimizer_of(const compile_options *o, const parameter *p);
 int optimizer_states(const optimizer *o);

@@ -68,12 +68,13 @@ static status save_company(const training *t, const char *name)
 
 status training_save(training *t)
 {
-    static const state_section mixed[] = {STATE_MODEL, STATE_MOMENT1, STATE_MOMENT2, STATE_MASTER};
+    state_section sections[STATE_SECTIONS];
+    int count = state_sections(sections, &t->compiled);
     char name[64];
     snprintf(name, sizeof name, "step-%08lld", (long long)t->step);
     seal_open();
     watchdog_suspend(t->watchdog);
-    status s = write_sections(t, t->checkpoints, name, mixed, t->config->train.precision == CONFIG_FP32 ? 3 : 4);
+    status s = write_sections(t, t->checkpoints, name, sections, count);
     if (s == STATUS_OK && comm_rank(t->world) == 0) {
         s = save_company(t, name);
         if (s == STATUS_OK)
@@ -117,11 +118,11 @@ static status restore_from(training *t, const char *path)
     checkpoint *from = NULL;
     TRY(checkpoint_open(&from, path));
     json_t *meta = checkpoint_meta(from);
-    bool has_moments = false;
+    bool has_states = false;
     status s = check_config(t, meta, checkpoint_folder(from));
     if (s == STATUS_OK)
-        s = state_load(&t->compiled, t->executor, from, &has_moments);
-    if (s == STATUS_OK && !has_moments && integer(meta, "step") > 0)
+        s = state_load(&t->compiled, t->executor, from, &has_states);
+    if (s == STATUS_OK && !has_states && integer(meta, "step") > 0)
         s = status_fail(STATUS_FAILED,
                         "%s holds no optimizer state to resume from; use model.from to start from its weights",
                         checkpoint_folder(from));
@@ -206,8 +207,8 @@ static status gather_gradients(const char *pieces, const char *path, float scale
             elements *= x->shape[d];
         }
         float *values = must_alloc((unsigned long)elements * sizeof *values);
-        s = checkpoint_read(from, state_section_name(STATE_GRADIENT), x->name, DTYPE_FP32, values, stride, x->dims,
-                            x->shape, start, x->shape);
+        s = checkpoint_read(from, STATE_GRADIENT, x->name, DTYPE_FP32, values, stride, x->dims, x->shape, start,
+                            x->shape);
         for (int64_t i = 0; i < elements; i++)
             values[i] /= scale;
         if (s == STATUS_OK)

@@ -472,17 +472,70 @@ void infer_clip(op *o)
     operands_place(o, "..>r");
 }
 
-void infer_adamw(op *o)
+/* An update: gradient (or direction), scalars, control -> weight, master and states. */
+static void infer_update(op *o)
 {
     operands_present(o);
     const tensor *gradient = o->in[0];
     CHECK(gradient->type == DTYPE_FP32 && is_scalars(o->in[1]) && is_vector(o->in[2], DTYPE_FP32, CONTROL_COUNT),
           "gradient fp32, the step's scalars, control fp32[3]");
-    for (int i = 1; i < 4; i++)
-        CHECK(same(o->out[i], gradient), "master, m and v fp32 like the gradient");
+    for (int i = 1; i < OP_MAX_OUT && o->out[i]; i++)
+        CHECK(same(o->out[i], gradient), "master and states fp32 like the gradient");
     CHECK(!o->out[0] || (same_shape(o->out[0], gradient) && compute_type(o->out[0])),
           "the weight in the gradient's shape");
     operands_place(o, "r..>.... 0..>.... 1..>.... 2..>....");
+}
+
+void infer_adamw(op *o)
+{
+    infer_update(o);
+}
+
+void infer_lion(op *o)
+{
+    infer_update(o);
+}
+
+void infer_sgd(op *o)
+{
+    infer_update(o);
+}
+
+void infer_muon(op *o)
+{
+    infer_update(o);
+}
+
+void infer_muon_momentum(op *o)
+{
+    operands_present(o);
+    describe_like(o->out[0], o->in[0]);
+    infer_update(o);
+    o->out[0]->place = o->in[0]->place;
+}
+
+static bool is_square(const tensor *t)
+{
+    return is_matrix(t, DTYPE_FP32, t->shape[0], t->shape[0]);
+}
+
+void infer_muon_scale(op *o)
+{
+    operands_present(o);
+    CHECK(is_square(o->in[0]) && o->at.epsilon > 0, "gram[n, n] fp32, epsilon above 0");
+    describe_like(o->out[0], o->in[0]);
+    describe(o->out[1], DTYPE_FP32, 1, 1, 0, 0);
+    operands_place(o, "r>rr");
+}
+
+void infer_muon_polynomial(op *o)
+{
+    operands_present(o);
+    const tensor *gram = o->in[0], *scale = o->in[2];
+    CHECK(is_square(gram) && same(o->in[1], gram) && (!scale || is_vector(scale, DTYPE_FP32, 1)),
+          "gram[n, n] and square[n, n] fp32, scale fp32[1]");
+    describe_like(o->out[0], gram);
+    operands_place(o, "rrr>r");
 }
 
 /* ---- communication ------------------------------------------------------------------------------------------- */

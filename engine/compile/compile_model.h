@@ -8,6 +8,7 @@
 #ifndef PHALANX_ENGINE_COMPILE_COMPILE_MODEL_H
 #define PHALANX_ENGINE_COMPILE_COMPILE_MODEL_H
 
+#include "engine/config/config.h"
 #include "kernels/storage.h"
 #include "memory/pool.h"
 #include "models/decoder.h"
@@ -29,6 +30,11 @@ typedef struct compile_options {
     bool sequence_parallel;
     int zero;
     bool gather_each, reduce_each; /* ZeRO 3 weights, ZeRO 2-3 gradients: each micro-batch, or once a step */
+    struct {
+        config_optimizer name;
+        bool nesterov;
+        config_adjust adjust;
+    } optimizer;
     recompute recompute;
     int64_t budget;            /* bytes of arena; 0: none */
     const op_backend *backend; /* whose scratch is planned; NULL: none */
@@ -68,7 +74,8 @@ typedef struct compiled {
     pool pool;
     compile_options options;
     decoder model;
-    const storage *storage; /* by the parameter's number */
+    const int *owners;      /* by the parameter's number: the data rank that owns it whole, or -1 */
+    const storage *storage; /* likewise */
     compiled_inputs inputs;
     compiled_results results;
     tensor **caches; /* decoding: k and v of each layer, else NULL */

@@ -43,6 +43,11 @@ tensor *const *update_begin(compiled_program *out, const compiled *c);
  * optimizer, the gathering of weights. */
 void update_append(compiled_program *out, const compiled *c);
 void update_loss(compiled_program *out, const compiled *c); /* the loss over the grid */
+/* For the ops of an update: one of them made and appended (op_make() of kernels/op_make.h; `into` is for output 0), how this
+ * rank communicates along an axis, and rows of a tensor as a view. */
+op *update_op(compiled_program *out, const char *label, const op *like, unsigned outputs, tensor *into);
+op_attributes update_along(const compiled *c, axis a);
+tensor *update_rows(compiled_program *out, tensor *of, int64_t first, int64_t rows);
 
 /* place.c: explicit waits, scratch, storage shared in place, lifetimes, addresses of transients. */
 void place_waits(compiled_program *out);

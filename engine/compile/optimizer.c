@@ -3,31 +3,31 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/compile/compile_parts.h"
+#include "engine/compile/append.h"
 #include "kernels/muon.h"
 
 /* ---- element by element ---------------------------------------------------------------------------------------- */
 
 /* One op of the optimizer over rows [first, first + rows) of what this rank owns; x: those rows of the gradient, or what was
  * made of them. */
-static void append_rows(const optimizer_update *u, tensor *x, int64_t first, int64_t rows, float scale)
+static void append_update(const optimizer_update *u, tensor *x, int64_t first, int64_t rows, float scale)
 {
     const compiled *c = u->c;
     const storage *s = u->s;
     op like = {.kind = (uint8_t)optimizer_of(&c->options, s->of)->op,
                .in = {x, c->inputs.scalars, u->control},
-               .out = {NULL, update_rows(u->out, s->master, first, rows)},
+               .out = {NULL, append_rows(u->out, s->master, first, rows)},
                .at = {.decay = s->of->decay, .nesterov = c->options.optimizer.nesterov, .scale = scale}};
     if (c->options.compute != DTYPE_FP32)
-        like.out[0] = update_rows(u->out, s->own_weight, first, rows);
+        like.out[0] = append_rows(u->out, s->own_weight, first, rows);
     for (int i = 0; i < s->states && x->class == CLASS_GRADIENT; i++) /* else the states are updated already */
-        like.out[2 + i] = update_rows(u->out, s->state[i], first, rows);
-    update_op(u->out, pool_format(&u->out->pool, "%s/update", s->of->name), &like, 0, NULL);
+        like.out[2 + i] = append_rows(u->out, s->state[i], first, rows);
+    append_op(u->out, PHASE_UPDATE, pool_format(&u->out->pool, "%s/update", s->of->name), &like, 0, NULL);
 }
 
 static void each(const optimizer_update *u)
 {
-    append_rows(u, u->gradient, 0, u->gradient->shape[0], 1);
+    append_update(u, u->gradient, 0, u->gradient->shape[0], 1);
 }
 
 /* ---- Muon ------------------------------------------------------------------------------------------------------ */
@@ -65,7 +65,7 @@ static op *make(const orthogonalisation *u, const op *like, unsigned outputs)
 {
     op o = *like;
     o.at.epsilon = MUON_EPSILON;
-    return update_op(u->of->out, u->label, &o, outputs, NULL);
+    return append_op(u->of->out, PHASE_UPDATE, u->label, &o, outputs, NULL);
 }
 
 /* A square to be written by an op that wants its output described. */
@@ -84,8 +84,8 @@ static void begin(const orthogonalisation *u, matrix *m)
     if (m->rows == 0)
         return;
     op like = {.kind = OP_muon_momentum,
-               .in = {update_rows(of->out, of->gradient, m->first, m->rows), of->c->inputs.scalars, of->control},
-               .out = {NULL, update_rows(of->out, of->s->state[0], m->first, m->rows)},
+               .in = {append_rows(of->out, of->gradient, m->first, m->rows), of->c->inputs.scalars, of->control},
+               .out = {NULL, append_rows(of->out, of->s->state[0], m->first, m->rows)},
                .at.nesterov = of->c->options.optimizer.nesterov};
     m->x = make(u, &like, 1)->out[0];
 }
@@ -102,7 +102,7 @@ static tensor *gram(const orthogonalisation *u, const matrix *m)
 {
     const parameter *p = u->of->s->of;
     bool rows = takes_rows(u, m);
-    op_attributes at = update_along(u->of->c, AXIS_TENSOR), kv = update_along(u->of->c, AXIS_KV);
+    op_attributes at = append_along(u->of->c, AXIS_TENSOR), kv = append_along(u->of->c, AXIS_KV);
     placement place = at.group_size > 1 ? place_partial() : place_replicate();
     bool copy = p->copied_from >= 0 && m->first >= p->copied_from && kv.group_rank > 0;
     tensor *part;
@@ -138,7 +138,7 @@ static void improve(const orthogonalisation *u, matrix *m, tensor *g, bool first
         return;
     }
     if (m->x->place.kind == PLACE_SHARD) /* each rank uses the same matrix for its own rows */
-        p = make(u, &(op){.kind = OP_share, .in = {p}, .at = update_along(u->of->c, AXIS_TENSOR)}, 1)->out[0];
+        p = make(u, &(op){.kind = OP_share, .in = {p}, .at = append_along(u->of->c, AXIS_TENSOR)}, 1)->out[0];
     m->x = make(u, &(op){.kind = OP_linear, .in = {m->x, p}}, 1)->out[0];
 }
 
@@ -169,7 +169,7 @@ static void orthogonal(const optimizer_update *of)
     }
     for (int i = 0; i < count; i++)
         if (m[i].rows > 0)
-            append_rows(of, m[i].x, m[i].first, m[i].rows, adjust(of->c, &m[i]));
+            append_update(of, m[i].x, m[i].first, m[i].rows, adjust(of->c, &m[i]));
 }
 
 /* ---- the table -------------------------------------------------------------------------------------------------- */

@@ -3,7 +3,7 @@
 #ifndef PHALANX_ENGINE_COMPILE_OPTIMIZER_H
 #define PHALANX_ENGINE_COMPILE_OPTIMIZER_H
 
-#include "engine/compile/compile_model.h"
+#include "engine/compile/compiled.h"
 
 /* The update of one parameter. */
 typedef struct optimizer_update {

@@ -156,20 +156,31 @@ static int count_inputs(const op *o, int slot, placement_kind kind)
     return n;
 }
 
+/* Is an input a share of a sum along the axis, where the op takes none or adds to what is none? */
+static bool sum_is_missing(const op *o, int slot, const char *rules)
+{
+    if (count_inputs(o, slot, PLACE_PARTIAL) == 0)
+        return false;
+    for (int i = 0; i < OP_MAX_OUT; i++)
+        if (o->out[i] && operands_described(o, i) && o->out[i]->place.along[slot].kind != PLACE_PARTIAL)
+            return true;
+    return !strchr(rules, 'p');
+}
+
 static _Noreturn void refuse_placement(const op *o, int slot, const char *rules)
 {
     char why[320];
-    if (count_inputs(o, slot, PLACE_PARTIAL) > 0 && !strchr(rules, 'p'))
-        snprintf(
-            why, sizeof why,
-            "an input is still a partial sum along the %s axis, and the op takes none (placements %s): a reduction "
-            "is missing",
-            axis_slot_name(slot), rules);
+    const char *name = axis_slot_name(slot);
+    if (sum_is_missing(o, slot, rules))
+        snprintf(why, sizeof why,
+                 "an input is still a partial sum along the %s axis, and must be the sum: a reduction is missing "
+                 "(placements %s)",
+                 name, rules);
     else
         snprintf(why, sizeof why,
                  "placements along the %s axis must be one of %s (inputs > outputs; r replicate, s shared, p partial, "
                  "digit shard, b samples)",
-                 axis_slot_name(slot), rules);
+                 name, rules);
     operands_refuse(o, __FILE__, __LINE__, "placement", why);
 }
 
@@ -219,11 +230,11 @@ void operands_place(op *o, const char *rules)
 
 /* ---- communication ------------------------------------------------------------------------------------------- */
 
-/* "tensor and data", or "none" */
-static const char *partial_slots(char out[128], const tensor *x)
+/* "tensor and data"; "" for no axis */
+static const char *partial_along(char out[128], const tensor *x)
 {
     int used = 0;
-    snprintf(out, 128, "none");
+    out[0] = 0;
     for (int slot = 0; slot < AXIS_SLOTS; slot++)
         if (x->place.along[slot].kind == PLACE_PARTIAL && used < 128)
             used += snprintf(out + used, (size_t)(128 - used), "%s%s", used ? " and " : "", axis_slot_name(slot));
@@ -235,15 +246,15 @@ static _Noreturn void refuse_communication(const op *o, const char *rules)
     char why[400], along[128];
     const tensor *x = o->in[0];
     const char *name = axis_name((axis)o->at.axis);
-    bool once = x->parameter && (x->parameter->sums & axis_slots((axis)o->at.axis));
+    bool was = x->parameter && (x->parameter->sums & axis_slots((axis)o->at.axis));
+    partial_along(along, x);
     if (rules[0] != 'p')
         snprintf(why, sizeof why, "placements along the %s axis must be one of %s", name, rules);
-    else if (once)
-        snprintf(why, sizeof why, "x is no partial sum along the %s axis any more: it is reduced twice", name);
+    else if (was || !along[0])
+        snprintf(why, sizeof why, "x is the sum along the %s axis already: it is reduced twice", name);
     else
         snprintf(why, sizeof why,
-                 "x is no partial sum along the %s axis, but along: %s. It is reduced along the wrong axis", name,
-                 partial_slots(along, x));
+                 "x is a partial sum along %s, not along the %s axis: it is reduced along the wrong axis", along, name);
     operands_refuse(o, __FILE__, __LINE__, "placement", why);
 }
 
@@ -265,4 +276,11 @@ void operands_place_along(op *o, const char *rules)
     }
     if (!changed)
         refuse_communication(o, rules);
+}
+
+void operands_whole(const tensor *t)
+{
+    char along[128];
+    MUST(!*partial_along(along, t), "%s is read as a whole, but is a partial sum along %s: a reduction is missing",
+         t->name, along);
 }

@@ -24,6 +24,8 @@ void operands_present(const op *o);
 void operands_place(op *o, const char *rules);
 /* Of communication: by the rules along the op's axis, elsewhere as the input's. What a reduction sums must be a partial sum. */
 void operands_place_along(op *o, const char *rules);
+/* Dies if `t`, which somebody reads outside a program, is still a partial sum. */
+void operands_whole(const tensor *t);
 /* "[4096, 768] bf16 tensor:shard(1) data:partial" into out; returns out */
 const char *operands_text(char *out, int bytes, const tensor *t);
 _Noreturn void operands_refuse(const op *o, const char *file, int line, const char *condition, const char *why);

@@ -11,6 +11,7 @@
 #include "engine/compile/append.h"
 #include "engine/compile/optimizer.h"
 #include "kernels/exact_sum.h"
+#include "kernels/operands.h"
 #include "memory/log.h"
 
 typedef struct update {
@@ -239,7 +240,8 @@ void update_loss(compiled_program *out, const compiled *c)
         append(out, "loss/zero", &(op){.kind = OP_zero, .out = {total}}, NULL);
     op reduce = {.kind = OP_all_reduce, .in = {total}, .at = append_along(c, AXIS_GRID)};
     if (reduce.at.group_size > 1)
-        append(out, "loss/reduce", &reduce, total);
+        total = append(out, "loss/reduce", &reduce, total);
+    operands_whole(total);
 }
 
 /* ---- optimizer ------------------------------------------------------------------------------------------------- */

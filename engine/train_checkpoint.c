@@ -47,7 +47,7 @@ static status write_sections(training *t, const char *folder, const char *name, 
         free(pieces);
     }
     json_t *meta = comm_rank(t->world) == 0 ? make_meta(t) : NULL;
-    status s = checkpoint_write(folder, name, all, total, meta, comm_rank(t->world), comm_ranks(t->world), barrier, t);
+    status s = checkpoint_write(folder, name, all, total, meta, comm_rank(t->world), comm_ranks(t->world), "", barrier, t);
     json_decref(meta);
     free(all);
     return s;
@@ -76,7 +76,7 @@ status training_save(training *t)
     if (s == STATUS_OK && comm_rank(t->world) == 0) {
         s = save_company(t, name);
         if (s == STATUS_OK)
-            s = checkpoint_prune(t->checkpoints, t->config->checkpoint.keep);
+            s = checkpoint_prune(t->checkpoints, t->config->checkpoint.keep, 0);
         if (s == STATUS_OK)
             log_info("saved %s/%s", t->checkpoints, name);
     }

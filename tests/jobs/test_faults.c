@@ -196,7 +196,7 @@ static void a_damaged_checkpoint_is_refused_by_name(void **state)
         uint8_t *before = workfolder_read(path, &bytes);
         damage(path, cases[i].keep, cases[i].flip);
         const char *words[3] = {"checkpoints/", NULL};
-        refused(top, i == 0 ? 2 : 1, "", 1, words);
+        refused(top, i == 0 ? 2 : 1, "checkpoint.fallback=false", 1, words);
         workfolder_write(path, before, bytes);
         free(before);
         free(path);

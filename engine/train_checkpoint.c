@@ -5,6 +5,7 @@
 
 #include "engine/files/atomic.h"
 #include "engine/files/checkpoint.h"
+#include "engine/files/checkpoint_find.h"
 #include "engine/files/safetensors.h"
 #include "engine/state.h"
 #include "engine/tokenizer_files.h"

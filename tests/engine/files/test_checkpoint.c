@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "engine/files/atomic.h"
+#include "engine/files/checkpoint_find.h"
 #include "engine/files/checkpoint_publisher.h"
 #include "engine/files/crc32c.h"
 #include "engine/files/safetensors.h"

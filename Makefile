@@ -122,6 +122,7 @@ LINTED := $(shell git ls-files '*.c' '*.h' '*.cc' '*.cu' '*.cuh' 2>/dev/null)
 lint: ## include direction, formatting, clang-tidy, raw CUDA forms
 	@tools/dependencies.sh lint
 	@tests/lint_includes.sh
+	@tests/lint_axes.sh
 	@test ! -x tests/cuda/lint_cuda.sh || tests/cuda/lint_cuda.sh
 	@clang-format --dry-run -Werror $(filter %.c %.h,$(LINTED))
 	@printf '%s\n' $(filter-out tests/% kernels/cuda/%,$(filter %.c,$(LINTED))) | xargs -P $$(nproc) -n 4 \

@@ -20,15 +20,6 @@ static int threads_of(const config *c, const comm *world)
     return cores > 0 ? cores : 1;
 }
 
-static status lay_out(training *t)
-{
-    const config *c = t->config;
-    int data;
-    TRY(config_check_ranks(c, comm_ranks(t->world), &data));
-    return grid_make(&t->grid, comm_ranks(t->world), comm_rank(t->world), c->parallel.tensor, 1, data,
-                     c->parallel.pipeline);
-}
-
 int64_t training_evaluation_samples(const training *t)
 {
     int64_t wanted = (int64_t)t->config->evaluate.batches * t->config->train.global_batch;
@@ -100,7 +91,7 @@ static status open_rank(training *t)
     compile_options options;
     int threads = threads_of(c, t->world);
     omp_set_num_threads(threads);
-    TRY(lay_out(t));
+    TRY(config_lay_out(&t->grid, c, comm_ranks(t->world), comm_rank(t->world)));
     const op_backend *backend = t->device->backend ? t->device->backend : &cpu_backend;
     TRY(compile_options_from(&options, c, &t->grid, backend, threads));
     options.evaluate = c->data.validation.count > 0 && c->evaluate.every > 0;

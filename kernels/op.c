@@ -24,12 +24,6 @@ const char *op_text(char *out, int bytes, const op *o)
     return out;
 }
 
-const char *axis_name(axis a)
-{
-    static const char *names[AXIS_COUNT] = {"tensor", "context", "data", "pipeline", "tie", "key/value", "grid"};
-    return names[a];
-}
-
 void shard_rows(int64_t *first, int64_t *count, int64_t rows, int ranks, int rank)
 {
     int64_t each = rows / ranks, more = rows % ranks;

@@ -133,9 +133,7 @@ status config_check(const config *c);
 /* The same for what depends on the number of ranks, which are laid out: the grid as `rank` sees it. */
 status config_lay_out(grid *out, const config *c, int ranks, int rank);
 
-/* The effective configuration: every key, every number exact, loads again to the same config. */
-void config_write(FILE *out, const config *c);
-/* The same as a fresh string. */
+/* The effective configuration as a fresh string: every key, every number exact, loads again to the same config. */
 char *config_text(const config *c);
 
 /* Compare a checkpoint's configuration with this run's. `changed` is told (key, old value, new value) for every key

@@ -1,11 +1,11 @@
 /* The three products of a linear layer as strided matrix products, by oneDNN or by our own tiles. */
-#include "kernels/cpu/gemm.h"
-
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa.h"
+#include "kernels/cpu/onednn.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/tile_gemm.h"
 #include "kernels/fuse.h"
 #include "memory/log.h"
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/onednn.h"
 #include "memory/log.h"
 
 enum { OPERAND_A, OPERAND_B, OPERAND_BIAS, OPERAND_C, OPERAND_SCRATCH, OPERANDS };
@@ -286,18 +286,4 @@ void onednn_product_run(struct onednn_product *p, const gemm_operands *operands,
         omp_set_num_threads(threads);
     MUST(code == dnnl_success, "oneDNN status %d in a product [%lld, %lld] [%lld, %lld]", (int)code,
          (long long)p->shape.m, (long long)p->shape.k, (long long)p->shape.k, (long long)p->shape.n);
-}
-
-void onednn_release(void)
-{
-    while (library.products) {
-        struct onednn_product *p = library.products;
-        library.products = p->next;
-        product_free(p);
-    }
-    if (library.stream)
-        dnnl_stream_destroy(library.stream);
-    if (library.engine)
-        dnnl_engine_destroy(library.engine);
-    memset(&library, 0, sizeof library);
 }

@@ -9,7 +9,6 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "kernels/cpu/gemm.h"
 #include "kernels/philox.h"
 #include "memory/log.h"
 #include "tests/kernels/workbench.h"
@@ -79,15 +78,17 @@ static void products_agree_on_every_path(void **state)
 static void products_of_every_depth_are_right(void **state)
 {
     (void)state;
-    for (int64_t depth = 1; depth <= 130; depth++)
+    static const int64_t large[] = {95, 127, 1567};
+    for (int i = 1; i <= 66 + 3; i++)
         for (int threads = 1; threads <= 2; threads++) {
-            product_sizes forward = {threads == 1 ? 200 : 53, 17, depth}, weight = {depth, 61, 17};
+            int64_t depth = i <= 66 ? i : large[i - 67];
+            product_sizes forward = {threads == 1 ? 200 : 53, 5, depth}, weight = {depth, 61, 5};
             double error[] = {product_error(forward, NULL, DTYPE_BF16, OP_linear, true, false, threads),
                               product_error(weight, NULL, DTYPE_BF16, OP_linear_grad_weight, true, false, threads)};
-            for (int i = 0; i < 2; i++)
-                if (!(error[i] <= rounding[DTYPE_BF16]))
-                    fail_msg("%s of depth %d on %d threads: error %g", i ? "weight gradient" : "forward product",
-                             (int)depth, threads, error[i]);
+            for (int k = 0; k < 2; k++)
+                if (!(error[k] <= rounding[DTYPE_BF16]))
+                    fail_msg("%s of depth %d on %d threads: error %g", k ? "weight gradient" : "forward product",
+                             (int)depth, threads, error[k]);
         }
 }
 
@@ -430,7 +431,5 @@ int main(void)
         cmocka_unit_test(philox_gives_the_published_answers),
         cmocka_unit_test(dropout_draws_for_the_global_element),
     };
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    onednn_release();
-    return failed;
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -148,9 +148,9 @@ static void add_range(range *list, int *count, const tensor *t)
 
 static void find_ranges(executor *e)
 {
-    const compiled_inputs *in = &e->compiled->inputs;
-    const tensor *before[] = {&in->scalars};
-    const tensor *behind[] = {&in->loss_total, &in->control, &in->logits};
+    const compiled_results *results = &e->compiled->results;
+    const tensor *before[] = {e->compiled->inputs.scalars};
+    const tensor *behind[] = {results->loss_total, results->control, results->logits};
     for (unsigned i = 0; i < sizeof before / sizeof *before; i++)
         add_range(e->before, &e->before_count, before[i]);
     for (unsigned i = 0; i < sizeof behind / sizeof *behind; i++)

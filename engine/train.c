@@ -18,7 +18,7 @@ static const double SCALE_SMALLEST = 1.0, SCALE_LARGEST = 16777216.0, SCALE_FACT
 static void fill_scalars(training *t, float rate)
 {
     const config *c = t->config;
-    step_scalars *s = executor_at(t->executor, &t->compiled.inputs.scalars);
+    step_scalars *s = executor_at(t->executor, t->compiled.inputs.scalars);
     double updates = (double)t->updates + 1;
     *s = (step_scalars){.seed = (uint64_t)c->train.seed,
                         .step = t->step + 1,
@@ -119,8 +119,8 @@ static status train_step(training *t, bool *stop)
     if (t->step + 1 == t->config->profile.stop)
         executor_profile(t->executor, false);
 
-    const float *control = executor_at(t->executor, &t->compiled.inputs.control);
-    const float *loss = executor_at(t->executor, &t->compiled.inputs.loss_total);
+    const float *control = executor_at(t->executor, t->compiled.results.control);
+    const float *loss = executor_at(t->executor, t->compiled.results.loss_total);
     bool skipped = control[CONTROL_SKIP] > 0;
     double mean = (double)*loss / ((double)t->config->train.global_batch * (double)t->config->train.sequence);
     status s = after_update(t, skipped);
@@ -145,7 +145,7 @@ static status evaluate(training *t, bool *stop)
         if (*stop)
             return STATUS_OK;
         executor_play(t->executor, &t->compiled.evaluation);
-        sum += (double)*(float *)executor_at(t->executor, &t->compiled.inputs.loss_total);
+        sum += (double)*(float *)executor_at(t->executor, t->compiled.results.loss_total);
     }
     double loss = sum / ((double)end * (double)o->sequence);
     if (t->reported == STATUS_OK)

@@ -228,7 +228,7 @@ status training_dump_gradients(training *t)
     const char *folder = t->config->debug.gradients;
     char *pieces = must_format("%s/.pieces", folder), *path = must_format("%s/gradients.safetensors", folder);
     const state_section section = STATE_GRADIENT;
-    const step_scalars *scalars = executor_at(t->executor, &t->compiled.inputs.scalars);
+    const step_scalars *scalars = executor_at(t->executor, t->compiled.inputs.scalars);
     seal_open();
     watchdog_suspend(t->watchdog);
     status s = write_sections(t, pieces, "step-00000000", &section, 1);

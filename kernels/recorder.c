@@ -7,21 +7,18 @@
 
 #include "memory/log.h"
 
-void recorder_open(recorder *r, pool *p, const recorder_grid *grid, dtype compute)
+void recorder_open(recorder *r, pool *p, const recorder_grid *grid, dtype compute, const storage *table, int parameters)
 {
-    *r = (recorder){.pool = p, .grid = *grid, .compute = compute, .phase = PHASE_FORWARD, .gather_each = true};
+    *r = (recorder){.pool = p, .grid = *grid, .storage = table, .compute = compute, .phase = PHASE_FORWARD};
+    r->known = must_calloc((unsigned long)parameters + 1, sizeof *r->known);
+    r->parameters = parameters;
 }
 
 void recorder_close(recorder *r)
 {
     for (int i = 0; i < PHASE_COUNT; i++)
         program_free(&r->body[i]);
-    for (int i = 0; i < r->touched_count; i++) {
-        parameter *p = r->touched[i];
-        p->uses = p->used = 0;
-        p->partial = p->gathered = NULL;
-    }
-    free(r->touched);
+    free(r->known);
     free(r->tensors);
     free(r->cotangent);
     free(r->again);
@@ -118,89 +115,83 @@ op *recorder_record(recorder *r, op_kind kind, const char *name, tensor *const *
 
 /* ---- parameters ---------------------------------------------------------------------------------------------- */
 
-static void touch(recorder *r, parameter *p)
-{
-    for (int i = 0; i < r->touched_count; i++)
-        if (r->touched[i] == p)
-            return;
-    if (r->touched_count == r->touched_capacity) {
-        r->touched_capacity = r->touched_capacity ? 2 * r->touched_capacity : 64;
-        r->touched = must_realloc(r->touched, (unsigned long)r->touched_capacity * sizeof(parameter *));
-    }
-    r->touched[r->touched_count++] = p;
-}
-
-static op_attributes data_axis(const recorder *r, const parameter *p)
+static op_attributes data_axis(const recorder *r, const storage *s)
 {
     return (op_attributes){.axis = AXIS_GRADIENT,
                            .group_size = r->grid.gradient,
                            .group_rank = r->grid.gradient_rank,
-                           .rows = p->vector ? p->columns : p->rows,
-                           .owner = p->owner};
+                           .rows = s->of->vector ? s->of->columns : s->of->rows,
+                           .owner = s->owner};
 }
 
-tensor *recorder_weight(recorder *r, parameter *p)
+tensor *recorder_weight(recorder *r, const parameter *p)
 {
-    touch(r, p);
-    p->uses++;
-    if (!p->shard_weight || !r->gather_each)
-        return &p->weight;
-    if (p->gathered)
-        return p->gathered;
-    tensor *in[] = {&p->shard};
-    op_attributes at = data_axis(r, p);
+    MUST(p->number < r->parameters, "%s: parameter %d of %d", p->name, p->number, r->parameters);
+    const storage *s = &r->storage[p->number];
+    recorder_parameter *known = &r->known[p->number];
+    known->uses++;
+    if (!s->shard_weight)
+        return s->weight;
+    if (r->whole)
+        return r->whole[p->number];
+    if (known->gathered)
+        return known->gathered;
+    tensor *in[] = {s->shard};
+    op_attributes at = data_axis(r, s);
     op *o = recorder_record(r, OP_all_gather, "gather weight", in, 1, 1, NULL, &at);
-    o->out[0]->name = p->weight.name;
-    o->out[0]->place = p->weight.place;
+    o->out[0]->name = s->weight->name;
+    o->out[0]->place = s->weight->place;
     o->out[0]->parameter = p;
-    p->gathered = o->out[0];
-    return p->gathered;
+    known->gathered = o->out[0];
+    return known->gathered;
 }
 
 tensor *recorder_gradient(recorder *r, const tensor *w, uint8_t *accumulate)
 {
-    parameter *p = w->parameter;
-    MUST(p, "%s is no parameter's weight", w->name);
-    if (!p->shard_gradient) {
-        *accumulate = p->written ? 1 : 2;
-        p->written = true;
-        return &p->gradient;
+    MUST(w->parameter, "%s is no parameter's weight", w->name);
+    const storage *s = &r->storage[w->parameter->number];
+    recorder_parameter *known = &r->known[w->parameter->number];
+    if (!s->shard_gradient) {
+        *accumulate = known->written ? 1 : 2;
+        known->written = true;
+        return s->gradient;
     }
     /* Reduced each micro-batch: a gradient of its own until the last op has added its share. */
-    *accumulate = p->partial != NULL;
-    if (!p->partial) {
+    *accumulate = known->partial != NULL;
+    if (!known->partial) {
         tensor *t = new_tensor(r);
         int id = t->id;
-        tensor_describe(t, p->gradient.name, CLASS_TEMPORARY, DTYPE_FP32, p->weight.dims, p->weight.shape);
+        tensor_describe(t, s->gradient->name, CLASS_TEMPORARY, DTYPE_FP32, s->weight->dims, s->weight->shape);
         t->id = id;
-        t->place = place_cotangent(p->weight.place);
-        p->partial = t;
+        t->place = place_cotangent(s->weight->place);
+        known->partial = t;
     }
-    return p->partial;
+    return known->partial;
 }
 
 void recorder_gradient_done(recorder *r, const tensor *w, bool weight_phase)
 {
-    parameter *p = w->parameter;
-    if (!p->shard_gradient || ++p->used < p->uses)
+    const storage *s = &r->storage[w->parameter->number];
+    recorder_parameter *known = &r->known[w->parameter->number];
+    if (!s->shard_gradient || ++known->used < known->uses)
         return;
     phase before = r->phase;
     if (weight_phase && r->split && r->phase == PHASE_BACKWARD)
         r->phase = PHASE_WEIGHT;
-    tensor *sum = p->partial;
+    tensor *sum = known->partial;
     if (r->grid.gradient > 1) {
-        op_attributes at = data_axis(r, p);
+        op_attributes at = data_axis(r, s);
         sum = recorder_record(r, OP_reduce_scatter, "reduce gradient", &sum, 1, 1, NULL, &at)->out[0];
-        sum->place = p->gradient.place;
+        sum->place = s->gradient->place;
     }
-    if (p->own_rows > 0) {
-        op_attributes at = {.accumulate = p->written ? 1 : 2};
-        tensor *to[OP_MAX_OUT] = {&p->own_gradient};
+    if (s->own_rows > 0) {
+        op_attributes at = {.accumulate = known->written ? 1 : 2};
+        tensor *to[OP_MAX_OUT] = {s->own_gradient};
         recorder_record(r, OP_accumulate, "sum gradient", &sum, 1, 0, to, &at);
     }
-    p->written = true;
-    p->partial = NULL;
-    p->used = 0;
+    known->written = true;
+    known->partial = NULL;
+    known->used = 0;
     r->phase = before;
 }
 
@@ -292,9 +283,9 @@ tensor *recorder_flow_take(recorder *r, const tensor *of)
 
 void recorder_flow(recorder *r, tensor *of, tensor *value)
 {
-    tensor *before = recorder_flow_take(r, of);
-    if (before)
-        value = recorder_record(r, OP_add, "add cotangents", (tensor *[]){before, value}, 2, 1, NULL, NULL)->out[0];
+    tensor *in[] = {recorder_flow_take(r, of), value};
+    if (in[0])
+        value = recorder_record(r, OP_add, "add cotangents", in, 2, 1, NULL, NULL)->out[0];
     recorder_flow_set(r, of, value);
 }
 
@@ -309,8 +300,8 @@ tensor *recorder_differentiate(recorder *r, tensor *input, tensor *output, tenso
     unsigned long n = (unsigned long)r->tensor_count;
     r->cotangent = must_calloc(n, sizeof(tensor *));
     r->again = must_calloc(n, sizeof(tensor *));
-    for (int i = 0; i < r->touched_count; i++)
-        r->touched[i]->gathered = NULL;
+    for (int i = 0; i < r->parameters; i++)
+        r->known[i].gathered = NULL; /* gathered again where the backward pass reads it */
     if (r->turned) {
         output = r->turned;
         cotangent = r->turned_cotangent;

@@ -31,7 +31,7 @@ static void chunk_loss(recorder *r, const loss_layer *l, const layer_inputs *in,
     tensor *stats = recorder_record(r, OP_cross_entropy_stats, "loss/stats", seen, 2, 1, NULL, &at)->out[0];
     at.accumulate = c.index == 0 ? 2 : 1;
     tensor *operands[] = {logits, c.targets, gather_stats(r, stats), in->scalars};
-    tensor *given[OP_MAX_OUT] = {l->loss};
+    tensor *given[OP_MAX_OUT] = {in->loss};
     op *o = recorder_record(r, OP_cross_entropy, "loss/loss", operands, 4, c.dx ? 2 : 0, given, &at);
     if (!c.dx)
         return;

@@ -42,9 +42,9 @@ typedef struct placement {
 
 typedef struct tensor {
     const char *name;
-    struct tensor *base;         /* NULL: it has bytes of its own */
-    struct op *producer;         /* the op that writes it, while recording; NULL for persistent tensors */
-    struct parameter *parameter; /* the parameter whose weight it is, or NULL */
+    struct tensor *base;               /* NULL: it has bytes of its own */
+    struct op *producer;               /* the op that writes it, while recording; NULL for persistent tensors */
+    const struct parameter *parameter; /* whose weight or gradient it is, or NULL */
     int64_t shape[TENSOR_DIMS];
     int64_t pitch;       /* elements from one index of dimension 0 to the next; shape[1]*shape[2] when contiguous */
     int64_t offset;      /* of a view: bytes from its base's start */

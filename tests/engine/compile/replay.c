@@ -6,7 +6,7 @@
 
 #include "engine/compile/collective.h"
 #include "engine/compile/compile_parts.h"
-#include "engine/compile/recompute.h"
+#include "engine/compile/compile_program.h"
 #include "memory/log.h"
 
 enum { OPERANDS = OP_MAX_IN + OP_MAX_OUT, GRANULE = COMPILE_ALIGNMENT };
@@ -70,16 +70,21 @@ status replay_compile(replay_rank *out, const compile_options *o, bool place, vo
     schedule s = {0};
     int stages = o->grid.size[GRID_PIPELINE];
     TRY(schedule_make(&s, stages == 1 ? SCHEDULE_1F1B : o->schedule, stages, o->chunks, o->microbatches));
+    tensor *const *whole = update_whole(&out->p.pool, c);
+    update_begin(&out->p, c, whole);
     recorded *chunks = must_calloc((unsigned long)o->chunks, sizeof *chunks);
-    for (int i = 0; i < o->chunks; i++) {
-        unroll_record(&chunks[i], c, i, true, s.kind == SCHEDULE_ZB_H1, o->recompute, NULL);
-        unroll_fuse(&chunks[i]);
-    }
-    update_begin(&out->p, c);
+    for (int i = 0; i < o->chunks; i++)
+        unroll_record(&chunks[i], &out->p.pool, c,
+                      &(unroll_what){.chunk = i,
+                                     .training = true,
+                                     .split = s.kind == SCHEDULE_ZB_H1,
+                                     .recompute = o->recompute,
+                                     .fuse = true,
+                                     .whole = whole});
     status ok = unroll(&out->p, c, chunks, &s);
     if (ok == STATUS_OK) {
         update_append(&out->p, c);
-        place_waits(&out->p, c);
+        place_waits(&out->p);
         note_roots(out);
         if (before)
             before(out);
@@ -98,7 +103,7 @@ void replay_free(replay_rank *r)
 {
     free(r->roots);
     free(r->root_bytes);
-    program_free(&r->p.list);
+    compile_program_free(&r->p);
     compile_free(&r->c);
     *r = (replay_rank){0};
 }

@@ -116,7 +116,7 @@ static status prepare(executor *e, compiled_program *p)
 {
     for (int i = 0; i < p->list.count; i++) {
         op *o = p->list.ops[i];
-        if (op_row_of(o)->flags & COMM)
+        if (op_row_of(o)->flags & OP_COMM)
             prepare_collective(e, o);
         else if (o->kind != OP_wait)
             TRY(e->interface->prepare(e->device, o));
@@ -327,7 +327,7 @@ static void play_op(executor *e, const op *o)
     if (o->kind == OP_wait) {
         comm_wait(&e->requests[o->at.request]);
         d->wait(e->device, o);
-    } else if (op_row_of(o)->flags & COMM) {
+    } else if (op_row_of(o)->flags & OP_COMM) {
         comm_call *call = o->prepared;
         call->stream = d->start(e->device, o);
         comm_start(&e->requests[o->at.request], call);

@@ -23,7 +23,14 @@ typedef enum op_kind {
     OP_COUNT,
 } op_kind;
 
-enum op_flag { CHEAP = 1, GATHER = 2, WEIGHT = 4, COMM = 8, STATEFUL = 16 };
+enum op_flag { OP_CHEAP = 1, OP_SUMS = 2, OP_GATHER = 4, OP_WEIGHT = 8, OP_COMM = 16, OP_STATEFUL = 32 };
+
+/* What becomes of an accumulated output. Kernels ask only whether it is 0. */
+enum op_accumulate {
+    OP_WRITES,
+    OP_ADDS,
+    OP_WRITES_FIRST, /* in a body: writes for the first micro-batch, adds for later ones */
+};
 
 typedef struct op_attributes {
     int64_t first;  /* first row or token of this rank's part: see the op */
@@ -43,7 +50,7 @@ typedef struct op_attributes {
     float epsilon;      /* of a norm */
     float probability;  /* of dropout */
     uint8_t axis;       /* enum axis */
-    uint8_t accumulate; /* 0 write, 1 add, 2 (in a body): write for the first micro-batch, add for later ones */
+    uint8_t accumulate; /* enum op_accumulate */
     uint8_t inverse;    /* rope: turn back */
     uint8_t decay;      /* adamw: weight decay applies */
 } op_attributes;
@@ -52,6 +59,7 @@ typedef struct op {
     uint8_t kind;  /* op_kind */
     uint8_t phase; /* program.h: which action it belongs to */
     int16_t chunk;
+    int16_t layer;      /* of the model; -1: of none */
     int32_t microbatch; /* -1: outside the micro-batches */
     int32_t index;      /* in its program, or in its body while recording */
     bool detached;      /* recorded by hand within the forward pass: differentiation passes it by */
@@ -60,6 +68,7 @@ typedef struct op {
     tensor *scratch;   /* working memory of the implementation, or NULL */
     void *prepared;    /* the implementation's own (a oneDNN primitive, a cuBLASLt plan), made before the first step */
     const char *label; /* "layer 3/mlp/down" */
+    const char *site;  /* what it is within its layer, "mlp/down": the end of the label */
     op_attributes at;
 } op;
 

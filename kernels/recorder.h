@@ -13,9 +13,8 @@
 #define PHALANX_KERNELS_RECORDER_H
 
 #include "kernels/program.h"
+#include "kernels/recompute.h"
 #include "kernels/storage.h"
-
-typedef enum recompute { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL, RECOMPUTE_CHOSEN } recompute;
 
 /* What the ranks around this one mean for recording. */
 typedef struct recorder_grid {
@@ -54,8 +53,9 @@ typedef struct recorder {
     int tensor_count, tensor_capacity;
     tensor **cotangent, **again; /* by id of a forward tensor */
     int forward_tensors;
-    char prefix[96]; /* of labels */
-    int sites;       /* dropout sites so far */
+    int layer;          /* of ops to come; -1: none */
+    const op *backward; /* whose gradient is being recorded: its site begins those of the gradient's ops */
+    int sites;          /* dropout sites so far */
     /* Where a loss turned the tape: the cotangents that differentiation starts from. */
     tensor *turned, *turned_cotangent;
 } recorder;
@@ -65,9 +65,11 @@ void recorder_open(recorder *r, pool *p, const recorder_grid *grid, dtype comput
                    int parameters);
 void recorder_close(recorder *r); /* lists and tables; ops and tensors stay in the pool */
 
-/* "layer 3" before every label from now on; NULL or "" for none */
-void recorder_label(recorder *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Ops from now on are of this layer of the model ("layer 3" begins their labels); -1: of none. */
+void recorder_layer(recorder *r, int layer);
 
+/* Kept for the backward pass, whatever is made again. */
+void recorder_keep(tensor *t);
 /* A tensor of this body without a producer: the chunk's input, a received cotangent. */
 tensor *recorder_input(recorder *r, const char *name, dtype type, int dims, const int64_t *shape, placement place);
 /* Rows [first, first + count) of dimension 0, sharing bytes. Not differentiable: for ops recorded by hand. */
@@ -91,7 +93,7 @@ tensor *recorder_flow_take(recorder *r, const tensor *of);
 void recorder_flow_set(recorder *r, const tensor *of, tensor *sum);
 bool recorder_wants(const recorder *r, const tensor *of); /* does anything upstream have a gradient? */
 /* The fp32 tensor that the gradient of weight `w` is to be written or added to by the op about to be recorded, and
- * whether to write (0), add (1) or write for the first micro-batch only (2). Call recorder_gradient_done() after it. */
+ * which (enum op_accumulate). Call recorder_gradient_done() after it. */
 tensor *recorder_gradient(recorder *r, const tensor *w, uint8_t *accumulate);
 void recorder_gradient_done(recorder *r, const tensor *w, bool weight_phase);
 

@@ -52,9 +52,10 @@ typedef struct tensor {
     int32_t id;          /* index in its program's table; persistent tensors: -1 */
     int32_t first, last; /* of a planned program: the ops between which it is alive */
     uint8_t dims;
-    uint8_t type;  /* dtype */
-    uint8_t class; /* tensor_class */
-    bool boundary; /* a chunk's or block's input: what full recompute keeps */
+    uint8_t type;        /* dtype */
+    uint8_t class;       /* tensor_class */
+    bool keep;           /* kept for the backward pass whatever is made again: a block's input */
+    bool per_microbatch; /* of a step's input: row m of it is micro-batch m's */
     placement place;
 } tensor;
 

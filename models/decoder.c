@@ -322,12 +322,12 @@ int64_t decoder_rows_between(const recorder_grid *grid, int64_t tokens)
 static stream record_blocks(recorder *r, const decoder_chunk *c, const layer_inputs *in, tensor *input)
 {
     stream s = {.sum = c->embeds ? layer_embedding(r, &c->embedding, in) : input};
-    s.sum->boundary = true;
+    recorder_keep(s.sum);
     for (int i = 0; i < c->layers; i++) {
-        recorder_label(r, "layer %d", c->first_layer + i);
+        recorder_layer(r, c->first_layer + i);
         layer_block(r, &s, &c->blocks[i], in);
     }
-    recorder_label(r, NULL);
+    recorder_layer(r, -1);
     return s;
 }
 

@@ -160,14 +160,11 @@ static void fill_tokens(step_bench *b)
                         .variance_correction = 0.05f};
 }
 
-/* Rows by op kind and by what follows the layer in the label ("mlp/down: linear"). */
+/* Rows by op kind and by site ("mlp/down: linear"). */
 static row *find_row(row *rows, int *count, const op *o)
 {
     char name[sizeof rows->name];
-    const char *label = strncmp(o->label, "layer ", 6) ? o->label : strchr(o->label, '/') + 1;
-    if (o->phase == PHASE_UPDATE)
-        label = "update";
-    snprintf(name, sizeof name, "%s: %s", label, op_row_of(o)->name);
+    snprintf(name, sizeof name, "%s: %s", o->phase == PHASE_UPDATE ? "update" : o->site, op_row_of(o)->name);
     for (int i = 0; i < *count; i++)
         if (!strcmp(rows[i].name, name))
             return &rows[i];

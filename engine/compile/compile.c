@@ -55,8 +55,6 @@ status compile_options_from(compile_options *out, const config *c, const grid *g
                                           [CONFIG_1F1B] = SCHEDULE_1F1B,
                                           [CONFIG_INTERLEAVED] = SCHEDULE_INTERLEAVED,
                                           [CONFIG_ZB_H1] = SCHEDULE_ZB_H1};
-    static const recompute ways[] = {
-        [CONFIG_KEEP] = RECOMPUTE_NONE, [CONFIG_SELECTIVE] = RECOMPUTE_SELECTIVE, [CONFIG_FULL] = RECOMPUTE_FULL};
     int data = grid_group_size(g, AXIS_SAMPLES);
     *out = (compile_options){.shape = c->model.shape,
                              .compute = types[c->train.precision],
@@ -73,7 +71,7 @@ status compile_options_from(compile_options *out, const config *c, const grid *g
                              .zero = c->parallel.zero,
                              .gather_each = c->parallel.zero_gather == CONFIG_EACH_MICRO_BATCH,
                              .reduce_each = c->parallel.zero_reduce == CONFIG_EACH_MICRO_BATCH,
-                             .recompute = ways[c->memory.recompute],
+                             .recompute = c->memory.recompute,
                              .budget = c->memory.budget,
                              .backend = backend,
                              .threads = threads,

@@ -36,7 +36,7 @@ static bool is_transient(tensor *t)
 
 static bool starts(const op *o)
 {
-    return (op_row_of(o)->flags & COMM) != 0;
+    return (op_row_of(o)->flags & OP_COMM) != 0;
 }
 
 static bool touches(const op *later, tensor *t, bool reads_matter)

@@ -35,7 +35,7 @@ void plan_measure(plan_rank *out, const compiled *c)
         out->flops += c->training.flops[i];
     for (int i = 0; i < c->training.list.count; i++) {
         const op *o = c->training.list.ops[i];
-        if (!(op_row_of(o)->flags & COMM))
+        if (!(op_row_of(o)->flags & OP_COMM))
             continue;
         int64_t scratch, bytes, messages;
         collective_measure(&scratch, &bytes, &messages, o);

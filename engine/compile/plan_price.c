@@ -27,7 +27,7 @@ double plan_price_op(const plan_hardware *h, const grid *g, const op *o)
 {
     if (is_message(o))
         return 0;
-    if (op_row_of(o)->flags & COMM) {
+    if (op_row_of(o)->flags & OP_COMM) {
         int64_t scratch, bytes, messages;
         if (o->at.group_size <= 1)
             return 0;
@@ -55,7 +55,7 @@ void plan_price_chunks(simulate_cost *costs, double *outside, const plan_hardwar
         double seconds = plan_price_op(h, g, o);
         if (o->microbatch < 0)
             *outside += seconds;
-        else if ((op_row_of(o)->flags & COMM) && axis_rows[o->at.axis].queue == AXIS_QUEUE_GRADIENTS)
+        else if ((op_row_of(o)->flags & OP_COMM) && axis_rows[o->at.axis].queue == AXIS_QUEUE_GRADIENTS)
             of[o->chunk][o->phase].hidden += seconds;
         else
             of[o->chunk][o->phase].compute += seconds;

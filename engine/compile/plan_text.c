@@ -278,7 +278,7 @@ void plan_text_listing(FILE *out, const compiled *c)
         for (int k = 0; k < OP_MAX_OUT; k++)
             print_operand(out, "out", o->out[k]);
         print_operand(out, "scratch", o->scratch);
-        if (op_row_of(o)->flags & COMM) {
+        if (op_row_of(o)->flags & OP_COMM) {
             int64_t scratch, bytes, messages;
             collective_measure(&scratch, &bytes, &messages, o);
             fprintf(out, ", along %s, %lld bytes sent in %lld", axis_name((axis)o->at.axis), (long long)bytes,

@@ -25,8 +25,8 @@ static const double MARGIN = 1.02;
 
 typedef struct class
 {
-    const char *name; /* the label without its layer */
-    int nth;          /* among the layer's ops of that name */
+    const char *name; /* of the ops' site */
+    int nth;          /* among the layer's ops of that site */
     int members;
     bool taken;
 } class;
@@ -56,7 +56,7 @@ static double price_of(const op *o)
 {
     op_cost cost = op_row_of(o)->cost(o);
     double price = cost.flops + FLOPS_A_BYTE * cost.bytes;
-    if ((op_row_of(o)->flags & COMM) && o->at.group_size > 1) {
+    if ((op_row_of(o)->flags & OP_COMM) && o->at.group_size > 1) {
         int64_t scratch, bytes, messages;
         collective_measure(&scratch, &bytes, &messages, o);
         price += FLOPS_A_BYTE_SENT * (double)bytes;
@@ -127,25 +127,13 @@ static status try_count(int64_t *bytes, search *d, int count, bool bound_only)
 
 /* ---- classes -------------------------------------------------------------------------------------------------------- */
 
-/* "layer 3/mlp/up" -> 3 and "mlp/up"; others -> -1 and the whole label */
-static int layer_of(const char **name, const char *label)
-{
-    int layer, used = 0;
-    if (sscanf(label, "layer %d/%n", &layer, &used) == 1 && used > 0) {
-        *name = label + used;
-        return layer;
-    }
-    *name = label;
-    return -1;
-}
-
 /* Can its outputs be made again, and would that be asked for? */
 static bool can_drop(const op *o)
 {
-    if (o->detached || (op_row_of(o)->flags & (GATHER | STATEFUL)))
+    if (o->detached || (op_row_of(o)->flags & (OP_GATHER | OP_STATEFUL)))
         return false;
     for (int i = 0; i < OP_MAX_OUT; i++)
-        if (o->out[i] && !o->out[i]->boundary)
+        if (o->out[i] && !o->out[i]->keep)
             return true;
     return false;
 }
@@ -167,11 +155,10 @@ static void classify_chunk(search *d, int chunk, const program *forward)
         const op *o = forward->ops[i];
         if (!can_drop(o))
             continue;
-        const char *name, *other;
-        int layer = layer_of(&name, o->label), nth = 0;
-        for (int k = i - 1; k >= 0 && layer >= 0 && layer_of(&other, forward->ops[k]->label) == layer; k--)
-            nth += strcmp(name, other) == 0;
-        int of = find_class(d, name, nth);
+        int nth = 0;
+        for (int k = i - 1; k >= 0 && o->layer >= 0 && forward->ops[k]->layer == o->layer; k--)
+            nth += strcmp(o->site, forward->ops[k]->site) == 0;
+        int of = find_class(d, o->site, nth);
         d->classes[of].members++;
         d->entries = must_realloc(d->entries, (unsigned long)(d->entry_count + 1) * sizeof *d->entries);
         d->entries[d->entry_count++] = (entry){chunk, o->index, of};

@@ -113,7 +113,7 @@ static tensor *new_ids(compiled *c, const char *name, bool wanted)
     const compile_options *o = &c->options;
     int64_t tokens = o->decode_samples ? o->decode_samples : o->micro_batch * o->sequence;
     tensor *t = new_input(c, name, DTYPE_INT32, 2, (int64_t[]){!wanted ? 0 : o->train ? o->microbatches : 1, tokens});
-    t->boundary = true; /* divided over the micro-batches when unrolled */
+    t->per_microbatch = true;
     return t;
 }
 

@@ -28,7 +28,6 @@ static layer_inputs inputs_of(recorder *r, const compiled *c)
         views[i]->shape[0] = ids[i]->shape[1];
         views[i]->shape[1] = 0;
         views[i]->pitch = 1;
-        views[i]->boundary = false;
     }
     return (layer_inputs){.tokens = views[0],
                           .targets = views[1],
@@ -154,7 +153,7 @@ static tensor *instance(unroller *u, tensor *t, int chunk, int microbatch)
     if (t->base) {
         n->base = instance(u, t->base, chunk, microbatch);
         const tensor *root = t->base;
-        if (tensor_persistent(root) && root->boundary) /* a step's input: this micro-batch's row */
+        if (root->per_microbatch)
             n->offset += microbatch * (tensor_bytes(root) / root->shape[0]);
         if (tensor_persistent(root))
             n->address = root->address + n->offset;
@@ -174,8 +173,8 @@ static void play_body(unroller *u, int chunk, phase p, int microbatch)
             o->in[k] = instance(u, o->in[k], chunk, microbatch);
         for (int k = 0; k < OP_MAX_OUT; k++)
             o->out[k] = instance(u, o->out[k], chunk, microbatch);
-        if (o->at.accumulate == 2)
-            o->at.accumulate = microbatch > 0;
+        if (o->at.accumulate == OP_WRITES_FIRST)
+            o->at.accumulate = microbatch > 0 ? OP_ADDS : OP_WRITES;
         if (o->kind == OP_dropout)
             o->at.sample = microbatch * u->c->options.micro_batch;
         program_append(&u->out->list, o);
@@ -188,7 +187,8 @@ op *unroll_append(compiled_program *out, op_kind kind, phase when, const char *l
     op *o = pool_alloc(&out->pool, sizeof *o);
     o->kind = (uint8_t)kind;
     o->phase = (uint8_t)when;
-    o->label = label;
+    o->label = o->site = label;
+    o->layer = -1;
     o->microbatch = -1;
     if (at)
         o->at = *at;

@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "kernels/recompute.h"
 #include "memory/status.h"
 #include "models/shape.h"
 #include "parallel/grid.h"
@@ -22,7 +23,6 @@ typedef enum config_optimizer { CONFIG_ADAMW } config_optimizer;
 /* In the order of schedule_kind (parallel/schedule.h). */
 typedef enum config_schedule { CONFIG_GPIPE, CONFIG_1F1B, CONFIG_INTERLEAVED, CONFIG_ZB_H1 } config_schedule;
 typedef enum config_when { CONFIG_EACH_STEP, CONFIG_EACH_MICRO_BATCH } config_when; /* zero_gather, zero_reduce */
-typedef enum config_recompute { CONFIG_KEEP, CONFIG_SELECTIVE, CONFIG_FULL } config_recompute;
 
 /* Data sets to blend: samples are drawn in proportion to the weights, which need not sum to one. */
 typedef struct config_source {
@@ -88,7 +88,7 @@ typedef struct config {
         int64_t bucket;                   /* bytes of gradients reduced together */
     } parallel;
     struct {
-        config_recompute recompute;
+        recompute recompute;
         int64_t budget; /* bytes of the arena; 0: none */
     } memory;
     struct {

@@ -116,7 +116,7 @@ status config_check(const config *c)
     TRY(check_context(c));
     TRY(check_tensor(c));
     TRY(check_pipeline(c));
-    if (c->memory.budget && c->memory.recompute != CONFIG_KEEP)
+    if (c->memory.budget && c->memory.recompute != RECOMPUTE_NONE)
         return status_fail(STATUS_USAGE,
                            "memory.budget decides itself what to recompute: leave out memory.recompute %s",
                            config_word(c, "memory.recompute"));

@@ -66,7 +66,7 @@ static void check_rank(plans_verdict *v, const compiled *c, const json_t *said, 
     int64_t sent[AXIS_COUNT] = {0}, messages[AXIS_COUNT] = {0};
     for (int i = 0; i < c->training.list.count; i++) {
         const op *o = c->training.list.ops[i];
-        if (!(op_row_of(o)->flags & COMM))
+        if (!(op_row_of(o)->flags & OP_COMM))
             continue;
         int64_t scratch, bytes, count;
         collective_measure(&scratch, &bytes, &count, o);

@@ -260,7 +260,7 @@ static bool play(shadow *s, int at)
         s->started[o->at.request] = -1;
         return start >= 0 ? finish(s, start) : fails(s, at, &(tensor){.name = o->label}, "waits for nothing", 0);
     }
-    bool asynchronous = op_row_of(o)->flags & COMM;
+    bool asynchronous = op_row_of(o)->flags & OP_COMM;
     if (!check_reads(s, at) || !write_outs(s, at, asynchronous ? -2 - at : at))
         return false;
     if (asynchronous)
@@ -395,7 +395,7 @@ static bool advance(parties *p, int rank)
         const op *o = list->ops[q->at];
         if (o->kind == OP_wait && !q->done[o->at.request])
             break;
-        if (op_row_of(o)->flags & COMM)
+        if (op_row_of(o)->flags & OP_COMM)
             q->launched[q->tail++] = o;
         moved = true;
     }

@@ -15,6 +15,7 @@
 #include "memory/status.h"
 #include "models/shape.h"
 #include "parallel/grid.h"
+#include "parallel/schedule.h"
 #include "engine/config/learning_rate.h"
 
 typedef enum config_precision { CONFIG_FP32, CONFIG_BF16, CONFIG_FP16 } config_precision;
@@ -25,8 +26,6 @@ typedef enum config_optimizer {
 #undef OPTIMIZER
 } config_optimizer;
 typedef enum config_adjust { CONFIG_ADJUST_ORIGINAL, CONFIG_ADJUST_RMS } config_adjust;
-/* In the order of schedule_kind (parallel/schedule.h). */
-typedef enum config_schedule { CONFIG_GPIPE, CONFIG_1F1B, CONFIG_INTERLEAVED, CONFIG_ZB_H1 } config_schedule;
 typedef enum config_when { CONFIG_EACH_STEP, CONFIG_EACH_MICRO_BATCH } config_when; /* zero_gather, zero_reduce */
 
 /* Data sets to blend: samples are drawn in proportion to the weights, which need not sum to one. */
@@ -58,6 +57,7 @@ typedef struct config {
         config_sources train, validation;
         char *tokenizer; /* file kept beside the checkpoints, for generate and eval */
         bool shuffle, document_mask;
+        bool allow_changed; /* a resumed run may go on with other bytes at the same paths */
     } data;
     struct {
         int64_t steps, sequence;
@@ -89,7 +89,7 @@ typedef struct config {
     struct {
         int tensor, context, pipeline, virtual_stages;
         int data; /* 0: what is left of the ranks */
-        config_schedule schedule;
+        schedule_kind schedule;
         bool sequence;
         int zero;
         config_when zero_gather, zero_reduce;
@@ -101,8 +101,11 @@ typedef struct config {
         int64_t budget; /* bytes of the arena; 0: none */
     } memory;
     struct {
-        int every, keep; /* 0: only at the end; 0: all */
-        char *resume;    /* "auto", "never" or a folder */
+        int every, keep;   /* 0: only at the end; 0: all */
+        int keep_every;    /* 0: none is kept for ever */
+        char *resume;      /* "auto", "never" or a folder */
+        bool fallback;     /* to an older one if the latest is damaged */
+        bool asynchronous; /* written while the run trains */
     } checkpoint;
     struct {
         int every, batches; /* 0: never */
@@ -111,6 +114,7 @@ typedef struct config {
         char *folder;
         int log_every;
         bool tensorboard;
+        bool lock; /* no second run in the folder */
         int hang_seconds;
     } run;
     struct {

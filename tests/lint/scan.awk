@@ -58,9 +58,10 @@ function uses_of(code,   words, n, i, made) {
 # the name that is declared: before the first parenthesis that no macro in capitals owns
 function name_of(signature,   name) {
     name = ""
+    gsub(/__attribute__ *\(\([^()]*(\([^()]*\))?[^()]*\)\)/, " ", signature)
     while (match(signature, /[A-Za-z_][A-Za-z_0-9]*\(/)) {
         name = substr(signature, RSTART, RLENGTH - 1)
-        if (name !~ /^[A-Z_0-9]+$/ && name !~ /^(__attribute__|target|target_clones)$/ && name != "alignas")
+        if (name !~ /^[A-Z_0-9]+$/ && name != "alignas")
             return name
         signature = substr(signature, RSTART + RLENGTH)
     }
@@ -92,6 +93,7 @@ FNR == 1 {
 
 file ~ /\.def$/ {
     if (match(code, /^[A-Z]+\([a-z_0-9]+/)) {
+        uses_of(code)
         sub(/^[A-Z]+\(/, "", code)
         sub(/[^a-z_0-9].*/, "", code)
         print "row", code
@@ -128,6 +130,8 @@ in_body {
 in_type {
     if (code ~ /^}/)
         in_type = 0
+    else if (file !~ /\.[ch]$/) # a member function's body
+        uses_of(code)
     next
 }
 

@@ -24,10 +24,18 @@ typedef struct range {
     int64_t at, bytes;
 } range;
 
+/* A call of communication, and the ops that are launched with it: none, if a later one's call has this op's. */
+typedef struct launch {
+    comm_call call;
+    const op **ops;
+    int count;
+    int ends; /* the request of the call that has it */
+} launch;
+
 /* What the executor knows of a program beside its ops. */
 typedef struct played {
     const compiled_program *program;
-    comm_call *calls;     /* [requests] */
+    launch *launches;     /* [requests] */
     const char **stretch; /* in words, what lies before each of its marks; NULL where nothing is apart */
 } played;
 
@@ -121,13 +129,44 @@ static void prepare_call(comm_call *call, executor *e, const op *o)
         call->source = member_of(g, o->at.peer);
 }
 
+/* One call of several ops: their calls become its pieces. */
+static void join_calls(comm_call *call, executor *e, const played *p, const op *const *ops, int count)
+{
+    comm_piece *pieces = pool_alloc(&e->pool, (size_t)count * sizeof *pieces);
+    int64_t *sums = pool_alloc(&e->pool, (size_t)comm_group_ranks(call->group) * sizeof *sums);
+    for (int i = 0; i < count; i++) {
+        const comm_call *one = &p->launches[ops[i]->at.request].call;
+        pieces[i] = (comm_piece){one->send, one->receive, one->count, one->counts};
+    }
+    call->count = collective_together(sums, ops, count).count;
+    call->counts = sums;
+    call->pieces = pieces;
+    call->piece_count = count;
+    call->send = call->receive = NULL;
+}
+
+static void prepare_launch(executor *e, played *p, int index)
+{
+    const op *ops[COMM_PIECES], *o = p->program->list.ops[index];
+    launch *l = &p->launches[o->at.request];
+    prepare_call(&l->call, e, o);
+    l->count = collective_bundle(ops, &p->program->list, index);
+    l->ops = pool_alloc(&e->pool, (size_t)(l->count + 1) * sizeof *l->ops);
+    for (int i = 0; i < l->count; i++) {
+        l->ops[i] = ops[i];
+        p->launches[ops[i]->at.request].ends = o->at.request;
+    }
+    if (l->count > 1)
+        join_calls(&l->call, e, p, ops, l->count);
+}
+
 static status prepare(executor *e, played *p)
 {
-    p->calls = pool_alloc(&e->pool, (size_t)(p->program->requests + 1) * sizeof *p->calls);
+    p->launches = pool_alloc(&e->pool, (size_t)(p->program->requests + 1) * sizeof *p->launches);
     for (int i = 0; i < p->program->list.count; i++) {
         op *o = p->program->list.ops[i];
         if (op_row_of(o)->flags & OP_COMM)
-            prepare_call(&p->calls[o->at.request], e, o);
+            prepare_launch(e, p, i);
         else if (o->kind != OP_wait)
             TRY(e->interface->prepare(e->device, o));
     }
@@ -354,13 +393,16 @@ static void play_op(executor *e, const op *o)
 {
     const device_interface *d = e->interface;
     if (o->kind == OP_wait) {
-        comm_wait(&e->requests[o->at.request]);
+        comm_wait(&e->requests[e->playing->launches[o->at.request].ends]);
         d->wait(e->device, o);
     } else if (op_row_of(o)->flags & OP_COMM) {
-        comm_call *call = &e->playing->calls[o->at.request];
-        call->stream = d->start(e->device, o);
-        comm_start(&e->requests[o->at.request], call);
-        d->started(e->device, o);
+        launch *l = &e->playing->launches[o->at.request];
+        if (l->count == 0)
+            return; /* with the last of its bundle */
+        l->call.stream = d->start(e->device, o);
+        comm_start(&e->requests[o->at.request], &l->call);
+        for (int i = 0; i < l->count; i++)
+            d->started(e->device, l->ops[i]);
     } else {
         d->launch(e->device, o);
     }

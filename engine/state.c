@@ -14,7 +14,7 @@ const char *state_section_name(state_section s)
 
 /* ---- rectangles ------------------------------------------------------------------------------------------------ */
 
-/* A stretch of rows of a parameter's local part that a tensor holds: row `first` is the tensor's row 0. */
+/* A range of rows of a parameter's local part that a tensor holds: row `first` is the tensor's row 0. */
 typedef struct held {
     const tensor *t;
     int64_t first, rows;

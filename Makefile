@@ -88,14 +88,17 @@ $(call program,$1): $(1:%.c=$(BUILD)/%.o) $(BUILD)/tests/libtests.a $(BUILD)/lib
 endef
 $(foreach s,$(PROGRAM_SRC),$(eval $(call TEST_PROGRAM,$s)))
 
-# What tests start or load besides the programs they link. The interposer of promise 1 is never sanitized itself.
-$(BUILD)/tests/allocation_spy.so: tests/memory/spy/allocation_spy.c memory/seal.h
+# What tests start or load besides the programs they link. Interposers (of promise 1, and of storage that fails) are never
+# sanitized themselves.
+SPIES := $(BUILD)/tests/allocation_spy.so $(BUILD)/tests/io_faults.so
+$(SPIES): $(BUILD)/tests/%.so: tests/memory/spy/%.c memory/seal.h
 	@mkdir -p $(@D)
 	$(CC) -std=c11 -D_GNU_SOURCE -O2 $(CWARNINGS) -I. -shared -fPIC -o $@ $< -ldl
 
 $(BUILD)/tests/test_arena: | $(BUILD)/tests/allocation_spy.so
 $(BUILD)/tests/test_parity: | $(BUILD)/tests/rank_playlist $(BUILD)/phalanx
 $(BUILD)/tests/test_parity_mutants: | $(BUILD)/tests/rank_mutants $(BUILD)/phalanx
+$(BUILD)/tests/test_recovery: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
 $(BUILD)/tests/test_memory: | $(BUILD)/tests/allocation_spy.so $(BUILD)/phalanx
 $(BUILD)/tests/test_bubble: | $(BUILD)/tests/rank_bubble
 $(BUILD)/tests/test_comm: | $(BUILD)/tests/rank_comm
@@ -103,7 +106,7 @@ $(BUILD)/tests/test_watchdog: | $(BUILD)/tests/rank_watchdog
 # Mutants: the parity test's proof that it can fail.
 $(BUILD)/tests/rank_mutants: LIBS += -Wl,--wrap=place_waits,--wrap=storage_describe,--wrap=executor_launch
 
-tests: $(BUILD)/phalanx $(TESTS) $(RANK_PROGRAMS) $(BUILD)/tests/allocation_spy.so ## build every test program
+tests: $(BUILD)/phalanx $(TESTS) $(RANK_PROGRAMS) $(SPIES) ## build every test program
 
 deps: ## install what building, training and testing need (as root, Debian or Ubuntu)
 	@tools/dependencies.sh
@@ -137,7 +140,7 @@ SANITIZED_asan  := -fsanitize=address,undefined -fno-sanitize-recover=undefined 
 SANITIZED_ubsan := -fsanitize=undefined -fno-sanitize-recover=undefined
 SANITIZED_tsan  := -fsanitize=thread
 # Not under ASan: matrices of whole runs on many ranks (minutes), and promises about resident memory and about time.
-ASAN_LEFT_OUT := bubble comm cuda_attention cuda_host cuda_queue cuda_tuning faults golden layouts memory parity parity_mutants resume watch watchdog
+ASAN_LEFT_OUT := bubble comm cuda_attention cuda_host cuda_queue cuda_tuning faults golden layouts memory parity parity_mutants recovery resume watch watchdog
 ASAN_TESTS ?= $(filter-out $(ASAN_LEFT_OUT:%=build-asan/tests/test_%),$(TESTS:$(BUILD)/%=build-asan/%))
 asan: SELECTED = TESTS="$(ASAN_TESTS)" RANK_PROGRAMS=
 asan ubsan tsan: ## the tests under AddressSanitizer (with UBSan; a selection), UBSan or ThreadSanitizer

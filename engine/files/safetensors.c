@@ -223,10 +223,7 @@ const json_t *safetensors_metadata(const safetensors *s)
 
 struct safetensors_writer {
     atomic_file *file;
-    int count;
-    int *order;       /* [count] */
-    int64_t *offsets; /* [count] by index of the declaration */
-    int64_t end;      /* of the file */
+    safetensors_layout layout;
 };
 
 static int compare_reference(const void *a, const void *b, void *context)
@@ -247,7 +244,7 @@ static int64_t tensor_bytes(const safetensors_tensor *t)
 }
 
 /* The header as text, and the offsets counted from the end of it. */
-static char *make_header(safetensors_writer *w, const safetensors_tensor *tensors, const json_t *metadata)
+static char *make_header(safetensors_layout *w, const safetensors_tensor *tensors, const json_t *metadata)
 {
     json_t *header = json_object();
     if (metadata)
@@ -274,32 +271,47 @@ static char *make_header(safetensors_writer *w, const safetensors_tensor *tensor
     return text;
 }
 
+void safetensors_layout_make(safetensors_layout *out, const safetensors_tensor *tensors, int count,
+                             const json_t *metadata)
+{
+    safetensors_layout *w = out;
+    *w = (safetensors_layout){.count = count,
+                              .order = must_alloc((unsigned long)count * sizeof *w->order),
+                              .offsets = must_alloc((unsigned long)count * sizeof *w->offsets)};
+    for (int i = 0; i < count; i++)
+        w->order[i] = i;
+    qsort_r(w->order, (size_t)count, sizeof *w->order, compare_reference, (void *)(uintptr_t)tensors);
+    char *text = make_header(w, tensors, metadata);
+    size_t length = strlen(text);
+    uint64_t padded = (length + 7) / 8 * 8;
+    w->header_bytes = 8 + (int64_t)padded;
+    w->header = must_alloc(8 + padded);
+    memcpy(w->header, &padded, sizeof padded);
+    memset(w->header + 8, ' ', padded);
+    memcpy(w->header + 8, text, length);
+    free(text);
+    for (int i = 0; i < count; i++)
+        w->offsets[i] += w->header_bytes;
+    w->end += w->header_bytes;
+}
+
+void safetensors_layout_free(safetensors_layout *w)
+{
+    free(w->order);
+    free(w->offsets);
+    free(w->header);
+    *w = (safetensors_layout){0};
+}
+
 status safetensors_writer_open(safetensors_writer **out, const char *path, const safetensors_tensor *tensors, int count,
                                const json_t *metadata)
 {
-    static const char spaces[8] = {' ', ' ', ' ', ' ', ' ', ' ', ' ', ' '};
     atomic_file *file;
     TRY(atomic_open(&file, path));
     safetensors_writer *w = must_calloc(1, sizeof *w);
     w->file = file;
-    w->count = count;
-    w->order = must_alloc((unsigned long)count * sizeof *w->order);
-    w->offsets = must_alloc((unsigned long)count * sizeof *w->offsets);
-    for (int i = 0; i < count; i++)
-        w->order[i] = i;
-    qsort_r(w->order, (size_t)count, sizeof *w->order, compare_reference, (void *)(uintptr_t)tensors);
-    char *header = make_header(w, tensors, metadata);
-    int64_t length = (int64_t)strlen(header), padding = -length & 7;
-    uint64_t padded = (uint64_t)(length + padding);
-    for (int i = 0; i < count; i++)
-        w->offsets[i] += 8 + (int64_t)padded;
-    w->end += 8 + (int64_t)padded;
-    status s = atomic_write(file, &padded, sizeof padded);
-    if (s == STATUS_OK)
-        s = atomic_write(file, header, length);
-    if (s == STATUS_OK)
-        s = atomic_write(file, spaces, padding);
-    free(header);
+    safetensors_layout_make(&w->layout, tensors, count, metadata);
+    status s = atomic_write(file, w->layout.header, w->layout.header_bytes);
     if (s != STATUS_OK) {
         safetensors_writer_abandon(w);
         return s;
@@ -310,29 +322,29 @@ status safetensors_writer_open(safetensors_writer **out, const char *path, const
 
 const int *safetensors_writer_order(const safetensors_writer *w)
 {
-    return w->order;
+    return w->layout.order;
 }
 
 int64_t safetensors_writer_offset(const safetensors_writer *w, int index)
 {
-    return w->offsets[index];
+    return w->layout.offsets[index];
 }
 
 int64_t safetensors_writer_bytes(const safetensors_writer *w)
 {
-    return w->end;
+    return w->layout.end;
 }
 
 status safetensors_writer_data(safetensors_writer *w, const void *data, int64_t bytes)
 {
-    MUST(atomic_position(w->file) + bytes <= w->end, "more data than the tensors that were declared");
+    MUST(atomic_position(w->file) + bytes <= w->layout.end, "more data than the tensors that were declared");
     return atomic_write(w->file, data, bytes);
 }
 
 status safetensors_writer_close(safetensors_writer *w)
 {
-    MUST(atomic_position(w->file) == w->end, "%lld bytes of the declared tensors were not written",
-         (long long)(w->end - atomic_position(w->file)));
+    MUST(atomic_position(w->file) == w->layout.end, "%lld bytes of the declared tensors were not written",
+         (long long)(w->layout.end - atomic_position(w->file)));
     status s = atomic_commit(w->file);
     w->file = NULL;
     safetensors_writer_abandon(w);
@@ -344,7 +356,6 @@ void safetensors_writer_abandon(safetensors_writer *w)
     if (!w)
         return;
     atomic_abandon(w->file);
-    free(w->order);
-    free(w->offsets);
+    safetensors_layout_free(&w->layout);
     free(w);
 }

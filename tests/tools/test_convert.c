@@ -316,8 +316,8 @@ static void a_divided_checkpoint_is_joined_and_masters_are_taken_for_fp32(void *
             pieces[n++] = p;
         }
     }
-    assert_int_equal(checkpoint_write(checkpoints, "step-00000003", pieces, n, checkpoint_meta(c), 0, 1, NULL, NULL),
-                     STATUS_OK);
+    assert_int_equal(
+        checkpoint_write(checkpoints, "step-00000003", pieces, n, checkpoint_meta(c), 0, 1, "", NULL, NULL), STATUS_OK);
     must_convert(checkpoints, plain, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0);
     must_convert(checkpoints, precise, WEIGHTS_HUGGINGFACE, DTYPE_FP32, 0);
     assert_same_file(source, precise, SHARDED_FILE);

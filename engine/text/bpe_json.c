@@ -254,7 +254,7 @@ static status read_step(bpe *b, json_t *value, bool *byte_level)
         status (*read)(bpe *b, json_t *value);
     } kinds[] = {{"Split", read_split}, {"ByteLevel", read_byte_level}, {"Digits", read_digits}};
     if (*byte_level)
-        return WRONG("a pre_tokenizer step (%s) behind ByteLevel is not supported", type_of(value));
+        return WRONG("a pre_tokenizer step (%s) after ByteLevel is not supported", type_of(value));
     for (unsigned i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (strcmp(type_of(value), kinds[i].type) == 0) {
             *byte_level = kinds[i].read == read_byte_level;

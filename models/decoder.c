@@ -47,7 +47,7 @@ static parameter *add(builder *b, const char *name, int64_t rows, int64_t column
     return p;
 }
 
-/* A piece (parameter.h) of a matrix (dims 2, as [out, in] whatever the file's order) or vector (dims 1: columns only). */
+/* A piece of a matrix (dims 2, as [out, in] whatever the file's order) or vector (dims 1: columns only). */
 static void piece(builder *b, parameter *p, names_slot slot, int64_t global_rows, int64_t global_columns,
                   int64_t start_row, int64_t start_column, int64_t rows, int64_t columns, int64_t row)
 {

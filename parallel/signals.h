@@ -1,7 +1,7 @@
 /* SIGTERM and SIGINT: the first asks the run to finish its step, save and end; a second one ends the process at once.
  *
  * A signal reaches a process, not an object: the flag is the one global of this file. It says what this rank has received; that all
- * ranks act on it after the same step is the training loop's work.
+ * ranks act on it behind the same step is the training loop's work.
  */
 #ifndef PHALANX_PARALLEL_SIGNALS_H
 #define PHALANX_PARALLEL_SIGNALS_H

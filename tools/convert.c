@@ -81,7 +81,7 @@ int convert_main(int argc, char **argv)
             "Turns a Hugging Face folder (config.json, model.safetensors or its index) into a phalanx checkpoint, or "
             "a\n"
             "checkpoint into a Hugging Face folder, which transformers loads. Tokenizer files are copied along. With\n"
-            "--dtype fp32 a checkpoint's master weights are taken. Such a checkpoint holds no optimizer\n"
+            "--dtype fp32 a checkpoint's master weights are taken. A checkpoint made this way holds no optimizer\n"
             "state: train starts from it, or from a Hugging Face folder itself, with model.from=FOLDER.",
         .row = rows,
         .rows = sizeof rows / sizeof *rows,

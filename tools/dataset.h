@@ -1,4 +1,4 @@
-/* What merge and split share: documents copied from data sets to data sets, with the tokenizer stored with them. */
+/* What merge and split share: documents copied from data sets to data sets, with the tokenizer beside them. */
 #ifndef PHALANX_TOOLS_DATASET_H
 #define PHALANX_TOOLS_DATASET_H
 
@@ -15,7 +15,7 @@ int64_t dataset_room(indexed *const *inputs, int count);
 status dataset_copy(indexed_writer *w, buffer_ids *ids, const indexed *x, int64_t document);
 /* Close the writer if all went well so far, else abandon what it wrote. */
 status dataset_finish(status s, indexed_writer *w);
-/* The tokenizer stored with a data set; NULL when there is none. A damaged one is a failure. */
+/* The tokenizer beside a data set; NULL when there is none. One that is there but damaged is a failure. */
 status dataset_tokenizer(tokenizer **out, const char *prefix);
 
 #endif

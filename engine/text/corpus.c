@@ -6,13 +6,13 @@
 
 #include "memory/log.h"
 
-#define BATCH_BYTES (1 << 20)
-#define BATCH_COUNT 8192 /* documents */
+#define STRETCH_BYTES (1 << 20)
+#define STRETCH_COUNT 8192 /* documents */
 
 typedef enum stage { FREE, READ, TAKEN, DONE } stage;
 
-/* A few documents in progress: read, encoded, handed over. */
-typedef struct batch {
+/* A few documents on their way: read, encoded, handed over. */
+typedef struct stretch {
     stage stage;
     bool last;
     buffer bytes;
@@ -23,36 +23,36 @@ typedef struct batch {
     int64_t text_bytes, malformed;
     status result;
     char *message; /* of a failure: messages belong to the thread that failed */
-} batch;
+} stretch;
 
 typedef struct line_up {
     const tokenizer *tokenizer;
     documents *documents;
     const corpus_settings *settings;
-    batch *batches; /* [count], used in a circle */
+    stretch *stretches; /* [count], used in a circle */
     int count;
-    int64_t to_encode; /* number of the next batch to be encoded */
+    int64_t to_encode; /* number of the next stretch to be encoded */
     bool stop;
     pthread_mutex_t lock;
     pthread_cond_t changed;
 } line_up;
 
-static void fail_batch(batch *s, status code)
+static void fail_stretch(stretch *s, status code)
 {
     s->result = code;
     free(s->message);
     s->message = must_strdup(status_message());
 }
 
-/* Wait until the batch is at the stage; false: stop. Called with the lock held. */
-static bool wait_for(line_up *l, const batch *s, stage wanted)
+/* Wait until the stretch is at the stage; false: stop. Called with the lock held. */
+static bool wait_for(line_up *l, const stretch *s, stage wanted)
 {
     while (!l->stop && s->stage != wanted)
         pthread_cond_wait(&l->changed, &l->lock);
     return !l->stop;
 }
 
-static void set_stage(line_up *l, batch *s, stage next)
+static void set_stage(line_up *l, stretch *s, stage next)
 {
     pthread_mutex_lock(&l->lock);
     s->stage = next;
@@ -60,11 +60,11 @@ static void set_stage(line_up *l, batch *s, stage next)
     pthread_mutex_unlock(&l->lock);
 }
 
-static void read_batch(documents *d, batch *s)
+static void read_stretch(documents *d, stretch *s)
 {
     bool more = true;
     s->bytes.length = s->count = 0;
-    while (s->bytes.length < BATCH_BYTES && s->count < BATCH_COUNT) {
+    while (s->bytes.length < STRETCH_BYTES && s->count < STRETCH_COUNT) {
         if (s->count == s->room) {
             s->room = 2 * s->room + 64;
             s->raw = must_realloc(s->raw, (unsigned long)s->room * sizeof *s->raw);
@@ -72,7 +72,7 @@ static void read_batch(documents *d, batch *s)
         }
         status code = documents_next(d, &s->bytes, &s->raw[s->count], &more);
         if (code != STATUS_OK)
-            fail_batch(s, code);
+            fail_stretch(s, code);
         if (code != STATUS_OK || !more) {
             s->last = true;
             return;
@@ -85,13 +85,13 @@ static void *read_all(void *argument)
 {
     line_up *l = argument;
     for (int64_t number = 0;; number++) {
-        batch *s = &l->batches[number % l->count];
+        stretch *s = &l->stretches[number % l->count];
         pthread_mutex_lock(&l->lock);
         bool go_on = wait_for(l, s, FREE);
         pthread_mutex_unlock(&l->lock);
         if (!go_on)
             return NULL;
-        read_batch(l->documents, s);
+        read_stretch(l->documents, s);
         bool last = s->last;
         set_stage(l, s, READ);
         if (last)
@@ -99,7 +99,7 @@ static void *read_all(void *argument)
     }
 }
 
-static status encode_batch(const line_up *l, batch *s, tokenizer_scratch *scratch, buffer *text_scratch)
+static status encode_stretch(const line_up *l, stretch *s, tokenizer_scratch *scratch, buffer *text_scratch)
 {
     int32_t end = tokenizer_end_of_document(l->tokenizer);
     int64_t repaired = tokenizer_scratch_repaired(scratch);
@@ -127,16 +127,16 @@ static void *encode_all(void *argument)
     for (;;) {
         pthread_mutex_lock(&l->lock);
         int64_t number = l->to_encode++;
-        batch *s = &l->batches[number % l->count];
+        stretch *s = &l->stretches[number % l->count];
         bool go_on = wait_for(l, s, READ);
         if (go_on)
             s->stage = TAKEN; /* one whole circle ahead, another must not take it, too */
         pthread_mutex_unlock(&l->lock);
         if (!go_on)
             break;
-        status code = encode_batch(l, s, scratch, &text_scratch);
-        if (code != STATUS_OK) /* it comes before what may have failed in reading on */
-            fail_batch(s, code);
+        status code = encode_stretch(l, s, scratch, &text_scratch);
+        if (code != STATUS_OK) /* it stands before what may have failed in reading on */
+            fail_stretch(s, code);
         set_stage(l, s, DONE);
     }
     buffer_free(&text_scratch);
@@ -144,7 +144,7 @@ static void *encode_all(void *argument)
     return NULL;
 }
 
-static status hand_over(const batch *s, corpus_count *out, corpus_sink *sink, void *context)
+static status hand_over(const stretch *s, corpus_count *out, corpus_sink *sink, void *context)
 {
     if (s->result != STATUS_OK)
         return status_fail(s->result, "%s", s->message);
@@ -165,7 +165,7 @@ static status hand_over(const batch *s, corpus_count *out, corpus_sink *sink, vo
 static status receive_all(line_up *l, corpus_count *out, corpus_sink *sink, corpus_tick *tick, void *context)
 {
     for (int64_t number = 0;; number++) {
-        batch *s = &l->batches[number % l->count];
+        stretch *s = &l->stretches[number % l->count];
         pthread_mutex_lock(&l->lock);
         (void)wait_for(l, s, DONE);
         pthread_mutex_unlock(&l->lock);
@@ -187,7 +187,7 @@ status corpus_encode(const tokenizer *t, documents *d, const corpus_settings *se
     if (settings->end_of_document && tokenizer_end_of_document(t) < 0)
         return status_fail(STATUS_FAILED, "the tokenizer has no token that ends a document: append none");
     line_up l = {.tokenizer = t, .documents = d, .settings = settings, .count = 2 * threads + 2};
-    l.batches = must_calloc((unsigned long)l.count, sizeof *l.batches);
+    l.stretches = must_calloc((unsigned long)l.count, sizeof *l.stretches);
     pthread_mutex_init(&l.lock, NULL);
     pthread_cond_init(&l.changed, NULL);
     *out = (corpus_count){0};
@@ -204,13 +204,13 @@ status corpus_encode(const tokenizer *t, documents *d, const corpus_settings *se
     for (int i = 0; i <= threads; i++)
         pthread_join(workers[i], NULL);
     for (int i = 0; i < l.count; i++) {
-        buffer_free(&l.batches[i].bytes);
-        buffer_ids_free(&l.batches[i].ids);
-        free(l.batches[i].raw);
-        free(l.batches[i].ends);
-        free(l.batches[i].message);
+        buffer_free(&l.stretches[i].bytes);
+        buffer_ids_free(&l.stretches[i].ids);
+        free(l.stretches[i].raw);
+        free(l.stretches[i].ends);
+        free(l.stretches[i].message);
     }
-    free(l.batches);
+    free(l.stretches);
     free(workers);
     pthread_cond_destroy(&l.changed);
     pthread_mutex_destroy(&l.lock);

@@ -17,7 +17,7 @@
 #define INPUT_BYTES (1 << 18)
 #define MAGIC_BYTES 6 /* that tell every packing */
 
-/* A kind of compression: how it is recognised, opened and undone. */
+/* A way to pack: how it is told, opened and undone. */
 typedef struct packing {
     const char *name;
     const char *magic;
@@ -43,7 +43,7 @@ struct source {
     } of;
 };
 
-/* Read on after what is in the input buffer. */
+/* Read on behind what is in the input buffer. */
 static status fill(source *s)
 {
     if (s->at == s->filled)

@@ -42,7 +42,7 @@ static json_t *gather_lengths(const indexed *x)
                      mean, "deviation", sqrt(variance > 0 ? variance : 0), "histogram", histogram);
 }
 
-/* The sample's text, if the tokenizer that made the data lies beside it. */
+/* The sample's text, if the tokenizer that made the data is stored with it. */
 static void add_text(json_t *sample, const tokenizer *t, const int32_t *ids, int64_t count)
 {
     buffer text = {0};
@@ -78,7 +78,7 @@ static status gather_samples(json_t *object, const indexed *x, const tokenizer *
     return s;
 }
 
-/* --verify: read every token (negative ones are refused on the way): the largest id, and the entropy of the tokens'
+/* --verify: read every token (negative ones are refused): the largest id, and the entropy of the tokens'
  * frequencies in nats, the loss of a model that knows nothing but those. */
 static status read_tokens(json_t *object, const indexed *x)
 {

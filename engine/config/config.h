@@ -50,7 +50,7 @@ typedef struct config {
     struct {
         model_shape shape;
         char *preset;
-        char *from;   /* folder of weights, read by whoever resolves it */
+        char *from;   /* folder of weights, read by the caller that resolves it */
         char *config; /* a Hugging Face config.json, likewise */
     } model;
     struct {
@@ -132,7 +132,7 @@ typedef struct config {
  * valid key. On success `out` must be freed. Ends with config_check unless config_wants_shape. */
 status config_load(config *out, const char *path, int overrides, char *const *override);
 
-/* As config_load, from text in memory; `name` stands for the file in messages. */
+/* As config_load, from text in memory; `name` is the file in messages. */
 status config_parse(config *out, const char *name, const char *text, size_t bytes, int overrides,
                     char *const *override);
 
@@ -159,7 +159,7 @@ status config_compare_for_resume(const config *saved, const config *now,
 /* Every key with its type, default and meaning. */
 void config_help(FILE *out);
 
-/* "bf16", "1f1b", ...: the word that stands for the value of an enumerated key such as "train.precision". */
+/* "bf16", "1f1b", ...: the word for the value of an enumerated key such as "train.precision". */
 const char *config_word(const config *c, const char *key);
 
 learning_rate config_learning_rate(const config *c);

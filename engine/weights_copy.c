@@ -226,7 +226,7 @@ static status write_shard(copy *c, int shard)
         else
             safetensors_writer_abandon(w);
         if (c->manifest)
-            manifest_add_file(c->manifest, name, bytes);
+            manifest_add_file(c->manifest, &(manifest_file){.name = must_strdup(name), .bytes = bytes});
     }
     json_decref(metadata);
     free(path);

@@ -129,7 +129,8 @@ typedef struct config {
 
 /* Read the file (NULL: nothing but defaults), then the overrides ("section.key=value"), then fill in what was not
  * said. The message of a failure names file:line or "argument N" (from 1), the key, what was expected, and the nearest
- * valid key. On success `out` must be freed. Ends with config_check unless config_wants_shape. */
+ * valid key. On success `out` must be freed. Ends with config_check unless config_wants_shape or
+ * config_wants_vocabulary. */
 status config_load(config *out, const char *path, int overrides, char *const *override);
 
 /* As config_load, from text in memory; `name` is the file in messages. */
@@ -140,6 +141,8 @@ status config_parse(config *out, const char *name, const char *text, size_t byte
  * config_take_shape, which keeps every size that was given explicitly, and then config_check. */
 bool config_wants_shape(const config *c);
 void config_take_shape(config *c, const model_shape *shape);
+/* All sizes are given but the vocabulary's, which a tokenizer may tell: set it, then config_check. */
+bool config_wants_vocabulary(const config *c);
 
 /* What must hold between keys; one line that says what to do. */
 status config_check(const config *c);

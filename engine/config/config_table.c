@@ -69,7 +69,7 @@ static const config_row rows[] = {
     DERIVED("model.kv_heads", INT, model.shape.kv_heads, 1, INTMAX, NULL, CONFIG_FIXED, "heads", "key and value heads; divides heads"),
     DERIVED("model.head_size", INT, model.shape.head_size, 1, INTMAX, NULL, CONFIG_FIXED, "hidden_size / heads", "width of one head"),
     DERIVED("model.ffn_size", LONG, model.shape.ffn_size, 1, ANY, NULL, CONFIG_FIXED, "gpt2: 4 hidden_size; others: 8/3 of it, up to a multiple of 256", "width of the mlp"),
-    DERIVED("model.vocab_size", LONG, model.shape.vocab_size, 2, ANY, NULL, CONFIG_FIXED, "required without a preset", "number of token ids"),
+    DERIVED("model.vocab_size", LONG, model.shape.vocab_size, 2, ANY, NULL, CONFIG_FIXED, "the tokenizer's, without a preset", "number of token ids"),
     DERIVED("model.max_sequence", LONG, model.shape.max_sequence, 1, ANY, NULL, CONFIG_FIXED, "train.sequence", "longest sequence the model is made for"),
     DERIVED("model.tied_embeddings", BOOL, model.shape.tied_embeddings, 0, 1, NULL, CONFIG_FIXED, "true for gpt2", "output projection = token embeddings"),
     DERIVED("model.rope_theta", NUMBER, model.shape.rope_theta, 0, 1e18, NULL, CONFIG_FIXED, "10000, or 1000000 for qwen", "base of the rotary frequencies"),

@@ -26,10 +26,10 @@ typedef struct corpus_count {
 
 /* Receives each document; a failure ends the whole. Called by the caller's thread. */
 typedef status corpus_sink(void *context, const int32_t *ids, int64_t count);
-/* Called now and then with what was done so far; may be NULL. */
-typedef void corpus_tick(void *context, const corpus_count *so_far);
+/* Called ten times a second or more with what was done so far; a failure ends the whole. May be NULL. */
+typedef status corpus_tick(void *context, const corpus_count *so_far);
 
-/* The first failure in the documents' order is the one reported. */
+/* The first failure in the documents' order is the one reported; after one, the documents are stopped. */
 status corpus_encode(const tokenizer *t, documents *d, const corpus_settings *settings, corpus_count *out,
                      corpus_sink *sink, corpus_tick *tick, void *context);
 

@@ -40,10 +40,12 @@ typedef struct documents_raw {
 /* The inputs (paths, or "-") and the settings' strings must outlive the documents. */
 status documents_open(documents **out, const documents_settings *settings, char *const *inputs, int count);
 void documents_close(documents *d);
+/* From any thread: reading fails soon, even where a pipe has nothing to read. */
+void documents_stop(documents *d);
 
 /* Append the next document's bytes to `bytes`; *more is false at the end. */
 status documents_next(documents *d, buffer *bytes, documents_raw *raw, bool *more);
-int64_t documents_consumed(const documents *d); /* bytes of the files read so far */
+int64_t documents_consumed(const documents *d); /* bytes of the files read so far; any thread */
 
 /* The text of a document whose bytes are at `bytes`: within them, or made in `scratch`. Any thread. Messages name file
  * and line. */

@@ -6,13 +6,16 @@
 #ifndef PHALANX_ENGINE_TEXT_SOURCE_H
 #define PHALANX_ENGINE_TEXT_SOURCE_H
 
+#include <stdatomic.h>
 #include <stdint.h>
 
 #include "memory/status.h"
 
 typedef struct source source;
 
-status source_open(source **out, const char *path); /* "-": standard input */
+/* "-": standard input. When *stop becomes true, by any thread, reading fails soon, even where a pipe has nothing; NULL: it
+ * never does. */
+status source_open(source **out, const char *path, const atomic_bool *stop);
 void source_close(source *s);
 const char *source_name(const source *s); /* for messages */
 

@@ -397,6 +397,14 @@ int32_t tokenizer_vocab_size(const tokenizer *t)
     return vocabulary_size(t->vocabulary);
 }
 
+int32_t tokenizer_data_size(const tokenizer *t)
+{
+    int32_t id = vocabulary_size(t->vocabulary) - 1;
+    while (id >= 0 && id != t->end_of_document && (tokenizer_is_special(t, id) || !vocabulary_flags(t->vocabulary, id)))
+        id--;
+    return id + 1;
+}
+
 int32_t tokenizer_bos(const tokenizer *t)
 {
     return t->bos;

@@ -70,8 +70,10 @@ const struct sentencepiece_model *tokenizer_model(const tokenizer *t);
 
 const char *tokenizer_kind(const tokenizer *t);   /* "bytes", "SentencePiece" or "BPE" */
 int32_t tokenizer_vocab_size(const tokenizer *t); /* the largest id + 1 */
-int32_t tokenizer_bos(const tokenizer *t);        /* -1: none; so below */
-int32_t tokenizer_eos(const tokenizer *t);        /* ends what a model generates */
+/* The largest id + 1 that a data set holds in which no text had names of special tokens. */
+int32_t tokenizer_data_size(const tokenizer *t);
+int32_t tokenizer_bos(const tokenizer *t); /* -1: none; so below */
+int32_t tokenizer_eos(const tokenizer *t); /* ends what a model generates */
 int32_t tokenizer_pad(const tokenizer *t);
 int32_t tokenizer_unknown(const tokenizer *t);
 int32_t tokenizer_end_of_document(const tokenizer *t); /* separates documents */

@@ -42,6 +42,9 @@ struct executor {
     traffic captured[AXIS_COUNT]; /* what each replay sends */
     comm_request *requests;
     watchdog *watchdog;
+    int first_change;     /* of the training program: its first op that changes the state */
+    void (*hook)(void *); /* before it; NULL: nobody */
+    void *hook_context;
     double *seconds;
     _Atomic(int64_t) step;
     _Atomic(const op *) current;
@@ -273,6 +276,17 @@ static status open_device(executor *e, const executor_options *o)
     return check_apart(e);
 }
 
+/* Does it write what outlives the step and is no gradient? */
+static bool changes_state(const compiled *c, const op *o)
+{
+    bool changes = false;
+    for (int k = 0; k < OP_MAX_OUT; k++) {
+        const tensor *t = o->out[k] ? tensor_root(o->out[k]) : NULL;
+        changes |= t && (t->class == CLASS_WEIGHT || t->class == CLASS_OPTIMIZER) && t->address < c->persistent_bytes;
+    }
+    return changes;
+}
+
 status executor_open_on(executor **out, compiled *c, comm *world, const executor_options *options)
 {
     executor *e = must_calloc(1, sizeof *e);
@@ -296,6 +310,8 @@ status executor_open_on(executor **out, compiled *c, comm *world, const executor
         return s;
     }
     name_stretches(e);
+    while (e->first_change < c->training.list.count && !changes_state(c, c->training.list.ops[e->first_change]))
+        e->first_change++;
     log_set_where(describe_where, e);
     *out = e;
     return STATUS_OK;
@@ -369,12 +385,20 @@ static void copy_inputs(executor *e)
         e->interface->copy_in(e->device, e->before[i].at, e->before[i].at, e->before[i].bytes);
 }
 
+static void tell_of_change(executor *e, const compiled_program *p)
+{
+    if (e->hook && p == &e->compiled->training && !e->capturing)
+        e->hook(e->hook_context);
+}
+
 static void play_ops(executor *e, const compiled_program *p)
 {
     bool alone = comm_ranks(e->world) == 1;
     double before = e->seconds ? clock_seconds() : 0;
     for (int i = 0; i < p->list.count; i++) {
         const op *o = p->list.ops[i];
+        if (i == e->first_change)
+            tell_of_change(e, p);
         atomic_store_explicit(&e->current, o, memory_order_relaxed);
         if (!e->apart)
             tell_watchdog(e, o, o->label);
@@ -429,6 +453,7 @@ static void play(executor *e, const compiled_program *p)
         play_ops(e, p);
         return;
     }
+    tell_of_change(e, p);
     if (e->plays == 2)
         capture(e, p);
     e->interface->replay(e->device);
@@ -504,6 +529,18 @@ void executor_give_back(executor *e, void *borrowed, int64_t address, int64_t by
 run_context *executor_context(executor *e)
 {
     return e->interface->context(e->device);
+}
+
+const device_interface *executor_device(const executor *e, device **out)
+{
+    *out = e->device;
+    return e->interface;
+}
+
+void executor_before_change(executor *e, void (*hook)(void *context), void *context)
+{
+    e->hook = hook;
+    e->hook_context = context;
 }
 
 void executor_facts(device_facts *out, const executor *e)

@@ -54,6 +54,11 @@ void executor_turn(executor *e);
 void *executor_borrow(executor *e, int64_t address, int64_t bytes);
 void executor_give_back(executor *e, void *borrowed, int64_t address, int64_t bytes, bool changed);
 run_context *executor_context(executor *e);
+/* What the arena is on, for who copies large parts of it. */
+const device_interface *executor_device(const executor *e, device **out);
+/* `hook` is called before the first op of a training step that changes weights or the optimizer's states (with a graph, before
+ * the step); NULL: nobody. Until then what was saved last is still what the arena holds. */
+void executor_before_change(executor *e, void (*hook)(void *context), void *context);
 void executor_facts(device_facts *out, const executor *e);
 void executor_profile(executor *e, bool on);
 

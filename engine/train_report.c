@@ -154,6 +154,11 @@ void training_header(const training *t)
     if (c->optimizer.warmup >= c->train.steps)
         printf("  rate        optimizer.warmup %lld is all of train.steps: the learning rate only rises\n",
                (long long)c->optimizer.warmup);
+    if (t->saves_beside) {
+        char bytes[UNITS_TEXT];
+        units_bytes(bytes, (double)t->copy_bytes);
+        printf("  checkpoints written beside training, from a copy of %s a rank\n", bytes);
+    }
     say_choices(t);
     report_columns(stdout);
     fflush(stdout);
@@ -182,6 +187,8 @@ status training_report_step(training *t, double loss, double norm, double rate, 
         t->first_step_seconds = clock_seconds() - t->began - t->choices.seconds;
     else
         t->trained_seconds += seconds;
+    double stall = saver_stall(t->saver);
+    t->save_seconds += stall;
     if (!speaks(t))
         return STATUS_OK;
     const config *c = t->config;
@@ -193,6 +200,7 @@ status training_report_step(training *t, double loss, double norm, double rate, 
                      .lr = rate,
                      .step_seconds = seconds,
                      .skipped = skipped,
+                     .checkpoint_seconds = stall,
                      .tokens_per_second = tokens / seconds,
                      .resident_bytes = peak_resident()};
     r.tflops = r.tokens_per_second * t->flops_per_token / 1e12;
@@ -242,7 +250,8 @@ status training_summary(training *t)
     report_rank mine = {.rank = comm_rank(t->world),
                         .arena_bytes = t->compiled.arena_bytes,
                         .arena_used_bytes = arena_used(&t->compiled),
-                        .peak_resident_bytes = peak_resident()};
+                        .peak_resident_bytes = peak_resident(),
+                        .copy_bytes = t->copy_bytes};
     for (int i = 0; i < GRID_AXES; i++)
         mine.at[i] = t->grid.at[i];
     for (int a = 0; a < AXIS_COUNT; a++)
@@ -256,6 +265,9 @@ status training_summary(training *t)
                                         .steps = t->step,
                                         .start_to_first_step_seconds = t->first_step_seconds,
                                         .tuning_seconds = t->choices.seconds,
+                                        .saves = t->saves,
+                                        .saves_lost = t->saves_lost,
+                                        .save_seconds = t->save_seconds + saver_stall(t->saver),
                                         .fell_back = t->fell_back,
                                         .ranks = comm_ranks(t->world),
                                         .rank = all};

@@ -109,6 +109,8 @@ static status train_step(training *t, bool *stop)
     double rate = learning_rate_at(&t->schedule, t->updates + 1);
     executor_set_step(t->executor, t->step + 1);
     status ready = t->reported;
+    if (ready == STATUS_OK && t->lock && lock_lost(t->lock))
+        ready = status_fail(STATUS_FAILED, "%s/lock has been taken by another run: this one ends", t->folder);
     if (ready == STATUS_OK)
         ready = take_batch(t);
     TRY(agree(t, stop, ready));

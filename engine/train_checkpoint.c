@@ -68,6 +68,12 @@ static status choose_asynchronous(bool *out, const training *t)
     return STATUS_OK;
 }
 
+static bool may_publish(void *context)
+{
+    const training *t = context;
+    return !t->lock || lock_confirm(t->lock);
+}
+
 status training_save_open(training *t)
 {
     comm_group *all = comm_world(t->world);
@@ -81,7 +87,9 @@ status training_save_open(training *t)
                        .ranks = comm_ranks(t->world),
                        .extras = extras,
                        .keep = t->config->checkpoint.keep,
-                       .keep_every = t->config->checkpoint.keep_every};
+                       .keep_every = t->config->checkpoint.keep_every,
+                       .may_publish = may_publish,
+                       .context = t};
     TRY(comm_all_status(all, first ? checkpoint_tidy(t->checkpoints) : STATUS_OK));
     TRY(choose_asynchronous(&o.asynchronous, t));
     o.extra_count = first ? list_extras(extras, t) : 0;

@@ -162,6 +162,18 @@ static double peak_of(const training *t)
     return t->config->train.tf32 ? facts.peak_tf32 : facts.peak_fp32;
 }
 
+/* Nobody else's run may write here. A holder that has not been heard of for so long, from another machine, is none. */
+static status take_lock(training *t)
+{
+    static const double LEASE = 30; /* seconds */
+    if (comm_rank(t->world) > 0 || !t->config->run.lock)
+        return STATUS_OK;
+    char *path = must_format("%s/lock", t->folder);
+    status s = lock_take(&t->lock, path, t->run, LEASE);
+    free(path);
+    return s == STATUS_OK ? s : status_context(s, "run.folder (run.lock=false would not look)");
+}
+
 /* 128 bits that no other start has. */
 static status draw_id(training *t)
 {
@@ -190,6 +202,7 @@ status training_open(training *t, const config *c, comm *world, double began)
     TRY(comm_all_status(all, open_rank(t)));
     TRY(comm_all_status(all, open_executor(t)));
     TRY(check_shared_folder(t));
+    TRY(comm_all_status(all, take_lock(t)));
     batch_rope_table(&t->compiled, t->executor);
     t->peak_flops = peak_of(t) * comm_ranks(world);
     t->flops_per_token = compile_flops_per_token(&c->model.shape, c->train.sequence);
@@ -208,6 +221,7 @@ void training_close(training *t)
     tensorboard_close(t->events);
     tokenizer_close(t->tokenizer);
     saver_close(t->saver);
+    lock_release(t->lock);
     executor_close(t->executor);
     choices_free(&t->choices);
     samples_close(t->train);

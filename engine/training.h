@@ -8,6 +8,7 @@
 #include "engine/choices.h"
 #include "engine/config/config.h"
 #include "engine/executor.h"
+#include "engine/files/lock.h"
 #include "engine/files/tensorboard.h"
 #include "engine/samples.h"
 #include "engine/saver.h"
@@ -46,6 +47,7 @@ typedef struct training {
     tokenizer *tokenizer; /* rank 0's, to go with the checkpoints; NULL: none is known */
 
     /* rank 0's files */
+    lock *lock; /* of the run's folder; NULL: run.lock is off */
     FILE *metrics;
     tensorboard *events;
     double began, first_step_seconds, trained_seconds; /* since the first step of this process ended */

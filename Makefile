@@ -96,6 +96,7 @@ $(BUILD)/tests/test_arena: | $(BUILD)/tests/allocation_spy.so
 $(BUILD)/tests/test_parity: | $(BUILD)/tests/rank_playlist $(BUILD)/phalanx
 $(BUILD)/tests/test_parity_mutants: | $(BUILD)/tests/rank_mutants $(BUILD)/phalanx
 $(BUILD)/tests/test_recovery: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
+$(BUILD)/tests/test_fp16: | $(BUILD)/phalanx
 $(BUILD)/tests/test_memory: | $(BUILD)/tests/allocation_spy.so $(BUILD)/phalanx
 $(BUILD)/tests/test_bubble: | $(BUILD)/tests/rank_bubble
 $(BUILD)/tests/test_comm: | $(BUILD)/tests/rank_comm
@@ -115,17 +116,19 @@ demo: deps ## install, build, train a small Llama on English text, print a sampl
 check: deps ## install, build and run the tests
 	@$(MAKE) --no-print-directory run-tests
 
+SCRIPT_TESTS := tests/lint/test_lint.sh
+
 run-tests: tests
 	@rm -f $(BUILD)/tally
 	@tests/run.sh $(BUILD)/tally $(sort $(TESTS)) $(SCRIPT_TESTS); status=$$?; \
 	awk '{p += $$1; f += $$2; s += $$3} END {printf "%d passed, %d failed, %d skipped\n", p, f, s}' $(BUILD)/tally; exit $$status
 
 LINTED := $(shell git ls-files '*.c' '*.h' '*.cc' '*.cu' '*.cuh' 2>/dev/null)
-lint: ## include direction, formatting, clang-tidy, raw CUDA forms
+lint: ## includes, circles, callers, sizes, tables, raw CUDA forms, formatting, clang-tidy
 	@tools/dependencies.sh lint
-	@tests/lint_includes.sh
-	@tests/lint_axes.sh
-	@test ! -x tests/cuda/lint_cuda.sh || tests/cuda/lint_cuda.sh
+	@tests/lint/sources.sh
+	@tests/lint/axes.sh
+	@tests/cuda/lint_cuda.sh
 	@clang-format --dry-run -Werror $(filter %.c %.h,$(LINTED))
 	@printf '%s\n' $(filter-out tests/% kernels/cuda/%,$(filter %.c,$(LINTED))) | xargs -P $$(nproc) -n 4 \
 	sh -c 'clang-tidy --quiet "$$@" -- -std=c11 -D_GNU_SOURCE -fopenmp -I. $(PKG_CFLAGS) 2>/dev/null' clang-tidy

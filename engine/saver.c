@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/files/checkpoint_find.h"
 #include "engine/files/checkpoint_publisher.h"
 #include "engine/files/direct.h"
 #include "engine/state.h"
@@ -207,13 +208,47 @@ static status open_memory(saver *s, int64_t bytes)
     return bytes > 0 && s->interface->pin ? s->interface->pin(s->device, s->copy, bytes) : STATUS_OK;
 }
 
+/* Until the copy has been taken. */
+static void wait_for_copy(saver *s)
+{
+    if (s->stage != SHARES)
+        return;
+    double began = clock_seconds();
+    pthread_mutex_lock(&s->lock);
+    while (!s->copied)
+        pthread_cond_wait(&s->changed, &s->lock);
+    pthread_mutex_unlock(&s->lock);
+    s->stall += clock_seconds() - began;
+}
+
+/* The state is about to change. */
 static void copied_hook(void *context)
 {
     saver *s = context;
     if (s->stage == SHARES && s->copy && s->interface->set_aside)
         s->interface->set_aside_first(s->device);
     else
-        saver_copied(s);
+        wait_for_copy(s);
+}
+
+/* Does it write what outlives the step and is no gradient? */
+static bool changes_state(const compiled *c, const op *o)
+{
+    bool changes = false;
+    for (int k = 0; k < OP_MAX_OUT; k++) {
+        const tensor *t = o->out[k] ? tensor_root(o->out[k]) : NULL;
+        changes |= t && (t->class == CLASS_WEIGHT || t->class == CLASS_OPTIMIZER) && t->address < c->persistent_bytes;
+    }
+    return changes;
+}
+
+/* Until this op of a step, what was saved after the step before is still what the arena holds. */
+static int first_change(const compiled *c)
+{
+    int i = 0;
+    while (i < c->training.list.count && !changes_state(c, c->training.list.ops[i]))
+        i++;
+    return i;
 }
 
 static status open_parts(saver *s, checkpoint_piece *pieces, int count)
@@ -243,7 +278,7 @@ static status open_parts(saver *s, checkpoint_piece *pieces, int count)
         return status_fail(STATUS_FAILED, "cannot start the thread that writes checkpoints");
     s->started = s->copy != NULL;
     if (s->started)
-        executor_before_change(o->executor, copied_hook, s);
+        executor_before(o->executor, first_change(o->compiled), copied_hook, s);
     return STATUS_OK;
 }
 
@@ -284,7 +319,7 @@ void saver_close(saver *s)
         end_thread(s);
     if (s->stage != NONE && s->options.rank == 0)
         checkpoint_clean(s->options.folder, s->name);
-    executor_before_change(s->options.executor, NULL, NULL);
+    executor_before(s->options.executor, 0, NULL, NULL);
     checkpoint_publisher_close(s->publisher);
     checkpoint_writer_close(s->writer);
     if (s->pinned)
@@ -313,18 +348,6 @@ void saver_begin(saver *s, int64_t step, json_t *meta)
         for (int i = 0; i < s->range_count; i++)
             s->interface->set_aside(s->device, s->copy + s->ranges[i].to, s->ranges[i].at, s->ranges[i].bytes);
     start_work(s);
-    s->stall += clock_seconds() - began;
-}
-
-void saver_copied(saver *s)
-{
-    if (s->stage != SHARES)
-        return;
-    double began = clock_seconds();
-    pthread_mutex_lock(&s->lock);
-    while (!s->copied)
-        pthread_cond_wait(&s->changed, &s->lock);
-    pthread_mutex_unlock(&s->lock);
     s->stall += clock_seconds() - began;
 }
 

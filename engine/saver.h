@@ -1,8 +1,8 @@
 /* Saves the state of a run, beside its training: a copy of the state in planned host memory, and a thread that writes it.
  *
  * A save goes through stages, which all ranks enter together: shares (each rank's copy is taken, written and read back), then
- * publishing (rank 0 makes it the latest). One save is under way at a time. What is copied must stay as it is until
- * saver_copied has returned: the copy is taken while the next step computes, and that step's update waits for it. Nothing
+ * publishing (rank 0 makes it the latest). One save is under way at a time. The copy
+ * is taken while the next step computes, and that step's update waits for it (executor_before). Nothing
  * that grows with the model is allocated after saver_open. Without a copy (checkpoint.asynchronous=false) the same
  * stages happen within saver_begin and saver_next, and the state is written from where it lies.
  *
@@ -42,9 +42,6 @@ void saver_close(saver *s);
 
 /* Begin to save the state as it is after `step`; `meta` (rank 0's, else NULL) becomes the saver's. None may be under way. */
 void saver_begin(saver *s, int64_t step, json_t *meta);
-/* The state may change from now on: returns when the copy has been taken. At any time. */
-void saver_copied(saver *s);
-
 typedef enum saver_progress {
     SAVER_IDLE, /* none is under way */
     SAVER_WORKING,

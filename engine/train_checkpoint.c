@@ -6,6 +6,7 @@
 #include "engine/files/atomic.h"
 #include "engine/config/config_table.h"
 #include "engine/files/checkpoint_publisher.h"
+#include "engine/files/checkpoint_find.h"
 #include "engine/files/safetensors.h"
 #include "engine/state.h"
 #include "engine/train_meta.h"

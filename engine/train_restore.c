@@ -4,6 +4,7 @@
 #include <jansson.h>
 
 #include "engine/files/checkpoint.h"
+#include "engine/files/checkpoint_find.h"
 #include "engine/state.h"
 #include "engine/train_meta.h"
 #include "engine/training.h"

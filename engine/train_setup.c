@@ -136,7 +136,7 @@ static status open_executor(training *t)
                                       .timing = t->config->train.tune,
                                       .choices = &t->choices,
                                       .graph = t->config->train.cuda_graph};
-    return executor_open_on(&t->executor, &t->compiled, t->world, &options);
+    return executor_open(&t->executor, &t->compiled, t->world, &options);
 }
 
 /* The CPU, or the GPU: with `auto` only if every rank has one. */

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "engine/files/atomic.h"
+#include "engine/files/checkpoint_find.h"
 #include "engine/files/crc32c.h"
 #include "engine/files/retry.h"
 #include "engine/files/safetensors.h"

@@ -1,11 +1,11 @@
-/* Which checkpoints there are: what `latest` names, what is left if that cannot be used, what may be removed. */
+#include "engine/files/checkpoint_find.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/files/atomic.h"
-#include "engine/files/checkpoint.h"
 #include "engine/files/mapping.h"
 #include "engine/files/retry.h"
 #include "memory/log.h"

@@ -150,7 +150,7 @@ status indexed_writer_close(indexed_writer *w)
 struct indexed {
     char *bin_path, *idx_path;
     mapping bin, idx;
-    bool borrowed; /* their bytes are the caller's */
+    bool mapped; /* by indexed_open; else their bytes are the caller's */
     dtype type;
     int64_t sequences, documents, tokens;
     const uint8_t *lengths, *offsets, *boundaries; /* in the mapped index, not aligned */
@@ -253,9 +253,14 @@ static void find_starts(indexed *x)
         x->starts[i + 1] = x->starts[i] + load32(x->lengths, i);
 }
 
-/* Check both files, which `x` has by now, and hand it out; or close it. */
-static status finish_open(indexed **out, indexed *x)
+status indexed_parse(indexed **out, const void *idx, int64_t idx_bytes, const void *bin, int64_t bin_bytes,
+                     const char *prefix)
 {
+    indexed *x = must_calloc(1, sizeof *x);
+    x->bin_path = must_format("%s.bin", prefix);
+    x->idx_path = must_format("%s.idx", prefix);
+    x->idx = (mapping){idx, idx_bytes};
+    x->bin = (mapping){bin, bin_bytes};
     bool end_to_end = true;
     status s = check_header(x);
     if (s == STATUS_OK)
@@ -272,36 +277,24 @@ static status finish_open(indexed **out, indexed *x)
     return STATUS_OK;
 }
 
-static indexed *make_indexed(const char *prefix)
-{
-    indexed *x = must_calloc(1, sizeof *x);
-    x->bin_path = must_format("%s.bin", prefix);
-    x->idx_path = must_format("%s.idx", prefix);
-    return x;
-}
-
-status indexed_parse(indexed **out, const void *idx, int64_t idx_bytes, const void *bin, int64_t bin_bytes,
-                     const char *prefix)
-{
-    indexed *x = make_indexed(prefix);
-    x->borrowed = true;
-    x->idx = (mapping){idx, idx_bytes};
-    x->bin = (mapping){bin, bin_bytes};
-    return finish_open(out, x);
-}
-
 status indexed_open(indexed **out, const char *prefix)
 {
-    indexed *x = make_indexed(prefix);
-    status s = mapping_open(&x->idx, x->idx_path);
+    mapping idx = {0}, bin = {0};
+    char *idx_path = must_format("%s.idx", prefix), *bin_path = must_format("%s.bin", prefix);
+    status s = mapping_open(&idx, idx_path);
     if (s == STATUS_OK)
-        s = mapping_open(&x->bin, x->bin_path);
+        s = mapping_open(&bin, bin_path);
+    if (s == STATUS_OK)
+        s = indexed_parse(out, idx.data, idx.bytes, bin.data, bin.bytes, prefix);
+    free(idx_path);
+    free(bin_path);
     if (s != STATUS_OK) {
-        indexed_close(x);
+        mapping_close(&bin);
+        mapping_close(&idx);
         return s;
     }
-    TRY(finish_open(out, x));
-    mapping_forget(&x->idx, 0, x->idx.bytes);
+    (*out)->mapped = true;
+    mapping_forget(&idx, 0, idx.bytes);
     return STATUS_OK;
 }
 
@@ -309,7 +302,7 @@ void indexed_close(indexed *x)
 {
     if (!x)
         return;
-    if (!x->borrowed) {
+    if (x->mapped) {
         mapping_close(&x->bin);
         mapping_close(&x->idx);
     }

@@ -221,7 +221,7 @@ static bool get_checksum(uint32_t *out, const json_t *value)
     return true;
 }
 
-bool manifest_is_run(const char *run)
+static bool is_run(const char *run)
 {
     size_t length = strlen(run);
     return length > 0 && length < sizeof((manifest *)0)->run && strspn(run, "0123456789abcdef") == length;
@@ -309,7 +309,7 @@ static status read_body(manifest *m, const json_t *root, const char *path)
         return status_fail(STATUS_FAILED, "%s: ranks is no number of ranks", path);
     m->ranks = (int)ranks;
     const char *run = json_string_value(json_object_get(root, "run"));
-    if (run && (!manifest_is_run(run)))
+    if (run && !is_run(run))
         return status_fail(STATUS_FAILED, "%s: run is no name of a run", path);
     if (run)
         strcpy(m->run, run);

@@ -79,7 +79,6 @@ const manifest_tensor *manifest_find(const manifest *m, const char *section, con
 status manifest_check(const manifest *m, const char *where);
 /* The first of the two for one tensor, whose pieces it sorts. */
 status manifest_check_tensor(const manifest_tensor *t, const char *where);
-bool manifest_is_run(const char *run);
 
 /* Written atomically. */
 status manifest_write(const manifest *m, const char *path);

@@ -22,11 +22,6 @@ static const struct {
     [DTYPE_FP64] = {"F64", 13},        [DTYPE_INT64] = {"I64", 14},       [DTYPE_UINT64] = {"U64", 15},
 };
 
-const char *safetensors_dtype(dtype type)
-{
-    return types[type].name;
-}
-
 static bool find_type(dtype *type, const char *name)
 {
     for (int i = 0; i < DTYPE_COUNT; i++)
@@ -47,7 +42,6 @@ struct safetensors {
     json_t *header; /* owns the names */
     int count;
     safetensors_tensor *tensors; /* [count] by offset */
-    int *by_name;                /* [count] */
 };
 
 static bool has_control(const char *text)
@@ -114,12 +108,6 @@ static int compare_offset(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-static int compare_name(const void *a, const void *b, void *context)
-{
-    const safetensors_tensor *tensors = context;
-    return strcmp(tensors[*(const int *)a].name, tensors[*(const int *)b].name);
-}
-
 /* Laid end to end from the first byte to the last: nothing overlaps, nothing is hidden between. */
 static status check_layout(const safetensors *s)
 {
@@ -166,10 +154,6 @@ static status read_header(safetensors *s)
         s->count++;
     }
     qsort(s->tensors, (size_t)s->count, sizeof *s->tensors, compare_offset);
-    s->by_name = must_alloc((unsigned long)s->count * sizeof *s->by_name);
-    for (int i = 0; i < s->count; i++)
-        s->by_name[i] = i;
-    qsort_r(s->by_name, (size_t)s->count, sizeof *s->by_name, compare_name, s->tensors);
     const json_t *metadata = json_object_get(s->header, "__metadata__");
     if (metadata && !json_is_object(metadata))
         return status_fail(STATUS_FAILED, "%s: __metadata__ is no JSON object", s->path);
@@ -211,7 +195,6 @@ void safetensors_close(safetensors *s)
     json_decref(s->header);
     free(s->path);
     free(s->tensors);
-    free(s->by_name);
     free(s);
 }
 
@@ -224,21 +207,6 @@ const safetensors_tensor *safetensors_at(const safetensors *s, int i)
 {
     MUST(i >= 0 && i < s->count, "tensor %d of %d", i, s->count);
     return &s->tensors[i];
-}
-
-const safetensors_tensor *safetensors_find(const safetensors *s, const char *name)
-{
-    int low = 0, high = s->count;
-    while (low < high) {
-        int middle = low + (high - low) / 2, order = strcmp(name, s->tensors[s->by_name[middle]].name);
-        if (order == 0)
-            return &s->tensors[s->by_name[middle]];
-        if (order < 0)
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return NULL;
 }
 
 const void *safetensors_data(const safetensors *s, const safetensors_tensor *tensor)

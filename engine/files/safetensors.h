@@ -34,14 +34,10 @@ void safetensors_close(safetensors *s);
 int safetensors_count(const safetensors *s);
 /* Tensors in the order of their data. */
 const safetensors_tensor *safetensors_at(const safetensors *s, int i);
-/* NULL if there is none of that name */
-const safetensors_tensor *safetensors_find(const safetensors *s, const char *name);
 /* Of any alignment, if another program wrote the file. */
 const void *safetensors_data(const safetensors *s, const safetensors_tensor *tensor);
 /* The object of the key __metadata__, or NULL. */
 const json_t *safetensors_metadata(const safetensors *s);
-/* The format's own name of a type ("F32"), or NULL if it has none. */
-const char *safetensors_dtype(dtype type);
 
 /* Where everything lies in a file: made from a declaration of its tensors (name, type, dims, shape; names differ).
  * order[k] is the index, in the declaration, of the k-th tensor of the file: larger elements first, then by name, as the

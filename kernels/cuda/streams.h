@@ -46,6 +46,5 @@ void streams_copy_end(streams *s);
 cudaStream_t streams_aside_begin(streams *s);
 void streams_aside_end(streams *s);
 void streams_aside_first(streams *s);
-stream_kind streams_kind_of(const op *o);
 
 #endif

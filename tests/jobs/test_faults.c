@@ -303,7 +303,8 @@ static void poison(const char *run, const char *to)
             *(float *)data[i] = NAN;
         p->data = data[i];
     }
-    assert_int_equal(checkpoint_write(to, "step-00000002", pieces, n, checkpoint_meta(c), 0, 1, "", NULL, NULL), STATUS_OK);
+    assert_int_equal(checkpoint_write(to, "step-00000002", pieces, n, checkpoint_meta(c), 0, 1, "", NULL, NULL),
+                     STATUS_OK);
     for (int i = 0; i < n; i++)
         free(data[i]);
     free(data);

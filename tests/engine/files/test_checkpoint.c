@@ -10,12 +10,14 @@
 #include <cmocka.h>
 
 #include "engine/files/atomic.h"
+#include "engine/files/checkpoint_find.h"
 #include "engine/files/checkpoint_publisher.h"
 #include "engine/files/crc32c.h"
 #include "engine/files/safetensors.h"
 #include "memory/log.h"
 #include "tests/engine/files/savers.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/engine/files/tensors.h"
 
 static void any_layout_loads_what_any_other_saved(void **state)
 {
@@ -76,9 +78,9 @@ static void one_rank_s_model_is_a_plain_safetensors_file(void **state)
     safetensors *s;
     assert_int_equal(safetensors_open(&s, path), STATUS_OK);
     assert_int_equal(safetensors_count(s), 5);
-    const safetensors_tensor *t = safetensors_find(s, "h.0.attn.weight");
+    const safetensors_tensor *t = tensors_find(s, "h.0.attn.weight");
     assert_true(t && t->type == DTYPE_BF16 && t->dims == 2 && t->shape[0] == 6 && t->shape[1] == 16);
-    assert_null(safetensors_find(s, "scale"));
+    assert_null(tensors_find(s, "scale"));
     safetensors_close(s);
     free(path);
     free(folder);

@@ -1,4 +1,5 @@
 /* What rank 0 says and writes of a run. */
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,7 +36,11 @@ static int64_t peak_resident(void)
 /* Lines of steps that a resumed run will do again are dropped from metrics.jsonl. */
 static status keep_lines(const char *path, int64_t step)
 {
-    FILE *f = fopen(path, "r");
+    bool there;
+    TRY(atomic_look(&there, path));
+    FILE *f = there ? fopen(path, "r") : NULL;
+    if (there && !f) /* what cannot be read is not to be emptied */
+        return status_fail(STATUS_FAILED, "cannot read %s: %s", path, strerror(errno));
     if (!f)
         return STATUS_OK;
     char *kept = NULL, *line = NULL;
@@ -70,7 +75,7 @@ static status open_files(training *t)
     if (s == STATUS_OK) {
         t->metrics = fopen(path, "a");
         if (!t->metrics)
-            s = status_fail(STATUS_FAILED, "%s cannot be written to", path);
+            s = status_fail(STATUS_FAILED, "%s cannot be written to: %s", path, strerror(errno));
     }
     free(path);
     if (s == STATUS_OK && t->choices.count > 0) {
@@ -79,7 +84,7 @@ static status open_files(training *t)
         free(path);
     }
     if (s == STATUS_OK && t->config->run.tensorboard)
-        s = tensorboard_open(&t->events, t->folder, wall_time());
+        s = tensorboard_open(&t->events, t->folder, t->step + 1, wall_time());
     return s;
 }
 

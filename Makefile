@@ -108,6 +108,9 @@ $(BUILD)/tests/test_watchdog: | $(BUILD)/tests/rank_watchdog
 # Mutants: the parity test's proof that it can fail.
 $(BUILD)/tests/rank_mutants: LIBS += -Wl,--wrap=place_waits,--wrap=storage_describe,--wrap=executor_launch,--wrap=cpu_muon_polynomial
 
+# Reductions broken while a program is compiled.
+$(BUILD)/tests/test_reductions: LIBS += -Wl,--wrap=op_make
+
 tests: $(BUILD)/phalanx $(TESTS) $(RANK_PROGRAMS) $(SPIES) ## build every test program
 
 deps: ## install what building, training and testing need (as root, Debian or Ubuntu)

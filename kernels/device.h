@@ -89,6 +89,8 @@ typedef struct device_interface {
      * whenever it is called. One such list a device. NULL where that is worth nothing. */
     void (*capture)(device *d);
     void (*replay)(device *d);
+    /* The list is gone, and with it what it refers to: before the groups close that it communicates in. */
+    void (*forget)(device *d);
     /* Until all that was enqueued is done; calls `meanwhile` again and again. */
     void (*synchronise)(device *d, void (*meanwhile)(void *context), void *context);
 

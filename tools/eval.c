@@ -78,7 +78,7 @@ static status read_text(evaluation *e)
     TRY(e->set->tokenizer ? tokenizer_files_open(&t, e->set->tokenizer) : weights_tokenizer(&t, e->from));
     tokenizer_scratch *scratch = tokenizer_scratch_open(t);
     documents *d = NULL;
-    const documents_settings plain = {.format = DOCUMENTS_BY_NAME};
+    const documents_settings plain = {.format = DOCUMENTS_SNIFF};
     char *inputs[] = {(char *)(size_t)e->set->text};
     status s = documents_open(&d, &plain, inputs, 1);
     buffer raw_bytes = {0}, made = {0};

@@ -9,7 +9,7 @@
  */
 #include "kernels/cuda/cudnn.h"
 
-#include <math.h>
+#include <float.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -328,7 +328,7 @@ static call *call_make(cudnn *c, plan *p, const op *o)
     k->samples = lse->shape[1] / p->shape.sequence;
     k->heads = o->at.heads;
     k->numbers[CUDNN_GRAPH_SCALE] = o->at.scale;
-    k->numbers[CUDNN_GRAPH_MASKED] = -INFINITY;
+    k->numbers[CUDNN_GRAPH_MASKED] = -FLT_MAX; /* a tile of nothing else must not leave -inf - -inf */
     k->numbers[CUDNN_GRAPH_WINDOW] = (float)p->shape.window;
     k->numbers[CUDNN_GRAPH_ONE] = 1;
     if (copies_lse(&p->shape, o)) {

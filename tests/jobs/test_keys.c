@@ -101,6 +101,10 @@ static const keys_row rows[] = {
     TRAINED("optimizer.beta2", "0.5", ""),
     TRAINED("optimizer.epsilon", "0.01", ""),
     TRAINED("optimizer.weight_decay", "10", ""),
+    TRAINED("optimizer.momentum", "0.5", "optimizer.name=sgd"),
+    TRAINED("optimizer.nesterov", "false", "optimizer.name=sgd"),
+    TRAINED("optimizer.muon_lr", "0.5", "optimizer.name=muon"),
+    TRAINED("optimizer.muon_adjust", "match_rms_adamw", "optimizer.name=muon"),
     TRAINED("optimizer.clip", "0.01", ""),
 
     PLANNED("parallel.tensor", "2", ""),

@@ -30,7 +30,7 @@ enum op_flag {
     OP_WEIGHT = 8,
     OP_COMM = 16,
     OP_STATEFUL = 32,
-    OP_UPDATE = 64
+    OP_GROUPED = 64
 };
 
 /* What becomes of an accumulated output. Kernels ask only whether it is 0. */

@@ -201,7 +201,7 @@ static bool adds_to(const op *o, int k)
     for (; k > 0 && *name; name++)
         k -= *name == ' ';
     size_t length = strcspn(name, " ");
-    bool always = (op_row_of(o)->flags & OP_UPDATE) || o->kind == OP_attention_decode;
+    bool always = (op_row_of(o)->flags & OP_GROUPED) || o->kind == OP_attention_decode;
     return length > 0 && memchr(name, '+', length) && (always || o->at.accumulate);
 }
 

@@ -125,9 +125,9 @@ static const keys_row rows[] = {
 
     FILES("checkpoint.every", "1", "checkpoint.keep=0"),
     FILES("checkpoint.keep", "1", "checkpoint.every=1"),
-    NOT_YET("checkpoint.keep_every", "2", KEYS_FILES, "checkpoint.every=1 checkpoint.keep=1"),
+    FILES("checkpoint.keep_every", "2", "checkpoint.every=1 checkpoint.keep=1"),
     SHOWN_BY("checkpoint.fallback", "tests/jobs/test_recovery.c"),
-    NOT_YET("checkpoint.asynchronous", "false", KEYS_FILES, ""),
+    SHOWN_BY("checkpoint.asynchronous", "tests/jobs/test_recovery.c"),
     AGAIN("checkpoint.resume", "never", "train.steps=4"),
 
     TRAINED("evaluate.every", "1", EVAL),
@@ -136,7 +136,7 @@ static const keys_row rows[] = {
     FILES("run.folder", "TOP/observed/elsewhere", ""),
     SCREEN("run.log_every", "2", ""),
     FILES("run.tensorboard", "true", ""),
-    NOT_YET("run.lock", "false", KEYS_FILES, ""),
+    SHOWN_BY("run.lock", "tests/jobs/test_recovery.c"),
     SHOWN_BY("run.hang_seconds", "tests/jobs/test_watch.c"),
 
     FILES("debug.gradients", "TOP/observed/gradients", ""),

@@ -1,4 +1,4 @@
-/* One operation under way over MPI's point-to-point messages: what comm_mpi.c is made of, and nobody else sees.
+/* One operation in progress over MPI's point-to-point messages: what comm_mpi.c is made of, and nobody else sees.
  *
  * Every operation is a *flight* of *lanes*. A lane is the stream of segments between this member and one peer in one
  * direction; it posts a segment when it has a request free and its gate is open, where the gate is the count of some other
@@ -9,7 +9,7 @@
  * An operation of several pieces is flown like one of a tensor that has each member's parts of the pieces end to end: a
  * segment gathers from them, or is summed over them, as far as they reach.
  *
- * A group owns its flights: those that have ended serve its next operations. Whoever calls holds the lock under which MPI is
+ * A group owns its flights: those that have ended serve its next operations. The caller holds the lock under which MPI is
  * entered.
  */
 #ifndef PHALANX_PARALLEL_FLIGHT_H
@@ -61,7 +61,7 @@ typedef struct flight {
 typedef struct flight_group {
     MPI_Comm handle;
     comm_cut cut;
-    int depth; /* segments a lane has under way at most */
+    int depth; /* segments a lane has in flight at most */
     unsigned collectives;
     unsigned *sent, *received; /* [members]: point-to-point operations with each */
     flight *idle;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/compile/collective.h"
+#include "engine/launches.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 
@@ -23,14 +23,6 @@ typedef struct traffic {
 typedef struct range {
     int64_t at, bytes;
 } range;
-
-/* A call of communication, and the ops that are launched with it: none, if a later one's call has this op's. */
-typedef struct launch {
-    comm_call call;
-    const op **ops;
-    int count;
-    int ends; /* the request of the call that has it */
-} launch;
 
 /* What the executor knows of a program beside its ops. */
 typedef struct played {
@@ -88,8 +80,9 @@ static status open_groups(executor *e)
     return STATUS_OK;
 }
 
-static comm_group *group_of(const executor *e, const op *o)
+static comm_group *group_of(const void *context, const op *o)
 {
+    const executor *e = context;
     char text[256];
     MUST(o->at.upstream < axis_rows[o->at.axis].directions, "%s: no such direction along %s",
          op_text(text, sizeof text, o), axis_name((axis)o->at.axis));
@@ -98,79 +91,13 @@ static comm_group *group_of(const executor *e, const op *o)
 
 /* ---- preparation ------------------------------------------------------------------------------------------------ */
 
-static int member_of(const comm_group *g, int rank)
-{
-    for (int i = 0; i < comm_group_ranks(g); i++)
-        if (comm_group_member(g, i) == rank)
-            return i;
-    MUST(0, "rank %d is no member of the group", rank);
-}
-
-/* A message's group is the axis; what it is compiled with are its peer and its tensor. */
-static void prepare_call(comm_call *call, executor *e, const op *o)
-{
-    comm_group *g = group_of(e, o);
-    MUST(!call->group, "%s: request %d is another's", o->label, o->at.request);
-    MUST(g, "%s: no group along the %s axis", o->label, axis_name((axis)o->at.axis));
-    op sized = *o;
-    sized.at.group_size = comm_group_ranks(g);
-    sized.at.group_rank = comm_group_me(g);
-    int64_t *counts = NULL;
-    if (collective_has_parts(o)) {
-        counts = pool_alloc(&e->pool, (size_t)sized.at.group_size * sizeof *counts);
-        collective_counts(counts, &sized);
-    }
-    comm_shape s = collective_shape(&sized, counts);
-    *call = (comm_call){.kind = s.kind, .group = g, .type = s.type, .count = s.count, .counts = counts};
-    char *arena = executor_context(e)->arena;
-    call->send = o->in[0] ? (char *)tensor_at(o->in[0], arena) + collective_offset(o) : NULL;
-    call->receive = o->out[0] ? (char *)tensor_at(o->out[0], arena) + collective_offset(o) : NULL;
-    call->scratch = tensor_at(o->scratch, arena);
-    if (o->kind == OP_send)
-        call->peer = member_of(g, o->at.peer);
-    if (o->kind == OP_receive)
-        call->source = member_of(g, o->at.peer);
-}
-
-/* One call of several ops: their calls become its pieces. */
-static void join_calls(comm_call *call, executor *e, const played *p, const op *const *ops, int count)
-{
-    comm_piece *pieces = pool_alloc(&e->pool, (size_t)count * sizeof *pieces);
-    int64_t *sums = pool_alloc(&e->pool, (size_t)comm_group_ranks(call->group) * sizeof *sums);
-    for (int i = 0; i < count; i++) {
-        const comm_call *one = &p->launches[ops[i]->at.request].call;
-        pieces[i] = (comm_piece){one->send, one->receive, one->count, one->counts};
-    }
-    call->count = collective_together(sums, ops, count).count;
-    call->counts = sums;
-    call->pieces = pieces;
-    call->piece_count = count;
-    call->send = call->receive = NULL;
-}
-
-static void prepare_launch(executor *e, played *p, int index)
-{
-    const op *ops[COMM_PIECES], *o = p->program->list.ops[index];
-    launch *l = &p->launches[o->at.request];
-    prepare_call(&l->call, e, o);
-    l->count = collective_bundle(ops, &p->program->list, index);
-    l->ops = pool_alloc(&e->pool, (size_t)(l->count + 1) * sizeof *l->ops);
-    for (int i = 0; i < l->count; i++) {
-        l->ops[i] = ops[i];
-        p->launches[ops[i]->at.request].ends = o->at.request;
-    }
-    if (l->count > 1)
-        join_calls(&l->call, e, p, ops, l->count);
-}
-
 static status prepare(executor *e, played *p)
 {
-    p->launches = pool_alloc(&e->pool, (size_t)(p->program->requests + 1) * sizeof *p->launches);
+    p->launches =
+        launches_make(&e->pool, &p->program->list, p->program->requests, executor_context(e)->arena, group_of, e);
     for (int i = 0; i < p->program->list.count; i++) {
         op *o = p->program->list.ops[i];
-        if (op_row_of(o)->flags & OP_COMM)
-            prepare_launch(e, p, i);
-        else if (o->kind != OP_wait)
+        if (!(op_row_of(o)->flags & OP_COMM) && o->kind != OP_wait)
             TRY(e->interface->prepare(e->device, o));
     }
     return STATUS_OK;

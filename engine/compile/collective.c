@@ -93,7 +93,8 @@ int collective_bundle(const op **out, const program *p, int last)
     return count;
 }
 
-void collective_parts(int64_t *counts, const op *o)
+/* Elements of each member's part of any collective. */
+static void find_parts(int64_t *counts, const op *o)
 {
     if (collective_has_parts(o)) {
         collective_counts(counts, o);
@@ -113,7 +114,7 @@ comm_shape collective_together(int64_t *counts, const op *const *ops, int count)
     for (int i = 0; i < all.members; i++)
         counts[i] = 0;
     for (int k = 0; k < count; k++) {
-        collective_parts(one, ops[k]);
+        find_parts(one, ops[k]);
         all.count += elements_of(ops[k]);
         for (int i = 0; i < all.members; i++)
             counts[i] += one[i];

@@ -12,8 +12,6 @@ comm_shape collective_shape(const op *o, const int64_t *counts);
 /* Bytes from the start of its tensors to what it communicates. */
 int64_t collective_offset(const op *o);
 bool collective_has_parts(const op *o);
-/* Elements of each member's part of any collective, into counts[at.group_size]. */
-void collective_parts(int64_t *counts, const op *o);
 /* Ops that are launched as one: of the bundle that ends at op `last` of a program, into out[COMM_PIECES], and how many; an op
  * alone is a bundle of one; 0: the bundle ends later. */
 int collective_bundle(const op **out, const program *p, int last);

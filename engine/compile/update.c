@@ -110,15 +110,18 @@ static tensor *reduce_along(update *u, const parameter *p, axis a, int place, in
     return append(u->out, label, &like, into);
 }
 
-/* The axis along which a gradient is to be summed next; AXIS_COUNT: it is the sum. Copies agree first, so that what is divided
- * afterwards is the same on all of them. */
-static axis next_sum(const tensor *d)
+/* The axis along which a gradient is to be summed next, once that has been done along `after` (AXIS_COUNT: along none);
+ * AXIS_COUNT: along none any more. Copies agree first, so that what is divided afterwards is the same on all of them. */
+static axis next_sum(const tensor *d, axis after)
 {
     static const axis_gradients order[] = {AXIS_SUMS_COPIES, AXIS_SUMS_ALL};
+    bool due = after == AXIS_COUNT;
     for (int i = 0; i < 2; i++)
-        for (axis a = 0; a < AXIS_COUNT; a++)
-            if (axis_rows[a].gradients == order[i] && is_partial(d, a))
+        for (axis a = 0; a < AXIS_COUNT; a++) {
+            if (due && axis_rows[a].gradients == order[i] && is_partial(d, a))
                 return a;
+            due |= axis_rows[a].gradients == order[i] && a == after;
+        }
     return AXIS_COUNT;
 }
 
@@ -136,10 +139,10 @@ static axis next_sum(const tensor *d)
 static void flush_bucket(update *u, axis a);
 
 /* Puts a gradient where its next sum is made, and makes that if enough have come. */
-static void reduce(update *u, const parameter *p)
+static void reduce(update *u, const parameter *p, axis after)
 {
     const tensor *d = u->gradient[p->number];
-    axis a = next_sum(d);
+    axis a = next_sum(d, after);
     if (a == AXIS_COUNT)
         return;
     bucket *b = &u->buckets[a];
@@ -156,21 +159,17 @@ static void flush_bucket(update *u, axis a)
     for (int i = 0; i < full.count; i++)
         u->gradient[full.of[i]->number] = reduce_along(u, full.of[i], a, i, full.count);
     for (int i = 0; i < full.count; i++)
-        reduce(u, full.of[i]);
+        reduce(u, full.of[i], a);
 }
 
-/* A sum fills the bucket of another one, never of an earlier one. */
+/* In the order of sums, since one fills the buckets of later ones. */
 static void flush_buckets(update *u)
 {
-    for (bool any = true; any;) {
-        any = false;
+    static const axis_gradients order[] = {AXIS_SUMS_COPIES, AXIS_SUMS_ALL};
+    for (int i = 0; i < 2; i++)
         for (axis a = 0; a < AXIS_COUNT; a++)
-            if (axis_rows[a].gradients == AXIS_SUMS_COPIES && u->buckets[a].count > 0) {
+            if (axis_rows[a].gradients == order[i])
                 flush_bucket(u, a);
-                any = true;
-            }
-    }
-    flush_bucket(u, AXIS_GRADIENT);
 }
 
 /* Does its gradient wait for another stage? */
@@ -216,7 +215,7 @@ static void insert_reductions(update *u)
         for (int k = 0; k < OP_MAX_OUT; k++) {
             const parameter *p = adds_to(c, before.ops[i]->out[k]);
             if (p && last[p->number] == i && !is_tied(p)) {
-                reduce(u, p);
+                reduce(u, p, AXIS_COUNT);
                 last[p->number] = REDUCED;
             }
         }
@@ -224,7 +223,7 @@ static void insert_reductions(update *u)
     for (int i = 0; i < c->model.parameter_count; i++) {
         const parameter *p = c->model.parameters[i];
         if (last[p->number] != REDUCED)
-            reduce(u, p);
+            reduce(u, p, AXIS_COUNT);
     }
     flush_buckets(u);
     free(last);

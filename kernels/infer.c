@@ -399,33 +399,26 @@ void infer_dropout(op *o)
     operands_place(o, "r.>r 0.>0 s.>s p.>p"); /* shard(1): the element's number would need the rank's first column */
 }
 
-/* The type of the result is what the recorder put into the output. */
 void infer_cast(op *o)
 {
     operands_present(o);
-    dtype type = (dtype)o->out[0]->type;
-    CHECK(compute_type(o->in[0]) && compute_type(o->out[0]) && type != o->in[0]->type,
-          "to and from two different compute types");
-    describe_like(o->out[0], o->in[0]);
-    o->out[0]->type = (uint8_t)type;
+    CHECK(compute_type(o->in[0]) && compute_type(o->out[0]) && o->out[0]->type != o->in[0]->type &&
+              same_shape(o->out[0], o->in[0]),
+          "to and from two different compute types, of one shape");
     operands_place(o, PLACE_EACH_LINEAR);
 }
 
-/* Into a view (whose description the recorder made) or into a fresh contiguous tensor. */
 void infer_copy(op *o)
 {
     operands_present(o);
-    if (o->out[0]->base)
-        CHECK(same(o->in[0], o->out[0]), "the view must be like x");
-    else
-        describe_like(o->out[0], o->in[0]);
+    describe_like(o->out[0], o->in[0]);
     operands_place(o, PLACE_EACH_LINEAR);
 }
 
 void infer_zero(op *o)
 {
     operands_present(o);
-    CHECK(o->out[0]->dims > 0, "the recorder describes what is to be zeroed");
+    CHECK(o->out[0]->dims > 0, "what is to be zeroed must be described");
 }
 
 /* ---- loss ---------------------------------------------------------------------------------------------------- */
@@ -556,6 +549,7 @@ static void place_communication(op *o, const char *rules)
         operands_place(o, rules);
     else
         o->out[0]->place = o->in[0]->place;
+    o->out[0]->parameter = o->in[0]->parameter;
 }
 
 static int64_t own_rows(const op *o, int64_t whole)
@@ -567,13 +561,13 @@ static int64_t own_rows(const op *o, int64_t whole)
     return count;
 }
 
-/* shard(0) -> shared, whose cotangent the reduce-scatter sums; with attributes.inverse it is the gradient of a
- * reduce-scatter and makes the cotangent of a partial tensor: replicate. */
+/* shard(0) -> shared, whose cotangent the reduce-scatter sums. With attributes.replicate nobody's cotangent of it will be
+ * summed: it is itself the cotangent of a partial tensor (the gradient of a reduce-scatter), or not differentiated. */
 void infer_all_gather(op *o)
 {
     operands_present(o);
     const tensor *x = o->in[0];
-    place_communication(o, o->at.inverse ? "0>r" : "0>s");
+    place_communication(o, o->at.replicate ? "0>r" : "0>s");
     int64_t rows = o->at.rows ? o->at.rows : x->shape[0] * o->at.group_size;
     CHECK(x->dims > 0 && x->shape[0] == own_rows(o, rows), "x must have this rank's share of attributes.rows rows");
     describe(o->out[0], (dtype)x->type, x->dims, rows, x->shape[1], x->shape[2]);
@@ -593,6 +587,8 @@ void infer_all_reduce(op *o)
 {
     operands_present(o);
     place_communication(o, "p>r");
+    CHECK(o->at.first >= 0 && o->at.rows >= 0 && o->at.first + o->at.rows <= o->in[0]->shape[0],
+          "the rows that are summed must be rows of x");
     describe_like(o->out[0], o->in[0]);
 }
 
@@ -601,7 +597,10 @@ void infer_share(op *o)
     operands_present(o);
     place_communication(o, "r>s");
     describe_like(o->out[0], o->in[0]);
-    o->out[0]->pitch = o->in[0]->pitch; /* a view of x */
+    tensor *x = o->in[0], *y = o->out[0]; /* a view of x */
+    y->base = tensor_root(x);
+    y->offset = x->offset;
+    y->pitch = x->pitch;
 }
 
 void infer_send(op *o)
@@ -613,7 +612,7 @@ void infer_send(op *o)
 void infer_receive(op *o)
 {
     operands_present(o);
-    CHECK(o->out[0]->dims > 0 && o->at.peer >= 0, "the recorder describes what is received, and from whom");
+    CHECK(o->out[0]->dims > 0 && o->at.peer >= 0, "what is received must be described, and from whom");
 }
 
 /* Its operands are those of the op that it ends, which was checked. */

@@ -41,9 +41,10 @@ enum op_accumulate {
 };
 
 typedef struct op_attributes {
-    int64_t first;  /* first row or token of this rank's part: see the op */
-    int64_t count;  /* number of real columns: see the op */
-    int64_t rows;   /* rows of the whole that a gather or scatter divides with shard_rows(); 0: even */
+    int64_t first; /* first row or token of this rank's part, or of what an all_reduce sums: see the op */
+    int64_t count; /* number of real columns: see the op */
+    int64_t
+        rows; /* of the whole that a gather or scatter divides with shard_rows(), 0: even; of what an all_reduce sums, 0: all */
     int32_t sample; /* dropout: the micro-batch's first sample, after scalars.first_sample */
     int32_t heads, kv_heads, head_size;
     int32_t sequence;   /* tokens of a sample */
@@ -60,6 +61,7 @@ typedef struct op_attributes {
     uint8_t axis;       /* enum axis */
     uint8_t accumulate; /* enum op_accumulate */
     uint8_t inverse;    /* rope: turn back */
+    uint8_t replicate;  /* all_gather: the result's cotangents will not be summed */
     uint8_t decay;      /* of an update: weight decay applies */
     uint8_t nesterov;   /* of an update: the direction looks one step of the momentum ahead */
 } op_attributes;

@@ -8,26 +8,25 @@
 
 /* ---- element by element ---------------------------------------------------------------------------------------- */
 
-/* One op of the optimizer over rows [first, first + rows) of what this rank owns; x: the gradient, or what was made of it. */
-static void append_rows(compiled_program *out, const compiled *c, const storage *s, tensor *x, int64_t first,
-                        int64_t rows, float scale)
+/* The optimizer's op over rows [first, first + rows) of what this rank owns, `states` of its states among them. */
+static void append_rows(const optimizer_update *u, tensor *x, int states, int64_t first, int64_t rows, float scale)
 {
-    const optimizer *row = optimizer_of(&c->options, s->of);
-    tensor *in[] = {x, c->inputs.scalars, c->results.control};
-    tensor *outs[OP_MAX_OUT] = {NULL, update_rows(out, s->master, first, rows)};
+    const compiled *c = u->c;
+    const storage *s = u->s;
+    op o = {.kind = optimizer_of(&c->options, s->of)->op,
+            .in = {x, c->inputs.scalars, u->control},
+            .out = {NULL, update_rows(u->out, s->master, first, rows)},
+            .at = {.decay = s->of->decay, .nesterov = c->options.optimizer.nesterov, .scale = scale}};
     if (c->options.compute != DTYPE_FP32)
-        outs[0] = update_rows(out, s->own_weight, first, rows);
-    bool updates = x->class == CLASS_GRADIENT; /* the states too */
-    for (int i = 0; i < s->states && updates; i++)
-        outs[2 + i] = update_rows(out, s->state[i], first, rows);
-    op_attributes at = {.decay = s->of->decay, .nesterov = c->options.optimizer.nesterov, .scale = scale};
-    unroll_append(out, row->op, PHASE_UPDATE, pool_format(&out->pool, "%s/update", s->of->name), in, 3, outs,
-                  2 + (updates ? s->states : 0), &at);
+        o.out[0] = update_rows(u->out, s->own_weight, first, rows);
+    for (int i = 0; i < states; i++)
+        o.out[2 + i] = update_rows(u->out, s->state[i], first, rows);
+    update_op(u->out, pool_format(&u->out->pool, "%s/update", s->of->name), &o, 0, NULL);
 }
 
-static void each(compiled_program *out, const compiled *c, const storage *s)
+static void each(const optimizer_update *u)
 {
-    append_rows(out, c, s, s->own_gradient, 0, s->own_gradient->shape[0], 1);
+    append_rows(u, u->gradient, u->s->states, 0, u->gradient->shape[0], 1);
 }
 
 /* ---- Muon ------------------------------------------------------------------------------------------------------ */
@@ -55,110 +54,91 @@ static int find_matrices(matrix *out, const parameter *p)
     return count;
 }
 
-/* An update of one parameter's matrices while its ops are appended. */
-typedef struct orthogonalisation {
-    compiled_program *out;
-    const compiled *c;
-    const storage *s;
-    const char *label;
-} orthogonalisation;
-
-/* Ops whose outputs are described by the op: the first one made here, unless `given`. */
-static tensor *make(const orthogonalisation *u, op_kind kind, tensor *a, tensor *b, tensor *third, tensor **second_out,
-                    tensor *given)
+/* The ops between the gradient and the direction have one label. */
+static op *make(const optimizer_update *u, const op *like, unsigned outputs)
 {
-    tensor *in[] = {a, b, third}, *outs[2] = {given, NULL};
-    for (int i = 0; i < (second_out ? 2 : 1); i++) {
-        if (outs[i])
-            continue;
-        outs[i] = pool_alloc(&u->out->pool, sizeof(tensor));
-        tensor_describe(outs[i], u->label, CLASS_TEMPORARY, DTYPE_FP32, 0, NULL);
-    }
-    op_attributes at = {.epsilon = MUON_EPSILON};
-    op *o = unroll_append(u->out, kind, PHASE_UPDATE, u->label, in, 3, outs, 2, &at);
-    op_row_of(o)->infer(o);
-    if (second_out)
-        *second_out = outs[1];
-    return outs[0];
+    return update_op(u->out, pool_format(&u->out->pool, "%s/orthogonalise", u->s->of->name), like, outputs, NULL);
 }
 
-static tensor *new_square(const orthogonalisation *u, int64_t n)
+/* One new output of two inputs. */
+static tensor *make_one(const optimizer_update *u, op_kind kind, tensor *a, tensor *b)
 {
-    tensor *t = pool_alloc(&u->out->pool, sizeof *t);
-    tensor_describe(t, u->label, CLASS_TEMPORARY, DTYPE_FP32, 2, (int64_t[]){n, n});
-    return t;
+    return make(u, &(op){.kind = kind, .in = {a, b}}, 1)->out[0];
 }
 
 /* m = the mean of gradients; x = the direction */
-static void begin(const orthogonalisation *u, matrix *m)
+static void begin(const optimizer_update *u, matrix *m)
 {
     const compiled *c = u->c;
     if (m->rows == 0)
         return;
-    tensor *in[] = {update_rows(u->out, u->s->own_gradient, m->first, m->rows), c->inputs.scalars, c->results.control};
-    tensor *x = pool_alloc(&u->out->pool, sizeof *x);
-    tensor_describe(x, u->label, CLASS_TEMPORARY, DTYPE_FP32, 0, NULL);
-    tensor *outs[] = {x, update_rows(u->out, u->s->state[0], m->first, m->rows)};
-    op_attributes at = {.nesterov = c->options.optimizer.nesterov};
-    op *o = unroll_append(u->out, OP_muon_momentum, PHASE_UPDATE, u->label, in, 3, outs, 2, &at);
-    op_row_of(o)->infer(o);
-    m->x = x;
+    op momentum = {.kind = OP_muon_momentum,
+                   .in = {update_rows(u->out, u->gradient, m->first, m->rows), c->inputs.scalars, u->control},
+                   .out = {NULL, update_rows(u->out, u->s->state[0], m->first, m->rows)},
+                   .at.nesterov = c->options.optimizer.nesterov};
+    m->x = make(u, &momentum, 1)->out[0];
 }
 
 /* Where the tensor group divides a matrix, the side that each rank has whole; else the shorter. */
-static bool takes_rows(const orthogonalisation *u, const matrix *m)
+static bool takes_rows(const optimizer_update *u, const matrix *m)
 {
     const parameter *p = u->s->of;
     return p->place.kind == PLACE_SHARD ? p->place.dim == 1 : m->rows <= p->columns;
 }
 
-/* x x^T, or x^T x: a sum over the ranks that divide the other side, to which a copy adds nothing. */
-static tensor *gram(const orthogonalisation *u, const matrix *m)
+/* A square matrix that an op accumulates into or zeroes: described here, not by the op. */
+static tensor *new_square(const optimizer_update *u, int64_t n, placement place)
 {
-    bool rows = takes_rows(u, m);
-    int64_t n = rows ? m->rows : u->s->of->columns;
-    op_attributes at = update_along(u->c, AXIS_TENSOR), kv = update_along(u->c, AXIS_KV);
-    bool copy = u->s->of->copied_from >= 0 && m->first >= u->s->of->copied_from && kv.group_rank > 0;
-    tensor *part = new_square(u, n), *sum = part;
-    if (copy || m->rows == 0) {
-        part->place = place_partial();
-        unroll_append(u->out, OP_zero, PHASE_UPDATE, u->label, NULL, 0, &part, 1, NULL);
-    } else if (rows) {
-        make(u, OP_linear, m->x, m->x, NULL, NULL, part);
-    } else {
-        part->place = at.group_size > 1 ? place_partial() : place_replicate();
-        make(u, OP_linear_grad_weight, m->x, m->x, NULL, NULL, part);
-    }
-    if (at.group_size > 1) {
-        sum = new_square(u, n);
-        op *o = unroll_append(u->out, OP_all_reduce, PHASE_UPDATE, u->label, &part, 1, &sum, 1, &at);
-        op_row_of(o)->infer(o);
-    }
-    return sum;
+    tensor *t = pool_alloc(&u->out->pool, sizeof *t);
+    tensor_describe(t, "gram", CLASS_TEMPORARY, DTYPE_FP32, 2, (int64_t[]){n, n});
+    t->place = place;
+    return t;
+}
+
+/* This rank's part of x x^T, or of x^T x; a copy adds nothing to the sum. */
+static tensor *gram_part(const optimizer_update *u, const matrix *m)
+{
+    int64_t copied = u->s->of->copied_from;
+    bool copy = copied >= 0 && m->first >= copied && update_along(u->c, AXIS_KV).group_rank > 0;
+    bool rows = takes_rows(u, m), divided = u->s->of->place.kind == PLACE_SHARD;
+    if (rows && !copy)
+        return make_one(u, OP_linear, m->x, m->x);
+    tensor *part = new_square(u, u->s->of->columns, divided ? place_partial() : place_replicate());
+    if (copy || m->rows == 0)
+        make(u, &(op){.kind = OP_zero, .out = {part}}, 0);
+    else
+        make(u, &(op){.kind = OP_linear_grad_weight, .in = {m->x, m->x}, .out = {part}}, 0);
+    return part;
+}
+
+/* The sum over the ranks that divide the matrix. */
+static tensor *gram(const optimizer_update *u, const matrix *m)
+{
+    op_attributes at = update_along(u->c, AXIS_TENSOR);
+    tensor *part = gram_part(u, m);
+    return at.group_size > 1 ? make(u, &(op){.kind = OP_all_reduce, .in = {part}, .at = at}, 1)->out[0] : part;
 }
 
 /* x = (a I + b G + c G^2) x, or x (a I + b G + c G^2); the first time x / |x| in x's place. */
-static void improve(const orthogonalisation *u, matrix *m, tensor *g, bool first)
+static void improve(const optimizer_update *u, matrix *m, tensor *g, bool first)
 {
     tensor *scale = NULL;
-    if (first)
-        g = make(u, OP_muon_scale, g, NULL, NULL, &scale, NULL);
-    tensor *square = make(u, OP_linear, g, g, NULL, NULL, NULL);
-    tensor *p = make(u, OP_muon_polynomial, g, square, scale, NULL, NULL);
+    if (first) {
+        op *scaled = make(u, &(op){.kind = OP_muon_scale, .in = {g}, .at.epsilon = MUON_EPSILON}, 3);
+        g = scaled->out[0];
+        scale = scaled->out[1];
+    }
+    tensor *square = make_one(u, OP_linear, g, g);
+    tensor *p = make(u, &(op){.kind = OP_muon_polynomial, .in = {g, square, scale}}, 1)->out[0];
     if (m->rows == 0)
         return;
     if (takes_rows(u, m)) {
-        m->x = make(u, OP_linear_grad_input, p, m->x, NULL, NULL, NULL);
+        m->x = make_one(u, OP_linear_grad_input, p, m->x);
         return;
     }
-    if (m->x->place.kind == PLACE_SHARD) { /* each rank uses the same matrix for its own rows */
-        tensor *whole = new_square(u, p->shape[0]);
-        op_attributes at = update_along(u->c, AXIS_TENSOR);
-        op *o = unroll_append(u->out, OP_share, PHASE_UPDATE, u->label, &p, 1, &whole, 1, &at);
-        op_row_of(o)->infer(o);
-        p = whole;
-    }
-    m->x = make(u, OP_linear, m->x, p, NULL, NULL, NULL);
+    if (m->x->place.kind == PLACE_SHARD) /* each rank uses the same matrix for its own rows */
+        p = make(u, &(op){.kind = OP_share, .in = {p}, .at = update_along(u->c, AXIS_TENSOR)}, 1)->out[0];
+    m->x = make_one(u, OP_linear, m->x, p);
 }
 
 /* What a matrix's shape does to the rate: PyTorch's two rules. */
@@ -171,23 +151,22 @@ static float adjust(const compiled *c, const matrix *m)
 }
 
 /* The matrices of one parameter side by side, so that one's sum travels while another is multiplied. */
-static void orthogonal(compiled_program *out, const compiled *c, const storage *s)
+static void orthogonal(const optimizer_update *u)
 {
-    orthogonalisation u = {out, c, s, pool_format(&out->pool, "%s/orthogonalise", s->of->name)};
     matrix m[PARAMETER_PIECES];
     tensor *g[PARAMETER_PIECES];
-    int count = find_matrices(m, s->of);
+    int count = find_matrices(m, u->s->of);
     for (int i = 0; i < count; i++)
-        begin(&u, &m[i]);
+        begin(u, &m[i]);
     for (int iteration = 0; iteration < MUON_ITERATIONS; iteration++) {
         for (int i = 0; i < count; i++)
-            g[i] = gram(&u, &m[i]);
+            g[i] = gram(u, &m[i]);
         for (int i = 0; i < count; i++)
-            improve(&u, &m[i], g[i], iteration == 0);
+            improve(u, &m[i], g[i], iteration == 0);
     }
     for (int i = 0; i < count; i++)
         if (m[i].rows > 0)
-            append_rows(out, c, s, m[i].x, m[i].first, m[i].rows, adjust(c, &m[i]));
+            append_rows(u, m[i].x, 0, m[i].first, m[i].rows, adjust(u->c, &m[i]));
 }
 
 /* ---- the table -------------------------------------------------------------------------------------------------- */

@@ -5,12 +5,20 @@
 
 #include "engine/compile/compile_model.h"
 
+/* One parameter's update while its ops are appended. */
+typedef struct optimizer_update {
+    compiled_program *out;
+    const compiled *c;
+    const storage *s;
+    tensor *gradient, *control; /* of the owned rows, reduced; what clip says */
+} optimizer_update;
+
 typedef struct optimizer {
     const char *name;
     op_kind op;                            /* of an update */
     const char *state[STORAGE_STATES + 1]; /* their names; NULL ends them */
     config_optimizer rest;                 /* of parameters that this one does not take; itself: it takes all */
-    void (*append)(compiled_program *out, const compiled *c, const storage *s);
+    void (*append)(const optimizer_update *u);
 } optimizer;
 
 /* The word of optimizer.name. */

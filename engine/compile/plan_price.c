@@ -108,7 +108,7 @@ plan_update plan_price_update(const plan_hardware *h, const compiled *c)
         bool travels = (op_row_of(o)->flags & OP_COMM) != 0;
         if (o->kind == OP_wait || (travels && o->at.axis != AXIS_TENSOR))
             continue;
-        u.seconds += plan_price_op(h, &c->options.grid, o);
+        u.seconds += price_op(h, &c->options.grid, o);
         if (travels) {
             collective_measure(&scratch, &bytes, &messages, o);
             u.sent += bytes;

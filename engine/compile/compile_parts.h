@@ -2,7 +2,7 @@
 #ifndef PHALANX_ENGINE_COMPILE_COMPILE_PARTS_H
 #define PHALANX_ENGINE_COMPILE_COMPILE_PARTS_H
 
-#include "engine/compile/compile_model.h"
+#include "engine/compile/compiled.h"
 
 /* storage.c: who owns which rows, and the tensors with storage of every parameter, input and result. Gives no addresses. */
 void storage_describe(compiled *c);
@@ -43,12 +43,6 @@ tensor *const *update_begin(compiled_program *out, const compiled *c);
  * optimizer, the gathering of weights. */
 void update_append(compiled_program *out, const compiled *c);
 void update_loss(compiled_program *out, const compiled *c); /* the loss over the grid */
-/* An op outside the micro-batches (op_make): for optimizer.c, as are how this rank communicates along an axis, and rows of a
- * tensor as a view. */
-op *update_op(compiled_program *out, const char *label, const op *like, unsigned outputs, tensor *const *into);
-op_attributes update_along(const compiled *c, axis a);
-tensor *update_rows(compiled_program *out, tensor *of, int64_t first, int64_t rows);
-
 /* place.c: explicit waits, scratch, storage shared in place, lifetimes, addresses of transients. */
 void place_waits(compiled_program *out);
 void place_transients(compiled_program *out, const compiled *c, bool bound_only);

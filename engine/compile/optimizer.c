@@ -3,30 +3,31 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/compile/compile_parts.h"
+#include "engine/compile/append.h"
 #include "kernels/muon.h"
 
 /* ---- element by element ---------------------------------------------------------------------------------------- */
 
-/* The optimizer's op over rows [first, first + rows) of what this rank owns, `states` of its states among them. */
-static void append_rows(const optimizer_update *u, tensor *x, int states, int64_t first, int64_t rows, float scale)
+/* One op of the optimizer over rows [first, first + rows) of what this rank owns; x: those rows of the gradient, or what was
+ * made of them. */
+static void append_update(const optimizer_update *u, tensor *x, int64_t first, int64_t rows, float scale)
 {
     const compiled *c = u->c;
     const storage *s = u->s;
-    op o = {.kind = optimizer_of(&c->options, s->of)->op,
-            .in = {x, c->inputs.scalars, u->control},
-            .out = {NULL, update_rows(u->out, s->master, first, rows)},
-            .at = {.decay = s->of->decay, .nesterov = c->options.optimizer.nesterov, .scale = scale}};
+    op like = {.kind = (uint8_t)optimizer_of(&c->options, s->of)->op,
+               .in = {x, c->inputs.scalars, u->control},
+               .out = {NULL, append_rows(u->out, s->master, first, rows)},
+               .at = {.decay = s->of->decay, .nesterov = c->options.optimizer.nesterov, .scale = scale}};
     if (c->options.compute != DTYPE_FP32)
-        o.out[0] = update_rows(u->out, s->own_weight, first, rows);
-    for (int i = 0; i < states; i++)
-        o.out[2 + i] = update_rows(u->out, s->state[i], first, rows);
-    update_op(u->out, pool_format(&u->out->pool, "%s/update", s->of->name), &o, 0, NULL);
+        like.out[0] = append_rows(u->out, s->own_weight, first, rows);
+    for (int i = 0; i < s->states && x->class == CLASS_GRADIENT; i++) /* else the states are updated already */
+        like.out[2 + i] = append_rows(u->out, s->state[i], first, rows);
+    append_op(u->out, PHASE_UPDATE, pool_format(&u->out->pool, "%s/update", s->of->name), &like, 0, NULL);
 }
 
 static void each(const optimizer_update *u)
 {
-    append_rows(u, u->gradient, u->s->states, 0, u->gradient->shape[0], 1);
+    append_update(u, u->gradient, 0, u->gradient->shape[0], 1);
 }
 
 /* ---- Muon ------------------------------------------------------------------------------------------------------ */
@@ -54,91 +55,91 @@ static int find_matrices(matrix *out, const parameter *p)
     return count;
 }
 
-/* The ops between the gradient and the direction have one label. */
-static op *make(const optimizer_update *u, const op *like, unsigned outputs)
+/* An update of one parameter's matrices while its ops are appended. */
+typedef struct orthogonalisation {
+    const optimizer_update *of;
+    const char *label;
+} orthogonalisation;
+
+static op *make(const orthogonalisation *u, const op *like, unsigned outputs)
 {
-    return update_op(u->out, pool_format(&u->out->pool, "%s/orthogonalise", u->s->of->name), like, outputs, NULL);
+    op o = *like;
+    o.at.epsilon = MUON_EPSILON;
+    return append_op(u->of->out, PHASE_UPDATE, u->label, &o, outputs, NULL);
 }
 
-/* One new output of two inputs. */
-static tensor *make_one(const optimizer_update *u, op_kind kind, tensor *a, tensor *b)
+/* A square to be written by an op that wants its output described. */
+static tensor *new_square(const orthogonalisation *u, int64_t n, placement place)
 {
-    return make(u, &(op){.kind = kind, .in = {a, b}}, 1)->out[0];
-}
-
-/* m = the mean of gradients; x = the direction */
-static void begin(const optimizer_update *u, matrix *m)
-{
-    const compiled *c = u->c;
-    if (m->rows == 0)
-        return;
-    op momentum = {.kind = OP_muon_momentum,
-                   .in = {update_rows(u->out, u->gradient, m->first, m->rows), c->inputs.scalars, u->control},
-                   .out = {NULL, update_rows(u->out, u->s->state[0], m->first, m->rows)},
-                   .at.nesterov = c->options.optimizer.nesterov};
-    m->x = make(u, &momentum, 1)->out[0];
-}
-
-/* Where the tensor group divides a matrix, the side that each rank has whole; else the shorter. */
-static bool takes_rows(const optimizer_update *u, const matrix *m)
-{
-    const parameter *p = u->s->of;
-    return p->place.kind == PLACE_SHARD ? p->place.dim == 1 : m->rows <= p->columns;
-}
-
-/* A square matrix that an op accumulates into or zeroes: described here, not by the op. */
-static tensor *new_square(const optimizer_update *u, int64_t n, placement place)
-{
-    tensor *t = pool_alloc(&u->out->pool, sizeof *t);
-    tensor_describe(t, "gram", CLASS_TEMPORARY, DTYPE_FP32, 2, (int64_t[]){n, n});
+    tensor *t = pool_alloc(&u->of->out->pool, sizeof *t);
+    tensor_describe(t, u->label, CLASS_TEMPORARY, DTYPE_FP32, 2, (int64_t[]){n, n});
     t->place = place;
     return t;
 }
 
-/* This rank's part of x x^T, or of x^T x; a copy adds nothing to the sum. */
-static tensor *gram_part(const optimizer_update *u, const matrix *m)
+/* m = the mean of gradients; x = the direction */
+static void begin(const orthogonalisation *u, matrix *m)
 {
-    int64_t copied = u->s->of->copied_from;
-    bool copy = copied >= 0 && m->first >= copied && update_along(u->c, AXIS_KV).group_rank > 0;
-    bool rows = takes_rows(u, m), divided = u->s->of->place.kind == PLACE_SHARD;
-    if (rows && !copy)
-        return make_one(u, OP_linear, m->x, m->x);
-    tensor *part = new_square(u, u->s->of->columns, divided ? place_partial() : place_replicate());
-    if (copy || m->rows == 0)
-        make(u, &(op){.kind = OP_zero, .out = {part}}, 0);
-    else
-        make(u, &(op){.kind = OP_linear_grad_weight, .in = {m->x, m->x}, .out = {part}}, 0);
-    return part;
+    const optimizer_update *of = u->of;
+    if (m->rows == 0)
+        return;
+    op like = {.kind = OP_muon_momentum,
+               .in = {append_rows(of->out, of->gradient, m->first, m->rows), of->c->inputs.scalars, of->control},
+               .out = {NULL, append_rows(of->out, of->s->state[0], m->first, m->rows)},
+               .at.nesterov = of->c->options.optimizer.nesterov};
+    m->x = make(u, &like, 1)->out[0];
 }
 
-/* The sum over the ranks that divide the matrix. */
-static tensor *gram(const optimizer_update *u, const matrix *m)
+/* Where the tensor group divides a matrix, the side that each rank has whole; else the shorter. */
+static bool takes_rows(const orthogonalisation *u, const matrix *m)
 {
-    op_attributes at = update_along(u->c, AXIS_TENSOR);
-    tensor *part = gram_part(u, m);
-    return at.group_size > 1 ? make(u, &(op){.kind = OP_all_reduce, .in = {part}, .at = at}, 1)->out[0] : part;
+    const parameter *p = u->of->s->of;
+    return p->place.kind == PLACE_SHARD ? p->place.dim == 1 : m->rows <= p->columns;
+}
+
+/* x x^T, or x^T x: a sum over the ranks that divide the other side, to which a copy adds nothing. */
+static tensor *gram(const orthogonalisation *u, const matrix *m)
+{
+    const parameter *p = u->of->s->of;
+    bool rows = takes_rows(u, m);
+    op_attributes at = append_along(u->of->c, AXIS_TENSOR), kv = append_along(u->of->c, AXIS_KV);
+    placement place = at.group_size > 1 ? place_partial() : place_replicate();
+    bool copy = p->copied_from >= 0 && m->first >= p->copied_from && kv.group_rank > 0;
+    tensor *part;
+    if (rows && !copy && m->rows > 0) {
+        part = make(u, &(op){.kind = OP_linear, .in = {m->x, m->x}}, 1)->out[0];
+    } else {
+        part = new_square(u, rows ? m->rows : p->columns, place);
+        op like = {.kind = OP_linear_grad_weight, .in = {m->x, m->x}, .out = {part}};
+        if (copy || m->rows == 0)
+            like = (op){.kind = OP_zero, .out = {part}};
+        make(u, &like, 0);
+    }
+    if (at.group_size == 1)
+        return part;
+    return make(u, &(op){.kind = OP_all_reduce, .in = {part}, .at = at}, 1)->out[0];
 }
 
 /* x = (a I + b G + c G^2) x, or x (a I + b G + c G^2); the first time x / |x| in x's place. */
-static void improve(const optimizer_update *u, matrix *m, tensor *g, bool first)
+static void improve(const orthogonalisation *u, matrix *m, tensor *g, bool first)
 {
     tensor *scale = NULL;
     if (first) {
-        op *scaled = make(u, &(op){.kind = OP_muon_scale, .in = {g}, .at.epsilon = MUON_EPSILON}, 3);
-        g = scaled->out[0];
-        scale = scaled->out[1];
+        op *o = make(u, &(op){.kind = OP_muon_scale, .in = {g}}, 3);
+        g = o->out[0];
+        scale = o->out[1];
     }
-    tensor *square = make_one(u, OP_linear, g, g);
+    tensor *square = make(u, &(op){.kind = OP_linear, .in = {g, g}}, 1)->out[0];
     tensor *p = make(u, &(op){.kind = OP_muon_polynomial, .in = {g, square, scale}}, 1)->out[0];
     if (m->rows == 0)
         return;
     if (takes_rows(u, m)) {
-        m->x = make_one(u, OP_linear_grad_input, p, m->x);
+        m->x = make(u, &(op){.kind = OP_linear_grad_input, .in = {p, m->x}}, 1)->out[0];
         return;
     }
     if (m->x->place.kind == PLACE_SHARD) /* each rank uses the same matrix for its own rows */
-        p = make(u, &(op){.kind = OP_share, .in = {p}, .at = update_along(u->c, AXIS_TENSOR)}, 1)->out[0];
-    m->x = make_one(u, OP_linear, m->x, p);
+        p = make(u, &(op){.kind = OP_share, .in = {p}, .at = append_along(u->of->c, AXIS_TENSOR)}, 1)->out[0];
+    m->x = make(u, &(op){.kind = OP_linear, .in = {m->x, p}}, 1)->out[0];
 }
 
 /* What a matrix's shape does to the rate: PyTorch's two rules. */
@@ -151,33 +152,35 @@ static float adjust(const compiled *c, const matrix *m)
 }
 
 /* The matrices of one parameter side by side, so that one's sum travels while another is multiplied. */
-static void orthogonal(const optimizer_update *u)
+static void orthogonal(const optimizer_update *of)
 {
+    const parameter *p = of->s->of;
+    orthogonalisation u = {of, pool_format(&of->out->pool, "%s/orthogonalise", p->name)};
     matrix m[PARAMETER_PIECES];
     tensor *g[PARAMETER_PIECES];
-    int count = find_matrices(m, u->s->of);
+    int count = find_matrices(m, p);
     for (int i = 0; i < count; i++)
-        begin(u, &m[i]);
+        begin(&u, &m[i]);
     for (int iteration = 0; iteration < MUON_ITERATIONS; iteration++) {
         for (int i = 0; i < count; i++)
-            g[i] = gram(u, &m[i]);
+            g[i] = gram(&u, &m[i]);
         for (int i = 0; i < count; i++)
-            improve(u, &m[i], g[i], iteration == 0);
+            improve(&u, &m[i], g[i], iteration == 0);
     }
     for (int i = 0; i < count; i++)
         if (m[i].rows > 0)
-            append_rows(u, m[i].x, 0, m[i].first, m[i].rows, adjust(u->c, &m[i]));
+            append_update(of, m[i].x, m[i].first, m[i].rows, adjust(of->c, &m[i]));
 }
 
 /* ---- the table -------------------------------------------------------------------------------------------------- */
 
+enum { ELEMENTS, MATRICES };
+static void (*const appends[])(const optimizer_update *u) = {[ELEMENTS] = each, [MATRICES] = orthogonal};
+
 static const optimizer rows[] = {
-#define OPTIMIZER(name_, append_, rest_, ...)                                                                          \
-    [CONFIG_OPTIMIZER_##name_] = {.name = #name_,                                                                      \
-                                  .op = OP_##name_,                                                                    \
-                                  .rest = CONFIG_OPTIMIZER_##rest_,                                                    \
-                                  .append = append_,                                                                   \
-                                  .state = {__VA_ARGS__}},
+#define OPTIMIZER(name_, takes_, rest_, ...)                                                                           \
+    [CONFIG_OPTIMIZER_##name_] = {                                                                                     \
+        .name = #name_, .op = OP_##name_, .takes = takes_, .rest = CONFIG_OPTIMIZER_##rest_, .state = {__VA_ARGS__}},
 #include "engine/config/optimizers.def"
 #undef OPTIMIZER
 };
@@ -205,6 +208,11 @@ int optimizer_states(const optimizer *o)
     while (o->state[count])
         count++;
     return count;
+}
+
+void optimizer_append(const optimizer_update *u)
+{
+    appends[optimizer_of(&u->c->options, u->s->of)->takes](u);
 }
 
 bool optimizer_whole(const compile_options *o, const parameter *p)

@@ -3,14 +3,15 @@
 #ifndef PHALANX_ENGINE_COMPILE_OPTIMIZER_H
 #define PHALANX_ENGINE_COMPILE_OPTIMIZER_H
 
-#include "engine/compile/compile_model.h"
+#include "engine/compile/compiled.h"
 
-/* One parameter's update while its ops are appended. */
+/* The update of one parameter. */
 typedef struct optimizer_update {
     compiled_program *out;
     const compiled *c;
     const storage *s;
-    tensor *gradient, *control; /* of the owned rows, reduced; what clip says */
+    tensor *gradient; /* complete, of the owned rows */
+    tensor *control;  /* what `clip` left */
 } optimizer_update;
 
 typedef struct optimizer {
@@ -18,7 +19,7 @@ typedef struct optimizer {
     op_kind op;                            /* of an update */
     const char *state[STORAGE_STATES + 1]; /* their names; NULL ends them */
     config_optimizer rest;                 /* of parameters that this one does not take; itself: it takes all */
-    void (*append)(const optimizer_update *u);
+    int takes;                             /* elements or matrices */
 } optimizer;
 
 /* The word of optimizer.name. */
@@ -26,6 +27,8 @@ const char *optimizer_name(const compile_options *o);
 /* The optimizer of a parameter. */
 const optimizer *optimizer_of(const compile_options *o, const parameter *p);
 int optimizer_states(const optimizer *o);
+/* Appends the ops of a parameter's update. */
+void optimizer_append(const optimizer_update *u);
 /* Must one data rank own all of the parameter, because its matrices are updated as a whole? */
 bool optimizer_whole(const compile_options *o, const parameter *p);
 /* The names of all states that a run has, each once, ended by NULL. */

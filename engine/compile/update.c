@@ -8,9 +8,9 @@
 
 #include <stdlib.h>
 
+#include "engine/compile/append.h"
 #include "engine/compile/optimizer.h"
 #include "kernels/exact_sum.h"
-#include "kernels/op_make.h"
 #include "memory/log.h"
 
 typedef struct update {
@@ -20,54 +20,22 @@ typedef struct update {
     bool counts;       /* the norm has bins with something in them */
 } update;
 
-op_attributes update_along(const compiled *c, axis a)
-{
-    const grid *g = &c->options.grid;
-    return (op_attributes){
-        .axis = (uint8_t)a, .group_size = grid_group_size(g, a), .group_rank = grid_index(g, a), .owner = -1};
-}
-
 static op_attributes along_gradient(const compiled *c, const parameter *p)
 {
-    op_attributes at = update_along(c, AXIS_GRADIENT);
+    op_attributes at = append_along(c, AXIS_GRADIENT);
     at.rows = p->vector ? p->columns : p->rows;
     at.owner = c->storage[p->number].owner;
     return at;
 }
 
-op *update_op(compiled_program *out, const char *label, const op *like, unsigned outputs, tensor *const *into)
-{
-    op o = *like;
-    o.phase = PHASE_UPDATE;
-    o.label = o.site = label;
-    o.layer = -1;
-    o.microbatch = -1;
-    op *made = op_make(&out->pool, &o, outputs, into);
-    program_append(&out->list, made);
-    return made;
-}
-
-/* Its outputs are there already, or output 0 is a new value on the bytes of `into`. */
 static tensor *append(compiled_program *out, const char *label, const op *like, tensor *into)
 {
-    return update_op(out, label, like, 0, (tensor *[OP_MAX_OUT]){into})->out[0];
+    return append_op(out, PHASE_UPDATE, label, like, 0, into)->out[0];
 }
 
 static const char *label_of(compiled_program *out, const parameter *p, const char *what)
 {
     return pool_format(&out->pool, "%s/%s", p->name, what);
-}
-
-tensor *update_rows(compiled_program *out, tensor *of, int64_t first_row, int64_t rows)
-{
-    tensor *v = pool_alloc(&out->pool, sizeof *v);
-    *v = *of;
-    v->base = tensor_root(of);
-    int64_t offset = first_row * of->pitch * dtype_bytes((dtype)of->type);
-    v->offset = of->offset + offset;
-    v->address = of->address >= 0 ? of->address + offset : -1;
-    v->shape[0] = rows;
-    return v;
 }
 
 /* ---- before ---------------------------------------------------------------------------------------------------- */
@@ -82,13 +50,8 @@ tensor *const *update_begin(compiled_program *out, const compiled *c)
             continue;
         if (!whole)
             whole = pool_alloc(&out->pool, (size_t)c->model.numbers * sizeof *whole);
-        op gather = {.kind = OP_all_gather, .phase = PHASE_BEGIN, .in = {s->shard}, .at = along_gradient(c, p)};
-        gather.label = gather.site = label_of(out, p, "gather weight");
-        gather.layer = -1;
-        gather.microbatch = -1;
-        op *o = op_make(&out->pool, &gather, 1, NULL);
-        program_append(&out->list, o);
-        whole[p->number] = o->out[0];
+        op gather = {.kind = OP_all_gather, .in = {s->shard}, .at = along_gradient(c, p)};
+        whole[p->number] = append_op(out, PHASE_BEGIN, label_of(out, p, "gather weight"), &gather, 1, NULL)->out[0];
     }
     return whole;
 }
@@ -128,10 +91,10 @@ static void reduce(update *u, const parameter *p)
     const storage *s = &c->storage[p->number];
     tensor *d = u->gradient[p->number];
     const char *label = label_of(u->out, p, "reduce gradient");
-    op_attributes at = update_along(c, AXIS_TENSOR);
+    op_attributes at = append_along(c, AXIS_TENSOR);
     if (tensor_elements(d) > 0 && p->place.kind == PLACE_SHARED && g->size[GRID_TENSOR] > 1)
         d = all_reduce(u, label, d, &at);
-    at = update_along(c, AXIS_KV);
+    at = append_along(c, AXIS_KV);
     if (copied_rows(&at.first, &at.rows, s))
         d = all_reduce(u, label, d, &at);
     at = along_gradient(c, p);
@@ -140,7 +103,7 @@ static void reduce(update *u, const parameter *p)
         d = all_reduce(u, label, d, &at);
     } else if (!s->shard_gradient && at.group_size > 1) {
         op scatter = {.kind = OP_reduce_scatter, .in = {d}, .at = at};
-        d = append(u->out, label, &scatter, update_rows(u->out, d, first_owned(s), s->own_gradient->shape[0]));
+        d = append(u->out, label, &scatter, append_rows(u->out, d, first_owned(s), s->own_gradient->shape[0]));
     }
     u->gradient[p->number] = d;
 }
@@ -199,7 +162,7 @@ static void insert_reductions(update *u)
         tensor **d = &u->gradient[p->number];
         if (last[p->number] == REDUCED)
             continue;
-        op_attributes at = update_along(c, AXIS_TIE);
+        op_attributes at = append_along(c, AXIS_TIE);
         if (is_tied(c, p) && tensor_elements(*d) > 0)
             *d = all_reduce(u, "embedding/reduce over both ends", *d, &at);
         reduce(u, p);
@@ -218,7 +181,7 @@ static void add_squares(update *u, const parameter *p, int64_t first, int64_t ro
     op add = {.kind = OP_sum_squares, .in = {d}, .out = {u->c->results.bins}};
     add.at.accumulate = u->counts ? OP_ADDS : OP_WRITES;
     if (first > 0 || rows < d->shape[0])
-        add.in[0] = update_rows(u->out, d, first, rows);
+        add.in[0] = append_rows(u->out, d, first, rows);
     append(u->out, label_of(u->out, p, "norm"), &add, NULL);
     u->counts = true;
 }
@@ -258,7 +221,7 @@ static tensor *append_norm(update *u)
         count_squares(u, c->model.parameters[i]);
     if (!u->counts)
         append(u->out, "norm/zero", &(op){.kind = OP_zero, .out = {bins}}, NULL);
-    op_attributes at = update_along(c, AXIS_GRID);
+    op_attributes at = append_along(c, AXIS_GRID);
     if (at.group_size > 1)
         bins = all_reduce(u, "norm/reduce", bins, &at);
     op clip = {.kind = OP_clip, .in = {bins, c->inputs.scalars}};
@@ -275,7 +238,7 @@ void update_loss(compiled_program *out, const compiled *c)
         total = append(out, "loss/copy", &(op){.kind = OP_copy, .in = {c->results.loss}}, total);
     else
         append(out, "loss/zero", &(op){.kind = OP_zero, .out = {total}}, NULL);
-    op reduce = {.kind = OP_all_reduce, .in = {total}, .at = update_along(c, AXIS_GRID)};
+    op reduce = {.kind = OP_all_reduce, .in = {total}, .at = append_along(c, AXIS_GRID)};
     if (reduce.at.group_size > 1)
         append(out, "loss/reduce", &reduce, total);
 }
@@ -288,9 +251,9 @@ enum { TOGETHER = 16 };
 static void append_update(update *u, const parameter *p, tensor *control)
 {
     const storage *s = &u->c->storage[p->number];
-    optimizer_update of = {u->out, u->c, s, u->gradient[p->number], control};
+    optimizer_update one = {u->out, u->c, s, u->gradient[p->number], control};
     if (s->own_rows > 0)
-        optimizer_of(&u->c->options, p)->append(&of);
+        optimizer_append(&one);
 }
 
 static void append_gather(update *u, const parameter *p)

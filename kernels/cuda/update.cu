@@ -22,27 +22,23 @@ struct update_factors {
     float gradient;     /* factor on the gradient; 0 where the step is skipped */
     float beta1, beta2; /* what the means keep of themselves */
     float rate, root, epsilon;
+    double decay;    /* of the segment */
     float keep;      /* 1 - lr decay */
     float own, mean; /* the direction is own g + mean m */
 };
-
-DEVICE float kept(const launch_update_segment &s, float lr, const scalars_device *scalars)
-{
-    return s.decay ? (float)(1.0 - (double)lr * (double)scalars->weight_decay) : 1.0f;
-}
 
 /* rate = lr / (1 - beta1^s), root = 1 / (1 - beta2^s) */
 struct adamw_rule {
     static constexpr int STATES = 2;
     static constexpr bool READS = true;
-    DEVICE void prepare(update_factors &f, const launch_update_segment &s, const scalars_device *scalars)
+    DEVICE void prepare(update_factors &f, const launch_update_segment &, const scalars_device *scalars)
     {
         f.beta1 = scalars->beta1;
         f.beta2 = scalars->beta2;
         f.rate = scalars->lr / scalars->momentum_correction;
         f.root = 1.0f / scalars->variance_correction;
         f.epsilon = scalars->epsilon;
-        f.keep = kept(s, scalars->lr, scalars);
+        f.keep = (float)(1.0 - (double)scalars->lr * f.decay);
     }
     DEVICE void element(float &master, float *state, float gradient, const update_factors &f)
     {
@@ -56,12 +52,12 @@ struct adamw_rule {
 struct lion_rule {
     static constexpr int STATES = 1;
     static constexpr bool READS = true;
-    DEVICE void prepare(update_factors &f, const launch_update_segment &s, const scalars_device *scalars)
+    DEVICE void prepare(update_factors &f, const launch_update_segment &, const scalars_device *scalars)
     {
         f.beta1 = scalars->beta1;
         f.beta2 = scalars->beta2;
         f.rate = scalars->lr;
-        f.keep = kept(s, scalars->lr, scalars);
+        f.keep = (float)(1.0 - (double)scalars->lr * f.decay);
     }
     DEVICE void element(float &master, float *state, float gradient, const update_factors &f)
     {
@@ -116,7 +112,7 @@ struct muon_rule {
     DEVICE void prepare(update_factors &f, const launch_update_segment &s, const scalars_device *scalars)
     {
         f.rate = scalars->muon_lr * s.scale;
-        f.keep = kept(s, scalars->muon_lr, scalars);
+        f.keep = (float)(1.0 - (double)scalars->muon_lr * f.decay);
     }
     DEVICE void element(float &master, float *, float x, const update_factors &f)
     {
@@ -167,6 +163,7 @@ update(update_list list, const scalars_device *scalars, const float *control)
     const launch_update_segment &s = list.at[which];
     update_factors f = {};
     f.gradient = control[SCALARS_FACTOR];
+    f.decay = s.decay ? (double)scalars->weight_decay : 0.0;
     Rule::prepare(f, s, scalars);
     int64_t base = ((int64_t)blockIdx.x - s.block) * BLOCK_ELEMENTS;
     for (int k = 0; k < VECTORS_A_THREAD; k++) {

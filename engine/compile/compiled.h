@@ -60,7 +60,8 @@ typedef struct compiled_program {
     program list;
     int64_t transient_bytes, lower_bound; /* of the transient region */
     int64_t peak_kept, peak_temporary;    /* alive where the lower bound is reached */
-    int requests;                         /* asynchronous ops in flight are numbered 0 .. requests-1 */
+    int requests;                         /* asynchronous ops are numbered 0 .. requests-1, each once */
+    bool repeated;                        /* step after step: a device may keep it, to launch it as one */
     double flops[PHASE_COUNT];
     int64_t tensors;
 } compiled_program;

@@ -240,6 +240,7 @@ static void play_steps(unroller *u, const lowering_step *steps, int count)
                    .chunk = s->action.chunk,
                    .microbatch = s->action.microbatch,
                    .label = s->payload == LOWERING_ACTIVATION ? "activation" : "cotangent",
+                   .at.upstream = s->payload == LOWERING_COTANGENT,
                    .at.peer = peer_rank(u->c, s->peer)};
         launched[i] = append_message(u->out, s->kind == LOWERING_RECEIVE, message(u, s), &like);
     }

@@ -15,6 +15,7 @@
 #include "memory/status.h"
 #include "models/shape.h"
 #include "parallel/grid.h"
+#include "parallel/schedule.h"
 #include "engine/config/learning_rate.h"
 
 typedef enum config_precision { CONFIG_FP32, CONFIG_BF16, CONFIG_FP16 } config_precision;
@@ -25,8 +26,6 @@ typedef enum config_optimizer {
 #undef OPTIMIZER
 } config_optimizer;
 typedef enum config_adjust { CONFIG_ADJUST_ORIGINAL, CONFIG_ADJUST_RMS } config_adjust;
-/* In the order of schedule_kind (parallel/schedule.h). */
-typedef enum config_schedule { CONFIG_GPIPE, CONFIG_1F1B, CONFIG_INTERLEAVED, CONFIG_ZB_H1 } config_schedule;
 typedef enum config_when { CONFIG_EACH_STEP, CONFIG_EACH_MICRO_BATCH } config_when; /* zero_gather, zero_reduce */
 
 /* Data sets to blend: samples are drawn in proportion to the weights, which need not sum to one. */
@@ -90,7 +89,7 @@ typedef struct config {
     struct {
         int tensor, context, pipeline, virtual_stages;
         int data; /* 0: what is left of the ranks */
-        config_schedule schedule;
+        schedule_kind schedule;
         bool sequence;
         int zero;
         config_when zero_gather, zero_reduce;

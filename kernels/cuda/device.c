@@ -277,7 +277,7 @@ static void cuda_copy_out(device *d, int64_t at, int64_t bytes)
 
 static void cuda_launch(device *d, const op *o)
 {
-    if (op_row_of(o)->flags & OP_UPDATE) {
+    if (op_row_of(o)->flags & OP_GROUPED) {
         updates_add(&d->updates, o, &d->context);
         return;
     }

@@ -5,6 +5,7 @@
 #include "kernels/cuda/cuda.h"
 #include "memory/log.h"
 
+/* Of the ops that the table marks OP_GROUPED. */
 static const int RULES[OP_COUNT] = {[OP_adamw] = LAUNCH_ADAMW,
                                     [OP_lion] = LAUNCH_LION,
                                     [OP_sgd] = LAUNCH_SGD,

@@ -201,7 +201,7 @@ static bool adds_to(const op *o, int k)
     for (; k > 0 && *name; name++)
         k -= *name == ' ';
     size_t length = strcspn(name, " ");
-    bool always = (op_row_of(o)->flags & OP_UPDATE) || o->kind == OP_attention_decode;
+    bool always = (op_row_of(o)->flags & OP_GROUPED) || o->kind == OP_attention_decode;
     return length > 0 && memchr(name, '+', length) && (always || o->at.accumulate);
 }
 
@@ -376,7 +376,8 @@ static bool try_message(parties *p, int rank, bool *moved)
     if (o->kind != OP_send || !other || other->kind != OP_receive || other->at.peer != rank)
         return true;
     if (elements_of(o) != elements_of(other) || o->in[0]->type != other->out[0]->type ||
-        o->microbatch != other->microbatch || strcmp(o->label, other->label) != 0)
+        o->microbatch != other->microbatch || strcmp(o->label, other->label) != 0 ||
+        o->at.upstream != other->at.upstream || o->at.upstream != (o->phase != PHASE_FORWARD))
         return disagree(p, rank, o->at.peer);
     int peer = o->at.peer;
     pass(p, rank);

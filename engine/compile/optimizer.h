@@ -22,6 +22,9 @@ typedef struct optimizer {
     int takes;                             /* elements or matrices */
 } optimizer;
 
+/* What a state takes, and whether there are masters beside the weights. */
+dtype optimizer_state_type(const compile_options *o);
+bool optimizer_has_master(const compile_options *o);
 /* The word of optimizer.name. */
 const char *optimizer_name(const compile_options *o);
 /* The optimizer of a parameter. */

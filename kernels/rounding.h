@@ -28,7 +28,9 @@ PHILOX_INLINE void rounding_draws(uint32_t out[4], const rounding *r, uint64_t b
 /* The 16 random bits of an element, from its block's draws. */
 PHILOX_INLINE uint32_t rounding_bits(const uint32_t draws[4], uint64_t element)
 {
-    return draws[element / 2 % 4] >> (16 * (element % 2)) & 0xffffu;
+    /* an index that is not a constant would put the draws into memory on a GPU */
+    uint32_t low = element & 2 ? draws[1] : draws[0], high = element & 2 ? draws[3] : draws[2];
+    return (element & 4 ? high : low) >> (16 * (element & 1)) & 0xffffu;
 }
 
 /* fp32, as its bits, to bf16; what is not finite stays what it is. */

@@ -158,7 +158,8 @@ DEVICE void store_either(void *to, const float (&from)[W], int64_t i, bool narro
     }
     rounding_at at = {{scalars->seed, s.stream, scalars->step, (uint32_t)(s.site + operand)}, ~0ull, {}};
     uint16_t rounded[W];
-    for (int j = 0; j < W; j++) {
+    UNROLL for (int j = 0; j < W; j++)
+    {
         int64_t row = (i + j) / s.columns, column = (i + j) % s.columns;
         rounded[j] = round_element(from[j], (uint64_t)(s.first + row * s.stride + column), at);
     }

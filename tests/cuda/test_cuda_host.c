@@ -80,6 +80,9 @@ static void every_optimizer_equals_the_cpu(void **state)
         {1, "optimizer.name=muon", "train.cuda_graph=true"},
         {2, "optimizer.name=muon", "parallel.tensor=2"},
         {2, "optimizer.name=muon", "parallel.zero=1"},
+        {1, "optimizer.state=bf16", ""},
+        {2, "optimizer.state=bf16", "parallel.tensor=2"},
+        {2, "optimizer.name=muon optimizer.state=bf16", "parallel.zero=1"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         cuda_run cpu, cuda;

@@ -94,7 +94,7 @@ static const config_row rows[] = {
     DERIVED("train.sequence", LONG, train.sequence, 1, ANY, NULL, CONFIG_FIXED, "1024, or model.max_sequence if that is less", "tokens a sequence"),
     INT("train.micro_batch", train.micro_batch, "4", 1, INTMAX, CONFIG_CHANGES, "sequences per rank and micro-batch"),
     INT("train.global_batch", train.global_batch, "32", 1, INTMAX, CONFIG_FIXED, "sequences per optimizer step over all ranks"),
-    DERIVED("train.precision", WORD, train.precision, 0, 0, precisions, CONFIG_CHANGES, "bf16; fp32 on a CPU without bf16 instructions", "of weights and activations; master weights and sums are fp32"),
+    DERIVED("train.precision", WORD, train.precision, 0, 0, precisions, CONFIG_CHANGES, "bf16; fp32 on a CPU without bf16 instructions", "of weights and activations; sums are fp32"),
     LONG("train.seed", train.seed, "1", 0, ANY, CONFIG_FIXED, "of initial weights, data order and dropout"),
     WORD("train.device", train.device, devices, "auto", CONFIG_CHANGES, "where to run; auto: cuda where there is one"),
     BOOL("train.tf32", train.tf32, "false", CONFIG_CHANGES, "on a GPU, fp32 products may round their operands to tf32"),

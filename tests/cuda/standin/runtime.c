@@ -125,6 +125,27 @@ cudaError_t cudaFreeHost(void *memory)
     return cudaSuccess;
 }
 
+/* Memory of the program's own, pinned later: one range at a time is enough. */
+static const char *registered;
+static size_t registered_bytes;
+
+cudaError_t cudaHostRegister(void *memory, size_t bytes, unsigned flags)
+{
+    if (registered || flags != cudaHostRegisterDefault || standin_is_device(memory))
+        standin_fail("cudaHostRegister of %zu bytes at %p, flags %u", bytes, memory, flags);
+    registered = memory;
+    registered_bytes = bytes;
+    return cudaSuccess;
+}
+
+cudaError_t cudaHostUnregister(void *memory)
+{
+    if (memory != registered)
+        standin_fail("cudaHostUnregister of %p, which is not registered", memory);
+    registered = NULL;
+    return cudaSuccess;
+}
+
 cudaError_t cudaMemset(void *to, int value, size_t bytes)
 {
     standin_no_capture("cudaMemset");

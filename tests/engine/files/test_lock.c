@@ -161,7 +161,6 @@ static void of_many_that_find_a_stale_lock_one_gets_it(void **state)
                 lock *l = NULL;
                 char id[8];
                 snprintf(id, sizeof id, "%04x", i);
-                log_set_quiet(true);
                 bool mine = lock_take(&l, path, id, LEASE) == STATUS_OK;
                 nap(0.3); /* nobody has let it go before all have tried */
                 _exit(mine && lock_confirm(l));

@@ -21,7 +21,7 @@ void runs_write_text(const char *path, const char *text);
  * the section's other keys; `more`: other sections. */
 void runs_write_small(const char *top, int64_t tokens, int steps, const char *train, const char *more);
 
-enum { RUNS_MOST_STEPS = 256 };
+enum { RUNS_MOST_STEPS = 4096 };
 
 typedef struct runs_metrics {
     int count;

@@ -29,6 +29,34 @@ int64_t training_evaluation_samples(const training *t)
     return there < wanted ? there : wanted;
 }
 
+/* What is missing, by key, and whether all ids can be in the model's vocabulary: the tokenizer beside the data knows. */
+static status check_sources(const config_sources *sources, const char *key, int64_t vocabulary, int rank)
+{
+    for (int i = 0; i < sources->count; i++) {
+        const char *prefix = sources->item[i].path;
+        char *index = must_format("%s.idx", prefix);
+        bool there = atomic_exists(index);
+        free(index);
+        if (!there)
+            return status_fail(STATUS_FAILED,
+                               "%s: there is no data set %s (%s.bin and .idx): phalanx tokenize --output %s "
+                               "--tokenizer FILE TEXT... makes it",
+                               key, prefix, prefix, prefix);
+        tokenizer *t = NULL;
+        if (rank == 0 && tokenizer_files_is_beside(prefix))
+            TRY(tokenizer_files_open_beside(&t, prefix));
+        int64_t ids = t ? tokenizer_data_size(t) : 0;
+        tokenizer_close(t);
+        if (ids > vocabulary)
+            return status_fail(
+                STATUS_USAGE,
+                "%s: the tokenizer beside %s makes %lld ids, model.vocab_size is %lld: set it to %lld, or "
+                "tokenize with the model's tokenizer",
+                key, prefix, (long long)ids, (long long)vocabulary, (long long)ids);
+    }
+    return STATUS_OK;
+}
+
 static status open_data(training *t)
 {
     const config *c = t->config;
@@ -36,6 +64,8 @@ static status open_data(training *t)
     if (c->data.train.count == 0)
         return status_fail(STATUS_USAGE,
                            "data.train is not set: the prefix of a .bin/.idx pair (phalanx tokenize makes one)");
+    TRY(check_sources(&c->data.train, "data.train", vocabulary, comm_rank(t->world)));
+    TRY(check_sources(&c->data.validation, "data.validation", vocabulary, comm_rank(t->world)));
     TRY(samples_open(&t->train, &c->data.train, c->train.sequence, vocabulary, c->data.shuffle,
                      (uint64_t)c->train.seed));
     if (c->data.validation.count > 0)

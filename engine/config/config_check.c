@@ -16,6 +16,11 @@ static status check_named(const config *c)
                           : !s->heads       ? "model.heads"
                           : !s->vocab_size  ? "model.vocab_size"
                                             : NULL;
+    if (missing && !s->vocab_size && (c->data.tokenizer || c->data.train.count > 0) && s->layers && s->hidden_size &&
+        s->heads)
+        return status_fail(STATUS_USAGE,
+                           "model.vocab_size is not given, and there is no tokenizer beside data.train to tell it: "
+                           "set it, or data.tokenizer");
     if (missing)
         return status_fail(STATUS_USAGE, "%s is not given: name a model.preset, a model.config or every size", missing);
     return shape_check(s);
@@ -51,6 +56,15 @@ static status check_rate(const config *c)
                            "optimizer.warmup %" PRId64 " and the last %g of the steps (optimizer.decay_fraction) "
                            "overlap in %" PRId64 " train.steps: lower one",
                            c->optimizer.warmup, c->optimizer.decay_fraction, c->train.steps);
+    return STATUS_OK;
+}
+
+/* The weights are their own masters where they are bf16. */
+static status check_master(const config *c)
+{
+    if (c->optimizer.master == CONFIG_BF16 && c->train.precision != CONFIG_BF16)
+        return status_fail(STATUS_USAGE, "optimizer.master bf16 needs train.precision bf16, not %s: change one",
+                           config_word(c, "train.precision"));
     return STATUS_OK;
 }
 
@@ -113,6 +127,7 @@ status config_check(const config *c)
     TRY(check_named(c));
     TRY(check_training(c));
     TRY(check_rate(c));
+    TRY(check_master(c));
     TRY(check_context(c));
     TRY(check_tensor(c));
     TRY(check_pipeline(c));

@@ -77,6 +77,8 @@ static void derive(config *c)
         c->model.shape.tied_embeddings = shape_traits_of(c->model.shape.architecture)->tied_embeddings;
     if (!p && !config_wants_shape(c))
         derive_shape(c);
+    if (!given(c, "optimizer.muon_lr"))
+        c->optimizer.muon_lr = c->optimizer.lr;
     if (!given(c, "train.precision"))
         c->train.precision = c->train.device == CONFIG_CUDA || cpu_has_bf16() ? CONFIG_BF16 : CONFIG_FP32;
 }
@@ -110,6 +112,13 @@ bool config_wants_shape(const config *c)
     return false;
 }
 
+bool config_wants_vocabulary(const config *c)
+{
+    const model_shape *s = &c->model.shape;
+    return !c->model.preset && !c->model.from && !c->model.config && s->layers && s->hidden_size && s->heads &&
+           !s->vocab_size && (c->data.tokenizer || c->data.train.count > 0);
+}
+
 /* The base's sizes that only follow from sizes which are now given follow the new ones. */
 static model_shape loosen(const config *c, model_shape base)
 {
@@ -140,7 +149,7 @@ static status fill_in(config *c)
     if (c->model.preset && c->model.config)
         return status_fail(STATUS_USAGE, "model.preset and model.config both name the sizes; keep one");
     derive(c);
-    return config_wants_shape(c) ? STATUS_OK : config_check(c);
+    return config_wants_shape(c) || config_wants_vocabulary(c) ? STATUS_OK : config_check(c);
 }
 
 status config_parse(config *out, const char *name, const char *text, size_t bytes, int overrides, char *const *override)

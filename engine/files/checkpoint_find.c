@@ -172,7 +172,8 @@ static status steps_list(steps *out, const char *folder)
         steps_free(out);
         return status_fail(STATUS_FAILED, "cannot list %s: %s", folder, strerror(error));
     }
-    qsort(out->name, (size_t)out->count, sizeof *out->name, compare_names);
+    if (out->count > 1)
+        qsort(out->name, (size_t)out->count, sizeof *out->name, compare_names);
     return STATUS_OK;
 }
 
@@ -191,8 +192,8 @@ void checkpoint_offers_free(checkpoint_offers *o)
     *o = (checkpoint_offers){0};
 }
 
-/* Behind what `latest` names the steps before it; all of them if that is not known. One that cannot be looked at is none to
- * go on from, but no proof that there is none. */
+/* After the one that `latest` names, the steps before it; all of them if it is not known. A folder that cannot be read offers
+ * no checkpoint, but does not prove that there is none. */
 static status add_older(checkpoint_offers *o, const char *folder, const char *latest)
 {
     steps all;

@@ -1,4 +1,5 @@
-/* The optimizer's ops: the norm of all gradients as an exact sum, clipping, and AdamW in one pass over memory. */
+/* The optimizer's ops: the norm of all gradients as an exact sum, clipping, and the rules of the update,
+ * each in one pass over memory. */
 #include <math.h>
 #include <string.h>
 
@@ -6,8 +7,10 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/exact_sum.h"
+#include "kernels/muon.h"
 
-enum { UPDATE_PIECE = 8192 };
+/* Elements at a time: of an update, and of one that widens and rounds, whose copies stay in the first cache. */
+enum { UPDATE_PIECE = 8192, UPDATE_NARROW = 2048, UPDATE_OPERANDS = 5 };
 
 void cpu_sum_squares(const op *o, const run_context *r)
 {
@@ -39,36 +42,179 @@ void cpu_clip(const op *o, const run_context *r)
     control[CONTROL_SKIP] = finite ? 0 : 1;
 }
 
+/* An update's operands in a loop's order: outputs, then the gradient; and the numbers that round those that are bf16. */
+typedef struct updated {
+    const tensor *t[UPDATE_OPERANDS];
+    bool rounds;
+    rounding how;
+} updated;
+
+static updated operands_of(const op *o, const run_context *r)
+{
+    updated u = {.t = {o->out[0], o->out[1], o->out[2], o->out[3], o->in[0]}};
+    const step_scalars *s = tensor_at(o->in[1], r->arena);
+    u.how = (rounding){.seed = s->seed, .stream = o->at.stream, .step = s->step, .site = (uint32_t)o->at.site};
+    for (int i = 1; i < UPDATE_OPERANDS - 1; i++) /* output 0, a copy of the master, is rounded to nearest */
+        u.rounds |= u.t[i] && u.t[i]->type == DTYPE_BF16;
+    return u;
+}
+
+/* The loop in fp32 on widened copies of what is bf16, which then is rounded. */
+static void update_narrow(const isa *set, const updated *u, update_loop loop, void *const p[UPDATE_OPERANDS], int64_t n,
+                          const update_factors *f, uint64_t first)
+{
+    float wide[UPDATE_OPERANDS][UPDATE_NARROW];
+    void *q[UPDATE_OPERANDS];
+    for (int i = 0; i < UPDATE_OPERANDS; i++) {
+        bool narrow = i > 0 && u->t[i] && u->t[i]->type == DTYPE_BF16;
+        q[i] = narrow ? wide[i] : p[i];
+        if (narrow)
+            set->rows[DTYPE_BF16]->to_float(wide[i], p[i], n);
+    }
+    loop(q, q[UPDATE_OPERANDS - 1], n, f);
+    for (int i = 1; i < UPDATE_OPERANDS - 1; i++) {
+        rounding how = u->how;
+        how.site += (uint32_t)i;
+        if (q[i] == wide[i])
+            set->round(p[i], wide[i], n, &how, first);
+    }
+}
+
+/* The loop of `rule` over all elements, in pieces. */
+static void update(const op *o, const run_context *r, int rule, const update_factors *f)
+{
+    const tensor *gradient = o->in[0];
+    const isa *set = isa_of(r);
+    update_loop loop = set->rows[o->out[0] ? o->out[0]->type : DTYPE_FP32]->update[rule];
+    const updated u = operands_of(o, r);
+    bool flat = !u.rounds || gradient->dims == 1 || o->at.stride == row_length(gradient);
+    for (int i = 0; i < UPDATE_OPERANDS; i++)
+        flat = flat && (!u.t[i] || tensor_contiguous(u.t[i]));
+    int64_t elements = tensor_elements(gradient), length = flat ? elements : row_length(gradient);
+    int64_t most = u.rounds ? UPDATE_NARROW : UPDATE_PIECE;
+    int64_t rows = flat ? 1 : gradient->shape[0], pieces = (length + most - 1) / most;
+#pragma omp parallel for num_threads(parallel_threads(r, elements)) schedule(static)
+    for (int64_t i = 0; i < rows * pieces; i++) {
+        int64_t row = i / pieces, first = i % pieces * most, n = length - first < most ? length - first : most;
+        void *p[UPDATE_OPERANDS] = {0};
+        for (int j = 0; j < UPDATE_OPERANDS; j++)
+            if (u.t[j])
+                p[j] = row_at(u.t[j], r, row) + first * dtype_bytes((dtype)u.t[j]->type);
+        if (u.rounds)
+            update_narrow(set, &u, loop, p, n, f, (uint64_t)(o->at.first + row * o->at.stride + first));
+        else
+            loop(p, p[UPDATE_OPERANDS - 1], n, f);
+    }
+}
+
+static bool skipped(const op *o, const run_context *r)
+{
+    return ((const float *)tensor_at(o->in[2], r->arena))[CONTROL_SKIP] != 0;
+}
+
+static float factor(const op *o, const run_context *r)
+{
+    return ((const float *)tensor_at(o->in[2], r->arena))[CONTROL_FACTOR];
+}
+
+/* What decoupled weight decay leaves of a weight. */
+static float kept(const op *o, const step_scalars *s, float lr)
+{
+    return (float)(1 - (o->at.decay ? (double)lr * (double)s->weight_decay : 0));
+}
+
 void cpu_adamw(const op *o, const run_context *r)
 {
-    const tensor *gradient = o->in[0], *weight = o->out[0], *master = o->out[1], *m = o->out[2], *v = o->out[3];
     const step_scalars *s = tensor_at(o->in[1], r->arena);
-    const float *control = tensor_at(o->in[2], r->arena);
-    if (control[CONTROL_SKIP] != 0)
-        return;
-    const adamw_factors f = {
-        .gradient = control[CONTROL_FACTOR],
+    const update_factors f = {
+        .gradient = factor(o, r),
         .beta1 = s->beta1,
         .beta2 = s->beta2,
         .rate = s->lr / s->momentum_correction,
         .root = 1 / s->variance_correction,
         .epsilon = s->epsilon,
-        .keep = (float)(1 - (o->at.decay ? (double)s->lr * (double)s->weight_decay : 0)),
+        .keep = kept(o, s, s->lr),
     };
-    const row_loops *loops = isa_of(r)->rows[weight ? weight->type : DTYPE_FP32];
-    const tensor *all[5] = {weight, master, m, v, gradient};
-    bool flat = true;
-    for (int i = 0; i < 5; i++)
-        flat = flat && (!all[i] || tensor_contiguous(all[i]));
-    int64_t elements = tensor_elements(gradient), length = flat ? elements : row_length(gradient);
-    int64_t rows = flat ? 1 : gradient->shape[0], pieces = (length + UPDATE_PIECE - 1) / UPDATE_PIECE;
-#pragma omp parallel for num_threads(parallel_threads(r, elements)) schedule(static)
-    for (int64_t i = 0; i < rows * pieces; i++) {
-        int64_t first = i % pieces * UPDATE_PIECE, n = length - first < UPDATE_PIECE ? length - first : UPDATE_PIECE;
-        void *p[5] = {0};
-        for (int j = 0; j < 5; j++)
-            if (all[j])
-                p[j] = row_at(all[j], r, i / pieces) + first * dtype_bytes((dtype)all[j]->type);
-        loops->adamw(p[0], p[1], p[2], p[3], p[4], n, &f);
+    if (!skipped(o, r))
+        update(o, r, UPDATE_ADAMW, &f);
+}
+
+void cpu_lion(const op *o, const run_context *r)
+{
+    const step_scalars *s = tensor_at(o->in[1], r->arena);
+    const update_factors f = {
+        .gradient = factor(o, r), .beta1 = s->beta1, .beta2 = s->beta2, .rate = s->lr, .keep = kept(o, s, s->lr)};
+    if (!skipped(o, r))
+        update(o, r, UPDATE_LION, &f);
+}
+
+void cpu_sgd(const op *o, const run_context *r)
+{
+    const step_scalars *s = tensor_at(o->in[1], r->arena);
+    const update_factors f = {.gradient = factor(o, r),
+                              .beta1 = s->momentum,
+                              .rate = s->lr,
+                              .own = o->at.nesterov ? 1 : 0,
+                              .mean = o->at.nesterov ? s->momentum : 1};
+    if (!skipped(o, r))
+        update(o, r, UPDATE_SGD, &f);
+}
+
+/* ---- Muon ------------------------------------------------------------------------------------------------------ */
+
+void cpu_muon_momentum(const op *o, const run_context *r)
+{
+    const step_scalars *s = tensor_at(o->in[1], r->arena);
+    const update_factors f = {.gradient = factor(o, r),
+                              .beta1 = s->momentum,
+                              .own = o->at.nesterov ? 1 - s->momentum : 0,
+                              .mean = o->at.nesterov ? s->momentum : 1};
+    const tensor *x = o->out[0];
+    if (!skipped(o, r))
+        update(o, r, UPDATE_MUON_MOMENTUM, &f);
+    for (int64_t i = 0; skipped(o, r) && i < x->shape[0]; i++)
+        memset(row_at(x, r, i), 0, (size_t)row_length(x) * sizeof(float));
+}
+
+void cpu_muon_scale(const op *o, const run_context *r)
+{
+    int64_t n = o->in[0]->shape[0];
+    double trace = 0;
+    for (int64_t i = 0; i < n; i++)
+        trace += (double)((const float *)(const void *)row_at(o->in[0], r, i))[i];
+    double norm = sqrt(trace > 0 ? trace : 0), smallest = (double)o->at.epsilon;
+    double scale = 1 / (norm > smallest ? norm : smallest);
+    *(float *)tensor_at(o->out[1], r->arena) = (float)scale;
+    float square = (float)(scale * scale);
+#pragma omp parallel for num_threads(parallel_threads(r, n *n)) schedule(static)
+    for (int64_t i = 0; i < n; i++) {
+        const float *from = (const float *)(const void *)row_at(o->in[0], r, i);
+        float *to = (float *)(void *)row_at(o->out[0], r, i);
+        for (int64_t j = 0; j < n; j++)
+            to[j] = from[j] * square;
     }
+}
+
+void cpu_muon_polynomial(const op *o, const run_context *r)
+{
+    int64_t n = o->in[0]->shape[0];
+    const float *given = tensor_at(o->in[2], r->arena);
+    float scale = given ? *given : 1;
+    float a = (float)MUON_A * scale, b = (float)MUON_B * scale, c = (float)MUON_C * scale;
+#pragma omp parallel for num_threads(parallel_threads(r, n *n)) schedule(static)
+    for (int64_t i = 0; i < n; i++) {
+        const float *gram = (const float *)(const void *)row_at(o->in[0], r, i);
+        const float *square = (const float *)(const void *)row_at(o->in[1], r, i);
+        float *p = (float *)(void *)row_at(o->out[0], r, i);
+        for (int64_t j = 0; j < n; j++)
+            p[j] = b * gram[j] + c * square[j] + (i == j ? a : 0);
+    }
+}
+
+void cpu_muon(const op *o, const run_context *r)
+{
+    const step_scalars *s = tensor_at(o->in[1], r->arena);
+    const update_factors f = {.rate = s->muon_lr * o->at.scale, .keep = kept(o, s, s->muon_lr)};
+    if (!skipped(o, r))
+        update(o, r, UPDATE_MUON, &f);
 }

@@ -33,10 +33,11 @@ struct op_case {
     tensor t[OP_CASE_TENSORS];
     fill fills[OP_CASE_TENSORS];
     int tensors;
-    dtype type;    /* T */
-    bool alias;    /* output 0 is input 0's bytes, always */
-    bool exact;    /* nothing is computed: bits must agree */
-    bool one_type; /* has no operand of type T: one T is enough */
+    dtype type;      /* T */
+    bool alias;      /* output 0 is input 0's bytes, always */
+    bool exact;      /* nothing is computed: bits must agree */
+    bool one_type;   /* has no operand of type T: one T is enough */
+    bool stochastic; /* bf16 outputs are rounded stochastically */
     /* Error in units of what may be lost, see op_case.c: terms of the longest sum, roundings to T on the way, and how much
      * larger intermediate values are than the output (cancellation). */
     double terms, roundings, growth;
@@ -67,7 +68,7 @@ typedef struct op_case_mode {
     int threads;
 } op_case_mode;
 
-/* May the mode be applied to the case (are there matrices, does the operand stand there and match)? */
+/* May the mode be applied to the case (are there matrices, is there an operand and does it match)? */
 bool op_case_allows(const op_case *c, const op_case_mode *m);
 
 /* The worst ratio of error to tolerance over the outputs; <= 1 is agreement. NaN, a touched guard or input: infinite.

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kernels/exact_sum.h"
+#include "kernels/rounding.h"
 
 #define CASES(name) bool op_cases_##name(op_case *c, int variant)
 #define COUNT(list) ((int)(sizeof(list) / sizeof *(list)))
@@ -96,6 +97,8 @@ static void training_scalars(op_case *c)
                                 .beta2 = 0.95f,
                                 .epsilon = 1e-8f,
                                 .weight_decay = 0.1f,
+                                .muon_lr = 0.02f,
+                                .momentum = 0.95f,
                                 .clip = 1,
                                 .loss_scale = 1,
                                 .loss_tokens = 13};
@@ -292,11 +295,14 @@ static void give_control(const op_case *c, void *bytes, const tensor *t)
     control[CONTROL_SKIP] = c->o.at.sample ? 1 : 0;
 }
 
-CASES(adamw)
+/* gradient, scalars, control -> weight unless T is fp32, master, `states` of them; also skipped. Narrow: states, and in bf16
+ * the master too, are bf16, which loses up to a unit and not half of one (tests/kernels/test_rounding.c has the exact bits). */
+static bool update_case(op_case *c, int variant, int states)
 {
     int64_t rows, columns;
-    c->o.at.decay = (uint8_t)op_case_option(&variant, 2);
     c->o.at.sample = op_case_option(&variant, 4) == 3; /* skipped */
+    bool narrow = op_case_option(&variant, 2), narrow_master = narrow && c->type == DTYPE_BF16;
+    c->stochastic = narrow;
     if (!op_case_sizes(&rows, &columns, variant))
         return false;
     if (rows == 1)
@@ -305,12 +311,92 @@ CASES(adamw)
     op_case_in(c, 0, DTYPE_FP32, UNIT, rows, columns);
     op_case_scalars(c, 1);
     op_case_in(c, 2, DTYPE_FP32, (fill){.kind = FILL_GIVEN, .give = give_control}, CONTROL_COUNT, 0);
-    if (c->type != DTYPE_FP32)
+    c->o.at.first = 1000003;
+    c->o.at.stride = variant % 2 ? columns : columns + 5;
+    c->o.at.site = ROUNDING_SITE;
+    if (c->type != DTYPE_FP32 && !narrow_master)
         op_case_update(c, 0, c->type, UNIT, rows, columns, true);
-    op_case_update(c, 1, DTYPE_FP32, UNIT, rows, columns, true);
-    op_case_update(c, 2, DTYPE_FP32, UNIT, rows, columns, true);
-    op_case_update(c, 3, DTYPE_FP32, (fill){.kind = FILL_UNIFORM, .a = 0.01, .b = 1}, rows, columns, true);
+    for (int i = 0; i < 1 + states; i++) /* the second state is a mean of squares */
+        op_case_update(c, 1 + i, narrow_master || (narrow && i > 0) ? DTYPE_BF16 : DTYPE_FP32,
+                       i == 2 ? (fill){.kind = FILL_UNIFORM, .a = 0.01, .b = 1} : UNIT, rows, columns, true);
     op_case_infer(c, 0);
+    return true;
+}
+
+CASES(adamw)
+{
+    c->o.at.decay = (uint8_t)op_case_option(&variant, 2);
+    return update_case(c, variant, 2);
+}
+
+CASES(lion)
+{
+    c->o.at.decay = (uint8_t)op_case_option(&variant, 2);
+    return update_case(c, variant, 1);
+}
+
+CASES(sgd)
+{
+    c->o.at.nesterov = (uint8_t)op_case_option(&variant, 2);
+    return update_case(c, variant, 1);
+}
+
+CASES(muon)
+{
+    c->o.at.decay = (uint8_t)op_case_option(&variant, 2);
+    c->o.at.scale = 1.75f;
+    return update_case(c, variant, 0);
+}
+
+CASES(muon_momentum)
+{
+    int64_t rows, columns;
+    c->one_type = true;
+    c->o.at.nesterov = (uint8_t)op_case_option(&variant, 2);
+    c->o.at.sample = op_case_option(&variant, 4) == 3; /* skipped */
+    bool narrow = op_case_option(&variant, 2);
+    c->stochastic = narrow;
+    if (!op_case_sizes(&rows, &columns, variant))
+        return false;
+    training_scalars(c);
+    c->o.at.stride = columns;
+    op_case_in(c, 0, DTYPE_FP32, UNIT, rows, columns);
+    op_case_scalars(c, 1);
+    op_case_in(c, 2, DTYPE_FP32, (fill){.kind = FILL_GIVEN, .give = give_control}, CONTROL_COUNT, 0);
+    op_case_update(c, 1, narrow ? DTYPE_BF16 : DTYPE_FP32, UNIT, rows, columns, true);
+    op_case_infer(c, 1);
+    return true;
+}
+
+/* Squares of one column, of primes and next to multiples of vectors, and one large enough for threads. */
+static const int SQUARES[] = {1, 2, 17, 31, 64, 67, 200};
+
+CASES(muon_scale)
+{
+    static const double sizes[] = {1, 1e-20};
+    c->one_type = true;
+    double size = sizes[op_case_option(&variant, 2)]; /* the norm, and epsilon, above the norm */
+    if (variant >= COUNT(SQUARES))
+        return false;
+    c->o.at.epsilon = 1e-7f;
+    c->terms = SQUARES[variant];
+    op_case_in(c, 0, DTYPE_FP32, (fill){.kind = FILL_UNIFORM, .a = 0, .b = size}, SQUARES[variant], SQUARES[variant]);
+    op_case_infer(c, 3);
+    return true;
+}
+
+CASES(muon_polynomial)
+{
+    c->one_type = true;
+    c->growth = 8; /* the terms are larger than their sum */
+    int scaled = op_case_option(&variant, 2);
+    if (variant >= COUNT(SQUARES))
+        return false;
+    for (int i = 0; i < 2; i++)
+        op_case_in(c, i, DTYPE_FP32, UNIT, SQUARES[variant], SQUARES[variant]);
+    if (scaled)
+        op_case_in(c, 2, DTYPE_FP32, (fill){.kind = FILL_UNIFORM, .a = 1, .b = 100}, 1, 0);
+    op_case_infer(c, 1);
     return true;
 }
 

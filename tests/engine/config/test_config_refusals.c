@@ -72,7 +72,8 @@ static const struct {
     {SMALL "train: {precision: bf61}\n", NULL,
      "a.yaml:2: train.precision: expected one of fp32, bf16, fp16, not bf61; did you mean bf16?"},
     {SMALL "train: {device: {}}\n", NULL, "a.yaml:2: train.device: expected one of cpu, cuda, auto, not a map"},
-    {SMALL "optimizer: {name: lion}\n", NULL, "a.yaml:2: optimizer.name: expected adamw, not lion"},
+    {SMALL "optimizer: {name: lyon}\n", NULL,
+     "a.yaml:2: optimizer.name: expected one of adamw, lion, sgd, muon, not lyon; did you mean lion?"},
     {"model: {preset: llama_8b}\n", NULL,
      "a.yaml:1: model.preset: expected one of gpt2-124m, gpt2-355m, gpt2-774m, gpt2-1558m, llama-15m, llama-160m, "
      "llama-1b, llama-7b, llama-8b, llama-70b, llama-405b, not llama_8b; did you mean llama-8b?"},
@@ -115,6 +116,8 @@ static const struct {
      "a.yaml: train.sequence 512 exceeds model.max_sequence 256: lower the first or raise the second"},
     {SMALL "train: {micro_batch: 5}\n", NULL,
      "a.yaml: train.global_batch 32 is not a multiple of train.micro_batch 5: change one"},
+    {SMALL "optimizer: {master: bf16}\ntrain: {precision: fp32}\n", NULL,
+     "a.yaml: optimizer.master bf16 needs train.precision bf16, not fp32: change one"},
     {SMALL "optimizer: {lr: 1e-4, min_lr: 2e-4}\n", NULL,
      "a.yaml: optimizer.min_lr 0.0002 exceeds optimizer.lr 0.0001: lower the first"},
     {SMALL "optimizer: {schedule: wsd, warmup: 600, decay_fraction: 0.5}\n", NULL,

@@ -234,7 +234,7 @@ static status write_shard(copy *c, int shard)
     return s;
 }
 
-/* ---- what stands beside the weights ---- */
+/* ---- what is stored with the weights ---- */
 
 static status put_text(const copy *c, const char *name, const char *text)
 {

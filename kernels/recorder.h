@@ -21,6 +21,8 @@ typedef struct recorder_grid {
     int tensor, tensor_rank;
     int gradient, gradient_rank; /* AXIS_GRADIENT */
     int kv, kv_rank;             /* the group of ranks that hold copies of the same key/value heads */
+    bool ends_apart;             /* the embedding and the head are on different stages */
+    unsigned divided;            /* coordinates, bit by bit, along which more than one rank divides samples or tokens */
     bool sequence;               /* activations between blocks are shards over tokens */
 } recorder_grid;
 
@@ -71,9 +73,13 @@ void recorder_layer(recorder *r, int layer);
 /* Kept for the backward pass, whatever is made again. */
 void recorder_keep(tensor *t);
 /* A tensor of this body without a producer: the chunk's input, a received cotangent. */
-tensor *recorder_input(recorder *r, const char *name, dtype type, int dims, const int64_t *shape, placement place);
+tensor *recorder_input(recorder *r, const char *name, dtype type, int dims, const int64_t *shape, placements place);
+/* Of an activation: `place` along the tensor axis, divided along those that divide samples and tokens. */
+placements recorder_activation(const recorder_grid *g, placement place);
 /* Rows [first, first + count) of dimension 0, sharing bytes. Not differentiable: for ops recorded by hand. */
 tensor *recorder_rows(recorder *r, tensor *of, int64_t first, int64_t count);
+/* One row of a matrix, as a vector. */
+tensor *recorder_row(recorder *r, tensor *of, int64_t row);
 /* The weight of `p` as a product reads it: all rows, gathered over the data axis first where it is sharded. Each call is
  * a use, and each use answers with one recorder_gradient_done() when its gradient is complete. */
 tensor *recorder_weight(recorder *r, const parameter *p);
@@ -99,9 +105,8 @@ void recorder_gradient_done(recorder *r, const tensor *w, bool weight_phase);
 
 /* ---- recording ----------------------------------------------------------------------------------------------- */
 
-/* The common way: allocates the outputs that `outputs` (a bit mask) asks for, infers them, appends. Outputs given in
- * `given` ([OP_MAX_OUT], NULL where not) are used as they are. Returns the op. */
-op *recorder_record(recorder *r, op_kind kind, const char *name, tensor *const *in, int inputs, unsigned outputs,
-                    tensor *const *given, const op_attributes *at);
+/* Appends an op like `like`, whose kind, inputs and attributes (and outputs that are there) are given: op_make() of
+ * kernels/op_make.h with a label, at its place in the body. */
+op *recorder_record(recorder *r, const char *name, const op *like, unsigned outputs, tensor *const *into);
 
 #endif

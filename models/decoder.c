@@ -36,7 +36,13 @@ static parameter *add(builder *b, const char *name, int64_t rows, int64_t column
     p->rows = rows;
     p->columns = columns;
     p->vector = vector;
-    p->place = b->tensor == 1 ? place_replicate() : place;
+    p->of_block = b->layer >= 0;
+    p->place = place_along(AXIS_COORDINATE_TENSOR, b->tensor == 1 ? place_replicate() : place);
+    for (int i = 0; i < AXIS_COORDINATES; i++) {
+        if (b->layout->grid.divided >> i & 1)
+            p->place.along[i] = place_shared();
+        p->sums |= (unsigned)(p->place.along[i].kind == PLACE_SHARED) << i;
+    }
     p->decay = !vector;
     p->init = vector ? INIT_ZERO : INIT_NORMAL;
     p->deviation = b->deviation;
@@ -47,12 +53,15 @@ static parameter *add(builder *b, const char *name, int64_t rows, int64_t column
     return p;
 }
 
-/* A piece of a matrix (dims 2, as [out, in] whatever the file's order) or vector (dims 1: columns only). */
+/* A piece of a matrix (dims 2, as [out, in] whatever the file's order) or vector (dims 1: columns only). Of a matrix that is
+ * all padding here, an empty one: what a tensor group does with its matrices, every rank of it does. */
 static void piece(builder *b, parameter *p, names_slot slot, int64_t global_rows, int64_t global_columns,
                   int64_t start_row, int64_t start_column, int64_t rows, int64_t columns, int64_t row)
 {
-    if (rows <= 0 || columns <= 0)
+    if (p->vector && columns <= 0)
         return;
+    rows = rows > 0 ? rows : 0;
+    columns = columns > 0 ? columns : 0;
     MUST(p->piece_count < PARAMETER_PIECES, "%s: too many pieces", p->name);
     parameter_piece *q = &p->pieces[p->piece_count++];
     q->name = slot_name(b, slot);
@@ -131,8 +140,10 @@ static void qkv_pieces(builder *b, parameter *p, head_split h, bool bias)
             piece(b, p, slot, total, b->hidden, start, 0, count[i], b->hidden, row);
         row += count[i];
     }
-    if (b->layout->grid.kv > 1)
+    if (b->layout->grid.kv > 1) {
         p->copied_from = count[0];
+        p->sums |= axis_slots(AXIS_KV);
+    }
 }
 
 /* The bias of a product whose sums end here: the group's first rank has it, the others have its number. */
@@ -221,7 +232,10 @@ static embedding_layer build_embedding(builder *b)
 {
     const model_shape *s = &b->d->shape;
     b->layer = -1;
-    embedding_layer e = {.table = build_vocabulary(b, "embedding", SLOT_EMBEDDING)};
+    parameter *table = build_vocabulary(b, "embedding", SLOT_EMBEDDING);
+    if (s->tied_embeddings && b->layout->grid.ends_apart)
+        table->sums |= axis_slots(AXIS_TIE);
+    embedding_layer e = {.table = table};
     e.first = decoder_vocabulary_rows(s, b->tensor) * b->rank;
     if (shape_traits_of(s->architecture)->learned_positions) {
         placement place = b->layout->grid.sequence ? place_shared() : place_replicate();
@@ -249,6 +263,8 @@ static loss_layer build_loss(builder *b, const parameter *embedding)
     } else {
         parameter *head = build_vocabulary(b, "head", s->tied_embeddings ? SLOT_EMBEDDING : SLOT_HEAD);
         head->tied = s->tied_embeddings;
+        if (head->tied)
+            head->sums |= axis_slots(AXIS_TIE);
         l.head = head;
     }
     return l;

@@ -51,7 +51,7 @@ static status read_training(evaluation *e)
     return STATUS_OK;
 }
 
-/* The tokens behind those that are marked already are one document. */
+/* The tokens after those that are marked already are one document. */
 static void mark_document(evaluation *e)
 {
     for (int64_t first = e->begins.length; e->begins.length < e->tokens.count;)
@@ -130,7 +130,7 @@ static status read_data(evaluation *e)
 
 /* ---- losses ----------------------------------------------------------------------------------------------------- */
 
-/* Windows of `sequence` tokens, each predicted from what stands before it in its window; the last is padded with
+/* Windows of `sequence` tokens, each predicted from those before it in its window; the last is padded with
  * targets that count nothing. Returns the number of targets filled. */
 static int64_t fill(evaluation *e, int64_t first, int64_t length, int64_t batch)
 {

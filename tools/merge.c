@@ -88,8 +88,8 @@ int merge_main(int argc, char **argv)
         .name = "merge",
         .operands = "PREFIX...",
         .summary =
-            "Writes the documents of several data sets (.bin/.idx), one set behind the other, into one. Copies of\n"
-            "the tokenizer beside the inputs must be equal; one is left beside the result.",
+            "Writes the documents of several data sets (.bin/.idx), one set after the other, into one. Copies of\n"
+            "the tokenizer stored with the inputs must be equal; one is stored with the result.",
         .least = 1,
         .most = -1,
         .row = rows,

@@ -47,7 +47,7 @@ static void more_help(FILE *out)
         "as in\n"
         "'\\n\\n' or '<|endoftext|>'. Documents without text are passed over. A tokenizer FILE is a SentencePiece "
         ".model,\n"
-        "a Hugging Face tokenizer.json of byte-level BPE, or a folder that holds one; a copy of it is left beside the\n"
+        "a Hugging Face tokenizer.json of byte-level BPE, or a folder that holds one; a copy of it is stored with the\n"
         "data set. The result is the same for any --threads.\n",
         out);
 }
@@ -227,8 +227,7 @@ int tokenize_main(int argc, char **argv)
         {"--format", OPTIONS_CHOICE, NULL, "what the inputs are (auto)", &o.format, 0, 0, formats},
         {"--field", OPTIONS_TEXT, "NAME", "field of a JSON line that holds the text (text)", &o.documents.field, 0, 0,
          NULL},
-        {"--separator", OPTIONS_TEXT, "TEXT", "what stands between the documents of a text file", &o.separator, 0, 0,
-         NULL},
+        {"--separator", OPTIONS_TEXT, "TEXT", "what separates the documents of a text file", &o.separator, 0, 0, NULL},
         {"--append-eod", OPTIONS_CHOICE, NULL, "end each document with the tokenizer's end (yes)", &o.append_eod, 0, 0,
          no_yes},
         {"--special-tokens", OPTIONS_CHOICE, NULL, "names of special tokens within the text become (ids)",

@@ -1,6 +1,9 @@
 /* What has bytes of its own on this rank for as long as it runs: parameters, gradients, optimizer state, inputs. */
 #include "engine/compile/compile_parts.h"
 
+#include <stdlib.h>
+
+#include "engine/compile/optimizer.h"
 #include "kernels/exact_sum.h"
 #include "memory/log.h"
 
@@ -24,20 +27,65 @@ static tensor *new_view(compiled *c, tensor *whole, const parameter *p, int64_t 
     return v;
 }
 
+/* ---- who owns what --------------------------------------------------------------------------------------------- */
+
 /* What the rank at `me` of those whose gradients sum owns of a parameter. */
-static void divide(int *owner, int64_t *first, int64_t *rows, const compile_options *o, const parameter *p, int me)
+static void divide(int64_t *first, int64_t *rows, const compiled *c, const parameter *p, int me)
 {
-    int data = grid_group_size(&o->grid, AXIS_GRADIENT);
-    bool shards = data > 1 && o->zero > 0;
-    *owner = -1;
+    const compile_options *o = &c->options;
+    int data = grid_group_size(&o->grid, AXIS_GRADIENT), owner = c->owners[p->number];
     *first = 0;
     *rows = p->rows;
-    if (shards && p->vector) {
-        *owner = p->number % data;
-        *rows = *owner == me;
-    } else if (shards) {
+    if (owner >= 0)
+        *rows = owner == me ? p->rows : 0;
+    else if (data > 1 && o->zero > 0)
         shard_rows(first, rows, p->rows, data, me);
+}
+
+/* Larger first, then in the model's order. */
+static int compare_sizes(const void *a, const void *b)
+{
+    const parameter *const *p = a, *const *q = b;
+    int64_t x = (*p)->rows * (*p)->columns, y = (*q)->rows * (*q)->columns;
+    return x != y ? (x < y) - (x > y) : ((*p)->number > (*q)->number) - ((*p)->number < (*q)->number);
+}
+
+/* Parameters that are updated whole go to the rank that has least of them so far: the same on every tensor rank, whose
+ * parts have the same sizes. */
+static void deal_out(int *owners, const compiled *c, int data)
+{
+    const parameter **whole = must_alloc((unsigned long)(c->model.parameter_count + 1) * sizeof *whole);
+    int64_t *load = must_calloc((unsigned long)data, sizeof *load);
+    int count = 0;
+    for (int i = 0; i < c->model.parameter_count; i++)
+        if (optimizer_whole(&c->options, c->model.parameters[i]))
+            whole[count++] = c->model.parameters[i];
+    qsort(whole, (size_t)count, sizeof *whole, compare_sizes);
+    for (int i = 0; i < count; i++) {
+        int least = 0;
+        for (int k = 1; k < data; k++)
+            least = load[k] < load[least] ? k : least;
+        owners[whole[i]->number] = least;
+        load[least] += whole[i]->rows * whole[i]->columns;
     }
+    free(load);
+    free(whole);
+}
+
+/* Small parameters belong to one rank each; rows of the others are divided, unless the optimizer takes them whole. */
+static const int *choose_owners(compiled *c)
+{
+    int data = grid_group_size(&c->options.grid, AXIS_GRADIENT);
+    int *owners = pool_alloc(&c->pool, (size_t)(c->model.numbers + 1) * sizeof *owners);
+    for (int i = 0; i < c->model.numbers; i++)
+        owners[i] = -1;
+    if (data == 1 || c->options.zero == 0)
+        return owners;
+    for (int i = 0; i < c->model.parameter_count; i++)
+        if (c->model.parameters[i]->vector)
+            owners[c->model.parameters[i]->number] = c->model.parameters[i]->number % data;
+    deal_out(owners, c, data);
+    return owners;
 }
 
 static int zero_of(const compile_options *o)
@@ -63,13 +111,12 @@ static int64_t aligned(int64_t bytes)
 int64_t storage_owned_bytes(const compiled *c, int gradient_rank)
 {
     int64_t bytes = 0;
-    int states = c->options.compute == DTYPE_FP32 ? 2 : 3; /* fp32 moments, and a master copy of narrower weights */
+    int master = c->options.compute != DTYPE_FP32; /* a copy of narrower weights */
     for (int i = 0; i < c->model.parameter_count; i++) {
         const parameter *p = c->model.parameters[i];
-        int owner;
         int64_t first, rows;
-        divide(&owner, &first, &rows, &c->options, p, gradient_rank);
-        bytes += states * aligned(rows * p->columns * 4);
+        divide(&first, &rows, c, p, gradient_rank);
+        bytes += (optimizer_states(optimizer_of(&c->options, p)) + master) * aligned(rows * p->columns * 4);
         if (shards_gradient(&c->options))
             bytes += aligned(rows * p->columns * 4);
         if (shards_weight(&c->options))
@@ -78,22 +125,47 @@ int64_t storage_owned_bytes(const compiled *c, int gradient_rank)
     return bytes;
 }
 
+/* As `whole`, but only the rows that the rank owns of those that the ranks whose gradients sum divide. */
+static placements place_own(const compiled *c, placements whole, int owner)
+{
+    for (int i = 0; i < AXIS_COORDINATES && zero_of(&c->options) > 0; i++)
+        if (c->around.divided >> i & 1)
+            whole.along[i] = owner >= 0 ? place_owned() : place_shard(0);
+    return whole;
+}
+
+/* Of the gradient tensor, as products leave it. */
+static placements place_gradient(const compiled *c, const storage *s)
+{
+    placements place = parameter_gradient_place(s->of);
+    if (!s->shard_gradient)
+        return place;
+    if (!parameter_has_copies(s->of, s->of->vector ? 0 : s->own_first, s->gradient->shape[0]))
+        place.along[AXIS_COORDINATES + AXIS_KV] = place_replicate();
+    return place_own(c, place, s->owner);
+}
+
 static storage describe_parameter(compiled *c, const parameter *p)
 {
     const compile_options *o = &c->options;
-    storage s = {.of = p, .shard_weight = shards_weight(o), .shard_gradient = shards_gradient(o), .states = 2};
-    divide(&s.owner, &s.own_first, &s.own_rows, o, p, grid_index(&o->grid, AXIS_GRADIENT));
+    storage s = {.of = p,
+                 .owner = c->owners[p->number],
+                 .shard_weight = shards_weight(o),
+                 .shard_gradient = shards_gradient(o),
+                 .states = optimizer_states(optimizer_of(o, p))};
+    divide(&s.own_first, &s.own_rows, c, p, grid_index(&o->grid, AXIS_GRADIENT));
     s.weight = new_rows(c, p, CLASS_WEIGHT, o->compute, p->rows);
     s.weight->place = p->place;
     if (s.shard_weight) {
         s.shard = new_rows(c, p, CLASS_WEIGHT, o->compute, s.own_rows);
-        s.shard->place = p->place;
+        s.shard->place = place_own(c, p->place, s.owner);
         s.own_weight = new_view(c, s.shard, p, 0, s.own_rows);
     } else {
         s.own_weight = new_view(c, s.weight, p, s.own_first, s.own_rows);
+        s.own_weight->place = place_own(c, p->place, s.owner);
     }
     s.gradient = new_rows(c, p, CLASS_GRADIENT, DTYPE_FP32, s.shard_gradient ? s.own_rows : p->rows);
-    s.gradient->place = place_cotangent(p->place);
+    s.gradient->place = place_gradient(c, &s);
     s.own_gradient = new_view(c, s.gradient, p, s.shard_gradient ? 0 : s.own_first, s.own_rows);
     for (int i = 0; i < s.states; i++)
         s.state[i] = new_rows(c, p, CLASS_OPTIMIZER, DTYPE_FP32, s.own_rows);
@@ -114,6 +186,19 @@ static tensor *new_ids(compiled *c, const char *name, bool wanted)
     int64_t tokens = o->decode_samples ? o->decode_samples : o->micro_batch * o->sequence;
     tensor *t = new_input(c, name, DTYPE_INT32, 2, (int64_t[]){!wanted ? 0 : o->train ? o->microbatches : 1, tokens});
     t->per_microbatch = true;
+    for (int i = 0; i < AXIS_COORDINATES; i++)
+        if (c->around.divided >> i & 1)
+            t->place.along[i] = place_shard(1);
+    return t;
+}
+
+/* What each rank has a share of, and the grid the sum. */
+static tensor *new_sum(compiled *c, const char *name, dtype type, int64_t count)
+{
+    tensor *t = new_input(c, name, type, 1, &count);
+    for (int i = 0; i < AXIS_COORDINATES; i++)
+        if (c->options.grid.size[i] > 1)
+            t->place.along[i] = place_partial();
     return t;
 }
 
@@ -132,9 +217,9 @@ static void describe_inputs(compiled *c)
         .rope_table = new_input(c, "rope table", DTYPE_FP32, 2, (int64_t[]){positions, o->shape.head_size}),
         .scalars = new_input(c, "scalars", DTYPE_UINT8, 1, (int64_t[]){sizeof(step_scalars)})};
     c->results =
-        (compiled_results){.loss = new_input(c, "loss", DTYPE_FP32, 1, (int64_t[]){1}),
-                           .loss_total = new_input(c, "loss over the grid", DTYPE_FP32, 1, (int64_t[]){1}),
-                           .bins = new_input(c, "norm bins", DTYPE_INT64, 1, (int64_t[]){SUM_BINS}),
+        (compiled_results){.loss = new_sum(c, "loss", DTYPE_FP32, 1),
+                           .loss_total = new_sum(c, "loss over the grid", DTYPE_FP32, 1),
+                           .bins = new_sum(c, "norm bins", DTYPE_INT64, SUM_BINS),
                            .control = new_input(c, "control", DTYPE_FP32, 1, (int64_t[]){CONTROL_COUNT}),
                            .logits = new_input(c, "logits", o->compute, 2,
                                                (int64_t[]){o->decode_samples, decoder_vocabulary_rows(&o->shape, 1)})};
@@ -158,6 +243,7 @@ static void describe_caches(compiled *c)
 
 void storage_describe(compiled *c)
 {
+    c->owners = choose_owners(c);
     storage *all = pool_alloc(&c->pool, (size_t)(c->model.numbers + 1) * sizeof *all);
     for (int i = 0; i < c->model.parameter_count; i++)
         all[c->model.parameters[i]->number] = describe_parameter(c, c->model.parameters[i]);

@@ -20,7 +20,12 @@
 
 typedef enum config_precision { CONFIG_FP32, CONFIG_BF16, CONFIG_FP16 } config_precision;
 typedef enum config_device { CONFIG_CPU, CONFIG_CUDA, CONFIG_AUTO } config_device;
-typedef enum config_optimizer { CONFIG_ADAMW } config_optimizer;
+typedef enum config_optimizer {
+#define OPTIMIZER(name, ...) CONFIG_OPTIMIZER_##name,
+#include "engine/config/optimizers.def"
+#undef OPTIMIZER
+} config_optimizer;
+typedef enum config_adjust { CONFIG_ADJUST_ORIGINAL, CONFIG_ADJUST_RMS } config_adjust;
 typedef enum config_when { CONFIG_EACH_STEP, CONFIG_EACH_MICRO_BATCH } config_when; /* zero_gather, zero_reduce */
 
 /* Data sets to blend: samples are drawn in proportion to the weights, which need not sum to one. */
@@ -45,7 +50,7 @@ typedef struct config {
     struct {
         model_shape shape;
         char *preset;
-        char *from;   /* folder of weights, read by whoever resolves it */
+        char *from;   /* folder of weights, read by the caller that resolves it */
         char *config; /* a Hugging Face config.json, likewise */
     } model;
     struct {
@@ -75,6 +80,10 @@ typedef struct config {
         double lr, min_lr, decay_fraction;
         int64_t warmup;
         double beta1, beta2, epsilon, weight_decay;
+        double momentum;
+        bool nesterov;
+        double muon_lr; /* peak, where lr is that of the rest */
+        config_adjust muon_adjust;
         double clip; /* largest gradient norm; 0: no clipping */
     } optimizer;
     struct {
@@ -124,7 +133,7 @@ typedef struct config {
  * config_wants_vocabulary. */
 status config_load(config *out, const char *path, int overrides, char *const *override);
 
-/* As config_load, from text in memory; `name` stands for the file in messages. */
+/* As config_load, from text in memory; `name` is the file in messages. */
 status config_parse(config *out, const char *name, const char *text, size_t bytes, int overrides,
                     char *const *override);
 
@@ -153,7 +162,7 @@ status config_compare_for_resume(const config *saved, const config *now,
 /* Every key with its type, default and meaning. */
 void config_help(FILE *out);
 
-/* "bf16", "1f1b", ...: the word that stands for the value of an enumerated key such as "train.precision". */
+/* "bf16", "1f1b", ...: the word for the value of an enumerated key such as "train.precision". */
 const char *config_word(const config *c, const char *key);
 
 learning_rate config_learning_rate(const config *c);

@@ -10,11 +10,16 @@
 #define ANY    9007199254740992.0
 #define INTMAX 2147483647.0
 
-/* The order of the words is the order of the enumeration behind them. */
+/* The order of the words is the order of the enumeration. */
 static const char *const architectures[] = {"gpt2", "llama", "mistral", "qwen2", "qwen3", NULL};
 static const char *const precisions[] = {"fp32", "bf16", "fp16", NULL};
 static const char *const devices[] = {"cpu", "cuda", "auto", NULL};
-static const char *const optimizers[] = {"adamw", NULL};
+static const char *const optimizers[] = {
+#define OPTIMIZER(name, ...) #name,
+#include "engine/config/optimizers.def"
+#undef OPTIMIZER
+    NULL};
+static const char *const adjusts[] = {"original", "match_rms_adamw", NULL};
 static const char *const rates[] = {"constant", "linear", "cosine", "wsd", "inverse_sqrt", NULL};
 static const char *const schedules[] = {"gpipe", "1f1b", "interleaved", "zb-h1", NULL};
 static const char *const whens[] = {"step", "micro_batch", NULL};
@@ -68,10 +73,10 @@ static const config_row rows[] = {
     DERIVED("model.max_sequence", LONG, model.shape.max_sequence, 1, ANY, NULL, CONFIG_FIXED, "train.sequence", "longest sequence the model is made for"),
     DERIVED("model.tied_embeddings", BOOL, model.shape.tied_embeddings, 0, 1, NULL, CONFIG_FIXED, "true for gpt2", "output projection = token embeddings"),
     DERIVED("model.rope_theta", NUMBER, model.shape.rope_theta, 0, 1e18, NULL, CONFIG_FIXED, "10000, or 1000000 for qwen", "base of the rotary frequencies"),
-    DERIVED("model.rope_scaling.factor", NUMBER, model.shape.rope_scaling.factor, 0, 1e6, NULL, CONFIG_FIXED, "0: off", "Llama 3's stretch of low rotary frequencies"),
+    DERIVED("model.rope_scaling.factor", NUMBER, model.shape.rope_scaling.factor, 0, 1e6, NULL, CONFIG_FIXED, "0: off", "Llama 3's scaling of low rotary frequencies"),
     DERIVED("model.rope_scaling.low_frequency_factor", NUMBER, model.shape.rope_scaling.low_frequency_factor, 0, 1e6, NULL, CONFIG_FIXED, "1", "turns in the original sequence below which frequencies are stretched in full"),
     DERIVED("model.rope_scaling.high_frequency_factor", NUMBER, model.shape.rope_scaling.high_frequency_factor, 0, 1e6, NULL, CONFIG_FIXED, "4", "turns above which they are left alone"),
-    DERIVED("model.rope_scaling.original_max_sequence", LONG, model.shape.rope_scaling.original_max_sequence, 0, ANY, NULL, CONFIG_FIXED, "8192", "sequence length before the stretch"),
+    DERIVED("model.rope_scaling.original_max_sequence", LONG, model.shape.rope_scaling.original_max_sequence, 0, ANY, NULL, CONFIG_FIXED, "8192", "sequence length before scaling"),
     DERIVED("model.norm_epsilon", NUMBER, model.shape.norm_epsilon, 0, 1, NULL, CONFIG_FIXED, "1e-5, or 1e-6 for qwen", "added to the variance in norms"),
     DERIVED("model.sliding_window", LONG, model.shape.sliding_window, 0, ANY, NULL, CONFIG_FIXED, "0: all", "a token attends to this many tokens, itself included"),
     STRING("model.from", model.from, NULL, CONFIG_SILENT, "folder to take the weights (and the sizes) from: Hugging Face's or a checkpoint"),
@@ -100,16 +105,20 @@ static const config_row rows[] = {
     NUMBER("train.loss_scale", train.loss_scale, "65536", 1, 4294967296.0, CONFIG_CHANGES, "initial loss scale in fp16; halves on overflow"),
     INT("train.loss_scale_window", train.loss_scale_window, "1000", 1, INTMAX, CONFIG_CHANGES, "good steps after which the loss scale doubles"),
 
-    WORD("optimizer.name", optimizer.name, optimizers, "adamw", CONFIG_FIXED, "the update rule"),
+    WORD("optimizer.name", optimizer.name, optimizers, "adamw", CONFIG_FIXED, "the update rule; muon: adamw for all but the blocks' matrices"),
     NUMBER("optimizer.lr", optimizer.lr, "3e-4", 0, 1e3, CONFIG_CHANGES, "peak learning rate"),
     NUMBER("optimizer.min_lr", optimizer.min_lr, "0", 0, 1e3, CONFIG_CHANGES, "learning rate that decaying schedules reach"),
     WORD("optimizer.schedule", optimizer.schedule, rates, "cosine", CONFIG_CHANGES, "of the learning rate, after the warm-up"),
     LONG("optimizer.warmup", optimizer.warmup, "0", 0, ANY, CONFIG_CHANGES, "steps in which the learning rate rises from 0"),
     NUMBER("optimizer.decay_fraction", optimizer.decay_fraction, "0.2", 0, 1, CONFIG_CHANGES, "wsd: share of the steps, at the end, in which it falls"),
-    NUMBER("optimizer.beta1", optimizer.beta1, "0.9", 0, 0.9999999, CONFIG_CHANGES, "decay of the mean of gradients"),
-    NUMBER("optimizer.beta2", optimizer.beta2, "0.95", 0, 0.9999999, CONFIG_CHANGES, "decay of the mean of their squares"),
+    NUMBER("optimizer.beta1", optimizer.beta1, "0.9", 0, 0.9999999, CONFIG_CHANGES, "adamw, lion: decay of the mean of gradients"),
+    NUMBER("optimizer.beta2", optimizer.beta2, "0.95", 0, 0.9999999, CONFIG_CHANGES, "adamw: decay of the mean of their squares; lion: of the momentum"),
     NUMBER("optimizer.epsilon", optimizer.epsilon, "1e-8", 0, 1, CONFIG_CHANGES, "added to the root of the latter"),
-    NUMBER("optimizer.weight_decay", optimizer.weight_decay, "0.1", 0, 1e3, CONFIG_CHANGES, "decoupled, on matrices and embeddings"),
+    NUMBER("optimizer.weight_decay", optimizer.weight_decay, "0.1", 0, 1e3, CONFIG_CHANGES, "decoupled, on matrices and embeddings; sgd has none"),
+    NUMBER("optimizer.momentum", optimizer.momentum, "0.95", 0, 0.9999999, CONFIG_CHANGES, "sgd, muon: decay of the sum (muon: the mean) of gradients"),
+    BOOL("optimizer.nesterov", optimizer.nesterov, "true", CONFIG_CHANGES, "sgd, muon: Nesterov's momentum"),
+    DERIVED("optimizer.muon_lr", NUMBER, optimizer.muon_lr, 0, 1e3, NULL, CONFIG_CHANGES, "lr", "muon: peak learning rate of the blocks' matrices; adamw updates the rest with lr"),
+    WORD("optimizer.muon_adjust", optimizer.muon_adjust, adjusts, "original", CONFIG_CHANGES, "muon: rate by a matrix's shape [a, b]: sqrt(max(1, a / b)), or 0.2 sqrt(max(a, b))"),
     NUMBER("optimizer.clip", optimizer.clip, "1", 0, 1e18, CONFIG_CHANGES, "largest norm of the gradient; 0: no clipping"),
 
     INT("parallel.tensor", parallel.tensor, "1", 1, 65536, CONFIG_CHANGES, "ranks that share each layer"),

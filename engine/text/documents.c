@@ -168,7 +168,7 @@ static status open_next(documents *d)
     return d->settings.format == DOCUMENTS_SNIFF ? sniff(d, path) : STATUS_OK;
 }
 
-/* Take what stands before the next separator, or all that is left where none follows. */
+/* Take what comes before the next separator, or all that is left where none follows. */
 static status take_part(documents *d, buffer *bytes, documents_raw *raw, const char *separator, int64_t length)
 {
     int64_t searched = 0;

@@ -225,7 +225,7 @@ static status read_model(sentencepiece_model *m, span all)
 {
     field f;
     int32_t id = 0;
-    for (span rest = all; rest.at < rest.end;) { /* the settings stand behind the pieces that need them */
+    for (span rest = all; rest.at < rest.end;) { /* the settings come after the pieces that need them */
         if (!read_field(&rest, &f) || (f.number <= MODEL_DENORMALIZER && f.wire != BYTES))
             return WRONG("not a SentencePiece model, or one that is cut off or damaged");
         if (f.number == MODEL_TRAINER)

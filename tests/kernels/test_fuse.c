@@ -108,7 +108,7 @@ static void end(body *b)
 
 static tensor *input(body *b, const char *name, int64_t rows, int64_t columns)
 {
-    return recorder_input(&b->r, name, DTYPE_FP32, 2, (int64_t[]){rows, columns}, place_replicate());
+    return recorder_input(&b->r, name, DTYPE_FP32, 2, (int64_t[]){rows, columns}, (placements){0});
 }
 
 /* The kinds of the body's ops, "linear gelu", after fusing; `kept` is read by somebody else. */
@@ -159,11 +159,11 @@ static void a_sum_that_others_read_is_stored(void **state)
 /* dx = dy w [+ addend], then dz = gelu'(z) dx. */
 static tensor *backward(body *b, tensor *addend, bool z_between, tensor **dz)
 {
-    tensor *given = input(b, "z", ROWS, NARROW),
-           *in[] = {input(b, "dy", ROWS, WIDE), input(b, "w", WIDE, NARROW), addend};
-    tensor *dx = recorder_record(&b->r, OP_linear_grad_input, "dx", in, 3, 1, NULL, NULL)->out[0];
+    tensor *given = input(b, "z", ROWS, NARROW), *dy = input(b, "dy", ROWS, WIDE), *w = input(b, "w", WIDE, NARROW);
+    op product = {.kind = OP_linear_grad_input, .in = {dy, w, addend}};
+    tensor *dx = recorder_record(&b->r, "dx", &product, 1, NULL)->out[0];
     tensor *z = z_between ? record_add(&b->r, "made again", given, given) : given;
-    *dz = recorder_record(&b->r, OP_gelu_grad, "dz", (tensor *[]){dx, z}, 2, 1, NULL, NULL)->out[0];
+    *dz = recorder_record(&b->r, "dz", &(op){.kind = OP_gelu_grad, .in = {dx, z}}, 1, NULL)->out[0];
     return dx;
 }
 
@@ -182,7 +182,7 @@ static void only_what_nobody_else_reads_goes_through_gelu_grad(void **state)
 
     begin(&b);
     backward(&b, NULL, true, &dz);
-    expect(&b, dz, "add linear_grad_gelu"); /* behind what it reads */
+    expect(&b, dz, "add linear_grad_gelu"); /* after what it reads */
     end(&b);
 
     begin(&b);
@@ -204,7 +204,7 @@ static void only_what_nobody_else_reads_goes_through_gelu_grad(void **state)
 
 /* ---- bits ------------------------------------------------------------------------------------------------------- */
 
-enum { OPERANDS = 1 << 16, ARENA = 1 << 20 }; /* scratch behind the operands */
+enum { OPERANDS = 1 << 16, ARENA = 1 << 20 }; /* scratch after the operands */
 
 static tensor *place(tensor *t, int64_t *at, dtype type, int64_t rows, int64_t columns)
 {

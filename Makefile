@@ -101,7 +101,7 @@ $(BUILD)/tests/test_parity: | $(BUILD)/tests/rank_playlist $(BUILD)/phalanx
 $(BUILD)/tests/test_parity_mutants: | $(BUILD)/tests/rank_mutants $(BUILD)/phalanx
 $(BUILD)/tests/test_recovery: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
 $(BUILD)/tests/test_fp16: | $(BUILD)/phalanx
-$(BUILD)/tests/test_optimizers: | $(BUILD)/tests/rank_playlist $(BUILD)/tests/rank_mutants $(BUILD)/phalanx
+$(BUILD)/tests/test_optimizers $(BUILD)/tests/test_narrow_state: | $(BUILD)/tests/rank_playlist $(BUILD)/tests/rank_mutants $(BUILD)/phalanx
 $(BUILD)/tests/test_memory: | $(BUILD)/tests/allocation_spy.so $(BUILD)/phalanx
 $(BUILD)/tests/test_bubble: | $(BUILD)/tests/rank_bubble
 $(BUILD)/tests/test_comm: | $(BUILD)/tests/rank_comm
@@ -148,7 +148,7 @@ SANITIZED_asan  := -fsanitize=address,undefined -fno-sanitize-recover=undefined 
 SANITIZED_ubsan := -fsanitize=undefined -fno-sanitize-recover=undefined
 SANITIZED_tsan  := -fsanitize=thread
 # Not under ASan: matrices of whole runs on many ranks (minutes), and promises about resident memory and about time.
-ASAN_LEFT_OUT := bubble comm cuda_attention cuda_host cuda_queue cuda_tuning faults golden layouts memory optimizers parity parity_mutants recovery resume watch watchdog
+ASAN_LEFT_OUT := bubble comm cuda_attention cuda_host cuda_queue cuda_tuning faults golden layouts memory narrow_state optimizers parity parity_mutants recovery resume watch watchdog
 ASAN_TESTS ?= $(filter-out $(ASAN_LEFT_OUT:%=build-asan/tests/test_%),$(TESTS:$(BUILD)/%=build-asan/%))
 asan: SELECTED = TESTS="$(ASAN_TESTS)" RANK_PROGRAMS=
 asan ubsan tsan: ## the tests under AddressSanitizer (with UBSan; a selection), UBSan or ThreadSanitizer
@@ -183,7 +183,8 @@ fuzz-library:
 
 fuzz: $(FUZZERS) ## every reader under libFuzzer, FUZZ_SECONDS each
 	@for f in $(FUZZERS); do mkdir -p $$f.corpus; echo "$$f"; \
-	$$f -max_total_time=$(FUZZ_SECONDS) -max_len=16384 -rss_limit_mb=4096 $$f.corpus 2>&1 | tail -n 2 || exit 1; done
+	$$f -max_total_time=$(FUZZ_SECONDS) -max_len=16384 -rss_limit_mb=4096 -artifact_prefix=$$f- \
+	$$f.corpus tests/golden/fuzz/$${f##*/} >$$f.log 2>&1 || { tail -n 40 $$f.log; exit 1; }; tail -n 1 $$f.log; done
 
 cuda-tests: tests ## the CUDA kernels and host side, executed without a GPU
 	@if [ -n "$(NVCC)" ]; then $(MAKE) --no-print-directory check-cuda; else echo "no nvcc: CUDA is left out"; fi

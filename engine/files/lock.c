@@ -50,18 +50,19 @@ static void first_line(char *out, size_t bytes, const char *path)
         fclose(f);
 }
 
-/* When a process began, in the kernel's ticks: with its number it names one process. 0: there is none. */
+/* When a process began, in the kernel's ticks: with its number it names one process. 0: there is none, or it has ended and
+ * nobody has asked for its status yet. */
 static long long start_of(long long pid)
 {
-    char path[64], line[1024];
+    char path[64], line[1024], how = 0;
     long long ticks = 0;
     snprintf(path, sizeof path, "/proc/%lld/stat", pid);
     first_line(line, sizeof line, path);
     const char *at = strrchr(line, ')'); /* the program's name may hold anything */
-    if (!at ||
-        sscanf(at, ") %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %lld", &ticks) != 1)
+    if (!at || sscanf(at, ") %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %lld", &how,
+                      &ticks) != 2)
         return 0;
-    return ticks;
+    return how == 'Z' || how == 'X' ? 0 : ticks;
 }
 
 static holder this_process(const char *id)
@@ -157,18 +158,26 @@ static void beat(lock *l)
 
 typedef enum verdict { ALIVE, STALE, UNKNOWN } verdict;
 
-static verdict judge(const holder *found, const holder *me)
-{
-    if (!*found->boot || strcmp(found->boot, me->boot) != 0 || strcmp(found->space, me->space) != 0)
-        return UNKNOWN;
-    long long started = start_of(found->pid);
-    return started && started == found->started ? ALIVE : STALE;
-}
-
 static void nap(double seconds)
 {
     struct timespec t = {.tv_sec = (time_t)seconds, .tv_nsec = (long)(1e9 * (seconds - (double)(time_t)seconds))};
     nanosleep(&t, NULL);
+}
+
+static bool lives(const holder *found)
+{
+    long long started = start_of(found->pid);
+    return started && started == found->started;
+}
+
+/* A run that has just been ended may need a moment to be gone. */
+static verdict judge(const holder *found, const holder *me, double lease)
+{
+    if (!*found->boot || strcmp(found->boot, me->boot) != 0 || strcmp(found->space, me->space) != 0)
+        return UNKNOWN;
+    for (double until = clock_seconds() + lease / BEATS; lives(found) && clock_seconds() < until;)
+        nap(0.02);
+    return lives(found) ? ALIVE : STALE;
 }
 
 /* Has the file not been written for two leases, by the clock of whoever keeps it? Then nobody need wait. */
@@ -196,7 +205,7 @@ static verdict watch(const char *path, const holder *found, const char *id, doub
     log_info("%s is held by process %lld on %s; looking for up to %.0f s whether it is alive", path, found->pid,
              found->host, lease);
     for (double until = clock_seconds() + lease; clock_seconds() < until; nap(lease / BEATS / 2)) {
-        holder now;
+        holder now = {0};
         int error = look(&now, path);
         if (error == ENOENT)
             return STALE; /* it has been given back; taking it is tried again in any case */
@@ -224,7 +233,7 @@ static void displace(const char *path, const holder *judged, const char *id)
 /* What cannot be read, or says nothing, is not somebody else's. */
 static bool is_other(const lock *l)
 {
-    holder now;
+    holder now = {0};
     return look(&now, l->path) == 0 && *now.id && strcmp(now.id, l->me.id) != 0;
 }
 
@@ -240,7 +249,7 @@ static void make_again(lock *l)
 
 bool lock_confirm(lock *l)
 {
-    holder now;
+    holder now = {0};
     pthread_mutex_lock(&l->file);
     if (look(&now, l->path) == ENOENT)
         make_again(l);
@@ -292,10 +301,10 @@ static status obtain(int *out, const char *path, const holder *me, double lease)
             return STATUS_OK;
         if (error != EEXIST && !retry_again(&r, error, path))
             return status_fail(STATUS_FAILED, "cannot make %s: %s", path, strerror(error));
-        holder found;
+        holder found = {0};
         if (error != EEXIST || look(&found, path) != 0)
             continue;
-        verdict v = judge(&found, me);
+        verdict v = judge(&found, me, lease);
         if (v == UNKNOWN)
             v = watch(path, &found, me->id, lease);
         if (v == ALIVE)
@@ -330,7 +339,7 @@ status lock_take(lock **out, const char *path, const char *id, double lease)
 
 void lock_release(lock *l)
 {
-    holder now;
+    holder now = {0};
     if (!l)
         return;
     pthread_mutex_lock(&l->lock);

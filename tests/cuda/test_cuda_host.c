@@ -67,6 +67,36 @@ static void llama_on_every_layout_equals_the_cpu(void **state)
     a_step_of_the_cuda_program_equals_the_cpu("llama");
 }
 
+static void every_optimizer_equals_the_cpu(void **state)
+{
+    (void)state;
+    static const struct {
+        int ranks;
+        const char *keys, *layout;
+    } cases[] = {
+        {1, "optimizer.name=lion", ""},
+        {1, "optimizer.name=sgd", ""},
+        {1, "optimizer.name=muon", ""},
+        {1, "optimizer.name=muon", "train.cuda_graph=true"},
+        {2, "optimizer.name=muon", "parallel.tensor=2"},
+        {2, "optimizer.name=muon", "parallel.zero=1"},
+        {1, "optimizer.state=bf16", ""},
+        {2, "optimizer.state=bf16", "parallel.tensor=2"},
+        {2, "optimizer.name=muon optimizer.state=bf16", "parallel.zero=1"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        cuda_run cpu, cuda;
+        char where[32], keys[256];
+        snprintf(where, sizeof where, "optimizer-%zu-cpu", i);
+        snprintf(keys, sizeof keys, "train.device=cpu %s", cases[i].keys);
+        cuda_runs_train_well(&cpu, "../phalanx", 1, "llama", where, keys);
+        snprintf(where, sizeof where, "optimizer-%zu", i);
+        snprintf(keys, sizeof keys, "train.device=cuda %s %s", cases[i].keys, cases[i].layout);
+        cuda_runs_train_well(&cuda, "phalanx_standin", cases[i].ranks, "llama", where, keys);
+        cuda_runs_same(&cuda, &cpu, 1e-5, keys);
+    }
+}
+
 /* In 16 bits the roundings differ in their order only: the losses stay within a few units of bf16's last place. */
 static void sixteen_bits_train_alike(void **state)
 {
@@ -162,6 +192,32 @@ static void resume_is_bitwise_on_the_device(void **state)
     assert_int_equal(parts.steps, STEPS);
     for (int i = 0; i < STEPS; i++)
         assert_true(parts.loss[i] == whole.loss[i] && parts.norm[i] == whole.norm[i]);
+}
+
+/* Copied while the next step computes, enqueued op by op or as a graph: what training that waits would have saved. */
+static void checkpoints_beside_training_hold_the_same_bits(void **state)
+{
+    (void)state;
+    static const char *const keys[] = {"checkpoint.asynchronous=false", "checkpoint.asynchronous=true",
+                                       "checkpoint.asynchronous=true train.cuda_graph=true"};
+    for (int i = 0; i < 3; i++) {
+        char where[32], text[256];
+        cuda_run run;
+        snprintf(where, sizeof where, "saved-%d", i);
+        snprintf(text, sizeof text,
+                 "train.device=cuda train.precision=bf16 parallel.zero=1 checkpoint.every=1 checkpoint.keep=0 %s",
+                 keys[i]);
+        cuda_runs_train_well(&run, "phalanx_standin", 2, "gpt2", where, text);
+        for (int step = 1; step <= STEPS && i > 0; step++) {
+            char *a = must_format("%s/%s/checkpoints/step-%08d", folder, where, step), difference[256];
+            char *b = must_format("%s/saved-0/checkpoints/step-%08d", folder, step);
+            assert_true(runs_compare_checkpoints(difference, sizeof difference, a, b) >= 4 * 20);
+            if (*difference)
+                fail_msg("%s, step %d: %s", keys[i], step, difference);
+            free(a);
+            free(b);
+        }
+    }
 }
 
 /* "phalanx eval" or "phalanx generate" of the run `where`; it must succeed. The text is the caller's. */
@@ -352,10 +408,12 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gpt2_on_every_layout_equals_the_cpu),
         cmocka_unit_test(llama_on_every_layout_equals_the_cpu),
+        cmocka_unit_test(every_optimizer_equals_the_cpu),
         cmocka_unit_test(sixteen_bits_train_alike),
         cmocka_unit_test(products_with_gelu_train_alike),
         cmocka_unit_test(fp16_skips_what_overflows_and_goes_on),
         cmocka_unit_test(resume_is_bitwise_on_the_device),
+        cmocka_unit_test(checkpoints_beside_training_hold_the_same_bits),
         cmocka_unit_test(a_trained_model_is_evaluated_and_continued_as_on_the_cpu),
         cmocka_unit_test(a_trained_model_is_used_on_the_device_that_is_there),
         cmocka_unit_test(mistakes_are_caught),

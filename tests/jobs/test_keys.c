@@ -106,6 +106,8 @@ static const keys_row rows[] = {
     TRAINED("optimizer.muon_lr", "0.5", "optimizer.name=muon"),
     TRAINED("optimizer.muon_adjust", "match_rms_adamw", "optimizer.name=muon"),
     TRAINED("optimizer.clip", "0.01", ""),
+    TRAINED("optimizer.state", "bf16", ""),
+    TRAINED("optimizer.master", "bf16", "train.precision=bf16"),
 
     PLANNED("parallel.tensor", "2", ""),
     PLANNED("parallel.context", "2", ""),

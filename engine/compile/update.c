@@ -125,17 +125,18 @@ static axis next_sum(const tensor *d, axis after)
     return AXIS_COUNT;
 }
 
-/* parallel.bucket. A message costs its latency however short it is, and what is reduced last can hide behind nothing: in
- * buckets of b bytes, G bytes of gradients at B bytes a second take (G / b) latency + b / B longer than they must, which is
- * least at b = sqrt(G B latency). On a cluster (plan_price.c: 10 us, 45 GB/s a device), in milliseconds:
+/* parallel.bucket. A message costs its latency however short it is, and nothing is left to hide the last bucket: many small
+ * ones cost latency, a large last one the time to send it. What `phalanx plan` says of a step on 64 data ranks of its default
+ * cluster, in ms:
  *
- *     gradients of a rank    1 MiB    8 MiB   32 MiB  128 MiB    1 GiB
- *     1 GB                    9.6      1.4      1.0      3.1     23.9
- *     4 GB                   38.2      5.0      1.9      3.3     23.9
- *     16 GB                 152.6     19.3      5.5      4.2     24.0
+ *     bucket                         1 B     8 MiB    32 MiB   128 MiB   512 MiB     4 GiB
+ *     llama-1b, ZeRO 0             246.62    246.30    246.14    246.26    247.44    259.22
+ *     llama-1b, ZeRO 1             182.52    182.20    182.04    182.17    183.34    195.13
+ *     llama-7b, tensor 8           327.67    327.03    326.39    326.87    331.41    364.85
+ *     llama-8b, tensor 4 x stage 4 244.71    244.53    244.44    245.08    248.93    261.47
  *
- * The default of 32 MiB is within 2 ms of the best for all of them. Which gradients share a bucket follows from the program
- * and from sizes that all ranks of an axis agree about; no bit of a sum depends on it. */
+ * Hence 32 MiB. Which gradients share a bucket follows from the program and from sizes that all ranks of an axis agree about;
+ * no bit of a sum depends on it. */
 static void flush_bucket(update *u, axis a);
 
 /* Puts a gradient where its next sum is made, and makes that if enough have come. */

@@ -196,13 +196,36 @@ static void name_stretches(executor *e)
     }
 }
 
+static watchdog_position position_of(const executor *e, const op *o, const char *where)
+{
+    watchdog_position p = {.step = executor_where(e).step,
+                           .micro_batch = o->microbatch,
+                           .action = phase_name((phase)o->phase),
+                           .op = where,
+                           .kind = op_row_of(o)->name};
+    if (op_row_of(o)->flags & COMM) {
+        const comm_call *call = o->prepared;
+        p.bytes = call->count * dtype_bytes(call->type);
+        p.peer = o->kind == OP_send || o->kind == OP_receive ? o->at.peer : -1;
+    }
+    return p;
+}
+
 static void tell_watchdog(executor *e, const op *o, const char *where)
 {
-    if (e->watchdog)
-        watchdog_at(e->watchdog, &(watchdog_position){.step = executor_where(e).step,
-                                                      .micro_batch = o->microbatch,
-                                                      .action = phase_name((phase)o->phase),
-                                                      .op = where});
+    if (!e->watchdog)
+        return;
+    watchdog_position p = position_of(e, o, where);
+    watchdog_at(e->watchdog, &p);
+}
+
+/* What the host enqueues is no progress of the device, but belongs into the flight record. */
+static void note_op(executor *e, const op *o)
+{
+    if (!e->watchdog)
+        return;
+    watchdog_position p = position_of(e, o, o->label);
+    watchdog_note(e->watchdog, &p);
 }
 
 /* This rank stands where its device works. */
@@ -386,7 +409,9 @@ static void play_ops(executor *e, const compiled_program *p)
     for (int i = 0; i < p->list.count; i++) {
         const op *o = p->list.ops[i];
         atomic_store_explicit(&e->current, o, memory_order_relaxed);
-        if (!e->apart)
+        if (e->apart)
+            note_op(e, o);
+        else
             tell_watchdog(e, o, o->label);
         play_op(e, o);
         mark(e, i);

@@ -69,6 +69,16 @@ bool watchdog_link_send(watchdog_link *l, const watchdog_frame *f)
     return flush_owed(l);
 }
 
+/* Whatever arrived indexes no table outside of it, and its texts end. */
+static bool check(watchdog_frame *f)
+{
+    char *ends[] = {f->action + sizeof f->action, f->op + sizeof f->op, f->host + sizeof f->host,
+                    f->device + sizeof f->device, f->words + sizeof f->words};
+    for (unsigned i = 0; i < sizeof ends / sizeof *ends; i++)
+        ends[i][-1] = 0;
+    return f->phase >= 0 && f->phase < INCIDENT_PHASES && f->verdict >= 0 && f->verdict < INCIDENT_VERDICTS;
+}
+
 int watchdog_link_receive(watchdog_link *l, watchdog_frame *out)
 {
     if (l->fd < 0)
@@ -85,8 +95,7 @@ int watchdog_link_receive(watchdog_link *l, watchdog_frame *out)
         if (l->got == sizeof l->in) {
             l->got = 0;
             *out = l->in;
-            out->action[sizeof out->action - 1] = out->op[sizeof out->op - 1] = 0;
-            return 1;
+            return check(out) ? 1 : -1;
         }
     }
 }

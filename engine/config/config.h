@@ -101,7 +101,7 @@ typedef struct config {
         char *folder;
         int log_every;
         bool tensorboard;
-        int hang_seconds;
+        int hang_seconds, silent_seconds, setup_seconds, evaluation_seconds, load_seconds, save_seconds;
     } run;
     struct {
         char *gradients; /* folder */

@@ -136,7 +136,12 @@ static const config_row rows[] = {
     STRING("run.folder", run.folder, "runs/phalanx", CONFIG_SILENT, "where everything the run writes goes"),
     INT("run.log_every", run.log_every, "1", 1, INTMAX, CONFIG_SILENT, "steps between lines on the screen"),
     BOOL("run.tensorboard", run.tensorboard, "true", CONFIG_SILENT, "write TensorBoard events"),
-    INT("run.hang_seconds", run.hang_seconds, "600", 1, INTMAX, CONFIG_SILENT, "without progress for so long, say where and stop"),
+    INT("run.hang_seconds", run.hang_seconds, "600", 1, INTMAX, CONFIG_SILENT, "a step without progress for so long: say where and stop"),
+    INT("run.silent_seconds", run.silent_seconds, "60", 1, INTMAX, CONFIG_SILENT, "a rank that does not answer for so long (or run.hang_seconds): the same"),
+    INT("run.setup_seconds", run.setup_seconds, "900", 1, INTMAX, CONFIG_SILENT, "the same for the start, the set-up and the end of a run"),
+    INT("run.evaluation_seconds", run.evaluation_seconds, "600", 1, INTMAX, CONFIG_SILENT, "the same for an evaluation"),
+    INT("run.load_seconds", run.load_seconds, "1800", 1, INTMAX, CONFIG_SILENT, "the same for reading a checkpoint or weights"),
+    INT("run.save_seconds", run.save_seconds, "1800", 1, INTMAX, CONFIG_SILENT, "the same for writing a checkpoint"),
 
     STRING("debug.gradients", debug.gradients, NULL, CONFIG_SILENT, "folder to write all gradients of one step to"),
     LONG("debug.at_step", debug.at_step, "1", 1, ANY, CONFIG_SILENT, "that step"),

@@ -8,6 +8,7 @@
 #include "engine/batch.h"
 #include "engine/files/atomic.h"
 #include "engine/files/checkpoint.h"
+#include "engine/tokenizer_files.h"
 #include "engine/training.h"
 #include "memory/log.h"
 
@@ -56,11 +57,11 @@ static status open_tokenizer(training *t)
     if (comm_rank(t->world) > 0)
         return STATUS_OK;
     if (c->data.tokenizer) {
-        status s = tokenizer_open(&t->tokenizer, c->data.tokenizer);
+        status s = tokenizer_files_open(&t->tokenizer, c->data.tokenizer);
         return s == STATUS_OK ? s : status_context(s, "data.tokenizer");
     }
     const char *beside = c->data.train.item[0].path;
-    return tokenizer_is_beside(beside) ? tokenizer_open_beside(&t->tokenizer, beside) : STATUS_OK;
+    return tokenizer_files_is_beside(beside) ? tokenizer_files_open_beside(&t->tokenizer, beside) : STATUS_OK;
 }
 
 /* All ranks must see one run folder: rank 0 writes a file that the others read. */

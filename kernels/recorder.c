@@ -293,7 +293,9 @@ tensor *recorder_flow_take(recorder *r, const tensor *of)
 void recorder_flow(recorder *r, tensor *of, tensor *value)
 {
     tensor *before = recorder_flow_take(r, of);
-    recorder_flow_set(r, of, before ? record_add(r, "add cotangents", before, value) : value);
+    if (before)
+        value = recorder_record(r, OP_add, "add cotangents", (tensor *[]){before, value}, 2, 1, NULL, NULL)->out[0];
+    recorder_flow_set(r, of, value);
 }
 
 bool recorder_wants(const recorder *r, const tensor *of)

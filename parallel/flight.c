@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "memory/log.h"
+#include "parallel/comm.h"
 #include "parallel/comm_sum.h"
 
 /* Collectives of one group are told apart by a running number, in so far as they can be in flight together: tag = 4 (number mod

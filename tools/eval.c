@@ -8,6 +8,7 @@
 #include "engine/inference.h"
 #include "engine/report.h"
 #include "engine/text/documents.h"
+#include "engine/tokenizer_files.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "tools/options.h"
@@ -74,7 +75,7 @@ static status check_ids(const evaluation *e, const char *kind)
 static status read_text(evaluation *e)
 {
     tokenizer *t = NULL;
-    TRY(e->set->tokenizer ? tokenizer_open(&t, e->set->tokenizer) : weights_tokenizer(&t, e->from));
+    TRY(e->set->tokenizer ? tokenizer_files_open(&t, e->set->tokenizer) : weights_tokenizer(&t, e->from));
     tokenizer_scratch *scratch = tokenizer_scratch_open(t);
     documents *d = NULL;
     const documents_settings plain = {.format = DOCUMENTS_BY_NAME};

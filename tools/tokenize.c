@@ -13,6 +13,7 @@
 #include "engine/text/sentencepiece.h"
 #include "engine/text/sentences.h"
 #include "engine/text/tokenizer.h"
+#include "engine/tokenizer_files.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "tools/options.h"
@@ -177,7 +178,7 @@ static status encode_all(const options *o, const tokenizer *t, corpus_count *don
         if (s == STATUS_OK && done->documents == 0)
             s = status_fail(STATUS_FAILED, "the input holds no text");
         if (s == STATUS_OK)
-            s = tokenizer_save_beside(t, o->output);
+            s = tokenizer_files_save_beside(t, o->output);
         if (s == STATUS_OK)
             s = indexed_writer_close(w->writer);
         else
@@ -192,7 +193,7 @@ static status run(options *o)
     if (o->train_vocab)
         TRY(train_vocabulary(o));
     tokenizer *t;
-    TRY(tokenizer_open(&t, o->tokenizer));
+    TRY(tokenizer_files_open(&t, o->tokenizer));
     work w = {.start = clock_seconds(), .total = size_of_inputs(o)};
     corpus_count done = {0};
     status s = encode_all(o, t, &done, &w);

@@ -132,9 +132,7 @@ status config_check(const config *c);
 /* The same for what depends on the number of ranks. Sets *data to the size of the data axis. */
 status config_check_ranks(const config *c, int ranks, int *data);
 
-/* The effective configuration: every key, every number exact, loads again to the same config. */
-void config_write(FILE *out, const config *c);
-/* The same as a fresh string. */
+/* The effective configuration as a fresh string: every key, every number exact, loads again to the same config. */
 char *config_text(const config *c);
 
 /* Compare a checkpoint's configuration with this run's. `changed` is told (key, old value, new value) for every key

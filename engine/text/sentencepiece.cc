@@ -142,12 +142,6 @@ int32_t sentencepiece_pad(const sentencepiece_processor *p)
     return p->processor.pad_id();
 }
 
-int32_t sentencepiece_find(const sentencepiece_processor *p, const char *piece)
-{
-    const int id = p->processor.PieceToId(piece);
-    return p->processor.IdToPiece(id) == piece ? id : -1;
-}
-
 status sentencepiece_train(buffer *model, const sentencepiece_training *how, sentencepiece_next *next, void *context)
 {
     const std::unordered_map<std::string, std::string> settings = {

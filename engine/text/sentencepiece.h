@@ -30,7 +30,6 @@ int32_t sentencepiece_unknown(const sentencepiece_processor *p);
 int32_t sentencepiece_bos(const sentencepiece_processor *p);
 int32_t sentencepiece_eos(const sentencepiece_processor *p);
 int32_t sentencepiece_pad(const sentencepiece_processor *p);
-int32_t sentencepiece_find(const sentencepiece_processor *p, const char *piece); /* -1: no such piece */
 
 typedef struct sentencepiece_training {
     int64_t vocab_size;

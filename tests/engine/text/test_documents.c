@@ -16,6 +16,7 @@
 #include "engine/text/documents.h"
 #include "engine/text/sentences.h"
 #include "engine/text/tokenizer.h"
+#include "engine/tokenizer_files.h"
 #include "memory/log.h"
 #include "tests/jobs/workfolder.h"
 
@@ -243,7 +244,7 @@ static void many_threads_give_what_one_gives(void **state)
     char *text = make_text(6 << 20), *more = make_text(1000);
     char *paths[] = {make_file(state, "first", text, 6 << 20), make_file(state, "second", more, 1000)};
     tokenizer *t;
-    assert_int_equal(tokenizer_open(&t, "tests/golden/text/gpt2.json"), STATUS_OK);
+    assert_int_equal(tokenizer_files_open(&t, "tests/golden/text/gpt2.json"), STATUS_OK);
     received one = {0}, many = {0};
     corpus_count count, other;
     assert_int_equal(encode(&one, &count, t, paths, 2, 1), STATUS_OK);
@@ -292,7 +293,7 @@ static void a_failure_ends_the_whole_and_is_the_first_in_order(void **state)
     char *paths[] = {make_file(state, "first", text, 4 << 20), workfolder_path(*state, "nowhere"),
                      workfolder_path(*state, "nor here")};
     tokenizer *t;
-    assert_int_equal(tokenizer_open(&t, "bytes"), STATUS_OK);
+    assert_int_equal(tokenizer_files_open(&t, "bytes"), STATUS_OK);
     received r = {0};
     corpus_count count;
     for (int threads = 1; threads < 6; threads += 2) {

@@ -1,6 +1,5 @@
 #include "engine/report.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
@@ -105,14 +104,19 @@ static void put_integer(json_t *object, const char *key, int64_t value)
 }
 
 /* Takes the object. */
-static status write_line(FILE *out, json_t *object)
+static status write_line(lines *out, json_t *object)
 {
-    bool good = json_dumpf(object, out, JSON_FLAGS) == 0 && fputc('\n', out) != EOF && fflush(out) == 0;
+    char *text = json_dumps(object, JSON_FLAGS);
+    MUST(text, "out of host memory");
+    char *line = must_format("%s\n", text);
+    status s = lines_write(out, line);
     json_decref(object);
-    return good ? STATUS_OK : status_fail(STATUS_FAILED, "cannot write metrics: %s", strerror(errno));
+    free(text);
+    free(line);
+    return s;
 }
 
-status report_metrics(FILE *out, const report_step *s)
+status report_metrics(lines *out, const report_step *s)
 {
     json_t *line = json_object();
     put_integer(line, "step", s->step);
@@ -128,7 +132,7 @@ status report_metrics(FILE *out, const report_step *s)
     return write_line(out, line);
 }
 
-status report_metrics_evaluation(FILE *out, int64_t step, double loss)
+status report_metrics_evaluation(lines *out, int64_t step, double loss)
 {
     json_t *line = json_object();
     put_integer(line, "step", step);
@@ -149,6 +153,7 @@ static json_t *rank_object(const report_rank *r)
 {
     json_t *object = json_object();
     put_integer(object, "rank", r->rank);
+    MUST(json_object_set_new(object, "host", json_string(r->host)) == 0, "out of host memory");
     put_integer(object, "tensor", r->tensor);
     put_integer(object, "pipeline", r->pipeline);
     put_integer(object, "data", r->data);
@@ -167,6 +172,7 @@ status report_summary(const char *path, const report_summary_values *v)
     put_integer(root, "steps", v->steps);
     put_real(root, "start_to_first_step_seconds", v->start_to_first_step_seconds);
     put_real(root, "tuning_seconds", v->tuning_seconds);
+    put_integer(root, "metrics_lost", v->metrics_lost);
     for (int i = 0; i < v->ranks; i++)
         MUST(json_array_append_new(ranks, rank_object(&v->rank[i])) == 0, "out of host memory");
     MUST(json_object_set_new(root, "ranks", ranks) == 0, "out of host memory");

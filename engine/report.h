@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "engine/files/lines.h"
 #include "memory/status.h"
 #include "memory/units.h"
 
@@ -45,15 +46,16 @@ void report_columns(FILE *out);
 void report_line(FILE *out, const report_step *step);
 void report_evaluation(FILE *out, int64_t step, double loss, double seconds);
 
-/* One line of metrics.jsonl each, flushed. Values that are not finite become null: JSON has no word for them. */
-status report_metrics(FILE *out, const report_step *step);
-status report_metrics_evaluation(FILE *out, int64_t step, double loss);
+/* One line of metrics.jsonl each. Values that are not finite become null: JSON has no word for them. */
+status report_metrics(lines *out, const report_step *step);
+status report_metrics_evaluation(lines *out, int64_t step, double loss);
 
 typedef struct report_traffic {
     int64_t tensor, pipeline, data; /* along each axis; of NCCL, calls count as messages */
 } report_traffic;
 
 typedef struct report_rank {
+    char host[64];
     int rank, tensor, pipeline, data; /* coordinates in the grid */
     int64_t arena_bytes, arena_used_bytes, peak_resident_bytes;
     report_traffic bytes_sent, messages_sent;
@@ -63,6 +65,7 @@ typedef struct report_summary_values {
     int64_t parameters, steps;
     double start_to_first_step_seconds; /* without: */
     double tuning_seconds;              /* choices by timing, once a run */
+    int64_t metrics_lost;               /* lines that could not be written */
     int ranks;
     const report_rank *rank;
 } report_summary_values;

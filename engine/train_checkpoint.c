@@ -72,7 +72,7 @@ status training_save(training *t)
     char name[64];
     snprintf(name, sizeof name, "step-%08lld", (long long)t->step);
     seal_open();
-    watchdog_suspend(t->watchdog);
+    watchdog_enter(t->watchdog, DURING_SAVE, true, t->step, "writing a checkpoint");
     status s = write_sections(t, t->checkpoints, name, mixed, t->config->train.precision == CONFIG_FP32 ? 3 : 4);
     if (s == STATUS_OK && comm_rank(t->world) == 0) {
         s = save_company(t, name);
@@ -82,7 +82,7 @@ status training_save(training *t)
             log_info("saved %s/%s", t->checkpoints, name);
     }
     s = comm_all_status(comm_world(t->world), s);
-    watchdog_resume(t->watchdog);
+    watchdog_enter(t->watchdog, DURING_STEP, false, t->step, "going on after a checkpoint");
     seal_close();
     return s;
 }
@@ -170,7 +170,7 @@ status training_restore(training *t)
 {
     const char *resume = t->config->checkpoint.resume;
     status s;
-    watchdog_suspend(t->watchdog);
+    watchdog_enter(t->watchdog, DURING_LOAD, true, 0, "reading weights and state");
     if (!strcmp(resume, "auto") && has_checkpoint(t))
         s = restore_from(t, t->checkpoints);
     else if (strcmp(resume, "auto") != 0 && strcmp(resume, "never") != 0)
@@ -178,7 +178,7 @@ status training_restore(training *t)
     else
         s = start(t);
     s = comm_all_status(comm_world(t->world), s);
-    watchdog_resume(t->watchdog);
+    watchdog_enter(t->watchdog, DURING_SETUP, true, t->step, "opening the run's files");
     return s;
 }
 
@@ -230,7 +230,7 @@ status training_dump_gradients(training *t)
     const state_section section = STATE_GRADIENT;
     const step_scalars *scalars = executor_at(t->executor, &t->compiled.inputs.scalars);
     seal_open();
-    watchdog_suspend(t->watchdog);
+    watchdog_enter(t->watchdog, DURING_SAVE, true, t->step, "writing gradients");
     status s = write_sections(t, pieces, "step-00000000", &section, 1);
     if (s == STATUS_OK && comm_rank(t->world) == 0) {
         s = gather_gradients(pieces, path, scalars->loss_scale);
@@ -238,7 +238,7 @@ status training_dump_gradients(training *t)
             s = atomic_remove(pieces);
     }
     s = comm_all_status(comm_world(t->world), s);
-    watchdog_resume(t->watchdog);
+    watchdog_enter(t->watchdog, DURING_STEP, false, t->step, "going on after writing gradients");
     seal_close();
     free(pieces);
     free(path);

@@ -3,11 +3,10 @@
 #ifndef PHALANX_ENGINE_TRAINING_H
 #define PHALANX_ENGINE_TRAINING_H
 
-#include <stdio.h>
-
 #include "engine/choices.h"
 #include "engine/config/config.h"
 #include "engine/executor.h"
+#include "engine/files/lines.h"
 #include "engine/files/tensorboard.h"
 #include "engine/samples.h"
 #include "engine/text/tokenizer.h"
@@ -33,22 +32,26 @@ typedef struct training {
     int64_t good_steps; /* since the scale last changed */
     int skipped;        /* in a row */
 
-    int64_t ahead; /* the first sample of the batch that has been read ahead; -1: none has */
+    int64_t saved;                    /* the step that was saved last, or begun from */
+    int64_t ahead;                    /* the first sample of the batch that has been read ahead; -1: none has */
+    int64_t left_out, ahead_left_out; /* samples of this batch, and of that one, that do not count */
+    double step_began;
 
     tokenizer *tokenizer; /* rank 0's, to go with the checkpoints; NULL: none is known */
 
     /* rank 0's files */
-    FILE *metrics;
+    lines *metrics;
     tensorboard *events;
     double began, first_step_seconds, trained_seconds; /* since the first step of this process ended */
     int64_t trained_steps;
     double flops_per_token, peak_flops;
     char *folder, *checkpoints;
-    status reported; /* of rank 0's writing of metrics; all ranks hear of it at the next step */
+    bool losing;     /* metrics cannot be written at the moment */
+    bool speechless; /* standard output cannot be written any more */
 } training;
 
 /* train_setup.c */
-status training_open(training *t, const config *c, comm *world, double began);
+status training_open(training *t, const config *c, comm *world, watchdog *w, double began);
 void training_close(training *t);
 
 /* How many samples an evaluation takes: evaluate.batches global batches, or all there are. */
@@ -64,8 +67,11 @@ status training_dump_gradients(training *t);
 /* train_report.c */
 status training_report_open(training *t);
 void training_header(const training *t);
-status training_report_step(training *t, double loss, double norm, double rate, double seconds, bool skipped);
-status training_report_evaluation(training *t, double loss, double seconds);
+/* What cannot be shown or written is said once, and does not stop the run. */
+void training_report_step(training *t, double loss, double norm, double rate, double seconds, bool skipped);
+void training_report_evaluation(training *t, double loss, double seconds);
+/* One line in incidents.jsonl, of this rank. */
+void training_report_incident(training *t, incident_verdict verdict, bool ends, const char *words);
 status training_summary(training *t);
 
 #endif

@@ -29,7 +29,7 @@ typedef enum incident_verdict {
     INCIDENT_VERDICTS,
 } incident_verdict;
 
-enum { INCIDENT_HOST = 64, INCIDENT_DEVICE = 96, INCIDENT_WORDS = 512 };
+enum { INCIDENT_HOST = 64, INCIDENT_DEVICE = 132, INCIDENT_WORDS = 512 };
 
 typedef struct incident {
     incident_verdict verdict;

@@ -113,6 +113,8 @@ void watchdog_where(char *out, int bytes, void *w)
 incident watchdog_incident(watchdog *w, watchdog_text *text, incident_verdict verdict, const char *words)
 {
     watchdog_frame f;
+    if (!w)
+        return (incident){.verdict = verdict, .rank = log_rank(), .micro_batch = -1, .waiting_for = -1, .words = words};
     watchdog_end_frame(w, &f, WATCHDOG_BEAT);
     incident i = watchdog_end_incident(&f, verdict, w->ranks, 0, words);
     memcpy(text->action, f.action, sizeof text->action);
@@ -399,17 +401,17 @@ static void release(watchdog *w)
     free(w);
 }
 
-/* Room for so many links; the thread must not run. */
-static void make_links(watchdog *w, int ranks)
+/* These links from now on; the thread must not run. */
+static void take_links(watchdog *w, int ranks, watchdog_link *links)
 {
+    unsigned long count = w->rank ? 1 : (unsigned long)ranks;
     w->ranks = ranks;
-    unsigned long links = w->rank ? 1 : (unsigned long)ranks;
-    w->links = must_calloc(links, sizeof *w->links);
-    w->reports = must_calloc(links, sizeof *w->reports);
-    w->polled = must_realloc(w->polled, (links + 1) * sizeof *w->polled);
-    for (unsigned long i = 0; i < links; i++) {
-        w->links[i].fd = -1;
+    w->links = links;
+    w->reports = must_calloc(count, sizeof *w->reports);
+    w->polled = must_realloc(w->polled, (count + 1) * sizeof *w->polled);
+    for (unsigned long i = 0; i < count; i++) {
         w->reports[i].last = (watchdog_frame){.rank = (int)i, .micro_batch = -1, .waiting_for = -1};
+        memcpy(w->reports[i].last.host, links[i].host, sizeof links[i].host);
     }
 }
 
@@ -451,9 +453,7 @@ status watchdog_join(watchdog *w, comm *c)
     }
     stop(w);
     w->rank = rank;
-    make_links(w, ranks);
-    memcpy(w->links, links, (rank ? 1 : (size_t)ranks) * sizeof *links);
-    free(links);
+    take_links(w, ranks, links);
     atomic_store(&w->job, c);
     return start(w);
 }

@@ -208,6 +208,7 @@ static int accept_ranks(watchdog_link *links, int listener, int ranks, uint64_t 
             continue;
         watchdog_link l = {.fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC)};
         watchdog_frame hello, welcome = {.kind = WATCHDOG_WELCOME, .token = token};
+        gethostname(welcome.host, sizeof welcome.host - 1);
         if (l.fd < 0)
             continue;
         if (!await_frame(&l, &hello, WATCHDOG_HELLO, token, 2) || hello.rank < 1 || hello.rank >= ranks ||
@@ -215,6 +216,7 @@ static int accept_ranks(watchdog_link *links, int listener, int ranks, uint64_t 
             close(l.fd);
             continue;
         }
+        memcpy(l.host, hello.host, sizeof l.host);
         links[hello.rank] = l;
         present++;
     }
@@ -246,11 +248,15 @@ static status join(watchdog_link *l, const invitation *to, int rank)
     bool here = memcmp(host, to->host, HOST_BYTES) == 0;
     for (int i = here ? 0 : 1; i < to->count; i++) {
         watchdog_frame hello = {.kind = WATCHDOG_HELLO, .rank = rank, .token = to->token}, welcome;
+        gethostname(hello.host, sizeof hello.host - 1);
         *l = (watchdog_link){.fd = connect_within(&to->addresses[i], CONNECT_MS)};
         if (l->fd < 0)
             continue;
-        if (watchdog_link_send(l, &hello) && await_frame(l, &welcome, WATCHDOG_WELCOME, to->token, 0.5 * STAR_SECONDS))
+        if (watchdog_link_send(l, &hello) &&
+            await_frame(l, &welcome, WATCHDOG_WELCOME, to->token, 0.5 * STAR_SECONDS)) {
+            memcpy(l->host, welcome.host, sizeof l->host);
             return STATUS_OK;
+        }
         watchdog_link_close(l);
     }
     return status_fail(STATUS_FAILED,

@@ -42,6 +42,7 @@ typedef struct watchdog_link {
     int fd; /* -1: none */
     unsigned got, owed;
     watchdog_frame in, out;
+    char host[INCIDENT_HOST]; /* of the other side */
 } watchdog_link;
 
 /* Collective: connect. `links` is [ranks] at rank 0 (its own stays unused), and [1] elsewhere. */

@@ -51,7 +51,7 @@ typedef struct config {
     struct {
         config_sources train, validation;
         char *tokenizer; /* file kept beside the checkpoints, for generate and eval */
-        bool shuffle, document_mask;
+        bool shuffle, document_mask, skip_bad;
     } data;
     struct {
         int64_t steps, sequence;
@@ -102,6 +102,7 @@ typedef struct config {
         int log_every;
         bool tensorboard;
         int hang_seconds, silent_seconds, setup_seconds, evaluation_seconds, load_seconds, save_seconds;
+        int exit_when_stopped;
     } run;
     struct {
         char *gradients; /* folder */

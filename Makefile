@@ -47,7 +47,7 @@ TOOLS    := $(wildcard tools/*.c)
 OBJECTS  := $(SOURCES:%.c=$(BUILD)/%.o) $(CXX_SRC:%.cc=$(BUILD)/%.o)
 # Tests lie in folders that mirror the rooms; their programs are $(BUILD)/tests/NAME. Helpers are in a library, so that each
 # program links what it uses.
-TEST_SRC := $(shell find tests -name '*.c' -not -path 'tests/cuda/standin/*' -not -path 'tests/cuda/gpu/*' -not -path 'tests/memory/spy/*')
+TEST_SRC := $(shell find tests -name '*.c' -not -path 'tests/cuda/standin/*' -not -path 'tests/cuda/gpu/*' -not -path 'tests/*/spy/*')
 program   = $(BUILD)/tests/$(basename $(notdir $1))
 named     = $(foreach s,$(TEST_SRC),$(if $(filter $1%,$(notdir $s)),$s))
 TESTS    := $(foreach s,$(call named,test_),$(call program,$s))
@@ -89,6 +89,12 @@ $(BUILD)/tests/allocation_spy.so: tests/memory/spy/allocation_spy.c memory/seal.
 	@mkdir -p $(@D)
 	$(CC) -std=c11 -D_GNU_SOURCE -O2 $(CWARNINGS) -I. -shared -fPIC -o $@ $< -ldl
 
+# Storage that hangs, fails or is slow.
+$(BUILD)/tests/storage_fault.so: tests/jobs/spy/storage_fault.c
+	@mkdir -p $(@D)
+	$(CC) -std=c11 -D_GNU_SOURCE -O2 $(CWARNINGS) -shared -fPIC -o $@ $< -ldl
+
+$(BUILD)/tests/test_phases: | $(BUILD)/tests/storage_fault.so $(BUILD)/phalanx
 $(BUILD)/tests/test_arena: | $(BUILD)/tests/allocation_spy.so
 
 $(BUILD)/tests/test_parity: | $(BUILD)/tests/rank_playlist $(BUILD)/phalanx
@@ -100,7 +106,7 @@ $(BUILD)/tests/test_watchdog: | $(BUILD)/tests/rank_watchdog
 # Mutants: the parity test's proof that it can fail.
 $(BUILD)/tests/rank_mutants: LIBS += -Wl,--wrap=place_waits,--wrap=storage_describe,--wrap=executor_launch
 
-tests: $(BUILD)/phalanx $(TESTS) $(RANK_PROGRAMS) $(BUILD)/tests/allocation_spy.so ## build every test program
+tests: $(BUILD)/phalanx $(TESTS) $(RANK_PROGRAMS) $(BUILD)/tests/allocation_spy.so $(BUILD)/tests/storage_fault.so ## build every test program
 
 deps: ## install what building, training and testing need (as root, Debian or Ubuntu)
 	@tools/dependencies.sh
@@ -131,7 +137,7 @@ SANITIZED_asan  := -fsanitize=address,undefined -fno-sanitize-recover=undefined 
 SANITIZED_ubsan := -fsanitize=undefined -fno-sanitize-recover=undefined
 SANITIZED_tsan  := -fsanitize=thread
 # Not under ASan: matrices of whole runs on many ranks (minutes), and promises about resident memory and about time.
-ASAN_LEFT_OUT := bubble comm cuda_attention cuda_host cuda_queue cuda_tuning faults golden layouts memory parity parity_mutants resume watch watchdog
+ASAN_LEFT_OUT := bubble comm cuda_attention cuda_host cuda_queue cuda_tuning endings faults golden layouts memory parity parity_mutants phases resume supervise watch watchdog
 ASAN_TESTS ?= $(filter-out $(ASAN_LEFT_OUT:%=build-asan/tests/test_%),$(TESTS:$(BUILD)/%=build-asan/%))
 asan: SELECTED = TESTS="$(ASAN_TESTS)" RANK_PROGRAMS=
 asan ubsan tsan: ## the tests under AddressSanitizer (with UBSan; a selection), UBSan or ThreadSanitizer

@@ -217,6 +217,10 @@ _Noreturn void watchdog_end_here(struct watchdog *w, const watchdog_frame *culpr
     say(w, "%s; last in %s; this rank is in %s. The job ends.", words, where, here);
     incident what = watchdog_end_incident(&end, watchdog_judge_verdict(why, &end), w->ranks, quiet, words);
     what.ends = true;
+    if (why == CAUSE_STUCK && end.phase == DURING_START && !end.storage) { /* it is not this rank that is to blame */
+        what.rank = -1;
+        what.host = NULL;
+    }
     watchdog_scribe_write(w->scribe, &what, ours, WRITE_SECONDS);
     leave_process(w);
 }

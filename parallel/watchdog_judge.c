@@ -18,6 +18,8 @@ const char *watchdog_judge_words(watchdog_cause why, const watchdog_frame *culpr
 {
     if (why == CAUSE_STUCK && culprit->storage)
         return "waits for files: the storage does not answer";
+    if (why == CAUSE_STUCK && culprit->phase == DURING_START)
+        return "waits to join the job: another rank, or the launcher, does not answer";
     return causes[why].words;
 }
 
@@ -32,13 +34,16 @@ incident_verdict watchdog_judge_verdict(watchdog_cause why, const watchdog_frame
 
 double watchdog_judge_patience(const watchdog_report *reports, int ranks, const watchdog_limits *limits)
 {
-    double most = 0;
+    double most = 0, working = 0;
     for (int i = 0; i < ranks; i++) {
         double limit = limits->phase[reports[i].last.phase];
-        if (!reports[i].left && limit > most)
-            most = limit;
+        if (reports[i].left)
+            continue;
+        most = limit > most ? limit : most;
+        if (reports[i].last.waiting_for < 0 && limit > working)
+            working = limit;
     }
-    return most;
+    return working > 0 ? working : most;
 }
 
 /* From a rank without progress follow who waits for whom: to a rank that waits for nobody, or into a circle. */
@@ -98,11 +103,11 @@ bool watchdog_judge(int *culprit, watchdog_cause *why, watchdog_report *reports,
             *why = CAUSE_SILENT;
             return true;
         }
-        if (limits->phase[r->last.phase] < patience)
+        double limit = limits->phase[r->last.phase];
+        if (limit < patience)
             r->moved = time;
-        else if (time - r->moved > patience) {
-            *culprit =
-                find_culprit(reports, ranks, least_advanced(reports, ranks, time, patience, beat), time, beat, why);
+        else if (time - r->moved > limit) {
+            *culprit = find_culprit(reports, ranks, least_advanced(reports, ranks, time, limit, beat), time, beat, why);
             return true;
         }
     }

@@ -26,7 +26,7 @@ typedef struct watchdog_limits {
     double silent;                 /* seconds without a frame */
 } watchdog_limits;
 
-/* The longest limit of the phases that ranks are in: others may be waiting for whoever is in that phase. */
+/* The longest limit of the phases that ranks are in who wait for nobody: others may be waiting for them. */
 double watchdog_judge_patience(const watchdog_report *reports, int ranks, const watchdog_limits *limits);
 
 /* True if a rank is over its limit; then *culprit is the rank that holds up the others, and *why says how. Ranks whose own limit

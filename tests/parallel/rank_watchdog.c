@@ -100,6 +100,8 @@ int main(int count, char **arguments)
     watchdog_limits limits = {.silent = r.hang};
     for (int i = 0; i < INCIDENT_PHASES; i++)
         limits.phase[i] = i == DURING_SAVE ? 5 * r.hang : r.hang;
+    if (!scenario_is(&r, "start"))
+        limits.phase[DURING_START] = 30;
     signals_install();
     log_set_rank(comm_expected_rank(), 1);
     if (watchdog_open(&r.w, &limits, NULL, NULL) != STATUS_OK)

@@ -196,8 +196,7 @@ static void a_rank_that_does_not_join_ends_the_job(void **state)
     launch_result r = ended(state);
     assert_int_not_equal(r.status, 0);
     says(&r, "rank 0: watchdog: rank 0 on ");
-    says(&r, " is stuck");
-    says(&r, "last in start");
+    says(&r, " waits to join the job: another rank, or the launcher, does not answer; last in start");
     launch_free(&r);
 }
 

@@ -94,6 +94,7 @@ $(BUILD)/tests/storage_fault.so: tests/jobs/spy/storage_fault.c
 	@mkdir -p $(@D)
 	$(CC) -std=c11 -D_GNU_SOURCE -O2 $(CWARNINGS) -shared -fPIC -o $@ $< -ldl
 
+$(BUILD)/tests/test_endings: | $(BUILD)/phalanx
 $(BUILD)/tests/test_phases: | $(BUILD)/tests/storage_fault.so $(BUILD)/phalanx
 $(BUILD)/tests/test_arena: | $(BUILD)/tests/allocation_spy.so
 

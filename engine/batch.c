@@ -2,7 +2,8 @@
 
 #include <math.h>
 
-void batch_rope_fill(float *table, const model_shape *shape, int64_t positions)
+/* cos | sin, table[positions, head_size]; positions from 0 */
+static void fill_rope(float *table, const model_shape *shape, int64_t positions)
 {
     int d = shape->head_size;
     const shape_rope_scaling *s = &shape->rope_scaling;
@@ -24,10 +25,10 @@ void batch_rope_fill(float *table, const model_shape *shape, int64_t positions)
 
 void batch_rope_table(const compiled *c, executor *e)
 {
-    const tensor *t = &c->inputs.rope_table;
+    const tensor *t = c->inputs.rope_table;
     if (t->shape[0] == 0)
         return;
-    batch_rope_fill(executor_at(e, t), &c->options.shape, t->shape[0]);
+    fill_rope(executor_at(e, t), &c->options.shape, t->shape[0]);
     executor_send(e, t);
 }
 
@@ -38,8 +39,8 @@ static status fill(int64_t *left_out, const compiled *c, executor *e, place *at,
 {
     const compiled_inputs *in = &c->inputs;
     int64_t length = c->options.sequence;
-    int32_t *tokens = at(e, &in->tokens), *targets = at(e, &in->targets), *positions = at(e, &in->positions);
-    int32_t *documents = in->document_start.shape[0] ? at(e, &in->document_start) : NULL;
+    int32_t *tokens = at(e, in->tokens), *targets = at(e, in->targets), *positions = at(e, in->positions);
+    int32_t *documents = in->document_start->shape[0] ? at(e, in->document_start) : NULL;
     *left_out = 0;
     for (int64_t i = 0; i < count; i++) {
         bool out = false;
@@ -50,10 +51,15 @@ static status fill(int64_t *left_out, const compiled *c, executor *e, place *at,
     return STATUS_OK;
 }
 
+int64_t batch_first(const compile_options *o, int64_t first)
+{
+    return first + (int64_t)o->microbatches * o->micro_batch * grid_index(&o->grid, AXIS_SAMPLES);
+}
+
 static status fill_step(int64_t *left_out, const compiled *c, executor *e, place *at, const samples *s, int64_t first)
 {
     int64_t mine = (int64_t)c->options.microbatches * c->options.micro_batch;
-    return fill(left_out, c, e, at, s, first + mine * grid_index(&c->options.grid, GRID_GROUP_DATA_CONTEXT), mine);
+    return fill(left_out, c, e, at, s, batch_first(&c->options, first), mine);
 }
 
 status batch_fill(int64_t *left_out, const compiled *c, executor *e, const samples *s, int64_t first)
@@ -70,9 +76,9 @@ status batch_fill_evaluation(int64_t *left_out, const compiled *c, executor *e, 
                              int64_t end)
 {
     int64_t mine = c->options.micro_batch, length = c->options.sequence;
-    first += mine * grid_index(&c->options.grid, GRID_GROUP_DATA_CONTEXT);
+    first += mine * grid_index(&c->options.grid, AXIS_SAMPLES);
     TRY(fill(left_out, c, e, executor_at, s, first, mine));
-    int32_t *targets = executor_at(e, &c->inputs.targets);
+    int32_t *targets = executor_at(e, c->inputs.targets);
     for (int64_t i = end > first ? end - first : 0; i < mine; i++) {
         *left_out -= targets[i * length] < 0; /* it would not have counted anyway */
         for (int64_t k = 0; k < length; k++)

@@ -9,10 +9,9 @@
 #include "memory/clock.h"
 #include "memory/log.h"
 
-/* Pipeline messages towards the first stage have a group of their own: each direction is a queue by itself. */
-enum { GROUP_UP = AXIS_COUNT, GROUPS };
+enum { DIRECTIONS = 2 }; /* the most of any axis */
 
-enum { COPIES = 8, PROGRAMS = 3 };
+enum { COPIES = 8 };
 
 /* Ops between two marks: few events beside what they stand behind, and no stretch longer than a layer's pass. */
 enum { STRETCH = 16 };
@@ -25,22 +24,30 @@ typedef struct range {
     int64_t at, bytes;
 } range;
 
+/* What the executor knows of a program beside its ops. */
+typedef struct played {
+    const compiled_program *program;
+    comm_call *calls;     /* [requests] */
+    const char **stretch; /* in words, what lies before each of its marks; NULL where nothing is apart */
+} played;
+
 struct executor {
-    compiled *compiled;
+    const compiled *compiled;
+    pool pool;
+    played programs[COMPILE_PROGRAMS];
     comm *world;
     const device_interface *interface;
     device *device;
-    bool apart;                     /* the device has memory and time of its own */
-    bool turned;                    /* the batch at hand lies in the second block */
-    const char **stretch[PROGRAMS]; /* of each program, in words, what lies before each of its marks */
-    const compiled_program *playing;
+    bool apart;  /* the device has memory and time of its own */
+    bool turned; /* the batch at hand lies in the second block */
+    const played *playing;
     int marked, passed; /* of its marks: put on the device's queue, and seen behind it */
     bool graph, capturing, profiled;
-    int64_t plays;            /* of the training program, with a graph: by op, captured, replayed from then on */
-    traffic captured[GROUPS]; /* what each replay sends */
+    int64_t plays; /* of the repeated program, with a graph: by op, captured, replayed from then on */
     range before[COPIES], behind[COPIES];
     int before_count, behind_count;
-    comm_group *group[GROUPS];
+    comm_group *group[AXIS_COUNT][DIRECTIONS];
+    traffic captured[AXIS_COUNT]; /* what each replay sends */
     comm_request *requests;
     watchdog *watchdog;
     double *seconds;
@@ -50,43 +57,32 @@ struct executor {
 
 /* ---- groups ---------------------------------------------------------------------------------------------------- */
 
-static status open_group(executor *e, int which)
+static status open_group(comm_group **out, executor *e, axis a)
 {
-    axis a = which == GROUP_UP ? AXIS_PIPELINE : (axis)which;
     const grid *g = &e->compiled->options.grid;
-    static const grid_group groups[AXIS_COUNT] = {
-        [AXIS_TENSOR] = GRID_GROUP_TENSOR,   [AXIS_DATA] = GRID_GROUP_DATA_CONTEXT,
-        [AXIS_CONTEXT] = GRID_GROUP_CONTEXT, [AXIS_PIPELINE] = GRID_GROUP_PIPELINE,
-        [AXIS_TIE] = GRID_GROUP_TIED,        [AXIS_GRID] = GRID_GROUP_WORLD,
-    };
     int *members = must_alloc((unsigned long)g->ranks * sizeof(int));
-    int count, rank;
-    if (a == AXIS_KV) {
-        compile_axis(&count, &rank, g, &e->compiled->options.shape, a);
-        for (int i = 0; i < count; i++)
-            members[i] = g->rank - rank + i;
-    } else {
-        count = grid_members(members, g, groups[a]);
-    }
-    status s = count > 1 ? comm_group_open_on(&e->group[which], e->world, e->interface->communication, members, count)
-                         : STATUS_OK;
+    int count = grid_members(members, g, a);
+    status s = count > 1 ? comm_group_open_on(out, e->world, e->interface->communication, members, count) : STATUS_OK;
     free(members);
     return s;
 }
 
-/* Groups open in the same order on every rank. */
+/* Each direction is a queue by itself. Groups open in the same order on every rank. */
 static status open_groups(executor *e)
 {
-    for (int a = 0; a < GROUPS; a++)
-        TRY(open_group(e, a));
+    for (int d = 0; d < DIRECTIONS; d++)
+        for (int a = 0; a < AXIS_COUNT; a++)
+            if (axis_has_messages((axis)a) && d < axis_rows[a].directions)
+                TRY(open_group(&e->group[a][d], e, (axis)a));
     return STATUS_OK;
 }
 
-/* Activations travel down the stages, cotangents up. */
 static comm_group *group_of(const executor *e, const op *o)
 {
-    bool message = o->kind == OP_send || o->kind == OP_receive;
-    return e->group[message && o->phase != PHASE_FORWARD ? GROUP_UP : o->at.axis];
+    char text[256];
+    MUST(o->at.upstream < axis_rows[o->at.axis].directions, "%s: no such direction along %s",
+         op_text(text, sizeof text, o), axis_name((axis)o->at.axis));
+    return e->group[o->at.axis][o->at.upstream];
 }
 
 /* ---- preparation ------------------------------------------------------------------------------------------------ */
@@ -99,21 +95,21 @@ static int member_of(const comm_group *g, int rank)
     MUST(0, "rank %d is no member of the group", rank);
 }
 
-static void prepare_collective(executor *e, op *o)
+/* A message's group is the axis; what it is compiled with are its peer and its tensor. */
+static void prepare_call(comm_call *call, executor *e, const op *o)
 {
-    compiled *c = e->compiled;
     comm_group *g = group_of(e, o);
+    MUST(!call->group, "%s: request %d is another's", o->label, o->at.request);
     MUST(g, "%s: no group along the %s axis", o->label, axis_name((axis)o->at.axis));
-    comm_call *call = pool_alloc(&c->pool, sizeof *call);
-    o->prepared = call;
-    o->at.group_size = comm_group_ranks(g);
-    o->at.group_rank = comm_group_me(g);
+    op sized = *o;
+    sized.at.group_size = comm_group_ranks(g);
+    sized.at.group_rank = comm_group_me(g);
     int64_t *counts = NULL;
     if (collective_has_parts(o)) {
-        counts = pool_alloc(&c->pool, (size_t)o->at.group_size * sizeof *counts);
-        collective_counts(counts, o);
+        counts = pool_alloc(&e->pool, (size_t)sized.at.group_size * sizeof *counts);
+        collective_counts(counts, &sized);
     }
-    comm_shape s = collective_shape(o, counts);
+    comm_shape s = collective_shape(&sized, counts);
     *call = (comm_call){.kind = s.kind, .group = g, .type = s.type, .count = s.count, .counts = counts};
     char *arena = executor_context(e)->arena;
     call->send = tensor_at(o->in[0], arena);
@@ -125,21 +121,50 @@ static void prepare_collective(executor *e, op *o)
         call->source = member_of(g, o->at.peer);
 }
 
-static status prepare(executor *e, compiled_program *p)
+static status prepare(executor *e, played *p)
 {
-    for (int i = 0; i < p->list.count; i++) {
-        op *o = p->list.ops[i];
-        if (op_row_of(o)->flags & COMM)
-            prepare_collective(e, o);
+    p->calls = pool_alloc(&e->pool, (size_t)(p->program->requests + 1) * sizeof *p->calls);
+    for (int i = 0; i < p->program->list.count; i++) {
+        op *o = p->program->list.ops[i];
+        if (op_row_of(o)->flags & OP_COMM)
+            prepare_call(&p->calls[o->at.request], e, o);
         else if (o->kind != OP_wait)
             TRY(e->interface->prepare(e->device, o));
     }
     return STATUS_OK;
 }
 
+/* Where the executor is, for messages and the watchdog: readable from any thread at any time. */
+typedef struct executor_position {
+    int64_t step;
+    const op *o; /* NULL between programs */
+} executor_position;
+
+static executor_position position_now(const executor *e)
+{
+    return (executor_position){.step = atomic_load_explicit(&e->step, memory_order_relaxed),
+                               .o = atomic_load_explicit(&e->current, memory_order_relaxed)};
+}
+
+/* "step 12, backward of chunk 0, micro-batch 3, op layer 3/mlp/down/dx: linear_grad_input" */
+static void describe(char *out, int bytes, executor_position p)
+{
+    char text[256];
+    if (!p.o) {
+        snprintf(out, (size_t)bytes, "step %lld, between programs", (long long)p.step);
+        return;
+    }
+    int used = snprintf(out, (size_t)bytes, "step %lld, %s", (long long)p.step, phase_name((phase)p.o->phase));
+    if (p.o->microbatch >= 0 && used < bytes)
+        used +=
+            snprintf(out + used, (size_t)(bytes - used), " of chunk %d, micro-batch %d", p.o->chunk, p.o->microbatch);
+    if (used < bytes)
+        snprintf(out + used, (size_t)(bytes - used), ", op %s", op_text(text, sizeof text, p.o));
+}
+
 static void describe_where(char *out, int bytes, void *context)
 {
-    executor_describe(out, bytes, executor_where(context));
+    describe(out, bytes, position_now(context));
 }
 
 /* ---- the mirror ------------------------------------------------------------------------------------------------ */
@@ -161,9 +186,9 @@ static void add_range(range *list, int *count, const tensor *t)
 
 static void find_ranges(executor *e)
 {
-    const compiled_inputs *in = &e->compiled->inputs;
-    const tensor *before[] = {&in->scalars};
-    const tensor *behind[] = {&in->loss_total, &in->control, &in->logits};
+    const compiled_results *results = &e->compiled->results;
+    const tensor *before[] = {e->compiled->inputs.scalars};
+    const tensor *behind[] = {results->loss_total, results->control, results->logits};
     for (unsigned i = 0; i < sizeof before / sizeof *before; i++)
         add_range(e->before, &e->before_count, before[i]);
     for (unsigned i = 0; i < sizeof behind / sizeof *behind; i++)
@@ -172,39 +197,31 @@ static void find_ranges(executor *e)
 
 /* ---- how far a device has come ----------------------------------------------------------------------------------- */
 
-static compiled_program *program_at(const executor *e, int which)
-{
-    return which == 0 ? &e->compiled->training : which == 1 ? &e->compiled->evaluation : &e->compiled->decoding;
-}
-
 static int marks_of(const compiled_program *p)
 {
     return (p->list.count + STRETCH - 1) / STRETCH;
 }
 
-static void name_stretches(executor *e)
+static void name_stretches(executor *e, played *p)
 {
-    pool *words = &e->compiled->pool;
-    for (int k = 0; e->apart && k < PROGRAMS; k++) {
-        const program *list = &program_at(e, k)->list;
-        int marks = marks_of(program_at(e, k));
-        e->stretch[k] = pool_alloc(words, (size_t)(marks + 1) * sizeof *e->stretch[k]);
-        for (int i = 0; i < marks; i++) {
-            int first = i * STRETCH, last = first + STRETCH < list->count ? first + STRETCH - 1 : list->count - 1;
-            e->stretch[k][i] = pool_format(words, "%s .. %s", list->ops[first]->label, list->ops[last]->label);
-        }
+    const program *list = &p->program->list;
+    int marks = marks_of(p->program);
+    p->stretch = pool_alloc(&e->pool, (size_t)(marks + 1) * sizeof *p->stretch);
+    for (int i = 0; i < marks; i++) {
+        int first = i * STRETCH, last = first + STRETCH < list->count ? first + STRETCH - 1 : list->count - 1;
+        p->stretch[i] = pool_format(&e->pool, "%s .. %s", list->ops[first]->label, list->ops[last]->label);
     }
 }
 
 static watchdog_position position_of(const executor *e, const op *o, const char *where)
 {
-    watchdog_position p = {.step = executor_where(e).step,
+    watchdog_position p = {.step = position_now(e).step,
                            .micro_batch = o->microbatch,
                            .action = phase_name((phase)o->phase),
                            .op = where,
                            .kind = op_row_of(o)->name};
-    if (op_row_of(o)->flags & COMM) {
-        const comm_call *call = o->prepared;
+    if (op_row_of(o)->flags & OP_COMM) {
+        const comm_call *call = &e->playing->calls[o->at.request];
         p.bytes = call->count * dtype_bytes(call->type);
         p.peer = o->kind == OP_send || o->kind == OP_receive ? o->at.peer : -1;
     }
@@ -231,14 +248,13 @@ static void note_op(executor *e, const op *o)
 /* This rank stands where its device works. */
 static void stand_at_mark(executor *e)
 {
-    int which = 0, first = e->passed * STRETCH, count = e->playing->list.count;
-    while (program_at(e, which) != e->playing)
-        which++;
-    if (first >= count)
+    const program *list = &e->playing->program->list;
+    int first = e->passed * STRETCH;
+    if (first >= list->count)
         return;
-    const op *o = e->playing->list.ops[first];
-    tell_watchdog(e, o, e->stretch[which][e->passed]);
-    if (e->marked == marks_of(e->playing)) /* until then messages are about what the host enqueues */
+    const op *o = list->ops[first];
+    tell_watchdog(e, o, e->playing->stretch[e->passed]);
+    if (e->marked == marks_of(e->playing->program)) /* until then messages are about what the host enqueues */
         atomic_store_explicit(&e->current, o, memory_order_relaxed);
 }
 
@@ -254,7 +270,7 @@ static void look_at_marks(executor *e)
 /* The host has put op `i` of the program on the device's queue. */
 static void mark(executor *e, int i)
 {
-    if (!e->apart || ((i + 1) % STRETCH && i + 1 < e->playing->list.count))
+    if (!e->apart || ((i + 1) % STRETCH && i + 1 < e->playing->program->list.count))
         return;
     e->interface->mark(e->device, e->marked++);
     if (!e->capturing)
@@ -286,8 +302,8 @@ static status check_apart(executor *e)
 static status open_device(executor *e, const executor_options *o)
 {
     int requests = 1, marks = 1;
-    for (int i = 0; i < PROGRAMS; i++) {
-        const compiled_program *p = program_at(e, i);
+    for (int i = 0; i < COMPILE_PROGRAMS; i++) {
+        const compiled_program *p = e->programs[i].program;
         requests = p->requests > requests ? p->requests : requests;
         marks = marks_of(p) > marks ? marks_of(p) : marks;
     }
@@ -309,10 +325,12 @@ static status open_device(executor *e, const executor_options *o)
     return check_apart(e);
 }
 
-status executor_open_on(executor **out, compiled *c, comm *world, const executor_options *options)
+status executor_open(executor **out, compiled *c, comm *world, const executor_options *options)
 {
     executor *e = must_calloc(1, sizeof *e);
     e->compiled = c;
+    for (int i = 0; i < COMPILE_PROGRAMS; i++)
+        e->programs[i].program = compile_program_at(c, i);
     e->world = world;
     e->interface = options->device;
     e->apart = e->interface != &device_cpu;
@@ -320,8 +338,8 @@ status executor_open_on(executor **out, compiled *c, comm *world, const executor
     status s = open_device(e, options);
     if (s == STATUS_OK)
         s = open_groups(e);
-    for (int i = 0; s == STATUS_OK && i < PROGRAMS; i++)
-        s = prepare(e, program_at(e, i));
+    for (int i = 0; s == STATUS_OK && i < COMPILE_PROGRAMS; i++)
+        s = prepare(e, &e->programs[i]);
     if (options->choices) {
         s = comm_all_status(comm_world(world), s);
         if (s == STATUS_OK)
@@ -331,16 +349,11 @@ status executor_open_on(executor **out, compiled *c, comm *world, const executor
         executor_close(e);
         return s;
     }
-    name_stretches(e);
+    for (int i = 0; e->apart && i < COMPILE_PROGRAMS; i++)
+        name_stretches(e, &e->programs[i]);
     log_set_where(describe_where, e);
     *out = e;
     return STATUS_OK;
-}
-
-status executor_open(executor **out, compiled *c, comm *world, const op_backend *backend, int threads)
-{
-    return executor_open_on(out, c, world,
-                            &(executor_options){.device = &device_cpu, .backend = backend, .threads = threads});
 }
 
 void executor_close(executor *e)
@@ -348,9 +361,12 @@ void executor_close(executor *e)
     if (!e)
         return;
     log_set_where(NULL, NULL);
-    for (int a = 0; a < GROUPS; a++)
-        comm_group_close(e->group[a]);
+    if (e->device && e->interface->forget)
+        e->interface->forget(e->device);
+    for (int i = 0; i < AXIS_COUNT * DIRECTIONS; i++)
+        comm_group_close(e->group[i / DIRECTIONS][i % DIRECTIONS]);
     e->interface->close(e->device);
+    pool_free(&e->pool);
     free(e->requests);
     free(e);
 }
@@ -363,8 +379,8 @@ static void play_op(executor *e, const op *o)
     if (o->kind == OP_wait) {
         comm_wait(&e->requests[o->at.request]);
         d->wait(e->device, o);
-    } else if (op_row_of(o)->flags & COMM) {
-        comm_call *call = o->prepared;
+    } else if (op_row_of(o)->flags & OP_COMM) {
+        comm_call *call = &e->playing->calls[o->at.request];
         call->stream = d->start(e->device, o);
         comm_start(&e->requests[o->at.request], call);
         d->started(e->device, o);
@@ -379,9 +395,10 @@ static void meanwhile(void *context)
     executor *e = context;
     comm_progress(e->world);
     look_at_marks(e);
-    for (int i = 0; i < GROUPS; i++)
-        if (e->group[i])
-            MUST(comm_group_poll(e->group[i]) == STATUS_OK, "communication failed: %s", status_message());
+    for (int i = 0; i < AXIS_COUNT * DIRECTIONS; i++) {
+        comm_group *g = e->group[i / DIRECTIONS][i % DIRECTIONS];
+        MUST(!g || comm_group_poll(g) == STATUS_OK, "communication failed: %s", status_message());
+    }
 }
 
 static void synchronise(executor *e)
@@ -426,13 +443,24 @@ static void play_ops(executor *e, const compiled_program *p)
     }
 }
 
+static traffic sent_along(const executor *e, axis a)
+{
+    traffic all = {0};
+    for (int d = 0; d < DIRECTIONS; d++) {
+        const comm_group *g = e->group[a][d];
+        all.bytes += g ? comm_bytes_sent(g) : 0;
+        all.messages += g ? comm_messages_sent(g) : 0;
+    }
+    return all;
+}
+
 static void add_traffic(executor *e, int sign)
 {
-    for (int i = 0; i < GROUPS; i++)
-        if (e->group[i]) {
-            e->captured[i].bytes += sign * comm_bytes_sent(e->group[i]);
-            e->captured[i].messages += sign * comm_messages_sent(e->group[i]);
-        }
+    for (int a = 0; a < AXIS_COUNT; a++) {
+        traffic sent = sent_along(e, (axis)a);
+        e->captured[a].bytes += sign * sent.bytes;
+        e->captured[a].messages += sign * sent.messages;
+    }
 }
 
 static void capture(executor *e, const compiled_program *p)
@@ -448,7 +476,7 @@ static void capture(executor *e, const compiled_program *p)
 /* The first step is played op by op in any case: what libraries load at first use, no capture could hold. */
 static void play(executor *e, const compiled_program *p)
 {
-    bool whole = e->graph && p == &e->compiled->training && !e->seconds && !e->profiled;
+    bool whole = e->graph && p->repeated && !e->seconds && !e->profiled;
     if (!whole || e->plays++ == 0) {
         play_ops(e, p);
         return;
@@ -459,10 +487,18 @@ static void play(executor *e, const compiled_program *p)
     e->marked = marks_of(p);
 }
 
+static const played *find(const executor *e, const compiled_program *p)
+{
+    for (int i = 0; i < COMPILE_PROGRAMS; i++)
+        if (e->programs[i].program == p)
+            return &e->programs[i];
+    MUST(0, "a program that the executor was not opened with");
+}
+
 void executor_launch(executor *e, const compiled_program *p)
 {
     copy_inputs(e);
-    e->playing = p;
+    e->playing = find(e, p);
     e->marked = e->passed = 0;
     if (e->apart)
         stand_at_mark(e);
@@ -551,38 +587,12 @@ void executor_set_step(executor *e, int64_t step)
     atomic_store_explicit(&e->step, step, memory_order_relaxed);
 }
 
-executor_position executor_where(const executor *e)
-{
-    return (executor_position){.step = atomic_load_explicit(&e->step, memory_order_relaxed),
-                               .o = atomic_load_explicit(&e->current, memory_order_relaxed)};
-}
-
-const char *executor_describe(char *out, int bytes, executor_position p)
-{
-    char text[256];
-    if (!p.o) {
-        snprintf(out, (size_t)bytes, "step %lld, between programs", (long long)p.step);
-        return out;
-    }
-    int used = snprintf(out, (size_t)bytes, "step %lld, %s", (long long)p.step, phase_name((phase)p.o->phase));
-    if (p.o->microbatch >= 0 && used < bytes)
-        used +=
-            snprintf(out + used, (size_t)(bytes - used), " of chunk %d, micro-batch %d", p.o->chunk, p.o->microbatch);
-    if (used < bytes)
-        snprintf(out + used, (size_t)(bytes - used), ", op %s", op_text(text, sizeof text, p.o));
-    return out;
-}
-
 void executor_sent(const executor *e, int64_t *bytes, int64_t *messages, axis a)
 {
-    const int of[] = {a, GROUP_UP};
     int64_t again = e->plays > 2 ? e->plays - 2 : 0;
-    *bytes = *messages = 0;
-    for (int i = 0; i < 1 + (a == AXIS_PIPELINE); i++) {
-        const comm_group *g = e->group[of[i]];
-        *bytes += g ? comm_bytes_sent(g) + again * e->captured[of[i]].bytes : 0;
-        *messages += g ? comm_messages_sent(g) + again * e->captured[of[i]].messages : 0;
-    }
+    traffic sent = sent_along(e, a);
+    *bytes = sent.bytes + again * e->captured[a].bytes;
+    *messages = sent.messages + again * e->captured[a].messages;
 }
 
 void executor_time_ops(executor *e, double *seconds)

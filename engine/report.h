@@ -10,6 +10,7 @@
 #include <stdio.h>
 
 #include "engine/files/lines.h"
+#include "kernels/axis.h"
 #include "memory/status.h"
 #include "memory/units.h"
 
@@ -50,15 +51,11 @@ void report_evaluation(FILE *out, int64_t step, double loss, double seconds);
 status report_metrics(lines *out, const report_step *step);
 status report_metrics_evaluation(lines *out, int64_t step, double loss);
 
-typedef struct report_traffic {
-    int64_t tensor, pipeline, data; /* along each axis; of NCCL, calls count as messages */
-} report_traffic;
-
 typedef struct report_rank {
     char host[64];
-    int rank, tensor, pipeline, data; /* coordinates in the grid */
+    int rank, at[AXIS_COORDINATES]; /* in the grid */
     int64_t arena_bytes, arena_used_bytes, peak_resident_bytes;
-    report_traffic bytes_sent, messages_sent;
+    int64_t bytes_sent[AXIS_COUNT], messages_sent[AXIS_COUNT]; /* of NCCL, calls count as messages */
 } report_rank;
 
 typedef struct report_summary_values {
@@ -66,6 +63,7 @@ typedef struct report_summary_values {
     double start_to_first_step_seconds; /* without: */
     double tuning_seconds;              /* choices by timing, once a run */
     int64_t metrics_lost;               /* lines that could not be written */
+    const char *fell_back;              /* why the run did not go on from the latest checkpoint; NULL: it did */
     int ranks;
     const report_rank *rank;
 } report_summary_values;

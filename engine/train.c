@@ -5,15 +5,13 @@
 #include <string.h>
 
 #include "engine/batch.h"
+#include "engine/loss_scale.h"
 #include "engine/training.h"
 #include "kernels/op.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/seal.h"
 #include "parallel/signals.h"
-
-/* fp16: where the dynamic scale begins, its bounds, and its factor (1710.03740). */
-static const double SCALE_SMALLEST = 1.0, SCALE_LARGEST = 16777216.0, SCALE_FACTOR = 2.0;
 
 /* Targets of the global batch that count. */
 static double batch_tokens(const training *t)
@@ -24,7 +22,7 @@ static double batch_tokens(const training *t)
 static void fill_scalars(training *t, float rate)
 {
     const config *c = t->config;
-    step_scalars *s = executor_at(t->executor, &t->compiled.inputs.scalars);
+    step_scalars *s = executor_at(t->executor, t->compiled.inputs.scalars);
     double updates = (double)t->updates + 1;
     *s = (step_scalars){.seed = (uint64_t)c->train.seed,
                         .step = t->step + 1,
@@ -36,11 +34,10 @@ static void fill_scalars(training *t, float rate)
                         .weight_decay = (float)c->optimizer.weight_decay,
                         .clip = (float)c->optimizer.clip,
                         .loss_scale = (float)t->loss_scale,
+                        .first_sample = batch_first(&t->compiled.options, t->samples),
                         .loss_tokens = (float)batch_tokens(t),
                         .momentum_correction = (float)(1 - pow(c->optimizer.beta1, updates)),
                         .variance_correction = (float)(1 - pow(c->optimizer.beta2, updates))};
-    s->first_sample = t->samples + (int64_t)t->compiled.options.microbatches * c->train.micro_batch *
-                                       grid_index(&t->grid, GRID_GROUP_DATA_CONTEXT);
 }
 
 /* A step whose gradients are not finite changed nothing but the data position; with fp16 the scale comes down. */
@@ -51,15 +48,8 @@ static status after_update(training *t, bool skipped)
     t->samples += c->train.global_batch;
     t->updates += !skipped;
     t->skipped = skipped ? t->skipped + 1 : 0;
-    if (c->train.precision == CONFIG_FP16) {
-        t->good_steps = skipped ? 0 : t->good_steps + 1;
-        if (skipped && t->loss_scale > SCALE_SMALLEST)
-            t->loss_scale /= SCALE_FACTOR;
-        if (t->good_steps >= c->train.loss_scale_window && t->loss_scale < SCALE_LARGEST) {
-            t->loss_scale *= SCALE_FACTOR;
-            t->good_steps = 0;
-        }
-    }
+    if (c->train.precision == CONFIG_FP16)
+        loss_scale_after(&t->loss_scale, &t->good_steps, skipped, c->train.loss_scale_window);
     if (c->train.max_skipped > 0 && t->skipped >= c->train.max_skipped)
         return status_fail(STATUS_FAILED,
                            "step %lld: gradients were not finite for %d steps in a row (train.max_skipped): "
@@ -88,7 +78,7 @@ static status agree(training *t, signals_request *asked, int64_t *left_out, stat
     }
     free(all);
     /* The ranks of one model read the same samples. */
-    *left_out /= ranks / grid_group_size(&t->grid, GRID_GROUP_DATA_CONTEXT);
+    *left_out /= ranks / grid_group_size(&t->grid, AXIS_SAMPLES);
     if (first < 0)
         return STATUS_OK;
     if (first == comm_rank(t->world))
@@ -141,8 +131,8 @@ static status play_step(training *t)
     if (t->step + 1 == t->config->profile.stop)
         executor_profile(t->executor, false);
 
-    const float *control = executor_at(t->executor, &t->compiled.inputs.control);
-    const float *loss = executor_at(t->executor, &t->compiled.inputs.loss_total);
+    const float *control = executor_at(t->executor, t->compiled.results.control);
+    const float *loss = executor_at(t->executor, t->compiled.results.loss_total);
     bool skipped = control[CONTROL_SKIP] > 0;
     double mean = (double)*loss / batch_tokens(t);
     status s = after_update(t, skipped);
@@ -158,7 +148,7 @@ static status evaluate(training *t, signals_request *asked)
 {
     double began = clock_seconds(), sum = 0;
     const compile_options *o = &t->compiled.options;
-    int64_t together = (int64_t)o->micro_batch * grid_group_size(&t->grid, GRID_GROUP_DATA_CONTEXT);
+    int64_t together = (int64_t)o->micro_batch * grid_group_size(&t->grid, AXIS_SAMPLES);
     int64_t end = training_evaluation_samples(t), missing = 0;
     for (int64_t first = 0; first < end; first += together) {
         int64_t left_out = 0;
@@ -169,7 +159,7 @@ static status evaluate(training *t, signals_request *asked)
         if (*asked == SIGNALS_STOP)
             return STATUS_OK;
         executor_play(t->executor, &t->compiled.evaluation);
-        sum += (double)*(float *)executor_at(t->executor, &t->compiled.inputs.loss_total);
+        sum += (double)*(float *)executor_at(t->executor, t->compiled.results.loss_total);
         missing += left_out;
     }
     double loss = sum / ((double)(end - missing) * (double)o->sequence);

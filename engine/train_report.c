@@ -263,10 +263,9 @@ void training_report_evaluation(training *t, double loss, double seconds)
 static int64_t arena_used(const compiled *c)
 {
     int64_t used = 0;
-    const compiled_program *programs[] = {&c->training, &c->evaluation};
-    for (int k = 0; k < 2; k++)
-        for (int i = 0; i < programs[k]->list.count; i++) {
-            const op *o = programs[k]->list.ops[i];
+    for (int k = 0; k < COMPILE_PROGRAMS; k++)
+        for (int i = 0; i < compile_program_at(c, k)->list.count; i++) {
+            const op *o = compile_program_at(c, k)->list.ops[i];
             tensor *const *operands[] = {o->in, o->out, &o->scratch};
             const int counts[] = {OP_MAX_IN, OP_MAX_OUT, 1};
             for (int list = 0; list < 3; list++)
@@ -282,16 +281,14 @@ static int64_t arena_used(const compiled *c)
 status training_summary(training *t)
 {
     report_rank mine = {.rank = comm_rank(t->world),
-                        .tensor = t->grid.at[GRID_TENSOR],
-                        .pipeline = t->grid.at[GRID_PIPELINE],
-                        .data = t->grid.at[GRID_DATA],
                         .arena_bytes = t->compiled.arena_bytes,
                         .arena_used_bytes = arena_used(&t->compiled),
                         .peak_resident_bytes = peak_resident()};
     snprintf(mine.host, sizeof mine.host, "%s", watchdog_host(t->watchdog));
-    executor_sent(t->executor, &mine.bytes_sent.tensor, &mine.messages_sent.tensor, AXIS_TENSOR);
-    executor_sent(t->executor, &mine.bytes_sent.pipeline, &mine.messages_sent.pipeline, AXIS_PIPELINE);
-    executor_sent(t->executor, &mine.bytes_sent.data, &mine.messages_sent.data, AXIS_DATA);
+    for (int i = 0; i < GRID_AXES; i++)
+        mine.at[i] = t->grid.at[i];
+    for (int a = 0; a < AXIS_COUNT; a++)
+        executor_sent(t->executor, &mine.bytes_sent[a], &mine.messages_sent[a], (axis)a);
     report_rank *all = must_alloc((unsigned long)comm_ranks(t->world) * sizeof *all);
     comm_all_gather_bytes(comm_world(t->world), all, &mine, sizeof mine);
     status s = STATUS_OK;
@@ -302,6 +299,7 @@ status training_summary(training *t)
                                         .start_to_first_step_seconds = t->first_step_seconds,
                                         .tuning_seconds = t->choices.seconds,
                                         .metrics_lost = lines_lost(t->metrics),
+                                        .fell_back = t->fell_back,
                                         .ranks = comm_ranks(t->world),
                                         .rank = all};
         s = report_summary(path, &values);

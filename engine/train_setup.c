@@ -1,4 +1,5 @@
 /* From a configuration to a rank that can play its programs: layout, compilation, arena, data, watchdog. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -18,15 +19,6 @@ static int threads_of(const config *c, const comm *world)
         return c->train.threads;
     int cores = omp_get_num_procs() / comm_local_ranks(world);
     return cores > 0 ? cores : 1;
-}
-
-static status lay_out(training *t)
-{
-    const config *c = t->config;
-    int data;
-    TRY(config_check_ranks(c, comm_ranks(t->world), &data));
-    return grid_make(&t->grid, comm_ranks(t->world), comm_rank(t->world), c->parallel.tensor, 1, data,
-                     c->parallel.pipeline);
 }
 
 int64_t training_evaluation_samples(const training *t)
@@ -93,7 +85,7 @@ static status check_shared_folder(training *t)
         s = atomic_make_folders(t->folder);
         FILE *f = s == STATUS_OK ? fopen(name, "w") : NULL;
         if (s == STATUS_OK && !f)
-            s = status_fail(STATUS_FAILED, "%s cannot be written to: check run.folder", t->folder);
+            s = status_fail(STATUS_FAILED, "%s cannot be written to: %s; check run.folder", t->folder, strerror(errno));
         if (f)
             fclose(f);
     }
@@ -116,7 +108,7 @@ static status open_rank(training *t)
     compile_options options;
     int threads = threads_of(c, t->world);
     omp_set_num_threads(threads);
-    TRY(lay_out(t));
+    TRY(config_lay_out(&t->grid, c, comm_ranks(t->world), comm_rank(t->world)));
     const op_backend *backend = t->device->backend ? t->device->backend : &cpu_backend;
     TRY(compile_options_from(&options, c, &t->grid, backend, threads));
     options.evaluate = c->data.validation.count > 0 && c->evaluate.every > 0;
@@ -162,7 +154,7 @@ static status open_executor(training *t)
                                       .timing = t->config->train.tune,
                                       .choices = &t->choices,
                                       .graph = t->config->train.cuda_graph};
-    return executor_open_on(&t->executor, &t->compiled, t->world, &options);
+    return executor_open(&t->executor, &t->compiled, t->world, &options);
 }
 
 /* The CPU, or the GPU: with `auto` only if every rank has one. */
@@ -235,5 +227,6 @@ void training_close(training *t)
     compile_free(&t->compiled);
     free(t->folder);
     free(t->checkpoints);
+    free(t->fell_back);
     *t = (training){0};
 }

@@ -13,7 +13,7 @@
 #include "kernels/op.h"
 
 /* Raised whenever device_interface, op, run_context or comm_backend change: a shared object left behind is refused. */
-enum { DEVICE_VERSION = 3 };
+enum { DEVICE_VERSION = 4 };
 
 /* Set to 1, several ranks may use one GPU (correctness only; NCCL is told that they are on different hosts). */
 #define DEVICE_SHARE_ENVIRONMENT "PHALANX_SHARE_GPU"
@@ -62,7 +62,7 @@ typedef struct device_interface {
     run_context *(*context)(device *d); /* its arena: address on the device */
     char *(*host)(device *d);           /* address of the host_bytes; the arena's where the device is the host */
 
-    /* Before the first program: make o->prepared. */
+    /* Before the first program: sets o->prepared, whose owner is the device, or leaves it NULL. */
     status (*prepare)(device *d, op *o);
 
     /* What the prepared ops have a choice of, between preparing and the first program; NULL, all three, for a device
@@ -89,6 +89,8 @@ typedef struct device_interface {
      * whenever it is called. One such list a device. NULL where that is worth nothing. */
     void (*capture)(device *d);
     void (*replay)(device *d);
+    /* The list is gone, and with it what it refers to: before the groups close that it communicates in. */
+    void (*forget)(device *d);
     /* Until all that was enqueued is done; calls `meanwhile` again and again. */
     void (*synchronise)(device *d, void (*meanwhile)(void *context), void *context);
 

@@ -1,7 +1,7 @@
 /* What a program would cost on a given machine: seconds per op, from its FLOPs and bytes at assumed rates.
  *
  * A price, not a measurement: a product takes its FLOPs at `flops x efficiency`, anything else its bytes at the memory's
- * rate, whichever is longer; communication within the tensor group is waited for, along the data axis it hides behind
+ * rate, whichever is longer; what ranks of a layer exchange is waited for, weights and gradients hide behind
  * the computation of its action, and what does not fit behind it is added.
  */
 #ifndef PHALANX_ENGINE_COMPILE_PLAN_PRICE_H
@@ -23,10 +23,6 @@ typedef struct plan_hardware {
 /* NVIDIA H100 SXM: bf16 dense, HBM3, NVLink 4, one 400 Gbit/s port a device, eight devices a node. */
 extern const plan_hardware plan_price_h100;
 
-/* Bytes a second along an axis: the node's if the group stays on one. */
-double plan_price_bandwidth(const plan_hardware *h, const grid *g, axis a);
-/* Seconds of one op: of a collective its transfer, of a send, receive or wait nothing. */
-double plan_price_op(const plan_hardware *h, const grid *g, const op *o);
 /* Of a compiled training program: the mean cost of each chunk's actions, [chunks of the stage], and the seconds before and
  * after the micro-batches. */
 void plan_price_chunks(simulate_cost *costs, double *outside, const plan_hardware *h, const compiled *c);

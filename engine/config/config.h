@@ -11,17 +11,17 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "kernels/recompute.h"
 #include "memory/status.h"
 #include "models/shape.h"
+#include "parallel/grid.h"
+#include "parallel/schedule.h"
 #include "engine/config/learning_rate.h"
 
 typedef enum config_precision { CONFIG_FP32, CONFIG_BF16, CONFIG_FP16 } config_precision;
 typedef enum config_device { CONFIG_CPU, CONFIG_CUDA, CONFIG_AUTO } config_device;
 typedef enum config_optimizer { CONFIG_ADAMW } config_optimizer;
-/* In the order of schedule_kind (parallel/schedule.h). */
-typedef enum config_schedule { CONFIG_GPIPE, CONFIG_1F1B, CONFIG_INTERLEAVED, CONFIG_ZB_H1 } config_schedule;
 typedef enum config_when { CONFIG_EACH_STEP, CONFIG_EACH_MICRO_BATCH } config_when; /* zero_gather, zero_reduce */
-typedef enum config_recompute { CONFIG_KEEP, CONFIG_SELECTIVE, CONFIG_FULL } config_recompute;
 
 /* Data sets to blend: samples are drawn in proportion to the weights, which need not sum to one. */
 typedef struct config_source {
@@ -51,7 +51,9 @@ typedef struct config {
     struct {
         config_sources train, validation;
         char *tokenizer; /* file kept beside the checkpoints, for generate and eval */
-        bool shuffle, document_mask, skip_bad;
+        bool shuffle, document_mask;
+        bool skip_bad;      /* samples that hold an id outside the vocabulary do not count, and do not stop the run */
+        bool allow_changed; /* a resumed run may go on with other bytes at the same paths */
     } data;
     struct {
         int64_t steps, sequence;
@@ -77,9 +79,9 @@ typedef struct config {
         double clip; /* largest gradient norm; 0: no clipping */
     } optimizer;
     struct {
-        int tensor, pipeline, virtual_stages;
-        int data; /* 0: ranks / (tensor * pipeline) */
-        config_schedule schedule;
+        int tensor, context, pipeline, virtual_stages;
+        int data; /* 0: what is left of the ranks */
+        schedule_kind schedule;
         bool sequence;
         int zero;
         config_when zero_gather, zero_reduce;
@@ -87,12 +89,15 @@ typedef struct config {
         int64_t bucket;                   /* bytes of gradients reduced together */
     } parallel;
     struct {
-        config_recompute recompute;
+        recompute recompute;
         int64_t budget; /* bytes of the arena; 0: none */
     } memory;
     struct {
-        int every, keep; /* 0: only at the end; 0: all */
-        char *resume;    /* "auto", "never" or a folder */
+        int every, keep;   /* 0: only at the end; 0: all */
+        int keep_every;    /* 0: none is kept for ever */
+        char *resume;      /* "auto", "never" or a folder */
+        bool fallback;     /* to an older one if the latest is damaged */
+        bool asynchronous; /* written while the run trains */
     } checkpoint;
     struct {
         int every, batches; /* 0: never */
@@ -101,6 +106,7 @@ typedef struct config {
         char *folder;
         int log_every;
         bool tensorboard;
+        bool lock; /* no second run in the folder */
         int hang_seconds, silent_seconds, setup_seconds, evaluation_seconds, load_seconds, save_seconds;
         int exit_when_stopped;
     } run;
@@ -130,8 +136,8 @@ void config_take_shape(config *c, const model_shape *shape);
 
 /* What must hold between keys; one line that says what to do. */
 status config_check(const config *c);
-/* The same for what depends on the number of ranks. Sets *data to the size of the data axis. */
-status config_check_ranks(const config *c, int ranks, int *data);
+/* The same for what depends on the number of ranks, which are laid out: the grid as `rank` sees it. */
+status config_lay_out(grid *out, const config *c, int ranks, int rank);
 
 /* The effective configuration as a fresh string: every key, every number exact, loads again to the same config. */
 char *config_text(const config *c);

@@ -83,6 +83,7 @@ static const config_row rows[] = {
     BOOL("data.shuffle", data.shuffle, "true", CONFIG_FIXED, "draw samples in a random order that depends on the seed only"),
     BOOL("data.document_mask", data.document_mask, "false", CONFIG_FIXED, "no attention across documents, positions restart"),
     BOOL("data.skip_bad", data.skip_bad, "false", CONFIG_CHANGES, "leave out samples that hold an id outside the vocabulary, instead of stopping"),
+    BOOL("data.allow_changed", data.allow_changed, "false", CONFIG_SILENT, "resume although a data set is not the one that the checkpoint was made with"),
 
     LONG("train.steps", train.steps, "1000", 1, ANY, CONFIG_CHANGES, "optimizer steps"),
     DERIVED("train.sequence", LONG, train.sequence, 1, ANY, NULL, CONFIG_FIXED, "1024, or model.max_sequence if that is less", "tokens a sequence"),
@@ -113,6 +114,7 @@ static const config_row rows[] = {
     NUMBER("optimizer.clip", optimizer.clip, "1", 0, 1e18, CONFIG_CHANGES, "largest norm of the gradient; 0: no clipping"),
 
     INT("parallel.tensor", parallel.tensor, "1", 1, 65536, CONFIG_CHANGES, "ranks that share each layer"),
+    INT("parallel.context", parallel.context, "1", 1, 65536, CONFIG_CHANGES, "ranks that share a sample's tokens; not built yet: 1"),
     INT("parallel.pipeline", parallel.pipeline, "1", 1, 65536, CONFIG_CHANGES, "ranks that share the depth"),
     INT("parallel.virtual_stages", parallel.virtual_stages, "1", 1, 65536, CONFIG_CHANGES, "runs of layers a pipeline rank holds"),
     INT("parallel.data", parallel.data, "0", 0, INTMAX, CONFIG_CHANGES, "for plan; 0: ranks / (tensor * pipeline)"),
@@ -129,7 +131,10 @@ static const config_row rows[] = {
 
     INT("checkpoint.every", checkpoint.every, "100", 0, INTMAX, CONFIG_CHANGES, "steps; 0: at the end only"),
     INT("checkpoint.keep", checkpoint.keep, "2", 0, INTMAX, CONFIG_CHANGES, "newest checkpoints kept; 0: all"),
+    INT("checkpoint.keep_every", checkpoint.keep_every, "0", 0, INTMAX, CONFIG_CHANGES, "checkpoints of multiples of so many steps are kept for ever; 0: none"),
     STRING("checkpoint.resume", checkpoint.resume, "auto", CONFIG_SILENT, "auto: from the latest, if any; never; or a checkpoint's folder"),
+    BOOL("checkpoint.fallback", checkpoint.fallback, "true", CONFIG_SILENT, "resume from the checkpoint before if the latest is damaged, and say so"),
+    BOOL("checkpoint.asynchronous", checkpoint.asynchronous, "true", CONFIG_SILENT, "write checkpoints while the run trains, from a copy in host memory"),
 
     INT("evaluate.every", evaluate.every, "100", 0, INTMAX, CONFIG_CHANGES, "steps; 0: never"),
     INT("evaluate.batches", evaluate.batches, "20", 1, INTMAX, CONFIG_CHANGES, "global batches an evaluation"),
@@ -137,6 +142,7 @@ static const config_row rows[] = {
     STRING("run.folder", run.folder, "runs/phalanx", CONFIG_SILENT, "where everything the run writes goes"),
     INT("run.log_every", run.log_every, "1", 1, INTMAX, CONFIG_SILENT, "steps between lines on the screen"),
     BOOL("run.tensorboard", run.tensorboard, "true", CONFIG_SILENT, "write TensorBoard events"),
+    BOOL("run.lock", run.lock, "true", CONFIG_SILENT, "refuse to run in a folder where another run is at work"),
     INT("run.hang_seconds", run.hang_seconds, "600", 1, INTMAX, CONFIG_SILENT, "a step without progress for so long: say where and stop"),
     INT("run.exit_when_stopped", run.exit_when_stopped, "75", 0, 255, CONFIG_SILENT, "exit status after a signal stopped the run and it was saved"),
     INT("run.silent_seconds", run.silent_seconds, "60", 1, INTMAX, CONFIG_SILENT, "a rank that does not answer for so long (or run.hang_seconds): the same"),

@@ -1,4 +1,5 @@
 extern "C" {
+#include "engine/text/sentencepiece_model.h"
 #include "memory/status.h"
 }
 
@@ -162,7 +163,7 @@ status sentencepiece_train(buffer *model, const sentencepiece_training *how, sen
         {"pad_id", "-1"},
         {"minloglevel", "2"},
     };
-    return guarded("training SentencePiece", [&] {
+    const status trained = guarded("training SentencePiece", [&] {
         ::sentencepiece::SetRandomGeneratorSeed(1);
         Sentences sentences(next, context);
         std::string bytes;
@@ -173,6 +174,7 @@ status sentencepiece_train(buffer *model, const sentencepiece_training *how, sen
         }
         return s;
     });
+    return trained == STATUS_OK ? sentencepiece_model_round(model->bytes, model->length, "the trained model") : trained;
 }
 
 } // extern "C"

@@ -38,6 +38,7 @@ struct tokenizer_scratch {
     bpe_scratch *bpe;
     pieces_scratch *pieces;
     buffer repaired;
+    int64_t repairs;
 };
 
 #define STRETCH (1 << 20) /* bytes */
@@ -219,7 +220,7 @@ static const kind *kind_of(const buffer *source)
     return NULL;
 }
 
-const char *const tokenizer_suffixes[] = {"model", "json", "bytes", NULL};
+const char *const tokenizer_suffixes[] = {"model", "bytes", "json", NULL};
 
 static tokenizer *make(const kind *k)
 {
@@ -296,11 +297,17 @@ void tokenizer_scratch_close(tokenizer_scratch *s)
     free(s);
 }
 
+int64_t tokenizer_scratch_repaired(const tokenizer_scratch *s)
+{
+    return s->repairs;
+}
+
 status tokenizer_encode(const tokenizer *t, tokenizer_scratch *s, buffer_ids *out, const char *text, int64_t length,
                         int flags)
 {
     if (t->kind->repairs && unicode_check(text, length) != length) {
         s->repaired.length = 0;
+        s->repairs++;
         unicode_repair(&s->repaired, text, length);
         text = s->repaired.bytes;
         length = s->repaired.length;
@@ -375,6 +382,11 @@ void tokenizer_stream_end(tokenizer_stream *d, buffer *out)
 
 /* --- facts -------------------------------------------------------------------------------------------------------- */
 
+const sentencepiece_model *tokenizer_model(const tokenizer *t)
+{
+    return t->model;
+}
+
 const char *tokenizer_kind(const tokenizer *t)
 {
     return t->kind->name;
@@ -408,6 +420,11 @@ int32_t tokenizer_unknown(const tokenizer *t)
 int32_t tokenizer_end_of_document(const tokenizer *t)
 {
     return t->end_of_document;
+}
+
+const char *tokenizer_token(const tokenizer *t, int64_t *length, int32_t id)
+{
+    return vocabulary_bytes(t->vocabulary, length, id);
 }
 
 bool tokenizer_equal(const tokenizer *a, const tokenizer *b)

@@ -206,7 +206,7 @@ static value index_along(cudnn_graph *g, value like, int64_t axis)
     return out;
 }
 
-/* x where `left compare right`, else minus infinity */
+/* x where `left compare right`, else the number that stands for what is masked */
 static value keep_where(cudnn_graph *g, cudnnPointwiseMode_t compare, value left, value right, value x)
 {
     value seen = virtual_value(g, CUDNN_DATA_BOOLEAN, x.shape, false), masked = number(g, CUDNN_GRAPH_MASKED);

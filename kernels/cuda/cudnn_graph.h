@@ -32,7 +32,7 @@ typedef enum cudnn_graph_operand {
     CUDNN_GRAPH_DV,
     CUDNN_GRAPH_DELTA, /* working memory, fp32 [samples, heads, sequence] */
     CUDNN_GRAPH_SCALE,
-    CUDNN_GRAPH_MASKED, /* minus infinity */
+    CUDNN_GRAPH_MASKED, /* the lowest finite number */
     CUDNN_GRAPH_WINDOW,
     CUDNN_GRAPH_ONE,
     CUDNN_GRAPH_OPERANDS,

@@ -163,12 +163,19 @@ static status take_memory(device *d, const device_options *o)
     return STATUS_OK;
 }
 
+/* NCCL closes no communicator that a graph refers to. */
+static void cuda_forget(device *d)
+{
+    if (d->graph)
+        CUDA_MUST(cudaGraphExecDestroy(d->graph));
+    d->graph = NULL;
+}
+
 static void cuda_close(device *d)
 {
     if (!d)
         return;
-    if (d->graph)
-        cudaGraphExecDestroy(d->graph);
+    cuda_forget(d);
     cudnn_close(d->cudnn);
     gemm_close(d->gemm);
     tuning_close(d->tuning);
@@ -270,7 +277,7 @@ static void cuda_copy_out(device *d, int64_t at, int64_t bytes)
 
 static void cuda_launch(device *d, const op *o)
 {
-    if (o->kind == OP_adamw) {
+    if (op_row_of(o)->flags & OP_GROUPED) {
         updates_add(&d->updates, o, &d->context);
         return;
     }
@@ -363,8 +370,12 @@ static void *cuda_borrow(device *d, int64_t at, int64_t bytes)
 
 static void cuda_give_back(device *d, void *bounce, int64_t at, int64_t bytes, bool changed)
 {
-    if (changed)
-        CUDA_MUST(cudaMemcpy(d->context.arena + at, bounce, (size_t)bytes, cudaMemcpyHostToDevice));
+    /* cudaMemcpy would return when it has staged what lies in pageable memory, and no stream here waits for it. */
+    cudaStream_t stream = d->streams.of[STREAM_COMPUTE];
+    if (changed) {
+        CUDA_MUST(cudaMemcpyAsync(d->context.arena + at, bounce, (size_t)bytes, cudaMemcpyHostToDevice, stream));
+        CUDA_MUST(cudaStreamSynchronize(stream));
+    }
     free(bounce);
 }
 
@@ -404,6 +415,7 @@ const device_interface device_cuda = {
     .passed = cuda_passed,
     .capture = cuda_capture,
     .replay = cuda_replay,
+    .forget = cuda_forget,
     .synchronise = cuda_synchronise,
     .borrow = cuda_borrow,
     .give_back = cuda_give_back,

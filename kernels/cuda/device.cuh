@@ -82,11 +82,6 @@ DEVICE void atomic_add(unsigned long long *to, unsigned long long value)
     atomicAdd(to, value);
 }
 
-DEVICE void atomic_or(unsigned *to, unsigned value)
-{
-    atomicOr(to, value);
-}
-
 DEVICE float fast_exp2(float x)
 {
     float y;

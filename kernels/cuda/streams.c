@@ -57,19 +57,17 @@ void streams_close(streams *s)
     s->done = s->mark = NULL;
 }
 
-stream_kind streams_kind_of(const op *o)
+static stream_kind kind_of(const op *o)
 {
-    static const stream_kind of_axis[AXIS_COUNT] = {
-        [AXIS_TENSOR] = STREAM_TENSOR, [AXIS_CONTEXT] = STREAM_TENSOR, [AXIS_DATA] = STREAM_DATA,
-        [AXIS_PIPELINE] = STREAM_SEND, [AXIS_TIE] = STREAM_DATA,       [AXIS_KV] = STREAM_DATA,
-        [AXIS_GRID] = STREAM_DATA,
-    };
-    return o->kind == OP_receive ? STREAM_RECEIVE : of_axis[o->at.axis];
+    static const stream_kind of_queue[AXIS_QUEUES] = {[AXIS_QUEUE_ACTIVATIONS] = STREAM_ACTIVATIONS,
+                                                      [AXIS_QUEUE_GRADIENTS] = STREAM_GRADIENTS,
+                                                      [AXIS_QUEUE_STAGES] = STREAM_SEND};
+    return o->kind == OP_receive ? STREAM_RECEIVE : of_queue[axis_rows[o->at.axis].queue];
 }
 
 cudaStream_t streams_start(streams *s, const op *o)
 {
-    cudaStream_t to = s->of[streams_kind_of(o)];
+    cudaStream_t to = s->of[kind_of(o)];
     CUDA_MUST(cudaEventRecord(s->ready, s->of[STREAM_COMPUTE]));
     CUDA_MUST(cudaStreamWaitEvent(to, s->ready, 0));
     return to;
@@ -79,7 +77,7 @@ void streams_started(streams *s, const op *o)
 {
     MUST(o->at.request >= 0 && o->at.request < s->requests, "%s: request %d of %d", o->label, o->at.request,
          s->requests);
-    CUDA_MUST(cudaEventRecord(s->done[o->at.request], s->of[streams_kind_of(o)]));
+    CUDA_MUST(cudaEventRecord(s->done[o->at.request], s->of[kind_of(o)]));
 }
 
 void streams_wait(streams *s, const op *o)

@@ -32,6 +32,8 @@
         MUST(cuda_must_ == cudaSuccess, "%s: %s", #call, cudaGetErrorString(cuda_must_));                              \
     } while (0)
 
+enum { OLDEST = NCCL_VERSION(2, 26, 0) };
+
 typedef struct nccl_group {
     ncclComm_t handle;
     bool given_up;
@@ -210,6 +212,20 @@ static void warm(comm_group *g, ncclComm_t handle)
     CUDA_MUST(cudaStreamDestroy(stream));
 }
 
+/* Without NCCL_LAUNCH_ORDER_IMPLICIT nothing orders the kernels of several communicators, and ranks may wait for each other
+ * crosswise. */
+static status check_version(void)
+{
+    int version = 0;
+    NCCL_MUST(ncclGetVersion(&version));
+    if (version >= OLDEST)
+        return STATUS_OK;
+    return status_fail(STATUS_USAGE,
+                       "NCCL %d.%d.%d is too old: several communicators of one GPU are started in order from 2.26 on; "
+                       "update NCCL (pip install nvidia-nccl-cu13), or run on one rank",
+                       version / 10000, version / 100 % 100, version % 100);
+}
+
 static status nccl_group_open(comm_group *g)
 {
     ncclUniqueId id;
@@ -217,6 +233,7 @@ static status nccl_group_open(comm_group *g)
     comm_group *job = NULL;
     memset(&id, 0, sizeof id);
     prepare_environment(g->owner);
+    TRY(check_version());
     TRY(comm_group_open(&job, g->owner, g->members, g->count));
     if (g->me == 0)
         r = ncclGetUniqueId(&id);
@@ -268,12 +285,6 @@ static status nccl_poll(comm_group *g)
 
 /* ---- what a backend is, beside --------------------------------------------------------------------------------- */
 
-static bool nccl_test(comm_request *r)
-{
-    (void)r;
-    return true;
-}
-
 static void nccl_wait(comm_request *r)
 {
     (void)r;
@@ -285,7 +296,6 @@ const comm_backend comm_nccl_backend = {
     .group_open = nccl_group_open,
     .group_close = nccl_group_close,
     .start = nccl_start,
-    .test = nccl_test,
     .wait = nccl_wait,
     .poll = nccl_poll,
 };

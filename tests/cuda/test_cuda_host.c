@@ -291,10 +291,9 @@ static void what_cannot_be_is_refused_in_one_line(void **state)
         const char *environment, *says;
         int ranks;
     } cases[] = {
-        {"STANDIN_GPUS=-1", "no NVIDIA driver", 1},
-        {"STANDIN_GPUS=0", "shows no GPU", 1},
-        {"STANDIN_MEMORY=100000", "GiB too little", 1},
-        {"STANDIN_GPUS=1", "share one GPU", 2},
+        {"STANDIN_GPUS=-1", "no NVIDIA driver", 1},          {"STANDIN_GPUS=0", "shows no GPU", 1},
+        {"STANDIN_MEMORY=100000", "GiB too little", 1},      {"STANDIN_GPUS=1", "share one GPU", 2},
+        {"STANDIN_NCCL=22505", "NCCL 2.25.5 is too old", 2},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         launch_result r = cuda_runs_train("phalanx_standin", cases[i].ranks, cases[i].environment, "llama", "refused",

@@ -112,6 +112,23 @@ static void a_graph_of_the_step_changes_nothing(void **state)
     }
 }
 
+/* NCCL waits in the closing of a communicator until no graph refers to it: the graph goes first. */
+static void the_graph_is_gone_before_its_communicators_close(void **state)
+{
+    (void)state;
+    static const char *const mutants[] = {"", "a graph is never gone"};
+    for (int i = 0; i < 2; i++) {
+        char environment[64];
+        snprintf(environment, sizeof environment, "STANDIN_MUTANT='%s'", mutants[i]);
+        launch_result r = cuda_runs_train("phalanx_standin", 2, environment, "llama", "closes",
+                                          "train.device=cuda train.cuda_graph=true parallel.tensor=2 "
+                                          "checkpoint.resume=never");
+        if (r.status != (i ? CUDA_RUNS_CAUGHT : 0) || !strstr(r.err, "ncclCommDestroy never returns") != !i)
+            fail_msg("%s: status %d\n%s%s", mutants[i], r.status, r.out, r.err);
+        launch_free(&r);
+    }
+}
+
 /* A number that the stand-ins say of the profiled steps: the one before `what`. */
 static int profiled(const launch_result *r, const char *what)
 {
@@ -181,6 +198,7 @@ int main(void)
         cmocka_unit_test(a_device_that_hangs_is_named_with_the_ops_it_stands_in),
         cmocka_unit_test(a_slow_device_is_no_hang),
         cmocka_unit_test(a_graph_of_the_step_changes_nothing),
+        cmocka_unit_test(the_graph_is_gone_before_its_communicators_close),
         cmocka_unit_test(the_profiler_runs_for_the_steps_asked_for),
         cmocka_unit_test(the_next_batch_is_read_while_the_device_plays),
         cmocka_unit_test(small_tensors_are_updated_together),

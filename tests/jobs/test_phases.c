@@ -1,5 +1,5 @@
 /* Every phase of a run is watched, on one rank and on several: set-up, load, step, evaluation, save. Storage that hangs is made by
- * spy/storage_fault.c; a frozen rank is one that was sent SIGSTOP. */
+ * memory/spy/io_faults.c; a frozen rank is one that was sent SIGSTOP. */
 #include <errno.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -30,11 +30,11 @@ static int write_config(void **state)
 static void hangs(const char *top, int ranks, const char *fault, const char *limit, const char *keys, int culprit,
                   const char *phase, const char *action)
 {
-    char *spy = launch_beside("storage_fault.so"), *program = launch_beside("../phalanx");
+    char *spy = launch_beside("io_faults.so"), *program = launch_beside("../phalanx");
     char *mpirun = ranks > 1 ? launch_mpirun(ranks) : must_strdup("");
     char *path = must_format("%s/run/incidents.jsonl", top);
     unlink(path);
-    launch_result r = launch_run(60, "exec %s env STORAGE_FAULT='%s' LD_PRELOAD=%s %s train %s/run.yaml %s=2 %s",
+    launch_result r = launch_run(60, "exec %s env PHALANX_IO_FAULTS='%s' LD_PRELOAD=%s %s train %s/run.yaml %s=2 %s",
                                  mpirun, fault, spy, program, top, limit, keys);
     json_t *line = runs_last_line(path);
     const char *verdict = "", *in = "", *doing = "";
@@ -55,31 +55,32 @@ static void hangs(const char *top, int ranks, const char *fault, const char *lim
 
 static void storage_that_hangs_in_a_save_is_reported(void **state)
 {
-    hangs(*state, 1, "0 fsync checkpoints 0 -1 hang", "run.save_seconds", "checkpoint.resume=never", 0, "save",
+    hangs(*state, 1, "checkpoints* HANG -1 fsync 0 0", "run.save_seconds", "checkpoint.resume=never", 0, "save",
           "writing a checkpoint");
-    hangs(*state, 3, "1 fsync checkpoints 0 -1 hang", "run.save_seconds", "checkpoint.resume=never", 1, "save",
+    hangs(*state, 3, "checkpoints* HANG -1 fsync 0 1", "run.save_seconds", "checkpoint.resume=never", 1, "save",
           "writing a checkpoint");
 }
 
 static void storage_that_hangs_in_a_load_is_reported(void **state)
 {
     free(runs_train_well(60, 1, "%s/run.yaml checkpoint.resume=never", (char *)*state));
-    hangs(*state, 1, "0 open manifest 0 -1 hang", "run.load_seconds", "train.steps=20", 0, "load",
+    hangs(*state, 1, "manifest* HANG -1 open 0 0", "run.load_seconds", "train.steps=20", 0, "load",
           "reading weights and state");
-    hangs(*state, 2, "1 open model- 0 -1 hang", "run.load_seconds", "train.steps=20", 1, "load",
+    hangs(*state, 2, "model-* HANG -1 open 0 1", "run.load_seconds", "train.steps=20", 1, "load",
           "reading weights and state");
 }
 
 static void storage_that_hangs_in_the_set_up_is_reported(void **state)
 {
-    hangs(*state, 1, "0 open data.idx 0 -1 hang", "run.setup_seconds", "", 0, "set-up", "opening the data");
-    hangs(*state, 2, "1 open data.idx 0 -1 hang", "run.setup_seconds", "", 1, "set-up", "opening the data");
-    hangs(*state, 2, "1 access .shared 0 -1 hang", "run.setup_seconds", "", 1, "set-up", "looking at the run's folder");
+    hangs(*state, 1, "data.idx HANG -1 open 0 0", "run.setup_seconds", "", 0, "set-up", "opening the data");
+    hangs(*state, 2, "data.idx HANG -1 open 0 1", "run.setup_seconds", "", 1, "set-up", "opening the data");
+    hangs(*state, 2, ".shared* HANG -1 access 0 1", "run.setup_seconds", "", 1, "set-up",
+          "looking at the run's folder");
 }
 
 static void storage_that_hangs_under_the_metrics_is_reported(void **state)
 {
-    hangs(*state, 2, "0 write metrics.jsonl 3 -1 hang", "run.hang_seconds", "checkpoint.resume=never", 0, "step",
+    hangs(*state, 2, "metrics.jsonl HANG -1 write 3 0", "run.hang_seconds", "checkpoint.resume=never", 0, "step",
           "writing metrics");
 }
 
@@ -123,16 +124,16 @@ static void a_rank_frozen_in_its_first_second_ends_the_job(void **state)
 /* One rank alone: its watchdog's thread is all there is. */
 static void one_rank_alone_is_watched_in_a_step(void **state)
 {
-    hangs(*state, 1, "0 write metrics.jsonl 2 -1 hang", "run.hang_seconds", "checkpoint.resume=never", 0, "step",
+    hangs(*state, 1, "metrics.jsonl HANG -1 write 2 0", "run.hang_seconds", "checkpoint.resume=never", 0, "step",
           "writing metrics");
 }
 
 /* Slow is no hang: each call takes long, but is progress. */
 static void slow_storage_is_no_hang(void **state)
 {
-    char *spy = launch_beside("storage_fault.so"), *program = launch_beside("../phalanx");
+    char *spy = launch_beside("io_faults.so"), *program = launch_beside("../phalanx");
     launch_result r = launch_run(60,
-                                 "exec env STORAGE_FAULT='-1 fsync checkpoints 0 4 slow:0.7' LD_PRELOAD=%s %s train "
+                                 "exec env PHALANX_IO_FAULTS='checkpoints* SLOW 4 fsync' LD_PRELOAD=%s %s train "
                                  "%s/run.yaml checkpoint.resume=never run.save_seconds=4",
                                  spy, program, (char *)*state);
     if (r.status != 0 || strstr(r.err, "watchdog"))

@@ -150,11 +150,6 @@ static inline void atomic_add(unsigned long long *to, unsigned long long value)
     *to += value;
 }
 
-static inline void atomic_or(unsigned *to, unsigned value)
-{
-    *to |= value;
-}
-
 static inline float fast_exp2(float x)
 {
     return exp2f(x);

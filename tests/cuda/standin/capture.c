@@ -20,9 +20,15 @@ typedef struct node {
     struct node *next;
 } node;
 
+typedef struct reference {
+    int *to;
+    struct reference *next;
+} reference;
+
 struct CUgraph_st {
     node *first, **end;
-    int origin; /* queue */
+    reference *references; /* NCCL's, to its communicators */
+    int origin;            /* queue */
 };
 
 struct CUgraphExec_st {
@@ -61,6 +67,14 @@ bool standin_keep(int queue, standin_work play, const void *what, size_t bytes)
     clocks[queue].at[queue]++;
     append(queue, play, what, bytes);
     return true;
+}
+
+void standin_refer(int *count)
+{
+    reference *r = must_alloc(sizeof *r);
+    *r = (reference){count, under_way->references};
+    under_way->references = r;
+    ++*count;
 }
 
 /* ---- events ---------------------------------------------------------------------------------------------------- */
@@ -159,6 +173,12 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph)
     for (const node *n = graph->graph.first; n; n = n->next)
         nodes++;
     fprintf(stderr, "standin: a graph: %d nodes, launched %d times\n", nodes, graph->launched);
+    for (reference *r = graph->graph.references, *next; r; r = next) {
+        next = r->next;
+        if (!standin_mutant("a graph is never gone"))
+            --*r->to;
+        free(r);
+    }
     free(graph);
     return cudaSuccess;
 }

@@ -28,6 +28,7 @@ struct ncclComm {
     MPI_Comm members;
     int count, me;
     int64_t serial;
+    int graphs; /* references to it from within executable graphs */
 };
 
 typedef struct task {
@@ -44,6 +45,13 @@ typedef struct task {
 static task waiting[GROUPED];
 static int held, depth;
 static int64_t calls;
+
+ncclResult_t ncclGetVersion(int *version)
+{
+    const char *text = getenv("STANDIN_NCCL");
+    *version = text ? atoi(text) : NCCL_VERSION_CODE;
+    return ncclSuccess;
+}
 
 const char *ncclGetErrorString(ncclResult_t r)
 {
@@ -119,8 +127,11 @@ ncclResult_t ncclCommInitRank(ncclComm_t *out, int count, ncclUniqueId unique, i
     return ncclSuccess;
 }
 
+/* The library polls until no graph refers to the communicator, and for ever if none is destroyed. */
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
+    if (comm->graphs)
+        standin_fail("ncclCommDestroy never returns: graphs refer %d times to the communicator", comm->graphs);
     MPI_Comm_free(&comm->members);
     free(comm);
     return ncclSuccess;
@@ -258,7 +269,9 @@ static void execute(int queue, void *what)
 
 static void keep_or_execute(task *t)
 {
-    if (!standin_keep(t->queue, execute, t, sizeof *t))
+    if (standin_keep(t->queue, execute, t, sizeof *t))
+        standin_refer(&t->comm->graphs);
+    else
         execute(t->queue, t);
 }
 

@@ -128,8 +128,8 @@ cudaError_t cudaFreeHost(void *memory)
 cudaError_t cudaMemset(void *to, int value, size_t bytes)
 {
     standin_no_capture("cudaMemset");
-    standin_tick(STANDIN_HOST);
-    standin_access(STANDIN_HOST, to, (int64_t)bytes, true, "cudaMemset");
+    standin_tick(STANDIN_DEFAULT); /* and may return before it is done */
+    standin_access(STANDIN_DEFAULT, to, (int64_t)bytes, true, "cudaMemset");
     memset(to, value, bytes);
     return cudaSuccess;
 }
@@ -267,16 +267,20 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
     return cudaSuccess;
 }
 
+/* On the default stream. Out of pageable memory it returns when the bytes have been staged, which may be before they have
+ * arrived; to the host it waits. (There is no pinned memory that anybody copies like this.) */
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind)
 {
     if (bytes == 0)
         return cudaSuccess;
     standin_no_capture("cudaMemcpy");
-    standin_tick(STANDIN_HOST);
+    standin_tick(STANDIN_DEFAULT);
     check_sides(to, from, kind, "cudaMemcpy");
     bool in = kind == cudaMemcpyHostToDevice;
-    standin_access(STANDIN_HOST, in ? to : from, (int64_t)bytes, in, "cudaMemcpy");
+    standin_access(STANDIN_DEFAULT, in ? to : from, (int64_t)bytes, in, "cudaMemcpy");
     memcpy(to, from, bytes);
+    if (!in)
+        standin_join(standin_clock_of(STANDIN_HOST), standin_clock_of(STANDIN_DEFAULT));
     return cudaSuccess;
 }
 
@@ -302,13 +306,13 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int 
 {
     if (flags != cudaStreamNonBlocking || priority > 0 || priority < -5)
         standin_fail("a stream that waits for the default stream, or of priority %d", priority);
-    for (int i = 1; i < STANDIN_STREAMS; i++)
+    for (int i = 1; i < STANDIN_DEFAULT; i++)
         if (made[i].queue == 0) {
             made[i].queue = i;
             *out = &made[i];
             return cudaSuccess;
         }
-    standin_fail("more than %d streams", STANDIN_STREAMS - 1);
+    standin_fail("more than %d streams", STANDIN_DEFAULT - 1);
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags)

@@ -9,7 +9,7 @@
  *
  * The environment makes machines and mistakes: STANDIN_GPUS (8), STANDIN_GPU its name, STANDIN_MAJOR its compute capability,
  * STANDIN_MEMORY in bytes (1 GiB), STANDIN_CUBLASLT its version, STANDIN_FASTEST which of its algorithms is fastest on rank 0
- * (the next one on rank 1), STANDIN_CUDNN its version, STANDIN_CUDNN_SLOW that it is slow, STANDIN_REPORT what is used how
+ * (the next one on rank 1), STANDIN_NCCL and STANDIN_CUDNN their versions, STANDIN_CUDNN_SLOW that it is slow, STANDIN_REPORT what is used how
  * often, STANDIN_MUTANT one of the words that standin_mutant() is asked for; STANDIN_ASKED, how often an event is asked for
  * before it is seen to have come (1); STANDIN_KERNEL_SECONDS, what a kernel takes before an event behind it is seen, and
  * STANDIN_ENDLESS_1, the label of the op whose kernels never end on rank 1. One thread.
@@ -24,7 +24,8 @@
 
 struct CUstream_st;
 
-enum { STANDIN_FAILED = 98, STANDIN_HOST = 0, STANDIN_STREAMS = 12 };
+/* Queues: the host, streams as they are made, and last the default stream, for which none of them waits. */
+enum { STANDIN_FAILED = 98, STANDIN_HOST = 0, STANDIN_DEFAULT = 15, STANDIN_STREAMS };
 
 typedef struct standin_clock {
     uint32_t at[STANDIN_STREAMS]; /* [0]: the host */
@@ -63,6 +64,8 @@ int64_t standin_accesses(void);
 typedef void (*standin_work)(int queue, void *what);
 /* If `queue` is captured: keep `play`, to be called with a copy of `what` at each launch of the graph. Else false. */
 bool standin_keep(int queue, standin_work play, const void *what, size_t bytes);
+/* What is being captured refers to something that counts its references: one more until the executable graph is destroyed. */
+void standin_refer(int *count);
 /* The same for an event: order between queues, and no work. */
 bool standin_keep_record(int queue, struct CUevent_st *e);
 bool standin_keep_wait(int queue, struct CUevent_st *e);

@@ -228,21 +228,13 @@ static watchdog_position position_of(const executor *e, const op *o, const char 
     return p;
 }
 
-static void tell_watchdog(executor *e, const op *o, const char *where)
+/* What the host of a device enqueues is no progress, but belongs into the flight record. */
+static void tell_watchdog(executor *e, const op *o, const char *where, bool enqueued)
 {
     if (!e->watchdog)
         return;
     watchdog_position p = position_of(e, o, where);
-    watchdog_at(e->watchdog, &p);
-}
-
-/* What the host enqueues is no progress of the device, but belongs into the flight record. */
-static void note_op(executor *e, const op *o)
-{
-    if (!e->watchdog)
-        return;
-    watchdog_position p = position_of(e, o, o->label);
-    watchdog_note(e->watchdog, &p);
+    (enqueued ? watchdog_note : watchdog_at)(e->watchdog, &p);
 }
 
 /* This rank stands where its device works. */
@@ -253,7 +245,7 @@ static void stand_at_mark(executor *e)
     if (first >= list->count)
         return;
     const op *o = list->ops[first];
-    tell_watchdog(e, o, e->playing->stretch[e->passed]);
+    tell_watchdog(e, o, e->playing->stretch[e->passed], false);
     if (e->marked == marks_of(e->playing->program)) /* until then messages are about what the host enqueues */
         atomic_store_explicit(&e->current, o, memory_order_relaxed);
 }
@@ -426,10 +418,7 @@ static void play_ops(executor *e, const compiled_program *p)
     for (int i = 0; i < p->list.count; i++) {
         const op *o = p->list.ops[i];
         atomic_store_explicit(&e->current, o, memory_order_relaxed);
-        if (e->apart)
-            note_op(e, o);
-        else
-            tell_watchdog(e, o, o->label);
+        tell_watchdog(e, o, o->label, e->apart);
         play_op(e, o);
         mark(e, i);
         if (!alone)

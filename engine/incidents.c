@@ -112,6 +112,14 @@ status incidents_append(const char *folder, const incident *what)
     return good ? STATUS_OK : status_fail(STATUS_FAILED, "cannot write to %s: %s", path, strerror(error));
 }
 
+void incidents_say(const char *folder, watchdog *w, incident_verdict verdict, bool ends, const char *words)
+{
+    watchdog_text text;
+    incident what = watchdog_incident(w, &text, verdict, words);
+    what.ends = ends;
+    (void)incidents_append(folder, &what);
+}
+
 /* ---- the flight record ---- */
 
 static void describe_entry(line *l, const history_entry *e, double offset)

@@ -20,5 +20,7 @@ void incidents_write(void *k, const incident *what, bool ours);
 
 /* One line more in FOLDER/incidents.jsonl. */
 status incidents_append(const char *folder, const incident *what);
+/* The same of this rank, where it is just now. Whoever calls has told people already: a failure is not said again. */
+void incidents_say(const char *folder, watchdog *w, incident_verdict verdict, bool ends, const char *words);
 
 #endif

@@ -6,6 +6,7 @@
 
 #include "engine/batch.h"
 #include "engine/loss_scale.h"
+#include "engine/incidents.h"
 #include "engine/training.h"
 #include "kernels/op.h"
 #include "memory/clock.h"
@@ -82,7 +83,7 @@ static status agree(training *t, signals_request *asked, int64_t *left_out, stat
     if (first < 0)
         return STATUS_OK;
     if (first == comm_rank(t->world))
-        training_report_incident(t, INCIDENT_DATA, true, status_message());
+        incidents_say(t->folder, t->watchdog, INCIDENT_DATA, true, status_message());
     return comm_all_status(comm_world(t->world), mine);
 }
 

@@ -176,14 +176,6 @@ static status write_events(training *t, const report_step *r)
     return tensorboard_write(t->events, values, 5, r->step, wall_time());
 }
 
-void training_report_incident(training *t, incident_verdict verdict, bool ends, const char *words)
-{
-    watchdog_text text;
-    incident what = watchdog_incident(t->watchdog, &text, verdict, words);
-    what.ends = ends;
-    (void)incidents_append(t->folder, &what); /* who reports it has said it, too */
-}
-
 /* Metrics are worth less than the run: what cannot be written is counted, and tried again with the next line. */
 static void metrics_done(training *t, status s)
 {
@@ -196,7 +188,7 @@ static void metrics_done(training *t, status s)
     }
     log_warn("%s; the run goes on without its metrics", status_message());
     char *words = must_strdup(status_message());
-    training_report_incident(t, INCIDENT_STORAGE, false, words);
+    incidents_say(t->folder, t->watchdog, INCIDENT_STORAGE, false, words);
     free(words);
 }
 
@@ -208,7 +200,7 @@ static void screen_done(training *t, int error)
     t->speechless = true;
     char *words = must_format("standard output cannot be written to: %s; the run goes on without it", strerror(error));
     log_warn("%s; its lines are in %s/metrics.jsonl", words, t->folder);
-    training_report_incident(t, INCIDENT_STORAGE, false, words);
+    incidents_say(t->folder, t->watchdog, INCIDENT_STORAGE, false, words);
     free(words);
 }
 

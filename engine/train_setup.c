@@ -10,6 +10,7 @@
 #include "engine/files/atomic.h"
 #include "engine/files/checkpoint.h"
 #include "engine/tokenizer_files.h"
+#include "engine/incidents.h"
 #include "engine/training.h"
 #include "memory/log.h"
 
@@ -36,7 +37,7 @@ static void say_left_out(void *context, const char *words)
         return;
     log_warn("%s; its sample is left out (data.skip_bad)", words);
     char *copy = must_format("%s; its sample is left out", words);
-    training_report_incident(t, INCIDENT_DATA, false, copy);
+    incidents_say(t->folder, t->watchdog, INCIDENT_DATA, false, copy);
     free(copy);
 }
 

@@ -73,8 +73,6 @@ void training_header(const training *t);
 /* What cannot be shown or written is said once, and does not stop the run. */
 void training_report_step(training *t, double loss, double norm, double rate, double seconds, bool skipped);
 void training_report_evaluation(training *t, double loss, double seconds);
-/* One line in incidents.jsonl, of this rank. */
-void training_report_incident(training *t, incident_verdict verdict, bool ends, const char *words);
 status training_summary(training *t);
 
 #endif

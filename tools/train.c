@@ -57,6 +57,7 @@ static status guard_open(guard *g)
     TRY(watchdog_open(&g->watchdog, &limits, incidents_write, g->incidents));
     fault_install(tell_fault, g);
     log_set_last_words(tell_fatal, g);
+    log_set_where(watchdog_where, g->watchdog);
     return STATUS_OK;
 }
 
@@ -64,6 +65,7 @@ static void guard_close(guard *g)
 {
     fault_install(NULL, NULL);
     log_set_last_words(NULL, NULL);
+    log_set_where(NULL, NULL);
     watchdog_close(g->watchdog);
     incidents_close(g->incidents);
 }

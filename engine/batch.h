@@ -17,6 +17,7 @@ status batch_fill(int64_t *left_out, const compiled *c, executor *e, const sampl
 /* The same into the block beside, while the device plays. */
 status batch_read_ahead(int64_t *left_out, const compiled *c, executor *e, const samples *s, int64_t first);
 /* One micro-batch of evaluation: samples from first + index along AXIS_SAMPLES x micro_batch on; those from `end` on count nothing. */
-status batch_fill_evaluation(int64_t *left_out, const compiled *c, executor *e, const samples *s, int64_t first, int64_t end);
+status batch_fill_evaluation(int64_t *left_out, const compiled *c, executor *e, const samples *s, int64_t first,
+                             int64_t end);
 
 #endif

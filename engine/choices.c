@@ -85,7 +85,7 @@ status choices_read(choices *c, const char *path)
     return s;
 }
 
-status choices_write(const choices *c, const char *path)
+char *choices_text(const choices *c)
 {
     json_t *list = json_array();
     for (int i = 0; i < c->count; i++) {
@@ -97,9 +97,15 @@ status choices_write(const choices *c, const char *path)
     json_t *root = json_pack("{s:o}", "choices", list);
     char *text = root ? json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(6)) : NULL;
     MUST(text, "out of host memory");
+    json_decref(root);
+    return text;
+}
+
+status choices_write(const choices *c, const char *path)
+{
+    char *text = choices_text(c);
     status s = atomic_replace(path, text, (int64_t)strlen(text));
     free(text);
-    json_decref(root);
     return s;
 }
 

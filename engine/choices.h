@@ -26,6 +26,8 @@ void choices_free(choices *c);
 /* Add what the file holds, if there is such a file. */
 status choices_read(choices *c, const char *path);
 status choices_write(const choices *c, const char *path);
+/* What the file holds; the caller's to free. */
+char *choices_text(const choices *c);
 
 /* Collective. The first member's table becomes everybody's. */
 void choices_share(choices *c, comm_group *all);

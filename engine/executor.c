@@ -50,6 +50,9 @@ struct executor {
     traffic captured[AXIS_COUNT]; /* what each replay sends */
     comm_request *requests;
     watchdog *watchdog;
+    int hook_op;
+    void (*hook)(void *); /* before that op of the training program; NULL: nobody */
+    void *hook_context;
     double *seconds;
     _Atomic(int64_t) step;
     _Atomic(const op *) current;
@@ -146,25 +149,10 @@ static executor_position position_now(const executor *e)
                                .o = atomic_load_explicit(&e->current, memory_order_relaxed)};
 }
 
-/* "step 12, backward of chunk 0, micro-batch 3, op layer 3/mlp/down/dx: linear_grad_input" */
-static void describe(char *out, int bytes, executor_position p)
-{
-    char text[256];
-    if (!p.o) {
-        snprintf(out, (size_t)bytes, "step %lld, between programs", (long long)p.step);
-        return;
-    }
-    int used = snprintf(out, (size_t)bytes, "step %lld, %s", (long long)p.step, phase_name((phase)p.o->phase));
-    if (p.o->microbatch >= 0 && used < bytes)
-        used +=
-            snprintf(out + used, (size_t)(bytes - used), " of chunk %d, micro-batch %d", p.o->chunk, p.o->microbatch);
-    if (used < bytes)
-        snprintf(out + used, (size_t)(bytes - used), ", op %s", op_text(text, sizeof text, p.o));
-}
-
 static void describe_where(char *out, int bytes, void *context)
 {
-    describe(out, bytes, position_now(context));
+    executor_position p = position_now(context);
+    program_place(out, bytes, p.step, p.o);
 }
 
 /* ---- the mirror ------------------------------------------------------------------------------------------------ */
@@ -411,12 +399,19 @@ static void copy_inputs(executor *e)
         e->interface->copy_in(e->device, e->before[i].at, e->before[i].at, e->before[i].bytes);
 }
 
+static void call_hook(executor *e, const compiled_program *p, int i)
+{
+    if (i == e->hook_op && e->hook && p == &e->compiled->training && !e->capturing)
+        e->hook(e->hook_context);
+}
+
 static void play_ops(executor *e, const compiled_program *p)
 {
     bool alone = comm_ranks(e->world) == 1;
     double before = e->seconds ? clock_seconds() : 0;
     for (int i = 0; i < p->list.count; i++) {
         const op *o = p->list.ops[i];
+        call_hook(e, p, i);
         atomic_store_explicit(&e->current, o, memory_order_relaxed);
         tell_watchdog(e, o, o->label, e->apart);
         play_op(e, o);
@@ -470,6 +465,7 @@ static void play(executor *e, const compiled_program *p)
         play_ops(e, p);
         return;
     }
+    call_hook(e, p, e->hook_op);
     if (e->plays == 2)
         capture(e, p);
     e->interface->replay(e->device);
@@ -553,6 +549,19 @@ void executor_give_back(executor *e, void *borrowed, int64_t address, int64_t by
 run_context *executor_context(executor *e)
 {
     return e->interface->context(e->device);
+}
+
+const device_interface *executor_device(const executor *e, device **out)
+{
+    *out = e->device;
+    return e->interface;
+}
+
+void executor_before(executor *e, int index, void (*hook)(void *context), void *context)
+{
+    e->hook_op = index;
+    e->hook = hook;
+    e->hook_context = context;
 }
 
 void executor_facts(device_facts *out, const executor *e)

@@ -127,6 +127,8 @@ status report_metrics(lines *out, const report_step *s)
     put_real(line, "tflops", s->tflops);
     put_real(line, "mfu", s->mfu >= 0 ? s->mfu : NAN);
     put_real(line, "step_seconds", s->step_seconds);
+    if (s->checkpoint_seconds > 0)
+        put_real(line, "checkpoint_seconds", s->checkpoint_seconds);
     if (s->skipped)
         json_object_set_new(line, "skipped", json_true());
     return write_line(out, line);
@@ -159,6 +161,7 @@ static json_t *rank_object(const report_rank *r)
     put_integer(object, "arena_bytes", r->arena_bytes);
     put_integer(object, "arena_used_bytes", r->arena_used_bytes);
     put_integer(object, "peak_resident_bytes", r->peak_resident_bytes);
+    put_integer(object, "copy_bytes", r->copy_bytes);
     put_traffic(object, "bytes_sent", r->bytes_sent);
     put_traffic(object, "messages_sent", r->messages_sent);
     return object;
@@ -172,6 +175,9 @@ status report_summary(const char *path, const report_summary_values *v)
     put_real(root, "start_to_first_step_seconds", v->start_to_first_step_seconds);
     put_real(root, "tuning_seconds", v->tuning_seconds);
     put_integer(root, "metrics_lost", v->metrics_lost);
+    put_integer(root, "checkpoints_saved", v->saves);
+    put_integer(root, "checkpoints_lost", v->saves_lost);
+    put_real(root, "checkpoint_seconds", v->save_seconds);
     if (v->fell_back)
         MUST(json_object_set_new(root, "fell_back", json_string(v->fell_back)) == 0, "words that are not UTF-8");
     for (int i = 0; i < v->ranks; i++)

@@ -38,6 +38,7 @@ typedef struct report_step {
     double tokens_per_second, tflops;
     double mfu; /* 0..1; negative: unknown */
     double step_seconds, left_seconds;
+    double checkpoint_seconds; /* that training has waited for a checkpoint since the line before */
     int64_t resident_bytes;
     bool skipped; /* a gradient was not finite: nothing changed */
 } report_step;
@@ -55,6 +56,7 @@ typedef struct report_rank {
     char host[64];
     int rank, at[AXIS_COORDINATES]; /* in the grid */
     int64_t arena_bytes, arena_used_bytes, peak_resident_bytes;
+    int64_t copy_bytes;                                        /* of host memory, for checkpoints */
     int64_t bytes_sent[AXIS_COUNT], messages_sent[AXIS_COUNT]; /* of NCCL, calls count as messages */
 } report_rank;
 
@@ -63,6 +65,8 @@ typedef struct report_summary_values {
     double start_to_first_step_seconds; /* without: */
     double tuning_seconds;              /* choices by timing, once a run */
     int64_t metrics_lost;               /* lines that could not be written */
+    int64_t saves, saves_lost;          /* checkpoints */
+    double save_seconds;                /* that training has waited for them */
     const char *fell_back;              /* why the run did not go on from the latest checkpoint; NULL: it did */
     int ranks;
     const report_rank *rank;

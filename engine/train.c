@@ -59,16 +59,17 @@ static status after_update(training *t, bool skipped)
     return STATUS_OK;
 }
 
-/* Before anything is computed: did it work everywhere, what was any rank asked for, and how many samples are left out? One
- * exchange for all. */
+/* Before anything is computed: did it work everywhere, what was any rank asked for, how many samples are left out, and how far
+ * is the save under way? One exchange for all. */
 static status agree(training *t, signals_request *asked, int64_t *left_out, status mine)
 {
     int ranks = comm_ranks(t->world), first = -1;
     struct {
-        int failed, asked;
+        int failed, asked, saves;
         int64_t left_out;
-    } here = {mine != STATUS_OK, (int)signals_pending(), *left_out},
+    } here = {mine != STATUS_OK, (int)signals_pending(), (int)saver_progress_of(t->saver), *left_out},
       *all = must_alloc((unsigned long)ranks * sizeof *all);
+    bool saving = false, lost = false;
     comm_all_gather_bytes(comm_world(t->world), all, &here, sizeof here);
     *asked = SIGNALS_NONE;
     *left_out = 0;
@@ -76,8 +77,11 @@ static status agree(training *t, signals_request *asked, int64_t *left_out, stat
         first = all[i].failed && first < 0 ? i : first;
         *asked = (int)*asked < all[i].asked ? (signals_request)all[i].asked : *asked;
         *left_out += all[i].left_out;
+        saving |= all[i].saves == SAVER_WORKING;
+        lost |= all[i].saves == SAVER_FAILED;
     }
     free(all);
+    training_save_advance(t, saving, lost);
     /* The ranks of one model read the same samples. */
     *left_out /= ranks / grid_group_size(&t->grid, AXIS_SAMPLES);
     if (first < 0)
@@ -114,7 +118,12 @@ static void read_ahead(training *t)
 static status ready_step(training *t, signals_request *asked)
 {
     executor_set_step(t->executor, t->step + 1);
-    status ready = take_batch(t, &t->left_out);
+    status ready = STATUS_OK;
+    t->evicted = t->lock && lock_lost(t->lock);
+    if (t->evicted)
+        ready = status_fail(STATUS_FAILED, "%s/lock has been taken by another run: this one ends", t->folder);
+    else
+        ready = take_batch(t, &t->left_out);
     watchdog_enter(t->watchdog, DURING_STEP, false, t->step + 1, "agreeing that all ranks are ready");
     return agree(t, asked, &t->left_out, ready);
 }
@@ -173,12 +182,12 @@ static bool due(int every, int64_t step)
     return every > 0 && step % every == 0;
 }
 
-/* Saves what has not been saved yet. */
-static status save(training *t)
+/* Saves what has not been saved yet; `last`: and waits for it. */
+static status save(training *t, bool last)
 {
     if (t->step == t->saved)
         return STATUS_OK;
-    TRY(training_save(t));
+    TRY(training_save(t, last));
     t->saved = t->step;
     return STATUS_OK;
 }
@@ -186,11 +195,11 @@ static status save(training *t)
 /* A run that cannot go on, on ranks whose state is good: it is saved, and then the run ends as it would have. */
 static status save_anyway(training *t, status why)
 {
-    if (why == STATUS_OK || t->step == t->saved)
+    if (why == STATUS_OK || t->step == t->saved || t->evicted)
         return why;
     char *words = must_strdup(status_message());
     log_warn("the run cannot go on; the state after step %lld is good, and is saved", (long long)t->step);
-    status s = save(t);
+    status s = save(t, true);
     s = s == STATUS_OK ? status_fail(why, "%s", words) : status_context(s, "%s; and then", words);
     free(words);
     return s;
@@ -203,7 +212,7 @@ static status train_loop(training *t, signals_request *asked)
         t->step_began = clock_seconds();
         TRY(save_anyway(t, ready_step(t, asked)));
         if (*asked != SIGNALS_NONE)
-            TRY(save(t));
+            TRY(save(t, *asked == SIGNALS_STOP));
         if (*asked == SIGNALS_STOP)
             break;
         if (*asked == SIGNALS_SAVE)
@@ -213,7 +222,7 @@ static status train_loop(training *t, signals_request *asked)
         if (t->validation && c->evaluate.every > 0 && (due(c->evaluate.every, t->step) || last))
             TRY(save_anyway(t, evaluate(t, asked)));
         if (due(c->checkpoint.every, t->step) || last || *asked == SIGNALS_STOP)
-            TRY(save(t));
+            TRY(save(t, last || *asked == SIGNALS_STOP));
         if (*asked == SIGNALS_STOP)
             break;
         if (t->trained_steps == 1)
@@ -233,9 +242,18 @@ static status train_on(training *t, bool *stopped)
         return STATUS_OK;
     }
     TRY(training_report_open(t));
+    TRY(training_save_open(t));
     training_header(t);
     t->saved = t->step;
-    TRY(train_loop(t, &asked));
+    status s = train_loop(t, &asked);
+    if (s != STATUS_OK) { /* on all ranks: what is being saved is good */
+        char *words = must_strdup(status_message());
+        (void)training_save_finish(t);
+        (void)status_fail(s, "%s", words);
+        free(words);
+        return s;
+    }
+    TRY(training_save_finish(t));
     *stopped = asked == SIGNALS_STOP && t->step < t->config->train.steps;
     if (*stopped)
         log_info("stopped by %s after step %lld; the run resumes from here", signals_name(), (long long)t->step);

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include <omp.h>
@@ -181,6 +182,32 @@ static double peak_of(const training *t)
     return t->config->train.tf32 ? facts.peak_tf32 : facts.peak_fp32;
 }
 
+/* Nobody else's run may write here. A holder that has not been heard of for so long, from another machine, is none. */
+static status take_lock(training *t)
+{
+    static const double LEASE = 30; /* seconds */
+    if (comm_rank(t->world) > 0 || !t->config->run.lock)
+        return STATUS_OK;
+    char *path = must_format("%s/lock", t->folder);
+    status s = lock_take(&t->lock, path, t->run, LEASE);
+    free(path);
+    return s == STATUS_OK ? s : status_context(s, "run.folder (run.lock=false would not look)");
+}
+
+/* 128 bits that no other start has. */
+static status draw_id(training *t)
+{
+    unsigned char bits[(MANIFEST_RUN - 1) / 2];
+    status s = getrandom(bits, sizeof bits, 0) == sizeof bits
+                   ? STATUS_OK
+                   : status_fail(STATUS_FAILED, "the system has no random numbers: %s", strerror(errno));
+    TRY(comm_all_status(comm_world(t->world), s));
+    comm_broadcast_bytes(comm_world(t->world), bits, sizeof bits, 0);
+    for (size_t i = 0; i < sizeof bits; i++)
+        snprintf(t->run + 2 * i, 3, "%02x", bits[i]);
+    return STATUS_OK;
+}
+
 /* What this rank computes on, in a few words. */
 static void name_device(training *t)
 {
@@ -200,6 +227,7 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
     t->folder = must_strdup(c->run.folder);
     t->checkpoints = must_format("%s/checkpoints", t->folder);
     comm_group *all = comm_world(world);
+    TRY(draw_id(t));
     watchdog_enter(w, DURING_SETUP, false, 0, "finding the device");
     TRY(choose_device(t));
     TRY(comm_all_status(all, open_rank(t)));
@@ -208,6 +236,7 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
     name_device(t);
     watchdog_enter(w, DURING_SETUP, true, 0, "looking at the run's folder");
     TRY(check_shared_folder(t));
+    TRY(comm_all_status(all, take_lock(t)));
     watchdog_enter(w, DURING_SETUP, false, 0, "preparing");
     batch_rope_table(&t->compiled, t->executor);
     t->peak_flops = peak_of(t) * comm_ranks(world);
@@ -221,6 +250,8 @@ void training_close(training *t)
     lines_close(t->metrics);
     tensorboard_close(t->events);
     tokenizer_close(t->tokenizer);
+    saver_close(t->saver);
+    lock_release(t->lock);
     executor_close(t->executor);
     choices_free(&t->choices);
     samples_close(t->train);
@@ -229,5 +260,7 @@ void training_close(training *t)
     free(t->folder);
     free(t->checkpoints);
     free(t->fell_back);
+    free(t->extra_name);
+    free(t->extra_choices);
     *t = (training){0};
 }

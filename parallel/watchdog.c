@@ -66,8 +66,10 @@ void watchdog_beside(watchdog *w, const char *what)
 
 void watchdog_beside_end(watchdog *w)
 {
-    if (w)
-        atomic_store(&w->beside_moves, 0);
+    if (!w)
+        return;
+    atomic_store(&w->beside_what, (const char *)NULL);
+    atomic_fetch_add(&w->beside_moves, 1);
 }
 
 void watchdog_limit(watchdog *w, const watchdog_limits *limits)
@@ -139,7 +141,8 @@ static bool leads_node(const struct watchdog *w)
 static void watch_beside(watchdog *w, double time)
 {
     uint64_t moves = atomic_load(&w->beside_moves);
-    if (moves != w->beside.moves || !moves)
+    const char *what = atomic_load(&w->beside_what);
+    if (moves != w->beside.moves || !what)
         w->beside.moved = time;
     w->beside.moves = moves;
     double quiet = time - w->beside.moved;
@@ -148,10 +151,8 @@ static void watch_beside(watchdog *w, double time)
     int none = 0;
     if (!atomic_compare_exchange_strong(&w->failing, &none, WATCHDOG_FAILING))
         return;
-    const char *what = atomic_load(&w->beside_what);
     w->fail_verdict = INCIDENT_STORAGE;
-    snprintf(w->fail_words, sizeof w->fail_words, "the storage does not answer (%s, for %.1f s)", what ? what : "",
-             quiet);
+    snprintf(w->fail_words, sizeof w->fail_words, "the storage does not answer (%s, for %.1f s)", what, quiet);
     atomic_store(&w->failing, WATCHDOG_FAILED);
 }
 

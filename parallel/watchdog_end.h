@@ -25,8 +25,8 @@ struct watchdog {
     watchdog_slot slot;
     history *history;
 
-    _Atomic uint64_t beside_moves; /* 0: nothing is done beside */
-    const char *_Atomic beside_what;
+    _Atomic uint64_t beside_moves;
+    const char *_Atomic beside_what; /* NULL: nothing is done beside */
 
     _Atomic int failing;     /* WATCHDOG_FINE, ... */
     _Atomic bool fail_waits; /* a thread waits to end the process in its own manner */

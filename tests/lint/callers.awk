@@ -6,7 +6,6 @@ BEGIN {
     excuse["scanner_pattern"] = "the patterns with a scanner of their own, each of which is compared with the plain engine"
     # in work elsewhere
     excuse["tensorboard_path"] = excuse["cudnn_graph_plan_workspace"] = "in work"
-    excuse["watchdog_beside"] = excuse["watchdog_beside_end"] = "in work: for a writer of checkpoints beside training"
 }
 
 function of_tests(path) {

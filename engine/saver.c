@@ -53,10 +53,11 @@ struct saver {
 
 static checkpoint_piece *all_pieces(int *count, const compiled *c, executor *e)
 {
-    static const state_section sections[] = {STATE_MODEL, STATE_MOMENT1, STATE_MOMENT2, STATE_MASTER};
+    state_section sections[STATE_SECTIONS];
+    int section_count = state_sections(sections, c);
     checkpoint_piece *all = NULL;
     *count = 0;
-    for (int i = 0; i < (c->options.compute == DTYPE_FP32 ? 3 : 4); i++) {
+    for (int i = 0; i < section_count; i++) {
         int n;
         checkpoint_piece *pieces = state_pieces(&n, c, e, sections[i], true);
         all = must_realloc(all, (unsigned long)(*count + n) * sizeof *all);

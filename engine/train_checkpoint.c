@@ -207,8 +207,8 @@ static status gather_gradients(const char *pieces, const char *path, float scale
             elements *= x->shape[d];
         }
         float *values = must_alloc((unsigned long)elements * sizeof *values);
-        s = checkpoint_read(from, state_section_name(STATE_GRADIENT), x->name, DTYPE_FP32, values, stride, x->dims,
-                            x->shape, start, x->shape);
+        s = checkpoint_read(from, STATE_GRADIENT, x->name, DTYPE_FP32, values, stride, x->dims, x->shape, start,
+                            x->shape);
         for (int64_t i = 0; i < elements; i++)
             values[i] /= scale;
         if (s == STATUS_OK)

@@ -84,7 +84,7 @@ static void describe(line *l, const incident *i)
     add(l, ", \"ranks\": %d", i->ranks);
     add_text(l, "host", i->host);
     add_text(l, "device", i->device);
-    add_text(l, "phase", incident_phase_name(i->phase));
+    add_text(l, "phase", i->phase < INCIDENT_PHASES ? incident_phase_name(i->phase) : NULL);
     add(l, ", \"step\": %lld", (long long)i->step);
     if (i->micro_batch >= 0)
         add(l, ", \"micro_batch\": %d", i->micro_batch);

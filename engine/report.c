@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "memory/clock.h"
@@ -167,11 +168,25 @@ static json_t *rank_object(const report_rank *r)
     return object;
 }
 
+report_end report_ending(const char *folder, double began)
+{
+    struct stat info;
+    char *path = must_format("%s/summary.json", folder);
+    bool fresh = stat(path, &info) == 0 && (double)info.st_mtim.tv_sec + 1e-9 * (double)info.st_mtim.tv_nsec >= began;
+    json_t *root = fresh ? json_load_file(path, 0, NULL) : NULL;
+    const char *ended = json_string_value(json_object_get(root, "ended"));
+    report_end end = !ended ? REPORT_UNKNOWN : strcmp(ended, "stopped") == 0 ? REPORT_STOPPED : REPORT_DONE;
+    json_decref(root);
+    free(path);
+    return end;
+}
+
 status report_summary(const char *path, const report_summary_values *v)
 {
     json_t *root = json_object(), *ranks = json_array();
     put_integer(root, "parameters", v->parameters);
     put_integer(root, "steps", v->steps);
+    MUST(json_object_set_new(root, "ended", json_string(v->stopped ? "stopped" : "done")) == 0, "out of host memory");
     put_real(root, "start_to_first_step_seconds", v->start_to_first_step_seconds);
     put_real(root, "tuning_seconds", v->tuning_seconds);
     put_integer(root, "metrics_lost", v->metrics_lost);

@@ -62,6 +62,7 @@ typedef struct report_rank {
 
 typedef struct report_summary_values {
     int64_t parameters, steps;
+    bool stopped;                       /* by a signal, before its last step */
     double start_to_first_step_seconds; /* without: */
     double tuning_seconds;              /* choices by timing, once a run */
     int64_t metrics_lost;               /* lines that could not be written */
@@ -71,6 +72,10 @@ typedef struct report_summary_values {
     int ranks;
     const report_rank *rank;
 } report_summary_values;
+
+/* How a run has ended, by its summary.json: since `began` (seconds since 1970; an older one says nothing). */
+typedef enum report_end { REPORT_UNKNOWN, REPORT_DONE, REPORT_STOPPED } report_end;
+report_end report_ending(const char *folder, double began);
 
 /* summary.json at `path`, whole or not at all. */
 status report_summary(const char *path, const report_summary_values *values);

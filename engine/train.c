@@ -266,7 +266,7 @@ static status train_on(training *t, bool *stopped)
     if (*stopped)
         log_info("stopped by %s after step %lld; the run resumes from here", signals_name(), (long long)t->step);
     watchdog_enter(t->watchdog, DURING_END, true, t->step, "writing the summary");
-    return training_summary(t);
+    return training_summary(t, *stopped);
 }
 
 watchdog_limits train_limits(const config *c)

@@ -282,7 +282,7 @@ static int64_t arena_used(const compiled *c)
     return used;
 }
 
-status training_summary(training *t)
+status training_summary(training *t, bool stopped)
 {
     report_rank mine = {.rank = comm_rank(t->world),
                         .arena_bytes = t->compiled.arena_bytes,
@@ -301,6 +301,7 @@ status training_summary(training *t)
         char *path = must_format("%s/summary.json", t->folder);
         report_summary_values values = {.parameters = shape_parameters(&t->config->model.shape),
                                         .steps = t->step,
+                                        .stopped = stopped,
                                         .start_to_first_step_seconds = t->first_step_seconds,
                                         .tuning_seconds = t->choices.seconds,
                                         .metrics_lost = lines_lost(t->metrics),

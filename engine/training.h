@@ -93,6 +93,6 @@ void training_header(const training *t);
 /* What cannot be shown or written is said once, and does not stop the run. */
 void training_report_step(training *t, double loss, double norm, double rate, double seconds, bool skipped);
 void training_report_evaluation(training *t, double loss, double seconds);
-status training_summary(training *t);
+status training_summary(training *t, bool stopped);
 
 #endif

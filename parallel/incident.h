@@ -33,10 +33,10 @@ enum { INCIDENT_HOST = 64, INCIDENT_DEVICE = 132, INCIDENT_WORDS = 512 };
 
 typedef struct incident {
     incident_verdict verdict;
-    incident_phase phase;
-    int rank, ranks;    /* rank -1: not known */
-    const char *host;   /* NULL: not known */
-    const char *device; /* NULL or "": not known */
+    incident_phase phase; /* INCIDENT_PHASES: not known */
+    int rank, ranks;      /* rank -1: not known */
+    const char *host;     /* NULL: not known */
+    const char *device;   /* NULL or "": not known */
     int64_t step;
     int micro_batch;    /* -1: not within one */
     const char *action; /* "forward"; NULL or "": none */

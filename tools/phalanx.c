@@ -16,6 +16,7 @@ static const struct {
     int (*main)(int argc, char **argv);
 } commands[] = {
     {"train", "train a model as a configuration says", train_main},
+    {"supervise", "run a training job, and start it again after an incident", supervise_main},
     {"plan", "say what a configuration needs and costs, without running it", plan_main},
     {"tokenize", "turn text into training data, train a vocabulary", tokenize_main},
     {"detokenize", "turn training data back into text", detokenize_main},

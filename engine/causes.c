@@ -40,6 +40,7 @@ static cause parse(const json_t *line)
     cause c = {.known = which >= 0 && json_is_true(json_object_get(line, "ends")),
                .verdict = which >= 0 ? (incident_verdict)which : INCIDENT_DEAD,
                .rank = json_is_integer(rank) ? (int)json_integer_value(rank) : -1,
+               .time = json_number_value(json_object_get(line, "time")),
                .step = json_is_integer(step) ? (int64_t)json_integer_value(step) : -1};
     snprintf(c.host, sizeof c.host, "%s", host ? host : "");
     snprintf(c.words, sizeof c.words, "%s", words ? words : "");

@@ -11,6 +11,7 @@ typedef struct cause {
     incident_verdict verdict;
     int rank;     /* -1: not known */
     int64_t step; /* -1: not known */
+    double time;  /* seconds since 1970; 0: not known */
     char host[INCIDENT_HOST];
     char words[INCIDENT_WORDS];
 } cause;

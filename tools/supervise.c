@@ -11,6 +11,7 @@
 #include "engine/causes.h"
 #include "engine/config/config.h"
 #include "engine/files/atomic.h"
+#include "engine/files/lock.h"
 #include "engine/incidents.h"
 #include "engine/report.h"
 #include "engine/train.h"
@@ -35,7 +36,7 @@ typedef struct supervisor {
     hosts hosts; /* none: a job of fixed size */
     bool elastic;
     int64_t restarts; /* allowed */
-    char *output, *list;
+    char *output, *list, *lock;
     off_t copied; /* of the output, to our own */
     causes memory;
 
@@ -51,7 +52,7 @@ typedef struct supervisor {
 
     /* what it took */
     int64_t started;
-    double failed; /* when the last job failed; 0: the run goes on by now */
+    double failed; /* wall time of the last incident; 0: the run goes on by now */
     int64_t failed_step;
 } supervisor;
 
@@ -158,7 +159,7 @@ static void watch_recovery(supervisor *s)
     if (s->failed <= 0 || causes_progress(s->config.run.folder) <= s->failed_step)
         return;
     log_info("supervise: step %lld is done, %.2f s after the incident",
-             (long long)causes_progress(s->config.run.folder), clock_seconds() - s->failed);
+             (long long)causes_progress(s->config.run.folder), wall_time() - s->failed);
     s->failed = 0;
 }
 
@@ -292,7 +293,7 @@ static int judge(supervisor *s, int exit_status)
     cause why = find_cause(s, exit_status);
     int64_t progress = causes_progress(folder);
     causes_advice advice = causes_weigh(&s->memory, &why, progress);
-    s->failed = clock_seconds();
+    s->failed = why.time > s->began ? why.time : wall_time();
     s->failed_step = s->memory.best;
     if (s->asked > 0)
         advice.give_up = "it was asked to stop, and has failed before it could";
@@ -302,6 +303,7 @@ static int judge(supervisor *s, int exit_status)
         log_error("supervise: %s; last: %s", advice.give_up, why.words);
         return STATUS_FAILED;
     }
+    lock_retire(s->lock);
     leave_out(s, &why);
     log_warn("supervise: %s; restart %lld in %.0f s", why.words, (long long)s->started, advice.wait);
     for (double until = clock_seconds() + advice.wait; clock_seconds() < until && signals_pending() != SIGNALS_STOP;)
@@ -355,6 +357,7 @@ static status open_supervisor(supervisor *s, const char *hosts_file)
     TRY(atomic_make_folders(s->config.run.folder));
     s->output = must_format("%s/output.log", s->config.run.folder);
     s->list = must_format("%s/hosts", s->config.run.folder);
+    s->lock = must_format("%s/lock", s->config.run.folder);
     s->copied = (off_t)bytes_of(s->config.run.folder, "output.log");
     return children_adopt();
 }
@@ -401,5 +404,6 @@ int supervise_main(int argc, char **argv)
     hosts_free(&s.hosts);
     free(s.output);
     free(s.list);
+    free(s.lock);
     return ready == STATUS_OK ? code : (int)ready;
 }

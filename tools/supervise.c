@@ -21,6 +21,7 @@
 #include "parallel/signals.h"
 #include "tools/children.h"
 #include "tools/hosts.h"
+#include "tools/launcher_files.h"
 #include "tools/options.h"
 #include "tools/supervise_command.h"
 #include "tools/tools.h"
@@ -187,6 +188,7 @@ static int attend(supervisor *s)
     }
     if (!children_kill(5))
         log_warn("supervise: some processes of the job do not end");
+    launcher_files_remove(s->child);
     copy_output(s);
     return exit_status;
 }

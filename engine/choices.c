@@ -118,7 +118,7 @@ void choices_share(choices *c, comm_group *all)
     comm_broadcast_bytes(all, c->item, (int64_t)c->count * (int64_t)sizeof *c->item, 0);
 }
 
-/* The members' lists as one table of `*most` places each, those behind a member's last with an empty key; to be freed. */
+/* The members' lists as one table of `*most` places each, those after a member's last with an empty key; to be freed. */
 static device_choice *gather(int *most, comm_group *all, const device_choice *mine, int count)
 {
     int members = comm_group_ranks(all), *counts = must_alloc((unsigned long)members * sizeof *counts);

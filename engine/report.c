@@ -235,7 +235,10 @@ void report_progress_text(char *out, int bytes, const report_progress *p, double
     if (p->total > 0)
         snprintf(out, (size_t)bytes, "%s %3d%% [%s] %s, %s/s, %s left", p->title, (int)(100 * share), bar, amount, rate,
                  left);
-    else
+    else if (p->total < 0) {
+        units_duration(left, seconds);
+        snprintf(out, (size_t)bytes, "%s, %s", p->title, left);
+    } else
         snprintf(out, (size_t)bytes, "%s %s, %s/s", p->title, amount, rate);
     if (width > 0 && width < bytes)
         out[width] = 0;

@@ -80,7 +80,7 @@ report_end report_ending(const char *folder, double began);
 /* summary.json at `path`, whole or not at all. */
 status report_summary(const char *path, const report_summary_values *values);
 
-/* A bar for work of a known (or, with total 0, unknown) amount. Drawn on terminals only, at most ten times a second. */
+/* A bar for work of a known (or, with total 0, unknown) amount; with total -1 only the time that it takes is shown. Drawn on terminals only, at most ten times a second. */
 typedef struct report_progress {
     FILE *out;
     const char *title;

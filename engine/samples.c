@@ -25,7 +25,7 @@ struct samples {
     void (*told)(void *context, const char *words); /* of samples left out; NULL: none may be */
     void *told_context;
     uint16_t slot_source[SAMPLES_PERIOD]; /* which data set number i of a period is of */
-    uint16_t slot_before[SAMPLES_PERIOD]; /* how many of that data set stand before it in the period */
+    uint16_t slot_before[SAMPLES_PERIOD]; /* how many of that data set come before it in the period */
 };
 
 /* ---- blending -------------------------------------------------------------------------------------------------- */

@@ -27,7 +27,7 @@ int state_sections(state_section out[STATE_SECTIONS], const compiled *c)
 
 /* ---- rectangles ------------------------------------------------------------------------------------------------ */
 
-/* A stretch of rows of a parameter's local part that a tensor holds: row `first` is the tensor's row 0. */
+/* A range of rows of a parameter's local part that a tensor holds: row `first` is the tensor's row 0. */
 typedef struct held {
     const tensor *t;
     int64_t first, rows;
@@ -55,7 +55,8 @@ static void written_rows(const compiled *c, const storage *s, int64_t *first, in
 {
     const parameter *p = s->of;
     const grid *g = &c->options.grid;
-    bool copy = p->place.kind == PLACE_REPLICATE || p->place.kind == PLACE_SHARED;
+    placement place = p->place.along[AXIS_COORDINATE_TENSOR];
+    bool copy = place.kind == PLACE_REPLICATE || place.kind == PLACE_SHARED;
     if (p->tied || (copy && g->at[GRID_TENSOR] > 0) || (c->options.zero == 0 && grid_index(g, AXIS_GRADIENT) > 0)) {
         *rows = 0;
         return;

@@ -42,6 +42,34 @@ static void say_left_out(void *context, const char *words)
     free(copy);
 }
 
+/* What is missing, by key, and whether all ids can be in the model's vocabulary: the tokenizer beside the data knows. */
+static status check_sources(const config_sources *sources, const char *key, int64_t vocabulary, int rank)
+{
+    for (int i = 0; i < sources->count; i++) {
+        const char *prefix = sources->item[i].path;
+        char *index = must_format("%s.idx", prefix);
+        bool there = atomic_exists(index);
+        free(index);
+        if (!there)
+            return status_fail(STATUS_FAILED,
+                               "%s: there is no data set %s (%s.bin and .idx): phalanx tokenize --output %s "
+                               "--tokenizer FILE TEXT... makes it",
+                               key, prefix, prefix, prefix);
+        tokenizer *t = NULL;
+        if (rank == 0 && tokenizer_files_is_beside(prefix))
+            TRY(tokenizer_files_open_beside(&t, prefix));
+        int64_t ids = t ? tokenizer_data_size(t) : 0;
+        tokenizer_close(t);
+        if (ids > vocabulary)
+            return status_fail(
+                STATUS_USAGE,
+                "%s: the tokenizer beside %s makes %lld ids, model.vocab_size is %lld: set it to %lld, or "
+                "tokenize with the model's tokenizer",
+                key, prefix, (long long)ids, (long long)vocabulary, (long long)ids);
+    }
+    return STATUS_OK;
+}
+
 static status open_data(training *t)
 {
     const config *c = t->config;
@@ -49,6 +77,8 @@ static status open_data(training *t)
     if (c->data.train.count == 0)
         return status_fail(STATUS_USAGE,
                            "data.train is not set: the prefix of a .bin/.idx pair (phalanx tokenize makes one)");
+    TRY(check_sources(&c->data.train, "data.train", vocabulary, comm_rank(t->world)));
+    TRY(check_sources(&c->data.validation, "data.validation", vocabulary, comm_rank(t->world)));
     TRY(samples_open(&t->train, &c->data.train, c->train.sequence, vocabulary, c->data.shuffle,
                      (uint64_t)c->train.seed));
     if (c->data.validation.count > 0)
@@ -147,7 +177,9 @@ static status read_choices(training *t)
 static status open_executor(training *t)
 {
     comm_group *all = comm_world(t->world);
+    watchdog_enter(t->watchdog, DURING_SETUP, comm_rank(t->world) == 0, 0, "reading what was chosen by timing");
     TRY(comm_all_status(all, comm_rank(t->world) == 0 ? read_choices(t) : STATUS_OK));
+    watchdog_enter(t->watchdog, DURING_SETUP, false, 0, "opening the device and its communication");
     choices_share(&t->choices, all);
     const executor_options options = {.device = t->device,
                                       .backend = t->compiled.options.backend,
@@ -231,7 +263,6 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
     watchdog_enter(w, DURING_SETUP, false, 0, "finding the device");
     TRY(choose_device(t));
     TRY(comm_all_status(all, open_rank(t)));
-    watchdog_enter(w, DURING_SETUP, false, 0, "opening the device and its communication");
     TRY(comm_all_status(all, open_executor(t)));
     name_device(t);
     watchdog_enter(w, DURING_SETUP, true, 0, "looking at the run's folder");

@@ -42,7 +42,7 @@ static json_t *gather_lengths(const indexed *x)
                      mean, "deviation", sqrt(variance > 0 ? variance : 0), "histogram", histogram);
 }
 
-/* The sample's text, if the tokenizer that made the data lies beside it. */
+/* The sample's text, if the tokenizer that made the data is stored with it. */
 static void add_text(json_t *sample, const tokenizer *t, const int32_t *ids, int64_t count)
 {
     buffer text = {0};

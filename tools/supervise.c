@@ -244,7 +244,8 @@ static status prepare(supervisor *s)
 /* A host that is to blame is left out if the others can do without it; at its second time, also if that makes the run smaller. */
 static void leave_out(supervisor *s, const cause *why)
 {
-    bool hardware = why->known && why->verdict != INCIDENT_DATA && why->verdict != INCIDENT_NUMBERS;
+    bool hardware = why->known && why->verdict != INCIDENT_DATA && why->verdict != INCIDENT_NUMBERS &&
+                    why->verdict != INCIDENT_REFUSED;
     hosts_entry *e = hardware && *why->host ? hosts_find(&s->hosts, why->host) : NULL;
     int ranks, data;
     if (!e)

@@ -1,4 +1,4 @@
-/* The backend `nccl`: groups whose operands lie on GPUs. It stands in the CUDA shared object.
+/* The backend `nccl`: groups whose operands lie on GPUs. It is in the CUDA shared object.
  *
  * A group is one NCCL communicator. Its unique id travels over a group of the job's own backend (MPI), which is needed
  * for nothing else. Calls are put on the stream that they name, in the order in which the program starts them, which is
@@ -283,7 +283,7 @@ static status nccl_poll(comm_group *g)
     return s;
 }
 
-/* ---- what a backend is, beside --------------------------------------------------------------------------------- */
+/* ---- the other functions of a backend --------------------------------------------------------------------------------- */
 
 static void nccl_wait(comm_request *r)
 {

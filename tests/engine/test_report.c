@@ -327,6 +327,9 @@ static void the_bar_shows_share_rate_and_time_left(void **state)
     p.bytes = false;
     report_progress_text(text, sizeof text, &p, 3000, 102, 200);
     assert_string_equal(text, "tokenizing 3.00k, 1.50k/s");
+    p.total = -1;
+    report_progress_text(text, sizeof text, &p, 3000, 102, 200);
+    assert_string_equal(text, "tokenizing, 2.0s");
 }
 
 static void the_bar_is_for_terminals_only(void **state)

@@ -81,7 +81,8 @@ void sum_squares()
     struct {
         int64_t rows, columns, pitch;
         double scale;
-    } sizes[] = {{1, 1, 1, 1}, {37, 300, 300, 1e-12}, {5, 33, 40, 1e15}, {200, 8, 8, 1}};
+    } sizes[] = {{1, 1, 1, 1},         {37, 300, 300, 1e-12}, {5, 33, 40, 1e15}, {200, 8, 8, 1},
+                 {3, 25600, 25600, 1}, {12288, 1, 1, 1},      {130, 1, 1, 1}};
     array bins(INT64, (size_t)SUM_BINS);
     double want = 0;
     bool first = true;

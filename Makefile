@@ -32,10 +32,11 @@ WARNINGS += -Wno-pass-failed # sanitized loops are not vectorised, and need not 
 endif
 CWARNINGS := $(WARNINGS) -Wstrict-prototypes -Wmissing-prototypes
 # not sentencepiece: since 0.2 its .pc wants protobuf's, which nothing here needs
-PACKAGES := libutf8proc yaml-0.1 jansson libpcre2-8 zlib libzstd ompi-c
+PACKAGES := libutf8proc yaml-0.1 jansson libpcre2-8 zlib libzstd liblzma ompi-c
 PKG_CFLAGS := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(PACKAGES) 2>/dev/null))
 PKG_LIBS   := $(shell pkg-config --libs $(PACKAGES) 2>/dev/null)
-LIBS := $(PKG_LIBS) -lsentencepiece -lsentencepiece_train -ldnnl -ldl -lm -lpthread
+# not pkg-config: libbz2 has no .pc in Debian 12
+LIBS := $(PKG_LIBS) -lbz2 -lsentencepiece -lsentencepiece_train -ldnnl -ldl -lm -lpthread
 
 CFLAGS   := -std=c11 -D_GNU_SOURCE $(OPTIMIZE) $(CWARNINGS) -fopenmp -fno-math-errno -ffp-contract=off -I. $(PKG_CFLAGS) $(SANITIZE)
 CXXFLAGS := -std=c++17 $(OPTIMIZE) -Wall -Wextra -Wshadow $(WERROR) -fopenmp -I. $(PKG_CFLAGS) $(SANITIZE)
@@ -121,6 +122,7 @@ LINTED := $(shell git ls-files '*.c' '*.h' '*.cc' '*.cu' '*.cuh' 2>/dev/null)
 lint: ## include direction, formatting, clang-tidy, raw CUDA forms
 	@tools/dependencies.sh lint
 	@tests/lint_includes.sh
+	@tests/lint_axes.sh
 	@test ! -x tests/cuda/lint_cuda.sh || tests/cuda/lint_cuda.sh
 	@clang-format --dry-run -Werror $(filter %.c %.h,$(LINTED))
 	@printf '%s\n' $(filter-out tests/% kernels/cuda/%,$(filter %.c,$(LINTED))) | xargs -P $$(nproc) -n 4 \

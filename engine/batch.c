@@ -24,7 +24,7 @@ void batch_rope_fill(float *table, const model_shape *shape, int64_t positions)
 
 void batch_rope_table(const compiled *c, executor *e)
 {
-    const tensor *t = &c->inputs.rope_table;
+    const tensor *t = c->inputs.rope_table;
     if (t->shape[0] == 0)
         return;
     batch_rope_fill(executor_at(e, t), &c->options.shape, t->shape[0]);
@@ -37,18 +37,23 @@ static status fill(const compiled *c, executor *e, place *at, const samples *s, 
 {
     const compiled_inputs *in = &c->inputs;
     int64_t length = c->options.sequence;
-    int32_t *tokens = at(e, &in->tokens), *targets = at(e, &in->targets), *positions = at(e, &in->positions);
-    int32_t *documents = in->document_start.shape[0] ? at(e, &in->document_start) : NULL;
+    int32_t *tokens = at(e, in->tokens), *targets = at(e, in->targets), *positions = at(e, in->positions);
+    int32_t *documents = in->document_start->shape[0] ? at(e, in->document_start) : NULL;
     for (int64_t i = 0; i < count; i++)
         TRY(samples_read(s, tokens + i * length, targets + i * length, positions + i * length,
                          documents ? documents + i * length : NULL, first + i));
     return STATUS_OK;
 }
 
+int64_t batch_first(const compile_options *o, int64_t first)
+{
+    return first + (int64_t)o->microbatches * o->micro_batch * grid_index(&o->grid, AXIS_SAMPLES);
+}
+
 static status fill_step(const compiled *c, executor *e, place *at, const samples *s, int64_t first)
 {
     int64_t mine = (int64_t)c->options.microbatches * c->options.micro_batch;
-    return fill(c, e, at, s, first + mine * grid_index(&c->options.grid, GRID_GROUP_DATA_CONTEXT), mine);
+    return fill(c, e, at, s, batch_first(&c->options, first), mine);
 }
 
 status batch_fill(const compiled *c, executor *e, const samples *s, int64_t first)
@@ -64,9 +69,9 @@ status batch_read_ahead(const compiled *c, executor *e, const samples *s, int64_
 status batch_fill_evaluation(const compiled *c, executor *e, const samples *s, int64_t first, int64_t end)
 {
     int64_t mine = c->options.micro_batch, length = c->options.sequence;
-    first += mine * grid_index(&c->options.grid, GRID_GROUP_DATA_CONTEXT);
+    first += mine * grid_index(&c->options.grid, AXIS_SAMPLES);
     TRY(fill(c, e, executor_at, s, first, mine));
-    int32_t *targets = executor_at(e, &c->inputs.targets);
+    int32_t *targets = executor_at(e, c->inputs.targets);
     for (int64_t i = end > first ? end - first : 0; i < mine; i++)
         for (int64_t k = 0; k < length; k++)
             targets[i * length + k] = -1;

@@ -10,12 +10,14 @@ void batch_rope_table(const compiled *c, executor *e);
 /* cos | sin, table[positions, head_size], of one shape; positions from 0 */
 void batch_rope_fill(float *table, const model_shape *shape, int64_t positions);
 
-/* All micro-batches of this rank for the global samples [first, first + micro-batches x micro_batch x data ranks); this
- * rank's are a contiguous run of them. */
+/* Of the samples of a step, which begin at `first`: the first that this rank sees. Each rank along AXIS_SAMPLES sees a
+ * contiguous run of micro-batches x micro_batch. */
+int64_t batch_first(const compile_options *o, int64_t first);
+/* All micro-batches of this rank for the step whose samples begin at `first`. */
 status batch_fill(const compiled *c, executor *e, const samples *s, int64_t first);
 /* The same into the block beside, while the device plays. */
 status batch_read_ahead(const compiled *c, executor *e, const samples *s, int64_t first);
-/* One micro-batch of evaluation: samples first + data rank x micro_batch ...; those from `end` on count nothing. */
+/* One micro-batch of evaluation: samples from first + index along AXIS_SAMPLES x micro_batch on; those from `end` on count nothing. */
 status batch_fill_evaluation(const compiled *c, executor *e, const samples *s, int64_t first, int64_t end);
 
 #endif

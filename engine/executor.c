@@ -9,8 +9,7 @@
 #include "memory/clock.h"
 #include "memory/log.h"
 
-/* Pipeline messages towards the first stage have a group of their own: each direction is a queue by itself. */
-enum { GROUP_UP = AXIS_COUNT, GROUPS };
+enum { DIRECTIONS = 2 }; /* the most of any axis */
 
 enum { COPIES = 8, PROGRAMS = 3 };
 
@@ -36,11 +35,11 @@ struct executor {
     const compiled_program *playing;
     int marked, passed; /* of its marks: put on the device's queue, and seen behind it */
     bool graph, capturing, profiled;
-    int64_t plays;            /* of the training program, with a graph: by op, captured, replayed from then on */
-    traffic captured[GROUPS]; /* what each replay sends */
+    int64_t plays; /* of the training program, with a graph: by op, captured, replayed from then on */
     range before[COPIES], behind[COPIES];
     int before_count, behind_count;
-    comm_group *group[GROUPS];
+    comm_group *group[AXIS_COUNT][DIRECTIONS];
+    traffic captured[AXIS_COUNT]; /* what each replay sends */
     comm_request *requests;
     watchdog *watchdog;
     double *seconds;
@@ -50,43 +49,31 @@ struct executor {
 
 /* ---- groups ---------------------------------------------------------------------------------------------------- */
 
-static status open_group(executor *e, int which)
+static status open_group(comm_group **out, executor *e, axis a)
 {
-    axis a = which == GROUP_UP ? AXIS_PIPELINE : (axis)which;
     const grid *g = &e->compiled->options.grid;
-    static const grid_group groups[AXIS_COUNT] = {
-        [AXIS_TENSOR] = GRID_GROUP_TENSOR,   [AXIS_DATA] = GRID_GROUP_DATA_CONTEXT,
-        [AXIS_CONTEXT] = GRID_GROUP_CONTEXT, [AXIS_PIPELINE] = GRID_GROUP_PIPELINE,
-        [AXIS_TIE] = GRID_GROUP_TIED,        [AXIS_GRID] = GRID_GROUP_WORLD,
-    };
     int *members = must_alloc((unsigned long)g->ranks * sizeof(int));
-    int count, rank;
-    if (a == AXIS_KV) {
-        compile_axis(&count, &rank, g, &e->compiled->options.shape, a);
-        for (int i = 0; i < count; i++)
-            members[i] = g->rank - rank + i;
-    } else {
-        count = grid_members(members, g, groups[a]);
-    }
-    status s = count > 1 ? comm_group_open_on(&e->group[which], e->world, e->interface->communication, members, count)
-                         : STATUS_OK;
+    int count = grid_members(members, g, a);
+    status s = count > 1 ? comm_group_open_on(out, e->world, e->interface->communication, members, count) : STATUS_OK;
     free(members);
     return s;
 }
 
-/* Groups open in the same order on every rank. */
+/* Each direction is a queue by itself. Groups open in the same order on every rank. */
 static status open_groups(executor *e)
 {
-    for (int a = 0; a < GROUPS; a++)
-        TRY(open_group(e, a));
+    for (int d = 0; d < DIRECTIONS; d++)
+        for (int a = 0; a < AXIS_COUNT; a++)
+            if (axis_has_messages((axis)a) && d < axis_rows[a].directions)
+                TRY(open_group(&e->group[a][d], e, (axis)a));
     return STATUS_OK;
 }
 
 /* Activations travel down the stages, cotangents up. */
 static comm_group *group_of(const executor *e, const op *o)
 {
-    bool message = o->kind == OP_send || o->kind == OP_receive;
-    return e->group[message && o->phase != PHASE_FORWARD ? GROUP_UP : o->at.axis];
+    bool up = axis_rows[o->at.axis].directions > 1 && o->phase != PHASE_FORWARD;
+    return e->group[o->at.axis][up];
 }
 
 /* ---- preparation ------------------------------------------------------------------------------------------------ */
@@ -129,7 +116,7 @@ static status prepare(executor *e, compiled_program *p)
 {
     for (int i = 0; i < p->list.count; i++) {
         op *o = p->list.ops[i];
-        if (op_row_of(o)->flags & COMM)
+        if (op_row_of(o)->flags & OP_COMM)
             prepare_collective(e, o);
         else if (o->kind != OP_wait)
             TRY(e->interface->prepare(e->device, o));
@@ -161,9 +148,9 @@ static void add_range(range *list, int *count, const tensor *t)
 
 static void find_ranges(executor *e)
 {
-    const compiled_inputs *in = &e->compiled->inputs;
-    const tensor *before[] = {&in->scalars};
-    const tensor *behind[] = {&in->loss_total, &in->control, &in->logits};
+    const compiled_results *results = &e->compiled->results;
+    const tensor *before[] = {e->compiled->inputs.scalars};
+    const tensor *behind[] = {results->loss_total, results->control, results->logits};
     for (unsigned i = 0; i < sizeof before / sizeof *before; i++)
         add_range(e->before, &e->before_count, before[i]);
     for (unsigned i = 0; i < sizeof behind / sizeof *behind; i++)
@@ -327,8 +314,8 @@ void executor_close(executor *e)
     log_set_where(NULL, NULL);
     if (e->device && e->interface->forget)
         e->interface->forget(e->device);
-    for (int a = 0; a < GROUPS; a++)
-        comm_group_close(e->group[a]);
+    for (int i = 0; i < AXIS_COUNT * DIRECTIONS; i++)
+        comm_group_close(e->group[i / DIRECTIONS][i % DIRECTIONS]);
     e->interface->close(e->device);
     free(e->requests);
     free(e);
@@ -342,7 +329,7 @@ static void play_op(executor *e, const op *o)
     if (o->kind == OP_wait) {
         comm_wait(&e->requests[o->at.request]);
         d->wait(e->device, o);
-    } else if (op_row_of(o)->flags & COMM) {
+    } else if (op_row_of(o)->flags & OP_COMM) {
         comm_call *call = o->prepared;
         call->stream = d->start(e->device, o);
         comm_start(&e->requests[o->at.request], call);
@@ -358,9 +345,10 @@ static void meanwhile(void *context)
     executor *e = context;
     comm_progress(e->world);
     look_at_marks(e);
-    for (int i = 0; i < GROUPS; i++)
-        if (e->group[i])
-            MUST(comm_group_poll(e->group[i]) == STATUS_OK, "communication failed: %s", status_message());
+    for (int i = 0; i < AXIS_COUNT * DIRECTIONS; i++) {
+        comm_group *g = e->group[i / DIRECTIONS][i % DIRECTIONS];
+        MUST(!g || comm_group_poll(g) == STATUS_OK, "communication failed: %s", status_message());
+    }
 }
 
 static void synchronise(executor *e)
@@ -403,13 +391,24 @@ static void play_ops(executor *e, const compiled_program *p)
     }
 }
 
+static traffic sent_along(const executor *e, axis a)
+{
+    traffic all = {0};
+    for (int d = 0; d < DIRECTIONS; d++) {
+        const comm_group *g = e->group[a][d];
+        all.bytes += g ? comm_bytes_sent(g) : 0;
+        all.messages += g ? comm_messages_sent(g) : 0;
+    }
+    return all;
+}
+
 static void add_traffic(executor *e, int sign)
 {
-    for (int i = 0; i < GROUPS; i++)
-        if (e->group[i]) {
-            e->captured[i].bytes += sign * comm_bytes_sent(e->group[i]);
-            e->captured[i].messages += sign * comm_messages_sent(e->group[i]);
-        }
+    for (int a = 0; a < AXIS_COUNT; a++) {
+        traffic sent = sent_along(e, (axis)a);
+        e->captured[a].bytes += sign * sent.bytes;
+        e->captured[a].messages += sign * sent.messages;
+    }
 }
 
 static void capture(executor *e, const compiled_program *p)
@@ -552,14 +551,10 @@ const char *executor_describe(char *out, int bytes, executor_position p)
 
 void executor_sent(const executor *e, int64_t *bytes, int64_t *messages, axis a)
 {
-    const int of[] = {a, GROUP_UP};
     int64_t again = e->plays > 2 ? e->plays - 2 : 0;
-    *bytes = *messages = 0;
-    for (int i = 0; i < 1 + (a == AXIS_PIPELINE); i++) {
-        const comm_group *g = e->group[of[i]];
-        *bytes += g ? comm_bytes_sent(g) + again * e->captured[of[i]].bytes : 0;
-        *messages += g ? comm_messages_sent(g) + again * e->captured[of[i]].messages : 0;
-    }
+    traffic sent = sent_along(e, a);
+    *bytes = sent.bytes + again * e->captured[a].bytes;
+    *messages = sent.messages + again * e->captured[a].messages;
 }
 
 void executor_time_ops(executor *e, double *seconds)

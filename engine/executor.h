@@ -39,7 +39,7 @@ void executor_play(executor *e, const compiled_program *p);
  * within the first. */
 void executor_launch(executor *e, const compiled_program *p);
 void executor_finish(executor *e);
-/* Host address of one of compiled_inputs: on the CPU where it lies (and of any other tensor, too), elsewhere in the host's
+/* Host address of one of compiled_inputs or compiled_results: on the CPU where it lies (and of any other tensor, too), elsewhere in the host's
  * mirror, which executor_play copies in before a program (tokens, positions, scalars) and out behind it (loss,
  * control, logits). What is filled once (the rope table) is sent with executor_send. */
 void *executor_at(executor *e, const tensor *t);

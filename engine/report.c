@@ -136,12 +136,12 @@ status report_metrics_evaluation(FILE *out, int64_t step, double loss)
     return write_line(out, line);
 }
 
-static void put_traffic(json_t *object, const char *key, const report_traffic *t)
+static void put_traffic(json_t *object, const char *key, const int64_t *along)
 {
     json_t *axes = json_object();
-    put_integer(axes, "tensor", t->tensor);
-    put_integer(axes, "pipeline", t->pipeline);
-    put_integer(axes, "data", t->data);
+    for (int a = 0; a < AXIS_COUNT; a++)
+        if (axis_has_messages((axis)a))
+            put_integer(axes, axis_name((axis)a), along[a]);
     MUST(json_object_set_new(object, key, axes) == 0, "out of host memory");
 }
 
@@ -149,14 +149,13 @@ static json_t *rank_object(const report_rank *r)
 {
     json_t *object = json_object();
     put_integer(object, "rank", r->rank);
-    put_integer(object, "tensor", r->tensor);
-    put_integer(object, "pipeline", r->pipeline);
-    put_integer(object, "data", r->data);
+    for (int i = 0; i < AXIS_COORDINATES; i++)
+        put_integer(object, axis_coordinates[i].name, r->at[i]);
     put_integer(object, "arena_bytes", r->arena_bytes);
     put_integer(object, "arena_used_bytes", r->arena_used_bytes);
     put_integer(object, "peak_resident_bytes", r->peak_resident_bytes);
-    put_traffic(object, "bytes_sent", &r->bytes_sent);
-    put_traffic(object, "messages_sent", &r->messages_sent);
+    put_traffic(object, "bytes_sent", r->bytes_sent);
+    put_traffic(object, "messages_sent", r->messages_sent);
     return object;
 }
 

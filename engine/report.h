@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "kernels/axis.h"
 #include "memory/status.h"
 #include "memory/units.h"
 
@@ -49,14 +50,10 @@ void report_evaluation(FILE *out, int64_t step, double loss, double seconds);
 status report_metrics(FILE *out, const report_step *step);
 status report_metrics_evaluation(FILE *out, int64_t step, double loss);
 
-typedef struct report_traffic {
-    int64_t tensor, pipeline, data; /* along each axis; of NCCL, calls count as messages */
-} report_traffic;
-
 typedef struct report_rank {
-    int rank, tensor, pipeline, data; /* coordinates in the grid */
+    int rank, at[AXIS_COORDINATES]; /* in the grid */
     int64_t arena_bytes, arena_used_bytes, peak_resident_bytes;
-    report_traffic bytes_sent, messages_sent;
+    int64_t bytes_sent[AXIS_COUNT], messages_sent[AXIS_COUNT]; /* of NCCL, calls count as messages */
 } report_rank;
 
 typedef struct report_summary_values {

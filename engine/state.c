@@ -20,40 +20,39 @@ typedef struct held {
     int64_t first, rows;
 } held;
 
-static held section_rows(const parameter *p, state_section section)
+static held section_rows(const storage *s, state_section section)
 {
     switch (section) {
     case STATE_MODEL:
-        return p->shard_weight ? (held){&p->shard, p->own_first, p->own_rows} : (held){&p->weight, 0, p->rows};
+        return s->shard_weight ? (held){s->shard, s->own_first, s->own_rows} : (held){s->weight, 0, s->of->rows};
     case STATE_MASTER:
-        return (held){&p->master, p->own_first, p->own_rows};
+        return (held){s->master, s->own_first, s->own_rows};
     case STATE_MOMENT1:
-        return (held){&p->moment1, p->own_first, p->own_rows};
+        return (held){s->state[0], s->own_first, s->own_rows};
     case STATE_MOMENT2:
-        return (held){&p->moment2, p->own_first, p->own_rows};
+        return (held){s->state[1], s->own_first, s->own_rows};
     case STATE_GRADIENT:
-        return (held){&p->own_gradient, p->own_first, p->own_rows};
+        return (held){s->own_gradient, s->own_first, s->own_rows};
     default:
         MUST(0, "section %d", section);
     }
 }
 
 /* Of the rows [*first, *first + *rows), those that this rank writes: each element of the model is written once. */
-static void written_rows(const compiled *c, const parameter *p, int64_t *first, int64_t *rows)
+static void written_rows(const compiled *c, const storage *s, int64_t *first, int64_t *rows)
 {
+    const parameter *p = s->of;
     const grid *g = &c->options.grid;
     bool copy = p->place.kind == PLACE_REPLICATE || p->place.kind == PLACE_SHARED;
-    int data_rank = grid_index(g, GRID_GROUP_DATA_CONTEXT), kv, kv_rank;
-    if (p->tied || (copy && g->at[GRID_TENSOR] > 0) || (c->options.zero == 0 && data_rank > 0)) {
+    if (p->tied || (copy && g->at[GRID_TENSOR] > 0) || (c->options.zero == 0 && grid_index(g, AXIS_GRADIENT) > 0)) {
         *rows = 0;
         return;
     }
-    compile_axis(&kv, &kv_rank, g, &c->options.shape, AXIS_KV);
     int64_t end = *first + *rows;
-    if (p->copied_from >= 0 && kv_rank > 0 && !p->vector && p->copied_from < end)
+    if (p->copied_from >= 0 && grid_index(g, AXIS_KV) > 0 && !p->vector && p->copied_from < end)
         end = p->copied_from;
-    int64_t from = p->own_first > *first ? p->own_first : *first;
-    int64_t own_end = p->own_first + p->own_rows;
+    int64_t from = s->own_first > *first ? s->own_first : *first;
+    int64_t own_end = s->own_first + s->own_rows;
     if (own_end < end)
         end = own_end;
     *first = from;
@@ -116,15 +115,14 @@ checkpoint_piece *state_pieces(int *count, const compiled *c, executor *e, state
     *count = 0;
     for (int i = 0; i < c->model.parameter_count; i++) {
         const parameter *p = c->model.parameters[i];
-        held h = section_rows(p, section);
+        const storage *s = &c->storage[p->number];
+        held h = section_rows(s, section);
         int64_t first = h.first, rows = h.rows;
         if (writing)
-            written_rows(c, p, &first, &rows);
+            written_rows(c, s, &first, &rows);
         for (int k = 0; k < p->piece_count; k++) {
             bool copied = p->vector && writing && p->copied_from >= 0 && p->pieces[k].column >= p->copied_from;
-            int kv, kv_rank;
-            compile_axis(&kv, &kv_rank, &c->options.grid, &c->options.shape, AXIS_KV);
-            if (copied && kv_rank > 0)
+            if (copied && grid_index(&c->options.grid, AXIS_KV) > 0)
                 continue;
             checkpoint_piece *at = &pieces[*count];
             if (!meet(at, p, &p->pieces[k], h, first, rows, executor_context(e)->arena))
@@ -186,12 +184,13 @@ static void store_row(filled f, int64_t row, const float *values, int64_t column
     dtype_convert(f.bytes + (row - h.first) * bytes, (dtype)h.t->type, values, DTYPE_FP32, columns);
 }
 
-static void initialise(const compiled *c, executor *e, const parameter *p, uint64_t seed)
+static void initialise(const compiled *c, executor *e, const storage *s, uint64_t seed)
 {
+    const parameter *p = s->of;
     bool apart = c->options.train && c->options.compute != DTYPE_FP32;
-    filled weight = fill_begin(e, section_rows(p, STATE_MODEL)), master = {0};
+    filled weight = fill_begin(e, section_rows(s, STATE_MODEL)), master = {0};
     if (apart)
-        master = fill_begin(e, section_rows(p, STATE_MASTER));
+        master = fill_begin(e, section_rows(s, STATE_MASTER));
 #pragma omp parallel num_threads(executor_context(e)->threads)
     {
         float *values = must_alloc((unsigned long)p->columns * sizeof *values);
@@ -211,7 +210,7 @@ static void initialise(const compiled *c, executor *e, const parameter *p, uint6
 void state_initialise(const compiled *c, executor *e, uint64_t seed)
 {
     for (int i = 0; i < c->model.parameter_count; i++)
-        initialise(c, e, c->model.parameters[i], seed);
+        initialise(c, e, &c->storage[c->model.parameters[i]->number], seed);
 }
 
 /* ---- loading --------------------------------------------------------------------------------------------------- */

@@ -18,7 +18,7 @@ static const double SCALE_SMALLEST = 1.0, SCALE_LARGEST = 16777216.0, SCALE_FACT
 static void fill_scalars(training *t, float rate)
 {
     const config *c = t->config;
-    step_scalars *s = executor_at(t->executor, &t->compiled.inputs.scalars);
+    step_scalars *s = executor_at(t->executor, t->compiled.inputs.scalars);
     double updates = (double)t->updates + 1;
     *s = (step_scalars){.seed = (uint64_t)c->train.seed,
                         .step = t->step + 1,
@@ -30,11 +30,10 @@ static void fill_scalars(training *t, float rate)
                         .weight_decay = (float)c->optimizer.weight_decay,
                         .clip = (float)c->optimizer.clip,
                         .loss_scale = (float)t->loss_scale,
+                        .first_sample = batch_first(&t->compiled.options, t->samples),
                         .loss_tokens = (float)c->train.global_batch * (float)c->train.sequence,
                         .momentum_correction = (float)(1 - pow(c->optimizer.beta1, updates)),
                         .variance_correction = (float)(1 - pow(c->optimizer.beta2, updates))};
-    s->first_sample = t->samples + (int64_t)t->compiled.options.microbatches * c->train.micro_batch *
-                                       grid_index(&t->grid, GRID_GROUP_DATA_CONTEXT);
 }
 
 /* A step whose gradients are not finite changed nothing but the data position; with fp16 the scale comes down. */
@@ -120,8 +119,8 @@ static status train_step(training *t, bool *stop)
     if (t->step + 1 == t->config->profile.stop)
         executor_profile(t->executor, false);
 
-    const float *control = executor_at(t->executor, &t->compiled.inputs.control);
-    const float *loss = executor_at(t->executor, &t->compiled.inputs.loss_total);
+    const float *control = executor_at(t->executor, t->compiled.results.control);
+    const float *loss = executor_at(t->executor, t->compiled.results.loss_total);
     bool skipped = control[CONTROL_SKIP] > 0;
     double mean = (double)*loss / ((double)t->config->train.global_batch * (double)t->config->train.sequence);
     status s = after_update(t, skipped);
@@ -139,14 +138,14 @@ static status evaluate(training *t, bool *stop)
 {
     double began = clock_seconds(), sum = 0;
     const compile_options *o = &t->compiled.options;
-    int64_t together = (int64_t)o->micro_batch * grid_group_size(&t->grid, GRID_GROUP_DATA_CONTEXT);
+    int64_t together = (int64_t)o->micro_batch * grid_group_size(&t->grid, AXIS_SAMPLES);
     int64_t end = training_evaluation_samples(t);
     for (int64_t first = 0; first < end; first += together) {
         TRY(agree(t, stop, batch_fill_evaluation(&t->compiled, t->executor, t->validation, first, end)));
         if (*stop)
             return STATUS_OK;
         executor_play(t->executor, &t->compiled.evaluation);
-        sum += (double)*(float *)executor_at(t->executor, &t->compiled.inputs.loss_total);
+        sum += (double)*(float *)executor_at(t->executor, t->compiled.results.loss_total);
     }
     double loss = sum / ((double)end * (double)o->sequence);
     if (t->reported == STATUS_OK)

@@ -7,6 +7,7 @@
 #include "engine/files/checkpoint.h"
 #include "engine/files/safetensors.h"
 #include "engine/state.h"
+#include "engine/tokenizer_files.h"
 #include "engine/training.h"
 #include "engine/weights.h"
 #include "memory/log.h"
@@ -57,7 +58,7 @@ static status write_sections(training *t, const char *folder, const char *name, 
 static status save_company(const training *t, const char *name)
 {
     char *folder = must_format("%s/%s", t->checkpoints, name), *path = must_format("%s/" CHOICES_FILE, folder);
-    status s = t->tokenizer ? tokenizer_save(t->tokenizer, folder) : STATUS_OK;
+    status s = t->tokenizer ? tokenizer_files_save(t->tokenizer, folder) : STATUS_OK;
     if (s == STATUS_OK && t->choices.count > 0)
         s = choices_write(&t->choices, path);
     free(path);
@@ -227,7 +228,7 @@ status training_dump_gradients(training *t)
     const char *folder = t->config->debug.gradients;
     char *pieces = must_format("%s/.pieces", folder), *path = must_format("%s/gradients.safetensors", folder);
     const state_section section = STATE_GRADIENT;
-    const step_scalars *scalars = executor_at(t->executor, &t->compiled.inputs.scalars);
+    const step_scalars *scalars = executor_at(t->executor, t->compiled.inputs.scalars);
     seal_open();
     watchdog_suspend(t->watchdog);
     status s = write_sections(t, pieces, "step-00000000", &section, 1);

@@ -240,15 +240,13 @@ static int64_t arena_used(const compiled *c)
 status training_summary(training *t)
 {
     report_rank mine = {.rank = comm_rank(t->world),
-                        .tensor = t->grid.at[GRID_TENSOR],
-                        .pipeline = t->grid.at[GRID_PIPELINE],
-                        .data = t->grid.at[GRID_DATA],
                         .arena_bytes = t->compiled.arena_bytes,
                         .arena_used_bytes = arena_used(&t->compiled),
                         .peak_resident_bytes = peak_resident()};
-    executor_sent(t->executor, &mine.bytes_sent.tensor, &mine.messages_sent.tensor, AXIS_TENSOR);
-    executor_sent(t->executor, &mine.bytes_sent.pipeline, &mine.messages_sent.pipeline, AXIS_PIPELINE);
-    executor_sent(t->executor, &mine.bytes_sent.data, &mine.messages_sent.data, AXIS_DATA);
+    for (int i = 0; i < GRID_AXES; i++)
+        mine.at[i] = t->grid.at[i];
+    for (int a = 0; a < AXIS_COUNT; a++)
+        executor_sent(t->executor, &mine.bytes_sent[a], &mine.messages_sent[a], (axis)a);
     report_rank *all = must_alloc((unsigned long)comm_ranks(t->world) * sizeof *all);
     comm_all_gather_bytes(comm_world(t->world), all, &mine, sizeof mine);
     status s = STATUS_OK;

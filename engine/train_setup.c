@@ -8,6 +8,7 @@
 #include "engine/batch.h"
 #include "engine/files/atomic.h"
 #include "engine/files/checkpoint.h"
+#include "engine/tokenizer_files.h"
 #include "engine/training.h"
 #include "memory/log.h"
 
@@ -17,15 +18,6 @@ static int threads_of(const config *c, const comm *world)
         return c->train.threads;
     int cores = omp_get_num_procs() / comm_local_ranks(world);
     return cores > 0 ? cores : 1;
-}
-
-static status lay_out(training *t)
-{
-    const config *c = t->config;
-    int data;
-    TRY(config_check_ranks(c, comm_ranks(t->world), &data));
-    return grid_make(&t->grid, comm_ranks(t->world), comm_rank(t->world), c->parallel.tensor, 1, data,
-                     c->parallel.pipeline);
 }
 
 int64_t training_evaluation_samples(const training *t)
@@ -56,11 +48,11 @@ static status open_tokenizer(training *t)
     if (comm_rank(t->world) > 0)
         return STATUS_OK;
     if (c->data.tokenizer) {
-        status s = tokenizer_open(&t->tokenizer, c->data.tokenizer);
+        status s = tokenizer_files_open(&t->tokenizer, c->data.tokenizer);
         return s == STATUS_OK ? s : status_context(s, "data.tokenizer");
     }
     const char *beside = c->data.train.item[0].path;
-    return tokenizer_is_beside(beside) ? tokenizer_open_beside(&t->tokenizer, beside) : STATUS_OK;
+    return tokenizer_files_is_beside(beside) ? tokenizer_files_open_beside(&t->tokenizer, beside) : STATUS_OK;
 }
 
 /* All ranks must see one run folder: rank 0 writes a file that the others read. */
@@ -99,7 +91,7 @@ static status open_rank(training *t)
     compile_options options;
     int threads = threads_of(c, t->world);
     omp_set_num_threads(threads);
-    TRY(lay_out(t));
+    TRY(config_lay_out(&t->grid, c, comm_ranks(t->world), comm_rank(t->world)));
     const op_backend *backend = t->device->backend ? t->device->backend : &cpu_backend;
     TRY(compile_options_from(&options, c, &t->grid, backend, threads));
     options.evaluate = c->data.validation.count > 0 && c->evaluate.every > 0;

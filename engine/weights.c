@@ -9,6 +9,7 @@
 #include "engine/files/atomic.h"
 #include "engine/files/checkpoint.h"
 #include "engine/files/sharded.h"
+#include "engine/tokenizer_files.h"
 #include "memory/log.h"
 #include "models/huggingface.h"
 
@@ -368,16 +369,16 @@ status weights_tokenizer(tokenizer **out, const weights *w)
     static const char *const above[] = {"", "/..", "/../.."};
     for (int i = 0; i < (w->checkpoint ? 3 : 1); i++) {
         char *folder = must_format("%s%s", w->folder, above[i]);
-        bool here = has(folder, "tokenizer.model") || has(folder, "tokenizer.json") || has(folder, "tokenizer.bytes");
-        status s = here ? tokenizer_open(out, folder) : STATUS_OK;
+        bool here = tokenizer_files_is_in(folder);
+        status s = here ? tokenizer_files_open(out, folder) : STATUS_OK;
         free(folder);
         if (here)
             return s;
     }
     if (w->checkpoint && w->config.data.tokenizer)
-        return tokenizer_open(out, w->config.data.tokenizer);
-    if (w->checkpoint && w->config.data.train.count && tokenizer_is_beside(w->config.data.train.item[0].path))
-        return tokenizer_open_beside(out, w->config.data.train.item[0].path);
+        return tokenizer_files_open(out, w->config.data.tokenizer);
+    if (w->checkpoint && w->config.data.train.count && tokenizer_files_is_beside(w->config.data.train.item[0].path))
+        return tokenizer_files_open_beside(out, w->config.data.train.item[0].path);
     return status_fail(STATUS_FAILED, "%s has no tokenizer: put tokenizer.json or tokenizer.model there", w->folder);
 }
 

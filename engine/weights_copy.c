@@ -11,6 +11,7 @@
 #include "engine/files/mapping.h"
 #include "engine/files/safetensors.h"
 #include "engine/files/sharded.h"
+#include "engine/tokenizer_files.h"
 #include "memory/log.h"
 #include "models/huggingface.h"
 
@@ -340,7 +341,7 @@ static status copy_companions(const copy *c)
     tokenizer *t;
     if (tokenizer_copied || weights_is_huggingface(c->from) || weights_tokenizer(&t, c->from) != STATUS_OK)
         return STATUS_OK; /* weights without a tokenizer are a model all the same */
-    status s = tokenizer_save(t, c->folder);
+    status s = tokenizer_files_save(t, c->folder);
     tokenizer_close(t);
     return s;
 }

@@ -1,7 +1,7 @@
 /* The gradient of every op, as ops. A rule is called once per forward op, in reverse order, with the cotangents of the
  * op's outputs; it asks for forward tensors with recorder_use() and hands on cotangents with recorder_flow(). Where an
  * implementation can add to what already flows (`addend`), the rule takes it instead of recording an add. */
-#include "kernels/recorder.h"
+#include "kernels/record.h"
 
 #include "memory/log.h"
 

@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/axis.h"
 #include "memory/status.h"
 #include "memory/tensor.h"
 
@@ -22,19 +23,14 @@ typedef enum op_kind {
     OP_COUNT,
 } op_kind;
 
-enum op_flag { CHEAP = 1, GATHER = 2, WEIGHT = 4, COMM = 8, STATEFUL = 16 };
+enum op_flag { OP_CHEAP = 1, OP_SUMS = 2, OP_GATHER = 4, OP_WEIGHT = 8, OP_COMM = 16, OP_STATEFUL = 32 };
 
-/* The axes of the grid along which ops communicate. */
-typedef enum axis {
-    AXIS_TENSOR,
-    AXIS_CONTEXT,
-    AXIS_DATA,
-    AXIS_PIPELINE, /* send and receive between neighbouring stages */
-    AXIS_TIE,      /* the first and the last stage, which share the embedding's weights */
-    AXIS_KV,       /* ranks of the tensor axis that hold copies of the same key/value heads */
-    AXIS_GRID,     /* every rank */
-    AXIS_COUNT,
-} axis;
+/* What becomes of an accumulated output. Kernels ask only whether it is 0. */
+enum op_accumulate {
+    OP_WRITES,
+    OP_ADDS,
+    OP_WRITES_FIRST, /* in a body: writes for the first micro-batch, adds for later ones */
+};
 
 typedef struct op_attributes {
     int64_t first;  /* first row or token of this rank's part: see the op */
@@ -54,7 +50,7 @@ typedef struct op_attributes {
     float epsilon;      /* of a norm */
     float probability;  /* of dropout */
     uint8_t axis;       /* enum axis */
-    uint8_t accumulate; /* 0 write, 1 add, 2 (in a body): write for the first micro-batch, add for later ones */
+    uint8_t accumulate; /* enum op_accumulate */
     uint8_t inverse;    /* rope: turn back */
     uint8_t decay;      /* adamw: weight decay applies */
 } op_attributes;
@@ -63,6 +59,7 @@ typedef struct op {
     uint8_t kind;  /* op_kind */
     uint8_t phase; /* program.h: which action it belongs to */
     int16_t chunk;
+    int16_t layer;      /* of the model; -1: of none */
     int32_t microbatch; /* -1: outside the micro-batches */
     int32_t index;      /* in its program, or in its body while recording */
     bool detached;      /* recorded by hand within the forward pass: differentiation passes it by */
@@ -71,6 +68,7 @@ typedef struct op {
     tensor *scratch;   /* working memory of the implementation, or NULL */
     void *prepared;    /* the implementation's own (a oneDNN primitive, a cuBLASLt plan), made before the first step */
     const char *label; /* "layer 3/mlp/down" */
+    const char *site;  /* what it is within its layer, "mlp/down": the end of the label */
     op_attributes at;
 } op;
 
@@ -129,7 +127,6 @@ int op_inputs(const op *o); /* operands up to the last one present */
 int op_outputs(const op *o);
 /* "layer 3/mlp/down: linear" for messages; returns out */
 const char *op_text(char *out, int bytes, const op *o);
-const char *axis_name(axis a);
 
 /* Rows [first, first + count) of `rows` that belong to `rank` of `ranks`: as even as can be, the first ranks one more. */
 void shard_rows(int64_t *first, int64_t *count, int64_t rows, int ranks, int rank);

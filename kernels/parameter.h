@@ -1,12 +1,10 @@
-/* A parameter: one array of weights as this rank holds it, and everything about it that training needs.
+/* A parameter: one array of weights as this rank's part of the model has it, described once and then const. Where its bytes
+ * lie is said by its storage (kernels/storage.h), what a recording knows of it by the recorder.
  *
- * `rows x columns` is the rank's tensor-parallel part (a vector is one row). The data axis may divide it further:
- * the rank *owns* rows [own_first, own_first + own_rows), updates them and keeps their optimizer state. The weights the
- * products read, the gradient, the master copy and the moments are tensors with storage, described here; where a
- * setting makes two of them one (fp32: weight and master), they are one tensor.
+ * `rows x columns` is the rank's tensor-parallel part (a vector is one row).
  *
  * A parameter is known to the world by Hugging Face's names: each *piece* says which rectangle of which named tensor
- * stands where in the rank's part. What no piece covers is padding: zero, never stored, its gradient never counted.
+ * is where in the rank's part. What no piece covers is padding: zero, never stored, its gradient never counted.
  */
 #ifndef PHALANX_KERNELS_PARAMETER_H
 #define PHALANX_KERNELS_PARAMETER_H
@@ -41,24 +39,9 @@ typedef struct parameter {
     bool tied; /* the last stage's copy of the embedding: counted and stored by the first stage */
     parameter_piece pieces[PARAMETER_PIECES];
     int piece_count;
-
-    int number; /* in the stage's order of parameters: the same on every rank of the tensor group, whichever it lacks */
-    int owner;  /* the data rank that owns all of it, or -1: rows are divided */
-    int64_t own_first, own_rows;
-
-    tensor weight;                   /* what the products read: all rows, T */
-    tensor shard;                    /* ZeRO 3: the owned rows, T; weight has no storage then */
-    tensor gradient;                 /* fp32: all rows, or the owned rows where gradients are sharded */
-    tensor own_gradient;             /* the owned rows: a view of gradient, or gradient itself */
-    tensor own_weight;               /* the owned rows of weight, or shard */
-    tensor master, moment1, moment2; /* owned rows, fp32; in fp32 master is own_weight */
-    bool shard_weight, shard_gradient;
-
-    /* while recording */
-    int uses, used;   /* by forward ops; by their gradients so far, within the micro-batch */
-    bool written;     /* some op of the recording already wrote the gradient */
-    tensor *partial;  /* the micro-batch's own gradient, where it is reduced each micro-batch */
-    tensor *gathered; /* the whole weight in the body being recorded */
+    /* In the stage's order of parameters: the same on every rank of the tensor group, whichever of them it lacks. Tables of
+     * what belongs to parameters are indexed by it. */
+    int number;
 } parameter;
 
 #endif

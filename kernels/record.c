@@ -1,5 +1,4 @@
-/* One function an op, for layers to call: see recorder.h. */
-#include "kernels/recorder.h"
+#include "kernels/record.h"
 
 #include "memory/log.h"
 

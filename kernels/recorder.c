@@ -1,47 +1,49 @@
 #include "kernels/recorder.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "memory/log.h"
 
-void recorder_open(recorder *r, pool *p, const recorder_grid *grid, dtype compute)
+void recorder_open(recorder *r, pool *p, const recorder_grid *grid, dtype compute, const storage *table, int parameters)
 {
-    *r = (recorder){.pool = p, .grid = *grid, .compute = compute, .phase = PHASE_FORWARD, .gather_each = true};
+    *r =
+        (recorder){.pool = p, .grid = *grid, .storage = table, .compute = compute, .phase = PHASE_FORWARD, .layer = -1};
+    r->known = must_calloc((unsigned long)parameters + 1, sizeof *r->known);
+    r->parameters = parameters;
 }
 
 void recorder_close(recorder *r)
 {
     for (int i = 0; i < PHASE_COUNT; i++)
         program_free(&r->body[i]);
-    for (int i = 0; i < r->touched_count; i++) {
-        parameter *p = r->touched[i];
-        p->uses = p->used = 0;
-        p->partial = p->gathered = NULL;
-    }
-    free(r->touched);
+    free(r->known);
     free(r->tensors);
     free(r->cotangent);
     free(r->again);
     *r = (recorder){0};
 }
 
-void recorder_label(recorder *r, const char *format, ...)
+void recorder_layer(recorder *r, int layer)
 {
-    r->prefix[0] = 0;
-    if (!format)
-        return;
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(r->prefix, sizeof r->prefix, format, arguments);
-    va_end(arguments);
+    r->layer = layer;
 }
 
-static const char *label(recorder *r, const char *name)
+void recorder_keep(tensor *t)
 {
-    return r->prefix[0] ? pool_format(r->pool, "%s/%s", r->prefix, name) : pool_format(r->pool, "%s", name);
+    t->keep = true;
+}
+
+/* "layer 3/mlp/up", and where its site, "mlp/up", begins. */
+static const char *label(recorder *r, const char **site, int layer, const char *of, const char *name)
+{
+    int from = 0;
+    char text[32] = "";
+    if (layer >= 0)
+        from = snprintf(text, sizeof text, "layer %d/", layer);
+    const char *all = pool_format(r->pool, "%s%s%s%s", text, of ? of : "", of ? "/" : "", name);
+    *site = all + from;
+    return all;
 }
 
 static tensor *new_tensor(recorder *r)
@@ -61,10 +63,10 @@ tensor *recorder_input(recorder *r, const char *name, dtype type, int dims, cons
 {
     tensor *t = new_tensor(r);
     int id = t->id;
-    tensor_describe(t, label(r, name), CLASS_TEMPORARY, type, dims, shape);
+    const char *site;
+    tensor_describe(t, label(r, &site, r->layer, NULL, name), CLASS_TEMPORARY, type, dims, shape);
     t->id = id;
     t->place = place;
-    t->boundary = true;
     return t;
 }
 
@@ -79,16 +81,23 @@ tensor *recorder_rows(recorder *r, tensor *of, int64_t first, int64_t count)
     t->base = tensor_root(of);
     t->offset = of->offset + first * of->pitch * dtype_bytes((dtype)of->type);
     t->shape[0] = count;
-    t->boundary = false;
+    t->keep = t->per_microbatch = false;
     return t;
 }
 
-op *recorder_record(recorder *r, op_kind kind, const char *name, tensor *const *in, int inputs, unsigned outputs,
-                    tensor *const *given, const op_attributes *at)
+/* What a site says: a layer, what the op is within it, and whether it is of a gradient. */
+typedef struct place_of {
+    int layer;
+    const char *of, *name;
+} place_of;
+
+static op *record(recorder *r, op_kind kind, place_of where, tensor *const *in, int inputs, unsigned outputs,
+                  tensor *const *given, const op_attributes *at)
 {
     op *o = pool_alloc(r->pool, sizeof *o);
     o->kind = (uint8_t)kind;
-    o->label = label(r, name);
+    o->layer = (int16_t)where.layer;
+    o->label = label(r, &o->site, where.layer, where.of, where.name);
     o->microbatch = -1;
     if (at)
         o->at = *at;
@@ -109,98 +118,101 @@ op *recorder_record(recorder *r, op_kind kind, const char *name, tensor *const *
     for (int i = 0; i < OP_MAX_OUT; i++)
         if (o->out[i] && !(given && given[i]))
             o->out[i]->producer = o;
-    phase to = r->phase == PHASE_BACKWARD && r->split && (op_row_of(o)->flags & WEIGHT) ? PHASE_WEIGHT : r->phase;
+    phase to = r->phase == PHASE_BACKWARD && r->split && (op_row_of(o)->flags & OP_WEIGHT) ? PHASE_WEIGHT : r->phase;
     o->phase = (uint8_t)to;
     o->index = r->body[to].count;
     program_append(&r->body[to], o);
     return o;
 }
 
+op *recorder_record(recorder *r, op_kind kind, const char *name, tensor *const *in, int inputs, unsigned outputs,
+                    tensor *const *given, const op_attributes *at)
+{
+    place_of where = {r->layer, NULL, name};
+    if (r->backward)
+        where = (place_of){r->backward->layer, r->backward->site, name};
+    return record(r, kind, where, in, inputs, outputs, given, at);
+}
+
 /* ---- parameters ---------------------------------------------------------------------------------------------- */
 
-static void touch(recorder *r, parameter *p)
+static op_attributes data_axis(const recorder *r, const storage *s)
 {
-    for (int i = 0; i < r->touched_count; i++)
-        if (r->touched[i] == p)
-            return;
-    if (r->touched_count == r->touched_capacity) {
-        r->touched_capacity = r->touched_capacity ? 2 * r->touched_capacity : 64;
-        r->touched = must_realloc(r->touched, (unsigned long)r->touched_capacity * sizeof(parameter *));
-    }
-    r->touched[r->touched_count++] = p;
+    return (op_attributes){.axis = AXIS_GRADIENT,
+                           .group_size = r->grid.gradient,
+                           .group_rank = r->grid.gradient_rank,
+                           .rows = s->of->vector ? s->of->columns : s->of->rows,
+                           .owner = s->owner};
 }
 
-static op_attributes data_axis(const recorder *r, const parameter *p)
+tensor *recorder_weight(recorder *r, const parameter *p)
 {
-    return (op_attributes){.axis = AXIS_DATA,
-                           .group_size = r->grid.data,
-                           .group_rank = r->grid.data_rank,
-                           .rows = p->vector ? p->columns : p->rows,
-                           .owner = p->owner};
-}
-
-tensor *recorder_weight(recorder *r, parameter *p)
-{
-    touch(r, p);
-    p->uses++;
-    if (!p->shard_weight || !r->gather_each)
-        return &p->weight;
-    if (p->gathered)
-        return p->gathered;
-    tensor *in[] = {&p->shard};
-    op_attributes at = data_axis(r, p);
+    MUST(p->number < r->parameters, "%s: parameter %d of %d", p->name, p->number, r->parameters);
+    const storage *s = &r->storage[p->number];
+    recorder_parameter *known = &r->known[p->number];
+    known->uses++;
+    if (!s->shard_weight)
+        return s->weight;
+    if (r->whole)
+        return r->whole[p->number];
+    if (known->gathered)
+        return known->gathered;
+    tensor *in[] = {s->shard};
+    op_attributes at = data_axis(r, s);
     op *o = recorder_record(r, OP_all_gather, "gather weight", in, 1, 1, NULL, &at);
-    o->out[0]->name = p->weight.name;
-    o->out[0]->place = p->weight.place;
+    o->out[0]->name = s->weight->name;
+    o->out[0]->place = s->weight->place;
     o->out[0]->parameter = p;
-    p->gathered = o->out[0];
-    return p->gathered;
+    known->gathered = o->out[0];
+    return known->gathered;
 }
 
 tensor *recorder_gradient(recorder *r, const tensor *w, uint8_t *accumulate)
 {
-    parameter *p = w->parameter;
-    MUST(p, "%s is no parameter's weight", w->name);
-    if (!p->shard_gradient) {
-        *accumulate = p->written ? 1 : 2;
-        p->written = true;
-        return &p->gradient;
+    MUST(w->parameter, "%s is no parameter's weight", w->name);
+    const storage *s = &r->storage[w->parameter->number];
+    recorder_parameter *known = &r->known[w->parameter->number];
+    if (!s->shard_gradient) {
+        *accumulate = known->written ? OP_ADDS : OP_WRITES_FIRST;
+        known->written = true;
+        return s->gradient;
     }
     /* Reduced each micro-batch: a gradient of its own until the last op has added its share. */
-    *accumulate = p->partial != NULL;
-    if (!p->partial) {
+    *accumulate = known->partial ? OP_ADDS : OP_WRITES;
+    if (!known->partial) {
         tensor *t = new_tensor(r);
         int id = t->id;
-        tensor_describe(t, p->gradient.name, CLASS_TEMPORARY, DTYPE_FP32, p->weight.dims, p->weight.shape);
+        tensor_describe(t, s->gradient->name, CLASS_TEMPORARY, DTYPE_FP32, s->weight->dims, s->weight->shape);
         t->id = id;
-        t->place = place_cotangent(p->weight.place);
-        p->partial = t;
+        t->place = place_cotangent(s->weight->place);
+        known->partial = t;
     }
-    return p->partial;
+    return known->partial;
 }
 
 void recorder_gradient_done(recorder *r, const tensor *w, bool weight_phase)
 {
-    parameter *p = w->parameter;
-    if (!p->shard_gradient || ++p->used < p->uses)
+    const storage *s = &r->storage[w->parameter->number];
+    recorder_parameter *known = &r->known[w->parameter->number];
+    if (!s->shard_gradient || ++known->used < known->uses)
         return;
     phase before = r->phase;
     if (weight_phase && r->split && r->phase == PHASE_BACKWARD)
         r->phase = PHASE_WEIGHT;
-    tensor *sum = p->partial;
-    if (r->grid.data > 1) {
-        op_attributes at = data_axis(r, p);
+    tensor *sum = known->partial;
+    if (r->grid.gradient > 1) {
+        op_attributes at = data_axis(r, s);
         sum = recorder_record(r, OP_reduce_scatter, "reduce gradient", &sum, 1, 1, NULL, &at)->out[0];
-        sum->place = p->gradient.place;
+        sum->place = s->gradient->place;
     }
-    if (p->own_rows > 0) {
-        op_attributes at = {.accumulate = p->written ? 1 : 2};
-        tensor *to[OP_MAX_OUT] = {&p->own_gradient};
+    if (s->own_rows > 0) {
+        op_attributes at = {.accumulate = known->written ? OP_ADDS : OP_WRITES_FIRST};
+        tensor *to[OP_MAX_OUT] = {s->own_gradient};
         recorder_record(r, OP_accumulate, "sum gradient", &sum, 1, 0, to, &at);
     }
-    p->written = true;
-    p->partial = NULL;
-    p->used = 0;
+    known->written = true;
+    known->partial = NULL;
+    known->used = 0;
     r->phase = before;
 }
 
@@ -209,16 +221,16 @@ void recorder_gradient_done(recorder *r, const tensor *w, bool weight_phase)
 static bool keep(const recorder *r, const tensor *t)
 {
     const op *o = t->producer;
-    if (t->boundary || !o)
+    if (t->keep || !o)
         return true;
     uint8_t flags = op_row_of(o)->flags;
-    if (flags & GATHER)
+    if (flags & OP_GATHER)
         return false;
     switch (r->recompute) {
     case RECOMPUTE_NONE:
         return true;
     case RECOMPUTE_SELECTIVE:
-        return !(flags & CHEAP);
+        return !(flags & OP_CHEAP);
     case RECOMPUTE_FULL:
         return false;
     case RECOMPUTE_CHOSEN:
@@ -227,11 +239,20 @@ static bool keep(const recorder *r, const tensor *t)
     return true;
 }
 
-/* Of a norm that adds a residual, the output that is the sum, if it is at hand for the backward pass; else -1. */
+/* Index of the last name in a list like "x w residual?". */
+static int last_of(const char *names)
+{
+    int n = 0;
+    for (; *names; names++)
+        n += *names == ' ';
+    return n;
+}
+
+/* The output that is a sum of inputs (OP_SUMS), if it is at hand for the backward pass; else -1. */
 static int kept_sum(const recorder *r, const op *o)
 {
-    int sum = o->kind == OP_rmsnorm ? 2 : o->kind == OP_layernorm ? 3 : -1;
-    if (sum < 0 || !o->out[sum] || !(keep(r, o->out[sum]) || r->again[o->out[sum]->id]))
+    int sum = last_of(op_row_of(o)->out_names);
+    if (!(op_row_of(o)->flags & OP_SUMS) || !o->out[sum] || !(keep(r, o->out[sum]) || r->again[o->out[sum]->id]))
         return -1;
     return sum;
 }
@@ -250,7 +271,7 @@ tensor *recorder_use(recorder *r, tensor *t)
         return t;
     }
     const op *made = t->producer;
-    MUST(!(op_row_of(made)->flags & STATEFUL), "%s cannot be made again", t->name);
+    MUST(!(op_row_of(made)->flags & OP_STATEFUL), "%s cannot be made again", t->name);
     tensor *in[OP_MAX_IN] = {0};
     unsigned outputs = 0;
     int sum = kept_sum(r, made);
@@ -259,16 +280,13 @@ tensor *recorder_use(recorder *r, tensor *t)
             outputs |= 1u << i;
     if (sum >= 0) { /* y from s alone: what s was the sum of need not be made again */
         in[0] = recorder_use(r, made->out[sum]);
-        for (int i = 1; i < sum; i++) /* weight, bias; the residual comes next */
+        for (int i = 1; i < last_of(op_row_of(made)->in_names); i++) /* all but the other summand, the last */
             in[i] = recorder_use(r, made->in[i]);
     }
     for (int i = 0; sum < 0 && i < OP_MAX_IN; i++)
         in[i] = made->in[i] ? recorder_use(r, made->in[i]) : NULL;
-    char prefix[sizeof r->prefix];
-    memcpy(prefix, r->prefix, sizeof prefix);
-    r->prefix[0] = 0;
-    op *o = recorder_record(r, (op_kind)made->kind, made->label, in, OP_MAX_IN, outputs, NULL, &made->at);
-    memcpy(r->prefix, prefix, sizeof prefix);
+    place_of where = {made->layer, NULL, made->site};
+    op *o = record(r, (op_kind)made->kind, where, in, OP_MAX_IN, outputs, NULL, &made->at);
     for (int i = 0; i < OP_MAX_OUT; i++) {
         if (!o->out[i])
             continue;
@@ -292,8 +310,10 @@ tensor *recorder_flow_take(recorder *r, const tensor *of)
 
 void recorder_flow(recorder *r, tensor *of, tensor *value)
 {
-    tensor *before = recorder_flow_take(r, of);
-    recorder_flow_set(r, of, before ? record_add(r, "add cotangents", before, value) : value);
+    tensor *in[] = {recorder_flow_take(r, of), value};
+    if (in[0])
+        value = recorder_record(r, OP_add, "add cotangents", in, 2, 1, NULL, NULL)->out[0];
+    recorder_flow_set(r, of, value);
 }
 
 bool recorder_wants(const recorder *r, const tensor *of)
@@ -307,8 +327,8 @@ tensor *recorder_differentiate(recorder *r, tensor *input, tensor *output, tenso
     unsigned long n = (unsigned long)r->tensor_count;
     r->cotangent = must_calloc(n, sizeof(tensor *));
     r->again = must_calloc(n, sizeof(tensor *));
-    for (int i = 0; i < r->touched_count; i++)
-        r->touched[i]->gathered = NULL;
+    for (int i = 0; i < r->parameters; i++)
+        r->known[i].gathered = NULL; /* gathered again where the backward pass reads it */
     if (r->turned) {
         output = r->turned;
         cotangent = r->turned_cotangent;
@@ -319,8 +339,6 @@ tensor *recorder_differentiate(recorder *r, tensor *input, tensor *output, tenso
     MUST(cotangent, "nothing to start the backward pass from");
     r->cotangent[output->id] = cotangent;
     r->phase = PHASE_BACKWARD;
-    char prefix[sizeof r->prefix];
-    memcpy(prefix, r->prefix, sizeof prefix);
     const program *forward = &r->body[PHASE_FORWARD];
     for (int i = forward->count - 1; i >= 0; i--) {
         const op *o = forward->ops[i];
@@ -332,10 +350,10 @@ tensor *recorder_differentiate(recorder *r, tensor *input, tensor *output, tenso
         }
         if (o->detached || !any)
             continue;
-        snprintf(r->prefix, sizeof r->prefix, "%s", o->label);
+        r->backward = o;
         op_row_of(o)->gradient(r, o, flow);
     }
-    memcpy(r->prefix, prefix, sizeof prefix);
+    r->backward = NULL;
     r->phase = PHASE_FORWARD;
     return input ? recorder_flow_take(r, input) : NULL;
 }

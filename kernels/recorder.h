@@ -1,7 +1,8 @@
 /* The recorder: turns a layer's calls into ops of a body, and a recorded forward pass into its backward pass.
  *
  * One recorder records one chunk of layers for one micro-batch that stands for all of them: record the forward ops,
- * then call recorder_differentiate(). Tensors and ops live in the recorder's pool, which the caller owns. Each `record_`
+ * then call recorder_differentiate(). Tensors and ops live in the recorder's pool, which the caller owns; what is recorded of a
+ * parameter is in a table of the recorder's own, so that recordings of one model do not touch each other. Each `record_`
  * function below appends one op and returns its (first) output; operands' shapes, types and placements are checked
  * then and there, so a forgotten collective is an error at the layer that forgot it.
  *
@@ -11,29 +12,40 @@
 #ifndef PHALANX_KERNELS_RECORDER_H
 #define PHALANX_KERNELS_RECORDER_H
 
-#include "kernels/parameter.h"
 #include "kernels/program.h"
-
-typedef enum recompute { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL, RECOMPUTE_CHOSEN } recompute;
+#include "kernels/recompute.h"
+#include "kernels/storage.h"
 
 /* What the ranks around this one mean for recording. */
 typedef struct recorder_grid {
     int tensor, tensor_rank;
-    int data, data_rank;
-    int kv, kv_rank; /* the group of ranks that hold copies of the same key/value heads */
-    bool sequence;   /* activations between blocks are shards over tokens */
+    int gradient, gradient_rank; /* AXIS_GRADIENT */
+    int kv, kv_rank;             /* the group of ranks that hold copies of the same key/value heads */
+    bool sequence;               /* activations between blocks are shards over tokens */
 } recorder_grid;
+
+/* What a recording knows of a parameter so far. */
+typedef struct recorder_parameter {
+    int uses, used;   /* by forward ops; by their gradients, within the micro-batch */
+    bool written;     /* some op of the recording already wrote the gradient */
+    tensor *partial;  /* the micro-batch's own gradient, where it is reduced each micro-batch */
+    tensor *gathered; /* the whole weight in the body being recorded */
+} recorder_parameter;
 
 typedef struct recorder {
     pool *pool;
     recorder_grid grid;
+    const storage *storage; /* by the parameter's number; the caller's, const */
+    /* Whole weights of sharded parameters, by number, gathered before the body runs; NULL: each body gathers them. */
+    tensor *const *whole;
+    recorder_parameter *known; /* by number */
+    int parameters;
     dtype compute; /* T */
     bool training; /* a backward pass will follow */
     bool split;    /* weight gradients go to PHASE_WEIGHT */
     recompute recompute;
     const uint8_t *drop; /* RECOMPUTE_CHOSEN: drop[i] of forward op i: make its outputs again */
     int64_t tokens;      /* of a micro-batch, over the whole tensor group */
-    bool gather_each;    /* sharded weights are gathered in each body (else at the step's begin) */
 
     program body[PHASE_COUNT];
     phase phase;
@@ -41,28 +53,30 @@ typedef struct recorder {
     int tensor_count, tensor_capacity;
     tensor **cotangent, **again; /* by id of a forward tensor */
     int forward_tensors;
-    char prefix[96]; /* of labels */
-    int sites;       /* dropout sites so far */
+    int layer;          /* of ops to come; -1: none */
+    const op *backward; /* whose gradient is being recorded: its site begins those of the gradient's ops */
+    int sites;          /* dropout sites so far */
     /* Where a loss turned the tape: the cotangents that differentiation starts from. */
     tensor *turned, *turned_cotangent;
-    /* What each parameter's recording state belongs to: reset by recorder_close */
-    struct parameter **touched;
-    int touched_count, touched_capacity;
 } recorder;
 
-void recorder_open(recorder *r, pool *p, const recorder_grid *grid, dtype compute);
+/* `table`: one for each number below `parameters`. */
+void recorder_open(recorder *r, pool *p, const recorder_grid *grid, dtype compute, const storage *table,
+                   int parameters);
 void recorder_close(recorder *r); /* lists and tables; ops and tensors stay in the pool */
 
-/* "layer 3" before every label from now on; NULL or "" for none */
-void recorder_label(recorder *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Ops from now on are of this layer of the model ("layer 3" begins their labels); -1: of none. */
+void recorder_layer(recorder *r, int layer);
 
+/* Kept for the backward pass, whatever is made again. */
+void recorder_keep(tensor *t);
 /* A tensor of this body without a producer: the chunk's input, a received cotangent. */
 tensor *recorder_input(recorder *r, const char *name, dtype type, int dims, const int64_t *shape, placement place);
 /* Rows [first, first + count) of dimension 0, sharing bytes. Not differentiable: for ops recorded by hand. */
 tensor *recorder_rows(recorder *r, tensor *of, int64_t first, int64_t count);
 /* The weight of `p` as a product reads it: all rows, gathered over the data axis first where it is sharded. Each call is
  * a use, and each use answers with one recorder_gradient_done() when its gradient is complete. */
-tensor *recorder_weight(recorder *r, parameter *p);
+tensor *recorder_weight(recorder *r, const parameter *p);
 
 /* From `output` (whose cotangent is `cotangent`, or where a loss turned the tape: NULL, NULL) back to the chunk's input.
  * Returns the cotangent of `input`, or NULL if none flows there (an embedding's tokens). */
@@ -79,35 +93,15 @@ tensor *recorder_flow_take(recorder *r, const tensor *of);
 void recorder_flow_set(recorder *r, const tensor *of, tensor *sum);
 bool recorder_wants(const recorder *r, const tensor *of); /* does anything upstream have a gradient? */
 /* The fp32 tensor that the gradient of weight `w` is to be written or added to by the op about to be recorded, and
- * whether to write (0), add (1) or write for the first micro-batch only (2). Call recorder_gradient_done() after it. */
+ * which (enum op_accumulate). Call recorder_gradient_done() after it. */
 tensor *recorder_gradient(recorder *r, const tensor *w, uint8_t *accumulate);
 void recorder_gradient_done(recorder *r, const tensor *w, bool weight_phase);
 
-/* ---- one function an op -------------------------------------------------------------------------------------- */
+/* ---- recording ----------------------------------------------------------------------------------------------- */
 
 /* The common way: allocates the outputs that `outputs` (a bit mask) asks for, infers them, appends. Outputs given in
  * `given` ([OP_MAX_OUT], NULL where not) are used as they are. Returns the op. */
 op *recorder_record(recorder *r, op_kind kind, const char *name, tensor *const *in, int inputs, unsigned outputs,
                     tensor *const *given, const op_attributes *at);
-
-tensor *record_linear(recorder *r, const char *name, tensor *x, tensor *w, tensor *bias);
-tensor *record_embed(recorder *r, const char *name, tensor *tokens, tensor *table, int64_t first);
-tensor *record_add_positions(recorder *r, const char *name, tensor *x, tensor *positions, tensor *table);
-/* residual may be NULL; *sum is then x itself */
-tensor *record_norm(recorder *r, const char *name, tensor **sum, tensor *x, tensor *residual, tensor *w, tensor *b,
-                    float epsilon);
-tensor *record_head_norm(recorder *r, const char *name, tensor *qkv, tensor *wq, tensor *wk, const op_attributes *at);
-tensor *record_rope(recorder *r, const char *name, tensor *qkv, tensor *positions, tensor *table,
-                    const op_attributes *at);
-tensor *record_attention(recorder *r, const char *name, tensor *qkv, tensor *document_start, const op_attributes *at);
-tensor *record_gelu(recorder *r, const char *name, tensor *x);
-tensor *record_swiglu(recorder *r, const char *name, tensor *x);
-tensor *record_add(recorder *r, const char *name, tensor *a, tensor *b);
-tensor *record_dropout(recorder *r, const char *name, tensor *x, tensor *scalars, const op_attributes *at);
-/* Along the tensor axis; the identity (no op at all) in a group of one. */
-tensor *record_all_gather(recorder *r, const char *name, tensor *x);
-tensor *record_reduce_scatter(recorder *r, const char *name, tensor *x);
-tensor *record_all_reduce(recorder *r, const char *name, tensor *x);
-tensor *record_share(recorder *r, const char *name, tensor *x);
 
 #endif

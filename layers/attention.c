@@ -20,8 +20,8 @@ tensor *layer_attention(recorder *r, const attention_layer *a, const layer_input
     if (in->rope_table)
         qkv = record_rope(r, "attention/rope", qkv, in->positions, in->rope_table, &at);
     tensor *y; /* [tokens, heads head_size] */
-    if (a->k_cache) {
-        tensor *operands[] = {qkv, in->positions, a->k_cache, a->v_cache};
+    if (in->caches) {
+        tensor *operands[] = {qkv, in->positions, in->caches[2 * a->index], in->caches[2 * a->index + 1]};
         y = recorder_record(r, OP_attention_decode, "attention/decode", operands, 4, 1, NULL, &at)->out[0];
     } else {
         y = record_attention(r, "attention/attention", qkv, in->document_start, &at);

@@ -7,7 +7,7 @@
 #ifndef PHALANX_LAYERS_LAYER_H
 #define PHALANX_LAYERS_LAYER_H
 
-#include "kernels/recorder.h"
+#include "kernels/record.h"
 
 /* What every layer of a micro-batch may read. */
 typedef struct layer_inputs {
@@ -17,30 +17,32 @@ typedef struct layer_inputs {
     tensor *document_start; /* int32 [tokens], or NULL: one document a sample */
     tensor *rope_table;     /* fp32 [positions, head_size]: cos | sin; NULL without rotary embedding */
     tensor *scalars;        /* step_scalars */
+    tensor *loss;           /* fp32 [1]: the sum over tokens is added here */
+    tensor *const *caches;  /* decoding: k and v of layer i of this rank at 2i and 2i + 1; else NULL */
     int sequence;           /* tokens of a sample */
     float epsilon;          /* of norms */
     float dropout;
 } layer_inputs;
 
 typedef struct norm_layer {
-    parameter *weight, *bias; /* bias NULL: RMS norm */
+    const parameter *weight, *bias; /* bias NULL: RMS norm */
 } norm_layer;
 
 typedef struct attention_layer {
-    parameter *qkv; /* [(heads + 2 kv_heads) head_size, hidden]: this rank's q heads, k heads, v heads */
-    parameter *qkv_bias, *q_norm, *k_norm; /* or NULL */
-    parameter *out;                        /* [hidden, heads head_size] */
-    parameter *out_bias;                   /* placed partial: the group's first rank has it, the others have NULL */
-    int heads, kv_heads, head_size;        /* this rank's */
+    const parameter *qkv; /* [(heads + 2 kv_heads) head_size, hidden]: this rank's q heads, k heads, v heads */
+    const parameter *qkv_bias, *q_norm, *k_norm; /* or NULL */
+    const parameter *out;                        /* [hidden, heads head_size] */
+    const parameter *out_bias;      /* placed partial: the group's first rank has it, the others have NULL */
+    int heads, kv_heads, head_size; /* this rank's */
     int window;
-    tensor *k_cache, *v_cache; /* decoding: [samples, positions, kv_heads head_size]; else NULL */
+    int index; /* among this rank's layers */
 } attention_layer;
 
 typedef struct mlp_layer {
-    parameter *up; /* gated: gate | up, [2 ffn, hidden]; else [ffn, hidden] */
-    parameter *up_bias;
-    parameter *down;      /* [hidden, ffn] */
-    parameter *down_bias; /* as out_bias */
+    const parameter *up; /* gated: gate | up, [2 ffn, hidden]; else [ffn, hidden] */
+    const parameter *up_bias;
+    const parameter *down;      /* [hidden, ffn] */
+    const parameter *down_bias; /* as out_bias */
     bool gated;
 } mlp_layer;
 
@@ -51,17 +53,16 @@ typedef struct block_layer {
 } block_layer;
 
 typedef struct embedding_layer {
-    parameter *table;     /* [vocabulary / tensor, hidden], this rank's rows from `first` */
-    parameter *positions; /* [positions, hidden] or NULL */
+    const parameter *table;     /* [vocabulary / tensor, hidden], this rank's rows from `first` */
+    const parameter *positions; /* [positions, hidden] or NULL */
     int64_t first;
 } embedding_layer;
 
 typedef struct loss_layer {
     norm_layer norm;
-    parameter *head;      /* [vocabulary / tensor, hidden]; the embedding's table where tied */
-    int64_t first, count; /* this rank's first id, and how many of its rows are ids and not padding */
-    tensor *loss;         /* fp32 [1], the sum over tokens */
-    int64_t chunk_tokens; /* logits of so many tokens exist at a time */
+    const parameter *head; /* [vocabulary / tensor, hidden]; the embedding's table where tied */
+    int64_t first, count;  /* this rank's first id, and how many of its rows are ids and not padding */
+    int64_t chunk_tokens;  /* logits of so many tokens exist at a time */
 } loss_layer;
 
 /* A residual stream between two blocks: its value is sum + delta (delta NULL: sum alone). Carrying the two lets the
@@ -76,7 +77,7 @@ tensor *layer_attention(recorder *r, const attention_layer *a, const layer_input
 tensor *layer_mlp(recorder *r, const mlp_layer *m, tensor *x);
 void layer_block(recorder *r, stream *s, const block_layer *b, const layer_inputs *in);
 tensor *layer_embedding(recorder *r, const embedding_layer *e, const layer_inputs *in);
-/* Adds the micro-batch's loss to loss->loss. When training it turns the tape: the gradient of the loss is recorded
+/* Adds the micro-batch's loss to in->loss. When training it turns the tape: the gradient of the loss is recorded
  * beside its forward pass, chunk by chunk, so that logits of a whole micro-batch never exist. */
 void layer_loss(recorder *r, stream *s, const loss_layer *l, const layer_inputs *in);
 /* logits[tokens, vocabulary] of every token, for decoding */

@@ -29,9 +29,9 @@ static void chunk_loss(recorder *r, const loss_layer *l, const layer_inputs *in,
     op_attributes at = {.first = l->first, .count = l->count};
     tensor *seen[] = {logits, c.targets};
     tensor *stats = recorder_record(r, OP_cross_entropy_stats, "loss/stats", seen, 2, 1, NULL, &at)->out[0];
-    at.accumulate = c.index == 0 ? 2 : 1;
+    at.accumulate = c.index == 0 ? OP_WRITES_FIRST : OP_ADDS;
     tensor *operands[] = {logits, c.targets, gather_stats(r, stats), in->scalars};
-    tensor *given[OP_MAX_OUT] = {l->loss};
+    tensor *given[OP_MAX_OUT] = {in->loss};
     op *o = recorder_record(r, OP_cross_entropy, "loss/loss", operands, 4, c.dx ? 2 : 0, given, &at);
     if (!c.dx)
         return;
@@ -47,14 +47,12 @@ static void chunk_loss(recorder *r, const loss_layer *l, const layer_inputs *in,
 void layer_loss(recorder *r, stream *s, const loss_layer *l, const layer_inputs *in)
 {
     tensor *y = layer_norm(r, s, &l->norm, in);
-    s->sum->boundary = true;
+    recorder_keep(s->sum);
     int from = r->body[PHASE_FORWARD].count;
     tensor *x = layer_enter(r, y); /* [tokens, hidden] */
     tensor *dx = NULL;
-    if (r->training) {
+    if (r->training)
         dx = recorder_input(r, "loss/dx", r->compute, 2, x->shape, place_cotangent(x->place));
-        dx->boundary = false;
-    }
     tensor *head = recorder_weight(r, l->head);
     int64_t tokens = x->shape[0], chunk_tokens = l->chunk_tokens > 0 ? l->chunk_tokens : tokens;
     for (int64_t first = 0; first < tokens; first += chunk_tokens) {

@@ -15,14 +15,9 @@
 #ifndef PHALANX_MEMORY_PLANNER_H
 #define PHALANX_MEMORY_PLANNER_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
-typedef struct planner_block {
-    int64_t bytes;
-    int32_t first, last; /* alive from op `first` to op `last`, both included */
-    int64_t offset;      /* out; 0 for a block of no bytes, which occupies nothing */
-} planner_block;
+#include "memory/planner_check.h"
 
 typedef struct planner_result {
     int64_t arena_bytes; /* end of the highest block, a multiple of the alignment */
@@ -37,11 +32,5 @@ void planner_place(planner_block *blocks, planner_result *result, int64_t count,
 
 /* The largest sum of (rounded) bytes alive at once: what planner_place cannot beat, at the price of two sorts. */
 int64_t planner_lower_bound(const planner_block *blocks, int64_t count, int64_t alignment);
-
-/* Is the plan sound: no two blocks share a byte at one time, and all lie within the arena? Written apart from the
- * placement and shares nothing with it. If not, the two indices name a pair that collides, or twice the same block if
- * that lies outside the arena or is malformed. */
-bool planner_check(const planner_block *blocks, int64_t count, int64_t arena_bytes, int64_t *first_bad,
-                   int64_t *second_bad);
 
 #endif

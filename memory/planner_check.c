@@ -2,7 +2,7 @@
  * disjoint, so a block that comes alive can only collide with its two neighbours. The set is a bitmap over the blocks'
  * ranks by offset, with a bitmap of its non-empty words above it, and so on: finding a neighbour looks at a few words.
  */
-#include "memory/planner.h"
+#include "memory/planner_check.h"
 
 #include <stdlib.h>
 

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "memory/planner.h"
+#include "memory/planner_check.h"
 #include "memory/planner_tree.h"
 
 typedef struct planner_core {

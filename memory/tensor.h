@@ -42,9 +42,9 @@ typedef struct placement {
 
 typedef struct tensor {
     const char *name;
-    struct tensor *base;         /* NULL: it has bytes of its own */
-    struct op *producer;         /* the op that writes it, while recording; NULL for persistent tensors */
-    struct parameter *parameter; /* the parameter whose weight it is, or NULL */
+    struct tensor *base;               /* NULL: it has bytes of its own */
+    struct op *producer;               /* the op that writes it, while recording; NULL for persistent tensors */
+    const struct parameter *parameter; /* whose weight or gradient it is, or NULL */
     int64_t shape[TENSOR_DIMS];
     int64_t pitch;       /* elements from one index of dimension 0 to the next; shape[1]*shape[2] when contiguous */
     int64_t offset;      /* of a view: bytes from its base's start */
@@ -52,9 +52,10 @@ typedef struct tensor {
     int32_t id;          /* index in its program's table; persistent tensors: -1 */
     int32_t first, last; /* of a planned program: the ops between which it is alive */
     uint8_t dims;
-    uint8_t type;  /* dtype */
-    uint8_t class; /* tensor_class */
-    bool boundary; /* a chunk's or block's input: what full recompute keeps */
+    uint8_t type;        /* dtype */
+    uint8_t class;       /* tensor_class */
+    bool keep;           /* kept for the backward pass whatever is made again: a block's input */
+    bool per_microbatch; /* of a step's input: row m of it is micro-batch m's */
     placement place;
 } tensor;
 

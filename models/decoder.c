@@ -29,7 +29,6 @@ static const char *slot_name(const builder *b, names_slot slot)
     return pool_format(b->pool, "%.*s%d%s", (int)(percent - format), format, b->layer, percent + 2);
 }
 
-/* The tensor and data parts of the storage are described here; which of them get bytes is the engine's to say. */
 static parameter *add(builder *b, const char *name, int64_t rows, int64_t columns, bool vector, placement place)
 {
     parameter *p = pool_alloc(b->pool, sizeof *p);
@@ -44,11 +43,6 @@ static parameter *add(builder *b, const char *name, int64_t rows, int64_t column
     p->chunk = b->chunk;
     p->number = b->number++;
     p->copied_from = -1;
-    p->owner = -1;
-    int64_t shape[] = {vector ? columns : rows, columns};
-    tensor_describe(&p->weight, p->name, CLASS_WEIGHT, b->layout->compute, vector ? 1 : 2, shape);
-    p->weight.place = p->place;
-    p->weight.parameter = p;
     b->d->parameters[b->d->parameter_count++] = p;
     return p;
 }
@@ -84,21 +78,22 @@ static void piece(builder *b, parameter *p, names_slot slot, int64_t global_rows
     q->row = row;
 }
 
-static void whole_vector(builder *b, parameter *p, names_slot slot)
+/* A vector that is whole on this rank. */
+static const parameter *add_vector(builder *b, const char *name, int64_t count, placement place, names_slot slot,
+                                   parameter_init init)
 {
-    piece(b, p, slot, 1, p->columns, 0, 0, 1, p->columns, 0);
+    parameter *p = add(b, name, 1, count, true, place);
+    p->init = init;
+    piece(b, p, slot, 1, count, 0, 0, 1, count, 0);
+    return p;
 }
 
 static norm_layer build_norm(builder *b, const char *name, names_slot weight, names_slot bias)
 {
     placement place = b->layout->grid.sequence ? place_shared() : place_replicate();
-    norm_layer n = {.weight = add(b, name, 1, b->hidden, true, place)};
-    n.weight->init = INIT_ONE;
-    whole_vector(b, n.weight, weight);
-    if (names_format(b->d->shape.architecture, bias)) {
-        n.bias = add(b, pool_format(b->pool, "%s bias", name), 1, b->hidden, true, place);
-        whole_vector(b, n.bias, bias);
-    }
+    norm_layer n = {.weight = add_vector(b, name, b->hidden, place, weight, INIT_ONE)};
+    if (names_format(b->d->shape.architecture, bias))
+        n.bias = add_vector(b, pool_format(b->pool, "%s bias", name), b->hidden, place, bias, INIT_ZERO);
     return n;
 }
 
@@ -140,6 +135,15 @@ static void qkv_pieces(builder *b, parameter *p, head_split h, bool bias)
         p->copied_from = count[0];
 }
 
+/* The bias of a product whose sums end here: the group's first rank has it, the others have its number. */
+static const parameter *add_end_bias(builder *b, const char *name, names_slot slot)
+{
+    if (b->rank == 0)
+        return add_vector(b, name, b->hidden, place_partial(), slot, INIT_ZERO);
+    b->number++;
+    return NULL;
+}
+
 static attention_layer build_attention(builder *b)
 {
     const model_shape *s = &b->d->shape;
@@ -147,28 +151,24 @@ static attention_layer build_attention(builder *b)
     attention_layer a = {
         .heads = h.heads, .kv_heads = h.kv_heads, .head_size = s->head_size, .window = (int)s->sliding_window};
     int64_t d = s->head_size, rows = (h.heads + 2 * h.kv_heads) * d;
-    a.qkv = add(b, "attention/qkv", rows, b->hidden, false, place_shard(0));
-    qkv_pieces(b, a.qkv, h, false);
+    parameter *qkv = add(b, "attention/qkv", rows, b->hidden, false, place_shard(0));
+    qkv_pieces(b, qkv, h, false);
+    a.qkv = qkv;
     if (shape_traits_of(s->architecture)->bias_qkv) {
-        a.qkv_bias = add(b, "attention/qkv bias", 1, rows, true, place_shard(0));
-        qkv_pieces(b, a.qkv_bias, h, true);
+        parameter *bias = add(b, "attention/qkv bias", 1, rows, true, place_shard(0));
+        qkv_pieces(b, bias, h, true);
+        a.qkv_bias = bias;
     }
     if (shape_traits_of(s->architecture)->qk_norm) {
-        a.q_norm = add(b, "attention/q norm", 1, d, true, place_shared());
-        whole_vector(b, a.q_norm, SLOT_Q_NORM);
-        a.k_norm = add(b, "attention/k norm", 1, d, true, place_shared());
-        whole_vector(b, a.k_norm, SLOT_K_NORM);
-        a.q_norm->init = a.k_norm->init = INIT_ONE;
+        a.q_norm = add_vector(b, "attention/q norm", d, place_shared(), SLOT_Q_NORM, INIT_ONE);
+        a.k_norm = add_vector(b, "attention/k norm", d, place_shared(), SLOT_K_NORM, INIT_ONE);
     }
-    a.out = add(b, "attention/out", b->hidden, h.heads * d, false, place_shard(1));
-    a.out->deviation = b->residual_deviation;
-    piece(b, a.out, SLOT_OUT, b->hidden, s->heads * d, 0, h.q_first * d, b->hidden, h.heads * d, 0);
-    if (shape_traits_of(s->architecture)->bias_linear && b->rank == 0) {
-        a.out_bias = add(b, "attention/out bias", 1, b->hidden, true, place_partial());
-        whole_vector(b, a.out_bias, SLOT_OUT_BIAS);
-    } else if (shape_traits_of(s->architecture)->bias_linear) {
-        b->number++;
-    }
+    parameter *out = add(b, "attention/out", b->hidden, h.heads * d, false, place_shard(1));
+    out->deviation = b->residual_deviation;
+    piece(b, out, SLOT_OUT, b->hidden, s->heads * d, 0, h.q_first * d, b->hidden, h.heads * d, 0);
+    a.out = out;
+    if (shape_traits_of(s->architecture)->bias_linear)
+        a.out_bias = add_end_bias(b, "attention/out bias", SLOT_OUT_BIAS);
     return a;
 }
 
@@ -179,23 +179,23 @@ static mlp_layer build_mlp(builder *b)
     bool biased = shape_traits_of(s->architecture)->bias_linear;
     int64_t width = (s->ffn_size + b->tensor - 1) / b->tensor; /* padded where it does not divide */
     int64_t first = width * b->rank, real = s->ffn_size - first < width ? s->ffn_size - first : width;
-    m.up = add(b, m.gated ? "mlp/gate up" : "mlp/up", (m.gated ? 2 : 1) * width, b->hidden, false, place_shard(0));
+    parameter *up =
+        add(b, m.gated ? "mlp/gate up" : "mlp/up", (m.gated ? 2 : 1) * width, b->hidden, false, place_shard(0));
     if (m.gated)
-        piece(b, m.up, SLOT_GATE, s->ffn_size, b->hidden, first, 0, real, b->hidden, 0);
-    piece(b, m.up, SLOT_UP, s->ffn_size, b->hidden, first, 0, real, b->hidden, m.gated ? width : 0);
+        piece(b, up, SLOT_GATE, s->ffn_size, b->hidden, first, 0, real, b->hidden, 0);
+    piece(b, up, SLOT_UP, s->ffn_size, b->hidden, first, 0, real, b->hidden, m.gated ? width : 0);
+    m.up = up;
     if (biased) {
-        m.up_bias = add(b, "mlp/up bias", 1, width, true, place_shard(0));
-        piece(b, m.up_bias, SLOT_UP_BIAS, 1, s->ffn_size, 0, first, 1, real, 0);
+        parameter *bias = add(b, "mlp/up bias", 1, width, true, place_shard(0));
+        piece(b, bias, SLOT_UP_BIAS, 1, s->ffn_size, 0, first, 1, real, 0);
+        m.up_bias = bias;
     }
-    m.down = add(b, "mlp/down", b->hidden, width, false, place_shard(1));
-    m.down->deviation = b->residual_deviation;
-    piece(b, m.down, SLOT_DOWN, b->hidden, s->ffn_size, 0, first, b->hidden, real, 0);
-    if (biased && b->rank == 0) {
-        m.down_bias = add(b, "mlp/down bias", 1, b->hidden, true, place_partial());
-        whole_vector(b, m.down_bias, SLOT_DOWN_BIAS);
-    } else if (biased) {
-        b->number++;
-    }
+    parameter *down = add(b, "mlp/down", b->hidden, width, false, place_shard(1));
+    down->deviation = b->residual_deviation;
+    piece(b, down, SLOT_DOWN, b->hidden, s->ffn_size, 0, first, b->hidden, real, 0);
+    m.down = down;
+    if (biased)
+        m.down_bias = add_end_bias(b, "mlp/down bias", SLOT_DOWN_BIAS);
     return m;
 }
 
@@ -225,13 +225,14 @@ static embedding_layer build_embedding(builder *b)
     e.first = decoder_vocabulary_rows(s, b->tensor) * b->rank;
     if (shape_traits_of(s->architecture)->learned_positions) {
         placement place = b->layout->grid.sequence ? place_shared() : place_replicate();
-        e.positions = add(b, "positions", s->max_sequence, b->hidden, false, place);
-        piece(b, e.positions, SLOT_POSITIONS, s->max_sequence, b->hidden, 0, 0, s->max_sequence, b->hidden, 0);
+        parameter *positions = add(b, "positions", s->max_sequence, b->hidden, false, place);
+        piece(b, positions, SLOT_POSITIONS, s->max_sequence, b->hidden, 0, 0, s->max_sequence, b->hidden, 0);
+        e.positions = positions;
     }
     return e;
 }
 
-static loss_layer build_loss(builder *b, parameter *embedding)
+static loss_layer build_loss(builder *b, const parameter *embedding)
 {
     const model_shape *s = &b->d->shape;
     b->layer = -1;
@@ -246,8 +247,9 @@ static loss_layer build_loss(builder *b, parameter *embedding)
     if (s->tied_embeddings && embedding) {
         l.head = embedding;
     } else {
-        l.head = build_vocabulary(b, "head", s->tied_embeddings ? SLOT_EMBEDDING : SLOT_HEAD);
-        l.head->tied = s->tied_embeddings;
+        parameter *head = build_vocabulary(b, "head", s->tied_embeddings ? SLOT_EMBEDDING : SLOT_HEAD);
+        head->tied = s->tied_embeddings;
+        l.head = head;
     }
     return l;
 }
@@ -268,7 +270,7 @@ status decoder_check(const model_shape *s, int ranks)
 void decoder_open(decoder *d, pool *p, const model_shape *shape, const decoder_layout *layout)
 {
     *d = (decoder){.shape = *shape, .chunk_count = layout->chunk_count};
-    int layers = 0;
+    int layers = 0, index = 0;
     for (int c = 0; c < layout->chunk_count; c++)
         layers += layout->layers[c];
     d->parameters = pool_alloc(p, (size_t)(layers * 12 + 8) * sizeof(parameter *));
@@ -278,7 +280,7 @@ void decoder_open(decoder *d, pool *p, const model_shape *shape, const decoder_l
     b.rank = layout->grid.tensor_rank;
     b.deviation = 0.02f;
     b.residual_deviation = 0.02f / sqrtf(2.0f * (float)shape->layers);
-    parameter *embedding = NULL;
+    const parameter *embedding = NULL;
     for (int c = 0; c < layout->chunk_count; c++) {
         decoder_chunk *chunk = &d->chunks[c];
         b.chunk = c;
@@ -296,12 +298,14 @@ void decoder_open(decoder *d, pool *p, const model_shape *shape, const decoder_l
             b.layer = chunk->first_layer + i;
             block->norm1 = build_norm(&b, "norm 1", SLOT_NORM1, SLOT_NORM1_BIAS);
             block->attention = build_attention(&b);
+            block->attention.index = index++;
             block->norm2 = build_norm(&b, "norm 2", SLOT_NORM2, SLOT_NORM2_BIAS);
             block->mlp = build_mlp(&b);
         }
         if (chunk->loses)
             chunk->loss = build_loss(&b, embedding);
     }
+    d->numbers = b.number;
 }
 
 /* ---- recording ----------------------------------------------------------------------------------------------- */
@@ -318,12 +322,12 @@ int64_t decoder_rows_between(const recorder_grid *grid, int64_t tokens)
 static stream record_blocks(recorder *r, const decoder_chunk *c, const layer_inputs *in, tensor *input)
 {
     stream s = {.sum = c->embeds ? layer_embedding(r, &c->embedding, in) : input};
-    s.sum->boundary = true;
+    recorder_keep(s.sum);
     for (int i = 0; i < c->layers; i++) {
-        recorder_label(r, "layer %d", c->first_layer + i);
+        recorder_layer(r, c->first_layer + i);
         layer_block(r, &s, &c->blocks[i], in);
     }
-    recorder_label(r, NULL);
+    recorder_layer(r, -1);
     return s;
 }
 

@@ -25,6 +25,7 @@ typedef struct decoder {
     int chunk_count;
     parameter **parameters; /* in the order of the model */
     int parameter_count;
+    int numbers; /* their numbers are below this one: some are other ranks' */
 } decoder;
 
 typedef struct decoder_layout {
@@ -37,7 +38,7 @@ typedef struct decoder_layout {
 
 /* One clear line if the tensor group cannot divide the heads. */
 status decoder_check(const model_shape *shape, int ranks);
-/* Builds the stage's parameters; their tensors are described, without storage. */
+/* Builds the stage's parameters: const from then on. */
 void decoder_open(decoder *d, pool *p, const model_shape *shape, const decoder_layout *layout);
 
 /* Records the forward pass of a chunk. `input` is what the previous chunk handed over (NULL for the first chunk).

@@ -212,6 +212,18 @@ static void check_call(const comm_call *call)
     }
 }
 
+comm_shape comm_call_shape(const comm_call *call)
+{
+    return (comm_shape){.kind = call->kind,
+                        .type = call->type,
+                        .members = comm_group_ranks(call->group),
+                        .me = comm_group_me(call->group),
+                        .count = call->count,
+                        .counts = call->counts,
+                        .receive_count = call->receive_count,
+                        .peer = call->peer};
+}
+
 void comm_start(comm_request *out, const comm_call *call)
 {
     check_call(call);

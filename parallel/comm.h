@@ -17,11 +17,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "memory/dtype.h"
 #include "memory/status.h"
+#include "parallel/comm_shape.h"
 
-typedef struct comm comm;
-typedef struct comm_group comm_group;
 struct comm_backend;
 
 /* ---- the job ---- */
@@ -60,43 +58,7 @@ int comm_group_member(const comm_group *g, int member); /* its world rank */
 
 /* ---- operations ---- */
 
-typedef enum comm_kind {
-    COMM_ALL_REDUCE,     /* receive[count] = sum over members of send[count] */
-    COMM_ALL_GATHER,     /* receive[count] = the members' parts, in order; send = this member's part */
-    COMM_REDUCE_SCATTER, /* receive = this member's part of the sum of send[count] */
-    COMM_BROADCAST, /* receive[count] = the root's send[count]; `peer` is the root; at the root send may equal receive */
-    COMM_SEND,      /* send[count] to `peer` */
-    COMM_RECEIVE,   /* receive[count] from `source` */
-    COMM_EXCHANGE, /* send[count] to `peer`, and receive[receive_count] from `source`: one call, no order between them */
-    COMM_KINDS,
-} comm_kind;
-
-/* `count` is the whole tensor's number of elements. Parts: member i owns counts[i] elements (they sum to count), in order; NULL
- * divides evenly, the first count % n members getting one element more (comm_part). In place means: all-reduce and broadcast send == receive;
- * all-gather send == receive + own offset; reduce-scatter receive == send + own offset. Other overlap is a mistake.
- * Reductions take fp32, bf16, fp16, fp64, int32 and int64; everything else takes every type (uint8 for bytes). */
-typedef struct comm_call {
-    comm_kind kind;
-    comm_group *group;
-    dtype type;
-    const void *send;
-    void *receive;
-    int64_t count;
-    const int64_t *counts; /* [members] or NULL; must live until the end of the operation */
-    int64_t receive_count; /* COMM_EXCHANGE only */
-    int peer;              /* member index: where a send goes, or the root */
-    int source;            /* member index: where a receive comes from */
-    void *scratch;         /* comm_scratch_bytes() bytes, 64-byte aligned; NULL where that is 0 */
-    void *stream;          /* of a device backend; NULL on the host */
-} comm_call;
-
-/* Caller-owned, of fixed size, may not move while the operation is in flight. Zero bytes mean: nothing in flight, and such a
- * request tests true. */
-typedef struct comm_request {
-    comm_group *group;
-    void *flight; /* the backend's record */
-} comm_request;
-
+comm_shape comm_call_shape(const comm_call *call);
 void comm_start(comm_request *out, const comm_call *call);
 /* true once the operation is complete (and from then on); moves bytes of every operation in flight */
 bool comm_test(comm_request *r);
@@ -107,29 +69,6 @@ void comm_run(const comm_call *call);
 void comm_progress(comm *c);
 /* Have a thread of this process do so, too, until the next call says false or the comm is closed. */
 status comm_progress_thread(comm *c, bool on);
-
-/* ---- arithmetic of an operation, without a job: what the planner uses ---- */
-
-/* Who makes the call, as far as sizes go: `members` in the group, the caller's index `me`. */
-typedef struct comm_shape {
-    comm_kind kind;
-    dtype type;
-    int members, me;
-    int64_t count;
-    const int64_t *counts; /* NULL: even */
-    int64_t receive_count;
-    int peer; /* the root of a broadcast */
-} comm_shape;
-
-comm_shape comm_call_shape(const comm_call *call);
-/* offset and count of a member's part */
-void comm_part(int64_t *offset, int64_t *count, const comm_shape *shape, int member);
-int64_t comm_scratch_bytes(const comm_shape *shape);     /* of the host backends */
-int64_t comm_expected_bytes(const comm_shape *shape);    /* this member sends */
-int64_t comm_expected_messages(const comm_shape *shape); /* this member sends */
-/* The least that all members together must send: all-reduce 2 (n-1) x bytes (a share of 2 (n-1)/n each),
- * all-gather, reduce-scatter and broadcast (n-1) x bytes, send its bytes. */
-int64_t comm_minimum_bytes(const comm_shape *shape);
 
 /* ---- counters, kept where messages are handed over ---- */
 

@@ -8,7 +8,8 @@
 
 #include <stdatomic.h>
 
-#include "parallel/comm.h"
+#include "memory/status.h"
+#include "parallel/comm_shape.h"
 
 typedef struct comm_backend {
     const char *name;
@@ -46,17 +47,5 @@ struct comm_group {
 extern const comm_backend comm_self_backend;
 extern const comm_backend comm_mpi_backend;
 extern const comm_backend comm_nccl_backend; /* parallel/nccl: in the CUDA shared object only */
-
-/* Messages are cut into segments, so that summing overlaps receiving and one step of progress stays short; each
- * peer has at most `window` segments under way in each direction. Both depend on the number of members only. */
-typedef struct comm_cut {
-    int64_t segment; /* bytes */
-    int window;
-} comm_cut;
-
-comm_cut comm_segments(int members);
-/* Members to which `me` passes a broadcast on, as a binomial tree rooted in `root`: written to children[31], returns how
- * many; *parent is -1 at the root. */
-int comm_tree(int *children, int *parent, int members, int me, int root);
 
 #endif

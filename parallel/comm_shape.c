@@ -1,7 +1,4 @@
-/* The arithmetic of communication, which needs no job: parts, segments, the broadcast tree, and what an operation sends.
- * The backends send by it, and the planner predicts by it. */
-#include "memory/log.h"
-#include "parallel/comm_backend.h"
+#include "parallel/comm_shape.h"
 
 /* Measured on one node (Open MPI, single-copy shared memory): 256 KiB to 1 MiB are within noise of each other for plain
  * messages, and a quarter still lies in the second-level cache when it is summed. With many peers segments shrink, so that
@@ -30,18 +27,6 @@ int comm_tree(int *children, int *parent, int members, int me, int root)
         if (place + bit < members)
             children[count++] = (int)((place + bit + root) % members);
     return count;
-}
-
-comm_shape comm_call_shape(const comm_call *call)
-{
-    return (comm_shape){.kind = call->kind,
-                        .type = call->type,
-                        .members = comm_group_ranks(call->group),
-                        .me = comm_group_me(call->group),
-                        .count = call->count,
-                        .counts = call->counts,
-                        .receive_count = call->receive_count,
-                        .peer = call->peer};
 }
 
 void comm_part(int64_t *offset, int64_t *count, const comm_shape *shape, int member)

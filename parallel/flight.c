@@ -4,12 +4,13 @@
 #include <string.h>
 
 #include "memory/log.h"
+#include "parallel/comm.h"
 #include "parallel/comm_sum.h"
 
 /* Collectives of one group are told apart by a running number, in so far as they can be in flight together: tag = 4 (number mod
  * NUMBERS) + phase. The largest is 32767, which every MPI has. */
 enum { NUMBERS = 8192 };
-enum phase { PHASE_CONTRIBUTE, PHASE_SHARE, PHASE_DIRECT, PHASES = 4 };
+enum lane_kind { LANE_CONTRIBUTE, LANE_SHARE, LANE_DIRECT, LANE_KINDS = 4 };
 
 /* Requests of one flight and direction. A single-copy shared memory lets the receiver fetch what the sender has posted, without the
  * sender's help: so much is posted at once, and a sender that computes holds nobody up. */
@@ -146,7 +147,7 @@ static void contribute(flight *f, const comm_call *call, const comm_shape *shape
     MUST(room == 0 || ring, "a reduction without scratch");
     for (int i = 1; i < n; i++) {
         lane *l =
-            add_lane(f, (shape->me + n - i) % n, tag + PHASE_CONTRIBUTE, false, ring + room * (i - 1), f->sum_bytes);
+            add_lane(f, (shape->me + n - i) % n, tag + LANE_CONTRIBUTE, false, ring + room * (i - 1), f->sum_bytes);
         l->ring = true;
         l->gate = &f->summed;
         l->slack = m->cut.window;
@@ -155,7 +156,7 @@ static void contribute(flight *f, const comm_call *call, const comm_shape *shape
     for (int i = 1; i < n; i++) {
         int j = (shape->me + i) % n;
         char *at = part_at(call->send, &bytes, shape, j);
-        add_lane(f, j, tag + PHASE_CONTRIBUTE, true, at, bytes);
+        add_lane(f, j, tag + LANE_CONTRIBUTE, true, at, bytes);
     }
 }
 
@@ -174,10 +175,10 @@ static void fly_all_gather(flight *f, const comm_call *call, const comm_shape *s
     for (int i = 1; i < n; i++) {
         int j = (shape->me + n - i) % n;
         char *at = part_at(call->receive, &bytes, shape, j);
-        add_lane(f, j, tag + PHASE_SHARE, false, at, bytes);
+        add_lane(f, j, tag + LANE_SHARE, false, at, bytes);
     }
     for (int i = 1; i < n; i++)
-        add_lane(f, (shape->me + i) % n, tag + PHASE_SHARE, true, call->send, own);
+        add_lane(f, (shape->me + i) % n, tag + LANE_SHARE, true, call->send, own);
 }
 
 static void fly_all_reduce(flight *f, const comm_call *call, const comm_shape *shape, int tag)
@@ -187,14 +188,14 @@ static void fly_all_reduce(flight *f, const comm_call *call, const comm_shape *s
     char *mine = part_at(call->receive, &own, shape, shape->me);
     contribute(f, call, shape, tag, mine);
     for (int i = 1; i < n; i++) {
-        lane *l = add_lane(f, (shape->me + i) % n, tag + PHASE_SHARE, true, mine, own);
+        lane *l = add_lane(f, (shape->me + i) % n, tag + LANE_SHARE, true, mine, own);
         l->gate = &f->summed;
     }
     /* In place, member j's result lands where its contribution was sent from: not before that has left. */
     for (int i = 1; i < n; i++) {
         int j = (shape->me + i) % n;
         char *at = part_at(call->receive, &bytes, shape, j);
-        lane *l = add_lane(f, j, tag + PHASE_SHARE, false, at, bytes);
+        lane *l = add_lane(f, j, tag + LANE_SHARE, false, at, bytes);
         l->gate = &f->lanes[n - 1 + i - 1].done;
     }
 }
@@ -203,11 +204,11 @@ static void fly_broadcast(flight *f, const comm_call *call, const comm_shape *sh
 {
     int children[31], parent, count = comm_tree(children, &parent, shape->members, shape->me, shape->peer);
     int64_t bytes = shape->count * dtype_bytes(shape->type);
-    const lane *from = parent < 0 ? NULL : add_lane(f, parent, tag + PHASE_SHARE, false, call->receive, bytes);
+    const lane *from = parent < 0 ? NULL : add_lane(f, parent, tag + LANE_SHARE, false, call->receive, bytes);
     if (!from && call->receive && call->receive != call->send && bytes)
         memcpy(call->receive, call->send, (size_t)bytes);
     for (int i = 0; i < count; i++) {
-        lane *l = add_lane(f, children[i], tag + PHASE_SHARE, true, from ? call->receive : call->send, bytes);
+        lane *l = add_lane(f, children[i], tag + LANE_SHARE, true, from ? call->receive : call->send, bytes);
         l->gate = from ? &from->done : NULL;
     }
 }
@@ -215,14 +216,14 @@ static void fly_broadcast(flight *f, const comm_call *call, const comm_shape *sh
 static void fly_receive(flight *f, const comm_call *call, int64_t count)
 {
     unsigned *number = &((flight_group *)f->group->state)->received[call->source];
-    add_lane(f, call->source, (int)((*number)++ % NUMBERS) * PHASES + PHASE_DIRECT, false, call->receive,
+    add_lane(f, call->source, (int)((*number)++ % NUMBERS) * LANE_KINDS + LANE_DIRECT, false, call->receive,
              count * dtype_bytes(call->type));
 }
 
 static void fly_send(flight *f, const comm_call *call)
 {
     unsigned *number = &((flight_group *)f->group->state)->sent[call->peer];
-    add_lane(f, call->peer, (int)((*number)++ % NUMBERS) * PHASES + PHASE_DIRECT, true, call->send,
+    add_lane(f, call->peer, (int)((*number)++ % NUMBERS) * LANE_KINDS + LANE_DIRECT, true, call->send,
              call->count * dtype_bytes(call->type));
 }
 
@@ -244,7 +245,7 @@ static void prepare(flight *f, const comm_call *call)
     flight_group *m = f->group->state;
     if (collectives[call->kind]) {
         comm_shape shape = comm_call_shape(call);
-        collectives[call->kind](f, call, &shape, (int)(m->collectives++ % NUMBERS) * PHASES);
+        collectives[call->kind](f, call, &shape, (int)(m->collectives++ % NUMBERS) * LANE_KINDS);
     } else if (call->kind == COMM_RECEIVE) {
         fly_receive(f, call, call->count);
     } else if (call->kind == COMM_SEND) {

@@ -7,31 +7,13 @@
 /* Far beyond any cluster; four such sizes still multiply without overflow. */
 enum { LARGEST = 32768 };
 
-static const char *const axis_names[GRID_AXES] = {"tensor", "context", "data", "pipeline"};
-
-/* Along which axes a group extends. The tied pair is the pipeline axis's two ends, and handled apart. */
-static const struct {
-    const char *name;
-    bool spans[GRID_AXES];
-} groups[GRID_GROUPS] = {
-    [GRID_GROUP_TENSOR] = {"tensor", {[GRID_TENSOR] = true}},
-    [GRID_GROUP_CONTEXT] = {"context", {[GRID_CONTEXT] = true}},
-    [GRID_GROUP_DATA] = {"data", {[GRID_DATA] = true}},
-    [GRID_GROUP_PIPELINE] = {"pipeline", {[GRID_PIPELINE] = true}},
-    [GRID_GROUP_DATA_CONTEXT] = {"data x context", {[GRID_DATA] = true, [GRID_CONTEXT] = true}},
-    [GRID_GROUP_MODEL] = {"model", {[GRID_TENSOR] = true, [GRID_PIPELINE] = true}},
-    [GRID_GROUP_TIED] = {"tied", {[GRID_PIPELINE] = true}},
-    [GRID_GROUP_WORLD] = {"world",
-                          {[GRID_TENSOR] = true, [GRID_CONTEXT] = true, [GRID_DATA] = true, [GRID_PIPELINE] = true}},
-};
-
 grid grid_of(const grid *g, int rank)
 {
     grid other = *g;
     other.rank = rank;
-    for (int axis = 0; axis < GRID_AXES; axis++) {
-        other.at[axis] = rank % g->size[axis];
-        rank /= g->size[axis];
+    for (int i = 0; i < GRID_AXES; i++) {
+        other.at[i] = rank % g->size[i];
+        rank /= g->size[i];
     }
     return other;
 }
@@ -40,50 +22,42 @@ status grid_make(grid *out, int ranks, int rank, int tensor, int context, int da
 {
     const int given[GRID_AXES] = {tensor, context, data, pipeline};
     long long model = 1;
-    for (int axis = 0; axis < GRID_AXES; axis++) {
-        if ((given[axis] < 1 && !(axis == GRID_DATA && data == 0)) || given[axis] > LARGEST)
-            return status_fail(STATUS_USAGE, "parallel.%s=%d: a layout's sizes are from 1 to %d", axis_names[axis],
-                               given[axis], LARGEST);
-        if (axis != GRID_DATA)
-            model *= given[axis];
+    for (int i = 0; i < GRID_AXES; i++) {
+        if ((given[i] < 1 && !(i == GRID_DATA && data == 0)) || given[i] > LARGEST)
+            return status_fail(STATUS_USAGE, "parallel.%s=%d: a layout's sizes are from 1 to %d",
+                               axis_coordinates[i].name, given[i], LARGEST);
+        if (i != GRID_DATA)
+            model *= given[i];
     }
     MUST(ranks > 0 && rank >= 0 && rank < ranks, "rank %d of %d", rank, ranks);
-    char why[128];
+    char sizes[128];
     if (context == 1)
-        snprintf(why, sizeof why, "tensor %d x pipeline %d", tensor, pipeline);
+        snprintf(sizes, sizeof sizes, "tensor %d x pipeline %d", tensor, pipeline);
     else
-        snprintf(why, sizeof why, "tensor %d x context %d x pipeline %d", tensor, context, pipeline);
+        snprintf(sizes, sizeof sizes, "tensor %d x context %d x pipeline %d", tensor, context, pipeline);
+    if (ranks % model)
+        return status_fail(STATUS_USAGE,
+                           "%d rank%s cannot be laid out as %s x data: start a multiple of %lld, or change parallel.*",
+                           ranks, ranks == 1 ? "" : "s", sizes, model);
     if (data && model * data != ranks)
         return status_fail(STATUS_USAGE,
-                           "%s x data %d needs %lld ranks, and there %s %d: start %lld ranks or change parallel.*", why,
-                           data, model * data, ranks == 1 ? "is" : "are", ranks, model * data);
-    if (ranks % model)
-        return status_fail(
-            STATUS_USAGE,
-            "%s takes ranks by %lld, and there %s %d: start a multiple of %lld ranks or change parallel.*", why, model,
-            ranks == 1 ? "is" : "are", ranks, model);
+                           "parallel.data %d x %s is %lld ranks, and %d %s started: leave out parallel.data or start "
+                           "%lld",
+                           data, sizes, model * data, ranks, ranks == 1 ? "was" : "were", model * data);
     grid g = {.ranks = ranks, .size = {tensor, context, (int)(ranks / model), pipeline}};
+    for (int a = 0; a < AXIS_COUNT; a++)
+        g.block[a] = 1;
     *out = grid_of(&g, rank);
     return STATUS_OK;
-}
-
-const char *grid_axis_name(grid_axis axis)
-{
-    return axis_names[axis];
-}
-
-const char *grid_group_name(grid_group group)
-{
-    return groups[group].name;
 }
 
 int grid_rank_at(const grid *g, const int at[GRID_AXES])
 {
     int rank = 0;
-    for (int axis = GRID_AXES - 1; axis >= 0; axis--) {
-        MUST(at[axis] >= 0 && at[axis] < g->size[axis], "coordinate %d of %d on the %s axis", at[axis], g->size[axis],
-             axis_names[axis]);
-        rank = rank * g->size[axis] + at[axis];
+    for (int i = GRID_AXES - 1; i >= 0; i--) {
+        MUST(at[i] >= 0 && at[i] < g->size[i], "coordinate %d of %d on the %s axis", at[i], g->size[i],
+             axis_coordinates[i].name);
+        rank = rank * g->size[i] + at[i];
     }
     return rank;
 }
@@ -98,55 +72,86 @@ bool grid_last_stage(const grid *g)
     return g->at[GRID_PIPELINE] == g->size[GRID_PIPELINE] - 1;
 }
 
-/* Whether `place` on an axis belongs to this rank's group. */
-static bool within(const grid *g, grid_group group, int axis, int place)
-{
-    if (!groups[group].spans[axis])
-        return place == g->at[axis];
-    return group != GRID_GROUP_TIED || place == 0 || place == g->size[axis] - 1;
-}
+/* ---- groups along an axis --------------------------------------------------------------------------------------- */
 
-/* Walks the ranks in ascending order: the axes from the slowest inwards, skipping places outside the group. */
-int grid_members(int *members, const grid *g, grid_group group)
+/* Ranks that differ from this one in the spanned coordinates only are numbered, the first coordinate fastest. */
+static int number_of_ranks(const grid *g, axis a)
 {
-    int at[GRID_AXES], count = 0;
-    if (group == GRID_GROUP_TIED && !grid_first_stage(g) && !grid_last_stage(g))
-        return 0;
-    for (at[3] = 0; at[3] < g->size[3]; at[3]++)
-        for (at[2] = 0; within(g, group, 3, at[3]) && at[2] < g->size[2]; at[2]++)
-            for (at[1] = 0; within(g, group, 2, at[2]) && at[1] < g->size[1]; at[1]++)
-                for (at[0] = 0; within(g, group, 1, at[1]) && at[0] < g->size[0]; at[0]++)
-                    if (within(g, group, 0, at[0]))
-                        members[count++] = grid_rank_at(g, at);
-    return count;
-}
-
-int grid_group_size(const grid *g, grid_group group)
-{
-    if (group == GRID_GROUP_TIED)
-        return !grid_first_stage(g) && !grid_last_stage(g) ? 0 : g->size[GRID_PIPELINE] > 1 ? 2 : 1;
     int size = 1;
-    for (int axis = 0; axis < GRID_AXES; axis++)
-        size *= groups[group].spans[axis] ? g->size[axis] : 1;
+    for (int i = 0; i < GRID_AXES; i++)
+        size *= axis_spans(a, i) ? g->size[i] : 1;
     return size;
 }
 
-int grid_index(const grid *g, grid_group group)
+static int own_number(const grid *g, axis a)
 {
-    if (group == GRID_GROUP_TIED)
-        return grid_first_stage(g) ? 0 : grid_last_stage(g) ? 1 : -1;
-    int index = 0;
-    for (int axis = GRID_AXES - 1; axis >= 0; axis--)
-        if (groups[group].spans[axis])
-            index = index * g->size[axis] + g->at[axis];
-    return index;
+    int number = 0;
+    for (int i = GRID_AXES - 1; i >= 0; i--)
+        number = axis_spans(a, i) ? number * g->size[i] + g->at[i] : number;
+    return number;
 }
 
-int grid_neighbour(const grid *g, grid_axis axis, int step)
+static int rank_of_number(const grid *g, axis a, int number)
 {
     int at[GRID_AXES];
-    for (int i = 0; i < GRID_AXES; i++)
-        at[i] = g->at[i];
-    at[axis] += step;
-    return at[axis] < 0 || at[axis] >= g->size[axis] ? -1 : grid_rank_at(g, at);
+    for (int i = 0; i < GRID_AXES; i++) {
+        at[i] = axis_spans(a, i) ? number % g->size[i] : g->at[i];
+        number = axis_spans(a, i) ? number / g->size[i] : number;
+    }
+    return grid_rank_at(g, at);
+}
+
+/* Members are the numbers first, first + step, ... */
+typedef struct members {
+    int first, step, count;
+} members;
+
+static members group_of(const grid *g, axis a)
+{
+    int all = number_of_ranks(g, a), own = own_number(g, a), block = g->block[a];
+    switch (axis_rows[a].rule) {
+    case AXIS_ENDS:
+        return all == 1 ? (members){0, 1, 1} : (members){0, all - 1, own == 0 || own == all - 1 ? 2 : 0};
+    case AXIS_BLOCKS:
+        MUST(block >= 1 && all % block == 0, "%d ranks along %s in blocks of %d", all, axis_name(a), block);
+        return (members){own - own % block, 1, block};
+    default:
+        return (members){0, 1, all};
+    }
+}
+
+int grid_group_size(const grid *g, axis a)
+{
+    return group_of(g, a).count;
+}
+
+int grid_index(const grid *g, axis a)
+{
+    members m = group_of(g, a);
+    return m.count ? (own_number(g, a) - m.first) / m.step : -1;
+}
+
+int grid_member(const grid *g, axis a, int i)
+{
+    members m = group_of(g, a);
+    MUST(i >= 0 && i < m.count, "member %d of %d along %s", i, m.count, axis_name(a));
+    return rank_of_number(g, a, m.first + i * m.step);
+}
+
+int grid_members(int *list, const grid *g, axis a)
+{
+    int count = grid_group_size(g, a);
+    for (int i = 0; i < count; i++)
+        list[i] = grid_member(g, a, i);
+    return count;
+}
+
+int grid_span(const grid *g, axis a)
+{
+    int span = 1, all = 1;
+    for (int i = 0; i < GRID_AXES; i++) {
+        all *= g->size[i];
+        span = axis_spans(a, i) ? all : span;
+    }
+    return span;
 }

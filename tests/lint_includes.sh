@@ -12,7 +12,7 @@ parallel: memory kernels
 parallel/nccl: memory kernels parallel kernels/cuda
 layers: memory kernels parallel
 models: memory kernels parallel layers
-engine/text: memory engine/files
+engine/text: memory
 engine/files: memory
 engine/config: $below engine/files
 engine/compile: $below engine/files engine/config

@@ -134,9 +134,9 @@ typedef struct step_bench {
 static void fill_tokens(step_bench *b)
 {
     const compiled_inputs *in = &b->compiled.inputs;
-    int32_t *tokens = executor_at(b->executor, &in->tokens), *targets = executor_at(b->executor, &in->targets);
-    int32_t *positions = executor_at(b->executor, &in->positions);
-    int64_t count = tensor_elements(&in->tokens), length = b->config->train.sequence;
+    int32_t *tokens = executor_at(b->executor, in->tokens), *targets = executor_at(b->executor, in->targets);
+    int32_t *positions = executor_at(b->executor, in->positions);
+    int64_t count = tensor_elements(in->tokens), length = b->config->train.sequence;
     for (int64_t i = 0; i < count; i++) {
         uint32_t draw[4];
         philox_draws(draw, 7, 2, 0, 0, (uint64_t)i);
@@ -144,7 +144,7 @@ static void fill_tokens(step_bench *b)
         targets[i] = (int32_t)(draw[1] % (uint32_t)b->config->model.shape.vocab_size);
         positions[i] = (int32_t)(i % length);
     }
-    step_scalars *s = executor_at(b->executor, &in->scalars);
+    step_scalars *s = executor_at(b->executor, in->scalars);
     *s = (step_scalars){.seed = 1,
                         .step = 1,
                         .updates = 1,
@@ -160,14 +160,11 @@ static void fill_tokens(step_bench *b)
                         .variance_correction = 0.05f};
 }
 
-/* Rows by op kind and by what follows the layer in the label ("mlp/down: linear"). */
+/* Rows by op kind and by site ("mlp/down: linear"). */
 static row *find_row(row *rows, int *count, const op *o)
 {
     char name[sizeof rows->name];
-    const char *label = strncmp(o->label, "layer ", 6) ? o->label : strchr(o->label, '/') + 1;
-    if (o->phase == PHASE_UPDATE)
-        label = "update";
-    snprintf(name, sizeof name, "%s: %s", label, op_row_of(o)->name);
+    snprintf(name, sizeof name, "%s: %s", o->phase == PHASE_UPDATE ? "update" : o->site, op_row_of(o)->name);
     for (int i = 0; i < *count; i++)
         if (!strcmp(rows[i].name, name))
             return &rows[i];

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "engine/tokenizer_files.h"
+
 #define ANY_ID ((int64_t)INT32_MAX + 1) /* a vocabulary in which every stored id lies */
 
 int64_t dataset_room(indexed *const *inputs, int count)
@@ -32,5 +34,5 @@ status dataset_finish(status s, indexed_writer *w)
 status dataset_tokenizer(tokenizer **out, const char *prefix)
 {
     *out = NULL;
-    return tokenizer_is_beside(prefix) ? tokenizer_open_beside(out, prefix) : STATUS_OK;
+    return tokenizer_files_is_beside(prefix) ? tokenizer_files_open_beside(out, prefix) : STATUS_OK;
 }

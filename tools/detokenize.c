@@ -6,6 +6,7 @@
 #include "engine/files/indexed.h"
 #include "engine/text/buffer.h"
 #include "engine/text/tokenizer.h"
+#include "engine/tokenizer_files.h"
 #include "memory/log.h"
 #include "tools/options.h"
 #include "tools/tools.h"
@@ -113,7 +114,7 @@ static status detokenize_data(const options *o, const tokenizer *t)
 static status run(const options *o)
 {
     tokenizer *t;
-    TRY(o->tokenizer ? tokenizer_open(&t, o->tokenizer) : tokenizer_open_beside(&t, o->data));
+    TRY(o->tokenizer ? tokenizer_files_open(&t, o->tokenizer) : tokenizer_files_open_beside(&t, o->data));
     status s = o->data ? detokenize_data(o, t) : detokenize_lines(o, t);
     tokenizer_close(t);
     if (s == STATUS_OK && fflush(stdout) != 0)

@@ -8,6 +8,7 @@
 #include "engine/inference.h"
 #include "engine/report.h"
 #include "engine/text/documents.h"
+#include "engine/tokenizer_files.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "tools/options.h"
@@ -74,10 +75,10 @@ static status check_ids(const evaluation *e, const char *kind)
 static status read_text(evaluation *e)
 {
     tokenizer *t = NULL;
-    TRY(e->set->tokenizer ? tokenizer_open(&t, e->set->tokenizer) : weights_tokenizer(&t, e->from));
+    TRY(e->set->tokenizer ? tokenizer_files_open(&t, e->set->tokenizer) : weights_tokenizer(&t, e->from));
     tokenizer_scratch *scratch = tokenizer_scratch_open(t);
     documents *d = NULL;
-    const documents_settings plain = {.format = DOCUMENTS_BY_NAME};
+    const documents_settings plain = {.format = DOCUMENTS_SNIFF};
     char *inputs[] = {(char *)(size_t)e->set->text};
     status s = documents_open(&d, &plain, inputs, 1);
     buffer raw_bytes = {0}, made = {0};
@@ -134,10 +135,10 @@ static status read_data(evaluation *e)
 static int64_t fill(evaluation *e, int64_t first, int64_t length, int64_t batch)
 {
     const compiled_inputs *in = &e->model.compiled.inputs;
-    int32_t *tokens = executor_at(e->model.executor, &in->tokens),
-            *targets = executor_at(e->model.executor, &in->targets);
-    int32_t *positions = executor_at(e->model.executor, &in->positions);
-    int32_t *starts = e->mask ? executor_at(e->model.executor, &in->document_start) : NULL;
+    int32_t *tokens = executor_at(e->model.executor, in->tokens),
+            *targets = executor_at(e->model.executor, in->targets);
+    int32_t *positions = executor_at(e->model.executor, in->positions);
+    int32_t *starts = e->mask ? executor_at(e->model.executor, in->document_start) : NULL;
     int64_t counted = 0, begin = 0; /* of the document within its window */
     for (int64_t i = 0; i < length * batch; i++) {
         int64_t at = first + i;
@@ -179,7 +180,7 @@ static status evaluate(evaluation *e, comm *self)
     for (int64_t first = 0; first + 1 < e->tokens.count; first += length * e->set->batch) {
         e->counted += fill(e, first, length, e->set->batch);
         executor_play(e->model.executor, &e->model.compiled.evaluation);
-        e->loss += (double)*(float *)executor_at(e->model.executor, &e->model.compiled.inputs.loss_total);
+        e->loss += (double)*(float *)executor_at(e->model.executor, e->model.compiled.results.loss_total);
         report_progress_update(&bar, (double)e->counted);
     }
     report_progress_end(&bar);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/generator.h"
+#include "engine/tokenizer_files.h"
 #include "memory/log.h"
 #include "tools/options.h"
 #include "tools/tools.h"
@@ -234,7 +235,7 @@ static void generate_all(const job *j, generator *g, int batch)
 static status run(job *j)
 {
     TRY(weights_open(&j->from, j->set->checkpoint));
-    TRY(j->set->tokenizer ? tokenizer_open(&j->tokenizer, j->set->tokenizer)
+    TRY(j->set->tokenizer ? tokenizer_files_open(&j->tokenizer, j->set->tokenizer)
                           : weights_tokenizer(&j->tokenizer, j->from));
     j->scratch = tokenizer_scratch_open(j->tokenizer);
     TRY(read_prompts(j));

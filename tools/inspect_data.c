@@ -9,6 +9,7 @@
 
 #include "engine/files/indexed.h"
 #include "engine/text/tokenizer.h"
+#include "engine/tokenizer_files.h"
 #include "memory/log.h"
 
 #define OCTAVES 32
@@ -122,8 +123,8 @@ status inspect_gather_data(json_t **out, const inspect_request *r)
         json_object_set_new(object, "tokens", json_integer(indexed_tokens(x)));
         json_object_set_new(object, "lengths", gather_lengths(x));
         tokenizer *t = NULL;
-        if (tokenizer_is_beside(prefix))
-            s = tokenizer_open_beside(&t, prefix);
+        if (tokenizer_files_is_beside(prefix))
+            s = tokenizer_files_open_beside(&t, prefix);
         if (s == STATUS_OK)
             s = gather_samples(object, x, t, r);
         tokenizer_close(t);

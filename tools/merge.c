@@ -4,6 +4,7 @@
 #include "engine/files/indexed.h"
 #include "engine/text/buffer.h"
 #include "engine/text/tokenizer.h"
+#include "engine/tokenizer_files.h"
 #include "memory/log.h"
 #include "tools/dataset.h"
 #include "tools/options.h"
@@ -25,7 +26,7 @@ static status merge_tokenizers(const char *output, char *const *prefixes, int co
         other = NULL;
     }
     if (s == STATUS_OK && first && output)
-        s = tokenizer_save_beside(first, output);
+        s = tokenizer_files_save_beside(first, output);
     tokenizer_close(first);
     return s;
 }

@@ -35,12 +35,12 @@ static plan_hardware hardware_of(const wishes *w)
 static status lay_out(grid *out, const config *c, const wishes *w)
 {
     int data = c->parallel.data ? c->parallel.data : 1;
-    int64_t ranks = w->ranks ? w->ranks : (int64_t)c->parallel.tensor * c->parallel.pipeline * data;
+    int64_t model = (int64_t)c->parallel.tensor * c->parallel.context * c->parallel.pipeline;
+    int64_t ranks = w->ranks ? w->ranks : model * data;
     if (ranks > INT32_MAX)
         return status_fail(STATUS_USAGE, "parallel.tensor x pipeline x data = %lld ranks are too many",
                            (long long)ranks);
-    TRY(config_check_ranks(c, (int)ranks, &data));
-    TRY(grid_make(out, (int)ranks, 0, c->parallel.tensor, 1, data, c->parallel.pipeline));
+    TRY(config_lay_out(out, c, (int)ranks, 0));
     if (w->rank >= ranks)
         return status_fail(STATUS_USAGE, "--rank %lld: the layout has ranks 0 to %lld", (long long)w->rank,
                            (long long)ranks - 1);

@@ -5,6 +5,7 @@
 #include "engine/files/indexed.h"
 #include "engine/text/buffer.h"
 #include "engine/text/tokenizer.h"
+#include "engine/tokenizer_files.h"
 #include "memory/log.h"
 #include "tools/dataset.h"
 #include "tools/options.h"
@@ -94,7 +95,7 @@ static status split(const options *o)
         char *path = must_format("%s%s%s", base, between, names[part]);
         s = write_part(path, x, chosen, part);
         if (s == STATUS_OK && t)
-            s = tokenizer_save_beside(t, path);
+            s = tokenizer_files_save_beside(t, path);
         free(path);
     }
     free(chosen);

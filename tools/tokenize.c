@@ -13,6 +13,7 @@
 #include "engine/text/sentencepiece.h"
 #include "engine/text/sentences.h"
 #include "engine/text/tokenizer.h"
+#include "engine/tokenizer_files.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "tools/options.h"
@@ -36,13 +37,17 @@ static const char *const specials[] = {"ids", "text", NULL};
 static void more_help(FILE *out)
 {
     fputs(
-        "Inputs may be packed with gzip or zstd. --format auto takes a file as JSON-lines if --field is given or its\n"
-        "name ends in .jsonl, .ndjson or .json (before .gz or .zst), else as text. Without --separator a text file is\n"
-        "one document; TEXT may have \\n \\t \\f \\r \\0 \\xHH, as in '\\n\\n' or '<|endoftext|>'. Documents without "
-        "text are\n"
-        "passed over. A tokenizer FILE is a SentencePiece .model, a Hugging Face tokenizer.json of byte-level BPE, or "
-        "a\n"
-        "folder that holds one; a copy of it is left beside the data set. The result is the same for any --threads.\n",
+        "Inputs may be packed with gzip, zstd, xz or bzip2. --format auto looks at each file: JSON-lines if the first\n"
+        "line is a JSON object or the name ends in .jsonl, .ndjson or .json (before .gz and so on) or --field is "
+        "given,\n"
+        "else UTF-8 text; anything else (Parquet, archives, other encodings) is refused with what to do; --format "
+        "text\n"
+        "takes it as it is. Without --separator a text file is one document; TEXT may have \\n \\t \\f \\r \\0 \\xHH, "
+        "as in\n"
+        "'\\n\\n' or '<|endoftext|>'. Documents without text are passed over. A tokenizer FILE is a SentencePiece "
+        ".model,\n"
+        "a Hugging Face tokenizer.json of byte-level BPE, or a folder that holds one; a copy of it is left beside the\n"
+        "data set. The result is the same for any --threads.\n",
         out);
 }
 
@@ -78,7 +83,7 @@ static status unescape(char **out, int64_t *length, const char *text)
 /* What the table of options cannot check. */
 static status check(options *o, char **separator)
 {
-    static const documents_format by_choice[] = {DOCUMENTS_BY_NAME, DOCUMENTS_TEXT, DOCUMENTS_JSON_LINES};
+    static const documents_format by_choice[] = {DOCUMENTS_SNIFF, DOCUMENTS_TEXT, DOCUMENTS_JSON_LINES};
     if (!o->output || !o->tokenizer)
         return status_fail(STATUS_USAGE, "%s is missing; `phalanx tokenize --help` explains",
                            o->output ? "--tokenizer" : "--output");
@@ -177,7 +182,7 @@ static status encode_all(const options *o, const tokenizer *t, corpus_count *don
         if (s == STATUS_OK && done->documents == 0)
             s = status_fail(STATUS_FAILED, "the input holds no text");
         if (s == STATUS_OK)
-            s = tokenizer_save_beside(t, o->output);
+            s = tokenizer_files_save_beside(t, o->output);
         if (s == STATUS_OK)
             s = indexed_writer_close(w->writer);
         else
@@ -192,7 +197,7 @@ static status run(options *o)
     if (o->train_vocab)
         TRY(train_vocabulary(o));
     tokenizer *t;
-    TRY(tokenizer_open(&t, o->tokenizer));
+    TRY(tokenizer_files_open(&t, o->tokenizer));
     work w = {.start = clock_seconds(), .total = size_of_inputs(o)};
     corpus_count done = {0};
     status s = encode_all(o, t, &done, &w);
@@ -203,6 +208,8 @@ static status run(options *o)
                  o->output, (long long)done.documents, 1e-6 * (double)done.bytes, (long long)done.tokens,
                  tokenizer_vocab_size(t), (double)done.bytes / (double)done.tokens,
                  1e-6 * (double)done.bytes / (seconds + 1e-9));
+    if (s == STATUS_OK && done.malformed)
+        log_warn("%lld of the documents are not all UTF-8: what is not became U+FFFD", (long long)done.malformed);
     tokenizer_close(t);
     return s;
 }

@@ -1,15 +1,16 @@
-/* The steps of compile(), in order. For compile.c and its tests only. */
+/* The steps that compile_model() and compile_program_*() take, in order. For them and their tests only. */
 #ifndef PHALANX_ENGINE_COMPILE_COMPILE_PARTS_H
 #define PHALANX_ENGINE_COMPILE_COMPILE_PARTS_H
 
-#include "engine/compile/compile.h"
+#include "engine/compile/compile_model.h"
 
-/* storage.c: who owns which rows, and the tensors with storage of every parameter and input. Gives no addresses. */
+/* storage.c: who owns which rows, and the tensors with storage of every parameter, input and result. Gives no addresses. */
 void storage_describe(compiled *c);
 /* Addresses for all persistent tensors; sets persistent_bytes and class_bytes. */
 void storage_place(compiled *c);
-/* Bytes of optimizer state, and of gradients and weights where they are shards, that a data rank of this stage owns. */
-int64_t storage_owned_bytes(const compiled *c, int data_rank);
+/* Bytes of optimizer state, and of gradients and weights where they are shards, that a rank of this stage owns: the one at
+ * `gradient_rank` along AXIS_GRADIENT. */
+int64_t storage_owned_bytes(const compiled *c, int gradient_rank);
 
 /* unroll.c: a chunk recorded for one micro-batch, and what passes in and out of it. */
 typedef struct recorded {
@@ -18,26 +19,37 @@ typedef struct recorded {
     tensor *output_cotangent, *input_cotangent;
 } recorded;
 
-void unroll_record(recorded *out, compiled *c, int chunk, bool training, bool split, recompute how,
-                   const uint8_t *drop);
-/* Fuse ops (kernels/fuse.h): the last step, behind which nothing is asked to be kept or made again. */
-void unroll_fuse(recorded *r);
+typedef struct unroll_what {
+    int chunk;
+    bool training, split;
+    recompute recompute;
+    const uint8_t *drop;  /* of the chunk's forward ops, for RECOMPUTE_CHOSEN */
+    bool fuse;            /* ops (kernels/fuse.h): the last thing done to a body */
+    tensor *const *whole; /* weights gathered before the bodies, by number (update_whole), or NULL */
+} unroll_what;
+
+/* Ops and tensors go to `p`. */
+void unroll_record(recorded *out, pool *p, const compiled *c, const unroll_what *what);
 void unroll_recorded_free(recorded *r);
 /* The micro-batches' part of a program: bodies unrolled in the schedule's order, sends and receives between. */
-status unroll(compiled_program *out, compiled *c, const recorded *chunks, const schedule *s);
+status unroll(compiled_program *out, const compiled *c, const recorded *chunks, const schedule *s);
 /* All forward: evaluation of one micro-batch after another. */
-status unroll_forward(compiled_program *out, compiled *c, const recorded *chunks, int microbatches);
-op *unroll_append(compiled_program *out, compiled *c, op_kind kind, phase when, const char *label, tensor *const *in,
-                  int inputs, tensor *const *outs, int outputs, const op_attributes *at);
+void unroll_forward(compiled_program *out, const compiled *c, const recorded *chunks, int microbatches);
+op *unroll_append(compiled_program *out, op_kind kind, phase when, const char *label, tensor *const *in, int inputs,
+                  tensor *const *outs, int outputs, const op_attributes *at);
 
-/* update.c: what follows the micro-batches: reductions of gradients (each right behind its last contribution where that is
- * possible), the norm, the optimizer, the gathering of weights. */
-void update_begin(compiled_program *out, compiled *c);
-void update_append(compiled_program *out, compiled *c);
-void update_loss(compiled_program *out, compiled *c); /* the loss over the grid */
+/* update.c: what surrounds the micro-batches. Where sharded weights are gathered once a step, the whole ones, by number, which
+ * are tensors of the program's own (in its pool `p`); else NULL. */
+tensor *const *update_whole(pool *p, const compiled *c);
+/* Before the micro-batches: their gathers. */
+void update_begin(compiled_program *out, const compiled *c, tensor *const *whole);
+/* After them: reductions of gradients (each right after its last contribution where that is possible), the loss, the norm, the
+ * optimizer, the gathering of weights. */
+void update_append(compiled_program *out, const compiled *c);
+void update_loss(compiled_program *out, const compiled *c); /* the loss over the grid */
 
 /* place.c: explicit waits, scratch, storage shared in place, lifetimes, addresses of transients. */
-void place_waits(compiled_program *out, compiled *c);
-void place_transients(compiled_program *out, compiled *c, bool bound_only);
+void place_waits(compiled_program *out);
+void place_transients(compiled_program *out, const compiled *c, bool bound_only);
 
 #endif

@@ -19,8 +19,8 @@ static int64_t place_effort(int64_t blocks)
     return effort < 2 * blocks ? 2 * blocks : effort;
 }
 
-/* The tensor whose bytes `t` finally lives in. */
-static tensor *storage(tensor *t)
+/* The tensor whose bytes `t` finally has. */
+static tensor *bytes_of(tensor *t)
 {
     while (t->base)
         t = t->base;
@@ -29,24 +29,24 @@ static tensor *storage(tensor *t)
 
 static bool is_transient(tensor *t)
 {
-    return !tensor_persistent(storage(t));
+    return !tensor_persistent(bytes_of(t));
 }
 
 /* ---- waits ----------------------------------------------------------------------------------------------------- */
 
 static bool starts(const op *o)
 {
-    return (op_row_of(o)->flags & COMM) != 0;
+    return (op_row_of(o)->flags & OP_COMM) != 0;
 }
 
 static bool touches(const op *later, tensor *t, bool reads_matter)
 {
-    tensor *s = storage(t);
+    tensor *s = bytes_of(t);
     for (int i = 0; i < OP_MAX_OUT; i++)
-        if (later->out[i] && storage(later->out[i]) == s)
+        if (later->out[i] && bytes_of(later->out[i]) == s)
             return true;
     for (int i = 0; reads_matter && i < OP_MAX_IN; i++)
-        if (later->in[i] && storage(later->in[i]) == s)
+        if (later->in[i] && bytes_of(later->in[i]) == s)
             return true;
     return false;
 }
@@ -66,15 +66,15 @@ static int first_user(const program *p, int at)
     return p->count;
 }
 
-static op *wait_for(compiled *c, const op *o)
+static op *wait_for(compiled_program *out, const op *o)
 {
-    op *w = pool_alloc(&c->pool, sizeof *w);
+    op *w = pool_alloc(&out->pool, sizeof *w);
     *w = *o;
     w->kind = OP_wait;
     return w;
 }
 
-void place_waits(compiled_program *out, compiled *c)
+void place_waits(compiled_program *out)
 {
     program before = out->list;
     out->list = (program){0};
@@ -92,7 +92,7 @@ void place_waits(compiled_program *out, compiled *c)
     }
     for (int i = 0; i <= before.count; i++) {
         for (int k = head[i]; k >= 0; k = next[k])
-            program_append(&out->list, wait_for(c, before.ops[k]));
+            program_append(&out->list, wait_for(out, before.ops[k]));
         if (i == before.count)
             break;
         op *o = before.ops[i];
@@ -100,7 +100,6 @@ void place_waits(compiled_program *out, compiled *c)
             o->at.request = out->requests++;
         program_append(&out->list, o);
     }
-    /* waits were copied before their op's number was known only if they stood before it, which they cannot */
     free(head);
     free(next);
     program_free(&before);
@@ -108,7 +107,7 @@ void place_waits(compiled_program *out, compiled *c)
 
 /* ---- working memory --------------------------------------------------------------------------------------------- */
 
-static void add_scratch(compiled_program *out, compiled *c)
+static void add_scratch(compiled_program *out, const compiled *c)
 {
     tensor **of_request = must_calloc((unsigned long)out->requests + 1, sizeof(tensor *));
     for (int i = 0; i < out->list.count; i++) {
@@ -125,7 +124,7 @@ static void add_scratch(compiled_program *out, compiled *c)
             bytes = backend->scratch_bytes(o, c->options.threads);
         if (bytes <= 0)
             continue;
-        o->scratch = pool_alloc(&c->pool, sizeof(tensor));
+        o->scratch = pool_alloc(&out->pool, sizeof(tensor));
         tensor_describe(o->scratch, o->label, CLASS_SCRATCH, DTYPE_UINT8, 1, &bytes);
         if (starts(o))
             of_request[o->at.request] = o->scratch;
@@ -139,7 +138,7 @@ static void live_at(tensor *t, int at)
 {
     if (!t || !is_transient(t))
         return;
-    tensor *s = storage(t);
+    tensor *s = bytes_of(t);
     if (s->first < 0) {
         s->first = at;
         s->id = -1;
@@ -163,13 +162,13 @@ static void find_lifetimes(program *p)
 /* May `y` take the storage of `x`, one of the inputs of `o`? It must die with the op (or, asynchronous, with its wait). */
 static bool may_take(const op *o, const int *wait_of, tensor *x, tensor *y)
 {
-    if (!is_transient(x) || x->base || y->base || !is_transient(y) || storage(x) == storage(y))
+    if (!is_transient(x) || x->base || y->base || !is_transient(y) || bytes_of(x) == bytes_of(y))
         return false;
     if (tensor_bytes(x) != tensor_bytes(y) || !tensor_contiguous(x) || y->first != o->index)
         return false;
     int times = 0;
     for (int i = 0; i < OP_MAX_IN; i++)
-        times += o->in[i] && storage(o->in[i]) == x;
+        times += o->in[i] && bytes_of(o->in[i]) == x;
     int end = starts(o) ? wait_of[o->at.request] : o->index;
     return times == 1 && x->last == end;
 }
@@ -199,8 +198,8 @@ static void share_in_place(compiled_program *out)
             for (int k = 0; y && k < OP_MAX_IN; k++) {
                 /* x may itself have taken over storage: what counts is who holds the bytes now */
                 tensor *x = (row->inplace_in[pair] >> k & 1) && o->in[k] ? o->in[k] : NULL;
-                if (x && x->base && x->offset == 0 && tensor_bytes(storage(x)) == tensor_bytes(x))
-                    x = storage(x);
+                if (x && x->base && x->offset == 0 && tensor_bytes(bytes_of(x)) == tensor_bytes(x))
+                    x = bytes_of(x);
                 if (x && may_take(o, wait_of, x, y)) {
                     take_over(x, y);
                     break;
@@ -223,7 +222,7 @@ static void collect(blocks *b, tensor *t)
 {
     if (!t || !is_transient(t))
         return;
-    tensor *s = storage(t);
+    tensor *s = bytes_of(t);
     if (s->id >= 0)
         return;
     if (b->count == b->capacity) {
@@ -268,7 +267,8 @@ static void visit_collect(void *context, tensor *t)
 static void visit_address(void *context, tensor *t)
 {
     (void)context;
-    t->address = address_of(t);
+    if (is_transient(t)) /* others have theirs, and belong to the model */
+        t->address = address_of(t);
 }
 
 /* What is alive where most is: the parts of the lower bound. */
@@ -297,7 +297,7 @@ static void find_peak(compiled_program *out, const blocks *b)
     free(rest);
 }
 
-void place_transients(compiled_program *out, compiled *c, bool bound_only)
+void place_transients(compiled_program *out, const compiled *c, bool bound_only)
 {
     add_scratch(out, c);
     find_lifetimes(&out->list);

@@ -35,7 +35,7 @@ void plan_measure(plan_rank *out, const compiled *c)
         out->flops += c->training.flops[i];
     for (int i = 0; i < c->training.list.count; i++) {
         const op *o = c->training.list.ops[i];
-        if (!(op_row_of(o)->flags & COMM))
+        if (!(op_row_of(o)->flags & OP_COMM))
             continue;
         int64_t scratch, bytes, messages;
         collective_measure(&scratch, &bytes, &messages, o);
@@ -46,10 +46,12 @@ void plan_measure(plan_rank *out, const compiled *c)
 
 /* ---- which ranks to compile --------------------------------------------------------------------------------------- */
 
-static grid at_rank(const grid *g, int stage, int data, int abreast)
+/* `gradient`: which of the ranks whose gradients sum. */
+static grid at_rank(const grid *g, int stage, int gradient, int abreast)
 {
-    int at[GRID_AXES] = {[GRID_TENSOR] = abreast, [GRID_DATA] = data, [GRID_PIPELINE] = stage};
-    return grid_of(g, grid_rank_at(g, at));
+    int at[GRID_AXES] = {[GRID_TENSOR] = abreast, [GRID_PIPELINE] = stage};
+    grid first = grid_of(g, grid_rank_at(g, at));
+    return grid_of(g, grid_member(&first, AXIS_GRADIENT, gradient));
 }
 
 static plan_rank *new_rank(plan *p)
@@ -120,7 +122,7 @@ static status measure_group(plan *p, int stage, int first, int members, simulate
     o.grid = at_rank(&o.grid, stage, owner, first);
     TRY(measure_rank(p, &o.grid, first == 0 ? costs : NULL, hop));
     plan_rank *r = &p->ranks[p->count - 1];
-    r->count = members * o.grid.size[GRID_DATA];
+    r->count = members * grid_group_size(&o.grid, AXIS_GRADIENT);
     r->spread = spread;
     return STATUS_OK;
 }
@@ -151,7 +153,8 @@ static status measure_all(plan *p, bool every, simulate_cost *costs, double *hop
     }
     for (int rank = 0; rank < g->ranks; rank++) {
         grid mine = grid_of(g, rank);
-        TRY(measure_rank(p, &mine, mine.at[GRID_TENSOR] == 0 && mine.at[GRID_DATA] == 0 ? costs : NULL, hop));
+        TRY(measure_rank(p, &mine, mine.at[GRID_TENSOR] == 0 && grid_index(&mine, AXIS_GRADIENT) == 0 ? costs : NULL,
+                         hop));
     }
     return STATUS_OK;
 }
@@ -181,7 +184,7 @@ static status price_choice(plan *p, const plan_rank *of, bool gather_each, bool 
     o.reduce_each = reduce_each;
     plan_choice *choice = &p->choices[p->choice_count++];
     *choice = (plan_choice){.gather_each = gather_each, .reduce_each = reduce_each, .arena = of->arena};
-    choice->sent = of->sent[AXIS_DATA];
+    choice->sent = of->sent[AXIS_GRADIENT];
     choice->chosen = (o.zero < 3 || gather_each == p->options.gather_each) && reduce_each == p->options.reduce_each;
     if (choice->chosen)
         return STATUS_OK;
@@ -191,7 +194,7 @@ static status price_choice(plan *p, const plan_rank *of, bool gather_each, bool 
         plan_rank facts;
         plan_measure(&facts, &c);
         choice->arena = facts.arena;
-        choice->sent = facts.sent[AXIS_DATA];
+        choice->sent = facts.sent[AXIS_GRADIENT];
         free(facts.decision);
     }
     compile_free(&c);
@@ -206,7 +209,7 @@ static status price_choice(plan *p, const plan_rank *of, bool gather_each, bool 
 static status price_choices(plan *p)
 {
     int zero = p->options.zero;
-    if (zero < 2 || grid_group_size(&p->options.grid, GRID_GROUP_DATA_CONTEXT) == 1)
+    if (zero < 2 || grid_group_size(&p->options.grid, AXIS_GRADIENT) == 1)
         return STATUS_OK;
     const plan_rank *largest = &p->ranks[0];
     for (int i = 1; i < p->count; i++)
@@ -247,8 +250,8 @@ status plan_make(plan *out, const compile_options *options, const plan_hardware 
     /* a causal mean of n keys is that of a sequence of 2n - 1 */
     out->flops_per_token_full = compile_flops_per_token(&unbounded, 2 * options->sequence - 1);
     const grid *g = &options->grid;
-    out->tokens_per_step = (int64_t)options->micro_batch * options->microbatches * options->sequence *
-                           grid_group_size(g, GRID_GROUP_DATA_CONTEXT);
+    out->tokens_per_step =
+        (int64_t)options->micro_batch * options->microbatches * options->sequence * grid_group_size(g, AXIS_SAMPLES);
     int stages = g->size[GRID_PIPELINE];
     out->schedule = must_calloc(1, sizeof *out->schedule);
     schedule_kind kind = stages == 1 ? SCHEDULE_1F1B : options->schedule;

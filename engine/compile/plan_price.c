@@ -15,14 +15,7 @@ const plan_hardware plan_price_h100 = {.flops = 989e12,
 
 double plan_price_bandwidth(const plan_hardware *h, const grid *g, axis a)
 {
-    /* Ranks from the group's first to its last. */
-    int abreast = g->size[GRID_TENSOR], data = abreast * g->size[GRID_CONTEXT] * g->size[GRID_DATA];
-    const int span[AXIS_COUNT] = {
-        [AXIS_TENSOR] = abreast, [AXIS_KV] = abreast,        [AXIS_CONTEXT] = abreast * g->size[GRID_CONTEXT],
-        [AXIS_DATA] = data,      [AXIS_PIPELINE] = g->ranks, [AXIS_TIE] = g->ranks,
-        [AXIS_GRID] = g->ranks,
-    };
-    return span[a] <= h->node_ranks ? h->node : h->network;
+    return grid_span(g, a) <= h->node_ranks ? h->node : h->network;
 }
 
 static bool is_message(const op *o)
@@ -34,7 +27,7 @@ double plan_price_op(const plan_hardware *h, const grid *g, const op *o)
 {
     if (is_message(o))
         return 0;
-    if (op_row_of(o)->flags & COMM) {
+    if (op_row_of(o)->flags & OP_COMM) {
         int64_t scratch, bytes, messages;
         if (o->at.group_size <= 1)
             return 0;
@@ -62,7 +55,7 @@ void plan_price_chunks(simulate_cost *costs, double *outside, const plan_hardwar
         double seconds = plan_price_op(h, g, o);
         if (o->microbatch < 0)
             *outside += seconds;
-        else if ((op_row_of(o)->flags & COMM) && o->at.axis == AXIS_DATA)
+        else if ((op_row_of(o)->flags & OP_COMM) && axis_rows[o->at.axis].queue == AXIS_QUEUE_GRADIENTS)
             of[o->chunk][o->phase].hidden += seconds;
         else
             of[o->chunk][o->phase].compute += seconds;

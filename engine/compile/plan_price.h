@@ -1,7 +1,7 @@
 /* What a program would cost on a given machine: seconds per op, from its FLOPs and bytes at assumed rates.
  *
  * A price, not a measurement: a product takes its FLOPs at `flops x efficiency`, anything else its bytes at the memory's
- * rate, whichever is longer; communication within the tensor group is waited for, along the data axis it hides behind
+ * rate, whichever is longer; what ranks of a layer exchange is waited for, weights and gradients hide behind
  * the computation of its action, and what does not fit behind it is added.
  */
 #ifndef PHALANX_ENGINE_COMPILE_PLAN_PRICE_H

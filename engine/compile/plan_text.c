@@ -31,11 +31,11 @@ static void print_layout(FILE *out, const plan *p)
         fprintf(out, " (%s counted whole)", count_text(b, p->flops_per_token_full));
     fprintf(out, "\ntokens per step   %s: %d x %d sequences of %lld for each of %d data ranks\n",
             count_text(a, (double)p->tokens_per_step), o->microbatches, o->micro_batch, (long long)o->sequence,
-            g->size[GRID_DATA]);
+            grid_group_size(g, AXIS_SAMPLES));
     fprintf(out, "layout            %d rank%s: tensor %d%s x data %d (ZeRO %d) x pipeline %d", g->ranks,
             g->ranks == 1 ? "" : "s", g->size[GRID_TENSOR],
             g->size[GRID_TENSOR] > 1 && o->sequence_parallel ? " with sequence" : "", g->size[GRID_DATA],
-            g->size[GRID_DATA] > 1 ? o->zero : 0, g->size[GRID_PIPELINE]);
+            grid_group_size(g, AXIS_GRADIENT) > 1 ? o->zero : 0, g->size[GRID_PIPELINE]);
     if (g->size[GRID_PIPELINE] > 1)
         fprintf(out, ", %s", schedule_name(p->schedule->kind));
     if (o->chunks > 1)
@@ -166,7 +166,8 @@ static void json_axes(FILE *out, const char *name, const int64_t *value)
 {
     fprintf(out, "\"%s\": {", name);
     for (int a = 0; a < AXIS_COUNT; a++)
-        fprintf(out, "%s\"%s\": %lld", a ? ", " : "", axis_name((axis)a), (long long)value[a]);
+        if (axis_has_messages((axis)a))
+            fprintf(out, "%s\"%s\": %lld", a ? ", " : "", axis_name((axis)a), (long long)value[a]);
     fputs("}", out);
 }
 
@@ -277,7 +278,7 @@ void plan_text_listing(FILE *out, const compiled *c)
         for (int k = 0; k < OP_MAX_OUT; k++)
             print_operand(out, "out", o->out[k]);
         print_operand(out, "scratch", o->scratch);
-        if (op_row_of(o)->flags & COMM) {
+        if (op_row_of(o)->flags & OP_COMM) {
             int64_t scratch, bytes, messages;
             collective_measure(&scratch, &bytes, &messages, o);
             fprintf(out, ", along %s, %lld bytes sent in %lld", axis_name((axis)o->at.axis), (long long)bytes,

@@ -7,6 +7,7 @@
  * most, tensor rank 0 and the data rank that owns most. */
 #include "engine/compile/recompute.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,8 +25,8 @@ static const double MARGIN = 1.02;
 
 typedef struct class
 {
-    const char *name; /* the label without its layer */
-    int nth;          /* among the layer's ops of that name */
+    const char *name; /* of the ops' site */
+    int nth;          /* among the layer's ops of that site */
     int members;
     bool taken;
 } class;
@@ -34,27 +35,28 @@ typedef struct entry {
     int chunk, index, class; /* of a chunk's forward op */
 } entry;
 
-typedef struct decision {
-    compiled *c;
-    bool split;
-    uint8_t **drop; /* [chunks][ops] */
+typedef struct search {
+    const compiled *c;
+    pool words;           /* the classes' names */
+    tensor *const *whole; /* as in the programs that are tried */
+    uint8_t **drop;       /* [chunks][ops] */
     class *classes;
     entry *entries; /* in the order of dropping, once ordered */
     int class_count, entry_count;
-} decision;
+} search;
 
 typedef struct measured {
     int64_t kept;
     double price; /* of the backward pass */
 } measured;
 
-/* ---- trying without leaving a trace -------------------------------------------------------------------------------- */
+/* ---- trying ------------------------------------------------------------------------------------------------------- */
 
 static double price_of(const op *o)
 {
     op_cost cost = op_row_of(o)->cost(o);
     double price = cost.flops + FLOPS_A_BYTE * cost.bytes;
-    if ((op_row_of(o)->flags & COMM) && o->at.group_size > 1) {
+    if ((op_row_of(o)->flags & OP_COMM) && o->at.group_size > 1) {
         int64_t scratch, bytes, messages;
         collective_measure(&scratch, &bytes, &messages, o);
         price += FLOPS_A_BYTE_SENT * (double)bytes;
@@ -74,21 +76,28 @@ static void add_measure(measured *m, const recorded *body)
             m->price += price_of(body->r.body[p].ops[i]);
 }
 
-static measured measure(decision *d)
+static void record_chunk(recorded *out, pool *p, const search *d, int chunk, recompute how)
+{
+    unroll_record(out, p, d->c,
+                  &(unroll_what){.chunk = chunk,
+                                 .training = true,
+                                 .split = compile_program_splits(&d->c->options),
+                                 .recompute = how,
+                                 .drop = d->drop[chunk],
+                                 .whole = d->whole});
+}
+
+static measured measure(const search *d)
 {
     measured m = {0};
-    compiled *c = d->c;
-    pool outer = c->pool;
-    c->pool = (pool){0};
-    compile_forget(c);
-    for (int i = 0; i < c->options.chunks; i++) {
+    pool p = {0};
+    for (int i = 0; i < d->c->options.chunks; i++) {
         recorded body;
-        unroll_record(&body, c, i, true, d->split, RECOMPUTE_CHOSEN, d->drop[i]);
+        record_chunk(&body, &p, d, i, RECOMPUTE_CHOSEN);
         add_measure(&m, &body);
         unroll_recorded_free(&body);
     }
-    pool_free(&c->pool);
-    c->pool = outer;
+    pool_free(&p);
     return m;
 }
 
@@ -102,92 +111,73 @@ static int enough_microbatches(const compile_options *o)
 }
 
 /* Bytes of the transient region with the first `count` entries dropped: the lower bound, or, placed, what it takes. */
-static status try_count(int64_t *bytes, decision *d, int count, bool bound_only)
+static status try_count(int64_t *bytes, search *d, int count, bool bound_only)
 {
-    compiled *c = d->c;
+    const compile_options *o = &d->c->options;
     for (int i = 0; i < d->entry_count; i++)
         d->drop[d->entries[i].chunk][d->entries[i].index] = i < count;
-    pool outer = c->pool;
-    c->pool = (pool){0};
-    int all = c->options.microbatches;
-    if (bound_only)
-        c->options.microbatches = enough_microbatches(&c->options);
-    compiled_program tried = {0};
-    status s = compile_training(&tried, c, RECOMPUTE_CHOSEN, d->drop, bound_only);
+    compile_keep keep = {RECOMPUTE_CHOSEN, d->drop};
+    compiled_program tried;
+    status s = compile_program_training(&tried, d->c, &keep, bound_only ? enough_microbatches(o) : o->microbatches,
+                                        bound_only);
     *bytes = bound_only ? tried.lower_bound : tried.transient_bytes;
-    c->options.microbatches = all;
-    program_free(&tried.list);
-    pool_free(&c->pool);
-    c->pool = outer;
+    compile_program_free(&tried);
     return s;
 }
 
 /* ---- classes -------------------------------------------------------------------------------------------------------- */
 
-/* "layer 3/mlp/up" -> 3 and "mlp/up"; others -> -1 and the whole label */
-static int layer_of(const char **name, const char *label)
-{
-    int layer, used = 0;
-    if (sscanf(label, "layer %d/%n", &layer, &used) == 1 && used > 0) {
-        *name = label + used;
-        return layer;
-    }
-    *name = label;
-    return -1;
-}
-
 /* Can its outputs be made again, and would that be asked for? */
 static bool can_drop(const op *o)
 {
-    if (o->detached || (op_row_of(o)->flags & (GATHER | STATEFUL)))
+    if (o->detached || (op_row_of(o)->flags & (OP_GATHER | OP_STATEFUL)))
         return false;
     for (int i = 0; i < OP_MAX_OUT; i++)
-        if (o->out[i] && !o->out[i]->boundary)
+        if (o->out[i] && !o->out[i]->keep)
             return true;
     return false;
 }
 
-static int find_class(decision *d, const char *name, int nth)
+static int find_class(search *d, const char *name, int nth)
 {
     for (int i = 0; i < d->class_count; i++)
         if (d->classes[i].nth == nth && strcmp(d->classes[i].name, name) == 0)
             return i;
     d->classes = must_realloc(d->classes, (unsigned long)(d->class_count + 1) * sizeof *d->classes);
-    d->classes[d->class_count] = (class){.name = pool_format(&d->c->pool, "%s", name), .nth = nth};
+    d->classes[d->class_count] = (class){.name = pool_format(&d->words, "%s", name), .nth = nth};
     return d->class_count++;
 }
 
-static void classify_chunk(decision *d, int chunk, const program *forward)
+static void classify_chunk(search *d, int chunk, const program *forward)
 {
     d->drop[chunk] = must_calloc((unsigned long)forward->count + 1, 1);
     for (int i = 0; i < forward->count; i++) {
         const op *o = forward->ops[i];
         if (!can_drop(o))
             continue;
-        const char *name, *other;
-        int layer = layer_of(&name, o->label), nth = 0;
-        for (int k = i - 1; k >= 0 && layer >= 0 && layer_of(&other, forward->ops[k]->label) == layer; k--)
-            nth += strcmp(name, other) == 0;
-        int of = find_class(d, name, nth);
+        int nth = 0;
+        for (int k = i - 1; k >= 0 && o->layer >= 0 && forward->ops[k]->layer == o->layer; k--)
+            nth += strcmp(o->site, forward->ops[k]->site) == 0;
+        int of = find_class(d, o->site, nth);
         d->classes[of].members++;
         d->entries = must_realloc(d->entries, (unsigned long)(d->entry_count + 1) * sizeof *d->entries);
         d->entries[d->entry_count++] = (entry){chunk, o->index, of};
     }
 }
 
-static void classify(decision *d)
+static void classify(search *d)
 {
-    compiled *c = d->c;
-    compile_forget(c);
-    for (int i = 0; i < c->options.chunks; i++) {
+    pool p = {0};
+    for (int i = 0; i < d->c->options.chunks; i++) {
         recorded body;
-        unroll_record(&body, c, i, true, d->split, RECOMPUTE_NONE, NULL);
+        record_chunk(&body, &p, d, i, RECOMPUTE_NONE);
         classify_chunk(d, i, &body.r.body[PHASE_FORWARD]);
         unroll_recorded_free(&body);
     }
+    pool_free(&p);
 }
 
-static void set_class(decision *d, int of, uint8_t to)
+static void set_class(search *d, int of, uint8_t to)
 {
     for (int i = 0; i < d->entry_count; i++)
         if (d->entries[i].class == of)
@@ -195,7 +185,7 @@ static void set_class(decision *d, int of, uint8_t to)
 }
 
 /* The class whose next drop is cheapest for what it saves, or -1 if none saves anything. */
-static int cheapest(decision *d, measured *now)
+static int cheapest(search *d, measured *now)
 {
     int best = -1;
     double best_price = 0;
@@ -218,7 +208,7 @@ static int cheapest(decision *d, measured *now)
     return best;
 }
 
-static int append_class(entry *order, int at, const decision *d, int of)
+static int append_class(entry *order, int at, const search *d, int of)
 {
     for (int i = 0; i < d->entry_count; i++)
         if (d->entries[i].class == of)
@@ -226,7 +216,7 @@ static int append_class(entry *order, int at, const decision *d, int of)
     return at;
 }
 
-static void order_entries(decision *d)
+static void order_entries(search *d)
 {
     entry *order = must_alloc((unsigned long)(d->entry_count + 1) * sizeof *order);
     measured now = measure(d);
@@ -247,7 +237,7 @@ static void order_entries(decision *d)
 /* ---- how many -------------------------------------------------------------------------------------------------------- */
 
 /* The fewest, from `least` on, whose lower bound is within `limit` bytes; entry_count if none is. */
-static status bisect(int *count, decision *d, int least, int64_t limit)
+static status bisect(int *count, search *d, int least, int64_t limit)
 {
     int low = least, high = d->entry_count;
     while (low < high) {
@@ -263,7 +253,7 @@ static status bisect(int *count, decision *d, int least, int64_t limit)
     return STATUS_OK;
 }
 
-static status refuse(const decision *d, int64_t bytes)
+static status refuse(const search *d, int64_t bytes)
 {
     const compile_options *o = &d->c->options;
     char budget[UNITS_TEXT], need[UNITS_TEXT], over[UNITS_TEXT];
@@ -280,16 +270,16 @@ static status refuse(const decision *d, int64_t bytes)
 
 /* Transient bytes to reckon with if the placement takes `placed`: other ranks of the stage differ by a row or a bias, and
  * their placements by what the planner is content with. */
-static int64_t with_margin(const decision *d, int64_t placed, int64_t bound)
+static int64_t with_margin(const search *d, int64_t placed, int64_t bound)
 {
     const grid *g = &d->c->options.grid;
-    bool alone = g->size[GRID_TENSOR] * g->size[GRID_DATA] * g->size[GRID_CONTEXT] == 1;
+    bool alone = g->ranks == g->size[GRID_PIPELINE];
     int64_t reckoned = (int64_t)((double)bound * MARGIN);
     return alone || placed > reckoned ? placed : reckoned;
 }
 
 /* Dropping all is not always least: what is made again is alive, too. The best of the ends of classes, if it fits. */
-static status choose_least(int *count, decision *d, int64_t room)
+static status choose_least(int *count, search *d, int64_t room)
 {
     int64_t least = INT64_MAX, placed, bound;
     for (int i = 1; i <= d->entry_count; i++) {
@@ -306,7 +296,7 @@ static status choose_least(int *count, decision *d, int64_t room)
     return placed <= room ? STATUS_OK : refuse(d, placed);
 }
 
-static status choose_count(int *count, decision *d)
+static status choose_count(int *count, search *d)
 {
     int64_t room = d->c->options.budget - d->c->persistent_bytes, limit = room, placed, bound;
     int least = 0;
@@ -326,9 +316,9 @@ static status choose_count(int *count, decision *d)
 }
 
 /* "mlp/swiglu, mlp/up in 3 of 8 layers": the classes among the first `count` entries. */
-static const char *describe(compiled *c, const decision *d, int count)
+static char *describe(const search *d, int count)
 {
-    char text[400] = "";
+    char text[400] = "nothing";
     size_t used = 0;
     for (int from = 0; from < count && used < sizeof text;) {
         const class *of = &d->classes[d->entries[from].class];
@@ -341,36 +331,44 @@ static const char *describe(compiled *c, const decision *d, int count)
         if (from - first < of->members && used < sizeof text)
             used += (size_t)snprintf(text + used, sizeof text - used, " in %d of %d layers", from - first, of->members);
     }
-    return count ? pool_format(&c->pool, "%s", text) : "nothing";
+    return must_strdup(text);
 }
 
-static void open_decision(decision *d)
+static void open_search(search *d, const compiled *c)
 {
-    const compile_options *o = &d->c->options;
-    d->split = o->schedule == SCHEDULE_ZB_H1 && o->grid.size[GRID_PIPELINE] > 1;
-    d->drop = must_calloc((unsigned long)o->chunks, sizeof *d->drop);
+    *d = (search){.c = c};
+    d->drop = must_calloc((unsigned long)c->options.chunks, sizeof *d->drop);
+    d->whole = update_whole(&d->words, c);
     classify(d);
 }
 
-static status decide(decision *d)
+/* How many entries to drop, once ordered. */
+static status decide_count(int *count, search *d)
 {
     int64_t placed, bound, room = d->c->options.budget - d->c->persistent_bytes;
-    open_decision(d);
+    *count = 0;
     TRY(try_count(&bound, d, 0, true));
     TRY(try_count(&placed, d, 0, false));
     if (with_margin(d, placed, bound) <= room)
         return STATUS_OK;
     order_entries(d);
-    return choose_count(&d->c->dropped, d);
+    return choose_count(count, d);
 }
 
-static void free_decision(decision *d)
+static void free_drop(uint8_t **drop, int chunks)
 {
-    for (int i = 0; d->drop && i < d->c->options.chunks; i++)
-        free(d->drop[i]);
-    free(d->drop);
+    for (int i = 0; drop && i < chunks; i++)
+        free(drop[i]);
+    free(drop);
+}
+
+static void close_search(search *d)
+{
+    if (d->c)
+        free_drop(d->drop, d->c->options.chunks);
     free(d->classes);
     free(d->entries);
+    pool_free(&d->words);
 }
 
 /* The rank of this stage that needs most. */
@@ -378,23 +376,20 @@ static status open_largest(compiled *largest, const compiled *c)
 {
     compile_options o = c->options;
     int64_t spread;
-    int at[GRID_AXES];
-    for (int i = 0; i < GRID_AXES; i++)
-        at[i] = o.grid.at[i];
-    at[GRID_TENSOR] = at[GRID_DATA] = 0;
-    o.grid = grid_of(&o.grid, grid_rank_at(&o.grid, at));
+    o.grid = grid_of(&o.grid, grid_member(&o.grid, AXIS_TENSOR, 0));
+    o.grid = grid_of(&o.grid, grid_member(&o.grid, AXIS_GRADIENT, 0));
     TRY(compile_model(largest, &o));
-    at[GRID_DATA] = compile_largest_owner(largest, &spread);
-    if (at[GRID_DATA] == 0)
+    int owner = compile_largest_owner(largest, &spread);
+    if (owner == 0)
         return STATUS_OK;
     compile_free(largest);
-    o.grid = grid_of(&o.grid, grid_rank_at(&o.grid, at));
+    o.grid = grid_of(&o.grid, grid_member(&o.grid, AXIS_GRADIENT, owner));
     return compile_model(largest, &o);
 }
 
 /* Marks in `own` what the first `count` entries of `d` name. Ranks of a stage record the same layers, but not at the same
  * indices: one may gather a bias that another does not have. */
-static void adopt(decision *own, const decision *d, int count)
+static void adopt(search *own, const search *d, int count)
 {
     int *taken = must_calloc((unsigned long)d->class_count + 1, sizeof *taken);
     for (int i = 0; i < count; i++) {
@@ -407,24 +402,41 @@ static void adopt(decision *own, const decision *d, int count)
     free(taken);
 }
 
-status recompute_compile(compiled *c)
+static status decide(recompute_decision *out, const compiled *c, const compiled *largest)
 {
+    search d, own = {0};
+    open_search(&d, largest);
+    status s = decide_count(&out->dropped, &d);
+    if (s == STATUS_OK) {
+        open_search(&own, c);
+        adopt(&own, &d, out->dropped);
+        out->words = describe(&d, out->dropped);
+        out->drop = own.drop;
+        out->chunks = c->options.chunks;
+        out->keep = (compile_keep){RECOMPUTE_CHOSEN, out->drop};
+        own.drop = NULL;
+    }
+    close_search(&own);
+    close_search(&d);
+    return s;
+}
+
+status recompute_decide(recompute_decision *out, const compiled *c)
+{
+    *out = (recompute_decision){.keep = {.how = c->options.recompute}};
     if (!c->options.budget)
-        return compile_training(&c->training, c, c->options.recompute, NULL, false);
+        return STATUS_OK;
     compiled largest = {0};
-    decision d = {.c = &largest}, own = {.c = c};
     status s = open_largest(&largest, c);
     if (s == STATUS_OK)
-        s = decide(&d);
-    if (s == STATUS_OK) {
-        c->dropped = largest.dropped;
-        c->decision = describe(c, &d, c->dropped);
-        open_decision(&own);
-        adopt(&own, &d, c->dropped);
-        s = compile_training(&c->training, c, RECOMPUTE_CHOSEN, own.drop, false);
-    }
-    free_decision(&own);
-    free_decision(&d);
+        s = decide(out, c, &largest);
     compile_free(&largest);
     return s;
+}
+
+void recompute_decision_free(recompute_decision *d)
+{
+    free_drop(d->drop, d->chunks);
+    free(d->words);
+    *d = (recompute_decision){0};
 }

@@ -2,17 +2,20 @@
 #ifndef PHALANX_ENGINE_COMPILE_RECOMPUTE_H
 #define PHALANX_ENGINE_COMPILE_RECOMPUTE_H
 
-#include "engine/compile/compile.h"
+#include "engine/compile/compile_program.h"
 
-/* Compiles c->training as options.recompute says, or, with options.budget, keeping as much as fits and making again what
- * costs least FLOPs a byte saved. A usage failure says by how much the budget is missed when even making everything
- * again does not fit. */
-status recompute_compile(compiled *c);
+typedef struct recompute_decision {
+    compile_keep keep; /* points to `drop` */
+    uint8_t **drop;    /* [chunks]; NULL: keep.how is a setting */
+    int chunks;
+    int dropped; /* forward ops whose outputs are made again */
+    char *words; /* which; NULL without a budget */
+} recompute_decision;
 
-/* The training program under one way of recompute (compile.c). drop[chunk][op of the forward body], for RECOMPUTE_CHOSEN.
- * bound_only: lifetimes and lower bound, no addresses. */
-status compile_training(compiled_program *out, compiled *c, recompute how, uint8_t *const *drop, bool bound_only);
-/* Forget what an earlier recording or plan left on the parameters. */
-void compile_forget(compiled *c);
+/* As options.recompute says, or, with options.budget, keeping as much as fits and making again what costs least FLOPs a byte
+ * saved. A usage failure says by how much the budget is missed when even making everything again does not fit. The decision
+ * must be freed either way. */
+status recompute_decide(recompute_decision *out, const compiled *c);
+void recompute_decision_free(recompute_decision *d);
 
 #endif

@@ -12,11 +12,11 @@
 #include "parallel/lowering_check.h"
 #include "parallel/simulate.h"
 
-static layer_inputs inputs_of(recorder *r, compiled *c)
+static layer_inputs inputs_of(recorder *r, const compiled *c)
 {
     const compile_options *o = &c->options;
-    compiled_inputs *in = &c->inputs;
-    tensor *ids[] = {&in->tokens, &in->targets, &in->positions, &in->document_start};
+    const compiled_inputs *in = &c->inputs;
+    tensor *ids[] = {in->tokens, in->targets, in->positions, in->document_start};
     tensor *views[4];
     for (int i = 0; i < 4; i++) {
         views[i] = NULL;
@@ -28,30 +28,31 @@ static layer_inputs inputs_of(recorder *r, compiled *c)
         views[i]->shape[0] = ids[i]->shape[1];
         views[i]->shape[1] = 0;
         views[i]->pitch = 1;
-        views[i]->boundary = false;
     }
     return (layer_inputs){.tokens = views[0],
                           .targets = views[1],
                           .positions = views[2],
                           .document_start = views[3],
-                          .rope_table = in->rope_table.shape[0] ? &in->rope_table : NULL,
-                          .scalars = &in->scalars,
+                          .rope_table = in->rope_table->shape[0] ? in->rope_table : NULL,
+                          .scalars = in->scalars,
+                          .loss = c->results.loss,
+                          .caches = c->caches,
                           .sequence = (int)(o->decode_samples ? 1 : o->sequence),
                           .epsilon = (float)o->shape.norm_epsilon,
                           .dropout = (float)o->shape.dropout};
 }
 
-static void start_recorder(recorder *r, compiled *c)
+static void start_recorder(recorder *r, pool *p, const compiled *c)
 {
     const compile_options *o = &c->options;
     recorder_grid g = {.tensor = o->grid.size[GRID_TENSOR],
                        .tensor_rank = o->grid.at[GRID_TENSOR],
-                       .data = grid_group_size(&o->grid, GRID_GROUP_DATA_CONTEXT),
-                       .data_rank = grid_index(&o->grid, GRID_GROUP_DATA_CONTEXT),
+                       .gradient = grid_group_size(&o->grid, AXIS_GRADIENT),
+                       .gradient_rank = grid_index(&o->grid, AXIS_GRADIENT),
+                       .kv = grid_group_size(&o->grid, AXIS_KV),
+                       .kv_rank = grid_index(&o->grid, AXIS_KV),
                        .sequence = o->sequence_parallel && o->grid.size[GRID_TENSOR] > 1};
-    compile_axis(&g.kv, &g.kv_rank, &o->grid, &o->shape, AXIS_KV);
-    recorder_open(r, &c->pool, &g, o->compute);
-    r->gather_each = o->gather_each;
+    recorder_open(r, p, &g, o->compute, c->storage, c->model.numbers);
     r->tokens = o->decode_samples ? o->decode_samples : o->micro_batch * o->sequence;
 }
 
@@ -61,7 +62,7 @@ static void prefetch_gathers(program *body)
     int pending = -1; /* where the previous gather stands */
     for (int i = 0; i < body->count; i++) {
         op *o = body->ops[i];
-        if (o->kind != OP_all_gather || o->at.axis != AXIS_DATA)
+        if (o->kind != OP_all_gather || o->at.axis != AXIS_GRADIENT)
             continue;
         int from = i, to = pending + 1;
         if (pending >= 0) {
@@ -73,15 +74,15 @@ static void prefetch_gathers(program *body)
     }
 }
 
-void unroll_record(recorded *out, compiled *c, int chunk, bool training, bool split, recompute how, const uint8_t *drop)
+static void fuse(recorded *r)
 {
-    *out = (recorded){0};
+    tensor *ends[] = {r->output, r->input_cotangent};
+    fuse_recorded(&r->r, ends, 2);
+}
+
+static void record_forward(recorded *out, const compiled *c, int chunk, bool training)
+{
     recorder *r = &out->r;
-    start_recorder(r, c);
-    r->training = training;
-    r->split = split;
-    r->recompute = how;
-    r->drop = drop;
     layer_inputs in = inputs_of(r, c);
     const decoder_chunk *d = &c->model.chunks[chunk];
     int64_t shape[] = {decoder_rows_between(&r->grid, r->tokens), c->model.shape.hidden_size};
@@ -90,7 +91,7 @@ void unroll_record(recorded *out, compiled *c, int chunk, bool training, bool sp
         out->input = recorder_input(r, "input", r->compute, 2, shape, place);
     if (c->options.decode_samples) {
         tensor *logits = decoder_logits(r, &c->model, &in);
-        tensor *to[OP_MAX_OUT] = {&c->inputs.logits};
+        tensor *to[OP_MAX_OUT] = {c->results.logits};
         recorder_record(r, OP_copy, "logits", &logits, 1, 0, to, NULL);
         return;
     }
@@ -100,14 +101,23 @@ void unroll_record(recorded *out, compiled *c, int chunk, bool training, bool sp
             out->output_cotangent = recorder_input(r, "cotangent", r->compute, 2, shape, place_cotangent(place));
         out->input_cotangent = recorder_differentiate(r, out->input, out->output, out->output_cotangent);
     }
-    for (int i = 0; i < PHASE_COUNT; i++)
-        prefetch_gathers(&r->body[i]);
 }
 
-void unroll_fuse(recorded *r)
+void unroll_record(recorded *out, pool *p, const compiled *c, const unroll_what *what)
 {
-    tensor *ends[] = {r->output, r->input_cotangent};
-    fuse_recorded(&r->r, ends, 2);
+    *out = (recorded){0};
+    recorder *r = &out->r;
+    start_recorder(r, p, c);
+    r->training = what->training;
+    r->split = what->split;
+    r->recompute = what->recompute;
+    r->drop = what->drop;
+    r->whole = what->whole;
+    record_forward(out, c, what->chunk, what->training);
+    for (int i = 0; i < PHASE_COUNT; i++)
+        prefetch_gathers(&r->body[i]);
+    if (what->fuse)
+        fuse(out);
 }
 
 void unroll_recorded_free(recorded *r)
@@ -118,7 +128,7 @@ void unroll_recorded_free(recorded *r)
 /* ---- instances ----------------------------------------------------------------------------------------------- */
 
 typedef struct unroller {
-    compiled *c;
+    const compiled *c;
     compiled_program *out;
     const recorded *chunks;
     tensor ***map; /* [chunk * microbatches + micro-batch][id] */
@@ -135,7 +145,7 @@ static tensor *instance(unroller *u, tensor *t, int chunk, int microbatch)
     tensor **known = &(*slot)[t->id];
     if (*known)
         return *known;
-    tensor *n = pool_alloc(&u->c->pool, sizeof *n);
+    tensor *n = pool_alloc(&u->out->pool, sizeof *n);
     *n = *t;
     *known = n;
     n->producer = NULL;
@@ -143,7 +153,7 @@ static tensor *instance(unroller *u, tensor *t, int chunk, int microbatch)
     if (t->base) {
         n->base = instance(u, t->base, chunk, microbatch);
         const tensor *root = t->base;
-        if (tensor_persistent(root) && root->boundary) /* a step's input: this micro-batch's row */
+        if (root->per_microbatch)
             n->offset += microbatch * (tensor_bytes(root) / root->shape[0]);
         if (tensor_persistent(root))
             n->address = root->address + n->offset;
@@ -155,7 +165,7 @@ static void play_body(unroller *u, int chunk, phase p, int microbatch)
 {
     const program *body = &u->chunks[chunk].r.body[p];
     for (int i = 0; i < body->count; i++) {
-        op *o = pool_alloc(&u->c->pool, sizeof *o);
+        op *o = pool_alloc(&u->out->pool, sizeof *o);
         *o = *body->ops[i];
         o->chunk = (int16_t)chunk;
         o->microbatch = microbatch;
@@ -163,21 +173,22 @@ static void play_body(unroller *u, int chunk, phase p, int microbatch)
             o->in[k] = instance(u, o->in[k], chunk, microbatch);
         for (int k = 0; k < OP_MAX_OUT; k++)
             o->out[k] = instance(u, o->out[k], chunk, microbatch);
-        if (o->at.accumulate == 2)
-            o->at.accumulate = microbatch > 0;
+        if (o->at.accumulate == OP_WRITES_FIRST)
+            o->at.accumulate = microbatch > 0 ? OP_ADDS : OP_WRITES;
         if (o->kind == OP_dropout)
             o->at.sample = microbatch * u->c->options.micro_batch;
         program_append(&u->out->list, o);
     }
 }
 
-op *unroll_append(compiled_program *out, compiled *c, op_kind kind, phase when, const char *label, tensor *const *in,
-                  int inputs, tensor *const *outs, int outputs, const op_attributes *at)
+op *unroll_append(compiled_program *out, op_kind kind, phase when, const char *label, tensor *const *in, int inputs,
+                  tensor *const *outs, int outputs, const op_attributes *at)
 {
-    op *o = pool_alloc(&c->pool, sizeof *o);
+    op *o = pool_alloc(&out->pool, sizeof *o);
     o->kind = (uint8_t)kind;
     o->phase = (uint8_t)when;
-    o->label = label;
+    o->label = o->site = label;
+    o->layer = -1;
     o->microbatch = -1;
     if (at)
         o->at = *at;
@@ -225,8 +236,8 @@ static void play_steps(unroller *u, const lowering_step *steps, int count)
         }
         if (s->kind == LOWERING_WAIT) {
             op *o = launched[s->pair];
-            op *w = unroll_append(u->out, u->c, OP_wait, (phase)o->phase, o->label, o->in, OP_MAX_IN, o->out,
-                                  OP_MAX_OUT, &o->at);
+            op *w =
+                unroll_append(u->out, OP_wait, (phase)o->phase, o->label, o->in, OP_MAX_IN, o->out, OP_MAX_OUT, &o->at);
             w->microbatch = o->microbatch;
             continue;
         }
@@ -234,7 +245,7 @@ static void play_steps(unroller *u, const lowering_step *steps, int count)
         bool receive = s->kind == LOWERING_RECEIVE;
         op_attributes at = {.axis = AXIS_PIPELINE, .peer = peer_rank(u->c, s->peer), .request = u->out->requests++};
         const char *label = s->payload == LOWERING_ACTIVATION ? "activation" : "cotangent";
-        launched[i] = unroll_append(u->out, u->c, receive ? OP_receive : OP_send, phase_of((action_kind)s->action.kind),
+        launched[i] = unroll_append(u->out, receive ? OP_receive : OP_send, phase_of((action_kind)s->action.kind),
                                     label, &t, !receive, &t, receive, &at);
         launched[i]->microbatch = s->action.microbatch;
         launched[i]->chunk = s->action.chunk;
@@ -242,7 +253,8 @@ static void play_steps(unroller *u, const lowering_step *steps, int count)
     free(launched);
 }
 
-static void open_unroller(unroller *u, compiled_program *out, compiled *c, const recorded *chunks, int microbatches)
+static void open_unroller(unroller *u, compiled_program *out, const compiled *c, const recorded *chunks,
+                          int microbatches)
 {
     *u = (unroller){.c = c, .out = out, .chunks = chunks, .microbatches = microbatches};
     u->map = must_calloc((unsigned long)(c->model.chunk_count * microbatches), sizeof(tensor **));
@@ -255,7 +267,7 @@ static void close_unroller(unroller *u)
     free(u->map);
 }
 
-status unroll(compiled_program *out, compiled *c, const recorded *chunks, const schedule *s)
+status unroll(compiled_program *out, const compiled *c, const recorded *chunks, const schedule *s)
 {
     unroller u;
     lowering l = {0};
@@ -278,7 +290,7 @@ status unroll(compiled_program *out, compiled *c, const recorded *chunks, const 
 }
 
 /* The forward actions of GPipe without its backward ones: messages only go down the stages, one micro-batch after another. */
-status unroll_forward(compiled_program *out, compiled *c, const recorded *chunks, int microbatches)
+void unroll_forward(compiled_program *out, const compiled *c, const recorded *chunks, int microbatches)
 {
     unroller u;
     open_unroller(&u, out, c, chunks, microbatches);
@@ -295,12 +307,11 @@ status unroll_forward(compiled_program *out, compiled *c, const recorded *chunks
                     continue;
                 op_attributes at = {.axis = AXIS_PIPELINE, .request = out->requests++};
                 at.peer = peer_rank(c, (stage + (send ? 1 : stages - 1)) % stages);
-                o = unroll_append(out, c, send ? OP_send : OP_receive, PHASE_FORWARD, "activation", &t, send, &t, !send,
+                o = unroll_append(out, send ? OP_send : OP_receive, PHASE_FORWARD, "activation", &t, send, &t, !send,
                                   &at);
-                unroll_append(out, c, OP_wait, PHASE_FORWARD, "activation", o->in, OP_MAX_IN, o->out, OP_MAX_OUT, &at);
+                unroll_append(out, OP_wait, PHASE_FORWARD, "activation", o->in, OP_MAX_IN, o->out, OP_MAX_OUT, &at);
             }
         }
     }
     close_unroller(&u);
-    return STATUS_OK;
 }

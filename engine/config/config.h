@@ -11,8 +11,10 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "kernels/recompute.h"
 #include "memory/status.h"
 #include "models/shape.h"
+#include "parallel/grid.h"
 #include "engine/config/learning_rate.h"
 
 typedef enum config_precision { CONFIG_FP32, CONFIG_BF16, CONFIG_FP16 } config_precision;
@@ -21,7 +23,6 @@ typedef enum config_optimizer { CONFIG_ADAMW } config_optimizer;
 /* In the order of schedule_kind (parallel/schedule.h). */
 typedef enum config_schedule { CONFIG_GPIPE, CONFIG_1F1B, CONFIG_INTERLEAVED, CONFIG_ZB_H1 } config_schedule;
 typedef enum config_when { CONFIG_EACH_STEP, CONFIG_EACH_MICRO_BATCH } config_when; /* zero_gather, zero_reduce */
-typedef enum config_recompute { CONFIG_KEEP, CONFIG_SELECTIVE, CONFIG_FULL } config_recompute;
 
 /* Data sets to blend: samples are drawn in proportion to the weights, which need not sum to one. */
 typedef struct config_source {
@@ -77,8 +78,8 @@ typedef struct config {
         double clip; /* largest gradient norm; 0: no clipping */
     } optimizer;
     struct {
-        int tensor, pipeline, virtual_stages;
-        int data; /* 0: ranks / (tensor * pipeline) */
+        int tensor, context, pipeline, virtual_stages;
+        int data; /* 0: what is left of the ranks */
         config_schedule schedule;
         bool sequence;
         int zero;
@@ -87,7 +88,7 @@ typedef struct config {
         int64_t bucket;                   /* bytes of gradients reduced together */
     } parallel;
     struct {
-        config_recompute recompute;
+        recompute recompute;
         int64_t budget; /* bytes of the arena; 0: none */
     } memory;
     struct {
@@ -129,12 +130,10 @@ void config_take_shape(config *c, const model_shape *shape);
 
 /* What must hold between keys; one line that says what to do. */
 status config_check(const config *c);
-/* The same for what depends on the number of ranks. Sets *data to the size of the data axis. */
-status config_check_ranks(const config *c, int ranks, int *data);
+/* The same for what depends on the number of ranks, which are laid out: the grid as `rank` sees it. */
+status config_lay_out(grid *out, const config *c, int ranks, int rank);
 
-/* The effective configuration: every key, every number exact, loads again to the same config. */
-void config_write(FILE *out, const config *c);
-/* The same as a fresh string. */
+/* The effective configuration as a fresh string: every key, every number exact, loads again to the same config. */
 char *config_text(const config *c);
 
 /* Compare a checkpoint's configuration with this run's. `changed` is told (key, old value, new value) for every key

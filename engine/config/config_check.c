@@ -86,6 +86,17 @@ static status check_pipeline(const config *c)
     return s;
 }
 
+static status check_context(const config *c)
+{
+    if (c->parallel.context > 1)
+        return status_fail(STATUS_USAGE,
+                           "parallel.context %d: dividing a sample's tokens between ranks is not built yet: leave it "
+                           "at 1, and use parallel.tensor with parallel.sequence for long samples",
+                           c->parallel.context);
+    return STATUS_OK;
+}
+
+/* `data`: ranks that divide the samples of a step. */
 static status check_data(const config *c, int data)
 {
     int64_t together = (int64_t)c->train.micro_batch * data;
@@ -102,30 +113,18 @@ status config_check(const config *c)
     TRY(check_named(c));
     TRY(check_training(c));
     TRY(check_rate(c));
+    TRY(check_context(c));
     TRY(check_tensor(c));
     TRY(check_pipeline(c));
-    if (c->memory.budget && c->memory.recompute != CONFIG_KEEP)
+    if (c->memory.budget && c->memory.recompute != RECOMPUTE_NONE)
         return status_fail(STATUS_USAGE,
                            "memory.budget decides itself what to recompute: leave out memory.recompute %s",
                            config_word(c, "memory.recompute"));
     return c->parallel.data ? check_data(c, c->parallel.data) : STATUS_OK;
 }
 
-status config_check_ranks(const config *c, int ranks, int *data)
+status config_lay_out(grid *out, const config *c, int ranks, int rank)
 {
-    int64_t model = (int64_t)c->parallel.tensor * c->parallel.pipeline;
-    if (ranks < 1 || ranks % model)
-        return status_fail(
-            STATUS_USAGE, "%d ranks cannot be laid out as tensor %d x pipeline %d x data: start a multiple of %" PRId64,
-            ranks, c->parallel.tensor, c->parallel.pipeline, model);
-    int derived = (int)(ranks / model);
-    if (c->parallel.data && c->parallel.data != derived)
-        return status_fail(
-            STATUS_USAGE,
-            "parallel.data %d x tensor %d x pipeline %d is not the %d ranks that were started: leave out "
-            "parallel.data or start %" PRId64,
-            c->parallel.data, c->parallel.tensor, c->parallel.pipeline, ranks, model * c->parallel.data);
-    TRY(check_data(c, derived));
-    *data = derived;
-    return STATUS_OK;
+    TRY(grid_make(out, ranks, rank, c->parallel.tensor, c->parallel.context, c->parallel.data, c->parallel.pipeline));
+    return check_data(c, grid_group_size(out, AXIS_SAMPLES));
 }

@@ -112,6 +112,7 @@ static const config_row rows[] = {
     NUMBER("optimizer.clip", optimizer.clip, "1", 0, 1e18, CONFIG_CHANGES, "largest norm of the gradient; 0: no clipping"),
 
     INT("parallel.tensor", parallel.tensor, "1", 1, 65536, CONFIG_CHANGES, "ranks that share each layer"),
+    INT("parallel.context", parallel.context, "1", 1, 65536, CONFIG_CHANGES, "ranks that share a sample's tokens; not built yet: 1"),
     INT("parallel.pipeline", parallel.pipeline, "1", 1, 65536, CONFIG_CHANGES, "ranks that share the depth"),
     INT("parallel.virtual_stages", parallel.virtual_stages, "1", 1, 65536, CONFIG_CHANGES, "runs of layers a pipeline rank holds"),
     INT("parallel.data", parallel.data, "0", 0, INTMAX, CONFIG_CHANGES, "for plan; 0: ranks / (tensor * pipeline)"),

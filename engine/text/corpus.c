@@ -20,7 +20,7 @@ typedef struct stretch {
     int count, room;
     buffer_ids ids;
     int64_t *ends; /* [room] where each document's ids end */
-    int64_t text_bytes;
+    int64_t text_bytes, malformed;
     status result;
     char *message; /* of a failure: messages belong to the thread that failed */
 } stretch;
@@ -102,6 +102,7 @@ static void *read_all(void *argument)
 static status encode_stretch(const line_up *l, stretch *s, tokenizer_scratch *scratch, buffer *text_scratch)
 {
     int32_t end = tokenizer_end_of_document(l->tokenizer);
+    int64_t repaired = tokenizer_scratch_repaired(scratch);
     s->ids.count = s->text_bytes = 0;
     for (int i = 0; i < s->count; i++) {
         const char *text;
@@ -114,6 +115,7 @@ static status encode_stretch(const line_up *l, stretch *s, tokenizer_scratch *sc
         s->ends[i] = s->ids.count;
         s->text_bytes += length;
     }
+    s->malformed = tokenizer_scratch_repaired(scratch) - repaired;
     return STATUS_OK;
 }
 
@@ -156,6 +158,7 @@ static status hand_over(const stretch *s, corpus_count *out, corpus_sink *sink, 
     }
     out->bytes += s->text_bytes;
     out->tokens += start;
+    out->malformed += s->malformed;
     return STATUS_OK;
 }
 

@@ -21,6 +21,7 @@ typedef struct corpus_settings {
 
 typedef struct corpus_count {
     int64_t documents, bytes, tokens; /* bytes of text, unpacked and out of its JSON */
+    int64_t malformed;                /* documents in which U+FFFD stands for what is not UTF-8 */
 } corpus_count;
 
 /* Receives each document; a failure ends the whole. Called by the caller's thread. */

@@ -4,11 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/text/sniff.h"
 #include "engine/text/source.h"
 #include "memory/log.h"
 
-#define MOST_BYTES  ((int64_t)INT32_MAX - 1)
-#define BLOCK_BYTES (1 << 18)
+#define MOST_BYTES      ((int64_t)INT32_MAX - 1)
+#define BLOCK_BYTES     (1 << 18)
+#define LONGEST_SNIFFED (64 << 20) /* bytes of a first line that is looked at whole */
 
 struct documents {
     documents_settings settings;
@@ -16,6 +18,7 @@ struct documents {
     int count, current; /* current: the input that is open, or the next to open */
     source *source;     /* NULL: none is open */
     bool json;          /* the open one is JSON-lines */
+    bool sniffed;       /* ... by content only */
     bool ended;         /* the open one has no more bytes than those in `ahead` */
     int64_t line;       /* of the open one, lines taken so far */
     int64_t consumed;   /* of those that are closed */
@@ -29,18 +32,18 @@ static bool ends_in(const char *name, size_t length, const char *ending)
     return length >= tail && memcmp(name + length - tail, ending, tail) == 0;
 }
 
-static bool is_json(const documents_settings *settings, const char *name)
+/* x.jsonl, x.jsonl.gz, ... */
+static bool is_named_json(const char *name)
 {
-    static const char *const packed[] = {".gz", ".zst", ".zstd"}, *const json[] = {".jsonl", ".ndjson", ".json"};
-    if (settings->format != DOCUMENTS_BY_NAME)
-        return settings->format == DOCUMENTS_JSON_LINES;
+    static const char *const packed[] = {".gz", ".zst", ".zstd", ".xz", ".bz2"};
+    static const char *const json[] = {".jsonl", ".ndjson", ".json"};
     size_t length = strlen(name);
-    for (int i = 0; i < 3; i++)
+    for (unsigned i = 0; i < sizeof packed / sizeof *packed; i++)
         if (ends_in(name, length, packed[i])) {
             length -= strlen(packed[i]);
             break;
         }
-    for (int i = 0; i < 3; i++)
+    for (unsigned i = 0; i < sizeof json / sizeof *json; i++)
         if (ends_in(name, length, json[i]))
             return true;
     return false;
@@ -91,17 +94,69 @@ static status read_ahead(documents *d)
     return STATUS_OK;
 }
 
+/* Read on until so much is there, or the end. */
+static status read_until(documents *d, int64_t bytes)
+{
+    while (!d->ended && d->ahead.length - d->at < bytes)
+        TRY(read_ahead(d));
+    return STATUS_OK;
+}
+
+/* Whether the first line that is not blank is a JSON object. */
+static status begins_with_object(documents *d, bool *object)
+{
+    const char *line, *end = NULL;
+    int64_t there = 0;
+    *object = false;
+    if (!sniff_may_be_json_lines(d->ahead.bytes + d->at, d->ahead.length - d->at))
+        return STATUS_OK;
+    for (;;) {
+        line = d->ahead.bytes + d->at;
+        there = d->ahead.length - d->at;
+        line = memchr(line, '{', (size_t)there);
+        end = memchr(line, '\n', (size_t)(d->ahead.bytes + d->ahead.length - line));
+        if (end || d->ended || there > LONGEST_SNIFFED)
+            break;
+        TRY(read_ahead(d));
+    }
+    int64_t length = (end ? end : d->ahead.bytes + d->ahead.length) - line;
+    *object = there > LONGEST_SNIFFED || sniff_is_json_object(line, length);
+    return STATUS_OK;
+}
+
+static status sniff(documents *d, const char *path)
+{
+    const documents_settings *set = &d->settings;
+    const char *name = source_name(d->source);
+    bool zeros = set->separator && memchr(set->separator, 0, (size_t)set->separator_length);
+    TRY(read_until(d, SNIFF_BYTES));
+    const char *bytes = d->ahead.bytes + d->at;
+    int64_t length = d->ahead.length - d->at;
+    TRY(sniff_check(name, bytes, length, zeros));
+    if (sniff_is_json_array(bytes, length))
+        return status_fail(STATUS_FAILED,
+                           "%s: this is a JSON array: each line must be one JSON object: jq -c '.[]' %s > x.jsonl "
+                           "(--format text takes it as it is)",
+                           name, name);
+    d->json = is_named_json(path);
+    if (!d->json) {
+        TRY(begins_with_object(d, &d->json));
+        d->sniffed = d->json;
+    }
+    return STATUS_OK;
+}
+
 static status open_next(documents *d)
 {
     const char *path = d->inputs[d->current];
     TRY(source_open(&d->source, path));
-    d->json = is_json(&d->settings, path);
-    d->ended = false;
+    d->json = d->settings.format == DOCUMENTS_JSON_LINES;
+    d->ended = d->sniffed = false;
     d->line = d->at = d->ahead.length = 0;
-    TRY(read_ahead(d));
+    TRY(read_until(d, 3));
     if (d->ahead.length >= 3 && memcmp(d->ahead.bytes, "\xEF\xBB\xBF", 3) == 0) /* a byte order mark is no text */
         d->at = 3;
-    return STATUS_OK;
+    return d->settings.format == DOCUMENTS_SNIFF ? sniff(d, path) : STATUS_OK;
 }
 
 /* Take what stands before the next separator, or all that is left where none follows. */
@@ -157,6 +212,7 @@ status documents_next(documents *d, buffer *bytes, documents_raw *raw, bool *mor
             TRY(take_part(d, bytes, raw, d->settings.separator, d->settings.separator_length));
         raw->input = d->current;
         raw->line = d->json ? ++d->line : 0;
+        raw->sniffed = d->sniffed;
         if (raw->length == 0 || (d->json && is_blank(bytes->bytes + raw->offset, raw->length))) {
             bytes->length = raw->offset;
             continue;
@@ -174,11 +230,13 @@ status documents_text(const documents *d, const char **text, int64_t *length, bu
     if (raw->line == 0)
         return STATUS_OK;
     const char *name = strcmp(d->inputs[raw->input], "-") == 0 ? "standard input" : d->inputs[raw->input];
+    const char *or_text = raw->sniffed ? "; --format text takes the file as text" : "";
     long long line = raw->line;
     json_error_t error;
     json_t *object = json_loadb(bytes, (size_t)raw->length, JSON_ALLOW_NUL, &error);
     if (!object)
-        return status_fail(STATUS_FAILED, "%s:%lld: column %d: %s", name, line, error.column, error.text);
+        return status_fail(STATUS_FAILED, "%s:%lld: column %d: %s: each line must be one JSON object%s", name, line,
+                           error.column, error.text, or_text);
     const json_t *value = json_object_get(object, d->settings.field);
     status s = STATUS_OK;
     if (json_is_string(value)) {
@@ -187,10 +245,10 @@ status documents_text(const documents *d, const char **text, int64_t *length, bu
         *text = scratch->length ? scratch->bytes : "";
         *length = scratch->length;
     } else if (!json_is_object(object)) {
-        s = status_fail(STATUS_FAILED, "%s:%lld: not a JSON object", name, line);
+        s = status_fail(STATUS_FAILED, "%s:%lld: not a JSON object%s", name, line, or_text);
     } else {
-        s = status_fail(STATUS_FAILED, "%s:%lld: the field \"%s\" is %s (--field names another)", name, line,
-                        d->settings.field, value ? "no string" : "missing");
+        s = status_fail(STATUS_FAILED, "%s:%lld: the field \"%s\" is %s (--field names another)%s", name, line,
+                        d->settings.field, value ? "no string" : "missing", or_text);
     }
     json_decref(object);
     return s;

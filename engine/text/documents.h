@@ -1,7 +1,7 @@
 /* The documents of a list of files, in order.
  *
  * Plain text: a file is a document, or, with a separator, each part between two of them. JSON-lines: a line is a document,
- * its text the string in one field. Files may be packed (source.h). Reading and looking into JSON are apart, so that one
+ * its text the string in one field. Files may be packed (source.h). What is neither is refused (sniff.h). Reading and looking into JSON are apart, so that one
  * thread reads and many look. A document without text is passed over.
  */
 #ifndef PHALANX_ENGINE_TEXT_DOCUMENTS_H
@@ -14,8 +14,9 @@
 #include "memory/status.h"
 
 typedef enum documents_format {
-    DOCUMENTS_BY_NAME, /* JSON-lines if the name (without .gz, .zst) ends in .jsonl, .ndjson or .json, else text */
-    DOCUMENTS_TEXT,
+    DOCUMENTS_SNIFF, /* JSON-lines if the first line is a JSON object or the name says so (.jsonl, .ndjson, .json), else
+                        text; refused if it is neither */
+    DOCUMENTS_TEXT,  /* whatever it is */
     DOCUMENTS_JSON_LINES,
 } documents_format;
 
@@ -33,6 +34,7 @@ typedef struct documents_raw {
     int64_t offset, length; /* into the buffer that documents_next appended to */
     int64_t line;           /* from 1; 0: plain text */
     int input;              /* which of the inputs */
+    bool sniffed;           /* JSON-lines by content only */
 } documents_raw;
 
 /* The inputs (paths, or "-") and the settings' strings must outlive the documents. */

@@ -1,4 +1,5 @@
 extern "C" {
+#include "engine/text/sentencepiece_model.h"
 #include "memory/status.h"
 }
 
@@ -142,12 +143,6 @@ int32_t sentencepiece_pad(const sentencepiece_processor *p)
     return p->processor.pad_id();
 }
 
-int32_t sentencepiece_find(const sentencepiece_processor *p, const char *piece)
-{
-    const int id = p->processor.PieceToId(piece);
-    return p->processor.IdToPiece(id) == piece ? id : -1;
-}
-
 status sentencepiece_train(buffer *model, const sentencepiece_training *how, sentencepiece_next *next, void *context)
 {
     const std::unordered_map<std::string, std::string> settings = {
@@ -168,7 +163,7 @@ status sentencepiece_train(buffer *model, const sentencepiece_training *how, sen
         {"pad_id", "-1"},
         {"minloglevel", "2"},
     };
-    return guarded("training SentencePiece", [&] {
+    const status trained = guarded("training SentencePiece", [&] {
         ::sentencepiece::SetRandomGeneratorSeed(1);
         Sentences sentences(next, context);
         std::string bytes;
@@ -179,6 +174,7 @@ status sentencepiece_train(buffer *model, const sentencepiece_training *how, sen
         }
         return s;
     });
+    return trained == STATUS_OK ? sentencepiece_model_round(model->bytes, model->length, "the trained model") : trained;
 }
 
 } // extern "C"

@@ -30,7 +30,6 @@ int32_t sentencepiece_unknown(const sentencepiece_processor *p);
 int32_t sentencepiece_bos(const sentencepiece_processor *p);
 int32_t sentencepiece_eos(const sentencepiece_processor *p);
 int32_t sentencepiece_pad(const sentencepiece_processor *p);
-int32_t sentencepiece_find(const sentencepiece_processor *p, const char *piece); /* -1: no such piece */
 
 typedef struct sentencepiece_training {
     int64_t vocab_size;
@@ -43,7 +42,8 @@ typedef struct sentencepiece_training {
 typedef bool sentencepiece_next(void *context, const char **text, int64_t *length);
 
 /* Train a model that loses nothing: no normalization, spaces kept, digits one by one, unseen characters as bytes. Ids:
- * 0 unknown, 1 bos, 2 eos, then the bytes. The same sentences give the same model. */
+ * 0 unknown, 1 bos, 2 eos, then the bytes. Scores are rounded (sentencepiece_model_round). The same sentences give the
+ * same model. */
 status sentencepiece_train(buffer *model, const sentencepiece_training *how, sentencepiece_next *next, void *context);
 
 #ifdef __cplusplus

@@ -301,6 +301,36 @@ status sentencepiece_model_open(sentencepiece_model **out, const void *bytes, in
     return STATUS_OK;
 }
 
+static status round_score(span piece)
+{
+    field f;
+    for (span rest = piece; rest.at < rest.end;) {
+        if (!read_field(&rest, &f))
+            return WRONG("a piece is malformed");
+        if (f.number != PIECE_SCORE || f.wire != FIXED32)
+            continue;
+        float score;
+        memcpy(&score, &(uint32_t){(uint32_t)f.value}, 4);
+        score = rintf(score * 128.0F) / 128.0F;
+        memcpy((uint8_t *)(uintptr_t)rest.at - 4, &score,
+               4); /* the field's last bytes; the file is little-endian, as we */
+    }
+    return STATUS_OK;
+}
+
+status sentencepiece_model_round(void *bytes, int64_t length, const char *name)
+{
+    field f;
+    status s = STATUS_OK;
+    for (span rest = {bytes, (const uint8_t *)bytes + length}; rest.at < rest.end && s == STATUS_OK;) {
+        if (!read_field(&rest, &f))
+            s = WRONG("not a SentencePiece model");
+        else if (f.number == MODEL_PIECES && f.wire == BYTES)
+            s = round_score(f.bytes);
+    }
+    return s == STATUS_OK ? s : status_context(s, "%s", name);
+}
+
 void sentencepiece_model_close(sentencepiece_model *m)
 {
     if (!m)

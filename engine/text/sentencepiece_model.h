@@ -44,4 +44,9 @@ typedef struct sentencepiece_model {
 status sentencepiece_model_open(sentencepiece_model **out, const void *bytes, int64_t length, const char *name);
 void sentencepiece_model_close(sentencepiece_model *m);
 
+/* Round the scores in the file of a unigram model to multiples of 1/128. Sums of such scores are exact in single and in
+ * double precision until a path's score falls below -131072, so that programs that add in either, or in another order,
+ * find the same best path, where scores of 24 random bits let rounding decide between paths of nearly equal scores. */
+status sentencepiece_model_round(void *bytes, int64_t length, const char *name);
+
 #endif

@@ -1,7 +1,9 @@
 #include "engine/text/source.h"
 
+#include <bzlib.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <lzma.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,17 +15,32 @@
 #include "memory/log.h"
 
 #define INPUT_BYTES (1 << 18)
+#define MAGIC_BYTES 6 /* that tell every packing */
+
+/* A way to pack: how it is told, opened and undone. */
+typedef struct packing {
+    const char *name;
+    const char *magic;
+    void (*begin)(source *s);
+    /* Unpack into `out`; also called without input, when the stream may hold text back. */
+    status (*read)(source *s, char *out, int64_t *got, int64_t room);
+    void (*end)(source *s);
+} packing;
 
 struct source {
     char *name;
     int file;
-    status (*read)(source *s, char *out, int64_t *got, int64_t room);
+    const packing *packing;
     uint8_t *input; /* [INPUT_BYTES]; at .. filled is not used yet */
     int64_t at, filled, consumed;
     bool ended;    /* the file has no more */
     bool complete; /* a packed stream may end here */
-    z_stream gzip;
-    ZSTD_DStream *zstd;
+    union {
+        z_stream gzip;
+        ZSTD_DStream *zstd;
+        lzma_stream xz;
+        bz_stream bzip2;
+    } of;
 };
 
 /* Read on behind what is in the input buffer. */
@@ -40,7 +57,7 @@ static status fill(source *s)
         s->ended = got == 0;
         s->filled += got;
         s->consumed += got;
-        if (s->filled - s->at >= 4) /* enough to tell what it is; a pipe may have no more for now */
+        if (s->filled - s->at >= MAGIC_BYTES) /* enough to tell what it is; a pipe may have no more for now */
             break;
     }
     return STATUS_OK;
@@ -55,10 +72,26 @@ static status read_plain(source *s, char *out, int64_t *got, int64_t room)
     return STATUS_OK;
 }
 
+static status damaged(const source *s, const char *why)
+{
+    return status_fail(STATUS_FAILED, "%s: damaged %s data before byte %lld: %s", s->name, s->packing->name,
+                       (long long)(s->consumed - (s->filled - s->at)), why);
+}
+
+static void begin_gzip(source *s)
+{
+    MUST(inflateInit2(&s->of.gzip, 15 + 16) == Z_OK, "zlib does not start");
+}
+
+static void end_gzip(source *s)
+{
+    inflateEnd(&s->of.gzip);
+}
+
 /* A gzip file is one or more streams; zeros may follow the last. */
 static status read_gzip(source *s, char *out, int64_t *got, int64_t room)
 {
-    z_stream *z = &s->gzip;
+    z_stream *z = &s->of.gzip;
     if (s->complete) {
         if (s->input[s->at] == 0x1F)
             (void)inflateReset(z);
@@ -80,46 +113,135 @@ static status read_gzip(source *s, char *out, int64_t *got, int64_t room)
     *got = before - z->avail_out;
     s->complete = result == Z_STREAM_END;
     if (result != Z_OK && result != Z_STREAM_END && result != Z_BUF_ERROR)
-        return status_fail(STATUS_FAILED, "%s: damaged gzip data before byte %lld: %s", s->name,
-                           (long long)(s->consumed - (s->filled - s->at)), z->msg ? z->msg : "unknown");
+        return damaged(s, z->msg ? z->msg : "unknown");
     return STATUS_OK;
+}
+
+static void begin_zstd(source *s)
+{
+    s->of.zstd = ZSTD_createDStream();
+    MUST(s->of.zstd, "out of host memory");
+}
+
+static void end_zstd(source *s)
+{
+    ZSTD_freeDStream(s->of.zstd);
 }
 
 static status read_zstd(source *s, char *out, int64_t *got, int64_t room)
 {
     ZSTD_inBuffer in = {s->input + s->at, (size_t)(s->filled - s->at), 0};
     ZSTD_outBuffer unpacked = {out, (size_t)room, 0};
-    size_t result = ZSTD_decompressStream(s->zstd, &unpacked, &in);
+    size_t result = ZSTD_decompressStream(s->of.zstd, &unpacked, &in);
     s->at += (int64_t)in.pos;
     *got = (int64_t)unpacked.pos;
     if (ZSTD_isError(result))
-        return status_fail(STATUS_FAILED, "%s: damaged zstd data before byte %lld: %s", s->name,
-                           (long long)(s->consumed - (s->filled - s->at)), ZSTD_getErrorName(result));
+        return damaged(s, ZSTD_getErrorName(result));
     s->complete = result == 0;
     return STATUS_OK;
 }
 
+static void begin_xz(source *s)
+{
+    s->of.xz = (lzma_stream)LZMA_STREAM_INIT;
+    lzma_ret result = lzma_stream_decoder(&s->of.xz, UINT64_MAX, LZMA_CONCATENATED);
+    MUST(result == LZMA_OK, "liblzma does not start");
+}
+
+static void end_xz(source *s)
+{
+    lzma_end(&s->of.xz);
+}
+
+/* Of several streams laid end to end liblzma says only when told that no input follows whether the last one is whole. */
+static status read_xz(source *s, char *out, int64_t *got, int64_t room)
+{
+    lzma_stream *z = &s->of.xz;
+    z->next_in = s->input + s->at;
+    z->avail_in = (size_t)(s->filled - s->at);
+    z->next_out = (uint8_t *)out;
+    z->avail_out = (size_t)room;
+    lzma_ret result = lzma_code(z, s->ended && z->avail_in == 0 ? LZMA_FINISH : LZMA_RUN);
+    s->at = s->filled - (int64_t)z->avail_in;
+    *got = room - (int64_t)z->avail_out;
+    s->complete = result == LZMA_STREAM_END;
+    if (result == LZMA_OK || result == LZMA_STREAM_END || result == LZMA_BUF_ERROR)
+        return STATUS_OK;
+    return damaged(s, result == LZMA_MEM_ERROR       ? "out of memory"
+                      : result == LZMA_OPTIONS_ERROR ? "packed with options that this liblzma does not know"
+                                                     : "liblzma cannot unpack it");
+}
+
+static void begin_bzip2(source *s)
+{
+    s->of.bzip2 = (bz_stream){0};
+    MUST(BZ2_bzDecompressInit(&s->of.bzip2, 0, 0) == BZ_OK, "libbz2 does not start");
+}
+
+static void end_bzip2(source *s)
+{
+    BZ2_bzDecompressEnd(&s->of.bzip2);
+}
+
+/* A bzip2 file, too, is one or more streams. */
+static status read_bzip2(source *s, char *out, int64_t *got, int64_t room)
+{
+    bz_stream *z = &s->of.bzip2;
+    if (s->complete) {
+        end_bzip2(s);
+        begin_bzip2(s);
+        s->complete = false;
+    }
+    z->next_in = (char *)s->input + s->at;
+    z->avail_in = (unsigned)(s->filled - s->at);
+    z->next_out = out;
+    z->avail_out = (unsigned)(room < 1 << 30 ? room : 1 << 30);
+    int64_t before = z->avail_out;
+    int result = BZ2_bzDecompress(z);
+    s->at = s->filled - z->avail_in;
+    *got = before - z->avail_out;
+    s->complete = result == BZ_STREAM_END;
+    if (result != BZ_OK && result != BZ_STREAM_END)
+        return damaged(s, "libbz2 cannot unpack it");
+    return STATUS_OK;
+}
+
+static const packing plain = {.name = "plain", .read = read_plain};
+
+static const packing packings[] = {
+    {"gzip", "\x1F\x8B", begin_gzip, read_gzip, end_gzip},
+    {"zstd", "\x28\xB5\x2F\xFD", begin_zstd, read_zstd, end_zstd},
+    {"xz",
+     "\xFD"
+     "7zXZ",
+     begin_xz, read_xz, end_xz},
+    {"bzip2", "BZh", begin_bzip2, read_bzip2, end_bzip2},
+};
+
+static const packing *packing_of(const source *s)
+{
+    for (unsigned i = 0; i < sizeof packings / sizeof *packings; i++) {
+        const packing *p = &packings[i];
+        size_t length = strlen(p->magic);
+        bool level = strcmp(p->magic, "BZh") != 0 || (s->filled >= 4 && s->input[3] >= '1' && s->input[3] <= '9');
+        if (s->filled >= (int64_t)length && memcmp(s->input, p->magic, length) == 0 && level)
+            return p;
+    }
+    return &plain;
+}
+
 static status begin(source *s)
 {
-    static const uint8_t zstd_magic[4] = {0x28, 0xB5, 0x2F, 0xFD};
     struct stat facts;
     if (s->file < 0)
         return status_fail(STATUS_FAILED, "%s: %s", s->name, strerror(errno));
     if (fstat(s->file, &facts) == 0 && S_ISDIR(facts.st_mode))
         return status_fail(STATUS_FAILED, "%s: this is a folder: name the files in it", s->name);
     TRY(fill(s));
-    s->read = read_plain;
-    s->complete = true;
-    if (s->filled >= 2 && s->input[0] == 0x1F && s->input[1] == 0x8B) {
-        s->read = read_gzip;
-        s->complete = false;
-        MUST(inflateInit2(&s->gzip, 15 + 16) == Z_OK, "zlib does not start");
-    } else if (s->filled >= 4 && memcmp(s->input, zstd_magic, 4) == 0) {
-        s->read = read_zstd;
-        s->complete = false;
-        s->zstd = ZSTD_createDStream();
-        MUST(s->zstd, "out of host memory");
-    }
+    s->packing = packing_of(s);
+    s->complete = s->packing == &plain;
+    if (s->packing->begin)
+        s->packing->begin(s);
     return STATUS_OK;
 }
 
@@ -145,9 +267,8 @@ void source_close(source *s)
         return;
     if (s->file > STDIN_FILENO)
         close(s->file);
-    if (s->read == read_gzip)
-        inflateEnd(&s->gzip);
-    ZSTD_freeDStream(s->zstd);
+    if (s->packing && s->packing->end)
+        s->packing->end(s);
     free(s->name);
     free(s->input);
     free(s);
@@ -172,7 +293,7 @@ status source_read(source *s, char *out, int64_t *got, int64_t room)
         bool dry = s->at == s->filled;
         if (dry && s->complete)
             return STATUS_OK;
-        TRY(s->read(s, out, got, room)); /* without input, too: a packed stream may hold text back */
+        TRY(s->packing->read(s, out, got, room)); /* without input, too: a packed stream may hold text back */
         if (dry && *got == 0 && !s->complete)
             return status_fail(STATUS_FAILED, "%s: the packed text ends in the middle", s->name);
     }

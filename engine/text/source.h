@@ -1,4 +1,4 @@
-/* The bytes of a file or of standard input, unpacked on the way if they are packed with gzip or zstd.
+/* The bytes of a file or of standard input, unpacked on the way if they are packed with gzip, zstd, xz or bzip2.
  *
  * What a file is, its first bytes say, not its name. A source is the caller's until source_close, and is read by one
  * thread.

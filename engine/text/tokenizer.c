@@ -3,10 +3,7 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
-#include "engine/files/atomic.h"
-#include "engine/files/mapping.h"
 #include "engine/text/bpe.h"
 #include "engine/text/bpe_json.h"
 #include "engine/text/pieces.h"
@@ -41,6 +38,7 @@ struct tokenizer_scratch {
     bpe_scratch *bpe;
     pieces_scratch *pieces;
     buffer repaired;
+    int64_t repairs;
 };
 
 #define STRETCH (1 << 20) /* bytes */
@@ -197,12 +195,12 @@ static status merging_encode(const tokenizer *t, tokenizer_scratch *s, buffer_id
     return STATUS_OK;
 }
 
-/* --- open and save ------------------------------------------------------------------------------------------------ */
+/* --- open and close ------------------------------------------------------------------------------------------------ */
 
-enum { PIECES, MERGING, BYTES, KINDS };
+enum { MODEL, MERGING, BYTES, KINDS };
 
 static const kind kinds[KINDS] = {
-    [PIECES] = {"SentencePiece", "model", true, model_open, model_close, model_encode},
+    [MODEL] = {"SentencePiece", "model", true, model_open, model_close, model_encode},
     [MERGING] = {"BPE", "json", true, merging_open, merging_close, merging_encode},
     [BYTES] = {"bytes", "bytes", false, bytes_open, bytes_close, bytes_encode},
 };
@@ -216,53 +214,30 @@ static const kind *kind_of(const buffer *source)
     if (at < source->length && source->bytes[at] == '{')
         return &kinds[MERGING];
     if (source->length && source->bytes[0] == '\n')
-        return &kinds[PIECES];
+        return &kinds[MODEL];
     if (source->length >= 18 && memcmp(source->bytes, bytes_file, 18) == 0)
         return &kinds[BYTES];
     return NULL;
 }
 
-static status read_file(buffer *out, const char *path)
-{
-    mapping m;
-    TRY(mapping_open(&m, path));
-    buffer_append(out, m.data, m.bytes);
-    mapping_close(&m);
-    return STATUS_OK;
-}
+const char *const tokenizer_suffixes[] = {"model", "json", "bytes", NULL};
 
-/* x/tokenizer.json -> x/tokenizer_config.json, PREFIX.tokenizer.json -> PREFIX.tokenizer_config.json; NULL for others */
-static char *config_beside(const char *path)
-{
-    static const char ending[] = "tokenizer.json";
-    size_t length = strlen(path), tail = sizeof ending - 1;
-    if (length < tail || strcmp(path + length - tail, ending) != 0)
-        return NULL;
-    return must_format("%.*stokenizer_config.json", (int)(length - tail), path);
-}
-
-static status open_kind(tokenizer *t, const char *name)
-{
-    if (!t->kind)
-        return status_fail(STATUS_FAILED, "%s: neither a SentencePiece model nor a tokenizer.json", name);
-    return t->kind->open(t, name);
-}
-
-static status open_file(tokenizer **out, const char *path)
+static tokenizer *make(const kind *k)
 {
     tokenizer *t = must_calloc(1, sizeof *t);
+    t->kind = k;
     t->bos = t->eos = t->pad = t->unknown = t->end_of_document = -1;
-    char *config = config_beside(path);
-    status s = STATUS_OK;
-    if (path)
-        s = read_file(&t->source, path);
-    if (s == STATUS_OK && config && atomic_exists(config))
-        s = read_file(&t->config, config);
-    if (s == STATUS_OK) {
-        t->kind = kind_of(&t->source);
-        s = open_kind(t, path);
-    }
-    free(config);
+    return t;
+}
+
+status tokenizer_open(tokenizer **out, const tokenizer_source *source, const char *name)
+{
+    tokenizer *t = make(NULL);
+    buffer_append(&t->source, source->file, source->length);
+    buffer_append(&t->config, source->config, source->config_length);
+    t->kind = kind_of(&t->source);
+    status s = t->kind ? t->kind->open(t, name)
+                       : status_fail(STATUS_FAILED, "%s: neither a SentencePiece model nor a tokenizer.json", name);
     if (s != STATUS_OK) {
         tokenizer_close(t);
         return s;
@@ -271,55 +246,12 @@ static status open_file(tokenizer **out, const char *path)
     return STATUS_OK;
 }
 
-static status open_first(tokenizer **out, const char *stem)
+tokenizer *tokenizer_open_bytes(void)
 {
-    for (int i = 0; i < KINDS; i++) {
-        char *path = must_format("%stokenizer.%s", stem, kinds[i].suffix);
-        bool there = atomic_exists(path);
-        status s = there ? open_file(out, path) : STATUS_OK;
-        free(path);
-        if (there)
-            return s;
-    }
-    return status_fail(STATUS_FAILED, "there is no %stokenizer.model, .json or .bytes", stem);
-}
-
-status tokenizer_open(tokenizer **out, const char *spec)
-{
-    struct stat facts;
-    if (strcmp(spec, "bytes") == 0) {
-        tokenizer *t = must_calloc(1, sizeof *t);
-        t->bos = t->pad = t->unknown = -1;
-        t->kind = &kinds[BYTES];
-        buffer_append(&t->source, bytes_file, sizeof bytes_file - 1);
-        *out = t;
-        return t->kind->open(t, spec);
-    }
-    if (stat(spec, &facts) != 0 || !S_ISDIR(facts.st_mode))
-        return open_file(out, spec);
-    char *stem = must_format("%s/", spec);
-    status s = open_first(out, stem);
-    free(stem);
-    return s;
-}
-
-status tokenizer_open_beside(tokenizer **out, const char *prefix)
-{
-    char *stem = must_format("%s.", prefix);
-    status s = open_first(out, stem);
-    free(stem);
-    return s;
-}
-
-bool tokenizer_is_beside(const char *prefix)
-{
-    bool found = false;
-    for (int i = 0; i < KINDS && !found; i++) {
-        char *path = must_format("%s.tokenizer.%s", prefix, kinds[i].suffix);
-        found = atomic_exists(path);
-        free(path);
-    }
-    return found;
+    tokenizer *t = make(&kinds[BYTES]);
+    buffer_append(&t->source, bytes_file, sizeof bytes_file - 1);
+    MUST(t->kind->open(t, "bytes") == STATUS_OK, "the byte tokenizer does not open");
+    return t;
 }
 
 void tokenizer_close(tokenizer *t)
@@ -333,33 +265,14 @@ void tokenizer_close(tokenizer *t)
     free(t);
 }
 
-static status save(const tokenizer *t, const char *stem)
+tokenizer_source tokenizer_made_from(const tokenizer *t)
 {
-    char *path = must_format("%stokenizer.%s", stem, t->kind->suffix);
-    status s = atomic_replace(path, t->source.bytes, t->source.length);
-    free(path);
-    if (s != STATUS_OK || t->config.length == 0)
-        return s;
-    path = must_format("%stokenizer_config.json", stem);
-    s = atomic_replace(path, t->config.bytes, t->config.length);
-    free(path);
-    return s;
+    return (tokenizer_source){t->source.bytes, t->source.length, t->config.bytes, t->config.length};
 }
 
-status tokenizer_save(const tokenizer *t, const char *folder)
+const char *tokenizer_suffix(const tokenizer *t)
 {
-    char *stem = must_format("%s/", folder);
-    status s = save(t, stem);
-    free(stem);
-    return s;
-}
-
-status tokenizer_save_beside(const tokenizer *t, const char *prefix)
-{
-    char *stem = must_format("%s.", prefix);
-    status s = save(t, stem);
-    free(stem);
-    return s;
+    return t->kind->suffix;
 }
 
 /* --- encode and decode -------------------------------------------------------------------------------------------- */
@@ -384,11 +297,17 @@ void tokenizer_scratch_close(tokenizer_scratch *s)
     free(s);
 }
 
+int64_t tokenizer_scratch_repaired(const tokenizer_scratch *s)
+{
+    return s->repairs;
+}
+
 status tokenizer_encode(const tokenizer *t, tokenizer_scratch *s, buffer_ids *out, const char *text, int64_t length,
                         int flags)
 {
     if (t->kind->repairs && unicode_check(text, length) != length) {
         s->repaired.length = 0;
+        s->repairs++;
         unicode_repair(&s->repaired, text, length);
         text = s->repaired.bytes;
         length = s->repaired.length;
@@ -496,11 +415,6 @@ int32_t tokenizer_unknown(const tokenizer *t)
 int32_t tokenizer_end_of_document(const tokenizer *t)
 {
     return t->end_of_document;
-}
-
-const char *tokenizer_token(const tokenizer *t, int64_t *length, int32_t id)
-{
-    return vocabulary_bytes(t->vocabulary, length, id);
 }
 
 bool tokenizer_equal(const tokenizer *a, const tokenizer *b)

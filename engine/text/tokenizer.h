@@ -17,22 +17,29 @@
 typedef struct tokenizer tokenizer;
 typedef struct tokenizer_scratch tokenizer_scratch;
 
-/* spec: "bytes"; a SentencePiece model, a tokenizer.json or a saved tokenizer, told apart by content; a folder that holds
- * one (tokenizer.model, tokenizer.json or tokenizer.bytes, the first of them that is there). Beside a tokenizer.json a
- * tokenizer_config.json is read for the names of bos, eos and pad. */
-status tokenizer_open(tokenizer **out, const char *spec);
-/* The tokenizer that tokenizer_save_beside left beside a data set. */
-status tokenizer_open_beside(tokenizer **out, const char *prefix);
-bool tokenizer_is_beside(const char *prefix); /* whether there is one */
+/* The contents of a tokenizer's file and of the tokenizer_config.json beside it, which names bos, eos and pad of a
+ * tokenizer.json; lengths 0: there is none. */
+typedef struct tokenizer_source {
+    const char *file;
+    int64_t length;
+    const char *config;
+    int64_t config_length;
+} tokenizer_source;
+
+/* What the file is, its content says. The bytes are copied; `name` is for messages. Files are opened and saved by
+ * engine/tokenizer_files.h. */
+status tokenizer_open(tokenizer **out, const tokenizer_source *source, const char *name);
+tokenizer *tokenizer_open_bytes(void); /* the 256 bytes */
 void tokenizer_close(tokenizer *t);
 
-/* Write a copy of the source file(s) into a folder, under the names that tokenizer_open looks for. */
-status tokenizer_save(const tokenizer *t, const char *folder);
-/* The same as PREFIX.tokenizer.json and so on. */
-status tokenizer_save_beside(const tokenizer *t, const char *prefix);
+/* What it was made from, valid until tokenizer_close, and how its file is called: tokenizer.SUFFIX. */
+tokenizer_source tokenizer_made_from(const tokenizer *t);
+const char *tokenizer_suffix(const tokenizer *t);
+extern const char *const tokenizer_suffixes[]; /* all of them, in the order in which a folder is searched; NULL ends */
 
 tokenizer_scratch *tokenizer_scratch_open(const tokenizer *t);
 void tokenizer_scratch_close(tokenizer_scratch *s);
+int64_t tokenizer_scratch_repaired(const tokenizer_scratch *s); /* texts so far that were malformed */
 
 enum {
     TOKENIZER_PLAIN = 1, /* "<|endoftext|>" within the text is text; else such names become their ids */
@@ -64,9 +71,7 @@ int32_t tokenizer_bos(const tokenizer *t);        /* -1: none; so below */
 int32_t tokenizer_eos(const tokenizer *t);        /* ends what a model generates */
 int32_t tokenizer_pad(const tokenizer *t);
 int32_t tokenizer_unknown(const tokenizer *t);
-int32_t tokenizer_end_of_document(const tokenizer *t); /* stands between documents */
-/* The bytes of one token (of a special token: its name); "" and length 0 for an id without one. */
-const char *tokenizer_token(const tokenizer *t, int64_t *length, int32_t id);
+int32_t tokenizer_end_of_document(const tokenizer *t);        /* stands between documents */
 bool tokenizer_equal(const tokenizer *a, const tokenizer *b); /* made from the same bytes */
 bool tokenizer_is_special(const tokenizer *t, int32_t id);
 /* The id of the token with these bytes, special ones first; -1: none. */

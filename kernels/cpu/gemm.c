@@ -1,11 +1,11 @@
 /* The three products of a linear layer as strided matrix products, by oneDNN or by our own tiles. */
-#include "kernels/cpu/gemm.h"
-
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa.h"
+#include "kernels/cpu/onednn.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/tile_gemm.h"
 #include "kernels/fuse.h"
 #include "memory/log.h"
 
@@ -38,14 +38,13 @@ static gemm_shape shape_of(const op *o, int threads)
     return s;
 }
 
-/* *out: oneDNN's product, or NULL where our tiles multiply: what it does not take on this processor, and products that
- * would allocate memory within the step. */
+/* *out: oneDNN's product, or NULL where our tiles multiply: what it does not take on this processor, or should not. */
 static status library_product(struct onednn_product **out, const gemm_shape *s)
 {
     *out = NULL;
     if (s->type == DTYPE_FP16 || (s->type == DTYPE_BF16 && !isa_has_bf16(isa_detect())))
         return STATUS_OK;
-    if (onednn_product_get(out, s) != STATUS_OK || onednn_product_allocates(*out))
+    if (onednn_product_get(out, s) != STATUS_OK || !onednn_product_usable(*out))
         *out = NULL;
     return STATUS_OK;
 }

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/onednn.h"
 #include "memory/log.h"
 
 enum { OPERAND_A, OPERAND_B, OPERAND_BIAS, OPERAND_C, OPERAND_SCRATCH, OPERANDS };
@@ -224,16 +224,24 @@ status onednn_product_get(struct onednn_product **out, const gemm_shape *shape)
     return STATUS_OK;
 }
 
-bool onednn_product_allocates(const struct onednn_product *p)
+static const char *implementation(const_dnnl_primitive_desc_t description)
+{
+    const char *name = NULL;
+    if (dnnl_primitive_desc_query(description, dnnl_query_impl_info_str, 0, (void *)&name) != dnnl_success)
+        return "";
+    return name;
+}
+
+bool onednn_product_usable(const struct onednn_product *p)
 {
     for (int add = 0; add < 2; add++) {
-        const char *name = NULL;
-        if (p->description[add] && (dnnl_primitive_desc_query(p->description[add], dnnl_query_impl_info_str, 0,
-                                                              (void *)&name) != dnnl_success ||
-                                    strncmp(name, "brg", 3) != 0))
-            return true;
+        const char *name = p->description[add] ? implementation(p->description[add]) : "brg";
+        bool allocates = strncmp(name, "brg", 3) != 0;
+        bool wrong = strstr(name, "amx") && p->shape.type == DTYPE_BF16 && p->shape.k % 32 == 31;
+        if (allocates || wrong)
+            return false;
     }
-    return false;
+    return true;
 }
 
 int64_t onednn_product_scratch(const struct onednn_product *p)
@@ -278,18 +286,4 @@ void onednn_product_run(struct onednn_product *p, const gemm_operands *operands,
         omp_set_num_threads(threads);
     MUST(code == dnnl_success, "oneDNN status %d in a product [%lld, %lld] [%lld, %lld]", (int)code,
          (long long)p->shape.m, (long long)p->shape.k, (long long)p->shape.k, (long long)p->shape.n);
-}
-
-void onednn_release(void)
-{
-    while (library.products) {
-        struct onednn_product *p = library.products;
-        library.products = p->next;
-        product_free(p);
-    }
-    if (library.stream)
-        dnnl_stream_destroy(library.stream);
-    if (library.engine)
-        dnnl_engine_destroy(library.engine);
-    memset(&library, 0, sizeof library);
 }

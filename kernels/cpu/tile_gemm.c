@@ -3,7 +3,7 @@
  * BLOCK_K both operands are packed for the tiles. No bit depends on the number of threads. */
 #include <omp.h>
 
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/tile_gemm.h"
 #include "kernels/cpu/isa.h"
 
 /* A panel of B stays in the first-level cache (16 KiB in bf16) along all rows of A; A, B and the block of C in the second. */

@@ -3,7 +3,7 @@
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/cudnn.h"
-#include "kernels/cuda/host.h"
+#include "kernels/cuda/gemm.h"
 #include "kernels/elsewhere.h"
 
 #define OP(name, ...) [OP_##name] = cuda_##name,

@@ -12,6 +12,7 @@
 
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/cudnn.h"
+#include "kernels/cuda/gemm.h"
 #include "kernels/cuda/host.h"
 #include "kernels/cuda/streams.h"
 #include "kernels/cuda/tuning.h"

@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/gemm.h"
 #include "kernels/cuda/host.h"
 #include "kernels/fuse.h"
 

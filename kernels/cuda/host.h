@@ -1,16 +1,9 @@
-/* Between the host files of the CUDA device: how an error dies, and the products of cuBLASLt.
- *
- * `gemm` is what one opened device keeps for its products: the library's handle, and a plan (descriptors and algorithms)
- * for each distinct shape, which ops share and which is offered to `tuning`. Plans belong to the gemm and live until
- * gemm_close, which comes behind the last use of the tuning.
- */
+/* How an error of the CUDA runtime dies: for the host files of the device. */
 #ifndef PHALANX_KERNELS_CUDA_HOST_H
 #define PHALANX_KERNELS_CUDA_HOST_H
 
 #include <cuda_runtime_api.h>
 
-#include "kernels/cuda/tuning.h"
-#include "kernels/op.h"
 #include "memory/log.h"
 
 #define CUDA_MUST(call)                                                                                                \
@@ -18,15 +11,5 @@
         cudaError_t cuda_must_ = (call);                                                                               \
         MUST(cuda_must_ == cudaSuccess, "%s: %s", #call, cudaGetErrorString(cuda_must_));                              \
     } while (0)
-
-typedef struct gemm gemm;
-
-/* Bytes of o->scratch that the library may use as its workspace; 0 for ops that are no products. No device is needed. */
-int64_t gemm_workspace_bytes(const op *o);
-status gemm_open(gemm **out, bool tf32, tuning *t);
-void gemm_close(gemm *g);
-/* Descriptors and an algorithm for `o`, whose operands lie in the arena at `arena`: sets o->prepared. */
-status gemm_prepare_on(gemm *g, op *o, char *arena);
-bool gemm_is_product(const op *o);
 
 #endif

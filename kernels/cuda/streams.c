@@ -59,12 +59,10 @@ void streams_close(streams *s)
 
 stream_kind streams_kind_of(const op *o)
 {
-    static const stream_kind of_axis[AXIS_COUNT] = {
-        [AXIS_TENSOR] = STREAM_TENSOR, [AXIS_CONTEXT] = STREAM_TENSOR, [AXIS_DATA] = STREAM_DATA,
-        [AXIS_PIPELINE] = STREAM_SEND, [AXIS_TIE] = STREAM_DATA,       [AXIS_KV] = STREAM_DATA,
-        [AXIS_GRID] = STREAM_DATA,
-    };
-    return o->kind == OP_receive ? STREAM_RECEIVE : of_axis[o->at.axis];
+    static const stream_kind of_queue[AXIS_QUEUES] = {[AXIS_QUEUE_ACTIVATIONS] = STREAM_ACTIVATIONS,
+                                                      [AXIS_QUEUE_GRADIENTS] = STREAM_GRADIENTS,
+                                                      [AXIS_QUEUE_STAGES] = STREAM_SEND};
+    return o->kind == OP_receive ? STREAM_RECEIVE : of_queue[axis_rows[o->at.axis].queue];
 }
 
 cudaStream_t streams_start(streams *s, const op *o)

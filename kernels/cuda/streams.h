@@ -1,6 +1,6 @@
 /* The queues of one GPU: a stream for ops, one for each kind of communication, one for copies, and the events between.
  *
- * Which stream an op's communication goes to follows from its axis; where a stream waits for another follows from the
+ * Which stream an op's communication goes to follows from its axis' row (kernels/axes.def); where a stream waits for another follows from the
  * program (streams_start, streams_wait). Streams never wait for the host. Opened for the current GPU; owns its streams
  * and events.
  */
@@ -13,11 +13,11 @@
 
 typedef enum stream_kind {
     STREAM_COMPUTE,
-    STREAM_TENSOR,  /* tensor, context */
-    STREAM_DATA,    /* data, tied embeddings, key/value copies, the whole grid: what belongs to gradients */
-    STREAM_SEND,    /* to a neighbouring stage */
-    STREAM_RECEIVE, /* from one */
-    STREAM_COPY,    /* between the host's mirror and the arena */
+    STREAM_ACTIVATIONS, /* within a layer */
+    STREAM_GRADIENTS,   /* gradients and weights */
+    STREAM_SEND,        /* to a neighbouring stage */
+    STREAM_RECEIVE,     /* from one */
+    STREAM_COPY,        /* between the host's mirror and the arena */
     STREAM_COUNT,
 } stream_kind;
 

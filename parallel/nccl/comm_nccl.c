@@ -17,6 +17,7 @@
 
 #include "kernels/device.h"
 #include "memory/log.h"
+#include "parallel/comm.h"
 #include "parallel/comm_backend.h"
 
 #define NCCL_MUST(call)                                                                                                \

@@ -229,8 +229,13 @@ static void the_summary_has_the_promised_fields(void **state)
 {
     char *path = workfolder_path(*state, "summary.json"), *temporary = workfolder_path(*state, "summary.json.tmp");
     report_rank ranks[2] = {
-        {.rank = 0, .arena_bytes = INT64_C(1) << 40, .arena_used_bytes = 5, .peak_resident_bytes = 6},
-        {.rank = 1, .tensor = 1, .pipeline = 2, .data = 3, .bytes_sent = {7, 8, 9}, .messages_sent = {10, 11, 12}}};
+        {.rank = 0, .arena_bytes = INT64_C(1) << 40, .arena_used_bytes = 5, .peak_resident_bytes = 6}, {.rank = 1}};
+    for (int i = 0; i < AXIS_COORDINATES; i++)
+        ranks[1].at[i] = i + 1;
+    for (int a = 0; a < AXIS_COUNT; a++) {
+        ranks[1].bytes_sent[a] = 10 + a;
+        ranks[1].messages_sent[a] = 20 + a;
+    }
     report_summary_values v = {
         .parameters = 162417408, .steps = 20, .start_to_first_step_seconds = 1.5, .ranks = 2, .rank = ranks};
     assert_int_equal(report_summary(path, &v), STATUS_OK);
@@ -239,21 +244,28 @@ static void the_summary_has_the_promised_fields(void **state)
     assert_int_equal(json_integer_value(json_object_get(root, "parameters")), 162417408);
     assert_int_equal(json_integer_value(json_object_get(root, "steps")), 20);
     assert_true(json_real_value(json_object_get(root, "start_to_first_step_seconds")) == 1.5);
-    json_int_t rank, tensor, pipeline, data, arena, used, peak, sent[3], messages[3];
+    json_int_t rank, tensor, context, data, pipeline, arena, used, peak;
+    json_t *sent, *messages;
     for (size_t i = 0; i < 2; i++) {
         json_t *r = json_array_get(json_object_get(root, "ranks"), i);
-        assert_int_equal(json_unpack_ex(r, NULL, JSON_STRICT,
-                                        "{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:{s:I,s:I,s:I},s:{s:I,s:I,s:I}}", "rank", &rank,
-                                        "tensor", &tensor, "pipeline", &pipeline, "data", &data, "arena_bytes", &arena,
-                                        "arena_used_bytes", &used, "peak_resident_bytes", &peak, "bytes_sent", "tensor",
-                                        &sent[0], "pipeline", &sent[1], "data", &sent[2], "messages_sent", "tensor",
-                                        &messages[0], "pipeline", &messages[1], "data", &messages[2]),
+        assert_int_equal(json_unpack_ex(r, NULL, JSON_STRICT, "{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:o,s:o}", "rank",
+                                        &rank, "tensor", &tensor, "context", &context, "data", &data, "pipeline",
+                                        &pipeline, "arena_bytes", &arena, "arena_used_bytes", &used,
+                                        "peak_resident_bytes", &peak, "bytes_sent", &sent, "messages_sent", &messages),
                          0);
         if (i == 0)
             assert_true(arena == INT64_C(1) << 40 && used == 5 && peak == 6);
     }
-    assert_true(rank == 1 && tensor == 1 && pipeline == 2 && data == 3 && sent[0] == 7 && sent[1] == 8 && sent[2] == 9);
-    assert_true(messages[0] == 10 && messages[1] == 11 && messages[2] == 12);
+    assert_true(rank == 1 && tensor == 1 && context == 2 && data == 3 && pipeline == 4);
+    static const char *const promised[] = {"tensor", "pipeline", "data"};
+    for (int i = 0; i < 3; i++)
+        assert_non_null(json_object_get(sent, promised[i]));
+    for (axis a = 0; a < AXIS_COUNT; a++)
+        if (axis_has_messages(a)) {
+            assert_int_equal(json_integer_value(json_object_get(sent, axis_name(a))), 10 + (int)a);
+            assert_int_equal(json_integer_value(json_object_get(messages, axis_name(a))), 20 + (int)a);
+        }
+    assert_null(json_object_get(sent, axis_name(AXIS_SAMPLES)));
     json_decref(root);
     assert_int_not_equal(access(temporary, F_OK), 0);
     free(temporary);

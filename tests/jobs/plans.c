@@ -51,12 +51,13 @@ static void check_least(plans_verdict *v, const op *o)
 static void check_traffic(plans_verdict *v, const json_t *said, const char *key, const int64_t *planned, int rank,
                           int steps)
 {
-    static const axis axes[] = {AXIS_TENSOR, AXIS_PIPELINE, AXIS_DATA};
-    for (int i = 0; i < 3; i++) {
-        int64_t counted = integer(json_object_get(said, key), axis_name(axes[i])), all = steps * planned[axes[i]];
+    for (axis a = 0; a < AXIS_COUNT; a++) {
+        if (!axis_has_messages(a))
+            continue;
+        int64_t counted = integer(json_object_get(said, key), axis_name(a)), all = steps * planned[a];
         if (counted != all)
-            blame(v, "rank %d: %s along %s is %lld, of its program %lld", rank, key, axis_name(axes[i]),
-                  (long long)counted, (long long)all);
+            blame(v, "rank %d: %s along %s is %lld, of its program %lld", rank, key, axis_name(a), (long long)counted,
+                  (long long)all);
     }
 }
 
@@ -65,7 +66,7 @@ static void check_rank(plans_verdict *v, const compiled *c, const json_t *said, 
     int64_t sent[AXIS_COUNT] = {0}, messages[AXIS_COUNT] = {0};
     for (int i = 0; i < c->training.list.count; i++) {
         const op *o = c->training.list.ops[i];
-        if (!(op_row_of(o)->flags & COMM))
+        if (!(op_row_of(o)->flags & OP_COMM))
             continue;
         int64_t scratch, bytes, count;
         collective_measure(&scratch, &bytes, &count, o);
@@ -102,8 +103,7 @@ plans_verdict plans_compare(const char *folder, int ranks, int steps)
         grid g;
         compile_options options;
         compiled plan = {0};
-        int data = ranks / c.parallel.tensor / c.parallel.pipeline;
-        status s = grid_make(&g, ranks, rank, c.parallel.tensor, 1, data, c.parallel.pipeline);
+        status s = config_lay_out(&g, &c, ranks, rank);
         if (s == STATUS_OK)
             s = compile_options_from(&options, &c, &g, &cpu_backend, c.train.threads);
         options.evaluate = c.data.validation.count > 0 && c.evaluate.every > 0;

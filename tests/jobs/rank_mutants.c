@@ -9,8 +9,8 @@
 #include "memory/log.h"
 #include "tests/jobs/playlist.h"
 
-void __real_place_waits(compiled_program *out, compiled *c);
-void __wrap_place_waits(compiled_program *out, compiled *c);
+void __real_place_waits(compiled_program *out);
+void __wrap_place_waits(compiled_program *out);
 void __real_storage_describe(compiled *c);
 void __wrap_storage_describe(compiled *c);
 void __real_executor_launch(executor *e, const compiled_program *p);
@@ -40,7 +40,7 @@ static bool adds_to_gradient(const op *o)
 {
     for (int k = 0; k < OP_MAX_OUT; k++) {
         tensor *root = o->out[k] ? tensor_root(o->out[k]) : NULL;
-        if (root && root->parameter && root == &root->parameter->gradient && !(op_row_of(o)->flags & COMM))
+        if (root && root->class == CLASS_GRADIENT && !(op_row_of(o)->flags & OP_COMM))
             return true;
     }
     return false;
@@ -61,7 +61,7 @@ static int times(const op *o)
 {
     bool update = o->phase == PHASE_UPDATE;
     if (is("dropped-gradient-reduce"))
-        return !(reduces(o, AXIS_DATA) && update);
+        return !(reduces(o, AXIS_GRADIENT) && update);
     if (is("dropped-norm-reduce"))
         return !(reduces(o, AXIS_TENSOR) && update);
     if (is("dropped-kv-reduce"))
@@ -69,7 +69,7 @@ static int times(const op *o)
     if (is("dropped-tie-reduce"))
         return !reduces(o, AXIS_TIE);
     if (is("action-twice"))
-        return of_backward(o, 1) && !(op_row_of(o)->flags & COMM) && o->kind != OP_wait ? 2 : 1;
+        return of_backward(o, 1) && !(op_row_of(o)->flags & OP_COMM) && o->kind != OP_wait ? 2 : 1;
     if (is("action-never"))
         return !(of_backward(o, 1) && adds_to_gradient(o));
     if (is("stale-weights"))
@@ -96,11 +96,10 @@ static void edit(op *o)
         o->at.first = 0;
 }
 
-void __wrap_place_waits(compiled_program *out, compiled *c)
+void __wrap_place_waits(compiled_program *out)
 {
     program before = out->list;
     out->list = (program){0};
-    of = c;
     for (int i = 0; i < before.count; i++) {
         op *o = before.ops[i];
         int n = times(o);
@@ -108,14 +107,14 @@ void __wrap_place_waits(compiled_program *out, compiled *c)
         for (int k = 0; k < n; k++) {
             op *copy = o;
             if (k > 0) {
-                copy = pool_alloc(&c->pool, sizeof *copy);
+                copy = pool_alloc(&out->pool, sizeof *copy);
                 *copy = *o;
             }
             program_append(&out->list, copy);
         }
     }
     program_free(&before);
-    __real_place_waits(out, c);
+    __real_place_waits(out);
 }
 
 /* ---- other faults ------------------------------------------------------------------------------------------------ */
@@ -133,12 +132,13 @@ void __wrap_storage_describe(compiled *c)
         q->start[in] = rank == 0 ? q->size[in] : 0;
     }
     __real_storage_describe(c);
+    of = c;
 }
 
 void __wrap_executor_launch(executor *e, const compiled_program *p)
 {
     if (is("divided-twice")) {
-        step_scalars *s = executor_at(e, &of->inputs.scalars);
+        step_scalars *s = executor_at(e, of->inputs.scalars);
         s->loss_tokens *= (float)of->options.grid.size[GRID_DATA];
     }
     __real_executor_launch(e, p);

@@ -10,7 +10,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "kernels/cpu/gemm.h"
 #include "kernels/op.h"
 #include "memory/log.h"
 
@@ -196,7 +195,6 @@ int main(int argc, char **argv)
     bench_rows(t);
     bench_loss(t);
     bench_optimizer();
-    onednn_release();
     free(arena);
     return 0;
 }

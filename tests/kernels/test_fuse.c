@@ -9,6 +9,7 @@
 
 #include "engine/compile/compile.h"
 #include "kernels/fuse.h"
+#include "kernels/record.h"
 #include "memory/log.h"
 #include "tests/oracle/op_case.h"
 
@@ -95,7 +96,7 @@ typedef struct body {
 static void begin(body *b)
 {
     *b = (body){0};
-    recorder_open(&b->r, &b->pool, &(recorder_grid){.tensor = 1, .data = 1, .kv = 1}, DTYPE_FP32);
+    recorder_open(&b->r, &b->pool, &(recorder_grid){.tensor = 1, .gradient = 1, .kv = 1}, DTYPE_FP32, NULL, 0);
     b->r.tokens = ROWS;
 }
 

@@ -10,13 +10,13 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "kernels/recorder.h"
+#include "kernels/record.h"
 
 enum { TOKENS = 10, HIDDEN = 6 };
 
 static void begin(recorder *r, pool *p)
 {
-    recorder_open(r, p, &(recorder_grid){.tensor = 2, .data = 1, .kv = 1}, DTYPE_FP32);
+    recorder_open(r, p, &(recorder_grid){.tensor = 2, .gradient = 1, .kv = 1}, DTYPE_FP32, NULL, 0);
     r->tokens = TOKENS;
 }
 

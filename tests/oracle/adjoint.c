@@ -42,18 +42,21 @@ tensor *adjoint_input(adjoint_rank *a, const char *name, int64_t rows, int64_t c
 
 parameter *adjoint_parameter(adjoint_rank *a, const char *name, int64_t rows, int64_t columns, placement place)
 {
+    MUST(a->parameters < ADJOINT_VARIABLES, "too many parameters");
     parameter *p = pool_alloc(&a->pool, sizeof *p);
     *p = (parameter){.name = name, .rows = columns ? rows : 1, .columns = columns ? columns : rows, .vector = !columns};
     p->place = in_group(a, place);
-    p->own_rows = p->rows;
-    p->owner = -1;
+    p->number = a->parameters++;
     int64_t shape[] = {rows, columns};
-    tensor_describe(&p->weight, name, CLASS_WEIGHT, DTYPE_FP32, columns ? 2 : 1, shape);
-    tensor_describe(&p->gradient, name, CLASS_GRADIENT, DTYPE_FP32, columns ? 2 : 1, shape);
-    p->weight.parameter = p;
-    p->weight.place = p->place;
-    p->gradient.place = place_cotangent(p->place);
-    add_variable(a, &p->weight, &p->gradient);
+    tensor *weight = pool_alloc(&a->pool, sizeof *weight), *gradient = pool_alloc(&a->pool, sizeof *gradient);
+    tensor_describe(weight, name, CLASS_WEIGHT, DTYPE_FP32, columns ? 2 : 1, shape);
+    tensor_describe(gradient, name, CLASS_GRADIENT, DTYPE_FP32, columns ? 2 : 1, shape);
+    weight->parameter = gradient->parameter = p;
+    weight->place = p->place;
+    gradient->place = place_cotangent(p->place);
+    a->storage[p->number] =
+        (storage){.of = p, .owner = -1, .own_rows = p->rows, .weight = weight, .gradient = gradient};
+    add_variable(a, weight, gradient);
     return p;
 }
 
@@ -114,8 +117,8 @@ static void fuse(adjoint_rank *a)
 static void record_rank(adjoint_rank *a, const adjoint_spec *s, int ranks, int rank)
 {
     recorder_grid grid = {
-        .tensor = ranks, .tensor_rank = rank, .data = 1, .kv = 1, .sequence = s->sequence && ranks > 1};
-    recorder_open(&a->r, &a->pool, &grid, DTYPE_FP32);
+        .tensor = ranks, .tensor_rank = rank, .gradient = 1, .kv = 1, .sequence = s->sequence && ranks > 1};
+    recorder_open(&a->r, &a->pool, &grid, DTYPE_FP32, a->storage, ADJOINT_VARIABLES);
     a->r.training = true;
     a->r.split = s->split;
     a->r.recompute = s->recompute;
@@ -371,7 +374,7 @@ int adjoint_collectives(const adjoint *a)
 {
     int n = 0;
     for (int i = a->rank[0].forward; i < a->rank[0].count; i++)
-        n += (op_row_of(a->rank[0].ops[i])->flags & COMM) != 0;
+        n += (op_row_of(a->rank[0].ops[i])->flags & OP_COMM) != 0;
     return n;
 }
 

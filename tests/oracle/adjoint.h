@@ -31,6 +31,8 @@ typedef struct adjoint_constant {
 typedef struct adjoint_rank {
     pool pool;
     recorder r;
+    storage storage[ADJOINT_VARIABLES]; /* by the parameter's number */
+    int parameters;
     adjoint_variable variable[ADJOINT_VARIABLES];
     adjoint_constant constant[ADJOINT_CONSTANTS];
     int variables, constants;

@@ -20,8 +20,8 @@ int64_t reference_width(const tensor *t)
 /* Is an accumulated output added to, or written? */
 static bool adds(const op *o)
 {
-    MUST(o->at.accumulate < 2, "%s: accumulate must be decided before an op is run", o->label);
-    return o->at.accumulate == 1;
+    MUST(o->at.accumulate != OP_WRITES_FIRST, "%s: accumulate must be decided before an op is run", o->label);
+    return o->at.accumulate == OP_ADDS;
 }
 
 static const double SQRT_2_OVER_PI = 0.79788456080286535588, GELU_CUBIC = 0.044715;

@@ -221,8 +221,8 @@ void reference_program_write(const reference_program *p, const tensor *t, void *
 static void run(const reference_program *p, int i, bool later_microbatch)
 {
     op o = p->ops[i];
-    if (o.at.accumulate == 2)
-        o.at.accumulate = later_microbatch;
+    if (o.at.accumulate == OP_WRITES_FIRST)
+        o.at.accumulate = later_microbatch ? OP_ADDS : OP_WRITES;
     reference_backend.kernels[o.kind](&o, &(run_context){.arena = p->storage, .threads = 1});
 }
 
@@ -235,7 +235,7 @@ void reference_program_run(reference_program *p, int first, int count, bool late
 
 static bool is_collective(const op *o)
 {
-    return (op_row_of(o)->flags & COMM) && o->at.group_size > 1;
+    return (op_row_of(o)->flags & OP_COMM) && o->at.group_size > 1;
 }
 
 /* Rows of rank `i` within the whole that a gather or scatter of `rows` rows divides. */

@@ -29,7 +29,7 @@ void *reference_program_bytes(reference_program *p, const tensor *t);
 void reference_program_read(reference_program *p, const tensor *t, const void *arena);
 void reference_program_write(const reference_program *p, const tensor *t, void *arena);
 
-/* Ops [first, first + count). An op of a body with attributes.accumulate 2 writes in the first micro-batch and adds in
+/* Ops [first, first + count). An op of a body with attributes.accumulate OP_WRITES_FIRST writes in the first micro-batch and adds in
  * later ones. */
 void reference_program_run(reference_program *p, int first, int count, bool later_microbatch);
 /* The same ops of all ranks of a group; `skip` is the index among the group's communications of one that is left out

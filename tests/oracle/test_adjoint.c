@@ -236,7 +236,7 @@ static layer_inputs inputs_of(adjoint_rank *a, const block_options *o)
     return in;
 }
 
-static void record_loss(adjoint_rank *a, stream *s, const layer_inputs *in, parameter *tied_head, bool llama)
+static void record_loss(adjoint_rank *a, stream *s, layer_inputs *in, const parameter *tied_head, bool llama)
 {
     int ranks = a->r.grid.tensor, rank = a->r.grid.tensor_rank;
     int64_t rows = (14 + ranks - 1) / ranks, first = rows * rank;
@@ -246,8 +246,8 @@ static void record_loss(adjoint_rank *a, stream *s, const layer_inputs *in, para
                     .head = tied_head ? tied_head : adjoint_parameter(a, "head", rows, HIDDEN, place_shard(0)),
                     .first = first,
                     .count = 14 - first < rows ? 14 - first : rows, /* the last of three has a padding row */
-                    .loss = a->loss,
                     .chunk_tokens = 4};
+    in->loss = a->loss;
     layer_loss(&a->r, s, &l, in);
     a->output = NULL;
 }
@@ -260,7 +260,7 @@ static void block(adjoint_rank *a, const void *options)
     layer_inputs in = inputs_of(a, o);
     block_layer b = block_params(a, o);
     stream s = {0};
-    parameter *table = NULL;
+    const parameter *table = NULL;
     if (o->embeds) {
         int64_t rows = (14 + r->grid.tensor - 1) / r->grid.tensor;
         placement place = r->grid.sequence ? place_shared() : place_replicate();

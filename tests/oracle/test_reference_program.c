@@ -54,17 +54,17 @@ static compile_options options_of(shape_architecture architecture, recompute how
 static void fill_ids(step *s)
 {
     const compiled_inputs *in = &s->compiled.inputs;
-    int32_t *tokens = executor_at(s->executor, &in->tokens), *targets = executor_at(s->executor, &in->targets);
-    int32_t *positions = executor_at(s->executor, &in->positions);
+    int32_t *tokens = executor_at(s->executor, in->tokens), *targets = executor_at(s->executor, in->targets);
+    int32_t *positions = executor_at(s->executor, in->positions);
     test_random random = {5};
     for (int i = 0; i < MICROBATCHES * SAMPLES * SEQUENCE; i++) {
         tokens[i] = (int32_t)(test_uniform(&random) * IDS);
         targets[i] = i % 11 == 4 ? -1 : (int32_t)(test_uniform(&random) * IDS);
         positions[i] = i % SEQUENCE;
-        if (in->document_start.shape[0])
-            ((int32_t *)executor_at(s->executor, &in->document_start))[i] = i % SEQUENCE / 7 * 7;
+        if (in->document_start->shape[0])
+            ((int32_t *)executor_at(s->executor, in->document_start))[i] = i % SEQUENCE / 7 * 7;
     }
-    step_scalars *scalars = executor_at(s->executor, &in->scalars);
+    step_scalars *scalars = executor_at(s->executor, in->scalars);
     *scalars = (step_scalars){.seed = 3,
                               .step = 1,
                               .updates = 1,
@@ -81,13 +81,19 @@ static void fill_ids(step *s)
     scalars->variance_correction = (float)(1 - 0.95);
 }
 
+static const storage *storage_at(const step *s, int i)
+{
+    return &s->compiled.storage[s->compiled.model.parameters[i]->number];
+}
+
 static void fill_weights(step *s)
 {
     test_random random = {17};
     for (int i = 0; i < s->compiled.model.parameter_count; i++) {
         const parameter *p = s->compiled.model.parameters[i];
-        float *w = executor_at(s->executor, &p->weight);
-        for (int64_t k = 0; k < tensor_elements(&p->weight); k++)
+        const tensor *weight = storage_at(s, i)->weight;
+        float *w = executor_at(s->executor, weight);
+        for (int64_t k = 0; k < tensor_elements(weight); k++)
             w[k] = (float)((p->init == INIT_ONE ? 1 : 0) + 0.1 * test_normal(&random));
     }
 }
@@ -96,14 +102,13 @@ static void fill_weights(step *s)
 static void read_inputs(step *s)
 {
     const compiled_inputs *in = &s->compiled.inputs;
-    const tensor *of[] = {&in->tokens,         &in->targets,    &in->positions,
-                          &in->document_start, &in->rope_table, &in->scalars};
+    const tensor *of[] = {in->tokens, in->targets, in->positions, in->document_start, in->rope_table, in->scalars};
     void *arena = executor_context(s->executor)->arena;
     for (unsigned i = 0; i < sizeof of / sizeof *of; i++)
         if (reference_program_has(s->oracle, of[i]))
             reference_program_read(s->oracle, of[i], arena);
     for (int i = 0; i < s->compiled.model.parameter_count; i++)
-        reference_program_read(s->oracle, &s->compiled.model.parameters[i]->weight, arena);
+        reference_program_read(s->oracle, storage_at(s, i)->weight, arena);
 }
 
 static void open_step(step *s, shape_architecture architecture, recompute how)
@@ -152,10 +157,10 @@ static double worst_gradient(step *s)
 {
     double all = 0, worst = 0;
     for (int i = 0; i < s->compiled.model.parameter_count; i++)
-        all += compare(s, &s->compiled.model.parameters[i]->gradient).size;
+        all += compare(s, storage_at(s, i)->gradient).size;
     assert_true(all > 0);
     for (int i = 0; i < s->compiled.model.parameter_count; i++) {
-        difference d = compare(s, &s->compiled.model.parameters[i]->gradient);
+        difference d = compare(s, storage_at(s, i)->gradient);
         double ratio = sqrt(d.error) / fmax(1e-5 * sqrt(d.size), 1e-7 * sqrt(all));
         worst = ratio > worst || isnan(ratio) ? ratio : worst;
     }
@@ -173,11 +178,11 @@ static double *reference_of(const step *s, const tensor *t)
 /* The largest difference of an updated weight. The first step of AdamW divides a gradient by its own size, so that one that
  * is zero but for rounding moves its weight by the learning rate in either direction: those below a thousandth of the
  * tensor's root mean square are left out, and must be few, unless all of them are rounding beside the norm. */
-static double worst_update(step *s, const parameter *p)
+static double worst_update(step *s, const storage *p)
 {
-    int64_t n = tensor_elements(&p->weight), counted = 0;
-    double *g = reference_of(s, &p->gradient), *want = reference_of(s, &p->weight), squares = 0, worst = 0;
-    const float *got = executor_at(s->executor, &p->weight);
+    int64_t n = tensor_elements(p->weight), counted = 0;
+    double *g = reference_of(s, p->gradient), *want = reference_of(s, p->weight), squares = 0, worst = 0;
+    const float *got = executor_at(s->executor, p->weight);
     for (int64_t i = 0; i < n; i++)
         squares += g[i] * g[i];
     for (int64_t i = 0; i < n; i++)
@@ -202,17 +207,17 @@ static void a_training_step_agrees_with_the_reference(void **state)
             executor_play(s.executor, &s.compiled.training);
             reference_program_run(s.oracle, 0, s.compiled.training.list.count, false);
             double worst = worst_gradient(&s);
-            difference loss = compare(&s, &s.compiled.inputs.loss_total);
-            difference control = compare(&s, &s.compiled.inputs.control);
+            difference loss = compare(&s, s.compiled.results.loss_total);
+            difference control = compare(&s, s.compiled.results.control);
             print_message("%s: gradients within %.2g of the bound\n",
                           shape_traits_of((shape_architecture)architecture)->name, worst);
             assert_true(worst <= 1);
             assert_true(loss.size > 1 && sqrt(loss.error) <= 1e-5 * sqrt(loss.size));
             assert_true(control.size > 0 && sqrt(control.error) <= 1e-5 * sqrt(control.size)); /* the norm */
             for (int i = 0; i < s.compiled.model.parameter_count; i++) {
-                difference v = compare(&s, &s.compiled.model.parameters[i]->moment2);
+                difference v = compare(&s, storage_at(&s, i)->state[1]);
                 assert_true(sqrt(v.error) <= 1e-4 * sqrt(v.size) + 1e-12);
-                assert_true(worst_update(&s, s.compiled.model.parameters[i]) <= 1e-6);
+                assert_true(worst_update(&s, storage_at(&s, i)) <= 1e-6);
             }
             close_step(&s);
         }

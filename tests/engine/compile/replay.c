@@ -6,7 +6,7 @@
 
 #include "engine/compile/collective.h"
 #include "engine/compile/compile_parts.h"
-#include "engine/compile/recompute.h"
+#include "engine/compile/compile_program.h"
 #include "memory/log.h"
 
 enum { OPERANDS = OP_MAX_IN + OP_MAX_OUT, GRANULE = COMPILE_ALIGNMENT };
@@ -70,16 +70,21 @@ status replay_compile(replay_rank *out, const compile_options *o, bool place, vo
     schedule s = {0};
     int stages = o->grid.size[GRID_PIPELINE];
     TRY(schedule_make(&s, stages == 1 ? SCHEDULE_1F1B : o->schedule, stages, o->chunks, o->microbatches));
+    tensor *const *whole = update_whole(&out->p.pool, c);
+    update_begin(&out->p, c, whole);
     recorded *chunks = must_calloc((unsigned long)o->chunks, sizeof *chunks);
-    for (int i = 0; i < o->chunks; i++) {
-        unroll_record(&chunks[i], c, i, true, s.kind == SCHEDULE_ZB_H1, o->recompute, NULL);
-        unroll_fuse(&chunks[i]);
-    }
-    update_begin(&out->p, c);
+    for (int i = 0; i < o->chunks; i++)
+        unroll_record(&chunks[i], &out->p.pool, c,
+                      &(unroll_what){.chunk = i,
+                                     .training = true,
+                                     .split = s.kind == SCHEDULE_ZB_H1,
+                                     .recompute = o->recompute,
+                                     .fuse = true,
+                                     .whole = whole});
     status ok = unroll(&out->p, c, chunks, &s);
     if (ok == STATUS_OK) {
         update_append(&out->p, c);
-        place_waits(&out->p, c);
+        place_waits(&out->p);
         note_roots(out);
         if (before)
             before(out);
@@ -98,7 +103,7 @@ void replay_free(replay_rank *r)
 {
     free(r->roots);
     free(r->root_bytes);
-    program_free(&r->p.list);
+    compile_program_free(&r->p);
     compile_free(&r->c);
     *r = (replay_rank){0};
 }
@@ -255,7 +260,7 @@ static bool play(shadow *s, int at)
         s->started[o->at.request] = -1;
         return start >= 0 ? finish(s, start) : fails(s, at, &(tensor){.name = o->label}, "waits for nothing", 0);
     }
-    bool asynchronous = op_row_of(o)->flags & COMM;
+    bool asynchronous = op_row_of(o)->flags & OP_COMM;
     if (!check_reads(s, at) || !write_outs(s, at, asynchronous ? -2 - at : at))
         return false;
     if (asynchronous)
@@ -307,19 +312,7 @@ typedef struct parties {
 
 static int members_of(int *members, const replay_rank *r, axis a)
 {
-    static const grid_group groups[AXIS_COUNT] = {
-        [AXIS_TENSOR] = GRID_GROUP_TENSOR,   [AXIS_DATA] = GRID_GROUP_DATA_CONTEXT,
-        [AXIS_CONTEXT] = GRID_GROUP_CONTEXT, [AXIS_PIPELINE] = GRID_GROUP_PIPELINE,
-        [AXIS_TIE] = GRID_GROUP_TIED,        [AXIS_GRID] = GRID_GROUP_WORLD,
-    };
-    const grid *g = &r->c.options.grid;
-    if (a != AXIS_KV)
-        return grid_members(members, g, groups[a]);
-    int count, rank;
-    compile_axis(&count, &rank, g, &r->c.options.shape, a);
-    for (int i = 0; i < count; i++)
-        members[i] = g->rank - rank + i;
-    return count;
+    return grid_members(members, &r->c.options.grid, a);
 }
 
 static const op *head_of(const parties *p, int rank)
@@ -402,7 +395,7 @@ static bool advance(parties *p, int rank)
         const op *o = list->ops[q->at];
         if (o->kind == OP_wait && !q->done[o->at.request])
             break;
-        if (op_row_of(o)->flags & COMM)
+        if (op_row_of(o)->flags & OP_COMM)
             q->launched[q->tail++] = o;
         moved = true;
     }

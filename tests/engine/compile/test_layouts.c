@@ -253,7 +253,7 @@ static void a_shortened_lifetime_is_noticed(void **state)
 
 static bool is_collective(const op *o)
 {
-    return (op_row_of(o)->flags & COMM) && o->kind != OP_send && o->kind != OP_receive;
+    return (op_row_of(o)->flags & OP_COMM) && o->kind != OP_send && o->kind != OP_receive;
 }
 
 /* Each wait in turn: without it an operand is used too early, overwritten too early, or the op is never waited for. */

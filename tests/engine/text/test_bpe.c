@@ -15,6 +15,7 @@
 #include "engine/text/scanner.h"
 #include "engine/text/tokenizer.h"
 #include "engine/text/unicode.h"
+#include "engine/tokenizer_files.h"
 #include "memory/log.h"
 
 static int digit(char c)
@@ -61,7 +62,7 @@ static int check_golden(const char *name, const char *suffix)
     char path[256];
     snprintf(path, sizeof path, "tests/golden/text/%s.%s", name, suffix);
     tokenizer *t;
-    if (tokenizer_open(&t, path) != STATUS_OK)
+    if (tokenizer_files_open(&t, path) != STATUS_OK)
         fail_msg("%s", status_message());
     tokenizer_scratch *s = tokenizer_scratch_open(t);
     snprintf(path, sizeof path, "tests/golden/text/%s.golden", name);
@@ -157,7 +158,7 @@ static void ids_of_a_long_text_equal_sentencepiece(void **state)
     for (int i = 0; i < LETTERS; i++)
         text.bytes[text.length++] = "etaoinshr dlucmfw ypvbg "[random_below(24)];
     tokenizer *t;
-    assert_int_equal(tokenizer_open(&t, "tests/golden/text/unigram.model"), STATUS_OK);
+    assert_int_equal(tokenizer_files_open(&t, "tests/golden/text/unigram.model"), STATUS_OK);
     tokenizer_scratch *s = tokenizer_scratch_open(t);
     buffer_ids ids = {0};
     assert_int_equal(tokenizer_encode(t, s, &ids, text.bytes, text.length, 0), STATUS_OK);
@@ -350,7 +351,7 @@ static void a_word_of_a_million_letters_takes_no_quadratic_time(void **state)
 {
     (void)state;
     tokenizer *t;
-    assert_int_equal(tokenizer_open(&t, "tests/golden/text/gpt2.json"), STATUS_OK);
+    assert_int_equal(tokenizer_files_open(&t, "tests/golden/text/gpt2.json"), STATUS_OK);
     tokenizer_scratch *s = tokenizer_scratch_open(t);
     int64_t length = 1000000;
     char *text = must_alloc((unsigned long)length);

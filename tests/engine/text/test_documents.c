@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <bzlib.h>
+#include <lzma.h>
 #include <zlib.h>
 #include <zstd.h>
 
@@ -16,6 +18,7 @@
 #include "engine/text/documents.h"
 #include "engine/text/sentences.h"
 #include "engine/text/tokenizer.h"
+#include "engine/tokenizer_files.h"
 #include "memory/log.h"
 #include "tests/jobs/workfolder.h"
 
@@ -86,6 +89,30 @@ static int64_t pack_zstd(char *out, int64_t room, const char *text, int64_t leng
     size_t second = ZSTD_compress(out + first, (size_t)room - first, text + half, (size_t)(length - half), 3);
     assert_false(ZSTD_isError(first) || ZSTD_isError(second));
     return (int64_t)(first + second);
+}
+
+static int64_t pack_xz(char *out, int64_t room, const char *text, int64_t length)
+{
+    size_t used = 0, half = (size_t)length / 2;
+    for (size_t part = 0; part < 2; part++)
+        assert_int_equal(lzma_easy_buffer_encode(3, LZMA_CHECK_CRC64, NULL, (const uint8_t *)text + part * half,
+                                                 part ? (size_t)length - half : half, (uint8_t *)out, &used,
+                                                 (size_t)room),
+                         LZMA_OK);
+    return (int64_t)used;
+}
+
+static int64_t pack_bzip2(char *out, int64_t room, const char *text, int64_t length)
+{
+    int64_t used = 0, half = length / 2;
+    for (int part = 0; part < 2; part++) {
+        unsigned bytes = (unsigned)(room - used);
+        assert_int_equal(BZ2_bzBuffToBuffCompress(out + used, &bytes, (char *)(uintptr_t)(text + part * half),
+                                                  (unsigned)(part ? length - half : half), 1, 0, 0),
+                         BZ_OK);
+        used += bytes;
+    }
+    return used;
 }
 
 static void text_files_and_separators_give_their_documents(void **state)
@@ -166,15 +193,22 @@ static char *make_text(int64_t length)
     return text;
 }
 
+/* Each in two streams, one after the other, as parallel packers write them. */
+static const struct {
+    int64_t (*pack)(char *out, int64_t room, const char *text, int64_t length);
+    int caught; /* of 20 changed bytes at least: zstd has no checksum here */
+} packers[] = {{pack_gzip, 19}, {pack_zstd, 1}, {pack_xz, 19}, {pack_bzip2, 19}};
+
 static void packed_files_are_what_was_packed(void **state)
 {
     int64_t length = 1 << 20, room = 2 << 20;
     char *text = make_text(length), *packed = must_alloc((unsigned long)room);
-    for (int kind = 0; kind < 2; kind++) {
+    for (unsigned kind = 0; kind < sizeof packers / sizeof *packers; kind++) {
         buffer got = {0};
-        int64_t bytes = kind ? pack_zstd(packed, room, text, length) : pack_gzip(packed, room, text, length);
+        int64_t bytes = packers[kind].pack(packed, room, text, length);
         char *path = make_file(state, "packed", packed, bytes);
-        assert_int_equal(read_all(&got, &(documents_settings){0}, &path, 1), STATUS_OK);
+        if (read_all(&got, &(documents_settings){0}, &path, 1) != STATUS_OK)
+            fail_msg("%s", status_message());
         assert_int_equal(got.length, length + 1);
         assert_memory_equal(got.bytes, text, (size_t)length);
         /* cut off anywhere but between the two streams: refused */
@@ -183,7 +217,7 @@ static void packed_files_are_what_was_packed(void **state)
             assert_int_equal(read_all(&got, &(documents_settings){0}, &path, 1), STATUS_FAILED);
             workfolder_message_has("packed: the packed text ends in the middle");
         }
-        /* a byte changed in the middle of the data: refused (gzip's checksum, zstd's structure) */
+        /* a byte changed in the middle of the data: refused (checksums, zstd's structure) */
         int refused = 0;
         for (int64_t at = 20; at < bytes; at += bytes / 19) {
             packed[at] = (char)(packed[at] ^ 0x55);
@@ -191,12 +225,123 @@ static void packed_files_are_what_was_packed(void **state)
             refused += read_all(&got, &(documents_settings){0}, &path, 1) != STATUS_OK;
             packed[at] = (char)(packed[at] ^ 0x55);
         }
-        assert_true(refused >= (kind ? 1 : 19));
+        assert_true(refused >= packers[kind].caught);
         free(path);
         buffer_free(&got);
     }
     free(text);
     free(packed);
+}
+
+/* What would make garbage is refused by what it is and with what to do; asked for as text, it is text. */
+static void what_is_not_text_is_refused_with_what_to_do(void **state)
+{
+    static char tar[512] = "notes.txt";
+    memcpy(tar + 257, "ustar", 6);
+    static char noise[3000];
+    uint32_t r = 1;
+    for (unsigned i = 0; i < sizeof noise; i++) {
+        r = r * 1664525 + 1013904223;
+        noise[i] = (char)(r >> 24 ? r >> 24 : 1);
+    }
+    const struct {
+        const char *name, *data;
+        int64_t bytes; /* -1: a string */
+        const char *what, *todo;
+    } cases[] = {
+        {"x.parquet", "PAR1\x15\x04\x15", 7, "this is a Parquet file", "x.parquet > x.jsonl"},
+        {"x.arrow", "ARROW1\0\0", 8, "an Arrow file", "JSON-lines"},
+        {"x.zip", "PK\3\4abc", 7, "a zip archive", "unpack it"},
+        {"x.7z", "7z\xBC\xAF\x27\x1C..", 8, "a 7z archive", "unpack it"},
+        {"x.tar", tar, sizeof tar, "a tar archive", "name the files in it"},
+        {"x.idx", "MMIDIDX\0\0", 9, "tokenized already", "data.train="},
+        {"x.pdf", "%PDF-1.7\n", 9, "a PDF", "pdftotext "},
+        {"utf16", "\xFF\xFEh\0i\0", 6, "UTF-16", "iconv -f UTF-16 -t UTF-8"},
+        {"latin1",
+         "caf\xE9 na\xEFve fa\xE7"
+         "ade\n",
+         18, "another encoding", "iconv -f ISO-8859-1"},
+        {"zeros", "one\0two\0", 8, "a binary file", "--format text"},
+        {"noise", noise, sizeof noise, "another encoding, or binary", "--format text"},
+        {"array.json", " [ {\"text\": \"a\"} ]", -1, "a JSON array", "jq -c '.[]'"},
+        {"array", "[{\"text\": \"a\"}]", -1, "a JSON array", "jq -c '.[]'"},
+    };
+    buffer got = {0};
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int64_t length = cases[i].bytes < 0 ? (int64_t)strlen(cases[i].data) : cases[i].bytes;
+        char *path = make_file(state, cases[i].name, cases[i].data, length);
+        if (read_all(&got, &(documents_settings){0}, &path, 1) == STATUS_OK)
+            fail_msg("%s was taken", cases[i].name);
+        workfolder_message_has(cases[i].name);
+        workfolder_message_has(cases[i].what);
+        workfolder_message_has(cases[i].todo);
+        assert_int_equal(read_all(&got, &(documents_settings){.format = DOCUMENTS_TEXT}, &path, 1), STATUS_OK);
+        assert_int_equal(got.length, length + 1);
+        free(path);
+    }
+    /* the same within a packed file, and what is text all the same */
+    static char packed[4096];
+    int64_t bytes = pack_gzip(packed, sizeof packed, tar, sizeof tar);
+    char *path = make_file(state, "x.tar.gz", packed, bytes);
+    assert_int_equal(read_all(&got, &(documents_settings){0}, &path, 1), STATUS_FAILED);
+    workfolder_message_has("a tar archive");
+    free(path);
+    path = make_file(state, "print0", "one\0two\0", 8);
+    assert_int_equal(read_all(&got, &(documents_settings){.separator = "\0", .separator_length = 1}, &path, 1),
+                     STATUS_OK);
+    expect(&got, "one|two|");
+    free(path);
+    static char long_text[4000];
+    memset(long_text, 'x', sizeof long_text);
+    memcpy(long_text + 100, "\xE9 \xE9", 3); /* damage, not an encoding */
+    path = make_file(state, "damaged.txt", long_text, sizeof long_text);
+    assert_int_equal(read_all(&got, &(documents_settings){0}, &path, 1), STATUS_OK);
+    assert_int_equal(got.length, sizeof long_text + 1);
+    free(path);
+    buffer_free(&got);
+}
+
+static void json_lines_are_known_by_their_content(void **state)
+{
+    static const char lines[] = "\n {\"text\": \"one\"}\n{\"text\":\"two\"}\n";
+    static const struct {
+        const char *name, *data, *wanted;
+    } cases[] = {
+        {"lines", lines, "one|two|"},
+        {"lines.txt", lines, "one|two|"},
+        {"single", "{\"text\":\"one\"}", "one|"},
+        {"code", "{ int x; }\n{\"a\"}\n", "{ int x; }\n{\"a\"}\n|"},
+        {"pretty", "{\n  \"text\": \"one\"\n}\n", "{\n  \"text\": \"one\"\n}\n|"},
+        {"array", "[1, 2]\n", "[1, 2]\n|"},
+    };
+    buffer got = {0};
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *path = make_file(state, cases[i].name, cases[i].data, (int64_t)strlen(cases[i].data));
+        if (read_all(&got, &(documents_settings){0}, &path, 1) != STATUS_OK)
+            fail_msg("%s", status_message());
+        expect(&got, cases[i].wanted);
+        free(path);
+    }
+    /* a first line longer than what is read at once */
+    int64_t length = 1 << 20;
+    char *line = make_text(length), *whole;
+    for (int64_t i = 0; i < length; i++)
+        line[i] = line[i] == '\n' ? 'n' : line[i];
+    whole = must_format("{\"text\":\"%s\"}\n{\"text\":\"two\"}", line);
+    char *path = make_file(state, "long", whole, (int64_t)strlen(whole));
+    assert_int_equal(read_all(&got, &(documents_settings){0}, &path, 1), STATUS_OK);
+    assert_int_equal(got.length, length + 5);
+    workfolder_write(path, "{\"body\":\"one\"}\n", 15);
+    assert_int_equal(read_all(&got, &(documents_settings){0}, &path, 1), STATUS_FAILED);
+    workfolder_message_has("long:1: the field \"text\" is missing (--field names another); --format text");
+    workfolder_write(path, "{\"text\":\"one\"}\nprose\n", 21);
+    assert_int_equal(read_all(&got, &(documents_settings){0}, &path, 1), STATUS_FAILED);
+    workfolder_message_has("long:2: column ");
+    workfolder_message_has("--format text takes the file as text");
+    free(path);
+    free(line);
+    free(whole);
+    buffer_free(&got);
 }
 
 static void what_is_missing_is_said_in_one_line(void **state)
@@ -243,7 +388,7 @@ static void many_threads_give_what_one_gives(void **state)
     char *text = make_text(6 << 20), *more = make_text(1000);
     char *paths[] = {make_file(state, "first", text, 6 << 20), make_file(state, "second", more, 1000)};
     tokenizer *t;
-    assert_int_equal(tokenizer_open(&t, "tests/golden/text/gpt2.json"), STATUS_OK);
+    assert_int_equal(tokenizer_files_open(&t, "tests/golden/text/gpt2.json"), STATUS_OK);
     received one = {0}, many = {0};
     corpus_count count, other;
     assert_int_equal(encode(&one, &count, t, paths, 2, 1), STATUS_OK);
@@ -292,7 +437,7 @@ static void a_failure_ends_the_whole_and_is_the_first_in_order(void **state)
     char *paths[] = {make_file(state, "first", text, 4 << 20), workfolder_path(*state, "nowhere"),
                      workfolder_path(*state, "nor here")};
     tokenizer *t;
-    assert_int_equal(tokenizer_open(&t, "bytes"), STATUS_OK);
+    assert_int_equal(tokenizer_files_open(&t, "bytes"), STATUS_OK);
     received r = {0};
     corpus_count count;
     for (int threads = 1; threads < 6; threads += 2) {
@@ -356,6 +501,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(long_files_are_cut_at_every_separator, workfolder_setup, workfolder_teardown),
         cmocka_unit_test_setup_teardown(json_lines_give_the_field, workfolder_setup, workfolder_teardown),
         cmocka_unit_test_setup_teardown(packed_files_are_what_was_packed, workfolder_setup, workfolder_teardown),
+        cmocka_unit_test_setup_teardown(what_is_not_text_is_refused_with_what_to_do, workfolder_setup,
+                                        workfolder_teardown),
+        cmocka_unit_test_setup_teardown(json_lines_are_known_by_their_content, workfolder_setup, workfolder_teardown),
         cmocka_unit_test_setup_teardown(what_is_missing_is_said_in_one_line, workfolder_setup, workfolder_teardown),
         cmocka_unit_test_setup_teardown(many_threads_give_what_one_gives, workfolder_setup, workfolder_teardown),
         cmocka_unit_test_setup_teardown(a_failure_ends_the_whole_and_is_the_first_in_order, workfolder_setup,

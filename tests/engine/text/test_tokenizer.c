@@ -11,6 +11,7 @@
 #include "engine/text/sentencepiece.h"
 #include "engine/text/tokenizer.h"
 #include "engine/text/unicode.h"
+#include "engine/tokenizer_files.h"
 #include "memory/log.h"
 #include "tests/jobs/workfolder.h"
 
@@ -30,7 +31,7 @@ static const char mixed[] =
 static tokenizer *open_or_fail(const char *spec)
 {
     tokenizer *t;
-    if (tokenizer_open(&t, spec) != STATUS_OK)
+    if (tokenizer_files_open(&t, spec) != STATUS_OK)
         fail_msg("%s", status_message());
     return t;
 }
@@ -170,7 +171,7 @@ static void a_saved_tokenizer_is_the_same_tokenizer(void **state)
              *command = must_format("mkdir -p %s && rm -f %s/*", folder, folder);
         assert_int_equal(system(command), 0);
         tokenizer *t = open_or_fail(specs[i]), *again;
-        assert_int_equal(tokenizer_save(t, folder), STATUS_OK);
+        assert_int_equal(tokenizer_files_save(t, folder), STATUS_OK);
         again = open_or_fail(folder);
         assert_true(tokenizer_equal(t, again));
         assert_string_equal(tokenizer_kind(t), tokenizer_kind(again));
@@ -180,12 +181,12 @@ static void a_saved_tokenizer_is_the_same_tokenizer(void **state)
         free(command);
         command = must_format("rm -f %s.*", prefix);
         assert_int_equal(system(command), 0);
-        assert_false(tokenizer_is_beside(prefix));
-        assert_int_equal(tokenizer_open_beside(&again, prefix), STATUS_FAILED);
+        assert_false(tokenizer_files_is_beside(prefix));
+        assert_int_equal(tokenizer_files_open_beside(&again, prefix), STATUS_FAILED);
         workfolder_message_has("data.tokenizer.model, .json or .bytes");
-        assert_int_equal(tokenizer_save_beside(t, prefix), STATUS_OK);
-        assert_true(tokenizer_is_beside(prefix));
-        assert_int_equal(tokenizer_open_beside(&again, prefix), STATUS_OK);
+        assert_int_equal(tokenizer_files_save_beside(t, prefix), STATUS_OK);
+        assert_true(tokenizer_files_is_beside(prefix));
+        assert_int_equal(tokenizer_files_open_beside(&again, prefix), STATUS_OK);
         assert_true(tokenizer_equal(t, again));
         tokenizer_close(again);
         tokenizer_close(t);
@@ -207,8 +208,8 @@ static void the_config_beside_it_names_bos_and_eos(void **state)
     workfolder_write(path, json, bytes);
     workfolder_write(beside, config, sizeof config - 1);
     tokenizer *t = open_or_fail(*state), *again;
-    assert_int_equal(tokenizer_save_beside(t, prefix), STATUS_OK);
-    assert_int_equal(tokenizer_open_beside(&again, prefix), STATUS_OK);
+    assert_int_equal(tokenizer_files_save_beside(t, prefix), STATUS_OK);
+    assert_int_equal(tokenizer_files_open_beside(&again, prefix), STATUS_OK);
     for (int i = 0; i < 2; i++, t = again) {
         assert_int_equal(tokenizer_bos(t), tokenizer_find(t, "<|im_start|>", 12));
         assert_int_equal(tokenizer_eos(t), tokenizer_find(t, "<|im_end|>", 10));
@@ -218,7 +219,7 @@ static void the_config_beside_it_names_bos_and_eos(void **state)
         tokenizer_close(t);
     }
     workfolder_write(beside, "{", 1);
-    assert_int_equal(tokenizer_open(&t, path), STATUS_FAILED);
+    assert_int_equal(tokenizer_files_open(&t, path), STATUS_FAILED);
     workfolder_message_has("tokenizer_config.json beside");
     free(json);
     free(path);
@@ -239,7 +240,7 @@ static status open_changed(void **state, const char *file, const char *old, cons
     buffer_append(&made, found + strlen(old), (char *)data + bytes - found - (int64_t)strlen(old));
     workfolder_write(path, made.bytes, made.length);
     tokenizer *t = NULL;
-    status s = tokenizer_open(&t, path);
+    status s = tokenizer_files_open(&t, path);
     tokenizer_close(t);
     buffer_free(&made);
     free(data);
@@ -284,9 +285,9 @@ static void what_is_not_supported_is_refused_by_name(void **state)
     assert_int_equal(open_changed(state, FOLDER "gpt2.json", "\"vocab\":{", "\"vocab\":{ "),
                      STATUS_OK); /* the oracle passes */
     tokenizer *t;
-    assert_int_equal(tokenizer_open(&t, "tests/engine/text/test_tokenizer.c"), STATUS_FAILED);
+    assert_int_equal(tokenizer_files_open(&t, "tests/engine/text/test_tokenizer.c"), STATUS_FAILED);
     workfolder_message_has("neither a SentencePiece model nor a tokenizer.json");
-    assert_int_equal(tokenizer_open(&t, "nowhere.json"), STATUS_FAILED);
+    assert_int_equal(tokenizer_files_open(&t, "nowhere.json"), STATUS_FAILED);
     workfolder_message_has("nowhere.json");
 }
 
@@ -302,7 +303,7 @@ static void damaged_files_are_refused_or_harmless(void **state)
         for (int64_t keep = 0; keep < bytes; keep += 1 + bytes / 40) {
             /* a model cut between two fields is a smaller one: those are many, and opening one is right */
             workfolder_write(path, data, keep);
-            status s = tokenizer_open(&t, path);
+            status s = tokenizer_files_open(&t, path);
             if (s == STATUS_OK)
                 tokenizer_close(t);
             else
@@ -317,7 +318,7 @@ static void damaged_files_are_refused_or_harmless(void **state)
             data[at] ^= (uint8_t)(1 << (r >> 29));
             workfolder_write(path, data, bytes);
             data[at] = old;
-            if (tokenizer_open(&t, path) != STATUS_OK) {
+            if (tokenizer_files_open(&t, path) != STATUS_OK) {
                 workfolder_message_has("damaged");
                 refused++;
                 continue;

@@ -1,0 +1,167 @@
+#include "engine/compile/compile_model.h"
+
+#include "engine/compile/compile_parts.h"
+#include "memory/log.h"
+#include "parallel/partition.h"
+
+/* How many tensor ranks hold the same key/value heads. */
+static int kv_copies(const model_shape *shape, int tensor_ranks)
+{
+    return tensor_ranks > shape->kv_heads ? tensor_ranks / shape->kv_heads : 1;
+}
+
+/* ---- FLOPs ----------------------------------------------------------------------------------------------------- */
+
+/* Weights that a token passes through in products: of one layer, and of the head. */
+static double layer_weights(const model_shape *s)
+{
+    double h = (double)s->hidden_size, d = s->head_size;
+    double attention = h * d * (2.0 * s->heads + 2.0 * s->kv_heads);
+    return attention + h * (double)s->ffn_size * (shape_traits_of(s->architecture)->gated ? 3 : 2);
+}
+
+/* The mean number of keys a token attends to. */
+static double mean_keys(const model_shape *s, int64_t sequence)
+{
+    double n = (double)sequence, w = (double)s->sliding_window;
+    if (w <= 0 || w >= n)
+        return (n + 1) / 2;
+    return (w * (w + 1) / 2 + (n - w) * w) / n;
+}
+
+double compile_flops_per_token(const model_shape *s, int64_t sequence)
+{
+    double attention = 4.0 * s->heads * s->head_size * mean_keys(s, sequence);
+    double layer = 2 * layer_weights(s) + attention;
+    return 3 * (layer * s->layers + 2.0 * (double)s->hidden_size * (double)s->vocab_size);
+}
+
+/* ---- layers over chunks ----------------------------------------------------------------------------------------- */
+
+static status divide_layers(compiled *c, int **first, int **count)
+{
+    const compile_options *o = &c->options;
+    int stages = o->grid.size[GRID_PIPELINE], all = stages * o->chunks;
+    if (o->shape.layers < all)
+        return status_fail(STATUS_USAGE,
+                           "parallel.pipeline x virtual_stages = %d chunks for model.layers = %d: each chunk "
+                           "needs a layer; lower parallel.pipeline or parallel.virtual_stages",
+                           all, o->shape.layers);
+    int *counts = pool_alloc(&c->pool, (size_t)all * sizeof(int));
+    if (o->layers_per_chunk) {
+        TRY(partition_given(counts, o->layers_per_chunk, all, o->shape.layers, stages, o->chunks));
+    } else {
+        double layer = 2 * layer_weights(&o->shape) +
+                       4.0 * o->shape.heads * o->shape.head_size * mean_keys(&o->shape, o->sequence);
+        double head = 2.0 * (double)o->shape.hidden_size * (double)o->shape.vocab_size;
+        partition_costs costs = {.first = 0, .last = head / layer};
+        TRY(partition_automatic(counts, &costs, o->shape.layers, all));
+    }
+    *first = pool_alloc(&c->pool, (size_t)o->chunks * sizeof(int));
+    *count = pool_alloc(&c->pool, (size_t)o->chunks * sizeof(int));
+    int at = 0;
+    for (int i = 0; i < all; i++) {
+        if (i % stages == o->grid.at[GRID_PIPELINE]) {
+            (*first)[i / stages] = at;
+            (*count)[i / stages] = counts[i];
+            c->stage_layers += counts[i];
+        }
+        at += counts[i];
+    }
+    return STATUS_OK;
+}
+
+static status check_axes(const grid *g)
+{
+    for (int i = 0; i < GRID_AXES; i++)
+        if (axis_coordinates[i].divides == AXIS_DIVIDES_TOKENS && g->size[i] > 1)
+            return status_fail(STATUS_USAGE,
+                               "parallel.%s = %d: attention over samples that are divided by tokens is not built yet; "
+                               "leave it at 1 and use parallel.tensor with parallel.sequence for long samples",
+                               axis_coordinates[i].name, g->size[i]);
+    return STATUS_OK;
+}
+
+static status build_model(compiled *c)
+{
+    const compile_options *o = &c->options;
+    TRY(check_axes(&o->grid));
+    TRY(decoder_check(&o->shape, o->grid.size[GRID_TENSOR]));
+    c->options.grid.block[AXIS_KV] = kv_copies(&o->shape, o->grid.size[GRID_TENSOR]);
+    int *first = NULL, *count = NULL;
+    TRY(divide_layers(c, &first, &count));
+    decoder_layout layout = {.compute = o->compute,
+                             .chunk_count = o->chunks,
+                             .first_layer = first,
+                             .layers = count,
+                             .total_layers = o->shape.layers,
+                             .grid = {.tensor = o->grid.size[GRID_TENSOR],
+                                      .tensor_rank = o->grid.at[GRID_TENSOR],
+                                      .kv = grid_group_size(&o->grid, AXIS_KV),
+                                      .kv_rank = grid_index(&o->grid, AXIS_KV),
+                                      .sequence = o->sequence_parallel && o->grid.size[GRID_TENSOR] > 1}};
+    decoder_open(&c->model, &c->pool, &o->shape, &layout);
+    c->first_stage = c->model.chunks[0].embeds;
+    c->last_stage = c->model.chunks[c->model.chunk_count - 1].loses;
+    storage_describe(c);
+    storage_place(c);
+    return STATUS_OK;
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+status compile_model(compiled *out, const compile_options *options)
+{
+    *out = (compiled){.options = *options};
+    TRY(build_model(out));
+    out->arena_bytes = out->persistent_bytes;
+    return STATUS_OK;
+}
+
+bool compile_same_sizes(const compiled *a, const compiled *b)
+{
+    const grid *x = &a->options.grid, *y = &b->options.grid;
+    int64_t tokens = a->options.micro_batch * a->options.sequence, first, rows_x, rows_y;
+    shard_rows(&first, &rows_x, tokens, x->size[GRID_TENSOR], x->at[GRID_TENSOR]);
+    shard_rows(&first, &rows_y, tokens, y->size[GRID_TENSOR], y->at[GRID_TENSOR]);
+    if (rows_x != rows_y || a->model.parameter_count != b->model.parameter_count)
+        return false;
+    for (int i = 0; i < a->model.parameter_count; i++) {
+        const parameter *p = a->model.parameters[i], *q = b->model.parameters[i];
+        if (p->rows != q->rows || p->columns != q->columns || p->copied_from != q->copied_from)
+            return false;
+    }
+    return true;
+}
+
+int compile_largest_owner(const compiled *c, int64_t *spread)
+{
+    int largest = 0, ranks = grid_group_size(&c->options.grid, AXIS_GRADIENT);
+    int64_t most = -1, least = INT64_MAX;
+    for (int i = 0; i < ranks; i++) {
+        int64_t bytes = storage_owned_bytes(c, i);
+        if (bytes > most) {
+            most = bytes;
+            largest = i;
+        }
+        least = bytes < least ? bytes : least;
+    }
+    *spread = most - least;
+    return largest;
+}
+
+void compile_program_free(compiled_program *p)
+{
+    program_free(&p->list);
+    pool_free(&p->pool);
+    *p = (compiled_program){0};
+}
+
+void compile_free(compiled *c)
+{
+    compile_program_free(&c->training);
+    compile_program_free(&c->evaluation);
+    compile_program_free(&c->decoding);
+    pool_free(&c->pool);
+    *c = (compiled){0};
+}

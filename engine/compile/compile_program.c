@@ -1,0 +1,84 @@
+#include "engine/compile/compile_program.h"
+
+#include <stdlib.h>
+
+#include "engine/compile/compile_parts.h"
+#include "memory/log.h"
+
+static void count_flops(compiled_program *p)
+{
+    for (int i = 0; i < p->list.count; i++) {
+        const op *o = p->list.ops[i];
+        if (o->kind != OP_wait)
+            p->flops[o->phase] += op_row_of(o)->cost(o).flops;
+    }
+}
+
+/* Every schedule of one stage is the same list. */
+static schedule_kind kind_of(const compile_options *o)
+{
+    return o->grid.size[GRID_PIPELINE] == 1 ? SCHEDULE_1F1B : o->schedule;
+}
+
+bool compile_program_splits(const compile_options *o)
+{
+    return kind_of(o) == SCHEDULE_ZB_H1;
+}
+
+static void finish(compiled_program *out, const compiled *c, bool bound_only)
+{
+    place_waits(out);
+    place_transients(out, c, bound_only);
+    count_flops(out);
+}
+
+static void close_bodies(recorded *chunks, int count)
+{
+    for (int i = 0; i < count; i++)
+        unroll_recorded_free(&chunks[i]);
+    free(chunks);
+}
+
+status compile_program_training(compiled_program *out, const compiled *c, const compile_keep *keep, int microbatches,
+                                bool bound_only)
+{
+    const compile_options *o = &c->options;
+    *out = (compiled_program){0};
+    schedule s = {0};
+    TRY(schedule_make(&s, kind_of(o), o->grid.size[GRID_PIPELINE], o->chunks, microbatches));
+    tensor *const *whole = update_whole(&out->pool, c);
+    update_begin(out, c, whole);
+    recorded *chunks = must_calloc((unsigned long)o->chunks, sizeof *chunks);
+    for (int i = 0; i < o->chunks; i++)
+        unroll_record(&chunks[i], &out->pool, c,
+                      &(unroll_what){.chunk = i,
+                                     .training = true,
+                                     .split = compile_program_splits(o),
+                                     .recompute = keep->how,
+                                     .drop = keep->drop ? keep->drop[i] : NULL,
+                                     .fuse = true,
+                                     .whole = whole});
+    status ok = unroll(out, c, chunks, &s);
+    if (ok == STATUS_OK) {
+        update_append(out, c);
+        finish(out, c, bound_only);
+    }
+    close_bodies(chunks, o->chunks);
+    schedule_free(&s);
+    return ok;
+}
+
+status compile_program_forward(compiled_program *out, const compiled *c)
+{
+    const compile_options *o = &c->options;
+    *out = (compiled_program){0};
+    recorded *chunks = must_calloc((unsigned long)o->chunks, sizeof *chunks);
+    for (int i = 0; i < o->chunks; i++)
+        unroll_record(&chunks[i], &out->pool, c, &(unroll_what){.chunk = i, .fuse = true});
+    unroll_forward(out, c, chunks, 1);
+    if (!o->decode_samples)
+        update_loss(out, c);
+    finish(out, c, false);
+    close_bodies(chunks, o->chunks);
+    return STATUS_OK;
+}

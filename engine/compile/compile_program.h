@@ -1,0 +1,23 @@
+/* Programs from a model: record each chunk of layers once, unroll them in the schedule's order, append reductions and the
+ * optimizer, find waits, lifetimes and addresses. The model is not changed; a program owns all that was made for it. */
+#ifndef PHALANX_ENGINE_COMPILE_COMPILE_PROGRAM_H
+#define PHALANX_ENGINE_COMPILE_COMPILE_PROGRAM_H
+
+#include "engine/compile/compile_model.h"
+
+/* What is kept for the backward pass. drop[chunk][op of the forward body]: make its outputs again; for RECOMPUTE_CHOSEN. */
+typedef struct compile_keep {
+    recompute how;
+    uint8_t *const *drop;
+} compile_keep;
+
+/* A step of `microbatches` micro-batches. bound_only: lifetimes and the lower bound, no addresses. `out` must be freed either
+ * way (compile_program_free). */
+status compile_program_training(compiled_program *out, const compiled *c, const compile_keep *keep, int microbatches,
+                                bool bound_only);
+/* Evaluation of one micro-batch a rank, or decoding of one token: forward bodies only. */
+status compile_program_forward(compiled_program *out, const compiled *c);
+/* Does the training program's schedule have the weights' gradients in actions of their own? */
+bool compile_program_splits(const compile_options *o);
+
+#endif

@@ -1,0 +1,119 @@
+/* A config as text: the effective configuration, what differs on resume, help. */
+#include "engine/config/config.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "memory/log.h"
+#include "engine/config/config_table.h"
+#include "engine/config/config_value.h"
+
+/* --- write and compare -------------------------------------------------------------------------------------------- */
+
+/* "model.rope_scaling.factor": how many names, and where the last begins. */
+static int depth(const char *key, const char **last)
+{
+    int dots = 0;
+    for (*last = key; *key; key++)
+        if (*key == '.') {
+            dots++;
+            *last = key + 1;
+        }
+    return dots;
+}
+
+static void write_all(FILE *out, const config *c)
+{
+    const char *previous = "";
+    for (int i = 0; i < config_table_rows(); i++) {
+        const config_row *row = config_table_row(i);
+        const char *last;
+        int dots = depth(row->key, &last), level = 0;
+        /* Name the sections that the previous key was not in. */
+        for (const char *dot = strchr(row->key, '.'); dot; dot = strchr(dot + 1, '.'), level++) {
+            size_t length = (size_t)(dot + 1 - row->key);
+            if (strncmp(row->key, previous, length) == 0)
+                continue;
+            const char *name = dot;
+            while (name > row->key && name[-1] != '.')
+                name--;
+            fprintf(out, "%*s%.*s:\n", 2 * level, "", (int)(dot - name), name);
+        }
+        fprintf(out, "%*s%s: ", 2 * dots, "", last);
+        config_value_print(out, c, row);
+        fputc('\n', out);
+        previous = row->key;
+    }
+}
+
+char *config_text(const config *c)
+{
+    char *text = NULL;
+    size_t bytes;
+    FILE *out = open_memstream(&text, &bytes);
+    MUST(out, "out of host memory");
+    write_all(out, c);
+    MUST(fclose(out) == 0, "out of host memory");
+    return text;
+}
+
+status config_compare_for_resume(const config *saved, const config *now,
+                                 void (*changed)(void *context, const char *key, const char *old_value,
+                                                 const char *new_value),
+                                 void *context)
+{
+    char *refused = NULL;
+    size_t bytes;
+    FILE *out = open_memstream(&refused, &bytes);
+    MUST(out, "out of host memory");
+    for (int i = 0; i < config_table_rows(); i++) {
+        const config_row *row = config_table_row(i);
+        if (row->resume == CONFIG_SILENT)
+            continue;
+        char *before = config_value_text(saved, row), *after = config_value_text(now, row);
+        if (strcmp(before, after) != 0) {
+            if (row->resume == CONFIG_FIXED)
+                fprintf(out, "%s%s (%s -> %s)", ftell(out) ? ", " : "", row->key, before, after);
+            else if (changed)
+                changed(context, row->key, before, after);
+        }
+        free(before);
+        free(after);
+    }
+    MUST(fclose(out) == 0, "out of host memory");
+    status s = STATUS_OK;
+    if (bytes)
+        s = status_fail(STATUS_USAGE,
+                        "a run that resumes cannot change %s; set it back, or start afresh with "
+                        "checkpoint.resume=never",
+                        refused);
+    free(refused);
+    return s;
+}
+
+/* --- help and small answers --------------------------------------------------------------------------------------- */
+
+void config_help(FILE *out)
+{
+    fputs("Configuration keys (in the file as section: {key: value}, on the command line as section.key=value):\n",
+          out);
+    for (int i = 0; i < config_table_rows(); i++) {
+        const config_row *row = config_table_row(i);
+        const char *last, *before = i ? config_table_row(i - 1)->key : "";
+        depth(row->key, &last);
+        size_t section = strcspn(row->key, ".") + 1;
+        if (strncmp(before, row->key, section) != 0)
+            fputc('\n', out);
+        fprintf(out, "  %s: ", row->key);
+        config_value_expected(out, row);
+        fprintf(out, "\n      %s [%s]\n", row->doc, row->fallback ? row->fallback : row->otherwise);
+    }
+}
+
+const char *config_word(const config *c, const char *key)
+{
+    int i = config_table_find(key);
+    MUST(i >= 0 && config_table_row(i)->type == CONFIG_TYPE_WORD, "%s is no key that takes a word", key);
+    const config_row *row = config_table_row(i);
+    return row->word[*(const int *)(const void *)((const char *)c + row->offset)];
+}

@@ -1,0 +1,33 @@
+#include "kernels/axis.h"
+
+#define AXIS(...)
+#define COORDINATE(name, text, divides, sums) {text, AXIS_DIVIDES_##divides, sums},
+const axis_coordinate axis_coordinates[AXIS_COORDINATES] = {
+#include "kernels/axes.def"
+};
+#undef COORDINATE
+
+/* The sets that follow from the coordinates' columns. */
+enum {
+#define COORDINATE(name, text, divides, sums) | (sums) << AXIS_COORDINATE_##name
+    SPAN_SUMS = 0
+#include "kernels/axes.def"
+    ,
+#undef COORDINATE
+#define COORDINATE(name, text, divides, sums)                                                                          \
+    | (AXIS_DIVIDES_##divides == AXIS_DIVIDES_SAMPLES) << AXIS_COORDINATE_##name
+    SPAN_SAMPLES = 0
+#include "kernels/axes.def"
+    ,
+#undef COORDINATE
+    SPAN_ALL = (1 << AXIS_COORDINATES) - 1,
+};
+#undef AXIS
+
+#define SPAN_ON(name) 1 << AXIS_COORDINATE_##name
+#define COORDINATE(...)
+#define AXIS(name, text, spans, rule, gradients, queue, directions)                                                    \
+    {text, SPAN_##spans, AXIS_##rule, AXIS_SUMS_##gradients, AXIS_QUEUE_##queue, directions},
+const axis_row axis_rows[AXIS_COUNT] = {
+#include "kernels/axes.def"
+};

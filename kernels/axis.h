@@ -1,0 +1,82 @@
+/* The table of axes (axes.def): what the coordinates of a rank divide, and the sets of ranks that ops communicate along.
+ *
+ * Which ranks a set has follows from a grid: parallel/grid.h. "Whose gradients sum" (AXIS_GRADIENT) and "who divides
+ * samples" (AXIS_SAMPLES) are different questions: context ranks see the same samples and other tokens.
+ */
+#ifndef PHALANX_KERNELS_AXIS_H
+#define PHALANX_KERNELS_AXIS_H
+
+#include <stdbool.h>
+
+typedef enum axis {
+#define COORDINATE(...)
+#define AXIS(name, ...) AXIS_##name,
+#include "kernels/axes.def"
+#undef AXIS
+    AXIS_COUNT,
+} axis;
+
+enum {
+#define AXIS(...)
+#undef COORDINATE
+#define COORDINATE(name, ...) AXIS_COORDINATE_##name,
+#include "kernels/axes.def"
+#undef COORDINATE
+#undef AXIS
+    AXIS_COORDINATES,
+};
+
+typedef enum axis_divides {
+    AXIS_DIVIDES_WEIGHTS,
+    AXIS_DIVIDES_TOKENS, /* of a sample */
+    AXIS_DIVIDES_SAMPLES,
+    AXIS_DIVIDES_LAYERS,
+} axis_divides;
+
+typedef struct axis_coordinate {
+    const char *name;
+    axis_divides divides;
+    bool sums; /* gradients of all parameters, along it */
+} axis_coordinate;
+
+typedef enum axis_rule { AXIS_WHOLE, AXIS_ENDS, AXIS_BLOCKS } axis_rule;
+
+typedef enum axis_gradients { AXIS_SUMS_NONE, AXIS_SUMS_COPIES, AXIS_SUMS_ALL } axis_gradients;
+
+typedef enum axis_queue {
+    AXIS_QUEUE_NONE,
+    AXIS_QUEUE_ACTIVATIONS, /* within a layer: waited for at once */
+    AXIS_QUEUE_GRADIENTS,   /* weights and gradients: they travel while other layers compute */
+    AXIS_QUEUE_STAGES,      /* between stages */
+    AXIS_QUEUES,
+} axis_queue;
+
+typedef struct axis_row {
+    const char *name;
+    unsigned spans; /* bit i: coordinate i */
+    axis_rule rule;
+    axis_gradients gradients;
+    axis_queue queue;
+    int directions;
+} axis_row;
+
+extern const axis_coordinate axis_coordinates[AXIS_COORDINATES];
+extern const axis_row axis_rows[AXIS_COUNT];
+
+static inline const char *axis_name(axis a)
+{
+    return axis_rows[a].name;
+}
+
+/* Do ops communicate along it? */
+static inline bool axis_has_messages(axis a)
+{
+    return axis_rows[a].queue != AXIS_QUEUE_NONE;
+}
+
+static inline bool axis_spans(axis a, int coordinate)
+{
+    return axis_rows[a].spans >> coordinate & 1;
+}
+
+#endif

@@ -1,0 +1,27 @@
+/* A matrix product as gemm.c asks for it, of oneDNN or of our tiles: C[m, n] = A B (+ bias) (+ C), operands strided. */
+#ifndef PHALANX_KERNELS_CPU_GEMM_SHAPE_H
+#define PHALANX_KERNELS_CPU_GEMM_SHAPE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "memory/dtype.h"
+
+/* Of A and B one stride is 1: element (i, j) of A stands at i row + j column. */
+typedef struct gemm_shape {
+    int64_t m, n, k;
+    int64_t a_row, a_column, b_row, b_column, c_row;
+    int32_t type;   /* dtype of A, B and the bias */
+    int32_t c_type; /* dtype of C */
+    int32_t bias;   /* bias[n] is added */
+    int32_t add;    /* what C holds can be added */
+    int32_t threads;
+} gemm_shape;
+
+typedef struct gemm_operands {
+    void *c;
+    const void *a, *b, *bias;
+    void *scratch;
+} gemm_operands;
+
+#endif

@@ -1,0 +1,12 @@
+/* Products of any type on any processor, by the tiles of tile.h. */
+#ifndef PHALANX_KERNELS_CPU_TILE_GEMM_H
+#define PHALANX_KERNELS_CPU_TILE_GEMM_H
+
+#include "kernels/cpu/gemm_shape.h"
+
+struct isa;
+
+int64_t tile_gemm_scratch(int threads);
+void tile_gemm_run(const gemm_shape *s, const gemm_operands *operands, bool add, const struct isa *set);
+
+#endif

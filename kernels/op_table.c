@@ -1,0 +1,29 @@
+/* The op table, made of ops.def: where each row's shape rule, cost and gradient come together. In a file of its own, since
+ * those use ops, which thus need not know them. */
+#include "kernels/op.h"
+
+struct recorder;
+
+#define OP(name, ...)                                                                                                  \
+    void infer_##name(op *o);                                                                                          \
+    op_cost cost_##name(const op *o);                                                                                  \
+    void gradient_##name(struct recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT]);
+#include "kernels/ops.def"
+#undef OP
+
+#define NONE                                                                                                           \
+    {0, 0},                                                                                                            \
+    {                                                                                                                  \
+        0, 0                                                                                                           \
+    }
+#define PAIR(out, mask)                                                                                                \
+    {out, 0},                                                                                                          \
+    {                                                                                                                  \
+        mask, 0                                                                                                        \
+    }
+#define OP(name, formula, ins, outs, pairs, flags)                                                                     \
+    {#name, formula, ins, outs, pairs, flags, infer_##name, cost_##name, gradient_##name},
+const op_row op_rows[OP_COUNT] = {
+#include "kernels/ops.def"
+};
+#undef OP

@@ -1,0 +1,12 @@
+/* What is made again in the backward pass instead of being kept: the settings, for configurations and recordings alike. */
+#ifndef PHALANX_KERNELS_RECOMPUTE_H
+#define PHALANX_KERNELS_RECOMPUTE_H
+
+typedef enum recompute {
+    RECOMPUTE_NONE,
+    RECOMPUTE_SELECTIVE, /* what ops.def marks OP_CHEAP */
+    RECOMPUTE_FULL,      /* all but the inputs of blocks */
+    RECOMPUTE_CHOSEN,    /* op by op: what a memory budget needs. No setting of a configuration. */
+} recompute;
+
+#endif

@@ -1,0 +1,27 @@
+/* One function an op, for layers to call: each appends one op to the body being recorded and returns its (first) output. */
+#ifndef PHALANX_KERNELS_RECORD_H
+#define PHALANX_KERNELS_RECORD_H
+
+#include "kernels/recorder.h"
+
+tensor *record_linear(recorder *r, const char *name, tensor *x, tensor *w, tensor *bias);
+tensor *record_embed(recorder *r, const char *name, tensor *tokens, tensor *table, int64_t first);
+tensor *record_add_positions(recorder *r, const char *name, tensor *x, tensor *positions, tensor *table);
+/* residual may be NULL; *sum is then x itself */
+tensor *record_norm(recorder *r, const char *name, tensor **sum, tensor *x, tensor *residual, tensor *w, tensor *b,
+                    float epsilon);
+tensor *record_head_norm(recorder *r, const char *name, tensor *qkv, tensor *wq, tensor *wk, const op_attributes *at);
+tensor *record_rope(recorder *r, const char *name, tensor *qkv, tensor *positions, tensor *table,
+                    const op_attributes *at);
+tensor *record_attention(recorder *r, const char *name, tensor *qkv, tensor *document_start, const op_attributes *at);
+tensor *record_gelu(recorder *r, const char *name, tensor *x);
+tensor *record_swiglu(recorder *r, const char *name, tensor *x);
+tensor *record_add(recorder *r, const char *name, tensor *a, tensor *b);
+tensor *record_dropout(recorder *r, const char *name, tensor *x, tensor *scalars, const op_attributes *at);
+/* Along the tensor axis; the identity (no op at all) in a group of one. */
+tensor *record_all_gather(recorder *r, const char *name, tensor *x);
+tensor *record_reduce_scatter(recorder *r, const char *name, tensor *x);
+tensor *record_all_reduce(recorder *r, const char *name, tensor *x);
+tensor *record_share(recorder *r, const char *name, tensor *x);
+
+#endif

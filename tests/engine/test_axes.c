@@ -1,0 +1,76 @@
+/* "Ranks whose gradients sum" and "ranks that divide samples" are two questions: what the engine makes of a context axis. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "engine/batch.h"
+
+enum { GLOBAL_BATCH = 16, MICRO_BATCH = 2, CONTEXT = 2, DATA = 2 };
+
+/* The options of `rank` in a grid of context 2 x data 2. config_check would refuse the configuration. */
+static compile_options options_of(int rank)
+{
+    static config c;
+    config_free(&c);
+    const char *text = "model: {layers: 2, hidden_size: 32, heads: 4, vocab_size: 64}\n"
+                       "train: {sequence: 16, global_batch: 16, micro_batch: 2, precision: fp32}\n"
+                       "parallel: {zero: 1}\n";
+    assert_int_equal(config_parse(&c, "a.yaml", text, strlen(text), 0, NULL), STATUS_OK);
+    c.parallel.context = CONTEXT;
+    grid g;
+    compile_options o;
+    assert_int_equal(config_lay_out(&g, &c, CONTEXT * DATA, rank), STATUS_OK);
+    assert_int_equal(compile_options_from(&o, &c, &g, &cpu_backend, 1), STATUS_OK);
+    return o;
+}
+
+static void context_ranks_see_the_same_samples(void **state)
+{
+    (void)state;
+    for (int rank = 0; rank < CONTEXT * DATA; rank++) {
+        compile_options o = options_of(rank);
+        /* all samples of a step, once over the data ranks */
+        assert_int_equal(o.microbatches, GLOBAL_BATCH / (MICRO_BATCH * DATA));
+        assert_int_equal(batch_first(&o, 100), 100 + rank / CONTEXT * GLOBAL_BATCH / DATA);
+    }
+}
+
+static void a_global_batch_is_divided_by_data_ranks_only(void **state)
+{
+    (void)state;
+    config c = {0};
+    const char *text = "model: {layers: 2, hidden_size: 32, heads: 4, vocab_size: 64}\n"
+                       "train: {sequence: 16, global_batch: 6, micro_batch: 1}\n";
+    assert_int_equal(config_parse(&c, "a.yaml", text, strlen(text), 0, NULL), STATUS_OK);
+    grid g;
+    c.parallel.context = 4;
+    assert_int_equal(config_lay_out(&g, &c, 12, 0), STATUS_OK); /* 6 samples for 3 data ranks, not for 12 */
+    c.parallel.context = 1;
+    assert_int_equal(config_lay_out(&g, &c, 12, 0), STATUS_USAGE);
+    config_free(&c);
+}
+
+static void compiling_for_context_ranks_is_refused(void **state)
+{
+    (void)state;
+    compile_options o = options_of(0);
+    compiled c = {0};
+    assert_int_equal(compile(&c, &o), STATUS_USAGE);
+    assert_non_null(strstr(status_message(), "parallel.context = 2"));
+    assert_non_null(strstr(status_message(), "not built yet"));
+    assert_null(strchr(status_message(), '\n'));
+    compile_free(&c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(context_ranks_see_the_same_samples),
+        cmocka_unit_test(a_global_batch_is_divided_by_data_ranks_only),
+        cmocka_unit_test(compiling_for_context_ranks_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

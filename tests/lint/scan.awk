@@ -1,0 +1,205 @@
+# Facts about C, C++ and CUDA sources, a line each, for the lints beside this file:
+#   include FILE LINE PATH           a header named in quotes
+#   function FILE FIRST LAST NAME KIND   a definition; KIND is static or extern, or macro for one whose name a macro makes
+#   use FILE LINE NAME               a name in a body, an initializer or a macro: not its declaration, not a member's
+#   paste FILE PREFIX                PREFIX##name in a macro: with the rows of the .def files, a use of each PREFIXrow
+#   row NAME                         the first argument of a row of a .def file
+#   lines FILE N
+# It relies on clang-format's shape: a definition's braces, and nothing else, are alone at the left edge.
+
+function finish_file() {
+    if (file != "")
+        print "lines", file, count
+}
+
+# the line without comments; a string or a character becomes a space
+function code_of(line,   out, found) {
+    out = ""
+    for (;;) {
+        if (in_comment) {
+            if (!(found = index(line, "*/")))
+                return out
+            line = substr(line, found + 2)
+            in_comment = 0
+        }
+        if (!match(line, /\/\*|\/\/|["']/))
+            return out line
+        found = substr(line, RSTART, RLENGTH)
+        out = out substr(line, 1, RSTART - 1) " "
+        line = substr(line, RSTART + RLENGTH)
+        if (found == "//")
+            return out
+        if (found == "/*")
+            in_comment = 1
+        else if (found == "\"" && match(line, /^([^"\\]|\\.)*"/))
+            line = substr(line, RLENGTH + 1)
+        else if (found == "'" && match(line, /^([^'\\]|\\.[0-9a-fA-F]*)'/))
+            line = substr(line, RLENGTH + 1)
+    }
+}
+
+function uses_of(code,   words, n, i, made) {
+    while (match(code, /[A-Za-z_0-9]+##[A-Za-z_0-9]+\(?/)) { # a name that a macro makes; with a parenthesis, declares
+        made = substr(code, RSTART, RLENGTH)
+        code = substr(code, 1, RSTART - 1) " " substr(code, RSTART + RLENGTH)
+        if (made !~ /\($/) {
+            sub(/##.*/, "", made)
+            print "paste", file, made
+        }
+    }
+    gsub(/(->|\.)[ \t]*[A-Za-z_][A-Za-z_0-9]*/, " ", code)
+    gsub(/[^A-Za-z_0-9]+/, " ", code)
+    n = split(code, words, " ")
+    for (i = 1; i <= n; i++)
+        if (words[i] ~ /^[A-Za-z_]/)
+            print "use", file, count, words[i]
+}
+
+# the name that is declared: before the first parenthesis that no macro in capitals owns
+function name_of(signature,   name) {
+    name = ""
+    while (match(signature, /[A-Za-z_][A-Za-z_0-9]*\(/)) {
+        name = substr(signature, RSTART, RLENGTH - 1)
+        if (name !~ /^[A-Z_0-9]+$/ && name !~ /^(__attribute__|target|target_clones)$/ && name != "alignas")
+            return name
+        signature = substr(signature, RSTART + RLENGTH)
+    }
+    return ""
+}
+
+FNR == 1 {
+    finish_file()
+    file = FILENAME
+    in_comment = directive = in_body = in_signature = in_type = nameless = 0
+    signature = ""
+}
+
+{ count = FNR }
+
+/^[ \t]*#[ \t]*include[ \t]*"/ {
+    split($0, quoted, "\"")
+    print "include", file, count, quoted[2]
+    next
+}
+
+{
+    code = code_of($0)
+    if (code ~ /^[ \t]*$/) {
+        directive = 0
+        next
+    }
+}
+
+file ~ /\.def$/ {
+    if (match(code, /^[A-Z]+\([a-z_0-9]+/)) {
+        sub(/^[A-Z]+\(/, "", code)
+        sub(/[^a-z_0-9].*/, "", code)
+        print "row", code
+    }
+    next
+}
+
+directive || code ~ /^[ \t]*#/ { # macros
+    if (!directive && match(code, /^#define [A-Z]+\(name\)[^#]*[a-z_]+##name/)) { # one that declares PREFIX##name
+        macro = code
+        sub(/^#define /, "", macro)
+        sub(/\(.*/, "", macro)
+        prefix = code
+        sub(/##name.*/, "", prefix)
+        sub(/.*[^a-z_]/, "", prefix)
+        made_by[macro] = prefix
+    } else {
+        sub(/^[ \t]*#[ \t]*(define[ \t]+[A-Za-z_0-9]+)?/, "", code)
+        uses_of(code)
+    }
+    directive = $0 ~ /\\$/
+    next
+}
+
+in_body {
+    if (code ~ /^}/) {
+        print "function", file, first, count, name, kind
+        in_body = 0
+    } else
+        uses_of(code)
+    next
+}
+
+in_type {
+    if (code ~ /^}/)
+        in_type = 0
+    next
+}
+
+code ~ /^\{[ \t]*$/ && signature != "" {
+    name = name_of(signature)
+    kind = nameless || (" " signature " ") ~ /[^A-Za-z_](static|template|KERNEL|DEVICE)[^A-Za-z_]/ ? "static" : "extern"
+    if (name == "" && match(signature, /^[A-Z]+\([a-z_0-9]+\)/)) {
+        macro = substr(signature, 1, index(signature, "(") - 1)
+        name = signature
+        sub(/^[A-Z]+\(/, "", name)
+        sub(/\).*/, "", name)
+        if (macro in made_by)
+            name = made_by[macro] name
+        else
+            kind = "macro"
+    }
+    if (name == "") {
+        name = "?"
+        kind = "macro"
+    }
+    in_body = 1
+    in_signature = 0
+    signature = ""
+    next
+}
+
+in_signature {
+    signature = signature " " code
+    if (code ~ /;[ \t]*$/) {
+        in_signature = 0
+        signature = ""
+    }
+    next
+}
+
+code ~ /^namespace *$/ || code ~ /^namespace *\{/ { # one without a name: what is in it is static
+    nameless = 1
+    next
+}
+
+nameless && code ~ /^}[ \t]*$/ {
+    nameless = 0
+    next
+}
+
+code ~ /^(typedef )?(struct|union|enum)[^;()]*\{[ \t]*$/ {
+    in_type = 1
+    next
+}
+
+code ~ /^[A-Za-z_]/ {
+    before = code
+    sub(/\(.*/, "", before)
+    if (code ~ /\(/ && before !~ /=/ && code !~ /= *\{/ && code !~ /^(_Static_assert|static_assert)/) {
+        if (signature == "" || signature !~ /^template/)
+            first = count
+        signature = signature " " code
+        sub(/^ /, "", signature)
+        if (code ~ /;[ \t]*$/)
+            signature = ""
+        else
+            in_signature = 1
+        next
+    }
+    if (code ~ /^template/) {
+        first = count
+        signature = code
+        next
+    }
+    signature = ""
+}
+
+{ uses_of(code) }
+
+END { finish_file() }

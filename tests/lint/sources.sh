@@ -1,0 +1,18 @@
+#!/bin/bash
+# What the shape of the sources promises, read from their text in a second: no circle of files, no function of the product
+# without a caller in it, no file and no function too long. Usage: tests/lint/sources.sh [TREE]
+set -u
+here=$(cd "$(dirname "$0")" && pwd)
+cd "${1:-$here/../..}" || exit 1
+facts=$(mktemp)
+trap 'rm -f "$facts"' EXIT
+rooms="memory kernels parallel layers models engine tools"
+find $rooms tests \( -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' -o -name '*.def' \) -print0 | sort -z |
+    xargs -0 awk -f "$here/scan.awk" >"$facts"
+find Makefile $rooms tests \( -name Makefile -o -name '*.mk' -o -name '*.sh' -o -name '*.py' -o -name '*.awk' \) \
+    -exec wc -l {} + | awk '$2 != "total" {print "lines", $2, $1}' >>"$facts"
+wrong=0
+grep -vE '^[a-z]+ tests/' "$facts" | awk -f "$here/circles.awk" || wrong=1
+awk -f "$here/callers.awk" "$facts" || wrong=1
+awk -f "$here/sizes.awk" "$facts" || wrong=1
+exit $wrong

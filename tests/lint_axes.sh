@@ -1,0 +1,36 @@
+#!/bin/bash
+# Only kernels/axes.def lists the axes: no other file names two of them in one initializer, enumeration or switch.
+set -u
+cd "$(dirname "$0")/.."
+names=$(sed -nE 's/^AXIS\(([A-Z]+),.*/\1/p' kernels/axes.def | paste -sd'|')
+[ -n "$names" ] || { echo "kernels/axes.def has no rows"; exit 1; }
+
+# prints each list of axes in the files named
+lists() {
+    NAMES=$names perl -0777 -ne '
+        my $axis = qr/\bAXIS_(?:$ENV{NAMES})\b/;
+        s{/\*.*?\*/}{}gs;
+        1 while s/\([^(){}]*\)//g;    # arguments of calls are no list
+        my %cases;
+        $cases{$1}++ while /\bcase\s+($axis)/g;
+        print "$ARGV: a switch over axes: @{[sort keys %cases]}\n" if keys %cases > 1;
+        while (/(\{(?:[^{};]|(?1))*\})/g) {
+            my ($list, %seen) = ($1);
+            $seen{$1}++ while $list =~ /($axis)/g;
+            print "$ARGV: a list of axes: @{[sort keys %seen]}\n" if keys %seen > 1;
+        }' "$@"
+}
+
+sample=$(mktemp)
+trap 'rm -f "$sample"' EXIT
+for listed in 'static int t[AXIS_COUNT] = {[AXIS_TENSOR] = 1, [AXIS_KV] = 2};' 'axis a[] = {AXIS_TIE, AXIS_GRID};' \
+    'switch (a) { case AXIS_TENSOR: return 1; case AXIS_CONTEXT: return 2; }'; do
+    echo "$listed" >"$sample"
+    [ -n "$(lists "$sample")" ] || { echo "lint_axes.sh does not see: $listed"; exit 1; }
+done
+echo 'x = (grid){.kv = f(g, AXIS_KV), .gradient = f(g, AXIS_GRADIENT)};' >"$sample"
+[ -z "$(lists "$sample")" ] || { echo "lint_axes.sh takes arguments for a list"; exit 1; }
+
+# the table's own test says what it expects of each row
+found=$(lists $(git ls-files '*.c' '*.h' '*.cc' '*.cu' '*.cuh' | grep -vxE 'kernels/axis\.[ch]|tests/parallel/test_grid\.c'))
+[ -z "$found" ] || { echo "$found"; exit 1; }

@@ -103,7 +103,7 @@ add_rows_by_id(float *dtable, const T *dy, const int32_t *ids, members m, int64_
         return;
     }
     int32_t id = ids[mine];
-    for (int64_t window = mine; all > 0; window += THREADS) {
+    for (int64_t window = mine; all > 0 && window < tokens; window += THREADS) {
         int64_t token = window + me;
         bool has = token < tokens && ids[token] == id;
         uint32_t seen = warp_ballot(has);

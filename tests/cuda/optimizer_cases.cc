@@ -88,9 +88,15 @@ void sum_squares()
     bool first = true;
     for (auto s : sizes) {
         array g(LAUNCH_FP32, randoms((size_t)(s.rows * s.pitch), s.scale));
+        double own = 0;
+        array alone(INT64, (size_t)SUM_BINS);
         for (int64_t r = 0; r < s.rows; r++)
             for (int64_t c = 0; c < s.columns; c++)
-                want += pow(g.value[(size_t)(r * s.pitch + c)], 2);
+                own += pow(g.value[(size_t)(r * s.pitch + c)], 2);
+        want += own;
+        run_ok("launch_sum_squares",
+               launch_sum_squares(nullptr, alone.to<int64_t>(), g.to<float>(), s.rows, s.columns, s.pitch, false));
+        check("the bins hold one tensor's sum", fabs(limbs_value(alone.get()) - own) <= 1e-12 * own);
         run_ok("launch_sum_squares",
                launch_sum_squares(nullptr, bins.to<int64_t>(), g.to<float>(), s.rows, s.columns, s.pitch, !first));
         first = false;

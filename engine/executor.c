@@ -13,9 +13,6 @@ enum { DIRECTIONS = 2 }; /* the most of any axis */
 
 enum { COPIES = 8, PROGRAMS = 3 };
 
-/* Ops between two marks: few events beside what they stand behind, and no stretch longer than a layer's pass. */
-enum { STRETCH = 16 };
-
 typedef struct traffic {
     int64_t bytes, messages;
 } traffic;
@@ -164,20 +161,16 @@ static compiled_program *program_at(const executor *e, int which)
     return which == 0 ? &e->compiled->training : which == 1 ? &e->compiled->evaluation : &e->compiled->decoding;
 }
 
-static int marks_of(const compiled_program *p)
-{
-    return (p->list.count + STRETCH - 1) / STRETCH;
-}
-
 static void name_stretches(executor *e)
 {
     pool *words = &e->compiled->pool;
     for (int k = 0; e->apart && k < PROGRAMS; k++) {
         const program *list = &program_at(e, k)->list;
-        int marks = marks_of(program_at(e, k));
+        int marks = compile_marks(program_at(e, k));
         e->stretch[k] = pool_alloc(words, (size_t)(marks + 1) * sizeof *e->stretch[k]);
         for (int i = 0; i < marks; i++) {
-            int first = i * STRETCH, last = first + STRETCH < list->count ? first + STRETCH - 1 : list->count - 1;
+            int first = i * COMPILE_STRETCH,
+                last = first + COMPILE_STRETCH < list->count ? first + COMPILE_STRETCH - 1 : list->count - 1;
             e->stretch[k][i] = pool_format(words, "%s .. %s", list->ops[first]->label, list->ops[last]->label);
         }
     }
@@ -195,14 +188,14 @@ static void tell_watchdog(executor *e, const op *o, const char *where)
 /* This rank stands where its device works. */
 static void stand_at_mark(executor *e)
 {
-    int which = 0, first = e->passed * STRETCH, count = e->playing->list.count;
+    int which = 0, first = e->passed * COMPILE_STRETCH, count = e->playing->list.count;
     while (program_at(e, which) != e->playing)
         which++;
     if (first >= count)
         return;
     const op *o = e->playing->list.ops[first];
     tell_watchdog(e, o, e->stretch[which][e->passed]);
-    if (e->marked == marks_of(e->playing)) /* until then messages are about what the host enqueues */
+    if (e->marked == compile_marks(e->playing)) /* until then messages are about what the host enqueues */
         atomic_store_explicit(&e->current, o, memory_order_relaxed);
 }
 
@@ -218,7 +211,7 @@ static void look_at_marks(executor *e)
 /* The host has put op `i` of the program on the device's queue. */
 static void mark(executor *e, int i)
 {
-    if (!e->apart || ((i + 1) % STRETCH && i + 1 < e->playing->list.count))
+    if (!e->apart || ((i + 1) % COMPILE_STRETCH && i + 1 < e->playing->list.count))
         return;
     e->interface->mark(e->device, e->marked++);
     if (!e->capturing)
@@ -249,18 +242,17 @@ static status check_apart(executor *e)
 
 static status open_device(executor *e, const executor_options *o)
 {
-    int requests = 1, marks = 1;
+    int requests = 1;
     for (int i = 0; i < PROGRAMS; i++) {
         const compiled_program *p = program_at(e, i);
         requests = p->requests > requests ? p->requests : requests;
-        marks = marks_of(p) > marks ? marks_of(p) : marks;
     }
     find_ranges(e);
     e->requests = must_calloc((unsigned long)requests, sizeof *e->requests);
     const device_options options = {.arena_bytes = e->compiled->arena_bytes,
                                     .host_bytes = e->compiled->pinned_bytes,
                                     .requests = requests,
-                                    .marks = marks,
+                                    .marks = e->compiled->marks,
                                     .rank = comm_rank(e->world),
                                     .local_rank = comm_local_rank(e->world),
                                     .backend = o->backend,
@@ -432,7 +424,7 @@ static void play(executor *e, const compiled_program *p)
     if (e->plays == 2)
         capture(e, p);
     e->interface->replay(e->device);
-    e->marked = marks_of(p);
+    e->marked = compile_marks(p);
 }
 
 void executor_launch(executor *e, const compiled_program *p)

@@ -22,10 +22,10 @@ typedef struct device device;
 
 typedef struct device_options {
     int64_t arena_bytes;
-    int64_t host_bytes;        /* of host memory: a mirror of the arena's beginning, and what stands behind it there */
-    int requests;              /* asynchronous ops are numbered 0 .. requests - 1 */
-    int marks;                 /* and the marks of a program */
-    int rank, local_rank;      /* of this process, in the job and on its node: which GPU */
+    int64_t host_bytes;   /* of host memory: a mirror of the arena's beginning, and more; last, 4 bytes for each mark */
+    int requests;         /* asynchronous ops are numbered 0 .. requests - 1 */
+    int marks;            /* and the marks of a program */
+    int rank, local_rank; /* of this process, in the job and on its node: which GPU */
     const op_backend *backend; /* whose kernels */
     int threads;
     bool tf32; /* fp32 products may round their operands to 10 bits of mantissa */

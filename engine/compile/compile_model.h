@@ -75,7 +75,7 @@ typedef struct compiled {
     int cache_count;
     int64_t batch_bytes;      /* of the ids, from the arena's beginning */
     int64_t mirror_bytes;     /* of all inputs and results, likewise: on a device, what has a copy in host memory */
-    int64_t pinned_bytes;     /* host memory of a device: the mirror, and a second block of ids to read ahead into */
+    int64_t pinned_bytes;     /* host memory of a device: the mirror, a second block of ids to read ahead into, marks */
     int64_t persistent_bytes; /* transients begin here */
     int64_t class_bytes[CLASS_COUNT]; /* persistent classes */
     bool first_stage, last_stage;
@@ -83,9 +83,14 @@ typedef struct compiled {
     /* compile(): */
     compiled_program training, evaluation, decoding;
     int64_t arena_bytes;
+    int marks;            /* of the program that has most */
     int dropped;          /* RECOMPUTE_CHOSEN: forward ops whose outputs are made again */
     const char *decision; /* which, in words */
 } compiled;
+
+/* Ops between two marks, by which a host sees how far a device has come: few beside the ops, and no more than a layer's pass. */
+enum { COMPILE_STRETCH = 16 };
+int compile_marks(const compiled_program *p);
 
 /* A usage failure (an impossible layout) is one line. `out` must be freed either way. */
 status compile_model(compiled *out, const compile_options *options);

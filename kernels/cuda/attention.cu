@@ -264,7 +264,8 @@ static int delta_of(void *stream, float *delta, const T *dy, int64_t dy_pitch, c
                     const launch_attention_in *in)
 {
     constexpr int V = VECTOR<T>;
-    int32_t size = in->at.head_size, lanes = 1;
+    /* no fewer lanes: each pass of a warp is then over tokens of its own */
+    int32_t size = in->at.head_size, lanes = WARPS * WARP / DELTA_TOKENS;
     bool wide = size % V == 0 && dy_pitch % V == 0 && in->y_pitch % V == 0 && aligned_all(dy, y);
     while (lanes < WARP && lanes * (wide ? V : 1) < size)
         lanes *= 2;

@@ -154,9 +154,9 @@ void cuda_add_positions(const op *o, const run_context *r)
 void cuda_embed_grad(const op *o, const run_context *r)
 {
     const tensor *dy = o->in[0], *dtable = o->out[0];
-    launched(o, launch_embed_grad(r->stream, dy->type, whole(o, dtable, r), whole(o, dy, r), at(o->in[1], r),
-                                  dy->shape[0], dy->shape[1], o->at.first, dtable->shape[0], o->at.accumulate,
-                                  at(o->scratch, r)));
+    launched(o,
+             launch_embed_grad(r->stream, dy->type, whole(o, dtable, r), whole(o, dy, r), at(o->in[1], r), dy->shape[0],
+                               dy->shape[1], o->at.first, dtable->shape[0], o->at.accumulate, at(o->scratch, r)));
 }
 
 void cuda_add_positions_grad(const op *o, const run_context *r)

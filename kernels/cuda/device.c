@@ -14,6 +14,7 @@
 #include "kernels/cuda/cudnn.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/host.h"
+#include "kernels/cuda/launch.h"
 #include "kernels/cuda/streams.h"
 #include "kernels/cuda/tuning.h"
 #include "kernels/cuda/updates.h"
@@ -30,7 +31,9 @@ struct device {
     struct cudaDeviceProp properties;
     int64_t free_memory;
     run_context context;
-    char *host; /* pinned: the mirror of the arena's beginning, and what stands behind it */
+    char *host;               /* pinned: the mirror of the arena's beginning, and what stands behind it */
+    volatile uint32_t *marks; /* the last of it, a word a mark: 1 when the device has passed it */
+    int mark_count;
     int64_t arena_bytes, host_bytes;
     streams streams;
     updates updates; /* launched before anything else is enqueued or awaited */
@@ -159,6 +162,8 @@ static status take_memory(device *d, const device_options *o)
         return status_fail(STATUS_FAILED, "cannot pin %lld bytes of host memory: %s; check `ulimit -l`",
                            (long long)d->host_bytes, cudaGetErrorString(e));
     d->host = host;
+    d->mark_count = o->marks;
+    d->marks = (volatile uint32_t *)(void *)(d->host + d->host_bytes - o->marks * (int64_t)sizeof *d->marks);
     zero_memory(d);
     return STATUS_OK;
 }
@@ -200,7 +205,7 @@ static status cuda_open(device **out, const device_options *o)
         cuda_close(d);
         return s;
     }
-    streams_open(&d->streams, o->requests, o->marks);
+    streams_open(&d->streams, o->requests);
     d->context.stream = d->streams.of[STREAM_COMPUTE];
     cudnn_open(&d->cudnn, &(cudnn_options){.tuning = d->tuning,
                                            .arena = d->context.arena,
@@ -308,18 +313,15 @@ static void cuda_wait(device *d, const op *o)
 /* Updates that are still kept back are not waited for: a mark is no reason to launch them apart. */
 static void cuda_mark(device *d, int mark)
 {
-    MUST(mark >= 0 && mark < d->streams.marks, "mark %d of %d", mark, d->streams.marks);
-    CUDA_MUST(cudaEventRecordWithFlags(d->streams.mark[mark], d->streams.of[STREAM_COMPUTE],
-                                       d->capturing ? cudaEventRecordExternal : cudaEventRecordDefault));
+    MUST(mark >= 0 && mark < d->mark_count, "mark %d of %d", mark, d->mark_count);
+    d->marks[mark] = 0;
+    int error = launch_mark(d->context.stream, &d->marks[mark]);
+    MUST(error == 0, "mark %d: the launch failed with CUDA error %d", mark, error);
 }
 
 static bool cuda_passed(device *d, int mark)
 {
-    cudaError_t e = cudaEventQuery(d->streams.mark[mark]);
-    if (e == cudaErrorNotReady)
-        return false;
-    CUDA_MUST(e);
-    return true;
+    return d->marks[mark] != 0;
 }
 
 /* The other streams join the capture, and leave it, by the events that they wait for anyway. Other threads go on undisturbed. */
@@ -340,6 +342,8 @@ static void cuda_replay(device *d)
         CUDA_MUST(cudaGraphDestroy(graph));
         d->capturing = false;
     }
+    for (int i = 0; i < d->mark_count; i++)
+        d->marks[i] = 0;
     CUDA_MUST(cudaGraphLaunch(d->graph, d->streams.of[STREAM_COMPUTE]));
 }
 

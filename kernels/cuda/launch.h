@@ -127,6 +127,10 @@ int launch_sum_squares(void *stream, int64_t *bins, const float *gradient, int64
                        bool accumulate);
 int launch_clip(void *stream, float *control, const int64_t *bins, const void *scalars);
 
+/* ---- mark.cu --------------------------------------------------------------------------------------------------- */
+/* *word, in pinned host memory, becomes 1 when the stream has come here */
+int launch_mark(void *stream, volatile uint32_t *word);
+
 #ifdef __cplusplus
 }
 #endif

@@ -27,7 +27,7 @@ static void destroy_events(cudaEvent_t *all, int count)
 }
 
 /* Communication goes first where both could run: it is what others wait for. */
-void streams_open(streams *out, int requests, int marks)
+void streams_open(streams *out, int requests)
 {
     int least, greatest;
     CUDA_MUST(cudaDeviceGetStreamPriorityRange(&least, &greatest));
@@ -38,9 +38,7 @@ void streams_open(streams *out, int requests, int marks)
     out->copied = make_event();
     out->finished = make_event();
     out->requests = requests;
-    out->marks = marks;
     out->done = make_events(requests);
-    out->mark = make_events(marks);
 }
 
 void streams_close(streams *s)
@@ -48,13 +46,12 @@ void streams_close(streams *s)
     if (!s->done)
         return;
     destroy_events(s->done, s->requests);
-    destroy_events(s->mark, s->marks);
     cudaEventDestroy(s->finished);
     cudaEventDestroy(s->copied);
     cudaEventDestroy(s->ready);
     for (int i = 0; i < STREAM_COUNT; i++)
         cudaStreamDestroy(s->of[i]);
-    s->done = s->mark = NULL;
+    s->done = NULL;
 }
 
 stream_kind streams_kind_of(const op *o)

@@ -26,11 +26,10 @@ typedef struct streams {
     cudaEvent_t ready; /* of the compute stream, when a communication begins; recorded anew each time */
     cudaEvent_t copied, finished;
     cudaEvent_t *done; /* [requests] of each asynchronous op */
-    cudaEvent_t *mark; /* [marks] of the compute stream, which the host asks for */
-    int requests, marks;
+    int requests;
 } streams;
 
-void streams_open(streams *out, int requests, int marks);
+void streams_open(streams *out, int requests);
 void streams_close(streams *s);
 /* The stream for communication `o`, which will run behind all that compute has been given so far. */
 cudaStream_t streams_start(streams *s, const op *o);

@@ -189,6 +189,7 @@ void any_size()
     for (int type : check_types) {
         attention_both_ways(type, {{4, 2, 24, 37, 0, 0.2f}, 2, false, 0, 0});
         attention_both_ways(type, {{2, 2, 33, 70, 9, 0.15f}, 1, true, 3, 5});
+        attention_both_ways(type, {{3, 1, 8, 13, 0, 0.3f}, 2, false, 0, 0});
     }
     attention_both_ways(LAUNCH_FP32, {{2, 1, 128, 40, 0, 0.09f}, 1, true, 0, 0});
     attention_both_ways(LAUNCH_FP32, {{1, 1, 256, 5, 0, 0.06f}, 1, false, 0, 0});

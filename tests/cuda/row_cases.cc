@@ -266,6 +266,14 @@ void column_sums()
             column_sum_case(type, s.rows, s.columns, s.pitch);
 }
 
+void mark()
+{
+    array words(INT32, {0.0, 0.0, 0.0});
+    run_ok("launch_mark", launch_mark(nullptr, words.to<uint32_t>() + 1));
+    words.get();
+    check("one word is set", words.value == vector<double>({0, 1, 0}));
+}
+
 /* Every kernel of this file at the widths of GPT-3 175B (12,288), Llama 405B (16,384; 8 ranks have 6,656 of its MLP's columns)
  * and a GPT of 1T parameters (25,600), few rows of it. Norms also where a row does not fit into shared memory. */
 void wide()
@@ -291,5 +299,6 @@ const vector<test_case> row_cases = {
     {"rows/head_norm", head_norm},
     {"rows/embedding", embedding},
     {"rows/column_sums", column_sums},
+    {"rows/mark", mark},
     {"rows/wide", wide},
 };

@@ -44,6 +44,21 @@ static void a_device_that_hangs_is_named_with_the_ops_it_stands_in(void **state)
     launch_free(&r);
 }
 
+/* The third step's graph does not end, and its marks are those of this launch, not of the one before. */
+static void a_graph_that_hangs_is_named_with_the_ops_it_stands_in(void **state)
+{
+    (void)state;
+    const char *endless = "STANDIN_ENDLESS_1='layer 1/mlp/down/dw' STANDIN_ENDLESS_AFTER=4";
+    launch_result r = cuda_runs_train("phalanx_standin", 2, endless, "llama", "graph-hangs",
+                                      "train.device=cuda train.cuda_graph=true train.steps=5 run.hang_seconds=2");
+    const char *line = strstr(r.err, "watchdog: rank 1 is behind");
+    assert_false(r.timed_out);
+    assert_int_not_equal(r.status, 0);
+    if (!line || !strstr(line, "last at step 3, micro-batch 0, forward, op layer 1/mlp/up .. layer 1/norm/dx"))
+        fail_msg("status %d\n%s%s", r.status, r.out, r.err);
+    launch_free(&r);
+}
+
 /* A step that takes longer than run.hang_seconds, on a device that moves. */
 static void a_slow_device_is_no_hang(void **state)
 {
@@ -195,6 +210,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_device_that_hangs_is_named_with_the_ops_it_stands_in),
+        cmocka_unit_test(a_graph_that_hangs_is_named_with_the_ops_it_stands_in),
         cmocka_unit_test(a_slow_device_is_no_hang),
         cmocka_unit_test(a_graph_of_the_step_changes_nothing),
         cmocka_unit_test(the_graph_is_gone_before_its_communicators_close),

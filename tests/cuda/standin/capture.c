@@ -17,6 +17,7 @@ typedef struct node {
     int queue;
     standin_work play;
     void *what;
+    op *of; /* a copy of the op that it is a part of, or NULL */
     struct node *next;
 } node;
 
@@ -56,6 +57,10 @@ static void append(int queue, standin_work play, const void *what, size_t bytes)
     node *n = must_calloc(1, sizeof *n);
     *n = (node){.queue = queue, .play = play, .what = must_alloc(bytes)};
     memcpy(n->what, what, bytes);
+    if (standin_op()) {
+        n->of = must_alloc(sizeof *n->of);
+        *n->of = *standin_op();
+    }
     *under_way->end = n;
     under_way->end = &n->next;
 }
@@ -191,7 +196,10 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream)
         standin_fail("cudaGraphLaunch: captured on queue %d, launched on %d", graph->graph.origin, queue);
     graph->launched++;
     standin_tick(queue);
-    for (const node *n = graph->graph.first; n; n = n->next)
+    for (const node *n = graph->graph.first; n; n = n->next) {
+        standin_set_op(n->of);
         n->play(n->queue, n->what);
+        standin_set_op(NULL);
+    }
     return cudaSuccess;
 }

@@ -357,7 +357,9 @@ void standin_busy(void)
         busy_until = clock_seconds();
     if (seconds)
         busy_until += atof(seconds);
-    if (endless && standin_op() && !strcmp(standin_op()->label, endless))
+    static int64_t ran;
+    if (endless && standin_op() && !strcmp(standin_op()->label, endless) &&
+        ran++ >= from_environment("STANDIN_ENDLESS_AFTER", 0))
         busy_until = INFINITY;
 }
 
@@ -421,15 +423,52 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t stream)
     return cudaSuccess;
 }
 
-/* External: the event itself is recorded by each launch of the graph. */
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t stream, unsigned flags)
 {
-    int queue = standin_stream(stream, "cudaEventRecordWithFlags");
-    if (flags != cudaEventRecordExternal)
-        return cudaEventRecord(e, stream);
-    if (!standin_keep(queue, record, &e, sizeof e))
-        standin_fail("cudaEventRecordWithFlags: cudaEventRecordExternal is for captured streams");
-    return cudaSuccess;
+    if (flags != cudaEventRecordDefault)
+        standin_fail(
+            "cudaEventRecordExternal: what a query says before this launch of the graph has come so far, is not "
+            "known: it may be of the launch before");
+    return cudaEventRecord(e, stream);
+}
+
+/* ---- marks: words of pinned memory that the device sets when it has come so far; seen when the host looks elsewhere, too --- */
+
+typedef struct mark {
+    volatile uint32_t *word;
+    double due;
+    struct mark *next;
+} mark;
+
+static mark *set_later;
+
+void standin_land(void)
+{
+    for (mark **at = &set_later, *m; (m = *at);)
+        if (clock_seconds() >= m->due) {
+            *m->word = 1;
+            *at = m->next;
+            free(m);
+        } else {
+            at = &m->next;
+        }
+}
+
+static void play_mark(int queue, void *word)
+{
+    mark *m = must_alloc(sizeof *m);
+    standin_tick(queue);
+    *m = (mark){*(volatile uint32_t **)word, busy_until, set_later};
+    set_later = m;
+}
+
+int __wrap_launch_mark(void *stream, volatile uint32_t *word);
+int __wrap_launch_mark(void *stream, volatile uint32_t *word)
+{
+    int queue = standin_stream(stream, "set_word");
+    if (!standin_keep(queue, play_mark, &word, sizeof word))
+        play_mark(queue, &word);
+    return 0;
 }
 
 /* Queue 1 is the first stream made: compute. */
@@ -458,6 +497,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e)
 cudaError_t cudaEventQuery(cudaEvent_t e)
 {
     standin_no_capture("cudaEventQuery");
+    standin_land();
     if (e->captured)
         standin_fail("cudaEventQuery of an event that was recorded in a capture");
     if (e->asked++ < from_environment("STANDIN_ASKED", 1) || clock_seconds() < e->due)

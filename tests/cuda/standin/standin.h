@@ -12,7 +12,7 @@
  * (the next one on rank 1), STANDIN_NCCL and STANDIN_CUDNN their versions, STANDIN_CUDNN_SLOW that it is slow, STANDIN_REPORT what is used how
  * often, STANDIN_MUTANT one of the words that standin_mutant() is asked for; STANDIN_ASKED, how often an event is asked for
  * before it is seen to have come (1); STANDIN_KERNEL_SECONDS, what a kernel takes before an event behind it is seen, and
- * STANDIN_ENDLESS_1, the label of the op whose kernels never end on rank 1. One thread.
+ * STANDIN_ENDLESS_1, the label of the op whose kernels never end on rank 1, once STANDIN_ENDLESS_AFTER (0) of them have ended. One thread.
  */
 #ifndef PHALANX_TESTS_CUDA_STANDIN_STANDIN_H
 #define PHALANX_TESTS_CUDA_STANDIN_STANDIN_H
@@ -75,10 +75,13 @@ bool standin_captured(int queue);
 
 /* runtime.c: one more kernel for the device to be busy with; work put on a queue takes so long, for those who time it */
 void standin_busy(void);
+/* Marks that the device has come to by now are set. */
+void standin_land(void);
 void standin_take(int queue, double milliseconds);
 
 /* ops.c: the op whose kernels are being launched, or NULL */
 const op *standin_op(void);
+void standin_set_op(const op *o);
 
 /* What has been counted since the profiler was started, and is said when it is stopped. */
 typedef struct standin_count {

@@ -85,8 +85,9 @@ $(call program,$1): $(1:%.c=$(BUILD)/%.o) $(BUILD)/tests/libtests.a $(BUILD)/lib
 endef
 $(foreach s,$(call named,test_) $(call named,rank_),$(eval $(call TEST_PROGRAM,$s)))
 
-# The interposer of promise 1: never sanitized itself.
-$(BUILD)/tests/allocation_spy.so: tests/memory/spy/allocation_spy.c memory/seal.h
+# Interposers (of promise 1, and of storage that fails): never sanitized themselves.
+SPIES := $(BUILD)/tests/allocation_spy.so $(BUILD)/tests/io_faults.so
+$(SPIES): $(BUILD)/tests/%.so: tests/memory/spy/%.c memory/seal.h
 	@mkdir -p $(@D)
 	$(CC) -std=c11 -D_GNU_SOURCE -O2 $(CWARNINGS) -I. -shared -fPIC -o $@ $< -ldl
 
@@ -94,6 +95,7 @@ $(BUILD)/tests/test_arena: | $(BUILD)/tests/allocation_spy.so
 
 $(BUILD)/tests/test_parity: | $(BUILD)/tests/rank_playlist $(BUILD)/phalanx
 $(BUILD)/tests/test_parity_mutants: | $(BUILD)/tests/rank_mutants $(BUILD)/phalanx
+$(BUILD)/tests/test_recovery: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
 $(BUILD)/tests/test_memory: | $(BUILD)/tests/allocation_spy.so $(BUILD)/phalanx
 $(BUILD)/tests/test_bubble: | $(BUILD)/tests/rank_bubble
 $(BUILD)/tests/test_comm: | $(BUILD)/tests/rank_comm
@@ -101,7 +103,7 @@ $(BUILD)/tests/test_watchdog: | $(BUILD)/tests/rank_watchdog
 # Mutants: the parity test's proof that it can fail.
 $(BUILD)/tests/rank_mutants: LIBS += -Wl,--wrap=place_waits,--wrap=storage_describe,--wrap=executor_launch
 
-tests: $(BUILD)/phalanx $(TESTS) $(RANK_PROGRAMS) $(BUILD)/tests/allocation_spy.so ## build every test program
+tests: $(BUILD)/phalanx $(TESTS) $(RANK_PROGRAMS) $(SPIES) ## build every test program
 
 deps: ## install what building, training and testing need (as root, Debian or Ubuntu)
 	@tools/dependencies.sh
@@ -113,17 +115,19 @@ demo: deps ## install, build, train a small Llama on English text, print a sampl
 check: deps ## install, build and run the tests
 	@$(MAKE) --no-print-directory run-tests
 
+SCRIPT_TESTS := tests/lint/test_lint.sh
+
 run-tests: tests
 	@rm -f $(BUILD)/tally
 	@tests/run.sh $(BUILD)/tally $(sort $(TESTS)) $(SCRIPT_TESTS); status=$$?; \
 	awk '{p += $$1; f += $$2; s += $$3} END {printf "%d passed, %d failed, %d skipped\n", p, f, s}' $(BUILD)/tally; exit $$status
 
 LINTED := $(shell git ls-files '*.c' '*.h' '*.cc' '*.cu' '*.cuh' 2>/dev/null)
-lint: ## include direction, formatting, clang-tidy, raw CUDA forms
+lint: ## includes, circles, callers, sizes, tables, raw CUDA forms, formatting, clang-tidy
 	@tools/dependencies.sh lint
-	@tests/lint_includes.sh
-	@tests/lint_axes.sh
-	@test ! -x tests/cuda/lint_cuda.sh || tests/cuda/lint_cuda.sh
+	@tests/lint/sources.sh
+	@tests/lint/axes.sh
+	@tests/cuda/lint_cuda.sh
 	@clang-format --dry-run -Werror $(filter %.c %.h,$(LINTED))
 	@printf '%s\n' $(filter-out tests/% kernels/cuda/%,$(filter %.c,$(LINTED))) | xargs -P $$(nproc) -n 4 \
 	sh -c 'clang-tidy --quiet "$$@" -- -std=c11 -D_GNU_SOURCE -fopenmp -I. $(PKG_CFLAGS) 2>/dev/null' clang-tidy
@@ -133,7 +137,7 @@ SANITIZED_asan  := -fsanitize=address,undefined -fno-sanitize-recover=undefined 
 SANITIZED_ubsan := -fsanitize=undefined -fno-sanitize-recover=undefined
 SANITIZED_tsan  := -fsanitize=thread
 # Not under ASan: matrices of whole runs on many ranks (minutes), and promises about resident memory and about time.
-ASAN_LEFT_OUT := bubble comm cuda_attention cuda_host cuda_queue cuda_tuning faults golden layouts memory parity parity_mutants resume watch watchdog
+ASAN_LEFT_OUT := bubble comm cuda_attention cuda_host cuda_queue cuda_tuning faults golden layouts memory parity parity_mutants recovery resume watch watchdog
 ASAN_TESTS ?= $(filter-out $(ASAN_LEFT_OUT:%=build-asan/tests/test_%),$(TESTS:$(BUILD)/%=build-asan/%))
 asan: SELECTED = TESTS="$(ASAN_TESTS)" RANK_PROGRAMS=
 asan ubsan tsan: ## the tests under AddressSanitizer (with UBSan; a selection), UBSan or ThreadSanitizer

@@ -2,7 +2,8 @@
 
 #include <math.h>
 
-void batch_rope_fill(float *table, const model_shape *shape, int64_t positions)
+/* cos | sin, table[positions, head_size]; positions from 0 */
+static void fill_rope(float *table, const model_shape *shape, int64_t positions)
 {
     int d = shape->head_size;
     const shape_rope_scaling *s = &shape->rope_scaling;
@@ -27,7 +28,7 @@ void batch_rope_table(const compiled *c, executor *e)
     const tensor *t = c->inputs.rope_table;
     if (t->shape[0] == 0)
         return;
-    batch_rope_fill(executor_at(e, t), &c->options.shape, t->shape[0]);
+    fill_rope(executor_at(e, t), &c->options.shape, t->shape[0]);
     executor_send(e, t);
 }
 

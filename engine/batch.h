@@ -7,8 +7,6 @@
 
 /* cos and sin of every position, once per run (2104.09864; Llama 3's scaling of low frequencies). */
 void batch_rope_table(const compiled *c, executor *e);
-/* cos | sin, table[positions, head_size], of one shape; positions from 0 */
-void batch_rope_fill(float *table, const model_shape *shape, int64_t positions);
 
 /* Of the samples of a step, which begin at `first`: the first that this rank sees. Each rank along AXIS_SAMPLES sees a
  * contiguous run of micro-batches x micro_batch. */

@@ -22,7 +22,7 @@ static int index_of(const choices *c, const char *key)
     return -1;
 }
 
-const device_choice *choices_find(const choices *c, const char *key)
+static const device_choice *find(const choices *c, const char *key)
 {
     int i = index_of(c, key);
     return i < 0 ? NULL : &c->item[i];
@@ -152,7 +152,7 @@ static status go_by(const choices *c, const device_interface *interface, device 
 {
     const char *key;
     for (int i = 0; (key = interface->wanted(d, i)); i++) {
-        const device_choice *choice = choices_find(c, key);
+        const device_choice *choice = find(c, key);
         MUST(choice, "no choice for %s", key);
         status s = interface->choose(d, choice);
         if (s != STATUS_OK)

@@ -22,8 +22,6 @@ typedef struct choices {
 } choices;
 
 void choices_free(choices *c);
-/* NULL if there is none */
-const device_choice *choices_find(const choices *c, const char *key);
 
 /* Add what the file holds, if there is such a file. */
 status choices_read(choices *c, const char *path);

@@ -121,9 +121,37 @@ static status prepare(executor *e, compiled_program *p)
     return STATUS_OK;
 }
 
+/* Where the executor is, for messages and the watchdog: readable from any thread at any time. */
+typedef struct executor_position {
+    int64_t step;
+    const op *o; /* NULL between programs */
+} executor_position;
+
+static executor_position position_now(const executor *e)
+{
+    return (executor_position){.step = atomic_load_explicit(&e->step, memory_order_relaxed),
+                               .o = atomic_load_explicit(&e->current, memory_order_relaxed)};
+}
+
+/* "step 12, backward of chunk 0, micro-batch 3, op layer 3/mlp/down/dx: linear_grad_input" */
+static void describe(char *out, int bytes, executor_position p)
+{
+    char text[256];
+    if (!p.o) {
+        snprintf(out, (size_t)bytes, "step %lld, between programs", (long long)p.step);
+        return;
+    }
+    int used = snprintf(out, (size_t)bytes, "step %lld, %s", (long long)p.step, phase_name((phase)p.o->phase));
+    if (p.o->microbatch >= 0 && used < bytes)
+        used +=
+            snprintf(out + used, (size_t)(bytes - used), " of chunk %d, micro-batch %d", p.o->chunk, p.o->microbatch);
+    if (used < bytes)
+        snprintf(out + used, (size_t)(bytes - used), ", op %s", op_text(text, sizeof text, p.o));
+}
+
 static void describe_where(char *out, int bytes, void *context)
 {
-    executor_describe(out, bytes, executor_where(context));
+    describe(out, bytes, position_now(context));
 }
 
 /* ---- the mirror ------------------------------------------------------------------------------------------------ */
@@ -179,7 +207,7 @@ static void name_stretches(executor *e)
 static void tell_watchdog(executor *e, const op *o, const char *where)
 {
     if (e->watchdog)
-        watchdog_at(e->watchdog, &(watchdog_position){.step = executor_where(e).step,
+        watchdog_at(e->watchdog, &(watchdog_position){.step = position_now(e).step,
                                                       .micro_batch = o->microbatch,
                                                       .action = phase_name((phase)o->phase),
                                                       .op = where});
@@ -265,7 +293,7 @@ static status open_device(executor *e, const executor_options *o)
     return check_apart(e);
 }
 
-status executor_open_on(executor **out, compiled *c, comm *world, const executor_options *options)
+status executor_open(executor **out, compiled *c, comm *world, const executor_options *options)
 {
     executor *e = must_calloc(1, sizeof *e);
     e->compiled = c;
@@ -291,12 +319,6 @@ status executor_open_on(executor **out, compiled *c, comm *world, const executor
     log_set_where(describe_where, e);
     *out = e;
     return STATUS_OK;
-}
-
-status executor_open(executor **out, compiled *c, comm *world, const op_backend *backend, int threads)
-{
-    return executor_open_on(out, c, world,
-                            &(executor_options){.device = &device_cpu, .backend = backend, .threads = threads});
 }
 
 void executor_close(executor *e)
@@ -517,28 +539,6 @@ void executor_watch(executor *e, watchdog *w)
 void executor_set_step(executor *e, int64_t step)
 {
     atomic_store_explicit(&e->step, step, memory_order_relaxed);
-}
-
-executor_position executor_where(const executor *e)
-{
-    return (executor_position){.step = atomic_load_explicit(&e->step, memory_order_relaxed),
-                               .o = atomic_load_explicit(&e->current, memory_order_relaxed)};
-}
-
-const char *executor_describe(char *out, int bytes, executor_position p)
-{
-    char text[256];
-    if (!p.o) {
-        snprintf(out, (size_t)bytes, "step %lld, between programs", (long long)p.step);
-        return out;
-    }
-    int used = snprintf(out, (size_t)bytes, "step %lld, %s", (long long)p.step, phase_name((phase)p.o->phase));
-    if (p.o->microbatch >= 0 && used < bytes)
-        used +=
-            snprintf(out + used, (size_t)(bytes - used), " of chunk %d, micro-batch %d", p.o->chunk, p.o->microbatch);
-    if (used < bytes)
-        snprintf(out + used, (size_t)(bytes - used), ", op %s", op_text(text, sizeof text, p.o));
-    return out;
 }
 
 void executor_sent(const executor *e, int64_t *bytes, int64_t *messages, axis a)

@@ -15,9 +15,6 @@
 
 typedef struct executor executor;
 
-/* Opens the arena and prepares every op of the compiled programs; on the CPU. */
-status executor_open(executor **out, compiled *c, comm *world, const op_backend *backend, int threads);
-/* The same on any device, whose backend the programs must have been compiled for; collective over `world`. */
 typedef struct executor_options {
     const device_interface *device;
     const op_backend *backend;
@@ -28,7 +25,9 @@ typedef struct executor_options {
         *choices; /* the device's, found and to be found (engine/choices.h); NULL: the library's guesses, not kept */
     bool graph;   /* of the training step, on a device that has such a thing */
 } executor_options;
-status executor_open_on(executor **out, compiled *c, comm *world, const executor_options *options);
+/* Opens the arena and prepares every op of the compiled programs, which must have been compiled for the device's backend;
+ * collective over `world`. */
+status executor_open(executor **out, compiled *c, comm *world, const executor_options *options);
 void executor_close(executor *e);
 
 /* Puts the whole program on the device's queues, and waits until it has been played. With a graph, the training program is
@@ -57,19 +56,10 @@ run_context *executor_context(executor *e);
 void executor_facts(device_facts *out, const executor *e);
 void executor_profile(executor *e, bool on);
 
-/* Where the executor stands, for messages and the watchdog: readable from any thread at any time. */
-typedef struct executor_position {
-    int64_t step;
-    const op *o; /* NULL between programs */
-} executor_position;
-
 /* Tell the watchdog (NULL: nobody) of every op from now on; on a device, of every stretch of ops that it has passed, by the
  * labels of its first and its last. */
 void executor_watch(executor *e, watchdog *w);
 void executor_set_step(executor *e, int64_t step);
-executor_position executor_where(const executor *e);
-/* "step 12, backward of chunk 0, micro-batch 3, op layer 3/mlp/down/dx: linear_grad_input"; returns out */
-const char *executor_describe(char *out, int bytes, executor_position p);
 
 /* Bytes and messages this rank has sent along an axis so far. */
 void executor_sent(const executor *e, int64_t *bytes, int64_t *messages, axis a);

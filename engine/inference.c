@@ -32,7 +32,7 @@ status inference_open(inference *out, weights *from, comm *self, inference_where
     o.backend = how.backend;
     o.threads = how.threads;
     TRY(compile(&out->compiled, &o));
-    TRY(executor_open_on(&out->executor, &out->compiled, self, &how));
+    TRY(executor_open(&out->executor, &out->compiled, self, &how));
     TRY(state_load_weights(&out->compiled, out->executor, weights_read, from));
     batch_rope_table(&out->compiled, out->executor);
     return STATUS_OK;

@@ -166,6 +166,8 @@ status report_summary(const char *path, const report_summary_values *v)
     put_integer(root, "steps", v->steps);
     put_real(root, "start_to_first_step_seconds", v->start_to_first_step_seconds);
     put_real(root, "tuning_seconds", v->tuning_seconds);
+    if (v->fell_back)
+        MUST(json_object_set_new(root, "fell_back", json_string(v->fell_back)) == 0, "words that are not UTF-8");
     for (int i = 0; i < v->ranks; i++)
         MUST(json_array_append_new(ranks, rank_object(&v->rank[i])) == 0, "out of host memory");
     MUST(json_object_set_new(root, "ranks", ranks) == 0, "out of host memory");

@@ -60,6 +60,7 @@ typedef struct report_summary_values {
     int64_t parameters, steps;
     double start_to_first_step_seconds; /* without: */
     double tuning_seconds;              /* choices by timing, once a run */
+    const char *fell_back;              /* why the run did not go on from the latest checkpoint; NULL: it did */
     int ranks;
     const report_rank *rank;
 } report_summary_values;

@@ -196,3 +196,9 @@ status samples_read(const samples *s, int32_t *tokens, int32_t *targets, int32_t
             positions[i] = (int32_t)i;
     return STATUS_OK;
 }
+
+void samples_identify(indexed_identity *out, const samples *s, int which)
+{
+    MUST(which >= 0 && which < s->sources, "data set %d of %d", which, s->sources);
+    indexed_identify(out, s->source[which].data);
+}

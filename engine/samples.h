@@ -13,6 +13,7 @@
 #define PHALANX_ENGINE_SAMPLES_H
 
 #include "engine/config/config.h"
+#include "engine/files/indexed.h"
 
 enum { SAMPLES_PERIOD = 4096 };
 
@@ -32,5 +33,7 @@ status samples_read(const samples *s, int32_t *tokens, int32_t *targets, int32_t
 int64_t samples_count(const samples *s);
 /* Of sample `index`: which data set, and which of its samples. */
 void samples_locate(const samples *s, int *source, int64_t *sample, int64_t index);
+/* What data set number `source` is, as long as nobody replaces it. */
+void samples_identify(indexed_identity *out, const samples *s, int source);
 
 #endif

@@ -1,15 +1,16 @@
-/* Where a run begins, and what it leaves: checkpoints, weights from elsewhere, gradients for inspection. */
+/* What a run leaves: checkpoints, gradients for inspection. */
 #include <stdlib.h>
 #include <string.h>
 #include <jansson.h>
 
 #include "engine/files/atomic.h"
 #include "engine/files/checkpoint.h"
+#include "engine/files/checkpoint_find.h"
 #include "engine/files/safetensors.h"
 #include "engine/state.h"
 #include "engine/tokenizer_files.h"
+#include "engine/train_meta.h"
 #include "engine/training.h"
-#include "engine/weights.h"
 #include "memory/log.h"
 #include "memory/seal.h"
 
@@ -23,15 +24,14 @@ static status barrier(void *context, status mine)
 
 static json_t *make_meta(const training *t)
 {
-    char *text = config_text(t->config);
-    /* 0: none, so that going on in fp16 begins with the configured scale */
-    double scale = t->config->train.precision == CONFIG_FP16 ? t->loss_scale : 0;
-    json_t *meta = json_pack("{s:I, s:I, s:I, s:f, s:I, s:i, s:s}", "step", (json_int_t)t->step, "updates",
-                             (json_int_t)t->updates, "samples", (json_int_t)t->samples, "loss_scale", scale,
-                             "good_steps", (json_int_t)t->good_steps, "skipped", t->skipped, "config", text);
-    free(text);
-    MUST(meta, "out of memory");
-    return meta;
+    train_meta m = {.step = t->step,
+                    .updates = t->updates,
+                    .samples = t->samples,
+                    .good_steps = t->good_steps,
+                    .skipped = t->skipped,
+                    /* 0: none, so that going on in fp16 begins with the configured scale */
+                    .loss_scale = t->config->train.precision == CONFIG_FP16 ? t->loss_scale : 0};
+    return train_meta_write(&m, t->config, t->train, t->validation);
 }
 
 static status write_sections(training *t, const char *folder, const char *name, const state_section *sections,
@@ -48,7 +48,8 @@ static status write_sections(training *t, const char *folder, const char *name, 
         free(pieces);
     }
     json_t *meta = comm_rank(t->world) == 0 ? make_meta(t) : NULL;
-    status s = checkpoint_write(folder, name, all, total, meta, comm_rank(t->world), comm_ranks(t->world), barrier, t);
+    status s =
+        checkpoint_write(folder, name, all, total, meta, comm_rank(t->world), comm_ranks(t->world), "", barrier, t);
     json_decref(meta);
     free(all);
     return s;
@@ -77,108 +78,13 @@ status training_save(training *t)
     if (s == STATUS_OK && comm_rank(t->world) == 0) {
         s = save_company(t, name);
         if (s == STATUS_OK)
-            s = checkpoint_prune(t->checkpoints, t->config->checkpoint.keep);
+            s = checkpoint_prune(t->checkpoints, t->config->checkpoint.keep, 0);
         if (s == STATUS_OK)
             log_info("saved %s/%s", t->checkpoints, name);
     }
     s = comm_all_status(comm_world(t->world), s);
     watchdog_resume(t->watchdog);
     seal_close();
-    return s;
-}
-
-/* ---- restoring ------------------------------------------------------------------------------------------------- */
-
-static void say_changed(void *context, const char *key, const char *before, const char *now)
-{
-    (void)context;
-    log_info("resume: %s changes from %s to %s", key, before, now);
-}
-
-static status check_config(const training *t, const json_t *meta, const char *where)
-{
-    const char *text = json_string_value(json_object_get(meta, "config"));
-    if (!text)
-        return status_fail(STATUS_FAILED, "%s: the manifest holds no configuration", where);
-    config saved;
-    TRY(config_parse(&saved, where, text, strlen(text), 0, NULL));
-    status s = config_compare_for_resume(&saved, t->config, say_changed, NULL);
-    config_free(&saved);
-    return s;
-}
-
-static int64_t integer(const json_t *meta, const char *key)
-{
-    return (int64_t)json_integer_value(json_object_get(meta, key));
-}
-
-static status restore_from(training *t, const char *path)
-{
-    checkpoint *from = NULL;
-    TRY(checkpoint_open(&from, path));
-    json_t *meta = checkpoint_meta(from);
-    bool has_moments = false;
-    status s = check_config(t, meta, checkpoint_folder(from));
-    if (s == STATUS_OK)
-        s = state_load(&t->compiled, t->executor, from, &has_moments);
-    if (s == STATUS_OK && !has_moments && integer(meta, "step") > 0)
-        s = status_fail(STATUS_FAILED,
-                        "%s holds no optimizer state to resume from; use model.from to start from its weights",
-                        checkpoint_folder(from));
-    if (s == STATUS_OK) {
-        t->step = integer(meta, "step");
-        t->updates = integer(meta, "updates");
-        t->samples = integer(meta, "samples");
-        t->good_steps = integer(meta, "good_steps");
-        t->skipped = (int)integer(meta, "skipped");
-        double scale = json_number_value(json_object_get(meta, "loss_scale"));
-        t->loss_scale = t->config->train.precision == CONFIG_FP16 && scale > 0 ? scale : t->loss_scale;
-        log_info("resumed from %s after step %lld", checkpoint_folder(from), (long long)t->step);
-    }
-    checkpoint_close(from);
-    return s;
-}
-
-/* Rank 0 looks; all ranks believe it, so that none starts anew where another resumes. */
-static bool has_checkpoint(const training *t)
-{
-    char *latest = must_format("%s/latest", t->checkpoints);
-    int found = atomic_exists(latest);
-    comm_broadcast_bytes(comm_world(t->world), &found, sizeof found, 0);
-    free(latest);
-    return found;
-}
-
-/* Fresh optimizer state; the weights drawn, or those of model.from. */
-static status start(training *t)
-{
-    const char *from = t->config->model.from;
-    if (!from) {
-        state_initialise(&t->compiled, t->executor, (uint64_t)t->config->train.seed);
-        return STATUS_OK;
-    }
-    weights *w;
-    TRY(weights_open(&w, from));
-    status s = state_load_weights(&t->compiled, t->executor, weights_read, w);
-    if (s == STATUS_OK)
-        log_info("weights from %s", weights_folder(w));
-    weights_close(w);
-    return s;
-}
-
-status training_restore(training *t)
-{
-    const char *resume = t->config->checkpoint.resume;
-    status s;
-    watchdog_suspend(t->watchdog);
-    if (!strcmp(resume, "auto") && has_checkpoint(t))
-        s = restore_from(t, t->checkpoints);
-    else if (strcmp(resume, "auto") != 0 && strcmp(resume, "never") != 0)
-        s = restore_from(t, resume);
-    else
-        s = start(t);
-    s = comm_all_status(comm_world(t->world), s);
-    watchdog_resume(t->watchdog);
     return s;
 }
 

@@ -256,6 +256,7 @@ status training_summary(training *t)
                                         .steps = t->step,
                                         .start_to_first_step_seconds = t->first_step_seconds,
                                         .tuning_seconds = t->choices.seconds,
+                                        .fell_back = t->fell_back,
                                         .ranks = comm_ranks(t->world),
                                         .rank = all};
         s = report_summary(path, &values);

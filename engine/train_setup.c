@@ -1,4 +1,5 @@
 /* From a configuration to a rank that can play its programs: layout, compilation, arena, data, watchdog. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -68,7 +69,7 @@ static status check_shared_folder(training *t)
         s = atomic_make_folders(t->folder);
         FILE *f = s == STATUS_OK ? fopen(name, "w") : NULL;
         if (s == STATUS_OK && !f)
-            s = status_fail(STATUS_FAILED, "%s cannot be written to: check run.folder", t->folder);
+            s = status_fail(STATUS_FAILED, "%s cannot be written to: %s; check run.folder", t->folder, strerror(errno));
         if (f)
             fclose(f);
     }
@@ -134,7 +135,7 @@ static status open_executor(training *t)
                                       .timing = t->config->train.tune,
                                       .choices = &t->choices,
                                       .graph = t->config->train.cuda_graph};
-    return executor_open_on(&t->executor, &t->compiled, t->world, &options);
+    return executor_open(&t->executor, &t->compiled, t->world, &options);
 }
 
 /* The CPU, or the GPU: with `auto` only if every rank has one. */
@@ -197,5 +198,6 @@ void training_close(training *t)
     compile_free(&t->compiled);
     free(t->folder);
     free(t->checkpoints);
+    free(t->fell_back);
     *t = (training){0};
 }

@@ -1,5 +1,5 @@
 /* The state of a training run on one rank, shared by the files that make up the loop (train.c, train_setup.c,
- * train_checkpoint.c, train_report.c). */
+ * train_restore.c, train_checkpoint.c, train_report.c). */
 #ifndef PHALANX_ENGINE_TRAINING_H
 #define PHALANX_ENGINE_TRAINING_H
 
@@ -44,6 +44,7 @@ typedef struct training {
     int64_t trained_steps;
     double flops_per_token, peak_flops;
     char *folder, *checkpoints;
+    char *fell_back; /* rank 0: why the run does not go on from the latest checkpoint; NULL: it does */
     status reported; /* of rank 0's writing of metrics; all ranks hear of it at the next step */
 } training;
 
@@ -54,9 +55,11 @@ void training_close(training *t);
 /* How many samples an evaluation takes: evaluate.batches global batches, or all there are. */
 int64_t training_evaluation_samples(const training *t);
 
-/* train_checkpoint.c */
-/* The latest checkpoint, or the one checkpoint.resume names, or initial weights (drawn, or model.from's). */
+/* train_restore.c */
+/* The latest checkpoint that is whole, or the one checkpoint.resume names, or initial weights (drawn, or model.from's). */
 status training_restore(training *t);
+
+/* train_checkpoint.c */
 status training_save(training *t);
 /* Every parameter's gradient of the step just played, under debug.gradients. */
 status training_dump_gradients(training *t);

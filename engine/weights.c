@@ -293,11 +293,6 @@ const char *weights_config(const weights *w)
     return w->checkpoint ? json_string_value(json_object_get(checkpoint_meta(w->checkpoint), "config")) : NULL;
 }
 
-int64_t weights_step(const weights *w)
-{
-    return w->checkpoint ? json_integer_value(json_object_get(checkpoint_meta(w->checkpoint), "step")) : 0;
-}
-
 const json_t *weights_tokens(const weights *w)
 {
     return w->tokens;

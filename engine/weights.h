@@ -28,8 +28,6 @@ const char *weights_folder(const weights *w);
 const model_shape *weights_shape(const weights *w);
 /* The configuration that a checkpoint was saved with, as text; NULL for a Hugging Face folder. */
 const char *weights_config(const weights *w);
-/* The optimizer steps that made them; 0 for a Hugging Face folder. */
-int64_t weights_step(const weights *w);
 /* bos_token_id and so on where they are known (huggingface_token_keys): an object, perhaps empty. */
 const json_t *weights_tokens(const weights *w);
 

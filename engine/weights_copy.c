@@ -11,6 +11,7 @@
 #include "engine/files/mapping.h"
 #include "engine/files/safetensors.h"
 #include "engine/files/sharded.h"
+#include "engine/tokenizer_export.h"
 #include "engine/tokenizer_files.h"
 #include "memory/log.h"
 #include "models/huggingface.h"
@@ -224,7 +225,7 @@ static status write_shard(copy *c, int shard)
         else
             safetensors_writer_abandon(w);
         if (c->manifest)
-            manifest_add_file(c->manifest, name, bytes);
+            manifest_add_file(c->manifest, &(manifest_file){.name = must_strdup(name), .bytes = bytes});
     }
     json_decref(metadata);
     free(path);
@@ -339,9 +340,16 @@ static status copy_companions(const copy *c)
         tokenizer_copied = tokenizer_copied || (copied && i < 3);
     }
     tokenizer *t;
-    if (tokenizer_copied || weights_is_huggingface(c->from) || weights_tokenizer(&t, c->from) != STATUS_OK)
-        return STATUS_OK; /* weights without a tokenizer are a model all the same */
-    status s = tokenizer_files_save(t, c->folder);
+    if (weights_tokenizer(&t, c->from) != STATUS_OK)
+        return STATUS_OK; /* weights without a tokenizer, or with one that is not known here, are a model all the same */
+    status s = STATUS_OK;
+    if (!tokenizer_copied && !weights_is_huggingface(c->from))
+        s = tokenizer_files_save(t, c->folder);
+    if (s == STATUS_OK && !c->manifest) {
+        json_t *tokens = special_tokens(c->from);
+        s = tokenizer_export(t, c->folder, weights_shape(c->from), tokens);
+        json_decref(tokens);
+    }
     tokenizer_close(t);
     return s;
 }

@@ -123,8 +123,6 @@ static inline const op_row *op_row_of(const op *o)
     return &op_rows[o->kind];
 }
 
-int op_inputs(const op *o); /* operands up to the last one present */
-int op_outputs(const op *o);
 /* "layer 3/mlp/down: linear" for messages; returns out */
 const char *op_text(char *out, int bytes, const op *o);
 

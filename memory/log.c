@@ -7,7 +7,6 @@
 
 static struct {
     int rank, ranks;
-    bool quiet;
     void (*where)(char *, int, void *);
     void *where_context;
     void (*last_words)(void *);
@@ -23,11 +22,6 @@ void log_set_rank(int rank, int ranks)
 int log_rank(void)
 {
     return logger.rank;
-}
-
-void log_set_quiet(bool quiet)
-{
-    logger.quiet = quiet;
 }
 
 void log_set_where(void (*where)(char *, int, void *), void *context)
@@ -63,7 +57,7 @@ __attribute__((format(printf, 3, 0))) static void say(FILE *stream, const char *
 
 void log_info(const char *format, ...)
 {
-    if (logger.quiet || logger.rank != 0)
+    if (logger.rank != 0)
         return;
     va_list arguments;
     va_start(arguments, format);

@@ -11,8 +11,6 @@
 
 void log_set_rank(int rank, int ranks);
 int log_rank(void);
-/* true: information is not printed (tests, --json) */
-void log_set_quiet(bool quiet);
 
 /* Install the function that describes where this rank stands ("step 12, forward 3 of chunk 0, op layer 3/mlp/down");
  * it writes at most `bytes` into `out` and is called from a fatal error only. NULL removes it. */

@@ -48,7 +48,7 @@ void planner_place(planner_block *blocks, planner_result *result, int64_t count,
 {
     MUST(goal >= 1 && goal < 1e6, "a goal of %g times the lower bound", goal);
     planner_core core;
-    planner_core_open(&core, blocks, count, alignment, false);
+    planner_core_open(&core, blocks, count, alignment);
     core.target = target_of(core.bound, alignment, goal);
     core.effort_left = effort > 0 ? effort : default_effort(core.count);
     if (core.count > 0) {
@@ -64,13 +64,4 @@ void planner_place(planner_block *blocks, planner_result *result, int64_t count,
     *result = (planner_result){
         .arena_bytes = core.count > 0 ? core.best_arena : 0, .lower_bound = core.bound, .tries = core.tries};
     planner_core_close(&core);
-}
-
-int64_t planner_lower_bound(const planner_block *blocks, int64_t count, int64_t alignment)
-{
-    planner_core core;
-    planner_core_open(&core, blocks, count, alignment, true);
-    int64_t bound = core.bound;
-    planner_core_close(&core);
-    return bound;
 }

@@ -30,7 +30,4 @@ typedef struct planner_result {
 void planner_place(planner_block *blocks, planner_result *result, int64_t count, int64_t alignment, double goal,
                    int64_t effort);
 
-/* The largest sum of (rounded) bytes alive at once: what planner_place cannot beat, at the price of two sorts. */
-int64_t planner_lower_bound(const planner_block *blocks, int64_t count, int64_t alignment);
-
 #endif

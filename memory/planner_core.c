@@ -94,8 +94,7 @@ static void sum_live(planner_core *core)
     }
 }
 
-void planner_core_open(planner_core *core, const planner_block *blocks, int64_t count, int64_t alignment,
-                       bool bound_only)
+void planner_core_open(planner_core *core, const planner_block *blocks, int64_t count, int64_t alignment)
 {
     MUST(alignment > 0 && (alignment & (alignment - 1)) == 0, "alignment %lld is no power of two",
          (long long)alignment);
@@ -109,7 +108,7 @@ void planner_core_open(planner_core *core, const planner_block *blocks, int64_t 
         core->bytes[i] = (blocks[core->source[i]].bytes + alignment - 1) & -alignment;
     compress_time(core, blocks);
     sum_live(core);
-    if (bound_only || core->count == 0)
+    if (core->count == 0)
         return;
     core->offset = must_alloc(n * sizeof *core->offset);
     core->best = must_alloc(n * sizeof *core->best);

@@ -34,9 +34,7 @@ typedef struct planner_core {
     int tries;
 } planner_core;
 
-/* With `bound_only` neither the tree nor the offsets are made. */
-void planner_core_open(planner_core *core, const planner_block *blocks, int64_t count, int64_t alignment,
-                       bool bound_only);
+void planner_core_open(planner_core *core, const planner_block *blocks, int64_t count, int64_t alignment);
 void planner_core_close(planner_core *core);
 
 /* Fill core->contention. */

@@ -169,7 +169,7 @@ static void window_open(window *w, const planner_core *core)
                                           .first = core->first[b] > low ? core->first[b] : low,
                                           .last = core->last[b] < high ? core->last[b] : high};
     }
-    planner_core_open(&w->core, inside, count, 1, false);
+    planner_core_open(&w->core, inside, count, 1);
     w->core.target = core->target;
     w->outer = must_alloc((unsigned long)count * sizeof *w->outer);
     for (int32_t i = 0; i < count; i++)

@@ -52,13 +52,6 @@ const char *tensor_text(char *out, int bytes, const tensor *t)
     return out;
 }
 
-const char *tensor_class_name(tensor_class class)
-{
-    static const char *names[CLASS_COUNT] = {"input", "weight",    "gradient", "optimizer",
-                                             "kept",  "temporary", "scratch"};
-    return names[class];
-}
-
 placement place_replicate(void)
 {
     return (placement){PLACE_REPLICATE, 0};
@@ -77,11 +70,6 @@ placement place_partial(void)
 placement place_shard(int dim)
 {
     return (placement){PLACE_SHARD, (int8_t)dim};
-}
-
-bool place_equal(placement a, placement b)
-{
-    return a.kind == b.kind && a.dim == b.dim;
 }
 
 placement place_cotangent(placement p)

@@ -78,13 +78,11 @@ bool tensor_contiguous(const tensor *t);
 void tensor_describe(tensor *out, const char *name, tensor_class class, dtype type, int dims, const int64_t *shape);
 /* "[4096, 768] bf16 shard(1)" into out; returns out */
 const char *tensor_text(char *out, int bytes, const tensor *t);
-const char *tensor_class_name(tensor_class class);
 
 placement place_replicate(void);
 placement place_shared(void);
 placement place_partial(void);
 placement place_shard(int dim);
-bool place_equal(placement a, placement b);
 /* The placement of the cotangent of a tensor placed so: replicate -> replicate, shared -> partial,
  * partial -> replicate, shard(d) -> shard(d). */
 placement place_cotangent(placement p);

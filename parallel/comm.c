@@ -99,13 +99,6 @@ void comm_close(comm *c)
     free(c);
 }
 
-_Noreturn void comm_abort(comm *c, int code)
-{
-    if (c)
-        c->backend->abort(c, code);
-    _Exit(code);
-}
-
 int comm_rank(const comm *c)
 {
     return c->rank;
@@ -124,11 +117,6 @@ int comm_local_rank(const comm *c)
 int comm_local_ranks(const comm *c)
 {
     return c->local_ranks;
-}
-
-const char *comm_backend_name(const comm *c)
-{
-    return c->backend->name;
 }
 
 comm_group *comm_world(comm *c)
@@ -231,11 +219,6 @@ void comm_start(comm_request *out, const comm_call *call)
     call->group->backend->start(out, call);
 }
 
-bool comm_test(comm_request *r)
-{
-    return !r->flight || r->group->backend->test(r);
-}
-
 void comm_wait(comm_request *r)
 {
     if (r->flight)
@@ -271,24 +254,7 @@ int64_t comm_messages_sent(const comm_group *g)
     return atomic_load_explicit(&g->messages_sent, memory_order_relaxed);
 }
 
-int64_t comm_bytes_received(const comm_group *g)
-{
-    return atomic_load_explicit(&g->bytes_received, memory_order_relaxed);
-}
-
 /* ---- start-up ---- */
-
-void comm_barrier(comm_group *g)
-{
-    int32_t one = 1;
-    comm_call call = {.kind = COMM_ALL_REDUCE, .group = g, .type = DTYPE_INT32, .count = 1};
-    call.send = call.receive = &one;
-    comm_shape shape = comm_call_shape(&call);
-    call.scratch = must_alloc((unsigned long)comm_scratch_bytes(&shape));
-    comm_run(&call);
-    free(call.scratch);
-    MUST(one == g->count, "a barrier of %d ranks counted %d", g->count, one);
-}
 
 void comm_broadcast_bytes(comm_group *g, void *data, int64_t bytes, int root)
 {

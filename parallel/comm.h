@@ -3,8 +3,8 @@
  * A `comm` is this process's view of the job; a `comm_group` an ascending list of ranks that communicate among
  * themselves, one for each axis of the grid and for the composite groups. Both are opaque and owned by whoever opened
  * them. A call describes one operation; starting it never blocks on a peer and allocates nothing that grows with the
- * message: buffers and scratch are the caller's, untouched by anybody else from comm_start until comm_test has said true
- * or comm_wait has returned. Several requests may be in flight; on every group the collectives are started in the same
+ * message: buffers and scratch are the caller's, untouched by anybody else from comm_start until comm_wait has
+ * returned. Several requests may be in flight; on every group the collectives are started in the same
  * order by all its members, and the sends from a to b in the order in which b starts the receives.
  *
  * Sums are made in rank order with fp32 accumulators (bf16 and fp16 are widened, and rounded once; fp64 adds in fp64, integers
@@ -29,15 +29,12 @@ struct comm_backend;
 status comm_open(comm **out);
 /* Leave it, orderly: waits for every rank to do the same. All groups must have been closed. */
 void comm_close(comm *c);
-/* End the whole job at once, with exit status `code`. */
-_Noreturn void comm_abort(comm *c, int code);
 
 int comm_rank(const comm *c);
 int comm_ranks(const comm *c);
 int comm_local_rank(const comm *c);  /* among the ranks of this node */
 int comm_local_ranks(const comm *c); /* how many they are */
-const char *comm_backend_name(const comm *c);
-comm_group *comm_world(comm *c); /* all ranks; owned by `c` */
+comm_group *comm_world(comm *c);     /* all ranks; owned by `c` */
 
 /* The world rank this process waits for just now inside comm_wait, or -1. Safe from any thread: the watchdog asks. */
 int comm_waiting_for(const comm *c);
@@ -47,7 +44,7 @@ int comm_waiting_for(const comm *c);
 /* Collective over the members: world ranks, ascending. A process that is not a member takes no part and gets NULL. */
 status comm_group_open(comm_group **out, comm *c, const int *members, int count);
 /* The same on a device's backend (device_interface.communication; NULL: the job's own): operands are device addresses, and a
- * call's `stream` says where it is put; it counts as complete, for comm_test and comm_wait, as soon as it is enqueued. */
+ * call's `stream` says where it is put; it counts as complete, for comm_wait, as soon as it is enqueued. */
 status comm_group_open_on(comm_group **out, comm *c, const struct comm_backend *backend, const int *members, int count);
 /* Has the group failed behind our back (a peer died, a link broke)? Then it is given up, and this says why. */
 status comm_group_poll(comm_group *g);
@@ -60,8 +57,6 @@ int comm_group_member(const comm_group *g, int member); /* its world rank */
 
 comm_shape comm_call_shape(const comm_call *call);
 void comm_start(comm_request *out, const comm_call *call);
-/* true once the operation is complete (and from then on); moves bytes of every operation in flight */
-bool comm_test(comm_request *r);
 void comm_wait(comm_request *r);
 /* start and wait */
 void comm_run(const comm_call *call);
@@ -74,11 +69,9 @@ status comm_progress_thread(comm *c, bool on);
 
 int64_t comm_bytes_sent(const comm_group *g);
 int64_t comm_messages_sent(const comm_group *g);
-int64_t comm_bytes_received(const comm_group *g); /* arrived in full */
 
 /* ---- start-up: blocking, small ---- */
 
-void comm_barrier(comm_group *g);
 void comm_broadcast_bytes(comm_group *g, void *data, int64_t bytes, int root);
 /* out [members][bytes] */
 void comm_all_gather_bytes(comm_group *g, void *out, const void *mine, int64_t bytes);

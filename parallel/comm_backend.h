@@ -15,11 +15,9 @@ typedef struct comm_backend {
     const char *name;
     status (*open)(comm *c); /* fills in rank, ranks, local_rank, local_ranks, state */
     void (*close)(comm *c);
-    void (*abort)(comm *c, int code);
     status (*group_open)(comm_group *g); /* collective over the members */
     void (*group_close)(comm_group *g);
     void (*start)(comm_request *out, const comm_call *call); /* out->flight NULL: complete already */
-    bool (*test)(comm_request *r);                           /* only with a flight; clears it when complete */
     void (*wait)(comm_request *r);
     void (*progress)(comm *c);
     status (*progress_thread)(comm *c, bool on);
@@ -41,7 +39,7 @@ struct comm_group {
     void *state;
     int count, me;
     int *members; /* [count] world ranks */
-    _Atomic int64_t bytes_sent, messages_sent, bytes_received;
+    _Atomic int64_t bytes_sent, messages_sent;
 };
 
 extern const comm_backend comm_self_backend;

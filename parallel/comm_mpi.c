@@ -78,16 +78,6 @@ static bool collect(comm_request *r)
     return true;
 }
 
-static bool mpi_test(comm_request *r)
-{
-    mpi_job *job = r->group->owner->state;
-    pthread_mutex_lock(&job->lock);
-    advance_all(job);
-    bool ended = collect(r);
-    pthread_mutex_unlock(&job->lock);
-    return ended;
-}
-
 /* A waiting rank polls; if the node has more ranks than cores it soon sleeps between polls, to leave the core to the
  * rank it waits for. */
 static void idle(const mpi_job *job, int64_t empty_polls)
@@ -210,12 +200,6 @@ static void mpi_close(comm *c)
     MPI_MUST(MPI_Finalize());
 }
 
-static void mpi_abort(comm *c, int code)
-{
-    (void)c;
-    MPI_Abort(MPI_COMM_WORLD, code);
-}
-
 static status mpi_group_open(comm_group *g)
 {
     mpi_job *job = g->owner->state;
@@ -239,11 +223,9 @@ const comm_backend comm_mpi_backend = {
     .name = "mpi",
     .open = mpi_open,
     .close = mpi_close,
-    .abort = mpi_abort,
     .group_open = mpi_group_open,
     .group_close = mpi_group_close,
     .start = mpi_start,
-    .test = mpi_test,
     .wait = mpi_wait,
     .progress = mpi_progress,
     .progress_thread = mpi_progress_thread,

@@ -17,12 +17,6 @@ static void self_close(comm *c)
     (void)c;
 }
 
-static void self_abort(comm *c, int code)
-{
-    (void)c;
-    _Exit(code);
-}
-
 static status self_group_open(comm_group *g)
 {
     (void)g;
@@ -41,12 +35,6 @@ static void self_start(comm_request *out, const comm_call *call)
     if (call->receive && call->receive != call->send)
         memcpy(call->receive, call->send, (size_t)call->count * (size_t)dtype_bytes(call->type));
     out->flight = NULL;
-}
-
-static bool self_test(comm_request *r)
-{
-    (void)r;
-    return true;
 }
 
 static void self_wait(comm_request *r)
@@ -70,11 +58,9 @@ const comm_backend comm_self_backend = {
     .name = "self",
     .open = self_open,
     .close = self_close,
-    .abort = self_abort,
     .group_open = self_group_open,
     .group_close = self_group_close,
     .start = self_start,
-    .test = self_test,
     .wait = self_wait,
     .progress = self_progress,
     .progress_thread = self_progress_thread,

@@ -105,24 +105,21 @@ static void add_nothing(traffic *t, const comm_shape *shape)
     (void)shape;
 }
 
-/* A row an operation: what a member sends, and what all must send together as a multiple of the tensor's bytes. */
-static const struct {
-    void (*add)(traffic *t, const comm_shape *shape);
-    int per_other, constant; /* minimum = bytes x (per_other x (members - 1) + constant) */
-} kinds[COMM_KINDS] = {
-    [COMM_ALL_REDUCE] = {add_all_reduce, 2, 0},
-    [COMM_ALL_GATHER] = {add_own_part_to_others, 1, 0},
-    [COMM_REDUCE_SCATTER] = {add_parts_of_others, 1, 0},
-    [COMM_BROADCAST] = {add_broadcast, 1, 0},
-    [COMM_SEND] = {add_send, 0, 1},
-    [COMM_RECEIVE] = {add_nothing, 0, 0},
-    [COMM_EXCHANGE] = {add_send, 0, 1},
+/* What a member sends of each operation. */
+static void (*const add_of[COMM_KINDS])(traffic *t, const comm_shape *shape) = {
+    [COMM_ALL_REDUCE] = add_all_reduce,
+    [COMM_ALL_GATHER] = add_own_part_to_others,
+    [COMM_REDUCE_SCATTER] = add_parts_of_others,
+    [COMM_BROADCAST] = add_broadcast,
+    [COMM_SEND] = add_send,
+    [COMM_RECEIVE] = add_nothing,
+    [COMM_EXCHANGE] = add_send,
 };
 
 static traffic sent(const comm_shape *shape)
 {
     traffic t = {.segment = comm_segments(shape->members).segment};
-    kinds[shape->kind].add(&t, shape);
+    add_of[shape->kind](&t, shape);
     return t;
 }
 
@@ -134,10 +131,4 @@ int64_t comm_expected_bytes(const comm_shape *shape)
 int64_t comm_expected_messages(const comm_shape *shape)
 {
     return sent(shape).messages;
-}
-
-int64_t comm_minimum_bytes(const comm_shape *shape)
-{
-    int64_t times = (int64_t)kinds[shape->kind].per_other * (shape->members - 1) + kinds[shape->kind].constant;
-    return shape->count * dtype_bytes(shape->type) * times;
 }

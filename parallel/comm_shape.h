@@ -41,8 +41,7 @@ typedef struct comm_call {
     void *stream;          /* of a device backend; NULL on the host */
 } comm_call;
 
-/* Caller-owned, of fixed size, may not move while the operation is in flight. Zero bytes mean: nothing in flight, and such a
- * request tests true. */
+/* Caller-owned, of fixed size, may not move while the operation is in flight. Zero bytes mean: nothing in flight. */
 typedef struct comm_request {
     comm_group *group;
     void *flight; /* the backend's record */
@@ -66,9 +65,6 @@ void comm_part(int64_t *offset, int64_t *count, const comm_shape *shape, int mem
 int64_t comm_scratch_bytes(const comm_shape *shape);     /* of the host backends */
 int64_t comm_expected_bytes(const comm_shape *shape);    /* this member sends */
 int64_t comm_expected_messages(const comm_shape *shape); /* this member sends */
-/* The least that all members together must send: all-reduce 2 (n-1) x bytes (a share of 2 (n-1)/n each),
- * all-gather, reduce-scatter and broadcast (n-1) x bytes, send its bytes. */
-int64_t comm_minimum_bytes(const comm_shape *shape);
 
 /* Messages are cut into segments, so that summing overlaps receiving and one step of progress stays short; each
  * peer has at most `window` segments under way in each direction. Both depend on the number of members only. */

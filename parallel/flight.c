@@ -74,15 +74,9 @@ static void post(flight *f, lane *l)
 /* Segments finish in any order; `done` counts those finished without a gap. */
 static void settle(flight *f, lane *l)
 {
-    comm_group *g = f->group;
-    const comm_cut *cut = &((flight_group *)g->state)->cut;
     const MPI_Request *requests = f->requests + (l - f->lanes) * f->stride;
-    while (l->done < l->posted && requests[l->done % f->stride] == MPI_REQUEST_NULL) {
-        if (!l->sends)
-            atomic_fetch_add_explicit(&g->bytes_received, segment_size(l->bytes, cut->segment, l->done),
-                                      memory_order_relaxed);
+    while (l->done < l->posted && requests[l->done % f->stride] == MPI_REQUEST_NULL)
         l->done++;
-    }
 }
 
 static void sum_segment(flight *f)

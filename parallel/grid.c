@@ -62,16 +62,6 @@ int grid_rank_at(const grid *g, const int at[GRID_AXES])
     return rank;
 }
 
-bool grid_first_stage(const grid *g)
-{
-    return g->at[GRID_PIPELINE] == 0;
-}
-
-bool grid_last_stage(const grid *g)
-{
-    return g->at[GRID_PIPELINE] == g->size[GRID_PIPELINE] - 1;
-}
-
 /* ---- groups along an axis --------------------------------------------------------------------------------------- */
 
 /* Ranks that differ from this one in the spanned coordinates only are numbered, the first coordinate fastest. */

@@ -44,7 +44,5 @@ int grid_member(const grid *g, axis a, int i);
 int grid_members(int *members, const grid *g, axis a);
 /* The least number of neighbouring ranks that such groups, this rank's and others', do not leave. */
 int grid_span(const grid *g, axis a);
-bool grid_first_stage(const grid *g);
-bool grid_last_stage(const grid *g);
 
 #endif

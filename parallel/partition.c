@@ -107,15 +107,3 @@ status partition_given(int *counts, const int *given, int entries, int layers, i
         counts[c] = given[c];
     return STATUS_OK;
 }
-
-double partition_dearest(const int *counts, const partition_costs *costs, int chunks)
-{
-    double dearest = 0;
-    for (int c = 0, l = 0; c < chunks; c++) {
-        double cost = (c == 0 ? costs->first : 0) + (c == chunks - 1 ? costs->last : 0);
-        for (int i = 0; i < counts[c]; i++, l++)
-            cost += costs->layers ? costs->layers[l] : 1;
-        dearest = fmax(dearest, cost);
-    }
-    return dearest;
-}

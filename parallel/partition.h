@@ -19,7 +19,4 @@ status partition_automatic(int *counts, const partition_costs *costs, int layers
 /* As given by parallel.layers_per_stage: checked to have `chunks` entries of at least 1 that sum to `layers`. */
 status partition_given(int *counts, const int *given, int entries, int layers, int stages, int chunks_per_stage);
 
-/* The cost of the dearest chunk of a division. */
-double partition_dearest(const int *counts, const partition_costs *costs, int chunks);
-
 #endif

@@ -56,24 +56,14 @@ const char *schedule_name(schedule_kind kind)
     return kinds[kind].name;
 }
 
-status schedule_from_name(schedule_kind *out, const char *name)
-{
-    for (int k = 0; k < SCHEDULE_KINDS; k++)
-        if (!strcmp(name, kinds[k].name)) {
-            *out = (schedule_kind)k;
-            return STATUS_OK;
-        }
-    return status_fail(STATUS_USAGE, "unknown pipeline schedule '%s': use gpipe, 1f1b, interleaved or zb-h1", name);
-}
-
-const char *schedule_action_name(int kind)
+static const char *action_name(int kind)
 {
     return kind >= 0 && kind < ACTION_KINDS ? action_names[kind] : "unknown action";
 }
 
 const char *schedule_describe(char out[SCHEDULE_DESCRIPTION_BYTES], action a)
 {
-    snprintf(out, SCHEDULE_DESCRIPTION_BYTES, "%s of chunk %d, micro-batch %d", schedule_action_name(a.kind), a.chunk,
+    snprintf(out, SCHEDULE_DESCRIPTION_BYTES, "%s of chunk %d, micro-batch %d", action_name(a.kind), a.chunk,
              a.microbatch);
     return out;
 }
@@ -183,11 +173,4 @@ int schedule_in_flight(const schedule *s, int stage)
 {
     shape all = shape_of(s->kind, s->stages, s->chunks, s->microbatches);
     return least(s->chunks * s->microbatches, kinds[s->kind].warmup(&all, stage) + 1);
-}
-
-int schedule_weights_deferred(const schedule *s, int stage)
-{
-    /* the last forward begins after (all - in flight) input gradients */
-    int done = s->chunks * s->microbatches - schedule_in_flight(s, stage);
-    return kinds[s->kind].split ? least(stage, done) : 0;
 }

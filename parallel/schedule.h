@@ -60,8 +60,6 @@ void schedule_free(schedule *s);
 /* The activations, counted in chunks, that `stage` holds at its peak: forwards begun, and their backward (for ZB-H1: the
  * input's part of it) not yet ended. */
 int schedule_in_flight(const schedule *s, int stage);
-/* For ZB-H1: at that moment, the chunks whose weights' gradients are still to be computed. */
-int schedule_weights_deferred(const schedule *s, int stage);
 
 static inline int schedule_global_chunk(const schedule *s, int stage, int chunk)
 {
@@ -70,10 +68,7 @@ static inline int schedule_global_chunk(const schedule *s, int stage, int chunk)
 
 /* "gpipe", "1f1b", "interleaved", "zb-h1" */
 const char *schedule_name(schedule_kind kind);
-status schedule_from_name(schedule_kind *out, const char *name);
 
-/* "forward", "backward", "backward-input", "backward-weight" */
-const char *schedule_action_name(int kind);
 enum { SCHEDULE_DESCRIPTION_BYTES = 80 };
 /* "forward of chunk 0, micro-batch 3", for messages and labels; returns `out`. */
 const char *schedule_describe(char out[SCHEDULE_DESCRIPTION_BYTES], action a);

@@ -177,9 +177,3 @@ void simulate_free(simulation *sim)
     free(sim->stages);
     *sim = (simulation){0};
 }
-
-double simulate_formula(const schedule *s, simulate_cost whole)
-{
-    double weight = s->kind == SCHEDULE_ZB_H1 ? -whole.weight : whole.weight;
-    return (s->stages - 1) * (whole.forward + whole.input + weight) / s->chunks;
-}

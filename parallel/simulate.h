@@ -45,9 +45,4 @@ status simulate_run(simulation *out, const schedule *s, const simulate_cost *cos
 status simulate_uniform(simulation *out, const schedule *s, simulate_cost cost, double hop, double weight_share);
 void simulate_free(simulation *sim);
 
-/* The closed form of the idle time of each stage, all stages alike, no time between them, `whole` being a whole stage's
- * times (the sum over its chunks): (p-1)(F+I+W) / v, for ZB-H1 (p-1)(F+I-W) / v. It holds from 2p micro-batches
- * on; with several chunks where they also divide by p; for ZB-H1 if W <= I. */
-double simulate_formula(const schedule *s, simulate_cost whole);
-
 #endif

@@ -310,7 +310,7 @@ static status bench_step(const settings *set, const config *c, comm *self)
                                   .choices = &timed};
     status s = compile(&b.compiled, &options);
     if (s == STATUS_OK)
-        s = executor_open_on(&b.executor, &b.compiled, self, &how);
+        s = executor_open(&b.executor, &b.compiled, self, &how);
     if (s == STATUS_OK) {
         if (b.device != &device_cpu)
             take_ceilings(&b);

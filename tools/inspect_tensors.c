@@ -138,6 +138,7 @@ status inspect_gather_checkpoint(json_t **out, const inspect_request *r)
     if (s == STATUS_OK) {
         json_t *object = make_tensor_object("checkpoint", checkpoint_folder(c));
         json_object_set_new(object, "ranks", json_integer(checkpoint_ranks(c)));
+        json_object_set_new(object, "run", json_string(checkpoint_run(c)));
         json_object_set(object, "meta", checkpoint_meta(c));
         for (int i = 0; i < checkpoint_tensors(c); i++) {
             const manifest_tensor *t = checkpoint_at(c, i);
@@ -152,8 +153,9 @@ status inspect_gather_checkpoint(json_t **out, const inspect_request *r)
 
 void inspect_print_checkpoint(const json_t *object)
 {
-    printf("checkpoint %s\n  saved by %" PRId64 " rank%s\n", inspect_text(object, "path"), inspect_get(object, "ranks"),
-           inspect_get(object, "ranks") == 1 ? "" : "s");
+    const char *run = inspect_text(object, "run");
+    printf("checkpoint %s\n  saved by %" PRId64 " rank%s%s%s\n", inspect_text(object, "path"),
+           inspect_get(object, "ranks"), inspect_get(object, "ranks") == 1 ? "" : "s", *run ? " of run " : "", run);
     print_meta(json_object_get(object, "meta"));
     print_tensors(object);
 }

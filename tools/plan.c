@@ -112,84 +112,34 @@ static status run(config *c, const wishes *w)
                                                   : status_fail(STATUS_FAILED, "the output cannot be written");
 }
 
-int plan_main(int argc, char **argv)
+/* OPTIONS_GO_ON, or the exit status */
+static int read_wishes(wishes *w, int *operands, int argc, char **argv)
 {
     const plan_hardware *h = &plan_price_h100;
-    wishes w = {.rank = -1,
-                .tflops = h->flops / 1e12,
-                .efficiency = h->efficiency,
-                .memory = h->memory / 1e9,
-                .node = h->node / 1e9,
-                .network = h->network / 1e9,
-                .node_ranks = h->node_ranks};
+    *w = (wishes){.rank = -1,
+                  .tflops = h->flops / 1e12,
+                  .efficiency = h->efficiency,
+                  .memory = h->memory / 1e9,
+                  .node = h->node / 1e9,
+                  .network = h->network / 1e9,
+                  .node_ranks = h->node_ranks};
     const options_row rows[] = {
-        {.name = "--json", .kind = OPTIONS_FLAG, .doc = "the same facts for programs", .into = &w.json},
-        {.name = "--ranks",
-         .kind = OPTIONS_INTEGER,
-         .argument = "N",
-         .doc = "ranks of the job; else tensor x pipeline x parallel.data",
-         .into = &w.ranks,
-         .low = 1,
-         .high = INT32_MAX},
-        {.name = "--rank",
-         .kind = OPTIONS_INTEGER,
-         .argument = "N",
-         .doc = "exactly this rank instead of one of each kind",
-         .into = &w.rank,
-         .low = 0,
-         .high = INT32_MAX},
-        {.name = "--every-rank",
-         .kind = OPTIONS_FLAG,
-         .doc = "exactly every rank instead of one of each kind",
-         .into = &w.every},
-        {.name = "--listing",
-         .kind = OPTIONS_FLAG,
-         .doc = "the program of --rank N (0), one op a line",
-         .into = &w.listing},
-        {.name = "--schedule", .kind = OPTIONS_FLAG, .doc = "draw the pipeline's timeline", .into = &w.schedule},
-        {.name = "--svg", .kind = OPTIONS_TEXT, .argument = "FILE", .doc = "draw it into an SVG file", .into = &w.svg},
-        {.name = "--flops",
-         .kind = OPTIONS_NUMBER,
-         .argument = "T",
-         .doc = "peak TFLOP/s of a device (989, H100 bf16)",
-         .into = &w.tflops,
-         .low = 1e-6,
-         .high = 1e9},
-        {.name = "--efficiency",
-         .kind = OPTIONS_NUMBER,
-         .argument = "E",
-         .doc = "share of it that products reach (0.7)",
-         .into = &w.efficiency,
-         .low = 1e-3,
-         .high = 1},
-        {.name = "--bandwidth",
-         .kind = OPTIONS_NUMBER,
-         .argument = "G",
-         .doc = "GB/s of a device's memory (3350)",
-         .into = &w.memory,
-         .low = 1e-3,
-         .high = 1e9},
-        {.name = "--node-bandwidth",
-         .kind = OPTIONS_NUMBER,
-         .argument = "G",
-         .doc = "GB/s a rank sends within its node (370, NVLink)",
-         .into = &w.node,
-         .low = 1e-3,
-         .high = 1e9},
-        {.name = "--network-bandwidth",
-         .kind = OPTIONS_NUMBER,
-         .argument = "G",
-         .doc = "GB/s a rank sends to other nodes (45, 400 Gbit/s)",
-         .into = &w.network,
-         .low = 1e-3,
-         .high = 1e9},
-        {.name = "--node-ranks",
-         .kind = OPTIONS_INTEGER,
-         .argument = "N",
-         .doc = "ranks of a node (8)",
-         .into = &w.node_ranks,
-         .low = 1,
-         .high = 1024},
+        {"--json", OPTIONS_FLAG, NULL, "the same facts for programs", &w->json, 0, 0, NULL},
+        {"--ranks", OPTIONS_INTEGER, "N", "ranks of the job; else tensor x pipeline x parallel.data", &w->ranks, 1,
+         INT32_MAX, NULL},
+        {"--rank", OPTIONS_INTEGER, "N", "exactly this rank instead of one of each kind", &w->rank, 0, INT32_MAX, NULL},
+        {"--every-rank", OPTIONS_FLAG, NULL, "exactly every rank instead of one of each kind", &w->every, 0, 0, NULL},
+        {"--listing", OPTIONS_FLAG, NULL, "the program of --rank N (0), one op a line", &w->listing, 0, 0, NULL},
+        {"--schedule", OPTIONS_FLAG, NULL, "draw the pipeline's timeline", &w->schedule, 0, 0, NULL},
+        {"--svg", OPTIONS_TEXT, "FILE", "draw it into an SVG file", &w->svg, 0, 0, NULL},
+        {"--flops", OPTIONS_NUMBER, "T", "peak TFLOP/s of a device (989, H100 bf16)", &w->tflops, 1e-6, 1e9, NULL},
+        {"--efficiency", OPTIONS_NUMBER, "E", "share of it that products reach (0.7)", &w->efficiency, 1e-3, 1, NULL},
+        {"--bandwidth", OPTIONS_NUMBER, "G", "GB/s of a device's memory (3350)", &w->memory, 1e-3, 1e9, NULL},
+        {"--node-bandwidth", OPTIONS_NUMBER, "G", "GB/s a rank sends within its node (370, NVLink)", &w->node, 1e-3,
+         1e9, NULL},
+        {"--network-bandwidth", OPTIONS_NUMBER, "G", "GB/s a rank sends to other nodes (45, 400 Gbit/s)", &w->network,
+         1e-3, 1e9, NULL},
+        {"--node-ranks", OPTIONS_INTEGER, "N", "ranks of a node (8)", &w->node_ranks, 1, 1024, NULL},
     };
     const options_command command = {
         .name = "plan",
@@ -203,7 +153,13 @@ int plan_main(int argc, char **argv)
         .rows = sizeof rows / sizeof *rows,
         .more_help = config_help,
     };
-    int operands, code = options_parse(&command, &operands, argc, argv);
+    return options_parse(&command, operands, argc, argv);
+}
+
+int plan_main(int argc, char **argv)
+{
+    wishes w;
+    int operands, code = read_wishes(&w, &operands, argc, argv);
     if (code != OPTIONS_GO_ON)
         return code;
     config c;

@@ -13,7 +13,8 @@ const plan_hardware plan_price_h100 = {.flops = 989e12,
                                        .latency = 10e-6,
                                        .node_ranks = 8};
 
-double plan_price_bandwidth(const plan_hardware *h, const grid *g, axis a)
+/* Bytes a second along an axis: the node's if the group stays on one. */
+static double bandwidth(const plan_hardware *h, const grid *g, axis a)
 {
     return grid_span(g, a) <= h->node_ranks ? h->node : h->network;
 }
@@ -23,7 +24,8 @@ static bool is_message(const op *o)
     return o->kind == OP_send || o->kind == OP_receive || o->kind == OP_wait;
 }
 
-double plan_price_op(const plan_hardware *h, const grid *g, const op *o)
+/* Seconds of one op: of a collective its transfer, of a send, receive or wait nothing. */
+static double price_op(const plan_hardware *h, const grid *g, const op *o)
 {
     if (is_message(o))
         return 0;
@@ -32,7 +34,7 @@ double plan_price_op(const plan_hardware *h, const grid *g, const op *o)
         if (o->at.group_size <= 1)
             return 0;
         collective_measure(&scratch, &bytes, &messages, o);
-        return h->latency + (double)bytes / plan_price_bandwidth(h, g, (axis)o->at.axis);
+        return h->latency + (double)bytes / bandwidth(h, g, (axis)o->at.axis);
     }
     op_cost cost = op_row_of(o)->cost(o);
     double compute = cost.flops / (h->flops * h->efficiency), move = cost.bytes / h->memory;
@@ -52,7 +54,7 @@ void plan_price_chunks(simulate_cost *costs, double *outside, const plan_hardwar
     *outside = 0;
     for (int i = 0; i < c->training.list.count; i++) {
         const op *o = c->training.list.ops[i];
-        double seconds = plan_price_op(h, g, o);
+        double seconds = price_op(h, g, o);
         if (o->microbatch < 0)
             *outside += seconds;
         else if ((op_row_of(o)->flags & OP_COMM) && axis_rows[o->at.axis].queue == AXIS_QUEUE_GRADIENTS)
@@ -77,8 +79,7 @@ double plan_price_hop(const plan_hardware *h, const compiled *c)
     for (int i = 0; i < c->training.list.count; i++) {
         const op *o = c->training.list.ops[i];
         const tensor *t = o->kind == OP_send ? o->in[0] : o->kind == OP_receive ? o->out[0] : NULL;
-        double seconds =
-            t ? h->latency + (double)tensor_bytes(t) / plan_price_bandwidth(h, &c->options.grid, AXIS_PIPELINE) : 0;
+        double seconds = t ? h->latency + (double)tensor_bytes(t) / bandwidth(h, &c->options.grid, AXIS_PIPELINE) : 0;
         longest = seconds > longest ? seconds : longest;
     }
     return longest;

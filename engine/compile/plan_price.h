@@ -23,10 +23,6 @@ typedef struct plan_hardware {
 /* NVIDIA H100 SXM: bf16 dense, HBM3, NVLink 4, one 400 Gbit/s port a device, eight devices a node. */
 extern const plan_hardware plan_price_h100;
 
-/* Bytes a second along an axis: the node's if the group stays on one. */
-double plan_price_bandwidth(const plan_hardware *h, const grid *g, axis a);
-/* Seconds of one op: of a collective its transfer, of a send, receive or wait nothing. */
-double plan_price_op(const plan_hardware *h, const grid *g, const op *o);
 /* Of a compiled training program: the mean cost of each chunk's actions, [chunks of the stage], and the seconds before and
  * after the micro-batches. */
 void plan_price_chunks(simulate_cost *costs, double *outside, const plan_hardware *h, const compiled *c);

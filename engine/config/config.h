@@ -53,6 +53,7 @@ typedef struct config {
         config_sources train, validation;
         char *tokenizer; /* file kept beside the checkpoints, for generate and eval */
         bool shuffle, document_mask;
+        bool allow_changed; /* a resumed run may go on with other bytes at the same paths */
     } data;
     struct {
         int64_t steps, sequence;
@@ -92,8 +93,11 @@ typedef struct config {
         int64_t budget; /* bytes of the arena; 0: none */
     } memory;
     struct {
-        int every, keep; /* 0: only at the end; 0: all */
-        char *resume;    /* "auto", "never" or a folder */
+        int every, keep;   /* 0: only at the end; 0: all */
+        int keep_every;    /* 0: none is kept for ever */
+        char *resume;      /* "auto", "never" or a folder */
+        bool fallback;     /* to an older one if the latest is damaged */
+        bool asynchronous; /* written while the run trains */
     } checkpoint;
     struct {
         int every, batches; /* 0: never */
@@ -102,6 +106,7 @@ typedef struct config {
         char *folder;
         int log_every;
         bool tensorboard;
+        bool lock; /* no second run in the folder */
         int hang_seconds;
     } run;
     struct {

@@ -82,6 +82,7 @@ static const config_row rows[] = {
     STRING("data.tokenizer", data.tokenizer, NULL, CONFIG_CHANGES, "tokenizer file to keep with the checkpoints"),
     BOOL("data.shuffle", data.shuffle, "true", CONFIG_FIXED, "draw samples in a random order that depends on the seed only"),
     BOOL("data.document_mask", data.document_mask, "false", CONFIG_FIXED, "no attention across documents, positions restart"),
+    BOOL("data.allow_changed", data.allow_changed, "false", CONFIG_SILENT, "resume although a data set is not the one that the checkpoint was made with"),
 
     LONG("train.steps", train.steps, "1000", 1, ANY, CONFIG_CHANGES, "optimizer steps"),
     DERIVED("train.sequence", LONG, train.sequence, 1, ANY, NULL, CONFIG_FIXED, "1024, or model.max_sequence if that is less", "tokens a sequence"),
@@ -129,7 +130,10 @@ static const config_row rows[] = {
 
     INT("checkpoint.every", checkpoint.every, "100", 0, INTMAX, CONFIG_CHANGES, "steps; 0: at the end only"),
     INT("checkpoint.keep", checkpoint.keep, "2", 0, INTMAX, CONFIG_CHANGES, "newest checkpoints kept; 0: all"),
+    INT("checkpoint.keep_every", checkpoint.keep_every, "0", 0, INTMAX, CONFIG_CHANGES, "checkpoints of multiples of so many steps are kept for ever; 0: none"),
     STRING("checkpoint.resume", checkpoint.resume, "auto", CONFIG_SILENT, "auto: from the latest, if any; never; or a checkpoint's folder"),
+    BOOL("checkpoint.fallback", checkpoint.fallback, "true", CONFIG_SILENT, "resume from the checkpoint before if the latest is damaged, and say so"),
+    BOOL("checkpoint.asynchronous", checkpoint.asynchronous, "true", CONFIG_SILENT, "write checkpoints while the run trains, from a copy in host memory"),
 
     INT("evaluate.every", evaluate.every, "100", 0, INTMAX, CONFIG_CHANGES, "steps; 0: never"),
     INT("evaluate.batches", evaluate.batches, "20", 1, INTMAX, CONFIG_CHANGES, "global batches an evaluation"),
@@ -137,6 +141,7 @@ static const config_row rows[] = {
     STRING("run.folder", run.folder, "runs/phalanx", CONFIG_SILENT, "where everything the run writes goes"),
     INT("run.log_every", run.log_every, "1", 1, INTMAX, CONFIG_SILENT, "steps between lines on the screen"),
     BOOL("run.tensorboard", run.tensorboard, "true", CONFIG_SILENT, "write TensorBoard events"),
+    BOOL("run.lock", run.lock, "true", CONFIG_SILENT, "refuse to run in a folder where another run is at work"),
     INT("run.hang_seconds", run.hang_seconds, "600", 1, INTMAX, CONFIG_SILENT, "without progress for so long, say where and stop"),
 
     STRING("debug.gradients", debug.gradients, NULL, CONFIG_SILENT, "folder to write all gradients of one step to"),

@@ -394,23 +394,23 @@ static void expect_integers(FILE *out, const config_row *row)
 }
 
 static const struct {
-    const char *name, *expected; /* expected: where no range or words belong to it */
+    const char *expected; /* expected: where no range or words belong to it */
     void (*expect)(FILE *, const config_row *);
     status (*set)(void *field, const config_row *, yaml_document_t *, yaml_node_t *);
     void (*print)(FILE *, const void *field, const config_row *);
     void (*free)(void *field);
 } types[CONFIG_TYPES] = {
-    [CONFIG_TYPE_INT] = {"integer", NULL, expect_integer, set_int, print_int, NULL},
-    [CONFIG_TYPE_LONG] = {"integer", NULL, expect_integer, set_long, print_long, NULL},
-    [CONFIG_TYPE_SIZE] = {"size", "a size such as 10GiB or 512MiB", NULL, set_size, print_size, NULL},
-    [CONFIG_TYPE_NUMBER] = {"number", NULL, expect_number, set_number, print_number, NULL},
-    [CONFIG_TYPE_BOOL] = {"boolean", "true or false", NULL, set_bool, print_bool, NULL},
-    [CONFIG_TYPE_WORD] = {"word", NULL, expect_word, set_word, print_word, NULL},
-    [CONFIG_TYPE_STRING] = {"string", "a string", NULL, set_string, print_string, free_string},
-    [CONFIG_TYPE_PRESET] = {"preset", NULL, expect_preset, set_preset, print_string, free_string},
-    [CONFIG_TYPE_SOURCES] = {"data sets", "a prefix of .bin and .idx, or a list of prefixes or {path, weight}", NULL,
-                             set_sources, print_sources, free_sources},
-    [CONFIG_TYPE_INTEGERS] = {"list of integers", NULL, expect_integers, set_integers, print_integers, free_integers},
+    [CONFIG_TYPE_INT] = {NULL, expect_integer, set_int, print_int, NULL},
+    [CONFIG_TYPE_LONG] = {NULL, expect_integer, set_long, print_long, NULL},
+    [CONFIG_TYPE_SIZE] = {"a size such as 10GiB or 512MiB", NULL, set_size, print_size, NULL},
+    [CONFIG_TYPE_NUMBER] = {NULL, expect_number, set_number, print_number, NULL},
+    [CONFIG_TYPE_BOOL] = {"true or false", NULL, set_bool, print_bool, NULL},
+    [CONFIG_TYPE_WORD] = {NULL, expect_word, set_word, print_word, NULL},
+    [CONFIG_TYPE_STRING] = {"a string", NULL, set_string, print_string, free_string},
+    [CONFIG_TYPE_PRESET] = {NULL, expect_preset, set_preset, print_string, free_string},
+    [CONFIG_TYPE_SOURCES] = {"a prefix of .bin and .idx, or a list of prefixes or {path, weight}", NULL, set_sources,
+                             print_sources, free_sources},
+    [CONFIG_TYPE_INTEGERS] = {NULL, expect_integers, set_integers, print_integers, free_integers},
 };
 
 status config_value_set(config *c, const config_row *row, yaml_document_t *document, yaml_node_t *node)
@@ -457,9 +457,4 @@ void config_value_expected(FILE *out, const config_row *row)
         types[row->type].expect(out, row);
     else
         fputs(types[row->type].expected, out);
-}
-
-const char *config_value_type_name(const config_row *row)
-{
-    return types[row->type].name;
 }

@@ -19,7 +19,6 @@ char *config_value_text(const config *c, const config_row *row);
 void config_value_free(config *c, const config_row *row);
 /* "an integer from 1 to 8", "one of none, selective, full": what a key takes. */
 void config_value_expected(FILE *out, const config_row *row);
-const char *config_value_type_name(const config_row *row);
 
 /* Nothing, ~ or null. */
 bool config_value_is_null(const yaml_node_t *node);

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/files/retry.h"
 #include "memory/log.h"
 
 #define BUFFER_BYTES (4 << 20) /* large enough that a network file system sees large writes */
@@ -24,13 +25,41 @@ struct atomic_file {
 static status failed(const char *what, const char *path)
 {
     int error = errno;
-    return status_fail(STATUS_FAILED, "cannot %s %s: %s%s", what, path, strerror(error),
-                       error == ENOSPC || error == EDQUOT ? " (free some, then try again)" : "");
+    status s = status_fail(STATUS_FAILED, "cannot %s %s: %s%s", what, path, strerror(error),
+                           error == ENOSPC || error == EDQUOT ? " (free some, then try again)" : "");
+    errno = error;
+    return s;
 }
 
 bool atomic_exists(const char *path)
 {
     return access(path, F_OK) == 0;
+}
+
+status atomic_look(bool *there, const char *path)
+{
+    retry r = {0};
+    while (access(path, F_OK) != 0) {
+        if (errno == ENOENT || errno == ENOTDIR) {
+            *there = false;
+            return STATUS_OK;
+        }
+        if (!retry_again(&r, errno, path))
+            return failed("tell whether there is", path);
+    }
+    *there = true;
+    return STATUS_OK;
+}
+
+/* open(), asked again where that may help; -1 with errno */
+static int open_again(int parent, const char *name, int flags, const char *path)
+{
+    retry r = {0};
+    int descriptor;
+    do
+        descriptor = parent == AT_FDCWD ? open(name, flags, 0666) : openat(parent, name, flags, 0666);
+    while (descriptor < 0 && retry_again(&r, errno, path));
+    return descriptor;
 }
 
 static void free_file(atomic_file *f)
@@ -46,13 +75,12 @@ status atomic_open(atomic_file **out, const char *path)
     atomic_file *f = must_calloc(1, sizeof *f);
     f->path = must_strdup(path);
     f->temporary = must_format("%s.tmp", path);
-    f->descriptor = open(f->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    f->descriptor = open_again(AT_FDCWD, f->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, f->temporary);
     if (f->descriptor < 0) {
         status s = failed("create", f->temporary);
         free_file(f);
         return s;
     }
-    f->buffer = must_alloc(BUFFER_BYTES);
     *out = f;
     return STATUS_OK;
 }
@@ -85,6 +113,8 @@ status atomic_write(atomic_file *f, const void *data, int64_t bytes)
         TRY(flush(f)); /* what is large goes past the buffer */
     if (bytes >= BUFFER_BYTES)
         return put(f, data, bytes);
+    if (!f->buffer)
+        f->buffer = must_alloc(BUFFER_BYTES);
     if (bytes > 0)
         memcpy(f->buffer + f->used, data, (size_t)bytes);
     f->used += bytes;
@@ -121,34 +151,48 @@ status atomic_commit(atomic_file *f)
     if (s == STATUS_OK)
         s = atomic_rename(f->temporary, f->path);
     if (s != STATUS_OK) {
+        int error = errno;
         atomic_abandon(f);
+        errno = error;
         return s;
     }
     free_file(f);
     return STATUS_OK;
 }
 
+/* From the beginning each time: what a failed fsync has dropped no other fsync brings back. */
 status atomic_replace(const char *path, const void *data, int64_t bytes)
 {
-    atomic_file *f;
-    TRY(atomic_open(&f, path));
-    status s = atomic_write(f, data, bytes);
-    if (s != STATUS_OK) {
-        atomic_abandon(f);
-        return s;
-    }
-    return atomic_commit(f);
+    retry r = {0};
+    status s;
+    do {
+        atomic_file *f;
+        TRY(atomic_open(&f, path));
+        s = put(f, data, bytes); /* past the buffer, which nothing at once has no need of */
+        int error = errno;
+        if (s == STATUS_OK)
+            s = atomic_commit(f);
+        else {
+            atomic_abandon(f);
+            errno = error;
+        }
+    } while (s != STATUS_OK && retry_again(&r, errno, path));
+    return s;
 }
 
 status atomic_sync_folder(const char *path)
 {
-    int descriptor = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int descriptor = open_again(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, path);
     if (descriptor < 0)
         return failed("open folder", path);
+    retry r = {0};
     status s = STATUS_OK;
-    if (fsync(descriptor) != 0 && errno != EINVAL) /* EINVAL: a file system whose folders need no fsync */
-        s = failed("fsync folder", path);
+    while (fsync(descriptor) != 0 && s == STATUS_OK && errno != EINVAL) /* EINVAL: folders need no fsync here */
+        if (!retry_again(&r, errno, path))
+            s = failed("fsync folder", path);
+    int error = errno;
     close(descriptor);
+    errno = error;
     return s;
 }
 
@@ -168,17 +212,24 @@ static status sync_parent(const char *path)
 
 status atomic_rename(const char *from, const char *to)
 {
-    if (rename(from, to) != 0) {
+    retry r = {0};
+    while (rename(from, to) != 0) {
         int error = errno;
-        return status_fail(STATUS_FAILED, "cannot rename %s to %s: %s", from, to, strerror(error));
+        if (error == ENOENT && r.failures > 0 && !atomic_exists(from) && atomic_exists(to))
+            break; /* a try that was reported as failed had been made: only its answer was lost */
+        if (!retry_again(&r, error, from))
+            return status_fail(STATUS_FAILED, "cannot rename %s to %s: %s", from, to, strerror(error));
     }
     return sync_parent(to);
 }
 
 static status make_folder(const char *path)
 {
-    if (mkdir(path, 0777) == 0)
-        return sync_parent(path);
+    retry r = {0};
+    do
+        if (mkdir(path, 0777) == 0)
+            return sync_parent(path);
+    while (retry_again(&r, errno, path));
     int error = errno;
     struct stat info;
     if (error == EEXIST && stat(path, &info) == 0 && S_ISDIR(info.st_mode))
@@ -203,14 +254,24 @@ status atomic_make_folders(const char *path)
     return s;
 }
 
+static int unlink_again(int parent, const char *name, int flags, const char *path)
+{
+    retry r = {0};
+    int result;
+    do
+        result = unlinkat(parent, name, flags);
+    while (result != 0 && retry_again(&r, errno, path));
+    return result;
+}
+
 /* Remove what folder `parent` calls `name`; `path` is its full name, for messages. */
 static status remove_at(int parent, const char *name, const char *path)
 {
-    if (unlinkat(parent, name, 0) == 0 || errno == ENOENT)
+    if (unlink_again(parent, name, 0, path) == 0 || errno == ENOENT)
         return STATUS_OK;
     if (errno != EISDIR && errno != EPERM) /* Linux says EISDIR for a folder, POSIX EPERM */
         return failed("remove", path);
-    int descriptor = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    int descriptor = open_again(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, path);
     DIR *folder = descriptor < 0 ? NULL : fdopendir(descriptor);
     if (!folder) {
         status s = failed("remove", path);
@@ -226,7 +287,7 @@ static status remove_at(int parent, const char *name, const char *path)
             free(below);
         }
     closedir(folder);
-    if (s == STATUS_OK && unlinkat(parent, name, AT_REMOVEDIR) != 0 && errno != ENOENT)
+    if (s == STATUS_OK && unlink_again(parent, name, AT_REMOVEDIR, path) != 0 && errno != ENOENT)
         s = failed("remove", path);
     return s;
 }

@@ -2,7 +2,7 @@
  *
  * An atomic_file is written to PATH.tmp through a buffer and takes the name PATH only in atomic_commit: flush, fsync,
  * rename, fsync of the folder. The caller owns it until atomic_commit or atomic_abandon, each of which frees it.
- * Every failure is a status whose message names the path.
+ * Every failure is a status whose message names the path; errno says why. What may pass is tried again first (retry.h).
  */
 #ifndef PHALANX_ENGINE_FILES_ATOMIC_H
 #define PHALANX_ENGINE_FILES_ATOMIC_H
@@ -34,6 +34,9 @@ status atomic_make_folders(const char *path);
 /* Remove a file, or a folder and all below it, links not followed; what is not there is removed already. */
 status atomic_remove(const char *path);
 status atomic_sync_folder(const char *path);
+/* For hints; what cannot be told counts as not there. */
 bool atomic_exists(const char *path);
+/* For decisions: *there is false only if there is certainly nothing of that name. Fails if it cannot be told. */
+status atomic_look(bool *there, const char *path);
 
 #endif

@@ -1,105 +1,40 @@
 #include "engine/files/checkpoint.h"
 
-#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "engine/files/atomic.h"
+#include "engine/files/checkpoint_find.h"
 #include "engine/files/crc32c.h"
-#include "engine/files/mapping.h"
+#include "engine/files/retry.h"
+#include "engine/files/safetensors.h"
 #include "memory/log.h"
 
-#define SLAB_BYTES (16 << 20) /* what is read before its pages are let go */
+enum { SLAB_BYTES = 4 << 20, MOST_OPEN = 128 };
 
+/* Files are read and not mapped: where a mapped file cannot be read, or has become shorter, the process dies. */
 struct checkpoint {
     char *folder;
     manifest *manifest;
-    mapping *files;  /* [files] mapped when first touched */
-    bool **verified; /* [tensors][pieces] */
-    json_t *no_meta; /* {} */
+    int *descriptors;            /* [files] -1: not open */
+    int open, oldest;            /* how many are, and which file to close next */
+    bool **verified;             /* [tensors][pieces] */
+    json_t *no_meta;             /* {} */
+    char *slab;                  /* what has been read last */
+    int64_t slab_bytes;          /* that it has room for */
+    const manifest_piece *whole; /* the piece that is in it, from its beginning to its end; NULL: none */
 };
 
-/* ---- finding and opening ---- */
-
-static bool has_manifest(const char *folder)
-{
-    char *path = must_format("%s/manifest.json", folder);
-    bool yes = atomic_exists(path);
-    free(path);
-    return yes;
-}
-
-/* The name in FOLDER/latest; the caller's. */
-static status read_latest(char **out, const char *folder)
-{
-    mapping file;
-    char *path = must_format("%s/latest", folder);
-    status s = mapping_open(&file, path);
-    if (s == STATUS_OK) {
-        int64_t length = file.bytes;
-        while (length > 0 && (file.data[length - 1] == '\n' || file.data[length - 1] == ' '))
-            length--;
-        bool good = length > 0 && length < 256 && file.data[0] != '.';
-        for (int64_t i = 0; i < length && good; i++)
-            good = file.data[i] > 0x20 && file.data[i] < 0x7f && file.data[i] != '/';
-        if (good)
-            *out = must_format("%.*s", (int)length, (const char *)file.data);
-        else
-            s = status_fail(STATUS_FAILED, "%s does not hold the name of a checkpoint: write one of its folder into it",
-                            path);
-        mapping_close(&file);
-    }
-    free(path);
-    return s;
-}
-
-/* The checkpoint that FOLDER/latest names. */
-static status resolve_latest(char **out, const char *folder)
-{
-    char *name;
-    TRY(read_latest(&name, folder));
-    char *path = must_format("%s/%s", folder, name), *old = must_format("%s/.old-%s", folder, name);
-    status s = STATUS_OK;
-    if (!atomic_exists(path) && has_manifest(old)) { /* stopped while replacing it: the older one is whole */
-        free(path);
-        path = must_strdup(old);
-    }
-    if (has_manifest(path))
-        *out = must_strdup(path);
-    else
-        s = status_fail(STATUS_FAILED,
-                        "%s/latest names %s, but %s/manifest.json does not exist: name another checkpoint", folder,
-                        name, path);
-    free(old);
-    free(path);
-    free(name);
-    return s;
-}
-
-static status resolve(char **out, const char *path)
-{
-    char *latest = must_format("%s/latest", path), *checkpoints = must_format("%s/checkpoints", path);
-    char *below = must_format("%s/latest", checkpoints);
-    status s = STATUS_OK;
-    if (has_manifest(path))
-        *out = must_strdup(path);
-    else if (atomic_exists(latest))
-        s = resolve_latest(out, path);
-    else if (atomic_exists(below))
-        s = resolve_latest(out, checkpoints);
-    else
-        s = status_fail(STATUS_FAILED,
-                        "%s holds no checkpoint: neither manifest.json, latest nor checkpoints/latest is there", path);
-    free(below);
-    free(checkpoints);
-    free(latest);
-    return s;
-}
+/* ---- opening ---- */
 
 status checkpoint_open(checkpoint **out, const char *path)
 {
     checkpoint *c = must_calloc(1, sizeof *c);
-    status s = resolve(&c->folder, path);
+    status s = checkpoint_resolve(&c->folder, path);
     if (s == STATUS_OK) {
         char *name = must_format("%s/manifest.json", c->folder);
         s = manifest_read(&c->manifest, name);
@@ -112,7 +47,9 @@ status checkpoint_open(checkpoint **out, const char *path)
         return s;
     }
     const manifest *m = c->manifest;
-    c->files = must_calloc((unsigned long)m->file_count, sizeof *c->files);
+    c->descriptors = must_alloc((unsigned long)m->file_count * sizeof *c->descriptors);
+    for (int i = 0; i < m->file_count; i++)
+        c->descriptors[i] = -1;
     c->verified = must_calloc((unsigned long)m->tensor_count, sizeof *c->verified);
     for (int i = 0; i < m->tensor_count; i++)
         c->verified[i] = must_calloc((unsigned long)m->tensors[i].count, sizeof **c->verified);
@@ -125,11 +62,13 @@ void checkpoint_close(checkpoint *c)
 {
     if (!c)
         return;
-    for (int i = 0; c->files && i < c->manifest->file_count; i++)
-        mapping_close(&c->files[i]);
+    for (int i = 0; c->descriptors && i < c->manifest->file_count; i++)
+        if (c->descriptors[i] >= 0)
+            close(c->descriptors[i]);
     for (int i = 0; c->verified && i < c->manifest->tensor_count; i++)
         free(c->verified[i]);
-    free(c->files);
+    free(c->descriptors);
+    free(c->slab);
     free(c->verified);
     free(c->folder);
     json_decref(c->no_meta);
@@ -145,6 +84,11 @@ const char *checkpoint_folder(const checkpoint *c)
 int checkpoint_ranks(const checkpoint *c)
 {
     return c->manifest->ranks;
+}
+
+const char *checkpoint_run(const checkpoint *c)
+{
+    return c->manifest->run;
 }
 
 json_t *checkpoint_meta(const checkpoint *c)
@@ -190,53 +134,111 @@ status checkpoint_expect(const checkpoint *c, const char *section, const char *c
 
 /* ---- reading ---- */
 
-static status map_file(checkpoint *c, int index)
+static status open_file(int *out, const char *path, int64_t bytes)
+{
+    struct stat info;
+    retry r = {0};
+    int descriptor;
+    do
+        descriptor = open(path, O_RDONLY | O_CLOEXEC);
+    while (descriptor < 0 && retry_again(&r, errno, path));
+    if (descriptor < 0 || fstat(descriptor, &info) != 0) {
+        int error = errno;
+        if (descriptor >= 0)
+            close(descriptor);
+        return status_fail(STATUS_FAILED, "cannot open %s: %s", path, strerror(error));
+    }
+    if (!S_ISREG(info.st_mode) || info.st_size != bytes) {
+        close(descriptor);
+        return status_fail(STATUS_FAILED,
+                           "%s has %lld bytes, its manifest says %lld: truncated, or of another checkpoint", path,
+                           (long long)info.st_size, (long long)bytes);
+    }
+    *out = descriptor;
+    return STATUS_OK;
+}
+
+static status descriptor_of(int *out, checkpoint *c, int index)
 {
     const manifest_file *file = &c->manifest->files[index];
-    if (c->files[index].data)
-        return STATUS_OK;
-    char *path = must_format("%s/%s", c->folder, file->name);
-    status s = mapping_open(&c->files[index], path);
-    if (s == STATUS_OK && c->files[index].bytes != file->bytes) {
-        s = status_fail(STATUS_FAILED, "%s has %lld bytes, its manifest says %lld: truncated, or of another checkpoint",
-                        path, (long long)c->files[index].bytes, (long long)file->bytes);
-        mapping_close(&c->files[index]);
+    if (c->descriptors[index] < 0) {
+        for (; c->open >= MOST_OPEN; c->oldest = (c->oldest + 1) % c->manifest->file_count)
+            if (c->descriptors[c->oldest] >= 0) {
+                close(c->descriptors[c->oldest]);
+                c->descriptors[c->oldest] = -1;
+                c->open--;
+            }
+        char *path = must_format("%s/%s", c->folder, file->name);
+        status s = open_file(&c->descriptors[index], path, file->bytes);
+        free(path);
+        TRY(s);
+        c->open++;
     }
-    free(path);
-    return s;
+    *out = c->descriptors[index];
+    return STATUS_OK;
+}
+
+/* Bytes of a file into the slab. */
+static status read_slab(checkpoint *c, int index, int64_t offset, int64_t bytes)
+{
+    const char *name = c->manifest->files[index].name;
+    retry r = {0};
+    int descriptor;
+    TRY(descriptor_of(&descriptor, c, index));
+    c->whole = NULL;
+    if (bytes > c->slab_bytes) {
+        c->slab_bytes = bytes > SLAB_BYTES ? bytes : SLAB_BYTES;
+        c->slab = must_realloc(c->slab, (unsigned long)c->slab_bytes);
+    }
+    for (int64_t done = 0; done < bytes;) {
+        ssize_t got = pread(descriptor, c->slab + done, (size_t)(bytes - done), offset + done);
+        if (got > 0)
+            done += got;
+        else if (got == 0)
+            return status_fail(STATUS_FAILED, "%s/%s ends before byte %lld: truncated", c->folder, name,
+                               (long long)(offset + bytes));
+        else if (!retry_again(&r, errno, name))
+            return status_fail(STATUS_FAILED, "cannot read %s/%s: %s", c->folder, name, strerror(errno));
+    }
+    return STATUS_OK;
+}
+
+/* The checksum of bytes of a file; those of a short piece are left in the slab. */
+static status checksum(uint32_t *out, checkpoint *c, int index, int64_t offset, int64_t bytes)
+{
+    *out = 0;
+    for (int64_t done = 0, now; done < bytes; done += now) {
+        now = bytes - done < SLAB_BYTES ? bytes - done : SLAB_BYTES;
+        TRY(read_slab(c, index, offset + done, now));
+        *out = crc32c(*out, c->slab, now);
+    }
+    return STATUS_OK;
 }
 
 static status verify_piece(checkpoint *c, const manifest_tensor *t, int k)
 {
     const manifest_piece *p = &t->pieces[k];
     bool *verified = &c->verified[t - c->manifest->tensors][k];
-    status s = *verified ? STATUS_OK : map_file(c, p->file);
-    if (s != STATUS_OK)
-        return status_context(s, "tensor %s/%s", t->section, t->name);
+    uint32_t crc;
     if (*verified)
         return STATUS_OK;
-    const mapping *file = &c->files[p->file];
-    uint32_t crc = 0;
-    for (int64_t done = 0, now; done < p->bytes; done += now) {
-        now = p->bytes - done < SLAB_BYTES ? p->bytes - done : SLAB_BYTES;
-        mapping_expect(file, p->offset + done, 2 * SLAB_BYTES); /* this slab and the next */
-        crc = crc32c(crc, file->data + p->offset + done, now);
-        mapping_forget(file, p->offset + done, now);
-    }
+    status s = checksum(&crc, c, p->file, p->offset, p->bytes);
+    if (s != STATUS_OK)
+        return status_context(s, "tensor %s/%s", t->section, t->name);
     if (crc != p->crc32c)
         return status_fail(STATUS_FAILED,
                            "%s/%s: tensor %s/%s (%lld bytes at %lld) is damaged: checksum %08x, its manifest says %08x",
                            c->folder, c->manifest->files[p->file].name, t->section, t->name, (long long)p->bytes,
                            (long long)p->offset, crc, p->crc32c);
+    c->whole = p->bytes <= SLAB_BYTES ? p : NULL;
     *verified = true;
     return STATUS_OK;
 }
 
 /* Copy the rectangle `start`, `size` of a piece to its place in the wanted rectangle, in slabs of the first dimension. */
-static void copy_part(const checkpoint *c, const manifest_tensor *t, const manifest_piece *p, dtype type, char *data,
-                      const int64_t *stride, const int64_t *origin, const int64_t *start, const int64_t *size)
+static status copy_part(checkpoint *c, const manifest_tensor *t, const manifest_piece *p, dtype type, char *data,
+                        const int64_t *stride, const int64_t *origin, const int64_t *start, const int64_t *size)
 {
-    const mapping *file = &c->files[p->file];
     int64_t from_stride[BOX_DIMS], part[BOX_DIMS], from = 0, to = 0, element = dtype_bytes(t->type);
     box_row_major(from_stride, t->dims, p->size);
     for (int d = 0; d < t->dims; d++) {
@@ -248,12 +250,16 @@ static void copy_part(const checkpoint *c, const manifest_tensor *t, const manif
     int64_t step = SLAB_BYTES / (row_elements * element) + 1;
     for (int64_t row = 0; row < rows; row += step) {
         part[0] = rows - row < step ? rows - row : step;
-        int64_t offset = p->offset + (from + row * row_elements) * element;
-        box_convert(data + (to + row * to_row) * dtype_bytes(type), type, stride, file->data + offset, t->type,
-                    from_stride, t->dims, part);
-        int64_t end = offset + part[0] * row_elements * element;
-        mapping_forget(file, offset, (end < file->bytes ? end : file->bytes) - offset);
+        int64_t offset = (from + row * row_elements) * element, end = offset + part[0] * row_elements * element;
+        const char *here = c->slab + offset;
+        if (c->whole != p) {
+            TRY(read_slab(c, p->file, p->offset + offset, (end < p->bytes ? end : p->bytes) - offset));
+            here = c->slab;
+        }
+        box_convert(data + (to + row * to_row) * dtype_bytes(type), type, stride, here, t->type, from_stride, t->dims,
+                    part);
     }
+    return STATUS_OK;
 }
 
 static status check_shape(const checkpoint *c, const manifest_tensor *t, int dims, const int64_t *global)
@@ -288,7 +294,7 @@ status checkpoint_read(checkpoint *c, const char *section, const char *name, dty
         if (!box_intersect(common_start, common_size, dims, p->start, p->size, start, size))
             continue;
         TRY(verify_piece(c, t, k));
-        copy_part(c, t, p, type, data, stride, start, common_start, common_size);
+        TRY(copy_part(c, t, p, type, data, stride, start, common_start, common_size));
         found += box_volume(dims, common_size);
     }
     MUST(found == wanted, "%s/%s: %lld of %lld elements in a manifest that covers it", section, name, (long long)found,
@@ -296,63 +302,47 @@ status checkpoint_read(checkpoint *c, const char *section, const char *name, dty
     return STATUS_OK;
 }
 
-status checkpoint_verify(checkpoint *c)
+/* ---- verifying ---- */
+
+/* The run's id in a safetensors file is the manifest's; a file of another run may have the right length. */
+static status verify_header(const checkpoint *c, const char *path)
 {
-    for (int i = 0; i < c->manifest->tensor_count; i++)
-        for (int k = 0; k < c->manifest->tensors[i].count; k++)
-            TRY(verify_piece(c, &c->manifest->tensors[i], k));
-    return STATUS_OK;
+    safetensors *file;
+    TRY(safetensors_open(&file, path));
+    const json_t *said = json_object_get(safetensors_metadata(file), "run");
+    const char *run = json_is_string(said) ? json_string_value(said) : "";
+    status s = STATUS_OK;
+    if (strcmp(run, c->manifest->run) != 0)
+        s = status_fail(STATUS_FAILED, "%s was written by run %s, the manifest beside it by run %s", path,
+                        *run ? run : "(none)", *c->manifest->run ? c->manifest->run : "(none)");
+    safetensors_close(file);
+    return s;
 }
 
-/* ---- pruning ---- */
-
-/* step-00000100 and no other name; steps beyond eight digits have longer names, so length goes first. */
-static int is_step(const struct dirent *entry)
+static status verify_file(checkpoint *c, int index)
 {
-    const char *digits = entry->d_name + 5;
-    return !strncmp(entry->d_name, "step-", 5) && *digits && strspn(digits, "0123456789") == strlen(digits);
-}
-
-static int newest_first(const struct dirent **a, const struct dirent **b)
-{
-    size_t x = strlen((*a)->d_name), y = strlen((*b)->d_name);
-    return x != y ? (x < y ? 1 : -1) : strcmp((*b)->d_name, (*a)->d_name);
-}
-
-/* Under a temporary name first, so that what is half removed is no checkpoint. */
-static status remove_checkpoint(const char *folder, const char *name)
-{
-    char *path = must_format("%s/%s", folder, name), *temporary = must_format("%s/.tmp-%s", folder, name);
-    status s = atomic_remove(temporary);
-    if (s == STATUS_OK)
-        s = atomic_rename(path, temporary);
-    if (s == STATUS_OK)
-        s = atomic_remove(temporary);
-    free(temporary);
+    const manifest_file *file = &c->manifest->files[index];
+    size_t length = strlen(file->name), suffix = strlen(".safetensors");
+    uint32_t crc = file->crc32c;
+    if (file->has_crc32c)
+        TRY(checksum(&crc, c, index, 0, file->bytes));
+    if (crc != file->crc32c)
+        return status_fail(STATUS_FAILED, "%s/%s is damaged: checksum %08x, its manifest says %08x", c->folder,
+                           file->name, crc, file->crc32c);
+    if (length <= suffix || strcmp(file->name + length - suffix, ".safetensors") != 0)
+        return STATUS_OK;
+    char *path = must_format("%s/%s", c->folder, file->name);
+    status s = verify_header(c, path);
     free(path);
     return s;
 }
 
-status checkpoint_prune(const char *folder, int keep)
+status checkpoint_verify(checkpoint *c)
 {
-    if (keep < 1)
-        return STATUS_OK;
-    char *latest;
-    struct dirent **entries;
-    TRY(read_latest(&latest, folder));
-    int count = scandir(folder, &entries, is_step, newest_first), kept = 0;
-    status s = count < 0 ? status_fail(STATUS_FAILED, "cannot list %s", folder) : STATUS_OK;
-    for (int i = 0; i < count; i++) {
-        char *path = must_format("%s/%s", folder, entries[i]->d_name);
-        bool whole = has_manifest(path), is_latest = !strcmp(entries[i]->d_name, latest);
-        if (whole && kept >= keep && !is_latest && s == STATUS_OK)
-            s = remove_checkpoint(folder, entries[i]->d_name);
-        kept += whole;
-        free(path);
-        free(entries[i]);
-    }
-    if (count >= 0)
-        free(entries);
-    free(latest);
-    return s;
+    for (int i = 0; i < c->manifest->tensor_count; i++) /* first, since a piece has a tensor's name to say */
+        for (int k = 0; k < c->manifest->tensors[i].count; k++)
+            TRY(verify_piece(c, &c->manifest->tensors[i], k));
+    for (int i = 0; i < c->manifest->file_count; i++)
+        TRY(verify_file(c, i));
+    return STATUS_OK;
 }

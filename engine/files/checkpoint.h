@@ -48,14 +48,12 @@ typedef status checkpoint_barrier(void *context, status mine);
 
 /* Collective over `ranks`. `folder` (made if need be) is a run's checkpoints folder, `name` that of the new checkpoint; an
  * older one of that name is replaced. `meta`, of rank 0, is what else belongs to the state: step, data position, ...
- * The pieces of all ranks must cover each tensor exactly once. `barrier` may be NULL for one rank. It fails on every rank
- * or on none; then `latest` names what it named before, and temporary files have been removed. */
+ * The pieces of all ranks must cover each tensor exactly once. `run`: an id of hexadecimal digits, the same on all ranks, or
+ * "". `barrier` may be NULL for one rank. It fails on every rank or on none; then `latest` names what it named before, and temporary files have been removed. */
 status checkpoint_write(const char *folder, const char *name, const checkpoint_piece *pieces, int count, json_t *meta,
-                        int rank, int ranks, checkpoint_barrier *barrier, void *context);
+                        int rank, int ranks, const char *run, checkpoint_barrier *barrier, void *context);
 
-/* Remove all but the `keep` newest (by step) whole checkpoints of a checkpoints folder; never the one that `latest`
- * names. keep < 1 keeps all. By one rank. */
-status checkpoint_prune(const char *folder, int keep);
+/* ---- reading ---- */
 
 typedef struct checkpoint checkpoint;
 
@@ -66,6 +64,8 @@ void checkpoint_close(checkpoint *c);
 const char *checkpoint_folder(const checkpoint *c);
 /* The number of ranks that wrote it. */
 int checkpoint_ranks(const checkpoint *c);
+/* The id of the run that wrote it; "": unknown. */
+const char *checkpoint_run(const checkpoint *c);
 /* The caller's meta as it was written; an empty object if there was none. Belongs to `c`. */
 json_t *checkpoint_meta(const checkpoint *c);
 int checkpoint_tensors(const checkpoint *c);
@@ -80,7 +80,7 @@ status checkpoint_expect(const checkpoint *c, const char *section, const char *c
 status checkpoint_read(checkpoint *c, const char *section, const char *name, dtype type, void *data,
                        const int64_t *stride, int dims, const int64_t *global, const int64_t *start,
                        const int64_t *size);
-/* Verify the checksum of every piece. */
+/* Verify the checksum of every piece and of every file, and that all are of one run. */
 status checkpoint_verify(checkpoint *c);
 
 #endif

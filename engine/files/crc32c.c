@@ -20,10 +20,43 @@ uint32_t crc32c_software(uint32_t crc, const void *data, int64_t bytes)
     return ~crc;
 }
 
+/* The product of two polynomials modulo the checksum's; bit 31 is the coefficient of x^0. */
+static uint32_t multiply(uint32_t a, uint32_t b)
+{
+    uint32_t product = 0;
+    for (uint32_t bit = 1u << 31; bit; bit >>= 1) {
+        if (a & bit)
+            product ^= b;
+        b = b & 1 ? b >> 1 ^ 0x82f63b78u : b >> 1;
+    }
+    return product;
+}
+
 #ifdef __x86_64__
+/* The instruction has three times its throughput as latency: three lanes at once, joined as crc32c_combine does. */
+enum { LANE = 4096 };
+#define BEHIND_ONE 0x35d73a62u /* x^(8 LANE) */
+#define BEHIND_TWO 0x28461564u /* x^(16 LANE) */
+
+__attribute__((target("sse4.2"))) static uint64_t three_lanes(uint64_t crc, const uint8_t *p)
+{
+    uint64_t a = crc, b = 0, c = 0, word[3];
+    for (int i = 0; i < LANE; i += 8) {
+        memcpy(&word[0], p + i, 8);
+        memcpy(&word[1], p + LANE + i, 8);
+        memcpy(&word[2], p + 2 * LANE + i, 8);
+        a = __builtin_ia32_crc32di(a, word[0]);
+        b = __builtin_ia32_crc32di(b, word[1]);
+        c = __builtin_ia32_crc32di(c, word[2]);
+    }
+    return multiply((uint32_t)a, BEHIND_TWO) ^ multiply((uint32_t)b, BEHIND_ONE) ^ (uint32_t)c;
+}
+
 __attribute__((target("sse4.2"))) static uint32_t hardware(uint32_t crc, const uint8_t *p, int64_t bytes)
 {
     uint64_t wide = (uint32_t)~crc;
+    for (; bytes >= 3 * LANE; bytes -= 3 * LANE, p += 3 * LANE)
+        wide = three_lanes(wide, p);
     for (; bytes >= 8; bytes -= 8, p += 8) {
         uint64_t word;
         memcpy(&word, p, sizeof word);
@@ -45,3 +78,17 @@ uint32_t crc32c(uint32_t crc, const void *data, int64_t bytes)
     return crc32c_software(crc, data, bytes);
 }
 #endif
+
+/* ---- combination ---- */
+
+/* Behind a come 8 n more bits: a x^(8 n) + b. Powers by squaring. */
+uint32_t crc32c_combine(uint32_t a, uint32_t b, int64_t b_bytes)
+{
+    uint32_t power = 1u << 31, square = 1u << 23; /* x^0, x^8 */
+    for (uint64_t n = (uint64_t)b_bytes; n; n >>= 1) {
+        if (n & 1)
+            power = multiply(square, power);
+        square = multiply(square, square);
+    }
+    return multiply(power, a) ^ b;
+}

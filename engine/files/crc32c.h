@@ -11,5 +11,7 @@
 uint32_t crc32c(uint32_t crc, const void *data, int64_t bytes);
 /* The same by table, for processors without the instruction. */
 uint32_t crc32c_software(uint32_t crc, const void *data, int64_t bytes);
+/* The checksum of a, then b, from the checksums of both and b's length. */
+uint32_t crc32c_combine(uint32_t a, uint32_t b, int64_t b_bytes);
 
 #endif

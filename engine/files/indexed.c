@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/files/atomic.h"
+#include "engine/files/crc32c.h"
 #include "engine/files/mapping.h"
 #include "memory/dtype.h"
 #include "memory/log.h"
@@ -149,7 +150,7 @@ status indexed_writer_close(indexed_writer *w)
 struct indexed {
     char *bin_path, *idx_path;
     mapping bin, idx;
-    bool borrowed; /* their bytes are the caller's */
+    bool mapped; /* by indexed_open; else their bytes are the caller's */
     dtype type;
     int64_t sequences, documents, tokens;
     const uint8_t *lengths, *offsets, *boundaries; /* in the mapped index, not aligned */
@@ -252,9 +253,14 @@ static void find_starts(indexed *x)
         x->starts[i + 1] = x->starts[i] + load32(x->lengths, i);
 }
 
-/* Check both files, which `x` has by now, and hand it out; or close it. */
-static status finish_open(indexed **out, indexed *x)
+status indexed_parse(indexed **out, const void *idx, int64_t idx_bytes, const void *bin, int64_t bin_bytes,
+                     const char *prefix)
 {
+    indexed *x = must_calloc(1, sizeof *x);
+    x->bin_path = must_format("%s.bin", prefix);
+    x->idx_path = must_format("%s.idx", prefix);
+    x->idx = (mapping){idx, idx_bytes};
+    x->bin = (mapping){bin, bin_bytes};
     bool end_to_end = true;
     status s = check_header(x);
     if (s == STATUS_OK)
@@ -271,36 +277,24 @@ static status finish_open(indexed **out, indexed *x)
     return STATUS_OK;
 }
 
-static indexed *make_indexed(const char *prefix)
-{
-    indexed *x = must_calloc(1, sizeof *x);
-    x->bin_path = must_format("%s.bin", prefix);
-    x->idx_path = must_format("%s.idx", prefix);
-    return x;
-}
-
-status indexed_parse(indexed **out, const void *idx, int64_t idx_bytes, const void *bin, int64_t bin_bytes,
-                     const char *prefix)
-{
-    indexed *x = make_indexed(prefix);
-    x->borrowed = true;
-    x->idx = (mapping){idx, idx_bytes};
-    x->bin = (mapping){bin, bin_bytes};
-    return finish_open(out, x);
-}
-
 status indexed_open(indexed **out, const char *prefix)
 {
-    indexed *x = make_indexed(prefix);
-    status s = mapping_open(&x->idx, x->idx_path);
+    mapping idx = {0}, bin = {0};
+    char *idx_path = must_format("%s.idx", prefix), *bin_path = must_format("%s.bin", prefix);
+    status s = mapping_open(&idx, idx_path);
     if (s == STATUS_OK)
-        s = mapping_open(&x->bin, x->bin_path);
+        s = mapping_open(&bin, bin_path);
+    if (s == STATUS_OK)
+        s = indexed_parse(out, idx.data, idx.bytes, bin.data, bin.bytes, prefix);
+    free(idx_path);
+    free(bin_path);
     if (s != STATUS_OK) {
-        indexed_close(x);
+        mapping_close(&bin);
+        mapping_close(&idx);
         return s;
     }
-    TRY(finish_open(out, x));
-    mapping_forget(&x->idx, 0, x->idx.bytes);
+    (*out)->mapped = true;
+    mapping_forget(&idx, 0, idx.bytes);
     return STATUS_OK;
 }
 
@@ -308,7 +302,7 @@ void indexed_close(indexed *x)
 {
     if (!x)
         return;
-    if (!x->borrowed) {
+    if (x->mapped) {
         mapping_close(&x->bin);
         mapping_close(&x->idx);
     }
@@ -407,4 +401,29 @@ status indexed_read(const indexed *x, int32_t *out, int64_t first, int64_t count
         done += now;
     }
     return STATUS_OK;
+}
+
+/* ---- identity ---- */
+
+/* The checksum of a file's ends, and of pages between them at equal distances: enough to tell two files apart, and read in a
+ * moment whatever their size. */
+static uint32_t sampled_checksum(const mapping *file)
+{
+    enum { END = 64 << 10, PAGE = 4096, PAGES = 64 };
+    int64_t end = file->bytes < END ? file->bytes : END, between = file->bytes - PAGE;
+    uint32_t crc = crc32c(0, file->data, end);
+    crc = crc32c(crc, file->data + file->bytes - end, end);
+    for (int i = 0; i < PAGES && file->bytes > 2 * END; i++)
+        crc = crc32c(crc, file->data + between / PAGES * i, PAGE);
+    mapping_forget(file, 0, file->bytes);
+    return crc;
+}
+
+void indexed_identify(indexed_identity *out, const indexed *x)
+{
+    *out = (indexed_identity){.tokens = indexed_tokens(x),
+                              .bin_bytes = x->bin.bytes,
+                              .idx_bytes = x->idx.bytes,
+                              .bin_crc32c = sampled_checksum(&x->bin),
+                              .idx_crc32c = sampled_checksum(&x->idx)};
 }

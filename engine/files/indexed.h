@@ -48,4 +48,11 @@ status indexed_read(const indexed *x, int32_t *out, int64_t first, int64_t count
 /* Name of the stored type: "uint16", ... */
 const char *indexed_dtype(const indexed *x);
 
+/* What tells a data set from another of the same name: sizes, and the checksums of some of its bytes. */
+typedef struct indexed_identity {
+    int64_t tokens, bin_bytes, idx_bytes, bin_crc32c, idx_crc32c;
+} indexed_identity;
+
+void indexed_identify(indexed_identity *out, const indexed *x);
+
 #endif

@@ -9,11 +9,6 @@
 #include "engine/files/mapping.h"
 #include "memory/log.h"
 
-#define FORMAT     "phalanx checkpoint"
-#define VERSION    1
-#define TAIL       "\"crc32c\":\"%08x\"}\n" /* behind everything that the checksum covers */
-#define TAIL_BYTES 21
-
 /* ---- building ---- */
 
 manifest *manifest_make(int ranks)
@@ -56,10 +51,10 @@ static void *grow(void *array, int *count, int *capacity, unsigned long bytes)
     return memset(base + (unsigned long)(*count)++ * bytes, 0, bytes);
 }
 
-int manifest_add_file(manifest *m, const char *name, int64_t bytes)
+int manifest_add_file(manifest *m, const manifest_file *file)
 {
-    manifest_file *file = grow(&m->files, &m->file_count, &m->file_capacity, sizeof *file);
-    *file = (manifest_file){.name = must_strdup(name), .bytes = bytes};
+    manifest_file *new = grow(&m->files, &m->file_count, &m->file_capacity, sizeof *new);
+    *new = *file;
     return m->file_count - 1;
 }
 
@@ -105,22 +100,6 @@ status manifest_add_piece(manifest *m, const char *section, const char *name, dt
     return STATUS_OK;
 }
 
-status manifest_merge(manifest *m, const manifest *from)
-{
-    int first = m->file_count;
-    for (int i = 0; i < from->file_count; i++)
-        manifest_add_file(m, from->files[i].name, from->files[i].bytes);
-    for (int i = 0; i < from->tensor_count; i++) {
-        const manifest_tensor *t = &from->tensors[i];
-        for (int k = 0; k < t->count; k++) {
-            manifest_piece piece = t->pieces[k];
-            piece.file += first;
-            TRY(manifest_add_piece(m, t->section, t->name, t->type, t->dims, t->global, &piece));
-        }
-    }
-    return STATUS_OK;
-}
-
 /* ---- completeness ---- */
 
 static int compare_start(const void *a, const void *b)
@@ -130,7 +109,7 @@ static int compare_start(const void *a, const void *b)
 }
 
 /* No two pieces overlap, and their volumes add up to the whole: then they cover it once. */
-static status check_cover(const manifest_tensor *t, const char *where)
+status manifest_check_tensor(const manifest_tensor *t, const char *where)
 {
     int64_t volume = 0, start[BOX_DIMS], size[BOX_DIMS];
     if (t->dims > 0)
@@ -192,82 +171,8 @@ static status check_extents(const manifest *m, const char *where)
 status manifest_check(const manifest *m, const char *where)
 {
     for (int i = 0; i < m->tensor_count; i++)
-        TRY(check_cover(&m->tensors[i], where));
+        TRY(manifest_check_tensor(&m->tensors[i], where));
     return check_extents(m, where);
-}
-
-/* ---- writing ---- */
-
-static json_t *numbers(const int64_t *values, int count)
-{
-    json_t *array = json_array();
-    for (int i = 0; i < count; i++)
-        json_array_append_new(array, json_integer(values[i]));
-    return array;
-}
-
-/* One JSON value on its own line; frees it. */
-static void put_line(FILE *out, const char *before, json_t *value, const char *after)
-{
-    MUST(value, "a name that is not UTF-8, or out of host memory");
-    fputs(before, out);
-    json_dumpf(value, out, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
-    fputs(after, out);
-    json_decref(value);
-}
-
-static void put_tensor(FILE *out, const manifest_tensor *t, bool last)
-{
-    json_t *name = json_string(t->name), *shape = numbers(t->global, t->dims);
-    fprintf(out, "{\"section\":\"%s\",", t->section);
-    put_line(out, "\"name\":", name, ",");
-    fprintf(out, "\"dtype\":\"%s\",", dtype_name(t->type));
-    put_line(out, "\"shape\":", shape, ",\"pieces\":[\n");
-    for (int k = 0; k < t->count; k++) {
-        const manifest_piece *p = &t->pieces[k];
-        char crc[9];
-        snprintf(crc, sizeof crc, "%08x", p->crc32c);
-        json_t *piece = json_pack("{s:o, s:o, s:i, s:I, s:I, s:s}", "start", numbers(p->start, t->dims), "size",
-                                  numbers(p->size, t->dims), "file", p->file, "offset", (json_int_t)p->offset, "bytes",
-                                  (json_int_t)p->bytes, "crc32c", crc);
-        put_line(out, "  ", piece, k + 1 < t->count ? ",\n" : "]}");
-    }
-    fputs(last ? "\n" : ",\n", out);
-}
-
-status manifest_write(const manifest *m, const char *path)
-{
-    char *text = NULL, tail[TAIL_BYTES + 1];
-    size_t bytes = 0;
-    FILE *out = open_memstream(&text, &bytes);
-    MUST(out, "out of host memory");
-    fprintf(out, "{\"format\":\"" FORMAT "\",\"version\":%d,\"ranks\":%d,\n", VERSION, m->ranks);
-    if (m->meta)
-        put_line(out, "\"meta\":", json_incref(m->meta), ",\n");
-    fputs("\"files\":[\n", out);
-    for (int i = 0; i < m->file_count; i++)
-        put_line(out, "", json_pack("{s:s, s:I}", "name", m->files[i].name, "bytes", (json_int_t)m->files[i].bytes),
-                 i + 1 < m->file_count ? ",\n" : "\n");
-    fputs("],\n\"tensors\":[\n", out);
-    for (int i = 0; i < m->tensor_count; i++)
-        put_tensor(out, &m->tensors[i], i + 1 == m->tensor_count);
-    fputs("],\n", out);
-    fclose(out);
-    snprintf(tail, sizeof tail, TAIL, crc32c(0, text, (int64_t)bytes));
-
-    atomic_file *file;
-    status s = atomic_open(&file, path);
-    if (s == STATUS_OK) {
-        s = atomic_write(file, text, (int64_t)bytes);
-        if (s == STATUS_OK)
-            s = atomic_write(file, tail, TAIL_BYTES);
-        if (s == STATUS_OK)
-            s = atomic_commit(file);
-        else
-            atomic_abandon(file);
-    }
-    free(text);
-    return s;
 }
 
 /* ---- reading ---- */
@@ -316,14 +221,23 @@ static bool get_checksum(uint32_t *out, const json_t *value)
     return true;
 }
 
+static bool is_run(const char *run)
+{
+    size_t length = strlen(run);
+    return length > 0 && length < sizeof((manifest *)0)->run && strspn(run, "0123456789abcdef") == length;
+}
+
 static status read_files(manifest *m, const json_t *files, const char *path)
 {
     for (size_t i = 0; i < json_array_size(files); i++) {
         const json_t *entry = json_array_get(files, i), *name = json_object_get(entry, "name");
-        int64_t bytes;
-        if (!is_plain(name) || !get_number(&bytes, json_object_get(entry, "bytes"), 0, INT64_MAX))
-            return status_fail(STATUS_FAILED, "%s: file %d: wrong name or size", path, (int)i);
-        manifest_add_file(m, json_string_value(name), bytes);
+        const json_t *crc = json_object_get(entry, "crc32c");
+        manifest_file file = {.has_crc32c = crc != NULL};
+        if (!is_plain(name) || !get_number(&file.bytes, json_object_get(entry, "bytes"), 0, INT64_MAX) ||
+            (crc && !get_checksum(&file.crc32c, crc)))
+            return status_fail(STATUS_FAILED, "%s: file %d: wrong name, size or checksum", path, (int)i);
+        file.name = must_strdup(json_string_value(name));
+        manifest_add_file(m, &file);
     }
     return STATUS_OK;
 }
@@ -386,14 +300,19 @@ static status read_body(manifest *m, const json_t *root, const char *path)
 {
     const char *format = json_string_value(json_object_get(root, "format"));
     int64_t version, ranks;
-    if (!format || strcmp(format, FORMAT) != 0)
+    if (!format || strcmp(format, MANIFEST_FORMAT) != 0)
         return status_fail(STATUS_FAILED, "%s: this is no phalanx checkpoint", path);
-    if (!get_number(&version, json_object_get(root, "version"), VERSION, VERSION))
+    if (!get_number(&version, json_object_get(root, "version"), MANIFEST_VERSION, MANIFEST_VERSION))
         return status_fail(STATUS_FAILED, "%s: a checkpoint of another version than %d: use the phalanx that wrote it",
-                           path, VERSION);
+                           path, MANIFEST_VERSION);
     if (!get_number(&ranks, json_object_get(root, "ranks"), 1, INT32_MAX))
         return status_fail(STATUS_FAILED, "%s: ranks is no number of ranks", path);
     m->ranks = (int)ranks;
+    const char *run = json_string_value(json_object_get(root, "run"));
+    if (run && !is_run(run))
+        return status_fail(STATUS_FAILED, "%s: run is no name of a run", path);
+    if (run)
+        strcpy(m->run, run);
     m->meta = json_incref(json_object_get(root, "meta"));
     const json_t *files = json_object_get(root, "files"), *tensors = json_object_get(root, "tensors");
     if ((m->meta && !json_is_object(m->meta)) || !json_is_array(files) || !json_is_array(tensors))
@@ -406,11 +325,11 @@ static status read_body(manifest *m, const json_t *root, const char *path)
 
 status manifest_parse(manifest **out, const char *text, int64_t bytes, const char *path)
 {
-    char tail[TAIL_BYTES + 1];
-    int64_t body = bytes - TAIL_BYTES;
+    char tail[MANIFEST_TAIL_BYTES + 1];
+    int64_t body = bytes - MANIFEST_TAIL_BYTES;
     if (body >= 0)
-        snprintf(tail, sizeof tail, TAIL, crc32c(0, text, body));
-    if (body < 0 || memcmp(tail, text + body, TAIL_BYTES) != 0)
+        snprintf(tail, sizeof tail, MANIFEST_TAIL, crc32c(0, text, body));
+    if (body < 0 || memcmp(tail, text + body, MANIFEST_TAIL_BYTES) != 0)
         return status_fail(STATUS_FAILED, "%s: damaged or truncated: its checksum does not match", path);
     json_error_t error;
     json_t *root = json_loadb(text, (size_t)bytes, JSON_REJECT_DUPLICATES, &error);

@@ -7,16 +7,23 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/files/retry.h"
+
 status mapping_open(mapping *out, const char *path)
 {
     struct stat info;
     void *data = NULL;
-    int descriptor = open(path, O_RDONLY | O_CLOEXEC);
-    if (descriptor < 0 || fstat(descriptor, &info) != 0) {
+    int descriptor;
+    retry r = {0};
+    for (;;) {
+        descriptor = open(path, O_RDONLY | O_CLOEXEC);
+        if (descriptor >= 0 && fstat(descriptor, &info) == 0)
+            break;
         int error = errno;
         if (descriptor >= 0)
             close(descriptor);
-        return status_fail(STATUS_FAILED, "cannot open %s: %s", path, strerror(error));
+        if (!retry_again(&r, error, path))
+            return status_fail(STATUS_FAILED, "cannot open %s: %s", path, strerror(error));
     }
     if (!S_ISREG(info.st_mode)) {
         close(descriptor);

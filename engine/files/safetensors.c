@@ -22,11 +22,6 @@ static const struct {
     [DTYPE_FP64] = {"F64", 13},        [DTYPE_INT64] = {"I64", 14},       [DTYPE_UINT64] = {"U64", 15},
 };
 
-const char *safetensors_dtype(dtype type)
-{
-    return types[type].name;
-}
-
 static bool find_type(dtype *type, const char *name)
 {
     for (int i = 0; i < DTYPE_COUNT; i++)
@@ -47,7 +42,6 @@ struct safetensors {
     json_t *header; /* owns the names */
     int count;
     safetensors_tensor *tensors; /* [count] by offset */
-    int *by_name;                /* [count] */
 };
 
 static bool has_control(const char *text)
@@ -114,12 +108,6 @@ static int compare_offset(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-static int compare_name(const void *a, const void *b, void *context)
-{
-    const safetensors_tensor *tensors = context;
-    return strcmp(tensors[*(const int *)a].name, tensors[*(const int *)b].name);
-}
-
 /* Laid end to end from the first byte to the last: nothing overlaps, nothing is hidden between. */
 static status check_layout(const safetensors *s)
 {
@@ -166,10 +154,6 @@ static status read_header(safetensors *s)
         s->count++;
     }
     qsort(s->tensors, (size_t)s->count, sizeof *s->tensors, compare_offset);
-    s->by_name = must_alloc((unsigned long)s->count * sizeof *s->by_name);
-    for (int i = 0; i < s->count; i++)
-        s->by_name[i] = i;
-    qsort_r(s->by_name, (size_t)s->count, sizeof *s->by_name, compare_name, s->tensors);
     const json_t *metadata = json_object_get(s->header, "__metadata__");
     if (metadata && !json_is_object(metadata))
         return status_fail(STATUS_FAILED, "%s: __metadata__ is no JSON object", s->path);
@@ -211,7 +195,6 @@ void safetensors_close(safetensors *s)
     json_decref(s->header);
     free(s->path);
     free(s->tensors);
-    free(s->by_name);
     free(s);
 }
 
@@ -224,21 +207,6 @@ const safetensors_tensor *safetensors_at(const safetensors *s, int i)
 {
     MUST(i >= 0 && i < s->count, "tensor %d of %d", i, s->count);
     return &s->tensors[i];
-}
-
-const safetensors_tensor *safetensors_find(const safetensors *s, const char *name)
-{
-    int low = 0, high = s->count;
-    while (low < high) {
-        int middle = low + (high - low) / 2, order = strcmp(name, s->tensors[s->by_name[middle]].name);
-        if (order == 0)
-            return &s->tensors[s->by_name[middle]];
-        if (order < 0)
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return NULL;
 }
 
 const void *safetensors_data(const safetensors *s, const safetensors_tensor *tensor)
@@ -255,10 +223,7 @@ const json_t *safetensors_metadata(const safetensors *s)
 
 struct safetensors_writer {
     atomic_file *file;
-    int count;
-    int *order;       /* [count] */
-    int64_t *offsets; /* [count] by index of the declaration */
-    int64_t end;      /* of the file */
+    safetensors_layout layout;
 };
 
 static int compare_reference(const void *a, const void *b, void *context)
@@ -279,7 +244,7 @@ static int64_t tensor_bytes(const safetensors_tensor *t)
 }
 
 /* The header as text, and the offsets counted from the end of it. */
-static char *make_header(safetensors_writer *w, const safetensors_tensor *tensors, const json_t *metadata)
+static char *make_header(safetensors_layout *w, const safetensors_tensor *tensors, const json_t *metadata)
 {
     json_t *header = json_object();
     if (metadata)
@@ -306,32 +271,47 @@ static char *make_header(safetensors_writer *w, const safetensors_tensor *tensor
     return text;
 }
 
+void safetensors_layout_make(safetensors_layout *out, const safetensors_tensor *tensors, int count,
+                             const json_t *metadata)
+{
+    safetensors_layout *w = out;
+    *w = (safetensors_layout){.count = count,
+                              .order = must_alloc((unsigned long)count * sizeof *w->order),
+                              .offsets = must_alloc((unsigned long)count * sizeof *w->offsets)};
+    for (int i = 0; i < count; i++)
+        w->order[i] = i;
+    qsort_r(w->order, (size_t)count, sizeof *w->order, compare_reference, (void *)(uintptr_t)tensors);
+    char *text = make_header(w, tensors, metadata);
+    size_t length = strlen(text);
+    uint64_t padded = (length + 7) / 8 * 8;
+    w->header_bytes = 8 + (int64_t)padded;
+    w->header = must_alloc(8 + padded);
+    memcpy(w->header, &padded, sizeof padded);
+    memset(w->header + 8, ' ', padded);
+    memcpy(w->header + 8, text, length);
+    free(text);
+    for (int i = 0; i < count; i++)
+        w->offsets[i] += w->header_bytes;
+    w->end += w->header_bytes;
+}
+
+void safetensors_layout_free(safetensors_layout *w)
+{
+    free(w->order);
+    free(w->offsets);
+    free(w->header);
+    *w = (safetensors_layout){0};
+}
+
 status safetensors_writer_open(safetensors_writer **out, const char *path, const safetensors_tensor *tensors, int count,
                                const json_t *metadata)
 {
-    static const char spaces[8] = {' ', ' ', ' ', ' ', ' ', ' ', ' ', ' '};
     atomic_file *file;
     TRY(atomic_open(&file, path));
     safetensors_writer *w = must_calloc(1, sizeof *w);
     w->file = file;
-    w->count = count;
-    w->order = must_alloc((unsigned long)count * sizeof *w->order);
-    w->offsets = must_alloc((unsigned long)count * sizeof *w->offsets);
-    for (int i = 0; i < count; i++)
-        w->order[i] = i;
-    qsort_r(w->order, (size_t)count, sizeof *w->order, compare_reference, (void *)(uintptr_t)tensors);
-    char *header = make_header(w, tensors, metadata);
-    int64_t length = (int64_t)strlen(header), padding = -length & 7;
-    uint64_t padded = (uint64_t)(length + padding);
-    for (int i = 0; i < count; i++)
-        w->offsets[i] += 8 + (int64_t)padded;
-    w->end += 8 + (int64_t)padded;
-    status s = atomic_write(file, &padded, sizeof padded);
-    if (s == STATUS_OK)
-        s = atomic_write(file, header, length);
-    if (s == STATUS_OK)
-        s = atomic_write(file, spaces, padding);
-    free(header);
+    safetensors_layout_make(&w->layout, tensors, count, metadata);
+    status s = atomic_write(file, w->layout.header, w->layout.header_bytes);
     if (s != STATUS_OK) {
         safetensors_writer_abandon(w);
         return s;
@@ -342,29 +322,29 @@ status safetensors_writer_open(safetensors_writer **out, const char *path, const
 
 const int *safetensors_writer_order(const safetensors_writer *w)
 {
-    return w->order;
+    return w->layout.order;
 }
 
 int64_t safetensors_writer_offset(const safetensors_writer *w, int index)
 {
-    return w->offsets[index];
+    return w->layout.offsets[index];
 }
 
 int64_t safetensors_writer_bytes(const safetensors_writer *w)
 {
-    return w->end;
+    return w->layout.end;
 }
 
 status safetensors_writer_data(safetensors_writer *w, const void *data, int64_t bytes)
 {
-    MUST(atomic_position(w->file) + bytes <= w->end, "more data than the tensors that were declared");
+    MUST(atomic_position(w->file) + bytes <= w->layout.end, "more data than the tensors that were declared");
     return atomic_write(w->file, data, bytes);
 }
 
 status safetensors_writer_close(safetensors_writer *w)
 {
-    MUST(atomic_position(w->file) == w->end, "%lld bytes of the declared tensors were not written",
-         (long long)(w->end - atomic_position(w->file)));
+    MUST(atomic_position(w->file) == w->layout.end, "%lld bytes of the declared tensors were not written",
+         (long long)(w->layout.end - atomic_position(w->file)));
     status s = atomic_commit(w->file);
     w->file = NULL;
     safetensors_writer_abandon(w);
@@ -376,7 +356,6 @@ void safetensors_writer_abandon(safetensors_writer *w)
     if (!w)
         return;
     atomic_abandon(w->file);
-    free(w->order);
-    free(w->offsets);
+    safetensors_layout_free(&w->layout);
     free(w);
 }

@@ -34,27 +34,35 @@ void safetensors_close(safetensors *s);
 int safetensors_count(const safetensors *s);
 /* Tensors in the order of their data. */
 const safetensors_tensor *safetensors_at(const safetensors *s, int i);
-/* NULL if there is none of that name */
-const safetensors_tensor *safetensors_find(const safetensors *s, const char *name);
 /* Of any alignment, if another program wrote the file. */
 const void *safetensors_data(const safetensors *s, const safetensors_tensor *tensor);
 /* The object of the key __metadata__, or NULL. */
 const json_t *safetensors_metadata(const safetensors *s);
-/* The format's own name of a type ("F32"), or NULL if it has none. */
-const char *safetensors_dtype(dtype type);
+
+/* Where everything lies in a file: made from a declaration of its tensors (name, type, dims, shape; names differ).
+ * order[k] is the index, in the declaration, of the k-th tensor of the file: larger elements first, then by name, as the
+ * format's reference writer does, so that every tensor is aligned. */
+typedef struct safetensors_layout {
+    int count;
+    int *order;
+    int64_t *offsets; /* [count] in the file, by index of the declaration */
+    int64_t end;      /* of the file */
+    char *header;     /* its first bytes */
+    int64_t header_bytes;
+} safetensors_layout;
+
+/* `metadata`: an object of strings, or NULL. */
+void safetensors_layout_make(safetensors_layout *out, const safetensors_tensor *tensors, int count,
+                             const json_t *metadata);
+void safetensors_layout_free(safetensors_layout *w);
 
 typedef struct safetensors_writer safetensors_writer;
 
-/* Declare all tensors (name, type, dims, shape; names differ) and write the header. `metadata`: an object of strings, or
- * NULL. The data then follows in the order of safetensors_writer_order. */
+/* Write the header; the data then follows in the order of the layout. */
 status safetensors_writer_open(safetensors_writer **out, const char *path, const safetensors_tensor *tensors, int count,
                                const json_t *metadata);
-/* order[k] is the index, in the declaration, of the k-th tensor of the file: larger elements first, then by name, as the
- * format's reference writer does, so that every tensor is aligned. */
 const int *safetensors_writer_order(const safetensors_writer *w);
-/* Where tensor `index` of the declaration lies in the file. */
 int64_t safetensors_writer_offset(const safetensors_writer *w, int index);
-/* The whole file's length. */
 int64_t safetensors_writer_bytes(const safetensors_writer *w);
 /* The next bytes, row-major; a piece may end anywhere. */
 status safetensors_writer_data(safetensors_writer *w, const void *data, int64_t bytes);

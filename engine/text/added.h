@@ -22,8 +22,6 @@ added *added_open(void);
 void added_close(added *a);
 void added_put(added *a, const added_token *token); /* copies the text */
 void added_sort(added *a);
-int added_count(const added *a);
-const added_token *added_at(const added *a, int index);
 
 /* The first added token at or behind text[from]; NULL when there is none. [*start, *stop) is what it takes of the text,
  * stripped space included, and begins at `taken` (the end of the previous one) at the earliest. *resume is where to go

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/text/byte_alphabet.h"
 #include "engine/text/scanner.h"
 #include "memory/log.h"
 
@@ -40,30 +41,14 @@ static status id_of(int32_t *out, const json_t *value, const char *what, const c
 
 /* --- the byte alphabet -------------------------------------------------------------------------------------------- */
 
-/* GPT-2 writes bytes as printable characters: those that print in Latin-1 as themselves, the other 68, in order, as
- * U+0100 and on. */
-static bool byte_prints(int byte)
-{
-    return (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
-}
-
-static void fill_alphabet(int16_t byte_of[512])
-{
-    for (int i = 0; i < 512; i++)
-        byte_of[i] = -1;
-    int shifted = 256;
-    for (int byte = 0; byte < 256; byte++)
-        byte_of[byte_prints(byte) ? byte : shifted++] = (int16_t)byte;
-}
-
 /* The bytes that a model's token is written for; false when a character is not of the alphabet. */
-static bool token_bytes(buffer *out, const int16_t byte_of[512], const char *text, size_t length)
+static bool token_bytes(buffer *out, const int16_t byte_of[BYTE_ALPHABET_CODES], const char *text, size_t length)
 {
     out->length = 0;
     uint32_t code;
     for (size_t at = 0; at < length;) {
         at += (size_t)unicode_decode((const uint8_t *)text + at, &code);
-        if (code >= 512 || byte_of[code] < 0)
+        if (code >= BYTE_ALPHABET_CODES || byte_of[code] < 0)
             return false;
         char byte = (char)byte_of[code];
         buffer_append(out, &byte, 1);
@@ -75,8 +60,8 @@ static bool token_bytes(buffer *out, const int16_t byte_of[512], const char *tex
 
 static status read_vocabulary(bpe *b, json_t *vocab)
 {
-    int16_t byte_of[512];
-    fill_alphabet(byte_of);
+    int16_t byte_of[BYTE_ALPHABET_CODES];
+    byte_alphabet_fill(byte_of);
     buffer bytes = {0};
     status s = STATUS_OK;
     const char *key;

@@ -48,7 +48,7 @@ struct pieces_scratch {
 static bool needs_library(const sentencepiece_model *m)
 {
     bool known = m->type == SENTENCEPIECE_MODEL_UNIGRAM || m->type == SENTENCEPIECE_MODEL_BPE;
-    if (!known || m->character_map || m->space_suffix)
+    if (!known || m->map.length || m->space_suffix)
         return true;
     for (int32_t id = 0; id < vocabulary_size(m->pieces); id++) {
         int64_t length;

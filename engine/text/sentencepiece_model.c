@@ -165,9 +165,13 @@ static status read_piece(sentencepiece_model *m, int32_t id, span message)
         m->room = 2 * m->room + 1024;
         m->scores = must_realloc(m->scores, (unsigned long)m->room * sizeof *m->scores);
         m->types = must_realloc(m->types, (unsigned long)m->room);
+        m->name_at = must_realloc(m->name_at, (unsigned long)m->room * sizeof *m->name_at);
     }
     m->scores[id] = score;
     m->types[id] = (uint8_t)type;
+    m->name_at[id] = m->names.length;
+    buffer_append(&m->names, text.at, text.end - text.at);
+    buffer_append(&m->names, "", 1);
     return add_piece(m, id, text, type);
 }
 
@@ -227,8 +231,10 @@ static status read_normalizer(sentencepiece_model *m, span message, bool keep)
             return WRONG("the normalizer's part is malformed");
         if (f.number == NORMALIZER_MAP && (f.wire != BYTES || !map_is_sound(f.bytes)))
             return WRONG("the normalizer's character map is damaged");
-        if (f.number == NORMALIZER_MAP && keep)
-            m->character_map = f.bytes.at < f.bytes.end;
+        if (f.number == NORMALIZER_MAP && keep) {
+            m->map.length = 0;
+            buffer_append(&m->map, f.bytes.at, f.bytes.end - f.bytes.at);
+        }
         if (f.number == NORMALIZER_ESCAPE && f.wire == VARINT && !f.value && keep)
             return WRONG("a model that does not mark spaces (escape_whitespaces false) is not supported");
         if (f.number == NORMALIZER_DUMMY_PREFIX && f.wire == VARINT && keep)
@@ -338,5 +344,13 @@ void sentencepiece_model_close(sentencepiece_model *m)
     vocabulary_close(m->pieces);
     free(m->scores);
     free(m->types);
+    free(m->name_at);
+    buffer_free(&m->names);
+    buffer_free(&m->map);
     free(m);
+}
+
+const char *sentencepiece_model_name(const sentencepiece_model *m, int32_t id)
+{
+    return m->names.bytes + m->name_at[id];
 }

@@ -29,12 +29,14 @@ enum { /* what a model is, as in the file */
 
 typedef struct sentencepiece_model {
     vocabulary *pieces;       /* by id: the text that a piece decodes to (of control pieces: their name) */
+    buffer names;             /* what the file calls the pieces, U+2581 for a space, each with a 0 at its end */
+    int64_t *name_at;         /* [pieces] where each begins in `names` */
+    buffer map;               /* the normalizer's character map as it is in the file; empty: none */
     float *scores;            /* [pieces] */
     uint8_t *types;           /* [pieces] SENTENCEPIECE_MODEL_NORMAL, ... */
-    int32_t room;             /* of the two */
+    int32_t room;             /* of the three */
     int64_t type;             /* SENTENCEPIECE_MODEL_UNIGRAM, ..._BPE or another that the library knows */
     bool byte_fallback;       /* characters that are no piece become their bytes */
-    bool character_map;       /* characters are replaced before anything else */
     bool dummy_prefix;        /* a space is put in front of every text */
     bool remove_extra;        /* spaces in front, at the end and repeated ones are removed */
     bool space_suffix;        /* the mark of a space ends a piece instead of beginning it */
@@ -43,6 +45,7 @@ typedef struct sentencepiece_model {
 
 status sentencepiece_model_open(sentencepiece_model **out, const void *bytes, int64_t length, const char *name);
 void sentencepiece_model_close(sentencepiece_model *m);
+const char *sentencepiece_model_name(const sentencepiece_model *m, int32_t id);
 
 /* Round the scores in the file of a unigram model to multiples of 1/128. Sums of such scores are exact in single and in
  * double precision until a path's score falls below -131072, so that programs that add in either, or in another order,

@@ -220,7 +220,7 @@ static const kind *kind_of(const buffer *source)
     return NULL;
 }
 
-const char *const tokenizer_suffixes[] = {"model", "json", "bytes", NULL};
+const char *const tokenizer_suffixes[] = {"model", "bytes", "json", NULL};
 
 static tokenizer *make(const kind *k)
 {
@@ -382,6 +382,11 @@ void tokenizer_stream_end(tokenizer_stream *d, buffer *out)
 
 /* --- facts -------------------------------------------------------------------------------------------------------- */
 
+const sentencepiece_model *tokenizer_model(const tokenizer *t)
+{
+    return t->model;
+}
+
 const char *tokenizer_kind(const tokenizer *t)
 {
     return t->kind->name;
@@ -415,6 +420,11 @@ int32_t tokenizer_unknown(const tokenizer *t)
 int32_t tokenizer_end_of_document(const tokenizer *t)
 {
     return t->end_of_document;
+}
+
+const char *tokenizer_token(const tokenizer *t, int64_t *length, int32_t id)
+{
+    return vocabulary_bytes(t->vocabulary, length, id);
 }
 
 bool tokenizer_equal(const tokenizer *a, const tokenizer *b)

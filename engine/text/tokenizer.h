@@ -65,13 +65,18 @@ void tokenizer_stream_next(const tokenizer *t, tokenizer_stream *d, buffer *out,
 /* Append U+FFFD if the text ends within a character. */
 void tokenizer_stream_end(tokenizer_stream *d, buffer *out);
 
+/* The SentencePiece model that it is, or NULL. */
+const struct sentencepiece_model *tokenizer_model(const tokenizer *t);
+
 const char *tokenizer_kind(const tokenizer *t);   /* "bytes", "SentencePiece" or "BPE" */
 int32_t tokenizer_vocab_size(const tokenizer *t); /* the largest id + 1 */
 int32_t tokenizer_bos(const tokenizer *t);        /* -1: none; so below */
 int32_t tokenizer_eos(const tokenizer *t);        /* ends what a model generates */
 int32_t tokenizer_pad(const tokenizer *t);
 int32_t tokenizer_unknown(const tokenizer *t);
-int32_t tokenizer_end_of_document(const tokenizer *t);        /* stands between documents */
+int32_t tokenizer_end_of_document(const tokenizer *t); /* stands between documents */
+/* The bytes of one token (of a special token: its name); "" and length 0 for an id without one. */
+const char *tokenizer_token(const tokenizer *t, int64_t *length, int32_t id);
 bool tokenizer_equal(const tokenizer *a, const tokenizer *b); /* made from the same bytes */
 bool tokenizer_is_special(const tokenizer *t, int32_t id);
 /* The id of the token with these bytes, special ones first; -1: none. */

@@ -100,11 +100,6 @@ DEVICE void atomic_max(int32_t *to, int32_t value)
     atomicMax(to, value);
 }
 
-DEVICE void atomic_or(unsigned *to, unsigned value)
-{
-    atomicOr(to, value);
-}
-
 DEVICE float fast_exp2(float x)
 {
     float y;

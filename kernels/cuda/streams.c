@@ -54,7 +54,7 @@ void streams_close(streams *s)
     s->done = NULL;
 }
 
-stream_kind streams_kind_of(const op *o)
+static stream_kind kind_of(const op *o)
 {
     static const stream_kind of_queue[AXIS_QUEUES] = {[AXIS_QUEUE_ACTIVATIONS] = STREAM_ACTIVATIONS,
                                                       [AXIS_QUEUE_GRADIENTS] = STREAM_GRADIENTS,
@@ -64,7 +64,7 @@ stream_kind streams_kind_of(const op *o)
 
 cudaStream_t streams_start(streams *s, const op *o)
 {
-    cudaStream_t to = s->of[streams_kind_of(o)];
+    cudaStream_t to = s->of[kind_of(o)];
     CUDA_MUST(cudaEventRecord(s->ready, s->of[STREAM_COMPUTE]));
     CUDA_MUST(cudaStreamWaitEvent(to, s->ready, 0));
     return to;
@@ -74,7 +74,7 @@ void streams_started(streams *s, const op *o)
 {
     MUST(o->at.request >= 0 && o->at.request < s->requests, "%s: request %d of %d", o->label, o->at.request,
          s->requests);
-    CUDA_MUST(cudaEventRecord(s->done[o->at.request], s->of[streams_kind_of(o)]));
+    CUDA_MUST(cudaEventRecord(s->done[o->at.request], s->of[kind_of(o)]));
 }
 
 void streams_wait(streams *s, const op *o)

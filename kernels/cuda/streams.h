@@ -40,6 +40,5 @@ void streams_wait(streams *s, const op *o);
 /* Copies between the two run behind what compute has been given, and what it is given later runs behind them. */
 cudaStream_t streams_copy_begin(streams *s);
 void streams_copy_end(streams *s);
-stream_kind streams_kind_of(const op *o);
 
 #endif

@@ -285,12 +285,6 @@ static status nccl_poll(comm_group *g)
 
 /* ---- what a backend is, beside --------------------------------------------------------------------------------- */
 
-static bool nccl_test(comm_request *r)
-{
-    (void)r;
-    return true;
-}
-
 static void nccl_wait(comm_request *r)
 {
     (void)r;
@@ -302,7 +296,6 @@ const comm_backend comm_nccl_backend = {
     .group_open = nccl_group_open,
     .group_close = nccl_group_close,
     .start = nccl_start,
-    .test = nccl_test,
     .wait = nccl_wait,
     .poll = nccl_poll,
 };

@@ -14,6 +14,7 @@
 #include "engine/generator.h"
 #include "memory/log.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/engine/files/tensors.h"
 
 const char *const golden_models[] = {"gpt2", "llama", "llama-tied", "llama-deep", "mistral", "qwen2", "qwen3", NULL};
 
@@ -116,7 +117,7 @@ double golden_gradients(const char *dump, const char *model)
         all += norm[k];
     }
     for (int k = 0; k < count; k++) {
-        const safetensors_tensor *t = safetensors_at(theirs, k), *o = safetensors_find(ours, t->name);
+        const safetensors_tensor *t = safetensors_at(theirs, k), *o = tensors_find(ours, t->name);
         double error = 0;
         assert_non_null(o);
         assert_int_equal(o->dims, t->dims);

@@ -71,7 +71,8 @@ static void measure(comm *world, const char *name, int chunks, double share)
     if (s == STATUS_OK)
         s = compile(&plan, &options);
     if (s == STATUS_OK)
-        s = executor_open(&e, &plan, world, &backend, 1);
+        s = executor_open(&e, &plan, world,
+                          &(executor_options){.device = &device_cpu, .backend = &backend, .threads = 1});
     MUST(s == STATUS_OK, "%s", status_message());
     waiting.body = PART / chunks;
     waiting.split = !strcmp(name, "zb-h1");
@@ -79,7 +80,7 @@ static void measure(comm *world, const char *name, int chunks, double share)
     for (int i = 0; i < MOST_PLAYS && bubble > 1.02 * formula; i++) {
         waiting.microbatch = -1;
         waiting.busy = 0;
-        comm_barrier(comm_world(world));
+        MUST(comm_all_status(comm_world(world), STATUS_OK) == STATUS_OK, "%s", status_message());
         double began = now();
         executor_play(e, &plan.training);
         double mine[2] = {now() - began, waiting.busy},

@@ -12,6 +12,7 @@
 #include "engine/files/indexed.h"
 #include "engine/files/safetensors.h"
 #include "memory/log.h"
+#include "tests/engine/files/tensors.h"
 
 /* ---- data ------------------------------------------------------------------------------------------------------ */
 
@@ -193,14 +194,14 @@ runs_gradients runs_compare_gradients(const char *folder, const char *from)
     double all = 0, difference = 0, g, d;
     for (int i = 0; i < n; i++) {
         const safetensors_tensor *t = safetensors_at(b, i);
-        if (!squares(&g, &d, a, safetensors_find(a, t->name), b, t))
+        if (!squares(&g, &d, a, tensors_find(a, t->name), b, t))
             n = 0;
         all += g;
         difference += d;
     }
     for (int i = 0; i < n; i++) {
         const safetensors_tensor *t = safetensors_at(b, i);
-        squares(&g, &d, a, safetensors_find(a, t->name), b, t);
+        squares(&g, &d, a, tensors_find(a, t->name), b, t);
         double share = sqrt(d) / fmax(1e-5 * sqrt(g), 1e-7 * sqrt(all));
         if (share <= r.worst)
             continue;

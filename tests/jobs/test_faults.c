@@ -196,7 +196,7 @@ static void a_damaged_checkpoint_is_refused_by_name(void **state)
         uint8_t *before = workfolder_read(path, &bytes);
         damage(path, cases[i].keep, cases[i].flip);
         const char *words[3] = {"checkpoints/", NULL};
-        refused(top, i == 0 ? 2 : 1, "", 1, words);
+        refused(top, i == 0 ? 2 : 1, "checkpoint.fallback=false", 1, words);
         workfolder_write(path, before, bytes);
         free(before);
         free(path);
@@ -303,7 +303,8 @@ static void poison(const char *run, const char *to)
             *(float *)data[i] = NAN;
         p->data = data[i];
     }
-    assert_int_equal(checkpoint_write(to, "step-00000002", pieces, n, checkpoint_meta(c), 0, 1, NULL, NULL), STATUS_OK);
+    assert_int_equal(checkpoint_write(to, "step-00000002", pieces, n, checkpoint_meta(c), 0, 1, "", NULL, NULL),
+                     STATUS_OK);
     for (int i = 0; i < n; i++)
         free(data[i]);
     free(data);

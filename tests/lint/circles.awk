@@ -52,10 +52,8 @@ function tolerated(path,   units, n, i, line, all) {
 }
 
 BEGIN {
-    # the compiler: until it is a chain of values
-    compile = "engine/compile/"
-    allow(compile "compile " compile "compile_parts " compile "storage " compile "unroll " compile "update " \
-        compile "place " compile "recompute")
+    # until what a compiled model is has a header without a .c
+    allow("engine/compile/compile_model engine/compile/compile_parts engine/compile/storage")
 }
 
 function allow(units) {

@@ -58,9 +58,10 @@ function uses_of(code,   words, n, i, made) {
 # the name that is declared: before the first parenthesis that no macro in capitals owns
 function name_of(signature,   name) {
     name = ""
+    gsub(/__attribute__ *\(\([^()]*(\([^()]*\))?[^()]*\)\)/, " ", signature)
     while (match(signature, /[A-Za-z_][A-Za-z_0-9]*\(/)) {
         name = substr(signature, RSTART, RLENGTH - 1)
-        if (name !~ /^[A-Z_0-9]+$/ && name !~ /^(__attribute__|target|target_clones)$/ && name != "alignas")
+        if (name !~ /^[A-Z_0-9]+$/ && name != "alignas")
             return name
         signature = substr(signature, RSTART + RLENGTH)
     }
@@ -178,10 +179,17 @@ code ~ /^(typedef )?(struct|union|enum)[^;()]*\{[ \t]*$/ {
     next
 }
 
+code ~ /^[A-Z_0-9]+\(.*\)[ \t]*$/ { # a macro: of a definition that follows, or one that makes something of what it names
+    uses_of(code)
+    signature = code
+    first = count
+    next
+}
+
 code ~ /^[A-Za-z_]/ {
     before = code
     sub(/\(.*/, "", before)
-    if (code ~ /\(/ && before !~ /=/ && code !~ /= *\{/ && code !~ /^(_Static_assert|static_assert)/) {
+    if (code ~ /\(/ && before !~ /=/ && code !~ /= *\{|\) = / && code !~ /^(_Static_assert|static_assert)/) {
         if (signature == "" || signature !~ /^template/)
             first = count
         signature = signature " " code

@@ -1,6 +1,7 @@
 #!/bin/bash
-# What the shape of the sources promises, read from their text in a second: no circle of files, no function of the product
-# without a caller in it, no file and no function too long. Usage: tests/lint/sources.sh [TREE]
+# The shape of the sources, read from their text in a second: includes run downward, no circle of
+# files, no function of the product without a caller in it, no file and no function too long, no device above kernels/ and
+# parallel/. Usage: tests/lint/sources.sh [TREE]
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 cd "${1:-$here/../..}" || exit 1
@@ -12,7 +13,11 @@ find $rooms tests \( -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' -o -name '*.
 find Makefile $rooms tests \( -name Makefile -o -name '*.mk' -o -name '*.sh' -o -name '*.py' -o -name '*.awk' \) \
     -exec wc -l {} + | awk '$2 != "total" {print "lines", $2, $1}' >>"$facts"
 wrong=0
-grep -vE '^[a-z]+ tests/' "$facts" | awk -f "$here/circles.awk" || wrong=1
-awk -f "$here/callers.awk" "$facts" || wrong=1
-awk -f "$here/sizes.awk" "$facts" || wrong=1
+for rule in includes circles; do
+    grep -vE '^[a-z]+ tests/' "$facts" | awk -f "$here/$rule.awk" || wrong=1
+done
+for rule in callers sizes; do
+    awk -f "$here/$rule.awk" "$facts" || wrong=1
+done
+grep -rnE '#\s*if.*(CUDA|NVCC)' layers models engine tools --include='*.[ch]' && wrong=1
 exit $wrong

@@ -104,6 +104,7 @@ static void known_values(void **state)
     assert_int_equal(float_to_fp16(0x1p-24f), 1);
     assert_int_equal(float_to_fp8_e4m3(448), 0x7e);
     assert_int_equal(float_to_fp8_e4m3(1), 0x38);
+    assert_true(fp8_e4m3_to_float(0x7e) == 448);
     assert_int_equal(float_to_fp8_e5m2(1), 0x3c);
     assert_true(fp8_e5m2_to_float(0x7b) == 57344);
 }

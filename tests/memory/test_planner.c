@@ -158,7 +158,6 @@ static void the_bound_is_the_largest_live_sum(void **state)
                 sum += blocks[i].first <= t && t <= blocks[i].last ? rounded(blocks[i].bytes, 32) : 0;
             largest = sum > largest ? sum : largest;
         }
-        assert_int_equal(planner_lower_bound(blocks, count, 32), largest);
         planner_result result;
         planner_place(blocks, &result, count, 32, 1.02, 0);
         assert_int_equal(result.lower_bound, largest);

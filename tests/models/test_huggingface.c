@@ -122,20 +122,33 @@ static void a_shape_that_transformers_lacks_is_refused(void **state)
 #define STRETCH                                                                                                        \
     "\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,\"original_max_position_embeddings\":8192"
 
+static const model_shape llama = {.architecture = SHAPE_LLAMA,
+                                  .layers = 2,
+                                  .heads = 8,
+                                  .kv_heads = 8,
+                                  .head_size = 8,
+                                  .hidden_size = 64,
+                                  .ffn_size = 100,
+                                  .vocab_size = 99,
+                                  .max_sequence = 128,
+                                  .rope_theta = 10000,
+                                  .norm_epsilon = 1e-6};
+
+static const model_shape gpt2 = {.architecture = SHAPE_GPT2,
+                                 .layers = 2,
+                                 .heads = 8,
+                                 .kv_heads = 8,
+                                 .head_size = 8,
+                                 .hidden_size = 64,
+                                 .ffn_size = 256,
+                                 .vocab_size = 99,
+                                 .max_sequence = 128,
+                                 .tied_embeddings = true,
+                                 .norm_epsilon = 1e-5};
+
 static void old_and_new_spellings_mean_the_same(void **state)
 {
     (void)state;
-    const model_shape llama = {.architecture = SHAPE_LLAMA,
-                               .layers = 2,
-                               .heads = 8,
-                               .kv_heads = 8,
-                               .head_size = 8,
-                               .hidden_size = 64,
-                               .ffn_size = 100,
-                               .vocab_size = 99,
-                               .max_sequence = 128,
-                               .rope_theta = 10000,
-                               .norm_epsilon = 1e-6};
     model_shape llama3 = llama, mistral = llama, qwen2 = llama, qwen3 = llama;
     llama3.kv_heads = 2;
     llama3.rope_theta = 500000;
@@ -150,17 +163,6 @@ static void old_and_new_spellings_mean_the_same(void **state)
     qwen3.architecture = SHAPE_QWEN3;
     qwen3.head_size = 16;
     qwen3.sliding_window = 9;
-    const model_shape gpt2 = {.architecture = SHAPE_GPT2,
-                              .layers = 2,
-                              .heads = 8,
-                              .kv_heads = 8,
-                              .head_size = 8,
-                              .hidden_size = 64,
-                              .ffn_size = 256,
-                              .vocab_size = 99,
-                              .max_sequence = 128,
-                              .tied_embeddings = true,
-                              .norm_epsilon = 1e-5};
     const struct {
         const model_shape *shape;
         const char *text;
@@ -204,81 +206,81 @@ static void old_and_new_spellings_mean_the_same(void **state)
     }
 }
 
-static void what_cannot_be_computed_is_refused_by_key_and_value(void **state)
-{
-    (void)state;
 #define LLAMA(more) "{\"model_type\":\"llama\"," SIZES KV "," more "}"
 #define QWEN2(more) "{\"model_type\":\"qwen2\"," SIZES KV "," more "}"
 #define GPT2(more)                                                                                                     \
     "{\"model_type\":\"gpt2\",\"n_positions\":8,\"n_embd\":8,\"n_layer\":1,\"n_head\":2,\"vocab_size\":9," more "}"
-    const struct {
-        const char *text, *part;
-    } cases[] = {
-        {"", "config.json:1: no JSON"},
-        {"{\"model_type\":\"llama\",\n\"a\": }", "config.json:2: no JSON"},
-        {"{\"a\":1,\"a\":2}", "no JSON: duplicate"},
-        {"[]", "JSON object"},
-        {"{}", "model_type is missing"},
-        {"{\"model_type\":\"mixtral\"}", "model_type is \"mixtral\""},
-        {"{\"model_type\":\"a\\nb\"}", "model_type is \"a\\nb\""},
-        {"{\"model_type\":7}", "model_type is 7"},
-        {LLAMA("\"architectures\":[\"LlamaForSequenceClassification\"]"),
-         "architectures is [\"LlamaForSequenceClassification\"]"},
-        {LLAMA("\"hidden_act\":\"gelu\""), "hidden_act is \"gelu\""},
-        {LLAMA("\"attention_bias\":true"), "attention_bias is true"},
-        {LLAMA("\"mlp_bias\":true"), "mlp_bias is true"},
-        {LLAMA("\"quantization_config\":{\"bits\":4}"), "quantization_config is {\"bits\":4}"},
-        {LLAMA("\"partial_rotary_factor\":0.5"), "partial_rotary_factor is 0.5"},
-        {LLAMA("\"rope_scaling\":{\"type\":\"linear\",\"factor\":2.0}"), "rope_scaling.type is \"linear\""},
-        {LLAMA("\"rope_scaling\":{\"rope_type\":\"yarn\"}"), "rope_scaling.rope_type is \"yarn\""},
-        {LLAMA("\"rope_parameters\":{\"rope_type\":\"dynamic\"}"), "rope_parameters.rope_type is \"dynamic\""},
-        {LLAMA("\"rope_parameters\":{\"full_attention\":{}}"), "differ between layers"},
-        {LLAMA("\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8}"), "low_freq_factor"},
-        {LLAMA("\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4}"),
-         "original_max_position_embeddings"},
-        {LLAMA("\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":0.5,\"low_freq_factor\":1,\"high_freq_factor\":4,"
-               "\"original_max_position_embeddings\":9}"),
-         "factor is 0.5"},
-        {LLAMA("\"rope_scaling\":7"), "rope_scaling is 7"},
-        {LLAMA("\"rope_theta\":\"big\""), "rope_theta is \"big\""},
-        {LLAMA("\"rope_theta\":-1"), "rope_theta is -1"},
-        {LLAMA("\"tie_word_embeddings\":1"), "tie_word_embeddings is 1"},
-        {LLAMA("\"rms_norm_eps\":\"1e-5\""), "rms_norm_eps is \"1e-5\""},
-        {LLAMA("\"head_dim\":0"), "head_dim is 0"},
-        {LLAMA("\"head_dim\":7"), "head_size is 7"},
-        {LLAMA("\"bos_token_id\":\"<s>\""), "bos_token_id is \"<s>\""},
-        {LLAMA("\"eos_token_id\":[1,null]"), "eos_token_id is [1,null]"},
-        {"{\"model_type\":\"llama\"," SIZES ",\"num_key_value_heads\":3}", "model.heads 8 must be a multiple"},
-        {"{\"model_type\":\"llama\"," SIZES ",\"num_key_value_heads\":4294967298}",
-         "num_key_value_heads is 4294967298"},
-        {"{\"model_type\":\"llama\"," SIZES ",\"num_key_value_heads\":2.0}", "num_key_value_heads is 2.0"},
-        {"{\"model_type\":\"llama\",\"vocab_size\":9}", "num_hidden_layers is missing"},
-        {"{\"model_type\":\"mistral\"," SIZES "}", "num_key_value_heads is missing"},
-        {"{\"model_type\":\"qwen3\"," SIZES KV "}", "head_dim is missing"},
-        {"{\"model_type\":\"qwen3\"," SIZES KV ",\"head_dim\":8,\"attention_bias\":true}", "attention_bias is true"},
-        {"{\"model_type\":\"mistral\"," SIZES KV ",\"sliding_window\":0}", "sliding_window is 0"},
-        {"{\"model_type\":\"mistral\"," SIZES KV ",\"sliding_window\":\"4k\"}", "sliding_window is \"4k\""},
-        {QWEN2("\"use_sliding_window\":true,\"sliding_window\":9,\"max_window_layers\":1"), "max_window_layers is 1"},
-        {QWEN2("\"layer_types\":[\"full_attention\",\"sliding_attention\"]"), "layer_types is ["},
-        {QWEN2("\"layer_types\":[\"full_attention\"]"), "layer_types is ["},
-        {QWEN2("\"layer_types\":[\"sliding_attention\",\"sliding_attention\"]"), "layer_types is ["},
-        {QWEN2("\"layer_types\":[\"linear_attention\",\"full_attention\"]"), "layer_types is ["},
-        {QWEN2("\"layer_types\":{}"), "layer_types is {}"},
-        {GPT2("\"activation_function\":\"relu\""), "activation_function is \"relu\""},
-        {GPT2("\"scale_attn_weights\":false"), "scale_attn_weights is false"},
-        {GPT2("\"scale_attn_by_inverse_layer_idx\":true"), "scale_attn_by_inverse_layer_idx is true"},
-        {GPT2("\"add_cross_attention\":true"), "add_cross_attention is true"},
-        {GPT2("\"n_inner\":0"), "n_inner is 0"},
-        {GPT2("\"layer_norm_epsilon\":2"), "norm_epsilon is 2"},
-        {"{\"model_type\":\"gpt2\",\"n_positions\":8,\"n_embd\":9,\"n_layer\":1,\"n_head\":2,\"vocab_size\":9}",
-         "no multiple"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+static const struct {
+    const char *text, *part;
+} refused[] = {
+    {"", "config.json:1: no JSON"},
+    {"{\"model_type\":\"llama\",\n\"a\": }", "config.json:2: no JSON"},
+    {"{\"a\":1,\"a\":2}", "no JSON: duplicate"},
+    {"[]", "JSON object"},
+    {"{}", "model_type is missing"},
+    {"{\"model_type\":\"mixtral\"}", "model_type is \"mixtral\""},
+    {"{\"model_type\":\"a\\nb\"}", "model_type is \"a\\nb\""},
+    {"{\"model_type\":7}", "model_type is 7"},
+    {LLAMA("\"architectures\":[\"LlamaForSequenceClassification\"]"),
+     "architectures is [\"LlamaForSequenceClassification\"]"},
+    {LLAMA("\"hidden_act\":\"gelu\""), "hidden_act is \"gelu\""},
+    {LLAMA("\"attention_bias\":true"), "attention_bias is true"},
+    {LLAMA("\"mlp_bias\":true"), "mlp_bias is true"},
+    {LLAMA("\"quantization_config\":{\"bits\":4}"), "quantization_config is {\"bits\":4}"},
+    {LLAMA("\"partial_rotary_factor\":0.5"), "partial_rotary_factor is 0.5"},
+    {LLAMA("\"rope_scaling\":{\"type\":\"linear\",\"factor\":2.0}"), "rope_scaling.type is \"linear\""},
+    {LLAMA("\"rope_scaling\":{\"rope_type\":\"yarn\"}"), "rope_scaling.rope_type is \"yarn\""},
+    {LLAMA("\"rope_parameters\":{\"rope_type\":\"dynamic\"}"), "rope_parameters.rope_type is \"dynamic\""},
+    {LLAMA("\"rope_parameters\":{\"full_attention\":{}}"), "differ between layers"},
+    {LLAMA("\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8}"), "low_freq_factor"},
+    {LLAMA("\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4}"),
+     "original_max_position_embeddings"},
+    {LLAMA("\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":0.5,\"low_freq_factor\":1,\"high_freq_factor\":4,"
+           "\"original_max_position_embeddings\":9}"),
+     "factor is 0.5"},
+    {LLAMA("\"rope_scaling\":7"), "rope_scaling is 7"},
+    {LLAMA("\"rope_theta\":\"big\""), "rope_theta is \"big\""},
+    {LLAMA("\"rope_theta\":-1"), "rope_theta is -1"},
+    {LLAMA("\"tie_word_embeddings\":1"), "tie_word_embeddings is 1"},
+    {LLAMA("\"rms_norm_eps\":\"1e-5\""), "rms_norm_eps is \"1e-5\""},
+    {LLAMA("\"head_dim\":0"), "head_dim is 0"},
+    {LLAMA("\"head_dim\":7"), "head_size is 7"},
+    {LLAMA("\"bos_token_id\":\"<s>\""), "bos_token_id is \"<s>\""},
+    {LLAMA("\"eos_token_id\":[1,null]"), "eos_token_id is [1,null]"},
+    {"{\"model_type\":\"llama\"," SIZES ",\"num_key_value_heads\":3}", "model.heads 8 must be a multiple"},
+    {"{\"model_type\":\"llama\"," SIZES ",\"num_key_value_heads\":4294967298}", "num_key_value_heads is 4294967298"},
+    {"{\"model_type\":\"llama\"," SIZES ",\"num_key_value_heads\":2.0}", "num_key_value_heads is 2.0"},
+    {"{\"model_type\":\"llama\",\"vocab_size\":9}", "num_hidden_layers is missing"},
+    {"{\"model_type\":\"mistral\"," SIZES "}", "num_key_value_heads is missing"},
+    {"{\"model_type\":\"qwen3\"," SIZES KV "}", "head_dim is missing"},
+    {"{\"model_type\":\"qwen3\"," SIZES KV ",\"head_dim\":8,\"attention_bias\":true}", "attention_bias is true"},
+    {"{\"model_type\":\"mistral\"," SIZES KV ",\"sliding_window\":0}", "sliding_window is 0"},
+    {"{\"model_type\":\"mistral\"," SIZES KV ",\"sliding_window\":\"4k\"}", "sliding_window is \"4k\""},
+    {QWEN2("\"use_sliding_window\":true,\"sliding_window\":9,\"max_window_layers\":1"), "max_window_layers is 1"},
+    {QWEN2("\"layer_types\":[\"full_attention\",\"sliding_attention\"]"), "layer_types is ["},
+    {QWEN2("\"layer_types\":[\"full_attention\"]"), "layer_types is ["},
+    {QWEN2("\"layer_types\":[\"sliding_attention\",\"sliding_attention\"]"), "layer_types is ["},
+    {QWEN2("\"layer_types\":[\"linear_attention\",\"full_attention\"]"), "layer_types is ["},
+    {QWEN2("\"layer_types\":{}"), "layer_types is {}"},
+    {GPT2("\"activation_function\":\"relu\""), "activation_function is \"relu\""},
+    {GPT2("\"scale_attn_weights\":false"), "scale_attn_weights is false"},
+    {GPT2("\"scale_attn_by_inverse_layer_idx\":true"), "scale_attn_by_inverse_layer_idx is true"},
+    {GPT2("\"add_cross_attention\":true"), "add_cross_attention is true"},
+    {GPT2("\"n_inner\":0"), "n_inner is 0"},
+    {GPT2("\"layer_norm_epsilon\":2"), "norm_epsilon is 2"},
+    {"{\"model_type\":\"gpt2\",\"n_positions\":8,\"n_embd\":9,\"n_layer\":1,\"n_head\":2,\"vocab_size\":9}",
+     "no multiple"},
+};
+
+static void what_cannot_be_computed_is_refused_by_key_and_value(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         model_shape s;
         json_t *tokens = NULL;
-        if (parse(&s, &tokens, cases[i].text) != STATUS_FAILED)
-            fail_msg("accepted: %s", cases[i].text);
-        workfolder_message_has(cases[i].part);
+        if (parse(&s, &tokens, refused[i].text) != STATUS_FAILED)
+            fail_msg("accepted: %s", refused[i].text);
+        workfolder_message_has(refused[i].part);
         workfolder_message_has("config.json");
         assert_null(tokens);
     }

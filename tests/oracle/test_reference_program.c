@@ -115,9 +115,10 @@ static void open_step(step *s, shape_architecture architecture, recompute how)
 {
     *s = (step){0};
     compile_options o = options_of(architecture, how);
+    executor_options on_cpu = {.device = &device_cpu, .backend = &cpu_backend, .threads = 1};
     assert_int_equal(comm_open(&s->world), STATUS_OK);
     assert_int_equal(compile(&s->compiled, &o), STATUS_OK);
-    assert_int_equal(executor_open(&s->executor, &s->compiled, s->world, &cpu_backend, 1), STATUS_OK);
+    assert_int_equal(executor_open(&s->executor, &s->compiled, s->world, &on_cpu), STATUS_OK);
     batch_rope_table(&s->compiled, s->executor);
     fill_ids(s);
     fill_weights(s);

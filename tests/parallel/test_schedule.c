@@ -89,20 +89,6 @@ static void one_f_one_b_of_several_chunks_is_interleaved(void **state)
     schedule_free(&s);
 }
 
-static void names_are_read_back_and_unknown_ones_refused(void **state)
-{
-    (void)state;
-    for (int k = 0; k < SCHEDULE_KINDS; k++) {
-        schedule_kind kind = SCHEDULE_KINDS;
-        assert_int_equal(schedule_from_name(&kind, schedule_name((schedule_kind)k)), STATUS_OK);
-        assert_int_equal(kind, k);
-    }
-    schedule_kind kind = SCHEDULE_KINDS;
-    assert_int_equal(schedule_from_name(&kind, "1F1B"), STATUS_USAGE);
-    assert_int_equal(kind, SCHEDULE_KINDS);
-    assert_string_equal(status_message(), "unknown pipeline schedule '1F1B': use gpipe, 1f1b, interleaved or zb-h1");
-}
-
 static void impossible_sizes_are_refused(void **state)
 {
     (void)state;
@@ -265,7 +251,6 @@ int main(void)
         cmocka_unit_test(no_schedule_in_the_same_memory_is_faster_by_two_units),
         cmocka_unit_test(the_search_finds_out_a_slow_schedule),
         cmocka_unit_test(one_f_one_b_of_several_chunks_is_interleaved),
-        cmocka_unit_test(names_are_read_back_and_unknown_ones_refused),
         cmocka_unit_test(impossible_sizes_are_refused),
         cmocka_unit_test(broken_schedules_are_refused),
         cmocka_unit_test(refusals_name_stage_position_and_action),

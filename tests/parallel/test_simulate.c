@@ -60,7 +60,6 @@ static void must_have_the_bubble(const schedule *s)
                 fail_msg("%s: stage %d idles %g, formula %g", schedules_title(s), stage, sim.stages[stage].idle,
                          expected);
         assert_true(is_same(sim.bubble, expected / (work + expected)));
-        assert_true(is_same(simulate_formula(s, (simulate_cost){v * c.forward, v * c.input, v * c.weight}), expected));
         simulate_free(&sim);
         compared++;
     }
@@ -103,15 +102,23 @@ static void peaks_in_flight_equal_the_formulas(void **state)
     assert_true(compared > 2000);
 }
 
+/* Of ZB-H1 where a stage holds most: the chunks whose weights' gradients are still to be computed. The last forward begins
+ * after (all - in flight) input gradients. */
+static int weights_deferred(const schedule *s, int stage)
+{
+    int done = s->chunks * s->microbatches - schedule_in_flight(s, stage);
+    return s->kind != SCHEDULE_ZB_H1 ? 0 : stage < done ? stage : done;
+}
+
 static void must_predict_the_peak(const schedule *s)
 {
     simulation sim = simulated(s, unit, 0);
     for (int stage = 0; stage < s->stages; stage++)
         if (sim.stages[stage].in_flight != schedule_in_flight(s, stage) ||
-            sim.stages[stage].deferred != schedule_weights_deferred(s, stage))
+            sim.stages[stage].deferred != weights_deferred(s, stage))
             fail_msg("%s: stage %d holds %d, %d deferred, announced %d, %d", schedules_title(s), stage,
                      sim.stages[stage].in_flight, sim.stages[stage].deferred, schedule_in_flight(s, stage),
-                     schedule_weights_deferred(s, stage));
+                     weights_deferred(s, stage));
     simulate_free(&sim);
 }
 
@@ -157,7 +164,7 @@ static void another_warm_up_shows_in_bubble_or_peak(void **state)
     s.actions[0][4] = held;
     simulation sim = simulated(&s, unit, 0);
     assert_int_equal(sim.stages[0].in_flight, 4);
-    assert_true(sim.stages[0].idle > simulate_formula(&s, unit) + 0.5);
+    assert_true(sim.stages[0].idle > idle_by_table(&s, unit) + 0.5);
     simulate_free(&sim);
     schedule_free(&s);
 

@@ -17,29 +17,10 @@
 #include "tests/jobs/golden.h"
 #include "tests/jobs/launch.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/engine/files/tensors.h"
+#include "tests/tools/conversion.h"
 
 /* ---- helpers ---- */
-
-static char *golden(const char *model)
-{
-    return must_format(GOLDEN_MODELS "/%s", model);
-}
-
-static status convert(const char *from, const char *to, weights_format format, int type, int64_t shard_bytes)
-{
-    weights *w;
-    TRY(weights_open(&w, from));
-    const weights_copy_options o = {.format = format, .type = type, .shard_bytes = shard_bytes};
-    status s = weights_copy(w, to, &o);
-    weights_close(w);
-    return s;
-}
-
-static void must_convert(const char *from, const char *to, weights_format format, int type, int64_t shard_bytes)
-{
-    if (convert(from, to, format, type, shard_bytes) != STATUS_OK)
-        fail_msg("%s", status_message());
-}
 
 static void assert_same_file(const char *a, const char *b, const char *name)
 {
@@ -54,14 +35,6 @@ static void assert_same_file(const char *a, const char *b, const char *name)
     free(y);
 }
 
-static bool is_there(const char *folder, const char *name)
-{
-    char *path = workfolder_path(folder, name);
-    bool yes = atomic_exists(path);
-    free(path);
-    return yes;
-}
-
 static void copy_file(const char *from, const char *to, const char *name)
 {
     char *x = workfolder_path(from, name), *y = workfolder_path(to, name);
@@ -71,13 +44,6 @@ static void copy_file(const char *from, const char *to, const char *name)
     free(data);
     free(x);
     free(y);
-}
-
-static void put(const char *folder, const char *name, const char *text)
-{
-    char *path = workfolder_path(folder, name);
-    workfolder_write(path, text, (int64_t)strlen(text));
-    free(path);
 }
 
 /* One change to the tensors of a file: rename (to NULL: drop), or another shape or type; without `from`, an addition. */
@@ -133,7 +99,7 @@ static void take(contents *c, const safetensors *s, const safetensors_tensor *t,
 /* The embedding (or else whatever comes first), one element off, under another name. */
 static void add(contents *c, const safetensors *s, const char *name, float off)
 {
-    const safetensors_tensor *table = safetensors_find(s, "model.embed_tokens.weight");
+    const safetensors_tensor *table = tensors_find(s, "model.embed_tokens.weight");
     table = table ? table : safetensors_at(s, 0);
     float *values = c->own[c->owned++] = must_alloc((unsigned long)table->bytes);
     memcpy(values, safetensors_data(s, table), (size_t)table->bytes);
@@ -149,7 +115,7 @@ static void write_model(const char *folder, const char *model, const edit *edits
     safetensors *s;
     safetensors_writer *w;
     contents c = {0};
-    char *source = golden(model), *file = workfolder_path(source, SHARDED_FILE),
+    char *source = conversion_golden(model), *file = workfolder_path(source, SHARDED_FILE),
          *path = workfolder_path(folder, SHARDED_FILE);
     assert_int_equal(atomic_make_folders(folder), STATUS_OK);
     copy_file(source, folder, "config.json");
@@ -192,20 +158,20 @@ static void edit_config(const char *folder, const char *from, const char *to)
 static void there_and_back_every_tensor_is_the_same_to_the_bit(void **state)
 {
     for (const char *const *model = golden_models; *model; model++) {
-        char *source = golden(*model), *there = must_format("%s/%s-checkpoint", (char *)*state, *model);
+        char *source = conversion_golden(*model), *there = must_format("%s/%s-checkpoint", (char *)*state, *model);
         char *back = must_format("%s/%s-back", (char *)*state, *model),
              *again = must_format("%s/%s-again", (char *)*state, *model);
         char *third = must_format("%s/%s-third", (char *)*state, *model);
         checkpoint *c;
-        must_convert(source, there, WEIGHTS_PHALANX, WEIGHTS_KEEP, 0);
+        conversion_must(source, there, WEIGHTS_PHALANX, WEIGHTS_KEEP, 0);
         assert_int_equal(checkpoint_open(&c, there), STATUS_OK);
         assert_int_equal(checkpoint_verify(c), STATUS_OK);
         checkpoint_close(c);
-        must_convert(there, back, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0);
+        conversion_must(there, back, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0);
         assert_same_file(source, back, SHARDED_FILE);
-        must_convert(back, again, WEIGHTS_PHALANX, WEIGHTS_KEEP, 0);
-        must_convert(again, third, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP,
-                     0); /* export, import, export: all the same bytes */
+        conversion_must(back, again, WEIGHTS_PHALANX, WEIGHTS_KEEP, 0);
+        conversion_must(again, third, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP,
+                        0); /* export, import, export: all the same bytes */
         assert_same_file(back, third, SHARDED_FILE);
         assert_same_file(back, third, "config.json");
         free(source);
@@ -218,16 +184,17 @@ static void there_and_back_every_tensor_is_the_same_to_the_bit(void **state)
 
 static void several_files_are_one_model(void **state)
 {
-    char *source = golden("qwen3"), *cut = workfolder_path(*state, "cut"),
+    char *source = conversion_golden("qwen3"), *cut = workfolder_path(*state, "cut"),
          *checkpoint_cut = workfolder_path(*state, "cut-checkpoint");
     char *joined = workfolder_path(*state, "joined"), *joined2 = workfolder_path(*state, "joined2");
-    must_convert(source, cut, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 30000);
-    assert_true(is_there(cut, "model-00001-of-00005.safetensors") && is_there(cut, "model-00005-of-00005.safetensors"));
-    assert_true(is_there(cut, SHARDED_INDEX) && !is_there(cut, SHARDED_FILE));
-    must_convert(cut, joined, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0);
+    conversion_must(source, cut, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 30000);
+    assert_true(conversion_has(cut, "model-00001-of-00005.safetensors") &&
+                conversion_has(cut, "model-00005-of-00005.safetensors"));
+    assert_true(conversion_has(cut, SHARDED_INDEX) && !conversion_has(cut, SHARDED_FILE));
+    conversion_must(cut, joined, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0);
     assert_same_file(source, joined, SHARDED_FILE);
-    must_convert(cut, checkpoint_cut, WEIGHTS_PHALANX, WEIGHTS_KEEP, 1); /* a file for each tensor */
-    must_convert(checkpoint_cut, joined2, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0);
+    conversion_must(cut, checkpoint_cut, WEIGHTS_PHALANX, WEIGHTS_KEEP, 1); /* a file for each tensor */
+    conversion_must(checkpoint_cut, joined2, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0);
     assert_same_file(source, joined2, SHARDED_FILE);
     free(source);
     free(cut);
@@ -238,11 +205,11 @@ static void several_files_are_one_model(void **state)
 
 static void another_dtype_rounds_once_and_widens_exactly(void **state)
 {
-    char *source = golden("gpt2"), *there = workfolder_path(*state, "bf16"),
+    char *source = conversion_golden("gpt2"), *there = workfolder_path(*state, "bf16"),
          *back = workfolder_path(*state, "bf16-back");
     char *config_json = workfolder_path(back, "config.json");
-    must_convert(source, there, WEIGHTS_PHALANX, DTYPE_BF16, 0);
-    must_convert(there, back, WEIGHTS_HUGGINGFACE, DTYPE_FP32, 0);
+    conversion_must(source, there, WEIGHTS_PHALANX, DTYPE_BF16, 0);
+    conversion_must(there, back, WEIGHTS_HUGGINGFACE, DTYPE_FP32, 0);
     sharded *a, *b;
     assert_int_equal(sharded_open(&a, source), STATUS_OK);
     assert_int_equal(sharded_open(&b, back), STATUS_OK);
@@ -273,13 +240,13 @@ static void another_dtype_rounds_once_and_widens_exactly(void **state)
 /* Pieces as several ranks would write them, weights in bf16 and masters in fp32. */
 static void a_divided_checkpoint_is_joined_and_masters_are_taken_for_fp32(void **state)
 {
-    char *source = golden("llama-tied"), *checkpoints = workfolder_path(*state, "divided");
+    char *source = conversion_golden("llama-tied"), *checkpoints = workfolder_path(*state, "divided");
     char *plain = workfolder_path(*state, "divided-16"), *precise = workfolder_path(*state, "divided-32");
     char *whole = workfolder_path(*state, "undivided");
     weights *w;
     checkpoint *c;
     assert_int_equal(weights_open(&w, source), STATUS_OK);
-    must_convert(source, whole, WEIGHTS_PHALANX, WEIGHTS_KEEP, 0);
+    conversion_must(source, whole, WEIGHTS_PHALANX, WEIGHTS_KEEP, 0);
     assert_int_equal(checkpoint_open(&c, whole), STATUS_OK);
     int n = 0;
     checkpoint_piece *pieces = must_calloc((unsigned long)weights_count(w) * 6, sizeof *pieces);
@@ -315,10 +282,10 @@ static void a_divided_checkpoint_is_joined_and_masters_are_taken_for_fp32(void *
             pieces[n++] = p;
         }
     }
-    assert_int_equal(checkpoint_write(checkpoints, "step-00000003", pieces, n, checkpoint_meta(c), 0, 1, NULL, NULL),
-                     STATUS_OK);
-    must_convert(checkpoints, plain, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0);
-    must_convert(checkpoints, precise, WEIGHTS_HUGGINGFACE, DTYPE_FP32, 0);
+    assert_int_equal(
+        checkpoint_write(checkpoints, "step-00000003", pieces, n, checkpoint_meta(c), 0, 1, "", NULL, NULL), STATUS_OK);
+    conversion_must(checkpoints, plain, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0);
+    conversion_must(checkpoints, precise, WEIGHTS_HUGGINGFACE, DTYPE_FP32, 0);
     assert_same_file(source, precise, SHARDED_FILE);
     sharded *s;
     assert_int_equal(sharded_open(&s, plain), STATUS_OK);
@@ -356,10 +323,10 @@ static void bare_names_known_leftovers_and_tied_heads_are_accepted(void **state)
         int count;
     } cases[] = {{"gpt2", bare, 3}, {"llama-tied", tied, 2}, {"qwen2", tied, 2}};
     for (int i = 0; i < 3; i++) {
-        char *source = golden(cases[i].model), *folder = must_format("%s/odd-%d", (char *)*state, i),
+        char *source = conversion_golden(cases[i].model), *folder = must_format("%s/odd-%d", (char *)*state, i),
              *to = must_format("%s-to", folder);
         write_model(folder, cases[i].model, cases[i].edits, cases[i].count, 0);
-        must_convert(folder, to, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0);
+        conversion_must(folder, to, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0);
         assert_same_file(source, to, SHARDED_FILE);
         free(source);
         free(folder);
@@ -404,7 +371,7 @@ static void wrong_tensors_are_refused_by_name(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char *folder = must_format("%s/wrong-%zu", (char *)*state, i), *to = must_format("%s-to", folder);
         write_model(folder, cases[i].model, &cases[i].edit, 1, cases[i].off);
-        assert_int_equal(convert(folder, to, WEIGHTS_PHALANX, WEIGHTS_KEEP, 0), STATUS_FAILED);
+        assert_int_equal(conversion(folder, to, WEIGHTS_PHALANX, WEIGHTS_KEEP, 0), STATUS_FAILED);
         workfolder_message_has(cases[i].part);
         workfolder_message_has(folder);
         assert_false(atomic_exists(to));
@@ -436,10 +403,10 @@ static void wrong_folders_are_refused_in_one_line(void **state)
     }
     assert_int_equal(atomic_remove(file), STATUS_OK);
     refused(folder, "neither model.safetensors nor model.safetensors.index.json");
-    put(folder, "weights.safetensors", "x");
+    conversion_put(folder, "weights.safetensors", "x");
     refused(folder, "has weights.safetensors but neither");
-    put(folder, "pytorch_model.bin", "x");
-    put(folder, "a.pth", "x");
+    conversion_put(folder, "pytorch_model.bin", "x");
+    conversion_put(folder, "a.pth", "x");
     refused(folder, "a.pth is a pickle");
     workfolder_write(file, data, bytes); /* pickles beside safetensors are let lie */
     weights *w;
@@ -458,9 +425,9 @@ static void wrong_folders_are_refused_in_one_line(void **state)
 
 static void wrong_indices_are_refused_in_one_line(void **state)
 {
-    char *source = golden("llama"), *folder = workfolder_path(*state, "indexed"),
+    char *source = conversion_golden("llama"), *folder = workfolder_path(*state, "indexed"),
          *index = workfolder_path(folder, SHARDED_INDEX);
-    must_convert(source, folder, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 60000);
+    conversion_must(source, folder, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 60000);
     int64_t bytes;
     char *text = (char *)workfolder_read(index, &bytes),
          *shard = workfolder_path(folder, "model-00001-of-00002.safetensors");
@@ -502,22 +469,23 @@ static void wrong_indices_are_refused_in_one_line(void **state)
 /* A damaged checkpoint is found while it is read: then there is neither the new folder nor its temporary one. */
 static void a_failed_conversion_leaves_nothing(void **state)
 {
-    char *source = golden("mistral"), *there = workfolder_path(*state, "whole"), *to = workfolder_path(*state, "never");
+    char *source = conversion_golden("mistral"), *there = workfolder_path(*state, "whole"),
+         *to = workfolder_path(*state, "never");
     char *file = workfolder_path(there, "model-00000.safetensors");
-    must_convert(source, there, WEIGHTS_PHALANX, WEIGHTS_KEEP, 0);
+    conversion_must(source, there, WEIGHTS_PHALANX, WEIGHTS_KEEP, 0);
     int64_t bytes;
     uint8_t *data = workfolder_read(file, &bytes);
     data[bytes - 9] ^= 4;
     workfolder_write(file, data, bytes);
-    assert_int_equal(convert(there, to, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0), STATUS_FAILED);
+    assert_int_equal(conversion(there, to, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0), STATUS_FAILED);
     workfolder_message_has("is damaged");
     assert_false(atomic_exists(to));
-    assert_false(is_there(*state, "never.tmp"));
+    assert_false(conversion_has(*state, "never.tmp"));
     data[bytes - 9] ^= 4;
     workfolder_write(file, data, bytes);
     assert_int_equal(atomic_make_folders(to), STATUS_OK); /* an empty folder is taken */
-    must_convert(there, to, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0);
-    assert_int_equal(convert(there, to, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0), STATUS_FAILED);
+    conversion_must(there, to, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0);
+    assert_int_equal(conversion(there, to, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0), STATUS_FAILED);
     workfolder_message_has("is there already");
     assert_same_file(source, to, SHARDED_FILE);
     free(data);
@@ -535,12 +503,12 @@ static void tokenizer_files_go_along_both_ways(void **state)
     char *back = workfolder_path(*state, "tokenized-back");
     write_model(folder, "qwen2", NULL, 0, 0);
     for (int i = 0; i < 4; i++)
-        put(folder, names[i], names[i]);
-    must_convert(folder, there, WEIGHTS_PHALANX, WEIGHTS_KEEP, 0);
-    must_convert(there, back, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0);
+        conversion_put(folder, names[i], names[i]);
+    conversion_must(folder, there, WEIGHTS_PHALANX, WEIGHTS_KEEP, 0);
+    conversion_must(there, back, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0);
     for (int i = 0; i < 4; i++)
         assert_same_file(folder, back, names[i]);
-    assert_false(is_there(back, "merges.txt"));
+    assert_false(conversion_has(back, "merges.txt"));
     free(folder);
     free(there);
     free(back);
@@ -570,7 +538,7 @@ static void the_command_says_what_is_wrong_in_one_line(void **state)
     launch_result r = launch_run(20, "%s convert --from %s/qwen3 --to %s --dtype bf16", program, GOLDEN_MODELS, to);
     assert_int_equal(r.status, 0);
     assert_non_null(strstr(r.out, "qwen3, 27.9k parameters"));
-    assert_true(is_there(to, "manifest.json"));
+    assert_true(conversion_has(to, "manifest.json"));
     launch_free(&r);
     free(program);
     free(to);

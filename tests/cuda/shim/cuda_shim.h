@@ -168,11 +168,6 @@ static inline void atomic_max(int32_t *to, int32_t value)
     *to = *to > value ? *to : value;
 }
 
-static inline void atomic_or(unsigned *to, unsigned value)
-{
-    *to |= value;
-}
-
 static inline float fast_exp2(float x)
 {
     return exp2f(x);

@@ -126,7 +126,8 @@ static void *save(void *argument)
         p->data = data;
     }
     json_t *meta = me->rank == 0 ? json_pack("{s:i}", "seed", me->seed) : NULL;
-    me->result = checkpoint_write(me->folder, me->name, pieces, count, meta, me->rank, me->layout.ranks, meet, me);
+    me->result =
+        checkpoint_write(me->folder, me->name, pieces, count, meta, me->rank, me->layout.ranks, "0123abcd", meet, me);
     snprintf(me->message, sizeof me->message, "%s", status_message());
     json_decref(meta);
     for (int i = 0; i < count; i++)

@@ -1,9 +1,10 @@
-/* Nothing half-written is ever loadable: failing disks, full disks, kills and power losses at every call of a save, and
- * every damaged byte.
+/* Nothing half-written is ever loadable: failing disks, full disks, lying disks, kills and power losses at every call of a
+ * save, and every damaged byte.
  *
- * This program supplies its own open, write, fsync, rename, mkdir, unlink and unlinkat. While a fault is armed they count
+ * This program supplies its own open, read, write, access, fsync, rename, mkdir, unlink and unlinkat. While a fault is armed they count
  * calls and misbehave at one of them; they also keep the journal that a power loss needs: which files have bytes that no
- * fsync has made durable, and which renames no fsync of their folder. (New folders count as durable at once.)
+ * fsync has made durable, and which renames no fsync of their folder. (New folders count as durable at once.) Its nanosleep
+ * counts and does not wait: what may pass is tried again at once.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,6 +21,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -29,7 +31,9 @@
 #include "tests/engine/files/savers.h"
 #include "tests/jobs/workfolder.h"
 
-enum { NONE, FAIL, FULL, STOP }; /* one call fails; writes fail from then on; nothing has an effect from then on */
+/* One call fails for good; one call fails for a moment; every call fails from then on; writes find no space from then on; nothing
+ * has an effect from then on; one write stores another byte than it was given. */
+enum { NONE, FAIL, PASS, LAST, FULL, STOP, LIE };
 
 typedef struct entry {
     char from[512], to[512], backup[512]; /* backup: a link to what the rename replaced, or "" */
@@ -37,7 +41,7 @@ typedef struct entry {
 } entry;
 
 static struct {
-    int mode, at, calls;
+    int mode, at, calls, naps;
     bool sync_is_lost; /* the mutant: an fsync that does nothing */
     ino_t dirty[64];
     int dirty_count;
@@ -53,9 +57,19 @@ static bool misbehaves(bool is_write)
     pthread_mutex_lock(&fault.lock);
     int call = ++fault.calls;
     pthread_mutex_unlock(&fault.lock);
-    errno = fault.mode == FULL ? ENOSPC : EIO;
-    return (fault.mode == FAIL && call == fault.at) || (fault.mode == FULL && call >= fault.at && is_write) ||
-           (fault.mode == STOP && call >= fault.at);
+    errno = fault.mode == FULL ? ENOSPC : fault.mode == PASS || fault.mode == LAST ? EIO : EROFS;
+    return ((fault.mode == FAIL || fault.mode == PASS) && call == fault.at) ||
+           (fault.mode == FULL && call >= fault.at && is_write) ||
+           ((fault.mode == STOP || fault.mode == LAST) && call >= fault.at) ||
+           (fault.mode == LIE && call == fault.at && is_write);
+}
+
+int nanosleep(const struct timespec *wanted, struct timespec *left)
+{
+    (void)wanted;
+    (void)left;
+    fault.naps++;
+    return 0;
 }
 
 static ino_t inode_of(int descriptor)
@@ -83,15 +97,29 @@ int open(const char *path, int flags, ...)
     va_start(arguments, flags);
     mode_t mode = flags & O_CREAT ? va_arg(arguments, mode_t) : 0;
     va_end(arguments);
-    if (fault.mode != NONE && flags & O_CREAT && misbehaves(false))
+    if (fault.mode != NONE && misbehaves(false))
         return -1;
     return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+}
+
+static ssize_t write_wrong(int descriptor, const void *data, size_t bytes)
+{
+    uint8_t *copy;
+    assert_int_equal(posix_memalign((void **)&copy, 4096, bytes), 0); /* as O_DIRECT wants it */
+    memcpy(copy, data, bytes);
+    copy[bytes / 2] ^= 4;
+    set_dirty(inode_of(descriptor), true);
+    ssize_t wrote = syscall(SYS_write, descriptor, copy, bytes);
+    free(copy);
+    return wrote;
 }
 
 ssize_t write(int descriptor, const void *data, size_t bytes)
 {
     bool fails = fault.mode != NONE && misbehaves(true);
     int error = errno;
+    if (fails && fault.mode == LIE)
+        return write_wrong(descriptor, data, bytes);
     if (fails && fault.mode == STOP && fault.calls > fault.at)
         return -1;
     if (fault.mode != NONE)
@@ -99,6 +127,16 @@ ssize_t write(int descriptor, const void *data, size_t bytes)
     ssize_t wrote = syscall(SYS_write, descriptor, data, fails ? bytes / 2 : bytes); /* torn where it fails */
     errno = error;
     return fails ? -1 : wrote;
+}
+
+ssize_t read(int descriptor, void *data, size_t bytes)
+{
+    return fault.mode != NONE && misbehaves(false) ? -1 : syscall(SYS_read, descriptor, data, bytes);
+}
+
+int access(const char *path, int mode)
+{
+    return fault.mode != NONE && misbehaves(false) ? -1 : (int)syscall(SYS_access, path, mode);
 }
 
 static void sync_folder(int descriptor)
@@ -165,7 +203,7 @@ int unlinkat(int folder, const char *path, int flags)
 static void arm(int mode, int at, const char *folder)
 {
     fault.at = at;
-    fault.calls = fault.dirty_count = fault.rename_count = 0;
+    fault.calls = fault.dirty_count = fault.rename_count = fault.naps = 0;
     fault.folder = folder;
     fault.mode = mode;
 }
@@ -222,6 +260,7 @@ static bool has_temporaries(const char *folder)
 typedef struct outcome {
     int saves, wrong; /* saves tried; times the oracle objected */
     int older, newer; /* what was found in its place */
+    int naps;         /* saves in which something was tried again */
 } outcome;
 
 /* Save over and over, with the fault one call later each time, until the save is through before the fault. */
@@ -243,6 +282,9 @@ static outcome every_call(const char *folder, const char *name, int mode, int ra
         bool right = found == 2 || (found == 1 && s != STATUS_OK);
         if (mode == FAIL && s != STATUS_OK) /* one fault is repaired: the older one is under its own name again */
             right = right && atomic_exists(older);
+        if (mode == PASS || mode == LIE) /* noticed, and made good */
+            right = s == STATUS_OK && found == 2 && !has_temporaries(folder);
+        o.naps += fault.naps > 0;
         if (mode == FULL && s != STATUS_OK)
             right = right && found == 1 && !has_temporaries(folder) && strstr(status_message(), "No space left");
         o.saves++;
@@ -252,6 +294,8 @@ static outcome every_call(const char *folder, const char *name, int mode, int ra
         free(side);
         if (calls < k) {
             o.wrong += s != STATUS_OK;
+            printf("fault %d, %d ranks%s: %d saves, %d wrong, older %d, newer %d, tried again %d\n", mode, ranks,
+                   power ? ", power lost" : "", o.saves, o.wrong, o.older, o.newer, o.naps);
             free(older);
             return o;
         }
@@ -269,6 +313,41 @@ static void latest_is_whole_whichever_call_fails(void **state)
         assert_int_equal(o.wrong, 0);
         assert_true(o.saves > 40 && o.older > 20 && o.newer >= 1);
     }
+    free(folder);
+}
+
+/* An error that passes is nothing but a pause, whichever call it hits; nor is a disk that stores something else. */
+static void what_passes_is_tried_again_and_what_is_stored_wrong_is_stored_again(void **state)
+{
+    char *folder = workfolder_path(*state, "passes");
+    for (int ranks = 1; ranks <= 3; ranks += 2) {
+        outcome o = every_call(folder, "step-00000002", PASS, ranks, false);
+        assert_int_equal(o.wrong, 0);
+        assert_true(o.saves > 40 && o.naps >= o.saves - 2); /* each fault was met */
+        o = every_call(folder, "step-00000001", PASS, ranks, false);
+        assert_int_equal(o.wrong, 0);
+        o = every_call(folder, "step-00000002", LIE, ranks, false);
+        assert_int_equal(o.wrong, 0);
+        assert_true(o.naps >= 3 * ranks + 2); /* three sections each, the manifest, `latest`; fragments */
+    }
+    free(folder);
+}
+
+static void latest_is_whole_when_the_disk_is_gone_for_good(void **state)
+{
+    char *folder = workfolder_path(*state, "gone"), *older = workfolder_path(folder, "step-00000001");
+    for (int k = 1; k < 60; k += 9) {
+        start_afresh(folder);
+        arm(LAST, k, folder);
+        status s = savers_write(folder, "step-00000002", 2, (savers_layout){1, 0, false});
+        fault.mode = NONE;
+        assert_int_equal(s, STATUS_FAILED);
+        workfolder_message_has("Input/output error");
+        int found = savers_identify(folder);
+        assert_true(found == 1 || found == 2);
+        assert_true(atomic_exists(older));
+    }
+    free(older);
     free(folder);
 }
 
@@ -413,6 +492,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(latest_is_whole_whichever_call_fails),
+        cmocka_unit_test(what_passes_is_tried_again_and_what_is_stored_wrong_is_stored_again),
+        cmocka_unit_test(latest_is_whole_when_the_disk_is_gone_for_good),
         cmocka_unit_test(latest_is_whole_wherever_the_process_is_killed),
         cmocka_unit_test(latest_is_whole_wherever_the_power_fails),
         cmocka_unit_test(a_full_disk_leaves_the_older_one_and_no_litter),

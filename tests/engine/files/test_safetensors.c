@@ -12,6 +12,7 @@
 #include "engine/files/safetensors.h"
 #include "memory/log.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/engine/files/tensors.h"
 
 #define REFERENCE                                                                                                      \
     "tests/golden/reference.safetensors" /* by the safetensors package: tests/engine/files/interop_safetensors.py */
@@ -25,7 +26,7 @@ static void the_reference_writer_s_file_is_read(void **state)
     int types = 0;
     for (int i = 0; i < 17; i++) {
         const safetensors_tensor *t = safetensors_at(s, i);
-        assert_ptr_equal(safetensors_find(s, t->name), t);
+        assert_ptr_equal(tensors_find(s, t->name), t);
         if (t->name[0] != 't')
             continue;
         double values[6];
@@ -37,11 +38,11 @@ static void the_reference_writer_s_file_is_read(void **state)
     }
     assert_int_equal(types, DTYPE_COUNT); /* each type once */
     float scalar;
-    memcpy(&scalar, safetensors_data(s, safetensors_find(s, "scalar")), 4);
-    assert_true(scalar == 1.5f && safetensors_find(s, "scalar")->dims == 0);
-    assert_int_equal(safetensors_find(s, "empty")->bytes, 0);
-    assert_null(safetensors_find(s, "__metadata__"));
-    assert_null(safetensors_find(s, "t99"));
+    memcpy(&scalar, safetensors_data(s, tensors_find(s, "scalar")), 4);
+    assert_true(scalar == 1.5f && tensors_find(s, "scalar")->dims == 0);
+    assert_int_equal(tensors_find(s, "empty")->bytes, 0);
+    assert_null(tensors_find(s, "__metadata__"));
+    assert_null(tensors_find(s, "t99"));
     assert_string_equal(json_string_value(json_object_get(safetensors_metadata(s), "format")), "pt");
     safetensors_close(s);
 }

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Only kernels/axes.def lists the axes: no other file names two of them in one initializer, enumeration or switch.
 set -u
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 names=$(sed -nE 's/^AXIS\(([A-Z]+),.*/\1/p' kernels/axes.def | paste -sd'|')
 [ -n "$names" ] || { echo "kernels/axes.def has no rows"; exit 1; }
 
@@ -26,10 +26,10 @@ trap 'rm -f "$sample"' EXIT
 for listed in 'static int t[AXIS_COUNT] = {[AXIS_TENSOR] = 1, [AXIS_KV] = 2};' 'axis a[] = {AXIS_TIE, AXIS_GRID};' \
     'switch (a) { case AXIS_TENSOR: return 1; case AXIS_CONTEXT: return 2; }'; do
     echo "$listed" >"$sample"
-    [ -n "$(lists "$sample")" ] || { echo "lint_axes.sh does not see: $listed"; exit 1; }
+    [ -n "$(lists "$sample")" ] || { echo "axes.sh does not see: $listed"; exit 1; }
 done
 echo 'x = (grid){.kv = f(g, AXIS_KV), .gradient = f(g, AXIS_GRADIENT)};' >"$sample"
-[ -z "$(lists "$sample")" ] || { echo "lint_axes.sh takes arguments for a list"; exit 1; }
+[ -z "$(lists "$sample")" ] || { echo "axes.sh takes arguments for a list"; exit 1; }
 
 # the table's own test says what it expects of each row
 found=$(lists $(git ls-files '*.c' '*.h' '*.cc' '*.cu' '*.cuh' | grep -vxE 'kernels/axis\.[ch]|tests/parallel/test_grid\.c'))

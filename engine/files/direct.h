@@ -1,0 +1,45 @@
+/* Large files written from planned memory, and read back from the storage itself.
+ *
+ * A `direct` collects bytes in a buffer of its caller's and hands them over past the page cache (O_DIRECT) where the file
+ * system has that: training keeps its cache and its cores, and reading back asks the disk and not this machine's memory.
+ * It allocates nothing. The caller owns the struct, buffer and path until direct_close or direct_abandon. Failures name the
+ * path; `error` is their errno.
+ */
+#ifndef PHALANX_ENGINE_FILES_DIRECT_H
+#define PHALANX_ENGINE_FILES_DIRECT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "memory/status.h"
+
+enum { DIRECT_ALIGNMENT = 4096 }; /* of the buffer's address and length */
+
+typedef struct direct {
+    const char *path;
+    char *buffer;
+    int64_t capacity, used; /* of the buffer */
+    int64_t written;        /* bytes handed to the kernel */
+    uint32_t crc32c;        /* of all bytes so far */
+    int descriptor, error;
+    bool past_cache;
+} direct;
+
+/* A new, empty file; what was there is gone. */
+status direct_open(direct *d, const char *path, char *buffer, int64_t capacity);
+/* `crc`, unless NULL, is continued over these bytes. */
+status direct_write(direct *d, const void *data, int64_t bytes, uint32_t *crc);
+/* The same without a copy: up to *room bytes (never 0) may be put where this points, then counted by direct_added. */
+char *direct_room(direct *d, int64_t *room);
+status direct_added(direct *d, int64_t bytes, uint32_t *crc);
+int64_t direct_position(const direct *d);
+/* Everything is on the disk (fsync), and the file closed. */
+status direct_close(direct *d);
+/* Closed, unfinished, and left where it is. The message of an earlier failure is kept. */
+void direct_abandon(direct *d);
+
+/* Read a file back, from the storage if the file system allows: its length and checksum must be these. `error` as above,
+ * EIO if they are not. */
+status direct_verify(int *error, const char *path, int64_t bytes, uint32_t crc32c, char *buffer, int64_t capacity);
+
+#endif

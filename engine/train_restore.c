@@ -1,0 +1,207 @@
+/* Where a run begins: a checkpoint, weights from elsewhere, or nothing. */
+#include <stdlib.h>
+#include <string.h>
+#include <jansson.h>
+
+#include "engine/files/checkpoint.h"
+#include "engine/files/checkpoint_find.h"
+#include "engine/state.h"
+#include "engine/train_meta.h"
+#include "engine/training.h"
+#include "engine/weights.h"
+#include "memory/log.h"
+
+/* ---- one checkpoint -------------------------------------------------------------------------------------------- */
+
+/* Of a checkpoint that a run tries to go on from. */
+typedef enum verdict {
+    WHOLE,
+    DAMAGED, /* an older one may do */
+    REFUSED, /* another one would be, too, or a person has to look */
+} verdict;
+
+static void say_changed(void *context, const char *key, const char *before, const char *now)
+{
+    (void)context;
+    log_info("resume: %s changes from %s to %s", key, before, now);
+}
+
+static status check_config(const training *t, const json_t *meta, const char *where)
+{
+    const char *text = json_string_value(json_object_get(meta, "config"));
+    if (!text)
+        return status_fail(STATUS_FAILED, "%s: the manifest holds no configuration", where);
+    config saved;
+    TRY(config_parse(&saved, where, text, strlen(text), 0, NULL));
+    status s = config_compare_for_resume(&saved, t->config, say_changed, NULL);
+    config_free(&saved);
+    return s;
+}
+
+/* Is it of this run, and is its position possible? */
+static status check_meta(train_meta *out, const training *t, const json_t *meta, const char *where)
+{
+    TRY(check_config(t, meta, where));
+    TRY(train_meta_read(out, meta, t->config->train.global_batch, where));
+    return comm_rank(t->world) == 0 ? train_meta_check_data(meta, t->config, t->train, t->validation, where)
+                                    : STATUS_OK;
+}
+
+static void take(training *t, const train_meta *m)
+{
+    t->step = m->step;
+    t->updates = m->updates;
+    t->samples = m->samples;
+    t->good_steps = m->good_steps;
+    t->skipped = (int)m->skipped;
+    if (t->config->train.precision == CONFIG_FP16 && m->loss_scale > 0)
+        t->loss_scale = m->loss_scale;
+}
+
+/* Collective: the same verdict on every rank, with the words of the first that objects. */
+static verdict load(status *said, training *t, checkpoint *from)
+{
+    comm_group *all = comm_world(t->world);
+    bool has_moments = false;
+    train_meta m = {0};
+    *said = comm_all_status(all, check_meta(&m, t, checkpoint_meta(from), checkpoint_folder(from)));
+    if (*said != STATUS_OK)
+        return REFUSED;
+    *said = comm_all_status(all, state_load(&t->compiled, t->executor, from, &has_moments));
+    if (*said != STATUS_OK)
+        return DAMAGED;
+    if (!has_moments && m.step > 0) {
+        *said = status_fail(STATUS_FAILED,
+                            "%s holds no optimizer state to resume from; use model.from to start from its weights",
+                            checkpoint_folder(from));
+        return REFUSED;
+    }
+    take(t, &m);
+    log_info("resumed from %s after step %lld", checkpoint_folder(from), (long long)t->step);
+    return WHOLE;
+}
+
+static verdict restore_from(status *said, training *t, const char *path)
+{
+    checkpoint *from = NULL;
+    *said = comm_all_status(comm_world(t->world), checkpoint_open(&from, path));
+    verdict v = *said == STATUS_OK ? load(said, t, from) : DAMAGED;
+    checkpoint_close(from);
+    return v;
+}
+
+/* ---- which one ------------------------------------------------------------------------------------------------- */
+
+/* Rank 0 looks; all ranks believe it, so that none starts anew where another resumes. */
+static status share_offers(checkpoint_offers *offers, const training *t)
+{
+    comm_group *all = comm_world(t->world);
+    status s = STATUS_OK;
+    if (comm_rank(t->world) == 0)
+        s = checkpoint_offers_find(offers, t->checkpoints);
+    TRY(comm_all_status(all, s));
+    comm_broadcast_bytes(all, &offers->count, sizeof offers->count, 0);
+    if (comm_rank(t->world) > 0)
+        offers->folder = must_calloc((unsigned long)offers->count, sizeof *offers->folder);
+    for (int i = 0; i < offers->count; i++) {
+        int64_t bytes = offers->folder[i] ? (int64_t)strlen(offers->folder[i]) + 1 : 0;
+        comm_broadcast_bytes(all, &bytes, sizeof bytes, 0);
+        if (!offers->folder[i])
+            offers->folder[i] = must_alloc((unsigned long)bytes);
+        comm_broadcast_bytes(all, offers->folder[i], bytes, 0);
+    }
+    return STATUS_OK;
+}
+
+/* Something is wrong, and the run goes on from an older state: this is not to be overlooked. */
+static void say_fallen_back(training *t, const char *words)
+{
+    if (comm_rank(t->world) > 0)
+        return;
+    log_warn("%s; going on from an older checkpoint", words);
+    free(t->fell_back);
+    t->fell_back = must_strdup(words);
+}
+
+/* The best of the offers that can be loaded. */
+static status restore_best(training *t, const checkpoint_offers *offers)
+{
+    bool may = t->config->checkpoint.fallback;
+    if (offers->trouble && may)
+        say_fallen_back(t, offers->trouble);
+    status s = STATUS_OK;
+    if (comm_rank(t->world) == 0 && offers->trouble && !may)
+        s = status_fail(
+            STATUS_FAILED,
+            "%s: name a checkpoint (checkpoint.resume=FOLDER), or let an older one do (checkpoint.fallback)",
+            offers->trouble);
+    TRY(comm_all_status(comm_world(t->world), s));
+    char *first = NULL;
+    for (int i = 0; i < offers->count; i++) {
+        verdict v = restore_from(&s, t, offers->folder[i]);
+        if (v != DAMAGED || !may)
+            break;
+        if (!first)
+            first = must_strdup(status_message());
+        if (i + 1 < offers->count)
+            say_fallen_back(t, status_message());
+        else if (i > 0)
+            s = status_fail(s, "%s; and none of the %d checkpoints before it can be loaded", first, i);
+    }
+    free(first);
+    return s;
+}
+
+/* Every rank must train on the same data: nodes may have copies of their own, and one of them may be old. */
+static status check_same_data(const training *t)
+{
+    comm_group *all = comm_world(t->world);
+    status s = STATUS_OK;
+    for (int i = 0; i < t->config->data.train.count && s == STATUS_OK; i++) {
+        indexed_identity mine, first;
+        samples_identify(&mine, t->train, i);
+        first = mine;
+        comm_broadcast_bytes(all, &first, sizeof first, 0);
+        if (memcmp(&first, &mine, sizeof mine) != 0)
+            s = status_fail(STATUS_FAILED, "data.train %s is not the same here as on rank 0: copy it again",
+                            t->config->data.train.item[i].path);
+        s = comm_all_status(all, s);
+    }
+    return s;
+}
+
+/* Fresh optimizer state; the weights drawn, or those of model.from. */
+static status start(training *t)
+{
+    const char *from = t->config->model.from;
+    if (!from) {
+        state_initialise(&t->compiled, t->executor, (uint64_t)t->config->train.seed);
+        return STATUS_OK;
+    }
+    weights *w;
+    TRY(weights_open(&w, from));
+    status s = state_load_weights(&t->compiled, t->executor, weights_read, w);
+    if (s == STATUS_OK)
+        log_info("weights from %s", weights_folder(w));
+    weights_close(w);
+    return s;
+}
+
+status training_restore(training *t)
+{
+    const char *resume = t->config->checkpoint.resume;
+    checkpoint_offers offers = {0};
+    watchdog_suspend(t->watchdog);
+    status s = check_same_data(t);
+    if (s == STATUS_OK && !strcmp(resume, "auto"))
+        s = share_offers(&offers, t);
+    if (s == STATUS_OK && offers.count > 0)
+        s = restore_best(t, &offers);
+    else if (s == STATUS_OK && strcmp(resume, "auto") != 0 && strcmp(resume, "never") != 0)
+        (void)restore_from(&s, t, resume);
+    else if (s == STATUS_OK)
+        s = comm_all_status(comm_world(t->world), start(t));
+    checkpoint_offers_free(&offers);
+    watchdog_resume(t->watchdog);
+    return s;
+}

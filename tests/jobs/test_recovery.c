@@ -1,0 +1,297 @@
+/* What a run goes on from: never from nothing while there is something, never from what is damaged, hostile or of other data.
+ * Every refusal is one line, and leaves everything as it was. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "engine/files/atomic.h"
+#include "engine/files/checkpoint.h"
+#include "memory/log.h"
+#include "tests/jobs/runs.h"
+#include "tests/jobs/workfolder.h"
+
+enum { STEPS = 6 };
+
+static int write_config(void **state)
+{
+    if (workfolder_setup(state))
+        return -1;
+    runs_write_small(*state, 9000, STEPS, "micro_batch: 2, global_batch: 12",
+                     "optimizer: {lr: 3e-3, schedule: constant}\n"
+                     "checkpoint: {every: 2, keep: 0}\n");
+    return 0;
+}
+
+/* A run of STEPS steps in TOP/NAME, with checkpoints of steps 2, 4 and 6. */
+static char *whole_run(const char *top, const char *name)
+{
+    char *run = workfolder_path(top, name);
+    free(runs_train_well(60, 1, "%s/run.yaml run.folder=%s", top, run));
+    return run;
+}
+
+/* Train again, with storage that fails as `fault` says ("": does not). */
+static launch_result again(const char *top, const char *run, int ranks, const char *fault, const char *keys)
+{
+    char *mpirun = ranks > 1 ? launch_mpirun(ranks) : must_strdup(""), *program = launch_beside("../phalanx");
+    char *spy = launch_beside("io_faults.so");
+    launch_result r =
+        launch_run(90, "exec %s env %s%s PHALANX_IO_FAULTS='%s' %s train %s/run.yaml run.folder=%s %s", mpirun,
+                   *fault ? "LD_PRELOAD=" : "", *fault ? spy : "", fault, program, top, run, keys);
+    free(spy);
+    free(program);
+    free(mpirun);
+    return r;
+}
+
+static void refused(const char *top, const char *run, const char *fault, const char *keys, const char *words)
+{
+    char *metrics = workfolder_path(run, "metrics.jsonl");
+    int64_t before, after;
+    free(workfolder_read(metrics, &before));
+    launch_result r = again(top, run, 1, fault, keys);
+    bool waited = strstr(r.err, "; trying again") != NULL; /* a line of its own */
+    if (r.status == 0 || r.timed_out || runs_error_lines(r.err) != 1 + waited || !strstr(r.err, words) ||
+        strstr(r.err, "fatal"))
+        fail_msg("%s %s: status %d%s, out: %s err: %s", fault, keys, r.status, r.timed_out ? " (timed out)" : "", r.out,
+                 r.err);
+    launch_free(&r);
+    free(workfolder_read(metrics, &after));
+    assert_int_equal(after, before);
+    free(metrics);
+}
+
+static void goes_on(const char *top, const char *run, int ranks, const char *fault, const char *keys, const char *words)
+{
+    launch_result r = again(top, run, ranks, fault, keys);
+    if (r.status != 0 || !(strstr(r.out, words) || strstr(r.err, words)))
+        fail_msg("%s %s: status %d, no \"%s\", out: %s err: %s", fault, keys, r.status, words, r.out, r.err);
+    launch_free(&r);
+}
+
+static void assert_steps(const char *run, int steps)
+{
+    runs_metrics m = runs_read_metrics(run);
+    assert_int_equal(m.count, steps);
+    for (int i = 0; i < steps; i++)
+        assert_int_equal(m.step[i].step, i + 1);
+}
+
+/* ---- is there a checkpoint? --------------------------------------------------------------------------------------- */
+
+/* Storage that cannot say what `latest` holds is asked again, then refused or overridden, and never taken for an empty folder. */
+static void a_latest_that_cannot_be_read_is_not_a_latest_that_is_not_there(void **state)
+{
+    const char *top = *state;
+    char *run = whole_run(top, "unreadable");
+    static const char *const errors[] = {"ESTALE", "EIO", "EACCES", "ELOOP"};
+    for (size_t i = 0; i < sizeof errors / sizeof *errors; i++) {
+        char *passes = must_format("checkpoints/latest %s 2", errors[i]);
+        goes_on(top, run, i == 0 ? 2 : 1, passes, "", "nothing left to do: 6 steps");
+        free(passes);
+    }
+    assert_steps(run, STEPS);
+    refused(top, run, "checkpoints/latest EIO -1", "checkpoint.fallback=false",
+            "checkpoints/latest: Input/output error");
+    goes_on(top, run, 1, "checkpoints/latest EACCES -1", "",
+            "nothing left to do: 6 steps"); /* the newest of the folder */
+    char *latest = workfolder_path(run, "checkpoints/latest");
+    assert_int_equal(unlink(latest), 0);
+    refused(top, run, "/checkpoints EACCES -1", "", "nothing was changed"); /* nobody can tell */
+    assert_steps(run, STEPS);
+    free(latest);
+    free(run);
+}
+
+static void a_latest_that_is_lost_is_not_a_run_that_never_began(void **state)
+{
+    const char *top = *state;
+    char *run = whole_run(top, "lost"), *latest = workfolder_path(run, "checkpoints/latest");
+    char *saved = workfolder_path(run, "checkpoints/step-00000006");
+    assert_int_equal(unlink(latest), 0);
+    refused(top, run, "", "checkpoint.fallback=false", "checkpoints/latest is missing");
+    goes_on(top, run, 1, "", "", "checkpoints/latest is missing; going on");
+    assert_steps(run, STEPS);
+    assert_int_equal(symlink("latest", latest), 0);
+    refused(top, run, "", "checkpoint.fallback=false", "symbolic links");
+    assert_true(atomic_exists(saved));
+    free(saved);
+    free(latest);
+    free(run);
+}
+
+/* ---- damage ------------------------------------------------------------------------------------------------------- */
+
+static void flip(const char *run, const char *file, int64_t at)
+{
+    char *path = must_format("%s/checkpoints/%s", run, file);
+    int64_t bytes;
+    uint8_t *data = workfolder_read(path, &bytes);
+    data[at] ^= 0x5A;
+    workfolder_write(path, data, bytes);
+    free(data);
+    free(path);
+}
+
+/* The state after the damaged one is made again from the one before, bit for bit; summary.json says why. */
+static void a_damaged_checkpoint_gives_way_to_the_one_before(void **state)
+{
+    static const struct {
+        const char *name, *file;
+        int64_t at;
+        int ranks;
+        const char *words;
+    } cases[] = {
+        {"piece", "step-00000006/model-00000.safetensors", 5000, 1, "resumed from"},
+        {"piece-two", "step-00000006/moment2-00000.safetensors", 5000, 2, "after step 4"},
+        {"manifest", "step-00000006/manifest.json", 300, 1, "after step 4"},
+    };
+    const char *top = *state;
+    char *whole = whole_run(top, "whole");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *run = whole_run(top, cases[i].name), difference[256];
+        flip(run, cases[i].file, cases[i].at);
+        refused(top, run, "", "checkpoint.fallback=false", "step-00000006");
+        goes_on(top, run, cases[i].ranks, "", "", cases[i].words);
+        assert_steps(run, STEPS);
+        json_t *summary = runs_read_summary(run);
+        const char *why = json_string_value(json_object_get(summary, "fell_back"));
+        assert_true(why && strstr(why, "step-00000006"));
+        json_decref(summary);
+        if (cases[i].ranks == 1) {
+            assert_true(runs_compare_checkpoints(difference, sizeof difference, run, whole) >= 3 * 30);
+            assert_string_equal(difference, "");
+        }
+        free(run);
+    }
+    char *run = whole_run(top, "all");
+    flip(run, "step-00000006/model-00000.safetensors", 5000);
+    flip(run, "step-00000004/manifest.json", 300);
+    goes_on(top, run, 1, "", "", "after step 2");
+    flip(run, "step-00000006/model-00000.safetensors", 5000);
+    flip(run, "step-00000004/model-00000.safetensors", 5000);
+    flip(run, "step-00000002/model-00000.safetensors", 5000);
+    launch_result r = again(top, run, 1, "", "");
+    if (r.status != 1 || !strstr(r.err, "none of the 2 checkpoints before it can be loaded"))
+        fail_msg("status %d: %s", r.status, r.err);
+    launch_free(&r);
+    free(run);
+    free(whole);
+}
+
+/* ---- what a manifest may say --------------------------------------------------------------------------------------- */
+
+static void write_meta(const char *run, json_t *meta)
+{
+    char *path = workfolder_path(run, "checkpoints/step-00000006/manifest.json");
+    manifest *m = NULL;
+    assert_int_equal(manifest_read(&m, path), STATUS_OK);
+    json_decref(m->meta);
+    m->meta = json_incref(meta);
+    assert_int_equal(manifest_write(m, path), STATUS_OK);
+    manifest_free(m);
+    free(path);
+}
+
+/* With a checksum that is right, and values that are not. */
+static void hostile_positions_are_refused_in_one_line(void **state)
+{
+    static const struct {
+        const char *key, *value, *words; /* value NULL: the key is not there */
+    } cases[] = {
+        {"step", "-1", "step"},
+        {"step", "9223372036854775807", "step"},
+        {"step", "1099511627777", "step"},
+        {"step", "\"6\"", "step"},
+        {"step", "6.5", "step"},
+        {"step", NULL, "step"},
+        {"step", "0", "updates"},
+        {"samples", "-7", "samples"},
+        {"samples", "9223372036854775807", "samples"},
+        {"samples", "-9223372036854775808", "samples"},
+        {"samples", "0", "samples"},
+        {"samples", "73", "samples"},
+        {"samples", NULL, "samples"},
+        {"samples", "[72]", "samples"},
+        {"updates", "-1", "updates"},
+        {"updates", "7", "updates"},
+        {"updates", "1e300", "updates"},
+        {"good_steps", "-3", "good_steps"},
+        {"good_steps", "4000000000", "good_steps"},
+        {"skipped", "2147483648", "skipped"},
+        {"skipped", "-1", "skipped"},
+        {"loss_scale", "-1.0", "loss_scale"},
+        {"loss_scale", "1e308", "loss_scale"},
+        {"loss_scale", "1e-30", "loss_scale"},
+        {"loss_scale", "\"big\"", "loss_scale"},
+        {"config", "{}", "configuration"},
+        {"config", "\"train: {steps: -4}\"", "train.steps"},
+        {"data", "{\"train\": [1]}", "data.train"},
+        {"data", "{\"train\": [{\"path\": 7}]}", "data.train"},
+    };
+    const char *top = *state;
+    char *run = whole_run(top, "hostile");
+    checkpoint *c = NULL;
+    assert_int_equal(checkpoint_open(&c, run), STATUS_OK);
+    json_t *good = json_deep_copy(checkpoint_meta(c));
+    checkpoint_close(c);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *meta = json_deep_copy(good);
+        if (cases[i].value)
+            json_object_set_new(meta, cases[i].key, json_loads(cases[i].value, JSON_DECODE_ANY, NULL));
+        else
+            json_object_del(meta, cases[i].key);
+        write_meta(run, meta);
+        json_decref(meta);
+        refused(top, run, "", "train.steps=8", cases[i].words);
+    }
+    write_meta(run, good);
+    json_decref(good);
+    goes_on(top, run, 1, "", "train.steps=8", "after step 6");
+    assert_steps(run, 8);
+    free(run);
+}
+
+/* ---- data ---------------------------------------------------------------------------------------------------------- */
+
+static void data_that_was_replaced_is_refused_unless_allowed(void **state)
+{
+    const char *top = *state;
+    char *run = whole_run(top, "replaced"), *prefix = workfolder_path(top, "data"),
+         *bin = workfolder_path(top, "data.bin");
+    int64_t bytes;
+    uint8_t *before = workfolder_read(bin, &bytes);
+    runs_write_data(prefix, 131, 9000, 5); /* other documents */
+    refused(top, run, "", "train.steps=8", "data.allow_changed");
+    runs_write_data(prefix, 131, 9000, 1);
+    uint8_t *same = workfolder_read(bin, &bytes);
+    same[100] ^= 1; /* other tokens in the same documents */
+    workfolder_write(bin, same, bytes);
+    refused(top, run, "", "train.steps=8", "is not the data set that the checkpoint was made with");
+    goes_on(top, run, 1, "", "train.steps=7 data.allow_changed=true", "going on (data.allow_changed)");
+    assert_steps(run, 7);
+    workfolder_write(bin, before, bytes);
+    free(same);
+    free(before);
+    free(bin);
+    free(prefix);
+    free(run);
+}
+
+int main(void)
+{
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_latest_that_cannot_be_read_is_not_a_latest_that_is_not_there),
+        cmocka_unit_test(a_latest_that_is_lost_is_not_a_run_that_never_began),
+        cmocka_unit_test(a_damaged_checkpoint_gives_way_to_the_one_before),
+        cmocka_unit_test(hostile_positions_are_refused_in_one_line),
+        cmocka_unit_test(data_that_was_replaced_is_refused_unless_allowed),
+    };
+    return cmocka_run_group_tests(tests, write_config, workfolder_teardown);
+}

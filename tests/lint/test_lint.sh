@@ -1,0 +1,107 @@
+#!/bin/bash
+# Each lint can fail: a copy of the sources passes, and with one mistake in it the lint names the mistake. TAP, for tests/run.sh.
+set -u
+here=$(cd "$(dirname "$0")" && pwd)
+root=$here/../..
+copy=$(mktemp -d)
+trap 'rm -rf "$copy"' EXIT
+cd "$root" || exit 1
+find Makefile memory kernels parallel layers models engine tools tests -type f \
+    \( -name Makefile -o -name '*.mk' -o -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' -o -name '*.def' \
+    -o -name '*.sh' -o -name '*.py' -o -name '*.awk' \) -print0 | tar --null -cf - -T - | tar -xf - -C "$copy"
+cd "$copy" || exit 1
+number=0 failed=0
+
+verdict() { # PASSED NAME
+    number=$((number + 1))
+    if [ "$1" = yes ]; then
+        echo "ok $number - $2"
+    else
+        echo "not ok $number - $2"
+        failed=1
+    fi
+}
+
+# refuses NAME FILE TEXT MESSAGE [LINT]: with TEXT behind what FILE holds, the lint ends with 1 and says MESSAGE. A FILE that
+# is not there is made.
+refuses() {
+    local name=$1 file=$2 text=$3 message=$4 kept= said
+    local lint=${5:-$here/sources.sh $copy}
+    [ -e "$file" ] && kept=$(mktemp) && cp "$file" "$kept"
+    printf '%s\n' "$text" >>"$file"
+    if said=$($lint 2>&1); then
+        echo "# nothing was found"
+        verdict no "$name"
+    elif grep -qF -- "$message" <<<"$said"; then
+        verdict yes "$name"
+    else
+        sed 's/^/# /' <<<"$said"
+        verdict no "$name"
+    fi
+    if [ -n "$kept" ]; then
+        mv "$kept" "$file"
+    else
+        rm -f "$file"
+    fi
+}
+
+# body N: the text of a function `lint_sample` of N lines
+body() {
+    printf 'static int lint_sample(int a)\n{\n'
+    for ((i = 0; i < $1 - 4; i++)); do echo "    a++;"; done
+    printf '    return a;\n}\n'
+}
+
+if said=$("$here/sources.sh" "$copy"); then
+    verdict yes the_sources_pass
+else
+    sed 's/^/# /' <<<"$said"
+    verdict no the_sources_pass
+fi
+
+refuses an_include_upward memory/pool.c '#include "engine/train.h"' "memory/ may not include engine/"
+refuses an_include_upward_between_sub_rooms engine/files/crc32c.c '#include "engine/config/config.h"' \
+    "engine/files/ may not include engine/config/"
+refuses an_include_sideways engine/text/buffer.c '#include "engine/files/mapping.h"' "engine/text/ may not include engine/files/"
+refuses an_include_of_kernels_by_the_ground_floor memory/tensor.h '#include "kernels/op.h"' "memory/ may not include kernels/"
+refuses a_device_above_the_kernels layers/norm.c '#ifdef USE_CUDA' "#ifdef USE_CUDA"
+refuses a_circle_of_headers parallel/schedule.h '#include "parallel/lowering.h"' \
+    "includes parallel/lowering.h"
+refuses a_circle_of_calls memory/pool.c "$(printf 'void pool_sample(void)\n{\n    arena_close(0);\n}\n')
+$(sed -i '1i #include "memory/pool.h"' memory/arena.c)" "uses arena_close"
+sed -i 1d memory/arena.c
+refuses a_circle_through_a_table kernels/op.c "$(printf 'static void *const sample[] = {\n    infer_linear,\n};\n')" \
+    "kernels/op -> kernels/infer (kernels/op.c:"
+refuses a_function_that_nobody_calls memory/units.c "$(printf 'int units_sample(void)\n{\n    return 0;\n}\n')" \
+    "units_sample is never called"
+refuses a_function_that_only_itself_calls memory/units.c \
+    "$(printf 'int units_sample(int n)\n{\n    return n ? units_sample(n - 1) : 0;\n}\n')" "units_sample is never called"
+refuses a_function_that_only_tests_call memory/units.c \
+    "$(printf 'int units_sample(void)\n{\n    return 0;\n}\n')
+$(printf 'int test(void)\n{\n    return units_sample();\n}\n' >tests/memory/sample.c)" "units_sample is called by tests only"
+rm tests/memory/sample.c
+refuses a_function_that_could_be_static memory/units.c \
+    "$(printf 'int units_sample(void)\n{\n    return 0;\n}\nstatic int (*const sample)(void) = units_sample;\n')" \
+    "units_sample is called in its own file only: make it static"
+refuses an_unused_helper_in_a_header kernels/cpu/simd.h "$(printf 'static inline int simd_sample(void)\n{\n    return 0;\n}\n')" \
+    "simd_sample is never called"
+refuses an_implementation_without_an_op kernels/cpu/norms.c \
+    "$(printf 'void cpu_sample(const op *o, const run_context *r)\n{\n    (void)o, (void)r;\n}\n')" "cpu_sample is never called"
+refuses a_gradient_without_an_op kernels/gradients.c "$(printf 'RULE(sample)\n{\n    (void)r, (void)o;\n}\n')" \
+    "gradient_sample is never called"
+refuses a_kernel_that_nothing_launches kernels/cuda/reduce.cu \
+    "$(printf 'KERNEL(256, 4)\nsample_kernel(float *x)\n{\n    x[0] = 0;\n}\n')" "sample_kernel is never called"
+refuses a_long_function tests/memory/sample.c "$(body 81)" "lint_sample has 81 lines"
+refuses a_long_file memory/sample.h "$(yes '/* */' | head -n 601)" "memory/sample.h has 601 lines"
+refuses a_long_script tools/sample.sh "$(yes : | head -n 601)" "tools/sample.sh has 601 lines"
+refuses an_excuse_without_need memory/tensor.c "$(printf 'const char *tensor_sample(void)\n{\n    return scanner_pattern(0);\n}\n')" \
+    "scanner_pattern is excused and has no need of it"
+refuses raw_cuda kernels/cuda/reduce.cu '__shared__ float sample[4];' 'use SHARED' "tests/cuda/lint_cuda.sh kernels/cuda"
+
+# the limits themselves pass
+body 80 >tests/memory/sample.c
+yes '/* */' | head -n 600 >memory/sample.h
+if "$here/sources.sh" "$copy" >/dev/null; then verdict yes what_is_just_within_the_limits_passes; else verdict no what_is_just_within_the_limits_passes; fi
+
+echo "1..$number"
+exit $failed

@@ -11,7 +11,7 @@
 
 enum { DIRECTIONS = 2 }; /* the most of any axis */
 
-enum { COPIES = 8, PROGRAMS = 3 };
+enum { COPIES = 8 };
 
 typedef struct traffic {
     int64_t bytes, messages;
@@ -21,18 +21,26 @@ typedef struct range {
     int64_t at, bytes;
 } range;
 
+/* What the executor knows of a program beside its ops. */
+typedef struct played {
+    const compiled_program *program;
+    comm_call *calls;     /* [requests] */
+    const char **stretch; /* in words, what lies before each of its marks; NULL where nothing is apart */
+} played;
+
 struct executor {
-    compiled *compiled;
+    const compiled *compiled;
+    pool pool;
+    played programs[COMPILE_PROGRAMS];
     comm *world;
     const device_interface *interface;
     device *device;
-    bool apart;                     /* the device has memory and time of its own */
-    bool turned;                    /* the batch at hand lies in the second block */
-    const char **stretch[PROGRAMS]; /* of each program, in words, what lies before each of its marks */
-    const compiled_program *playing;
+    bool apart;  /* the device has memory and time of its own */
+    bool turned; /* the batch at hand lies in the second block */
+    const played *playing;
     int marked, passed; /* of its marks: put on the device's queue, and seen behind it */
     bool graph, capturing, profiled;
-    int64_t plays; /* of the training program, with a graph: by op, captured, replayed from then on */
+    int64_t plays; /* of the repeated program, with a graph: by op, captured, replayed from then on */
     range before[COPIES], behind[COPIES];
     int before_count, behind_count;
     comm_group *group[AXIS_COUNT][DIRECTIONS];
@@ -66,11 +74,12 @@ static status open_groups(executor *e)
     return STATUS_OK;
 }
 
-/* Activations travel down the stages, cotangents up. */
 static comm_group *group_of(const executor *e, const op *o)
 {
-    bool up = axis_rows[o->at.axis].directions > 1 && o->phase != PHASE_FORWARD;
-    return e->group[o->at.axis][up];
+    char text[256];
+    MUST(o->at.upstream < axis_rows[o->at.axis].directions, "%s: no such direction along %s",
+         op_text(text, sizeof text, o), axis_name((axis)o->at.axis));
+    return e->group[o->at.axis][o->at.upstream];
 }
 
 /* ---- preparation ------------------------------------------------------------------------------------------------ */
@@ -83,21 +92,21 @@ static int member_of(const comm_group *g, int rank)
     MUST(0, "rank %d is no member of the group", rank);
 }
 
-static void prepare_collective(executor *e, op *o)
+/* A message's group is the axis; what it is compiled with are its peer and its tensor. */
+static void prepare_call(comm_call *call, executor *e, const op *o)
 {
-    compiled *c = e->compiled;
     comm_group *g = group_of(e, o);
+    MUST(!call->group, "%s: request %d is another's", o->label, o->at.request);
     MUST(g, "%s: no group along the %s axis", o->label, axis_name((axis)o->at.axis));
-    comm_call *call = pool_alloc(&c->pool, sizeof *call);
-    o->prepared = call;
-    o->at.group_size = comm_group_ranks(g);
-    o->at.group_rank = comm_group_me(g);
+    op sized = *o;
+    sized.at.group_size = comm_group_ranks(g);
+    sized.at.group_rank = comm_group_me(g);
     int64_t *counts = NULL;
     if (collective_has_parts(o)) {
-        counts = pool_alloc(&c->pool, (size_t)o->at.group_size * sizeof *counts);
-        collective_counts(counts, o);
+        counts = pool_alloc(&e->pool, (size_t)sized.at.group_size * sizeof *counts);
+        collective_counts(counts, &sized);
     }
-    comm_shape s = collective_shape(o, counts);
+    comm_shape s = collective_shape(&sized, counts);
     *call = (comm_call){.kind = s.kind, .group = g, .type = s.type, .count = s.count, .counts = counts};
     char *arena = executor_context(e)->arena;
     call->send = tensor_at(o->in[0], arena);
@@ -109,12 +118,13 @@ static void prepare_collective(executor *e, op *o)
         call->source = member_of(g, o->at.peer);
 }
 
-static status prepare(executor *e, compiled_program *p)
+static status prepare(executor *e, played *p)
 {
-    for (int i = 0; i < p->list.count; i++) {
-        op *o = p->list.ops[i];
+    p->calls = pool_alloc(&e->pool, (size_t)(p->program->requests + 1) * sizeof *p->calls);
+    for (int i = 0; i < p->program->list.count; i++) {
+        op *o = p->program->list.ops[i];
         if (op_row_of(o)->flags & OP_COMM)
-            prepare_collective(e, o);
+            prepare_call(&p->calls[o->at.request], e, o);
         else if (o->kind != OP_wait)
             TRY(e->interface->prepare(e->device, o));
     }
@@ -184,23 +194,15 @@ static void find_ranges(executor *e)
 
 /* ---- how far a device has come ----------------------------------------------------------------------------------- */
 
-static compiled_program *program_at(const executor *e, int which)
+static void name_stretches(executor *e, played *p)
 {
-    return which == 0 ? &e->compiled->training : which == 1 ? &e->compiled->evaluation : &e->compiled->decoding;
-}
-
-static void name_stretches(executor *e)
-{
-    pool *words = &e->compiled->pool;
-    for (int k = 0; e->apart && k < PROGRAMS; k++) {
-        const program *list = &program_at(e, k)->list;
-        int marks = compile_marks(program_at(e, k));
-        e->stretch[k] = pool_alloc(words, (size_t)(marks + 1) * sizeof *e->stretch[k]);
-        for (int i = 0; i < marks; i++) {
-            int first = i * COMPILE_STRETCH,
-                last = first + COMPILE_STRETCH < list->count ? first + COMPILE_STRETCH - 1 : list->count - 1;
-            e->stretch[k][i] = pool_format(words, "%s .. %s", list->ops[first]->label, list->ops[last]->label);
-        }
+    const program *list = &p->program->list;
+    int marks = compile_marks(p->program);
+    p->stretch = pool_alloc(&e->pool, (size_t)(marks + 1) * sizeof *p->stretch);
+    for (int i = 0; i < marks; i++) {
+        int first = i * COMPILE_STRETCH,
+            last = first + COMPILE_STRETCH < list->count ? first + COMPILE_STRETCH - 1 : list->count - 1;
+        p->stretch[i] = pool_format(&e->pool, "%s .. %s", list->ops[first]->label, list->ops[last]->label);
     }
 }
 
@@ -216,14 +218,13 @@ static void tell_watchdog(executor *e, const op *o, const char *where)
 /* This rank stands where its device works. */
 static void stand_at_mark(executor *e)
 {
-    int which = 0, first = e->passed * COMPILE_STRETCH, count = e->playing->list.count;
-    while (program_at(e, which) != e->playing)
-        which++;
-    if (first >= count)
+    const program *list = &e->playing->program->list;
+    int first = e->passed * COMPILE_STRETCH;
+    if (first >= list->count)
         return;
-    const op *o = e->playing->list.ops[first];
-    tell_watchdog(e, o, e->stretch[which][e->passed]);
-    if (e->marked == compile_marks(e->playing)) /* until then messages are about what the host enqueues */
+    const op *o = list->ops[first];
+    tell_watchdog(e, o, e->playing->stretch[e->passed]);
+    if (e->marked == compile_marks(e->playing->program)) /* until then messages are about what the host enqueues */
         atomic_store_explicit(&e->current, o, memory_order_relaxed);
 }
 
@@ -239,7 +240,7 @@ static void look_at_marks(executor *e)
 /* The host has put op `i` of the program on the device's queue. */
 static void mark(executor *e, int i)
 {
-    if (!e->apart || ((i + 1) % COMPILE_STRETCH && i + 1 < e->playing->list.count))
+    if (!e->apart || ((i + 1) % COMPILE_STRETCH && i + 1 < e->playing->program->list.count))
         return;
     e->interface->mark(e->device, e->marked++);
     if (!e->capturing)
@@ -271,8 +272,8 @@ static status check_apart(executor *e)
 static status open_device(executor *e, const executor_options *o)
 {
     int requests = 1;
-    for (int i = 0; i < PROGRAMS; i++) {
-        const compiled_program *p = program_at(e, i);
+    for (int i = 0; i < COMPILE_PROGRAMS; i++) {
+        const compiled_program *p = e->programs[i].program;
         requests = p->requests > requests ? p->requests : requests;
     }
     find_ranges(e);
@@ -297,6 +298,8 @@ status executor_open(executor **out, compiled *c, comm *world, const executor_op
 {
     executor *e = must_calloc(1, sizeof *e);
     e->compiled = c;
+    for (int i = 0; i < COMPILE_PROGRAMS; i++)
+        e->programs[i].program = compile_program_at(c, i);
     e->world = world;
     e->interface = options->device;
     e->apart = e->interface != &device_cpu;
@@ -304,8 +307,8 @@ status executor_open(executor **out, compiled *c, comm *world, const executor_op
     status s = open_device(e, options);
     if (s == STATUS_OK)
         s = open_groups(e);
-    for (int i = 0; s == STATUS_OK && i < PROGRAMS; i++)
-        s = prepare(e, program_at(e, i));
+    for (int i = 0; s == STATUS_OK && i < COMPILE_PROGRAMS; i++)
+        s = prepare(e, &e->programs[i]);
     if (options->choices) {
         s = comm_all_status(comm_world(world), s);
         if (s == STATUS_OK)
@@ -315,7 +318,8 @@ status executor_open(executor **out, compiled *c, comm *world, const executor_op
         executor_close(e);
         return s;
     }
-    name_stretches(e);
+    for (int i = 0; e->apart && i < COMPILE_PROGRAMS; i++)
+        name_stretches(e, &e->programs[i]);
     log_set_where(describe_where, e);
     *out = e;
     return STATUS_OK;
@@ -331,6 +335,7 @@ void executor_close(executor *e)
     for (int i = 0; i < AXIS_COUNT * DIRECTIONS; i++)
         comm_group_close(e->group[i / DIRECTIONS][i % DIRECTIONS]);
     e->interface->close(e->device);
+    pool_free(&e->pool);
     free(e->requests);
     free(e);
 }
@@ -344,7 +349,7 @@ static void play_op(executor *e, const op *o)
         comm_wait(&e->requests[o->at.request]);
         d->wait(e->device, o);
     } else if (op_row_of(o)->flags & OP_COMM) {
-        comm_call *call = o->prepared;
+        comm_call *call = &e->playing->calls[o->at.request];
         call->stream = d->start(e->device, o);
         comm_start(&e->requests[o->at.request], call);
         d->started(e->device, o);
@@ -438,7 +443,7 @@ static void capture(executor *e, const compiled_program *p)
 /* The first step is played op by op in any case: what libraries load at first use, no capture could hold. */
 static void play(executor *e, const compiled_program *p)
 {
-    bool whole = e->graph && p == &e->compiled->training && !e->seconds && !e->profiled;
+    bool whole = e->graph && p->repeated && !e->seconds && !e->profiled;
     if (!whole || e->plays++ == 0) {
         play_ops(e, p);
         return;
@@ -449,10 +454,18 @@ static void play(executor *e, const compiled_program *p)
     e->marked = compile_marks(p);
 }
 
+static const played *find(const executor *e, const compiled_program *p)
+{
+    for (int i = 0; i < COMPILE_PROGRAMS; i++)
+        if (e->programs[i].program == p)
+            return &e->programs[i];
+    MUST(0, "a program that the executor was not opened with");
+}
+
 void executor_launch(executor *e, const compiled_program *p)
 {
     copy_inputs(e);
-    e->playing = p;
+    e->playing = find(e, p);
     e->marked = e->passed = 0;
     if (e->apart)
         stand_at_mark(e);

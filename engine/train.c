@@ -5,15 +5,13 @@
 #include <string.h>
 
 #include "engine/batch.h"
+#include "engine/loss_scale.h"
 #include "engine/training.h"
 #include "kernels/op.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/seal.h"
 #include "parallel/signals.h"
-
-/* fp16: where the dynamic scale begins, its bounds, and its factor (1710.03740). */
-static const double SCALE_SMALLEST = 1.0, SCALE_LARGEST = 16777216.0, SCALE_FACTOR = 2.0;
 
 static void fill_scalars(training *t, float rate)
 {
@@ -44,15 +42,8 @@ static status after_update(training *t, bool skipped)
     t->samples += c->train.global_batch;
     t->updates += !skipped;
     t->skipped = skipped ? t->skipped + 1 : 0;
-    if (c->train.precision == CONFIG_FP16) {
-        t->good_steps = skipped ? 0 : t->good_steps + 1;
-        if (skipped && t->loss_scale > SCALE_SMALLEST)
-            t->loss_scale /= SCALE_FACTOR;
-        if (t->good_steps >= c->train.loss_scale_window && t->loss_scale < SCALE_LARGEST) {
-            t->loss_scale *= SCALE_FACTOR;
-            t->good_steps = 0;
-        }
-    }
+    if (c->train.precision == CONFIG_FP16)
+        loss_scale_after(&t->loss_scale, &t->good_steps, skipped, c->train.loss_scale_window);
     if (c->train.max_skipped > 0 && t->skipped >= c->train.max_skipped)
         return status_fail(STATUS_FAILED,
                            "step %lld: gradients were not finite for %d steps in a row (train.max_skipped): "

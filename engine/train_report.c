@@ -221,10 +221,9 @@ status training_report_evaluation(training *t, double loss, double seconds)
 static int64_t arena_used(const compiled *c)
 {
     int64_t used = 0;
-    const compiled_program *programs[] = {&c->training, &c->evaluation};
-    for (int k = 0; k < 2; k++)
-        for (int i = 0; i < programs[k]->list.count; i++) {
-            const op *o = programs[k]->list.ops[i];
+    for (int k = 0; k < COMPILE_PROGRAMS; k++)
+        for (int i = 0; i < compile_program_at(c, k)->list.count; i++) {
+            const op *o = compile_program_at(c, k)->list.ops[i];
             tensor *const *operands[] = {o->in, o->out, &o->scratch};
             const int counts[] = {OP_MAX_IN, OP_MAX_OUT, 1};
             for (int list = 0; list < 3; list++)

@@ -62,7 +62,7 @@ typedef struct device_interface {
     run_context *(*context)(device *d); /* its arena: address on the device */
     char *(*host)(device *d);           /* address of the host_bytes; the arena's where the device is the host */
 
-    /* Before the first program: make o->prepared. */
+    /* Before the first program: sets o->prepared, whose owner is the device, or leaves it NULL. */
     status (*prepare)(device *d, op *o);
 
     /* What the prepared ops have a choice of, between preparing and the first program; NULL, all three, for a device

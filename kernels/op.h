@@ -23,7 +23,15 @@ typedef enum op_kind {
     OP_COUNT,
 } op_kind;
 
-enum op_flag { OP_CHEAP = 1, OP_SUMS = 2, OP_GATHER = 4, OP_WEIGHT = 8, OP_COMM = 16, OP_STATEFUL = 32 };
+enum op_flag {
+    OP_CHEAP = 1,
+    OP_SUMS = 2,
+    OP_GATHER = 4,
+    OP_WEIGHT = 8,
+    OP_COMM = 16,
+    OP_STATEFUL = 32,
+    OP_GROUPED = 64
+};
 
 /* What becomes of an accumulated output. Kernels ask only whether it is 0. */
 enum op_accumulate {
@@ -50,6 +58,7 @@ typedef struct op_attributes {
     float epsilon;      /* of a norm */
     float probability;  /* of dropout */
     uint8_t axis;       /* enum axis */
+    uint8_t upstream;   /* of a message along an axis with two directions: towards its first rank */
     uint8_t accumulate; /* enum op_accumulate */
     uint8_t inverse;    /* rope: turn back */
     uint8_t decay;      /* adamw: weight decay applies */
@@ -65,10 +74,10 @@ typedef struct op {
     bool detached;      /* recorded by hand within the forward pass: differentiation passes it by */
     tensor *in[OP_MAX_IN];
     tensor *out[OP_MAX_OUT];
-    tensor *scratch;   /* working memory of the implementation, or NULL */
-    void *prepared;    /* the implementation's own (a oneDNN primitive, a cuBLASLt plan), made before the first step */
-    const char *label; /* "layer 3/mlp/down" */
-    const char *site;  /* what it is within its layer, "mlp/down": the end of the label */
+    tensor *scratch;                    /* working memory of the implementation, or NULL */
+    const struct op_prepared *prepared; /* the device's; NULL: the backend's kernel computes the op by itself */
+    const char *label;                  /* "layer 3/mlp/down" */
+    const char *site;                   /* what it is within its layer, "mlp/down": the end of the label */
     op_attributes at;
 } op;
 
@@ -98,6 +107,20 @@ typedef struct run_context {
 } run_context;
 
 typedef void (*op_kernel)(const op *o, const run_context *r);
+
+/* What a device has made for an op before the first step: a oneDNN primitive, a cuBLASLt plan, cuDNN's graph with its addresses.
+ * It is the first member of a struct of whoever made it, who owns it at least as long as the device is open; several ops may
+ * lead to one. */
+typedef struct op_prepared {
+    /* Computes all of `o`, or nothing and says false: then the backend's kernel does. */
+    bool (*run)(const struct op_prepared *self, const op *o, const run_context *r);
+} op_prepared;
+
+/* Was `o` computed by what has been prepared for it? */
+static inline bool op_run_prepared(const op *o, const run_context *r)
+{
+    return o->prepared && o->prepared->run(o->prepared, o, r);
+}
 
 typedef struct op_cost {
     double flops;
@@ -136,7 +159,7 @@ typedef struct op_backend {
     const op_kernel *kernels; /* [OP_COUNT] */
     /* Working memory that the implementation of `o` wants during the op; 0 for most. */
     int64_t (*scratch_bytes)(const op *o, int threads);
-    /* Make o->prepared before the first step; may share between ops of one shape. NULL where the device does it. */
+    /* Sets o->prepared before the first step, or leaves it NULL. NULL where the device does it. */
     status (*prepare)(op *o, int threads);
     bool
         communicates; /* its device has a communication backend of its own, which wants no working memory of the plan */

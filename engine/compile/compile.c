@@ -60,10 +60,6 @@ status compile_options_from(compile_options *out, const config *c, const grid *g
                             int threads)
 {
     static const dtype types[] = {[CONFIG_FP32] = DTYPE_FP32, [CONFIG_BF16] = DTYPE_BF16, [CONFIG_FP16] = DTYPE_FP16};
-    static const schedule_kind kinds[] = {[CONFIG_GPIPE] = SCHEDULE_GPIPE,
-                                          [CONFIG_1F1B] = SCHEDULE_1F1B,
-                                          [CONFIG_INTERLEAVED] = SCHEDULE_INTERLEAVED,
-                                          [CONFIG_ZB_H1] = SCHEDULE_ZB_H1};
     int data = grid_group_size(g, AXIS_SAMPLES);
     *out = (compile_options){.shape = c->model.shape,
                              .compute = types[c->train.precision],
@@ -72,7 +68,7 @@ status compile_options_from(compile_options *out, const config *c, const grid *g
                              .microbatches = c->train.global_batch / (c->train.micro_batch * data),
                              .document_mask = c->data.document_mask,
                              .grid = *g,
-                             .schedule = kinds[c->parallel.schedule],
+                             .schedule = c->parallel.schedule,
                              .chunks = g->size[GRID_PIPELINE] > 1 ? c->parallel.virtual_stages : 1,
                              .layers_per_chunk =
                                  c->parallel.layers_per_stage.count ? c->parallel.layers_per_stage.item : NULL,

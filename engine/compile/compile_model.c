@@ -157,11 +157,18 @@ void compile_program_free(compiled_program *p)
     *p = (compiled_program){0};
 }
 
+static const size_t programs[COMPILE_PROGRAMS] = {offsetof(compiled, training), offsetof(compiled, evaluation),
+                                                  offsetof(compiled, decoding)};
+
+const compiled_program *compile_program_at(const compiled *c, int i)
+{
+    return (const compiled_program *)((const char *)c + programs[i]);
+}
+
 void compile_free(compiled *c)
 {
-    compile_program_free(&c->training);
-    compile_program_free(&c->evaluation);
-    compile_program_free(&c->decoding);
+    for (int i = 0; i < COMPILE_PROGRAMS; i++)
+        compile_program_free((compiled_program *)((char *)c + programs[i]));
     pool_free(&c->pool);
     *c = (compiled){0};
 }

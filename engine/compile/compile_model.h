@@ -59,7 +59,8 @@ typedef struct compiled_program {
     program list;
     int64_t transient_bytes, lower_bound; /* of the transient region */
     int64_t peak_kept, peak_temporary;    /* alive where the lower bound is reached */
-    int requests;                         /* asynchronous ops in flight are numbered 0 .. requests-1 */
+    int requests;                         /* asynchronous ops are numbered 0 .. requests-1, each once */
+    bool repeated;                        /* step after step: a device may keep it, to launch it as one */
     double flops[PHASE_COUNT];
     int64_t tensors;
 } compiled_program;
@@ -96,6 +97,9 @@ int compile_marks(const compiled_program *p);
 status compile_model(compiled *out, const compile_options *options);
 void compile_free(compiled *c);
 void compile_program_free(compiled_program *p);
+/* All programs of a model in turn, those that were not compiled with an empty list. */
+enum { COMPILE_PROGRAMS = 3 };
+const compiled_program *compile_program_at(const compiled *c, int i);
 
 /* Of a compiled model: do two ranks of one stage hold parameters and tokens of the same sizes? */
 bool compile_same_sizes(const compiled *a, const compiled *b);

@@ -43,7 +43,7 @@ status compile_program_training(compiled_program *out, const compiled *c, const 
                                 bool bound_only)
 {
     const compile_options *o = &c->options;
-    *out = (compiled_program){0};
+    *out = (compiled_program){.repeated = true};
     schedule s = {0};
     TRY(schedule_make(&s, kind_of(o), o->grid.size[GRID_PIPELINE], o->chunks, microbatches));
     tensor *const *whole = update_whole(&out->pool, c);

@@ -21,9 +21,11 @@ void plan_measure(plan_rank *out, const compiled *c)
                        .dropped = c->dropped};
     if (c->decision)
         out->decision = must_strdup(c->decision);
-    int64_t widest = c->training.lower_bound;
-    if (c->evaluation.lower_bound > widest)
-        widest = c->evaluation.lower_bound;
+    int64_t widest = 0;
+    for (int i = 0; i < COMPILE_PROGRAMS; i++) {
+        int64_t bound = compile_program_at(c, i)->lower_bound;
+        widest = bound > widest ? bound : widest;
+    }
     out->lower_bound = c->persistent_bytes + widest;
     for (int i = 0; i < GRID_AXES; i++)
         out->at[i] = g->at[i];

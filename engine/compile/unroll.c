@@ -243,7 +243,10 @@ static void play_steps(unroller *u, const lowering_step *steps, int count)
         }
         tensor *t = message(u, s);
         bool receive = s->kind == LOWERING_RECEIVE;
-        op_attributes at = {.axis = AXIS_PIPELINE, .peer = peer_rank(u->c, s->peer), .request = u->out->requests++};
+        op_attributes at = {.axis = AXIS_PIPELINE,
+                            .upstream = s->payload == LOWERING_COTANGENT,
+                            .peer = peer_rank(u->c, s->peer),
+                            .request = u->out->requests++};
         const char *label = s->payload == LOWERING_ACTIVATION ? "activation" : "cotangent";
         launched[i] = unroll_append(u->out, receive ? OP_receive : OP_send, phase_of((action_kind)s->action.kind),
                                     label, &t, !receive, &t, receive, &at);

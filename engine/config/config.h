@@ -15,13 +15,12 @@
 #include "memory/status.h"
 #include "models/shape.h"
 #include "parallel/grid.h"
+#include "parallel/schedule.h"
 #include "engine/config/learning_rate.h"
 
 typedef enum config_precision { CONFIG_FP32, CONFIG_BF16, CONFIG_FP16 } config_precision;
 typedef enum config_device { CONFIG_CPU, CONFIG_CUDA, CONFIG_AUTO } config_device;
 typedef enum config_optimizer { CONFIG_ADAMW } config_optimizer;
-/* In the order of schedule_kind (parallel/schedule.h). */
-typedef enum config_schedule { CONFIG_GPIPE, CONFIG_1F1B, CONFIG_INTERLEAVED, CONFIG_ZB_H1 } config_schedule;
 typedef enum config_when { CONFIG_EACH_STEP, CONFIG_EACH_MICRO_BATCH } config_when; /* zero_gather, zero_reduce */
 
 /* Data sets to blend: samples are drawn in proportion to the weights, which need not sum to one. */
@@ -81,7 +80,7 @@ typedef struct config {
     struct {
         int tensor, context, pipeline, virtual_stages;
         int data; /* 0: what is left of the ranks */
-        config_schedule schedule;
+        schedule_kind schedule;
         bool sequence;
         int zero;
         config_when zero_gather, zero_reduce;

@@ -58,38 +58,54 @@ int64_t gemm_scratch_bytes(const op *o, int threads)
     return p ? onednn_product_scratch(p) : tile_gemm_scratch(s.threads);
 }
 
-status gemm_prepare(op *o, int threads)
+static gemm_operands operands_of(const op *o, const run_context *r)
 {
-    op product = fuse_first(o);
-    gemm_shape s = shape_of(&product, threads);
-    struct onednn_product *p;
-    TRY(library_product(&p, &s));
-    if (p)
-        TRY(onednn_product_prepare(p));
-    o->prepared = p;
-    return STATUS_OK;
-}
-
-/* An op that was not prepared is multiplied by tiles. */
-static void multiply(const op *o, const run_context *r, bool add)
-{
-    const gemm_operands operands = {
+    return (gemm_operands){
         .c = tensor_at(o->out[0], r->arena),
         .a = tensor_at(o->in[0], r->arena),
         .b = tensor_at(o->in[1], r->arena),
         .bias = o->kind == OP_linear ? tensor_at(o->in[2], r->arena) : NULL,
         .scratch = tensor_at(o->scratch, r->arena),
     };
+}
+
+/* Is the product added to what lies where it goes? */
+static bool adds(const op *o)
+{
+    if (o->kind == OP_linear_grad_weight)
+        return o->at.accumulate != OP_WRITES;
+    return o->kind == OP_linear_grad_input && o->in[2];
+}
+
+static bool run_library(const op_prepared *self, const op *o, const run_context *r)
+{
+    gemm_operands operands = operands_of(o, r);
+    onednn_product_run(self, &operands, adds(o));
+    return true;
+}
+
+status gemm_prepare(op *o, int threads)
+{
+    op product = fuse_first(o);
+    gemm_shape s = shape_of(&product, threads);
+    struct onednn_product *p;
+    o->prepared = NULL;
+    TRY(library_product(&p, &s));
+    return p ? onednn_product_prepare(&o->prepared, p, run_library) : STATUS_OK;
+}
+
+static void multiply(const op *o, const run_context *r)
+{
+    if (op_run_prepared(o, r))
+        return;
+    gemm_operands operands = operands_of(o, r);
     gemm_shape s = shape_of(o, r->threads);
-    if (o->prepared)
-        onednn_product_run(o->prepared, &operands, add);
-    else
-        tile_gemm_run(&s, &operands, add, isa_of(r));
+    tile_gemm_run(&s, &operands, adds(o), isa_of(r));
 }
 
 void cpu_linear(const op *o, const run_context *r)
 {
-    multiply(o, r, false);
+    multiply(o, r);
 }
 
 /* The addend is put where the sum will be, unless it lies there already. */
@@ -102,12 +118,12 @@ void cpu_linear_grad_input(const op *o, const run_context *r)
         for (int64_t t = 0; t < dx->shape[0]; t++)
             memcpy(row_at(dx, r, t), row_at(addend, r, t), bytes);
     }
-    multiply(o, r, addend != NULL);
+    multiply(o, r);
 }
 
 void cpu_linear_grad_weight(const op *o, const run_context *r)
 {
-    multiply(o, r, o->at.accumulate);
+    multiply(o, r);
 }
 
 /* The host fuses nothing: what would be saved is small beside a product, and no bit may depend on fusion. */

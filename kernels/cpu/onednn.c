@@ -16,6 +16,7 @@ static const int argument[OPERANDS] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_
 
 /* [0] writes C, [1] adds to it; [1] only where the shape asks for it. */
 struct onednn_product {
+    op_prepared prepared; /* first */
     struct onednn_product *next;
     gemm_shape shape;
     int64_t scratch;
@@ -249,7 +250,8 @@ int64_t onednn_product_scratch(const struct onednn_product *p)
     return p->scratch;
 }
 
-status onednn_product_prepare(struct onednn_product *p)
+status onednn_product_prepare(const op_prepared **out, struct onednn_product *p,
+                              bool (*run)(const op_prepared *self, const op *o, const run_context *r))
 {
     int threads = omp_get_max_threads();
     status s = STATUS_OK;
@@ -258,11 +260,14 @@ status onednn_product_prepare(struct onednn_product *p)
         if (!p->primitive[add])
             s = check(dnnl_primitive_create(&p->primitive[add], p->description[add]), "make a product");
     omp_set_num_threads(threads);
+    p->prepared.run = run;
+    *out = s == STATUS_OK ? &p->prepared : NULL;
     return s;
 }
 
-void onednn_product_run(struct onednn_product *p, const gemm_operands *operands, bool add)
+void onednn_product_run(const op_prepared *prepared, const gemm_operands *operands, bool add)
 {
+    const struct onednn_product *p = (const struct onednn_product *)prepared;
     /* the API takes no pointer to const, and only reads A, B and the bias */
     const void *addresses[OPERANDS] = {operands->a, operands->b, operands->bias, operands->c, operands->scratch};
     dnnl_exec_arg_t arguments[OPERANDS];

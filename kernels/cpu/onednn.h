@@ -3,6 +3,7 @@
 #define PHALANX_KERNELS_CPU_ONEDNN_H
 
 #include "kernels/cpu/gemm_shape.h"
+#include "kernels/op.h"
 #include "memory/status.h"
 
 struct onednn_product;
@@ -13,9 +14,11 @@ status onednn_product_get(struct onednn_product **out, const gemm_shape *s);
  * oneDNN 2.6.3 are wrong, or end the program with an illegal instruction (k = 63, 1567, ...; found by comparing every depth). */
 bool onednn_product_usable(const struct onednn_product *p);
 int64_t onednn_product_scratch(const struct onednn_product *p);
-/* Compile what onednn_product_run will execute; at most once a shape. */
-status onednn_product_prepare(struct onednn_product *p);
-/* add: only where shape.add */
-void onednn_product_run(struct onednn_product *p, const gemm_operands *operands, bool add);
+/* Compile what onednn_product_run will execute, at most once a shape: for ops that are such products. `run`: how they are
+ * computed by it. */
+status onednn_product_prepare(const op_prepared **out, struct onednn_product *p,
+                              bool (*run)(const op_prepared *self, const op *o, const run_context *r));
+/* `prepared`: by onednn_product_prepare. add: only where shape.add */
+void onednn_product_run(const op_prepared *prepared, const gemm_operands *operands, bool add);
 
 #endif

@@ -231,15 +231,9 @@ static launch_attention_in attention_in(const op *o, const run_context *r, const
                                  heads_of(o)};
 }
 
-static bool by_other(const op *o, const run_context *r)
-{
-    const cuda_other *other = o->prepared;
-    return other && other->run(other, r->stream);
-}
-
 void cuda_attention(const op *o, const run_context *r)
 {
-    if (by_other(o, r))
+    if (op_run_prepared(o, r))
         return;
     const tensor *qkv = o->in[0], *y = o->out[0];
     launch_attention_in in = attention_in(o, r, qkv, y, o->out[1], o->in[1]);
@@ -248,7 +242,7 @@ void cuda_attention(const op *o, const run_context *r)
 
 void cuda_attention_grad(const op *o, const run_context *r)
 {
-    if (by_other(o, r))
+    if (op_run_prepared(o, r))
         return;
     const tensor *dy = o->in[0], *qkv = o->in[1], *y = o->in[2], *dqkv = o->out[0];
     launch_attention_in in = attention_in(o, r, qkv, y, o->in[3], o->in[4]);

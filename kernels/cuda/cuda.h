@@ -11,12 +11,6 @@
 #include "kernels/ops.def"
 #undef OP
 
-/* Another way to compute an op of bind.c, to which its o->prepared leads; NULL: our kernels. `run` enqueues the whole op, or
- * does nothing and says false, which leaves it to our kernels. */
-typedef struct cuda_other {
-    bool (*run)(const struct cuda_other *other, void *stream);
-} cuda_other;
-
 /* Bytes of o->scratch that the kernels of bind.c want; 0 for most. */
 int64_t bind_scratch_bytes(const op *o, int threads);
 

@@ -35,9 +35,9 @@ typedef struct plan {
     struct plan *next;
 } plan;
 
-/* What o->prepared leads to: an op's addresses, a pack for each part. */
+/* What is prepared for an op: its addresses, a pack for each part. */
 typedef struct call {
-    cuda_other other; /* first */
+    op_prepared prepared; /* first */
     plan *plan;
     cudnn_api_builder packs;
     float numbers[CUDNN_GRAPH_OPERANDS]; /* by operand: those that are numbers */
@@ -178,13 +178,14 @@ static cudnnStatus_t launch(const call *k, cudnnBackendDescriptor_t compiled, cu
     return s;
 }
 
-static bool run_chosen(const cuda_other *other, void *stream)
+static bool run_chosen(const op_prepared *self, const op *o, const run_context *r)
 {
-    const call *k = (const call *)(const void *)other;
+    const call *k = (const call *)self;
+    (void)o;
     const plan *p = k->plan;
     if (p->chosen == OWN)
         return false;
-    cudnnStatus_t s = launch(k, cudnn_graph_plan(p->graph, p->chosen - 1), stream);
+    cudnnStatus_t s = launch(k, cudnn_graph_plan(p->graph, p->chosen - 1), r->stream);
     MUST(s == CUDNN_STATUS_SUCCESS, "cuDNN: %s", p->owner->api->cudnnGetErrorString(s));
     return true;
 }
@@ -196,7 +197,7 @@ static bool run_way(void *plan_, int way, cudaStream_t stream)
     plan *p = plan_;
     if (way != OWN) {
         cudnnBackendDescriptor_t compiled = cudnn_graph_plan(p->graph, way - 1);
-        return compiled && launch(p->first.prepared, compiled, stream) == CUDNN_STATUS_SUCCESS;
+        return compiled && launch((const call *)p->first.prepared, compiled, stream) == CUDNN_STATUS_SUCCESS;
     }
     const run_context r = {.arena = p->owner->with.arena, .stream = stream};
     int before = p->chosen;
@@ -321,7 +322,7 @@ static call *call_make(cudnn *c, plan *p, const op *o)
     call *k = must_calloc(1, sizeof *k);
     const tensor *lse = operands_of(o).lse;
     char *arena = c->with.arena;
-    k->other.run = run_chosen;
+    k->prepared.run = run_chosen;
     k->plan = p;
     k->packs.api = c->api;
     k->samples = lse->shape[1] / p->shape.sequence;
@@ -391,7 +392,7 @@ void cudnn_prepare_on(cudnn *c, op *o)
     plan *p = plan_for(c, &a, o);
     if (!p->graph)
         return;
-    o->prepared = call_make(c, p, o);
+    o->prepared = &call_make(c, p, o)->prepared;
     if (!p->first.prepared)
         p->first.prepared = o->prepared;
 }

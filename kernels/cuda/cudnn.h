@@ -26,7 +26,7 @@ int64_t cudnn_scratch_bytes(const op *o);
 /* *out is NULL where this machine has no cuDNN that works. */
 void cudnn_open(cudnn **out, const cudnn_options *with);
 void cudnn_close(cudnn *c);
-/* Sets o->prepared (cuda.h, cuda_other) where the library has a way for `o`, else to NULL. */
+/* Sets o->prepared where the library has a way for `o`, else to NULL. */
 void cudnn_prepare_on(cudnn *c, op *o);
 
 #endif

@@ -282,7 +282,7 @@ static void cuda_copy_out(device *d, int64_t at, int64_t bytes)
 
 static void cuda_launch(device *d, const op *o)
 {
-    if (o->kind == OP_adamw) {
+    if (op_row_of(o)->flags & OP_GROUPED) {
         updates_add(&d->updates, o, &d->context);
         return;
     }

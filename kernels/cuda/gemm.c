@@ -57,6 +57,7 @@ typedef struct places {
 
 /* A shape's descriptors and algorithms, the library's best guess first. */
 typedef struct plan {
+    op_prepared prepared; /* first */
     product shape;
     cublasLtHandle_t handle;
     cublasLtMatmulDesc_t description;
@@ -404,6 +405,20 @@ void gemm_close(gemm *g)
     free(g);
 }
 
+/* A fused op whose product the library does alone is completed by the kernel of its second half. */
+static bool run_plan(const op_prepared *self, const op *o, const run_context *r)
+{
+    const plan *p = (const plan *)self;
+    bool all = !fuse_is_fused(o) || is_fused(p);
+    op what = all ? *o : fuse_first(o), second = all ? *o : fuse_second(o);
+    operands x = operands_of(&what);
+    places at = places_of(&x, &what, r->arena);
+    BLAS_MUST(launch(p, &at, &p->chosen, r->stream));
+    if (!all)
+        (second.kind == OP_gelu ? cuda_gelu : cuda_gelu_grad)(&second, r);
+    return true;
+}
+
 status gemm_prepare_on(gemm *g, op *o, char *arena)
 {
     op first = fuse_first(o);
@@ -421,22 +436,17 @@ status gemm_prepare_on(gemm *g, op *o, char *arena)
                            "train.precision",
                            (long long)p->shape.m, (long long)p->shape.n, (long long)p->shape.k,
                            dtype_name((dtype)p->shape.type));
-    o->prepared = p;
+    p->prepared.run = run_plan;
+    o->prepared = &p->prepared;
     return STATUS_OK;
 }
 
-/* All of `o`, or of a fused op that the library does not do the product alone: false. */
-static bool multiply(const op *o, const run_context *r)
+/* Nothing is prepared where there is nothing to compute: on a rank without rows of it. */
+static void multiply(const op *o, const run_context *r)
 {
-    const plan *p = o->prepared;
-    if (!p)
-        return true; /* nothing to compute: a rank without rows of it */
-    bool all = !fuse_is_fused(o) || is_fused(p);
-    op what = all ? *o : fuse_first(o);
-    operands x = operands_of(&what);
-    places at = places_of(&x, &what, r->arena);
-    BLAS_MUST(launch(p, &at, &p->chosen, r->stream));
-    return all;
+    char text[256];
+    MUST(op_run_prepared(o, r) || tensor_elements(o->out[0]) == 0, "%s was not prepared",
+         op_text(text, sizeof text, o));
 }
 
 void cuda_linear(const op *o, const run_context *r)
@@ -456,16 +466,10 @@ void cuda_linear_grad_weight(const op *o, const run_context *r)
 
 void cuda_linear_gelu(const op *o, const run_context *r)
 {
-    if (multiply(o, r))
-        return;
-    op gelu = fuse_second(o);
-    cuda_gelu(&gelu, r);
+    multiply(o, r);
 }
 
 void cuda_linear_grad_gelu(const op *o, const run_context *r)
 {
-    if (multiply(o, r))
-        return;
-    op gelu_grad = fuse_second(o);
-    cuda_gelu_grad(&gelu_grad, r);
+    multiply(o, r);
 }

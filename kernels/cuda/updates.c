@@ -10,6 +10,12 @@ static int type_of(const op *o)
     return o->out[0] ? o->out[0]->type : LAUNCH_FP32;
 }
 
+typedef int launcher(void *stream, int type, const launch_adamw_segment *segments, int count, const void *scalars,
+                     const float *control);
+
+/* Of the ops that the table marks OP_GROUPED. */
+static launcher *const launchers[OP_COUNT] = {[OP_adamw] = launch_adamw};
+
 void updates_launch(updates *u, const run_context *r)
 {
     char text[256];
@@ -17,8 +23,9 @@ void updates_launch(updates *u, const run_context *r)
         return;
     const op *o = u->of[0];
     nvtxRangePushA(o->label ? o->label : op_row_of(o)->name);
-    int error = launch_adamw(r->stream, type_of(o), u->at, u->held, tensor_at(o->in[1], r->arena),
-                             (const float *)tensor_at(o->in[2], r->arena));
+    MUST(launchers[o->kind], "%s has no launch of many", op_text(text, sizeof text, o));
+    int error = launchers[o->kind](r->stream, type_of(o), u->at, u->held, tensor_at(o->in[1], r->arena),
+                                   (const float *)tensor_at(o->in[2], r->arena));
     MUST(error == 0, "%s, and %d beside it: the launch failed with CUDA error %d", op_text(text, sizeof text, o),
          u->held - 1, error);
     nvtxRangePop();
@@ -27,7 +34,7 @@ void updates_launch(updates *u, const run_context *r)
 
 static bool together(const op *a, const op *b)
 {
-    return type_of(a) == type_of(b) && a->in[1] == b->in[1] && a->in[2] == b->in[2];
+    return a->kind == b->kind && type_of(a) == type_of(b) && a->in[1] == b->in[1] && a->in[2] == b->in[2];
 }
 
 /* A tensor without gaps is one segment; otherwise its rows are. */

@@ -1,4 +1,4 @@
-/* AdamW over as many tensors as one launch takes.
+/* Ops that the table marks OP_GROUPED, as many tensors as one launch takes.
  *
  * The program has one op a tensor, and most tensors are small. An `updates` keeps what such ops ask for, and launches it
  * when a list is full, or when its owner must have it on the stream: before anything that may read what they write is
@@ -17,7 +17,7 @@ typedef struct updates {
     int held;
 } updates;
 
-/* Op `o`, an adamw, is to run. */
+/* Op `o`, which the table marks OP_GROUPED, is to run. */
 void updates_add(updates *u, const op *o, const run_context *r);
 /* Everything added runs behind what the stream has been given so far, and before what it is given later. */
 void updates_launch(updates *u, const run_context *r);

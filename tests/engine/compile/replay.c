@@ -377,7 +377,8 @@ static bool try_message(parties *p, int rank, bool *moved)
     if (o->kind != OP_send || !other || other->kind != OP_receive || other->at.peer != rank)
         return true;
     if (elements_of(o) != elements_of(other) || o->in[0]->type != other->out[0]->type ||
-        o->microbatch != other->microbatch || strcmp(o->label, other->label) != 0)
+        o->microbatch != other->microbatch || strcmp(o->label, other->label) != 0 ||
+        o->at.upstream != other->at.upstream || o->at.upstream != (o->phase != PHASE_FORWARD))
         return disagree(p, rank, o->at.peer);
     int peer = o->at.peer;
     pass(p, rank);

@@ -80,7 +80,7 @@ static void the_manuals_example_is_read(void **state)
     assert_int_equal(c.train.precision, CONFIG_BF16);
     assert_int_equal(c.train.seed, 7);
     assert_true(c.optimizer.lr == 3e-4 && c.optimizer.epsilon == 1e-8);
-    assert_int_equal(c.parallel.schedule, CONFIG_INTERLEAVED);
+    assert_int_equal(c.parallel.schedule, SCHEDULE_INTERLEAVED);
     assert_int_equal(c.parallel.zero_reduce, CONFIG_EACH_MICRO_BATCH);
     assert_int_equal(c.parallel.layers_per_stage.count, 4);
     assert_int_equal(c.parallel.layers_per_stage.item[3], 3);

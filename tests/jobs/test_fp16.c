@@ -1,0 +1,151 @@
+/* Training in fp16: the loss scale falls until gradients are finite, rises after its window, and what is skipped changes
+ * nothing but the data position. The scale after a step is read from that step's checkpoint. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "engine/files/checkpoint.h"
+#include "memory/log.h"
+#include "tests/jobs/runs.h"
+#include "tests/jobs/workfolder.h"
+
+enum { STEPS = 24, WARMUP = 4, BATCH = 8 };
+
+static int write_config(void **state)
+{
+    if (workfolder_setup(state))
+        return -1;
+    runs_write_small(*state, 20000, STEPS, "micro_batch: 2, global_batch: 8, seed: 3",
+                     "optimizer: {lr: 1e-2, schedule: constant, warmup: 4}\ncheckpoint: {keep: 0}\n");
+    return 0;
+}
+
+typedef struct fp16_run {
+    char *folder;
+    runs_metrics m;
+    double scale[STEPS + 1]; /* after each step, from 1, where it was saved; after the last in any case */
+    int64_t updates[STEPS + 1], samples[STEPS + 1];
+} fp16_run;
+
+static fp16_run train(const char *top, const char *name, int ranks, int steps, int every, const char *keys)
+{
+    fp16_run r = {.folder = workfolder_path(top, name)};
+    free(runs_train_well(60, ranks,
+                         "%s/run.yaml run.folder=%s train.precision=fp16 train.steps=%d checkpoint.every=%d %s", top,
+                         r.folder, steps, every, keys));
+    r.m = runs_read_metrics(r.folder);
+    assert_int_equal(r.m.count, steps);
+    for (int i = 1; i <= steps; i++) {
+        char *path = must_format("%s/checkpoints/step-%08d", r.folder, i);
+        checkpoint *c = NULL;
+        if (i < steps && every == 0) {
+            free(path);
+            continue;
+        }
+        if (checkpoint_open(&c, path) != STATUS_OK)
+            fail_msg("%s", status_message());
+        const json_t *meta = checkpoint_meta(c);
+        r.scale[i] = json_number_value(json_object_get(meta, "loss_scale"));
+        r.updates[i] = json_integer_value(json_object_get(meta, "updates"));
+        r.samples[i] = json_integer_value(json_object_get(meta, "samples"));
+        checkpoint_close(c);
+        free(path);
+    }
+    return r;
+}
+
+static int steps_before_the_first_good(const fp16_run *r)
+{
+    int skipped = 0;
+    while (skipped < r->m.count && r->m.step[skipped].skipped)
+        skipped++;
+    return skipped;
+}
+
+/* From 2^32 the cotangents of the loss, up to scale / tokens of the batch, exceed fp16's 65504 = 2^16: with 2^8 tokens at
+ * least eight steps are skipped. Each halves the scale; later ones too, where a batch overflows at the scale so far. */
+static fp16_run falls_and_trains(const char *top, const char *name, int ranks, const char *keys)
+{
+    char *all = must_format("train.loss_scale=4294967296 train.max_skipped=14 %s", keys);
+    fp16_run r = train(top, name, ranks, STEPS, ranks == 1, all);
+    int skipped = 0;
+    assert_in_range(steps_before_the_first_good(&r), 8, 12);
+    for (int i = 1; i <= STEPS; i++) {
+        int before = i - 1 - skipped; /* updates */
+        skipped += r.m.step[i - 1].skipped;
+        assert_int_equal(isfinite(r.m.step[i - 1].norm), !r.m.step[i - 1].skipped);
+        if (ranks == 1 || i == STEPS) {
+            assert_true(r.scale[i] == ldexp(1, 32 - skipped));
+            assert_int_equal(r.updates[i], i - skipped);
+            assert_int_equal(r.samples[i], i * BATCH);
+        }
+        /* skipped steps are no steps of the schedule */
+        double lr = 1e-2 * fmin(1, (before + 1) / (double)WARMUP);
+        assert_true(fabs(r.m.step[i - 1].lr / lr - 1) < 1e-6);
+    }
+    assert_in_range(skipped, 8, STEPS - 8);
+    assert_true(r.m.step[STEPS - 1].loss < r.m.step[0].loss - 0.3); /* ln 131 = 4.9 at first */
+    free(all);
+    return r;
+}
+
+static void the_scale_falls_from_2_to_the_32_until_steps_count(void **state)
+{
+    fp16_run r = falls_and_trains(*state, "falls", 1, "");
+    /* Up to then nothing has changed: the next step's loss is what a run in fp32 says of those samples at first weights. */
+    int skipped = steps_before_the_first_good(&r);
+    char *fp32 = workfolder_path(*state, "still");
+    free(runs_train_well(60, 1, "%s/run.yaml run.folder=%s train.steps=%d optimizer.lr=0 checkpoint.every=0",
+                         (char *)*state, fp32, skipped + 1));
+    runs_metrics still = runs_read_metrics(fp32);
+    for (int i = 0; i <= skipped; i++)
+        assert_true(fabs(r.m.step[i].loss / still.step[i].loss - 1) < 1e-3);
+    free(fp32);
+    free(r.folder);
+}
+
+static void ranks_skip_together(void **state)
+{
+    fp16_run r = falls_and_trains(*state, "two", 2, "parallel.tensor=2");
+    free(r.folder);
+    r = falls_and_trains(*state, "sharded", 2, "parallel.zero=3");
+    free(r.folder);
+}
+
+static void the_scale_doubles_after_exactly_its_window(void **state)
+{
+    fp16_run r = train(*state, "window", 1, 7, 1, "train.loss_scale=1024 train.loss_scale_window=3");
+    static const double wanted[] = {1024, 1024, 2048, 2048, 2048, 4096, 4096};
+    for (int i = 0; i < 7; i++) {
+        assert_false(r.m.step[i].skipped);
+        assert_true(r.scale[i + 1] == wanted[i]);
+    }
+    free(r.folder);
+}
+
+/* A scale is taken out again before anything reads a gradient: powers of two that overflow nothing change no norm. */
+static void a_scale_that_fits_changes_little(void **state)
+{
+    fp16_run a = train(*state, "small", 1, 4, 0, "train.loss_scale=4096"),
+             b = train(*state, "large", 1, 4, 0, "train.loss_scale=65536");
+    assert_true(runs_loss_error(&a.m, &b.m) < 1e-4);
+    assert_true(runs_norm_error(&a.m, &b.m) < 1e-3);
+    free(a.folder);
+    free(b.folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_scale_falls_from_2_to_the_32_until_steps_count),
+        cmocka_unit_test(ranks_skip_together),
+        cmocka_unit_test(the_scale_doubles_after_exactly_its_window),
+        cmocka_unit_test(a_scale_that_fits_changes_little),
+    };
+    return cmocka_run_group_tests(tests, write_config, workfolder_teardown);
+}

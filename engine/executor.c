@@ -6,10 +6,9 @@
 #include <string.h>
 
 #include "engine/compile/collective.h"
+#include "engine/compile/groups.h"
 #include "memory/clock.h"
 #include "memory/log.h"
-
-enum { DIRECTIONS = 2 }; /* the most of any axis */
 
 enum { COPIES = 8 };
 
@@ -43,7 +42,8 @@ struct executor {
     int64_t plays; /* of the repeated program, with a graph: by op, captured, replayed from then on */
     range before[COPIES], behind[COPIES];
     int before_count, behind_count;
-    comm_group *group[AXIS_COUNT][DIRECTIONS];
+    groups groups;
+    comm_group **group;           /* [groups.count] */
     traffic captured[AXIS_COUNT]; /* what each replay sends */
     comm_request *requests;
     watchdog *watchdog;
@@ -54,32 +54,24 @@ struct executor {
 
 /* ---- groups ---------------------------------------------------------------------------------------------------- */
 
-static status open_group(comm_group **out, executor *e, axis a)
-{
-    const grid *g = &e->compiled->options.grid;
-    int *members = must_alloc((unsigned long)g->ranks * sizeof(int));
-    int count = grid_members(members, g, a);
-    status s = count > 1 ? comm_group_open_on(out, e->world, e->interface->communication, members, count) : STATUS_OK;
-    free(members);
-    return s;
-}
-
-/* Each direction is a queue by itself. Groups open in the same order on every rank. */
 static status open_groups(executor *e)
 {
-    for (int d = 0; d < DIRECTIONS; d++)
-        for (int a = 0; a < AXIS_COUNT; a++)
-            if (axis_has_messages((axis)a) && d < axis_rows[a].directions)
-                TRY(open_group(&e->group[a][d], e, (axis)a));
+    groups_find(&e->groups, e->compiled);
+    e->group = must_calloc((unsigned long)e->groups.count + 1, sizeof(comm_group *));
+    for (int i = 0; i < e->groups.count; i++) {
+        const groups_row *r = &e->groups.row[i];
+        const comm_group_options o = {
+            .backend = e->interface->communication, .use = r->use, .like = r->like < 0 ? NULL : e->group[r->like]};
+        TRY(comm_group_open_on(&e->group[i], e->world, r->members, r->count, &o));
+    }
     return STATUS_OK;
 }
 
 static comm_group *group_of(const executor *e, const op *o)
 {
-    char text[256];
-    MUST(o->at.upstream < axis_rows[o->at.axis].directions, "%s: no such direction along %s",
-         op_text(text, sizeof text, o), axis_name((axis)o->at.axis));
-    return e->group[o->at.axis][o->at.upstream];
+    int row = groups_of(&e->groups, o, comm_rank(e->world));
+    MUST(row >= 0, "%s: no group along the %s axis", o->label, axis_name((axis)o->at.axis));
+    return e->group[row];
 }
 
 /* ---- preparation ------------------------------------------------------------------------------------------------ */
@@ -97,7 +89,6 @@ static void prepare_call(comm_call *call, executor *e, const op *o)
 {
     comm_group *g = group_of(e, o);
     MUST(!call->group, "%s: request %d is another's", o->label, o->at.request);
-    MUST(g, "%s: no group along the %s axis", o->label, axis_name((axis)o->at.axis));
     op sized = *o;
     sized.at.group_size = comm_group_ranks(g);
     sized.at.group_rank = comm_group_me(g);
@@ -332,8 +323,10 @@ void executor_close(executor *e)
     log_set_where(NULL, NULL);
     if (e->device && e->interface->forget)
         e->interface->forget(e->device);
-    for (int i = 0; i < AXIS_COUNT * DIRECTIONS; i++)
-        comm_group_close(e->group[i / DIRECTIONS][i % DIRECTIONS]);
+    for (int i = 0; e->group && i < e->groups.count; i++)
+        comm_group_close(e->group[i]);
+    free(e->group);
+    groups_free(&e->groups);
     e->interface->close(e->device);
     pool_free(&e->pool);
     free(e->requests);
@@ -364,10 +357,8 @@ static void meanwhile(void *context)
     executor *e = context;
     comm_progress(e->world);
     look_at_marks(e);
-    for (int i = 0; i < AXIS_COUNT * DIRECTIONS; i++) {
-        comm_group *g = e->group[i / DIRECTIONS][i % DIRECTIONS];
-        MUST(!g || comm_group_poll(g) == STATUS_OK, "communication failed: %s", status_message());
-    }
+    for (int i = 0; i < e->groups.count; i++)
+        MUST(comm_group_poll(e->group[i]) == STATUS_OK, "communication failed: %s", status_message());
 }
 
 static void synchronise(executor *e)
@@ -413,11 +404,11 @@ static void play_ops(executor *e, const compiled_program *p)
 static traffic sent_along(const executor *e, axis a)
 {
     traffic all = {0};
-    for (int d = 0; d < DIRECTIONS; d++) {
-        const comm_group *g = e->group[a][d];
-        all.bytes += g ? comm_bytes_sent(g) : 0;
-        all.messages += g ? comm_messages_sent(g) : 0;
-    }
+    for (int i = 0; i < e->groups.count; i++)
+        if (e->groups.row[i].a == a) {
+            all.bytes += comm_bytes_sent(e->group[i]);
+            all.messages += comm_messages_sent(e->group[i]);
+        }
     return all;
 }
 

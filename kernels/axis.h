@@ -57,7 +57,7 @@ typedef struct axis_row {
     axis_rule rule;
     axis_gradients gradients;
     axis_queue queue;
-    int directions;
+    bool edges; /* messages between pairs of ranks */
 } axis_row;
 
 extern const axis_coordinate axis_coordinates[AXIS_COORDINATES];

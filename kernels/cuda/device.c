@@ -46,9 +46,17 @@ struct device {
 
 /* ---- which GPU ------------------------------------------------------------------------------------------------- */
 
+/* Streams, NCCL's own included, that share a hardware queue wait for each other's work. There are 8 queues unless this says
+ * otherwise before the GPU's context is made. */
+static void prepare_environment(void)
+{
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+}
+
 static status cuda_available(void)
 {
     int driver = 0, count = 0;
+    prepare_environment();
     cudaError_t e = cudaDriverGetVersion(&driver);
     if (e != cudaSuccess || driver == 0)
         return status_fail(STATUS_USAGE, "device=cuda: this machine has no NVIDIA driver: use device=cpu");

@@ -56,10 +56,12 @@ void streams_close(streams *s)
 
 static stream_kind kind_of(const op *o)
 {
-    static const stream_kind of_queue[AXIS_QUEUES] = {[AXIS_QUEUE_ACTIVATIONS] = STREAM_ACTIVATIONS,
-                                                      [AXIS_QUEUE_GRADIENTS] = STREAM_GRADIENTS,
-                                                      [AXIS_QUEUE_STAGES] = STREAM_SEND};
-    return o->kind == OP_receive ? STREAM_RECEIVE : of_queue[axis_rows[o->at.axis].queue];
+    static const stream_kind of_queue[AXIS_QUEUES] = {
+        [AXIS_QUEUE_ACTIVATIONS] = STREAM_ACTIVATIONS, [AXIS_QUEUE_GRADIENTS] = STREAM_GRADIENTS};
+    static const stream_kind of_edge[2][2] = {{STREAM_SEND_DOWN, STREAM_SEND_UP},
+                                              {STREAM_RECEIVE_DOWN, STREAM_RECEIVE_UP}};
+    const axis_row *r = &axis_rows[o->at.axis];
+    return r->edges ? of_edge[o->kind == OP_receive][o->at.upstream != 0] : of_queue[r->queue];
 }
 
 cudaStream_t streams_start(streams *s, const op *o)

@@ -15,9 +15,11 @@ typedef enum stream_kind {
     STREAM_COMPUTE,
     STREAM_ACTIVATIONS, /* within a layer */
     STREAM_GRADIENTS,   /* gradients and weights */
-    STREAM_SEND,        /* to a neighbouring stage */
-    STREAM_RECEIVE,     /* from one */
-    STREAM_COPY,        /* between the host's mirror and the arena */
+    STREAM_SEND_DOWN,   /* messages between stages: each edge and direction waits for nothing but its own */
+    STREAM_SEND_UP,
+    STREAM_RECEIVE_DOWN,
+    STREAM_RECEIVE_UP,
+    STREAM_COPY, /* between the host's mirror and the arena */
     STREAM_COUNT,
 } stream_kind;
 

@@ -273,6 +273,20 @@ static void mistakes_are_caught(void **state)
     }
 }
 
+/* 8 is what a context has unless it is told otherwise before. */
+static void streams_have_hardware_queues_of_their_own(void **state)
+{
+    (void)state;
+    const char *keys = "train.device=cuda train.steps=1 parallel.tensor=2 checkpoint.resume=never";
+    launch_result r = cuda_runs_train("phalanx_standin", 2, "CUDA_DEVICE_MAX_CONNECTIONS=8", "llama", "queues", keys);
+    assert_int_equal(r.status, CAUGHT);
+    assert_non_null(strstr(r.err, "streams for 8 hardware queues"));
+    launch_free(&r);
+    r = cuda_runs_train("phalanx_standin", 2, "", "llama", "queues", keys);
+    assert_int_equal(r.status, 0);
+    launch_free(&r);
+}
+
 static void a_broken_link_ends_the_run(void **state)
 {
     (void)state;
@@ -353,6 +367,7 @@ int main(void)
         cmocka_unit_test(a_trained_model_is_evaluated_and_continued_as_on_the_cpu),
         cmocka_unit_test(a_trained_model_is_used_on_the_device_that_is_there),
         cmocka_unit_test(mistakes_are_caught),
+        cmocka_unit_test(streams_have_hardware_queues_of_their_own),
         cmocka_unit_test(a_broken_link_ends_the_run),
         cmocka_unit_test(what_cannot_be_is_refused_in_one_line),
         cmocka_unit_test(two_ranks_share_a_gpu_when_forced),

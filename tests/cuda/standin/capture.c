@@ -11,6 +11,7 @@
 /* What an event stood for when it was recorded: during capture, and in the launch that is played. */
 struct standin_record {
     standin_clock captured, played;
+    double milliseconds;
 };
 
 typedef struct node {
@@ -88,6 +89,7 @@ static void play_record(int queue, void *what)
 {
     struct standin_record *r = *(struct standin_record **)what;
     r->played = *standin_clock_of(queue);
+    r->milliseconds = standin_time(queue);
 }
 
 static void play_wait(int queue, void *what)
@@ -95,6 +97,7 @@ static void play_wait(int queue, void *what)
     const struct standin_record *r = *(struct standin_record **)what;
     standin_tick(queue);
     standin_join(standin_clock_of(queue), &r->played);
+    standin_wait_until(queue, r->milliseconds);
 }
 
 bool standin_keep_record(int queue, struct CUevent_st *e)

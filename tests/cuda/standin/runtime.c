@@ -75,11 +75,38 @@ const char *cudaGetErrorString(cudaError_t e)
     return text;
 }
 
+/* ---- time as it would be on a device ------------------------------------------------------------------------------ */
+
+/* When each queue's last work ends, if work takes as long as standin_take() says, nothing else takes time, and every queue
+ * runs beside the others. [STANDIN_HOST]: what the host has waited for. */
+static double milliseconds[STANDIN_STREAMS];
+static double taken[STANDIN_STREAMS], profiled_from;
+
+void standin_take(int queue, double took)
+{
+    standin_wait_until(queue, milliseconds[STANDIN_HOST]);
+    milliseconds[queue] += took;
+    taken[queue] += took;
+}
+
+void standin_wait_until(int queue, double time)
+{
+    if (milliseconds[queue] < time)
+        milliseconds[queue] = time;
+}
+
+double standin_time(int queue)
+{
+    return fmax(milliseconds[queue], milliseconds[STANDIN_HOST]);
+}
+
 cudaError_t cudaProfilerStart(void)
 {
     if (profiled++)
         standin_fail("the profiler is started twice");
     standin_counts = (standin_count){0};
+    profiled_from = milliseconds[STANDIN_HOST];
+    taken[1] = 0;
     return cudaSuccess;
 }
 
@@ -90,9 +117,9 @@ cudaError_t cudaProfilerStop(void)
         standin_fail("the profiler is stopped before it is started");
     fprintf(stderr,
             "standin: profiled: %lld launches, %lld of updates, %lld read ahead, %lld read idle, %lld "
-            "bytes pinned\n",
+            "bytes pinned, %.0f microseconds, %.0f computing\n",
             (long long)c->launches, (long long)c->updates, (long long)c->read_ahead, (long long)c->read_idle,
-            (long long)pinned);
+            (long long)pinned, 1e3 * (milliseconds[STANDIN_HOST] - profiled_from), 1e3 * taken[1]);
     return cudaSuccess;
 }
 
@@ -302,10 +329,22 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
     return cudaSuccess;
 }
 
+/* Streams beyond the hardware's queues share one with others, and wait for work that is none of theirs. */
+void standin_more_queues(int more)
+{
+    static int in_use, connections;
+    if (!connections)
+        connections = (int)from_environment("CUDA_DEVICE_MAX_CONNECTIONS", 8);
+    in_use += more;
+    if (in_use > connections)
+        standin_fail("%d streams for %d hardware queues", in_use, connections);
+}
+
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int priority)
 {
     if (flags != cudaStreamNonBlocking || priority > 0 || priority < -5)
         standin_fail("a stream that waits for the default stream, or of priority %d", priority);
+    standin_more_queues(1);
     for (int i = 1; i < STANDIN_DEFAULT; i++)
         if (made[i].queue == 0) {
             made[i].queue = i;
@@ -323,6 +362,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags)
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
     made[standin_stream(stream, "cudaStreamDestroy")].queue = 0;
+    standin_more_queues(-1);
     return cudaSuccess;
 }
 
@@ -331,6 +371,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
     int queue = standin_stream(stream, "cudaStreamSynchronize");
     standin_no_capture("cudaStreamSynchronize");
     standin_join(standin_clock_of(STANDIN_HOST), standin_clock_of(queue));
+    standin_wait_until(STANDIN_HOST, standin_time(queue));
     arrive(NULL, 0);
     return cudaSuccess;
 }
@@ -340,6 +381,8 @@ cudaError_t cudaDeviceSynchronize(void)
     standin_no_capture("cudaDeviceSynchronize");
     for (int i = 1; i < STANDIN_STREAMS; i++)
         standin_join(standin_clock_of(STANDIN_HOST), standin_clock_of(i));
+    for (int i = 1; i < STANDIN_STREAMS; i++)
+        standin_wait_until(STANDIN_HOST, milliseconds[i]);
     arrive(NULL, 0);
     return cudaSuccess;
 }
@@ -364,14 +407,6 @@ void standin_busy(void)
 }
 
 /* ---- events ---------------------------------------------------------------------------------------------------- */
-
-/* Work takes as long as standin_take() says, and nothing else takes time. */
-static double milliseconds[STANDIN_STREAMS];
-
-void standin_take(int queue, double took)
-{
-    milliseconds[queue] += took;
-}
 
 cudaError_t cudaEventCreate(cudaEvent_t *out)
 {
@@ -482,8 +517,10 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t e, unsigned fla
     if (standin_keep_wait(queue, e))
         return cudaSuccess;
     standin_tick(queue);
-    if (e->recorded)
+    if (e->recorded) {
         standin_join(standin_clock_of(queue), &e->clock);
+        standin_wait_until(queue, e->milliseconds);
+    }
     return cudaSuccess;
 }
 
@@ -503,6 +540,7 @@ cudaError_t cudaEventQuery(cudaEvent_t e)
     if (e->asked++ < from_environment("STANDIN_ASKED", 1) || clock_seconds() < e->due)
         return cudaErrorNotReady;
     standin_join(standin_clock_of(STANDIN_HOST), &e->clock);
+    standin_wait_until(STANDIN_HOST, e->milliseconds);
     arrive(NULL, 0);
     return cudaSuccess;
 }

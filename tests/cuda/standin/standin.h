@@ -50,6 +50,8 @@ void *standin_allocate(int64_t bytes);
 void standin_free(void *memory);
 /* Who is `stream`? A null stream, or one that was never made, is an error of `what`. */
 int standin_stream(struct CUstream_st *stream, const char *what);
+/* A stream more, or less: NCCL has one of its own for each communicator. */
+void standin_more_queues(int more);
 /* New work on a queue: one tick of its clock, behind all that the host has waited for. */
 void standin_tick(int queue);
 /* This work reads, or writes, so many bytes of device memory. */
@@ -75,6 +77,9 @@ bool standin_captured(int queue);
 
 /* runtime.c: one more kernel for the device to be busy with; work put on a queue takes so long, for those who time it */
 void standin_busy(void);
+/* A queue's next work begins no earlier; when it may begin */
+void standin_wait_until(int queue, double milliseconds);
+double standin_time(int queue);
 /* Marks that the device has come to by now are set. */
 void standin_land(void);
 void standin_take(int queue, double milliseconds);

@@ -100,8 +100,8 @@ static void prepare_call(comm_call *call, executor *e, const op *o)
     comm_shape s = collective_shape(&sized, counts);
     *call = (comm_call){.kind = s.kind, .group = g, .type = s.type, .count = s.count, .counts = counts};
     char *arena = executor_context(e)->arena;
-    call->send = tensor_at(o->in[0], arena);
-    call->receive = tensor_at(o->out[0], arena);
+    call->send = o->in[0] ? (char *)tensor_at(o->in[0], arena) + collective_offset(o) : NULL;
+    call->receive = o->out[0] ? (char *)tensor_at(o->out[0], arena) + collective_offset(o) : NULL;
     call->scratch = tensor_at(o->scratch, arena);
     if (o->kind == OP_send)
         call->peer = member_of(g, o->at.peer);

@@ -6,10 +6,23 @@
 #include "engine/normal.h"
 #include "memory/log.h"
 
-const char *state_section_name(state_section s)
+/* In fp32 the weights are their own masters. */
+static bool has_master(const compiled *c)
 {
-    static const char *names[STATE_SECTIONS] = {"model", "master", "moment1", "moment2", "gradient"};
-    return names[s];
+    return c->options.compute != DTYPE_FP32;
+}
+
+int state_sections(state_section out[STATE_SECTIONS], const compiled *c)
+{
+    const char *states[OPTIMIZER_SECTIONS];
+    int count = 0;
+    optimizer_sections(states, &c->options);
+    out[count++] = STATE_MODEL;
+    for (int i = 0; states[i]; i++)
+        out[count++] = states[i];
+    if (has_master(c))
+        out[count++] = STATE_MASTER;
+    return count;
 }
 
 /* ---- rectangles ------------------------------------------------------------------------------------------------ */
@@ -20,22 +33,21 @@ typedef struct held {
     int64_t first, rows;
 } held;
 
-static held section_rows(const storage *s, state_section section)
+static bool is(state_section a, state_section b)
 {
-    switch (section) {
-    case STATE_MODEL:
+    return !strcmp(a, b);
+}
+
+/* Nothing, where the parameter's optimizer has no state of that name. */
+static held section_rows(const compiled *c, const storage *s, state_section section)
+{
+    if (is(section, STATE_MODEL))
         return s->shard_weight ? (held){s->shard, s->own_first, s->own_rows} : (held){s->weight, 0, s->of->rows};
-    case STATE_MASTER:
-        return (held){s->master, s->own_first, s->own_rows};
-    case STATE_MOMENT1:
-        return (held){s->state[0], s->own_first, s->own_rows};
-    case STATE_MOMENT2:
-        return (held){s->state[1], s->own_first, s->own_rows};
-    case STATE_GRADIENT:
-        return (held){s->own_gradient, s->own_first, s->own_rows};
-    default:
-        MUST(0, "section %d", section);
-    }
+    const tensor *t = is(section, STATE_MASTER) ? s->master : is(section, STATE_GRADIENT) ? s->own_gradient : NULL;
+    const optimizer *o = optimizer_of(&c->options, s->of);
+    for (int i = 0; i < s->states && !t; i++)
+        t = is(section, o->state[i]) ? s->state[i] : NULL;
+    return t ? (held){t, s->own_first, s->own_rows} : (held){0};
 }
 
 /* Of the rows [*first, *first + *rows), those that this rank writes: each element of the model is written once. */
@@ -78,7 +90,7 @@ static bool meet(checkpoint_piece *out, const parameter *p, const parameter_piec
     int out_dim = q->transposed ? 1 : 0, in_dim = 1 - out_dim;
     int64_t begin = q->row > first ? q->row : first;
     int64_t end = q->row + q->size[out_dim] < first + rows ? q->row + q->size[out_dim] : first + rows;
-    if (begin >= end)
+    if (begin >= end || q->size[in_dim] == 0)
         return false;
     for (int i = 0; i < 2; i++) {
         out->global[i] = q->global[i];
@@ -116,8 +128,10 @@ checkpoint_piece *state_pieces(int *count, const compiled *c, executor *e, state
     for (int i = 0; i < c->model.parameter_count; i++) {
         const parameter *p = c->model.parameters[i];
         const storage *s = &c->storage[p->number];
-        held h = section_rows(s, section);
+        held h = section_rows(c, s, section);
         int64_t first = h.first, rows = h.rows;
+        if (!h.t)
+            continue;
         if (writing)
             written_rows(c, s, &first, &rows);
         for (int k = 0; k < p->piece_count; k++) {
@@ -127,7 +141,7 @@ checkpoint_piece *state_pieces(int *count, const compiled *c, executor *e, state
             checkpoint_piece *at = &pieces[*count];
             if (!meet(at, p, &p->pieces[k], h, first, rows, executor_context(e)->arena))
                 continue;
-            at->section = state_section_name(section);
+            at->section = section;
             at->source = (checkpoint_source){borrow, give_back, e};
             ++*count;
         }
@@ -187,10 +201,10 @@ static void store_row(filled f, int64_t row, const float *values, int64_t column
 static void initialise(const compiled *c, executor *e, const storage *s, uint64_t seed)
 {
     const parameter *p = s->of;
-    bool apart = c->options.train && c->options.compute != DTYPE_FP32;
-    filled weight = fill_begin(e, section_rows(s, STATE_MODEL)), master = {0};
+    bool apart = c->options.train && has_master(c);
+    filled weight = fill_begin(e, section_rows(c, s, STATE_MODEL)), master = {0};
     if (apart)
-        master = fill_begin(e, section_rows(s, STATE_MASTER));
+        master = fill_begin(e, section_rows(c, s, STATE_MASTER));
 #pragma omp parallel num_threads(executor_context(e)->threads)
     {
         float *values = must_alloc((unsigned long)p->columns * sizeof *values);
@@ -245,7 +259,7 @@ static status load_section(const compiled *c, executor *e, state_section section
 
 status state_load_weights(const compiled *c, executor *e, state_reader *read, void *context)
 {
-    if (c->options.train && c->options.compute != DTYPE_FP32)
+    if (c->options.train && has_master(c))
         TRY(load_section(c, e, STATE_MASTER, read, context));
     return load_section(c, e, STATE_MODEL, read, context);
 }
@@ -253,24 +267,33 @@ status state_load_weights(const compiled *c, executor *e, state_reader *read, vo
 static bool has_section(const checkpoint *file, state_section section)
 {
     for (int i = 0; i < checkpoint_tensors(file); i++)
-        if (!strcmp(checkpoint_at(file, i)->section, state_section_name(section)))
+        if (is(checkpoint_at(file, i)->section, section))
             return true;
     return false;
 }
 
-status state_load(const compiled *c, executor *e, checkpoint *file, bool *has_moments)
+/* The optimizer's states: all of them, or none where the file lacks one. */
+static status load_states(const compiled *c, executor *e, checkpoint *file, bool *has_states)
 {
-    from_checkpoint model = {file, state_section_name(STATE_MODEL)}, master = model;
+    const char *states[OPTIMIZER_SECTIONS];
+    optimizer_sections(states, &c->options);
+    *has_states = true;
+    for (int i = 0; states[i]; i++)
+        *has_states &= has_section(file, states[i]);
+    for (int i = 0; states[i] && *has_states && c->options.train; i++) {
+        from_checkpoint from = {file, states[i]};
+        TRY(load_section(c, e, states[i], read_checkpoint, &from));
+    }
+    return STATUS_OK;
+}
+
+status state_load(const compiled *c, executor *e, checkpoint *file, bool *has_states)
+{
+    from_checkpoint model = {file, STATE_MODEL}, master = model;
     if (has_section(file, STATE_MASTER))
-        master.section = state_section_name(STATE_MASTER);
-    *has_moments = has_section(file, STATE_MOMENT1);
-    if (c->options.train && c->options.compute != DTYPE_FP32)
+        master.section = STATE_MASTER;
+    if (c->options.train && has_master(c))
         TRY(load_section(c, e, STATE_MASTER, read_checkpoint, &master));
-    /* In fp32 the weights are their own masters. */
-    TRY(load_section(c, e, STATE_MODEL, read_checkpoint, c->options.compute == DTYPE_FP32 ? &master : &model));
-    if (!c->options.train || !*has_moments)
-        return STATUS_OK;
-    from_checkpoint moments[] = {{file, state_section_name(STATE_MOMENT1)}, {file, state_section_name(STATE_MOMENT2)}};
-    TRY(load_section(c, e, STATE_MOMENT1, read_checkpoint, &moments[0]));
-    return load_section(c, e, STATE_MOMENT2, read_checkpoint, &moments[1]);
+    TRY(load_section(c, e, STATE_MODEL, read_checkpoint, has_master(c) ? &model : &master));
+    return load_states(c, e, file, has_states);
 }

@@ -6,30 +6,31 @@
 #ifndef PHALANX_ENGINE_STATE_H
 #define PHALANX_ENGINE_STATE_H
 
+#include "engine/compile/optimizer.h"
 #include "engine/executor.h"
 #include "engine/files/checkpoint.h"
 
-/* Draws every parameter of this rank: normal, zero or one as its description says; moments become zero. */
+/* Draws every parameter of this rank: normal, zero or one as its description says; the optimizer's states are zero. */
 void state_initialise(const compiled *c, executor *e, uint64_t seed);
 
-typedef enum state_section {
-    STATE_MODEL,
-    STATE_MASTER,
-    STATE_MOMENT1,
-    STATE_MOMENT2,
-    STATE_GRADIENT,
-    STATE_SECTIONS
-} state_section;
-const char *state_section_name(state_section s);
+/* A section is its name in a checkpoint: one of these, or an optimizer's state (engine/config/optimizers.def). */
+typedef const char *state_section;
+#define STATE_MODEL    "model"
+#define STATE_MASTER   "master"
+#define STATE_GRADIENT "gradient"
+
+/* The sections of a checkpoint of this run, in the order in which they are written; how many. */
+enum { STATE_SECTIONS = 2 + OPTIMIZER_SECTIONS };
+int state_sections(state_section out[STATE_SECTIONS], const compiled *c);
 
 /* This rank's rectangles of one section. For writing each element of the model is named by exactly one rank of the grid
  * (padding by none); for reading, each rank names all it holds. The array is the caller's to free; its pointers are the
  * compiled model's. */
 checkpoint_piece *state_pieces(int *count, const compiled *c, executor *e, state_section section, bool writing);
 
-/* Fills weights, master weights and moments from a checkpoint; without a "master" section (a converted model) the
- * master weights are the weights, without moments they are zero. *has_moments says which. */
-status state_load(const compiled *c, executor *e, checkpoint *from, bool *has_moments);
+/* Fills weights, master weights and the optimizer's states from a checkpoint; without a "master" section (a converted model)
+ * the master weights are the weights, without a state's section the states are zero. *has_states says which. */
+status state_load(const compiled *c, executor *e, checkpoint *from, bool *has_states);
 /* Weights from any source of rectangles (a Hugging Face folder): `read` has checkpoint_read's arguments less section. */
 typedef status state_reader(void *context, const char *name, dtype type, void *data, const int64_t *stride, int dims,
                             const int64_t *global, const int64_t *start, const int64_t *size);

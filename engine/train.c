@@ -13,7 +13,13 @@
 #include "memory/seal.h"
 #include "parallel/signals.h"
 
-static void fill_scalars(training *t, float rate)
+/* Muon's rate follows the same schedule as the others'. */
+static float muon_rate(const config *c, double rate)
+{
+    return (float)(c->optimizer.lr > 0 ? rate * (c->optimizer.muon_lr / c->optimizer.lr) : 0);
+}
+
+static void fill_scalars(training *t, double rate)
 {
     const config *c = t->config;
     step_scalars *s = executor_at(t->executor, t->compiled.inputs.scalars);
@@ -21,11 +27,13 @@ static void fill_scalars(training *t, float rate)
     *s = (step_scalars){.seed = (uint64_t)c->train.seed,
                         .step = t->step + 1,
                         .updates = t->updates + 1,
-                        .lr = rate,
+                        .lr = (float)rate,
                         .beta1 = (float)c->optimizer.beta1,
                         .beta2 = (float)c->optimizer.beta2,
                         .epsilon = (float)c->optimizer.epsilon,
                         .weight_decay = (float)c->optimizer.weight_decay,
+                        .muon_lr = muon_rate(c, rate),
+                        .momentum = (float)c->optimizer.momentum,
                         .clip = (float)c->optimizer.clip,
                         .loss_scale = (float)t->loss_scale,
                         .first_sample = batch_first(&t->compiled.options, t->samples),
@@ -100,7 +108,7 @@ static status train_step(training *t, bool *stop)
     TRY(agree(t, stop, ready));
     if (*stop)
         return STATUS_OK;
-    fill_scalars(t, (float)rate);
+    fill_scalars(t, rate);
 
     if (t->step + 1 == t->config->profile.start)
         executor_profile(t->executor, true);

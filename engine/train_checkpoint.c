@@ -69,12 +69,13 @@ static status save_company(const training *t, const char *name)
 
 status training_save(training *t)
 {
-    static const state_section mixed[] = {STATE_MODEL, STATE_MOMENT1, STATE_MOMENT2, STATE_MASTER};
+    state_section sections[STATE_SECTIONS];
+    int count = state_sections(sections, &t->compiled);
     char name[64];
     snprintf(name, sizeof name, "step-%08lld", (long long)t->step);
     seal_open();
     watchdog_suspend(t->watchdog);
-    status s = write_sections(t, t->checkpoints, name, mixed, t->config->train.precision == CONFIG_FP32 ? 3 : 4);
+    status s = write_sections(t, t->checkpoints, name, sections, count);
     if (s == STATUS_OK && comm_rank(t->world) == 0) {
         s = save_company(t, name);
         if (s == STATUS_OK)
@@ -112,8 +113,8 @@ static status gather_gradients(const char *pieces, const char *path, float scale
             elements *= x->shape[d];
         }
         float *values = must_alloc((unsigned long)elements * sizeof *values);
-        s = checkpoint_read(from, state_section_name(STATE_GRADIENT), x->name, DTYPE_FP32, values, stride, x->dims,
-                            x->shape, start, x->shape);
+        s = checkpoint_read(from, STATE_GRADIENT, x->name, DTYPE_FP32, values, stride, x->dims, x->shape, start,
+                            x->shape);
         for (int64_t i = 0; i < elements; i++)
             values[i] /= scale;
         if (s == STATUS_OK)

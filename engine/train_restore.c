@@ -62,15 +62,15 @@ static void take(training *t, const train_meta *m)
 static verdict load(status *said, training *t, checkpoint *from)
 {
     comm_group *all = comm_world(t->world);
-    bool has_moments = false;
+    bool has_states = false;
     train_meta m = {0};
     *said = comm_all_status(all, check_meta(&m, t, checkpoint_meta(from), checkpoint_folder(from)));
     if (*said != STATUS_OK)
         return REFUSED;
-    *said = comm_all_status(all, state_load(&t->compiled, t->executor, from, &has_moments));
+    *said = comm_all_status(all, state_load(&t->compiled, t->executor, from, &has_states));
     if (*said != STATUS_OK)
         return DAMAGED;
-    if (!has_moments && m.step > 0) {
+    if (!has_states && m.step > 0) {
         *said = status_fail(STATUS_FAILED,
                             "%s holds no optimizer state to resume from; use model.from to start from its weights",
                             checkpoint_folder(from));

@@ -258,6 +258,36 @@ op_cost cost_adamw(const op *o)
     return (op_cost){16 * elements(o->in[0]), traffic(o, 14)};
 }
 
+op_cost cost_lion(const op *o)
+{
+    return (op_cost){12 * elements(o->in[0]), traffic(o, 6)};
+}
+
+op_cost cost_sgd(const op *o)
+{
+    return (op_cost){8 * elements(o->in[0]), traffic(o, 6)};
+}
+
+op_cost cost_muon_momentum(const op *o)
+{
+    return (op_cost){7 * elements(o->in[0]), traffic(o, 2)};
+}
+
+op_cost cost_muon_scale(const op *o)
+{
+    return each(o, 1, 0);
+}
+
+op_cost cost_muon_polynomial(const op *o)
+{
+    return each(o, 4, 0);
+}
+
+op_cost cost_muon(const op *o)
+{
+    return (op_cost){3 * elements(o->in[0]), traffic(o, 2)};
+}
+
 /* ---- communication: the bytes at this rank's memory; what is sent is the communicator's business ---- */
 
 op_cost cost_all_gather(const op *o)

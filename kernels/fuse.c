@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/op_make.h"
 #include "memory/log.h"
 
 /* ---- what stands for what --------------------------------------------------------------------------------------- */
@@ -81,19 +82,23 @@ static op *product_before(const int *readers, const op *o)
     return NULL;
 }
 
-/* `product` becomes the two. A result that somebody else reads stays an output. */
-static void become(op *product, const op *second, bool read_again)
+/* The two as one op. The product's result, if somebody else reads it, stays an output. */
+static op *fused_op(pool *p, const op *product, const op *second, bool read_again)
 {
-    tensor *result = product->out[0];
-    product->out[0] = second->out[0];
-    product->out[0]->producer = product;
+    op like = *product;
+    like.out[0] = second->out[0];
     if (second->kind == OP_gelu) {
-        product->kind = OP_linear_gelu;
-        product->out[1] = read_again ? result : NULL;
+        like.kind = OP_linear_gelu;
+        like.out[1] = read_again ? product->out[0] : NULL;
     } else {
-        product->kind = OP_linear_grad_gelu;
-        product->in[2] = second->in[1];
+        like.kind = OP_linear_grad_gelu;
+        like.in[2] = second->in[1];
     }
+    op *o = op_make(p, &like, 0, NULL);
+    for (int i = 0; i < OP_MAX_OUT; i++)
+        if (o->out[i])
+            o->out[i]->producer = o;
+    return o;
 }
 
 /* Does op `i` read what an op behind `from` makes? */
@@ -107,7 +112,7 @@ static bool waits(const program *body, int from, int i)
 }
 
 /* The fused op stands where the product did, or, if its other operand is made again in between, where the second did. */
-static void fuse_body(const int *readers, program *body)
+static void fuse_body(pool *p, const int *readers, program *body)
 {
     for (int i = 0; i < body->count; i++) {
         op *second = body->ops[i], *product = product_before(readers, second);
@@ -117,8 +122,7 @@ static void fuse_body(const int *readers, program *body)
         while (body->ops[from] != product)
             from--;
         int gone = waits(body, from, i) ? from : i;
-        become(product, second, readers[second->in[0]->id] > 1);
-        body->ops[i] = body->ops[from];
+        body->ops[from] = body->ops[i] = fused_op(p, product, second, readers[second->in[0]->id] > 1);
         memmove(&body->ops[gone], &body->ops[gone + 1], (size_t)(body->count - gone - 1) * sizeof *body->ops);
         body->count--;
         i--;
@@ -135,6 +139,6 @@ void fuse_recorded(recorder *r, tensor *const *ends, int count)
             for (int k = 0; k < OP_MAX_IN; k++)
                 count_reader(readers, r->body[p].ops[i]->in[k]);
     for (int p = 0; p < PHASE_COUNT; p++)
-        fuse_body(readers, &r->body[p]);
+        fuse_body(r->pool, readers, &r->body[p]);
     free(readers);
 }

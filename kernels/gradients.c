@@ -3,6 +3,8 @@
  * implementation can add to what already flows (`addend`), the rule takes it instead of recording an add. */
 #include "kernels/record.h"
 
+#include <string.h>
+
 #include "memory/log.h"
 
 #define RULE(name) void gradient_##name(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
@@ -11,38 +13,42 @@
 #include "kernels/ops.def"
 #undef OP
 
-/* The gradient op of a parameter: accumulates into output `out` of `kind`; other outputs are in `given`. */
-static void weight_gradient(recorder *r, op_kind kind, const char *name, tensor *const *in, int inputs, const tensor *w)
+/* The gradient op of a parameter, whose gradient is its one output. */
+static void weight_gradient(recorder *r, const char *name, op like, const tensor *w)
 {
-    op_attributes at = {0};
-    tensor *given[OP_MAX_OUT] = {recorder_gradient(r, w, &at.accumulate)};
-    recorder_record(r, kind, name, in, inputs, 0, given, &at);
+    like.out[0] = recorder_gradient(r, w, &like.at.accumulate);
+    recorder_record(r, name, &like, 0, NULL);
     recorder_gradient_done(r, w, true);
+}
+
+/* The cotangent that an op makes. */
+static tensor *cotangent_by(recorder *r, const op *like)
+{
+    return recorder_record(r, "dx", like, 1, NULL)->out[0];
 }
 
 RULE(linear)
 {
     tensor *dy = cotangent[0], *x = o->in[0], *w = o->in[1], *bias = o->in[2];
     if (recorder_wants(r, x)) {
-        tensor *in[] = {dy, recorder_use(r, w), recorder_flow_take(r, x)};
-        recorder_flow_set(r, x, recorder_record(r, OP_linear_grad_input, "dx", in, 3, 1, NULL, NULL)->out[0]);
+        op like = {.kind = OP_linear_grad_input, .in = {dy, recorder_use(r, w), recorder_flow_take(r, x)}};
+        recorder_flow_set(r, x, cotangent_by(r, &like));
     }
-    weight_gradient(r, OP_linear_grad_weight, "dw", (tensor *[]){dy, recorder_use(r, x)}, 2, w);
+    weight_gradient(r, "dw", (op){.kind = OP_linear_grad_weight, .in = {dy, recorder_use(r, x)}}, w);
     if (bias)
-        weight_gradient(r, OP_bias_grad, "db", &dy, 1, bias);
+        weight_gradient(r, "db", (op){.kind = OP_bias_grad, .in = {dy}}, bias);
 }
 
 RULE(embed)
 {
-    op_attributes at = {.first = o->at.first};
-    tensor *given[OP_MAX_OUT] = {recorder_gradient(r, o->in[1], &at.accumulate)};
-    recorder_record(r, OP_embed_grad, "dtable", (tensor *[]){cotangent[0], o->in[0]}, 2, 0, given, &at);
-    recorder_gradient_done(r, o->in[1], true);
+    op like = {.kind = OP_embed_grad, .in = {cotangent[0], o->in[0]}, .at.first = o->at.first};
+    weight_gradient(r, "dtable", like, o->in[1]);
 }
 
 RULE(add_positions)
 {
-    weight_gradient(r, OP_add_positions_grad, "dtable", (tensor *[]){cotangent[0], o->in[1]}, 2, o->in[2]);
+    op like = {.kind = OP_add_positions_grad, .in = {cotangent[0], o->in[1]}};
+    weight_gradient(r, "dtable", like, o->in[2]);
     recorder_flow(r, o->in[0], cotangent[0]);
 }
 
@@ -54,20 +60,21 @@ static void norm(recorder *r, const op *o, tensor *const *cotangent, tensor *b, 
     tensor *dx = addend;
     if (dy) {
         tensor *sum = recorder_use(r, o->out[s] ? o->out[s] : x), *rstd = recorder_use(r, o->out[1]);
-        op_attributes at = {.epsilon = o->at.epsilon};
+        op like = {.kind = OP_rmsnorm_grad, .at.epsilon = o->at.epsilon};
         uint8_t also = 0;
-        tensor *given[OP_MAX_OUT] = {NULL, recorder_gradient(r, w, &at.accumulate),
-                                     b ? recorder_gradient(r, b, &also) : NULL};
-        MUST(!b || also == at.accumulate, "%s: weight and bias gradients out of step", o->label);
-        tensor *weight = recorder_use(r, w);
+        like.out[1] = recorder_gradient(r, w, &like.at.accumulate);
+        like.out[2] = b ? recorder_gradient(r, b, &also) : NULL;
+        MUST(!b || also == like.at.accumulate, "%s: weight and bias gradients out of step", o->label);
+        tensor *const in[OP_MAX_IN] = {dy, sum, recorder_use(r, w), rstd};
+        memcpy(like.in, in, sizeof in);
+        like.in[4] = b ? recorder_use(r, o->out[2]) : addend;
         if (b) {
-            tensor *in[] = {dy, sum, weight, rstd, recorder_use(r, o->out[2]), addend};
-            dx = recorder_record(r, OP_layernorm_grad, "dx", in, 6, 1, given, &at)->out[0];
-            recorder_gradient_done(r, b, false);
-        } else {
-            tensor *in[] = {dy, sum, weight, rstd, addend};
-            dx = recorder_record(r, OP_rmsnorm_grad, "dx", in, 5, 1, given, &at)->out[0];
+            like.kind = OP_layernorm_grad;
+            like.in[5] = addend;
         }
+        dx = cotangent_by(r, &like);
+        if (b)
+            recorder_gradient_done(r, b, false);
         recorder_gradient_done(r, w, false);
     }
     if (!o->out[s]) {
@@ -90,14 +97,16 @@ RULE(layernorm)
 
 RULE(head_norm)
 {
-    op_attributes at = o->at;
+    op like = {.kind = OP_head_norm_grad, .at = o->at};
     uint8_t also;
-    tensor *given[OP_MAX_OUT] = {NULL, recorder_gradient(r, o->in[1], &at.accumulate),
-                                 recorder_gradient(r, o->in[2], &also)};
-    MUST(also == at.accumulate, "%s: gradients of the two weights out of step", o->label);
-    tensor *in[] = {cotangent[0], recorder_use(r, o->in[0]), recorder_use(r, o->in[1]), recorder_use(r, o->in[2]),
-                    recorder_use(r, o->out[1])};
-    tensor *dqkv = recorder_record(r, OP_head_norm_grad, "dx", in, 5, 1, given, &at)->out[0];
+    like.out[1] = recorder_gradient(r, o->in[1], &like.at.accumulate);
+    like.out[2] = recorder_gradient(r, o->in[2], &also);
+    MUST(also == like.at.accumulate, "%s: gradients of the two weights out of step", o->label);
+    like.in[0] = cotangent[0];
+    for (int i = 0; i < 3; i++)
+        like.in[1 + i] = recorder_use(r, o->in[i]);
+    like.in[4] = recorder_use(r, o->out[1]);
+    tensor *dqkv = cotangent_by(r, &like);
     recorder_gradient_done(r, o->in[1], false);
     recorder_gradient_done(r, o->in[2], false);
     recorder_flow(r, o->in[0], dqkv);
@@ -105,23 +114,25 @@ RULE(head_norm)
 
 RULE(rope)
 {
-    op_attributes at = o->at;
-    at.inverse = !at.inverse;
-    tensor *in[] = {cotangent[0], o->in[1], o->in[2]};
-    recorder_flow(r, o->in[0], recorder_record(r, OP_rope, "dx", in, 3, 1, NULL, &at)->out[0]);
+    op like = {.kind = OP_rope, .in = {cotangent[0], o->in[1], o->in[2]}, .at = o->at};
+    like.at.inverse = !o->at.inverse;
+    recorder_flow(r, o->in[0], cotangent_by(r, &like));
 }
 
 RULE(attention)
 {
-    tensor *in[] = {cotangent[0], recorder_use(r, o->in[0]), recorder_use(r, o->out[0]), recorder_use(r, o->out[1]),
-                    o->in[1]};
-    recorder_flow(r, o->in[0], recorder_record(r, OP_attention_grad, "dx", in, 5, 1, NULL, &o->at)->out[0]);
+    op like = {.kind = OP_attention_grad, .in = {cotangent[0]}, .at = o->at};
+    like.in[1] = recorder_use(r, o->in[0]);
+    like.in[2] = recorder_use(r, o->out[0]);
+    like.in[3] = recorder_use(r, o->out[1]);
+    like.in[4] = o->in[1];
+    recorder_flow(r, o->in[0], cotangent_by(r, &like));
 }
 
 static void elementwise(recorder *r, const op *o, op_kind kind, tensor *dy)
 {
-    tensor *in[] = {dy, recorder_use(r, o->in[0])};
-    recorder_flow(r, o->in[0], recorder_record(r, kind, "dx", in, 2, 1, NULL, &o->at)->out[0]);
+    op like = {.kind = (uint8_t)kind, .in = {dy, recorder_use(r, o->in[0])}, .at = o->at};
+    recorder_flow(r, o->in[0], cotangent_by(r, &like));
 }
 
 RULE(gelu)
@@ -147,8 +158,7 @@ RULE(dropout)
 
 RULE(copy)
 {
-    tensor *dx = recorder_record(r, OP_copy, "dx", &cotangent[0], 1, 1, NULL, NULL)->out[0];
-    recorder_flow(r, o->in[0], dx);
+    recorder_flow(r, o->in[0], cotangent_by(r, &(op){.kind = OP_copy, .in = {cotangent[0]}}));
 }
 
 /* ---- communication: the cotangent changes its placement back ------------------------------------------------- */
@@ -162,9 +172,7 @@ RULE(all_gather)
 
 RULE(reduce_scatter)
 {
-    tensor *dx = record_all_gather(r, "dx", cotangent[0]);
-    dx->place = place_cotangent(o->in[0]->place);
-    recorder_flow(r, o->in[0], dx);
+    recorder_flow(r, o->in[0], record_all_gather_replicate(r, "dx", cotangent[0], r->tokens));
 }
 
 RULE(all_reduce)
@@ -209,6 +217,12 @@ NO_RULE(cross_entropy)
 NO_RULE(sum_squares)
 NO_RULE(clip)
 NO_RULE(adamw)
+NO_RULE(lion)
+NO_RULE(sgd)
+NO_RULE(muon_momentum)
+NO_RULE(muon_scale)
+NO_RULE(muon_polynomial)
+NO_RULE(muon)
 NO_RULE(send)
 NO_RULE(receive)
 NO_RULE(wait)

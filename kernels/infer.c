@@ -1,14 +1,6 @@
-/* What an op's outputs are: shape, type and placement, from its inputs and attributes. operands.h explains the letters of
- * the placement rules. */
-#include "kernels/op.h"
-
-#include "kernels/exact_sum.h"
+/* Ops of layers and their gradients. */
 #include "kernels/fuse.h"
-#include "kernels/operands.h"
-
-#define OP(name, ...) void infer_##name(op *o);
-#include "kernels/ops.def"
-#undef OP
+#include "kernels/infer.h"
 
 #define CHECK OPERANDS_CHECK
 
@@ -17,70 +9,12 @@
 #define PLACE_EACH_LINEAR "r>r 0>0 1>1 2>2 s>s p>p"
 #define PLACE_EACH_GRAD   "rr>r 00>0 11>1 22>2 ps>p"
 
-/* ---- shapes and types ---------------------------------------------------------------------------------------- */
-
-static void describe(tensor *out, dtype type, int dims, int64_t a, int64_t b, int64_t c)
-{
-    if (!out)
-        return;
-    out->dims = (uint8_t)dims;
-    out->type = (uint8_t)type;
-    int64_t shape[TENSOR_DIMS] = {a, b, c};
-    out->pitch = 1;
-    for (int i = 0; i < TENSOR_DIMS; i++) {
-        out->shape[i] = i < dims ? shape[i] : 0;
-        if (i > 0 && i < dims)
-            out->pitch *= shape[i];
-    }
-}
-
-static void describe_like(tensor *out, const tensor *x)
-{
-    describe(out, (dtype)x->type, x->dims, x->shape[0], x->shape[1], x->shape[2]);
-}
-
-static bool compute_type(const tensor *t)
-{
-    return t->type == DTYPE_FP32 || t->type == DTYPE_BF16 || t->type == DTYPE_FP16;
-}
-
-static bool is_matrix(const tensor *t, dtype type, int64_t rows, int64_t columns)
-{
-    return t->dims == 2 && t->type == type && t->shape[0] == rows && t->shape[1] == columns;
-}
-
-static bool is_vector(const tensor *t, dtype type, int64_t count)
-{
-    return t->dims == 1 && t->type == type && t->shape[0] == count;
-}
-
-static bool same_shape(const tensor *a, const tensor *b)
-{
-    return a->dims == b->dims && a->shape[0] == b->shape[0] && (a->dims < 2 || a->shape[1] == b->shape[1]) &&
-           (a->dims < 3 || a->shape[2] == b->shape[2]);
-}
-
-static bool same(const tensor *a, const tensor *b)
-{
-    return same_shape(a, b) && a->type == b->type;
-}
-
-static bool is_activation(const tensor *t)
-{
-    return t->dims == 2 && compute_type(t);
-}
-
-static bool is_scalars(const tensor *t)
-{
-    return tensor_contiguous(t) && tensor_bytes(t) >= (int64_t)sizeof(step_scalars);
-}
-
 /* The row [t, (heads + 2 kv_heads) head_size] that q, k and v share. */
 static void check_heads(const op *o, const tensor *qkv)
 {
     const op_attributes *at = &o->at;
     CHECK(at->heads > 0 && at->kv_heads > 0 && at->heads % at->kv_heads == 0, "heads must be a multiple of kv_heads");
-    CHECK(at->head_size > 0 && is_activation(qkv) &&
+    CHECK(at->head_size > 0 && infer_is_activation(qkv) &&
               qkv->shape[1] == (int64_t)(at->heads + 2 * at->kv_heads) * at->head_size,
           "a row must hold (heads + 2 kv_heads) head_size elements");
 }
@@ -91,10 +25,10 @@ void infer_linear(op *o)
 {
     operands_present(o);
     const tensor *x = o->in[0], *w = o->in[1], *bias = o->in[2];
-    CHECK(is_activation(x) && w->dims == 2 && w->type == x->type && w->shape[1] == x->shape[1],
+    CHECK(infer_is_activation(x) && w->dims == 2 && w->type == x->type && w->shape[1] == x->shape[1],
           "x[t, k], w[n, k] of one type");
-    CHECK(!bias || is_vector(bias, (dtype)x->type, w->shape[0]), "bias[n] of the same type");
-    describe(o->out[0], (dtype)x->type, 2, x->shape[0], w->shape[0], 0);
+    CHECK(!bias || infer_is_vector(bias, (dtype)x->type, w->shape[0]), "bias[n] of the same type");
+    infer_shape(o->out[0], (dtype)x->type, 2, x->shape[0], w->shape[0], 0);
     /* A partial sum takes a bias that is itself placed partial: one rank has it, the others none. */
     operands_place(o, "rrr>r s00>1 11p>p 0ss>0 sss>s");
 }
@@ -103,10 +37,11 @@ void infer_linear_grad_input(op *o)
 {
     operands_present(o);
     const tensor *dy = o->in[0], *w = o->in[1], *addend = o->in[2];
-    CHECK(is_activation(dy) && w->dims == 2 && w->type == dy->type && w->shape[0] == dy->shape[1],
+    CHECK(infer_is_activation(dy) && w->dims == 2 && w->type == dy->type && w->shape[0] == dy->shape[1],
           "dy[t, n], w[n, k] of one type");
-    CHECK(!addend || is_matrix(addend, (dtype)dy->type, dy->shape[0], w->shape[1]), "addend[t, k] of the same type");
-    describe(o->out[0], (dtype)dy->type, 2, dy->shape[0], w->shape[1], 0);
+    CHECK(!addend || infer_is_matrix(addend, (dtype)dy->type, dy->shape[0], w->shape[1]),
+          "addend[t, k] of the same type");
+    infer_shape(o->out[0], (dtype)dy->type, 2, dy->shape[0], w->shape[1], 0);
     operands_place(o, "rrr>r 10p>p r11>1 0s0>0 psp>p");
 }
 
@@ -114,9 +49,9 @@ void infer_linear_grad_weight(op *o)
 {
     operands_present(o);
     const tensor *dy = o->in[0], *x = o->in[1];
-    CHECK(is_activation(dy) && is_activation(x) && dy->type == x->type && dy->shape[0] == x->shape[0],
+    CHECK(infer_is_activation(dy) && infer_is_activation(x) && dy->type == x->type && dy->shape[0] == x->shape[0],
           "dy[t, n], x[t, k] of one type");
-    CHECK(is_matrix(o->out[0], DTYPE_FP32, dy->shape[1], x->shape[1]), "dw[n, k] fp32");
+    CHECK(infer_is_matrix(o->out[0], DTYPE_FP32, dy->shape[1], x->shape[1]), "dw[n, k] fp32");
     operands_place(o, "rr>r 1s>0 r1>1 00>p ps>p");
 }
 
@@ -142,8 +77,8 @@ void infer_linear_grad_gelu(op *o)
 void infer_bias_grad(op *o)
 {
     operands_present(o);
-    CHECK(is_activation(o->in[0]), "dy[t, n]");
-    CHECK(is_vector(o->out[0], DTYPE_FP32, o->in[0]->shape[1]), "db[n] fp32");
+    CHECK(infer_is_activation(o->in[0]), "dy[t, n]");
+    CHECK(infer_is_vector(o->out[0], DTYPE_FP32, o->in[0]->shape[1]), "db[n] fp32");
     operands_place(o, "r>r 1>0 0>p p>p");
 }
 
@@ -153,17 +88,18 @@ void infer_embed(op *o)
 {
     operands_present(o);
     const tensor *tokens = o->in[0], *table = o->in[1];
-    CHECK(is_vector(tokens, DTYPE_INT32, tokens->shape[0]), "tokens int32[t]");
-    CHECK(is_activation(table), "table[v, h]");
-    describe(o->out[0], (dtype)table->type, 2, tokens->shape[0], table->shape[1], 0);
+    CHECK(infer_is_vector(tokens, DTYPE_INT32, tokens->shape[0]), "tokens int32[t]");
+    CHECK(infer_is_activation(table), "table[v, h]");
+    infer_shape(o->out[0], (dtype)table->type, 2, tokens->shape[0], table->shape[1], 0);
     operands_place(o, "rr>r r0>p 0s>0 rs>s");
 }
 
 static void check_table_grad(const op *o, const char *why)
 {
     const tensor *dy = o->in[0], *dtable = o->out[0];
-    CHECK(is_activation(dy) && is_vector(o->in[1], DTYPE_INT32, dy->shape[0]), "dy[t, h], indices int32[t]");
-    CHECK(is_matrix(dtable, DTYPE_FP32, dtable->shape[0], dy->shape[1]), why);
+    CHECK(infer_is_activation(dy) && infer_is_vector(o->in[1], DTYPE_INT32, dy->shape[0]),
+          "dy[t, h], indices int32[t]");
+    CHECK(infer_is_matrix(dtable, DTYPE_FP32, dtable->shape[0], dy->shape[1]), why);
 }
 
 void infer_embed_grad(op *o)
@@ -177,9 +113,10 @@ void infer_add_positions(op *o)
 {
     operands_present(o);
     const tensor *x = o->in[0], *positions = o->in[1], *table = o->in[2];
-    CHECK(is_activation(x) && is_vector(positions, DTYPE_INT32, x->shape[0]), "x[t, h], positions int32[t]");
-    CHECK(is_matrix(table, (dtype)x->type, table->shape[0], x->shape[1]), "table[p, h] of the same type");
-    describe_like(o->out[0], x);
+    CHECK(infer_is_activation(x) && infer_is_vector(positions, DTYPE_INT32, x->shape[0]),
+          "x[t, h], positions int32[t]");
+    CHECK(infer_is_matrix(table, (dtype)x->type, table->shape[0], x->shape[1]), "table[p, h] of the same type");
+    infer_shape_like(o->out[0], x);
     operands_place(o, "r.r>r 0.s>0 s.s>s");
 }
 
@@ -194,8 +131,8 @@ void infer_add_positions_grad(op *o)
 
 static void check_norm(const op *o, const tensor *x, const tensor *w, const tensor *residual)
 {
-    CHECK(is_activation(x) && is_vector(w, (dtype)x->type, x->shape[1]), "x[t, h], w[h] of one type");
-    CHECK(!residual || same(residual, x), "the residual must be like x");
+    CHECK(infer_is_activation(x) && infer_is_vector(w, (dtype)x->type, x->shape[1]), "x[t, h], w[h] of one type");
+    CHECK(!residual || infer_same(residual, x), "the residual must be like x");
     CHECK(o->at.epsilon >= 0, "epsilon must not be negative");
 }
 
@@ -205,10 +142,10 @@ void infer_rmsnorm(op *o)
     const tensor *x = o->in[0];
     check_norm(o, x, o->in[1], o->in[2]);
     CHECK(!o->in[2] == !o->out[2], "the sum s is an output exactly when there is a residual");
-    describe_like(o->out[0], x);
-    describe(o->out[1], DTYPE_FP32, 1, x->shape[0], 0, 0);
+    infer_shape_like(o->out[0], x);
+    infer_shape(o->out[1], DTYPE_FP32, 1, x->shape[0], 0, 0);
     if (o->out[2])
-        describe_like(o->out[2], x);
+        infer_shape_like(o->out[2], x);
     operands_place(o, "rrr>rrr 0s0>000 sss>sss");
 }
 
@@ -217,9 +154,9 @@ void infer_rmsnorm_grad(op *o)
     operands_present(o);
     const tensor *dy = o->in[0], *s = o->in[1], *w = o->in[2], *addend = o->in[4];
     check_norm(o, s, w, addend);
-    CHECK(same(dy, s) && is_vector(o->in[3], DTYPE_FP32, s->shape[0]), "dy like s, rstd fp32[t]");
-    CHECK(is_vector(o->out[1], DTYPE_FP32, s->shape[1]), "dw[h] fp32");
-    describe_like(o->out[0], s);
+    CHECK(infer_same(dy, s) && infer_is_vector(o->in[3], DTYPE_FP32, s->shape[0]), "dy like s, rstd fp32[t]");
+    CHECK(infer_is_vector(o->out[1], DTYPE_FP32, s->shape[1]), "dw[h] fp32");
+    infer_shape_like(o->out[0], s);
     operands_place(o, "rrrrr>rr 00s00>0p psssp>pp");
 }
 
@@ -228,13 +165,13 @@ void infer_layernorm(op *o)
     operands_present(o);
     const tensor *x = o->in[0];
     check_norm(o, x, o->in[1], o->in[3]);
-    CHECK(same(o->in[2], o->in[1]), "b must be like w");
+    CHECK(infer_same(o->in[2], o->in[1]), "b must be like w");
     CHECK(!o->in[3] == !o->out[3], "the sum s is an output exactly when there is a residual");
-    describe_like(o->out[0], x);
-    describe(o->out[1], DTYPE_FP32, 1, x->shape[0], 0, 0);
-    describe(o->out[2], DTYPE_FP32, 1, x->shape[0], 0, 0);
+    infer_shape_like(o->out[0], x);
+    infer_shape(o->out[1], DTYPE_FP32, 1, x->shape[0], 0, 0);
+    infer_shape(o->out[2], DTYPE_FP32, 1, x->shape[0], 0, 0);
     if (o->out[3])
-        describe_like(o->out[3], x);
+        infer_shape_like(o->out[3], x);
     operands_place(o, "rrrr>rrrr 0ss0>0000 ssss>ssss");
 }
 
@@ -243,11 +180,11 @@ void infer_layernorm_grad(op *o)
     operands_present(o);
     const tensor *dy = o->in[0], *s = o->in[1], *w = o->in[2], *addend = o->in[5];
     check_norm(o, s, w, addend);
-    CHECK(same(dy, s) && is_vector(o->in[3], DTYPE_FP32, s->shape[0]), "dy like s, rstd fp32[t]");
-    CHECK(is_vector(o->in[4], DTYPE_FP32, s->shape[0]), "mean fp32[t]");
-    CHECK(is_vector(o->out[1], DTYPE_FP32, s->shape[1]) && is_vector(o->out[2], DTYPE_FP32, s->shape[1]),
+    CHECK(infer_same(dy, s) && infer_is_vector(o->in[3], DTYPE_FP32, s->shape[0]), "dy like s, rstd fp32[t]");
+    CHECK(infer_is_vector(o->in[4], DTYPE_FP32, s->shape[0]), "mean fp32[t]");
+    CHECK(infer_is_vector(o->out[1], DTYPE_FP32, s->shape[1]) && infer_is_vector(o->out[2], DTYPE_FP32, s->shape[1]),
           "dw[h], db[h] fp32");
-    describe_like(o->out[0], s);
+    infer_shape_like(o->out[0], s);
     operands_place(o, "rrrrrr>rrr 00s000>0pp pssssp>ppp");
 }
 
@@ -257,9 +194,10 @@ void infer_head_norm(op *o)
     const tensor *qkv = o->in[0];
     check_heads(o, qkv);
     for (int i = 1; i < 3; i++)
-        CHECK(is_vector(o->in[i], (dtype)qkv->type, o->at.head_size), "wq[head_size], wk[head_size] of the same type");
-    describe_like(o->out[0], qkv);
-    describe(o->out[1], DTYPE_FP32, 2, qkv->shape[0], o->at.heads + o->at.kv_heads, 0);
+        CHECK(infer_is_vector(o->in[i], (dtype)qkv->type, o->at.head_size),
+              "wq[head_size], wk[head_size] of the same type");
+    infer_shape_like(o->out[0], qkv);
+    infer_shape(o->out[1], DTYPE_FP32, 2, qkv->shape[0], o->at.heads + o->at.kv_heads, 0);
     operands_place(o, "rrr>rr 1ss>11 0ss>00 sss>ss");
 }
 
@@ -268,14 +206,15 @@ void infer_head_norm_grad(op *o)
     operands_present(o);
     const tensor *dy = o->in[0], *qkv = o->in[1];
     check_heads(o, qkv);
-    CHECK(same(dy, qkv), "dy like qkv");
+    CHECK(infer_same(dy, qkv), "dy like qkv");
     for (int i = 2; i < 4; i++)
-        CHECK(is_vector(o->in[i], (dtype)qkv->type, o->at.head_size), "wq[head_size], wk[head_size] of the same type");
-    CHECK(is_matrix(o->in[4], DTYPE_FP32, qkv->shape[0], o->at.heads + o->at.kv_heads),
+        CHECK(infer_is_vector(o->in[i], (dtype)qkv->type, o->at.head_size),
+              "wq[head_size], wk[head_size] of the same type");
+    CHECK(infer_is_matrix(o->in[4], DTYPE_FP32, qkv->shape[0], o->at.heads + o->at.kv_heads),
           "rstd[t, heads + kv_heads] fp32");
     for (int i = 1; i < 3; i++)
-        CHECK(is_vector(o->out[i], DTYPE_FP32, o->at.head_size), "dwq[head_size], dwk[head_size] fp32");
-    describe_like(o->out[0], qkv);
+        CHECK(infer_is_vector(o->out[i], DTYPE_FP32, o->at.head_size), "dwq[head_size], dwk[head_size] fp32");
+    infer_shape_like(o->out[0], qkv);
     operands_place(o, "rrrrr>rrr 11ss1>1pp 00ss0>0pp pssss>ppp");
 }
 
@@ -287,9 +226,9 @@ void infer_rope(op *o)
     const tensor *qkv = o->in[0], *table = o->in[2];
     check_heads(o, qkv);
     CHECK(o->at.head_size % 2 == 0, "head_size must be even");
-    CHECK(is_vector(o->in[1], DTYPE_INT32, qkv->shape[0]), "positions int32[t]");
-    CHECK(is_matrix(table, DTYPE_FP32, table->shape[0], o->at.head_size), "table[positions, head_size] fp32");
-    describe_like(o->out[0], qkv);
+    CHECK(infer_is_vector(o->in[1], DTYPE_INT32, qkv->shape[0]), "positions int32[t]");
+    CHECK(infer_is_matrix(table, DTYPE_FP32, table->shape[0], o->at.head_size), "table[positions, head_size] fp32");
+    infer_shape_like(o->out[0], qkv);
     operands_place(o, "r..>r 0..>0 1..>1 s..>s p..>p");
 }
 
@@ -299,7 +238,7 @@ static void check_attention(const op *o, const tensor *qkv, const tensor *docume
     CHECK(o->at.sequence > 0 && qkv->shape[0] % o->at.sequence == 0,
           "tokens must be whole samples of attributes.sequence");
     CHECK(o->at.window >= 0, "the window must not be negative");
-    CHECK(!document_start || is_vector(document_start, DTYPE_INT32, qkv->shape[0]), "document_start int32[t]");
+    CHECK(!document_start || infer_is_vector(document_start, DTYPE_INT32, qkv->shape[0]), "document_start int32[t]");
 }
 
 void infer_attention(op *o)
@@ -307,8 +246,8 @@ void infer_attention(op *o)
     operands_present(o);
     const tensor *qkv = o->in[0];
     check_attention(o, qkv, o->in[1]);
-    describe(o->out[0], (dtype)qkv->type, 2, qkv->shape[0], (int64_t)o->at.heads * o->at.head_size, 0);
-    describe(o->out[1], DTYPE_FP32, 2, o->at.heads, qkv->shape[0], 0);
+    infer_shape(o->out[0], (dtype)qkv->type, 2, qkv->shape[0], (int64_t)o->at.heads * o->at.head_size, 0);
+    infer_shape(o->out[1], DTYPE_FP32, 2, o->at.heads, qkv->shape[0], 0);
     operands_place(o, "r.>rr 1.>10 s.>ss");
 }
 
@@ -317,10 +256,11 @@ void infer_attention_grad(op *o)
     operands_present(o);
     const tensor *dy = o->in[0], *qkv = o->in[1];
     check_attention(o, qkv, o->in[4]);
-    CHECK(is_matrix(dy, (dtype)qkv->type, qkv->shape[0], (int64_t)o->at.heads * o->at.head_size) && same(o->in[2], dy),
+    CHECK(infer_is_matrix(dy, (dtype)qkv->type, qkv->shape[0], (int64_t)o->at.heads * o->at.head_size) &&
+              infer_same(o->in[2], dy),
           "dy and y [t, heads head_size]");
-    CHECK(is_matrix(o->in[3], DTYPE_FP32, o->at.heads, qkv->shape[0]), "lse[heads, t] fp32");
-    describe_like(o->out[0], qkv);
+    CHECK(infer_is_matrix(o->in[3], DTYPE_FP32, o->at.heads, qkv->shape[0]), "lse[heads, t] fp32");
+    infer_shape_like(o->out[0], qkv);
     operands_place(o, "rrrr.>r 1110.>1 psss.>p");
 }
 
@@ -329,11 +269,11 @@ void infer_attention_decode(op *o)
     operands_present(o);
     const tensor *qkv = o->in[0], *k = o->in[2];
     check_heads(o, qkv);
-    CHECK(is_vector(o->in[1], DTYPE_INT32, qkv->shape[0]), "positions int32[b]");
+    CHECK(infer_is_vector(o->in[1], DTYPE_INT32, qkv->shape[0]), "positions int32[b]");
     CHECK(k->dims == 3 && k->type == qkv->type && k->shape[0] == qkv->shape[0] &&
-              k->shape[2] == (int64_t)o->at.kv_heads * o->at.head_size && same(k, o->in[3]),
+              k->shape[2] == (int64_t)o->at.kv_heads * o->at.head_size && infer_same(k, o->in[3]),
           "caches [b, positions, kv_heads head_size]");
-    describe(o->out[0], (dtype)qkv->type, 2, qkv->shape[0], (int64_t)o->at.heads * o->at.head_size, 0);
+    infer_shape(o->out[0], (dtype)qkv->type, 2, qkv->shape[0], (int64_t)o->at.heads * o->at.head_size, 0);
     operands_place(o, "r.rr>r 1.22>1 s.ss>s");
 }
 
@@ -342,16 +282,16 @@ void infer_attention_decode(op *o)
 void infer_gelu(op *o)
 {
     operands_present(o);
-    CHECK(compute_type(o->in[0]), "x must be of a compute type");
-    describe_like(o->out[0], o->in[0]);
+    CHECK(infer_is_compute(o->in[0]), "x must be of a compute type");
+    infer_shape_like(o->out[0], o->in[0]);
     operands_place(o, PLACE_EACH);
 }
 
 void infer_gelu_grad(op *o)
 {
     operands_present(o);
-    CHECK(compute_type(o->in[1]) && same(o->in[0], o->in[1]), "dy like x");
-    describe_like(o->out[0], o->in[1]);
+    CHECK(infer_is_compute(o->in[1]) && infer_same(o->in[0], o->in[1]), "dy like x");
+    infer_shape_like(o->out[0], o->in[1]);
     operands_place(o, PLACE_EACH_GRAD);
 }
 
@@ -359,8 +299,8 @@ void infer_swiglu(op *o)
 {
     operands_present(o);
     const tensor *x = o->in[0];
-    CHECK(is_activation(x) && x->shape[1] % 2 == 0, "x[t, 2f]");
-    describe(o->out[0], (dtype)x->type, 2, x->shape[0], x->shape[1] / 2, 0);
+    CHECK(infer_is_activation(x) && x->shape[1] % 2 == 0, "x[t, 2f]");
+    infer_shape(o->out[0], (dtype)x->type, 2, x->shape[0], x->shape[1] / 2, 0);
     operands_place(o, PLACE_EACH);
 }
 
@@ -368,64 +308,58 @@ void infer_swiglu_grad(op *o)
 {
     operands_present(o);
     const tensor *dy = o->in[0], *x = o->in[1];
-    CHECK(is_activation(x) && x->shape[1] % 2 == 0 && is_matrix(dy, (dtype)x->type, x->shape[0], x->shape[1] / 2),
+    CHECK(infer_is_activation(x) && x->shape[1] % 2 == 0 &&
+              infer_is_matrix(dy, (dtype)x->type, x->shape[0], x->shape[1] / 2),
           "dy[t, f], x[t, 2f]");
-    describe_like(o->out[0], x);
+    infer_shape_like(o->out[0], x);
     operands_place(o, PLACE_EACH_GRAD);
 }
 
 void infer_add(op *o)
 {
     operands_present(o);
-    CHECK(compute_type(o->in[0]) && same(o->in[0], o->in[1]), "a and b of one shape and type");
-    describe_like(o->out[0], o->in[0]);
+    CHECK(infer_is_compute(o->in[0]) && infer_same(o->in[0], o->in[1]), "a and b of one shape and type");
+    infer_shape_like(o->out[0], o->in[0]);
     operands_place(o, "rr>r 00>0 11>1 22>2 ss>s pp>p");
 }
 
 void infer_accumulate(op *o)
 {
     operands_present(o);
-    CHECK(o->in[0]->type == DTYPE_FP32 && same(o->in[0], o->out[0]), "part and total fp32 of one shape");
+    CHECK(o->in[0]->type == DTYPE_FP32 && infer_same(o->in[0], o->out[0]), "part and total fp32 of one shape");
     operands_place(o, PLACE_EACH_LINEAR);
 }
 
 void infer_dropout(op *o)
 {
     operands_present(o);
-    CHECK(is_activation(o->in[0]) && is_scalars(o->in[1]), "x[t, h] and the step's scalars");
+    CHECK(infer_is_activation(o->in[0]) && infer_is_scalars(o->in[1]), "x[t, h] and the step's scalars");
     CHECK(o->at.sequence > 0, "attributes.sequence must say how many tokens a sample has");
     CHECK(o->at.probability >= 0 && o->at.probability < 1, "the probability must be in [0, 1)");
-    describe_like(o->out[0], o->in[0]);
+    infer_shape_like(o->out[0], o->in[0]);
     operands_place(o, "r.>r 0.>0 s.>s p.>p"); /* shard(1): the element's number would need the rank's first column */
 }
 
-/* The type of the result is what the recorder put into the output. */
 void infer_cast(op *o)
 {
     operands_present(o);
-    dtype type = (dtype)o->out[0]->type;
-    CHECK(compute_type(o->in[0]) && compute_type(o->out[0]) && type != o->in[0]->type,
-          "to and from two different compute types");
-    describe_like(o->out[0], o->in[0]);
-    o->out[0]->type = (uint8_t)type;
+    CHECK(infer_is_compute(o->in[0]) && infer_is_compute(o->out[0]) && o->out[0]->type != o->in[0]->type &&
+              infer_same_shape(o->out[0], o->in[0]),
+          "to and from two different compute types, of one shape");
     operands_place(o, PLACE_EACH_LINEAR);
 }
 
-/* Into a view (whose description the recorder made) or into a fresh contiguous tensor. */
 void infer_copy(op *o)
 {
     operands_present(o);
-    if (o->out[0]->base)
-        CHECK(same(o->in[0], o->out[0]), "the view must be like x");
-    else
-        describe_like(o->out[0], o->in[0]);
+    infer_shape_like(o->out[0], o->in[0]);
     operands_place(o, PLACE_EACH_LINEAR);
 }
 
 void infer_zero(op *o)
 {
     operands_present(o);
-    CHECK(o->out[0]->dims > 0, "the recorder describes what is to be zeroed");
+    CHECK(o->out[0]->dims > 0, "what is to be zeroed must be described");
 }
 
 /* ---- loss ---------------------------------------------------------------------------------------------------- */
@@ -433,7 +367,7 @@ void infer_zero(op *o)
 static void check_logits(const op *o)
 {
     const tensor *logits = o->in[0];
-    CHECK(is_activation(logits) && is_vector(o->in[1], DTYPE_INT32, logits->shape[0]),
+    CHECK(infer_is_activation(logits) && infer_is_vector(o->in[1], DTYPE_INT32, logits->shape[0]),
           "logits[t, v], targets int32[t]");
     CHECK(o->at.count >= 0 && o->at.count <= logits->shape[1], "attributes.count exceeds the columns");
 }
@@ -442,7 +376,7 @@ void infer_cross_entropy_stats(op *o)
 {
     operands_present(o);
     check_logits(o);
-    describe(o->out[0], DTYPE_FP32, 2, o->in[0]->shape[0], 3, 0);
+    infer_shape(o->out[0], DTYPE_FP32, 2, o->in[0]->shape[0], 3, 0);
     operands_place(o, "r.>r 1.>0");
 }
 
@@ -454,117 +388,8 @@ void infer_cross_entropy(op *o)
     CHECK(stats->dims == 2 && stats->type == DTYPE_FP32 && stats->shape[1] == 3 && stats->shape[0] > 0 &&
               stats->shape[0] % logits->shape[0] == 0,
           "stats[n t, 3] fp32");
-    CHECK(is_scalars(o->in[3]) && is_vector(o->out[0], DTYPE_FP32, 1), "the step's scalars, loss fp32[1]");
+    CHECK(infer_is_scalars(o->in[3]) && infer_is_vector(o->out[0], DTYPE_FP32, 1), "the step's scalars, loss fp32[1]");
     if (o->out[1])
-        describe_like(o->out[1], logits);
+        infer_shape_like(o->out[1], logits);
     operands_place(o, "r.r.>rr 1.r.>r1 1.s.>r1");
-}
-
-/* ---- optimizer ----------------------------------------------------------------------------------------------- */
-
-void infer_sum_squares(op *o)
-{
-    operands_present(o);
-    CHECK(o->in[0]->type == DTYPE_FP32 && is_vector(o->out[0], DTYPE_INT64, SUM_BINS),
-          "gradient fp32, bins int64[SUM_BINS]");
-    operands_place(o, "r>. 0>. 1>. 2>.");
-}
-
-void infer_clip(op *o)
-{
-    operands_present(o);
-    CHECK(is_vector(o->in[0], DTYPE_INT64, SUM_BINS) && is_scalars(o->in[1]),
-          "bins int64[SUM_BINS], the step's scalars");
-    describe(o->out[0], DTYPE_FP32, 1, CONTROL_COUNT, 0, 0);
-    operands_place(o, "..>r");
-}
-
-void infer_adamw(op *o)
-{
-    operands_present(o);
-    const tensor *gradient = o->in[0];
-    CHECK(gradient->type == DTYPE_FP32 && is_scalars(o->in[1]) && is_vector(o->in[2], DTYPE_FP32, CONTROL_COUNT),
-          "gradient fp32, the step's scalars, control fp32[3]");
-    for (int i = 1; i < 4; i++)
-        CHECK(same(o->out[i], gradient), "master, m and v fp32 like the gradient");
-    CHECK(!o->out[0] || (same_shape(o->out[0], gradient) && compute_type(o->out[0])),
-          "the weight in the gradient's shape");
-    operands_place(o, "r..>.... 0..>.... 1..>.... 2..>....");
-}
-
-/* ---- communication ------------------------------------------------------------------------------------------- */
-
-/* Along another axis than the tensor group's, and in a group of one, placements over the tensor group stay. */
-static void place_communication(op *o, const char *rules)
-{
-    CHECK(o->at.group_size >= 1 && o->at.group_rank >= 0 && o->at.group_rank < o->at.group_size,
-          "group_rank of group_size");
-    if (o->at.axis == AXIS_TENSOR && o->at.group_size > 1)
-        operands_place(o, rules);
-    else
-        o->out[0]->place = o->in[0]->place;
-}
-
-static int64_t own_rows(const op *o, int64_t whole)
-{
-    int64_t first, count;
-    if (o->at.owner >= 0)
-        return o->at.group_rank == o->at.owner ? whole : 0;
-    shard_rows(&first, &count, whole, o->at.group_size, o->at.group_rank);
-    return count;
-}
-
-/* shard(0) -> shared, whose cotangent the reduce-scatter sums; with attributes.inverse it is the gradient of a
- * reduce-scatter and makes the cotangent of a partial tensor: replicate. */
-void infer_all_gather(op *o)
-{
-    operands_present(o);
-    const tensor *x = o->in[0];
-    place_communication(o, o->at.inverse ? "0>r" : "0>s");
-    int64_t rows = o->at.rows ? o->at.rows : x->shape[0] * o->at.group_size;
-    CHECK(x->dims > 0 && x->shape[0] == own_rows(o, rows), "x must have this rank's share of attributes.rows rows");
-    describe(o->out[0], (dtype)x->type, x->dims, rows, x->shape[1], x->shape[2]);
-}
-
-void infer_reduce_scatter(op *o)
-{
-    operands_present(o);
-    const tensor *x = o->in[0];
-    place_communication(o, "p>0");
-    CHECK(x->dims > 0 && (o->at.rows ? x->shape[0] == o->at.rows : x->shape[0] % o->at.group_size == 0),
-          "x must have attributes.rows rows, or rows that the group divides");
-    describe(o->out[0], (dtype)x->type, x->dims, own_rows(o, x->shape[0]), x->shape[1], x->shape[2]);
-}
-
-void infer_all_reduce(op *o)
-{
-    operands_present(o);
-    place_communication(o, "p>r");
-    describe_like(o->out[0], o->in[0]);
-}
-
-void infer_share(op *o)
-{
-    operands_present(o);
-    place_communication(o, "r>s");
-    describe_like(o->out[0], o->in[0]);
-    o->out[0]->pitch = o->in[0]->pitch; /* a view of x */
-}
-
-void infer_send(op *o)
-{
-    operands_present(o);
-    CHECK(o->at.peer >= 0, "the neighbour's rank");
-}
-
-void infer_receive(op *o)
-{
-    operands_present(o);
-    CHECK(o->out[0]->dims > 0 && o->at.peer >= 0, "the recorder describes what is received, and from whom");
-}
-
-/* Its operands are those of the op that it ends, which was checked. */
-void infer_wait(op *o)
-{
-    CHECK(o->at.request >= 0, "the asynchronous op's request");
 }

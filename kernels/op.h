@@ -41,9 +41,10 @@ enum op_accumulate {
 };
 
 typedef struct op_attributes {
-    int64_t first;  /* first row or token of this rank's part: see the op */
-    int64_t count;  /* number of real columns: see the op */
-    int64_t rows;   /* rows of the whole that a gather or scatter divides with shard_rows(); 0: even */
+    int64_t first; /* first row or token of this rank's part, or of what an all_reduce sums: see the op */
+    int64_t count; /* number of real columns: see the op */
+    int64_t
+        rows; /* of the whole that a gather or scatter divides with shard_rows(), 0: even; of what an all_reduce sums, 0: all */
     int32_t sample; /* dropout: the micro-batch's first sample, after scalars.first_sample */
     int32_t heads, kv_heads, head_size;
     int32_t sequence;   /* tokens of a sample */
@@ -54,14 +55,16 @@ typedef struct op_attributes {
     int32_t group_size; /* ranks along `axis` */
     int32_t group_rank; /* this rank's place among them */
     int32_t owner;      /* of a gather or scatter: the one member that has all of it; -1: divided by shard_rows() */
-    float scale;        /* of attention scores */
-    float epsilon;      /* of a norm */
+    float scale;        /* of attention scores; muon: of the learning rate */
+    float epsilon;      /* of a norm; muon_scale: the smallest norm */
     float probability;  /* of dropout */
     uint8_t axis;       /* enum axis */
     uint8_t upstream;   /* of a message along an axis with edges: towards its first rank */
     uint8_t accumulate; /* enum op_accumulate */
     uint8_t inverse;    /* rope: turn back */
-    uint8_t decay;      /* adamw: weight decay applies */
+    uint8_t replicate;  /* all_gather: the result's cotangents will not be summed */
+    uint8_t decay;      /* of an update: weight decay applies */
+    uint8_t nesterov;   /* of an update: the direction looks one step of the momentum ahead */
 } op_attributes;
 
 typedef struct op {
@@ -89,13 +92,14 @@ typedef struct step_scalars {
     int64_t updates;      /* optimizer updates including this one: steps less those skipped */
     int64_t first_sample; /* of this data-parallel rank in the global order of samples */
     float lr, beta1, beta2, epsilon, weight_decay;
+    float muon_lr, momentum;
     float clip;                                     /* largest allowed gradient norm; 0: none */
     float loss_scale;                               /* of fp16, else 1 */
     float loss_tokens;                              /* targets in the global batch that count */
     float momentum_correction, variance_correction; /* 1 - beta1^updates, 1 - beta2^updates, computed in fp64 */
 } step_scalars;
 
-/* What the op `clip` leaves for adamw and for the log. */
+/* What the op `clip` leaves for the optimizer and for the log. */
 enum control { CONTROL_NORM, CONTROL_FACTOR, CONTROL_SKIP, CONTROL_COUNT };
 
 /* What an implementation is given beside its op. */

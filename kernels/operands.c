@@ -8,7 +8,7 @@
 
 /* ---- refusal ------------------------------------------------------------------------------------------------- */
 
-/* The name of operand i in a list like "x w bias?", its marks in *marks ("", "?", "+" or "?+"). */
+/* The name of operand i in a list like "x w bias?", its marks in *marks ("", "?", "+", "=" or "?+"). */
 static void operand_name(char name[32], char marks[3], const char *names, int i)
 {
     name[0] = marks[0] = 0;
@@ -16,9 +16,16 @@ static void operand_name(char name[32], char marks[3], const char *names, int i)
         names++;
     if (!names)
         return;
-    int length = (int)strcspn(names, " ?+");
+    int length = (int)strcspn(names, " ?+=");
     snprintf(name, 32, "%.*s", length, names);
     snprintf(marks, 3, "%.*s", (int)strcspn(names + length, " "), names + length);
+}
+
+bool operands_described(const op *o, int i)
+{
+    char name[32], marks[3];
+    operand_name(name, marks, op_row_of(o)->out_names, i);
+    return strchr(marks, '+') || strchr(marks, '=') || op_row_of(o)->out_names[0] == '*';
 }
 
 static int add_operands(char *out, int used, int bytes, const char *names, tensor *const *operands, int count)
@@ -39,12 +46,10 @@ _Noreturn void operands_refuse(const op *o, const char *file, int line, const ch
     int used = add_operands(operands, 0, sizeof operands, op_row_of(o)->in_names, o->in, OP_MAX_IN);
     if (used < (int)sizeof operands)
         used += snprintf(operands + used, sizeof operands - (size_t)used, " ->");
-    /* an output not described yet says nothing: only those marked + do */
+    /* an output not described yet says nothing */
     tensor *described[OP_MAX_OUT] = {0};
     for (int i = 0; i < OP_MAX_OUT; i++) {
-        char name[32], marks[3];
-        operand_name(name, marks, op_row_of(o)->out_names, i);
-        described[i] = strchr(marks, '+') ? o->out[i] : NULL;
+        described[i] = operands_described(o, i) ? o->out[i] : NULL;
     }
     if (used < (int)sizeof operands)
         add_operands(operands, used, sizeof operands, op_row_of(o)->out_names, described, OP_MAX_OUT);
@@ -93,13 +98,6 @@ static bool letter_matches(char letter, const tensor *t)
     return !t || letter == '.' || (letter != '-' && letter == place_letter(t->place));
 }
 
-static bool output_described(const op *o, int i)
-{
-    char name[32], marks[3];
-    operand_name(name, marks, op_row_of(o)->out_names, i);
-    return strchr(marks, '+') != NULL;
-}
-
 void operands_place(op *o, const char *rules)
 {
     for (const char *rule = rules; rule; rule = strchr(rule, ' ')) {
@@ -110,11 +108,11 @@ void operands_place(op *o, const char *rules)
             matches &= letter_matches(letters[0], o->in[i]);
         letters++;
         for (int i = 0; letters[i] && letters[i] != ' '; i++)
-            matches &= !output_described(o, i) || letter_matches(letters[i], o->out[i]);
+            matches &= !operands_described(o, i) || letter_matches(letters[i], o->out[i]);
         if (!matches)
             continue;
         for (int i = 0; letters[i] && letters[i] != ' '; i++)
-            if (o->out[i] && !output_described(o, i))
+            if (o->out[i] && !operands_described(o, i))
                 o->out[i]->place = letter_place(letters[i]);
         return;
     }

@@ -6,7 +6,7 @@
  * inputs > outputs:
  *     r replicate   s shared   p partial   0 1 2 shard(0), shard(1), shard(2)   . any   - the operand must be absent
  * An absent operand matches every letter. The first rule that matches says what the outputs are; outputs that are
- * described already (marked + in the op table) must match too. A weight used by rows that are divided, or by a shared
+ * described already (marked + or = in the op table) must match too. A weight used by rows that are divided, or by a shared
  * value, must itself be shared: each rank then makes a part of its gradient, and only the cotangent of a shared tensor
  * is partial. That is why "0r" and "sr" stand in no rule.
  */
@@ -15,6 +15,8 @@
 
 #include "kernels/op.h"
 
+/* Is output `i` of `o` there before the op: accumulated (+), described by the caller (=), or another op's (*)? */
+bool operands_described(const op *o, int i);
 /* Every operand that is not optional is there, and no operand that the row does not name. */
 void operands_present(const op *o);
 /* Sets the placements of the outputs by the first rule that matches. */

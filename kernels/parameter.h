@@ -4,7 +4,7 @@
  * `rows x columns` is the rank's tensor-parallel part (a vector is one row).
  *
  * A parameter is known to the world by Hugging Face's names: each *piece* says which rectangle of which named tensor
- * is where in the rank's part. What no piece covers is padding: zero, never stored, its gradient never counted.
+ * is where in the rank's part; an empty piece says that the rank has none of that tensor. What no piece covers is padding: zero, never stored, its gradient never counted.
  */
 #ifndef PHALANX_KERNELS_PARAMETER_H
 #define PHALANX_KERNELS_PARAMETER_H
@@ -28,7 +28,8 @@ enum { PARAMETER_PIECES = 4 };
 typedef struct parameter {
     const char *name; /* "layer 3/attention/qkv" */
     int64_t rows, columns;
-    bool vector; /* shape [columns], one row */
+    bool vector;   /* shape [columns], one row */
+    bool of_block; /* a layer's, not of the model's ends */
     placement place;
     bool decay;
     parameter_init init;

@@ -1,42 +1,33 @@
 #include "kernels/record.h"
 
-#include "memory/log.h"
-
-static tensor *record1(recorder *r, op_kind kind, const char *name, tensor *const *in, int inputs, unsigned outputs,
-                       const op_attributes *at)
+static tensor *first(recorder *r, const char *name, const op *like, unsigned outputs)
 {
-    return recorder_record(r, kind, name, in, inputs, outputs, NULL, at)->out[0];
+    return recorder_record(r, name, like, outputs, NULL)->out[0];
 }
 
 tensor *record_linear(recorder *r, const char *name, tensor *x, tensor *w, tensor *bias)
 {
-    tensor *in[] = {x, w, bias};
-    return record1(r, OP_linear, name, in, 3, 1, NULL);
+    return first(r, name, &(op){.kind = OP_linear, .in = {x, w, bias}}, 1);
 }
 
-tensor *record_embed(recorder *r, const char *name, tensor *tokens, tensor *table, int64_t first)
+tensor *record_embed(recorder *r, const char *name, tensor *tokens, tensor *table, int64_t first_row)
 {
-    tensor *in[] = {tokens, table};
-    return record1(r, OP_embed, name, in, 2, 1, &(op_attributes){.first = first});
+    return first(r, name, &(op){.kind = OP_embed, .in = {tokens, table}, .at.first = first_row}, 1);
 }
 
 tensor *record_add_positions(recorder *r, const char *name, tensor *x, tensor *positions, tensor *table)
 {
-    tensor *in[] = {x, positions, table};
-    return record1(r, OP_add_positions, name, in, 3, 1, NULL);
+    return first(r, name, &(op){.kind = OP_add_positions, .in = {x, positions, table}}, 1);
 }
 
 tensor *record_norm(recorder *r, const char *name, tensor **sum, tensor *x, tensor *residual, tensor *w, tensor *b,
                     float epsilon)
 {
-    op_attributes at = {.epsilon = epsilon};
-    op *o;
-    int s = b ? 3 : 2;
-    unsigned outputs = (b ? 7u : 3u) | (residual ? 1u << s : 0);
+    op like = {.kind = OP_rmsnorm, .in = {x, w, residual}, .at.epsilon = epsilon};
     if (b)
-        o = recorder_record(r, OP_layernorm, name, (tensor *[]){x, w, b, residual}, 4, outputs, NULL, &at);
-    else
-        o = recorder_record(r, OP_rmsnorm, name, (tensor *[]){x, w, residual}, 3, outputs, NULL, &at);
+        like = (op){.kind = OP_layernorm, .in = {x, w, b, residual}, .at.epsilon = epsilon};
+    int s = b ? 3 : 2;
+    op *o = recorder_record(r, name, &like, (b ? 7u : 3u) | (residual ? 1u << s : 0), NULL);
     if (sum)
         *sum = residual ? o->out[s] : x;
     return o->out[0];
@@ -44,85 +35,77 @@ tensor *record_norm(recorder *r, const char *name, tensor **sum, tensor *x, tens
 
 tensor *record_head_norm(recorder *r, const char *name, tensor *qkv, tensor *wq, tensor *wk, const op_attributes *at)
 {
-    tensor *in[] = {qkv, wq, wk};
-    return record1(r, OP_head_norm, name, in, 3, 3, at);
+    return first(r, name, &(op){.kind = OP_head_norm, .in = {qkv, wq, wk}, .at = *at}, 3);
 }
 
 tensor *record_rope(recorder *r, const char *name, tensor *qkv, tensor *positions, tensor *table,
                     const op_attributes *at)
 {
-    tensor *in[] = {qkv, positions, table};
-    return record1(r, OP_rope, name, in, 3, 1, at);
+    return first(r, name, &(op){.kind = OP_rope, .in = {qkv, positions, table}, .at = *at}, 1);
 }
 
 tensor *record_attention(recorder *r, const char *name, tensor *qkv, tensor *document_start, const op_attributes *at)
 {
-    tensor *in[] = {qkv, document_start};
-    return record1(r, OP_attention, name, in, 2, 3, at);
+    return first(r, name, &(op){.kind = OP_attention, .in = {qkv, document_start}, .at = *at}, 3);
 }
 
 tensor *record_gelu(recorder *r, const char *name, tensor *x)
 {
-    return record1(r, OP_gelu, name, &x, 1, 1, NULL);
+    return first(r, name, &(op){.kind = OP_gelu, .in = {x}}, 1);
 }
 
 tensor *record_swiglu(recorder *r, const char *name, tensor *x)
 {
-    return record1(r, OP_swiglu, name, &x, 1, 1, NULL);
+    return first(r, name, &(op){.kind = OP_swiglu, .in = {x}}, 1);
 }
 
 tensor *record_add(recorder *r, const char *name, tensor *a, tensor *b)
 {
-    tensor *in[] = {a, b};
-    return record1(r, OP_add, name, in, 2, 1, NULL);
+    return first(r, name, &(op){.kind = OP_add, .in = {a, b}}, 1);
 }
 
 tensor *record_dropout(recorder *r, const char *name, tensor *x, tensor *scalars, const op_attributes *at)
 {
-    tensor *in[] = {x, scalars};
-    return record1(r, OP_dropout, name, in, 2, 1, at);
+    return first(r, name, &(op){.kind = OP_dropout, .in = {x, scalars}, .at = *at}, 1);
 }
 
 /* ---- communication along the tensor axis --------------------------------------------------------------------- */
 
-static op_attributes tensor_axis(const recorder *r)
+/* `rows` of the whole: tokens are divided by shard_rows(), they need not be a multiple of the ranks. */
+static tensor *collective(recorder *r, op_kind kind, const char *name, tensor *x, int64_t rows, bool replicate)
 {
-    return (op_attributes){
-        .axis = AXIS_TENSOR, .group_size = r->grid.tensor, .group_rank = r->grid.tensor_rank, .owner = -1};
-}
-
-static tensor *collective(recorder *r, op_kind kind, const char *name, tensor *x)
-{
-    if (r->grid.tensor == 1)
-        return x;
-    op_attributes at = tensor_axis(r);
-    /* Tokens are divided by shard_rows(): they need not be a multiple of the ranks. */
-    at.rows = kind == OP_all_reduce ? 0 : r->tokens;
-    return record1(r, kind, name, &x, 1, 1, &at);
+    op like = {.kind = (uint8_t)kind,
+               .in = {x},
+               .at = {.axis = AXIS_TENSOR,
+                      .group_size = r->grid.tensor,
+                      .group_rank = r->grid.tensor_rank,
+                      .owner = -1,
+                      .rows = rows,
+                      .replicate = replicate}};
+    return r->grid.tensor == 1 ? x : first(r, name, &like, 1);
 }
 
 tensor *record_all_gather(recorder *r, const char *name, tensor *x)
 {
-    return collective(r, OP_all_gather, name, x);
+    return collective(r, OP_all_gather, name, x, r->tokens, false);
+}
+
+tensor *record_all_gather_replicate(recorder *r, const char *name, tensor *x, int64_t rows)
+{
+    return collective(r, OP_all_gather, name, x, rows, true);
 }
 
 tensor *record_reduce_scatter(recorder *r, const char *name, tensor *x)
 {
-    return collective(r, OP_reduce_scatter, name, x);
+    return collective(r, OP_reduce_scatter, name, x, r->tokens, false);
 }
 
 tensor *record_all_reduce(recorder *r, const char *name, tensor *x)
 {
-    return collective(r, OP_all_reduce, name, x);
+    return collective(r, OP_all_reduce, name, x, 0, false);
 }
 
 tensor *record_share(recorder *r, const char *name, tensor *x)
 {
-    if (r->grid.tensor == 1)
-        return x;
-    op_attributes at = tensor_axis(r);
-    op *o = recorder_record(r, OP_share, name, &x, 1, 1, NULL, &at);
-    o->out[0]->base = tensor_root(x);
-    o->out[0]->offset = x->offset;
-    return o->out[0];
+    return collective(r, OP_share, name, x, 0, false);
 }

@@ -5,7 +5,7 @@
 #include "kernels/recorder.h"
 
 tensor *record_linear(recorder *r, const char *name, tensor *x, tensor *w, tensor *bias);
-tensor *record_embed(recorder *r, const char *name, tensor *tokens, tensor *table, int64_t first);
+tensor *record_embed(recorder *r, const char *name, tensor *tokens, tensor *table, int64_t first_row);
 tensor *record_add_positions(recorder *r, const char *name, tensor *x, tensor *positions, tensor *table);
 /* residual may be NULL; *sum is then x itself */
 tensor *record_norm(recorder *r, const char *name, tensor **sum, tensor *x, tensor *residual, tensor *w, tensor *b,
@@ -20,6 +20,8 @@ tensor *record_add(recorder *r, const char *name, tensor *a, tensor *b);
 tensor *record_dropout(recorder *r, const char *name, tensor *x, tensor *scalars, const op_attributes *at);
 /* Along the tensor axis; the identity (no op at all) in a group of one. */
 tensor *record_all_gather(recorder *r, const char *name, tensor *x);
+/* `rows` of the whole; nobody sums cotangents of the result: it is one itself, or is not differentiated */
+tensor *record_all_gather_replicate(recorder *r, const char *name, tensor *x, int64_t rows);
 tensor *record_reduce_scatter(recorder *r, const char *name, tensor *x);
 tensor *record_all_reduce(recorder *r, const char *name, tensor *x);
 tensor *record_share(recorder *r, const char *name, tensor *x);

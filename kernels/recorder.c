@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "kernels/op_make.h"
 #include "memory/log.h"
 
 void recorder_open(recorder *r, pool *p, const recorder_grid *grid, dtype compute, const storage *table, int parameters)
@@ -46,27 +47,25 @@ static const char *label(recorder *r, const char **site, int layer, const char *
     return all;
 }
 
-static tensor *new_tensor(recorder *r)
+/* Gives a tensor of this body its number. */
+static void enter(recorder *r, tensor *t)
 {
     if (r->tensor_count == r->tensor_capacity) {
         int capacity = r->tensor_capacity ? 2 * r->tensor_capacity : 256;
         r->tensors = must_realloc(r->tensors, (unsigned long)capacity * sizeof(tensor *));
         r->tensor_capacity = capacity;
     }
-    tensor *t = pool_alloc(r->pool, sizeof *t);
     t->id = r->tensor_count;
     r->tensors[r->tensor_count++] = t;
-    return t;
 }
 
 tensor *recorder_input(recorder *r, const char *name, dtype type, int dims, const int64_t *shape, placement place)
 {
-    tensor *t = new_tensor(r);
-    int id = t->id;
+    tensor *t = pool_alloc(r->pool, sizeof *t);
     const char *site;
     tensor_describe(t, label(r, &site, r->layer, NULL, name), CLASS_TEMPORARY, type, dims, shape);
-    t->id = id;
     t->place = place;
+    enter(r, t);
     return t;
 }
 
@@ -74,14 +73,24 @@ tensor *recorder_rows(recorder *r, tensor *of, int64_t first, int64_t count)
 {
     MUST(first >= 0 && count >= 0 && first + count <= of->shape[0], "rows %lld + %lld of %s, which has %lld",
          (long long)first, (long long)count, of->name, (long long)of->shape[0]);
-    tensor *t = new_tensor(r);
-    int id = t->id;
+    tensor *t = pool_alloc(r->pool, sizeof *t);
     *t = *of;
-    t->id = id;
     t->base = tensor_root(of);
     t->offset = of->offset + first * of->pitch * dtype_bytes((dtype)of->type);
     t->shape[0] = count;
     t->keep = t->per_microbatch = false;
+    enter(r, t);
+    return t;
+}
+
+tensor *recorder_row(recorder *r, tensor *of, int64_t row)
+{
+    MUST(of->dims == 2, "%s is no matrix", of->name);
+    tensor *t = recorder_rows(r, of, row, 1);
+    t->dims = 1;
+    t->shape[0] = of->shape[1];
+    t->shape[1] = 0;
+    t->pitch = 1;
     return t;
 }
 
@@ -91,47 +100,37 @@ typedef struct place_of {
     const char *of, *name;
 } place_of;
 
-static op *record(recorder *r, op_kind kind, place_of where, tensor *const *in, int inputs, unsigned outputs,
-                  tensor *const *given, const op_attributes *at)
+/* Gives an op's new outputs their numbers. */
+static void number_outputs(recorder *r, op *o)
 {
-    op *o = pool_alloc(r->pool, sizeof *o);
-    o->kind = (uint8_t)kind;
-    o->layer = (int16_t)where.layer;
-    o->label = label(r, &o->site, where.layer, where.of, where.name);
-    o->microbatch = -1;
-    if (at)
-        o->at = *at;
-    for (int i = 0; i < inputs; i++)
-        o->in[i] = in[i];
-    for (int i = 0; i < OP_MAX_OUT; i++) {
-        if (given && given[i]) {
-            o->out[i] = given[i];
-        } else if (outputs >> i & 1) {
-            tensor *t = new_tensor(r);
-            t->name = o->label;
-            t->class = CLASS_TEMPORARY;
-            t->address = t->first = t->last = -1;
-            o->out[i] = t;
-        }
-    }
-    op_row_of(o)->infer(o);
     for (int i = 0; i < OP_MAX_OUT; i++)
-        if (o->out[i] && !(given && given[i]))
-            o->out[i]->producer = o;
-    phase to = r->phase == PHASE_BACKWARD && r->split && (op_row_of(o)->flags & OP_WEIGHT) ? PHASE_WEIGHT : r->phase;
-    o->phase = (uint8_t)to;
-    o->index = r->body[to].count;
+        if (o->out[i] && o->out[i]->producer == o)
+            enter(r, o->out[i]);
+}
+
+static op *record(recorder *r, place_of where, const op *like, unsigned outputs, tensor *const *into)
+{
+    op made = *like;
+    phase to = r->phase;
+    if (to == PHASE_BACKWARD && r->split && (op_row_of(like)->flags & OP_WEIGHT))
+        to = PHASE_WEIGHT;
+    made.phase = (uint8_t)to;
+    made.layer = (int16_t)where.layer;
+    made.label = label(r, &made.site, where.layer, where.of, where.name);
+    made.microbatch = -1;
+    made.index = r->body[to].count;
+    op *o = op_make(r->pool, &made, outputs, into);
+    number_outputs(r, o);
     program_append(&r->body[to], o);
     return o;
 }
 
-op *recorder_record(recorder *r, op_kind kind, const char *name, tensor *const *in, int inputs, unsigned outputs,
-                    tensor *const *given, const op_attributes *at)
+op *recorder_record(recorder *r, const char *name, const op *like, unsigned outputs, tensor *const *into)
 {
     place_of where = {r->layer, NULL, name};
     if (r->backward)
         where = (place_of){r->backward->layer, r->backward->site, name};
-    return record(r, kind, where, in, inputs, outputs, given, at);
+    return record(r, where, like, outputs, into);
 }
 
 /* ---- parameters ---------------------------------------------------------------------------------------------- */
@@ -157,13 +156,8 @@ tensor *recorder_weight(recorder *r, const parameter *p)
         return r->whole[p->number];
     if (known->gathered)
         return known->gathered;
-    tensor *in[] = {s->shard};
-    op_attributes at = data_axis(r, s);
-    op *o = recorder_record(r, OP_all_gather, "gather weight", in, 1, 1, NULL, &at);
-    o->out[0]->name = s->weight->name;
-    o->out[0]->place = s->weight->place;
-    o->out[0]->parameter = p;
-    known->gathered = o->out[0];
+    op gather = {.kind = OP_all_gather, .in = {s->shard}, .at = data_axis(r, s)};
+    known->gathered = recorder_record(r, "gather weight", &gather, 1, NULL)->out[0];
     return known->gathered;
 }
 
@@ -180,11 +174,10 @@ tensor *recorder_gradient(recorder *r, const tensor *w, uint8_t *accumulate)
     /* Reduced each micro-batch: a gradient of its own until the last op has added its share. */
     *accumulate = known->partial ? OP_ADDS : OP_WRITES;
     if (!known->partial) {
-        tensor *t = new_tensor(r);
-        int id = t->id;
+        tensor *t = pool_alloc(r->pool, sizeof *t);
         tensor_describe(t, s->gradient->name, CLASS_TEMPORARY, DTYPE_FP32, s->weight->dims, s->weight->shape);
-        t->id = id;
         t->place = place_cotangent(s->weight->place);
+        enter(r, t);
         known->partial = t;
     }
     return known->partial;
@@ -201,14 +194,13 @@ void recorder_gradient_done(recorder *r, const tensor *w, bool weight_phase)
         r->phase = PHASE_WEIGHT;
     tensor *sum = known->partial;
     if (r->grid.gradient > 1) {
-        op_attributes at = data_axis(r, s);
-        sum = recorder_record(r, OP_reduce_scatter, "reduce gradient", &sum, 1, 1, NULL, &at)->out[0];
-        sum->place = s->gradient->place;
+        op scatter = {.kind = OP_reduce_scatter, .in = {sum}, .at = data_axis(r, s)};
+        sum = recorder_record(r, "reduce gradient", &scatter, 1, NULL)->out[0];
     }
     if (s->own_rows > 0) {
-        op_attributes at = {.accumulate = known->written ? OP_ADDS : OP_WRITES_FIRST};
-        tensor *to[OP_MAX_OUT] = {s->own_gradient};
-        recorder_record(r, OP_accumulate, "sum gradient", &sum, 1, 0, to, &at);
+        op add = {.kind = OP_accumulate, .in = {sum}, .out = {s->own_gradient}};
+        add.at.accumulate = known->written ? OP_ADDS : OP_WRITES_FIRST;
+        recorder_record(r, "sum gradient", &add, 0, NULL);
     }
     known->written = true;
     known->partial = NULL;
@@ -272,28 +264,23 @@ tensor *recorder_use(recorder *r, tensor *t)
     }
     const op *made = t->producer;
     MUST(!(op_row_of(made)->flags & OP_STATEFUL), "%s cannot be made again", t->name);
-    tensor *in[OP_MAX_IN] = {0};
+    op again = {.kind = made->kind, .at = made->at};
     unsigned outputs = 0;
     int sum = kept_sum(r, made);
     for (int i = 0; i < OP_MAX_OUT; i++)
         if (made->out[i] && i != sum)
             outputs |= 1u << i;
     if (sum >= 0) { /* y from s alone: what s was the sum of need not be made again */
-        in[0] = recorder_use(r, made->out[sum]);
+        again.in[0] = recorder_use(r, made->out[sum]);
         for (int i = 1; i < last_of(op_row_of(made)->in_names); i++) /* all but the other summand, the last */
-            in[i] = recorder_use(r, made->in[i]);
+            again.in[i] = recorder_use(r, made->in[i]);
     }
     for (int i = 0; sum < 0 && i < OP_MAX_IN; i++)
-        in[i] = made->in[i] ? recorder_use(r, made->in[i]) : NULL;
-    place_of where = {made->layer, NULL, made->site};
-    op *o = record(r, (op_kind)made->kind, where, in, OP_MAX_IN, outputs, NULL, &made->at);
-    for (int i = 0; i < OP_MAX_OUT; i++) {
-        if (!o->out[i])
-            continue;
-        o->out[i]->place = made->out[i]->place;
-        o->out[i]->parameter = made->out[i]->parameter;
-        r->again[made->out[i]->id] = o->out[i];
-    }
+        again.in[i] = made->in[i] ? recorder_use(r, made->in[i]) : NULL;
+    op *o = record(r, (place_of){made->layer, NULL, made->site}, &again, outputs, NULL);
+    for (int i = 0; i < OP_MAX_OUT; i++)
+        if (o->out[i])
+            r->again[made->out[i]->id] = o->out[i];
     return r->again[t->id];
 }
 
@@ -310,9 +297,9 @@ tensor *recorder_flow_take(recorder *r, const tensor *of)
 
 void recorder_flow(recorder *r, tensor *of, tensor *value)
 {
-    tensor *in[] = {recorder_flow_take(r, of), value};
-    if (in[0])
-        value = recorder_record(r, OP_add, "add cotangents", in, 2, 1, NULL, NULL)->out[0];
+    op add = {.kind = OP_add, .in = {recorder_flow_take(r, of), value}};
+    if (add.in[0])
+        value = recorder_record(r, "add cotangents", &add, 1, NULL)->out[0];
     recorder_flow_set(r, of, value);
 }
 

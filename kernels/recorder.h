@@ -74,6 +74,8 @@ void recorder_keep(tensor *t);
 tensor *recorder_input(recorder *r, const char *name, dtype type, int dims, const int64_t *shape, placement place);
 /* Rows [first, first + count) of dimension 0, sharing bytes. Not differentiable: for ops recorded by hand. */
 tensor *recorder_rows(recorder *r, tensor *of, int64_t first, int64_t count);
+/* One row of a matrix, as a vector. */
+tensor *recorder_row(recorder *r, tensor *of, int64_t row);
 /* The weight of `p` as a product reads it: all rows, gathered over the data axis first where it is sharded. Each call is
  * a use, and each use answers with one recorder_gradient_done() when its gradient is complete. */
 tensor *recorder_weight(recorder *r, const parameter *p);
@@ -99,9 +101,8 @@ void recorder_gradient_done(recorder *r, const tensor *w, bool weight_phase);
 
 /* ---- recording ----------------------------------------------------------------------------------------------- */
 
-/* The common way: allocates the outputs that `outputs` (a bit mask) asks for, infers them, appends. Outputs given in
- * `given` ([OP_MAX_OUT], NULL where not) are used as they are. Returns the op. */
-op *recorder_record(recorder *r, op_kind kind, const char *name, tensor *const *in, int inputs, unsigned outputs,
-                    tensor *const *given, const op_attributes *at);
+/* Appends an op like `like`, whose kind, inputs and attributes (and outputs that are there) are given: op_make() of
+ * kernels/op_make.h with a label, at its place in the body. */
+op *recorder_record(recorder *r, const char *name, const op *like, unsigned outputs, tensor *const *into);
 
 #endif

@@ -24,7 +24,7 @@ typedef struct storage {
     tensor *own_weight;  /* the owned rows of weight, or shard: a view */
     tensor *own_gradient;
     tensor *master;                /* fp32, owned rows; in fp32 own_weight itself */
-    tensor *state[STORAGE_STATES]; /* the optimizer's, owned rows: AdamW's first and second moment */
+    tensor *state[STORAGE_STATES]; /* the optimizer's, owned rows: of AdamW the first and second moment */
     int states;
 } storage;
 

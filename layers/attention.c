@@ -21,8 +21,10 @@ tensor *layer_attention(recorder *r, const attention_layer *a, const layer_input
         qkv = record_rope(r, "attention/rope", qkv, in->positions, in->rope_table, &at);
     tensor *y; /* [tokens, heads head_size] */
     if (in->caches) {
-        tensor *operands[] = {qkv, in->positions, in->caches[2 * a->index], in->caches[2 * a->index + 1]};
-        y = recorder_record(r, OP_attention_decode, "attention/decode", operands, 4, 1, NULL, &at)->out[0];
+        op decode = {.kind = OP_attention_decode,
+                     .in = {qkv, in->positions, in->caches[2 * a->index], in->caches[2 * a->index + 1]},
+                     .at = at};
+        y = recorder_record(r, "attention/decode", &decode, 1, NULL)->out[0];
     } else {
         y = record_attention(r, "attention/attention", qkv, in->document_start, &at);
     }

@@ -3,19 +3,6 @@
  * computed where the logits lie, and used at once: full logits exist neither on one rank nor at one time. */
 #include "layers/layer.h"
 
-/* stats[ranks x tokens, 3] of one chunk, from every shard of the vocabulary */
-static tensor *gather_stats(recorder *r, tensor *stats)
-{
-    if (r->grid.tensor == 1)
-        return stats;
-    op_attributes at = {
-        .axis = AXIS_TENSOR, .group_size = r->grid.tensor, .group_rank = r->grid.tensor_rank, .owner = -1};
-    at.rows = stats->shape[0] * r->grid.tensor;
-    tensor *all = recorder_record(r, OP_all_gather, "loss/gather stats", &stats, 1, 1, NULL, &at)->out[0];
-    all->place = place_replicate(); /* what is read of it has no cotangent */
-    return all;
-}
-
 typedef struct chunk {
     int index;
     tensor *x;  /* [tokens of the chunk, hidden] */
@@ -27,21 +14,19 @@ static void chunk_loss(recorder *r, const loss_layer *l, const layer_inputs *in,
 {
     tensor *logits = record_linear(r, "loss/head", c.x, head, NULL);
     op_attributes at = {.first = l->first, .count = l->count};
-    tensor *seen[] = {logits, c.targets};
-    tensor *stats = recorder_record(r, OP_cross_entropy_stats, "loss/stats", seen, 2, 1, NULL, &at)->out[0];
+    op seen = {.kind = OP_cross_entropy_stats, .in = {logits, c.targets}, .at = at};
+    tensor *stats = recorder_record(r, "loss/stats", &seen, 1, NULL)->out[0];
+    stats = record_all_gather_replicate(r, "loss/gather stats", stats, stats->shape[0] * r->grid.tensor);
     at.accumulate = c.index == 0 ? OP_WRITES_FIRST : OP_ADDS;
-    tensor *operands[] = {logits, c.targets, gather_stats(r, stats), in->scalars};
-    tensor *given[OP_MAX_OUT] = {in->loss};
-    op *o = recorder_record(r, OP_cross_entropy, "loss/loss", operands, 4, c.dx ? 2 : 0, given, &at);
+    op loss = {.kind = OP_cross_entropy, .in = {logits, c.targets, stats, in->scalars}, .out = {in->loss}, .at = at};
+    op *o = recorder_record(r, "loss/loss", &loss, c.dx ? 2 : 0, NULL);
     if (!c.dx)
         return;
-    tensor *dlogits = o->out[1];
-    tensor *back[] = {dlogits, head, NULL};
-    tensor *dx[OP_MAX_OUT] = {c.dx};
-    recorder_record(r, OP_linear_grad_input, "loss/dx", back, 3, 0, dx, NULL);
-    op_attributes weight = {0};
-    tensor *dw[OP_MAX_OUT] = {recorder_gradient(r, head, &weight.accumulate)};
-    recorder_record(r, OP_linear_grad_weight, "loss/dw", (tensor *[]){dlogits, c.x}, 2, 0, dw, &weight);
+    op back = {.kind = OP_linear_grad_input, .in = {o->out[1], head}};
+    recorder_record(r, "loss/dx", &back, 0, (tensor *[OP_MAX_OUT]){c.dx});
+    op weight = {.kind = OP_linear_grad_weight, .in = {o->out[1], c.x}};
+    weight.out[0] = recorder_gradient(r, head, &weight.at.accumulate);
+    recorder_record(r, "loss/dw", &weight, 0, NULL);
 }
 
 void layer_loss(recorder *r, stream *s, const loss_layer *l, const layer_inputs *in)

@@ -83,6 +83,7 @@ placement place_replicate(void);
 placement place_shared(void);
 placement place_partial(void);
 placement place_shard(int dim);
+bool place_equal(placement a, placement b);
 /* The placement of the cotangent of a tensor placed so: replicate -> replicate, shared -> partial,
  * partial -> replicate, shard(d) -> shard(d). */
 placement place_cotangent(placement p);

@@ -36,6 +36,7 @@ static parameter *add(builder *b, const char *name, int64_t rows, int64_t column
     p->rows = rows;
     p->columns = columns;
     p->vector = vector;
+    p->of_block = b->layer >= 0;
     p->place = b->tensor == 1 ? place_replicate() : place;
     p->decay = !vector;
     p->init = vector ? INIT_ZERO : INIT_NORMAL;
@@ -47,12 +48,15 @@ static parameter *add(builder *b, const char *name, int64_t rows, int64_t column
     return p;
 }
 
-/* A piece of a matrix (dims 2, as [out, in] whatever the file's order) or vector (dims 1: columns only). */
+/* A piece of a matrix (dims 2, as [out, in] whatever the file's order) or vector (dims 1: columns only). Of a matrix that is
+ * all padding here, an empty one: what a tensor group does with its matrices, every rank of it does. */
 static void piece(builder *b, parameter *p, names_slot slot, int64_t global_rows, int64_t global_columns,
                   int64_t start_row, int64_t start_column, int64_t rows, int64_t columns, int64_t row)
 {
-    if (rows <= 0 || columns <= 0)
+    if (p->vector && columns <= 0)
         return;
+    rows = rows > 0 ? rows : 0;
+    columns = columns > 0 ? columns : 0;
     MUST(p->piece_count < PARAMETER_PIECES, "%s: too many pieces", p->name);
     parameter_piece *q = &p->pieces[p->piece_count++];
     q->name = slot_name(b, slot);

@@ -153,6 +153,8 @@ static void fill_tokens(step_bench *b)
                         .beta2 = 0.95f,
                         .epsilon = 1e-8f,
                         .weight_decay = 0.1f,
+                        .muon_lr = 1e-3f,
+                        .momentum = 0.95f,
                         .clip = 1,
                         .loss_scale = 1,
                         .loss_tokens = (float)count,

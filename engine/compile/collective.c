@@ -30,12 +30,30 @@ void collective_counts(int64_t *counts, const op *o)
     }
 }
 
+/* Elements of a row, however the tensor is divided. */
+static int64_t row_elements(const tensor *t)
+{
+    return t->shape[0] ? tensor_elements(t) / t->shape[0] : 0;
+}
+
+int64_t collective_offset(const op *o)
+{
+    const tensor *x = whole(o);
+    return o->kind == OP_all_reduce ? o->at.first * row_elements(x) * dtype_bytes((dtype)x->type) : 0;
+}
+
+static int64_t elements_of(const op *o)
+{
+    const tensor *x = whole(o);
+    return o->kind == OP_all_reduce && o->at.rows ? o->at.rows * row_elements(x) : tensor_elements(x);
+}
+
 comm_shape collective_shape(const op *o, const int64_t *counts)
 {
     comm_shape s = {.type = (dtype)whole(o)->type,
                     .members = o->at.group_size,
                     .me = o->at.group_rank,
-                    .count = tensor_elements(whole(o)),
+                    .count = elements_of(o),
                     .counts = counts};
     switch (o->kind) {
     case OP_all_gather:

@@ -76,6 +76,7 @@ status compile_options_from(compile_options *out, const config *c, const grid *g
                              .zero = c->parallel.zero,
                              .gather_each = c->parallel.zero_gather == CONFIG_EACH_MICRO_BATCH,
                              .reduce_each = c->parallel.zero_reduce == CONFIG_EACH_MICRO_BATCH,
+                             .optimizer = {c->optimizer.name, c->optimizer.nesterov, c->optimizer.muon_adjust},
                              .recompute = c->memory.recompute,
                              .budget = c->memory.budget,
                              .backend = backend,

@@ -2,7 +2,7 @@
 #ifndef PHALANX_ENGINE_COMPILE_COMPILE_PARTS_H
 #define PHALANX_ENGINE_COMPILE_COMPILE_PARTS_H
 
-#include "engine/compile/compile_model.h"
+#include "engine/compile/compiled.h"
 
 /* storage.c: who owns which rows, and the tensors with storage of every parameter, input and result. Gives no addresses. */
 void storage_describe(compiled *c);
@@ -25,7 +25,7 @@ typedef struct unroll_what {
     recompute recompute;
     const uint8_t *drop;  /* of the chunk's forward ops, for RECOMPUTE_CHOSEN */
     bool fuse;            /* ops (kernels/fuse.h): the last thing done to a body */
-    tensor *const *whole; /* weights gathered before the bodies, by number (update_whole), or NULL */
+    tensor *const *whole; /* weights gathered before the bodies, by number (update_begin), or NULL */
 } unroll_what;
 
 /* Ops and tensors go to `p`. */
@@ -35,19 +35,14 @@ void unroll_recorded_free(recorded *r);
 status unroll(compiled_program *out, const compiled *c, const recorded *chunks, const schedule *s);
 /* All forward: evaluation of one micro-batch after another. */
 void unroll_forward(compiled_program *out, const compiled *c, const recorded *chunks, int microbatches);
-op *unroll_append(compiled_program *out, op_kind kind, phase when, const char *label, tensor *const *in, int inputs,
-                  tensor *const *outs, int outputs, const op_attributes *at);
 
-/* update.c: what surrounds the micro-batches. Where sharded weights are gathered once a step, the whole ones, by number, which
- * are tensors of the program's own (in its pool `p`); else NULL. */
-tensor *const *update_whole(pool *p, const compiled *c);
-/* Before the micro-batches: their gathers. */
-void update_begin(compiled_program *out, const compiled *c, tensor *const *whole);
+/* update.c: what surrounds the micro-batches. Before them, where sharded weights are gathered once a step, the gathers: returns
+ * the whole weights, tensors of the program's own, by number; else NULL. */
+tensor *const *update_begin(compiled_program *out, const compiled *c);
 /* After them: reductions of gradients (each right after its last contribution where that is possible), the loss, the norm, the
  * optimizer, the gathering of weights. */
 void update_append(compiled_program *out, const compiled *c);
 void update_loss(compiled_program *out, const compiled *c); /* the loss over the grid */
-
 /* place.c: explicit waits, scratch, storage shared in place, lifetimes, addresses of transients. */
 void place_waits(compiled_program *out);
 void place_transients(compiled_program *out, const compiled *c, bool bound_only);

@@ -46,8 +46,7 @@ status compile_program_training(compiled_program *out, const compiled *c, const 
     *out = (compiled_program){.repeated = true};
     schedule s = {0};
     TRY(schedule_make(&s, kind_of(o), o->grid.size[GRID_PIPELINE], o->chunks, microbatches));
-    tensor *const *whole = update_whole(&out->pool, c);
-    update_begin(out, c, whole);
+    tensor *const *whole = update_begin(out, c);
     recorded *chunks = must_calloc((unsigned long)o->chunks, sizeof *chunks);
     for (int i = 0; i < o->chunks; i++)
         unroll_record(&chunks[i], &out->pool, c,

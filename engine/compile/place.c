@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "engine/compile/collective.h"
+#include "kernels/op_make.h"
 #include "memory/log.h"
 #include "memory/planner.h"
 
@@ -68,10 +69,9 @@ static int first_user(const program *p, int at)
 
 static op *wait_for(compiled_program *out, const op *o)
 {
-    op *w = pool_alloc(&out->pool, sizeof *w);
-    *w = *o;
-    w->kind = OP_wait;
-    return w;
+    op wait = *o;
+    wait.kind = OP_wait;
+    return op_make(&out->pool, &wait, 0, NULL);
 }
 
 void place_waits(compiled_program *out)

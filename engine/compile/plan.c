@@ -74,6 +74,7 @@ static status measure_rank(plan *p, const grid *g, simulate_cost *costs, double 
         plan_measure(r, &c);
         r->in_flight = schedule_in_flight(p->schedule, g->at[GRID_PIPELINE]);
         simulate_cost *own = must_calloc((unsigned long)o.chunks, sizeof *own);
+        r->update = plan_price_update(&p->hardware, &c);
         plan_price_chunks(own, &r->seconds_outside, &p->hardware, &c);
         for (int k = 0; costs && k < o.chunks; k++)
             costs[schedule_global_chunk(p->schedule, g->at[GRID_PIPELINE], k)] = own[k];

@@ -24,6 +24,7 @@ typedef struct plan_rank {
     char *decision; /* what a budget makes again, in words; NULL without */
     int ops, dropped;
     double flops;                                   /* of a training step */
+    plan_update update;                             /* of those, the optimizer's */
     int64_t sent[AXIS_COUNT], messages[AXIS_COUNT]; /* in a training step */
     int in_flight;                                  /* micro-batches x chunks whose activations it holds at its peak */
     double seconds_outside;                         /* before and after the micro-batches */

@@ -6,6 +6,7 @@
 #include "memory/log.h"
 
 const plan_hardware plan_price_h100 = {.flops = 989e12,
+                                       .single = 67e12,
                                        .efficiency = 0.7,
                                        .memory = 3.35e12,
                                        .node = 370e9,
@@ -37,7 +38,8 @@ static double price_op(const plan_hardware *h, const grid *g, const op *o)
         return h->latency + (double)bytes / bandwidth(h, g, (axis)o->at.axis);
     }
     op_cost cost = op_row_of(o)->cost(o);
-    double compute = cost.flops / (h->flops * h->efficiency), move = cost.bytes / h->memory;
+    double flops = o->phase == PHASE_UPDATE && h->single < h->flops ? h->single : h->flops;
+    double compute = cost.flops / (flops * h->efficiency), move = cost.bytes / h->memory;
     return compute > move ? compute : move;
 }
 
@@ -71,6 +73,51 @@ void plan_price_chunks(simulate_cost *costs, double *outside, const plan_hardwar
         costs[k] = (simulate_cost){each[PHASE_FORWARD], each[PHASE_BACKWARD], each[PHASE_WEIGHT]};
     }
     free(of);
+}
+
+/* The most bytes of transient tensors alive at an op from `first` on, of those that begin there. */
+static int64_t working_bytes(const program *p, int first)
+{
+    int64_t *change = must_calloc((unsigned long)p->count + 1, sizeof *change), alive = 0, most = 0;
+    for (int i = first; i < p->count; i++)
+        for (int k = 0; k < OP_MAX_OUT; k++) {
+            const tensor *t = p->ops[i]->out[k];
+            if (!t || tensor_persistent(t) || t->base || t->first != i)
+                continue;
+            change[i] += tensor_bytes(t);
+            change[t->last + 1] -= tensor_bytes(t);
+        }
+    for (int i = first; i < p->count; i++) {
+        alive += change[i];
+        most = alive > most ? alive : most;
+    }
+    free(change);
+    return most;
+}
+
+plan_update plan_price_update(const plan_hardware *h, const compiled *c)
+{
+    const program *p = &c->training.list;
+    plan_update u = {0};
+    int first = 0;
+    while (first < p->count && p->ops[first]->kind != OP_clip)
+        first++;
+    for (int i = first; i < p->count; i++) {
+        const op *o = p->ops[i];
+        int64_t scratch, bytes, messages;
+        bool travels = (op_row_of(o)->flags & OP_COMM) != 0;
+        if (o->kind == OP_wait || (travels && o->at.axis != AXIS_TENSOR))
+            continue;
+        u.seconds += price_op(h, &c->options.grid, o);
+        if (travels) {
+            collective_measure(&scratch, &bytes, &messages, o);
+            u.sent += bytes;
+        } else {
+            u.flops += op_row_of(o)->cost(o).flops;
+        }
+    }
+    u.working = working_bytes(p, first);
+    return u;
 }
 
 double plan_price_hop(const plan_hardware *h, const compiled *c)

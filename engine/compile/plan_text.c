@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/compile/collective.h"
+#include "engine/compile/optimizer.h"
 #include "memory/units.h"
 
 static const char *bytes_text(char out[UNITS_TEXT], double bytes)
@@ -97,16 +98,32 @@ static void print_work(FILE *out, const plan *p)
         fprintf(out, "in flight counts micro-batches x chunks, of which a stage has %d\n", p->schedule->chunks);
 }
 
+/* The rank whose update takes longest. */
+static void print_update(FILE *out, const plan *p)
+{
+    const plan_rank *most = &p->ranks[0];
+    for (int i = 1; i < p->count; i++)
+        most = p->ranks[i].update.seconds > most->update.seconds ? &p->ranks[i] : most;
+    const plan_update *u = &most->update;
+    char flops[UNITS_TEXT], sent[UNITS_TEXT], working[UNITS_TEXT];
+    fprintf(out, "\nupdate            %s: %.2g s on rank %d, %s FLOPs (%.2g%% of its step's), %s of working memory",
+            optimizer_name(&p->options), u->seconds, most->rank, count_text(flops, u->flops),
+            most->flops > 0 ? 100 * u->flops / most->flops : 0, bytes_text(working, (double)u->working));
+    if (u->sent > 0)
+        fprintf(out, ", %s sent along tensor", bytes_text(sent, (double)u->sent));
+    fputc('\n', out);
+}
+
 static void print_recompute(FILE *out, const plan *p)
 {
     char text[UNITS_TEXT];
     static const char *const ways[] = {
         [RECOMPUTE_NONE] = "none", [RECOMPUTE_SELECTIVE] = "selective", [RECOMPUTE_FULL] = "full"};
     if (!p->options.budget) {
-        fprintf(out, "\nrecompute         %s\n", ways[p->options.recompute]);
+        fprintf(out, "recompute         %s\n", ways[p->options.recompute]);
         return;
     }
-    fprintf(out, "\nrecompute         to fit %s\n", bytes_text(text, (double)p->options.budget));
+    fprintf(out, "recompute         to fit %s\n", bytes_text(text, (double)p->options.budget));
     for (int i = 0; i < p->count; i++)
         if (i == 0 || p->ranks[i].at[GRID_PIPELINE] != p->ranks[i - 1].at[GRID_PIPELINE])
             fprintf(out, "  stage %d makes again %s\n", p->ranks[i].at[GRID_PIPELINE], p->ranks[i].decision);
@@ -155,6 +172,7 @@ void plan_text_report(FILE *out, const plan *p)
     print_layout(out, p);
     print_memory(out, p);
     print_work(out, p);
+    print_update(out, p);
     print_recompute(out, p);
     print_choices(out, p);
     print_time(out, p);
@@ -191,8 +209,12 @@ static void json_rank(FILE *out, const plan_rank *r)
     json_axes(out, "bytes_sent", r->sent);
     fputs(",\n     ", out);
     json_axes(out, "messages", r->messages);
-    fprintf(out, ",\n     \"ops\": %d, \"flops\": %.17g, \"in_flight\": %d, \"recomputed_ops\": %d}", r->ops, r->flops,
-            r->in_flight, r->dropped);
+    fprintf(out, ",\n     \"ops\": %d, \"flops\": %.17g, \"in_flight\": %d, \"recomputed_ops\": %d,\n", r->ops,
+            r->flops, r->in_flight, r->dropped);
+    fprintf(out,
+            "     \"update\": {\"flops\": %.17g, \"seconds\": %.17g, \"tensor_bytes_sent\": %lld, \"working_bytes\": "
+            "%lld}}",
+            r->update.flops, r->update.seconds, (long long)r->update.sent, (long long)r->update.working);
 }
 
 static void json_choices(FILE *out, const plan *p)

@@ -37,9 +37,10 @@ typedef struct entry {
 
 typedef struct search {
     const compiled *c;
-    pool words;           /* the classes' names */
-    tensor *const *whole; /* as in the programs that are tried */
-    uint8_t **drop;       /* [chunks][ops] */
+    compiled_program begin; /* as the programs that are tried begin: the weights that bodies read */
+    tensor *const *whole;
+    pool words;     /* the classes' names */
+    uint8_t **drop; /* [chunks][ops] */
     class *classes;
     entry *entries; /* in the order of dropping, once ordered */
     int class_count, entry_count;
@@ -338,7 +339,7 @@ static void open_search(search *d, const compiled *c)
 {
     *d = (search){.c = c};
     d->drop = must_calloc((unsigned long)c->options.chunks, sizeof *d->drop);
-    d->whole = update_whole(&d->words, c);
+    d->whole = update_begin(&d->begin, c);
     classify(d);
 }
 
@@ -368,6 +369,7 @@ static void close_search(search *d)
         free_drop(d->drop, d->c->options.chunks);
     free(d->classes);
     free(d->entries);
+    compile_program_free(&d->begin);
     pool_free(&d->words);
 }
 

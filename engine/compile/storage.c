@@ -1,6 +1,9 @@
 /* What has bytes of its own on this rank for as long as it runs: parameters, gradients, optimizer state, inputs. */
 #include "engine/compile/compile_parts.h"
 
+#include <stdlib.h>
+
+#include "engine/compile/optimizer.h"
 #include "kernels/exact_sum.h"
 #include "memory/log.h"
 
@@ -24,20 +27,65 @@ static tensor *new_view(compiled *c, tensor *whole, const parameter *p, int64_t 
     return v;
 }
 
+/* ---- who owns what --------------------------------------------------------------------------------------------- */
+
 /* What the rank at `me` of those whose gradients sum owns of a parameter. */
-static void divide(int *owner, int64_t *first, int64_t *rows, const compile_options *o, const parameter *p, int me)
+static void divide(int64_t *first, int64_t *rows, const compiled *c, const parameter *p, int me)
 {
-    int data = grid_group_size(&o->grid, AXIS_GRADIENT);
-    bool shards = data > 1 && o->zero > 0;
-    *owner = -1;
+    const compile_options *o = &c->options;
+    int data = grid_group_size(&o->grid, AXIS_GRADIENT), owner = c->owners[p->number];
     *first = 0;
     *rows = p->rows;
-    if (shards && p->vector) {
-        *owner = p->number % data;
-        *rows = *owner == me;
-    } else if (shards) {
+    if (owner >= 0)
+        *rows = owner == me ? p->rows : 0;
+    else if (data > 1 && o->zero > 0)
         shard_rows(first, rows, p->rows, data, me);
+}
+
+/* Larger first, then in the model's order. */
+static int compare_sizes(const void *a, const void *b)
+{
+    const parameter *const *p = a, *const *q = b;
+    int64_t x = (*p)->rows * (*p)->columns, y = (*q)->rows * (*q)->columns;
+    return x != y ? (x < y) - (x > y) : ((*p)->number > (*q)->number) - ((*p)->number < (*q)->number);
+}
+
+/* Parameters that are updated whole go to the rank that has least of them so far: the same on every tensor rank, whose
+ * parts have the same sizes. */
+static void deal_out(int *owners, const compiled *c, int data)
+{
+    const parameter **whole = must_alloc((unsigned long)(c->model.parameter_count + 1) * sizeof *whole);
+    int64_t *load = must_calloc((unsigned long)data, sizeof *load);
+    int count = 0;
+    for (int i = 0; i < c->model.parameter_count; i++)
+        if (optimizer_whole(&c->options, c->model.parameters[i]))
+            whole[count++] = c->model.parameters[i];
+    qsort(whole, (size_t)count, sizeof *whole, compare_sizes);
+    for (int i = 0; i < count; i++) {
+        int least = 0;
+        for (int k = 1; k < data; k++)
+            least = load[k] < load[least] ? k : least;
+        owners[whole[i]->number] = least;
+        load[least] += whole[i]->rows * whole[i]->columns;
     }
+    free(load);
+    free(whole);
+}
+
+/* Small parameters belong to one rank each; rows of the others are divided, unless the optimizer takes them whole. */
+static const int *choose_owners(compiled *c)
+{
+    int data = grid_group_size(&c->options.grid, AXIS_GRADIENT);
+    int *owners = pool_alloc(&c->pool, (size_t)(c->model.numbers + 1) * sizeof *owners);
+    for (int i = 0; i < c->model.numbers; i++)
+        owners[i] = -1;
+    if (data == 1 || c->options.zero == 0)
+        return owners;
+    for (int i = 0; i < c->model.parameter_count; i++)
+        if (c->model.parameters[i]->vector)
+            owners[c->model.parameters[i]->number] = c->model.parameters[i]->number % data;
+    deal_out(owners, c, data);
+    return owners;
 }
 
 static int zero_of(const compile_options *o)
@@ -63,13 +111,12 @@ static int64_t aligned(int64_t bytes)
 int64_t storage_owned_bytes(const compiled *c, int gradient_rank)
 {
     int64_t bytes = 0;
-    int states = c->options.compute == DTYPE_FP32 ? 2 : 3; /* fp32 moments, and a master copy of narrower weights */
+    int master = c->options.compute != DTYPE_FP32; /* a copy of narrower weights */
     for (int i = 0; i < c->model.parameter_count; i++) {
         const parameter *p = c->model.parameters[i];
-        int owner;
         int64_t first, rows;
-        divide(&owner, &first, &rows, &c->options, p, gradient_rank);
-        bytes += states * aligned(rows * p->columns * 4);
+        divide(&first, &rows, c, p, gradient_rank);
+        bytes += (optimizer_states(optimizer_of(&c->options, p)) + master) * aligned(rows * p->columns * 4);
         if (shards_gradient(&c->options))
             bytes += aligned(rows * p->columns * 4);
         if (shards_weight(&c->options))
@@ -81,8 +128,12 @@ int64_t storage_owned_bytes(const compiled *c, int gradient_rank)
 static storage describe_parameter(compiled *c, const parameter *p)
 {
     const compile_options *o = &c->options;
-    storage s = {.of = p, .shard_weight = shards_weight(o), .shard_gradient = shards_gradient(o), .states = 2};
-    divide(&s.owner, &s.own_first, &s.own_rows, o, p, grid_index(&o->grid, AXIS_GRADIENT));
+    storage s = {.of = p,
+                 .owner = c->owners[p->number],
+                 .shard_weight = shards_weight(o),
+                 .shard_gradient = shards_gradient(o),
+                 .states = optimizer_states(optimizer_of(o, p))};
+    divide(&s.own_first, &s.own_rows, c, p, grid_index(&o->grid, AXIS_GRADIENT));
     s.weight = new_rows(c, p, CLASS_WEIGHT, o->compute, p->rows);
     s.weight->place = p->place;
     if (s.shard_weight) {
@@ -158,6 +209,7 @@ static void describe_caches(compiled *c)
 
 void storage_describe(compiled *c)
 {
+    c->owners = choose_owners(c);
     storage *all = pool_alloc(&c->pool, (size_t)(c->model.numbers + 1) * sizeof *all);
     for (int i = 0; i < c->model.parameter_count; i++)
         all[c->model.parameters[i]->number] = describe_parameter(c, c->model.parameters[i]);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "kernels/fuse.h"
+#include "kernels/op_make.h"
 #include "memory/log.h"
 #include "parallel/lowering.h"
 #include "parallel/schedule_check.h"
@@ -20,14 +21,8 @@ static layer_inputs inputs_of(recorder *r, const compiled *c)
     tensor *views[4];
     for (int i = 0; i < 4; i++) {
         views[i] = NULL;
-        if (ids[i]->shape[0] == 0)
-            continue;
-        /* One micro-batch's row of the step's input, as a vector. */
-        views[i] = recorder_rows(r, ids[i], 0, 1);
-        views[i]->dims = 1;
-        views[i]->shape[0] = ids[i]->shape[1];
-        views[i]->shape[1] = 0;
-        views[i]->pitch = 1;
+        if (ids[i]->shape[0] > 0)
+            views[i] = recorder_row(r, ids[i], 0); /* as every micro-batch's */
     }
     return (layer_inputs){.tokens = views[0],
                           .targets = views[1],
@@ -90,9 +85,8 @@ static void record_forward(recorded *out, const compiled *c, int chunk, bool tra
     if (!d->embeds)
         out->input = recorder_input(r, "input", r->compute, 2, shape, place);
     if (c->options.decode_samples) {
-        tensor *logits = decoder_logits(r, &c->model, &in);
-        tensor *to[OP_MAX_OUT] = {c->results.logits};
-        recorder_record(r, OP_copy, "logits", &logits, 1, 0, to, NULL);
+        op copy = {.kind = OP_copy, .in = {decoder_logits(r, &c->model, &in)}};
+        recorder_record(r, "logits", &copy, 0, (tensor *[OP_MAX_OUT]){c->results.logits});
         return;
     }
     out->output = decoder_forward(r, &c->model, chunk, &in, out->input);
@@ -165,39 +159,21 @@ static void play_body(unroller *u, int chunk, phase p, int microbatch)
 {
     const program *body = &u->chunks[chunk].r.body[p];
     for (int i = 0; i < body->count; i++) {
-        op *o = pool_alloc(&u->out->pool, sizeof *o);
-        *o = *body->ops[i];
+        const op *of = body->ops[i];
+        tensor *in[OP_MAX_IN], *out[OP_MAX_OUT];
+        for (int k = 0; k < OP_MAX_IN; k++)
+            in[k] = instance(u, of->in[k], chunk, microbatch);
+        for (int k = 0; k < OP_MAX_OUT; k++)
+            out[k] = instance(u, of->out[k], chunk, microbatch);
+        op *o = op_make_copy(&u->out->pool, of, in, out);
         o->chunk = (int16_t)chunk;
         o->microbatch = microbatch;
-        for (int k = 0; k < OP_MAX_IN; k++)
-            o->in[k] = instance(u, o->in[k], chunk, microbatch);
-        for (int k = 0; k < OP_MAX_OUT; k++)
-            o->out[k] = instance(u, o->out[k], chunk, microbatch);
         if (o->at.accumulate == OP_WRITES_FIRST)
             o->at.accumulate = microbatch > 0 ? OP_ADDS : OP_WRITES;
         if (o->kind == OP_dropout)
             o->at.sample = microbatch * u->c->options.micro_batch;
         program_append(&u->out->list, o);
     }
-}
-
-op *unroll_append(compiled_program *out, op_kind kind, phase when, const char *label, tensor *const *in, int inputs,
-                  tensor *const *outs, int outputs, const op_attributes *at)
-{
-    op *o = pool_alloc(&out->pool, sizeof *o);
-    o->kind = (uint8_t)kind;
-    o->phase = (uint8_t)when;
-    o->label = o->site = label;
-    o->layer = -1;
-    o->microbatch = -1;
-    if (at)
-        o->at = *at;
-    for (int i = 0; i < inputs; i++)
-        o->in[i] = in[i];
-    for (int i = 0; i < outputs; i++)
-        o->out[i] = outs[i];
-    program_append(&out->list, o);
-    return o;
 }
 
 static phase phase_of(action_kind kind)
@@ -225,6 +201,28 @@ static int peer_rank(const compiled *c, int stage)
     return grid_rank_at(&c->options.grid, at);
 }
 
+/* Ends what `o` began. */
+static void append_wait(compiled_program *out, const op *o)
+{
+    op wait = *o;
+    wait.kind = OP_wait;
+    program_append(&out->list, op_make(&out->pool, &wait, 0, NULL));
+}
+
+static op *append_message(compiled_program *out, bool receive, tensor *t, const op *like)
+{
+    op message = *like;
+    message.kind = receive ? OP_receive : OP_send;
+    message.site = like->label;
+    message.layer = -1;
+    message.at.axis = AXIS_PIPELINE;
+    message.at.request = out->requests++;
+    (receive ? message.out : message.in)[0] = t;
+    op *o = op_make(&out->pool, &message, 0, NULL);
+    program_append(&out->list, o);
+    return o;
+}
+
 static void play_steps(unroller *u, const lowering_step *steps, int count)
 {
     op **launched = must_calloc((unsigned long)count, sizeof(op *));
@@ -235,23 +233,16 @@ static void play_steps(unroller *u, const lowering_step *steps, int count)
             continue;
         }
         if (s->kind == LOWERING_WAIT) {
-            op *o = launched[s->pair];
-            op *w =
-                unroll_append(u->out, OP_wait, (phase)o->phase, o->label, o->in, OP_MAX_IN, o->out, OP_MAX_OUT, &o->at);
-            w->microbatch = o->microbatch;
+            append_wait(u->out, launched[s->pair]);
             continue;
         }
-        tensor *t = message(u, s);
-        bool receive = s->kind == LOWERING_RECEIVE;
-        op_attributes at = {.axis = AXIS_PIPELINE,
-                            .upstream = s->payload == LOWERING_COTANGENT,
-                            .peer = peer_rank(u->c, s->peer),
-                            .request = u->out->requests++};
-        const char *label = s->payload == LOWERING_ACTIVATION ? "activation" : "cotangent";
-        launched[i] = unroll_append(u->out, receive ? OP_receive : OP_send, phase_of((action_kind)s->action.kind),
-                                    label, &t, !receive, &t, receive, &at);
-        launched[i]->microbatch = s->action.microbatch;
-        launched[i]->chunk = s->action.chunk;
+        op like = {.phase = (uint8_t)phase_of((action_kind)s->action.kind),
+                   .chunk = s->action.chunk,
+                   .microbatch = s->action.microbatch,
+                   .label = s->payload == LOWERING_ACTIVATION ? "activation" : "cotangent",
+                   .at.upstream = s->payload == LOWERING_COTANGENT,
+                   .at.peer = peer_rank(u->c, s->peer)};
+        launched[i] = append_message(u->out, s->kind == LOWERING_RECEIVE, message(u, s), &like);
     }
     free(launched);
 }
@@ -301,18 +292,15 @@ void unroll_forward(compiled_program *out, const compiled *c, const recorded *ch
     int stages = g->size[GRID_PIPELINE], stage = g->at[GRID_PIPELINE];
     for (int m = 0; m < microbatches; m++) {
         for (int k = 0; k < c->model.chunk_count; k++) {
-            op *o = NULL;
             for (int send = 0; send < 2; send++) {
                 tensor *t = instance(&u, send ? chunks[k].output : chunks[k].input, k, m);
                 if (send)
                     play_body(&u, k, PHASE_FORWARD, m);
                 if (!t || stages == 1)
                     continue;
-                op_attributes at = {.axis = AXIS_PIPELINE, .request = out->requests++};
-                at.peer = peer_rank(c, (stage + (send ? 1 : stages - 1)) % stages);
-                o = unroll_append(out, send ? OP_send : OP_receive, PHASE_FORWARD, "activation", &t, send, &t, !send,
-                                  &at);
-                unroll_append(out, OP_wait, PHASE_FORWARD, "activation", o->in, OP_MAX_IN, o->out, OP_MAX_OUT, &at);
+                op like = {.phase = PHASE_FORWARD, .label = "activation", .microbatch = -1};
+                like.at.peer = peer_rank(c, (stage + (send ? 1 : stages - 1)) % stages);
+                append_wait(out, append_message(out, !send, t, &like));
             }
         }
     }

@@ -20,7 +20,12 @@
 
 typedef enum config_precision { CONFIG_FP32, CONFIG_BF16, CONFIG_FP16 } config_precision;
 typedef enum config_device { CONFIG_CPU, CONFIG_CUDA, CONFIG_AUTO } config_device;
-typedef enum config_optimizer { CONFIG_ADAMW } config_optimizer;
+typedef enum config_optimizer {
+#define OPTIMIZER(name, ...) CONFIG_OPTIMIZER_##name,
+#include "engine/config/optimizers.def"
+#undef OPTIMIZER
+} config_optimizer;
+typedef enum config_adjust { CONFIG_ADJUST_ORIGINAL, CONFIG_ADJUST_RMS } config_adjust;
 typedef enum config_when { CONFIG_EACH_STEP, CONFIG_EACH_MICRO_BATCH } config_when; /* zero_gather, zero_reduce */
 
 /* Data sets to blend: samples are drawn in proportion to the weights, which need not sum to one. */
@@ -75,6 +80,10 @@ typedef struct config {
         double lr, min_lr, decay_fraction;
         int64_t warmup;
         double beta1, beta2, epsilon, weight_decay;
+        double momentum;
+        bool nesterov;
+        double muon_lr; /* peak, where lr is that of the rest */
+        config_adjust muon_adjust;
         double clip; /* largest gradient norm; 0: no clipping */
     } optimizer;
     struct {

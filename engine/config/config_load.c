@@ -77,6 +77,8 @@ static void derive(config *c)
         c->model.shape.tied_embeddings = shape_traits_of(c->model.shape.architecture)->tied_embeddings;
     if (!p && !config_wants_shape(c))
         derive_shape(c);
+    if (!given(c, "optimizer.muon_lr"))
+        c->optimizer.muon_lr = c->optimizer.lr;
     if (!given(c, "train.precision"))
         c->train.precision = c->train.device == CONFIG_CUDA || cpu_has_bf16() ? CONFIG_BF16 : CONFIG_FP32;
 }

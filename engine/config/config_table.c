@@ -14,7 +14,12 @@
 static const char *const architectures[] = {"gpt2", "llama", "mistral", "qwen2", "qwen3", NULL};
 static const char *const precisions[] = {"fp32", "bf16", "fp16", NULL};
 static const char *const devices[] = {"cpu", "cuda", "auto", NULL};
-static const char *const optimizers[] = {"adamw", NULL};
+static const char *const optimizers[] = {
+#define OPTIMIZER(name, ...) #name,
+#include "engine/config/optimizers.def"
+#undef OPTIMIZER
+    NULL};
+static const char *const adjusts[] = {"original", "match_rms_adamw", NULL};
 static const char *const rates[] = {"constant", "linear", "cosine", "wsd", "inverse_sqrt", NULL};
 static const char *const schedules[] = {"gpipe", "1f1b", "interleaved", "zb-h1", NULL};
 static const char *const whens[] = {"step", "micro_batch", NULL};
@@ -100,16 +105,20 @@ static const config_row rows[] = {
     NUMBER("train.loss_scale", train.loss_scale, "65536", 1, 4294967296.0, CONFIG_CHANGES, "initial loss scale in fp16; halves on overflow"),
     INT("train.loss_scale_window", train.loss_scale_window, "1000", 1, INTMAX, CONFIG_CHANGES, "good steps after which the loss scale doubles"),
 
-    WORD("optimizer.name", optimizer.name, optimizers, "adamw", CONFIG_FIXED, "the update rule"),
+    WORD("optimizer.name", optimizer.name, optimizers, "adamw", CONFIG_FIXED, "the update rule; muon: adamw for all but the blocks' matrices"),
     NUMBER("optimizer.lr", optimizer.lr, "3e-4", 0, 1e3, CONFIG_CHANGES, "peak learning rate"),
     NUMBER("optimizer.min_lr", optimizer.min_lr, "0", 0, 1e3, CONFIG_CHANGES, "learning rate that decaying schedules reach"),
     WORD("optimizer.schedule", optimizer.schedule, rates, "cosine", CONFIG_CHANGES, "of the learning rate, after the warm-up"),
     LONG("optimizer.warmup", optimizer.warmup, "0", 0, ANY, CONFIG_CHANGES, "steps in which the learning rate rises from 0"),
     NUMBER("optimizer.decay_fraction", optimizer.decay_fraction, "0.2", 0, 1, CONFIG_CHANGES, "wsd: share of the steps, at the end, in which it falls"),
-    NUMBER("optimizer.beta1", optimizer.beta1, "0.9", 0, 0.9999999, CONFIG_CHANGES, "decay of the mean of gradients"),
-    NUMBER("optimizer.beta2", optimizer.beta2, "0.95", 0, 0.9999999, CONFIG_CHANGES, "decay of the mean of their squares"),
+    NUMBER("optimizer.beta1", optimizer.beta1, "0.9", 0, 0.9999999, CONFIG_CHANGES, "adamw, lion: decay of the mean of gradients"),
+    NUMBER("optimizer.beta2", optimizer.beta2, "0.95", 0, 0.9999999, CONFIG_CHANGES, "adamw: decay of the mean of their squares; lion: of the momentum"),
     NUMBER("optimizer.epsilon", optimizer.epsilon, "1e-8", 0, 1, CONFIG_CHANGES, "added to the root of the latter"),
-    NUMBER("optimizer.weight_decay", optimizer.weight_decay, "0.1", 0, 1e3, CONFIG_CHANGES, "decoupled, on matrices and embeddings"),
+    NUMBER("optimizer.weight_decay", optimizer.weight_decay, "0.1", 0, 1e3, CONFIG_CHANGES, "decoupled, on matrices and embeddings; sgd has none"),
+    NUMBER("optimizer.momentum", optimizer.momentum, "0.95", 0, 0.9999999, CONFIG_CHANGES, "sgd, muon: decay of the sum (muon: the mean) of gradients"),
+    BOOL("optimizer.nesterov", optimizer.nesterov, "true", CONFIG_CHANGES, "sgd, muon: Nesterov's momentum"),
+    DERIVED("optimizer.muon_lr", NUMBER, optimizer.muon_lr, 0, 1e3, NULL, CONFIG_CHANGES, "lr", "muon: peak learning rate of the blocks' matrices; adamw updates the rest with lr"),
+    WORD("optimizer.muon_adjust", optimizer.muon_adjust, adjusts, "original", CONFIG_CHANGES, "muon: rate by a matrix's shape [a, b]: sqrt(max(1, a / b)), or 0.2 sqrt(max(a, b))"),
     NUMBER("optimizer.clip", optimizer.clip, "1", 0, 1e18, CONFIG_CHANGES, "largest norm of the gradient; 0: no clipping"),
 
     INT("parallel.tensor", parallel.tensor, "1", 1, 65536, CONFIG_CHANGES, "ranks that share each layer"),

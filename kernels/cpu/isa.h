@@ -11,15 +11,21 @@
 
 enum { ISA_TYPES = 3 }; /* DTYPE_FP32, DTYPE_BF16, DTYPE_FP16 index the loops of each type */
 
-/* The scalars of one update: every expression that does not vary with the element. */
-typedef struct adamw_factors {
-    float gradient; /* factor on the gradient */
-    float beta1, beta2;
-    float rate; /* lr / (1 - beta1^s) */
-    float root; /* 1 / (1 - beta2^s) */
+/* The scalars of one update: every expression that does not vary with the element. Each rule reads some of them. */
+typedef struct update_factors {
+    float gradient;     /* factor on the gradient */
+    float beta1, beta2; /* what the means keep of themselves */
+    float rate;         /* adamw: lr / (1 - beta1^s) */
+    float root;         /* 1 / (1 - beta2^s) */
     float epsilon;
-    float keep; /* 1 - lr decay */
-} adamw_factors;
+    float keep;      /* 1 - lr decay */
+    float own, mean; /* the direction is own g + mean m */
+} update_factors;
+
+/* n elements of an op of the optimizer: `out` as in the op table, the first one T (muon_momentum: fp32). */
+typedef void (*update_loop)(void *const out[4], const float *gradient, int64_t n, const update_factors *f);
+
+enum { UPDATE_ADAMW, UPDATE_LION, UPDATE_SGD, UPDATE_MUON_MOMENTUM, UPDATE_MUON, UPDATE_RULES };
 
 /* Loops over rows of T: fp32, bf16 or fp16. Outputs may be the inputs' own storage where the op table says so. */
 typedef struct row_loops {
@@ -48,8 +54,7 @@ typedef struct row_loops {
     /* dlogits = exp(logits - largest) factor */
     void (*logits_grad)(void *dlogits, const void *logits, int64_t n, float largest, float factor);
     void (*mask)(void *y, const void *x, const float *factor, int64_t n); /* y = x factor */
-    void (*adamw)(void *weight, float *master, float *m, float *v, const float *gradient, int64_t n,
-                  const adamw_factors *f);
+    update_loop update[UPDATE_RULES];
     /* columns of x[rows, columns] into y[columns, rows], both T */
     void (*transpose)(void *y, int64_t y_pitch, const void *x, int64_t x_pitch, int64_t rows, int64_t columns);
 } row_loops;

@@ -1,4 +1,5 @@
-/* The optimizer's ops: the norm of all gradients as an exact sum, clipping, and AdamW in one pass over memory. */
+/* The optimizer's ops: the norm of all gradients as an exact sum, clipping, and the rules of the update,
+ * each in one pass over memory. */
 #include <math.h>
 #include <string.h>
 
@@ -6,6 +7,7 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/exact_sum.h"
+#include "kernels/muon.h"
 
 enum { UPDATE_PIECE = 8192 };
 
@@ -39,24 +41,12 @@ void cpu_clip(const op *o, const run_context *r)
     control[CONTROL_SKIP] = finite ? 0 : 1;
 }
 
-void cpu_adamw(const op *o, const run_context *r)
+/* The loop of `rule` over all elements, in pieces. */
+static void update(const op *o, const run_context *r, int rule, const update_factors *f)
 {
-    const tensor *gradient = o->in[0], *weight = o->out[0], *master = o->out[1], *m = o->out[2], *v = o->out[3];
-    const step_scalars *s = tensor_at(o->in[1], r->arena);
-    const float *control = tensor_at(o->in[2], r->arena);
-    if (control[CONTROL_SKIP] != 0)
-        return;
-    const adamw_factors f = {
-        .gradient = control[CONTROL_FACTOR],
-        .beta1 = s->beta1,
-        .beta2 = s->beta2,
-        .rate = s->lr / s->momentum_correction,
-        .root = 1 / s->variance_correction,
-        .epsilon = s->epsilon,
-        .keep = (float)(1 - (o->at.decay ? (double)s->lr * (double)s->weight_decay : 0)),
-    };
-    const row_loops *loops = isa_of(r)->rows[weight ? weight->type : DTYPE_FP32];
-    const tensor *all[5] = {weight, master, m, v, gradient};
+    const tensor *gradient = o->in[0];
+    const row_loops *loops = isa_of(r)->rows[o->out[0] ? o->out[0]->type : DTYPE_FP32];
+    const tensor *all[5] = {o->out[0], o->out[1], o->out[2], o->out[3], gradient};
     bool flat = true;
     for (int i = 0; i < 5; i++)
         flat = flat && (!all[i] || tensor_contiguous(all[i]));
@@ -69,6 +59,118 @@ void cpu_adamw(const op *o, const run_context *r)
         for (int j = 0; j < 5; j++)
             if (all[j])
                 p[j] = row_at(all[j], r, i / pieces) + first * dtype_bytes((dtype)all[j]->type);
-        loops->adamw(p[0], p[1], p[2], p[3], p[4], n, &f);
+        loops->update[rule](p, p[4], n, f);
     }
+}
+
+static bool skipped(const op *o, const run_context *r)
+{
+    return ((const float *)tensor_at(o->in[2], r->arena))[CONTROL_SKIP] != 0;
+}
+
+static float factor(const op *o, const run_context *r)
+{
+    return ((const float *)tensor_at(o->in[2], r->arena))[CONTROL_FACTOR];
+}
+
+/* What decoupled weight decay leaves of a weight. */
+static float kept(const op *o, const step_scalars *s, float lr)
+{
+    return (float)(1 - (o->at.decay ? (double)lr * (double)s->weight_decay : 0));
+}
+
+void cpu_adamw(const op *o, const run_context *r)
+{
+    const step_scalars *s = tensor_at(o->in[1], r->arena);
+    const update_factors f = {
+        .gradient = factor(o, r),
+        .beta1 = s->beta1,
+        .beta2 = s->beta2,
+        .rate = s->lr / s->momentum_correction,
+        .root = 1 / s->variance_correction,
+        .epsilon = s->epsilon,
+        .keep = kept(o, s, s->lr),
+    };
+    if (!skipped(o, r))
+        update(o, r, UPDATE_ADAMW, &f);
+}
+
+void cpu_lion(const op *o, const run_context *r)
+{
+    const step_scalars *s = tensor_at(o->in[1], r->arena);
+    const update_factors f = {
+        .gradient = factor(o, r), .beta1 = s->beta1, .beta2 = s->beta2, .rate = s->lr, .keep = kept(o, s, s->lr)};
+    if (!skipped(o, r))
+        update(o, r, UPDATE_LION, &f);
+}
+
+void cpu_sgd(const op *o, const run_context *r)
+{
+    const step_scalars *s = tensor_at(o->in[1], r->arena);
+    const update_factors f = {.gradient = factor(o, r),
+                              .beta1 = s->momentum,
+                              .rate = s->lr,
+                              .own = o->at.nesterov ? 1 : 0,
+                              .mean = o->at.nesterov ? s->momentum : 1};
+    if (!skipped(o, r))
+        update(o, r, UPDATE_SGD, &f);
+}
+
+/* ---- Muon ------------------------------------------------------------------------------------------------------ */
+
+void cpu_muon_momentum(const op *o, const run_context *r)
+{
+    const step_scalars *s = tensor_at(o->in[1], r->arena);
+    const update_factors f = {.gradient = factor(o, r),
+                              .beta1 = s->momentum,
+                              .own = o->at.nesterov ? 1 - s->momentum : 0,
+                              .mean = o->at.nesterov ? s->momentum : 1};
+    const tensor *x = o->out[0];
+    if (!skipped(o, r))
+        update(o, r, UPDATE_MUON_MOMENTUM, &f);
+    for (int64_t i = 0; skipped(o, r) && i < x->shape[0]; i++)
+        memset(row_at(x, r, i), 0, (size_t)row_length(x) * sizeof(float));
+}
+
+void cpu_muon_scale(const op *o, const run_context *r)
+{
+    int64_t n = o->in[0]->shape[0];
+    double trace = 0;
+    for (int64_t i = 0; i < n; i++)
+        trace += (double)((const float *)(const void *)row_at(o->in[0], r, i))[i];
+    double norm = sqrt(trace > 0 ? trace : 0), smallest = (double)o->at.epsilon;
+    double scale = 1 / (norm > smallest ? norm : smallest);
+    *(float *)tensor_at(o->out[1], r->arena) = (float)scale;
+    float square = (float)(scale * scale);
+#pragma omp parallel for num_threads(parallel_threads(r, n *n)) schedule(static)
+    for (int64_t i = 0; i < n; i++) {
+        const float *from = (const float *)(const void *)row_at(o->in[0], r, i);
+        float *to = (float *)(void *)row_at(o->out[0], r, i);
+        for (int64_t j = 0; j < n; j++)
+            to[j] = from[j] * square;
+    }
+}
+
+void cpu_muon_polynomial(const op *o, const run_context *r)
+{
+    int64_t n = o->in[0]->shape[0];
+    const float *given = tensor_at(o->in[2], r->arena);
+    float scale = given ? *given : 1;
+    float a = (float)MUON_A * scale, b = (float)MUON_B * scale, c = (float)MUON_C * scale;
+#pragma omp parallel for num_threads(parallel_threads(r, n *n)) schedule(static)
+    for (int64_t i = 0; i < n; i++) {
+        const float *gram = (const float *)(const void *)row_at(o->in[0], r, i);
+        const float *square = (const float *)(const void *)row_at(o->in[1], r, i);
+        float *p = (float *)(void *)row_at(o->out[0], r, i);
+        for (int64_t j = 0; j < n; j++)
+            p[j] = b * gram[j] + c * square[j] + (i == j ? a : 0);
+    }
+}
+
+void cpu_muon(const op *o, const run_context *r)
+{
+    const step_scalars *s = tensor_at(o->in[1], r->arena);
+    const update_factors f = {.rate = s->muon_lr * o->at.scale, .keep = kept(o, s, s->muon_lr)};
+    if (!skipped(o, r))
+        update(o, r, UPDATE_MUON, &f);
 }

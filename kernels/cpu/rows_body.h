@@ -279,10 +279,10 @@ static void NAME(logits_grad)(void *dlogits_, const void *logits_, int64_t n, fl
 
 /* ---- optimizer: T is the weight's type ------------------------------------------------------------------------- */
 
-static void NAME(adamw)(void *weight_, float *master, float *m_, float *v_, const float *gradient, int64_t n,
-                        const adamw_factors *f)
+static void NAME(adamw)(void *const out[4], const float *gradient, int64_t n, const update_factors *f)
 {
-    T *weight = weight_;
+    T *weight = out[0];
+    float *master = out[1], *m_ = out[2], *v_ = out[3];
     vf beta1 = vf_set(f->beta1), rest1 = vf_set(1 - f->beta1), beta2 = vf_set(f->beta2), rest2 = vf_set(1 - f->beta2);
     vf factor = vf_set(f->gradient), rate = vf_set(-f->rate), root = vf_set(f->root), epsilon = vf_set(f->epsilon);
     vf keep = vf_set(f->keep);
@@ -296,6 +296,72 @@ static void NAME(adamw)(void *weight_, float *master, float *m_, float *v_, cons
         vf w = vf_fma(rate, step, keep * load_fp32(master + i, c));
         store_fp32(m_ + i, m, c);
         store_fp32(v_ + i, v, c);
+        store_fp32(master + i, w, c);
+        if (weight)
+            STORE(weight + i, w, c);
+    }
+}
+
+static void NAME(lion)(void *const out[4], const float *gradient, int64_t n, const update_factors *f)
+{
+    T *weight = out[0];
+    float *master = out[1], *m_ = out[2];
+    vf beta1 = vf_set(f->beta1), rest1 = vf_set(1 - f->beta1), beta2 = vf_set(f->beta2), rest2 = vf_set(1 - f->beta2);
+    vf factor = vf_set(f->gradient), rate = vf_set(-f->rate), keep = vf_set(f->keep);
+    EACH(i, k, n)
+    {
+        int c = (int)k;
+        vf g = load_fp32(gradient + i, c) * factor, m = load_fp32(m_ + i, c);
+        vf step = vf_sign(vf_fma(rest1, g, beta1 * m));
+        vf w = vf_fma(rate, step, keep * load_fp32(master + i, c));
+        store_fp32(m_ + i, vf_fma(rest2, g, beta2 * m), c);
+        store_fp32(master + i, w, c);
+        if (weight)
+            STORE(weight + i, w, c);
+    }
+}
+
+static void NAME(sgd)(void *const out[4], const float *gradient, int64_t n, const update_factors *f)
+{
+    T *weight = out[0];
+    float *master = out[1], *m_ = out[2];
+    vf beta1 = vf_set(f->beta1), own = vf_set(f->own), mean = vf_set(f->mean);
+    vf factor = vf_set(f->gradient), rate = vf_set(-f->rate);
+    EACH(i, k, n)
+    {
+        int c = (int)k;
+        vf g = load_fp32(gradient + i, c) * factor, m = vf_fma(beta1, load_fp32(m_ + i, c), g);
+        vf w = vf_fma(rate, vf_fma(own, g, mean * m), load_fp32(master + i, c));
+        store_fp32(m_ + i, m, c);
+        store_fp32(master + i, w, c);
+        if (weight)
+            STORE(weight + i, w, c);
+    }
+}
+
+static void NAME(muon_momentum)(void *const out[4], const float *gradient, int64_t n, const update_factors *f)
+{
+    float *x = out[0], *m_ = out[1];
+    vf beta1 = vf_set(f->beta1), rest1 = vf_set(1 - f->beta1), own = vf_set(f->own), mean = vf_set(f->mean);
+    vf factor = vf_set(f->gradient);
+    EACH(i, k, n)
+    {
+        int c = (int)k;
+        vf g = load_fp32(gradient + i, c) * factor, m = vf_fma(rest1, g, beta1 * load_fp32(m_ + i, c));
+        store_fp32(m_ + i, m, c);
+        store_fp32(x + i, vf_fma(own, g, mean * m), c);
+    }
+}
+
+static void NAME(muon)(void *const out[4], const float *x, int64_t n, const update_factors *f)
+{
+    T *weight = out[0];
+    float *master = out[1];
+    vf rate = vf_set(-f->rate), keep = vf_set(f->keep);
+    EACH(i, k, n)
+    {
+        int c = (int)k;
+        vf w = vf_fma(rate, load_fp32(x + i, c), keep * load_fp32(master + i, c));
         store_fp32(master + i, w, c);
         if (weight)
             STORE(weight + i, w, c);
@@ -326,9 +392,12 @@ static void NAME(transpose)(void *y_, int64_t y_pitch, const void *x_, int64_t x
 }
 
 static const row_loops NAME(loops) = {
-    NAME(to_float),     NAME(from_float),     NAME(accumulate),  NAME(add),         NAME(gelu),
-    NAME(gelu_grad),    NAME(swiglu),         NAME(swiglu_grad), NAME(rmsnorm),     NAME(layernorm),
-    NAME(rmsnorm_grad), NAME(layernorm_grad), NAME(rotate),      NAME(column_sums), NAME(logits_stats),
-    NAME(logits_grad),  NAME(mask),           NAME(adamw),       NAME(transpose),
+    NAME(to_float),    NAME(from_float),   NAME(accumulate),
+    NAME(add),         NAME(gelu),         NAME(gelu_grad),
+    NAME(swiglu),      NAME(swiglu_grad),  NAME(rmsnorm),
+    NAME(layernorm),   NAME(rmsnorm_grad), NAME(layernorm_grad),
+    NAME(rotate),      NAME(column_sums),  NAME(logits_stats),
+    NAME(logits_grad), NAME(mask),         {NAME(adamw), NAME(lion), NAME(sgd), NAME(muon_momentum), NAME(muon)},
+    NAME(transpose),
 };
 #undef EACH

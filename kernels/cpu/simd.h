@@ -438,5 +438,11 @@ INLINE vf vf_sigmoid_short(vf x)
 {
     return vf_set(1.0f) / (vf_set(1.0f) + vf_exp2(vf_min(vf_set(126.0f), x * vf_set(-LOG2_E))));
 }
+/* 1, 0 or -1 */
+INLINE vf vf_sign(vf a)
+{
+    vf zero = vf_set(0);
+    return vf_between(zero, a, zero, zero, vf_between(vf_set(1), a, zero, vf_set(INFINITY), vf_set(-1)));
+}
 
 #endif

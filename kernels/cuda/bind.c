@@ -13,6 +13,7 @@ _Static_assert((int)LAUNCH_FP32 == (int)DTYPE_FP32 && (int)LAUNCH_BF16 == (int)D
 _Static_assert(sizeof(scalars_device) == sizeof(step_scalars) &&
                    offsetof(scalars_device, first_sample) == offsetof(step_scalars, first_sample) &&
                    offsetof(scalars_device, lr) == offsetof(step_scalars, lr) &&
+                   offsetof(scalars_device, momentum) == offsetof(step_scalars, momentum) &&
                    offsetof(scalars_device, clip) == offsetof(step_scalars, clip) &&
                    offsetof(scalars_device, variance_correction) == offsetof(step_scalars, variance_correction),
                "scalars_device is step_scalars");
@@ -290,6 +291,20 @@ void cuda_sum_squares(const op *o, const run_context *r)
 void cuda_clip(const op *o, const run_context *r)
 {
     launched(o, launch_clip(r->stream, at(o->out[0], r), at(o->in[0], r), at(o->in[1], r)));
+}
+
+void cuda_muon_scale(const op *o, const run_context *r)
+{
+    const tensor *gram = o->in[0];
+    launched(o, launch_muon_scale(r->stream, matrix(o->out[0], r), at(o->out[1], r), matrix(gram, r), gram->shape[0],
+                                  o->at.epsilon));
+}
+
+void cuda_muon_polynomial(const op *o, const run_context *r)
+{
+    const tensor *gram = o->in[0];
+    launched(o, launch_muon_polynomial(r->stream, matrix(o->out[0], r), matrix(gram, r), matrix(o->in[1], r),
+                                       at(o->in[2], r), gram->shape[0]));
 }
 
 /* ---- working memory -------------------------------------------------------------------------------------------- */

@@ -109,20 +109,6 @@ int launch_cross_entropy(void *stream, int type, float *loss, void *dlogits, con
                          int64_t count, int64_t first, bool accumulate, float *scratch);
 
 /* ---- optimizer.cu ---------------------------------------------------------------------------------------------- */
-typedef struct launch_adamw_segment {
-    const float *gradient;
-    void *weight; /* T, or NULL */
-    float *master, *m, *v;
-    int64_t count;
-    int32_t decay;
-    int32_t block; /* the launcher's own: the first block of this segment */
-} launch_adamw_segment;
-
-enum { LAUNCH_ADAMW_SEGMENTS = 48 };
-
-/* scalars: step_scalars; control: float[CONTROL_COUNT] */
-int launch_adamw(void *stream, int type, const launch_adamw_segment *segments, int count, const void *scalars,
-                 const float *control);
 int launch_sum_squares(void *stream, int64_t *bins, const float *gradient, int64_t rows, int64_t columns, int64_t pitch,
                        bool accumulate);
 int launch_clip(void *stream, float *control, const int64_t *bins, const void *scalars);
@@ -130,6 +116,30 @@ int launch_clip(void *stream, float *control, const int64_t *bins, const void *s
 /* ---- mark.cu --------------------------------------------------------------------------------------------------- */
 /* *word, in pinned host memory, becomes 1 when the stream has come here */
 int launch_mark(void *stream, volatile uint32_t *word);
+/* ---- update.cu ------------------------------------------------------------------------------------------------- */
+enum launch_rule { LAUNCH_ADAMW, LAUNCH_LION, LAUNCH_SGD, LAUNCH_MUON_MOMENTUM, LAUNCH_MUON };
+
+typedef struct launch_update_segment {
+    const float *gradient; /* of LAUNCH_MUON the direction x */
+    void *weight;          /* T, or NULL */
+    float *master;         /* of LAUNCH_MUON_MOMENTUM x, which is written only */
+    float *state[2];       /* as many as the rule has */
+    int64_t count;
+    float scale;   /* of LAUNCH_MUON's rate */
+    int32_t block; /* the launcher's own: the first block of this segment */
+    uint8_t decay, nesterov;
+} launch_update_segment;
+
+enum { LAUNCH_UPDATE_SEGMENTS = 48 };
+
+/* type: of the weights; scalars: step_scalars; control: float[CONTROL_COUNT] */
+int launch_update(void *stream, int rule, int type, const launch_update_segment *segments, int count,
+                  const void *scalars, const float *control);
+/* fp32 matrices [n, n] */
+int launch_muon_scale(void *stream, launch_matrix scaled, float *scale, launch_matrix gram, int64_t n, float epsilon);
+/* scale: NULL for 1 */
+int launch_muon_polynomial(void *stream, launch_matrix p, launch_matrix gram, launch_matrix square, const float *scale,
+                           int64_t n);
 
 #ifdef __cplusplus
 }

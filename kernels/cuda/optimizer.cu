@@ -1,81 +1,15 @@
-/* The optimizer's kernels: the exact sum of squares, the clipping factor, and AdamW over a list of tensors in one launch,
- * each byte read and written once. What differs from step to step is read from device memory.
+/* What the optimizer does to all gradients together: the exact sum of squares, and the clipping factor. The rules of the
+ * update are in update.cu.
  */
 #include "kernels/cuda/vector.cuh"
 
 #include "kernels/cuda/scalars.h"
 #include "kernels/exact_sum.h"
 
-static constexpr int THREADS = 256, V = 4, VECTORS_A_THREAD = 4, BLOCK_ELEMENTS = THREADS * V * VECTORS_A_THREAD;
+static constexpr int THREADS = 256, V = 4;
 
 /* Of the sum of squares: eight blocks a multiprocessor of an H100, and the pieces of a vector. */
 static constexpr int SQUARE_WARPS = THREADS / WARP, SQUARE_BLOCKS = 8 * 132, SQUARE_ROW = 64;
-
-struct adamw_list {
-    launch_adamw_segment at[LAUNCH_ADAMW_SEGMENTS];
-    uint64_t wide; /* a bit a segment: 16-byte accesses */
-    int32_t count;
-};
-
-/* What is the same for all elements: rate = lr / (1 - beta1^s), root = 1 / (1 - beta2^s), keep = 1 - lr decay. */
-struct adamw_factors {
-    float gradient, beta1, beta2, rate, root, epsilon, keep;
-};
-
-/* g = gradient factor; m, v: running means of g, g^2; master = keep master - rate m / (sqrt(v root) + epsilon) */
-DEVICE void adamw_element(float &master, float &m, float &v, float gradient, const adamw_factors &f)
-{
-    float g = gradient * f.gradient;
-    m = f.beta1 * m + (1.0f - f.beta1) * g;
-    v = f.beta2 * v + (1.0f - f.beta2) * g * g;
-    master = f.keep * master - f.rate * m / (sqrtf(v * f.root) + f.epsilon);
-}
-
-/* n elements from `i` on, n = W where accesses are wide */
-template <typename T, int W> DEVICE void adamw_some(const launch_adamw_segment &s, int64_t i, const adamw_factors &f)
-{
-    float gradient[W], master[W], m[W], v[W];
-    load(gradient, s.gradient + i);
-    load(master, s.master + i);
-    load(m, s.m + i);
-    load(v, s.v + i);
-    UNROLL for (int j = 0; j < W; j++) adamw_element(master[j], m[j], v[j], gradient[j], f);
-    store(s.master + i, master);
-    store(s.m + i, m);
-    store(s.v + i, v);
-    if (s.weight)
-        store((T *)s.weight + i, master);
-}
-
-template <typename T>
-KERNEL(THREADS, 4)
-adamw_update(adamw_list list, const scalars_device *scalars, const float *control)
-{
-    if (control[SCALARS_SKIP] != 0)
-        return;
-    int32_t which = 0;
-    while (which + 1 < list.count && (int32_t)blockIdx.x >= list.at[which + 1].block)
-        which++;
-    const launch_adamw_segment &s = list.at[which];
-    float decay = s.decay ? scalars->weight_decay : 0.0f;
-    adamw_factors f = {control[SCALARS_FACTOR],
-                       scalars->beta1,
-                       scalars->beta2,
-                       scalars->lr / scalars->momentum_correction,
-                       1.0f / scalars->variance_correction,
-                       scalars->epsilon,
-                       (float)(1.0 - (double)scalars->lr * (double)decay)};
-    int64_t base = ((int64_t)blockIdx.x - s.block) * BLOCK_ELEMENTS;
-    for (int k = 0; k < VECTORS_A_THREAD; k++) {
-        int64_t i = base + ((int64_t)k * THREADS + threadIdx.x) * V;
-        if ((list.wide >> which & 1) && i + V <= s.count) {
-            adamw_some<T, V>(s, i, f);
-            continue;
-        }
-        for (int j = 0; j < V && i + j < s.count; j++)
-            adamw_some<T, 1>(s, i + j, f);
-    }
-}
 
 DEVICE double warp_sum_double(double x)
 {
@@ -173,36 +107,6 @@ KERNEL(WARP, 1) clip_control(float *control, const int64_t *bins, const scalars_
     control[SCALARS_NORM] = (float)norm;
     control[SCALARS_FACTOR] = finite ? (float)factor : 0.0f;
     control[SCALARS_SKIP] = finite ? 0.0f : 1.0f;
-}
-
-int launch_adamw(void *stream, int type, const launch_adamw_segment *segments, int count, const void *scalars,
-                 const float *control)
-{
-    return with_type(type, [&](auto t) {
-        using T = decltype(t);
-        auto kernel = adamw_update<T>;
-        for (int first = 0; first < count; first += LAUNCH_ADAMW_SEGMENTS) {
-            adamw_list list = {};
-            int64_t blocks = 0;
-            list.count = count - first < LAUNCH_ADAMW_SEGMENTS ? count - first : LAUNCH_ADAMW_SEGMENTS;
-            for (int i = 0; i < list.count; i++) {
-                launch_adamw_segment &s = list.at[i];
-                s = segments[first + i];
-                s.block = (int32_t)blocks;
-                blocks += divide_up(s.count, BLOCK_ELEMENTS);
-                bool wide = aligned_all(s.gradient, s.master, s.m, s.v) && aligned(s.weight, V * (int)sizeof(T));
-                list.wide |= (uint64_t)wide << i;
-            }
-            if (blocks > INT32_MAX)
-                return (int)cudaErrorInvalidValue;
-            if (blocks)
-                LAUNCH(kernel, (unsigned)blocks, THREADS, 0, (cudaStream_t)stream, list,
-                       (const scalars_device *)scalars, control);
-            if (int failed = launch_result())
-                return failed;
-        }
-        return 0;
-    });
 }
 
 int launch_sum_squares(void *stream, int64_t *bins, const float *gradient, int64_t rows, int64_t columns, int64_t pitch,

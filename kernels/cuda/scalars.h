@@ -10,6 +10,7 @@ typedef struct scalars_device {
     uint64_t seed;
     int64_t step, updates, first_sample;
     float lr, beta1, beta2, epsilon, weight_decay;
+    float muon_lr, momentum;
     float clip, loss_scale, loss_tokens;
     float momentum_correction, variance_correction;
 } scalars_device;

@@ -5,16 +5,18 @@
 #include "kernels/cuda/cuda.h"
 #include "memory/log.h"
 
+/* Of the ops that the table marks OP_GROUPED. */
+static const int RULES[OP_COUNT] = {[OP_adamw] = LAUNCH_ADAMW,
+                                    [OP_lion] = LAUNCH_LION,
+                                    [OP_sgd] = LAUNCH_SGD,
+                                    [OP_muon_momentum] = LAUNCH_MUON_MOMENTUM,
+                                    [OP_muon] = LAUNCH_MUON};
+
+/* The type of the weights, where there are any besides the fp32 masters. */
 static int type_of(const op *o)
 {
     return o->out[0] ? o->out[0]->type : LAUNCH_FP32;
 }
-
-typedef int launcher(void *stream, int type, const launch_adamw_segment *segments, int count, const void *scalars,
-                     const float *control);
-
-/* Of the ops that the table marks OP_GROUPED. */
-static launcher *const launchers[OP_COUNT] = {[OP_adamw] = launch_adamw};
 
 void updates_launch(updates *u, const run_context *r)
 {
@@ -23,9 +25,8 @@ void updates_launch(updates *u, const run_context *r)
         return;
     const op *o = u->of[0];
     nvtxRangePushA(o->label ? o->label : op_row_of(o)->name);
-    MUST(launchers[o->kind], "%s has no launch of many", op_text(text, sizeof text, o));
-    int error = launchers[o->kind](r->stream, type_of(o), u->at, u->held, tensor_at(o->in[1], r->arena),
-                                   (const float *)tensor_at(o->in[2], r->arena));
+    int error = launch_update(r->stream, RULES[o->kind], type_of(o), u->at, u->held, tensor_at(o->in[1], r->arena),
+                              (const float *)tensor_at(o->in[2], r->arena));
     MUST(error == 0, "%s, and %d beside it: the launch failed with CUDA error %d", op_text(text, sizeof text, o),
          u->held - 1, error);
     nvtxRangePop();
@@ -37,29 +38,72 @@ static bool together(const op *a, const op *b)
     return a->kind == b->kind && type_of(a) == type_of(b) && a->in[1] == b->in[1] && a->in[2] == b->in[2];
 }
 
+/* The row `row` of operand t; NULL where there is none. */
+static void *row_at(const tensor *t, const run_context *r, int64_t row)
+{
+    return t ? (char *)tensor_at(t, r->arena) + row * t->pitch * dtype_bytes((dtype)t->type) : NULL;
+}
+
+/* muon_momentum's x is where others have the master, and it has no weight. */
+static launch_update_segment segment(const op *o, const run_context *r, int64_t row, int64_t count)
+{
+    bool weighs = o->kind != OP_muon_momentum;
+    tensor *const *out = o->out + weighs;
+    return (launch_update_segment){.gradient = row_at(o->in[0], r, row),
+                                   .weight = weighs ? row_at(o->out[0], r, row) : NULL,
+                                   .master = row_at(out[0], r, row),
+                                   .state = {row_at(out[1], r, row), row_at(out[2], r, row)},
+                                   .count = count,
+                                   .scale = o->at.scale,
+                                   .decay = o->at.decay,
+                                   .nesterov = o->at.nesterov};
+}
+
 /* A tensor without gaps is one segment; otherwise its rows are. */
 void updates_add(updates *u, const op *o, const run_context *r)
 {
-    const tensor *g = o->in[0], *all[5] = {g, o->out[0], o->out[1], o->out[2], o->out[3]};
-    bool gaps = false;
-    for (int i = 0; i < 5; i++)
-        gaps = gaps || (all[i] && !tensor_contiguous(all[i]));
+    const tensor *g = o->in[0];
+    bool gaps = !tensor_contiguous(g);
+    for (int i = 0; i < OP_MAX_OUT; i++)
+        gaps = gaps || (o->out[i] && !tensor_contiguous(o->out[i]));
     int64_t rows = gaps ? g->shape[0] : 1, count = rows ? tensor_elements(g) / rows : 0;
     for (int64_t row = 0; row < rows; row++) {
-        if (u->held == LAUNCH_ADAMW_SEGMENTS || (u->held && !together(u->of[0], o)))
+        if (u->held == LAUNCH_UPDATE_SEGMENTS || (u->held && !together(u->of[0], o)))
             updates_launch(u, r);
-        void *p[5] = {0};
-        for (int i = 0; i < 5; i++)
-            if (all[i])
-                p[i] = (char *)tensor_at(all[i], r->arena) + row * all[i]->pitch * dtype_bytes((dtype)all[i]->type);
         u->of[u->held] = o;
-        u->at[u->held++] = (launch_adamw_segment){p[0], p[1], p[2], p[3], p[4], count, o->at.decay, 0};
+        u->at[u->held++] = segment(o, r, row, count);
     }
 }
 
-void cuda_adamw(const op *o, const run_context *r)
+/* One op alone, as a test asks for it. */
+static void alone(const op *o, const run_context *r)
 {
     updates u = {0};
     updates_add(&u, o, r);
     updates_launch(&u, r);
+}
+
+void cuda_adamw(const op *o, const run_context *r)
+{
+    alone(o, r);
+}
+
+void cuda_lion(const op *o, const run_context *r)
+{
+    alone(o, r);
+}
+
+void cuda_sgd(const op *o, const run_context *r)
+{
+    alone(o, r);
+}
+
+void cuda_muon_momentum(const op *o, const run_context *r)
+{
+    alone(o, r);
+}
+
+void cuda_muon(const op *o, const run_context *r)
+{
+    alone(o, r);
 }

@@ -1,9 +1,9 @@
 /* Ops that the table marks OP_GROUPED, as many tensors as one launch takes.
  *
  * The program has one op a tensor, and most tensors are small. An `updates` keeps what such ops ask for, and launches it
- * when a list is full, or when its owner must have it on the stream: before anything that may read what they write is
- * enqueued. Waiting for a communication is no such thing: what is launched later stands behind more, not less. Plain memory,
- * zeroed at first; one stream.
+ * when a list is full, when an op of another kind or type comes, or when its owner must have it on the stream: before
+ * anything that may read what they write is enqueued. Waiting for a communication is no such thing: what is launched later
+ * is after more, not less. Plain memory, zeroed at first; one stream.
  */
 #ifndef PHALANX_KERNELS_CUDA_UPDATES_H
 #define PHALANX_KERNELS_CUDA_UPDATES_H
@@ -12,14 +12,14 @@
 #include "kernels/op.h"
 
 typedef struct updates {
-    launch_adamw_segment at[LAUNCH_ADAMW_SEGMENTS];
-    const op *of[LAUNCH_ADAMW_SEGMENTS]; /* the op that asked for each */
+    launch_update_segment at[LAUNCH_UPDATE_SEGMENTS];
+    const op *of[LAUNCH_UPDATE_SEGMENTS]; /* the op that asked for each */
     int held;
 } updates;
 
 /* Op `o`, which the table marks OP_GROUPED, is to run. */
 void updates_add(updates *u, const op *o, const run_context *r);
-/* Everything added runs behind what the stream has been given so far, and before what it is given later. */
+/* Everything added runs after what the stream has been given so far, and before what it is given later. */
 void updates_launch(updates *u, const run_context *r);
 
 #endif

@@ -93,6 +93,15 @@ class array
     void *at = nullptr;
 };
 
+/* a struct as a kernel reads it */
+inline array bytes_of(const void *from, size_t count)
+{
+    vector<double> bytes(count);
+    for (size_t i = 0; i < count; i++)
+        bytes[i] = static_cast<const unsigned char *>(from)[i];
+    return array(BYTES, bytes);
+}
+
 /* `count` random values in [-scale, scale) */
 vector<double> randoms(size_t count, double scale = 1);
 
@@ -108,6 +117,6 @@ struct test_case {
     void (*run)();
 };
 
-extern const vector<test_case> pointwise_cases, row_cases, loss_cases, attention_cases, optimizer_cases;
+extern const vector<test_case> pointwise_cases, row_cases, loss_cases, attention_cases, optimizer_cases, update_cases;
 
 #endif

@@ -45,6 +45,12 @@ static const op_kernel KERNELS[OP_COUNT] = {
     BOUND(sum_squares),
     BOUND(clip),
     BOUND(adamw),
+    BOUND(lion),
+    BOUND(sgd),
+    BOUND(muon_momentum),
+    BOUND(muon_scale),
+    BOUND(muon_polynomial),
+    BOUND(muon),
 #undef BOUND
 };
 

@@ -1,73 +1,10 @@
-/* AdamW, the exact sum of squares and the clipping factor against float64. */
+/* The exact sum of squares and the clipping factor against float64. */
 #include "tests/cuda/check.h"
 
 #include "kernels/exact_sum.h"
 
-#include <memory>
-
 namespace
 {
-array bytes_of(const void *from, size_t count)
-{
-    vector<double> bytes(count);
-    for (size_t i = 0; i < count; i++)
-        bytes[i] = static_cast<const unsigned char *>(from)[i];
-    return array(BYTES, bytes);
-}
-
-struct moments {
-    std::unique_ptr<array> gradient, weight, master, m, v;
-};
-
-void adamw()
-{
-    scalars_device s = {};
-    s.lr = 3e-3f, s.beta1 = 0.9f, s.beta2 = 0.95f, s.epsilon = 1e-8f, s.weight_decay = 0.1f;
-    s.momentum_correction = 1 - powf(0.9f, 5), s.variance_correction = 1 - powf(0.95f, 5);
-    array scalars = bytes_of(&s, sizeof s);
-    for (int type : check_types)
-        for (bool skip : {false, true}) {
-            array control(LAUNCH_FP32, {12.0, 0.25, skip ? 1.0 : 0.0});
-            vector<moments> tensors;
-            vector<launch_adamw_segment> segments;
-            for (int i = 0; i < LAUNCH_ADAMW_SEGMENTS + 5; i++) { /* more than one launch holds */
-                size_t count = i == 3 ? 9001 : (size_t)(i % 7 == 6 ? 8 : 1 + i * 5);
-                moments t;
-                t.gradient.reset(new array(LAUNCH_FP32, randoms(count)));
-                t.master.reset(new array(LAUNCH_FP32, randoms(count)));
-                t.m.reset(new array(LAUNCH_FP32, randoms(count, 0.1)));
-                t.v.reset(new array(LAUNCH_FP32, randoms(count)));
-                for (double &v : t.v->value)
-                    v = v * v;
-                t.v->put();
-                t.weight.reset(new array(type, randoms(count)));
-                segments.push_back({t.gradient->to<float>(), type == LAUNCH_FP32 ? nullptr : t.weight->to(),
-                                    t.master->to<float>(), t.m->to<float>(), t.v->to<float>(), (int64_t)count, i % 2,
-                                    0});
-                tensors.push_back(std::move(t));
-            }
-            run_ok("launch_adamw", launch_adamw(nullptr, type, segments.data(), (int)segments.size(), scalars.to(),
-                                                control.to<float>()));
-            for (size_t i = 0; i < tensors.size(); i++) {
-                moments &t = tensors[i];
-                vector<double> master = t.master->value, m = t.m->value, v = t.v->value, weight = t.weight->value;
-                for (size_t k = 0; k < master.size() && !skip; k++) {
-                    double g = t.gradient->value[k] * 0.25;
-                    m[k] = (double)s.beta1 * m[k] + (1 - (double)s.beta1) * g;
-                    v[k] = (double)s.beta2 * v[k] + (1 - (double)s.beta2) * g * g;
-                    double step = m[k] / (double)s.momentum_correction /
-                                  (sqrt(v[k] / (double)s.variance_correction) + (double)s.epsilon);
-                    master[k] -= (double)s.lr * (step + (i % 2 ? (double)s.weight_decay : 0) * master[k]);
-                    weight[k] = type == LAUNCH_FP32 ? weight[k] : master[k];
-                }
-                compare("master", *t.master, master, skip ? 0 : 4e-7);
-                compare("m", *t.m, m, skip ? 0 : 4e-7);
-                compare("v", *t.v, v, skip ? 0 : 4e-7);
-                compare("weight", *t.weight, weight, skip ? 0 : 4e-7);
-            }
-        }
-}
-
 double limbs_value(const vector<double> &bins)
 {
     double value = 0;
@@ -155,7 +92,6 @@ void clip()
 } // namespace
 
 const vector<test_case> optimizer_cases = {
-    {"optimizer/adamw", adamw},
     {"optimizer/sum_squares", sum_squares},
     {"optimizer/sum_squares_by_parts", sum_squares_by_parts},
     {"optimizer/clip", clip},

@@ -264,7 +264,7 @@ int main(int count, char **arguments)
     }
 #endif
     for (const vector<test_case> *cases :
-         {&pointwise_cases, &row_cases, &loss_cases, &attention_cases, &optimizer_cases})
+         {&pointwise_cases, &row_cases, &loss_cases, &attention_cases, &optimizer_cases, &update_cases})
         for (const test_case &c : *cases)
             if (!strncmp(c.name, prefix, strlen(prefix)))
                 run_case(c);

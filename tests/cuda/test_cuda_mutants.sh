@@ -57,8 +57,10 @@ plain|cross_entropy.cu|cross_entropy.cu|loss|s,column + i < count ? x\[i\] : -IN
 plain|pointwise.cu|pointwise.cu|pointwise/swiglu|s,(1.0f + gate\[i\] \* (1.0f - s)),1.0f,|the slope of silu is sigmoid
 plain|pointwise.cu|pointwise.cu|pointwise/dropout|s,element + (uint64_t)i) / 4,element + (uint64_t)i) / 8,|draws are used twice
 asan|pointwise.cu|pointwise.cu|pointwise/copy|s,if (column >= words),if (column > words),|one word too many is copied
-plain|optimizer.cu|optimizer.cu|optimizer/adamw|s,if (control\[SCALARS_SKIP\] != 0),if (false),|a skipped step changes weights
-plain|optimizer.cu|optimizer.cu|optimizer/adamw|s,blockIdx.x >= list.at,blockIdx.x > list.at,|a block works on the wrong tensor
+plain|update.cu|update.cu|update/adamw|s,bool skip = control\[SCALARS_SKIP\] != 0,bool skip = false,|a skipped step changes weights
+plain|update.cu|update.cu|update/adamw|s,blockIdx.x >= list.at,blockIdx.x > list.at,|a block works on the wrong tensor
+plain|update.cu|update.cu|update/lion|s,m = f.beta2 \* m + (1.0f - f.beta2) \* g;,m = direction;,|the momentum is the direction
+plain|update.cu|update.cu|update/muon_polynomial|s,row == column ? a,row == 0 ? a,|the diagonal is lost
 plain|optimizer.cu|optimizer.cu|optimizer/sum|s,k < SQUARE_WARPS,k < SQUARE_WARPS - 1,|one warp's squares are lost
 race|optimizer.cu|optimizer.cu|optimizer/sum|s,^    block_barrier();,,|bins are read before they are written
 plain|optimizer.cu|optimizer.cu|optimizer/sum|s,mantissa >> (64 - shift),0 * shift,|the highest digit is lost

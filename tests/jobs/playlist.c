@@ -6,6 +6,7 @@
 
 #include "engine/config/config.h"
 #include "engine/train.h"
+#include "engine/weights.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "parallel/comm.h"
@@ -27,7 +28,9 @@ static void play(comm *world, char *line, void (*prepare)(const char *word))
     double began = clock_seconds();
     status s = comm_all_status(comm_world(world), config_load(&c, word[at], words - at - 1, word + at + 1));
     if (s == STATUS_OK) {
-        s = train_run(&c, world, began);
+        s = comm_all_status(comm_world(world), weights_configure(&c));
+        if (s == STATUS_OK)
+            s = train_run(&c, world, began);
         config_free(&c);
     }
     if (s != STATUS_OK && comm_rank(world) == 0)

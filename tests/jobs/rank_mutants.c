@@ -15,6 +15,8 @@ void __real_storage_describe(compiled *c);
 void __wrap_storage_describe(compiled *c);
 void __real_executor_launch(executor *e, const compiled_program *p);
 void __wrap_executor_launch(executor *e, const compiled_program *p);
+void __real_cpu_muon_polynomial(const op *o, const run_context *r);
+void __wrap_cpu_muon_polynomial(const op *o, const run_context *r);
 
 static const char *mutant = "none";
 static bool dropped; /* the one op of this run that the fault is about */
@@ -79,8 +81,19 @@ static int times(const op *o)
     return 1;
 }
 
+/* The optimizer's faults. */
+static void edit_update(op *o)
+{
+    if (is("dropped-gram-reduce") && reduces(o, AXIS_TENSOR) && o->in[0]->class == CLASS_TEMPORARY)
+        o->kind = OP_copy;
+    if (is("shape-ignored") && o->kind == OP_muon)
+        o->at.scale = 1;
+}
+
 static void edit(op *o)
 {
+    if (o->phase == PHASE_UPDATE)
+        edit_update(o);
     if (is("dropped-all-reduce") && reduces(o, AXIS_TENSOR) && o->phase == PHASE_FORWARD && o->microbatch == 0 &&
         !dropped) {
         o->kind = OP_copy;
@@ -96,8 +109,22 @@ static void edit(op *o)
         o->at.first = 0;
 }
 
+/* Gate and up, and q, k and v, are taken for one matrix each while the update is compiled. */
+static void join_matrices(const compiled *c, bool join)
+{
+    static const char *names[64][PARAMETER_PIECES];
+    for (int i = 0; i < c->model.parameter_count && i < 64; i++)
+        for (int k = 0; k < c->model.parameters[i]->piece_count; k++) {
+            const char **name = &c->model.parameters[i]->pieces[k].name;
+            names[i][k] = join ? *name : names[i][k];
+            *name = names[i][join ? 0 : k];
+        }
+}
+
 void __wrap_place_waits(compiled_program *out)
 {
+    if (is("matrices-joined"))
+        join_matrices(of, false);
     program before = out->list;
     out->list = (program){0};
     for (int i = 0; i < before.count; i++) {
@@ -133,6 +160,18 @@ void __wrap_storage_describe(compiled *c)
     }
     __real_storage_describe(c);
     of = c;
+    if (is("matrices-joined"))
+        join_matrices(c, true);
+}
+
+/* A coefficient of Muon's polynomial off by 0.3%. */
+void __wrap_cpu_muon_polynomial(const op *o, const run_context *r)
+{
+    __real_cpu_muon_polynomial(o, r);
+    const float *scale = tensor_at(o->in[2], r->arena);
+    tensor *p = o->out[0];
+    for (int64_t i = 0; is("wrong-coefficient") && i < p->shape[0]; i++)
+        ((float *)tensor_at(p, r->arena))[i * (p->pitch + 1)] -= 0.01f * (scale ? *scale : 1);
 }
 
 void __wrap_executor_launch(executor *e, const compiled_program *p)

@@ -159,11 +159,11 @@ static void a_sum_that_others_read_is_stored(void **state)
 /* dx = dy w [+ addend], then dz = gelu'(z) dx. */
 static tensor *backward(body *b, tensor *addend, bool z_between, tensor **dz)
 {
-    tensor *given = input(b, "z", ROWS, NARROW),
-           *in[] = {input(b, "dy", ROWS, WIDE), input(b, "w", WIDE, NARROW), addend};
-    tensor *dx = recorder_record(&b->r, OP_linear_grad_input, "dx", in, 3, 1, NULL, NULL)->out[0];
+    tensor *given = input(b, "z", ROWS, NARROW), *dy = input(b, "dy", ROWS, WIDE), *w = input(b, "w", WIDE, NARROW);
+    op product = {.kind = OP_linear_grad_input, .in = {dy, w, addend}};
+    tensor *dx = recorder_record(&b->r, "dx", &product, 1, NULL)->out[0];
     tensor *z = z_between ? record_add(&b->r, "made again", given, given) : given;
-    *dz = recorder_record(&b->r, OP_gelu_grad, "dz", (tensor *[]){dx, z}, 2, 1, NULL, NULL)->out[0];
+    *dz = recorder_record(&b->r, "dz", &(op){.kind = OP_gelu_grad, .in = {dx, z}}, 1, NULL)->out[0];
     return dx;
 }
 

@@ -31,6 +31,8 @@ function use(path, line, name) {
         tested[name] = 1
         return
     }
+    if (path ~ /\.def$/) # whoever includes the table may make a use of it
+        in_table[name] = 1
     if (!((path, name) in lines)) {
         users[name]++
         last_user[name] = path
@@ -65,6 +67,8 @@ END {
         split(defined[i], part, " ")
         path = part[1]
         name = part[4]
+        if (name in in_table)
+            continue
         others = users[name] - ((path, name) in lines)
         if (others > 0 && part[5] == "extern")
             continue

@@ -93,6 +93,7 @@ FNR == 1 {
 
 file ~ /\.def$/ {
     if (match(code, /^[A-Z]+\([a-z_0-9]+/)) {
+        uses_of(code)
         sub(/^[A-Z]+\(/, "", code)
         sub(/[^a-z_0-9].*/, "", code)
         print "row", code
@@ -129,6 +130,8 @@ in_body {
 in_type {
     if (code ~ /^}/)
         in_type = 0
+    else if (file !~ /\.[ch]$/) # a member function's body
+        uses_of(code)
     next
 }
 

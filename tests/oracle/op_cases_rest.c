@@ -96,6 +96,8 @@ static void training_scalars(op_case *c)
                                 .beta2 = 0.95f,
                                 .epsilon = 1e-8f,
                                 .weight_decay = 0.1f,
+                                .muon_lr = 0.02f,
+                                .momentum = 0.95f,
                                 .clip = 1,
                                 .loss_scale = 1,
                                 .loss_tokens = 13};
@@ -292,10 +294,10 @@ static void give_control(const op_case *c, void *bytes, const tensor *t)
     control[CONTROL_SKIP] = c->o.at.sample ? 1 : 0;
 }
 
-CASES(adamw)
+/* gradient, scalars, control -> weight unless T is fp32, master, `states` of them; also skipped. */
+static bool update_case(op_case *c, int variant, int states)
 {
     int64_t rows, columns;
-    c->o.at.decay = (uint8_t)op_case_option(&variant, 2);
     c->o.at.sample = op_case_option(&variant, 4) == 3; /* skipped */
     if (!op_case_sizes(&rows, &columns, variant))
         return false;
@@ -307,10 +309,84 @@ CASES(adamw)
     op_case_in(c, 2, DTYPE_FP32, (fill){.kind = FILL_GIVEN, .give = give_control}, CONTROL_COUNT, 0);
     if (c->type != DTYPE_FP32)
         op_case_update(c, 0, c->type, UNIT, rows, columns, true);
-    op_case_update(c, 1, DTYPE_FP32, UNIT, rows, columns, true);
-    op_case_update(c, 2, DTYPE_FP32, UNIT, rows, columns, true);
-    op_case_update(c, 3, DTYPE_FP32, (fill){.kind = FILL_UNIFORM, .a = 0.01, .b = 1}, rows, columns, true);
+    for (int i = 0; i < 1 + states; i++) /* the second state is a mean of squares */
+        op_case_update(c, 1 + i, DTYPE_FP32, i == 2 ? (fill){.kind = FILL_UNIFORM, .a = 0.01, .b = 1} : UNIT, rows,
+                       columns, true);
     op_case_infer(c, 0);
+    return true;
+}
+
+CASES(adamw)
+{
+    c->o.at.decay = (uint8_t)op_case_option(&variant, 2);
+    return update_case(c, variant, 2);
+}
+
+CASES(lion)
+{
+    c->o.at.decay = (uint8_t)op_case_option(&variant, 2);
+    return update_case(c, variant, 1);
+}
+
+CASES(sgd)
+{
+    c->o.at.nesterov = (uint8_t)op_case_option(&variant, 2);
+    return update_case(c, variant, 1);
+}
+
+CASES(muon)
+{
+    c->o.at.decay = (uint8_t)op_case_option(&variant, 2);
+    c->o.at.scale = 1.75f;
+    return update_case(c, variant, 0);
+}
+
+CASES(muon_momentum)
+{
+    int64_t rows, columns;
+    c->one_type = true;
+    c->o.at.nesterov = (uint8_t)op_case_option(&variant, 2);
+    c->o.at.sample = op_case_option(&variant, 4) == 3; /* skipped */
+    if (!op_case_sizes(&rows, &columns, variant))
+        return false;
+    training_scalars(c);
+    op_case_in(c, 0, DTYPE_FP32, UNIT, rows, columns);
+    op_case_scalars(c, 1);
+    op_case_in(c, 2, DTYPE_FP32, (fill){.kind = FILL_GIVEN, .give = give_control}, CONTROL_COUNT, 0);
+    op_case_update(c, 1, DTYPE_FP32, UNIT, rows, columns, true);
+    op_case_infer(c, 1);
+    return true;
+}
+
+/* Squares of one column, of primes and next to multiples of vectors, and one large enough for threads. */
+static const int SQUARES[] = {1, 2, 17, 31, 64, 67, 200};
+
+CASES(muon_scale)
+{
+    static const double sizes[] = {1, 1e-20};
+    c->one_type = true;
+    double size = sizes[op_case_option(&variant, 2)]; /* the norm, and epsilon, above the norm */
+    if (variant >= COUNT(SQUARES))
+        return false;
+    c->o.at.epsilon = 1e-7f;
+    c->terms = SQUARES[variant];
+    op_case_in(c, 0, DTYPE_FP32, (fill){.kind = FILL_UNIFORM, .a = 0, .b = size}, SQUARES[variant], SQUARES[variant]);
+    op_case_infer(c, 3);
+    return true;
+}
+
+CASES(muon_polynomial)
+{
+    c->one_type = true;
+    c->growth = 8; /* the terms are larger than their sum */
+    int scaled = op_case_option(&variant, 2);
+    if (variant >= COUNT(SQUARES))
+        return false;
+    for (int i = 0; i < 2; i++)
+        op_case_in(c, i, DTYPE_FP32, UNIT, SQUARES[variant], SQUARES[variant]);
+    if (scaled)
+        op_case_in(c, 2, DTYPE_FP32, (fill){.kind = FILL_UNIFORM, .a = 1, .b = 100}, 1, 0);
+    op_case_infer(c, 1);
     return true;
 }
 

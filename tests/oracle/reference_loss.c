@@ -120,25 +120,3 @@ void reference_clip(const op *o, const run_context *r)
     control[CONTROL_FACTOR] = finite ? (clips ? (double)s->clip / norm : 1) / (double)s->loss_scale : 0;
     control[CONTROL_SKIP] = !finite;
 }
-
-void reference_adamw(const op *o, const run_context *r)
-{
-    const tensor *gradient = o->in[0], *weight = o->out[0];
-    const step_scalars *s = tensor_at(o->in[1], r->arena);
-    const double *control = reference_row(o->in[2], r, 0);
-    if (control[CONTROL_SKIP] != 0)
-        return;
-    double beta1 = s->beta1, beta2 = s->beta2, decay = o->at.decay ? s->weight_decay : 0;
-    for (int64_t i = 0; i < gradient->shape[0]; i++)
-        for (int64_t j = 0; j < reference_width(gradient); j++) {
-            double g = reference_row(gradient, r, i)[j] * control[CONTROL_FACTOR];
-            double *master = &reference_row(o->out[1], r, i)[j], *m = &reference_row(o->out[2], r, i)[j],
-                   *v = &reference_row(o->out[3], r, i)[j];
-            *m = beta1 * *m + (1 - beta1) * g;
-            *v = beta2 * *v + (1 - beta2) * g * g;
-            double m_hat = *m / (1 - pow(beta1, (double)s->updates)), v_hat = *v / (1 - pow(beta2, (double)s->updates));
-            *master -= (double)s->lr * (m_hat / (sqrt(v_hat) + (double)s->epsilon) + decay * *master);
-            if (weight)
-                reference_row(weight, r, i)[j] = *master;
-        }
-}

@@ -164,7 +164,7 @@ static void elementwise(adjoint_rank *a, const void *options)
     tensor *y = record_swiglu(r, "swiglu", record_linear(r, "up", x, weight(a, "w", 2 * HIDDEN, HIDDEN), NULL));
     op_attributes at = {.probability = 0.4f, .site = 2, .sequence = SEQUENCE, .sample = 1};
     tensor *z = record_dropout(r, "dropout", record_add(r, "twice", y, y), scalars, &at);
-    a->output = recorder_record(r, OP_copy, "copy", &z, 1, 1, NULL, NULL)->out[0];
+    a->output = recorder_record(r, "copy", &(op){.kind = OP_copy, .in = {z}}, 1, NULL)->out[0];
 }
 
 /* One weight used twice: its gradient is written once and added to once. */

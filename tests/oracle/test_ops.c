@@ -155,6 +155,20 @@ static void never_decays(const op *o, const run_context *r)
     cpu_backend.kernels[o->kind](&wrong, r);
 }
 
+static void looks_the_other_way(const op *o, const run_context *r)
+{
+    op wrong = *o;
+    wrong.at.nesterov = !o->at.nesterov;
+    cpu_backend.kernels[o->kind](&wrong, r);
+}
+
+static void shape_ignored(const op *o, const run_context *r)
+{
+    op wrong = *o;
+    wrong.at.scale = 1;
+    cpu_backend.kernels[o->kind](&wrong, r);
+}
+
 static const struct {
     const char *name;
     op_kind kind;
@@ -181,6 +195,12 @@ static const struct {
     {"another site's draws", OP_dropout, another_site},
     {"another rank's rows of the table", OP_embed, shard_swapped},
     {"no weight decay", OP_adamw, never_decays},
+    {"no weight decay", OP_lion, never_decays},
+    {"no weight decay", OP_muon, never_decays},
+    {"Nesterov's momentum for the plain one", OP_sgd, looks_the_other_way},
+    {"Nesterov's momentum for the plain one", OP_muon_momentum, looks_the_other_way},
+    {"the matrix's shape ignored", OP_muon, shape_ignored},
+    {"epsilon dropped", OP_muon_scale, epsilon_dropped},
 };
 
 /* Some fp32 variant must disagree; the unchanged kernel agrees on all of them. */

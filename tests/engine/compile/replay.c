@@ -70,8 +70,7 @@ status replay_compile(replay_rank *out, const compile_options *o, bool place, vo
     schedule s = {0};
     int stages = o->grid.size[GRID_PIPELINE];
     TRY(schedule_make(&s, stages == 1 ? SCHEDULE_1F1B : o->schedule, stages, o->chunks, o->microbatches));
-    tensor *const *whole = update_whole(&out->p.pool, c);
-    update_begin(&out->p, c, whole);
+    tensor *const *whole = update_begin(&out->p, c);
     recorded *chunks = must_calloc((unsigned long)o->chunks, sizeof *chunks);
     for (int i = 0; i < o->chunks; i++)
         unroll_record(&chunks[i], &out->p.pool, c,
@@ -202,7 +201,7 @@ static bool adds_to(const op *o, int k)
     for (; k > 0 && *name; name++)
         k -= *name == ' ';
     size_t length = strcspn(name, " ");
-    bool always = o->kind == OP_adamw || o->kind == OP_attention_decode;
+    bool always = (op_row_of(o)->flags & OP_GROUPED) || o->kind == OP_attention_decode;
     return length > 0 && memchr(name, '+', length) && (always || o->at.accumulate);
 }
 

@@ -72,7 +72,8 @@ static const struct {
     {SMALL "train: {precision: bf61}\n", NULL,
      "a.yaml:2: train.precision: expected one of fp32, bf16, fp16, not bf61; did you mean bf16?"},
     {SMALL "train: {device: {}}\n", NULL, "a.yaml:2: train.device: expected one of cpu, cuda, auto, not a map"},
-    {SMALL "optimizer: {name: lion}\n", NULL, "a.yaml:2: optimizer.name: expected adamw, not lion"},
+    {SMALL "optimizer: {name: lyon}\n", NULL,
+     "a.yaml:2: optimizer.name: expected one of adamw, lion, sgd, muon, not lyon; did you mean lion?"},
     {"model: {preset: llama_8b}\n", NULL,
      "a.yaml:1: model.preset: expected one of gpt2-124m, gpt2-355m, gpt2-774m, gpt2-1558m, llama-15m, llama-160m, "
      "llama-1b, llama-7b, llama-8b, llama-70b, llama-405b, not llama_8b; did you mean llama-8b?"},

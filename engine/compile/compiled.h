@@ -1,0 +1,94 @@
+/* What is compiled: the options, one rank's share of the model, its programs. Types only: compile_model.h and compile_program.h
+ * make them, compile_parts.h has the steps. */
+#ifndef PHALANX_ENGINE_COMPILE_COMPILED_H
+#define PHALANX_ENGINE_COMPILE_COMPILED_H
+
+#include "engine/config/config.h"
+#include "kernels/storage.h"
+#include "memory/pool.h"
+#include "models/decoder.h"
+#include "parallel/grid.h"
+#include "parallel/schedule.h"
+
+enum { COMPILE_ALIGNMENT = 256 }; /* bytes, of every tensor with storage */
+
+typedef struct compile_options {
+    model_shape shape;
+    dtype compute;
+    int64_t sequence;
+    int micro_batch, microbatches; /* sequences; micro-batches a step */
+    bool document_mask;
+    grid grid;
+    schedule_kind schedule;
+    int chunks;                  /* per stage */
+    const int *layers_per_chunk; /* of the whole model in order, or NULL: divided automatically */
+    bool sequence_parallel;
+    int zero;
+    bool gather_each, reduce_each; /* ZeRO 3 weights, ZeRO 2-3 gradients: each micro-batch, or once a step */
+    struct {
+        config_optimizer name;
+        bool nesterov;
+        config_adjust adjust;
+    } optimizer;
+    recompute recompute;
+    int64_t budget;            /* bytes of arena; 0: none */
+    const op_backend *backend; /* whose scratch is planned; NULL: none */
+    int threads;
+    bool train, evaluate;                 /* which programs */
+    int decode_samples, decode_positions; /* 0: no decoding program */
+} compile_options;
+
+/* What the host fills before a program: the ids of a batch first, at the arena's beginning (compiled.batch_bytes). */
+typedef struct compiled_inputs {
+    tensor *tokens, *targets, *positions, *document_start; /* int32 [micro-batches, tokens of a micro-batch] */
+    tensor *rope_table;                                    /* fp32 [positions, head_size] */
+    tensor *scalars;                                       /* step_scalars, as bytes */
+} compiled_inputs;
+
+/* What a program leaves: for the host to read, all but the first two. */
+typedef struct compiled_results {
+    tensor *loss;       /* fp32 [1]: this rank's sum over tokens */
+    tensor *bins;       /* int64 [SUM_BINS] of the squared norm */
+    tensor *loss_total; /* fp32 [1]: over the grid, on every rank */
+    tensor *control;    /* fp32 [CONTROL_COUNT] */
+    tensor *logits;     /* decoding: [samples, vocabulary rows] T */
+} compiled_results;
+
+/* A program with its tensors in place. It owns its ops and transient tensors; persistent ones are the model's. */
+typedef struct compiled_program {
+    pool pool;
+    program list;
+    int64_t transient_bytes, lower_bound; /* of the transient region */
+    int64_t peak_kept, peak_temporary;    /* alive where the lower bound is reached */
+    int requests;                         /* asynchronous ops are numbered 0 .. requests-1, each once */
+    bool repeated;                        /* step after step: a device may keep it, to launch it as one */
+    double flops[PHASE_COUNT];
+    int64_t tensors;
+} compiled_program;
+
+typedef struct compiled {
+    pool pool;
+    compile_options options;
+    decoder model;
+    const int *owners;      /* by the parameter's number: the data rank that owns it whole, or -1 */
+    const storage *storage; /* likewise */
+    compiled_inputs inputs;
+    compiled_results results;
+    tensor **caches; /* decoding: k and v of each layer, else NULL */
+    int cache_count;
+    int64_t batch_bytes;      /* of the ids, from the arena's beginning */
+    int64_t mirror_bytes;     /* of all inputs and results, likewise: on a device, what has a copy in host memory */
+    int64_t pinned_bytes;     /* host memory of a device: the mirror, a second block of ids to read ahead into, marks */
+    int64_t persistent_bytes; /* transients begin here */
+    int64_t class_bytes[CLASS_COUNT]; /* persistent classes */
+    bool first_stage, last_stage;
+    int stage_layers;
+    /* compile(): */
+    compiled_program training, evaluation, decoding;
+    int64_t arena_bytes;
+    int marks;            /* of the program that has most */
+    int dropped;          /* RECOMPUTE_CHOSEN: forward ops whose outputs are made again */
+    const char *decision; /* which, in words */
+} compiled;
+
+#endif

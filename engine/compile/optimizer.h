@@ -1,0 +1,36 @@
+/* The rows of the table of optimizers (engine/config/optimizers.def) as the compiler reads them: what state a parameter
+ * needs, who may own it, and the ops that update it. Constants. */
+#ifndef PHALANX_ENGINE_COMPILE_OPTIMIZER_H
+#define PHALANX_ENGINE_COMPILE_OPTIMIZER_H
+
+#include "engine/compile/compiled.h"
+
+/* The update of one parameter. */
+typedef struct optimizer_update {
+    compiled_program *out;
+    const compiled *c;
+    const storage *s;
+    tensor *gradient; /* complete, of the owned rows */
+    tensor *control;  /* what `clip` left */
+} optimizer_update;
+
+typedef struct optimizer {
+    const char *name;
+    op_kind op;                            /* of an update */
+    const char *state[STORAGE_STATES + 1]; /* their names; NULL ends them */
+    config_optimizer rest;                 /* of parameters that this one does not take; itself: it takes all */
+    void (*append)(const optimizer_update *u);
+} optimizer;
+
+/* The word of optimizer.name. */
+const char *optimizer_name(const compile_options *o);
+/* The optimizer of a parameter. */
+const optimizer *optimizer_of(const compile_options *o, const parameter *p);
+int optimizer_states(const optimizer *o);
+/* Must one data rank own all of the parameter, because its matrices are updated as a whole? */
+bool optimizer_whole(const compile_options *o, const parameter *p);
+/* The names of all states that a run has, each once, ended by NULL. */
+enum { OPTIMIZER_SECTIONS = 2 * STORAGE_STATES + 1 };
+void optimizer_sections(const char *names[OPTIMIZER_SECTIONS], const compile_options *o);
+
+#endif

@@ -1,0 +1,289 @@
+/* The rules of the optimizer's update, each over a list of tensors in one launch, and each byte read and written once;
+ * and what Muon does to its small square matrices. What differs from step to step is read from device memory.
+ *
+ * A rule is a type: how many states it has, whether it reads what it writes first (the master), and what it does to one
+ * element. The formulas are those of kernels/ops.def.
+ */
+#include "kernels/cuda/vector.cuh"
+
+#include "kernels/cuda/scalars.h"
+#include "kernels/muon.h"
+
+static constexpr int THREADS = 256, V = 4, VECTORS_A_THREAD = 4, BLOCK_ELEMENTS = THREADS * V * VECTORS_A_THREAD;
+
+struct update_list {
+    launch_update_segment at[LAUNCH_UPDATE_SEGMENTS];
+    uint64_t wide; /* a bit a segment: 16-byte accesses */
+    int32_t count;
+};
+
+/* What is the same for all elements of a segment; each rule fills in what it reads. */
+struct update_factors {
+    float gradient;     /* factor on the gradient; 0 where the step is skipped */
+    float beta1, beta2; /* what the means keep of themselves */
+    float rate, root, epsilon;
+    float keep;      /* 1 - lr decay */
+    float own, mean; /* the direction is own g + mean m */
+};
+
+DEVICE float kept(const launch_update_segment &s, float lr, const scalars_device *scalars)
+{
+    return s.decay ? (float)(1.0 - (double)lr * (double)scalars->weight_decay) : 1.0f;
+}
+
+/* rate = lr / (1 - beta1^s), root = 1 / (1 - beta2^s) */
+struct adamw_rule {
+    static constexpr int STATES = 2;
+    static constexpr bool READS = true;
+    DEVICE void prepare(update_factors &f, const launch_update_segment &s, const scalars_device *scalars)
+    {
+        f.beta1 = scalars->beta1;
+        f.beta2 = scalars->beta2;
+        f.rate = scalars->lr / scalars->momentum_correction;
+        f.root = 1.0f / scalars->variance_correction;
+        f.epsilon = scalars->epsilon;
+        f.keep = kept(s, scalars->lr, scalars);
+    }
+    DEVICE void element(float &master, float *state, float gradient, const update_factors &f)
+    {
+        float g = gradient * f.gradient, &m = state[0], &v = state[1];
+        m = f.beta1 * m + (1.0f - f.beta1) * g;
+        v = f.beta2 * v + (1.0f - f.beta2) * g * g;
+        master = f.keep * master - f.rate * m / (sqrtf(v * f.root) + f.epsilon);
+    }
+};
+
+struct lion_rule {
+    static constexpr int STATES = 1;
+    static constexpr bool READS = true;
+    DEVICE void prepare(update_factors &f, const launch_update_segment &s, const scalars_device *scalars)
+    {
+        f.beta1 = scalars->beta1;
+        f.beta2 = scalars->beta2;
+        f.rate = scalars->lr;
+        f.keep = kept(s, scalars->lr, scalars);
+    }
+    DEVICE void element(float &master, float *state, float gradient, const update_factors &f)
+    {
+        float g = gradient * f.gradient, &m = state[0];
+        float direction = f.beta1 * m + (1.0f - f.beta1) * g;
+        float sign = direction > 0.0f ? 1.0f : direction < 0.0f ? -1.0f : 0.0f;
+        m = f.beta2 * m + (1.0f - f.beta2) * g;
+        master = f.keep * master - f.rate * sign;
+    }
+};
+
+struct sgd_rule {
+    static constexpr int STATES = 1;
+    static constexpr bool READS = true;
+    DEVICE void prepare(update_factors &f, const launch_update_segment &s, const scalars_device *scalars)
+    {
+        f.beta1 = scalars->momentum;
+        f.rate = scalars->lr;
+        f.own = s.nesterov ? 1.0f : 0.0f;
+        f.mean = s.nesterov ? scalars->momentum : 1.0f;
+    }
+    DEVICE void element(float &master, float *state, float gradient, const update_factors &f)
+    {
+        float g = gradient * f.gradient, &m = state[0];
+        m = f.beta1 * m + g;
+        master -= f.rate * (f.own * g + f.mean * m);
+    }
+};
+
+/* `master` is x, which is only written. */
+struct muon_momentum_rule {
+    static constexpr int STATES = 1;
+    static constexpr bool READS = false;
+    DEVICE void prepare(update_factors &f, const launch_update_segment &s, const scalars_device *scalars)
+    {
+        f.beta1 = scalars->momentum;
+        f.own = s.nesterov ? 1.0f - scalars->momentum : 0.0f;
+        f.mean = s.nesterov ? scalars->momentum : 1.0f;
+    }
+    DEVICE void element(float &x, float *state, float gradient, const update_factors &f)
+    {
+        float g = gradient * f.gradient, &m = state[0];
+        m = f.beta1 * m + (1.0f - f.beta1) * g;
+        x = f.own * g + f.mean * m;
+    }
+};
+
+/* `gradient` is x, the orthogonalised direction. */
+struct muon_rule {
+    static constexpr int STATES = 0;
+    static constexpr bool READS = true;
+    DEVICE void prepare(update_factors &f, const launch_update_segment &s, const scalars_device *scalars)
+    {
+        f.rate = scalars->muon_lr * s.scale;
+        f.keep = kept(s, scalars->muon_lr, scalars);
+    }
+    DEVICE void element(float &master, float *, float x, const update_factors &f)
+    {
+        master = f.keep * master - f.rate * x;
+    }
+};
+
+/* W elements from `i` on, in accesses of W */
+template <typename Rule, typename T, int W>
+DEVICE void update_some(const launch_update_segment &s, int64_t i, const update_factors &f)
+{
+    float gradient[W], master[W], state[2][W];
+    load(gradient, s.gradient + i);
+    if (Rule::READS)
+        load(master, s.master + i);
+    UNROLL for (int k = 0; k < Rule::STATES; k++) load(state[k], s.state[k] + i);
+    UNROLL for (int j = 0; j < W; j++)
+    {
+        float own[2] = {};
+        UNROLL for (int k = 0; k < Rule::STATES; k++) own[k] = state[k][j];
+        Rule::element(master[j], own, gradient[j], f);
+        UNROLL for (int k = 0; k < Rule::STATES; k++) state[k][j] = own[k];
+    }
+    UNROLL for (int k = 0; k < Rule::STATES; k++) store(s.state[k] + i, state[k]);
+    store(s.master + i, master);
+    if (s.weight)
+        store((T *)s.weight + i, master);
+}
+
+/* A skipped step changes nothing; an output that is only written becomes 0. */
+template <typename Rule, int W> DEVICE void skip_some(const launch_update_segment &s, int64_t i)
+{
+    float nothing[W] = {};
+    if (!Rule::READS)
+        store(s.master + i, nothing);
+}
+
+template <typename Rule, typename T>
+KERNEL(THREADS, 4)
+update(update_list list, const scalars_device *scalars, const float *control)
+{
+    bool skip = control[SCALARS_SKIP] != 0;
+    if (skip && Rule::READS)
+        return;
+    int32_t which = 0;
+    while (which + 1 < list.count && (int32_t)blockIdx.x >= list.at[which + 1].block)
+        which++;
+    const launch_update_segment &s = list.at[which];
+    update_factors f = {};
+    f.gradient = control[SCALARS_FACTOR];
+    Rule::prepare(f, s, scalars);
+    int64_t base = ((int64_t)blockIdx.x - s.block) * BLOCK_ELEMENTS;
+    for (int k = 0; k < VECTORS_A_THREAD; k++) {
+        int64_t i = base + ((int64_t)k * THREADS + threadIdx.x) * V;
+        bool wide = (list.wide >> which & 1) && i + V <= s.count;
+        if (wide && skip)
+            skip_some<Rule, V>(s, i);
+        else if (wide)
+            update_some<Rule, T, V>(s, i, f);
+        for (int j = 0; !wide && j < V && i + j < s.count; j++)
+            if (skip)
+                skip_some<Rule, 1>(s, i + j);
+            else
+                update_some<Rule, T, 1>(s, i + j, f);
+    }
+}
+
+template <typename Rule>
+static int launch_rule(cudaStream_t stream, int type, const update_list &list, unsigned blocks, const void *scalars,
+                       const float *control)
+{
+    return with_type(type, [&](auto t) {
+        auto kernel = update<Rule, decltype(t)>;
+        LAUNCH(kernel, blocks, THREADS, 0, stream, list, (const scalars_device *)scalars, control);
+        return launch_result();
+    });
+}
+
+int launch_update(void *stream, int rule, int type, const launch_update_segment *segments, int count,
+                  const void *scalars, const float *control)
+{
+    static int (*const rules[])(cudaStream_t, int, const update_list &, unsigned, const void *, const float *) = {
+        launch_rule<adamw_rule>, launch_rule<lion_rule>, launch_rule<sgd_rule>, launch_rule<muon_momentum_rule>,
+        launch_rule<muon_rule>};
+    for (int first = 0; first < count; first += LAUNCH_UPDATE_SEGMENTS) {
+        update_list list = {};
+        int64_t blocks = 0;
+        list.count = count - first < LAUNCH_UPDATE_SEGMENTS ? count - first : LAUNCH_UPDATE_SEGMENTS;
+        for (int i = 0; i < list.count; i++) {
+            launch_update_segment &s = list.at[i];
+            s = segments[first + i];
+            s.block = (int32_t)blocks;
+            blocks += divide_up(s.count, BLOCK_ELEMENTS);
+            bool wide = aligned_all(s.gradient, s.master, s.state[0], s.state[1]) &&
+                        aligned(s.weight, type == LAUNCH_FP32 ? 16 : 8);
+            list.wide |= (uint64_t)wide << i;
+        }
+        if (blocks > INT32_MAX)
+            return (int)cudaErrorInvalidValue;
+        if (blocks == 0)
+            continue;
+        if (int failed = rules[rule]((cudaStream_t)stream, type, list, (unsigned)blocks, scalars, control))
+            return failed;
+    }
+    return 0;
+}
+
+/* ---- Muon's square matrices ------------------------------------------------------------------------------------ */
+
+/* scale = 1 / max(sqrt(trace), epsilon): one block, a fixed order */
+KERNEL(THREADS, 1) muon_norm(float *scale, const float *gram, int64_t n, int64_t pitch, float epsilon)
+{
+    float trace = 0;
+    for (int64_t i = threadIdx.x; i < n; i += THREADS)
+        trace += gram[i * (pitch + 1)];
+    trace = block_sum(trace, 0).a;
+    if (threadIdx.x == 0)
+        *scale = 1.0f / fmaxf(sqrtf(trace), epsilon);
+}
+
+/* y = scale^2 x */
+KERNEL(THREADS, 4)
+muon_scaled(float *y, int64_t y_pitch, const float *x, int64_t x_pitch, const float *scale, int64_t n)
+{
+    float square = *scale * *scale;
+    int64_t column = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (column < n)
+        for (int64_t row = blockIdx.y; row < n; row += gridDim.y)
+            y[row * y_pitch + column] = square * x[row * x_pitch + column];
+}
+
+/* p = scale (a I + b gram + c square); a scale that is absent is 1 */
+KERNEL(THREADS, 4)
+muon_sum(float *p, int64_t p_pitch, const float *gram, int64_t gram_pitch, const float *square, int64_t square_pitch,
+         const float *scale, int64_t n)
+{
+    float factor = scale ? *scale : 1.0f;
+    float a = factor * (float)MUON_A, b = factor * (float)MUON_B, c = factor * (float)MUON_C;
+    int64_t column = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (column < n)
+        for (int64_t row = blockIdx.y; row < n; row += gridDim.y)
+            p[row * p_pitch + column] = b * gram[row * gram_pitch + column] + c * square[row * square_pitch + column] +
+                                        (row == column ? a : 0.0f);
+}
+
+static dim3 square_grid(int64_t n)
+{
+    return dim3((unsigned)divide_up(n, THREADS), (unsigned)(n < 65535 ? n : 65535));
+}
+
+int launch_muon_scale(void *stream, launch_matrix scaled, float *scale, launch_matrix gram, int64_t n, float epsilon)
+{
+    auto norm = muon_norm;
+    auto kernel = muon_scaled;
+    LAUNCH(norm, 1, THREADS, 0, (cudaStream_t)stream, scale, (const float *)gram.at, n, gram.pitch, epsilon);
+    if (int failed = launch_result())
+        return failed;
+    LAUNCH(kernel, square_grid(n), THREADS, 0, (cudaStream_t)stream, (float *)scaled.at, scaled.pitch,
+           (const float *)gram.at, gram.pitch, (const float *)scale, n);
+    return launch_result();
+}
+
+int launch_muon_polynomial(void *stream, launch_matrix p, launch_matrix gram, launch_matrix square, const float *scale,
+                           int64_t n)
+{
+    auto kernel = muon_sum;
+    LAUNCH(kernel, square_grid(n), THREADS, 0, (cudaStream_t)stream, (float *)p.at, p.pitch, (const float *)gram.at,
+           gram.pitch, (const float *)square.at, square.pitch, scale, n);
+    return launch_result();
+}

@@ -1,0 +1,175 @@
+/* Ops of updates and of communication. */
+#include "kernels/infer.h"
+
+#include "kernels/exact_sum.h"
+
+#define CHECK OPERANDS_CHECK
+
+/* ---- optimizer ----------------------------------------------------------------------------------------------- */
+
+void infer_sum_squares(op *o)
+{
+    operands_present(o);
+    CHECK(o->in[0]->type == DTYPE_FP32 && infer_is_vector(o->out[0], DTYPE_INT64, SUM_BINS),
+          "gradient fp32, bins int64[SUM_BINS]");
+    operands_place(o, "r>. 0>. 1>. 2>.");
+}
+
+void infer_clip(op *o)
+{
+    operands_present(o);
+    CHECK(infer_is_vector(o->in[0], DTYPE_INT64, SUM_BINS) && infer_is_scalars(o->in[1]),
+          "bins int64[SUM_BINS], the step's scalars");
+    infer_shape(o->out[0], DTYPE_FP32, 1, CONTROL_COUNT, 0, 0);
+    operands_place(o, "..>r");
+}
+
+/* An update: gradient (or direction), scalars, control -> weight, master and states. */
+static void infer_update(op *o)
+{
+    operands_present(o);
+    const tensor *gradient = o->in[0];
+    CHECK(gradient->type == DTYPE_FP32 && infer_is_scalars(o->in[1]) &&
+              infer_is_vector(o->in[2], DTYPE_FP32, CONTROL_COUNT),
+          "gradient fp32, the step's scalars, control fp32[3]");
+    for (int i = 1; i < OP_MAX_OUT && o->out[i]; i++)
+        CHECK(infer_same(o->out[i], gradient), "master and states fp32 like the gradient");
+    CHECK(!o->out[0] || (infer_same_shape(o->out[0], gradient) && infer_is_compute(o->out[0])),
+          "the weight in the gradient's shape");
+    operands_place(o, "r..>.... 0..>.... 1..>.... 2..>....");
+}
+
+void infer_adamw(op *o)
+{
+    infer_update(o);
+}
+
+void infer_lion(op *o)
+{
+    infer_update(o);
+}
+
+void infer_sgd(op *o)
+{
+    infer_update(o);
+}
+
+void infer_muon(op *o)
+{
+    infer_update(o);
+}
+
+void infer_muon_momentum(op *o)
+{
+    operands_present(o);
+    infer_shape_like(o->out[0], o->in[0]);
+    infer_update(o);
+    o->out[0]->place = o->in[0]->place;
+}
+
+static bool is_square(const tensor *t)
+{
+    return infer_is_matrix(t, DTYPE_FP32, t->shape[0], t->shape[0]);
+}
+
+void infer_muon_scale(op *o)
+{
+    operands_present(o);
+    CHECK(is_square(o->in[0]) && o->at.epsilon > 0, "gram[n, n] fp32, epsilon above 0");
+    infer_shape_like(o->out[0], o->in[0]);
+    infer_shape(o->out[1], DTYPE_FP32, 1, 1, 0, 0);
+    operands_place(o, "r>rr");
+}
+
+void infer_muon_polynomial(op *o)
+{
+    operands_present(o);
+    const tensor *gram = o->in[0], *scale = o->in[2];
+    CHECK(is_square(gram) && infer_same(o->in[1], gram) && (!scale || infer_is_vector(scale, DTYPE_FP32, 1)),
+          "gram[n, n] and square[n, n] fp32, scale fp32[1]");
+    infer_shape_like(o->out[0], gram);
+    operands_place(o, "rrr>r");
+}
+
+/* ---- communication ------------------------------------------------------------------------------------------- */
+
+/* Along another axis than the tensor group's, and in a group of one, placements over the tensor group stay. */
+static void place_communication(op *o, const char *rules)
+{
+    CHECK(o->at.group_size >= 1 && o->at.group_rank >= 0 && o->at.group_rank < o->at.group_size,
+          "group_rank of group_size");
+    if (o->at.axis == AXIS_TENSOR && o->at.group_size > 1)
+        operands_place(o, rules);
+    else
+        o->out[0]->place = o->in[0]->place;
+    o->out[0]->parameter = o->in[0]->parameter;
+}
+
+static int64_t own_rows(const op *o, int64_t whole)
+{
+    int64_t first, count;
+    if (o->at.owner >= 0)
+        return o->at.group_rank == o->at.owner ? whole : 0;
+    shard_rows(&first, &count, whole, o->at.group_size, o->at.group_rank);
+    return count;
+}
+
+/* shard(0) -> shared, whose cotangent the reduce-scatter sums. With attributes.replicate nobody's cotangent of it will be
+ * summed: it is itself the cotangent of a partial tensor (the gradient of a reduce-scatter), or not differentiated. */
+void infer_all_gather(op *o)
+{
+    operands_present(o);
+    const tensor *x = o->in[0];
+    place_communication(o, o->at.replicate ? "0>r" : "0>s");
+    int64_t rows = o->at.rows ? o->at.rows : x->shape[0] * o->at.group_size;
+    CHECK(x->dims > 0 && x->shape[0] == own_rows(o, rows), "x must have this rank's share of attributes.rows rows");
+    infer_shape(o->out[0], (dtype)x->type, x->dims, rows, x->shape[1], x->shape[2]);
+}
+
+void infer_reduce_scatter(op *o)
+{
+    operands_present(o);
+    const tensor *x = o->in[0];
+    place_communication(o, "p>0");
+    CHECK(x->dims > 0 && (o->at.rows ? x->shape[0] == o->at.rows : x->shape[0] % o->at.group_size == 0),
+          "x must have attributes.rows rows, or rows that the group divides");
+    infer_shape(o->out[0], (dtype)x->type, x->dims, own_rows(o, x->shape[0]), x->shape[1], x->shape[2]);
+}
+
+void infer_all_reduce(op *o)
+{
+    operands_present(o);
+    place_communication(o, "p>r");
+    CHECK(o->at.first >= 0 && o->at.rows >= 0 && o->at.first + o->at.rows <= o->in[0]->shape[0],
+          "the rows that are summed must be rows of x");
+    infer_shape_like(o->out[0], o->in[0]);
+}
+
+void infer_share(op *o)
+{
+    operands_present(o);
+    place_communication(o, "r>s");
+    infer_shape_like(o->out[0], o->in[0]);
+    tensor *x = o->in[0], *y = o->out[0]; /* a view of x */
+    y->base = tensor_root(x);
+    y->offset = x->offset;
+    y->pitch = x->pitch;
+}
+
+void infer_send(op *o)
+{
+    operands_present(o);
+    CHECK(o->at.peer >= 0, "the neighbour's rank");
+}
+
+void infer_receive(op *o)
+{
+    operands_present(o);
+    CHECK(o->out[0]->dims > 0 && o->at.peer >= 0, "what is received must be described, and from whom");
+}
+
+/* Its operands are those of the op that it ends, which was checked. */
+void infer_wait(op *o)
+{
+    CHECK(o->at.request >= 0, "the asynchronous op's request");
+}

@@ -1,0 +1,234 @@
+/* The rules of the optimizer's update, and what Muon does to its square matrices, against float64. */
+#include "tests/cuda/check.h"
+
+#include <memory>
+
+#include "kernels/muon.h"
+
+namespace
+{
+constexpr double FACTOR = 0.25, SCALE = 1.75;
+
+struct operands {
+    std::unique_ptr<array> gradient, weight, master, state[2];
+};
+
+struct element {
+    double master, state[2];
+};
+
+/* What a rule does to one element, by its formula. `odd`: with weight decay, and Nesterov's momentum. */
+struct rule_case {
+    int rule, states;
+    element (*step)(element e, double g, const scalars_device &s, bool odd);
+};
+
+double decay(const scalars_device &s, bool odd)
+{
+    return odd ? (double)s.weight_decay : 0;
+}
+
+element adamw_step(element e, double g, const scalars_device &s, bool odd)
+{
+    double beta1 = s.beta1, beta2 = s.beta2;
+    e.state[0] = beta1 * e.state[0] + (1 - beta1) * g;
+    e.state[1] = beta2 * e.state[1] + (1 - beta2) * g * g;
+    double step = e.state[0] / (double)s.momentum_correction /
+                  (sqrt(e.state[1] / (double)s.variance_correction) + (double)s.epsilon);
+    e.master -= (double)s.lr * (step + decay(s, odd) * e.master);
+    return e;
+}
+
+element lion_step(element e, double g, const scalars_device &s, bool odd)
+{
+    double direction = (double)s.beta1 * e.state[0] + (1 - (double)s.beta1) * g;
+    e.master -= (double)s.lr * ((direction > 0) - (direction < 0) + decay(s, odd) * e.master);
+    e.state[0] = (double)s.beta2 * e.state[0] + (1 - (double)s.beta2) * g;
+    return e;
+}
+
+element sgd_step(element e, double g, const scalars_device &s, bool odd)
+{
+    e.state[0] = (double)s.momentum * e.state[0] + g;
+    e.master -= (double)s.lr * (odd ? g + (double)s.momentum * e.state[0] : e.state[0]);
+    return e;
+}
+
+element muon_momentum_step(element e, double g, const scalars_device &s, bool odd)
+{
+    double momentum = s.momentum;
+    e.state[0] = momentum * e.state[0] + (1 - momentum) * g;
+    e.master = odd ? momentum * e.state[0] + (1 - momentum) * g : e.state[0];
+    return e;
+}
+
+element muon_step(element e, double x, const scalars_device &s, bool odd)
+{
+    double lr = s.muon_lr;
+    e.master = (1 - lr * decay(s, odd)) * e.master - lr * SCALE * (x / FACTOR);
+    return e;
+}
+
+operands make_operands(const rule_case &c, int type, size_t count)
+{
+    operands t;
+    t.gradient.reset(new array(LAUNCH_FP32, randoms(count)));
+    t.master.reset(new array(LAUNCH_FP32, randoms(count)));
+    for (int k = 0; k < c.states; k++)
+        t.state[k].reset(new array(LAUNCH_FP32, randoms(count, k ? 1 : 0.1)));
+    if (c.states > 1) { /* a mean of squares */
+        for (double &v : t.state[1]->value)
+            v = v * v;
+        t.state[1]->put();
+    }
+    t.weight.reset(new array(type, randoms(count)));
+    return t;
+}
+
+launch_update_segment segment_of(const operands &t, int type, bool weighs, bool odd)
+{
+    launch_update_segment s = {};
+    s.gradient = t.gradient->to<float>();
+    s.weight = type == LAUNCH_FP32 || !weighs ? nullptr : t.weight->to();
+    s.master = t.master->to<float>();
+    for (int k = 0; k < 2 && t.state[k]; k++)
+        s.state[k] = t.state[k]->to<float>();
+    s.count = (int64_t)t.gradient->value.size();
+    s.scale = (float)SCALE;
+    s.decay = s.nesterov = odd;
+    return s;
+}
+
+void compare_operands(const rule_case &c, operands &t, const scalars_device &s, int type, bool skip, bool odd)
+{
+    bool weighs = c.rule != LAUNCH_MUON_MOMENTUM;
+    vector<double> master = t.master->value, weight = t.weight->value, state[2];
+    for (int k = 0; k < c.states; k++)
+        state[k] = t.state[k]->value;
+    for (size_t i = 0; i < master.size() && !skip; i++) {
+        element e = {master[i], {}};
+        for (int k = 0; k < c.states; k++)
+            e.state[k] = state[k][i];
+        e = c.step(e, t.gradient->value[i] * FACTOR, s, odd);
+        master[i] = e.master;
+        for (int k = 0; k < c.states; k++)
+            state[k][i] = e.state[k];
+        weight[i] = type == LAUNCH_FP32 || !weighs ? weight[i] : e.master;
+    }
+    if (skip && !weighs)
+        master.assign(master.size(), 0);
+    compare("master", *t.master, master, skip ? 0 : 6e-7);
+    compare("weight", *t.weight, weight, skip ? 0 : 6e-7);
+    for (int k = 0; k < c.states; k++)
+        compare("state", *t.state[k], state[k], skip ? 0 : 6e-7);
+}
+
+void run_rule(const rule_case &c)
+{
+    scalars_device s = {};
+    s.lr = 3e-3f, s.beta1 = 0.9f, s.beta2 = 0.95f, s.epsilon = 1e-8f, s.weight_decay = 0.1f;
+    s.muon_lr = 2e-2f, s.momentum = 0.95f;
+    s.momentum_correction = 1 - powf(0.9f, 5), s.variance_correction = 1 - powf(0.95f, 5);
+    array scalars = bytes_of(&s, sizeof s);
+    for (int type : check_types)
+        for (bool skip : {false, true}) {
+            array control(LAUNCH_FP32, {12.0, FACTOR, skip ? 1.0 : 0.0});
+            vector<operands> tensors;
+            vector<launch_update_segment> segments;
+            for (int i = 0; i < LAUNCH_UPDATE_SEGMENTS + 5; i++) { /* more than one launch holds */
+                tensors.push_back(make_operands(c, type, i == 3 ? 9001 : (size_t)(i % 7 == 6 ? 8 : 1 + i * 5)));
+                segments.push_back(segment_of(tensors.back(), type, c.rule != LAUNCH_MUON_MOMENTUM, i % 2));
+            }
+            run_ok("launch_update", launch_update(nullptr, c.rule, type, segments.data(), (int)segments.size(),
+                                                  scalars.to(), control.to<float>()));
+            for (size_t i = 0; i < tensors.size(); i++)
+                compare_operands(c, tensors[i], s, type, skip, i % 2);
+        }
+}
+
+void adamw()
+{
+    run_rule({LAUNCH_ADAMW, 2, adamw_step});
+}
+
+void lion()
+{
+    run_rule({LAUNCH_LION, 1, lion_step});
+}
+
+void sgd()
+{
+    run_rule({LAUNCH_SGD, 1, sgd_step});
+}
+
+void muon_momentum()
+{
+    run_rule({LAUNCH_MUON_MOMENTUM, 1, muon_momentum_step});
+}
+
+void muon()
+{
+    run_rule({LAUNCH_MUON, 0, muon_step});
+}
+
+/* Of one column, of a few, and of more rows and columns than a block has threads; one with gaps between its rows. */
+const struct {
+    int64_t n, pitch;
+} SQUARES[] = {{1, 1}, {7, 7}, {64, 70}, {300, 300}};
+
+void muon_scale()
+{
+    for (auto size : SQUARES)
+        for (double most : {1.0, 1e-20}) { /* the norm, and epsilon, above it */
+            int64_t n = size.n, pitch = size.pitch;
+            array gram(LAUNCH_FP32, randoms((size_t)(n * pitch), most)), scaled(LAUNCH_FP32, (size_t)(n * pitch)),
+                scale(LAUNCH_FP32, (size_t)1);
+            double trace = 0;
+            for (int64_t i = 0; i < n; i++)
+                trace += gram.value[(size_t)(i * pitch + i)] = fabs(gram.value[(size_t)(i * pitch + i)]);
+            gram.put();
+            run_ok("launch_muon_scale",
+                   launch_muon_scale(nullptr, {scaled.to(), pitch}, scale.to<float>(), {gram.to(), pitch}, n, 1e-7f));
+            double want = 1 / fmax(sqrt(trace), (double)1e-7f);
+            compare("scale", scale, {want}, 1e-6);
+            scaled.get();
+            for (int64_t i = 0; i < n; i++)
+                for (int64_t j = 0; j < n; j++) {
+                    size_t at = (size_t)(i * pitch + j);
+                    double here = gram.value[at] * want * want;
+                    check("scaled", fabs(scaled.value[at] - here) <= 1e-6 * fabs(here));
+                }
+        }
+}
+
+void muon_polynomial()
+{
+    for (auto size : SQUARES)
+        for (bool scaled : {false, true}) {
+            int64_t n = size.n, pitch = size.pitch;
+            array gram(LAUNCH_FP32, randoms((size_t)(n * pitch))), square(LAUNCH_FP32, randoms((size_t)(n * pitch))),
+                p(LAUNCH_FP32, (size_t)(n * pitch)), scale(LAUNCH_FP32, vector<double>{3.5});
+            run_ok("launch_muon_polynomial",
+                   launch_muon_polynomial(nullptr, {p.to(), pitch}, {gram.to(), pitch}, {square.to(), pitch},
+                                          scaled ? scale.to<float>() : nullptr, n));
+            p.get();
+            for (int64_t i = 0; i < n; i++)
+                for (int64_t j = 0; j < n; j++) {
+                    size_t at = (size_t)(i * pitch + j);
+                    double want = MUON_B * gram.value[at] + MUON_C * square.value[at] + (i == j ? MUON_A : 0);
+                    want *= scaled ? 3.5 : 1;
+                    check("p", fabs(p.value[at] - want) <= 1e-5);
+                }
+        }
+}
+} // namespace
+
+const vector<test_case> update_cases = {
+    {"update/adamw", adamw},
+    {"update/lion", lion},
+    {"update/sgd", sgd},
+    {"update/muon_momentum", muon_momentum},
+    {"update/muon", muon},
+    {"update/muon_scale", muon_scale},
+    {"update/muon_polynomial", muon_polynomial},
+};

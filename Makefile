@@ -46,14 +46,17 @@ SOURCES  := $(foreach room,$(ROOMS),$(wildcard $(room)/*.c))
 CXX_SRC  := $(foreach room,$(ROOMS),$(wildcard $(room)/*.cc))
 TOOLS    := $(wildcard tools/*.c)
 OBJECTS  := $(SOURCES:%.c=$(BUILD)/%.o) $(CXX_SRC:%.cc=$(BUILD)/%.o)
-# Tests lie in folders that mirror the rooms; their programs are $(BUILD)/tests/NAME. Helpers are in a library, so that each
-# program links what it uses.
-TEST_SRC := $(shell find tests -name '*.c' -not -path 'tests/cuda/standin/*' -not -path 'tests/cuda/gpu/*' -not -path 'tests/memory/spy/*')
-program   = $(BUILD)/tests/$(basename $(notdir $1))
-named     = $(foreach s,$(TEST_SRC),$(if $(filter $1%,$(notdir $s)),$s))
-TESTS    := $(foreach s,$(call named,test_),$(call program,$s))
-RANK_PROGRAMS := $(foreach s,$(call named,rank_),$(call program,$s))
-SUPPORT  := $(filter-out $(foreach p,test_ rank_ fuzz_,$(call named,$p)) tests/cuda/cuda_ops.c,$(TEST_SRC)) $(filter-out tools/phalanx.c,$(TOOLS))
+# Tests lie in folders that mirror the rooms. test_*.c, and rank_*.c, which tests start under mpirun, are programs
+# $(BUILD)/tests/NAME; fuzz_*.c are for `make fuzz`; the others are helpers, in a library, so that a program links what it uses.
+BUILT_APART   := tests/cuda/standin/% tests/cuda/gpu/% tests/cuda/cuda_ops.c tests/memory/spy/%
+TEST_SRC      := $(filter-out $(BUILT_APART),$(shell find tests -name '*.c'))
+begin          = $(foreach s,$(TEST_SRC),$(if $(filter $1%,$(notdir $s)),$s))
+program        = $(BUILD)/tests/$(basename $(notdir $1))
+PROGRAM_SRC   := $(call begin,test_) $(call begin,rank_)
+FUZZ_SRC      := $(call begin,fuzz_)
+HELPERS       := $(filter-out $(PROGRAM_SRC) $(FUZZ_SRC),$(TEST_SRC)) $(filter-out tools/phalanx.c,$(TOOLS))
+TESTS         := $(foreach s,$(call begin,test_),$(call program,$s))
+RANK_PROGRAMS := $(foreach s,$(call begin,rank_),$(call program,$s))
 
 all: $(BUILD)/phalanx ## build/phalanx (and, with nvcc, build/libphalanx_cuda.so)
 
@@ -74,7 +77,7 @@ $(BUILD)/%.o: %.cc
 	@echo "c++ $<"
 	@$(CXX) $(CXXFLAGS) -MMD -MP -c -o $@ $<
 
-$(BUILD)/tests/libtests.a: $(SUPPORT:%.c=$(BUILD)/%.o)
+$(BUILD)/tests/libtests.a: $(HELPERS:%.c=$(BUILD)/%.o)
 	@mkdir -p $(@D)
 	@rm -f $@
 	ar rcs $@ $^
@@ -83,16 +86,16 @@ define TEST_PROGRAM
 $(call program,$1): $(1:%.c=$(BUILD)/%.o) $(BUILD)/tests/libtests.a $(BUILD)/libphalanx.a
 	$$(CXX) -fopenmp $$(SANITIZE) -o $$@ $$^ -lcmocka $$(LIBS)
 endef
-$(foreach s,$(call named,test_) $(call named,rank_),$(eval $(call TEST_PROGRAM,$s)))
+$(foreach s,$(PROGRAM_SRC),$(eval $(call TEST_PROGRAM,$s)))
 
-# Interposers (of promise 1, and of storage that fails): never sanitized themselves.
+# What tests start or load besides the programs they link. Interposers (of promise 1, and of storage that fails) are never
+# sanitized themselves.
 SPIES := $(BUILD)/tests/allocation_spy.so $(BUILD)/tests/io_faults.so
 $(SPIES): $(BUILD)/tests/%.so: tests/memory/spy/%.c memory/seal.h
 	@mkdir -p $(@D)
 	$(CC) -std=c11 -D_GNU_SOURCE -O2 $(CWARNINGS) -I. -shared -fPIC -o $@ $< -ldl
 
 $(BUILD)/tests/test_arena: | $(BUILD)/tests/allocation_spy.so
-
 $(BUILD)/tests/test_parity: | $(BUILD)/tests/rank_playlist $(BUILD)/phalanx
 $(BUILD)/tests/test_parity_mutants: | $(BUILD)/tests/rank_mutants $(BUILD)/phalanx
 $(BUILD)/tests/test_recovery: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
@@ -143,7 +146,7 @@ ASAN_LEFT_OUT := bubble comm cuda_attention cuda_host cuda_queue cuda_tuning fau
 ASAN_TESTS ?= $(filter-out $(ASAN_LEFT_OUT:%=build-asan/tests/test_%),$(TESTS:$(BUILD)/%=build-asan/%))
 asan: SELECTED = TESTS="$(ASAN_TESTS)" RANK_PROGRAMS=
 asan ubsan tsan: ## the tests under AddressSanitizer (with UBSan; a selection), UBSan or ThreadSanitizer
-	@$(MAKE) --no-print-directory BUILD=build-$@ OPTIMIZE="-O1 -g" SANITIZE="$(SANITIZED_$@)" $(SELECTED) run-tests
+	@$(MAKE) --no-print-directory BUILD=build-$@ OPTIMIZE="-O1 -g" SANITIZE="$(SANITIZED_$@)" SCRIPT_TESTS= $(SELECTED) run-tests
 
 BENCH_GPT2 := models/configs/gpt2-124m.yaml train.device=cpu train.precision=bf16 train.global_batch=4 train.micro_batch=4
 bench: all ## ratios: a training step beside the machine's ceilings, planning, ranks, start-up
@@ -158,7 +161,7 @@ peers: ## the Python libraries that the interop_*.py scripts compare with, in .v
 	$(PYTHON) -m venv .venv
 	.venv/bin/pip install -q torch transformers safetensors tokenizers tiktoken sentencepiece megatron-core numpy tensorboard
 
-FUZZERS := $(foreach s,$(call named,fuzz_),$(BUILD)/fuzz/$(basename $(notdir $s)))
+FUZZERS := $(foreach s,$(FUZZ_SRC),$(BUILD)/fuzz/$(basename $(notdir $s)))
 FUZZ_SECONDS ?= 60
 define FUZZ_PROGRAM
 $(BUILD)/fuzz/$(basename $(notdir $1)): $1 fuzz-library
@@ -166,7 +169,7 @@ $(BUILD)/fuzz/$(basename $(notdir $1)): $1 fuzz-library
 	clang -std=c11 -D_GNU_SOURCE -O1 -g -I. $$(PKG_CFLAGS) -fsanitize=fuzzer,address,undefined -c -o $$@.o $$<
 	clang++ -fopenmp -fsanitize=fuzzer,address,undefined -o $$@ $$@.o build-fuzz/libphalanx.a $$(LIBS)
 endef
-$(foreach s,$(call named,fuzz_),$(eval $(call FUZZ_PROGRAM,$s)))
+$(foreach s,$(FUZZ_SRC),$(eval $(call FUZZ_PROGRAM,$s)))
 
 fuzz-library:
 	@$(MAKE) --no-print-directory -s BUILD=build-fuzz CC=clang CXX=clang++ OPTIMIZE="-O1 -g" \

@@ -85,7 +85,7 @@ status choices_read(choices *c, const char *path)
     return s;
 }
 
-status choices_write(const choices *c, const char *path)
+char *choices_text(const choices *c)
 {
     json_t *list = json_array();
     for (int i = 0; i < c->count; i++) {
@@ -97,9 +97,15 @@ status choices_write(const choices *c, const char *path)
     json_t *root = json_pack("{s:o}", "choices", list);
     char *text = root ? json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(6)) : NULL;
     MUST(text, "out of host memory");
+    json_decref(root);
+    return text;
+}
+
+status choices_write(const choices *c, const char *path)
+{
+    char *text = choices_text(c);
     status s = atomic_replace(path, text, (int64_t)strlen(text));
     free(text);
-    json_decref(root);
     return s;
 }
 
@@ -112,7 +118,7 @@ void choices_share(choices *c, comm_group *all)
     comm_broadcast_bytes(all, c->item, (int64_t)c->count * (int64_t)sizeof *c->item, 0);
 }
 
-/* The members' lists as one table of `*most` places each, those behind a member's last with an empty key; to be freed. */
+/* The members' lists as one table of `*most` places each, those after a member's last with an empty key; to be freed. */
 static device_choice *gather(int *most, comm_group *all, const device_choice *mine, int count)
 {
     int members = comm_group_ranks(all), *counts = must_alloc((unsigned long)members * sizeof *counts);

@@ -1,7 +1,7 @@
-/* The choices that a device has made by timing: which of several ways each computation of a run goes.
+/* The choices that a device has made by timing: which of several algorithms each computation of a run uses.
  *
- * The ways differ in the last bits of their results, and timing does not always choose alike. So the table is a part of
- * the run: it is kept as tuning.json in the run's folder and in its checkpoints, and what stands in it is not timed again,
+ * The algorithms differ in the last bits of their results, and timing does not always choose alike. So the table is a part of
+ * the run: it is kept as tuning.json in the run's folder and in its checkpoints, and what is in it is not timed again,
  * by whichever rank wants it. Keys name GPU and library: what was chosen for others stays in the table, unused.
  * A zeroed struct is an empty table; choices_free empties it.
  */
@@ -26,6 +26,8 @@ void choices_free(choices *c);
 /* Add what the file holds, if there is such a file. */
 status choices_read(choices *c, const char *path);
 status choices_write(const choices *c, const char *path);
+/* What the file holds; the caller's to free. */
+char *choices_text(const choices *c);
 
 /* Collective. The first member's table becomes everybody's. */
 void choices_share(choices *c, comm_group *all);

@@ -47,6 +47,9 @@ struct executor {
     traffic captured[AXIS_COUNT]; /* what each replay sends */
     comm_request *requests;
     watchdog *watchdog;
+    int hook_op;
+    void (*hook)(void *); /* before that op of the training program; NULL: nobody */
+    void *hook_context;
     double *seconds;
     _Atomic(int64_t) step;
     _Atomic(const op *) current;
@@ -379,12 +382,19 @@ static void copy_inputs(executor *e)
         e->interface->copy_in(e->device, e->before[i].at, e->before[i].at, e->before[i].bytes);
 }
 
+static void call_hook(executor *e, const compiled_program *p, int i)
+{
+    if (i == e->hook_op && e->hook && p == &e->compiled->training && !e->capturing)
+        e->hook(e->hook_context);
+}
+
 static void play_ops(executor *e, const compiled_program *p)
 {
     bool alone = comm_ranks(e->world) == 1;
     double before = e->seconds ? clock_seconds() : 0;
     for (int i = 0; i < p->list.count; i++) {
         const op *o = p->list.ops[i];
+        call_hook(e, p, i);
         atomic_store_explicit(&e->current, o, memory_order_relaxed);
         if (!e->apart)
             tell_watchdog(e, o, o->label);
@@ -439,6 +449,7 @@ static void play(executor *e, const compiled_program *p)
         play_ops(e, p);
         return;
     }
+    call_hook(e, p, e->hook_op);
     if (e->plays == 2)
         capture(e, p);
     e->interface->replay(e->device);
@@ -522,6 +533,19 @@ void executor_give_back(executor *e, void *borrowed, int64_t address, int64_t by
 run_context *executor_context(executor *e)
 {
     return e->interface->context(e->device);
+}
+
+const device_interface *executor_device(const executor *e, device **out)
+{
+    *out = e->device;
+    return e->interface;
+}
+
+void executor_before(executor *e, int index, void (*hook)(void *context), void *context)
+{
+    e->hook_op = index;
+    e->hook = hook;
+    e->hook_context = context;
 }
 
 void executor_facts(device_facts *out, const executor *e)

@@ -53,6 +53,10 @@ void executor_turn(executor *e);
 void *executor_borrow(executor *e, int64_t address, int64_t bytes);
 void executor_give_back(executor *e, void *borrowed, int64_t address, int64_t bytes, bool changed);
 run_context *executor_context(executor *e);
+/* What the arena is on, for who copies large parts of it. */
+const device_interface *executor_device(const executor *e, device **out);
+/* `hook` is called before op number `index` of every training step (with a graph, before the step); NULL: nobody. */
+void executor_before(executor *e, int index, void (*hook)(void *context), void *context);
 void executor_facts(device_facts *out, const executor *e);
 void executor_profile(executor *e, bool on);
 

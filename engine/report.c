@@ -123,6 +123,8 @@ status report_metrics(FILE *out, const report_step *s)
     put_real(line, "tflops", s->tflops);
     put_real(line, "mfu", s->mfu >= 0 ? s->mfu : NAN);
     put_real(line, "step_seconds", s->step_seconds);
+    if (s->checkpoint_seconds > 0)
+        put_real(line, "checkpoint_seconds", s->checkpoint_seconds);
     if (s->skipped)
         json_object_set_new(line, "skipped", json_true());
     return write_line(out, line);
@@ -154,6 +156,7 @@ static json_t *rank_object(const report_rank *r)
     put_integer(object, "arena_bytes", r->arena_bytes);
     put_integer(object, "arena_used_bytes", r->arena_used_bytes);
     put_integer(object, "peak_resident_bytes", r->peak_resident_bytes);
+    put_integer(object, "copy_bytes", r->copy_bytes);
     put_traffic(object, "bytes_sent", r->bytes_sent);
     put_traffic(object, "messages_sent", r->messages_sent);
     return object;
@@ -166,6 +169,9 @@ status report_summary(const char *path, const report_summary_values *v)
     put_integer(root, "steps", v->steps);
     put_real(root, "start_to_first_step_seconds", v->start_to_first_step_seconds);
     put_real(root, "tuning_seconds", v->tuning_seconds);
+    put_integer(root, "checkpoints_saved", v->saves);
+    put_integer(root, "checkpoints_lost", v->saves_lost);
+    put_real(root, "checkpoint_seconds", v->save_seconds);
     if (v->fell_back)
         MUST(json_object_set_new(root, "fell_back", json_string(v->fell_back)) == 0, "words that are not UTF-8");
     for (int i = 0; i < v->ranks; i++)
@@ -208,7 +214,10 @@ void report_progress_text(char *out, int bytes, const report_progress *p, double
     if (p->total > 0)
         snprintf(out, (size_t)bytes, "%s %3d%% [%s] %s, %s/s, %s left", p->title, (int)(100 * share), bar, amount, rate,
                  left);
-    else
+    else if (p->total < 0) {
+        units_duration(left, seconds);
+        snprintf(out, (size_t)bytes, "%s, %s", p->title, left);
+    } else
         snprintf(out, (size_t)bytes, "%s %s, %s/s", p->title, amount, rate);
     if (width > 0 && width < bytes)
         out[width] = 0;

@@ -37,6 +37,7 @@ typedef struct report_step {
     double tokens_per_second, tflops;
     double mfu; /* 0..1; negative: unknown */
     double step_seconds, left_seconds;
+    double checkpoint_seconds; /* that training has waited for a checkpoint since the line before */
     int64_t resident_bytes;
     bool skipped; /* a gradient was not finite: nothing changed */
 } report_step;
@@ -53,6 +54,7 @@ status report_metrics_evaluation(FILE *out, int64_t step, double loss);
 typedef struct report_rank {
     int rank, at[AXIS_COORDINATES]; /* in the grid */
     int64_t arena_bytes, arena_used_bytes, peak_resident_bytes;
+    int64_t copy_bytes;                                        /* of host memory, for checkpoints */
     int64_t bytes_sent[AXIS_COUNT], messages_sent[AXIS_COUNT]; /* of NCCL, calls count as messages */
 } report_rank;
 
@@ -60,6 +62,8 @@ typedef struct report_summary_values {
     int64_t parameters, steps;
     double start_to_first_step_seconds; /* without: */
     double tuning_seconds;              /* choices by timing, once a run */
+    int64_t saves, saves_lost;          /* checkpoints */
+    double save_seconds;                /* that training has waited for them */
     const char *fell_back;              /* why the run did not go on from the latest checkpoint; NULL: it did */
     int ranks;
     const report_rank *rank;
@@ -68,7 +72,7 @@ typedef struct report_summary_values {
 /* summary.json at `path`, whole or not at all. */
 status report_summary(const char *path, const report_summary_values *values);
 
-/* A bar for work of a known (or, with total 0, unknown) amount. Drawn on terminals only, at most ten times a second. */
+/* A bar for work of a known (or, with total 0, unknown) amount; with total -1 only the time that it takes is shown. Drawn on terminals only, at most ten times a second. */
 typedef struct report_progress {
     FILE *out;
     const char *title;

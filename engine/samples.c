@@ -23,7 +23,7 @@ struct samples {
     int sources;
     source *source;
     uint16_t slot_source[SAMPLES_PERIOD]; /* which data set number i of a period is of */
-    uint16_t slot_before[SAMPLES_PERIOD]; /* how many of that data set stand before it in the period */
+    uint16_t slot_before[SAMPLES_PERIOD]; /* how many of that data set come before it in the period */
 };
 
 /* ---- blending -------------------------------------------------------------------------------------------------- */

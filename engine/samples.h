@@ -1,4 +1,4 @@
-/* Training data as numbered samples: sample i is a pure function of (data sets, weights, seed, i), whoever asks.
+/* Training data as numbered samples: sample i is a pure function of (data sets, weights, seed, i), the same on every rank.
  *
  * A sample is `sequence` inputs and the same moved on by one as targets, cut from the documents of one data set laid end
  * to end. Several data sets are blended in the proportion of their weights. There is no state: resuming is asking for the
@@ -6,7 +6,7 @@
  *
  * Order. Without shuffling data set j's k-th sample is tokens k L .. k L + L. With it, epoch e of a data set visits its
  * samples in the order of a keyed permutation (a Feistel network walked until it lands inside; Black and Rogaway 2002).
- * Blending. In every stretch of SAMPLES_PERIOD numbers each data set has as many as its weight says (largest remainder),
+ * Blending. In every run of SAMPLES_PERIOD numbers each data set has as many as its weight says (largest remainder),
  * spread evenly (each number goes to the data set furthest behind its share).
  */
 #ifndef PHALANX_ENGINE_SAMPLES_H

@@ -27,7 +27,7 @@ int state_sections(state_section out[STATE_SECTIONS], const compiled *c)
 
 /* ---- rectangles ------------------------------------------------------------------------------------------------ */
 
-/* A stretch of rows of a parameter's local part that a tensor holds: row `first` is the tensor's row 0. */
+/* A range of rows of a parameter's local part that a tensor holds: row `first` is the tensor's row 0. */
 typedef struct held {
     const tensor *t;
     int64_t first, rows;

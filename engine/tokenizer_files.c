@@ -134,10 +134,29 @@ status tokenizer_files_save(const tokenizer *t, const char *folder)
     return s;
 }
 
+/* The copy of another tokenizer, which was saved there before, would be found first or beside this one. */
+static status remove_others(const tokenizer *t, const char *stem)
+{
+    status s = STATUS_OK;
+    for (int i = 0; tokenizer_suffixes[i] && s == STATUS_OK; i++) {
+        char *path = must_format("%stokenizer.%s", stem, tokenizer_suffixes[i]);
+        if (strcmp(tokenizer_suffixes[i], tokenizer_suffix(t)) != 0)
+            s = atomic_remove(path);
+        free(path);
+    }
+    char *config = must_format("%stokenizer_config.json", stem);
+    if (s == STATUS_OK && tokenizer_made_from(t).config_length == 0)
+        s = atomic_remove(config);
+    free(config);
+    return s;
+}
+
 status tokenizer_files_save_beside(const tokenizer *t, const char *prefix)
 {
     char *stem = stem_of_prefix(prefix);
     status s = save(t, stem);
+    if (s == STATUS_OK)
+        s = remove_others(t, stem);
     free(stem);
     return s;
 }

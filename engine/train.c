@@ -60,18 +60,23 @@ static status after_update(training *t, bool skipped)
     return STATUS_OK;
 }
 
-/* Before anything is computed: did it work everywhere, and was any rank asked to stop? One exchange for both. */
+/* Before anything is computed: did it work everywhere, was any rank asked to stop, and how far is the save under way? One
+ * exchange for all. */
 static status agree(training *t, bool *stop, status mine)
 {
-    int ranks = comm_ranks(t->world), here[2] = {mine != STATUS_OK, signals_pending() != 0};
-    int(*all)[2] = must_alloc((unsigned long)ranks * sizeof *all);
-    bool failed = false;
+    int ranks = comm_ranks(t->world);
+    int here[3] = {mine != STATUS_OK, signals_pending() != 0, (int)saver_progress_of(t->saver)};
+    int(*all)[3] = must_alloc((unsigned long)ranks * sizeof *all);
+    bool failed = false, saving = false, lost = false;
     comm_all_gather_bytes(comm_world(t->world), all, here, sizeof here);
     for (int i = 0; i < ranks; i++) {
         failed |= all[i][0] != 0;
         *stop |= all[i][1] != 0;
+        saving |= all[i][2] == SAVER_WORKING;
+        lost |= all[i][2] == SAVER_FAILED;
     }
     free(all);
+    training_save_advance(t, saving, lost);
     return failed ? comm_all_status(comm_world(t->world), mine) : STATUS_OK;
 }
 
@@ -103,6 +108,8 @@ static status train_step(training *t, bool *stop)
     double rate = learning_rate_at(&t->schedule, t->updates + 1);
     executor_set_step(t->executor, t->step + 1);
     status ready = t->reported;
+    if (ready == STATUS_OK && t->lock && lock_lost(t->lock))
+        ready = status_fail(STATUS_FAILED, "%s/lock has been taken by another run: this one ends", t->folder);
     if (ready == STATUS_OK)
         ready = take_batch(t);
     TRY(agree(t, stop, ready));
@@ -167,8 +174,9 @@ static status train_loop(training *t)
         if (!stop && t->validation &&
             (due(c->evaluate.every, t->step) || (t->step == c->train.steps && c->evaluate.every > 0)))
             TRY(evaluate(t, &stop));
-        if ((due(c->checkpoint.every, t->step) || t->step == c->train.steps || stop) && t->step != saved) {
-            TRY(training_save(t));
+        bool last = t->step == c->train.steps || stop;
+        if ((due(c->checkpoint.every, t->step) || last) && t->step != saved) {
+            TRY(training_save(t, last));
             saved = t->step;
         }
         if (t->trained_steps == 1)
@@ -190,8 +198,17 @@ static status train_on(training *t)
         return STATUS_OK;
     }
     TRY(training_report_open(t));
+    TRY(training_save_open(t));
     training_header(t);
-    TRY(train_loop(t));
+    status s = train_loop(t);
+    if (s != STATUS_OK) { /* on all ranks: what is being saved is good */
+        char *words = must_strdup(status_message());
+        (void)training_save_finish(t);
+        (void)status_fail(s, "%s", words);
+        free(words);
+        return s;
+    }
+    TRY(training_save_finish(t));
     return training_summary(t);
 }
 

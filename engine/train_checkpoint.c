@@ -4,20 +4,99 @@
 #include <jansson.h>
 
 #include "engine/files/atomic.h"
-#include "engine/files/checkpoint.h"
+#include "engine/config/config_table.h"
+#include "engine/files/checkpoint_publisher.h"
 #include "engine/files/checkpoint_find.h"
 #include "engine/files/safetensors.h"
 #include "engine/state.h"
-#include "engine/tokenizer_files.h"
 #include "engine/train_meta.h"
 #include "engine/training.h"
+#include "memory/arena.h"
 #include "memory/log.h"
 #include "memory/seal.h"
+#include "memory/units.h"
 
-static status barrier(void *context, status mine)
+/* ---- opening ---------------------------------------------------------------------------------------------------- */
+
+/* A checkpoint is of use by itself: the tokenizer goes with it, and the choices that another run needs to go on alike. The
+ * number of files, of which there are never more than three. */
+static int list_extras(checkpoint_extra out[3], training *t)
+{
+    int count = 0;
+    if (t->tokenizer) {
+        const tokenizer_source source = tokenizer_made_from(t->tokenizer);
+        t->extra_name = must_format("tokenizer.%s", tokenizer_suffix(t->tokenizer));
+        out[count++] = (checkpoint_extra){t->extra_name, source.file, source.length};
+        if (source.config_length > 0)
+            out[count++] = (checkpoint_extra){"tokenizer_config.json", source.config, source.config_length};
+    }
+    if (t->choices.count > 0) {
+        t->extra_choices = choices_text(&t->choices);
+        out[count++] = (checkpoint_extra){CHOICES_FILE, t->extra_choices, (int64_t)strlen(t->extra_choices)};
+    }
+    return count;
+}
+
+/* Is there memory for a copy of the state beside everything else, on every node? */
+static status check_memory(const training *t)
+{
+    int64_t bytes = saver_bytes(&t->compiled, t->executor, true), there = arena_available();
+    int ranks = comm_local_ranks(t->world);
+    char needed[UNITS_TEXT], available[UNITS_TEXT];
+    if (bytes <= there / ranks)
+        return STATUS_OK;
+    units_bytes(needed, (double)bytes * ranks);
+    units_bytes(available, (double)there);
+    return status_fail(
+        STATUS_FAILED,
+        "checkpoint.asynchronous needs %s of host memory on this node for copies of the state, and %s are "
+        "left: set checkpoint.asynchronous=false, or use more nodes",
+        needed, available);
+}
+
+/* Who has asked for it gets it or an error; by default it is done where it fits. */
+static status choose_asynchronous(bool *out, const training *t)
+{
+    bool asked = t->config->given[config_table_find("checkpoint.asynchronous")];
+    *out = t->config->checkpoint.asynchronous;
+    if (!*out)
+        return STATUS_OK;
+    status s = comm_all_status(comm_world(t->world), check_memory(t));
+    if (s == STATUS_OK || asked)
+        return s;
+    *out = false;
+    log_info("checkpoints are written while training waits: %s", status_message());
+    return STATUS_OK;
+}
+
+static bool may_publish(void *context)
 {
     const training *t = context;
-    return comm_all_status(comm_world(t->world), mine);
+    return !t->lock || lock_confirm(t->lock);
+}
+
+status training_save_open(training *t)
+{
+    comm_group *all = comm_world(t->world);
+    bool first = comm_rank(t->world) == 0;
+    checkpoint_extra extras[3];
+    saver_options o = {.compiled = &t->compiled,
+                       .executor = t->executor,
+                       .folder = t->checkpoints,
+                       .run = t->run,
+                       .rank = comm_rank(t->world),
+                       .ranks = comm_ranks(t->world),
+                       .extras = extras,
+                       .keep = t->config->checkpoint.keep,
+                       .keep_every = t->config->checkpoint.keep_every,
+                       .may_publish = may_publish,
+                       .context = t};
+    TRY(comm_all_status(all, first ? checkpoint_tidy(t->checkpoints) : STATUS_OK));
+    TRY(choose_asynchronous(&o.asynchronous, t));
+    o.extra_count = first ? list_extras(extras, t) : 0;
+    t->saves_beside = o.asynchronous;
+    t->copy_bytes = saver_bytes(&t->compiled, t->executor, o.asynchronous);
+    return comm_all_status(all, saver_open(&t->saver, &o));
 }
 
 /* ---- saving ---------------------------------------------------------------------------------------------------- */
@@ -34,58 +113,72 @@ static json_t *make_meta(const training *t)
     return train_meta_write(&m, t->config, t->train, t->validation);
 }
 
-static status write_sections(training *t, const char *folder, const char *name, const state_section *sections,
-                             int count)
+static void say_saved(training *t)
 {
-    checkpoint_piece *all = NULL;
-    int total = 0;
-    for (int i = 0; i < count; i++) {
-        int n;
-        checkpoint_piece *pieces = state_pieces(&n, &t->compiled, t->executor, sections[i], true);
-        all = must_realloc(all, (unsigned long)(total + n) * sizeof *all);
-        memcpy(all + total, pieces, (size_t)n * sizeof *all);
-        total += n;
-        free(pieces);
+    t->saves++;
+    log_info("saved %s/%s in %.2f s", t->checkpoints, saver_name(t->saver), saver_seconds(t->saver));
+}
+
+/* The state is good, and the one before is on the disk: a run does not end for a save that the next one may make good. */
+static void say_lost(training *t)
+{
+    t->saves_lost++;
+    if (comm_rank(t->world) == 0)
+        log_warn("%s; the run goes on", status_message());
+}
+
+/* Waits for the save under way on all ranks. */
+static status finish(training *t)
+{
+    status s = STATUS_OK;
+    for (bool over = saver_progress_of(t->saver) == SAVER_IDLE; !over;) {
+        saver_wait(t->saver);
+        s = comm_all_status(comm_world(t->world), saver_result(t->saver));
+        over = saver_next(t->saver, false, s != STATUS_OK);
+        if (over && s == STATUS_OK)
+            say_saved(t);
     }
-    json_t *meta = comm_rank(t->world) == 0 ? make_meta(t) : NULL;
-    status s =
-        checkpoint_write(folder, name, all, total, meta, comm_rank(t->world), comm_ranks(t->world), "", barrier, t);
-    json_decref(meta);
-    free(all);
     return s;
 }
 
-/* A checkpoint is of use by itself: the tokenizer goes with it, and the choices that another run needs to go on alike. */
-static status save_company(const training *t, const char *name)
+void training_save_advance(training *t, bool any_working, bool any_failed)
 {
-    char *folder = must_format("%s/%s", t->checkpoints, name), *path = must_format("%s/" CHOICES_FILE, folder);
-    status s = t->tokenizer ? tokenizer_files_save(t->tokenizer, folder) : STATUS_OK;
-    if (s == STATUS_OK && t->choices.count > 0)
-        s = choices_write(&t->choices, path);
-    free(path);
-    free(folder);
-    return s;
+    if (!t->saver || !saver_next(t->saver, any_working, any_failed))
+        return;
+    if (!any_failed)
+        say_saved(t);
+    else if (comm_all_status(comm_world(t->world), saver_result(t->saver)) != STATUS_OK)
+        say_lost(t);
 }
 
-status training_save(training *t)
+status training_save_finish(training *t)
 {
-    state_section sections[STATE_SECTIONS];
-    int count = state_sections(sections, &t->compiled);
-    char name[64];
-    snprintf(name, sizeof name, "step-%08lld", (long long)t->step);
-    seal_open();
+    if (!t->saver)
+        return STATUS_OK;
     watchdog_suspend(t->watchdog);
-    status s = write_sections(t, t->checkpoints, name, sections, count);
-    if (s == STATUS_OK && comm_rank(t->world) == 0) {
-        s = save_company(t, name);
-        if (s == STATUS_OK)
-            s = checkpoint_prune(t->checkpoints, t->config->checkpoint.keep, 0);
-        if (s == STATUS_OK)
-            log_info("saved %s/%s", t->checkpoints, name);
-    }
-    s = comm_all_status(comm_world(t->world), s);
+    status s = finish(t);
     watchdog_resume(t->watchdog);
-    seal_close();
+    return s;
+}
+
+status training_save(training *t, bool last)
+{
+    if (!t->saves_beside)
+        seal_open();
+    watchdog_suspend(t->watchdog);
+    if (finish(t) != STATUS_OK)
+        say_lost(t);
+    saver_begin(t->saver, t->step, comm_rank(t->world) == 0 ? make_meta(t) : NULL);
+    status s = STATUS_OK;
+    if (last || !t->saves_beside)
+        s = finish(t);
+    if (s != STATUS_OK && !last) {
+        say_lost(t);
+        s = STATUS_OK;
+    }
+    watchdog_resume(t->watchdog);
+    if (!t->saves_beside)
+        seal_close();
     return s;
 }
 
@@ -130,15 +223,30 @@ static status gather_gradients(const char *pieces, const char *path, float scale
     return s;
 }
 
+static status barrier(void *context, status mine)
+{
+    const training *t = context;
+    return comm_all_status(comm_world(t->world), mine);
+}
+
+static status write_pieces(training *t, const char *folder)
+{
+    int count;
+    checkpoint_piece *pieces = state_pieces(&count, &t->compiled, t->executor, STATE_GRADIENT, true);
+    status s = checkpoint_write(folder, "step-00000000", pieces, count, NULL, comm_rank(t->world), comm_ranks(t->world),
+                                t->run, barrier, t);
+    free(pieces);
+    return s;
+}
+
 status training_dump_gradients(training *t)
 {
     const char *folder = t->config->debug.gradients;
     char *pieces = must_format("%s/.pieces", folder), *path = must_format("%s/gradients.safetensors", folder);
-    const state_section section = STATE_GRADIENT;
     const step_scalars *scalars = executor_at(t->executor, t->compiled.inputs.scalars);
     seal_open();
     watchdog_suspend(t->watchdog);
-    status s = write_sections(t, pieces, "step-00000000", &section, 1);
+    status s = write_pieces(t, pieces);
     if (s == STATUS_OK && comm_rank(t->world) == 0) {
         s = gather_gradients(pieces, path, scalars->loss_scale);
         if (s == STATUS_OK)

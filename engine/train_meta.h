@@ -1,4 +1,4 @@
-/* What a checkpoint holds beside tensors: where the run stands, and what it was trained on.
+/* What a checkpoint holds besides tensors: the run's position, and what it was trained on.
  *
  * Written by us, and yet not believed: every value that is read is checked before anything uses it as a position, a count or
  * a scale.

@@ -1,4 +1,5 @@
 /* What rank 0 says and writes of a run. */
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,7 +36,11 @@ static int64_t peak_resident(void)
 /* Lines of steps that a resumed run will do again are dropped from metrics.jsonl. */
 static status keep_lines(const char *path, int64_t step)
 {
-    FILE *f = fopen(path, "r");
+    bool there;
+    TRY(atomic_look(&there, path));
+    FILE *f = there ? fopen(path, "r") : NULL;
+    if (there && !f) /* what cannot be read is not to be emptied */
+        return status_fail(STATUS_FAILED, "cannot read %s: %s", path, strerror(errno));
     if (!f)
         return STATUS_OK;
     char *kept = NULL, *line = NULL;
@@ -70,7 +75,7 @@ static status open_files(training *t)
     if (s == STATUS_OK) {
         t->metrics = fopen(path, "a");
         if (!t->metrics)
-            s = status_fail(STATUS_FAILED, "%s cannot be written to", path);
+            s = status_fail(STATUS_FAILED, "%s cannot be written to: %s", path, strerror(errno));
     }
     free(path);
     if (s == STATUS_OK && t->choices.count > 0) {
@@ -79,7 +84,7 @@ static status open_files(training *t)
         free(path);
     }
     if (s == STATUS_OK && t->config->run.tensorboard)
-        s = tensorboard_open(&t->events, t->folder, wall_time());
+        s = tensorboard_open(&t->events, t->folder, t->step + 1, wall_time());
     return s;
 }
 
@@ -154,6 +159,11 @@ void training_header(const training *t)
     if (c->optimizer.warmup >= c->train.steps)
         printf("  rate        optimizer.warmup %lld is all of train.steps: the learning rate only rises\n",
                (long long)c->optimizer.warmup);
+    if (t->saves_beside) {
+        char bytes[UNITS_TEXT];
+        units_bytes(bytes, (double)t->copy_bytes);
+        printf("  checkpoints written beside training, from a copy of %s a rank\n", bytes);
+    }
     say_choices(t);
     report_columns(stdout);
     fflush(stdout);
@@ -182,6 +192,8 @@ status training_report_step(training *t, double loss, double norm, double rate, 
         t->first_step_seconds = clock_seconds() - t->began - t->choices.seconds;
     else
         t->trained_seconds += seconds;
+    double stall = saver_stall(t->saver);
+    t->save_seconds += stall;
     if (!speaks(t))
         return STATUS_OK;
     const config *c = t->config;
@@ -193,6 +205,7 @@ status training_report_step(training *t, double loss, double norm, double rate, 
                      .lr = rate,
                      .step_seconds = seconds,
                      .skipped = skipped,
+                     .checkpoint_seconds = stall,
                      .tokens_per_second = tokens / seconds,
                      .resident_bytes = peak_resident()};
     r.tflops = r.tokens_per_second * t->flops_per_token / 1e12;
@@ -241,7 +254,8 @@ status training_summary(training *t)
     report_rank mine = {.rank = comm_rank(t->world),
                         .arena_bytes = t->compiled.arena_bytes,
                         .arena_used_bytes = arena_used(&t->compiled),
-                        .peak_resident_bytes = peak_resident()};
+                        .peak_resident_bytes = peak_resident(),
+                        .copy_bytes = t->copy_bytes};
     for (int i = 0; i < GRID_AXES; i++)
         mine.at[i] = t->grid.at[i];
     for (int a = 0; a < AXIS_COUNT; a++)
@@ -255,6 +269,9 @@ status training_summary(training *t)
                                         .steps = t->step,
                                         .start_to_first_step_seconds = t->first_step_seconds,
                                         .tuning_seconds = t->choices.seconds,
+                                        .saves = t->saves,
+                                        .saves_lost = t->saves_lost,
+                                        .save_seconds = t->save_seconds + saver_stall(t->saver),
                                         .fell_back = t->fell_back,
                                         .ranks = comm_ranks(t->world),
                                         .rank = all};

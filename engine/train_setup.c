@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include <omp.h>
@@ -28,6 +29,34 @@ int64_t training_evaluation_samples(const training *t)
     return there < wanted ? there : wanted;
 }
 
+/* What is missing, by key, and whether all ids can be in the model's vocabulary: the tokenizer beside the data knows. */
+static status check_sources(const config_sources *sources, const char *key, int64_t vocabulary, int rank)
+{
+    for (int i = 0; i < sources->count; i++) {
+        const char *prefix = sources->item[i].path;
+        char *index = must_format("%s.idx", prefix);
+        bool there = atomic_exists(index);
+        free(index);
+        if (!there)
+            return status_fail(STATUS_FAILED,
+                               "%s: there is no data set %s (%s.bin and .idx): phalanx tokenize --output %s "
+                               "--tokenizer FILE TEXT... makes it",
+                               key, prefix, prefix, prefix);
+        tokenizer *t = NULL;
+        if (rank == 0 && tokenizer_files_is_beside(prefix))
+            TRY(tokenizer_files_open_beside(&t, prefix));
+        int64_t ids = t ? tokenizer_data_size(t) : 0;
+        tokenizer_close(t);
+        if (ids > vocabulary)
+            return status_fail(
+                STATUS_USAGE,
+                "%s: the tokenizer beside %s makes %lld ids, model.vocab_size is %lld: set it to %lld, or "
+                "tokenize with the model's tokenizer",
+                key, prefix, (long long)ids, (long long)vocabulary, (long long)ids);
+    }
+    return STATUS_OK;
+}
+
 static status open_data(training *t)
 {
     const config *c = t->config;
@@ -35,6 +64,8 @@ static status open_data(training *t)
     if (c->data.train.count == 0)
         return status_fail(STATUS_USAGE,
                            "data.train is not set: the prefix of a .bin/.idx pair (phalanx tokenize makes one)");
+    TRY(check_sources(&c->data.train, "data.train", vocabulary, comm_rank(t->world)));
+    TRY(check_sources(&c->data.validation, "data.validation", vocabulary, comm_rank(t->world)));
     TRY(samples_open(&t->train, &c->data.train, c->train.sequence, vocabulary, c->data.shuffle,
                      (uint64_t)c->train.seed));
     if (c->data.validation.count > 0)
@@ -161,6 +192,32 @@ static double peak_of(const training *t)
     return t->config->train.tf32 ? facts.peak_tf32 : facts.peak_fp32;
 }
 
+/* Nobody else's run may write here. A holder that has not been heard of for so long, from another machine, is none. */
+static status take_lock(training *t)
+{
+    static const double LEASE = 30; /* seconds */
+    if (comm_rank(t->world) > 0 || !t->config->run.lock)
+        return STATUS_OK;
+    char *path = must_format("%s/lock", t->folder);
+    status s = lock_take(&t->lock, path, t->run, LEASE);
+    free(path);
+    return s == STATUS_OK ? s : status_context(s, "run.folder (run.lock=false would not look)");
+}
+
+/* 128 bits that no other start has. */
+static status draw_id(training *t)
+{
+    unsigned char bits[(MANIFEST_RUN - 1) / 2];
+    status s = getrandom(bits, sizeof bits, 0) == sizeof bits
+                   ? STATUS_OK
+                   : status_fail(STATUS_FAILED, "the system has no random numbers: %s", strerror(errno));
+    TRY(comm_all_status(comm_world(t->world), s));
+    comm_broadcast_bytes(comm_world(t->world), bits, sizeof bits, 0);
+    for (size_t i = 0; i < sizeof bits; i++)
+        snprintf(t->run + 2 * i, 3, "%02x", bits[i]);
+    return STATUS_OK;
+}
+
 status training_open(training *t, const config *c, comm *world, double began)
 {
     *t = (training){.config = c, .world = world, .began = began, .loss_scale = 1, .ahead = -1};
@@ -170,10 +227,12 @@ status training_open(training *t, const config *c, comm *world, double began)
     t->folder = must_strdup(c->run.folder);
     t->checkpoints = must_format("%s/checkpoints", t->folder);
     comm_group *all = comm_world(world);
+    TRY(draw_id(t));
     TRY(choose_device(t));
     TRY(comm_all_status(all, open_rank(t)));
     TRY(comm_all_status(all, open_executor(t)));
     TRY(check_shared_folder(t));
+    TRY(comm_all_status(all, take_lock(t)));
     batch_rope_table(&t->compiled, t->executor);
     t->peak_flops = peak_of(t) * comm_ranks(world);
     t->flops_per_token = compile_flops_per_token(&c->model.shape, c->train.sequence);
@@ -191,6 +250,8 @@ void training_close(training *t)
         fclose(t->metrics);
     tensorboard_close(t->events);
     tokenizer_close(t->tokenizer);
+    saver_close(t->saver);
+    lock_release(t->lock);
     executor_close(t->executor);
     choices_free(&t->choices);
     samples_close(t->train);
@@ -199,5 +260,7 @@ void training_close(training *t)
     free(t->folder);
     free(t->checkpoints);
     free(t->fell_back);
+    free(t->extra_name);
+    free(t->extra_choices);
     *t = (training){0};
 }

@@ -8,8 +8,10 @@
 #include "engine/choices.h"
 #include "engine/config/config.h"
 #include "engine/executor.h"
+#include "engine/files/lock.h"
 #include "engine/files/tensorboard.h"
 #include "engine/samples.h"
+#include "engine/saver.h"
 #include "engine/text/tokenizer.h"
 #include "parallel/watchdog.h"
 
@@ -35,14 +37,23 @@ typedef struct training {
 
     int64_t ahead; /* the first sample of the batch that has been read ahead; -1: none has */
 
+    saver *saver;                     /* NULL before training_save_open */
+    bool saves_beside;                /* training goes on while it writes */
+    int64_t copy_bytes;               /* host memory that it takes */
+    int64_t saves, saves_lost;        /* published, given up */
+    double save_seconds;              /* that training has waited for it */
+    char *extra_name, *extra_choices; /* of the files that go with a checkpoint */
+
     tokenizer *tokenizer; /* rank 0's, to go with the checkpoints; NULL: none is known */
 
     /* rank 0's files */
+    lock *lock; /* of the run's folder; NULL: run.lock is off */
     FILE *metrics;
     tensorboard *events;
     double began, first_step_seconds, trained_seconds; /* since the first step of this process ended */
     int64_t trained_steps;
     double flops_per_token, peak_flops;
+    char run[MANIFEST_RUN]; /* this start's id, the same on all ranks */
     char *folder, *checkpoints;
     char *fell_back; /* rank 0: why the run does not go on from the latest checkpoint; NULL: it does */
     status reported; /* of rank 0's writing of metrics; all ranks hear of it at the next step */
@@ -60,7 +71,15 @@ int64_t training_evaluation_samples(const training *t);
 status training_restore(training *t);
 
 /* train_checkpoint.c */
-status training_save(training *t);
+/* Once a run, before its first step: refuses where a copy of the state is asked for and does not fit. */
+status training_save_open(training *t);
+/* Begins to save what this step has left; a save that is still under way is waited for. The last one of a run is waited for and
+ * must succeed; any other is looked after by training_save_advance, and if it fails the run goes on. */
+status training_save(training *t, bool last);
+/* What all ranks have said of their saver_progress. Collective. */
+void training_save_advance(training *t, bool any_working, bool any_failed);
+/* Waits for the save under way, if there is one. Collective. */
+status training_save_finish(training *t);
 /* Every parameter's gradient of the step just played, under debug.gradients. */
 status training_dump_gradients(training *t);
 

@@ -379,8 +379,27 @@ status weights_tokenizer(tokenizer **out, const weights *w)
 
 /* ---- sizes of a configuration ---- */
 
+/* From the tokenizer that the data was, or will be, made with. */
+static status take_vocabulary(config *c)
+{
+    tokenizer *t = NULL;
+    status s = STATUS_OK;
+    if (c->data.tokenizer)
+        s = tokenizer_files_open(&t, c->data.tokenizer);
+    else if (tokenizer_files_is_beside(c->data.train.item[0].path))
+        s = tokenizer_files_open_beside(&t, c->data.train.item[0].path);
+    if (s != STATUS_OK)
+        return status_context(s, "model.vocab_size from the tokenizer");
+    if (t)
+        c->model.shape.vocab_size = tokenizer_vocab_size(t);
+    tokenizer_close(t);
+    return config_check(c);
+}
+
 status weights_configure(config *c)
 {
+    if (config_wants_vocabulary(c))
+        return take_vocabulary(c);
     if (!config_wants_shape(c))
         return STATUS_OK;
     model_shape shape;

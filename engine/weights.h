@@ -47,8 +47,8 @@ status weights_read(void *w, const char *name, dtype type, void *data, const int
  * Fails with a line that says where it was looked for. */
 status weights_tokenizer(tokenizer **out, const weights *w);
 
-/* Fill in the sizes of a configuration that names model.config or model.from (config_wants_shape), and check it; of any
- * other, nothing is done. */
+/* Fill in the sizes of a configuration that names model.config or model.from (config_wants_shape), or the vocabulary's
+ * size from the data's tokenizer (config_wants_vocabulary), and check it; of any other, nothing is done. */
 status weights_configure(config *c);
 
 #endif

@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -140,7 +141,7 @@ static status write_tensor(ring *r, safetensors_writer *w, uint32_t *crc, int64_
         c->done += r->bytes[slot];
         advance(r, &r->emptied);
         if (c->options->progress)
-            c->options->progress(c->options->context, c->done, c->total);
+            TRY(c->options->progress(c->options->context, c->done, c->total));
     }
     return STATUS_OK;
 }
@@ -233,7 +234,7 @@ static status write_shard(copy *c, int shard)
     return s;
 }
 
-/* ---- what stands beside the weights ---- */
+/* ---- what is stored with the weights ---- */
 
 static status put_text(const copy *c, const char *name, const char *text)
 {
@@ -380,7 +381,19 @@ static void plan(copy *c)
     c->first[++c->shards] = c->count;
 }
 
-static status check_target(const char *to)
+static bool is_model(const char *folder)
+{
+    static const char *const names[] = {"config.json", "manifest.json"};
+    bool found = false;
+    for (int i = 0; i < 2 && !found; i++) {
+        char *path = must_format("%s/%s", folder, names[i]);
+        found = atomic_exists(path);
+        free(path);
+    }
+    return found;
+}
+
+static status check_target(const char *to, bool replace)
 {
     DIR *entries = opendir(to);
     bool empty = true;
@@ -392,7 +405,27 @@ static status check_target(const char *to)
         closedir(entries);
     if (entries && empty)
         return STATUS_OK;
-    return status_fail(STATUS_FAILED, "%s is there already: remove it, or name another folder", to);
+    if (replace)
+        return is_model(to) ? STATUS_OK
+                            : status_fail(STATUS_FAILED, "%s is there and holds no model: it is not replaced", to);
+    return status_fail(STATUS_FAILED, "%s is there already: name another folder, or replace it with --force", to);
+}
+
+/* The new folder takes the name; one that had it goes when that is done. */
+static status take_name(const char *from, const char *to, bool replace)
+{
+    if (!replace || !is_model(to))
+        return atomic_rename(from, to);
+    char *old = must_format("%s.old", to);
+    status s = atomic_remove(old);
+    if (s == STATUS_OK)
+        s = atomic_rename(to, old);
+    if (s == STATUS_OK && (s = atomic_rename(from, to)) != STATUS_OK)
+        (void)rename(old, to);
+    if (s == STATUS_OK)
+        s = atomic_remove(old);
+    free(old);
+    return s;
 }
 
 static status write_folder(copy *c)
@@ -424,14 +457,14 @@ status weights_copy(weights *from, const char *to, const weights_copy_options *o
     if (options->format == WEIGHTS_PHALANX)
         c.manifest = manifest_make(1);
     plan(&c);
-    status s = check_target(target);
+    status s = check_target(target, options->replace);
     if (s == STATUS_OK && !c.manifest) /* what cannot be said in a config.json is refused before the long work */
         s = huggingface_text(&unused, weights_shape(from), c.tensors[0].type, NULL);
     free(unused);
     if (s == STATUS_OK) {
         s = write_folder(&c);
         if (s == STATUS_OK)
-            s = atomic_rename(c.folder, target);
+            s = take_name(c.folder, target, options->replace);
         if (s != STATUS_OK)
             give_up(&c);
     }

@@ -14,13 +14,15 @@ enum { WEIGHTS_KEEP = -1 }; /* every tensor's own type */
 
 typedef struct weights_copy_options {
     weights_format format;
-    int type;                                                     /* a dtype, or WEIGHTS_KEEP */
-    int64_t shard_bytes;                                          /* tensors of one file; 0: 5 GB */
-    void (*progress)(void *context, int64_t done, int64_t total); /* bytes written; may be NULL */
+    int type;            /* a dtype, or WEIGHTS_KEEP */
+    int64_t shard_bytes; /* tensors of one file; 0: 5 GB */
+    bool replace;        /* a model's folder that is there is replaced when the new one is whole */
+    /* bytes written; a failure ends the copying, and nothing is left of it; may be NULL */
+    status (*progress)(void *context, int64_t done, int64_t total);
     void *context;
 } weights_copy_options;
 
-/* `to` must not exist, or be an empty folder. Tokenizer files are copied along. */
+/* `to` must not exist, or be an empty folder, or one to replace. Tokenizer files are copied along. */
 status weights_copy(weights *from, const char *to, const weights_copy_options *options);
 
 #endif

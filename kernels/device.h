@@ -13,7 +13,7 @@
 #include "kernels/op.h"
 
 /* Raised whenever device_interface, op, run_context or comm_backend change: a shared object left behind is refused. */
-enum { DEVICE_VERSION = 4 };
+enum { DEVICE_VERSION = 5 };
 
 /* Set to 1, several ranks may use one GPU (correctness only; NCCL is told that they are on different hosts). */
 #define DEVICE_SHARE_ENVIRONMENT "PHALANX_SHARE_GPU"
@@ -98,6 +98,15 @@ typedef struct device_interface {
      * itself from `borrow`; otherwise borrow gives a copy, which `give_back` writes to the arena if it was changed. */
     void *(*borrow)(device *d, int64_t at, int64_t bytes);
     void (*give_back)(device *d, void *copy, int64_t at, int64_t bytes, bool changed);
+
+    /* The arena's bytes, as they are when all that was launched before is done, are copied to the host's on a queue of their own,
+     * while programs play. `set_aside_first`: what is launched from now on waits for these copies. `set_aside_wait`: returns when
+     * the host has them; from any thread. `pin` (0 bytes: unpin) makes host memory fit for it. All NULL, where the arena is host
+     * memory. */
+    void (*set_aside)(device *d, void *to, int64_t at, int64_t bytes);
+    void (*set_aside_first)(device *d);
+    void (*set_aside_wait)(device *d);
+    status (*pin)(device *d, void *host, int64_t bytes);
 
     void (*profile)(device *d, bool on); /* the vendor's profiler */
 } device_interface;

@@ -155,7 +155,7 @@ SMALL(fp16, uint16_t, fp16_to_float, float_to_fp16)
 SMALL(fp8_e4m3, uint8_t, fp8_e4m3_to_float, float_to_fp8_e4m3)
 SMALL(fp8_e5m2, uint8_t, fp8_e5m2_to_float, float_to_fp8_e5m2)
 
-/* 64-bit integers: 2^63 - 1 is no double, so the top is named apart. */
+/* 64-bit integers: 2^63 - 1 is no double, so the top has a row of its own. */
 static double load_int64(const void *from)
 {
     int64_t value;

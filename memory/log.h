@@ -1,8 +1,8 @@
 /* What the program says to a person, and how it dies.
  *
- * The logger is the one piece of global mutable state: which rank speaks, and the sentence that says where the rank
- * stands (step, action, op), which a fatal error prints. Information is spoken by rank 0 only; warnings and errors by
- * whoever has them, with the rank in front when there is more than one.
+ * The logger is the one piece of global mutable state: which rank speaks, and the sentence that says what the rank
+ * is doing (step, action, op), which a fatal error prints. Information is printed by rank 0 only; warnings and errors by
+ * every rank that has them, with the rank in front when there is more than one.
  */
 #ifndef PHALANX_MEMORY_LOG_H
 #define PHALANX_MEMORY_LOG_H
@@ -12,7 +12,7 @@
 void log_set_rank(int rank, int ranks);
 int log_rank(void);
 
-/* Install the function that describes where this rank stands ("step 12, forward 3 of chunk 0, op layer 3/mlp/down");
+/* Install the function that describes what this rank is doing ("step 12, forward 3 of chunk 0, op layer 3/mlp/down");
  * it writes at most `bytes` into `out` and is called from a fatal error only. NULL removes it. */
 void log_set_where(void (*where)(char *out, int bytes, void *context), void *context);
 /* Called once before the process dies of a fatal error (to tell the peers); NULL removes it. */

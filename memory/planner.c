@@ -23,17 +23,17 @@ static int64_t repair_effort(const planner_core *core)
     return core->effort_left / 3 < most ? core->effort_left / 3 : most;
 }
 
-/* Mend what the best order gives; search for other orders; mend what the best of those gives. */
+/* Repair what the best order gives; search for other orders; repair what the best of those gives. */
 static void improve(planner_core *core, int32_t *order)
 {
-    int64_t mending = repair_effort(core);
-    if (planner_repair(core, mending))
+    int64_t repairing = repair_effort(core);
+    if (planner_repair(core, repairing))
         return;
-    core->effort_left -= mending;
+    core->effort_left -= repairing;
     planner_search(core, order);
-    core->effort_left += mending;
+    core->effort_left += repairing;
     if (core->best_arena > core->target)
-        planner_repair(core, mending);
+        planner_repair(core, repairing);
 }
 
 /* The largest arena that is good enough. */

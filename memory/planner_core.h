@@ -1,8 +1,8 @@
 /* One planning problem while it is being solved; the inside of planner.c, of no use elsewhere.
  *
- * Blocks without bytes are gone, bytes are rounded to the alignment, blocks stand in order of their first op, and time is
+ * Blocks without bytes are gone, bytes are rounded to the alignment, blocks are in order of their first op, and time is
  * the number of distinct first ops: two lifetimes meet exactly if one of them is alive at the other's first op, so that
- * the ops between do not matter. The core owns its arrays and lends the caller's blocks nothing but the offsets at the end.
+ * the ops between do not matter. The core owns its arrays; the caller's blocks receive only the offsets, at the end.
  */
 #ifndef PHALANX_MEMORY_PLANNER_CORE_H
 #define PHALANX_MEMORY_PLANNER_CORE_H

@@ -1,5 +1,5 @@
 /* First-fit is as good as its order, and no order is best for all programs: by size leaves little waste among equals, by
- * duration lets long lives settle at the bottom in one piece, by contention serves first those who stand at the peak. Ties
+ * duration puts long lives together at the bottom, by contention places those at the peak first. Ties
  * go by first op, so that each micro-batch takes the addresses of the one before it.
  */
 #include "memory/planner_order.h"

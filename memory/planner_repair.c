@@ -1,9 +1,9 @@
 /* An order places a block once and for all; here a block that does not fit may push others out. All blocks of the best
- * arena that end above a lower top are taken out into a pool. The dearest of the pool goes into the tightest gap that
- * holds it; without a gap it goes where what it pushes out is cheapest, and that joins the pool. A block grows dearer each
+ * arena that end above a lower top are taken out into a pool. The most expensive of the pool goes into the tightest gap that
+ * holds it; without a gap it goes where what it pushes out is cheapest, and that joins the pool. A block's price grows each
  * time it finds no gap, so that no two push each other out forever. An empty pool is a plan below that top.
  *
- * Large and long blocks are dear from the start: scratch that lives for one op must yield to what is kept through the
+ * Large and long blocks are expensive from the start: scratch that lives for one op must yield to what is kept through the
  * pipeline, whose gaps it then finds. A move costs one look at the blocks that meet the moved one, however long the program.
  *
  * Guided ejection search: Nagata and Braysy, 2009, for routing vehicles.
@@ -21,7 +21,7 @@ enum {
     BURST_PER_BLOCK = 5,
 };
 
-static const int64_t OUT = INT64_MAX / 4; /* the offset of a block in the pool: behind all others */
+static const int64_t OUT = INT64_MAX / 4; /* the offset of a block in the pool: above all others */
 
 typedef struct repair {
     planner_core *core;

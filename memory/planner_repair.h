@@ -1,4 +1,4 @@
-/* Small programs: mend the best arena block by block. Inside of planner.c. */
+/* Small programs: repair the best arena block by block. A part of planner.c. */
 #ifndef PHALANX_MEMORY_PLANNER_REPAIR_H
 #define PHALANX_MEMORY_PLANNER_REPAIR_H
 
@@ -6,8 +6,8 @@
 
 enum { PLANNER_REPAIR_BLOCKS = 5000 }; /* programs of more are left alone */
 
-/* Mend core->best until it is good enough (true) or `effort` block placements are used up. Nor is one touched in
- * which too many blocks meet. */
+/* Repair core->best until it is good enough (true) or `effort` block placements are used up. Programs in which too many
+ * blocks meet are left alone too. */
 bool planner_repair(planner_core *core, int64_t effort);
 
 #endif

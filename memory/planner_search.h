@@ -1,4 +1,4 @@
-/* The last resort: learn which kinds of blocks must be placed early. Inside of planner.c. */
+/* The last resort: learn which kinds of blocks must be placed early. A part of planner.c. */
 #ifndef PHALANX_MEMORY_PLANNER_SEARCH_H
 #define PHALANX_MEMORY_PLANNER_SEARCH_H
 

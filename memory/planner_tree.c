@@ -1,4 +1,4 @@
-/* A segment tree over time. A lifetime splits into O(log times) nodes whose stretches of time it covers whole. Each node
+/* A segment tree over time. A lifetime splits into O(log times) nodes whose ranges of time it covers whole. Each node
  * keeps two sorted lists of disjoint address intervals, in which neighbours that touch are merged into one:
  *     cover   taken by lifetimes that were split into this very node,
  *     below   taken by lifetimes that were split into this node or any beneath it.
@@ -126,7 +126,7 @@ static void grow(planner_tree *tree, list *l)
     l->capacity_class = wider;
 }
 
-/* The first interval that ends at or after `start`: the first that [start, ...) touches, overlaps or stands before. */
+/* The first interval that ends at or after `start`: the first that [start, ...) touches, overlaps or precedes. */
 static int32_t first_ending_from(const list *l, int64_t start)
 {
     int32_t low = 0, high = l->count;
@@ -207,7 +207,7 @@ int64_t planner_tree_lowest(planner_tree *tree, int32_t first, int32_t last, int
 
 int64_t planner_tree_highest(planner_tree *tree, int32_t first, int32_t last, int64_t bytes, int64_t ceiling)
 {
-    const interval *cursor[MOST_LISTS], *end[MOST_LISTS]; /* the cursor stands behind the interval it looks at */
+    const interval *cursor[MOST_LISTS], *end[MOST_LISTS]; /* the cursor is one past the interval it looks at */
     tree->lists = 0;
     collect(tree, 0, 0, tree->times - 1, first, last);
     for (int i = 0; i < tree->lists; i++) {
@@ -233,7 +233,7 @@ static void mark(planner_tree *tree, int32_t at, int32_t low, int32_t high, int3
     node *n = tree->nodes + at;
     unite(tree, &n->below, taken.start, taken.end);
     if (first <= low && high <= last) {
-        if (low < high) /* no one stands beneath a leaf to ask for its cover */
+        if (low < high) /* a leaf has no descendants that would ask for its cover */
             unite(tree, &n->cover, taken.start, taken.end);
         return;
     }

@@ -1,7 +1,7 @@
 /* The occupied addresses of an arena over time.
  *
- * Answers "what is the lowest (or highest) stretch of `bytes` that is free at all times first..last?" and marks such a
- * stretch as taken. Time is the small integers 0..times-1. A tree owns its nodes and lists.
+ * Answers "what is the lowest (or highest) range of `bytes` that is free at all times first..last?" and marks such a
+ * range as taken. Time is the small integers 0..times-1. A tree owns its nodes and lists.
  */
 #ifndef PHALANX_MEMORY_PLANNER_TREE_H
 #define PHALANX_MEMORY_PLANNER_TREE_H

@@ -137,7 +137,7 @@ names_tensor *names_list(int *count, const model_shape *shape)
     names_tensor *list = must_calloc((unsigned long)SLOT_COUNT * ((unsigned long)shape->layers + 1), sizeof *list);
     int n = 0;
     for (int slot = 0; slot < SLOT_COUNT; slot++) {
-        if (slot == SLOT_NORM1) /* the layers stand one behind the other, between the two ends */
+        if (slot == SLOT_NORM1) /* the layers come one after the other, between the two ends */
             for (int layer = 0; layer < shape->layers; layer++)
                 for (int inner = slot; in_layer((names_slot)inner); inner++)
                     if (names_format(shape->architecture, (names_slot)inner))

@@ -39,7 +39,7 @@ typedef struct shape_traits {
     double rope_theta;
 } shape_traits;
 
-/* Llama 3's stretch of the rotary frequencies. factor 0: off. */
+/* Llama 3's scaling of the rotary frequencies. factor 0: off. */
 typedef struct shape_rope_scaling {
     double factor;
     double low_frequency_factor, high_frequency_factor;

@@ -1,7 +1,7 @@
 /* Communication between the ranks of one job: what an op of a program calls, and what start-up needs.
  *
  * A `comm` is this process's view of the job; a `comm_group` an ascending list of ranks that communicate among
- * themselves, one for each axis of the grid and for the composite groups. Both are opaque and owned by whoever opened
+ * themselves, one for each axis of the grid and for the composite groups. Both are opaque and owned by the caller that opened
  * them. A call describes one operation; starting it never blocks on a peer and allocates nothing that grows with the
  * message: buffers and scratch are the caller's, untouched by anybody else from comm_start until comm_wait has
  * returned. Several requests may be in flight; on every group the collectives are started in the same
@@ -46,14 +46,14 @@ status comm_group_open(comm_group **out, comm *c, const int *members, int count)
 typedef struct comm_group_options {
     const struct comm_backend *backend; /* a device's (device_interface.communication), or NULL: the job's own */
     comm_use use;
-    comm_group *
-        like; /* an open group of the same members, opened for this one's use, too, whose connections will do; or NULL */
+    comm_group
+        *like; /* an open group of the same members whose use includes this one's: it shares its connections; or NULL */
 } comm_group_options;
 
 /* The same on a device's backend: operands are device addresses, and a call's `stream` says where it is put; it counts as
  * complete, for comm_wait, as soon as it is enqueued. */
 status comm_group_open_on(comm_group **out, comm *c, const int *members, int count, const comm_group_options *o);
-/* Has the group failed behind our back (a peer died, a link broke)? Then it is given up, and this says why. */
+/* Has the group failed between calls (a peer died, a link broke)? Then it is given up, and this says why. */
 status comm_group_poll(comm_group *g);
 void comm_group_close(comm_group *g);
 int comm_group_ranks(const comm_group *g);

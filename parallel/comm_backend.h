@@ -1,4 +1,4 @@
-/* What a communication backend is: a small table of functions behind comm.h, which only comm.c and the backends see.
+/* What a communication backend is: a small table of functions that implements comm.h. Only comm.c and the backends see it.
  *
  * `self` serves a process alone and every group of one; `mpi` is comm_mpi.c; a device backend (NCCL) lives in its own shared
  * object, fills in the same table, opens its groups through the MPI group's blocking helpers, and ignores scratch.
@@ -21,7 +21,7 @@ typedef struct comm_backend {
     void (*wait)(comm_request *r);
     void (*progress)(comm *c);
     status (*progress_thread)(comm *c, bool on);
-    status (*poll)(comm_group *g); /* NULL: never fails behind one's back */
+    status (*poll)(comm_group *g); /* NULL: fails only within a call */
 } comm_backend;
 
 struct comm {

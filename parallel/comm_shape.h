@@ -67,7 +67,7 @@ int64_t comm_expected_bytes(const comm_shape *shape);    /* this member sends */
 int64_t comm_expected_messages(const comm_shape *shape); /* this member sends */
 
 /* Messages are cut into segments, so that summing overlaps receiving and one step of progress stays short; each
- * peer has at most `window` segments under way in each direction. Both depend on the number of members only. */
+ * peer has at most `window` segments in flight in each direction. Both depend on the number of members only. */
 typedef struct comm_cut {
     int64_t segment; /* bytes */
     int window;

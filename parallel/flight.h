@@ -1,4 +1,4 @@
-/* One operation under way over MPI's point-to-point messages: what comm_mpi.c is made of, and nobody else sees.
+/* One operation in progress over MPI's point-to-point messages: what comm_mpi.c is made of, and nobody else sees.
  *
  * Every operation is a *flight* of *lanes*. A lane is the stream of segments between this member and one peer in one
  * direction; it posts a segment when it has a request free and its gate is open, where the gate is the count of some other
@@ -6,7 +6,7 @@
  * it still receives contributions). A reduction goes straight to the owners: every member sends part j to member j, which sums the
  * contributions in rank order. So does an all-gather. Each byte crosses once, which is the minimum.
  *
- * A group owns its flights: those that have ended serve its next operations. Whoever calls holds the lock under which MPI is
+ * A group owns its flights: those that have ended serve its next operations. The caller holds the lock under which MPI is
  * entered.
  */
 #ifndef PHALANX_PARALLEL_FLIGHT_H
@@ -51,7 +51,7 @@ typedef struct flight {
 typedef struct flight_group {
     MPI_Comm handle;
     comm_cut cut;
-    int depth; /* segments a lane has under way at most */
+    int depth; /* segments a lane has in flight at most */
     unsigned collectives;
     unsigned *sent, *received; /* [members]: point-to-point operations with each */
     flight *idle;

@@ -1,7 +1,7 @@
-/* The grid: which rank stands where along the axes of parallelism, and who shares an axis with whom.
+/* The grid: which coordinates each rank has along the axes of parallelism, and who shares an axis with whom.
  *
  * Ranks are laid out tensor (fastest), context, data, pipeline (slowest): rank = ((p * data + d) * context + c) * tensor + t,
- * so that tensor groups are neighbours on a node and pipeline stages, which say least to one another, stand farthest
+ * so that tensor groups are neighbours on a node and pipeline stages, which send least to one another, are farthest
  * apart. A grid is a plain value; member lists are written into the caller's array.
  */
 #ifndef PHALANX_PARALLEL_GRID_H

@@ -41,7 +41,7 @@ static int compare_messages(const void *a, const void *b)
     return (x->from > y->from) - (x->from < y->from); /* a stage ends one action at a time */
 }
 
-/* Where the forward and the backward that consume a message stand: [stages * chunks][microbatches] of positions. */
+/* Where the forward and the backward that consume a message are: [stages * chunks][microbatches] of positions. */
 static int *index_takers(const schedule *s, uint8_t payload)
 {
     int *at = must_alloc(sizeof *at * s->stages * s->chunks * s->microbatches);
@@ -85,7 +85,7 @@ static long list_messages(message **out, const simulation *timing)
     return n;
 }
 
-/* The action of `stage` under way at `time`, or else the next one. */
+/* The action of `stage` running at `time`, or else the next one. */
 static int action_at(const simulation *timing, int stage, double time)
 {
     int below = 0, above = timing->schedule->counts[stage];
@@ -99,7 +99,7 @@ static int action_at(const simulation *timing, int stage, double time)
     return below;
 }
 
-/* Between which actions each launch stands. A send follows the action that makes its message at once; a receive comes
+/* Between which actions each launch is. A send follows the action that makes its message at once; a receive comes
  * `lookahead` actions before its message, moved so that the launch order is kept. */
 static void place_launches(launch *launches, int n, const simulation *timing, int stage, int lookahead)
 {
@@ -243,7 +243,7 @@ static status check_timing(const simulation *timing)
 status lowering_make(lowering *out, const simulation *timing, lowering_options options)
 {
     const schedule *s = timing->schedule;
-    MUST(options.lookahead >= 0 && options.sends_under_way >= 1, "lookahead %d, sends under way %d", options.lookahead,
+    MUST(options.lookahead >= 0 && options.sends_under_way >= 1, "lookahead %d, sends in flight %d", options.lookahead,
          options.sends_under_way);
     TRY(check_timing(timing));
     message *messages = NULL;

@@ -1,14 +1,14 @@
 /* A schedule turned into what each rank does: launch a receive, wait, compute, launch a send.
  *
  * Between two ranks there is one channel in each direction, and its messages match in order: no tags. All launches of
- * a rank stand in one total order, in which it must perform them. The caller owns the lowering and frees it with
+ * a rank are in one total order, in which it must perform them. The caller owns the lowering and frees it with
  * lowering_free.
  *
  * Why this cannot deadlock, even if a rank's communication is one serial queue and a message passes only when it heads the
  * queues of both its ranks: all messages of the pipeline are put into one global order, by the end of the action that
  * makes them in a simulation of the schedule, and each rank launches its messages in that order. An action waits only for
- * messages made before it began, so those stand before any message it makes. Take the first message of the global order
- * that has not passed: all before it have, so the action that makes it has run, nothing stands in front of it in either
+ * messages made before it began, so those come before any message it makes. Take the first message of the global order
+ * that has not passed: all before it have, so the action that makes it has run, nothing comes before it in either
  * queue, and whatever its receiver does before launching the receive waits only for messages before it. So it passes.
  * Waiting for a send just before a later send is launched delays only messages that are later in the order. The same holds
  * where actions contain collectives that stand in the same queue (tensor parallelism, reductions of gradients): what stands in
@@ -47,11 +47,11 @@ typedef struct lowering {
 } lowering;
 
 typedef struct lowering_options {
-    /* A receive is launched in time for its message: before the action that is under way at its stage when the message is
+    /* A receive is launched in time for its message: before the action that is running at its stage when the message is
      * made (in the simulation), and this many actions earlier still, in case the run is not like the simulation. Each
      * costs a buffer held meanwhile. It moves only as far as the launch order demands. */
     int lookahead;
-    /* Sends under way on one channel: a send is waited for just before that many sends later on its channel, or at the
+    /* Sends in flight on one channel: a send is waited for just before that many sends later on its channel, or at the
      * end of the list. At least 1. */
     int sends_under_way;
 } lowering_options;

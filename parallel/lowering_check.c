@@ -20,7 +20,7 @@ typedef struct rank {
 typedef struct replay {
     const schedule *s;
     rank *ranks;
-    int *positions; /* [stages * chunks][microbatches][ACTION_KINDS]: where an action stands in its stage's list; -1 */
+    int *positions; /* [stages * chunks][microbatches][ACTION_KINDS]: the place of an action in its stage's list; -1 */
 } replay;
 
 static status fail_at(const rank *r, int stage, int step, const char *what)

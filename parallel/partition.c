@@ -23,7 +23,7 @@ static double cost_of(const problem *p, int chunk, int from, int to)
 }
 
 /* best[c][l]: the least of the objective over divisions of layers l.. among chunks c.. (INFINITY: none).
- * With `limit` < 0 the objective is the dearest chunk; else the sum of squares, no chunk above `limit`. */
+ * With `limit` < 0 the objective is the most expensive chunk; else the sum of squares, no chunk above `limit`. */
 static void solve(double *best, const problem *p, double limit)
 {
     int L = p->layers, width = L + 1;

@@ -8,11 +8,11 @@
 
 typedef struct partition_costs {
     const double *layers; /* [layers], in any unit; NULL: every layer costs 1 */
-    double first;         /* what the first chunk does besides its layers: the embedding, in the same unit */
+    double first;         /* what the first chunk does in addition to its layers: the embedding, in the same unit */
     double last;          /* what the last does: final norm, head and loss */
 } partition_costs;
 
-/* `counts`: [chunks]. At least one layer a chunk. The division whose dearest chunk is cheapest; among those the one with
+/* `counts`: [chunks]. At least one layer a chunk. The division whose most expensive chunk is cheapest; among those the one with
  * the least sum of squares (even); among those the one that gives more layers to the earlier chunks. Exact. */
 status partition_automatic(int *counts, const partition_costs *costs, int layers, int chunks);
 

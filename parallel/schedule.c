@@ -23,7 +23,7 @@ static int warmup_all(const shape *s, int stage)
 }
 
 /* One chunk: the first backward comes when the micro-batch has gone down to the last stage and back.
- * Several: the forwards of a round's chunks but the last must all have begun before its first backward, and the way down
+ * Several: the forwards of a round's chunks but the last must all have begun before its first backward, and the path down
  * and back is counted twice because the stages below are themselves busy with alternation (2104.04473, section 2.2). */
 static int warmup_alternating(const shape *s, int stage)
 {

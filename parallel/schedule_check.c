@@ -6,7 +6,7 @@
 
 #include "memory/log.h"
 
-/* Where each action of one (global chunk, micro-batch) stands in its stage's list; -1: not there. */
+/* The place of each action of one (global chunk, micro-batch) in its stage's list; -1: none. */
 typedef struct positions {
     int at[ACTION_KINDS];
 } positions;

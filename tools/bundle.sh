@@ -1,6 +1,6 @@
 #!/bin/sh
 # A folder to copy to a cluster whose machines have an NVIDIA driver, CUDA's cuBLASLt and NCCL, and glibc no older than
-# this one's: the program, its CUDA device, every shared library they need beside glibc's, mpirun with its plugins.
+# this one's: the program, its CUDA device, every shared library they need except glibc's, mpirun with its plugins.
 # cuBLASLt (half a gigabyte) and NCCL stay outside: env.sh finds the machine's, or those that PyTorch's packages bring.
 # Usage: tools/bundle.sh BUILD      ->  BUILD/bundle, BUILD/bundle.tar.zst
 set -eu

@@ -7,16 +7,18 @@
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "tools/options.h"
+#include "tools/stop.h"
 #include "tools/tools.h"
 
 static const char *const formats[] = {"huggingface", "phalanx", "other", NULL};
 static const char *const types[] = {"keep", "fp32", "bf16", "fp16", NULL};
 enum { OTHER = 2 };
 
-static void show(void *context, int64_t done, int64_t total)
+static status show(void *context, int64_t done, int64_t total)
 {
     (void)total;
     report_progress_update(context, (double)done);
+    return stop_asked();
 }
 
 static void say(const weights *w, const char *to, double seconds, int64_t bytes)
@@ -30,7 +32,7 @@ static void say(const weights *w, const char *to, double seconds, int64_t bytes)
              size, seconds, rate);
 }
 
-static status convert(const char *from, const char *to, int format, int type, int64_t shard_bytes)
+static status convert(const char *from, const char *to, int format, int type, int64_t shard_bytes, bool force)
 {
     weights *w;
     TRY(weights_open(&w, from));
@@ -43,7 +45,8 @@ static status convert(const char *from, const char *to, int format, int type, in
         bytes += t->shape[0] * (t->dims == 2 ? t->shape[1] : 1) * dtype_bytes(stored);
     }
     report_progress bar = report_progress_begin(stderr, "converting", (double)bytes, true);
-    weights_copy_options o = {.type = WEIGHTS_KEEP, .shard_bytes = shard_bytes, .progress = show, .context = &bar};
+    weights_copy_options o = {
+        .type = WEIGHTS_KEEP, .shard_bytes = shard_bytes, .replace = force, .progress = show, .context = &bar};
     dtype chosen;
     if (type && dtype_find(&chosen, types[type]))
         o.type = (int)chosen;
@@ -65,10 +68,12 @@ int convert_main(int argc, char **argv)
     const char *from = NULL, *to = NULL;
     int format = OTHER, type = 0, operands;
     int64_t shard_bytes = 0;
+    bool force = false;
     const options_row rows[] = {
         {"--from", OPTIONS_TEXT, "FOLDER", "a Hugging Face folder, a checkpoint, or a run (its latest checkpoint)",
          &from, 0, 0, NULL},
         {"--to", OPTIONS_TEXT, "FOLDER", "a new folder", &to, 0, 0, NULL},
+        {"--force", OPTIONS_FLAG, NULL, "replace a model's folder that is there", &force, 0, 0, NULL},
         {"--format", OPTIONS_CHOICE, NULL, "of the new folder (default: the other one)", &format, 0, 0, formats},
         {"--dtype", OPTIONS_CHOICE, NULL, "of the new weights (default: keep)", &type, 0, 0, types},
         {"--shard-bytes", OPTIONS_INTEGER, "N", "tensors of one file (default: 5000000000)", &shard_bytes, 1, 1e18,
@@ -80,9 +85,12 @@ int convert_main(int argc, char **argv)
         .summary =
             "Turns a Hugging Face folder (config.json, model.safetensors or its index) into a phalanx checkpoint, or "
             "a\n"
-            "checkpoint into a Hugging Face folder, which transformers loads. Tokenizer files are copied along. With\n"
-            "--dtype fp32 a checkpoint's master weights are taken. A checkpoint made this way holds no optimizer\n"
-            "state: train starts from it, or from a Hugging Face folder itself, with model.from=FOLDER.",
+            "checkpoint into a Hugging Face folder, which transformers loads. Tokenizer files are copied along; a "
+            "Hugging\n"
+            "Face folder also gets what AutoTokenizer needs to give the same ids. With --dtype fp32 a checkpoint's "
+            "master\n"
+            "weights are taken. A checkpoint made this way holds no optimizer state: train starts from it, or from a\n"
+            "Hugging Face folder itself, with model.from=FOLDER.",
         .row = rows,
         .rows = sizeof rows / sizeof *rows,
     };
@@ -93,8 +101,9 @@ int convert_main(int argc, char **argv)
         log_error("convert needs %s FOLDER; phalanx convert --help lists all", from ? "--to" : "--from");
         return STATUS_USAGE;
     }
-    status s = convert(from, to, format, type, shard_bytes);
+    stop_catch();
+    status s = convert(from, to, format, type, shard_bytes, force);
     if (s != STATUS_OK)
         log_error("%s", status_message());
-    return (int)s;
+    return stop_exit(s);
 }

@@ -1,7 +1,9 @@
-/* What merge and split share: documents copied from data sets to data sets, with the tokenizer beside them. */
+/* What tokenize, merge and split share: the data sets that they write, and documents copied from data sets to data sets
+ * with the tokenizer beside them. */
 #ifndef PHALANX_TOOLS_DATASET_H
 #define PHALANX_TOOLS_DATASET_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "engine/files/indexed.h"
@@ -9,6 +11,10 @@
 #include "engine/text/tokenizer.h"
 #include "memory/status.h"
 
+/* Make the folder in which a data set will be; refuse to replace one that is there, unless by force. */
+status dataset_prepare(const char *prefix, bool force);
+/* Make the folder of a file that will be written. */
+status dataset_make_parent(const char *path);
 /* The vocabulary size by which a writer chooses the narrowest type that all inputs fit. */
 int64_t dataset_room(indexed *const *inputs, int count);
 /* `ids` is scratch, the caller's. */

@@ -126,7 +126,7 @@ int detokenize_main(int argc, char **argv)
 {
     options o = {0};
     const options_row rows[] = {
-        {"--tokenizer", OPTIONS_TEXT, "bytes|FILE", "as for tokenize (with --data: the copy beside the data set)",
+        {"--tokenizer", OPTIONS_TEXT, "bytes|FILE", "as for tokenize (with --data: the copy stored with the data set)",
          &o.tokenizer, 0, 0, NULL},
         {"--data", OPTIONS_TEXT, "PREFIX", "decode this data set instead of standard input", &o.data, 0, 0, NULL},
         {"--documents", OPTIONS_TEXT, "FIRST:END", "only these, from 0; END is not among them (all)", &o.range, 0, 0,
@@ -137,7 +137,7 @@ int detokenize_main(int argc, char **argv)
     const options_command command = {.name = "detokenize",
                                      .operands = "",
                                      .summary = "Turns token ids into text: each line of whole numbers on standard "
-                                                "input, or the documents of a data\nset, each with a line end behind.",
+                                                "input, or the documents of a data\nset, each followed by a line end.",
                                      .row = rows,
                                      .rows = sizeof rows / sizeof *rows};
     int operands, parsed = options_parse(&command, &operands, argc, argv);

@@ -51,7 +51,7 @@ static status read_training(evaluation *e)
     return STATUS_OK;
 }
 
-/* The tokens behind those that are marked already are one document. */
+/* The tokens after those that are marked already are one document. */
 static void mark_document(evaluation *e)
 {
     for (int64_t first = e->begins.length; e->begins.length < e->tokens.count;)
@@ -130,7 +130,7 @@ static status read_data(evaluation *e)
 
 /* ---- losses ----------------------------------------------------------------------------------------------------- */
 
-/* Windows of `sequence` tokens, each predicted from what stands before it in its window; the last is padded with
+/* Windows of `sequence` tokens, each predicted from those before it in its window; the last is padded with
  * targets that count nothing. Returns the number of targets filled. */
 static int64_t fill(evaluation *e, int64_t first, int64_t length, int64_t batch)
 {
@@ -229,8 +229,8 @@ int eval_main(int argc, char **argv)
         {"--checkpoint", OPTIONS_TEXT, "FOLDER", "a checkpoint, a run's folder (its latest) or a Hugging Face folder",
          &set.checkpoint, 0, 0, NULL},
         {"--data", OPTIONS_TEXT, "PREFIX", "a data set: PREFIX.bin and PREFIX.idx", &set.data, 0, 0, NULL},
-        {"--text", OPTIONS_TEXT, "FILE", "a text, JSON-lines, gzip or zstd file; tokenized with the model's tokenizer",
-         &set.text, 0, 0, NULL},
+        {"--text", OPTIONS_TEXT, "FILE",
+         "a file of text or JSON-lines, packed or not; tokenized with the model's tokenizer", &set.text, 0, 0, NULL},
         {"--tokenizer", OPTIONS_TEXT, "bytes|FILE", "of --text, where the checkpoint has none", &set.tokenizer, 0, 0,
          NULL},
         {"--sequence", OPTIONS_INTEGER, "N",

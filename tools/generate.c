@@ -17,7 +17,7 @@ typedef struct settings {
     bool ignore_end, only_new;
 } settings;
 
-/* A text on its way: prompt ids, then drawn ones. */
+/* A text being generated: prompt ids, then drawn ones. */
 typedef struct text {
     char *prompt;
     buffer_ids ids;
@@ -94,7 +94,7 @@ static status encode_prompts(job *j)
                                    "%lld: is it another model's?",
                                    weights_folder(j->from), (int)t->ids.ids[k], i + 1, (long long)vocabulary);
         t->prompt_ids = t->ids.count;
-        t->stream.started = *t->prompt != 0; /* behind other text a word's space is one */
+        t->stream.started = *t->prompt != 0; /* after other text the space of a word is kept */
         long long limit = weights_shape(j->from)->max_sequence;
         if (t->prompt_ids >= limit)
             return status_fail(
@@ -127,7 +127,7 @@ static void stream_out(text *t, int64_t length)
     t->streamed = length;
 }
 
-/* End the text where `stop` appears in what was added behind its first `before` bytes. */
+/* End the text where `stop` appears in what was added after its first `before` bytes. */
 static void look_for_stop(text *t, const char *stop, int64_t before)
 {
     int64_t length = stop ? (int64_t)strlen(stop) : 0, from = before - length < 0 ? 0 : before - length;

@@ -41,7 +41,7 @@ static bool is_run(const char *path)
            (inspect_has(path, "metrics.jsonl") || inspect_has(path, "config.yaml") || inspect_has(path, "checkpoints"));
 }
 
-/* .../manifest.json: the folder it stands in */
+/* .../manifest.json: the folder that holds it */
 static bool is_manifest(const char *path)
 {
     return inspect_ends_with(path, "/manifest.json") && is_file(path);

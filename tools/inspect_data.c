@@ -42,7 +42,7 @@ static json_t *gather_lengths(const indexed *x)
                      mean, "deviation", sqrt(variance > 0 ? variance : 0), "histogram", histogram);
 }
 
-/* The sample's text, if the tokenizer that made the data lies beside it. */
+/* The sample's text, if the tokenizer that made the data is stored with it. */
 static void add_text(json_t *sample, const tokenizer *t, const int32_t *ids, int64_t count)
 {
     buffer text = {0};
@@ -78,33 +78,49 @@ static status gather_samples(json_t *object, const indexed *x, const tokenizer *
     return s;
 }
 
-/* --verify: read every token (negative ones are refused on the way): the largest id, and the entropy of the tokens'
- * frequencies in nats, the loss of a model that knows nothing but those. */
+/* Counts of ids, as far as they have been seen. */
+typedef struct counts {
+    int64_t *seen;
+    int32_t room, largest;
+} counts;
+
+static void count_ids(counts *c, const int32_t *ids, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        if (ids[i] >= c->room) {
+            int32_t before = c->room;
+            while (ids[i] >= c->room)
+                c->room = c->room ? 2 * c->room : 1 << 16;
+            c->seen = must_realloc(c->seen, (unsigned long)c->room * sizeof *c->seen);
+            memset(c->seen + before, 0, (size_t)(c->room - before) * sizeof *c->seen);
+        }
+        c->largest = ids[i] > c->largest ? ids[i] : c->largest;
+        c->seen[ids[i]]++;
+    }
+}
+
+/* --verify: read every token (negative ones are refused on the way, and those beyond what any vocabulary has): the largest id,
+ * and the entropy of the tokens' frequencies in nats, the loss of a model that knows nothing but those. */
 static status read_tokens(json_t *object, const indexed *x)
 {
-    enum { BLOCK = 1 << 16 };
-    int32_t *ids = must_alloc(BLOCK * sizeof *ids), largest = -1;
-    int64_t *seen = NULL, tokens = indexed_tokens(x);
+    enum { BLOCK = 1 << 16, MOST_IDS = 1 << 24 };
+    int32_t *ids = must_alloc(BLOCK * sizeof *ids);
+    counts c = {.largest = -1};
+    int64_t tokens = indexed_tokens(x);
     status s = STATUS_OK;
     for (int64_t first = 0, now; first < tokens && s == STATUS_OK; first += now) {
         now = tokens - first < BLOCK ? tokens - first : BLOCK;
-        s = indexed_read(x, ids, first, now, INT64_MAX);
-        for (int64_t i = 0; i < now && s == STATUS_OK; i++) {
-            if (ids[i] > largest) {
-                seen = must_realloc(seen, ((unsigned long)ids[i] + 1) * sizeof *seen);
-                memset(seen + largest + 1, 0, (size_t)(ids[i] - largest) * sizeof *seen);
-                largest = ids[i];
-            }
-            seen[ids[i]]++;
-        }
+        s = indexed_read(x, ids, first, now, MOST_IDS);
+        if (s == STATUS_OK)
+            count_ids(&c, ids, now);
     }
     double entropy = 0;
-    for (int32_t i = 0; i <= largest; i++)
-        if (seen[i] > 0)
-            entropy -= (double)seen[i] / (double)tokens * log((double)seen[i] / (double)tokens);
+    for (int32_t i = 0; i <= c.largest; i++)
+        if (c.seen[i] > 0)
+            entropy -= (double)c.seen[i] / (double)tokens * log((double)c.seen[i] / (double)tokens);
     free(ids);
-    free(seen);
-    json_object_set_new(object, "largest_id", json_integer(largest));
+    free(c.seen);
+    json_object_set_new(object, "largest_id", json_integer(c.largest));
     json_object_set_new(object, "unigram_entropy", json_real(entropy));
     return s;
 }

@@ -88,11 +88,11 @@ status inspect_gather_run(json_t **out, const inspect_request *r)
     return s;
 }
 
-static void print_number(const char *before, const json_t *line, const char *key, int digits, const char *behind)
+static void print_number(const char *before, const json_t *line, const char *key, int digits, const char *after)
 {
     const json_t *value = json_object_get(line, key);
     if (json_is_number(value))
-        printf("%s%.*g%s", before, digits, json_number_value(value), behind);
+        printf("%s%.*g%s", before, digits, json_number_value(value), after);
 }
 
 void inspect_print_run(const json_t *object)

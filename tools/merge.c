@@ -1,3 +1,4 @@
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,6 +9,7 @@
 #include "memory/log.h"
 #include "tools/dataset.h"
 #include "tools/options.h"
+#include "tools/stop.h"
 #include "tools/tools.h"
 
 static status merge_tokenizers(const char *output, char *const *prefixes, int count)
@@ -44,7 +46,7 @@ static status merge_inputs(const char *output, indexed *const *inputs, int count
     return dataset_finish(s, w);
 }
 
-static status merge(const char *output, char *const *prefixes, int count)
+static status merge(const char *output, char *const *prefixes, int count, bool force)
 {
     indexed **inputs = must_calloc((unsigned long)count, sizeof *inputs);
     status s = merge_tokenizers(NULL, prefixes, count);
@@ -60,6 +62,8 @@ static status merge(const char *output, char *const *prefixes, int count)
         }
     }
     if (s == STATUS_OK)
+        s = dataset_prepare(output, force);
+    if (s == STATUS_OK)
         s = merge_inputs(output, inputs, count);
     if (s == STATUS_OK)
         s = merge_tokenizers(output, prefixes, count);
@@ -74,15 +78,18 @@ static status merge(const char *output, char *const *prefixes, int count)
 int merge_main(int argc, char **argv)
 {
     const char *output = NULL;
+    bool force = false;
     const options_row rows[] = {
         {"--output", OPTIONS_TEXT, "PREFIX", "write PREFIX.bin and PREFIX.idx", &output, 0, 0, NULL},
+        {"--force", OPTIONS_FLAG, NULL, "replace a data set that is there", &force, 0, 0, NULL},
     };
+    stop_catch();
     const options_command command = {
         .name = "merge",
         .operands = "PREFIX...",
         .summary =
-            "Writes the documents of several data sets (.bin/.idx), one set behind the other, into one. Copies of\n"
-            "the tokenizer beside the inputs must be equal; one is left beside the result.",
+            "Writes the documents of several data sets (.bin/.idx), one set after the other, into one. Copies of\n"
+            "the tokenizer stored with the inputs must be equal; one is stored with the result.",
         .least = 1,
         .most = -1,
         .row = rows,
@@ -90,8 +97,8 @@ int merge_main(int argc, char **argv)
     int count, parsed = options_parse(&command, &count, argc, argv);
     if (parsed != OPTIONS_GO_ON)
         return parsed;
-    status s = output ? merge(output, argv + 1, count) : status_fail(STATUS_USAGE, "--output is missing");
+    status s = output ? merge(output, argv + 1, count, force) : status_fail(STATUS_USAGE, "--output is missing");
     if (s != STATUS_OK)
         log_error("merge: %s", status_message());
-    return (int)s;
+    return stop_exit(s);
 }

@@ -11,7 +11,7 @@
 #include "memory/log.h"
 #include "engine/config/nearest.h"
 
-/* "--tokens N", "--format huggingface|phalanx": as it stands in the help. */
+/* "--tokens N", "--format huggingface|phalanx": as in the help. */
 static int print_name(FILE *out, const options_row *row)
 {
     int n = fprintf(out, "%s", row->name);

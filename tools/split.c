@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/files/atomic.h"
 #include "engine/files/indexed.h"
 #include "engine/text/buffer.h"
 #include "engine/text/tokenizer.h"
@@ -9,12 +10,14 @@
 #include "memory/log.h"
 #include "tools/dataset.h"
 #include "tools/options.h"
+#include "tools/stop.h"
 #include "tools/tools.h"
 
 typedef struct options {
     const char *prefix, *output;
     double fraction;
     int64_t seed;
+    bool force;
 } options;
 
 typedef struct lot {
@@ -78,21 +81,54 @@ static status write_part(const char *path, indexed *x, const char *chosen, int w
     return s;
 }
 
-static status split(const options *o)
+static char *part_path(const options *o, int part)
 {
     static const char *const names[2] = {"train", "validation"};
-    indexed *x;
-    tokenizer *t = NULL;
-    TRY(indexed_open(&x, o->prefix));
-    status s = dataset_tokenizer(&t, o->prefix);
-    if (s == STATUS_OK && indexed_documents(x) < 2)
-        s = status_fail(STATUS_FAILED, "%s has %lld documents: they cannot be divided in two", o->prefix,
-                        (long long)indexed_documents(x));
-    char *chosen = s == STATUS_OK ? draw(x, o) : NULL;
     const char *base = o->output ? o->output : o->prefix;
     const char *between = *base && base[strlen(base) - 1] == '/' ? "" : "-";
+    return must_format("%s%s%s", base, between, names[part]);
+}
+
+static status check_input(const options *o)
+{
+    char *index = must_format("%s.idx", o->prefix);
+    bool there = atomic_exists(index);
+    free(index);
+    if (there)
+        return STATUS_OK;
+    return status_fail(STATUS_FAILED,
+                       "%s.idx is not there: split divides a data set, which phalanx tokenize makes of %s", o->prefix,
+                       atomic_exists(o->prefix) ? "this file" : "text");
+}
+
+static status open_input(indexed **x, const options *o)
+{
+    TRY(check_input(o));
+    TRY(indexed_open(x, o->prefix));
+    long long documents = indexed_documents(*x);
+    if (documents >= 2)
+        return STATUS_OK;
+    return status_fail(STATUS_FAILED,
+                       "%s has %lld document%s, which cannot be divided in two: a text file is one document unless "
+                       "phalanx tokenize --separator says what is between two (as '\\n\\n')",
+                       o->prefix, documents, documents == 1 ? "" : "s");
+}
+
+static status split(const options *o)
+{
+    indexed *x = NULL;
+    tokenizer *t = NULL;
+    status s = open_input(&x, o);
+    if (s == STATUS_OK)
+        s = dataset_tokenizer(&t, o->prefix);
     for (int part = 0; part < 2 && s == STATUS_OK; part++) {
-        char *path = must_format("%s%s%s", base, between, names[part]);
+        char *path = part_path(o, part);
+        s = dataset_prepare(path, o->force);
+        free(path);
+    }
+    char *chosen = s == STATUS_OK ? draw(x, o) : NULL;
+    for (int part = 0; part < 2 && s == STATUS_OK; part++) {
+        char *path = part_path(o, part);
         s = write_part(path, x, chosen, part);
         if (s == STATUS_OK && t)
             s = tokenizer_files_save_beside(t, path);
@@ -111,6 +147,7 @@ int split_main(int argc, char **argv)
         {"--validation", OPTIONS_NUMBER, "FRACTION", "share of the tokens for validation", &o.fraction, 0, 1, NULL},
         {"--output", OPTIONS_TEXT, "BASE", "write BASE-train and BASE-validation; of BASE/: BASE/train, ... (PREFIX)",
          &o.output, 0, 0, NULL},
+        {"--force", OPTIONS_FLAG, NULL, "replace data sets that are there", &o.force, 0, 0, NULL},
         {"--seed", OPTIONS_INTEGER, "N", "another N draws other documents (0)", &o.seed, 0, 1e15, NULL},
     };
     const options_command command = {
@@ -127,9 +164,10 @@ int split_main(int argc, char **argv)
     if (parsed != OPTIONS_GO_ON)
         return parsed;
     o.prefix = argv[1];
+    stop_catch();
     bool sound = o.fraction > 0 && o.fraction < 1;
     status s = sound ? split(&o) : status_fail(STATUS_USAGE, "--validation wants a number between 0 and 1");
     if (s != STATUS_OK)
         log_error("split: %s", status_message());
-    return (int)s;
+    return stop_exit(s);
 }

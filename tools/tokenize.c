@@ -4,26 +4,27 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "engine/files/atomic.h"
 #include "engine/files/indexed.h"
+#include "engine/report.h"
 #include "engine/text/corpus.h"
 #include "engine/text/documents.h"
-#include "engine/text/sentencepiece.h"
-#include "engine/text/sentences.h"
 #include "engine/text/tokenizer.h"
 #include "engine/tokenizer_files.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "tools/dataset.h"
 #include "tools/options.h"
+#include "tools/stop.h"
 #include "tools/tools.h"
+#include "tools/train_vocab.h"
 
 typedef struct options {
     const char *output, *tokenizer, *separator;
     int64_t train_vocab, threads;
     int train_type, format, append_eod, special_text;
-    bool quiet;
+    bool quiet, force;
     documents_settings documents;
     char *const *inputs;
     int count;
@@ -46,7 +47,7 @@ static void more_help(FILE *out)
         "as in\n"
         "'\\n\\n' or '<|endoftext|>'. Documents without text are passed over. A tokenizer FILE is a SentencePiece "
         ".model,\n"
-        "a Hugging Face tokenizer.json of byte-level BPE, or a folder that holds one; a copy of it is left beside the\n"
+        "a Hugging Face tokenizer.json of byte-level BPE, or a folder that holds one; a copy of it is stored with the\n"
         "data set. The result is the same for any --threads.\n",
         out);
 }
@@ -99,27 +100,16 @@ static status check(options *o, char **separator)
     return STATUS_OK;
 }
 
-static status train_vocabulary(const options *o)
+static status train(const options *o, int64_t total)
 {
-    double start = clock_seconds();
+    const train_vocab_options how = {.output = o->tokenizer,
+                                     .type = types[o->train_type],
+                                     .vocab_size = o->train_vocab,
+                                     .total = total,
+                                     .quiet = o->quiet};
     documents *d;
     TRY(documents_open(&d, &o->documents, o->inputs, o->count));
-    sentences *lines = sentences_open(d);
-    sentencepiece_training how = {
-        .vocab_size = o->train_vocab, .type = types[o->train_type], .most_sentences = 1000000, .threads = 4};
-    if (!o->quiet)
-        log_info("training a SentencePiece %s model of %lld tokens", how.type, (long long)how.vocab_size);
-    buffer model = {0};
-    status trained = sentencepiece_train(&model, &how, sentences_next, lines);
-    status s = sentences_result(lines); /* a failure to read is the cause of what the trainer said */
-    if (s == STATUS_OK)
-        s = trained == STATUS_OK ? atomic_replace(o->tokenizer, model.bytes, model.length)
-                                 : status_context(trained, "--train-vocab");
-    if (s == STATUS_OK && !o->quiet)
-        log_info("%s: %lld tokens from %.1f MB of text in %.1f s", o->tokenizer, (long long)how.vocab_size,
-                 1e-6 * (double)sentences_bytes(lines), clock_seconds() - start);
-    buffer_free(&model);
-    sentences_close(lines);
+    status s = train_vocab(&how, d);
     documents_close(d);
     return s;
 }
@@ -127,9 +117,8 @@ static status train_vocabulary(const options *o)
 typedef struct work { /* what the sink and the ticks see */
     indexed_writer *writer;
     const documents *documents;
-    double start, last;
-    int64_t total; /* bytes of the input files; 0: unknown */
-    bool shown;
+    report_progress bar;
+    bool quiet;
 } work;
 
 static status take(void *context, const int32_t *ids, int64_t count)
@@ -138,20 +127,13 @@ static status take(void *context, const int32_t *ids, int64_t count)
     return indexed_writer_document(w->writer, ids, count);
 }
 
-static void show(void *context, const corpus_count *so_far)
+static status tick(void *context, const corpus_count *so_far)
 {
     work *w = context;
-    double time = clock_seconds();
-    if (time - w->last < 0.2)
-        return;
-    w->last = time;
-    w->shown = true;
-    double rate = 1e-6 * (double)so_far->bytes / (time - w->start + 1e-9);
-    char share[32] = "";
-    if (w->total > 0)
-        snprintf(share, sizeof share, "%3.0f%%  ", 100.0 * (double)documents_consumed(w->documents) / (double)w->total);
-    fprintf(stderr, "\r\033[K%s%.1f MB of text, %.1f MB/s, %lld documents, %.1f M tokens", share,
-            1e-6 * (double)so_far->bytes, rate, (long long)so_far->documents, 1e-6 * (double)so_far->tokens);
+    (void)so_far;
+    if (!w->quiet)
+        report_progress_update(&w->bar, (double)documents_consumed(w->documents));
+    return stop_asked();
 }
 
 static int64_t size_of_inputs(const options *o)
@@ -166,50 +148,67 @@ static int64_t size_of_inputs(const options *o)
     return total;
 }
 
-static status encode_all(const options *o, const tokenizer *t, corpus_count *done, work *w)
+static status encode_all(const options *o, const tokenizer *t, corpus_count *done, int64_t total)
 {
     documents *d;
+    work w = {.quiet = o->quiet, .bar = report_progress_begin(stderr, "tokenizing", (double)total, true)};
     TRY(documents_open(&d, &o->documents, o->inputs, o->count));
-    status s = indexed_writer_open(&w->writer, o->output, tokenizer_vocab_size(t));
+    status s = indexed_writer_open(&w.writer, o->output, tokenizer_vocab_size(t));
     if (s == STATUS_OK) {
         corpus_settings settings = {.threads = (int)o->threads,
                                     .flags = o->special_text ? TOKENIZER_PLAIN : 0,
                                     .end_of_document = o->append_eod};
-        w->documents = d;
-        s = corpus_encode(t, d, &settings, done, take, !o->quiet && isatty(STDERR_FILENO) ? show : NULL, w);
-        if (w->shown)
-            fputs("\r\033[K", stderr);
+        w.documents = d;
+        s = corpus_encode(t, d, &settings, done, take, tick, &w);
+        report_progress_end(&w.bar);
         if (s == STATUS_OK && done->documents == 0)
             s = status_fail(STATUS_FAILED, "the input holds no text");
         if (s == STATUS_OK)
             s = tokenizer_files_save_beside(t, o->output);
         if (s == STATUS_OK)
-            s = indexed_writer_close(w->writer);
+            s = indexed_writer_close(w.writer);
         else
-            indexed_writer_abandon(w->writer);
+            indexed_writer_abandon(w.writer);
     }
     documents_close(d);
     return s;
 }
 
-static status run(options *o)
+static void say(const options *o, const tokenizer *t, const corpus_count *done, double seconds)
 {
-    if (o->train_vocab)
-        TRY(train_vocabulary(o));
-    tokenizer *t;
-    TRY(tokenizer_files_open(&t, o->tokenizer));
-    work w = {.start = clock_seconds(), .total = size_of_inputs(o)};
-    corpus_count done = {0};
-    status s = encode_all(o, t, &done, &w);
-    double seconds = clock_seconds() - w.start;
-    if (s == STATUS_OK && !o->quiet)
+    if (!o->quiet)
         log_info("%s: %lld documents, %.1f MB of text, %lld tokens of a vocabulary of %d (%.2f bytes a token), %.1f "
                  "MB/s",
-                 o->output, (long long)done.documents, 1e-6 * (double)done.bytes, (long long)done.tokens,
-                 tokenizer_vocab_size(t), (double)done.bytes / (double)done.tokens,
-                 1e-6 * (double)done.bytes / (seconds + 1e-9));
-    if (s == STATUS_OK && done.malformed)
-        log_warn("%lld of the documents are not all UTF-8: what is not became U+FFFD", (long long)done.malformed);
+                 o->output, (long long)done->documents, 1e-6 * (double)done->bytes, (long long)done->tokens,
+                 tokenizer_vocab_size(t), (double)done->bytes / (double)done->tokens,
+                 1e-6 * (double)done->bytes / (seconds + 1e-9));
+    if (done->malformed)
+        log_warn("%lld of the documents are not all UTF-8: what is not became U+FFFD", (long long)done->malformed);
+}
+
+static status check_outputs(const options *o)
+{
+    TRY(dataset_prepare(o->output, o->force));
+    if (o->train_vocab && !o->force && atomic_exists(o->tokenizer))
+        return status_fail(STATUS_FAILED,
+                           "%s is there already: use it without --train-vocab, or replace it with --force",
+                           o->tokenizer);
+    return o->train_vocab ? dataset_make_parent(o->tokenizer) : STATUS_OK;
+}
+
+static status run(options *o)
+{
+    int64_t total = size_of_inputs(o);
+    TRY(check_outputs(o));
+    if (o->train_vocab)
+        TRY(train(o, total));
+    tokenizer *t;
+    TRY(tokenizer_files_open(&t, o->tokenizer));
+    double start = clock_seconds();
+    corpus_count done = {0};
+    status s = encode_all(o, t, &done, total);
+    if (s == STATUS_OK)
+        say(o, t, &done, clock_seconds() - start);
     tokenizer_close(t);
     return s;
 }
@@ -228,13 +227,13 @@ int tokenize_main(int argc, char **argv)
         {"--format", OPTIONS_CHOICE, NULL, "what the inputs are (auto)", &o.format, 0, 0, formats},
         {"--field", OPTIONS_TEXT, "NAME", "field of a JSON line that holds the text (text)", &o.documents.field, 0, 0,
          NULL},
-        {"--separator", OPTIONS_TEXT, "TEXT", "what stands between the documents of a text file", &o.separator, 0, 0,
-         NULL},
+        {"--separator", OPTIONS_TEXT, "TEXT", "what separates the documents of a text file", &o.separator, 0, 0, NULL},
         {"--append-eod", OPTIONS_CHOICE, NULL, "end each document with the tokenizer's end (yes)", &o.append_eod, 0, 0,
          no_yes},
         {"--special-tokens", OPTIONS_CHOICE, NULL, "names of special tokens within the text become (ids)",
          &o.special_text, 0, 0, specials},
         {"--threads", OPTIONS_INTEGER, "N", "threads that encode (the processors at hand)", &o.threads, 1, 1024, NULL},
+        {"--force", OPTIONS_FLAG, NULL, "replace a data set or a vocabulary that is there", &o.force, 0, 0, NULL},
         {"--quiet", OPTIONS_FLAG, NULL, "say nothing but what fails", &o.quiet, 0, 0, NULL},
     };
     const options_command command = {.name = "tokenize",
@@ -251,11 +250,12 @@ int tokenize_main(int argc, char **argv)
         return parsed;
     o.inputs = argv + 1;
     char *separator = NULL;
+    stop_catch();
     status s = check(&o, &separator);
     if (s == STATUS_OK)
         s = run(&o);
     if (s != STATUS_OK)
         log_error("tokenize: %s", status_message());
     free(separator);
-    return (int)s;
+    return stop_exit(s);
 }

@@ -50,7 +50,7 @@ typedef struct config {
     struct {
         model_shape shape;
         char *preset;
-        char *from;   /* folder of weights, read by whoever resolves it */
+        char *from;   /* folder of weights, read by the caller that resolves it */
         char *config; /* a Hugging Face config.json, likewise */
     } model;
     struct {
@@ -129,10 +129,11 @@ typedef struct config {
 
 /* Read the file (NULL: nothing but defaults), then the overrides ("section.key=value"), then fill in what was not
  * said. The message of a failure names file:line or "argument N" (from 1), the key, what was expected, and the nearest
- * valid key. On success `out` must be freed. Ends with config_check unless config_wants_shape. */
+ * valid key. On success `out` must be freed. Ends with config_check unless config_wants_shape or
+ * config_wants_vocabulary. */
 status config_load(config *out, const char *path, int overrides, char *const *override);
 
-/* As config_load, from text in memory; `name` stands for the file in messages. */
+/* As config_load, from text in memory; `name` is the file in messages. */
 status config_parse(config *out, const char *name, const char *text, size_t bytes, int overrides,
                     char *const *override);
 
@@ -140,6 +141,8 @@ status config_parse(config *out, const char *name, const char *text, size_t byte
  * config_take_shape, which keeps every size that was given explicitly, and then config_check. */
 bool config_wants_shape(const config *c);
 void config_take_shape(config *c, const model_shape *shape);
+/* All sizes are given but the vocabulary's, which a tokenizer may tell: set it, then config_check. */
+bool config_wants_vocabulary(const config *c);
 
 /* What must hold between keys; one line that says what to do. */
 status config_check(const config *c);
@@ -159,7 +162,7 @@ status config_compare_for_resume(const config *saved, const config *now,
 /* Every key with its type, default and meaning. */
 void config_help(FILE *out);
 
-/* "bf16", "1f1b", ...: the word that stands for the value of an enumerated key such as "train.precision". */
+/* "bf16", "1f1b", ...: the word for the value of an enumerated key such as "train.precision". */
 const char *config_word(const config *c, const char *key);
 
 learning_rate config_learning_rate(const config *c);

@@ -16,6 +16,11 @@ static status check_named(const config *c)
                           : !s->heads       ? "model.heads"
                           : !s->vocab_size  ? "model.vocab_size"
                                             : NULL;
+    if (missing && !s->vocab_size && (c->data.tokenizer || c->data.train.count > 0) && s->layers && s->hidden_size &&
+        s->heads)
+        return status_fail(STATUS_USAGE,
+                           "model.vocab_size is not given, and there is no tokenizer beside data.train to tell it: "
+                           "set it, or data.tokenizer");
     if (missing)
         return status_fail(STATUS_USAGE, "%s is not given: name a model.preset, a model.config or every size", missing);
     return shape_check(s);

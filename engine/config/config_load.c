@@ -112,6 +112,13 @@ bool config_wants_shape(const config *c)
     return false;
 }
 
+bool config_wants_vocabulary(const config *c)
+{
+    const model_shape *s = &c->model.shape;
+    return !c->model.preset && !c->model.from && !c->model.config && s->layers && s->hidden_size && s->heads &&
+           !s->vocab_size && (c->data.tokenizer || c->data.train.count > 0);
+}
+
 /* The base's sizes that only follow from sizes which are now given follow the new ones. */
 static model_shape loosen(const config *c, model_shape base)
 {
@@ -142,7 +149,7 @@ static status fill_in(config *c)
     if (c->model.preset && c->model.config)
         return status_fail(STATUS_USAGE, "model.preset and model.config both name the sizes; keep one");
     derive(c);
-    return config_wants_shape(c) ? STATUS_OK : config_check(c);
+    return config_wants_shape(c) || config_wants_vocabulary(c) ? STATUS_OK : config_check(c);
 }
 
 status config_parse(config *out, const char *name, const char *text, size_t bytes, int overrides, char *const *override)

@@ -10,7 +10,7 @@
 #define ANY    9007199254740992.0
 #define INTMAX 2147483647.0
 
-/* The order of the words is the order of the enumeration behind them. */
+/* The order of the words is the order of the enumeration. */
 static const char *const architectures[] = {"gpt2", "llama", "mistral", "qwen2", "qwen3", NULL};
 static const char *const precisions[] = {"fp32", "bf16", "fp16", NULL};
 static const char *const devices[] = {"cpu", "cuda", "auto", NULL};
@@ -69,14 +69,14 @@ static const config_row rows[] = {
     DERIVED("model.kv_heads", INT, model.shape.kv_heads, 1, INTMAX, NULL, CONFIG_FIXED, "heads", "key and value heads; divides heads"),
     DERIVED("model.head_size", INT, model.shape.head_size, 1, INTMAX, NULL, CONFIG_FIXED, "hidden_size / heads", "width of one head"),
     DERIVED("model.ffn_size", LONG, model.shape.ffn_size, 1, ANY, NULL, CONFIG_FIXED, "gpt2: 4 hidden_size; others: 8/3 of it, up to a multiple of 256", "width of the mlp"),
-    DERIVED("model.vocab_size", LONG, model.shape.vocab_size, 2, ANY, NULL, CONFIG_FIXED, "required without a preset", "number of token ids"),
+    DERIVED("model.vocab_size", LONG, model.shape.vocab_size, 2, ANY, NULL, CONFIG_FIXED, "the tokenizer's, without a preset", "number of token ids"),
     DERIVED("model.max_sequence", LONG, model.shape.max_sequence, 1, ANY, NULL, CONFIG_FIXED, "train.sequence", "longest sequence the model is made for"),
     DERIVED("model.tied_embeddings", BOOL, model.shape.tied_embeddings, 0, 1, NULL, CONFIG_FIXED, "true for gpt2", "output projection = token embeddings"),
     DERIVED("model.rope_theta", NUMBER, model.shape.rope_theta, 0, 1e18, NULL, CONFIG_FIXED, "10000, or 1000000 for qwen", "base of the rotary frequencies"),
-    DERIVED("model.rope_scaling.factor", NUMBER, model.shape.rope_scaling.factor, 0, 1e6, NULL, CONFIG_FIXED, "0: off", "Llama 3's stretch of low rotary frequencies"),
+    DERIVED("model.rope_scaling.factor", NUMBER, model.shape.rope_scaling.factor, 0, 1e6, NULL, CONFIG_FIXED, "0: off", "Llama 3's scaling of low rotary frequencies"),
     DERIVED("model.rope_scaling.low_frequency_factor", NUMBER, model.shape.rope_scaling.low_frequency_factor, 0, 1e6, NULL, CONFIG_FIXED, "1", "turns in the original sequence below which frequencies are stretched in full"),
     DERIVED("model.rope_scaling.high_frequency_factor", NUMBER, model.shape.rope_scaling.high_frequency_factor, 0, 1e6, NULL, CONFIG_FIXED, "4", "turns above which they are left alone"),
-    DERIVED("model.rope_scaling.original_max_sequence", LONG, model.shape.rope_scaling.original_max_sequence, 0, ANY, NULL, CONFIG_FIXED, "8192", "sequence length before the stretch"),
+    DERIVED("model.rope_scaling.original_max_sequence", LONG, model.shape.rope_scaling.original_max_sequence, 0, ANY, NULL, CONFIG_FIXED, "8192", "sequence length before scaling"),
     DERIVED("model.norm_epsilon", NUMBER, model.shape.norm_epsilon, 0, 1, NULL, CONFIG_FIXED, "1e-5, or 1e-6 for qwen", "added to the variance in norms"),
     DERIVED("model.sliding_window", LONG, model.shape.sliding_window, 0, ANY, NULL, CONFIG_FIXED, "0: all", "a token attends to this many tokens, itself included"),
     STRING("model.from", model.from, NULL, CONFIG_SILENT, "folder to take the weights (and the sizes) from: Hugging Face's or a checkpoint"),

@@ -1,4 +1,4 @@
-/* The table of configuration keys: everything the program knows about a key stands in its row. */
+/* The table of configuration keys: everything the program knows about a key is in its row. */
 #ifndef PHALANX_ENGINE_CONFIG_CONFIG_TABLE_H
 #define PHALANX_ENGINE_CONFIG_CONFIG_TABLE_H
 
@@ -43,7 +43,7 @@ int config_table_rows(void);
 const config_row *config_table_row(int index);
 /* -1 if there is no such key. */
 int config_table_find(const char *key);
-/* True for "model", "model.rope_scaling" and "": names under which keys stand. */
+/* True for "model", "model.rope_scaling" and "": names that hold keys. */
 bool config_table_is_section(const char *name);
 /* The key or section that was probably meant, or NULL. */
 const char *config_table_nearest(const char *key);

@@ -10,7 +10,7 @@ static double constant(const learning_rate *s, int64_t step)
     return s->peak;
 }
 
-/* Share of the way from the end of the warm-up to the last step. */
+/* Share of the time from the end of the warm-up to the last step. */
 static double progress(const learning_rate *s, int64_t step)
 {
     int64_t length = s->steps - s->warmup;

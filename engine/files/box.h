@@ -21,7 +21,7 @@ bool box_intersect(int64_t *start, int64_t *size, int dims, const int64_t *start
 /* The strides of a box stored whole, row-major. */
 void box_row_major(int64_t *stride, int dims, const int64_t *size);
 bool box_is_row_major(int dims, const int64_t *size, const int64_t *stride);
-/* Elements first .. first+count-1, in row-major order, of a box in any layout, one behind the other into `out`. */
+/* Elements first .. first+count-1, in row-major order, of a box in any layout, one after the other into `out`. */
 void box_gather(void *out, const void *from, const int64_t *from_stride, int dims, const int64_t *size,
                 int element_bytes, int64_t first, int64_t count);
 /* to[i...] = from[i...] for every element, converted as dtype_convert does; the two must not overlap. */

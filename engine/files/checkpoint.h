@@ -22,7 +22,7 @@
 #include "memory/dtype.h"
 #include "memory/status.h"
 
-/* Where the bytes behind a piece's `data` can be read, for data that is not in host memory: between the two calls. */
+/* Where the bytes of a piece's `data` can be read, for data that is not in host memory: between the two calls. */
 typedef struct checkpoint_source {
     void *(*borrow)(void *context, const void *data, int64_t bytes); /* NULL: at `data` itself */
     void (*give_back)(void *context, void *borrowed, const void *data, int64_t bytes);

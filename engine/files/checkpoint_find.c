@@ -191,8 +191,8 @@ void checkpoint_offers_free(checkpoint_offers *o)
     *o = (checkpoint_offers){0};
 }
 
-/* Behind what `latest` names the steps before it; all of them if that is not known. One that cannot be looked at is none to
- * go on from, but no proof that there is none. */
+/* After the one that `latest` names, the steps before it; all of them if it is not known. A folder that cannot be read offers
+ * no checkpoint, but does not prove that there is none. */
 static status add_older(checkpoint_offers *o, const char *folder, const char *latest)
 {
     steps all;

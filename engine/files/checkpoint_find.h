@@ -5,7 +5,7 @@
 #include "memory/status.h"
 
 /* Remove all but the `keep` newest (by step) whole checkpoints of a checkpoints folder, up to the one that `latest` names,
- * which stays. Those of steps behind it are left alone: they are of another course of the run, which it may yet reach. keep_every > 0
+ * which stays. Those of later steps are left alone: the run may reach them again. keep_every > 0
  * keeps the multiples of so many steps, too. keep < 1 keeps all. By one rank. */
 status checkpoint_prune(const char *folder, int keep, int keep_every);
 

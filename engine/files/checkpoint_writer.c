@@ -53,7 +53,7 @@ int64_t checkpoint_extent(const checkpoint_piece *p)
 
 /* ---- laying out ---- */
 
-/* The name of a piece in its safetensors file: the tensor's own if it is whole, else with its rectangle behind. */
+/* The name of a piece in its safetensors file: the tensor's own if it is whole, else followed by its rectangle. */
 static char *stored_name(const checkpoint_piece *p)
 {
     char text[BOX_DIMS * 48 + 4] = "";
@@ -186,7 +186,7 @@ void checkpoint_writer_close(checkpoint_writer *w)
 
 /* ---- writing ---- */
 
-/* Stream one piece into the file and take its checksum on the way. */
+/* Stream one piece into the file and take its checksum. */
 static status put_data(direct *out, uint32_t *crc, const checkpoint_piece *p)
 {
     int64_t element = dtype_bytes(p->type), volume = box_volume(p->dims, p->size);

@@ -81,7 +81,7 @@ uint32_t crc32c(uint32_t crc, const void *data, int64_t bytes)
 
 /* ---- combination ---- */
 
-/* Behind a come 8 n more bits: a x^(8 n) + b. Powers by squaring. */
+/* After a come 8 n more bits: a x^(8 n) + b. Powers by squaring. */
 uint32_t crc32c_combine(uint32_t a, uint32_t b, int64_t b_bytes)
 {
     uint32_t power = 1u << 31, square = 1u << 23; /* x^0, x^8 */

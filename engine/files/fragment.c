@@ -153,7 +153,7 @@ static bool take_numbers(const char **at, int64_t *out, int count)
     return true;
 }
 
-/* The word up to `end` (a space or the line's end), and what is behind it. */
+/* The word up to `end` (a space or the line's end), and what comes after it. */
 static bool take_text(const char **at, const char **word, int *length, char end)
 {
     const char *stop = strpbrk(*at, " \n");

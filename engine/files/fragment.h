@@ -21,7 +21,7 @@ typedef struct fragment_owner {
     int rank, ranks;
 } fragment_owner;
 
-/* ---- writing, in this order: the head, every file, every tensor with its pieces behind it, the end ---- */
+/* ---- writing, in this order: the head, every file, every tensor followed by its pieces, the end ---- */
 
 status fragment_put_head(direct *out, const fragment_owner *owner);
 status fragment_put_file(direct *out, const manifest_file *file);
@@ -63,7 +63,7 @@ typedef struct fragment_pieces {
     int capacity;
 } fragment_pieces;
 
-/* The files and tensors of all fragments as the body of a manifest, behind its head. Every tensor must be covered once.
+/* The files and tensors of all fragments as the body of a manifest, after its head. Every tensor must be covered once.
  * The fragments are read to their ends. */
 status fragment_merge(direct *out, fragment *all, int count, fragment_pieces *pieces, const char *where);
 

@@ -120,7 +120,7 @@ static status write_index(const indexed_writer *w, atomic_file *idx)
     return STATUS_OK;
 }
 
-/* An old index goes first and the new one comes last, so that no index ever stands beside another data set's tokens. */
+/* An old index goes first and the new one comes last, so that an index never belongs to another data set's tokens. */
 status indexed_writer_close(indexed_writer *w)
 {
     atomic_file *idx = NULL;

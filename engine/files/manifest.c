@@ -177,7 +177,7 @@ status manifest_check(const manifest *m, const char *where)
 
 /* ---- reading ---- */
 
-/* A name that may stand in a message and, for a file, in a path below the checkpoint's folder. */
+/* A name that may be in a message and, for a file, in a path below the checkpoint's folder. */
 static bool is_name(const json_t *value)
 {
     const char *text = json_string_value(value);

@@ -24,7 +24,7 @@
 
 #define MANIFEST_FORMAT  "phalanx checkpoint"
 #define MANIFEST_VERSION 1
-/* behind everything that the checksum covers */
+/* after everything that the checksum covers */
 #define MANIFEST_TAIL       "\"crc32c\":\"%08x\"}\n"
 #define MANIFEST_TAIL_BYTES 21
 

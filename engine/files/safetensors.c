@@ -121,7 +121,7 @@ static status check_layout(const safetensors *s)
         next += t->bytes;
     }
     if (next != s->bytes)
-        return status_fail(STATUS_FAILED, "%s: %lld bytes behind the last tensor belong to none", s->path,
+        return status_fail(STATUS_FAILED, "%s: %lld bytes after the last tensor belong to none", s->path,
                            (long long)(s->bytes - next));
     return STATUS_OK;
 }

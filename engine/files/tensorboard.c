@@ -1,13 +1,16 @@
 #include "engine/files/tensorboard.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "engine/files/atomic.h"
 #include "engine/files/crc32c.h"
+#include "engine/files/mapping.h"
 #include "memory/log.h"
 
 struct tensorboard {
@@ -101,22 +104,103 @@ static status put_record(tensorboard *t, message *event)
     return s;
 }
 
-status tensorboard_open(tensorboard **out, const char *folder, double wall_time)
+/* ---- opening ---- */
+
+#define PREFIX "events.out.tfevents."
+
+/* The name of the newest event file, the caller's; NULL if there is none. They begin with the time at which they were made. */
+static char *newest_file(const char *folder)
+{
+    DIR *entries = opendir(folder);
+    char *newest = NULL;
+    for (struct dirent *entry; entries && (entry = readdir(entries));)
+        if (!strncmp(entry->d_name, PREFIX, strlen(PREFIX)) && (!newest || strcmp(entry->d_name, newest) > 0)) {
+            free(newest);
+            newest = must_strdup(entry->d_name);
+        }
+    if (entries)
+        closedir(entries);
+    return newest;
+}
+
+/* Bytes of the whole records that a file begins with. */
+static int64_t whole_records(const mapping *file)
+{
+    int64_t at = 0;
+    for (;;) {
+        uint64_t length;
+        uint32_t crc;
+        int64_t left = file->bytes - at - 16;
+        if (left < 0)
+            return at;
+        memcpy(&length, file->data + at, sizeof length);
+        memcpy(&crc, file->data + at + 8, sizeof crc);
+        if (crc != masked(&length, sizeof length) || length > (uint64_t)left)
+            return at;
+        memcpy(&crc, file->data + at + 12 + length, sizeof crc);
+        if (crc != masked(file->data + at + 12, (int64_t)length))
+            return at;
+        at += 16 + (int64_t)length;
+    }
+}
+
+/* false: there is none to go on with, and a new one is to be made. */
+static bool go_on(tensorboard *t, const char *folder)
+{
+    mapping file;
+    char *name = newest_file(folder);
+    if (!name)
+        return false;
+    t->path = must_format("%s/%s", folder, name);
+    free(name);
+    if (mapping_open(&file, t->path) == STATUS_OK) {
+        int64_t whole = whole_records(&file), all = file.bytes;
+        mapping_close(&file);
+        if (whole > 0 && (whole == all || truncate(t->path, whole) == 0))
+            t->descriptor = open(t->path, O_WRONLY | O_APPEND | O_CLOEXEC);
+    }
+    if (t->descriptor < 0) {
+        free(t->path);
+        t->path = NULL;
+    }
+    return t->descriptor >= 0;
+}
+
+static status begin(tensorboard *t, const char *folder, double wall_time)
 {
     char host[256] = "localhost";
     (void)gethostname(host, sizeof host - 1);
+    t->path = must_format("%s/" PREFIX "%010lld.%s.%d", folder, (long long)wall_time, host, (int)getpid());
+    t->descriptor = open(t->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (t->descriptor < 0)
+        return status_fail(STATUS_FAILED, "cannot create %s: %s", t->path, strerror(errno));
+    message event = {0};
+    put_double(&event, 1, wall_time);
+    put_bytes(&event, 3, "brain.Event:2", 13); /* the version that readers expect first */
+    return put_record(t, &event);
+}
+
+/* A session starts at this step: readers drop what a run did before it was set back. */
+static status start_session(tensorboard *t, int64_t first_step, double wall_time)
+{
+    enum { START = 1 };
+    message event = {0}, session = {0};
+    put_key(&session, 1, VARINT);
+    put_varint(&session, START);
+    put_double(&event, 1, wall_time);
+    put_key(&event, 2, VARINT);
+    put_varint(&event, (uint64_t)first_step);
+    put_bytes(&event, 7, session.data, session.bytes);
+    free(session.data);
+    return put_record(t, &event);
+}
+
+status tensorboard_open(tensorboard **out, const char *folder, int64_t first_step, double wall_time)
+{
     TRY(atomic_make_folders(folder));
     tensorboard *t = must_calloc(1, sizeof *t);
-    t->path = must_format("%s/events.out.tfevents.%010lld.%s.%d", folder, (long long)wall_time, host, (int)getpid());
-    t->descriptor = open(t->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    status s =
-        t->descriptor < 0 ? status_fail(STATUS_FAILED, "cannot create %s: %s", t->path, strerror(errno)) : STATUS_OK;
-    if (s == STATUS_OK) {
-        message event = {0};
-        put_double(&event, 1, wall_time);
-        put_bytes(&event, 3, "brain.Event:2", 13); /* the version that readers expect first */
-        s = put_record(t, &event);
-    }
+    t->descriptor = -1;
+    status s = go_on(t, folder) ? start_session(t, first_step, wall_time) : begin(t, folder, wall_time);
     if (s != STATUS_OK) {
         tensorboard_close(t);
         return s;

@@ -61,7 +61,7 @@ void added_sort(added *a)
     a->first[256] = at;
 }
 
-/* The longest token that stands at `text`: among the sorted tokens the range that agrees with the text so far narrows
+/* The longest token at `text`: among the sorted tokens the range that agrees with the text so far narrows
  * byte by byte; the first of a range is the one that ends here, if any does. */
 static const added_token *longest_at(const added *a, const char *text, int64_t length)
 {

@@ -97,7 +97,7 @@ static void encode_word(const job *j, const uint8_t *word, int64_t length)
     words_remember(j->s->words, j->out->ids + before, j->out->count - before);
 }
 
-/* Cut text by step number `step` and hand the pieces to the next one; behind the last step they are words. */
+/* Cut text by step number `step` and hand the pieces to the next one; after the last step they are words. */
 static status cut(const job *j, int step, const char *text, int64_t length)
 {
     if (length == 0)
@@ -127,7 +127,7 @@ static status cut(const job *j, int step, const char *text, int64_t length)
         if (!rule->drop_matches)
             TRY(cut(j, step + 1, text + start, stop - start));
         done = from = stop;
-        if (stop == start) { /* an empty match is a cut; go on behind the next character */
+        if (stop == start) { /* an empty match is a cut; go on after the next character */
             uint32_t code;
             from += from < length ? unicode_decode((const uint8_t *)text + from, &code) : 1;
         }
@@ -135,21 +135,21 @@ static status cut(const job *j, int step, const char *text, int64_t length)
     return rule->drop_others ? STATUS_OK : cut(j, step + 1, text + done, length - done);
 }
 
-typedef status stretch_function(const job *j, const char *text, int64_t length, bool plain);
+typedef status part_function(const job *j, const char *text, int64_t length, bool plain);
 
-/* Emit the added tokens of `a` in the text and hand the stretches between them on. */
-static status around_added(const job *j, const added *a, stretch_function *stretch, const char *text, int64_t length,
+/* Emit the added tokens of `a` in the text and hand the parts between them on. */
+static status around_added(const job *j, const added *a, part_function *part, const char *text, int64_t length,
                            bool plain)
 {
     int64_t taken = 0, from = 0, start, stop;
     const added_token *token;
     while ((token = added_next(a, &start, &stop, &from, text, from, taken, length, plain))) {
         if (start > taken)
-            TRY(stretch(j, text + taken, start - taken, plain));
+            TRY(part(j, text + taken, start - taken, plain));
         buffer_ids_append(j->out, &token->id, 1);
         taken = stop;
     }
-    return taken < length ? stretch(j, text + taken, length - taken, plain) : STATUS_OK;
+    return taken < length ? part(j, text + taken, length - taken, plain) : STATUS_OK;
 }
 
 static status encode_ordinary(const job *j, const char *text, int64_t length, bool plain)

@@ -37,8 +37,8 @@ typedef struct bpe {
     unicode_form forms[BPE_FORMS]; /* normal forms to apply, in order */
     int form_count;
     int32_t byte_ids[256];    /* the token of one byte; -1: none */
-    int32_t unknown;          /* stands for bytes without a token; -1: they are dropped */
-    bool fuse_unknown;        /* one for a stretch of them */
+    int32_t unknown;          /* the id of bytes without a token; -1: they are dropped */
+    bool fuse_unknown;        /* one for a run of them */
     bool whole_words;         /* a word that is a token is that token, whatever the merges (ignore_merges) */
     buffer_ids before, after; /* special tokens that the post-processor puts around a text */
 } bpe;

@@ -254,7 +254,7 @@ static status read_step(bpe *b, json_t *value, bool *byte_level)
         status (*read)(bpe *b, json_t *value);
     } kinds[] = {{"Split", read_split}, {"ByteLevel", read_byte_level}, {"Digits", read_digits}};
     if (*byte_level)
-        return WRONG("a pre_tokenizer step (%s) behind ByteLevel is not supported", type_of(value));
+        return WRONG("a pre_tokenizer step (%s) after ByteLevel is not supported", type_of(value));
     for (unsigned i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (strcmp(type_of(value), kinds[i].type) == 0) {
             *byte_level = kinds[i].read == read_byte_level;
@@ -295,13 +295,13 @@ static status check_decoder(const json_t *value)
 static status read_template(bpe *b, json_t *value)
 {
     json_t *special = json_object_get(value, "special_tokens"), *pieces = json_object_get(value, "single");
-    bool behind = false;
+    bool after_text = false;
     for (size_t i = 0; i < json_array_size(pieces); i++) {
         json_t *piece = json_array_get(pieces, i);
         if (json_object_get(piece, "Sequence")) {
-            if (behind)
+            if (after_text)
                 return WRONG("post_processor TemplateProcessing repeats the text");
-            behind = true;
+            after_text = true;
             continue;
         }
         const char *name = json_string_value(json_object_get(json_object_get(piece, "SpecialToken"), "id"));
@@ -311,10 +311,10 @@ static status read_template(bpe *b, json_t *value)
         for (size_t k = 0; k < json_array_size(ids); k++) {
             int32_t id = -1;
             TRY(id_of(&id, json_array_get(ids, k), "post_processor.special_tokens", name));
-            buffer_ids_append(behind ? &b->after : &b->before, &id, 1);
+            buffer_ids_append(after_text ? &b->after : &b->before, &id, 1);
         }
     }
-    return behind ? STATUS_OK : WRONG("post_processor.single leaves the text out");
+    return after_text ? STATUS_OK : WRONG("post_processor.single leaves the text out");
 }
 
 static status read_post_processor(bpe *b, json_t *value)

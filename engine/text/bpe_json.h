@@ -1,5 +1,5 @@
 /* Reads a Hugging Face tokenizer.json into a bpe. Whatever it asks for that byte-level BPE here does not know is refused
- * by its name in the file, so that no text is ever encoded in another way than its author meant. */
+ * by its name in the file, so that no text is encoded differently from what its author meant. */
 #ifndef PHALANX_ENGINE_TEXT_BPE_JSON_H
 #define PHALANX_ENGINE_TEXT_BPE_JSON_H
 
@@ -8,7 +8,7 @@
 #include "engine/text/bpe.h"
 #include "memory/status.h"
 
-/* `name` stands before the message of a failure. */
+/* `name` comes first in the message of a failure. */
 status bpe_json_open(bpe **out, const char *json, size_t length, const char *name);
 
 #endif

@@ -1,4 +1,4 @@
-/* Growing stretches of bytes and of token ids.
+/* Growing arrays of bytes and of token ids.
  *
  * Both are plain structs that start as {0}, are filled by appending, keep their room when emptied by `length = 0` or
  * `count = 0`, and own their memory until freed.
@@ -22,7 +22,7 @@ typedef struct buffer_ids {
     int64_t count, room;
 } buffer_ids;
 
-/* Make room for `more` bytes (ids) behind those in use. */
+/* Make room for `more` bytes (ids) after those in use. */
 void buffer_reserve(buffer *b, int64_t more);
 void buffer_append(buffer *b, const void *bytes, int64_t length);
 void buffer_free(buffer *b);

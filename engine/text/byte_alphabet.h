@@ -7,7 +7,7 @@
 
 enum { BYTE_ALPHABET_CODES = 512 };
 
-/* The byte that each character stands for; -1: it is none of the alphabet. */
+/* The byte of each character; -1: it is none of the alphabet. */
 void byte_alphabet_fill(int16_t byte_of[BYTE_ALPHABET_CODES]);
 
 #endif

@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "memory/log.h"
 
@@ -162,17 +163,33 @@ static status hand_over(const stretch *s, corpus_count *out, corpus_sink *sink, 
     return STATUS_OK;
 }
 
+/* Wait a tenth of a second at most; true when the stretch is done. */
+static bool wait_a_little(line_up *l, const stretch *s)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += 100000000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_mutex_lock(&l->lock);
+    if (s->stage != DONE)
+        pthread_cond_timedwait(&l->changed, &l->lock, &until);
+    bool done = s->stage == DONE;
+    pthread_mutex_unlock(&l->lock);
+    return done;
+}
+
 static status receive_all(line_up *l, corpus_count *out, corpus_sink *sink, corpus_tick *tick, void *context)
 {
     for (int64_t number = 0;; number++) {
         stretch *s = &l->stretches[number % l->count];
-        pthread_mutex_lock(&l->lock);
-        (void)wait_for(l, s, DONE);
-        pthread_mutex_unlock(&l->lock);
+        while (!wait_a_little(l, s))
+            if (tick)
+                TRY(tick(context, out));
         bool last = s->last;
         TRY(hand_over(s, out, sink, context));
         if (tick)
-            tick(context, out);
+            TRY(tick(context, out));
         if (last)
             return STATUS_OK;
         set_stage(l, s, FREE);
@@ -197,6 +214,8 @@ status corpus_encode(const tokenizer *t, documents *d, const corpus_settings *se
         MUST(!failed, "thread %d does not start: %s", i, strerror(failed));
     }
     status s = receive_all(&l, out, sink, tick, context);
+    if (s != STATUS_OK)
+        documents_stop(d);
     pthread_mutex_lock(&l.lock);
     l.stop = true;
     pthread_cond_broadcast(&l.changed);

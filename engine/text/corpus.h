@@ -1,7 +1,7 @@
 /* Encodes all documents by many threads; the result comes in the documents' order, whatever the number of threads.
  *
- * One thread reads, `threads` encode stretches of about a megabyte, the caller's thread receives. Memory is bounded by
- * the stretches under way (a document is never divided).
+ * One thread reads, `threads` encode batches of about a megabyte, the caller's thread receives. Memory is bounded by
+ * the batches in progress (a document is never divided).
  */
 #ifndef PHALANX_ENGINE_TEXT_CORPUS_H
 #define PHALANX_ENGINE_TEXT_CORPUS_H
@@ -21,15 +21,15 @@ typedef struct corpus_settings {
 
 typedef struct corpus_count {
     int64_t documents, bytes, tokens; /* bytes of text, unpacked and out of its JSON */
-    int64_t malformed;                /* documents in which U+FFFD stands for what is not UTF-8 */
+    int64_t malformed;                /* documents in which U+FFFD replaces what is not UTF-8 */
 } corpus_count;
 
 /* Receives each document; a failure ends the whole. Called by the caller's thread. */
 typedef status corpus_sink(void *context, const int32_t *ids, int64_t count);
-/* Called now and then with what was done so far; may be NULL. */
-typedef void corpus_tick(void *context, const corpus_count *so_far);
+/* Called ten times a second or more with what was done so far; a failure ends the whole. May be NULL. */
+typedef status corpus_tick(void *context, const corpus_count *so_far);
 
-/* The first failure in the documents' order is the one reported. */
+/* The first failure in the documents' order is the one reported; after one, the documents are stopped. */
 status corpus_encode(const tokenizer *t, documents *d, const corpus_settings *settings, corpus_count *out,
                      corpus_sink *sink, corpus_tick *tick, void *context);
 

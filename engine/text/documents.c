@@ -1,6 +1,7 @@
 #include "engine/text/documents.h"
 
 #include <jansson.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,9 +22,11 @@ struct documents {
     bool sniffed;       /* ... by content only */
     bool ended;         /* the open one has no more bytes than those in `ahead` */
     int64_t line;       /* of the open one, lines taken so far */
-    int64_t consumed;   /* of those that are closed */
-    buffer ahead;       /* bytes read but not taken; taken: those before `at` */
+    int64_t closed;     /* bytes of those that are closed */
+    _Atomic int64_t consumed;
+    buffer ahead; /* bytes read but not taken; taken: those before `at` */
     int64_t at;
+    atomic_bool stop;
 };
 
 static bool ends_in(const char *name, size_t length, const char *ending)
@@ -71,9 +74,14 @@ void documents_close(documents *d)
     free(d);
 }
 
+void documents_stop(documents *d)
+{
+    atomic_store(&d->stop, true);
+}
+
 int64_t documents_consumed(const documents *d)
 {
-    return d->consumed + (d->source ? source_consumed(d->source) : 0);
+    return atomic_load(&d->consumed);
 }
 
 static status read_ahead(documents *d)
@@ -91,6 +99,7 @@ static status read_ahead(documents *d)
     TRY(source_read(d->source, d->ahead.bytes + d->ahead.length, &got, block));
     d->ahead.length += got;
     d->ended = got == 0;
+    atomic_store(&d->consumed, d->closed + source_consumed(d->source));
     return STATUS_OK;
 }
 
@@ -149,7 +158,7 @@ static status sniff(documents *d, const char *path)
 static status open_next(documents *d)
 {
     const char *path = d->inputs[d->current];
-    TRY(source_open(&d->source, path));
+    TRY(source_open(&d->source, path, &d->stop));
     d->json = d->settings.format == DOCUMENTS_JSON_LINES;
     d->ended = d->sniffed = false;
     d->line = d->at = d->ahead.length = 0;
@@ -159,7 +168,7 @@ static status open_next(documents *d)
     return d->settings.format == DOCUMENTS_SNIFF ? sniff(d, path) : STATUS_OK;
 }
 
-/* Take what stands before the next separator, or all that is left where none follows. */
+/* Take what comes before the next separator, or all that is left where none follows. */
 static status take_part(documents *d, buffer *bytes, documents_raw *raw, const char *separator, int64_t length)
 {
     int64_t searched = 0;
@@ -200,7 +209,7 @@ status documents_next(documents *d, buffer *bytes, documents_raw *raw, bool *mor
             TRY(open_next(d));
         }
         if (d->ended && d->at == d->ahead.length) {
-            d->consumed += source_consumed(d->source);
+            d->closed += source_consumed(d->source);
             source_close(d->source);
             d->source = NULL;
             d->current++;

@@ -29,7 +29,7 @@ typedef struct documents_settings {
 
 typedef struct documents documents;
 
-/* A document as it stands in its file. */
+/* A document as it is in its file. */
 typedef struct documents_raw {
     int64_t offset, length; /* into the buffer that documents_next appended to */
     int64_t line;           /* from 1; 0: plain text */
@@ -40,12 +40,14 @@ typedef struct documents_raw {
 /* The inputs (paths, or "-") and the settings' strings must outlive the documents. */
 status documents_open(documents **out, const documents_settings *settings, char *const *inputs, int count);
 void documents_close(documents *d);
+/* From any thread: reading fails soon, even where a pipe has nothing to read. */
+void documents_stop(documents *d);
 
 /* Append the next document's bytes to `bytes`; *more is false at the end. */
 status documents_next(documents *d, buffer *bytes, documents_raw *raw, bool *more);
-int64_t documents_consumed(const documents *d); /* bytes of the files read so far */
+int64_t documents_consumed(const documents *d); /* bytes of the files read so far; any thread */
 
-/* The text of a document whose bytes stand at `bytes`: within them, or made in `scratch`. Any thread. Messages name file
+/* The text of a document whose bytes are at `bytes`: within them, or made in `scratch`. Any thread. Messages name file
  * and line. */
 status documents_text(const documents *d, const char **text, int64_t *length, buffer *scratch, const char *bytes,
                       const documents_raw *raw);

@@ -5,7 +5,7 @@
 
 #include "memory/log.h"
 
-#define NONE  UINT32_MAX /* no merge: a rank behind all others */
+#define NONE  UINT32_MAX /* no merge: a rank after all others */
 #define SHORT 64         /* up to here looking at every pair again beats a heap */
 
 typedef struct entry {
@@ -24,7 +24,7 @@ struct merges {
 struct merges_scratch {
     int64_t room;
     int32_t *ids;    /* [room] the token that begins here */
-    int32_t *next;   /* [room] where the following one begins; the count of symbols behind the last */
+    int32_t *next;   /* [room] where the following one begins; the count of symbols after the last */
     int32_t *before; /* [room] where the preceding one begins, or -1 */
     uint32_t *rank;  /* [room] of the pair that begins here; NONE */
     int32_t *merged; /* [room] what that pair becomes */
@@ -140,11 +140,11 @@ static void apply_short(const merges *m, buffer_ids *out, const int32_t *ids, in
         if (lowest == NONE)
             break;
         token[at] = merged[at];
-        size_t behind = (size_t)(count - at - 2);
-        memmove(token + at + 1, token + at + 2, behind * sizeof *token);
-        if (behind) {
-            memmove(rank + at + 1, rank + at + 2, (behind - 1) * sizeof *rank);
-            memmove(merged + at + 1, merged + at + 2, (behind - 1) * sizeof *merged);
+        size_t left = (size_t)(count - at - 2);
+        memmove(token + at + 1, token + at + 2, left * sizeof *token);
+        if (left) {
+            memmove(rank + at + 1, rank + at + 2, (left - 1) * sizeof *rank);
+            memmove(merged + at + 1, merged + at + 2, (left - 1) * sizeof *merged);
         }
         count--;
         for (int i = at ? at - 1 : 0; i <= at && i + 1 < count; i++) {

@@ -156,7 +156,7 @@ status pattern_open(pattern **out, const char *text, const unicode_classes *clas
         uint32_t options = PCRE2_UTF | PCRE2_NO_UTF_CHECK;
         if (s == STATUS_OK && unicode_check(text, (int64_t)strlen(text)) != (int64_t)strlen(text))
             s = status_fail(STATUS_FAILED, "pattern is not UTF-8");
-        /* to Oniguruma's Ruby syntax ^ and $ stand at every line */
+        /* to Oniguruma's Ruby syntax ^ and $ match at every line */
         options |= literal ? PCRE2_LITERAL : PCRE2_UCP | PCRE2_MULTILINE;
         if (s == STATUS_OK)
             s = compile(p, source.length ? source.bytes : "", source.length, options, text);

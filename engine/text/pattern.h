@@ -24,7 +24,7 @@ void pattern_close(pattern *p);
 pattern_scratch *pattern_scratch_open(void);
 void pattern_scratch_close(pattern_scratch *s);
 
-/* The first match in text[from..length): [*start, *stop), or *start = -1 when there is none. What stands before `from`
+/* The first match in text[from..length): [*start, *stop), or *start = -1 when there is none. What comes before `from`
  * is not seen by the pattern's look-behind only when `from` is 0. */
 status pattern_next(const pattern *p, pattern_scratch *s, int64_t *start, int64_t *stop, const char *text, int64_t from,
                     int64_t length);

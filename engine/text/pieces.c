@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/text/charmap.h"
 #include "engine/text/merges.h"
 #include "engine/text/trie.h"
 #include "engine/text/unicode.h"
@@ -48,7 +49,7 @@ struct pieces_scratch {
 static bool needs_library(const sentencepiece_model *m)
 {
     bool known = m->type == SENTENCEPIECE_MODEL_UNIGRAM || m->type == SENTENCEPIECE_MODEL_BPE;
-    if (!known || m->map.length || m->space_suffix)
+    if (!known || m->space_suffix)
         return true;
     for (int32_t id = 0; id < vocabulary_size(m->pieces); id++) {
         int64_t length;
@@ -191,26 +192,56 @@ void pieces_scratch_close(pieces_scratch *s)
 
 /* --- encoding ----------------------------------------------------------------------------------------------------- */
 
-/* The model's own treatment of spaces: one in front, none too many. */
+/* What the next characters of a text become: `length` bytes at `bytes`. Returns how many bytes they are. */
+static int64_t next_of(const sentencepiece_model *m, const char **bytes, int64_t *length, const char *text,
+                       int64_t left)
+{
+    const char *replacement;
+    int64_t taken = m->map.length ? charmap_match((const uint8_t *)m->map.bytes, &replacement, text, left) : 0;
+    if (taken) {
+        *bytes = replacement;
+        *length = (int64_t)strlen(replacement);
+        return taken;
+    }
+    uint32_t code;
+    *bytes = text;
+    *length = unicode_decode((const uint8_t *)text, &code);
+    return *length;
+}
+
+static void append_marked(buffer *out, const char *bytes, int64_t length)
+{
+    buffer_reserve(out, length);
+    for (int64_t i = 0; i < length;) {
+        bool mark = length - i >= 3 && memcmp(bytes + i, "\xE2\x96\x81", 3) == 0;
+        out->bytes[out->length++] = mark ? ' ' : bytes[i];
+        i += mark ? 3 : 1;
+    }
+}
+
+/* The model's own treatment of a text: characters replaced by its map, one space in front, none too many. */
 static void normalize(const sentencepiece_model *m, buffer *out, const char *text, int64_t length)
 {
     out->length = 0;
     buffer_reserve(out, length + 1);
-    int64_t at = 0;
-    while (m->remove_extra && at < length && text[at] == ' ')
-        at++;
+    const char *bytes;
+    int64_t count, at = 0, taken;
+    for (; m->remove_extra && at < length; at += taken) {
+        taken = next_of(m, &bytes, &count, text + at, length - at);
+        if (count != 1 || *bytes != ' ')
+            break;
+    }
     if (at == length)
         return;
     if (m->dummy_prefix)
         out->bytes[out->length++] = ' ';
-    bool after_space = m->remove_extra;
-    while (at < length) {
-        bool mark = length - at >= 3 && memcmp(text + at, "\xE2\x96\x81", 3) == 0;
-        bool space = text[at] == ' ';
-        if (!(space && after_space))
-            out->bytes[out->length++] = mark ? ' ' : text[at];
-        after_space = m->remove_extra && space;
-        at += mark ? 3 : 1;
+    for (bool after_space = m->remove_extra; at < length; at += taken) {
+        taken = next_of(m, &bytes, &count, text + at, length - at);
+        for (; after_space && count && *bytes == ' '; count--)
+            bytes++;
+        append_marked(out, bytes, count);
+        if (count)
+            after_space = m->remove_extra && bytes[count - 1] == ' ';
     }
     while (m->remove_extra && out->length && out->bytes[out->length - 1] == ' ')
         out->length--;

@@ -19,7 +19,7 @@ static inline int peek(const unicode_classes *c, const uint8_t *text, int64_t at
     return unicode_class(c, code);
 }
 
-/* The end of the longest stretch of characters that have one of the classes `wanted`. */
+/* The end of the longest run of characters that have one of the classes `wanted`. */
 static inline int64_t run_of(const unicode_classes *c, const uint8_t *text, int64_t at, int64_t end, int wanted)
 {
     for (int bytes; peek(c, text, at, end, &bytes) & wanted; at += bytes)
@@ -40,7 +40,7 @@ static inline int64_t run_of_others(const unicode_classes *c, const uint8_t *tex
     }
 }
 
-/* 's|'t|'re|'ve|'m|'ll|'d behind the apostrophe: the bytes of the letters, or 0. `fold`: in either case; U+017F is an s
+/* 's|'t|'re|'ve|'m|'ll|'d after the apostrophe: the bytes of the letters, or 0. `fold`: in either case; U+017F is an s
  * then, too. */
 static inline int contraction(const uint8_t *text, int64_t length, bool fold)
 {
@@ -57,7 +57,7 @@ static inline int contraction(const uint8_t *text, int64_t length, bool fold)
     return 0;
 }
 
-/* \s+(?!\S)|\s+ where a stretch of white space begins at `at`: up to its last character, which is left to the word that
+/* \s+(?!\S)|\s+ where a run of white space begins at `at`: up to its last character, which is left to the word that
  * follows it; whole when nothing follows or it is but one character. */
 static inline int64_t leave_last_space(const uint8_t *text, int64_t at, int64_t run_end, int64_t end)
 {
@@ -88,7 +88,7 @@ static int64_t scan_gpt2(const unicode_classes *c, const uint8_t *text, int64_t 
     return leave_last_space(text, at, run_of(c, text, at, end, UNICODE_SPACE), end);
 }
 
-/* \s*[\r\n]+|\s+(?!\S)|\s+ where white space begins at `at`: through the last line end of the stretch if it has one */
+/* \s*[\r\n]+|\s+(?!\S)|\s+ where white space begins at `at`: through the last line end of the run if it has one */
 static int64_t scan_space(const unicode_classes *c, const uint8_t *text, int64_t at, int64_t end)
 {
     int64_t run_end = at, behind_newline = 0;

@@ -15,7 +15,7 @@ typedef int64_t scanner(const unicode_classes *c, const uint8_t *text, int64_t a
 
 /* The scanner that is equal to the pattern, or NULL when there is none. */
 scanner *scanner_find(const char *pattern);
-/* The known patterns, one by one; NULL behind the last. */
+/* The known patterns, one by one; NULL after the last. */
 const char *scanner_pattern(int index);
 
 /* GPT-2's, which a tokenizer.json uses without spelling it out */

@@ -1,4 +1,4 @@
-/* The SentencePiece library behind a C interface: load, encode, train.
+/* A C interface to the SentencePiece library: load, encode, train.
  *
  * A sentencepiece_processor is immutable and shared by threads. Decoding needs no library: sentencepiece_model.h has the texts of
  * all pieces.

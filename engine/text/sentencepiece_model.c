@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/text/charmap.h"
 #include "engine/text/unicode.h"
 #include "memory/log.h"
 
@@ -175,61 +176,13 @@ static status read_piece(sentencepiece_model *m, int32_t id, span message)
     return add_piece(m, id, text, type);
 }
 
-static uint32_t unit_at(const uint8_t *units, uint32_t index)
-{
-    const uint8_t *u = units + 4 * (size_t)index;
-    return (uint32_t)u[0] | (uint32_t)u[1] << 8 | (uint32_t)u[2] << 16 | (uint32_t)u[3] << 24;
-}
-
-/* The character map is a double-array trie (Darts) and the strings that its values point to. The library follows it
- * without looking at its size, so look at every unit that can be reached from the root: its 256 possible children must
- * lie within the trie, its value within the strings. A unit: bit 31 marks a value (then bits 0-30 are it), bits 0-7 the
- * label, bit 8 "has a value", bits 10-30 the offset of the children, times 256 if bit 9 is set. */
-static bool map_is_sound(span map)
-{
-    uint64_t trie_bytes;
-    if (map.at == map.end)
-        return true;
-    if (!read_fixed(&map, &trie_bytes, 4) || trie_bytes >= (uint64_t)(map.end - map.at) || trie_bytes % 4 ||
-        trie_bytes == 0 || map.end[-1] != 0)
-        return false;
-    const uint8_t *units = map.at;
-    uint32_t count = (uint32_t)(trie_bytes / 4), waiting = 0;
-    uint64_t strings = (uint64_t)(map.end - map.at) - trie_bytes;
-    uint8_t *seen = must_calloc(count, 1);
-    uint32_t *stack = must_alloc(count * sizeof *stack);
-    bool sound = true;
-    stack[waiting++] = 0;
-    seen[0] = 1;
-    while (waiting && sound) {
-        uint32_t node = stack[--waiting], unit = unit_at(units, node);
-        uint32_t base = node ^ (unit >> 10 << (unit >> 6 & 8));
-        if ((base | 0xFF) >= count) {
-            sound = false;
-            break;
-        }
-        if (unit >> 8 & 1)
-            sound = (unit_at(units, base) & 0x7FFFFFFF) < strings;
-        for (uint32_t label = 1; label < 256 && sound; label++) {
-            uint32_t child = base ^ label;
-            if ((unit_at(units, child) & 0x800000FF) == label && !seen[child]) {
-                seen[child] = 1;
-                stack[waiting++] = child;
-            }
-        }
-    }
-    free(seen);
-    free(stack);
-    return sound;
-}
-
 static status read_normalizer(sentencepiece_model *m, span message, bool keep)
 {
     field f;
     while (message.at < message.end) {
         if (!read_field(&message, &f))
             return WRONG("the normalizer's part is malformed");
-        if (f.number == NORMALIZER_MAP && (f.wire != BYTES || !map_is_sound(f.bytes)))
+        if (f.number == NORMALIZER_MAP && (f.wire != BYTES || !charmap_is_sound(f.bytes.at, f.bytes.end - f.bytes.at)))
             return WRONG("the normalizer's character map is damaged");
         if (f.number == NORMALIZER_MAP && keep) {
             m->map.length = 0;
@@ -272,7 +225,7 @@ static status read_model(sentencepiece_model *m, span all)
 {
     field f;
     int32_t id = 0;
-    for (span rest = all; rest.at < rest.end;) { /* the settings stand behind the pieces that need them */
+    for (span rest = all; rest.at < rest.end;) { /* the settings come after the pieces that need them */
         if (!read_field(&rest, &f) || (f.number <= MODEL_DENORMALIZER && f.wire != BYTES))
             return WRONG("not a SentencePiece model, or one that is cut off or damaged");
         if (f.number == MODEL_TRAINER)

@@ -31,7 +31,7 @@ typedef struct sentencepiece_model {
     vocabulary *pieces;       /* by id: the text that a piece decodes to (of control pieces: their name) */
     buffer names;             /* what the file calls the pieces, U+2581 for a space, each with a 0 at its end */
     int64_t *name_at;         /* [pieces] where each begins in `names` */
-    buffer map;               /* the normalizer's character map as it is in the file; empty: none */
+    buffer map;               /* the normalizer's character map (charmap.h); empty: none */
     float *scores;            /* [pieces] */
     uint8_t *types;           /* [pieces] SENTENCEPIECE_MODEL_NORMAL, ... */
     int32_t room;             /* of the three */

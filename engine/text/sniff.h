@@ -14,7 +14,7 @@ enum { SNIFF_BYTES = 1 << 16 }; /* of a file's beginning, where there are as man
  * separate documents). `name` begins the message. */
 status sniff_check(const char *name, const char *bytes, int64_t length, bool zeros);
 
-/* Whether the text, if it goes on behind `bytes`, may be JSON-lines: it begins with a brace and a key. */
+/* Whether the text, if it goes on after `bytes`, may be JSON-lines: it begins with a brace and a key. */
 bool sniff_may_be_json_lines(const char *bytes, int64_t length);
 /* Whether this line is a JSON object. */
 bool sniff_is_json_object(const char *line, int64_t length);

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <lzma.h>
+#include <poll.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +31,8 @@ typedef struct packing {
 struct source {
     char *name;
     int file;
+    bool waits; /* reading may wait for others: not a regular file */
+    const atomic_bool *stop;
     const packing *packing;
     uint8_t *input; /* [INPUT_BYTES]; at .. filled is not used yet */
     int64_t at, filled, consumed;
@@ -43,12 +46,24 @@ struct source {
     } of;
 };
 
+/* Wait until there is something to read. */
+static status wait_for_input(const source *s)
+{
+    struct pollfd ready = {.fd = s->file, .events = POLLIN};
+    do {
+        if (s->stop && atomic_load(s->stop))
+            return status_fail(STATUS_FAILED, "%s: stopped", s->name);
+    } while (s->waits && poll(&ready, 1, 100) == 0);
+    return STATUS_OK;
+}
+
 /* Read on behind what is in the input buffer. */
 static status fill(source *s)
 {
     if (s->at == s->filled)
         s->at = s->filled = 0;
     while (!s->ended && s->filled < INPUT_BYTES) {
+        TRY(wait_for_input(s));
         ssize_t got = read(s->file, s->input + s->filled, (size_t)(INPUT_BYTES - s->filled));
         if (got < 0 && errno == EINTR)
             continue;
@@ -235,8 +250,11 @@ static status begin(source *s)
     struct stat facts;
     if (s->file < 0)
         return status_fail(STATUS_FAILED, "%s: %s", s->name, strerror(errno));
-    if (fstat(s->file, &facts) == 0 && S_ISDIR(facts.st_mode))
+    if (fstat(s->file, &facts) != 0)
+        return status_fail(STATUS_FAILED, "%s: %s", s->name, strerror(errno));
+    if (S_ISDIR(facts.st_mode))
         return status_fail(STATUS_FAILED, "%s: this is a folder: name the files in it", s->name);
+    s->waits = !S_ISREG(facts.st_mode);
     TRY(fill(s));
     s->packing = packing_of(s);
     s->complete = s->packing == &plain;
@@ -245,11 +263,12 @@ static status begin(source *s)
     return STATUS_OK;
 }
 
-status source_open(source **out, const char *path)
+status source_open(source **out, const char *path, const atomic_bool *stop)
 {
     bool standard = strcmp(path, "-") == 0;
     source *s = must_calloc(1, sizeof *s);
     s->name = must_strdup(standard ? "standard input" : path);
+    s->stop = stop;
     s->input = must_alloc(INPUT_BYTES);
     s->file = standard ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
     status begun = begin(s);

@@ -1,4 +1,4 @@
-/* The bytes of a file or of standard input, unpacked on the way if they are packed with gzip, zstd, xz or bzip2.
+/* The bytes of a file or of standard input, unpacked while they are read if they are packed with gzip, zstd, xz or bzip2.
  *
  * What a file is, its first bytes say, not its name. A source is the caller's until source_close, and is read by one
  * thread.
@@ -6,13 +6,16 @@
 #ifndef PHALANX_ENGINE_TEXT_SOURCE_H
 #define PHALANX_ENGINE_TEXT_SOURCE_H
 
+#include <stdatomic.h>
 #include <stdint.h>
 
 #include "memory/status.h"
 
 typedef struct source source;
 
-status source_open(source **out, const char *path); /* "-": standard input */
+/* "-": standard input. When *stop becomes true, by any thread, reading fails soon, even where a pipe has nothing; NULL: it
+ * never does. */
+status source_open(source **out, const char *path, const atomic_bool *stop);
 void source_close(source *s);
 const char *source_name(const source *s); /* for messages */
 

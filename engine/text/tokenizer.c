@@ -41,7 +41,7 @@ struct tokenizer_scratch {
     int64_t repairs;
 };
 
-#define STRETCH (1 << 20) /* bytes */
+#define PART_BYTES (1 << 20) /* of a long text, encoded at once */
 
 /* --- bytes -------------------------------------------------------------------------------------------------------- */
 
@@ -103,12 +103,12 @@ static bool is_plain(char c)
 }
 
 /* Where a long text may be cut so that its parts give the ids of the whole: at a single space between two letters, which
- * the model's own leading space stands for in the second part. The library's memory is some hundred times the text, that of the best path twelve times. */
-static int64_t stretch_end(const tokenizer *t, const char *text, int64_t length)
+ * the model's own leading space replaces in the second part. The library's memory is some hundred times the text, that of the best path twelve times. */
+static int64_t part_end(const tokenizer *t, const char *text, int64_t length)
 {
-    if (length <= STRETCH || !t->model->dummy_prefix || t->model->space_suffix)
+    if (length <= PART_BYTES || !t->model->dummy_prefix || t->model->space_suffix)
         return length;
-    for (int64_t at = STRETCH; at + 1 < length; at++)
+    for (int64_t at = PART_BYTES; at + 1 < length; at++)
         if (text[at] == ' ' && is_plain(text[at - 1]) && is_plain(text[at + 1]))
             return at;
     return length;
@@ -120,7 +120,7 @@ static status model_encode(const tokenizer *t, tokenizer_scratch *s, buffer_ids 
     if ((flags & TOKENIZER_FRAME) && t->bos >= 0)
         buffer_ids_append(out, &t->bos, 1);
     while (length > 0) {
-        int64_t end = stretch_end(t, text, length);
+        int64_t end = part_end(t, text, length);
         if (end >= INT32_MAX - 1)
             return status_fail(STATUS_FAILED, "a text of %lld bytes: SentencePiece takes 2 GiB", (long long)length);
         if (t->pieces)
@@ -315,7 +315,7 @@ status tokenizer_encode(const tokenizer *t, tokenizer_scratch *s, buffer_ids *ou
     return t->kind->encode(t, s, out, text, length, flags);
 }
 
-/* The bytes that an id adds behind what is there. A SentencePiece model puts a space in front of a text (or removes
+/* The bytes that an id adds to what is there. A SentencePiece model puts a space in front of a text (or removes
  * those that are there): decoding takes it away again. */
 static const char *bytes_of(const tokenizer *t, int64_t *length, bool *started, int32_t id, bool skip_special)
 {
@@ -395,6 +395,14 @@ const char *tokenizer_kind(const tokenizer *t)
 int32_t tokenizer_vocab_size(const tokenizer *t)
 {
     return vocabulary_size(t->vocabulary);
+}
+
+int32_t tokenizer_data_size(const tokenizer *t)
+{
+    int32_t id = vocabulary_size(t->vocabulary) - 1;
+    while (id >= 0 && id != t->end_of_document && (tokenizer_is_special(t, id) || !vocabulary_flags(t->vocabulary, id)))
+        id--;
+    return id + 1;
 }
 
 int32_t tokenizer_bos(const tokenizer *t)

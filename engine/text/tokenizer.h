@@ -50,7 +50,7 @@ enum {
 status tokenizer_encode(const tokenizer *t, tokenizer_scratch *s, buffer_ids *out, const char *text, int64_t length,
                         int flags);
 
-/* Append the bytes that the ids stand for. They are whole characters only if the ids are whole texts. */
+/* Append the bytes of the ids. They are whole characters only if the ids are whole texts. */
 void tokenizer_decode(const tokenizer *t, buffer *out, const int32_t *ids, int64_t count, bool skip_special);
 
 /* Decoding id by id; starts as {0}. */
@@ -70,11 +70,13 @@ const struct sentencepiece_model *tokenizer_model(const tokenizer *t);
 
 const char *tokenizer_kind(const tokenizer *t);   /* "bytes", "SentencePiece" or "BPE" */
 int32_t tokenizer_vocab_size(const tokenizer *t); /* the largest id + 1 */
-int32_t tokenizer_bos(const tokenizer *t);        /* -1: none; so below */
-int32_t tokenizer_eos(const tokenizer *t);        /* ends what a model generates */
+/* The largest id + 1 that a data set holds in which no text had names of special tokens. */
+int32_t tokenizer_data_size(const tokenizer *t);
+int32_t tokenizer_bos(const tokenizer *t); /* -1: none; so below */
+int32_t tokenizer_eos(const tokenizer *t); /* ends what a model generates */
 int32_t tokenizer_pad(const tokenizer *t);
 int32_t tokenizer_unknown(const tokenizer *t);
-int32_t tokenizer_end_of_document(const tokenizer *t); /* stands between documents */
+int32_t tokenizer_end_of_document(const tokenizer *t); /* separates documents */
 /* The bytes of one token (of a special token: its name); "" and length 0 for an id without one. */
 const char *tokenizer_token(const tokenizer *t, int64_t *length, int32_t id);
 bool tokenizer_equal(const tokenizer *a, const tokenizer *b); /* made from the same bytes */

@@ -1,9 +1,10 @@
 /* A tokenizer as Hugging Face's tokenizer.json: what the `tokenizers` library makes of it has our ids.
  *
  * A byte-level BPE is its own file. The byte tokenizer becomes a byte-level BPE without merges. A SentencePiece model
- * becomes a Unigram or BPE model behind a normalizer that marks spaces as the model does; what has no exact counterpart
+ * becomes a Unigram or BPE model after a normalizer that marks spaces as the model does; what has no exact counterpart
  * there is refused by name. In unigram models with scores of many bits (sentencepiece_model_round) paths of nearly equal
- * scores may be decided differently, for `tokenizers` adds in double precision.
+ * scores may be decided differently, for `tokenizers` adds in double precision; of a character map it looks up whole
+ * graphemes first, so that rare sequences (a letter with marks of another script) can become something else.
  */
 #ifndef PHALANX_ENGINE_TEXT_TOKENIZER_JSON_H
 #define PHALANX_ENGINE_TEXT_TOKENIZER_JSON_H

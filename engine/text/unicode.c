@@ -105,7 +105,7 @@ uint8_t unicode_class_of(uint32_t code)
 }
 
 /* NFC can change a text only where a character decomposes for good, is a combining mark, or may join with the one
- * before it: that is, stands behind the first place in some character's canonical decomposition. */
+ * before it: that is, comes after the first place in some character's canonical decomposition. */
 static void mark_unstable(unicode_classes *c)
 {
     for (uint32_t code = 0; code < 0x10FFFF; code = code == 0xFFFF ? 0x10FFF : code + 1) {
@@ -271,7 +271,7 @@ bool unicode_is_stable(const unicode_classes *c, const char *text, int64_t lengt
 }
 
 /* Characters with a combining class or a decomposition that came after Unicode 9, the version of the tables by which Hugging
- * Face's tokenizers normalize: to them they are nothing but themselves. (Blocks that are new as a whole stand as a whole.) */
+ * Face's tokenizers normalize: to them they are nothing but themselves. (Blocks that are new as a whole are one row.) */
 static const unicode_range after_unicode_9[] = {
     // clang-format off
     {0x07FD, 0x07FD, 0},   {0x0897, 0x089F, 0},   {0x08CA, 0x08D3, 0},   {0x09FE, 0x09FE, 0},   {0x0C3C, 0x0C3C, 0},
@@ -295,7 +295,7 @@ static bool is_after_unicode_9(uint32_t code)
     return false;
 }
 
-/* Append the normal form of a stretch without characters of that kind. */
+/* Append the normal form of text without characters of that kind. */
 static status append_normal(buffer *out, const char *text, int64_t length, unicode_form form)
 {
     static const utf8proc_option_t options[] = {

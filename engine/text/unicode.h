@@ -1,7 +1,7 @@
 /* What the tokenizers need of Unicode: well-formed UTF-8, classes of characters, normal forms.
  *
  * The classes (letter, number, white space) come from utf8proc's tables; a unicode_classes is their copy for quick
- * lookup, immutable once made, shared by threads, owned by whoever opened it. Every function but unicode_check and
+ * lookup, immutable once made, shared by threads, owned by its opener. Every function but unicode_check and
  * unicode_repair expects well-formed UTF-8.
  */
 #ifndef PHALANX_ENGINE_TEXT_UNICODE_H
@@ -74,7 +74,7 @@ int unicode_encode(char *out, uint32_t code);
 
 /* The length of the longest well-formed beginning of `text`: `length` when all is well. */
 int64_t unicode_check(const char *text, int64_t length);
-/* At a place where unicode_check stopped: the bytes that one U+FFFD stands for (the longest beginning of a character
+/* At a place where unicode_check stopped: the bytes that one U+FFFD replaces (the longest beginning of a character
  * that is there, at least 1; Unicode 15, 3.9, "substitution of maximal subparts"). *cut: the text ends within a
  * character that more bytes could complete. */
 int unicode_malformed(const char *text, int64_t length, bool *cut);

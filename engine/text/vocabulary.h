@@ -1,7 +1,7 @@
-/* The tokens of a tokenizer: for each id the bytes it stands for and what kind of token it is; for bytes the id.
+/* The tokens of a tokenizer: for each id its bytes and what kind of token it is; for bytes the id.
  *
  * Filled once, then read by any number of threads. Ids may have holes (no token there). Only tokens entered with
- * VOCABULARY_INDEXED are found by their bytes: special tokens can stand for the same bytes as ordinary ones.
+ * VOCABULARY_INDEXED are found by their bytes: special tokens can have the same bytes as ordinary ones.
  */
 #ifndef PHALANX_ENGINE_TEXT_VOCABULARY_H
 #define PHALANX_ENGINE_TEXT_VOCABULARY_H

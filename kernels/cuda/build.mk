@@ -11,7 +11,7 @@ endif
 NVCCFLAGS  := -std=c++17 -O3 -lineinfo -Werror all-warnings -Xptxas -v -Xcompiler -fPIC,-Wall,-Wextra -I. \
               $(foreach arch,$(CUDA_ARCH),-gencode arch=compute_$(arch),code=sm_$(arch))
 
-# ptxas reports registers and spills: tests/cuda/cuda_resources.sh reads the .ptxas beside the object
+# ptxas reports registers and spills: tests/cuda/cuda_resources.sh reads the .ptxas next to the object
 $(BUILD)/cuda/%.o: %.cu
 	@mkdir -p $(@D)
 	@echo "$(NVCC) ... -c $<"; $(NVCC) $(NVCCFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $< >$(@:.o=.ptxas) 2>&1 || { cat $(@:.o=.ptxas); exit 1; }

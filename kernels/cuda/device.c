@@ -391,6 +391,38 @@ static void cuda_give_back(device *d, void *bounce, int64_t at, int64_t bytes, b
     free(bounce);
 }
 
+static void cuda_set_aside(device *d, void *to, int64_t at, int64_t bytes)
+{
+    MUST(at >= 0 && at + bytes <= d->arena_bytes, "bytes %lld .. %lld of an arena of %lld", (long long)at,
+         (long long)(at + bytes), (long long)d->arena_bytes);
+    updates_launch(&d->updates, &d->context);
+    cudaStream_t stream = streams_aside_begin(&d->streams);
+    CUDA_MUST(cudaMemcpyAsync(to, d->context.arena + at, (size_t)bytes, cudaMemcpyDeviceToHost, stream));
+    streams_aside_end(&d->streams);
+}
+
+static void cuda_set_aside_first(device *d)
+{
+    streams_aside_first(&d->streams);
+}
+
+/* Another thread has no current device yet. */
+static void cuda_set_aside_wait(device *d)
+{
+    CUDA_MUST(cudaSetDevice(d->gpu));
+    CUDA_MUST(cudaEventSynchronize(d->streams.aside));
+}
+
+static status cuda_pin(device *d, void *host, int64_t bytes)
+{
+    (void)d;
+    cudaError_t e =
+        bytes > 0 ? cudaHostRegister(host, (size_t)bytes, cudaHostRegisterDefault) : cudaHostUnregister(host);
+    return e == cudaSuccess ? STATUS_OK
+                            : status_fail(STATUS_FAILED, "cannot pin %lld bytes of host memory: %s; check `ulimit -l`",
+                                          (long long)bytes, cudaGetErrorString(e));
+}
+
 static void cuda_profile(device *d, bool on)
 {
     (void)d;
@@ -431,5 +463,9 @@ const device_interface device_cuda = {
     .synchronise = cuda_synchronise,
     .borrow = cuda_borrow,
     .give_back = cuda_give_back,
+    .set_aside = cuda_set_aside,
+    .set_aside_first = cuda_set_aside_first,
+    .set_aside_wait = cuda_set_aside_wait,
+    .pin = cuda_pin,
     .profile = cuda_profile,
 };

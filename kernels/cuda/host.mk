@@ -1,5 +1,5 @@
-# The host side of the CUDA device: what libphalanx_cuda.so links beside the kernels, and the program in which a training
-# step of the device runs on stand-ins for CUDA's libraries. Included by the Makefile behind build.mk.
+# The host side of the CUDA device: what libphalanx_cuda.so links with the kernels, and the program in which a training
+# step of the device runs on stand-ins for CUDA's libraries. Included by the Makefile after build.mk.
 
 comma      := ,
 CUDA_LIBS  := -L$(CUDA_HOME)/lib64 -lcublasLt -lnccl -ldl
@@ -27,7 +27,7 @@ $(BUILD)/plain/%.o: %.cc
 STANDIN_SRC  := $(wildcard tests/cuda/standin/*.c)
 STANDIN_OBJ  := $(STANDIN_SRC:%.c=$(BUILD)/cuda/%.o)
 STANDIN_HOST := $(CUDA_HOST:%.c=$(BUILD)/cuda/%.o) $(NCCL_HOST:%.c=$(BUILD)/cuda/%.o)
-# the op table's cuda_NAME by way of tests/cuda/standin/ops.c, and others whose order with the device's work is looked at
+# the op table's cuda_NAME through tests/cuda/standin/ops.c, and others whose order with the device's work is looked at
 STANDIN_WRAP := $(shell sed -n 's/^OP.\([a-z_]*\),.*/-Wl,--wrap=cuda_\1/p' kernels/ops.def) \
                 -Wl,--wrap=launch_mark -Wl,--wrap=updates_add -Wl,--wrap=updates_launch -Wl,--wrap=samples_read \
                 -Wl,--wrap=executor_ahead

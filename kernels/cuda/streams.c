@@ -32,11 +32,12 @@ void streams_open(streams *out, int requests)
     int least, greatest;
     CUDA_MUST(cudaDeviceGetStreamPriorityRange(&least, &greatest));
     for (int i = 0; i < STREAM_COUNT; i++)
-        CUDA_MUST(
-            cudaStreamCreateWithPriority(&out->of[i], cudaStreamNonBlocking, i == STREAM_COMPUTE ? least : greatest));
+        CUDA_MUST(cudaStreamCreateWithPriority(&out->of[i], cudaStreamNonBlocking,
+                                               i == STREAM_COMPUTE || i == STREAM_ASIDE ? least : greatest));
     out->ready = make_event();
     out->copied = make_event();
     out->finished = make_event();
+    out->aside = make_event();
     out->requests = requests;
     out->done = make_events(requests);
 }
@@ -47,6 +48,7 @@ void streams_close(streams *s)
         return;
     destroy_events(s->done, s->requests);
     cudaEventDestroy(s->finished);
+    cudaEventDestroy(s->aside);
     cudaEventDestroy(s->copied);
     cudaEventDestroy(s->ready);
     for (int i = 0; i < STREAM_COUNT; i++)
@@ -95,4 +97,21 @@ void streams_copy_end(streams *s)
 {
     CUDA_MUST(cudaEventRecord(s->copied, s->of[STREAM_COPY]));
     CUDA_MUST(cudaStreamWaitEvent(s->of[STREAM_COMPUTE], s->copied, 0));
+}
+
+cudaStream_t streams_aside_begin(streams *s)
+{
+    CUDA_MUST(cudaEventRecord(s->ready, s->of[STREAM_COMPUTE]));
+    CUDA_MUST(cudaStreamWaitEvent(s->of[STREAM_ASIDE], s->ready, 0));
+    return s->of[STREAM_ASIDE];
+}
+
+void streams_aside_end(streams *s)
+{
+    CUDA_MUST(cudaEventRecord(s->aside, s->of[STREAM_ASIDE]));
+}
+
+void streams_aside_first(streams *s)
+{
+    CUDA_MUST(cudaStreamWaitEvent(s->of[STREAM_COMPUTE], s->aside, 0));
 }

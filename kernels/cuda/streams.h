@@ -1,4 +1,4 @@
-/* The queues of one GPU: a stream for ops, one for each kind of communication, one for copies, and the events between.
+/* The queues of one GPU: a stream for ops, one for each kind of communication, two for copies, and the events between.
  *
  * Which stream an op's communication goes to follows from its axis' row (kernels/axes.def); where a stream waits for another follows from the
  * program (streams_start, streams_wait). Streams never wait for the host. Opened for the current GPU; owns its streams
@@ -19,14 +19,15 @@ typedef enum stream_kind {
     STREAM_SEND_UP,
     STREAM_RECEIVE_DOWN,
     STREAM_RECEIVE_UP,
-    STREAM_COPY, /* between the host's mirror and the arena */
+    STREAM_COPY,  /* between the host's mirror and the arena */
+    STREAM_ASIDE, /* of the state, to be saved */
     STREAM_COUNT,
 } stream_kind;
 
 typedef struct streams {
     cudaStream_t of[STREAM_COUNT];
     cudaEvent_t ready; /* of the compute stream, when a communication begins; recorded anew each time */
-    cudaEvent_t copied, finished;
+    cudaEvent_t copied, finished, aside;
     cudaEvent_t *done; /* [requests] of each asynchronous op */
     int requests;
 } streams;
@@ -42,5 +43,9 @@ void streams_wait(streams *s, const op *o);
 /* Copies between the two run behind what compute has been given, and what it is given later runs behind them. */
 cudaStream_t streams_copy_begin(streams *s);
 void streams_copy_end(streams *s);
+/* Copies on their own behind what compute has been given; compute goes on beside them until streams_aside_first. */
+cudaStream_t streams_aside_begin(streams *s);
+void streams_aside_end(streams *s);
+void streams_aside_first(streams *s);
 
 #endif

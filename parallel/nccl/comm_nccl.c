@@ -1,4 +1,4 @@
-/* The backend `nccl`: groups whose operands lie on GPUs. It stands in the CUDA shared object.
+/* The backend `nccl`: groups whose operands lie on GPUs. It is in the CUDA shared object.
  *
  * A group is one NCCL communicator, or shares that of an earlier group. NCCL runs one kernel of a communicator at a time, and a
  * kernel that waits for another rank keeps its multiprocessors: so messages have a communicator for each edge and direction, and
@@ -335,7 +335,7 @@ static status nccl_poll(comm_group *g)
     return s;
 }
 
-/* ---- what a backend is, beside --------------------------------------------------------------------------------- */
+/* ---- the other functions of a backend --------------------------------------------------------------------------------- */
 
 static void nccl_wait(comm_request *r)
 {

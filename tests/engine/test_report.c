@@ -229,32 +229,44 @@ static void the_summary_has_the_promised_fields(void **state)
 {
     char *path = workfolder_path(*state, "summary.json"), *temporary = workfolder_path(*state, "summary.json.tmp");
     report_rank ranks[2] = {
-        {.rank = 0, .arena_bytes = INT64_C(1) << 40, .arena_used_bytes = 5, .peak_resident_bytes = 6}, {.rank = 1}};
+        {.rank = 0, .arena_bytes = INT64_C(1) << 40, .arena_used_bytes = 5, .peak_resident_bytes = 6, .copy_bytes = 7},
+        {.rank = 1}};
     for (int i = 0; i < AXIS_COORDINATES; i++)
         ranks[1].at[i] = i + 1;
     for (int a = 0; a < AXIS_COUNT; a++) {
         ranks[1].bytes_sent[a] = 10 + a;
         ranks[1].messages_sent[a] = 20 + a;
     }
-    report_summary_values v = {
-        .parameters = 162417408, .steps = 20, .start_to_first_step_seconds = 1.5, .ranks = 2, .rank = ranks};
+    report_summary_values v = {.parameters = 162417408,
+                               .steps = 20,
+                               .start_to_first_step_seconds = 1.5,
+                               .saves = 3,
+                               .saves_lost = 1,
+                               .save_seconds = 0.25,
+                               .fell_back = "why",
+                               .ranks = 2,
+                               .rank = ranks};
     assert_int_equal(report_summary(path, &v), STATUS_OK);
     json_t *root = json_load_file(path, 0, NULL);
     assert_non_null(root);
     assert_int_equal(json_integer_value(json_object_get(root, "parameters")), 162417408);
     assert_int_equal(json_integer_value(json_object_get(root, "steps")), 20);
     assert_true(json_real_value(json_object_get(root, "start_to_first_step_seconds")) == 1.5);
-    json_int_t rank, tensor, context, data, pipeline, arena, used, peak;
+    assert_int_equal(json_integer_value(json_object_get(root, "checkpoints_saved")), 3);
+    assert_int_equal(json_integer_value(json_object_get(root, "checkpoints_lost")), 1);
+    assert_true(json_real_value(json_object_get(root, "checkpoint_seconds")) == 0.25);
+    assert_string_equal(json_string_value(json_object_get(root, "fell_back")), "why");
+    json_int_t rank, tensor, context, data, pipeline, arena, used, peak, copy;
     json_t *sent, *messages;
     for (size_t i = 0; i < 2; i++) {
         json_t *r = json_array_get(json_object_get(root, "ranks"), i);
-        assert_int_equal(json_unpack_ex(r, NULL, JSON_STRICT, "{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:o,s:o}", "rank",
-                                        &rank, "tensor", &tensor, "context", &context, "data", &data, "pipeline",
-                                        &pipeline, "arena_bytes", &arena, "arena_used_bytes", &used,
+        assert_int_equal(json_unpack_ex(r, NULL, JSON_STRICT, "{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:o,s:o}", "rank",
+                                        &rank, "copy_bytes", &copy, "tensor", &tensor, "context", &context, "data",
+                                        &data, "pipeline", &pipeline, "arena_bytes", &arena, "arena_used_bytes", &used,
                                         "peak_resident_bytes", &peak, "bytes_sent", &sent, "messages_sent", &messages),
                          0);
         if (i == 0)
-            assert_true(arena == INT64_C(1) << 40 && used == 5 && peak == 6);
+            assert_true(arena == INT64_C(1) << 40 && used == 5 && peak == 6 && copy == 7);
     }
     assert_true(rank == 1 && tensor == 1 && context == 2 && data == 3 && pipeline == 4);
     static const char *const promised[] = {"tensor", "pipeline", "data"};
@@ -285,6 +297,9 @@ static void the_bar_shows_share_rate_and_time_left(void **state)
     p.bytes = false;
     report_progress_text(text, sizeof text, &p, 3000, 102, 200);
     assert_string_equal(text, "tokenizing 3.00k, 1.50k/s");
+    p.total = -1;
+    report_progress_text(text, sizeof text, &p, 3000, 102, 200);
+    assert_string_equal(text, "tokenizing, 2.0s");
 }
 
 static void the_bar_is_for_terminals_only(void **state)

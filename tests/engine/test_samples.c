@@ -1,4 +1,4 @@
-/* Samples as numbers: what stands in each, how data sets are blended, and that a shuffled pass takes every sample once. */
+/* Samples as numbers: what is in each, how data sets are blended, and that a shuffled pass takes every sample once. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

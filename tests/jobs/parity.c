@@ -55,7 +55,7 @@ FILE *parity_open_list(const char *top, const char *name)
     return list;
 }
 
-/* One line of a playlist; `before`: "" or what stands in front of the configuration. */
+/* One line of a playlist; `before`: "" or what comes before the configuration. */
 void parity_put_line(FILE *list, const char *top, const char *before, const layouts_row *row, char *folder)
 {
     char *keys = layouts_overrides(row);

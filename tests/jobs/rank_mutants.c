@@ -58,7 +58,7 @@ static bool of_backward(const op *o, int microbatch)
     return o->microbatch == microbatch && (o->phase == PHASE_BACKWARD || o->phase == PHASE_WEIGHT);
 }
 
-/* How often the op at hand is to stand in the program; 1 for all that the fault leaves alone. */
+/* How often the op at hand is to be in the program; 1 for all that the fault leaves alone. */
 static int times(const op *o)
 {
     bool update = o->phase == PHASE_UPDATE;

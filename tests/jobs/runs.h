@@ -1,4 +1,4 @@
-/* Whole training runs as tests see them: the data they learn from, what they leave behind, and how two of them compare.
+/* Whole training runs as tests see them: the data they learn from, the files they leave, and how two of them compare.
  *
  * Everything is read from the files that a run writes (metrics.jsonl, summary.json, checkpoints, gradient dumps), as a user
  * would. Nothing here depends on cmocka: what cannot be read is a fatal error that names the file.

@@ -1,4 +1,4 @@
-/* What a trained model is used for: texts do not depend on their company, losses not on how many windows are computed
+/* What a trained model is used for: texts do not depend on the other texts of a batch, losses not on how many windows are computed
  * together, and the evaluation while training is the one that `phalanx eval` makes. */
 #include <math.h>
 #include <setjmp.h>
@@ -162,7 +162,7 @@ static void a_streamed_text_ends_where_the_whole_one_does(void **state)
     free(whole);
 }
 
-/* SentencePiece's first space of a text is dropped, but what stands behind a prompt begins no text: of many first pieces drawn
+/* SentencePiece's first space of a text is dropped, but what follows a prompt begins no text: of many first pieces drawn
  * by a model that knows nothing, some must begin with a space. */
 static void a_continuation_keeps_its_first_space(void **state)
 {

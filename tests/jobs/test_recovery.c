@@ -1,11 +1,13 @@
 /* What a run goes on from: never from nothing while there is something, never from what is damaged, hostile or of other data.
  * Every refusal is one line, and leaves everything as it was. */
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -283,6 +285,120 @@ static void data_that_was_replaced_is_refused_unless_allowed(void **state)
     free(run);
 }
 
+/* ---- two runs in one folder ----------------------------------------------------------------------------------------- */
+
+static void a_second_run_in_the_folder_is_refused_while_the_first_lives(void **state)
+{
+    const char *top = *state;
+    char *run = workfolder_path(top, "shared");
+    char *line =
+        must_format("%s/run.yaml run.folder=%s train.steps=100000 checkpoint.every=3 checkpoint.keep=2", top, run);
+    launch *first = runs_start(60, 2, line);
+    assert_true(runs_wait_for_step(run, 4, 30));
+    launch_result r = again(top, run, 2, "", "train.steps=100000");
+    if (r.status == 0 || runs_error_lines(r.err) != 1 || !strstr(r.err, "another run is at work here"))
+        fail_msg("status %d: %s", r.status, r.err);
+    launch_free(&r);
+    int64_t step = runs_read_metrics(run).count;
+    assert_true(runs_wait_for_step(run, step + 2, 30)); /* it has noticed nothing */
+    kill(runs_process(run, 0), SIGKILL);
+    r = launch_finish(first);
+    launch_free(&r);
+    checkpoint *c = NULL;
+    assert_int_equal(checkpoint_open(&c, run), STATUS_OK);
+    assert_int_equal(checkpoint_verify(c), STATUS_OK);
+    char *keys =
+        must_format("train.steps=%lld", (long long)json_integer_value(json_object_get(checkpoint_meta(c), "step")) + 3);
+    checkpoint_close(c);
+    goes_on(top, run, 2, "", keys, "was left by a run that is no more");
+    free(keys);
+    free(line);
+    free(run);
+}
+
+/* ---- killed while it writes ----------------------------------------------------------------------------------------- */
+
+/* Where the work is in saving: each step is saved, beside the next ones. However often it is killed, it ends where an
+ * undisturbed run ends, and loses no step whose checkpoint had been published. */
+static void killed_at_any_moment_of_a_save_beside_training_nothing_published_is_lost(void **state)
+{
+    enum { LONG = 120, KILLS = 8 };
+    const char *top = *state;
+    char *whole = workfolder_path(top, "unkilled"), *run = workfolder_path(top, "killed"), difference[256];
+    char *latest = workfolder_path(run, "checkpoints/latest");
+    const char *keys = "model.vocab_size=4096 model.hidden_size=64 checkpoint.every=1 checkpoint.keep=2";
+    free(runs_train_well(90, 2, "%s/run.yaml run.folder=%s train.steps=%d %s", top, whole, LONG, keys));
+    char *line = must_format("%s/run.yaml run.folder=%s train.steps=%d %s", top, run, LONG, keys);
+    uint64_t random = 88172645463325252u;
+    int64_t published = 0, kills = 0;
+    for (int k = 0; k < KILLS && published < LONG; k++) {
+        launch *l = runs_start(60, 2, line);
+        while (runs_process(run, 0) == 0 && launch_seconds(l) < 30)
+            ;
+        random ^= random << 13, random ^= random >> 7, random ^= random << 17; /* xorshift64 */
+        nanosleep(&(struct timespec){.tv_nsec = 200000000 + (long)(random % 700000000)}, NULL);
+        int victim = runs_process(run, (int)(random >> 40) % 2);
+        kills += victim > 0 && kill(victim, SIGKILL) == 0;
+        launch_result r = launch_finish(l);
+        launch_free(&r);
+        checkpoint *c = NULL;
+        if (published == 0 && !atomic_exists(latest))
+            continue; /* before the first was published */
+        if (checkpoint_open(&c, run) != STATUS_OK || checkpoint_verify(c) != STATUS_OK)
+            fail_msg("after kill %d: %s", k, status_message());
+        int64_t step = json_integer_value(json_object_get(checkpoint_meta(c), "step"));
+        checkpoint_close(c);
+        assert_true(step >= published);
+        published = step;
+    }
+    assert_true(kills >= 4);
+    free(runs_train_well(90, 2, "%s", line));
+    runs_metrics a = runs_read_metrics(run), b = runs_read_metrics(whole);
+    assert_int_equal(a.count, LONG);
+    assert_true(runs_same_metrics(&a, &b));
+    assert_true(runs_compare_checkpoints(difference, sizeof difference, run, whole) >= 3 * 30);
+    assert_string_equal(difference, "");
+    printf("%d kills of %d, %d steps\n", (int)kills, KILLS, LONG);
+    free(latest);
+    free(line);
+    free(run);
+    free(whole);
+}
+
+/* Every step saved beside training, and every step saved while training waits: the same files, but for their run. */
+static void a_checkpoint_written_beside_training_is_the_one_that_training_waits_for(void **state)
+{
+    static const struct {
+        const char *name;
+        int ranks;
+        const char *keys;
+    } cases[] = {
+        {"one", 1, "train.precision=bf16"},
+        {"three", 3, "train.precision=bf16 parallel.zero=1"},
+        {"four", 4,
+         "train.precision=bf16 parallel.tensor=2 parallel.zero=3 parallel.zero_reduce=micro_batch "
+         "train.global_batch=8"},
+        {"stages", 4, "parallel.pipeline=2 parallel.zero=2 parallel.schedule=zb-h1"},
+    };
+    const char *top = *state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        for (int beside = 0; beside < 2; beside++)
+            free(runs_train_well(90, cases[i].ranks,
+                                 "%s/run.yaml run.folder=%s/%s-%d checkpoint.asynchronous=%s checkpoint.every=1 "
+                                 "model.hidden_size=128 model.ffn_size=512 %s",
+                                 top, top, cases[i].name, beside, beside ? "true" : "false", cases[i].keys));
+        for (int step = 1; step <= STEPS; step++) {
+            char *a = must_format("%s/%s-0/checkpoints/step-%08d", top, cases[i].name, step);
+            char *b = must_format("%s/%s-1/checkpoints/step-%08d", top, cases[i].name, step), difference[256];
+            assert_true(runs_compare_checkpoints(difference, sizeof difference, b, a) >= 3 * 30);
+            if (*difference)
+                fail_msg("%s, step %d: %s", cases[i].name, step, difference);
+            free(a);
+            free(b);
+        }
+    }
+}
+
 int main(void)
 {
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -292,6 +408,9 @@ int main(void)
         cmocka_unit_test(a_damaged_checkpoint_gives_way_to_the_one_before),
         cmocka_unit_test(hostile_positions_are_refused_in_one_line),
         cmocka_unit_test(data_that_was_replaced_is_refused_unless_allowed),
+        cmocka_unit_test(a_second_run_in_the_folder_is_refused_while_the_first_lives),
+        cmocka_unit_test(killed_at_any_moment_of_a_save_beside_training_nothing_published_is_lost),
+        cmocka_unit_test(a_checkpoint_written_beside_training_is_the_one_that_training_waits_for),
     };
     return cmocka_run_group_tests(tests, write_config, workfolder_teardown);
 }

@@ -201,7 +201,7 @@ static void another_layout_continues_the_same_training(void **state)
     }
 }
 
-/* What decides the training may not change behind a checkpoint; what does not may, and is said. */
+/* What decides the training may not change after a checkpoint; what does not may, and is said. */
 static void keys_that_may_not_change_are_refused_by_name(void **state)
 {
     static const struct {

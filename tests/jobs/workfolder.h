@@ -10,7 +10,7 @@ int workfolder_teardown(void **state);
 
 /* "folder/name" */
 char *workfolder_path(const char *folder, const char *name);
-/* All bytes of a file, with a 0 behind them; fails the test if it cannot be read. */
+/* All bytes of a file, and a 0 after them; fails the test if it cannot be read. */
 uint8_t *workfolder_read(const char *path, int64_t *bytes);
 void workfolder_write(const char *path, const void *data, int64_t bytes);
 /* Fails the test unless the last status message holds `part` and is one line. */

@@ -182,7 +182,7 @@ static void only_what_nobody_else_reads_goes_through_gelu_grad(void **state)
 
     begin(&b);
     backward(&b, NULL, true, &dz);
-    expect(&b, dz, "add linear_grad_gelu"); /* behind what it reads */
+    expect(&b, dz, "add linear_grad_gelu"); /* after what it reads */
     end(&b);
 
     begin(&b);
@@ -204,7 +204,7 @@ static void only_what_nobody_else_reads_goes_through_gelu_grad(void **state)
 
 /* ---- bits ------------------------------------------------------------------------------------------------------- */
 
-enum { OPERANDS = 1 << 16, ARENA = 1 << 20 }; /* scratch behind the operands */
+enum { OPERANDS = 1 << 16, ARENA = 1 << 20 }; /* scratch after the operands */
 
 static tensor *place(tensor *t, int64_t *at, dtype type, int64_t rows, int64_t columns)
 {

@@ -45,8 +45,10 @@ function tolerated(path,   units, n, i, line, all) {
         for (i = 1; i <= n; i++)
             if (index(" " allowed[line] " ", " " units[i] " ") == 0)
                 all = 0
-        if (all)
+        if (all) {
+            needed[line] = 1
             return 1
+        }
     }
     return 0
 }
@@ -108,5 +110,10 @@ END {
             }
         wrong = 1
     }
+    for (line = 1; line <= allowances; line++)
+        if (!(line in needed)) {
+            print "circles.awk: " allowed[line] ": allowed, but no circle any more"
+            wrong = 1
+        }
     exit wrong
 }

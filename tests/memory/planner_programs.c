@@ -276,11 +276,11 @@ static void run_backward(maker *m, int n)
 static void run_schedule(maker *m)
 {
     const program_shape *s = &m->shape;
-    int total = s->micro_batches * s->chunks, behind = s->stages - 1 - s->stage, warm = behind;
+    int total = s->micro_batches * s->chunks, below = s->stages - 1 - s->stage, warm = below;
     if (s->schedule == PROGRAM_GPIPE)
         warm = total;
     if (s->schedule == PROGRAM_INTERLEAVED)
-        warm = 2 * behind + (s->chunks - 1) * s->stages;
+        warm = 2 * below + (s->chunks - 1) * s->stages;
     warm = warm < total ? warm : total;
     int done = 0, owing = 0; /* backwards done, weight gradients done */
     for (int f = 0; f < warm; f++)

@@ -119,7 +119,7 @@ static void a_shape_that_transformers_lacks_is_refused(void **state)
     "99,"                                                                                                              \
     "\"max_position_embeddings\":128"
 #define KV ",\"num_key_value_heads\":2"
-#define STRETCH                                                                                                        \
+#define SCALING                                                                                                        \
     "\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,\"original_max_position_embeddings\":8192"
 
 static const model_shape llama = {.architecture = SHAPE_LLAMA,
@@ -174,11 +174,11 @@ static void old_and_new_spellings_mean_the_same(void **state)
          "{\"model_type\":\"llama\"," SIZES ",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":1e4}}"},
         {&llama, "{\"model_type\":\"llama\"," SIZES ",\"sliding_window\":5,\"architectures\":[\"LlamaModel\"]}"},
         {&llama3, "{\"model_type\":\"llama\"," SIZES KV
-                  ",\"rope_theta\":500000.0,\"rope_scaling\":{\"rope_type\":\"llama3\"," STRETCH "}}"},
+                  ",\"rope_theta\":500000.0,\"rope_scaling\":{\"rope_type\":\"llama3\"," SCALING "}}"},
         {&llama3, "{\"model_type\":\"llama\"," SIZES KV
-                  ",\"rope_theta\":500000,\"rope_scaling\":{\"type\":\"llama3\"," STRETCH "}}"},
+                  ",\"rope_theta\":500000,\"rope_scaling\":{\"type\":\"llama3\"," SCALING "}}"},
         {&llama3, "{\"model_type\":\"llama\"," SIZES KV
-                  ",\"rope_parameters\":{\"rope_type\":\"llama3\",\"rope_theta\":5e5," STRETCH "}}"},
+                  ",\"rope_parameters\":{\"rope_type\":\"llama3\",\"rope_theta\":5e5," SCALING "}}"},
         {&mistral, "{\"model_type\":\"mistral\"," SIZES KV "}"}, /* transformers' own default window */
         {&mistral, "{\"model_type\":\"mistral\"," SIZES KV ",\"sliding_window\":4096,\"head_dim\":8}"},
         {&qwen2, "{\"model_type\":\"qwen2\"," SIZES KV

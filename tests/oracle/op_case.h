@@ -67,7 +67,7 @@ typedef struct op_case_mode {
     int threads;
 } op_case_mode;
 
-/* May the mode be applied to the case (are there matrices, does the operand stand there and match)? */
+/* May the mode be applied to the case (are there matrices, is there an operand and does it match)? */
 bool op_case_allows(const op_case *c, const op_case_mode *m);
 
 /* The worst ratio of error to tolerance over the outputs; <= 1 is agreement. NaN, a touched guard or input: infinite.

@@ -294,7 +294,7 @@ static void collective(reference_program *const *ranks, const op *const *at)
     }
 }
 
-/* What a rank has that forgot to communicate: its own part, in the place where it would stand. */
+/* What a rank has that forgot to communicate: its own part, in the place where it would be. */
 static void left_out(reference_program *const *ranks, const op *const *at)
 {
     for (int me = 0; me < at[0]->at.group_size; me++) {

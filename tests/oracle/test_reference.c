@@ -342,7 +342,7 @@ static void host_squares(int64_t *bins, float *gradient, int64_t first, int64_t 
     tensor_describe(&g, "gradient", CLASS_GRADIENT, DTYPE_FP32, 2, (int64_t[]){rows, columns});
     tensor_describe(&to, "bins", CLASS_INPUT, DTYPE_INT64, 1, (int64_t[]){SUM_BINS});
     g.address = (first * columns) * (int64_t)sizeof(float);
-    /* one arena for both: bins behind the gradient */
+    /* one arena for both: bins after the gradient */
     enum { ROWS = 23, COLUMNS = 37 };
     static _Alignas(64) char arena[ROWS * COLUMNS * sizeof(float) + 64 + SUM_BINS * sizeof(int64_t)];
     to.address = (ROWS * COLUMNS * (int64_t)sizeof(float) + 63) / 64 * 64;

@@ -2,7 +2,7 @@
  *
  * Every rank can make every rank's input, so each checks its own results against a naive oracle of its own: bitwise. Exit
  * status 0: all correct; 3: wrong results were noticed (what a mutant must lead to); anything else: broken.
- * Mutants stand between the operation and its check: `drop` (one member's contribution is lost), `swap` (two parts
+ * Mutants come between the operation and its check: `drop` (one member's contribution is lost), `swap` (two parts
  * change places), `order` (the sum runs from the last rank to the first).
  */
 #include <stdio.h>

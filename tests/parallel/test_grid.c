@@ -1,4 +1,4 @@
-/* Where a rank stands and with whom it shares an axis: what grid.h promises. */
+/* Which coordinates a rank has and with whom it shares an axis: what grid.h promises. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>

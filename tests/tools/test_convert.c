@@ -55,7 +55,7 @@ typedef struct edit {
 
 enum { MOST_TENSORS = 128 };
 
-/* The tensors of a file to be, and what must be freed behind them. */
+/* The tensors of a file to be, and what must be freed after them. */
 typedef struct contents {
     int count, owned;
     safetensors_tensor tensors[MOST_TENSORS];

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -125,6 +126,37 @@ static void a_data_set_is_described(void **state)
     free(prefix);
 }
 
+/* Ids that no vocabulary has, as another program may have stored them: refused at once, and without memory for each of them. */
+static void an_id_of_two_to_the_31_is_refused_in_little_memory(void **state)
+{
+    static const struct {
+        uint8_t code;
+        int64_t id;
+    } cases[] = {{4, INT32_MAX}, {5, INT64_C(1) << 31}, {5, INT64_C(1) << 62}, {4, 1 << 24}};
+    char *prefix = workfolder_path(*state, "wide"), *bin = workfolder_path(*state, "wide.bin"),
+         *idx = workfolder_path(*state, "wide.idx");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        uint8_t index[34 + 4 + 8 + 16] = "MMIDIDX";
+        index[9] = 1;
+        index[17] = cases[i].code;
+        index[18] = 1; /* sequences */
+        index[26] = 2; /* boundaries */
+        index[34] = 2; /* tokens */
+        index[54] = 1; /* the last boundary */
+        int64_t wide[2] = {1, cases[i].id};
+        int32_t narrow[2] = {1, (int32_t)cases[i].id};
+        workfolder_write(idx, index, sizeof index);
+        workfolder_write(bin, cases[i].code == 5 ? (void *)wide : (void *)narrow, cases[i].code == 5 ? 16 : 8);
+        SAYS(prefix, "--verify", 1, "token 1", "has id", "outside the vocabulary of 16777216");
+    }
+    struct rusage usage;
+    assert_int_equal(getrusage(RUSAGE_SELF, &usage), 0);
+    assert_true(usage.ru_maxrss < 1 << 20); /* KiB; it was 16 GiB */
+    free(idx);
+    free(bin);
+    free(prefix);
+}
+
 static void wrong_paths_and_usage_are_refused(void **state)
 {
     char *nothing = workfolder_path(*state, "nothing");
@@ -140,6 +172,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_checkpoint_and_a_run_are_described),
         cmocka_unit_test(a_data_set_is_described),
+        cmocka_unit_test(an_id_of_two_to_the_31_is_refused_in_little_memory),
         cmocka_unit_test(wrong_paths_and_usage_are_refused),
     };
     return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);

@@ -133,7 +133,7 @@ static void json_has_the_promised_fields_and_they_are_the_compilers(void **state
     plan_free(&p);
 }
 
-/* A rank that stands for others needs as much as any of them. */
+/* A rank that represents others needs as much as any of them. */
 static void the_rank_listed_needs_most_of_those_it_stands_for(void **state)
 {
     (void)state;
@@ -204,7 +204,7 @@ static void add_lives(int64_t *change, bool *seen, const op *o)
             continue;
         seen[all[k]->id] = true; /* a placed tensor's id is its block's number */
         change[all[k]->first] += tensor_bytes(all[k]);
-        change[all[k]->last] -= tensor_bytes(all[k]); /* not alive behind its last op */
+        change[all[k]->last] -= tensor_bytes(all[k]); /* not alive after its last op */
     }
 }
 

@@ -1,4 +1,4 @@
-/* libFuzzer: whatever a manifest says behind a right checksum, it is refused or its pieces cover their tensors once. */
+/* libFuzzer: whatever a manifest with a right checksum says, it is refused or its pieces cover their tensors once. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* libFuzzer: whatever a header says, it is refused or every byte of every tensor can be read. The first byte chooses: odd,
- * the rest is the JSON, and the second byte the length of the data behind it; even, the rest is the whole file. */
+ * the rest is the JSON, and the second byte the length of the data after it; even, the rest is the whole file. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,8 +13,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (size < 2)
         return 0;
-    uint64_t header = size - 2, prefix = data[0] & 1 ? 8 : 0, behind = data[0] & 1 ? data[1] : 0;
-    uint64_t bytes = prefix + header + behind;
+    uint64_t header = size - 2, prefix = data[0] & 1 ? 8 : 0, after = data[0] & 1 ? data[1] : 0;
+    uint64_t bytes = prefix + header + after;
     uint8_t *file = must_calloc(bytes, 1);
     memcpy(file, &header, prefix);
     memcpy(file + prefix, data + 2, header);

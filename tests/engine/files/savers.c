@@ -178,7 +178,7 @@ static status load_share(checkpoint *c, int k, int seed, savers_layout layout, d
                             value, expected(seed, k, global));
     }
     for (int i = 0; i < bytes; i++)
-        assert_int_equal((uint8_t)data[volume * bytes + i], 0xa5); /* nothing was written behind */
+        assert_int_equal((uint8_t)data[volume * bytes + i], 0xa5); /* nothing was written past the end */
     free(data);
     return s;
 }

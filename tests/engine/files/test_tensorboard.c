@@ -17,6 +17,7 @@ typedef struct scalar {
     double wall_time;
     int64_t step;
     char tag[64], version[32];
+    bool starts; /* a session */
     float value;
 } scalar;
 
@@ -107,6 +108,9 @@ static int parse_event(reader r, scalar *out, bool *wrong)
                 parse_value(take_part(&summary), &out[count++], &summary.wrong);
             }
             r.wrong = r.wrong || summary.wrong;
+        } else if (key == (7 << 3 | 2)) {
+            reader session = take_part(&r);
+            head.starts = take_varint(&session) == (1 << 3 | 0) && take_varint(&session) == 1;
         } else
             r.wrong = true;
     }
@@ -146,7 +150,7 @@ static int parse(const uint8_t *data, int64_t bytes, scalar *out)
 static char *write_events(const char *folder)
 {
     tensorboard *t;
-    assert_int_equal(tensorboard_open(&t, folder, 1700000000.25), STATUS_OK);
+    assert_int_equal(tensorboard_open(&t, folder, 1, 1700000000.25), STATUS_OK);
     char *path = strdup(tensorboard_path(t));
     assert_non_null(strstr(path, "/events.out.tfevents.1700000000."));
     const tensorboard_value two[] = {{"train/loss", 2.5}, {"train/lr", 3e-4}}, one = {"evaluate/loss", NAN};
@@ -196,12 +200,43 @@ static void the_parser_notices_every_flipped_bit(void **state)
     free(folder);
 }
 
+/* A run that goes on writes into the same file, and tells readers from which step on they are to forget; a torn end is cut off. */
+static void a_resumed_run_goes_on_in_the_same_file(void **state)
+{
+    char *folder = workfolder_path(*state, "resumed"), *path = write_events(folder);
+    int64_t bytes;
+    for (int torn = 0; torn < 40; torn += 13) {
+        uint8_t *data = workfolder_read(path, &bytes);
+        uint8_t *longer = realloc(data, (size_t)bytes + 64);
+        memset(longer + bytes, 0x11, (size_t)torn);
+        workfolder_write(path, longer, bytes + torn);
+        free(longer);
+        tensorboard *t;
+        assert_int_equal(tensorboard_open(&t, folder, 7, 1700000500), STATUS_OK);
+        assert_string_equal(tensorboard_path(t), path);
+        tensorboard_close(t);
+    }
+    scalar out[20];
+    uint8_t *data = workfolder_read(path, &bytes);
+    assert_int_equal(parse(data, bytes, out), 8);
+    for (int i = 4; i < 8; i++)
+        assert_true(out[i].starts && out[i].step == 7 && !out[i - 4].starts);
+    free(data);
+    workfolder_write(path, "damaged from its beginning", 26); /* then another is made */
+    tensorboard *t;
+    assert_int_equal(tensorboard_open(&t, folder, 7, 1700009999), STATUS_OK);
+    assert_string_not_equal(tensorboard_path(t), path);
+    tensorboard_close(t);
+    free(path);
+    free(folder);
+}
+
 static void a_folder_that_cannot_be_made_is_named(void **state)
 {
     char *file = workfolder_path(*state, "file"), *folder = workfolder_path(file, "below");
     tensorboard *t = NULL;
     workfolder_write(file, "x", 1);
-    assert_int_equal(tensorboard_open(&t, folder, 0), STATUS_FAILED);
+    assert_int_equal(tensorboard_open(&t, folder, 1, 0), STATUS_FAILED);
     workfolder_message_has(file);
     assert_null(t);
     free(folder);
@@ -213,6 +248,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_written_is_read_by_the_format_s_rules),
         cmocka_unit_test(the_parser_notices_every_flipped_bit),
+        cmocka_unit_test(a_resumed_run_goes_on_in_the_same_file),
         cmocka_unit_test(a_folder_that_cannot_be_made_is_named),
     };
     return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);

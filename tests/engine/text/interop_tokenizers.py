@@ -94,7 +94,7 @@ def as_tiktoken(tok, pattern):
 def phalanx(program, tokenizer, data, folder, threads=1):
     prefix = os.path.join(folder, "out")
     before = os.times()
-    subprocess.run([program, "tokenize", "--output", prefix, "--tokenizer", tokenizer, "--append-eod", "no", "--threads", str(threads), data], check=True, capture_output=True)
+    subprocess.run([program, "tokenize", "--force", "--output", prefix, "--tokenizer", tokenizer, "--append-eod", "no", "--threads", str(threads), data], check=True, capture_output=True)
     after = os.times()
     seconds = after.children_user + after.children_system - before.children_user - before.children_system
     with open(prefix + ".idx", "rb") as f:

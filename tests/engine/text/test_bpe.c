@@ -178,7 +178,7 @@ static void ids_of_a_long_text_equal_sentencepiece(void **state)
     tokenizer_close(t);
 }
 
-/* Every character between marks of high and low class, behind itself and before an accent: orders, decompositions and
+/* Every character between marks of high and low class, after itself and before an accent: orders, decompositions and
  * compositions are those of Hugging Face's tables, which are older than utf8proc's. */
 static void normal_forms_equal_hugging_face(void **state)
 {
@@ -263,7 +263,7 @@ static void scanners_equal_their_patterns(void **state)
     unicode_classes_close(classes);
 }
 
-/* What is said to be stable under NFC is, each character alone and behind another. */
+/* What is said to be stable under NFC is, each character alone and after another. */
 static void stable_text_is_left_alone_by_nfc(void **state)
 {
     (void)state;

@@ -64,7 +64,7 @@ static void expect(const buffer *got, const char *wanted)
     assert_memory_equal(got->bytes, wanted, strlen(wanted));
 }
 
-/* gzip's format, by zlib; two streams one behind the other. */
+/* gzip's format, by zlib; two streams one after the other. */
 static int64_t pack_gzip(char *out, int64_t room, const char *text, int64_t length)
 {
     int64_t used = 0, half = length / 2;

@@ -134,9 +134,21 @@ static void unigram_ids_are_the_library_s_when_scores_are_rounded(void **state)
     close_both(&b);
 }
 
+/* A character map, spaces that are removed, unknown characters in one. */
+static void a_character_map_is_followed_as_the_library_does(void **state)
+{
+    (void)state;
+    both b = open_both(FOLDER "mapped.model", true);
+    assert_true(b.model->map.length > 0 && b.model->remove_extra && !b.model->byte_fallback);
+    assert_int_equal(count_different(&b, 5000, 30), 0);
+    assert_int_equal(count_different(&b, 5000, 4), 0);
+    close_both(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_character_map_is_followed_as_the_library_does),
         cmocka_unit_test(bpe_ids_are_the_library_s),
         cmocka_unit_test(unigram_ids_are_the_library_s_when_scores_are_rounded),
     };

@@ -1,0 +1,349 @@
+#include "engine/files/lock.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/files/atomic.h"
+#include "engine/files/retry.h"
+#include "memory/clock.h"
+#include "memory/log.h"
+
+enum { TEXT_BYTES = 1024, BEATS = 6 /* a lease */ };
+
+/* What a lock file says. Texts of a file that says nothing are empty. */
+typedef struct holder {
+    char id[40], host[256], boot[64], space[64]; /* space: of process ids */
+    long long pid, started, beat;
+} holder;
+
+struct lock {
+    char *path;
+    holder me;
+    double lease;
+    int descriptor;       /* of the file that we have made, wherever it has been moved to */
+    pthread_mutex_t file; /* one thread at a time looks and writes */
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool ends;
+    _Atomic(bool) lost;
+};
+
+/* ---- who ------------------------------------------------------------------------------------------------------- */
+
+static void first_line(char *out, size_t bytes, const char *path)
+{
+    FILE *f = fopen(path, "re");
+    *out = 0;
+    if (f && fgets(out, (int)bytes, f))
+        out[strcspn(out, "\n")] = 0;
+    if (f)
+        fclose(f);
+}
+
+/* When a process began, in the kernel's ticks: with its number it names one process. 0: there is none. */
+static long long start_of(long long pid)
+{
+    char path[64], line[1024];
+    long long ticks = 0;
+    snprintf(path, sizeof path, "/proc/%lld/stat", pid);
+    first_line(line, sizeof line, path);
+    const char *at = strrchr(line, ')'); /* the program's name may hold anything */
+    if (!at ||
+        sscanf(at, ") %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %lld", &ticks) != 1)
+        return 0;
+    return ticks;
+}
+
+static holder this_process(const char *id)
+{
+    holder h = {.pid = (long long)getpid(), .beat = 1};
+    MUST(strlen(id) < sizeof h.id, "an id of %zu characters", strlen(id));
+    strcpy(h.id, id);
+    if (gethostname(h.host, sizeof h.host - 1) != 0)
+        strcpy(h.host, "unknown");
+    first_line(h.boot, sizeof h.boot, "/proc/sys/kernel/random/boot_id");
+    ssize_t length = readlink("/proc/self/ns/pid", h.space, sizeof h.space - 1);
+    h.space[length > 0 ? length : 0] = 0;
+    h.started = start_of(h.pid);
+    return h;
+}
+
+/* The counter has a fixed width, so that raising it changes nothing else. */
+static void write_text(char out[TEXT_BYTES], const holder *h)
+{
+    snprintf(out, TEXT_BYTES,
+             "{\"run\":\"%s\",\"host\":\"%s\",\"pid\":%lld,\"started\":%lld,\"boot\":\"%s\",\"space\":\"%s\",\"beat\":%"
+             "lld}\n",
+             h->id, h->host, h->pid, h->started, h->boot, h->space, 1000000000000 + h->beat);
+}
+
+static void take_text(char *out, size_t bytes, const json_t *root, const char *key)
+{
+    const char *text = json_string_value(json_object_get(root, key));
+    snprintf(out, bytes, "%s", text ? text : "");
+}
+
+static void read_text(holder *out, const char *text)
+{
+    json_t *root = json_loads(text, 0, NULL);
+    *out = (holder){.pid = json_integer_value(json_object_get(root, "pid")),
+                    .started = json_integer_value(json_object_get(root, "started")),
+                    .beat = json_integer_value(json_object_get(root, "beat"))};
+    take_text(out->id, sizeof out->id, root, "run");
+    take_text(out->host, sizeof out->host, root, "host");
+    take_text(out->boot, sizeof out->boot, root, "boot");
+    take_text(out->space, sizeof out->space, root, "space");
+    json_decref(root);
+}
+
+/* ---- the file --------------------------------------------------------------------------------------------------- */
+
+/* 0, or an errno: ENOENT if there is none. */
+static int look(holder *out, const char *path)
+{
+    char text[TEXT_BYTES];
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t got = descriptor < 0 ? -1 : read(descriptor, text, sizeof text - 1);
+    int error = errno;
+    if (descriptor >= 0)
+        close(descriptor);
+    if (got < 0)
+        return error;
+    text[got] = 0;
+    read_text(out, text);
+    return 0;
+}
+
+/* 0 and a descriptor to write it by, or an errno: EEXIST if somebody has one. */
+static int create(int *out, const char *path, const holder *me)
+{
+    char text[TEXT_BYTES];
+    write_text(text, me);
+    int descriptor = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    if (descriptor < 0)
+        return errno;
+    ssize_t length = (ssize_t)strlen(text);
+    if (write(descriptor, text, (size_t)length) != length || fsync(descriptor) != 0) {
+        int error = errno;
+        close(descriptor);
+        unlink(path);
+        return error;
+    }
+    *out = descriptor;
+    return 0;
+}
+
+/* Over the old beat. Others believe a beat that fails only when the lease is over. */
+static void beat(lock *l)
+{
+    char text[TEXT_BYTES];
+    l->me.beat++;
+    write_text(text, &l->me);
+    if (pwrite(l->descriptor, text, strlen(text), 0) > 0)
+        (void)fsync(l->descriptor);
+}
+
+/* ---- staleness -------------------------------------------------------------------------------------------------- */
+
+typedef enum verdict { ALIVE, STALE, UNKNOWN } verdict;
+
+static verdict judge(const holder *found, const holder *me)
+{
+    if (!*found->boot || strcmp(found->boot, me->boot) != 0 || strcmp(found->space, me->space) != 0)
+        return UNKNOWN;
+    long long started = start_of(found->pid);
+    return started && started == found->started ? ALIVE : STALE;
+}
+
+static void nap(double seconds)
+{
+    struct timespec t = {.tv_sec = (time_t)seconds, .tv_nsec = (long)(1e9 * (seconds - (double)(time_t)seconds))};
+    nanosleep(&t, NULL);
+}
+
+/* Has the file not been written for two leases, by the clock of whoever keeps it? Then nobody need wait. */
+static bool is_old(const char *path, const char *id, double lease)
+{
+    struct stat then, now;
+    char *probe = must_format("%s.%s", path, id);
+    int descriptor = open(probe, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    bool old = descriptor >= 0 && write(descriptor, "", 1) == 1 && fsync(descriptor) == 0 &&
+               fstat(descriptor, &now) == 0 && stat(path, &then) == 0 &&
+               (double)(now.st_mtime - then.st_mtime) > 2 * lease;
+    if (descriptor >= 0) {
+        close(descriptor);
+        unlink(probe);
+    }
+    free(probe);
+    return old;
+}
+
+/* Another machine's, or one that says nothing: does it beat? */
+static verdict watch(const char *path, const holder *found, const char *id, double lease)
+{
+    if (is_old(path, id, lease))
+        return STALE;
+    log_info("%s is held by process %lld on %s; looking for up to %.0f s whether it is alive", path, found->pid,
+             found->host, lease);
+    for (double until = clock_seconds() + lease; clock_seconds() < until; nap(lease / BEATS / 2)) {
+        holder now;
+        int error = look(&now, path);
+        if (error == ENOENT)
+            return STALE; /* it has been given back; taking it is tried again in any case */
+        if (!error && (now.beat != found->beat || strcmp(now.id, found->id) != 0))
+            return ALIVE;
+    }
+    return STALE;
+}
+
+/* Out of the way, unless it is no longer the one that was judged: then it is put back. */
+static void displace(const char *path, const holder *judged, const char *id)
+{
+    holder moved;
+    char *aside = must_format("%s.%s", path, id);
+    if (rename(path, aside) == 0) {
+        if (look(&moved, aside) == 0 && (strcmp(moved.id, judged->id) != 0 || moved.beat != judged->beat))
+            (void)!link(aside, path);
+        unlink(aside);
+    }
+    free(aside);
+}
+
+/* ---- holding it -------------------------------------------------------------------------------------------------- */
+
+/* What cannot be read, or says nothing, is not somebody else's. */
+static bool is_other(const lock *l)
+{
+    holder now;
+    return look(&now, l->path) == 0 && *now.id && strcmp(now.id, l->me.id) != 0;
+}
+
+static void make_again(lock *l)
+{
+    int descriptor;
+    if (create(&descriptor, l->path, &l->me) != 0)
+        return;
+    log_warn("%s has been deleted while the run held it; it is there again", l->path);
+    close(l->descriptor);
+    l->descriptor = descriptor;
+}
+
+bool lock_confirm(lock *l)
+{
+    holder now;
+    pthread_mutex_lock(&l->file);
+    if (look(&now, l->path) == ENOENT)
+        make_again(l);
+    if (is_other(l))
+        atomic_store(&l->lost, true);
+    pthread_mutex_unlock(&l->file);
+    return !atomic_load(&l->lost);
+}
+
+bool lock_lost(const lock *l)
+{
+    return atomic_load(&l->lost);
+}
+
+static void *keep(void *argument)
+{
+    lock *l = argument;
+    pthread_mutex_lock(&l->lock);
+    while (!l->ends) {
+        struct timespec until;
+        double wait = l->lease / BEATS;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_sec += (time_t)wait;
+        until.tv_nsec += (long)(1e9 * (wait - (double)(time_t)wait));
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        if (pthread_cond_timedwait(&l->changed, &l->lock, &until) != ETIMEDOUT)
+            continue;
+        pthread_mutex_unlock(&l->lock); /* storage may take its time */
+        if (lock_confirm(l)) {
+            pthread_mutex_lock(&l->file);
+            beat(l);
+            pthread_mutex_unlock(&l->file);
+        }
+        pthread_mutex_lock(&l->lock);
+    }
+    pthread_mutex_unlock(&l->lock);
+    return NULL;
+}
+
+/* Make the file, whatever is in its place. */
+static status obtain(int *out, const char *path, const holder *me, double lease)
+{
+    enum { ROUNDS = 20 };
+    retry r = {0};
+    for (int round = 0; round < ROUNDS; round++) {
+        int error = create(out, path, me);
+        if (!error)
+            return STATUS_OK;
+        if (error != EEXIST && !retry_again(&r, error, path))
+            return status_fail(STATUS_FAILED, "cannot make %s: %s", path, strerror(error));
+        holder found;
+        if (error != EEXIST || look(&found, path) != 0)
+            continue;
+        verdict v = judge(&found, me);
+        if (v == UNKNOWN)
+            v = watch(path, &found, me->id, lease);
+        if (v == ALIVE)
+            return status_fail(
+                STATUS_FAILED,
+                "%s: another run is at work here, process %lld on %s: let it end, or take another run.folder", path,
+                found.pid, *found.host ? found.host : "a host that it does not name");
+        displace(path, &found, me->id);
+        log_info("%s was left by a run that is no more (process %lld on %s)", path, found.pid,
+                 *found.host ? found.host : "an unknown host");
+    }
+    return status_fail(STATUS_FAILED, "%s: other runs take it again and again: start one run in a folder", path);
+}
+
+status lock_take(lock **out, const char *path, const char *id, double lease)
+{
+    holder me = this_process(id);
+    int descriptor;
+    TRY(obtain(&descriptor, path, &me, lease));
+    lock *l = must_calloc(1, sizeof *l);
+    l->path = must_strdup(path);
+    l->me = me;
+    l->lease = lease;
+    l->descriptor = descriptor;
+    pthread_mutex_init(&l->file, NULL);
+    pthread_mutex_init(&l->lock, NULL);
+    pthread_cond_init(&l->changed, NULL);
+    MUST(pthread_create(&l->thread, NULL, keep, l) == 0, "cannot start a thread");
+    *out = l;
+    return STATUS_OK;
+}
+
+void lock_release(lock *l)
+{
+    holder now;
+    if (!l)
+        return;
+    pthread_mutex_lock(&l->lock);
+    l->ends = true;
+    pthread_cond_broadcast(&l->changed);
+    pthread_mutex_unlock(&l->lock);
+    pthread_join(l->thread, NULL);
+    if (look(&now, l->path) == 0 && !strcmp(now.id, l->me.id))
+        unlink(l->path);
+    close(l->descriptor);
+    pthread_mutex_destroy(&l->file);
+    pthread_mutex_destroy(&l->lock);
+    pthread_cond_destroy(&l->changed);
+    free(l->path);
+    free(l);
+}

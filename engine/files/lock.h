@@ -1,0 +1,27 @@
+/* One folder, one run: a lock file that says who holds it, and that its holder is alive.
+ *
+ * The file is made with O_EXCL, which network file systems keep, and holds the holder's id, host, process and a counter that a
+ * thread of the holder raises. Whether a lock that is found is stale is known at once on the holder's own machine (there is no
+ * such process any more), and elsewhere when the counter has not moved for the lease, which asks no two clocks to agree. A
+ * holder that was taken for dead notices and loses the lock. The caller owns a `lock` until lock_release.
+ */
+#ifndef PHALANX_ENGINE_FILES_LOCK_H
+#define PHALANX_ENGINE_FILES_LOCK_H
+
+#include <stdbool.h>
+
+#include "memory/status.h"
+
+typedef struct lock lock;
+
+/* `id`: hexadecimal, no other holder's. Fails, with who it is, if somebody alive holds it; may wait for up to `lease` seconds to
+ * find out. */
+status lock_take(lock **out, const char *path, const char *id, double lease);
+/* Looks, and makes the file again if it has been deleted: false if somebody else holds it by now. Any thread. */
+bool lock_confirm(lock *l);
+/* What the thread has seen last, without looking. */
+bool lock_lost(const lock *l);
+/* Ends the thread and removes the file, if it is still ours. NULL is accepted. */
+void lock_release(lock *l);
+
+#endif

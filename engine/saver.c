@@ -1,0 +1,412 @@
+#include "engine/saver.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/files/checkpoint_find.h"
+#include "engine/files/checkpoint_publisher.h"
+#include "engine/files/direct.h"
+#include "engine/state.h"
+#include "memory/arena.h"
+#include "memory/clock.h"
+#include "memory/log.h"
+
+enum { NEARBY = 4096, ALIGNMENT = 256 }; /* bytes; pieces so close together are copied as one */
+
+/* Bytes of the device's arena that are copied, and where to. */
+typedef struct range {
+    int64_t at, bytes, to;
+} range;
+
+typedef enum stage { NONE, SHARES, PUBLISHING } stage;
+
+struct saver {
+    saver_options options;
+    const device_interface *interface;
+    device *device;
+    arena *arena; /* the copy, then the writer's buffer */
+    char *copy;   /* NULL: none; the state is written from where it lies */
+    bool pinned;
+    range *ranges;
+    int range_count;
+    checkpoint_writer *writer;
+    checkpoint_publisher *publisher; /* rank 0's */
+    char name[32];
+    json_t *meta;
+    double stall;
+    stage stage;
+
+    /* shared with the thread, under the lock */
+    pthread_t thread;
+    bool started, ends;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool working, copied;
+    status result;
+    char message[2048];
+    double seconds;
+};
+
+/* ---- what is copied -------------------------------------------------------------------------------------------- */
+
+static checkpoint_piece *all_pieces(int *count, const compiled *c, executor *e)
+{
+    state_section sections[STATE_SECTIONS];
+    int section_count = state_sections(sections, c);
+    checkpoint_piece *all = NULL;
+    *count = 0;
+    for (int i = 0; i < section_count; i++) {
+        int n;
+        checkpoint_piece *pieces = state_pieces(&n, c, e, sections[i], true);
+        all = must_realloc(all, (unsigned long)(*count + n) * sizeof *all);
+        memcpy(all + *count, pieces, (size_t)n * sizeof *all);
+        *count += n;
+        free(pieces);
+    }
+    return all;
+}
+
+static int compare_data(const void *a, const void *b)
+{
+    const char *x = (*(const checkpoint_piece *const *)a)->data, *y = (*(const checkpoint_piece *const *)b)->data;
+    return (x > y) - (x < y);
+}
+
+/* The pieces' bytes, neighbours together; the pieces then lie in the copy, if there is one. Returns the copy's bytes. */
+static int64_t lay_ranges(range **out, int *out_count, checkpoint_piece *pieces, int count, const char *base,
+                          char *copy)
+{
+    checkpoint_piece **sorted = must_alloc((unsigned long)count * sizeof *sorted);
+    range *ranges = must_alloc((unsigned long)count * sizeof *ranges);
+    int ranges_count = 0;
+    int64_t bytes = 0;
+    for (int i = 0; i < count; i++)
+        sorted[i] = &pieces[i];
+    qsort(sorted, (size_t)count, sizeof *sorted, compare_data);
+    for (int i = 0; i < count; i++) {
+        int64_t at = (const char *)sorted[i]->data - base, end = at + checkpoint_extent(sorted[i]);
+        range *last = ranges_count ? &ranges[ranges_count - 1] : NULL;
+        if (!last || at > last->at + last->bytes + NEARBY) {
+            bytes = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+            last = &ranges[ranges_count++];
+            *last = (range){at, 0, bytes};
+        }
+        if (end > last->at + last->bytes) {
+            bytes += end - last->at - last->bytes;
+            last->bytes = end - last->at;
+        }
+        if (copy) {
+            sorted[i]->data = copy + last->to + at - last->at;
+            sorted[i]->source = (checkpoint_source){0};
+        }
+    }
+    free(sorted);
+    *out = ranges;
+    *out_count = ranges_count;
+    return (bytes + DIRECT_ALIGNMENT - 1) / DIRECT_ALIGNMENT * DIRECT_ALIGNMENT;
+}
+
+int64_t saver_bytes(const compiled *c, executor *e, bool asynchronous)
+{
+    int count, ranges_count;
+    range *ranges;
+    checkpoint_piece *pieces = all_pieces(&count, c, e);
+    int64_t bytes = lay_ranges(&ranges, &ranges_count, pieces, count, executor_context(e)->arena, NULL);
+    free(ranges);
+    free(pieces);
+    return (asynchronous ? bytes : 0) + CHECKPOINT_WRITER_BUFFER;
+}
+
+/* ---- a rank's work: on the thread, or, without a copy, on the training thread ------------------------------------ */
+
+static void set_copied(saver *s)
+{
+    pthread_mutex_lock(&s->lock);
+    s->copied = true;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* Where the device has a queue for it, the copies are under way already. */
+static void take_copy(saver *s)
+{
+    if (s->interface->set_aside)
+        s->interface->set_aside_wait(s->device);
+    else
+        for (int i = 0; i < s->range_count; i++) {
+            const range *r = &s->ranges[i];
+            memcpy(s->copy + r->to, executor_context(s->options.executor)->arena + r->at, (size_t)r->bytes);
+        }
+    set_copied(s);
+}
+
+static status publish(saver *s)
+{
+    const saver_options *o = &s->options;
+    if (o->may_publish && !o->may_publish(o->context))
+        return status_fail(STATUS_FAILED, "the run's folder belongs to another run by now");
+    TRY(checkpoint_publisher_publish(s->publisher, o->folder, s->name, s->meta));
+    if (checkpoint_prune(o->folder, o->keep, o->keep_every) != STATUS_OK)
+        log_warn("%s; an older checkpoint stays", status_message()); /* the new one is there all the same */
+    return STATUS_OK;
+}
+
+static void work(saver *s)
+{
+    double began = clock_seconds();
+    status result;
+    if (s->stage == SHARES) {
+        if (s->copy)
+            take_copy(s);
+        result = checkpoint_writer_share(s->writer, s->options.folder, s->name);
+    } else {
+        result = publish(s);
+    }
+    pthread_mutex_lock(&s->lock);
+    s->result = result;
+    snprintf(s->message, sizeof s->message, "%s", status_message());
+    s->seconds += clock_seconds() - began;
+    s->working = false;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void *run_thread(void *argument)
+{
+    saver *s = argument;
+    pthread_mutex_lock(&s->lock);
+    for (;;) {
+        while (!s->working && !s->ends)
+            pthread_cond_wait(&s->changed, &s->lock);
+        if (!s->working)
+            break;
+        pthread_mutex_unlock(&s->lock);
+        work(s);
+        pthread_mutex_lock(&s->lock);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+static void start_work(saver *s)
+{
+    pthread_mutex_lock(&s->lock);
+    s->working = true;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+    if (!s->started)
+        work(s);
+}
+
+/* ---- opening ---------------------------------------------------------------------------------------------------- */
+
+static status open_memory(saver *s, int64_t bytes)
+{
+    TRY(arena_open(&s->arena, bytes + CHECKPOINT_WRITER_BUFFER));
+    s->copy = s->options.asynchronous ? arena_base(s->arena) : NULL;
+    return bytes > 0 && s->interface->pin ? s->interface->pin(s->device, s->copy, bytes) : STATUS_OK;
+}
+
+/* Until the copy has been taken. */
+static void wait_for_copy(saver *s)
+{
+    if (s->stage != SHARES)
+        return;
+    double began = clock_seconds();
+    pthread_mutex_lock(&s->lock);
+    while (!s->copied)
+        pthread_cond_wait(&s->changed, &s->lock);
+    pthread_mutex_unlock(&s->lock);
+    s->stall += clock_seconds() - began;
+}
+
+/* The state is about to change. */
+static void copied_hook(void *context)
+{
+    saver *s = context;
+    if (s->stage == SHARES && s->copy && s->interface->set_aside)
+        s->interface->set_aside_first(s->device);
+    else
+        wait_for_copy(s);
+}
+
+/* Does it write what outlives the step and is no gradient? */
+static bool changes_state(const compiled *c, const op *o)
+{
+    bool changes = false;
+    for (int k = 0; k < OP_MAX_OUT; k++) {
+        const tensor *t = o->out[k] ? tensor_root(o->out[k]) : NULL;
+        changes |= t && (t->class == CLASS_WEIGHT || t->class == CLASS_OPTIMIZER) && t->address < c->persistent_bytes;
+    }
+    return changes;
+}
+
+/* Until this op of a step, what was saved after the step before is still what the arena holds. */
+static int first_change(const compiled *c)
+{
+    int i = 0;
+    while (i < c->training.list.count && !changes_state(c, c->training.list.ops[i]))
+        i++;
+    return i;
+}
+
+static status open_parts(saver *s, checkpoint_piece *pieces, int count)
+{
+    const saver_options *o = &s->options;
+    const char *base = executor_context(o->executor)->arena;
+    int64_t bytes = lay_ranges(&s->ranges, &s->range_count, pieces, count, base, NULL);
+    bytes = o->asynchronous ? bytes : 0;
+    TRY(open_memory(s, bytes));
+    if (s->copy) {
+        free(s->ranges);
+        lay_ranges(&s->ranges, &s->range_count, pieces, count, base, s->copy);
+    }
+    s->pinned = bytes > 0 && s->interface->pin;
+    char *buffer = (char *)arena_base(s->arena) + bytes;
+    s->writer = checkpoint_writer_open(&(checkpoint_writer_options){.pieces = pieces,
+                                                                    .count = count,
+                                                                    .extras = o->extras,
+                                                                    .extra_count = o->extra_count,
+                                                                    .run = o->run,
+                                                                    .rank = o->rank,
+                                                                    .ranks = o->ranks,
+                                                                    .buffer = buffer});
+    if (o->rank == 0)
+        s->publisher = checkpoint_publisher_open(o->ranks, o->run, buffer);
+    if (s->copy && pthread_create(&s->thread, NULL, run_thread, s) != 0)
+        return status_fail(STATUS_FAILED, "cannot start the thread that writes checkpoints");
+    s->started = s->copy != NULL;
+    if (s->started)
+        executor_before(o->executor, first_change(o->compiled), copied_hook, s);
+    return STATUS_OK;
+}
+
+status saver_open(saver **out, const saver_options *options)
+{
+    saver *s = must_calloc(1, sizeof *s);
+    int count;
+    s->options = *options;
+    s->interface = executor_device(options->executor, &s->device);
+    s->copied = true;
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->changed, NULL);
+    checkpoint_piece *pieces = all_pieces(&count, options->compiled, options->executor);
+    status result = open_parts(s, pieces, count);
+    free(pieces);
+    if (result != STATUS_OK) {
+        saver_close(s);
+        return result;
+    }
+    *out = s;
+    return STATUS_OK;
+}
+
+static void end_thread(saver *s)
+{
+    pthread_mutex_lock(&s->lock);
+    s->ends = true;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+    pthread_join(s->thread, NULL);
+}
+
+void saver_close(saver *s)
+{
+    if (!s)
+        return;
+    if (s->started)
+        end_thread(s);
+    if (s->stage != NONE && s->options.rank == 0)
+        checkpoint_clean(s->options.folder, s->name);
+    executor_before(s->options.executor, 0, NULL, NULL);
+    checkpoint_publisher_close(s->publisher);
+    checkpoint_writer_close(s->writer);
+    if (s->pinned)
+        (void)s->interface->pin(s->device, s->copy, 0);
+    arena_close(s->arena);
+    json_decref(s->meta);
+    free(s->ranges);
+    pthread_mutex_destroy(&s->lock);
+    pthread_cond_destroy(&s->changed);
+    free(s);
+}
+
+/* ---- saving ----------------------------------------------------------------------------------------------------- */
+
+void saver_begin(saver *s, int64_t step, json_t *meta)
+{
+    double began = clock_seconds();
+    MUST(s->stage == NONE, "%s is still being saved", s->name);
+    snprintf(s->name, sizeof s->name, "step-%08lld", (long long)step);
+    json_decref(s->meta);
+    s->meta = meta;
+    s->stage = SHARES;
+    s->copied = s->copy == NULL;
+    s->seconds = 0;
+    if (s->copy && s->interface->set_aside)
+        for (int i = 0; i < s->range_count; i++)
+            s->interface->set_aside(s->device, s->copy + s->ranges[i].to, s->ranges[i].at, s->ranges[i].bytes);
+    start_work(s);
+    s->stall += clock_seconds() - began;
+}
+
+saver_progress saver_progress_of(saver *s)
+{
+    if (!s || s->stage == NONE)
+        return SAVER_IDLE;
+    pthread_mutex_lock(&s->lock);
+    saver_progress p = s->working ? SAVER_WORKING : s->result == STATUS_OK ? SAVER_READY : SAVER_FAILED;
+    pthread_mutex_unlock(&s->lock);
+    return p;
+}
+
+void saver_wait(saver *s)
+{
+    double began = clock_seconds();
+    pthread_mutex_lock(&s->lock);
+    while (s->working)
+        pthread_cond_wait(&s->changed, &s->lock);
+    pthread_mutex_unlock(&s->lock);
+    s->stall += clock_seconds() - began;
+}
+
+status saver_result(const saver *s)
+{
+    return s->result == STATUS_OK ? STATUS_OK
+                                  : status_fail(s->result, "checkpoint %s not saved: %s", s->name, s->message);
+}
+
+bool saver_next(saver *s, bool any_working, bool any_failed)
+{
+    if (s->stage == NONE || any_working)
+        return false;
+    if (s->stage == SHARES && !any_failed) {
+        s->stage = PUBLISHING;
+        if (s->options.rank == 0)
+            start_work(s);
+        return false;
+    }
+    s->stage = NONE;
+    if (any_failed && s->options.rank == 0)
+        checkpoint_clean(s->options.folder, s->name);
+    return true;
+}
+
+const char *saver_name(const saver *s)
+{
+    return s->name;
+}
+
+double saver_seconds(const saver *s)
+{
+    return s->seconds;
+}
+
+double saver_stall(saver *s)
+{
+    double stall = s->stall;
+    s->stall = 0;
+    return stall;
+}

@@ -1,0 +1,189 @@
+/* One folder, one run: who is alive keeps it, who is dead does not, whatever machine it was on. */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#include <fcntl.h>
+#include <cmocka.h>
+
+#include "engine/files/atomic.h"
+#include "engine/files/lock.h"
+#include "memory/clock.h"
+#include "memory/log.h"
+#include "tests/jobs/workfolder.h"
+
+static const double LEASE = 1.2;
+
+static void nap(double seconds)
+{
+    nanosleep(&(struct timespec){(time_t)seconds, (long)(1e9 * (seconds - (double)(time_t)seconds))}, NULL);
+}
+
+/* A process that takes the lock and says so, and holds it until it is killed. */
+static pid_t holder(const char *path, const char *id)
+{
+    int pipes[2];
+    char taken;
+    assert_int_equal(pipe(pipes), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        lock *l = NULL;
+        if (lock_take(&l, path, id, LEASE) != STATUS_OK || write(pipes[1], "x", 1) != 1)
+            _exit(1);
+        for (;;)
+            pause();
+    }
+    close(pipes[1]);
+    assert_int_equal(read(pipes[0], &taken, 1), 1);
+    close(pipes[0]);
+    return pid;
+}
+
+static void end(pid_t pid)
+{
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+}
+
+static void who_is_alive_keeps_it_and_who_is_dead_does_not(void **state)
+{
+    char *path = workfolder_path(*state, "lock");
+    lock *l = NULL;
+    pid_t pid = holder(path, "aaaa");
+    double began = clock_seconds();
+    assert_int_equal(lock_take(&l, path, "bbbb", LEASE), STATUS_FAILED);
+    assert_true(clock_seconds() - began < LEASE / 2); /* on one machine nobody waits */
+    char *process = must_format("process %d on ", (int)pid);
+    workfolder_message_has(process);
+    end(pid);
+    assert_true(atomic_exists(path));
+    began = clock_seconds();
+    assert_int_equal(lock_take(&l, path, "bbbb", LEASE), STATUS_OK);
+    assert_true(clock_seconds() - began < LEASE / 2);
+    assert_true(lock_confirm(l) && !lock_lost(l));
+    lock_release(l);
+    assert_false(atomic_exists(path));
+    free(process);
+    free(path);
+}
+
+/* The same file, as a machine with another boot id would have written it. */
+static char *foreign(const char *path, long long beat)
+{
+    char *text = must_format(
+        "{\"run\":\"cccc\",\"host\":\"elsewhere\",\"pid\":7,\"started\":1,\"boot\":\"other\",\"space\":\"\","
+        "\"beat\":%lld}\n",
+        beat);
+    workfolder_write(path, text, (int64_t)strlen(text));
+    return text;
+}
+
+static void another_machine_s_lock_is_believed_while_it_beats(void **state)
+{
+    char *path = workfolder_path(*state, "far");
+    lock *l = NULL;
+    free(foreign(path, 1));
+    pid_t pid = fork();
+    if (pid == 0) {
+        for (long long i = 2;; i++) {
+            nap(LEASE / 6);
+            free(foreign(path, i));
+        }
+    }
+    assert_int_equal(lock_take(&l, path, "dddd", LEASE), STATUS_FAILED);
+    workfolder_message_has("process 7 on elsewhere");
+    end(pid);
+    free(foreign(path, 1000)); /* the last, perhaps torn, is as good as any */
+    double began = clock_seconds();
+    assert_int_equal(lock_take(&l, path, "dddd", LEASE), STATUS_OK);
+    assert_true(clock_seconds() - began >= LEASE * 0.9); /* not sooner than that */
+    lock_release(l);
+    free(foreign(path, 1));
+    struct timespec old[2] = {{time(NULL) - 3600, 0}, {time(NULL) - 3600, 0}};
+    assert_int_equal(utimensat(AT_FDCWD, path, old, 0), 0);
+    began = clock_seconds();
+    assert_int_equal(lock_take(&l, path, "dddd", LEASE), STATUS_OK);
+    assert_true(clock_seconds() - began < LEASE / 2); /* an hour without a beat is long enough */
+    lock_release(l);
+    workfolder_write(path, "", 0); /* its machine died between two calls */
+    assert_int_equal(lock_take(&l, path, "dddd", LEASE), STATUS_OK);
+    lock_release(l);
+    free(path);
+}
+
+static void a_holder_beats_and_notices_what_happens_to_its_lock(void **state)
+{
+    char *path = workfolder_path(*state, "mine");
+    lock *l = NULL;
+    int64_t bytes;
+    assert_int_equal(lock_take(&l, path, "eeee", LEASE), STATUS_OK);
+    char *before = (char *)workfolder_read(path, &bytes);
+    nap(LEASE / 2);
+    char *after = (char *)workfolder_read(path, &bytes);
+    assert_string_not_equal(before, after);
+    assert_int_equal(unlink(path), 0); /* deleted: nobody else has it */
+    assert_true(lock_confirm(l));
+    assert_true(atomic_exists(path));
+    assert_int_equal(unlink(path), 0);
+    free(foreign(path, 1)); /* taken: this run was believed to be dead */
+    nap(LEASE / 2);
+    assert_true(lock_lost(l));
+    assert_false(lock_confirm(l));
+    lock_release(l);
+    char *left = (char *)workfolder_read(path, &bytes);
+    assert_non_null(strstr(left, "cccc")); /* the other's is left alone, and says what it said */
+    free(left);
+    free(after);
+    free(before);
+    free(path);
+}
+
+/* Twelve processes at once, each of which finds the lock of a dead one: exactly one has it. */
+static void of_many_that_find_a_stale_lock_one_gets_it(void **state)
+{
+    enum { ROUNDS = 10, MANY = 12 };
+    char *path = workfolder_path(*state, "many");
+    for (int round = 0; round < ROUNDS; round++) {
+        int taken = 0;
+        pid_t pids[MANY];
+        end(holder(path, "ffff"));
+        for (int i = 0; i < MANY; i++) {
+            pids[i] = fork();
+            if (pids[i] == 0) {
+                lock *l = NULL;
+                char id[8];
+                snprintf(id, sizeof id, "%04x", i);
+                bool mine = lock_take(&l, path, id, LEASE) == STATUS_OK;
+                nap(0.3); /* nobody has let it go before all have tried */
+                _exit(mine && lock_confirm(l));
+            }
+        }
+        for (int i = 0; i < MANY; i++) {
+            int how;
+            assert_int_equal(waitpid(pids[i], &how, 0), pids[i]);
+            assert_true(WIFEXITED(how));
+            taken += WEXITSTATUS(how);
+        }
+        assert_int_equal(taken, 1);
+    }
+    free(path);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(who_is_alive_keeps_it_and_who_is_dead_does_not),
+        cmocka_unit_test(another_machine_s_lock_is_believed_while_it_beats),
+        cmocka_unit_test(a_holder_beats_and_notices_what_happens_to_its_lock),
+        cmocka_unit_test(of_many_that_find_a_stale_lock_one_gets_it),
+    };
+    return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);
+}

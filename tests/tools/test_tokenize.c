@@ -1,0 +1,350 @@
+/* phalanx tokenize, split, merge and convert as commands: what they make, what they refuse in one line, and that nothing
+ * half-written is left when they fail or a signal stops them. And what training makes of a data set's tokenizer. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/files/atomic.h"
+#include "engine/files/indexed.h"
+#include "memory/log.h"
+#include "models/huggingface.h"
+#include "models/names.h"
+#include "tests/jobs/launch.h"
+#include "tests/jobs/workfolder.h"
+
+#define MODEL "tests/golden/text/unigram.model"
+
+/* Run `phalanx ARGUMENTS` in a shell and look at its exit status and at what it says on standard error, one line. */
+static void expect(int status_code, const char *said, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+static void expect(int status_code, const char *said, const char *format, ...)
+{
+    char arguments[2000], *program = launch_beside("../phalanx");
+    va_list list;
+    va_start(list, format);
+    vsnprintf(arguments, sizeof arguments, format, list);
+    va_end(list);
+    launch_result r = launch_run(60, "%s %s", program, arguments);
+    if (r.status != status_code)
+        fail_msg("%s: exit status %d: %s%s", arguments, r.status, r.out, r.err);
+    if (said && !strstr(r.err, said))
+        fail_msg("%s: does not say \"%s\": %s", arguments, said, r.err);
+    if (status_code && strchr(r.err, '\n') != r.err + strlen(r.err) - 1)
+        fail_msg("%s: not one line: %s", arguments, r.err);
+    launch_free(&r);
+    free(program);
+}
+
+static int64_t documents_of(const char *folder, const char *name)
+{
+    char *prefix = workfolder_path(folder, name);
+    indexed *x;
+    if (indexed_open(&x, prefix) != STATUS_OK)
+        fail_msg("%s", status_message());
+    int64_t count = indexed_documents(x);
+    indexed_close(x);
+    free(prefix);
+    return count;
+}
+
+/* How many files and folders are in the folder. */
+static int entries(const char *folder)
+{
+    int count = 0;
+    DIR *list = opendir(folder);
+    assert_non_null(list);
+    for (struct dirent *entry; (entry = readdir(list));)
+        count += entry->d_name[0] != '.';
+    closedir(list);
+    return count;
+}
+
+static void put(const char *folder, const char *name, const char *text, int64_t bytes)
+{
+    char *path = workfolder_path(folder, name);
+    workfolder_write(path, text, bytes < 0 ? (int64_t)strlen(text) : bytes);
+    free(path);
+}
+
+/* ---- inputs and outputs ---- */
+
+static void what_is_no_text_is_refused_and_leaves_nothing(void **state)
+{
+    const char *w = *state;
+    put(w, "x.parquet", "PAR1\x15\x04\x15", -1);
+    put(w, "x.bin", "a\0b", 3);
+    expect(1, "this is a Parquet file", "tokenize --output %s/corpus/a --tokenizer bytes %s/x.parquet", w, w);
+    expect(1, "this is a binary file", "tokenize --output %s/corpus/a --tokenizer bytes - < %s/x.bin", w, w);
+    char *corpus = workfolder_path(w, "corpus");
+    assert_int_equal(entries(corpus), 0);
+    free(corpus);
+}
+
+static void json_lines_come_by_standard_input_too(void **state)
+{
+    const char *w = *state;
+    put(w, "lines", "{\"text\": \"one\"}\n{\"text\": \"two\"}\n", -1);
+    expect(0, NULL, "tokenize --output %s/piped --tokenizer bytes - < %s/lines", w, w);
+    assert_int_equal(documents_of(w, "piped"), 2);
+    expect(0, NULL, "tokenize --output %s/text --format text --tokenizer bytes - < %s/lines", w, w);
+    assert_int_equal(documents_of(w, "text"), 1);
+}
+
+static void folders_are_made_and_nothing_is_replaced_without_force(void **state)
+{
+    const char *w = *state;
+    put(w, "a.txt", "one\n\ntwo\n\nthree", -1);
+    expect(0, NULL, "tokenize --output %s/new/deep/a --tokenizer bytes --separator '\\n\\n' %s/a.txt", w, w);
+    assert_int_equal(documents_of(w, "new/deep/a"), 3);
+    expect(1, "a.idx is there already", "tokenize --output %s/new/deep/a --tokenizer bytes %s/a.txt", w, w);
+    assert_int_equal(documents_of(w, "new/deep/a"), 3);
+    expect(0, NULL, "tokenize --force --output %s/new/deep/a --tokenizer " MODEL " %s/a.txt", w, w);
+    assert_int_equal(documents_of(w, "new/deep/a"), 1);
+    char *old = workfolder_path(w, "new/deep/a.tokenizer.bytes");
+    assert_false(atomic_exists(old)); /* the other tokenizer's copy went with the other data */
+    free(old);
+    expect(2, "names a folder", "tokenize --output %s/new/ --tokenizer bytes %s/a.txt", w, w);
+    expect(1, "is there already", "tokenize --output %s/b --train-vocab 400 --tokenizer %s/a.txt %s/a.txt", w, w, w);
+
+    expect(0, NULL, "tokenize --force --output %s/new/deep/a --tokenizer bytes --separator '\\n\\n' %s/a.txt", w, w);
+    expect(0, NULL, "merge --output %s/merged/all %s/new/deep/a %s/new/deep/a", w, w, w);
+    expect(1, "all.idx is there already", "merge --output %s/merged/all %s/new/deep/a", w, w);
+    expect(0, NULL, "merge --force --output %s/merged/all %s/new/deep/a", w, w);
+    assert_int_equal(documents_of(w, "merged/all"), 3);
+    expect(0, NULL, "split --validation 0.3 --output %s/parts/ %s/new/deep/a", w, w);
+    expect(1, "parts/train.idx is there already", "split --validation 0.3 --output %s/parts/ %s/new/deep/a", w, w);
+    expect(0, NULL, "split --force --validation 0.3 --output %s/parts/ %s/new/deep/a", w, w);
+
+    expect(0, NULL, "convert --from tests/golden/models/llama --to %s/model", w);
+    expect(1, "--force", "convert --from tests/golden/models/llama --to %s/model", w);
+    expect(0, NULL, "convert --force --from tests/golden/models/llama --to %s/model --dtype bf16", w);
+    expect(1, "holds no model", "convert --force --from tests/golden/models/llama --to %s/parts", w);
+    char *there = workfolder_path(w, "parts/train.idx"), *left = workfolder_path(w, "model.old");
+    assert_true(atomic_exists(there));
+    assert_false(atomic_exists(left));
+    free(there);
+    free(left);
+}
+
+static void split_says_how_a_text_file_becomes_documents(void **state)
+{
+    const char *w = *state;
+    put(w, "one.txt", "one\n\ntwo\n", -1);
+    expect(0, NULL, "tokenize --output %s/one --tokenizer bytes %s/one.txt", w, w);
+    expect(1, "phalanx tokenize --separator", "split --validation 0.1 %s/one", w);
+    expect(1, "which phalanx tokenize makes of this file", "split --validation 0.1 %s/one.txt", w);
+    expect(1, "which phalanx tokenize makes of text", "split --validation 0.1 %s/nowhere", w);
+}
+
+static void training_a_vocabulary_tells_its_stages(void **state)
+{
+    const char *w = *state;
+    char *program = launch_beside("../phalanx");
+    launch_result r = launch_run(120,
+                                 "%s tokenize --output %s/own --tokenizer %s/vocab/own.model --train-vocab 400 "
+                                 "tests/jobs/launch.c tests/jobs/launch.h",
+                                 program, w, w);
+    if (r.status)
+        fail_msg("%s%s", r.out, r.err);
+    assert_non_null(strstr(r.out, "training a SentencePiece unigram model of 400 tokens"));
+    assert_non_null(strstr(r.out, "MB of text read, training on it"));
+    launch_free(&r);
+    free(program);
+}
+
+/* ---- signals ---- */
+
+static void nap(double seconds)
+{
+    nanosleep(
+        &(struct timespec){.tv_sec = (time_t)seconds, .tv_nsec = (long)(1e9 * (seconds - (double)(time_t)seconds))},
+        NULL);
+}
+
+static void wait_for(const char *path)
+{
+    for (int i = 0; i < 4000 && !atomic_exists(path); i++)
+        nap(0.005);
+    if (!atomic_exists(path))
+        fail_msg("%s does not appear", path);
+}
+
+static void stop(launch *l, int number)
+{
+    kill(launch_pid(l), number);
+    launch_result r = launch_finish(l);
+    if (r.status != 128 + number || r.timed_out)
+        fail_msg("exit status %d after signal %d: %s%s", r.status, number, r.out, r.err);
+    if (!strstr(r.err, "stopped by a signal: nothing was written"))
+        fail_msg("it does not say that it was stopped: %s", r.err);
+    launch_free(&r);
+}
+
+/* Tokenizing and training a vocabulary wait for a pipe that has some text and gets no more. */
+static void a_signal_leaves_no_half_data_set(void **state)
+{
+    static const int numbers[] = {SIGINT, SIGTERM};
+    const char *w = *state;
+    char *program = launch_beside("../phalanx"), *pipe_path = workfolder_path(w, "pipe"),
+         *out = workfolder_path(w, "out");
+    char *written = workfolder_path(out, "a.bin.tmp");
+    assert_int_equal(mkfifo(pipe_path, 0600), 0);
+    for (int i = 0; i < 2; i++) {
+        launch *l = launch_start(60, "exec %s tokenize --output %s/a --tokenizer bytes %s", program, out, pipe_path);
+        int writer = open(pipe_path, O_WRONLY);
+        assert_true(write(writer, "some text\n", 10) == 10);
+        wait_for(written);
+        stop(l, numbers[i]);
+        close(writer);
+        assert_int_equal(entries(out), 0);
+    }
+    launch *l = launch_start(60, "exec %s tokenize --output %s/a --tokenizer %s/a.model --train-vocab 400 %s", program,
+                             out, out, pipe_path);
+    int writer = open(pipe_path, O_WRONLY);
+    assert_true(write(writer, "some text\n", 10) == 10);
+    assert_true(launch_expect(l, "training a SentencePiece", 30));
+    stop(l, SIGINT);
+    close(writer);
+    assert_int_equal(entries(out), 0);
+    free(program);
+    free(pipe_path);
+    free(out);
+    free(written);
+}
+
+/* A folder of a large model that takes no space: its tensors are a hole in the file. */
+static void write_large_model(const char *folder)
+{
+    model_shape shape = {.architecture = SHAPE_LLAMA,
+                         .layers = 1,
+                         .hidden_size = 1024,
+                         .heads = 8,
+                         .kv_heads = 8,
+                         .head_size = 128,
+                         .ffn_size = 1024,
+                         .vocab_size = 300000,
+                         .max_sequence = 128,
+                         .tied_embeddings = true,
+                         .rope_theta = 10000.0,
+                         .norm_epsilon = 1e-5};
+    char *config, *path = workfolder_path(folder, "model.safetensors");
+    json_t *header = json_object();
+    int count;
+    int64_t end = 0;
+    assert_int_equal(atomic_make_folders(folder), STATUS_OK);
+    if (huggingface_text(&config, &shape, DTYPE_FP32, NULL) != STATUS_OK)
+        fail_msg("%s", status_message());
+    put(folder, "config.json", config, -1);
+    names_tensor *names = names_list(&count, &shape);
+    for (int i = 0; i < count; i++) {
+        int64_t begin = end;
+        json_t *dims = json_array();
+        end += 4 * names[i].shape[0] * (names[i].dims == 2 ? names[i].shape[1] : 1);
+        for (int d = 0; d < names[i].dims; d++)
+            json_array_append_new(dims, json_integer(names[i].shape[d]));
+        json_object_set_new(header, names[i].name,
+                            json_pack("{s:s, s:o, s:[I, I]}", "dtype", "F32", "shape", dims, "data_offsets",
+                                      (json_int_t)begin, (json_int_t)end));
+    }
+    names_free(names, count);
+    char *text = json_dumps(header, JSON_COMPACT);
+    uint64_t length = strlen(text);
+    char *file = must_alloc(8 + length);
+    memcpy(file, &length, 8);
+    memcpy(file + 8, text, length);
+    workfolder_write(path, file, (int64_t)(8 + length));
+    assert_int_equal(truncate(path, (off_t)(8 + (int64_t)length + end)), 0);
+    free(file);
+    free(text);
+    free(config);
+    free(path);
+    json_decref(header);
+}
+
+static void a_signal_leaves_no_half_model(void **state)
+{
+    const char *w = *state;
+    char *program = launch_beside("../phalanx"), *from = workfolder_path(w, "large"),
+         *out = workfolder_path(w, "stopped");
+    char *temporary = workfolder_path(out, "model.tmp"),
+         *begun = workfolder_path(temporary, "model-00000.safetensors.tmp");
+    write_large_model(from);
+    launch *l = launch_start(60, "exec %s convert --from %s --to %s/model", program, from, out);
+    wait_for(begun);
+    stop(l, SIGINT);
+    assert_int_equal(entries(out), 0);
+    free(program);
+    free(from);
+    free(out);
+    free(temporary);
+    free(begun);
+}
+
+/* ---- a data set's tokenizer in training ---- */
+
+#define CONFIG                                                                                                         \
+    "model: {architecture: llama, layers: 1, hidden_size: 16, heads: 2, ffn_size: 32, max_sequence: 16}\n"             \
+    "train: {steps: 1, sequence: 16, micro_batch: 1, global_batch: 1, precision: fp32, device: cpu}\n"                 \
+    "optimizer: {lr: 1e-3}\n"
+
+static void a_missing_data_set_is_said_by_its_key_and_how_it_is_made(void **state)
+{
+    const char *w = *state;
+    put(w, "config.yaml", CONFIG, -1);
+    put(w, "b.txt", "some text that is longer than one sample of sixteen tokens", -1);
+    expect(1, "data.train: there is no data set nowhere/train (nowhere/train.bin and .idx): phalanx tokenize",
+           "train %s/config.yaml data.train=nowhere/train model.vocab_size=257 run.folder=%s/run", w, w);
+    expect(0, NULL, "tokenize --output %s/b --tokenizer bytes %s/b.txt", w, w);
+    expect(1, "data.validation: there is no data set nowhere",
+           "train %s/config.yaml data.train=%s/b data.validation=nowhere model.vocab_size=257 run.folder=%s/run", w, w,
+           w);
+}
+
+static void the_tokenizer_beside_the_data_tells_the_vocabulary(void **state)
+{
+    const char *w = *state;
+    put(w, "config.yaml", CONFIG, -1);
+    put(w, "c.txt", "some text that is longer than one sample of sixteen tokens", -1);
+    expect(0, NULL, "tokenize --output %s/c --tokenizer bytes --append-eod no %s/c.txt", w, w);
+    expect(2, "the tokenizer beside", "train %s/config.yaml data.train=%s/c model.vocab_size=200 run.folder=%s/r", w, w,
+           w);
+    expect(2, "makes 257 ids, model.vocab_size is 200",
+           "train %s/config.yaml data.train=%s/c model.vocab_size=200 run.folder=%s/r", w, w, w);
+    expect(0, NULL, "train %s/config.yaml data.train=%s/c run.folder=%s/told", w, w, w);
+    char *path = workfolder_path(w, "told/config.yaml");
+    int64_t bytes;
+    char *text = (char *)workfolder_read(path, &bytes);
+    assert_non_null(strstr(text, "vocab_size: 257"));
+    free(text);
+    free(path);
+    expect(0, NULL, "plan %s/config.yaml data.train=%s/c", w, w);
+    expect(2, "no tokenizer beside data.train", "train %s/config.yaml data.train=%s/nowhere run.folder=%s/r", w, w, w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_no_text_is_refused_and_leaves_nothing),
+        cmocka_unit_test(json_lines_come_by_standard_input_too),
+        cmocka_unit_test(folders_are_made_and_nothing_is_replaced_without_force),
+        cmocka_unit_test(split_says_how_a_text_file_becomes_documents),
+        cmocka_unit_test(training_a_vocabulary_tells_its_stages),
+        cmocka_unit_test(a_signal_leaves_no_half_data_set),
+        cmocka_unit_test(a_signal_leaves_no_half_model),
+        cmocka_unit_test(a_missing_data_set_is_said_by_its_key_and_how_it_is_made),
+        cmocka_unit_test(the_tokenizer_beside_the_data_tells_the_vocabulary),
+    };
+    return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);
+}

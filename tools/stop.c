@@ -1,0 +1,37 @@
+#include "tools/stop.h"
+
+#include <signal.h>
+#include <stddef.h>
+
+static volatile sig_atomic_t caught; /* signals know no other place */
+
+static void keep(int number)
+{
+    caught = number;
+}
+
+void stop_catch(void)
+{
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction action = {.sa_handler = keep, .sa_flags = (int)SA_RESETHAND | SA_RESTART};
+    sigemptyset(&action.sa_mask);
+    for (unsigned i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        struct sigaction old;
+        if (sigaction(numbers[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN) /* as under nohup */
+            (void)sigaction(numbers[i], &action, NULL);
+    }
+}
+
+status stop_asked(void)
+{
+    return caught ? status_fail(STATUS_FAILED, "stopped by a signal: nothing was written") : STATUS_OK;
+}
+
+int stop_exit(status s)
+{
+    if (caught && s != STATUS_OK) {
+        (void)signal((int)caught, SIG_DFL);
+        (void)raise((int)caught);
+    }
+    return (int)s;
+}

@@ -55,7 +55,8 @@ static void written_rows(const compiled *c, const storage *s, int64_t *first, in
 {
     const parameter *p = s->of;
     const grid *g = &c->options.grid;
-    bool copy = p->place.kind == PLACE_REPLICATE || p->place.kind == PLACE_SHARED;
+    placement place = p->place.along[AXIS_COORDINATE_TENSOR];
+    bool copy = place.kind == PLACE_REPLICATE || place.kind == PLACE_SHARED;
     if (p->tied || (copy && g->at[GRID_TENSOR] > 0) || (c->options.zero == 0 && grid_index(g, AXIS_GRADIENT) > 0)) {
         *rows = 0;
         return;

@@ -1,5 +1,9 @@
 #include "kernels/axis.h"
 
+#include "memory/tensor.h"
+
+_Static_assert((int)AXIS_SLOTS <= (int)TENSOR_SLOTS, "a tensor has too few slots for the axes");
+
 #define AXIS(...)
 #define COORDINATE(name, text, divides, sums) {text, AXIS_DIVIDES_##divides, sums},
 const axis_coordinate axis_coordinates[AXIS_COORDINATES] = {

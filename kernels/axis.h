@@ -60,6 +60,10 @@ typedef struct axis_row {
     bool edges; /* messages between pairs of ranks */
 } axis_row;
 
+/* Slots of a tensor's placements: one a coordinate, and one an axis that picks among the ranks of a coordinate (ENDS, BLOCKS).
+ * An axis of several coordinates has theirs. */
+enum { AXIS_SLOTS = AXIS_COORDINATES + AXIS_COUNT };
+
 extern const axis_coordinate axis_coordinates[AXIS_COORDINATES];
 extern const axis_row axis_rows[AXIS_COUNT];
 
@@ -72,6 +76,24 @@ static inline const char *axis_name(axis a)
 static inline bool axis_has_messages(axis a)
 {
     return axis_rows[a].queue != AXIS_QUEUE_NONE;
+}
+
+/* The slots of an axis, bit by bit. */
+static inline unsigned axis_slots(axis a)
+{
+    return axis_rows[a].rule == AXIS_WHOLE ? axis_rows[a].spans : 1u << (AXIS_COORDINATES + a);
+}
+
+static inline const char *axis_slot_name(int slot)
+{
+    return slot < AXIS_COORDINATES ? axis_coordinates[slot].name : axis_rows[slot - AXIS_COORDINATES].name;
+}
+
+/* Are activations divided along the coordinate, so that weights are shared along it? */
+static inline bool axis_divides_activations(int coordinate)
+{
+    return axis_coordinates[coordinate].divides == AXIS_DIVIDES_SAMPLES ||
+           axis_coordinates[coordinate].divides == AXIS_DIVIDES_TOKENS;
 }
 
 static inline bool axis_spans(axis a, int coordinate)

@@ -248,7 +248,7 @@ void infer_attention(op *o)
     check_attention(o, qkv, o->in[1]);
     infer_shape(o->out[0], (dtype)qkv->type, 2, qkv->shape[0], (int64_t)o->at.heads * o->at.head_size, 0);
     infer_shape(o->out[1], DTYPE_FP32, 2, o->at.heads, qkv->shape[0], 0);
-    operands_place(o, "r.>rr 1.>10 s.>ss");
+    operands_place(o, "r.>rr 1.>10 s.>ss b.>b1");
 }
 
 void infer_attention_grad(op *o)
@@ -261,7 +261,7 @@ void infer_attention_grad(op *o)
           "dy and y [t, heads head_size]");
     CHECK(infer_is_matrix(o->in[3], DTYPE_FP32, o->at.heads, qkv->shape[0]), "lse[heads, t] fp32");
     infer_shape_like(o->out[0], qkv);
-    operands_place(o, "rrrr.>r 1110.>1 psss.>p");
+    operands_place(o, "rrrr.>r 1110.>1 psss.>p bbb1.>b");
 }
 
 void infer_attention_decode(op *o)
@@ -377,7 +377,7 @@ void infer_cross_entropy_stats(op *o)
     operands_present(o);
     check_logits(o);
     infer_shape(o->out[0], DTYPE_FP32, 2, o->in[0]->shape[0], 3, 0);
-    operands_place(o, "r.>r 1.>0");
+    operands_place(o, "r.>r 1.>0 b.>b");
 }
 
 void infer_cross_entropy(op *o)
@@ -391,5 +391,6 @@ void infer_cross_entropy(op *o)
     CHECK(infer_is_scalars(o->in[3]) && infer_is_vector(o->out[0], DTYPE_FP32, 1), "the step's scalars, loss fp32[1]");
     if (o->out[1])
         infer_shape_like(o->out[1], logits);
-    operands_place(o, "r.r.>rr 1.r.>r1 1.s.>r1");
+    /* Tensor ranks have the same loss: whose share of the sum over ranks it is, is the reader's to say. */
+    operands_place(o, "r.r.>.r 1.r.>.1 1.s.>.1 b.b.>pb");
 }

@@ -2,6 +2,7 @@
 #include "kernels/infer.h"
 
 #include "kernels/exact_sum.h"
+#include "kernels/parameter.h"
 
 #define CHECK OPERANDS_CHECK
 
@@ -21,7 +22,7 @@ void infer_clip(op *o)
     CHECK(infer_is_vector(o->in[0], DTYPE_INT64, SUM_BINS) && infer_is_scalars(o->in[1]),
           "bins int64[SUM_BINS], the step's scalars");
     infer_shape(o->out[0], DTYPE_FP32, 1, CONTROL_COUNT, 0, 0);
-    operands_place(o, "..>r");
+    operands_place(o, "r.>r");
 }
 
 /* An update: gradient (or direction), scalars, control -> weight, master and states. */
@@ -93,25 +94,20 @@ void infer_muon_polynomial(op *o)
 
 /* ---- communication ------------------------------------------------------------------------------------------- */
 
-/* Along another axis than the tensor group's, and in a group of one, placements over the tensor group stay. */
-static void place_communication(op *o, const char *rules)
+static void check_group(const op *o)
 {
     CHECK(o->at.group_size >= 1 && o->at.group_rank >= 0 && o->at.group_rank < o->at.group_size,
           "group_rank of group_size");
-    if (o->at.axis == AXIS_TENSOR && o->at.group_size > 1)
-        operands_place(o, rules);
-    else
-        o->out[0]->place = o->in[0]->place;
-    o->out[0]->parameter = o->in[0]->parameter;
 }
 
-static int64_t own_rows(const op *o, int64_t whole)
+/* This rank's part of `whole` rows. */
+static void part(int64_t *first, int64_t *count, const op *o, int64_t whole)
 {
-    int64_t first, count;
+    *first = 0;
     if (o->at.owner >= 0)
-        return o->at.group_rank == o->at.owner ? whole : 0;
-    shard_rows(&first, &count, whole, o->at.group_size, o->at.group_rank);
-    return count;
+        *count = o->at.group_rank == o->at.owner ? whole : 0;
+    else
+        shard_rows(first, count, whole, o->at.group_size, o->at.group_rank);
 }
 
 /* shard(0) -> shared, whose cotangent the reduce-scatter sums. With attributes.replicate nobody's cotangent of it will be
@@ -120,9 +116,11 @@ void infer_all_gather(op *o)
 {
     operands_present(o);
     const tensor *x = o->in[0];
-    place_communication(o, o->at.replicate ? "0>r" : "0>s");
-    int64_t rows = o->at.rows ? o->at.rows : x->shape[0] * o->at.group_size;
-    CHECK(x->dims > 0 && x->shape[0] == own_rows(o, rows), "x must have this rank's share of attributes.rows rows");
+    check_group(o);
+    operands_place_along(o, o->at.replicate ? "0>r o>r" : "0>s o>s");
+    int64_t rows = o->at.rows ? o->at.rows : x->shape[0] * o->at.group_size, first, count;
+    part(&first, &count, o, rows);
+    CHECK(x->dims > 0 && x->shape[0] == count, "x must have this rank's share of attributes.rows rows");
     infer_shape(o->out[0], (dtype)x->type, x->dims, rows, x->shape[1], x->shape[2]);
 }
 
@@ -130,16 +128,22 @@ void infer_reduce_scatter(op *o)
 {
     operands_present(o);
     const tensor *x = o->in[0];
-    place_communication(o, "p>0");
+    check_group(o);
+    operands_place_along(o, o->at.owner >= 0 ? "p>o" : "p>0");
     CHECK(x->dims > 0 && (o->at.rows ? x->shape[0] == o->at.rows : x->shape[0] % o->at.group_size == 0),
           "x must have attributes.rows rows, or rows that the group divides");
-    infer_shape(o->out[0], (dtype)x->type, x->dims, own_rows(o, x->shape[0]), x->shape[1], x->shape[2]);
+    int64_t first, count;
+    part(&first, &count, o, x->shape[0]);
+    infer_shape(o->out[0], (dtype)x->type, x->dims, count, x->shape[1], x->shape[2]);
+    if (x->parameter && !parameter_has_copies(x->parameter, first, count)) /* of the rows that are sums over copies */
+        o->out[0]->place.along[AXIS_COORDINATES + AXIS_KV] = place_replicate();
 }
 
 void infer_all_reduce(op *o)
 {
     operands_present(o);
-    place_communication(o, "p>r");
+    check_group(o);
+    operands_place_along(o, "p>r");
     CHECK(o->at.first >= 0 && o->at.rows >= 0 && o->at.first + o->at.rows <= o->in[0]->shape[0],
           "the rows that are summed must be rows of x");
     infer_shape_like(o->out[0], o->in[0]);
@@ -148,7 +152,8 @@ void infer_all_reduce(op *o)
 void infer_share(op *o)
 {
     operands_present(o);
-    place_communication(o, "r>s");
+    check_group(o);
+    operands_place_along(o, "r>s");
     infer_shape_like(o->out[0], o->in[0]);
     tensor *x = o->in[0], *y = o->out[0]; /* a view of x */
     y->base = tensor_root(x);

@@ -10,6 +10,14 @@ static bool same_shape(const tensor *a, const tensor *b)
     return same;
 }
 
+static bool same_place(const tensor *a, const tensor *b)
+{
+    for (int i = 0; i < AXIS_SLOTS; i++)
+        if (!place_equal(a->place.along[i], b->place.along[i]))
+            return false;
+    return true;
+}
+
 static tensor *new_tensor(pool *p, op *o)
 {
     tensor *t = pool_alloc(p, sizeof *t);
@@ -21,10 +29,11 @@ static tensor *new_tensor(pool *p, op *o)
     return t;
 }
 
-static bool shares_bytes(const op *o, tensor *t)
+/* Is `t` placed as the input whose bytes it has, so that the op replaces what is described there? */
+static bool replaces(const op *o, tensor *t)
 {
     for (int i = 0; i < OP_MAX_IN; i++)
-        if (o->in[i] && tensor_root(o->in[i]) == tensor_root(t))
+        if (o->in[i] && tensor_root(o->in[i]) == tensor_root(t) && same_place(o->in[i], t))
             return true;
     return false;
 }
@@ -33,7 +42,7 @@ static bool shares_bytes(const op *o, tensor *t)
 static void settle(const op *o, tensor *t, tensor *at)
 {
     OPERANDS_CHECK(same_shape(t, at), "the result has another shape or type than what it is to be stored in");
-    OPERANDS_CHECK(shares_bytes(o, at) || place_equal(t->place, at->place),
+    OPERANDS_CHECK(replaces(o, at) || same_place(t, at),
                    "the result is placed otherwise than what it is to be stored in");
     t->base = tensor_root(at);
     t->offset = at->offset;
@@ -65,7 +74,7 @@ op *op_make(pool *p, const op *like, unsigned outputs, tensor *const *into)
             settle(o, o->out[i], into[i]);
         if (!there[i])
             continue;
-        OPERANDS_CHECK(same_shape(&inferred[i], there[i]) && place_equal(inferred[i].place, there[i]->place),
+        OPERANDS_CHECK(same_shape(&inferred[i], there[i]) && same_place(&inferred[i], there[i]),
                        "an output that is there already is not what the op makes");
         o->out[i] = there[i];
     }

@@ -9,6 +9,7 @@
 #ifndef PHALANX_KERNELS_PARAMETER_H
 #define PHALANX_KERNELS_PARAMETER_H
 
+#include "kernels/axis.h"
 #include "memory/tensor.h"
 
 typedef enum parameter_init { INIT_NORMAL, INIT_ZERO, INIT_ONE } parameter_init;
@@ -28,9 +29,10 @@ enum { PARAMETER_PIECES = 4 };
 typedef struct parameter {
     const char *name; /* "layer 3/attention/qkv" */
     int64_t rows, columns;
-    bool vector;   /* shape [columns], one row */
-    bool of_block; /* a layer's, not of the model's ends */
-    placement place;
+    bool vector;      /* shape [columns], one row */
+    bool of_block;    /* a layer's, not of the model's ends */
+    placements place; /* of the weight */
+    unsigned sums;    /* slots (kernels/axis.h) along which its gradient is a sum over the ranks */
     bool decay;
     parameter_init init;
     float deviation; /* of INIT_NORMAL */
@@ -44,5 +46,21 @@ typedef struct parameter {
      * what belongs to parameters are indexed by it. */
     int number;
 } parameter;
+
+/* Do rows [first, first + rows) (of a vector: elements) hold copies of key/value heads? */
+static inline bool parameter_has_copies(const parameter *p, int64_t first, int64_t rows)
+{
+    return p->copied_from >= 0 && rows > 0 && first + rows > p->copied_from;
+}
+
+/* The placement of a gradient as products make it, of all rows: a share of the sum along every axis that it is a sum over. */
+static inline placements parameter_gradient_place(const parameter *p)
+{
+    placements all = place_cotangent(p->place);
+    for (int i = 0; i < AXIS_SLOTS; i++)
+        if (p->sums >> i & 1)
+            all.along[i] = place_partial();
+    return all;
+}
 
 #endif

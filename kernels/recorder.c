@@ -59,7 +59,7 @@ static void enter(recorder *r, tensor *t)
     r->tensors[r->tensor_count++] = t;
 }
 
-tensor *recorder_input(recorder *r, const char *name, dtype type, int dims, const int64_t *shape, placement place)
+tensor *recorder_input(recorder *r, const char *name, dtype type, int dims, const int64_t *shape, placements place)
 {
     tensor *t = pool_alloc(r->pool, sizeof *t);
     const char *site;
@@ -67,6 +67,15 @@ tensor *recorder_input(recorder *r, const char *name, dtype type, int dims, cons
     t->place = place;
     enter(r, t);
     return t;
+}
+
+placements recorder_activation(const recorder_grid *g, placement place)
+{
+    placements all = place_along(AXIS_COORDINATE_TENSOR, place);
+    for (int i = 0; i < AXIS_COORDINATES; i++)
+        if (g->divided >> i & 1)
+            all.along[i] = place_shard(0);
+    return all;
 }
 
 tensor *recorder_rows(recorder *r, tensor *of, int64_t first, int64_t count)
@@ -88,6 +97,8 @@ tensor *recorder_row(recorder *r, tensor *of, int64_t row)
     MUST(of->dims == 2, "%s is no matrix", of->name);
     tensor *t = recorder_rows(r, of, row, 1);
     t->dims = 1;
+    for (int i = 0; i < TENSOR_SLOTS; i++)
+        t->place.along[i].dim = 0; /* the one dimension that is left */
     t->shape[0] = of->shape[1];
     t->shape[1] = 0;
     t->pitch = 1;
@@ -176,7 +187,8 @@ tensor *recorder_gradient(recorder *r, const tensor *w, uint8_t *accumulate)
     if (!known->partial) {
         tensor *t = pool_alloc(r->pool, sizeof *t);
         tensor_describe(t, s->gradient->name, CLASS_TEMPORARY, DTYPE_FP32, s->weight->dims, s->weight->shape);
-        t->place = place_cotangent(s->weight->place);
+        t->place = parameter_gradient_place(s->of);
+        t->parameter = s->of;
         enter(r, t);
         known->partial = t;
     }

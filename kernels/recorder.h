@@ -21,6 +21,8 @@ typedef struct recorder_grid {
     int tensor, tensor_rank;
     int gradient, gradient_rank; /* AXIS_GRADIENT */
     int kv, kv_rank;             /* the group of ranks that hold copies of the same key/value heads */
+    bool ends_apart;             /* the embedding and the head are on different stages */
+    unsigned divided;            /* coordinates, bit by bit, along which more than one rank divides samples or tokens */
     bool sequence;               /* activations between blocks are shards over tokens */
 } recorder_grid;
 
@@ -71,7 +73,9 @@ void recorder_layer(recorder *r, int layer);
 /* Kept for the backward pass, whatever is made again. */
 void recorder_keep(tensor *t);
 /* A tensor of this body without a producer: the chunk's input, a received cotangent. */
-tensor *recorder_input(recorder *r, const char *name, dtype type, int dims, const int64_t *shape, placement place);
+tensor *recorder_input(recorder *r, const char *name, dtype type, int dims, const int64_t *shape, placements place);
+/* Of an activation: `place` along the tensor axis, divided along those that divide samples and tokens. */
+placements recorder_activation(const recorder_grid *g, placement place);
 /* Rows [first, first + count) of dimension 0, sharing bytes. Not differentiable: for ops recorded by hand. */
 tensor *recorder_rows(recorder *r, tensor *of, int64_t first, int64_t count);
 /* One row of a matrix, as a vector. */

@@ -16,7 +16,8 @@ tensor *layer_dropout(recorder *r, const layer_inputs *in, tensor *x)
     if (!r->training || !(in->dropout > 0))
         return x;
     op_attributes at = {.probability = in->dropout, .site = r->sites++, .sequence = in->sequence};
-    if (x->place.kind == PLACE_SHARD && x->place.dim == 0) {
+    placement place = x->place.along[AXIS_COORDINATE_TENSOR];
+    if (place.kind == PLACE_SHARD && place.dim == 0) {
         int64_t count;
         shard_rows(&at.first, &count, r->tokens, r->grid.tensor, r->grid.tensor_rank);
     }

@@ -40,15 +40,11 @@ void tensor_describe(tensor *out, const char *name, tensor_class class, dtype ty
 
 const char *tensor_text(char *out, int bytes, const tensor *t)
 {
-    static const char *kinds[] = {"", " shared", " shard", " partial"};
     int used = snprintf(out, (size_t)bytes, "[");
     for (int i = 0; i < t->dims && used < bytes; i++)
         used += snprintf(out + used, (size_t)(bytes - used), "%s%lld", i ? ", " : "", (long long)t->shape[i]);
     if (used < bytes)
-        used +=
-            snprintf(out + used, (size_t)(bytes - used), "] %s%s", dtype_name((dtype)t->type), kinds[t->place.kind]);
-    if (t->place.kind == PLACE_SHARD && used < bytes)
-        snprintf(out + used, (size_t)(bytes - used), "(%d)", t->place.dim);
+        snprintf(out + used, (size_t)(bytes - used), "] %s", dtype_name((dtype)t->type));
     return out;
 }
 
@@ -77,11 +73,24 @@ bool place_equal(placement a, placement b)
     return a.kind == b.kind && a.dim == b.dim;
 }
 
-placement place_cotangent(placement p)
+placement place_owned(void)
 {
-    if (p.kind == PLACE_SHARED)
-        return place_partial();
-    if (p.kind == PLACE_PARTIAL)
-        return place_replicate();
+    return (placement){PLACE_OWNED, 0};
+}
+
+placements place_along(int slot, placement p)
+{
+    placements all = {0};
+    all.along[slot] = p;
+    return all;
+}
+
+placements place_cotangent(placements p)
+{
+    for (int i = 0; i < TENSOR_SLOTS; i++)
+        if (p.along[i].kind == PLACE_SHARED)
+            p.along[i] = place_partial();
+        else if (p.along[i].kind == PLACE_PARTIAL)
+            p.along[i] = place_replicate();
     return p;
 }

@@ -13,7 +13,7 @@
 
 #include "memory/dtype.h"
 
-enum { TENSOR_DIMS = 3 };
+enum { TENSOR_DIMS = 3, TENSOR_SLOTS = 12 };
 
 /* What a tensor's bytes are for: the columns of `phalanx plan`. All but the last three are persistent. */
 typedef enum tensor_class {
@@ -27,18 +27,24 @@ typedef enum tensor_class {
     CLASS_COUNT,
 } tensor_class;
 
-/* What the tensor group's copies of one tensor are to each other. */
+/* What the copies of one tensor are to each other on the ranks along one axis. */
 typedef enum placement_kind {
     PLACE_REPLICATE, /* every rank holds the value, and every rank's cotangent of it is the whole cotangent */
     PLACE_SHARED,  /* every rank holds the value for its own shard's use: the ranks' cotangents sum to the cotangent */
     PLACE_SHARD,   /* each rank holds its part along `dim`; so of the cotangent */
     PLACE_PARTIAL, /* the ranks' values sum to the value; the cotangent is replicated */
+    PLACE_OWNED,   /* one rank has it, the others have none of it */
 } placement_kind;
 
 typedef struct placement {
     uint8_t kind; /* placement_kind */
     int8_t dim;   /* of a shard, else 0 */
 } placement;
+
+/* A placement along every axis, in slots that kernels/axis.h gives a meaning to. */
+typedef struct placements {
+    placement along[TENSOR_SLOTS];
+} placements;
 
 typedef struct tensor {
     const char *name;
@@ -56,7 +62,7 @@ typedef struct tensor {
     uint8_t class;       /* tensor_class */
     bool keep;           /* kept for the backward pass whatever is made again: a block's input */
     bool per_microbatch; /* of a step's input: row m of it is micro-batch m's */
-    placement place;
+    placements place;
 } tensor;
 
 static inline bool tensor_persistent(const tensor *t)
@@ -76,17 +82,19 @@ int64_t tensor_bytes(const tensor *t);
 bool tensor_contiguous(const tensor *t);
 /* Describe a contiguous tensor in place: everything else zero, address -1, id -1. */
 void tensor_describe(tensor *out, const char *name, tensor_class class, dtype type, int dims, const int64_t *shape);
-/* "[4096, 768] bf16 shard(1)" into out; returns out */
+/* "[4096, 768] bf16" into out; returns out */
 const char *tensor_text(char *out, int bytes, const tensor *t);
 
 placement place_replicate(void);
 placement place_shared(void);
 placement place_partial(void);
 placement place_shard(int dim);
+placement place_owned(void);
 bool place_equal(placement a, placement b);
-/* The placement of the cotangent of a tensor placed so: replicate -> replicate, shared -> partial,
- * partial -> replicate, shard(d) -> shard(d). */
-placement place_cotangent(placement p);
+/* `p` in one slot, replicate in the others. */
+placements place_along(int slot, placement p);
+/* The placement of the cotangent of a tensor placed so, slot by slot: shared -> partial, partial -> replicate, the others stay. */
+placements place_cotangent(placements p);
 
 /* Where `t` lies in the arena that starts at `arena` (host or device address). */
 static inline void *tensor_at(const tensor *t, void *arena)

@@ -37,7 +37,12 @@ static parameter *add(builder *b, const char *name, int64_t rows, int64_t column
     p->columns = columns;
     p->vector = vector;
     p->of_block = b->layer >= 0;
-    p->place = b->tensor == 1 ? place_replicate() : place;
+    p->place = place_along(AXIS_COORDINATE_TENSOR, b->tensor == 1 ? place_replicate() : place);
+    for (int i = 0; i < AXIS_COORDINATES; i++) {
+        if (b->layout->grid.divided >> i & 1)
+            p->place.along[i] = place_shared();
+        p->sums |= (unsigned)(p->place.along[i].kind == PLACE_SHARED) << i;
+    }
     p->decay = !vector;
     p->init = vector ? INIT_ZERO : INIT_NORMAL;
     p->deviation = b->deviation;
@@ -135,8 +140,10 @@ static void qkv_pieces(builder *b, parameter *p, head_split h, bool bias)
             piece(b, p, slot, total, b->hidden, start, 0, count[i], b->hidden, row);
         row += count[i];
     }
-    if (b->layout->grid.kv > 1)
+    if (b->layout->grid.kv > 1) {
         p->copied_from = count[0];
+        p->sums |= axis_slots(AXIS_KV);
+    }
 }
 
 /* The bias of a product whose sums end here: the group's first rank has it, the others have its number. */
@@ -225,7 +232,10 @@ static embedding_layer build_embedding(builder *b)
 {
     const model_shape *s = &b->d->shape;
     b->layer = -1;
-    embedding_layer e = {.table = build_vocabulary(b, "embedding", SLOT_EMBEDDING)};
+    parameter *table = build_vocabulary(b, "embedding", SLOT_EMBEDDING);
+    if (s->tied_embeddings && b->layout->grid.ends_apart)
+        table->sums |= axis_slots(AXIS_TIE);
+    embedding_layer e = {.table = table};
     e.first = decoder_vocabulary_rows(s, b->tensor) * b->rank;
     if (shape_traits_of(s->architecture)->learned_positions) {
         placement place = b->layout->grid.sequence ? place_shared() : place_replicate();
@@ -253,6 +263,8 @@ static loss_layer build_loss(builder *b, const parameter *embedding)
     } else {
         parameter *head = build_vocabulary(b, "head", s->tied_embeddings ? SLOT_EMBEDDING : SLOT_HEAD);
         head->tied = s->tied_embeddings;
+        if (head->tied)
+            head->sums |= axis_slots(AXIS_TIE);
         l.head = head;
     }
     return l;

@@ -82,6 +82,22 @@ static status check_axes(const grid *g)
     return STATUS_OK;
 }
 
+static recorder_grid ranks_around(const compile_options *o)
+{
+    const grid *g = &o->grid;
+    recorder_grid around = {.tensor = g->size[GRID_TENSOR],
+                            .tensor_rank = g->at[GRID_TENSOR],
+                            .gradient = grid_group_size(g, AXIS_GRADIENT),
+                            .gradient_rank = grid_index(g, AXIS_GRADIENT),
+                            .kv = grid_group_size(g, AXIS_KV),
+                            .kv_rank = grid_index(g, AXIS_KV),
+                            .ends_apart = g->size[GRID_PIPELINE] > 1,
+                            .sequence = o->sequence_parallel && g->size[GRID_TENSOR] > 1};
+    for (int i = 0; i < GRID_AXES; i++)
+        around.divided |= (unsigned)(g->size[i] > 1 && axis_divides_activations(i)) << i;
+    return around;
+}
+
 static status build_model(compiled *c)
 {
     const compile_options *o = &c->options;
@@ -90,16 +106,13 @@ static status build_model(compiled *c)
     c->options.grid.block[AXIS_KV] = kv_copies(&o->shape, o->grid.size[GRID_TENSOR]);
     int *first = NULL, *count = NULL;
     TRY(divide_layers(c, &first, &count));
+    c->around = ranks_around(&c->options);
     decoder_layout layout = {.compute = o->compute,
                              .chunk_count = o->chunks,
                              .first_layer = first,
                              .layers = count,
                              .total_layers = o->shape.layers,
-                             .grid = {.tensor = o->grid.size[GRID_TENSOR],
-                                      .tensor_rank = o->grid.at[GRID_TENSOR],
-                                      .kv = grid_group_size(&o->grid, AXIS_KV),
-                                      .kv_rank = grid_index(&o->grid, AXIS_KV),
-                                      .sequence = o->sequence_parallel && o->grid.size[GRID_TENSOR] > 1}};
+                             .grid = c->around};
     decoder_open(&c->model, &c->pool, &o->shape, &layout);
     c->first_stage = c->model.chunks[0].embeds;
     c->last_stage = c->model.chunks[c->model.chunk_count - 1].loses;

@@ -72,6 +72,7 @@ typedef struct compiled {
     decoder model;
     const int *owners;      /* by the parameter's number: the data rank that owns it whole, or -1 */
     const storage *storage; /* likewise */
+    recorder_grid around;
     compiled_inputs inputs;
     compiled_results results;
     tensor **caches; /* decoding: k and v of each layer, else NULL */

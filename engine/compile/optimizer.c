@@ -69,11 +69,12 @@ static op *make(const orthogonalisation *u, const op *like, unsigned outputs)
 }
 
 /* A square to be written by an op that wants its output described. */
-static tensor *new_square(const orthogonalisation *u, int64_t n, placement place)
+static tensor *new_square(const orthogonalisation *u, int64_t n, placement along_tensor)
 {
     tensor *t = pool_alloc(&u->of->out->pool, sizeof *t);
     tensor_describe(t, u->label, CLASS_TEMPORARY, DTYPE_FP32, 2, (int64_t[]){n, n});
-    t->place = place;
+    t->place = u->of->gradient->place;
+    t->place.along[AXIS_COORDINATE_TENSOR] = along_tensor;
     return t;
 }
 
@@ -94,7 +95,8 @@ static void begin(const orthogonalisation *u, matrix *m)
 static bool takes_rows(const orthogonalisation *u, const matrix *m)
 {
     const parameter *p = u->of->s->of;
-    return p->place.kind == PLACE_SHARD ? p->place.dim == 1 : m->rows <= p->columns;
+    placement place = p->place.along[AXIS_COORDINATE_TENSOR];
+    return place.kind == PLACE_SHARD ? place.dim == 1 : m->rows <= p->columns;
 }
 
 /* x x^T, or x^T x: a sum over the ranks that divide the other side, to which a copy adds nothing. */
@@ -137,7 +139,8 @@ static void improve(const orthogonalisation *u, matrix *m, tensor *g, bool first
         m->x = make(u, &(op){.kind = OP_linear_grad_input, .in = {p, m->x}}, 1)->out[0];
         return;
     }
-    if (m->x->place.kind == PLACE_SHARD) /* each rank uses the same matrix for its own rows */
+    if (m->x->place.along[AXIS_COORDINATE_TENSOR].kind ==
+        PLACE_SHARD) /* each rank uses the same matrix for its own rows */
         p = make(u, &(op){.kind = OP_share, .in = {p}, .at = append_along(u->of->c, AXIS_TENSOR)}, 1)->out[0];
     m->x = make(u, &(op){.kind = OP_linear, .in = {m->x, p}}, 1)->out[0];
 }

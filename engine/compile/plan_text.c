@@ -5,6 +5,7 @@
 
 #include "engine/compile/collective.h"
 #include "engine/compile/optimizer.h"
+#include "kernels/operands.h"
 #include "memory/units.h"
 
 static const char *bytes_text(char out[UNITS_TEXT], double bytes)
@@ -266,10 +267,10 @@ void plan_text_json(FILE *out, const plan *p)
 
 static void print_operand(FILE *out, const char *role, const tensor *t)
 {
-    char text[96];
+    char text[192];
     if (!t)
         return;
-    fprintf(out, " %s %s@%lld", role, tensor_text(text, sizeof text, t), (long long)t->address);
+    fprintf(out, " %s %s@%lld", role, operands_text(text, sizeof text, t), (long long)t->address);
     const tensor *root = t;
     while (root->base)
         root = root->base;

@@ -125,6 +125,26 @@ int64_t storage_owned_bytes(const compiled *c, int gradient_rank)
     return bytes;
 }
 
+/* As `whole`, but only the rows that the rank owns of those that the ranks whose gradients sum divide. */
+static placements place_own(const compiled *c, placements whole, int owner)
+{
+    for (int i = 0; i < AXIS_COORDINATES && zero_of(&c->options) > 0; i++)
+        if (c->around.divided >> i & 1)
+            whole.along[i] = owner >= 0 ? place_owned() : place_shard(0);
+    return whole;
+}
+
+/* Of the gradient tensor, as products leave it. */
+static placements place_gradient(const compiled *c, const storage *s)
+{
+    placements place = parameter_gradient_place(s->of);
+    if (!s->shard_gradient)
+        return place;
+    if (!parameter_has_copies(s->of, s->of->vector ? 0 : s->own_first, s->gradient->shape[0]))
+        place.along[AXIS_COORDINATES + AXIS_KV] = place_replicate();
+    return place_own(c, place, s->owner);
+}
+
 static storage describe_parameter(compiled *c, const parameter *p)
 {
     const compile_options *o = &c->options;
@@ -138,13 +158,14 @@ static storage describe_parameter(compiled *c, const parameter *p)
     s.weight->place = p->place;
     if (s.shard_weight) {
         s.shard = new_rows(c, p, CLASS_WEIGHT, o->compute, s.own_rows);
-        s.shard->place = p->place;
+        s.shard->place = place_own(c, p->place, s.owner);
         s.own_weight = new_view(c, s.shard, p, 0, s.own_rows);
     } else {
         s.own_weight = new_view(c, s.weight, p, s.own_first, s.own_rows);
+        s.own_weight->place = place_own(c, p->place, s.owner);
     }
     s.gradient = new_rows(c, p, CLASS_GRADIENT, DTYPE_FP32, s.shard_gradient ? s.own_rows : p->rows);
-    s.gradient->place = place_cotangent(p->place);
+    s.gradient->place = place_gradient(c, &s);
     s.own_gradient = new_view(c, s.gradient, p, s.shard_gradient ? 0 : s.own_first, s.own_rows);
     for (int i = 0; i < s.states; i++)
         s.state[i] = new_rows(c, p, CLASS_OPTIMIZER, DTYPE_FP32, s.own_rows);
@@ -165,6 +186,19 @@ static tensor *new_ids(compiled *c, const char *name, bool wanted)
     int64_t tokens = o->decode_samples ? o->decode_samples : o->micro_batch * o->sequence;
     tensor *t = new_input(c, name, DTYPE_INT32, 2, (int64_t[]){!wanted ? 0 : o->train ? o->microbatches : 1, tokens});
     t->per_microbatch = true;
+    for (int i = 0; i < AXIS_COORDINATES; i++)
+        if (c->around.divided >> i & 1)
+            t->place.along[i] = place_shard(1);
+    return t;
+}
+
+/* What each rank has a share of, and the grid the sum. */
+static tensor *new_sum(compiled *c, const char *name, dtype type, int64_t count)
+{
+    tensor *t = new_input(c, name, type, 1, &count);
+    for (int i = 0; i < AXIS_COORDINATES; i++)
+        if (c->options.grid.size[i] > 1)
+            t->place.along[i] = place_partial();
     return t;
 }
 
@@ -183,9 +217,9 @@ static void describe_inputs(compiled *c)
         .rope_table = new_input(c, "rope table", DTYPE_FP32, 2, (int64_t[]){positions, o->shape.head_size}),
         .scalars = new_input(c, "scalars", DTYPE_UINT8, 1, (int64_t[]){sizeof(step_scalars)})};
     c->results =
-        (compiled_results){.loss = new_input(c, "loss", DTYPE_FP32, 1, (int64_t[]){1}),
-                           .loss_total = new_input(c, "loss over the grid", DTYPE_FP32, 1, (int64_t[]){1}),
-                           .bins = new_input(c, "norm bins", DTYPE_INT64, 1, (int64_t[]){SUM_BINS}),
+        (compiled_results){.loss = new_sum(c, "loss", DTYPE_FP32, 1),
+                           .loss_total = new_sum(c, "loss over the grid", DTYPE_FP32, 1),
+                           .bins = new_sum(c, "norm bins", DTYPE_INT64, SUM_BINS),
                            .control = new_input(c, "control", DTYPE_FP32, 1, (int64_t[]){CONTROL_COUNT}),
                            .logits = new_input(c, "logits", o->compute, 2,
                                                (int64_t[]){o->decode_samples, decoder_vocabulary_rows(&o->shape, 1)})};

@@ -40,14 +40,7 @@ static layer_inputs inputs_of(recorder *r, const compiled *c)
 static void start_recorder(recorder *r, pool *p, const compiled *c)
 {
     const compile_options *o = &c->options;
-    recorder_grid g = {.tensor = o->grid.size[GRID_TENSOR],
-                       .tensor_rank = o->grid.at[GRID_TENSOR],
-                       .gradient = grid_group_size(&o->grid, AXIS_GRADIENT),
-                       .gradient_rank = grid_index(&o->grid, AXIS_GRADIENT),
-                       .kv = grid_group_size(&o->grid, AXIS_KV),
-                       .kv_rank = grid_index(&o->grid, AXIS_KV),
-                       .sequence = o->sequence_parallel && o->grid.size[GRID_TENSOR] > 1};
-    recorder_open(r, p, &g, o->compute, c->storage, c->model.numbers);
+    recorder_open(r, p, &c->around, o->compute, c->storage, c->model.numbers);
     r->tokens = o->decode_samples ? o->decode_samples : o->micro_batch * o->sequence;
 }
 
@@ -81,7 +74,7 @@ static void record_forward(recorded *out, const compiled *c, int chunk, bool tra
     layer_inputs in = inputs_of(r, c);
     const decoder_chunk *d = &c->model.chunks[chunk];
     int64_t shape[] = {decoder_rows_between(&r->grid, r->tokens), c->model.shape.hidden_size};
-    placement place = r->grid.sequence ? place_shard(0) : place_replicate();
+    placements place = recorder_activation(&r->grid, r->grid.sequence ? place_shard(0) : place_replicate());
     if (!d->embeds)
         out->input = recorder_input(r, "input", r->compute, 2, shape, place);
     if (c->options.decode_samples) {

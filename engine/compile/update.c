@@ -11,6 +11,7 @@
 #include "engine/compile/append.h"
 #include "engine/compile/optimizer.h"
 #include "kernels/exact_sum.h"
+#include "kernels/operands.h"
 #include "memory/log.h"
 
 typedef struct update {
@@ -58,23 +59,12 @@ tensor *const *update_begin(compiled_program *out, const compiled *c)
 
 /* ---- reductions ------------------------------------------------------------------------------------------------ */
 
-/* Rows [*first, *first + *count) of the copied key/value heads that the gradient tensor holds. */
-static bool copied_rows(int64_t *first, int64_t *count, const storage *s)
+/* Of a sum over ranks that hold copies of key/value heads: only those rows are summed. */
+static void only_copies(op_attributes *at, const storage *s, const tensor *d)
 {
-    const parameter *p = s->of;
-    if (p->copied_from < 0)
-        return false;
-    int64_t held_first = s->shard_gradient && !p->vector ? s->own_first : 0;
-    int64_t held = s->gradient->shape[0], from = p->copied_from - held_first;
-    *first = from > 0 ? from : 0;
-    *count = held - *first;
-    return *count > 0;
-}
-
-/* The sum of a gradient along an axis, in place. */
-static tensor *all_reduce(update *u, const char *label, tensor *d, const op_attributes *at)
-{
-    return append(u->out, label, &(op){.kind = OP_all_reduce, .in = {d}, .at = *at}, d);
+    int64_t held = s->shard_gradient && !s->of->vector ? s->own_first : 0, from = s->of->copied_from - held;
+    at->first = from > 0 ? from : 0;
+    at->rows = d->shape[0] - at->first;
 }
 
 /* A vector, one row, is owned whole or not at all. */
@@ -83,36 +73,50 @@ static int64_t first_owned(const storage *s)
     return s->of->vector ? 0 : s->own_first;
 }
 
-/* The sums of one parameter's gradient over the axes on which the ranks' gradients are shares of it. */
-static void reduce(update *u, const parameter *p)
+/* The sum of a gradient along an axis, in place. */
+static tensor *all_reduce(update *u, const char *label, tensor *d, const op_attributes *at)
 {
-    const compiled *c = u->c;
-    const grid *g = &c->options.grid;
-    const storage *s = &c->storage[p->number];
-    tensor *d = u->gradient[p->number];
-    const char *label = label_of(u->out, p, "reduce gradient");
-    op_attributes at = append_along(c, AXIS_TENSOR);
-    if (tensor_elements(d) > 0 && p->place.kind == PLACE_SHARED && g->size[GRID_TENSOR] > 1)
-        d = all_reduce(u, label, d, &at);
-    at = append_along(c, AXIS_KV);
-    if (copied_rows(&at.first, &at.rows, s))
-        d = all_reduce(u, label, d, &at);
-    at = along_gradient(c, p);
-    if (!s->shard_gradient && at.group_size > 1 && c->options.zero == 0) {
-        at.rows = 0;
-        d = all_reduce(u, label, d, &at);
-    } else if (!s->shard_gradient && at.group_size > 1) {
-        op scatter = {.kind = OP_reduce_scatter, .in = {d}, .at = at};
-        d = append(u->out, label, &scatter, append_rows(u->out, d, first_owned(s), s->own_gradient->shape[0]));
-    }
-    u->gradient[p->number] = d;
+    return append(u->out, label, &(op){.kind = OP_all_reduce, .in = {d}, .at = *at}, d);
 }
 
-static bool is_tied(const compiled *c, const parameter *p)
+static bool is_partial(const tensor *d, axis a)
 {
-    const decoder_chunk *first = &c->model.chunks[0];
-    return c->model.shape.tied_embeddings && c->options.grid.size[GRID_PIPELINE] > 1 &&
-           (p->tied || (first->embeds && p == first->embedding.table));
+    for (int i = 0; i < AXIS_SLOTS; i++)
+        if ((axis_slots(a) >> i & 1) && d->place.along[i].kind == PLACE_PARTIAL)
+            return tensor_elements(d) > 0;
+    return false;
+}
+
+/* The sum along one axis; of what the ranks then own, where they divide it. */
+static tensor *reduce_along(update *u, const parameter *p, const char *label, tensor *d, axis a)
+{
+    const storage *s = &u->c->storage[p->number];
+    op_attributes at = append_along(u->c, a);
+    if (a == AXIS_KV)
+        only_copies(&at, s, d);
+    if (a != AXIS_GRADIENT || u->c->options.zero == 0)
+        return all_reduce(u, label, d, &at);
+    op scatter = {.kind = OP_reduce_scatter, .in = {d}, .at = along_gradient(u->c, p)};
+    return append(u->out, label, &scatter, append_rows(u->out, d, first_owned(s), s->own_gradient->shape[0]));
+}
+
+/* A gradient's sums follow from its placement: along every axis where it is still a share of one. Copies agree first, so that
+ * what is divided afterwards is the same on all of them. */
+static void reduce(update *u, const parameter *p)
+{
+    static const axis_gradients order[] = {AXIS_SUMS_COPIES, AXIS_SUMS_ALL};
+    tensor **d = &u->gradient[p->number];
+    const char *label = label_of(u->out, p, "reduce gradient");
+    for (int i = 0; i < 2; i++)
+        for (axis a = 0; a < AXIS_COUNT; a++)
+            if (axis_rows[a].gradients == order[i] && is_partial(*d, a))
+                *d = reduce_along(u, p, label, *d, a);
+}
+
+/* Does its gradient wait for another stage? */
+static bool is_tied(const parameter *p)
+{
+    return (p->sums & axis_slots(AXIS_TIE)) != 0;
 }
 
 /* The parameter whose gradient `t`, an op's output, is or is part of; or NULL. */
@@ -151,7 +155,7 @@ static void insert_reductions(update *u)
         program_append(&u->out->list, before.ops[i]);
         for (int k = 0; k < OP_MAX_OUT; k++) {
             const parameter *p = adds_to(c, before.ops[i]->out[k]);
-            if (p && last[p->number] == i && !is_tied(c, p)) {
+            if (p && last[p->number] == i && !is_tied(p)) {
                 reduce(u, p);
                 last[p->number] = REDUCED;
             }
@@ -159,13 +163,8 @@ static void insert_reductions(update *u)
     }
     for (int i = 0; i < c->model.parameter_count; i++) {
         const parameter *p = c->model.parameters[i];
-        tensor **d = &u->gradient[p->number];
-        if (last[p->number] == REDUCED)
-            continue;
-        op_attributes at = append_along(c, AXIS_TIE);
-        if (is_tied(c, p) && tensor_elements(*d) > 0)
-            *d = all_reduce(u, "embedding/reduce over both ends", *d, &at);
-        reduce(u, p);
+        if (last[p->number] != REDUCED)
+            reduce(u, p);
     }
     free(last);
     program_free(&before);
@@ -193,7 +192,8 @@ static void count_squares(update *u, const parameter *p)
     const compiled *c = u->c;
     const storage *s = &c->storage[p->number];
     const grid *g = &c->options.grid;
-    bool copy = p->place.kind == PLACE_REPLICATE || p->place.kind == PLACE_SHARED;
+    placement place = p->place.along[AXIS_COORDINATE_TENSOR];
+    bool copy = place.kind == PLACE_REPLICATE || place.kind == PLACE_SHARED;
     if (p->tied || (copy && g->at[GRID_TENSOR] > 0))
         return;
     int ranks = grid_group_size(g, AXIS_GRADIENT), me = grid_index(g, AXIS_GRADIENT);
@@ -240,7 +240,8 @@ void update_loss(compiled_program *out, const compiled *c)
         append(out, "loss/zero", &(op){.kind = OP_zero, .out = {total}}, NULL);
     op reduce = {.kind = OP_all_reduce, .in = {total}, .at = append_along(c, AXIS_GRID)};
     if (reduce.at.group_size > 1)
-        append(out, "loss/reduce", &reduce, total);
+        total = append(out, "loss/reduce", &reduce, total);
+    operands_whole(total);
 }
 
 /* ---- optimizer ------------------------------------------------------------------------------------------------- */

@@ -35,6 +35,12 @@ static const layouts_model models[] = {
      "tied_embeddings: false",
      "train.precision=bf16", "llama"},
     {"gpt2-bf16", "architecture: gpt2, layers: 6, hidden_size: 48, heads: 12", "train.precision=bf16", "gpt2"},
+    {"llama-fp16",
+     "architecture: llama, layers: 8, hidden_size: 48, heads: 12, head_size: 8, kv_heads: 2, ffn_size: 100, "
+     "tied_embeddings: false",
+     "train.precision=fp16 train.loss_scale=4096", "llama"},
+    {"gpt2-fp16", "architecture: gpt2, layers: 6, hidden_size: 48, heads: 12",
+     "train.precision=fp16 train.loss_scale=4096", "gpt2"},
 };
 
 #define NONE      "memory.recompute=none"
@@ -44,6 +50,7 @@ static const layouts_model models[] = {
 #define EACH      "parallel.zero_gather=micro_batch parallel.zero_reduce=micro_batch"
 #define REDUCE    "parallel.zero_reduce=micro_batch"
 #define GATHER    "parallel.zero_gather=micro_batch"
+#define BUDGET(x) "memory.budget=" x
 #define UNEVEN(x) "parallel.layers_per_stage=[" x "]"
 
 static const layouts_row rows[] = {
@@ -124,16 +131,33 @@ static const layouts_row rows[] = {
     {"llama-bf16", 1, 1, 3, 2, 0,           0, 3, EACH, 0},
     {"gpt2-bf16",  2, 1, 2, 2, 0,           0, 1, ALONE, 0},
     {"gpt2-bf16",  3, 2, 1, 2, ZERO_BUBBLE, 0, 1, "", 0},
+    {"llama-fp16", 2, 1, 1, 2, 0,           0, 1, "", 0},
+    {"llama-fp16", 1, 1, 3, 2, 0,           0, 3, EACH, 0},
+    {"llama-fp16", 4, 2, 1, 2, INTERLEAVED, 2, 1, "", 0},
+    {"gpt2-fp16",  1, 3, 2, 1, ZERO_BUBBLE, 0, 2, "", 0},
+    {"gpt2-fp16",  2, 1, 2, 2, 0,           0, 1, ALONE, 0},
+    /* as much made again as a budget between `none` and `full` asks for */
+    {"gpt2",       3, 1, 1, 3, 0,           0, 1, BUDGET("1400KiB"), 0},
+    {"llama",      1, 4, 1, 2, INTERLEAVED, 2, 1, BUDGET("2000KiB"), 0},
+    {"tied",       1, 1, 3, 2, 0,           0, 3, EACH " " BUDGET("1800KiB"), 0},
+    {"qwen3",      2, 3, 1, 1, ZERO_BUBBLE, 0, 1, BUDGET("1100KiB"), 0},
+    {"llama-bf16", 2, 2, 1, 2, ZERO_BUBBLE, 0, 1, BUDGET("1700KiB"), 0},
     /* no bit may depend on recompute and schedule */
     {"llama",      2, 2, 1, 2, GPIPE,       0, 1, NONE, 'a'},
     {"llama",      2, 2, 1, 2, ONE_F_ONE_B, 0, 1, SELECTIVE, 'a'},
     {"llama",      2, 2, 1, 2, ZERO_BUBBLE, 0, 1, FULL, 'a'},
     {"llama",      2, 2, 1, 2, INTERLEAVED, 2, 1, NONE, 'a'},
+    {"llama",      2, 2, 1, 2, ONE_F_ONE_B, 0, 1, BUDGET("1500KiB"), 'a'},
     {"dropout",    1, 3, 1, 2, GPIPE,       0, 1, FULL, 'b'},
     {"dropout",    1, 3, 1, 2, ONE_F_ONE_B, 0, 1, NONE, 'b'},
+    {"dropout",    1, 3, 1, 2, ZERO_BUBBLE, 0, 1, BUDGET("2400KiB"), 'b'},
     {"gpt2-bf16",  2, 2, 1, 2, ONE_F_ONE_B, 0, 1, NONE, 'c'},
     {"gpt2-bf16",  2, 2, 1, 2, ZERO_BUBBLE, 0, 1, FULL, 'c'},
     {"gpt2-bf16",  2, 2, 1, 2, GPIPE,       0, 1, SELECTIVE, 'c'},
+    {"gpt2-bf16",  2, 2, 1, 2, INTERLEAVED, 3, 1, BUDGET("1300KiB"), 'c'},
+    {"llama-fp16", 2, 2, 1, 2, ONE_F_ONE_B, 0, 1, NONE, 'h'},
+    {"llama-fp16", 2, 2, 1, 2, ZERO_BUBBLE, 0, 1, FULL, 'h'},
+    {"llama-fp16", 2, 2, 1, 2, INTERLEAVED, 2, 1, BUDGET("1700KiB"), 'h'},
     /* nor on how much is sharded: over the step; over each of two micro-batches; all four at one micro-batch */
     {"qwen2",      2, 1, 3, 2, 0,           0, 0, "", 'd'},
     {"qwen2",      2, 1, 3, 2, 0,           0, 1, "", 'd'},

@@ -12,7 +12,7 @@ typedef struct layouts_model {
     const char *name;
     const char *keys;  /* of the section `model`, as YAML flow */
     const char *extra; /* overrides beside it, or "" */
-    const char *exact; /* bf16: the name of the same model in fp32; else NULL */
+    const char *exact; /* bf16, fp16: the name of the same model in fp32; else NULL */
 } layouts_model;
 
 /* The letters of the pipeline's schedules. */

@@ -84,6 +84,7 @@ static void check_rank(plans_verdict *v, const compiled *c, const json_t *said, 
         blame(v, "rank %d uses %lld bytes of an arena of %lld", rank, (long long)used, (long long)arena);
     double ratio = (double)c->training.transient_bytes / (double)c->training.lower_bound;
     v->ratio = ratio > v->ratio ? ratio : v->ratio;
+    v->dropped = c->dropped > v->dropped ? c->dropped : v->dropped;
 }
 
 plans_verdict plans_compare(const char *folder, int ranks, int steps)

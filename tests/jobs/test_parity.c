@@ -51,9 +51,8 @@ static void every_layout_trains_the_same_model(void **state)
 {
     const char *top = *state;
     int wrong = 0;
-    printf("worst gradient as a share of its allowance, loss and norm relative to one rank's (bf16: gradient's "
-           "distance to "
-           "fp32 over one rank's)\n");
+    printf("worst gradient as a share of its allowance, loss and norm relative to one rank's (bf16, fp16: "
+           "gradient's distance to fp32 over one rank's)\n");
     for (int i = 0; i < layouts_count(); i++) {
         const layouts_row *row = layouts_at(i);
         const char *exact = layouts_model_of(row->model)->exact;
@@ -107,7 +106,7 @@ static void no_bit_depends_on_recompute_schedule_or_sharding(void **state)
 static void runs_use_and_send_what_their_plans_say(void **state)
 {
     const char *top = *state;
-    int wrong = 0, loose = 0, looser = 0;
+    int wrong = 0, loose = 0, looser = 0, budgets = 0;
     double worst = 0;
     for (int i = 0; i < layouts_count(); i++) {
         const layouts_row *row = layouts_at(i);
@@ -119,6 +118,11 @@ static void runs_use_and_send_what_their_plans_say(void **state)
             i == 0 && !plans_compare(folder, layouts_ranks(row), LAYOUTS_STEPS + 1).wrong; /* it sees a difference */
         if (v.ratio > 1.02)
             printf("%s: transient arena %.3f of the lower bound\n", title, v.ratio);
+        bool budget = strstr(row->more, "memory.budget") != NULL;
+        if (budget && v.dropped == 0)
+            printf("%s: the budget asks for nothing to be made again\n", title);
+        wrong += budget && v.dropped == 0;
+        budgets += budget;
         worst = fmax(worst, v.ratio);
         loose += v.ratio > 1.02;
         looser += v.ratio > 1.1;
@@ -130,6 +134,7 @@ static void runs_use_and_send_what_their_plans_say(void **state)
            layouts_count(), looser, worst);
     assert_int_equal(wrong, 0);
     assert_true(looser == 0 && worst <= 1.1);
+    assert_true(budgets >= 8);
 }
 
 int main(void)

@@ -22,7 +22,8 @@ static void begin(recorder *r, pool *p)
 
 static tensor *placed(recorder *r, const char *name, int64_t rows, int64_t columns, placement place)
 {
-    return recorder_input(r, name, DTYPE_FP32, 2, (int64_t[]){rows, columns}, place);
+    return recorder_input(r, name, DTYPE_FP32, 2, (int64_t[]){rows, columns},
+                          place_along(AXIS_COORDINATE_TENSOR, place));
 }
 
 static void forgets_to_share(recorder *r)
@@ -48,7 +49,7 @@ static void forgets_to_gather(recorder *r)
 static void adds_a_bias_on_every_rank(recorder *r)
 {
     tensor *h = placed(r, "h", TOKENS, 4, place_shard(1));
-    tensor *b = recorder_input(r, "b", DTYPE_FP32, 1, (int64_t[]){HIDDEN}, place_replicate());
+    tensor *b = recorder_input(r, "b", DTYPE_FP32, 1, (int64_t[]){HIDDEN}, (placements){0});
     record_linear(r, "mlp/down", h, placed(r, "v", HIDDEN, 4, place_shard(1)), b);
 }
 

@@ -31,6 +31,7 @@ done
 echo 'x = (grid){.kv = f(g, AXIS_KV), .gradient = f(g, AXIS_GRADIENT)};' >"$sample"
 [ -z "$(lists "$sample")" ] || { echo "axes.sh takes arguments for a list"; exit 1; }
 
-# the table's own test says what it expects of each row
-found=$(lists $(git ls-files '*.c' '*.h' '*.cc' '*.cu' '*.cuh' | grep -vxE 'kernels/axis\.[ch]|tests/parallel/test_grid\.c'))
+# the tests of the table and of misdirected reductions say what they expect of pairs of axes
+excused='kernels/axis\.[ch]|tests/parallel/test_grid\.c|tests/engine/compile/test_reductions\.c'
+found=$(lists $(git ls-files '*.c' '*.h' '*.cc' '*.cu' '*.cuh' | grep -vxE "$excused"))
 [ -z "$found" ] || { echo "$found"; exit 1; }

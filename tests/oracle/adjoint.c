@@ -22,15 +22,20 @@ struct adjoint {
 
 /* ---- recording ------------------------------------------------------------------------------------------------- */
 
-static placement in_group(const adjoint_rank *a, placement place)
+static placements in_group(const adjoint_rank *a, placement place)
 {
-    return a->r.grid.tensor > 1 ? place : place_replicate();
+    return place_along(AXIS_COORDINATE_TENSOR, a->r.grid.tensor > 1 ? place : place_replicate());
+}
+
+static placement along_tensor(placements place)
+{
+    return place.along[AXIS_COORDINATE_TENSOR];
 }
 
 static tensor *add_variable(adjoint_rank *a, tensor *t, tensor *gradient)
 {
     MUST(a->variables < ADJOINT_VARIABLES, "too many variables");
-    a->variable[a->variables++] = (adjoint_variable){.value = t, .gradient = gradient, .place = t->place};
+    a->variable[a->variables++] = (adjoint_variable){.value = t, .gradient = gradient, .place = along_tensor(t->place)};
     return t;
 }
 
@@ -53,7 +58,7 @@ parameter *adjoint_parameter(adjoint_rank *a, const char *name, int64_t rows, in
     tensor_describe(gradient, name, CLASS_GRADIENT, DTYPE_FP32, columns ? 2 : 1, shape);
     weight->parameter = gradient->parameter = p;
     weight->place = p->place;
-    gradient->place = place_cotangent(p->place);
+    gradient->place = parameter_gradient_place(p);
     a->storage[p->number] =
         (storage){.of = p, .owner = -1, .own_rows = p->rows, .weight = weight, .gradient = gradient};
     add_variable(a, weight, gradient);
@@ -72,7 +77,7 @@ tensor *adjoint_integers(adjoint_rank *a, const char *name, int64_t count, int32
     int32_t *values = pool_alloc(&a->pool, (size_t)count * sizeof *values);
     for (int64_t i = 0; i < count; i++)
         values[i] = value(i);
-    return add_constant(a, recorder_input(&a->r, name, DTYPE_INT32, 1, &count, place_replicate()), values);
+    return add_constant(a, recorder_input(&a->r, name, DTYPE_INT32, 1, &count, (placements){0}), values);
 }
 
 tensor *adjoint_table(adjoint_rank *a, const char *name, int64_t rows, int64_t columns,
@@ -81,7 +86,7 @@ tensor *adjoint_table(adjoint_rank *a, const char *name, int64_t rows, int64_t c
     double *values = pool_alloc(&a->pool, (size_t)(rows * columns) * sizeof *values);
     for (int64_t i = 0; i < rows * columns; i++)
         values[i] = value(i / columns, i % columns, columns);
-    return add_constant(a, recorder_input(&a->r, name, DTYPE_FP32, 2, (int64_t[]){rows, columns}, place_replicate()),
+    return add_constant(a, recorder_input(&a->r, name, DTYPE_FP32, 2, (int64_t[]){rows, columns}, (placements){0}),
                         values);
 }
 
@@ -89,7 +94,7 @@ tensor *adjoint_scalars(adjoint_rank *a, const step_scalars *s)
 {
     step_scalars *copy = pool_alloc(&a->pool, sizeof *copy);
     *copy = *s;
-    tensor *t = recorder_input(&a->r, "scalars", DTYPE_UINT8, 1, (int64_t[]){sizeof *s}, place_replicate());
+    tensor *t = recorder_input(&a->r, "scalars", DTYPE_UINT8, 1, (int64_t[]){sizeof *s}, (placements){0});
     a->loss_factor = (double)s->loss_scale / (double)s->loss_tokens;
     return add_constant(a, t, copy);
 }
@@ -141,13 +146,17 @@ static void record_rank(adjoint_rank *a, const adjoint_spec *s, int ranks, int r
 
 /* ---- values ---------------------------------------------------------------------------------------------------- */
 
+static bool is_replica(placement place)
+{
+    return place.kind == PLACE_REPLICATE || place.kind == PLACE_SHARED;
+}
+
 static uint64_t seed_of(const char *name, int salt, placement place, int rank)
 {
     uint64_t h = 0xcbf29ce484222325u + (uint64_t)salt;
     for (; *name; name++)
         h = (h ^ (unsigned char)*name) * 0x100000001b3u;
-    bool same = place.kind == PLACE_REPLICATE || place.kind == PLACE_SHARED;
-    return h + (same ? 0 : (uint64_t)(rank + 1) * 0x9E3779B97F4A7C15u);
+    return h + (is_replica(place) ? 0 : (uint64_t)(rank + 1) * 0x9E3779B97F4A7C15u);
 }
 
 static double *random_values(const tensor *t, int salt, placement place, int rank)
@@ -216,7 +225,7 @@ static double *cotangent_of(const adjoint *a, int rank)
     tensor named = *k->output;
     named.name = "u";
     /* the cotangent of a partial tensor is the same on every rank */
-    return random_values(&named, 3, place_cotangent(k->output->place), rank);
+    return random_values(&named, 3, along_tensor(place_cotangent(k->output->place)), rank);
 }
 
 /* ---- the identity ---------------------------------------------------------------------------------------------- */
@@ -264,8 +273,7 @@ static product forward_product(adjoint *a, int which, const char *name)
         const tensor *y = output_of(&a->rank[rank]);
         double *u = cotangent_of(a, rank);
         /* replicas count once; the loss is one */
-        bool counts =
-            rank == 0 || !(a->rank[rank].loss || y->place.kind == PLACE_REPLICATE || y->place.kind == PLACE_SHARED);
+        bool counts = rank == 0 || !(a->rank[rank].loss || is_replica(along_tensor(y->place)));
         if (counts)
             add_product(&p, u, jv[rank], tensor_elements(y));
         free(u);

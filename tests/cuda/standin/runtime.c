@@ -152,6 +152,37 @@ cudaError_t cudaFreeHost(void *memory)
     return cudaSuccess;
 }
 
+/* Memory of the host's that is pinned where it lies; pages that are pinned already are refused. */
+static struct registered {
+    const void *memory;
+    int64_t bytes;
+} registered[64];
+
+cudaError_t cudaHostRegister(void *memory, size_t bytes, unsigned flags)
+{
+    (void)flags;
+    for (int i = 0; i < 64; i++)
+        if (registered[i].memory == memory)
+            return cudaErrorHostMemoryAlreadyRegistered;
+    for (int i = 0; i < 64; i++)
+        if (!registered[i].memory) {
+            registered[i] = (struct registered){memory, (int64_t)bytes};
+            pinned += (int64_t)bytes;
+            return cudaSuccess;
+        }
+    return cudaErrorMemoryAllocation;
+}
+
+cudaError_t cudaHostUnregister(void *memory)
+{
+    for (int i = 0; i < 64; i++)
+        if (registered[i].memory == memory) {
+            registered[i].memory = NULL;
+            return cudaSuccess;
+        }
+    return cudaErrorHostMemoryNotRegistered;
+}
+
 cudaError_t cudaMemset(void *to, int value, size_t bytes)
 {
     standin_no_capture("cudaMemset");

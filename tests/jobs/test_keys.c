@@ -1,0 +1,264 @@
+/* Every key of the configuration does something: a row for each says by what it is seen, and with which other settings. A key
+ * without a row fails, and so does one whose change cannot be seen. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "engine/config/config_table.h"
+#include "memory/log.h"
+#include "tests/jobs/keys.h"
+#include "tests/jobs/workfolder.h"
+
+typedef struct keys_row {
+    const char *key, *change; /* the value that is compared with what it is otherwise */
+    keys_observer how;
+    const char *with;  /* settings of both, or "" */
+    const char *again; /* what is seen is a second run, with these settings besides (keys.h); NULL: the first */
+    const char *test;  /* instead: the test program that shows it, which names the key */
+    bool nothing;      /* no part of the program reads it yet */
+} keys_row;
+
+#define ROPE  "model.rope_scaling.factor=8 model.rope_scaling.original_max_sequence=200"
+#define DEEP  "model.layers=4 train.global_batch=8"
+#define PIPE  DEEP " parallel.pipeline=2"
+#define SPLIT "train.global_batch=8 parallel.data=2"
+#define EVAL  "data.validation=TOP/held"
+#define CUDA  "train.device=cuda"
+#define FP16  "train.precision=fp16 train.max_skipped=20"
+
+/* clang-format off */
+/* key, the value it is changed to, settings of both runs */
+#define PLANNED(key, change, with)      {key, change, KEYS_PLANNED, with, NULL, NULL, false}
+#define TRAINED(key, change, with)      {key, change, KEYS_TRAINED, with, NULL, NULL, false}
+#define FILES(key, change, with)        {key, change, KEYS_FILES, with, NULL, NULL, false}
+#define SCREEN(key, change, with)       {key, change, KEYS_SCREEN, with, NULL, NULL, false}
+#define DEVICE(key, change, with)       {key, change, KEYS_DEVICE, with, NULL, NULL, false}
+/* what a second run says, which differs from the first by `again` */
+#define AGAIN(key, change, again)       {key, change, KEYS_SCREEN, "", again, NULL, false}
+#define SHOWN_BY(key, test)             {key, NULL, KEYS_OBSERVERS, "", NULL, test, false}
+/* nothing reads it yet: where something does, the row says how its effect is seen */
+#define NOT_YET(key, change, how, with) {key, change, how, with, NULL, NULL, true}
+/* clang-format on */
+
+static const keys_row rows[] = {
+    /* clang-format off */
+    PLANNED("model.preset", "llama-160m", "-model. model.preset=llama-15m"),
+    PLANNED("model.architecture", "gpt2", ""),
+    PLANNED("model.layers", "3", ""),
+    PLANNED("model.hidden_size", "32", ""),
+    PLANNED("model.heads", "2", ""),
+    PLANNED("model.kv_heads", "4", ""),
+    PLANNED("model.head_size", "8", ""),
+    PLANNED("model.ffn_size", "48", ""),
+    PLANNED("model.vocab_size", "140", ""),
+    PLANNED("model.max_sequence", "40", "model.architecture=gpt2 model.kv_heads=4"),
+    PLANNED("model.tied_embeddings", "true", ""),
+    TRAINED("model.rope_theta", "500", ""),
+    TRAINED("model.rope_scaling.factor", "4", ROPE),
+    TRAINED("model.rope_scaling.low_frequency_factor", "0.5", ROPE),
+    TRAINED("model.rope_scaling.high_frequency_factor", "8", ROPE),
+    TRAINED("model.rope_scaling.original_max_sequence", "64", ROPE),
+    TRAINED("model.norm_epsilon", "0.01", ""),
+    TRAINED("model.sliding_window", "5", ""),
+    TRAINED("model.from", "TOP/begun", ""),
+    PLANNED("model.config", "tests/golden/models/qwen3/config.json", "-model. model.config=tests/golden/models/llama/config.json"),
+
+    TRAINED("data.train", "TOP/other", ""),
+    TRAINED("data.validation", "TOP/held", "evaluate.every=1"),
+    FILES("data.tokenizer", "tests/golden/text/gpt2.json", ""),
+    SHOWN_BY("data.allow_changed", "tests/jobs/test_recovery.c"),
+    TRAINED("data.shuffle", "false", ""),
+    TRAINED("data.document_mask", "true", ""),
+
+    TRAINED("train.steps", "4", ""),
+    PLANNED("train.sequence", "8", ""),
+    PLANNED("train.micro_batch", "4", ""),
+    PLANNED("train.global_batch", "8", ""),
+    PLANNED("train.precision", "bf16", ""),
+    TRAINED("train.seed", "4", ""),
+    DEVICE("train.device", "cuda", ""),
+    DEVICE("train.tf32", "true", CUDA),
+    DEVICE("train.tune", "false", CUDA),
+    DEVICE("train.cuda_graph", "true", CUDA),
+    TRAINED("train.dropout", "0.2", ""),
+    TRAINED("train.max_skipped", "2", FP16 " train.loss_scale=4294967296"),
+    PLANNED("train.threads", "3", ""),
+    TRAINED("train.loss_scale", "4294967296", FP16),
+    TRAINED("train.loss_scale_window", "2", FP16 " train.loss_scale=1024"),
+
+    TRAINED("optimizer.name", "sgd", ""),
+    TRAINED("optimizer.lr", "2e-2", ""),
+    TRAINED("optimizer.min_lr", "5e-3", "optimizer.schedule=linear"),
+    TRAINED("optimizer.schedule", "cosine", ""),
+    TRAINED("optimizer.warmup", "2", ""),
+    TRAINED("optimizer.decay_fraction", "0.9", "optimizer.schedule=wsd train.steps=5"),
+    TRAINED("optimizer.beta1", "0.5", ""),
+    TRAINED("optimizer.beta2", "0.5", ""),
+    TRAINED("optimizer.epsilon", "0.01", ""),
+    TRAINED("optimizer.weight_decay", "10", ""),
+    TRAINED("optimizer.momentum", "0.5", "optimizer.name=sgd"),
+    TRAINED("optimizer.nesterov", "false", "optimizer.name=sgd"),
+    TRAINED("optimizer.muon_lr", "0.5", "optimizer.name=muon"),
+    TRAINED("optimizer.muon_adjust", "match_rms_adamw", "optimizer.name=muon"),
+    TRAINED("optimizer.clip", "0.01", ""),
+
+    PLANNED("parallel.tensor", "2", ""),
+    PLANNED("parallel.context", "2", ""),
+    PLANNED("parallel.pipeline", "2", ""),
+    PLANNED("parallel.virtual_stages", "2", PIPE " parallel.schedule=interleaved"),
+    PLANNED("parallel.data", "2", ""),
+    PLANNED("parallel.schedule", "gpipe", PIPE),
+    PLANNED("parallel.sequence", "false", "parallel.tensor=2"),
+    PLANNED("parallel.zero", "3", SPLIT),
+    PLANNED("parallel.zero_gather", "micro_batch", SPLIT " parallel.zero=3"),
+    PLANNED("parallel.zero_reduce", "micro_batch", SPLIT " parallel.zero=2"),
+    PLANNED("parallel.layers_per_stage", "[1,3]", PIPE),
+    NOT_YET("parallel.bucket", "1KiB", KEYS_PLANNED, SPLIT),
+
+    PLANNED("memory.recompute", "full", ""),
+    PLANNED("memory.budget", "320KiB", ""),
+
+    FILES("checkpoint.every", "1", "checkpoint.keep=0"),
+    FILES("checkpoint.keep", "1", "checkpoint.every=1"),
+    NOT_YET("checkpoint.keep_every", "2", KEYS_FILES, "checkpoint.every=1 checkpoint.keep=1"),
+    SHOWN_BY("checkpoint.fallback", "tests/jobs/test_recovery.c"),
+    NOT_YET("checkpoint.asynchronous", "false", KEYS_FILES, ""),
+    AGAIN("checkpoint.resume", "never", "train.steps=4"),
+
+    TRAINED("evaluate.every", "1", EVAL),
+    TRAINED("evaluate.batches", "3", EVAL " evaluate.every=1"),
+
+    FILES("run.folder", "TOP/observed/elsewhere", ""),
+    SCREEN("run.log_every", "2", ""),
+    FILES("run.tensorboard", "true", ""),
+    NOT_YET("run.lock", "false", KEYS_FILES, ""),
+    SHOWN_BY("run.hang_seconds", "tests/jobs/test_watch.c"),
+
+    FILES("debug.gradients", "TOP/observed/gradients", ""),
+    FILES("debug.at_step", "2", "debug.gradients=TOP/observed/gradients"),
+
+    DEVICE("profile.start", "2", CUDA " profile.start=1 profile.stop=3"),
+    DEVICE("profile.stop", "3", CUDA " profile.start=1 profile.stop=2"),
+    /* clang-format on */
+};
+
+enum { ROWS = sizeof rows / sizeof *rows };
+
+static int prepare(void **state)
+{
+    if (workfolder_setup(state))
+        return -1;
+    keys_prepare(*state);
+    return 0;
+}
+
+/* What many rows are compared with is observed once. */
+static struct seen {
+    const keys_row *row;
+    char *text;
+} seen[ROWS];
+
+static bool same_words(const char *a, const char *b)
+{
+    return !strcmp(a ? a : "", b ? b : "");
+}
+
+static const char *unchanged(const char *top, const keys_row *row)
+{
+    struct seen *s = seen;
+    while (s->row &&
+           (s->row->how != row->how || strcmp(s->row->with, row->with) != 0 || !same_words(s->row->again, row->again)))
+        s++;
+    if (!s->row) {
+        s->row = row;
+        s->text = keys_observe(top, row->how, row->with, row->again);
+    }
+    return s->text;
+}
+
+static bool effect_is_seen(const char *top, const keys_row *row)
+{
+    char *with = must_format("%s %s=%s", row->with, row->key, row->change);
+    char *changed = keys_observe(top, row->how, with, row->again);
+    const char *before = unchanged(top, row);
+    bool different = strcmp(changed, before) != 0;
+    if (!different && !row->nothing)
+        fprintf(stderr, "%s=%s changes nothing in:\n%.600s\n", row->key, row->change, before);
+    if (different && row->nothing)
+        fprintf(stderr, "%s=%s has an effect by now: say so in its row\n", row->key, row->change);
+    free(changed);
+    free(with);
+    return different != row->nothing;
+}
+
+static bool named_in_its_test(const keys_row *row)
+{
+    int64_t bytes;
+    char *text = (char *)workfolder_read(row->test, &bytes);
+    bool named = strstr(text, row->key) != NULL;
+    if (!named)
+        fprintf(stderr, "%s does not name %s\n", row->test, row->key);
+    free(text);
+    return named;
+}
+
+static void every_key_has_a_row_and_every_row_a_key(void **state)
+{
+    (void)state;
+    int wrong = 0;
+    for (int i = 0; i < config_table_rows(); i++) {
+        const char *key = config_table_row(i)->key;
+        int count = 0;
+        for (int k = 0; k < ROWS; k++)
+            count += !strcmp(rows[k].key, key);
+        if (count != 1)
+            fprintf(stderr, "%s has %d rows: say how its effect is seen\n", key, count);
+        wrong += count != 1;
+    }
+    for (int k = 0; k < ROWS; k++)
+        if (config_table_find(rows[k].key) < 0) {
+            fprintf(stderr, "%s is no key\n", rows[k].key);
+            wrong++;
+        }
+    assert_int_equal(wrong, 0);
+}
+
+static void every_key_has_an_effect(void **state)
+{
+    int wrong = 0;
+    for (int k = 0; k < ROWS; k++)
+        wrong += !(rows[k].test ? named_in_its_test(&rows[k]) : effect_is_seen(*state, &rows[k]));
+    assert_int_equal(wrong, 0);
+}
+
+/* Otherwise any change would seem to have an effect. */
+static void what_is_compared_is_the_same_each_time(void **state)
+{
+    int wrong = 0;
+    for (struct seen *s = seen; s < seen + ROWS && s->row; s++) {
+        char *again = keys_observe(*state, s->row->how, s->row->with, s->row->again);
+        if (strcmp(again, s->text) != 0) {
+            fprintf(stderr, "%s: once\n%.300s\nand then\n%.300s\n", s->row->key, s->text, again);
+            wrong++;
+        }
+        free(again);
+        free(s->text);
+        s->text = NULL;
+    }
+    assert_int_equal(wrong, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_key_has_a_row_and_every_row_a_key),
+        cmocka_unit_test(every_key_has_an_effect),
+        cmocka_unit_test(what_is_compared_is_the_same_each_time),
+    };
+    return cmocka_run_group_tests(tests, prepare, workfolder_teardown);
+}

@@ -182,7 +182,8 @@ fuzz-library:
 
 fuzz: $(FUZZERS) ## every reader under libFuzzer, FUZZ_SECONDS each
 	@for f in $(FUZZERS); do mkdir -p $$f.corpus; echo "$$f"; \
-	$$f -max_total_time=$(FUZZ_SECONDS) -max_len=16384 -rss_limit_mb=4096 $$f.corpus 2>&1 | tail -n 2 || exit 1; done
+	$$f -max_total_time=$(FUZZ_SECONDS) -max_len=16384 -rss_limit_mb=4096 -artifact_prefix=$$f- \
+	$$f.corpus tests/golden/fuzz/$${f##*/} >$$f.log 2>&1 || { tail -n 40 $$f.log; exit 1; }; tail -n 1 $$f.log; done
 
 cuda-tests: tests ## the CUDA kernels and host side, executed without a GPU
 	@if [ -n "$(NVCC)" ]; then $(MAKE) --no-print-directory check-cuda; else echo "no nvcc: CUDA is left out"; fi

@@ -13,7 +13,8 @@
 #include "memory/clock.h"
 #include "memory/log.h"
 
-enum { NEARBY = 4096, ALIGNMENT = 256 }; /* bytes; pieces so close together are copied as one */
+enum { ALIGNMENT = 256 }; /* bytes */
+_Static_assert((int)ALIGNMENT == (int)COMPILE_ALIGNMENT, "between pieces closer than that lies no other tensor");
 
 /* Bytes of the device's arena that are copied, and where to. */
 typedef struct range {
@@ -37,6 +38,7 @@ struct saver {
     json_t *meta;
     double stall;
     stage stage;
+    bool arrived; /* what a device copies */
 
     /* shared with the thread, under the lock */
     pthread_t thread;
@@ -74,7 +76,7 @@ static int compare_data(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The pieces' bytes, neighbours together; the pieces then lie in the copy, if there is one. Returns the copy's bytes. */
+/* The pieces' bytes, neighbours together, and nobody else's, which may change meanwhile; the pieces then lie in the copy, if there is one. Returns the copy's bytes. */
 static int64_t lay_ranges(range **out, int *out_count, checkpoint_piece *pieces, int count, const char *base,
                           char *copy)
 {
@@ -88,7 +90,7 @@ static int64_t lay_ranges(range **out, int *out_count, checkpoint_piece *pieces,
     for (int i = 0; i < count; i++) {
         int64_t at = (const char *)sorted[i]->data - base, end = at + checkpoint_extent(sorted[i]);
         range *last = ranges_count ? &ranges[ranges_count - 1] : NULL;
-        if (!last || at > last->at + last->bytes + NEARBY) {
+        if (!last || at - last->at - last->bytes >= ALIGNMENT) {
             bytes = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
             last = &ranges[ranges_count++];
             *last = (range){at, 0, bytes};
@@ -129,17 +131,31 @@ static void set_copied(saver *s)
     pthread_mutex_unlock(&s->lock);
 }
 
-/* Where the device has a queue for it, the copies are under way already. */
+/* A device copies by itself, and its own thread learns when it has. */
 static void take_copy(saver *s)
 {
-    if (s->interface->set_aside)
-        s->interface->set_aside_wait(s->device);
-    else
-        for (int i = 0; i < s->range_count; i++) {
-            const range *r = &s->ranges[i];
-            memcpy(s->copy + r->to, executor_context(s->options.executor)->arena + r->at, (size_t)r->bytes);
-        }
+    if (s->interface->set_aside) {
+        pthread_mutex_lock(&s->lock);
+        while (!s->copied)
+            pthread_cond_wait(&s->changed, &s->lock);
+        pthread_mutex_unlock(&s->lock);
+        return;
+    }
+    for (int i = 0; i < s->range_count; i++) {
+        const range *r = &s->ranges[i];
+        memcpy(s->copy + r->to, executor_context(s->options.executor)->arena + r->at, (size_t)r->bytes);
+    }
     set_copied(s);
+}
+
+/* On the training thread: have the device's copies arrived? */
+static void ask_device(saver *s, bool wait)
+{
+    if (s->stage == SHARES && s->copy && s->interface->set_aside && !s->arrived) {
+        s->arrived = s->interface->set_aside_done(s->device, wait);
+        if (s->arrived)
+            set_copied(s);
+    }
 }
 
 static status publish(saver *s)
@@ -316,6 +332,7 @@ void saver_close(saver *s)
 {
     if (!s)
         return;
+    ask_device(s, true);
     if (s->started)
         end_thread(s);
     if (s->stage != NONE && s->options.rank == 0)
@@ -344,6 +361,7 @@ void saver_begin(saver *s, int64_t step, json_t *meta)
     s->meta = meta;
     s->stage = SHARES;
     s->copied = s->copy == NULL;
+    s->arrived = false;
     s->seconds = 0;
     if (s->copy && s->interface->set_aside)
         for (int i = 0; i < s->range_count; i++)
@@ -356,6 +374,7 @@ saver_progress saver_progress_of(saver *s)
 {
     if (!s || s->stage == NONE)
         return SAVER_IDLE;
+    ask_device(s, false);
     pthread_mutex_lock(&s->lock);
     saver_progress p = s->working ? SAVER_WORKING : s->result == STATUS_OK ? SAVER_READY : SAVER_FAILED;
     pthread_mutex_unlock(&s->lock);
@@ -365,6 +384,7 @@ saver_progress saver_progress_of(saver *s)
 void saver_wait(saver *s)
 {
     double began = clock_seconds();
+    ask_device(s, true);
     pthread_mutex_lock(&s->lock);
     while (s->working)
         pthread_cond_wait(&s->changed, &s->lock);

@@ -1,6 +1,7 @@
 #include "engine/weights_copy.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -220,13 +221,17 @@ static status write_shard(copy *c, int shard)
                                        metadata);
     if (s == STATUS_OK) {
         s = pump(c, w, name, shard);
-        int64_t bytes = safetensors_writer_bytes(w);
+        manifest_file file = {
+            .bytes = safetensors_writer_bytes(w), .crc32c = safetensors_writer_crc32c(w), .has_crc32c = true};
         if (s == STATUS_OK)
             s = safetensors_writer_close(w);
         else
             safetensors_writer_abandon(w);
+        file.name = must_strdup(name);
         if (c->manifest)
-            manifest_add_file(c->manifest, &(manifest_file){.name = must_strdup(name), .bytes = bytes});
+            manifest_add_file(c->manifest, &file);
+        else
+            free(file.name);
     }
     json_decref(metadata);
     free(path);
@@ -298,9 +303,49 @@ static status default_config(char **out, const model_shape *shape)
     return s;
 }
 
+/* What has come with the weights is in the manifest, too: it may be damaged like them. */
+static status note_companion(const copy *c, const char *name)
+{
+    mapping file;
+    char *path = must_format("%s/%s", c->folder, name);
+    status s = mapping_open(&file, path);
+    if (s == STATUS_OK) {
+        manifest_file entry = {.name = must_strdup(name),
+                               .bytes = file.bytes,
+                               .crc32c = crc32c(0, file.data, file.bytes),
+                               .has_crc32c = true};
+        manifest_add_file(c->manifest, &entry);
+        mapping_close(&file);
+    }
+    free(path);
+    return s;
+}
+
+static int is_companion(const struct dirent *entry)
+{
+    const char *end = strrchr(entry->d_name, '.');
+    return entry->d_name[0] != '.' && !(end && !strcmp(end, ".safetensors"));
+}
+
+static status note_companions(const copy *c)
+{
+    struct dirent **entries;
+    int count = scandir(c->folder, &entries, is_companion, alphasort);
+    status s = count < 0 ? status_fail(STATUS_FAILED, "cannot list %s: %s", c->folder, strerror(errno)) : STATUS_OK;
+    for (int i = 0; i < count; i++) {
+        if (s == STATUS_OK)
+            s = note_companion(c, entries[i]->d_name);
+        free(entries[i]);
+    }
+    if (count >= 0)
+        free(entries);
+    return s;
+}
+
 static status write_manifest(const copy *c)
 {
     char *text = NULL;
+    TRY(note_companions(c));
     if (weights_config(c->from))
         text = must_strdup(weights_config(c->from));
     else
@@ -434,8 +479,8 @@ static status write_folder(copy *c)
     TRY(atomic_make_folders(c->folder));
     for (int i = 0; i < c->shards; i++)
         TRY(write_shard(c, i));
-    TRY(c->manifest ? write_manifest(c) : write_huggingface(c));
     TRY(copy_companions(c));
+    TRY(c->manifest ? write_manifest(c) : write_huggingface(c));
     return atomic_sync_folder(c->folder);
 }
 

@@ -100,12 +100,12 @@ typedef struct device_interface {
     void (*give_back)(device *d, void *copy, int64_t at, int64_t bytes, bool changed);
 
     /* The arena's bytes, as they are when all that was launched before is done, are copied to the host's on a queue of their own,
-     * while programs play. `set_aside_first`: what is launched from now on waits for these copies. `set_aside_wait`: returns when
-     * the host has them; from any thread. `pin` (0 bytes: unpin) makes host memory fit for it. All NULL, where the arena is host
-     * memory. */
+     * while programs play. `set_aside_first`: what is launched from now on waits for these copies. `set_aside_done`: does the
+     * host have them? With `wait`, once it has. `pin` (0 bytes: unpin) makes host memory fit for it. All NULL, where the arena
+     * is host memory. */
     void (*set_aside)(device *d, void *to, int64_t at, int64_t bytes);
     void (*set_aside_first)(device *d);
-    void (*set_aside_wait)(device *d);
+    bool (*set_aside_done)(device *d, bool wait);
     status (*pin)(device *d, void *host, int64_t bytes);
 
     void (*profile)(device *d, bool on); /* the vendor's profiler */

@@ -94,31 +94,33 @@ static status damaged(const fragment *f)
     return status_fail(STATUS_FAILED, "%s is no fragment that this phalanx wrote", f->path);
 }
 
-status fragment_open(fragment *out, const char *path, const fragment_owner *owner)
+status fragment_parse(fragment *out, const char *text, int64_t bytes, const char *path, const fragment_owner *owner)
 {
     char tail[TAIL_BYTES + 1], head[512];
-    fragment f = {.path = path};
-    TRY(mapping_open(&f.file, path));
-    const char *text = (const char *)f.file.data;
-    int64_t body = f.file.bytes - TAIL_BYTES, length = head_text(head, sizeof head, owner);
-    status s = STATUS_OK;
+    int64_t body = bytes - TAIL_BYTES, length = head_text(head, sizeof head, owner);
     if (body >= 0)
         snprintf(tail, sizeof tail, TAIL, crc32c(0, text, body));
     if (body < 0 || memcmp(tail, text + body, TAIL_BYTES) != 0)
-        s = status_fail(STATUS_FAILED, "%s: damaged or truncated: its checksum does not match", path);
-    else if (body < length || memcmp(head, text, (size_t)length) != 0)
-        s = status_fail(STATUS_FAILED,
-                        "%s is not of this run's save: two runs write into one folder (give each a run.folder of "
-                        "its own)",
-                        path);
-    if (s != STATUS_OK) {
-        mapping_close(&f.file);
-        return s;
-    }
-    f.at = text + length;
-    f.end = text + body;
-    *out = f;
+        return status_fail(STATUS_FAILED, "%s: damaged or truncated: its checksum does not match", path);
+    if (body < length || memcmp(head, text, (size_t)length) != 0)
+        return status_fail(STATUS_FAILED,
+                           "%s is not of this run's save: two runs write into one folder (give each a run.folder of "
+                           "its own)",
+                           path);
+    *out = (fragment){.path = path, .at = text + length, .end = text + body};
     return STATUS_OK;
+}
+
+status fragment_open(fragment *out, const char *path, const fragment_owner *owner)
+{
+    mapping file;
+    TRY(mapping_open(&file, path));
+    status s = fragment_parse(out, (const char *)file.data, file.bytes, path, owner);
+    if (s == STATUS_OK)
+        out->file = file;
+    else
+        mapping_close(&file);
+    return s;
 }
 
 void fragment_close(fragment *f)
@@ -167,6 +169,16 @@ static bool take_text(const char **at, const char **word, int *length, char end)
     return true;
 }
 
+/* Sizes of at least 1 whose bytes can be counted. */
+static bool is_possible(const int64_t *global, int dims, dtype type)
+{
+    int64_t bytes = dtype_bytes(type);
+    for (int d = 0; d < dims; d++)
+        if (global[d] < 1 || __builtin_mul_overflow(bytes, global[d], &bytes))
+            return false;
+    return true;
+}
+
 static bool read_entry(fragment_entry *out, const char **at)
 {
     const char *word;
@@ -180,7 +192,8 @@ static bool read_entry(fragment_entry *out, const char **at)
     if (!dtype_find(&out->type, type) || !take_number(at, &dims, 10) || dims < 0 || dims > BOX_DIMS)
         return false;
     out->dims = (int)dims;
-    return take_numbers(at, out->global, out->dims) && take_text(at, &out->section, &out->section_length, ' ') &&
+    return take_numbers(at, out->global, out->dims) && is_possible(out->global, out->dims, out->type) &&
+           take_text(at, &out->section, &out->section_length, ' ') &&
            take_text(at, &out->name, &out->name_length, '\n');
 }
 
@@ -203,13 +216,17 @@ static int compare_entries(const fragment_entry *a, const fragment_entry *b)
     return order ? order : compare_text(a->name, a->name_length, b->name, b->name_length);
 }
 
-static bool read_piece(manifest_piece *p, const char **at, int dims, int first_file)
+static bool read_piece(manifest_piece *p, const char **at, const fragment_entry *of, int first_file)
 {
-    int64_t file, crc;
+    int dims = of->dims;
+    int64_t file = 0, crc = 0;
     *p = (manifest_piece){0};
     bool good = take_number(at, &file, 10) && take_number(at, &p->offset, 10) && take_number(at, &p->bytes, 10) &&
                 take_number(at, &crc, 16) && take_numbers(at, p->start, dims) && take_numbers(at, p->size, dims) &&
-                **at == '\n';
+                **at == '\n' && file >= 0 && file < INT32_MAX - first_file && p->offset >= 0 && p->bytes >= 0;
+    for (int d = 0; d < dims && good; d++)
+        good = p->start[d] >= 0 && p->size[d] >= 1 && p->start[d] < of->global[d] &&
+               p->size[d] <= of->global[d] - p->start[d];
     p->file = (int)file + first_file;
     p->crc32c = (uint32_t)crc;
     *at += good;
@@ -258,7 +275,7 @@ static status take_pieces(manifest_tensor *t, fragment *f, const fragment_entry 
             return status_fail(STATUS_FAILED, "tensor %s/%s: two pieces disagree about its shape or dtype", t->section,
                                t->name);
         for (; take_word(&f->at, "piece"); t->count++)
-            if (!read_piece(next_piece(pieces, t->count), &f->at, t->dims, f->first_file))
+            if (!read_piece(next_piece(pieces, t->count), &f->at, &f->next, f->first_file))
                 return damaged(f);
         TRY(advance(f));
     }

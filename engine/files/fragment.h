@@ -55,6 +55,8 @@ typedef struct fragment {
 
 /* Checks the checksum, and that it is this owner's. */
 status fragment_open(fragment *out, const char *path, const fragment_owner *owner);
+/* The same from memory that outlives it. */
+status fragment_parse(fragment *out, const char *text, int64_t bytes, const char *path, const fragment_owner *owner);
 void fragment_close(fragment *f);
 
 /* Memory for the pieces of one tensor, which grows if need be; free(item) at the end. */

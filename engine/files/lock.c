@@ -50,18 +50,19 @@ static void first_line(char *out, size_t bytes, const char *path)
         fclose(f);
 }
 
-/* When a process began, in the kernel's ticks: with its number it names one process. 0: there is none. */
+/* When a process began, in the kernel's ticks: with its number it names one process. 0: there is none, or it has ended and
+ * nobody has asked for its status yet. */
 static long long start_of(long long pid)
 {
-    char path[64], line[1024];
+    char path[64], line[1024], how = 0;
     long long ticks = 0;
     snprintf(path, sizeof path, "/proc/%lld/stat", pid);
     first_line(line, sizeof line, path);
     const char *at = strrchr(line, ')'); /* the program's name may hold anything */
-    if (!at ||
-        sscanf(at, ") %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %lld", &ticks) != 1)
+    if (!at || sscanf(at, ") %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %lld", &how,
+                      &ticks) != 2)
         return 0;
-    return ticks;
+    return how == 'Z' || how == 'X' ? 0 : ticks;
 }
 
 static holder this_process(const char *id)
@@ -157,18 +158,26 @@ static void beat(lock *l)
 
 typedef enum verdict { ALIVE, STALE, UNKNOWN } verdict;
 
-static verdict judge(const holder *found, const holder *me)
-{
-    if (!*found->boot || strcmp(found->boot, me->boot) != 0 || strcmp(found->space, me->space) != 0)
-        return UNKNOWN;
-    long long started = start_of(found->pid);
-    return started && started == found->started ? ALIVE : STALE;
-}
-
 static void nap(double seconds)
 {
     struct timespec t = {.tv_sec = (time_t)seconds, .tv_nsec = (long)(1e9 * (seconds - (double)(time_t)seconds))};
     nanosleep(&t, NULL);
+}
+
+static bool lives(const holder *found)
+{
+    long long started = start_of(found->pid);
+    return started && started == found->started;
+}
+
+/* A run that has just been ended may need a moment to be gone. */
+static verdict judge(const holder *found, const holder *me, double lease)
+{
+    if (!*found->boot || strcmp(found->boot, me->boot) != 0 || strcmp(found->space, me->space) != 0)
+        return UNKNOWN;
+    for (double until = clock_seconds() + lease / BEATS; lives(found) && clock_seconds() < until;)
+        nap(0.02);
+    return lives(found) ? ALIVE : STALE;
 }
 
 /* Has the file not been written for two leases, by the clock of whoever keeps it? Then nobody need wait. */
@@ -295,7 +304,7 @@ static status obtain(int *out, const char *path, const holder *me, double lease)
         holder found;
         if (error != EEXIST || look(&found, path) != 0)
             continue;
-        verdict v = judge(&found, me);
+        verdict v = judge(&found, me, lease);
         if (v == UNKNOWN)
             v = watch(path, &found, me->id, lease);
         if (v == ALIVE)

@@ -112,7 +112,7 @@ static int compare_start(const void *a, const void *b)
 status manifest_check_tensor(const manifest_tensor *t, const char *where)
 {
     int64_t volume = 0, start[BOX_DIMS], size[BOX_DIMS];
-    if (t->dims > 0)
+    if (t->dims > 0 && t->count > 0)
         qsort(t->pieces, (size_t)t->count, sizeof *t->pieces, compare_start);
     for (int i = 0; i < t->count; i++) {
         const manifest_piece *a = &t->pieces[i];

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/files/atomic.h"
+#include "engine/files/crc32c.h"
 #include "engine/files/mapping.h"
 #include "memory/log.h"
 
@@ -224,6 +225,7 @@ const json_t *safetensors_metadata(const safetensors *s)
 struct safetensors_writer {
     atomic_file *file;
     safetensors_layout layout;
+    uint32_t crc32c;
 };
 
 static int compare_reference(const void *a, const void *b, void *context)
@@ -311,6 +313,7 @@ status safetensors_writer_open(safetensors_writer **out, const char *path, const
     safetensors_writer *w = must_calloc(1, sizeof *w);
     w->file = file;
     safetensors_layout_make(&w->layout, tensors, count, metadata);
+    w->crc32c = crc32c(0, w->layout.header, w->layout.header_bytes);
     status s = atomic_write(file, w->layout.header, w->layout.header_bytes);
     if (s != STATUS_OK) {
         safetensors_writer_abandon(w);
@@ -330,6 +333,11 @@ int64_t safetensors_writer_offset(const safetensors_writer *w, int index)
     return w->layout.offsets[index];
 }
 
+uint32_t safetensors_writer_crc32c(const safetensors_writer *w)
+{
+    return w->crc32c;
+}
+
 int64_t safetensors_writer_bytes(const safetensors_writer *w)
 {
     return w->layout.end;
@@ -338,6 +346,7 @@ int64_t safetensors_writer_bytes(const safetensors_writer *w)
 status safetensors_writer_data(safetensors_writer *w, const void *data, int64_t bytes)
 {
     MUST(atomic_position(w->file) + bytes <= w->layout.end, "more data than the tensors that were declared");
+    w->crc32c = crc32c(w->crc32c, data, bytes);
     return atomic_write(w->file, data, bytes);
 }
 

@@ -64,6 +64,8 @@ status safetensors_writer_open(safetensors_writer **out, const char *path, const
 const int *safetensors_writer_order(const safetensors_writer *w);
 int64_t safetensors_writer_offset(const safetensors_writer *w, int index);
 int64_t safetensors_writer_bytes(const safetensors_writer *w);
+/* The checksum of what has been written so far, header included. */
+uint32_t safetensors_writer_crc32c(const safetensors_writer *w);
 /* The next bytes, row-major; a piece may end anywhere. */
 status safetensors_writer_data(safetensors_writer *w, const void *data, int64_t bytes);
 /* All declared bytes have been written. Frees `w`, also on failure. */

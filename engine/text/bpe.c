@@ -94,7 +94,7 @@ static void encode_word(const job *j, const uint8_t *word, int64_t length)
         return;
     int64_t before = j->out->count;
     merge_word(j, word, length);
-    words_remember(j->s->words, j->out->ids + before, j->out->count - before);
+    words_remember(j->s->words, j->out, before);
 }
 
 /* Cut text by step number `step` and hand the pieces to the next one; after the last step they are words. */

@@ -371,7 +371,7 @@ static void encode_words(const pieces *p, pieces_scratch *s, buffer_ids *out)
             continue;
         int64_t before = out->count;
         merge_word(p, s, out, text + at, end - at);
-        words_remember(s->words, out->ids + before, out->count - before);
+        words_remember(s->words, out, before);
     }
 }
 

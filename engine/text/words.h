@@ -51,13 +51,14 @@ static inline bool words_recall(words *w, buffer_ids *out, const uint8_t *word, 
     return false;
 }
 
-/* Remember the tokens of the word that words_recall did not know. */
-static inline void words_remember(words *w, const int32_t *ids, int64_t count)
+/* Remember the tokens of the word that words_recall did not know: those of `out` from `before` on. */
+static inline void words_remember(words *w, const buffer_ids *out, int64_t before)
 {
+    int64_t count = out->count - before;
     if (!w->asked || count > WORDS_IDS || count == 0)
         return;
     memcpy(w->asked->key, w->key, sizeof w->key);
-    memcpy(w->asked->ids, ids, (size_t)count * sizeof *ids);
+    memcpy(w->asked->ids, out->ids + before, (size_t)count * sizeof *out->ids);
     w->asked->count = (int32_t)count;
 }
 

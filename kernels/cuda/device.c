@@ -406,11 +406,13 @@ static void cuda_set_aside_first(device *d)
     streams_aside_first(&d->streams);
 }
 
-/* Another thread has no current device yet. */
-static void cuda_set_aside_wait(device *d)
+static bool cuda_set_aside_done(device *d, bool wait)
 {
-    CUDA_MUST(cudaSetDevice(d->gpu));
-    CUDA_MUST(cudaEventSynchronize(d->streams.aside));
+    cudaError_t e = wait ? cudaEventSynchronize(d->streams.aside) : cudaEventQuery(d->streams.aside);
+    if (e == cudaErrorNotReady)
+        return false;
+    CUDA_MUST(e);
+    return true;
 }
 
 static status cuda_pin(device *d, void *host, int64_t bytes)
@@ -465,7 +467,7 @@ const device_interface device_cuda = {
     .give_back = cuda_give_back,
     .set_aside = cuda_set_aside,
     .set_aside_first = cuda_set_aside_first,
-    .set_aside_wait = cuda_set_aside_wait,
+    .set_aside_done = cuda_set_aside_done,
     .pin = cuda_pin,
     .profile = cuda_profile,
 };

@@ -164,6 +164,32 @@ static void resume_is_bitwise_on_the_device(void **state)
         assert_true(parts.loss[i] == whole.loss[i] && parts.norm[i] == whole.norm[i]);
 }
 
+/* Copied while the next step computes, enqueued op by op or as a graph: what training that waits would have saved. */
+static void checkpoints_beside_training_hold_the_same_bits(void **state)
+{
+    (void)state;
+    static const char *const keys[] = {"checkpoint.asynchronous=false", "checkpoint.asynchronous=true",
+                                       "checkpoint.asynchronous=true train.cuda_graph=true"};
+    for (int i = 0; i < 3; i++) {
+        char where[32], text[256];
+        cuda_run run;
+        snprintf(where, sizeof where, "saved-%d", i);
+        snprintf(text, sizeof text,
+                 "train.device=cuda train.precision=bf16 parallel.zero=1 checkpoint.every=1 checkpoint.keep=0 %s",
+                 keys[i]);
+        cuda_runs_train_well(&run, "phalanx_standin", 2, "gpt2", where, text);
+        for (int step = 1; step <= STEPS && i > 0; step++) {
+            char *a = must_format("%s/%s/checkpoints/step-%08d", folder, where, step), difference[256];
+            char *b = must_format("%s/saved-0/checkpoints/step-%08d", folder, step);
+            assert_true(runs_compare_checkpoints(difference, sizeof difference, a, b) >= 4 * 20);
+            if (*difference)
+                fail_msg("%s, step %d: %s", keys[i], step, difference);
+            free(a);
+            free(b);
+        }
+    }
+}
+
 /* "phalanx eval" or "phalanx generate" of the run `where`; it must succeed. The text is the caller's. */
 static char *use(const char *program, const char *command, const char *where, const char *keys)
 {
@@ -370,6 +396,7 @@ int main(void)
         cmocka_unit_test(products_with_gelu_train_alike),
         cmocka_unit_test(fp16_skips_what_overflows_and_goes_on),
         cmocka_unit_test(resume_is_bitwise_on_the_device),
+        cmocka_unit_test(checkpoints_beside_training_hold_the_same_bits),
         cmocka_unit_test(a_trained_model_is_evaluated_and_continued_as_on_the_cpu),
         cmocka_unit_test(a_trained_model_is_used_on_the_device_that_is_there),
         cmocka_unit_test(mistakes_are_caught),

@@ -152,35 +152,25 @@ cudaError_t cudaFreeHost(void *memory)
     return cudaSuccess;
 }
 
-/* Memory of the host's that is pinned where it lies; pages that are pinned already are refused. */
-static struct registered {
-    const void *memory;
-    int64_t bytes;
-} registered[64];
+/* Memory of the program's own, pinned later: one range at a time is enough. */
+static const char *registered;
+static size_t registered_bytes;
 
 cudaError_t cudaHostRegister(void *memory, size_t bytes, unsigned flags)
 {
-    (void)flags;
-    for (int i = 0; i < 64; i++)
-        if (registered[i].memory == memory)
-            return cudaErrorHostMemoryAlreadyRegistered;
-    for (int i = 0; i < 64; i++)
-        if (!registered[i].memory) {
-            registered[i] = (struct registered){memory, (int64_t)bytes};
-            pinned += (int64_t)bytes;
-            return cudaSuccess;
-        }
-    return cudaErrorMemoryAllocation;
+    if (registered || flags != cudaHostRegisterDefault || standin_is_device(memory))
+        standin_fail("cudaHostRegister of %zu bytes at %p, flags %u", bytes, memory, flags);
+    registered = memory;
+    registered_bytes = bytes;
+    return cudaSuccess;
 }
 
 cudaError_t cudaHostUnregister(void *memory)
 {
-    for (int i = 0; i < 64; i++)
-        if (registered[i].memory == memory) {
-            registered[i].memory = NULL;
-            return cudaSuccess;
-        }
-    return cudaErrorHostMemoryNotRegistered;
+    if (memory != registered)
+        standin_fail("cudaHostUnregister of %p, which is not registered", memory);
+    registered = NULL;
+    return cudaSuccess;
 }
 
 cudaError_t cudaMemset(void *to, int value, size_t bytes)

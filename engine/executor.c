@@ -272,9 +272,7 @@ static status open_device(executor *e, const executor_options *o)
     }
     find_ranges(e);
     e->requests = must_calloc((unsigned long)requests, sizeof *e->requests);
-    const device_options options = {.arena_bytes = e->compiled->arena_bytes,
-                                    .host_bytes = e->compiled->pinned_bytes,
-                                    .requests = requests,
+    const device_options options = {.requests = requests,
                                     .marks = e->compiled->marks,
                                     .rank = comm_rank(e->world),
                                     .local_rank = comm_local_rank(e->world),
@@ -286,6 +284,24 @@ static status open_device(executor *e, const executor_options *o)
         return s;
     TRY(comm_all_status(comm_world(e->world), s)); /* before anything collective on the devices */
     return check_apart(e);
+}
+
+/* The arena comes last: by now the libraries have what they need, and what is left is known. Some is taken later, by kernels that
+ * are loaded when they are first launched. */
+static status allocate(executor *e, const executor_options *o)
+{
+    device_facts f;
+    status s = e->interface->allocate(e->device, e->compiled->arena_bytes, e->compiled->pinned_bytes);
+    if (!e->interface->communication)
+        return s;
+    TRY(comm_all_status(comm_world(e->world), s));
+    executor_facts(&f, e);
+    int64_t later = o->beside - f.beside;
+    if (later > f.free_memory)
+        log_warn("the arena leaves %.2f GiB of the GPU; CUDA's libraries may yet take %.2f GiB: if they fail, lower "
+                 "memory.budget or train.micro_batch",
+                 (double)f.free_memory / (1 << 30), (double)later / (1 << 30));
+    return STATUS_OK;
 }
 
 status executor_open(executor **out, compiled *c, comm *world, const executor_options *options)
@@ -301,6 +317,8 @@ status executor_open(executor **out, compiled *c, comm *world, const executor_op
     status s = open_device(e, options);
     if (s == STATUS_OK)
         s = open_groups(e);
+    if (s == STATUS_OK)
+        s = allocate(e, options);
     for (int i = 0; s == STATUS_OK && i < COMPILE_PROGRAMS; i++)
         s = prepare(e, &e->programs[i]);
     if (options->choices) {
@@ -546,6 +564,11 @@ void executor_before(executor *e, int index, void (*hook)(void *context), void *
     e->hook_op = index;
     e->hook = hook;
     e->hook_context = context;
+}
+
+int executor_communicators(const executor *e)
+{
+    return e->interface->communication ? groups_communicators(&e->groups) : 0;
 }
 
 void executor_facts(device_facts *out, const executor *e)

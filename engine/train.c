@@ -179,8 +179,11 @@ static status train_loop(training *t)
             TRY(training_save(t, last));
             saved = t->step;
         }
-        if (t->trained_steps == 1)
+        if (t->trained_steps == 1) {
+            status measured = training_measure_reserve(t);
+            t->reported = t->reported == STATUS_OK ? measured : t->reported;
             seal_close();
+        }
     }
     seal_open();
     TRY(comm_all_status(comm_world(t->world), t->reported));

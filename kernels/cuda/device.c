@@ -29,7 +29,6 @@ enum { OLDEST_MAJOR = 8 }; /* compute capability that the kernels are built for 
 struct device {
     int gpu;
     struct cudaDeviceProp properties;
-    int64_t free_memory;
     run_context context;
     char *host;               /* pinned: the mirror of the arena's beginning, and what stands behind it */
     volatile uint32_t *marks; /* the last of it, a word a mark: 1 when the device has passed it */
@@ -115,9 +114,17 @@ static const struct {
     {"NVIDIA A10", 125.0e12 / 72, 62.5e12 / 72, 31.2e12 / 72},
 };
 
+static int64_t memory_free(void)
+{
+    size_t free_bytes = 0, all = 0;
+    CUDA_MUST(cudaMemGetInfo(&free_bytes, &all));
+    return (int64_t)free_bytes;
+}
+
 static void cuda_facts(device_facts *out, const device *d)
 {
-    *out = (device_facts){.memory = (int64_t)d->properties.totalGlobalMem, .free_memory = d->free_memory};
+    *out = (device_facts){.memory = (int64_t)d->properties.totalGlobalMem, .free_memory = memory_free()};
+    out->beside = out->memory - out->free_memory - (d->context.arena ? d->arena_bytes : 0);
     snprintf(out->name, sizeof out->name, "%.63s", d->properties.name);
     for (int i = 0; i < 16; i++)
         snprintf(out->identity + 2 * i, 3, "%02x", (unsigned)(unsigned char)d->properties.uuid.bytes[i]);
@@ -145,24 +152,21 @@ static void zero_memory(device *d)
     CUDA_MUST(cudaDeviceSynchronize());
 }
 
-static status take_memory(device *d, const device_options *o)
+static status cuda_allocate(device *d, int64_t arena_bytes, int64_t host_bytes)
 {
-    size_t free_bytes = 0, all = 0;
-    CUDA_MUST(cudaMemGetInfo(&free_bytes, &all));
-    d->free_memory = (int64_t)free_bytes;
-    d->arena_bytes = o->arena_bytes > 0 ? o->arena_bytes : 1;
-    d->host_bytes = o->host_bytes > 0 ? o->host_bytes : 1;
-    int64_t missing = d->arena_bytes - d->free_memory;
+    int64_t free_bytes = memory_free(), missing = arena_bytes - free_bytes;
+    d->arena_bytes = arena_bytes > 0 ? arena_bytes : 1;
+    d->host_bytes = host_bytes > 0 ? host_bytes : 1;
     void *arena = NULL, *host = NULL;
     cudaError_t e = missing > 0 ? cudaErrorMemoryAllocation : cudaMalloc(&arena, (size_t)d->arena_bytes);
     if (e == cudaErrorMemoryAllocation)
         return status_fail(STATUS_FAILED,
                            "the arena needs %lld bytes (%.2f GiB) of GPU memory, but %s has only %lld (%.2f GiB) free, "
-                           "%.2f GiB too little: lower train.micro_batch or memory.budget, raise memory.recompute, or "
-                           "use more GPUs",
+                           "%.2f GiB too little; CUDA, its libraries and others have taken %.2f GiB: lower "
+                           "train.micro_batch or memory.budget, raise memory.recompute, or use more GPUs",
                            (long long)d->arena_bytes, (double)d->arena_bytes / GIB, d->properties.name,
-                           (long long)d->free_memory, (double)d->free_memory / GIB,
-                           (double)(missing > 0 ? missing : 0) / GIB);
+                           (long long)free_bytes, (double)free_bytes / GIB, (double)(missing > 0 ? missing : 0) / GIB,
+                           (double)((int64_t)d->properties.totalGlobalMem - free_bytes) / GIB);
     CUDA_MUST(e);
     d->context.arena = arena;
     e = cudaHostAlloc(&host, (size_t)d->host_bytes, cudaHostAllocDefault);
@@ -170,8 +174,8 @@ static status take_memory(device *d, const device_options *o)
         return status_fail(STATUS_FAILED, "cannot pin %lld bytes of host memory: %s; check `ulimit -l`",
                            (long long)d->host_bytes, cudaGetErrorString(e));
     d->host = host;
-    d->mark_count = o->marks;
-    d->marks = (volatile uint32_t *)(void *)(d->host + d->host_bytes - o->marks * (int64_t)sizeof *d->marks);
+    d->marks = (volatile uint32_t *)(void *)(d->host + d->host_bytes - d->mark_count * (int64_t)sizeof *d->marks);
+    cudnn_use_arena(d->cudnn, arena);
     zero_memory(d);
     return STATUS_OK;
 }
@@ -204,8 +208,6 @@ static status cuda_open(device **out, const device_options *o)
     d->context.threads = o->threads;
     d->context.device = d;
     status s = take_gpu(d, o);
-    if (s == STATUS_OK)
-        s = take_memory(d, o);
     tuning_open(&d->tuning, d->properties.name);
     if (s == STATUS_OK)
         s = gemm_open(&d->gemm, o->tf32, d->tuning);
@@ -213,13 +215,12 @@ static status cuda_open(device **out, const device_options *o)
         cuda_close(d);
         return s;
     }
+    d->mark_count = o->marks;
     streams_open(&d->streams, o->requests);
     d->context.stream = d->streams.of[STREAM_COMPUTE];
-    cudnn_open(&d->cudnn, &(cudnn_options){.tuning = d->tuning,
-                                           .arena = d->context.arena,
-                                           .stream = d->context.stream,
-                                           .gpu = d->gpu,
-                                           .major = d->properties.major});
+    cudnn_open(&d->cudnn,
+               &(cudnn_options){
+                   .tuning = d->tuning, .stream = d->context.stream, .gpu = d->gpu, .major = d->properties.major});
     *out = d;
     return STATUS_OK;
 }
@@ -443,6 +444,7 @@ const device_interface device_cuda = {
     .communication = &comm_nccl_backend,
     .available = cuda_available,
     .open = cuda_open,
+    .allocate = cuda_allocate,
     .close = cuda_close,
     .facts = cuda_facts,
     .context = cuda_context,

@@ -141,6 +141,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int count, ncclUniqueId uni
     if (count < 1 || count > MEMBERS || me < 0 || me >= count)
         standin_fail("ncclCommInitRankConfig: rank %d of %d", me, count);
     introduce(table, &id, count, me);
+    if (!standin_library_takes())
+        return ncclUnhandledCudaError;
     MPI_Group world, some;
     ncclComm_t made = must_calloc(1, sizeof *made);
     MPI_Comm_group(MPI_COMM_WORLD, &world);

@@ -59,12 +59,31 @@ cudaError_t cudaDeviceGetAttribute(int *out, enum cudaDeviceAttr which, int gpu)
 
 cudaError_t cudaSetDevice(int gpu)
 {
-    return gpu < from_environment("STANDIN_GPUS", 8) ? cudaSuccess : cudaErrorInvalidDevice;
+    static bool context;
+    if (gpu >= from_environment("STANDIN_GPUS", 8))
+        return cudaErrorInvalidDevice;
+    if (!context && !standin_library_takes())
+        return cudaErrorMemoryAllocation;
+    context = true;
+    return cudaSuccess;
+}
+
+/* Of the device's memory: what is allocated, and what the context and libraries have taken. */
+static int64_t in_use;
+
+bool standin_library_takes(void)
+{
+    int64_t bytes = from_environment("STANDIN_TAKES", 64);
+    if (in_use + bytes > from_environment("STANDIN_MEMORY", 1 << 30))
+        return false;
+    in_use += bytes;
+    return true;
 }
 
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *all)
 {
-    *free_bytes = *all = (size_t)from_environment("STANDIN_MEMORY", 1 << 30);
+    *all = (size_t)from_environment("STANDIN_MEMORY", 1 << 30);
+    *free_bytes = *all - (size_t)in_use;
     return cudaSuccess;
 }
 
@@ -128,13 +147,16 @@ cudaError_t cudaProfilerStop(void)
 cudaError_t cudaMalloc(void **out, size_t bytes)
 {
     standin_no_capture("cudaMalloc");
+    if (in_use + (int64_t)bytes > from_environment("STANDIN_MEMORY", 1 << 30))
+        return cudaErrorMemoryAllocation;
+    in_use += (int64_t)bytes;
     *out = standin_allocate((int64_t)bytes);
     return cudaSuccess;
 }
 
 cudaError_t cudaFree(void *memory)
 {
-    standin_free(memory);
+    in_use -= standin_free(memory);
     return cudaSuccess;
 }
 
@@ -353,12 +375,12 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
 /* Streams beyond the hardware's queues share one with others, and wait for work that is none of theirs. */
 void standin_more_queues(int more)
 {
-    static int in_use, connections;
+    static int streams, connections;
     if (!connections)
         connections = (int)from_environment("CUDA_DEVICE_MAX_CONNECTIONS", 8);
-    in_use += more;
-    if (in_use > connections)
-        standin_fail("%d streams for %d hardware queues", in_use, connections);
+    streams += more;
+    if (streams > connections)
+        standin_fail("%d streams for %d hardware queues", streams, connections);
 }
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int priority)

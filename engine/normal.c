@@ -8,14 +8,6 @@
 /* The site of philox_draws() that dropout never uses. */
 enum { INITIAL_SITE = 0xffff, BATCH = 256 }; /* blocks at a time */
 
-uint64_t normal_stream(const char *name)
-{
-    uint64_t h = 0xcbf29ce484222325u;
-    for (; *name; name++)
-        h = (h ^ (unsigned char)*name) * 0x100000001b3u;
-    return (h ^ h >> 48) & 0xffffffffffffu;
-}
-
 /* ln(x) for x in [2^-24, 1]: x = 2^e m with m in [sqrt(1/2), sqrt(2)), then the series of 2 artanh((m-1)/(m+1)) in the
  * first five terms (relative error below 1e-7). */
 static inline float logarithm(float x)

@@ -5,9 +5,7 @@
 
 #include <stdint.h>
 
-/* A number for a name (FNV-1a, 48 bits). */
-uint64_t normal_stream(const char *name);
-/* out[i] = deviation x normal number first + i of the stream */
+/* out[i] = deviation x normal number first + i of the stream, which is that of a name: philox_stream() */
 void normal_fill(float *out, uint64_t seed, uint64_t stream, int64_t first, int64_t count, float deviation);
 
 #endif

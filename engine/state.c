@@ -4,13 +4,8 @@
 #include <string.h>
 
 #include "engine/normal.h"
+#include "kernels/philox.h"
 #include "memory/log.h"
-
-/* In fp32 the weights are their own masters. */
-static bool has_master(const compiled *c)
-{
-    return c->options.compute != DTYPE_FP32;
-}
 
 int state_sections(state_section out[STATE_SECTIONS], const compiled *c)
 {
@@ -20,7 +15,7 @@ int state_sections(state_section out[STATE_SECTIONS], const compiled *c)
     out[count++] = STATE_MODEL;
     for (int i = 0; states[i]; i++)
         out[count++] = states[i];
-    if (has_master(c))
+    if (optimizer_has_master(&c->options))
         out[count++] = STATE_MASTER;
     return count;
 }
@@ -169,7 +164,7 @@ static void initial_row(float *out, const parameter *p, int64_t row, uint64_t se
             continue;
         /* elements are numbered as [out, in], whatever the file's order */
         int64_t index = (q->start[out_dim] + row - q->row) * q->global[in_dim] + q->start[in_dim];
-        normal_fill(out + at, seed, normal_stream(q->name), index, count, p->deviation);
+        normal_fill(out + at, seed, philox_stream(q->name), index, count, p->deviation);
     }
 }
 
@@ -202,7 +197,7 @@ static void store_row(filled f, int64_t row, const float *values, int64_t column
 static void initialise(const compiled *c, executor *e, const storage *s, uint64_t seed)
 {
     const parameter *p = s->of;
-    bool apart = c->options.train && has_master(c);
+    bool apart = c->options.train && optimizer_has_master(&c->options);
     filled weight = fill_begin(e, section_rows(c, s, STATE_MODEL)), master = {0};
     if (apart)
         master = fill_begin(e, section_rows(c, s, STATE_MASTER));
@@ -260,7 +255,7 @@ static status load_section(const compiled *c, executor *e, state_section section
 
 status state_load_weights(const compiled *c, executor *e, state_reader *read, void *context)
 {
-    if (c->options.train && has_master(c))
+    if (c->options.train && optimizer_has_master(&c->options))
         TRY(load_section(c, e, STATE_MASTER, read, context));
     return load_section(c, e, STATE_MODEL, read, context);
 }
@@ -293,8 +288,8 @@ status state_load(const compiled *c, executor *e, checkpoint *file, bool *has_st
     from_checkpoint model = {file, STATE_MODEL}, master = model;
     if (has_section(file, STATE_MASTER))
         master.section = STATE_MASTER;
-    if (c->options.train && has_master(c))
+    if (c->options.train && optimizer_has_master(&c->options))
         TRY(load_section(c, e, STATE_MASTER, read_checkpoint, &master));
-    TRY(load_section(c, e, STATE_MODEL, read_checkpoint, has_master(c) ? &model : &master));
+    TRY(load_section(c, e, STATE_MODEL, read_checkpoint, optimizer_has_master(&c->options) ? &model : &master));
     return load_states(c, e, file, has_states);
 }

@@ -34,7 +34,9 @@ static void infer_update(op *o)
               infer_is_vector(o->in[2], DTYPE_FP32, CONTROL_COUNT),
           "gradient fp32, the step's scalars, control fp32[3]");
     for (int i = 1; i < OP_MAX_OUT && o->out[i]; i++)
-        CHECK(infer_same(o->out[i], gradient), "master and states fp32 like the gradient");
+        CHECK(infer_same_shape(o->out[i], gradient) &&
+                  (infer_same(o->out[i], gradient) || o->out[i]->type == DTYPE_BF16),
+              "master and states fp32 or bf16 in the gradient's shape");
     CHECK(!o->out[0] || (infer_same_shape(o->out[0], gradient) && infer_is_compute(o->out[0])),
           "the weight in the gradient's shape");
     operands_place(o, "r..>.... 0..>.... 1..>.... 2..>....");

@@ -45,11 +45,13 @@ typedef struct op_attributes {
     int64_t count; /* number of real columns: see the op */
     int64_t
         rows; /* of the whole that a gather or scatter divides with shard_rows(), 0: even; of what an all_reduce sums, 0: all */
-    int32_t sample; /* dropout: the micro-batch's first sample, after scalars.first_sample */
+    int64_t stride;  /* of an update: elements of the named tensor from one row to the next */
+    uint64_t stream; /* of an update: the name whose random numbers round what is bf16 */
+    int32_t sample;  /* dropout: the micro-batch's first sample, after scalars.first_sample */
     int32_t heads, kv_heads, head_size;
     int32_t sequence;   /* tokens of a sample */
     int32_t window;     /* sliding window in tokens; 0: none */
-    int32_t site;       /* of dropout: which place in the model draws */
+    int32_t site;       /* of dropout, and of an update that rounds: which place in the model draws */
     int32_t peer;       /* world rank */
     int32_t request;    /* index of the asynchronous op's request slot */
     int32_t group_size; /* ranks along `axis` */

@@ -58,6 +58,15 @@ PHILOX_INLINE void philox_draws(uint32_t out[4], uint64_t seed, uint32_t site, u
     philox_block(out, counter, key);
 }
 
+/* A number for a name (FNV-1a, 48 bits): the `sample` of what is drawn for a parameter by Hugging Face's name. */
+PHILOX_INLINE uint64_t philox_stream(const char *name)
+{
+    uint64_t h = 0xcbf29ce484222325u;
+    for (; *name; name++)
+        h = (h ^ (unsigned char)*name) * 0x100000001b3u;
+    return (h ^ h >> 48) & 0xffffffffffffu;
+}
+
 /* In [0, 1): the upper 24 bits, exact in fp32. */
 PHILOX_INLINE float philox_uniform(uint32_t draw)
 {

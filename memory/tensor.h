@@ -20,7 +20,7 @@ typedef enum tensor_class {
     CLASS_INPUT,     /* tokens, scalars, tables: filled before a step */
     CLASS_WEIGHT,    /* parameters as the products read them */
     CLASS_GRADIENT,  /* fp32 sums over the micro-batches */
-    CLASS_OPTIMIZER, /* fp32 master weights, moments */
+    CLASS_OPTIMIZER, /* master weights beside narrower ones, the states of updates */
     CLASS_KEPT,      /* made forward, read backward */
     CLASS_TEMPORARY, /* dies within the action that made it */
     CLASS_SCRATCH,   /* a library's or a kernel's working memory during one op */

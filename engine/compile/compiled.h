@@ -29,6 +29,7 @@ typedef struct compile_options {
         config_optimizer name;
         bool nesterov;
         config_adjust adjust;
+        bool narrow_state, narrow_master; /* bf16, stochastically rounded; the master then is the weight */
     } optimizer;
     recompute recompute;
     int64_t budget;            /* bytes of arena; 0: none */

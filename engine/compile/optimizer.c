@@ -5,29 +5,99 @@
 
 #include "engine/compile/append.h"
 #include "kernels/muon.h"
+#include "kernels/rounding.h"
 
 /* ---- element by element ---------------------------------------------------------------------------------------- */
 
-/* One op of the optimizer over rows [first, first + rows) of what this rank owns; x: those rows of the gradient, or what was
- * made of them. */
-static void append_update(const optimizer_update *u, tensor *x, int64_t first, int64_t rows, float scale)
+/* Rows of what this rank owns (of a vector: elements) that are rows of one named tensor, one after the other. */
+typedef struct span {
+    int64_t first, rows;
+    op_attributes at; /* where they are in the named tensor */
+} span;
+
+static bool rounds(const compile_options *o)
+{
+    return o->optimizer.narrow_state || o->optimizer.narrow_master;
+}
+
+/* What a piece of a parameter is of the rows, or elements, that this rank owns. */
+static span piece_span(const storage *s, const parameter_piece *q)
+{
+    span p = {.first = q->column, .rows = q->size[0], .at = {.first = q->start[0], .stream = philox_stream(q->name)}};
+    if (s->of->vector)
+        return p;
+    int out = q->transposed ? 1 : 0, in = 1 - out; /* elements are numbered as [out, in], whatever the file's order */
+    p.first = q->row - s->own_first;
+    p.rows = q->size[out];
+    p.at.first = q->start[out] * q->global[in] + q->start[in] - q->column;
+    p.at.stride = q->global[in];
+    return p;
+}
+
+static void cut(span *p, int64_t first, int64_t end)
+{
+    int64_t skip = p->first < first ? first - p->first : 0;
+    p->first += skip;
+    p->rows -= skip;
+    p->at.first += skip * (p->at.stride ? p->at.stride : 1);
+    if (p->first + p->rows > end)
+        p->rows = end - p->first;
+}
+
+static bool follows(const span *a, const span *b)
+{
+    int64_t step = a->at.stride ? a->at.stride : 1;
+    return b->first == a->first + a->rows && b->at.stream == a->at.stream &&
+           b->at.first == a->at.first + a->rows * step;
+}
+
+/* The spans of rows [first, first + rows): where nothing is rounded, they need not be told apart. */
+static int find_spans(span *out, const optimizer_update *u, int64_t first, int64_t rows)
+{
+    int count = 0;
+    if (!rounds(&u->c->options)) {
+        *out = (span){.first = first, .rows = rows};
+        return 1;
+    }
+    for (int i = 0; i < u->s->of->piece_count; i++) {
+        span p = piece_span(u->s, &u->s->of->pieces[i]);
+        cut(&p, first, first + rows);
+        if (p.rows <= 0)
+            continue;
+        if (count > 0 && follows(&out[count - 1], &p))
+            out[count - 1].rows += p.rows;
+        else
+            out[count++] = p;
+    }
+    return count;
+}
+
+/* One op of the optimizer over rows of what this rank owns; x: those rows of the gradient, or what was made of them. */
+static void append_update(const optimizer_update *u, tensor *x, const span *at, float scale)
 {
     const compiled *c = u->c;
     const storage *s = u->s;
     op like = {.kind = (uint8_t)optimizer_of(&c->options, s->of)->op,
                .in = {x, c->inputs.scalars, u->control},
-               .out = {NULL, append_rows(u->out, s->master, first, rows)},
-               .at = {.decay = s->of->decay, .nesterov = c->options.optimizer.nesterov, .scale = scale}};
-    if (c->options.compute != DTYPE_FP32)
-        like.out[0] = append_rows(u->out, s->own_weight, first, rows);
+               .out = {NULL, append_rows(u->out, s->master, at->first, at->rows)},
+               .at = at->at};
+    like.at.decay = s->of->decay;
+    like.at.nesterov = c->options.optimizer.nesterov;
+    like.at.scale = scale;
+    like.at.site = ROUNDING_SITE;
+    if (s->master != s->own_weight)
+        like.out[0] = append_rows(u->out, s->own_weight, at->first, at->rows);
     for (int i = 0; i < s->states && x->class == CLASS_GRADIENT; i++) /* else the states are updated already */
-        like.out[2 + i] = append_rows(u->out, s->state[i], first, rows);
+        like.out[2 + i] = append_rows(u->out, s->state[i], at->first, at->rows);
     append_op(u->out, PHASE_UPDATE, pool_format(&u->out->pool, "%s/update", s->of->name), &like, 0, NULL);
 }
 
 static void each(const optimizer_update *u)
 {
-    append_update(u, u->gradient, 0, u->gradient->shape[0], 1);
+    span at[PARAMETER_PIECES];
+    int count = find_spans(at, u, 0, u->gradient->shape[0]);
+    for (int i = 0; i < count; i++)
+        append_update(u, append_rows(u->out, u->gradient, at[i].first, at[i].rows), &at[i], 1);
 }
 
 /* ---- Muon ------------------------------------------------------------------------------------------------------ */
@@ -82,13 +152,24 @@ static tensor *new_square(const orthogonalisation *u, int64_t n, placement along
 static void begin(const orthogonalisation *u, matrix *m)
 {
     const optimizer_update *of = u->of;
+    span at[PARAMETER_PIECES];
     if (m->rows == 0)
         return;
-    op like = {.kind = OP_muon_momentum,
-               .in = {append_rows(of->out, of->gradient, m->first, m->rows), of->c->inputs.scalars, of->control},
-               .out = {NULL, append_rows(of->out, of->s->state[0], m->first, m->rows)},
-               .at.nesterov = of->c->options.optimizer.nesterov};
-    m->x = make(u, &like, 1)->out[0];
+    m->x = pool_alloc(&of->out->pool, sizeof(tensor));
+    tensor_describe(m->x, u->label, CLASS_TEMPORARY, DTYPE_FP32, 2, (int64_t[]){m->rows, of->s->of->columns});
+    m->x->place = of->gradient->place;
+    int count = find_spans(at, of, m->first, m->rows);
+    for (int i = 0; i < count; i++) {
+        op like = {
+            .kind = OP_muon_momentum,
+            .in = {append_rows(of->out, of->gradient, at[i].first, at[i].rows), of->c->inputs.scalars, of->control},
+            .out = {append_rows(of->out, m->x, at[i].first - m->first, at[i].rows),
+                    append_rows(of->out, of->s->state[0], at[i].first, at[i].rows)},
+            .at = at[i].at};
+        like.at.nesterov = of->c->options.optimizer.nesterov;
+        like.at.site = ROUNDING_SITE_MOMENTUM;
+        make(u, &like, 0);
+    }
 }
 
 /* Where the tensor group divides a matrix, the side that each rank has whole; else the shorter. */
@@ -170,20 +251,24 @@ static void orthogonal(const optimizer_update *of)
         for (int i = 0; i < count; i++)
             improve(&u, &m[i], g[i], iteration == 0);
     }
-    for (int i = 0; i < count; i++)
-        if (m[i].rows > 0)
-            append_update(of, m[i].x, m[i].first, m[i].rows, adjust(of->c, &m[i]));
+    for (int i = 0; i < count; i++) {
+        span at[PARAMETER_PIECES];
+        int spans = m[i].rows > 0 ? find_spans(at, of, m[i].first, m[i].rows) : 0;
+        for (int k = 0; k < spans; k++)
+            append_update(of, append_rows(of->out, m[i].x, at[k].first - m[i].first, at[k].rows), &at[k],
+                          adjust(of->c, &m[i]));
+    }
 }
 
 /* ---- the table -------------------------------------------------------------------------------------------------- */
 
+enum { ELEMENTS, MATRICES };
+static void (*const appends[])(const optimizer_update *u) = {[ELEMENTS] = each, [MATRICES] = orthogonal};
+
 static const optimizer rows[] = {
-#define OPTIMIZER(name_, append_, rest_, ...)                                                                          \
-    [CONFIG_OPTIMIZER_##name_] = {.name = #name_,                                                                      \
-                                  .op = OP_##name_,                                                                    \
-                                  .rest = CONFIG_OPTIMIZER_##rest_,                                                    \
-                                  .append = append_,                                                                   \
-                                  .state = {__VA_ARGS__}},
+#define OPTIMIZER(name_, takes_, rest_, ...)                                                                           \
+    [CONFIG_OPTIMIZER_##name_] = {                                                                                     \
+        .name = #name_, .op = OP_##name_, .takes = takes_, .rest = CONFIG_OPTIMIZER_##rest_, .state = {__VA_ARGS__}},
 #include "engine/config/optimizers.def"
 #undef OPTIMIZER
 };
@@ -191,6 +276,16 @@ static const optimizer rows[] = {
 static bool takes_all(config_optimizer name)
 {
     return rows[name].rest == name;
+}
+
+dtype optimizer_state_type(const compile_options *o)
+{
+    return o->optimizer.narrow_state ? DTYPE_BF16 : DTYPE_FP32;
+}
+
+bool optimizer_has_master(const compile_options *o)
+{
+    return o->compute != DTYPE_FP32 && !o->optimizer.narrow_master;
 }
 
 const char *optimizer_name(const compile_options *o)
@@ -211,6 +306,11 @@ int optimizer_states(const optimizer *o)
     while (o->state[count])
         count++;
     return count;
+}
+
+void optimizer_append(const optimizer_update *u)
+{
+    appends[optimizer_of(&u->c->options, u->s->of)->takes](u);
 }
 
 bool optimizer_whole(const compile_options *o, const parameter *p)

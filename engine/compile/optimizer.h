@@ -19,14 +19,19 @@ typedef struct optimizer {
     op_kind op;                            /* of an update */
     const char *state[STORAGE_STATES + 1]; /* their names; NULL ends them */
     config_optimizer rest;                 /* of parameters that this one does not take; itself: it takes all */
-    void (*append)(const optimizer_update *u);
+    int takes;                             /* elements or matrices */
 } optimizer;
 
+/* What a state takes, and whether there are masters beside the weights. */
+dtype optimizer_state_type(const compile_options *o);
+bool optimizer_has_master(const compile_options *o);
 /* The word of optimizer.name. */
 const char *optimizer_name(const compile_options *o);
 /* The optimizer of a parameter. */
 const optimizer *optimizer_of(const compile_options *o, const parameter *p);
 int optimizer_states(const optimizer *o);
+/* Appends the ops of a parameter's update. */
+void optimizer_append(const optimizer_update *u);
 /* Must one data rank own all of the parameter, because its matrices are updated as a whole? */
 bool optimizer_whole(const compile_options *o, const parameter *p);
 /* The names of all states that a run has, each once, ended by NULL. */

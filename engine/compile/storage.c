@@ -111,12 +111,14 @@ static int64_t aligned(int64_t bytes)
 int64_t storage_owned_bytes(const compiled *c, int gradient_rank)
 {
     int64_t bytes = 0;
-    int master = c->options.compute != DTYPE_FP32; /* a copy of narrower weights */
+    int state_bytes = dtype_bytes(optimizer_state_type(&c->options));
+    int master_bytes = optimizer_has_master(&c->options) ? dtype_bytes(DTYPE_FP32) : 0;
     for (int i = 0; i < c->model.parameter_count; i++) {
         const parameter *p = c->model.parameters[i];
         int64_t first, rows;
         divide(&first, &rows, c, p, gradient_rank);
-        bytes += (optimizer_states(optimizer_of(&c->options, p)) + master) * aligned(rows * p->columns * 4);
+        bytes += optimizer_states(optimizer_of(&c->options, p)) * aligned(rows * p->columns * state_bytes);
+        bytes += aligned(rows * p->columns * master_bytes);
         if (shards_gradient(&c->options))
             bytes += aligned(rows * p->columns * 4);
         if (shards_weight(&c->options))
@@ -168,8 +170,8 @@ static storage describe_parameter(compiled *c, const parameter *p)
     s.gradient->place = place_gradient(c, &s);
     s.own_gradient = new_view(c, s.gradient, p, s.shard_gradient ? 0 : s.own_first, s.own_rows);
     for (int i = 0; i < s.states; i++)
-        s.state[i] = new_rows(c, p, CLASS_OPTIMIZER, DTYPE_FP32, s.own_rows);
-    s.master = o->compute == DTYPE_FP32 ? s.own_weight : new_rows(c, p, CLASS_OPTIMIZER, DTYPE_FP32, s.own_rows);
+        s.state[i] = new_rows(c, p, CLASS_OPTIMIZER, optimizer_state_type(o), s.own_rows);
+    s.master = !optimizer_has_master(o) ? s.own_weight : new_rows(c, p, CLASS_OPTIMIZER, DTYPE_FP32, s.own_rows);
     return s;
 }
 

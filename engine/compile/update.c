@@ -254,7 +254,7 @@ static void append_update(update *u, const parameter *p, tensor *control)
     const storage *s = &u->c->storage[p->number];
     optimizer_update one = {u->out, u->c, s, u->gradient[p->number], control};
     if (s->own_rows > 0)
-        optimizer_of(&u->c->options, p)->append(&one);
+        optimizer_append(&one);
 }
 
 static void append_gather(update *u, const parameter *p)

@@ -83,6 +83,7 @@ typedef struct config {
         double momentum;
         bool nesterov;
         double muon_lr; /* peak, where lr is that of the rest */
+        config_precision state, master;
         config_adjust muon_adjust;
         double clip; /* largest gradient norm; 0: no clipping */
     } optimizer;

@@ -59,6 +59,15 @@ static status check_rate(const config *c)
     return STATUS_OK;
 }
 
+/* The weights are their own masters where they are bf16. */
+static status check_master(const config *c)
+{
+    if (c->optimizer.master == CONFIG_BF16 && c->train.precision != CONFIG_BF16)
+        return status_fail(STATUS_USAGE, "optimizer.master bf16 needs train.precision bf16, not %s: change one",
+                           config_word(c, "train.precision"));
+    return STATUS_OK;
+}
+
 static status check_tensor(const config *c)
 {
     int tensor = c->parallel.tensor, heads = c->model.shape.heads, kv_heads = c->model.shape.kv_heads;
@@ -118,6 +127,7 @@ status config_check(const config *c)
     TRY(check_named(c));
     TRY(check_training(c));
     TRY(check_rate(c));
+    TRY(check_master(c));
     TRY(check_context(c));
     TRY(check_tensor(c));
     TRY(check_pipeline(c));

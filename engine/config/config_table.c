@@ -13,6 +13,7 @@
 /* The order of the words is the order of the enumeration. */
 static const char *const architectures[] = {"gpt2", "llama", "mistral", "qwen2", "qwen3", NULL};
 static const char *const precisions[] = {"fp32", "bf16", "fp16", NULL};
+static const char *const widths[] = {"fp32", "bf16", NULL};
 static const char *const devices[] = {"cpu", "cuda", "auto", NULL};
 static const char *const optimizers[] = {
 #define OPTIMIZER(name, ...) #name,
@@ -93,7 +94,7 @@ static const config_row rows[] = {
     DERIVED("train.sequence", LONG, train.sequence, 1, ANY, NULL, CONFIG_FIXED, "1024, or model.max_sequence if that is less", "tokens a sequence"),
     INT("train.micro_batch", train.micro_batch, "4", 1, INTMAX, CONFIG_CHANGES, "sequences per rank and micro-batch"),
     INT("train.global_batch", train.global_batch, "32", 1, INTMAX, CONFIG_FIXED, "sequences per optimizer step over all ranks"),
-    DERIVED("train.precision", WORD, train.precision, 0, 0, precisions, CONFIG_CHANGES, "bf16; fp32 on a CPU without bf16 instructions", "of weights and activations; master weights and sums are fp32"),
+    DERIVED("train.precision", WORD, train.precision, 0, 0, precisions, CONFIG_CHANGES, "bf16; fp32 on a CPU without bf16 instructions", "of weights and activations; sums are fp32"),
     LONG("train.seed", train.seed, "1", 0, ANY, CONFIG_FIXED, "of initial weights, data order and dropout"),
     WORD("train.device", train.device, devices, "auto", CONFIG_CHANGES, "where to run; auto: cuda where there is one"),
     BOOL("train.tf32", train.tf32, "false", CONFIG_CHANGES, "on a GPU, fp32 products may round their operands to tf32"),
@@ -119,6 +120,8 @@ static const config_row rows[] = {
     BOOL("optimizer.nesterov", optimizer.nesterov, "true", CONFIG_CHANGES, "sgd, muon: Nesterov's momentum"),
     DERIVED("optimizer.muon_lr", NUMBER, optimizer.muon_lr, 0, 1e3, NULL, CONFIG_CHANGES, "lr", "muon: peak learning rate of the blocks' matrices; adamw updates the rest with lr"),
     WORD("optimizer.muon_adjust", optimizer.muon_adjust, adjusts, "original", CONFIG_CHANGES, "muon: rate by a matrix's shape [a, b]: sqrt(max(1, a / b)), or 0.2 sqrt(max(a, b))"),
+    WORD("optimizer.state", optimizer.state, widths, "fp32", CONFIG_CHANGES, "type of the optimizer's state; bf16 is rounded stochastically"),
+    WORD("optimizer.master", optimizer.master, widths, "fp32", CONFIG_CHANGES, "type of the weights that updates add to; bf16: no copy beside the bf16 weights, rounded stochastically"),
     NUMBER("optimizer.clip", optimizer.clip, "1", 0, 1e18, CONFIG_CHANGES, "largest norm of the gradient; 0: no clipping"),
 
     INT("parallel.tensor", parallel.tensor, "1", 1, 65536, CONFIG_CHANGES, "ranks that share each layer"),

@@ -50,11 +50,13 @@ struct source {
 static status wait_for_input(const source *s)
 {
     struct pollfd ready = {.fd = s->file, .events = POLLIN};
-    do {
+    for (;;) {
         if (s->stop && atomic_load(s->stop))
             return status_fail(STATUS_FAILED, "%s: stopped", s->name);
-    } while (s->waits && poll(&ready, 1, 100) == 0);
-    return STATUS_OK;
+        int found = s->waits ? poll(&ready, 1, 100) : 1;
+        if (found > 0 || (found < 0 && errno != EINTR)) /* after a signal there may still be nothing */
+            return STATUS_OK;
+    }
 }
 
 /* Read on behind what is in the input buffer. */

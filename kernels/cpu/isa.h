@@ -8,6 +8,7 @@
 
 #include "kernels/cpu/tile.h"
 #include "kernels/op.h"
+#include "kernels/rounding.h"
 
 enum { ISA_TYPES = 3 }; /* DTYPE_FP32, DTYPE_BF16, DTYPE_FP16 index the loops of each type */
 
@@ -64,6 +65,8 @@ typedef struct isa {
     int lanes;
     const row_loops *rows[ISA_TYPES];
     double (*sum_squares)(const float *x, int64_t n);
+    /* bf16 of x, rounded stochastically: x[0] is element `first` */
+    void (*round)(uint16_t *to, const float *x, int64_t n, const rounding *r, uint64_t first);
     const tile_loops *tiles[ISA_TYPES];
 } isa;
 

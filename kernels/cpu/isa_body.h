@@ -147,10 +147,53 @@ static double sum_squares(const float *x, int64_t n)
     return sums[0];
 }
 
+/* Philox blocks at a time: the words of a block each in its own plane, so that a round over all blocks is vector code. */
+enum { ROUND_BLOCKS = 128, ROUND_ELEMENTS = ROUND_BLOCKS * ROUNDING_ELEMENTS };
+
+static void round_draws(uint32_t draw[4][ROUND_BLOCKS], const rounding *r, uint64_t first, int blocks)
+{
+    for (int i = 0; i < blocks; i++) {
+        draw[0][i] = (uint32_t)(first + (uint64_t)i);
+        draw[1][i] = (uint32_t)r->stream;
+        draw[2][i] = (uint32_t)r->step;
+        draw[3][i] = (r->site & 0xffffu) | ((uint32_t)(r->stream >> 32) << 16);
+    }
+    uint32_t key[2] = {(uint32_t)r->seed, (uint32_t)(r->seed >> 32)};
+    for (int round = 0; round < PHILOX_ROUNDS; round++) {
+#pragma omp simd
+        for (int i = 0; i < blocks; i++)
+            philox_round(&draw[0][i], &draw[1][i], &draw[2][i], &draw[3][i], key[0], key[1]);
+        philox_next_key(key);
+    }
+}
+
+static void round_some(uint16_t *to, const float *x, int64_t n, const rounding *r, uint64_t first)
+{
+    uint32_t draw[4][ROUND_BLOCKS], bits, both[ROUND_ELEMENTS / 2];
+    uint16_t half[ROUND_ELEMENTS];
+    for (int64_t done = 0; done < n;) {
+        uint64_t element = first + (uint64_t)done, block = element / ROUNDING_ELEMENTS;
+        int64_t skip = (int64_t)(element % ROUNDING_ELEMENTS), take = ROUND_ELEMENTS - skip;
+        take = take < n - done ? take : n - done;
+        int blocks = (int)((skip + take + ROUNDING_ELEMENTS - 1) / ROUNDING_ELEMENTS);
+        round_draws(draw, r, block, blocks);
+        for (int i = 0; i < 4 * blocks; i++)
+            both[i] = draw[i % 4][i / 4];
+        for (int i = 0; i < ROUNDING_ELEMENTS * blocks; i++)
+            half[i] = (uint16_t)(both[i / 2] >> (16 * (i % 2)));
+        for (int64_t i = 0; i < take; i++) {
+            memcpy(&bits, x + done + i, sizeof bits);
+            to[done + i] = rounding_bf16(bits, half[skip + i]);
+        }
+        done += take;
+    }
+}
+
 const isa ISA_TABLE = {
     .name = ISA_NAME,
     .lanes = LANES,
     .rows = {[DTYPE_FP32] = &loops_fp32_rows, [DTYPE_BF16] = &loops_bf16_rows, [DTYPE_FP16] = &loops_fp16_rows},
     .tiles = {[DTYPE_FP32] = &tiles_fp32_rows, [DTYPE_BF16] = &tiles_bf16_rows, [DTYPE_FP16] = &tiles_fp16_rows},
     .sum_squares = sum_squares,
+    .round = round_some,
 };

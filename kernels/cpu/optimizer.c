@@ -9,7 +9,8 @@
 #include "kernels/exact_sum.h"
 #include "kernels/muon.h"
 
-enum { UPDATE_PIECE = 8192 };
+/* Elements at a time: of an update, and of one that widens and rounds, whose copies stay in the first cache. */
+enum { UPDATE_PIECE = 8192, UPDATE_NARROW = 2048, UPDATE_OPERANDS = 5 };
 
 void cpu_sum_squares(const op *o, const run_context *r)
 {
@@ -41,25 +42,68 @@ void cpu_clip(const op *o, const run_context *r)
     control[CONTROL_SKIP] = finite ? 0 : 1;
 }
 
+/* An update's operands in a loop's order: outputs, then the gradient; and the numbers that round those that are bf16. */
+typedef struct updated {
+    const tensor *t[UPDATE_OPERANDS];
+    bool rounds;
+    rounding how;
+} updated;
+
+static updated operands_of(const op *o, const run_context *r)
+{
+    updated u = {.t = {o->out[0], o->out[1], o->out[2], o->out[3], o->in[0]}};
+    const step_scalars *s = tensor_at(o->in[1], r->arena);
+    u.how = (rounding){.seed = s->seed, .stream = o->at.stream, .step = s->step, .site = (uint32_t)o->at.site};
+    for (int i = 1; i < UPDATE_OPERANDS - 1; i++) /* output 0, a copy of the master, is rounded to nearest */
+        u.rounds |= u.t[i] && u.t[i]->type == DTYPE_BF16;
+    return u;
+}
+
+/* The loop in fp32 on widened copies of what is bf16, which then is rounded. */
+static void update_narrow(const isa *set, const updated *u, update_loop loop, void *const p[UPDATE_OPERANDS], int64_t n,
+                          const update_factors *f, uint64_t first)
+{
+    float wide[UPDATE_OPERANDS][UPDATE_NARROW];
+    void *q[UPDATE_OPERANDS];
+    for (int i = 0; i < UPDATE_OPERANDS; i++) {
+        bool narrow = i > 0 && u->t[i] && u->t[i]->type == DTYPE_BF16;
+        q[i] = narrow ? wide[i] : p[i];
+        if (narrow)
+            set->rows[DTYPE_BF16]->to_float(wide[i], p[i], n);
+    }
+    loop(q, q[UPDATE_OPERANDS - 1], n, f);
+    for (int i = 1; i < UPDATE_OPERANDS - 1; i++) {
+        rounding how = u->how;
+        how.site += (uint32_t)i;
+        if (q[i] == wide[i])
+            set->round(p[i], wide[i], n, &how, first);
+    }
+}
+
 /* The loop of `rule` over all elements, in pieces. */
 static void update(const op *o, const run_context *r, int rule, const update_factors *f)
 {
     const tensor *gradient = o->in[0];
-    const row_loops *loops = isa_of(r)->rows[o->out[0] ? o->out[0]->type : DTYPE_FP32];
-    const tensor *all[5] = {o->out[0], o->out[1], o->out[2], o->out[3], gradient};
-    bool flat = true;
-    for (int i = 0; i < 5; i++)
-        flat = flat && (!all[i] || tensor_contiguous(all[i]));
+    const isa *set = isa_of(r);
+    update_loop loop = set->rows[o->out[0] ? o->out[0]->type : DTYPE_FP32]->update[rule];
+    const updated u = operands_of(o, r);
+    bool flat = !u.rounds || gradient->dims == 1 || o->at.stride == row_length(gradient);
+    for (int i = 0; i < UPDATE_OPERANDS; i++)
+        flat = flat && (!u.t[i] || tensor_contiguous(u.t[i]));
     int64_t elements = tensor_elements(gradient), length = flat ? elements : row_length(gradient);
-    int64_t rows = flat ? 1 : gradient->shape[0], pieces = (length + UPDATE_PIECE - 1) / UPDATE_PIECE;
+    int64_t most = u.rounds ? UPDATE_NARROW : UPDATE_PIECE;
+    int64_t rows = flat ? 1 : gradient->shape[0], pieces = (length + most - 1) / most;
 #pragma omp parallel for num_threads(parallel_threads(r, elements)) schedule(static)
     for (int64_t i = 0; i < rows * pieces; i++) {
-        int64_t first = i % pieces * UPDATE_PIECE, n = length - first < UPDATE_PIECE ? length - first : UPDATE_PIECE;
-        void *p[5] = {0};
-        for (int j = 0; j < 5; j++)
-            if (all[j])
-                p[j] = row_at(all[j], r, i / pieces) + first * dtype_bytes((dtype)all[j]->type);
-        loops->update[rule](p, p[4], n, f);
+        int64_t row = i / pieces, first = i % pieces * most, n = length - first < most ? length - first : most;
+        void *p[UPDATE_OPERANDS] = {0};
+        for (int j = 0; j < UPDATE_OPERANDS; j++)
+            if (u.t[j])
+                p[j] = row_at(u.t[j], r, row) + first * dtype_bytes((dtype)u.t[j]->type);
+        if (u.rounds)
+            update_narrow(set, &u, loop, p, n, f, (uint64_t)(o->at.first + row * o->at.stride + first));
+        else
+            loop(p, p[UPDATE_OPERANDS - 1], n, f);
     }
 }
 

@@ -122,15 +122,19 @@ enum launch_rule { LAUNCH_ADAMW, LAUNCH_LION, LAUNCH_SGD, LAUNCH_MUON_MOMENTUM, 
 typedef struct launch_update_segment {
     const float *gradient; /* of LAUNCH_MUON the direction x */
     void *weight;          /* T, or NULL */
-    float *master;         /* of LAUNCH_MUON_MOMENTUM x, which is written only */
-    float *state[2];       /* as many as the rule has */
+    void *master;          /* fp32, or bf16; of LAUNCH_MUON_MOMENTUM x, which is written only, and fp32 */
+    void *state[2];        /* fp32, or bf16; as many as the rule has */
     int64_t count;
     float scale;   /* of LAUNCH_MUON's rate */
     int32_t block; /* the launcher's own: the first block of this segment */
-    uint8_t decay, nesterov;
+    uint8_t decay, nesterov, narrow_master, narrow_state;
+    /* Of what is bf16 (kernels/rounding.h): element i is element first + stride (i / columns) + i mod columns of the name. */
+    uint16_t site; /* of the first output */
+    uint64_t stream;
+    int64_t first, stride, columns;
 } launch_update_segment;
 
-enum { LAUNCH_UPDATE_SEGMENTS = 48 };
+enum { LAUNCH_UPDATE_SEGMENTS = 32 };
 
 /* type: of the weights; scalars: step_scalars; control: float[CONTROL_COUNT] */
 int launch_update(void *stream, int rule, int type, const launch_update_segment *segments, int count,

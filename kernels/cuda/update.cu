@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/scalars.h"
 #include "kernels/muon.h"
+#include "kernels/rounding.h"
 
 static constexpr int THREADS = 256, V = 4, VECTORS_A_THREAD = 4, BLOCK_ELEMENTS = THREADS * V * VECTORS_A_THREAD;
 
@@ -22,27 +23,23 @@ struct update_factors {
     float gradient;     /* factor on the gradient; 0 where the step is skipped */
     float beta1, beta2; /* what the means keep of themselves */
     float rate, root, epsilon;
+    double decay;    /* of the segment */
     float keep;      /* 1 - lr decay */
     float own, mean; /* the direction is own g + mean m */
 };
-
-DEVICE float kept(const launch_update_segment &s, float lr, const scalars_device *scalars)
-{
-    return s.decay ? (float)(1.0 - (double)lr * (double)scalars->weight_decay) : 1.0f;
-}
 
 /* rate = lr / (1 - beta1^s), root = 1 / (1 - beta2^s) */
 struct adamw_rule {
     static constexpr int STATES = 2;
     static constexpr bool READS = true;
-    DEVICE void prepare(update_factors &f, const launch_update_segment &s, const scalars_device *scalars)
+    DEVICE void prepare(update_factors &f, const launch_update_segment &, const scalars_device *scalars)
     {
         f.beta1 = scalars->beta1;
         f.beta2 = scalars->beta2;
         f.rate = scalars->lr / scalars->momentum_correction;
         f.root = 1.0f / scalars->variance_correction;
         f.epsilon = scalars->epsilon;
-        f.keep = kept(s, scalars->lr, scalars);
+        f.keep = (float)(1.0 - (double)scalars->lr * f.decay);
     }
     DEVICE void element(float &master, float *state, float gradient, const update_factors &f)
     {
@@ -56,12 +53,12 @@ struct adamw_rule {
 struct lion_rule {
     static constexpr int STATES = 1;
     static constexpr bool READS = true;
-    DEVICE void prepare(update_factors &f, const launch_update_segment &s, const scalars_device *scalars)
+    DEVICE void prepare(update_factors &f, const launch_update_segment &, const scalars_device *scalars)
     {
         f.beta1 = scalars->beta1;
         f.beta2 = scalars->beta2;
         f.rate = scalars->lr;
-        f.keep = kept(s, scalars->lr, scalars);
+        f.keep = (float)(1.0 - (double)scalars->lr * f.decay);
     }
     DEVICE void element(float &master, float *state, float gradient, const update_factors &f)
     {
@@ -116,7 +113,7 @@ struct muon_rule {
     DEVICE void prepare(update_factors &f, const launch_update_segment &s, const scalars_device *scalars)
     {
         f.rate = scalars->muon_lr * s.scale;
-        f.keep = kept(s, scalars->muon_lr, scalars);
+        f.keep = (float)(1.0 - (double)scalars->muon_lr * f.decay);
     }
     DEVICE void element(float &master, float *, float x, const update_factors &f)
     {
@@ -124,15 +121,63 @@ struct muon_rule {
     }
 };
 
+template <int W> DEVICE void load_either(float (&to)[W], const void *from, int64_t i, bool narrow)
+{
+    if (narrow)
+        load(to, (const bf16 *)from + i);
+    else
+        load(to, (const float *)from + i);
+}
+
+/* The draws of the block that an element is in, made again only for the next block. */
+struct rounding_at {
+    rounding how;
+    uint64_t block;
+    uint32_t draws[4];
+};
+
+DEVICE uint16_t round_element(float x, uint64_t element, rounding_at &at)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    if (element / ROUNDING_ELEMENTS != at.block) {
+        at.block = element / ROUNDING_ELEMENTS;
+        rounding_draws(at.draws, &at.how, at.block);
+    }
+    return rounding_bf16(bits, rounding_bits(at.draws, element));
+}
+
+/* `operand`: 0 for the master, then the states. */
+template <int W>
+DEVICE void store_either(void *to, const float (&from)[W], int64_t i, bool narrow, int operand,
+                         const launch_update_segment &s, const scalars_device *scalars)
+{
+    if (!narrow) {
+        store((float *)to + i, from);
+        return;
+    }
+    rounding_at at = {{scalars->seed, s.stream, scalars->step, (uint32_t)(s.site + operand)}, ~0ull, {}};
+    uint16_t rounded[W];
+    UNROLL for (int j = 0; j < W; j++)
+    {
+        int64_t row = (i + j) / s.columns, column = (i + j) % s.columns;
+        rounded[j] = round_element(from[j], (uint64_t)(s.first + row * s.stride + column), at);
+    }
+    typename word<2 * W>::type raw;
+    memcpy(&raw, rounded, sizeof raw);
+    *reinterpret_cast<typename word<2 * W>::type *>((uint16_t *)to + i) = raw;
+}
+
 /* W elements from `i` on, in accesses of W */
 template <typename Rule, typename T, int W>
-DEVICE void update_some(const launch_update_segment &s, int64_t i, const update_factors &f)
+DEVICE void update_some(const launch_update_segment &s, int64_t i, const update_factors &f,
+                        const scalars_device *scalars)
 {
     float gradient[W], master[W], state[2][W];
     load(gradient, s.gradient + i);
     if (Rule::READS)
-        load(master, s.master + i);
-    UNROLL for (int k = 0; k < Rule::STATES; k++) load(state[k], s.state[k] + i);
+        load_either(master, s.master, i, s.narrow_master);
+    UNROLL for (int k = 0; k < Rule::STATES; k++) load_either(state[k], s.state[k], i, s.narrow_state);
     UNROLL for (int j = 0; j < W; j++)
     {
         float own[2] = {};
@@ -140,8 +185,9 @@ DEVICE void update_some(const launch_update_segment &s, int64_t i, const update_
         Rule::element(master[j], own, gradient[j], f);
         UNROLL for (int k = 0; k < Rule::STATES; k++) state[k][j] = own[k];
     }
-    UNROLL for (int k = 0; k < Rule::STATES; k++) store(s.state[k] + i, state[k]);
-    store(s.master + i, master);
+    UNROLL for (int k = 0; k < Rule::STATES; k++)
+        store_either(s.state[k], state[k], i, s.narrow_state, 1 + k, s, scalars);
+    store_either(s.master, master, i, s.narrow_master, 0, s, scalars);
     if (s.weight)
         store((T *)s.weight + i, master);
 }
@@ -151,7 +197,7 @@ template <typename Rule, int W> DEVICE void skip_some(const launch_update_segmen
 {
     float nothing[W] = {};
     if (!Rule::READS)
-        store(s.master + i, nothing);
+        store((float *)s.master + i, nothing);
 }
 
 template <typename Rule, typename T>
@@ -167,6 +213,7 @@ update(update_list list, const scalars_device *scalars, const float *control)
     const launch_update_segment &s = list.at[which];
     update_factors f = {};
     f.gradient = control[SCALARS_FACTOR];
+    f.decay = s.decay ? (double)scalars->weight_decay : 0.0;
     Rule::prepare(f, s, scalars);
     int64_t base = ((int64_t)blockIdx.x - s.block) * BLOCK_ELEMENTS;
     for (int k = 0; k < VECTORS_A_THREAD; k++) {
@@ -175,12 +222,12 @@ update(update_list list, const scalars_device *scalars, const float *control)
         if (wide && skip)
             skip_some<Rule, V>(s, i);
         else if (wide)
-            update_some<Rule, T, V>(s, i, f);
+            update_some<Rule, T, V>(s, i, f, scalars);
         for (int j = 0; !wide && j < V && i + j < s.count; j++)
             if (skip)
                 skip_some<Rule, 1>(s, i + j);
             else
-                update_some<Rule, T, 1>(s, i + j, f);
+                update_some<Rule, T, 1>(s, i + j, f, scalars);
     }
 }
 
@@ -210,8 +257,10 @@ int launch_update(void *stream, int rule, int type, const launch_update_segment 
             s = segments[first + i];
             s.block = (int32_t)blocks;
             blocks += divide_up(s.count, BLOCK_ELEMENTS);
-            bool wide = aligned_all(s.gradient, s.master, s.state[0], s.state[1]) &&
-                        aligned(s.weight, type == LAUNCH_FP32 ? 16 : 8);
+            int state_bytes = s.narrow_state ? 8 : 16;
+            bool wide = aligned(s.gradient, 16) && aligned(s.weight, type == LAUNCH_FP32 ? 16 : 8) &&
+                        aligned(s.master, s.narrow_master ? 8 : 16) && aligned(s.state[0], state_bytes) &&
+                        aligned(s.state[1], state_bytes);
             list.wide |= (uint64_t)wide << i;
         }
         if (blocks > INT32_MAX)

@@ -56,7 +56,14 @@ static launch_update_segment segment(const op *o, const run_context *r, int64_t 
                                    .count = count,
                                    .scale = o->at.scale,
                                    .decay = o->at.decay,
-                                   .nesterov = o->at.nesterov};
+                                   .nesterov = o->at.nesterov,
+                                   .narrow_master = out[0]->type == DTYPE_BF16,
+                                   .narrow_state = out[1] && out[1]->type == DTYPE_BF16,
+                                   .site = (uint16_t)(o->at.site + weighs),
+                                   .stream = o->at.stream,
+                                   .first = o->at.first + row * o->at.stride,
+                                   .stride = o->at.stride,
+                                   .columns = o->in[0]->dims > 1 ? o->in[0]->shape[1] : count};
 }
 
 /* A tensor without gaps is one segment; otherwise its rows are. */

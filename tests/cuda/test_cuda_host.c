@@ -67,6 +67,36 @@ static void llama_on_every_layout_equals_the_cpu(void **state)
     a_step_of_the_cuda_program_equals_the_cpu("llama");
 }
 
+static void every_optimizer_equals_the_cpu(void **state)
+{
+    (void)state;
+    static const struct {
+        int ranks;
+        const char *keys, *layout;
+    } cases[] = {
+        {1, "optimizer.name=lion", ""},
+        {1, "optimizer.name=sgd", ""},
+        {1, "optimizer.name=muon", ""},
+        {1, "optimizer.name=muon", "train.cuda_graph=true"},
+        {2, "optimizer.name=muon", "parallel.tensor=2"},
+        {2, "optimizer.name=muon", "parallel.zero=1"},
+        {1, "optimizer.state=bf16", ""},
+        {2, "optimizer.state=bf16", "parallel.tensor=2"},
+        {2, "optimizer.name=muon optimizer.state=bf16", "parallel.zero=1"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        cuda_run cpu, cuda;
+        char where[32], keys[256];
+        snprintf(where, sizeof where, "optimizer-%zu-cpu", i);
+        snprintf(keys, sizeof keys, "train.device=cpu %s", cases[i].keys);
+        cuda_runs_train_well(&cpu, "../phalanx", 1, "llama", where, keys);
+        snprintf(where, sizeof where, "optimizer-%zu", i);
+        snprintf(keys, sizeof keys, "train.device=cuda %s %s", cases[i].keys, cases[i].layout);
+        cuda_runs_train_well(&cuda, "phalanx_standin", cases[i].ranks, "llama", where, keys);
+        cuda_runs_same(&cuda, &cpu, 1e-5, keys);
+    }
+}
+
 /* In 16 bits the roundings differ in their order only: the losses stay within a few units of bf16's last place. */
 static void sixteen_bits_train_alike(void **state)
 {
@@ -422,6 +452,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gpt2_on_every_layout_equals_the_cpu),
         cmocka_unit_test(llama_on_every_layout_equals_the_cpu),
+        cmocka_unit_test(every_optimizer_equals_the_cpu),
         cmocka_unit_test(sixteen_bits_train_alike),
         cmocka_unit_test(products_with_gelu_train_alike),
         cmocka_unit_test(fp16_skips_what_overflows_and_goes_on),

@@ -60,6 +60,8 @@ asan|pointwise.cu|pointwise.cu|pointwise/copy|s,if (column >= words),if (column 
 plain|update.cu|update.cu|update/adamw|s,bool skip = control\[SCALARS_SKIP\] != 0,bool skip = false,|a skipped step changes weights
 plain|update.cu|update.cu|update/adamw|s,blockIdx.x >= list.at,blockIdx.x > list.at,|a block works on the wrong tensor
 plain|update.cu|update.cu|update/lion|s,m = f.beta2 \* m + (1.0f - f.beta2) \* g;,m = direction;,|the momentum is the direction
+plain|update.cu|update.cu|update/narrow|s,row \* s.stride + column,row * s.columns + column,|rounding depends on the layout
+plain|update.cu|update.cu|update/narrow|s,(uint32_t)(s.site + operand),(uint32_t)s.site,|states are rounded by the same numbers
 plain|update.cu|update.cu|update/muon_polynomial|s,row == column ? a,row == 0 ? a,|the diagonal is lost
 plain|optimizer.cu|optimizer.cu|optimizer/sum|s,k < SQUARE_WARPS,k < SQUARE_WARPS - 1,|one warp's squares are lost
 race|optimizer.cu|optimizer.cu|optimizer/sum|s,^    block_barrier();,,|bins are read before they are written

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "kernels/muon.h"
+#include "kernels/rounding.h"
 
 namespace
 {
@@ -90,9 +91,9 @@ launch_update_segment segment_of(const operands &t, int type, bool weighs, bool 
     launch_update_segment s = {};
     s.gradient = t.gradient->to<float>();
     s.weight = type == LAUNCH_FP32 || !weighs ? nullptr : t.weight->to();
-    s.master = t.master->to<float>();
+    s.master = t.master->to();
     for (int k = 0; k < 2 && t.state[k]; k++)
-        s.state[k] = t.state[k]->to<float>();
+        s.state[k] = t.state[k]->to();
     s.count = (int64_t)t.gradient->value.size();
     s.scale = (float)SCALE;
     s.decay = s.nesterov = odd;
@@ -123,12 +124,18 @@ void compare_operands(const rule_case &c, operands &t, const scalars_device &s, 
         compare("state", *t.state[k], state[k], skip ? 0 : 6e-7);
 }
 
-void run_rule(const rule_case &c)
+scalars_device some_scalars()
 {
     scalars_device s = {};
     s.lr = 3e-3f, s.beta1 = 0.9f, s.beta2 = 0.95f, s.epsilon = 1e-8f, s.weight_decay = 0.1f;
     s.muon_lr = 2e-2f, s.momentum = 0.95f;
     s.momentum_correction = 1 - powf(0.9f, 5), s.variance_correction = 1 - powf(0.95f, 5);
+    return s;
+}
+
+void run_rule(const rule_case &c)
+{
+    scalars_device s = some_scalars();
     array scalars = bytes_of(&s, sizeof s);
     for (int type : check_types)
         for (bool skip : {false, true}) {
@@ -144,6 +151,77 @@ void run_rule(const rule_case &c)
             for (size_t i = 0; i < tensors.size(); i++)
                 compare_operands(c, tensors[i], s, type, skip, i % 2);
         }
+}
+
+/* The bits that rounding makes of x, by kernels/rounding.h on the host. */
+double rounded_bits(double x, uint64_t seed, uint64_t stream, int64_t step, uint32_t site, uint64_t element)
+{
+    rounding how = {seed, stream, step, site};
+    uint32_t draws[4], bits;
+    float value = (float)x;
+    memcpy(&bits, &value, sizeof bits);
+    rounding_draws(draws, &how, element / ROUNDING_ELEMENTS);
+    bits = (uint32_t)rounding_bf16(bits, rounding_bits(draws, element)) << 16;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* What is bf16 holds exactly the rounding of what the same kernel makes in fp32: tensors of rows in a wider named tensor, of
+ * lengths that vectors divide and do not. */
+void run_narrow(const rule_case &c)
+{
+    scalars_device s = some_scalars();
+    s.seed = 0x123456789abcdefull, s.step = 77;
+    array scalars = bytes_of(&s, sizeof s), control(LAUNCH_FP32, {12.0, FACTOR, 0.0});
+    constexpr int64_t FIRST = 1000003, STRIDE = 517;
+    constexpr uint32_t SITE = ROUNDING_SITE + 3;
+    bool x_only = c.rule == LAUNCH_MUON_MOMENTUM;
+    for (int64_t columns : {12, 7, 300})
+        for (bool narrow_master : {false, true}) {
+            if (narrow_master && x_only)
+                continue;
+            size_t count = (size_t)columns * 11;
+            operands wide = make_operands(c, LAUNCH_BF16, count);
+            array *fp32[3] = {wide.master.get(), wide.state[0].get(), wide.state[1].get()};
+            std::unique_ptr<array> narrow[3];
+            for (int k = 0; k < 1 + c.states; k++) {
+                for (double &v : fp32[k]->value)
+                    v = k > 0 || narrow_master ? rounded_to(LAUNCH_BF16, v) : v;
+                fp32[k]->put();
+                narrow[k].reset(new array(k > 0 || narrow_master ? LAUNCH_BF16 : LAUNCH_FP32, fp32[k]->value));
+            }
+            launch_update_segment a = segment_of(wide, LAUNCH_FP32, false, true), b = a;
+            b.master = narrow[0]->to();
+            for (int k = 0; k < c.states; k++)
+                b.state[k] = narrow[1 + k]->to();
+            b.narrow_state = true, b.narrow_master = narrow_master;
+            b.site = SITE, b.stream = 42, b.first = FIRST, b.stride = STRIDE, b.columns = columns;
+            for (const launch_update_segment *one : {&a, &b})
+                run_ok("launch_update", launch_update(nullptr, c.rule, narrow_master ? LAUNCH_BF16 : LAUNCH_FP32, one,
+                                                      1, scalars.to(), control.to<float>()));
+            for (int k = 0; k < 1 + c.states; k++) {
+                fp32[k]->get();
+                narrow[k]->get();
+                long different = 0;
+                for (int64_t i = 0; i < (int64_t)count; i++) {
+                    double want = fp32[k]->value[(size_t)i];
+                    uint64_t element = (uint64_t)(FIRST + i / columns * STRIDE + i % columns);
+                    if (k > 0 || narrow_master)
+                        want = rounded_bits(want, s.seed, 42, s.step, SITE + (uint32_t)k, element);
+                    different += narrow[k]->value[(size_t)i] != want;
+                }
+                check("rounded as the host rounds", different == 0);
+            }
+        }
+}
+
+void narrow()
+{
+    run_narrow({LAUNCH_ADAMW, 2, adamw_step});
+    run_narrow({LAUNCH_LION, 1, lion_step});
+    run_narrow({LAUNCH_SGD, 1, sgd_step});
+    run_narrow({LAUNCH_MUON_MOMENTUM, 1, muon_momentum_step});
+    run_narrow({LAUNCH_MUON, 0, muon_step});
 }
 
 void adamw()
@@ -225,6 +303,7 @@ void muon_polynomial()
 
 const vector<test_case> update_cases = {
     {"update/adamw", adamw},
+    {"update/narrow", narrow},
     {"update/lion", lion},
     {"update/sgd", sgd},
     {"update/muon_momentum", muon_momentum},

@@ -245,6 +245,11 @@ static bool same_tensor(checkpoint *a, const manifest_tensor *x, checkpoint *b, 
 
 int runs_compare_checkpoints(char *difference, int bytes, const char *run, const char *other)
 {
+    return runs_compare_section(difference, bytes, run, other, NULL);
+}
+
+int runs_compare_section(char *difference, int bytes, const char *run, const char *other, const char *section)
+{
     checkpoint *a = NULL, *b = NULL;
     int equal = 0;
     difference[0] = 0;
@@ -257,6 +262,8 @@ int runs_compare_checkpoints(char *difference, int bytes, const char *run, const
         snprintf(difference, (size_t)bytes, "%d and %d tensors", checkpoint_tensors(a), checkpoint_tensors(b));
     for (int i = 0; i < checkpoint_tensors(a) && !*difference; i++) {
         const manifest_tensor *t = checkpoint_at(a, i);
+        if (section && strcmp(t->section, section) != 0)
+            continue;
         if (same_tensor(a, t, b, checkpoint_find(b, t->section, t->name)))
             equal++;
         else

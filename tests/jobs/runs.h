@@ -21,7 +21,7 @@ void runs_write_text(const char *path, const char *text);
  * the section's other keys; `more`: other sections. */
 void runs_write_small(const char *top, int64_t tokens, int steps, const char *train, const char *more);
 
-enum { RUNS_MOST_STEPS = 256 };
+enum { RUNS_MOST_STEPS = 4096 };
 
 typedef struct runs_metrics {
     int count;
@@ -58,6 +58,8 @@ runs_gradients runs_compare_gradients(const char *folder, const char *from);
 /* Compares every tensor of every section of the latest checkpoints of two runs, bit by bit. Returns how many are equal, and
  * in `difference` what is not ("" if nothing). */
 int runs_compare_checkpoints(char *difference, int bytes, const char *run, const char *other);
+/* The same for the tensors of one section. */
+int runs_compare_section(char *difference, int bytes, const char *run, const char *other, const char *section);
 
 /* summary.json; the caller's to json_decref */
 json_t *runs_read_summary(const char *folder);

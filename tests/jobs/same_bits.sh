@@ -67,9 +67,17 @@ train() { # BINARY FOLDER RANKS CONFIG OVERRIDES
     $(ranks_of "$3") "$1" train "$4" run.folder="$2" $5 < /dev/null > "$2.log" 2>&1 || { tail -5 "$2.log" >&2; return 1; }
 }
 
+# A shard's header without the run's id, and its bytes.
+tensors() { # FILE
+    local header
+    header=$(od -An -tu8 -N8 "$1" | tr -d ' ')
+    tail -c +9 "$1" | head -c "$header" | sed -E 's/"__metadata__": ?\{[^}]*\},? ?//; s/ *$//'
+    tail -c +$((header + 9)) "$1"
+}
+
 facts() { # FOLDER: what must be equal
     grep -oE '"(step|loss|grad_norm)": *[^,}]*' "$1/metrics.jsonl"
-    find "$1/checkpoints" -name '*.safetensors' -print0 | xargs -0 sha256sum | cut -d' ' -f1 | sort
+    find "$1/checkpoints" -name '*.safetensors' | while read -r file; do tensors "$file" | sha256sum; done | cut -d' ' -f1 | sort
 }
 
 count=0 wrong=0

@@ -106,6 +106,8 @@ static const keys_row rows[] = {
     TRAINED("optimizer.muon_lr", "0.5", "optimizer.name=muon"),
     TRAINED("optimizer.muon_adjust", "match_rms_adamw", "optimizer.name=muon"),
     TRAINED("optimizer.clip", "0.01", ""),
+    TRAINED("optimizer.state", "bf16", ""),
+    TRAINED("optimizer.master", "bf16", "train.precision=bf16"),
 
     PLANNED("parallel.tensor", "2", ""),
     PLANNED("parallel.context", "2", ""),
@@ -125,9 +127,9 @@ static const keys_row rows[] = {
 
     FILES("checkpoint.every", "1", "checkpoint.keep=0"),
     FILES("checkpoint.keep", "1", "checkpoint.every=1"),
-    NOT_YET("checkpoint.keep_every", "2", KEYS_FILES, "checkpoint.every=1 checkpoint.keep=1"),
+    FILES("checkpoint.keep_every", "2", "checkpoint.every=1 checkpoint.keep=1"),
     SHOWN_BY("checkpoint.fallback", "tests/jobs/test_recovery.c"),
-    NOT_YET("checkpoint.asynchronous", "false", KEYS_FILES, ""),
+    SHOWN_BY("checkpoint.asynchronous", "tests/jobs/test_recovery.c"),
     AGAIN("checkpoint.resume", "never", "train.steps=4"),
 
     TRAINED("evaluate.every", "1", EVAL),
@@ -136,7 +138,7 @@ static const keys_row rows[] = {
     FILES("run.folder", "TOP/observed/elsewhere", ""),
     SCREEN("run.log_every", "2", ""),
     FILES("run.tensorboard", "true", ""),
-    NOT_YET("run.lock", "false", KEYS_FILES, ""),
+    SHOWN_BY("run.lock", "tests/jobs/test_recovery.c"),
     SHOWN_BY("run.hang_seconds", "tests/jobs/test_watch.c"),
 
     FILES("debug.gradients", "TOP/observed/gradients", ""),

@@ -316,6 +316,24 @@ static void a_second_run_in_the_folder_is_refused_while_the_first_lives(void **s
     free(run);
 }
 
+static void without_run_lock_no_lock_is_taken(void **state)
+{
+    char *run = workfolder_path(*state, "unlocked"), *lock = workfolder_path(run, "lock");
+    for (int locked = 0; locked < 2; locked++) {
+        char *line = must_format("%s/run.yaml run.folder=%s train.steps=100000 run.lock=%s checkpoint.resume=never",
+                                 (char *)*state, run, locked ? "true" : "false");
+        launch *l = runs_start(60, 1, line);
+        assert_true(runs_wait_for_step(run, 2, 30));
+        assert_int_equal(atomic_exists(lock), locked);
+        kill(runs_process(run, 0), SIGTERM);
+        launch_result r = launch_finish(l);
+        launch_free(&r);
+        free(line);
+    }
+    free(lock);
+    free(run);
+}
+
 /* ---- killed while it writes ----------------------------------------------------------------------------------------- */
 
 /* Where the work is in saving: each step is saved, beside the next ones. However often it is killed, it ends where an
@@ -409,6 +427,7 @@ int main(void)
         cmocka_unit_test(hostile_positions_are_refused_in_one_line),
         cmocka_unit_test(data_that_was_replaced_is_refused_unless_allowed),
         cmocka_unit_test(a_second_run_in_the_folder_is_refused_while_the_first_lives),
+        cmocka_unit_test(without_run_lock_no_lock_is_taken),
         cmocka_unit_test(killed_at_any_moment_of_a_save_beside_training_nothing_published_is_lost),
         cmocka_unit_test(a_checkpoint_written_beside_training_is_the_one_that_training_waits_for),
     };

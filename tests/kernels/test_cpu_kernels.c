@@ -13,7 +13,7 @@
 #include "memory/log.h"
 #include "tests/kernels/workbench.h"
 
-static const double rounding[] = {[DTYPE_FP32] = 2e-6, [DTYPE_BF16] = 1e-2, [DTYPE_FP16] = 2e-3};
+static const double allowed[] = {[DTYPE_FP32] = 2e-6, [DTYPE_BF16] = 1e-2, [DTYPE_FP16] = 2e-3};
 
 /* ---- products -------------------------------------------------------------------------------------------------- */
 
@@ -67,10 +67,10 @@ static void products_agree_on_every_path(void **state)
     for (op_kind kind = OP_linear; kind <= OP_linear_grad_weight; kind++)
         for (dtype type = DTYPE_FP32; type <= DTYPE_FP16; type++)
             for (int strided = 0; strided < 2; strided++) {
-                assert_true(product_error(z, NULL, type, kind, true, strided, 2) <= rounding[type]);
+                assert_true(product_error(z, NULL, type, kind, true, strided, 2) <= allowed[type]);
                 for (int set = 0; set < workbench_sets_here(); set++) /* without oneDNN */
                     assert_true(product_error(z, workbench_sets[set], type, kind, false, strided, 1 + set % 2) <=
-                                rounding[type]);
+                                allowed[type]);
             }
 }
 
@@ -86,7 +86,7 @@ static void products_of_every_depth_are_right(void **state)
             double error[] = {product_error(forward, NULL, DTYPE_BF16, OP_linear, true, false, threads),
                               product_error(weight, NULL, DTYPE_BF16, OP_linear_grad_weight, true, false, threads)};
             for (int k = 0; k < 2; k++)
-                if (!(error[k] <= rounding[DTYPE_BF16]))
+                if (!(error[k] <= allowed[DTYPE_BF16]))
                     fail_msg("%s of depth %d on %d threads: error %g", k ? "weight gradient" : "forward product",
                              (int)depth, threads, error[k]);
         }

@@ -33,10 +33,11 @@ struct op_case {
     tensor t[OP_CASE_TENSORS];
     fill fills[OP_CASE_TENSORS];
     int tensors;
-    dtype type;    /* T */
-    bool alias;    /* output 0 is input 0's bytes, always */
-    bool exact;    /* nothing is computed: bits must agree */
-    bool one_type; /* has no operand of type T: one T is enough */
+    dtype type;      /* T */
+    bool alias;      /* output 0 is input 0's bytes, always */
+    bool exact;      /* nothing is computed: bits must agree */
+    bool one_type;   /* has no operand of type T: one T is enough */
+    bool stochastic; /* bf16 outputs are rounded stochastically */
     /* Error in units of what may be lost, see op_case.c: terms of the longest sum, roundings to T on the way, and how much
      * larger intermediate values are than the output (cancellation). */
     double terms, roundings, growth;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kernels/exact_sum.h"
+#include "kernels/rounding.h"
 
 #define CASES(name) bool op_cases_##name(op_case *c, int variant)
 #define COUNT(list) ((int)(sizeof(list) / sizeof *(list)))
@@ -294,11 +295,14 @@ static void give_control(const op_case *c, void *bytes, const tensor *t)
     control[CONTROL_SKIP] = c->o.at.sample ? 1 : 0;
 }
 
-/* gradient, scalars, control -> weight unless T is fp32, master, `states` of them; also skipped. */
+/* gradient, scalars, control -> weight unless T is fp32, master, `states` of them; also skipped. Narrow: states, and in bf16
+ * the master too, are bf16, which loses up to a unit and not half of one (tests/kernels/test_rounding.c has the exact bits). */
 static bool update_case(op_case *c, int variant, int states)
 {
     int64_t rows, columns;
     c->o.at.sample = op_case_option(&variant, 4) == 3; /* skipped */
+    bool narrow = op_case_option(&variant, 2), narrow_master = narrow && c->type == DTYPE_BF16;
+    c->stochastic = narrow;
     if (!op_case_sizes(&rows, &columns, variant))
         return false;
     if (rows == 1)
@@ -307,11 +311,14 @@ static bool update_case(op_case *c, int variant, int states)
     op_case_in(c, 0, DTYPE_FP32, UNIT, rows, columns);
     op_case_scalars(c, 1);
     op_case_in(c, 2, DTYPE_FP32, (fill){.kind = FILL_GIVEN, .give = give_control}, CONTROL_COUNT, 0);
-    if (c->type != DTYPE_FP32)
+    c->o.at.first = 1000003;
+    c->o.at.stride = variant % 2 ? columns : columns + 5;
+    c->o.at.site = ROUNDING_SITE;
+    if (c->type != DTYPE_FP32 && !narrow_master)
         op_case_update(c, 0, c->type, UNIT, rows, columns, true);
     for (int i = 0; i < 1 + states; i++) /* the second state is a mean of squares */
-        op_case_update(c, 1 + i, DTYPE_FP32, i == 2 ? (fill){.kind = FILL_UNIFORM, .a = 0.01, .b = 1} : UNIT, rows,
-                       columns, true);
+        op_case_update(c, 1 + i, narrow_master || (narrow && i > 0) ? DTYPE_BF16 : DTYPE_FP32,
+                       i == 2 ? (fill){.kind = FILL_UNIFORM, .a = 0.01, .b = 1} : UNIT, rows, columns, true);
     op_case_infer(c, 0);
     return true;
 }
@@ -347,13 +354,16 @@ CASES(muon_momentum)
     c->one_type = true;
     c->o.at.nesterov = (uint8_t)op_case_option(&variant, 2);
     c->o.at.sample = op_case_option(&variant, 4) == 3; /* skipped */
+    bool narrow = op_case_option(&variant, 2);
+    c->stochastic = narrow;
     if (!op_case_sizes(&rows, &columns, variant))
         return false;
     training_scalars(c);
+    c->o.at.stride = columns;
     op_case_in(c, 0, DTYPE_FP32, UNIT, rows, columns);
     op_case_scalars(c, 1);
     op_case_in(c, 2, DTYPE_FP32, (fill){.kind = FILL_GIVEN, .give = give_control}, CONTROL_COUNT, 0);
-    op_case_update(c, 1, DTYPE_FP32, UNIT, rows, columns, true);
+    op_case_update(c, 1, narrow ? DTYPE_BF16 : DTYPE_FP32, UNIT, rows, columns, true);
     op_case_infer(c, 1);
     return true;
 }

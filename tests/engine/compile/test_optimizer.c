@@ -68,6 +68,23 @@ static void states_take_what_the_row_says(void **state)
         }
 }
 
+/* Weight, gradient, states and master: 18 bytes a parameter in mixed precision, 14 and 10 with narrower ones. */
+static void a_parameter_takes_eighteen_fourteen_or_ten_bytes(void **state)
+{
+    (void)state;
+    for (int narrow = 0; narrow < 3; narrow++) {
+        compile_options o = options_of(CONFIG_OPTIMIZER_adamw, DTYPE_BF16, 1, 1);
+        o.optimizer.narrow_state = narrow >= 1;
+        o.optimizer.narrow_master = narrow >= 2;
+        compiled c = compiled_of(&o);
+        int64_t bytes = c.class_bytes[CLASS_WEIGHT] + c.class_bytes[CLASS_GRADIENT] + c.class_bytes[CLASS_OPTIMIZER];
+        /* a norm's 64 weights are padded to 256 bytes in bf16 */
+        int64_t vectors = (2 * LAYERS + 1) * (int64_t)HIDDEN, narrow_arrays = 1 + 2 * (narrow >= 1);
+        assert_int_equal(bytes, (18 - 4 * narrow) * shape_parameters(&o.shape) + vectors * BF16 * narrow_arrays);
+        compile_free(&c);
+    }
+}
+
 /* Every matrix of a block has one owner that holds all of it; the largest share exceeds the least by one matrix at most. */
 static void owners_hold_whole_matrices_evenly(void **state)
 {
@@ -146,6 +163,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(states_take_what_the_row_says),
+        cmocka_unit_test(a_parameter_takes_eighteen_fourteen_or_ten_bytes),
         cmocka_unit_test(owners_hold_whole_matrices_evenly),
         cmocka_unit_test(plan_prices_the_update_by_its_products_and_sums),
     };

@@ -116,6 +116,8 @@ static const struct {
      "a.yaml: train.sequence 512 exceeds model.max_sequence 256: lower the first or raise the second"},
     {SMALL "train: {micro_batch: 5}\n", NULL,
      "a.yaml: train.global_batch 32 is not a multiple of train.micro_batch 5: change one"},
+    {SMALL "optimizer: {master: bf16}\ntrain: {precision: fp32}\n", NULL,
+     "a.yaml: optimizer.master bf16 needs train.precision bf16, not fp32: change one"},
     {SMALL "optimizer: {lr: 1e-4, min_lr: 2e-4}\n", NULL,
      "a.yaml: optimizer.min_lr 0.0002 exceeds optimizer.lr 0.0001: lower the first"},
     {SMALL "optimizer: {schedule: wsd, warmup: 600, decay_fraction: 0.5}\n", NULL,

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "engine/compile/collective.h"
-#include "engine/compile/groups.h"
+#include "engine/links.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 
@@ -42,8 +42,7 @@ struct executor {
     int64_t plays; /* of the repeated program, with a graph: by op, captured, replayed from then on */
     range before[COPIES], behind[COPIES];
     int before_count, behind_count;
-    groups groups;
-    comm_group **group;           /* [groups.count] */
+    links links;
     traffic captured[AXIS_COUNT]; /* what each replay sends */
     comm_request *requests;
     watchdog *watchdog;
@@ -54,28 +53,6 @@ struct executor {
     _Atomic(int64_t) step;
     _Atomic(const op *) current;
 };
-
-/* ---- groups ---------------------------------------------------------------------------------------------------- */
-
-static status open_groups(executor *e)
-{
-    groups_find(&e->groups, e->compiled);
-    e->group = must_calloc((unsigned long)e->groups.count + 1, sizeof(comm_group *));
-    for (int i = 0; i < e->groups.count; i++) {
-        const groups_row *r = &e->groups.row[i];
-        const comm_group_options o = {
-            .backend = e->interface->communication, .use = r->use, .like = r->like < 0 ? NULL : e->group[r->like]};
-        TRY(comm_group_open_on(&e->group[i], e->world, r->members, r->count, &o));
-    }
-    return STATUS_OK;
-}
-
-static comm_group *group_of(const executor *e, const op *o)
-{
-    int row = groups_of(&e->groups, o, comm_rank(e->world));
-    MUST(row >= 0, "%s: no group along the %s axis", o->label, axis_name((axis)o->at.axis));
-    return e->group[row];
-}
 
 /* ---- preparation ------------------------------------------------------------------------------------------------ */
 
@@ -90,7 +67,7 @@ static int member_of(const comm_group *g, int rank)
 /* A message's group is the axis; what it is compiled with are its peer and its tensor. */
 static void prepare_call(comm_call *call, executor *e, const op *o)
 {
-    comm_group *g = group_of(e, o);
+    comm_group *g = links_of(&e->links, o, comm_rank(e->world));
     MUST(!call->group, "%s: request %d is another's", o->label, o->at.request);
     op sized = *o;
     sized.at.group_size = comm_group_ranks(g);
@@ -316,7 +293,7 @@ status executor_open(executor **out, compiled *c, comm *world, const executor_op
     e->graph = options->graph && e->interface->capture;
     status s = open_device(e, options);
     if (s == STATUS_OK)
-        s = open_groups(e);
+        s = links_open(&e->links, c, world, e->interface->communication);
     if (s == STATUS_OK)
         s = allocate(e, options);
     for (int i = 0; s == STATUS_OK && i < COMPILE_PROGRAMS; i++)
@@ -344,10 +321,7 @@ void executor_close(executor *e)
     log_set_where(NULL, NULL);
     if (e->device && e->interface->forget)
         e->interface->forget(e->device);
-    for (int i = 0; e->group && i < e->groups.count; i++)
-        comm_group_close(e->group[i]);
-    free(e->group);
-    groups_free(&e->groups);
+    links_close(&e->links);
     e->interface->close(e->device);
     pool_free(&e->pool);
     free(e->requests);
@@ -378,8 +352,7 @@ static void meanwhile(void *context)
     executor *e = context;
     comm_progress(e->world);
     look_at_marks(e);
-    for (int i = 0; i < e->groups.count; i++)
-        MUST(comm_group_poll(e->group[i]) == STATUS_OK, "communication failed: %s", status_message());
+    MUST(links_poll(&e->links) == STATUS_OK, "communication failed: %s", status_message());
 }
 
 static void synchronise(executor *e)
@@ -431,12 +404,8 @@ static void play_ops(executor *e, const compiled_program *p)
 
 static traffic sent_along(const executor *e, axis a)
 {
-    traffic all = {0};
-    for (int i = 0; i < e->groups.count; i++)
-        if (e->groups.row[i].a == a) {
-            all.bytes += comm_bytes_sent(e->group[i]);
-            all.messages += comm_messages_sent(e->group[i]);
-        }
+    traffic all;
+    links_sent(&all.bytes, &all.messages, &e->links, a);
     return all;
 }
 
@@ -568,7 +537,7 @@ void executor_before(executor *e, int index, void (*hook)(void *context), void *
 
 int executor_communicators(const executor *e)
 {
-    return e->interface->communication ? groups_communicators(&e->groups) : 0;
+    return e->interface->communication ? groups_communicators(&e->links.asked) : 0;
 }
 
 void executor_facts(device_facts *out, const executor *e)

@@ -4,7 +4,7 @@
 
 #include "memory/log.h"
 
-status links_open(links *out, const compiled *c, comm *world, const comm_backend *backend)
+status links_open(links *out, const compiled *c, comm *world, const struct comm_backend *backend)
 {
     groups_find(&out->asked, c);
     out->group = must_calloc((unsigned long)out->asked.count + 1, sizeof(comm_group *));

@@ -18,6 +18,9 @@ static struct CUstream_st made[STANDIN_STREAMS]; /* queue 0: not in use */
 static int profiled;
 static int64_t pinned; /* bytes */
 
+/* bytes of a GPU: of what is not used, none exist */
+static const int64_t MEMORY = (int64_t)80 << 30;
+
 static int64_t from_environment(const char *name, int64_t otherwise)
 {
     const char *text = getenv(name);
@@ -46,7 +49,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int gpu)
     out->uuid.bytes[0] = (char)(gpu + 1);
     out->major = (int)from_environment("STANDIN_MAJOR", 9);
     out->multiProcessorCount = 132;
-    out->totalGlobalMem = (size_t)from_environment("STANDIN_MEMORY", 1 << 30);
+    out->totalGlobalMem = (size_t)from_environment("STANDIN_MEMORY", MEMORY);
     return cudaSuccess;
 }
 
@@ -74,7 +77,7 @@ static int64_t in_use;
 bool standin_library_takes(void)
 {
     int64_t bytes = from_environment("STANDIN_TAKES", 64);
-    if (in_use + bytes > from_environment("STANDIN_MEMORY", 1 << 30))
+    if (in_use + bytes > from_environment("STANDIN_MEMORY", MEMORY))
         return false;
     in_use += bytes;
     return true;
@@ -82,7 +85,7 @@ bool standin_library_takes(void)
 
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *all)
 {
-    *all = (size_t)from_environment("STANDIN_MEMORY", 1 << 30);
+    *all = (size_t)from_environment("STANDIN_MEMORY", MEMORY);
     *free_bytes = *all - (size_t)in_use;
     return cudaSuccess;
 }
@@ -147,7 +150,7 @@ cudaError_t cudaProfilerStop(void)
 cudaError_t cudaMalloc(void **out, size_t bytes)
 {
     standin_no_capture("cudaMalloc");
-    if (in_use + (int64_t)bytes > from_environment("STANDIN_MEMORY", 1 << 30))
+    if (in_use + (int64_t)bytes > from_environment("STANDIN_MEMORY", MEMORY))
         return cudaErrorMemoryAllocation;
     in_use += (int64_t)bytes;
     *out = standin_allocate((int64_t)bytes);

@@ -1,13 +1,13 @@
 /* The recorder: turns a layer's calls into ops of a body, and a recorded forward pass into its backward pass.
  *
- * One recorder records one chunk of layers for one micro-batch that stands for all of them: record the forward ops,
+ * One recorder records one chunk of layers for one micro-batch, which is the pattern of all: record the forward ops,
  * then call recorder_differentiate(). Tensors and ops live in the recorder's pool, which the caller owns; what is recorded of a
  * parameter is in a table of the recorder's own, so that recordings of one model do not touch each other. Each `record_`
  * function below appends one op and returns its (first) output; operands' shapes, types and placements are checked
  * then and there, so a forgotten collective is an error at the layer that forgot it.
  *
  * Keep or recompute is asked per tensor when the backward pass first wants it: a tensor that is not to be kept is made
- * again by re-recording its producer, whose inputs are asked for in the same way.
+ * again by re-recording its producer, whose inputs are asked for likewise.
  */
 #ifndef PHALANX_KERNELS_RECORDER_H
 #define PHALANX_KERNELS_RECORDER_H

@@ -107,7 +107,7 @@ typedef struct matrix {
     const char *name;
     int64_t global[2];
     int64_t first, rows;
-    tensor *x; /* fp32 [rows, columns]: on its way to singular values near 1; NULL where the rank has no row */
+    tensor *x; /* fp32 [rows, columns], whose singular values come to be near 1; NULL where the rank has no row */
 } matrix;
 
 /* The matrices of a parameter: its pieces, those of one name joined. They follow one another. */

@@ -286,7 +286,7 @@ void storage_place(compiled *c)
     const compiled_inputs *in = &c->inputs;
     const compiled_results *out = &c->results;
     tensor *ids[] = {in->tokens, in->targets, in->positions, in->document_start};
-    /* what goes in before a program, or out after it, is side by side */
+    /* what is copied in before a program, or out after it, is adjacent */
     tensor *others[] = {in->scalars, out->loss_total, out->control, out->logits, out->loss, out->bins, in->rope_table};
     for (unsigned i = 0; i < sizeof ids / sizeof *ids; i++)
         place(c, ids[i]);

@@ -47,7 +47,7 @@ static void start_recorder(recorder *r, pool *p, const compiled *c)
 /* Launch each gather of a sharded weight one gather ahead of its use, so that it travels while the layer before computes. */
 static void prefetch_gathers(program *body)
 {
-    int pending = -1; /* where the previous gather stands */
+    int pending = -1; /* index of the previous gather */
     for (int i = 0; i < body->count; i++) {
         op *o = body->ops[i];
         if (o->kind != OP_all_gather || o->at.axis != AXIS_GRADIENT)

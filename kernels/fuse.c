@@ -111,7 +111,7 @@ static bool waits(const program *body, int from, int i)
     return false;
 }
 
-/* The fused op takes the product's place, or, if its other operand is made again in between, the second op's. */
+/* The fused op takes the product's place, or, if its other operand is recomputed in between, the second op's. */
 static void fuse_body(pool *p, const int *readers, program *body)
 {
     for (int i = 0; i < body->count; i++) {

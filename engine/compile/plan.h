@@ -21,7 +21,7 @@ typedef struct plan_rank {
     int64_t transient, transient_bound; /* of the training step */
     int64_t memory[CLASS_COUNT];        /* persistent classes; kept and temporary where the training step peaks */
     int64_t tensors;
-    char *decision; /* what a budget makes again, in words; NULL without */
+    char *decision; /* what a budget recomputes, in words; NULL without */
     int ops, dropped;
     double flops;                                   /* of a training step */
     plan_update update;                             /* of those, the optimizer's */

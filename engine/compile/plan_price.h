@@ -13,7 +13,7 @@
 
 typedef struct plan_hardware {
     double flops;      /* of one device at its peak, in the compute type */
-    double single;     /* in fp32, which the optimizer computes in whatever the compute type */
+    double single;     /* in fp32: the optimizer's */
     double efficiency; /* the share of it that products reach */
     double memory;     /* bytes a second of the device's memory */
     double node;       /* bytes a second that a rank sends to ranks of its node */
@@ -28,7 +28,7 @@ extern const plan_hardware plan_price_h100;
 /* Of a compiled training program: the mean cost of each chunk's actions, [chunks of the stage], and the seconds before and
  * after the micro-batches. */
 void plan_price_chunks(simulate_cost *costs, double *outside, const plan_hardware *h, const compiled *c);
-/* What the optimizer's update itself asks of a compiled rank in a step, after the norm of the gradients is known. */
+/* The optimizer's update of a compiled rank in a step, after the norm of the gradients is known. */
 typedef struct plan_update {
     double flops, seconds;
     int64_t sent;    /* bytes, along the tensor axis */

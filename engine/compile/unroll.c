@@ -260,7 +260,7 @@ status unroll(compiled_program *out, const compiled *c, const recorded *chunks, 
     lowering l = {0};
     simulation timing = {0};
     TRY(schedule_check(s));
-    /* The order of messages follows a simulation; any positive times are safe, and all ranks must use the same. */
+    /* The order of messages follows from a simulation: any positive times are safe, if all ranks use the same. */
     TRY(simulate_uniform(&timing, s, (simulate_cost){1, 1, 1}, 0, 0));
     status ok = lowering_make(&l, &timing, LOWERING_DEFAULTS);
     if (ok == STATUS_OK)

@@ -53,8 +53,8 @@ static parameter *add(builder *b, const char *name, int64_t rows, int64_t column
     return p;
 }
 
-/* A piece of a matrix (dims 2, as [out, in] whatever the file's order) or vector (dims 1: columns only). Of a matrix that is
- * all padding here, an empty one: what a tensor group does with its matrices, every rank of it does. */
+/* A piece of a matrix (dims 2, as [out, in] whatever the file's order) or vector (dims 1: columns only). A matrix that is
+ * all padding here has an empty one: every rank of a tensor group has the same matrices. */
 static void piece(builder *b, parameter *p, names_slot slot, int64_t global_rows, int64_t global_columns,
                   int64_t start_row, int64_t start_column, int64_t rows, int64_t columns, int64_t row)
 {
@@ -146,7 +146,7 @@ static void qkv_pieces(builder *b, parameter *p, head_split h, bool bias)
     }
 }
 
-/* The bias of a product whose sums end here: the group's first rank has it, the others have its number. */
+/* The bias of a product whose partial sums are added: the group's first rank has it, the others only its number. */
 static const parameter *add_end_bias(builder *b, const char *name, names_slot slot)
 {
     if (b->rank == 0)

@@ -42,7 +42,7 @@ status decoder_check(const model_shape *shape, int ranks);
 void decoder_open(decoder *d, pool *p, const model_shape *shape, const decoder_layout *layout);
 
 /* Records the forward pass of a chunk. `input` is what the previous chunk handed over (NULL for the first chunk).
- * Returns what goes to the next chunk, or NULL for the last. */
+ * Returns what the next chunk takes, or NULL for the last. */
 tensor *decoder_forward(recorder *r, const decoder *d, int chunk, const layer_inputs *in, tensor *input);
 /* As decoder_forward for a decoder in one chunk, but ends with the logits of every token. */
 tensor *decoder_logits(recorder *r, const decoder *d, const layer_inputs *in);

@@ -27,7 +27,8 @@ static int64_t least_of(const compile_options *o)
 
 double loss_chunk_seconds(const compile_options *o, int64_t tokens, double flops, double memory)
 {
-    double all = (double)tokens_of(o), chunks = (double)((tokens_of(o) + tokens - 1) / tokens);
+    int64_t count = (tokens_of(o) + tokens - 1) / tokens;
+    double all = (double)tokens_of(o), chunks = (double)count;
     double weights =
         (double)decoder_vocabulary_rows(&o->shape, o->grid.size[GRID_TENSOR]) * (double)o->shape.hidden_size;
     return weights * (6 * all / flops + 8 * chunks / memory);

@@ -71,7 +71,7 @@ double recompute_price(const program *p)
     double price = 0;
     for (int i = 0; i < p->count; i++)
         if (p->ops[i]->kind != OP_wait)
-            price += price_of(p->ops[i]);
+            price += price_of(p, i);
     return price;
 }
 

@@ -6,7 +6,7 @@
 #include "memory/log.h"
 #include "models/names.h"
 
-enum { VOCABULARY_MULTIPLE = 64, LOGIT_BYTES = 48 << 20 };
+enum { VOCABULARY_MULTIPLE = 64 };
 
 /* Everything the building of one parameter needs to know. */
 typedef struct builder {
@@ -255,9 +255,7 @@ static loss_layer build_loss(builder *b, const parameter *embedding)
     l.first = rows * b->rank;
     int64_t real = s->vocab_size - l.first < rows ? s->vocab_size - l.first : rows;
     l.count = real > 0 ? real : 0;
-    l.chunk_tokens = LOGIT_BYTES / (rows * dtype_bytes(b->layout->compute)) / 64 * 64;
-    if (l.chunk_tokens < 64)
-        l.chunk_tokens = 64;
+    l.chunk_tokens = b->layout->loss_tokens;
     if (s->tied_embeddings && embedding) {
         l.head = embedding;
     } else {

@@ -34,6 +34,7 @@ typedef struct decoder_layout {
     int chunk_count;
     const int *first_layer, *layers; /* of this stage's chunks */
     int total_layers;
+    int64_t loss_tokens; /* logits of so many exist at a time; 0: of all */
 } decoder_layout;
 
 /* One clear line if the tensor group cannot divide the heads. */

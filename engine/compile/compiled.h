@@ -36,6 +36,7 @@ typedef struct compile_options {
     int64_t budget;            /* bytes of arena; 0: none */
     const op_backend *backend; /* whose scratch is planned; NULL: none */
     int threads;
+    int64_t loss_tokens;                  /* logits of so many exist at a time; 0: chosen (loss_chunk.h) */
     bool train, evaluate;                 /* which programs */
     int decode_samples, decode_positions; /* 0: no decoding program */
 } compile_options;

@@ -143,6 +143,28 @@ status report_metrics_evaluation(lines *out, int64_t step, double loss)
     return write_line(out, line);
 }
 
+status report_metrics_event(lines *out, const report_event *e)
+{
+    json_t *line = json_object(), *what = json_object();
+    put_integer(line, "step", e->step);
+    if (e->from > 0)
+        put_integer(what, "from", e->from);
+    if (e->words)
+        MUST(json_object_set_new(what, "words", json_string(e->words)) == 0, "words that are not UTF-8");
+    if (!e->words) {
+        put_real(what, "loss", e->loss);
+        put_real(what, "grad_norm", e->norm);
+        put_real(what, "loss_zscore", e->loss_zscore);
+        put_real(what, "norm_zscore", e->norm_zscore);
+    }
+    if (e->samples > 0) {
+        put_integer(what, "first_sample", e->first_sample);
+        put_integer(what, "samples", e->samples);
+    }
+    MUST(json_object_set_new(line, e->kind, what) == 0, "out of host memory");
+    return write_line(out, line);
+}
+
 static void put_traffic(json_t *object, const char *key, const int64_t *along)
 {
     json_t *axes = json_object();
@@ -193,6 +215,8 @@ status report_summary(const char *path, const report_summary_values *v)
     put_integer(root, "checkpoints_saved", v->saves);
     put_integer(root, "checkpoints_lost", v->saves_lost);
     put_real(root, "checkpoint_seconds", v->save_seconds);
+    put_integer(root, "times_gone_back", v->times_back);
+    put_integer(root, "samples_left_out", v->omitted);
     if (v->fell_back)
         MUST(json_object_set_new(root, "fell_back", json_string(v->fell_back)) == 0, "words that are not UTF-8");
     for (int i = 0; i < v->ranks; i++)

@@ -52,6 +52,18 @@ void report_evaluation(FILE *out, int64_t step, double loss, double seconds);
 status report_metrics(lines *out, const report_step *step);
 status report_metrics_evaluation(lines *out, int64_t step, double loss);
 
+/* Something that happened to a run between two steps: {"step": S, KIND: {...}}. */
+typedef struct report_event {
+    const char *kind; /* "spike"; "undone": the run has gone back */
+    int64_t step;     /* the last that is done, and counts */
+    int64_t from;     /* undone: the last that was done */
+    double loss, norm, loss_zscore, norm_zscore;
+    int64_t first_sample, samples; /* left out; 0 samples: none */
+    const char *words;             /* NULL: the numbers say it */
+} report_event;
+
+status report_metrics_event(lines *out, const report_event *e);
+
 typedef struct report_rank {
     char host[64];
     int rank, at[AXIS_COORDINATES]; /* in the grid */
@@ -68,6 +80,7 @@ typedef struct report_summary_values {
     int64_t metrics_lost;               /* lines that could not be written */
     int64_t saves, saves_lost;          /* checkpoints */
     double save_seconds;                /* that training has waited for them */
+    int64_t times_back, omitted;        /* steps undone, samples left out for it */
     const char *fell_back;              /* why the run did not go on from the latest checkpoint; NULL: it did */
     int ranks;
     const report_rank *rank;

@@ -50,7 +50,7 @@ static void fill_scalars(training *t, double rate)
 }
 
 /* A step whose gradients are not finite changed nothing but the data position; with fp16 the scale comes down. */
-static status after_update(training *t, bool skipped)
+static void after_update(training *t, bool skipped)
 {
     const config *c = t->config;
     t->step++;
@@ -59,12 +59,6 @@ static status after_update(training *t, bool skipped)
     t->skipped = skipped ? t->skipped + 1 : 0;
     if (c->train.precision == CONFIG_FP16)
         loss_scale_after(&t->loss_scale, &t->good_steps, skipped, c->train.loss_scale_window);
-    if (c->train.max_skipped > 0 && t->skipped >= c->train.max_skipped)
-        return status_fail(STATUS_FAILED,
-                           "step %lld: gradients were not finite for %d steps in a row (train.max_skipped): "
-                           "lower optimizer.lr, or look at the data of these steps",
-                           (long long)t->step, t->skipped);
-    return STATUS_OK;
 }
 
 /* Before anything is computed: did it work everywhere, what was any rank asked for, how many samples are left out, and how far
@@ -136,8 +130,8 @@ static status ready_step(training *t, signals_request *asked)
     return agree(t, asked, &t->left_out, ready);
 }
 
-/* One optimizer step. */
-static status play_step(training *t)
+/* One optimizer step; *undone: it, and those before it back to a checkpoint, have been undone. */
+static status play_step(training *t, bool *undone)
 {
     double rate = learning_rate_at(&t->schedule, t->updates + 1);
     fill_scalars(t, rate);
@@ -153,11 +147,11 @@ static status play_step(training *t)
     const float *loss = executor_at(t->executor, t->compiled.results.loss_total);
     bool skipped = control[CONTROL_SKIP] > 0;
     double mean = (double)*loss / batch_tokens(t);
-    status s = after_update(t, skipped);
+    after_update(t, skipped);
     training_report_step(t, mean, (double)control[CONTROL_NORM], rate, clock_seconds() - t->step_began, skipped);
     if (t->config->debug.gradients && t->step == t->config->debug.at_step)
         TRY(training_dump_gradients(t));
-    return s;
+    return training_judge(undone, t, mean, (double)control[CONTROL_NORM], skipped);
 }
 
 /* The same samples in every layout: evaluate.batches global batches, or one pass over what there is.
@@ -225,7 +219,10 @@ static status train_loop(training *t, signals_request *asked)
             break;
         if (*asked == SIGNALS_SAVE)
             signals_saved();
-        TRY(play_step(t));
+        bool undone = false;
+        TRY(play_step(t, &undone));
+        if (undone)
+            continue;
         bool last = t->step == c->train.steps;
         if (t->validation && c->evaluate.every > 0 && (due(c->evaluate.every, t->step) || last))
             TRY(save_anyway(t, evaluate(t, asked)));

@@ -290,6 +290,8 @@ void training_close(training *t)
     free(t->folder);
     free(t->checkpoints);
     free(t->fell_back);
+    free(t->origin);
+    free(t->back);
     free(t->extra_name);
     free(t->extra_choices);
     *t = (training){0};

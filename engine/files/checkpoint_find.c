@@ -172,7 +172,8 @@ static status steps_list(steps *out, const char *folder)
         steps_free(out);
         return status_fail(STATUS_FAILED, "cannot list %s: %s", folder, strerror(error));
     }
-    qsort(out->name, (size_t)out->count, sizeof *out->name, compare_names);
+    if (out->count > 1)
+        qsort(out->name, (size_t)out->count, sizeof *out->name, compare_names);
     return STATUS_OK;
 }
 

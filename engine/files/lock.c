@@ -205,7 +205,7 @@ static verdict watch(const char *path, const holder *found, const char *id, doub
     log_info("%s is held by process %lld on %s; looking for up to %.0f s whether it is alive", path, found->pid,
              found->host, lease);
     for (double until = clock_seconds() + lease; clock_seconds() < until; nap(lease / BEATS / 2)) {
-        holder now;
+        holder now = {0};
         int error = look(&now, path);
         if (error == ENOENT)
             return STALE; /* it has been given back; taking it is tried again in any case */
@@ -262,7 +262,7 @@ static void displace(const char *path, const holder *judged, const char *id)
 /* What cannot be read, or says nothing, is not somebody else's. */
 static bool is_other(const lock *l)
 {
-    holder now;
+    holder now = {0};
     return look(&now, l->path) == 0 && *now.id && strcmp(now.id, l->me.id) != 0;
 }
 
@@ -278,7 +278,7 @@ static void make_again(lock *l)
 
 bool lock_confirm(lock *l)
 {
-    holder now;
+    holder now = {0};
     pthread_mutex_lock(&l->file);
     if (look(&now, l->path) == ENOENT)
         make_again(l);
@@ -330,7 +330,7 @@ static status obtain(int *out, const char *path, const holder *me, double lease)
             return STATUS_OK;
         if (error != EEXIST && !retry_again(&r, error, path))
             return status_fail(STATUS_FAILED, "cannot make %s: %s", path, strerror(error));
-        holder found;
+        holder found = {0};
         if (error != EEXIST || look(&found, path) != 0)
             continue;
         verdict v = is_retired(path, &found) ? STALE : judge(&found, me, lease);
@@ -371,7 +371,7 @@ status lock_take(lock **out, const char *path, const char *id, double lease)
 
 void lock_release(lock *l)
 {
-    holder now;
+    holder now = {0};
     if (!l)
         return;
     pthread_mutex_lock(&l->lock);

@@ -175,8 +175,8 @@ static watchdog_position position_of(const executor *e, const op *o, const char 
                            .op = where,
                            .kind = op_row_of(o)->name};
     if (op_row_of(o)->flags & OP_COMM) {
-        const comm_call *call = &e->playing->calls[o->at.request];
-        p.bytes = call->count * dtype_bytes(call->type);
+        const tensor *t = o->in[0] ? o->in[0] : o->out[0];
+        p.bytes = t ? tensor_bytes(t) : 0;
         p.peer = o->kind == OP_send || o->kind == OP_receive ? o->at.peer : -1;
     }
     return p;

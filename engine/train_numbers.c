@@ -92,11 +92,14 @@ status training_judge(bool *undone, training *t, double loss, double norm, bool 
     const config *c = t->config;
     finding f = {.loss = loss, .norm = norm, .skipped = c->train.max_skipped > 0 && t->skipped >= c->train.max_skipped};
     *undone = false;
-    if (f.skipped && !c->run.spike.rewind)
+    if (f.skipped && !c->run.spike.rewind) {
+        if (comm_rank(t->world) == 0)
+            incidents_say(t->folder, t->watchdog, INCIDENT_NUMBERS, true, "too many steps without finite gradients");
         return status_fail(STATUS_FAILED,
                            "step %lld: gradients were not finite for %d steps in a row (train.max_skipped): "
                            "lower optimizer.lr, or look at the data of these steps",
                            (long long)t->step, t->skipped);
+    }
     if (c->run.spike.zscore <= 0 || (skipped && !f.skipped))
         return STATUS_OK;
     /* All ranks have the same numbers, or should have: one decides. */

@@ -130,6 +130,12 @@ status report_metrics(lines *out, const report_step *s)
     put_real(line, "step_seconds", s->step_seconds);
     if (s->checkpoint_seconds > 0)
         put_real(line, "checkpoint_seconds", s->checkpoint_seconds);
+    if (s->wait_seconds > 0)
+        put_real(line, "wait_seconds", s->wait_seconds);
+    if (s->slowest_rank >= 0 && s->slowest_ratio > 0) {
+        put_integer(line, "slowest_rank", s->slowest_rank);
+        put_real(line, "slowest_ratio", s->slowest_ratio);
+    }
     if (s->skipped)
         json_object_set_new(line, "skipped", json_true());
     return write_line(out, line);

@@ -40,7 +40,10 @@ typedef struct report_step {
     double step_seconds, left_seconds;
     double checkpoint_seconds; /* that training has waited for a checkpoint since the line before */
     int64_t resident_bytes;
-    bool skipped; /* a gradient was not finite: nothing changed */
+    int slowest_rank; /* at computing, over the last steps; -1: not known */
+    double slowest_ratio,
+        wait_seconds; /* its time over the median; for communication, mean over the ranks, the step before */
+    bool skipped;     /* a gradient was not finite: nothing changed */
 } report_step;
 
 /* The names of the columns, then one line a step under them. */

@@ -63,13 +63,14 @@ static void after_update(training *t, bool skipped)
 
 /* Before anything is computed: did it work everywhere, what was any rank asked for, how many samples are left out, and how far
  * is the save under way? One exchange for all. */
-static status agree(training *t, signals_request *asked, int64_t *left_out, status mine)
+static status agree(training *t, signals_request *asked, int64_t *left_out, pace_share lately, status mine)
 {
     int ranks = comm_ranks(t->world), first = -1;
     struct {
         int failed, asked, saves;
         int64_t left_out;
-    } here = {mine != STATUS_OK, (int)signals_pending(), (int)saver_progress_of(t->saver), *left_out},
+        pace_share lately;
+    } here = {mine != STATUS_OK, (int)signals_pending(), (int)saver_progress_of(t->saver), *left_out, lately},
       *all = must_alloc((unsigned long)ranks * sizeof *all);
     bool saving = false, lost = false;
     comm_all_gather_bytes(comm_world(t->world), all, &here, sizeof here);
@@ -82,6 +83,7 @@ static status agree(training *t, signals_request *asked, int64_t *left_out, stat
         saving |= all[i].saves == SAVER_WORKING;
         lost |= all[i].saves == SAVER_FAILED;
     }
+    training_judge_pace(t, &all->lately, sizeof *all);
     free(all);
     training_save_advance(t, saving, lost);
     /* The ranks of one model read the same samples. */
@@ -127,7 +129,7 @@ static status ready_step(training *t, signals_request *asked)
     else
         ready = take_batch(t, &t->left_out);
     watchdog_enter(t->watchdog, DURING_STEP, false, t->step + 1, "agreeing that all ranks are ready");
-    return agree(t, asked, &t->left_out, ready);
+    return agree(t, asked, &t->left_out, pace_take(t->pace), ready);
 }
 
 /* One optimizer step; *undone: it, and those before it back to a checkpoint, have been undone. */
@@ -167,7 +169,7 @@ static status evaluate(training *t, signals_request *asked)
         watchdog_enter(t->watchdog, DURING_EVALUATION, true, t->step, "reading a batch");
         status ready = batch_fill_evaluation(&left_out, &t->compiled, t->executor, t->validation, first, end);
         watchdog_enter(t->watchdog, DURING_EVALUATION, false, t->step, "agreeing that all ranks are ready");
-        TRY(agree(t, asked, &left_out, ready));
+        TRY(agree(t, asked, &left_out, (pace_share){0}, ready));
         if (*asked == SIGNALS_STOP)
             return STATUS_OK;
         executor_play(t->executor, &t->compiled.evaluation);

@@ -87,6 +87,38 @@ static status undo(training *t, const finding *f)
     return training_report_undone(t, &event);
 }
 
+static void say_pace(training *t, int rank, bool recovered)
+{
+    double ratio = pace_ratio(t->pace_judge, rank);
+    if (recovered) {
+        log_info("step %lld: rank %d on %s computes as fast as the others again (%.2f x their median)",
+                 (long long)t->step, rank, t->hosts[rank], ratio);
+        return;
+    }
+    char *words = must_format("step %lld: rank %d on %s is slow: over %d steps it has computed %.2f x as long as the "
+                              "median of the ranks that have the same work",
+                              (long long)t->step, rank, t->hosts[rank], PACE_WINDOW, ratio);
+    watchdog_text text;
+    incident what = watchdog_incident(t->watchdog, &text, INCIDENT_SLOW, words);
+    what.rank = rank;
+    what.host = t->hosts[rank];
+    what.device = what.action = what.op = NULL; /* those were of this rank */
+    what.waiting_for = -1;
+    log_warn("%s", words);
+    (void)incidents_append(t->folder, &what);
+    free(words);
+}
+
+void training_judge_pace(training *t, const pace_share *shares, int64_t stride)
+{
+    bool recovered;
+    if (!t->pace_judge)
+        return;
+    pace_judge_add(t->pace_judge, shares, stride);
+    for (int rank; (rank = pace_change(t->pace_judge, t->config->run.slow_ratio, &recovered)) >= 0;)
+        say_pace(t, rank, recovered);
+}
+
 status training_judge(bool *undone, training *t, double loss, double norm, bool skipped)
 {
     const config *c = t->config;

@@ -220,6 +220,17 @@ static void screen_done(training *t, int error)
     free(words);
 }
 
+static void add_pace(report_step *r, const training *t)
+{
+    r->slowest_rank = -1;
+    r->wait_seconds = t->pace_judge ? pace_waited(t->pace_judge) : 0;
+    for (int i = 0; t->pace_judge && i < comm_ranks(t->world); i++)
+        if (pace_ratio(t->pace_judge, i) > r->slowest_ratio) {
+            r->slowest_ratio = pace_ratio(t->pace_judge, i);
+            r->slowest_rank = i;
+        }
+}
+
 void training_report_step(training *t, double loss, double norm, double rate, double seconds, bool skipped)
 {
     if (t->trained_steps++ == 0)
@@ -243,6 +254,7 @@ void training_report_step(training *t, double loss, double norm, double rate, do
                      .checkpoint_seconds = stall,
                      .tokens_per_second = tokens / seconds,
                      .resident_bytes = peak_resident()};
+    add_pace(&r, t);
     r.tflops = r.tokens_per_second * t->flops_per_token / 1e12;
     r.mfu = t->peak_flops > 0 ? r.tflops * 1e12 / t->peak_flops : -1;
     double each = t->trained_steps > 1 ? t->trained_seconds / (double)(t->trained_steps - 1) : seconds;

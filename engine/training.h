@@ -9,6 +9,7 @@
 #include "engine/files/lines.h"
 #include "engine/files/lock.h"
 #include "engine/files/tensorboard.h"
+#include "engine/pace.h"
 #include "engine/report.h"
 #include "engine/samples.h"
 #include "engine/saver.h"
@@ -36,6 +37,10 @@ typedef struct training {
     int64_t good_steps; /* since the scale last changed */
     int skipped;        /* in a row */
     train_past past;
+
+    pace *pace;             /* NULL: one rank, or ops that are not timed */
+    pace_judge *pace_judge; /* rank 0's */
+    char (*hosts)[INCIDENT_HOST];
 
     char *origin,
         *back; /* folders of checkpoints: which this process began from, and which it goes back to; NULL: none */
@@ -88,6 +93,9 @@ status training_go_back(training *t);
 /* What the numbers of the step just done mean: all is well; or a spike, which is said; or, under run.spike.rewind, one that has
  * been undone (*undone): the run goes on from an earlier step, behind the data that led to it. Collective. */
 status training_judge(bool *undone, training *t, double loss, double norm, bool skipped);
+
+/* What all ranks have said of the pace of the step before. */
+void training_judge_pace(training *t, const pace_share *shares, int64_t stride);
 
 /* train_checkpoint.c */
 /* Once a run, before its first step: refuses where a copy of the state is asked for and does not fit. */

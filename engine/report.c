@@ -130,6 +130,12 @@ status report_metrics(lines *out, const report_step *s)
     put_real(line, "step_seconds", s->step_seconds);
     if (s->checkpoint_seconds > 0)
         put_real(line, "checkpoint_seconds", s->checkpoint_seconds);
+    if (s->wait_seconds > 0)
+        put_real(line, "wait_seconds", s->wait_seconds);
+    if (s->slowest_rank >= 0 && s->slowest_ratio > 0) {
+        put_integer(line, "slowest_rank", s->slowest_rank);
+        put_real(line, "slowest_ratio", s->slowest_ratio);
+    }
     if (s->skipped)
         json_object_set_new(line, "skipped", json_true());
     return write_line(out, line);
@@ -140,6 +146,28 @@ status report_metrics_evaluation(lines *out, int64_t step, double loss)
     json_t *line = json_object();
     put_integer(line, "step", step);
     put_real(line, "eval_loss", loss);
+    return write_line(out, line);
+}
+
+status report_metrics_event(lines *out, const report_event *e)
+{
+    json_t *line = json_object(), *what = json_object();
+    put_integer(line, "step", e->step);
+    if (e->from > 0)
+        put_integer(what, "from", e->from);
+    if (e->words)
+        MUST(json_object_set_new(what, "words", json_string(e->words)) == 0, "words that are not UTF-8");
+    if (!e->words) {
+        put_real(what, "loss", e->loss);
+        put_real(what, "grad_norm", e->norm);
+        put_real(what, "loss_zscore", e->loss_zscore);
+        put_real(what, "norm_zscore", e->norm_zscore);
+    }
+    if (e->samples > 0) {
+        put_integer(what, "first_sample", e->first_sample);
+        put_integer(what, "samples", e->samples);
+    }
+    MUST(json_object_set_new(line, e->kind, what) == 0, "out of host memory");
     return write_line(out, line);
 }
 
@@ -193,6 +221,8 @@ status report_summary(const char *path, const report_summary_values *v)
     put_integer(root, "checkpoints_saved", v->saves);
     put_integer(root, "checkpoints_lost", v->saves_lost);
     put_real(root, "checkpoint_seconds", v->save_seconds);
+    put_integer(root, "times_gone_back", v->times_back);
+    put_integer(root, "samples_left_out", v->omitted);
     if (v->fell_back)
         MUST(json_object_set_new(root, "fell_back", json_string(v->fell_back)) == 0, "words that are not UTF-8");
     for (int i = 0; i < v->ranks; i++)

@@ -9,10 +9,10 @@
 
 #include "engine/files/atomic.h"
 #include "engine/incidents.h"
-#include "engine/report.h"
 #include "engine/training.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/seal.h"
 
 static bool speaks(const training *t)
 {
@@ -64,6 +64,19 @@ static status keep_lines(const char *path, int64_t step)
     return s;
 }
 
+/* Lines and events of the steps to come. */
+static status open_steps(training *t)
+{
+    char *path = must_format("%s/metrics.jsonl", t->folder);
+    status s = keep_lines(path, t->step);
+    if (s == STATUS_OK)
+        s = lines_open(&t->metrics, path);
+    free(path);
+    if (s == STATUS_OK && t->config->run.tensorboard)
+        s = tensorboard_open(&t->events, t->folder, t->step + 1, wall_time());
+    return s;
+}
+
 static status open_files(training *t)
 {
     TRY(atomic_make_folders(t->folder));
@@ -72,18 +85,12 @@ static status open_files(training *t)
     free(text);
     free(path);
     TRY(s);
-    path = must_format("%s/metrics.jsonl", t->folder);
-    s = keep_lines(path, t->step);
-    if (s == STATUS_OK)
-        s = lines_open(&t->metrics, path);
-    free(path);
+    s = open_steps(t);
     if (s == STATUS_OK && t->choices.count > 0) {
         path = must_format("%s/" CHOICES_FILE, t->folder);
         s = choices_write(&t->choices, path);
         free(path);
     }
-    if (s == STATUS_OK && t->config->run.tensorboard)
-        s = tensorboard_open(&t->events, t->folder, t->step + 1, wall_time());
     return s;
 }
 
@@ -227,6 +234,17 @@ static void screen_done(training *t, int error)
     free(words);
 }
 
+static void add_pace(report_step *r, const training *t)
+{
+    r->slowest_rank = -1;
+    r->wait_seconds = t->pace_judge ? pace_waited(t->pace_judge) : 0;
+    for (int i = 0; t->pace_judge && i < comm_ranks(t->world); i++)
+        if (pace_ratio(t->pace_judge, i) > r->slowest_ratio) {
+            r->slowest_ratio = pace_ratio(t->pace_judge, i);
+            r->slowest_rank = i;
+        }
+}
+
 void training_report_step(training *t, double loss, double norm, double rate, double seconds, bool skipped)
 {
     if (t->trained_steps++ == 0)
@@ -250,6 +268,7 @@ void training_report_step(training *t, double loss, double norm, double rate, do
                      .checkpoint_seconds = stall,
                      .tokens_per_second = tokens / seconds,
                      .resident_bytes = peak_resident()};
+    add_pace(&r, t);
     r.tflops = r.tokens_per_second * t->flops_per_token / 1e12;
     r.mfu = t->peak_flops > 0 ? r.tflops * 1e12 / t->peak_flops : -1;
     double each = t->trained_steps > 1 ? t->trained_seconds / (double)(t->trained_steps - 1) : seconds;
@@ -273,6 +292,32 @@ void training_report_evaluation(training *t, double loss, double seconds)
     if (s == STATUS_OK && t->events)
         s = tensorboard_write(t->events, &value, 1, t->step, wall_time());
     metrics_done(t, s);
+}
+
+void training_report_event(training *t, const report_event *what)
+{
+    if (speaks(t))
+        metrics_done(t, report_metrics_event(t->metrics, what));
+}
+
+/* As a new process would find the files. */
+static status open_again(training *t)
+{
+    lines_close(t->metrics);
+    tensorboard_close(t->events);
+    t->metrics = NULL;
+    t->events = NULL;
+    return open_steps(t);
+}
+
+status training_report_undone(training *t, const report_event *what)
+{
+    seal_open();
+    TRY(comm_all_status(comm_world(t->world), speaks(t) ? open_again(t) : STATUS_OK));
+    training_report_event(t, what);
+    if (t->trained_steps > 0)
+        seal_close();
+    return STATUS_OK;
 }
 
 /* ---- the end ---------------------------------------------------------------------------------------------------- */
@@ -322,6 +367,8 @@ status training_summary(training *t, bool stopped)
                                         .saves = t->saves,
                                         .saves_lost = t->saves_lost,
                                         .save_seconds = t->save_seconds + saver_stall(t->saver),
+                                        .times_back = t->times_back,
+                                        .omitted = train_past_omitted(&t->past),
                                         .fell_back = t->fell_back,
                                         .ranks = comm_ranks(t->world),
                                         .rank = all};

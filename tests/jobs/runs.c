@@ -284,6 +284,23 @@ json_t *runs_read_summary(const char *folder)
     return root;
 }
 
+json_t *runs_last_line(const char *path)
+{
+    FILE *f = fopen(path, "r");
+    char *text = NULL;
+    size_t capacity = 0;
+    json_t *last = NULL;
+    while (f && getline(&text, &capacity, f) > 0)
+        if (strchr(text, '\n')) {
+            json_decref(last);
+            last = json_loads(text, 0, NULL);
+        }
+    if (f)
+        fclose(f);
+    free(text);
+    return last;
+}
+
 int runs_error_lines(const char *text)
 {
     int lines = 0;

@@ -96,6 +96,7 @@ $(SPIES): $(BUILD)/tests/%.so: tests/memory/spy/%.c memory/seal.h
 	$(CC) -std=c11 -D_GNU_SOURCE -O2 $(CWARNINGS) -I. -shared -fPIC -o $@ $< -ldl
 
 $(BUILD)/tests/test_endings: | $(BUILD)/phalanx
+$(BUILD)/tests/test_supervise: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
 $(BUILD)/tests/test_phases: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
 $(BUILD)/tests/test_arena: | $(BUILD)/tests/allocation_spy.so
 $(BUILD)/tests/test_parity: | $(BUILD)/tests/rank_playlist $(BUILD)/phalanx
@@ -190,6 +191,11 @@ fuzz: $(FUZZERS) ## every reader under libFuzzer, FUZZ_SECONDS each
 cuda-tests: tests ## the CUDA kernels and host side, executed without a GPU
 	@if [ -n "$(NVCC)" ]; then $(MAKE) --no-print-directory check-cuda; else echo "no nvcc: CUDA is left out"; fi
 
+FAULTS ?= 100
+SEED ?= 1
+faults: $(BUILD)/tests/test_supervise ## FAULTS=N faults at random (SEED=S) under phalanx supervise, and what each kind costs
+	FAULTS=$(FAULTS) SEED=$(SEED) $(BUILD)/tests/test_supervise
+
 clean: ## remove what was built
 	rm -rf build build-*
 
@@ -203,4 +209,4 @@ endif
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
 .SECONDARY:
-.PHONY: fuzz-library all tests deps demo check run-tests lint asan ubsan tsan clean help
+.PHONY: faults fuzz-library all tests deps demo check run-tests lint asan ubsan tsan clean help

@@ -51,8 +51,8 @@ static cause parse(const json_t *line)
 static int weight(const cause *c)
 {
     static const int weights[INCIDENT_VERDICTS] = {
-        [INCIDENT_DEAD] = 1,    [INCIDENT_FROZEN] = 2, [INCIDENT_SLOW] = 1,
-        [INCIDENT_STORAGE] = 3, [INCIDENT_DATA] = 4,   [INCIDENT_NUMBERS] = 4};
+        [INCIDENT_DEAD] = 1, [INCIDENT_FROZEN] = 2,  [INCIDENT_SLOW] = 1,   [INCIDENT_STORAGE] = 3,
+        [INCIDENT_DATA] = 4, [INCIDENT_NUMBERS] = 4, [INCIDENT_REFUSED] = 1};
     return c->known ? weights[c->verdict] : 0;
 }
 
@@ -115,7 +115,7 @@ int64_t causes_progress(const char *folder)
 static bool is_same(const cause *a, const cause *b)
 {
     return a->known && b->known && a->verdict == b->verdict && a->step == b->step && a->rank == b->rank &&
-           strcmp(a->host, b->host) == 0;
+           strcmp(a->host, b->host) == 0 && (a->verdict != INCIDENT_REFUSED || strcmp(a->words, b->words) == 0);
 }
 
 causes_advice causes_weigh(causes *k, const cause *why, int64_t progress)

@@ -59,11 +59,14 @@ static status after_update(training *t, bool skipped)
     t->skipped = skipped ? t->skipped + 1 : 0;
     if (c->train.precision == CONFIG_FP16)
         loss_scale_after(&t->loss_scale, &t->good_steps, skipped, c->train.loss_scale_window);
-    if (c->train.max_skipped > 0 && t->skipped >= c->train.max_skipped)
+    if (c->train.max_skipped > 0 && t->skipped >= c->train.max_skipped) {
+        if (comm_rank(t->world) == 0)
+            incidents_say(t->folder, t->watchdog, INCIDENT_NUMBERS, true, "too many steps without finite gradients");
         return status_fail(STATUS_FAILED,
                            "step %lld: gradients were not finite for %d steps in a row (train.max_skipped): "
                            "lower optimizer.lr, or look at the data of these steps",
                            (long long)t->step, t->skipped);
+    }
     return STATUS_OK;
 }
 

@@ -251,7 +251,7 @@ void training_report_evaluation(training *t, double loss, double seconds)
 {
     if (!speaks(t))
         return;
-    watchdog_enter(t->watchdog, DURING_STEP, true, t->step, "writing metrics");
+    watchdog_enter(t->watchdog, DURING_EVALUATION, true, t->step, "writing metrics");
     report_evaluation(stdout, t->step, loss, seconds);
     screen_done(t, errno);
     tensorboard_value value = {"validation/loss", loss};

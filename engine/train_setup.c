@@ -30,6 +30,18 @@ int64_t training_evaluation_samples(const training *t)
     return there < wanted ? there : wanted;
 }
 
+/* The ranks of one model read the same samples: one of them says what is left out. */
+static void say_left_out(void *context, const char *words)
+{
+    training *t = context;
+    if (t->grid.at[GRID_TENSOR] > 0 || t->grid.at[GRID_PIPELINE] > 0)
+        return;
+    log_warn("%s; its sample is left out (data.skip_bad)", words);
+    char *copy = must_format("%s; its sample is left out", words);
+    incidents_say(t->folder, t->watchdog, INCIDENT_DATA, false, copy);
+    free(copy);
+}
+
 /* What is missing, by key, and whether all ids can be in the model's vocabulary: the tokenizer beside the data knows. */
 static status check_sources(const config_sources *sources, const char *key, int64_t vocabulary, int rank)
 {
@@ -56,18 +68,6 @@ static status check_sources(const config_sources *sources, const char *key, int6
                 key, prefix, (long long)ids, (long long)vocabulary, (long long)ids);
     }
     return STATUS_OK;
-}
-
-/* The ranks of one model read the same samples: one of them says what is left out. */
-static void say_left_out(void *context, const char *words)
-{
-    training *t = context;
-    if (t->grid.at[GRID_TENSOR] > 0 || t->grid.at[GRID_PIPELINE] > 0)
-        return;
-    log_warn("%s; its sample is left out (data.skip_bad)", words);
-    char *copy = must_format("%s; its sample is left out", words);
-    incidents_say(t->folder, t->watchdog, INCIDENT_DATA, false, copy);
-    free(copy);
 }
 
 static status open_data(training *t)
@@ -177,7 +177,9 @@ static status read_choices(training *t)
 static status open_executor(training *t)
 {
     comm_group *all = comm_world(t->world);
+    watchdog_enter(t->watchdog, DURING_SETUP, comm_rank(t->world) == 0, 0, "reading what was chosen by timing");
     TRY(comm_all_status(all, comm_rank(t->world) == 0 ? read_choices(t) : STATUS_OK));
+    watchdog_enter(t->watchdog, DURING_SETUP, false, 0, "opening the device and its communication");
     choices_share(&t->choices, all);
     const executor_options options = {.device = t->device,
                                       .backend = t->compiled.options.backend,
@@ -261,7 +263,6 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
     watchdog_enter(w, DURING_SETUP, false, 0, "finding the device");
     TRY(choose_device(t));
     TRY(comm_all_status(all, open_rank(t)));
-    watchdog_enter(w, DURING_SETUP, false, 0, "opening the device and its communication");
     TRY(comm_all_status(all, open_executor(t)));
     name_device(t);
     watchdog_enter(w, DURING_SETUP, true, 0, "looking at the run's folder");

@@ -26,6 +26,7 @@ typedef enum incident_verdict {
     INCIDENT_STORAGE, /* a file system does not answer, or refuses */
     INCIDENT_DATA,    /* the training data is not what it must be */
     INCIDENT_NUMBERS, /* gradients or losses are not what training can go on with */
+    INCIDENT_REFUSED, /* anything else that the ranks say they cannot go on with */
     INCIDENT_VERDICTS,
 } incident_verdict;
 

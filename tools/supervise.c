@@ -21,6 +21,7 @@
 #include "parallel/signals.h"
 #include "tools/children.h"
 #include "tools/hosts.h"
+#include "tools/launcher_files.h"
 #include "tools/options.h"
 #include "tools/supervise_command.h"
 #include "tools/tools.h"
@@ -187,6 +188,7 @@ static int attend(supervisor *s)
     }
     if (!children_kill(5))
         log_warn("supervise: some processes of the job do not end");
+    launcher_files_remove(s->child);
     copy_output(s);
     return exit_status;
 }
@@ -242,7 +244,8 @@ static status prepare(supervisor *s)
 /* A host that is to blame is left out if the others can do without it; at its second time, also if that makes the run smaller. */
 static void leave_out(supervisor *s, const cause *why)
 {
-    bool hardware = why->known && why->verdict != INCIDENT_DATA && why->verdict != INCIDENT_NUMBERS;
+    bool hardware = why->known && why->verdict != INCIDENT_DATA && why->verdict != INCIDENT_NUMBERS &&
+                    why->verdict != INCIDENT_REFUSED;
     hosts_entry *e = hardware && *why->host ? hosts_find(&s->hosts, why->host) : NULL;
     int ranks, data;
     if (!e)

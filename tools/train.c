@@ -107,6 +107,13 @@ static status train(bool *stopped, config *c, comm *world, const guard *g, doubl
     return train_run(stopped, c, world, g->watchdog, began);
 }
 
+static void refuse(const config *c, const guard *g)
+{
+    char *words = must_strdup(status_message());
+    incidents_say(c->run.folder, g->watchdog, INCIDENT_REFUSED, true, words);
+    free(words);
+}
+
 int train_main(int argc, char **argv)
 {
     double began = clock_seconds();
@@ -129,8 +136,11 @@ int train_main(int argc, char **argv)
         s = train(&stopped, &c, world, &g, began);
     code = s == STATUS_OK && stopped ? c.run.exit_when_stopped : (int)s;
     /* One rank says what all know: every status was agreed on, and names the rank it came from. */
-    if (s != STATUS_OK && world && comm_rank(world) == 0)
+    if (s != STATUS_OK && world && comm_rank(world) == 0) {
         fprintf(stderr, "phalanx: %s\n", status_message());
+        if (s == STATUS_FAILED && loaded == STATUS_OK)
+            refuse(&c, &g);
+    }
     if (loaded == STATUS_OK)
         config_free(&c);
     watchdog_leave(g.watchdog);

@@ -141,13 +141,12 @@ static const keys_row rows[] = {
     FILES("run.tensorboard", "true", ""),
     SHOWN_BY("run.lock", "tests/jobs/test_recovery.c"),
     SHOWN_BY("run.hang_seconds", "tests/jobs/test_watch.c"),
-    SHOWN_BY("run.exit_when_stopped", "tests/jobs/test_endings.c"),
+    SHOWN_BY("run.silent_seconds", "tests/jobs/test_phases.c"),
     SHOWN_BY("run.setup_seconds", "tests/jobs/test_phases.c"),
+    SHOWN_BY("run.evaluation_seconds", "tests/jobs/test_phases.c"),
     SHOWN_BY("run.load_seconds", "tests/jobs/test_phases.c"),
     SHOWN_BY("run.save_seconds", "tests/jobs/test_phases.c"),
-    /* their effect needs an evaluation that hangs, a machine that falls silent: no test makes these */
-    NOT_YET("run.evaluation_seconds", "50", KEYS_FILES, ""),
-    NOT_YET("run.silent_seconds", "50", KEYS_FILES, ""),
+    SHOWN_BY("run.exit_when_stopped", "tests/jobs/test_endings.c"),
 
     FILES("debug.gradients", "TOP/observed/gradients", ""),
     FILES("debug.at_step", "2", "debug.gradients=TOP/observed/gradients"),

@@ -7,6 +7,7 @@
  * then, if given: on which call alone (the rest are left in peace; "-": all that only name a file); after how many that match; on
  * which of mpirun's ranks. Seen are access, open, openat, fopen, opendir, rename, unlinkat and, where they are named, read, write
  * and fsync, which stand for pread, pwrite and fdatasync too.
+ * PHALANX_IO_ONCE names a file without which nothing happens, and which is removed when it does: once, in all processes together.
  */
 #include <dirent.h>
 #include <dlfcn.h>
@@ -68,6 +69,9 @@ static bool is_meant(const char *path)
 static bool happens(void)
 {
     if (fault.left == 0 || fault.skip-- > 0)
+        return false;
+    const char *once = getenv("PHALANX_IO_ONCE");
+    if (once && syscall(SYS_unlink, once) != 0)
         return false;
     if (fault.left > 0)
         fault.left--;

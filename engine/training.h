@@ -9,6 +9,7 @@
 #include "engine/files/lines.h"
 #include "engine/files/lock.h"
 #include "engine/files/tensorboard.h"
+#include "engine/resources.h"
 #include "engine/samples.h"
 #include "engine/saver.h"
 #include "engine/text/tokenizer.h"
@@ -24,6 +25,8 @@ typedef struct training {
     choices choices; /* made by timing; the same on all ranks */
     watchdog *watchdog;
     samples *train, *validation;
+    samples **sets; /* the data sets of validation, each by itself; with one that one */
+    int set_count;
     learning_rate schedule;
 
     /* What a checkpoint holds beside tensors. */
@@ -37,7 +40,9 @@ typedef struct training {
     int64_t saved;                    /* the step that was saved last, or begun from */
     int64_t ahead;                    /* the first sample of the batch that has been read ahead; -1: none has */
     int64_t left_out, ahead_left_out; /* samples of this batch, and of that one, that do not count */
-    double step_began;
+    double step_began, data_seconds;  /* of this step: when, and how long its batch took */
+    double waited_before;             /* comm_waited() when it began */
+    double stalled_before;            /* seconds that it could not begin, for a checkpoint */
 
     saver *saver;                     /* NULL before training_save_open */
     bool saves_beside;                /* training goes on while it writes */
@@ -52,6 +57,7 @@ typedef struct training {
     lock *lock; /* of the run's folder; NULL: run.lock is off */
     lines *metrics;
     tensorboard *events;
+    resources *resources;                              /* of this host, kept by its first rank; NULL: nobody asks */
     double began, first_step_seconds, trained_seconds; /* since the first step of this process ended */
     int64_t trained_steps;
     double flops_per_token, peak_flops;
@@ -60,6 +66,7 @@ typedef struct training {
     char *fell_back; /* rank 0: why the run does not go on from the latest checkpoint; NULL: it does */
     bool evicted;    /* the lock of the folder is lost: another run may be at work there */
     bool losing;     /* metrics cannot be written at the moment */
+    bool unobserved; /* nor the host's resources */
     bool speechless; /* standard output cannot be written any more */
 } training;
 
@@ -67,8 +74,8 @@ typedef struct training {
 status training_open(training *t, const config *c, comm *world, watchdog *w, double began);
 void training_close(training *t);
 
-/* How many samples an evaluation takes: evaluate.batches global batches, or all there are. */
-int64_t training_evaluation_samples(const training *t);
+/* How many samples an evaluation takes of a data set: evaluate.batches global batches, or all there are. */
+int64_t training_evaluation_samples(const training *t, int set);
 
 /* train_restore.c */
 /* The latest checkpoint that is whole, or the one checkpoint.resume names, or initial weights (drawn, or model.from's). */
@@ -92,7 +99,8 @@ status training_report_open(training *t);
 void training_header(const training *t);
 /* What cannot be shown or written is said once, and does not stop the run. */
 void training_report_step(training *t, double loss, double norm, double rate, double seconds, bool skipped);
-void training_report_evaluation(training *t, double loss, double seconds);
+/* `losses`: of each data set of validation; `seconds` of all. */
+void training_report_evaluation(training *t, const double *losses, double seconds);
 status training_summary(training *t, bool stopped);
 
 #endif

@@ -116,6 +116,7 @@ typedef struct config {
         char *folder;
         int log_every;
         bool tensorboard;
+        int resource_seconds; /* 0: hosts are not looked at */
         bool lock; /* no second run in the folder */
         int hang_seconds, silent_seconds, setup_seconds, evaluation_seconds, load_seconds, save_seconds;
         int exit_when_stopped;

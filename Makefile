@@ -77,6 +77,9 @@ $(BUILD)/%.o: %.cc
 	@echo "c++ $<"
 	@$(CXX) $(CXXFLAGS) -MMD -MP -c -o $@ $<
 
+# files within programs (tools/embed.h)
+$(BUILD)/tools/report.o: tools/report_page.html
+
 $(BUILD)/tests/libtests.a: $(HELPERS:%.c=$(BUILD)/%.o)
 	@mkdir -p $(@D)
 	@rm -f $@
@@ -104,7 +107,7 @@ $(BUILD)/tests/test_parity_mutants: | $(BUILD)/tests/rank_mutants $(BUILD)/phala
 $(BUILD)/tests/test_recovery: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
 $(BUILD)/tests/test_fp16: | $(BUILD)/phalanx
 $(BUILD)/tests/test_optimizers $(BUILD)/tests/test_narrow_state: | $(BUILD)/tests/rank_playlist $(BUILD)/tests/rank_mutants $(BUILD)/phalanx
-$(BUILD)/tests/test_metrics: | $(BUILD)/phalanx
+$(BUILD)/tests/test_metrics $(BUILD)/tests/test_report_page: | $(BUILD)/phalanx
 $(BUILD)/tests/test_memory: | $(BUILD)/tests/allocation_spy.so $(BUILD)/phalanx
 $(BUILD)/tests/test_bubble: | $(BUILD)/tests/rank_bubble
 $(BUILD)/tests/test_comm: | $(BUILD)/tests/rank_comm

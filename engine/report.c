@@ -159,6 +159,14 @@ status report_metrics_evaluation(lines *out, const report_result *r)
     return write_line(out, line, r->time);
 }
 
+status report_event(lines *out, const char *event, int64_t step, double time, const char *words)
+{
+    json_t *line = json_pack("{s:s, s:I}", "event", event, "step", (json_int_t)step);
+    if (words)
+        json_object_set_new(line, "words", json_string(words));
+    return write_line(out, line, time);
+}
+
 static void put_traffic(json_t *object, const char *key, const int64_t *along)
 {
     json_t *axes = json_object();

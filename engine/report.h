@@ -69,6 +69,9 @@ void report_evaluation(FILE *out, const report_result *result);
 status report_metrics(lines *out, const report_step *step);
 status report_metrics_evaluation(lines *out, const report_result *result);
 
+/* One line of events.jsonl: what happened to a run, beside its steps. `words` may be NULL. */
+status report_event(lines *out, const char *event, int64_t step, double time, const char *words);
+
 typedef struct report_rank {
     char host[64];
     int rank, at[AXIS_COORDINATES]; /* in the grid */

@@ -30,6 +30,7 @@ struct resources {
     tensorboard *events;
     char *root;
     double every, looked; /* seconds, and of the program's clock */
+    bool written;
     resources_host before;
     resources_gpus *gpus;
 };
@@ -138,14 +139,17 @@ status resources_open(resources **out, const resources_options *o)
 
 status resources_look(resources *r, int64_t step, bool now)
 {
+    double least = r && r->written ? 1 : 0; /* rates over less are noise */
     resources_host here;
     figures f = {0};
-    if (!r || (!now && clock_seconds() - r->looked < r->every))
+    double passed = r ? clock_seconds() - r->looked : 0;
+    if (!r || passed < (now ? least : r->every))
         return STATUS_OK;
     r->looked = clock_seconds();
     resources_host_read(&here, r->root);
     gather(&f, r, &here);
     r->before = here;
+    r->written = true;
     status s = write_line(r, &f, step, here.time);
     return s == STATUS_OK ? write_events(r, &f, step, here.time) : s;
 }

@@ -117,6 +117,7 @@ static json_t *make_meta(const training *t)
 static void say_saved(training *t)
 {
     t->saves++;
+    training_event(t, "saved", saver_name(t->saver));
     log_info("saved %s/%s in %.2f s", t->checkpoints, saver_name(t->saver), saver_seconds(t->saver));
 }
 
@@ -126,6 +127,7 @@ static void say_lost(training *t)
     t->saves_lost++;
     if (comm_rank(t->world) == 0)
         log_warn("%s; the run goes on", status_message());
+    training_event(t, "save failed", status_message());
 }
 
 /* Waits for the save under way on all ranks. */

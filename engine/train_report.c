@@ -77,14 +77,25 @@ static status open_files(training *t)
     if (s == STATUS_OK)
         s = lines_open(&t->metrics, path);
     free(path);
+    path = must_format("%s/events.jsonl", t->folder);
+    if (s == STATUS_OK)
+        s = lines_open(&t->events, path);
+    free(path);
     if (s == STATUS_OK && t->choices.count > 0) {
         path = must_format("%s/" CHOICES_FILE, t->folder);
         s = choices_write(&t->choices, path);
         free(path);
     }
     if (s == STATUS_OK && t->config->run.tensorboard)
-        s = tensorboard_open(&t->events, t->folder, t->step + 1, wall_time());
+        s = tensorboard_open(&t->board, t->folder, t->step + 1, wall_time());
     return s;
+}
+
+/* Never trimmed, unlike the metrics: what was done twice is seen here. Where the disk is full, metrics_done says so. */
+void training_event(training *t, const char *event, const char *words)
+{
+    if (t->events)
+        (void)report_event(t->events, event, t->step, wall_time(), words);
 }
 
 /* The first rank of each host. A host that cannot be looked at is no reason not to train. */
@@ -107,6 +118,7 @@ static void open_resources(training *t)
 status training_report_open(training *t)
 {
     TRY(comm_all_status(comm_world(t->world), speaks(t) ? open_files(t) : STATUS_OK));
+    training_event(t, t->step > 0 ? "resumed" : "started", t->fell_back);
     open_resources(t);
     return STATUS_OK;
 }
@@ -195,7 +207,7 @@ void training_header(const training *t)
 
 static status write_events(training *t, const report_step *r)
 {
-    if (!t->events)
+    if (!t->board)
         return STATUS_OK;
     tensorboard_value values[] = {{"train/loss", r->loss},
                                   {"train/grad_norm", r->grad_norm},
@@ -213,7 +225,7 @@ static status write_events(training *t, const report_step *r)
                                   {"seconds/checkpoint", r->checkpoint_seconds},
                                   {"seconds/communication", r->communication_seconds}};
     int count = (int)(sizeof values / sizeof *values) - (r->communication_seconds < 0);
-    return tensorboard_write(t->events, values, count, r->step, r->time);
+    return tensorboard_write(t->board, values, count, r->step, r->time);
 }
 
 /* Metrics are worth less than the run: what cannot be written is counted, and tried again with the next line. */
@@ -309,11 +321,11 @@ void training_report_step(training *t, double loss, double norm, double rate, do
 static status write_evaluation_events(training *t, const report_result *r)
 {
     tensorboard_value value = {"validation/loss", r->loss};
-    status s = t->events ? tensorboard_write(t->events, &value, 1, r->step, r->time) : STATUS_OK;
-    for (int i = 0; s == STATUS_OK && t->events && r->sets > 1 && i < r->sets; i++) {
+    status s = t->board ? tensorboard_write(t->board, &value, 1, r->step, r->time) : STATUS_OK;
+    for (int i = 0; s == STATUS_OK && t->board && r->sets > 1 && i < r->sets; i++) {
         char *tag = must_format("validation/%s", r->name[i]);
         value = (tensorboard_value){tag, r->losses[i]};
-        s = tensorboard_write(t->events, &value, 1, r->step, r->time);
+        s = tensorboard_write(t->board, &value, 1, r->step, r->time);
         free(tag);
     }
     return s;
@@ -382,6 +394,7 @@ static int64_t arena_used(const compiled *c)
 status training_summary(training *t, bool stopped)
 {
     report_resources(t, true);
+    training_event(t, stopped ? "stopped" : "done", NULL);
     report_rank mine = {.rank = comm_rank(t->world),
                         .arena_bytes = t->compiled.arena_bytes,
                         .arena_used_bytes = arena_used(&t->compiled),

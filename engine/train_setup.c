@@ -296,7 +296,8 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
 void training_close(training *t)
 {
     lines_close(t->metrics);
-    tensorboard_close(t->events);
+    lines_close(t->events);
+    tensorboard_close(t->board);
     tokenizer_close(t->tokenizer);
     saver_close(t->saver);
     lock_release(t->lock);

@@ -55,8 +55,8 @@ typedef struct training {
 
     /* rank 0's files */
     lock *lock; /* of the run's folder; NULL: run.lock is off */
-    lines *metrics;
-    tensorboard *events;
+    lines *metrics, *events;
+    tensorboard *board;
     resources *resources;                              /* of this host, kept by its first rank; NULL: nobody asks */
     double began, first_step_seconds, trained_seconds; /* since the first step of this process ended */
     int64_t trained_steps;
@@ -97,6 +97,8 @@ status training_dump_gradients(training *t);
 /* train_report.c */
 status training_report_open(training *t);
 void training_header(const training *t);
+/* A line in events.jsonl; `words` may be NULL. */
+void training_event(training *t, const char *event, const char *words);
 /* What cannot be shown or written is said once, and does not stop the run. */
 void training_report_step(training *t, double loss, double norm, double rate, double seconds, bool skipped);
 /* `losses`: of each data set of validation; `seconds` of all. */

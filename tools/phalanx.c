@@ -25,6 +25,7 @@ static const struct {
     {"convert", "between Hugging Face folders and phalanx checkpoints", convert_main},
     {"generate", "continue a prompt with a trained model", generate_main},
     {"eval", "loss and perplexity of a model on a data set or a text", eval_main},
+    {"report", "a page about one run or several: curves, memory, timeline, events", report_main},
     {"inspect", "show what a checkpoint, data set, safetensors file or run holds", inspect_main},
     {"bench", "measure this machine and the kernels on it", bench_main},
 };

@@ -175,7 +175,8 @@ static watchdog_position position_of(const executor *e, const op *o, const char 
                            .op = where,
                            .kind = op_row_of(o)->name};
     if (op_row_of(o)->flags & OP_COMM) {
-        const comm_call *call = &e->playing->calls[o->at.request];
+        const launch *mine = &e->playing->launches[o->at.request];
+        const comm_call *call = &e->playing->launches[mine->ends].call;
         p.bytes = call->count * dtype_bytes(call->type);
         p.peer = o->kind == OP_send || o->kind == OP_receive ? o->at.peer : -1;
     }

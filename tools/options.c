@@ -10,6 +10,7 @@
 
 #include "memory/log.h"
 #include "engine/config/nearest.h"
+#include "tools/options_text.h"
 
 /* "--tokens N", "--format huggingface|phalanx": as in the help. */
 static int print_name(FILE *out, const options_row *row)
@@ -170,6 +171,12 @@ int options_parse(const options_command *c, int *operands, int argc, char **argv
             ended = true;
         } else if (strcmp(text, "--help") == 0 || strcmp(text, "-h") == 0) {
             options_help(stdout, c);
+            return 0;
+        } else if (strcmp(text, "--help-man") == 0) {
+            options_text_man(stdout, c);
+            return 0;
+        } else if (strcmp(text, "--help-words") == 0) {
+            options_text_words(stdout, c);
             return 0;
         } else {
             s = set_option(c, &i, argc, argv);

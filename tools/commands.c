@@ -18,7 +18,6 @@ static const commands_row rows[] = {
     {"eval", "loss and perplexity of a model on a data set or a text", eval_main},
     {"report", "a page about one run or several: curves, memory, timeline, events", report_main},
     {"inspect", "show what a checkpoint, data set, safetensors file or run holds", inspect_main},
-    {"help", "what to know, by topic: layout, memory, multi-node, data, troubleshooting, columns", help_main},
     {"bench", "measure this machine and the kernels on it", bench_main},
 };
 

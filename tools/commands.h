@@ -1,4 +1,4 @@
-/* The subcommands by name: what phalanx runs, lists, and tells shells and man about. */
+/* The subcommands by name: what phalanx runs, lists, and tells shells and man about; all but help, which speaks of them. */
 #ifndef PHALANX_TOOLS_COMMANDS_H
 #define PHALANX_TOOLS_COMMANDS_H
 

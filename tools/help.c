@@ -1,5 +1,6 @@
-/* phalanx help: topics for the terminal; and, for `make install`, the manual's page and the words of a shell's completion. */
-#include <stdbool.h>
+/* Topics for the terminal; and, for `make install`, the manual's page and the words of a shell's completion. */
+#include "tools/help.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -9,7 +10,6 @@
 #include "tools/commands.h"
 #include "tools/embed.h"
 #include "tools/options.h"
-#include "tools/tools.h"
 
 EMBED(help_layout, "tools/help/layout.txt");
 EMBED(help_memory, "tools/help/memory.txt");
@@ -20,11 +20,12 @@ EMBED(help_columns, "tools/help/columns.txt");
 
 /* ---- what programs ask for ---- */
 
-/* The commands, the topics, the configuration's keys: a word a line. */
+/* The commands, the configuration's keys: a word a line. */
 static void print_words(void)
 {
     for (int i = 0; commands_at(i); i++)
         puts(commands_at(i)->name);
+    puts("help");
 }
 
 static void print_keys(void)
@@ -44,6 +45,7 @@ static void print_manual(void)
         snprintf(name, sizeof name, "%s", commands_at(i)->name);
         commands_at(i)->main(2, arguments);
     }
+    fputs(".SS phalanx help [TOPIC]\n" HELP_SUMMARY "\n", stdout);
     fputs(".SH EXIT STATUS\n0 done; 1 failed; 2 wrong usage or configuration; 75 stopped by a signal and saved: run it "
           "again.\n",
           stdout);
@@ -103,6 +105,13 @@ static int say(const char *name)
     return STATUS_USAGE;
 }
 
+void help_commands(FILE *out)
+{
+    for (int i = 0; commands_at(i); i++)
+        fprintf(out, "  %-12s%s\n", commands_at(i)->name, commands_at(i)->summary);
+    fputs("  help        " HELP_SUMMARY "\n", out);
+}
+
 int help_main(int argc, char **argv)
 {
     const options_command command = {.name = "help",
@@ -116,8 +125,7 @@ int help_main(int argc, char **argv)
         return code;
     if (operands > 0)
         return say(argv[1]);
-    for (int i = 0; commands_at(i); i++)
-        printf("  %-16s%s\n", commands_at(i)->name, commands_at(i)->summary);
+    help_commands(stdout);
     putchar('\n');
     list(stdout);
     return STATUS_OK;

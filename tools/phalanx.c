@@ -8,12 +8,12 @@
 #include "memory/status.h"
 #include "engine/config/nearest.h"
 #include "tools/commands.h"
+#include "tools/help.h"
 
 static void help(FILE *out)
 {
     fputs("phalanx pretrains transformers across clusters.\n\nusage: phalanx COMMAND ...\n\n", out);
-    for (int i = 0; commands_at(i); i++)
-        fprintf(out, "  %-12s%s\n", commands_at(i)->name, commands_at(i)->summary);
+    help_commands(out);
     fputs("\n`phalanx COMMAND --help` lists what a command takes, `phalanx help TOPIC` says what to know.\n"
           "Exit status: 0 done; 1 failed; 2 wrong usage or configuration; 75 stopped by a signal and saved: run it "
           "again.\n",
@@ -25,6 +25,7 @@ static int unknown(const char *name)
     nearest n = {.wanted = name};
     for (int i = 0; commands_at(i); i++)
         nearest_offer(&n, commands_at(i)->name);
+    nearest_offer(&n, "help");
     const char *meant = nearest_word(&n);
     if (meant)
         log_error("unknown command %.60s; did you mean %s?", name, meant);
@@ -58,6 +59,8 @@ int main(int argc, char **argv)
         puts("phalanx " COMMANDS_VERSION);
         return STATUS_OK;
     }
+    if (strcmp(argv[1], "help") == 0)
+        return help_main(argc - 1, argv + 1);
     const commands_row *command = commands_find(argv[1]);
     return command ? command->main(argc - 1, argv + 1) : unknown(argv[1]);
 }

@@ -64,6 +64,23 @@ static status keep_lines(const char *path, int64_t step)
     return s;
 }
 
+static status put_parameter(void *context, const char *key, const char *value)
+{
+    return mlflow_parameter(context, key, value);
+}
+
+/* The configuration as the run's parameters. */
+static status open_mlflow(training *t)
+{
+    if (!(t->config->run.exports >> CONFIG_EXPORT_MLFLOW & 1))
+        return STATUS_OK;
+    char *folder = must_format("%s/mlruns", t->folder), *slash = strrchr(t->folder, '/');
+    status s =
+        mlflow_open(&t->mlflow, folder, t->run, slash && slash[1] ? slash + 1 : t->folder, t->step + 1, wall_time());
+    free(folder);
+    return s == STATUS_OK ? config_each(t->config, put_parameter, t->mlflow) : s;
+}
+
 static status open_files(training *t)
 {
     TRY(atomic_make_folders(t->folder));
@@ -88,7 +105,7 @@ static status open_files(training *t)
     }
     if (s == STATUS_OK && t->config->run.tensorboard)
         s = tensorboard_open(&t->board, t->folder, t->step + 1, wall_time());
-    return s;
+    return s == STATUS_OK ? open_mlflow(t) : s;
 }
 
 /* Never trimmed, unlike the metrics: what was done twice is seen here. Where the disk is full, metrics_done says so. */
@@ -205,10 +222,15 @@ void training_header(const training *t)
 
 /* ---- steps ------------------------------------------------------------------------------------------------------ */
 
+/* Into every store that the run keeps beside metrics.jsonl. */
+static status write_scalars(training *t, const tensorboard_value *values, int count, int64_t step, double time)
+{
+    status s = t->board ? tensorboard_write(t->board, values, count, step, time) : STATUS_OK;
+    return s == STATUS_OK && t->mlflow ? mlflow_write(t->mlflow, values, count, step, time) : s;
+}
+
 static status write_events(training *t, const report_step *r)
 {
-    if (!t->board)
-        return STATUS_OK;
     tensorboard_value values[] = {{"train/loss", r->loss},
                                   {"train/grad_norm", r->grad_norm},
                                   {"train/lr", r->lr},
@@ -225,7 +247,7 @@ static status write_events(training *t, const report_step *r)
                                   {"seconds/checkpoint", r->checkpoint_seconds},
                                   {"seconds/communication", r->communication_seconds}};
     int count = (int)(sizeof values / sizeof *values) - (r->communication_seconds < 0);
-    return tensorboard_write(t->board, values, count, r->step, r->time);
+    return write_scalars(t, values, count, r->step, r->time);
 }
 
 /* Metrics are worth less than the run: what cannot be written is counted, and tried again with the next line. */
@@ -321,11 +343,11 @@ void training_report_step(training *t, double loss, double norm, double rate, do
 static status write_evaluation_events(training *t, const report_result *r)
 {
     tensorboard_value value = {"validation/loss", r->loss};
-    status s = t->board ? tensorboard_write(t->board, &value, 1, r->step, r->time) : STATUS_OK;
-    for (int i = 0; s == STATUS_OK && t->board && r->sets > 1 && i < r->sets; i++) {
+    status s = write_scalars(t, &value, 1, r->step, r->time);
+    for (int i = 0; s == STATUS_OK && r->sets > 1 && i < r->sets; i++) {
         char *tag = must_format("validation/%s", r->name[i]);
         value = (tensorboard_value){tag, r->losses[i]};
-        s = tensorboard_write(t->board, &value, 1, r->step, r->time);
+        s = write_scalars(t, &value, 1, r->step, r->time);
         free(tag);
     }
     return s;
@@ -395,6 +417,8 @@ status training_summary(training *t, bool stopped)
 {
     report_resources(t, true);
     training_event(t, stopped ? "stopped" : "done", NULL);
+    if (t->mlflow && mlflow_end(t->mlflow, stopped ? MLFLOW_KILLED : MLFLOW_FINISHED, wall_time()) != STATUS_OK)
+        log_warn("%s", status_message());
     report_rank mine = {.rank = comm_rank(t->world),
                         .arena_bytes = t->compiled.arena_bytes,
                         .arena_used_bytes = arena_used(&t->compiled),

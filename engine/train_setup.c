@@ -298,6 +298,7 @@ void training_close(training *t)
     lines_close(t->metrics);
     lines_close(t->events);
     tensorboard_close(t->board);
+    mlflow_close(t->mlflow);
     tokenizer_close(t->tokenizer);
     saver_close(t->saver);
     lock_release(t->lock);

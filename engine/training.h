@@ -8,6 +8,7 @@
 #include "engine/executor.h"
 #include "engine/files/lines.h"
 #include "engine/files/lock.h"
+#include "engine/files/mlflow.h"
 #include "engine/files/tensorboard.h"
 #include "engine/resources.h"
 #include "engine/samples.h"
@@ -57,6 +58,7 @@ typedef struct training {
     lock *lock; /* of the run's folder; NULL: run.lock is off */
     lines *metrics, *events;
     tensorboard *board;
+    mlflow *mlflow;                                    /* NULL: not exported to */
     resources *resources;                              /* of this host, kept by its first rank; NULL: nobody asks */
     double began, first_step_seconds, trained_seconds; /* since the first step of this process ended */
     int64_t trained_steps;

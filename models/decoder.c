@@ -357,10 +357,10 @@ tensor *decoder_forward(recorder *r, const decoder *d, int chunk, const layer_in
     return s.delta ? record_add(r, "hand over", s.sum, s.delta) : s.sum;
 }
 
-tensor *decoder_logits(recorder *r, const decoder *d, const layer_inputs *in)
+tensor *decoder_logits(recorder *r, const decoder *d, int chunk, const layer_inputs *in, tensor *input)
 {
-    const decoder_chunk *c = &d->chunks[0];
-    MUST(c->embeds && c->loses, "logits need the whole model in one chunk");
-    stream s = record_blocks(r, c, in, NULL);
+    const decoder_chunk *c = &d->chunks[chunk];
+    MUST(c->loses, "chunk %d has no head", chunk);
+    stream s = record_blocks(r, c, in, input);
     return layer_logits(r, &s, &c->loss, in);
 }

@@ -54,7 +54,7 @@ typedef struct compiled_results {
     tensor *bins;       /* int64 [SUM_BINS] of the squared norm */
     tensor *loss_total; /* fp32 [1]: over the grid, on every rank */
     tensor *control;    /* fp32 [CONTROL_COUNT] */
-    tensor *logits;     /* decoding: [samples, vocabulary rows] T */
+    tensor *logits;     /* decoding, on the last stage: [samples, vocabulary rows / tensor] T */
 } compiled_results;
 
 /* A program with its tensors in place. It owns its ops and transient tensors; persistent ones are the model's. */

@@ -157,7 +157,7 @@ status report_metrics_evaluation(lines *out, const report_result *r)
     json_t *line = json_object(), *each = json_object();
     put_integer(line, "step", r->step);
     put_real(line, "eval_loss", r->loss);
-    for (int i = 0; i < r->sets; i++)
+    for (int i = 0; r->sets > 1 && i < r->sets; i++)
         put_real(each, r->name[i], r->losses[i]);
     if (r->sets > 1)
         MUST(json_object_set(line, "eval_losses", each) == 0, "out of host memory");

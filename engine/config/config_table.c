@@ -216,7 +216,8 @@ bool config_table_is_section(const char *name)
 
 /* Sections as words of their own, so that "trian" finds "train" and "model.rope_scale" finds "model.rope_scaling". */
 static const char *const sections[] = {"model",  "model.rope_scaling", "data",     "train", "optimizer", "parallel",
-                                       "memory", "checkpoint",         "evaluate", "run",   "debug",     "profile"};
+                                       "memory", "checkpoint",         "evaluate", "run",   "run.spike", "debug",
+                                       "profile"};
 
 static const char *last_part(const char *key)
 {

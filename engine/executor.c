@@ -175,8 +175,8 @@ static watchdog_position position_of(const executor *e, const op *o, const char 
                            .op = where,
                            .kind = op_row_of(o)->name};
     if (op_row_of(o)->flags & OP_COMM) {
-        const comm_call *call = &e->playing->calls[o->at.request];
-        p.bytes = call->count * dtype_bytes(call->type);
+        const launch *l = &e->playing->launches[o->at.request];
+        p.bytes = l->count > 0 ? l->call.count * dtype_bytes(l->call.type) : 0; /* else with a later op */
         p.peer = o->kind == OP_send || o->kind == OP_receive ? o->at.peer : -1;
     }
     return p;

@@ -75,11 +75,11 @@ static void group_by_node(int *node, const char (*names)[NODE_NAME], int ranks)
 /* The index-th rank of a node, and how many it has. */
 static int member(int *members, const node_copies *k, int node, int index)
 {
-    int found = -1;
-    *members = 0;
+    int found = -1, count = 0;
     for (int i = 0; i < k->ranks; i++)
-        if (k->node[i] == node && (*members)++ == index)
+        if (k->node[i] == node && count++ == index)
             found = i;
+    *members = count > 0 ? count : 1; /* a node has the rank that it is known by */
     return found;
 }
 
@@ -499,13 +499,23 @@ void node_copies_adopt(node_copies *k, const char *checkpoints, int64_t *step, c
     if (!*k->id)
         return;
     int64_t disk = step_on_disk(k, checkpoints);
+    const char *folder = k->me == k->first ? k->folder : NULL;
     node_set set;
-    bool found = node_shares_newest(&set, k->world, k->node, k->me == k->first ? k->folder : NULL, k->id, disk);
-    status s = found ? adopt(k, &set, checkpoints) : STATUS_OK;
-    if (found && s == STATUS_OK)
-        *step = set.step;
-    else if (found && k->me == 0)
-        *trouble = must_strdup(status_message());
-    node_set_free(&set);
+    /* The newest may be whole without its second copies yet; the one before it then has both. */
+    for (int64_t before = INT64_MAX; *step < 0; before = set.step) {
+        bool found = node_shares_newest(&set, k->world, k->node, folder, k->id, disk, before);
+        status s = found ? adopt(k, &set, checkpoints) : STATUS_OK;
+        if (found && s == STATUS_OK)
+            *step = set.step;
+        else if (found && k->me == 0 && !*trouble)
+            *trouble = must_strdup(status_message());
+        free(set.holder);
+        if (!found)
+            break;
+    }
+    if (*step >= 0) {
+        free(*trouble);
+        *trouble = NULL;
+    }
     node_copies_forget(k);
 }

@@ -105,12 +105,13 @@ static bool is_complete(node_set *out, const list *all, int64_t step, int nodes)
     snprintf(out->name, sizeof out->name, "step-%08lld", (long long)step);
     if (missing == 0)
         return true;
-    node_set_free(out);
+    free(out->holder);
+    *out = (node_set){0};
     return false;
 }
 
 bool node_shares_newest(node_set *out, comm_group *world, const int *node, const char *folder, const char *id,
-                        int64_t after)
+                        int64_t after, int64_t before)
 {
     int me = comm_group_me(world), ranks = comm_group_ranks(world), nodes = 0;
     list mine = look(folder, id, after, node[me]), all = gather(world, &mine);
@@ -118,7 +119,7 @@ bool node_shares_newest(node_set *out, comm_group *world, const int *node, const
     *out = (node_set){0};
     for (int i = 0; i < ranks; i++)
         nodes += node[i] == i;
-    for (int64_t below = INT64_MAX, step = 0; step >= 0 && !complete; below = step) {
+    for (int64_t below = before, step = 0; step >= 0 && !complete; below = step) {
         step = -1;
         for (int i = 0; i < all.count; i++)
             if (all.item[i].step < below && all.item[i].step > step)
@@ -128,12 +129,6 @@ bool node_shares_newest(node_set *out, comm_group *world, const int *node, const
     free(all.item);
     free(mine.item);
     return complete;
-}
-
-void node_set_free(node_set *s)
-{
-    free(s->holder);
-    *s = (node_set){0};
 }
 
 int node_set_holder(const node_set *s, int writer, int attempt)

@@ -15,10 +15,9 @@ typedef struct node_set {
 } node_set;
 
 /* Collective. `folder`: of this node's memory, on the node's first rank, else NULL; `node`: each rank's node. Only sets of run `id`, of
- * a step after `after`. False: there is none. The set is the caller's to free in either case. */
+ * a step after `after` and before `before`. False: there is none. The holders are the caller's to free in either case. */
 bool node_shares_newest(node_set *out, comm_group *world, const int *node, const char *folder, const char *id,
-                        int64_t after);
-void node_set_free(node_set *s);
+                        int64_t after, int64_t before);
 
 /* The attempt-th node that has the share of rank `writer`; -1: no more have it. */
 int node_set_holder(const node_set *s, int writer, int attempt);

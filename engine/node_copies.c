@@ -195,9 +195,9 @@ static status check_room(const node_copies *k)
 {
     struct statvfs info;
     char needed[UNITS_TEXT], there[UNITS_TEXT];
-    int local = 0;
+    int local = 1;
     for (int i = 0; i < k->ranks; i++)
-        local += k->node[i] == k->first;
+        local += i != k->me && k->node[i] == k->first;
     if (statvfs(MEMORY_FOLDER, &info) != 0)
         return status_fail(STATUS_FAILED, "checkpoint.memory_every: there is no %s: %s", MEMORY_FOLDER,
                            strerror(errno));

@@ -238,8 +238,10 @@ static status train_loop(training *t, signals_request *asked)
             training_save_in_memory(t);
         if (*asked == SIGNALS_STOP)
             break;
-        if (t->trained_steps == 1)
+        if (t->trained_steps == 1) {
+            training_measure_reserve(t);
             seal_close();
+        }
     }
     seal_open();
     return STATUS_OK;

@@ -195,8 +195,9 @@ cuda-tests: tests ## the CUDA kernels and host side, executed without a GPU
 
 FAULTS ?= 100
 SEED ?= 1
-faults: $(BUILD)/tests/test_supervise ## FAULTS=N faults at random (SEED=S) under phalanx supervise, and what each kind costs
-	FAULTS=$(FAULTS) SEED=$(SEED) $(BUILD)/tests/test_supervise
+faults: $(BUILD)/tests/test_supervise $(BUILD)/tests/test_checkpoint_damage ## FAULTS=N faults at random (SEED=S) under phalanx supervise, what each kind costs; 10 N damages to checkpoints
+	FAULTS=$(or $(FAULTS),100) SEED=$(SEED) $(BUILD)/tests/test_supervise
+	DAMAGES=$(or $(FAULTS),100)0 SEED=$(SEED) $(BUILD)/tests/test_checkpoint_damage
 
 clean: ## remove what was built
 	rm -rf build build-*

@@ -215,6 +215,7 @@ static json_t *rank_object(const report_rank *r)
     put_integer(object, "arena_used_bytes", r->arena_used_bytes);
     put_integer(object, "peak_resident_bytes", r->peak_resident_bytes);
     put_integer(object, "copy_bytes", r->copy_bytes);
+    put_integer(object, "memory_copy_bytes", r->memory_copy_bytes);
     put_traffic(object, "bytes_sent", r->bytes_sent);
     put_traffic(object, "messages_sent", r->messages_sent);
     return object;
@@ -244,6 +245,7 @@ status report_summary(const char *path, const report_summary_values *v)
     put_integer(root, "metrics_lost", v->metrics_lost);
     put_integer(root, "checkpoints_saved", v->saves);
     put_integer(root, "checkpoints_lost", v->saves_lost);
+    put_integer(root, "copies_in_memory", v->saves_in_memory);
     put_real(root, "checkpoint_seconds", v->save_seconds);
     put_integer(root, "times_gone_back", v->times_back);
     put_integer(root, "samples_left_out", v->omitted);

@@ -92,6 +92,7 @@ typedef struct report_rank {
     int rank, at[AXIS_COORDINATES]; /* in the grid */
     int64_t arena_bytes, arena_used_bytes, peak_resident_bytes;
     int64_t copy_bytes;                                        /* of host memory, for checkpoints */
+    int64_t memory_copy_bytes;                                 /* of shared memory, for checkpoints there */
     int64_t bytes_sent[AXIS_COUNT], messages_sent[AXIS_COUNT]; /* of NCCL, calls count as messages */
 } report_rank;
 
@@ -102,6 +103,7 @@ typedef struct report_summary_values {
     double tuning_seconds;              /* choices by timing, once a run */
     int64_t metrics_lost;               /* lines that could not be written */
     int64_t saves, saves_lost;          /* checkpoints */
+    int64_t saves_in_memory;            /* copies in the memory of nodes */
     double save_seconds;                /* that training has waited for them */
     int64_t times_back, omitted;        /* steps undone, samples left out for it */
     const char *fell_back;              /* why the run did not go on from the latest checkpoint; NULL: it did */

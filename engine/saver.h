@@ -41,8 +41,11 @@ status saver_open(saver **out, const saver_options *options);
 /* Waits for what is being written; a save that is not published then is none. NULL is accepted. */
 void saver_close(saver *s);
 
-/* Begin to save the state as it is after `step`; `meta` (rank 0's, else NULL) becomes the saver's. None may be under way. */
-void saver_begin(saver *s, int64_t step, json_t *meta);
+/* Begin to save the state as it is after `step`; `meta` (rank 0's, else NULL) becomes the saver's. None may be under way.
+ * `memory`, unless NULL, outlives the save: a folder of this node's memory, where shares are written and nothing is published. */
+void saver_begin(saver *s, int64_t step, json_t *meta, const char *memory);
+/* Does the save under way, or the last one, go to memory? */
+bool saver_is_in_memory(const saver *s);
 typedef enum saver_progress {
     SAVER_IDLE, /* none is under way */
     SAVER_WORKING,

@@ -244,6 +244,8 @@ static status train_loop(training *t, signals_request *asked)
             TRY(save_anyway(t, evaluate(t, asked)));
         if (due(c->checkpoint.every, t->step) || last || *asked == SIGNALS_STOP)
             TRY(save(t, last || *asked == SIGNALS_STOP));
+        else if (due(c->checkpoint.memory_every, t->step))
+            training_save_in_memory(t);
         if (*asked == SIGNALS_STOP)
             break;
         if (t->trained_steps == 1) {
@@ -277,6 +279,8 @@ static status train_on(training *t, bool *stopped)
         return s;
     }
     TRY(training_save_finish(t));
+    if (t->config->checkpoint.memory_every > 0)
+        node_copies_forget(t->copies);
     *stopped = asked == SIGNALS_STOP && t->step < t->config->train.steps;
     if (*stopped)
         log_info("stopped by %s after step %lld; the run resumes from here", signals_name(), (long long)t->step);

@@ -12,9 +12,12 @@
 #include "engine/train_meta.h"
 #include "engine/training.h"
 #include "memory/arena.h"
+#include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/seal.h"
 #include "memory/units.h"
+
+enum { HEADERS = 1 << 20 }; /* of a share's files, about, and its fragment */
 
 /* ---- opening ---------------------------------------------------------------------------------------------------- */
 
@@ -97,7 +100,11 @@ status training_save_open(training *t)
     o.extra_count = first ? list_extras(extras, t) : 0;
     t->saves_beside = o.asynchronous;
     t->copy_bytes = saver_bytes(&t->compiled, t->executor, o.asynchronous);
-    return comm_all_status(all, saver_open(&t->saver, &o));
+    TRY(comm_all_status(all, saver_open(&t->saver, &o)));
+    if (t->config->checkpoint.memory_every < 1)
+        return STATUS_OK;
+    int64_t state = saver_bytes(&t->compiled, t->executor, true) - saver_bytes(&t->compiled, t->executor, false);
+    return node_copies_begin(t->copies, t->run, state + HEADERS);
 }
 
 /* ---- saving ---------------------------------------------------------------------------------------------------- */
@@ -136,6 +143,22 @@ static void say_lost(training *t)
     training_event(t, "save failed", status_message());
 }
 
+/* A save that is over on all ranks, with what has become of it. */
+static status conclude(training *t, status s)
+{
+    double began = clock_seconds();
+    if (s != STATUS_OK)
+        return s;
+    if (!saver_is_in_memory(t->saver)) {
+        say_saved(t);
+        return STATUS_OK;
+    }
+    s = node_copies_spread(t->copies, saver_name(t->saver));
+    t->saves_in_memory += s == STATUS_OK;
+    t->save_seconds += clock_seconds() - began;
+    return s == STATUS_OK ? s : status_context(s, "%s is not copied in memory", saver_name(t->saver));
+}
+
 /* Waits for the save under way on all ranks. */
 static status finish(training *t)
 {
@@ -144,8 +167,8 @@ static status finish(training *t)
         saver_wait(t->saver);
         s = comm_all_status(comm_world(t->world), saver_result(t->saver));
         over = saver_next(t->saver, false, s != STATUS_OK);
-        if (over && s == STATUS_OK)
-            say_saved(t);
+        if (over)
+            s = conclude(t, s);
     }
     return s;
 }
@@ -154,10 +177,11 @@ void training_save_advance(training *t, bool any_working, bool any_failed)
 {
     if (!t->saver || !saver_next(t->saver, any_working, any_failed))
         return;
-    if (!any_failed)
-        say_saved(t);
-    else if (comm_all_status(comm_world(t->world), saver_result(t->saver)) != STATUS_OK)
+    watchdog_enter(t->watchdog, DURING_SAVE, true, t->step, "ending a save");
+    if (conclude(t, any_failed ? comm_all_status(comm_world(t->world), saver_result(t->saver)) : STATUS_OK) !=
+        STATUS_OK)
         say_lost(t);
+    watchdog_enter(t->watchdog, DURING_STEP, false, t->step, "going on after a checkpoint");
 }
 
 status training_save_finish(training *t)
@@ -170,14 +194,15 @@ status training_save_finish(training *t)
     return s;
 }
 
-status training_save(training *t, bool last)
+/* Into `memory`, or NULL: to the run's checkpoints. */
+static status save_to(training *t, const char *memory, bool last)
 {
     if (!t->saves_beside)
         seal_open();
     watchdog_enter(t->watchdog, DURING_SAVE, true, t->step, "writing a checkpoint");
     if (finish(t) != STATUS_OK)
         say_lost(t);
-    saver_begin(t->saver, t->step, comm_rank(t->world) == 0 ? make_meta(t) : NULL);
+    saver_begin(t->saver, t->step, comm_rank(t->world) == 0 ? make_meta(t) : NULL, memory);
     status s = STATUS_OK;
     if (last || !t->saves_beside)
         s = finish(t);
@@ -189,6 +214,16 @@ status training_save(training *t, bool last)
     if (!t->saves_beside)
         seal_close();
     return s;
+}
+
+status training_save(training *t, bool last)
+{
+    return save_to(t, NULL, last);
+}
+
+void training_save_in_memory(training *t)
+{
+    (void)save_to(t, node_copies_folder(t->copies), false);
 }
 
 /* ---- gradients -------------------------------------------------------------------------------------------------- */

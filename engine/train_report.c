@@ -233,6 +233,12 @@ void training_header(const training *t)
         units_bytes(bytes, (double)t->copy_bytes);
         printf("  checkpoints written beside training, from a copy of %s a rank\n", bytes);
     }
+    if (t->config->checkpoint.memory_every > 0) {
+        char bytes[UNITS_TEXT];
+        units_bytes(bytes, (double)node_copies_bytes(t->copies));
+        printf("  copies      every %d steps in the memory of nodes, at most %s a rank\n",
+               t->config->checkpoint.memory_every, bytes);
+    }
     say_choices(t);
     report_columns(stdout);
     fflush(stdout);
@@ -474,6 +480,11 @@ static int64_t arena_used(const compiled *c)
     return used;
 }
 
+static int64_t memory_copy_bytes(const training *t)
+{
+    return t->config->checkpoint.memory_every > 0 ? node_copies_bytes(t->copies) : 0;
+}
+
 status training_summary(training *t, bool stopped)
 {
     report_resources(t, true);
@@ -484,7 +495,8 @@ status training_summary(training *t, bool stopped)
                         .arena_bytes = t->compiled.arena_bytes,
                         .arena_used_bytes = arena_used(&t->compiled),
                         .peak_resident_bytes = peak_resident(),
-                        .copy_bytes = t->copy_bytes};
+                        .copy_bytes = t->copy_bytes,
+                        .memory_copy_bytes = memory_copy_bytes(t)};
     snprintf(mine.host, sizeof mine.host, "%s", watchdog_host(t->watchdog));
     for (int i = 0; i < GRID_AXES; i++)
         mine.at[i] = t->grid.at[i];
@@ -503,6 +515,7 @@ status training_summary(training *t, bool stopped)
                                         .metrics_lost = lines_lost(t->metrics),
                                         .saves = t->saves,
                                         .saves_lost = t->saves_lost,
+                                        .saves_in_memory = t->saves_in_memory,
                                         .save_seconds = t->save_seconds + saver_stall(t->saver),
                                         .times_back = t->times_back,
                                         .omitted = train_past_omitted(&t->past),

@@ -157,6 +157,23 @@ static status restore_best(training *t, const checkpoint_offers *offers)
     return s;
 }
 
+/* What nodes still have in memory becomes a checkpoint, if it is newer than those; whoever begins elsewhere has no use for it. */
+static void take_from_memory(training *t)
+{
+    int64_t step;
+    char *trouble;
+    if (strcmp(t->config->checkpoint.resume, "auto") != 0) {
+        node_copies_forget(t->copies);
+        return;
+    }
+    node_copies_adopt(t->copies, t->checkpoints, &step, &trouble);
+    if (step >= 0)
+        log_info("the copies of step %lld in the memory of nodes are a checkpoint now", (long long)step);
+    if (trouble)
+        say_fallen_back(t, trouble);
+    free(trouble);
+}
+
 /* Every rank must train on the same data: nodes may have copies of their own, and one of them may be old. */
 static status check_same_data(const training *t)
 {
@@ -214,6 +231,10 @@ status training_restore(training *t)
     checkpoint_offers offers = {0};
     watchdog_enter(t->watchdog, DURING_LOAD, true, 0, "reading weights and state");
     status s = check_same_data(t);
+    if (s == STATUS_OK)
+        s = comm_all_status(comm_world(t->world), node_copies_open(&t->copies, t->world, t->folder));
+    if (s == STATUS_OK)
+        take_from_memory(t);
     if (s == STATUS_OK && !strcmp(resume, "auto"))
         s = share_offers(&offers, t);
     if (s == STATUS_OK && offers.count > 0)

@@ -362,6 +362,7 @@ void training_close(training *t)
     mlflow_close(t->mlflow);
     tokenizer_close(t->tokenizer);
     saver_close(t->saver);
+    node_copies_close(t->copies);
     lock_release(t->lock);
     executor_close(t->executor);
     choices_free(&t->choices);

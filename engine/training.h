@@ -14,6 +14,7 @@
 #include "engine/report.h"
 #include "engine/resources.h"
 #include "engine/samples.h"
+#include "engine/node_copies.h"
 #include "engine/saver.h"
 #include "engine/train_meta.h"
 #include "engine/text/tokenizer.h"
@@ -62,6 +63,8 @@ typedef struct training {
     bool saves_beside;                /* training goes on while it writes */
     int64_t copy_bytes;               /* host memory that it takes */
     int64_t saves, saves_lost;        /* published, given up */
+    node_copies *copies;              /* in the memory of nodes; NULL before training_restore */
+    int64_t saves_in_memory;
     double save_seconds;              /* that training has waited for it */
     char *extra_name, *extra_choices; /* of the files that go with a checkpoint */
 
@@ -115,6 +118,8 @@ status training_save_open(training *t);
 /* Begins to save what this step has left; a save that is still under way is waited for. The last one of a run is waited for and
  * must succeed; any other is looked after by training_save_advance, and if it fails the run goes on. */
 status training_save(training *t, bool last);
+/* The same into the memory of this node and a neighbour's; if it fails, the run goes on. */
+void training_save_in_memory(training *t);
 /* What all ranks have said of their saver_progress. Collective. */
 void training_save_advance(training *t, bool any_working, bool any_failed);
 /* Waits for the save under way, if there is one. Collective. */

@@ -110,6 +110,7 @@ typedef struct config {
         char *resume;      /* "auto", "never" or a folder */
         bool fallback;     /* to an older one if the latest is damaged */
         bool asynchronous; /* written while the run trains */
+        int memory_every;  /* steps between copies in the memory of nodes; 0: none */
     } checkpoint;
     struct {
         int every, batches; /* 0: never */

@@ -152,6 +152,7 @@ static const config_row rows[] = {
     STRING("checkpoint.resume", checkpoint.resume, "auto", CONFIG_SILENT, "auto: from the latest, if any; never; or a checkpoint's folder"),
     BOOL("checkpoint.fallback", checkpoint.fallback, "true", CONFIG_SILENT, "resume from the checkpoint before if the latest is damaged, and say so"),
     BOOL("checkpoint.asynchronous", checkpoint.asynchronous, "true", CONFIG_SILENT, "write checkpoints while the run trains, from a copy in host memory"),
+    INT("checkpoint.memory_every", checkpoint.memory_every, "0", 0, INTMAX, CONFIG_SILENT, "steps between copies of the state in the memory of each node and a neighbour, for a restart; 0: none"),
 
     INT("evaluate.every", evaluate.every, "100", 0, INTMAX, CONFIG_CHANGES, "steps; 0: never"),
     INT("evaluate.batches", evaluate.batches, "20", 1, INTMAX, CONFIG_CHANGES, "global batches an evaluation"),

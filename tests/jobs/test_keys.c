@@ -134,6 +134,7 @@ static const keys_row rows[] = {
     FILES("checkpoint.keep_every", "2", "checkpoint.every=1 checkpoint.keep=1"),
     SHOWN_BY("checkpoint.fallback", "tests/jobs/test_recovery.c"),
     SHOWN_BY("checkpoint.asynchronous", "tests/jobs/test_recovery.c"),
+    SHOWN_BY("checkpoint.memory_every", "tests/jobs/test_node_copies.c"),
     AGAIN("checkpoint.resume", "never", "train.steps=4"),
 
     TRAINED("evaluate.every", "1", EVAL),

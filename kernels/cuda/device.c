@@ -30,7 +30,7 @@ struct device {
     struct cudaDeviceProp properties;
     int64_t free_memory;
     run_context context;
-    char *host; /* pinned: the mirror of the arena's beginning, and what stands behind it */
+    char *host; /* pinned: the mirror of the arena's beginning, and what follows it */
     int64_t arena_bytes, host_bytes;
     streams streams;
     updates updates; /* launched before anything else is enqueued or awaited */

@@ -1,6 +1,6 @@
 /* The backward pass writes dS, 2 bytes for each pair of a query and a key of each head (cudnn_graph.c). So that its
  * workspace stays bounded it is divided: into equal numbers of samples, or within a sample into equal numbers of key/value
- * heads with the query heads that share them, as many at once as CUDNN_WORKSPACE_MOST holds. Parts run one behind the other.
+ * heads with the query heads that share them, as many at once as CUDNN_WORKSPACE_MOST holds. Parts run one after the other.
  *
  * The statistics that cuDNN reads in the backward pass must be [sample, head, query] without gaps (before 9.26 other
  * strides are misread without a word), ours are [head, sample, query]: with several samples they are copied.

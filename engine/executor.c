@@ -49,6 +49,7 @@ struct executor {
     int hook_op;
     void (*hook)(void *); /* before that op of the training program; NULL: nobody */
     void *hook_context;
+    executor_observer observer;
     double *seconds;
     _Atomic(int64_t) step;
     _Atomic(const op *) current;
@@ -364,7 +365,11 @@ static void play_ops(executor *e, const compiled_program *p)
         call_hook(e, p, i);
         atomic_store_explicit(&e->current, o, memory_order_relaxed);
         tell_watchdog(e, o, o->label, e->apart);
+        if (e->observer.before)
+            e->observer.before(e->observer.context, p, i);
         play_op(e, o);
+        if (e->observer.after)
+            e->observer.after(e->observer.context, p, i);
         mark(e, i);
         if (!alone)
             comm_progress(e->world);
@@ -513,6 +518,11 @@ void executor_before(executor *e, int index, void (*hook)(void *context), void *
 int executor_communicators(const executor *e)
 {
     return e->interface->communication ? groups_communicators(&e->links.asked) : 0;
+}
+
+void executor_observe(executor *e, executor_observer o)
+{
+    e->observer = o;
 }
 
 void executor_facts(device_facts *out, const executor *e)

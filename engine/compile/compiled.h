@@ -36,6 +36,7 @@ typedef struct compile_options {
     int64_t budget;            /* bytes of arena; 0: none */
     const op_backend *backend; /* whose scratch is planned; NULL: none */
     int threads;
+    int64_t loss_tokens;                  /* logits of so many exist at a time; 0: chosen (loss_chunk.h) */
     bool train, evaluate;                 /* which programs */
     int decode_samples, decode_positions; /* 0: no decoding program */
 } compile_options;
@@ -53,7 +54,7 @@ typedef struct compiled_results {
     tensor *bins;       /* int64 [SUM_BINS] of the squared norm */
     tensor *loss_total; /* fp32 [1]: over the grid, on every rank */
     tensor *control;    /* fp32 [CONTROL_COUNT] */
-    tensor *logits;     /* decoding: [samples, vocabulary rows] T */
+    tensor *logits;     /* decoding, on the last stage: [samples, vocabulary rows / tensor] T */
 } compiled_results;
 
 /* A program with its tensors in place. It owns its ops and transient tensors; persistent ones are the model's. */

@@ -5,6 +5,7 @@
 #include "engine/compile/collective.h"
 #include "engine/compile/compile_parts.h"
 #include "engine/compile/groups.h"
+#include "engine/compile/loss_chunk.h"
 #include "memory/log.h"
 
 void plan_measure(plan_rank *out, const compiled *c)
@@ -67,6 +68,19 @@ static plan_rank *new_rank(plan *p)
     return &p->ranks[p->count++];
 }
 
+static void measure_loss(plan_rank *out, const compiled *c, const plan_hardware *h)
+{
+    const compile_options *o = &c->options;
+    double flops = h->flops * h->efficiency;
+    if (!c->last_stage)
+        return;
+    int64_t all = o->micro_batch * o->sequence;
+    out->loss_tokens = o->loss_tokens < all ? o->loss_tokens : all;
+    out->loss_bytes = loss_chunk_bytes(o, out->loss_tokens);
+    out->loss_seconds = loss_chunk_seconds(o, out->loss_tokens, flops, h->memory);
+    out->loss_seconds_whole = loss_chunk_seconds(o, all, flops, h->memory);
+}
+
 /* Facts of one rank, and through `costs` and `hop` (either NULL) what the stage's actions take. */
 static status measure_rank(plan *p, const grid *g, simulate_cost *costs, double *hop)
 {
@@ -77,6 +91,7 @@ static status measure_rank(plan *p, const grid *g, simulate_cost *costs, double 
     if (s == STATUS_OK) {
         plan_rank *r = new_rank(p);
         plan_measure(r, &c);
+        measure_loss(r, &c, &p->hardware);
         r->in_flight = schedule_in_flight(p->schedule, g->at[GRID_PIPELINE]);
         simulate_cost *own = must_calloc((unsigned long)o.chunks, sizeof *own);
         r->update = plan_price_update(&p->hardware, &c);

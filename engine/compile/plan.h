@@ -24,6 +24,8 @@ typedef struct plan_rank {
     int64_t tensors;
     char *decision; /* what a budget recomputes, in words; NULL without */
     int ops, dropped;
+    int64_t loss_tokens, loss_bytes;                /* logits that exist at a time; 0: this stage has no loss */
+    double loss_seconds, loss_seconds_whole;        /* of a micro-batch; the same in one piece */
     double flops;                                   /* of a training step */
     plan_update update;                             /* of those, the optimizer's */
     int64_t sent[AXIS_COUNT], messages[AXIS_COUNT]; /* in a training step */

@@ -130,6 +130,27 @@ static void print_update(FILE *out, const plan *p)
     fputc('\n', out);
 }
 
+static const plan_rank *with_loss(const plan *p)
+{
+    for (int i = 0; i < p->count; i++)
+        if (p->ranks[i].loss_tokens > 0)
+            return &p->ranks[i];
+    return NULL;
+}
+
+static void print_loss(FILE *out, const plan *p)
+{
+    const plan_rank *r = with_loss(p);
+    char bytes[UNITS_TEXT];
+    if (!r)
+        return;
+    fprintf(out, "loss              %lld tokens at a time, %s of logits; %.2g s a micro-batch",
+            (long long)r->loss_tokens, bytes_text(bytes, (double)r->loss_bytes), r->loss_seconds);
+    if (r->loss_tokens < p->options.micro_batch * p->options.sequence)
+        fprintf(out, ", %.0f%% more than in one piece", 100 * (r->loss_seconds / r->loss_seconds_whole - 1));
+    fputc('\n', out);
+}
+
 static void print_recompute(FILE *out, const plan *p)
 {
     char text[UNITS_TEXT];
@@ -189,6 +210,7 @@ void plan_text_report(FILE *out, const plan *p)
     print_memory(out, p);
     print_work(out, p);
     print_update(out, p);
+    print_loss(out, p);
     print_recompute(out, p);
     print_choices(out, p);
     print_time(out, p);
@@ -230,8 +252,9 @@ static void json_rank(FILE *out, const plan_rank *r)
             r->flops, r->in_flight, r->dropped);
     fprintf(out,
             "     \"update\": {\"flops\": %.17g, \"seconds\": %.17g, \"tensor_bytes_sent\": %lld, \"working_bytes\": "
-            "%lld}}",
-            r->update.flops, r->update.seconds, (long long)r->update.sent, (long long)r->update.working);
+            "%lld},\n     \"loss\": {\"tokens\": %lld, \"logit_bytes\": %lld, \"seconds\": %.17g}}",
+            r->update.flops, r->update.seconds, (long long)r->update.sent, (long long)r->update.working,
+            (long long)r->loss_tokens, (long long)r->loss_bytes, r->loss_seconds);
 }
 
 static void json_choices(FILE *out, const plan *p)

@@ -66,6 +66,15 @@ static double price_of(const program *p, int index)
     return price;
 }
 
+double recompute_price(const program *p)
+{
+    double price = 0;
+    for (int i = 0; i < p->count; i++)
+        if (p->ops[i]->kind != OP_wait)
+            price += price_of(p, i);
+    return price;
+}
+
 static void add_measure(measured *m, const recorded *body)
 {
     for (int i = 0; i < body->r.tensor_count; i++) {
@@ -374,22 +383,6 @@ static void close_search(search *d)
     pool_free(&d->words);
 }
 
-/* The rank of this stage that needs most. */
-static status open_largest(compiled *largest, const compiled *c)
-{
-    compile_options o = c->options;
-    int64_t spread;
-    o.grid = grid_of(&o.grid, grid_member(&o.grid, AXIS_TENSOR, 0));
-    o.grid = grid_of(&o.grid, grid_member(&o.grid, AXIS_GRADIENT, 0));
-    TRY(compile_model(largest, &o));
-    int owner = compile_largest_owner(largest, &spread);
-    if (owner == 0)
-        return STATUS_OK;
-    compile_free(largest);
-    o.grid = grid_of(&o.grid, grid_member(&o.grid, AXIS_GRADIENT, owner));
-    return compile_model(largest, &o);
-}
-
 /* Marks in `own` what the first `count` entries of `d` name. Ranks of a stage record the same layers, but not at the same
  * indices: one may gather a bias that another does not have. */
 static void adopt(search *own, const search *d, int count)
@@ -430,7 +423,7 @@ status recompute_decide(recompute_decision *out, const compiled *c)
     if (!c->options.budget)
         return STATUS_OK;
     compiled largest = {0};
-    status s = open_largest(&largest, c);
+    status s = compile_model_largest(&largest, &c->options);
     if (s == STATUS_OK)
         s = decide(out, c, &largest);
     compile_free(&largest);

@@ -204,6 +204,18 @@ static tensor *new_sum(compiled *c, const char *name, dtype type, int64_t count)
     return t;
 }
 
+/* Like the head's rows, divided over the tensor ranks. */
+static tensor *new_logits(compiled *c)
+{
+    const compile_options *o = &c->options;
+    int ranks = o->grid.size[GRID_TENSOR];
+    tensor *t = new_input(c, "logits", o->compute, 2,
+                          (int64_t[]){o->decode_samples, decoder_vocabulary_rows(&o->shape, ranks)});
+    if (ranks > 1)
+        t->place.along[GRID_TENSOR] = place_shard(1);
+    return t;
+}
+
 static void describe_inputs(compiled *c)
 {
     const compile_options *o = &c->options;
@@ -218,13 +230,11 @@ static void describe_inputs(compiled *c)
         .document_start = new_ids(c, "document start", o->document_mask && !decodes),
         .rope_table = new_input(c, "rope table", DTYPE_FP32, 2, (int64_t[]){positions, o->shape.head_size}),
         .scalars = new_input(c, "scalars", DTYPE_UINT8, 1, (int64_t[]){sizeof(step_scalars)})};
-    c->results =
-        (compiled_results){.loss = new_sum(c, "loss", DTYPE_FP32, 1),
-                           .loss_total = new_sum(c, "loss over the grid", DTYPE_FP32, 1),
-                           .bins = new_sum(c, "norm bins", DTYPE_INT64, SUM_BINS),
-                           .control = new_input(c, "control", DTYPE_FP32, 1, (int64_t[]){CONTROL_COUNT}),
-                           .logits = new_input(c, "logits", o->compute, 2,
-                                               (int64_t[]){o->decode_samples, decoder_vocabulary_rows(&o->shape, 1)})};
+    c->results = (compiled_results){.loss = new_sum(c, "loss", DTYPE_FP32, 1),
+                                    .loss_total = new_sum(c, "loss over the grid", DTYPE_FP32, 1),
+                                    .bins = new_sum(c, "norm bins", DTYPE_INT64, SUM_BINS),
+                                    .control = new_input(c, "control", DTYPE_FP32, 1, (int64_t[]){CONTROL_COUNT}),
+                                    .logits = new_logits(c)};
 }
 
 static void describe_caches(compiled *c)
@@ -240,6 +250,8 @@ static void describe_caches(compiled *c)
         int64_t shape[] = {o->decode_samples, o->decode_positions, (int64_t)a->kv_heads * a->head_size};
         c->caches[i] =
             new_input(c, pool_format(&c->pool, "layer %d/%s cache", i / 2, i % 2 ? "v" : "k"), o->compute, 3, shape);
+        if (o->grid.size[GRID_TENSOR] > 1)
+            c->caches[i]->place.along[GRID_TENSOR] = place_shard(2);
     }
 }
 

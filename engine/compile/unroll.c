@@ -77,8 +77,8 @@ static void record_forward(recorded *out, const compiled *c, int chunk, bool tra
     placements place = recorder_activation(&r->grid, r->grid.sequence ? place_shard(0) : place_replicate());
     if (!d->embeds)
         out->input = recorder_input(r, "input", r->compute, 2, shape, place);
-    if (c->options.decode_samples) {
-        op copy = {.kind = OP_copy, .in = {decoder_logits(r, &c->model, &in)}};
+    if (c->options.decode_samples && d->loses) {
+        op copy = {.kind = OP_copy, .in = {decoder_logits(r, &c->model, chunk, &in, out->input)}};
         recorder_record(r, "logits", &copy, 0, (tensor *[OP_MAX_OUT]){c->results.logits});
         return;
     }

@@ -61,11 +61,11 @@ static void lay_period(samples *s)
     int *used = must_calloc((unsigned long)s->sources, sizeof *used);
     for (int slot = 0; slot < SAMPLES_PERIOD; slot++) {
         int best = 0;
-        double behind = -1;
+        double most = -1;
         for (int i = 0; i < s->sources; i++) {
             double lag = (double)s->source[i].per_period * (slot + 1) / SAMPLES_PERIOD - used[i];
-            if (lag > behind && used[i] < s->source[i].per_period) {
-                behind = lag;
+            if (lag > most && used[i] < s->source[i].per_period) {
+                most = lag;
                 best = i;
             }
         }

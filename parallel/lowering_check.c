@@ -148,7 +148,7 @@ static status finish_wait(const replay *x, rank *r, int stage)
     return STATUS_OK;
 }
 
-/* An action's own collectives stand in the queue behind all that was launched before it. */
+/* An action's own collectives come in the queue after all that was launched before it. */
 static bool is_blocked(const rank *r)
 {
     const lowering_step *step = &r->steps[r->step];

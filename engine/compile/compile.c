@@ -8,7 +8,7 @@
 
 int compile_marks(const compiled_program *p)
 {
-    return (p->list.count + COMPILE_STRETCH - 1) / COMPILE_STRETCH;
+    return (p->list.count + COMPILE_MARK_OPS - 1) / COMPILE_MARK_OPS;
 }
 
 static void widen(compiled *c, const compiled_program *p)

@@ -1,6 +1,6 @@
 /* The backward pass writes dS, 2 bytes for each pair of a query and a key of each head (cudnn_graph.c). So that its
  * workspace stays bounded it is divided: into equal numbers of samples, or within a sample into equal numbers of key/value
- * heads with the query heads that share them, as many at once as CUDNN_WORKSPACE_MOST holds. Parts run one behind the other.
+ * heads with the query heads that share them, as many at once as CUDNN_WORKSPACE_MOST holds. Parts run one after the other.
  *
  * The statistics that cuDNN reads in the backward pass must be [sample, head, query] without gaps (before 9.26 other
  * strides are misread without a word), ours are [head, sample, query]: with several samples they are copied.
@@ -29,7 +29,7 @@ typedef struct plan {
     cudnn_graph_shape shape; /* of a part */
     int64_t parts;
     cudnn_graph *graph;
-    int chosen; /* OWN, or 1 + the graph's way */
+    int chosen; /* OWN, or 1 + the graph's candidate */
     op first;   /* that it was made for: what it is timed on */
     cudnn *owner;
     struct plan *next;
@@ -191,13 +191,13 @@ static bool run_chosen(const op_prepared *self, const op *o, const run_context *
     return true;
 }
 
-/* ---- a choice of ways ------------------------------------------------------------------------------------------ */
+/* ---- a choice of candidates ------------------------------------------------------------------------------------------ */
 
-static bool run_way(void *plan_, int way, cudaStream_t stream)
+static bool run_candidate(void *plan_, int candidate, cudaStream_t stream)
 {
     plan *p = plan_;
-    if (way != OWN) {
-        cudnnBackendDescriptor_t compiled = cudnn_graph_plan(p->graph, way - 1);
+    if (candidate != OWN) {
+        cudnnBackendDescriptor_t compiled = cudnn_graph_plan(p->graph, candidate - 1);
         return compiled && launch((const call *)p->first.prepared, compiled, stream) == CUDNN_STATUS_SUCCESS;
     }
     const run_context r = {.arena = p->owner->arena, .stream = stream};
@@ -208,28 +208,28 @@ static bool run_way(void *plan_, int way, cudaStream_t stream)
     return true;
 }
 
-static void write_way(char *out, int bytes, const void *plan_, int way)
+static void write_candidate(char *out, int bytes, const void *plan_, int candidate)
 {
     const plan *p = plan_;
-    snprintf(out, (size_t)bytes, "%s%s", way == OWN ? "own" : "cuDNN ",
-             way == OWN ? "" : cudnn_graph_words(p->graph, way - 1));
+    snprintf(out, (size_t)bytes, "%s%s", candidate == OWN ? "own" : "cuDNN ",
+             candidate == OWN ? "" : cudnn_graph_words(p->graph, candidate - 1));
 }
 
-/* "cuDNN" alone is its first way that does. */
-static status take_way(void *plan_, const char *words)
+/* "cuDNN" alone is its first candidate that compiles. */
+static status take_candidate(void *plan_, const char *words)
 {
     plan *p = plan_;
-    for (int way = OWN; way <= cudnn_graph_ways(p->graph); way++) {
+    for (int candidate = OWN; candidate <= cudnn_graph_candidates(p->graph); candidate++) {
         char known[DEVICE_CHOICE_VALUE];
-        write_way(known, sizeof known, p, way);
-        if (strcmp(known, words) != 0 && (way == OWN || strcmp(words, "cuDNN") != 0))
+        write_candidate(known, sizeof known, p, candidate);
+        if (strcmp(known, words) != 0 && (candidate == OWN || strcmp(words, "cuDNN") != 0))
             continue;
-        if (way != OWN && !cudnn_graph_plan(p->graph, way - 1))
+        if (candidate != OWN && !cudnn_graph_plan(p->graph, candidate - 1))
             continue;
-        p->chosen = way;
+        p->chosen = candidate;
         return STATUS_OK;
     }
-    return status_fail(STATUS_FAILED, "this is no way that this cuDNN has for it");
+    return status_fail(STATUS_FAILED, "this cuDNN has no such candidate for it");
 }
 
 static tuning_operand region(const tensor *t, char *arena)
@@ -246,8 +246,11 @@ static void offer(const cudnn *c, plan *p)
     const cudnn_graph_shape *a = &p->shape;
     const op *o = &p->first;
     operands x = operands_of(o);
-    tuning_item item = {
-        .plan = p, .ways = 1 + cudnn_graph_ways(p->graph), .run = run_way, .write = write_way, .take = take_way};
+    tuning_item item = {.plan = p,
+                        .candidates = 1 + cudnn_graph_candidates(p->graph),
+                        .run = run_candidate,
+                        .write = write_candidate,
+                        .take = take_candidate};
     int length = snprintf(
         item.key, sizeof item.key,
         "%s %s, %lld tokens of samples of %lld, heads %d %d of %lld, window %lld, pitch %lld %lld %lld %lld %lld, "
@@ -363,7 +366,7 @@ static bool same(const plan *p, const cudnn_graph_shape *a, const op *o)
            x.qkv->shape[0] == mine.qkv->shape[0] && o->at.heads == p->first.at.heads;
 }
 
-/* A plan without a graph: the library has no way. */
+/* A plan without a graph: the library has no candidate. */
 static plan *plan_for(cudnn *c, const cudnn_graph_shape *a, const op *o)
 {
     for (plan *p = c->plans; p; p = p->next)

@@ -218,13 +218,13 @@ static void describe_inputs(compiled *c)
         .document_start = new_ids(c, "document start", o->document_mask && !decodes),
         .rope_table = new_input(c, "rope table", DTYPE_FP32, 2, (int64_t[]){positions, o->shape.head_size}),
         .scalars = new_input(c, "scalars", DTYPE_UINT8, 1, (int64_t[]){sizeof(step_scalars)})};
-    c->results =
-        (compiled_results){.loss = new_sum(c, "loss", DTYPE_FP32, 1),
-                           .loss_total = new_sum(c, "loss over the grid", DTYPE_FP32, 1),
-                           .bins = new_sum(c, "norm bins", DTYPE_INT64, SUM_BINS),
-                           .control = new_input(c, "control", DTYPE_FP32, 1, (int64_t[]){CONTROL_COUNT}),
-                           .logits = new_input(c, "logits", o->compute, 2,
-                                               (int64_t[]){o->decode_samples, decoder_vocabulary_rows(&o->shape, 1)})};
+    c->results = (compiled_results){
+        .loss = new_sum(c, "loss", DTYPE_FP32, 1),
+        .loss_total = new_sum(c, "loss over the grid", DTYPE_FP32, 1),
+        .bins = new_sum(c, "norm bins", DTYPE_INT64, SUM_BINS),
+        .control = new_input(c, "control", DTYPE_FP32, 1, (int64_t[]){CONTROL_COUNT}),
+        .logits = new_input(c, "logits", o->compute, 2,
+                            (int64_t[]){o->decode_samples, decoder_vocabulary_rows(&o->shape, 1, 1)})};
 }
 
 static void describe_caches(compiled *c)

@@ -86,25 +86,10 @@ static executor_position position_now(const executor *e)
                                .o = atomic_load_explicit(&e->current, memory_order_relaxed)};
 }
 
-/* "step 12, backward of chunk 0, micro-batch 3, op layer 3/mlp/down/dx: linear_grad_input" */
-static void describe(char *out, int bytes, executor_position p)
-{
-    char text[256];
-    if (!p.o) {
-        snprintf(out, (size_t)bytes, "step %lld, between programs", (long long)p.step);
-        return;
-    }
-    int used = snprintf(out, (size_t)bytes, "step %lld, %s", (long long)p.step, phase_name((phase)p.o->phase));
-    if (p.o->microbatch >= 0 && used < bytes)
-        used +=
-            snprintf(out + used, (size_t)(bytes - used), " of chunk %d, micro-batch %d", p.o->chunk, p.o->microbatch);
-    if (used < bytes)
-        snprintf(out + used, (size_t)(bytes - used), ", op %s", op_text(text, sizeof text, p.o));
-}
-
 static void describe_where(char *out, int bytes, void *context)
 {
-    describe(out, bytes, position_now(context));
+    executor_position p = position_now(context);
+    program_place(out, bytes, p.step, p.o);
 }
 
 /* ---- the mirror ------------------------------------------------------------------------------------------------ */
@@ -149,13 +134,29 @@ static void name_stretches(executor *e, played *p)
     }
 }
 
-static void tell_watchdog(executor *e, const op *o, const char *where)
+static watchdog_position position_of(const executor *e, const op *o, const char *where)
 {
-    if (e->watchdog)
-        watchdog_at(e->watchdog, &(watchdog_position){.step = position_now(e).step,
-                                                      .micro_batch = o->microbatch,
-                                                      .action = phase_name((phase)o->phase),
-                                                      .op = where});
+    watchdog_position p = {.step = position_now(e).step,
+                           .micro_batch = o->microbatch,
+                           .action = phase_name((phase)o->phase),
+                           .op = where,
+                           .kind = op_row_of(o)->name};
+    if (op_row_of(o)->flags & OP_COMM) {
+        const launch *mine = &e->playing->launches[o->at.request];
+        const comm_call *call = &e->playing->launches[mine->ends].call;
+        p.bytes = call->count * dtype_bytes(call->type);
+        p.peer = o->kind == OP_send || o->kind == OP_receive ? o->at.peer : -1;
+    }
+    return p;
+}
+
+/* What the host of a device enqueues is no progress, but belongs into the flight record. */
+static void tell_watchdog(executor *e, const op *o, const char *where, bool enqueued)
+{
+    if (!e->watchdog)
+        return;
+    watchdog_position p = position_of(e, o, where);
+    (enqueued ? watchdog_note : watchdog_at)(e->watchdog, &p);
 }
 
 /* This rank stands where its device works. */
@@ -166,7 +167,7 @@ static void stand_at_mark(executor *e)
     if (first >= list->count)
         return;
     const op *o = list->ops[first];
-    tell_watchdog(e, o, e->playing->stretch[e->passed]);
+    tell_watchdog(e, o, e->playing->stretch[e->passed], false);
     if (e->marked == compile_marks(e->playing->program)) /* until then messages are about what the host enqueues */
         atomic_store_explicit(&e->current, o, memory_order_relaxed);
 }
@@ -362,8 +363,7 @@ static void play_ops(executor *e, const compiled_program *p)
         const op *o = p->list.ops[i];
         call_hook(e, p, i);
         atomic_store_explicit(&e->current, o, memory_order_relaxed);
-        if (!e->apart)
-            tell_watchdog(e, o, o->label);
+        tell_watchdog(e, o, o->label, e->apart);
         play_op(e, o);
         mark(e, i);
         if (!alone)

@@ -24,6 +24,18 @@ static int launched_ranks(void)
     return getenv("PMIX_RANK") ? 0 : 1; /* 0: launched, but how many is not said */
 }
 
+int comm_expected_rank(void)
+{
+    static const char *const ranks[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK",
+                                        "SLURM_PROCID"};
+    for (size_t i = 0; launched_ranks() != 1 && i < sizeof ranks / sizeof *ranks; i++) {
+        const char *text = getenv(ranks[i]);
+        if (text)
+            return atoi(text);
+    }
+    return 0;
+}
+
 static status group_make(comm_group **out, comm *c, const int *members, int count, const comm_group_options *o)
 {
     comm_group *g = must_calloc(1, sizeof *g);

@@ -27,6 +27,8 @@ struct comm_backend;
 /* Join the job this process was launched in (mpirun, srun or another PMI launcher, recognised by its environment); a
  * process launched alone becomes rank 0 of 1 and never touches MPI. */
 status comm_open(comm **out);
+/* The rank that the launcher will give this process, as its environment says, before the job is joined. */
+int comm_expected_rank(void);
 /* Leave it, orderly: waits for every rank to do the same. All groups must have been closed. */
 void comm_close(comm *c);
 

@@ -5,6 +5,7 @@
 #include "engine/compile/compile_program.h"
 #include "engine/compile/loss_chunk.h"
 #include "engine/compile/recompute.h"
+#include "engine/compile/workspace.h"
 
 int compile_marks(const compiled_program *p)
 {
@@ -60,12 +61,28 @@ static status fit_loss_chunk(compiled *c)
     return compile_model(c, &o);
 }
 
+/* The program once more, with as much working memory for attention as the first leaves. A placement can take more than the
+ * sum of what is alive: then with less. */
+static status give_workspace(compiled *c, const compile_keep *keep)
+{
+    int64_t budget = c->options.budget ? c->options.budget - c->persistent_bytes : INT64_MAX, room = workspace_room(c);
+    for (int tries = 4; room > 0; tries--) {
+        c->workspace = tries > 0 ? room : 0;
+        compile_program_free(&c->training);
+        TRY(compile_program_training(&c->training, c, keep, c->options.microbatches, false));
+        room = tries > 0 && c->training.transient_bytes > budget ? room / 2 : 0;
+    }
+    return STATUS_OK;
+}
+
 static status compile_training(compiled *out)
 {
     recompute_decision d;
     status s = recompute_decide(&d, out);
     if (s == STATUS_OK)
         s = compile_program_training(&out->training, out, &d.keep, out->options.microbatches, false);
+    if (s == STATUS_OK)
+        s = give_workspace(out, &d.keep);
     out->dropped = d.dropped;
     out->decision = d.words ? pool_format(&out->pool, "%s", d.words) : NULL;
     recompute_decision_free(&d);

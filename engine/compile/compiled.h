@@ -91,6 +91,7 @@ typedef struct compiled {
     compiled_program training, evaluation, decoding;
     int64_t arena_bytes;
     int marks;            /* of the program that has most */
+    int64_t workspace;    /* bytes that each of certain ops may have (workspace.h) */
     int dropped;          /* RECOMPUTE_CHOSEN: forward ops whose outputs are recomputed */
     const char *decision; /* which, in words */
 } compiled;

@@ -6,6 +6,7 @@
 #include "engine/compile/compile_parts.h"
 #include "engine/compile/groups.h"
 #include "engine/compile/loss_chunk.h"
+#include "engine/compile/workspace.h"
 #include "memory/log.h"
 
 void plan_measure(plan_rank *out, const compiled *c)
@@ -20,7 +21,8 @@ void plan_measure(plan_rank *out, const compiled *c)
                        .transient_bound = c->training.lower_bound,
                        .tensors = c->training.tensors,
                        .ops = c->training.list.count,
-                       .dropped = c->dropped};
+                       .dropped = c->dropped,
+                       .attention = workspace_taken(c)};
     if (c->decision)
         out->decision = must_strdup(c->decision);
     groups asked;

@@ -24,6 +24,7 @@ typedef struct plan_rank {
     int64_t tensors;
     char *decision; /* what a budget recomputes, in words; NULL without */
     int ops, dropped;
+    int64_t attention;                              /* working memory of attention's backward pass, the most */
     int64_t loss_tokens, loss_bytes;                /* logits that exist at a time; 0: this stage has no loss */
     double loss_seconds, loss_seconds_whole;        /* of a micro-batch; the same in one piece */
     double flops;                                   /* of a training step */

@@ -1,6 +1,6 @@
 /* The backward pass writes dS, 2 bytes for each pair of a query and a key of each head (cudnn_graph.c). So that its
  * workspace stays bounded it is divided: into equal numbers of samples, or within a sample into equal numbers of key/value
- * heads with the query heads that share them, as many at once as CUDNN_WORKSPACE_MOST holds. Parts run one after the other.
+ * heads with the query heads that share them, as many at once as the plan has left memory for (op_attributes.workspace). Parts run one after the other.
  *
  * The statistics that cuDNN reads in the backward pass must be [sample, head, query] without gaps (before 9.26 other
  * strides are misread without a word), ours are [head, sample, query]: with several samples they are copied.
@@ -20,7 +20,7 @@
 
 enum { ALIGNMENT = 16, PIECE = 256, HEAD_SIZE_MOST = 256, OWN = 0, HOPPER = 9 };
 
-/* A test divides small ops, too. */
+/* What a part may always ask for; a test divides small ops, too. */
 #ifndef CUDNN_WORKSPACE_MOST
 #define CUDNN_WORKSPACE_MOST (128 << 20)
 #endif
@@ -94,43 +94,6 @@ static int64_t divisor_below(int64_t n, int64_t d)
     return d;
 }
 
-/* The largest part of the op whose workspace is not too large. */
-static bool part_of(cudnn_graph_shape *out, const op *o)
-{
-    if (!takes(o))
-        return false;
-    operands x = operands_of(o);
-    int64_t s = o->at.sequence, samples = x.qkv->shape[0] / s, shared = o->at.heads / o->at.kv_heads;
-    cudnn_graph_shape a;
-    memset(&a, 0, sizeof a);
-    a.samples = samples;
-    a.sequence = s;
-    a.heads = o->at.heads;
-    a.kv_heads = o->at.kv_heads;
-    a.head_size = o->at.head_size;
-    a.window = o->at.window < s ? o->at.window : 0;
-    a.qkv_pitch = x.qkv->pitch;
-    a.y_pitch = x.y->pitch;
-    a.dy_pitch = x.dy ? x.dy->pitch : 0;
-    a.dqkv_pitch = x.dqkv ? x.dqkv->pitch : 0;
-    a.fp16 = x.qkv->type == DTYPE_FP16;
-    a.backward = o->kind == OP_attention_grad;
-    while (a.samples > 1 && cudnn_graph_workspace(&a) > CUDNN_WORKSPACE_MOST)
-        a.samples = divisor_below(samples, a.samples);
-    while (a.kv_heads > 0 && cudnn_graph_workspace(&a) > CUDNN_WORKSPACE_MOST) {
-        a.kv_heads = divisor_below(o->at.kv_heads, a.kv_heads);
-        a.heads = a.kv_heads * shared;
-    }
-    bool whole = a.samples == samples && a.heads == o->at.heads;
-    if (a.kv_heads == 0 || (!whole && a.samples * a.heads * s * 4 % ALIGNMENT))
-        return false;
-    a.lse_sample = a.backward ? a.heads * s : s;
-    a.lse_head = a.backward ? s : x.lse->pitch;
-    a.workspace = cudnn_graph_workspace(&a);
-    *out = a;
-    return true;
-}
-
 static bool copies_lse(const cudnn_graph_shape *a, const op *o)
 {
     const tensor *lse = operands_of(o).lse;
@@ -154,6 +117,50 @@ static layout layout_of(const cudnn_graph_shape *a, const op *o)
     l.workspace = l.lse + (copies_lse(a, o) ? rounded(tensor_elements(operands_of(o).lse) * 4) : 0);
     l.bytes = l.workspace + a->workspace;
     return l;
+}
+
+static bool too_large(const cudnn_graph_shape *a, const op *o)
+{
+    cudnn_graph_shape with = *a;
+    with.workspace = cudnn_graph_workspace(a);
+    return with.workspace > CUDNN_WORKSPACE_MOST && layout_of(&with, o).bytes > o->at.workspace;
+}
+
+/* The largest part of the op whose workspace is not too large. */
+static bool part_of(cudnn_graph_shape *out, const op *o)
+{
+    if (!takes(o))
+        return false;
+    operands x = operands_of(o);
+    int64_t s = o->at.sequence, samples = x.qkv->shape[0] / s, shared = o->at.heads / o->at.kv_heads;
+    cudnn_graph_shape a;
+    memset(&a, 0, sizeof a);
+    a.samples = samples;
+    a.sequence = s;
+    a.heads = o->at.heads;
+    a.kv_heads = o->at.kv_heads;
+    a.head_size = o->at.head_size;
+    a.window = o->at.window < s ? o->at.window : 0;
+    a.qkv_pitch = x.qkv->pitch;
+    a.y_pitch = x.y->pitch;
+    a.dy_pitch = x.dy ? x.dy->pitch : 0;
+    a.dqkv_pitch = x.dqkv ? x.dqkv->pitch : 0;
+    a.fp16 = x.qkv->type == DTYPE_FP16;
+    a.backward = o->kind == OP_attention_grad;
+    while (a.samples > 1 && too_large(&a, o))
+        a.samples = divisor_below(samples, a.samples);
+    while (a.kv_heads > 0 && too_large(&a, o)) {
+        a.kv_heads = divisor_below(o->at.kv_heads, a.kv_heads);
+        a.heads = a.kv_heads * shared;
+    }
+    bool whole = a.samples == samples && a.heads == o->at.heads;
+    if (a.kv_heads == 0 || (!whole && a.samples * a.heads * s * 4 % ALIGNMENT))
+        return false;
+    a.lse_sample = a.backward ? a.heads * s : s;
+    a.lse_head = a.backward ? s : x.lse->pitch;
+    a.workspace = cudnn_graph_workspace(&a);
+    *out = a;
+    return true;
 }
 
 int64_t cudnn_scratch_bytes(const op *o)

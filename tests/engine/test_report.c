@@ -329,16 +329,16 @@ static void the_summary_has_the_promised_fields(void **state)
     assert_int_equal(json_integer_value(json_object_get(root, "checkpoints_lost")), 1);
     assert_true(json_real_value(json_object_get(root, "checkpoint_seconds")) == 0.25);
     assert_string_equal(json_string_value(json_object_get(root, "fell_back")), "why");
-    json_int_t rank, tensor, context, data, pipeline, arena, used, peak, copy;
+    json_int_t rank, tensor, context, data, pipeline, arena, used, peak, copy, memory;
     const char *host;
     json_t *sent, *messages;
     for (size_t i = 0; i < 2; i++) {
         json_t *r = json_array_get(json_object_get(root, "ranks"), i);
-        assert_int_equal(json_unpack_ex(r, NULL, JSON_STRICT, "{s:I,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:o,s:o}",
-                                        "rank", &rank, "host", &host, "copy_bytes", &copy, "tensor", &tensor, "context",
-                                        &context, "data", &data, "pipeline", &pipeline, "arena_bytes", &arena,
-                                        "arena_used_bytes", &used, "peak_resident_bytes", &peak, "bytes_sent", &sent,
-                                        "messages_sent", &messages),
+        assert_int_equal(json_unpack_ex(r, NULL, JSON_STRICT, "{s:I,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:o,s:o}",
+                                        "rank", &rank, "host", &host, "copy_bytes", &copy, "memory_copy_bytes", &memory,
+                                        "tensor", &tensor, "context", &context, "data", &data, "pipeline", &pipeline,
+                                        "arena_bytes", &arena, "arena_used_bytes", &used, "peak_resident_bytes", &peak,
+                                        "bytes_sent", &sent, "messages_sent", &messages),
                          0);
         assert_string_equal(host, i ? "" : "node7");
         if (i == 0)

@@ -59,11 +59,11 @@ typedef struct training {
     double waited_before;             /* comm_waited() when it began */
     double stalled_before;            /* seconds that it could not begin, for a checkpoint */
 
-    saver *saver;                     /* NULL before training_save_open */
-    bool saves_beside;                /* training goes on while it writes */
-    int64_t copy_bytes;               /* host memory that it takes */
-    int64_t saves, saves_lost;        /* published, given up */
-    node_copies *copies;              /* in the memory of nodes; NULL before training_restore */
+    saver *saver;              /* NULL before training_save_open */
+    bool saves_beside;         /* training goes on while it writes */
+    int64_t copy_bytes;        /* host memory that it takes */
+    int64_t saves, saves_lost; /* published, given up */
+    node_copies *copies;       /* in the memory of nodes; NULL before training_restore */
     int64_t saves_in_memory;
     double save_seconds;              /* that training has waited for it */
     char *extra_name, *extra_choices; /* of the files that go with a checkpoint */

@@ -42,9 +42,9 @@ static char *supervised(int ranks, const char *options, const char *before)
 static launch *start(const char *top, const char *run, int ranks, const char *before, const char *keys)
 {
     char *line = supervised(ranks, "", before);
-    launch *l = launch_start(150,
+    launch *l = launch_start(400,
                              "%s %s/run.yaml run.folder=%s run.hang_seconds=4 run.setup_seconds=8 run.load_seconds=6 "
-                             "run.save_seconds=4 %s",
+                             "run.save_seconds=4 run.evaluation_seconds=4 %s",
                              line, top, run, keys);
     free(line);
     return l;
@@ -251,7 +251,7 @@ static void a_host_that_is_to_blame_is_left_out(void **state)
         int64_t bytes;
         char *run = must_format("%s/hosts%zu", top, i), *left = must_format("%s/hosts", run);
         runs_write_text(list, cases[i].hosts);
-        launch *l = launch_start(100,
+        launch *l = launch_start(400,
                                  "exec %s supervise %s --hosts %s -- sh %s {ranks} {hosts} %s train %s/run.yaml "
                                  "run.folder=%s run.hang_seconds=5 %s",
                                  program, cases[i].options, list, launcher, program, top, run, cases[i].keys);
@@ -283,7 +283,7 @@ static void an_elastic_run_goes_on_with_fewer_ranks(void **state)
     if (!write_launcher(launcher))
         skip();
     runs_write_text(list, "nodeA slots=2\nnodeB slots=1\n");
-    launch *l = launch_start(100,
+    launch *l = launch_start(400,
                              "exec %s supervise --elastic --hosts %s -- sh %s {ranks} {hosts} %s train %s/run.yaml "
                              "run.folder=%s run.hang_seconds=5",
                              program, list, launcher, program, top, run);
@@ -445,8 +445,8 @@ static int disturb(tally *tallies, const char *top, int number, int faults, uint
     while (thrown < faults) {
         usleep((unsigned)(draw(random) % 1500) * 1000);
         kind k = (kind)(draw(random) % KINDS);
-        if (ranks == 1 && kinds[k].launcher)
-            k = KILLED; /* its parent is the supervisor */
+        if (ranks == 1 && (kinds[k].launcher || k == FROZEN))
+            k = KILLED; /* its parent is the supervisor, whose patience alone would notice that it is frozen: a minute */
         if (kinds[k].fault)
             k = storage;
         double began = clock_seconds();

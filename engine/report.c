@@ -131,6 +131,12 @@ status report_metrics(lines *out, const report_step *s)
     put_real(line, "tflops", s->tflops);
     put_real(line, "mfu", s->mfu >= 0 ? s->mfu : NAN);
     put_real(line, "step_seconds", s->step_seconds);
+    if (s->wait_seconds > 0)
+        put_real(line, "wait_seconds", s->wait_seconds);
+    if (s->slowest_rank >= 0 && s->slowest_ratio > 0) {
+        put_integer(line, "slowest_rank", s->slowest_rank);
+        put_real(line, "slowest_ratio", s->slowest_ratio);
+    }
     put_real(line, "data_seconds", s->data_seconds);
     put_real(line, "compute_seconds", s->compute_seconds);
     if (s->communication_seconds >= 0)
@@ -159,11 +165,33 @@ status report_metrics_evaluation(lines *out, const report_result *r)
     return write_line(out, line, r->time);
 }
 
-status report_event(lines *out, const char *event, int64_t step, double time, const char *words)
+status report_event_line(lines *out, const char *event, int64_t step, double time, const char *words)
 {
     json_t *line = json_pack("{s:s, s:I}", "event", event, "step", (json_int_t)step);
     if (words)
         json_object_set_new(line, "words", json_string(words));
+    return write_line(out, line, time);
+}
+
+status report_metrics_event(lines *out, const report_event *e, double time)
+{
+    json_t *line = json_object(), *what = json_object();
+    put_integer(line, "step", e->step);
+    if (e->from > 0)
+        put_integer(what, "from", e->from);
+    if (e->words)
+        MUST(json_object_set_new(what, "words", json_string(e->words)) == 0, "words that are not UTF-8");
+    if (!e->words) {
+        put_real(what, "loss", e->loss);
+        put_real(what, "grad_norm", e->norm);
+        put_real(what, "loss_zscore", e->loss_zscore);
+        put_real(what, "norm_zscore", e->norm_zscore);
+    }
+    if (e->samples > 0) {
+        put_integer(what, "first_sample", e->first_sample);
+        put_integer(what, "samples", e->samples);
+    }
+    MUST(json_object_set_new(line, e->kind, what) == 0, "out of host memory");
     return write_line(out, line, time);
 }
 
@@ -217,6 +245,8 @@ status report_summary(const char *path, const report_summary_values *v)
     put_integer(root, "checkpoints_saved", v->saves);
     put_integer(root, "checkpoints_lost", v->saves_lost);
     put_real(root, "checkpoint_seconds", v->save_seconds);
+    put_integer(root, "times_gone_back", v->times_back);
+    put_integer(root, "samples_left_out", v->omitted);
     if (v->fell_back)
         MUST(json_object_set_new(root, "fell_back", json_string(v->fell_back)) == 0, "words that are not UTF-8");
     for (int i = 0; i < v->ranks; i++)

@@ -48,7 +48,10 @@ typedef struct report_step {
     double loss_scale;            /* of fp16, else 1 */
     int64_t skipped_steps;        /* so far, with this one */
     int64_t resident_bytes;
-    bool skipped; /* a gradient was not finite: nothing changed */
+    int slowest_rank; /* at computing, over the last steps; -1: not known */
+    double slowest_ratio,
+        wait_seconds; /* its time over the median; for communication, mean over the ranks, the step before */
+    bool skipped;     /* a gradient was not finite: nothing changed */
 } report_step;
 
 /* An evaluation: the mean over `sets` data sets by their weights, and each one's. */
@@ -70,7 +73,19 @@ status report_metrics(lines *out, const report_step *step);
 status report_metrics_evaluation(lines *out, const report_result *result);
 
 /* One line of events.jsonl: what happened to a run, beside its steps. `words` may be NULL. */
-status report_event(lines *out, const char *event, int64_t step, double time, const char *words);
+status report_event_line(lines *out, const char *event, int64_t step, double time, const char *words);
+
+/* Something that happened to a run between two steps: {"step": S, KIND: {...}}. */
+typedef struct report_event {
+    const char *kind; /* "spike"; "undone": the run has gone back */
+    int64_t step;     /* the last that is done, and counts */
+    int64_t from;     /* undone: the last that was done */
+    double loss, norm, loss_zscore, norm_zscore;
+    int64_t first_sample, samples; /* left out; 0 samples: none */
+    const char *words;             /* NULL: the numbers say it */
+} report_event;
+
+status report_metrics_event(lines *out, const report_event *e, double time);
 
 typedef struct report_rank {
     char host[64];
@@ -88,6 +103,7 @@ typedef struct report_summary_values {
     int64_t metrics_lost;               /* lines that could not be written */
     int64_t saves, saves_lost;          /* checkpoints */
     double save_seconds;                /* that training has waited for them */
+    int64_t times_back, omitted;        /* steps undone, samples left out for it */
     const char *fell_back;              /* why the run did not go on from the latest checkpoint; NULL: it did */
     int ranks;
     const report_rank *rank;

@@ -9,10 +9,10 @@
 
 #include "engine/files/atomic.h"
 #include "engine/incidents.h"
-#include "engine/report.h"
 #include "engine/training.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/seal.h"
 
 static bool speaks(const training *t)
 {
@@ -81,6 +81,19 @@ static status open_mlflow(training *t)
     return s == STATUS_OK ? config_each(t->config, put_parameter, t->mlflow) : s;
 }
 
+/* Lines and events of the steps to come. */
+static status open_steps(training *t)
+{
+    char *path = must_format("%s/metrics.jsonl", t->folder);
+    status s = keep_lines(path, t->step);
+    if (s == STATUS_OK)
+        s = lines_open(&t->metrics, path);
+    free(path);
+    if (s == STATUS_OK && t->config->run.tensorboard)
+        s = tensorboard_open(&t->board, t->folder, t->step + 1, wall_time());
+    return s == STATUS_OK ? open_mlflow(t) : s;
+}
+
 static status open_files(training *t)
 {
     TRY(atomic_make_folders(t->folder));
@@ -89,11 +102,7 @@ static status open_files(training *t)
     free(text);
     free(path);
     TRY(s);
-    path = must_format("%s/metrics.jsonl", t->folder);
-    s = keep_lines(path, t->step);
-    if (s == STATUS_OK)
-        s = lines_open(&t->metrics, path);
-    free(path);
+    s = open_steps(t);
     path = must_format("%s/events.jsonl", t->folder);
     if (s == STATUS_OK)
         s = lines_open(&t->events, path);
@@ -103,16 +112,14 @@ static status open_files(training *t)
         s = choices_write(&t->choices, path);
         free(path);
     }
-    if (s == STATUS_OK && t->config->run.tensorboard)
-        s = tensorboard_open(&t->board, t->folder, t->step + 1, wall_time());
-    return s == STATUS_OK ? open_mlflow(t) : s;
+    return s;
 }
 
 /* Never trimmed, unlike the metrics: what was done twice is seen here. Where the disk is full, metrics_done says so. */
 void training_event(training *t, const char *event, const char *words)
 {
     if (t->events)
-        (void)report_event(t->events, event, t->step, wall_time(), words);
+        (void)report_event_line(t->events, event, t->step, wall_time(), words);
 }
 
 /* The first rank of each host. A host that cannot be looked at is no reason not to train. */
@@ -292,6 +299,17 @@ static void screen_done(training *t, int error)
     free(words);
 }
 
+static void add_pace(report_step *r, const training *t)
+{
+    r->slowest_rank = -1;
+    r->wait_seconds = t->pace_judge ? pace_waited(t->pace_judge) : 0;
+    for (int i = 0; t->pace_judge && i < comm_ranks(t->world); i++)
+        if (pace_ratio(t->pace_judge, i) > r->slowest_ratio) {
+            r->slowest_ratio = pace_ratio(t->pace_judge, i);
+            r->slowest_rank = i;
+        }
+}
+
 /* By what a step's time went. A device waits for messages on its own queues, where the host cannot see it. */
 static void divide_seconds(report_step *r, training *t, double stalled)
 {
@@ -342,6 +360,7 @@ void training_report_step(training *t, double loss, double norm, double rate, do
                      .loss_scale = t->loss_scale,
                      .skipped_steps = t->step - t->updates,
                      .resident_bytes = peak_resident()};
+    add_pace(&r, t);
     divide_seconds(&r, t, stalled);
     r.tflops = r.tokens_per_second * t->flops_per_token / 1e12;
     r.mfu = t->peak_flops > 0 ? r.tflops * 1e12 / t->peak_flops : -1;
@@ -406,6 +425,34 @@ void training_report_evaluation(training *t, const double *losses, double second
     free(names);
 }
 
+void training_report_event(training *t, const report_event *what)
+{
+    if (speaks(t))
+        metrics_done(t, report_metrics_event(t->metrics, what, wall_time()));
+}
+
+/* As a new process would find the files. */
+static status open_again(training *t)
+{
+    lines_close(t->metrics);
+    tensorboard_close(t->board);
+    mlflow_close(t->mlflow);
+    t->metrics = NULL;
+    t->board = NULL;
+    t->mlflow = NULL;
+    return open_steps(t);
+}
+
+status training_report_undone(training *t, const report_event *what)
+{
+    seal_open();
+    TRY(comm_all_status(comm_world(t->world), speaks(t) ? open_again(t) : STATUS_OK));
+    training_report_event(t, what);
+    if (t->trained_steps > 0)
+        seal_close();
+    return STATUS_OK;
+}
+
 /* ---- the end ---------------------------------------------------------------------------------------------------- */
 
 /* The highest byte that operands reach, found from the ops and not from the planner. */
@@ -457,6 +504,8 @@ status training_summary(training *t, bool stopped)
                                         .saves = t->saves,
                                         .saves_lost = t->saves_lost,
                                         .save_seconds = t->save_seconds + saver_stall(t->saver),
+                                        .times_back = t->times_back,
+                                        .omitted = train_past_omitted(&t->past),
                                         .fell_back = t->fell_back,
                                         .ranks = comm_ranks(t->world),
                                         .rank = all};

@@ -310,6 +310,20 @@ static void name_device(training *t)
     watchdog_name_device(t->watchdog, text);
 }
 
+/* Which rank, on which host, computes slowly? */
+static void open_pace(training *t)
+{
+    int ranks = comm_ranks(t->world);
+    char host[INCIDENT_HOST] = {0};
+    if (ranks == 1 || t->device != &device_cpu || t->config->run.slow_ratio == 0)
+        return;
+    t->pace = pace_open(&t->compiled, t->executor, t->world);
+    t->pace_judge = comm_rank(t->world) == 0 ? pace_judge_open(ranks) : NULL;
+    t->hosts = must_calloc((unsigned long)ranks, sizeof *t->hosts);
+    snprintf(host, sizeof host, "%s", watchdog_host(t->watchdog));
+    comm_all_gather_bytes(comm_world(t->world), t->hosts, host, sizeof host);
+}
+
 status training_open(training *t, const config *c, comm *world, watchdog *w, double began)
 {
     *t = (training){.config = c, .world = world, .watchdog = w, .began = began, .loss_scale = 1, .ahead = -1};
@@ -333,11 +347,15 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
     t->peak_flops = peak_of(t) * comm_ranks(world);
     t->flops_per_token = compile_flops_per_token(&c->model.shape, c->train.sequence);
     executor_watch(t->executor, w);
+    open_pace(t);
     return STATUS_OK;
 }
 
 void training_close(training *t)
 {
+    pace_close(t->pace);
+    pace_judge_close(t->pace_judge);
+    free(t->hosts);
     lines_close(t->metrics);
     lines_close(t->events);
     tensorboard_close(t->board);
@@ -357,6 +375,8 @@ void training_close(training *t)
     free(t->folder);
     free(t->checkpoints);
     free(t->fell_back);
+    free(t->origin);
+    free(t->back);
     free(t->extra_name);
     free(t->extra_choices);
     *t = (training){0};

@@ -10,9 +10,12 @@
 #include "engine/files/lock.h"
 #include "engine/files/mlflow.h"
 #include "engine/files/tensorboard.h"
+#include "engine/pace.h"
+#include "engine/report.h"
 #include "engine/resources.h"
 #include "engine/samples.h"
 #include "engine/saver.h"
+#include "engine/train_meta.h"
 #include "engine/text/tokenizer.h"
 #include "parallel/watchdog.h"
 
@@ -38,6 +41,15 @@ typedef struct training {
     double loss_scale;  /* of fp16, else 1 */
     int64_t good_steps; /* since the scale last changed */
     int skipped;        /* in a row */
+    train_past past;
+
+    pace *pace;             /* NULL: one rank, or ops that are not timed */
+    pace_judge *pace_judge; /* rank 0's */
+    char (*hosts)[INCIDENT_HOST];
+
+    char *origin,
+        *back; /* folders of checkpoints: which this process began from, and which it goes back to; NULL: none */
+    int64_t times_back;
 
     int64_t saved;                    /* the step that was saved last, or begun from */
     int64_t ahead;                    /* the first sample of the batch that has been read ahead; -1: none has */
@@ -86,6 +98,17 @@ int64_t training_evaluation_samples(const training *t, int set);
 /* The latest checkpoint that is whole, or the one checkpoint.resume names, or initial weights (drawn, or model.from's). */
 status training_restore(training *t);
 
+/* Undoes the steps since the checkpoint `back`, or since the run began. Collective, between steps. */
+status training_go_back(training *t);
+
+/* train_numbers.c */
+/* What the numbers of the step just done mean: all is well; or a spike, which is said; or, under run.spike.rewind, one that has
+ * been undone (*undone): the run goes on from an earlier step, behind the data that led to it. Collective. */
+status training_judge(bool *undone, training *t, double loss, double norm, bool skipped);
+
+/* What all ranks have said of the pace of the step before. */
+void training_judge_pace(training *t, const pace_share *shares, int64_t stride);
+
 /* train_checkpoint.c */
 /* Once a run, before its first step: refuses where a copy of the state is asked for and does not fit. */
 status training_save_open(training *t);
@@ -108,6 +131,9 @@ void training_event(training *t, const char *event, const char *words);
 void training_report_step(training *t, double loss, double norm, double rate, double seconds, bool skipped);
 /* `losses`: of each data set of validation; `seconds` of all. */
 void training_report_evaluation(training *t, const double *losses, double seconds);
+/* Steps after the present one have been undone: their lines go, and one says why. */
+status training_report_undone(training *t, const report_event *what);
+void training_report_event(training *t, const report_event *what);
 status training_summary(training *t, bool stopped);
 
 #endif

@@ -50,7 +50,7 @@ static int compare_sizes(const void *a, const void *b)
     return x != y ? (x < y) - (x > y) : ((*p)->number > (*q)->number) - ((*p)->number < (*q)->number);
 }
 
-/* Parameters that are updated whole go to the rank that has least of them so far: the same on every tensor rank, whose
+/* Parameters that are updated whole belong to the rank that has least of them so far: the same on every tensor rank, whose
  * parts have the same sizes. */
 static void deal_out(int *owners, const compiled *c, int data)
 {
@@ -127,7 +127,7 @@ int64_t storage_owned_bytes(const compiled *c, int gradient_rank)
     return bytes;
 }
 
-/* As `whole`, but only the rows that the rank owns of those that the ranks whose gradients sum divide. */
+/* As `whole`, but of the rows that the ranks whose gradients sum divide, only those that this rank owns. */
 static placements place_own(const compiled *c, placements whole, int owner)
 {
     for (int i = 0; i < AXIS_COORDINATES && zero_of(&c->options) > 0; i++)
@@ -194,7 +194,7 @@ static tensor *new_ids(compiled *c, const char *name, bool wanted)
     return t;
 }
 
-/* What each rank has a share of, and the grid the sum. */
+/* Results of which each rank has a share, and the grid the sum. */
 static tensor *new_sum(compiled *c, const char *name, dtype type, int64_t count)
 {
     tensor *t = new_input(c, name, type, 1, &count);
@@ -298,7 +298,7 @@ void storage_place(compiled *c)
     const compiled_inputs *in = &c->inputs;
     const compiled_results *out = &c->results;
     tensor *ids[] = {in->tokens, in->targets, in->positions, in->document_start};
-    /* what goes in before a program, or out after it, is side by side */
+    /* what is copied in before a program, or out after it, is adjacent */
     tensor *others[] = {in->scalars, out->loss_total, out->control, out->logits, out->loss, out->bins, in->rope_table};
     for (unsigned i = 0; i < sizeof ids / sizeof *ids; i++)
         place(c, ids[i]);

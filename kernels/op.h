@@ -1,6 +1,6 @@
 /* An op: one row of the op table (ops.def) with operands, attributes and a label.
  *
- * Ops are plain records owned by the program they stand in. The table `op_rows` leads from an op's kind to everything
+ * Ops are plain records owned by their program. The table `op_rows` has, by an op's kind, everything that is
  * known about it. Implementations are found per backend in an `op_kernel` table, one function an op, all of one type.
  */
 #ifndef PHALANX_KERNELS_OP_H

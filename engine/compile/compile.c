@@ -107,7 +107,7 @@ status compile(compiled *out, const compile_options *options)
         TRY(compile_program_forward(&out->decoding, out));
         widen(out, &out->decoding);
     }
-    /* What was decided for the neediest rank of the stage by the training program must hold for this one, all told. */
+    /* The budget was met by the training program of the stage's neediest rank; this rank's programs must all meet it. */
     if (options->train && options->budget > 0 && out->arena_bytes > options->budget)
         return status_fail(
             STATUS_USAGE,

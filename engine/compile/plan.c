@@ -57,9 +57,9 @@ void plan_measure(plan_rank *out, const compiled *c)
 /* ---- which ranks to compile --------------------------------------------------------------------------------------- */
 
 /* `gradient`: which of the ranks whose gradients sum. */
-static grid at_rank(const grid *g, int stage, int gradient, int abreast)
+static grid at_rank(const grid *g, int stage, int gradient, int tensor_rank)
 {
-    int at[GRID_AXES] = {[GRID_TENSOR] = abreast, [GRID_PIPELINE] = stage};
+    int at[GRID_AXES] = {[GRID_TENSOR] = tensor_rank, [GRID_PIPELINE] = stage};
     grid first = grid_of(g, grid_rank_at(g, at));
     return grid_of(g, grid_member(&first, AXIS_GRADIENT, gradient));
 }
@@ -199,7 +199,7 @@ static status time_step(plan *p, const simulate_cost *costs, double hop)
     return STATUS_OK;
 }
 
-/* ---- the price of other ways ------------------------------------------------------------------------------------------ */
+/* ---- the price of other choices ------------------------------------------------------------------------------------------ */
 
 static status price_choice(plan *p, const plan_rank *of, bool gather_each, bool reduce_each)
 {
@@ -223,7 +223,7 @@ static status price_choice(plan *p, const plan_rank *of, bool gather_each, bool 
         free(facts.decision);
     }
     compile_free(&c);
-    if (s == STATUS_USAGE && o.budget) { /* this way does not fit: worth knowing, not a failure */
+    if (s == STATUS_USAGE && o.budget) { /* it does not fit: worth knowing, not a failure */
         choice->arena = -1;
         choice->sent = 0;
         return STATUS_OK;

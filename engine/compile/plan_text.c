@@ -79,7 +79,7 @@ static void print_memory(FILE *out, const plan *p)
         spread = p->ranks[i].count > 1 && p->ranks[i].spread > spread ? p->ranks[i].spread : spread;
     char text[UNITS_TEXT];
     if (spread > 0)
-        fprintf(out, "each rank listed owns the most of those it stands for; the least of them owns up to %s less\n",
+        fprintf(out, "each rank listed owns the most of those like it; the least of them owns up to %s less\n",
                 bytes_text(text, (double)spread));
     fputs("kept and temporary: what is alive where the training step needs most; bound: no placement can be smaller\n",
           out);
@@ -164,16 +164,16 @@ static void print_attention(FILE *out, const plan *p)
 static void print_recompute(FILE *out, const plan *p)
 {
     char text[UNITS_TEXT];
-    static const char *const ways[] = {
+    static const char *const texts[] = {
         [RECOMPUTE_NONE] = "none", [RECOMPUTE_SELECTIVE] = "selective", [RECOMPUTE_FULL] = "full"};
     if (!p->options.budget) {
-        fprintf(out, "recompute         %s\n", ways[p->options.recompute]);
+        fprintf(out, "recompute         %s\n", texts[p->options.recompute]);
         return;
     }
     fprintf(out, "recompute         to fit %s\n", bytes_text(text, (double)p->options.budget));
     for (int i = 0; i < p->count; i++)
         if (i == 0 || p->ranks[i].at[GRID_PIPELINE] != p->ranks[i - 1].at[GRID_PIPELINE])
-            fprintf(out, "  stage %d makes again %s\n", p->ranks[i].at[GRID_PIPELINE], p->ranks[i].decision);
+            fprintf(out, "  stage %d recomputes %s\n", p->ranks[i].at[GRID_PIPELINE], p->ranks[i].decision);
 }
 
 static void print_choices(FILE *out, const plan *p)
@@ -210,7 +210,7 @@ static void print_time(FILE *out, const plan *p)
         "                  assuming %g TFLOP/s a device of which products reach %g%%, memory %g TB/s, %g GB/s within\n"
         "                  %d ranks of a node, %g GB/s beyond; what tensor ranks exchange is waited for, what data "
         "ranks\n"
-        "                  exchange is hidden as far as it fits behind what is computed meanwhile\n",
+        "                  exchange is overlapped as far as it fits with what is computed meanwhile\n",
         h->flops / 1e12, 100 * h->efficiency, h->memory / 1e12, h->node / 1e9, h->node_ranks, h->network / 1e9);
 }
 

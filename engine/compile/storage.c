@@ -209,8 +209,9 @@ static tensor *new_logits(compiled *c)
 {
     const compile_options *o = &c->options;
     int ranks = o->grid.size[GRID_TENSOR];
-    tensor *t = new_input(c, "logits", o->compute, 2,
-                          (int64_t[]){o->decode_samples, decoder_vocabulary_rows(&o->shape, ranks, grid_group_size(&o->grid, AXIS_GRADIENT))});
+    tensor *t =
+        new_input(c, "logits", o->compute, 2,
+                  (int64_t[]){o->decode_samples, decoder_vocabulary_rows(&o->shape, ranks, c->around.gradient)});
     if (ranks > 1)
         t->place.along[GRID_TENSOR] = place_shard(1);
     return t;

@@ -167,7 +167,7 @@ void training_header(const training *t)
                (long long)c->optimizer.warmup);
     if (t->saves_beside) {
         char bytes[UNITS_TEXT];
-        units_bytes(bytes, (double)t->copy_bytes);
+        units_bytes(bytes, (double)(t->copy_bytes - verify_bytes(t->verify)));
         printf("  checkpoints written beside training, from a copy of %s a rank\n", bytes);
     }
     say_choices(t);

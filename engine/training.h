@@ -25,7 +25,8 @@ typedef struct training {
     const device_interface *device;
     compiled compiled;
     executor *executor;
-    choices choices; /* made by timing; the same on all ranks */
+    choices choices;         /* made by timing; the same on all ranks */
+    int64_t expected_beside; /* bytes of the GPU, beside the arena */
     watchdog *watchdog;
     samples *train, *validation;
     learning_rate schedule;
@@ -85,6 +86,8 @@ typedef struct training {
 /* train_setup.c */
 status training_open(training *t, const config *c, comm *world, watchdog *w, double began);
 void training_close(training *t);
+/* Collective. */
+void training_measure_reserve(training *t);
 
 /* How many samples an evaluation takes: evaluate.batches global batches, or all there are. */
 int64_t training_evaluation_samples(const training *t);

@@ -57,7 +57,7 @@ uint64_t bits_end(bits *b)
         add(b, b->rest);
     }
     for (int i = 0; i < LANES; i++)
-        all = bits_mix(all ^ b->sum[i], b->running[i]);
+        all = bits_mix(bits_mix(all, b->sum[i]), b->running[i]);
     return all;
 }
 

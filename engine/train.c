@@ -260,6 +260,7 @@ static status train_on(training *t, bool *stopped)
                  (long long)t->step, (long long)t->config->train.steps);
         return STATUS_OK;
     }
+    TRY(training_open_verify(t));
     TRY(training_report_open(t));
     TRY(training_save_open(t));
     training_header(t);

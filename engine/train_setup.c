@@ -331,7 +331,6 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
     snprintf(host, sizeof host, "%s", watchdog_host(w));
     comm_all_gather_bytes(all, t->hosts, host, sizeof host);
     open_pace(t);
-    TRY(training_open_verify(t));
     return STATUS_OK;
 }
 

@@ -367,6 +367,7 @@ status training_summary(training *t, bool stopped)
                                         .saves = t->saves,
                                         .saves_lost = t->saves_lost,
                                         .save_seconds = t->save_seconds + saver_stall(t->saver),
+                                        .verify_seconds = t->verify_seconds,
                                         .times_back = t->times_back,
                                         .omitted = train_past_omitted(&t->past),
                                         .fell_back = t->fell_back,

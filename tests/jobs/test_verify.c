@@ -188,7 +188,7 @@ static void flips_at_random(void **state)
         int layout = i % 4, kind = i / 4 % 3;
         if (layouts[layout].ranks == 1 && kind == 1)
             continue;
-        outcome o = suffer(*state, layout, kinds[kind], i % layouts[layout].ranks, 2 + i * 7 % 14, i);
+        outcome o = suffer(*state, layout, kinds[kind], i % layouts[layout].ranks, 2 + (7 * i + i / 12) % 14, i);
         n += o.injected;
         done[layout][kind] += o.injected;
         found[layout][kind] += o.injected && o.found;

@@ -190,7 +190,7 @@ static void sum_segment(flight *f)
     if (!f->call) {
         sum_run(f, f->sum + at, f->own + at, 0, bytes);
     } else {
-        runs own, sum;
+        runs own = {0}, sum = {0};
         find_runs(&own, f->call, f->group->me, LANE_SENT, at, bytes);
         find_runs(&sum, f->call, f->group->me, f->sum_memory, at, bytes);
         for (int i = 0; i < own.count; from += own.bytes[i++])

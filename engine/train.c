@@ -128,6 +128,7 @@ static status ready_step(training *t, signals_request *asked)
         ready = status_fail(STATUS_FAILED, "%s/lock has been taken by another run: this one ends", t->folder);
     else
         ready = take_batch(t, &t->left_out);
+    t->data_seconds = clock_seconds() - t->step_began;
     watchdog_enter(t->watchdog, DURING_STEP, false, t->step + 1, "agreeing that all ranks are ready");
     return agree(t, asked, &t->left_out, pace_take(t->pace), ready);
 }
@@ -164,18 +165,17 @@ static status play_step(training *t, bool *undone)
     return !*undone && due(t->config->run.verify_every, t->step) ? training_verify(undone, t) : STATUS_OK;
 }
 
-/* The same samples in every layout: evaluate.batches global batches, or one pass over what there is.
- * When asked to stop it is given up: whoever asks may not wait for long, and a checkpoint is worth more. */
-static status evaluate(training *t, signals_request *asked)
+/* The mean over one data set: the same samples in every layout, evaluate.batches global batches, or one pass over what there is. */
+static status evaluate_set(double *loss, training *t, signals_request *asked, int set)
 {
-    double began = clock_seconds(), sum = 0;
+    double sum = 0;
     const compile_options *o = &t->compiled.options;
     int64_t together = (int64_t)o->micro_batch * grid_group_size(&t->grid, AXIS_SAMPLES);
-    int64_t end = training_evaluation_samples(t), missing = 0;
+    int64_t end = training_evaluation_samples(t, set), missing = 0;
     for (int64_t first = 0; first < end; first += together) {
         int64_t left_out = 0;
         watchdog_enter(t->watchdog, DURING_EVALUATION, true, t->step, "reading a batch");
-        status ready = batch_fill_evaluation(&left_out, &t->compiled, t->executor, t->validation, first, end);
+        status ready = batch_fill_evaluation(&left_out, &t->compiled, t->executor, t->sets[set], first, end);
         watchdog_enter(t->watchdog, DURING_EVALUATION, false, t->step, "agreeing that all ranks are ready");
         TRY(agree(t, asked, &left_out, (pace_share){0}, ready));
         if (*asked == SIGNALS_STOP)
@@ -184,9 +184,21 @@ static status evaluate(training *t, signals_request *asked)
         sum += (double)*(float *)executor_at(t->executor, t->compiled.results.loss_total);
         missing += left_out;
     }
-    double loss = sum / ((double)(end - missing) * (double)o->sequence);
-    training_report_evaluation(t, loss, clock_seconds() - began);
+    *loss = sum / ((double)(end - missing) * (double)o->sequence);
     return STATUS_OK;
+}
+
+/* When asked to stop it is given up: whoever asks may not wait for long, and a checkpoint is worth more. */
+static status evaluate(training *t, signals_request *asked)
+{
+    double began = clock_seconds(), *losses = must_calloc((unsigned long)t->set_count, sizeof *losses);
+    status s = STATUS_OK;
+    for (int i = 0; i < t->set_count && s == STATUS_OK && *asked != SIGNALS_STOP; i++)
+        s = evaluate_set(&losses[i], t, asked, i);
+    if (s == STATUS_OK && *asked != SIGNALS_STOP)
+        training_report_evaluation(t, losses, clock_seconds() - began);
+    free(losses);
+    return s;
 }
 
 /* Saves what has not been saved yet; `last`: and waits for it. What is not verified is not saved: then the run has gone back. */
@@ -221,6 +233,8 @@ static status train_loop(training *t, signals_request *asked)
     const config *c = t->config;
     while (t->step < c->train.steps) {
         t->step_began = clock_seconds();
+        t->waited_before = comm_waited(t->world);
+        t->stalled_before = saver_stall(t->saver);
         TRY(save_anyway(t, ready_step(t, asked)));
         int64_t before = t->step;
         if (*asked != SIGNALS_NONE)

@@ -123,6 +123,7 @@ static void say_saved(training *t)
         free(t->back);
         t->back = must_format("%s/%s", t->checkpoints, saver_name(t->saver));
     }
+    training_event(t, "saved", saver_name(t->saver));
     log_info("saved %s/%s in %.2f s", t->checkpoints, saver_name(t->saver), saver_seconds(t->saver));
 }
 
@@ -132,6 +133,7 @@ static void say_lost(training *t)
     t->saves_lost++;
     if (comm_rank(t->world) == 0)
         log_warn("%s; the run goes on", status_message());
+    training_event(t, "save failed", status_message());
 }
 
 /* Waits for the save under way on all ranks. */

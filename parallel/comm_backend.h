@@ -34,6 +34,7 @@ struct comm {
     bool checks;                       /* sums are kept of what is sent and received; by `mpi` */
     uint64_t sent, received;           /* of all messages so far */
     uint64_t *sent_to, *received_from; /* [ranks] */
+    double waited;                     /* seconds within comm_wait, so far */
 };
 
 struct comm_group {

@@ -143,6 +143,8 @@ static const keys_row rows[] = {
     FILES("run.folder", "TOP/observed/elsewhere", ""),
     SCREEN("run.log_every", "2", ""),
     FILES("run.tensorboard", "true", ""),
+    FILES("run.resource_seconds", "0", ""),
+    SHOWN_BY("run.export", "tests/jobs/test_metrics.c"),
     SHOWN_BY("run.lock", "tests/jobs/test_recovery.c"),
     SHOWN_BY("run.hang_seconds", "tests/jobs/test_watch.c"),
     SHOWN_BY("run.silent_seconds", "tests/jobs/test_phases.c"),

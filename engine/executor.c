@@ -49,7 +49,7 @@ struct executor {
     int hook_op;
     void (*hook)(void *); /* before that op of the training program; NULL: nobody */
     void *hook_context;
-    executor_observer observer;
+    executor_observer observer[EXECUTOR_OBSERVERS];
     double *seconds;
     _Atomic(int64_t) step;
     _Atomic(const op *) current;
@@ -356,6 +356,21 @@ static void call_hook(executor *e, const compiled_program *p, int i)
         e->hook(e->hook_context);
 }
 
+static void play_observed(executor *e, const compiled_program *p, int i)
+{
+    for (int k = 0; k < EXECUTOR_OBSERVERS; k++)
+        if (e->observer[k].before)
+            e->observer[k].before(e->observer[k].context, p, i);
+    play_op(e, p->list.ops[i]);
+    for (int k = EXECUTOR_OBSERVERS - 1; k >= 0; k--) {
+        const executor_observer *o = &e->observer[k];
+        if (o->after)
+            o->after(o->context, p, i);
+        while (o->again && o->again(o->context, p, i))
+            play_op(e, p->list.ops[i]);
+    }
+}
+
 static void play_ops(executor *e, const compiled_program *p)
 {
     bool alone = comm_ranks(e->world) == 1;
@@ -365,11 +380,7 @@ static void play_ops(executor *e, const compiled_program *p)
         call_hook(e, p, i);
         atomic_store_explicit(&e->current, o, memory_order_relaxed);
         tell_watchdog(e, o, o->label, e->apart);
-        if (e->observer.before)
-            e->observer.before(e->observer.context, p, i);
-        play_op(e, o);
-        if (e->observer.after)
-            e->observer.after(e->observer.context, p, i);
+        play_observed(e, p, i);
         mark(e, i);
         if (!alone)
             comm_progress(e->world);
@@ -515,14 +526,14 @@ void executor_before(executor *e, int index, void (*hook)(void *context), void *
     e->hook_context = context;
 }
 
+void executor_observe(executor *e, executor_place place, executor_observer o)
+{
+    e->observer[place] = o;
+}
+
 int executor_communicators(const executor *e)
 {
     return e->interface->communication ? groups_communicators(&e->links.asked) : 0;
-}
-
-void executor_observe(executor *e, executor_observer o)
-{
-    e->observer = o;
 }
 
 void executor_facts(device_facts *out, const executor *e)

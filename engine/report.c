@@ -247,6 +247,7 @@ status report_summary(const char *path, const report_summary_values *v)
     put_integer(root, "checkpoints_lost", v->saves_lost);
     put_integer(root, "copies_in_memory", v->saves_in_memory);
     put_real(root, "checkpoint_seconds", v->save_seconds);
+    put_real(root, "verify_seconds", v->verify_seconds);
     put_integer(root, "times_gone_back", v->times_back);
     put_integer(root, "samples_left_out", v->omitted);
     if (v->fell_back)

@@ -105,6 +105,7 @@ typedef struct report_summary_values {
     int64_t saves, saves_lost;          /* checkpoints */
     int64_t saves_in_memory;            /* copies in the memory of nodes */
     double save_seconds;                /* that training has waited for them */
+    double verify_seconds;              /* that verification has taken, on the rank where it took longest */
     int64_t times_back, omitted;        /* steps undone, samples left out for it */
     const char *fell_back;              /* why the run did not go on from the latest checkpoint; NULL: it did */
     int ranks;

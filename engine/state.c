@@ -228,6 +228,7 @@ static void clear(executor *e, const tensor *t)
     int64_t bytes = t ? tensor_bytes(t) : 0;
     if (bytes == 0)
         return;
+    MUST(t->address >= 0, "%s has no bytes of its own", t->name);
     char *data = executor_borrow(e, t->address, bytes);
     memset(data, 0, (size_t)bytes);
     executor_give_back(e, data, t->address, bytes, true);
@@ -237,8 +238,7 @@ void state_clear(const compiled *c, executor *e)
 {
     for (int i = 0; i < c->model.parameter_count; i++) {
         const storage *s = &c->storage[c->model.parameters[i]->number];
-        clear(e, s->weight);
-        clear(e, s->shard);
+        clear(e, s->shard_weight ? s->shard : s->weight);
         clear(e, s->master);
         for (int k = 0; k < s->states; k++)
             clear(e, s->state[k]);

@@ -133,6 +133,11 @@ static status ready_step(training *t, signals_request *asked)
     return agree(t, asked, &t->left_out, pace_take(t->pace), ready);
 }
 
+static bool due(int every, int64_t step)
+{
+    return every > 0 && step % every == 0;
+}
+
 /* One optimizer step; *undone: it, and those before it back to a checkpoint, have been undone. */
 static status play_step(training *t, bool *undone)
 {
@@ -140,6 +145,8 @@ static status play_step(training *t, bool *undone)
     fill_scalars(t, rate);
     if (t->step + 1 == t->config->profile.start)
         executor_profile(t->executor, true);
+    if (t->verify)
+        verify_step(t->verify, t->step + 1);
     executor_launch(t->executor, &t->compiled.training);
     read_ahead(t);
     executor_finish(t->executor);
@@ -154,7 +161,8 @@ static status play_step(training *t, bool *undone)
     training_report_step(t, mean, (double)control[CONTROL_NORM], rate, clock_seconds() - t->step_began, skipped);
     if (t->config->debug.gradients && t->step == t->config->debug.at_step)
         TRY(training_dump_gradients(t));
-    return training_judge(undone, t, mean, (double)control[CONTROL_NORM], skipped);
+    TRY(training_judge(undone, t, mean, (double)control[CONTROL_NORM], skipped));
+    return !*undone && due(t->config->run.verify_every, t->step) ? training_verify(undone, t) : STATUS_OK;
 }
 
 /* The mean over one data set: the same samples in every layout, evaluate.batches global batches, or one pass over what there is. */
@@ -193,15 +201,14 @@ static status evaluate(training *t, signals_request *asked)
     return s;
 }
 
-static bool due(int every, int64_t step)
-{
-    return every > 0 && step % every == 0;
-}
-
-/* Saves what has not been saved yet; `last`: and waits for it. */
+/* Saves what has not been saved yet; `last`: and waits for it. What is not verified is not saved: then the run has gone back. */
 static status save(training *t, bool last)
 {
+    bool undone;
     if (t->step == t->saved)
+        return STATUS_OK;
+    TRY(training_verify(&undone, t));
+    if (undone)
         return STATUS_OK;
     TRY(training_save(t, last));
     t->saved = t->step;
@@ -229,10 +236,13 @@ static status train_loop(training *t, signals_request *asked)
         t->waited_before = comm_waited(t->world);
         t->stalled_before = saver_stall(t->saver);
         TRY(save_anyway(t, ready_step(t, asked)));
+        int64_t before = t->step;
         if (*asked != SIGNALS_NONE)
             TRY(save(t, *asked == SIGNALS_STOP));
         if (*asked == SIGNALS_STOP)
             break;
+        if (t->step != before) /* undone, and the batch is another step's */
+            continue;
         if (*asked == SIGNALS_SAVE)
             signals_saved();
         bool undone = false;
@@ -266,9 +276,12 @@ static status train_on(training *t, bool *stopped)
                  (long long)t->step, (long long)t->config->train.steps);
         return STATUS_OK;
     }
+    TRY(training_open_verify(t));
     TRY(training_report_open(t));
     TRY(training_save_open(t));
     training_header(t);
+    if (t->verify)
+        verify_begin(t->verify);
     t->saved = t->step;
     status s = train_loop(t, &asked);
     if (s != STATUS_OK) { /* on all ranks: what is being saved is good */

@@ -99,7 +99,7 @@ status training_save_open(training *t)
     TRY(choose_asynchronous(&o.asynchronous, t));
     o.extra_count = first ? list_extras(extras, t) : 0;
     t->saves_beside = o.asynchronous;
-    t->copy_bytes = saver_bytes(&t->compiled, t->executor, o.asynchronous);
+    t->copy_bytes = saver_bytes(&t->compiled, t->executor, o.asynchronous) + verify_bytes(t->verify);
     TRY(comm_all_status(all, saver_open(&t->saver, &o)));
     if (t->config->checkpoint.memory_every < 1)
         return STATUS_OK;

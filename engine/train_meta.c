@@ -140,6 +140,8 @@ static void write_past(json_t *meta, const train_past *p)
                                                  (json_int_t)o->count, (json_int_t)o->times));
     }
     json_object_set_new(meta, "began", json_integer(p->began));
+    if (p->verified > 0)
+        json_object_set_new(meta, "verified", json_integer(p->verified));
     json_object_set_new(meta, "omitted", omitted);
     json_object_set_new(meta, "losses", list_reals(p->window.loss, p->window.count));
     json_object_set_new(meta, "norms", list_reals(p->window.norm, p->window.count));
@@ -238,6 +240,10 @@ static status read_past(train_past *out, const json_t *meta, int64_t step, int g
     out->began = json_integer_value(began);
     if (began && (!json_is_integer(began) || out->began < 0 || out->began > step))
         return impossible(where, "began", began, "is none of its steps");
+    const json_t *verified = json_object_get(meta, "verified");
+    out->verified = json_integer_value(verified);
+    if (verified && (!json_is_integer(verified) || out->verified < 0 || out->verified > step))
+        return impossible(where, "verified", verified, "is none of its steps");
     TRY(read_reals(out->window.loss, &out->window.count, meta, "losses", where));
     TRY(read_reals(out->window.norm, &norms, meta, "norms", where));
     if (norms != out->window.count)

@@ -23,7 +23,8 @@ enum { TRAIN_OMISSIONS = 256 };
 
 /* What the numbers of the steps so far have been, and have led to. */
 typedef struct train_past {
-    int64_t began; /* the step that the run's folder began with: 0, or that of another run's checkpoint */
+    int64_t began;    /* the step that the run's folder began with: 0, or that of another run's checkpoint */
+    int64_t verified; /* the last step after which everything was verified; 0: none */
     spike_window window;
     int omissions; /* in ascending order */
     train_omission omission[TRAIN_OMISSIONS];

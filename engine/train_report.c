@@ -230,7 +230,7 @@ void training_header(const training *t)
                (long long)c->optimizer.warmup);
     if (t->saves_beside) {
         char bytes[UNITS_TEXT];
-        units_bytes(bytes, (double)t->copy_bytes);
+        units_bytes(bytes, (double)(t->copy_bytes - verify_bytes(t->verify)));
         printf("  checkpoints written beside training, from a copy of %s a rank\n", bytes);
     }
     if (t->config->checkpoint.memory_every > 0) {
@@ -517,6 +517,7 @@ status training_summary(training *t, bool stopped)
                                         .saves_lost = t->saves_lost,
                                         .saves_in_memory = t->saves_in_memory,
                                         .save_seconds = t->save_seconds + saver_stall(t->saver),
+                                        .verify_seconds = t->verify_seconds,
                                         .times_back = t->times_back,
                                         .omitted = train_past_omitted(&t->past),
                                         .fell_back = t->fell_back,

@@ -314,14 +314,10 @@ static void name_device(training *t)
 static void open_pace(training *t)
 {
     int ranks = comm_ranks(t->world);
-    char host[INCIDENT_HOST] = {0};
     if (ranks == 1 || t->device != &device_cpu || t->config->run.slow_ratio == 0)
         return;
     t->pace = pace_open(&t->compiled, t->executor, t->world);
     t->pace_judge = comm_rank(t->world) == 0 ? pace_judge_open(ranks) : NULL;
-    t->hosts = must_calloc((unsigned long)ranks, sizeof *t->hosts);
-    snprintf(host, sizeof host, "%s", watchdog_host(t->watchdog));
-    comm_all_gather_bytes(comm_world(t->world), t->hosts, host, sizeof host);
 }
 
 status training_open(training *t, const config *c, comm *world, watchdog *w, double began)
@@ -347,12 +343,18 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
     t->peak_flops = peak_of(t) * comm_ranks(world);
     t->flops_per_token = compile_flops_per_token(&c->model.shape, c->train.sequence);
     executor_watch(t->executor, w);
+    char host[INCIDENT_HOST] = {0};
+    t->hosts = must_calloc((unsigned long)comm_ranks(world), sizeof *t->hosts);
+    snprintf(host, sizeof host, "%s", watchdog_host(w));
+    comm_all_gather_bytes(all, t->hosts, host, sizeof host);
     open_pace(t);
     return STATUS_OK;
 }
 
 void training_close(training *t)
 {
+    verify_close(t->verify);
+    free(t->pairs);
     pace_close(t->pace);
     pace_judge_close(t->pace_judge);
     free(t->hosts);

@@ -18,6 +18,7 @@
 #include "engine/saver.h"
 #include "engine/train_meta.h"
 #include "engine/text/tokenizer.h"
+#include "engine/verify.h"
 #include "parallel/watchdog.h"
 
 typedef struct training {
@@ -44,9 +45,15 @@ typedef struct training {
     int skipped;        /* in a row */
     train_past past;
 
-    pace *pace;             /* NULL: one rank, or ops that are not timed */
-    pace_judge *pace_judge; /* rank 0's */
-    char (*hosts)[INCIDENT_HOST];
+    pace *pace;                   /* NULL: one rank, or ops that are not timed */
+    pace_judge *pace_judge;       /* rank 0's */
+    char (*hosts)[INCIDENT_HOST]; /* [ranks] */
+
+    verify *verify;   /* NULL: run.verify_every is 0 */
+    comm_sums *pairs; /* [ranks]: what was sent to and received from each, at the last verification */
+    int unverified;   /* verifications in a row that have failed */
+    double verify_seconds, verify_trained;
+    bool price_said;
 
     char *origin,
         *back; /* folders of checkpoints: which this process began from, and which it goes back to; NULL: none */
@@ -111,6 +118,12 @@ status training_judge(bool *undone, training *t, double loss, double norm, bool 
 
 /* What all ranks have said of the pace of the step before. */
 void training_judge_pace(training *t, const pace_share *shares, int64_t stride);
+
+/* train_verify.c */
+status training_open_verify(training *t);
+/* Is the state after this step what it must be, on all ranks? *undone: it was not, and the run has gone back to a step that is
+ * verified. Collective. */
+status training_verify(bool *undone, training *t);
 
 /* train_checkpoint.c */
 /* Once a run, before its first step: refuses where a copy of the state is asked for and does not fit. */

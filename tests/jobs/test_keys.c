@@ -73,6 +73,7 @@ static const keys_row rows[] = {
     FILES("data.tokenizer", "tests/golden/text/gpt2.json", ""),
     SHOWN_BY("data.allow_changed", "tests/jobs/test_recovery.c"),
     SHOWN_BY("data.skip_bad", "tests/jobs/test_endings.c"),
+    SHOWN_BY("run.verify_every", "tests/jobs/test_verify.c"),
     SHOWN_BY("run.slow_ratio", "tests/jobs/test_pace.c"),
     SHOWN_BY("run.spike.zscore", "tests/jobs/test_spikes.c"),
     SHOWN_BY("run.spike.rewind", "tests/jobs/test_spikes.c"),

@@ -165,6 +165,12 @@ int64_t samples_count(const samples *s)
     return n;
 }
 
+double samples_epochs(const samples *s, int which, double taken)
+{
+    const source *from = &s->source[which];
+    return taken * from->per_period / SAMPLES_PERIOD / (double)from->count;
+}
+
 /* Positions restart, and attention stops, where a document begins. */
 static void mark_documents(const samples *s, const indexed *data, int32_t *positions, int32_t *document_start,
                            int64_t first)

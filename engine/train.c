@@ -7,6 +7,7 @@
 #include "engine/batch.h"
 #include "engine/loss_scale.h"
 #include "engine/incidents.h"
+#include "engine/report.h"
 #include "engine/training.h"
 #include "kernels/op.h"
 #include "memory/clock.h"
@@ -171,18 +172,25 @@ static status evaluate(training *t, signals_request *asked)
     const compile_options *o = &t->compiled.options;
     int64_t together = (int64_t)o->micro_batch * grid_group_size(&t->grid, AXIS_SAMPLES);
     int64_t end = training_evaluation_samples(t), missing = 0;
+    report_progress bar = report_progress_begin(stderr, "evaluating", (double)end, false);
+    status ready = STATUS_OK;
     for (int64_t first = 0; first < end; first += together) {
         int64_t left_out = 0;
         watchdog_enter(t->watchdog, DURING_EVALUATION, true, t->step, "reading a batch");
-        status ready = batch_fill_evaluation(&left_out, &t->compiled, t->executor, t->validation, first, end);
+        ready = batch_fill_evaluation(&left_out, &t->compiled, t->executor, t->validation, first, end);
         watchdog_enter(t->watchdog, DURING_EVALUATION, false, t->step, "agreeing that all ranks are ready");
-        TRY(agree(t, asked, &left_out, ready));
-        if (*asked == SIGNALS_STOP)
-            return STATUS_OK;
+        ready = agree(t, asked, &left_out, ready);
+        if (ready != STATUS_OK || *asked == SIGNALS_STOP)
+            break;
         executor_play(t->executor, &t->compiled.evaluation);
+        if (comm_rank(t->world) == 0)
+            report_progress_update(&bar, (double)first);
         sum += (double)*(float *)executor_at(t->executor, t->compiled.results.loss_total);
         missing += left_out;
     }
+    report_progress_end(&bar);
+    if (ready != STATUS_OK || *asked == SIGNALS_STOP)
+        return ready;
     double loss = sum / ((double)(end - missing) * (double)o->sequence);
     training_report_evaluation(t, loss, clock_seconds() - began);
     return STATUS_OK;

@@ -151,6 +151,7 @@ void training_header(const training *t)
     run.memory.kept = k->training.peak_kept;
     run.memory.temporary = k->training.peak_temporary;
     report_header(stdout, &run);
+    training_say_data(t);
     int64_t wanted = (int64_t)c->evaluate.batches * c->train.global_batch;
     if (t->validation && c->evaluate.every > 0 && training_evaluation_samples(t) < wanted)
         printf("  evaluation  all %lld sequences of data.validation: fewer than evaluate.batches asks for\n",

@@ -30,6 +30,11 @@ int64_t training_evaluation_samples(const training *t)
     return there < wanted ? there : wanted;
 }
 
+int64_t training_samples_at(const training *t, int64_t step)
+{
+    return t->samples + (step - t->step) * t->config->train.global_batch;
+}
+
 /* The ranks of one model read the same samples: one of them says what is left out. */
 static void say_left_out(void *context, const char *words)
 {
@@ -158,7 +163,9 @@ static status open_rank(training *t)
 static status read_choices(training *t)
 {
     const char *resume = t->config->checkpoint.resume;
-    bool elsewhere = strcmp(resume, "auto") != 0 && strcmp(resume, "never") != 0;
+    if (!strcmp(resume, "never")) /* the choices in the folder are another run's */
+        return STATUS_OK;
+    bool elsewhere = strcmp(resume, "auto") != 0;
     char *path = must_format("%s/" CHOICES_FILE, t->folder);
     status s = STATUS_OK;
     if (!atomic_exists(path) && elsewhere) {
@@ -268,6 +275,7 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
     watchdog_enter(w, DURING_SETUP, true, 0, "looking at the run's folder");
     TRY(check_shared_folder(t));
     TRY(comm_all_status(all, take_lock(t)));
+    TRY(comm_all_status(all, training_move_aside(t)));
     watchdog_enter(w, DURING_SETUP, false, 0, "preparing");
     batch_rope_table(&t->compiled, t->executor);
     t->peak_flops = peak_of(t) * comm_ranks(world);

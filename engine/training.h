@@ -1,5 +1,5 @@
 /* The state of a training run on one rank, shared by the files that make up the loop (train.c, train_setup.c,
- * train_restore.c, train_checkpoint.c, train_report.c). */
+ * train_aside.c, train_restore.c, train_checkpoint.c, train_report.c, train_data.c). */
 #ifndef PHALANX_ENGINE_TRAINING_H
 #define PHALANX_ENGINE_TRAINING_H
 
@@ -67,8 +67,13 @@ typedef struct training {
 status training_open(training *t, const config *c, comm *world, watchdog *w, double began);
 void training_close(training *t);
 
+/* train_aside.c: with checkpoint.resume=never, what an earlier run has left in the folder goes to FOLDER/earlier-N. By rank 0. */
+status training_move_aside(const training *t);
+
 /* How many samples an evaluation takes: evaluate.batches global batches, or all there are. */
 int64_t training_evaluation_samples(const training *t);
+/* How many samples have been consumed when `step` steps are done. */
+int64_t training_samples_at(const training *t, int64_t step);
 
 /* train_restore.c */
 /* The latest checkpoint that is whole, or the one checkpoint.resume names, or initial weights (drawn, or model.from's). */
@@ -86,6 +91,9 @@ void training_save_advance(training *t, bool any_working, bool any_failed);
 status training_save_finish(training *t);
 /* Every parameter's gradient of the step just played, under debug.gradients. */
 status training_dump_gradients(training *t);
+
+/* train_data.c: the header's lines about the data, and warnings. */
+void training_say_data(const training *t);
 
 /* train_report.c */
 status training_report_open(training *t);

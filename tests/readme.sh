@@ -12,10 +12,10 @@ build=$here/build
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
 cd "$here" || exit 1
-if [ -e .git ]; then
+if [ -e .git ] && command -v git >/dev/null; then
     git ls-files -co --exclude-standard -z | tar --null --ignore-failed-read -cf - -T - 2>/dev/null
 else
-    tar --exclude='./build*' --exclude=./corpus --exclude=./runs -cf - .
+    tar --exclude='./build*' --exclude=./corpus --exclude=./runs --exclude=./.git -cf - .
 fi | tar -xf - -C "$copy"
 cd "$copy" || exit 1
 # README says what to add as root and on few cores

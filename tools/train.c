@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "engine/causes.h"
 #include "engine/config/config.h"
 #include "engine/incidents.h"
 #include "engine/train.h"
@@ -33,6 +34,7 @@ enum { SECONDS_TO_BEGIN = 900 };
 typedef struct guard {
     incidents *incidents;
     watchdog *watchdog;
+    int64_t position; /* from where on the run's incidents are this job's */
 } guard;
 
 static void tell_fault(void *context, fault_kind kind, const char *words)
@@ -71,7 +73,7 @@ static void guard_close(guard *g)
 }
 
 /* The configuration, before the job is joined: it says how long joining may take. */
-static status read_config(config *c, const guard *g, const char *path, int overrides, char *const *override)
+static status read_config(config *c, guard *g, const char *path, int overrides, char *const *override)
 {
     watchdog_enter(g->watchdog, DURING_START, true, 0, "reading the configuration");
     status s = config_load(c, path, overrides, override);
@@ -79,6 +81,7 @@ static status read_config(config *c, const guard *g, const char *path, int overr
         watchdog_limits limits = train_limits(c);
         watchdog_limit(g->watchdog, &limits);
         incidents_place(g->incidents, c->run.folder, g->watchdog);
+        g->position = causes_position(c->run.folder);
     }
     watchdog_enter(g->watchdog, DURING_START, false, 0, "joining the job");
     return s;
@@ -107,8 +110,11 @@ static status train(bool *stopped, config *c, comm *world, const guard *g, doubl
     return train_run(stopped, c, world, g->watchdog, began);
 }
 
+/* What ended the job, where no rank has said it better. */
 static void refuse(const config *c, const guard *g)
 {
+    if (causes_read(c->run.folder, g->position).known)
+        return;
     char *words = must_strdup(status_message());
     incidents_say(c->run.folder, g->watchdog, INCIDENT_REFUSED, true, words);
     free(words);

@@ -31,10 +31,8 @@ static const hang hangs[] = {
     {3, "checkpoints* HANG -1 fsync 0 1", "run.save_seconds=2", 1, "save", NULL},
     {3, "checkpoints* HANG -1 fsync 0 1", "run.save_seconds=2 checkpoint.asynchronous=false", 1, "save",
      "writing a checkpoint"},
-    {1, "manifest* HANG -1 open 0 0", "run.load_seconds=2 train.steps=20", 0, "load",
-     "reading weights and state"},
-    {2, "model-* HANG -1 open 0 1", "run.load_seconds=2 train.steps=20", 1, "load",
-     "reading weights and state"},
+    {1, "manifest* HANG -1 open 0 0", "run.load_seconds=2 train.steps=20", 0, "load", "reading weights and state"},
+    {2, "model-* HANG -1 open 0 1", "run.load_seconds=2 train.steps=20", 1, "load", "reading weights and state"},
     {1, "data.idx HANG -1 open 0 0", "run.setup_seconds=3", 0, "set-up", "opening the data"},
     {2, "data.idx HANG -1 open 0 1", "run.setup_seconds=5", 1, "set-up", "opening the data"},
     {2, ".shared* HANG -1 access 0 1", "run.setup_seconds=5", 1, "set-up", "looking at the run's folder"},
@@ -60,7 +58,7 @@ static launch *start_hang(const char *top, int which)
     char *spy = launch_beside("io_faults.so"), *program = launch_beside("../phalanx"), *keys = with_top(h->keys, top);
     char *mpirun = h->ranks > 1 ? launch_mpirun(h->ranks) : must_strdup("");
     launch *l = launch_start(
-        90, "exec %s env 'PHALANX_IO_FAULTS=%s' LD_PRELOAD=%s %s train %s/run.yaml run.folder=%s/hang%d %s", mpirun,
+        300, "exec %s env 'PHALANX_IO_FAULTS=%s' LD_PRELOAD=%s %s train %s/run.yaml run.folder=%s/hang%d %s", mpirun,
         h->fault, spy, program, top, top, which, keys);
     free(mpirun);
     free(keys);
@@ -75,7 +73,7 @@ static int write_config(void **state)
     if (workfolder_setup(state))
         return -1;
     runs_write_small(*state, 9000, STEPS, "micro_batch: 2, global_batch: 12", "checkpoint: {every: 4}\n");
-    free(runs_train_well(60, 1, "%s/run.yaml run.folder=%s/done", (char *)*state, (char *)*state));
+    free(runs_train_well(300, 1, "%s/run.yaml run.folder=%s/done", (char *)*state, (char *)*state));
     for (int i = 0; i < HANGS; i++) {
         char *copy = must_format("cp -r %s/done %s/hang%d", (char *)*state, (char *)*state, i);
         if (strcmp(hangs[i].phase, "load") == 0 && system(copy) != 0)
@@ -156,7 +154,7 @@ static void a_rank_frozen_in_its_first_second_ends_the_job(void **state)
         char *line = must_format("%s/run.yaml run.folder=%s train.steps=1000 run.hang_seconds=2 run.setup_seconds=3 "
                                  "run.load_seconds=3 run.save_seconds=3",
                                  top, folder);
-        launch *l = runs_start(60, 3, line);
+        launch *l = runs_start(300, 3, line);
         int pid = 0;
         while (!pid)
             pid = runs_process(folder, i % 3);
@@ -180,8 +178,8 @@ static void a_rank_that_does_not_answer_has_a_limit_of_its_own(void **state)
     char *folder = workfolder_path(*state, "silent");
     char *line =
         must_format("%s/run.yaml run.folder=%s train.steps=100000 run.silent_seconds=2", (char *)*state, folder);
-    launch *l = runs_start(60, 2, line);
-    assert_true(runs_wait_for_step(folder, 3, 30));
+    launch *l = runs_start(300, 2, line);
+    assert_true(runs_wait_for_step(folder, 3, 200));
     assert_int_equal(kill(runs_process(folder, 1), SIGSTOP), 0);
     double before = launch_seconds(l);
     launch_result r = launch_finish(l);
@@ -196,7 +194,7 @@ static void a_rank_that_does_not_answer_has_a_limit_of_its_own(void **state)
 static void slow_storage_is_no_hang(void **state)
 {
     char *spy = launch_beside("io_faults.so"), *program = launch_beside("../phalanx");
-    launch_result r = launch_run(60,
+    launch_result r = launch_run(300,
                                  "exec env PHALANX_IO_FAULTS='checkpoints* SLOW 4 fsync' LD_PRELOAD=%s %s train "
                                  "%s/run.yaml checkpoint.resume=never run.folder=%s/slow run.save_seconds=4",
                                  spy, program, (char *)*state, (char *)*state);

@@ -50,8 +50,7 @@ struct executor {
     traffic captured[AXIS_COUNT]; /* what each replay sends */
     comm_request *requests;
     watchdog *watchdog;
-    int hook_op;
-    void (*hook)(void *); /* before that op of the training program; NULL: nobody */
+    void (*hook)(void *); /* before a training program changes the state; NULL: nobody */
     void *hook_context;
     double *seconds;
     _Atomic(int64_t) step;
@@ -175,7 +174,8 @@ static watchdog_position position_of(const executor *e, const op *o, const char 
                            .op = where,
                            .kind = op_row_of(o)->name};
     if (op_row_of(o)->flags & OP_COMM) {
-        const comm_call *call = &e->playing->calls[o->at.request];
+        const launch *mine = &e->playing->launches[o->at.request];
+        const comm_call *call = &e->playing->launches[mine->ends].call;
         p.bytes = call->count * dtype_bytes(call->type);
         p.peer = o->kind == OP_send || o->kind == OP_receive ? o->at.peer : -1;
     }
@@ -370,7 +370,7 @@ static void copy_inputs(executor *e)
 
 static void call_hook(executor *e, const compiled_program *p, int i)
 {
-    if (i == e->hook_op && e->hook && p == &e->compiled->training && !e->capturing)
+    if (i == p->first_change && e->hook && !e->capturing)
         e->hook(e->hook_context);
 }
 
@@ -434,7 +434,7 @@ static void play(executor *e, const compiled_program *p)
         play_ops(e, p);
         return;
     }
-    call_hook(e, p, e->hook_op);
+    call_hook(e, p, p->first_change);
     if (e->plays == 2)
         capture(e, p);
     e->interface->replay(e->device);
@@ -526,9 +526,8 @@ const device_interface *executor_device(const executor *e, device **out)
     return e->interface;
 }
 
-void executor_before(executor *e, int index, void (*hook)(void *context), void *context)
+void executor_before_change(executor *e, void (*hook)(void *context), void *context)
 {
-    e->hook_op = index;
     e->hook = hook;
     e->hook_context = context;
 }

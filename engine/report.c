@@ -47,7 +47,7 @@ void report_header(FILE *out, const report_run *run)
         fprintf(out, "  layout      %s\n", run->layout);
     header_memory(out, run);
     units_count(tokens, (double)run->tokens_per_step);
-    units_count(all, (double)run->tokens_per_step * (double)run->steps);
+    units_count(all, (double)run->tokens);
     fprintf(out, "  training    %" PRId64 " steps of %s tokens: %s tokens\n", run->steps, tokens, all);
     double flops = run->flops_per_token * (double)run->tokens_per_step;
     if (flops < 1e9)

@@ -22,6 +22,7 @@ typedef struct report_run {
     const char *folder;
     int64_t parameters;
     int64_t steps, tokens_per_step;
+    int64_t tokens;         /* of all steps */
     double flops_per_token; /* forward and backward, causal attention counted as half */
     double peak_flops;      /* of all ranks together, for the MFU; 0: unknown */
     struct {

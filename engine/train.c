@@ -18,7 +18,7 @@
 /* Targets of the global batch that count. */
 static double batch_tokens(const training *t)
 {
-    return (double)(t->config->train.global_batch - t->left_out) * (double)t->config->train.sequence;
+    return (double)(training_batch(t, t->step) - t->left_out) * (double)t->config->train.sequence;
 }
 
 /* Muon's rate follows the same schedule as the others'. */
@@ -32,30 +32,31 @@ static void fill_scalars(training *t, double rate)
     const config *c = t->config;
     step_scalars *s = executor_at(t->executor, t->compiled.inputs.scalars);
     double updates = (double)t->updates + 1;
-    *s = (step_scalars){.seed = (uint64_t)c->train.seed,
-                        .step = t->step + 1,
-                        .updates = t->updates + 1,
-                        .lr = (float)rate,
-                        .beta1 = (float)c->optimizer.beta1,
-                        .beta2 = (float)c->optimizer.beta2,
-                        .epsilon = (float)c->optimizer.epsilon,
-                        .weight_decay = (float)c->optimizer.weight_decay,
-                        .muon_lr = muon_rate(c, rate),
-                        .momentum = (float)c->optimizer.momentum,
-                        .clip = (float)c->optimizer.clip,
-                        .loss_scale = (float)t->loss_scale,
-                        .first_sample = batch_first(&t->compiled.options, t->samples),
-                        .loss_tokens = (float)batch_tokens(t),
-                        .momentum_correction = (float)(1 - pow(c->optimizer.beta1, updates)),
-                        .variance_correction = (float)(1 - pow(c->optimizer.beta2, updates))};
+    *s =
+        (step_scalars){.seed = (uint64_t)c->train.seed,
+                       .step = t->step + 1,
+                       .updates = t->updates + 1,
+                       .lr = (float)rate,
+                       .beta1 = (float)c->optimizer.beta1,
+                       .beta2 = (float)c->optimizer.beta2,
+                       .epsilon = (float)c->optimizer.epsilon,
+                       .weight_decay = (float)c->optimizer.weight_decay,
+                       .muon_lr = muon_rate(c, rate),
+                       .momentum = (float)c->optimizer.momentum,
+                       .clip = (float)c->optimizer.clip,
+                       .loss_scale = (float)t->loss_scale,
+                       .first_sample = batch_first(&t->compiled.options, t->samples, training_microbatches(t, t->step)),
+                       .loss_tokens = (float)batch_tokens(t),
+                       .momentum_correction = (float)(1 - pow(c->optimizer.beta1, updates)),
+                       .variance_correction = (float)(1 - pow(c->optimizer.beta2, updates))};
 }
 
 /* A step whose gradients are not finite changed nothing but the data position; with fp16 the scale comes down. */
 static status after_update(training *t, bool skipped)
 {
     const config *c = t->config;
+    t->samples += training_batch(t, t->step);
     t->step++;
-    t->samples += c->train.global_batch;
     t->updates += !skipped;
     t->skipped = skipped ? t->skipped + 1 : 0;
     if (c->train.precision == CONFIG_FP16)
@@ -111,7 +112,7 @@ static status take_batch(training *t, int64_t *left_out)
     *left_out = t->ahead_left_out;
     watchdog_enter(t->watchdog, DURING_STEP, true, t->step + 1, "reading the batch");
     if (!there)
-        return batch_fill(left_out, &t->compiled, t->executor, t->train, t->samples);
+        return batch_fill(left_out, &t->compiled, t->executor, t->train, t->samples, training_microbatches(t, t->step));
     executor_turn(t->executor);
     return STATUS_OK;
 }
@@ -119,10 +120,11 @@ static status take_batch(training *t, int64_t *left_out)
 /* While the device plays this step, the next one's batch. What cannot be read is tried again by that step, which says so. */
 static void read_ahead(training *t)
 {
-    int64_t next = t->samples + t->config->train.global_batch;
+    int64_t next = t->samples + training_batch(t, t->step);
     bool last = t->step + 1 == t->config->train.steps;
     if (!last && executor_reads_ahead(t->executor) &&
-        batch_read_ahead(&t->ahead_left_out, &t->compiled, t->executor, t->train, next) == STATUS_OK)
+        batch_read_ahead(&t->ahead_left_out, &t->compiled, t->executor, t->train, next,
+                         training_microbatches(t, t->step + 1)) == STATUS_OK)
         t->ahead = next;
 }
 
@@ -143,11 +145,11 @@ static status ready_step(training *t, signals_request *asked)
 /* One optimizer step. */
 static status play_step(training *t)
 {
-    double rate = learning_rate_at(&t->schedule, t->updates + 1);
+    double rate = learning_rate_at(&t->schedule, t->updates + 1 - t->schedule_updates);
     fill_scalars(t, rate);
     if (t->step + 1 == t->config->profile.start)
         executor_profile(t->executor, true);
-    executor_launch(t->executor, &t->compiled.training);
+    executor_launch(t->executor, compile_program_of(&t->compiled, training_microbatches(t, t->step)));
     read_ahead(t);
     executor_finish(t->executor);
     if (t->step + 1 == t->config->profile.stop)

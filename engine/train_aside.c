@@ -10,9 +10,9 @@
 #include "engine/training.h"
 #include "memory/log.h"
 
-/* What runs write. Whatever else is in the folder is not ours to move. */
-static const char *const written[] = {"checkpoints", "metrics.jsonl", "summary.json",   "config.yaml",
-                                      CHOICES_FILE,  INCIDENTS_FILE,  "flight-*.jsonl", "events.out.tfevents*"};
+/* What runs write. Whatever else is in the folder is not ours to move; tuning.json is about the machine, and stays. */
+static const char *const written[] = {"checkpoints",  "metrics.jsonl",  "summary.json",        "config.yaml",
+                                      INCIDENTS_FILE, "flight-*.jsonl", "events.out.tfevents*"};
 
 static bool is_written(const char *name)
 {

@@ -1,6 +1,7 @@
 /* What the header says of the data, and what a run asks for that it will not get. */
 #include <stdlib.h>
 
+#include "engine/config/batch_ramp.h"
 #include "engine/training.h"
 #include "memory/log.h"
 #include "memory/units.h"
@@ -48,10 +49,18 @@ void training_say_data(const training *t)
 {
     const config *c = t->config;
     double taken = (double)training_samples_at(t, c->train.steps);
+    if (t->stage)
+        printf("  stage       %s\n", t->stage);
     say_sources("data", &c->data.train, t->train, taken);
     if (t->validation)
         say_sources("validation", &c->data.validation, t->validation, 0);
     warn_of_epochs(t, taken);
+    if (c->train.batch_ramp.count) {
+        fputs("  batch       ", stdout);
+        for (int i = 0; i < batch_ramp_stages(c); i++)
+            printf("%s%d from step %d on", i ? ", " : "", batch_ramp_samples(c, i), c->train.batch_ramp.item[2 * i]);
+        putchar('\n');
+    }
     if (c->profile.start > 0 && t->device == &device_cpu)
         log_warn("profile.start: there is no profiler to start on the CPU, and the run is not profiled");
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/config/batch_ramp.h"
 #include "memory/log.h"
 
 /* ---- data sets ---- */
@@ -79,14 +80,14 @@ static char *compare_sources(const json_t *saved, const config_sources *sources,
 }
 
 status train_meta_check_data(const json_t *meta, const config *c, const samples *train, const samples *validation,
-                             const char *where)
+                             bool other_data, const char *where)
 {
     const json_t *saved = json_object_get(meta, "data");
     char *words = compare_sources(json_object_get(saved, "validation"), &c->data.validation, validation);
     if (words)
         log_info("resume: data.validation: %s; losses before and after do not compare", words);
     free(words);
-    words = compare_sources(json_object_get(saved, "train"), &c->data.train, train);
+    words = other_data ? NULL : compare_sources(json_object_get(saved, "train"), &c->data.train, train);
     status s = STATUS_OK;
     if (words && c->data.allow_changed)
         log_warn("resume: data.train: %s; going on (data.allow_changed)", words);
@@ -107,10 +108,17 @@ static const double LEAST_SCALE = 0.5, MOST_SCALE = 4294967296.0; /* train.loss_
 static const struct {
     const char *key;
     size_t offset;
+    bool may_lack; /* it is 0 then */
 } counts[] = {
-    {"step", offsetof(train_meta, step)},       {"updates", offsetof(train_meta, updates)},
-    {"samples", offsetof(train_meta, samples)}, {"good_steps", offsetof(train_meta, good_steps)},
-    {"skipped", offsetof(train_meta, skipped)},
+    {"step", offsetof(train_meta, step), false},
+    {"updates", offsetof(train_meta, updates), false},
+    {"samples", offsetof(train_meta, samples), false},
+    {"good_steps", offsetof(train_meta, good_steps), false},
+    {"skipped", offsetof(train_meta, skipped), false},
+    {"stage_step", offsetof(train_meta, stage_step), true},
+    {"stage_samples", offsetof(train_meta, stage_samples), true},
+    {"schedule_step", offsetof(train_meta, schedule_step), true},
+    {"schedule_updates", offsetof(train_meta, schedule_updates), true},
 };
 
 enum { COUNTS = sizeof counts / sizeof *counts };
@@ -148,7 +156,7 @@ static status read_counts(train_meta *out, const json_t *meta, bool begun, const
     for (int i = 0; i < COUNTS; i++) {
         const json_t *value = json_object_get(meta, counts[i].key);
         int64_t n = json_integer_value(value);
-        if (!value && begun)
+        if (!value && begun && !counts[i].may_lack)
             return status_fail(STATUS_FAILED, "%s: its manifest does not say %s", where, counts[i].key);
         if (value && (!json_is_integer(value) || n < 0))
             return impossible(where, counts[i].key, value, "is no count");
@@ -157,7 +165,22 @@ static status read_counts(train_meta *out, const json_t *meta, bool begun, const
     return STATUS_OK;
 }
 
-status train_meta_read(train_meta *out, const json_t *meta, int global_batch, const char *where)
+/* The samples that the steps of this stage have consumed. */
+static status check_samples(const train_meta *m, const config *saved, const char *where)
+{
+    if (m->stage_step > m->step || m->schedule_step > m->step || m->schedule_updates > m->updates)
+        return status_fail(STATUS_FAILED, "%s: its manifest says a stage that begins after step %lld: impossible",
+                           where, (long long)m->step);
+    int64_t taken = batch_ramp_total(saved, m->stage_step, m->step), all;
+    if (taken < 0 || __builtin_add_overflow(taken, m->stage_samples, &all) || all != m->samples)
+        return status_fail(STATUS_FAILED,
+                           "%s: its manifest says samples: %lld, which is not step %lld x train.global_batch %d%s",
+                           where, (long long)m->samples, (long long)m->step, saved->train.global_batch,
+                           saved->train.batch_ramp.count ? " as train.batch_ramp has it" : "");
+    return STATUS_OK;
+}
+
+status train_meta_read(train_meta *out, const json_t *meta, const config *saved, const char *where)
 {
     const json_t *step = json_object_get(meta, "step"), *scale = json_object_get(meta, "loss_scale");
     train_meta m = {0};
@@ -172,11 +195,7 @@ status train_meta_read(train_meta *out, const json_t *meta, int global_batch, co
             (long long)m.updates, (long long)m.skipped, (long long)m.step);
     if (m.good_steps > m.step)
         return impossible(where, "good_steps", json_object_get(meta, "good_steps"), "is more than its steps");
-    int64_t consumed;
-    if (__builtin_mul_overflow(m.step, (int64_t)global_batch, &consumed) || m.samples != consumed)
-        return status_fail(STATUS_FAILED,
-                           "%s: its manifest says samples: %lld, which is not step %lld x train.global_batch %d", where,
-                           (long long)m.samples, (long long)m.step, global_batch);
+    TRY(check_samples(&m, saved, where));
     if (scale && !json_is_number(scale))
         return impossible(where, "loss_scale", scale, "is no number");
     m.loss_scale = json_number_value(scale);

@@ -141,6 +141,7 @@ void training_header(const training *t)
                       .parameters = shape_parameters(s),
                       .steps = c->train.steps,
                       .tokens_per_step = c->train.global_batch * c->train.sequence,
+                      .tokens = training_samples_at(t, c->train.steps) * c->train.sequence,
                       .flops_per_token = t->flops_per_token,
                       .peak_flops = t->peak_flops,
                       .arena_bytes = largest,
@@ -226,7 +227,7 @@ void training_report_step(training *t, double loss, double norm, double rate, do
         return;
     watchdog_enter(t->watchdog, DURING_STEP, true, t->step, "writing metrics");
     const config *c = t->config;
-    double tokens = (double)c->train.global_batch * (double)c->train.sequence;
+    double tokens = (double)training_batch(t, t->step - 1) * (double)c->train.sequence;
     report_step r = {.step = t->step,
                      .steps = c->train.steps,
                      .loss = loss,

@@ -8,6 +8,7 @@
 #include <omp.h>
 
 #include "engine/batch.h"
+#include "engine/config/batch_ramp.h"
 #include "engine/files/atomic.h"
 #include "engine/files/checkpoint.h"
 #include "engine/tokenizer_files.h"
@@ -30,9 +31,19 @@ int64_t training_evaluation_samples(const training *t)
     return there < wanted ? there : wanted;
 }
 
+int training_batch(const training *t, int64_t step)
+{
+    return batch_ramp_samples(t->config, batch_ramp_stage_of(t->config, step));
+}
+
+int training_microbatches(const training *t, int64_t step)
+{
+    return training_batch(t, step) / (t->config->train.micro_batch * grid_group_size(&t->grid, AXIS_SAMPLES));
+}
+
 int64_t training_samples_at(const training *t, int64_t step)
 {
-    return t->samples + (step - t->step) * t->config->train.global_batch;
+    return t->stage_samples + batch_ramp_total(t->config, t->stage_step, step);
 }
 
 /* The ranks of one model read the same samples: one of them says what is left out. */
@@ -163,9 +174,7 @@ static status open_rank(training *t)
 static status read_choices(training *t)
 {
     const char *resume = t->config->checkpoint.resume;
-    if (!strcmp(resume, "never")) /* the choices in the folder are another run's */
-        return STATUS_OK;
-    bool elsewhere = strcmp(resume, "auto") != 0;
+    bool elsewhere = strcmp(resume, "auto") != 0 && strcmp(resume, "never") != 0;
     char *path = must_format("%s/" CHOICES_FILE, t->folder);
     status s = STATUS_OK;
     if (!atomic_exists(path) && elsewhere) {
@@ -299,6 +308,7 @@ void training_close(training *t)
     free(t->folder);
     free(t->checkpoints);
     free(t->fell_back);
+    free(t->stage);
     free(t->extra_name);
     free(t->extra_choices);
     *t = (training){0};

@@ -27,12 +27,14 @@ typedef struct training {
     learning_rate schedule;
 
     /* What a checkpoint holds beside tensors. */
-    int64_t step;       /* done */
-    int64_t updates;    /* optimizer updates: steps less those skipped */
-    int64_t samples;    /* consumed; the next step begins here */
-    double loss_scale;  /* of fp16, else 1 */
-    int64_t good_steps; /* since the scale last changed */
-    int skipped;        /* in a row */
+    int64_t step;                            /* done */
+    int64_t updates;                         /* optimizer updates: steps less those skipped */
+    int64_t samples;                         /* consumed; the next step begins here */
+    int64_t stage_step, stage_samples;       /* steps done, and samples consumed, where this stage of training began */
+    int64_t schedule_step, schedule_updates; /* steps and updates done where the learning rate's schedule began */
+    double loss_scale;                       /* of fp16, else 1 */
+    int64_t good_steps;                      /* since the scale last changed */
+    int skipped;                             /* in a row */
 
     int64_t saved;                    /* the step that was saved last, or begun from */
     int64_t ahead;                    /* the first sample of the batch that has been read ahead; -1: none has */
@@ -57,6 +59,8 @@ typedef struct training {
     double flops_per_token, peak_flops;
     char run[MANIFEST_RUN]; /* this start's id, the same on all ranks */
     char *folder, *checkpoints;
+    bool new_stage;  /* this process begins a stage, from another run's checkpoint */
+    char *stage;     /* in words; NULL: it does not */
     char *fell_back; /* rank 0: why the run does not go on from the latest checkpoint; NULL: it does */
     bool evicted;    /* the lock of the folder is lost: another run may be at work there */
     bool losing;     /* metrics cannot be written at the moment */
@@ -72,6 +76,9 @@ status training_move_aside(const training *t);
 
 /* How many samples an evaluation takes: evaluate.batches global batches, or all there are. */
 int64_t training_evaluation_samples(const training *t);
+/* Of step number `step`, from 0: samples over all ranks, and micro-batches of a rank. */
+int training_batch(const training *t, int64_t step);
+int training_microbatches(const training *t, int64_t step);
 /* How many samples have been consumed when `step` steps are done. */
 int64_t training_samples_at(const training *t, int64_t step);
 

@@ -6,6 +6,7 @@
 
 #include "memory/log.h"
 #include "parallel/partition.h"
+#include "engine/config/batch_ramp.h"
 #include "engine/config/config.h"
 
 static status check_named(const config *c)
@@ -114,6 +115,12 @@ static status check_context(const config *c)
 static status check_data(const config *c, int data)
 {
     int64_t together = (int64_t)c->train.micro_batch * data;
+    for (int i = 0; i + 1 < batch_ramp_stages(c); i++)
+        if (batch_ramp_samples(c, i) % together)
+            return status_fail(STATUS_USAGE,
+                               "train.batch_ramp: %d is not a multiple of train.micro_batch %d x %d data-parallel "
+                               "ranks: use multiples of %" PRId64,
+                               batch_ramp_samples(c, i), c->train.micro_batch, data, together);
     if (c->train.global_batch % together)
         return status_fail(STATUS_USAGE,
                            "train.global_batch %d is not a multiple of train.micro_batch %d x %d data-parallel ranks: "
@@ -126,6 +133,7 @@ status config_check(const config *c)
 {
     TRY(check_named(c));
     TRY(check_training(c));
+    TRY(batch_ramp_check(c));
     TRY(check_rate(c));
     TRY(check_master(c));
     TRY(check_context(c));

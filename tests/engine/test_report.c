@@ -129,6 +129,7 @@ static void the_header_names_model_memory_device_and_work(void **state)
         .parameters = 162417408,
         .steps = 1000,
         .tokens_per_step = 32768,
+        .tokens = 1000 * INT64_C(32768),
         .flops_per_token = 1e9,
         .peak_flops = 430e9,
         .memory = {.weights = 324834816, .gradients = 649669632, .optimizer = 1949008896, .kept = 1 << 30},

@@ -249,6 +249,9 @@ static char *other_value(const config_row *row, const config *c)
     case CONFIG_TYPE_INTEGERS:
         other = must_strdup("[1, 2, 3]");
         break;
+    case CONFIG_TYPE_PAIRS:
+        other = must_strdup("[[0, 64], [1000, 128]]");
+        break;
     default:
         other = must_strdup("\"some \\\\ \\\"text\\\" #1: \u00e4\"");
     }

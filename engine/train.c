@@ -246,8 +246,10 @@ static status train_loop(training *t, signals_request *asked)
             TRY(save(t, last || *asked == SIGNALS_STOP));
         if (*asked == SIGNALS_STOP)
             break;
-        if (t->trained_steps == 1)
+        if (t->trained_steps == 1) {
+            training_measure_reserve(t);
             seal_close();
+        }
     }
     seal_open();
     return STATUS_OK;

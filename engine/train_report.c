@@ -105,6 +105,19 @@ static void say_choices(const training *t)
         printf("  choices     %d timed in %.2f s, kept in " CHOICES_FILE "\n", k->added, k->seconds);
 }
 
+static void say_memory(const training *t, const device_facts *f)
+{
+    const double gib = 1 << 30;
+    int communicators = executor_communicators(t->executor);
+    if (t->device->communication)
+        printf(
+            "  GPU memory  %.2f GiB arena, %.2f GiB beside it (CUDA, libraries, %d communicator%s; %.2f GiB %s), %.2f "
+            "GiB free\n",
+            (double)t->compiled.arena_bytes / gib, (double)f->beside / gib, communicators,
+            communicators == 1 ? "" : "s", (double)t->expected_beside / gib,
+            t->choices.reserves ? "as measured before" : "assumed", (double)f->free_memory / gib);
+}
+
 void training_header(const training *t)
 {
     const config *c = t->config;
@@ -153,6 +166,7 @@ void training_header(const training *t)
     run.memory.temporary = k->training.peak_temporary;
     report_header(stdout, &run);
     training_say_data(t);
+    say_memory(t, &facts);
     int64_t wanted = (int64_t)c->evaluate.batches * c->train.global_batch;
     if (t->validation && c->evaluate.every > 0 && training_evaluation_samples(t) < wanted)
         printf("  evaluation  all %lld sequences of data.validation: fewer than evaluate.batches asks for\n",

@@ -9,6 +9,8 @@
 
 #include "engine/batch.h"
 #include "engine/config/batch_ramp.h"
+#include "engine/compile/groups.h"
+#include "engine/compile/reserve.h"
 #include "engine/files/atomic.h"
 #include "engine/files/checkpoint.h"
 #include "engine/tokenizer_files.h"
@@ -190,6 +192,45 @@ static status read_choices(training *t)
     return s;
 }
 
+/* Bytes of the GPU beside the arena: as an earlier run on such a GPU has measured, or assumed. */
+static int64_t expect_beside(const training *t)
+{
+    groups g;
+    groups_find(&g, &t->compiled);
+    int communicators = groups_communicators(&g);
+    groups_free(&g);
+    for (int i = 0; i < t->choices.reserves; i++)
+        if (t->choices.reserve[i].communicators == communicators)
+            return t->choices.reserve[i].bytes;
+    return reserve_bytes(&reserve_assumed, communicators);
+}
+
+/* Step 1 has loaded what libraries load at first use: what is taken beside the arena is kept for plans to come. */
+void training_measure_reserve(training *t)
+{
+    const char *shared = getenv(DEVICE_SHARE_ENVIRONMENT);
+    if (!t->device->communication || (shared && !strcmp(shared, "1")))
+        return;
+    device_facts f;
+    executor_facts(&f, t->executor);
+    choices_reserve mine = {.communicators = executor_communicators(t->executor), .bytes = f.beside};
+    memcpy(mine.device, f.name, sizeof mine.device);
+    int ranks = comm_ranks(t->world);
+    choices_reserve *all = must_alloc((unsigned long)ranks * sizeof *all);
+    comm_all_gather_bytes(comm_world(t->world), all, &mine, sizeof mine);
+    for (int i = 0; i < ranks; i++) { /* of several ranks with as many communicators, the most */
+        for (int k = 0; k < ranks; k++)
+            if (all[k].communicators == all[i].communicators && all[k].bytes > all[i].bytes)
+                all[i].bytes = all[k].bytes;
+        choices_note_reserve(&t->choices, &all[i]);
+    }
+    free(all);
+    char *path = must_format("%s/" CHOICES_FILE, t->folder);
+    if (comm_rank(t->world) == 0 && choices_write(&t->choices, path) != STATUS_OK)
+        log_warn("%s", status_message());
+    free(path);
+}
+
 static status open_executor(training *t)
 {
     comm_group *all = comm_world(t->world);
@@ -197,12 +238,14 @@ static status open_executor(training *t)
     TRY(comm_all_status(all, comm_rank(t->world) == 0 ? read_choices(t) : STATUS_OK));
     watchdog_enter(t->watchdog, DURING_SETUP, false, 0, "opening the device and its communication");
     choices_share(&t->choices, all);
+    t->expected_beside = t->device->communication ? expect_beside(t) : 0;
     const executor_options options = {.device = t->device,
                                       .backend = t->compiled.options.backend,
                                       .threads = t->compiled.options.threads,
                                       .tf32 = t->config->train.tf32,
                                       .timing = t->config->train.tune,
                                       .choices = &t->choices,
+                                      .beside = t->expected_beside,
                                       .graph = t->config->train.cuda_graph};
     return executor_open(&t->executor, &t->compiled, t->world, &options);
 }

@@ -21,7 +21,8 @@ typedef struct training {
     const device_interface *device;
     compiled compiled;
     executor *executor;
-    choices choices; /* made by timing; the same on all ranks */
+    choices choices;         /* made by timing; the same on all ranks */
+    int64_t expected_beside; /* bytes of the GPU, beside the arena */
     watchdog *watchdog;
     samples *train, *validation;
     learning_rate schedule;
@@ -70,6 +71,8 @@ typedef struct training {
 /* train_setup.c */
 status training_open(training *t, const config *c, comm *world, watchdog *w, double began);
 void training_close(training *t);
+/* Collective. */
+void training_measure_reserve(training *t);
 
 /* train_aside.c: with checkpoint.resume=never, what an earlier run has left in the folder goes to FOLDER/earlier-N. By rank 0. */
 status training_move_aside(const training *t);

@@ -36,13 +36,11 @@ static void say_sources(const char *title, const config_sources *sources, const 
 static void warn_of_epochs(const training *t, double taken)
 {
     const config_sources *sources = &t->config->data.train;
-    for (int i = 0; i < sources->count; i++) {
-        double epochs = samples_epochs(t->train, i, taken);
-        if (epochs > MANY_EPOCHS)
-            log_warn("data.train %s: %lld steps see it %.3g times; after about %g repeated text teaches little "
-                     "(2305.16264): add data, or lower train.steps",
-                     sources->item[i].path, (long long)t->config->train.steps, epochs, MANY_EPOCHS);
-    }
+    for (int i = 0; i < sources->count; i++)
+        if (samples_epochs(t->train, i, taken) > MANY_EPOCHS)
+            printf("              warning: %s is seen more than %g times; after that repeated text teaches little\n"
+                   "              (2305.16264): add data, or lower train.steps\n",
+                   sources->item[i].path, MANY_EPOCHS);
 }
 
 void training_say_data(const training *t)
@@ -52,9 +50,9 @@ void training_say_data(const training *t)
     if (t->stage)
         printf("  stage       %s\n", t->stage);
     say_sources("data", &c->data.train, t->train, taken);
+    warn_of_epochs(t, taken);
     if (t->validation)
         say_sources("validation", &c->data.validation, t->validation, 0);
-    warn_of_epochs(t, taken);
     if (c->train.batch_ramp.count) {
         fputs("  batch       ", stdout);
         for (int i = 0; i < batch_ramp_stages(c); i++)

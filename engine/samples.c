@@ -171,6 +171,16 @@ double samples_epochs(const samples *s, int which, double taken)
     return taken * from->per_period / SAMPLES_PERIOD / (double)from->count;
 }
 
+double samples_epoch(const samples *s, int64_t index)
+{
+    double most = 0;
+    for (int i = 0; i < s->sources; i++) {
+        double passes = samples_epochs(s, i, (double)index);
+        most = passes > most ? passes : most;
+    }
+    return most;
+}
+
 /* Positions restart, and attention stops, where a document begins. */
 static void mark_documents(const samples *s, const indexed *data, int32_t *positions, int32_t *document_start,
                            int64_t first)

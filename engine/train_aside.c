@@ -11,7 +11,8 @@
 #include "memory/log.h"
 
 /* What runs write. Whatever else is in the folder is not ours to move; tuning.json is about the machine, and stays. */
-static const char *const written[] = {"checkpoints",  "metrics.jsonl",  "summary.json",        "config.yaml",
+static const char *const written[] = {"checkpoints",  "metrics.jsonl",  "events.jsonl",
+                                      "hosts",        "summary.json",   "config.yaml",
                                       INCIDENTS_FILE, "flight-*.jsonl", "events.out.tfevents*"};
 
 static bool is_written(const char *name)

@@ -3,6 +3,7 @@
 #include <string.h>
 #include <jansson.h>
 
+#include "engine/files/atomic.h"
 #include "engine/files/checkpoint.h"
 #include "engine/files/checkpoint_find.h"
 #include "engine/state.h"
@@ -10,6 +11,7 @@
 #include "engine/training.h"
 #include "engine/weights.h"
 #include "memory/log.h"
+#include "memory/seal.h"
 
 /* ---- one checkpoint -------------------------------------------------------------------------------------------- */
 
@@ -66,6 +68,8 @@ static void begin_stage(training *t, train_meta *m, const config *saved, const c
         m->schedule_step = m->step;
         m->schedule_updates = m->updates;
     }
+    m->past = (train_past){.began = m->step};
+    free(t->stage);
     char *data = anew ? must_format("from their first sample (%s)", anew)
                       : must_format("go on at sample %lld", (long long)m->samples);
     t->stage = must_format("begins after step %lld of %s; data %s, the learning rate's schedule %s", (long long)m->step,
@@ -85,6 +89,7 @@ static void take(training *t, const train_meta *m)
     t->samples = m->samples;
     t->good_steps = m->good_steps;
     t->skipped = (int)m->skipped;
+    t->past = m->past;
     if (t->config->train.precision == CONFIG_FP16 && m->loss_scale > 0)
         t->loss_scale = m->loss_scale;
 }
@@ -110,6 +115,8 @@ static verdict load_as(status *said, training *t, checkpoint *from, const config
     if (t->new_stage)
         begin_stage(t, &m, saved, checkpoint_folder(from));
     take(t, &m);
+    free(t->origin);
+    t->origin = must_strdup(checkpoint_folder(from));
     log_info("resumed from %s after step %lld", checkpoint_folder(from), (long long)t->step);
     return WHOLE;
 }
@@ -123,9 +130,28 @@ static verdict load(status *said, training *t, checkpoint *from)
     return v;
 }
 
+/* Is a checkpoint another run's? Rank 0 looks, for all. */
+static bool leads_elsewhere(const training *t, const char *path)
+{
+    const char *const own[] = {t->folder, t->checkpoints}; /* the latter may be a link to another disk */
+    char *there = realpath(path, NULL);
+    bool within = false;
+    for (int i = 0; i < 2; i++) {
+        char *mine = realpath(own[i], NULL);
+        size_t length = mine ? strlen(mine) : 0;
+        within |= mine && there && strncmp(there, mine, length) == 0 && (there[length] == '/' || !there[length]);
+        free(mine);
+    }
+    free(there);
+    bool elsewhere = !within;
+    comm_broadcast_bytes(comm_world(t->world), &elsewhere, sizeof elsewhere, 0);
+    return elsewhere;
+}
+
 static verdict restore_from(status *said, training *t, const char *path)
 {
     checkpoint *from = NULL;
+    t->new_stage = leads_elsewhere(t, path);
     *said = comm_all_status(comm_world(t->world), checkpoint_open(&from, path));
     verdict v = *said == STATUS_OK ? load(said, t, from) : DAMAGED;
     checkpoint_close(from);
@@ -229,35 +255,36 @@ static status start(training *t)
     return s;
 }
 
-/* Does checkpoint.resume lead into another run's folder? */
-static bool leads_elsewhere(const training *t)
+/* From the folder that checkpoint.resume names. If it is another run's, a stage begins here, once: from then on the same command
+ * goes on from the stage's own latest checkpoint, as without it (*own). */
+static status restore_named(bool *own, training *t)
 {
-    char *own = realpath(t->folder, NULL), *there = realpath(t->config->checkpoint.resume, NULL);
-    size_t length = own ? strlen(own) : 0;
-    bool within = own && there && strncmp(there, own, length) == 0 && (there[length] == '/' || !there[length]);
-    free(own);
-    free(there);
-    return !within;
+    checkpoint_offers offers = {0};
+    status s = leads_elsewhere(t, t->config->checkpoint.resume) ? share_offers(&offers, t) : STATUS_OK;
+    *own = offers.count > 0;
+    if (s == STATUS_OK && *own)
+        s = restore_best(t, &offers);
+    else if (s == STATUS_OK)
+        (void)restore_from(&s, t, t->config->checkpoint.resume);
+    checkpoint_offers_free(&offers);
+    return s;
 }
 
-/* From the folder that checkpoint.resume names. If it is another run's, a stage begins here, once: from then on the same command
- * goes on from the stage's own latest checkpoint. */
-static status restore_named(training *t)
+/* A run that has been resumed goes back to where it would have gone without that: to the last checkpoint of its schedule. `own`:
+ * it has been resumed from a checkpoint of its own, unasked. */
+static void place_back(training *t, bool own)
 {
-    checkpoint_offers own = {0};
-    status s = STATUS_OK;
-    t->new_stage = leads_elsewhere(t);
-    comm_broadcast_bytes(comm_world(t->world), &t->new_stage, sizeof t->new_stage, 0);
-    if (t->new_stage)
-        s = share_offers(&own, t);
-    if (s == STATUS_OK && own.count > 0) {
-        t->new_stage = false;
-        s = restore_best(t, &own);
-    } else if (s == STATUS_OK) {
-        (void)restore_from(&s, t, t->config->checkpoint.resume);
-    }
-    checkpoint_offers_free(&own);
-    return s;
+    const config *c = t->config;
+    if (!own)
+        t->past.began = t->step;
+    if (!t->origin)
+        return;
+    int64_t scheduled = c->checkpoint.every > 0 ? t->step / c->checkpoint.every * c->checkpoint.every : t->step;
+    const char *slash = strrchr(t->origin, '/');
+    if (scheduled > t->past.began && slash)
+        t->back = must_format("%.*s/step-%08lld", (int)(slash - t->origin), t->origin, (long long)scheduled);
+    else if (t->past.began > 0)
+        t->back = must_strdup(t->origin);
 }
 
 status training_restore(training *t)
@@ -266,15 +293,80 @@ status training_restore(training *t)
     checkpoint_offers offers = {0};
     watchdog_enter(t->watchdog, DURING_LOAD, true, 0, "reading weights and state");
     status s = check_same_data(t);
-    if (s == STATUS_OK && !strcmp(resume, "auto"))
+    bool own = !strcmp(resume, "auto");
+    if (s == STATUS_OK && own)
         s = share_offers(&offers, t);
     if (s == STATUS_OK && offers.count > 0)
         s = restore_best(t, &offers);
     else if (s == STATUS_OK && strcmp(resume, "auto") != 0 && strcmp(resume, "never") != 0)
-        s = restore_named(t);
+        s = restore_named(&own, t);
     else if (s == STATUS_OK)
         s = comm_all_status(comm_world(t->world), start(t));
     checkpoint_offers_free(&offers);
+    if (s == STATUS_OK)
+        place_back(t, own);
     watchdog_enter(t->watchdog, DURING_SETUP, true, t->step, "opening the run's files");
+    return s;
+}
+
+/* ---- going back ------------------------------------------------------------------------------------------------- */
+
+/* Rank 0: the folder to go back to, the caller's; NULL: the run begins anew. What the schedule left may have been removed since, for
+ * saves that were asked for. */
+static status choose_back(char **out, const training *t)
+{
+    *out = NULL;
+    char *path = t->back ? must_format("%s/manifest.json", t->back) : NULL;
+    bool there = path && atomic_exists(path);
+    free(path);
+    if (there)
+        *out = must_strdup(t->back);
+    return there || !t->back ? STATUS_OK : checkpoint_resolve(out, t->checkpoints);
+}
+
+/* As a new process would find things. */
+static status begin_anew(training *t)
+{
+    TRY(comm_all_status(comm_world(t->world), start(t)));
+    t->step = t->updates = t->samples = t->good_steps = t->skipped = 0;
+    t->past = (train_past){0};
+    if (t->config->train.precision == CONFIG_FP16)
+        t->loss_scale = t->config->train.loss_scale;
+    return STATUS_OK;
+}
+
+static status go_back(training *t)
+{
+    comm_group *all = comm_world(t->world);
+    char *folder = NULL;
+    status s = comm_all_status(all, comm_rank(t->world) == 0 ? choose_back(&folder, t) : STATUS_OK);
+    int64_t bytes = folder ? (int64_t)strlen(folder) + 1 : 0;
+    comm_broadcast_bytes(all, &bytes, sizeof bytes, 0);
+    if (s == STATUS_OK && bytes > 0) {
+        folder = folder ? folder : must_alloc((unsigned long)bytes);
+        comm_broadcast_bytes(all, folder, bytes, 0);
+        (void)restore_from(&s, t, folder);
+    } else if (s == STATUS_OK) {
+        s = begin_anew(t);
+    }
+    free(folder);
+    return s;
+}
+
+status training_go_back(training *t)
+{
+    int64_t from = t->step;
+    if (training_save_finish(t) != STATUS_OK && comm_rank(t->world) == 0)
+        log_warn("%s; the run goes on", status_message());
+    seal_open();
+    watchdog_enter(t->watchdog, DURING_LOAD, true, from, "going back to a checkpoint");
+    state_clear(&t->compiled, t->executor);
+    status s = go_back(t);
+    t->saved = t->step; /* it is on the disk, or there is nothing to save */
+    t->ahead = -1;
+    t->times_back++;
+    watchdog_enter(t->watchdog, DURING_STEP, false, t->step, "going on after having gone back");
+    if (t->trained_steps > 0)
+        seal_close();
     return s;
 }

@@ -18,6 +18,7 @@ typedef enum config_type {
     CONFIG_TYPE_SOURCES,  /* config_sources */
     CONFIG_TYPE_INTEGERS, /* config_integers */
     CONFIG_TYPE_PAIRS,    /* config_integers, two by two */
+    CONFIG_TYPE_WORDS,    /* unsigned, a bit a word */
     CONFIG_TYPES
 } config_type;
 
@@ -32,10 +33,10 @@ typedef enum config_resume {
 typedef struct config_row {
     const char *key; /* section.key */
     config_type type;
-    size_t offset;        /* in config */
-    const char *fallback; /* the default as YAML; NULL: it follows from other keys, as `otherwise` says */
-    double low, high;     /* inclusive; for the numeric types and each of CONFIG_TYPE_INTEGERS and CONFIG_TYPE_PAIRS */
-    const char *const *word; /* of CONFIG_TYPE_WORD, ends with NULL */
+    size_t offset;           /* in config */
+    const char *fallback;    /* the default as YAML; NULL: it follows from other keys, as `otherwise` says */
+    double low, high;        /* inclusive; for the numeric types and each of CONFIG_TYPE_INTEGERS and PAIRS */
+    const char *const *word; /* of CONFIG_TYPE_WORD and WORDS, ends with NULL */
     config_resume resume;
     const char *otherwise; /* the default in words where fallback is NULL */
     const char *doc;

@@ -46,8 +46,7 @@ struct executor {
     traffic captured[AXIS_COUNT]; /* what each replay sends */
     comm_request *requests;
     watchdog *watchdog;
-    int hook_op;
-    void (*hook)(void *); /* before that op of the training program; NULL: nobody */
+    void (*hook)(void *); /* before a training program changes the state; NULL: nobody */
     void *hook_context;
     executor_observer observer[EXECUTOR_OBSERVERS];
     double *seconds;
@@ -352,7 +351,7 @@ static void copy_inputs(executor *e)
 
 static void call_hook(executor *e, const compiled_program *p, int i)
 {
-    if (i == e->hook_op && e->hook && p == &e->compiled->training && !e->capturing)
+    if (i == p->first_change && e->hook && !e->capturing)
         e->hook(e->hook_context);
 }
 
@@ -427,7 +426,7 @@ static void play(executor *e, const compiled_program *p)
         play_ops(e, p);
         return;
     }
-    call_hook(e, p, e->hook_op);
+    call_hook(e, p, p->first_change);
     if (e->plays == 2)
         capture(e, p);
     e->interface->replay(e->device);
@@ -519,9 +518,8 @@ const device_interface *executor_device(const executor *e, device **out)
     return e->interface;
 }
 
-void executor_before(executor *e, int index, void (*hook)(void *context), void *context)
+void executor_before_change(executor *e, void (*hook)(void *context), void *context)
 {
-    e->hook_op = index;
     e->hook = hook;
     e->hook_context = context;
 }

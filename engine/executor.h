@@ -56,8 +56,8 @@ void executor_give_back(executor *e, void *borrowed, int64_t address, int64_t by
 run_context *executor_context(executor *e);
 /* What the arena is on, for who copies large parts of it. */
 const device_interface *executor_device(const executor *e, device **out);
-/* `hook` is called before op number `index` of every training step (with a graph, before the step); NULL: nobody. */
-void executor_before(executor *e, int index, void (*hook)(void *context), void *context);
+/* `hook` is called in every training step before weights and optimizer change (with a graph, before the step); NULL: nobody. */
+void executor_before_change(executor *e, void (*hook)(void *context), void *context);
 /* Two that are called around each op as the host plays or enqueues it; {0}: nobody. */
 typedef enum executor_place { OBSERVES_OUTSIDE, OBSERVES_INSIDE, EXECUTOR_OBSERVERS } executor_place;
 typedef struct executor_observer {

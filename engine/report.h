@@ -22,6 +22,7 @@ typedef struct report_run {
     const char *folder;
     int64_t parameters;
     int64_t steps, tokens_per_step;
+    int64_t tokens;         /* of all steps */
     double flops_per_token; /* forward and backward, causal attention counted as half */
     double peak_flops;      /* of all ranks together, for the MFU; 0: unknown */
     struct {
@@ -119,12 +120,13 @@ report_end report_ending(const char *folder, double began);
 /* summary.json at `path`, whole or not at all. */
 status report_summary(const char *path, const report_summary_values *values);
 
-/* A bar for work of a known (or, with total 0, unknown) amount; with total -1 only the time that it takes is shown. Drawn on terminals only, at most ten times a second. */
+/* A bar for work of a known (or, with total 0, unknown) amount; with total -1 only the time that it takes is shown.
+ * Drawn over itself on a terminal, at most ten times a second; elsewhere a line every 30 s. */
 typedef struct report_progress {
     FILE *out;
     const char *title;
     bool bytes; /* amounts are bytes, otherwise counts */
-    bool drawn;
+    bool terminal, drawn;
     double total, begun, last; /* times in seconds */
 } report_progress;
 

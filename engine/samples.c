@@ -165,11 +165,17 @@ int64_t samples_count(const samples *s)
     return n;
 }
 
+double samples_epochs(const samples *s, int which, double taken)
+{
+    const source *from = &s->source[which];
+    return taken * from->per_period / SAMPLES_PERIOD / (double)from->count;
+}
+
 double samples_epoch(const samples *s, int64_t index)
 {
     double most = 0;
     for (int i = 0; i < s->sources; i++) {
-        double passes = (double)index * s->source[i].per_period / SAMPLES_PERIOD / (double)s->source[i].count;
+        double passes = samples_epochs(s, i, (double)index);
         most = passes > most ? passes : most;
     }
     return most;

@@ -277,26 +277,6 @@ static void copied_hook(void *context)
         wait_for_copy(s);
 }
 
-/* Does it write what outlives the step and is no gradient? */
-static bool changes_state(const compiled *c, const op *o)
-{
-    bool changes = false;
-    for (int k = 0; k < OP_MAX_OUT; k++) {
-        const tensor *t = o->out[k] ? tensor_root(o->out[k]) : NULL;
-        changes |= t && (t->class == CLASS_WEIGHT || t->class == CLASS_OPTIMIZER) && t->address < c->persistent_bytes;
-    }
-    return changes;
-}
-
-/* Until this op of a step, what was saved after the step before is still what the arena holds. */
-static int first_change(const compiled *c)
-{
-    int i = 0;
-    while (i < c->training.list.count && !changes_state(c, c->training.list.ops[i]))
-        i++;
-    return i;
-}
-
 static status open_parts(saver *s, checkpoint_piece *pieces, int count)
 {
     const saver_options *o = &s->options;
@@ -324,7 +304,7 @@ static status open_parts(saver *s, checkpoint_piece *pieces, int count)
         return status_fail(STATUS_FAILED, "cannot start the thread that writes checkpoints");
     s->started = s->copy != NULL;
     if (s->started)
-        executor_before(o->executor, first_change(o->compiled), copied_hook, s);
+        executor_before_change(o->executor, copied_hook, s);
     return STATUS_OK;
 }
 
@@ -366,7 +346,7 @@ void saver_close(saver *s)
         end_thread(s);
     if (s->stage != NONE && s->options.rank == 0 && !s->memory)
         checkpoint_clean(s->options.folder, s->name);
-    executor_before(s->options.executor, 0, NULL, NULL);
+    executor_before_change(s->options.executor, NULL, NULL);
     checkpoint_publisher_close(s->publisher);
     checkpoint_writer_close(s->writer);
     if (s->pinned)

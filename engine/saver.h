@@ -2,7 +2,7 @@
  *
  * A save goes through stages, which all ranks enter together: shares (each rank's copy is taken, written and read back), then
  * publishing (rank 0 makes it the latest). One save is under way at a time. The copy
- * is taken while the next step computes, and that step's update waits for it (executor_before). Nothing
+ * is taken while the next step computes, and that step's update waits for it (executor_before_change). Nothing
  * that grows with the model is allocated after saver_open. Without a copy (checkpoint.asynchronous=false) the same
  * stages happen within saver_begin and saver_next, and the state is written from where it lies.
  *

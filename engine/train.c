@@ -7,6 +7,7 @@
 #include "engine/batch.h"
 #include "engine/loss_scale.h"
 #include "engine/incidents.h"
+#include "engine/report.h"
 #include "engine/training.h"
 #include "kernels/op.h"
 #include "memory/clock.h"
@@ -17,7 +18,7 @@
 /* Targets of the global batch that count. */
 static double batch_tokens(const training *t)
 {
-    return (double)(t->config->train.global_batch - t->left_out) * (double)t->config->train.sequence;
+    return (double)(training_batch(t, t->step) - t->left_out) * (double)t->config->train.sequence;
 }
 
 /* Muon's rate follows the same schedule as the others'. */
@@ -31,30 +32,31 @@ static void fill_scalars(training *t, double rate)
     const config *c = t->config;
     step_scalars *s = executor_at(t->executor, t->compiled.inputs.scalars);
     double updates = (double)t->updates + 1;
-    *s = (step_scalars){.seed = (uint64_t)c->train.seed,
-                        .step = t->step + 1,
-                        .updates = t->updates + 1,
-                        .lr = (float)rate,
-                        .beta1 = (float)c->optimizer.beta1,
-                        .beta2 = (float)c->optimizer.beta2,
-                        .epsilon = (float)c->optimizer.epsilon,
-                        .weight_decay = (float)c->optimizer.weight_decay,
-                        .muon_lr = muon_rate(c, rate),
-                        .momentum = (float)c->optimizer.momentum,
-                        .clip = (float)c->optimizer.clip,
-                        .loss_scale = (float)t->loss_scale,
-                        .first_sample = batch_first(&t->compiled.options, t->samples),
-                        .loss_tokens = (float)batch_tokens(t),
-                        .momentum_correction = (float)(1 - pow(c->optimizer.beta1, updates)),
-                        .variance_correction = (float)(1 - pow(c->optimizer.beta2, updates))};
+    *s =
+        (step_scalars){.seed = (uint64_t)c->train.seed,
+                       .step = t->step + 1,
+                       .updates = t->updates + 1,
+                       .lr = (float)rate,
+                       .beta1 = (float)c->optimizer.beta1,
+                       .beta2 = (float)c->optimizer.beta2,
+                       .epsilon = (float)c->optimizer.epsilon,
+                       .weight_decay = (float)c->optimizer.weight_decay,
+                       .muon_lr = muon_rate(c, rate),
+                       .momentum = (float)c->optimizer.momentum,
+                       .clip = (float)c->optimizer.clip,
+                       .loss_scale = (float)t->loss_scale,
+                       .first_sample = batch_first(&t->compiled.options, t->samples, training_microbatches(t, t->step)),
+                       .loss_tokens = (float)batch_tokens(t),
+                       .momentum_correction = (float)(1 - pow(c->optimizer.beta1, updates)),
+                       .variance_correction = (float)(1 - pow(c->optimizer.beta2, updates))};
 }
 
 /* A step whose gradients are not finite changed nothing but the data position; with fp16 the scale comes down. */
 static void after_update(training *t, bool skipped)
 {
     const config *c = t->config;
+    t->samples += training_batch(t, t->step);
     t->step++;
-    t->samples += c->train.global_batch;
     t->updates += !skipped;
     t->skipped = skipped ? t->skipped + 1 : 0;
     if (c->train.precision == CONFIG_FP16)
@@ -103,7 +105,7 @@ static status take_batch(training *t, int64_t *left_out)
     *left_out = t->ahead_left_out;
     watchdog_enter(t->watchdog, DURING_STEP, true, t->step + 1, "reading the batch");
     if (!there)
-        return batch_fill(left_out, &t->compiled, t->executor, t->train, t->samples);
+        return batch_fill(left_out, &t->compiled, t->executor, t->train, t->samples, training_microbatches(t, t->step));
     executor_turn(t->executor);
     return STATUS_OK;
 }
@@ -111,10 +113,11 @@ static status take_batch(training *t, int64_t *left_out)
 /* While the device plays this step, the next one's batch. What cannot be read is tried again by that step, which says so. */
 static void read_ahead(training *t)
 {
-    int64_t next = t->samples + t->config->train.global_batch;
+    int64_t next = t->samples + training_batch(t, t->step);
     bool last = t->step + 1 == t->config->train.steps;
     if (!last && executor_reads_ahead(t->executor) &&
-        batch_read_ahead(&t->ahead_left_out, &t->compiled, t->executor, t->train, next) == STATUS_OK)
+        batch_read_ahead(&t->ahead_left_out, &t->compiled, t->executor, t->train, next,
+                         training_microbatches(t, t->step + 1)) == STATUS_OK)
         t->ahead = next;
 }
 
@@ -141,13 +144,13 @@ static bool due(int every, int64_t step)
 /* One optimizer step; *undone: it, and those before it back to a checkpoint, have been undone. */
 static status play_step(training *t, bool *undone)
 {
-    double rate = learning_rate_at(&t->schedule, t->updates + 1);
+    double rate = learning_rate_at(&t->schedule, t->updates + 1 - t->schedule_updates);
     fill_scalars(t, rate);
     if (t->step + 1 == t->config->profile.start)
         executor_profile(t->executor, true);
     if (t->verify)
         verify_step(t->verify, t->step + 1);
-    executor_launch(t->executor, &t->compiled.training);
+    executor_launch(t->executor, compile_program_of(&t->compiled, training_microbatches(t, t->step)));
     read_ahead(t);
     executor_finish(t->executor);
     if (t->step + 1 == t->config->profile.stop)
@@ -172,18 +175,25 @@ static status evaluate_set(double *loss, training *t, signals_request *asked, in
     const compile_options *o = &t->compiled.options;
     int64_t together = (int64_t)o->micro_batch * grid_group_size(&t->grid, AXIS_SAMPLES);
     int64_t end = training_evaluation_samples(t, set), missing = 0;
+    report_progress bar = report_progress_begin(stderr, "evaluating", (double)end, false);
+    status ready = STATUS_OK;
     for (int64_t first = 0; first < end; first += together) {
         int64_t left_out = 0;
         watchdog_enter(t->watchdog, DURING_EVALUATION, true, t->step, "reading a batch");
-        status ready = batch_fill_evaluation(&left_out, &t->compiled, t->executor, t->sets[set], first, end);
+        ready = batch_fill_evaluation(&left_out, &t->compiled, t->executor, t->sets[set], first, end);
         watchdog_enter(t->watchdog, DURING_EVALUATION, false, t->step, "agreeing that all ranks are ready");
-        TRY(agree(t, asked, &left_out, (pace_share){0}, ready));
-        if (*asked == SIGNALS_STOP)
-            return STATUS_OK;
+        ready = agree(t, asked, &left_out, (pace_share){0}, ready);
+        if (ready != STATUS_OK || *asked == SIGNALS_STOP)
+            break;
         executor_play(t->executor, &t->compiled.evaluation);
+        if (comm_rank(t->world) == 0)
+            report_progress_update(&bar, (double)first);
         sum += (double)*(float *)executor_at(t->executor, t->compiled.results.loss_total);
         missing += left_out;
     }
+    report_progress_end(&bar);
+    if (ready != STATUS_OK || *asked == SIGNALS_STOP)
+        return ready;
     *loss = sum / ((double)(end - missing) * (double)o->sequence);
     return STATUS_OK;
 }

@@ -112,6 +112,10 @@ status training_save_open(training *t)
 static json_t *make_meta(const training *t)
 {
     train_meta m = {.step = t->step,
+                    .stage_step = t->stage_step,
+                    .stage_samples = t->stage_samples,
+                    .schedule_step = t->schedule_step,
+                    .schedule_updates = t->schedule_updates,
                     .updates = t->updates,
                     .samples = t->samples,
                     .good_steps = t->good_steps,

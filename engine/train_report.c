@@ -209,6 +209,7 @@ void training_header(const training *t)
                       .parameters = shape_parameters(s),
                       .steps = c->train.steps,
                       .tokens_per_step = c->train.global_batch * c->train.sequence,
+                      .tokens = training_samples_at(t, c->train.steps) * c->train.sequence,
                       .flops_per_token = t->flops_per_token,
                       .peak_flops = t->peak_flops,
                       .arena_bytes = largest,
@@ -219,6 +220,7 @@ void training_header(const training *t)
     run.memory.kept = k->training.peak_kept;
     run.memory.temporary = k->training.peak_temporary;
     report_header(stdout, &run);
+    training_say_data(t);
     say_memory(t, &facts);
     int64_t wanted = (int64_t)c->evaluate.batches * c->train.global_batch;
     for (int i = 0; i < t->set_count && c->evaluate.every > 0; i++)
@@ -351,7 +353,7 @@ void training_report_step(training *t, double loss, double norm, double rate, do
         return;
     watchdog_enter(t->watchdog, DURING_STEP, true, t->step, "writing metrics");
     const config *c = t->config;
-    double tokens = (double)c->train.global_batch * (double)c->train.sequence;
+    double tokens = (double)training_batch(t, t->step - 1) * (double)c->train.sequence;
     report_step r = {.step = t->step,
                      .steps = c->train.steps,
                      .loss = loss,

@@ -8,6 +8,7 @@
 #include <omp.h>
 
 #include "engine/batch.h"
+#include "engine/config/batch_ramp.h"
 #include "engine/compile/groups.h"
 #include "engine/compile/reserve.h"
 #include "engine/files/atomic.h"
@@ -30,6 +31,21 @@ int64_t training_evaluation_samples(const training *t, int set)
     int64_t wanted = (int64_t)t->config->evaluate.batches * t->config->train.global_batch;
     int64_t there = samples_count(t->sets[set]);
     return there < wanted ? there : wanted;
+}
+
+int training_batch(const training *t, int64_t step)
+{
+    return batch_ramp_samples(t->config, batch_ramp_stage_of(t->config, step));
+}
+
+int training_microbatches(const training *t, int64_t step)
+{
+    return training_batch(t, step) / (t->config->train.micro_batch * grid_group_size(&t->grid, AXIS_SAMPLES));
+}
+
+int64_t training_samples_at(const training *t, int64_t step)
+{
+    return t->stage_samples + batch_ramp_total(t->config, t->stage_step, step);
 }
 
 /* The ranks of one model read the same samples: one of them says what is left out. */
@@ -338,6 +354,7 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
     watchdog_enter(w, DURING_SETUP, true, 0, "looking at the run's folder");
     TRY(check_shared_folder(t));
     TRY(comm_all_status(all, take_lock(t)));
+    TRY(comm_all_status(all, training_move_aside(t)));
     watchdog_enter(w, DURING_SETUP, false, 0, "preparing");
     batch_rope_table(&t->compiled, t->executor);
     t->peak_flops = peak_of(t) * comm_ranks(world);
@@ -378,6 +395,7 @@ void training_close(training *t)
     free(t->folder);
     free(t->checkpoints);
     free(t->fell_back);
+    free(t->stage);
     free(t->origin);
     free(t->back);
     free(t->extra_name);

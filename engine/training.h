@@ -1,5 +1,5 @@
 /* The state of a training run on one rank, shared by the files that make up the loop (train.c, train_setup.c,
- * train_restore.c, train_checkpoint.c, train_report.c). */
+ * train_aside.c, train_restore.c, train_checkpoint.c, train_report.c, train_data.c). */
 #ifndef PHALANX_ENGINE_TRAINING_H
 #define PHALANX_ENGINE_TRAINING_H
 
@@ -37,12 +37,14 @@ typedef struct training {
     learning_rate schedule;
 
     /* What a checkpoint holds beside tensors. */
-    int64_t step;       /* done */
-    int64_t updates;    /* optimizer updates: steps less those skipped */
-    int64_t samples;    /* consumed; the next step begins here */
-    double loss_scale;  /* of fp16, else 1 */
-    int64_t good_steps; /* since the scale last changed */
-    int skipped;        /* in a row */
+    int64_t step;                            /* done */
+    int64_t updates;                         /* optimizer updates: steps less those skipped */
+    int64_t samples;                         /* consumed; the next step begins here */
+    int64_t stage_step, stage_samples;       /* steps done, and samples consumed, where this stage of training began */
+    int64_t schedule_step, schedule_updates; /* steps and updates done where the learning rate's schedule began */
+    double loss_scale;                       /* of fp16, else 1 */
+    int64_t good_steps;                      /* since the scale last changed */
+    int skipped;                             /* in a row */
     train_past past;
 
     pace *pace;                   /* NULL: one rank, or ops that are not timed */
@@ -88,6 +90,8 @@ typedef struct training {
     double flops_per_token, peak_flops;
     char run[MANIFEST_RUN]; /* this start's id, the same on all ranks */
     char *folder, *checkpoints;
+    bool new_stage;  /* this process begins a stage, from another run's checkpoint */
+    char *stage;     /* in words; NULL: it does not */
     char *fell_back; /* rank 0: why the run does not go on from the latest checkpoint; NULL: it does */
     bool evicted;    /* the lock of the folder is lost: another run may be at work there */
     bool losing;     /* metrics cannot be written at the moment */
@@ -101,8 +105,16 @@ void training_close(training *t);
 /* Collective. */
 void training_measure_reserve(training *t);
 
+/* train_aside.c: with checkpoint.resume=never, what an earlier run has left in the folder goes to FOLDER/earlier-N. By rank 0. */
+status training_move_aside(const training *t);
+
 /* How many samples an evaluation takes of a data set: evaluate.batches global batches, or all there are. */
 int64_t training_evaluation_samples(const training *t, int set);
+/* Of step number `step`, from 0: samples over all ranks, and micro-batches of a rank. */
+int training_batch(const training *t, int64_t step);
+int training_microbatches(const training *t, int64_t step);
+/* How many samples have been consumed when `step` steps are done. */
+int64_t training_samples_at(const training *t, int64_t step);
 
 /* train_restore.c */
 /* The latest checkpoint that is whole, or the one checkpoint.resume names, or initial weights (drawn, or model.from's). */
@@ -139,6 +151,9 @@ void training_save_advance(training *t, bool any_working, bool any_failed);
 status training_save_finish(training *t);
 /* Every parameter's gradient of the step just played, under debug.gradients. */
 status training_dump_gradients(training *t);
+
+/* train_data.c: the header's lines about the data, and warnings. */
+void training_say_data(const training *t);
 
 /* train_report.c */
 status training_report_open(training *t);

@@ -1,5 +1,6 @@
 /* phalanx plan: what a configuration needs and costs, on any number of ranks, without running anything. */
 #include <stdio.h>
+#include <string.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -15,7 +16,7 @@
 #include "tools/tools.h"
 
 typedef struct wishes {
-    bool json, listing, schedule, every;
+    bool json, listing, schedule, every, cpu;
     const char *svg;
     int64_t rank, ranks; /* -1, 0: not given */
     double tflops, efficiency, memory, node, network;
@@ -98,6 +99,10 @@ static status show(const config *c, const compile_options *options, const wishes
         plan_text_json(stdout, &p);
     else if (s == STATUS_OK)
         plan_text_report(stdout, &p);
+    if (s == STATUS_OK && !w->json && w->cpu && memcmp(&hardware, &plan_price_h100, sizeof hardware) == 0)
+        puts("                  these are an H100's figures, though train.device is cpu: --flops and the options "
+             "beside\n"
+             "                  it describe another machine, and phalanx bench measures this one");
     if (s == STATUS_OK && w->schedule) {
         fputc('\n', stdout);
         timeline_print(stdout, &p.timing, timeline_style_of(stdout));
@@ -118,10 +123,11 @@ static const op_backend *backend_of(const config *c)
     return device_load(&cuda, "cuda") == STATUS_OK ? cuda->backend : NULL;
 }
 
-static status run(config *c, const wishes *w)
+static status run(config *c, wishes *w)
 {
     grid g;
     compile_options o;
+    w->cpu = c->train.device == CONFIG_CPU;
     TRY(weights_configure(c)); /* model.from and model.config: sizes are read, weights are not */
     TRY(lay_out(&g, c, w));
     TRY(compile_options_from(&o, c, &g, backend_of(c), threads_of(c, g.ranks, (int)w->node_ranks)));

@@ -6,6 +6,7 @@
 #include "engine/compile/loss_chunk.h"
 #include "engine/compile/recompute.h"
 #include "engine/compile/workspace.h"
+#include "engine/config/batch_ramp.h"
 
 int compile_marks(const compiled_program *p)
 {
@@ -83,6 +84,11 @@ static status compile_training(compiled *out)
         s = compile_program_training(&out->training, out, &d.keep, out->options.microbatches, false);
     if (s == STATUS_OK)
         s = give_workspace(out, &d.keep);
+    for (int i = 0; s == STATUS_OK && i < COMPILE_RAMP && out->options.ramp[i]; i++) {
+        s = compile_program_training(&out->ramp[i], out, &d.keep, out->options.ramp[i], false);
+        out->ramp[i].repeated = false; /* a device keeps one program: that of the steps to come */
+        widen(out, &out->ramp[i]);
+    }
     out->dropped = d.dropped;
     out->decision = d.words ? pool_format(&out->pool, "%s", d.words) : NULL;
     recompute_decision_free(&d);
@@ -150,6 +156,11 @@ status compile_options_from(compile_options *out, const config *c, const grid *g
                              .threads = threads,
                              .train = true,
                              .evaluate = true};
+    int stages = batch_ramp_stages(c);
+    for (int i = 0; i + 1 < stages && i < COMPILE_RAMP; i++)
+        out->ramp[i] = batch_ramp_samples(c, i) / (c->train.micro_batch * data);
+    if (stages > COMPILE_RAMP + 1)
+        return status_fail(STATUS_USAGE, "train.batch_ramp has %d pairs: at most %d", stages, COMPILE_RAMP + 1);
     if (out->microbatches < 1)
         return status_fail(STATUS_USAGE, "train.global_batch = %d holds no micro-batch of %d for each of %d data ranks",
                            c->train.global_batch, c->train.micro_batch, data);

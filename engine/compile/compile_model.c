@@ -189,18 +189,26 @@ void compile_program_free(compiled_program *p)
     *p = (compiled_program){0};
 }
 
-static const size_t programs[COMPILE_PROGRAMS] = {offsetof(compiled, training), offsetof(compiled, evaluation),
-                                                  offsetof(compiled, decoding)};
-
 const compiled_program *compile_program_at(const compiled *c, int i)
 {
-    return (const compiled_program *)((const char *)c + programs[i]);
+    const compiled_program *const first[] = {&c->training, &c->evaluation, &c->decoding};
+    return i < 3 ? first[i] : &c->ramp[i - 3];
+}
+
+const compiled_program *compile_program_of(const compiled *c, int microbatches)
+{
+    if (microbatches == c->options.microbatches)
+        return &c->training;
+    for (int i = 0; i < COMPILE_RAMP; i++)
+        if (c->options.ramp[i] == microbatches)
+            return &c->ramp[i];
+    MUST(0, "no training program of %d micro-batches", microbatches);
 }
 
 void compile_free(compiled *c)
 {
     for (int i = 0; i < COMPILE_PROGRAMS; i++)
-        compile_program_free((compiled_program *)((char *)c + programs[i]));
+        compile_program_free((compiled_program *)compile_program_at(c, i));
     pool_free(&c->pool);
     *c = (compiled){0};
 }

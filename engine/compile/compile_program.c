@@ -25,6 +25,25 @@ bool compile_program_splits(const compile_options *o)
     return kind_of(o) == SCHEDULE_ZB_H1;
 }
 
+/* Does it write what outlives the step and is no gradient? */
+static bool changes_state(const compiled *c, const op *o)
+{
+    bool changes = false;
+    for (int k = 0; k < OP_MAX_OUT; k++) {
+        const tensor *t = o->out[k] ? tensor_root(o->out[k]) : NULL;
+        changes |= t && (t->class == CLASS_WEIGHT || t->class == CLASS_OPTIMIZER) && t->address < c->persistent_bytes;
+    }
+    return changes;
+}
+
+static int first_change(const compiled_program *p, const compiled *c)
+{
+    int i = 0;
+    while (i < p->list.count && !changes_state(c, p->list.ops[i]))
+        i++;
+    return i;
+}
+
 static void finish(compiled_program *out, const compiled *c, bool bound_only)
 {
     place_waits(out);
@@ -61,6 +80,7 @@ status compile_program_training(compiled_program *out, const compiled *c, const 
     if (ok == STATUS_OK) {
         update_append(out, c);
         finish(out, c, bound_only);
+        out->first_change = first_change(out, c);
     }
     close_bodies(chunks, o->chunks);
     schedule_free(&s);
@@ -70,7 +90,7 @@ status compile_program_training(compiled_program *out, const compiled *c, const 
 status compile_program_forward(compiled_program *out, const compiled *c)
 {
     const compile_options *o = &c->options;
-    *out = (compiled_program){0};
+    *out = (compiled_program){.first_change = -1};
     recorded *chunks = must_calloc((unsigned long)o->chunks, sizeof *chunks);
     for (int i = 0; i < o->chunks; i++)
         unroll_record(&chunks[i], &out->pool, c, &(unroll_what){.chunk = i, .fuse = true});

@@ -84,6 +84,7 @@ static const keys_row rows[] = {
     PLANNED("train.sequence", "8", ""),
     PLANNED("train.micro_batch", "4", ""),
     PLANNED("train.global_batch", "8", ""),
+    TRAINED("train.batch_ramp", "[[0,2],[1,4]]", ""),
     PLANNED("train.precision", "bf16", ""),
     TRAINED("train.seed", "4", ""),
     DEVICE("train.device", "cuda", ""),
@@ -137,6 +138,8 @@ static const keys_row rows[] = {
     SHOWN_BY("checkpoint.asynchronous", "tests/jobs/test_recovery.c"),
     SHOWN_BY("checkpoint.memory_every", "tests/jobs/test_node_copies.c"),
     AGAIN("checkpoint.resume", "never", "train.steps=4"),
+    SHOWN_BY("checkpoint.restart_data", "tests/jobs/test_stages.c"),
+    SHOWN_BY("checkpoint.restart_schedule", "tests/jobs/test_stages.c"),
 
     TRAINED("evaluate.every", "1", EVAL),
     TRAINED("evaluate.batches", "3", EVAL " evaluate.every=1"),

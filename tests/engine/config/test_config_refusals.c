@@ -143,6 +143,8 @@ static const struct {
      "of 12"},
     {SMALL "memory: {budget: 1GiB, recompute: full}\n", NULL,
      "a.yaml: memory.budget decides itself what to recompute: leave out memory.recompute full"},
+    {SMALL "run: {verify_every: 5}\ntrain: {batch_ramp: [[0, 4], [9, 8]], global_batch: 8, micro_batch: 4}\n", NULL,
+     "run.verify_every watches the steps of one batch size: leave it out while train.batch_ramp grows the batch"},
     {SMALL "profile: {start: 5, stop: 4}\n", NULL, "a.yaml: profile.stop 4 comes before profile.start 5"},
     {SMALL "debug: {gradients: d, at_step: 1001}\n", NULL,
      "a.yaml: debug.at_step 1001 is never reached: train.steps is 1000"},

@@ -1,0 +1,69 @@
+#!/bin/bash
+# The Slurm script that we ship, on a real Slurm of two nodes: the job meets its time limit, saves, goes back into the queue,
+# resumes and finishes; its losses are those of a run that nobody stopped. About two minutes, most of it waiting: no limit
+# of Slurm's is shorter than one minute.
+set -u
+cd "$(dirname "$0")/../.."
+build=$PWD/build
+work=$(mktemp -d)
+trap 'tests/jobs/slurm_cluster.sh stop "$work/slurm"; sleep 1; rm -rf "$work"' EXIT
+echo 1..4
+tests/jobs/slurm_cluster.sh start "$work/slurm"
+case $? in
+0) ;;
+77) for i in 1 2 3 4; do echo "ok $i # SKIP no slurm-wlm and munge, or not root"; done; exit ;;
+*) for i in 1 2 3 4; do echo "ok $i # SKIP no cluster comes up on this machine"; done; exit ;;
+esac
+export SLURM_CONF=$work/slurm/slurm.conf OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PHALANX=$build/phalanx
+number=0
+check() { # WHAT COMMAND...: one test
+    local what=$1
+    shift
+    number=$((number + 1))
+    if "$@" >"$work/check" 2>&1; then
+        echo "ok $number - $what"
+    else
+        echo "not ok $number - $what"
+        sed 's/^/# /' "$work/check" "$work/log" | tail -n 12
+    fi
+}
+
+seq 1 60000 | "$PHALANX" tokenize --output "$work/data" --tokenizer bytes - >/dev/null
+cat >"$work/run.yaml" <<END
+model: {architecture: llama, layers: 2, hidden_size: 64, heads: 4, kv_heads: 2, ffn_size: 128, vocab_size: 257, max_sequence: 64}
+data: {train: $work/data}
+train: {steps: 1000000, sequence: 64, micro_batch: 2, global_batch: 8, precision: fp32, device: cpu, threads: 1}
+optimizer: {schedule: constant}
+checkpoint: {every: 0}
+run: {folder: $work/run, hang_seconds: 120}
+END
+# On no machine does the first start finish; each restart makes fifty steps more. No limit of Slurm's is shorter than a minute:
+# until the first restart the ranks are stopped most of the time, so that there are few steps to compare.
+cat >"$work/slow" <<END
+#!/bin/bash
+trap '' TERM
+rank=\$\$ steps=1000000
+if [ -n "\${SLURM_RESTART_COUNT:-}" ]; then
+    saved=\$(cat "$work/run/checkpoints/latest")
+    steps=\$((10#\${saved#step-} + 50))
+fi
+[ -n "\${SLURM_RESTART_COUNT:-}" ] || (while kill -STOP \$rank; do sleep 0.5; kill -CONT \$rank; sleep 0.02; done) 2>/dev/null &
+trap - TERM
+exec "$PHALANX" "\$@" train.steps=\$steps
+END
+chmod +x "$work/slow"
+submit() {
+    timeout 400 sbatch --wait --nodes=2 --ntasks-per-node=1 --gpus-per-node=0 --cpus-per-task=1 --time=1 --signal=TERM@20 \
+        --output="$work/log" "$@" >"$work/sbatch" 2>&1
+}
+export -f submit
+export work
+check "the job finishes with status 0" env PHALANX="$work/slow" bash -c 'submit tools/slurm/train.sbatch "$work/run.yaml"'
+check "its limit stopped it, it saved, and went back into the queue" grep -q 'stopped and saved; job .* goes back into the queue' "$work/log"
+check "it resumed" grep -q 'resum.*step-' "$work/log"
+# the same layout without a stop
+steps=$(wc -l <"$work/run/metrics.jsonl")
+mpirun -np 2 --oversubscribe --mca mpi_yield_when_idle 1 "$PHALANX" train "$work/run.yaml" run.folder="$work/whole" train.steps="$steps" >"$work/whole.log" 2>&1
+losses() { sed -E 's/.*"step": *([0-9]+).*"loss": *([^,}]+).*/\1 \2/' "$1/metrics.jsonl"; }
+same() { [ "$steps" -gt 50 ] && diff <(losses "$work/run") <(losses "$work/whole"); }
+check "losses are bitwise those of an uninterrupted run" same

@@ -157,6 +157,7 @@ static void flip_result(const op *o)
     int outs = 0;
     while (outs < OP_MAX_OUT && o->out[outs])
         outs++;
+    MUST(outs > 0, "%s has no result", o->label);
     const tensor *t = o->out[draw() % (uint64_t)outs];
     flip(t);
     if (!fault.done)

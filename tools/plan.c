@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "engine/config/config.h"
+#include "engine/compile/compile.h"
 #include "engine/compile/plan.h"
 #include "engine/compile/plan_text.h"
 #include "engine/weights.h"

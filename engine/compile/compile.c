@@ -1,5 +1,6 @@
 #include "engine/compile/compile.h"
 
+#include "engine/compile/compile_find.h"
 #include "engine/compile/compile_program.h"
 #include "engine/compile/recompute.h"
 
@@ -22,9 +23,30 @@ static status compile_training(compiled *out)
     return s;
 }
 
+/* Which schedule, if it is to be found and nobody did: `found` is the compiled program's. */
+static status find_schedule(schedule *found, compile_options *o)
+{
+    *found = (schedule){0};
+    if (o->schedule != SCHEDULE_AUTO || o->found || !o->train || o->grid.size[GRID_PIPELINE] == 1)
+        return STATUS_OK;
+    TRY(compile_find(found, o));
+    o->found = found;
+    return STATUS_OK;
+}
+
 status compile(compiled *out, const compile_options *options)
 {
-    TRY(compile_model(out, options));
+    schedule found;
+    compile_options o = *options;
+    *out = (compiled){0};
+    TRY(find_schedule(&found, &o));
+    status s = compile_model(out, &o);
+    if (o.found == &found) {
+        out->found = pool_alloc(&out->pool, sizeof *out->found);
+        *out->found = found;
+        out->options.found = out->found;
+    }
+    TRY(s);
     if (options->train) {
         TRY(compile_training(out));
     }

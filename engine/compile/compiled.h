@@ -20,6 +20,7 @@ typedef struct compile_options {
     bool document_mask;
     grid grid;
     schedule_kind schedule;
+    const schedule *found;       /* of SCHEDULE_AUTO: the caller's (compile_schedule.h); NULL: compile() finds it */
     int chunks;                  /* per stage */
     const int *layers_per_chunk; /* of the whole model in order, or NULL: divided automatically */
     bool sequence_parallel;
@@ -86,6 +87,7 @@ typedef struct compiled {
     bool first_stage, last_stage;
     int stage_layers;
     /* compile(): */
+    schedule *found; /* by itself, or NULL */
     compiled_program training, evaluation, decoding;
     int64_t arena_bytes;
     int dropped;          /* RECOMPUTE_CHOSEN: forward ops whose outputs are made again */

@@ -7,7 +7,7 @@
 #ifndef PHALANX_ENGINE_COMPILE_PLAN_PRICE_H
 #define PHALANX_ENGINE_COMPILE_PLAN_PRICE_H
 
-#include "engine/compile/compile.h"
+#include "engine/compile/compiled.h"
 #include "parallel/simulate.h"
 
 typedef struct plan_hardware {

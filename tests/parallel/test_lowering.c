@@ -12,6 +12,7 @@
 #include "memory/log.h"
 #include "parallel/lowering_check.h"
 #include "parallel/simulate.h"
+#include "parallel/schedule_make.h"
 #include "tests/parallel/schedules.h"
 
 static const simulate_cost unit = {1, 1, 1};

@@ -124,6 +124,8 @@ static const struct {
      "a.yaml: optimizer.warmup 600 and the last 0.5 of the steps (optimizer.decay_fraction) overlap in 1000 "
      "train.steps: "
      "lower one"},
+    {SMALL "parallel: {pipeline: 2, schedule: zb-v}\n", NULL,
+     "a.yaml: parallel.schedule zb-v has two runs of layers a rank: set parallel.virtual_stages 2, not 1"},
     {SMALL "parallel: {tensor: 4}\n", NULL,
      "a.yaml: parallel.tensor 4 does not divide model.heads 6: choose a divisor"},
     {SMALL "model.kv_heads: 2\nparallel: {tensor: 3}\n", NULL,

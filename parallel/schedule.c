@@ -15,9 +15,13 @@ const char *const schedule_names[] = {
 
 static const struct {
     bool splits, folds;
+    int chunks; /* that it needs; 0: any number */
 } kinds[SCHEDULE_KINDS] = {
-    [SCHEDULE_ZB_H1] = {true, false}, [SCHEDULE_ZB_H2] = {true, false}, [SCHEDULE_ZB_V] = {true, true},
-    [SCHEDULE_V_HALF] = {true, true}, [SCHEDULE_V_MIN] = {true, true},
+    [SCHEDULE_ZB_H1] = {.splits = true},
+    [SCHEDULE_ZB_H2] = {.splits = true, .chunks = 1},
+    [SCHEDULE_ZB_V] = {.splits = true, .folds = true, .chunks = 2},
+    [SCHEDULE_V_HALF] = {.splits = true, .folds = true, .chunks = 2},
+    [SCHEDULE_V_MIN] = {.splits = true, .folds = true, .chunks = 2},
 };
 
 static const char *const action_names[ACTION_KINDS] = {
@@ -40,6 +44,11 @@ bool schedule_kind_splits(schedule_kind kind)
 bool schedule_kind_folds(schedule_kind kind)
 {
     return kind < SCHEDULE_KINDS && kinds[kind].folds;
+}
+
+int schedule_kind_chunks(schedule_kind kind)
+{
+    return kind < SCHEDULE_KINDS ? kinds[kind].chunks : 0;
 }
 
 bool schedule_splits(const schedule *s)

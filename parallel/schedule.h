@@ -77,6 +77,8 @@ const char *schedule_name(schedule_kind kind);
 /* Is the backward pass two actions? */
 bool schedule_kind_splits(schedule_kind kind);
 bool schedule_kind_folds(schedule_kind kind);
+/* How many chunks a stage must have; 0: any number. */
+int schedule_kind_chunks(schedule_kind kind);
 bool schedule_splits(const schedule *s);
 
 enum { SCHEDULE_DESCRIPTION_BYTES = 80 };

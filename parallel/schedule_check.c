@@ -53,7 +53,8 @@ static status fail_missing(const schedule *s, int global_chunk, int microbatch, 
 {
     char text[SCHEDULE_DESCRIPTION_BYTES];
     action a = {(uint8_t)kind, (int16_t)chunk_map_chunk(schedule_map(s), global_chunk), microbatch};
-    return status_fail(STATUS_FAILED, "stage %d: %s is missing", schedule_stage_of(s, global_chunk), schedule_describe(text, a));
+    return status_fail(STATUS_FAILED, "stage %d: %s is missing", schedule_stage_of(s, global_chunk),
+                       schedule_describe(text, a));
 }
 
 static status check_complete(const checker *c)

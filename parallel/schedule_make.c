@@ -337,10 +337,10 @@ status schedule_make(schedule *out, schedule_kind kind, int stages, int chunks, 
     if (kind == SCHEDULE_1F1B || kind == SCHEDULE_INTERLEAVED)
         kind = chunks > 1 ? SCHEDULE_INTERLEAVED : SCHEDULE_1F1B;
 
-    if (folded && chunks != 2)
-        return status_fail(STATUS_USAGE,
-                           "schedule %s with %d virtual stages: it has two runs of layers a rank; set virtual_stages 2",
-                           schedule_name(kind), chunks);
+    int needed = schedule_kind_chunks(kind);
+    if (needed && chunks != needed)
+        return status_fail(STATUS_USAGE, "schedule %s with %d virtual stages: it needs %d", schedule_name(kind), chunks,
+                           needed);
     int actions = chunks * microbatches * (schedule_kind_splits(kind) ? 3 : 2);
     schedule_alloc(out, kind, (chunk_map){stages, chunks, folded}, microbatches, actions);
     if (folded)

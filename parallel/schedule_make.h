@@ -13,7 +13,7 @@
  * fewer than the stages. A round shorter than the number of stages would stall at every change of chunk; a longer one costs
  * only activations, (chunks - 1) for each micro-batch above `stages`.
  *
- * Folded kinds have two chunks a stage. `kind`: not SCHEDULE_AUTO. */
+ * Some kinds need a number of chunks (schedule_kind_chunks). `kind`: not SCHEDULE_AUTO. */
 status schedule_make(schedule *out, schedule_kind kind, int stages, int chunks, int microbatches);
 
 /* Two orders to weave the gradients of weights into (weave.h). `out` has room for them.

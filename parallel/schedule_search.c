@@ -186,8 +186,8 @@ static status try_named(search *x, candidate *c, schedule_kind kind)
 static status try_all_named(search *x, candidate *c)
 {
     for (int kind = 0; kind < SCHEDULE_KINDS; kind++) {
-        bool folds = schedule_kind_folds((schedule_kind)kind);
-        if (x->t->limit[folds] && (!folds || x->t->chunks == 2))
+        int needed = schedule_kind_chunks((schedule_kind)kind);
+        if (x->t->limit[schedule_kind_folds((schedule_kind)kind)] && (!needed || needed == x->t->chunks))
             TRY(try_named(x, c, (schedule_kind)kind));
     }
     return STATUS_OK;

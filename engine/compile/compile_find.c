@@ -134,14 +134,15 @@ static status set_limits(find *f)
 {
     double room;
     TRY(bytes_of_1f1b(&room, f));
-    if ((double)f->o->budget > room)
-        room = (double)f->o->budget;
+    /* Folded, a stage holds both ends of the model: what it takes with nothing left may be more than with 1F1B. */
+    double budget = (double)f->o->budget, folded = budget > 0 ? budget : room;
+    room = budget > room ? budget : room;
     for (int map = 0; map < MAPS; map++) {
         if (!f->fixed[map])
             continue;
         f->limit[map] = must_alloc(sizeof(double) * (unsigned long)f->stages);
         for (int stage = 0; stage < f->stages; stage++)
-            f->limit[map][stage] = room - f->fixed[map][stage];
+            f->limit[map][stage] = (map ? folded : room) - f->fixed[map][stage];
     }
     return STATUS_OK;
 }

@@ -91,10 +91,10 @@ static status check_pipeline(const config *c)
         return status_fail(STATUS_USAGE,
                            "parallel.pipeline %d x virtual_stages %d leaves runs without a layer: model.layers is %d",
                            c->parallel.pipeline, virtual_stages, c->model.shape.layers);
-    if (c->parallel.pipeline > 1 && schedule_kind_folds(c->parallel.schedule) && virtual_stages != 2)
-        return status_fail(STATUS_USAGE,
-                           "parallel.schedule %s has two runs of layers a rank: set parallel.virtual_stages 2, not %d",
-                           schedule_name(c->parallel.schedule), virtual_stages);
+    int needed = schedule_kind_chunks(c->parallel.schedule);
+    if (c->parallel.pipeline > 1 && needed && virtual_stages != needed)
+        return status_fail(STATUS_USAGE, "parallel.schedule %s needs parallel.virtual_stages %d, not %d: change one",
+                           schedule_name(c->parallel.schedule), needed, virtual_stages);
     if (!list->count)
         return STATUS_OK;
     int *counts = must_calloc((unsigned long)chunks, sizeof *counts);

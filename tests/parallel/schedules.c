@@ -17,7 +17,8 @@ int schedules_each(int stages, int chunks, int microbatches, void (*visit)(const
                     schedule s;
                     if ((kind == SCHEDULE_1F1B && v > 1) || (kind == SCHEDULE_INTERLEAVED && v == 1))
                         continue; /* the same as the other */
-                    if (schedule_kind_folds((schedule_kind)kind) && v != 2)
+                    int needed = schedule_kind_chunks((schedule_kind)kind);
+                    if (needed && v != needed)
                         continue;
                     status made = schedule_make(&s, (schedule_kind)kind, p, v, m);
                     MUST(made == STATUS_OK, "%s", status_message());

@@ -213,7 +213,7 @@ static void a_stage_holds_the_chunks_at_both_ends_of_a_fold(void **state)
     }
     schedule_free(&s);
     assert_int_equal(schedule_make(&s, SCHEDULE_V_MIN, 4, 1, 8), STATUS_USAGE);
-    assert_non_null(strstr(status_message(), "set virtual_stages 2"));
+    assert_non_null(strstr(status_message(), "v-min with 1 virtual stages: it needs 2"));
 }
 
 /* In the memory of each named schedule, with uneven stages and messages. */

@@ -125,7 +125,7 @@ static const struct {
      "train.steps: "
      "lower one"},
     {SMALL "parallel: {pipeline: 2, schedule: zb-v}\n", NULL,
-     "a.yaml: parallel.schedule zb-v has two runs of layers a rank: set parallel.virtual_stages 2, not 1"},
+     "a.yaml: parallel.schedule zb-v needs parallel.virtual_stages 2, not 1: change one"},
     {SMALL "parallel: {tensor: 4}\n", NULL,
      "a.yaml: parallel.tensor 4 does not divide model.heads 6: choose a divisor"},
     {SMALL "model.kv_heads: 2\nparallel: {tensor: 3}\n", NULL,

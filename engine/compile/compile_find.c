@@ -105,6 +105,7 @@ static status measure(find *f, bool folded)
 {
     schedule s;
     f->fixed[folded] = must_calloc((unsigned long)f->stages, sizeof(double));
+    f->limit[folded] = must_calloc((unsigned long)f->stages, sizeof(double));
     TRY(schedule_make(&s, reference(folded), f->stages, f->o->chunks, microbatches_of(f)));
     status ok = STATUS_OK;
     for (int stage = 0; ok == STATUS_OK && stage < f->stages; stage++)
@@ -113,55 +114,135 @@ static status measure(find *f, bool folded)
     return ok;
 }
 
-/* Bytes of the stage that takes most with 1F1B. */
-static status bytes_of_1f1b(double *most, const find *f)
+/* Bytes of the stage that takes most with `s`: its program says. */
+static status measure_bytes(double *most, const find *f, const schedule *s)
 {
-    schedule s;
-    double *peaks = must_alloc(sizeof *peaks * (unsigned long)f->stages);
-    status ok = schedule_make(&s, SCHEDULE_1F1B, f->stages, f->o->chunks, f->o->microbatches);
     *most = 0;
-    if (ok == STATUS_OK) {
-        schedule_search_peaks(peaks, &s, f->holds, f->defers);
-        for (int stage = 0; stage < f->stages; stage++)
-            *most = f->fixed[0][stage] + peaks[stage] > *most ? f->fixed[0][stage] + peaks[stage] : *most;
-        schedule_free(&s);
-    }
-    free(peaks);
-    return ok;
-}
-
-static status set_limits(find *f)
-{
-    double room;
-    TRY(bytes_of_1f1b(&room, f));
-    /* Folded, a stage holds both ends of the model: what it takes with nothing left may be more than with 1F1B. */
-    double budget = (double)f->o->budget, folded = budget > 0 ? budget : room;
-    room = budget > room ? budget : room;
-    for (int map = 0; map < MAPS; map++) {
-        if (!f->fixed[map])
-            continue;
-        f->limit[map] = must_alloc(sizeof(double) * (unsigned long)f->stages);
-        for (int stage = 0; stage < f->stages; stage++)
-            f->limit[map][stage] = (map ? folded : room) - f->fixed[map][stage];
+    for (int stage = 0; stage < f->stages; stage++) {
+        compile_options o = *f->o;
+        int at[GRID_AXES] = {[GRID_PIPELINE] = stage};
+        o.grid = grid_of(&o.grid, grid_rank_at(&o.grid, at));
+        o.schedule = SCHEDULE_AUTO;
+        o.found = s;
+        compile_keep keep = {.how = o.recompute};
+        compiled c = {0};
+        status ok = compile_model(&c, &o);
+        if (ok == STATUS_OK)
+            ok = compile_program_training(&c.training, &c, &keep, o.microbatches, true);
+        double bytes = (double)(c.persistent_bytes + c.training.lower_bound);
+        compile_free(&c);
+        TRY(ok);
+        *most = bytes > *most ? bytes : *most;
     }
     return STATUS_OK;
 }
 
-static status search_all(schedule *out, find *f)
+static status measure_length(double *out, const find *f, const schedule *s)
 {
+    simulation sim;
+    TRY(simulate_run(&sim, s, f->costs, f->hop, 0));
+    *out = sim.length;
+    simulate_free(&sim);
+    return STATUS_OK;
+}
+
+/* The better of two, the first where they are as good; the other is freed. `length` is the first's. */
+static status keep_better(schedule *out, double *length, const find *f, schedule *other)
+{
+    double its;
+    status ok = measure_length(&its, f, other);
+    if (ok == STATUS_OK && its < *length * (1 - 1e-9)) {
+        schedule before = *out;
+        *out = *other;
+        *other = before;
+        *length = its;
+    }
+    schedule_free(other);
+    return ok;
+}
+
+/* `out`, of 1F1B, or a named schedule that is shorter and fits. */
+static status try_named(schedule *out, double *length, const find *f, double room)
+{
+    for (int kind = 0; kind < SCHEDULE_KINDS; kind++) {
+        int needed = schedule_kind_chunks((schedule_kind)kind);
+        schedule s;
+        double bytes;
+        if (needed && needed != f->o->chunks)
+            continue;
+        TRY(schedule_make(&s, (schedule_kind)kind, f->stages, f->o->chunks, f->o->microbatches));
+        status ok = measure_bytes(&bytes, f, &s);
+        if (ok == STATUS_OK && bytes <= room)
+            ok = keep_better(out, length, f, &s);
+        else
+            schedule_free(&s);
+        TRY(ok);
+    }
+    return STATUS_OK;
+}
+
+static void set_limits(find *f, double room)
+{
+    for (int map = 0; map < MAPS; map++)
+        for (int stage = 0; f->fixed[map] && stage < f->stages; stage++)
+            f->limit[map][stage] = room - f->fixed[map][stage];
+}
+
+/* Searches with ever less until what is found fits in fact; false: nothing did. */
+static status search_within(bool *fits, schedule *out, find *f, double room)
+{
+    enum { TRIES = 3 };
+    double told = room, bytes;
+    *fits = false;
+    for (int i = 0; i < TRIES && !*fits; i++) {
+        set_limits(f, told);
+        status ok = schedule_search(out, &(schedule_search_terms){.stages = f->stages,
+                                                                  .chunks = f->o->chunks,
+                                                                  .microbatches = f->o->microbatches,
+                                                                  .costs = f->costs,
+                                                                  .hop = f->hop,
+                                                                  .holds = f->holds,
+                                                                  .defers = f->defers,
+                                                                  .limit = {f->limit[0], f->limit[1]},
+                                                                  .barrier = true});
+        if (ok != STATUS_OK)
+            return STATUS_OK;
+        ok = measure_bytes(&bytes, f, out);
+        *fits = ok == STATUS_OK && bytes <= room;
+        if (!*fits)
+            schedule_free(out);
+        TRY(ok);
+        told -= 1.1 * (bytes - room);
+    }
+    return STATUS_OK;
+}
+
+/* `out` is 1F1B and stays so unless something shorter fits. */
+static status improve(schedule *out, find *f)
+{
+    double room, length, budget = (double)f->o->budget;
+    schedule found;
+    bool fits;
+    TRY(measure_bytes(&room, f, out));
+    if (budget > 0 && budget < room)
+        return STATUS_OK;
+    room = budget > 0 ? budget : room;
     TRY(measure(f, false));
     if (f->o->chunks == 2)
         TRY(measure(f, true));
-    TRY(set_limits(f));
-    return schedule_search(out, &(schedule_search_terms){.stages = f->stages,
-                                                         .chunks = f->o->chunks,
-                                                         .microbatches = f->o->microbatches,
-                                                         .costs = f->costs,
-                                                         .hop = f->hop,
-                                                         .holds = f->holds,
-                                                         .defers = f->defers,
-                                                         .limit = {f->limit[0], f->limit[1]},
-                                                         .barrier = true});
+    TRY(measure_length(&length, f, out));
+    TRY(try_named(out, &length, f, room));
+    TRY(search_within(&fits, &found, f, room));
+    return fits ? keep_better(out, &length, f, &found) : STATUS_OK;
+}
+
+static status search_all(schedule *out, find *f)
+{
+    TRY(schedule_make(out, SCHEDULE_1F1B, f->stages, f->o->chunks, f->o->microbatches));
+    status ok = improve(out, f);
+    if (ok != STATUS_OK)
+        schedule_free(out);
+    return ok;
 }
 
 status compile_find(schedule *out, const compile_options *o)

@@ -2,8 +2,8 @@
  * every stage.
  *
  * Prices are an H100's (plan_price.h), whatever the step runs on, so that every rank, and `plan`, find the same. The
- * memory is what memory.budget leaves, or what the layout takes with 1F1B if that is more or there is no budget: then the
- * budget is met by making activations again, as with any schedule. Folded schedules must fit without.
+ * memory is what memory.budget leaves, and without a budget what the layout takes with 1F1B. If not even 1F1B fits into the
+ * budget, 1F1B it is, and activations are made again. What is found is shorter than any named schedule that fits, or one of them.
  */
 #ifndef PHALANX_ENGINE_COMPILE_COMPILE_FIND_H
 #define PHALANX_ENGINE_COMPILE_COMPILE_FIND_H

@@ -44,7 +44,8 @@ static void must_be_near_the_optimum(const schedule *s)
 {
     if (!optimum_fits(s))
         return;
-    bool small = s->stages * s->chunks * s->microbatches <= 16;
+    /* ZB-H2's pattern is made for many micro-batches */
+    bool small = s->stages * s->chunks * s->microbatches <= 16 && s->kind != SCHEDULE_ZB_H2;
     int length = units(s), shorter = length - (small ? 1 : 2);
     searched++;
     if (small && !optimum_reachable(s, length))

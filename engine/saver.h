@@ -29,6 +29,7 @@ typedef struct saver_options {
     int extra_count;
     bool asynchronous;
     int keep, keep_every;
+    watchdog *watchdog;                 /* hears of the thread's work; NULL: nobody does */
     bool (*may_publish)(void *context); /* asked by rank 0's thread; NULL: always */
     void *context;
 } saver_options;

@@ -191,7 +191,7 @@ status training_restore(training *t)
 {
     const char *resume = t->config->checkpoint.resume;
     checkpoint_offers offers = {0};
-    watchdog_suspend(t->watchdog);
+    watchdog_enter(t->watchdog, DURING_LOAD, true, 0, "reading weights and state");
     status s = check_same_data(t);
     if (s == STATUS_OK && !strcmp(resume, "auto"))
         s = share_offers(&offers, t);
@@ -202,6 +202,6 @@ status training_restore(training *t)
     else if (s == STATUS_OK)
         s = comm_all_status(comm_world(t->world), start(t));
     checkpoint_offers_free(&offers);
-    watchdog_resume(t->watchdog);
+    watchdog_enter(t->watchdog, DURING_SETUP, true, t->step, "opening the run's files");
     return s;
 }

@@ -3,11 +3,10 @@
 #ifndef PHALANX_ENGINE_TRAINING_H
 #define PHALANX_ENGINE_TRAINING_H
 
-#include <stdio.h>
-
 #include "engine/choices.h"
 #include "engine/config/config.h"
 #include "engine/executor.h"
+#include "engine/files/lines.h"
 #include "engine/files/lock.h"
 #include "engine/files/tensorboard.h"
 #include "engine/samples.h"
@@ -22,7 +21,8 @@ typedef struct training {
     const device_interface *device;
     compiled compiled;
     executor *executor;
-    choices choices; /* made by timing; the same on all ranks */
+    choices choices;         /* made by timing; the same on all ranks */
+    int64_t expected_beside; /* bytes of the GPU, beside the arena */
     watchdog *watchdog;
     samples *train, *validation;
     learning_rate schedule;
@@ -35,7 +35,10 @@ typedef struct training {
     int64_t good_steps; /* since the scale last changed */
     int skipped;        /* in a row */
 
-    int64_t ahead; /* the first sample of the batch that has been read ahead; -1: none has */
+    int64_t saved;                    /* the step that was saved last, or begun from */
+    int64_t ahead;                    /* the first sample of the batch that has been read ahead; -1: none has */
+    int64_t left_out, ahead_left_out; /* samples of this batch, and of that one, that do not count */
+    double step_began;
 
     saver *saver;                     /* NULL before training_save_open */
     bool saves_beside;                /* training goes on while it writes */
@@ -48,7 +51,7 @@ typedef struct training {
 
     /* rank 0's files */
     lock *lock; /* of the run's folder; NULL: run.lock is off */
-    FILE *metrics;
+    lines *metrics;
     tensorboard *events;
     double began, first_step_seconds, trained_seconds; /* since the first step of this process ended */
     int64_t trained_steps;
@@ -56,12 +59,16 @@ typedef struct training {
     char run[MANIFEST_RUN]; /* this start's id, the same on all ranks */
     char *folder, *checkpoints;
     char *fell_back; /* rank 0: why the run does not go on from the latest checkpoint; NULL: it does */
-    status reported; /* of rank 0's writing of metrics; all ranks hear of it at the next step */
+    bool evicted;    /* the lock of the folder is lost: another run may be at work there */
+    bool losing;     /* metrics cannot be written at the moment */
+    bool speechless; /* standard output cannot be written any more */
 } training;
 
 /* train_setup.c */
-status training_open(training *t, const config *c, comm *world, double began);
+status training_open(training *t, const config *c, comm *world, watchdog *w, double began);
 void training_close(training *t);
+/* Collective. */
+void training_measure_reserve(training *t);
 
 /* How many samples an evaluation takes: evaluate.batches global batches, or all there are. */
 int64_t training_evaluation_samples(const training *t);
@@ -86,8 +93,9 @@ status training_dump_gradients(training *t);
 /* train_report.c */
 status training_report_open(training *t);
 void training_header(const training *t);
-status training_report_step(training *t, double loss, double norm, double rate, double seconds, bool skipped);
-status training_report_evaluation(training *t, double loss, double seconds);
-status training_summary(training *t);
+/* What cannot be shown or written is said once, and does not stop the run. */
+void training_report_step(training *t, double loss, double norm, double rate, double seconds, bool skipped);
+void training_report_evaluation(training *t, double loss, double seconds);
+status training_summary(training *t, bool stopped);
 
 #endif

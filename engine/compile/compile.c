@@ -4,8 +4,17 @@
 #include "engine/compile/compile_program.h"
 #include "engine/compile/recompute.h"
 
+int compile_marks(const compiled_program *p)
+{
+    return (p->list.count + COMPILE_STRETCH - 1) / COMPILE_STRETCH;
+}
+
 static void widen(compiled *c, const compiled_program *p)
 {
+    if (compile_marks(p) > c->marks) {
+        c->pinned_bytes += (int64_t)(compile_marks(p) - c->marks) * 4;
+        c->marks = compile_marks(p);
+    }
     if (c->persistent_bytes + p->transient_bytes > c->arena_bytes)
         c->arena_bytes = c->persistent_bytes + p->transient_bytes;
 }
@@ -87,6 +96,7 @@ status compile_options_from(compile_options *out, const config *c, const grid *g
                                  c->parallel.layers_per_stage.count ? c->parallel.layers_per_stage.item : NULL,
                              .sequence_parallel = c->parallel.sequence,
                              .zero = c->parallel.zero,
+                             .bucket = c->parallel.bucket,
                              .gather_each = c->parallel.zero_gather == CONFIG_EACH_MICRO_BATCH,
                              .reduce_each = c->parallel.zero_reduce == CONFIG_EACH_MICRO_BATCH,
                              .optimizer = {.name = c->optimizer.name,

@@ -25,6 +25,7 @@ typedef struct compile_options {
     const int *layers_per_chunk; /* of the whole model in order, or NULL: divided automatically */
     bool sequence_parallel;
     int zero;
+    int64_t bucket;                /* bytes of gradients that are reduced together; 0: each alone */
     bool gather_each, reduce_each; /* ZeRO 3 weights, ZeRO 2-3 gradients: each micro-batch, or once a step */
     struct {
         config_optimizer name;
@@ -81,7 +82,7 @@ typedef struct compiled {
     int cache_count;
     int64_t batch_bytes;      /* of the ids, from the arena's beginning */
     int64_t mirror_bytes;     /* of all inputs and results, likewise: on a device, what has a copy in host memory */
-    int64_t pinned_bytes;     /* host memory of a device: the mirror, and a second block of ids to read ahead into */
+    int64_t pinned_bytes;     /* host memory of a device: the mirror, a second block of ids to read ahead into, marks */
     int64_t persistent_bytes; /* transients begin here */
     int64_t class_bytes[CLASS_COUNT]; /* persistent classes */
     bool first_stage, last_stage;
@@ -90,6 +91,7 @@ typedef struct compiled {
     schedule *found; /* by itself, or NULL */
     compiled_program training, evaluation, decoding;
     int64_t arena_bytes;
+    int marks;            /* of the program that has most */
     int dropped;          /* RECOMPUTE_CHOSEN: forward ops whose outputs are made again */
     const char *decision; /* which, in words */
 } compiled;

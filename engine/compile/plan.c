@@ -7,6 +7,7 @@
 #include "engine/compile/compile_find.h"
 #include "engine/compile/compile_parts.h"
 #include "engine/compile/compile_schedule.h"
+#include "engine/compile/groups.h"
 #include "memory/log.h"
 
 void plan_measure(plan_rank *out, const compiled *c)
@@ -24,6 +25,10 @@ void plan_measure(plan_rank *out, const compiled *c)
                        .dropped = c->dropped};
     if (c->decision)
         out->decision = must_strdup(c->decision);
+    groups asked;
+    groups_find(&asked, c);
+    out->communicators = groups_communicators(&asked);
+    groups_free(&asked);
     int64_t widest = 0;
     for (int i = 0; i < COMPILE_PROGRAMS; i++) {
         int64_t bound = compile_program_at(c, i)->lower_bound;
@@ -43,7 +48,7 @@ void plan_measure(plan_rank *out, const compiled *c)
         if (!(op_row_of(o)->flags & OP_COMM))
             continue;
         int64_t scratch, bytes, messages;
-        collective_measure(&scratch, &bytes, &messages, o);
+        collective_measure(&scratch, &bytes, &messages, &c->training.list, i);
         out->sent[o->at.axis] += bytes;
         out->messages[o->at.axis] += messages;
     }
@@ -277,6 +282,17 @@ status plan_make(plan *out, const compile_options *options, const plan_hardware 
     if (s == STATUS_OK)
         s = price_choices(out);
     return s == STATUS_OK && only >= 0 ? keep_only(out, only) : s;
+}
+
+const plan_rank *plan_neediest(const plan *p)
+{
+    const plan_rank *most = &p->ranks[0];
+    const reserve *r = p->hardware.reserve;
+    for (int i = 1; i < p->count; i++)
+        if (p->ranks[i].arena + reserve_bytes(r, p->ranks[i].communicators) >
+            most->arena + reserve_bytes(r, most->communicators))
+            most = &p->ranks[i];
+    return most;
 }
 
 void plan_free(plan *p)

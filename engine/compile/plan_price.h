@@ -1,13 +1,15 @@
 /* What a program would cost on a given machine: seconds per op, from its FLOPs and bytes at assumed rates.
  *
  * A price, not a measurement: a product takes its FLOPs at `flops x efficiency`, anything else its bytes at the memory's
- * rate, whichever is longer; what ranks of a layer exchange is waited for, weights and gradients hide behind
- * the computation of its action, and what does not fit behind it is added.
+ * rate, whichever is longer; what ranks of a layer exchange is waited for. What travels
+ * each micro-batch, weights and gradients, hides behind the computation of its action; what travels once a step hides behind
+ * what is computed between its launch and its wait; what does not fit is added.
  */
 #ifndef PHALANX_ENGINE_COMPILE_PLAN_PRICE_H
 #define PHALANX_ENGINE_COMPILE_PLAN_PRICE_H
 
 #include "engine/compile/compiled.h"
+#include "engine/compile/reserve.h"
 #include "parallel/simulate.h"
 
 typedef struct plan_hardware {
@@ -19,6 +21,8 @@ typedef struct plan_hardware {
     double network;    /* and to others */
     double latency;    /* seconds until a message's first byte arrives */
     int node_ranks;
+    int64_t capacity;       /* bytes of the device's memory that a process sees */
+    const reserve *reserve; /* what is taken of it beside the arena */
 } plan_hardware;
 
 /* NVIDIA H100 SXM: bf16 dense, HBM3, NVLink 4, one 400 Gbit/s port a device, eight devices a node. */

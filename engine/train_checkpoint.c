@@ -109,6 +109,7 @@ static json_t *make_meta(const training *t)
                     .samples = t->samples,
                     .good_steps = t->good_steps,
                     .skipped = t->skipped,
+                    .past = t->past,
                     /* 0: none, so that going on in fp16 begins with the configured scale */
                     .loss_scale = t->config->train.precision == CONFIG_FP16 ? t->loss_scale : 0};
     return train_meta_write(&m, t->config, t->train, t->validation);
@@ -116,7 +117,13 @@ static json_t *make_meta(const training *t)
 
 static void say_saved(training *t)
 {
+    int64_t step = strtoll(saver_name(t->saver) + strlen("step-"), NULL, 10);
     t->saves++;
+    if (t->config->checkpoint.every == 0 || step % t->config->checkpoint.every == 0) {
+        free(t->back);
+        t->back = must_format("%s/%s", t->checkpoints, saver_name(t->saver));
+    }
+    training_event(t, "saved", saver_name(t->saver));
     log_info("saved %s/%s in %.2f s", t->checkpoints, saver_name(t->saver), saver_seconds(t->saver));
 }
 
@@ -126,6 +133,7 @@ static void say_lost(training *t)
     t->saves_lost++;
     if (comm_rank(t->world) == 0)
         log_warn("%s; the run goes on", status_message());
+    training_event(t, "save failed", status_message());
 }
 
 /* Waits for the save under way on all ranks. */

@@ -14,6 +14,7 @@ int split_main(int argc, char **argv);
 int convert_main(int argc, char **argv);
 int generate_main(int argc, char **argv);
 int eval_main(int argc, char **argv);
+int report_main(int argc, char **argv);
 int inspect_main(int argc, char **argv);
 int bench_main(int argc, char **argv);
 

@@ -135,6 +135,9 @@ status config_check(const config *c)
     TRY(check_context(c));
     TRY(check_tensor(c));
     TRY(check_pipeline(c));
+    if (c->run.spike.rewind && c->run.spike.zscore <= 0)
+        return status_fail(STATUS_USAGE,
+                           "run.spike.rewind needs run.spike.zscore: what is a spike? (6 is a good start)");
     if (c->memory.budget && c->memory.recompute != RECOMPUTE_NONE)
         return status_fail(STATUS_USAGE,
                            "memory.budget decides itself what to recompute: leave out memory.recompute %s",

@@ -50,6 +50,7 @@ static parameter *add(builder *b, const char *name, int64_t rows, int64_t column
     p->chunk = b->chunk;
     p->number = b->number++;
     p->copied_from = -1;
+    p->shares = -1;
     b->d->parameters[b->d->parameter_count++] = p;
     return p;
 }
@@ -270,12 +271,14 @@ static loss_layer build_loss(builder *b, const parameter *embedding)
     int64_t real = s->vocab_size - l.first < rows ? s->vocab_size - l.first : rows;
     l.count = real > 0 ? real : 0;
     l.chunk_tokens = b->layout->loss_tokens;
-    if (s->tied_embeddings && embedding) {
+    if (s->tied_embeddings && embedding && !b->layout->grid.ends_folded) {
         l.head = embedding;
     } else {
         parameter *head = build_vocabulary(b, "head", s->tied_embeddings ? SLOT_EMBEDDING : SLOT_HEAD);
         head->tied = s->tied_embeddings;
-        if (head->tied)
+        if (head->tied && embedding)
+            head->shares = embedding->number;
+        else if (head->tied)
             head->sums |= axis_slots(AXIS_TIE);
         l.head = head;
     }

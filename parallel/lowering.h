@@ -58,8 +58,8 @@ typedef struct lowering_options {
 
 #define LOWERING_DEFAULTS ((lowering_options){.lookahead = 1, .sends_under_way = 1})
 
-/* Lower timing->schedule, which passes schedule_check. With one stage there is no communication: a chunk's result is at
- * hand where the next chunk looks for it.
+/* Lower timing->schedule, which passes schedule_check. Between neighbouring chunks of one stage there is no communication:
+ * a chunk's result is at hand where the next chunk looks for it.
  * `timing` is a simulation in which forwards and backwards take time. Any will do for correctness, and all ranks must use
  * the same; with costs near the true ones a message seldom waits for another that was put before it. */
 status lowering_make(lowering *out, const simulation *timing, lowering_options options);

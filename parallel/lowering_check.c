@@ -47,7 +47,7 @@ static int other_chunk(const schedule *s, int stage, action a, bool sends)
 static int partner(const schedule *s, int stage, action a, bool sends)
 {
     int g = other_chunk(s, stage, a, sends);
-    return g < 0 || g % s->stages == stage ? -1 : g % s->stages;
+    return g < 0 || schedule_stage_of(s, g) == stage ? -1 : schedule_stage_of(s, g);
 }
 
 static bool same_action(action a, action b)

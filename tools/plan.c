@@ -6,6 +6,7 @@
 
 #include "engine/choices.h"
 #include "engine/config/config.h"
+#include "engine/compile/compile.h"
 #include "engine/compile/plan.h"
 #include "engine/compile/plan_text.h"
 #include "engine/weights.h"

@@ -2,6 +2,7 @@
 
 #include <float.h>
 
+#include "engine/compile/compile_find.h"
 #include "engine/compile/compile_program.h"
 #include "engine/compile/loss_chunk.h"
 #include "engine/compile/recompute.h"
@@ -96,12 +97,37 @@ static status compile_training(compiled *out)
     return s;
 }
 
+/* Which schedule, if it is to be found and nobody did: `found` is the compiled program's. */
+static status find_schedule(schedule *found, compile_options *o)
+{
+    *found = (schedule){0};
+    if (o->schedule != SCHEDULE_AUTO || o->found || !o->train || o->grid.size[GRID_PIPELINE] == 1)
+        return STATUS_OK;
+    TRY(compile_find(found, o));
+    o->found = found;
+    return STATUS_OK;
+}
+
+static status open_model(compiled *out, const compile_options *o)
+{
+    TRY(compile_model(out, o));
+    bool same_bits = o->backend && o->backend->same_bits;
+    return o->train && o->budget && !o->loss_tokens && out->last_stage && !same_bits ? fit_loss_chunk(out) : STATUS_OK;
+}
+
 status compile(compiled *out, const compile_options *options)
 {
-    TRY(compile_model(out, options));
-    bool same_bits = options->backend && options->backend->same_bits;
-    if (options->train && options->budget && !options->loss_tokens && out->last_stage && !same_bits)
-        TRY(fit_loss_chunk(out));
+    schedule found;
+    compile_options o = *options;
+    *out = (compiled){0};
+    TRY(find_schedule(&found, &o));
+    status s = open_model(out, &o);
+    if (o.found == &found) {
+        out->found = pool_alloc(&out->pool, sizeof *out->found);
+        *out->found = found;
+        out->options.found = out->found;
+    }
+    TRY(s);
     if (options->train) {
         TRY(compile_training(out));
     }

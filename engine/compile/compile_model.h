@@ -22,6 +22,9 @@ const compiled_program *compile_program_at(const compiled *c, int i);
 /* The training program of so many micro-batches: options.microbatches, or one of options.ramp. */
 const compiled_program *compile_program_of(const compiled *c, int microbatches);
 
+/* Which stage holds which chunks of layers. */
+chunk_map compile_chunks(const compile_options *o);
+
 /* Of a compiled model: do two ranks of one stage hold parameters and tokens of the same sizes? */
 bool compile_same_sizes(const compiled *a, const compiled *b);
 /* Which of the ranks whose gradients sum with this one's owns most, the lowest of several, as an index along AXIS_GRADIENT;

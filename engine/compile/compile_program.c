@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "engine/compile/compile_parts.h"
+#include "engine/compile/compile_schedule.h"
 #include "memory/log.h"
 
 static void count_flops(compiled_program *p)
@@ -12,17 +13,6 @@ static void count_flops(compiled_program *p)
         if (o->kind != OP_wait)
             p->flops[o->phase] += op_row_of(o)->cost(o).flops;
     }
-}
-
-/* Every schedule of one stage is the same list. */
-static schedule_kind kind_of(const compile_options *o)
-{
-    return o->grid.size[GRID_PIPELINE] == 1 ? SCHEDULE_1F1B : o->schedule;
-}
-
-bool compile_program_splits(const compile_options *o)
-{
-    return kind_of(o) == SCHEDULE_ZB_H1;
 }
 
 /* Does it write what outlives the step and is no gradient? */
@@ -64,14 +54,14 @@ status compile_program_training(compiled_program *out, const compiled *c, const 
     const compile_options *o = &c->options;
     *out = (compiled_program){.repeated = true};
     schedule s = {0};
-    TRY(schedule_make(&s, kind_of(o), o->grid.size[GRID_PIPELINE], o->chunks, microbatches));
+    TRY(compile_schedule(&s, o, microbatches));
     tensor *const *whole = update_begin(out, c);
     recorded *chunks = must_calloc((unsigned long)o->chunks, sizeof *chunks);
     for (int i = 0; i < o->chunks; i++)
         unroll_record(&chunks[i], &out->pool, c,
                       &(unroll_what){.chunk = i,
                                      .training = true,
-                                     .split = compile_program_splits(o),
+                                     .split = schedule_splits(&s),
                                      .recompute = keep->how,
                                      .drop = keep->drop ? keep->drop[i] : NULL,
                                      .fuse = true,

@@ -22,6 +22,7 @@ typedef struct compile_options {
     bool document_mask;
     grid grid;
     schedule_kind schedule;
+    const schedule *found;       /* of SCHEDULE_AUTO: the caller's (compile_schedule.h); NULL: compile() finds it */
     int chunks;                  /* per stage */
     const int *layers_per_chunk; /* of the whole model in order, or NULL: divided automatically */
     bool sequence_parallel;
@@ -91,6 +92,7 @@ typedef struct compiled {
     bool first_stage, last_stage;
     int stage_layers;
     /* compile(): */
+    schedule *found; /* by itself, or NULL */
     compiled_program training, evaluation, decoding, ramp[COMPILE_RAMP];
     int64_t arena_bytes;
     int marks;            /* of the program that has most */

@@ -8,6 +8,7 @@
 #ifndef PHALANX_ENGINE_COMPILE_PLAN_H
 #define PHALANX_ENGINE_COMPILE_PLAN_H
 
+#include "engine/compile/compile.h"
 #include "engine/compile/plan_price.h"
 
 /* Facts of one compiled rank. Bytes, unless it says otherwise. */
@@ -51,6 +52,7 @@ typedef struct plan {
     plan_rank *ranks;
     int count;
     schedule *schedule;
+    schedule found; /* with SCHEDULE_AUTO: options.found */
     simulation timing;
     double step_seconds, mfu;
     plan_choice choices[PLAN_CHOICES];

@@ -43,6 +43,10 @@ static status check_training(const config *c)
     if (c->run.verify_every > 0 && batch_ramp_stages(c) > 1)
         return status_fail(STATUS_USAGE, "run.verify_every watches the steps of one batch size: leave it out while "
                                          "train.batch_ramp grows the batch");
+    if (c->parallel.schedule == SCHEDULE_AUTO && batch_ramp_stages(c) > 1)
+        return status_fail(STATUS_USAGE,
+                           "parallel.schedule auto finds the order of one number of micro-batches: name a "
+                           "schedule while train.batch_ramp grows the batch");
     if (c->debug.gradients && c->debug.at_step > c->train.steps)
         return status_fail(STATUS_USAGE, "debug.at_step %" PRId64 " is never reached: train.steps is %" PRId64,
                            c->debug.at_step, c->train.steps);
@@ -95,6 +99,10 @@ static status check_pipeline(const config *c)
         return status_fail(STATUS_USAGE,
                            "parallel.pipeline %d x virtual_stages %d leaves runs without a layer: model.layers is %d",
                            c->parallel.pipeline, virtual_stages, c->model.shape.layers);
+    int needed = schedule_kind_chunks(c->parallel.schedule);
+    if (c->parallel.pipeline > 1 && needed && virtual_stages != needed)
+        return status_fail(STATUS_USAGE, "parallel.schedule %s needs parallel.virtual_stages %d, not %d: change one",
+                           schedule_name(c->parallel.schedule), needed, virtual_stages);
     if (!list->count)
         return STATUS_OK;
     int *counts = must_calloc((unsigned long)chunks, sizeof *counts);

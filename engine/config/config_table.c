@@ -22,7 +22,6 @@ static const char *const optimizers[] = {
     NULL};
 static const char *const adjusts[] = {"original", "match_rms_adamw", NULL};
 static const char *const rates[] = {"constant", "linear", "cosine", "wsd", "inverse_sqrt", NULL};
-static const char *const schedules[] = {"gpipe", "1f1b", "interleaved", "zb-h1", NULL};
 static const char *const exports[] = {"mlflow", NULL};
 static const char *const whens[] = {"step", "micro_batch", NULL};
 static const char *const recomputes[] = {"none", "selective", "full", NULL};
@@ -136,7 +135,7 @@ static const config_row rows[] = {
     INT("parallel.pipeline", parallel.pipeline, "1", 1, 65536, CONFIG_CHANGES, "ranks that share the depth"),
     INT("parallel.virtual_stages", parallel.virtual_stages, "1", 1, 65536, CONFIG_CHANGES, "runs of layers a pipeline rank holds"),
     INT("parallel.data", parallel.data, "0", 0, INTMAX, CONFIG_CHANGES, "ranks that divide the samples; 0: what is left of the ranks; else it is checked"),
-    WORD("parallel.schedule", parallel.schedule, schedules, "1f1b", CONFIG_CHANGES, "order of the pipeline's work; 1f1b with virtual_stages is interleaved"),
+    WORD("parallel.schedule", parallel.schedule, schedule_names, "1f1b", CONFIG_CHANGES, "order of the pipeline's work; 1f1b with virtual_stages is interleaved; auto finds one"),
     BOOL("parallel.sequence", parallel.sequence, "true", CONFIG_CHANGES, "split norms and residuals by token over the tensor ranks"),
     INT("parallel.zero", parallel.zero, "1", 0, 3, CONFIG_CHANGES, "shard over the data ranks: 1 optimizer, 2 + gradients, 3 + weights"),
     WORD("parallel.zero_gather", parallel.zero_gather, whens, "step", CONFIG_CHANGES, "how often zero 3 gathers weights"),

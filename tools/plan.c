@@ -35,6 +35,13 @@ static plan_hardware hardware_of(const wishes *w)
     return h;
 }
 
+/* By what a user may say otherwise. */
+static bool is_h100(const plan_hardware *h)
+{
+    return h->flops >= plan_price_h100.flops && h->flops <= plan_price_h100.flops &&
+           h->memory >= plan_price_h100.memory && h->memory <= plan_price_h100.memory;
+}
+
 static status lay_out(grid *out, const config *c, const wishes *w)
 {
     int data = c->parallel.data ? c->parallel.data : 1;
@@ -99,7 +106,7 @@ static status show(const config *c, const compile_options *options, const wishes
         plan_text_json(stdout, &p);
     else if (s == STATUS_OK)
         plan_text_report(stdout, &p);
-    if (s == STATUS_OK && !w->json && w->cpu && memcmp(&hardware, &plan_price_h100, sizeof hardware) == 0)
+    if (s == STATUS_OK && !w->json && w->cpu && is_h100(&hardware))
         puts("                  these are an H100's figures, though train.device is cpu: --flops and the options "
              "beside\n"
              "                  it describe another machine, and phalanx bench measures this one");

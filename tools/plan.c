@@ -1,6 +1,5 @@
 /* phalanx plan: what a configuration needs and costs, on any number of ranks, without running anything. */
 #include <stdio.h>
-#include <string.h>
 #include <stdlib.h>
 #include <unistd.h>
 

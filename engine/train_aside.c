@@ -85,7 +85,8 @@ status training_move_aside(const training *t)
     char **name;
     int count;
     TRY(list_written(&name, &count, t->folder));
-    qsort(name, (size_t)count, sizeof *name, by_name);
+    if (name)
+        qsort(name, (size_t)count, sizeof *name, by_name);
     status s = count > 0 ? move(t->folder, name, count) : STATUS_OK;
     for (int i = 0; i < count; i++)
         free(name[i]);

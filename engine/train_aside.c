@@ -11,9 +11,9 @@
 #include "memory/log.h"
 
 /* What runs write. Whatever else is in the folder is not ours to move; tuning.json is about the machine, and stays. */
-static const char *const written[] = {"checkpoints",  "metrics.jsonl",  "events.jsonl",
-                                      "hosts",        "summary.json",   "config.yaml",
-                                      INCIDENTS_FILE, "flight-*.jsonl", "events.out.tfevents*"};
+static const char *const written[] = {"checkpoints",    "metrics.jsonl",       "events.jsonl", "hosts",
+                                      "mlruns",         "summary.json",        "config.yaml",  INCIDENTS_FILE,
+                                      "flight-*.jsonl", "events.out.tfevents*"};
 
 static bool is_written(const char *name)
 {
@@ -85,7 +85,8 @@ status training_move_aside(const training *t)
     char **name;
     int count;
     TRY(list_written(&name, &count, t->folder));
-    qsort(name, (size_t)count, sizeof *name, by_name);
+    if (name)
+        qsort(name, (size_t)count, sizeof *name, by_name);
     status s = count > 0 ? move(t->folder, name, count) : STATUS_OK;
     for (int i = 0; i < count; i++)
         free(name[i]);

@@ -155,7 +155,7 @@ demo: deps ## install, build, train a small Llama on English text, print a sampl
 check: deps ## install, build and run the tests
 	@$(MAKE) --no-print-directory run-tests
 
-SCRIPT_TESTS := tests/lint/test_lint.sh tests/readme.sh tests/jobs/test_slurm.sh
+SCRIPT_TESTS := tests/lint/test_lint.sh tests/readme.sh tests/jobs/test_slurm.sh tests/jobs/test_two_hosts.sh
 
 run-tests: tests
 	@rm -f $(BUILD)/tally

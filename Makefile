@@ -78,7 +78,7 @@ $(BUILD)/%.o: %.cc
 	@$(CXX) $(CXXFLAGS) -MMD -MP -c -o $@ $<
 
 # files within programs (tools/embed.h)
-$(BUILD)/tools/report.o: tools/report_page.html
+$(BUILD)/tools/report.o: tools/report_page.html tools/report_wandb.py
 $(BUILD)/tools/help.o: $(wildcard tools/help/*.txt)
 
 $(BUILD)/tests/libtests.a: $(HELPERS:%.c=$(BUILD)/%.o)

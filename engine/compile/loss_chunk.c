@@ -66,7 +66,7 @@ int64_t loss_chunk_by_price(const compile_options *o)
 {
     int64_t all = tokens_of(o), tokens = least_of(o);
     double balance = o->backend ? o->backend->balance : OP_BALANCE;
-    if (!balance)
+    if (balance <= 0)
         return tokens;
     double whole = loss_chunk_seconds(o, all, balance, 1);
     while (tokens < all && loss_chunk_seconds(o, tokens, balance, 1) > DEARER * whole)

@@ -61,10 +61,12 @@ END
 mkdir -p /run/sshd
 start_host one $one 10.77.31.1
 start_host two $two 10.77.31.2
+answers=
 for _ in $(seq 100); do
-    on one $one ssh -F "$work/ssh_config" 10.77.31.2 true 2>/dev/null && break
+    on one $one ssh -F "$work/ssh_config" 10.77.31.2 true 2>/dev/null && answers=yes && break
     sleep 0.1
 done
+[ "$answers" ] || skip "no sshd answers in a network namespace of this machine"
 printf '10.77.31.1 slots=1\n10.77.31.2 slots=1\n' >"$work/hosts"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 job() { # key=value ...

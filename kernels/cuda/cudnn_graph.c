@@ -26,7 +26,6 @@ typedef struct candidate {
     bool compiled;
     cudnn_api_builder own; /* of the plan */
     cudnnBackendDescriptor_t plan;
-    int64_t workspace;
 } candidate;
 
 struct cudnn_graph {
@@ -427,19 +426,15 @@ cudnnBackendDescriptor_t cudnn_graph_plan(cudnn_graph *g, int i)
     if (w->compiled)
         return w->plan;
     w->compiled = true;
+    int64_t workspace = 0;
     cudnn_api_builder *b = &w->own;
     b->api = g->b.api;
     cudnnBackendDescriptor_t plan = cudnn_api_make(b, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
     cudnn_api_link(b, plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, w->config);
     cudnn_api_link(b, plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, g->device);
     cudnn_api_finish(b, plan);
-    cudnn_api_get(b, plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &w->workspace);
-    if (b->failed == CUDNN_STATUS_SUCCESS && w->workspace <= g->shape.workspace)
+    cudnn_api_get(b, plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &workspace);
+    if (b->failed == CUDNN_STATUS_SUCCESS && workspace <= g->shape.workspace)
         w->plan = plan;
     return w->plan;
-}
-
-int64_t cudnn_graph_plan_workspace(const cudnn_graph *g, int i)
-{
-    return g->candidates[i].workspace;
 }

@@ -52,6 +52,5 @@ int cudnn_graph_candidates(const cudnn_graph *g);
 const char *cudnn_graph_words(const cudnn_graph *g, int candidate);
 /* NULL: it does not compile, or wants more than the workspace. */
 cudnnBackendDescriptor_t cudnn_graph_plan(cudnn_graph *g, int candidate);
-int64_t cudnn_graph_plan_workspace(const cudnn_graph *g, int candidate);
 
 #endif

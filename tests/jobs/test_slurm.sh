@@ -4,39 +4,19 @@
 # of Slurm's is shorter than one minute.
 set -u
 cd "$(dirname "$0")/../.."
-build=$PWD/build
+phalanx=$PWD/build/phalanx
+. tests/jobs/stopped_job.sh
 work=$(mktemp -d)
 trap 'tests/jobs/slurm_cluster.sh stop "$work/slurm"; sleep 1; rm -rf "$work"' EXIT
 echo 1..4
 tests/jobs/slurm_cluster.sh start "$work/slurm"
 case $? in
 0) ;;
-77) for i in 1 2 3 4; do echo "ok $i # SKIP no slurm-wlm and munge, or not root"; done; exit ;;
-*) for i in 1 2 3 4; do echo "ok $i # SKIP no cluster comes up on this machine"; done; exit ;;
+77) skip_all 4 "no slurm-wlm and munge, or not root" ;;
+*) skip_all 4 "no cluster comes up on this machine" ;;
 esac
-export SLURM_CONF=$work/slurm/slurm.conf OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PHALANX=$build/phalanx
-number=0
-check() { # WHAT COMMAND...: one test
-    local what=$1
-    shift
-    number=$((number + 1))
-    if "$@" >"$work/check" 2>&1; then
-        echo "ok $number - $what"
-    else
-        echo "not ok $number - $what"
-        sed 's/^/# /' "$work/check" "$work/log" | tail -n 12
-    fi
-}
-
-seq 1 60000 | "$PHALANX" tokenize --output "$work/data" --tokenizer bytes - >/dev/null
-cat >"$work/run.yaml" <<END
-model: {architecture: llama, layers: 2, hidden_size: 64, heads: 4, kv_heads: 2, ffn_size: 128, vocab_size: 257, max_sequence: 64}
-data: {train: $work/data}
-train: {steps: 1000000, sequence: 64, micro_batch: 2, global_batch: 8, precision: fp32, device: cpu, threads: 1}
-optimizer: {schedule: constant}
-checkpoint: {every: 0}
-run: {folder: $work/run, hang_seconds: 120}
-END
+export SLURM_CONF=$work/slurm/slurm.conf OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PHALANX=$phalanx
+write_run
 # On no machine does the first start finish; each restart makes fifty steps more. No limit of Slurm's is shorter than a minute:
 # until the first restart the ranks are stopped most of the time, so that there are few steps to compare.
 cat >"$work/slow" <<END
@@ -64,6 +44,5 @@ check "it resumed" grep -q 'resum.*step-' "$work/log"
 # the same layout without a stop
 steps=$(wc -l <"$work/run/metrics.jsonl")
 mpirun -np 2 --oversubscribe --mca mpi_yield_when_idle 1 "$PHALANX" train "$work/run.yaml" run.folder="$work/whole" train.steps="$steps" >"$work/whole.log" 2>&1
-losses() { sed -E 's/.*"step": *([0-9]+).*"loss": *([^,}]+).*/\1 \2/' "$1/metrics.jsonl"; }
-same() { [ "$steps" -gt 50 ] && diff <(losses "$work/run") <(losses "$work/whole"); }
+same() { [ "$steps" -gt 50 ] && same_losses; }
 check "losses are bitwise those of an uninterrupted run" same

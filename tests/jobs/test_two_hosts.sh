@@ -5,6 +5,7 @@
 set -u
 cd "$(dirname "$0")/../.."
 phalanx=$PWD/build/phalanx
+. tests/jobs/stopped_job.sh
 export PATH=$PATH:/usr/sbin:/sbin
 work=$(mktemp -d)
 one=phx-one-$$ two=phx-two-$$
@@ -19,13 +20,9 @@ clean() {
 }
 trap clean EXIT
 echo 1..4
-skip() {
-    for i in 1 2 3 4; do echo "ok $i # SKIP $1"; done
-    exit
-}
-[ "$(id -u)" -eq 0 ] && command -v sshd ssh-keygen ip unshare >/dev/null || skip "no sshd and ip, or not root"
+[ "$(id -u)" -eq 0 ] && command -v sshd ssh-keygen ip unshare >/dev/null || skip_all 4 "no sshd and ip, or not root"
 { ip netns add $one && ip netns add $two && ip link add phx$$ netns $one type veth peer name phx$$ netns $two; } 2>/dev/null ||
-    skip "no network namespaces on this machine"
+    skip_all 4 "no network namespaces on this machine"
 
 ssh-keygen -q -t ed25519 -N '' -f "$work/key"
 ssh-keygen -q -t ed25519 -N '' -f "$work/host"
@@ -66,7 +63,7 @@ for _ in $(seq 100); do
     on one $one ssh -F "$work/ssh_config" 10.77.31.2 true 2>/dev/null && answers=yes && break
     sleep 0.1
 done
-[ "$answers" ] || skip "no sshd answers in a network namespace of this machine"
+[ "$answers" ] || skip_all 4 "no sshd answers in a network namespace of this machine"
 printf '10.77.31.1 slots=1\n10.77.31.2 slots=1\n' >"$work/hosts"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 job() { # key=value ...
@@ -74,29 +71,7 @@ job() { # key=value ...
         --map-by ppr:1:node --bind-to none --mca mpi_yield_when_idle 1 --mca plm_rsh_args "-F $work/ssh_config" \
         --mca oob_tcp_if_include 10.77.31.0/24 --mca btl_tcp_if_include 10.77.31.0/24 "$phalanx" train "$work/run.yaml" "$@"
 }
-number=0
-check() { # WHAT COMMAND...: one test
-    local what=$1
-    shift
-    number=$((number + 1))
-    if "$@" >"$work/check" 2>&1; then
-        echo "ok $number - $what"
-    else
-        echo "not ok $number - $what"
-        cat "$work/check" "$work/log" "$work"/*.log | tail -n 12 | sed 's/^/# /'
-    fi
-}
-
-seq 1 20000 | "$phalanx" tokenize --output "$work/data" --tokenizer bytes - >/dev/null
-cat >"$work/run.yaml" <<END
-model: {architecture: llama, layers: 2, hidden_size: 64, heads: 4, kv_heads: 2, ffn_size: 128, vocab_size: 257, max_sequence: 64}
-data: {train: $work/data}
-train: {steps: 1000000, sequence: 64, micro_batch: 2, global_batch: 8, precision: fp32, device: cpu, threads: 1}
-optimizer: {schedule: constant}
-parallel: {pipeline: 2}
-checkpoint: {every: 0}
-run: {folder: $work/run, hang_seconds: 120}
-END
+write_run 'parallel: {pipeline: 2}'
 (job) >"$work/log" 2>&1 &
 started=$!
 for _ in $(seq 900); do
@@ -118,9 +93,8 @@ saved=$(cat "$work/run/checkpoints/latest")
 steps=$((10#${saved#step-} + 30))
 again() { (job train.steps=$steps) >>"$work/log" 2>&1 && grep -q 'resum.*step-' "$work/log"; }
 check "started again it resumes and finishes" again
-losses() { sed -E 's/.*"step": *([0-9]+).*"loss": *([^,}]+).*/\1 \2/' "$1/metrics.jsonl"; }
 same() {
     (job train.steps=$steps run.folder="$work/whole") >"$work/whole.log" 2>&1 && [ "$steps" -gt 40 ] &&
-        diff <(losses "$work/run") <(losses "$work/whole")
+        same_losses
 }
 check "losses are bitwise those of an uninterrupted run" same

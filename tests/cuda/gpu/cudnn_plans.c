@@ -53,8 +53,12 @@ static int try_shape(const cudnn_api *api, cudnnBackendDescriptor_t device, size
     cudnn_graph *g = cudnn_graph_open(api, device, &a);
     int candidates = g ? cudnn_graph_candidates(g) : 0, good = 0;
     for (int candidate = 0; candidate < candidates; candidate++) {
-        bool compiles = (candidate == 0 || all) && cudnn_graph_plan(g, candidate) != NULL;
-        int64_t asked = cudnn_graph_plan_workspace(g, candidate);
+        cudnnBackendDescriptor_t plan = candidate == 0 || all ? cudnn_graph_plan(g, candidate) : NULL;
+        bool compiles = plan != NULL;
+        int64_t asked = 0;
+        cudnn_api_builder b = {.api = api};
+        if (compiles)
+            cudnn_api_get(&b, plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &asked);
         good += compiles && asked <= cudnn_graph_workspace(&a);
         printf("%s %s %s: %s: %s, workspace %lld of %lld\n", shapes[i].name, fp16 ? "fp16" : "bf16",
                backward ? "backward" : "forward", cudnn_graph_words(g, candidate), compiles ? "compiled" : "listed",

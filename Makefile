@@ -32,7 +32,7 @@ WARNINGS += -Wno-pass-failed # sanitized loops are not vectorised, and need not 
 endif
 CWARNINGS := $(WARNINGS) -Wstrict-prototypes -Wmissing-prototypes
 # not sentencepiece: since 0.2 its .pc wants protobuf's, which nothing here needs
-PACKAGES := libutf8proc yaml-0.1 jansson libpcre2-8 zlib libzstd liblzma ompi-c
+PACKAGES := libutf8proc yaml-0.1 jansson libpcre2-8 zlib libzstd liblzma ompi-c libcurl libzmq
 PKG_CFLAGS := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(PACKAGES) 2>/dev/null))
 PKG_LIBS   := $(shell pkg-config --libs $(PACKAGES) 2>/dev/null)
 # not pkg-config: libbz2 has no .pc in Debian 12
@@ -41,7 +41,7 @@ LIBS := $(PKG_LIBS) -lbz2 -lsentencepiece -lsentencepiece_train -ldnnl -ldl -lm 
 CFLAGS   := -std=c11 -D_GNU_SOURCE $(OPTIMIZE) $(CWARNINGS) -fopenmp -fno-math-errno -ffp-contract=off -I. $(PKG_CFLAGS) $(SANITIZE)
 CXXFLAGS := -std=c++17 $(OPTIMIZE) -Wall -Wextra -Wshadow $(WERROR) -fopenmp -I. $(PKG_CFLAGS) $(SANITIZE)
 
-ROOMS    := memory kernels kernels/cpu parallel layers models engine/text engine/files engine/config engine/compile engine
+ROOMS    := memory kernels kernels/cpu parallel layers models engine/text engine/files engine/config engine/compile engine/islands engine
 SOURCES  := $(foreach room,$(ROOMS),$(wildcard $(room)/*.c))
 CXX_SRC  := $(foreach room,$(ROOMS),$(wildcard $(room)/*.cc))
 TOOLS    := $(wildcard tools/*.c)

@@ -4,7 +4,7 @@
 #   tools/dependencies.sh lint     and what `make lint` wants
 set -eu
 packages="gcc g++ make pkg-config libc6-dev libdnnl-dev libopenmpi-dev openmpi-bin openmpi-common libyaml-dev libjansson-dev
-libpcre2-dev libsentencepiece-dev libutf8proc-dev zlib1g-dev libzstd-dev liblzma-dev libbz2-dev libcmocka-dev perl-doc zstd"
+libpcre2-dev libsentencepiece-dev libutf8proc-dev zlib1g-dev libzstd-dev liblzma-dev libbz2-dev libcmocka-dev libcurl4-openssl-dev libzmq3-dev etcd-server perl-doc zstd"
 [ "${1:-}" = lint ] && packages="$packages clang clang-format clang-tidy libomp-dev"
 missing=
 for p in $packages; do

@@ -1,5 +1,7 @@
 #include "engine/islands/units.h"
 
+#include <stddef.h>
+
 #include "memory/log.h"
 
 static int fragment_of(const names_tensor *t, int fragments)

@@ -24,6 +24,9 @@ status samples_open(samples **out, const config_sources *sources, int64_t sequen
                     uint64_t seed);
 void samples_close(samples *s);
 
+/* From now on sample i is what was slot + slots i: the share of one of several jobs. */
+void samples_interleave(samples *s, int slot, int slots);
+
 /* Sample `index` into tokens[sequence] and targets[sequence]; and, where not NULL, the position of each token in its
  * document or sample, and the index within the sample of its document's first token (document_mask). */
 status samples_read(const samples *s, int32_t *tokens, int32_t *targets, int32_t *positions, int32_t *document_start,

@@ -23,7 +23,7 @@ static void fill_scalars(training *t, double rate)
 {
     const config *c = t->config;
     step_scalars *s = executor_at(t->executor, t->compiled.inputs.scalars);
-    double updates = (double)t->updates + 1;
+    double updates = (double)(t->updates - t->moments) + 1; /* of the moments */
     *s = (step_scalars){.seed = (uint64_t)c->train.seed,
                         .step = t->step + 1,
                         .updates = t->updates + 1,
@@ -36,7 +36,7 @@ static void fill_scalars(training *t, double rate)
                         .momentum = (float)c->optimizer.momentum,
                         .clip = (float)c->optimizer.clip,
                         .loss_scale = (float)t->loss_scale,
-                        .first_sample = batch_first(&t->compiled.options, t->samples),
+                        .first_sample = batch_first(&t->compiled.options, t->samples) + ((int64_t)t->slot << 40),
                         .loss_tokens = (float)c->train.global_batch * (float)c->train.sequence,
                         .momentum_correction = (float)(1 - pow(c->optimizer.beta1, updates)),
                         .variance_correction = (float)(1 - pow(c->optimizer.beta2, updates))};
@@ -164,6 +164,52 @@ static bool due(int every, int64_t step)
     return every > 0 && step % every == 0;
 }
 
+static outer_position position_of(const training *t)
+{
+    return (outer_position){t->step, t->updates, false};
+}
+
+static void take_position(training *t, const outer_position *p)
+{
+    t->step = p->step;
+    t->updates = p->updates;
+    t->samples = p->step * t->config->train.global_batch;
+    if (p->fresh_moments)
+        t->moments = t->updates;
+}
+
+/* One of the outer loop's calls, for a job that is an island. */
+static status outside(training *t, status (*call)(outer *o, outer_position *p))
+{
+    outer_position p = position_of(t);
+    if (!t->outer)
+        return STATUS_OK;
+    status s = call(t->outer, &p);
+    take_position(t, &p);
+    return s;
+}
+
+static status join(training *t)
+{
+    outer_position p = position_of(t);
+    if (!t->outer)
+        return STATUS_OK;
+    TRY(outer_join(t->outer, &p, &t->slot));
+    take_position(t, &p);
+    if (!t->config->outer.private_data)
+        samples_interleave(t->train, t->slot, t->config->outer.slots);
+    return STATUS_OK;
+}
+
+/* Before the last save: what is on its way to the disk is the state before. */
+static status leave(training *t)
+{
+    if (!t->outer)
+        return STATUS_OK;
+    TRY(training_save_finish(t));
+    return outside(t, outer_part);
+}
+
 static status train_loop(training *t)
 {
     const config *c = t->config;
@@ -171,11 +217,16 @@ static status train_loop(training *t)
     int64_t saved = t->step;
     while (t->step < c->train.steps && !stop) {
         TRY(train_step(t, &stop));
+        if (!stop)
+            TRY(outside(t, outer_step));
         if (!stop && t->validation &&
             (due(c->evaluate.every, t->step) || (t->step == c->train.steps && c->evaluate.every > 0)))
             TRY(evaluate(t, &stop));
+        if (stop)
+            TRY(leave(t));
         bool last = t->step == c->train.steps || stop;
         if ((due(c->checkpoint.every, t->step) || last) && t->step != saved) {
+            TRY(outside(t, outer_before_save));
             TRY(training_save(t, last));
             saved = t->step;
         }
@@ -219,6 +270,8 @@ status train_run(const config *c, comm *world, double began)
     status s = training_open(&t, c, world, began);
     if (s == STATUS_OK)
         s = training_restore(&t);
+    if (s == STATUS_OK && t.step < c->train.steps)
+        s = join(&t);
     if (s == STATUS_OK)
         s = train_on(&t);
     training_close(&t);

@@ -110,10 +110,11 @@ static const struct {
 } counts[] = {
     {"step", offsetof(train_meta, step)},       {"updates", offsetof(train_meta, updates)},
     {"samples", offsetof(train_meta, samples)}, {"good_steps", offsetof(train_meta, good_steps)},
-    {"skipped", offsetof(train_meta, skipped)},
+    {"skipped", offsetof(train_meta, skipped)}, {"moments", offsetof(train_meta, moments)},
 };
 
-enum { COUNTS = sizeof counts / sizeof *counts };
+/* The last of them came later, and older checkpoints lack it. */
+enum { COUNTS = sizeof counts / sizeof *counts, NEEDED = COUNTS - 1 };
 
 json_t *train_meta_write(const train_meta *m, const config *c, const samples *train, const samples *validation)
 {
@@ -148,7 +149,7 @@ static status read_counts(train_meta *out, const json_t *meta, bool begun, const
     for (int i = 0; i < COUNTS; i++) {
         const json_t *value = json_object_get(meta, counts[i].key);
         int64_t n = json_integer_value(value);
-        if (!value && begun)
+        if (!value && begun && i < NEEDED)
             return status_fail(STATUS_FAILED, "%s: its manifest does not say %s", where, counts[i].key);
         if (value && (!json_is_integer(value) || n < 0))
             return impossible(where, counts[i].key, value, "is no count");
@@ -165,6 +166,8 @@ status train_meta_read(train_meta *out, const json_t *meta, int global_batch, co
     TRY(read_counts(&m, meta, begun, where));
     if (m.step > MOST_STEPS)
         return impossible(where, "step", step, "no run reaches");
+    if (m.moments > m.updates)
+        return impossible(where, "moments", json_object_get(meta, "moments"), "is more than its updates");
     if (m.updates > m.step || m.skipped > m.step - m.updates)
         return status_fail(
             STATUS_FAILED,

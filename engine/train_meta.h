@@ -14,8 +14,9 @@
 
 typedef struct train_meta {
     int64_t step, updates, samples; /* done; of them not skipped; consumed */
-    int64_t good_steps, skipped;    /* since the loss scale last changed; in a row */
-    double loss_scale;              /* 0: not fp16 */
+    int64_t moments;             /* updates before those that the optimizer's states have seen; it may be missing: 0 */
+    int64_t good_steps, skipped; /* since the loss scale last changed; in a row */
+    double loss_scale;           /* 0: not fp16 */
 } train_meta;
 
 /* The caller's reference. `validation` may be NULL. */

@@ -54,6 +54,7 @@ static void take(training *t, const train_meta *m)
     t->samples = m->samples;
     t->good_steps = m->good_steps;
     t->skipped = (int)m->skipped;
+    t->moments = m->moments;
     if (t->config->train.precision == CONFIG_FP16 && m->loss_scale > 0)
         t->loss_scale = m->loss_scale;
 }
@@ -77,6 +78,8 @@ static verdict load(status *said, training *t, checkpoint *from)
         return REFUSED;
     }
     take(t, &m);
+    if (t->outer && (*said = outer_restore(t->outer, from)) != STATUS_OK)
+        return DAMAGED;
     log_info("resumed from %s after step %lld", checkpoint_folder(from), (long long)t->step);
     return WHOLE;
 }
@@ -201,6 +204,8 @@ status training_restore(training *t)
         (void)restore_from(&s, t, resume);
     else if (s == STATUS_OK)
         s = comm_all_status(comm_world(t->world), start(t));
+    if (s == STATUS_OK && t->step == 0 && t->outer)
+        s = outer_restore(t->outer, NULL);
     checkpoint_offers_free(&offers);
     watchdog_resume(t->watchdog);
     return s;

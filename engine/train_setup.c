@@ -240,6 +240,8 @@ status training_open(training *t, const config *c, comm *world, double began)
         TRY(watchdog_open(&t->watchdog, world, c->run.hang_seconds));
         executor_watch(t->executor, t->watchdog);
     }
+    if (c->outer.every > 0)
+        TRY(outer_open(&t->outer, c, &t->compiled, t->executor, world, t->watchdog));
     return STATUS_OK;
 }
 
@@ -251,6 +253,7 @@ void training_close(training *t)
     tensorboard_close(t->events);
     tokenizer_close(t->tokenizer);
     saver_close(t->saver);
+    outer_close(t->outer);
     lock_release(t->lock);
     executor_close(t->executor);
     choices_free(&t->choices);

@@ -10,6 +10,7 @@
 #include "engine/executor.h"
 #include "engine/files/lock.h"
 #include "engine/files/tensorboard.h"
+#include "engine/outer.h"
 #include "engine/samples.h"
 #include "engine/saver.h"
 #include "engine/text/tokenizer.h"
@@ -31,11 +32,15 @@ typedef struct training {
     int64_t step;       /* done */
     int64_t updates;    /* optimizer updates: steps less those skipped */
     int64_t samples;    /* consumed; the next step begins here */
+    int64_t moments;    /* updates when the optimizer's states were empty last: 0, but of an island that took over */
     double loss_scale;  /* of fp16, else 1 */
     int64_t good_steps; /* since the scale last changed */
     int skipped;        /* in a row */
 
     int64_t ahead; /* the first sample of the batch that has been read ahead; -1: none has */
+
+    outer *outer; /* NULL: this job is no island */
+    int slot;     /* of the island, 0 without */
 
     saver *saver;                     /* NULL before training_save_open */
     bool saves_beside;                /* training goes on while it writes */

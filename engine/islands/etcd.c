@@ -319,8 +319,8 @@ status etcd_transact(bool *done, etcd *e, const etcd_condition *conditions, int 
                               json_pack("{s:o, s:s, s:s, s:I}", "key", encoded(conditions[i].key), "target", "MOD",
                                         "result", "EQUAL", "mod_revision", (json_int_t)conditions[i].revision));
     for (int i = 0; i < change_count; i++)
-        json_array_append_new(
-            success, json_pack("{s:o}", changes[i].value ? "request_put" : "request_delete_range", change_of(&changes[i])));
+        json_array_append_new(success, json_pack("{s:o}", changes[i].value ? "request_put" : "request_delete_range",
+                                                 change_of(&changes[i])));
     TRY(call(&answer, e, "/v3/kv/txn", json_pack("{s:o, s:o}", "compare", compare, "success", success)));
     *done = json_is_true(json_object_get(answer, "succeeded"));
     json_decref(answer);

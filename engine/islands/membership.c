@@ -153,7 +153,9 @@ static int fitness(const membership *m, const json_t *pairs, int slot)
     const json_t *name = find_pair(pairs, "name", slot);
     if (find_pair(pairs, "member", slot) || (m->options.slot >= 0 && m->options.slot != slot))
         return 0;
-    return !name ? 2 : !strcmp(text_of(name), m->name) ? 3 : 1;
+    if (!name)
+        return slot == m->options.hint ? 3 : 2;
+    return !strcmp(text_of(name), m->name) ? 4 : 1;
 }
 
 static status refuse_slot(const membership *m, const json_t *pairs)
@@ -269,8 +271,8 @@ static status try_decision(membership *m, const decision *d)
     int count = 0;
     bool done;
     char *head = path_of(m, "head", -1), *text = json_dumps(d->head, JSON_COMPACT);
-    char *history = must_format("%smerges/%010lld", m->prefix,
-                                (long long)json_integer_value(json_object_get(d->head, "merge")));
+    char *history =
+        must_format("%smerges/%010lld", m->prefix, (long long)json_integer_value(json_object_get(d->head, "merge")));
     conditions[count++] = (etcd_condition){head, d->revision};
     for (int s = 0; s < ROSTER_SLOTS; s++)
         if (d->slots >> s & 1)
@@ -446,9 +448,9 @@ char *membership_roster(membership *m)
     pthread_mutex_lock(&m->lock);
     json_t *o = json_pack("{s:b, s:b, s:I, s:O}", "reached", m->reached, "evicted", m->evicted, "settled",
                           (json_int_t)m->settled, "pairs", m->pairs);
-    pthread_mutex_unlock(&m->lock);
     char *text = json_dumps(o, JSON_COMPACT);
     json_decref(o);
+    pthread_mutex_unlock(&m->lock);
     MUST(text, "out of host memory");
     return text;
 }

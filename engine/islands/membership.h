@@ -18,6 +18,7 @@ typedef struct membership_options {
     const char *const *endpoints;
     int ranks;
     int slots, slot; /* -1: the one it had last, or a free one */
+    int hint;        /* of the free ones, rather this; or -1 */
     int64_t merge;   /* of the state that it has */
     double patience; /* seconds to wait for etcd, and for a slot whose island is gone but not yet given up */
     int lease;       /* seconds without a sign of life after which the others give it up */

@@ -24,7 +24,8 @@ static void read_member(roster_member *m, json_t *value, const keys *trusted)
     m->merge = count_of(value, "merge");
     m->ready = json_is_true(json_object_get(value, "ready"));
     m->endpoints = json_object_get(value, "endpoints");
-    m->here = m->ranks > 0 && (int)json_array_size(m->endpoints) == m->ranks && (!trusted || keys_trusts(trusted, m->key));
+    m->here =
+        m->ranks > 0 && (int)json_array_size(m->endpoints) == m->ranks && (!trusted || keys_trusts(trusted, m->key));
     m->ready &= m->here;
 }
 

@@ -41,9 +41,9 @@ typedef struct roster_part {
 } roster_part;
 
 typedef struct roster {
-    bool reached;         /* etcd has answered; else what it said last */
-    bool evicted;         /* another island has our slot */
-    int64_t settled;      /* what we wrote up to this number is in it */
+    bool reached;            /* etcd has answered; else what it said last */
+    bool evicted;            /* another island has our slot */
+    int64_t settled;         /* what we wrote up to this number is in it */
     int64_t merge, revision; /* of head; merge -1: there is none yet */
     int64_t step, updates;
     int parts;

@@ -13,6 +13,7 @@
 #include "memory/log.h"
 
 enum { WINDOW = 64, POLL_MS = 5, REQUESTS_A_TURN = 64 };
+static const int64_t LONGEST = WIRE_MESSAGE + 256; /* of a frame: CURVE adds a little to a message */
 static const double PATIENCE = 5; /* seconds without a reply after which a fetch connects anew */
 
 typedef struct fetch {
@@ -188,12 +189,12 @@ static void set(void *socket, int option, int value)
          zmq_strerror(zmq_errno()));
 }
 
-static void bound(void *socket, int64_t longest)
+static void bound(void *socket)
 {
     set(socket, ZMQ_LINGER, 0);
     set(socket, ZMQ_SNDHWM, 2 * WINDOW);
     set(socket, ZMQ_RCVHWM, 2 * WINDOW);
-    MUST(zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &longest, sizeof longest) == 0, "ZeroMQ knows no ZMQ_MAXMSGSIZE");
+    MUST(zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &LONGEST, sizeof LONGEST) == 0, "ZeroMQ knows no ZMQ_MAXMSGSIZE");
 }
 
 static void rewind_to_arrived(fetch *f)
@@ -215,7 +216,7 @@ static void connect_to(transport *t, fetch *f)
     disconnect(f);
     f->socket = zmq_socket(t->zmq, ZMQ_DEALER);
     MUST(f->socket, "cannot open a socket of ZeroMQ: %s", zmq_strerror(zmq_errno()));
-    bound(f->socket, WIRE_MESSAGE);
+    bound(f->socket);
     zmq_setsockopt(f->socket, ZMQ_CURVE_SERVERKEY, f->key, KEYS_TEXT - 1);
     zmq_setsockopt(f->socket, ZMQ_CURVE_PUBLICKEY, t->options.keys->mine, KEYS_TEXT - 1);
     zmq_setsockopt(f->socket, ZMQ_CURVE_SECRETKEY, t->options.keys->secret, KEYS_TEXT - 1);
@@ -369,7 +370,7 @@ static status open_server(transport *t)
     if (!t->zap || !t->server || zmq_bind(t->zap, "inproc://zeromq.zap.01") != 0)
         return status_fail(STATUS_FAILED, "cannot open sockets of ZeroMQ: %s", zmq_strerror(zmq_errno()));
     set(t->zap, ZMQ_LINGER, 0);
-    bound(t->server, WIRE_MESSAGE);
+    bound(t->server);
     if (zmq_setsockopt(t->server, ZMQ_CURVE_SERVER, &yes, sizeof yes) != 0 ||
         zmq_setsockopt(t->server, ZMQ_CURVE_SECRETKEY, k->secret, KEYS_TEXT - 1) != 0 ||
         zmq_setsockopt(t->server, ZMQ_ZAP_DOMAIN, "phalanx", 7) != 0)

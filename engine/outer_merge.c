@@ -97,6 +97,7 @@ static void offer(outer *o, const outer_position *p, int fragment)
     o->deadline = o->now + o->config->outer.timeout;
     o->reported = 0;
     serve_offer(o, o->merge + 1, o->offer, fragment);
+    (void)outer_everywhere(o, 0); /* every rank serves what is now offered */
     if (!first_rank(o))
         return;
     membership_set_have(o->membership, NULL);
@@ -148,13 +149,15 @@ bool outer_fetch(outer *o, int slot, int fragment, wire_kind kind, int64_t merge
 
 static void look_after_fetch(outer *o, int slot)
 {
-    bool done = true;
+    bool done = true, gone = false;
     for (int k = 0; k < o->got[slot].jobs; k++) {
         transport_state s = transport_state_of(o->transport, slot * OUTER_PEERS + k);
         done &= s == TRANSPORT_DONE;
-        o->got[slot].bad |= s == TRANSPORT_GONE;
+        gone |= s == TRANSPORT_GONE;
     }
-    if (!done || o->got[slot].bad)
+    if (gone) /* withdrawn, perhaps for a newer one: asked for again as long as it is offered */
+        outer_drop_fetch(o, slot);
+    if (!done)
         return;
     o->got[slot].here = outer_sound(o, slot, o->fragment);
     o->got[slot].bad = !o->got[slot].here;

@@ -270,7 +270,7 @@ static const void *serve(void *context, const wire_message *m)
     bool change = m->kind == WIRE_CHANGE;
     int64_t bytes = change ? u->coded_bytes : 4 * o->units[m->unit].elements;
     const void *base = m->kind == WIRE_REFERENCE ? o->reference : o->momentum;
-    if (m->first > bytes || m->bytes > bytes - m->first || !base)
+    if (m->first > bytes || m->bytes > bytes - m->first || (!change && !base))
         return NULL;
     if (!change)
         return m->merge == o->serves_state ? (const char *)base + 4 * u->at + m->first : NULL;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/compile/collective.h"
+#include "engine/launches.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 
@@ -27,7 +27,7 @@ typedef struct range {
 /* What the executor knows of a program beside its ops. */
 typedef struct played {
     const compiled_program *program;
-    comm_call *calls;     /* [requests] */
+    launch *launches;     /* [requests] */
     const char **stretch; /* in words, what lies before each of its marks; NULL where nothing is apart */
 } played;
 
@@ -80,8 +80,9 @@ static status open_groups(executor *e)
     return STATUS_OK;
 }
 
-static comm_group *group_of(const executor *e, const op *o)
+static comm_group *group_of(const void *context, const op *o)
 {
+    const executor *e = context;
     char text[256];
     MUST(o->at.upstream < axis_rows[o->at.axis].directions, "%s: no such direction along %s",
          op_text(text, sizeof text, o), axis_name((axis)o->at.axis));
@@ -90,48 +91,13 @@ static comm_group *group_of(const executor *e, const op *o)
 
 /* ---- preparation ------------------------------------------------------------------------------------------------ */
 
-static int member_of(const comm_group *g, int rank)
-{
-    for (int i = 0; i < comm_group_ranks(g); i++)
-        if (comm_group_member(g, i) == rank)
-            return i;
-    MUST(0, "rank %d is no member of the group", rank);
-}
-
-/* A message's group is the axis; what it is compiled with are its peer and its tensor. */
-static void prepare_call(comm_call *call, executor *e, const op *o)
-{
-    comm_group *g = group_of(e, o);
-    MUST(!call->group, "%s: request %d is another's", o->label, o->at.request);
-    MUST(g, "%s: no group along the %s axis", o->label, axis_name((axis)o->at.axis));
-    op sized = *o;
-    sized.at.group_size = comm_group_ranks(g);
-    sized.at.group_rank = comm_group_me(g);
-    int64_t *counts = NULL;
-    if (collective_has_parts(o)) {
-        counts = pool_alloc(&e->pool, (size_t)sized.at.group_size * sizeof *counts);
-        collective_counts(counts, &sized);
-    }
-    comm_shape s = collective_shape(&sized, counts);
-    *call = (comm_call){.kind = s.kind, .group = g, .type = s.type, .count = s.count, .counts = counts};
-    char *arena = executor_context(e)->arena;
-    call->send = o->in[0] ? (char *)tensor_at(o->in[0], arena) + collective_offset(o) : NULL;
-    call->receive = o->out[0] ? (char *)tensor_at(o->out[0], arena) + collective_offset(o) : NULL;
-    call->scratch = tensor_at(o->scratch, arena);
-    if (o->kind == OP_send)
-        call->peer = member_of(g, o->at.peer);
-    if (o->kind == OP_receive)
-        call->source = member_of(g, o->at.peer);
-}
-
 static status prepare(executor *e, played *p)
 {
-    p->calls = pool_alloc(&e->pool, (size_t)(p->program->requests + 1) * sizeof *p->calls);
+    p->launches =
+        launches_make(&e->pool, &p->program->list, p->program->requests, executor_context(e)->arena, group_of, e);
     for (int i = 0; i < p->program->list.count; i++) {
         op *o = p->program->list.ops[i];
-        if (op_row_of(o)->flags & OP_COMM)
-            prepare_call(&p->calls[o->at.request], e, o);
-        else if (o->kind != OP_wait)
+        if (!(op_row_of(o)->flags & OP_COMM) && o->kind != OP_wait)
             TRY(e->interface->prepare(e->device, o));
     }
     return STATUS_OK;
@@ -357,13 +323,16 @@ static void play_op(executor *e, const op *o)
 {
     const device_interface *d = e->interface;
     if (o->kind == OP_wait) {
-        comm_wait(&e->requests[o->at.request]);
+        comm_wait(&e->requests[e->playing->launches[o->at.request].ends]);
         d->wait(e->device, o);
     } else if (op_row_of(o)->flags & OP_COMM) {
-        comm_call *call = &e->playing->calls[o->at.request];
-        call->stream = d->start(e->device, o);
-        comm_start(&e->requests[o->at.request], call);
-        d->started(e->device, o);
+        launch *l = &e->playing->launches[o->at.request];
+        if (l->count == 0)
+            return; /* with the last of its bundle */
+        l->call.stream = d->start(e->device, o);
+        comm_start(&e->requests[o->at.request], &l->call);
+        for (int i = 0; i < l->count; i++)
+            d->started(e->device, l->ops[i]);
     } else {
         d->launch(e->device, o);
     }

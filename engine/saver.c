@@ -239,10 +239,22 @@ static void start_work(saver *s)
 
 /* ---- opening ---------------------------------------------------------------------------------------------------- */
 
+/* Have the kernel hand over every page now: its zeroing would else make the first copy several times as long. */
+static void touch_pages(saver *s, int64_t bytes)
+{
+    enum { PAGE = 4096 };
+    char *base = arena_base(s->arena);
+    int64_t pages = (bytes + CHECKPOINT_WRITER_BUFFER) / PAGE;
+#pragma omp parallel for num_threads(executor_context(s->options.executor)->threads) schedule(static)
+    for (int64_t i = 0; i < pages; i++)
+        *(volatile char *)(base + i * PAGE) = 0;
+}
+
 static status open_memory(saver *s, int64_t bytes)
 {
     TRY(arena_open(&s->arena, bytes + CHECKPOINT_WRITER_BUFFER));
     s->copy = s->options.asynchronous ? arena_base(s->arena) : NULL;
+    touch_pages(s, bytes);
     return bytes > 0 && s->interface->pin ? s->interface->pin(s->device, s->copy, bytes) : STATUS_OK;
 }
 

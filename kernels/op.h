@@ -56,6 +56,8 @@ typedef struct op_attributes {
     int32_t request;    /* index of the asynchronous op's request slot */
     int32_t group_size; /* ranks along `axis` */
     int32_t group_rank; /* this rank's place among them */
+    int16_t bundle;     /* of ops that are launched as one, at the last of them: its place among them */
+    int16_t bundle_of;  /* and how many they are; 0: it is alone */
     int32_t owner;      /* of a gather or scatter: the one member that has all of it; -1: divided by shard_rows() */
     float scale;        /* of attention scores; muon: of the learning rate */
     float epsilon;      /* of a norm; muon_scale: the smallest norm */

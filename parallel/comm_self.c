@@ -32,6 +32,7 @@ static void self_start(comm_request *out, const comm_call *call)
 {
     MUST(call->kind != COMM_SEND && call->kind != COMM_RECEIVE && call->kind != COMM_EXCHANGE,
          "a send or receive in a group of one rank has no peer");
+    MUST(!call->pieces, "nothing is reduced in a group of one rank");
     if (call->receive && call->receive != call->send)
         memcpy(call->receive, call->send, (size_t)call->count * (size_t)dtype_bytes(call->type));
     out->flight = NULL;

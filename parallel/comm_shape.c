@@ -43,6 +43,12 @@ void comm_part(int64_t *offset, int64_t *count, const comm_shape *shape, int mem
     *count = each + (member < left);
 }
 
+void comm_piece_part(int64_t *offset, int64_t *count, const comm_piece *piece, int members, int member)
+{
+    comm_shape shape = {.members = members, .count = piece->count, .counts = piece->counts};
+    comm_part(offset, count, &shape, member);
+}
+
 static int64_t part_bytes(const comm_shape *shape, int member)
 {
     int64_t offset, count;

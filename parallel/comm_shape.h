@@ -22,10 +22,22 @@ typedef enum comm_kind {
     COMM_KINDS,
 } comm_kind;
 
+/* One of several tensors that are reduced together: send, receive and counts as in a call of its own. */
+typedef struct comm_piece {
+    const void *send;
+    void *receive;
+    int64_t count;
+    const int64_t *counts; /* [members] or NULL */
+} comm_piece;
+
+enum { COMM_PIECES = 128 }; /* at most, together */
+
 /* `count` is the whole tensor's number of elements. Parts: member i owns counts[i] elements (they sum to count), in order; NULL
  * divides evenly, the first count % n members getting one element more (comm_part). In place means: all-reduce and broadcast send == receive;
  * all-gather send == receive + own offset; reduce-scatter receive == send + own offset. Other overlap is a mistake.
- * Reductions take fp32, bf16, fp16, fp64, int32 and int64; everything else takes every type (uint8 for bytes). */
+ * Reductions take fp32, bf16, fp16, fp64, int32 and int64; everything else takes every type (uint8 for bytes).
+ * An all-reduce or reduce-scatter may be of several tensors of one type: `pieces` then has them, count and counts are the sums
+ * over the pieces, send and receive NULL. What goes from one member to another travels as if it were one tensor's. */
 typedef struct comm_call {
     comm_kind kind;
     comm_group *group;
@@ -33,12 +45,14 @@ typedef struct comm_call {
     const void *send;
     void *receive;
     int64_t count;
-    const int64_t *counts; /* [members] or NULL; must live until the end of the operation */
-    int64_t receive_count; /* COMM_EXCHANGE only */
-    int peer;              /* member index: where a send goes, or the root */
-    int source;            /* member index: where a receive comes from */
-    void *scratch;         /* comm_scratch_bytes() bytes, 64-byte aligned; NULL where that is 0 */
-    void *stream;          /* of a device backend; NULL on the host */
+    const int64_t *counts;    /* [members] or NULL; must live until the end of the operation */
+    int64_t receive_count;    /* COMM_EXCHANGE only */
+    int peer;                 /* member index: where a send goes, or the root */
+    int source;               /* member index: where a receive comes from */
+    const comm_piece *pieces; /* [piece_count]; must live as long as counts; NULL: one tensor */
+    int piece_count;
+    void *scratch; /* comm_scratch_bytes() bytes, 64-byte aligned; NULL where that is 0 */
+    void *stream;  /* of a device backend; NULL on the host */
 } comm_call;
 
 /* Caller-owned, of fixed size, may not move while the operation is in flight. Zero bytes mean: nothing in flight. */
@@ -62,6 +76,7 @@ typedef struct comm_shape {
 
 /* offset and count of a member's part */
 void comm_part(int64_t *offset, int64_t *count, const comm_shape *shape, int member);
+void comm_piece_part(int64_t *offset, int64_t *count, const comm_piece *piece, int members, int member);
 int64_t comm_scratch_bytes(const comm_shape *shape);     /* of the host backends */
 int64_t comm_expected_bytes(const comm_shape *shape);    /* this member sends */
 int64_t comm_expected_messages(const comm_shape *shape); /* this member sends */

@@ -50,6 +50,73 @@ static char *segment_at(const lane *l, const comm_cut *cut, int index)
     return l->base + cut->segment * (l->ring ? index % cut->window : index);
 }
 
+/* ---- pieces ---- */
+
+/* The memory that bytes [at, at + bytes) of a member's part are in. */
+typedef struct runs {
+    char *at[COMM_PIECES];
+    int64_t bytes[COMM_PIECES];
+    int count;
+} runs;
+
+static char *piece_at(int64_t *bytes, const comm_call *call, const comm_piece *p, int member, lane_memory memory)
+{
+    int64_t offset, count, element = dtype_bytes(call->type);
+    comm_piece_part(&offset, &count, p, comm_group_ranks(call->group), member);
+    *bytes = count * element;
+    const char *base = memory == LANE_SENT ? p->send : p->receive;
+    return (char *)(uintptr_t)base + (memory == LANE_OWN_RESULT ? 0 : offset * element);
+}
+
+static void find_runs(runs *out, const comm_call *call, int member, lane_memory memory, int64_t at, int64_t bytes)
+{
+    int64_t begin = 0, size, end = at + bytes;
+    out->count = 0;
+    for (int i = 0; i < call->piece_count && begin < end; i++, begin += size) {
+        char *base = piece_at(&size, call, &call->pieces[i], member, memory);
+        int64_t from = at > begin ? at : begin, to = end < begin + size ? end : begin + size;
+        if (from >= to)
+            continue;
+        out->at[out->count] = base + (from - begin);
+        out->bytes[out->count++] = to - from;
+    }
+}
+
+/* A message straight from or to the pieces. */
+static void post_runs(const flight *f, const lane *l, int64_t at, int64_t bytes, MPI_Request *request)
+{
+    const flight_group *m = f->group->state;
+    runs r;
+    int lengths[COMM_PIECES];
+    MPI_Aint places[COMM_PIECES];
+    MPI_Datatype type;
+    find_runs(&r, f->call, l->part, l->memory, at, bytes);
+    for (int i = 0; i < r.count; i++) {
+        lengths[i] = (int)r.bytes[i];
+        MPI_MUST(MPI_Get_address(r.at[i], &places[i]));
+    }
+    MPI_MUST(MPI_Type_create_hindexed(r.count, lengths, places, MPI_BYTE, &type));
+    MPI_MUST(MPI_Type_commit(&type));
+    if (l->sends)
+        MPI_MUST(MPI_Isend(MPI_BOTTOM, 1, type, l->peer, l->tag, m->handle, request));
+    else
+        MPI_MUST(MPI_Irecv(MPI_BOTTOM, 1, type, l->peer, l->tag, m->handle, request));
+    MPI_MUST(MPI_Type_free(&type)); /* it lives as long as the message */
+}
+
+/* ---- progress ---- */
+
+static void post_segment(const flight *f, const lane *l, int index, int64_t bytes, MPI_Request *request)
+{
+    const flight_group *m = f->group->state;
+    if (!l->base)
+        post_runs(f, l, m->cut.segment * index, bytes, request);
+    else if (l->sends)
+        MPI_MUST(MPI_Isend(segment_at(l, &m->cut, index), (int)bytes, MPI_BYTE, l->peer, l->tag, m->handle, request));
+    else
+        MPI_MUST(MPI_Irecv(segment_at(l, &m->cut, index), (int)bytes, MPI_BYTE, l->peer, l->tag, m->handle, request));
+}
+
 static void post(flight *f, lane *l)
 {
     comm_group *g = f->group;
@@ -57,15 +124,12 @@ static void post(flight *f, lane *l)
     MPI_Request *requests = f->requests + (l - f->lanes) * f->stride;
     while (l->posted < l->segments && l->posted - l->done < f->stride &&
            (!l->gate || l->posted < *l->gate + l->slack)) {
-        char *at = segment_at(l, &m->cut, l->posted);
         int64_t bytes = segment_size(l->bytes, m->cut.segment, l->posted);
         MPI_Request *request = &requests[l->posted % f->stride];
+        post_segment(f, l, l->posted, bytes, request);
         if (l->sends) {
-            MPI_MUST(MPI_Isend(at, (int)bytes, MPI_BYTE, l->peer, l->tag, m->handle, request));
             atomic_fetch_add_explicit(&g->bytes_sent, bytes, memory_order_relaxed);
             atomic_fetch_add_explicit(&g->messages_sent, 1, memory_order_relaxed);
-        } else {
-            MPI_MUST(MPI_Irecv(at, (int)bytes, MPI_BYTE, l->peer, l->tag, m->handle, request));
         }
         l->posted++;
     }
@@ -79,16 +143,31 @@ static void settle(flight *f, lane *l)
         l->done++;
 }
 
+/* Bytes [from, from + bytes) of the segment at hand: `own` and the contributions into `to`. */
+static void sum_run(flight *f, char *to, const char *own, int64_t from, int64_t bytes)
+{
+    const comm_cut *cut = &((flight_group *)f->group->state)->cut;
+    for (int i = 0; i < f->contributions; i++) {
+        const lane *l = &f->lanes[i];
+        f->terms[l->peer] = segment_at(l, cut, f->summed) + from;
+    }
+    f->terms[f->group->me] = own;
+    comm_sum(to, f->terms, f->group->count, bytes / dtype_bytes(f->type), f->type);
+}
+
 static void sum_segment(flight *f)
 {
     const comm_cut *cut = &((flight_group *)f->group->state)->cut;
-    int64_t at = cut->segment * f->summed, bytes = segment_size(f->sum_bytes, cut->segment, f->summed);
-    for (int i = 0; i < f->contributions; i++) {
-        const lane *l = &f->lanes[i];
-        f->terms[l->peer] = segment_at(l, cut, f->summed);
+    int64_t at = cut->segment * f->summed, bytes = segment_size(f->sum_bytes, cut->segment, f->summed), from = 0;
+    if (!f->call) {
+        sum_run(f, f->sum + at, f->own + at, 0, bytes);
+    } else {
+        runs own, sum;
+        find_runs(&own, f->call, f->group->me, LANE_SENT, at, bytes);
+        find_runs(&sum, f->call, f->group->me, f->sum_memory, at, bytes);
+        for (int i = 0; i < own.count; from += own.bytes[i++])
+            sum_run(f, sum.at[i], own.at[i], from, own.bytes[i]);
     }
-    f->terms[f->group->me] = f->own + at;
-    comm_sum(f->sum + at, f->terms, f->group->count, bytes / dtype_bytes(f->type), f->type);
     f->summed++;
 }
 
@@ -124,20 +203,33 @@ static char *part_at(const void *base, int64_t *bytes, const comm_shape *shape, 
     int64_t offset, count;
     comm_part(&offset, &count, shape, member);
     *bytes = count * dtype_bytes(shape->type);
-    return (char *)(uintptr_t)base + offset * dtype_bytes(shape->type);
+    return base ? (char *)(uintptr_t)base + offset * dtype_bytes(shape->type) : NULL; /* NULL: of pieces */
+}
+
+/* The lane of a member's part: from `base` on, or of the pieces. */
+static lane *add_part(flight *f, const comm_shape *shape, int peer, int tag, bool sends, const void *base, int part,
+                      lane_memory memory)
+{
+    int64_t bytes;
+    char *at = part_at(base, &bytes, shape, part);
+    lane *l = add_lane(f, peer, tag, sends, f->call ? NULL : memory == LANE_OWN_RESULT ? base : at, bytes);
+    l->part = part;
+    l->memory = memory;
+    return l;
 }
 
 /* Contributions to this member's part come in, those to the others' parts go out. The peers in turn, starting after
  * oneself: so that not all send to the first at once. */
-static void contribute(flight *f, const comm_call *call, const comm_shape *shape, int tag, char *sum)
+static void contribute(flight *f, const comm_call *call, const comm_shape *shape, int tag, lane_memory result)
 {
     const flight_group *m = f->group->state;
     int n = shape->members;
     char *ring = call->scratch;
     f->own = part_at(call->send, &f->sum_bytes, shape, shape->me);
-    f->sum = sum;
+    f->sum = result == LANE_RESULT ? part_at(call->receive, &f->sum_bytes, shape, shape->me) : call->receive;
+    f->sum_memory = result;
     f->segments = (int)((f->sum_bytes + m->cut.segment - 1) / m->cut.segment);
-    int64_t room = comm_scratch_bytes(shape) / (n - 1), bytes;
+    int64_t room = comm_scratch_bytes(shape) / (n - 1);
     MUST(room == 0 || ring, "a reduction without scratch");
     for (int i = 1; i < n; i++) {
         lane *l =
@@ -149,14 +241,13 @@ static void contribute(flight *f, const comm_call *call, const comm_shape *shape
     f->contributions = n - 1;
     for (int i = 1; i < n; i++) {
         int j = (shape->me + i) % n;
-        char *at = part_at(call->send, &bytes, shape, j);
-        add_lane(f, j, tag + LANE_CONTRIBUTE, true, at, bytes);
+        add_part(f, shape, j, tag + LANE_CONTRIBUTE, true, call->send, j, LANE_SENT);
     }
 }
 
 static void fly_reduce_scatter(flight *f, const comm_call *call, const comm_shape *shape, int tag)
 {
-    contribute(f, call, shape, tag, call->receive);
+    contribute(f, call, shape, tag, LANE_OWN_RESULT);
 }
 
 static void fly_all_gather(flight *f, const comm_call *call, const comm_shape *shape, int tag)
@@ -177,19 +268,16 @@ static void fly_all_gather(flight *f, const comm_call *call, const comm_shape *s
 
 static void fly_all_reduce(flight *f, const comm_call *call, const comm_shape *shape, int tag)
 {
-    int64_t own, bytes;
-    int n = shape->members;
-    char *mine = part_at(call->receive, &own, shape, shape->me);
-    contribute(f, call, shape, tag, mine);
+    int n = shape->members, me = shape->me;
+    contribute(f, call, shape, tag, LANE_RESULT);
     for (int i = 1; i < n; i++) {
-        lane *l = add_lane(f, (shape->me + i) % n, tag + LANE_SHARE, true, mine, own);
+        lane *l = add_part(f, shape, (me + i) % n, tag + LANE_SHARE, true, call->receive, me, LANE_RESULT);
         l->gate = &f->summed;
     }
     /* In place, member j's result lands where its contribution was sent from: not before that has left. */
     for (int i = 1; i < n; i++) {
-        int j = (shape->me + i) % n;
-        char *at = part_at(call->receive, &bytes, shape, j);
-        lane *l = add_lane(f, j, tag + LANE_SHARE, false, at, bytes);
+        int j = (me + i) % n;
+        lane *l = add_part(f, shape, j, tag + LANE_SHARE, false, call->receive, j, LANE_RESULT);
         l->gate = &f->lanes[n - 1 + i - 1].done;
     }
 }
@@ -309,6 +397,7 @@ flight *flight_open(const comm_call *call)
     else
         f = make(call->group);
     f->group = call->group;
+    f->call = call->pieces ? call : NULL;
     f->type = call->type;
     f->lanes_used = f->contributions = f->segments = f->summed = f->stride = 0;
     f->complete = false;

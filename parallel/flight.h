@@ -6,6 +6,9 @@
  * it still receives contributions). A reduction goes straight to the owners: every member sends part j to member j, which sums the
  * contributions in rank order. So does an all-gather. Each byte crosses once, which is the minimum.
  *
+ * An operation of several pieces is flown like one of a tensor that has each member's parts of the pieces end to end: a
+ * segment gathers from them, or is summed over them, as far as they reach.
+ *
  * A group owns its flights: those that have ended serve its next operations. The caller holds the lock under which MPI is
  * entered.
  */
@@ -19,8 +22,13 @@
 #define MPI_MUST(call) flight_check(call, __FILE__, __LINE__)
 void flight_check(int code, const char *file, int line);
 
+/* Where a member's part of a tensor is: in what is sent, in the whole result, or in a result that is the part alone. */
+typedef enum lane_memory { LANE_SENT, LANE_RESULT, LANE_OWN_RESULT } lane_memory;
+
 typedef struct lane {
-    char *base;
+    char *base; /* NULL: the part `part` of each piece of the call, in `memory` */
+    int part;
+    lane_memory memory;
     int64_t bytes;
     int peer, tag;
     bool sends;
@@ -33,12 +41,14 @@ typedef struct lane {
 typedef struct flight {
     struct flight *next; /* in the list of active or free flights */
     comm_group *group;
+    const comm_call *call; /* with pieces; else NULL */
     dtype type;
     int lanes_used;
     int contributions; /* so many lanes at the beginning bring contributions to this member's part */
     int segments, summed;
-    const char *own; /* this member's contribution */
+    const char *own; /* this member's contribution; of pieces, NULL */
     char *sum;
+    lane_memory sum_memory; /* of pieces */
     int64_t sum_bytes;
     bool complete;
     lane *lanes;           /* [4 members] */

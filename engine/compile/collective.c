@@ -77,14 +77,65 @@ comm_shape collective_shape(const op *o, const int64_t *counts)
     return s;
 }
 
-void collective_measure(int64_t *scratch, int64_t *bytes, int64_t *messages, const op *o)
+int collective_bundle(const op **out, const program *p, int last)
 {
-    int64_t *counts = NULL;
-    if (collective_has_parts(o)) {
-        counts = must_alloc((unsigned long)o->at.group_size * sizeof *counts);
-        collective_counts(counts, o);
+    const op *o = p->ops[last];
+    int count = o->at.bundle_of ? o->at.bundle_of : 1, wanted = count - 1;
+    if (o->at.bundle_of && o->at.bundle + 1 < o->at.bundle_of)
+        return 0;
+    out[wanted--] = o;
+    for (int i = last - 1; wanted >= 0; i--) {
+        MUST(i >= 0, "%s: the others of its bundle are missing", o->label);
+        const op *other = p->ops[i];
+        if (other->kind != OP_wait && other->at.bundle_of == count && other->at.bundle == wanted)
+            out[wanted--] = other;
     }
-    comm_shape s = collective_shape(o, counts);
+    return count;
+}
+
+/* Elements of each member's part of any collective. */
+static void find_parts(int64_t *counts, const op *o)
+{
+    if (collective_has_parts(o)) {
+        collective_counts(counts, o);
+        return;
+    }
+    int64_t offset;
+    comm_shape s = collective_shape(o, NULL);
+    for (int i = 0; i < s.members; i++)
+        comm_part(&offset, &counts[i], &s, i);
+}
+
+comm_shape collective_together(int64_t *counts, const op *const *ops, int count)
+{
+    comm_shape all = collective_shape(ops[0], counts);
+    int64_t *one = must_alloc((unsigned long)all.members * sizeof *one);
+    all.count = 0;
+    for (int i = 0; i < all.members; i++)
+        counts[i] = 0;
+    for (int k = 0; k < count; k++) {
+        find_parts(one, ops[k]);
+        all.count += elements_of(ops[k]);
+        for (int i = 0; i < all.members; i++)
+            counts[i] += one[i];
+    }
+    free(one);
+    return all;
+}
+
+void collective_measure(int64_t *scratch, int64_t *bytes, int64_t *messages, const program *p, int index)
+{
+    const op *ops[COMM_PIECES], *o = p->ops[index];
+    int count = collective_bundle(ops, p, index);
+    *scratch = *bytes = *messages = 0;
+    if (count == 0)
+        return;
+    int64_t *counts = NULL;
+    comm_shape s = collective_shape(o, NULL);
+    if (count > 1 || collective_has_parts(o)) {
+        counts = must_alloc((unsigned long)o->at.group_size * sizeof *counts);
+        s = collective_together(counts, ops, count);
+    }
     *scratch = comm_scratch_bytes(&s);
     *bytes = comm_expected_bytes(&s);
     *messages = comm_expected_messages(&s);

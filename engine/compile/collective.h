@@ -2,7 +2,7 @@
 #ifndef PHALANX_ENGINE_COMPILE_COLLECTIVE_H
 #define PHALANX_ENGINE_COMPILE_COLLECTIVE_H
 
-#include "kernels/op.h"
+#include "kernels/program.h"
 #include "parallel/comm.h"
 
 /* Elements of each member's part, into counts[at.group_size]; of gathers and scatters. */
@@ -12,7 +12,13 @@ comm_shape collective_shape(const op *o, const int64_t *counts);
 /* Bytes from the start of its tensors to what it communicates. */
 int64_t collective_offset(const op *o);
 bool collective_has_parts(const op *o);
-/* Host working memory of `o`, and the bytes and messages that this rank sends in it. */
-void collective_measure(int64_t *scratch, int64_t *bytes, int64_t *messages, const op *o);
+/* Ops that are launched as one: of the bundle that ends at op `last` of a program, into out[COMM_PIECES], and how many; an op
+ * alone is a bundle of one; 0: the bundle ends later. */
+int collective_bundle(const op **out, const program *p, int last);
+/* The sizes of a bundle; counts[at.group_size] becomes the sums of its parts. */
+comm_shape collective_together(int64_t *counts, const op *const *ops, int count);
+/* Host working memory of op `index` of a program, and the bytes and messages that this rank sends in it. A bundle's are its last
+ * op's. */
+void collective_measure(int64_t *scratch, int64_t *bytes, int64_t *messages, const program *p, int index);
 
 #endif

@@ -24,6 +24,7 @@ typedef struct compile_options {
     const int *layers_per_chunk; /* of the whole model in order, or NULL: divided automatically */
     bool sequence_parallel;
     int zero;
+    int64_t bucket;                /* bytes of gradients that are reduced together; 0: each alone */
     bool gather_each, reduce_each; /* ZeRO 3 weights, ZeRO 2-3 gradients: each micro-batch, or once a step */
     struct {
         config_optimizer name;

@@ -119,7 +119,7 @@ static void add_scratch(compiled_program *out, const compiled *c)
         }
         const op_backend *backend = c->options.backend;
         if (starts(o) && !(backend && backend->communicates))
-            collective_measure(&bytes, &sent, &messages, o);
+            collective_measure(&bytes, &sent, &messages, &out->list, i);
         else if (!starts(o) && backend && backend->scratch_bytes)
             bytes = backend->scratch_bytes(o, c->options.threads);
         if (bytes <= 0)

@@ -40,7 +40,7 @@ void plan_measure(plan_rank *out, const compiled *c)
         if (!(op_row_of(o)->flags & OP_COMM))
             continue;
         int64_t scratch, bytes, messages;
-        collective_measure(&scratch, &bytes, &messages, o);
+        collective_measure(&scratch, &bytes, &messages, &c->training.list, i);
         out->sent[o->at.axis] += bytes;
         out->messages[o->at.axis] += messages;
     }

@@ -25,16 +25,18 @@ static bool is_message(const op *o)
     return o->kind == OP_send || o->kind == OP_receive || o->kind == OP_wait;
 }
 
-/* Seconds of one op: of a collective its transfer, of a send, receive or wait nothing. */
-static double price_op(const plan_hardware *h, const grid *g, const op *o)
+/* Seconds of op `index`: of a collective its transfer (of several launched as one, at the last), of a send, receive or wait
+ * nothing. */
+static double price_op(const plan_hardware *h, const grid *g, const program *p, int index)
 {
+    const op *o = p->ops[index];
     if (is_message(o))
         return 0;
     if (op_row_of(o)->flags & OP_COMM) {
         int64_t scratch, bytes, messages;
-        if (o->at.group_size <= 1)
+        if (o->at.group_size <= 1 || o->at.bundle + 1 < o->at.bundle_of)
             return 0;
-        collective_measure(&scratch, &bytes, &messages, o);
+        collective_measure(&scratch, &bytes, &messages, p, index);
         return h->latency + (double)bytes / bandwidth(h, g, (axis)o->at.axis);
     }
     op_cost cost = op_row_of(o)->cost(o);
@@ -48,21 +50,48 @@ typedef struct sums {
     double compute, hidden;
 } sums;
 
+/* What travels while others compute: weights and gradients. */
+static bool travels_beside(const op *o)
+{
+    return (op_row_of(o)->flags & OP_COMM) && axis_rows[o->at.axis].queue == AXIS_QUEUE_GRADIENTS;
+}
+
+/* Seconds that a step takes longer than its micro-batches' own ops: the list is played on a queue that computes and one for
+ * weights and gradients that are exchanged once a step, which are waited for where the program says. */
+static double price_outside(const plan_hardware *h, const compiled *c)
+{
+    const program *p = &c->training.list;
+    double *done = must_calloc((unsigned long)c->training.requests + 1, sizeof *done), now = 0, queue = 0, own = 0;
+    for (int i = 0; i < p->count; i++) {
+        const op *o = p->ops[i];
+        double seconds = price_op(h, &c->options.grid, p, i);
+        if (o->kind == OP_wait) {
+            now = done[o->at.request] > now ? done[o->at.request] : now;
+        } else if (o->microbatch < 0 && travels_beside(o)) {
+            const op *ops[COMM_PIECES];
+            int together = collective_bundle(ops, p, i);
+            queue = (queue > now ? queue : now) + seconds;
+            for (int k = 0; k < together; k++)
+                done[ops[k]->at.request] = queue;
+        } else if (o->microbatch < 0 || !travels_beside(o)) {
+            now += seconds;
+            own += o->microbatch < 0 ? 0 : seconds;
+        }
+    }
+    free(done);
+    return (queue > now ? queue : now) - own;
+}
+
 void plan_price_chunks(simulate_cost *costs, double *outside, const plan_hardware *h, const compiled *c)
 {
     int chunks = c->model.chunk_count;
-    const grid *g = &c->options.grid;
     sums(*of)[PHASE_COUNT] = must_calloc((unsigned long)chunks, sizeof *of);
-    *outside = 0;
+    *outside = price_outside(h, c);
     for (int i = 0; i < c->training.list.count; i++) {
         const op *o = c->training.list.ops[i];
-        double seconds = price_op(h, g, o);
-        if (o->microbatch < 0)
-            *outside += seconds;
-        else if ((op_row_of(o)->flags & OP_COMM) && axis_rows[o->at.axis].queue == AXIS_QUEUE_GRADIENTS)
-            of[o->chunk][o->phase].hidden += seconds;
-        else
-            of[o->chunk][o->phase].compute += seconds;
+        double seconds = price_op(h, &c->options.grid, &c->training.list, i);
+        if (o->microbatch >= 0)
+            *(travels_beside(o) ? &of[o->chunk][o->phase].hidden : &of[o->chunk][o->phase].compute) += seconds;
     }
     double each[PHASE_COUNT];
     for (int k = 0; k < chunks; k++) {
@@ -108,9 +137,9 @@ plan_update plan_price_update(const plan_hardware *h, const compiled *c)
         bool travels = (op_row_of(o)->flags & OP_COMM) != 0;
         if (o->kind == OP_wait || (travels && o->at.axis != AXIS_TENSOR))
             continue;
-        u.seconds += price_op(h, &c->options.grid, o);
+        u.seconds += price_op(h, &c->options.grid, p, i);
         if (travels) {
-            collective_measure(&scratch, &bytes, &messages, o);
+            collective_measure(&scratch, &bytes, &messages, p, i);
             u.sent += bytes;
         } else {
             u.flops += op_row_of(o)->cost(o).flops;

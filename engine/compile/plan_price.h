@@ -1,8 +1,9 @@
 /* What a program would cost on a given machine: seconds per op, from its FLOPs and bytes at assumed rates.
  *
  * A price, not a measurement: a product takes its FLOPs at `flops x efficiency`, anything else its bytes at the memory's
- * rate, whichever is longer; what ranks of a layer exchange is waited for, weights and gradients hide behind
- * the computation of its action, and what does not fit behind it is added.
+ * rate, whichever is longer; what ranks of a layer exchange is waited for. What travels
+ * each micro-batch, weights and gradients, hides behind the computation of its action; what travels once a step hides behind
+ * what is computed between its launch and its wait; what does not fit is added.
  */
 #ifndef PHALANX_ENGINE_COMPILE_PLAN_PRICE_H
 #define PHALANX_ENGINE_COMPILE_PLAN_PRICE_H

@@ -164,7 +164,7 @@ static void print_time(FILE *out, const plan *p)
         "                  assuming %g TFLOP/s a device of which products reach %g%%, memory %g TB/s, %g GB/s within\n"
         "                  %d ranks of a node, %g GB/s beyond; what tensor ranks exchange is waited for, what data "
         "ranks\n"
-        "                  exchange each micro-batch is hidden as far as it fits, once a step it is not\n",
+        "                  exchange is hidden as far as it fits behind what is computed meanwhile\n",
         h->flops / 1e12, 100 * h->efficiency, h->memory / 1e12, h->node / 1e9, h->node_ranks, h->network / 1e9);
 }
 
@@ -303,9 +303,11 @@ void plan_text_listing(FILE *out, const compiled *c)
         print_operand(out, "scratch", o->scratch);
         if (op_row_of(o)->flags & OP_COMM) {
             int64_t scratch, bytes, messages;
-            collective_measure(&scratch, &bytes, &messages, o);
+            collective_measure(&scratch, &bytes, &messages, p, i);
             fprintf(out, ", along %s, %lld bytes sent in %lld", axis_name((axis)o->at.axis), (long long)bytes,
                     (long long)messages);
+            if (o->at.bundle_of)
+                fprintf(out, ", %d of %d together", o->at.bundle + 1, o->at.bundle_of);
             if (o->kind == OP_send || o->kind == OP_receive)
                 fprintf(out, ", peer %d", o->at.peer);
         } else if (o->kind != OP_wait) {

@@ -53,13 +53,14 @@ typedef struct measured {
 
 /* ---- trying ------------------------------------------------------------------------------------------------------- */
 
-static double price_of(const op *o)
+static double price_of(const program *p, int index)
 {
+    const op *o = p->ops[index];
     op_cost cost = op_row_of(o)->cost(o);
     double price = cost.flops + FLOPS_A_BYTE * cost.bytes;
     if ((op_row_of(o)->flags & OP_COMM) && o->at.group_size > 1) {
         int64_t scratch, bytes, messages;
-        collective_measure(&scratch, &bytes, &messages, o);
+        collective_measure(&scratch, &bytes, &messages, p, index);
         price += FLOPS_A_BYTE_SENT * (double)bytes;
     }
     return price;
@@ -74,7 +75,7 @@ static void add_measure(measured *m, const recorded *body)
     }
     for (int p = PHASE_BACKWARD; p <= PHASE_WEIGHT; p++)
         for (int i = 0; i < body->r.body[p].count; i++)
-            m->price += price_of(body->r.body[p].ops[i]);
+            m->price += price_of(&body->r.body[p], i);
 }
 
 static void record_chunk(recorded *out, pool *p, const search *d, int chunk, recompute how)

@@ -138,7 +138,7 @@ static const config_row rows[] = {
     WORD("parallel.zero_gather", parallel.zero_gather, whens, "step", CONFIG_CHANGES, "how often zero 3 gathers weights"),
     WORD("parallel.zero_reduce", parallel.zero_reduce, whens, "step", CONFIG_CHANGES, "how often zero 2 and 3 reduce gradients"),
     DERIVED("parallel.layers_per_stage", INTEGERS, parallel.layers_per_stage, 1, INTMAX, NULL, CONFIG_CHANGES, "balanced", "layers of each run, in order of the model"),
-    SIZE("parallel.bucket", parallel.bucket, "32MiB", CONFIG_CHANGES, "gradients reduced together"),
+    SIZE("parallel.bucket", parallel.bucket, "32MiB", CONFIG_CHANGES, "gradients that are reduced together, once a step"),
 
     WORD("memory.recompute", memory.recompute, recomputes, "none", CONFIG_CHANGES, "what the backward pass computes again"),
     SIZE("memory.budget", memory.budget, "0", CONFIG_CHANGES, "bytes a rank may use; recomputes what must be; 0: no budget"),

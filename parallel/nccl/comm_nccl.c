@@ -151,6 +151,26 @@ static void (*const launches[COMM_KINDS])(const launch *l) = {
     [COMM_EXCHANGE] = exchange,
 };
 
+/* Several tensors in one launch. */
+static void launch_pieces(launch whole)
+{
+    NCCL_MUST(ncclGroupStart());
+    for (int i = 0; i < whole.call->piece_count; i++) {
+        const comm_piece *p = &whole.call->pieces[i];
+        comm_call call = *whole.call;
+        call.send = p->send;
+        call.receive = p->receive;
+        call.count = p->count;
+        call.counts = p->counts;
+        call.pieces = NULL;
+        launch one = whole;
+        one.call = &call;
+        one.shape = comm_call_shape(&call);
+        launches[call.kind](&one);
+    }
+    NCCL_MUST(ncclGroupEnd());
+}
+
 static void nccl_start(comm_request *out, const comm_call *call)
 {
     comm_group *g = call->group;
@@ -163,7 +183,10 @@ static void nccl_start(comm_request *out, const comm_call *call)
                       .type = types[call->type].type,
                       .element = dtype_bytes(call->type),
                       .stream = call->stream};
-    launches[call->kind](&l);
+    if (call->pieces)
+        launch_pieces(l);
+    else
+        launches[call->kind](&l);
     atomic_fetch_add_explicit(&g->bytes_sent, comm_expected_bytes(&l.shape), memory_order_relaxed);
     atomic_fetch_add_explicit(&g->messages_sent, 1, memory_order_relaxed);
     out->flight = NULL;

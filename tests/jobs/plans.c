@@ -30,16 +30,14 @@ static int64_t integer(const json_t *object, const char *key)
 }
 
 /* All members of one collective together send the least that is possible. */
-static void check_least(plans_verdict *v, const op *o)
+static void check_least(plans_verdict *v, const program *p, int index)
 {
-    if (o->kind == OP_send || o->kind == OP_receive)
+    const op *ops[COMM_PIECES], *o = p->ops[index];
+    int together = collective_bundle(ops, p, index);
+    if (o->kind == OP_send || o->kind == OP_receive || together == 0)
         return;
-    int64_t *counts = NULL, sum = 0;
-    if (collective_has_parts(o)) {
-        counts = must_alloc((unsigned long)o->at.group_size * sizeof *counts);
-        collective_counts(counts, o);
-    }
-    comm_shape s = collective_shape(o, counts);
+    int64_t *counts = must_alloc((unsigned long)o->at.group_size * sizeof *counts), sum = 0;
+    comm_shape s = collective_together(counts, ops, together);
     for (s.me = 0; s.me < s.members; s.me++)
         sum += comm_expected_bytes(&s);
     if (sum != least_bytes(&s))
@@ -69,10 +67,10 @@ static void check_rank(plans_verdict *v, const compiled *c, const json_t *said, 
         if (!(op_row_of(o)->flags & OP_COMM))
             continue;
         int64_t scratch, bytes, count;
-        collective_measure(&scratch, &bytes, &count, o);
+        collective_measure(&scratch, &bytes, &count, &c->training.list, i);
         sent[o->at.axis] += bytes;
         messages[o->at.axis] += count;
-        check_least(v, o);
+        check_least(v, &c->training.list, i);
     }
     check_traffic(v, said, "bytes_sent", sent, rank, steps);
     check_traffic(v, said, "messages_sent", messages, rank, steps);

@@ -120,7 +120,7 @@ static const keys_row rows[] = {
     PLANNED("parallel.zero_gather", "micro_batch", SPLIT " parallel.zero=3"),
     PLANNED("parallel.zero_reduce", "micro_batch", SPLIT " parallel.zero=2"),
     PLANNED("parallel.layers_per_stage", "[1,3]", PIPE),
-    NOT_YET("parallel.bucket", "1KiB", KEYS_PLANNED, SPLIT),
+    PLANNED("parallel.bucket", "1KiB", SPLIT),
 
     PLANNED("memory.recompute", "full", ""),
     PLANNED("memory.budget", "320KiB", ""),

@@ -318,9 +318,9 @@ static void a_second_run_in_the_folder_is_refused_while_the_first_lives(void **s
 
 static void without_run_lock_no_lock_is_taken(void **state)
 {
-    char *run = workfolder_path(*state, "unlocked"), *lock = workfolder_path(run, "lock");
     for (int locked = 0; locked < 2; locked++) {
-        char *line = must_format("%s/run.yaml run.folder=%s train.steps=100000 run.lock=%s checkpoint.resume=never",
+        char *run = workfolder_path(*state, locked ? "locked" : "unlocked"), *lock = workfolder_path(run, "lock");
+        char *line = must_format("%s/run.yaml run.folder=%s train.steps=100000 checkpoint.every=0 run.lock=%s",
                                  (char *)*state, run, locked ? "true" : "false");
         launch *l = runs_start(60, 1, line);
         assert_true(runs_wait_for_step(run, 2, 30));
@@ -328,10 +328,11 @@ static void without_run_lock_no_lock_is_taken(void **state)
         kill(runs_process(run, 0), SIGTERM);
         launch_result r = launch_finish(l);
         launch_free(&r);
+        assert_false(atomic_exists(lock));
         free(line);
+        free(lock);
+        free(run);
     }
-    free(lock);
-    free(run);
 }
 
 /* ---- killed while it writes ----------------------------------------------------------------------------------------- */

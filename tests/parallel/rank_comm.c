@@ -357,6 +357,83 @@ static void every_kind_type_and_size(bench *b)
 
 /* The same list of operations on every rank, over groups that overlap, many in flight at once, waited for in another
  * order than started. */
+enum { PIECES = 6 };
+
+/* Is piece i of a call of several what it would be alone? */
+static bool piece_is_correct(const job *j, const comm_piece *p)
+{
+    int n = comm_group_ranks(j->group), width = dtype_bytes(j->type);
+    int64_t offset = 0, count = p->count;
+    if (j->kind == COMM_REDUCE_SCATTER)
+        comm_piece_part(&offset, &count, p, n, comm_group_me(j->group));
+    for (int64_t i = 0; i < count; i++) {
+        char want[8];
+        put_sum(want, j, offset + i, false);
+        if (memcmp(want, (const char *)p->receive + i * width, (size_t)width) != 0)
+            return false;
+    }
+    return true;
+}
+
+/* Several tensors reduced by one call: the bits of each alone, and what is sent is what one tensor of their size would send.
+ * Segments begin and end within pieces. */
+static void check_together(bench *b, comm_group *g, comm_kind kind, dtype type, bool uneven)
+{
+    static const int64_t sizes[PIECES] = {0, 1, 1021, 300001, 7, 40009};
+    int n = comm_group_ranks(g), rank = comm_group_member(g, comm_group_me(g)), width = dtype_bytes(type);
+    int64_t counts[PIECES][MOST_MEMBERS], sums[MOST_MEMBERS] = {0}, total = 0;
+    comm_piece pieces[PIECES];
+    for (int i = 0; i < PIECES; i++) {
+        char *values = must_alloc((unsigned long)(sizes[i] * width) + 1);
+        fill(values, type, 500u + (unsigned)i, rank, 0, sizes[i]);
+        pieces[i] = (comm_piece){.send = values, .receive = values, .count = sizes[i]};
+        if (uneven)
+            divide(counts[i], sizes[i], n, (unsigned)i);
+        pieces[i].counts = uneven ? counts[i] : NULL;
+        int64_t offset, count;
+        for (int m = 0; m < n; m++) {
+            comm_piece_part(&offset, &count, &pieces[i], n, m);
+            sums[m] += count;
+        }
+        total += sizes[i];
+        comm_piece_part(&offset, &count, &pieces[i], n, comm_group_me(g));
+        if (kind == COMM_REDUCE_SCATTER) /* in place, as all here */
+            pieces[i].receive = values + offset * width;
+    }
+    comm_call call = {.kind = kind,
+                      .group = g,
+                      .type = type,
+                      .count = total,
+                      .counts = sums,
+                      .pieces = pieces,
+                      .piece_count = PIECES};
+    comm_shape shape = comm_call_shape(&call);
+    call.scratch = must_alloc((unsigned long)comm_scratch_bytes(&shape) + 1);
+    int64_t bytes = comm_bytes_sent(g), messages = comm_messages_sent(g);
+    comm_run(&call);
+    expect(b, comm_bytes_sent(g) - bytes == comm_expected_bytes(&shape), "bytes of several differ from the formula");
+    expect(b, comm_messages_sent(g) - messages == comm_expected_messages(&shape), "messages of several differ, too");
+    for (int i = 0; i < PIECES; i++) {
+        job alone = {.kind = kind, .group = g, .type = type, .count = sizes[i], .salt = 500u + (unsigned)i};
+        b->cases++;
+        if (!piece_is_correct(&alone, &pieces[i])) {
+            b->wrong++;
+            fprintf(stderr, "rank %d: piece %d of several is wrong: kind %d, uneven %d\n", rank, i, (int)kind, uneven);
+        }
+        free((void *)(uintptr_t)pieces[i].send);
+    }
+    free(call.scratch);
+}
+
+static void several_tensors_are_reduced_together(bench *b)
+{
+    for (int i = 0; i < GROUPS; i++)
+        for (int k = 0; k < 8; k++)
+            if (b->groups[i] && comm_group_ranks(b->groups[i]) > 1)
+                check_together(b, b->groups[i], k & 1 ? COMM_ALL_REDUCE : COMM_REDUCE_SCATTER,
+                               k & 2 ? DTYPE_FP32 : DTYPE_BF16, k & 4);
+}
+
 static void many_at_once_over_several_groups(bench *b)
 {
     enum { ROUNDS = 12, FLYING = 10 };
@@ -486,6 +563,7 @@ int main(int count, char **arguments)
     }
     open_groups(&b);
     every_kind_type_and_size(&b);
+    several_tensors_are_reduced_together(&b);
     if (!*b.mutant && comm_ranks(b.c) > 1) {
         many_at_once_over_several_groups(&b);
         starting_does_not_wait_for_the_peers(&b);

@@ -344,7 +344,8 @@ static bool same_collective(const op *a, const op *b)
 {
     const tensor *x = a->in[0], *y = b->in[0];
     return a->kind == b->kind && elements_of(a) == elements_of(b) && x->type == y->type && a->at.rows == b->at.rows &&
-           a->at.owner == b->at.owner && a->at.group_size == b->at.group_size;
+           a->at.owner == b->at.owner && a->at.group_size == b->at.group_size && a->at.bundle == b->at.bundle &&
+           a->at.bundle_of == b->at.bundle_of;
 }
 
 /* Does the collective at the head of `rank`'s queue head all its members' queues? Then it passes. *moved says so. */

@@ -19,6 +19,7 @@ typedef struct layout {
     bool gather_each, reduce_each, sequence, gpt2;
     recompute how;
     int kv_heads;
+    int64_t bucket;
     dtype type;
 } layout;
 
@@ -48,6 +49,7 @@ static compile_options options_of(const layout *l, int rank)
                          .chunks = l->chunks,
                          .sequence_parallel = l->sequence,
                          .zero = l->zero,
+                         .bucket = l->bucket,
                          .gather_each = l->gather_each,
                          .reduce_each = l->reduce_each,
                          .recompute = l->how,
@@ -62,10 +64,12 @@ static compile_options options_of(const layout *l, int rank)
 static const char *describe(char out[200], const layout *l)
 {
     snprintf(out, 200,
-             "tensor %d%s x pipeline %d (%s, %d chunks) x data %d (zero %d%s%s), %d micro-batches, recompute %d, %s",
+             "tensor %d%s x pipeline %d (%s, %d chunks) x data %d (zero %d%s%s, buckets of %lld), %d micro-batches, "
+             "recompute %d, "
+             "%s",
              l->tensor, l->sequence ? "+sequence" : "", l->pipeline, schedule_name(l->kind), l->chunks, l->data,
-             l->zero, l->gather_each ? ", gather each" : "", l->reduce_each ? ", reduce each" : "", l->microbatches,
-             l->how, l->gpt2 ? "gpt2" : "llama");
+             l->zero, l->gather_each ? ", gather each" : "", l->reduce_each ? ", reduce each" : "",
+             (long long)l->bucket, l->microbatches, l->how, l->gpt2 ? "gpt2" : "llama");
     return out;
 }
 
@@ -85,6 +89,7 @@ static layout layout_number(int i)
     static const schedule_kind kinds[] = {SCHEDULE_GPIPE, SCHEDULE_1F1B, SCHEDULE_INTERLEAVED, SCHEDULE_ZB_H1};
     static const recompute ways[] = {RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL};
     static const int kv[] = {12, 1, 12, 12};
+    static const int64_t buckets[] = {0, 1 << 10, 100 << 10, 1 << 30};
     layout l = {.tensor = 1 + i % 4, .pipeline = 1 + i / 4 % 4, .data = 1 + i / 16 % 3, .zero = i / 48 % 4};
     l.kind = kinds[draw(4)];
     l.chunks = l.kind == SCHEDULE_INTERLEAVED && l.pipeline > 1 ? 2 : 1;
@@ -96,6 +101,7 @@ static layout layout_number(int i)
     l.how = ways[draw(3)];
     l.kv_heads = l.gpt2 ? HEADS : kv[draw(4)];
     l.type = draw(2) ? DTYPE_BF16 : DTYPE_FP32;
+    l.bucket = buckets[draw(4)];
     return l;
 }
 

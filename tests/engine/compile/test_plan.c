@@ -338,6 +338,49 @@ static void data_ranks_send_the_least_that_each_zero_needs(void **state)
     }
 }
 
+/* Reductions along the data axis that are launched as one, and their messages. */
+static plan_rank in_buckets(int zero, int64_t bucket, int *launches, double *seconds)
+{
+    compile_options o = options_of(1, 4, 1);
+    o.zero = zero;
+    o.bucket = bucket;
+    plan p = plan_of(&o, true);
+    plan_rank r = p.ranks[0];
+    r.decision = NULL;
+    *seconds = p.step_seconds;
+    compiled c;
+    assert_int_equal(compile(&c, &o), STATUS_OK);
+    *launches = 0;
+    for (int i = 0; i < c.training.list.count; i++) {
+        const op *q = c.training.list.ops[i];
+        bool reduces = q->kind == OP_all_reduce || q->kind == OP_reduce_scatter;
+        *launches += reduces && q->at.axis == AXIS_GRADIENT && q->at.bundle + 1 >= q->at.bundle_of;
+    }
+    compile_free(&c);
+    plan_free(&p);
+    return r;
+}
+
+static void buckets_send_the_same_bytes_in_fewer_messages(void **state)
+{
+    (void)state;
+    const double gradients = 4.0 * parameters();
+    for (int zero = 0; zero <= 3; zero++) {
+        int alone, some, all;
+        double seconds[3];
+        plan_rank a = in_buckets(zero, 0, &alone, &seconds[0]);
+        plan_rank b = in_buckets(zero, (int64_t)(gradients / 4), &some, &seconds[1]);
+        plan_rank c = in_buckets(zero, 1 << 30, &all, &seconds[2]);
+        assert_true(alone > some && some > all);
+        assert_true(some >= 3 && some <= 5);
+        assert_int_equal(all, 1);
+        assert_true(a.messages[AXIS_GRADIENT] > b.messages[AXIS_GRADIENT]);
+        assert_true(b.messages[AXIS_GRADIENT] > c.messages[AXIS_GRADIENT]);
+        assert_true(seconds[0] != seconds[1] && seconds[1] != seconds[2]);
+        assert_true(a.flops == b.flops && b.flops == c.flops);
+    }
+}
+
 /* ---- price --------------------------------------------------------------------------------------------------------- */
 
 static void choices_of_zero_trade_memory_for_traffic(void **state)
@@ -396,6 +439,7 @@ int main(void)
         cmocka_unit_test(tensor_ranks_send_what_the_layers_say),
         cmocka_unit_test(stages_send_one_activation_and_one_cotangent_a_micro_batch),
         cmocka_unit_test(data_ranks_send_the_least_that_each_zero_needs),
+        cmocka_unit_test(buckets_send_the_same_bytes_in_fewer_messages),
         cmocka_unit_test(choices_of_zero_trade_memory_for_traffic),
         cmocka_unit_test(a_faster_machine_takes_less_time_and_the_bubble_shrinks_with_micro_batches),
     };

@@ -9,6 +9,7 @@
 #include "engine/text/pieces.h"
 #include "engine/text/sentencepiece.h"
 #include "engine/text/sentencepiece_model.h"
+#include "engine/text/tokenizer_json.h"
 #include "memory/log.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -44,6 +45,13 @@ static void try_model(const char *bytes, int64_t size)
                 MUST(vocabulary_flags(m->pieces, ids.ids[i]), "the id %d is no piece", ids.ids[i]);
         buffer_ids_free(&ids);
         sentencepiece_close(p);
+    }
+    tokenizer *t;
+    if (tokenizer_open(&t, &(tokenizer_source){.file = bytes, .length = size}, "fuzz") == STATUS_OK) {
+        buffer json = {0};
+        (void)tokenizer_json_write(&json, t);
+        buffer_free(&json);
+        tokenizer_close(t);
     }
     pieces *own = pieces_open(m);
     if (own) {

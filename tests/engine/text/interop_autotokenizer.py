@@ -75,7 +75,7 @@ def tokenizers(program, folder, corpus):
         made[name + " BPE"] = os.path.join(GOLDEN, name + ".json")
     for kind in ["unigram", "bpe"]:
         path = os.path.join(folder, kind + ".model")
-        run(program, "tokenize", "--output", os.path.join(folder, "train"), "--tokenizer", path, "--train-vocab", "2000", "--train-type", kind, corpus)
+        run(program, "tokenize", "--force", "--output", os.path.join(folder, "train"), "--tokenizer", path, "--train-vocab", "2000", "--train-type", kind, corpus)
         made["SentencePiece " + kind] = path
     lines = [line for text in (json.loads(l)["text"] for l in open(corpus)) for line in text.splitlines() if line]
     for kind in ["unigram", "bpe"]:

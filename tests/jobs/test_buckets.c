@@ -1,0 +1,98 @@
+/* Which gradients are reduced together changes no bit of a run, and what is sent is what the plan says. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "memory/log.h"
+#include "tests/jobs/layouts.h"
+#include "tests/jobs/plans.h"
+#include "tests/jobs/runs.h"
+#include "tests/jobs/workfolder.h"
+
+static int setup(void **state)
+{
+    if (workfolder_setup(state))
+        return -1;
+    char *data = workfolder_path(*state, "data");
+    runs_write_data(data, LAYOUTS_VOCABULARY, 20000, 1);
+    free(data);
+    return 0;
+}
+
+typedef struct layout {
+    const char *model;
+    int ranks;
+    const char *keys;
+} layout;
+
+static const layout layouts[] = {
+    {"tied", 4, "parallel.pipeline=2 parallel.zero=0"},
+    {"llama", 8, "parallel.tensor=4 parallel.zero=1"},
+    {"qwen3", 4, "parallel.tensor=2 parallel.zero=3"},
+    {"llama-bf16", 4, "parallel.tensor=2 parallel.zero=2 parallel.zero_reduce=micro_batch"},
+};
+
+/* A run's folder; the caller's. */
+static char *train(const char *top, const layout *l, const char *bucket, int *steps)
+{
+    const layouts_model *m = layouts_model_of(l->model);
+    char *data = workfolder_path(top, "data"), *yaml = layouts_yaml(m, data);
+    char *file = must_format("%s/%s.yaml", top, l->model), *folder = must_format("%s/%s-%s", top, l->model, bucket);
+    runs_write_text(file, yaml);
+    *steps = 4;
+    free(runs_train_well(90, l->ranks, "%s %s %s train.steps=4 checkpoint.every=4 parallel.bucket=%s run.folder=%s",
+                         file, l->keys, m->extra, bucket, folder));
+    free(data);
+    free(yaml);
+    free(file);
+    return folder;
+}
+
+static int64_t messages(const char *folder)
+{
+    json_t *summary = runs_read_summary(folder), *rank = json_array_get(json_object_get(summary, "ranks"), 0);
+    int64_t n = json_integer_value(json_object_get(json_object_get(rank, "messages_sent"), "data"));
+    json_decref(summary);
+    return n;
+}
+
+static void no_bit_depends_on_the_buckets(void **state)
+{
+    static const char *const sizes[] = {"1", "20KiB", "1GiB"};
+    for (unsigned i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+        const layout *l = &layouts[i];
+        int64_t sent[3];
+        char *folders[3], difference[512];
+        for (int k = 0; k < 3; k++) {
+            int steps;
+            folders[k] = train(*state, l, sizes[k], &steps);
+            sent[k] = messages(folders[k]);
+            plans_verdict v = plans_compare(folders[k], l->ranks, steps);
+            if (v.wrong)
+                fail_msg("%s in buckets of %s: %s", l->model, sizes[k], v.what);
+        }
+        runs_metrics first = runs_read_metrics(folders[0]);
+        assert_int_equal(first.count, 4);
+        for (int k = 1; k < 3; k++) {
+            runs_metrics other = runs_read_metrics(folders[k]);
+            if (!runs_same_metrics(&first, &other))
+                fail_msg("%s: losses or norms differ between buckets of %s and %s", l->model, sizes[0], sizes[k]);
+            assert_true(runs_compare_checkpoints(difference, sizeof difference, folders[0], folders[k]) > 10);
+            assert_string_equal(difference, "");
+        }
+        bool each = strstr(l->keys, "micro_batch") != NULL; /* then a gradient goes as soon as it is there */
+        assert_true(each ? sent[0] == sent[2] : sent[0] > sent[1] && sent[1] > sent[2]);
+        for (int k = 0; k < 3; k++)
+            free(folders[k]);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(no_bit_depends_on_the_buckets)};
+    return cmocka_run_group_tests(tests, setup, workfolder_teardown);
+}

@@ -23,8 +23,16 @@ typedef struct outer_position {
     bool fresh_moments;    /* set where the optimizer's states have been emptied */
 } outer_position;
 
-/* Memory that every rank's outer state takes at most; 0: outer.every is 0. */
-int64_t outer_bytes(const config *c, int ranks);
+/* What outer.* costs, without a job. */
+typedef struct outer_plan {
+    int64_t arena;    /* bytes of host memory of the rank that needs most */
+    int64_t change;   /* an encoded change of the whole model, with what its messages add */
+    int64_t sent;     /* to the other islands, in outer.every steps; as much is received */
+    double seconds;   /* of that at a bandwidth */
+    double computing; /* share of the time, with steps of so many seconds */
+} outer_plan;
+
+outer_plan outer_plan_of(const config *c, int ranks, double step_seconds, double bits_a_second);
 
 status outer_open(outer **out, const config *c, compiled *k, executor *e, comm *world, watchdog *w);
 /* Leaves the other islands. NULL is accepted. */

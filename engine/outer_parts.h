@@ -1,5 +1,5 @@
-/* What the files of the outer loop share: outer.c (set-up, state, checkpoints), outer_merge.c (offering, fetching, agreeing),
- * outer_apply.c (arithmetic on units), outer_join.c (joining, taking over, leaving). */
+/* What the files of the outer loop share: outer_setup.c (memory, checkpoints), outer_reach.c (the roster, fetching),
+ * outer_apply.c (arithmetic on units), outer_join.c (joining, taking over), outer_merge.c (the merges; start there). */
 #ifndef PHALANX_ENGINE_OUTER_PARTS_H
 #define PHALANX_ENGINE_OUTER_PARTS_H
 
@@ -86,9 +86,9 @@ struct outer {
     outer_counts counts;
 };
 
-void outer_assign_buffers(outer *o); /* outer.c: once the slot is known */
+void outer_assign_buffers(outer *o); /* outer_setup.c: once the slot is known */
 
-/* outer_merge.c: reads the roster on all ranks; a millisecond or so */
+/* outer_reach.c: reads the roster on all ranks; a millisecond or so */
 status outer_look(outer *o);
 void outer_nap(const outer *o);
 /* The set of slots for which the condition holds on every rank. */

@@ -162,6 +162,18 @@ static json_t *rank_object(const report_rank *r)
     return object;
 }
 
+static void put_islands(json_t *root, const report_islands *i)
+{
+    json_t *object = json_object();
+    put_integer(object, "merges", i->merges);
+    put_integer(object, "missed", i->missed);
+    put_integer(object, "bytes_sent", i->bytes_sent);
+    put_integer(object, "bytes_received", i->bytes_received);
+    put_integer(object, "refused", i->refused);
+    put_real(object, "wait_seconds", i->wait_seconds);
+    MUST(json_object_set_new(root, "islands", object) == 0, "out of host memory");
+}
+
 status report_summary(const char *path, const report_summary_values *v)
 {
     json_t *root = json_object(), *ranks = json_array();
@@ -172,6 +184,8 @@ status report_summary(const char *path, const report_summary_values *v)
     put_integer(root, "checkpoints_saved", v->saves);
     put_integer(root, "checkpoints_lost", v->saves_lost);
     put_real(root, "checkpoint_seconds", v->save_seconds);
+    if (v->islands)
+        put_islands(root, v->islands);
     if (v->fell_back)
         MUST(json_object_set_new(root, "fell_back", json_string(v->fell_back)) == 0, "words that are not UTF-8");
     for (int i = 0; i < v->ranks; i++)

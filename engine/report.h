@@ -58,12 +58,19 @@ typedef struct report_rank {
     int64_t bytes_sent[AXIS_COUNT], messages_sent[AXIS_COUNT]; /* of NCCL, calls count as messages */
 } report_rank;
 
+/* Of a job that merges with others. */
+typedef struct report_islands {
+    int64_t merges, missed, bytes_sent, bytes_received, refused;
+    double wait_seconds; /* that training has waited for merges */
+} report_islands;
+
 typedef struct report_summary_values {
     int64_t parameters, steps;
     double start_to_first_step_seconds; /* without: */
     double tuning_seconds;              /* choices by timing, once a run */
     int64_t saves, saves_lost;          /* checkpoints */
     double save_seconds;                /* that training has waited for them */
+    const report_islands *islands;      /* NULL: the job is no island */
     const char *fell_back;              /* why the run did not go on from the latest checkpoint; NULL: it did */
     int ranks;
     const report_rank *rank;

@@ -60,8 +60,9 @@ int islands_main(int argc, char **argv)
     const options_command command = {
         .name = "islands",
         .operands = "[http://HOST:2379[,...]]",
-        .summary = "Where islands (outer.*) meet. With --embedded, starts etcd for a try-out: for real, run three nodes of\n"
-                   "it with TLS and passwords. With an address, shows the islands, their offers and their merges.",
+        .summary =
+            "Where islands (outer.*) meet. With --embedded, starts etcd for a try-out: for real, run three nodes of\n"
+            "it with TLS and passwords. With an address, shows the islands, their offers and their merges.",
         .least = 0,
         .most = 1,
         .row = rows,

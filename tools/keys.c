@@ -11,8 +11,9 @@ int keys_main(int argc, char **argv)
     const options_command command = {
         .name = "keys",
         .operands = "FOLDER",
-        .summary = "Makes an island's keys in FOLDER: island.secret, which stays there, and island.public, which goes to\n"
-                   "the other islands, as FOLDER/peers/NAME.public of theirs. outer.keys names the folder.",
+        .summary =
+            "Makes an island's keys in FOLDER: island.secret, which stays there, and island.public, which goes to\n"
+            "the other islands, as FOLDER/peers/NAME.public of theirs. outer.keys names the folder.",
         .least = 1,
         .most = 1,
     };

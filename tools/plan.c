@@ -5,9 +5,11 @@
 #include "engine/config/config.h"
 #include "engine/compile/plan.h"
 #include "engine/compile/plan_text.h"
+#include "engine/outer.h"
 #include "engine/weights.h"
 #include "kernels/device.h"
 #include "memory/log.h"
+#include "memory/units.h"
 #include "parallel/timeline.h"
 #include "tools/options.h"
 #include "tools/tools.h"
@@ -16,7 +18,7 @@ typedef struct wishes {
     bool json, listing, schedule, every;
     const char *svg;
     int64_t rank, ranks; /* -1, 0: not given */
-    double tflops, efficiency, memory, node, network;
+    double tflops, efficiency, memory, node, network, islands;
     int64_t node_ranks;
 } wishes;
 
@@ -68,7 +70,23 @@ static status list_rank(const compile_options *options, int rank)
     return s;
 }
 
-static status show(const compile_options *options, const wishes *w)
+/* What this job as one of outer.slots islands sends to the others. */
+static void print_islands(const config *c, const plan *p, double bandwidth)
+{
+    char arena[UNITS_TEXT], change[UNITS_TEXT], sent[UNITS_TEXT];
+    outer_plan o = outer_plan_of(c, p->options.grid.ranks, p->step_seconds, bandwidth);
+    units_bytes(arena, (double)o.arena);
+    units_bytes(change, (double)o.change);
+    units_bytes(sent, (double)o.sent);
+    printf("\nislands           %d, merging every %d steps: a change is %s (%.1f x smaller than fp32); each island "
+           "sends %s\n"
+           "                  and receives as much, %.3g s at %.3g Gbit/s; %.1f%% of the time computes; %s of host "
+           "memory a rank\n",
+           c->outer.slots, c->outer.every, change, 4.0 * (double)p->parameters / (double)o.change, sent, o.seconds,
+           bandwidth / 1e9, 100 * o.computing, arena);
+}
+
+static status show(const config *c, const compile_options *options, const wishes *w)
 {
     plan_hardware hardware = hardware_of(w);
     plan p = {0};
@@ -79,6 +97,8 @@ static status show(const compile_options *options, const wishes *w)
         plan_text_json(stdout, &p);
     else if (s == STATUS_OK)
         plan_text_report(stdout, &p);
+    if (s == STATUS_OK && !w->json && c->outer.every > 0)
+        print_islands(c, &p, c->outer.bandwidth > 0 ? c->outer.bandwidth : w->islands * 1e9);
     if (s == STATUS_OK && w->schedule) {
         fputc('\n', stdout);
         timeline_print(stdout, &p.timing, timeline_style_of(stdout));
@@ -107,7 +127,7 @@ static status run(config *c, const wishes *w)
     TRY(lay_out(&g, c, w));
     TRY(compile_options_from(&o, c, &g, backend_of(c), threads_of(c, g.ranks, (int)w->node_ranks)));
     o.evaluate = c->data.validation.count > 0 && c->evaluate.every > 0;
-    TRY(show(&o, w));
+    TRY(show(c, &o, w));
     return fflush(stdout) == 0 && !ferror(stdout) ? STATUS_OK
                                                   : status_fail(STATUS_FAILED, "the output cannot be written");
 }
@@ -122,6 +142,7 @@ static int read_wishes(wishes *w, int *operands, int argc, char **argv)
                   .memory = h->memory / 1e9,
                   .node = h->node / 1e9,
                   .network = h->network / 1e9,
+                  .islands = 1,
                   .node_ranks = h->node_ranks};
     const options_row rows[] = {
         {"--json", OPTIONS_FLAG, NULL, "the same facts for programs", &w->json, 0, 0, NULL},
@@ -139,6 +160,8 @@ static int read_wishes(wishes *w, int *operands, int argc, char **argv)
          1e9, NULL},
         {"--network-bandwidth", OPTIONS_NUMBER, "G", "GB/s a rank sends to other nodes (45, 400 Gbit/s)", &w->network,
          1e-3, 1e9, NULL},
+        {"--island-bandwidth", OPTIONS_NUMBER, "G", "Gbit/s between islands (outer.bandwidth, else 1)", &w->islands,
+         1e-6, 1e6, NULL},
         {"--node-ranks", OPTIONS_INTEGER, "N", "ranks of a node (8)", &w->node_ranks, 1, 1024, NULL},
     };
     const options_command command = {

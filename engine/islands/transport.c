@@ -14,7 +14,7 @@
 
 enum { WINDOW = 64, POLL_MS = 5, REQUESTS_A_TURN = 64 };
 static const int64_t LONGEST = WIRE_MESSAGE + 256; /* of a frame: CURVE adds a little to a message */
-static const double PATIENCE = 5; /* seconds without a reply after which a fetch connects anew */
+static const double PATIENCE = 5;                  /* seconds without a reply after which a fetch connects anew */
 
 typedef struct fetch {
     transport_state state;

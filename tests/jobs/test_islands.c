@@ -2,7 +2,7 @@
  * bit when all are stopped, and come, go, die and come back.
  *
  * The keys whose effect is seen here: outer.rendezvous, outer.keys, outer.address, outer.island, outer.run, outer.timeout,
- * outer.bandwidth. */
+ * outer.slots, outer.min_islands, outer.slot. */
 #include <math.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -148,6 +148,57 @@ static void one_island_alone_is_plain_training(void **state)
     free(b);
 }
 
+/* A key that changes what an island alone learns from its merges. */
+static void every_key_of_the_outer_step_has_an_effect(void **state)
+{
+    static const char *const changes[] = {
+        "outer.every=4", "outer.optimizer=average", "outer.lr=0.5",      "outer.momentum=0.5",    "outer.compress=bf16",
+        "outer.mix=0.5", "outer.density=0.2",       "outer.fragments=2", "outer.error_decay=0.5", "outer.delay=1",
+    };
+    enum { CHANGES = sizeof changes / sizeof *changes };
+    launch *all[CHANGES + 1];
+    if (!etcd)
+        skip();
+    for (int i = 0; i <= CHANGES; i++) {
+        char *run = must_format("key%d", i);
+        all[i] = island(*state, run, 0, 1, "outer.slots=1 outer.min_islands=1 outer.every=2 outer.compress=topk %s",
+                        i < CHANGES ? changes[i] : "");
+        free(end_well(all[i]));
+        free(run);
+    }
+    for (int i = 0; i < CHANGES; i++) {
+        char *run = must_format("key%d", i), *base = must_format("key%d", CHANGES);
+        if (same_losses(*state, run, base, 0, 0))
+            fprintf(stderr, "%s changes nothing\n", changes[i]);
+        assert_false(same_losses(*state, run, base, 0, 0));
+        free(base);
+        free(run);
+    }
+}
+
+/* An island with twice the tokens counts twice, unless outer.weights is equal; with outer.private_data both read from the
+ * beginning of what they have. */
+static void weights_and_private_data_are_as_they_are_called(void **state)
+{
+    static const char *const runs[] = {"tokens", "equal"};
+    if (!etcd)
+        skip();
+    for (int i = 0; i < 2; i++) {
+        launch *a = island(*state, runs[i], 0, 1, "outer.weights=%s outer.private_data=true train.steps=2", runs[i]);
+        launch *b = island(*state, runs[i], 1, 1,
+                           "outer.weights=%s outer.private_data=true train.steps=2 train.global_batch=8", runs[i]);
+        free(end_well(a));
+        free(end_well(b));
+        assert_true(same(*state, runs[i], 0, runs[i], 1, "model") > 20);
+    }
+    assert_int_equal(same(*state, "tokens", 0, "equal", 0, "model"), 0);
+    launch *a = island(*state, "private", 0, 1, "outer.private_data=true train.steps=2");
+    launch *b = island(*state, "private", 1, 1, "outer.private_data=true train.steps=2");
+    free(end_well(a));
+    free(end_well(b));
+    assert_true(same_losses(*state, "private", "private", 0, 1));
+}
+
 /* Stopped with a merge under way: a fragment's reference is new, its weights are not. */
 static void islands_that_are_all_stopped_go_on_bit_for_bit(void **state)
 {
@@ -192,7 +243,7 @@ static void an_island_of_another_kind_or_a_taken_slot_is_refused(void **state)
 static void islands_come_die_and_come_back(void **state)
 {
     static const char *const words = "outer.min_islands=1 train.steps=100000000 run.log_every=1000000 outer.every=200 "
-                                    "outer.timeout=10 checkpoint.every=2000 checkpoint.keep=1 outer.compress=int8";
+                                     "outer.timeout=10 checkpoint.every=2000 checkpoint.keep=1 outer.compress=int8";
     if (!etcd)
         skip();
     launch *a = island(*state, "events", 0, 1, "%s", words);
@@ -244,6 +295,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(islands_of_different_layouts_merge_to_the_same_bits),
         cmocka_unit_test(one_island_alone_is_plain_training),
+        cmocka_unit_test(every_key_of_the_outer_step_has_an_effect),
+        cmocka_unit_test(weights_and_private_data_are_as_they_are_called),
         cmocka_unit_test(islands_that_are_all_stopped_go_on_bit_for_bit),
         cmocka_unit_test(an_island_of_another_kind_or_a_taken_slot_is_refused),
         cmocka_unit_test(islands_come_die_and_come_back),

@@ -54,24 +54,41 @@ static layout lay_out(const config *c, const unit *units, const int *owner, int 
     return l;
 }
 
-int64_t outer_bytes(const config *c, int ranks)
+/* A request and a reply's header for each slice of a unit. */
+static int64_t on_the_wire(int64_t bytes)
+{
+    return bytes + (bytes + WIRE_SLICE - 1) / WIRE_SLICE * 2 * WIRE_HEADER;
+}
+
+outer_plan outer_plan_of(const config *c, int ranks, double step_seconds, double bits_a_second)
 {
     int tensor_count, count;
-    int64_t most = 0;
-    if (c->outer.every == 0)
-        return 0;
+    int64_t fragment[64] = {0};
+    outer_plan p = {0};
+    compress_method method = method_of(c);
     names_tensor *tensors = names_list(&tensor_count, &c->model.shape);
     unit *units = units_list(&count, tensors, tensor_count, c->outer.fragments);
     int *owner = must_alloc((unsigned long)count * sizeof *owner);
     units_own(owner, units, count, c->outer.fragments, ranks);
     for (int rank = 0; rank < ranks; rank++) {
         int64_t bytes = lay_out(c, units, owner, count, rank).bytes;
-        most = bytes > most ? bytes : most;
+        p.arena = bytes > p.arena ? bytes : p.arena;
     }
+    for (int u = 0; u < count; u++)
+        fragment[units[u].fragment] += on_the_wire(compress_bytes(&method, units[u].elements));
+    double all = c->outer.every * step_seconds, hidden = c->outer.delay * step_seconds, waits = 0;
+    for (int f = 0; f < c->outer.fragments; f++) {
+        double seconds = (double)fragment[f] * (c->outer.slots - 1) * 8 / bits_a_second;
+        p.change += fragment[f];
+        p.seconds += seconds;
+        waits += seconds > hidden ? seconds - hidden : 0; /* a merge's transfer hides behind outer.delay steps */
+    }
+    p.sent = p.change * (c->outer.slots - 1);
+    p.computing = all / (all + waits);
     free(owner);
     free(units);
     names_free(tensors, tensor_count);
-    return most;
+    return p;
 }
 
 static void *take(char **at, int64_t bytes)

@@ -84,7 +84,7 @@ static void share_lists(shares *s, const outer_move_options *o, share *mine, int
         s->count += counts[i];
     s->list = must_calloc((unsigned long)s->count + 1, sizeof *s->list);
     for (int i = 0; i < ranks; i++) {
-        if (i == me && count > 0)
+        if (i == me && mine)
             memcpy(&s->list[at], mine, (size_t)count * sizeof *mine);
         if (counts[i] > 0)
             comm_broadcast_bytes(comm_world(o->world), &s->list[at], counts[i] * (int64_t)sizeof *s->list, i);

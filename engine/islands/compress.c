@@ -268,7 +268,7 @@ static unsigned get_bits(const uint8_t *in, int64_t at, int bits)
 
 static void topk_encode(uint8_t *out, float *x, const compress_method *m, int64_t n)
 {
-    uint16_t places[COMPRESS_CHUNK], level[2];
+    uint16_t places[COMPRESS_CHUNK] = {0}, level[2];
     memset(out, 0, (size_t)topk_bytes(m, n));
     for (int64_t first = 0; first < n; first += COMPRESS_CHUNK) {
         int64_t count = least(n - first, COMPRESS_CHUNK), k = kept(m, count);

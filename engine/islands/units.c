@@ -42,7 +42,7 @@ void units_own(int *owner, const unit *units, int count, int fragments, int rank
             if (units[i].fragment != f)
                 continue;
             /* where its middle lies among the fragment's elements */
-            owner[i] = (int)((double)(before + units[i].elements / 2) * ranks / (double)all);
+            owner[i] = (int)(((double)before + 0.5 * (double)units[i].elements) * ranks / (double)all);
             before += units[i].elements;
         }
     }

@@ -95,6 +95,9 @@ $(SPIES): $(BUILD)/tests/%.so: tests/memory/spy/%.c memory/seal.h
 	@mkdir -p $(@D)
 	$(CC) -std=c11 -D_GNU_SOURCE -O2 $(CWARNINGS) -I. -shared -fPIC -o $@ $< -ldl
 
+$(BUILD)/tests/test_endings: | $(BUILD)/phalanx
+$(BUILD)/tests/test_supervise: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
+$(BUILD)/tests/test_phases: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
 $(BUILD)/tests/test_arena: | $(BUILD)/tests/allocation_spy.so
 $(BUILD)/tests/test_buckets: | $(BUILD)/phalanx
 $(BUILD)/tests/test_parity: | $(BUILD)/tests/rank_playlist $(BUILD)/phalanx
@@ -148,7 +151,7 @@ SANITIZED_asan  := -fsanitize=address,undefined -fno-sanitize-recover=undefined 
 SANITIZED_ubsan := -fsanitize=undefined -fno-sanitize-recover=undefined
 SANITIZED_tsan  := -fsanitize=thread
 # Not under ASan: matrices of whole runs on many ranks (minutes), and promises about resident memory and about time.
-ASAN_LEFT_OUT := bubble comm cuda_attention cuda_host cuda_queue cuda_tuning faults golden islands layouts memory narrow_state optimizers parity parity_mutants recovery resume watch watchdog
+ASAN_LEFT_OUT := bubble comm cuda_attention cuda_host cuda_queue cuda_tuning endings faults golden islands layouts memory narrow_state optimizers parity parity_mutants phases recovery resume supervise watch watchdog
 ASAN_TESTS ?= $(filter-out $(ASAN_LEFT_OUT:%=build-asan/tests/test_%),$(TESTS:$(BUILD)/%=build-asan/%))
 asan: SELECTED = TESTS="$(ASAN_TESTS)" RANK_PROGRAMS=
 asan ubsan tsan: ## the tests under AddressSanitizer (with UBSan; a selection), UBSan or ThreadSanitizer
@@ -189,6 +192,11 @@ fuzz: $(FUZZERS) ## every reader under libFuzzer, FUZZ_SECONDS each
 cuda-tests: tests ## the CUDA kernels and host side, executed without a GPU
 	@if [ -n "$(NVCC)" ]; then $(MAKE) --no-print-directory check-cuda; else echo "no nvcc: CUDA is left out"; fi
 
+FAULTS ?= 100
+SEED ?= 1
+faults: $(BUILD)/tests/test_supervise ## FAULTS=N faults at random (SEED=S) under phalanx supervise, and what each kind costs
+	FAULTS=$(FAULTS) SEED=$(SEED) $(BUILD)/tests/test_supervise
+
 clean: ## remove what was built
 	rm -rf build build-*
 
@@ -202,4 +210,4 @@ endif
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
 .SECONDARY:
-.PHONY: fuzz-library all tests deps demo check run-tests lint asan ubsan tsan clean help
+.PHONY: faults fuzz-library all tests deps demo check run-tests lint asan ubsan tsan clean help

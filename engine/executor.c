@@ -6,15 +6,11 @@
 #include <string.h>
 
 #include "engine/launches.h"
+#include "engine/links.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 
-enum { DIRECTIONS = 2 }; /* the most of any axis */
-
 enum { COPIES = 8 };
-
-/* Ops between two marks: few events beside what they stand behind, and no stretch longer than a layer's pass. */
-enum { STRETCH = 16 };
 
 typedef struct traffic {
     int64_t bytes, messages;
@@ -46,7 +42,7 @@ struct executor {
     int64_t plays; /* of the repeated program, with a graph: by op, captured, replayed from then on */
     range before[COPIES], behind[COPIES];
     int before_count, behind_count;
-    comm_group *group[AXIS_COUNT][DIRECTIONS];
+    links links;
     traffic captured[AXIS_COUNT]; /* what each replay sends */
     comm_request *requests;
     watchdog *watchdog;
@@ -58,38 +54,13 @@ struct executor {
     _Atomic(const op *) current;
 };
 
-/* ---- groups ---------------------------------------------------------------------------------------------------- */
-
-static status open_group(comm_group **out, executor *e, axis a)
-{
-    const grid *g = &e->compiled->options.grid;
-    int *members = must_alloc((unsigned long)g->ranks * sizeof(int));
-    int count = grid_members(members, g, a);
-    status s = count > 1 ? comm_group_open_on(out, e->world, e->interface->communication, members, count) : STATUS_OK;
-    free(members);
-    return s;
-}
-
-/* Each direction is a queue by itself. Groups open in the same order on every rank. */
-static status open_groups(executor *e)
-{
-    for (int d = 0; d < DIRECTIONS; d++)
-        for (int a = 0; a < AXIS_COUNT; a++)
-            if (axis_has_messages((axis)a) && d < axis_rows[a].directions)
-                TRY(open_group(&e->group[a][d], e, (axis)a));
-    return STATUS_OK;
-}
+/* ---- preparation ------------------------------------------------------------------------------------------------ */
 
 static comm_group *group_of(const void *context, const op *o)
 {
     const executor *e = context;
-    char text[256];
-    MUST(o->at.upstream < axis_rows[o->at.axis].directions, "%s: no such direction along %s",
-         op_text(text, sizeof text, o), axis_name((axis)o->at.axis));
-    return e->group[o->at.axis][o->at.upstream];
+    return links_of(&e->links, o, comm_rank(e->world));
 }
-
-/* ---- preparation ------------------------------------------------------------------------------------------------ */
 
 static status prepare(executor *e, played *p)
 {
@@ -115,25 +86,10 @@ static executor_position position_now(const executor *e)
                                .o = atomic_load_explicit(&e->current, memory_order_relaxed)};
 }
 
-/* "step 12, backward of chunk 0, micro-batch 3, op layer 3/mlp/down/dx: linear_grad_input" */
-static void describe(char *out, int bytes, executor_position p)
-{
-    char text[256];
-    if (!p.o) {
-        snprintf(out, (size_t)bytes, "step %lld, between programs", (long long)p.step);
-        return;
-    }
-    int used = snprintf(out, (size_t)bytes, "step %lld, %s", (long long)p.step, phase_name((phase)p.o->phase));
-    if (p.o->microbatch >= 0 && used < bytes)
-        used +=
-            snprintf(out + used, (size_t)(bytes - used), " of chunk %d, micro-batch %d", p.o->chunk, p.o->microbatch);
-    if (used < bytes)
-        snprintf(out + used, (size_t)(bytes - used), ", op %s", op_text(text, sizeof text, p.o));
-}
-
 static void describe_where(char *out, int bytes, void *context)
 {
-    describe(out, bytes, position_now(context));
+    executor_position p = position_now(context);
+    program_place(out, bytes, p.step, p.o);
 }
 
 /* ---- the mirror ------------------------------------------------------------------------------------------------ */
@@ -166,41 +122,53 @@ static void find_ranges(executor *e)
 
 /* ---- how far a device has come ----------------------------------------------------------------------------------- */
 
-static int marks_of(const compiled_program *p)
-{
-    return (p->list.count + STRETCH - 1) / STRETCH;
-}
-
 static void name_stretches(executor *e, played *p)
 {
     const program *list = &p->program->list;
-    int marks = marks_of(p->program);
+    int marks = compile_marks(p->program);
     p->stretch = pool_alloc(&e->pool, (size_t)(marks + 1) * sizeof *p->stretch);
     for (int i = 0; i < marks; i++) {
-        int first = i * STRETCH, last = first + STRETCH < list->count ? first + STRETCH - 1 : list->count - 1;
+        int first = i * COMPILE_STRETCH,
+            last = first + COMPILE_STRETCH < list->count ? first + COMPILE_STRETCH - 1 : list->count - 1;
         p->stretch[i] = pool_format(&e->pool, "%s .. %s", list->ops[first]->label, list->ops[last]->label);
     }
 }
 
-static void tell_watchdog(executor *e, const op *o, const char *where)
+static watchdog_position position_of(const executor *e, const op *o, const char *where)
 {
-    if (e->watchdog)
-        watchdog_at(e->watchdog, &(watchdog_position){.step = position_now(e).step,
-                                                      .micro_batch = o->microbatch,
-                                                      .action = phase_name((phase)o->phase),
-                                                      .op = where});
+    watchdog_position p = {.step = position_now(e).step,
+                           .micro_batch = o->microbatch,
+                           .action = phase_name((phase)o->phase),
+                           .op = where,
+                           .kind = op_row_of(o)->name};
+    if (op_row_of(o)->flags & OP_COMM) {
+        const launch *mine = &e->playing->launches[o->at.request];
+        const comm_call *call = &e->playing->launches[mine->ends].call;
+        p.bytes = call->count * dtype_bytes(call->type);
+        p.peer = o->kind == OP_send || o->kind == OP_receive ? o->at.peer : -1;
+    }
+    return p;
+}
+
+/* What the host of a device enqueues is no progress, but belongs into the flight record. */
+static void tell_watchdog(executor *e, const op *o, const char *where, bool enqueued)
+{
+    if (!e->watchdog)
+        return;
+    watchdog_position p = position_of(e, o, where);
+    (enqueued ? watchdog_note : watchdog_at)(e->watchdog, &p);
 }
 
 /* This rank stands where its device works. */
 static void stand_at_mark(executor *e)
 {
     const program *list = &e->playing->program->list;
-    int first = e->passed * STRETCH;
+    int first = e->passed * COMPILE_STRETCH;
     if (first >= list->count)
         return;
     const op *o = list->ops[first];
-    tell_watchdog(e, o, e->playing->stretch[e->passed]);
-    if (e->marked == marks_of(e->playing->program)) /* until then messages are about what the host enqueues */
+    tell_watchdog(e, o, e->playing->stretch[e->passed], false);
+    if (e->marked == compile_marks(e->playing->program)) /* until then messages are about what the host enqueues */
         atomic_store_explicit(&e->current, o, memory_order_relaxed);
 }
 
@@ -216,7 +184,7 @@ static void look_at_marks(executor *e)
 /* The host has put op `i` of the program on the device's queue. */
 static void mark(executor *e, int i)
 {
-    if (!e->apart || ((i + 1) % STRETCH && i + 1 < e->playing->program->list.count))
+    if (!e->apart || ((i + 1) % COMPILE_STRETCH && i + 1 < e->playing->program->list.count))
         return;
     e->interface->mark(e->device, e->marked++);
     if (!e->capturing)
@@ -247,18 +215,15 @@ static status check_apart(executor *e)
 
 static status open_device(executor *e, const executor_options *o)
 {
-    int requests = 1, marks = 1;
+    int requests = 1;
     for (int i = 0; i < COMPILE_PROGRAMS; i++) {
         const compiled_program *p = e->programs[i].program;
         requests = p->requests > requests ? p->requests : requests;
-        marks = marks_of(p) > marks ? marks_of(p) : marks;
     }
     find_ranges(e);
     e->requests = must_calloc((unsigned long)requests, sizeof *e->requests);
-    const device_options options = {.arena_bytes = e->compiled->arena_bytes,
-                                    .host_bytes = e->compiled->pinned_bytes,
-                                    .requests = requests,
-                                    .marks = marks,
+    const device_options options = {.requests = requests,
+                                    .marks = e->compiled->marks,
                                     .rank = comm_rank(e->world),
                                     .local_rank = comm_local_rank(e->world),
                                     .backend = o->backend,
@@ -269,6 +234,24 @@ static status open_device(executor *e, const executor_options *o)
         return s;
     TRY(comm_all_status(comm_world(e->world), s)); /* before anything collective on the devices */
     return check_apart(e);
+}
+
+/* The arena comes last: by now the libraries have what they need, and what is left is known. Some is taken later, by kernels that
+ * are loaded when they are first launched. */
+static status allocate(executor *e, const executor_options *o)
+{
+    device_facts f;
+    status s = e->interface->allocate(e->device, e->compiled->arena_bytes, e->compiled->pinned_bytes);
+    if (!e->interface->communication)
+        return s;
+    TRY(comm_all_status(comm_world(e->world), s));
+    executor_facts(&f, e);
+    int64_t later = o->beside - f.beside;
+    if (later > f.free_memory)
+        log_warn("the arena leaves %.2f GiB of the GPU; CUDA's libraries may yet take %.2f GiB: if they fail, lower "
+                 "memory.budget or train.micro_batch",
+                 (double)f.free_memory / (1 << 30), (double)later / (1 << 30));
+    return STATUS_OK;
 }
 
 status executor_open(executor **out, compiled *c, comm *world, const executor_options *options)
@@ -283,7 +266,9 @@ status executor_open(executor **out, compiled *c, comm *world, const executor_op
     e->graph = options->graph && e->interface->capture;
     status s = open_device(e, options);
     if (s == STATUS_OK)
-        s = open_groups(e);
+        s = links_open(&e->links, c, world, e->interface->communication);
+    if (s == STATUS_OK)
+        s = allocate(e, options);
     for (int i = 0; s == STATUS_OK && i < COMPILE_PROGRAMS; i++)
         s = prepare(e, &e->programs[i]);
     if (options->choices) {
@@ -309,8 +294,7 @@ void executor_close(executor *e)
     log_set_where(NULL, NULL);
     if (e->device && e->interface->forget)
         e->interface->forget(e->device);
-    for (int i = 0; i < AXIS_COUNT * DIRECTIONS; i++)
-        comm_group_close(e->group[i / DIRECTIONS][i % DIRECTIONS]);
+    links_close(&e->links);
     e->interface->close(e->device);
     pool_free(&e->pool);
     free(e->requests);
@@ -344,10 +328,7 @@ static void meanwhile(void *context)
     executor *e = context;
     comm_progress(e->world);
     look_at_marks(e);
-    for (int i = 0; i < AXIS_COUNT * DIRECTIONS; i++) {
-        comm_group *g = e->group[i / DIRECTIONS][i % DIRECTIONS];
-        MUST(!g || comm_group_poll(g) == STATUS_OK, "communication failed: %s", status_message());
-    }
+    MUST(links_poll(&e->links) == STATUS_OK, "communication failed: %s", status_message());
 }
 
 static void synchronise(executor *e)
@@ -382,8 +363,7 @@ static void play_ops(executor *e, const compiled_program *p)
         const op *o = p->list.ops[i];
         call_hook(e, p, i);
         atomic_store_explicit(&e->current, o, memory_order_relaxed);
-        if (!e->apart)
-            tell_watchdog(e, o, o->label);
+        tell_watchdog(e, o, o->label, e->apart);
         play_op(e, o);
         mark(e, i);
         if (!alone)
@@ -399,12 +379,8 @@ static void play_ops(executor *e, const compiled_program *p)
 
 static traffic sent_along(const executor *e, axis a)
 {
-    traffic all = {0};
-    for (int d = 0; d < DIRECTIONS; d++) {
-        const comm_group *g = e->group[a][d];
-        all.bytes += g ? comm_bytes_sent(g) : 0;
-        all.messages += g ? comm_messages_sent(g) : 0;
-    }
+    traffic all;
+    links_sent(&all.bytes, &all.messages, &e->links, a);
     return all;
 }
 
@@ -439,7 +415,7 @@ static void play(executor *e, const compiled_program *p)
     if (e->plays == 2)
         capture(e, p);
     e->interface->replay(e->device);
-    e->marked = marks_of(p);
+    e->marked = compile_marks(p);
 }
 
 static const played *find(const executor *e, const compiled_program *p)
@@ -532,6 +508,11 @@ void executor_before(executor *e, int index, void (*hook)(void *context), void *
     e->hook_op = index;
     e->hook = hook;
     e->hook_context = context;
+}
+
+int executor_communicators(const executor *e)
+{
+    return e->interface->communication ? groups_communicators(&e->links.asked) : 0;
 }
 
 void executor_facts(device_facts *out, const executor *e)

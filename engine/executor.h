@@ -22,8 +22,9 @@ typedef struct executor_options {
     bool tf32;
     bool timing; /* choices that the table lacks are made by timing */
     choices
-        *choices; /* the device's, found and to be found (engine/choices.h); NULL: the library's guesses, not kept */
-    bool graph;   /* of the training step, on a device that has such a thing */
+        *choices;   /* the device's, found and to be found (engine/choices.h); NULL: the library's guesses, not kept */
+    int64_t beside; /* bytes of the device that are expected to be taken beside the arena; 0: not known */
+    bool graph;     /* of the training step, on a device that has such a thing */
 } executor_options;
 /* Opens the arena and prepares every op of the compiled programs, which must have been compiled for the device's backend;
  * collective over `world`. */
@@ -58,6 +59,8 @@ const device_interface *executor_device(const executor *e, device **out);
 /* `hook` is called before op number `index` of every training step (with a graph, before the step); NULL: nobody. */
 void executor_before(executor *e, int index, void (*hook)(void *context), void *context);
 void executor_facts(device_facts *out, const executor *e);
+/* How many communicators it has opened on the device. */
+int executor_communicators(const executor *e);
 void executor_profile(executor *e, bool on);
 
 /* Tell the watchdog (NULL: nobody) of every op from now on; on a device, of every stretch of ops that it has passed, by the

@@ -99,7 +99,6 @@ status outer_catch_up(outer *o, outer_position *p, bool keep)
     status s = STATUS_OK;
     double until = o->now + 2 * o->config->outer.timeout;
     serve_state(o, -1);
-    watchdog_suspend(o->watchdog);
     if (keep)
         outer_keep_change(o);
     while (s == STATUS_OK && !done) {
@@ -120,7 +119,6 @@ status outer_catch_up(outer *o, outer_position *p, bool keep)
         if (first_rank(o))
             membership_set_state(o->membership, true, merge);
     }
-    watchdog_resume(o->watchdog);
     return s;
 }
 
@@ -260,7 +258,7 @@ static status wait_for_others(outer *o)
 
 status outer_join(outer *o, outer_position *p, int *slot)
 {
-    watchdog_suspend(o->watchdog);
+    o->step = p->step;
     status s = claim(o);
     if (s == STATUS_OK)
         s = agree_on_state(o, p);
@@ -271,7 +269,6 @@ status outer_join(outer *o, outer_position *p, int *slot)
         o->joined = true;
         s = wait_for_others(o);
     }
-    watchdog_resume(o->watchdog);
     *slot = o->slot;
     return s;
 }

@@ -280,12 +280,10 @@ static status wait_for_merge(outer *o, outer_position *p)
 {
     double began = clock_seconds();
     status s = STATUS_OK;
-    watchdog_suspend(o->watchdog);
     while (s == STATUS_OK && (o->stage == OUTER_OFFERED || (o->stage == OUTER_WITHDRAWING && o->roster.reached))) {
         s = push(o, p);
         outer_nap(o);
     }
-    watchdog_resume(o->watchdog);
     o->counts.waited += clock_seconds() - began;
     return s;
 }
@@ -314,6 +312,7 @@ static status begin(outer *o, outer_position *p, int fragment)
 status outer_step(outer *o, outer_position *p)
 {
     int fragment = due(o, p->step);
+    o->step = p->step;
     bool waits = o->stage == OUTER_MERGED && p->step >= o->settle_at;
     if (waits)
         settle(o);

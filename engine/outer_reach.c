@@ -16,11 +16,16 @@ static bool first_rank(const outer *o)
 
 status outer_look(outer *o)
 {
+    double here = clock_seconds();
+    if (here > o->told + 1) { /* progress, and not too much of it for a record of the last steps */
+        watchdog_enter(o->watchdog, DURING_STEP, true, o->step, "merging with other islands");
+        o->told = here;
+    }
     char *text = first_rank(o) ? membership_roster(o->membership) : NULL;
     struct {
         double now;
         int64_t bytes;
-    } head = {clock_seconds(), text ? (int64_t)strlen(text) + 1 : 0};
+    } head = {here, text ? (int64_t)strlen(text) + 1 : 0};
     comm_broadcast_bytes(comm_world(o->world), &head, sizeof head, 0);
     if (!text)
         text = must_alloc((unsigned long)head.bytes);

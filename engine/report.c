@@ -1,12 +1,12 @@
 #include "engine/report.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "memory/clock.h"
@@ -105,14 +105,19 @@ static void put_integer(json_t *object, const char *key, int64_t value)
 }
 
 /* Takes the object. */
-static status write_line(FILE *out, json_t *object)
+static status write_line(lines *out, json_t *object)
 {
-    bool good = json_dumpf(object, out, JSON_FLAGS) == 0 && fputc('\n', out) != EOF && fflush(out) == 0;
+    char *text = json_dumps(object, JSON_FLAGS);
+    MUST(text, "out of host memory");
+    char *line = must_format("%s\n", text);
+    status s = lines_write(out, line);
     json_decref(object);
-    return good ? STATUS_OK : status_fail(STATUS_FAILED, "cannot write metrics: %s", strerror(errno));
+    free(text);
+    free(line);
+    return s;
 }
 
-status report_metrics(FILE *out, const report_step *s)
+status report_metrics(lines *out, const report_step *s)
 {
     json_t *line = json_object();
     put_integer(line, "step", s->step);
@@ -130,7 +135,7 @@ status report_metrics(FILE *out, const report_step *s)
     return write_line(out, line);
 }
 
-status report_metrics_evaluation(FILE *out, int64_t step, double loss)
+status report_metrics_evaluation(lines *out, int64_t step, double loss)
 {
     json_t *line = json_object();
     put_integer(line, "step", step);
@@ -151,6 +156,7 @@ static json_t *rank_object(const report_rank *r)
 {
     json_t *object = json_object();
     put_integer(object, "rank", r->rank);
+    MUST(json_object_set_new(object, "host", json_string(r->host)) == 0, "out of host memory");
     for (int i = 0; i < AXIS_COORDINATES; i++)
         put_integer(object, axis_coordinates[i].name, r->at[i]);
     put_integer(object, "arena_bytes", r->arena_bytes);
@@ -174,13 +180,28 @@ static void put_islands(json_t *root, const report_islands *i)
     MUST(json_object_set_new(root, "islands", object) == 0, "out of host memory");
 }
 
+report_end report_ending(const char *folder, double began)
+{
+    struct stat info;
+    char *path = must_format("%s/summary.json", folder);
+    bool fresh = stat(path, &info) == 0 && (double)info.st_mtim.tv_sec + 1e-9 * (double)info.st_mtim.tv_nsec >= began;
+    json_t *root = fresh ? json_load_file(path, 0, NULL) : NULL;
+    const char *ended = json_string_value(json_object_get(root, "ended"));
+    report_end end = !ended ? REPORT_UNKNOWN : strcmp(ended, "stopped") == 0 ? REPORT_STOPPED : REPORT_DONE;
+    json_decref(root);
+    free(path);
+    return end;
+}
+
 status report_summary(const char *path, const report_summary_values *v)
 {
     json_t *root = json_object(), *ranks = json_array();
     put_integer(root, "parameters", v->parameters);
     put_integer(root, "steps", v->steps);
+    MUST(json_object_set_new(root, "ended", json_string(v->stopped ? "stopped" : "done")) == 0, "out of host memory");
     put_real(root, "start_to_first_step_seconds", v->start_to_first_step_seconds);
     put_real(root, "tuning_seconds", v->tuning_seconds);
+    put_integer(root, "metrics_lost", v->metrics_lost);
     put_integer(root, "checkpoints_saved", v->saves);
     put_integer(root, "checkpoints_lost", v->saves_lost);
     put_real(root, "checkpoint_seconds", v->save_seconds);

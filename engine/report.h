@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "engine/files/lines.h"
 #include "kernels/axis.h"
 #include "memory/status.h"
 #include "memory/units.h"
@@ -47,11 +48,12 @@ void report_columns(FILE *out);
 void report_line(FILE *out, const report_step *step);
 void report_evaluation(FILE *out, int64_t step, double loss, double seconds);
 
-/* One line of metrics.jsonl each, flushed. Values that are not finite become null: JSON has no word for them. */
-status report_metrics(FILE *out, const report_step *step);
-status report_metrics_evaluation(FILE *out, int64_t step, double loss);
+/* One line of metrics.jsonl each. Values that are not finite become null: JSON has no word for them. */
+status report_metrics(lines *out, const report_step *step);
+status report_metrics_evaluation(lines *out, int64_t step, double loss);
 
 typedef struct report_rank {
+    char host[64];
     int rank, at[AXIS_COORDINATES]; /* in the grid */
     int64_t arena_bytes, arena_used_bytes, peak_resident_bytes;
     int64_t copy_bytes;                                        /* of host memory, for checkpoints */
@@ -66,8 +68,10 @@ typedef struct report_islands {
 
 typedef struct report_summary_values {
     int64_t parameters, steps;
+    bool stopped;                       /* by a signal, before its last step */
     double start_to_first_step_seconds; /* without: */
     double tuning_seconds;              /* choices by timing, once a run */
+    int64_t metrics_lost;               /* lines that could not be written */
     int64_t saves, saves_lost;          /* checkpoints */
     double save_seconds;                /* that training has waited for them */
     const report_islands *islands;      /* NULL: the job is no island */
@@ -75,6 +79,10 @@ typedef struct report_summary_values {
     int ranks;
     const report_rank *rank;
 } report_summary_values;
+
+/* How a run has ended, by its summary.json: since `began` (seconds since 1970; an older one says nothing). */
+typedef enum report_end { REPORT_UNKNOWN, REPORT_DONE, REPORT_STOPPED } report_end;
+report_end report_ending(const char *folder, double began);
 
 /* summary.json at `path`, whole or not at all. */
 status report_summary(const char *path, const report_summary_values *values);

@@ -23,6 +23,8 @@ struct samples {
     uint64_t seed;
     int sources;
     source *source;
+    void (*told)(void *context, const char *words); /* of samples left out; NULL: none may be */
+    void *told_context;
     uint16_t slot_source[SAMPLES_PERIOD]; /* which data set number i of a period is of */
     uint16_t slot_before[SAMPLES_PERIOD]; /* how many of that data set come before it in the period */
 };
@@ -187,16 +189,38 @@ static void mark_documents(const samples *s, const indexed *data, int32_t *posit
     }
 }
 
-status samples_read(const samples *s, int32_t *tokens, int32_t *targets, int32_t *positions, int32_t *document_start,
-                    int64_t index)
+void samples_leave_out(samples *s, void (*told)(void *context, const char *words), void *context)
+{
+    s->told = told;
+    s->told_context = context;
+}
+
+static status read_ids(const samples *s, bool *left_out, int32_t *tokens, int32_t *targets, const indexed *data,
+                       int64_t first)
+{
+    status ok = indexed_read(data, tokens, first, s->sequence, s->vocab_size);
+    if (ok == STATUS_OK)
+        ok = indexed_read(data, targets, first + 1, s->sequence, s->vocab_size);
+    *left_out = ok != STATUS_OK;
+    if (ok == STATUS_OK || !s->told)
+        return ok;
+    s->told(s->told_context, status_message());
+    for (int64_t i = 0; i < s->sequence; i++) {
+        tokens[i] = 0;
+        targets[i] = -1;
+    }
+    return STATUS_OK;
+}
+
+status samples_read(const samples *s, bool *left_out, int32_t *tokens, int32_t *targets, int32_t *positions,
+                    int32_t *document_start, int64_t index)
 {
     int which;
     int64_t sample;
     samples_locate(s, &which, &sample, s->slot + index * s->slots);
     const indexed *data = s->source[which].data;
     int64_t first = sample * s->sequence;
-    TRY(indexed_read(data, tokens, first, s->sequence, s->vocab_size));
-    TRY(indexed_read(data, targets, first + 1, s->sequence, s->vocab_size));
+    TRY(read_ids(s, left_out, tokens, targets, data, first));
     if (document_start)
         mark_documents(s, data, positions, document_start, first);
     else if (positions)

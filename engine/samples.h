@@ -27,10 +27,14 @@ void samples_close(samples *s);
 /* From now on sample i is what was slot + slots i: the share of one of several jobs. */
 void samples_interleave(samples *s, int slot, int slots);
 
+/* From now on a sample that holds an id outside the vocabulary is no failure: `told` hears why, and samples_read says *left_out. */
+void samples_leave_out(samples *s, void (*told)(void *context, const char *words), void *context);
+
 /* Sample `index` into tokens[sequence] and targets[sequence]; and, where not NULL, the position of each token in its
- * document or sample, and the index within the sample of its document's first token (document_mask). */
-status samples_read(const samples *s, int32_t *tokens, int32_t *targets, int32_t *positions, int32_t *document_start,
-                    int64_t index);
+ * document or sample, and the index within the sample of its document's first token (document_mask). A sample that is
+ * left out has all targets -1: none of them counts. */
+status samples_read(const samples *s, bool *left_out, int32_t *tokens, int32_t *targets, int32_t *positions,
+                    int32_t *document_start, int64_t index);
 
 /* Samples in one pass over everything. */
 int64_t samples_count(const samples *s);

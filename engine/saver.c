@@ -194,6 +194,7 @@ static void work(saver *s)
 {
     double began = clock_seconds();
     status result;
+    watchdog_beside(s->options.watchdog, s->stage == SHARES ? "writing a checkpoint" : "publishing a checkpoint");
     if (s->stage == SHARES) {
         if (s->copy)
             take_copy(s);
@@ -208,6 +209,7 @@ static void work(saver *s)
     s->working = false;
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->lock);
+    watchdog_beside_end(s->options.watchdog);
 }
 
 static void *run_thread(void *argument)

@@ -6,12 +6,19 @@
 
 #include "engine/batch.h"
 #include "engine/loss_scale.h"
+#include "engine/incidents.h"
 #include "engine/training.h"
 #include "kernels/op.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/seal.h"
 #include "parallel/signals.h"
+
+/* Targets of the global batch that count. */
+static double batch_tokens(const training *t)
+{
+    return (double)(t->config->train.global_batch - t->left_out) * (double)t->config->train.sequence;
+}
 
 /* Muon's rate follows the same schedule as the others'. */
 static float muon_rate(const config *c, double rate)
@@ -37,7 +44,7 @@ static void fill_scalars(training *t, double rate)
                         .clip = (float)c->optimizer.clip,
                         .loss_scale = (float)t->loss_scale,
                         .first_sample = batch_first(&t->compiled.options, t->samples) + ((int64_t)t->slot << 40),
-                        .loss_tokens = (float)c->train.global_batch * (float)c->train.sequence,
+                        .loss_tokens = (float)batch_tokens(t),
                         .momentum_correction = (float)(1 - pow(c->optimizer.beta1, updates)),
                         .variance_correction = (float)(1 - pow(c->optimizer.beta2, updates))};
 }
@@ -52,41 +59,58 @@ static status after_update(training *t, bool skipped)
     t->skipped = skipped ? t->skipped + 1 : 0;
     if (c->train.precision == CONFIG_FP16)
         loss_scale_after(&t->loss_scale, &t->good_steps, skipped, c->train.loss_scale_window);
-    if (c->train.max_skipped > 0 && t->skipped >= c->train.max_skipped)
+    if (c->train.max_skipped > 0 && t->skipped >= c->train.max_skipped) {
+        if (comm_rank(t->world) == 0)
+            incidents_say(t->folder, t->watchdog, INCIDENT_NUMBERS, true, "too many steps without finite gradients");
         return status_fail(STATUS_FAILED,
                            "step %lld: gradients were not finite for %d steps in a row (train.max_skipped): "
                            "lower optimizer.lr, or look at the data of these steps",
                            (long long)t->step, t->skipped);
+    }
     return STATUS_OK;
 }
 
-/* Before anything is computed: did it work everywhere, was any rank asked to stop, and how far is the save under way? One
- * exchange for all. */
-static status agree(training *t, bool *stop, status mine)
+/* Before anything is computed: did it work everywhere, what was any rank asked for, how many samples are left out, and how far
+ * is the save under way? One exchange for all. */
+static status agree(training *t, signals_request *asked, int64_t *left_out, status mine)
 {
-    int ranks = comm_ranks(t->world);
-    int here[3] = {mine != STATUS_OK, signals_pending() != 0, (int)saver_progress_of(t->saver)};
-    int(*all)[3] = must_alloc((unsigned long)ranks * sizeof *all);
-    bool failed = false, saving = false, lost = false;
-    comm_all_gather_bytes(comm_world(t->world), all, here, sizeof here);
+    int ranks = comm_ranks(t->world), first = -1;
+    struct {
+        int failed, asked, saves;
+        int64_t left_out;
+    } here = {mine != STATUS_OK, (int)signals_pending(), (int)saver_progress_of(t->saver), *left_out},
+      *all = must_alloc((unsigned long)ranks * sizeof *all);
+    bool saving = false, lost = false;
+    comm_all_gather_bytes(comm_world(t->world), all, &here, sizeof here);
+    *asked = SIGNALS_NONE;
+    *left_out = 0;
     for (int i = 0; i < ranks; i++) {
-        failed |= all[i][0] != 0;
-        *stop |= all[i][1] != 0;
-        saving |= all[i][2] == SAVER_WORKING;
-        lost |= all[i][2] == SAVER_FAILED;
+        first = all[i].failed && first < 0 ? i : first;
+        *asked = (int)*asked < all[i].asked ? (signals_request)all[i].asked : *asked;
+        *left_out += all[i].left_out;
+        saving |= all[i].saves == SAVER_WORKING;
+        lost |= all[i].saves == SAVER_FAILED;
     }
     free(all);
     training_save_advance(t, saving, lost);
-    return failed ? comm_all_status(comm_world(t->world), mine) : STATUS_OK;
+    /* The ranks of one model read the same samples. */
+    *left_out /= ranks / grid_group_size(&t->grid, AXIS_SAMPLES);
+    if (first < 0)
+        return STATUS_OK;
+    if (first == comm_rank(t->world))
+        incidents_say(t->folder, t->watchdog, INCIDENT_DATA, true, status_message());
+    return comm_all_status(comm_world(t->world), mine);
 }
 
 /* The batch of this step: read ahead while the last one was played, or read now. */
-static status take_batch(training *t)
+static status take_batch(training *t, int64_t *left_out)
 {
     bool there = t->ahead == t->samples;
     t->ahead = -1;
+    *left_out = t->ahead_left_out;
+    watchdog_enter(t->watchdog, DURING_STEP, true, t->step + 1, "reading the batch");
     if (!there)
-        return batch_fill(&t->compiled, t->executor, t->train, t->samples);
+        return batch_fill(left_out, &t->compiled, t->executor, t->train, t->samples);
     executor_turn(t->executor);
     return STATUS_OK;
 }
@@ -97,26 +121,29 @@ static void read_ahead(training *t)
     int64_t next = t->samples + t->config->train.global_batch;
     bool last = t->step + 1 == t->config->train.steps;
     if (!last && executor_reads_ahead(t->executor) &&
-        batch_read_ahead(&t->compiled, t->executor, t->train, next) == STATUS_OK)
+        batch_read_ahead(&t->ahead_left_out, &t->compiled, t->executor, t->train, next) == STATUS_OK)
         t->ahead = next;
 }
 
-/* One optimizer step; none, and *stop, if any rank was asked to stop before it. */
-static status train_step(training *t, bool *stop)
+/* Everything that a step needs, on every rank. */
+static status ready_step(training *t, signals_request *asked)
 {
-    double began = clock_seconds();
-    double rate = learning_rate_at(&t->schedule, t->updates + 1);
     executor_set_step(t->executor, t->step + 1);
-    status ready = t->reported;
-    if (ready == STATUS_OK && t->lock && lock_lost(t->lock))
+    status ready = STATUS_OK;
+    t->evicted = t->lock && lock_lost(t->lock);
+    if (t->evicted)
         ready = status_fail(STATUS_FAILED, "%s/lock has been taken by another run: this one ends", t->folder);
-    if (ready == STATUS_OK)
-        ready = take_batch(t);
-    TRY(agree(t, stop, ready));
-    if (*stop)
-        return STATUS_OK;
-    fill_scalars(t, rate);
+    else
+        ready = take_batch(t, &t->left_out);
+    watchdog_enter(t->watchdog, DURING_STEP, false, t->step + 1, "agreeing that all ranks are ready");
+    return agree(t, asked, &t->left_out, ready);
+}
 
+/* One optimizer step. */
+static status play_step(training *t)
+{
+    double rate = learning_rate_at(&t->schedule, t->updates + 1);
+    fill_scalars(t, rate);
     if (t->step + 1 == t->config->profile.start)
         executor_profile(t->executor, true);
     executor_launch(t->executor, &t->compiled.training);
@@ -128,11 +155,9 @@ static status train_step(training *t, bool *stop)
     const float *control = executor_at(t->executor, t->compiled.results.control);
     const float *loss = executor_at(t->executor, t->compiled.results.loss_total);
     bool skipped = control[CONTROL_SKIP] > 0;
-    double mean = (double)*loss / ((double)t->config->train.global_batch * (double)t->config->train.sequence);
+    double mean = (double)*loss / batch_tokens(t);
     status s = after_update(t, skipped);
-    if (t->reported == STATUS_OK)
-        t->reported =
-            training_report_step(t, mean, (double)control[CONTROL_NORM], rate, clock_seconds() - began, skipped);
+    training_report_step(t, mean, (double)control[CONTROL_NORM], rate, clock_seconds() - t->step_began, skipped);
     if (t->config->debug.gradients && t->step == t->config->debug.at_step)
         TRY(training_dump_gradients(t));
     return s;
@@ -140,22 +165,26 @@ static status train_step(training *t, bool *stop)
 
 /* The same samples in every layout: evaluate.batches global batches, or one pass over what there is.
  * When asked to stop it is given up: whoever asks may not wait for long, and a checkpoint is worth more. */
-static status evaluate(training *t, bool *stop)
+static status evaluate(training *t, signals_request *asked)
 {
     double began = clock_seconds(), sum = 0;
     const compile_options *o = &t->compiled.options;
     int64_t together = (int64_t)o->micro_batch * grid_group_size(&t->grid, AXIS_SAMPLES);
-    int64_t end = training_evaluation_samples(t);
+    int64_t end = training_evaluation_samples(t), missing = 0;
     for (int64_t first = 0; first < end; first += together) {
-        TRY(agree(t, stop, batch_fill_evaluation(&t->compiled, t->executor, t->validation, first, end)));
-        if (*stop)
+        int64_t left_out = 0;
+        watchdog_enter(t->watchdog, DURING_EVALUATION, true, t->step, "reading a batch");
+        status ready = batch_fill_evaluation(&left_out, &t->compiled, t->executor, t->validation, first, end);
+        watchdog_enter(t->watchdog, DURING_EVALUATION, false, t->step, "agreeing that all ranks are ready");
+        TRY(agree(t, asked, &left_out, ready));
+        if (*asked == SIGNALS_STOP)
             return STATUS_OK;
         executor_play(t->executor, &t->compiled.evaluation);
         sum += (double)*(float *)executor_at(t->executor, t->compiled.results.loss_total);
+        missing += left_out;
     }
-    double loss = sum / ((double)end * (double)o->sequence);
-    if (t->reported == STATUS_OK)
-        t->reported = training_report_evaluation(t, loss, clock_seconds() - began);
+    double loss = sum / ((double)(end - missing) * (double)o->sequence);
+    training_report_evaluation(t, loss, clock_seconds() - began);
     return STATUS_OK;
 }
 
@@ -164,84 +193,67 @@ static bool due(int every, int64_t step)
     return every > 0 && step % every == 0;
 }
 
-static outer_position position_of(const training *t)
+/* Saves what has not been saved yet; `last`: and waits for it. */
+static status save(training *t, bool last)
 {
-    return (outer_position){t->step, t->updates, false};
-}
-
-static void take_position(training *t, const outer_position *p)
-{
-    t->step = p->step;
-    t->updates = p->updates;
-    t->samples = p->step * t->config->train.global_batch;
-    if (p->fresh_moments)
-        t->moments = t->updates;
-}
-
-/* One of the outer loop's calls, for a job that is an island. */
-static status outside(training *t, status (*call)(outer *o, outer_position *p))
-{
-    outer_position p = position_of(t);
-    if (!t->outer)
+    if (t->step == t->saved)
         return STATUS_OK;
-    status s = call(t->outer, &p);
-    take_position(t, &p);
+    TRY(training_islands_save(t));
+    TRY(training_save(t, last));
+    t->saved = t->step;
+    return STATUS_OK;
+}
+
+/* A run that cannot go on, on ranks whose state is good: it is saved, and then the run ends as it would have. */
+static status save_anyway(training *t, status why)
+{
+    if (why == STATUS_OK || t->step == t->saved || t->evicted)
+        return why;
+    char *words = must_strdup(status_message());
+    log_warn("the run cannot go on; the state after step %lld is good, and is saved", (long long)t->step);
+    status s = save(t, true);
+    s = s == STATUS_OK ? status_fail(why, "%s", words) : status_context(s, "%s; and then", words);
+    free(words);
     return s;
 }
 
-static status join(training *t)
-{
-    outer_position p = position_of(t);
-    if (!t->outer)
-        return STATUS_OK;
-    TRY(outer_join(t->outer, &p, &t->slot));
-    take_position(t, &p);
-    if (!t->config->outer.private_data)
-        samples_interleave(t->train, t->slot, t->config->outer.slots);
-    return STATUS_OK;
-}
-
-/* Before the last save: what is on its way to the disk is the state before. */
-static status leave(training *t)
-{
-    if (!t->outer)
-        return STATUS_OK;
-    TRY(training_save_finish(t));
-    return outside(t, outer_part);
-}
-
-static status train_loop(training *t)
+static status train_loop(training *t, signals_request *asked)
 {
     const config *c = t->config;
-    bool stop = false;
-    int64_t saved = t->step;
-    while (t->step < c->train.steps && !stop) {
-        TRY(train_step(t, &stop));
-        if (!stop)
-            TRY(outside(t, outer_step));
-        if (!stop && t->validation &&
-            (due(c->evaluate.every, t->step) || (t->step == c->train.steps && c->evaluate.every > 0)))
-            TRY(evaluate(t, &stop));
-        if (stop)
-            TRY(leave(t));
-        bool last = t->step == c->train.steps || stop;
-        if ((due(c->checkpoint.every, t->step) || last) && t->step != saved) {
-            TRY(outside(t, outer_before_save));
-            TRY(training_save(t, last));
-            saved = t->step;
-        }
-        if (t->trained_steps == 1)
+    while (t->step < c->train.steps) {
+        t->step_began = clock_seconds();
+        TRY(save_anyway(t, ready_step(t, asked)));
+        if (*asked == SIGNALS_STOP)
+            TRY(training_islands_leave(t));
+        if (*asked != SIGNALS_NONE)
+            TRY(save(t, *asked == SIGNALS_STOP));
+        if (*asked == SIGNALS_STOP)
+            break;
+        if (*asked == SIGNALS_SAVE)
+            signals_saved();
+        TRY(play_step(t));
+        TRY(training_islands_step(t));
+        bool last = t->step == c->train.steps;
+        if (t->validation && c->evaluate.every > 0 && (due(c->evaluate.every, t->step) || last))
+            TRY(save_anyway(t, evaluate(t, asked)));
+        if (*asked == SIGNALS_STOP)
+            TRY(training_islands_leave(t));
+        if (due(c->checkpoint.every, t->step) || last || *asked == SIGNALS_STOP)
+            TRY(save(t, last || *asked == SIGNALS_STOP));
+        if (*asked == SIGNALS_STOP)
+            break;
+        if (t->trained_steps == 1) {
+            training_measure_reserve(t);
             seal_close();
+        }
     }
     seal_open();
-    TRY(comm_all_status(comm_world(t->world), t->reported));
-    if (stop)
-        log_info("stopped by a signal after step %lld; the run resumes from here", (long long)t->step);
     return STATUS_OK;
 }
 
-static status train_on(training *t)
+static status train_on(training *t, bool *stopped)
 {
+    signals_request asked = SIGNALS_NONE;
     /* The files of a run that is complete stay as they are. */
     if (t->step >= t->config->train.steps) {
         log_info("nothing left to do: %lld steps are done, and train.steps is %lld; raise it to go on",
@@ -251,7 +263,8 @@ static status train_on(training *t)
     TRY(training_report_open(t));
     TRY(training_save_open(t));
     training_header(t);
-    status s = train_loop(t);
+    t->saved = t->step;
+    status s = train_loop(t, &asked);
     if (s != STATUS_OK) { /* on all ranks: what is being saved is good */
         char *words = must_strdup(status_message());
         (void)training_save_finish(t);
@@ -260,20 +273,37 @@ static status train_on(training *t)
         return s;
     }
     TRY(training_save_finish(t));
-    return training_summary(t);
+    *stopped = asked == SIGNALS_STOP && t->step < t->config->train.steps;
+    if (*stopped)
+        log_info("stopped by %s after step %lld; the run resumes from here", signals_name(), (long long)t->step);
+    watchdog_enter(t->watchdog, DURING_END, true, t->step, "writing the summary");
+    return training_summary(t, *stopped);
 }
 
-status train_run(const config *c, comm *world, double began)
+watchdog_limits train_limits(const config *c)
+{
+    return (watchdog_limits){.phase = {[DURING_START] = c->run.setup_seconds,
+                                       [DURING_SETUP] = c->run.setup_seconds,
+                                       [DURING_LOAD] = c->run.load_seconds,
+                                       [DURING_STEP] = c->run.hang_seconds,
+                                       [DURING_EVALUATION] = c->run.evaluation_seconds,
+                                       [DURING_SAVE] = c->run.save_seconds,
+                                       [DURING_END] = c->run.setup_seconds},
+                             .silent = c->run.silent_seconds < c->run.hang_seconds ? c->run.silent_seconds
+                                                                                   : c->run.hang_seconds};
+}
+
+status train_run(bool *stopped, const config *c, comm *world, watchdog *w, double began)
 {
     training t;
-    signals_install();
-    status s = training_open(&t, c, world, began);
+    *stopped = false;
+    status s = training_open(&t, c, world, w, began);
     if (s == STATUS_OK)
         s = training_restore(&t);
     if (s == STATUS_OK && t.step < c->train.steps)
-        s = join(&t);
+        s = training_islands_join(&t);
     if (s == STATUS_OK)
-        s = train_on(&t);
+        s = train_on(&t, stopped);
     training_close(&t);
     return s;
 }

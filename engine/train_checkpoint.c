@@ -103,6 +103,7 @@ status training_save_open(training *t)
                        .extras = extras,
                        .keep = t->config->checkpoint.keep,
                        .keep_every = t->config->checkpoint.keep_every,
+                       .watchdog = t->watchdog,
                        .may_publish = may_publish,
                        .context = t};
     TRY(comm_all_status(all, first ? checkpoint_tidy(t->checkpoints) : STATUS_OK));
@@ -174,9 +175,9 @@ status training_save_finish(training *t)
 {
     if (!t->saver)
         return STATUS_OK;
-    watchdog_suspend(t->watchdog);
+    watchdog_enter(t->watchdog, DURING_SAVE, true, t->step, "waiting for a checkpoint");
     status s = finish(t);
-    watchdog_resume(t->watchdog);
+    watchdog_enter(t->watchdog, DURING_STEP, false, t->step, "going on after a checkpoint");
     return s;
 }
 
@@ -184,7 +185,7 @@ status training_save(training *t, bool last)
 {
     if (!t->saves_beside)
         seal_open();
-    watchdog_suspend(t->watchdog);
+    watchdog_enter(t->watchdog, DURING_SAVE, true, t->step, "writing a checkpoint");
     if (finish(t) != STATUS_OK)
         say_lost(t);
     saver_begin(t->saver, t->step, comm_rank(t->world) == 0 ? make_meta(t) : NULL);
@@ -195,7 +196,7 @@ status training_save(training *t, bool last)
         say_lost(t);
         s = STATUS_OK;
     }
-    watchdog_resume(t->watchdog);
+    watchdog_enter(t->watchdog, DURING_STEP, false, t->step, "going on after a checkpoint");
     if (!t->saves_beside)
         seal_close();
     return s;
@@ -264,7 +265,7 @@ status training_dump_gradients(training *t)
     char *pieces = must_format("%s/.pieces", folder), *path = must_format("%s/gradients.safetensors", folder);
     const step_scalars *scalars = executor_at(t->executor, t->compiled.inputs.scalars);
     seal_open();
-    watchdog_suspend(t->watchdog);
+    watchdog_enter(t->watchdog, DURING_SAVE, true, t->step, "writing gradients");
     status s = write_pieces(t, pieces);
     if (s == STATUS_OK && comm_rank(t->world) == 0) {
         s = gather_gradients(pieces, path, scalars->loss_scale);
@@ -272,7 +273,7 @@ status training_dump_gradients(training *t)
             s = atomic_remove(pieces);
     }
     s = comm_all_status(comm_world(t->world), s);
-    watchdog_resume(t->watchdog);
+    watchdog_enter(t->watchdog, DURING_STEP, false, t->step, "going on after writing gradients");
     seal_close();
     free(pieces);
     free(path);

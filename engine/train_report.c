@@ -1,12 +1,14 @@
 /* What rank 0 says and writes of a run. */
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <time.h>
 
 #include "engine/files/atomic.h"
+#include "engine/incidents.h"
 #include "engine/report.h"
 #include "engine/training.h"
 #include "memory/clock.h"
@@ -72,11 +74,8 @@ static status open_files(training *t)
     TRY(s);
     path = must_format("%s/metrics.jsonl", t->folder);
     s = keep_lines(path, t->step);
-    if (s == STATUS_OK) {
-        t->metrics = fopen(path, "a");
-        if (!t->metrics)
-            s = status_fail(STATUS_FAILED, "%s cannot be written to: %s", path, strerror(errno));
-    }
+    if (s == STATUS_OK)
+        s = lines_open(&t->metrics, path);
     free(path);
     if (s == STATUS_OK && t->choices.count > 0) {
         path = must_format("%s/" CHOICES_FILE, t->folder);
@@ -104,6 +103,19 @@ static void say_choices(const training *t)
         printf("  choices     %d as the library guesses (train.tune=false)\n", k->added);
     else if (k->used > 0)
         printf("  choices     %d timed in %.2f s, kept in " CHOICES_FILE "\n", k->added, k->seconds);
+}
+
+static void say_memory(const training *t, const device_facts *f)
+{
+    const double gib = 1 << 30;
+    int communicators = executor_communicators(t->executor);
+    if (t->device->communication)
+        printf(
+            "  GPU memory  %.2f GiB arena, %.2f GiB beside it (CUDA, libraries, %d communicator%s; %.2f GiB %s), %.2f "
+            "GiB free\n",
+            (double)t->compiled.arena_bytes / gib, (double)f->beside / gib, communicators,
+            communicators == 1 ? "" : "s", (double)t->expected_beside / gib,
+            t->choices.reserves ? "as measured before" : "assumed", (double)f->free_memory / gib);
 }
 
 void training_header(const training *t)
@@ -152,6 +164,7 @@ void training_header(const training *t)
     run.memory.kept = k->training.peak_kept;
     run.memory.temporary = k->training.peak_temporary;
     report_header(stdout, &run);
+    say_memory(t, &facts);
     int64_t wanted = (int64_t)c->evaluate.batches * c->train.global_batch;
     if (t->validation && c->evaluate.every > 0 && training_evaluation_samples(t) < wanted)
         printf("  evaluation  all %lld sequences of data.validation: fewer than evaluate.batches asks for\n",
@@ -186,7 +199,35 @@ static status write_events(training *t, const report_step *r)
     return tensorboard_write(t->events, values, 5, r->step, wall_time());
 }
 
-status training_report_step(training *t, double loss, double norm, double rate, double seconds, bool skipped)
+/* Metrics are worth less than the run: what cannot be written is counted, and tried again with the next line. */
+static void metrics_done(training *t, status s)
+{
+    if ((s != STATUS_OK) == t->losing)
+        return;
+    t->losing = s != STATUS_OK;
+    if (!t->losing) {
+        log_warn("metrics are written again; %lld lines are missing", lines_lost(t->metrics));
+        return;
+    }
+    log_warn("%s; the run goes on without its metrics", status_message());
+    char *words = must_strdup(status_message());
+    incidents_say(t->folder, t->watchdog, INCIDENT_STORAGE, false, words);
+    free(words);
+}
+
+/* Whoever read the lines may be gone (a dead tee, a closed terminal): training needs no reader. */
+static void screen_done(training *t, int error)
+{
+    if (t->speechless || !ferror(stdout))
+        return;
+    t->speechless = true;
+    char *words = must_format("standard output cannot be written to: %s; the run goes on without it", strerror(error));
+    log_warn("%s; its lines are in %s/metrics.jsonl", words, t->folder);
+    incidents_say(t->folder, t->watchdog, INCIDENT_STORAGE, false, words);
+    free(words);
+}
+
+void training_report_step(training *t, double loss, double norm, double rate, double seconds, bool skipped)
 {
     if (t->trained_steps++ == 0)
         t->first_step_seconds = clock_seconds() - t->began - t->choices.seconds;
@@ -195,7 +236,8 @@ status training_report_step(training *t, double loss, double norm, double rate, 
     double stall = saver_stall(t->saver);
     t->save_seconds += stall;
     if (!speaks(t))
-        return STATUS_OK;
+        return;
+    watchdog_enter(t->watchdog, DURING_STEP, true, t->step, "writing metrics");
     const config *c = t->config;
     double tokens = (double)c->train.global_batch * (double)c->train.sequence;
     report_step r = {.step = t->step,
@@ -214,18 +256,23 @@ status training_report_step(training *t, double loss, double norm, double rate, 
     r.left_seconds = each * (double)(c->train.steps - t->step);
     if (c->run.log_every > 0 && (t->step % c->run.log_every == 0 || t->step == c->train.steps || skipped))
         report_line(stdout, &r);
-    TRY(report_metrics(t->metrics, &r));
-    return write_events(t, &r);
+    screen_done(t, errno);
+    status s = report_metrics(t->metrics, &r);
+    metrics_done(t, s == STATUS_OK ? write_events(t, &r) : s);
 }
 
-status training_report_evaluation(training *t, double loss, double seconds)
+void training_report_evaluation(training *t, double loss, double seconds)
 {
     if (!speaks(t))
-        return STATUS_OK;
+        return;
+    watchdog_enter(t->watchdog, DURING_EVALUATION, true, t->step, "writing metrics");
     report_evaluation(stdout, t->step, loss, seconds);
-    TRY(report_metrics_evaluation(t->metrics, t->step, loss));
+    screen_done(t, errno);
     tensorboard_value value = {"validation/loss", loss};
-    return t->events ? tensorboard_write(t->events, &value, 1, t->step, wall_time()) : STATUS_OK;
+    status s = report_metrics_evaluation(t->metrics, t->step, loss);
+    if (s == STATUS_OK && t->events)
+        s = tensorboard_write(t->events, &value, 1, t->step, wall_time());
+    metrics_done(t, s);
 }
 
 /* ---- the end ---------------------------------------------------------------------------------------------------- */
@@ -249,13 +296,14 @@ static int64_t arena_used(const compiled *c)
     return used;
 }
 
-status training_summary(training *t)
+status training_summary(training *t, bool stopped)
 {
     report_rank mine = {.rank = comm_rank(t->world),
                         .arena_bytes = t->compiled.arena_bytes,
                         .arena_used_bytes = arena_used(&t->compiled),
                         .peak_resident_bytes = peak_resident(),
                         .copy_bytes = t->copy_bytes};
+    snprintf(mine.host, sizeof mine.host, "%s", watchdog_host(t->watchdog));
     for (int i = 0; i < GRID_AXES; i++)
         mine.at[i] = t->grid.at[i];
     for (int a = 0; a < AXIS_COUNT; a++)
@@ -272,8 +320,10 @@ status training_summary(training *t)
         char *path = must_format("%s/summary.json", t->folder);
         report_summary_values values = {.parameters = shape_parameters(&t->config->model.shape),
                                         .steps = t->step,
+                                        .stopped = stopped,
                                         .start_to_first_step_seconds = t->first_step_seconds,
                                         .tuning_seconds = t->choices.seconds,
+                                        .metrics_lost = lines_lost(t->metrics),
                                         .saves = t->saves,
                                         .saves_lost = t->saves_lost,
                                         .save_seconds = t->save_seconds + saver_stall(t->saver),

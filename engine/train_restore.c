@@ -194,7 +194,7 @@ status training_restore(training *t)
 {
     const char *resume = t->config->checkpoint.resume;
     checkpoint_offers offers = {0};
-    watchdog_suspend(t->watchdog);
+    watchdog_enter(t->watchdog, DURING_LOAD, true, 0, "reading weights and state");
     status s = check_same_data(t);
     if (s == STATUS_OK && !strcmp(resume, "auto"))
         s = share_offers(&offers, t);
@@ -207,6 +207,6 @@ status training_restore(training *t)
     if (s == STATUS_OK && t->step == 0 && t->outer)
         s = outer_restore(t->outer, NULL);
     checkpoint_offers_free(&offers);
-    watchdog_resume(t->watchdog);
+    watchdog_enter(t->watchdog, DURING_SETUP, true, t->step, "opening the run's files");
     return s;
 }

@@ -8,9 +8,12 @@
 #include <omp.h>
 
 #include "engine/batch.h"
+#include "engine/compile/groups.h"
+#include "engine/compile/reserve.h"
 #include "engine/files/atomic.h"
 #include "engine/files/checkpoint.h"
 #include "engine/tokenizer_files.h"
+#include "engine/incidents.h"
 #include "engine/training.h"
 #include "memory/log.h"
 
@@ -27,6 +30,18 @@ int64_t training_evaluation_samples(const training *t)
     int64_t wanted = (int64_t)t->config->evaluate.batches * t->config->train.global_batch;
     int64_t there = samples_count(t->validation);
     return there < wanted ? there : wanted;
+}
+
+/* The ranks of one model read the same samples: one of them says what is left out. */
+static void say_left_out(void *context, const char *words)
+{
+    training *t = context;
+    if (t->grid.at[GRID_TENSOR] > 0 || t->grid.at[GRID_PIPELINE] > 0)
+        return;
+    log_warn("%s; its sample is left out (data.skip_bad)", words);
+    char *copy = must_format("%s; its sample is left out", words);
+    incidents_say(t->folder, t->watchdog, INCIDENT_DATA, false, copy);
+    free(copy);
 }
 
 /* What is missing, by key, and whether all ids can be in the model's vocabulary: the tokenizer beside the data knows. */
@@ -70,6 +85,10 @@ static status open_data(training *t)
                      (uint64_t)c->train.seed));
     if (c->data.validation.count > 0)
         TRY(samples_open(&t->validation, &c->data.validation, c->train.sequence, vocabulary, false, 0));
+    if (c->data.skip_bad)
+        samples_leave_out(t->train, say_left_out, t);
+    if (c->data.skip_bad && t->validation)
+        samples_leave_out(t->validation, say_left_out, t);
     return STATUS_OK;
 }
 
@@ -127,9 +146,12 @@ static status open_rank(training *t)
     const op_backend *backend = t->device->backend ? t->device->backend : &cpu_backend;
     TRY(compile_options_from(&options, c, &t->grid, backend, threads));
     options.evaluate = c->data.validation.count > 0 && c->evaluate.every > 0;
+    watchdog_enter(t->watchdog, DURING_SETUP, false, 0, "compiling the step");
     TRY(compile(&t->compiled, &options));
+    watchdog_enter(t->watchdog, DURING_SETUP, true, 0, "opening the data");
     TRY(open_data(t));
     TRY(open_tokenizer(t));
+    watchdog_enter(t->watchdog, DURING_SETUP, false, 0, "waiting for all ranks to be set up");
     /* Opening is collective: whoever has failed by now keeps the others from it. */
     return STATUS_OK;
 }
@@ -154,17 +176,60 @@ static status read_choices(training *t)
     return s;
 }
 
+/* Bytes of the GPU beside the arena: as an earlier run on such a GPU has measured, or assumed. */
+static int64_t expect_beside(const training *t)
+{
+    groups g;
+    groups_find(&g, &t->compiled);
+    int communicators = groups_communicators(&g);
+    groups_free(&g);
+    for (int i = 0; i < t->choices.reserves; i++)
+        if (t->choices.reserve[i].communicators == communicators)
+            return t->choices.reserve[i].bytes;
+    return reserve_bytes(&reserve_assumed, communicators);
+}
+
+/* Step 1 has loaded what libraries load at first use: what is taken beside the arena is kept for plans to come. */
+void training_measure_reserve(training *t)
+{
+    const char *shared = getenv(DEVICE_SHARE_ENVIRONMENT);
+    if (!t->device->communication || (shared && !strcmp(shared, "1")))
+        return;
+    device_facts f;
+    executor_facts(&f, t->executor);
+    choices_reserve mine = {.communicators = executor_communicators(t->executor), .bytes = f.beside};
+    memcpy(mine.device, f.name, sizeof mine.device);
+    int ranks = comm_ranks(t->world);
+    choices_reserve *all = must_alloc((unsigned long)ranks * sizeof *all);
+    comm_all_gather_bytes(comm_world(t->world), all, &mine, sizeof mine);
+    for (int i = 0; i < ranks; i++) { /* of several ranks with as many communicators, the most */
+        for (int k = 0; k < ranks; k++)
+            if (all[k].communicators == all[i].communicators && all[k].bytes > all[i].bytes)
+                all[i].bytes = all[k].bytes;
+        choices_note_reserve(&t->choices, &all[i]);
+    }
+    free(all);
+    char *path = must_format("%s/" CHOICES_FILE, t->folder);
+    if (comm_rank(t->world) == 0 && choices_write(&t->choices, path) != STATUS_OK)
+        log_warn("%s", status_message());
+    free(path);
+}
+
 static status open_executor(training *t)
 {
     comm_group *all = comm_world(t->world);
+    watchdog_enter(t->watchdog, DURING_SETUP, comm_rank(t->world) == 0, 0, "reading what was chosen by timing");
     TRY(comm_all_status(all, comm_rank(t->world) == 0 ? read_choices(t) : STATUS_OK));
+    watchdog_enter(t->watchdog, DURING_SETUP, false, 0, "opening the device and its communication");
     choices_share(&t->choices, all);
+    t->expected_beside = t->device->communication ? expect_beside(t) : 0;
     const executor_options options = {.device = t->device,
                                       .backend = t->compiled.options.backend,
                                       .threads = t->compiled.options.threads,
                                       .tf32 = t->config->train.tf32,
                                       .timing = t->config->train.tune,
                                       .choices = &t->choices,
+                                      .beside = t->expected_beside,
                                       .graph = t->config->train.cuda_graph};
     return executor_open(&t->executor, &t->compiled, t->world, &options);
 }
@@ -218,9 +283,19 @@ static status draw_id(training *t)
     return STATUS_OK;
 }
 
-status training_open(training *t, const config *c, comm *world, double began)
+/* What this rank computes on, in a few words. */
+static void name_device(training *t)
 {
-    *t = (training){.config = c, .world = world, .began = began, .loss_scale = 1, .ahead = -1};
+    device_facts facts;
+    char text[INCIDENT_DEVICE];
+    executor_facts(&facts, t->executor);
+    snprintf(text, sizeof text, "%s%s%s", facts.name, *facts.identity ? ", " : "", facts.identity);
+    watchdog_name_device(t->watchdog, text);
+}
+
+status training_open(training *t, const config *c, comm *world, watchdog *w, double began)
+{
+    *t = (training){.config = c, .world = world, .watchdog = w, .began = began, .loss_scale = 1, .ahead = -1};
     t->schedule = config_learning_rate(c);
     if (c->train.precision == CONFIG_FP16)
         t->loss_scale = c->train.loss_scale;
@@ -228,28 +303,27 @@ status training_open(training *t, const config *c, comm *world, double began)
     t->checkpoints = must_format("%s/checkpoints", t->folder);
     comm_group *all = comm_world(world);
     TRY(draw_id(t));
+    watchdog_enter(w, DURING_SETUP, false, 0, "finding the device");
     TRY(choose_device(t));
     TRY(comm_all_status(all, open_rank(t)));
     TRY(comm_all_status(all, open_executor(t)));
+    name_device(t);
+    watchdog_enter(w, DURING_SETUP, true, 0, "looking at the run's folder");
     TRY(check_shared_folder(t));
     TRY(comm_all_status(all, take_lock(t)));
+    watchdog_enter(w, DURING_SETUP, false, 0, "preparing");
     batch_rope_table(&t->compiled, t->executor);
     t->peak_flops = peak_of(t) * comm_ranks(world);
     t->flops_per_token = compile_flops_per_token(&c->model.shape, c->train.sequence);
-    if (comm_ranks(world) > 1 && c->run.hang_seconds > 0) {
-        TRY(watchdog_open(&t->watchdog, world, c->run.hang_seconds));
-        executor_watch(t->executor, t->watchdog);
-    }
+    executor_watch(t->executor, w);
     if (c->outer.every > 0)
-        TRY(outer_open(&t->outer, c, &t->compiled, t->executor, world, t->watchdog));
+        TRY(outer_open(&t->outer, c, &t->compiled, t->executor, world, w));
     return STATUS_OK;
 }
 
 void training_close(training *t)
 {
-    watchdog_close(t->watchdog);
-    if (t->metrics)
-        fclose(t->metrics);
+    lines_close(t->metrics);
     tensorboard_close(t->events);
     tokenizer_close(t->tokenizer);
     saver_close(t->saver);

@@ -3,11 +3,10 @@
 #ifndef PHALANX_ENGINE_TRAINING_H
 #define PHALANX_ENGINE_TRAINING_H
 
-#include <stdio.h>
-
 #include "engine/choices.h"
 #include "engine/config/config.h"
 #include "engine/executor.h"
+#include "engine/files/lines.h"
 #include "engine/files/lock.h"
 #include "engine/files/tensorboard.h"
 #include "engine/outer.h"
@@ -23,7 +22,8 @@ typedef struct training {
     const device_interface *device;
     compiled compiled;
     executor *executor;
-    choices choices; /* made by timing; the same on all ranks */
+    choices choices;         /* made by timing; the same on all ranks */
+    int64_t expected_beside; /* bytes of the GPU, beside the arena */
     watchdog *watchdog;
     samples *train, *validation;
     learning_rate schedule;
@@ -37,7 +37,10 @@ typedef struct training {
     int64_t good_steps; /* since the scale last changed */
     int skipped;        /* in a row */
 
-    int64_t ahead; /* the first sample of the batch that has been read ahead; -1: none has */
+    int64_t saved;                    /* the step that was saved last, or begun from */
+    int64_t ahead;                    /* the first sample of the batch that has been read ahead; -1: none has */
+    int64_t left_out, ahead_left_out; /* samples of this batch, and of that one, that do not count */
+    double step_began;
 
     outer *outer; /* NULL: this job is no island */
     int slot;     /* of the island, 0 without */
@@ -53,7 +56,7 @@ typedef struct training {
 
     /* rank 0's files */
     lock *lock; /* of the run's folder; NULL: run.lock is off */
-    FILE *metrics;
+    lines *metrics;
     tensorboard *events;
     double began, first_step_seconds, trained_seconds; /* since the first step of this process ended */
     int64_t trained_steps;
@@ -61,12 +64,16 @@ typedef struct training {
     char run[MANIFEST_RUN]; /* this start's id, the same on all ranks */
     char *folder, *checkpoints;
     char *fell_back; /* rank 0: why the run does not go on from the latest checkpoint; NULL: it does */
-    status reported; /* of rank 0's writing of metrics; all ranks hear of it at the next step */
+    bool evicted;    /* the lock of the folder is lost: another run may be at work there */
+    bool losing;     /* metrics cannot be written at the moment */
+    bool speechless; /* standard output cannot be written any more */
 } training;
 
 /* train_setup.c */
-status training_open(training *t, const config *c, comm *world, double began);
+status training_open(training *t, const config *c, comm *world, watchdog *w, double began);
 void training_close(training *t);
+/* Collective. */
+void training_measure_reserve(training *t);
 
 /* How many samples an evaluation takes: evaluate.batches global batches, or all there are. */
 int64_t training_evaluation_samples(const training *t);
@@ -88,11 +95,18 @@ status training_save_finish(training *t);
 /* Every parameter's gradient of the step just played, under debug.gradients. */
 status training_dump_gradients(training *t);
 
+/* train_islands.c: nothing, for a job that is no island. Collective. */
+status training_islands_join(training *t); /* before the first step */
+status training_islands_step(training *t); /* after each */
+status training_islands_save(training *t); /* before a checkpoint */
+status training_islands_leave(training *t);
+
 /* train_report.c */
 status training_report_open(training *t);
 void training_header(const training *t);
-status training_report_step(training *t, double loss, double norm, double rate, double seconds, bool skipped);
-status training_report_evaluation(training *t, double loss, double seconds);
-status training_summary(training *t);
+/* What cannot be shown or written is said once, and does not stop the run. */
+void training_report_step(training *t, double loss, double norm, double rate, double seconds, bool skipped);
+void training_report_evaluation(training *t, double loss, double seconds);
+status training_summary(training *t, bool stopped);
 
 #endif

@@ -21,8 +21,6 @@ enum { DEVICE_VERSION = 5 };
 typedef struct device device;
 
 typedef struct device_options {
-    int64_t arena_bytes;
-    int64_t host_bytes;        /* of host memory: a mirror of the arena's beginning, and what stands behind it there */
     int requests;              /* asynchronous ops are numbered 0 .. requests - 1 */
     int marks;                 /* and the marks of a program */
     int rank, local_rank;      /* of this process, in the job and on its node: which GPU */
@@ -34,7 +32,8 @@ typedef struct device_options {
 typedef struct device_facts {
     char name[64];
     char identity[64];           /* the same only for the same piece of hardware; "": no matter who shares it */
-    int64_t memory, free_memory; /* bytes; free: when it was opened, before the arena */
+    int64_t memory, free_memory; /* bytes; free: by now */
+    int64_t beside;              /* bytes of it that are taken and not the arena's: by context, libraries, others */
     double peak_bf16, peak_tf32, peak_fp32; /* dense FLOP/s; 0: unknown */
     double bandwidth;                       /* bytes a second of its memory, by its clock and width; 0: unknown */
 } device_facts;
@@ -56,7 +55,10 @@ typedef struct device_interface {
 
     /* Is there such a device in this machine? One line says why not. */
     status (*available)(void);
+    /* Queues and libraries, then, when whatever else takes the device's memory has taken it, the arena, and host memory: a mirror
+     * of the arena's beginning, and more; last, 4 bytes for each mark. */
     status (*open)(device **out, const device_options *o);
+    status (*allocate)(device *d, int64_t arena_bytes, int64_t host_bytes);
     void (*close)(device *d);
     void (*facts)(device_facts *out, const device *d);
     run_context *(*context)(device *d); /* its arena: address on the device */

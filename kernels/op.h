@@ -63,7 +63,7 @@ typedef struct op_attributes {
     float epsilon;      /* of a norm; muon_scale: the smallest norm */
     float probability;  /* of dropout */
     uint8_t axis;       /* enum axis */
-    uint8_t upstream;   /* of a message along an axis with two directions: towards its first rank */
+    uint8_t upstream;   /* of a message along an axis with edges: towards its first rank */
     uint8_t accumulate; /* enum op_accumulate */
     uint8_t inverse;    /* rope: turn back */
     uint8_t replicate;  /* all_gather: the result's cotangents will not be summed */

@@ -24,13 +24,27 @@ static int launched_ranks(void)
     return getenv("PMIX_RANK") ? 0 : 1; /* 0: launched, but how many is not said */
 }
 
-static status group_make(comm_group **out, comm *c, const comm_backend *backend, const int *members, int count)
+int comm_expected_rank(void)
+{
+    static const char *const ranks[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK",
+                                        "SLURM_PROCID"};
+    for (size_t i = 0; launched_ranks() != 1 && i < sizeof ranks / sizeof *ranks; i++) {
+        const char *text = getenv(ranks[i]);
+        if (text)
+            return atoi(text);
+    }
+    return 0;
+}
+
+static status group_make(comm_group **out, comm *c, const int *members, int count, const comm_group_options *o)
 {
     comm_group *g = must_calloc(1, sizeof *g);
     g->owner = c;
     g->count = count;
     g->me = -1;
-    g->backend = count == 1 ? &comm_self_backend : backend;
+    g->backend = count == 1 ? &comm_self_backend : o->backend ? o->backend : c->backend;
+    g->use = o->use;
+    g->like = o->like;
     g->members = must_alloc((unsigned long)count * sizeof *g->members);
     for (int i = 0; i < count; i++) {
         MUST(members[i] >= 0 && members[i] < c->ranks && (i == 0 || members[i] > members[i - 1]),
@@ -81,7 +95,7 @@ status comm_open(comm **out)
     int *all = must_alloc((unsigned long)c->ranks * sizeof *all);
     for (int i = 0; i < c->ranks; i++)
         all[i] = i;
-    s = group_make(&c->world, c, c->backend, all, c->ranks);
+    s = group_make(&c->world, c, all, c->ranks, &(comm_group_options){0});
     free(all);
     if (s == STATUS_OK)
         *out = c;
@@ -133,12 +147,12 @@ int comm_waiting_for(const comm *c)
 
 status comm_group_open(comm_group **out, comm *c, const int *members, int count)
 {
-    return comm_group_open_on(out, c, NULL, members, count);
+    return comm_group_open_on(out, c, members, count, &(comm_group_options){0});
 }
 
-status comm_group_open_on(comm_group **out, comm *c, const struct comm_backend *backend, const int *members, int count)
+status comm_group_open_on(comm_group **out, comm *c, const int *members, int count, const comm_group_options *o)
 {
-    TRY(group_make(out, c, backend ? backend : c->backend, members, count));
+    TRY(group_make(out, c, members, count, o));
     c->groups += *out != NULL;
     return STATUS_OK;
 }

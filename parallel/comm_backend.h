@@ -39,6 +39,8 @@ struct comm_group {
     void *state;
     int count, me;
     int *members; /* [count] world ranks */
+    comm_use use;
+    comm_group *like; /* asked for while it opens */
     _Atomic int64_t bytes_sent, messages_sent;
 };
 

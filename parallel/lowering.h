@@ -10,7 +10,9 @@
  * messages made before it began, so those come before any message it makes. Take the first message of the global order
  * that has not passed: all before it have, so the action that makes it has run, nothing comes before it in either
  * queue, and whatever its receiver does before launching the receive waits only for messages before it. So it passes.
- * Waiting for a send just before a later send is launched delays only messages that are later in the order.
+ * Waiting for a send just before a later send is launched delays only messages that are later in the order. The same holds
+ * where actions contain collectives that stand in the same queue (tensor parallelism, reductions of gradients): what stands in
+ * front of an action was launched before it, so it is earlier in the order than what the action makes, and has passed.
  * lowering_check.h proves the same by replay, without this argument.
  */
 #ifndef PHALANX_PARALLEL_LOWERING_H

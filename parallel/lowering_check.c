@@ -148,9 +148,12 @@ static status finish_wait(const replay *x, rank *r, int stage)
     return STATUS_OK;
 }
 
+/* An action's own collectives stand in the queue behind all that was launched before it. */
 static bool is_blocked(const rank *r)
 {
     const lowering_step *step = &r->steps[r->step];
+    if (step->kind == LOWERING_COMPUTE)
+        return r->passed < r->launched;
     return step->kind == LOWERING_WAIT && step->launch >= r->passed;
 }
 

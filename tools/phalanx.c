@@ -1,6 +1,8 @@
 /* phalanx: finds the subcommand and hands over. */
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "memory/log.h"
 #include "memory/status.h"
@@ -14,6 +16,7 @@ static const struct {
     int (*main)(int argc, char **argv);
 } commands[] = {
     {"train", "train a model as a configuration says", train_main},
+    {"supervise", "run a training job, and start it again after an incident", supervise_main},
     {"plan", "say what a configuration needs and costs, without running it", plan_main},
     {"tokenize", "turn text into training data, train a vocabulary", tokenize_main},
     {"detokenize", "turn training data back into text", detokenize_main},
@@ -36,7 +39,8 @@ static void help(FILE *out)
     for (int i = 0; i < COMMANDS; i++)
         fprintf(out, "  %-12s%s\n", commands[i].name, commands[i].summary);
     fputs("\n`phalanx COMMAND --help` lists what a command takes.\n"
-          "Exit status: 0 done; 1 failed; 2 wrong usage or configuration.\n",
+          "Exit status: 0 done; 1 failed; 2 wrong usage or configuration; 75 stopped by a signal and saved: run it "
+          "again.\n",
           out);
 }
 
@@ -53,8 +57,19 @@ static int unknown(const char *name)
     return STATUS_USAGE;
 }
 
+/* A descriptor that is closed would be given to the next file opened, and what is printed would land in it. */
+static void open_standard_streams(void)
+{
+    for (int fd = open("/dev/null", O_RDWR); fd >= 0; fd = open("/dev/null", O_RDWR))
+        if (fd > STDERR_FILENO) {
+            close(fd);
+            return;
+        }
+}
+
 int main(int argc, char **argv)
 {
+    open_standard_streams();
     if (argc < 2) {
         help(stderr);
         return STATUS_USAGE;

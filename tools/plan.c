@@ -1,7 +1,9 @@
 /* phalanx plan: what a configuration needs and costs, on any number of ranks, without running anything. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
+#include "engine/choices.h"
 #include "engine/config/config.h"
 #include "engine/compile/plan.h"
 #include "engine/compile/plan_text.h"
@@ -86,10 +88,27 @@ static void print_islands(const config *c, const plan *p, double bandwidth)
            bandwidth / 1e9, 100 * o.computing, arena);
 }
 
+/* What a run in this folder has measured of a GPU's memory beside the arena. */
+static status read_reserve(reserve *out, const config *c)
+{
+    choices known = {0};
+    char *path = must_format("%s/" CHOICES_FILE, c->run.folder);
+    *out = reserve_assumed;
+    status s = choices_read(&known, path);
+    for (int i = 0; i < known.reserves; i++)
+        reserve_note(out, known.reserve[i].communicators, known.reserve[i].bytes);
+    choices_free(&known);
+    free(path);
+    return s;
+}
+
 static status show(const config *c, const compile_options *options, const wishes *w)
 {
     plan_hardware hardware = hardware_of(w);
+    reserve beside;
     plan p = {0};
+    TRY(read_reserve(&beside, c));
+    hardware.reserve = &beside;
     if (w->listing)
         return list_rank(options, w->rank < 0 ? 0 : (int)w->rank);
     status s = plan_make(&p, options, &hardware, w->every, (int)w->rank);

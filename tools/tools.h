@@ -8,6 +8,7 @@ int plan_main(int argc, char **argv);
 int tokenize_main(int argc, char **argv);
 int detokenize_main(int argc, char **argv);
 int merge_main(int argc, char **argv);
+int supervise_main(int argc, char **argv);
 int split_main(int argc, char **argv);
 int convert_main(int argc, char **argv);
 int generate_main(int argc, char **argv);

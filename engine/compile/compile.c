@@ -3,8 +3,17 @@
 #include "engine/compile/compile_program.h"
 #include "engine/compile/recompute.h"
 
+int compile_marks(const compiled_program *p)
+{
+    return (p->list.count + COMPILE_STRETCH - 1) / COMPILE_STRETCH;
+}
+
 static void widen(compiled *c, const compiled_program *p)
 {
+    if (compile_marks(p) > c->marks) {
+        c->pinned_bytes += (int64_t)(compile_marks(p) - c->marks) * 4;
+        c->marks = compile_marks(p);
+    }
     if (c->persistent_bytes + p->transient_bytes > c->arena_bytes)
         c->arena_bytes = c->persistent_bytes + p->transient_bytes;
 }

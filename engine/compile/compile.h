@@ -12,6 +12,10 @@
 #include "engine/compile/compile_model.h"
 #include "engine/config/config.h"
 
+/* Ops between two marks, by which a host sees how far a device has come: few beside the ops, and no more than a layer's pass. */
+enum { COMPILE_STRETCH = 16 };
+int compile_marks(const compiled_program *p);
+
 /* A usage failure (an impossible layout, a budget that cannot be met) is one line. `out` must be freed either way. */
 status compile(compiled *out, const compile_options *options);
 /* The options that a configuration and a grid mean. */

@@ -81,7 +81,7 @@ typedef struct compiled {
     int cache_count;
     int64_t batch_bytes;      /* of the ids, from the arena's beginning */
     int64_t mirror_bytes;     /* of all inputs and results, likewise: on a device, what has a copy in host memory */
-    int64_t pinned_bytes;     /* host memory of a device: the mirror, and a second block of ids to read ahead into */
+    int64_t pinned_bytes;     /* host memory of a device: the mirror, a second block of ids to read ahead into, marks */
     int64_t persistent_bytes; /* transients begin here */
     int64_t class_bytes[CLASS_COUNT]; /* persistent classes */
     bool first_stage, last_stage;
@@ -89,6 +89,7 @@ typedef struct compiled {
     /* compile(): */
     compiled_program training, evaluation, decoding;
     int64_t arena_bytes;
+    int marks;            /* of the program that has most */
     int dropped;          /* RECOMPUTE_CHOSEN: forward ops whose outputs are made again */
     const char *decision; /* which, in words */
 } compiled;

@@ -4,6 +4,7 @@
 
 #include "engine/compile/collective.h"
 #include "engine/compile/compile_parts.h"
+#include "engine/compile/groups.h"
 #include "memory/log.h"
 
 void plan_measure(plan_rank *out, const compiled *c)
@@ -21,6 +22,10 @@ void plan_measure(plan_rank *out, const compiled *c)
                        .dropped = c->dropped};
     if (c->decision)
         out->decision = must_strdup(c->decision);
+    groups asked;
+    groups_find(&asked, c);
+    out->communicators = groups_communicators(&asked);
+    groups_free(&asked);
     int64_t widest = 0;
     for (int i = 0; i < COMPILE_PROGRAMS; i++) {
         int64_t bound = compile_program_at(c, i)->lower_bound;
@@ -268,6 +273,17 @@ status plan_make(plan *out, const compile_options *options, const plan_hardware 
     if (s == STATUS_OK)
         s = price_choices(out);
     return s == STATUS_OK && only >= 0 ? keep_only(out, only) : s;
+}
+
+const plan_rank *plan_neediest(const plan *p)
+{
+    const plan_rank *most = &p->ranks[0];
+    const reserve *r = p->hardware.reserve;
+    for (int i = 1; i < p->count; i++)
+        if (p->ranks[i].arena + reserve_bytes(r, p->ranks[i].communicators) >
+            most->arena + reserve_bytes(r, most->communicators))
+            most = &p->ranks[i];
+    return most;
 }
 
 void plan_free(plan *p)

@@ -18,6 +18,7 @@ typedef struct plan_rank {
     int layers;
     int64_t arena, lower_bound;         /* the whole arena; the least it could be with these tensors */
     int64_t pinned;                     /* host memory, on a GPU */
+    int communicators;                  /* on a GPU */
     int64_t transient, transient_bound; /* of the training step */
     int64_t memory[CLASS_COUNT];        /* persistent classes; kept and temporary where the training step peaks */
     int64_t tensors;
@@ -56,6 +57,8 @@ typedef struct plan {
 /* `every`: list each rank of the grid instead of groups. `only` >= 0: list this rank alone, exactly. */
 status plan_make(plan *out, const compile_options *options, const plan_hardware *hardware, bool every, int only);
 void plan_free(plan *p);
+/* The listed rank that needs most of a GPU, and what is taken beside its arena. */
+const plan_rank *plan_neediest(const plan *p);
 /* One rank, compiled: its facts; `decision` is the caller's to free. */
 void plan_measure(plan_rank *out, const compiled *c);
 

@@ -12,7 +12,9 @@ const plan_hardware plan_price_h100 = {.flops = 989e12,
                                        .node = 370e9,
                                        .network = 45e9,
                                        .latency = 10e-6,
-                                       .node_ranks = 8};
+                                       .node_ranks = 8,
+                                       .capacity = (int64_t)79 << 30, /* of 80 GB */
+                                       .reserve = &reserve_assumed};
 
 /* Bytes a second along an axis: the node's if the group stays on one. */
 static double bandwidth(const plan_hardware *h, const grid *g, axis a)

@@ -9,6 +9,7 @@
 #define PHALANX_ENGINE_COMPILE_PLAN_PRICE_H
 
 #include "engine/compile/compile.h"
+#include "engine/compile/reserve.h"
 #include "parallel/simulate.h"
 
 typedef struct plan_hardware {
@@ -20,6 +21,8 @@ typedef struct plan_hardware {
     double network;    /* and to others */
     double latency;    /* seconds until a message's first byte arrives */
     int node_ranks;
+    int64_t capacity;       /* bytes of the device's memory that a process sees */
+    const reserve *reserve; /* what is taken of it beside the arena */
 } plan_hardware;
 
 /* NVIDIA H100 SXM: bf16 dense, HBM3, NVLink 4, one 400 Gbit/s port a device, eight devices a node. */

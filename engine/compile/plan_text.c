@@ -45,6 +45,20 @@ static void print_layout(FILE *out, const plan *p)
     fprintf(out, "; %s\n", dtype_name(o->compute));
 }
 
+/* On a GPU: the rank that needs most, with what is taken beside its arena. */
+static void print_reserve(FILE *out, const plan *p)
+{
+    const plan_hardware *h = &p->hardware;
+    const plan_rank *most = plan_neediest(p);
+    int64_t beside = reserve_bytes(h->reserve, most->communicators), all = most->arena + beside;
+    char a[UNITS_TEXT], b[UNITS_TEXT], c[UNITS_TEXT];
+    fprintf(out, "a GPU holds %s beside the arena, %s for %d communicator%s: %s in all, which %s the %s of one\n",
+            bytes_text(a, (double)beside),
+            reserve_is_measured(h->reserve, most->communicators) ? "as this run has measured" : "assumed",
+            most->communicators, most->communicators == 1 ? "" : "s", bytes_text(b, (double)all),
+            all <= h->capacity ? "fit" : "do not fit", bytes_text(c, (double)h->capacity));
+}
+
 static void print_memory(FILE *out, const plan *p)
 {
     fprintf(out, "\nmemory of one rank\n%5s %5s %5s %6s | %10s %10s %10s %10s %10s %10s | %10s %10s\n", "stage", "rank",
@@ -69,6 +83,7 @@ static void print_memory(FILE *out, const plan *p)
                 bytes_text(text, (double)spread));
     fputs("kept and temporary: what is alive where the training step needs most; bound: no placement can be smaller\n",
           out);
+    print_reserve(out, p);
     fprintf(out, "a rank on a GPU pins %s of host memory: the inputs, and the batch read ahead\n",
             bytes_text(text, (double)p->ranks[0].pinned));
 }
@@ -201,10 +216,11 @@ static void json_rank(FILE *out, const plan_rank *r)
             (long long)r->transient_bound);
     const int64_t *m = r->memory;
     fprintf(out,
-            "     \"pinned_bytes\": %lld, \"memory\": {\"weights\": %lld, \"gradients\": %lld, \"optimizer\": %lld, "
+            "     \"pinned_bytes\": %lld, \"communicators\": %d, \"memory\": {\"weights\": %lld, \"gradients\": %lld, "
+            "\"optimizer\": %lld, "
             "\"kept\": %lld, \"temporary\": "
             "%lld, \"inputs\": %lld},\n     ",
-            (long long)r->pinned, (long long)m[CLASS_WEIGHT], (long long)m[CLASS_GRADIENT],
+            (long long)r->pinned, r->communicators, (long long)m[CLASS_WEIGHT], (long long)m[CLASS_GRADIENT],
             (long long)m[CLASS_OPTIMIZER], (long long)m[CLASS_KEPT], (long long)m[CLASS_TEMPORARY],
             (long long)m[CLASS_INPUT]);
     json_axes(out, "bytes_sent", r->sent);
@@ -254,6 +270,15 @@ void plan_text_json(FILE *out, const plan *p)
     }
     fputs("],\n", out);
     json_choices(out, p);
+    const plan_rank *most = plan_neediest(p);
+    int64_t beside = reserve_bytes(h->reserve, most->communicators);
+    fprintf(
+        out,
+        " \"device_memory\": {\"rank\": %d, \"arena_bytes\": %lld, \"reserve_bytes\": %lld, \"reserve_measured\": %s, "
+        "\"capacity_bytes\": %lld, \"fits\": %s},\n",
+        most->rank, (long long)most->arena, (long long)beside,
+        reserve_is_measured(h->reserve, most->communicators) ? "true" : "false", (long long)h->capacity,
+        most->arena + beside <= h->capacity ? "true" : "false");
     fprintf(
         out,
         " \"bubble\": %.17g, \"step_seconds\": %.17g, \"mfu\": %.17g,\n \"assumed\": {\"flops\": %.17g, "

@@ -59,6 +59,7 @@ typedef struct config {
         config_sources train, validation;
         char *tokenizer; /* file kept beside the checkpoints, for generate and eval */
         bool shuffle, document_mask;
+        bool skip_bad;      /* samples that hold an id outside the vocabulary do not count, and do not stop the run */
         bool allow_changed; /* a resumed run may go on with other bytes at the same paths */
     } data;
     struct {
@@ -131,7 +132,8 @@ typedef struct config {
         int log_every;
         bool tensorboard;
         bool lock; /* no second run in the folder */
-        int hang_seconds;
+        int hang_seconds, silent_seconds, setup_seconds, evaluation_seconds, load_seconds, save_seconds;
+        int exit_when_stopped;
     } run;
     struct {
         char *gradients; /* folder */

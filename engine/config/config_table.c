@@ -91,6 +91,7 @@ static const config_row rows[] = {
     STRING("data.tokenizer", data.tokenizer, NULL, CONFIG_CHANGES, "tokenizer file to keep with the checkpoints"),
     BOOL("data.shuffle", data.shuffle, "true", CONFIG_FIXED, "draw samples in a random order that depends on the seed only"),
     BOOL("data.document_mask", data.document_mask, "false", CONFIG_FIXED, "no attention across documents, positions restart"),
+    BOOL("data.skip_bad", data.skip_bad, "false", CONFIG_CHANGES, "leave out samples that hold an id outside the vocabulary, instead of stopping"),
     BOOL("data.allow_changed", data.allow_changed, "false", CONFIG_SILENT, "resume although a data set is not the one that the checkpoint was made with"),
 
     LONG("train.steps", train.steps, "1000", 1, ANY, CONFIG_CHANGES, "optimizer steps"),
@@ -180,7 +181,13 @@ static const config_row rows[] = {
     INT("run.log_every", run.log_every, "1", 1, INTMAX, CONFIG_SILENT, "steps between lines on the screen"),
     BOOL("run.tensorboard", run.tensorboard, "true", CONFIG_SILENT, "write TensorBoard events"),
     BOOL("run.lock", run.lock, "true", CONFIG_SILENT, "refuse to run in a folder where another run is at work"),
-    INT("run.hang_seconds", run.hang_seconds, "600", 1, INTMAX, CONFIG_SILENT, "without progress for so long, say where and stop"),
+    INT("run.hang_seconds", run.hang_seconds, "600", 1, INTMAX, CONFIG_SILENT, "a step without progress for so long: say where and stop"),
+    INT("run.exit_when_stopped", run.exit_when_stopped, "75", 0, 255, CONFIG_SILENT, "exit status after a signal stopped the run and it was saved"),
+    INT("run.silent_seconds", run.silent_seconds, "60", 1, INTMAX, CONFIG_SILENT, "a rank that does not answer for so long (or run.hang_seconds): the same"),
+    INT("run.setup_seconds", run.setup_seconds, "900", 1, INTMAX, CONFIG_SILENT, "the same for the start, the set-up and the end of a run"),
+    INT("run.evaluation_seconds", run.evaluation_seconds, "600", 1, INTMAX, CONFIG_SILENT, "the same for an evaluation"),
+    INT("run.load_seconds", run.load_seconds, "1800", 1, INTMAX, CONFIG_SILENT, "the same for reading a checkpoint or weights"),
+    INT("run.save_seconds", run.save_seconds, "1800", 1, INTMAX, CONFIG_SILENT, "the same for writing a checkpoint"),
 
     STRING("debug.gradients", debug.gradients, NULL, CONFIG_SILENT, "folder to write all gradients of one step to"),
     LONG("debug.at_step", debug.at_step, "1", 1, ANY, CONFIG_SILENT, "that step"),

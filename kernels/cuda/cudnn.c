@@ -52,6 +52,7 @@ struct cudnn {
     cudnnHandle_t handle;
     cudnn_api_builder device;
     cudnn_options with;
+    char *arena;
     plan *plans;
     call *calls;
 };
@@ -199,7 +200,7 @@ static bool run_way(void *plan_, int way, cudaStream_t stream)
         cudnnBackendDescriptor_t compiled = cudnn_graph_plan(p->graph, way - 1);
         return compiled && launch((const call *)p->first.prepared, compiled, stream) == CUDNN_STATUS_SUCCESS;
     }
-    const run_context r = {.arena = p->owner->with.arena, .stream = stream};
+    const run_context r = {.arena = p->owner->arena, .stream = stream};
     int before = p->chosen;
     p->chosen = OWN;
     (p->shape.backward ? cuda_attention_grad : cuda_attention)(&p->first, &r);
@@ -256,11 +257,11 @@ static void offer(const cudnn *c, plan *p)
         (long long)a->y_pitch, (long long)a->dy_pitch, (long long)a->dqkv_pitch, (long long)x.lse->pitch,
         (long long)p->parts, c->api->cudnnGetVersion());
     MUST(length < (int)sizeof item.key, "%s ...", item.key);
-    item.reads[0] = region(x.qkv, c->with.arena);
+    item.reads[0] = region(x.qkv, c->arena);
     if (a->backward) {
-        item.reads[1] = region(x.y, c->with.arena);
-        item.reads[2] = region(x.dy, c->with.arena);
-        item.reads[3] = region(x.lse, c->with.arena);
+        item.reads[1] = region(x.y, c->arena);
+        item.reads[2] = region(x.dy, c->arena);
+        item.reads[3] = region(x.lse, c->arena);
     }
     tuning_add(c->with.tuning, &item);
 }
@@ -321,7 +322,7 @@ static call *call_make(cudnn *c, plan *p, const op *o)
 {
     call *k = must_calloc(1, sizeof *k);
     const tensor *lse = operands_of(o).lse;
-    char *arena = c->with.arena;
+    char *arena = c->arena;
     k->prepared.run = run_chosen;
     k->plan = p;
     k->packs.api = c->api;
@@ -386,7 +387,7 @@ void cudnn_prepare_on(cudnn *c, op *o)
     cudnn_graph_shape a;
     o->prepared = NULL;
     /* whether other architectures' engines keep an order in the backward pass is not known */
-    if (!c || !part_of(&a, o) || (a.backward && c->with.major != HOPPER) || !aligned(o, c->with.arena) || !o->scratch ||
+    if (!c || !part_of(&a, o) || (a.backward && c->with.major != HOPPER) || !aligned(o, c->arena) || !o->scratch ||
         tensor_bytes(o->scratch) < layout_of(&a, o).bytes)
         return;
     plan *p = plan_for(c, &a, o);
@@ -420,6 +421,12 @@ void cudnn_open(cudnn **out, const cudnn_options *with)
         cudnn_close(c);
     else
         *out = c;
+}
+
+void cudnn_use_arena(cudnn *c, char *arena)
+{
+    if (c)
+        c->arena = arena;
 }
 
 void cudnn_close(cudnn *c)

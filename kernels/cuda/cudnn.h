@@ -16,7 +16,6 @@ typedef struct cudnn cudnn;
 
 typedef struct cudnn_options {
     tuning *tuning;
-    char *arena;
     cudaStream_t stream; /* of the ops */
     int gpu, major;      /* its number; compute capability */
 } cudnn_options;
@@ -26,6 +25,8 @@ int64_t cudnn_scratch_bytes(const op *o);
 /* *out is NULL where this machine has no cuDNN that works. */
 void cudnn_open(cudnn **out, const cudnn_options *with);
 void cudnn_close(cudnn *c);
+/* Before the first op is prepared; `c` may be NULL. */
+void cudnn_use_arena(cudnn *c, char *arena);
 /* Sets o->prepared where the library has a way for `o`, else to NULL. */
 void cudnn_prepare_on(cudnn *c, op *o);
 

@@ -15,10 +15,12 @@ typedef enum stream_kind {
     STREAM_COMPUTE,
     STREAM_ACTIVATIONS, /* within a layer */
     STREAM_GRADIENTS,   /* gradients and weights */
-    STREAM_SEND,        /* to a neighbouring stage */
-    STREAM_RECEIVE,     /* from one */
-    STREAM_COPY,        /* between the host's mirror and the arena */
-    STREAM_ASIDE,       /* of the state, to be saved */
+    STREAM_SEND_DOWN,   /* messages between stages: each edge and direction waits for nothing but its own */
+    STREAM_SEND_UP,
+    STREAM_RECEIVE_DOWN,
+    STREAM_RECEIVE_UP,
+    STREAM_COPY,  /* between the host's mirror and the arena */
+    STREAM_ASIDE, /* of the state, to be saved */
     STREAM_COUNT,
 } stream_kind;
 
@@ -27,11 +29,10 @@ typedef struct streams {
     cudaEvent_t ready; /* of the compute stream, when a communication begins; recorded anew each time */
     cudaEvent_t copied, finished, aside;
     cudaEvent_t *done; /* [requests] of each asynchronous op */
-    cudaEvent_t *mark; /* [marks] of the compute stream, which the host asks for */
-    int requests, marks;
+    int requests;
 } streams;
 
-void streams_open(streams *out, int requests, int marks);
+void streams_open(streams *out, int requests);
 void streams_close(streams *s);
 /* The stream for communication `o`, which will run behind all that compute has been given so far. */
 cudaStream_t streams_start(streams *s, const op *o);

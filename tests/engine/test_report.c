@@ -148,17 +148,35 @@ static void the_header_names_model_memory_device_and_work(void **state)
                        "  run folder  runs/first\n");
 }
 
+/* A metrics.jsonl of its own. */
+static lines *metrics_begin(void **state, char **path)
+{
+    lines *l = NULL;
+    *path = workfolder_path(*state, "metrics.jsonl");
+    unlink(*path);
+    assert_int_equal(lines_open(&l, *path), STATUS_OK);
+    return l;
+}
+
+static char *metrics_end(lines *l, char *path)
+{
+    int64_t bytes;
+    lines_close(l);
+    char *text = (char *)workfolder_read(path, &bytes);
+    free(path);
+    return text;
+}
+
 static void metrics_are_one_json_object_a_line_with_exact_floats(void **state)
 {
-    (void)state;
-    capture c;
-    assert_int_equal(report_metrics(capture_begin(&c)->out, &one_step), STATUS_OK);
-    assert_int_equal(report_metrics_evaluation(c.out, 12, 3.5), STATUS_OK);
-    fclose(c.out);
-    char *second = strchr(c.text, '\n') + 1;
+    char *path;
+    lines *l = metrics_begin(state, &path);
+    assert_int_equal(report_metrics(l, &one_step), STATUS_OK);
+    assert_int_equal(report_metrics_evaluation(l, 12, 3.5), STATUS_OK);
+    char *text = metrics_end(l, path), *second = strchr(text, '\n') + 1;
     assert_string_equal(second, "{\"step\": 12, \"eval_loss\": 3.5}\n");
     *second = 0;
-    json_t *line = json_loads(c.text, 0, NULL);
+    json_t *line = json_loads(text, 0, NULL);
     assert_non_null(line);
     static const char *const keys[] = {"step",   "loss", "grad_norm",   "lr", "tokens_per_second",
                                        "tflops", "mfu",  "step_seconds"};
@@ -167,59 +185,64 @@ static void metrics_are_one_json_object_a_line_with_exact_floats(void **state)
         assert_non_null(json_object_get(line, keys[i]));
     assert_true(json_real_value(json_object_get(line, "loss")) == 4.12345679);
     json_decref(line);
-    free(c.text);
+    free(text);
 }
 
 /* Nine digits tell every fp32 value from its neighbours. */
 static void every_float_survives_the_metrics(void **state)
 {
-    (void)state;
     uint32_t random = 12345;
+    float losses[500];
+    char *path;
+    lines *l = metrics_begin(state, &path);
     for (int i = 0; i < 500; i++) {
-        random = random * 1664525 + 1013904223;
-        float loss;
-        memcpy(&loss, &random, sizeof loss);
-        if (!isfinite(loss))
-            continue;
-        capture c;
-        assert_int_equal(report_metrics_evaluation(capture_begin(&c)->out, 1, (double)loss), STATUS_OK);
-        fclose(c.out);
-        json_t *line = json_loads(c.text, 0, NULL);
-        assert_true((float)json_real_value(json_object_get(line, "eval_loss")) == loss);
-        json_decref(line);
-        free(c.text);
+        do {
+            random = random * 1664525 + 1013904223;
+            memcpy(&losses[i], &random, sizeof losses[i]);
+        } while (!isfinite(losses[i]));
+        assert_int_equal(report_metrics_evaluation(l, 1, (double)losses[i]), STATUS_OK);
     }
+    char *text = metrics_end(l, path), *at = text;
+    for (int i = 0; i < 500; i++) {
+        json_t *line = json_loads(at, JSON_DISABLE_EOF_CHECK, NULL);
+        assert_true((float)json_real_value(json_object_get(line, "eval_loss")) == losses[i]);
+        json_decref(line);
+        at = strchr(at, '\n') + 1;
+    }
+    assert_int_equal(*at, 0);
+    free(text);
 }
 
 static void metrics_without_a_number_are_null(void **state)
 {
-    (void)state;
     report_step s = one_step;
     s.loss = NAN;
     s.grad_norm = INFINITY;
     s.mfu = -1;
     s.skipped = true;
-    capture c;
-    assert_int_equal(report_metrics(capture_begin(&c)->out, &s), STATUS_OK);
-    fclose(c.out);
-    json_t *line = json_loads(c.text, 0, NULL);
+    char *path;
+    lines *l = metrics_begin(state, &path);
+    assert_int_equal(report_metrics(l, &s), STATUS_OK);
+    char *text = metrics_end(l, path);
+    json_t *line = json_loads(text, 0, NULL);
     assert_non_null(line);
     assert_true(json_is_null(json_object_get(line, "loss")));
     assert_true(json_is_null(json_object_get(line, "grad_norm")));
     assert_true(json_is_null(json_object_get(line, "mfu")));
     assert_true(json_is_true(json_object_get(line, "skipped")));
     json_decref(line);
-    free(c.text);
+    free(text);
 }
 
 static void a_full_disk_is_reported(void **state)
 {
     (void)state;
-    FILE *full = fopen("/dev/full", "w");
-    assert_non_null(full);
+    lines *full = NULL;
+    assert_int_equal(lines_open(&full, "/dev/full"), STATUS_OK);
     assert_int_equal(report_metrics(full, &one_step), STATUS_FAILED);
-    assert_string_equal(status_message(), "cannot write metrics: No space left on device");
-    fclose(full);
+    assert_string_equal(status_message(), "cannot write to /dev/full: No space left on device");
+    assert_int_equal(lines_lost(full), 1);
+    lines_close(full);
     report_summary_values v = {.parameters = 1};
     assert_int_equal(report_summary("/nonexistent/summary.json", &v), STATUS_FAILED);
     assert_string_equal(status_message(), "cannot create /nonexistent/summary.json.tmp: No such file or directory");
@@ -228,9 +251,13 @@ static void a_full_disk_is_reported(void **state)
 static void the_summary_has_the_promised_fields(void **state)
 {
     char *path = workfolder_path(*state, "summary.json"), *temporary = workfolder_path(*state, "summary.json.tmp");
-    report_rank ranks[2] = {
-        {.rank = 0, .arena_bytes = INT64_C(1) << 40, .arena_used_bytes = 5, .peak_resident_bytes = 6, .copy_bytes = 7},
-        {.rank = 1}};
+    report_rank ranks[2] = {{.rank = 0,
+                             .host = "node7",
+                             .arena_bytes = INT64_C(1) << 40,
+                             .arena_used_bytes = 5,
+                             .peak_resident_bytes = 6,
+                             .copy_bytes = 7},
+                            {.rank = 1}};
     for (int i = 0; i < AXIS_COORDINATES; i++)
         ranks[1].at[i] = i + 1;
     for (int a = 0; a < AXIS_COUNT; a++) {
@@ -257,14 +284,17 @@ static void the_summary_has_the_promised_fields(void **state)
     assert_true(json_real_value(json_object_get(root, "checkpoint_seconds")) == 0.25);
     assert_string_equal(json_string_value(json_object_get(root, "fell_back")), "why");
     json_int_t rank, tensor, context, data, pipeline, arena, used, peak, copy;
+    const char *host;
     json_t *sent, *messages;
     for (size_t i = 0; i < 2; i++) {
         json_t *r = json_array_get(json_object_get(root, "ranks"), i);
-        assert_int_equal(json_unpack_ex(r, NULL, JSON_STRICT, "{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:o,s:o}", "rank",
-                                        &rank, "copy_bytes", &copy, "tensor", &tensor, "context", &context, "data",
-                                        &data, "pipeline", &pipeline, "arena_bytes", &arena, "arena_used_bytes", &used,
-                                        "peak_resident_bytes", &peak, "bytes_sent", &sent, "messages_sent", &messages),
+        assert_int_equal(json_unpack_ex(r, NULL, JSON_STRICT, "{s:I,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:o,s:o}",
+                                        "rank", &rank, "host", &host, "copy_bytes", &copy, "tensor", &tensor, "context",
+                                        &context, "data", &data, "pipeline", &pipeline, "arena_bytes", &arena,
+                                        "arena_used_bytes", &used, "peak_resident_bytes", &peak, "bytes_sent", &sent,
+                                        "messages_sent", &messages),
                          0);
+        assert_string_equal(host, i ? "" : "node7");
         if (i == 0)
             assert_true(arena == INT64_C(1) << 40 && used == 5 && peak == 6 && copy == 7);
     }
@@ -323,9 +353,9 @@ int main(void)
         cmocka_unit_test(every_float_survives_the_metrics),
         cmocka_unit_test(metrics_without_a_number_are_null),
         cmocka_unit_test(a_full_disk_is_reported),
-        cmocka_unit_test_setup_teardown(the_summary_has_the_promised_fields, workfolder_setup, workfolder_teardown),
+        cmocka_unit_test(the_summary_has_the_promised_fields),
         cmocka_unit_test(the_bar_shows_share_rate_and_time_left),
         cmocka_unit_test(the_bar_is_for_terminals_only),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);
 }

@@ -69,13 +69,15 @@ static char *folder(const char *top, const char *run, int slot)
     return must_format("%s/%s-%d", top, run, slot);
 }
 
-/* Ends well; what it said, the caller's. */
+/* Ends well, or stopped by a signal; what it said, the caller's. */
 static char *end_well(launch *l)
 {
+    enum { STOPPED = 75 };
     launch_result r = launch_finish(l);
-    if (r.status != 0)
+    bool well = r.status == 0 || r.status == STOPPED;
+    if (!well)
         fprintf(stderr, "status %d:\n%s\n%s\n", r.status, r.out, r.err);
-    assert_int_equal(r.status, 0);
+    assert_true(well);
     char *out = must_strdup(r.out);
     launch_free(&r);
     return out;
@@ -161,8 +163,9 @@ static void every_key_of_the_outer_step_has_an_effect(void **state)
         skip();
     for (int i = 0; i <= CHANGES; i++) {
         char *run = must_format("key%d", i);
-        all[i] = island(*state, run, 0, 1, "outer.slots=1 outer.min_islands=1 outer.every=2 outer.compress=topk %s",
-                        i < CHANGES ? changes[i] : "");
+        bool compresses = i < CHANGES && strstr(changes[i], "compress");
+        all[i] = island(*state, run, 0, 1, "outer.slots=1 outer.min_islands=1 %s %s",
+                        compresses ? "" : "outer.compress=topk", i < CHANGES ? changes[i] : "");
         free(end_well(all[i]));
         free(run);
     }
@@ -216,19 +219,21 @@ static void islands_that_are_all_stopped_go_on_bit_for_bit(void **state)
     free(half);
 }
 
+/* An island that merges alone until it is told to stop. */
+#define BY_ITSELF "outer.min_islands=1 train.steps=100000000 run.log_every=1000000 outer.every=200 outer.timeout=1"
+
 static void an_island_of_another_kind_or_a_taken_slot_is_refused(void **state)
 {
     if (!etcd)
         skip();
-    launch *first = island(*state, "kinds", 0, 1,
-                           "outer.min_islands=1 train.steps=100000000 run.log_every=1000000 "
-                           "outer.timeout=1");
+    launch *first = island(*state, "kinds", 0, 1, "%s", BY_ITSELF);
     assert_true(launch_expect(first, "merge 1 of 1", LIMIT));
-    char *again = must_format("%s/run.yaml run.folder=%s/kinds-again outer.run=kinds outer.slot=0 outer.timeout=1",
-                              (char *)*state, (char *)*state);
+    char *again = must_format("%s/run.yaml run.folder=%s/kinds-again outer.run=kinds outer.slot=0 %s", (char *)*state,
+                              (char *)*state, BY_ITSELF);
     launch_result r = runs_train(LIMIT, 1, again);
     assert_int_equal(r.status, 1);
-    assert_non_null(strstr(r.err, "slot 0 belongs to island kinds-0"));
+    if (!strstr(r.err, "slot 0 belongs to island kinds-0"))
+        fail_msg("%s", r.err);
     launch_free(&r);
     free(again);
     r = launch_finish(island(*state, "kinds", 1, 1, "outer.compress=bf16 outer.timeout=1"));
@@ -277,15 +282,15 @@ static void a_stranger_merges_with_nobody(void **state)
         skip();
     char *stranger = must_format("%s/stranger", (char *)*state);
     assert_int_equal(keys_make(stranger), STATUS_OK);
-    launch *a = island(*state, "strange", 0, 1, "outer.min_islands=1 outer.timeout=1 train.steps=4");
-    launch *b =
-        island(*state, "strange", 1, 1, "outer.min_islands=1 outer.timeout=1 train.steps=4 outer.keys=%s", stranger);
-    char *said = end_well(a);
-    assert_non_null(strstr(said, "of 1: strange-0"));
-    assert_null(strstr(said, "of 2: "));
-    launch_result r = launch_finish(b);
-    assert_null(strstr(r.out, "of 2: "));
+    launch *a = island(*state, "strange", 0, 1, "%s", BY_ITSELF);
+    assert_true(launch_expect(a, "merge 1 of 1", LIMIT));
+    launch_result r = launch_finish(island(*state, "strange", 1, 1, "%s outer.keys=%s", BY_ITSELF, stranger));
+    assert_int_equal(r.status, 1);
+    assert_non_null(strstr(r.err, "no island that has it is at work"));
     launch_free(&r);
+    kill(launch_pid(a), SIGTERM);
+    char *said = end_well(a);
+    assert_null(strstr(said, "of 2: "));
     free(said);
     free(stranger);
 }

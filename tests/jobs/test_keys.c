@@ -72,6 +72,7 @@ static const keys_row rows[] = {
     TRAINED("data.validation", "TOP/held", "evaluate.every=1"),
     FILES("data.tokenizer", "tests/golden/text/gpt2.json", ""),
     SHOWN_BY("data.allow_changed", "tests/jobs/test_recovery.c"),
+    SHOWN_BY("data.skip_bad", "tests/jobs/test_endings.c"),
     TRAINED("data.shuffle", "false", ""),
     TRAINED("data.document_mask", "true", ""),
 
@@ -163,6 +164,12 @@ static const keys_row rows[] = {
     FILES("run.tensorboard", "true", ""),
     SHOWN_BY("run.lock", "tests/jobs/test_recovery.c"),
     SHOWN_BY("run.hang_seconds", "tests/jobs/test_watch.c"),
+    SHOWN_BY("run.silent_seconds", "tests/jobs/test_phases.c"),
+    SHOWN_BY("run.setup_seconds", "tests/jobs/test_phases.c"),
+    SHOWN_BY("run.evaluation_seconds", "tests/jobs/test_phases.c"),
+    SHOWN_BY("run.load_seconds", "tests/jobs/test_phases.c"),
+    SHOWN_BY("run.save_seconds", "tests/jobs/test_phases.c"),
+    SHOWN_BY("run.exit_when_stopped", "tests/jobs/test_endings.c"),
 
     FILES("debug.gradients", "TOP/observed/gradients", ""),
     FILES("debug.at_step", "2", "debug.gradients=TOP/observed/gradients"),

@@ -155,7 +155,7 @@ static void a_signal_changes_nothing(const char *top, const char *name, int how,
 
 static void after_sigterm_it_has_saved_and_goes_on_bit_for_bit(void **state)
 {
-    a_signal_changes_nothing(*state, "terminated", SIGTERM, 0);
+    a_signal_changes_nothing(*state, "terminated", SIGTERM, 75);
 }
 
 static void after_sigkill_it_goes_on_from_the_last_checkpoint_bit_for_bit(void **state)

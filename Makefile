@@ -77,6 +77,10 @@ $(BUILD)/%.o: %.cc
 	@echo "c++ $<"
 	@$(CXX) $(CXXFLAGS) -MMD -MP -c -o $@ $<
 
+# files within programs (tools/embed.h)
+$(BUILD)/tools/report.o: tools/report_page.html
+$(BUILD)/tools/help.o: $(wildcard tools/help/*.txt)
+
 $(BUILD)/tests/libtests.a: $(HELPERS:%.c=$(BUILD)/%.o)
 	@mkdir -p $(@D)
 	@rm -f $@
@@ -105,17 +109,38 @@ $(BUILD)/tests/test_parity_mutants: | $(BUILD)/tests/rank_mutants $(BUILD)/phala
 $(BUILD)/tests/test_recovery: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
 $(BUILD)/tests/test_fp16 $(BUILD)/tests/test_islands: | $(BUILD)/phalanx
 $(BUILD)/tests/test_optimizers $(BUILD)/tests/test_narrow_state: | $(BUILD)/tests/rank_playlist $(BUILD)/tests/rank_mutants $(BUILD)/phalanx
+$(BUILD)/tests/test_metrics $(BUILD)/tests/test_report_page $(BUILD)/tests/test_help: | $(BUILD)/phalanx
 $(BUILD)/tests/test_memory: | $(BUILD)/tests/allocation_spy.so $(BUILD)/phalanx
 $(BUILD)/tests/test_bubble: | $(BUILD)/tests/rank_bubble
 $(BUILD)/tests/test_comm: | $(BUILD)/tests/rank_comm
 $(BUILD)/tests/test_watchdog: | $(BUILD)/tests/rank_watchdog
 # It brings a device of its own, which device_load() finds among the program's symbols.
 $(BUILD)/tests/test_keys: LIBS += -rdynamic
+$(BUILD)/tests/test_spikes: | $(BUILD)/phalanx
+$(BUILD)/tests/test_pace: | $(BUILD)/tests/rank_faulty
+# A machine that is not as it should be.
+$(BUILD)/tests/rank_faulty: LIBS += -Wl,--wrap=executor_observe
+# Likewise a driver, for resources_gpu_open().
+$(BUILD)/tests/test_resources: LIBS += -rdynamic
 # Mutants: the parity test's proof that it can fail.
 $(BUILD)/tests/rank_mutants: LIBS += -Wl,--wrap=place_waits,--wrap=storage_describe,--wrap=executor_launch,--wrap=cpu_muon_polynomial
 
 # Reductions broken while a program is compiled.
 $(BUILD)/tests/test_reductions: LIBS += -Wl,--wrap=op_make
+
+# The program finds its CUDA device beside itself, so they live in a folder of their own, and bin/ has a link.
+PREFIX  ?= /usr/local
+DESTDIR ?=
+INSTALLED = $(DESTDIR)$(PREFIX)
+install: all ## into PREFIX (/usr/local): program, CUDA device if built, example configurations, man page, bash completion
+	install -d $(INSTALLED)/bin $(INSTALLED)/lib/phalanx $(INSTALLED)/share/phalanx $(INSTALLED)/share/man/man1 \
+	    $(INSTALLED)/share/bash-completion/completions
+	install $(BUILD)/phalanx $(INSTALLED)/lib/phalanx/phalanx
+	if [ -f $(BUILD)/libphalanx_cuda.so ]; then install $(BUILD)/libphalanx_cuda.so $(INSTALLED)/lib/phalanx/; fi
+	ln -sf ../lib/phalanx/phalanx $(INSTALLED)/bin/phalanx
+	cp -r models/configs $(INSTALLED)/share/phalanx/
+	$(BUILD)/phalanx help man | gzip -9n >$(INSTALLED)/share/man/man1/phalanx.1.gz
+	install -m 644 tools/completion.bash $(INSTALLED)/share/bash-completion/completions/phalanx
 
 tests: $(BUILD)/phalanx $(TESTS) $(RANK_PROGRAMS) $(SPIES) ## build every test program
 
@@ -210,4 +235,4 @@ endif
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
 .SECONDARY:
-.PHONY: faults fuzz-library all tests deps demo check run-tests lint asan ubsan tsan clean help
+.PHONY: faults fuzz-library all install tests deps demo check run-tests lint asan ubsan tsan clean help

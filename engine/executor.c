@@ -24,7 +24,7 @@ typedef struct range {
 typedef struct played {
     const compiled_program *program;
     launch *launches;     /* [requests] */
-    const char **stretch; /* in words, what lies before each of its marks; NULL where nothing is apart */
+    const char **stretch; /* in words, the ops before each of its marks; NULL where nothing is apart */
 } played;
 
 struct executor {
@@ -35,9 +35,9 @@ struct executor {
     const device_interface *interface;
     device *device;
     bool apart;  /* the device has memory and time of its own */
-    bool turned; /* the batch at hand lies in the second block */
+    bool turned; /* the batch at hand is in the second block */
     const played *playing;
-    int marked, passed; /* of its marks: put on the device's queue, and seen behind it */
+    int marked, passed; /* of its marks: put on the device's queue, and passed by it */
     bool graph, capturing, profiled;
     int64_t plays; /* of the repeated program, with a graph: by op, captured, replayed from then on */
     range before[COPIES], behind[COPIES];
@@ -49,6 +49,7 @@ struct executor {
     int hook_op;
     void (*hook)(void *); /* before that op of the training program; NULL: nobody */
     void *hook_context;
+    executor_observer observer;
     double *seconds;
     _Atomic(int64_t) step;
     _Atomic(const op *) current;
@@ -159,7 +160,7 @@ static void tell_watchdog(executor *e, const op *o, const char *where, bool enqu
     (enqueued ? watchdog_note : watchdog_at)(e->watchdog, &p);
 }
 
-/* This rank stands where its device works. */
+/* This rank is where its device works. */
 static void stand_at_mark(executor *e)
 {
     const program *list = &e->playing->program->list;
@@ -364,7 +365,11 @@ static void play_ops(executor *e, const compiled_program *p)
         call_hook(e, p, i);
         atomic_store_explicit(&e->current, o, memory_order_relaxed);
         tell_watchdog(e, o, o->label, e->apart);
+        if (e->observer.before)
+            e->observer.before(e->observer.context, p, i);
         play_op(e, o);
+        if (e->observer.after)
+            e->observer.after(e->observer.context, p, i);
         mark(e, i);
         if (!alone)
             comm_progress(e->world);
@@ -403,7 +408,7 @@ static void capture(executor *e, const compiled_program *p)
     add_traffic(e, 1);
 }
 
-/* The first step is played op by op in any case: what libraries load at first use, no capture could hold. */
+/* The first step is played op by op in any case: what libraries load at first use cannot be captured. */
 static void play(executor *e, const compiled_program *p)
 {
     bool whole = e->graph && p->repeated && !e->seconds && !e->profiled;
@@ -513,6 +518,11 @@ void executor_before(executor *e, int index, void (*hook)(void *context), void *
 int executor_communicators(const executor *e)
 {
     return e->interface->communication ? groups_communicators(&e->links.asked) : 0;
+}
+
+void executor_observe(executor *e, executor_observer o)
+{
+    e->observer = o;
 }
 
 void executor_facts(device_facts *out, const executor *e)

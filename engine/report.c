@@ -82,11 +82,13 @@ void report_line(FILE *out, const report_step *s)
     fflush(out);
 }
 
-void report_evaluation(FILE *out, int64_t step, double loss, double seconds)
+void report_evaluation(FILE *out, const report_result *r)
 {
     char took[UNITS_TEXT];
-    units_duration(took, seconds);
-    fprintf(out, "%13" PRId64 " %9.4f on validation, perplexity %.4g, %s\n", step, loss, exp(loss), took);
+    units_duration(took, r->seconds);
+    fprintf(out, "%13" PRId64 " %9.4f on validation, perplexity %.4g, %s\n", r->step, r->loss, exp(r->loss), took);
+    for (int i = 0; r->sets > 1 && i < r->sets; i++)
+        fprintf(out, "%13s %9.4f on %s\n", "", r->losses[i], r->name[i]);
     fflush(out);
 }
 
@@ -104,12 +106,13 @@ static void put_integer(json_t *object, const char *key, int64_t value)
     MUST(json_object_set_new(object, key, json_integer(value)) == 0, "out of host memory");
 }
 
-/* Takes the object. */
-static status write_line(lines *out, json_t *object)
+/* Takes the object. Times need more digits than nine. */
+static status write_line(lines *out, json_t *object, double time)
 {
     char *text = json_dumps(object, JSON_FLAGS);
     MUST(text, "out of host memory");
-    char *line = must_format("%s\n", text);
+    text[strlen(text) - 1] = 0;
+    char *line = must_format("%s, \"time\": %.3f}\n", text, time);
     status s = lines_write(out, line);
     json_decref(object);
     free(text);
@@ -128,19 +131,68 @@ status report_metrics(lines *out, const report_step *s)
     put_real(line, "tflops", s->tflops);
     put_real(line, "mfu", s->mfu >= 0 ? s->mfu : NAN);
     put_real(line, "step_seconds", s->step_seconds);
-    if (s->checkpoint_seconds > 0)
-        put_real(line, "checkpoint_seconds", s->checkpoint_seconds);
+    if (s->wait_seconds > 0)
+        put_real(line, "wait_seconds", s->wait_seconds);
+    if (s->slowest_rank >= 0 && s->slowest_ratio > 0) {
+        put_integer(line, "slowest_rank", s->slowest_rank);
+        put_real(line, "slowest_ratio", s->slowest_ratio);
+    }
+    put_real(line, "data_seconds", s->data_seconds);
+    put_real(line, "compute_seconds", s->compute_seconds);
+    if (s->communication_seconds >= 0)
+        put_real(line, "communication_seconds", s->communication_seconds);
+    put_real(line, "checkpoint_seconds", s->checkpoint_seconds);
+    put_integer(line, "tokens", s->tokens);
+    put_real(line, "epoch", s->epoch);
+    put_integer(line, "resident_bytes", s->resident_bytes);
+    put_real(line, "loss_scale", s->loss_scale);
+    put_integer(line, "skipped_steps", s->skipped_steps);
     if (s->skipped)
         json_object_set_new(line, "skipped", json_true());
-    return write_line(out, line);
+    return write_line(out, line, s->time);
 }
 
-status report_metrics_evaluation(lines *out, int64_t step, double loss)
+status report_metrics_evaluation(lines *out, const report_result *r)
 {
-    json_t *line = json_object();
-    put_integer(line, "step", step);
-    put_real(line, "eval_loss", loss);
-    return write_line(out, line);
+    json_t *line = json_object(), *each = json_object();
+    put_integer(line, "step", r->step);
+    put_real(line, "eval_loss", r->loss);
+    for (int i = 0; r->sets > 1 && i < r->sets; i++)
+        put_real(each, r->name[i], r->losses[i]);
+    if (r->sets > 1)
+        MUST(json_object_set(line, "eval_losses", each) == 0, "out of host memory");
+    json_decref(each);
+    return write_line(out, line, r->time);
+}
+
+status report_event_line(lines *out, const char *event, int64_t step, double time, const char *words)
+{
+    json_t *line = json_pack("{s:s, s:I}", "event", event, "step", (json_int_t)step);
+    if (words)
+        json_object_set_new(line, "words", json_string(words));
+    return write_line(out, line, time);
+}
+
+status report_metrics_event(lines *out, const report_event *e, double time)
+{
+    json_t *line = json_object(), *what = json_object();
+    put_integer(line, "step", e->step);
+    if (e->from > 0)
+        put_integer(what, "from", e->from);
+    if (e->words)
+        MUST(json_object_set_new(what, "words", json_string(e->words)) == 0, "words that are not UTF-8");
+    if (!e->words) {
+        put_real(what, "loss", e->loss);
+        put_real(what, "grad_norm", e->norm);
+        put_real(what, "loss_zscore", e->loss_zscore);
+        put_real(what, "norm_zscore", e->norm_zscore);
+    }
+    if (e->samples > 0) {
+        put_integer(what, "first_sample", e->first_sample);
+        put_integer(what, "samples", e->samples);
+    }
+    MUST(json_object_set_new(line, e->kind, what) == 0, "out of host memory");
+    return write_line(out, line, time);
 }
 
 static void put_traffic(json_t *object, const char *key, const int64_t *along)
@@ -207,6 +259,8 @@ status report_summary(const char *path, const report_summary_values *v)
     put_real(root, "checkpoint_seconds", v->save_seconds);
     if (v->islands)
         put_islands(root, v->islands);
+    put_integer(root, "times_gone_back", v->times_back);
+    put_integer(root, "samples_left_out", v->omitted);
     if (v->fell_back)
         MUST(json_object_set_new(root, "fell_back", json_string(v->fell_back)) == 0, "words that are not UTF-8");
     for (int i = 0; i < v->ranks; i++)

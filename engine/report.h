@@ -38,19 +38,54 @@ typedef struct report_step {
     double tokens_per_second, tflops;
     double mfu; /* 0..1; negative: unknown */
     double step_seconds, left_seconds;
-    double checkpoint_seconds; /* that training has waited for a checkpoint since the line before */
+    double checkpoint_seconds;    /* that training has waited for a checkpoint since the line before */
+    double time;                  /* seconds since 1970 */
+    int64_t tokens;               /* that the run has trained on, since its first step */
+    double epoch;                 /* passes over the data, as samples_epoch() has it */
+    double data_seconds;          /* of step_seconds: until the batch was there; */
+    double communication_seconds; /* waiting for messages that nothing hid; negative: unknown, */
+    double compute_seconds;       /* and all the rest */
+    double loss_scale;            /* of fp16, else 1 */
+    int64_t skipped_steps;        /* so far, with this one */
     int64_t resident_bytes;
-    bool skipped; /* a gradient was not finite: nothing changed */
+    int slowest_rank; /* at computing, over the last steps; -1: not known */
+    double slowest_ratio,
+        wait_seconds; /* its time over the median; for communication, mean over the ranks, the step before */
+    bool skipped;     /* a gradient was not finite: nothing changed */
 } report_step;
+
+/* An evaluation: the mean over `sets` data sets by their weights, and each one's. */
+typedef struct report_result {
+    int64_t step;
+    double loss, seconds, time;
+    int sets;
+    const char *const *name;
+    const double *losses;
+} report_result;
 
 /* The names of the columns, then one line a step under them. */
 void report_columns(FILE *out);
 void report_line(FILE *out, const report_step *step);
-void report_evaluation(FILE *out, int64_t step, double loss, double seconds);
+void report_evaluation(FILE *out, const report_result *result);
 
 /* One line of metrics.jsonl each. Values that are not finite become null: JSON has no word for them. */
 status report_metrics(lines *out, const report_step *step);
-status report_metrics_evaluation(lines *out, int64_t step, double loss);
+status report_metrics_evaluation(lines *out, const report_result *result);
+
+/* One line of events.jsonl: what happened to a run, beside its steps. `words` may be NULL. */
+status report_event_line(lines *out, const char *event, int64_t step, double time, const char *words);
+
+/* Something that happened to a run between two steps: {"step": S, KIND: {...}}. */
+typedef struct report_event {
+    const char *kind; /* "spike"; "undone": the run has gone back */
+    int64_t step;     /* the last that is done, and counts */
+    int64_t from;     /* undone: the last that was done */
+    double loss, norm, loss_zscore, norm_zscore;
+    int64_t first_sample, samples; /* left out; 0 samples: none */
+    const char *words;             /* NULL: the numbers say it */
+} report_event;
+
+status report_metrics_event(lines *out, const report_event *e, double time);
 
 typedef struct report_rank {
     char host[64];
@@ -75,6 +110,7 @@ typedef struct report_summary_values {
     int64_t saves, saves_lost;          /* checkpoints */
     double save_seconds;                /* that training has waited for them */
     const report_islands *islands;      /* NULL: the job is no island */
+    int64_t times_back, omitted;        /* steps undone, samples left out for it */
     const char *fell_back;              /* why the run did not go on from the latest checkpoint; NULL: it did */
     int ranks;
     const report_rank *rank;

@@ -173,6 +173,16 @@ int64_t samples_count(const samples *s)
     return n;
 }
 
+double samples_epoch(const samples *s, int64_t index)
+{
+    double most = 0;
+    for (int i = 0; i < s->sources; i++) {
+        double passes = (double)index * s->source[i].per_period / SAMPLES_PERIOD / (double)s->source[i].count;
+        most = passes > most ? passes : most;
+    }
+    return most;
+}
+
 /* Positions restart, and attention stops, where a document begins. */
 static void mark_documents(const samples *s, const indexed *data, int32_t *positions, int32_t *document_start,
                            int64_t first)

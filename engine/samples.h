@@ -38,6 +38,8 @@ status samples_read(const samples *s, bool *left_out, int32_t *tokens, int32_t *
 
 /* Samples in one pass over everything. */
 int64_t samples_count(const samples *s);
+/* How often the data set that is repeated most has been passed over when the next sample is number `index`. */
+double samples_epoch(const samples *s, int64_t index);
 /* Of sample `index`: which data set, and which of its samples. */
 void samples_locate(const samples *s, int *source, int64_t *sample, int64_t index);
 /* What data set number `source` is, as long as nobody replaces it. */

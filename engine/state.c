@@ -223,6 +223,28 @@ void state_initialise(const compiled *c, executor *e, uint64_t seed)
         initialise(c, e, &c->storage[c->model.parameters[i]->number], seed);
 }
 
+static void clear(executor *e, const tensor *t)
+{
+    int64_t bytes = t ? tensor_bytes(t) : 0;
+    if (bytes == 0)
+        return;
+    char *data = executor_borrow(e, t->address, bytes);
+    memset(data, 0, (size_t)bytes);
+    executor_give_back(e, data, t->address, bytes, true);
+}
+
+void state_clear(const compiled *c, executor *e)
+{
+    for (int i = 0; i < c->model.parameter_count; i++) {
+        const storage *s = &c->storage[c->model.parameters[i]->number];
+        clear(e, s->weight);
+        clear(e, s->shard);
+        clear(e, s->master);
+        for (int k = 0; k < s->states; k++)
+            clear(e, s->state[k]);
+    }
+}
+
 /* ---- loading --------------------------------------------------------------------------------------------------- */
 
 typedef struct from_checkpoint {

@@ -50,7 +50,7 @@ static void fill_scalars(training *t, double rate)
 }
 
 /* A step whose gradients are not finite changed nothing but the data position; with fp16 the scale comes down. */
-static status after_update(training *t, bool skipped)
+static void after_update(training *t, bool skipped)
 {
     const config *c = t->config;
     t->step++;
@@ -59,26 +59,18 @@ static status after_update(training *t, bool skipped)
     t->skipped = skipped ? t->skipped + 1 : 0;
     if (c->train.precision == CONFIG_FP16)
         loss_scale_after(&t->loss_scale, &t->good_steps, skipped, c->train.loss_scale_window);
-    if (c->train.max_skipped > 0 && t->skipped >= c->train.max_skipped) {
-        if (comm_rank(t->world) == 0)
-            incidents_say(t->folder, t->watchdog, INCIDENT_NUMBERS, true, "too many steps without finite gradients");
-        return status_fail(STATUS_FAILED,
-                           "step %lld: gradients were not finite for %d steps in a row (train.max_skipped): "
-                           "lower optimizer.lr, or look at the data of these steps",
-                           (long long)t->step, t->skipped);
-    }
-    return STATUS_OK;
 }
 
 /* Before anything is computed: did it work everywhere, what was any rank asked for, how many samples are left out, and how far
  * is the save under way? One exchange for all. */
-static status agree(training *t, signals_request *asked, int64_t *left_out, status mine)
+static status agree(training *t, signals_request *asked, int64_t *left_out, pace_share lately, status mine)
 {
     int ranks = comm_ranks(t->world), first = -1;
     struct {
         int failed, asked, saves;
         int64_t left_out;
-    } here = {mine != STATUS_OK, (int)signals_pending(), (int)saver_progress_of(t->saver), *left_out},
+        pace_share lately;
+    } here = {mine != STATUS_OK, (int)signals_pending(), (int)saver_progress_of(t->saver), *left_out, lately},
       *all = must_alloc((unsigned long)ranks * sizeof *all);
     bool saving = false, lost = false;
     comm_all_gather_bytes(comm_world(t->world), all, &here, sizeof here);
@@ -91,6 +83,7 @@ static status agree(training *t, signals_request *asked, int64_t *left_out, stat
         saving |= all[i].saves == SAVER_WORKING;
         lost |= all[i].saves == SAVER_FAILED;
     }
+    training_judge_pace(t, &all->lately, sizeof *all);
     free(all);
     training_save_advance(t, saving, lost);
     /* The ranks of one model read the same samples. */
@@ -135,12 +128,13 @@ static status ready_step(training *t, signals_request *asked)
         ready = status_fail(STATUS_FAILED, "%s/lock has been taken by another run: this one ends", t->folder);
     else
         ready = take_batch(t, &t->left_out);
+    t->data_seconds = clock_seconds() - t->step_began;
     watchdog_enter(t->watchdog, DURING_STEP, false, t->step + 1, "agreeing that all ranks are ready");
-    return agree(t, asked, &t->left_out, ready);
+    return agree(t, asked, &t->left_out, pace_take(t->pace), ready);
 }
 
-/* One optimizer step. */
-static status play_step(training *t)
+/* One optimizer step; *undone: it, and those before it back to a checkpoint, have been undone. */
+static status play_step(training *t, bool *undone)
 {
     double rate = learning_rate_at(&t->schedule, t->updates + 1);
     fill_scalars(t, rate);
@@ -156,36 +150,47 @@ static status play_step(training *t)
     const float *loss = executor_at(t->executor, t->compiled.results.loss_total);
     bool skipped = control[CONTROL_SKIP] > 0;
     double mean = (double)*loss / batch_tokens(t);
-    status s = after_update(t, skipped);
+    after_update(t, skipped);
     training_report_step(t, mean, (double)control[CONTROL_NORM], rate, clock_seconds() - t->step_began, skipped);
     if (t->config->debug.gradients && t->step == t->config->debug.at_step)
         TRY(training_dump_gradients(t));
-    return s;
+    return training_judge(undone, t, mean, (double)control[CONTROL_NORM], skipped);
 }
 
-/* The same samples in every layout: evaluate.batches global batches, or one pass over what there is.
- * When asked to stop it is given up: whoever asks may not wait for long, and a checkpoint is worth more. */
-static status evaluate(training *t, signals_request *asked)
+/* The mean over one data set: the same samples in every layout, evaluate.batches global batches, or one pass over what there is. */
+static status evaluate_set(double *loss, training *t, signals_request *asked, int set)
 {
-    double began = clock_seconds(), sum = 0;
+    double sum = 0;
     const compile_options *o = &t->compiled.options;
     int64_t together = (int64_t)o->micro_batch * grid_group_size(&t->grid, AXIS_SAMPLES);
-    int64_t end = training_evaluation_samples(t), missing = 0;
+    int64_t end = training_evaluation_samples(t, set), missing = 0;
     for (int64_t first = 0; first < end; first += together) {
         int64_t left_out = 0;
         watchdog_enter(t->watchdog, DURING_EVALUATION, true, t->step, "reading a batch");
-        status ready = batch_fill_evaluation(&left_out, &t->compiled, t->executor, t->validation, first, end);
+        status ready = batch_fill_evaluation(&left_out, &t->compiled, t->executor, t->sets[set], first, end);
         watchdog_enter(t->watchdog, DURING_EVALUATION, false, t->step, "agreeing that all ranks are ready");
-        TRY(agree(t, asked, &left_out, ready));
+        TRY(agree(t, asked, &left_out, (pace_share){0}, ready));
         if (*asked == SIGNALS_STOP)
             return STATUS_OK;
         executor_play(t->executor, &t->compiled.evaluation);
         sum += (double)*(float *)executor_at(t->executor, t->compiled.results.loss_total);
         missing += left_out;
     }
-    double loss = sum / ((double)(end - missing) * (double)o->sequence);
-    training_report_evaluation(t, loss, clock_seconds() - began);
+    *loss = sum / ((double)(end - missing) * (double)o->sequence);
     return STATUS_OK;
+}
+
+/* When asked to stop it is given up: whoever asks may not wait for long, and a checkpoint is worth more. */
+static status evaluate(training *t, signals_request *asked)
+{
+    double began = clock_seconds(), *losses = must_calloc((unsigned long)t->set_count, sizeof *losses);
+    status s = STATUS_OK;
+    for (int i = 0; i < t->set_count && s == STATUS_OK && *asked != SIGNALS_STOP; i++)
+        s = evaluate_set(&losses[i], t, asked, i);
+    if (s == STATUS_OK && *asked != SIGNALS_STOP)
+        training_report_evaluation(t, losses, clock_seconds() - began);
+    free(losses);
+    return s;
 }
 
 static bool due(int every, int64_t step)
@@ -222,6 +227,8 @@ static status train_loop(training *t, signals_request *asked)
     const config *c = t->config;
     while (t->step < c->train.steps) {
         t->step_began = clock_seconds();
+        t->waited_before = comm_waited(t->world);
+        t->stalled_before = saver_stall(t->saver);
         TRY(save_anyway(t, ready_step(t, asked)));
         if (*asked == SIGNALS_STOP)
             TRY(training_islands_leave(t));
@@ -231,7 +238,10 @@ static status train_loop(training *t, signals_request *asked)
             break;
         if (*asked == SIGNALS_SAVE)
             signals_saved();
-        TRY(play_step(t));
+        bool undone = false;
+        TRY(play_step(t, &undone));
+        if (undone)
+            continue;
         TRY(training_islands_step(t));
         bool last = t->step == c->train.steps;
         if (t->validation && c->evaluate.every > 0 && (due(c->evaluate.every, t->step) || last))

@@ -125,6 +125,7 @@ static json_t *make_meta(const training *t)
                     .good_steps = t->good_steps,
                     .skipped = t->skipped,
                     .moments = t->moments,
+                    .past = t->past,
                     /* 0: none, so that going on in fp16 begins with the configured scale */
                     .loss_scale = t->config->train.precision == CONFIG_FP16 ? t->loss_scale : 0};
     json_t *meta = train_meta_write(&m, t->config, t->train, t->validation);
@@ -135,7 +136,13 @@ static json_t *make_meta(const training *t)
 
 static void say_saved(training *t)
 {
+    int64_t step = strtoll(saver_name(t->saver) + strlen("step-"), NULL, 10);
     t->saves++;
+    if (t->config->checkpoint.every == 0 || step % t->config->checkpoint.every == 0) {
+        free(t->back);
+        t->back = must_format("%s/%s", t->checkpoints, saver_name(t->saver));
+    }
+    training_event(t, "saved", saver_name(t->saver));
     log_info("saved %s/%s in %.2f s", t->checkpoints, saver_name(t->saver), saver_seconds(t->saver));
 }
 
@@ -145,6 +152,7 @@ static void say_lost(training *t)
     t->saves_lost++;
     if (comm_rank(t->world) == 0)
         log_warn("%s; the run goes on", status_message());
+    training_event(t, "save failed", status_message());
 }
 
 /* Waits for the save under way on all ranks. */

@@ -6,13 +6,15 @@ static outer_position position_of(const training *t)
     return (outer_position){t->step, t->updates, false};
 }
 
+/* Another island's, where its model was taken over. */
 static void take_position(training *t, const outer_position *p)
 {
+    if (!p->fresh_moments)
+        return;
     t->step = p->step;
-    t->updates = p->updates;
+    t->updates = t->moments = p->updates;
     t->samples = p->step * t->config->train.global_batch;
-    if (p->fresh_moments)
-        t->moments = t->updates;
+    t->ahead = -1;
 }
 
 /* One of the outer loop's calls, for a job that is an island. */

@@ -11,12 +11,33 @@
 
 #include "engine/config/config.h"
 #include "engine/samples.h"
+#include "engine/spike.h"
+
+/* Samples that a run went back over a spike to leave out: none of [first, first + count) is trained on after step `after`. */
+typedef struct train_omission {
+    int64_t after, first, count;
+    int64_t times; /* so often has the run gone back to that step */
+} train_omission;
+
+enum { TRAIN_OMISSIONS = 256 };
+
+/* What the numbers of the steps so far have been, and have led to. */
+typedef struct train_past {
+    int64_t began; /* the step that the run's folder began with: 0, or that of another run's checkpoint */
+    spike_window window;
+    int omissions; /* in ascending order */
+    train_omission omission[TRAIN_OMISSIONS];
+} train_past;
+
+/* Samples left out so far. */
+int64_t train_past_omitted(const train_past *p);
 
 typedef struct train_meta {
     int64_t step, updates, samples; /* done; of them not skipped; consumed */
     int64_t moments;             /* updates before those that the optimizer's states have seen; it may be missing: 0 */
     int64_t good_steps, skipped; /* since the loss scale last changed; in a row */
     double loss_scale;           /* 0: not fp16 */
+    train_past past;
 } train_meta;
 
 /* The caller's reference. `validation` may be NULL. */

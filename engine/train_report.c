@@ -9,10 +9,10 @@
 
 #include "engine/files/atomic.h"
 #include "engine/incidents.h"
-#include "engine/report.h"
 #include "engine/training.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/seal.h"
 
 static bool speaks(const training *t)
 {
@@ -64,6 +64,36 @@ static status keep_lines(const char *path, int64_t step)
     return s;
 }
 
+static status put_parameter(void *context, const char *key, const char *value)
+{
+    return mlflow_parameter(context, key, value);
+}
+
+/* The configuration as the run's parameters. */
+static status open_mlflow(training *t)
+{
+    if (!(t->config->run.exports >> CONFIG_EXPORT_MLFLOW & 1))
+        return STATUS_OK;
+    char *folder = must_format("%s/mlruns", t->folder), *slash = strrchr(t->folder, '/');
+    status s =
+        mlflow_open(&t->mlflow, folder, t->run, slash && slash[1] ? slash + 1 : t->folder, t->step + 1, wall_time());
+    free(folder);
+    return s == STATUS_OK ? config_each(t->config, put_parameter, t->mlflow) : s;
+}
+
+/* Lines and events of the steps to come. */
+static status open_steps(training *t)
+{
+    char *path = must_format("%s/metrics.jsonl", t->folder);
+    status s = keep_lines(path, t->step);
+    if (s == STATUS_OK)
+        s = lines_open(&t->metrics, path);
+    free(path);
+    if (s == STATUS_OK && t->config->run.tensorboard)
+        s = tensorboard_open(&t->board, t->folder, t->step + 1, wall_time());
+    return s == STATUS_OK ? open_mlflow(t) : s;
+}
+
 static status open_files(training *t)
 {
     TRY(atomic_make_folders(t->folder));
@@ -72,24 +102,49 @@ static status open_files(training *t)
     free(text);
     free(path);
     TRY(s);
-    path = must_format("%s/metrics.jsonl", t->folder);
-    s = keep_lines(path, t->step);
+    s = open_steps(t);
+    path = must_format("%s/events.jsonl", t->folder);
     if (s == STATUS_OK)
-        s = lines_open(&t->metrics, path);
+        s = lines_open(&t->events, path);
     free(path);
     if (s == STATUS_OK && t->choices.count > 0) {
         path = must_format("%s/" CHOICES_FILE, t->folder);
         s = choices_write(&t->choices, path);
         free(path);
     }
-    if (s == STATUS_OK && t->config->run.tensorboard)
-        s = tensorboard_open(&t->events, t->folder, t->step + 1, wall_time());
     return s;
+}
+
+/* Never trimmed, unlike the metrics: what was done twice is seen here. Where the disk is full, metrics_done says so. */
+void training_event(training *t, const char *event, const char *words)
+{
+    if (t->events)
+        (void)report_event_line(t->events, event, t->step, wall_time(), words);
+}
+
+/* The first rank of each host. A host that cannot be looked at is no reason not to train. */
+static void open_resources(training *t)
+{
+    const config *c = t->config;
+    if (comm_local_rank(t->world) > 0 || c->run.resource_seconds == 0)
+        return;
+    char *folder = must_format("%s/hosts/%s", t->folder, watchdog_host(t->watchdog));
+    const resources_options options = {.folder = folder,
+                                       .root = "",
+                                       .every = c->run.resource_seconds,
+                                       .tensorboard = c->run.tensorboard,
+                                       .first_step = t->step + 1};
+    if (resources_open(&t->resources, &options) != STATUS_OK)
+        log_warn("%s; the run goes on without this host's resources", status_message());
+    free(folder);
 }
 
 status training_report_open(training *t)
 {
-    return comm_all_status(comm_world(t->world), speaks(t) ? open_files(t) : STATUS_OK);
+    TRY(comm_all_status(comm_world(t->world), speaks(t) ? open_files(t) : STATUS_OK));
+    training_event(t, t->step > 0 ? "resumed" : "started", t->fell_back);
+    open_resources(t);
+    return STATUS_OK;
 }
 
 /* ---- the header ------------------------------------------------------------------------------------------------- */
@@ -166,9 +221,10 @@ void training_header(const training *t)
     report_header(stdout, &run);
     say_memory(t, &facts);
     int64_t wanted = (int64_t)c->evaluate.batches * c->train.global_batch;
-    if (t->validation && c->evaluate.every > 0 && training_evaluation_samples(t) < wanted)
-        printf("  evaluation  all %lld sequences of data.validation: fewer than evaluate.batches asks for\n",
-               (long long)training_evaluation_samples(t));
+    for (int i = 0; i < t->set_count && c->evaluate.every > 0; i++)
+        if (training_evaluation_samples(t, i) < wanted)
+            printf("  evaluation  all %lld sequences of %s of data.validation: fewer than evaluate.batches asks for\n",
+                   (long long)training_evaluation_samples(t, i), c->data.validation.item[i].path);
     if (c->optimizer.warmup >= c->train.steps)
         printf("  rate        optimizer.warmup %lld is all of train.steps: the learning rate only rises\n",
                (long long)c->optimizer.warmup);
@@ -187,16 +243,32 @@ void training_header(const training *t)
 
 /* ---- steps ------------------------------------------------------------------------------------------------------ */
 
+/* Into every store that the run keeps beside metrics.jsonl. */
+static status write_scalars(training *t, const tensorboard_value *values, int count, int64_t step, double time)
+{
+    status s = t->board ? tensorboard_write(t->board, values, count, step, time) : STATUS_OK;
+    return s == STATUS_OK && t->mlflow ? mlflow_write(t->mlflow, values, count, step, time) : s;
+}
+
 static status write_events(training *t, const report_step *r)
 {
-    if (!t->events)
-        return STATUS_OK;
     tensorboard_value values[] = {{"train/loss", r->loss},
                                   {"train/grad_norm", r->grad_norm},
                                   {"train/lr", r->lr},
                                   {"train/tokens_per_second", r->tokens_per_second},
-                                  {"train/tflops", r->tflops}};
-    return tensorboard_write(t->events, values, 5, r->step, wall_time());
+                                  {"train/tflops", r->tflops},
+                                  {"train/tokens", (double)r->tokens},
+                                  {"train/epoch", r->epoch},
+                                  {"train/loss_scale", r->loss_scale},
+                                  {"train/skipped_steps", (double)r->skipped_steps},
+                                  {"memory/resident_bytes", (double)r->resident_bytes},
+                                  {"seconds/step", r->step_seconds},
+                                  {"seconds/data", r->data_seconds},
+                                  {"seconds/compute", r->compute_seconds},
+                                  {"seconds/checkpoint", r->checkpoint_seconds},
+                                  {"seconds/communication", r->communication_seconds}};
+    int count = (int)(sizeof values / sizeof *values) - (r->communication_seconds < 0);
+    return write_scalars(t, values, count, r->step, r->time);
 }
 
 /* Metrics are worth less than the run: what cannot be written is counted, and tried again with the next line. */
@@ -227,14 +299,48 @@ static void screen_done(training *t, int error)
     free(words);
 }
 
+static void add_pace(report_step *r, const training *t)
+{
+    r->slowest_rank = -1;
+    r->wait_seconds = t->pace_judge ? pace_waited(t->pace_judge) : 0;
+    for (int i = 0; t->pace_judge && i < comm_ranks(t->world); i++)
+        if (pace_ratio(t->pace_judge, i) > r->slowest_ratio) {
+            r->slowest_ratio = pace_ratio(t->pace_judge, i);
+            r->slowest_rank = i;
+        }
+}
+
+/* By what a step's time went. A device waits for messages on its own queues, where the host cannot see it. */
+static void divide_seconds(report_step *r, training *t, double stalled)
+{
+    bool seen = t->device == &device_cpu;
+    double waited = comm_waited(t->world) - t->waited_before;
+    r->data_seconds = t->data_seconds;
+    r->communication_seconds = seen ? waited : -1;
+    r->checkpoint_seconds = t->stalled_before + stalled;
+    r->compute_seconds = fmax(0, r->step_seconds - t->data_seconds - stalled - (seen ? waited : 0));
+}
+
+static void report_resources(training *t, bool now)
+{
+    if (!t->resources)
+        return;
+    watchdog_enter(t->watchdog, DURING_STEP, true, t->step, "writing this host's resources");
+    status s = resources_look(t->resources, t->step, now);
+    if (s != STATUS_OK && !t->unobserved)
+        log_warn("%s; the run goes on without this host's resources", status_message());
+    t->unobserved = s != STATUS_OK;
+}
+
 void training_report_step(training *t, double loss, double norm, double rate, double seconds, bool skipped)
 {
     if (t->trained_steps++ == 0)
         t->first_step_seconds = clock_seconds() - t->began - t->choices.seconds;
     else
         t->trained_seconds += seconds;
-    double stall = saver_stall(t->saver);
-    t->save_seconds += stall;
+    double stalled = saver_stall(t->saver);
+    t->save_seconds += t->stalled_before + stalled;
+    report_resources(t, false);
     if (!speaks(t))
         return;
     watchdog_enter(t->watchdog, DURING_STEP, true, t->step, "writing metrics");
@@ -247,9 +353,15 @@ void training_report_step(training *t, double loss, double norm, double rate, do
                      .lr = rate,
                      .step_seconds = seconds,
                      .skipped = skipped,
-                     .checkpoint_seconds = stall,
                      .tokens_per_second = tokens / seconds,
+                     .time = wall_time(),
+                     .tokens = t->samples * c->train.sequence,
+                     .epoch = samples_epoch(t->train, t->samples),
+                     .loss_scale = t->loss_scale,
+                     .skipped_steps = t->step - t->updates,
                      .resident_bytes = peak_resident()};
+    add_pace(&r, t);
+    divide_seconds(&r, t, stalled);
     r.tflops = r.tokens_per_second * t->flops_per_token / 1e12;
     r.mfu = t->peak_flops > 0 ? r.tflops * 1e12 / t->peak_flops : -1;
     double each = t->trained_steps > 1 ? t->trained_seconds / (double)(t->trained_steps - 1) : seconds;
@@ -261,18 +373,84 @@ void training_report_step(training *t, double loss, double norm, double rate, do
     metrics_done(t, s == STATUS_OK ? write_events(t, &r) : s);
 }
 
-void training_report_evaluation(training *t, double loss, double seconds)
+static status write_evaluation_events(training *t, const report_result *r)
 {
+    tensorboard_value value = {"validation/loss", r->loss};
+    status s = write_scalars(t, &value, 1, r->step, r->time);
+    for (int i = 0; s == STATUS_OK && r->sets > 1 && i < r->sets; i++) {
+        char *tag = must_format("validation/%s", r->name[i]);
+        value = (tensorboard_value){tag, r->losses[i]};
+        s = write_scalars(t, &value, 1, r->step, r->time);
+        free(tag);
+    }
+    return s;
+}
+
+/* The last part of a data set's path, or all of it where two end alike. */
+static const char *name_of_set(const config_sources *all, int set)
+{
+    const char *path = all->item[set].path, *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    for (int i = 0; i < all->count; i++) {
+        const char *other = strrchr(all->item[i].path, '/');
+        if (i != set && !strcmp(name, other ? other + 1 : all->item[i].path))
+            return path;
+    }
+    return name;
+}
+
+void training_report_evaluation(training *t, const double *losses, double seconds)
+{
+    const config_sources *all = &t->config->data.validation;
+    double sum = 0, weights = 0;
     if (!speaks(t))
         return;
+    const char **names = must_calloc((unsigned long)t->set_count, sizeof *names);
+    for (int i = 0; i < t->set_count; i++) {
+        names[i] = name_of_set(all, i);
+        sum += all->item[i].weight * losses[i];
+        weights += all->item[i].weight;
+    }
+    report_result r = {.step = t->step,
+                       .loss = t->set_count > 1 ? sum / weights : losses[0],
+                       .seconds = seconds,
+                       .time = wall_time(),
+                       .sets = t->set_count,
+                       .name = names,
+                       .losses = losses};
     watchdog_enter(t->watchdog, DURING_EVALUATION, true, t->step, "writing metrics");
-    report_evaluation(stdout, t->step, loss, seconds);
+    report_evaluation(stdout, &r);
     screen_done(t, errno);
-    tensorboard_value value = {"validation/loss", loss};
-    status s = report_metrics_evaluation(t->metrics, t->step, loss);
-    if (s == STATUS_OK && t->events)
-        s = tensorboard_write(t->events, &value, 1, t->step, wall_time());
-    metrics_done(t, s);
+    status s = report_metrics_evaluation(t->metrics, &r);
+    metrics_done(t, s == STATUS_OK ? write_evaluation_events(t, &r) : s);
+    free(names);
+}
+
+void training_report_event(training *t, const report_event *what)
+{
+    if (speaks(t))
+        metrics_done(t, report_metrics_event(t->metrics, what, wall_time()));
+}
+
+/* As a new process would find the files. */
+static status open_again(training *t)
+{
+    lines_close(t->metrics);
+    tensorboard_close(t->board);
+    mlflow_close(t->mlflow);
+    t->metrics = NULL;
+    t->board = NULL;
+    t->mlflow = NULL;
+    return open_steps(t);
+}
+
+status training_report_undone(training *t, const report_event *what)
+{
+    seal_open();
+    TRY(comm_all_status(comm_world(t->world), speaks(t) ? open_again(t) : STATUS_OK));
+    training_report_event(t, what);
+    if (t->trained_steps > 0)
+        seal_close();
+    return STATUS_OK;
 }
 
 /* ---- the end ---------------------------------------------------------------------------------------------------- */
@@ -298,6 +476,10 @@ static int64_t arena_used(const compiled *c)
 
 status training_summary(training *t, bool stopped)
 {
+    report_resources(t, true);
+    training_event(t, stopped ? "stopped" : "done", NULL);
+    if (t->mlflow && mlflow_end(t->mlflow, stopped ? MLFLOW_KILLED : MLFLOW_FINISHED, wall_time()) != STATUS_OK)
+        log_warn("%s", status_message());
     report_rank mine = {.rank = comm_rank(t->world),
                         .arena_bytes = t->compiled.arena_bytes,
                         .arena_used_bytes = arena_used(&t->compiled),
@@ -328,6 +510,8 @@ status training_summary(training *t, bool stopped)
                                         .saves_lost = t->saves_lost,
                                         .save_seconds = t->save_seconds + saver_stall(t->saver),
                                         .islands = t->outer ? &islands : NULL,
+                                        .times_back = t->times_back,
+                                        .omitted = train_past_omitted(&t->past),
                                         .fell_back = t->fell_back,
                                         .ranks = comm_ranks(t->world),
                                         .rank = all};

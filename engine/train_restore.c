@@ -3,6 +3,7 @@
 #include <string.h>
 #include <jansson.h>
 
+#include "engine/files/atomic.h"
 #include "engine/files/checkpoint.h"
 #include "engine/files/checkpoint_find.h"
 #include "engine/state.h"
@@ -10,6 +11,7 @@
 #include "engine/training.h"
 #include "engine/weights.h"
 #include "memory/log.h"
+#include "memory/seal.h"
 
 /* ---- one checkpoint -------------------------------------------------------------------------------------------- */
 
@@ -55,6 +57,7 @@ static void take(training *t, const train_meta *m)
     t->good_steps = m->good_steps;
     t->skipped = (int)m->skipped;
     t->moments = m->moments;
+    t->past = m->past;
     if (t->config->train.precision == CONFIG_FP16 && m->loss_scale > 0)
         t->loss_scale = m->loss_scale;
 }
@@ -80,6 +83,8 @@ static verdict load(status *said, training *t, checkpoint *from)
     take(t, &m);
     if (t->outer && (*said = outer_restore(t->outer, from)) != STATUS_OK)
         return DAMAGED;
+    free(t->origin);
+    t->origin = must_strdup(checkpoint_folder(from));
     log_info("resumed from %s after step %lld", checkpoint_folder(from), (long long)t->step);
     return WHOLE;
 }
@@ -190,6 +195,22 @@ static status start(training *t)
     return s;
 }
 
+/* A run that has been resumed goes back to where it would have gone without that: to the last checkpoint of its schedule. */
+static void place_back(training *t)
+{
+    const config *c = t->config;
+    if (strcmp(c->checkpoint.resume, "auto") != 0)
+        t->past.began = t->step;
+    if (!t->origin)
+        return;
+    int64_t scheduled = c->checkpoint.every > 0 ? t->step / c->checkpoint.every * c->checkpoint.every : t->step;
+    const char *slash = strrchr(t->origin, '/');
+    if (scheduled > t->past.began && slash)
+        t->back = must_format("%.*s/step-%08lld", (int)(slash - t->origin), t->origin, (long long)scheduled);
+    else if (t->past.began > 0)
+        t->back = must_strdup(t->origin);
+}
+
 status training_restore(training *t)
 {
     const char *resume = t->config->checkpoint.resume;
@@ -207,6 +228,70 @@ status training_restore(training *t)
     if (s == STATUS_OK && t->step == 0 && t->outer)
         s = outer_restore(t->outer, NULL);
     checkpoint_offers_free(&offers);
+    if (s == STATUS_OK)
+        place_back(t);
     watchdog_enter(t->watchdog, DURING_SETUP, true, t->step, "opening the run's files");
+    return s;
+}
+
+/* ---- going back ------------------------------------------------------------------------------------------------- */
+
+/* Rank 0: the folder to go back to, the caller's; NULL: the run begins anew. What the schedule left may have been removed since, for
+ * saves that were asked for. */
+static status choose_back(char **out, const training *t)
+{
+    *out = NULL;
+    char *path = t->back ? must_format("%s/manifest.json", t->back) : NULL;
+    bool there = path && atomic_exists(path);
+    free(path);
+    if (there)
+        *out = must_strdup(t->back);
+    return there || !t->back ? STATUS_OK : checkpoint_resolve(out, t->checkpoints);
+}
+
+/* As a new process would find things. */
+static status begin_anew(training *t)
+{
+    TRY(comm_all_status(comm_world(t->world), start(t)));
+    t->step = t->updates = t->samples = t->good_steps = t->skipped = 0;
+    t->past = (train_past){0};
+    if (t->config->train.precision == CONFIG_FP16)
+        t->loss_scale = t->config->train.loss_scale;
+    return STATUS_OK;
+}
+
+static status go_back(training *t)
+{
+    comm_group *all = comm_world(t->world);
+    char *folder = NULL;
+    status s = comm_all_status(all, comm_rank(t->world) == 0 ? choose_back(&folder, t) : STATUS_OK);
+    int64_t bytes = folder ? (int64_t)strlen(folder) + 1 : 0;
+    comm_broadcast_bytes(all, &bytes, sizeof bytes, 0);
+    if (s == STATUS_OK && bytes > 0) {
+        folder = folder ? folder : must_alloc((unsigned long)bytes);
+        comm_broadcast_bytes(all, folder, bytes, 0);
+        (void)restore_from(&s, t, folder);
+    } else if (s == STATUS_OK) {
+        s = begin_anew(t);
+    }
+    free(folder);
+    return s;
+}
+
+status training_go_back(training *t)
+{
+    int64_t from = t->step;
+    if (training_save_finish(t) != STATUS_OK && comm_rank(t->world) == 0)
+        log_warn("%s; the run goes on", status_message());
+    seal_open();
+    watchdog_enter(t->watchdog, DURING_LOAD, true, from, "going back to a checkpoint");
+    state_clear(&t->compiled, t->executor);
+    status s = go_back(t);
+    t->saved = t->step; /* it is on the disk, or there is nothing to save */
+    t->ahead = -1;
+    t->times_back++;
+    watchdog_enter(t->watchdog, DURING_STEP, false, t->step, "going on after having gone back");
+    if (t->trained_steps > 0)
+        seal_close();
     return s;
 }

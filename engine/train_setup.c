@@ -25,10 +25,10 @@ static int threads_of(const config *c, const comm *world)
     return cores > 0 ? cores : 1;
 }
 
-int64_t training_evaluation_samples(const training *t)
+int64_t training_evaluation_samples(const training *t, int set)
 {
     int64_t wanted = (int64_t)t->config->evaluate.batches * t->config->train.global_batch;
-    int64_t there = samples_count(t->validation);
+    int64_t there = samples_count(t->sets[set]);
     return there < wanted ? there : wanted;
 }
 
@@ -72,6 +72,25 @@ static status check_sources(const config_sources *sources, const char *key, int6
     return STATUS_OK;
 }
 
+/* Each data set of several has a loss of its own, so it is also read by itself. */
+static status open_validation(training *t, int64_t vocabulary)
+{
+    const config *c = t->config;
+    int count = c->data.validation.count;
+    TRY(samples_open(&t->validation, &c->data.validation, c->train.sequence, vocabulary, false, 0));
+    t->sets = must_calloc((unsigned long)count, sizeof(samples *));
+    for (int i = 0; i < count && count > 1; i++) {
+        const config_sources one = {.count = 1, .item = &c->data.validation.item[i]};
+        TRY(samples_open(&t->sets[i], &one, c->train.sequence, vocabulary, false, 0));
+        t->set_count++;
+    }
+    if (count == 1)
+        t->sets[t->set_count++] = t->validation;
+    for (int i = 0; c->data.skip_bad && i < count; i++)
+        samples_leave_out(t->sets[i], say_left_out, t);
+    return STATUS_OK;
+}
+
 static status open_data(training *t)
 {
     const config *c = t->config;
@@ -84,11 +103,9 @@ static status open_data(training *t)
     TRY(samples_open(&t->train, &c->data.train, c->train.sequence, vocabulary, c->data.shuffle,
                      (uint64_t)c->train.seed));
     if (c->data.validation.count > 0)
-        TRY(samples_open(&t->validation, &c->data.validation, c->train.sequence, vocabulary, false, 0));
+        TRY(open_validation(t, vocabulary));
     if (c->data.skip_bad)
         samples_leave_out(t->train, say_left_out, t);
-    if (c->data.skip_bad && t->validation)
-        samples_leave_out(t->validation, say_left_out, t);
     return STATUS_OK;
 }
 
@@ -293,6 +310,20 @@ static void name_device(training *t)
     watchdog_name_device(t->watchdog, text);
 }
 
+/* Which rank, on which host, computes slowly? */
+static void open_pace(training *t)
+{
+    int ranks = comm_ranks(t->world);
+    char host[INCIDENT_HOST] = {0};
+    if (ranks == 1 || t->device != &device_cpu || t->config->run.slow_ratio == 0)
+        return;
+    t->pace = pace_open(&t->compiled, t->executor, t->world);
+    t->pace_judge = comm_rank(t->world) == 0 ? pace_judge_open(ranks) : NULL;
+    t->hosts = must_calloc((unsigned long)ranks, sizeof *t->hosts);
+    snprintf(host, sizeof host, "%s", watchdog_host(t->watchdog));
+    comm_all_gather_bytes(comm_world(t->world), t->hosts, host, sizeof host);
+}
+
 status training_open(training *t, const config *c, comm *world, watchdog *w, double began)
 {
     *t = (training){.config = c, .world = world, .watchdog = w, .began = began, .loss_scale = 1, .ahead = -1};
@@ -318,13 +349,19 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
     executor_watch(t->executor, w);
     if (c->outer.every > 0)
         TRY(outer_open(&t->outer, c, &t->compiled, t->executor, world, w));
+    open_pace(t);
     return STATUS_OK;
 }
 
 void training_close(training *t)
 {
+    pace_close(t->pace);
+    pace_judge_close(t->pace_judge);
+    free(t->hosts);
     lines_close(t->metrics);
-    tensorboard_close(t->events);
+    lines_close(t->events);
+    tensorboard_close(t->board);
+    mlflow_close(t->mlflow);
     tokenizer_close(t->tokenizer);
     saver_close(t->saver);
     outer_close(t->outer);
@@ -332,11 +369,17 @@ void training_close(training *t)
     executor_close(t->executor);
     choices_free(&t->choices);
     samples_close(t->train);
+    for (int i = 0; i < t->set_count && t->set_count > 1; i++)
+        samples_close(t->sets[i]);
+    free(t->sets);
     samples_close(t->validation);
+    resources_close(t->resources);
     compile_free(&t->compiled);
     free(t->folder);
     free(t->checkpoints);
     free(t->fell_back);
+    free(t->origin);
+    free(t->back);
     free(t->extra_name);
     free(t->extra_choices);
     *t = (training){0};

@@ -8,10 +8,15 @@
 #include "engine/executor.h"
 #include "engine/files/lines.h"
 #include "engine/files/lock.h"
+#include "engine/files/mlflow.h"
 #include "engine/files/tensorboard.h"
 #include "engine/outer.h"
+#include "engine/pace.h"
+#include "engine/report.h"
+#include "engine/resources.h"
 #include "engine/samples.h"
 #include "engine/saver.h"
+#include "engine/train_meta.h"
 #include "engine/text/tokenizer.h"
 #include "parallel/watchdog.h"
 
@@ -26,6 +31,8 @@ typedef struct training {
     int64_t expected_beside; /* bytes of the GPU, beside the arena */
     watchdog *watchdog;
     samples *train, *validation;
+    samples **sets; /* the data sets of validation, each by itself; with one that one */
+    int set_count;
     learning_rate schedule;
 
     /* What a checkpoint holds beside tensors. */
@@ -36,11 +43,22 @@ typedef struct training {
     double loss_scale;  /* of fp16, else 1 */
     int64_t good_steps; /* since the scale last changed */
     int skipped;        /* in a row */
+    train_past past;
+
+    pace *pace;             /* NULL: one rank, or ops that are not timed */
+    pace_judge *pace_judge; /* rank 0's */
+    char (*hosts)[INCIDENT_HOST];
+
+    char *origin,
+        *back; /* folders of checkpoints: which this process began from, and which it goes back to; NULL: none */
+    int64_t times_back;
 
     int64_t saved;                    /* the step that was saved last, or begun from */
     int64_t ahead;                    /* the first sample of the batch that has been read ahead; -1: none has */
     int64_t left_out, ahead_left_out; /* samples of this batch, and of that one, that do not count */
-    double step_began;
+    double step_began, data_seconds;  /* of this step: when, and how long its batch took */
+    double waited_before;             /* comm_waited() when it began */
+    double stalled_before;            /* seconds that it could not begin, for a checkpoint */
 
     outer *outer; /* NULL: this job is no island */
     int slot;     /* of the island, 0 without */
@@ -56,8 +74,10 @@ typedef struct training {
 
     /* rank 0's files */
     lock *lock; /* of the run's folder; NULL: run.lock is off */
-    lines *metrics;
-    tensorboard *events;
+    lines *metrics, *events;
+    tensorboard *board;
+    mlflow *mlflow;                                    /* NULL: not exported to */
+    resources *resources;                              /* of this host, kept by its first rank; NULL: nobody asks */
     double began, first_step_seconds, trained_seconds; /* since the first step of this process ended */
     int64_t trained_steps;
     double flops_per_token, peak_flops;
@@ -66,6 +86,7 @@ typedef struct training {
     char *fell_back; /* rank 0: why the run does not go on from the latest checkpoint; NULL: it does */
     bool evicted;    /* the lock of the folder is lost: another run may be at work there */
     bool losing;     /* metrics cannot be written at the moment */
+    bool unobserved; /* nor the host's resources */
     bool speechless; /* standard output cannot be written any more */
 } training;
 
@@ -75,12 +96,23 @@ void training_close(training *t);
 /* Collective. */
 void training_measure_reserve(training *t);
 
-/* How many samples an evaluation takes: evaluate.batches global batches, or all there are. */
-int64_t training_evaluation_samples(const training *t);
+/* How many samples an evaluation takes of a data set: evaluate.batches global batches, or all there are. */
+int64_t training_evaluation_samples(const training *t, int set);
 
 /* train_restore.c */
 /* The latest checkpoint that is whole, or the one checkpoint.resume names, or initial weights (drawn, or model.from's). */
 status training_restore(training *t);
+
+/* Undoes the steps since the checkpoint `back`, or since the run began. Collective, between steps. */
+status training_go_back(training *t);
+
+/* train_numbers.c */
+/* What the numbers of the step just done mean: all is well; or a spike, which is said; or, under run.spike.rewind, one that has
+ * been undone (*undone): the run goes on from an earlier step, behind the data that led to it. Collective. */
+status training_judge(bool *undone, training *t, double loss, double norm, bool skipped);
+
+/* What all ranks have said of the pace of the step before. */
+void training_judge_pace(training *t, const pace_share *shares, int64_t stride);
 
 /* train_checkpoint.c */
 /* Once a run, before its first step: refuses where a copy of the state is asked for and does not fit. */
@@ -104,9 +136,15 @@ status training_islands_leave(training *t);
 /* train_report.c */
 status training_report_open(training *t);
 void training_header(const training *t);
+/* A line in events.jsonl; `words` may be NULL. */
+void training_event(training *t, const char *event, const char *words);
 /* What cannot be shown or written is said once, and does not stop the run. */
 void training_report_step(training *t, double loss, double norm, double rate, double seconds, bool skipped);
-void training_report_evaluation(training *t, double loss, double seconds);
+/* `losses`: of each data set of validation; `seconds` of all. */
+void training_report_evaluation(training *t, const double *losses, double seconds);
+/* Steps after the present one have been undone: their lines go, and one says why. */
+status training_report_undone(training *t, const report_event *what);
+void training_report_event(training *t, const report_event *what);
 status training_summary(training *t, bool stopped);
 
 #endif

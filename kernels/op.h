@@ -1,6 +1,6 @@
 /* An op: one row of the op table (ops.def) with operands, attributes and a label.
  *
- * Ops are plain records owned by the program they stand in. The table `op_rows` leads from an op's kind to everything
+ * Ops are plain records owned by their program. The table `op_rows` has, by an op's kind, everything that is
  * known about it. Implementations are found per backend in an `op_kernel` table, one function an op, all of one type.
  */
 #ifndef PHALANX_KERNELS_OP_H
@@ -171,7 +171,12 @@ typedef struct op_backend {
     status (*prepare)(op *o, int threads);
     bool
         communicates; /* its device has a communication backend of its own, which wants no working memory of the plan */
+    double balance;   /* FLOPs of products that take as long as a byte of memory traffic; 0: not known */
+    bool same_bits;   /* whatever a memory budget makes the plan do leaves every bit of the results as it is */
 } op_backend;
+
+/* The balance of an H100, for plans without a device: 70% of 989 TFLOP/s, 3.35 TB/s. */
+#define OP_BALANCE 207.0
 
 extern const op_backend cpu_backend;
 

@@ -1,5 +1,5 @@
 /* A parameter: one array of weights as this rank's part of the model has it, described once and then const. Where its bytes
- * lie is said by its storage (kernels/storage.h), what a recording knows of it by the recorder.
+ * are is in its storage (kernels/storage.h), what a recording knows of it by the recorder.
  *
  * `rows x columns` is the rank's tensor-parallel part (a vector is one row).
  *

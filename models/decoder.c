@@ -6,7 +6,7 @@
 #include "memory/log.h"
 #include "models/names.h"
 
-enum { VOCABULARY_MULTIPLE = 64, LOGIT_BYTES = 48 << 20 };
+enum { VOCABULARY_MULTIPLE = 64 };
 
 /* Everything the building of one parameter needs to know. */
 typedef struct builder {
@@ -53,8 +53,8 @@ static parameter *add(builder *b, const char *name, int64_t rows, int64_t column
     return p;
 }
 
-/* A piece of a matrix (dims 2, as [out, in] whatever the file's order) or vector (dims 1: columns only). Of a matrix that is
- * all padding here, an empty one: what a tensor group does with its matrices, every rank of it does. */
+/* A piece of a matrix (dims 2, as [out, in] whatever the file's order) or vector (dims 1: columns only). A matrix that is
+ * all padding here has an empty one: every rank of a tensor group has the same matrices. */
 static void piece(builder *b, parameter *p, names_slot slot, int64_t global_rows, int64_t global_columns,
                   int64_t start_row, int64_t start_column, int64_t rows, int64_t columns, int64_t row)
 {
@@ -146,7 +146,7 @@ static void qkv_pieces(builder *b, parameter *p, head_split h, bool bias)
     }
 }
 
-/* The bias of a product whose sums end here: the group's first rank has it, the others have its number. */
+/* The bias of a product whose partial sums are added: the group's first rank has it, the others only its number. */
 static const parameter *add_end_bias(builder *b, const char *name, names_slot slot)
 {
     if (b->rank == 0)
@@ -255,9 +255,7 @@ static loss_layer build_loss(builder *b, const parameter *embedding)
     l.first = rows * b->rank;
     int64_t real = s->vocab_size - l.first < rows ? s->vocab_size - l.first : rows;
     l.count = real > 0 ? real : 0;
-    l.chunk_tokens = LOGIT_BYTES / (rows * dtype_bytes(b->layout->compute)) / 64 * 64;
-    if (l.chunk_tokens < 64)
-        l.chunk_tokens = 64;
+    l.chunk_tokens = b->layout->loss_tokens;
     if (s->tied_embeddings && embedding) {
         l.head = embedding;
     } else {
@@ -359,10 +357,10 @@ tensor *decoder_forward(recorder *r, const decoder *d, int chunk, const layer_in
     return s.delta ? record_add(r, "hand over", s.sum, s.delta) : s.sum;
 }
 
-tensor *decoder_logits(recorder *r, const decoder *d, const layer_inputs *in)
+tensor *decoder_logits(recorder *r, const decoder *d, int chunk, const layer_inputs *in, tensor *input)
 {
-    const decoder_chunk *c = &d->chunks[0];
-    MUST(c->embeds && c->loses, "logits need the whole model in one chunk");
-    stream s = record_blocks(r, c, in, NULL);
+    const decoder_chunk *c = &d->chunks[chunk];
+    MUST(c->loses, "chunk %d has no head", chunk);
+    stream s = record_blocks(r, c, in, input);
     return layer_logits(r, &s, &c->loss, in);
 }

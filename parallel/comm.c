@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "memory/clock.h"
 #include "memory/log.h"
 #include "parallel/comm_backend.h"
 #include "parallel/comm_sum.h"
@@ -143,6 +144,11 @@ int comm_waiting_for(const comm *c)
     return atomic_load_explicit(&c->waiting_for, memory_order_relaxed);
 }
 
+double comm_waited(const comm *c)
+{
+    return c->waited;
+}
+
 /* ---- groups ---- */
 
 status comm_group_open(comm_group **out, comm *c, const int *members, int count)
@@ -237,8 +243,11 @@ void comm_start(comm_request *out, const comm_call *call)
 
 void comm_wait(comm_request *r)
 {
-    if (r->flight)
-        r->group->backend->wait(r);
+    if (!r->flight)
+        return;
+    double began = clock_seconds();
+    r->group->backend->wait(r);
+    r->group->owner->waited += clock_seconds() - began;
 }
 
 void comm_run(const comm_call *call)

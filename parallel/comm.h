@@ -40,6 +40,8 @@ comm_group *comm_world(comm *c);     /* all ranks; owned by `c` */
 
 /* The world rank this process waits for just now inside comm_wait, or -1. Safe from any thread: the watchdog asks. */
 int comm_waiting_for(const comm *c);
+/* Seconds that this process has spent in comm_wait so far; of a device's messages, which its queues wait for, none. */
+double comm_waited(const comm *c);
 
 /* ---- groups ---- */
 

@@ -31,6 +31,7 @@ struct comm {
     int groups; /* open, the world's not counted */
     comm_group *world;
     _Atomic int waiting_for; /* world rank, or -1 */
+    double waited;           /* seconds within comm_wait, so far */
 };
 
 struct comm_group {

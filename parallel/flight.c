@@ -165,6 +165,7 @@ static void sum_segment(flight *f)
         runs own, sum;
         find_runs(&own, f->call, f->group->me, LANE_SENT, at, bytes);
         find_runs(&sum, f->call, f->group->me, f->sum_memory, at, bytes);
+        MUST(own.count == sum.count, "%d pieces sent, %d received", own.count, sum.count);
         for (int i = 0; i < own.count; from += own.bytes[i++])
             sum_run(f, sum.at[i], own.at[i], from, own.bytes[i]);
     }

@@ -1,6 +1,9 @@
 #include "engine/compile/compile.h"
 
+#include <float.h>
+
 #include "engine/compile/compile_program.h"
+#include "engine/compile/loss_chunk.h"
 #include "engine/compile/recompute.h"
 
 int compile_marks(const compiled_program *p)
@@ -16,6 +19,45 @@ static void widen(compiled *c, const compiled_program *p)
     }
     if (c->persistent_bytes + p->transient_bytes > c->arena_bytes)
         c->arena_bytes = c->persistent_bytes + p->transient_bytes;
+}
+
+/* What the training step costs with this chunk (DBL_MAX: it does not fit), and how many ops it makes again for it. */
+static double price_with(int *dropped, const compile_options *o, int64_t tokens)
+{
+    compiled c = {0};
+    compile_options tried = *o;
+    recompute_decision d = {0};
+    double price = DBL_MAX;
+    tried.loss_tokens = tokens;
+    if (compile_model(&c, &tried) == STATUS_OK && recompute_decide(&d, &c) == STATUS_OK &&
+        compile_program_training(&c.training, &c, &d.keep, o->microbatches, true) == STATUS_OK)
+        price = recompute_price(&c.training.list);
+    *dropped = d.dropped;
+    recompute_decision_free(&d);
+    compile_free(&c);
+    return price;
+}
+
+/* With a budget, smaller chunks of the loss are tried as long as something must be made again: the cheapest program's chunk
+ * is taken, for the rank of the stage that needs most, so that all take the same. */
+static status fit_loss_chunk(compiled *c)
+{
+    compiled largest = {0};
+    compile_options o = c->options;
+    double best = DBL_MAX;
+    int dropped = 1;
+    TRY(compile_model_largest(&largest, &o));
+    for (int64_t tokens = largest.options.loss_tokens; tokens && dropped; tokens = loss_chunk_below(&o, tokens)) {
+        double price = price_with(&dropped, &largest.options, tokens);
+        dropped = price < DBL_MAX ? dropped : 1;
+        if (price < best || best == DBL_MAX) {
+            best = price;
+            o.loss_tokens = tokens;
+        }
+    }
+    compile_free(&largest);
+    compile_free(c);
+    return compile_model(c, &o);
 }
 
 static status compile_training(compiled *out)
@@ -34,6 +76,9 @@ static status compile_training(compiled *out)
 status compile(compiled *out, const compile_options *options)
 {
     TRY(compile_model(out, options));
+    bool same_bits = options->backend && options->backend->same_bits;
+    if (options->train && options->budget && !options->loss_tokens && out->last_stage && !same_bits)
+        TRY(fit_loss_chunk(out));
     if (options->train) {
         TRY(compile_training(out));
     }
@@ -45,7 +90,7 @@ status compile(compiled *out, const compile_options *options)
         TRY(compile_program_forward(&out->decoding, out));
         widen(out, &out->decoding);
     }
-    /* What was decided for the neediest rank of the stage by the training program must hold for this one, all told. */
+    /* The budget was met by the training program of the stage's neediest rank; this rank's programs must all meet it. */
     if (options->train && options->budget > 0 && out->arena_bytes > options->budget)
         return status_fail(
             STATUS_USAGE,

@@ -1,6 +1,6 @@
 /* Compile: from a configuration and a place in the grid to planned programs, without a device and without peers.
  *
- *     shape -> parameters and their storage (compile_model.h) -> what is kept and what is made again (recompute.h)
+ *     shape -> parameters and their storage (compile_model.h) -> what is kept and what is recomputed (recompute.h)
  *     -> recorded chunks -> schedule, lowering -> one list -> reductions and optimizer -> waits, shared storage, lifetimes,
  *     addresses (compile_program.h)
  *

@@ -1,6 +1,7 @@
 #include "engine/compile/compile_model.h"
 
 #include "engine/compile/compile_parts.h"
+#include "engine/compile/loss_chunk.h"
 #include "memory/log.h"
 #include "parallel/partition.h"
 
@@ -112,7 +113,8 @@ static status build_model(compiled *c)
                              .first_layer = first,
                              .layers = count,
                              .total_layers = o->shape.layers,
-                             .grid = c->around};
+                             .grid = c->around,
+                             .loss_tokens = o->loss_tokens};
     decoder_open(&c->model, &c->pool, &o->shape, &layout);
     c->first_stage = c->model.chunks[0].embeds;
     c->last_stage = c->model.chunks[c->model.chunk_count - 1].loses;
@@ -126,6 +128,8 @@ static status build_model(compiled *c)
 status compile_model(compiled *out, const compile_options *options)
 {
     *out = (compiled){.options = *options};
+    if (!out->options.loss_tokens)
+        out->options.loss_tokens = loss_chunk_by_price(options);
     TRY(build_model(out));
     out->arena_bytes = out->persistent_bytes;
     return STATUS_OK;
@@ -161,6 +165,21 @@ int compile_largest_owner(const compiled *c, int64_t *spread)
     }
     *spread = most - least;
     return largest;
+}
+
+status compile_model_largest(compiled *largest, const compile_options *options)
+{
+    compile_options o = *options;
+    int64_t spread;
+    o.grid = grid_of(&o.grid, grid_member(&o.grid, AXIS_TENSOR, 0));
+    o.grid = grid_of(&o.grid, grid_member(&o.grid, AXIS_GRADIENT, 0));
+    TRY(compile_model(largest, &o));
+    int owner = compile_largest_owner(largest, &spread);
+    if (owner == 0)
+        return STATUS_OK;
+    compile_free(largest);
+    o.grid = grid_of(&o.grid, grid_member(&o.grid, AXIS_GRADIENT, owner));
+    return compile_model(largest, &o);
 }
 
 void compile_program_free(compiled_program *p)

@@ -12,6 +12,8 @@
 
 /* A usage failure (an impossible layout) is one line. `out` must be freed either way. */
 status compile_model(compiled *out, const compile_options *options);
+/* The same of the rank of this stage that needs most: what all of them must decide alike is decided for it. */
+status compile_model_largest(compiled *largest, const compile_options *options);
 void compile_free(compiled *c);
 void compile_program_free(compiled_program *p);
 /* All programs of a model in turn, those that were not compiled with an empty list. */

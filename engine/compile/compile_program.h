@@ -5,7 +5,7 @@
 
 #include "engine/compile/compile_model.h"
 
-/* What is kept for the backward pass. drop[chunk][op of the forward body]: make its outputs again; for RECOMPUTE_CHOSEN. */
+/* What is kept for the backward pass. drop[chunk][op of the forward body]: recompute its outputs; for RECOMPUTE_CHOSEN. */
 typedef struct compile_keep {
     recompute how;
     uint8_t *const *drop;

@@ -36,6 +36,7 @@ typedef struct compile_options {
     int64_t budget;            /* bytes of arena; 0: none */
     const op_backend *backend; /* whose scratch is planned; NULL: none */
     int threads;
+    int64_t loss_tokens;                  /* logits of so many exist at a time; 0: chosen (loss_chunk.h) */
     bool train, evaluate;                 /* which programs */
     int decode_samples, decode_positions; /* 0: no decoding program */
 } compile_options;
@@ -47,13 +48,13 @@ typedef struct compiled_inputs {
     tensor *scalars;                                       /* step_scalars, as bytes */
 } compiled_inputs;
 
-/* What a program leaves: for the host to read, all but the first two. */
+/* The results of a program; the host reads all but the first two. */
 typedef struct compiled_results {
     tensor *loss;       /* fp32 [1]: this rank's sum over tokens */
     tensor *bins;       /* int64 [SUM_BINS] of the squared norm */
     tensor *loss_total; /* fp32 [1]: over the grid, on every rank */
     tensor *control;    /* fp32 [CONTROL_COUNT] */
-    tensor *logits;     /* decoding: [samples, vocabulary rows] T */
+    tensor *logits;     /* decoding, on the last stage: [samples, vocabulary rows / tensor] T */
 } compiled_results;
 
 /* A program with its tensors in place. It owns its ops and transient tensors; persistent ones are the model's. */
@@ -63,7 +64,7 @@ typedef struct compiled_program {
     int64_t transient_bytes, lower_bound; /* of the transient region */
     int64_t peak_kept, peak_temporary;    /* alive where the lower bound is reached */
     int requests;                         /* asynchronous ops are numbered 0 .. requests-1, each once */
-    bool repeated;                        /* step after step: a device may keep it, to launch it as one */
+    bool repeated;                        /* each step: a device may capture it as a graph */
     double flops[PHASE_COUNT];
     int64_t tensors;
 } compiled_program;
@@ -90,7 +91,7 @@ typedef struct compiled {
     compiled_program training, evaluation, decoding;
     int64_t arena_bytes;
     int marks;            /* of the program that has most */
-    int dropped;          /* RECOMPUTE_CHOSEN: forward ops whose outputs are made again */
+    int dropped;          /* RECOMPUTE_CHOSEN: forward ops whose outputs are recomputed */
     const char *decision; /* which, in words */
 } compiled;
 

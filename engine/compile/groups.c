@@ -62,11 +62,16 @@ static void add_edge(groups *g, const op *o, const grid *at)
     r->round = 1 + 2 * (neighbours ? stage % 2 : 2) + (r->from == high);
 }
 
-static void note_use(groups_row *r, const op *o)
+/* What is launched as one counts as one. */
+static void note_use(groups_row *r, const program *p, int index)
 {
-    comm_shape s = collective_shape(o, NULL);
-    int64_t bytes = s.count * dtype_bytes(s.type);
-    r->use.kinds |= 1u << s.kind;
+    const op *ops[COMM_PIECES];
+    int64_t bytes = 0;
+    for (int i = 0, count = collective_bundle(ops, p, index); i < count; i++) {
+        comm_shape s = collective_shape(ops[i], NULL);
+        bytes += s.count * dtype_bytes(s.type);
+        r->use.kinds |= 1u << s.kind;
+    }
     r->use.largest = bytes > r->use.largest ? bytes : r->use.largest;
 }
 
@@ -82,7 +87,7 @@ static void look_through(groups *g, const compiled_program *p, const grid *at)
             add_edge(g, o, at);
         }
         MUST(row >= 0, "%s: no group along the %s axis", o->label, axis_name((axis)o->at.axis));
-        note_use(&g->row[row], o);
+        note_use(&g->row[row], &p->list, i);
     }
 }
 

@@ -5,6 +5,7 @@
 #include "engine/compile/collective.h"
 #include "engine/compile/compile_parts.h"
 #include "engine/compile/groups.h"
+#include "engine/compile/loss_chunk.h"
 #include "memory/log.h"
 
 void plan_measure(plan_rank *out, const compiled *c)
@@ -54,9 +55,9 @@ void plan_measure(plan_rank *out, const compiled *c)
 /* ---- which ranks to compile --------------------------------------------------------------------------------------- */
 
 /* `gradient`: which of the ranks whose gradients sum. */
-static grid at_rank(const grid *g, int stage, int gradient, int abreast)
+static grid at_rank(const grid *g, int stage, int gradient, int tensor_rank)
 {
-    int at[GRID_AXES] = {[GRID_TENSOR] = abreast, [GRID_PIPELINE] = stage};
+    int at[GRID_AXES] = {[GRID_TENSOR] = tensor_rank, [GRID_PIPELINE] = stage};
     grid first = grid_of(g, grid_rank_at(g, at));
     return grid_of(g, grid_member(&first, AXIS_GRADIENT, gradient));
 }
@@ -65,6 +66,19 @@ static plan_rank *new_rank(plan *p)
 {
     p->ranks = must_realloc(p->ranks, (unsigned long)(p->count + 1) * sizeof *p->ranks);
     return &p->ranks[p->count++];
+}
+
+static void measure_loss(plan_rank *out, const compiled *c, const plan_hardware *h)
+{
+    const compile_options *o = &c->options;
+    double flops = h->flops * h->efficiency;
+    if (!c->last_stage)
+        return;
+    int64_t all = o->micro_batch * o->sequence;
+    out->loss_tokens = o->loss_tokens < all ? o->loss_tokens : all;
+    out->loss_bytes = loss_chunk_bytes(o, out->loss_tokens);
+    out->loss_seconds = loss_chunk_seconds(o, out->loss_tokens, flops, h->memory);
+    out->loss_seconds_whole = loss_chunk_seconds(o, all, flops, h->memory);
 }
 
 /* Facts of one rank, and through `costs` and `hop` (either NULL) what the stage's actions take. */
@@ -77,6 +91,7 @@ static status measure_rank(plan *p, const grid *g, simulate_cost *costs, double 
     if (s == STATUS_OK) {
         plan_rank *r = new_rank(p);
         plan_measure(r, &c);
+        measure_loss(r, &c, &p->hardware);
         r->in_flight = schedule_in_flight(p->schedule, g->at[GRID_PIPELINE]);
         simulate_cost *own = must_calloc((unsigned long)o.chunks, sizeof *own);
         r->update = plan_price_update(&p->hardware, &c);
@@ -182,7 +197,7 @@ static status time_step(plan *p, const simulate_cost *costs, double hop)
     return STATUS_OK;
 }
 
-/* ---- the price of other ways ------------------------------------------------------------------------------------------ */
+/* ---- the price of other choices ------------------------------------------------------------------------------------------ */
 
 static status price_choice(plan *p, const plan_rank *of, bool gather_each, bool reduce_each)
 {
@@ -206,7 +221,7 @@ static status price_choice(plan *p, const plan_rank *of, bool gather_each, bool 
         free(facts.decision);
     }
     compile_free(&c);
-    if (s == STATUS_USAGE && o.budget) { /* this way does not fit: worth knowing, not a failure */
+    if (s == STATUS_USAGE && o.budget) { /* it does not fit: worth knowing, not a failure */
         choice->arena = -1;
         choice->sent = 0;
         return STATUS_OK;

@@ -52,14 +52,14 @@ typedef struct sums {
     double compute, hidden;
 } sums;
 
-/* What travels while others compute: weights and gradients. */
+/* Does it travel while other ops compute? Weights and gradients do. */
 static bool travels_beside(const op *o)
 {
     return (op_row_of(o)->flags & OP_COMM) && axis_rows[o->at.axis].queue == AXIS_QUEUE_GRADIENTS;
 }
 
-/* Seconds that a step takes longer than its micro-batches' own ops: the list is played on a queue that computes and one for
- * weights and gradients that are exchanged once a step, which are waited for where the program says. */
+/* Seconds that a step takes beyond its micro-batches' own ops: the list is played on two queues, one that computes, one for the
+ * weights and gradients that are exchanged once a step and waited for where the program says. */
 static double price_outside(const plan_hardware *h, const compiled *c)
 {
     const program *p = &c->training.list;

@@ -79,7 +79,7 @@ static void print_memory(FILE *out, const plan *p)
         spread = p->ranks[i].count > 1 && p->ranks[i].spread > spread ? p->ranks[i].spread : spread;
     char text[UNITS_TEXT];
     if (spread > 0)
-        fprintf(out, "each rank listed owns the most of those it stands for; the least of them owns up to %s less\n",
+        fprintf(out, "each rank listed owns the most of those like it; the least of them owns up to %s less\n",
                 bytes_text(text, (double)spread));
     fputs("kept and temporary: what is alive where the training step needs most; bound: no placement can be smaller\n",
           out);
@@ -130,19 +130,40 @@ static void print_update(FILE *out, const plan *p)
     fputc('\n', out);
 }
 
+static const plan_rank *with_loss(const plan *p)
+{
+    for (int i = 0; i < p->count; i++)
+        if (p->ranks[i].loss_tokens > 0)
+            return &p->ranks[i];
+    return NULL;
+}
+
+static void print_loss(FILE *out, const plan *p)
+{
+    const plan_rank *r = with_loss(p);
+    char bytes[UNITS_TEXT];
+    if (!r)
+        return;
+    fprintf(out, "loss              %lld tokens at a time, %s of logits; %.2g s a micro-batch",
+            (long long)r->loss_tokens, bytes_text(bytes, (double)r->loss_bytes), r->loss_seconds);
+    if (r->loss_tokens < p->options.micro_batch * p->options.sequence)
+        fprintf(out, ", %.0f%% more than in one piece", 100 * (r->loss_seconds / r->loss_seconds_whole - 1));
+    fputc('\n', out);
+}
+
 static void print_recompute(FILE *out, const plan *p)
 {
     char text[UNITS_TEXT];
-    static const char *const ways[] = {
+    static const char *const texts[] = {
         [RECOMPUTE_NONE] = "none", [RECOMPUTE_SELECTIVE] = "selective", [RECOMPUTE_FULL] = "full"};
     if (!p->options.budget) {
-        fprintf(out, "recompute         %s\n", ways[p->options.recompute]);
+        fprintf(out, "recompute         %s\n", texts[p->options.recompute]);
         return;
     }
     fprintf(out, "recompute         to fit %s\n", bytes_text(text, (double)p->options.budget));
     for (int i = 0; i < p->count; i++)
         if (i == 0 || p->ranks[i].at[GRID_PIPELINE] != p->ranks[i - 1].at[GRID_PIPELINE])
-            fprintf(out, "  stage %d makes again %s\n", p->ranks[i].at[GRID_PIPELINE], p->ranks[i].decision);
+            fprintf(out, "  stage %d recomputes %s\n", p->ranks[i].at[GRID_PIPELINE], p->ranks[i].decision);
 }
 
 static void print_choices(FILE *out, const plan *p)
@@ -179,7 +200,7 @@ static void print_time(FILE *out, const plan *p)
         "                  assuming %g TFLOP/s a device of which products reach %g%%, memory %g TB/s, %g GB/s within\n"
         "                  %d ranks of a node, %g GB/s beyond; what tensor ranks exchange is waited for, what data "
         "ranks\n"
-        "                  exchange is hidden as far as it fits behind what is computed meanwhile\n",
+        "                  exchange is overlapped as far as it fits with what is computed meanwhile\n",
         h->flops / 1e12, 100 * h->efficiency, h->memory / 1e12, h->node / 1e9, h->node_ranks, h->network / 1e9);
 }
 
@@ -189,6 +210,7 @@ void plan_text_report(FILE *out, const plan *p)
     print_memory(out, p);
     print_work(out, p);
     print_update(out, p);
+    print_loss(out, p);
     print_recompute(out, p);
     print_choices(out, p);
     print_time(out, p);
@@ -230,8 +252,9 @@ static void json_rank(FILE *out, const plan_rank *r)
             r->flops, r->in_flight, r->dropped);
     fprintf(out,
             "     \"update\": {\"flops\": %.17g, \"seconds\": %.17g, \"tensor_bytes_sent\": %lld, \"working_bytes\": "
-            "%lld}}",
-            r->update.flops, r->update.seconds, (long long)r->update.sent, (long long)r->update.working);
+            "%lld},\n     \"loss\": {\"tokens\": %lld, \"logit_bytes\": %lld, \"seconds\": %.17g}}",
+            r->update.flops, r->update.seconds, (long long)r->update.sent, (long long)r->update.working,
+            (long long)r->loss_tokens, (long long)r->loss_bytes, r->loss_seconds);
 }
 
 static void json_choices(FILE *out, const plan *p)

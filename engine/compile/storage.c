@@ -50,7 +50,7 @@ static int compare_sizes(const void *a, const void *b)
     return x != y ? (x < y) - (x > y) : ((*p)->number > (*q)->number) - ((*p)->number < (*q)->number);
 }
 
-/* Parameters that are updated whole go to the rank that has least of them so far: the same on every tensor rank, whose
+/* Parameters that are updated whole belong to the rank that has least of them so far: the same on every tensor rank, whose
  * parts have the same sizes. */
 static void deal_out(int *owners, const compiled *c, int data)
 {
@@ -127,7 +127,7 @@ int64_t storage_owned_bytes(const compiled *c, int gradient_rank)
     return bytes;
 }
 
-/* As `whole`, but only the rows that the rank owns of those that the ranks whose gradients sum divide. */
+/* As `whole`, but of the rows that the ranks whose gradients sum divide, only those that this rank owns. */
 static placements place_own(const compiled *c, placements whole, int owner)
 {
     for (int i = 0; i < AXIS_COORDINATES && zero_of(&c->options) > 0; i++)
@@ -194,13 +194,25 @@ static tensor *new_ids(compiled *c, const char *name, bool wanted)
     return t;
 }
 
-/* What each rank has a share of, and the grid the sum. */
+/* Results of which each rank has a share, and the grid the sum. */
 static tensor *new_sum(compiled *c, const char *name, dtype type, int64_t count)
 {
     tensor *t = new_input(c, name, type, 1, &count);
     for (int i = 0; i < AXIS_COORDINATES; i++)
         if (c->options.grid.size[i] > 1)
             t->place.along[i] = place_partial();
+    return t;
+}
+
+/* Like the head's rows, divided over the tensor ranks. */
+static tensor *new_logits(compiled *c)
+{
+    const compile_options *o = &c->options;
+    int ranks = o->grid.size[GRID_TENSOR];
+    tensor *t = new_input(c, "logits", o->compute, 2,
+                          (int64_t[]){o->decode_samples, decoder_vocabulary_rows(&o->shape, ranks)});
+    if (ranks > 1)
+        t->place.along[GRID_TENSOR] = place_shard(1);
     return t;
 }
 
@@ -218,13 +230,11 @@ static void describe_inputs(compiled *c)
         .document_start = new_ids(c, "document start", o->document_mask && !decodes),
         .rope_table = new_input(c, "rope table", DTYPE_FP32, 2, (int64_t[]){positions, o->shape.head_size}),
         .scalars = new_input(c, "scalars", DTYPE_UINT8, 1, (int64_t[]){sizeof(step_scalars)})};
-    c->results =
-        (compiled_results){.loss = new_sum(c, "loss", DTYPE_FP32, 1),
-                           .loss_total = new_sum(c, "loss over the grid", DTYPE_FP32, 1),
-                           .bins = new_sum(c, "norm bins", DTYPE_INT64, SUM_BINS),
-                           .control = new_input(c, "control", DTYPE_FP32, 1, (int64_t[]){CONTROL_COUNT}),
-                           .logits = new_input(c, "logits", o->compute, 2,
-                                               (int64_t[]){o->decode_samples, decoder_vocabulary_rows(&o->shape, 1)})};
+    c->results = (compiled_results){.loss = new_sum(c, "loss", DTYPE_FP32, 1),
+                                    .loss_total = new_sum(c, "loss over the grid", DTYPE_FP32, 1),
+                                    .bins = new_sum(c, "norm bins", DTYPE_INT64, SUM_BINS),
+                                    .control = new_input(c, "control", DTYPE_FP32, 1, (int64_t[]){CONTROL_COUNT}),
+                                    .logits = new_logits(c)};
 }
 
 static void describe_caches(compiled *c)
@@ -240,6 +250,8 @@ static void describe_caches(compiled *c)
         int64_t shape[] = {o->decode_samples, o->decode_positions, (int64_t)a->kv_heads * a->head_size};
         c->caches[i] =
             new_input(c, pool_format(&c->pool, "layer %d/%s cache", i / 2, i % 2 ? "v" : "k"), o->compute, 3, shape);
+        if (o->grid.size[GRID_TENSOR] > 1)
+            c->caches[i]->place.along[GRID_TENSOR] = place_shard(2);
     }
 }
 
@@ -286,7 +298,7 @@ void storage_place(compiled *c)
     const compiled_inputs *in = &c->inputs;
     const compiled_results *out = &c->results;
     tensor *ids[] = {in->tokens, in->targets, in->positions, in->document_start};
-    /* what goes in before a program, or out after it, is side by side */
+    /* what is copied in before a program, or out after it, is adjacent */
     tensor *others[] = {in->scalars, out->loss_total, out->control, out->logits, out->loss, out->bins, in->rope_table};
     for (unsigned i = 0; i < sizeof ids / sizeof *ids; i++)
         place(c, ids[i]);

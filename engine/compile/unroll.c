@@ -47,7 +47,7 @@ static void start_recorder(recorder *r, pool *p, const compiled *c)
 /* Launch each gather of a sharded weight one gather ahead of its use, so that it travels while the layer before computes. */
 static void prefetch_gathers(program *body)
 {
-    int pending = -1; /* where the previous gather stands */
+    int pending = -1; /* index of the previous gather */
     for (int i = 0; i < body->count; i++) {
         op *o = body->ops[i];
         if (o->kind != OP_all_gather || o->at.axis != AXIS_GRADIENT)
@@ -77,8 +77,8 @@ static void record_forward(recorded *out, const compiled *c, int chunk, bool tra
     placements place = recorder_activation(&r->grid, r->grid.sequence ? place_shard(0) : place_replicate());
     if (!d->embeds)
         out->input = recorder_input(r, "input", r->compute, 2, shape, place);
-    if (c->options.decode_samples) {
-        op copy = {.kind = OP_copy, .in = {decoder_logits(r, &c->model, &in)}};
+    if (c->options.decode_samples && d->loses) {
+        op copy = {.kind = OP_copy, .in = {decoder_logits(r, &c->model, chunk, &in, out->input)}};
         recorder_record(r, "logits", &copy, 0, (tensor *[OP_MAX_OUT]){c->results.logits});
         return;
     }
@@ -260,7 +260,7 @@ status unroll(compiled_program *out, const compiled *c, const recorded *chunks, 
     lowering l = {0};
     simulation timing = {0};
     TRY(schedule_check(s));
-    /* The order of messages follows a simulation; any positive times are safe, and all ranks must use the same. */
+    /* The order of messages follows from a simulation: any positive times are safe, if all ranks use the same. */
     TRY(simulate_uniform(&timing, s, (simulate_cost){1, 1, 1}, 0, 0));
     status ok = lowering_make(&l, &timing, LOWERING_DEFAULTS);
     if (ok == STATUS_OK)

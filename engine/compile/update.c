@@ -1,8 +1,8 @@
-/* What surrounds the micro-batches of a training step: gathers before, and after them the reduction of gradients, their
- * norm over the grid, the optimizer and the gathering of what it updated.
+/* A training step before and after its micro-batches: gathers before; after them the reduction of gradients, their norm over
+ * the grid, the optimizer and the gathering of what it updated.
  *
  * A gradient's reductions come right after the last op that adds to it, so that they travel while the rest of the
- * backward pass computes; which ops those are is read off the unrolled list. A reduction in place makes a new value on the
+ * backward pass computes; which ops those are is found in the unrolled list. A reduction in place makes a new value on the
  * same bytes, and what reads a gradient afterwards reads that value. */
 #include "engine/compile/compile_parts.h"
 
@@ -15,7 +15,7 @@
 #include "kernels/operands.h"
 #include "memory/log.h"
 
-/* Parameters whose gradients wait to be reduced together along one axis. */
+/* Parameters whose gradients are to be reduced together along one axis. */
 typedef struct bucket {
     const parameter *of[COMM_PIECES];
     int count;
@@ -25,9 +25,9 @@ typedef struct bucket {
 typedef struct update {
     compiled_program *out;
     const compiled *c;
-    tensor **gradient; /* by number: each parameter's as it is so far, of the owned rows once they are apart */
+    tensor **gradient; /* by number: each parameter's value so far, of the owned rows once it is scattered */
     bucket *buckets;   /* [AXIS_COUNT] */
-    bool counts;       /* the norm has bins with something in them */
+    bool counts;       /* something was added to the norm's bins */
 } update;
 
 static op_attributes along_gradient(const compiled *c, const parameter *p)
@@ -90,8 +90,8 @@ static bool is_partial(const tensor *d, axis a)
     return false;
 }
 
-/* The sum along one axis, op `place` of `together` that are launched as one; of what the ranks then own, where they divide
- * it. */
+/* The sum along one axis, op `place` of `together` that are launched as one. Where the ranks divide the gradient, each gets the
+ * rows that it owns. */
 static tensor *reduce_along(update *u, const parameter *p, axis a, int place, int together)
 {
     const storage *s = &u->c->storage[p->number];
@@ -246,8 +246,8 @@ static void add_squares(update *u, const parameter *p, int64_t first, int64_t ro
     u->counts = true;
 }
 
-/* Each gradient element is counted once over the grid: copies by the first rank that holds them, and over the ranks
- * whose gradients sum by the one that owns, or with ZeRO 0 would own, the rows. */
+/* Each gradient element is counted once over the grid: copies by the first rank that holds them; of the ranks whose gradients
+ * sum, by the one that owns the rows, or with ZeRO 0 would own them. */
 static void count_squares(update *u, const parameter *p)
 {
     const compiled *c = u->c;
@@ -273,7 +273,7 @@ static void count_squares(update *u, const parameter *p)
     add_squares(u, p, first, rows);
 }
 
-/* Returns the control that updates read. */
+/* Returns the control tensor that updates read. */
 static tensor *append_norm(update *u)
 {
     const compiled *c = u->c;
@@ -307,7 +307,7 @@ void update_loss(compiled_program *out, const compiled *c)
 
 /* ---- optimizer ------------------------------------------------------------------------------------------------- */
 
-/* A device updates as many tensors in one launch as are side by side: so many, before their gathers go out. */
+/* A device updates neighbouring tensors in one launch: so many of them, before their gathers are launched. */
 enum { TOGETHER = 16 };
 
 static void append_update(update *u, const parameter *p, tensor *control)

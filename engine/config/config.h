@@ -46,6 +46,8 @@ typedef struct config_integers {
     int *item;
 } config_integers;
 
+typedef enum config_export { CONFIG_EXPORT_MLFLOW } config_export; /* numbers of bits */
+
 enum { CONFIG_MAX_KEYS = 192 };
 
 typedef struct config {
@@ -131,9 +133,16 @@ typedef struct config {
         char *folder;
         int log_every;
         bool tensorboard;
-        bool lock; /* no second run in the folder */
+        unsigned exports;     /* a bit a config_export */
+        int resource_seconds; /* 0: hosts are not looked at */
+        bool lock;            /* no second run in the folder */
         int hang_seconds, silent_seconds, setup_seconds, evaluation_seconds, load_seconds, save_seconds;
         int exit_when_stopped;
+        double slow_ratio; /* a rank that computes so much longer than the median is named; 0: none is */
+        struct {
+            double zscore; /* 0: nobody looks */
+            bool rewind;   /* to the last checkpoint, and on without the data since then */
+        } spike;
     } run;
     struct {
         char *gradients; /* folder */
@@ -176,6 +185,9 @@ status config_compare_for_resume(const config *saved, const config *now,
                                  void (*changed)(void *context, const char *key, const char *old_value,
                                                  const char *new_value),
                                  void *context);
+
+/* Every key and its value as text, in the order of the table; the first failure ends it. */
+status config_each(const config *c, status (*each)(void *context, const char *key, const char *value), void *context);
 
 /* Every key with its type, default and meaning. */
 void config_help(FILE *out);

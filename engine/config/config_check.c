@@ -116,6 +116,10 @@ static status check_outer(const config *c)
         return status_fail(STATUS_USAGE,
                            "outer.slots is %d: outer.slot counts from 0, and outer.min_islands is at most that",
                            c->outer.slots);
+    if (c->run.spike.rewind)
+        return status_fail(STATUS_USAGE,
+                           "run.spike.rewind goes back behind merges that other islands have: leave it off "
+                           "with outer.every");
     if (!c->outer.rendezvous.count || !c->outer.keys)
         return status_fail(STATUS_USAGE,
                            "outer.every needs outer.rendezvous, where etcd is, and outer.keys (phalanx keys "
@@ -155,6 +159,9 @@ status config_check(const config *c)
     TRY(check_context(c));
     TRY(check_tensor(c));
     TRY(check_pipeline(c));
+    if (c->run.spike.rewind && c->run.spike.zscore <= 0)
+        return status_fail(STATUS_USAGE,
+                           "run.spike.rewind needs run.spike.zscore: what is a spike? (6 is a good start)");
     if (c->memory.budget && c->memory.recompute != RECOMPUTE_NONE)
         return status_fail(STATUS_USAGE,
                            "memory.budget decides itself what to recompute: leave out memory.recompute %s",

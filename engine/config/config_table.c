@@ -23,6 +23,7 @@ static const char *const optimizers[] = {
 static const char *const adjusts[] = {"original", "match_rms_adamw", NULL};
 static const char *const rates[] = {"constant", "linear", "cosine", "wsd", "inverse_sqrt", NULL};
 static const char *const schedules[] = {"gpipe", "1f1b", "interleaved", "zb-h1", NULL};
+static const char *const exports[] = {"mlflow", NULL};
 static const char *const whens[] = {"step", "micro_batch", NULL};
 static const char *const outer_rules[] = {"average", "nesterov", NULL};
 static const char *const outer_methods[] = {"none", "bf16", "int8", "int4", "topk", NULL};
@@ -52,6 +53,10 @@ static const char *const recomputes[] = {"none", "selective", "full", NULL};
 #define WORD(key, member, words, fallback, resume, doc)                                                                \
     {                                                                                                                  \
         key, CONFIG_TYPE_WORD, AT(member), fallback, 0, 0, words, resume, NULL, doc                                    \
+    }
+#define WORDS(key, member, words, fallback, resume, doc)                                                               \
+    {                                                                                                                  \
+        key, CONFIG_TYPE_WORDS, AT(member), fallback, 0, 0, words, resume, NULL, doc                                   \
     }
 #define STRING(key, member, fallback, resume, doc)                                                                     \
     {                                                                                                                  \
@@ -180,9 +185,14 @@ static const config_row rows[] = {
     STRING("run.folder", run.folder, "runs/phalanx", CONFIG_SILENT, "where everything the run writes goes"),
     INT("run.log_every", run.log_every, "1", 1, INTMAX, CONFIG_SILENT, "steps between lines on the screen"),
     BOOL("run.tensorboard", run.tensorboard, "true", CONFIG_SILENT, "write TensorBoard events"),
+    INT("run.resource_seconds", run.resource_seconds, "10", 0, INTMAX, CONFIG_SILENT, "seconds between lines about each host's cores, memory, disks, network and GPUs; 0: none"),
+    WORDS("run.export", run.exports, exports, "null", CONFIG_SILENT, "other stores to write metrics to; mlflow: run.folder/mlruns"),
     BOOL("run.lock", run.lock, "true", CONFIG_SILENT, "refuse to run in a folder where another run is at work"),
     INT("run.hang_seconds", run.hang_seconds, "600", 1, INTMAX, CONFIG_SILENT, "a step without progress for so long: say where and stop"),
     INT("run.exit_when_stopped", run.exit_when_stopped, "75", 0, 255, CONFIG_SILENT, "exit status after a signal stopped the run and it was saved"),
+    NUMBER("run.slow_ratio", run.slow_ratio, "1.15", 0, 1e6, CONFIG_SILENT, "a rank that computes so many times longer than the median is named; 0: none is"),
+    NUMBER("run.spike.zscore", run.spike.zscore, "0", 0, 1e6, CONFIG_CHANGES, "a loss or norm so many deviations above those before is a spike, which is said; 0: none is"),
+    BOOL("run.spike.rewind", run.spike.rewind, "false", CONFIG_CHANGES, "after a spike: back to the last checkpoint, and on without the data since then"),
     INT("run.silent_seconds", run.silent_seconds, "60", 1, INTMAX, CONFIG_SILENT, "a rank that does not answer for so long (or run.hang_seconds): the same"),
     INT("run.setup_seconds", run.setup_seconds, "900", 1, INTMAX, CONFIG_SILENT, "the same for the start, the set-up and the end of a run"),
     INT("run.evaluation_seconds", run.evaluation_seconds, "600", 1, INTMAX, CONFIG_SILENT, "the same for an evaluation"),
@@ -233,7 +243,7 @@ bool config_table_is_section(const char *name)
 /* Sections as words of their own, so that "trian" finds "train" and "model.rope_scale" finds "model.rope_scaling". */
 static const char *const sections[] = {
     "model", "model.rope_scaling", "data",     "train", "optimizer", "parallel", "memory",
-    "outer", "checkpoint",         "evaluate", "run",   "debug",     "profile"};
+    "outer", "checkpoint",         "evaluate", "run",   "run.spike", "debug",    "profile"};
 
 static const char *last_part(const char *key)
 {

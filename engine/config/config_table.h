@@ -17,6 +17,7 @@ typedef enum config_type {
     CONFIG_TYPE_PRESET,   /* as a string, and the name of a preset */
     CONFIG_TYPE_SOURCES,  /* config_sources */
     CONFIG_TYPE_INTEGERS, /* config_integers */
+    CONFIG_TYPE_WORDS,    /* unsigned, a bit a word */
     CONFIG_TYPES
 } config_type;
 
@@ -33,7 +34,7 @@ typedef struct config_row {
     size_t offset;           /* in config */
     const char *fallback;    /* the default as YAML; NULL: it follows from other keys, as `otherwise` says */
     double low, high;        /* inclusive; for the numeric types and each of CONFIG_TYPE_INTEGERS */
-    const char *const *word; /* of CONFIG_TYPE_WORD, ends with NULL */
+    const char *const *word; /* of CONFIG_TYPE_WORD and WORDS, ends with NULL */
     config_resume resume;
     const char *otherwise; /* the default in words where fallback is NULL */
     const char *doc;

@@ -91,6 +91,17 @@ status config_compare_for_resume(const config *saved, const config *now,
     return s;
 }
 
+status config_each(const config *c, status (*each)(void *context, const char *key, const char *value), void *context)
+{
+    status s = STATUS_OK;
+    for (int i = 0; i < config_table_rows() && s == STATUS_OK; i++) {
+        char *value = config_value_text(c, config_table_row(i));
+        s = each(context, config_table_row(i)->key, value);
+        free(value);
+    }
+    return s;
+}
+
 /* --- help and small answers --------------------------------------------------------------------------------------- */
 
 void config_help(FILE *out)

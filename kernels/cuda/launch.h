@@ -117,15 +117,20 @@ int launch_clip(void *stream, float *control, const int64_t *bins, const void *s
 /* *word, in pinned host memory, becomes 1 when the stream has come here */
 int launch_mark(void *stream, volatile uint32_t *word);
 /* ---- update.cu ------------------------------------------------------------------------------------------------- */
-enum launch_rule { LAUNCH_ADAMW, LAUNCH_LION, LAUNCH_SGD, LAUNCH_MUON_MOMENTUM, LAUNCH_MUON };
+enum launch_rule {
+#define UPDATE(name) LAUNCH_##name,
+#include "kernels/updates.def"
+#undef UPDATE
+    LAUNCH_RULES
+};
 
 typedef struct launch_update_segment {
-    const float *gradient; /* of LAUNCH_MUON the direction x */
+    const float *gradient; /* of LAUNCH_muon the direction x */
     void *weight;          /* T, or NULL */
-    void *master;          /* fp32, or bf16; of LAUNCH_MUON_MOMENTUM x, which is written only, and fp32 */
+    void *master;          /* fp32, or bf16; of LAUNCH_muon_momentum x, which is written only, and fp32 */
     void *state[2];        /* fp32, or bf16; as many as the rule has */
     int64_t count;
-    float scale;   /* of LAUNCH_MUON's rate */
+    float scale;   /* of LAUNCH_muon's rate */
     int32_t block; /* the launcher's own: the first block of this segment */
     uint8_t decay, nesterov, narrow_master, narrow_state;
     /* Of what is bf16 (kernels/rounding.h): element i is element first + stride (i / columns) + i mod columns of the name. */

@@ -95,7 +95,24 @@ static const report_step one_step = {.step = 12,
                                      .mfu = 0.512,
                                      .step_seconds = 0.25,
                                      .left_seconds = 247,
+                                     .time = 1795373000.1234,
+                                     .tokens = INT64_C(5000000000),
+                                     .epoch = 0.75,
+                                     .data_seconds = 0.01,
+                                     .compute_seconds = 0.2,
+                                     .communication_seconds = 0.04,
+                                     .checkpoint_seconds = 0.5,
+                                     .loss_scale = 65536,
+                                     .skipped_steps = 3,
                                      .resident_bytes = 1610612736};
+
+static const report_result two_sets = {.step = 12,
+                                       .loss = 2,
+                                       .seconds = 3.14,
+                                       .time = 1795373000.1234,
+                                       .sets = 2,
+                                       .name = (const char *const[]){"books", "code"},
+                                       .losses = (const double[]){2.25, 1.25}};
 
 static void a_step_is_one_line_under_its_columns(void **state)
 {
@@ -108,13 +125,17 @@ static void a_step_is_one_line_under_its_columns(void **state)
     skipped.mfu = -1;
     skipped.skipped = true;
     report_line(c.out, &skipped);
-    report_evaluation(c.out, 12, 2, 3.14);
+    report_evaluation(c.out, &(report_result){.step = 12, .loss = 2, .seconds = 3.14, .sets = 1});
+    report_evaluation(c.out, &two_sets);
     capture_expect(
         &c, "         step      loss      norm        lr  tokens/s   TFLOP/s    MFU     memory       ETA\n"
             "      12/1000    4.1235      1.25 3.000e-04     12.3k    0.4321  51.2%   1.50 GiB      4:07\n"
             "      12/1000       nan       nan 3.000e-04     12.3k    0.4321      -   1.50 GiB      4:07  skipped: a "
             "gradient is not finite\n"
-            "           12    2.0000 on validation, perplexity 7.389, 3.1s\n");
+            "           12    2.0000 on validation, perplexity 7.389, 3.1s\n"
+            "           12    2.0000 on validation, perplexity 7.389, 3.1s\n"
+            "                 2.2500 on books\n"
+            "                 1.2500 on code\n");
 }
 
 static void the_header_names_model_memory_device_and_work(void **state)
@@ -172,18 +193,41 @@ static void metrics_are_one_json_object_a_line_with_exact_floats(void **state)
     char *path;
     lines *l = metrics_begin(state, &path);
     assert_int_equal(report_metrics(l, &one_step), STATUS_OK);
-    assert_int_equal(report_metrics_evaluation(l, 12, 3.5), STATUS_OK);
+    assert_int_equal(report_metrics_evaluation(l, &(report_result){.step = 12, .loss = 3.5, .sets = 1}), STATUS_OK);
+    assert_int_equal(report_metrics_evaluation(l, &two_sets), STATUS_OK);
     char *text = metrics_end(l, path), *second = strchr(text, '\n') + 1;
-    assert_string_equal(second, "{\"step\": 12, \"eval_loss\": 3.5}\n");
+    assert_string_equal(second,
+                        "{\"step\": 12, \"eval_loss\": 3.5, \"time\": 0.000}\n"
+                        "{\"step\": 12, \"eval_loss\": 2.0, \"eval_losses\": {\"books\": 2.25, \"code\": 1.25}, "
+                        "\"time\": 1795373000.123}\n");
     *second = 0;
     json_t *line = json_loads(text, 0, NULL);
     assert_non_null(line);
-    static const char *const keys[] = {"step",   "loss", "grad_norm",   "lr", "tokens_per_second",
-                                       "tflops", "mfu",  "step_seconds"};
+    static const char *const keys[] = {"step",
+                                       "loss",
+                                       "grad_norm",
+                                       "lr",
+                                       "tokens_per_second",
+                                       "tflops",
+                                       "mfu",
+                                       "step_seconds",
+                                       "tokens",
+                                       "epoch",
+                                       "data_seconds",
+                                       "compute_seconds",
+                                       "communication_seconds",
+                                       "loss_scale",
+                                       "time",
+                                       "resident_bytes",
+                                       "checkpoint_seconds",
+                                       "skipped_steps"};
     assert_int_equal(json_object_size(line), sizeof keys / sizeof *keys);
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         assert_non_null(json_object_get(line, keys[i]));
     assert_true(json_real_value(json_object_get(line, "loss")) == 4.12345679);
+    assert_true(json_real_value(json_object_get(line, "time")) == 1795373000.123);
+    assert_true(json_integer_value(json_object_get(line, "tokens")) == INT64_C(5000000000));
+    assert_int_equal(json_integer_value(json_object_get(line, "skipped_steps")), 3);
     json_decref(line);
     free(text);
 }
@@ -200,7 +244,8 @@ static void every_float_survives_the_metrics(void **state)
             random = random * 1664525 + 1013904223;
             memcpy(&losses[i], &random, sizeof losses[i]);
         } while (!isfinite(losses[i]));
-        assert_int_equal(report_metrics_evaluation(l, 1, (double)losses[i]), STATUS_OK);
+        assert_int_equal(report_metrics_evaluation(l, &(report_result){.step = 1, .loss = (double)losses[i]}),
+                         STATUS_OK);
     }
     char *text = metrics_end(l, path), *at = text;
     for (int i = 0; i < 500; i++) {
@@ -218,7 +263,7 @@ static void metrics_without_a_number_are_null(void **state)
     report_step s = one_step;
     s.loss = NAN;
     s.grad_norm = INFINITY;
-    s.mfu = -1;
+    s.mfu = s.communication_seconds = -1;
     s.skipped = true;
     char *path;
     lines *l = metrics_begin(state, &path);
@@ -229,6 +274,7 @@ static void metrics_without_a_number_are_null(void **state)
     assert_true(json_is_null(json_object_get(line, "loss")));
     assert_true(json_is_null(json_object_get(line, "grad_norm")));
     assert_true(json_is_null(json_object_get(line, "mfu")));
+    assert_null(json_object_get(line, "communication_seconds")); /* a device does not say */
     assert_true(json_is_true(json_object_get(line, "skipped")));
     json_decref(line);
     free(text);

@@ -95,6 +95,8 @@ runs_metrics runs_read_metrics(const char *folder)
         if (json_object_get(line, "eval_loss")) {
             m.evaluation[m.evaluations].step = step;
             m.evaluation[m.evaluations++].loss = real(line, "eval_loss");
+        } else if (json_object_get(line, "undone") || json_object_get(line, "spike")) {
+            m.events++;
         } else {
             m.step[m.count].step = step;
             m.step[m.count].loss = real(line, "loss");

@@ -30,6 +30,7 @@ typedef struct runs_metrics {
         double loss, norm, lr;
         bool skipped;
     } step[RUNS_MOST_STEPS];
+    int events; /* spikes, and steps undone */
     int evaluations;
     struct {
         int64_t step;

@@ -220,8 +220,7 @@ static void layouts_must_multiply_to_the_ranks(void **state)
 static char *other_value(const config_row *row, const config *c)
 {
     char *now = config_value_text(c, row), *other = NULL;
-    const char *const words[] = {row->type == CONFIG_TYPE_WORD ? row->word[0] : "",
-                                 row->type == CONFIG_TYPE_WORD ? row->word[1] : ""};
+    const char *const words[] = {row->word ? row->word[0] : "", row->word ? row->word[1] : ""};
     double number = row->low + (row->high - row->low) / 3;
     switch (row->type) {
     case CONFIG_TYPE_INT:
@@ -239,6 +238,9 @@ static char *other_value(const config_row *row, const config *c)
         break;
     case CONFIG_TYPE_WORD:
         other = must_strdup(!words[1] || strcmp(now, words[0]) != 0 ? words[0] : words[1]);
+        break;
+    case CONFIG_TYPE_WORDS:
+        other = must_format("[%s]", words[0]);
         break;
     case CONFIG_TYPE_PRESET:
         other = must_strdup("llama-15m");

@@ -21,7 +21,7 @@ struct rendezvous {
 
 bool rendezvous_is_there(void)
 {
-    return system("command -v etcd >/dev/null 2>&1") == 0;
+    return system("etcd --version 2>/dev/null | grep -qE 'etcd Version: (3\\.([4-9]|[1-9][0-9])|[4-9])'") == 0;
 }
 
 /* Is the port of the loopback free? 0: any that is. */

@@ -6,7 +6,7 @@
 
 typedef struct rendezvous rendezvous;
 
-/* Is etcd installed? */
+/* Is etcd installed, 3.4 or later? */
 bool rendezvous_is_there(void);
 /* Keys in top/keys, etcd's data in top/etcd. Dies if it cannot be started. */
 rendezvous *rendezvous_open(const char *top);

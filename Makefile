@@ -78,7 +78,7 @@ $(BUILD)/%.o: %.cc
 	@$(CXX) $(CXXFLAGS) -MMD -MP -c -o $@ $<
 
 # files within programs (tools/embed.h)
-$(BUILD)/tools/report.o: tools/report_page.html
+$(BUILD)/tools/report.o: tools/report_page.html tools/report_wandb.py
 $(BUILD)/tools/help.o: $(wildcard tools/help/*.txt)
 
 $(BUILD)/tests/libtests.a: $(HELPERS:%.c=$(BUILD)/%.o)
@@ -100,6 +100,7 @@ $(SPIES): $(BUILD)/tests/%.so: tests/memory/spy/%.c memory/seal.h
 	$(CC) -std=c11 -D_GNU_SOURCE -O2 $(CWARNINGS) -I. -shared -fPIC -o $@ $< -ldl
 
 $(BUILD)/tests/test_endings: | $(BUILD)/phalanx
+$(BUILD)/tests/test_node_copies: | $(BUILD)/phalanx
 $(BUILD)/tests/test_supervise: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
 $(BUILD)/tests/test_phases: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
 $(BUILD)/tests/test_arena: | $(BUILD)/tests/allocation_spy.so
@@ -117,9 +118,9 @@ $(BUILD)/tests/test_watchdog: | $(BUILD)/tests/rank_watchdog
 # It brings a device of its own, which device_load() finds among the program's symbols.
 $(BUILD)/tests/test_keys: LIBS += -rdynamic
 $(BUILD)/tests/test_spikes: | $(BUILD)/phalanx
-$(BUILD)/tests/test_pace: | $(BUILD)/tests/rank_faulty
+$(BUILD)/tests/test_pace $(BUILD)/tests/test_verify: | $(BUILD)/tests/rank_faulty
 # A machine that is not as it should be.
-$(BUILD)/tests/rank_faulty: LIBS += -Wl,--wrap=executor_observe
+$(BUILD)/tests/rank_faulty: LIBS += -Wl,--wrap=executor_observe,--wrap=verify_open,--wrap=MPI_Irecv,--wrap=MPI_Testsome
 # Likewise a driver, for resources_gpu_open().
 $(BUILD)/tests/test_resources: LIBS += -rdynamic
 # Mutants: the parity test's proof that it can fail.
@@ -154,7 +155,7 @@ demo: deps ## install, build, train a small Llama on English text, print a sampl
 check: deps ## install, build and run the tests
 	@$(MAKE) --no-print-directory run-tests
 
-SCRIPT_TESTS := tests/lint/test_lint.sh
+SCRIPT_TESTS := tests/lint/test_lint.sh tests/readme.sh tests/jobs/test_slurm.sh tests/jobs/test_two_hosts.sh
 
 run-tests: tests
 	@rm -f $(BUILD)/tally
@@ -176,7 +177,7 @@ SANITIZED_asan  := -fsanitize=address,undefined -fno-sanitize-recover=undefined 
 SANITIZED_ubsan := -fsanitize=undefined -fno-sanitize-recover=undefined
 SANITIZED_tsan  := -fsanitize=thread
 # Not under ASan: matrices of whole runs on many ranks (minutes), and promises about resident memory and about time.
-ASAN_LEFT_OUT := bubble comm cuda_attention cuda_host cuda_queue cuda_tuning endings faults golden islands layouts memory narrow_state optimizers parity parity_mutants phases recovery resume supervise watch watchdog
+ASAN_LEFT_OUT := bubble comm cuda_attention cuda_host cuda_queue cuda_tuning endings faults golden help islands layouts memory narrow_state node_copies optimizers parity parity_mutants phases recovery resume supervise watch watchdog
 ASAN_TESTS ?= $(filter-out $(ASAN_LEFT_OUT:%=build-asan/tests/test_%),$(TESTS:$(BUILD)/%=build-asan/%))
 asan: SELECTED = TESTS="$(ASAN_TESTS)" RANK_PROGRAMS=
 asan ubsan tsan: ## the tests under AddressSanitizer (with UBSan; a selection), UBSan or ThreadSanitizer
@@ -219,8 +220,9 @@ cuda-tests: tests ## the CUDA kernels and host side, executed without a GPU
 
 FAULTS ?= 100
 SEED ?= 1
-faults: $(BUILD)/tests/test_supervise ## FAULTS=N faults at random (SEED=S) under phalanx supervise, and what each kind costs
-	FAULTS=$(FAULTS) SEED=$(SEED) $(BUILD)/tests/test_supervise
+faults: $(BUILD)/tests/test_supervise $(BUILD)/tests/test_checkpoint_damage ## FAULTS=N faults at random (SEED=S) under phalanx supervise, what each kind costs; 10 N damages to checkpoints
+	FAULTS=$(or $(FAULTS),100) SEED=$(SEED) $(BUILD)/tests/test_supervise
+	DAMAGES=$(or $(FAULTS),100)0 SEED=$(SEED) $(BUILD)/tests/test_checkpoint_damage
 
 clean: ## remove what was built
 	rm -rf build build-*

@@ -51,25 +51,22 @@ static status fill(int64_t *left_out, const compiled *c, executor *e, place *at,
     return STATUS_OK;
 }
 
-int64_t batch_first(const compile_options *o, int64_t first)
+int64_t batch_first(const compile_options *o, int64_t first, int microbatches)
 {
-    return first + (int64_t)o->microbatches * o->micro_batch * grid_index(&o->grid, AXIS_SAMPLES);
+    return first + (int64_t)microbatches * o->micro_batch * grid_index(&o->grid, AXIS_SAMPLES);
 }
 
-static status fill_step(int64_t *left_out, const compiled *c, executor *e, place *at, const samples *s, int64_t first)
+status batch_fill(int64_t *left_out, const compiled *c, executor *e, const samples *s, int64_t first, int microbatches)
 {
-    int64_t mine = (int64_t)c->options.microbatches * c->options.micro_batch;
-    return fill(left_out, c, e, at, s, batch_first(&c->options, first), mine);
+    return fill(left_out, c, e, executor_at, s, batch_first(&c->options, first, microbatches),
+                (int64_t)microbatches * c->options.micro_batch);
 }
 
-status batch_fill(int64_t *left_out, const compiled *c, executor *e, const samples *s, int64_t first)
+status batch_read_ahead(int64_t *left_out, const compiled *c, executor *e, const samples *s, int64_t first,
+                        int microbatches)
 {
-    return fill_step(left_out, c, e, executor_at, s, first);
-}
-
-status batch_read_ahead(int64_t *left_out, const compiled *c, executor *e, const samples *s, int64_t first)
-{
-    return fill_step(left_out, c, e, executor_ahead, s, first);
+    return fill(left_out, c, e, executor_ahead, s, batch_first(&c->options, first, microbatches),
+                (int64_t)microbatches * c->options.micro_batch);
 }
 
 status batch_fill_evaluation(int64_t *left_out, const compiled *c, executor *e, const samples *s, int64_t first,

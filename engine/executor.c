@@ -23,8 +23,8 @@ typedef struct range {
 /* What the executor knows of a program beside its ops. */
 typedef struct played {
     const compiled_program *program;
-    launch *launches;     /* [requests] */
-    const char **stretch; /* in words, the ops before each of its marks; NULL where nothing is apart */
+    launch *launches;           /* [requests] */
+    const char **between_marks; /* in words, the ops before each of its marks; NULL where nothing is apart */
 } played;
 
 struct executor {
@@ -40,16 +40,15 @@ struct executor {
     int marked, passed; /* of its marks: put on the device's queue, and passed by it */
     bool graph, capturing, profiled;
     int64_t plays; /* of the repeated program, with a graph: by op, captured, replayed from then on */
-    range before[COPIES], behind[COPIES];
-    int before_count, behind_count;
+    range before[COPIES], after[COPIES];
+    int before_count, after_count;
     links links;
     traffic captured[AXIS_COUNT]; /* what each replay sends */
     comm_request *requests;
     watchdog *watchdog;
-    int hook_op;
-    void (*hook)(void *); /* before that op of the training program; NULL: nobody */
+    void (*hook)(void *); /* before a training program changes the state; NULL: nobody */
     void *hook_context;
-    executor_observer observer;
+    executor_observer observer[EXECUTOR_OBSERVERS];
     double *seconds;
     _Atomic(int64_t) step;
     _Atomic(const op *) current;
@@ -114,24 +113,24 @@ static void find_ranges(executor *e)
 {
     const compiled_results *results = &e->compiled->results;
     const tensor *before[] = {e->compiled->inputs.scalars};
-    const tensor *behind[] = {results->loss_total, results->control, results->logits};
+    const tensor *after[] = {results->loss_total, results->control, results->logits};
     for (unsigned i = 0; i < sizeof before / sizeof *before; i++)
         add_range(e->before, &e->before_count, before[i]);
-    for (unsigned i = 0; i < sizeof behind / sizeof *behind; i++)
-        add_range(e->behind, &e->behind_count, behind[i]);
+    for (unsigned i = 0; i < sizeof after / sizeof *after; i++)
+        add_range(e->after, &e->after_count, after[i]);
 }
 
 /* ---- how far a device has come ----------------------------------------------------------------------------------- */
 
-static void name_stretches(executor *e, played *p)
+static void name_between_marks(executor *e, played *p)
 {
     const program *list = &p->program->list;
     int marks = compile_marks(p->program);
-    p->stretch = pool_alloc(&e->pool, (size_t)(marks + 1) * sizeof *p->stretch);
+    p->between_marks = pool_alloc(&e->pool, (size_t)(marks + 1) * sizeof *p->between_marks);
     for (int i = 0; i < marks; i++) {
-        int first = i * COMPILE_STRETCH,
-            last = first + COMPILE_STRETCH < list->count ? first + COMPILE_STRETCH - 1 : list->count - 1;
-        p->stretch[i] = pool_format(&e->pool, "%s .. %s", list->ops[first]->label, list->ops[last]->label);
+        int first = i * COMPILE_MARK_OPS,
+            last = first + COMPILE_MARK_OPS < list->count ? first + COMPILE_MARK_OPS - 1 : list->count - 1;
+        p->between_marks[i] = pool_format(&e->pool, "%s .. %s", list->ops[first]->label, list->ops[last]->label);
     }
 }
 
@@ -164,11 +163,11 @@ static void tell_watchdog(executor *e, const op *o, const char *where, bool enqu
 static void stand_at_mark(executor *e)
 {
     const program *list = &e->playing->program->list;
-    int first = e->passed * COMPILE_STRETCH;
+    int first = e->passed * COMPILE_MARK_OPS;
     if (first >= list->count)
         return;
     const op *o = list->ops[first];
-    tell_watchdog(e, o, e->playing->stretch[e->passed], false);
+    tell_watchdog(e, o, e->playing->between_marks[e->passed], false);
     if (e->marked == compile_marks(e->playing->program)) /* until then messages are about what the host enqueues */
         atomic_store_explicit(&e->current, o, memory_order_relaxed);
 }
@@ -185,7 +184,7 @@ static void look_at_marks(executor *e)
 /* The host has put op `i` of the program on the device's queue. */
 static void mark(executor *e, int i)
 {
-    if (!e->apart || ((i + 1) % COMPILE_STRETCH && i + 1 < e->playing->program->list.count))
+    if (!e->apart || ((i + 1) % COMPILE_MARK_OPS && i + 1 < e->playing->program->list.count))
         return;
     e->interface->mark(e->device, e->marked++);
     if (!e->capturing)
@@ -282,7 +281,7 @@ status executor_open(executor **out, compiled *c, comm *world, const executor_op
         return s;
     }
     for (int i = 0; e->apart && i < COMPILE_PROGRAMS; i++)
-        name_stretches(e, &e->programs[i]);
+        name_between_marks(e, &e->programs[i]);
     log_set_where(describe_where, e);
     *out = e;
     return STATUS_OK;
@@ -352,8 +351,23 @@ static void copy_inputs(executor *e)
 
 static void call_hook(executor *e, const compiled_program *p, int i)
 {
-    if (i == e->hook_op && e->hook && p == &e->compiled->training && !e->capturing)
+    if (i == p->first_change && e->hook && !e->capturing)
         e->hook(e->hook_context);
+}
+
+static void play_observed(executor *e, const compiled_program *p, int i)
+{
+    for (int k = 0; k < EXECUTOR_OBSERVERS; k++)
+        if (e->observer[k].before)
+            e->observer[k].before(e->observer[k].context, p, i);
+    play_op(e, p->list.ops[i]);
+    for (int k = EXECUTOR_OBSERVERS - 1; k >= 0; k--) {
+        const executor_observer *o = &e->observer[k];
+        if (o->after)
+            o->after(o->context, p, i);
+        while (o->again && o->again(o->context, p, i))
+            play_op(e, p->list.ops[i]);
+    }
 }
 
 static void play_ops(executor *e, const compiled_program *p)
@@ -365,11 +379,7 @@ static void play_ops(executor *e, const compiled_program *p)
         call_hook(e, p, i);
         atomic_store_explicit(&e->current, o, memory_order_relaxed);
         tell_watchdog(e, o, o->label, e->apart);
-        if (e->observer.before)
-            e->observer.before(e->observer.context, p, i);
-        play_op(e, o);
-        if (e->observer.after)
-            e->observer.after(e->observer.context, p, i);
+        play_observed(e, p, i);
         mark(e, i);
         if (!alone)
             comm_progress(e->world);
@@ -416,7 +426,7 @@ static void play(executor *e, const compiled_program *p)
         play_ops(e, p);
         return;
     }
-    call_hook(e, p, e->hook_op);
+    call_hook(e, p, p->first_change);
     if (e->plays == 2)
         capture(e, p);
     e->interface->replay(e->device);
@@ -439,8 +449,8 @@ void executor_launch(executor *e, const compiled_program *p)
     if (e->apart)
         stand_at_mark(e);
     play(e, p);
-    for (int i = 0; i < e->behind_count; i++)
-        e->interface->copy_out(e->device, e->behind[i].at, e->behind[i].bytes);
+    for (int i = 0; i < e->after_count; i++)
+        e->interface->copy_out(e->device, e->after[i].at, e->after[i].bytes);
 }
 
 void executor_finish(executor *e)
@@ -508,21 +518,20 @@ const device_interface *executor_device(const executor *e, device **out)
     return e->interface;
 }
 
-void executor_before(executor *e, int index, void (*hook)(void *context), void *context)
+void executor_before_change(executor *e, void (*hook)(void *context), void *context)
 {
-    e->hook_op = index;
     e->hook = hook;
     e->hook_context = context;
+}
+
+void executor_observe(executor *e, executor_place place, executor_observer o)
+{
+    e->observer[place] = o;
 }
 
 int executor_communicators(const executor *e)
 {
     return e->interface->communication ? groups_communicators(&e->links.asked) : 0;
-}
-
-void executor_observe(executor *e, executor_observer o)
-{
-    e->observer = o;
 }
 
 void executor_facts(device_facts *out, const executor *e)

@@ -56,15 +56,18 @@ void executor_give_back(executor *e, void *borrowed, int64_t address, int64_t by
 run_context *executor_context(executor *e);
 /* What the arena is on, for who copies large parts of it. */
 const device_interface *executor_device(const executor *e, device **out);
-/* `hook` is called before op number `index` of every training step (with a graph, before the step); NULL: nobody. */
-void executor_before(executor *e, int index, void (*hook)(void *context), void *context);
-/* Is called around each op as the host plays or enqueues it; one at a time, {0}: nobody. */
+/* `hook` is called in every training step before weights and optimizer change (with a graph, before the step); NULL: nobody. */
+void executor_before_change(executor *e, void (*hook)(void *context), void *context);
+/* Two that are called around each op as the host plays or enqueues it; {0}: nobody. */
+typedef enum executor_place { OBSERVES_OUTSIDE, OBSERVES_INSIDE, EXECUTOR_OBSERVERS } executor_place;
 typedef struct executor_observer {
     void *context;
     void (*before)(void *context, const compiled_program *p, int index);
     void (*after)(void *context, const compiled_program *p, int index);
+    /* After that, of the CPU: shall the op be played once more? Asked until it says no; NULL: no. */
+    bool (*again)(void *context, const compiled_program *p, int index);
 } executor_observer;
-void executor_observe(executor *e, executor_observer o);
+void executor_observe(executor *e, executor_place place, executor_observer o);
 void executor_facts(device_facts *out, const executor *e);
 /* How many communicators it has opened on the device. */
 int executor_communicators(const executor *e);

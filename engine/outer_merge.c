@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/config/batch_ramp.h"
 #include "engine/outer_parts.h"
 #include "memory/clock.h"
 #include "memory/log.h"
@@ -28,7 +29,7 @@ static void serve_offer(outer *o, int64_t merge, int64_t offer, int fragment)
 
 static int64_t tokens_since(const outer *o, const outer_position *p)
 {
-    return (p->step - o->merged_at[o->fragment]) * o->config->train.global_batch * o->config->train.sequence;
+    return batch_ramp_total(o->config, o->merged_at[o->fragment], p->step) * o->config->train.sequence;
 }
 
 static void offer(outer *o, const outer_position *p, int fragment)

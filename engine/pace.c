@@ -164,7 +164,7 @@ pace *pace_open(const compiled *c, executor *e, comm *world)
             if (kinds[k].ranks > 1 && kinds[k].key == key && timed[k]++ < TIMED)
                 p->class[i] = (int8_t)k;
     }
-    executor_observe(e, (executor_observer){p, before, after});
+    executor_observe(e, OBSERVES_INSIDE, (executor_observer){p, before, after, NULL});
     return p;
 }
 
@@ -172,7 +172,7 @@ void pace_close(pace *p)
 {
     if (!p)
         return;
-    executor_observe(p->executor, (executor_observer){0});
+    executor_observe(p->executor, OBSERVES_INSIDE, (executor_observer){0});
     free(p->class);
     free(p);
 }
@@ -256,6 +256,7 @@ void pace_judge_add(pace_judge *j, const pace_share *shares, int64_t stride)
                 j->values[count++] = seconds;
         }
         middle[k] = count > 1 ? median(j->values, count) : 0;
+        middle[k] = middle[k] < PACE_SHORTEST ? 0 : middle[k];
     }
     for (int i = 0; i < j->ranks; i++) {
         const pace_share *s = share_of(shares, stride, i);

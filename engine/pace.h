@@ -16,6 +16,9 @@
 
 enum { PACE_CLASSES = 8, PACE_WINDOW = 20 };
 
+/* Seconds: of shorter ops the clock itself (0.3 us a reading) and the caches' state are too large a part. */
+#define PACE_SHORTEST 50e-6
+
 /* What a rank says of its last step: 0 for what it has not timed. */
 typedef struct pace_share {
     float seconds[PACE_CLASSES]; /* of one op, on average */
@@ -38,7 +41,7 @@ void pace_judge_add(pace_judge *j, const pace_share *shares, int64_t stride); /*
 /* A rank's ratio over the window; 0 as long as that is not full, or where it has nothing in common with others. */
 double pace_ratio(const pace_judge *j, int rank);
 double pace_waited(const pace_judge *j); /* seconds of the last step, the mean over the ranks */
-/* A rank that has become slow by `limit` (1.15: 15% over the median) since the last call, or recovered (*recovered): each change is
+/* A rank that has become slow by `limit` (1.1: 10% over the median) since the last call, or recovered (*recovered): each change is
  * told once. -1: none. */
 int pace_change(pace_judge *j, double limit, bool *recovered);
 

@@ -47,7 +47,7 @@ void report_header(FILE *out, const report_run *run)
         fprintf(out, "  layout      %s\n", run->layout);
     header_memory(out, run);
     units_count(tokens, (double)run->tokens_per_step);
-    units_count(all, (double)run->tokens_per_step * (double)run->steps);
+    units_count(all, (double)run->tokens);
     fprintf(out, "  training    %" PRId64 " steps of %s tokens: %s tokens\n", run->steps, tokens, all);
     double flops = run->flops_per_token * (double)run->tokens_per_step;
     if (flops < 1e9)
@@ -215,6 +215,7 @@ static json_t *rank_object(const report_rank *r)
     put_integer(object, "arena_used_bytes", r->arena_used_bytes);
     put_integer(object, "peak_resident_bytes", r->peak_resident_bytes);
     put_integer(object, "copy_bytes", r->copy_bytes);
+    put_integer(object, "memory_copy_bytes", r->memory_copy_bytes);
     put_traffic(object, "bytes_sent", r->bytes_sent);
     put_traffic(object, "messages_sent", r->messages_sent);
     return object;
@@ -256,9 +257,11 @@ status report_summary(const char *path, const report_summary_values *v)
     put_integer(root, "metrics_lost", v->metrics_lost);
     put_integer(root, "checkpoints_saved", v->saves);
     put_integer(root, "checkpoints_lost", v->saves_lost);
+    put_integer(root, "copies_in_memory", v->saves_in_memory);
     put_real(root, "checkpoint_seconds", v->save_seconds);
     if (v->islands)
         put_islands(root, v->islands);
+    put_real(root, "verify_seconds", v->verify_seconds);
     put_integer(root, "times_gone_back", v->times_back);
     put_integer(root, "samples_left_out", v->omitted);
     if (v->fell_back)
@@ -279,12 +282,14 @@ status report_summary(const char *path, const report_summary_values *v)
 report_progress report_progress_begin(FILE *out, const char *title, double total, bool bytes)
 {
     double now = clock_seconds();
-    return (report_progress){.out = isatty(fileno(out)) ? out : NULL,
+    bool terminal = isatty(fileno(out));
+    return (report_progress){.out = out,
+                             .terminal = terminal,
                              .title = title,
                              .bytes = bytes,
                              .total = total,
                              .begun = now,
-                             .last = now - 1};
+                             .last = terminal ? now - 1 : now};
 }
 
 void report_progress_text(char *out, int bytes, const report_progress *p, double done, double now, int width)
@@ -321,21 +326,20 @@ static int terminal_width(FILE *out)
 void report_progress_update(report_progress *p, double done)
 {
     double now = clock_seconds();
-    if (!p->out || now - p->last < 0.1)
+    if (now - p->last < (p->terminal ? 0.1 : 30))
         return;
     char text[256];
-    report_progress_text(text, sizeof text, p, done, now, terminal_width(p->out));
-    fprintf(p->out, "\r%s\033[K", text);
+    report_progress_text(text, sizeof text, p, done, now, p->terminal ? terminal_width(p->out) : 0);
+    fprintf(p->out, p->terminal ? "\r%s\033[K" : "%s\n", text);
     fflush(p->out);
     p->last = now;
-    p->drawn = true;
+    p->drawn = p->terminal;
 }
 
 void report_progress_end(report_progress *p)
 {
     if (p->drawn)
         fprintf(p->out, "\r\033[K");
-    if (p->out)
-        fflush(p->out);
+    fflush(p->out);
     p->drawn = false;
 }

@@ -22,6 +22,7 @@ typedef struct report_run {
     const char *folder;
     int64_t parameters;
     int64_t steps, tokens_per_step;
+    int64_t tokens;         /* of all steps */
     double flops_per_token; /* forward and backward, causal attention counted as half */
     double peak_flops;      /* of all ranks together, for the MFU; 0: unknown */
     struct {
@@ -92,6 +93,7 @@ typedef struct report_rank {
     int rank, at[AXIS_COORDINATES]; /* in the grid */
     int64_t arena_bytes, arena_used_bytes, peak_resident_bytes;
     int64_t copy_bytes;                                        /* of host memory, for checkpoints */
+    int64_t memory_copy_bytes;                                 /* of shared memory, for checkpoints there */
     int64_t bytes_sent[AXIS_COUNT], messages_sent[AXIS_COUNT]; /* of NCCL, calls count as messages */
 } report_rank;
 
@@ -108,8 +110,10 @@ typedef struct report_summary_values {
     double tuning_seconds;              /* choices by timing, once a run */
     int64_t metrics_lost;               /* lines that could not be written */
     int64_t saves, saves_lost;          /* checkpoints */
+    int64_t saves_in_memory;            /* copies in the memory of nodes */
     double save_seconds;                /* that training has waited for them */
     const report_islands *islands;      /* NULL: the job is no island */
+    double verify_seconds;              /* that verification has taken, on the rank where it took longest */
     int64_t times_back, omitted;        /* steps undone, samples left out for it */
     const char *fell_back;              /* why the run did not go on from the latest checkpoint; NULL: it did */
     int ranks;
@@ -123,12 +127,13 @@ report_end report_ending(const char *folder, double began);
 /* summary.json at `path`, whole or not at all. */
 status report_summary(const char *path, const report_summary_values *values);
 
-/* A bar for work of a known (or, with total 0, unknown) amount; with total -1 only the time that it takes is shown. Drawn on terminals only, at most ten times a second. */
+/* A bar for work of a known (or, with total 0, unknown) amount; with total -1 only the time that it takes is shown.
+ * Drawn over itself on a terminal, at most ten times a second; elsewhere a line every 30 s. */
 typedef struct report_progress {
     FILE *out;
     const char *title;
     bool bytes; /* amounts are bytes, otherwise counts */
-    bool drawn;
+    bool terminal, drawn;
     double total, begun, last; /* times in seconds */
 } report_progress;
 

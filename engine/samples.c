@@ -62,11 +62,11 @@ static void lay_period(samples *s)
     int *used = must_calloc((unsigned long)s->sources, sizeof *used);
     for (int slot = 0; slot < SAMPLES_PERIOD; slot++) {
         int best = 0;
-        double behind = -1;
+        double most = -1;
         for (int i = 0; i < s->sources; i++) {
             double lag = (double)s->source[i].per_period * (slot + 1) / SAMPLES_PERIOD - used[i];
-            if (lag > behind && used[i] < s->source[i].per_period) {
-                behind = lag;
+            if (lag > most && used[i] < s->source[i].per_period) {
+                most = lag;
                 best = i;
             }
         }
@@ -173,11 +173,17 @@ int64_t samples_count(const samples *s)
     return n;
 }
 
+double samples_epochs(const samples *s, int which, double taken)
+{
+    const source *from = &s->source[which];
+    return taken * from->per_period / SAMPLES_PERIOD / (double)from->count;
+}
+
 double samples_epoch(const samples *s, int64_t index)
 {
     double most = 0;
     for (int i = 0; i < s->sources; i++) {
-        double passes = (double)index * s->source[i].per_period / SAMPLES_PERIOD / (double)s->source[i].count;
+        double passes = samples_epochs(s, i, (double)index);
         most = passes > most ? passes : most;
     }
     return most;

@@ -42,6 +42,8 @@ int64_t samples_count(const samples *s);
 double samples_epoch(const samples *s, int64_t index);
 /* Of sample `index`: which data set, and which of its samples. */
 void samples_locate(const samples *s, int *source, int64_t *sample, int64_t index);
+/* How often data set number `source` has been seen when so many samples have been taken. */
+double samples_epochs(const samples *s, int source, double taken);
 /* What data set number `source` is, as long as nobody replaces it. */
 void samples_identify(indexed_identity *out, const samples *s, int source);
 

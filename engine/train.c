@@ -7,6 +7,7 @@
 #include "engine/batch.h"
 #include "engine/loss_scale.h"
 #include "engine/incidents.h"
+#include "engine/report.h"
 #include "engine/training.h"
 #include "kernels/op.h"
 #include "memory/clock.h"
@@ -17,7 +18,7 @@
 /* Targets of the global batch that count. */
 static double batch_tokens(const training *t)
 {
-    return (double)(t->config->train.global_batch - t->left_out) * (double)t->config->train.sequence;
+    return (double)(training_batch(t, t->step) - t->left_out) * (double)t->config->train.sequence;
 }
 
 /* Muon's rate follows the same schedule as the others'. */
@@ -31,6 +32,7 @@ static void fill_scalars(training *t, double rate)
     const config *c = t->config;
     step_scalars *s = executor_at(t->executor, t->compiled.inputs.scalars);
     double updates = (double)(t->updates - t->moments) + 1; /* of the moments */
+    int64_t first = batch_first(&t->compiled.options, t->samples, training_microbatches(t, t->step));
     *s = (step_scalars){.seed = (uint64_t)c->train.seed,
                         .step = t->step + 1,
                         .updates = t->updates + 1,
@@ -43,7 +45,7 @@ static void fill_scalars(training *t, double rate)
                         .momentum = (float)c->optimizer.momentum,
                         .clip = (float)c->optimizer.clip,
                         .loss_scale = (float)t->loss_scale,
-                        .first_sample = batch_first(&t->compiled.options, t->samples) + ((int64_t)t->slot << 40),
+                        .first_sample = first + ((int64_t)t->slot << 40),
                         .loss_tokens = (float)batch_tokens(t),
                         .momentum_correction = (float)(1 - pow(c->optimizer.beta1, updates)),
                         .variance_correction = (float)(1 - pow(c->optimizer.beta2, updates))};
@@ -53,8 +55,8 @@ static void fill_scalars(training *t, double rate)
 static void after_update(training *t, bool skipped)
 {
     const config *c = t->config;
+    t->samples += training_batch(t, t->step);
     t->step++;
-    t->samples += c->train.global_batch;
     t->updates += !skipped;
     t->skipped = skipped ? t->skipped + 1 : 0;
     if (c->train.precision == CONFIG_FP16)
@@ -103,7 +105,7 @@ static status take_batch(training *t, int64_t *left_out)
     *left_out = t->ahead_left_out;
     watchdog_enter(t->watchdog, DURING_STEP, true, t->step + 1, "reading the batch");
     if (!there)
-        return batch_fill(left_out, &t->compiled, t->executor, t->train, t->samples);
+        return batch_fill(left_out, &t->compiled, t->executor, t->train, t->samples, training_microbatches(t, t->step));
     executor_turn(t->executor);
     return STATUS_OK;
 }
@@ -111,10 +113,11 @@ static status take_batch(training *t, int64_t *left_out)
 /* While the device plays this step, the next one's batch. What cannot be read is tried again by that step, which says so. */
 static void read_ahead(training *t)
 {
-    int64_t next = t->samples + t->config->train.global_batch;
+    int64_t next = t->samples + training_batch(t, t->step);
     bool last = t->step + 1 == t->config->train.steps;
     if (!last && executor_reads_ahead(t->executor) &&
-        batch_read_ahead(&t->ahead_left_out, &t->compiled, t->executor, t->train, next) == STATUS_OK)
+        batch_read_ahead(&t->ahead_left_out, &t->compiled, t->executor, t->train, next,
+                         training_microbatches(t, t->step + 1)) == STATUS_OK)
         t->ahead = next;
 }
 
@@ -133,14 +136,21 @@ static status ready_step(training *t, signals_request *asked)
     return agree(t, asked, &t->left_out, pace_take(t->pace), ready);
 }
 
+static bool due(int every, int64_t step)
+{
+    return every > 0 && step % every == 0;
+}
+
 /* One optimizer step; *undone: it, and those before it back to a checkpoint, have been undone. */
 static status play_step(training *t, bool *undone)
 {
-    double rate = learning_rate_at(&t->schedule, t->updates + 1);
+    double rate = learning_rate_at(&t->schedule, t->updates + 1 - t->schedule_updates);
     fill_scalars(t, rate);
     if (t->step + 1 == t->config->profile.start)
         executor_profile(t->executor, true);
-    executor_launch(t->executor, &t->compiled.training);
+    if (t->verify)
+        verify_step(t->verify, t->step + 1);
+    executor_launch(t->executor, compile_program_of(&t->compiled, training_microbatches(t, t->step)));
     read_ahead(t);
     executor_finish(t->executor);
     if (t->step + 1 == t->config->profile.stop)
@@ -154,7 +164,8 @@ static status play_step(training *t, bool *undone)
     training_report_step(t, mean, (double)control[CONTROL_NORM], rate, clock_seconds() - t->step_began, skipped);
     if (t->config->debug.gradients && t->step == t->config->debug.at_step)
         TRY(training_dump_gradients(t));
-    return training_judge(undone, t, mean, (double)control[CONTROL_NORM], skipped);
+    TRY(training_judge(undone, t, mean, (double)control[CONTROL_NORM], skipped));
+    return !*undone && due(t->config->run.verify_every, t->step) ? training_verify(undone, t) : STATUS_OK;
 }
 
 /* The mean over one data set: the same samples in every layout, evaluate.batches global batches, or one pass over what there is. */
@@ -164,18 +175,25 @@ static status evaluate_set(double *loss, training *t, signals_request *asked, in
     const compile_options *o = &t->compiled.options;
     int64_t together = (int64_t)o->micro_batch * grid_group_size(&t->grid, AXIS_SAMPLES);
     int64_t end = training_evaluation_samples(t, set), missing = 0;
+    report_progress bar = report_progress_begin(stderr, "evaluating", (double)end, false);
+    status ready = STATUS_OK;
     for (int64_t first = 0; first < end; first += together) {
         int64_t left_out = 0;
         watchdog_enter(t->watchdog, DURING_EVALUATION, true, t->step, "reading a batch");
-        status ready = batch_fill_evaluation(&left_out, &t->compiled, t->executor, t->sets[set], first, end);
+        ready = batch_fill_evaluation(&left_out, &t->compiled, t->executor, t->sets[set], first, end);
         watchdog_enter(t->watchdog, DURING_EVALUATION, false, t->step, "agreeing that all ranks are ready");
-        TRY(agree(t, asked, &left_out, (pace_share){0}, ready));
-        if (*asked == SIGNALS_STOP)
-            return STATUS_OK;
+        ready = agree(t, asked, &left_out, (pace_share){0}, ready);
+        if (ready != STATUS_OK || *asked == SIGNALS_STOP)
+            break;
         executor_play(t->executor, &t->compiled.evaluation);
+        if (comm_rank(t->world) == 0)
+            report_progress_update(&bar, (double)first);
         sum += (double)*(float *)executor_at(t->executor, t->compiled.results.loss_total);
         missing += left_out;
     }
+    report_progress_end(&bar);
+    if (ready != STATUS_OK || *asked == SIGNALS_STOP)
+        return ready;
     *loss = sum / ((double)(end - missing) * (double)o->sequence);
     return STATUS_OK;
 }
@@ -193,15 +211,14 @@ static status evaluate(training *t, signals_request *asked)
     return s;
 }
 
-static bool due(int every, int64_t step)
-{
-    return every > 0 && step % every == 0;
-}
-
-/* Saves what has not been saved yet; `last`: and waits for it. */
+/* Saves what has not been saved yet; `last`: and waits for it. What is not verified is not saved: then the run has gone back. */
 static status save(training *t, bool last)
 {
+    bool undone;
     if (t->step == t->saved)
+        return STATUS_OK;
+    TRY(training_verify(&undone, t));
+    if (undone)
         return STATUS_OK;
     TRY(training_islands_save(t));
     TRY(training_save(t, last));
@@ -230,12 +247,15 @@ static status train_loop(training *t, signals_request *asked)
         t->waited_before = comm_waited(t->world);
         t->stalled_before = saver_stall(t->saver);
         TRY(save_anyway(t, ready_step(t, asked)));
+        int64_t before = t->step;
         if (*asked == SIGNALS_STOP)
             TRY(training_islands_leave(t));
         if (*asked != SIGNALS_NONE)
             TRY(save(t, *asked == SIGNALS_STOP));
         if (*asked == SIGNALS_STOP)
             break;
+        if (t->step != before) /* undone, and the batch is another step's */
+            continue;
         if (*asked == SIGNALS_SAVE)
             signals_saved();
         bool undone = false;
@@ -250,6 +270,10 @@ static status train_loop(training *t, signals_request *asked)
             TRY(training_islands_leave(t));
         if (due(c->checkpoint.every, t->step) || last || *asked == SIGNALS_STOP)
             TRY(save(t, last || *asked == SIGNALS_STOP));
+        else if (due(c->checkpoint.memory_every, t->step)) {
+            TRY(training_islands_save(t));
+            training_save_in_memory(t);
+        }
         if (*asked == SIGNALS_STOP)
             break;
         if (t->trained_steps == 1) {
@@ -270,9 +294,12 @@ static status train_on(training *t, bool *stopped)
                  (long long)t->step, (long long)t->config->train.steps);
         return STATUS_OK;
     }
+    TRY(training_open_verify(t));
     TRY(training_report_open(t));
     TRY(training_save_open(t));
     training_header(t);
+    if (t->verify)
+        verify_begin(t->verify);
     t->saved = t->step;
     status s = train_loop(t, &asked);
     if (s != STATUS_OK) { /* on all ranks: what is being saved is good */
@@ -283,6 +310,8 @@ static status train_on(training *t, bool *stopped)
         return s;
     }
     TRY(training_save_finish(t));
+    if (t->config->checkpoint.memory_every > 0)
+        node_copies_forget(t->copies);
     *stopped = asked == SIGNALS_STOP && t->step < t->config->train.steps;
     if (*stopped)
         log_info("stopped by %s after step %lld; the run resumes from here", signals_name(), (long long)t->step);

@@ -12,9 +12,12 @@
 #include "engine/train_meta.h"
 #include "engine/training.h"
 #include "memory/arena.h"
+#include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/seal.h"
 #include "memory/units.h"
+
+enum { HEADERS = 1 << 20 }; /* of a share's files, about, and its fragment */
 
 /* ---- opening ---------------------------------------------------------------------------------------------------- */
 
@@ -111,8 +114,12 @@ status training_save_open(training *t)
     o.more = list_more(&o.more_count, t);
     o.extra_count = first ? list_extras(extras, t) : 0;
     t->saves_beside = o.asynchronous;
-    t->copy_bytes = save_bytes(t, o.asynchronous);
-    return comm_all_status(all, saver_open(&t->saver, &o));
+    t->copy_bytes = save_bytes(t, o.asynchronous) + verify_bytes(t->verify);
+    TRY(comm_all_status(all, saver_open(&t->saver, &o)));
+    if (t->config->checkpoint.memory_every < 1)
+        return STATUS_OK;
+    int64_t state = save_bytes(t, true) - save_bytes(t, false);
+    return node_copies_begin(t->copies, t->run, state + HEADERS);
 }
 
 /* ---- saving ---------------------------------------------------------------------------------------------------- */
@@ -120,6 +127,10 @@ status training_save_open(training *t)
 static json_t *make_meta(const training *t)
 {
     train_meta m = {.step = t->step,
+                    .stage_step = t->stage_step,
+                    .stage_samples = t->stage_samples,
+                    .schedule_step = t->schedule_step,
+                    .schedule_updates = t->schedule_updates,
                     .updates = t->updates,
                     .samples = t->samples,
                     .good_steps = t->good_steps,
@@ -155,6 +166,22 @@ static void say_lost(training *t)
     training_event(t, "save failed", status_message());
 }
 
+/* A save that is over on all ranks, with what has become of it. */
+static status conclude(training *t, status s)
+{
+    double began = clock_seconds();
+    if (s != STATUS_OK)
+        return s;
+    if (!saver_is_in_memory(t->saver)) {
+        say_saved(t);
+        return STATUS_OK;
+    }
+    s = node_copies_spread(t->copies, saver_name(t->saver));
+    t->saves_in_memory += s == STATUS_OK;
+    t->save_seconds += clock_seconds() - began;
+    return s == STATUS_OK ? s : status_context(s, "%s is not copied in memory", saver_name(t->saver));
+}
+
 /* Waits for the save under way on all ranks. */
 static status finish(training *t)
 {
@@ -163,8 +190,8 @@ static status finish(training *t)
         saver_wait(t->saver);
         s = comm_all_status(comm_world(t->world), saver_result(t->saver));
         over = saver_next(t->saver, false, s != STATUS_OK);
-        if (over && s == STATUS_OK)
-            say_saved(t);
+        if (over)
+            s = conclude(t, s);
     }
     return s;
 }
@@ -173,10 +200,11 @@ void training_save_advance(training *t, bool any_working, bool any_failed)
 {
     if (!t->saver || !saver_next(t->saver, any_working, any_failed))
         return;
-    if (!any_failed)
-        say_saved(t);
-    else if (comm_all_status(comm_world(t->world), saver_result(t->saver)) != STATUS_OK)
+    watchdog_enter(t->watchdog, DURING_SAVE, true, t->step, "ending a save");
+    if (conclude(t, any_failed ? comm_all_status(comm_world(t->world), saver_result(t->saver)) : STATUS_OK) !=
+        STATUS_OK)
         say_lost(t);
+    watchdog_enter(t->watchdog, DURING_STEP, false, t->step, "going on after a checkpoint");
 }
 
 status training_save_finish(training *t)
@@ -189,14 +217,15 @@ status training_save_finish(training *t)
     return s;
 }
 
-status training_save(training *t, bool last)
+/* Into `memory`, or NULL: to the run's checkpoints. */
+static status save_to(training *t, const char *memory, bool last)
 {
     if (!t->saves_beside)
         seal_open();
     watchdog_enter(t->watchdog, DURING_SAVE, true, t->step, "writing a checkpoint");
     if (finish(t) != STATUS_OK)
         say_lost(t);
-    saver_begin(t->saver, t->step, comm_rank(t->world) == 0 ? make_meta(t) : NULL);
+    saver_begin(t->saver, t->step, comm_rank(t->world) == 0 ? make_meta(t) : NULL, memory);
     status s = STATUS_OK;
     if (last || !t->saves_beside)
         s = finish(t);
@@ -208,6 +237,16 @@ status training_save(training *t, bool last)
     if (!t->saves_beside)
         seal_close();
     return s;
+}
+
+status training_save(training *t, bool last)
+{
+    return save_to(t, NULL, last);
+}
+
+void training_save_in_memory(training *t)
+{
+    (void)save_to(t, node_copies_folder(t->copies), false);
 }
 
 /* ---- gradients -------------------------------------------------------------------------------------------------- */

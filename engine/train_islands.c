@@ -13,7 +13,7 @@ static void take_position(training *t, const outer_position *p)
         return;
     t->step = p->step;
     t->updates = t->moments = p->updates;
-    t->samples = p->step * t->config->train.global_batch;
+    t->samples = training_samples_at(t, p->step) + train_past_omitted(&t->past);
     t->ahead = -1;
 }
 

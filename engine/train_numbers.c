@@ -73,6 +73,8 @@ static status undo(training *t, const finding *f)
     report_event event = event_of(t, f, "undone");
     say(t, words);
     status s = training_go_back(t);
+    if (s == STATUS_OK && t->verify)
+        verify_begin(t->verify);
     if (s == STATUS_OK)
         s = leave_out(t, &before, end, words);
     free(words);
@@ -140,8 +142,13 @@ status training_judge(bool *undone, training *t, double loss, double norm, bool 
     f.loss = numbers[0];
     f.norm = numbers[1];
     f.scores = spike_judge(&t->past.window, f.loss, f.norm);
-    bool spike = !(f.scores.loss < c->run.spike.zscore && f.scores.norm < c->run.spike.zscore);
-    if (c->run.spike.rewind && (spike || f.skipped)) {
+    bool spike = f.skipped || !(f.scores.loss < c->run.spike.zscore && f.scores.norm < c->run.spike.zscore);
+    if (spike) { /* or is it this machine? */
+        TRY(training_verify(undone, t));
+        if (*undone)
+            return STATUS_OK;
+    }
+    if (c->run.spike.rewind && spike) {
         *undone = true;
         return undo(t, &f);
     }

@@ -209,6 +209,7 @@ void training_header(const training *t)
                       .parameters = shape_parameters(s),
                       .steps = c->train.steps,
                       .tokens_per_step = c->train.global_batch * c->train.sequence,
+                      .tokens = training_samples_at(t, c->train.steps) * c->train.sequence,
                       .flops_per_token = t->flops_per_token,
                       .peak_flops = t->peak_flops,
                       .arena_bytes = largest,
@@ -219,6 +220,7 @@ void training_header(const training *t)
     run.memory.kept = k->training.peak_kept;
     run.memory.temporary = k->training.peak_temporary;
     report_header(stdout, &run);
+    training_say_data(t);
     say_memory(t, &facts);
     int64_t wanted = (int64_t)c->evaluate.batches * c->train.global_batch;
     for (int i = 0; i < t->set_count && c->evaluate.every > 0; i++)
@@ -230,8 +232,14 @@ void training_header(const training *t)
                (long long)c->optimizer.warmup);
     if (t->saves_beside) {
         char bytes[UNITS_TEXT];
-        units_bytes(bytes, (double)t->copy_bytes);
+        units_bytes(bytes, (double)(t->copy_bytes - verify_bytes(t->verify)));
         printf("  checkpoints written beside training, from a copy of %s a rank\n", bytes);
+    }
+    if (t->config->checkpoint.memory_every > 0) {
+        char bytes[UNITS_TEXT];
+        units_bytes(bytes, (double)node_copies_bytes(t->copies));
+        printf("  copies      every %d steps in the memory of nodes, at most %s a rank\n",
+               t->config->checkpoint.memory_every, bytes);
     }
     say_choices(t);
     report_columns(stdout);
@@ -345,7 +353,7 @@ void training_report_step(training *t, double loss, double norm, double rate, do
         return;
     watchdog_enter(t->watchdog, DURING_STEP, true, t->step, "writing metrics");
     const config *c = t->config;
-    double tokens = (double)c->train.global_batch * (double)c->train.sequence;
+    double tokens = (double)training_batch(t, t->step - 1) * (double)c->train.sequence;
     report_step r = {.step = t->step,
                      .steps = c->train.steps,
                      .loss = loss,
@@ -474,6 +482,11 @@ static int64_t arena_used(const compiled *c)
     return used;
 }
 
+static int64_t memory_copy_bytes(const training *t)
+{
+    return t->config->checkpoint.memory_every > 0 ? node_copies_bytes(t->copies) : 0;
+}
+
 status training_summary(training *t, bool stopped)
 {
     report_resources(t, true);
@@ -484,7 +497,8 @@ status training_summary(training *t, bool stopped)
                         .arena_bytes = t->compiled.arena_bytes,
                         .arena_used_bytes = arena_used(&t->compiled),
                         .peak_resident_bytes = peak_resident(),
-                        .copy_bytes = t->copy_bytes};
+                        .copy_bytes = t->copy_bytes,
+                        .memory_copy_bytes = memory_copy_bytes(t)};
     snprintf(mine.host, sizeof mine.host, "%s", watchdog_host(t->watchdog));
     for (int i = 0; i < GRID_AXES; i++)
         mine.at[i] = t->grid.at[i];
@@ -508,8 +522,10 @@ status training_summary(training *t, bool stopped)
                                         .metrics_lost = lines_lost(t->metrics),
                                         .saves = t->saves,
                                         .saves_lost = t->saves_lost,
+                                        .saves_in_memory = t->saves_in_memory,
                                         .save_seconds = t->save_seconds + saver_stall(t->saver),
                                         .islands = t->outer ? &islands : NULL,
+                                        .verify_seconds = t->verify_seconds,
                                         .times_back = t->times_back,
                                         .omitted = train_past_omitted(&t->past),
                                         .fell_back = t->fell_back,

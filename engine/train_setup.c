@@ -8,6 +8,7 @@
 #include <omp.h>
 
 #include "engine/batch.h"
+#include "engine/config/batch_ramp.h"
 #include "engine/compile/groups.h"
 #include "engine/compile/reserve.h"
 #include "engine/files/atomic.h"
@@ -30,6 +31,21 @@ int64_t training_evaluation_samples(const training *t, int set)
     int64_t wanted = (int64_t)t->config->evaluate.batches * t->config->train.global_batch;
     int64_t there = samples_count(t->sets[set]);
     return there < wanted ? there : wanted;
+}
+
+int training_batch(const training *t, int64_t step)
+{
+    return batch_ramp_samples(t->config, batch_ramp_stage_of(t->config, step));
+}
+
+int training_microbatches(const training *t, int64_t step)
+{
+    return training_batch(t, step) / (t->config->train.micro_batch * grid_group_size(&t->grid, AXIS_SAMPLES));
+}
+
+int64_t training_samples_at(const training *t, int64_t step)
+{
+    return t->stage_samples + batch_ramp_total(t->config, t->stage_step, step);
 }
 
 /* The ranks of one model read the same samples: one of them says what is left out. */
@@ -314,14 +330,10 @@ static void name_device(training *t)
 static void open_pace(training *t)
 {
     int ranks = comm_ranks(t->world);
-    char host[INCIDENT_HOST] = {0};
     if (ranks == 1 || t->device != &device_cpu || t->config->run.slow_ratio == 0)
         return;
     t->pace = pace_open(&t->compiled, t->executor, t->world);
     t->pace_judge = comm_rank(t->world) == 0 ? pace_judge_open(ranks) : NULL;
-    t->hosts = must_calloc((unsigned long)ranks, sizeof *t->hosts);
-    snprintf(host, sizeof host, "%s", watchdog_host(t->watchdog));
-    comm_all_gather_bytes(comm_world(t->world), t->hosts, host, sizeof host);
 }
 
 status training_open(training *t, const config *c, comm *world, watchdog *w, double began)
@@ -342,6 +354,7 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
     watchdog_enter(w, DURING_SETUP, true, 0, "looking at the run's folder");
     TRY(check_shared_folder(t));
     TRY(comm_all_status(all, take_lock(t)));
+    TRY(comm_all_status(all, training_move_aside(t)));
     watchdog_enter(w, DURING_SETUP, false, 0, "preparing");
     batch_rope_table(&t->compiled, t->executor);
     t->peak_flops = peak_of(t) * comm_ranks(world);
@@ -349,12 +362,19 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
     executor_watch(t->executor, w);
     if (c->outer.every > 0)
         TRY(outer_open(&t->outer, c, &t->compiled, t->executor, world, w));
+
+    char host[INCIDENT_HOST] = {0};
+    t->hosts = must_calloc((unsigned long)comm_ranks(world), sizeof *t->hosts);
+    snprintf(host, sizeof host, "%s", watchdog_host(w));
+    comm_all_gather_bytes(all, t->hosts, host, sizeof host);
     open_pace(t);
     return STATUS_OK;
 }
 
 void training_close(training *t)
 {
+    verify_close(t->verify);
+    free(t->pairs);
     pace_close(t->pace);
     pace_judge_close(t->pace_judge);
     free(t->hosts);
@@ -365,6 +385,7 @@ void training_close(training *t)
     tokenizer_close(t->tokenizer);
     saver_close(t->saver);
     outer_close(t->outer);
+    node_copies_close(t->copies);
     lock_release(t->lock);
     executor_close(t->executor);
     choices_free(&t->choices);
@@ -378,6 +399,7 @@ void training_close(training *t)
     free(t->folder);
     free(t->checkpoints);
     free(t->fell_back);
+    free(t->stage);
     free(t->origin);
     free(t->back);
     free(t->extra_name);

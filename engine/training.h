@@ -1,5 +1,5 @@
 /* The state of a training run on one rank, shared by the files that make up the loop (train.c, train_setup.c,
- * train_restore.c, train_checkpoint.c, train_report.c). */
+ * train_aside.c, train_restore.c, train_checkpoint.c, train_report.c, train_data.c). */
 #ifndef PHALANX_ENGINE_TRAINING_H
 #define PHALANX_ENGINE_TRAINING_H
 
@@ -15,9 +15,11 @@
 #include "engine/report.h"
 #include "engine/resources.h"
 #include "engine/samples.h"
+#include "engine/node_copies.h"
 #include "engine/saver.h"
 #include "engine/train_meta.h"
 #include "engine/text/tokenizer.h"
+#include "engine/verify.h"
 #include "parallel/watchdog.h"
 
 typedef struct training {
@@ -36,18 +38,26 @@ typedef struct training {
     learning_rate schedule;
 
     /* What a checkpoint holds beside tensors. */
-    int64_t step;       /* done */
-    int64_t updates;    /* optimizer updates: steps less those skipped */
-    int64_t samples;    /* consumed; the next step begins here */
-    int64_t moments;    /* updates when the optimizer's states were empty last: 0, but of an island that took over */
-    double loss_scale;  /* of fp16, else 1 */
-    int64_t good_steps; /* since the scale last changed */
-    int skipped;        /* in a row */
+    int64_t step;                            /* done */
+    int64_t updates;                         /* optimizer updates: steps less those skipped */
+    int64_t samples;                         /* consumed; the next step begins here */
+    int64_t moments;                         /* updates when the optimizer's states were empty last: 0, or taken over */
+    int64_t stage_step, stage_samples;       /* steps done, and samples consumed, where this stage of training began */
+    int64_t schedule_step, schedule_updates; /* steps and updates done where the learning rate's schedule began */
+    double loss_scale;                       /* of fp16, else 1 */
+    int64_t good_steps;                      /* since the scale last changed */
+    int skipped;                             /* in a row */
     train_past past;
 
-    pace *pace;             /* NULL: one rank, or ops that are not timed */
-    pace_judge *pace_judge; /* rank 0's */
-    char (*hosts)[INCIDENT_HOST];
+    pace *pace;                   /* NULL: one rank, or ops that are not timed */
+    pace_judge *pace_judge;       /* rank 0's */
+    char (*hosts)[INCIDENT_HOST]; /* [ranks] */
+
+    verify *verify;   /* NULL: run.verify_every is 0 */
+    comm_sums *pairs; /* [ranks]: what was sent to and received from each, at the last verification */
+    int unverified;   /* verifications in a row that have failed */
+    double verify_seconds, verify_trained;
+    bool price_said;
 
     char *origin,
         *back; /* folders of checkpoints: which this process began from, and which it goes back to; NULL: none */
@@ -63,10 +73,12 @@ typedef struct training {
     outer *outer; /* NULL: this job is no island */
     int slot;     /* of the island, 0 without */
 
-    saver *saver;                     /* NULL before training_save_open */
-    bool saves_beside;                /* training goes on while it writes */
-    int64_t copy_bytes;               /* host memory that it takes */
-    int64_t saves, saves_lost;        /* published, given up */
+    saver *saver;              /* NULL before training_save_open */
+    bool saves_beside;         /* training goes on while it writes */
+    int64_t copy_bytes;        /* host memory that it takes */
+    int64_t saves, saves_lost; /* published, given up */
+    node_copies *copies;       /* in the memory of nodes; NULL before training_restore */
+    int64_t saves_in_memory;
     double save_seconds;              /* that training has waited for it */
     char *extra_name, *extra_choices; /* of the files that go with a checkpoint */
 
@@ -83,6 +95,8 @@ typedef struct training {
     double flops_per_token, peak_flops;
     char run[MANIFEST_RUN]; /* this start's id, the same on all ranks */
     char *folder, *checkpoints;
+    bool new_stage;  /* this process begins a stage, from another run's checkpoint */
+    char *stage;     /* in words; NULL: it does not */
     char *fell_back; /* rank 0: why the run does not go on from the latest checkpoint; NULL: it does */
     bool evicted;    /* the lock of the folder is lost: another run may be at work there */
     bool losing;     /* metrics cannot be written at the moment */
@@ -96,8 +110,16 @@ void training_close(training *t);
 /* Collective. */
 void training_measure_reserve(training *t);
 
+/* train_aside.c: with checkpoint.resume=never, what an earlier run has left in the folder goes to FOLDER/earlier-N. By rank 0. */
+status training_move_aside(const training *t);
+
 /* How many samples an evaluation takes of a data set: evaluate.batches global batches, or all there are. */
 int64_t training_evaluation_samples(const training *t, int set);
+/* Of step number `step`, from 0: samples over all ranks, and micro-batches of a rank. */
+int training_batch(const training *t, int64_t step);
+int training_microbatches(const training *t, int64_t step);
+/* How many samples have been consumed when `step` steps are done. */
+int64_t training_samples_at(const training *t, int64_t step);
 
 /* train_restore.c */
 /* The latest checkpoint that is whole, or the one checkpoint.resume names, or initial weights (drawn, or model.from's). */
@@ -114,12 +136,20 @@ status training_judge(bool *undone, training *t, double loss, double norm, bool 
 /* What all ranks have said of the pace of the step before. */
 void training_judge_pace(training *t, const pace_share *shares, int64_t stride);
 
+/* train_verify.c */
+status training_open_verify(training *t);
+/* Is the state after this step what it must be, on all ranks? *undone: it was not, and the run has gone back to a step that is
+ * verified. Collective. */
+status training_verify(bool *undone, training *t);
+
 /* train_checkpoint.c */
 /* Once a run, before its first step: refuses where a copy of the state is asked for and does not fit. */
 status training_save_open(training *t);
 /* Begins to save what this step has left; a save that is still under way is waited for. The last one of a run is waited for and
  * must succeed; any other is looked after by training_save_advance, and if it fails the run goes on. */
 status training_save(training *t, bool last);
+/* The same into the memory of this node and a neighbour's; if it fails, the run goes on. */
+void training_save_in_memory(training *t);
 /* What all ranks have said of their saver_progress. Collective. */
 void training_save_advance(training *t, bool any_working, bool any_failed);
 /* Waits for the save under way, if there is one. Collective. */
@@ -132,6 +162,9 @@ status training_islands_join(training *t); /* before the first step */
 status training_islands_step(training *t); /* after each */
 status training_islands_save(training *t); /* before a checkpoint */
 status training_islands_leave(training *t);
+
+/* train_data.c: the header's lines about the data, and warnings. */
+void training_say_data(const training *t);
 
 /* train_report.c */
 status training_report_open(training *t);

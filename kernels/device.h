@@ -13,7 +13,7 @@
 #include "kernels/op.h"
 
 /* Raised whenever device_interface, op, run_context or comm_backend change: an older shared object is refused. */
-enum { DEVICE_VERSION = 5 };
+enum { DEVICE_VERSION = 6 };
 
 /* Set to 1, several ranks may use one GPU (correctness only; NCCL is told that they are on different hosts). */
 #define DEVICE_SHARE_ENVIRONMENT "PHALANX_SHARE_GPU"
@@ -40,7 +40,7 @@ typedef struct device_facts {
 
 enum { DEVICE_CHOICE_KEY = 384, DEVICE_CHOICE_VALUE = 256 };
 
-/* One of several ways to compute the same, chosen by timing. A table of them (engine/choices.h) is stored with a run. */
+/* One of several algorithms for the same result, chosen by timing. A table of them (engine/choices.h) is stored with a run. */
 typedef struct device_choice {
     char key[DEVICE_CHOICE_KEY];     /* what for: computation, types, shape, alignment, library and its version, GPU */
     char value[DEVICE_CHOICE_VALUE]; /* which one, in the device's own words */

@@ -45,9 +45,10 @@ typedef struct op_attributes {
     int64_t count; /* number of real columns: see the op */
     int64_t
         rows; /* of the whole that a gather or scatter divides with shard_rows(), 0: even; of what an all_reduce sums, 0: all */
-    int64_t stride;  /* of an update: elements of the named tensor from one row to the next */
-    uint64_t stream; /* of an update: the name whose random numbers round what is bf16 */
-    int32_t sample;  /* dropout: the micro-batch's first sample, after scalars.first_sample */
+    int64_t stride;    /* of an update: elements of the named tensor from one row to the next */
+    int64_t workspace; /* attention_grad: bytes of scratch that a device's library may ask for; 0: a few */
+    uint64_t stream;   /* of an update: the name whose random numbers round what is bf16 */
+    int32_t sample;    /* dropout: the micro-batch's first sample, after scalars.first_sample */
     int32_t heads, kv_heads, head_size;
     int32_t sequence;   /* tokens of a sample */
     int32_t window;     /* sliding window in tokens; 0: none */

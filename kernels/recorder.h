@@ -22,6 +22,7 @@ typedef struct recorder_grid {
     int gradient, gradient_rank; /* AXIS_GRADIENT */
     int kv, kv_rank;             /* the group of ranks that hold copies of the same key/value heads */
     bool ends_apart;             /* the embedding and the head are on different stages */
+    bool ends_folded;            /* they are on one of several, in chunks of their own */
     unsigned divided;            /* coordinates, bit by bit, along which more than one rank divides samples or tokens */
     bool sequence;               /* activations between blocks are shards over tokens */
 } recorder_grid;

@@ -90,8 +90,8 @@ static void on_fault(int number, siginfo_t *info, void *machine)
     log_where(where, (int)sizeof where);
     int length = snprintf(line, sizeof line, "phalanx: rank %d: fatal: %s%s%s\n", log_rank(), words,
                           *where ? "; at " : "", where);
-    if (length > 0 && write(STDERR_FILENO, line, (size_t)length < sizeof line ? (size_t)length : sizeof line) < 0)
-        length = 0; /* nobody listens */
+    ssize_t written = write(STDERR_FILENO, line, (size_t)length < sizeof line ? (size_t)length : sizeof line);
+    (void)written; /* nobody may be listening */
     if (listener.tell)
         listener.tell(listener.context, kind, words);
     if (kind != FAULT_CRASH)

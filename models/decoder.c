@@ -6,7 +6,8 @@
 #include "memory/log.h"
 #include "models/names.h"
 
-enum { VOCABULARY_MULTIPLE = 64 };
+/* A vocabulary is padded by a 32nd, at most, to be divided evenly by those who share its gradient and its state. */
+enum { VOCABULARY_MULTIPLE = 64, VOCABULARY_PADDED = 32 };
 
 /* Everything the building of one parameter needs to know. */
 typedef struct builder {
@@ -49,6 +50,7 @@ static parameter *add(builder *b, const char *name, int64_t rows, int64_t column
     p->chunk = b->chunk;
     p->number = b->number++;
     p->copied_from = -1;
+    p->shares = -1;
     b->d->parameters[b->d->parameter_count++] = p;
     return p;
 }
@@ -212,16 +214,29 @@ static mlp_layer build_mlp(builder *b)
 
 /* ---- the two ends of the model ------------------------------------------------------------------------------- */
 
-int64_t decoder_vocabulary_rows(const model_shape *shape, int ranks)
+static int64_t rounded_up(int64_t n, int64_t to)
 {
-    int64_t rows = (shape->vocab_size + ranks - 1) / ranks;
-    return (rows + VOCABULARY_MULTIPLE - 1) / VOCABULARY_MULTIPLE * VOCABULARY_MULTIPLE;
+    return (n + to - 1) / to * to;
+}
+
+int64_t decoder_vocabulary_rows(const model_shape *shape, int ranks, int shards)
+{
+    int64_t rows = rounded_up((shape->vocab_size + ranks - 1) / ranks, VOCABULARY_MULTIPLE), both = VOCABULARY_MULTIPLE;
+    while (both % shards)
+        both += VOCABULARY_MULTIPLE;
+    int64_t even = rounded_up(rows, both);
+    return even - rows <= rows / VOCABULARY_PADDED ? even : rows;
+}
+
+static int64_t vocabulary_rows(const builder *b)
+{
+    return decoder_vocabulary_rows(&b->d->shape, b->tensor, b->layout->grid.gradient);
 }
 
 static parameter *build_vocabulary(builder *b, const char *name, names_slot slot)
 {
     const model_shape *s = &b->d->shape;
-    int64_t rows = decoder_vocabulary_rows(s, b->tensor), first = rows * b->rank;
+    int64_t rows = vocabulary_rows(b), first = rows * b->rank;
     int64_t real = s->vocab_size - first < rows ? s->vocab_size - first : rows;
     parameter *p = add(b, name, rows, b->hidden, false, place_shard(0));
     piece(b, p, slot, s->vocab_size, b->hidden, first, 0, real, b->hidden, 0);
@@ -236,7 +251,7 @@ static embedding_layer build_embedding(builder *b)
     if (s->tied_embeddings && b->layout->grid.ends_apart)
         table->sums |= axis_slots(AXIS_TIE);
     embedding_layer e = {.table = table};
-    e.first = decoder_vocabulary_rows(s, b->tensor) * b->rank;
+    e.first = vocabulary_rows(b) * b->rank;
     if (shape_traits_of(s->architecture)->learned_positions) {
         placement place = b->layout->grid.sequence ? place_shared() : place_replicate();
         parameter *positions = add(b, "positions", s->max_sequence, b->hidden, false, place);
@@ -251,17 +266,19 @@ static loss_layer build_loss(builder *b, const parameter *embedding)
     const model_shape *s = &b->d->shape;
     b->layer = -1;
     loss_layer l = {.norm = build_norm(b, "final norm", SLOT_FINAL_NORM, SLOT_FINAL_NORM_BIAS)};
-    int64_t rows = decoder_vocabulary_rows(s, b->tensor);
+    int64_t rows = vocabulary_rows(b);
     l.first = rows * b->rank;
     int64_t real = s->vocab_size - l.first < rows ? s->vocab_size - l.first : rows;
     l.count = real > 0 ? real : 0;
     l.chunk_tokens = b->layout->loss_tokens;
-    if (s->tied_embeddings && embedding) {
+    if (s->tied_embeddings && embedding && !b->layout->grid.ends_folded) {
         l.head = embedding;
     } else {
         parameter *head = build_vocabulary(b, "head", s->tied_embeddings ? SLOT_EMBEDDING : SLOT_HEAD);
         head->tied = s->tied_embeddings;
-        if (head->tied)
+        if (head->tied && embedding)
+            head->shares = embedding->number;
+        else if (head->tied)
             head->sums |= axis_slots(AXIS_TIE);
         l.head = head;
     }

@@ -51,7 +51,8 @@ tensor *decoder_logits(recorder *r, const decoder *d, int chunk, const layer_inp
 /* Columns of activations that pass between chunks, and this rank's rows of `tokens` of them. */
 int64_t decoder_rows_between(const recorder_grid *grid, int64_t tokens);
 
-/* Rows of the vocabulary on each tensor rank, padding included (a multiple of 64: products of odd widths are slow). */
-int64_t decoder_vocabulary_rows(const model_shape *shape, int ranks);
+/* Rows of the vocabulary on each tensor rank, padding included: a multiple of 64 (products of odd widths are slow), and of
+ * `shards`, among whom they are divided (uneven parts are no single collective of NCCL's), where that adds little. */
+int64_t decoder_vocabulary_rows(const model_shape *shape, int ranks, int shards);
 
 #endif

@@ -111,6 +111,8 @@ void comm_close(comm *c)
     comm_progress_thread(c, false);
     group_free(c->world);
     c->backend->close(c);
+    free(c->sent_to);
+    free(c->received_from);
     free(c);
 }
 
@@ -265,6 +267,33 @@ void comm_progress(comm *c)
 status comm_progress_thread(comm *c, bool on)
 {
     return c->backend->progress_thread(c, on);
+}
+
+/* ---- end to end ---- */
+
+void comm_check(comm *c)
+{
+    if (c->ranks == 1)
+        return;
+    c->sent = c->received = 0;
+    if (c->checks) {
+        memset(c->sent_to, 0, (size_t)c->ranks * sizeof *c->sent_to);
+        memset(c->received_from, 0, (size_t)c->ranks * sizeof *c->received_from);
+        return;
+    }
+    c->sent_to = must_calloc((unsigned long)c->ranks, sizeof *c->sent_to);
+    c->received_from = must_calloc((unsigned long)c->ranks, sizeof *c->received_from);
+    c->checks = true;
+}
+
+comm_sums comm_sums_of(const comm *c)
+{
+    return (comm_sums){c->sent, c->received};
+}
+
+comm_sums comm_sums_with(const comm *c, int rank)
+{
+    return c->checks ? (comm_sums){c->sent_to[rank], c->received_from[rank]} : (comm_sums){0};
 }
 
 /* ---- counters ---- */

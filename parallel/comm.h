@@ -76,6 +76,19 @@ void comm_progress(comm *c);
 /* Have a thread of this process do so, too, until the next call says false or the comm is closed. */
 status comm_progress_thread(comm *c, bool on);
 
+/* ---- end to end ---- */
+
+/* From now on sums are kept of all messages, as they are sent and as they have arrived: by the backend of the job, not by a
+ * device's. All ranks say so at the same time, while no message is under way; again, to begin anew. */
+void comm_check(comm *c);
+/* Of this rank, since then. Over all ranks, while no message is under way, the sums of what was sent and of what arrived are equal; and of
+ * what rank i sent to rank j and j received from i. 0 where nobody checks. */
+typedef struct comm_sums {
+    uint64_t sent, received;
+} comm_sums;
+comm_sums comm_sums_of(const comm *c);
+comm_sums comm_sums_with(const comm *c, int rank); /* sent to and received from this one */
+
 /* ---- counters, kept where messages are handed over ---- */
 
 int64_t comm_bytes_sent(const comm_group *g);

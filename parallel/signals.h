@@ -2,7 +2,7 @@
  *
  *   SIGTERM, SIGINT    finish the step, save and end; a second one, a second or more later, ends the process at once
  *   SIGHUP, SIGUSR1    finish the step, save and end (a closed terminal; batch systems before a time limit)
- *   SIGUSR2            save behind the step at hand and go on
+ *   SIGUSR2            save after the step at hand and go on
  *
  * SIGHUP that is ignored when the process starts (nohup) stays ignored; SIGPIPE is ignored: who reads the output may go.
  * A signal reaches a process, not an object: the flags are the globals of this file. They say what this rank has received; that all

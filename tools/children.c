@@ -91,9 +91,9 @@ static pid_t parent_of(const char *pid)
     text[got] = 0;
     if (f)
         fclose(f);
-    const char *behind = strrchr(text, ')'); /* a name may hold anything */
+    const char *rest = strrchr(text, ')'); /* a name may hold anything */
     char state = 0;
-    if (!behind || sscanf(behind + 1, " %c %d", &state, &parent) != 2 || state == 'Z')
+    if (!rest || sscanf(rest + 1, " %c %d", &state, &parent) != 2 || state == 'Z')
         return 0; /* what has ended needs no signal */
     return parent;
 }

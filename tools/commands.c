@@ -9,6 +9,7 @@ static const commands_row rows[] = {
     {"train", "train a model as a configuration says", train_main},
     {"supervise", "run a training job, and start it again after an incident", supervise_main},
     {"plan", "say what a configuration needs and costs, without running it", plan_main},
+    {"schedule", "bubble, memory and timeline of a pipeline schedule, without a model", schedule_main},
     {"tokenize", "turn text into training data, train a vocabulary", tokenize_main},
     {"detokenize", "turn training data back into text", detokenize_main},
     {"merge", "join training data sets", merge_main},

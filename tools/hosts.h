@@ -24,7 +24,7 @@ void hosts_free(hosts *h);
 int hosts_slots(const hosts *h);
 /* The entry of a machine that calls itself so, with or without its domain; NULL: there is none. */
 hosts_entry *hosts_find(const hosts *h, const char *name);
-/* As many hosts as `ranks` need, in order: those behind are spares. */
+/* As many hosts as `ranks` need, in order: the others are spares. */
 status hosts_write(const hosts *h, const char *path, int ranks);
 
 #endif

@@ -5,6 +5,7 @@
 
 #include "engine/choices.h"
 #include "engine/config/config.h"
+#include "engine/compile/compile.h"
 #include "engine/compile/plan.h"
 #include "engine/compile/plan_text.h"
 #include "engine/outer.h"
@@ -17,7 +18,7 @@
 #include "tools/tools.h"
 
 typedef struct wishes {
-    bool json, listing, schedule, every;
+    bool json, listing, schedule, every, cpu;
     const char *svg;
     int64_t rank, ranks; /* -1, 0: not given */
     double tflops, efficiency, memory, node, network, islands;
@@ -34,6 +35,13 @@ static plan_hardware hardware_of(const wishes *w)
     h.network = w->network * 1e9;
     h.node_ranks = (int)w->node_ranks;
     return h;
+}
+
+/* By what a user may say otherwise. */
+static bool is_h100(const plan_hardware *h)
+{
+    return h->flops >= plan_price_h100.flops && h->flops <= plan_price_h100.flops &&
+           h->memory >= plan_price_h100.memory && h->memory <= plan_price_h100.memory;
 }
 
 static status lay_out(grid *out, const config *c, const wishes *w)
@@ -118,6 +126,10 @@ static status show(const config *c, const compile_options *options, const wishes
         plan_text_report(stdout, &p);
     if (s == STATUS_OK && !w->json && c->outer.every > 0)
         print_islands(c, &p, c->outer.bandwidth > 0 ? c->outer.bandwidth : w->islands * 1e9);
+    if (s == STATUS_OK && !w->json && w->cpu && is_h100(&hardware))
+        puts("                  these are an H100's figures, though train.device is cpu: --flops and the options "
+             "beside\n"
+             "                  it describe another machine, and phalanx bench measures this one");
     if (s == STATUS_OK && w->schedule) {
         fputc('\n', stdout);
         timeline_print(stdout, &p.timing, timeline_style_of(stdout));
@@ -138,10 +150,11 @@ static const op_backend *backend_of(const config *c)
     return device_load(&cuda, "cuda") == STATUS_OK ? cuda->backend : NULL;
 }
 
-static status run(config *c, const wishes *w)
+static status run(config *c, wishes *w)
 {
     grid g;
     compile_options o;
+    w->cpu = c->train.device == CONFIG_CPU;
     TRY(weights_configure(c)); /* model.from and model.config: sizes are read, weights are not */
     TRY(lay_out(&g, c, w));
     TRY(compile_options_from(&o, c, &g, backend_of(c), threads_of(c, g.ranks, (int)w->node_ranks)));

@@ -5,6 +5,7 @@
 
 int train_main(int argc, char **argv);
 int plan_main(int argc, char **argv);
+int schedule_main(int argc, char **argv);
 int tokenize_main(int argc, char **argv);
 int detokenize_main(int argc, char **argv);
 int merge_main(int argc, char **argv);

@@ -13,7 +13,7 @@
 #include "engine/config/config.h"
 
 /* Ops between two marks, by which a host sees how far a device has come: few beside the ops, and no more than a layer's pass. */
-enum { COMPILE_STRETCH = 16 };
+enum { COMPILE_MARK_OPS = 16 };
 int compile_marks(const compiled_program *p);
 
 /* A usage failure (an impossible layout, a budget that cannot be met) is one line. `out` must be freed either way. */

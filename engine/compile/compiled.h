@@ -11,15 +11,18 @@
 #include "parallel/schedule.h"
 
 enum { COMPILE_ALIGNMENT = 256 }; /* bytes, of every tensor with storage */
+enum { COMPILE_RAMP = 29 };       /* the most training programs with fewer micro-batches */
 
 typedef struct compile_options {
     model_shape shape;
     dtype compute;
     int64_t sequence;
     int micro_batch, microbatches; /* sequences; micro-batches a step */
+    int ramp[COMPILE_RAMP];        /* micro-batches of the steps before, ascending; 0: no more */
     bool document_mask;
     grid grid;
     schedule_kind schedule;
+    const schedule *found;       /* of SCHEDULE_AUTO: the caller's (compile_schedule.h); NULL: compile() finds it */
     int chunks;                  /* per stage */
     const int *layers_per_chunk; /* of the whole model in order, or NULL: divided automatically */
     bool sequence_parallel;
@@ -65,6 +68,7 @@ typedef struct compiled_program {
     int64_t peak_kept, peak_temporary;    /* alive where the lower bound is reached */
     int requests;                         /* asynchronous ops are numbered 0 .. requests-1, each once */
     bool repeated;                        /* each step: a device may capture it as a graph */
+    int first_change; /* of a training program: until this op weights and optimizer are those of the step before; else -1 */
     double flops[PHASE_COUNT];
     int64_t tensors;
 } compiled_program;
@@ -88,9 +92,11 @@ typedef struct compiled {
     bool first_stage, last_stage;
     int stage_layers;
     /* compile(): */
-    compiled_program training, evaluation, decoding;
+    schedule *found; /* by itself, or NULL */
+    compiled_program training, evaluation, decoding, ramp[COMPILE_RAMP];
     int64_t arena_bytes;
     int marks;            /* of the program that has most */
+    int64_t workspace;    /* bytes that each of certain ops may have (workspace.h) */
     int dropped;          /* RECOMPUTE_CHOSEN: forward ops whose outputs are recomputed */
     const char *decision; /* which, in words */
 } compiled;

@@ -14,9 +14,14 @@ static int64_t tokens_of(const compile_options *o)
     return o->micro_batch * o->sequence;
 }
 
+static int64_t rows_of(const compile_options *o)
+{
+    return decoder_vocabulary_rows(&o->shape, o->grid.size[GRID_TENSOR], grid_group_size(&o->grid, AXIS_GRADIENT));
+}
+
 static int64_t row_bytes(const compile_options *o)
 {
-    return decoder_vocabulary_rows(&o->shape, o->grid.size[GRID_TENSOR]) * dtype_bytes(o->compute);
+    return rows_of(o) * dtype_bytes(o->compute);
 }
 
 static int64_t least_of(const compile_options *o)
@@ -29,8 +34,7 @@ double loss_chunk_seconds(const compile_options *o, int64_t tokens, double flops
 {
     int64_t count = (tokens_of(o) + tokens - 1) / tokens;
     double all = (double)tokens_of(o), chunks = (double)count;
-    double weights =
-        (double)decoder_vocabulary_rows(&o->shape, o->grid.size[GRID_TENSOR]) * (double)o->shape.hidden_size;
+    double weights = (double)rows_of(o) * (double)o->shape.hidden_size;
     return weights * (6 * all / flops + 8 * chunks / memory);
 }
 
@@ -62,7 +66,7 @@ int64_t loss_chunk_by_price(const compile_options *o)
 {
     int64_t all = tokens_of(o), tokens = least_of(o);
     double balance = o->backend ? o->backend->balance : OP_BALANCE;
-    if (!balance)
+    if (balance <= 0)
         return tokens;
     double whole = loss_chunk_seconds(o, all, balance, 1);
     while (tokens < all && loss_chunk_seconds(o, tokens, balance, 1) > DEARER * whole)

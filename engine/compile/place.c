@@ -118,6 +118,7 @@ static void add_scratch(compiled_program *out, const compiled *c)
             continue;
         }
         const op_backend *backend = c->options.backend;
+        o->at.workspace = o->kind == OP_attention_grad ? c->workspace : 0;
         if (starts(o) && !(backend && backend->communicates))
             collective_measure(&bytes, &sent, &messages, &out->list, i);
         else if (!starts(o) && backend && backend->scratch_bytes)

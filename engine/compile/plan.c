@@ -3,9 +3,13 @@
 #include <stdlib.h>
 
 #include "engine/compile/collective.h"
+#include "engine/compile/compile.h"
+#include "engine/compile/compile_find.h"
 #include "engine/compile/compile_parts.h"
+#include "engine/compile/compile_schedule.h"
 #include "engine/compile/groups.h"
 #include "engine/compile/loss_chunk.h"
+#include "engine/compile/workspace.h"
 #include "memory/log.h"
 
 void plan_measure(plan_rank *out, const compiled *c)
@@ -20,7 +24,8 @@ void plan_measure(plan_rank *out, const compiled *c)
                        .transient_bound = c->training.lower_bound,
                        .tensors = c->training.tensors,
                        .ops = c->training.list.count,
-                       .dropped = c->dropped};
+                       .dropped = c->dropped,
+                       .attention = workspace_taken(c)};
     if (c->decision)
         out->decision = must_strdup(c->decision);
     groups asked;
@@ -92,7 +97,6 @@ static status measure_rank(plan *p, const grid *g, simulate_cost *costs, double 
         plan_rank *r = new_rank(p);
         plan_measure(r, &c);
         measure_loss(r, &c, &p->hardware);
-        r->in_flight = schedule_in_flight(p->schedule, g->at[GRID_PIPELINE]);
         simulate_cost *own = must_calloc((unsigned long)o.chunks, sizeof *own);
         r->update = plan_price_update(&p->hardware, &c);
         plan_price_chunks(own, &r->seconds_outside, &p->hardware, &c);
@@ -188,6 +192,8 @@ static status time_step(plan *p, const simulate_cost *costs, double hop)
 {
     /* M_W / M_B, what stays between the two halves of a backward pass, is not asked for here: 0. */
     TRY(simulate_run(&p->timing, p->schedule, costs, hop, 0));
+    for (int i = 0; i < p->count; i++)
+        p->ranks[i].in_flight = p->timing.stages[p->ranks[i].at[GRID_PIPELINE]].in_flight;
     double outside = 0;
     for (int i = 0; i < p->count; i++)
         outside = p->ranks[i].seconds_outside > outside ? p->ranks[i].seconds_outside : outside;
@@ -259,7 +265,9 @@ static status keep_only(plan *p, int rank)
 {
     grid g = grid_of(&p->options.grid, rank);
     free_ranks(p);
-    return measure_rank(p, &g, NULL, NULL);
+    TRY(measure_rank(p, &g, NULL, NULL));
+    p->ranks[0].in_flight = p->timing.stages[g.at[GRID_PIPELINE]].in_flight;
+    return STATUS_OK;
 }
 
 status plan_make(plan *out, const compile_options *options, const plan_hardware *hardware, bool every, int only)
@@ -277,8 +285,11 @@ status plan_make(plan *out, const compile_options *options, const plan_hardware 
         (int64_t)options->micro_batch * options->microbatches * options->sequence * grid_group_size(g, AXIS_SAMPLES);
     int stages = g->size[GRID_PIPELINE];
     out->schedule = must_calloc(1, sizeof *out->schedule);
-    schedule_kind kind = stages == 1 ? SCHEDULE_1F1B : options->schedule;
-    TRY(schedule_make(out->schedule, kind, stages, options->chunks, options->microbatches));
+    if (options->schedule == SCHEDULE_AUTO && !options->found && stages > 1) {
+        TRY(compile_find(&out->found, options));
+        out->options.found = &out->found;
+    }
+    TRY(compile_schedule(out->schedule, &out->options, options->microbatches));
     simulate_cost *costs = must_calloc((unsigned long)stages * (unsigned long)options->chunks, sizeof *costs);
     double hop = 0;
     status s = measure_all(out, every, costs, &hop);
@@ -307,6 +318,7 @@ void plan_free(plan *p)
     if (p->schedule)
         schedule_free(p->schedule);
     free(p->schedule);
+    schedule_free(&p->found);
     free_ranks(p);
     *p = (plan){0};
 }

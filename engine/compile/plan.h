@@ -8,6 +8,7 @@
 #ifndef PHALANX_ENGINE_COMPILE_PLAN_H
 #define PHALANX_ENGINE_COMPILE_PLAN_H
 
+#include "engine/compile/compile.h"
 #include "engine/compile/plan_price.h"
 
 /* Facts of one compiled rank. Bytes, unless it says otherwise. */
@@ -24,6 +25,7 @@ typedef struct plan_rank {
     int64_t tensors;
     char *decision; /* what a budget recomputes, in words; NULL without */
     int ops, dropped;
+    int64_t attention;                              /* working memory of attention's backward pass, the most */
     int64_t loss_tokens, loss_bytes;                /* logits that exist at a time; 0: this stage has no loss */
     double loss_seconds, loss_seconds_whole;        /* of a micro-batch; the same in one piece */
     double flops;                                   /* of a training step */
@@ -50,6 +52,7 @@ typedef struct plan {
     plan_rank *ranks;
     int count;
     schedule *schedule;
+    schedule found; /* with SCHEDULE_AUTO: options.found */
     simulation timing;
     double step_seconds, mfu;
     plan_choice choices[PLAN_CHOICES];

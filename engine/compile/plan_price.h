@@ -8,7 +8,7 @@
 #ifndef PHALANX_ENGINE_COMPILE_PLAN_PRICE_H
 #define PHALANX_ENGINE_COMPILE_PLAN_PRICE_H
 
-#include "engine/compile/compile.h"
+#include "engine/compile/compiled.h"
 #include "engine/compile/reserve.h"
 #include "parallel/simulate.h"
 

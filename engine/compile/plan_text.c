@@ -151,6 +151,16 @@ static void print_loss(FILE *out, const plan *p)
     fputc('\n', out);
 }
 
+static void print_attention(FILE *out, const plan *p)
+{
+    int64_t most = 0;
+    char bytes[UNITS_TEXT];
+    for (int i = 0; i < p->count; i++)
+        most = p->ranks[i].attention > most ? p->ranks[i].attention : most;
+    if (most > 0)
+        fprintf(out, "attention         %s of working memory for its backward pass\n", bytes_text(bytes, (double)most));
+}
+
 static void print_recompute(FILE *out, const plan *p)
 {
     char text[UNITS_TEXT];
@@ -211,6 +221,7 @@ void plan_text_report(FILE *out, const plan *p)
     print_work(out, p);
     print_update(out, p);
     print_loss(out, p);
+    print_attention(out, p);
     print_recompute(out, p);
     print_choices(out, p);
     print_time(out, p);
@@ -252,9 +263,10 @@ static void json_rank(FILE *out, const plan_rank *r)
             r->flops, r->in_flight, r->dropped);
     fprintf(out,
             "     \"update\": {\"flops\": %.17g, \"seconds\": %.17g, \"tensor_bytes_sent\": %lld, \"working_bytes\": "
-            "%lld},\n     \"loss\": {\"tokens\": %lld, \"logit_bytes\": %lld, \"seconds\": %.17g}}",
+            "%lld},\n     \"loss\": {\"tokens\": %lld, \"logit_bytes\": %lld, \"seconds\": %.17g}, "
+            "\"attention_working_bytes\": %lld}",
             r->update.flops, r->update.seconds, (long long)r->update.sent, (long long)r->update.working,
-            (long long)r->loss_tokens, (long long)r->loss_bytes, r->loss_seconds);
+            (long long)r->loss_tokens, (long long)r->loss_bytes, r->loss_seconds, (long long)r->attention);
 }
 
 static void json_choices(FILE *out, const plan *p)

@@ -13,6 +13,7 @@
 
 #include "engine/compile/collective.h"
 #include "engine/compile/compile_parts.h"
+#include "engine/compile/compile_schedule.h"
 #include "memory/log.h"
 #include "memory/units.h"
 
@@ -92,7 +93,7 @@ static void record_chunk(recorded *out, pool *p, const search *d, int chunk, rec
     unroll_record(out, p, d->c,
                   &(unroll_what){.chunk = chunk,
                                  .training = true,
-                                 .split = compile_program_splits(&d->c->options),
+                                 .split = compile_schedule_splits(&d->c->options),
                                  .recompute = how,
                                  .drop = d->drop[chunk],
                                  .whole = d->whole});
@@ -116,7 +117,7 @@ static measured measure(const search *d)
 static int enough_microbatches(const compile_options *o)
 {
     int stages = o->grid.size[GRID_PIPELINE], all = o->microbatches, enough = 4 * stages + all % stages;
-    if (stages > 1 && o->schedule == SCHEDULE_GPIPE)
+    if (stages > 1 && (o->schedule == SCHEDULE_GPIPE || o->schedule == SCHEDULE_AUTO))
         return all;
     return enough < all ? enough : all;
 }

@@ -117,6 +117,10 @@ int64_t storage_owned_bytes(const compiled *c, int gradient_rank)
         const parameter *p = c->model.parameters[i];
         int64_t first, rows;
         divide(&first, &rows, c, p, gradient_rank);
+        if (p->shares >= 0) {
+            bytes += shards_gradient(&c->options) ? aligned(rows * p->columns * 4) : 0;
+            continue;
+        }
         bytes += optimizer_states(optimizer_of(&c->options, p)) * aligned(rows * p->columns * state_bytes);
         bytes += aligned(rows * p->columns * master_bytes);
         if (shards_gradient(&c->options))
@@ -145,6 +149,25 @@ static placements place_gradient(const compiled *c, const storage *s)
     if (!parameter_has_copies(s->of, s->of->vector ? 0 : s->own_first, s->gradient->shape[0]))
         place.along[AXIS_COORDINATES + AXIS_KV] = place_replicate();
     return place_own(c, place, s->owner);
+}
+
+/* The same weight, as another parameter's: what ops know of a weight is whose it is. */
+static storage describe_shared(compiled *c, const parameter *p, const storage *of)
+{
+    storage s = *of;
+    s.of = p;
+    s.states = 0;
+    s.master = NULL;
+    s.weight = new_rows(c, p, CLASS_WEIGHT, c->options.compute, p->rows);
+    s.weight->place = p->place;
+    if (s.shard_weight) {
+        s.shard = new_rows(c, p, CLASS_WEIGHT, c->options.compute, s.own_rows);
+        s.shard->place = of->shard->place;
+    }
+    s.gradient = new_rows(c, p, CLASS_GRADIENT, DTYPE_FP32, s.shard_gradient ? s.own_rows : p->rows);
+    s.gradient->place = place_gradient(c, &s);
+    s.own_gradient = new_view(c, s.gradient, p, s.shard_gradient ? 0 : s.own_first, s.own_rows);
+    return s;
 }
 
 static storage describe_parameter(compiled *c, const parameter *p)
@@ -209,8 +232,9 @@ static tensor *new_logits(compiled *c)
 {
     const compile_options *o = &c->options;
     int ranks = o->grid.size[GRID_TENSOR];
-    tensor *t = new_input(c, "logits", o->compute, 2,
-                          (int64_t[]){o->decode_samples, decoder_vocabulary_rows(&o->shape, ranks)});
+    tensor *t =
+        new_input(c, "logits", o->compute, 2,
+                  (int64_t[]){o->decode_samples, decoder_vocabulary_rows(&o->shape, ranks, c->around.gradient)});
     if (ranks > 1)
         t->place.along[GRID_TENSOR] = place_shard(1);
     return t;
@@ -259,8 +283,10 @@ void storage_describe(compiled *c)
 {
     c->owners = choose_owners(c);
     storage *all = pool_alloc(&c->pool, (size_t)(c->model.numbers + 1) * sizeof *all);
-    for (int i = 0; i < c->model.parameter_count; i++)
-        all[c->model.parameters[i]->number] = describe_parameter(c, c->model.parameters[i]);
+    for (int i = 0; i < c->model.parameter_count; i++) {
+        const parameter *p = c->model.parameters[i];
+        all[p->number] = p->shares >= 0 ? describe_shared(c, p, &all[p->shares]) : describe_parameter(c, p);
+    }
     c->storage = all;
     describe_inputs(c);
     describe_caches(c);
@@ -279,8 +305,26 @@ static void place_view(tensor *t)
     t->address = t->base->address + t->offset;
 }
 
+/* Storage of the parameter whose weight this is comes before it. */
+static void place_sharer(compiled *c, const storage *s)
+{
+    const storage *of = &c->storage[s->of->shares];
+    if (s->shard_weight)
+        s->shard->address = of->shard->address;
+    else
+        s->weight->address = of->weight->address;
+    if (!c->options.train)
+        return;
+    place(c, s->gradient);
+    place_view(s->own_gradient);
+}
+
 static void place_parameter(compiled *c, const storage *s)
 {
+    if (s->of->shares >= 0) {
+        place_sharer(c, s);
+        return;
+    }
     place(c, s->shard_weight ? s->shard : s->weight);
     place_view(s->own_weight);
     if (!c->options.train)

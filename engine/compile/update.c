@@ -173,10 +173,30 @@ static void flush_buckets(update *u)
                 flush_bucket(u, a);
 }
 
-/* Does its gradient wait for another stage? */
-static bool is_tied(const parameter *p)
+/* The parameter that has the same weight and a gradient apart, or NULL. */
+static const parameter *sharer_of(const compiled *c, const parameter *p)
 {
-    return (p->sums & axis_slots(AXIS_TIE)) != 0;
+    for (int i = 0; i < c->model.parameter_count; i++)
+        if (c->model.parameters[i]->shares == p->number)
+            return c->model.parameters[i];
+    return NULL;
+}
+
+/* Does its gradient wait for another stage, or for another parameter's? */
+static bool is_tied(const compiled *c, const parameter *p)
+{
+    return (p->sums & axis_slots(AXIS_TIE)) || p->shares >= 0 || sharer_of(c, p);
+}
+
+/* Adds to a gradient that of the parameter that shares the weight, which is no longer of use. */
+static void add_shared(update *u, const parameter *p)
+{
+    const parameter *other = sharer_of(u->c, p);
+    if (!other || tensor_elements(u->gradient[p->number]) == 0)
+        return;
+    op add = {.kind = OP_accumulate, .in = {u->gradient[other->number]}, .out = {u->gradient[p->number]}};
+    add.at.accumulate = OP_ADDS;
+    append(u->out, label_of(u->out, p, "sum gradients"), &add, NULL);
 }
 
 /* The parameter whose gradient `t`, an op's output, is or is part of; or NULL. */
@@ -215,7 +235,7 @@ static void insert_reductions(update *u)
         program_append(&u->out->list, before.ops[i]);
         for (int k = 0; k < OP_MAX_OUT; k++) {
             const parameter *p = adds_to(c, before.ops[i]->out[k]);
-            if (p && last[p->number] == i && !is_tied(p)) {
+            if (p && last[p->number] == i && !is_tied(c, p)) {
                 reduce(u, p, AXIS_COUNT);
                 last[p->number] = REDUCED;
             }
@@ -223,8 +243,10 @@ static void insert_reductions(update *u)
     }
     for (int i = 0; i < c->model.parameter_count; i++) {
         const parameter *p = c->model.parameters[i];
-        if (last[p->number] != REDUCED)
-            reduce(u, p, AXIS_COUNT);
+        if (last[p->number] == REDUCED || p->shares >= 0)
+            continue;
+        add_shared(u, p);
+        reduce(u, p, AXIS_COUNT);
     }
     flush_buckets(u);
     free(last);
@@ -314,7 +336,7 @@ static void append_update(update *u, const parameter *p, tensor *control)
 {
     const storage *s = &u->c->storage[p->number];
     optimizer_update one = {u->out, u->c, s, u->gradient[p->number], control};
-    if (s->own_rows > 0)
+    if (s->own_rows > 0 && p->shares < 0)
         optimizer_append(&one);
 }
 
@@ -323,7 +345,7 @@ static void append_gather(update *u, const parameter *p)
     const compiled *c = u->c;
     const storage *s = &c->storage[p->number];
     op gather = {.kind = OP_all_gather, .in = {s->own_weight}, .at = along_gradient(c, p)};
-    if (gather.at.group_size > 1 && c->options.zero > 0 && !s->shard_weight)
+    if (gather.at.group_size > 1 && c->options.zero > 0 && !s->shard_weight && p->shares < 0)
         append(u->out, label_of(u->out, p, "gather updated"), &gather, s->weight);
 }
 

@@ -66,8 +66,9 @@ typedef struct config {
     } data;
     struct {
         int64_t steps, sequence;
-        int micro_batch;  /* sequences per rank and micro-batch */
-        int global_batch; /* sequences per optimizer step over all ranks */
+        int micro_batch;            /* sequences per rank and micro-batch */
+        int global_batch;           /* sequences per optimizer step over all ranks; with a ramp, at its end */
+        config_integers batch_ramp; /* step, batch, step, batch, ... (batch_ramp.h) */
         config_precision precision;
         config_device device;
         bool tf32;       /* on a GPU, fp32 products may round their operands */
@@ -120,11 +121,13 @@ typedef struct config {
         char *run, *island, *keys, *address;
     } outer;
     struct {
-        int every, keep;   /* 0: only at the end; 0: all */
-        int keep_every;    /* 0: none is kept for ever */
-        char *resume;      /* "auto", "never" or a folder */
-        bool fallback;     /* to an older one if the latest is damaged */
-        bool asynchronous; /* written while the run trains */
+        int every, keep;                     /* 0: only at the end; 0: all */
+        int keep_every;                      /* 0: none is kept for ever */
+        char *resume;                        /* "auto", "never" or a folder */
+        bool restart_data, restart_schedule; /* where a new stage begins */
+        bool fallback;                       /* to an older one if the latest is damaged */
+        bool asynchronous;                   /* written while the run trains */
+        int memory_every;                    /* steps between copies in the memory of nodes; 0: none */
     } checkpoint;
     struct {
         int every, batches; /* 0: never */
@@ -138,6 +141,7 @@ typedef struct config {
         bool lock;            /* no second run in the folder */
         int hang_seconds, silent_seconds, setup_seconds, evaluation_seconds, load_seconds, save_seconds;
         int exit_when_stopped;
+        int verify_every;  /* steps; 0: never */
         double slow_ratio; /* a rank that computes so much longer than the median is named; 0: none is */
         struct {
             double zscore; /* 0: nobody looks */
@@ -180,8 +184,9 @@ status config_lay_out(grid *out, const config *c, int ranks, int rank);
 char *config_text(const config *c);
 
 /* Compare a checkpoint's configuration with this run's. `changed` is told (key, old value, new value) for every key
- * that differs and may; a key that may not is a failure that names it. Keys that only say where to look are skipped. */
-status config_compare_for_resume(const config *saved, const config *now,
+ * that differs and may; a key that may not is a failure that names it. Keys that only say where to look are skipped.
+ * `new_stage`: the run is another, which goes on from a checkpoint of the one before. */
+status config_compare_for_resume(const config *saved, const config *now, bool new_stage,
                                  void (*changed)(void *context, const char *key, const char *old_value,
                                                  const char *new_value),
                                  void *context);
@@ -194,6 +199,9 @@ void config_help(FILE *out);
 
 /* "bf16", "1f1b", ...: the word for the value of an enumerated key such as "train.precision". */
 const char *config_word(const config *c, const char *key);
+
+/* Is the value of a key the same in both? */
+bool config_same(const config *a, const config *b, const char *key);
 
 learning_rate config_learning_rate(const config *c);
 

@@ -224,7 +224,7 @@ static char *ended_path(const char *path)
 
 void lock_retire(const char *path)
 {
-    holder found;
+    holder found = {0};
     if (look(&found, path) != 0 || !*found.id)
         return;
     char *ended = ended_path(path);
@@ -247,7 +247,7 @@ static bool is_retired(const char *path, const holder *found)
 /* Out of the way, unless it is no longer the one that was judged: then it is put back. */
 static void displace(const char *path, const holder *judged, const char *id)
 {
-    holder moved;
+    holder moved = {0};
     char *aside = must_format("%s.%s", path, id);
     if (rename(path, aside) == 0) {
         if (look(&moved, aside) == 0 && (strcmp(moved.id, judged->id) != 0 || moved.beat != judged->beat))
@@ -268,7 +268,7 @@ static bool is_other(const lock *l)
 
 static void make_again(lock *l)
 {
-    int descriptor;
+    int descriptor = -1;
     if (create(&descriptor, l->path, &l->me) != 0)
         return;
     log_warn("%s has been deleted while the run held it; it is there again", l->path);
@@ -351,7 +351,7 @@ static status obtain(int *out, const char *path, const holder *me, double lease)
 status lock_take(lock **out, const char *path, const char *id, double lease)
 {
     holder me = this_process(id);
-    int descriptor;
+    int descriptor = -1;
     TRY(obtain(&descriptor, path, &me, lease));
     char *ended = ended_path(path);
     unlink(ended); /* it was about another */

@@ -108,7 +108,7 @@ static bool find_run(mlflow *m)
         long long begun;
         while (f && fgets(line, sizeof line, f))
             if (sscanf(line, "start_time: %lld", &begun) == 1) {
-                snprintf(m->id, sizeof m->id, "%s", e->d_name);
+                memcpy(m->id, e->d_name, sizeof m->id);
                 m->begun = begun;
                 found = true;
             }

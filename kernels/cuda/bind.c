@@ -1,4 +1,4 @@
-/* From ops to launches: operands become addresses and pitches. C, as the op table is; the kernels are behind launch.h. */
+/* From ops to launches: operands become addresses and pitches. C, as the op table is; the kernels are launched through launch.h. */
 #include "kernels/cuda/cuda.h"
 
 #include <stddef.h>

@@ -30,7 +30,7 @@ struct device {
     int gpu;
     struct cudaDeviceProp properties;
     run_context context;
-    char *host;               /* pinned: the mirror of the arena's beginning, and what stands behind it */
+    char *host;               /* pinned: the mirror of the arena's beginning, and what follows it */
     volatile uint32_t *marks; /* the last of it, a word a mark: 1 when the device has passed it */
     int mark_count;
     int64_t arena_bytes, host_bytes;

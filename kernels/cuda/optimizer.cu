@@ -47,7 +47,7 @@ DEVICE void exact_add(int64_t *bins, double value)
 /* A warp a row: the row's squares in fp64, in an order that `columns` and W decide, then into the warp's own bins. Those of a
  * block meet the others' once, by atomics on integers. */
 template <int W>
-KERNEL(THREADS, 8)
+KERNEL(THREADS, 4)
 sum_of_squares(int64_t *bins, const float *gradient, int64_t rows, int64_t columns, int64_t pitch)
 {
     SHARED(int64_t, held, SQUARE_WARPS *SUM_BINS);

@@ -34,16 +34,16 @@ typedef struct streams {
 
 void streams_open(streams *out, int requests);
 void streams_close(streams *s);
-/* The stream for communication `o`, which will run behind all that compute has been given so far. */
+/* The stream for communication `o`, which runs after all that compute has been given so far. */
 cudaStream_t streams_start(streams *s, const op *o);
 /* `o` has been put there. */
 void streams_started(streams *s, const op *o);
-/* What compute is given from now on runs behind the communication that `o` waits for. */
+/* What compute is given from now on runs after the communication that `o` waits for. */
 void streams_wait(streams *s, const op *o);
-/* Copies between the two run behind what compute has been given, and what it is given later runs behind them. */
+/* Copies between the two run after what compute has been given, and what it is given later runs after them. */
 cudaStream_t streams_copy_begin(streams *s);
 void streams_copy_end(streams *s);
-/* Copies on their own behind what compute has been given; compute goes on beside them until streams_aside_first. */
+/* Copies of their own after what compute has been given; compute goes on meanwhile until streams_aside_first. */
 cudaStream_t streams_aside_begin(streams *s);
 void streams_aside_end(streams *s);
 void streams_aside_first(streams *s);

@@ -150,6 +150,7 @@ static void the_header_names_model_memory_device_and_work(void **state)
         .parameters = 162417408,
         .steps = 1000,
         .tokens_per_step = 32768,
+        .tokens = 1000 * INT64_C(32768),
         .flops_per_token = 1e9,
         .peak_flops = 430e9,
         .memory = {.weights = 324834816, .gradients = 649669632, .optimizer = 1949008896, .kept = 1 << 30},
@@ -329,16 +330,16 @@ static void the_summary_has_the_promised_fields(void **state)
     assert_int_equal(json_integer_value(json_object_get(root, "checkpoints_lost")), 1);
     assert_true(json_real_value(json_object_get(root, "checkpoint_seconds")) == 0.25);
     assert_string_equal(json_string_value(json_object_get(root, "fell_back")), "why");
-    json_int_t rank, tensor, context, data, pipeline, arena, used, peak, copy;
+    json_int_t rank, tensor, context, data, pipeline, arena, used, peak, copy, memory;
     const char *host;
     json_t *sent, *messages;
     for (size_t i = 0; i < 2; i++) {
         json_t *r = json_array_get(json_object_get(root, "ranks"), i);
-        assert_int_equal(json_unpack_ex(r, NULL, JSON_STRICT, "{s:I,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:o,s:o}",
-                                        "rank", &rank, "host", &host, "copy_bytes", &copy, "tensor", &tensor, "context",
-                                        &context, "data", &data, "pipeline", &pipeline, "arena_bytes", &arena,
-                                        "arena_used_bytes", &used, "peak_resident_bytes", &peak, "bytes_sent", &sent,
-                                        "messages_sent", &messages),
+        assert_int_equal(json_unpack_ex(r, NULL, JSON_STRICT, "{s:I,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:o,s:o}",
+                                        "rank", &rank, "host", &host, "copy_bytes", &copy, "memory_copy_bytes", &memory,
+                                        "tensor", &tensor, "context", &context, "data", &data, "pipeline", &pipeline,
+                                        "arena_bytes", &arena, "arena_used_bytes", &used, "peak_resident_bytes", &peak,
+                                        "bytes_sent", &sent, "messages_sent", &messages),
                          0);
         assert_string_equal(host, i ? "" : "node7");
         if (i == 0)
@@ -378,14 +379,24 @@ static void the_bar_shows_share_rate_and_time_left(void **state)
     assert_string_equal(text, "tokenizing, 2.0s");
 }
 
-static void the_bar_is_for_terminals_only(void **state)
+static void where_no_terminal_is_a_line_comes_now_and_then(void **state)
 {
     (void)state;
     FILE *file = tmpfile();
+    char line[256];
     report_progress p = report_progress_begin(file, "copying", 10, false);
     report_progress_update(&p, 5);
-    report_progress_end(&p);
     assert_int_equal(ftell(file), 0);
+    p.last -= 1e6; /* as if the last line were long ago */
+    report_progress_update(&p, 5);
+    report_progress_update(&p, 6);
+    report_progress_end(&p);
+    rewind(file);
+    assert_non_null(fgets(line, sizeof line, file));
+    assert_non_null(strstr(line, "copying  50% ["));
+    assert_int_equal(line[strlen(line) - 1], '\n');
+    assert_null(strchr(line, '\r'));
+    assert_null(fgets(line, sizeof line, file));
     fclose(file);
 }
 
@@ -401,7 +412,7 @@ int main(void)
         cmocka_unit_test(a_full_disk_is_reported),
         cmocka_unit_test(the_summary_has_the_promised_fields),
         cmocka_unit_test(the_bar_shows_share_rate_and_time_left),
-        cmocka_unit_test(the_bar_is_for_terminals_only),
+        cmocka_unit_test(where_no_terminal_is_a_line_comes_now_and_then),
     };
     return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);
 }

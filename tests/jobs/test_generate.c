@@ -275,7 +275,8 @@ static void ranks_that_share_a_model_generate_what_one_does(void **state)
     static const char *const how[] = {"--temperature 0", "--temperature 0.5 --top-k 30 --seed 5"};
     const char *top = *state;
     for (int i = 0; i < 2; i++) {
-        char *command = must_format("generate --checkpoint %s/run --prompts %s/prompts --tokens 20 %s", top, top, how[i]);
+        char *command =
+            must_format("generate --checkpoint %s/run --prompts %s/prompts --tokens 20 %s", top, top, how[i]);
         char *one = phalanx("%s", command);
         for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
             char *all = must_format("%s %s", command, rows[k].layout), *together = phalanx_on(rows[k].ranks, all);

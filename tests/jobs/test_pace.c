@@ -11,12 +11,26 @@
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
 
-enum { RANKS = 4, STEPS = 60, SLOW = 2 };
+enum { RANKS = 4, STEPS = 45, SLOW = 2 };
 
 static int write_config(void **state)
 {
     workfolder_setup(state);
-    runs_write_small(*state, 60000, STEPS, "micro_batch: 2, global_batch: 8", "checkpoint: {every: 0}\n");
+    const char *top = *state;
+    char *data = workfolder_path(top, "data"), *path = workfolder_path(top, "run.yaml");
+    /* ops that last long enough to be told from noise */
+    char *text = must_format(
+        "model: {architecture: llama, layers: 4, hidden_size: 192, heads: 4, ffn_size: 512, vocab_size: 131}\n"
+        "data: {train: %s}\n"
+        "train: {steps: %d, sequence: 64, precision: fp32, device: cpu, threads: 1, micro_batch: 2, "
+        "global_batch: 8}\n"
+        "evaluate: {every: 0}\ncheckpoint: {every: 0}\nrun: {tensorboard: false}\n",
+        data, STEPS);
+    runs_write_data(data, 131, 60000, 1);
+    runs_write_text(path, text);
+    free(text);
+    free(path);
+    free(data);
     return 0;
 }
 

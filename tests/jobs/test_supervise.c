@@ -42,9 +42,9 @@ static char *supervised(int ranks, const char *options, const char *before)
 static launch *start(const char *top, const char *run, int ranks, const char *before, const char *keys)
 {
     char *line = supervised(ranks, "", before);
-    launch *l = launch_start(150,
+    launch *l = launch_start(400,
                              "%s %s/run.yaml run.folder=%s run.hang_seconds=4 run.setup_seconds=8 run.load_seconds=6 "
-                             "run.save_seconds=4 %s",
+                             "run.save_seconds=4 run.evaluation_seconds=4 %s",
                              line, top, run, keys);
     free(line);
     return l;
@@ -78,12 +78,22 @@ static void nothing_is_left(const char *run)
         closedir(folder);
     }
     free(checkpoints);
+    char *end = must_format(".f%d", (int)getpid());
+    DIR *memory = opendir("/dev/shm");
+    for (struct dirent *e; memory && (e = readdir(memory));)
+        if (!strncmp(e->d_name, "phalanx-", 8) && strstr(e->d_name, end))
+            fail_msg("/dev/shm/%s is left", e->d_name);
+    if (memory)
+        closedir(memory);
+    free(end);
 }
 
 static const char *undisturbed(const char *top, int ranks, const char *keys)
 {
-    static char run[256];
-    snprintf(run, sizeof run, "%s/whole-%d", top, ranks);
+    static char run[512];
+    snprintf(run, sizeof run, "%s/whole-%d-%s", top, ranks, keys);
+    for (char *c = run + strlen(top) + 1; *c; c++)
+        *c = strchr("=. ", *c) ? '-' : *c;
     if (access(run, F_OK) != 0)
         free(runs_train_well(120, ranks, "%s/run.yaml run.folder=%s %s", top, run, keys));
     return run;
@@ -241,7 +251,7 @@ static void a_host_that_is_to_blame_is_left_out(void **state)
         int64_t bytes;
         char *run = must_format("%s/hosts%zu", top, i), *left = must_format("%s/hosts", run);
         runs_write_text(list, cases[i].hosts);
-        launch *l = launch_start(100,
+        launch *l = launch_start(400,
                                  "exec %s supervise %s --hosts %s -- sh %s {ranks} {hosts} %s train %s/run.yaml "
                                  "run.folder=%s run.hang_seconds=5 %s",
                                  program, cases[i].options, list, launcher, program, top, run, cases[i].keys);
@@ -273,7 +283,7 @@ static void an_elastic_run_goes_on_with_fewer_ranks(void **state)
     if (!write_launcher(launcher))
         skip();
     runs_write_text(list, "nodeA slots=2\nnodeB slots=1\n");
-    launch *l = launch_start(100,
+    launch *l = launch_start(400,
                              "exec %s supervise --elastic --hosts %s -- sh %s {ranks} {hosts} %s train %s/run.yaml "
                              "run.folder=%s run.hang_seconds=5",
                              program, list, launcher, program, top, run);
@@ -300,17 +310,41 @@ static void an_elastic_run_goes_on_with_fewer_ranks(void **state)
 
 /* ---- faults at random --------------------------------------------------------------------------------------------- */
 
-typedef enum kind { KILLED, FROZEN, CRASHED, LAUNCHER_KILLED, LAUNCHER_FROZEN, STORAGE_HANGS, TWO_KILLED, KINDS } kind;
+typedef enum kind {
+    KILLED,
+    FROZEN,
+    CRASHED,
+    LAUNCHER_KILLED,
+    LAUNCHER_FROZEN,
+    TWO_KILLED,
+    STORAGE_HANGS,
+    STORAGE_SLOW,
+    STORAGE_FAILS,
+    STORAGE_FULL,
+    RENAME_FAILS,
+    LOAD_FAILS,
+    KINDS
+} kind;
 
+/* A signal to a rank, or to its launcher; or a call on a file that fails once (io_faults.c), in whichever process comes first. */
 static const struct {
     const char *name;
     int number; /* the signal; 0: none */
     bool launcher;
+    const char *fault;
 } kinds[KINDS] = {
-    [KILLED] = {"a rank is killed", SIGKILL, false},         [FROZEN] = {"a rank is frozen", SIGSTOP, false},
-    [CRASHED] = {"a rank crashes", SIGSEGV, false},          [LAUNCHER_KILLED] = {"mpirun is killed", SIGKILL, true},
-    [LAUNCHER_FROZEN] = {"mpirun is frozen", SIGSTOP, true}, [STORAGE_HANGS] = {"storage hangs in a save", 0, false},
-    [TWO_KILLED] = {"two ranks are killed", SIGKILL, false},
+    [KILLED] = {"a rank is killed", SIGKILL, false, NULL},
+    [FROZEN] = {"a rank is frozen", SIGSTOP, false, NULL},
+    [CRASHED] = {"a rank crashes", SIGSEGV, false, NULL},
+    [LAUNCHER_KILLED] = {"mpirun is killed", SIGKILL, true, NULL},
+    [LAUNCHER_FROZEN] = {"mpirun is frozen", SIGSTOP, true, NULL},
+    [TWO_KILLED] = {"two ranks are killed", SIGKILL, false, NULL},
+    [STORAGE_HANGS] = {"storage hangs in a save", 0, false, "checkpoints* HANG -1 fsync"},
+    [STORAGE_SLOW] = {"storage is slow once", 0, false, "checkpoints* SLOW 1 write"},
+    [STORAGE_FAILS] = {"a write fails once", 0, false, "checkpoints* EIO 1 write"},
+    [STORAGE_FULL] = {"a disk is full once", 0, false, "checkpoints* ENOSPC 1 write"},
+    [RENAME_FAILS] = {"a rename fails once", 0, false, "checkpoints* EIO 1 rename"},
+    [LOAD_FAILS] = {"a killed rank, a bad load", SIGKILL, false, "checkpoints* EIO 1 read"},
 };
 
 static const struct {
@@ -321,6 +355,8 @@ static const struct {
     {4, "parallel.tensor=2 parallel.pipeline=2"},
     {2, "parallel.zero=3"},
     {1, ""},
+    {3, "parallel.zero=2 checkpoint.memory_every=2"},
+    {2, "parallel.pipeline=2 parallel.schedule=zb-h1 checkpoint.asynchronous=false"},
 };
 
 enum { LAYOUTS = sizeof layouts / sizeof *layouts };
@@ -351,14 +387,20 @@ static int parent_of(int pid)
     return parent;
 }
 
+/* A run has one kind of storage faults: what its environment says. */
+static kind storage_of(uint64_t *random)
+{
+    return (kind)(STORAGE_HANGS + (int)(draw(random) % (KINDS - STORAGE_HANGS)));
+}
+
 /* One fault; false if there was nobody to throw it at. */
 static bool throw_fault(kind k, const char *run, const char *once, int ranks, uint64_t *random)
 {
     int first = (int)(draw(random) % (uint64_t)ranks), pid = runs_process(run, first);
-    if (k == STORAGE_HANGS) {
+    if (kinds[k].fault)
         workfolder_write(once, "", 0);
+    if (kinds[k].fault && !kinds[k].number)
         return true;
-    }
     if (!pid)
         return false;
     if (kinds[k].launcher)
@@ -370,14 +412,32 @@ static bool throw_fault(kind k, const char *run, const char *once, int ranks, ui
     return true;
 }
 
+static bool is_done(const char *run)
+{
+    char *summary = must_format("%s/summary.json", run);
+    bool done = access(summary, F_OK) == 0;
+    free(summary);
+    return done;
+}
+
+/* Until the supervisor says for the times-th time that a new step is done; NULL: the run is over, or has not stopped. */
+static char *wait_for_restart(launch *l, const char *run, int times)
+{
+    char *rest = NULL;
+    for (double until = clock_seconds() + 25; !rest && clock_seconds() < until && !is_done(run);)
+        rest = wait_for_line(l, "supervise: step ", times, 0.5);
+    return rest;
+}
+
 /* One run of a layout, with faults one after another until it is done. */
 static int disturb(tally *tallies, const char *top, int number, int faults, uint64_t *random)
 {
     int which = number % LAYOUTS, ranks = layouts[which].ranks, thrown = 0, seen = 0;
     char *run = must_format("%s/run%d", top, number), *once = must_format("%s/once%d", top, number);
     char *spy = launch_beside("io_faults.so");
-    char *before =
-        must_format("LD_PRELOAD=%s PHALANX_IO_ONCE=%s 'PHALANX_IO_FAULTS=checkpoints* HANG -1 fsync'", spy, once);
+    kind storage = storage_of(random);
+    char *before = must_format("LD_PRELOAD=%s PHALANX_IO_ONCE=%s 'PHALANX_IO_FAULTS=%s' PHALANX_NODE=f%d", spy, once,
+                               kinds[storage].fault, (int)getpid());
     const char *whole = undisturbed(top, ranks, layouts[which].keys);
     launch *l = start(top, run, ranks, before, layouts[which].keys);
     while (thrown < faults && access(run, F_OK) != 0 && !launch_expect(l, "saved", 0))
@@ -385,20 +445,21 @@ static int disturb(tally *tallies, const char *top, int number, int faults, uint
     while (thrown < faults) {
         usleep((unsigned)(draw(random) % 1500) * 1000);
         kind k = (kind)(draw(random) % KINDS);
-        if (ranks == 1 && kinds[k].launcher)
-            k = KILLED; /* its parent is the supervisor */
+        if (ranks == 1 && (kinds[k].launcher || k == FROZEN))
+            k = KILLED; /* its parent is the supervisor, whose patience alone would notice that it is frozen: a minute */
+        if (kinds[k].fault)
+            k = storage;
         double began = clock_seconds();
         if (!throw_fault(k, run, once, ranks, random)) {
-            char *summary = must_format("%s/summary.json", run);
-            bool done = access(summary, F_OK) == 0;
-            free(summary);
-            if (done)
+            if (is_done(run))
                 break; /* it was faster */
             continue;
         }
         thrown++;
         tallies[k].thrown++;
-        char *rest = wait_for_line(l, "supervise: step ", seen + 1, 25);
+        if (!kinds[k].number && k != STORAGE_HANGS)
+            continue; /* nothing ends */
+        char *rest = wait_for_restart(l, run, seen + 1);
         if (!rest)
             continue; /* what froze had nothing to do, or the run was done */
         seen++;

@@ -103,6 +103,10 @@ static int check_word(const char *topic, char *word)
             return 0;
     if (!dot || !strchr(word, '.') || !isalpha((unsigned char)*word))
         return 0;
+    char section[128];
+    snprintf(section, sizeof section, "%.*s", (int)(dot - word), word);
+    if (!config_table_is_section(section))
+        return 0; /* another language's */
     if (config_table_find(word) < 0)
         fail_msg("help %s speaks of %s, which is no key", topic, word);
     return 1;

@@ -269,6 +269,44 @@ static char *built(const char *top, const char *path, int width)
     return text;
 }
 
+/* The script for Weights & Biases, with a package of our own in wandb's place that prints what it is given. */
+static void a_script_sends_a_run_to_wandb(void **state)
+{
+    const char *top = *state;
+    char *program = launch_beside("../phalanx"), *fake = workfolder_path(top, "fake/wandb.py"),
+         *yaml = workfolder_path(top, "fake/yaml.py");
+    launch_result r = launch_run(20, "cd %s && mkdir fake && %s report run --wandb send.py", top, program);
+    assert_int_equal(r.status, 0);
+    launch_free(&r);
+    r = launch_run(20, "cd %s && %s report . --wandb no.py", top, program);
+    assert_int_equal(r.status, 1);
+    assert_non_null(strstr(r.err, "is no run's folder"));
+    launch_free(&r);
+    r = launch_run(10, "python3 -c 'print(1)'");
+    bool python = r.status == 0;
+    launch_free(&r);
+    if (python) {
+        runs_write_text(fake, "class Run:\n"
+                              "    def define_metric(self, *a, **k): pass\n"
+                              "    def log(self, values): print('logged', values['step'])\n"
+                              "    def finish(self): print('finished')\n"
+                              "def init(project, name, config):\n"
+                              "    print('began', project, name, config)\n"
+                              "    return Run()\n");
+        runs_write_text(yaml, "def safe_load(file): return len(file.read()) > 100\n");
+        r = launch_run(20, "cd %s/fake && PYTHONPATH=. python3 ../send.py", top);
+        assert_string_equal(r.err, "");
+        assert_non_null(strstr(r.out, "began phalanx run True\nlogged 1\n"));
+        assert_non_null(strstr(r.out, "logged 7\nfinished\n")); /* the line that is not whole is left out */
+        launch_free(&r);
+    }
+    free(program);
+    free(fake);
+    free(yaml);
+    if (!python)
+        skip();
+}
+
 static void a_browser_draws_every_section(void **state)
 {
     static const char *const sections[] = {"curves",          "a-step-s-time",      "layout",
@@ -310,6 +348,7 @@ int main(void)
         cmocka_unit_test(a_long_run_keeps_its_spike_on_a_small_page),
         cmocka_unit_test(the_page_loads_nothing),
         cmocka_unit_test(what_is_no_run_is_refused),
+        cmocka_unit_test(a_script_sends_a_run_to_wandb),
         cmocka_unit_test(a_browser_draws_every_section),
     };
     return cmocka_run_group_tests(tests, prepare, workfolder_teardown);

@@ -8,9 +8,11 @@
 #include "engine/compile/compile.h"
 #include "engine/compile/plan.h"
 #include "engine/compile/plan_text.h"
+#include "engine/outer.h"
 #include "engine/weights.h"
 #include "kernels/device.h"
 #include "memory/log.h"
+#include "memory/units.h"
 #include "parallel/timeline.h"
 #include "tools/options.h"
 #include "tools/tools.h"
@@ -19,7 +21,7 @@ typedef struct wishes {
     bool json, listing, schedule, every, cpu;
     const char *svg;
     int64_t rank, ranks; /* -1, 0: not given */
-    double tflops, efficiency, memory, node, network;
+    double tflops, efficiency, memory, node, network, islands;
     int64_t node_ranks;
 } wishes;
 
@@ -78,6 +80,22 @@ static status list_rank(const compile_options *options, int rank)
     return s;
 }
 
+/* What this job as one of outer.slots islands sends to the others. */
+static void print_islands(const config *c, const plan *p, double bandwidth)
+{
+    char arena[UNITS_TEXT], change[UNITS_TEXT], sent[UNITS_TEXT];
+    outer_plan o = outer_plan_of(c, p->options.grid.ranks, p->step_seconds, bandwidth);
+    units_bytes(arena, (double)o.arena);
+    units_bytes(change, (double)o.change);
+    units_bytes(sent, (double)o.sent);
+    printf("\nislands           %d, merging every %d steps: a change is %s (%.1f x smaller than fp32); each island "
+           "sends %s\n"
+           "                  and receives as much, %.3g s at %.3g Gbit/s; %.1f%% of the time computes; %s of host "
+           "memory a rank\n",
+           c->outer.slots, c->outer.every, change, 4.0 * (double)p->parameters / (double)o.change, sent, o.seconds,
+           bandwidth / 1e9, 100 * o.computing, arena);
+}
+
 /* What a run in this folder has measured of a GPU's memory beside the arena. */
 static status read_reserve(reserve *out, const config *c)
 {
@@ -106,6 +124,8 @@ static status show(const config *c, const compile_options *options, const wishes
         plan_text_json(stdout, &p);
     else if (s == STATUS_OK)
         plan_text_report(stdout, &p);
+    if (s == STATUS_OK && !w->json && c->outer.every > 0)
+        print_islands(c, &p, c->outer.bandwidth > 0 ? c->outer.bandwidth : w->islands * 1e9);
     if (s == STATUS_OK && !w->json && w->cpu && is_h100(&hardware))
         puts("                  these are an H100's figures, though train.device is cpu: --flops and the options "
              "beside\n"
@@ -154,6 +174,7 @@ static int read_wishes(wishes *w, int *operands, int argc, char **argv)
                   .memory = h->memory / 1e9,
                   .node = h->node / 1e9,
                   .network = h->network / 1e9,
+                  .islands = 1,
                   .node_ranks = h->node_ranks};
     const options_row rows[] = {
         {"--json", OPTIONS_FLAG, NULL, "the same facts for programs", &w->json, 0, 0, NULL},
@@ -171,6 +192,8 @@ static int read_wishes(wishes *w, int *operands, int argc, char **argv)
          1e9, NULL},
         {"--network-bandwidth", OPTIONS_NUMBER, "G", "GB/s a rank sends to other nodes (45, 400 Gbit/s)", &w->network,
          1e-3, 1e9, NULL},
+        {"--island-bandwidth", OPTIONS_NUMBER, "G", "Gbit/s between islands (outer.bandwidth, else 1)", &w->islands,
+         1e-6, 1e6, NULL},
         {"--node-ranks", OPTIONS_INTEGER, "N", "ranks of a node (8)", &w->node_ranks, 1, 1024, NULL},
     };
     const options_command command = {

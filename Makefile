@@ -79,6 +79,7 @@ $(BUILD)/%.o: %.cc
 
 # files within programs (tools/embed.h)
 $(BUILD)/tools/report.o: tools/report_page.html tools/report_wandb.py
+$(BUILD)/tools/timeline.o: tools/timeline_page.html
 $(BUILD)/tools/help.o: $(wildcard tools/help/*.txt)
 
 $(BUILD)/tests/libtests.a: $(HELPERS:%.c=$(BUILD)/%.o)

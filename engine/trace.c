@@ -159,19 +159,23 @@ static double microseconds(const trace *t, double time)
     return 1e6 * (t->interface->stamp ? t->began + time - t->origin : time - t->origin);
 }
 
-static void write_where(trace *t, const op *o, int i, int64_t step)
+/* `along`: of a wait, the axis of what it waits for; else NULL. */
+static void write_where(trace *t, const op *o, int i, int64_t step, const char *along)
 {
-    fprintf(t->file, ",\"args\":{\"step\":%lld,\"op\":%d,\"phase\":\"%s\",\"chunk\":%d,\"micro_batch\":%d}},\n",
+    fprintf(t->file, ",\"args\":{\"step\":%lld,\"op\":%d,\"phase\":\"%s\",\"chunk\":%d,\"micro_batch\":%d",
             (long long)step, i, phase_name((phase)o->phase), o->chunk, o->microbatch);
+    if (along)
+        fprintf(t->file, ",\"axis\":\"%s\"", along);
+    fprintf(t->file, "}},\n");
 }
 
-static void write_span(trace *t, const op *o, int i, int64_t step, const char *label)
+static void write_span(trace *t, const op *o, int i, int64_t step, const char *label, const char *along)
 {
     char name[LABEL];
     double from = microseconds(t, t->times[2 * i]), to = microseconds(t, t->times[2 * i + 1]);
     fprintf(t->file, "{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f",
             plain(name, label), op_row_of(o)->name, t->rank, COMPUTES, from, to > from ? to - from : 0);
-    write_where(t, o, i, step);
+    write_where(t, o, i, step, along);
 }
 
 /* Transfers overlap one another, so each is a pair of events with an id. */
@@ -183,7 +187,7 @@ static void write_transfer(trace *t, const op *o, int i, int64_t step, double be
                 "{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"%s\",\"id\":\"%lld.%d\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f",
                 plain(name, o->label), axis_name((axis)o->at.axis), k ? "e" : "b", (long long)step, i, t->rank,
                 COMMUNICATES, microseconds(t, k ? end : begin));
-        write_where(t, o, i, step);
+        write_where(t, o, i, step, NULL);
     }
 }
 
@@ -215,11 +219,11 @@ static void write_op(trace *t, const compiled_program *p, int i, int64_t step)
         int from = t->launched[o->at.request];
         const op *launch = p->list.ops[from];
         snprintf(label, sizeof label, "wait for %s", launch->label);
-        write_span(t, o, i, step, label);
+        write_span(t, o, i, step, label, axis_name((axis)launch->at.axis));
         if (!t->interface->stamp)
             write_transfer(t, launch, from, step, t->times[2 * from + 1], t->times[2 * i + 1]);
     } else {
-        write_span(t, o, i, step, o->label);
+        write_span(t, o, i, step, o->label, NULL);
     }
 }
 

@@ -62,8 +62,8 @@ static plan_rank *new_rank(plan *p)
     return &p->ranks[p->count++];
 }
 
-/* Facts of one rank, and through `costs` and `hop` (either NULL) what the stage's actions take. */
-static status measure_rank(plan *p, const grid *g, simulate_cost *costs, double *hop)
+/* Facts of one rank; `plays`: it is the one of its stage that is played. */
+static status measure_rank(plan *p, const grid *g, bool plays)
 {
     compile_options o = p->options;
     o.grid = *g;
@@ -73,15 +73,9 @@ static status measure_rank(plan *p, const grid *g, simulate_cost *costs, double 
         plan_rank *r = new_rank(p);
         plan_measure(r, &c);
         r->in_flight = schedule_in_flight(p->schedule, g->at[GRID_PIPELINE]);
-        simulate_cost *own = must_calloc((unsigned long)o.chunks, sizeof *own);
-        r->update = plan_price_update(&p->hardware, &c);
-        plan_price_chunks(own, &r->seconds_outside, &p->hardware, &c);
-        for (int k = 0; costs && k < o.chunks; k++)
-            costs[schedule_global_chunk(p->schedule, g->at[GRID_PIPELINE], k)] = own[k];
-        double longest = plan_price_hop(&p->hardware, &c);
-        if (hop && longest > *hop)
-            *hop = longest;
-        free(own);
+        r->update = plan_price_update(&p->profile, &c);
+        if (plays)
+            play_add(&p->timing, &c);
     }
     compile_free(&c);
     return s;
@@ -110,7 +104,7 @@ static status group_tensor(int *leader, const plan *p, int stage)
     return s;
 }
 
-static status measure_group(plan *p, int stage, int first, int members, simulate_cost *costs, double *hop)
+static status measure_group(plan *p, int stage, int first, int members)
 {
     compile_options o = p->options;
     o.grid = at_rank(&o.grid, stage, 0, first);
@@ -123,14 +117,14 @@ static status measure_group(plan *p, int stage, int first, int members, simulate
     compile_free(&c);
     TRY(s);
     o.grid = at_rank(&o.grid, stage, owner, first);
-    TRY(measure_rank(p, &o.grid, first == 0 ? costs : NULL, hop));
+    TRY(measure_rank(p, &o.grid, first == 0));
     plan_rank *r = &p->ranks[p->count - 1];
     r->count = members * grid_group_size(&o.grid, AXIS_GRADIENT);
     r->spread = spread;
     return STATUS_OK;
 }
 
-static status measure_stage(plan *p, int stage, simulate_cost *costs, double *hop)
+static status measure_stage(plan *p, int stage)
 {
     int ranks = p->options.grid.size[GRID_TENSOR];
     int *leader = must_alloc((unsigned long)ranks * sizeof *leader);
@@ -140,40 +134,36 @@ static status measure_stage(plan *p, int stage, simulate_cost *costs, double *ho
         for (int k = 0; k < ranks; k++)
             members += leader[k] == t;
         if (members > 0)
-            s = measure_group(p, stage, t, members, costs, hop);
+            s = measure_group(p, stage, t, members);
     }
     free(leader);
     return s;
 }
 
-static status measure_all(plan *p, bool every, simulate_cost *costs, double *hop)
+static status measure_all(plan *p, bool every)
 {
     const grid *g = &p->options.grid;
     if (!every) {
         for (int stage = 0; stage < g->size[GRID_PIPELINE]; stage++)
-            TRY(measure_stage(p, stage, costs, hop));
+            TRY(measure_stage(p, stage));
         return STATUS_OK;
     }
     for (int rank = 0; rank < g->ranks; rank++) {
         grid mine = grid_of(g, rank);
-        TRY(measure_rank(p, &mine, mine.at[GRID_TENSOR] == 0 && grid_index(&mine, AXIS_GRADIENT) == 0 ? costs : NULL,
-                         hop));
+        TRY(measure_rank(p, &mine, mine.at[GRID_TENSOR] == 0 && grid_index(&mine, AXIS_GRADIENT) == 0));
     }
     return STATUS_OK;
 }
 
 /* ---- time ----------------------------------------------------------------------------------------------------------- */
 
-static status time_step(plan *p, const simulate_cost *costs, double hop)
+static status time_step(plan *p)
 {
-    /* M_W / M_B, what stays between the two halves of a backward pass, is not asked for here: 0. */
-    TRY(simulate_run(&p->timing, p->schedule, costs, hop, 0));
-    double outside = 0;
-    for (int i = 0; i < p->count; i++)
-        outside = p->ranks[i].seconds_outside > outside ? p->ranks[i].seconds_outside : outside;
-    p->step_seconds = p->timing.length + outside;
-    p->mfu =
-        p->flops_per_token * (double)p->tokens_per_step / (p->step_seconds * p->hardware.flops * p->options.grid.ranks);
+    TRY(play_run(&p->timing));
+    TRY(play_spans(&p->spans, &p->timing, p->schedule));
+    p->step_seconds = p->timing.seconds;
+    double peak = p->options.compute == DTYPE_FP32 ? p->profile.single : p->profile.half;
+    p->mfu = p->flops_per_token * (double)p->tokens_per_step / (p->step_seconds * peak * p->options.grid.ranks);
     return STATUS_OK;
 }
 
@@ -239,12 +229,12 @@ static status keep_only(plan *p, int rank)
 {
     grid g = grid_of(&p->options.grid, rank);
     free_ranks(p);
-    return measure_rank(p, &g, NULL, NULL);
+    return measure_rank(p, &g, false);
 }
 
-status plan_make(plan *out, const compile_options *options, const plan_hardware *hardware, bool every, int only)
+status plan_make(plan *out, const compile_options *options, const profile *prices, bool every, int only)
 {
-    *out = (plan){.options = *options, .hardware = *hardware};
+    *out = (plan){.options = *options, .profile = *prices};
     const model_shape *shape = &options->shape;
     model_shape unbounded = *shape;
     unbounded.sliding_window = 0;
@@ -259,12 +249,10 @@ status plan_make(plan *out, const compile_options *options, const plan_hardware 
     out->schedule = must_calloc(1, sizeof *out->schedule);
     schedule_kind kind = stages == 1 ? SCHEDULE_1F1B : options->schedule;
     TRY(schedule_make(out->schedule, kind, stages, options->chunks, options->microbatches));
-    simulate_cost *costs = must_calloc((unsigned long)stages * (unsigned long)options->chunks, sizeof *costs);
-    double hop = 0;
-    status s = measure_all(out, every, costs, &hop);
+    play_open(&out->timing, &out->profile, stages);
+    status s = measure_all(out, every);
     if (s == STATUS_OK)
-        s = time_step(out, costs, hop);
-    free(costs);
+        s = time_step(out);
     if (s == STATUS_OK)
         s = price_choices(out);
     return s == STATUS_OK && only >= 0 ? keep_only(out, only) : s;
@@ -272,7 +260,8 @@ status plan_make(plan *out, const compile_options *options, const plan_hardware 
 
 void plan_free(plan *p)
 {
-    simulate_free(&p->timing);
+    play_free(&p->timing);
+    simulate_free(&p->spans);
     if (p->schedule)
         schedule_free(p->schedule);
     free(p->schedule);

@@ -9,6 +9,7 @@
 #define PHALANX_ENGINE_COMPILE_PLAN_H
 
 #include "engine/compile/plan_price.h"
+#include "engine/compile/play.h"
 
 /* Facts of one compiled rank. Bytes, unless it says otherwise. */
 typedef struct plan_rank {
@@ -27,7 +28,6 @@ typedef struct plan_rank {
     plan_update update;                             /* of those, the optimizer's */
     int64_t sent[AXIS_COUNT], messages[AXIS_COUNT]; /* in a training step */
     int in_flight;                                  /* micro-batches x chunks whose activations it holds at its peak */
-    double seconds_outside;                         /* before and after the micro-batches */
 } plan_rank;
 
 /* One way to gather weights and reduce gradients. */
@@ -40,21 +40,22 @@ enum { PLAN_CHOICES = 4 };
 
 typedef struct plan {
     compile_options options; /* of rank 0 */
-    plan_hardware hardware;
+    profile profile; /* borrows its points */
     int64_t parameters, tokens_per_step;
     double flops_per_token;      /* causal attention counted as half */
     double flops_per_token_full; /* attention's square counted whole, as some do */
     plan_rank *ranks;
     int count;
     schedule *schedule;
-    simulation timing;
+    play timing;
+    simulation spans; /* of the actions, as they are played */
     double step_seconds, mfu;
     plan_choice choices[PLAN_CHOICES];
     int choice_count;
 } plan;
 
 /* `every`: list each rank of the grid instead of groups. `only` >= 0: list this rank alone, exactly. */
-status plan_make(plan *out, const compile_options *options, const plan_hardware *hardware, bool every, int only);
+status plan_make(plan *out, const compile_options *options, const profile *prices, bool every, int only);
 void plan_free(plan *p);
 /* One rank, compiled: its facts; `decision` is the caller's to free. */
 void plan_measure(plan_rank *out, const compiled *c);

@@ -81,13 +81,20 @@ void play_add(play *p, const compiled *c)
 /* ---- queues ------------------------------------------------------------------------------------------------------------- */
 
 /* Of a rank: its communicators in the order of axes, two directions each, those between stages by neighbour. */
-enum { LINKS = 2 };
+enum { LINKS = 2, BUSY = 64 };
 
 typedef struct queue {
     int *launched; /* ops, in order */
     int head, tail;
     double free;
 } queue;
+
+/* When a link is in use: its latest times, ascending. Ranks are not played in the order of time, so that what is found later may
+ * begin earlier, in a gap. */
+typedef struct link {
+    double from[BUSY], to[BUSY];
+    int count;
+} link;
 
 typedef struct request {
     double start, end; /* of its transfer */
@@ -100,7 +107,7 @@ typedef struct player {
     play *p;
     queue **queues; /* [ranks][communicators] */
     request **requests;
-    double (*link)[LINKS];
+    link (*links)[LINKS];
     int *at;
     double *now;
     int communicators;
@@ -116,7 +123,7 @@ static void open_player(player *s, play *p)
     *s = (player){.p = p, .communicators = AXIS_COUNT + 2 * p->count};
     s->queues = must_calloc((unsigned long)p->count, sizeof *s->queues);
     s->requests = must_calloc((unsigned long)p->count, sizeof *s->requests);
-    s->link = must_calloc((unsigned long)p->count, sizeof *s->link);
+    s->links = must_calloc((unsigned long)p->count, sizeof *s->links);
     s->at = must_calloc((unsigned long)p->count, sizeof *s->at);
     s->now = must_calloc((unsigned long)p->count, sizeof *s->now);
     for (int r = 0; r < p->count; r++) {
@@ -145,7 +152,7 @@ static void close_player(player *s)
     }
     free(s->queues);
     free(s->requests);
-    free(s->link);
+    free(s->links);
     free(s->at);
     free(s->now);
 }
@@ -176,6 +183,50 @@ static int parties(int *out, const player *s, int rank, const play_op *e)
     return count;
 }
 
+/* The first time from `start` on at which the link is free for `seconds`. */
+static double gap(const link *l, double start, double seconds)
+{
+    for (int i = 0; i < l->count; i++)
+        if (l->from[i] < start + seconds && l->to[i] > start)
+            start = l->to[i];
+    return start;
+}
+
+static void occupy(link *l, double from, double to)
+{
+    if (l->count == BUSY) {
+        memmove(l->from, l->from + 1, (BUSY - 1) * sizeof *l->from);
+        memmove(l->to, l->to + 1, (BUSY - 1) * sizeof *l->to);
+        l->count--;
+    }
+    int i = l->count++;
+    for (; i > 0 && l->from[i - 1] > from; i--) {
+        l->from[i] = l->from[i - 1];
+        l->to[i] = l->to[i - 1];
+    }
+    l->from[i] = from;
+    l->to[i] = to;
+}
+
+static double launched_at(const player *s, int rank, const queue *q)
+{
+    return s->p->ranks[rank].ops[q->launched[q->head]].end;
+}
+
+/* When all members' links have a gap: each may push the start on for the others. */
+static double free_links(const player *s, const int *members, int count, bool leaves, double start, double seconds)
+{
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int i = 0; i < count; i++) {
+            double later = gap(&s->links[members[i]][leaves], start, seconds);
+            moved |= later > start;
+            start = later;
+        }
+    }
+    return start;
+}
+
 /* Begins what all `members` have at the head of their queues. */
 static void meet(player *s, const int *members, const int *communicators, int count)
 {
@@ -188,28 +239,33 @@ static void meet(player *s, const int *members, const int *communicators, int co
         seconds = e->seconds > seconds ? e->seconds : seconds;
     }
     for (int i = 0; i < count; i++) {
-        int r = members[i];
-        const queue *q = &s->queues[r][communicators[i]];
-        double launched = s->p->ranks[r].ops[q->launched[q->head]].end;
-        double ready = q->free > s->link[r][leaves] ? q->free : s->link[r][leaves];
-        if (launched > start) {
-            start = launched;
-            cause_rank = r;
+        const queue *q = &s->queues[members[i]][communicators[i]];
+        if (launched_at(s, members[i], q) > start) {
+            start = launched_at(s, members[i], q);
+            cause_rank = members[i];
             cause_op = q->launched[q->head];
         }
-        if (ready > start) {
-            start = ready;
-            cause_rank = cause_op = -1;
-        }
     }
+    double begin = start;
+    for (int i = 0; i < count; i++) {
+        const queue *q = &s->queues[members[i]][communicators[i]];
+        begin = q->free > begin ? q->free : begin;
+    }
+    if (!s->p->profile->host_moves && seconds > 0)
+        begin = free_links(s, members, count, leaves, begin, seconds);
+    if (begin > start)
+        cause_rank = cause_op = -1;
     for (int i = 0; i < count; i++) {
         int r = members[i];
         queue *q = &s->queues[r][communicators[i]];
         const play_op *e = &s->p->ranks[r].ops[q->launched[q->head]];
-        double end = start + seconds;
-        s->requests[r][e->request] = (request){start, end, q->launched[q->head++], true, cause_rank, cause_op};
-        if (!s->p->profile->host_moves)
-            q->free = s->link[r][leaves] = end;
+        double end = begin + seconds;
+        s->requests[r][e->request] = (request){begin, end, q->launched[q->head++], true, cause_rank, cause_op};
+        if (s->p->profile->host_moves)
+            continue;
+        q->free = end;
+        if (seconds > 0)
+            occupy(&s->links[r][leaves], begin, end);
     }
 }
 
@@ -240,7 +296,11 @@ static bool try_meet(player *s, int rank, int communicator)
 
 static bool travelling(const player *s, int rank, double now)
 {
-    return s->link[rank][0] > now || s->link[rank][1] > now;
+    for (int k = 0; k < LINKS; k++)
+        for (int i = s->links[rank][k].count; i-- > 0 && s->links[rank][k].to[i] > now;)
+            if (s->links[rank][k].from[i] <= now)
+                return true;
+    return false;
 }
 
 static void wait_for(player *s, int rank, play_op *e)

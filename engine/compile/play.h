@@ -13,7 +13,7 @@
 #include "engine/compile/profile.h"
 #include "parallel/simulate.h"
 
-enum { PLAY_CAUSES = 8, PLAY_TEXT = 160 };
+enum { PLAY_CAUSES = 512, PLAY_TEXT = 64 };
 
 /* A rank's step, op by op; made by play_add. */
 typedef struct play_op play_op;

@@ -407,16 +407,20 @@ static void a_faster_machine_takes_less_time_and_the_bubble_shrinks_with_micro_b
     (void)state;
     compile_options o = options_of(1, 1, 4);
     profile slow = *profile_named("h100");
-    slow.flops /= 2;
+    slow.half /= 2;
     slow.memory /= 2;
     slow.network /= 2;
     slow.node /= 2;
     slow.latency *= 2;
+    slow.network_latency *= 2;
+    slow.start *= 2;
+    slow.product_start *= 2;
+    slow.hop *= 2;
     plan fast = plan_of(&o, false), slower, longer, shorter;
     assert_int_equal(plan_make(&slower, &o, &slow, false, -1), STATUS_OK);
     assert_true(slower.step_seconds > 1.9 * fast.step_seconds);
     profile near = *profile_named("h100"); /* messages take no time: the formula's bubble */
-    near.latency = 0;
+    near.latency = near.network_latency = near.hop = 0;
     near.network = near.node = 1e20;
     assert_int_equal(plan_make(&shorter, &o, &near, false, -1), STATUS_OK);
     o.microbatches = 32;

@@ -77,6 +77,10 @@ $(BUILD)/%.o: %.cc
 	@echo "c++ $<"
 	@$(CXX) $(CXXFLAGS) -MMD -MP -c -o $@ $<
 
+# files within programs (tools/embed.h)
+$(BUILD)/tools/report.o: tools/report_page.html tools/report_wandb.py
+$(BUILD)/tools/help.o: $(wildcard tools/help/*.txt)
+
 $(BUILD)/tests/libtests.a: $(HELPERS:%.c=$(BUILD)/%.o)
 	@mkdir -p $(@D)
 	@rm -f $@
@@ -95,6 +99,10 @@ $(SPIES): $(BUILD)/tests/%.so: tests/memory/spy/%.c memory/seal.h
 	@mkdir -p $(@D)
 	$(CC) -std=c11 -D_GNU_SOURCE -O2 $(CWARNINGS) -I. -shared -fPIC -o $@ $< -ldl
 
+$(BUILD)/tests/test_endings: | $(BUILD)/phalanx
+$(BUILD)/tests/test_node_copies: | $(BUILD)/phalanx
+$(BUILD)/tests/test_supervise: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
+$(BUILD)/tests/test_phases: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
 $(BUILD)/tests/test_arena: | $(BUILD)/tests/allocation_spy.so
 $(BUILD)/tests/test_buckets: | $(BUILD)/phalanx
 $(BUILD)/tests/test_parity: | $(BUILD)/tests/rank_playlist $(BUILD)/phalanx
@@ -102,17 +110,38 @@ $(BUILD)/tests/test_parity_mutants: | $(BUILD)/tests/rank_mutants $(BUILD)/phala
 $(BUILD)/tests/test_recovery: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
 $(BUILD)/tests/test_fp16: | $(BUILD)/phalanx
 $(BUILD)/tests/test_optimizers $(BUILD)/tests/test_narrow_state: | $(BUILD)/tests/rank_playlist $(BUILD)/tests/rank_mutants $(BUILD)/phalanx
+$(BUILD)/tests/test_metrics $(BUILD)/tests/test_report_page $(BUILD)/tests/test_help: | $(BUILD)/phalanx
 $(BUILD)/tests/test_memory: | $(BUILD)/tests/allocation_spy.so $(BUILD)/phalanx
 $(BUILD)/tests/test_bubble: | $(BUILD)/tests/rank_bubble
 $(BUILD)/tests/test_comm: | $(BUILD)/tests/rank_comm
 $(BUILD)/tests/test_watchdog: | $(BUILD)/tests/rank_watchdog
 # It brings a device of its own, which device_load() finds among the program's symbols.
 $(BUILD)/tests/test_keys: LIBS += -rdynamic
+$(BUILD)/tests/test_spikes: | $(BUILD)/phalanx
+$(BUILD)/tests/test_pace $(BUILD)/tests/test_verify: | $(BUILD)/tests/rank_faulty
+# A machine that is not as it should be.
+$(BUILD)/tests/rank_faulty: LIBS += -Wl,--wrap=executor_observe,--wrap=verify_open,--wrap=MPI_Irecv,--wrap=MPI_Testsome
+# Likewise a driver, for resources_gpu_open().
+$(BUILD)/tests/test_resources: LIBS += -rdynamic
 # Mutants: the parity test's proof that it can fail.
 $(BUILD)/tests/rank_mutants: LIBS += -Wl,--wrap=place_waits,--wrap=storage_describe,--wrap=executor_launch,--wrap=cpu_muon_polynomial
 
 # Reductions broken while a program is compiled.
 $(BUILD)/tests/test_reductions: LIBS += -Wl,--wrap=op_make
+
+# The program finds its CUDA device beside itself, so they live in a folder of their own, and bin/ has a link.
+PREFIX  ?= /usr/local
+DESTDIR ?=
+INSTALLED = $(DESTDIR)$(PREFIX)
+install: all ## into PREFIX (/usr/local): program, CUDA device if built, example configurations, man page, bash completion
+	install -d $(INSTALLED)/bin $(INSTALLED)/lib/phalanx $(INSTALLED)/share/phalanx $(INSTALLED)/share/man/man1 \
+	    $(INSTALLED)/share/bash-completion/completions
+	install $(BUILD)/phalanx $(INSTALLED)/lib/phalanx/phalanx
+	if [ -f $(BUILD)/libphalanx_cuda.so ]; then install $(BUILD)/libphalanx_cuda.so $(INSTALLED)/lib/phalanx/; fi
+	ln -sf ../lib/phalanx/phalanx $(INSTALLED)/bin/phalanx
+	cp -r models/configs $(INSTALLED)/share/phalanx/
+	$(BUILD)/phalanx help man | gzip -9n >$(INSTALLED)/share/man/man1/phalanx.1.gz
+	install -m 644 tools/completion.bash $(INSTALLED)/share/bash-completion/completions/phalanx
 
 tests: $(BUILD)/phalanx $(TESTS) $(RANK_PROGRAMS) $(SPIES) ## build every test program
 
@@ -126,7 +155,7 @@ demo: deps ## install, build, train a small Llama on English text, print a sampl
 check: deps ## install, build and run the tests
 	@$(MAKE) --no-print-directory run-tests
 
-SCRIPT_TESTS := tests/lint/test_lint.sh
+SCRIPT_TESTS := tests/lint/test_lint.sh tests/readme.sh tests/jobs/test_slurm.sh tests/jobs/test_two_hosts.sh
 
 run-tests: tests
 	@rm -f $(BUILD)/tally
@@ -148,7 +177,7 @@ SANITIZED_asan  := -fsanitize=address,undefined -fno-sanitize-recover=undefined 
 SANITIZED_ubsan := -fsanitize=undefined -fno-sanitize-recover=undefined
 SANITIZED_tsan  := -fsanitize=thread
 # Not under ASan: matrices of whole runs on many ranks (minutes), and promises about resident memory and about time.
-ASAN_LEFT_OUT := bubble comm cuda_attention cuda_host cuda_queue cuda_tuning faults golden layouts memory narrow_state optimizers parity parity_mutants recovery resume watch watchdog
+ASAN_LEFT_OUT := bubble comm cuda_attention cuda_host cuda_queue cuda_tuning endings faults golden help layouts memory narrow_state node_copies optimizers parity parity_mutants phases recovery resume supervise watch watchdog
 ASAN_TESTS ?= $(filter-out $(ASAN_LEFT_OUT:%=build-asan/tests/test_%),$(TESTS:$(BUILD)/%=build-asan/%))
 asan: SELECTED = TESTS="$(ASAN_TESTS)" RANK_PROGRAMS=
 asan ubsan tsan: ## the tests under AddressSanitizer (with UBSan; a selection), UBSan or ThreadSanitizer
@@ -189,6 +218,12 @@ fuzz: $(FUZZERS) ## every reader under libFuzzer, FUZZ_SECONDS each
 cuda-tests: tests ## the CUDA kernels and host side, executed without a GPU
 	@if [ -n "$(NVCC)" ]; then $(MAKE) --no-print-directory check-cuda; else echo "no nvcc: CUDA is left out"; fi
 
+FAULTS ?= 100
+SEED ?= 1
+faults: $(BUILD)/tests/test_supervise $(BUILD)/tests/test_checkpoint_damage ## FAULTS=N faults at random (SEED=S) under phalanx supervise, what each kind costs; 10 N damages to checkpoints
+	FAULTS=$(or $(FAULTS),100) SEED=$(SEED) $(BUILD)/tests/test_supervise
+	DAMAGES=$(or $(FAULTS),100)0 SEED=$(SEED) $(BUILD)/tests/test_checkpoint_damage
+
 clean: ## remove what was built
 	rm -rf build build-*
 
@@ -202,4 +237,4 @@ endif
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
 .SECONDARY:
-.PHONY: fuzz-library all tests deps demo check run-tests lint asan ubsan tsan clean help
+.PHONY: faults fuzz-library all install tests deps demo check run-tests lint asan ubsan tsan clean help

@@ -34,47 +34,52 @@ void batch_rope_table(const compiled *c, executor *e)
 
 typedef void *place(executor *e, const tensor *t);
 
-static status fill(const compiled *c, executor *e, place *at, const samples *s, int64_t first, int64_t count)
+static status fill(int64_t *left_out, const compiled *c, executor *e, place *at, const samples *s, int64_t first,
+                   int64_t count)
 {
     const compiled_inputs *in = &c->inputs;
     int64_t length = c->options.sequence;
     int32_t *tokens = at(e, in->tokens), *targets = at(e, in->targets), *positions = at(e, in->positions);
     int32_t *documents = in->document_start->shape[0] ? at(e, in->document_start) : NULL;
-    for (int64_t i = 0; i < count; i++)
-        TRY(samples_read(s, tokens + i * length, targets + i * length, positions + i * length,
+    *left_out = 0;
+    for (int64_t i = 0; i < count; i++) {
+        bool out = false;
+        TRY(samples_read(s, &out, tokens + i * length, targets + i * length, positions + i * length,
                          documents ? documents + i * length : NULL, first + i));
+        *left_out += out;
+    }
     return STATUS_OK;
 }
 
-int64_t batch_first(const compile_options *o, int64_t first)
+int64_t batch_first(const compile_options *o, int64_t first, int microbatches)
 {
-    return first + (int64_t)o->microbatches * o->micro_batch * grid_index(&o->grid, AXIS_SAMPLES);
+    return first + (int64_t)microbatches * o->micro_batch * grid_index(&o->grid, AXIS_SAMPLES);
 }
 
-static status fill_step(const compiled *c, executor *e, place *at, const samples *s, int64_t first)
+status batch_fill(int64_t *left_out, const compiled *c, executor *e, const samples *s, int64_t first, int microbatches)
 {
-    int64_t mine = (int64_t)c->options.microbatches * c->options.micro_batch;
-    return fill(c, e, at, s, batch_first(&c->options, first), mine);
+    return fill(left_out, c, e, executor_at, s, batch_first(&c->options, first, microbatches),
+                (int64_t)microbatches * c->options.micro_batch);
 }
 
-status batch_fill(const compiled *c, executor *e, const samples *s, int64_t first)
+status batch_read_ahead(int64_t *left_out, const compiled *c, executor *e, const samples *s, int64_t first,
+                        int microbatches)
 {
-    return fill_step(c, e, executor_at, s, first);
+    return fill(left_out, c, e, executor_ahead, s, batch_first(&c->options, first, microbatches),
+                (int64_t)microbatches * c->options.micro_batch);
 }
 
-status batch_read_ahead(const compiled *c, executor *e, const samples *s, int64_t first)
-{
-    return fill_step(c, e, executor_ahead, s, first);
-}
-
-status batch_fill_evaluation(const compiled *c, executor *e, const samples *s, int64_t first, int64_t end)
+status batch_fill_evaluation(int64_t *left_out, const compiled *c, executor *e, const samples *s, int64_t first,
+                             int64_t end)
 {
     int64_t mine = c->options.micro_batch, length = c->options.sequence;
     first += mine * grid_index(&c->options.grid, AXIS_SAMPLES);
-    TRY(fill(c, e, executor_at, s, first, mine));
+    TRY(fill(left_out, c, e, executor_at, s, first, mine));
     int32_t *targets = executor_at(e, c->inputs.targets);
-    for (int64_t i = end > first ? end - first : 0; i < mine; i++)
+    for (int64_t i = end > first ? end - first : 0; i < mine; i++) {
+        *left_out -= targets[i * length] < 0; /* it would not have counted anyway */
         for (int64_t k = 0; k < length; k++)
             targets[i * length + k] = -1;
+    }
     return STATUS_OK;
 }

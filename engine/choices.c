@@ -11,7 +11,19 @@
 void choices_free(choices *c)
 {
     free(c->item);
+    free(c->reserve);
     *c = (choices){0};
+}
+
+void choices_note_reserve(choices *c, const choices_reserve *r)
+{
+    int i = 0;
+    while (i < c->reserves &&
+           (c->reserve[i].communicators != r->communicators || strcmp(c->reserve[i].device, r->device) != 0))
+        i++;
+    if (i == c->reserves)
+        c->reserve = must_realloc(c->reserve, (unsigned long)++c->reserves * sizeof *c->reserve);
+    c->reserve[i] = *r;
 }
 
 static int index_of(const choices *c, const char *key)
@@ -63,6 +75,19 @@ static size_t take_entries(choices *c, const json_t *list)
     return i;
 }
 
+/* What is not understood is measured again. */
+static void take_reserves(choices *c, const json_t *list)
+{
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *entry = json_array_get(list, i);
+        choices_reserve one = {.communicators = (int)json_integer_value(json_object_get(entry, "communicators")),
+                               .bytes = json_integer_value(json_object_get(entry, "bytes"))};
+        if (take_text(one.device, sizeof one.device, json_object_get(entry, "device")) && one.bytes > 0 &&
+            one.communicators >= 0)
+            choices_note_reserve(c, &one);
+    }
+}
+
 static const char ADVICE[] = "delete it to have the choices made again (the last bits of results may then change)";
 
 status choices_read(choices *c, const char *path)
@@ -81,6 +106,7 @@ status choices_read(choices *c, const char *path)
     else if (good < all)
         s = status_fail(STATUS_FAILED, "%s: entry %zu of %zu is no key, value and microseconds of its own; %s", path,
                         good + 1, all, ADVICE);
+    take_reserves(c, json_object_get(root, "reserve"));
     json_decref(root);
     return s;
 }
@@ -94,7 +120,14 @@ char *choices_text(const choices *c)
             json_pack("{s:s, s:s, s:f}", "key", one->key, "value", one->value, "microseconds", one->microseconds);
         MUST(entry && json_array_append_new(list, entry) == 0, "out of host memory");
     }
-    json_t *root = json_pack("{s:o}", "choices", list);
+    json_t *reserves = json_array();
+    for (int i = 0; i < c->reserves; i++) {
+        const choices_reserve *r = &c->reserve[i];
+        json_t *entry = json_pack("{s:s, s:i, s:I}", "device", r->device, "communicators", r->communicators, "bytes",
+                                  (json_int_t)r->bytes);
+        MUST(entry && json_array_append_new(reserves, entry) == 0, "out of host memory");
+    }
+    json_t *root = json_pack("{s:o, s:o}", "choices", list, "reserve", reserves);
     char *text = root ? json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(6)) : NULL;
     MUST(text, "out of host memory");
     json_decref(root);
@@ -116,6 +149,9 @@ void choices_share(choices *c, comm_group *all)
     comm_broadcast_bytes(all, &c->count, sizeof c->count, 0);
     c->item = must_realloc(c->item, (unsigned long)(c->count + 1) * sizeof *c->item);
     comm_broadcast_bytes(all, c->item, (int64_t)c->count * (int64_t)sizeof *c->item, 0);
+    comm_broadcast_bytes(all, &c->reserves, sizeof c->reserves, 0);
+    c->reserve = must_realloc(c->reserve, (unsigned long)(c->reserves + 1) * sizeof *c->reserve);
+    comm_broadcast_bytes(all, c->reserve, (int64_t)c->reserves * (int64_t)sizeof *c->reserve, 0);
 }
 
 /* The members' lists as one table of `*most` places each, those after a member's last with an empty key; to be freed. */

@@ -13,15 +13,27 @@
 
 #define CHOICES_FILE "tuning.json"
 
+/* What a run has measured of a device's memory beside the arena. */
+typedef struct choices_reserve {
+    char device[64];
+    int communicators;
+    int64_t bytes;
+} choices_reserve;
+
 typedef struct choices {
     int count;
     device_choice *item;
+    int reserves;
+    choices_reserve *reserve;
     int used;       /* of them, by this process's ranks */
     int added;      /* by choices_settle */
     double seconds; /* that it took */
 } choices;
 
 void choices_free(choices *c);
+
+/* For this device with so many communicators, instead of what was known before. */
+void choices_note_reserve(choices *c, const choices_reserve *r);
 
 /* Add what the file holds, if there is such a file. */
 status choices_read(choices *c, const char *path);

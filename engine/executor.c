@@ -6,15 +6,11 @@
 #include <string.h>
 
 #include "engine/launches.h"
+#include "engine/links.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 
-enum { DIRECTIONS = 2 }; /* the most of any axis */
-
 enum { COPIES = 8 };
-
-/* Ops between two marks: few events beside what they stand behind, and no stretch longer than a layer's pass. */
-enum { STRETCH = 16 };
 
 typedef struct traffic {
     int64_t bytes, messages;
@@ -27,8 +23,8 @@ typedef struct range {
 /* What the executor knows of a program beside its ops. */
 typedef struct played {
     const compiled_program *program;
-    launch *launches;     /* [requests] */
-    const char **stretch; /* in words, what lies before each of its marks; NULL where nothing is apart */
+    launch *launches;           /* [requests] */
+    const char **between_marks; /* in words, the ops before each of its marks; NULL where nothing is apart */
 } played;
 
 struct executor {
@@ -39,57 +35,32 @@ struct executor {
     const device_interface *interface;
     device *device;
     bool apart;  /* the device has memory and time of its own */
-    bool turned; /* the batch at hand lies in the second block */
+    bool turned; /* the batch at hand is in the second block */
     const played *playing;
-    int marked, passed; /* of its marks: put on the device's queue, and seen behind it */
+    int marked, passed; /* of its marks: put on the device's queue, and passed by it */
     bool graph, capturing, profiled;
     int64_t plays; /* of the repeated program, with a graph: by op, captured, replayed from then on */
-    range before[COPIES], behind[COPIES];
-    int before_count, behind_count;
-    comm_group *group[AXIS_COUNT][DIRECTIONS];
+    range before[COPIES], after[COPIES];
+    int before_count, after_count;
+    links links;
     traffic captured[AXIS_COUNT]; /* what each replay sends */
     comm_request *requests;
     watchdog *watchdog;
-    int hook_op;
-    void (*hook)(void *); /* before that op of the training program; NULL: nobody */
+    void (*hook)(void *); /* before a training program changes the state; NULL: nobody */
     void *hook_context;
+    executor_observer observer[EXECUTOR_OBSERVERS];
     double *seconds;
     _Atomic(int64_t) step;
     _Atomic(const op *) current;
 };
 
-/* ---- groups ---------------------------------------------------------------------------------------------------- */
-
-static status open_group(comm_group **out, executor *e, axis a)
-{
-    const grid *g = &e->compiled->options.grid;
-    int *members = must_alloc((unsigned long)g->ranks * sizeof(int));
-    int count = grid_members(members, g, a);
-    status s = count > 1 ? comm_group_open_on(out, e->world, e->interface->communication, members, count) : STATUS_OK;
-    free(members);
-    return s;
-}
-
-/* Each direction is a queue by itself. Groups open in the same order on every rank. */
-static status open_groups(executor *e)
-{
-    for (int d = 0; d < DIRECTIONS; d++)
-        for (int a = 0; a < AXIS_COUNT; a++)
-            if (axis_has_messages((axis)a) && d < axis_rows[a].directions)
-                TRY(open_group(&e->group[a][d], e, (axis)a));
-    return STATUS_OK;
-}
+/* ---- preparation ------------------------------------------------------------------------------------------------ */
 
 static comm_group *group_of(const void *context, const op *o)
 {
     const executor *e = context;
-    char text[256];
-    MUST(o->at.upstream < axis_rows[o->at.axis].directions, "%s: no such direction along %s",
-         op_text(text, sizeof text, o), axis_name((axis)o->at.axis));
-    return e->group[o->at.axis][o->at.upstream];
+    return links_of(&e->links, o, comm_rank(e->world));
 }
-
-/* ---- preparation ------------------------------------------------------------------------------------------------ */
 
 static status prepare(executor *e, played *p)
 {
@@ -115,25 +86,10 @@ static executor_position position_now(const executor *e)
                                .o = atomic_load_explicit(&e->current, memory_order_relaxed)};
 }
 
-/* "step 12, backward of chunk 0, micro-batch 3, op layer 3/mlp/down/dx: linear_grad_input" */
-static void describe(char *out, int bytes, executor_position p)
-{
-    char text[256];
-    if (!p.o) {
-        snprintf(out, (size_t)bytes, "step %lld, between programs", (long long)p.step);
-        return;
-    }
-    int used = snprintf(out, (size_t)bytes, "step %lld, %s", (long long)p.step, phase_name((phase)p.o->phase));
-    if (p.o->microbatch >= 0 && used < bytes)
-        used +=
-            snprintf(out + used, (size_t)(bytes - used), " of chunk %d, micro-batch %d", p.o->chunk, p.o->microbatch);
-    if (used < bytes)
-        snprintf(out + used, (size_t)(bytes - used), ", op %s", op_text(text, sizeof text, p.o));
-}
-
 static void describe_where(char *out, int bytes, void *context)
 {
-    describe(out, bytes, position_now(context));
+    executor_position p = position_now(context);
+    program_place(out, bytes, p.step, p.o);
 }
 
 /* ---- the mirror ------------------------------------------------------------------------------------------------ */
@@ -157,50 +113,62 @@ static void find_ranges(executor *e)
 {
     const compiled_results *results = &e->compiled->results;
     const tensor *before[] = {e->compiled->inputs.scalars};
-    const tensor *behind[] = {results->loss_total, results->control, results->logits};
+    const tensor *after[] = {results->loss_total, results->control, results->logits};
     for (unsigned i = 0; i < sizeof before / sizeof *before; i++)
         add_range(e->before, &e->before_count, before[i]);
-    for (unsigned i = 0; i < sizeof behind / sizeof *behind; i++)
-        add_range(e->behind, &e->behind_count, behind[i]);
+    for (unsigned i = 0; i < sizeof after / sizeof *after; i++)
+        add_range(e->after, &e->after_count, after[i]);
 }
 
 /* ---- how far a device has come ----------------------------------------------------------------------------------- */
 
-static int marks_of(const compiled_program *p)
-{
-    return (p->list.count + STRETCH - 1) / STRETCH;
-}
-
-static void name_stretches(executor *e, played *p)
+static void name_between_marks(executor *e, played *p)
 {
     const program *list = &p->program->list;
-    int marks = marks_of(p->program);
-    p->stretch = pool_alloc(&e->pool, (size_t)(marks + 1) * sizeof *p->stretch);
+    int marks = compile_marks(p->program);
+    p->between_marks = pool_alloc(&e->pool, (size_t)(marks + 1) * sizeof *p->between_marks);
     for (int i = 0; i < marks; i++) {
-        int first = i * STRETCH, last = first + STRETCH < list->count ? first + STRETCH - 1 : list->count - 1;
-        p->stretch[i] = pool_format(&e->pool, "%s .. %s", list->ops[first]->label, list->ops[last]->label);
+        int first = i * COMPILE_MARK_OPS,
+            last = first + COMPILE_MARK_OPS < list->count ? first + COMPILE_MARK_OPS - 1 : list->count - 1;
+        p->between_marks[i] = pool_format(&e->pool, "%s .. %s", list->ops[first]->label, list->ops[last]->label);
     }
 }
 
-static void tell_watchdog(executor *e, const op *o, const char *where)
+static watchdog_position position_of(const executor *e, const op *o, const char *where)
 {
-    if (e->watchdog)
-        watchdog_at(e->watchdog, &(watchdog_position){.step = position_now(e).step,
-                                                      .micro_batch = o->microbatch,
-                                                      .action = phase_name((phase)o->phase),
-                                                      .op = where});
+    watchdog_position p = {.step = position_now(e).step,
+                           .micro_batch = o->microbatch,
+                           .action = phase_name((phase)o->phase),
+                           .op = where,
+                           .kind = op_row_of(o)->name};
+    if (op_row_of(o)->flags & OP_COMM) {
+        const launch *mine = &e->playing->launches[o->at.request];
+        const comm_call *call = &e->playing->launches[mine->ends].call;
+        p.bytes = call->count * dtype_bytes(call->type);
+        p.peer = o->kind == OP_send || o->kind == OP_receive ? o->at.peer : -1;
+    }
+    return p;
 }
 
-/* This rank stands where its device works. */
+/* What the host of a device enqueues is no progress, but belongs into the flight record. */
+static void tell_watchdog(executor *e, const op *o, const char *where, bool enqueued)
+{
+    if (!e->watchdog)
+        return;
+    watchdog_position p = position_of(e, o, where);
+    (enqueued ? watchdog_note : watchdog_at)(e->watchdog, &p);
+}
+
+/* This rank is where its device works. */
 static void stand_at_mark(executor *e)
 {
     const program *list = &e->playing->program->list;
-    int first = e->passed * STRETCH;
+    int first = e->passed * COMPILE_MARK_OPS;
     if (first >= list->count)
         return;
     const op *o = list->ops[first];
-    tell_watchdog(e, o, e->playing->stretch[e->passed]);
-    if (e->marked == marks_of(e->playing->program)) /* until then messages are about what the host enqueues */
+    tell_watchdog(e, o, e->playing->between_marks[e->passed], false);
+    if (e->marked == compile_marks(e->playing->program)) /* until then messages are about what the host enqueues */
         atomic_store_explicit(&e->current, o, memory_order_relaxed);
 }
 
@@ -216,7 +184,7 @@ static void look_at_marks(executor *e)
 /* The host has put op `i` of the program on the device's queue. */
 static void mark(executor *e, int i)
 {
-    if (!e->apart || ((i + 1) % STRETCH && i + 1 < e->playing->program->list.count))
+    if (!e->apart || ((i + 1) % COMPILE_MARK_OPS && i + 1 < e->playing->program->list.count))
         return;
     e->interface->mark(e->device, e->marked++);
     if (!e->capturing)
@@ -247,18 +215,15 @@ static status check_apart(executor *e)
 
 static status open_device(executor *e, const executor_options *o)
 {
-    int requests = 1, marks = 1;
+    int requests = 1;
     for (int i = 0; i < COMPILE_PROGRAMS; i++) {
         const compiled_program *p = e->programs[i].program;
         requests = p->requests > requests ? p->requests : requests;
-        marks = marks_of(p) > marks ? marks_of(p) : marks;
     }
     find_ranges(e);
     e->requests = must_calloc((unsigned long)requests, sizeof *e->requests);
-    const device_options options = {.arena_bytes = e->compiled->arena_bytes,
-                                    .host_bytes = e->compiled->pinned_bytes,
-                                    .requests = requests,
-                                    .marks = marks,
+    const device_options options = {.requests = requests,
+                                    .marks = e->compiled->marks,
                                     .rank = comm_rank(e->world),
                                     .local_rank = comm_local_rank(e->world),
                                     .backend = o->backend,
@@ -269,6 +234,24 @@ static status open_device(executor *e, const executor_options *o)
         return s;
     TRY(comm_all_status(comm_world(e->world), s)); /* before anything collective on the devices */
     return check_apart(e);
+}
+
+/* The arena comes last: by now the libraries have what they need, and what is left is known. Some is taken later, by kernels that
+ * are loaded when they are first launched. */
+static status allocate(executor *e, const executor_options *o)
+{
+    device_facts f;
+    status s = e->interface->allocate(e->device, e->compiled->arena_bytes, e->compiled->pinned_bytes);
+    if (!e->interface->communication)
+        return s;
+    TRY(comm_all_status(comm_world(e->world), s));
+    executor_facts(&f, e);
+    int64_t later = o->beside - f.beside;
+    if (later > f.free_memory)
+        log_warn("the arena leaves %.2f GiB of the GPU; CUDA's libraries may yet take %.2f GiB: if they fail, lower "
+                 "memory.budget or train.micro_batch",
+                 (double)f.free_memory / (1 << 30), (double)later / (1 << 30));
+    return STATUS_OK;
 }
 
 status executor_open(executor **out, compiled *c, comm *world, const executor_options *options)
@@ -283,7 +266,9 @@ status executor_open(executor **out, compiled *c, comm *world, const executor_op
     e->graph = options->graph && e->interface->capture;
     status s = open_device(e, options);
     if (s == STATUS_OK)
-        s = open_groups(e);
+        s = links_open(&e->links, c, world, e->interface->communication);
+    if (s == STATUS_OK)
+        s = allocate(e, options);
     for (int i = 0; s == STATUS_OK && i < COMPILE_PROGRAMS; i++)
         s = prepare(e, &e->programs[i]);
     if (options->choices) {
@@ -296,7 +281,7 @@ status executor_open(executor **out, compiled *c, comm *world, const executor_op
         return s;
     }
     for (int i = 0; e->apart && i < COMPILE_PROGRAMS; i++)
-        name_stretches(e, &e->programs[i]);
+        name_between_marks(e, &e->programs[i]);
     log_set_where(describe_where, e);
     *out = e;
     return STATUS_OK;
@@ -309,8 +294,7 @@ void executor_close(executor *e)
     log_set_where(NULL, NULL);
     if (e->device && e->interface->forget)
         e->interface->forget(e->device);
-    for (int i = 0; i < AXIS_COUNT * DIRECTIONS; i++)
-        comm_group_close(e->group[i / DIRECTIONS][i % DIRECTIONS]);
+    links_close(&e->links);
     e->interface->close(e->device);
     pool_free(&e->pool);
     free(e->requests);
@@ -344,10 +328,7 @@ static void meanwhile(void *context)
     executor *e = context;
     comm_progress(e->world);
     look_at_marks(e);
-    for (int i = 0; i < AXIS_COUNT * DIRECTIONS; i++) {
-        comm_group *g = e->group[i / DIRECTIONS][i % DIRECTIONS];
-        MUST(!g || comm_group_poll(g) == STATUS_OK, "communication failed: %s", status_message());
-    }
+    MUST(links_poll(&e->links) == STATUS_OK, "communication failed: %s", status_message());
 }
 
 static void synchronise(executor *e)
@@ -370,8 +351,23 @@ static void copy_inputs(executor *e)
 
 static void call_hook(executor *e, const compiled_program *p, int i)
 {
-    if (i == e->hook_op && e->hook && p == &e->compiled->training && !e->capturing)
+    if (i == p->first_change && e->hook && !e->capturing)
         e->hook(e->hook_context);
+}
+
+static void play_observed(executor *e, const compiled_program *p, int i)
+{
+    for (int k = 0; k < EXECUTOR_OBSERVERS; k++)
+        if (e->observer[k].before)
+            e->observer[k].before(e->observer[k].context, p, i);
+    play_op(e, p->list.ops[i]);
+    for (int k = EXECUTOR_OBSERVERS - 1; k >= 0; k--) {
+        const executor_observer *o = &e->observer[k];
+        if (o->after)
+            o->after(o->context, p, i);
+        while (o->again && o->again(o->context, p, i))
+            play_op(e, p->list.ops[i]);
+    }
 }
 
 static void play_ops(executor *e, const compiled_program *p)
@@ -382,9 +378,8 @@ static void play_ops(executor *e, const compiled_program *p)
         const op *o = p->list.ops[i];
         call_hook(e, p, i);
         atomic_store_explicit(&e->current, o, memory_order_relaxed);
-        if (!e->apart)
-            tell_watchdog(e, o, o->label);
-        play_op(e, o);
+        tell_watchdog(e, o, o->label, e->apart);
+        play_observed(e, p, i);
         mark(e, i);
         if (!alone)
             comm_progress(e->world);
@@ -399,12 +394,8 @@ static void play_ops(executor *e, const compiled_program *p)
 
 static traffic sent_along(const executor *e, axis a)
 {
-    traffic all = {0};
-    for (int d = 0; d < DIRECTIONS; d++) {
-        const comm_group *g = e->group[a][d];
-        all.bytes += g ? comm_bytes_sent(g) : 0;
-        all.messages += g ? comm_messages_sent(g) : 0;
-    }
+    traffic all;
+    links_sent(&all.bytes, &all.messages, &e->links, a);
     return all;
 }
 
@@ -427,7 +418,7 @@ static void capture(executor *e, const compiled_program *p)
     add_traffic(e, 1);
 }
 
-/* The first step is played op by op in any case: what libraries load at first use, no capture could hold. */
+/* The first step is played op by op in any case: what libraries load at first use cannot be captured. */
 static void play(executor *e, const compiled_program *p)
 {
     bool whole = e->graph && p->repeated && !e->seconds && !e->profiled;
@@ -435,11 +426,11 @@ static void play(executor *e, const compiled_program *p)
         play_ops(e, p);
         return;
     }
-    call_hook(e, p, e->hook_op);
+    call_hook(e, p, p->first_change);
     if (e->plays == 2)
         capture(e, p);
     e->interface->replay(e->device);
-    e->marked = marks_of(p);
+    e->marked = compile_marks(p);
 }
 
 static const played *find(const executor *e, const compiled_program *p)
@@ -458,8 +449,8 @@ void executor_launch(executor *e, const compiled_program *p)
     if (e->apart)
         stand_at_mark(e);
     play(e, p);
-    for (int i = 0; i < e->behind_count; i++)
-        e->interface->copy_out(e->device, e->behind[i].at, e->behind[i].bytes);
+    for (int i = 0; i < e->after_count; i++)
+        e->interface->copy_out(e->device, e->after[i].at, e->after[i].bytes);
 }
 
 void executor_finish(executor *e)
@@ -527,11 +518,20 @@ const device_interface *executor_device(const executor *e, device **out)
     return e->interface;
 }
 
-void executor_before(executor *e, int index, void (*hook)(void *context), void *context)
+void executor_before_change(executor *e, void (*hook)(void *context), void *context)
 {
-    e->hook_op = index;
     e->hook = hook;
     e->hook_context = context;
+}
+
+void executor_observe(executor *e, executor_place place, executor_observer o)
+{
+    e->observer[place] = o;
+}
+
+int executor_communicators(const executor *e)
+{
+    return e->interface->communication ? groups_communicators(&e->links.asked) : 0;
 }
 
 void executor_facts(device_facts *out, const executor *e)

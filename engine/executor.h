@@ -22,8 +22,9 @@ typedef struct executor_options {
     bool tf32;
     bool timing; /* choices that the table lacks are made by timing */
     choices
-        *choices; /* the device's, found and to be found (engine/choices.h); NULL: the library's guesses, not kept */
-    bool graph;   /* of the training step, on a device that has such a thing */
+        *choices;   /* the device's, found and to be found (engine/choices.h); NULL: the library's guesses, not kept */
+    int64_t beside; /* bytes of the device that are expected to be taken beside the arena; 0: not known */
+    bool graph;     /* of the training step, on a device that has such a thing */
 } executor_options;
 /* Opens the arena and prepares every op of the compiled programs, which must have been compiled for the device's backend;
  * collective over `world`. */
@@ -38,13 +39,13 @@ void executor_play(executor *e, const compiled_program *p);
  * within the first. */
 void executor_launch(executor *e, const compiled_program *p);
 void executor_finish(executor *e);
-/* Host address of one of compiled_inputs or compiled_results: on the CPU where it lies (and of any other tensor, too), elsewhere in the host's
- * mirror, which executor_play copies in before a program (tokens, positions, scalars) and out behind it (loss,
+/* Host address of one of compiled_inputs or compiled_results: on the CPU its own address (and of any other tensor, too), elsewhere in the host's
+ * mirror, which executor_play copies in before a program (tokens, positions, scalars) and out after it (loss,
  * control, logits). What is filled once (the rope table) is sent with executor_send. */
 void *executor_at(executor *e, const tensor *t);
 void executor_send(executor *e, const tensor *t);
 /* A device has a second block for the ids of a batch, which may be filled while a program plays; executor_turn, between
- * programs, makes it the one that executor_at leads to and that is copied in, and the other one the second. */
+ * programs, exchanges the two: executor_at then gives the block that was filled, and that is copied in. */
 bool executor_reads_ahead(const executor *e);
 void *executor_ahead(executor *e, const tensor *t);
 void executor_turn(executor *e);
@@ -55,13 +56,25 @@ void executor_give_back(executor *e, void *borrowed, int64_t address, int64_t by
 run_context *executor_context(executor *e);
 /* What the arena is on, for who copies large parts of it. */
 const device_interface *executor_device(const executor *e, device **out);
-/* `hook` is called before op number `index` of every training step (with a graph, before the step); NULL: nobody. */
-void executor_before(executor *e, int index, void (*hook)(void *context), void *context);
+/* `hook` is called in every training step before weights and optimizer change (with a graph, before the step); NULL: nobody. */
+void executor_before_change(executor *e, void (*hook)(void *context), void *context);
+/* Two that are called around each op as the host plays or enqueues it; {0}: nobody. */
+typedef enum executor_place { OBSERVES_OUTSIDE, OBSERVES_INSIDE, EXECUTOR_OBSERVERS } executor_place;
+typedef struct executor_observer {
+    void *context;
+    void (*before)(void *context, const compiled_program *p, int index);
+    void (*after)(void *context, const compiled_program *p, int index);
+    /* After that, of the CPU: shall the op be played once more? Asked until it says no; NULL: no. */
+    bool (*again)(void *context, const compiled_program *p, int index);
+} executor_observer;
+void executor_observe(executor *e, executor_place place, executor_observer o);
 void executor_facts(device_facts *out, const executor *e);
+/* How many communicators it has opened on the device. */
+int executor_communicators(const executor *e);
 void executor_profile(executor *e, bool on);
 
-/* Tell the watchdog (NULL: nobody) of every op from now on; on a device, of every stretch of ops that it has passed, by the
- * labels of its first and its last. */
+/* Tell the watchdog (NULL: nobody) of every op from now on; on a device, of every few ops that it has passed, by the
+ * labels of the first and the last. */
 void executor_watch(executor *e, watchdog *w);
 void executor_set_step(executor *e, int64_t step);
 

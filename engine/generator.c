@@ -17,13 +17,14 @@ typedef struct candidate {
 
 struct generator {
     inference model;
+    comm_group *world;
     int samples;
     int64_t vocabulary;
     float *logits;
     candidate *candidates;
 };
 
-status generator_open(generator **out, weights *from, comm *self, inference_where where, dtype compute, int texts,
+status generator_open(generator **out, weights *from, const inference_ranks *ranks, dtype compute, int texts,
                       int64_t positions)
 {
     generator *g = must_calloc(1, sizeof *g);
@@ -32,11 +33,12 @@ status generator_open(generator **out, weights *from, comm *self, inference_wher
                                      .micro_batch = texts,
                                      .decode_samples = texts,
                                      .decode_positions = (int)positions};
-    status s = inference_open(&g->model, from, self, where, &options);
+    status s = inference_open(&g->model, from, ranks, &options);
     if (s != STATUS_OK) {
         generator_close(g);
         return s;
     }
+    g->world = comm_world(ranks->world);
     g->samples = texts;
     g->vocabulary = weights_shape(from)->vocab_size;
     g->logits = must_alloc((unsigned long)g->vocabulary * sizeof(float));
@@ -70,9 +72,19 @@ const float *generator_logits(generator *g, int sample)
 {
     MUST(sample >= 0 && sample < g->samples, "sample %d of %d", sample, g->samples);
     const tensor *t = g->model.compiled.results.logits;
+    const grid *ranks = &g->model.compiled.options.grid;
     const char *row = executor_at(g->model.executor, t);
     row += sample * t->pitch * dtype_bytes((dtype)t->type);
-    dtype_convert(g->logits, DTYPE_FP32, row, (dtype)t->type, g->vocabulary);
+    /* the tensor ranks of the last stage have so many rows of the vocabulary each */
+    int at[GRID_AXES] = {[GRID_PIPELINE] = ranks->size[GRID_PIPELINE] - 1};
+    for (int64_t first = 0; first < g->vocabulary; first += t->shape[1]) {
+        int root = grid_rank_at(ranks, at);
+        int64_t left = g->vocabulary - first, count = left < t->shape[1] ? left : t->shape[1];
+        if (root == ranks->rank)
+            dtype_convert(g->logits + first, DTYPE_FP32, row, (dtype)t->type, count);
+        comm_broadcast_bytes(g->world, g->logits + first, count * (int64_t)sizeof(float), root);
+        at[GRID_TENSOR]++;
+    }
     return g->logits;
 }
 

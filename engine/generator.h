@@ -17,8 +17,9 @@ typedef struct generator_choice {
     uint64_t seed;
 } generator_choice;
 
-/* `texts` at once, up to `positions` tokens each (prompt and continuation). */
-status generator_open(generator **out, weights *from, comm *self, inference_where where, dtype compute, int texts,
+/* `texts` at once, up to `positions` tokens each (prompt and continuation). With several ranks everything here but closing is
+ * collective: all call it alike, and all see the same logits and draw the same tokens. */
+status generator_open(generator **out, weights *from, const inference_ranks *ranks, dtype compute, int texts,
                       int64_t positions);
 void generator_close(generator *g);
 /* Each sample's token at `position` (the same for all); its logits of the next token are then in generator_logits(). */

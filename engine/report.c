@@ -1,12 +1,12 @@
 #include "engine/report.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "memory/clock.h"
@@ -47,7 +47,7 @@ void report_header(FILE *out, const report_run *run)
         fprintf(out, "  layout      %s\n", run->layout);
     header_memory(out, run);
     units_count(tokens, (double)run->tokens_per_step);
-    units_count(all, (double)run->tokens_per_step * (double)run->steps);
+    units_count(all, (double)run->tokens);
     fprintf(out, "  training    %" PRId64 " steps of %s tokens: %s tokens\n", run->steps, tokens, all);
     double flops = run->flops_per_token * (double)run->tokens_per_step;
     if (flops < 1e9)
@@ -82,11 +82,13 @@ void report_line(FILE *out, const report_step *s)
     fflush(out);
 }
 
-void report_evaluation(FILE *out, int64_t step, double loss, double seconds)
+void report_evaluation(FILE *out, const report_result *r)
 {
     char took[UNITS_TEXT];
-    units_duration(took, seconds);
-    fprintf(out, "%13" PRId64 " %9.4f on validation, perplexity %.4g, %s\n", step, loss, exp(loss), took);
+    units_duration(took, r->seconds);
+    fprintf(out, "%13" PRId64 " %9.4f on validation, perplexity %.4g, %s\n", r->step, r->loss, exp(r->loss), took);
+    for (int i = 0; r->sets > 1 && i < r->sets; i++)
+        fprintf(out, "%13s %9.4f on %s\n", "", r->losses[i], r->name[i]);
     fflush(out);
 }
 
@@ -104,15 +106,21 @@ static void put_integer(json_t *object, const char *key, int64_t value)
     MUST(json_object_set_new(object, key, json_integer(value)) == 0, "out of host memory");
 }
 
-/* Takes the object. */
-static status write_line(FILE *out, json_t *object)
+/* Takes the object. Times need more digits than nine. */
+static status write_line(lines *out, json_t *object, double time)
 {
-    bool good = json_dumpf(object, out, JSON_FLAGS) == 0 && fputc('\n', out) != EOF && fflush(out) == 0;
+    char *text = json_dumps(object, JSON_FLAGS);
+    MUST(text, "out of host memory");
+    text[strlen(text) - 1] = 0;
+    char *line = must_format("%s, \"time\": %.3f}\n", text, time);
+    status s = lines_write(out, line);
     json_decref(object);
-    return good ? STATUS_OK : status_fail(STATUS_FAILED, "cannot write metrics: %s", strerror(errno));
+    free(text);
+    free(line);
+    return s;
 }
 
-status report_metrics(FILE *out, const report_step *s)
+status report_metrics(lines *out, const report_step *s)
 {
     json_t *line = json_object();
     put_integer(line, "step", s->step);
@@ -123,19 +131,68 @@ status report_metrics(FILE *out, const report_step *s)
     put_real(line, "tflops", s->tflops);
     put_real(line, "mfu", s->mfu >= 0 ? s->mfu : NAN);
     put_real(line, "step_seconds", s->step_seconds);
-    if (s->checkpoint_seconds > 0)
-        put_real(line, "checkpoint_seconds", s->checkpoint_seconds);
+    if (s->wait_seconds > 0)
+        put_real(line, "wait_seconds", s->wait_seconds);
+    if (s->slowest_rank >= 0 && s->slowest_ratio > 0) {
+        put_integer(line, "slowest_rank", s->slowest_rank);
+        put_real(line, "slowest_ratio", s->slowest_ratio);
+    }
+    put_real(line, "data_seconds", s->data_seconds);
+    put_real(line, "compute_seconds", s->compute_seconds);
+    if (s->communication_seconds >= 0)
+        put_real(line, "communication_seconds", s->communication_seconds);
+    put_real(line, "checkpoint_seconds", s->checkpoint_seconds);
+    put_integer(line, "tokens", s->tokens);
+    put_real(line, "epoch", s->epoch);
+    put_integer(line, "resident_bytes", s->resident_bytes);
+    put_real(line, "loss_scale", s->loss_scale);
+    put_integer(line, "skipped_steps", s->skipped_steps);
     if (s->skipped)
         json_object_set_new(line, "skipped", json_true());
-    return write_line(out, line);
+    return write_line(out, line, s->time);
 }
 
-status report_metrics_evaluation(FILE *out, int64_t step, double loss)
+status report_metrics_evaluation(lines *out, const report_result *r)
 {
-    json_t *line = json_object();
-    put_integer(line, "step", step);
-    put_real(line, "eval_loss", loss);
-    return write_line(out, line);
+    json_t *line = json_object(), *each = json_object();
+    put_integer(line, "step", r->step);
+    put_real(line, "eval_loss", r->loss);
+    for (int i = 0; r->sets > 1 && i < r->sets; i++)
+        put_real(each, r->name[i], r->losses[i]);
+    if (r->sets > 1)
+        MUST(json_object_set(line, "eval_losses", each) == 0, "out of host memory");
+    json_decref(each);
+    return write_line(out, line, r->time);
+}
+
+status report_event_line(lines *out, const char *event, int64_t step, double time, const char *words)
+{
+    json_t *line = json_pack("{s:s, s:I}", "event", event, "step", (json_int_t)step);
+    if (words)
+        json_object_set_new(line, "words", json_string(words));
+    return write_line(out, line, time);
+}
+
+status report_metrics_event(lines *out, const report_event *e, double time)
+{
+    json_t *line = json_object(), *what = json_object();
+    put_integer(line, "step", e->step);
+    if (e->from > 0)
+        put_integer(what, "from", e->from);
+    if (e->words)
+        MUST(json_object_set_new(what, "words", json_string(e->words)) == 0, "words that are not UTF-8");
+    if (!e->words) {
+        put_real(what, "loss", e->loss);
+        put_real(what, "grad_norm", e->norm);
+        put_real(what, "loss_zscore", e->loss_zscore);
+        put_real(what, "norm_zscore", e->norm_zscore);
+    }
+    if (e->samples > 0) {
+        put_integer(what, "first_sample", e->first_sample);
+        put_integer(what, "samples", e->samples);
+    }
+    MUST(json_object_set_new(line, e->kind, what) == 0, "out of host memory");
+    return write_line(out, line, time);
 }
 
 static void put_traffic(json_t *object, const char *key, const int64_t *along)
@@ -151,15 +208,30 @@ static json_t *rank_object(const report_rank *r)
 {
     json_t *object = json_object();
     put_integer(object, "rank", r->rank);
+    MUST(json_object_set_new(object, "host", json_string(r->host)) == 0, "out of host memory");
     for (int i = 0; i < AXIS_COORDINATES; i++)
         put_integer(object, axis_coordinates[i].name, r->at[i]);
     put_integer(object, "arena_bytes", r->arena_bytes);
     put_integer(object, "arena_used_bytes", r->arena_used_bytes);
     put_integer(object, "peak_resident_bytes", r->peak_resident_bytes);
     put_integer(object, "copy_bytes", r->copy_bytes);
+    put_integer(object, "memory_copy_bytes", r->memory_copy_bytes);
     put_traffic(object, "bytes_sent", r->bytes_sent);
     put_traffic(object, "messages_sent", r->messages_sent);
     return object;
+}
+
+report_end report_ending(const char *folder, double began)
+{
+    struct stat info;
+    char *path = must_format("%s/summary.json", folder);
+    bool fresh = stat(path, &info) == 0 && (double)info.st_mtim.tv_sec + 1e-9 * (double)info.st_mtim.tv_nsec >= began;
+    json_t *root = fresh ? json_load_file(path, 0, NULL) : NULL;
+    const char *ended = json_string_value(json_object_get(root, "ended"));
+    report_end end = !ended ? REPORT_UNKNOWN : strcmp(ended, "stopped") == 0 ? REPORT_STOPPED : REPORT_DONE;
+    json_decref(root);
+    free(path);
+    return end;
 }
 
 status report_summary(const char *path, const report_summary_values *v)
@@ -167,11 +239,17 @@ status report_summary(const char *path, const report_summary_values *v)
     json_t *root = json_object(), *ranks = json_array();
     put_integer(root, "parameters", v->parameters);
     put_integer(root, "steps", v->steps);
+    MUST(json_object_set_new(root, "ended", json_string(v->stopped ? "stopped" : "done")) == 0, "out of host memory");
     put_real(root, "start_to_first_step_seconds", v->start_to_first_step_seconds);
     put_real(root, "tuning_seconds", v->tuning_seconds);
+    put_integer(root, "metrics_lost", v->metrics_lost);
     put_integer(root, "checkpoints_saved", v->saves);
     put_integer(root, "checkpoints_lost", v->saves_lost);
+    put_integer(root, "copies_in_memory", v->saves_in_memory);
     put_real(root, "checkpoint_seconds", v->save_seconds);
+    put_real(root, "verify_seconds", v->verify_seconds);
+    put_integer(root, "times_gone_back", v->times_back);
+    put_integer(root, "samples_left_out", v->omitted);
     if (v->fell_back)
         MUST(json_object_set_new(root, "fell_back", json_string(v->fell_back)) == 0, "words that are not UTF-8");
     for (int i = 0; i < v->ranks; i++)
@@ -190,12 +268,14 @@ status report_summary(const char *path, const report_summary_values *v)
 report_progress report_progress_begin(FILE *out, const char *title, double total, bool bytes)
 {
     double now = clock_seconds();
-    return (report_progress){.out = isatty(fileno(out)) ? out : NULL,
+    bool terminal = isatty(fileno(out));
+    return (report_progress){.out = out,
+                             .terminal = terminal,
                              .title = title,
                              .bytes = bytes,
                              .total = total,
                              .begun = now,
-                             .last = now - 1};
+                             .last = terminal ? now - 1 : now};
 }
 
 void report_progress_text(char *out, int bytes, const report_progress *p, double done, double now, int width)
@@ -232,21 +312,20 @@ static int terminal_width(FILE *out)
 void report_progress_update(report_progress *p, double done)
 {
     double now = clock_seconds();
-    if (!p->out || now - p->last < 0.1)
+    if (now - p->last < (p->terminal ? 0.1 : 30))
         return;
     char text[256];
-    report_progress_text(text, sizeof text, p, done, now, terminal_width(p->out));
-    fprintf(p->out, "\r%s\033[K", text);
+    report_progress_text(text, sizeof text, p, done, now, p->terminal ? terminal_width(p->out) : 0);
+    fprintf(p->out, p->terminal ? "\r%s\033[K" : "%s\n", text);
     fflush(p->out);
     p->last = now;
-    p->drawn = true;
+    p->drawn = p->terminal;
 }
 
 void report_progress_end(report_progress *p)
 {
     if (p->drawn)
         fprintf(p->out, "\r\033[K");
-    if (p->out)
-        fflush(p->out);
+    fflush(p->out);
     p->drawn = false;
 }

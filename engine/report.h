@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "engine/files/lines.h"
 #include "kernels/axis.h"
 #include "memory/status.h"
 #include "memory/units.h"
@@ -21,6 +22,7 @@ typedef struct report_run {
     const char *folder;
     int64_t parameters;
     int64_t steps, tokens_per_step;
+    int64_t tokens;         /* of all steps */
     double flops_per_token; /* forward and backward, causal attention counted as half */
     double peak_flops;      /* of all ranks together, for the MFU; 0: unknown */
     struct {
@@ -37,47 +39,94 @@ typedef struct report_step {
     double tokens_per_second, tflops;
     double mfu; /* 0..1; negative: unknown */
     double step_seconds, left_seconds;
-    double checkpoint_seconds; /* that training has waited for a checkpoint since the line before */
+    double checkpoint_seconds;    /* that training has waited for a checkpoint since the line before */
+    double time;                  /* seconds since 1970 */
+    int64_t tokens;               /* that the run has trained on, since its first step */
+    double epoch;                 /* passes over the data, as samples_epoch() has it */
+    double data_seconds;          /* of step_seconds: until the batch was there; */
+    double communication_seconds; /* waiting for messages that nothing hid; negative: unknown, */
+    double compute_seconds;       /* and all the rest */
+    double loss_scale;            /* of fp16, else 1 */
+    int64_t skipped_steps;        /* so far, with this one */
     int64_t resident_bytes;
-    bool skipped; /* a gradient was not finite: nothing changed */
+    int slowest_rank; /* at computing, over the last steps; -1: not known */
+    double slowest_ratio,
+        wait_seconds; /* its time over the median; for communication, mean over the ranks, the step before */
+    bool skipped;     /* a gradient was not finite: nothing changed */
 } report_step;
+
+/* An evaluation: the mean over `sets` data sets by their weights, and each one's. */
+typedef struct report_result {
+    int64_t step;
+    double loss, seconds, time;
+    int sets;
+    const char *const *name;
+    const double *losses;
+} report_result;
 
 /* The names of the columns, then one line a step under them. */
 void report_columns(FILE *out);
 void report_line(FILE *out, const report_step *step);
-void report_evaluation(FILE *out, int64_t step, double loss, double seconds);
+void report_evaluation(FILE *out, const report_result *result);
 
-/* One line of metrics.jsonl each, flushed. Values that are not finite become null: JSON has no word for them. */
-status report_metrics(FILE *out, const report_step *step);
-status report_metrics_evaluation(FILE *out, int64_t step, double loss);
+/* One line of metrics.jsonl each. Values that are not finite become null: JSON has no word for them. */
+status report_metrics(lines *out, const report_step *step);
+status report_metrics_evaluation(lines *out, const report_result *result);
+
+/* One line of events.jsonl: what happened to a run, beside its steps. `words` may be NULL. */
+status report_event_line(lines *out, const char *event, int64_t step, double time, const char *words);
+
+/* Something that happened to a run between two steps: {"step": S, KIND: {...}}. */
+typedef struct report_event {
+    const char *kind; /* "spike"; "undone": the run has gone back */
+    int64_t step;     /* the last that is done, and counts */
+    int64_t from;     /* undone: the last that was done */
+    double loss, norm, loss_zscore, norm_zscore;
+    int64_t first_sample, samples; /* left out; 0 samples: none */
+    const char *words;             /* NULL: the numbers say it */
+} report_event;
+
+status report_metrics_event(lines *out, const report_event *e, double time);
 
 typedef struct report_rank {
+    char host[64];
     int rank, at[AXIS_COORDINATES]; /* in the grid */
     int64_t arena_bytes, arena_used_bytes, peak_resident_bytes;
     int64_t copy_bytes;                                        /* of host memory, for checkpoints */
+    int64_t memory_copy_bytes;                                 /* of shared memory, for checkpoints there */
     int64_t bytes_sent[AXIS_COUNT], messages_sent[AXIS_COUNT]; /* of NCCL, calls count as messages */
 } report_rank;
 
 typedef struct report_summary_values {
     int64_t parameters, steps;
+    bool stopped;                       /* by a signal, before its last step */
     double start_to_first_step_seconds; /* without: */
     double tuning_seconds;              /* choices by timing, once a run */
+    int64_t metrics_lost;               /* lines that could not be written */
     int64_t saves, saves_lost;          /* checkpoints */
+    int64_t saves_in_memory;            /* copies in the memory of nodes */
     double save_seconds;                /* that training has waited for them */
+    double verify_seconds;              /* that verification has taken, on the rank where it took longest */
+    int64_t times_back, omitted;        /* steps undone, samples left out for it */
     const char *fell_back;              /* why the run did not go on from the latest checkpoint; NULL: it did */
     int ranks;
     const report_rank *rank;
 } report_summary_values;
 
+/* How a run has ended, by its summary.json: since `began` (seconds since 1970; an older one says nothing). */
+typedef enum report_end { REPORT_UNKNOWN, REPORT_DONE, REPORT_STOPPED } report_end;
+report_end report_ending(const char *folder, double began);
+
 /* summary.json at `path`, whole or not at all. */
 status report_summary(const char *path, const report_summary_values *values);
 
-/* A bar for work of a known (or, with total 0, unknown) amount; with total -1 only the time that it takes is shown. Drawn on terminals only, at most ten times a second. */
+/* A bar for work of a known (or, with total 0, unknown) amount; with total -1 only the time that it takes is shown.
+ * Drawn over itself on a terminal, at most ten times a second; elsewhere a line every 30 s. */
 typedef struct report_progress {
     FILE *out;
     const char *title;
     bool bytes; /* amounts are bytes, otherwise counts */
-    bool drawn;
+    bool terminal, drawn;
     double total, begun, last; /* times in seconds */
 } report_progress;
 

@@ -22,6 +22,8 @@ struct samples {
     uint64_t seed;
     int sources;
     source *source;
+    void (*told)(void *context, const char *words); /* of samples left out; NULL: none may be */
+    void *told_context;
     uint16_t slot_source[SAMPLES_PERIOD]; /* which data set number i of a period is of */
     uint16_t slot_before[SAMPLES_PERIOD]; /* how many of that data set come before it in the period */
 };
@@ -59,11 +61,11 @@ static void lay_period(samples *s)
     int *used = must_calloc((unsigned long)s->sources, sizeof *used);
     for (int slot = 0; slot < SAMPLES_PERIOD; slot++) {
         int best = 0;
-        double behind = -1;
+        double most = -1;
         for (int i = 0; i < s->sources; i++) {
             double lag = (double)s->source[i].per_period * (slot + 1) / SAMPLES_PERIOD - used[i];
-            if (lag > behind && used[i] < s->source[i].per_period) {
-                behind = lag;
+            if (lag > most && used[i] < s->source[i].per_period) {
+                most = lag;
                 best = i;
             }
         }
@@ -163,6 +165,22 @@ int64_t samples_count(const samples *s)
     return n;
 }
 
+double samples_epochs(const samples *s, int which, double taken)
+{
+    const source *from = &s->source[which];
+    return taken * from->per_period / SAMPLES_PERIOD / (double)from->count;
+}
+
+double samples_epoch(const samples *s, int64_t index)
+{
+    double most = 0;
+    for (int i = 0; i < s->sources; i++) {
+        double passes = samples_epochs(s, i, (double)index);
+        most = passes > most ? passes : most;
+    }
+    return most;
+}
+
 /* Positions restart, and attention stops, where a document begins. */
 static void mark_documents(const samples *s, const indexed *data, int32_t *positions, int32_t *document_start,
                            int64_t first)
@@ -179,16 +197,38 @@ static void mark_documents(const samples *s, const indexed *data, int32_t *posit
     }
 }
 
-status samples_read(const samples *s, int32_t *tokens, int32_t *targets, int32_t *positions, int32_t *document_start,
-                    int64_t index)
+void samples_leave_out(samples *s, void (*told)(void *context, const char *words), void *context)
+{
+    s->told = told;
+    s->told_context = context;
+}
+
+static status read_ids(const samples *s, bool *left_out, int32_t *tokens, int32_t *targets, const indexed *data,
+                       int64_t first)
+{
+    status ok = indexed_read(data, tokens, first, s->sequence, s->vocab_size);
+    if (ok == STATUS_OK)
+        ok = indexed_read(data, targets, first + 1, s->sequence, s->vocab_size);
+    *left_out = ok != STATUS_OK;
+    if (ok == STATUS_OK || !s->told)
+        return ok;
+    s->told(s->told_context, status_message());
+    for (int64_t i = 0; i < s->sequence; i++) {
+        tokens[i] = 0;
+        targets[i] = -1;
+    }
+    return STATUS_OK;
+}
+
+status samples_read(const samples *s, bool *left_out, int32_t *tokens, int32_t *targets, int32_t *positions,
+                    int32_t *document_start, int64_t index)
 {
     int which;
     int64_t sample;
     samples_locate(s, &which, &sample, index);
     const indexed *data = s->source[which].data;
     int64_t first = sample * s->sequence;
-    TRY(indexed_read(data, tokens, first, s->sequence, s->vocab_size));
-    TRY(indexed_read(data, targets, first + 1, s->sequence, s->vocab_size));
+    TRY(read_ids(s, left_out, tokens, targets, data, first));
     if (document_start)
         mark_documents(s, data, positions, document_start, first);
     else if (positions)

@@ -24,15 +24,23 @@ status samples_open(samples **out, const config_sources *sources, int64_t sequen
                     uint64_t seed);
 void samples_close(samples *s);
 
+/* From now on a sample that holds an id outside the vocabulary is no failure: `told` hears why, and samples_read says *left_out. */
+void samples_leave_out(samples *s, void (*told)(void *context, const char *words), void *context);
+
 /* Sample `index` into tokens[sequence] and targets[sequence]; and, where not NULL, the position of each token in its
- * document or sample, and the index within the sample of its document's first token (document_mask). */
-status samples_read(const samples *s, int32_t *tokens, int32_t *targets, int32_t *positions, int32_t *document_start,
-                    int64_t index);
+ * document or sample, and the index within the sample of its document's first token (document_mask). A sample that is
+ * left out has all targets -1: none of them counts. */
+status samples_read(const samples *s, bool *left_out, int32_t *tokens, int32_t *targets, int32_t *positions,
+                    int32_t *document_start, int64_t index);
 
 /* Samples in one pass over everything. */
 int64_t samples_count(const samples *s);
+/* How often the data set that is repeated most has been passed over when the next sample is number `index`. */
+double samples_epoch(const samples *s, int64_t index);
 /* Of sample `index`: which data set, and which of its samples. */
 void samples_locate(const samples *s, int *source, int64_t *sample, int64_t index);
+/* How often data set number `source` has been seen when so many samples have been taken. */
+double samples_epochs(const samples *s, int source, double taken);
 /* What data set number `source` is, as long as nobody replaces it. */
 void samples_identify(indexed_identity *out, const samples *s, int source);
 

@@ -8,6 +8,7 @@
 #include "engine/files/checkpoint_find.h"
 #include "engine/files/checkpoint_publisher.h"
 #include "engine/files/direct.h"
+#include "engine/files/share.h"
 #include "engine/state.h"
 #include "memory/arena.h"
 #include "memory/clock.h"
@@ -35,6 +36,8 @@ struct saver {
     checkpoint_writer *writer;
     checkpoint_publisher *publisher; /* rank 0's */
     char name[32];
+    const char *memory; /* where shares go and stay; NULL: to the run's checkpoints */
+    char *buffer;       /* the writer's */
     json_t *meta;
     double stall;
     stage stage;
@@ -169,14 +172,27 @@ static status publish(saver *s)
     return STATUS_OK;
 }
 
+static status write_share(saver *s)
+{
+    const saver_options *o = &s->options;
+    TRY(checkpoint_writer_share(s->writer, s->memory ? s->memory : o->folder, s->name));
+    if (!s->memory || o->rank > 0)
+        return STATUS_OK;
+    char *folder = checkpoint_temporary(s->memory, s->name);
+    status result = share_put_meta(folder, s->meta, s->buffer);
+    free(folder);
+    return result;
+}
+
 static void work(saver *s)
 {
     double began = clock_seconds();
     status result;
+    watchdog_beside(s->options.watchdog, s->stage == SHARES ? "writing a checkpoint" : "publishing a checkpoint");
     if (s->stage == SHARES) {
         if (s->copy)
             take_copy(s);
-        result = checkpoint_writer_share(s->writer, s->options.folder, s->name);
+        result = write_share(s);
     } else {
         result = publish(s);
     }
@@ -187,6 +203,7 @@ static void work(saver *s)
     s->working = false;
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->lock);
+    watchdog_beside_end(s->options.watchdog);
 }
 
 static void *run_thread(void *argument)
@@ -260,26 +277,6 @@ static void copied_hook(void *context)
         wait_for_copy(s);
 }
 
-/* Does it write what outlives the step and is no gradient? */
-static bool changes_state(const compiled *c, const op *o)
-{
-    bool changes = false;
-    for (int k = 0; k < OP_MAX_OUT; k++) {
-        const tensor *t = o->out[k] ? tensor_root(o->out[k]) : NULL;
-        changes |= t && (t->class == CLASS_WEIGHT || t->class == CLASS_OPTIMIZER) && t->address < c->persistent_bytes;
-    }
-    return changes;
-}
-
-/* Until this op of a step, what was saved after the step before is still what the arena holds. */
-static int first_change(const compiled *c)
-{
-    int i = 0;
-    while (i < c->training.list.count && !changes_state(c, c->training.list.ops[i]))
-        i++;
-    return i;
-}
-
 static status open_parts(saver *s, checkpoint_piece *pieces, int count)
 {
     const saver_options *o = &s->options;
@@ -292,7 +289,7 @@ static status open_parts(saver *s, checkpoint_piece *pieces, int count)
         lay_ranges(&s->ranges, &s->range_count, pieces, count, base, s->copy);
     }
     s->pinned = bytes > 0 && s->interface->pin;
-    char *buffer = (char *)arena_base(s->arena) + bytes;
+    char *buffer = s->buffer = (char *)arena_base(s->arena) + bytes;
     s->writer = checkpoint_writer_open(&(checkpoint_writer_options){.pieces = pieces,
                                                                     .count = count,
                                                                     .extras = o->extras,
@@ -307,7 +304,7 @@ static status open_parts(saver *s, checkpoint_piece *pieces, int count)
         return status_fail(STATUS_FAILED, "cannot start the thread that writes checkpoints");
     s->started = s->copy != NULL;
     if (s->started)
-        executor_before(o->executor, first_change(o->compiled), copied_hook, s);
+        executor_before_change(o->executor, copied_hook, s);
     return STATUS_OK;
 }
 
@@ -347,9 +344,9 @@ void saver_close(saver *s)
     ask_device(s, true);
     if (s->started)
         end_thread(s);
-    if (s->stage != NONE && s->options.rank == 0)
+    if (s->stage != NONE && s->options.rank == 0 && !s->memory)
         checkpoint_clean(s->options.folder, s->name);
-    executor_before(s->options.executor, 0, NULL, NULL);
+    executor_before_change(s->options.executor, NULL, NULL);
     checkpoint_publisher_close(s->publisher);
     checkpoint_writer_close(s->writer);
     if (s->pinned)
@@ -364,13 +361,14 @@ void saver_close(saver *s)
 
 /* ---- saving ----------------------------------------------------------------------------------------------------- */
 
-void saver_begin(saver *s, int64_t step, json_t *meta)
+void saver_begin(saver *s, int64_t step, json_t *meta, const char *memory)
 {
     double began = clock_seconds();
     MUST(s->stage == NONE, "%s is still being saved", s->name);
     snprintf(s->name, sizeof s->name, "step-%08lld", (long long)step);
     json_decref(s->meta);
     s->meta = meta;
+    s->memory = memory;
     s->stage = SHARES;
     s->copied = s->copy == NULL;
     s->arrived = false;
@@ -414,16 +412,21 @@ bool saver_next(saver *s, bool any_working, bool any_failed)
 {
     if (s->stage == NONE || any_working)
         return false;
-    if (s->stage == SHARES && !any_failed) {
+    if (s->stage == SHARES && !any_failed && !s->memory) {
         s->stage = PUBLISHING;
         if (s->options.rank == 0)
             start_work(s);
         return false;
     }
     s->stage = NONE;
-    if (any_failed && s->options.rank == 0)
+    if (any_failed && s->options.rank == 0 && !s->memory)
         checkpoint_clean(s->options.folder, s->name);
     return true;
+}
+
+bool saver_is_in_memory(const saver *s)
+{
+    return s->memory != NULL;
 }
 
 const char *saver_name(const saver *s)

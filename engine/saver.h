@@ -2,7 +2,7 @@
  *
  * A save goes through stages, which all ranks enter together: shares (each rank's copy is taken, written and read back), then
  * publishing (rank 0 makes it the latest). One save is under way at a time. The copy
- * is taken while the next step computes, and that step's update waits for it (executor_before). Nothing
+ * is taken while the next step computes, and that step's update waits for it (executor_before_change). Nothing
  * that grows with the model is allocated after saver_open. Without a copy (checkpoint.asynchronous=false) the same
  * stages happen within saver_begin and saver_next, and the state is written from where it lies.
  *
@@ -29,6 +29,7 @@ typedef struct saver_options {
     int extra_count;
     bool asynchronous;
     int keep, keep_every;
+    watchdog *watchdog;                 /* hears of the thread's work; NULL: nobody does */
     bool (*may_publish)(void *context); /* asked by rank 0's thread; NULL: always */
     void *context;
 } saver_options;
@@ -40,8 +41,11 @@ status saver_open(saver **out, const saver_options *options);
 /* Waits for what is being written; a save that is not published then is none. NULL is accepted. */
 void saver_close(saver *s);
 
-/* Begin to save the state as it is after `step`; `meta` (rank 0's, else NULL) becomes the saver's. None may be under way. */
-void saver_begin(saver *s, int64_t step, json_t *meta);
+/* Begin to save the state as it is after `step`; `meta` (rank 0's, else NULL) becomes the saver's. None may be under way.
+ * `memory`, unless NULL, outlives the save: a folder of this node's memory, where shares are written and nothing is published. */
+void saver_begin(saver *s, int64_t step, json_t *meta, const char *memory);
+/* Does the save under way, or the last one, go to memory? */
+bool saver_is_in_memory(const saver *s);
 typedef enum saver_progress {
     SAVER_IDLE, /* none is under way */
     SAVER_WORKING,

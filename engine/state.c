@@ -36,6 +36,8 @@ static bool is(state_section a, state_section b)
 /* Nothing, where the parameter's optimizer has no state of that name. */
 static held section_rows(const compiled *c, const storage *s, state_section section)
 {
+    if (s->of->shares >= 0) /* its bytes are another's */
+        return (held){0};
     if (is(section, STATE_MODEL))
         return s->shard_weight ? (held){s->shard, s->own_first, s->own_rows} : (held){s->weight, 0, s->of->rows};
     const tensor *t = is(section, STATE_MASTER) ? s->master : is(section, STATE_GRADIENT) ? s->own_gradient : NULL;
@@ -220,7 +222,30 @@ static void initialise(const compiled *c, executor *e, const storage *s, uint64_
 void state_initialise(const compiled *c, executor *e, uint64_t seed)
 {
     for (int i = 0; i < c->model.parameter_count; i++)
-        initialise(c, e, &c->storage[c->model.parameters[i]->number], seed);
+        if (c->model.parameters[i]->shares < 0)
+            initialise(c, e, &c->storage[c->model.parameters[i]->number], seed);
+}
+
+static void clear(executor *e, const tensor *t)
+{
+    int64_t bytes = t ? tensor_bytes(t) : 0;
+    if (bytes == 0)
+        return;
+    MUST(t->address >= 0, "%s has no bytes of its own", t->name);
+    char *data = executor_borrow(e, t->address, bytes);
+    memset(data, 0, (size_t)bytes);
+    executor_give_back(e, data, t->address, bytes, true);
+}
+
+void state_clear(const compiled *c, executor *e)
+{
+    for (int i = 0; i < c->model.parameter_count; i++) {
+        const storage *s = &c->storage[c->model.parameters[i]->number];
+        clear(e, s->shard_weight ? s->shard : s->weight);
+        clear(e, s->master);
+        for (int k = 0; k < s->states; k++)
+            clear(e, s->state[k]);
+    }
 }
 
 /* ---- loading --------------------------------------------------------------------------------------------------- */

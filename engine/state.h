@@ -13,6 +13,9 @@
 /* Draws every parameter of this rank: normal, zero or one as its description says; the optimizer's states are zero. */
 void state_initialise(const compiled *c, executor *e, uint64_t seed);
 
+/* Weights and states as in a fresh process: zero, padding too. */
+void state_clear(const compiled *c, executor *e);
+
 /* A section is its name in a checkpoint: one of these, or an optimizer's state (engine/config/optimizers.def). */
 typedef const char *state_section;
 #define STATE_MODEL    "model"

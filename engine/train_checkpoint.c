@@ -12,9 +12,12 @@
 #include "engine/train_meta.h"
 #include "engine/training.h"
 #include "memory/arena.h"
+#include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/seal.h"
 #include "memory/units.h"
+
+enum { HEADERS = 1 << 20 }; /* of a share's files, about, and its fragment */
 
 /* ---- opening ---------------------------------------------------------------------------------------------------- */
 
@@ -89,14 +92,19 @@ status training_save_open(training *t)
                        .extras = extras,
                        .keep = t->config->checkpoint.keep,
                        .keep_every = t->config->checkpoint.keep_every,
+                       .watchdog = t->watchdog,
                        .may_publish = may_publish,
                        .context = t};
     TRY(comm_all_status(all, first ? checkpoint_tidy(t->checkpoints) : STATUS_OK));
     TRY(choose_asynchronous(&o.asynchronous, t));
     o.extra_count = first ? list_extras(extras, t) : 0;
     t->saves_beside = o.asynchronous;
-    t->copy_bytes = saver_bytes(&t->compiled, t->executor, o.asynchronous);
-    return comm_all_status(all, saver_open(&t->saver, &o));
+    t->copy_bytes = saver_bytes(&t->compiled, t->executor, o.asynchronous) + verify_bytes(t->verify);
+    TRY(comm_all_status(all, saver_open(&t->saver, &o)));
+    if (t->config->checkpoint.memory_every < 1)
+        return STATUS_OK;
+    int64_t state = saver_bytes(&t->compiled, t->executor, true) - saver_bytes(&t->compiled, t->executor, false);
+    return node_copies_begin(t->copies, t->run, state + HEADERS);
 }
 
 /* ---- saving ---------------------------------------------------------------------------------------------------- */
@@ -104,10 +112,15 @@ status training_save_open(training *t)
 static json_t *make_meta(const training *t)
 {
     train_meta m = {.step = t->step,
+                    .stage_step = t->stage_step,
+                    .stage_samples = t->stage_samples,
+                    .schedule_step = t->schedule_step,
+                    .schedule_updates = t->schedule_updates,
                     .updates = t->updates,
                     .samples = t->samples,
                     .good_steps = t->good_steps,
                     .skipped = t->skipped,
+                    .past = t->past,
                     /* 0: none, so that going on in fp16 begins with the configured scale */
                     .loss_scale = t->config->train.precision == CONFIG_FP16 ? t->loss_scale : 0};
     return train_meta_write(&m, t->config, t->train, t->validation);
@@ -115,7 +128,13 @@ static json_t *make_meta(const training *t)
 
 static void say_saved(training *t)
 {
+    int64_t step = strtoll(saver_name(t->saver) + strlen("step-"), NULL, 10);
     t->saves++;
+    if (t->config->checkpoint.every == 0 || step % t->config->checkpoint.every == 0) {
+        free(t->back);
+        t->back = must_format("%s/%s", t->checkpoints, saver_name(t->saver));
+    }
+    training_event(t, "saved", saver_name(t->saver));
     log_info("saved %s/%s in %.2f s", t->checkpoints, saver_name(t->saver), saver_seconds(t->saver));
 }
 
@@ -125,6 +144,23 @@ static void say_lost(training *t)
     t->saves_lost++;
     if (comm_rank(t->world) == 0)
         log_warn("%s; the run goes on", status_message());
+    training_event(t, "save failed", status_message());
+}
+
+/* A save that is over on all ranks, with what has become of it. */
+static status conclude(training *t, status s)
+{
+    double began = clock_seconds();
+    if (s != STATUS_OK)
+        return s;
+    if (!saver_is_in_memory(t->saver)) {
+        say_saved(t);
+        return STATUS_OK;
+    }
+    s = node_copies_spread(t->copies, saver_name(t->saver));
+    t->saves_in_memory += s == STATUS_OK;
+    t->save_seconds += clock_seconds() - began;
+    return s == STATUS_OK ? s : status_context(s, "%s is not copied in memory", saver_name(t->saver));
 }
 
 /* Waits for the save under way on all ranks. */
@@ -135,8 +171,8 @@ static status finish(training *t)
         saver_wait(t->saver);
         s = comm_all_status(comm_world(t->world), saver_result(t->saver));
         over = saver_next(t->saver, false, s != STATUS_OK);
-        if (over && s == STATUS_OK)
-            say_saved(t);
+        if (over)
+            s = conclude(t, s);
     }
     return s;
 }
@@ -145,30 +181,32 @@ void training_save_advance(training *t, bool any_working, bool any_failed)
 {
     if (!t->saver || !saver_next(t->saver, any_working, any_failed))
         return;
-    if (!any_failed)
-        say_saved(t);
-    else if (comm_all_status(comm_world(t->world), saver_result(t->saver)) != STATUS_OK)
+    watchdog_enter(t->watchdog, DURING_SAVE, true, t->step, "ending a save");
+    if (conclude(t, any_failed ? comm_all_status(comm_world(t->world), saver_result(t->saver)) : STATUS_OK) !=
+        STATUS_OK)
         say_lost(t);
+    watchdog_enter(t->watchdog, DURING_STEP, false, t->step, "going on after a checkpoint");
 }
 
 status training_save_finish(training *t)
 {
     if (!t->saver)
         return STATUS_OK;
-    watchdog_suspend(t->watchdog);
+    watchdog_enter(t->watchdog, DURING_SAVE, true, t->step, "waiting for a checkpoint");
     status s = finish(t);
-    watchdog_resume(t->watchdog);
+    watchdog_enter(t->watchdog, DURING_STEP, false, t->step, "going on after a checkpoint");
     return s;
 }
 
-status training_save(training *t, bool last)
+/* Into `memory`, or NULL: to the run's checkpoints. */
+static status save_to(training *t, const char *memory, bool last)
 {
     if (!t->saves_beside)
         seal_open();
-    watchdog_suspend(t->watchdog);
+    watchdog_enter(t->watchdog, DURING_SAVE, true, t->step, "writing a checkpoint");
     if (finish(t) != STATUS_OK)
         say_lost(t);
-    saver_begin(t->saver, t->step, comm_rank(t->world) == 0 ? make_meta(t) : NULL);
+    saver_begin(t->saver, t->step, comm_rank(t->world) == 0 ? make_meta(t) : NULL, memory);
     status s = STATUS_OK;
     if (last || !t->saves_beside)
         s = finish(t);
@@ -176,10 +214,20 @@ status training_save(training *t, bool last)
         say_lost(t);
         s = STATUS_OK;
     }
-    watchdog_resume(t->watchdog);
+    watchdog_enter(t->watchdog, DURING_STEP, false, t->step, "going on after a checkpoint");
     if (!t->saves_beside)
         seal_close();
     return s;
+}
+
+status training_save(training *t, bool last)
+{
+    return save_to(t, NULL, last);
+}
+
+void training_save_in_memory(training *t)
+{
+    (void)save_to(t, node_copies_folder(t->copies), false);
 }
 
 /* ---- gradients -------------------------------------------------------------------------------------------------- */
@@ -245,7 +293,7 @@ status training_dump_gradients(training *t)
     char *pieces = must_format("%s/.pieces", folder), *path = must_format("%s/gradients.safetensors", folder);
     const step_scalars *scalars = executor_at(t->executor, t->compiled.inputs.scalars);
     seal_open();
-    watchdog_suspend(t->watchdog);
+    watchdog_enter(t->watchdog, DURING_SAVE, true, t->step, "writing gradients");
     status s = write_pieces(t, pieces);
     if (s == STATUS_OK && comm_rank(t->world) == 0) {
         s = gather_gradients(pieces, path, scalars->loss_scale);
@@ -253,7 +301,7 @@ status training_dump_gradients(training *t)
             s = atomic_remove(pieces);
     }
     s = comm_all_status(comm_world(t->world), s);
-    watchdog_resume(t->watchdog);
+    watchdog_enter(t->watchdog, DURING_STEP, false, t->step, "going on after writing gradients");
     seal_close();
     free(pieces);
     free(path);

@@ -8,9 +8,13 @@
 #include <omp.h>
 
 #include "engine/batch.h"
+#include "engine/config/batch_ramp.h"
+#include "engine/compile/groups.h"
+#include "engine/compile/reserve.h"
 #include "engine/files/atomic.h"
 #include "engine/files/checkpoint.h"
 #include "engine/tokenizer_files.h"
+#include "engine/incidents.h"
 #include "engine/training.h"
 #include "memory/log.h"
 
@@ -22,11 +26,38 @@ static int threads_of(const config *c, const comm *world)
     return cores > 0 ? cores : 1;
 }
 
-int64_t training_evaluation_samples(const training *t)
+int64_t training_evaluation_samples(const training *t, int set)
 {
     int64_t wanted = (int64_t)t->config->evaluate.batches * t->config->train.global_batch;
-    int64_t there = samples_count(t->validation);
+    int64_t there = samples_count(t->sets[set]);
     return there < wanted ? there : wanted;
+}
+
+int training_batch(const training *t, int64_t step)
+{
+    return batch_ramp_samples(t->config, batch_ramp_stage_of(t->config, step));
+}
+
+int training_microbatches(const training *t, int64_t step)
+{
+    return training_batch(t, step) / (t->config->train.micro_batch * grid_group_size(&t->grid, AXIS_SAMPLES));
+}
+
+int64_t training_samples_at(const training *t, int64_t step)
+{
+    return t->stage_samples + batch_ramp_total(t->config, t->stage_step, step);
+}
+
+/* The ranks of one model read the same samples: one of them says what is left out. */
+static void say_left_out(void *context, const char *words)
+{
+    training *t = context;
+    if (t->grid.at[GRID_TENSOR] > 0 || t->grid.at[GRID_PIPELINE] > 0)
+        return;
+    log_warn("%s; its sample is left out (data.skip_bad)", words);
+    char *copy = must_format("%s; its sample is left out", words);
+    incidents_say(t->folder, t->watchdog, INCIDENT_DATA, false, copy);
+    free(copy);
 }
 
 /* What is missing, by key, and whether all ids can be in the model's vocabulary: the tokenizer beside the data knows. */
@@ -57,6 +88,25 @@ static status check_sources(const config_sources *sources, const char *key, int6
     return STATUS_OK;
 }
 
+/* Each data set of several has a loss of its own, so it is also read by itself. */
+static status open_validation(training *t, int64_t vocabulary)
+{
+    const config *c = t->config;
+    int count = c->data.validation.count;
+    TRY(samples_open(&t->validation, &c->data.validation, c->train.sequence, vocabulary, false, 0));
+    t->sets = must_calloc((unsigned long)count, sizeof(samples *));
+    for (int i = 0; i < count && count > 1; i++) {
+        const config_sources one = {.count = 1, .item = &c->data.validation.item[i]};
+        TRY(samples_open(&t->sets[i], &one, c->train.sequence, vocabulary, false, 0));
+        t->set_count++;
+    }
+    if (count == 1)
+        t->sets[t->set_count++] = t->validation;
+    for (int i = 0; c->data.skip_bad && i < count; i++)
+        samples_leave_out(t->sets[i], say_left_out, t);
+    return STATUS_OK;
+}
+
 static status open_data(training *t)
 {
     const config *c = t->config;
@@ -69,7 +119,9 @@ static status open_data(training *t)
     TRY(samples_open(&t->train, &c->data.train, c->train.sequence, vocabulary, c->data.shuffle,
                      (uint64_t)c->train.seed));
     if (c->data.validation.count > 0)
-        TRY(samples_open(&t->validation, &c->data.validation, c->train.sequence, vocabulary, false, 0));
+        TRY(open_validation(t, vocabulary));
+    if (c->data.skip_bad)
+        samples_leave_out(t->train, say_left_out, t);
     return STATUS_OK;
 }
 
@@ -127,9 +179,12 @@ static status open_rank(training *t)
     const op_backend *backend = t->device->backend ? t->device->backend : &cpu_backend;
     TRY(compile_options_from(&options, c, &t->grid, backend, threads));
     options.evaluate = c->data.validation.count > 0 && c->evaluate.every > 0;
+    watchdog_enter(t->watchdog, DURING_SETUP, false, 0, "compiling the step");
     TRY(compile(&t->compiled, &options));
+    watchdog_enter(t->watchdog, DURING_SETUP, true, 0, "opening the data");
     TRY(open_data(t));
     TRY(open_tokenizer(t));
+    watchdog_enter(t->watchdog, DURING_SETUP, false, 0, "waiting for all ranks to be set up");
     /* Opening is collective: whoever has failed by now keeps the others from it. */
     return STATUS_OK;
 }
@@ -154,17 +209,60 @@ static status read_choices(training *t)
     return s;
 }
 
+/* Bytes of the GPU beside the arena: as an earlier run on such a GPU has measured, or assumed. */
+static int64_t expect_beside(const training *t)
+{
+    groups g;
+    groups_find(&g, &t->compiled);
+    int communicators = groups_communicators(&g);
+    groups_free(&g);
+    for (int i = 0; i < t->choices.reserves; i++)
+        if (t->choices.reserve[i].communicators == communicators)
+            return t->choices.reserve[i].bytes;
+    return reserve_bytes(&reserve_assumed, communicators);
+}
+
+/* Step 1 has loaded what libraries load at first use: what is taken beside the arena is kept for plans to come. */
+void training_measure_reserve(training *t)
+{
+    const char *shared = getenv(DEVICE_SHARE_ENVIRONMENT);
+    if (!t->device->communication || (shared && !strcmp(shared, "1")))
+        return;
+    device_facts f;
+    executor_facts(&f, t->executor);
+    choices_reserve mine = {.communicators = executor_communicators(t->executor), .bytes = f.beside};
+    memcpy(mine.device, f.name, sizeof mine.device);
+    int ranks = comm_ranks(t->world);
+    choices_reserve *all = must_alloc((unsigned long)ranks * sizeof *all);
+    comm_all_gather_bytes(comm_world(t->world), all, &mine, sizeof mine);
+    for (int i = 0; i < ranks; i++) { /* of several ranks with as many communicators, the most */
+        for (int k = 0; k < ranks; k++)
+            if (all[k].communicators == all[i].communicators && all[k].bytes > all[i].bytes)
+                all[i].bytes = all[k].bytes;
+        choices_note_reserve(&t->choices, &all[i]);
+    }
+    free(all);
+    char *path = must_format("%s/" CHOICES_FILE, t->folder);
+    if (comm_rank(t->world) == 0 && choices_write(&t->choices, path) != STATUS_OK)
+        log_warn("%s", status_message());
+    free(path);
+}
+
 static status open_executor(training *t)
 {
     comm_group *all = comm_world(t->world);
+    watchdog_enter(t->watchdog, DURING_SETUP, comm_rank(t->world) == 0, 0, "reading what was chosen by timing");
     TRY(comm_all_status(all, comm_rank(t->world) == 0 ? read_choices(t) : STATUS_OK));
+    watchdog_enter(t->watchdog, DURING_SETUP, false, 0, "opening the device and its communication");
     choices_share(&t->choices, all);
+    t->expected_beside = t->device->communication ? expect_beside(t) : 0;
     const executor_options options = {.device = t->device,
                                       .backend = t->compiled.options.backend,
                                       .threads = t->compiled.options.threads,
                                       .tf32 = t->config->train.tf32,
                                       .timing = t->config->train.tune,
                                       .choices = &t->choices,
+                                      .beside = t->expected_beside,
                                       .graph = t->config->train.cuda_graph};
     return executor_open(&t->executor, &t->compiled, t->world, &options);
 }
@@ -218,9 +316,29 @@ static status draw_id(training *t)
     return STATUS_OK;
 }
 
-status training_open(training *t, const config *c, comm *world, double began)
+/* What this rank computes on, in a few words. */
+static void name_device(training *t)
 {
-    *t = (training){.config = c, .world = world, .began = began, .loss_scale = 1, .ahead = -1};
+    device_facts facts;
+    char text[INCIDENT_DEVICE];
+    executor_facts(&facts, t->executor);
+    snprintf(text, sizeof text, "%s%s%s", facts.name, *facts.identity ? ", " : "", facts.identity);
+    watchdog_name_device(t->watchdog, text);
+}
+
+/* Which rank, on which host, computes slowly? */
+static void open_pace(training *t)
+{
+    int ranks = comm_ranks(t->world);
+    if (ranks == 1 || t->device != &device_cpu || t->config->run.slow_ratio == 0)
+        return;
+    t->pace = pace_open(&t->compiled, t->executor, t->world);
+    t->pace_judge = comm_rank(t->world) == 0 ? pace_judge_open(ranks) : NULL;
+}
+
+status training_open(training *t, const config *c, comm *world, watchdog *w, double began)
+{
+    *t = (training){.config = c, .world = world, .watchdog = w, .began = began, .loss_scale = 1, .ahead = -1};
     t->schedule = config_learning_rate(c);
     if (c->train.precision == CONFIG_FP16)
         t->loss_scale = c->train.loss_scale;
@@ -228,38 +346,58 @@ status training_open(training *t, const config *c, comm *world, double began)
     t->checkpoints = must_format("%s/checkpoints", t->folder);
     comm_group *all = comm_world(world);
     TRY(draw_id(t));
+    watchdog_enter(w, DURING_SETUP, false, 0, "finding the device");
     TRY(choose_device(t));
     TRY(comm_all_status(all, open_rank(t)));
     TRY(comm_all_status(all, open_executor(t)));
+    name_device(t);
+    watchdog_enter(w, DURING_SETUP, true, 0, "looking at the run's folder");
     TRY(check_shared_folder(t));
     TRY(comm_all_status(all, take_lock(t)));
+    TRY(comm_all_status(all, training_move_aside(t)));
+    watchdog_enter(w, DURING_SETUP, false, 0, "preparing");
     batch_rope_table(&t->compiled, t->executor);
     t->peak_flops = peak_of(t) * comm_ranks(world);
     t->flops_per_token = compile_flops_per_token(&c->model.shape, c->train.sequence);
-    if (comm_ranks(world) > 1 && c->run.hang_seconds > 0) {
-        TRY(watchdog_open(&t->watchdog, world, c->run.hang_seconds));
-        executor_watch(t->executor, t->watchdog);
-    }
+    executor_watch(t->executor, w);
+    char host[INCIDENT_HOST] = {0};
+    t->hosts = must_calloc((unsigned long)comm_ranks(world), sizeof *t->hosts);
+    snprintf(host, sizeof host, "%s", watchdog_host(w));
+    comm_all_gather_bytes(all, t->hosts, host, sizeof host);
+    open_pace(t);
     return STATUS_OK;
 }
 
 void training_close(training *t)
 {
-    watchdog_close(t->watchdog);
-    if (t->metrics)
-        fclose(t->metrics);
-    tensorboard_close(t->events);
+    verify_close(t->verify);
+    free(t->pairs);
+    pace_close(t->pace);
+    pace_judge_close(t->pace_judge);
+    free(t->hosts);
+    lines_close(t->metrics);
+    lines_close(t->events);
+    tensorboard_close(t->board);
+    mlflow_close(t->mlflow);
     tokenizer_close(t->tokenizer);
     saver_close(t->saver);
+    node_copies_close(t->copies);
     lock_release(t->lock);
     executor_close(t->executor);
     choices_free(&t->choices);
     samples_close(t->train);
+    for (int i = 0; i < t->set_count && t->set_count > 1; i++)
+        samples_close(t->sets[i]);
+    free(t->sets);
     samples_close(t->validation);
+    resources_close(t->resources);
     compile_free(&t->compiled);
     free(t->folder);
     free(t->checkpoints);
     free(t->fell_back);
+    free(t->stage);
+    free(t->origin);
+    free(t->back);
     free(t->extra_name);
     free(t->extra_choices);
     *t = (training){0};

@@ -30,8 +30,8 @@ enum {
 
 #define SPAN_ON(name) 1 << AXIS_COORDINATE_##name
 #define COORDINATE(...)
-#define AXIS(name, text, spans, rule, gradients, queue, directions)                                                    \
-    {text, SPAN_##spans, AXIS_##rule, AXIS_SUMS_##gradients, AXIS_QUEUE_##queue, directions},
+#define AXIS(name, text, spans, rule, gradients, queue, edges)                                                         \
+    {text, SPAN_##spans, AXIS_##rule, AXIS_SUMS_##gradients, AXIS_QUEUE_##queue, edges},
 const axis_row axis_rows[AXIS_COUNT] = {
 #include "kernels/axes.def"
 };

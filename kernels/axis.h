@@ -57,7 +57,7 @@ typedef struct axis_row {
     axis_rule rule;
     axis_gradients gradients;
     axis_queue queue;
-    int directions;
+    bool edges; /* messages between pairs of ranks */
 } axis_row;
 
 /* Slots of a tensor's placements: one a coordinate, and one an axis that picks among the ranks of a coordinate (ENDS, BLOCKS).

@@ -1,10 +1,10 @@
-/* A device: where the arena lies, and how ops are put on it. The executor plays the same programs on every device.
+/* A device: where the arena is, and how ops are launched on it. The executor plays the same programs on every device.
  *
  * A device has one queue for ops (launch), and queues for communication beside it. Everything but read, write and
- * synchronise only enqueues. The order between queues follows from the program: communication starts behind the ops
- * launched before it, and `wait` makes the ops launched from then on stand behind that communication.
+ * synchronise only enqueues. The order between queues follows from the program: communication starts after the ops
+ * launched before it, and `wait` makes the ops launched from then on wait for that communication.
  *
- * `device_cpu` executes at once. `device_cuda` stands in build/libphalanx_cuda.so, found by device_load() at run time. A
+ * `device_cpu` executes at once. `device_cuda` is in build/libphalanx_cuda.so, found by device_load() at run time. A
  * device is opened, used and closed by one thread; it owns the arena, the mirror and the queues.
  */
 #ifndef PHALANX_KERNELS_DEVICE_H
@@ -12,8 +12,8 @@
 
 #include "kernels/op.h"
 
-/* Raised whenever device_interface, op, run_context or comm_backend change: a shared object left behind is refused. */
-enum { DEVICE_VERSION = 5 };
+/* Raised whenever device_interface, op, run_context or comm_backend change: an older shared object is refused. */
+enum { DEVICE_VERSION = 6 };
 
 /* Set to 1, several ranks may use one GPU (correctness only; NCCL is told that they are on different hosts). */
 #define DEVICE_SHARE_ENVIRONMENT "PHALANX_SHARE_GPU"
@@ -21,8 +21,6 @@ enum { DEVICE_VERSION = 5 };
 typedef struct device device;
 
 typedef struct device_options {
-    int64_t arena_bytes;
-    int64_t host_bytes;        /* of host memory: a mirror of the arena's beginning, and what stands behind it there */
     int requests;              /* asynchronous ops are numbered 0 .. requests - 1 */
     int marks;                 /* and the marks of a program */
     int rank, local_rank;      /* of this process, in the job and on its node: which GPU */
@@ -34,17 +32,18 @@ typedef struct device_options {
 typedef struct device_facts {
     char name[64];
     char identity[64];           /* the same only for the same piece of hardware; "": no matter who shares it */
-    int64_t memory, free_memory; /* bytes; free: when it was opened, before the arena */
+    int64_t memory, free_memory; /* bytes; free: by now */
+    int64_t beside;              /* bytes of it that are taken and not the arena's: by context, libraries, others */
     double peak_bf16, peak_tf32, peak_fp32; /* dense FLOP/s; 0: unknown */
     double bandwidth;                       /* bytes a second of its memory, by its clock and width; 0: unknown */
 } device_facts;
 
 enum { DEVICE_CHOICE_KEY = 384, DEVICE_CHOICE_VALUE = 256 };
 
-/* One of several ways to compute the same, chosen by timing. A table of them (engine/choices.h) is stored with a run. */
+/* One of several algorithms for the same result, chosen by timing. A table of them (engine/choices.h) is stored with a run. */
 typedef struct device_choice {
     char key[DEVICE_CHOICE_KEY];     /* what for: computation, types, shape, alignment, library and its version, GPU */
-    char value[DEVICE_CHOICE_VALUE]; /* which way, in the device's own words */
+    char value[DEVICE_CHOICE_VALUE]; /* which one, in the device's own words */
     double microseconds;             /* that it took; 0: taken without timing */
 } device_choice;
 
@@ -56,7 +55,10 @@ typedef struct device_interface {
 
     /* Is there such a device in this machine? One line says why not. */
     status (*available)(void);
+    /* Queues and libraries, then, when whatever else takes the device's memory has taken it, the arena, and host memory: a mirror
+     * of the arena's beginning, and more; last, 4 bytes for each mark. */
     status (*open)(device **out, const device_options *o);
+    status (*allocate)(device *d, int64_t arena_bytes, int64_t host_bytes);
     void (*close)(device *d);
     void (*facts)(device_facts *out, const device *d);
     run_context *(*context)(device *d); /* its arena: address on the device */
@@ -66,9 +68,9 @@ typedef struct device_interface {
     status (*prepare)(device *d, op *o);
 
     /* What the prepared ops have a choice of, between preparing and the first program; NULL, all three, for a device
-     * without choices. Until told otherwise an op goes the way that the library guesses to be best. `wanted`: the key of
-     * the i-th choice, in the order of preparation, NULL behind the last. `find`: value and microseconds for keys that are
-     * wanted, by timing (which leaves the arena and the mirror zero) or as guessed. `choose`: go this way; fails where the
+     * without choices. Until told otherwise an op uses the one that the library guesses to be best. `wanted`: the key of
+     * the i-th choice, in the order of preparation, NULL after the last. `find`: value and microseconds for keys that are
+     * wanted, by timing (which leaves the arena and the mirror zero) or as guessed. `choose`: use this one; fails where the
      * device cannot. */
     const char *(*wanted)(const device *d, int i);
     status (*find)(device *d, device_choice *choices, int count, bool timing);
@@ -82,14 +84,14 @@ typedef struct device_interface {
     void *(*start)(device *d, const op *o);
     void (*started)(device *d, const op *o);
     void (*wait)(device *d, const op *o);
-    /* `mark` stands behind what was launched before; has the device, by now, come so far? For people who wait. */
+    /* `mark` follows what was launched before; `passed`: has the device got there? Tells people where a device is. */
     void (*mark)(device *d, int mark);
     bool (*passed)(device *d, int mark);
     /* What is launched, started, waited for and marked from `capture` on is kept and not played; `replay` plays it, and again
-     * whenever it is called. One such list a device. NULL where that is worth nothing. */
+     * whenever it is called. One such list a device. NULL where that gains nothing. */
     void (*capture)(device *d);
     void (*replay)(device *d);
-    /* The list is gone, and with it what it refers to: before the groups close that it communicates in. */
+    /* Drops the list: before the groups that it communicates in are closed. */
     void (*forget)(device *d);
     /* Until all that was enqueued is done; calls `meanwhile` again and again. */
     void (*synchronise)(device *d, void (*meanwhile)(void *context), void *context);

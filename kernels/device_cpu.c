@@ -33,14 +33,16 @@ static status cpu_open(device **out, const device_options *o)
     device *d = must_calloc(1, sizeof *d);
     d->backend = o->backend;
     d->context.threads = o->threads;
-    status s = arena_open(&d->arena, o->arena_bytes);
-    if (s != STATUS_OK) {
-        free(d);
-        return s;
-    }
+    *out = d;
+    return STATUS_OK;
+}
+
+static status cpu_allocate(device *d, int64_t arena_bytes, int64_t host_bytes)
+{
+    (void)host_bytes;
+    TRY(arena_open(&d->arena, arena_bytes));
     d->context.arena = arena_base(d->arena);
     touch_pages(d);
-    *out = d;
     return STATUS_OK;
 }
 
@@ -136,6 +138,7 @@ const device_interface device_cpu = {
     .name = "cpu",
     .available = cpu_available,
     .open = cpu_open,
+    .allocate = cpu_allocate,
     .close = cpu_close,
     .facts = cpu_facts,
     .context = cpu_context,

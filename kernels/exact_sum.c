@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-/* value = sign mantissa 2^(exponent - 1075), mantissa of 53 bits: bit 0 stands at place exponent - 1075 + SUM_LOWEST of the
+/* value = sign mantissa 2^(exponent - 1075), mantissa of 53 bits: bit 0 is at place exponent - 1075 + SUM_LOWEST of the
  * accumulator, in limb place / 32. Shifted by place mod 32 it covers at most three limbs. */
 void exact_sum_add(int64_t *bins, double value)
 {

@@ -3,7 +3,7 @@
  * The sum is held as int64 limbs of 32 bits of weight each, limb i counting units of 2^(32 i - SUM_LOWEST); integer
  * additions are exact and associative, so partial sums made by different ranks, threads and in any order, added limb by
  * limb, give the same bits. The limbs belong to the caller (the tensor `bins`). 2^30 values fit before a limb could
- * overflow. What lies below 2^-SUM_LOWEST is dropped, value by value, which keeps the promise.
+ * overflow. What is below 2^-SUM_LOWEST is dropped, value by value, so that the sum is still independent of order.
  */
 #ifndef PHALANX_KERNELS_EXACT_SUM_H
 #define PHALANX_KERNELS_EXACT_SUM_H
@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 enum {
-    SUM_LOWEST = 512,                              /* 2^-512: below it lies no square of an fp32 number (2^-298) */
+    SUM_LOWEST = 512,                              /* 2^-512: the square of no fp32 number is smaller (2^-298) */
     SUM_LIMBS = (1024 + SUM_LOWEST + 31) / 32 + 1, /* up to the largest double, with a limb of headroom */
     SUM_NOT_FINITE = SUM_LIMBS,                    /* this bin counts the values that were infinite or NaN */
     SUM_BINS = SUM_LIMBS + 1,

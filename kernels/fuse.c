@@ -6,7 +6,7 @@
 #include "kernels/op_make.h"
 #include "memory/log.h"
 
-/* ---- what stands for what --------------------------------------------------------------------------------------- */
+/* ---- a fused op and its two --------------------------------------------------------------------------------------- */
 
 typedef struct fusion {
     op_kind fused, first, second;
@@ -101,7 +101,7 @@ static op *fused_op(pool *p, const op *product, const op *second, bool read_agai
     return o;
 }
 
-/* Does op `i` read what an op behind `from` makes? */
+/* Does op `i` read what an op after `from` makes? */
 static bool waits(const program *body, int from, int i)
 {
     for (int k = from + 1; k < i; k++)
@@ -111,7 +111,7 @@ static bool waits(const program *body, int from, int i)
     return false;
 }
 
-/* The fused op stands where the product did, or, if its other operand is made again in between, where the second did. */
+/* The fused op takes the product's place, or, if its other operand is recomputed in between, the second op's. */
 static void fuse_body(pool *p, const int *readers, program *body)
 {
     for (int i = 0; i < body->count; i++) {
@@ -121,9 +121,9 @@ static void fuse_body(pool *p, const int *readers, program *body)
         int from = i;
         while (body->ops[from] != product)
             from--;
-        int gone = waits(body, from, i) ? from : i;
+        int removed = waits(body, from, i) ? from : i;
         body->ops[from] = body->ops[i] = fused_op(p, product, second, readers[second->in[0]->id] > 1);
-        memmove(&body->ops[gone], &body->ops[gone + 1], (size_t)(body->count - gone - 1) * sizeof *body->ops);
+        memmove(&body->ops[removed], &body->ops[removed + 1], (size_t)(body->count - removed - 1) * sizeof *body->ops);
         body->count--;
         i--;
     }

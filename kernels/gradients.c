@@ -166,7 +166,7 @@ RULE(copy)
 RULE(all_gather)
 {
     if (o->at.axis != AXIS_TENSOR)
-        return; /* a sharded weight's gather: its gradient goes by recorder_gradient() */
+        return; /* a sharded weight's gather: its gradient is taken by recorder_gradient() */
     recorder_flow(r, o->in[0], record_reduce_scatter(r, "dx", cotangent[0]));
 }
 
@@ -185,7 +185,7 @@ RULE(share)
     recorder_flow(r, o->in[0], record_all_reduce(r, "dx", cotangent[0]));
 }
 
-/* ---- ops that layers do not differentiate through, and those made of others after differentiation ------------------------------------------------------------ */
+/* ---- ops without a gradient: layers do not record them, or fusion makes them afterwards ---- */
 
 #define NO_RULE(name)                                                                                                  \
     RULE(name)                                                                                                         \

@@ -55,7 +55,7 @@ void infer_linear_grad_weight(op *o)
     operands_place(o, "rr>r 1s>0 r1>1 00>p ps>p");
 }
 
-/* As the two ops that it stands for. */
+/* As the two ops that it is made of. */
 static void infer_fused(op *o)
 {
     operands_present(o);

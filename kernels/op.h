@@ -1,6 +1,6 @@
 /* An op: one row of the op table (ops.def) with operands, attributes and a label.
  *
- * Ops are plain records owned by the program they stand in. The table `op_rows` leads from an op's kind to everything
+ * Ops are plain records owned by their program. The table `op_rows` has, by an op's kind, everything that is
  * known about it. Implementations are found per backend in an `op_kernel` table, one function an op, all of one type.
  */
 #ifndef PHALANX_KERNELS_OP_H
@@ -45,9 +45,10 @@ typedef struct op_attributes {
     int64_t count; /* number of real columns: see the op */
     int64_t
         rows; /* of the whole that a gather or scatter divides with shard_rows(), 0: even; of what an all_reduce sums, 0: all */
-    int64_t stride;  /* of an update: elements of the named tensor from one row to the next */
-    uint64_t stream; /* of an update: the name whose random numbers round what is bf16 */
-    int32_t sample;  /* dropout: the micro-batch's first sample, after scalars.first_sample */
+    int64_t stride;    /* of an update: elements of the named tensor from one row to the next */
+    int64_t workspace; /* attention_grad: bytes of scratch that a device's library may ask for; 0: a few */
+    uint64_t stream;   /* of an update: the name whose random numbers round what is bf16 */
+    int32_t sample;    /* dropout: the micro-batch's first sample, after scalars.first_sample */
     int32_t heads, kv_heads, head_size;
     int32_t sequence;   /* tokens of a sample */
     int32_t window;     /* sliding window in tokens; 0: none */
@@ -63,7 +64,7 @@ typedef struct op_attributes {
     float epsilon;      /* of a norm; muon_scale: the smallest norm */
     float probability;  /* of dropout */
     uint8_t axis;       /* enum axis */
-    uint8_t upstream;   /* of a message along an axis with two directions: towards its first rank */
+    uint8_t upstream;   /* of a message along an axis with edges: towards its first rank */
     uint8_t accumulate; /* enum op_accumulate */
     uint8_t inverse;    /* rope: turn back */
     uint8_t replicate;  /* all_gather: the result's cotangents will not be summed */
@@ -171,7 +172,12 @@ typedef struct op_backend {
     status (*prepare)(op *o, int threads);
     bool
         communicates; /* its device has a communication backend of its own, which wants no working memory of the plan */
+    double balance;   /* FLOPs of products that take as long as a byte of memory traffic; 0: not known */
+    bool same_bits;   /* whatever a memory budget makes the plan do leaves every bit of the results as it is */
 } op_backend;
+
+/* The balance of an H100, for plans without a device: 70% of 989 TFLOP/s, 3.35 TB/s. */
+#define OP_BALANCE 207.0
 
 extern const op_backend cpu_backend;
 

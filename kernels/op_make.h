@@ -1,4 +1,4 @@
-/* The one function that makes ops: of layers, gradients, reductions, norms, updates, messages and waits alike.
+/* The one function that makes ops: of layers, gradients, reductions, norms, updates, messages and waits.
  *
  * It infers the outputs' shapes, types and placements, and refuses (with the op's label and all operands, and death)
  * operands that the op cannot take. Nobody describes or patches a tensor afterwards. Ops and tensors belong to the pool.

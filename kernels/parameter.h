@@ -1,5 +1,5 @@
 /* A parameter: one array of weights as this rank's part of the model has it, described once and then const. Where its bytes
- * lie is said by its storage (kernels/storage.h), what a recording knows of it by the recorder.
+ * are is in its storage (kernels/storage.h), what a recording knows of it by the recorder.
  *
  * `rows x columns` is the rank's tensor-parallel part (a vector is one row).
  *
@@ -39,7 +39,10 @@ typedef struct parameter {
     int chunk;       /* of this stage */
     /* Rows from here on are copies, held by every rank of AXIS_KV (key/value heads fewer than ranks); -1: none. */
     int64_t copied_from;
-    bool tied; /* the last stage's copy of the embedding: counted and stored by the first stage */
+    bool tied; /* the head's copy of the embedding: counted and stored with the embedding */
+    /* Number of the parameter of this rank whose weight it is, with a gradient of its own that is added to the other's; -1: none.
+     * So sums over micro-batches are the same whether the two are on one stage or apart. */
+    int shares;
     parameter_piece pieces[PARAMETER_PIECES];
     int piece_count;
     /* In the stage's order of parameters: the same on every rank of the tensor group, whichever of them it lacks. Tables of

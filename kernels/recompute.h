@@ -1,4 +1,4 @@
-/* What is made again in the backward pass instead of being kept: the settings, for configurations and recordings alike. */
+/* What is recomputed in the backward pass instead of being kept: the settings of configurations and recordings. */
 #ifndef PHALANX_KERNELS_RECOMPUTE_H
 #define PHALANX_KERNELS_RECOMPUTE_H
 

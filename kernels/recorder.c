@@ -275,14 +275,14 @@ tensor *recorder_use(recorder *r, tensor *t)
         return t;
     }
     const op *made = t->producer;
-    MUST(!(op_row_of(made)->flags & OP_STATEFUL), "%s cannot be made again", t->name);
+    MUST(!(op_row_of(made)->flags & OP_STATEFUL), "%s cannot be recomputed", t->name);
     op again = {.kind = made->kind, .at = made->at};
     unsigned outputs = 0;
     int sum = kept_sum(r, made);
     for (int i = 0; i < OP_MAX_OUT; i++)
         if (made->out[i] && i != sum)
             outputs |= 1u << i;
-    if (sum >= 0) { /* y from s alone: what s was the sum of need not be made again */
+    if (sum >= 0) { /* y from s alone: the terms of the sum s need not be recomputed */
         again.in[0] = recorder_use(r, made->out[sum]);
         for (int i = 1; i < last_of(op_row_of(made)->in_names); i++) /* all but the other summand, the last */
             again.in[i] = recorder_use(r, made->in[i]);

@@ -1,13 +1,13 @@
 /* The recorder: turns a layer's calls into ops of a body, and a recorded forward pass into its backward pass.
  *
- * One recorder records one chunk of layers for one micro-batch that stands for all of them: record the forward ops,
+ * One recorder records one chunk of layers for one micro-batch, which is the pattern of all: record the forward ops,
  * then call recorder_differentiate(). Tensors and ops live in the recorder's pool, which the caller owns; what is recorded of a
  * parameter is in a table of the recorder's own, so that recordings of one model do not touch each other. Each `record_`
  * function below appends one op and returns its (first) output; operands' shapes, types and placements are checked
  * then and there, so a forgotten collective is an error at the layer that forgot it.
  *
- * Keep or recompute is asked per tensor when the backward pass first wants it: a tensor that is not to be kept is made
- * again by re-recording its producer, whose inputs are asked for in the same way.
+ * Keep or recompute is asked per tensor when the backward pass first wants it: a tensor that is not to be kept is
+ * recomputed by re-recording its producer, whose inputs are asked for likewise.
  */
 #ifndef PHALANX_KERNELS_RECORDER_H
 #define PHALANX_KERNELS_RECORDER_H
@@ -22,6 +22,7 @@ typedef struct recorder_grid {
     int gradient, gradient_rank; /* AXIS_GRADIENT */
     int kv, kv_rank;             /* the group of ranks that hold copies of the same key/value heads */
     bool ends_apart;             /* the embedding and the head are on different stages */
+    bool ends_folded;            /* they are on one of several, in chunks of their own */
     unsigned divided;            /* coordinates, bit by bit, along which more than one rank divides samples or tokens */
     bool sequence;               /* activations between blocks are shards over tokens */
 } recorder_grid;
@@ -46,7 +47,7 @@ typedef struct recorder {
     bool training; /* a backward pass will follow */
     bool split;    /* weight gradients go to PHASE_WEIGHT */
     recompute recompute;
-    const uint8_t *drop; /* RECOMPUTE_CHOSEN: drop[i] of forward op i: make its outputs again */
+    const uint8_t *drop; /* RECOMPUTE_CHOSEN: drop[i] of forward op i: recompute its outputs */
     int64_t tokens;      /* of a micro-batch, over the whole tensor group */
 
     program body[PHASE_COUNT];
@@ -70,7 +71,7 @@ void recorder_close(recorder *r); /* lists and tables; ops and tensors stay in t
 /* Ops from now on are of this layer of the model ("layer 3" begins their labels); -1: of none. */
 void recorder_layer(recorder *r, int layer);
 
-/* Kept for the backward pass, whatever is made again. */
+/* Kept for the backward pass, whatever is recomputed. */
 void recorder_keep(tensor *t);
 /* A tensor of this body without a producer: the chunk's input, a received cotangent. */
 tensor *recorder_input(recorder *r, const char *name, dtype type, int dims, const int64_t *shape, placements place);
@@ -90,7 +91,7 @@ tensor *recorder_differentiate(recorder *r, tensor *input, tensor *output, tenso
 
 /* ---- used by gradient rules ---------------------------------------------------------------------------------- */
 
-/* A forward tensor for the backward pass: kept, or made again. */
+/* A forward tensor for the backward pass: kept, or recomputed. */
 tensor *recorder_use(recorder *r, tensor *t);
 /* `value` flows into the cotangent of `of`: the first writes, later ones add. */
 void recorder_flow(recorder *r, tensor *of, tensor *value);

@@ -9,7 +9,7 @@ static struct {
     int rank, ranks;
     void (*where)(char *, int, void *);
     void *where_context;
-    void (*last_words)(void *);
+    void (*last_words)(void *, const char *);
     void *last_words_context;
 } logger = {.ranks = 1};
 
@@ -30,7 +30,14 @@ void log_set_where(void (*where)(char *, int, void *), void *context)
     logger.where_context = context;
 }
 
-void log_set_last_words(void (*last_words)(void *), void *context)
+void log_where(char *out, int bytes)
+{
+    *out = 0;
+    if (logger.where)
+        logger.where(out, bytes, logger.where_context);
+}
+
+void log_set_last_words(void (*last_words)(void *, const char *), void *context)
 {
     logger.last_words = last_words;
     logger.last_words_context = context;
@@ -88,13 +95,12 @@ void log_die(const char *file, int line, const char *condition, const char *form
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    if (logger.where)
-        logger.where(where, (int)sizeof where, logger.where_context);
+    log_where(where, (int)sizeof where);
     log_error("fatal: %s%s%s [%s:%d: %s]", text, *where ? "; at " : "", where, file, line, condition);
-    void (*last_words)(void *) = logger.last_words;
+    void (*last_words)(void *, const char *) = logger.last_words;
     logger.last_words = NULL;
     if (last_words)
-        last_words(logger.last_words_context);
+        last_words(logger.last_words_context, text);
     abort();
 }
 

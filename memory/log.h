@@ -15,8 +15,10 @@ int log_rank(void);
 /* Install the function that describes what this rank is doing ("step 12, forward 3 of chunk 0, op layer 3/mlp/down");
  * it writes at most `bytes` into `out` and is called from a fatal error only. NULL removes it. */
 void log_set_where(void (*where)(char *out, int bytes, void *context), void *context);
-/* Called once before the process dies of a fatal error (to tell the peers); NULL removes it. */
-void log_set_last_words(void (*last_words)(void *context), void *context);
+/* What it says just now, or nothing; for whoever else reports a fatal error. */
+void log_where(char *out, int bytes);
+/* Called once, with the error's sentence, before the process dies of a fatal error (to tell the peers); NULL removes it. */
+void log_set_last_words(void (*last_words)(void *context, const char *words), void *context);
 
 void log_info(const char *format, ...) __attribute__((format(printf, 1, 2)));  /* stdout, rank 0 */
 void log_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));  /* stderr */

@@ -6,7 +6,8 @@
 #include "memory/log.h"
 #include "models/names.h"
 
-enum { VOCABULARY_MULTIPLE = 64, LOGIT_BYTES = 48 << 20 };
+/* A vocabulary is padded by a 32nd, at most, to be divided evenly by those who share its gradient and its state. */
+enum { VOCABULARY_MULTIPLE = 64, VOCABULARY_PADDED = 32 };
 
 /* Everything the building of one parameter needs to know. */
 typedef struct builder {
@@ -49,12 +50,13 @@ static parameter *add(builder *b, const char *name, int64_t rows, int64_t column
     p->chunk = b->chunk;
     p->number = b->number++;
     p->copied_from = -1;
+    p->shares = -1;
     b->d->parameters[b->d->parameter_count++] = p;
     return p;
 }
 
-/* A piece of a matrix (dims 2, as [out, in] whatever the file's order) or vector (dims 1: columns only). Of a matrix that is
- * all padding here, an empty one: what a tensor group does with its matrices, every rank of it does. */
+/* A piece of a matrix (dims 2, as [out, in] whatever the file's order) or vector (dims 1: columns only). A matrix that is
+ * all padding here has an empty one: every rank of a tensor group has the same matrices. */
 static void piece(builder *b, parameter *p, names_slot slot, int64_t global_rows, int64_t global_columns,
                   int64_t start_row, int64_t start_column, int64_t rows, int64_t columns, int64_t row)
 {
@@ -146,7 +148,7 @@ static void qkv_pieces(builder *b, parameter *p, head_split h, bool bias)
     }
 }
 
-/* The bias of a product whose sums end here: the group's first rank has it, the others have its number. */
+/* The bias of a product whose partial sums are added: the group's first rank has it, the others only its number. */
 static const parameter *add_end_bias(builder *b, const char *name, names_slot slot)
 {
     if (b->rank == 0)
@@ -212,16 +214,29 @@ static mlp_layer build_mlp(builder *b)
 
 /* ---- the two ends of the model ------------------------------------------------------------------------------- */
 
-int64_t decoder_vocabulary_rows(const model_shape *shape, int ranks)
+static int64_t rounded_up(int64_t n, int64_t to)
 {
-    int64_t rows = (shape->vocab_size + ranks - 1) / ranks;
-    return (rows + VOCABULARY_MULTIPLE - 1) / VOCABULARY_MULTIPLE * VOCABULARY_MULTIPLE;
+    return (n + to - 1) / to * to;
+}
+
+int64_t decoder_vocabulary_rows(const model_shape *shape, int ranks, int shards)
+{
+    int64_t rows = rounded_up((shape->vocab_size + ranks - 1) / ranks, VOCABULARY_MULTIPLE), both = VOCABULARY_MULTIPLE;
+    while (both % shards)
+        both += VOCABULARY_MULTIPLE;
+    int64_t even = rounded_up(rows, both);
+    return even - rows <= rows / VOCABULARY_PADDED ? even : rows;
+}
+
+static int64_t vocabulary_rows(const builder *b)
+{
+    return decoder_vocabulary_rows(&b->d->shape, b->tensor, b->layout->grid.gradient);
 }
 
 static parameter *build_vocabulary(builder *b, const char *name, names_slot slot)
 {
     const model_shape *s = &b->d->shape;
-    int64_t rows = decoder_vocabulary_rows(s, b->tensor), first = rows * b->rank;
+    int64_t rows = vocabulary_rows(b), first = rows * b->rank;
     int64_t real = s->vocab_size - first < rows ? s->vocab_size - first : rows;
     parameter *p = add(b, name, rows, b->hidden, false, place_shard(0));
     piece(b, p, slot, s->vocab_size, b->hidden, first, 0, real, b->hidden, 0);
@@ -236,7 +251,7 @@ static embedding_layer build_embedding(builder *b)
     if (s->tied_embeddings && b->layout->grid.ends_apart)
         table->sums |= axis_slots(AXIS_TIE);
     embedding_layer e = {.table = table};
-    e.first = decoder_vocabulary_rows(s, b->tensor) * b->rank;
+    e.first = vocabulary_rows(b) * b->rank;
     if (shape_traits_of(s->architecture)->learned_positions) {
         placement place = b->layout->grid.sequence ? place_shared() : place_replicate();
         parameter *positions = add(b, "positions", s->max_sequence, b->hidden, false, place);
@@ -251,19 +266,19 @@ static loss_layer build_loss(builder *b, const parameter *embedding)
     const model_shape *s = &b->d->shape;
     b->layer = -1;
     loss_layer l = {.norm = build_norm(b, "final norm", SLOT_FINAL_NORM, SLOT_FINAL_NORM_BIAS)};
-    int64_t rows = decoder_vocabulary_rows(s, b->tensor);
+    int64_t rows = vocabulary_rows(b);
     l.first = rows * b->rank;
     int64_t real = s->vocab_size - l.first < rows ? s->vocab_size - l.first : rows;
     l.count = real > 0 ? real : 0;
-    l.chunk_tokens = LOGIT_BYTES / (rows * dtype_bytes(b->layout->compute)) / 64 * 64;
-    if (l.chunk_tokens < 64)
-        l.chunk_tokens = 64;
-    if (s->tied_embeddings && embedding) {
+    l.chunk_tokens = b->layout->loss_tokens;
+    if (s->tied_embeddings && embedding && !b->layout->grid.ends_folded) {
         l.head = embedding;
     } else {
         parameter *head = build_vocabulary(b, "head", s->tied_embeddings ? SLOT_EMBEDDING : SLOT_HEAD);
         head->tied = s->tied_embeddings;
-        if (head->tied)
+        if (head->tied && embedding)
+            head->shares = embedding->number;
+        else if (head->tied)
             head->sums |= axis_slots(AXIS_TIE);
         l.head = head;
     }
@@ -359,10 +374,10 @@ tensor *decoder_forward(recorder *r, const decoder *d, int chunk, const layer_in
     return s.delta ? record_add(r, "hand over", s.sum, s.delta) : s.sum;
 }
 
-tensor *decoder_logits(recorder *r, const decoder *d, const layer_inputs *in)
+tensor *decoder_logits(recorder *r, const decoder *d, int chunk, const layer_inputs *in, tensor *input)
 {
-    const decoder_chunk *c = &d->chunks[0];
-    MUST(c->embeds && c->loses, "logits need the whole model in one chunk");
-    stream s = record_blocks(r, c, in, NULL);
+    const decoder_chunk *c = &d->chunks[chunk];
+    MUST(c->loses, "chunk %d has no head", chunk);
+    stream s = record_blocks(r, c, in, input);
     return layer_logits(r, &s, &c->loss, in);
 }

@@ -34,6 +34,7 @@ typedef struct decoder_layout {
     int chunk_count;
     const int *first_layer, *layers; /* of this stage's chunks */
     int total_layers;
+    int64_t loss_tokens; /* logits of so many exist at a time; 0: of all */
 } decoder_layout;
 
 /* One clear line if the tensor group cannot divide the heads. */
@@ -42,15 +43,16 @@ status decoder_check(const model_shape *shape, int ranks);
 void decoder_open(decoder *d, pool *p, const model_shape *shape, const decoder_layout *layout);
 
 /* Records the forward pass of a chunk. `input` is what the previous chunk handed over (NULL for the first chunk).
- * Returns what goes to the next chunk, or NULL for the last. */
+ * Returns what the next chunk takes, or NULL for the last. */
 tensor *decoder_forward(recorder *r, const decoder *d, int chunk, const layer_inputs *in, tensor *input);
-/* As decoder_forward for a decoder in one chunk, but ends with the logits of every token. */
-tensor *decoder_logits(recorder *r, const decoder *d, const layer_inputs *in);
+/* As decoder_forward for the last chunk, but ends with the logits of every token; with tensor ranks, of each one's rows. */
+tensor *decoder_logits(recorder *r, const decoder *d, int chunk, const layer_inputs *in, tensor *input);
 
 /* Columns of activations that pass between chunks, and this rank's rows of `tokens` of them. */
 int64_t decoder_rows_between(const recorder_grid *grid, int64_t tokens);
 
-/* Rows of the vocabulary on each tensor rank, padding included (a multiple of 64: products of odd widths are slow). */
-int64_t decoder_vocabulary_rows(const model_shape *shape, int ranks);
+/* Rows of the vocabulary on each tensor rank, padding included: a multiple of 64 (products of odd widths are slow), and of
+ * `shards`, among whom they are divided (uneven parts are no single collective of NCCL's), where that adds little. */
+int64_t decoder_vocabulary_rows(const model_shape *shape, int ranks, int shards);
 
 #endif

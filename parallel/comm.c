@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "memory/clock.h"
 #include "memory/log.h"
 #include "parallel/comm_backend.h"
 #include "parallel/comm_sum.h"
@@ -24,13 +25,27 @@ static int launched_ranks(void)
     return getenv("PMIX_RANK") ? 0 : 1; /* 0: launched, but how many is not said */
 }
 
-static status group_make(comm_group **out, comm *c, const comm_backend *backend, const int *members, int count)
+int comm_expected_rank(void)
+{
+    static const char *const ranks[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK",
+                                        "SLURM_PROCID"};
+    for (size_t i = 0; launched_ranks() != 1 && i < sizeof ranks / sizeof *ranks; i++) {
+        const char *text = getenv(ranks[i]);
+        if (text)
+            return atoi(text);
+    }
+    return 0;
+}
+
+static status group_make(comm_group **out, comm *c, const int *members, int count, const comm_group_options *o)
 {
     comm_group *g = must_calloc(1, sizeof *g);
     g->owner = c;
     g->count = count;
     g->me = -1;
-    g->backend = count == 1 ? &comm_self_backend : backend;
+    g->backend = count == 1 ? &comm_self_backend : o->backend ? o->backend : c->backend;
+    g->use = o->use;
+    g->like = o->like;
     g->members = must_alloc((unsigned long)count * sizeof *g->members);
     for (int i = 0; i < count; i++) {
         MUST(members[i] >= 0 && members[i] < c->ranks && (i == 0 || members[i] > members[i - 1]),
@@ -81,7 +96,7 @@ status comm_open(comm **out)
     int *all = must_alloc((unsigned long)c->ranks * sizeof *all);
     for (int i = 0; i < c->ranks; i++)
         all[i] = i;
-    s = group_make(&c->world, c, c->backend, all, c->ranks);
+    s = group_make(&c->world, c, all, c->ranks, &(comm_group_options){0});
     free(all);
     if (s == STATUS_OK)
         *out = c;
@@ -96,6 +111,8 @@ void comm_close(comm *c)
     comm_progress_thread(c, false);
     group_free(c->world);
     c->backend->close(c);
+    free(c->sent_to);
+    free(c->received_from);
     free(c);
 }
 
@@ -129,16 +146,21 @@ int comm_waiting_for(const comm *c)
     return atomic_load_explicit(&c->waiting_for, memory_order_relaxed);
 }
 
+double comm_waited(const comm *c)
+{
+    return c->waited;
+}
+
 /* ---- groups ---- */
 
 status comm_group_open(comm_group **out, comm *c, const int *members, int count)
 {
-    return comm_group_open_on(out, c, NULL, members, count);
+    return comm_group_open_on(out, c, members, count, &(comm_group_options){0});
 }
 
-status comm_group_open_on(comm_group **out, comm *c, const struct comm_backend *backend, const int *members, int count)
+status comm_group_open_on(comm_group **out, comm *c, const int *members, int count, const comm_group_options *o)
 {
-    TRY(group_make(out, c, backend ? backend : c->backend, members, count));
+    TRY(group_make(out, c, members, count, o));
     c->groups += *out != NULL;
     return STATUS_OK;
 }
@@ -223,8 +245,11 @@ void comm_start(comm_request *out, const comm_call *call)
 
 void comm_wait(comm_request *r)
 {
-    if (r->flight)
-        r->group->backend->wait(r);
+    if (!r->flight)
+        return;
+    double began = clock_seconds();
+    r->group->backend->wait(r);
+    r->group->owner->waited += clock_seconds() - began;
 }
 
 void comm_run(const comm_call *call)
@@ -242,6 +267,33 @@ void comm_progress(comm *c)
 status comm_progress_thread(comm *c, bool on)
 {
     return c->backend->progress_thread(c, on);
+}
+
+/* ---- end to end ---- */
+
+void comm_check(comm *c)
+{
+    if (c->ranks == 1)
+        return;
+    c->sent = c->received = 0;
+    if (c->checks) {
+        memset(c->sent_to, 0, (size_t)c->ranks * sizeof *c->sent_to);
+        memset(c->received_from, 0, (size_t)c->ranks * sizeof *c->received_from);
+        return;
+    }
+    c->sent_to = must_calloc((unsigned long)c->ranks, sizeof *c->sent_to);
+    c->received_from = must_calloc((unsigned long)c->ranks, sizeof *c->received_from);
+    c->checks = true;
+}
+
+comm_sums comm_sums_of(const comm *c)
+{
+    return (comm_sums){c->sent, c->received};
+}
+
+comm_sums comm_sums_with(const comm *c, int rank)
+{
+    return c->checks ? (comm_sums){c->sent_to[rank], c->received_from[rank]} : (comm_sums){0};
 }
 
 /* ---- counters ---- */

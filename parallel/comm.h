@@ -27,6 +27,8 @@ struct comm_backend;
 /* Join the job this process was launched in (mpirun, srun or another PMI launcher, recognised by its environment); a
  * process launched alone becomes rank 0 of 1 and never touches MPI. */
 status comm_open(comm **out);
+/* The rank that the launcher will give this process, as its environment says, before the job is joined. */
+int comm_expected_rank(void);
 /* Leave it, orderly: waits for every rank to do the same. All groups must have been closed. */
 void comm_close(comm *c);
 
@@ -38,14 +40,23 @@ comm_group *comm_world(comm *c);     /* all ranks; owned by `c` */
 
 /* The world rank this process waits for just now inside comm_wait, or -1. Safe from any thread: the watchdog asks. */
 int comm_waiting_for(const comm *c);
+/* Seconds that this process has spent in comm_wait so far; of a device's messages, which its queues wait for, none. */
+double comm_waited(const comm *c);
 
 /* ---- groups ---- */
 
 /* Collective over the members: world ranks, ascending. A process that is not a member takes no part and gets NULL. */
 status comm_group_open(comm_group **out, comm *c, const int *members, int count);
-/* The same on a device's backend (device_interface.communication; NULL: the job's own): operands are device addresses, and a
- * call's `stream` says where it is put; it counts as complete, for comm_wait, as soon as it is enqueued. */
-status comm_group_open_on(comm_group **out, comm *c, const struct comm_backend *backend, const int *members, int count);
+typedef struct comm_group_options {
+    const struct comm_backend *backend; /* a device's (device_interface.communication), or NULL: the job's own */
+    comm_use use;
+    comm_group
+        *like; /* an open group of the same members whose use includes this one's: it shares its connections; or NULL */
+} comm_group_options;
+
+/* The same on a device's backend: operands are device addresses, and a call's `stream` says where it is put; it counts as
+ * complete, for comm_wait, as soon as it is enqueued. */
+status comm_group_open_on(comm_group **out, comm *c, const int *members, int count, const comm_group_options *o);
 /* Has the group failed between calls (a peer died, a link broke)? Then it is given up, and this says why. */
 status comm_group_poll(comm_group *g);
 void comm_group_close(comm_group *g);
@@ -64,6 +75,19 @@ void comm_run(const comm_call *call);
 void comm_progress(comm *c);
 /* Have a thread of this process do so, too, until the next call says false or the comm is closed. */
 status comm_progress_thread(comm *c, bool on);
+
+/* ---- end to end ---- */
+
+/* From now on sums are kept of all messages, as they are sent and as they have arrived: by the backend of the job, not by a
+ * device's. All ranks say so at the same time, while no message is under way; again, to begin anew. */
+void comm_check(comm *c);
+/* Of this rank, since then. Over all ranks, while no message is under way, the sums of what was sent and of what arrived are equal; and of
+ * what rank i sent to rank j and j received from i. 0 where nobody checks. */
+typedef struct comm_sums {
+    uint64_t sent, received;
+} comm_sums;
+comm_sums comm_sums_of(const comm *c);
+comm_sums comm_sums_with(const comm *c, int rank); /* sent to and received from this one */
 
 /* ---- counters, kept where messages are handed over ---- */
 

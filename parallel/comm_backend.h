@@ -30,7 +30,11 @@ struct comm {
     int rank, ranks, local_rank, local_ranks;
     int groups; /* open, the world's not counted */
     comm_group *world;
-    _Atomic int waiting_for; /* world rank, or -1 */
+    _Atomic int waiting_for;           /* world rank, or -1 */
+    bool checks;                       /* sums are kept of what is sent and received; by `mpi` */
+    uint64_t sent, received;           /* of all messages so far */
+    uint64_t *sent_to, *received_from; /* [ranks] */
+    double waited;                     /* seconds within comm_wait, so far */
 };
 
 struct comm_group {
@@ -39,6 +43,8 @@ struct comm_group {
     void *state;
     int count, me;
     int *members; /* [count] world ranks */
+    comm_use use;
+    comm_group *like; /* asked for while it opens */
     _Atomic int64_t bytes_sent, messages_sent;
 };
 

@@ -93,4 +93,10 @@ comm_cut comm_segments(int members);
  * many; *parent is -1 at the root. */
 int comm_tree(int *children, int *parent, int members, int me, int root);
 
+/* What a group will be asked for by this member: a device's library prepares for that, and for no more. */
+typedef struct comm_use {
+    unsigned kinds;  /* bit i: calls of comm_kind i */
+    int64_t largest; /* bytes of the largest of them */
+} comm_use;
+
 #endif

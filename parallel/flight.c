@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "memory/bits.h"
 #include "memory/log.h"
 #include "parallel/comm.h"
 #include "parallel/comm_sum.h"
@@ -117,6 +118,27 @@ static void post_segment(const flight *f, const lane *l, int index, int64_t byte
         MPI_MUST(MPI_Irecv(segment_at(l, &m->cut, index), (int)bytes, MPI_BYTE, l->peer, l->tag, m->handle, request));
 }
 
+/* What a message holds, added to this rank's sums: as it is handed over, or when it has arrived. Both ends call it the same segment
+ * of the same operation. */
+static void count_message(const flight *f, const lane *l, int index, int64_t bytes)
+{
+    comm *c = f->group->owner;
+    const comm_cut *cut = &((flight_group *)f->group->state)->cut;
+    bits b = bits_begin();
+    if (l->base) {
+        bits_add(&b, segment_at(l, cut, index), bytes);
+    } else {
+        runs r;
+        find_runs(&r, f->call, l->part, l->memory, cut->segment * index, bytes);
+        for (int i = 0; i < r.count; i++)
+            bits_add(&b, r.at[i], r.bytes[i]);
+    }
+    uint64_t sum = bits_mix(bits_end(&b), (uint64_t)l->tag << 32 | (uint32_t)index);
+    int rank = f->group->members[l->peer];
+    *(l->sends ? &c->sent : &c->received) += sum;
+    (l->sends ? c->sent_to : c->received_from)[rank] += sum;
+}
+
 static void post(flight *f, lane *l)
 {
     comm_group *g = f->group;
@@ -126,6 +148,8 @@ static void post(flight *f, lane *l)
            (!l->gate || l->posted < *l->gate + l->slack)) {
         int64_t bytes = segment_size(l->bytes, m->cut.segment, l->posted);
         MPI_Request *request = &requests[l->posted % f->stride];
+        if (l->sends && g->owner->checks)
+            count_message(f, l, l->posted, bytes);
         post_segment(f, l, l->posted, bytes, request);
         if (l->sends) {
             atomic_fetch_add_explicit(&g->bytes_sent, bytes, memory_order_relaxed);
@@ -139,8 +163,12 @@ static void post(flight *f, lane *l)
 static void settle(flight *f, lane *l)
 {
     const MPI_Request *requests = f->requests + (l - f->lanes) * f->stride;
-    while (l->done < l->posted && requests[l->done % f->stride] == MPI_REQUEST_NULL)
+    while (l->done < l->posted && requests[l->done % f->stride] == MPI_REQUEST_NULL) {
+        if (!l->sends && f->group->owner->checks)
+            count_message(f, l, l->done,
+                          segment_size(l->bytes, ((flight_group *)f->group->state)->cut.segment, l->done));
         l->done++;
+    }
 }
 
 /* Bytes [from, from + bytes) of the segment at hand: `own` and the contributions into `to`. */
@@ -162,9 +190,10 @@ static void sum_segment(flight *f)
     if (!f->call) {
         sum_run(f, f->sum + at, f->own + at, 0, bytes);
     } else {
-        runs own, sum;
+        runs own = {0}, sum = {0};
         find_runs(&own, f->call, f->group->me, LANE_SENT, at, bytes);
         find_runs(&sum, f->call, f->group->me, f->sum_memory, at, bytes);
+        MUST(own.count == sum.count, "%d pieces sent, %d received", own.count, sum.count);
         for (int i = 0; i < own.count; from += own.bytes[i++])
             sum_run(f, sum.at[i], own.at[i], from, own.bytes[i]);
     }

@@ -68,12 +68,12 @@ static long list_messages(message **out, const simulation *timing)
             action a = s->actions[stage][i];
             bool forward = a.kind == ACTION_FORWARD;
             int g = schedule_global_chunk(s, stage, a.chunk), next = forward ? g + 1 : g - 1;
-            if (a.kind == ACTION_BACKWARD_WEIGHT || next < 0 || next > last)
+            if (a.kind == ACTION_BACKWARD_WEIGHT || next < 0 || next > last || schedule_stage_of(s, next) == stage)
                 continue;
             uint8_t payload = forward ? LOWERING_ACTIVATION : LOWERING_COTANGENT;
             list[n++] = (message){timing->spans[stage][i].end,
                                   stage,
-                                  next % s->stages,
+                                  schedule_stage_of(s, next),
                                   i,
                                   takers[payload][(long)next * s->microbatches + a.microbatch],
                                   payload};

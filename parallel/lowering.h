@@ -10,7 +10,9 @@
  * messages made before it began, so those come before any message it makes. Take the first message of the global order
  * that has not passed: all before it have, so the action that makes it has run, nothing comes before it in either
  * queue, and whatever its receiver does before launching the receive waits only for messages before it. So it passes.
- * Waiting for a send just before a later send is launched delays only messages that are later in the order.
+ * Waiting for a send just before a later send is launched delays only messages that are later in the order. The same holds
+ * where actions contain collectives that are in the same queue (tensor parallelism, reductions of gradients): what is in
+ * front of an action was launched before it, so it is earlier in the order than what the action makes, and has passed.
  * lowering_check.h proves the same by replay, without this argument.
  */
 #ifndef PHALANX_PARALLEL_LOWERING_H
@@ -56,8 +58,8 @@ typedef struct lowering_options {
 
 #define LOWERING_DEFAULTS ((lowering_options){.lookahead = 1, .sends_under_way = 1})
 
-/* Lower timing->schedule, which passes schedule_check. With one stage there is no communication: a chunk's result is at
- * hand where the next chunk looks for it.
+/* Lower timing->schedule, which passes schedule_check. Between neighbouring chunks of one stage there is no communication:
+ * a chunk's result is at hand where the next chunk looks for it.
  * `timing` is a simulation in which forwards and backwards take time. Any will do for correctness, and all ranks must use
  * the same; with costs near the true ones a message seldom waits for another that was put before it. */
 status lowering_make(lowering *out, const simulation *timing, lowering_options options);

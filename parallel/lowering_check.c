@@ -47,7 +47,7 @@ static int other_chunk(const schedule *s, int stage, action a, bool sends)
 static int partner(const schedule *s, int stage, action a, bool sends)
 {
     int g = other_chunk(s, stage, a, sends);
-    return g < 0 || g % s->stages == stage ? -1 : g % s->stages;
+    return g < 0 || schedule_stage_of(s, g) == stage ? -1 : schedule_stage_of(s, g);
 }
 
 static bool same_action(action a, action b)
@@ -148,9 +148,12 @@ static status finish_wait(const replay *x, rank *r, int stage)
     return STATUS_OK;
 }
 
+/* An action's own collectives come in the queue after all that was launched before it. */
 static bool is_blocked(const rank *r)
 {
     const lowering_step *step = &r->steps[r->step];
+    if (step->kind == LOWERING_COMPUTE)
+        return r->passed < r->launched;
     return step->kind == LOWERING_WAIT && step->launch >= r->passed;
 }
 

@@ -1,8 +1,11 @@
 /* Do the lowered lists of all stages, replayed against one another, come to an end with every message where it belongs?
  *
- * The replay is the strictest reading of communication: each rank's is one serial queue in launch order, and a message
- * passes only when its send heads the sender's queue while its receive heads the receiver's (rendezvous). Anything that
- * passes here also passes where ranks buffer or overlap more. It knows nothing of how the lists were made.
+ * The replay is the strictest reading of communication: each rank's is one serial queue in launch order, a message passes
+ * only when its send heads the sender's queue while its receive heads the receiver's (rendezvous), and every action has
+ * collectives of its own in the same queue, among ranks whose lists are the same: it ends only when all launched before it
+ * has passed. Anything that passes here also passes where ranks buffer or overlap more, as NCCL does: there a communicator is
+ * such a queue, kernels of several communicators are started (not ended) in launch order, or in a graph on older drivers
+ * ended in it. It knows nothing of how the lists were made.
  */
 #ifndef PHALANX_PARALLEL_LOWERING_CHECK_H
 #define PHALANX_PARALLEL_LOWERING_CHECK_H

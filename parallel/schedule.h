@@ -1,11 +1,10 @@
 /* A pipeline schedule: which action each stage performs, in which order.
  *
- * schedule_make is a pure function of (kind, stages, chunks, micro-batches): no rank, no clock, no device. The lists can
- * be printed, checked (schedule_check.h), lowered to messages (lowering.h), simulated (simulate.h) and drawn (timeline.h).
- * The caller owns the schedule and frees it with schedule_free.
+ * The lists are values: they come from a name (schedule_make.h) or are found for given costs and memory (schedule_search.h),
+ * and can be printed, checked (schedule_check.h), lowered to messages (lowering.h), simulated (simulate.h) and drawn
+ * (timeline.h), without a rank, a clock or a device. The caller owns a schedule and frees it with schedule_free.
  *
- * A stage is one pipeline rank's share of the model, a chunk one contiguous run of layers. Stage s holds the chunks
- * s, s + stages, s + 2 stages, ... of the model: global chunk = chunk * stages + stage.
+ * A stage is one pipeline rank's share of the model, a chunk one contiguous run of layers; chunk_map.h says where each is.
  */
 #ifndef PHALANX_PARALLEL_SCHEDULE_H
 #define PHALANX_PARALLEL_SCHEDULE_H
@@ -14,6 +13,7 @@
 #include <stdint.h>
 
 #include "memory/status.h"
+#include "parallel/chunk_map.h"
 
 typedef enum action_kind {
     ACTION_FORWARD,
@@ -34,40 +34,52 @@ typedef enum schedule_kind {
     SCHEDULE_1F1B,        /* one forward, one backward; with more than one chunk it becomes SCHEDULE_INTERLEAVED */
     SCHEDULE_INTERLEAVED, /* 1F1B over several chunks a stage (2104.04473); with one chunk it becomes SCHEDULE_1F1B */
     SCHEDULE_ZB_H1,       /* 1F1B with the weights' gradients deferred into the bubble (2401.10241) */
-    SCHEDULE_KINDS
+    SCHEDULE_ZB_H2,       /* more forwards first, twice as many weights' gradients deferred: twice the memory */
+    SCHEDULE_ZB_V,        /* two chunks a stage, folded: no bubble in the memory of 1F1B where F = I = W */
+    SCHEDULE_V_HALF,      /* folded, about half the memory (2405.15362) */
+    SCHEDULE_V_MIN,       /* folded, about a third of it */
+    SCHEDULE_KINDS,       /* those that have a name and lists of their own */
+    SCHEDULE_AUTO = SCHEDULE_KINDS, /* found: schedule_search.h */
 } schedule_kind;
 
 typedef struct schedule {
     int stages;
     int chunks; /* per stage: virtual stages */
     int microbatches;
+    bool folded;
     schedule_kind kind;
     action **actions; /* [stages][counts[stage]] */
     int *counts;      /* [stages] */
 } schedule;
 
-/* In every schedule the micro-batches of one chunk go forward in ascending order, and backward in ascending order, so
- * that each parameter's gradient is accumulated in the same order whatever the schedule.
- *
- * With several chunks, micro-batches travel in rounds: a round passes through all chunks before the next one starts.
- * There are max(1, floor(microbatches / stages)) rounds, of sizes that differ by at most one, the larger first: `stages`
- * each where that divides, between `stages` and 2 stages - 1 otherwise, and all micro-batches at once if they are fewer
- * than the stages. A round shorter than the number of stages would stall at every change of chunk; a longer one
- * costs only activations, (chunks - 1) for each micro-batch above `stages` (see schedule_in_flight). */
-status schedule_make(schedule *out, schedule_kind kind, int stages, int chunks, int microbatches);
+/* Room for `actions` actions a stage, none there yet. */
+void schedule_alloc(schedule *out, schedule_kind kind, chunk_map map, int microbatches, int actions);
 void schedule_free(schedule *s);
 
-/* The activations, counted in chunks, that `stage` holds at its peak: forwards begun, and their backward (for ZB-H1: the
- * input's part of it) not yet ended. */
-int schedule_in_flight(const schedule *s, int stage);
+static inline chunk_map schedule_map(const schedule *s)
+{
+    return (chunk_map){s->stages, s->chunks, s->folded};
+}
 
 static inline int schedule_global_chunk(const schedule *s, int stage, int chunk)
 {
-    return chunk * s->stages + stage;
+    return chunk_map_global(schedule_map(s), stage, chunk);
 }
 
-/* "gpipe", "1f1b", "interleaved", "zb-h1" */
+static inline int schedule_stage_of(const schedule *s, int global_chunk)
+{
+    return chunk_map_stage(schedule_map(s), global_chunk);
+}
+
+/* By kind, the word of configurations and messages: "gpipe", "1f1b", ... "auto"; NULL ends them. */
+extern const char *const schedule_names[];
 const char *schedule_name(schedule_kind kind);
+/* Is the backward pass two actions? */
+bool schedule_kind_splits(schedule_kind kind);
+bool schedule_kind_folds(schedule_kind kind);
+/* How many chunks a stage must have; 0: any number. */
+int schedule_kind_chunks(schedule_kind kind);
+bool schedule_splits(const schedule *s);
 
 enum { SCHEDULE_DESCRIPTION_BYTES = 80 };
 /* "forward of chunk 0, micro-batch 3", for messages and labels; returns `out`. */

@@ -52,8 +52,9 @@ static status index_actions(checker *c)
 static status fail_missing(const schedule *s, int global_chunk, int microbatch, int kind)
 {
     char text[SCHEDULE_DESCRIPTION_BYTES];
-    action a = {(uint8_t)kind, (int16_t)(global_chunk / s->stages), microbatch};
-    return status_fail(STATUS_FAILED, "stage %d: %s is missing", global_chunk % s->stages, schedule_describe(text, a));
+    action a = {(uint8_t)kind, (int16_t)chunk_map_chunk(schedule_map(s), global_chunk), microbatch};
+    return status_fail(STATUS_FAILED, "stage %d: %s is missing", schedule_stage_of(s, global_chunk),
+                       schedule_describe(text, a));
 }
 
 static status check_complete(const checker *c)
@@ -67,7 +68,7 @@ static status check_complete(const checker *c)
             if (at[ACTION_FORWARD] < 0)
                 return fail_missing(s, g, m, ACTION_FORWARD);
             if (whole && (input || weight))
-                return fail_at(s, g % s->stages, at[input ? ACTION_BACKWARD_INPUT : ACTION_BACKWARD_WEIGHT],
+                return fail_at(s, schedule_stage_of(s, g), at[input ? ACTION_BACKWARD_INPUT : ACTION_BACKWARD_WEIGHT],
                                "its gradient is already computed by the backward at position", at[ACTION_BACKWARD]);
             if (!whole && !input)
                 return fail_missing(s, g, m, weight ? ACTION_BACKWARD_INPUT : ACTION_BACKWARD);
@@ -111,7 +112,7 @@ static bool is_done(const checker *c, int global_chunk, int microbatch, unsigned
 {
     const positions *p = find(c, global_chunk, microbatch);
     for (int k = 0; k < ACTION_KINDS; k++)
-        if (kinds >> k & 1 && p->at[k] >= 0 && p->at[k] < c->done[global_chunk % c->s->stages])
+        if (kinds >> k & 1 && p->at[k] >= 0 && p->at[k] < c->done[schedule_stage_of(c->s, global_chunk)])
             return true;
     return false;
 }

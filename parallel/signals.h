@@ -1,14 +1,25 @@
-/* SIGTERM and SIGINT: the first asks the run to finish its step, save and end; a second one ends the process at once.
+/* Signals that ask a run for something.
  *
- * A signal reaches a process, not an object: the flag is the one global of this file. It says what this rank has received; that all
- * ranks act on it behind the same step is the training loop's work.
+ *   SIGTERM, SIGINT    finish the step, save and end; a second one, a second or more later, ends the process at once
+ *   SIGHUP, SIGUSR1    finish the step, save and end (a closed terminal; batch systems before a time limit)
+ *   SIGUSR2            save after the step at hand and go on
+ *
+ * SIGHUP that is ignored when the process starts (nohup) stays ignored; SIGPIPE is ignored: who reads the output may go.
+ * A signal reaches a process, not an object: the flags are the globals of this file. They say what this rank has received; that all
+ * ranks act on it after the same step is the training loop's work.
  */
 #ifndef PHALANX_PARALLEL_SIGNALS_H
 #define PHALANX_PARALLEL_SIGNALS_H
 
-/* Catch both from now on. */
+typedef enum signals_request { SIGNALS_NONE, SIGNALS_SAVE, SIGNALS_STOP } signals_request;
+
+/* Catch them from now on; again where a library may have taken them meanwhile. */
 void signals_install(void);
-/* The signal received (SIGTERM or SIGINT), or 0. */
-int signals_pending(void);
+/* The most that has been asked for. */
+signals_request signals_pending(void);
+/* "SIGTERM": the signal that asked to stop; "a signal" if it reached another rank. */
+const char *signals_name(void);
+/* All ranks have saved: the request is fulfilled, on whichever rank it arrived, or just arrives. */
+void signals_saved(void);
 
 #endif

@@ -34,7 +34,6 @@ static double length_of(const replay *r, int stage, action a)
 static double ready_at(const replay *r, int stage, action a)
 {
     int g = schedule_global_chunk(r->s, stage, a.chunk), last = r->s->stages * r->s->chunks - 1;
-    double hop = r->s->stages > 1 ? r->hop : 0;
     if (a.kind == ACTION_BACKWARD_WEIGHT)
         return *entry(r, r->cotangent, g, a.microbatch);
     if (a.kind != ACTION_FORWARD && *entry(r, r->forward, g, a.microbatch) < 0)
@@ -43,7 +42,8 @@ static double ready_at(const replay *r, int stage, action a)
         return 0;
     double made = a.kind == ACTION_FORWARD ? *entry(r, r->forward, g - 1, a.microbatch)
                                            : *entry(r, r->cotangent, g + 1, a.microbatch);
-    return made < 0 ? -1 : made + hop;
+    int from = schedule_stage_of(r->s, a.kind == ACTION_FORWARD ? g - 1 : g + 1);
+    return made < 0 ? -1 : from == stage ? made : made + r->hop;
 }
 
 /* Perform the stage's next action if its inputs are known. */
@@ -120,6 +120,8 @@ static status run_all(replay *r, simulation *out)
             return status_fail(STATUS_FAILED, "stage %d, position %d, %s: it waits for ever", stage, r->done[stage],
                                schedule_describe(text, s->actions[stage][r->done[stage]]));
         }
+        double span = s->counts[stage] ? r->free_at[stage] - out->spans[stage][0].start : 0;
+        out->span = span > out->span ? span : out->span;
         if (r->free_at[stage] > out->length)
             out->length = r->free_at[stage];
     }

@@ -79,7 +79,7 @@ static void write_stage(FILE *out, const simulation *sim, int stage, double scal
 static void write_legend(FILE *out, const simulation *sim, int y)
 {
     const schedule *s = sim->schedule;
-    bool split = s->kind == SCHEDULE_ZB_H1;
+    bool split = schedule_splits(s);
     int x = LEFT;
     for (int k = 0; k < ACTION_KINDS; k++) {
         if (k != ACTION_FORWARD && (k == ACTION_BACKWARD) == split)

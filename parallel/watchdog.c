@@ -1,11 +1,7 @@
 #include "parallel/watchdog.h"
 
 #include <fcntl.h>
-#include <poll.h>
-#include <pthread.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,388 +9,301 @@
 
 #include "memory/clock.h"
 #include "memory/log.h"
-#include "parallel/watchdog_link.h"
+#include "parallel/watchdog_end.h"
 
-/* A thread that was away longer than this (or half of hang_seconds) was stopped itself, or its machine was: what it missed proves
- * nothing. Who is gone when it wakes, or soon after, gave this rank up: a launcher that ends a job wakes the frozen first. */
+/* A thread that was away longer than this (or half of the shortest limit) was stopped itself, or its machine was: what it
+ * missed proves nothing. Who is gone when it wakes, or soon after, gave this rank up: a launcher that ends a job wakes the frozen
+ * first. */
 #define AWAY_SECONDS 2.0
 #define SOON_SECONDS 3.0
-/* A rank that sees itself stuck, and hears no verdict for so much longer, ends alone. */
-#define GRACE_SECONDS 4.0
 
-enum { LISTED = 64 };
+/* ---- where this rank is ---- */
 
-/* Why a rank is to blame. */
-typedef enum verdict { VERDICT_GONE, VERDICT_SILENT, VERDICT_STUCK, VERDICT_CIRCLE, VERDICT_LEFT, VERDICTS } verdict;
+static history_entry entry_of(const watchdog_position *p)
+{
+    return (history_entry){.step = p->step,
+                           .micro_batch = p->micro_batch,
+                           .peer = p->bytes ? p->peer : -1,
+                           .bytes = p->bytes,
+                           .action = p->action,
+                           .op = p->op,
+                           .kind = p->kind};
+}
 
-static const char *const verdicts[VERDICTS] = {
-    [VERDICT_GONE] = "is gone: it was killed, crashed, or exited",
-    [VERDICT_SILENT] = "does not answer: it is frozen, or its machine is gone",
-    [VERDICT_STUCK] = "is behind: it makes no progress, and is not known to wait for another rank",
-    [VERDICT_CIRCLE] = "is part of a circle of ranks that wait for one another",
-    [VERDICT_LEFT] = "is waited for, but has left the job",
-};
-
-/* What is known of one rank. */
-typedef struct report {
-    watchdog_frame last;
-    double heard, moved; /* when: the last frame; the last progress */
-    bool left;
-} report;
-
-struct watchdog {
-    comm *job;
-    int rank, ranks;
-    double hang, beat; /* seconds */
-
-    /* The slot. `version` is odd while the executor writes; half of it counts the positions. */
-    _Atomic uint64_t version;
-    _Atomic int64_t step;
-    _Atomic int micro_batch;
-    const char *_Atomic action;
-    const char *_Atomic op;
-    _Atomic int suspended;
-    _Atomic uint64_t resumes;
-
-    watchdog_link *links; /* [ranks] at rank 0; [1] elsewhere */
-    report *reports;      /* [ranks] at rank 0; elsewhere [1], of rank 0 */
-    report own;
-    double woke;           /* when the thread last came back from having been away */
-    struct pollfd *polled; /* one a link, and the pipe's end */
-    int pipe[2];           /* closing `pipe[1]` asks the thread to end */
-    pthread_t thread;
-};
-
-/* ---- the slot ---- */
-
-/* The fields' releases keep them behind the odd version, the readers' acquires before the second look at it: no fences,
- * which the thread sanitizer does not know. */
 void watchdog_at(watchdog *w, const watchdog_position *p)
-{
-    uint64_t version = atomic_load_explicit(&w->version, memory_order_relaxed);
-    atomic_store_explicit(&w->version, version + 1, memory_order_relaxed);
-    atomic_store_explicit(&w->step, p->step, memory_order_release);
-    atomic_store_explicit(&w->micro_batch, p->micro_batch, memory_order_release);
-    atomic_store_explicit(&w->action, p->action, memory_order_release);
-    atomic_store_explicit(&w->op, p->op, memory_order_release);
-    atomic_store_explicit(&w->version, version + 2, memory_order_release);
-}
-
-/* Read it untorn; a writer that was frozen in between leaves the odd version: then what is there is good enough. */
-static uint64_t read_slot(const watchdog *w, watchdog_position *p)
-{
-    for (int tries = 0;; tries++) {
-        uint64_t before = atomic_load_explicit(&w->version, memory_order_acquire);
-        p->step = atomic_load_explicit(&w->step, memory_order_acquire);
-        p->micro_batch = atomic_load_explicit(&w->micro_batch, memory_order_acquire);
-        p->action = atomic_load_explicit(&w->action, memory_order_acquire);
-        p->op = atomic_load_explicit(&w->op, memory_order_acquire);
-        uint64_t after = atomic_load_explicit(&w->version, memory_order_relaxed);
-        if (tries == 1000 || (before % 2 == 0 && after == before))
-            return before / 2;
-    }
-}
-
-void watchdog_suspend(watchdog *w)
-{
-    if (w)
-        atomic_fetch_add(&w->suspended, 1);
-}
-
-void watchdog_resume(watchdog *w)
 {
     if (!w)
         return;
-    atomic_fetch_add(&w->resumes, 1); /* first: a resume is progress, the clock starts anew */
-    MUST(atomic_fetch_sub(&w->suspended, 1) > 0, "the watchdog is resumed more often than suspended");
+    history_entry e = entry_of(p);
+    watchdog_slot_move(&w->slot, p);
+    history_add(w->history, &e);
 }
 
-static void own_frame(watchdog *w, watchdog_frame *f, watchdog_frame_kind kind)
+void watchdog_note(watchdog *w, const watchdog_position *p)
 {
-    watchdog_position p;
-    *f = (watchdog_frame){.kind = kind, .rank = w->rank, .waiting_for = comm_waiting_for(w->job)};
-    f->suspended = atomic_load(&w->suspended);
-    f->moves = read_slot(w, &p) + atomic_load(&w->resumes);
-    f->step = p.step;
-    f->micro_batch = p.micro_batch;
-    snprintf(f->action, sizeof f->action, "%s", p.action ? p.action : "");
-    snprintf(f->op, sizeof f->op, "%s", p.op ? p.op : "");
+    history_entry e = entry_of(p);
+    if (w)
+        history_add(w->history, &e);
 }
 
-static void describe(char *out, size_t bytes, const watchdog_frame *f)
+void watchdog_enter(watchdog *w, incident_phase phase, bool storage, int64_t step, const char *what)
 {
-    char part[32] = "", wait[48] = "";
-    if (f->micro_batch >= 0)
-        snprintf(part, sizeof part, ", micro-batch %d", f->micro_batch);
-    if (f->waiting_for >= 0)
-        snprintf(wait, sizeof wait, ", waiting for rank %d", f->waiting_for);
-    snprintf(out, bytes, "step %lld%s%s%s%s%s%s", (long long)f->step, part, *f->action ? ", " : "", f->action,
-             *f->op ? ", op " : "", f->op, wait);
+    if (!w)
+        return;
+    watchdog_slot_enter(&w->slot, phase, storage, step, what);
+    history_add(w->history,
+                &(history_entry){
+                    .step = step, .micro_batch = -1, .peer = -1, .action = incident_phase_name(phase), .op = what});
+}
+
+void watchdog_beside(watchdog *w, const char *what)
+{
+    if (!w)
+        return;
+    atomic_store(&w->beside_what, what);
+    atomic_fetch_add(&w->beside_moves, 1);
+}
+
+void watchdog_beside_end(watchdog *w)
+{
+    if (!w)
+        return;
+    atomic_store(&w->beside_what, (const char *)NULL);
+    atomic_fetch_add(&w->beside_moves, 1);
+}
+
+void watchdog_limit(watchdog *w, const watchdog_limits *limits)
+{
+    for (int i = 0; w && i < INCIDENT_PHASES; i++)
+        atomic_store(&w->limit[i], limits->phase[i]);
+    if (w)
+        atomic_store(&w->silent, limits->silent);
+}
+
+/* Seconds between frames. */
+static double beat_of(const watchdog *w)
+{
+    double eighth = watchdog_end_shortest(w) / 8;
+    return eighth < 0.5 ? eighth : 0.5;
+}
+
+void watchdog_name_device(watchdog *w, const char *device)
+{
+    if (!w || w->named)
+        return;
+    snprintf(w->device, sizeof w->device, "%s", device);
+    atomic_store(&w->named, true);
+}
+
+const char *watchdog_host(const watchdog *w)
+{
+    return w ? w->host : "";
+}
+
+history *watchdog_history(watchdog *w)
+{
+    return w->history;
 }
 
 void watchdog_where(char *out, int bytes, void *w)
 {
     watchdog_frame f;
-    own_frame(w, &f, WATCHDOG_BEAT);
-    describe(out, (size_t)bytes, &f);
+    watchdog_end_frame(w, &f, WATCHDOG_BEAT);
+    watchdog_end_describe(out, (size_t)bytes, &f);
 }
 
-/* ---- the end ---- */
-
-static int link_count(const watchdog *w)
-{
-    return w->rank ? 1 : w->ranks;
-}
-
-/* Read until the others have closed. A socket closed with unread bytes in it is reset, and the reset overtakes our last
- * frame. */
-static void drain(watchdog *w, double seconds)
-{
-    double until = clock_seconds() + seconds;
-    for (int open = 1; open && clock_seconds() < until;) {
-        open = 0;
-        for (int i = 0; i < link_count(w); i++) {
-            watchdog_frame f;
-            int got = 0;
-            while (w->links[i].fd >= 0 && (got = watchdog_link_receive(&w->links[i], &f)) > 0)
-                continue;
-            if (got < 0)
-                watchdog_link_close(&w->links[i]);
-            w->polled[i] = (struct pollfd){.fd = w->links[i].fd, .events = POLLIN};
-            open += w->links[i].fd >= 0;
-        }
-        if (open)
-            poll(w->polled, (nfds_t)link_count(w), 50);
-    }
-}
-
-static void say_bye(watchdog *w)
-{
-    watchdog_frame bye;
-    own_frame(w, &bye, WATCHDOG_BYE);
-    for (int i = 0; i < link_count(w); i++) {
-        watchdog_link_send(&w->links[i], &bye);
-        watchdog_link_finish(&w->links[i]);
-    }
-}
-
-/* Not through the logger: a thread that is stuck may hold its stream. One write a line. */
-static void say(const watchdog *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void say(const watchdog *w, const char *format, ...)
-{
-    char line[1024];
-    int used = snprintf(line, sizeof line, "phalanx: rank %d: watchdog: ", w->rank);
-    va_list arguments;
-    va_start(arguments, format);
-    used += vsnprintf(line + used, sizeof line - (size_t)used - 1, format, arguments);
-    va_end(arguments);
-    used = used < (int)sizeof line - 1 ? used : (int)sizeof line - 2;
-    line[used++] = '\n';
-    if (write(STDERR_FILENO, line, (size_t)used) < 0)
-        return; /* nobody listens */
-}
-
-static void take_own(watchdog *w, double time)
+incident watchdog_incident(watchdog *w, watchdog_text *text, incident_verdict verdict, const char *words)
 {
     watchdog_frame f;
-    own_frame(w, &f, WATCHDOG_BEAT);
-    if (f.moves != w->own.last.moves || f.suspended)
-        w->own.moved = time;
-    w->own.last = f;
-    w->own.heard = time;
+    if (!w)
+        return (incident){.verdict = verdict, .rank = log_rank(), .micro_batch = -1, .waiting_for = -1, .words = words};
+    watchdog_end_frame(w, &f, WATCHDOG_BEAT);
+    incident i = watchdog_end_incident(&f, verdict, w->ranks, 0, words);
+    memcpy(text->action, f.action, sizeof text->action);
+    memcpy(text->op, f.op, sizeof text->op);
+    i.host = w->host;
+    i.device = w->device;
+    i.action = text->action;
+    i.op = text->op;
+    return i;
 }
 
-/* At rank 0: the verdict, everybody's position, the same to the others, and out. */
-static _Noreturn void end_job(watchdog *w, int culprit, verdict why)
+/* Where rank 0 cannot write, one rank of each node does. */
+static bool leads_node(const struct watchdog *w)
 {
-    char where[256];
-    double time = clock_seconds();
-    const report *r = &w->reports[culprit];
-    take_own(w, time);
-    w->reports[0] = w->own;
-    describe(where, sizeof where, &r->last);
-    say(w, "rank %d %s; last at %s (no progress for %.1f s). The job ends.", culprit, verdicts[why], where,
-        time - r->moved);
-    for (int i = 0, listed = 0; i < w->ranks; i++) {
-        if (i == culprit || w->reports[i].left)
-            continue;
-        if (listed++ == LISTED) {
-            say(w, "and the other ranks, %d in all", w->ranks);
-            break;
-        }
-        describe(where, sizeof where, &w->reports[i].last);
-        say(w, "rank %d: %s%s", i, where, w->links[i].fd < 0 && i ? " (gone)" : "");
-    }
-    watchdog_frame end = r->last;
-    end.kind = WATCHDOG_END;
-    end.rank = culprit;
-    end.verdict = (int)why;
-    for (int i = 1; i < w->ranks; i++)
-        watchdog_link_send(&w->links[i], &end);
-    drain(w, 1);
-    _exit(1);
+    const comm *job = atomic_load(&w->job);
+    return w->rank == 1 || (job ? comm_local_rank(job) == 0 : w->rank == 0);
 }
 
-/* Elsewhere: rank 0's verdict, or this rank's own on rank 0. */
-static _Noreturn void end_here(watchdog *w, const watchdog_frame *culprit, verdict why)
+/* ---- what any rank sees of itself ---- */
+
+/* What is done beside the training thread: nobody waits for it, so nobody else would notice. */
+static void watch_beside(watchdog *w, double time)
 {
-    char where[256], here[256];
-    take_own(w, clock_seconds());
-    describe(where, sizeof where, culprit);
-    describe(here, sizeof here, &w->own.last);
-    say(w, "rank %d %s; last at %s; this rank is at %s. The job ends.", culprit->rank, verdicts[why], where, here);
-    _exit(1);
+    uint64_t moves = atomic_load(&w->beside_moves);
+    const char *what = atomic_load(&w->beside_what);
+    if (moves != w->beside.moves || !what)
+        w->beside.moved = time;
+    w->beside.moves = moves;
+    double quiet = time - w->beside.moved;
+    if (quiet <= atomic_load(&w->limit[DURING_SAVE]))
+        return;
+    int none = 0;
+    if (!atomic_compare_exchange_strong(&w->failing, &none, WATCHDOG_FAILING))
+        return;
+    w->fail_verdict = INCIDENT_STORAGE;
+    snprintf(w->fail_words, sizeof w->fail_words, "the storage does not answer (%s, for %.1f s)", what, quiet);
+    atomic_store(&w->failing, WATCHDOG_FAILED);
 }
 
-/* ---- rank 0: the hub ---- */
-
-/* From a rank without progress follow who waits for whom: to a rank that waits for nobody, or into a circle. */
-static int find_culprit(const watchdog *w, int from, double time, verdict *why)
+/* This rank has failed: as a frame. False if it has not. */
+static bool failed_frame(watchdog *w, watchdog_frame *f)
 {
-    for (int i = 0; i < w->ranks; i++)
-        if (!w->reports[i].left && time - w->reports[i].heard > 4 * w->beat) {
-            *why = VERDICT_SILENT;
-            return i;
-        }
-    int at = from;
-    for (int steps = 0; steps <= w->ranks; steps++) {
-        int next = w->reports[at].last.waiting_for;
-        if (next < 0 || next >= w->ranks) {
-            *why = VERDICT_STUCK;
-            return at;
-        }
-        at = next;
-        if (w->reports[at].left) {
-            *why = VERDICT_LEFT;
-            return at;
-        }
-    }
-    *why = VERDICT_CIRCLE;
-    return at;
+    if (atomic_load(&w->failing) != WATCHDOG_FAILED)
+        return false;
+    watchdog_end_frame(w, f, WATCHDOG_FAIL);
+    f->verdict = w->fail_verdict;
+    memcpy(f->words, w->fail_words, sizeof f->words);
+    return true;
 }
 
-/* Of the ranks that have stopped, beats being that coarse: the one that has come least far. On devices nobody knows who waits for
- * whom, but ranks with the same program stop one behind the other. */
-static int least_advanced(const watchdog *w, double time)
+void watchdog_fail(watchdog *w, incident_verdict verdict, const char *words)
 {
-    int at = -1;
-    for (int i = 0; i < w->ranks; i++) {
-        const report *r = &w->reports[i];
-        if (r->left || time - r->moved <= w->hang - 2 * w->beat)
-            continue;
-        const watchdog_frame *a = &r->last, *b = at < 0 ? NULL : &w->reports[at].last;
-        if (!b || a->step < b->step || (a->step == b->step && a->moves < b->moves))
-            at = i;
-    }
-    return at;
+    int none = 0;
+    size_t length = 0;
+    if (!w || !atomic_compare_exchange_strong(&w->failing, &none, WATCHDOG_FAILING))
+        return;
+    w->fail_verdict = (int)verdict;
+    for (; words[length] && length < sizeof w->fail_words - 1; length++)
+        w->fail_words[length] = words[length];
+    w->fail_words[length] = 0;
+    bool waits = !pthread_equal(pthread_self(), w->thread); /* it cannot wait for itself */
+    atomic_store(&w->fail_waits, waits);
+    atomic_store(&w->failing, WATCHDOG_FAILED);
+    if (!waits || write(w->pipe[1], "f", 1) < 0)
+        return;
+    for (int i = 0; i < 500 && atomic_load(&w->failing) != WATCHDOG_SAID; i++)
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
 }
 
-static void judge(watchdog *w, double time)
-{
-    bool excused = false;
-    for (int i = 0; i < w->ranks; i++) {
-        const report *r = &w->reports[i];
-        excused |= !r->left && r->last.suspended && time - r->heard < w->hang;
-    }
-    for (int i = 0; i < w->ranks; i++) {
-        const report *r = &w->reports[i];
-        verdict why = VERDICT_SILENT;
-        if (r->left)
-            continue;
-        if (time - r->heard > w->hang)
-            end_job(w, i, why);
-        if (!excused && time - r->moved > w->hang) {
-            int culprit = find_culprit(w, least_advanced(w, time), time, &why);
-            end_job(w, culprit, why);
-        }
-    }
-    for (int i = 0; excused && i < w->ranks; i++)
-        w->reports[i].moved = time;
-}
+/* ---- rank 0: the hub; also a rank alone ---- */
 
 static void hear_from(watchdog *w, int rank, double time)
 {
     watchdog_frame f;
-    report *r = &w->reports[rank];
+    watchdog_report *r = &w->reports[rank];
     int got;
     while ((got = watchdog_link_receive(&w->links[rank], &f)) > 0) {
+        f.rank = rank;
         r->heard = time;
         r->left |= f.kind == WATCHDOG_BYE;
-        if (f.kind != WATCHDOG_BEAT)
+        if (f.kind != WATCHDOG_BEAT && f.kind != WATCHDOG_FAIL)
             continue;
         if (f.moves != r->last.moves)
             r->moved = time;
         r->last = f;
+        if (f.kind == WATCHDOG_FAIL)
+            watchdog_end_job(w, rank, CAUSE_FAILED);
     }
     if (got == 0)
         return;
     watchdog_link_close(&w->links[rank]);
     bool given_up = time - w->woke < SOON_SECONDS;
     if (!r->left)
-        end_job(w, given_up ? 0 : rank, given_up ? VERDICT_SILENT : VERDICT_GONE);
-}
-
-static bool anyone_suspended(const watchdog *w)
-{
-    for (int i = 0; i < w->ranks; i++)
-        if (!w->reports[i].left && w->reports[i].last.suspended)
-            return true;
-    return false;
+        watchdog_end_job(w, given_up ? 0 : rank, given_up ? CAUSE_SILENT : CAUSE_GONE);
 }
 
 static void hub_turn(watchdog *w, double time, bool beats)
 {
+    int culprit;
+    watchdog_cause why;
+    watchdog_limits limits = watchdog_end_limits(w);
     for (int i = 1; i < w->ranks; i++)
         if (w->links[i].fd >= 0)
             hear_from(w, i, time);
-    take_own(w, time);
+    watchdog_end_look(w, time);
     w->reports[0] = w->own;
+    if (failed_frame(w, &w->reports[0].last))
+        watchdog_end_job(w, 0, CAUSE_FAILED);
     if (beats) {
         watchdog_frame f = w->own.last;
-        f.suspended = anyone_suspended(w);
+        f.patience = (float)watchdog_judge_patience(w->reports, w->ranks, &limits);
         for (int i = 1; i < w->ranks; i++)
             watchdog_link_send(&w->links[i], &f);
     }
-    judge(w, time);
+    if (watchdog_judge(&culprit, &why, w->reports, w->ranks, time, &limits, beat_of(w)))
+        watchdog_end_job(w, culprit, why);
     w->own.moved = w->reports[0].moved;
 }
 
 /* ---- the other ranks ---- */
 
-static void leaf_turn(watchdog *w, double time, bool beats)
+static void hear_hub(watchdog *w, double time)
 {
     watchdog_frame f;
-    report *hub = &w->reports[0];
+    watchdog_report *hub = &w->reports[0];
     int got;
     while ((got = watchdog_link_receive(&w->links[0], &f)) > 0) {
         hub->heard = time;
         if (f.kind == WATCHDOG_BYE) {
             hub->left = true;
-            say_bye(w);
+            watchdog_end_bye(w);
         }
-        if (f.kind == WATCHDOG_END && f.verdict >= 0 && f.verdict < VERDICTS)
-            end_here(w, &f, (verdict)f.verdict);
-        if (f.kind == WATCHDOG_BEAT)
+        if (f.kind == WATCHDOG_END && f.cause >= 0 && f.cause < WATCHDOG_CAUSES)
+            watchdog_end_here(w, &f, (watchdog_cause)f.cause, f.quiet, false);
+        if (f.kind == WATCHDOG_BEAT) {
             hub->last = f;
+            w->patience = f.patience;
+        }
     }
-    if (got < 0 && w->links[0].fd >= 0) {
-        watchdog_link_close(&w->links[0]);
-        if (!hub->left && time - w->woke < SOON_SECONDS)
-            end_here(w, &w->own.last, VERDICT_SILENT);
-        if (!hub->left)
-            end_here(w, &hub->last, VERDICT_GONE);
+    if (got == 0 || w->links[0].fd < 0)
+        return;
+    watchdog_link_close(&w->links[0]);
+    if (!hub->left && time - w->woke < SOON_SECONDS)
+        watchdog_end_here(w, &w->own.last, CAUSE_SILENT, 0, true);
+    if (!hub->left)
+        watchdog_end_here(w, &hub->last, CAUSE_GONE, time - hub->heard, leads_node(w));
+}
+
+static void leaf_turn(watchdog *w, double time, bool beats)
+{
+    watchdog_frame own;
+    watchdog_report *hub = &w->reports[0];
+    hear_hub(w, time);
+    watchdog_end_look(w, time);
+    own = w->own.last;
+    if (!w->told && failed_frame(w, &own)) {
+        w->told = true;
+        watchdog_link_send(&w->links[0], &own);
+        w->own.moved = time; /* rank 0's judgement comes; if it does not, this rank's own after the grace */
+    } else if (beats) {
+        watchdog_link_send(&w->links[0], &own);
     }
-    take_own(w, time);
-    if (beats)
-        watchdog_link_send(&w->links[0], &w->own.last);
-    if (!hub->left && time - hub->heard > w->hang)
-        end_here(w, &hub->last, VERDICT_SILENT);
-    if (hub->last.suspended && !hub->left)
-        w->own.moved = time;
-    if (time - w->own.moved > w->hang + GRACE_SECONDS) {
-        watchdog_frame own = w->own.last;
-        end_here(w, &own, VERDICT_STUCK);
+    if (!hub->left && time - hub->heard > atomic_load(&w->silent))
+        watchdog_end_here(w, &hub->last, CAUSE_SILENT, time - hub->heard, leads_node(w));
+    double limit = atomic_load(&w->limit[own.phase]);
+    if (w->told)
+        limit = 0;
+    else if (!hub->left && w->patience > limit)
+        limit = w->patience;
+    if (time - w->own.moved > limit + WATCHDOG_GRACE) {
+        bool failed = failed_frame(w, &own);
+        watchdog_end_here(w, &own, failed ? CAUSE_FAILED : CAUSE_STUCK, time - w->own.moved, leads_node(w));
     }
+}
+
+/* ---- alone: before the job is joined, and after it has been left ---- */
+
+static void alone_turn(watchdog *w, double time)
+{
+    watchdog_frame own;
+    watchdog_end_look(w, time);
+    own = w->own.last;
+    if (failed_frame(w, &own))
+        watchdog_end_here(w, &own, CAUSE_FAILED, 0, true);
+    double quiet = time - w->own.moved;
+    if (quiet > atomic_load(&w->limit[own.phase]))
+        watchdog_end_here(w, &own, CAUSE_STUCK, quiet, w->rank < 2); /* rank 0 may be the one that is frozen */
 }
 
 /* ---- the thread ---- */
@@ -402,78 +311,128 @@ static void leaf_turn(watchdog *w, double time, bool beats)
 /* Everything heard until now is forgiven: at the start, and after this process itself was stopped. */
 static void forgive(watchdog *w, double time)
 {
-    w->own.heard = w->own.moved = time;
-    for (int i = 0; i < link_count(w); i++)
+    w->own.heard = w->own.moved = w->beside.moved = time;
+    for (int i = 0; i < watchdog_end_links(w); i++)
         w->reports[i].heard = w->reports[i].moved = time;
+}
+
+static void take_turn(watchdog *w, double time, bool beats)
+{
+    watch_beside(w, time);
+    if (!w->links)
+        alone_turn(w, time);
+    else if (w->rank)
+        leaf_turn(w, time, beats);
+    else
+        hub_turn(w, time, beats);
 }
 
 static void *watch(void *argument)
 {
     watchdog *w = argument;
-    int links = link_count(w);
-    double last = clock_seconds(), beaten = 0, away = w->hang / 2 < AWAY_SECONDS ? w->hang / 2 : AWAY_SECONDS;
+    int links = watchdog_end_links(w);
+    double last = clock_seconds(), beaten = 0;
     forgive(w, last);
     for (bool on = true; on;) {
+        double beat = beat_of(w),
+               away = watchdog_end_shortest(w) / 2 < AWAY_SECONDS ? watchdog_end_shortest(w) / 2 : AWAY_SECONDS;
         for (int i = 0; i < links; i++)
             w->polled[i] = (struct pollfd){.fd = w->links[i].fd, .events = POLLIN};
         w->polled[links] = (struct pollfd){.fd = w->pipe[0], .events = POLLIN};
-        poll(w->polled, (nfds_t)links + 1, (int)(w->beat * 500));
-        on = !w->polled[links].revents;
+        poll(w->polled, (nfds_t)links + 1, (int)(beat * 500) + 1);
+        char byte;
+        if (w->polled[links].revents && read(w->pipe[0], &byte, 1) < 0)
+            byte = 0; /* it only wakes */
+        on = !atomic_load(&w->stopping);
         double time = clock_seconds();
-        if (time - last > away + w->beat) {
+        if (time - last > away + beat) {
             forgive(w, time);
             w->woke = time;
         }
         last = time;
-        bool beats = time - beaten >= w->beat;
+        bool beats = time - beaten >= beat;
         beaten = beats ? time : beaten;
-        (w->rank ? leaf_turn : hub_turn)(w, time, beats);
+        take_turn(w, time, beats);
     }
-    if (!w->reports[0].left)
-        say_bye(w);
-    drain(w, 2);
+    if (w->links) {
+        if (!w->reports[0].left)
+            watchdog_end_bye(w);
+        watchdog_end_drain(w, 2);
+    }
     return NULL;
+}
+
+static status start(watchdog *w)
+{
+    /* signals are for the thread that trains */
+    sigset_t all, before;
+    sigfillset(&all);
+    atomic_store(&w->stopping, false);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_create(&w->thread, NULL, watch, w);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return failed ? status_fail(STATUS_FAILED, "cannot start the watchdog's thread") : STATUS_OK;
+}
+
+static void stop(watchdog *w)
+{
+    atomic_store(&w->stopping, true);
+    if (write(w->pipe[1], "s", 1) == 1)
+        pthread_join(w->thread, NULL);
+}
+
+static void free_links(watchdog *w)
+{
+    for (int i = 0; i < watchdog_end_links(w); i++)
+        watchdog_link_close(&w->links[i]);
+    free(w->links);
+    free(w->reports);
+    w->links = NULL;
+    w->reports = NULL;
 }
 
 static void release(watchdog *w)
 {
-    for (int i = 0; w->links && i < link_count(w); i++)
-        watchdog_link_close(&w->links[i]);
+    free_links(w);
+    watchdog_scribe_close(w->scribe);
     close(w->pipe[0]);
-    free(w->links);
-    free(w->reports);
+    close(w->pipe[1]);
+    history_free(w->history);
     free(w->polled);
     free(w);
 }
 
-status watchdog_open(watchdog **out, comm *c, double hang_seconds)
+/* These links from now on; the thread must not run. */
+static void take_links(watchdog *w, int ranks, watchdog_link *links)
+{
+    unsigned long count = w->rank ? 1 : (unsigned long)ranks;
+    w->ranks = ranks;
+    w->links = links;
+    w->reports = must_calloc(count, sizeof *w->reports);
+    w->polled = must_realloc(w->polled, (count + 1) * sizeof *w->polled);
+    for (unsigned long i = 0; i < count; i++) {
+        w->reports[i].last = (watchdog_frame){.rank = (int)i, .micro_batch = -1, .waiting_for = -1};
+        memcpy(w->reports[i].last.host, links[i].host, sizeof links[i].host);
+    }
+}
+
+status watchdog_open(watchdog **out, const watchdog_limits *limits, watchdog_write *write_down, void *context)
 {
     watchdog *w = must_calloc(1, sizeof *w);
-    w->job = c;
-    w->rank = comm_rank(c);
-    w->ranks = comm_ranks(c);
-    w->hang = hang_seconds;
+    w->rank = log_rank();
+    w->ranks = 1;
     w->woke = -SOON_SECONDS;
-    w->beat = hang_seconds / 8 < 0.5 ? hang_seconds / 8 : 0.5;
-    w->micro_batch = -1;
     w->own.last.waiting_for = w->own.last.micro_batch = -1;
-    unsigned long links = (unsigned long)link_count(w);
-    w->links = must_calloc(links, sizeof *w->links);
-    w->reports = must_calloc(links, sizeof *w->reports);
-    w->polled = must_calloc(links + 1, sizeof *w->polled);
-    for (unsigned long i = 0; i < links; i++)
-        w->reports[i].last = (watchdog_frame){.rank = (int)i, .micro_batch = -1, .waiting_for = -1};
+    w->history = history_new();
+    w->polled = must_calloc(1, sizeof *w->polled);
+    watchdog_limit(w, limits);
+    gethostname(w->host, sizeof w->host - 1);
+    watchdog_enter(w, DURING_START, false, 0, "reading the configuration");
     MUST(pipe2(w->pipe, O_CLOEXEC) == 0, "no pipe");
-    status s = watchdog_link_star(w->links, c);
-    /* signals are for the thread that trains */
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    if (s == STATUS_OK && pthread_create(&w->thread, NULL, watch, w))
-        s = status_fail(STATUS_FAILED, "cannot start the watchdog's thread");
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    status s = write_down ? watchdog_scribe_open(&w->scribe, write_down, context) : STATUS_OK;
+    if (s == STATUS_OK)
+        s = start(w);
     if (s != STATUS_OK) {
-        close(w->pipe[1]);
         release(w);
         return s;
     }
@@ -481,11 +440,40 @@ status watchdog_open(watchdog **out, comm *c, double hang_seconds)
     return STATUS_OK;
 }
 
+/* The thread begins anew with links; while it is away, joining watches itself (watchdog_link_star has limits). */
+status watchdog_join(watchdog *w, comm *c)
+{
+    if (!w)
+        return STATUS_OK;
+    int rank = comm_rank(c), ranks = comm_ranks(c);
+    watchdog_link *links = must_calloc(rank ? 1 : (unsigned long)ranks, sizeof *links);
+    status s = watchdog_link_star(links, c); /* still watched alone: somebody may be frozen already */
+    if (s != STATUS_OK) {
+        free(links);
+        return s;
+    }
+    stop(w);
+    w->rank = rank;
+    take_links(w, ranks, links);
+    atomic_store(&w->job, c);
+    return start(w);
+}
+
+void watchdog_leave(watchdog *w)
+{
+    if (!w || !w->links)
+        return;
+    watchdog_enter(w, DURING_END, false, watchdog_slot_read(&w->slot).at.step, "leaving the job");
+    stop(w);
+    free_links(w);
+    atomic_store(&w->job, NULL);
+    MUST(start(w) == STATUS_OK, "%s", status_message());
+}
+
 void watchdog_close(watchdog *w)
 {
     if (!w)
         return;
-    close(w->pipe[1]);
-    pthread_join(w->thread, NULL);
+    stop(w);
     release(w);
 }

@@ -69,6 +69,16 @@ bool watchdog_link_send(watchdog_link *l, const watchdog_frame *f)
     return flush_owed(l);
 }
 
+/* Whatever arrived indexes no table outside of it, and its texts end. */
+static bool check(watchdog_frame *f)
+{
+    char *ends[] = {f->action + sizeof f->action, f->op + sizeof f->op, f->host + sizeof f->host,
+                    f->device + sizeof f->device, f->words + sizeof f->words};
+    for (unsigned i = 0; i < sizeof ends / sizeof *ends; i++)
+        ends[i][-1] = 0;
+    return f->phase >= 0 && f->phase < INCIDENT_PHASES && f->verdict >= 0 && f->verdict < INCIDENT_VERDICTS;
+}
+
 int watchdog_link_receive(watchdog_link *l, watchdog_frame *out)
 {
     if (l->fd < 0)
@@ -85,8 +95,7 @@ int watchdog_link_receive(watchdog_link *l, watchdog_frame *out)
         if (l->got == sizeof l->in) {
             l->got = 0;
             *out = l->in;
-            out->action[sizeof out->action - 1] = out->op[sizeof out->op - 1] = 0;
-            return 1;
+            return check(out) ? 1 : -1;
         }
     }
 }
@@ -199,6 +208,7 @@ static int accept_ranks(watchdog_link *links, int listener, int ranks, uint64_t 
             continue;
         watchdog_link l = {.fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC)};
         watchdog_frame hello, welcome = {.kind = WATCHDOG_WELCOME, .token = token};
+        gethostname(welcome.host, sizeof welcome.host - 1);
         if (l.fd < 0)
             continue;
         if (!await_frame(&l, &hello, WATCHDOG_HELLO, token, 2) || hello.rank < 1 || hello.rank >= ranks ||
@@ -206,6 +216,7 @@ static int accept_ranks(watchdog_link *links, int listener, int ranks, uint64_t 
             close(l.fd);
             continue;
         }
+        memcpy(l.host, hello.host, sizeof l.host);
         links[hello.rank] = l;
         present++;
     }
@@ -237,11 +248,15 @@ static status join(watchdog_link *l, const invitation *to, int rank)
     bool here = memcmp(host, to->host, HOST_BYTES) == 0;
     for (int i = here ? 0 : 1; i < to->count; i++) {
         watchdog_frame hello = {.kind = WATCHDOG_HELLO, .rank = rank, .token = to->token}, welcome;
+        gethostname(hello.host, sizeof hello.host - 1);
         *l = (watchdog_link){.fd = connect_within(&to->addresses[i], CONNECT_MS)};
         if (l->fd < 0)
             continue;
-        if (watchdog_link_send(l, &hello) && await_frame(l, &welcome, WATCHDOG_WELCOME, to->token, 0.5 * STAR_SECONDS))
+        if (watchdog_link_send(l, &hello) &&
+            await_frame(l, &welcome, WATCHDOG_WELCOME, to->token, 0.5 * STAR_SECONDS)) {
+            memcpy(l->host, welcome.host, sizeof l->host);
             return STATUS_OK;
+        }
         watchdog_link_close(l);
     }
     return status_fail(STATUS_FAILED,

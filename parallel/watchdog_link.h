@@ -10,13 +10,15 @@
 #include <stdint.h>
 
 #include "parallel/comm.h"
+#include "parallel/incident.h"
 
 typedef enum watchdog_frame_kind {
     WATCHDOG_HELLO,
     WATCHDOG_WELCOME,
     WATCHDOG_BEAT, /* I am here */
     WATCHDOG_BYE,  /* I leave, all is well */
-    WATCHDOG_END,  /* rank 0's verdict: `rank` is to blame, this was its position, `verdict` says why */
+    WATCHDOG_FAIL, /* I fail: `verdict` and `words` say why */
+    WATCHDOG_END,  /* rank 0's judgement: `rank` is to blame, this was its position, `cause` says why */
 } watchdog_frame_kind;
 
 /* Sent in the machine's own byte order: the ranks of a job are of one kind. */
@@ -26,15 +28,21 @@ typedef struct watchdog_frame {
     int64_t step;
     int32_t kind, rank, micro_batch;
     int32_t waiting_for; /* world rank or -1 */
-    int32_t suspended;   /* of rank 0's beat: some rank is */
-    int32_t verdict;
-    char action[48], op[112];
+    int32_t phase;       /* incident_phase */
+    int32_t storage;     /* files are being waited for */
+    int32_t verdict;     /* of FAIL: incident_verdict */
+    int32_t cause;       /* of END: watchdog_cause */
+    float patience;      /* of rank 0's beat: seconds that any rank may go without progress just now */
+    float quiet;         /* of END: seconds since its last progress */
+    char action[96], op[112];
+    char host[INCIDENT_HOST], device[INCIDENT_DEVICE], words[INCIDENT_WORDS];
 } watchdog_frame;
 
 typedef struct watchdog_link {
     int fd; /* -1: none */
     unsigned got, owed;
     watchdog_frame in, out;
+    char host[INCIDENT_HOST]; /* of the other side */
 } watchdog_link;
 
 /* Collective: connect. `links` is [ranks] at rank 0 (its own stays unused), and [1] elsewhere. */

@@ -1,4 +1,4 @@
-/* phalanx convert: Hugging Face folders and phalanx checkpoints, either into either. */
+/* phalanx convert: between Hugging Face folders and phalanx checkpoints. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -89,7 +89,7 @@ int convert_main(int argc, char **argv)
             "Hugging\n"
             "Face folder also gets what AutoTokenizer needs to give the same ids. With --dtype fp32 a checkpoint's "
             "master\n"
-            "weights are taken. A checkpoint made this way holds no optimizer state: train starts from it, or from a\n"
+            "weights are taken. Such a checkpoint holds no optimizer state: train starts from it, or from a\n"
             "Hugging Face folder itself, with model.from=FOLDER.",
         .row = rows,
         .rows = sizeof rows / sizeof *rows,

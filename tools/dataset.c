@@ -8,7 +8,7 @@
 #include "memory/log.h"
 #include "tools/stop.h"
 
-#define ANY_ID ((int64_t)INT32_MAX + 1) /* a vocabulary in which every stored id lies */
+#define ANY_ID ((int64_t)INT32_MAX + 1) /* a vocabulary that has every stored id */
 
 status dataset_make_parent(const char *path)
 {

@@ -16,7 +16,7 @@
 
 typedef struct settings {
     const char *checkpoint, *data, *text, *tokenizer;
-    int64_t sequence, batch, limit;
+    int64_t sequence, batch, limit, tensor, pipeline;
     int precision, device;
     bool json;
 } settings;
@@ -131,15 +131,15 @@ static status read_data(evaluation *e)
 /* ---- losses ----------------------------------------------------------------------------------------------------- */
 
 /* Windows of `sequence` tokens, each predicted from those before it in its window; the last is padded with
- * targets that count nothing. Returns the number of targets filled. */
-static int64_t fill(evaluation *e, int64_t first, int64_t length, int64_t batch)
+ * targets that count nothing. */
+static void fill(evaluation *e, int64_t first, int64_t length, int64_t batch)
 {
     const compiled_inputs *in = &e->model.compiled.inputs;
     int32_t *tokens = executor_at(e->model.executor, in->tokens),
             *targets = executor_at(e->model.executor, in->targets);
     int32_t *positions = executor_at(e->model.executor, in->positions);
     int32_t *starts = e->mask ? executor_at(e->model.executor, in->document_start) : NULL;
-    int64_t counted = 0, begin = 0; /* of the document within its window */
+    int64_t begin = 0; /* of the document within its window */
     for (int64_t i = 0; i < length * batch; i++) {
         int64_t at = first + i;
         if (i % length == 0 || (e->mask && at < e->tokens.count && e->begins.bytes[at]))
@@ -149,12 +149,11 @@ static int64_t fill(evaluation *e, int64_t first, int64_t length, int64_t batch)
         tokens[i] = at < e->tokens.count ? e->tokens.ids[at] : 0;
         targets[i] = at + 1 < e->tokens.count ? e->tokens.ids[at + 1] : -1;
         positions[i] = (int32_t)(i % length - begin);
-        counted += targets[i] >= 0;
     }
-    return counted;
 }
 
-static status evaluate(evaluation *e, comm *self)
+/* Tokens of a window, once it is known that there is something to predict. */
+static status choose_length(int64_t *out, evaluation *e)
 {
     const model_shape *shape = weights_shape(e->from);
     int64_t usual = shape->max_sequence < 1024 ? shape->max_sequence : 1024;
@@ -169,19 +168,31 @@ static status evaluate(evaluation *e, comm *self)
         e->tokens.count = e->set->limit + 1;
         e->bytes = 0; /* of a part of the text: unknown */
     }
+    *out = length;
+    return STATUS_OK;
+}
+
+/* Data ranks take windows in turn; every rank has the sum. */
+static status evaluate(evaluation *e, int64_t length, const inference_ranks *ranks)
+{
     const compile_options options = {.compute = inference_types[e->set->precision],
                                      .sequence = length,
                                      .micro_batch = (int)e->set->batch,
                                      .document_mask = e->mask,
                                      .evaluate = true};
-    TRY(inference_open(&e->model, e->from, self, (inference_where)e->set->device, &options));
+    TRY(inference_open(&e->model, e->from, ranks, &options));
+    const grid *g = &e->model.compiled.options.grid;
+    int64_t mine = length * e->set->batch, together = mine * grid_group_size(g, AXIS_SAMPLES),
+            all = e->tokens.count - 1;
     double begun = clock_seconds();
-    report_progress bar = report_progress_begin(stderr, "evaluating", (double)e->tokens.count, false);
-    for (int64_t first = 0; first + 1 < e->tokens.count; first += length * e->set->batch) {
-        e->counted += fill(e, first, length, e->set->batch);
+    report_progress bar = report_progress_begin(stderr, "evaluating", (double)all, false);
+    for (int64_t first = 0; first < all; first += together) {
+        fill(e, first + mine * grid_index(g, AXIS_SAMPLES), length, e->set->batch);
+        e->counted = first + together < all ? first + together : all;
         executor_play(e->model.executor, &e->model.compiled.evaluation);
         e->loss += (double)*(float *)executor_at(e->model.executor, e->model.compiled.results.loss_total);
-        report_progress_update(&bar, (double)e->counted);
+        if (comm_rank(ranks->world) == 0)
+            report_progress_update(&bar, (double)e->counted);
     }
     report_progress_end(&bar);
     e->seconds = clock_seconds() - begun;
@@ -207,18 +218,27 @@ static void print_result(const evaluation *e)
     putchar('\n');
 }
 
-static status run(evaluation *e)
+static status prepare(evaluation *e, int64_t *length)
 {
-    comm *self = NULL;
     TRY(weights_open(&e->from, e->set->checkpoint));
     TRY(read_training(e));
     TRY(e->set->text ? read_text(e) : read_data(e));
-    TRY(comm_open(&self));
-    status s = evaluate(e, self);
-    if (s == STATUS_OK)
+    return choose_length(length, e);
+}
+
+static status run(evaluation *e, comm *world)
+{
+    int64_t length = 0;
+    const inference_ranks ranks = {.world = world,
+                                   .where = (inference_where)e->set->device,
+                                   .tensor = e->set->tensor,
+                                   .pipeline = e->set->pipeline,
+                                   .data = true};
+    TRY(comm_all_status(comm_world(world), prepare(e, &length)));
+    status s = evaluate(e, length, &ranks);
+    if (s == STATUS_OK && comm_rank(world) == 0)
         print_result(e);
     inference_close(&e->model);
-    comm_close(self);
     return s;
 }
 
@@ -240,6 +260,10 @@ int eval_main(int argc, char **argv)
          NULL},
         {"--precision", OPTIONS_CHOICE, NULL, "of weights and activations (fp32)", &set.precision, 0, 0,
          inference_precisions},
+        {"--tensor", OPTIONS_INTEGER, "N", "under mpirun: ranks that share each layer (1)", &set.tensor, 1, 65536,
+         NULL},
+        {"--pipeline", OPTIONS_INTEGER, "N", "under mpirun: ranks that share the depth (1)", &set.pipeline, 1, 65536,
+         NULL},
         {"--device", OPTIONS_CHOICE, NULL, "where to run; auto: cuda where there is one (auto)", &set.device, 0, 0,
          inference_devices},
         {"--json", OPTIONS_FLAG, NULL, "one JSON object", &set.json, 0, 0, NULL},
@@ -247,7 +271,9 @@ int eval_main(int argc, char **argv)
     const options_command command = {
         .name = "eval",
         .operands = "",
-        .summary = "Mean loss (nats a token), perplexity and speed of a model on a data set or a text.",
+        .summary =
+            "Mean loss (nats a token), perplexity and speed of a model on a data set or a text. Under mpirun the\n"
+            "ranks share the model as --tensor and --pipeline say, and what is left of them the data.",
         .row = rows,
         .rows = sizeof rows / sizeof *rows};
     int operands, code = options_parse(&command, &operands, argc, argv);
@@ -258,11 +284,15 @@ int eval_main(int argc, char **argv)
         return STATUS_USAGE;
     }
     evaluation e = {.set = &set};
-    status s = run(&e);
+    comm *world = NULL;
+    status s = comm_open(&world);
+    if (s == STATUS_OK)
+        s = run(&e, world);
+    if (s != STATUS_OK && (!world || comm_rank(world) == 0)) /* all ranks know it */
+        log_error("%s", status_message());
     buffer_ids_free(&e.tokens);
     buffer_free(&e.begins);
     weights_close(e.from);
-    if (s != STATUS_OK)
-        log_error("%s", status_message());
+    comm_close(world);
     return (int)s;
 }

@@ -11,7 +11,7 @@
 
 typedef struct settings {
     const char *checkpoint, *prompt, *prompts, *stop, *tokenizer;
-    int64_t tokens, top_k, seed, batch;
+    int64_t tokens, top_k, seed, batch, tensor, pipeline;
     double temperature, top_p;
     int precision, device;
     bool ignore_end, only_new;
@@ -35,6 +35,7 @@ typedef struct job {
     tokenizer_scratch *scratch;
     text *texts;
     int count;
+    bool speaks; /* one rank of all */
 } job;
 
 /* ---- prompts --------------------------------------------------------------------------------------------------- */
@@ -118,9 +119,9 @@ static int64_t held_back(const buffer *out, const char *stop)
 }
 
 /* Put on the terminal what is certain to stay. */
-static void stream_out(text *t, int64_t length)
+static void stream_out(const job *j, text *t, int64_t length)
 {
-    if (length <= t->streamed)
+    if (length <= t->streamed || !j->speaks)
         return;
     fwrite(t->out.bytes + t->streamed, 1, (size_t)(length - t->streamed), stdout);
     fflush(stdout);
@@ -153,17 +154,17 @@ static void take(const job *j, text *t, int32_t token, bool streaming)
     tokenizer_stream_next(j->tokenizer, &t->stream, &t->out, token, true);
     look_for_stop(t, j->set->stop, before);
     if (streaming)
-        stream_out(t, t->stopped ? t->out.length : t->out.length - held_back(&t->out, j->set->stop));
+        stream_out(j, t, t->stopped ? t->out.length : t->out.length - held_back(&t->out, j->set->stop));
     t->done = t->done || t->ids.count - t->prompt_ids >= j->set->tokens;
 }
 
 /* What was held back, and a character that the last token left incomplete. */
-static void finish(text *t, bool streaming)
+static void finish(const job *j, text *t, bool streaming)
 {
     if (!t->stopped)
         tokenizer_stream_end(&t->stream, &t->out);
     if (streaming)
-        stream_out(t, t->out.length);
+        stream_out(j, t, t->out.length);
 }
 
 /* Of the longest text when it has all its tokens. */
@@ -200,12 +201,14 @@ static void generate(const job *j, generator *g, int first, int count, bool stre
         }
     }
     for (int i = 0; i < count; i++)
-        finish(&texts[i], streaming);
+        finish(j, &texts[i], streaming);
     free(tokens);
 }
 
 static void print_text(const job *j, const text *t)
 {
+    if (!j->speaks)
+        return;
     if (!j->set->only_new)
         fputs(t->prompt, stdout);
     if (t->out.length > 0)
@@ -218,7 +221,7 @@ static void print_text(const job *j, const text *t)
 static void generate_all(const job *j, generator *g, int batch)
 {
     bool streaming = j->count == 1;
-    if (streaming && !j->set->only_new) {
+    if (streaming && j->speaks && !j->set->only_new) {
         fputs(j->texts[0].prompt, stdout);
         fflush(stdout);
     }
@@ -228,28 +231,34 @@ static void generate_all(const job *j, generator *g, int batch)
         for (int k = i; k < i + count && !streaming; k++)
             print_text(j, &j->texts[k]);
     }
-    if (streaming)
+    if (streaming && j->speaks)
         putchar('\n');
 }
 
-static status run(job *j)
+static status prepare(job *j)
 {
     TRY(weights_open(&j->from, j->set->checkpoint));
     TRY(j->set->tokenizer ? tokenizer_files_open(&j->tokenizer, j->set->tokenizer)
                           : weights_tokenizer(&j->tokenizer, j->from));
     j->scratch = tokenizer_scratch_open(j->tokenizer);
     TRY(read_prompts(j));
-    TRY(encode_prompts(j));
-    comm *self = NULL;
+    return encode_prompts(j);
+}
+
+static status run(job *j, comm *world)
+{
     generator *g = NULL;
+    const inference_ranks ranks = {.world = world,
+                                   .where = (inference_where)j->set->device,
+                                   .tensor = j->set->tensor,
+                                   .pipeline = j->set->pipeline};
+    j->speaks = comm_rank(world) == 0;
+    TRY(comm_all_status(comm_world(world), prepare(j)));
     int batch = j->count < j->set->batch ? j->count : (int)j->set->batch;
-    TRY(comm_open(&self));
-    status s = generator_open(&g, j->from, self, (inference_where)j->set->device, inference_types[j->set->precision],
-                              batch, positions_of(j));
+    status s = generator_open(&g, j->from, &ranks, inference_types[j->set->precision], batch, positions_of(j));
     if (s == STATUS_OK)
         generate_all(j, g, batch);
     generator_close(g);
-    comm_close(self);
     return s;
 }
 
@@ -290,15 +299,21 @@ int generate_main(int argc, char **argv)
         {"--batch", OPTIONS_INTEGER, "N", "prompts generated together (16)", &set.batch, 1, 4096, NULL},
         {"--precision", OPTIONS_CHOICE, NULL, "of weights and cache (fp32)", &set.precision, 0, 0,
          inference_precisions},
+        {"--tensor", OPTIONS_INTEGER, "N", "under mpirun: ranks that share each layer (all of them)", &set.tensor, 1,
+         65536, NULL},
+        {"--pipeline", OPTIONS_INTEGER, "N", "under mpirun: ranks that share the depth (1)", &set.pipeline, 1, 65536,
+         NULL},
         {"--device", OPTIONS_CHOICE, NULL, "where to run; auto: cuda where there is one (auto)", &set.device, 0, 0,
          inference_devices},
     };
-    const options_command command = {.name = "generate",
-                                     .operands = "",
-                                     .summary =
-                                         "Continues prompts with a trained model, whatever layout it was trained in.",
-                                     .row = rows,
-                                     .rows = sizeof rows / sizeof *rows};
+    const options_command command = {
+        .name = "generate",
+        .operands = "",
+        .summary =
+            "Continues prompts with a trained model, whatever layout it was trained in. For a model that one device\n"
+            "does not hold: mpirun -np N phalanx generate ..., the ranks share it.",
+        .row = rows,
+        .rows = sizeof rows / sizeof *rows};
     int operands, code = options_parse(&command, &operands, argc, argv);
     if (code != OPTIONS_GO_ON)
         return code;
@@ -307,9 +322,13 @@ int generate_main(int argc, char **argv)
         return STATUS_USAGE;
     }
     job j = {.set = &set};
-    status s = run(&j);
-    close_job(&j);
-    if (s != STATUS_OK)
+    comm *world = NULL;
+    status s = comm_open(&world);
+    if (s == STATUS_OK)
+        s = run(&j, world);
+    if (s != STATUS_OK && (!world || comm_rank(world) == 0)) /* all ranks know it */
         log_error("%s", status_message());
+    close_job(&j);
+    comm_close(world);
     return (int)s;
 }

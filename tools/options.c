@@ -39,6 +39,70 @@ void options_help(FILE *out, const options_command *c)
     }
 }
 
+/* ---- for other readers --------------------------------------------------------------------------------------------- */
+
+/* A line that begins with . or ' is a request, a backslash an escape, and - a hyphen. */
+static void manual_text(FILE *out, const char *text)
+{
+    for (const char *c = text; *c; c++) {
+        if ((c == text || c[-1] == '\n') && (*c == '.' || *c == '\''))
+            fputs("\\&", out);
+        fputs(*c == '\\' ? "\\e" : *c == '-' ? "\\-" : (char[2]){*c, 0}, out);
+    }
+}
+
+static void manual_more(FILE *out, void (*more)(FILE *out))
+{
+    char *text = NULL;
+    size_t bytes;
+    FILE *to = open_memstream(&text, &bytes);
+    MUST(to, "out of host memory");
+    more(to);
+    fclose(to);
+    fputs(".PP\n.nf\n", out);
+    manual_text(out, text);
+    fputs(".fi\n", out);
+    free(text);
+}
+
+/* A section of the manual, in man(7). */
+static void print_manual(FILE *out, const options_command *c)
+{
+    fprintf(out, ".SS phalanx %s%s%s", c->name, c->rows ? " [options]" : "", *c->operands ? " " : "");
+    manual_text(out, c->operands);
+    fputc('\n', out);
+    manual_text(out, c->summary);
+    fputc('\n', out);
+    for (int i = 0; i < c->rows; i++) {
+        const options_row *row = &c->row[i];
+        fputs(".TP\n.B ", out);
+        manual_text(out, row->name);
+        if (row->argument)
+            fprintf(out, " \\fI%s\\fP", row->argument);
+        for (int k = 0; row->kind == OPTIONS_CHOICE && row->choices[k]; k++)
+            fprintf(out, "%s%s", k ? "|" : " ", row->choices[k]);
+        fputc('\n', out);
+        manual_text(out, row->doc);
+        fputc('\n', out);
+    }
+    if (c->more_help)
+        manual_more(out, c->more_help);
+}
+
+/* For a shell: a line an option, its name and the words that may follow it. */
+static void print_words(FILE *out, const options_command *c)
+{
+    for (int i = 0; i < c->rows; i++) {
+        fputs(c->row[i].name, out);
+        for (int k = 0; c->row[i].kind == OPTIONS_CHOICE && c->row[i].choices[k]; k++)
+            fprintf(out, " %s", c->row[i].choices[k]);
+        fputc('\n', out);
+    }
+    fputs("--help\n", out);
+}
+
+/* ---- parsing ------------------------------------------------------------------------------------------------------- */
+
 static bool set_integer(const options_row *row, const char *text)
 {
     char *end;
@@ -170,6 +234,12 @@ int options_parse(const options_command *c, int *operands, int argc, char **argv
             ended = true;
         } else if (strcmp(text, "--help") == 0 || strcmp(text, "-h") == 0) {
             options_help(stdout, c);
+            return 0;
+        } else if (strcmp(text, "--help-man") == 0) {
+            print_manual(stdout, c);
+            return 0;
+        } else if (strcmp(text, "--help-words") == 0) {
+            print_words(stdout, c);
             return 0;
         } else {
             s = set_option(c, &i, argc, argv);

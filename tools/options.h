@@ -40,7 +40,7 @@ enum { OPTIONS_GO_ON = -1 };
 
 /* Reads argv[1..argc-1]: `--name value`, `--name=value`, `--` ends the options, a lone `-` is an operand. Returns
  * OPTIONS_GO_ON with the operands moved to argv[1..*operands], or the status to exit with: 0 after --help, 2 after a
- * message on stderr. */
+ * message on stderr. --help-man and --help-words are for `phalanx help` and for shells. */
 int options_parse(const options_command *command, int *operands, int argc, char **argv);
 
 void options_help(FILE *out, const options_command *command);

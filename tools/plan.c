@@ -1,8 +1,11 @@
 /* phalanx plan: what a configuration needs and costs, on any number of ranks, without running anything. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
+#include "engine/choices.h"
 #include "engine/config/config.h"
+#include "engine/compile/compile.h"
 #include "engine/compile/plan.h"
 #include "engine/compile/plan_text.h"
 #include "engine/weights.h"
@@ -13,7 +16,7 @@
 #include "tools/tools.h"
 
 typedef struct wishes {
-    bool json, listing, schedule, every;
+    bool json, listing, schedule, every, cpu;
     const char *svg, *device, *network_file;
     int64_t rank, ranks; /* -1, 0: not given */
     double tflops, efficiency, memory, node, network;
@@ -21,9 +24,9 @@ typedef struct wishes {
 } wishes;
 
 /* The profile asked for, with what the command line says otherwise. */
-static status prices_of(profile *out, const config *c, const wishes *w)
+static status prices_of(profile *out, const wishes *w)
 {
-    TRY(profile_open(out, w->device ? w->device : c->train.device == CONFIG_CUDA ? "h100" : "cpu"));
+    TRY(profile_open(out, w->device ? w->device : "h100"));
     if (w->network_file)
         TRY(profile_take_network(out, w->network_file));
     double share = w->efficiency > 0 ? w->efficiency / out->tile[0].share : 1;
@@ -74,9 +77,26 @@ static status list_rank(const compile_options *options, int rank)
     return s;
 }
 
-static status show(const compile_options *options, const profile *prices, const wishes *w)
+/* What a run in this folder has measured of a GPU's memory beside the arena. */
+static status read_reserve(reserve *out, const config *c)
 {
+    choices known = {0};
+    char *path = must_format("%s/" CHOICES_FILE, c->run.folder);
+    *out = reserve_assumed;
+    status s = choices_read(&known, path);
+    for (int i = 0; i < known.reserves; i++)
+        reserve_note(out, known.reserve[i].communicators, known.reserve[i].bytes);
+    choices_free(&known);
+    free(path);
+    return s;
+}
+
+static status show(const config *c, const compile_options *options, const wishes *w, profile *prices)
+{
+    reserve beside;
     plan p = {0};
+    TRY(read_reserve(&beside, c));
+    prices->reserve = &beside;
     if (w->listing)
         return list_rank(options, w->rank < 0 ? 0 : (int)w->rank);
     status s = plan_make(&p, options, prices, w->every, (int)w->rank);
@@ -84,6 +104,9 @@ static status show(const compile_options *options, const profile *prices, const 
         plan_text_json(stdout, &p);
     else if (s == STATUS_OK)
         plan_text_report(stdout, &p);
+    if (s == STATUS_OK && !w->json && w->cpu && !w->device)
+        puts("                  though train.device is cpu: --device cpu is a small CPU, and a file of phalanx bench\n"
+             "                  --profile this machine");
     if (s == STATUS_OK && w->schedule) {
         fputc('\n', stdout);
         timeline_print(stdout, &p.spans, timeline_style_of(stdout));
@@ -104,18 +127,19 @@ static const op_backend *backend_of(const config *c)
     return device_load(&cuda, "cuda") == STATUS_OK ? cuda->backend : NULL;
 }
 
-static status run(config *c, const wishes *w)
+static status run(config *c, wishes *w)
 {
     grid g;
     compile_options o;
+    w->cpu = c->train.device == CONFIG_CPU;
     TRY(weights_configure(c)); /* model.from and model.config: sizes are read, weights are not */
     TRY(lay_out(&g, c, w));
     TRY(compile_options_from(&o, c, &g, backend_of(c), threads_of(c, g.ranks, w->node_ranks > 0 ? (int)w->node_ranks : 8)));
     o.evaluate = c->data.validation.count > 0 && c->evaluate.every > 0;
     profile prices = {0};
-    status s = prices_of(&prices, c, w);
+    status s = prices_of(&prices, w);
     if (s == STATUS_OK)
-        s = show(&o, &prices, w);
+        s = show(c, &o, w, &prices);
     profile_free(&prices);
     TRY(s);
     return fflush(stdout) == 0 && !ferror(stdout) ? STATUS_OK
@@ -136,7 +160,7 @@ static int read_wishes(wishes *w, int *operands, int argc, char **argv)
         {"--schedule", OPTIONS_FLAG, NULL, "draw the pipeline's timeline", &w->schedule, 0, 0, NULL},
         {"--svg", OPTIONS_TEXT, "FILE", "draw it into an SVG file", &w->svg, 0, 0, NULL},
         {"--device", OPTIONS_TEXT, "NAME|FILE",
-         "prices: a100, h100, h200, b200, cpu, or a file of phalanx bench --profile; default h100, for train.device=cpu cpu",
+         "prices: a100, h100, h200, b200, cpu, or a file of phalanx bench --profile; default h100",
          &w->device, 0, 0, NULL},
         {"--network", OPTIONS_TEXT, "FILE", "the network's part of a profile's file", &w->network_file, 0, 0, NULL},
         {"--flops", OPTIONS_NUMBER, "T", "peak TFLOP/s of a device, instead of the profile's", &w->tflops, 1e-6, 1e9, NULL},

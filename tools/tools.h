@@ -5,13 +5,16 @@
 
 int train_main(int argc, char **argv);
 int plan_main(int argc, char **argv);
+int schedule_main(int argc, char **argv);
 int tokenize_main(int argc, char **argv);
 int detokenize_main(int argc, char **argv);
 int merge_main(int argc, char **argv);
+int supervise_main(int argc, char **argv);
 int split_main(int argc, char **argv);
 int convert_main(int argc, char **argv);
 int generate_main(int argc, char **argv);
 int eval_main(int argc, char **argv);
+int report_main(int argc, char **argv);
 int inspect_main(int argc, char **argv);
 int bench_main(int argc, char **argv);
 

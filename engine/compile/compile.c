@@ -1,12 +1,80 @@
 #include "engine/compile/compile.h"
 
+#include <float.h>
+
+#include "engine/compile/compile_find.h"
 #include "engine/compile/compile_program.h"
+#include "engine/compile/loss_chunk.h"
 #include "engine/compile/recompute.h"
+#include "engine/compile/workspace.h"
+#include "engine/config/batch_ramp.h"
+
+int compile_marks(const compiled_program *p)
+{
+    return (p->list.count + COMPILE_MARK_OPS - 1) / COMPILE_MARK_OPS;
+}
 
 static void widen(compiled *c, const compiled_program *p)
 {
+    if (compile_marks(p) > c->marks) {
+        c->pinned_bytes += (int64_t)(compile_marks(p) - c->marks) * 4;
+        c->marks = compile_marks(p);
+    }
     if (c->persistent_bytes + p->transient_bytes > c->arena_bytes)
         c->arena_bytes = c->persistent_bytes + p->transient_bytes;
+}
+
+/* What the training step costs with this chunk (DBL_MAX: it does not fit), and how many ops it makes again for it. */
+static double price_with(int *dropped, const compile_options *o, int64_t tokens)
+{
+    compiled c = {0};
+    compile_options tried = *o;
+    recompute_decision d = {0};
+    double price = DBL_MAX;
+    tried.loss_tokens = tokens;
+    if (compile_model(&c, &tried) == STATUS_OK && recompute_decide(&d, &c) == STATUS_OK &&
+        compile_program_training(&c.training, &c, &d.keep, o->microbatches, true) == STATUS_OK)
+        price = recompute_price(&c.training.list);
+    *dropped = d.dropped;
+    recompute_decision_free(&d);
+    compile_free(&c);
+    return price;
+}
+
+/* With a budget, smaller chunks of the loss are tried as long as something must be made again: the cheapest program's chunk
+ * is taken, for the rank of the stage that needs most, so that all take the same. */
+static status fit_loss_chunk(compiled *c)
+{
+    compiled largest = {0};
+    compile_options o = c->options;
+    double best = DBL_MAX;
+    int dropped = 1;
+    TRY(compile_model_largest(&largest, &o));
+    for (int64_t tokens = largest.options.loss_tokens; tokens && dropped; tokens = loss_chunk_below(&o, tokens)) {
+        double price = price_with(&dropped, &largest.options, tokens);
+        dropped = price < DBL_MAX ? dropped : 1;
+        if (price < best || best == DBL_MAX) {
+            best = price;
+            o.loss_tokens = tokens;
+        }
+    }
+    compile_free(&largest);
+    compile_free(c);
+    return compile_model(c, &o);
+}
+
+/* The program once more, with as much working memory for attention as the first leaves. A placement can take more than the
+ * sum of what is alive: then with less. */
+static status give_workspace(compiled *c, const compile_keep *keep)
+{
+    int64_t budget = c->options.budget ? c->options.budget - c->persistent_bytes : INT64_MAX, room = workspace_room(c);
+    for (int tries = 4; room > 0; tries--) {
+        c->workspace = tries > 0 ? room : 0;
+        compile_program_free(&c->training);
+        TRY(compile_program_training(&c->training, c, keep, c->options.microbatches, false));
+        room = tries > 0 && c->training.transient_bytes > budget ? room / 2 : 0;
+    }
+    return STATUS_OK;
 }
 
 static status compile_training(compiled *out)
@@ -15,6 +83,13 @@ static status compile_training(compiled *out)
     status s = recompute_decide(&d, out);
     if (s == STATUS_OK)
         s = compile_program_training(&out->training, out, &d.keep, out->options.microbatches, false);
+    if (s == STATUS_OK)
+        s = give_workspace(out, &d.keep);
+    for (int i = 0; s == STATUS_OK && i < COMPILE_RAMP && out->options.ramp[i]; i++) {
+        s = compile_program_training(&out->ramp[i], out, &d.keep, out->options.ramp[i], false);
+        out->ramp[i].repeated = false; /* a device keeps one program: that of the steps to come */
+        widen(out, &out->ramp[i]);
+    }
     out->dropped = d.dropped;
     out->decision = d.words ? pool_format(&out->pool, "%s", d.words) : NULL;
     recompute_decision_free(&d);
@@ -22,9 +97,37 @@ static status compile_training(compiled *out)
     return s;
 }
 
+/* Which schedule, if it is to be found and nobody did: `found` is the compiled program's. */
+static status find_schedule(schedule *found, compile_options *o)
+{
+    *found = (schedule){0};
+    if (o->schedule != SCHEDULE_AUTO || o->found || !o->train || o->grid.size[GRID_PIPELINE] == 1)
+        return STATUS_OK;
+    TRY(compile_find(found, o));
+    o->found = found;
+    return STATUS_OK;
+}
+
+static status open_model(compiled *out, const compile_options *o)
+{
+    TRY(compile_model(out, o));
+    bool same_bits = o->backend && o->backend->same_bits;
+    return o->train && o->budget && !o->loss_tokens && out->last_stage && !same_bits ? fit_loss_chunk(out) : STATUS_OK;
+}
+
 status compile(compiled *out, const compile_options *options)
 {
-    TRY(compile_model(out, options));
+    schedule found;
+    compile_options o = *options;
+    *out = (compiled){0};
+    TRY(find_schedule(&found, &o));
+    status s = open_model(out, &o);
+    if (o.found == &found) {
+        out->found = pool_alloc(&out->pool, sizeof *out->found);
+        *out->found = found;
+        out->options.found = out->found;
+    }
+    TRY(s);
     if (options->train) {
         TRY(compile_training(out));
     }
@@ -36,7 +139,7 @@ status compile(compiled *out, const compile_options *options)
         TRY(compile_program_forward(&out->decoding, out));
         widen(out, &out->decoding);
     }
-    /* What was decided for the neediest rank of the stage by the training program must hold for this one, all told. */
+    /* The budget was met by the training program of the stage's neediest rank; this rank's programs must all meet it. */
     if (options->train && options->budget > 0 && out->arena_bytes > options->budget)
         return status_fail(
             STATUS_USAGE,
@@ -79,6 +182,11 @@ status compile_options_from(compile_options *out, const config *c, const grid *g
                              .threads = threads,
                              .train = true,
                              .evaluate = true};
+    int stages = batch_ramp_stages(c);
+    for (int i = 0; i + 1 < stages && i < COMPILE_RAMP; i++)
+        out->ramp[i] = batch_ramp_samples(c, i) / (c->train.micro_batch * data);
+    if (stages > COMPILE_RAMP + 1)
+        return status_fail(STATUS_USAGE, "train.batch_ramp has %d pairs: at most %d", stages, COMPILE_RAMP + 1);
     if (out->microbatches < 1)
         return status_fail(STATUS_USAGE, "train.global_batch = %d holds no micro-batch of %d for each of %d data ranks",
                            c->train.global_batch, c->train.micro_batch, data);

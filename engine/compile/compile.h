@@ -1,6 +1,6 @@
 /* Compile: from a configuration and a place in the grid to planned programs, without a device and without peers.
  *
- *     shape -> parameters and their storage (compile_model.h) -> what is kept and what is made again (recompute.h)
+ *     shape -> parameters and their storage (compile_model.h) -> what is kept and what is recomputed (recompute.h)
  *     -> recorded chunks -> schedule, lowering -> one list -> reductions and optimizer -> waits, shared storage, lifetimes,
  *     addresses (compile_program.h)
  *
@@ -11,6 +11,10 @@
 
 #include "engine/compile/compile_model.h"
 #include "engine/config/config.h"
+
+/* Ops between two marks, by which a host sees how far a device has come: few beside the ops, and no more than a layer's pass. */
+enum { COMPILE_MARK_OPS = 16 };
+int compile_marks(const compiled_program *p);
 
 /* A usage failure (an impossible layout, a budget that cannot be met) is one line. `out` must be freed either way. */
 status compile(compiled *out, const compile_options *options);

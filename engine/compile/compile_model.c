@@ -1,6 +1,7 @@
 #include "engine/compile/compile_model.h"
 
 #include "engine/compile/compile_parts.h"
+#include "engine/compile/loss_chunk.h"
 #include "memory/log.h"
 #include "parallel/partition.h"
 
@@ -36,6 +37,18 @@ double compile_flops_per_token(const model_shape *s, int64_t sequence)
     return 3 * (layer * s->layers + 2.0 * (double)s->hidden_size * (double)s->vocab_size);
 }
 
+chunk_map compile_chunks(const compile_options *o)
+{
+    chunk_map map = {.stages = o->grid.size[GRID_PIPELINE], .chunks = o->chunks};
+    if (o->schedule == SCHEDULE_AUTO && map.stages > 1) {
+        MUST(o->found, "which schedule was found?");
+        map.folded = o->found->folded;
+    } else {
+        map.folded = map.stages > 1 && schedule_kind_folds(o->schedule);
+    }
+    return map;
+}
+
 /* ---- layers over chunks ----------------------------------------------------------------------------------------- */
 
 static status divide_layers(compiled *c, int **first, int **count)
@@ -59,11 +72,12 @@ static status divide_layers(compiled *c, int **first, int **count)
     }
     *first = pool_alloc(&c->pool, (size_t)o->chunks * sizeof(int));
     *count = pool_alloc(&c->pool, (size_t)o->chunks * sizeof(int));
+    chunk_map map = compile_chunks(o);
     int at = 0;
     for (int i = 0; i < all; i++) {
-        if (i % stages == o->grid.at[GRID_PIPELINE]) {
-            (*first)[i / stages] = at;
-            (*count)[i / stages] = counts[i];
+        if (chunk_map_stage(map, i) == o->grid.at[GRID_PIPELINE]) {
+            (*first)[chunk_map_chunk(map, i)] = at;
+            (*count)[chunk_map_chunk(map, i)] = counts[i];
             c->stage_layers += counts[i];
         }
         at += counts[i];
@@ -85,13 +99,16 @@ static status check_axes(const grid *g)
 static recorder_grid ranks_around(const compile_options *o)
 {
     const grid *g = &o->grid;
+    chunk_map map = compile_chunks(o);
+    bool folded = chunk_map_stage(map, map.stages * map.chunks - 1) == 0; /* the last chunk is where the first is */
     recorder_grid around = {.tensor = g->size[GRID_TENSOR],
                             .tensor_rank = g->at[GRID_TENSOR],
                             .gradient = grid_group_size(g, AXIS_GRADIENT),
                             .gradient_rank = grid_index(g, AXIS_GRADIENT),
                             .kv = grid_group_size(g, AXIS_KV),
                             .kv_rank = grid_index(g, AXIS_KV),
-                            .ends_apart = g->size[GRID_PIPELINE] > 1,
+                            .ends_apart = g->size[GRID_PIPELINE] > 1 && !folded,
+                            .ends_folded = g->size[GRID_PIPELINE] > 1 && folded,
                             .sequence = o->sequence_parallel && g->size[GRID_TENSOR] > 1};
     for (int i = 0; i < GRID_AXES; i++)
         around.divided |= (unsigned)(g->size[i] > 1 && axis_divides_activations(i)) << i;
@@ -112,7 +129,8 @@ static status build_model(compiled *c)
                              .first_layer = first,
                              .layers = count,
                              .total_layers = o->shape.layers,
-                             .grid = c->around};
+                             .grid = c->around,
+                             .loss_tokens = o->loss_tokens};
     decoder_open(&c->model, &c->pool, &o->shape, &layout);
     c->first_stage = c->model.chunks[0].embeds;
     c->last_stage = c->model.chunks[c->model.chunk_count - 1].loses;
@@ -126,6 +144,8 @@ static status build_model(compiled *c)
 status compile_model(compiled *out, const compile_options *options)
 {
     *out = (compiled){.options = *options};
+    if (!out->options.loss_tokens)
+        out->options.loss_tokens = loss_chunk_by_price(options);
     TRY(build_model(out));
     out->arena_bytes = out->persistent_bytes;
     return STATUS_OK;
@@ -163,6 +183,21 @@ int compile_largest_owner(const compiled *c, int64_t *spread)
     return largest;
 }
 
+status compile_model_largest(compiled *largest, const compile_options *options)
+{
+    compile_options o = *options;
+    int64_t spread;
+    o.grid = grid_of(&o.grid, grid_member(&o.grid, AXIS_TENSOR, 0));
+    o.grid = grid_of(&o.grid, grid_member(&o.grid, AXIS_GRADIENT, 0));
+    TRY(compile_model(largest, &o));
+    int owner = compile_largest_owner(largest, &spread);
+    if (owner == 0)
+        return STATUS_OK;
+    compile_free(largest);
+    o.grid = grid_of(&o.grid, grid_member(&o.grid, AXIS_GRADIENT, owner));
+    return compile_model(largest, &o);
+}
+
 void compile_program_free(compiled_program *p)
 {
     program_free(&p->list);
@@ -170,18 +205,27 @@ void compile_program_free(compiled_program *p)
     *p = (compiled_program){0};
 }
 
-static const size_t programs[COMPILE_PROGRAMS] = {offsetof(compiled, training), offsetof(compiled, evaluation),
-                                                  offsetof(compiled, decoding)};
-
 const compiled_program *compile_program_at(const compiled *c, int i)
 {
-    return (const compiled_program *)((const char *)c + programs[i]);
+    const compiled_program *const first[] = {&c->training, &c->evaluation, &c->decoding};
+    return i < 3 ? first[i] : &c->ramp[i - 3];
+}
+
+const compiled_program *compile_program_of(const compiled *c, int microbatches)
+{
+    if (microbatches == c->options.microbatches)
+        return &c->training;
+    for (int i = 0; i < COMPILE_RAMP; i++)
+        if (c->options.ramp[i] == microbatches)
+            return &c->ramp[i];
+    MUST(0, "no training program of %d micro-batches", microbatches);
 }
 
 void compile_free(compiled *c)
 {
     for (int i = 0; i < COMPILE_PROGRAMS; i++)
-        compile_program_free((compiled_program *)((char *)c + programs[i]));
+        compile_program_free((compiled_program *)compile_program_at(c, i));
+    schedule_free(c->found);
     pool_free(&c->pool);
     *c = (compiled){0};
 }

@@ -12,11 +12,18 @@
 
 /* A usage failure (an impossible layout) is one line. `out` must be freed either way. */
 status compile_model(compiled *out, const compile_options *options);
+/* The same of the rank of this stage that needs most: what all of them must decide alike is decided for it. */
+status compile_model_largest(compiled *largest, const compile_options *options);
 void compile_free(compiled *c);
 void compile_program_free(compiled_program *p);
 /* All programs of a model in turn, those that were not compiled with an empty list. */
-enum { COMPILE_PROGRAMS = 3 };
+enum { COMPILE_PROGRAMS = 3 + COMPILE_RAMP };
 const compiled_program *compile_program_at(const compiled *c, int i);
+/* The training program of so many micro-batches: options.microbatches, or one of options.ramp. */
+const compiled_program *compile_program_of(const compiled *c, int microbatches);
+
+/* Which stage holds which chunks of layers. */
+chunk_map compile_chunks(const compile_options *o);
 
 /* Of a compiled model: do two ranks of one stage hold parameters and tokens of the same sizes? */
 bool compile_same_sizes(const compiled *a, const compiled *b);

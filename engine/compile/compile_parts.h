@@ -12,7 +12,7 @@ void storage_place(compiled *c);
  * `gradient_rank` along AXIS_GRADIENT. */
 int64_t storage_owned_bytes(const compiled *c, int gradient_rank);
 
-/* unroll.c: a chunk recorded for one micro-batch, and what passes in and out of it. */
+/* unroll.c: a chunk recorded for one micro-batch, with its input and output. */
 typedef struct recorded {
     recorder r;
     tensor *input, *output; /* NULL at the model's ends */
@@ -36,14 +36,14 @@ status unroll(compiled_program *out, const compiled *c, const recorded *chunks, 
 /* All forward: evaluation of one micro-batch after another. */
 void unroll_forward(compiled_program *out, const compiled *c, const recorded *chunks, int microbatches);
 
-/* update.c: what surrounds the micro-batches. Before them, where sharded weights are gathered once a step, the gathers: returns
+/* update.c: what is before and after the micro-batches. Before them, where sharded weights are gathered once a step, the gathers: returns
  * the whole weights, tensors of the program's own, by number; else NULL. */
 tensor *const *update_begin(compiled_program *out, const compiled *c);
 /* After them: reductions of gradients (each right after its last contribution where that is possible), the loss, the norm, the
  * optimizer, the gathering of weights. */
 void update_append(compiled_program *out, const compiled *c);
 void update_loss(compiled_program *out, const compiled *c); /* the loss over the grid */
-/* place.c: explicit waits, scratch, storage shared in place, lifetimes, addresses of transients. */
+/* place.c: waits, scratch, outputs in place, lifetimes, addresses of transients. */
 void place_waits(compiled_program *out);
 void place_transients(compiled_program *out, const compiled *c, bool bound_only);
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "engine/compile/compile_parts.h"
+#include "engine/compile/compile_schedule.h"
 #include "memory/log.h"
 
 static void count_flops(compiled_program *p)
@@ -14,15 +15,23 @@ static void count_flops(compiled_program *p)
     }
 }
 
-/* Every schedule of one stage is the same list. */
-static schedule_kind kind_of(const compile_options *o)
+/* Does it write what outlives the step and is no gradient? */
+static bool changes_state(const compiled *c, const op *o)
 {
-    return o->grid.size[GRID_PIPELINE] == 1 ? SCHEDULE_1F1B : o->schedule;
+    bool changes = false;
+    for (int k = 0; k < OP_MAX_OUT; k++) {
+        const tensor *t = o->out[k] ? tensor_root(o->out[k]) : NULL;
+        changes |= t && (t->class == CLASS_WEIGHT || t->class == CLASS_OPTIMIZER) && t->address < c->persistent_bytes;
+    }
+    return changes;
 }
 
-bool compile_program_splits(const compile_options *o)
+static int first_change(const compiled_program *p, const compiled *c)
 {
-    return kind_of(o) == SCHEDULE_ZB_H1;
+    int i = 0;
+    while (i < p->list.count && !changes_state(c, p->list.ops[i]))
+        i++;
+    return i;
 }
 
 static void finish(compiled_program *out, const compiled *c, bool bound_only)
@@ -45,14 +54,14 @@ status compile_program_training(compiled_program *out, const compiled *c, const 
     const compile_options *o = &c->options;
     *out = (compiled_program){.repeated = true};
     schedule s = {0};
-    TRY(schedule_make(&s, kind_of(o), o->grid.size[GRID_PIPELINE], o->chunks, microbatches));
+    TRY(compile_schedule(&s, o, microbatches));
     tensor *const *whole = update_begin(out, c);
     recorded *chunks = must_calloc((unsigned long)o->chunks, sizeof *chunks);
     for (int i = 0; i < o->chunks; i++)
         unroll_record(&chunks[i], &out->pool, c,
                       &(unroll_what){.chunk = i,
                                      .training = true,
-                                     .split = compile_program_splits(o),
+                                     .split = schedule_splits(&s),
                                      .recompute = keep->how,
                                      .drop = keep->drop ? keep->drop[i] : NULL,
                                      .fuse = true,
@@ -61,6 +70,7 @@ status compile_program_training(compiled_program *out, const compiled *c, const 
     if (ok == STATUS_OK) {
         update_append(out, c);
         finish(out, c, bound_only);
+        out->first_change = first_change(out, c);
     }
     close_bodies(chunks, o->chunks);
     schedule_free(&s);
@@ -70,7 +80,7 @@ status compile_program_training(compiled_program *out, const compiled *c, const 
 status compile_program_forward(compiled_program *out, const compiled *c)
 {
     const compile_options *o = &c->options;
-    *out = (compiled_program){0};
+    *out = (compiled_program){.first_change = -1};
     recorded *chunks = must_calloc((unsigned long)o->chunks, sizeof *chunks);
     for (int i = 0; i < o->chunks; i++)
         unroll_record(&chunks[i], &out->pool, c, &(unroll_what){.chunk = i, .fuse = true});

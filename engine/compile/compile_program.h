@@ -5,7 +5,7 @@
 
 #include "engine/compile/compile_model.h"
 
-/* What is kept for the backward pass. drop[chunk][op of the forward body]: make its outputs again; for RECOMPUTE_CHOSEN. */
+/* What is kept for the backward pass. drop[chunk][op of the forward body]: recompute its outputs; for RECOMPUTE_CHOSEN. */
 typedef struct compile_keep {
     recompute how;
     uint8_t *const *drop;
@@ -17,7 +17,4 @@ status compile_program_training(compiled_program *out, const compiled *c, const 
                                 bool bound_only);
 /* Evaluation of one micro-batch a rank, or decoding of one token: forward bodies only. */
 status compile_program_forward(compiled_program *out, const compiled *c);
-/* Does the training program's schedule have the weights' gradients in actions of their own? */
-bool compile_program_splits(const compile_options *o);
-
 #endif

@@ -11,15 +11,18 @@
 #include "parallel/schedule.h"
 
 enum { COMPILE_ALIGNMENT = 256 }; /* bytes, of every tensor with storage */
+enum { COMPILE_RAMP = 29 };       /* the most training programs with fewer micro-batches */
 
 typedef struct compile_options {
     model_shape shape;
     dtype compute;
     int64_t sequence;
     int micro_batch, microbatches; /* sequences; micro-batches a step */
+    int ramp[COMPILE_RAMP];        /* micro-batches of the steps before, ascending; 0: no more */
     bool document_mask;
     grid grid;
     schedule_kind schedule;
+    const schedule *found;       /* of SCHEDULE_AUTO: the caller's (compile_schedule.h); NULL: compile() finds it */
     int chunks;                  /* per stage */
     const int *layers_per_chunk; /* of the whole model in order, or NULL: divided automatically */
     bool sequence_parallel;
@@ -36,6 +39,7 @@ typedef struct compile_options {
     int64_t budget;            /* bytes of arena; 0: none */
     const op_backend *backend; /* whose scratch is planned; NULL: none */
     int threads;
+    int64_t loss_tokens;                  /* logits of so many exist at a time; 0: chosen (loss_chunk.h) */
     bool train, evaluate;                 /* which programs */
     int decode_samples, decode_positions; /* 0: no decoding program */
 } compile_options;
@@ -47,13 +51,13 @@ typedef struct compiled_inputs {
     tensor *scalars;                                       /* step_scalars, as bytes */
 } compiled_inputs;
 
-/* What a program leaves: for the host to read, all but the first two. */
+/* The results of a program; the host reads all but the first two. */
 typedef struct compiled_results {
     tensor *loss;       /* fp32 [1]: this rank's sum over tokens */
     tensor *bins;       /* int64 [SUM_BINS] of the squared norm */
     tensor *loss_total; /* fp32 [1]: over the grid, on every rank */
     tensor *control;    /* fp32 [CONTROL_COUNT] */
-    tensor *logits;     /* decoding: [samples, vocabulary rows] T */
+    tensor *logits;     /* decoding, on the last stage: [samples, vocabulary rows / tensor] T */
 } compiled_results;
 
 /* A program with its tensors in place. It owns its ops and transient tensors; persistent ones are the model's. */
@@ -63,7 +67,8 @@ typedef struct compiled_program {
     int64_t transient_bytes, lower_bound; /* of the transient region */
     int64_t peak_kept, peak_temporary;    /* alive where the lower bound is reached */
     int requests;                         /* asynchronous ops are numbered 0 .. requests-1, each once */
-    bool repeated;                        /* step after step: a device may keep it, to launch it as one */
+    bool repeated;                        /* each step: a device may capture it as a graph */
+    int first_change; /* of a training program: until this op weights and optimizer are those of the step before; else -1 */
     double flops[PHASE_COUNT];
     int64_t tensors;
 } compiled_program;
@@ -81,15 +86,18 @@ typedef struct compiled {
     int cache_count;
     int64_t batch_bytes;      /* of the ids, from the arena's beginning */
     int64_t mirror_bytes;     /* of all inputs and results, likewise: on a device, what has a copy in host memory */
-    int64_t pinned_bytes;     /* host memory of a device: the mirror, and a second block of ids to read ahead into */
+    int64_t pinned_bytes;     /* host memory of a device: the mirror, a second block of ids to read ahead into, marks */
     int64_t persistent_bytes; /* transients begin here */
     int64_t class_bytes[CLASS_COUNT]; /* persistent classes */
     bool first_stage, last_stage;
     int stage_layers;
     /* compile(): */
-    compiled_program training, evaluation, decoding;
+    schedule *found; /* by itself, or NULL */
+    compiled_program training, evaluation, decoding, ramp[COMPILE_RAMP];
     int64_t arena_bytes;
-    int dropped;          /* RECOMPUTE_CHOSEN: forward ops whose outputs are made again */
+    int marks;            /* of the program that has most */
+    int64_t workspace;    /* bytes that each of certain ops may have (workspace.h) */
+    int dropped;          /* RECOMPUTE_CHOSEN: forward ops whose outputs are recomputed */
     const char *decision; /* which, in words */
 } compiled;
 

@@ -20,7 +20,7 @@ static bool rounds(const compile_options *o)
     return o->optimizer.narrow_state || o->optimizer.narrow_master;
 }
 
-/* What a piece of a parameter is of the rows, or elements, that this rank owns. */
+/* A piece of a parameter within the rows, or elements, that this rank owns. */
 static span piece_span(const storage *s, const parameter_piece *q)
 {
     span p = {.first = q->column, .rows = q->size[0], .at = {.first = q->start[0], .stream = philox_stream(q->name)}};
@@ -51,7 +51,7 @@ static bool follows(const span *a, const span *b)
            b->at.first == a->at.first + a->rows * step;
 }
 
-/* The spans of rows [first, first + rows): where nothing is rounded, they need not be told apart. */
+/* The spans of rows [first, first + rows); one is enough where nothing is rounded. */
 static int find_spans(span *out, const optimizer_update *u, int64_t first, int64_t rows)
 {
     int count = 0;
@@ -107,7 +107,7 @@ typedef struct matrix {
     const char *name;
     int64_t global[2];
     int64_t first, rows;
-    tensor *x; /* fp32 [rows, columns]: on its way to singular values near 1; NULL where the rank has no row */
+    tensor *x; /* fp32 [rows, columns], whose singular values come to be near 1; NULL where the rank has no row */
 } matrix;
 
 /* The matrices of a parameter: its pieces, those of one name joined. They follow one another. */
@@ -138,7 +138,7 @@ static op *make(const orthogonalisation *u, const op *like, unsigned outputs)
     return append_op(u->of->out, PHASE_UPDATE, u->label, &o, outputs, NULL);
 }
 
-/* A square to be written by an op that wants its output described. */
+/* A square, described for the op that writes it. */
 static tensor *new_square(const orthogonalisation *u, int64_t n, placement along_tensor)
 {
     tensor *t = pool_alloc(&u->of->out->pool, sizeof *t);
@@ -226,7 +226,7 @@ static void improve(const orthogonalisation *u, matrix *m, tensor *g, bool first
     m->x = make(u, &(op){.kind = OP_linear, .in = {m->x, p}}, 1)->out[0];
 }
 
-/* What a matrix's shape does to the rate: PyTorch's two rules. */
+/* The learning rate's factor from a matrix's shape: PyTorch's two rules. */
 static float adjust(const compiled *c, const matrix *m)
 {
     double a = (double)m->global[0], b = (double)m->global[1];
@@ -235,7 +235,7 @@ static float adjust(const compiled *c, const matrix *m)
     return (float)sqrt(fmax(1, a / b));
 }
 
-/* The matrices of one parameter side by side, so that one's sum travels while another is multiplied. */
+/* The matrices of one parameter in turn, so that one's sum travels while another is multiplied. */
 static void orthogonal(const optimizer_update *of)
 {
     const parameter *p = of->s->of;

@@ -1,5 +1,5 @@
-/* The last steps before a program can be played: waits for asynchronous ops, working memory, storage taken over in
- * place, lifetimes, and an address for every transient tensor. */
+/* The last steps before a program can be played: waits for asynchronous ops, working memory, outputs in the storage of inputs,
+ * lifetimes, and an address for every transient tensor. */
 #include "engine/compile/compile_parts.h"
 
 #include <stdlib.h>
@@ -9,10 +9,10 @@
 #include "memory/log.h"
 #include "memory/planner.h"
 
-/* What the planner is content with, as a multiple of the lower bound. */
+/* The planner stops at this multiple of the lower bound. */
 static const double PLACE_GOAL = 1.02;
 
-/* Placements to spend when the first orders miss the goal: a fraction of a second. */
+/* Placements to try when the first orders miss that: a fraction of a second. */
 static int64_t place_effort(int64_t blocks)
 {
     int64_t effort = 90 * blocks < 180000 ? 90 * blocks : 180000;
@@ -20,7 +20,7 @@ static int64_t place_effort(int64_t blocks)
     return effort < 2 * blocks ? 2 * blocks : effort;
 }
 
-/* The tensor whose bytes `t` finally has. */
+/* The tensor whose bytes `t` has in the end. */
 static tensor *bytes_of(tensor *t)
 {
     while (t->base)
@@ -85,7 +85,7 @@ void place_waits(compiled_program *out)
     for (int i = before.count - 1; i >= 0; i--) { /* descending: each list comes out in launch order */
         op *o = before.ops[i];
         if (!starts(o) || o->kind == OP_send || o->kind == OP_receive)
-            continue; /* the lowering says where messages are waited for */
+            continue; /* where messages are waited for is decided by the lowering */
         int user = first_user(&before, i);
         next[i] = head[user];
         head[user] = i;
@@ -118,6 +118,7 @@ static void add_scratch(compiled_program *out, const compiled *c)
             continue;
         }
         const op_backend *backend = c->options.backend;
+        o->at.workspace = o->kind == OP_attention_grad ? c->workspace : 0;
         if (starts(o) && !(backend && backend->communicates))
             collective_measure(&bytes, &sent, &messages, &out->list, i);
         else if (!starts(o) && backend && backend->scratch_bytes)
@@ -196,7 +197,7 @@ static void share_in_place(compiled_program *out)
         for (int pair = 0; pair < 2 && row->inplace_in[pair]; pair++) {
             tensor *y = o->out[row->inplace_out[pair]];
             for (int k = 0; y && k < OP_MAX_IN; k++) {
-                /* x may itself have taken over storage: what counts is who holds the bytes now */
+                /* x may itself be in another's storage: what counts is who holds the bytes now */
                 tensor *x = (row->inplace_in[pair] >> k & 1) && o->in[k] ? o->in[k] : NULL;
                 if (x && x->base && x->offset == 0 && tensor_bytes(bytes_of(x)) == tensor_bytes(x))
                     x = bytes_of(x);
@@ -267,11 +268,11 @@ static void visit_collect(void *context, tensor *t)
 static void visit_address(void *context, tensor *t)
 {
     (void)context;
-    if (is_transient(t)) /* others have theirs, and belong to the model */
+    if (is_transient(t)) /* persistent ones have their addresses, and belong to the model */
         t->address = address_of(t);
 }
 
-/* What is alive where most is: the parts of the lower bound. */
+/* What is alive at the peak: the parts of the lower bound. */
 static void find_peak(compiled_program *out, const blocks *b)
 {
     unsigned long n = (unsigned long)out->list.count + 2;

@@ -3,7 +3,13 @@
 #include <stdlib.h>
 
 #include "engine/compile/collective.h"
+#include "engine/compile/compile.h"
+#include "engine/compile/compile_find.h"
 #include "engine/compile/compile_parts.h"
+#include "engine/compile/compile_schedule.h"
+#include "engine/compile/groups.h"
+#include "engine/compile/loss_chunk.h"
+#include "engine/compile/workspace.h"
 #include "memory/log.h"
 
 void plan_measure(plan_rank *out, const compiled *c)
@@ -18,9 +24,14 @@ void plan_measure(plan_rank *out, const compiled *c)
                        .transient_bound = c->training.lower_bound,
                        .tensors = c->training.tensors,
                        .ops = c->training.list.count,
-                       .dropped = c->dropped};
+                       .dropped = c->dropped,
+                       .attention = workspace_taken(c)};
     if (c->decision)
         out->decision = must_strdup(c->decision);
+    groups asked;
+    groups_find(&asked, c);
+    out->communicators = groups_communicators(&asked);
+    groups_free(&asked);
     int64_t widest = 0;
     for (int i = 0; i < COMPILE_PROGRAMS; i++) {
         int64_t bound = compile_program_at(c, i)->lower_bound;
@@ -49,9 +60,9 @@ void plan_measure(plan_rank *out, const compiled *c)
 /* ---- which ranks to compile --------------------------------------------------------------------------------------- */
 
 /* `gradient`: which of the ranks whose gradients sum. */
-static grid at_rank(const grid *g, int stage, int gradient, int abreast)
+static grid at_rank(const grid *g, int stage, int gradient, int tensor_rank)
 {
-    int at[GRID_AXES] = {[GRID_TENSOR] = abreast, [GRID_PIPELINE] = stage};
+    int at[GRID_AXES] = {[GRID_TENSOR] = tensor_rank, [GRID_PIPELINE] = stage};
     grid first = grid_of(g, grid_rank_at(g, at));
     return grid_of(g, grid_member(&first, AXIS_GRADIENT, gradient));
 }
@@ -60,6 +71,19 @@ static plan_rank *new_rank(plan *p)
 {
     p->ranks = must_realloc(p->ranks, (unsigned long)(p->count + 1) * sizeof *p->ranks);
     return &p->ranks[p->count++];
+}
+
+static void measure_loss(plan_rank *out, const compiled *c, const profile *h)
+{
+    const compile_options *o = &c->options;
+    double flops = profile_products(h, o->compute);
+    if (!c->last_stage)
+        return;
+    int64_t all = o->micro_batch * o->sequence;
+    out->loss_tokens = o->loss_tokens < all ? o->loss_tokens : all;
+    out->loss_bytes = loss_chunk_bytes(o, out->loss_tokens);
+    out->loss_seconds = loss_chunk_seconds(o, out->loss_tokens, flops, h->memory);
+    out->loss_seconds_whole = loss_chunk_seconds(o, all, flops, h->memory);
 }
 
 /* Facts of one rank; `plays`: it is the one of its stage that is played. */
@@ -72,7 +96,7 @@ static status measure_rank(plan *p, const grid *g, bool plays)
     if (s == STATUS_OK) {
         plan_rank *r = new_rank(p);
         plan_measure(r, &c);
-        r->in_flight = schedule_in_flight(p->schedule, g->at[GRID_PIPELINE]);
+        measure_loss(r, &c, &p->profile);
         r->update = plan_price_update(&p->profile, &c);
         if (plays)
             play_add(&p->timing, &c);
@@ -161,13 +185,15 @@ static status time_step(plan *p)
 {
     TRY(play_run(&p->timing));
     TRY(play_spans(&p->spans, &p->timing, p->schedule));
+    for (int i = 0; i < p->count; i++)
+        p->ranks[i].in_flight = p->spans.stages[p->ranks[i].at[GRID_PIPELINE]].in_flight;
     p->step_seconds = p->timing.seconds;
-    double peak = p->options.compute == DTYPE_FP32 ? p->profile.single : p->profile.half;
+    double peak = profile_peak(&p->profile, p->options.compute);
     p->mfu = p->flops_per_token * (double)p->tokens_per_step / (p->step_seconds * peak * p->options.grid.ranks);
     return STATUS_OK;
 }
 
-/* ---- the price of other ways ------------------------------------------------------------------------------------------ */
+/* ---- the price of other choices ------------------------------------------------------------------------------------------ */
 
 static status price_choice(plan *p, const plan_rank *of, bool gather_each, bool reduce_each)
 {
@@ -191,7 +217,7 @@ static status price_choice(plan *p, const plan_rank *of, bool gather_each, bool 
         free(facts.decision);
     }
     compile_free(&c);
-    if (s == STATUS_USAGE && o.budget) { /* this way does not fit: worth knowing, not a failure */
+    if (s == STATUS_USAGE && o.budget) { /* it does not fit: worth knowing, not a failure */
         choice->arena = -1;
         choice->sent = 0;
         return STATUS_OK;
@@ -229,7 +255,9 @@ static status keep_only(plan *p, int rank)
 {
     grid g = grid_of(&p->options.grid, rank);
     free_ranks(p);
-    return measure_rank(p, &g, false);
+    TRY(measure_rank(p, &g, false));
+    p->ranks[0].in_flight = p->spans.stages[g.at[GRID_PIPELINE]].in_flight;
+    return STATUS_OK;
 }
 
 status plan_make(plan *out, const compile_options *options, const profile *prices, bool every, int only)
@@ -247,8 +275,11 @@ status plan_make(plan *out, const compile_options *options, const profile *price
         (int64_t)options->micro_batch * options->microbatches * options->sequence * grid_group_size(g, AXIS_SAMPLES);
     int stages = g->size[GRID_PIPELINE];
     out->schedule = must_calloc(1, sizeof *out->schedule);
-    schedule_kind kind = stages == 1 ? SCHEDULE_1F1B : options->schedule;
-    TRY(schedule_make(out->schedule, kind, stages, options->chunks, options->microbatches));
+    if (options->schedule == SCHEDULE_AUTO && !options->found && stages > 1) {
+        TRY(compile_find(&out->found, options));
+        out->options.found = &out->found;
+    }
+    TRY(compile_schedule(out->schedule, &out->options, options->microbatches));
     play_open(&out->timing, &out->profile, stages);
     status s = measure_all(out, every);
     if (s == STATUS_OK)
@@ -258,6 +289,17 @@ status plan_make(plan *out, const compile_options *options, const profile *price
     return s == STATUS_OK && only >= 0 ? keep_only(out, only) : s;
 }
 
+const plan_rank *plan_neediest(const plan *p)
+{
+    const plan_rank *most = &p->ranks[0];
+    const reserve *r = p->profile.reserve;
+    for (int i = 1; i < p->count; i++)
+        if (p->ranks[i].arena + reserve_bytes(r, p->ranks[i].communicators) >
+            most->arena + reserve_bytes(r, most->communicators))
+            most = &p->ranks[i];
+    return most;
+}
+
 void plan_free(plan *p)
 {
     play_free(&p->timing);
@@ -265,6 +307,7 @@ void plan_free(plan *p)
     if (p->schedule)
         schedule_free(p->schedule);
     free(p->schedule);
+    schedule_free(&p->found);
     free_ranks(p);
     *p = (plan){0};
 }

@@ -2,35 +2,40 @@
  *
  * Ranks are grouped. One rank of each pipeline stage is compiled, and more where tensor ranks hold different parameters or
  * different numbers of tokens. Along the data axis the owned rows can differ by a row, and small parameters belong to one
- * rank each: the rank that owns the most stands for all of them, and `spread` says how much less the least one holds.
+ * rank each: the rank that owns the most is listed for all of them, and `spread` says how much less the least one holds.
  * A plan owns its lists and frees them with plan_free.
  */
 #ifndef PHALANX_ENGINE_COMPILE_PLAN_H
 #define PHALANX_ENGINE_COMPILE_PLAN_H
 
+#include "engine/compile/compile.h"
 #include "engine/compile/plan_price.h"
 #include "engine/compile/play.h"
 
 /* Facts of one compiled rank. Bytes, unless it says otherwise. */
 typedef struct plan_rank {
     int rank, at[GRID_AXES];
-    int count;      /* ranks that this one stands for, itself included */
+    int count;      /* ranks that are like this one, itself included */
     int64_t spread; /* of owned state: how much less the smallest of them holds */
     int layers;
     int64_t arena, lower_bound;         /* the whole arena; the least it could be with these tensors */
     int64_t pinned;                     /* host memory, on a GPU */
+    int communicators;                  /* on a GPU */
     int64_t transient, transient_bound; /* of the training step */
     int64_t memory[CLASS_COUNT];        /* persistent classes; kept and temporary where the training step peaks */
     int64_t tensors;
-    char *decision; /* what a budget makes again, in words; NULL without */
+    char *decision; /* what a budget recomputes, in words; NULL without */
     int ops, dropped;
+    int64_t attention;                              /* working memory of attention's backward pass, the most */
+    int64_t loss_tokens, loss_bytes;                /* logits that exist at a time; 0: this stage has no loss */
+    double loss_seconds, loss_seconds_whole;        /* of a micro-batch; the same in one piece */
     double flops;                                   /* of a training step */
     plan_update update;                             /* of those, the optimizer's */
     int64_t sent[AXIS_COUNT], messages[AXIS_COUNT]; /* in a training step */
     int in_flight;                                  /* micro-batches x chunks whose activations it holds at its peak */
 } plan_rank;
 
-/* One way to gather weights and reduce gradients. */
+/* One choice of when to gather weights and reduce gradients. */
 typedef struct plan_choice {
     bool gather_each, reduce_each, chosen;
     int64_t arena, sent; /* of the rank that needs most; bytes sent along the data axis in a step */
@@ -47,6 +52,7 @@ typedef struct plan {
     plan_rank *ranks;
     int count;
     schedule *schedule;
+    schedule found; /* with SCHEDULE_AUTO: options.found */
     play timing;
     simulation spans; /* of the actions, as they are played */
     double step_seconds, mfu;
@@ -57,6 +63,8 @@ typedef struct plan {
 /* `every`: list each rank of the grid instead of groups. `only` >= 0: list this rank alone, exactly. */
 status plan_make(plan *out, const compile_options *options, const profile *prices, bool every, int only);
 void plan_free(plan *p);
+/* The listed rank that needs most of a GPU, and what is taken beside its arena. */
+const plan_rank *plan_neediest(const plan *p);
 /* One rank, compiled: its facts; `decision` is the caller's to free. */
 void plan_measure(plan_rank *out, const compiled *c);
 

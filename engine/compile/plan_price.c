@@ -5,6 +5,58 @@
 #include "engine/compile/collective.h"
 #include "memory/log.h"
 
+static bool is_message(const op *o)
+{
+    return o->kind == OP_send || o->kind == OP_receive || o->kind == OP_wait;
+}
+
+/* Does it travel while other ops compute? Weights and gradients do. */
+static bool travels_beside(const op *o)
+{
+    return (op_row_of(o)->flags & OP_COMM) && axis_rows[o->at.axis].queue == AXIS_QUEUE_GRADIENTS;
+}
+
+/* Seconds of one kind of action of one chunk, all micro-batches together. */
+typedef struct sums {
+    double compute, hidden;
+} sums;
+
+void plan_price_chunks(simulate_cost *costs, const profile *h, const compiled *c)
+{
+    const program *list = &c->training.list;
+    int chunks = c->model.chunk_count;
+    sums(*of)[PHASE_COUNT] = must_calloc((unsigned long)chunks, sizeof *of);
+    for (int i = 0; i < list->count; i++) {
+        const op *o = list->ops[i];
+        if (o->microbatch < 0 || is_message(o) || o->at.bundle + 1 < o->at.bundle_of)
+            continue;
+        bool travels = (op_row_of(o)->flags & OP_COMM) != 0;
+        double seconds = travels ? profile_transfer(h, &c->options.grid, list, i) : profile_op(h, o);
+        *(travels_beside(o) ? &of[o->chunk][o->phase].hidden : &of[o->chunk][o->phase].compute) += seconds;
+    }
+    double each[PHASE_COUNT];
+    for (int k = 0; k < chunks; k++) {
+        for (int p = 0; p < PHASE_COUNT; p++) {
+            sums s = of[k][p];
+            each[p] = (s.hidden > s.compute ? s.hidden : s.compute) / c->options.microbatches;
+        }
+        costs[k] = (simulate_cost){each[PHASE_FORWARD], each[PHASE_BACKWARD], each[PHASE_WEIGHT]};
+    }
+    free(of);
+}
+
+double plan_price_hop(const profile *h, const compiled *c)
+{
+    const program *list = &c->training.list;
+    double longest = 0;
+    for (int i = 0; i < list->count; i++)
+        if (list->ops[i]->kind == OP_send) {
+            double seconds = profile_transfer(h, &c->options.grid, list, i);
+            longest = seconds > longest ? seconds : longest;
+        }
+    return longest;
+}
+
 /* The most bytes of transient tensors alive at an op from `first` on, of those that begin there. */
 static int64_t working_bytes(const program *p, int first)
 {

@@ -45,6 +45,20 @@ static void print_layout(FILE *out, const plan *p)
     fprintf(out, "; %s\n", dtype_name(o->compute));
 }
 
+/* On a GPU: the rank that needs most, with what is taken beside its arena. */
+static void print_reserve(FILE *out, const plan *p)
+{
+    const profile *h = &p->profile;
+    const plan_rank *most = plan_neediest(p);
+    int64_t beside = reserve_bytes(h->reserve, most->communicators), all = most->arena + beside;
+    char a[UNITS_TEXT], b[UNITS_TEXT], c[UNITS_TEXT];
+    fprintf(out, "a GPU holds %s beside the arena, %s for %d communicator%s: %s in all, which %s the %s of one\n",
+            bytes_text(a, (double)beside),
+            reserve_is_measured(h->reserve, most->communicators) ? "as this run has measured" : "assumed",
+            most->communicators, most->communicators == 1 ? "" : "s", bytes_text(b, (double)all),
+            all <= h->capacity ? "fit" : "do not fit", bytes_text(c, (double)h->capacity));
+}
+
 static void print_memory(FILE *out, const plan *p)
 {
     fprintf(out, "\nmemory of one rank\n%5s %5s %5s %6s | %10s %10s %10s %10s %10s %10s | %10s %10s\n", "stage", "rank",
@@ -65,10 +79,12 @@ static void print_memory(FILE *out, const plan *p)
         spread = p->ranks[i].count > 1 && p->ranks[i].spread > spread ? p->ranks[i].spread : spread;
     char text[UNITS_TEXT];
     if (spread > 0)
-        fprintf(out, "each rank listed owns the most of those it stands for; the least of them owns up to %s less\n",
+        fprintf(out, "each rank listed owns the most of those like it; the least of them owns up to %s less\n",
                 bytes_text(text, (double)spread));
     fputs("kept and temporary: what is alive where the training step needs most; bound: no placement can be smaller\n",
           out);
+    if (p->profile.capacity > 0)
+        print_reserve(out, p);
     fprintf(out, "a rank on a GPU pins %s of host memory: the inputs, and the batch read ahead\n",
             bytes_text(text, (double)p->ranks[0].pinned));
 }
@@ -115,19 +131,50 @@ static void print_update(FILE *out, const plan *p)
     fputc('\n', out);
 }
 
+static const plan_rank *with_loss(const plan *p)
+{
+    for (int i = 0; i < p->count; i++)
+        if (p->ranks[i].loss_tokens > 0)
+            return &p->ranks[i];
+    return NULL;
+}
+
+static void print_loss(FILE *out, const plan *p)
+{
+    const plan_rank *r = with_loss(p);
+    char bytes[UNITS_TEXT];
+    if (!r)
+        return;
+    fprintf(out, "loss              %lld tokens at a time, %s of logits; %.2g s a micro-batch",
+            (long long)r->loss_tokens, bytes_text(bytes, (double)r->loss_bytes), r->loss_seconds);
+    if (r->loss_tokens < p->options.micro_batch * p->options.sequence)
+        fprintf(out, ", %.0f%% more than in one piece", 100 * (r->loss_seconds / r->loss_seconds_whole - 1));
+    fputc('\n', out);
+}
+
+static void print_attention(FILE *out, const plan *p)
+{
+    int64_t most = 0;
+    char bytes[UNITS_TEXT];
+    for (int i = 0; i < p->count; i++)
+        most = p->ranks[i].attention > most ? p->ranks[i].attention : most;
+    if (most > 0)
+        fprintf(out, "attention         %s of working memory for its backward pass\n", bytes_text(bytes, (double)most));
+}
+
 static void print_recompute(FILE *out, const plan *p)
 {
     char text[UNITS_TEXT];
-    static const char *const ways[] = {
+    static const char *const texts[] = {
         [RECOMPUTE_NONE] = "none", [RECOMPUTE_SELECTIVE] = "selective", [RECOMPUTE_FULL] = "full"};
     if (!p->options.budget) {
-        fprintf(out, "recompute         %s\n", ways[p->options.recompute]);
+        fprintf(out, "recompute         %s\n", texts[p->options.recompute]);
         return;
     }
     fprintf(out, "recompute         to fit %s\n", bytes_text(text, (double)p->options.budget));
     for (int i = 0; i < p->count; i++)
         if (i == 0 || p->ranks[i].at[GRID_PIPELINE] != p->ranks[i - 1].at[GRID_PIPELINE])
-            fprintf(out, "  stage %d makes again %s\n", p->ranks[i].at[GRID_PIPELINE], p->ranks[i].decision);
+            fprintf(out, "  stage %d recomputes %s\n", p->ranks[i].at[GRID_PIPELINE], p->ranks[i].decision);
 }
 
 static void print_choices(FILE *out, const plan *p)
@@ -177,12 +224,11 @@ static void print_time(FILE *out, const plan *p)
     char a[UNITS_TEXT];
     fprintf(out, "\nestimate          %.3g s a step, %s tokens/s, MFU %.1f%%\n", p->step_seconds,
             count_text(a, (double)p->tokens_per_step / p->step_seconds), 100 * p->mfu);
-    double peak = p->options.compute == DTYPE_FP32 ? h->single : h->half;
     fprintf(out,
             "                  on %s: %g TFLOP/s of which large products reach %.0f%%, memory %g TB/s; %g GB/s within "
             "the\n                  %d ranks of a node, %g GB/s beyond\n",
-            h->name, peak / 1e12, 100 * h->tile[0].share, h->memory / 1e12, h->node / 1e9, h->node_ranks,
-            h->network / 1e9);
+            h->name, profile_peak(h, p->options.compute) / 1e12, 100 * h->tile[0].share, h->memory / 1e12,
+            h->node / 1e9, h->node_ranks, h->network / 1e9);
 }
 
 void plan_text_report(FILE *out, const plan *p)
@@ -191,6 +237,8 @@ void plan_text_report(FILE *out, const plan *p)
     print_memory(out, p);
     print_work(out, p);
     print_update(out, p);
+    print_loss(out, p);
+    print_attention(out, p);
     print_recompute(out, p);
     print_choices(out, p);
     print_time(out, p);
@@ -218,10 +266,11 @@ static void json_rank(FILE *out, const plan_rank *r)
             (long long)r->transient_bound);
     const int64_t *m = r->memory;
     fprintf(out,
-            "     \"pinned_bytes\": %lld, \"memory\": {\"weights\": %lld, \"gradients\": %lld, \"optimizer\": %lld, "
+            "     \"pinned_bytes\": %lld, \"communicators\": %d, \"memory\": {\"weights\": %lld, \"gradients\": %lld, "
+            "\"optimizer\": %lld, "
             "\"kept\": %lld, \"temporary\": "
             "%lld, \"inputs\": %lld},\n     ",
-            (long long)r->pinned, (long long)m[CLASS_WEIGHT], (long long)m[CLASS_GRADIENT],
+            (long long)r->pinned, r->communicators, (long long)m[CLASS_WEIGHT], (long long)m[CLASS_GRADIENT],
             (long long)m[CLASS_OPTIMIZER], (long long)m[CLASS_KEPT], (long long)m[CLASS_TEMPORARY],
             (long long)m[CLASS_INPUT]);
     json_axes(out, "bytes_sent", r->sent);
@@ -231,8 +280,10 @@ static void json_rank(FILE *out, const plan_rank *r)
             r->flops, r->in_flight, r->dropped);
     fprintf(out,
             "     \"update\": {\"flops\": %.17g, \"seconds\": %.17g, \"tensor_bytes_sent\": %lld, \"working_bytes\": "
-            "%lld}}",
-            r->update.flops, r->update.seconds, (long long)r->update.sent, (long long)r->update.working);
+            "%lld},\n     \"loss\": {\"tokens\": %lld, \"logit_bytes\": %lld, \"seconds\": %.17g}, "
+            "\"attention_working_bytes\": %lld}",
+            r->update.flops, r->update.seconds, (long long)r->update.sent, (long long)r->update.working,
+            (long long)r->loss_tokens, (long long)r->loss_bytes, r->loss_seconds, (long long)r->attention);
 }
 
 static void json_choices(FILE *out, const plan *p)
@@ -249,6 +300,20 @@ static void json_choices(FILE *out, const plan *p)
             fprintf(out, "\"arena_bytes\": %lld, \"data_bytes_sent\": %lld}", (long long)c->arena, (long long)c->sent);
     }
     fputs("],\n", out);
+}
+
+static void json_device_memory(FILE *out, const plan *p)
+{
+    const profile *h = &p->profile;
+    const plan_rank *most = plan_neediest(p);
+    int64_t beside = reserve_bytes(h->reserve, most->communicators);
+    fprintf(
+        out,
+        " \"device_memory\": {\"rank\": %d, \"arena_bytes\": %lld, \"reserve_bytes\": %lld, \"reserve_measured\": %s, "
+        "\"capacity_bytes\": %lld, \"fits\": %s},\n",
+        most->rank, (long long)most->arena, (long long)beside,
+        reserve_is_measured(h->reserve, most->communicators) ? "true" : "false", (long long)h->capacity,
+        most->arena + beside <= h->capacity ? "true" : "false");
 }
 
 static void json_time(FILE *out, const plan *p)
@@ -269,7 +334,7 @@ static void json_time(FILE *out, const plan *p)
             "],\n \"step_seconds\": %.17g, \"mfu\": %.17g,\n \"assumed\": {\"device\": \"%s\", \"flops\": %.17g, "
             "\"efficiency\": %.17g, \"memory_bandwidth\": %.17g, \"node_bandwidth\": %.17g, "
             "\"network_bandwidth\": %.17g, \"node_ranks\": %d}}\n",
-            p->step_seconds, p->mfu, h->name, p->options.compute == DTYPE_FP32 ? h->single : h->half, h->tile[0].share,
+            p->step_seconds, p->mfu, h->name, profile_peak(h, p->options.compute), h->tile[0].share,
             h->memory, h->node, h->network, h->node_ranks);
 }
 
@@ -292,6 +357,8 @@ void plan_text_json(FILE *out, const plan *p)
     }
     fputs("],\n", out);
     json_choices(out, p);
+    if (p->profile.capacity > 0)
+        json_device_memory(out, p);
     json_time(out, p);
 }
 

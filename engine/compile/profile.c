@@ -8,6 +8,8 @@
 #include "kernels/fuse.h"
 #include "memory/log.h"
 
+#define GIB ((int64_t)1 << 30)
+
 /* Tiles of a100: 128 x 128 and smaller; of h100 and later 128 x 256. Shares are of the data sheet's peak: large products of
  * cuBLAS reach 0.85 to 0.9 of an A100's 312 TFLOP/s, 0.75 of an H100's 989 at its power limit, 0.8 of an H200's. */
 static const profile built_in[] = {
@@ -23,6 +25,8 @@ static const profile built_in[] = {
      .memory = 2.0e12,
      .memory_share = 0.85,
      .start = 2e-6,
+     .capacity = 79 * GIB,
+     .reserve = &reserve_assumed,
      .node_ranks = 8,
      .node = 235e9,
      .network = 22e9,
@@ -40,6 +44,8 @@ static const profile built_in[] = {
      .memory = 2.0e12,
      .memory_share = 0.8,
      .start = 4e-6,
+     .capacity = 79 * GIB,
+     .reserve = &reserve_assumed,
      .node_ranks = 8,
      .node = 230e9,
      .network = 22e9,
@@ -58,6 +64,8 @@ static const profile built_in[] = {
      .memory = 3.35e12,
      .memory_share = 0.88,
      .start = 2e-6,
+     .capacity = 79 * GIB,
+     .reserve = &reserve_assumed,
      .node_ranks = 8,
      .node = 370e9,
      .network = 45e9,
@@ -77,6 +85,8 @@ static const profile built_in[] = {
      .memory = 4.8e12,
      .memory_share = 0.88,
      .start = 2e-6,
+     .capacity = 139 * GIB,
+     .reserve = &reserve_assumed,
      .node_ranks = 8,
      .node = 370e9,
      .network = 45e9,
@@ -96,6 +106,8 @@ static const profile built_in[] = {
      .memory = 8.0e12,
      .memory_share = 0.88,
      .start = 2e-6,
+     .capacity = 178 * GIB,
+     .reserve = &reserve_assumed,
      .node_ranks = 8,
      .node = 740e9,
      .network = 45e9,
@@ -114,6 +126,7 @@ static const profile built_in[] = {
      .memory = 60e9,
      .memory_share = 0.7,
      .start = 2e-6,
+     .reserve = &reserve_assumed,
      .node_ranks = 2,
      .node = 5e9,
      .network = 1e9,
@@ -147,9 +160,14 @@ void profile_free(profile *p)
 
 /* ---- sizes ------------------------------------------------------------------------------------------------------- */
 
-static double peak(const profile *p, dtype type)
+double profile_peak(const profile *p, dtype type)
 {
     return type == DTYPE_FP32 ? p->single : p->half;
+}
+
+double profile_products(const profile *p, dtype type)
+{
+    return profile_peak(p, type) * p->tile[0].share;
 }
 
 /* Rows, columns and depth of a product; false of any other op. */
@@ -211,7 +229,7 @@ static double tiled(const profile *p, double flops, const double size[3])
 
 static double model_product(const profile *p, const op *o, const double size[3])
 {
-    double flops = peak(p, type_of(o)), bytes = op_row_of(o)->cost(o).bytes / (p->memory * p->memory_share);
+    double flops = profile_peak(p, type_of(o)), bytes = op_row_of(o)->cost(o).bytes / (p->memory * p->memory_share);
     double seconds = p->processors ? tiled(p, flops, size)
                                    : 2 * size[0] * size[1] * size[2] / (flops * p->tile[0].share);
     return (seconds > bytes ? seconds : bytes) + p->product_start;
@@ -235,7 +253,7 @@ static double model_attention(const profile *p, const op *o)
     if (share <= 0)
         return model_scores(p, o);
     op_cost cost = op_row_of(o)->cost(o);
-    double compute = cost.flops / (peak(p, type_of(o)) * share), move = cost.bytes / (p->memory * p->memory_share);
+    double compute = cost.flops / (profile_peak(p, type_of(o)) * share), move = cost.bytes / (p->memory * p->memory_share);
     return (compute > move ? compute : move) + p->start;
 }
 

@@ -8,6 +8,7 @@
 #ifndef PHALANX_ENGINE_COMPILE_PROFILE_H
 #define PHALANX_ENGINE_COMPILE_PROFILE_H
 
+#include "engine/compile/reserve.h"
 #include "kernels/program.h"
 #include "parallel/grid.h"
 
@@ -42,6 +43,8 @@ typedef struct profile {
     double memory;      /* bytes a second */
     double memory_share; /* of it that row-wise ops reach */
     double start;       /* seconds of an op beside its bytes */
+    int64_t capacity;       /* bytes of the device's memory that a process sees; 0: it has none of its own */
+    const reserve *reserve; /* what is taken of it beside the arena; borrowed */
     /* the network */
     int node_ranks;
     double node, network;               /* bytes a second that a rank sends within its node, and beyond */
@@ -64,6 +67,9 @@ status profile_take_network(profile *p, const char *path);
 status profile_save(const char *path, const profile *p);
 void profile_free(profile *p);
 
+/* FLOP/s: the data sheet's, and what large products reach of them. */
+double profile_peak(const profile *p, dtype type);
+double profile_products(const profile *p, dtype type);
 /* Seconds of op o, which is neither communication nor a wait. */
 double profile_op(const profile *p, const op *o);
 /* Seconds of what op `index` of the program launches, once all have launched it: a message, or a collective (of several

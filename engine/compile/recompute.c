@@ -1,6 +1,6 @@
-/* To a budget. The forward ops of a layer fall into classes by what they are ("mlp/swiglu"); classes are ordered by what making
- * their outputs again costs for each byte that it saves, given the classes before them in the order: dropping one tensor can
- * keep another alive. The order, taken layer by layer, is a chain of ever smaller and slower programs, and the first one that
+/* To a budget. The forward ops of a layer fall into classes by what they are ("mlp/swiglu"); classes are ordered by the price of
+ * recomputing their outputs for each byte that it saves, given the classes before them in the order: dropping one tensor can
+ * keep another alive. The order, taken layer by layer, gives a chain of ever smaller and slower programs. The first one that
  * fits is found by bisection over the lower bound, then placed to make sure.
  *
  * All ranks of a stage must decide the same, without asking each other: each decides for the rank of the stage that needs
@@ -13,14 +13,15 @@
 
 #include "engine/compile/collective.h"
 #include "engine/compile/compile_parts.h"
+#include "engine/compile/compile_schedule.h"
 #include "memory/log.h"
 #include "memory/units.h"
 
 /* One op's price in FLOPs: a byte of memory traffic is worth 250 (an H100 does 989 TFLOP/s and moves 3.35 TB/s), a byte sent
- * over NVLink ten times that. Only the order of classes hangs on them. */
+ * over NVLink ten times that. Only the order of classes depends on them. */
 static const double FLOPS_A_BYTE = 250, FLOPS_A_BYTE_SENT = 2500;
 
-/* What placements of almost the same program may differ by. */
+/* By how much placements of almost the same program may differ. */
 static const double MARGIN = 1.02;
 
 typedef struct class
@@ -37,7 +38,7 @@ typedef struct entry {
 
 typedef struct search {
     const compiled *c;
-    compiled_program begin; /* as the programs that are tried begin: the weights that bodies read */
+    compiled_program begin; /* what the programs that are tried begin with: the weights that bodies read */
     tensor *const *whole;
     pool words;     /* the classes' names */
     uint8_t **drop; /* [chunks][ops] */
@@ -66,6 +67,15 @@ static double price_of(const program *p, int index)
     return price;
 }
 
+double recompute_price(const program *p)
+{
+    double price = 0;
+    for (int i = 0; i < p->count; i++)
+        if (p->ops[i]->kind != OP_wait)
+            price += price_of(p, i);
+    return price;
+}
+
 static void add_measure(measured *m, const recorded *body)
 {
     for (int i = 0; i < body->r.tensor_count; i++) {
@@ -83,7 +93,7 @@ static void record_chunk(recorded *out, pool *p, const search *d, int chunk, rec
     unroll_record(out, p, d->c,
                   &(unroll_what){.chunk = chunk,
                                  .training = true,
-                                 .split = compile_program_splits(&d->c->options),
+                                 .split = compile_schedule_splits(&d->c->options),
                                  .recompute = how,
                                  .drop = d->drop[chunk],
                                  .whole = d->whole});
@@ -107,7 +117,7 @@ static measured measure(const search *d)
 static int enough_microbatches(const compile_options *o)
 {
     int stages = o->grid.size[GRID_PIPELINE], all = o->microbatches, enough = 4 * stages + all % stages;
-    if (stages > 1 && o->schedule == SCHEDULE_GPIPE)
+    if (stages > 1 && (o->schedule == SCHEDULE_GPIPE || o->schedule == SCHEDULE_AUTO))
         return all;
     return enough < all ? enough : all;
 }
@@ -129,7 +139,7 @@ static status try_count(int64_t *bytes, search *d, int count, bool bound_only)
 
 /* ---- classes -------------------------------------------------------------------------------------------------------- */
 
-/* Can its outputs be made again, and would that be asked for? */
+/* Can its outputs be recomputed, and would that be asked for? */
 static bool can_drop(const op *o)
 {
     if (o->detached || (op_row_of(o)->flags & (OP_GATHER | OP_STATEFUL)))
@@ -228,7 +238,7 @@ static void order_entries(search *d)
         set_class(d, of, 1);
         at = append_class(order, at, d, of);
     }
-    for (int i = 0; i < d->class_count; i++) /* what saves nothing by itself may yet with the rest */
+    for (int i = 0; i < d->class_count; i++) /* what saves nothing by itself may save with the rest */
         if (!d->classes[i].taken)
             at = append_class(order, at, d, i);
     MUST(at == d->entry_count, "%d of %d ops in order", at, d->entry_count);
@@ -265,13 +275,13 @@ static status refuse(const search *d, int64_t bytes)
     units_bytes(over, (double)(all - o->budget));
     return status_fail(
         STATUS_USAGE,
-        "memory.budget %s: stage %d needs %s even if everything is made again, %lld bytes (%s) too much; raise "
+        "memory.budget %s: stage %d needs %s even if everything is recomputed, %lld bytes (%s) too much; raise "
         "it, lower train.micro_batch or use more ranks",
         budget, o->grid.at[GRID_PIPELINE], need, (long long)(all - o->budget), over);
 }
 
-/* Transient bytes to reckon with if the placement takes `placed`: other ranks of the stage differ by a row or a bias, and
- * their placements by what the planner is content with. */
+/* Transient bytes to plan for if the placement takes `placed`: other ranks of the stage differ by a row or a bias, and
+ * their placements by what the planner tolerates. */
 static int64_t with_margin(const search *d, int64_t placed, int64_t bound)
 {
     const grid *g = &d->c->options.grid;
@@ -280,7 +290,7 @@ static int64_t with_margin(const search *d, int64_t placed, int64_t bound)
     return alone || placed > reckoned ? placed : reckoned;
 }
 
-/* Dropping all is not always least: what is made again is alive, too. The best of the ends of classes, if it fits. */
+/* Dropping all is not always least: what is recomputed is alive, too. The best of the ends of classes, if it fits. */
 static status choose_least(int *count, search *d, int64_t room)
 {
     int64_t least = INT64_MAX, placed, bound;
@@ -374,22 +384,6 @@ static void close_search(search *d)
     pool_free(&d->words);
 }
 
-/* The rank of this stage that needs most. */
-static status open_largest(compiled *largest, const compiled *c)
-{
-    compile_options o = c->options;
-    int64_t spread;
-    o.grid = grid_of(&o.grid, grid_member(&o.grid, AXIS_TENSOR, 0));
-    o.grid = grid_of(&o.grid, grid_member(&o.grid, AXIS_GRADIENT, 0));
-    TRY(compile_model(largest, &o));
-    int owner = compile_largest_owner(largest, &spread);
-    if (owner == 0)
-        return STATUS_OK;
-    compile_free(largest);
-    o.grid = grid_of(&o.grid, grid_member(&o.grid, AXIS_GRADIENT, owner));
-    return compile_model(largest, &o);
-}
-
 /* Marks in `own` what the first `count` entries of `d` name. Ranks of a stage record the same layers, but not at the same
  * indices: one may gather a bias that another does not have. */
 static void adopt(search *own, const search *d, int count)
@@ -430,7 +424,7 @@ status recompute_decide(recompute_decision *out, const compiled *c)
     if (!c->options.budget)
         return STATUS_OK;
     compiled largest = {0};
-    status s = open_largest(&largest, c);
+    status s = compile_model_largest(&largest, &c->options);
     if (s == STATUS_OK)
         s = decide(out, c, &largest);
     compile_free(&largest);

@@ -50,7 +50,7 @@ static int compare_sizes(const void *a, const void *b)
     return x != y ? (x < y) - (x > y) : ((*p)->number > (*q)->number) - ((*p)->number < (*q)->number);
 }
 
-/* Parameters that are updated whole go to the rank that has least of them so far: the same on every tensor rank, whose
+/* Parameters that are updated whole belong to the rank that has least of them so far: the same on every tensor rank, whose
  * parts have the same sizes. */
 static void deal_out(int *owners, const compiled *c, int data)
 {
@@ -117,6 +117,10 @@ int64_t storage_owned_bytes(const compiled *c, int gradient_rank)
         const parameter *p = c->model.parameters[i];
         int64_t first, rows;
         divide(&first, &rows, c, p, gradient_rank);
+        if (p->shares >= 0) {
+            bytes += shards_gradient(&c->options) ? aligned(rows * p->columns * 4) : 0;
+            continue;
+        }
         bytes += optimizer_states(optimizer_of(&c->options, p)) * aligned(rows * p->columns * state_bytes);
         bytes += aligned(rows * p->columns * master_bytes);
         if (shards_gradient(&c->options))
@@ -127,7 +131,7 @@ int64_t storage_owned_bytes(const compiled *c, int gradient_rank)
     return bytes;
 }
 
-/* As `whole`, but only the rows that the rank owns of those that the ranks whose gradients sum divide. */
+/* As `whole`, but of the rows that the ranks whose gradients sum divide, only those that this rank owns. */
 static placements place_own(const compiled *c, placements whole, int owner)
 {
     for (int i = 0; i < AXIS_COORDINATES && zero_of(&c->options) > 0; i++)
@@ -145,6 +149,25 @@ static placements place_gradient(const compiled *c, const storage *s)
     if (!parameter_has_copies(s->of, s->of->vector ? 0 : s->own_first, s->gradient->shape[0]))
         place.along[AXIS_COORDINATES + AXIS_KV] = place_replicate();
     return place_own(c, place, s->owner);
+}
+
+/* The same weight, as another parameter's: what ops know of a weight is whose it is. */
+static storage describe_shared(compiled *c, const parameter *p, const storage *of)
+{
+    storage s = *of;
+    s.of = p;
+    s.states = 0;
+    s.master = NULL;
+    s.weight = new_rows(c, p, CLASS_WEIGHT, c->options.compute, p->rows);
+    s.weight->place = p->place;
+    if (s.shard_weight) {
+        s.shard = new_rows(c, p, CLASS_WEIGHT, c->options.compute, s.own_rows);
+        s.shard->place = of->shard->place;
+    }
+    s.gradient = new_rows(c, p, CLASS_GRADIENT, DTYPE_FP32, s.shard_gradient ? s.own_rows : p->rows);
+    s.gradient->place = place_gradient(c, &s);
+    s.own_gradient = new_view(c, s.gradient, p, s.shard_gradient ? 0 : s.own_first, s.own_rows);
+    return s;
 }
 
 static storage describe_parameter(compiled *c, const parameter *p)
@@ -194,13 +217,26 @@ static tensor *new_ids(compiled *c, const char *name, bool wanted)
     return t;
 }
 
-/* What each rank has a share of, and the grid the sum. */
+/* Results of which each rank has a share, and the grid the sum. */
 static tensor *new_sum(compiled *c, const char *name, dtype type, int64_t count)
 {
     tensor *t = new_input(c, name, type, 1, &count);
     for (int i = 0; i < AXIS_COORDINATES; i++)
         if (c->options.grid.size[i] > 1)
             t->place.along[i] = place_partial();
+    return t;
+}
+
+/* Like the head's rows, divided over the tensor ranks. */
+static tensor *new_logits(compiled *c)
+{
+    const compile_options *o = &c->options;
+    int ranks = o->grid.size[GRID_TENSOR];
+    tensor *t =
+        new_input(c, "logits", o->compute, 2,
+                  (int64_t[]){o->decode_samples, decoder_vocabulary_rows(&o->shape, ranks, c->around.gradient)});
+    if (ranks > 1)
+        t->place.along[GRID_TENSOR] = place_shard(1);
     return t;
 }
 
@@ -218,13 +254,11 @@ static void describe_inputs(compiled *c)
         .document_start = new_ids(c, "document start", o->document_mask && !decodes),
         .rope_table = new_input(c, "rope table", DTYPE_FP32, 2, (int64_t[]){positions, o->shape.head_size}),
         .scalars = new_input(c, "scalars", DTYPE_UINT8, 1, (int64_t[]){sizeof(step_scalars)})};
-    c->results =
-        (compiled_results){.loss = new_sum(c, "loss", DTYPE_FP32, 1),
-                           .loss_total = new_sum(c, "loss over the grid", DTYPE_FP32, 1),
-                           .bins = new_sum(c, "norm bins", DTYPE_INT64, SUM_BINS),
-                           .control = new_input(c, "control", DTYPE_FP32, 1, (int64_t[]){CONTROL_COUNT}),
-                           .logits = new_input(c, "logits", o->compute, 2,
-                                               (int64_t[]){o->decode_samples, decoder_vocabulary_rows(&o->shape, 1)})};
+    c->results = (compiled_results){.loss = new_sum(c, "loss", DTYPE_FP32, 1),
+                                    .loss_total = new_sum(c, "loss over the grid", DTYPE_FP32, 1),
+                                    .bins = new_sum(c, "norm bins", DTYPE_INT64, SUM_BINS),
+                                    .control = new_input(c, "control", DTYPE_FP32, 1, (int64_t[]){CONTROL_COUNT}),
+                                    .logits = new_logits(c)};
 }
 
 static void describe_caches(compiled *c)
@@ -240,6 +274,8 @@ static void describe_caches(compiled *c)
         int64_t shape[] = {o->decode_samples, o->decode_positions, (int64_t)a->kv_heads * a->head_size};
         c->caches[i] =
             new_input(c, pool_format(&c->pool, "layer %d/%s cache", i / 2, i % 2 ? "v" : "k"), o->compute, 3, shape);
+        if (o->grid.size[GRID_TENSOR] > 1)
+            c->caches[i]->place.along[GRID_TENSOR] = place_shard(2);
     }
 }
 
@@ -247,8 +283,10 @@ void storage_describe(compiled *c)
 {
     c->owners = choose_owners(c);
     storage *all = pool_alloc(&c->pool, (size_t)(c->model.numbers + 1) * sizeof *all);
-    for (int i = 0; i < c->model.parameter_count; i++)
-        all[c->model.parameters[i]->number] = describe_parameter(c, c->model.parameters[i]);
+    for (int i = 0; i < c->model.parameter_count; i++) {
+        const parameter *p = c->model.parameters[i];
+        all[p->number] = p->shares >= 0 ? describe_shared(c, p, &all[p->shares]) : describe_parameter(c, p);
+    }
     c->storage = all;
     describe_inputs(c);
     describe_caches(c);
@@ -267,8 +305,26 @@ static void place_view(tensor *t)
     t->address = t->base->address + t->offset;
 }
 
+/* Storage of the parameter whose weight this is comes before it. */
+static void place_sharer(compiled *c, const storage *s)
+{
+    const storage *of = &c->storage[s->of->shares];
+    if (s->shard_weight)
+        s->shard->address = of->shard->address;
+    else
+        s->weight->address = of->weight->address;
+    if (!c->options.train)
+        return;
+    place(c, s->gradient);
+    place_view(s->own_gradient);
+}
+
 static void place_parameter(compiled *c, const storage *s)
 {
+    if (s->of->shares >= 0) {
+        place_sharer(c, s);
+        return;
+    }
     place(c, s->shard_weight ? s->shard : s->weight);
     place_view(s->own_weight);
     if (!c->options.train)
@@ -286,7 +342,7 @@ void storage_place(compiled *c)
     const compiled_inputs *in = &c->inputs;
     const compiled_results *out = &c->results;
     tensor *ids[] = {in->tokens, in->targets, in->positions, in->document_start};
-    /* what goes in before a program, or out after it, is side by side */
+    /* what is copied in before a program, or out after it, is adjacent */
     tensor *others[] = {in->scalars, out->loss_total, out->control, out->logits, out->loss, out->bins, in->rope_table};
     for (unsigned i = 0; i < sizeof ids / sizeof *ids; i++)
         place(c, ids[i]);

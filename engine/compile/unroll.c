@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 
+#include "engine/compile/compile_model.h"
 #include "kernels/fuse.h"
 #include "kernels/op_make.h"
 #include "memory/log.h"
@@ -47,7 +48,7 @@ static void start_recorder(recorder *r, pool *p, const compiled *c)
 /* Launch each gather of a sharded weight one gather ahead of its use, so that it travels while the layer before computes. */
 static void prefetch_gathers(program *body)
 {
-    int pending = -1; /* where the previous gather stands */
+    int pending = -1; /* index of the previous gather */
     for (int i = 0; i < body->count; i++) {
         op *o = body->ops[i];
         if (o->kind != OP_all_gather || o->at.axis != AXIS_GRADIENT)
@@ -77,8 +78,8 @@ static void record_forward(recorded *out, const compiled *c, int chunk, bool tra
     placements place = recorder_activation(&r->grid, r->grid.sequence ? place_shard(0) : place_replicate());
     if (!d->embeds)
         out->input = recorder_input(r, "input", r->compute, 2, shape, place);
-    if (c->options.decode_samples) {
-        op copy = {.kind = OP_copy, .in = {decoder_logits(r, &c->model, &in)}};
+    if (c->options.decode_samples && d->loses) {
+        op copy = {.kind = OP_copy, .in = {decoder_logits(r, &c->model, chunk, &in, out->input)}};
         recorder_record(r, "logits", &copy, 0, (tensor *[OP_MAX_OUT]){c->results.logits});
         return;
     }
@@ -122,6 +123,33 @@ typedef struct unroller {
     int microbatches;
 } unroller;
 
+/* The chunk of this stage that is `by` further along the model; -1: it is on another stage, or there is none. */
+static int neighbour(const compiled *c, int chunk, int by)
+{
+    chunk_map map = compile_chunks(&c->options);
+    int stage = c->options.grid.at[GRID_PIPELINE], g = chunk_map_global(map, stage, chunk) + by;
+    bool here = g >= 0 && g < map.stages * map.chunks && chunk_map_stage(map, g) == stage;
+    return here ? chunk_map_chunk(map, g) : -1;
+}
+
+static tensor *instance(unroller *u, tensor *t, int chunk, int microbatch);
+
+/* What passes between two chunks of one stage is one tensor, not a message: the one that the maker's body writes. NULL: `t` is
+ * nothing that another chunk hands over. */
+static tensor *handed_over(unroller *u, const tensor *t, int chunk, int microbatch)
+{
+    const recorded *to = &u->chunks[chunk];
+    int by = t == to->input ? -1 : t == to->output_cotangent ? 1 : 0;
+    int maker = by ? neighbour(u->c, chunk, by) : -1;
+    if (maker < 0)
+        return NULL;
+    tensor *n = instance(u, by < 0 ? u->chunks[maker].output : u->chunks[maker].input_cotangent, maker, microbatch);
+    MUST(!n->base, "%s: a view is handed over", n->name);
+    if (t->class == CLASS_KEPT)
+        n->class = CLASS_KEPT;
+    return n;
+}
+
 static tensor *instance(unroller *u, tensor *t, int chunk, int microbatch)
 {
     if (!t || t->id < 0)
@@ -130,6 +158,8 @@ static tensor *instance(unroller *u, tensor *t, int chunk, int microbatch)
     if (!*slot)
         *slot = must_calloc((unsigned long)u->chunks[chunk].r.tensor_count, sizeof(tensor *));
     tensor **known = &(*slot)[t->id];
+    if (!*known)
+        *known = handed_over(u, t, chunk, microbatch);
     if (*known)
         return *known;
     tensor *n = pool_alloc(&u->out->pool, sizeof *n);
@@ -260,7 +290,7 @@ status unroll(compiled_program *out, const compiled *c, const recorded *chunks, 
     lowering l = {0};
     simulation timing = {0};
     TRY(schedule_check(s));
-    /* The order of messages follows a simulation; any positive times are safe, and all ranks must use the same. */
+    /* The order of messages follows from a simulation: any positive times are safe, if all ranks use the same. */
     TRY(simulate_uniform(&timing, s, (simulate_cost){1, 1, 1}, 0, 0));
     status ok = lowering_make(&l, &timing, LOWERING_DEFAULTS);
     if (ok == STATUS_OK)
@@ -281,18 +311,19 @@ void unroll_forward(compiled_program *out, const compiled *c, const recorded *ch
 {
     unroller u;
     open_unroller(&u, out, c, chunks, microbatches);
-    const grid *g = &c->options.grid;
-    int stages = g->size[GRID_PIPELINE], stage = g->at[GRID_PIPELINE];
+    chunk_map map = compile_chunks(&c->options);
+    int stage = c->options.grid.at[GRID_PIPELINE];
     for (int m = 0; m < microbatches; m++) {
         for (int k = 0; k < c->model.chunk_count; k++) {
             for (int send = 0; send < 2; send++) {
                 tensor *t = instance(&u, send ? chunks[k].output : chunks[k].input, k, m);
                 if (send)
                     play_body(&u, k, PHASE_FORWARD, m);
-                if (!t || stages == 1)
+                if (!t || neighbour(c, k, send ? 1 : -1) >= 0)
                     continue;
                 op like = {.phase = PHASE_FORWARD, .label = "activation", .microbatch = -1};
-                like.at.peer = peer_rank(c, (stage + (send ? 1 : stages - 1)) % stages);
+                int other = chunk_map_global(map, stage, k) + (send ? 1 : -1);
+                like.at.peer = peer_rank(c, chunk_map_stage(map, other));
                 append_wait(out, append_message(out, !send, t, &like));
             }
         }

@@ -1,8 +1,8 @@
-/* What surrounds the micro-batches of a training step: gathers before, and after them the reduction of gradients, their
- * norm over the grid, the optimizer and the gathering of what it updated.
+/* A training step before and after its micro-batches: gathers before; after them the reduction of gradients, their norm over
+ * the grid, the optimizer and the gathering of what it updated.
  *
  * A gradient's reductions come right after the last op that adds to it, so that they travel while the rest of the
- * backward pass computes; which ops those are is read off the unrolled list. A reduction in place makes a new value on the
+ * backward pass computes; which ops those are is found in the unrolled list. A reduction in place makes a new value on the
  * same bytes, and what reads a gradient afterwards reads that value. */
 #include "engine/compile/compile_parts.h"
 
@@ -15,7 +15,7 @@
 #include "kernels/operands.h"
 #include "memory/log.h"
 
-/* Parameters whose gradients wait to be reduced together along one axis. */
+/* Parameters whose gradients are to be reduced together along one axis. */
 typedef struct bucket {
     const parameter *of[COMM_PIECES];
     int count;
@@ -25,9 +25,9 @@ typedef struct bucket {
 typedef struct update {
     compiled_program *out;
     const compiled *c;
-    tensor **gradient; /* by number: each parameter's as it is so far, of the owned rows once they are apart */
+    tensor **gradient; /* by number: each parameter's value so far, of the owned rows once it is scattered */
     bucket *buckets;   /* [AXIS_COUNT] */
-    bool counts;       /* the norm has bins with something in them */
+    bool counts;       /* something was added to the norm's bins */
 } update;
 
 static op_attributes along_gradient(const compiled *c, const parameter *p)
@@ -90,8 +90,8 @@ static bool is_partial(const tensor *d, axis a)
     return false;
 }
 
-/* The sum along one axis, op `place` of `together` that are launched as one; of what the ranks then own, where they divide
- * it. */
+/* The sum along one axis, op `place` of `together` that are launched as one. Where the ranks divide the gradient, each gets the
+ * rows that it owns. */
 static tensor *reduce_along(update *u, const parameter *p, axis a, int place, int together)
 {
     const storage *s = &u->c->storage[p->number];
@@ -125,17 +125,18 @@ static axis next_sum(const tensor *d, axis after)
     return AXIS_COUNT;
 }
 
-/* parallel.bucket. A message costs its latency however short it is, and what is reduced last can hide behind nothing: in
- * buckets of b bytes, G bytes of gradients at B bytes a second take (G / b) latency + b / B longer than they must, which is
- * least at b = sqrt(G B latency). On a cluster (plan_price.c: 10 us, 45 GB/s a device), in milliseconds:
+/* parallel.bucket. A message costs its latency however short it is, and nothing is left to hide the last bucket: many small
+ * ones cost latency, a large last one the time to send it. What `phalanx plan` says of a step on 64 data ranks of its default
+ * cluster, in ms:
  *
- *     gradients of a rank    1 MiB    8 MiB   32 MiB  128 MiB    1 GiB
- *     1 GB                    9.6      1.4      1.0      3.1     23.9
- *     4 GB                   38.2      5.0      1.9      3.3     23.9
- *     16 GB                 152.6     19.3      5.5      4.2     24.0
+ *     bucket                         1 B     8 MiB    32 MiB   128 MiB   512 MiB     4 GiB
+ *     llama-1b, ZeRO 0             246.62    246.30    246.14    246.26    247.44    259.22
+ *     llama-1b, ZeRO 1             182.52    182.20    182.04    182.17    183.34    195.13
+ *     llama-7b, tensor 8           327.67    327.03    326.39    326.87    331.41    364.85
+ *     llama-8b, tensor 4 x stage 4 244.71    244.53    244.44    245.08    248.93    261.47
  *
- * The default of 32 MiB is within 2 ms of the best for all of them. Which gradients share a bucket follows from the program
- * and from sizes that all ranks of an axis agree about; no bit of a sum depends on it. */
+ * Hence 32 MiB. Which gradients share a bucket follows from the program and from sizes that all ranks of an axis agree about;
+ * no bit of a sum depends on it. */
 static void flush_bucket(update *u, axis a);
 
 /* Puts a gradient where its next sum is made, and makes that if enough have come. */
@@ -172,10 +173,30 @@ static void flush_buckets(update *u)
                 flush_bucket(u, a);
 }
 
-/* Does its gradient wait for another stage? */
-static bool is_tied(const parameter *p)
+/* The parameter that has the same weight and a gradient apart, or NULL. */
+static const parameter *sharer_of(const compiled *c, const parameter *p)
 {
-    return (p->sums & axis_slots(AXIS_TIE)) != 0;
+    for (int i = 0; i < c->model.parameter_count; i++)
+        if (c->model.parameters[i]->shares == p->number)
+            return c->model.parameters[i];
+    return NULL;
+}
+
+/* Does its gradient wait for another stage, or for another parameter's? */
+static bool is_tied(const compiled *c, const parameter *p)
+{
+    return (p->sums & axis_slots(AXIS_TIE)) || p->shares >= 0 || sharer_of(c, p);
+}
+
+/* Adds to a gradient that of the parameter that shares the weight, which is no longer of use. */
+static void add_shared(update *u, const parameter *p)
+{
+    const parameter *other = sharer_of(u->c, p);
+    if (!other || tensor_elements(u->gradient[p->number]) == 0)
+        return;
+    op add = {.kind = OP_accumulate, .in = {u->gradient[other->number]}, .out = {u->gradient[p->number]}};
+    add.at.accumulate = OP_ADDS;
+    append(u->out, label_of(u->out, p, "sum gradients"), &add, NULL);
 }
 
 /* The parameter whose gradient `t`, an op's output, is or is part of; or NULL. */
@@ -214,7 +235,7 @@ static void insert_reductions(update *u)
         program_append(&u->out->list, before.ops[i]);
         for (int k = 0; k < OP_MAX_OUT; k++) {
             const parameter *p = adds_to(c, before.ops[i]->out[k]);
-            if (p && last[p->number] == i && !is_tied(p)) {
+            if (p && last[p->number] == i && !is_tied(c, p)) {
                 reduce(u, p, AXIS_COUNT);
                 last[p->number] = REDUCED;
             }
@@ -222,8 +243,10 @@ static void insert_reductions(update *u)
     }
     for (int i = 0; i < c->model.parameter_count; i++) {
         const parameter *p = c->model.parameters[i];
-        if (last[p->number] != REDUCED)
-            reduce(u, p, AXIS_COUNT);
+        if (last[p->number] == REDUCED || p->shares >= 0)
+            continue;
+        add_shared(u, p);
+        reduce(u, p, AXIS_COUNT);
     }
     flush_buckets(u);
     free(last);
@@ -245,8 +268,8 @@ static void add_squares(update *u, const parameter *p, int64_t first, int64_t ro
     u->counts = true;
 }
 
-/* Each gradient element is counted once over the grid: copies by the first rank that holds them, and over the ranks
- * whose gradients sum by the one that owns, or with ZeRO 0 would own, the rows. */
+/* Each gradient element is counted once over the grid: copies by the first rank that holds them; of the ranks whose gradients
+ * sum, by the one that owns the rows, or with ZeRO 0 would own them. */
 static void count_squares(update *u, const parameter *p)
 {
     const compiled *c = u->c;
@@ -272,7 +295,7 @@ static void count_squares(update *u, const parameter *p)
     add_squares(u, p, first, rows);
 }
 
-/* Returns the control that updates read. */
+/* Returns the control tensor that updates read. */
 static tensor *append_norm(update *u)
 {
     const compiled *c = u->c;
@@ -306,14 +329,14 @@ void update_loss(compiled_program *out, const compiled *c)
 
 /* ---- optimizer ------------------------------------------------------------------------------------------------- */
 
-/* A device updates as many tensors in one launch as are side by side: so many, before their gathers go out. */
+/* A device updates neighbouring tensors in one launch: so many of them, before their gathers are launched. */
 enum { TOGETHER = 16 };
 
 static void append_update(update *u, const parameter *p, tensor *control)
 {
     const storage *s = &u->c->storage[p->number];
     optimizer_update one = {u->out, u->c, s, u->gradient[p->number], control};
-    if (s->own_rows > 0)
+    if (s->own_rows > 0 && p->shares < 0)
         optimizer_append(&one);
 }
 
@@ -322,7 +345,7 @@ static void append_gather(update *u, const parameter *p)
     const compiled *c = u->c;
     const storage *s = &c->storage[p->number];
     op gather = {.kind = OP_all_gather, .in = {s->own_weight}, .at = along_gradient(c, p)};
-    if (gather.at.group_size > 1 && c->options.zero > 0 && !s->shard_weight)
+    if (gather.at.group_size > 1 && c->options.zero > 0 && !s->shard_weight && p->shares < 0)
         append(u->out, label_of(u->out, p, "gather updated"), &gather, s->weight);
 }
 

@@ -44,6 +44,8 @@ typedef struct config_integers {
     int *item;
 } config_integers;
 
+typedef enum config_export { CONFIG_EXPORT_MLFLOW } config_export; /* numbers of bits */
+
 enum { CONFIG_MAX_KEYS = 128 };
 
 typedef struct config {
@@ -57,12 +59,14 @@ typedef struct config {
         config_sources train, validation;
         char *tokenizer; /* file kept beside the checkpoints, for generate and eval */
         bool shuffle, document_mask;
+        bool skip_bad;      /* samples that hold an id outside the vocabulary do not count, and do not stop the run */
         bool allow_changed; /* a resumed run may go on with other bytes at the same paths */
     } data;
     struct {
         int64_t steps, sequence;
-        int micro_batch;  /* sequences per rank and micro-batch */
-        int global_batch; /* sequences per optimizer step over all ranks */
+        int micro_batch;            /* sequences per rank and micro-batch */
+        int global_batch;           /* sequences per optimizer step over all ranks; with a ramp, at its end */
+        config_integers batch_ramp; /* step, batch, step, batch, ... (batch_ramp.h) */
         config_precision precision;
         config_device device;
         bool tf32;       /* on a GPU, fp32 products may round their operands */
@@ -102,11 +106,13 @@ typedef struct config {
         int64_t budget; /* bytes of the arena; 0: none */
     } memory;
     struct {
-        int every, keep;   /* 0: only at the end; 0: all */
-        int keep_every;    /* 0: none is kept for ever */
-        char *resume;      /* "auto", "never" or a folder */
-        bool fallback;     /* to an older one if the latest is damaged */
-        bool asynchronous; /* written while the run trains */
+        int every, keep;                     /* 0: only at the end; 0: all */
+        int keep_every;                      /* 0: none is kept for ever */
+        char *resume;                        /* "auto", "never" or a folder */
+        bool restart_data, restart_schedule; /* where a new stage begins */
+        bool fallback;                       /* to an older one if the latest is damaged */
+        bool asynchronous;                   /* written while the run trains */
+        int memory_every;                    /* steps between copies in the memory of nodes; 0: none */
     } checkpoint;
     struct {
         int every, batches; /* 0: never */
@@ -115,8 +121,17 @@ typedef struct config {
         char *folder;
         int log_every;
         bool tensorboard;
-        bool lock; /* no second run in the folder */
-        int hang_seconds;
+        unsigned exports;     /* a bit a config_export */
+        int resource_seconds; /* 0: hosts are not looked at */
+        bool lock;            /* no second run in the folder */
+        int hang_seconds, silent_seconds, setup_seconds, evaluation_seconds, load_seconds, save_seconds;
+        int exit_when_stopped;
+        int verify_every;  /* steps; 0: never */
+        double slow_ratio; /* a rank that computes so much longer than the median is named; 0: none is */
+        struct {
+            double zscore; /* 0: nobody looks */
+            bool rewind;   /* to the last checkpoint, and on without the data since then */
+        } spike;
     } run;
     struct {
         char *gradients; /* folder */
@@ -154,17 +169,24 @@ status config_lay_out(grid *out, const config *c, int ranks, int rank);
 char *config_text(const config *c);
 
 /* Compare a checkpoint's configuration with this run's. `changed` is told (key, old value, new value) for every key
- * that differs and may; a key that may not is a failure that names it. Keys that only say where to look are skipped. */
-status config_compare_for_resume(const config *saved, const config *now,
+ * that differs and may; a key that may not is a failure that names it. Keys that only say where to look are skipped.
+ * `new_stage`: the run is another, which goes on from a checkpoint of the one before. */
+status config_compare_for_resume(const config *saved, const config *now, bool new_stage,
                                  void (*changed)(void *context, const char *key, const char *old_value,
                                                  const char *new_value),
                                  void *context);
+
+/* Every key and its value as text, in the order of the table; the first failure ends it. */
+status config_each(const config *c, status (*each)(void *context, const char *key, const char *value), void *context);
 
 /* Every key with its type, default and meaning. */
 void config_help(FILE *out);
 
 /* "bf16", "1f1b", ...: the word for the value of an enumerated key such as "train.precision". */
 const char *config_word(const config *c, const char *key);
+
+/* Is the value of a key the same in both? */
+bool config_same(const config *a, const config *b, const char *key);
 
 learning_rate config_learning_rate(const config *c);
 

@@ -6,6 +6,7 @@
 
 #include "memory/log.h"
 #include "parallel/partition.h"
+#include "engine/config/batch_ramp.h"
 #include "engine/config/config.h"
 
 static status check_named(const config *c)
@@ -39,6 +40,13 @@ static status check_training(const config *c)
     if (c->profile.stop < c->profile.start)
         return status_fail(STATUS_USAGE, "profile.stop %" PRId64 " comes before profile.start %" PRId64,
                            c->profile.stop, c->profile.start);
+    if (c->run.verify_every > 0 && batch_ramp_stages(c) > 1)
+        return status_fail(STATUS_USAGE, "run.verify_every watches the steps of one batch size: leave it out while "
+                                         "train.batch_ramp grows the batch");
+    if (c->parallel.schedule == SCHEDULE_AUTO && batch_ramp_stages(c) > 1)
+        return status_fail(STATUS_USAGE,
+                           "parallel.schedule auto finds the order of one number of micro-batches: name a "
+                           "schedule while train.batch_ramp grows the batch");
     if (c->debug.gradients && c->debug.at_step > c->train.steps)
         return status_fail(STATUS_USAGE, "debug.at_step %" PRId64 " is never reached: train.steps is %" PRId64,
                            c->debug.at_step, c->train.steps);
@@ -91,6 +99,10 @@ static status check_pipeline(const config *c)
         return status_fail(STATUS_USAGE,
                            "parallel.pipeline %d x virtual_stages %d leaves runs without a layer: model.layers is %d",
                            c->parallel.pipeline, virtual_stages, c->model.shape.layers);
+    int needed = schedule_kind_chunks(c->parallel.schedule);
+    if (c->parallel.pipeline > 1 && needed && virtual_stages != needed)
+        return status_fail(STATUS_USAGE, "parallel.schedule %s needs parallel.virtual_stages %d, not %d: change one",
+                           schedule_name(c->parallel.schedule), needed, virtual_stages);
     if (!list->count)
         return STATUS_OK;
     int *counts = must_calloc((unsigned long)chunks, sizeof *counts);
@@ -114,6 +126,12 @@ static status check_context(const config *c)
 static status check_data(const config *c, int data)
 {
     int64_t together = (int64_t)c->train.micro_batch * data;
+    for (int i = 0; i + 1 < batch_ramp_stages(c); i++)
+        if (batch_ramp_samples(c, i) % together)
+            return status_fail(STATUS_USAGE,
+                               "train.batch_ramp: %d is not a multiple of train.micro_batch %d x %d data-parallel "
+                               "ranks: use multiples of %" PRId64,
+                               batch_ramp_samples(c, i), c->train.micro_batch, data, together);
     if (c->train.global_batch % together)
         return status_fail(STATUS_USAGE,
                            "train.global_batch %d is not a multiple of train.micro_batch %d x %d data-parallel ranks: "
@@ -126,11 +144,15 @@ status config_check(const config *c)
 {
     TRY(check_named(c));
     TRY(check_training(c));
+    TRY(batch_ramp_check(c));
     TRY(check_rate(c));
     TRY(check_master(c));
     TRY(check_context(c));
     TRY(check_tensor(c));
     TRY(check_pipeline(c));
+    if (c->run.spike.rewind && c->run.spike.zscore <= 0)
+        return status_fail(STATUS_USAGE,
+                           "run.spike.rewind needs run.spike.zscore: what is a spike? (6 is a good start)");
     if (c->memory.budget && c->memory.recompute != RECOMPUTE_NONE)
         return status_fail(STATUS_USAGE,
                            "memory.budget decides itself what to recompute: leave out memory.recompute %s",

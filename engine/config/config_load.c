@@ -77,6 +77,9 @@ static void derive(config *c)
         c->model.shape.tied_embeddings = shape_traits_of(c->model.shape.architecture)->tied_embeddings;
     if (!p && !config_wants_shape(c))
         derive_shape(c);
+    if (!given(c, "train.global_batch"))
+        c->train.global_batch =
+            c->train.batch_ramp.count ? c->train.batch_ramp.item[c->train.batch_ramp.count - 1] : 32;
     if (!given(c, "optimizer.muon_lr"))
         c->optimizer.muon_lr = c->optimizer.lr;
     if (!given(c, "train.precision"))

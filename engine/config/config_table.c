@@ -22,7 +22,7 @@ static const char *const optimizers[] = {
     NULL};
 static const char *const adjusts[] = {"original", "match_rms_adamw", NULL};
 static const char *const rates[] = {"constant", "linear", "cosine", "wsd", "inverse_sqrt", NULL};
-static const char *const schedules[] = {"gpipe", "1f1b", "interleaved", "zb-h1", NULL};
+static const char *const exports[] = {"mlflow", NULL};
 static const char *const whens[] = {"step", "micro_batch", NULL};
 static const char *const recomputes[] = {"none", "selective", "full", NULL};
 
@@ -50,6 +50,10 @@ static const char *const recomputes[] = {"none", "selective", "full", NULL};
     {                                                                                                                  \
         key, CONFIG_TYPE_WORD, AT(member), fallback, 0, 0, words, resume, NULL, doc                                    \
     }
+#define WORDS(key, member, words, fallback, resume, doc)                                                               \
+    {                                                                                                                  \
+        key, CONFIG_TYPE_WORDS, AT(member), fallback, 0, 0, words, resume, NULL, doc                                   \
+    }
 #define STRING(key, member, fallback, resume, doc)                                                                     \
     {                                                                                                                  \
         key, CONFIG_TYPE_STRING, AT(member), fallback, 0, 0, NULL, resume, "none", doc                                 \
@@ -71,29 +75,31 @@ static const config_row rows[] = {
     DERIVED("model.head_size", INT, model.shape.head_size, 1, INTMAX, NULL, CONFIG_FIXED, "hidden_size / heads", "width of one head"),
     DERIVED("model.ffn_size", LONG, model.shape.ffn_size, 1, ANY, NULL, CONFIG_FIXED, "gpt2: 4 hidden_size; others: 8/3 of it, up to a multiple of 256", "width of the mlp"),
     DERIVED("model.vocab_size", LONG, model.shape.vocab_size, 2, ANY, NULL, CONFIG_FIXED, "the tokenizer's, without a preset", "number of token ids"),
-    DERIVED("model.max_sequence", LONG, model.shape.max_sequence, 1, ANY, NULL, CONFIG_FIXED, "train.sequence", "longest sequence the model is made for"),
+    DERIVED("model.max_sequence", LONG, model.shape.max_sequence, 1, ANY, NULL, CONFIG_STAGE, "train.sequence", "longest sequence the model is made for"),
     DERIVED("model.tied_embeddings", BOOL, model.shape.tied_embeddings, 0, 1, NULL, CONFIG_FIXED, "true for gpt2", "output projection = token embeddings"),
-    DERIVED("model.rope_theta", NUMBER, model.shape.rope_theta, 0, 1e18, NULL, CONFIG_FIXED, "10000, or 1000000 for qwen", "base of the rotary frequencies"),
-    DERIVED("model.rope_scaling.factor", NUMBER, model.shape.rope_scaling.factor, 0, 1e6, NULL, CONFIG_FIXED, "0: off", "Llama 3's scaling of low rotary frequencies"),
-    DERIVED("model.rope_scaling.low_frequency_factor", NUMBER, model.shape.rope_scaling.low_frequency_factor, 0, 1e6, NULL, CONFIG_FIXED, "1", "turns in the original sequence below which frequencies are stretched in full"),
-    DERIVED("model.rope_scaling.high_frequency_factor", NUMBER, model.shape.rope_scaling.high_frequency_factor, 0, 1e6, NULL, CONFIG_FIXED, "4", "turns above which they are left alone"),
-    DERIVED("model.rope_scaling.original_max_sequence", LONG, model.shape.rope_scaling.original_max_sequence, 0, ANY, NULL, CONFIG_FIXED, "8192", "sequence length before scaling"),
+    DERIVED("model.rope_theta", NUMBER, model.shape.rope_theta, 0, 1e18, NULL, CONFIG_STAGE, "10000, or 1000000 for qwen", "base of the rotary frequencies"),
+    DERIVED("model.rope_scaling.factor", NUMBER, model.shape.rope_scaling.factor, 0, 1e6, NULL, CONFIG_STAGE, "0: off", "Llama 3's scaling of low rotary frequencies"),
+    DERIVED("model.rope_scaling.low_frequency_factor", NUMBER, model.shape.rope_scaling.low_frequency_factor, 0, 1e6, NULL, CONFIG_STAGE, "1", "turns in the original sequence below which frequencies are stretched in full"),
+    DERIVED("model.rope_scaling.high_frequency_factor", NUMBER, model.shape.rope_scaling.high_frequency_factor, 0, 1e6, NULL, CONFIG_STAGE, "4", "turns above which they are left alone"),
+    DERIVED("model.rope_scaling.original_max_sequence", LONG, model.shape.rope_scaling.original_max_sequence, 0, ANY, NULL, CONFIG_STAGE, "8192", "sequence length before scaling"),
     DERIVED("model.norm_epsilon", NUMBER, model.shape.norm_epsilon, 0, 1, NULL, CONFIG_FIXED, "1e-5, or 1e-6 for qwen", "added to the variance in norms"),
-    DERIVED("model.sliding_window", LONG, model.shape.sliding_window, 0, ANY, NULL, CONFIG_FIXED, "0: all", "a token attends to this many tokens, itself included"),
+    DERIVED("model.sliding_window", LONG, model.shape.sliding_window, 0, ANY, NULL, CONFIG_STAGE, "0: all", "a token attends to this many tokens, itself included"),
     STRING("model.from", model.from, NULL, CONFIG_SILENT, "folder to take the weights (and the sizes) from: Hugging Face's or a checkpoint"),
     STRING("model.config", model.config, NULL, CONFIG_SILENT, "Hugging Face config.json to take the sizes from"),
 
-    DERIVED("data.train", SOURCES, data.train, 0, 0, NULL, CONFIG_FIXED, "none", "prefix of .bin/.idx, or a list of prefixes or {path, weight}"),
+    DERIVED("data.train", SOURCES, data.train, 0, 0, NULL, CONFIG_STAGE, "none", "prefix of .bin/.idx, or a list of prefixes or {path, weight}"),
     DERIVED("data.validation", SOURCES, data.validation, 0, 0, NULL, CONFIG_CHANGES, "none", "the same for evaluation"),
     STRING("data.tokenizer", data.tokenizer, NULL, CONFIG_CHANGES, "tokenizer file to keep with the checkpoints"),
     BOOL("data.shuffle", data.shuffle, "true", CONFIG_FIXED, "draw samples in a random order that depends on the seed only"),
-    BOOL("data.document_mask", data.document_mask, "false", CONFIG_FIXED, "no attention across documents, positions restart"),
+    BOOL("data.document_mask", data.document_mask, "false", CONFIG_STAGE, "no attention across documents, positions restart"),
+    BOOL("data.skip_bad", data.skip_bad, "false", CONFIG_CHANGES, "leave out samples that hold an id outside the vocabulary, instead of stopping"),
     BOOL("data.allow_changed", data.allow_changed, "false", CONFIG_SILENT, "resume although a data set is not the one that the checkpoint was made with"),
 
     LONG("train.steps", train.steps, "1000", 1, ANY, CONFIG_CHANGES, "optimizer steps"),
-    DERIVED("train.sequence", LONG, train.sequence, 1, ANY, NULL, CONFIG_FIXED, "1024, or model.max_sequence if that is less", "tokens a sequence"),
+    DERIVED("train.sequence", LONG, train.sequence, 1, ANY, NULL, CONFIG_STAGE, "1024, or model.max_sequence if that is less", "tokens a sequence"),
     INT("train.micro_batch", train.micro_batch, "4", 1, INTMAX, CONFIG_CHANGES, "sequences per rank and micro-batch"),
-    INT("train.global_batch", train.global_batch, "32", 1, INTMAX, CONFIG_FIXED, "sequences per optimizer step over all ranks"),
+    DERIVED("train.global_batch", INT, train.global_batch, 1, INTMAX, NULL, CONFIG_STAGE, "32, or the last of train.batch_ramp", "sequences per optimizer step over all ranks"),
+    DERIVED("train.batch_ramp", PAIRS, train.batch_ramp, 0, INTMAX, NULL, CONFIG_STAGE, "none", "[[step, batch], ...]: so many sequences from that step on, counted from 0, rising up to global_batch"),
     DERIVED("train.precision", WORD, train.precision, 0, 0, precisions, CONFIG_CHANGES, "bf16; fp32 on a CPU without bf16 instructions", "of weights and activations; sums are fp32"),
     LONG("train.seed", train.seed, "1", 0, ANY, CONFIG_FIXED, "of initial weights, data order and dropout"),
     WORD("train.device", train.device, devices, "auto", CONFIG_CHANGES, "where to run; auto: cuda where there is one"),
@@ -128,8 +134,8 @@ static const config_row rows[] = {
     INT("parallel.context", parallel.context, "1", 1, 65536, CONFIG_CHANGES, "ranks that share a sample's tokens; not built yet: 1"),
     INT("parallel.pipeline", parallel.pipeline, "1", 1, 65536, CONFIG_CHANGES, "ranks that share the depth"),
     INT("parallel.virtual_stages", parallel.virtual_stages, "1", 1, 65536, CONFIG_CHANGES, "runs of layers a pipeline rank holds"),
-    INT("parallel.data", parallel.data, "0", 0, INTMAX, CONFIG_CHANGES, "for plan; 0: ranks / (tensor * pipeline)"),
-    WORD("parallel.schedule", parallel.schedule, schedules, "1f1b", CONFIG_CHANGES, "order of the pipeline's work; 1f1b with virtual_stages is interleaved"),
+    INT("parallel.data", parallel.data, "0", 0, INTMAX, CONFIG_CHANGES, "ranks that divide the samples; 0: what is left of the ranks; else it is checked"),
+    WORD("parallel.schedule", parallel.schedule, schedule_names, "1f1b", CONFIG_CHANGES, "order of the pipeline's work; 1f1b with virtual_stages is interleaved; auto finds one"),
     BOOL("parallel.sequence", parallel.sequence, "true", CONFIG_CHANGES, "split norms and residuals by token over the tensor ranks"),
     INT("parallel.zero", parallel.zero, "1", 0, 3, CONFIG_CHANGES, "shard over the data ranks: 1 optimizer, 2 + gradients, 3 + weights"),
     WORD("parallel.zero_gather", parallel.zero_gather, whens, "step", CONFIG_CHANGES, "how often zero 3 gathers weights"),
@@ -143,9 +149,12 @@ static const config_row rows[] = {
     INT("checkpoint.every", checkpoint.every, "100", 0, INTMAX, CONFIG_CHANGES, "steps; 0: at the end only"),
     INT("checkpoint.keep", checkpoint.keep, "2", 0, INTMAX, CONFIG_CHANGES, "newest checkpoints kept; 0: all"),
     INT("checkpoint.keep_every", checkpoint.keep_every, "0", 0, INTMAX, CONFIG_CHANGES, "checkpoints of multiples of so many steps are kept for ever; 0: none"),
-    STRING("checkpoint.resume", checkpoint.resume, "auto", CONFIG_SILENT, "auto: from the latest, if any; never; or a checkpoint's folder"),
+    STRING("checkpoint.resume", checkpoint.resume, "auto", CONFIG_SILENT, "auto: from the latest, if any; never: an earlier run is moved aside; or a checkpoint's or another run's folder, to begin from"),
+    BOOL("checkpoint.restart_data", checkpoint.restart_data, "false", CONFIG_SILENT, "a run that begins from another's checkpoint takes the data from their first sample, though they are the same"),
+    BOOL("checkpoint.restart_schedule", checkpoint.restart_schedule, "false", CONFIG_SILENT, "its learning rate warms up and decays anew, over the steps that are left; the optimizer's state goes on"),
     BOOL("checkpoint.fallback", checkpoint.fallback, "true", CONFIG_SILENT, "resume from the checkpoint before if the latest is damaged, and say so"),
     BOOL("checkpoint.asynchronous", checkpoint.asynchronous, "true", CONFIG_SILENT, "write checkpoints while the run trains, from a copy in host memory"),
+    INT("checkpoint.memory_every", checkpoint.memory_every, "0", 0, INTMAX, CONFIG_SILENT, "steps between copies of the state in the memory of each node and a neighbour, for a restart; 0: none"),
 
     INT("evaluate.every", evaluate.every, "100", 0, INTMAX, CONFIG_CHANGES, "steps; 0: never"),
     INT("evaluate.batches", evaluate.batches, "20", 1, INTMAX, CONFIG_CHANGES, "global batches an evaluation"),
@@ -153,8 +162,20 @@ static const config_row rows[] = {
     STRING("run.folder", run.folder, "runs/phalanx", CONFIG_SILENT, "where everything the run writes goes"),
     INT("run.log_every", run.log_every, "1", 1, INTMAX, CONFIG_SILENT, "steps between lines on the screen"),
     BOOL("run.tensorboard", run.tensorboard, "true", CONFIG_SILENT, "write TensorBoard events"),
+    INT("run.resource_seconds", run.resource_seconds, "10", 0, INTMAX, CONFIG_SILENT, "seconds between lines about each host's cores, memory, disks, network and GPUs; 0: none"),
+    WORDS("run.export", run.exports, exports, "null", CONFIG_SILENT, "other stores to write metrics to; mlflow: run.folder/mlruns"),
     BOOL("run.lock", run.lock, "true", CONFIG_SILENT, "refuse to run in a folder where another run is at work"),
-    INT("run.hang_seconds", run.hang_seconds, "600", 1, INTMAX, CONFIG_SILENT, "without progress for so long, say where and stop"),
+    INT("run.hang_seconds", run.hang_seconds, "600", 1, INTMAX, CONFIG_SILENT, "a step without progress for so long: say where and stop"),
+    INT("run.exit_when_stopped", run.exit_when_stopped, "75", 0, 255, CONFIG_SILENT, "exit status after a signal stopped the run and it was saved"),
+    INT("run.verify_every", run.verify_every, "0", 0, INTMAX, CONFIG_SILENT, "steps between verifications: state, messages, replicas, a micro-batch played twice; 0: never"),
+    NUMBER("run.slow_ratio", run.slow_ratio, "1.1", 0, 1e6, CONFIG_SILENT, "a rank that computes so many times longer than the median is named; 0: none is"),
+    NUMBER("run.spike.zscore", run.spike.zscore, "0", 0, 1e6, CONFIG_CHANGES, "a loss or norm so many deviations above those before is a spike, which is said; 0: none is"),
+    BOOL("run.spike.rewind", run.spike.rewind, "false", CONFIG_CHANGES, "after a spike: back to the last checkpoint, and on without the data since then"),
+    INT("run.silent_seconds", run.silent_seconds, "60", 1, INTMAX, CONFIG_SILENT, "a rank that does not answer for so long (or run.hang_seconds): the same"),
+    INT("run.setup_seconds", run.setup_seconds, "900", 1, INTMAX, CONFIG_SILENT, "the same for the start, the set-up and the end of a run"),
+    INT("run.evaluation_seconds", run.evaluation_seconds, "600", 1, INTMAX, CONFIG_SILENT, "the same for an evaluation"),
+    INT("run.load_seconds", run.load_seconds, "1800", 1, INTMAX, CONFIG_SILENT, "the same for reading a checkpoint or weights"),
+    INT("run.save_seconds", run.save_seconds, "1800", 1, INTMAX, CONFIG_SILENT, "the same for writing a checkpoint"),
 
     STRING("debug.gradients", debug.gradients, NULL, CONFIG_SILENT, "folder to write all gradients of one step to"),
     LONG("debug.at_step", debug.at_step, "1", 1, ANY, CONFIG_SILENT, "that step"),
@@ -199,7 +220,8 @@ bool config_table_is_section(const char *name)
 
 /* Sections as words of their own, so that "trian" finds "train" and "model.rope_scale" finds "model.rope_scaling". */
 static const char *const sections[] = {"model",  "model.rope_scaling", "data",     "train", "optimizer", "parallel",
-                                       "memory", "checkpoint",         "evaluate", "run",   "debug",     "profile"};
+                                       "memory", "checkpoint",         "evaluate", "run",   "run.spike", "debug",
+                                       "profile"};
 
 static const char *last_part(const char *key)
 {

@@ -17,12 +17,15 @@ typedef enum config_type {
     CONFIG_TYPE_PRESET,   /* as a string, and the name of a preset */
     CONFIG_TYPE_SOURCES,  /* config_sources */
     CONFIG_TYPE_INTEGERS, /* config_integers */
+    CONFIG_TYPE_PAIRS,    /* config_integers, two by two */
+    CONFIG_TYPE_WORDS,    /* unsigned, a bit a word */
     CONFIG_TYPES
 } config_type;
 
 /* What a difference between a checkpoint and the run that resumes from it means. */
 typedef enum config_resume {
     CONFIG_FIXED,   /* refused: the run would not be the same run */
+    CONFIG_STAGE,   /* refused, except where a new stage begins in a folder of its own */
     CONFIG_CHANGES, /* allowed, and said */
     CONFIG_SILENT,  /* only says where to look or what to call it */
 } config_resume;
@@ -32,8 +35,8 @@ typedef struct config_row {
     config_type type;
     size_t offset;           /* in config */
     const char *fallback;    /* the default as YAML; NULL: it follows from other keys, as `otherwise` says */
-    double low, high;        /* inclusive; for the numeric types and each of CONFIG_TYPE_INTEGERS */
-    const char *const *word; /* of CONFIG_TYPE_WORD, ends with NULL */
+    double low, high;        /* inclusive; for the numeric types and each of CONFIG_TYPE_INTEGERS and PAIRS */
+    const char *const *word; /* of CONFIG_TYPE_WORD and WORDS, ends with NULL */
     config_resume resume;
     const char *otherwise; /* the default in words where fallback is NULL */
     const char *doc;

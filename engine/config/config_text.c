@@ -57,13 +57,25 @@ char *config_text(const config *c)
     return text;
 }
 
-status config_compare_for_resume(const config *saved, const config *now,
+bool config_same(const config *a, const config *b, const char *key)
+{
+    int i = config_table_find(key);
+    MUST(i >= 0, "no configuration key %s", key);
+    char *before = config_value_text(a, config_table_row(i)), *after = config_value_text(b, config_table_row(i));
+    bool same = strcmp(before, after) == 0;
+    free(before);
+    free(after);
+    return same;
+}
+
+status config_compare_for_resume(const config *saved, const config *now, bool new_stage,
                                  void (*changed)(void *context, const char *key, const char *old_value,
                                                  const char *new_value),
                                  void *context)
 {
     char *refused = NULL;
     size_t bytes;
+    bool stage = false; /* would a new stage do? */
     FILE *out = open_memstream(&refused, &bytes);
     MUST(out, "out of host memory");
     for (int i = 0; i < config_table_rows(); i++) {
@@ -72,7 +84,9 @@ status config_compare_for_resume(const config *saved, const config *now,
             continue;
         char *before = config_value_text(saved, row), *after = config_value_text(now, row);
         if (strcmp(before, after) != 0) {
-            if (row->resume == CONFIG_FIXED)
+            bool of_a_stage = row->resume == CONFIG_STAGE;
+            stage |= of_a_stage;
+            if (row->resume == CONFIG_FIXED || (of_a_stage && !new_stage))
                 fprintf(out, "%s%s (%s -> %s)", ftell(out) ? ", " : "", row->key, before, after);
             else if (changed)
                 changed(context, row->key, before, after);
@@ -85,9 +99,23 @@ status config_compare_for_resume(const config *saved, const config *now,
     if (bytes)
         s = status_fail(STATUS_USAGE,
                         "a run that resumes cannot change %s; set it back, or start afresh with "
-                        "checkpoint.resume=never",
-                        refused);
+                        "checkpoint.resume=never%s",
+                        refused,
+                        stage && !new_stage ? ", or begin a new stage: another run.folder, and checkpoint.resume with "
+                                              "this one"
+                                            : "");
     free(refused);
+    return s;
+}
+
+status config_each(const config *c, status (*each)(void *context, const char *key, const char *value), void *context)
+{
+    status s = STATUS_OK;
+    for (int i = 0; i < config_table_rows() && s == STATUS_OK; i++) {
+        char *value = config_value_text(c, config_table_row(i));
+        s = each(context, config_table_row(i)->key, value);
+        free(value);
+    }
     return s;
 }
 

@@ -192,6 +192,33 @@ static status set_word(void *field, const config_row *row, yaml_document_t *d, y
     return refuse_word(row, node, &n);
 }
 
+/* A list, or one word alone. */
+static status set_words(void *field, const config_row *row, yaml_document_t *d, yaml_node_t *node)
+{
+    unsigned all = 0;
+    bool list = node->type == YAML_SEQUENCE_NODE;
+    long count = list ? node->data.sequence.items.top - node->data.sequence.items.start : !config_value_is_null(node);
+    for (long i = 0; i < count; i++) {
+        int word = 0;
+        TRY(set_word(&word, row, d, list ? yaml_document_get_node(d, node->data.sequence.items.start[i]) : node));
+        all |= 1u << word;
+    }
+    *(unsigned *)field = all;
+    return STATUS_OK;
+}
+
+static void print_words(FILE *out, const void *field, const config_row *row)
+{
+    unsigned left = *(const unsigned *)field;
+    fputc('[', out);
+    for (int i = 0; row->word[i]; i++)
+        if (left >> i & 1) {
+            left &= ~(1u << i);
+            fprintf(out, "%s%s", row->word[i], left ? ", " : "");
+        }
+    fputc(']', out);
+}
+
 static void print_word(FILE *out, const void *field, const config_row *row)
 {
     fputs(row->word[*(const int *)field], out);
@@ -360,6 +387,40 @@ static void print_integers(FILE *out, const void *field, const config_row *row)
     fputc(']', out);
 }
 
+/* Two by two: [[step, batch], ...]. */
+static status set_pairs(void *field, const config_row *row, yaml_document_t *d, yaml_node_t *node)
+{
+    config_integers list = {0};
+    if (node->type != YAML_SEQUENCE_NODE)
+        return config_value_is_null(node) ? STATUS_OK : refuse(row, node);
+    long count = node->data.sequence.items.top - node->data.sequence.items.start;
+    if (count)
+        list.item = must_calloc(2 * (unsigned long)count, sizeof *list.item);
+    status s = STATUS_OK;
+    for (long i = 0; i < count && s == STATUS_OK; i++) {
+        yaml_node_t *pair = yaml_document_get_node(d, node->data.sequence.items.start[i]);
+        if (pair->type != YAML_SEQUENCE_NODE || pair->data.sequence.items.top - pair->data.sequence.items.start != 2)
+            s = refuse(row, pair);
+        for (int k = 0; k < 2 && s == STATUS_OK; k++)
+            s = set_int(&list.item[list.count++], row, d,
+                        yaml_document_get_node(d, pair->data.sequence.items.start[k]));
+    }
+    free_integers(s == STATUS_OK ? field : &list);
+    if (s == STATUS_OK)
+        *(config_integers *)field = list;
+    return s;
+}
+
+static void print_pairs(FILE *out, const void *field, const config_row *row)
+{
+    (void)row;
+    const config_integers *list = field;
+    fputc('[', out);
+    for (int i = 0; i < list->count; i += 2)
+        fprintf(out, "%s[%d, %d]", i ? ", " : "", list->item[i], list->item[i + 1]);
+    fputc(']', out);
+}
+
 /* --- the types ---------------------------------------------------------------------------------------------------- */
 
 static void expect_integer(FILE *out, const config_row *row)
@@ -388,6 +449,13 @@ static void expect_preset(FILE *out, const config_row *row)
         fprintf(out, "%s%s", i ? ", " : "one of ", presets_at(i)->name);
 }
 
+static void expect_words(FILE *out, const config_row *row)
+{
+    fputs("a list of", out);
+    for (int i = 0; row->word[i]; i++)
+        fprintf(out, "%s %s", i ? "," : "", row->word[i]);
+}
+
 static void expect_integers(FILE *out, const config_row *row)
 {
     fprintf(out, "a list of integers, each at least %.0f", row->low);
@@ -406,11 +474,14 @@ static const struct {
     [CONFIG_TYPE_NUMBER] = {NULL, expect_number, set_number, print_number, NULL},
     [CONFIG_TYPE_BOOL] = {"true or false", NULL, set_bool, print_bool, NULL},
     [CONFIG_TYPE_WORD] = {NULL, expect_word, set_word, print_word, NULL},
+    [CONFIG_TYPE_WORDS] = {NULL, expect_words, set_words, print_words, NULL},
     [CONFIG_TYPE_STRING] = {"a string", NULL, set_string, print_string, free_string},
     [CONFIG_TYPE_PRESET] = {NULL, expect_preset, set_preset, print_string, free_string},
     [CONFIG_TYPE_SOURCES] = {"a prefix of .bin and .idx, or a list of prefixes or {path, weight}", NULL, set_sources,
                              print_sources, free_sources},
     [CONFIG_TYPE_INTEGERS] = {NULL, expect_integers, set_integers, print_integers, free_integers},
+    [CONFIG_TYPE_PAIRS] = {"a list of pairs of integers, as [[0, 64], [1000, 128]]", NULL, set_pairs, print_pairs,
+                           free_integers},
 };
 
 status config_value_set(config *c, const config_row *row, yaml_document_t *document, yaml_node_t *node)

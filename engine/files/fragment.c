@@ -169,6 +169,23 @@ static bool take_text(const char **at, const char **word, int *length, char end)
     return true;
 }
 
+status fragment_next_file(fragment *f, manifest_file *out, bool *there)
+{
+    const char *word;
+    int length;
+    int64_t crc;
+    *there = f->at < f->end && take_word(&f->at, "file");
+    if (!*there)
+        return STATUS_OK;
+    if (!take_number(&f->at, &out->bytes, 10) || !take_number(&f->at, &crc, 16) ||
+        !take_text(&f->at, &word, &length, '\n') || length >= FRAGMENT_NAME)
+        return damaged(f);
+    snprintf(out->name, FRAGMENT_NAME, "%.*s", length, word);
+    out->crc32c = (uint32_t)crc;
+    out->has_crc32c = true;
+    return STATUS_OK;
+}
+
 /* Sizes of at least 1 whose bytes can be counted. */
 static bool is_possible(const int64_t *global, int dims, dtype type)
 {
@@ -240,18 +257,14 @@ static status merge_files(direct *out, fragment *all, int count)
 {
     int files = 0;
     for (int i = 0; i < count; i++) {
-        fragment *f = &all[i];
-        for (f->first_file = files; f->at < f->end && take_word(&f->at, "file"); files++) {
-            const char *word;
-            char name[256];
-            int length;
-            int64_t bytes, crc;
-            if (!take_number(&f->at, &bytes, 10) || !take_number(&f->at, &crc, 16) ||
-                !take_text(&f->at, &word, &length, '\n') || length >= (int)sizeof name)
-                return damaged(f);
-            snprintf(name, sizeof name, "%.*s", length, word);
-            manifest_file file = {.name = name, .bytes = bytes, .crc32c = (uint32_t)crc, .has_crc32c = true};
+        char name[FRAGMENT_NAME];
+        manifest_file file = {.name = name};
+        bool there;
+        all[i].first_file = files;
+        TRY(fragment_next_file(&all[i], &file, &there));
+        for (; there; files++) {
             TRY(manifest_text_file(out, &file, files == 0));
+            TRY(fragment_next_file(&all[i], &file, &there));
         }
     }
     return STATUS_OK;

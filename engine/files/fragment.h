@@ -58,6 +58,9 @@ status fragment_open(fragment *out, const char *path, const fragment_owner *owne
 /* The same from memory that outlives it. */
 status fragment_parse(fragment *out, const char *text, int64_t bytes, const char *path, const fragment_owner *owner);
 void fragment_close(fragment *f);
+/* The files come first: one after another into *out, whose name is the caller's FRAGMENT_NAME bytes; then *there is false. */
+enum { FRAGMENT_NAME = 256 };
+status fragment_next_file(fragment *f, manifest_file *out, bool *there);
 
 /* Memory for the pieces of one tensor, which grows if need be; free(item) at the end. */
 typedef struct fragment_pieces {

@@ -376,10 +376,10 @@ static status read_run(const indexed *x, int32_t *out, int64_t offset, int64_t c
         if (out[i] < 0 || out[i] >= vocab_size)
             return status_fail(
                 STATUS_FAILED,
-                "%s: token %lld (byte %lld) has id %d, outside the vocabulary of %lld: the data set was made "
-                "with another tokenizer, or is damaged",
-                x->bin_path, (long long)(first + i), (long long)(offset + i * dtype_bytes(x->type)), out[i],
-                (long long)vocab_size);
+                "%s: token %lld (byte %lld, document %lld) has id %d, outside the vocabulary of %lld: the data set was "
+                "made with another tokenizer, or is damaged",
+                x->bin_path, (long long)(first + i), (long long)(offset + i * dtype_bytes(x->type)),
+                (long long)indexed_document_of(x, first + i), out[i], (long long)vocab_size);
     return STATUS_OK;
 }
 

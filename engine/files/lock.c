@@ -215,10 +215,39 @@ static verdict watch(const char *path, const holder *found, const char *id, doub
     return STALE;
 }
 
+/* ---- a holder that somebody knows to have ended: FILE.ended holds its id ---- */
+
+static char *ended_path(const char *path)
+{
+    return must_format("%s.ended", path);
+}
+
+void lock_retire(const char *path)
+{
+    holder found = {0};
+    if (look(&found, path) != 0 || !*found.id)
+        return;
+    char *ended = ended_path(path);
+    FILE *f = fopen(ended, "we");
+    if (f) {
+        fprintf(f, "%s\n", found.id);
+        fclose(f); /* a word that does not arrive costs a lease */
+    }
+    free(ended);
+}
+
+static bool is_retired(const char *path, const holder *found)
+{
+    char id[64], *ended = ended_path(path);
+    first_line(id, sizeof id, ended);
+    free(ended);
+    return *id && strcmp(id, found->id) == 0;
+}
+
 /* Out of the way, unless it is no longer the one that was judged: then it is put back. */
 static void displace(const char *path, const holder *judged, const char *id)
 {
-    holder moved;
+    holder moved = {0};
     char *aside = must_format("%s.%s", path, id);
     if (rename(path, aside) == 0) {
         if (look(&moved, aside) == 0 && (strcmp(moved.id, judged->id) != 0 || moved.beat != judged->beat))
@@ -239,7 +268,7 @@ static bool is_other(const lock *l)
 
 static void make_again(lock *l)
 {
-    int descriptor;
+    int descriptor = -1;
     if (create(&descriptor, l->path, &l->me) != 0)
         return;
     log_warn("%s has been deleted while the run held it; it is there again", l->path);
@@ -304,7 +333,7 @@ static status obtain(int *out, const char *path, const holder *me, double lease)
         holder found = {0};
         if (error != EEXIST || look(&found, path) != 0)
             continue;
-        verdict v = judge(&found, me, lease);
+        verdict v = is_retired(path, &found) ? STALE : judge(&found, me, lease);
         if (v == UNKNOWN)
             v = watch(path, &found, me->id, lease);
         if (v == ALIVE)
@@ -322,8 +351,11 @@ static status obtain(int *out, const char *path, const holder *me, double lease)
 status lock_take(lock **out, const char *path, const char *id, double lease)
 {
     holder me = this_process(id);
-    int descriptor;
+    int descriptor = -1;
     TRY(obtain(&descriptor, path, &me, lease));
+    char *ended = ended_path(path);
+    unlink(ended); /* it was about another */
+    free(ended);
     lock *l = must_calloc(1, sizeof *l);
     l->path = must_strdup(path);
     l->me = me;

@@ -17,6 +17,8 @@ typedef struct lock lock;
 /* `id`: hexadecimal, no other holder's. Fails, with who it is, if somebody alive holds it; may wait for up to `lease` seconds to
  * find out. */
 status lock_take(lock **out, const char *path, const char *id, double lease);
+/* Whoever holds it now is known to have ended, by whoever started it: the next to take it need not look whether it lives. */
+void lock_retire(const char *path);
 /* Looks, and makes the file again if it has been deleted: false if somebody else holds it by now. Any thread. */
 bool lock_confirm(lock *l);
 /* What the thread has seen last, without looking. */

@@ -236,8 +236,3 @@ void tensorboard_close(tensorboard *t)
     free(t->path);
     free(t);
 }
-
-const char *tensorboard_path(const tensorboard *t)
-{
-    return t->path;
-}

@@ -29,6 +29,5 @@ status tensorboard_open(tensorboard **out, const char *folder, int64_t first_ste
 status tensorboard_write(tensorboard *t, const tensorboard_value *values, int count, int64_t step, double wall_time);
 /* NULL is accepted. */
 void tensorboard_close(tensorboard *t);
-const char *tensorboard_path(const tensorboard *t);
 
 #endif

@@ -7,13 +7,13 @@
 
 #include "memory/log.h"
 
-#define STRETCH_BYTES (1 << 20)
-#define STRETCH_COUNT 8192 /* documents */
+#define BATCH_BYTES     (1 << 20)
+#define BATCH_DOCUMENTS 8192
 
 typedef enum stage { FREE, READ, TAKEN, DONE } stage;
 
-/* A few documents on their way: read, encoded, handed over. */
-typedef struct stretch {
+/* Some documents: read, encoded, handed over. */
+typedef struct batch {
     stage stage;
     bool last;
     buffer bytes;
@@ -24,36 +24,36 @@ typedef struct stretch {
     int64_t text_bytes, malformed;
     status result;
     char *message; /* of a failure: messages belong to the thread that failed */
-} stretch;
+} batch;
 
-typedef struct line_up {
+typedef struct queue {
     const tokenizer *tokenizer;
     documents *documents;
     const corpus_settings *settings;
-    stretch *stretches; /* [count], used in a circle */
+    batch *batches; /* [count], a ring */
     int count;
-    int64_t to_encode; /* number of the next stretch to be encoded */
+    int64_t to_encode; /* number of the next batch to be encoded */
     bool stop;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-} line_up;
+} queue;
 
-static void fail_stretch(stretch *s, status code)
+static void fail_batch(batch *s, status code)
 {
     s->result = code;
     free(s->message);
     s->message = must_strdup(status_message());
 }
 
-/* Wait until the stretch is at the stage; false: stop. Called with the lock held. */
-static bool wait_for(line_up *l, const stretch *s, stage wanted)
+/* Wait until the batch is at the stage; false: stop. Called with the lock held. */
+static bool wait_for(queue *l, const batch *s, stage wanted)
 {
     while (!l->stop && s->stage != wanted)
         pthread_cond_wait(&l->changed, &l->lock);
     return !l->stop;
 }
 
-static void set_stage(line_up *l, stretch *s, stage next)
+static void set_stage(queue *l, batch *s, stage next)
 {
     pthread_mutex_lock(&l->lock);
     s->stage = next;
@@ -61,11 +61,11 @@ static void set_stage(line_up *l, stretch *s, stage next)
     pthread_mutex_unlock(&l->lock);
 }
 
-static void read_stretch(documents *d, stretch *s)
+static void read_batch(documents *d, batch *s)
 {
     bool more = true;
     s->bytes.length = s->count = 0;
-    while (s->bytes.length < STRETCH_BYTES && s->count < STRETCH_COUNT) {
+    while (s->bytes.length < BATCH_BYTES && s->count < BATCH_DOCUMENTS) {
         if (s->count == s->room) {
             s->room = 2 * s->room + 64;
             s->raw = must_realloc(s->raw, (unsigned long)s->room * sizeof *s->raw);
@@ -73,7 +73,7 @@ static void read_stretch(documents *d, stretch *s)
         }
         status code = documents_next(d, &s->bytes, &s->raw[s->count], &more);
         if (code != STATUS_OK)
-            fail_stretch(s, code);
+            fail_batch(s, code);
         if (code != STATUS_OK || !more) {
             s->last = true;
             return;
@@ -84,15 +84,15 @@ static void read_stretch(documents *d, stretch *s)
 
 static void *read_all(void *argument)
 {
-    line_up *l = argument;
+    queue *l = argument;
     for (int64_t number = 0;; number++) {
-        stretch *s = &l->stretches[number % l->count];
+        batch *s = &l->batches[number % l->count];
         pthread_mutex_lock(&l->lock);
         bool go_on = wait_for(l, s, FREE);
         pthread_mutex_unlock(&l->lock);
         if (!go_on)
             return NULL;
-        read_stretch(l->documents, s);
+        read_batch(l->documents, s);
         bool last = s->last;
         set_stage(l, s, READ);
         if (last)
@@ -100,7 +100,7 @@ static void *read_all(void *argument)
     }
 }
 
-static status encode_stretch(const line_up *l, stretch *s, tokenizer_scratch *scratch, buffer *text_scratch)
+static status encode_batch(const queue *l, batch *s, tokenizer_scratch *scratch, buffer *text_scratch)
 {
     int32_t end = tokenizer_end_of_document(l->tokenizer);
     int64_t repaired = tokenizer_scratch_repaired(scratch);
@@ -122,22 +122,22 @@ static status encode_stretch(const line_up *l, stretch *s, tokenizer_scratch *sc
 
 static void *encode_all(void *argument)
 {
-    line_up *l = argument;
+    queue *l = argument;
     tokenizer_scratch *scratch = tokenizer_scratch_open(l->tokenizer);
     buffer text_scratch = {0};
     for (;;) {
         pthread_mutex_lock(&l->lock);
         int64_t number = l->to_encode++;
-        stretch *s = &l->stretches[number % l->count];
+        batch *s = &l->batches[number % l->count];
         bool go_on = wait_for(l, s, READ);
         if (go_on)
-            s->stage = TAKEN; /* one whole circle ahead, another must not take it, too */
+            s->stage = TAKEN; /* one round of the ring later another thread must not take it, too */
         pthread_mutex_unlock(&l->lock);
         if (!go_on)
             break;
-        status code = encode_stretch(l, s, scratch, &text_scratch);
-        if (code != STATUS_OK) /* it stands before what may have failed in reading on */
-            fail_stretch(s, code);
+        status code = encode_batch(l, s, scratch, &text_scratch);
+        if (code != STATUS_OK) /* it comes before what may have failed in reading on */
+            fail_batch(s, code);
         set_stage(l, s, DONE);
     }
     buffer_free(&text_scratch);
@@ -145,7 +145,7 @@ static void *encode_all(void *argument)
     return NULL;
 }
 
-static status hand_over(const stretch *s, corpus_count *out, corpus_sink *sink, void *context)
+static status hand_over(const batch *s, corpus_count *out, corpus_sink *sink, void *context)
 {
     if (s->result != STATUS_OK)
         return status_fail(s->result, "%s", s->message);
@@ -163,8 +163,8 @@ static status hand_over(const stretch *s, corpus_count *out, corpus_sink *sink, 
     return STATUS_OK;
 }
 
-/* Wait a tenth of a second at most; true when the stretch is done. */
-static bool wait_a_little(line_up *l, const stretch *s)
+/* Wait a tenth of a second at most; true when the batch is done. */
+static bool wait_a_little(queue *l, const batch *s)
 {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
@@ -179,10 +179,10 @@ static bool wait_a_little(line_up *l, const stretch *s)
     return done;
 }
 
-static status receive_all(line_up *l, corpus_count *out, corpus_sink *sink, corpus_tick *tick, void *context)
+static status receive_all(queue *l, corpus_count *out, corpus_sink *sink, corpus_tick *tick, void *context)
 {
     for (int64_t number = 0;; number++) {
-        stretch *s = &l->stretches[number % l->count];
+        batch *s = &l->batches[number % l->count];
         while (!wait_a_little(l, s))
             if (tick)
                 TRY(tick(context, out));
@@ -203,8 +203,8 @@ status corpus_encode(const tokenizer *t, documents *d, const corpus_settings *se
     MUST(threads >= 1, "%d threads", threads);
     if (settings->end_of_document && tokenizer_end_of_document(t) < 0)
         return status_fail(STATUS_FAILED, "the tokenizer has no token that ends a document: append none");
-    line_up l = {.tokenizer = t, .documents = d, .settings = settings, .count = 2 * threads + 2};
-    l.stretches = must_calloc((unsigned long)l.count, sizeof *l.stretches);
+    queue l = {.tokenizer = t, .documents = d, .settings = settings, .count = 2 * threads + 2};
+    l.batches = must_calloc((unsigned long)l.count, sizeof *l.batches);
     pthread_mutex_init(&l.lock, NULL);
     pthread_cond_init(&l.changed, NULL);
     *out = (corpus_count){0};
@@ -223,13 +223,13 @@ status corpus_encode(const tokenizer *t, documents *d, const corpus_settings *se
     for (int i = 0; i <= threads; i++)
         pthread_join(workers[i], NULL);
     for (int i = 0; i < l.count; i++) {
-        buffer_free(&l.stretches[i].bytes);
-        buffer_ids_free(&l.stretches[i].ids);
-        free(l.stretches[i].raw);
-        free(l.stretches[i].ends);
-        free(l.stretches[i].message);
+        buffer_free(&l.batches[i].bytes);
+        buffer_ids_free(&l.batches[i].ids);
+        free(l.batches[i].raw);
+        free(l.batches[i].ends);
+        free(l.batches[i].message);
     }
-    free(l.stretches);
+    free(l.batches);
     free(workers);
     pthread_cond_destroy(&l.changed);
     pthread_mutex_destroy(&l.lock);

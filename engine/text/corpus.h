@@ -1,7 +1,7 @@
-/* Encodes all documents by many threads; the result comes in the documents' order, whatever the number of threads.
+/* Encodes all documents in many threads. The results come in the documents' order, for any number of threads.
  *
  * One thread reads, `threads` encode batches of about a megabyte, the caller's thread receives. Memory is bounded by
- * the batches in progress (a document is never divided).
+ * the batches in progress (a document is not divided).
  */
 #ifndef PHALANX_ENGINE_TEXT_CORPUS_H
 #define PHALANX_ENGINE_TEXT_CORPUS_H

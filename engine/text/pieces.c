@@ -16,7 +16,7 @@
 
 struct pieces {
     const sentencepiece_model *model;
-    trie *trie;            /* of the pieces that can stand in a path: normal ones */
+    trie *trie;            /* of the pieces that a path may have: normal ones */
     float unknown_score;   /* unigram: of one character that is no piece */
     merges *merges;        /* BPE; NULL: unigram */
     bool words_apart;      /* BPE: no piece has a space behind another character: words never merge */
@@ -25,16 +25,17 @@ struct pieces {
     int32_t unknown;
 };
 
-typedef struct path { /* the best way to get to a place */
+typedef struct path { /* the best one to a place */
     float score;
-    int32_t start; /* where its last piece begins; -1: no way is known */
+    int32_t start; /* where its last piece begins, from the base; -1: no path is known */
     int32_t id;
 } path;
 
 struct pieces_scratch {
     buffer normal;
-    path *paths; /* [room] */
-    int64_t room;
+    path *paths;           /* [room], to the places from `base` on */
+    int64_t room;          /* at least LONGEST places beyond the one at hand */
+    int64_t base, reached; /* places of the text; reached: the last that a path leads to */
     buffer_ids symbols;
     merges_scratch *merging;
     words *words;
@@ -43,6 +44,7 @@ struct pieces_scratch {
 #define UNKNOWN_PENALTY 10.0F
 #define LOWEST_SCORE    -100000.0F /* of a path, before the library begins to count anew */
 #define LONGEST         512        /* bytes of a piece; real ones have a tenth of that */
+#define BLOCK           (1 << 16)  /* places of a text whose paths are kept, or more where pieces cross all of them */
 
 /* --- making ------------------------------------------------------------------------------------------------------- */
 
@@ -111,7 +113,7 @@ static int by_score(const void *left, const void *right)
 }
 
 /* SentencePiece merges two neighbours if their texts together are a piece, the piece of the highest score first. As
- * merges of pairs: every way to cut a piece in two pieces is one, its rank the place of the score among all. False if
+ * merges of pairs: every cut of a piece into two pieces is one, its rank the place of the score among all. False if
  * some character of a piece is no piece itself: then texts merge that have no id. */
 static bool make_merges(pieces *p)
 {
@@ -247,7 +249,7 @@ static void normalize(const sentencepiece_model *m, buffer *out, const char *tex
         out->length--;
 }
 
-/* Characters that are no piece: their bytes, or one unknown piece for a stretch of them. */
+/* Characters that are no piece: their bytes, or one unknown piece for several in a row. */
 static void put_unknown(const pieces *p, buffer_ids *out, const uint8_t *text, int64_t length, bool after_unknown)
 {
     if (!p->falls_back) {
@@ -256,85 +258,102 @@ static void put_unknown(const pieces *p, buffer_ids *out, const uint8_t *text, i
         return;
     }
     for (int64_t i = 0; i < length; i++)
-        if (text[i] == ' ') /* it stands for the mark's three bytes */
+        if (text[i] == ' ') /* the mark's three bytes */
             for (int k = 0; k < 3; k++)
                 buffer_ids_append(out, &p->byte_ids["\xE2\x96\x81"[k] & 0xFF], 1);
         else
             buffer_ids_append(out, &p->byte_ids[text[i]], 1);
 }
 
-static inline void offer(path *to, float score, int64_t start, int32_t id)
+/* Extends the best path to `start` by one piece. Places are reached in order: a new one has no path yet. */
+static inline void offer(pieces_scratch *s, int64_t start, int64_t end, float score, int32_t id)
 {
+    while (s->reached < end)
+        s->paths[++s->reached - s->base].start = -1;
+    path *to = &s->paths[end - s->base];
     if (to->start < 0 || score > to->score)
-        *to = (path){score, (int32_t)start, id};
+        *to = (path){score, (int32_t)(start - s->base), id};
 }
 
-/* A long way's score has few bits left for the pieces to come: below LOWEST_SCORE the library (0.2.3) takes the score of
- * the place it stands at from all that are known (measured: any other bound gives other ids). */
-static float count_anew(path *at, int64_t length)
+/* A long path's score has few bits left for the pieces to come: below LOWEST_SCORE the library (since 0.2.1) subtracts the
+ * score of the place at hand from all that are known. */
+static void count_anew(pieces_scratch *s, int64_t at)
 {
-    float score = at->score;
-    for (int64_t i = 0; i <= length && i <= LONGEST; i++)
-        at[i].score -= at[i].start >= 0 ? score : 0.0F;
-    return at->score;
+    path *first = &s->paths[at - s->base];
+    float score = first->score;
+    for (int64_t i = 0; i <= s->reached - at; i++)
+        first[i].score -= first[i].start >= 0 || i == 0 ? score : 0.0F;
 }
 
-/* Fill the paths: from each character's beginning, which a path always reaches, go on by every piece that stands there,
- * and by the character as an unknown one if it is no piece itself. */
-static void find_paths(const pieces *p, path *paths, const uint8_t *text, int64_t length)
-{
-    const float *scores = p->model->scores;
-    for (int64_t i = 0; i <= length; i++)
-        paths[i].start = -1;
-    paths[0].score = 0.0F;
-    uint32_t code;
-    for (int64_t start = 0, step; start < length; start += step) {
-        float so_far = paths[start].score;
-        if (so_far < LOWEST_SCORE)
-            so_far = count_anew(paths + start, length - start);
-        step = unicode_decode(text + start, &code);
-        bool single = false;
-        uint32_t node = 0;
-        for (int64_t at = start; at < length && (node = trie_child(p->trie, node, text[at])); at++) {
-            int32_t id = p->trie->nodes[node].value;
-            if (id < 0)
-                continue;
-            offer(&paths[at + 1], scores[id] + so_far, start, id);
-            single |= at + 1 == start + step;
-        }
-        if (!single)
-            offer(&paths[start + step], p->unknown_score + so_far, start, -1);
-    }
-}
-
-static void encode_unigram(const pieces *p, pieces_scratch *s, buffer_ids *out)
+/* From a character's beginning, which a path always reaches: every piece that begins there, and the character as an unknown
+ * one if it is no piece itself. Returns its length. */
+static int64_t extend_paths(const pieces *p, pieces_scratch *s, int64_t start)
 {
     const uint8_t *text = (const uint8_t *)s->normal.bytes;
-    int64_t length = s->normal.length, last = -1;
-    if (length >= s->room) {
-        s->room = length + length / 2 + 1024;
-        free(s->paths);
-        s->paths = must_alloc((unsigned long)s->room * sizeof *s->paths);
+    if (s->paths[start - s->base].score < LOWEST_SCORE)
+        count_anew(s, start);
+    float so_far = s->paths[start - s->base].score;
+    uint32_t code, node = 0;
+    int64_t step = unicode_decode(text + start, &code);
+    bool single = false;
+    for (int64_t at = start; at < s->normal.length && (node = trie_child(p->trie, node, text[at])); at++) {
+        int32_t id = p->trie->nodes[node].value;
+        if (id < 0)
+            continue;
+        offer(s, start, at + 1, p->model->scores[id] + so_far, id);
+        single |= at + 1 == start + step;
     }
+    if (!single)
+        offer(s, start, start + step, p->unknown_score + so_far, -1);
+    return step;
+}
+
+/* Appends the ids of the best path from s->base to `end`, and begins anew there. */
+static void put_path(const pieces *p, pieces_scratch *s, buffer_ids *out, int64_t end, bool *unknown)
+{
+    const uint8_t *text = (const uint8_t *)s->normal.bytes + s->base;
     path *paths = s->paths;
-    find_paths(p, paths, text, length);
-    for (int64_t at = length; at > 0;) { /* turn the way back into a way there: `last` is the place behind */
-        int64_t start = paths[at].start;
-        paths[at].start = (int32_t)last;
-        last = at;
+    float score = paths[end - s->base].score;
+    int32_t next = -1;
+    for (int32_t at = (int32_t)(end - s->base); at > 0;) { /* links back become links forward: to the piece's end */
+        int32_t start = paths[at].start;
+        paths[at].start = next;
+        next = at;
         at = start;
     }
-    bool unknown = false;
-    for (int64_t start = 0, at = last; at > 0; start = at, at = paths[at].start) {
+    for (int32_t start = 0, at = next; at > 0; start = at, at = paths[at].start) {
         if (paths[at].id >= 0)
             buffer_ids_append(out, &paths[at].id, 1);
         else
-            put_unknown(p, out, text + start, at - start, unknown);
-        unknown = paths[at].id < 0;
+            put_unknown(p, out, text + start, at - start, *unknown);
+        *unknown = paths[at].id < 0;
     }
+    s->base = end;
+    paths[0] = (path){.score = score, .start = -1};
 }
 
-/* A stretch of known characters merges; unknown ones part it. */
+/* Where no piece crosses a place, every path goes through it: what is before it is decided. So a long text needs the memory
+ * of a block. */
+static void encode_unigram(const pieces *p, pieces_scratch *s, buffer_ids *out)
+{
+    bool unknown = false;
+    s->base = s->reached = 0;
+    for (int64_t at = 0; at < s->normal.length;) {
+        if (at == s->reached && at - s->base >= BLOCK)
+            put_path(p, s, out, at, &unknown);
+        if (at - s->base + LONGEST >= s->room) {
+            s->room = 2 * (at - s->base + LONGEST);
+            MUST(s->room < INT32_MAX, "%lld bytes that no piece ends in", (long long)(at - s->base));
+            s->paths = must_realloc(s->paths, (unsigned long)s->room * sizeof *s->paths);
+        }
+        if (at == 0)
+            s->paths[0] = (path){.score = 0.0F, .start = -1};
+        at += extend_paths(p, s, at);
+    }
+    put_path(p, s, out, s->normal.length, &unknown);
+}
+
+/* Known characters merge; unknown ones part them. */
 static void merge_word(const pieces *p, pieces_scratch *s, buffer_ids *out, const uint8_t *word, int64_t length)
 {
     buffer_ids *symbols = &s->symbols;
@@ -362,7 +381,7 @@ static void encode_words(const pieces *p, pieces_scratch *s, buffer_ids *out)
 {
     const uint8_t *text = (const uint8_t *)s->normal.bytes;
     int64_t length = s->normal.length;
-    bool apart = p->words_apart && p->falls_back; /* a stretch of unknown characters may cross words */
+    bool apart = p->words_apart && p->falls_back; /* unknown characters in a row may cross words */
     for (int64_t at = 0, end; at < length; at = end) {
         end = apart ? at + 1 : length;
         while (end < length && !(text[end] == ' ' && text[end - 1] != ' '))

@@ -16,9 +16,9 @@
 #include "memory/log.h"
 
 #define INPUT_BYTES (1 << 18)
-#define MAGIC_BYTES 6 /* that tell every packing */
+#define MAGIC_BYTES 6 /* enough to recognise any format */
 
-/* A way to pack: how it is told, opened and undone. */
+/* A compressed format: how it is recognised, opened and unpacked. */
 typedef struct packing {
     const char *name;
     const char *magic;
@@ -59,7 +59,7 @@ static status wait_for_input(const source *s)
     }
 }
 
-/* Read on behind what is in the input buffer. */
+/* Read more into the input buffer, after what it has. */
 static status fill(source *s)
 {
     if (s->at == s->filled)
@@ -74,7 +74,7 @@ static status fill(source *s)
         s->ended = got == 0;
         s->filled += got;
         s->consumed += got;
-        if (s->filled - s->at >= MAGIC_BYTES) /* enough to tell what it is; a pipe may have no more for now */
+        if (s->filled - s->at >= MAGIC_BYTES) /* enough to recognise it; a pipe may have no more for now */
             break;
     }
     return STATUS_OK;
@@ -170,7 +170,7 @@ static void end_xz(source *s)
     lzma_end(&s->of.xz);
 }
 
-/* Of several streams laid end to end liblzma says only when told that no input follows whether the last one is whole. */
+/* A file may hold several streams. liblzma says whether the last one is whole only when told that no input follows. */
 static status read_xz(source *s, char *out, int64_t *got, int64_t room)
 {
     lzma_stream *z = &s->of.xz;

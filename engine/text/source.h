@@ -1,6 +1,6 @@
-/* The bytes of a file or of standard input, unpacked while they are read if they are packed with gzip, zstd, xz or bzip2.
+/* The bytes of a file or of standard input; gzip, zstd, xz and bzip2 are unpacked while they are read.
  *
- * What a file is, its first bytes say, not its name. A source is the caller's until source_close, and is read by one
+ * The format is recognised by the first bytes, not by the name. A source is the caller's until source_close, and is read by one
  * thread.
  */
 #ifndef PHALANX_ENGINE_TEXT_SOURCE_H

@@ -41,7 +41,7 @@ struct tokenizer_scratch {
     int64_t repairs;
 };
 
-#define PART_BYTES (1 << 20) /* of a long text, encoded at once */
+#define PART_BYTES (1 << 20) /* of a long text, encoded at once by the library */
 
 /* --- bytes -------------------------------------------------------------------------------------------------------- */
 
@@ -102,11 +102,12 @@ static bool is_plain(char c)
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-/* Where a long text may be cut so that its parts give the ids of the whole: at a single space between two letters, which
- * the model's own leading space replaces in the second part. The library's memory is some hundred times the text, that of the best path twelve times. */
+/* Where a long text is cut for the library, whose memory is some hundred times the text: at a single space between two
+ * letters, which the model's own leading space replaces in the second part. A unigram's scores are then summed from zero
+ * again, so that where two paths differ by a rounding the whole might have had the other. */
 static int64_t part_end(const tokenizer *t, const char *text, int64_t length)
 {
-    if (length <= PART_BYTES || !t->model->dummy_prefix || t->model->space_suffix)
+    if (t->pieces || length <= PART_BYTES || !t->model->dummy_prefix || t->model->space_suffix)
         return length;
     for (int64_t at = PART_BYTES; at + 1 < length; at++)
         if (text[at] == ' ' && is_plain(text[at - 1]) && is_plain(text[at + 1]))

@@ -17,7 +17,7 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/parallel.h"
 
-/* One thread's working memory. [n] stands for the padded sequence. */
+/* One thread's working memory. [n]: the padded sequence. */
 typedef struct backward_memory {
     char *q_lanes;                                      /* group x [n / P][d_lanes][P]: Q */
     char *q_across;                                     /* group x tiles x [d / P][64][P]: Q^T */

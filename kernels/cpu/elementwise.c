@@ -82,7 +82,7 @@ void cpu_accumulate(const op *o, const run_context *r)
     each_piece(o, r, accumulate_piece);
 }
 
-/* Between two types through fp32, in short stretches that stay in the first-level cache. */
+/* Between two types through fp32, in short blocks that stay in the first-level cache. */
 static void cast_piece(const isa *set, void *const *p, int64_t n, const op *o)
 {
     dtype to = (dtype)o->out[0]->type, from = (dtype)o->in[0]->type;

@@ -69,7 +69,7 @@ static gemm_operands operands_of(const op *o, const run_context *r)
     };
 }
 
-/* Is the product added to what lies where it goes? */
+/* Is the product added to what the output has? */
 static bool adds(const op *o)
 {
     if (o->kind == OP_linear_grad_weight)
@@ -108,7 +108,7 @@ void cpu_linear(const op *o, const run_context *r)
     multiply(o, r);
 }
 
-/* The addend is put where the sum will be, unless it lies there already. */
+/* The addend is copied to the output, unless it is there already. */
 void cpu_linear_grad_input(const op *o, const run_context *r)
 {
     const tensor *addend = o->in[2], *dx = o->out[0];

@@ -7,7 +7,7 @@
 
 #include "memory/dtype.h"
 
-/* Of A and B one stride is 1: element (i, j) of A stands at i row + j column. */
+/* Of A and B one stride is 1: element (i, j) of A is at i row + j column. */
 typedef struct gemm_shape {
     int64_t m, n, k;
     int64_t a_row, a_column, b_row, b_column, c_row;

@@ -26,7 +26,12 @@ typedef struct update_factors {
 /* n elements of an op of the optimizer: `out` as in the op table, the first one T (muon_momentum: fp32). */
 typedef void (*update_loop)(void *const out[4], const float *gradient, int64_t n, const update_factors *f);
 
-enum { UPDATE_ADAMW, UPDATE_LION, UPDATE_SGD, UPDATE_MUON_MOMENTUM, UPDATE_MUON, UPDATE_RULES };
+enum {
+#define UPDATE(name) UPDATE_##name,
+#include "kernels/updates.def"
+#undef UPDATE
+    UPDATE_RULES
+};
 
 /* Loops over rows of T: fp32, bf16 or fp16. Outputs may be the inputs' own storage where the op table says so. */
 typedef struct row_loops {

@@ -131,7 +131,7 @@ INLINE void bf16_interleave(uint16_t *p, const uint16_t *row, const uint16_t *ne
 #include "kernels/cpu/rows_body.h"
 #include "kernels/cpu/tile_body.h"
 
-/* Sum of squares in fp64: element i goes to sum i mod 16, the 16 sums are added in halves. A square of an fp32 number is
+/* Sum of squares in fp64: element i is added to sum i mod 16, the 16 sums are added in halves. A square of an fp32 number is
  * exact in fp64, so that the result is the same for every instruction set. */
 static double sum_squares(const float *x, int64_t n)
 {

@@ -184,7 +184,7 @@ static status product_shapes(struct onednn_product *p)
     return s;
 }
 
-/* A scratchpad as large as the larger of the two primitives' wishes. */
+/* A scratchpad as large as the two primitives need. */
 static status product_scratch(struct onednn_product *p)
 {
     if (p->scratch == 0)

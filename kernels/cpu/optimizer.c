@@ -136,7 +136,7 @@ void cpu_adamw(const op *o, const run_context *r)
         .keep = kept(o, s, s->lr),
     };
     if (!skipped(o, r))
-        update(o, r, UPDATE_ADAMW, &f);
+        update(o, r, UPDATE_adamw, &f);
 }
 
 void cpu_lion(const op *o, const run_context *r)
@@ -145,7 +145,7 @@ void cpu_lion(const op *o, const run_context *r)
     const update_factors f = {
         .gradient = factor(o, r), .beta1 = s->beta1, .beta2 = s->beta2, .rate = s->lr, .keep = kept(o, s, s->lr)};
     if (!skipped(o, r))
-        update(o, r, UPDATE_LION, &f);
+        update(o, r, UPDATE_lion, &f);
 }
 
 void cpu_sgd(const op *o, const run_context *r)
@@ -157,7 +157,7 @@ void cpu_sgd(const op *o, const run_context *r)
                               .own = o->at.nesterov ? 1 : 0,
                               .mean = o->at.nesterov ? s->momentum : 1};
     if (!skipped(o, r))
-        update(o, r, UPDATE_SGD, &f);
+        update(o, r, UPDATE_sgd, &f);
 }
 
 /* ---- Muon ------------------------------------------------------------------------------------------------------ */
@@ -171,7 +171,7 @@ void cpu_muon_momentum(const op *o, const run_context *r)
                               .mean = o->at.nesterov ? s->momentum : 1};
     const tensor *x = o->out[0];
     if (!skipped(o, r))
-        update(o, r, UPDATE_MUON_MOMENTUM, &f);
+        update(o, r, UPDATE_muon_momentum, &f);
     for (int64_t i = 0; skipped(o, r) && i < x->shape[0]; i++)
         memset(row_at(x, r, i), 0, (size_t)row_length(x) * sizeof(float));
 }
@@ -216,5 +216,5 @@ void cpu_muon(const op *o, const run_context *r)
     const step_scalars *s = tensor_at(o->in[1], r->arena);
     const update_factors f = {.rate = s->muon_lr * o->at.scale, .keep = kept(o, s, s->muon_lr)};
     if (!skipped(o, r))
-        update(o, r, UPDATE_MUON, &f);
+        update(o, r, UPDATE_muon, &f);
 }

@@ -1,5 +1,5 @@
-/* How the kernels share work among threads: in equal consecutive parts, so that the same part falls to the same thread
- * whatever the timing. */
+/* How the kernels share work among threads: in equal consecutive parts, so that a part always falls to the same
+ * thread. */
 #ifndef PHALANX_KERNELS_CPU_PARALLEL_H
 #define PHALANX_KERNELS_CPU_PARALLEL_H
 

@@ -392,12 +392,28 @@ static void NAME(transpose)(void *y_, int64_t y_pitch, const void *x_, int64_t x
 }
 
 static const row_loops NAME(loops) = {
-    NAME(to_float),    NAME(from_float),   NAME(accumulate),
-    NAME(add),         NAME(gelu),         NAME(gelu_grad),
-    NAME(swiglu),      NAME(swiglu_grad),  NAME(rmsnorm),
-    NAME(layernorm),   NAME(rmsnorm_grad), NAME(layernorm_grad),
-    NAME(rotate),      NAME(column_sums),  NAME(logits_stats),
-    NAME(logits_grad), NAME(mask),         {NAME(adamw), NAME(lion), NAME(sgd), NAME(muon_momentum), NAME(muon)},
+    NAME(to_float),
+    NAME(from_float),
+    NAME(accumulate),
+    NAME(add),
+    NAME(gelu),
+    NAME(gelu_grad),
+    NAME(swiglu),
+    NAME(swiglu_grad),
+    NAME(rmsnorm),
+    NAME(layernorm),
+    NAME(rmsnorm_grad),
+    NAME(layernorm_grad),
+    NAME(rotate),
+    NAME(column_sums),
+    NAME(logits_stats),
+    NAME(logits_grad),
+    NAME(mask),
+    {
+#define UPDATE(name) NAME(name),
+#include "kernels/updates.def"
+#undef UPDATE
+    },
     NAME(transpose),
 };
 #undef EACH

@@ -1,7 +1,7 @@
 /* Vectors of floats, one vocabulary for every instruction set. Included by the isa_*.c files only, after one of
  * SIMD_AVX512 (with SIMD_BF16 where the processor has bf16 dot products), SIMD_AVX2 or nothing; the functions that use
  * it are compiled once a file and reached through the table of isa.h. `vf` holds LANES floats. Functions with `n` take
- * 1 <= n <= LANES elements; what lies beyond reads as 0 and is not written. */
+ * 1 <= n <= LANES elements; what is beyond reads as 0 and is not written. */
 #ifndef PHALANX_KERNELS_CPU_SIMD_H
 #define PHALANX_KERNELS_CPU_SIMD_H
 

@@ -16,7 +16,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Attention works on tiles of queries by keys; queries stand in the lanes. Multiples of every vector's lanes. */
+/* Attention works on tiles of queries by keys; the lanes of a vector are queries. Multiples of every vector's lanes. */
 enum { TILE_QUERIES = 64, TILE_KEYS = 64 };
 
 /* Which keys a query sees, as fp32 (exact below 2^24): low <= key <= high. */

@@ -62,7 +62,7 @@ static void one_block(const gemm_shape *s, const gemm_operands *p, bool add, con
         const char *a = (const char *)p->a + (i * s->a_row + k * s->a_column) * bytes;
         if (s->a_column == 1) {
             t->rows(m->a, BLOCK_K, a, s->a_row, rows, depth);
-        } else { /* neighbours along m stand side by side, as in lanes */
+        } else { /* neighbours along m are adjacent, as in lanes */
             a_row = t->pair;
             a_step = BLOCK_M * t->pair;
             t->lanes(m->a, BLOCK_M, a, s->a_column, depth, rows);

@@ -4,7 +4,7 @@
 #include "kernels/cuda/flash.cuh"
 
 static constexpr int WARPS = 4, THREADS = WARPS * WARP, MOST_HEAD_SIZE = 256, LANE_COLUMNS = MOST_HEAD_SIZE / WARP,
-                     DECODE_WARPS = 8;
+                     DECODE_WARPS = 8, DELTA_TOKENS = 32;
 
 /* A row of `size` elements as floats in shared memory, for one warp. */
 template <typename T> DEVICE void stage_row(float *to, const T *from, int size)
@@ -89,24 +89,29 @@ template <typename T> KERNEL(THREADS, 2) attention_forward(T *y, float *lse, fla
         lse[head * in.lse_pitch + token + query] = s.most + logf(s.sum);
 }
 
-/* delta[head, t] = sum over the head of dy y; a warp a (token, head) */
-template <typename T>
+/* delta[head, t] = sum over the head of dy y: `lanes` lanes an item, V elements a lane at a time. grid (heads, blocks of
+ * DELTA_TOKENS tokens), so that rows are read whole by blocks side by side, and delta is written whole sectors at a time */
+template <typename T, int V>
 KERNEL(THREADS, 8)
-attention_delta(float *delta, const T *dy, int64_t dy_pitch, const T *y, int64_t y_pitch, int64_t tokens, int32_t heads,
-                int32_t size)
+attention_delta(float *delta, const T *dy, int64_t dy_pitch, const T *y, int64_t y_pitch, int64_t tokens, int32_t size,
+                int32_t lanes)
 {
-    int64_t item = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
-    if (item >= tokens * heads)
-        return;
-    int64_t token = item / heads, head = item % heads;
-    dy += token * dy_pitch + head * size;
-    y += token * y_pitch + head * size;
-    float sum = 0;
-    for (int column = (int)threadIdx.x % WARP; column < size; column += WARP)
-        sum += to_float(dy[column]) * to_float(y[column]);
-    sum = warp_sum(sum);
-    if (threadIdx.x % WARP == 0)
-        delta[head * tokens + token] = sum;
+    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, each = WARP / lanes, part = lane % lanes;
+    int64_t head = blockIdx.x, first = ((int64_t)blockIdx.y * WARPS + warp) * (DELTA_TOKENS / WARPS);
+    for (int k = lane / lanes; k < DELTA_TOKENS / WARPS; k += each) {
+        int64_t token = first + k;
+        float sum = 0;
+        for (int column = part * V; column < size && token < tokens; column += lanes * V) {
+            float a[V], b[V];
+            load(a, dy + token * dy_pitch + head * size + column);
+            load(b, y + token * y_pitch + head * size + column);
+            UNROLL for (int i = 0; i < V; i++) sum += a[i] * b[i];
+        }
+        for (int mask = lanes / 2; mask > 0; mask /= 2)
+            sum += warp_xor(sum, mask);
+        if (part == 0 && token < tokens)
+            delta[head * tokens + token] = sum;
+    }
 }
 
 /* dq = scale sum over keys of p (dy v - delta) k */
@@ -254,6 +259,23 @@ int launch_attention(void *stream, int type, void *y, float *lse, const launch_a
     });
 }
 
+template <typename T>
+static int delta_of(void *stream, float *delta, const T *dy, int64_t dy_pitch, const T *y,
+                    const launch_attention_in *in)
+{
+    constexpr int V = VECTOR<T>;
+    /* no fewer lanes: each pass of a warp is then over tokens of its own */
+    int32_t size = in->at.head_size, lanes = WARPS * WARP / DELTA_TOKENS;
+    bool wide = size % V == 0 && dy_pitch % V == 0 && in->y_pitch % V == 0 && aligned_all(dy, y);
+    while (lanes < WARP && lanes * (wide ? V : 1) < size)
+        lanes *= 2;
+    auto kernel = wide ? attention_delta<T, V> : attention_delta<T, 1>;
+    dim3 grid((unsigned)in->at.heads, blocks_for(in->tokens, DELTA_TOKENS), 1);
+    LAUNCH(kernel, grid, THREADS, 0, (cudaStream_t)stream, delta, dy, dy_pitch, y, in->y_pitch, in->tokens, size,
+           lanes);
+    return launch_result();
+}
+
 int64_t launch_attention_grad_scratch(int64_t tokens, launch_heads at)
 {
     return tokens * at.heads * (int64_t)sizeof(float);
@@ -267,10 +289,7 @@ int launch_attention_grad(void *stream, int type, void *dqkv, int64_t dqkv_pitch
     int32_t size = in->at.head_size;
     int failed = with_type(type, [&](auto t) {
         using T = decltype(t);
-        auto kernel = attention_delta<T>;
-        LAUNCH(kernel, blocks_for(in->tokens * in->at.heads, WARPS), THREADS, 0, (cudaStream_t)stream, scratch,
-               (const T *)dy, dy_pitch, (const T *)y, in->y_pitch, in->tokens, in->at.heads, size);
-        return launch_result();
+        return delta_of(stream, scratch, (const T *)dy, dy_pitch, (const T *)y, in);
     });
     if (failed)
         return failed;

@@ -1,4 +1,4 @@
-/* From ops to launches: operands become addresses and pitches. C, as the op table is; the kernels are behind launch.h. */
+/* From ops to launches: operands become addresses and pitches. C, as the op table is; the kernels are launched through launch.h. */
 #include "kernels/cuda/cuda.h"
 
 #include <stddef.h>
@@ -155,8 +155,9 @@ void cuda_add_positions(const op *o, const run_context *r)
 void cuda_embed_grad(const op *o, const run_context *r)
 {
     const tensor *dy = o->in[0], *dtable = o->out[0];
-    launched(o, launch_embed_grad(r->stream, dy->type, whole(o, dtable, r), whole(o, dy, r), at(o->in[1], r),
-                                  dy->shape[0], dy->shape[1], o->at.first, dtable->shape[0], o->at.accumulate));
+    launched(o,
+             launch_embed_grad(r->stream, dy->type, whole(o, dtable, r), whole(o, dy, r), at(o->in[1], r), dy->shape[0],
+                               dy->shape[1], o->at.first, dtable->shape[0], o->at.accumulate, at(o->scratch, r)));
 }
 
 void cuda_add_positions_grad(const op *o, const run_context *r)
@@ -313,6 +314,11 @@ static int64_t column_sum_scratch(const op *o)
     return launch_column_sum_scratch(o->in[0]->shape[0], o->in[0]->shape[1]);
 }
 
+static int64_t embed_grad_scratch(const op *o)
+{
+    return launch_embed_grad_scratch(o->in[0]->shape[0], o->out[0]->shape[0]);
+}
+
 static int64_t norm_grad_scratch(const op *o)
 {
     return launch_norm_grad_scratch(o->in[1]->shape[0], o->in[1]->shape[1], o->kind == OP_layernorm_grad);
@@ -338,6 +344,7 @@ int64_t bind_scratch_bytes(const op *o, int threads)
     static int64_t (*const of[OP_COUNT])(const op *) = {
         [OP_bias_grad] = column_sum_scratch,          [OP_rmsnorm_grad] = norm_grad_scratch,
         [OP_layernorm_grad] = norm_grad_scratch,      [OP_head_norm_grad] = head_norm_grad_scratch,
+        [OP_embed_grad] = embed_grad_scratch,         [OP_add_positions_grad] = embed_grad_scratch,
         [OP_attention_grad] = attention_grad_scratch, [OP_cross_entropy] = cross_entropy_scratch,
     };
     (void)threads;

@@ -1,6 +1,6 @@
 /* The backward pass writes dS, 2 bytes for each pair of a query and a key of each head (cudnn_graph.c). So that its
  * workspace stays bounded it is divided: into equal numbers of samples, or within a sample into equal numbers of key/value
- * heads with the query heads that share them, as many at once as CUDNN_WORKSPACE_MOST holds. Parts run one behind the other.
+ * heads with the query heads that share them, as many at once as the plan has left memory for (op_attributes.workspace). Parts run one after the other.
  *
  * The statistics that cuDNN reads in the backward pass must be [sample, head, query] without gaps (before 9.26 other
  * strides are misread without a word), ours are [head, sample, query]: with several samples they are copied.
@@ -20,7 +20,7 @@
 
 enum { ALIGNMENT = 16, PIECE = 256, HEAD_SIZE_MOST = 256, OWN = 0, HOPPER = 9 };
 
-/* A test divides small ops, too. */
+/* What a part may always ask for; a test divides small ops, too. */
 #ifndef CUDNN_WORKSPACE_MOST
 #define CUDNN_WORKSPACE_MOST (128 << 20)
 #endif
@@ -29,7 +29,7 @@ typedef struct plan {
     cudnn_graph_shape shape; /* of a part */
     int64_t parts;
     cudnn_graph *graph;
-    int chosen; /* OWN, or 1 + the graph's way */
+    int chosen; /* OWN, or 1 + the graph's candidate */
     op first;   /* that it was made for: what it is timed on */
     cudnn *owner;
     struct plan *next;
@@ -52,6 +52,7 @@ struct cudnn {
     cudnnHandle_t handle;
     cudnn_api_builder device;
     cudnn_options with;
+    char *arena;
     plan *plans;
     call *calls;
 };
@@ -93,43 +94,6 @@ static int64_t divisor_below(int64_t n, int64_t d)
     return d;
 }
 
-/* The largest part of the op whose workspace is not too large. */
-static bool part_of(cudnn_graph_shape *out, const op *o)
-{
-    if (!takes(o))
-        return false;
-    operands x = operands_of(o);
-    int64_t s = o->at.sequence, samples = x.qkv->shape[0] / s, shared = o->at.heads / o->at.kv_heads;
-    cudnn_graph_shape a;
-    memset(&a, 0, sizeof a);
-    a.samples = samples;
-    a.sequence = s;
-    a.heads = o->at.heads;
-    a.kv_heads = o->at.kv_heads;
-    a.head_size = o->at.head_size;
-    a.window = o->at.window < s ? o->at.window : 0;
-    a.qkv_pitch = x.qkv->pitch;
-    a.y_pitch = x.y->pitch;
-    a.dy_pitch = x.dy ? x.dy->pitch : 0;
-    a.dqkv_pitch = x.dqkv ? x.dqkv->pitch : 0;
-    a.fp16 = x.qkv->type == DTYPE_FP16;
-    a.backward = o->kind == OP_attention_grad;
-    while (a.samples > 1 && cudnn_graph_workspace(&a) > CUDNN_WORKSPACE_MOST)
-        a.samples = divisor_below(samples, a.samples);
-    while (a.kv_heads > 0 && cudnn_graph_workspace(&a) > CUDNN_WORKSPACE_MOST) {
-        a.kv_heads = divisor_below(o->at.kv_heads, a.kv_heads);
-        a.heads = a.kv_heads * shared;
-    }
-    bool whole = a.samples == samples && a.heads == o->at.heads;
-    if (a.kv_heads == 0 || (!whole && a.samples * a.heads * s * 4 % ALIGNMENT))
-        return false;
-    a.lse_sample = a.backward ? a.heads * s : s;
-    a.lse_head = a.backward ? s : x.lse->pitch;
-    a.workspace = cudnn_graph_workspace(&a);
-    *out = a;
-    return true;
-}
-
 static bool copies_lse(const cudnn_graph_shape *a, const op *o)
 {
     const tensor *lse = operands_of(o).lse;
@@ -153,6 +117,50 @@ static layout layout_of(const cudnn_graph_shape *a, const op *o)
     l.workspace = l.lse + (copies_lse(a, o) ? rounded(tensor_elements(operands_of(o).lse) * 4) : 0);
     l.bytes = l.workspace + a->workspace;
     return l;
+}
+
+static bool too_large(const cudnn_graph_shape *a, const op *o)
+{
+    cudnn_graph_shape with = *a;
+    with.workspace = cudnn_graph_workspace(a);
+    return with.workspace > CUDNN_WORKSPACE_MOST && layout_of(&with, o).bytes > o->at.workspace;
+}
+
+/* The largest part of the op whose workspace is not too large. */
+static bool part_of(cudnn_graph_shape *out, const op *o)
+{
+    if (!takes(o))
+        return false;
+    operands x = operands_of(o);
+    int64_t s = o->at.sequence, samples = x.qkv->shape[0] / s, shared = o->at.heads / o->at.kv_heads;
+    cudnn_graph_shape a;
+    memset(&a, 0, sizeof a);
+    a.samples = samples;
+    a.sequence = s;
+    a.heads = o->at.heads;
+    a.kv_heads = o->at.kv_heads;
+    a.head_size = o->at.head_size;
+    a.window = o->at.window < s ? o->at.window : 0;
+    a.qkv_pitch = x.qkv->pitch;
+    a.y_pitch = x.y->pitch;
+    a.dy_pitch = x.dy ? x.dy->pitch : 0;
+    a.dqkv_pitch = x.dqkv ? x.dqkv->pitch : 0;
+    a.fp16 = x.qkv->type == DTYPE_FP16;
+    a.backward = o->kind == OP_attention_grad;
+    while (a.samples > 1 && too_large(&a, o))
+        a.samples = divisor_below(samples, a.samples);
+    while (a.kv_heads > 0 && too_large(&a, o)) {
+        a.kv_heads = divisor_below(o->at.kv_heads, a.kv_heads);
+        a.heads = a.kv_heads * shared;
+    }
+    bool whole = a.samples == samples && a.heads == o->at.heads;
+    if (a.kv_heads == 0 || (!whole && a.samples * a.heads * s * 4 % ALIGNMENT))
+        return false;
+    a.lse_sample = a.backward ? a.heads * s : s;
+    a.lse_head = a.backward ? s : x.lse->pitch;
+    a.workspace = cudnn_graph_workspace(&a);
+    *out = a;
+    return true;
 }
 
 int64_t cudnn_scratch_bytes(const op *o)
@@ -190,16 +198,16 @@ static bool run_chosen(const op_prepared *self, const op *o, const run_context *
     return true;
 }
 
-/* ---- a choice of ways ------------------------------------------------------------------------------------------ */
+/* ---- a choice of candidates ------------------------------------------------------------------------------------------ */
 
-static bool run_way(void *plan_, int way, cudaStream_t stream)
+static bool run_candidate(void *plan_, int candidate, cudaStream_t stream)
 {
     plan *p = plan_;
-    if (way != OWN) {
-        cudnnBackendDescriptor_t compiled = cudnn_graph_plan(p->graph, way - 1);
+    if (candidate != OWN) {
+        cudnnBackendDescriptor_t compiled = cudnn_graph_plan(p->graph, candidate - 1);
         return compiled && launch((const call *)p->first.prepared, compiled, stream) == CUDNN_STATUS_SUCCESS;
     }
-    const run_context r = {.arena = p->owner->with.arena, .stream = stream};
+    const run_context r = {.arena = p->owner->arena, .stream = stream};
     int before = p->chosen;
     p->chosen = OWN;
     (p->shape.backward ? cuda_attention_grad : cuda_attention)(&p->first, &r);
@@ -207,28 +215,28 @@ static bool run_way(void *plan_, int way, cudaStream_t stream)
     return true;
 }
 
-static void write_way(char *out, int bytes, const void *plan_, int way)
+static void write_candidate(char *out, int bytes, const void *plan_, int candidate)
 {
     const plan *p = plan_;
-    snprintf(out, (size_t)bytes, "%s%s", way == OWN ? "own" : "cuDNN ",
-             way == OWN ? "" : cudnn_graph_words(p->graph, way - 1));
+    snprintf(out, (size_t)bytes, "%s%s", candidate == OWN ? "own" : "cuDNN ",
+             candidate == OWN ? "" : cudnn_graph_words(p->graph, candidate - 1));
 }
 
-/* "cuDNN" alone is its first way that does. */
-static status take_way(void *plan_, const char *words)
+/* "cuDNN" alone is its first candidate that compiles. */
+static status take_candidate(void *plan_, const char *words)
 {
     plan *p = plan_;
-    for (int way = OWN; way <= cudnn_graph_ways(p->graph); way++) {
+    for (int candidate = OWN; candidate <= cudnn_graph_candidates(p->graph); candidate++) {
         char known[DEVICE_CHOICE_VALUE];
-        write_way(known, sizeof known, p, way);
-        if (strcmp(known, words) != 0 && (way == OWN || strcmp(words, "cuDNN") != 0))
+        write_candidate(known, sizeof known, p, candidate);
+        if (strcmp(known, words) != 0 && (candidate == OWN || strcmp(words, "cuDNN") != 0))
             continue;
-        if (way != OWN && !cudnn_graph_plan(p->graph, way - 1))
+        if (candidate != OWN && !cudnn_graph_plan(p->graph, candidate - 1))
             continue;
-        p->chosen = way;
+        p->chosen = candidate;
         return STATUS_OK;
     }
-    return status_fail(STATUS_FAILED, "this is no way that this cuDNN has for it");
+    return status_fail(STATUS_FAILED, "this cuDNN has no such candidate for it");
 }
 
 static tuning_operand region(const tensor *t, char *arena)
@@ -245,8 +253,11 @@ static void offer(const cudnn *c, plan *p)
     const cudnn_graph_shape *a = &p->shape;
     const op *o = &p->first;
     operands x = operands_of(o);
-    tuning_item item = {
-        .plan = p, .ways = 1 + cudnn_graph_ways(p->graph), .run = run_way, .write = write_way, .take = take_way};
+    tuning_item item = {.plan = p,
+                        .candidates = 1 + cudnn_graph_candidates(p->graph),
+                        .run = run_candidate,
+                        .write = write_candidate,
+                        .take = take_candidate};
     int length = snprintf(
         item.key, sizeof item.key,
         "%s %s, %lld tokens of samples of %lld, heads %d %d of %lld, window %lld, pitch %lld %lld %lld %lld %lld, "
@@ -256,11 +267,11 @@ static void offer(const cudnn *c, plan *p)
         (long long)a->y_pitch, (long long)a->dy_pitch, (long long)a->dqkv_pitch, (long long)x.lse->pitch,
         (long long)p->parts, c->api->cudnnGetVersion());
     MUST(length < (int)sizeof item.key, "%s ...", item.key);
-    item.reads[0] = region(x.qkv, c->with.arena);
+    item.reads[0] = region(x.qkv, c->arena);
     if (a->backward) {
-        item.reads[1] = region(x.y, c->with.arena);
-        item.reads[2] = region(x.dy, c->with.arena);
-        item.reads[3] = region(x.lse, c->with.arena);
+        item.reads[1] = region(x.y, c->arena);
+        item.reads[2] = region(x.dy, c->arena);
+        item.reads[3] = region(x.lse, c->arena);
     }
     tuning_add(c->with.tuning, &item);
 }
@@ -321,7 +332,7 @@ static call *call_make(cudnn *c, plan *p, const op *o)
 {
     call *k = must_calloc(1, sizeof *k);
     const tensor *lse = operands_of(o).lse;
-    char *arena = c->with.arena;
+    char *arena = c->arena;
     k->prepared.run = run_chosen;
     k->plan = p;
     k->packs.api = c->api;
@@ -362,7 +373,7 @@ static bool same(const plan *p, const cudnn_graph_shape *a, const op *o)
            x.qkv->shape[0] == mine.qkv->shape[0] && o->at.heads == p->first.at.heads;
 }
 
-/* A plan without a graph: the library has no way. */
+/* A plan without a graph: the library has no candidate. */
 static plan *plan_for(cudnn *c, const cudnn_graph_shape *a, const op *o)
 {
     for (plan *p = c->plans; p; p = p->next)
@@ -386,7 +397,7 @@ void cudnn_prepare_on(cudnn *c, op *o)
     cudnn_graph_shape a;
     o->prepared = NULL;
     /* whether other architectures' engines keep an order in the backward pass is not known */
-    if (!c || !part_of(&a, o) || (a.backward && c->with.major != HOPPER) || !aligned(o, c->with.arena) || !o->scratch ||
+    if (!c || !part_of(&a, o) || (a.backward && c->with.major != HOPPER) || !aligned(o, c->arena) || !o->scratch ||
         tensor_bytes(o->scratch) < layout_of(&a, o).bytes)
         return;
     plan *p = plan_for(c, &a, o);
@@ -420,6 +431,12 @@ void cudnn_open(cudnn **out, const cudnn_options *with)
         cudnn_close(c);
     else
         *out = c;
+}
+
+void cudnn_use_arena(cudnn *c, char *arena)
+{
+    if (c)
+        c->arena = arena;
 }
 
 void cudnn_close(cudnn *c)

@@ -1,7 +1,7 @@
-/* The ops `attention` and `attention_grad` by cuDNN, where it has a way and timing says that it is faster than ours.
+/* The ops `attention` and `attention_grad` by cuDNN, where it has a candidate that timing finds faster than ours.
  *
  * What is opened owns the library's handle, a plan for each distinct shape, offered to `tuning`, and for each op the packs
- * of addresses that the library is called with; they live until cudnn_close, which comes behind the last use of the tuning.
+ * of addresses that the library is called with; they live until cudnn_close, which comes after the last use of the tuning.
  * Both ops keep to the same meaning of lse (natural logarithm of the sum of exponentials of scaled scores), so that each is
  * chosen by itself.
  */
@@ -16,7 +16,6 @@ typedef struct cudnn cudnn;
 
 typedef struct cudnn_options {
     tuning *tuning;
-    char *arena;
     cudaStream_t stream; /* of the ops */
     int gpu, major;      /* its number; compute capability */
 } cudnn_options;
@@ -26,7 +25,9 @@ int64_t cudnn_scratch_bytes(const op *o);
 /* *out is NULL where this machine has no cuDNN that works. */
 void cudnn_open(cudnn **out, const cudnn_options *with);
 void cudnn_close(cudnn *c);
-/* Sets o->prepared where the library has a way for `o`, else to NULL. */
+/* Before the first op is prepared; `c` may be NULL. */
+void cudnn_use_arena(cudnn *c, char *arena);
+/* Sets o->prepared where the library has a candidate for `o`, else to NULL. */
 void cudnn_prepare_on(cudnn *c, op *o);
 
 #endif

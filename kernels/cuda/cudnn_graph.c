@@ -20,14 +20,13 @@
 
 enum { OPERATIONS = 40, DIMENSIONS = 4, ALIGNMENT = 16, KNOBS = 16, NOTES = 16 };
 
-typedef struct way {
+typedef struct candidate {
     cudnnBackendDescriptor_t config;
     char words[CUDNN_GRAPH_WORDS];
     bool compiled;
     cudnn_api_builder own; /* of the plan */
     cudnnBackendDescriptor_t plan;
-    int64_t workspace;
-} way;
+} candidate;
 
 struct cudnn_graph {
     cudnn_graph_shape shape;
@@ -36,7 +35,7 @@ struct cudnn_graph {
     cudnnBackendDescriptor_t operations[OPERATIONS];
     int held;
     int64_t next; /* unique id */
-    way ways[CUDNN_GRAPH_WAYS];
+    candidate candidates[CUDNN_GRAPH_CANDIDATES];
     int count;
 };
 
@@ -206,7 +205,7 @@ static value index_along(cudnn_graph *g, value like, int64_t axis)
     return out;
 }
 
-/* x where `left compare right`, else the number that stands for what is masked */
+/* x where `left compare right`, else the number in the place of what is masked */
 static value keep_where(cudnn_graph *g, cudnnPointwiseMode_t compare, value left, value right, value x)
 {
     value seen = virtual_value(g, CUDNN_DATA_BOOLEAN, x.shape, false), masked = number(g, CUDNN_GRAPH_MASKED);
@@ -304,7 +303,7 @@ static void backward(cudnn_graph *g)
     multiply(g, dq, ds, k);
 }
 
-/* ---- ways ------------------------------------------------------------------------------------------------------ */
+/* ---- candidates ------------------------------------------------------------------------------------------------------ */
 
 static int64_t rounded(int64_t count, int64_t to)
 {
@@ -333,7 +332,7 @@ static bool repeatable(cudnn_api_builder *b, cudnnBackendDescriptor_t engine)
     return b->failed == CUDNN_STATUS_SUCCESS;
 }
 
-static void name_way(way *w, cudnn_api_builder *b, cudnnBackendDescriptor_t engine)
+static void name_candidate(candidate *w, cudnn_api_builder *b, cudnnBackendDescriptor_t engine)
 {
     cudnnBackendDescriptor_t knobs[KNOBS];
     int64_t number = 0;
@@ -353,28 +352,28 @@ static void name_way(way *w, cudnn_api_builder *b, cudnnBackendDescriptor_t engi
     }
 }
 
-static void find_ways(cudnn_graph *g, cudnnBackendDescriptor_t graph)
+static void find_candidates(cudnn_graph *g, cudnnBackendDescriptor_t graph)
 {
     static const cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
     cudnn_api_builder *b = &g->b;
-    cudnnBackendDescriptor_t found[CUDNN_GRAPH_WAYS],
+    cudnnBackendDescriptor_t found[CUDNN_GRAPH_CANDIDATES],
         heuristic = cudnn_api_make(b, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
     cudnn_api_link(b, heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
     cudnn_api_set(b, heuristic, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
     cudnn_api_link(b, heuristic, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, g->device);
     cudnn_api_finish(b, heuristic);
-    for (int i = 0; i < CUDNN_GRAPH_WAYS; i++)
+    for (int i = 0; i < CUDNN_GRAPH_CANDIDATES; i++)
         found[i] = cudnn_api_make(b, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
     int64_t count = cudnn_api_get(b, heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
-                                  CUDNN_GRAPH_WAYS, found);
-    for (int64_t i = 0; i < count && i < CUDNN_GRAPH_WAYS; i++) {
-        way *w = &g->ways[g->count];
+                                  CUDNN_GRAPH_CANDIDATES, found);
+    for (int64_t i = 0; i < count && i < CUDNN_GRAPH_CANDIDATES; i++) {
+        candidate *w = &g->candidates[g->count];
         cudnnBackendDescriptor_t engine = cudnn_api_make(b, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
         w->config = found[i];
         cudnn_api_get(b, w->config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &engine);
         if (!repeatable(b, engine))
             continue;
-        name_way(w, b, engine);
+        name_candidate(w, b, engine);
         g->count += b->failed == CUDNN_STATUS_SUCCESS;
     }
 }
@@ -393,7 +392,7 @@ cudnn_graph *cudnn_graph_open(const cudnn_api *api, cudnnBackendDescriptor_t dev
     cudnnBackendDescriptor_t graph = cudnn_api_make(&g->b, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
     cudnn_api_set(&g->b, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->held, g->operations);
     cudnn_api_finish(&g->b, graph);
-    find_ways(g, graph);
+    find_candidates(g, graph);
     if (g->count > 0)
         return g;
     cudnn_graph_close(g);
@@ -405,41 +404,37 @@ void cudnn_graph_close(cudnn_graph *g)
     if (!g)
         return;
     for (int i = 0; i < g->count; i++)
-        if (g->ways[i].compiled)
-            cudnn_api_drop(&g->ways[i].own);
+        if (g->candidates[i].compiled)
+            cudnn_api_drop(&g->candidates[i].own);
     cudnn_api_drop(&g->b);
     free(g);
 }
 
-int cudnn_graph_ways(const cudnn_graph *g)
+int cudnn_graph_candidates(const cudnn_graph *g)
 {
     return g->count;
 }
 
 const char *cudnn_graph_words(const cudnn_graph *g, int i)
 {
-    return g->ways[i].words;
+    return g->candidates[i].words;
 }
 
 cudnnBackendDescriptor_t cudnn_graph_plan(cudnn_graph *g, int i)
 {
-    way *w = &g->ways[i];
+    candidate *w = &g->candidates[i];
     if (w->compiled)
         return w->plan;
     w->compiled = true;
+    int64_t workspace = 0;
     cudnn_api_builder *b = &w->own;
     b->api = g->b.api;
     cudnnBackendDescriptor_t plan = cudnn_api_make(b, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
     cudnn_api_link(b, plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, w->config);
     cudnn_api_link(b, plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, g->device);
     cudnn_api_finish(b, plan);
-    cudnn_api_get(b, plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &w->workspace);
-    if (b->failed == CUDNN_STATUS_SUCCESS && w->workspace <= g->shape.workspace)
+    cudnn_api_get(b, plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &workspace);
+    if (b->failed == CUDNN_STATUS_SUCCESS && workspace <= g->shape.workspace)
         w->plan = plan;
     return w->plan;
-}
-
-int64_t cudnn_graph_plan_workspace(const cudnn_graph *g, int i)
-{
-    return g->ways[i].workspace;
 }

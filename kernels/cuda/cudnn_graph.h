@@ -1,4 +1,4 @@
-/* Attention, forward and backward, as cuDNN's operation graphs, and the ways that the library has to compute them.
+/* Attention, forward and backward, as cuDNN's operation graphs, and the library's candidates to compute them.
  *
  * No GPU is needed here: the library plans for the device that a descriptor of its properties describes. A graph owns its
  * descriptors and plans. Plans are compiled (0.5 s) when they are first asked for.
@@ -38,20 +38,19 @@ typedef enum cudnn_graph_operand {
     CUDNN_GRAPH_OPERANDS,
 } cudnn_graph_operand;
 
-enum { CUDNN_GRAPH_WAYS = 6, CUDNN_GRAPH_WORDS = 160 };
+enum { CUDNN_GRAPH_CANDIDATES = 6, CUDNN_GRAPH_WORDS = 160 };
 
 typedef struct cudnn_graph cudnn_graph;
 
 /* Bytes that the library is known to ask for as its workspace. */
 int64_t cudnn_graph_workspace(const cudnn_graph_shape *a);
-/* `device`: a descriptor of properties. NULL: the library has no way that leaves the same bits each time. */
+/* `device`: a descriptor of properties. NULL: the library has no candidate that gives the same bits each time. */
 cudnn_graph *cudnn_graph_open(const cudnn_api *api, cudnnBackendDescriptor_t device, const cudnn_graph_shape *a);
 void cudnn_graph_close(cudnn_graph *g);
-int cudnn_graph_ways(const cudnn_graph *g);
-/* The way's engine and its knobs: "engine 6, 24 = 26". */
-const char *cudnn_graph_words(const cudnn_graph *g, int way);
+int cudnn_graph_candidates(const cudnn_graph *g);
+/* The candidate's engine and its knobs: "engine 6, 24 = 26". */
+const char *cudnn_graph_words(const cudnn_graph *g, int candidate);
 /* NULL: it does not compile, or wants more than the workspace. */
-cudnnBackendDescriptor_t cudnn_graph_plan(cudnn_graph *g, int way);
-int64_t cudnn_graph_plan_workspace(const cudnn_graph *g, int way);
+cudnnBackendDescriptor_t cudnn_graph_plan(cudnn_graph *g, int candidate);
 
 #endif

@@ -14,6 +14,7 @@
 #include "kernels/cuda/cudnn.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/host.h"
+#include "kernels/cuda/launch.h"
 #include "kernels/cuda/streams.h"
 #include "kernels/cuda/tuning.h"
 #include "kernels/cuda/updates.h"
@@ -28,9 +29,10 @@ enum { OLDEST_MAJOR = 8 }; /* compute capability that the kernels are built for 
 struct device {
     int gpu;
     struct cudaDeviceProp properties;
-    int64_t free_memory;
     run_context context;
-    char *host; /* pinned: the mirror of the arena's beginning, and what stands behind it */
+    char *host;               /* pinned: the mirror of the arena's beginning, and what follows it */
+    volatile uint32_t *marks; /* the last of it, a word a mark: 1 when the device has passed it */
+    int mark_count;
     int64_t arena_bytes, host_bytes;
     streams streams;
     updates updates; /* launched before anything else is enqueued or awaited */
@@ -43,9 +45,17 @@ struct device {
 
 /* ---- which GPU ------------------------------------------------------------------------------------------------- */
 
+/* Streams, NCCL's own included, that share a hardware queue wait for each other's work. There are 8 queues unless this says
+ * otherwise before the GPU's context is made. */
+static void prepare_environment(void)
+{
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+}
+
 static status cuda_available(void)
 {
     int driver = 0, count = 0;
+    prepare_environment();
     cudaError_t e = cudaDriverGetVersion(&driver);
     if (e != cudaSuccess || driver == 0)
         return status_fail(STATUS_USAGE, "device=cuda: this machine has no NVIDIA driver: use device=cpu");
@@ -104,9 +114,17 @@ static const struct {
     {"NVIDIA A10", 125.0e12 / 72, 62.5e12 / 72, 31.2e12 / 72},
 };
 
+static int64_t memory_free(void)
+{
+    size_t free_bytes = 0, all = 0;
+    CUDA_MUST(cudaMemGetInfo(&free_bytes, &all));
+    return (int64_t)free_bytes;
+}
+
 static void cuda_facts(device_facts *out, const device *d)
 {
-    *out = (device_facts){.memory = (int64_t)d->properties.totalGlobalMem, .free_memory = d->free_memory};
+    *out = (device_facts){.memory = (int64_t)d->properties.totalGlobalMem, .free_memory = memory_free()};
+    out->beside = out->memory - out->free_memory - (d->context.arena ? d->arena_bytes : 0);
     snprintf(out->name, sizeof out->name, "%.63s", d->properties.name);
     for (int i = 0; i < 16; i++)
         snprintf(out->identity + 2 * i, 3, "%02x", (unsigned)(unsigned char)d->properties.uuid.bytes[i]);
@@ -134,24 +152,21 @@ static void zero_memory(device *d)
     CUDA_MUST(cudaDeviceSynchronize());
 }
 
-static status take_memory(device *d, const device_options *o)
+static status cuda_allocate(device *d, int64_t arena_bytes, int64_t host_bytes)
 {
-    size_t free_bytes = 0, all = 0;
-    CUDA_MUST(cudaMemGetInfo(&free_bytes, &all));
-    d->free_memory = (int64_t)free_bytes;
-    d->arena_bytes = o->arena_bytes > 0 ? o->arena_bytes : 1;
-    d->host_bytes = o->host_bytes > 0 ? o->host_bytes : 1;
-    int64_t missing = d->arena_bytes - d->free_memory;
+    int64_t free_bytes = memory_free(), missing = arena_bytes - free_bytes;
+    d->arena_bytes = arena_bytes > 0 ? arena_bytes : 1;
+    d->host_bytes = host_bytes > 0 ? host_bytes : 1;
     void *arena = NULL, *host = NULL;
     cudaError_t e = missing > 0 ? cudaErrorMemoryAllocation : cudaMalloc(&arena, (size_t)d->arena_bytes);
     if (e == cudaErrorMemoryAllocation)
         return status_fail(STATUS_FAILED,
                            "the arena needs %lld bytes (%.2f GiB) of GPU memory, but %s has only %lld (%.2f GiB) free, "
-                           "%.2f GiB too little: lower train.micro_batch or memory.budget, raise memory.recompute, or "
-                           "use more GPUs",
+                           "%.2f GiB too little; CUDA, its libraries and others have taken %.2f GiB: lower "
+                           "train.micro_batch or memory.budget, raise memory.recompute, or use more GPUs",
                            (long long)d->arena_bytes, (double)d->arena_bytes / GIB, d->properties.name,
-                           (long long)d->free_memory, (double)d->free_memory / GIB,
-                           (double)(missing > 0 ? missing : 0) / GIB);
+                           (long long)free_bytes, (double)free_bytes / GIB, (double)(missing > 0 ? missing : 0) / GIB,
+                           (double)((int64_t)d->properties.totalGlobalMem - free_bytes) / GIB);
     CUDA_MUST(e);
     d->context.arena = arena;
     e = cudaHostAlloc(&host, (size_t)d->host_bytes, cudaHostAllocDefault);
@@ -159,6 +174,8 @@ static status take_memory(device *d, const device_options *o)
         return status_fail(STATUS_FAILED, "cannot pin %lld bytes of host memory: %s; check `ulimit -l`",
                            (long long)d->host_bytes, cudaGetErrorString(e));
     d->host = host;
+    d->marks = (volatile uint32_t *)(void *)(d->host + d->host_bytes - d->mark_count * (int64_t)sizeof *d->marks);
+    cudnn_use_arena(d->cudnn, arena);
     zero_memory(d);
     return STATUS_OK;
 }
@@ -191,8 +208,6 @@ static status cuda_open(device **out, const device_options *o)
     d->context.threads = o->threads;
     d->context.device = d;
     status s = take_gpu(d, o);
-    if (s == STATUS_OK)
-        s = take_memory(d, o);
     tuning_open(&d->tuning, d->properties.name);
     if (s == STATUS_OK)
         s = gemm_open(&d->gemm, o->tf32, d->tuning);
@@ -200,13 +215,12 @@ static status cuda_open(device **out, const device_options *o)
         cuda_close(d);
         return s;
     }
-    streams_open(&d->streams, o->requests, o->marks);
+    d->mark_count = o->marks;
+    streams_open(&d->streams, o->requests);
     d->context.stream = d->streams.of[STREAM_COMPUTE];
-    cudnn_open(&d->cudnn, &(cudnn_options){.tuning = d->tuning,
-                                           .arena = d->context.arena,
-                                           .stream = d->context.stream,
-                                           .gpu = d->gpu,
-                                           .major = d->properties.major});
+    cudnn_open(&d->cudnn,
+               &(cudnn_options){
+                   .tuning = d->tuning, .stream = d->context.stream, .gpu = d->gpu, .major = d->properties.major});
     *out = d;
     return STATUS_OK;
 }
@@ -308,18 +322,15 @@ static void cuda_wait(device *d, const op *o)
 /* Updates that are still kept back are not waited for: a mark is no reason to launch them apart. */
 static void cuda_mark(device *d, int mark)
 {
-    MUST(mark >= 0 && mark < d->streams.marks, "mark %d of %d", mark, d->streams.marks);
-    CUDA_MUST(cudaEventRecordWithFlags(d->streams.mark[mark], d->streams.of[STREAM_COMPUTE],
-                                       d->capturing ? cudaEventRecordExternal : cudaEventRecordDefault));
+    MUST(mark >= 0 && mark < d->mark_count, "mark %d of %d", mark, d->mark_count);
+    d->marks[mark] = 0;
+    int error = launch_mark(d->context.stream, &d->marks[mark]);
+    MUST(error == 0, "mark %d: the launch failed with CUDA error %d", mark, error);
 }
 
 static bool cuda_passed(device *d, int mark)
 {
-    cudaError_t e = cudaEventQuery(d->streams.mark[mark]);
-    if (e == cudaErrorNotReady)
-        return false;
-    CUDA_MUST(e);
-    return true;
+    return d->marks[mark] != 0;
 }
 
 /* The other streams join the capture, and leave it, by the events that they wait for anyway. Other threads go on undisturbed. */
@@ -340,6 +351,8 @@ static void cuda_replay(device *d)
         CUDA_MUST(cudaGraphDestroy(graph));
         d->capturing = false;
     }
+    for (int i = 0; i < d->mark_count; i++)
+        d->marks[i] = 0;
     CUDA_MUST(cudaGraphLaunch(d->graph, d->streams.of[STREAM_COMPUTE]));
 }
 
@@ -431,6 +444,7 @@ const device_interface device_cuda = {
     .communication = &comm_nccl_backend,
     .available = cuda_available,
     .open = cuda_open,
+    .allocate = cuda_allocate,
     .close = cuda_close,
     .facts = cuda_facts,
     .context = cuda_context,

@@ -34,12 +34,19 @@
 #define UNROLL                                           _Pragma("unroll")
 #define LAUNCH(kernel, grid, block, shared, stream, ...) kernel<<<grid, block, shared, stream>>>(__VA_ARGS__)
 
-/* more dynamic shared memory than the default 48 KiB must be asked for, kernel by kernel */
-template <typename K> static inline int allow_shared(K *kernel, int bytes)
+template <typename K> static inline int ask_shared(K *kernel, int bytes)
 {
-    return bytes <= 48 * 1024
-               ? 0
-               : (int)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    return (int)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+}
+
+/* of a block, static and dynamic together */
+static inline int device_shared(void)
+{
+    int gpu = 0, bytes = 0;
+    if (cudaGetDevice(&gpu) != cudaSuccess ||
+        cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, gpu) != cudaSuccess)
+        return 0;
+    return bytes;
 }
 
 static inline int launch_result(void)
@@ -80,6 +87,17 @@ DEVICE int count_bits(uint32_t bits)
 DEVICE void atomic_add(unsigned long long *to, unsigned long long value)
 {
     atomicAdd(to, value);
+}
+
+/* the value before */
+DEVICE int32_t atomic_add(int32_t *to, int32_t value)
+{
+    return atomicAdd(to, value);
+}
+
+DEVICE void atomic_max(int32_t *to, int32_t value)
+{
+    atomicMax(to, value);
 }
 
 DEVICE float fast_exp2(float x)
@@ -149,5 +167,20 @@ DEVICE void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uin
 #else
 #include <cuda_shim.h>
 #endif
+
+/* Bytes of shared memory that a block has without asking, kernel by kernel; and what a kernel with dynamic shared memory may
+ * declare beside it: the device counts the two together. */
+static constexpr int SHARED_UNASKED = 48 * 1024, SHARED_DECLARED = 1024;
+
+template <typename K> static inline int allow_shared(K *kernel, int bytes)
+{
+    return bytes + SHARED_DECLARED <= SHARED_UNASKED ? 0 : ask_shared(kernel, bytes);
+}
+
+/* dynamic bytes that a launch can have at most: 227 KiB on sm_90 and sm_100, 163 on sm_80, 99 on sm_86 and sm_89 */
+static inline int shared_most(void)
+{
+    return device_shared() - SHARED_DECLARED;
+}
 
 #endif

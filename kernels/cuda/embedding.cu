@@ -22,59 +22,104 @@ take_rows(T *y, const T *x, const int32_t *ids, const T *table, int64_t items, i
     store(y + item * V, value);
 }
 
-/* dtable[id] += the rows of dy whose id it is. The block of a token works only if no earlier token has its id; it looks
- * through the later tokens, a window of THREADS at a time, and adds their rows in order. Integers only decide, so nothing
- * is sorted, nothing is atomic, and every sum has one order. */
+/* Which tokens have which row, in working memory: for each row of the table how many there are (counts), `tokens` minus the
+ * first of them (reach), and where its list of members begins (next; and, when all are listed, ends). The lists' order and
+ * places depend on the moment, what they hold does not. All is zero before. */
+struct members {
+    int32_t *counts, *reach, *next, *cursor, *list;
+};
+
+DEVICE int64_t row_of(const int32_t *ids, int64_t token, int64_t tokens, int64_t first, int64_t table_rows)
+{
+    int64_t row = token < tokens ? ids[token] - first : -1;
+    return row < table_rows ? row : -1;
+}
+
+KERNEL(THREADS, 4)
+count_members(members m, const int32_t *ids, int64_t tokens, int64_t first, int64_t table_rows)
+{
+    int64_t token = (int64_t)blockIdx.x * THREADS + threadIdx.x, row = row_of(ids, token, tokens, first, table_rows);
+    if (row < 0)
+        return;
+    atomic_add(m.counts + row, 1);
+    atomic_max(m.reach + row, (int32_t)(tokens - token));
+}
+
+KERNEL(THREADS, 4) place_members(members m, int64_t table_rows)
+{
+    int64_t row = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (row < table_rows && m.counts[row] > 0)
+        m.next[row] = atomic_add(m.cursor, m.counts[row]);
+}
+
+KERNEL(THREADS, 4)
+list_members(members m, const int32_t *ids, int64_t tokens, int64_t first, int64_t table_rows)
+{
+    int64_t token = (int64_t)blockIdx.x * THREADS + threadIdx.x, row = row_of(ids, token, tokens, first, table_rows);
+    if (row >= 0)
+        m.list[atomic_add(m.next + row, 1)] = (int32_t)token;
+}
+
+/* dtable[row] += rows found[0 .. all) of dy, in this order */
+template <typename T, int V>
+DEVICE void add_found(float *row, const T *dy, const int32_t *found, int all, int64_t columns)
+{
+    for (int64_t column = (int64_t)threadIdx.x * V; column < columns; column += THREADS * V) {
+        float sum[V], d[V];
+        load(sum, row + column);
+        for (int k = 0; k < all; k++) {
+            load(d, dy + found[k] * columns + column);
+            UNROLL for (int i = 0; i < V; i++) sum[i] += d[i];
+        }
+        store(row + column, sum);
+    }
+}
+
+/* dtable[id] += the rows of dy whose id it is, ascending: the block of a row's first token adds them all. Few are put in
+ * order by counting the smaller ones; many are looked for among all tokens, a window of THREADS at a time. */
 template <typename T, int V>
 KERNEL(THREADS, 4)
-add_rows_by_id(float *dtable, const T *dy, const int32_t *ids, int64_t tokens, int64_t columns, int64_t first,
-               int64_t table_rows)
+add_rows_by_id(float *dtable, const T *dy, const int32_t *ids, members m, int64_t tokens, int64_t columns,
+               int64_t first, int64_t table_rows)
 {
-    SHARED(int32_t, found, THREADS); /* tokens of this window with the id, ascending */
+    SHARED(int32_t, found, THREADS); /* ascending */
+    SHARED(int32_t, listed, THREADS);
     SHARED(int32_t, counts, WARPS);
-    int64_t mine = blockIdx.x;
-    int32_t id = ids[mine];
-    int64_t row = id - first;
-    if (row < 0 || row >= table_rows)
+    int64_t mine = blockIdx.x, row = row_of(ids, mine, tokens, first, table_rows);
+    if (row < 0 || m.reach[row] != tokens - mine)
         return;
-    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
-    for (int64_t window = mine - THREADS; window > -THREADS; window -= THREADS) {
-        int64_t token = window + threadIdx.x;
-        uint32_t seen = warp_ballot(token >= 0 && ids[token < 0 ? 0 : token] == id);
-        if (lane == 0)
-            counts[warp] = count_bits(seen);
-        block_barrier();
-        int earlier = 0;
-        for (int k = 0; k < WARPS; k++)
-            earlier += counts[k];
-        block_barrier();
-        if (earlier)
-            return;
+    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, all = m.counts[row], me = (int)threadIdx.x;
+    if (all <= THREADS) {
+        if (me < all)
+            listed[me] = m.list[m.next[row] - all + me];
+        block_barrier(); /* the list is there */
+        int before = 0;
+        for (int k = 0; k < all; k++)
+            before += listed[k] < listed[me < all ? me : 0];
+        if (me < all)
+            found[before] = listed[me];
+        block_barrier(); /* it is in order */
+        add_found<T, V>(dtable + row * columns, dy, found, all, columns);
+        return;
     }
-    for (int64_t window = mine; window < tokens; window += THREADS) {
-        int64_t token = window + threadIdx.x;
+    int32_t id = ids[mine];
+    for (int64_t window = mine; all > 0 && window < tokens; window += THREADS) {
+        int64_t token = window + me;
         bool has = token < tokens && ids[token] == id;
         uint32_t seen = warp_ballot(has);
         if (lane == 0)
             counts[warp] = count_bits(seen);
         block_barrier();
-        int before = count_bits(seen & ((1u << lane) - 1)), all = 0;
+        int before = count_bits(seen & ((1u << lane) - 1)), here = 0;
         for (int k = 0; k < WARPS; k++) {
             before += k < warp ? counts[k] : 0;
-            all += counts[k];
+            here += counts[k];
         }
         if (has) /* the last window's list is read: every thread has passed the barrier above since */
             found[before] = (int32_t)token;
-        block_barrier(); /* the list is there, the counts are read */
-        for (int64_t column = (int64_t)threadIdx.x * V; all && column < columns; column += THREADS * V) {
-            float sum[V], d[V];
-            load(sum, dtable + row * columns + column);
-            for (int k = 0; k < all; k++) {
-                load(d, dy + found[k] * columns + column);
-                UNROLL for (int i = 0; i < V; i++) sum[i] += d[i];
-            }
-            store(dtable + row * columns + column, sum);
-        }
+        block_barrier(); /* the window's list is there, the counts are read */
+        add_found<T, V>(dtable + row * columns, dy, found, here, columns);
+        all -= here;
     }
 }
 
@@ -107,18 +152,42 @@ int launch_add_rows(void *stream, int type, void *y, const void *x, const int32_
     });
 }
 
+int64_t launch_embed_grad_scratch(int64_t tokens, int64_t table_rows)
+{
+    return (3 * table_rows + 1 + tokens) * (int64_t)sizeof(int32_t);
+}
+
+static int find_members(const members &m, void *stream, const int32_t *ids, int64_t tokens, int64_t first,
+                        int64_t table_rows)
+{
+    int failed = launch_zero(stream, m.counts, (3 * table_rows + 1) * (int64_t)sizeof(int32_t));
+    if (failed)
+        return failed;
+    auto count = count_members, list = list_members;
+    auto place = place_members;
+    LAUNCH(count, blocks_for(tokens, THREADS), THREADS, 0, (cudaStream_t)stream, m, ids, tokens, first, table_rows);
+    LAUNCH(place, blocks_for(table_rows, THREADS), THREADS, 0, (cudaStream_t)stream, m, table_rows);
+    LAUNCH(list, blocks_for(tokens, THREADS), THREADS, 0, (cudaStream_t)stream, m, ids, tokens, first, table_rows);
+    return launch_result();
+}
+
 int launch_embed_grad(void *stream, int type, float *dtable, const void *dy, const int32_t *ids, int64_t tokens_count,
-                      int64_t columns, int64_t first, int64_t table_rows, bool accumulate)
+                      int64_t columns, int64_t first, int64_t table_rows, bool accumulate, int32_t *scratch)
 {
     int failed = accumulate ? 0 : launch_zero(stream, dtable, table_rows * columns * (int64_t)sizeof(float));
     if (failed || tokens_count == 0)
+        return failed;
+    members m = {scratch, scratch + table_rows, scratch + 2 * table_rows, scratch + 3 * table_rows,
+                 scratch + 3 * table_rows + 1};
+    failed = find_members(m, stream, ids, tokens_count, first, table_rows);
+    if (failed)
         return failed;
     return with_type(type, [&](auto t) {
         using T = decltype(t);
         constexpr int V = VECTOR<T>;
         bool wide = columns % V == 0 && aligned_all(dtable, dy);
         auto kernel = wide ? add_rows_by_id<T, V> : add_rows_by_id<T, 1>;
-        LAUNCH(kernel, (unsigned)tokens_count, THREADS, 0, (cudaStream_t)stream, dtable, (const T *)dy, ids,
+        LAUNCH(kernel, (unsigned)tokens_count, THREADS, 0, (cudaStream_t)stream, dtable, (const T *)dy, ids, m,
                tokens_count, columns, first, table_rows);
         return launch_result();
     });

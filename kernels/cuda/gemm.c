@@ -1,4 +1,4 @@
-/* The three products of a linear layer by cuBLASLt, with the GELU behind or before them where it can be fused.
+/* The three products of a linear layer by cuBLASLt, with the GELU after or before them where it can be fused.
  *
  * The library thinks in columns: a row-major matrix [r, c] of pitch p is to it a matrix [c, r] with leading dimension p.
  * So each product is computed transposed, D = op(A) op(B) with the operands exchanged:
@@ -7,7 +7,7 @@
  *     dx [t, k] = dy [t, n] w [n, k]       dx^T [k, t] =  w^T [k, n]    dy^T [n, t]     A = w           B = dy
  *     dw [n, k] = dy [t, n]^T x [t, k]     dw^T [k, n] =  x^T [k, t]   (dy^T [n, t])^T  A = x           B = dy, turned
  *
- * where X^T stands for the bytes of the row-major X as the library reads them. The bias of `linear` has one element for
+ * where X^T is the bytes of the row-major X as the library reads them. The bias of `linear` has one element for
  * each row of D = y^T, which is what the library's bias epilogue adds. Sums are fp32 throughout; weight gradients are
  * fp32 in memory and added to there (beta = 1), so that micro-batches accumulate without a rounding or a second pass.
  *
@@ -62,9 +62,9 @@ typedef struct plan {
     cublasLtHandle_t handle;
     cublasLtMatmulDesc_t description;
     cublasLtMatrixLayout_t a, b, c, d;
-    cublasLtMatmulAlgo_t found[TUNING_WAYS], chosen;
-    int ways;     /* 0: a fused product that the library does not do */
-    places first; /* operands of the op that it was made for: what it is timed on */
+    cublasLtMatmulAlgo_t found[TUNING_CANDIDATES], chosen;
+    int candidates; /* 0: a fused product that the library does not do */
+    places first;   /* operands of the op that it was made for: what it is timed on */
     struct plan *next;
 } plan;
 
@@ -237,15 +237,15 @@ static cublasLtMatmulPreference_t preference_of(const product *s)
 static void find_algorithms(plan *p)
 {
     const product *s = &p->shape;
-    cublasLtMatmulHeuristicResult_t found[TUNING_WAYS];
+    cublasLtMatmulHeuristicResult_t found[TUNING_CANDIDATES];
     int count = 0;
     cublasLtMatmulPreference_t preference = preference_of(s);
     cublasStatus_t failed = cublasLtMatmulAlgoGetHeuristic(p->handle, p->description, p->a, p->b, p->c, p->d,
-                                                           preference, TUNING_WAYS, found, &count);
+                                                           preference, TUNING_CANDIDATES, found, &count);
     BLAS_MUST(cublasLtMatmulPreferenceDestroy(preference));
     for (int i = 0; failed == CUBLAS_STATUS_SUCCESS && i < count; i++)
         if (found[i].state == CUBLAS_STATUS_SUCCESS)
-            p->found[p->ways++] = found[i].algo;
+            p->found[p->candidates++] = found[i].algo;
     p->chosen = p->found[0];
 }
 
@@ -260,23 +260,23 @@ static cublasStatus_t launch(const plan *p, const places *at, const cublasLtMatm
 
 /* ---- a choice of algorithms ------------------------------------------------------------------------------------ */
 
-static bool run_way(void *plan_, int way, cudaStream_t stream)
+static bool run_candidate(void *plan_, int candidate, cudaStream_t stream)
 {
     const plan *p = plan_;
-    return launch(p, &p->first, &p->found[way], stream) == CUBLAS_STATUS_SUCCESS;
+    return launch(p, &p->first, &p->found[candidate], stream) == CUBLAS_STATUS_SUCCESS;
 }
 
 /* An algorithm is a plain struct, which may be kept in a file for the same version of the library. */
-static void write_way(char *out, int bytes, const void *plan_, int way)
+static void write_candidate(char *out, int bytes, const void *plan_, int candidate)
 {
     const plan *p = plan_;
-    const unsigned char *algorithm = (const unsigned char *)&p->found[way];
+    const unsigned char *algorithm = (const unsigned char *)&p->found[candidate];
     MUST(bytes > 2 * (int)sizeof p->chosen, "an algorithm is %zu bytes", sizeof p->chosen);
     for (size_t i = 0; i < sizeof p->chosen; i++)
         snprintf(out + 2 * i, 3, "%02x", algorithm[i]);
 }
 
-static status take_way(void *plan_, const char *words)
+static status take_candidate(void *plan_, const char *words)
 {
     plan *p = plan_;
     cublasLtMatmulAlgo_t algorithm;
@@ -306,7 +306,8 @@ static void offer(const gemm *g, plan *p)
 {
     const product *s = &p->shape;
     void *const *at = p->first.at;
-    tuning_item item = {.plan = p, .ways = p->ways, .run = run_way, .write = write_way, .take = take_way};
+    tuning_item item = {
+        .plan = p, .candidates = p->candidates, .run = run_candidate, .write = write_candidate, .take = take_candidate};
     int length = snprintf(
         item.key, sizeof item.key,
         "product %s%s to %s, %lld x %lld x %lld, %c%c, pitch %lld %lld %lld %lld %lld, aligned %d %d %d %d %d %d, "
@@ -346,7 +347,7 @@ static plan *plan_make(gemm *g, const product *shape, const places *first)
     p->handle = g->handle;
     describe(p, g->tf32);
     find_algorithms(p);
-    if (p->ways > 0)
+    if (p->candidates > 0)
         offer(g, p);
     p->next = g->plans;
     g->plans = p;
@@ -428,9 +429,9 @@ status gemm_prepare_on(gemm *g, op *o, char *arena)
         return STATUS_OK;
     if (may_fuse(o, arena))
         p = plan_for(g, o, arena);
-    if (!p || p->ways == 0)
+    if (!p || p->candidates == 0)
         p = plan_for(g, &first, arena);
-    if (p->ways == 0)
+    if (p->candidates == 0)
         return status_fail(STATUS_FAILED,
                            "cuBLASLt has no algorithm for a product of %lld x %lld x %lld in %s: use another "
                            "train.precision",

@@ -51,9 +51,10 @@ int launch_embed(void *stream, int type, void *y, const int32_t *tokens, const v
                  int64_t columns, int64_t first, int64_t table_rows);
 int launch_add_rows(void *stream, int type, void *y, const void *x, const int32_t *positions, const void *table,
                     int64_t tokens_count, int64_t columns);
+int64_t launch_embed_grad_scratch(int64_t tokens, int64_t table_rows);
 /* dtable[table_rows, columns] fp32 (+)= rows of dy summed by id - first, ascending; ids outside count nothing */
 int launch_embed_grad(void *stream, int type, float *dtable, const void *dy, const int32_t *ids, int64_t tokens_count,
-                      int64_t columns, int64_t first, int64_t table_rows, bool accumulate);
+                      int64_t columns, int64_t first, int64_t table_rows, bool accumulate, int32_t *scratch);
 
 /* ---- norm.cu -------------------------------------------------------------------------------------------------- */
 /* mean, b NULL: RMSNorm, else LayerNorm. residual NULL: sum may be NULL */
@@ -112,16 +113,24 @@ int launch_sum_squares(void *stream, int64_t *bins, const float *gradient, int64
                        bool accumulate);
 int launch_clip(void *stream, float *control, const int64_t *bins, const void *scalars);
 
+/* ---- mark.cu --------------------------------------------------------------------------------------------------- */
+/* *word, in pinned host memory, becomes 1 when the stream has come here */
+int launch_mark(void *stream, volatile uint32_t *word);
 /* ---- update.cu ------------------------------------------------------------------------------------------------- */
-enum launch_rule { LAUNCH_ADAMW, LAUNCH_LION, LAUNCH_SGD, LAUNCH_MUON_MOMENTUM, LAUNCH_MUON };
+enum launch_rule {
+#define UPDATE(name) LAUNCH_##name,
+#include "kernels/updates.def"
+#undef UPDATE
+    LAUNCH_RULES
+};
 
 typedef struct launch_update_segment {
-    const float *gradient; /* of LAUNCH_MUON the direction x */
+    const float *gradient; /* of LAUNCH_muon the direction x */
     void *weight;          /* T, or NULL */
-    void *master;          /* fp32, or bf16; of LAUNCH_MUON_MOMENTUM x, which is written only, and fp32 */
+    void *master;          /* fp32, or bf16; of LAUNCH_muon_momentum x, which is written only, and fp32 */
     void *state[2];        /* fp32, or bf16; as many as the rule has */
     int64_t count;
-    float scale;   /* of LAUNCH_MUON's rate */
+    float scale;   /* of LAUNCH_muon's rate */
     int32_t block; /* the launcher's own: the first block of this segment */
     uint8_t decay, nesterov, narrow_master, narrow_state;
     /* Of what is bf16 (kernels/rounding.h): element i is element first + stride (i / columns) + i mod columns of the name. */

@@ -3,21 +3,34 @@
  * Forward: a block a row. The sum s = x + residual is rounded to T, kept in shared memory as floats, and read again from
  * there: x and the residual are read once, y and s written once. Backward: a block walks over several rows and sums its
  * share of dw and db in shared memory, where each column belongs to one thread; the blocks' shares are added afterwards.
+ * A row too wide for the device's shared memory is read again from where it lies, and sums are made where they are handed over.
  */
 #include "kernels/cuda/vector.cuh"
 
 #include "kernels/cuda/reduce.cuh"
 
-static constexpr int MOST_THREADS = 512, ROWS_A_BLOCK = 8, MOST_BLOCKS = 1024;
+/* Backward: as many blocks as three a multiprocessor of an H100, so that all are under way at once, and their shares of dw are
+ * few beside what is read. */
+static constexpr int MOST_THREADS = 512, GRAD_THREADS = 256, ROWS_A_BLOCK = 8, MOST_BLOCKS = 384;
 
-/* y = (s - mean) rstd w + b; without mean: y = s rstd w. dynamic shared memory: float row[columns] */
+/* s of the row again, by the thread that saw it before: from shared memory, or, if it did not fit there, from device memory */
+template <typename T, int V> DEVICE void load_again(float (&s)[V], const float *row, const T *from, int64_t column)
+{
+    if (row)
+        load(s, row + column);
+    else
+        load(s, from + column);
+}
+
+/* y = (s - mean) rstd w + b; without mean: y = s rstd w. dynamic shared memory: float row[columns] if `held` */
 template <typename T, int V>
 KERNEL(MOST_THREADS, 2)
 norm_forward(T *y, float *rstd, float *mean, T *sum, const T *x, const T *w, const T *b, const T *residual,
-             int64_t columns, float epsilon)
+             int64_t columns, float epsilon, bool held)
 {
     SHARED_DYNAMIC(dynamic);
-    float *row = reinterpret_cast<float *>(dynamic);
+    float *row = held ? reinterpret_cast<float *>(dynamic) : nullptr;
+    const T *from = (residual ? sum : x) + blockIdx.x * columns;
     int64_t base = blockIdx.x * columns, step = (int64_t)blockDim.x * V;
     float total = 0, squares = 0;
     for (int64_t column = (int64_t)threadIdx.x * V; column < columns; column += step) {
@@ -34,15 +47,19 @@ norm_forward(T *y, float *rstd, float *mean, T *sum, const T *x, const T *w, con
             total += s[i];
             squares += s[i] * s[i];
         }
-        store(row + column, s);
+        if (row)
+            store(row + column, s);
     }
     two_sums sums = block_sum(total, squares);
     float center = 0, variance = sums.b / (float)columns;
     if (mean) { /* about the mean, in a second pass: squares minus the squared mean would cancel */
         center = sums.a / (float)columns;
         squares = 0;
-        for (int64_t column = (int64_t)threadIdx.x * V; column < columns; column += step)
-            UNROLL for (int i = 0; i < V; i++) squares += (row[column + i] - center) * (row[column + i] - center);
+        for (int64_t column = (int64_t)threadIdx.x * V; column < columns; column += step) {
+            float s[V];
+            load_again(s, row, from, column);
+            UNROLL for (int i = 0; i < V; i++) squares += (s[i] - center) * (s[i] - center);
+        }
         variance = block_sum(squares, 0).a / (float)columns;
     }
     float scale = 1.0f / sqrtf(variance + epsilon);
@@ -53,7 +70,7 @@ norm_forward(T *y, float *rstd, float *mean, T *sum, const T *x, const T *w, con
     }
     for (int64_t column = (int64_t)threadIdx.x * V; column < columns; column += step) {
         float s[V], weight[V], bias[V] = {};
-        load(s, row + column);
+        load_again(s, row, from, column);
         load(weight, w + column);
         if (b)
             load(bias, b + column);
@@ -63,15 +80,16 @@ norm_forward(T *y, float *rstd, float *mean, T *sum, const T *x, const T *w, con
 }
 
 /* With n = (s - mean) rstd and g = dy w: dx = addend + rstd (g - [mean(g)] - n mean(g n)), the bracket for LayerNorm;
- * dw = sum dy n, db = sum dy. partials[block, dw | db]; dynamic shared memory: the same row of floats. */
+ * dw = sum dy n, db = sum dy. partials[block, dw | db]; dynamic shared memory: the same row of floats if `held`. */
 template <typename T, int V>
-KERNEL(MOST_THREADS, 2)
+KERNEL(GRAD_THREADS, 3)
 norm_backward(T *dx, float *partials, const T *dy, const T *s, const T *w, const float *rstd, const float *mean,
-              const T *addend, int64_t rows, int64_t columns)
+              const T *addend, int64_t rows, int64_t columns, bool held)
 {
     SHARED_DYNAMIC(dynamic);
-    float *dw = reinterpret_cast<float *>(dynamic), *db = mean ? dw + columns : nullptr;
     int64_t step = (int64_t)blockDim.x * V, width = mean ? 2 * columns : columns;
+    float *to = partials + blockIdx.x * width, *dw = held ? reinterpret_cast<float *>(dynamic) : to;
+    float *db = mean ? dw + columns : nullptr;
     /* A column's sums belong to the thread that visits it: no barrier. */
     for (int64_t column = (int64_t)threadIdx.x * V; column < columns; column += step)
         UNROLL for (int i = 0; i < V; i++)
@@ -114,8 +132,7 @@ norm_backward(T *dx, float *partials, const T *dy, const T *s, const T *w, const
             store(dx + row * columns + column, d);
         }
     }
-    float *to = partials + blockIdx.x * width;
-    for (int64_t column = (int64_t)threadIdx.x * V; column < columns; column += step)
+    for (int64_t column = (int64_t)threadIdx.x * V; held && column < columns; column += step)
         UNROLL for (int i = 0; i < V; i++)
         {
             to[column + i] = dw[column + i];
@@ -124,10 +141,17 @@ norm_backward(T *dx, float *partials, const T *dy, const T *s, const T *w, const
         }
 }
 
-static unsigned block_threads(int64_t items)
+static unsigned block_threads(int64_t items, unsigned most)
 {
     unsigned threads = threads_for(items);
-    return threads < MOST_THREADS ? threads : MOST_THREADS;
+    return threads < most ? threads : most;
+}
+
+/* Bytes of dynamic shared memory for a row of floats, 0 if the device has not so many. */
+static int held_bytes(int64_t floats)
+{
+    int64_t bytes = floats * (int64_t)sizeof(float);
+    return bytes <= shared_most() ? (int)bytes : 0;
 }
 
 int launch_norm(void *stream, int type, void *y, float *rstd, float *mean, void *sum, const void *x, const void *w,
@@ -139,13 +163,14 @@ int launch_norm(void *stream, int type, void *y, float *rstd, float *mean, void 
         using T = decltype(t);
         constexpr int V = VECTOR<T>;
         bool wide = columns % V == 0 && aligned_all(y, sum, x, w, b, residual);
-        size_t shared = (size_t)columns * sizeof(float);
+        int shared = held_bytes(columns);
         auto kernel = wide ? norm_forward<T, V> : norm_forward<T, 1>;
-        int failed = allow_shared(kernel, (int)shared);
+        int failed = allow_shared(kernel, shared);
         if (failed)
             return failed;
-        LAUNCH(kernel, (unsigned)rows, block_threads(columns / (wide ? V : 1)), shared, (cudaStream_t)stream, (T *)y,
-               rstd, mean, (T *)sum, (const T *)x, (const T *)w, (const T *)b, (const T *)residual, columns, epsilon);
+        LAUNCH(kernel, (unsigned)rows, block_threads(columns / (wide ? V : 1), MOST_THREADS), (size_t)shared,
+               (cudaStream_t)stream, (T *)y, rstd, mean, (T *)sum, (const T *)x, (const T *)w, (const T *)b,
+               (const T *)residual, columns, epsilon, shared > 0);
         return launch_result();
     });
 }
@@ -170,13 +195,14 @@ int launch_norm_grad(void *stream, int type, void *dx, float *dw, float *db, con
         using T = decltype(t);
         constexpr int V = VECTOR<T>;
         bool wide = columns % V == 0 && aligned_all(dx, dy, s, w, addend);
-        size_t shared = (size_t)width * sizeof(float);
+        int shared = held_bytes(width);
         auto kernel = wide ? norm_backward<T, V> : norm_backward<T, 1>;
-        int refused = allow_shared(kernel, (int)shared);
+        int refused = allow_shared(kernel, shared);
         if (refused)
             return refused;
-        LAUNCH(kernel, (unsigned)blocks, block_threads(columns / (wide ? V : 1)), shared, (cudaStream_t)stream, (T *)dx,
-               scratch, (const T *)dy, (const T *)s, (const T *)w, rstd, mean, (const T *)addend, rows, columns);
+        LAUNCH(kernel, (unsigned)blocks, block_threads(columns / (wide ? V : 1), GRAD_THREADS), (size_t)shared,
+               (cudaStream_t)stream, (T *)dx, scratch, (const T *)dy, (const T *)s, (const T *)w, rstd, mean,
+               (const T *)addend, rows, columns, shared > 0);
         return launch_result();
     });
     if (!failed)

@@ -6,33 +6,26 @@
 #include "kernels/cuda/scalars.h"
 #include "kernels/exact_sum.h"
 
-static constexpr int THREADS = 256, MOST_BLOCKS = 1 << 16;
+static constexpr int THREADS = 256, V = 4;
 
-DEVICE double block_sum_double(double x)
+/* Of the sum of squares: eight blocks a multiprocessor of an H100, and the pieces of a vector. */
+static constexpr int SQUARE_WARPS = THREADS / WARP, SQUARE_BLOCKS = 8 * 132, SQUARE_ROW = 64;
+
+DEVICE double warp_sum_double(double x)
 {
-    SHARED(double, part, WARP);
-    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, warps = (int)blockDim.x / WARP;
     UNROLL for (int mask = WARP / 2; mask > 0; mask /= 2) x += warp_xor(x, mask);
-    block_barrier(); /* the last sum's readers are done */
-    if (lane == 0)
-        part[warp] = x;
-    block_barrier();
-    x = 0;
-    for (int k = 0; k < warps; k++)
-        x += part[k];
     return x;
 }
 
 /* bins += value (>= 0), digit by digit of 32 bits; integer additions commute, so no order shows. See exact_sum.h. */
 DEVICE void exact_add(int64_t *bins, double value)
 {
-    unsigned long long *to = reinterpret_cast<unsigned long long *>(bins);
     uint64_t bits;
     memcpy(&bits, &value, sizeof bits);
     int exponent = (int)(bits >> 52 & 0x7ff);
     uint64_t mantissa = bits & 0xfffffffffffffull;
     if (exponent == 0x7ff) {
-        atomic_add(to + SUM_NOT_FINITE, 1);
+        bins[SUM_NOT_FINITE]++;
         return;
     }
     if (exponent)
@@ -48,22 +41,39 @@ DEVICE void exact_add(int64_t *bins, double value)
     uint64_t low = mantissa << shift, high = shift ? mantissa >> (64 - shift) : 0;
     uint64_t digit[3] = {low & 0xffffffffu, low >> 32, high};
     for (int i = 0; i < 3; i++)
-        if (digit[i])
-            atomic_add(to + place / 32 + i, digit[i]);
+        bins[place / 32 + i] += (int64_t)digit[i];
 }
 
-/* a block a row (or several): the row's squares in fp64, in an order that `columns` decides, then into the bins */
-KERNEL(THREADS, 4) sum_of_squares(int64_t *bins, const float *gradient, int64_t rows, int64_t columns, int64_t pitch)
+/* A warp a row: the row's squares in fp64, in an order that `columns` and W decide, then into the warp's own bins. Those of a
+ * block meet the others' once, by atomics on integers. */
+template <int W>
+KERNEL(THREADS, 4)
+sum_of_squares(int64_t *bins, const float *gradient, int64_t rows, int64_t columns, int64_t pitch)
 {
-    for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+    SHARED(int64_t, held, SQUARE_WARPS *SUM_BINS);
+    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
+    int64_t *mine = held + warp * SUM_BINS;
+    for (int i = lane; i < SUM_BINS; i += WARP)
+        mine[i] = 0;
+    warp_barrier();
+    for (int64_t row = (int64_t)blockIdx.x * SQUARE_WARPS + warp; row < rows; row += (int64_t)gridDim.x * SQUARE_WARPS) {
         double sum = 0;
-        for (int64_t column = threadIdx.x; column < columns; column += THREADS) {
-            double g = gradient[row * pitch + column];
-            sum += g * g;
+        for (int64_t column = (int64_t)lane * W; column < columns; column += WARP * W) {
+            float g[W];
+            load(g, gradient + row * pitch + column);
+            UNROLL for (int i = 0; i < W; i++) sum += (double)g[i] * (double)g[i];
         }
-        sum = block_sum_double(sum);
-        if (threadIdx.x == 0)
-            exact_add(bins, sum);
+        sum = warp_sum_double(sum);
+        if (lane == 0)
+            exact_add(mine, sum);
+    }
+    block_barrier();
+    for (int i = (int)threadIdx.x; i < SUM_BINS; i += THREADS) {
+        int64_t all = 0;
+        for (int k = 0; k < SQUARE_WARPS; k++)
+            all += held[k * SUM_BINS + i];
+        if (all)
+            atomic_add(reinterpret_cast<unsigned long long *>(bins) + i, (unsigned long long)all);
     }
 }
 
@@ -105,8 +115,14 @@ int launch_sum_squares(void *stream, int64_t *bins, const float *gradient, int64
     int failed = accumulate ? 0 : launch_zero(stream, bins, SUM_BINS * (int64_t)sizeof *bins);
     if (failed || rows == 0)
         return failed;
-    auto kernel = sum_of_squares;
-    LAUNCH(kernel, (unsigned)(rows < MOST_BLOCKS ? rows : MOST_BLOCKS), THREADS, 0, (cudaStream_t)stream, bins,
+    if (columns == 1 && pitch == 1) { /* a vector: in rows for several warps, or as one */
+        columns = pitch = rows % SQUARE_ROW ? rows : SQUARE_ROW;
+        rows /= columns;
+    }
+    int64_t blocks = divide_up(rows, SQUARE_WARPS);
+    bool wide = columns % V == 0 && pitch % V == 0 && aligned(gradient, 16);
+    auto kernel = wide ? sum_of_squares<V> : sum_of_squares<1>;
+    LAUNCH(kernel, (unsigned)(blocks < SQUARE_BLOCKS ? blocks : SQUARE_BLOCKS), THREADS, 0, (cudaStream_t)stream, bins,
            gradient, rows, columns, pitch);
     return launch_result();
 }

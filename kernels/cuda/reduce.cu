@@ -5,7 +5,7 @@
 
 #include "kernels/cuda/reduce.cuh"
 
-static constexpr int LANES = 32, ROWS = 8, ROWS_A_CHUNK = 128, MOST_CHUNKS = 128;
+static constexpr int LANES = 32, ROWS = 8, ROWS_A_CHUNK = 128, MOST_CHUNKS = 128, PARTIAL_ROWS = 32;
 
 /* out[chunk, columns] (+)= sum over the chunk's rows of x[rows, columns]; blockDim (LANES, ROWS) flattened */
 template <typename T, int V>
@@ -38,8 +38,8 @@ column_sum(float *out, const T *x, int64_t rows, int64_t columns, int64_t pitch,
 }
 
 template <typename T>
-static int run(void *stream, float *out, const T *x, int64_t rows, int64_t columns, int64_t pitch, int64_t chunks,
-               bool accumulate)
+static int sum_chunks(void *stream, float *out, const T *x, int64_t rows, int64_t columns, int64_t pitch,
+                      int64_t chunks, bool accumulate)
 {
     constexpr int V = VECTOR<T>;
     bool wide = columns % V == 0 && pitch % V == 0 && aligned(x, 16) && columns >= LANES * V * 16;
@@ -68,14 +68,38 @@ int launch_column_sum(void *stream, int type, float *sum, const void *x, int64_t
         using T = decltype(t);
         int64_t chunks = chunks_of(rows);
         if (chunks == 1)
-            return run(stream, sum, (const T *)x, rows, columns, pitch, 1, accumulate);
-        int failed = run(stream, scratch, (const T *)x, rows, columns, pitch, chunks, false);
-        return failed ? failed : run(stream, sum, (const float *)scratch, chunks, columns, columns, 1, accumulate);
+            return sum_chunks(stream, sum, (const T *)x, rows, columns, pitch, 1, accumulate);
+        int failed = sum_chunks(stream, scratch, (const T *)x, rows, columns, pitch, chunks, false);
+        return failed ? failed : reduce_partials(stream, sum, scratch, chunks, columns, columns, accumulate);
     });
+}
+
+/* sum[columns] (+)= the sum of partials[rows, columns]: few columns and hundreds of rows, mostly in the cache. A warp's lanes
+ * are neighbouring columns, one each, so that a block has as few as can be and there are many blocks; PARTIAL_ROWS warps
+ * divide the rows. */
+KERNEL(LANES *PARTIAL_ROWS, 2)
+partial_sum(float *out, const float *partials, int64_t rows, int64_t columns, int64_t pitch, bool accumulate)
+{
+    SHARED(float, part, PARTIAL_ROWS *LANES);
+    int lane = (int)threadIdx.x % LANES, line = (int)threadIdx.x / LANES;
+    int64_t column = (int64_t)blockIdx.x * LANES + lane;
+    float sum = 0;
+    for (int64_t row = line; row < rows && column < columns; row += PARTIAL_ROWS)
+        sum += partials[row * pitch + column];
+    part[line * LANES + lane] = sum;
+    block_barrier();
+    if (line || column >= columns)
+        return;
+    float total = 0;
+    UNROLL for (int k = 0; k < PARTIAL_ROWS; k++) total += part[k * LANES + lane];
+    out[column] = accumulate ? out[column] + total : total;
 }
 
 int reduce_partials(void *stream, float *sum, const float *partials, int64_t rows, int64_t columns, int64_t pitch,
                     bool accumulate)
 {
-    return run(stream, sum, partials, rows, columns, pitch, 1, accumulate);
+    auto kernel = partial_sum;
+    LAUNCH(kernel, blocks_for(columns, LANES), LANES * PARTIAL_ROWS, 0, (cudaStream_t)stream, sum, partials, rows,
+           columns, pitch, accumulate);
+    return launch_result();
 }

@@ -27,7 +27,7 @@ static void destroy_events(cudaEvent_t *all, int count)
 }
 
 /* Communication goes first where both could run: it is what others wait for. */
-void streams_open(streams *out, int requests, int marks)
+void streams_open(streams *out, int requests)
 {
     int least, greatest;
     CUDA_MUST(cudaDeviceGetStreamPriorityRange(&least, &greatest));
@@ -39,9 +39,7 @@ void streams_open(streams *out, int requests, int marks)
     out->finished = make_event();
     out->aside = make_event();
     out->requests = requests;
-    out->marks = marks;
     out->done = make_events(requests);
-    out->mark = make_events(marks);
 }
 
 void streams_close(streams *s)
@@ -49,22 +47,23 @@ void streams_close(streams *s)
     if (!s->done)
         return;
     destroy_events(s->done, s->requests);
-    destroy_events(s->mark, s->marks);
     cudaEventDestroy(s->finished);
     cudaEventDestroy(s->aside);
     cudaEventDestroy(s->copied);
     cudaEventDestroy(s->ready);
     for (int i = 0; i < STREAM_COUNT; i++)
         cudaStreamDestroy(s->of[i]);
-    s->done = s->mark = NULL;
+    s->done = NULL;
 }
 
 static stream_kind kind_of(const op *o)
 {
-    static const stream_kind of_queue[AXIS_QUEUES] = {[AXIS_QUEUE_ACTIVATIONS] = STREAM_ACTIVATIONS,
-                                                      [AXIS_QUEUE_GRADIENTS] = STREAM_GRADIENTS,
-                                                      [AXIS_QUEUE_STAGES] = STREAM_SEND};
-    return o->kind == OP_receive ? STREAM_RECEIVE : of_queue[axis_rows[o->at.axis].queue];
+    static const stream_kind of_queue[AXIS_QUEUES] = {
+        [AXIS_QUEUE_ACTIVATIONS] = STREAM_ACTIVATIONS, [AXIS_QUEUE_GRADIENTS] = STREAM_GRADIENTS};
+    static const stream_kind of_edge[2][2] = {{STREAM_SEND_DOWN, STREAM_SEND_UP},
+                                              {STREAM_RECEIVE_DOWN, STREAM_RECEIVE_UP}};
+    const axis_row *r = &axis_rows[o->at.axis];
+    return r->edges ? of_edge[o->kind == OP_receive][o->at.upstream != 0] : of_queue[r->queue];
 }
 
 cudaStream_t streams_start(streams *s, const op *o)

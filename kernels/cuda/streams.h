@@ -15,10 +15,12 @@ typedef enum stream_kind {
     STREAM_COMPUTE,
     STREAM_ACTIVATIONS, /* within a layer */
     STREAM_GRADIENTS,   /* gradients and weights */
-    STREAM_SEND,        /* to a neighbouring stage */
-    STREAM_RECEIVE,     /* from one */
-    STREAM_COPY,        /* between the host's mirror and the arena */
-    STREAM_ASIDE,       /* of the state, to be saved */
+    STREAM_SEND_DOWN,   /* messages between stages: each edge and direction waits for nothing but its own */
+    STREAM_SEND_UP,
+    STREAM_RECEIVE_DOWN,
+    STREAM_RECEIVE_UP,
+    STREAM_COPY,  /* between the host's mirror and the arena */
+    STREAM_ASIDE, /* of the state, to be saved */
     STREAM_COUNT,
 } stream_kind;
 
@@ -27,22 +29,21 @@ typedef struct streams {
     cudaEvent_t ready; /* of the compute stream, when a communication begins; recorded anew each time */
     cudaEvent_t copied, finished, aside;
     cudaEvent_t *done; /* [requests] of each asynchronous op */
-    cudaEvent_t *mark; /* [marks] of the compute stream, which the host asks for */
-    int requests, marks;
+    int requests;
 } streams;
 
-void streams_open(streams *out, int requests, int marks);
+void streams_open(streams *out, int requests);
 void streams_close(streams *s);
-/* The stream for communication `o`, which will run behind all that compute has been given so far. */
+/* The stream for communication `o`, which runs after all that compute has been given so far. */
 cudaStream_t streams_start(streams *s, const op *o);
 /* `o` has been put there. */
 void streams_started(streams *s, const op *o);
-/* What compute is given from now on runs behind the communication that `o` waits for. */
+/* What compute is given from now on runs after the communication that `o` waits for. */
 void streams_wait(streams *s, const op *o);
-/* Copies between the two run behind what compute has been given, and what it is given later runs behind them. */
+/* Copies between the two run after what compute has been given, and what it is given later runs after them. */
 cudaStream_t streams_copy_begin(streams *s);
 void streams_copy_end(streams *s);
-/* Copies on their own behind what compute has been given; compute goes on beside them until streams_aside_first. */
+/* Copies of their own after what compute has been given; compute goes on meanwhile until streams_aside_first. */
 cudaStream_t streams_aside_begin(streams *s);
 void streams_aside_end(streams *s);
 void streams_aside_first(streams *s);

@@ -7,7 +7,7 @@
 
 #include "kernels/cuda/host.h"
 
-/* Ways take turns, so that a clock that sinks as the GPU warms up is no way's advantage; the median of the rounds counts.
+/* Candidates take turns, so that a clock that slows as the GPU warms up favours none; the median of the rounds counts.
  * After the first round only those near the best go on. */
 enum { ROUNDS = 5, LAUNCHES = 2 };
 static const double NEAR = 1.25;
@@ -49,8 +49,8 @@ void tuning_add(tuning *t, const tuning_item *item)
     tuning_item *mine = &t->items[t->count++];
     *mine = *item;
     int length = snprintf(mine->key, sizeof mine->key, "%s | %s", item->key, t->device_name);
-    MUST(length < (int)sizeof mine->key && item->ways >= 1 && item->ways <= TUNING_WAYS, "%s: %d ways", item->key,
-         item->ways);
+    MUST(length < (int)sizeof mine->key && item->candidates >= 1 && item->candidates <= TUNING_CANDIDATES,
+         "%s: %d candidates", item->key, item->candidates);
     MUST(find_item(t, mine->key) == mine, "%s: two plans", mine->key);
 }
 
@@ -96,13 +96,13 @@ typedef struct stopwatch {
     cudaStream_t stream;
 } stopwatch;
 
-/* Microseconds of one run; infinite if the library refuses this way. */
-static double measure(const stopwatch *w, const tuning_item *item, int way)
+/* Microseconds of one run; infinite if the library refuses this candidate. */
+static double measure(const stopwatch *w, const tuning_item *item, int candidate)
 {
     float milliseconds = 0;
     CUDA_MUST(cudaEventRecord(w->begin, w->stream));
     for (int i = 0; i < LAUNCHES; i++)
-        if (!item->run(item->plan, way, w->stream))
+        if (!item->run(item->plan, candidate, w->stream))
             return INFINITY;
     CUDA_MUST(cudaEventRecord(w->end, w->stream));
     CUDA_MUST(cudaEventSynchronize(w->end));
@@ -116,30 +116,30 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The fastest way, of several equal ones the library's better guess. */
+/* The fastest candidate; of equal ones the library's better guess. */
 static int fastest(double *microseconds, const stopwatch *w, const tuning_item *item)
 {
-    double took[TUNING_WAYS][ROUNDS], best = INFINITY;
+    double took[TUNING_CANDIDATES][ROUNDS], best = INFINITY;
     int chosen = 0;
-    for (int way = 0; way < item->ways; way++)
-        (void)measure(w, item, way); /* loads its kernel */
-    for (int way = 0; way < item->ways; way++)
-        best = fmin(best, took[way][0] = measure(w, item, way));
-    bool near[TUNING_WAYS];
-    for (int way = 0; way < item->ways; way++)
-        near[way] = took[way][0] <= NEAR * best && isfinite(took[way][0]);
+    for (int candidate = 0; candidate < item->candidates; candidate++)
+        (void)measure(w, item, candidate); /* loads its kernel */
+    for (int candidate = 0; candidate < item->candidates; candidate++)
+        best = fmin(best, took[candidate][0] = measure(w, item, candidate));
+    bool near[TUNING_CANDIDATES];
+    for (int candidate = 0; candidate < item->candidates; candidate++)
+        near[candidate] = took[candidate][0] <= NEAR * best && isfinite(took[candidate][0]);
     for (int round = 1; round < ROUNDS; round++)
-        for (int way = 0; way < item->ways; way++)
-            if (near[way])
-                took[way][round] = measure(w, item, way);
+        for (int candidate = 0; candidate < item->candidates; candidate++)
+            if (near[candidate])
+                took[candidate][round] = measure(w, item, candidate);
     *microseconds = INFINITY;
-    for (int way = 0; way < item->ways; way++) {
-        if (!near[way])
+    for (int candidate = 0; candidate < item->candidates; candidate++) {
+        if (!near[candidate])
             continue;
-        qsort(took[way], ROUNDS, sizeof(double), ascending);
-        if (took[way][ROUNDS / 2] < *microseconds) {
-            *microseconds = took[way][ROUNDS / 2];
-            chosen = way;
+        qsort(took[candidate], ROUNDS, sizeof(double), ascending);
+        if (took[candidate][ROUNDS / 2] < *microseconds) {
+            *microseconds = took[candidate][ROUNDS / 2];
+            chosen = candidate;
         }
     }
     return chosen;
@@ -147,17 +147,17 @@ static int fastest(double *microseconds, const stopwatch *w, const tuning_item *
 
 static status find_one(device_choice *out, const stopwatch *w, const tuning_item *item, bool timing)
 {
-    int way = 0;
+    int candidate = 0;
     out->microseconds = 0;
     if (timing) {
         for (int i = 0; i < TUNING_OPERANDS; i++)
             if (item->reads[i].at)
                 fill(&item->reads[i], w->stream);
-        way = fastest(&out->microseconds, w, item);
+        candidate = fastest(&out->microseconds, w, item);
         if (!isfinite(out->microseconds))
-            return status_fail(STATUS_FAILED, "none of the library's ways runs: %s", item->key);
+            return status_fail(STATUS_FAILED, "none of the library's candidates runs: %s", item->key);
     }
-    item->write(out->value, sizeof out->value, item->plan, way);
+    item->write(out->value, sizeof out->value, item->plan, candidate);
     return STATUS_OK;
 }
 

@@ -246,8 +246,10 @@ int launch_update(void *stream, int rule, int type, const launch_update_segment 
                   const void *scalars, const float *control)
 {
     static int (*const rules[])(cudaStream_t, int, const update_list &, unsigned, const void *, const float *) = {
-        launch_rule<adamw_rule>, launch_rule<lion_rule>, launch_rule<sgd_rule>, launch_rule<muon_momentum_rule>,
-        launch_rule<muon_rule>};
+#define UPDATE(name) launch_rule<name##_rule>,
+#include "kernels/updates.def"
+#undef UPDATE
+    };
     for (int first = 0; first < count; first += LAUNCH_UPDATE_SEGMENTS) {
         update_list list = {};
         int64_t blocks = 0;

@@ -6,11 +6,11 @@
 #include "memory/log.h"
 
 /* Of the ops that the table marks OP_GROUPED. */
-static const int RULES[OP_COUNT] = {[OP_adamw] = LAUNCH_ADAMW,
-                                    [OP_lion] = LAUNCH_LION,
-                                    [OP_sgd] = LAUNCH_SGD,
-                                    [OP_muon_momentum] = LAUNCH_MUON_MOMENTUM,
-                                    [OP_muon] = LAUNCH_MUON};
+static const int RULES[OP_COUNT] = {
+#define UPDATE(name) [OP_##name] = LAUNCH_##name,
+#include "kernels/updates.def"
+#undef UPDATE
+};
 
 /* The type of the weights, where there are any besides the fp32 masters. */
 static int type_of(const op *o)
@@ -90,27 +90,10 @@ static void alone(const op *o, const run_context *r)
     updates_launch(&u, r);
 }
 
-void cuda_adamw(const op *o, const run_context *r)
-{
-    alone(o, r);
-}
-
-void cuda_lion(const op *o, const run_context *r)
-{
-    alone(o, r);
-}
-
-void cuda_sgd(const op *o, const run_context *r)
-{
-    alone(o, r);
-}
-
-void cuda_muon_momentum(const op *o, const run_context *r)
-{
-    alone(o, r);
-}
-
-void cuda_muon(const op *o, const run_context *r)
-{
-    alone(o, r);
-}
+#define UPDATE(name)                                                                                                   \
+    void cuda_##name(const op *o, const run_context *r)                                                                \
+    {                                                                                                                  \
+        alone(o, r);                                                                                                   \
+    }
+#include "kernels/updates.def"
+#undef UPDATE

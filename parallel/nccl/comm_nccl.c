@@ -1,6 +1,8 @@
 /* The backend `nccl`: groups whose operands lie on GPUs. It is in the CUDA shared object.
  *
- * A group is one NCCL communicator. Its unique id travels over a group of the job's own backend (MPI), which is needed
+ * A group is one NCCL communicator, or shares that of an earlier group. NCCL runs one kernel of a communicator at a time, and a
+ * kernel that waits for another rank keeps its multiprocessors: so messages have a communicator for each edge and direction, and
+ * the kernels of messages and of small sums get few of them. Its unique id travels over a group of the job's own backend (MPI), which is needed
  * for nothing else. Calls are put on the stream that they name, in the order in which the program starts them, which is
  * the same total order that the schedule's validator has shown to make progress; NCCL is asked to keep it across
  * communicators, and to connect everything at start-up, unless the user's NCCL_* say otherwise. A call counts as complete
@@ -34,10 +36,16 @@
 
 enum { OLDEST = NCCL_VERSION(2, 26, 0) };
 
-typedef struct nccl_group {
-    ncclComm_t handle;
+/* Blocks of a kernel, one a multiprocessor: a message's, and a collective's of few bytes (loss, norm); others have NCCL's own
+ * number, 32 at most. Four edges, gradients and activations that all wait at once then leave an A100's 108 a dozen, and eight
+ * blocks still fill a link between nodes. Buffers are made for each block, too. */
+enum { MESSAGE_BLOCKS = 8, SMALL_BLOCKS = 2, SMALL_BYTES = 1 << 20 };
+
+typedef struct communicator {
+    ncclComm_t handle; /* NULL: no member asks it for anything */
+    int groups;        /* that use it */
     bool given_up;
-} nccl_group;
+} communicator;
 
 /* float8 is no type of sums here, so none of it is listed. */
 static const struct {
@@ -174,7 +182,7 @@ static void launch_pieces(launch whole)
 static void nccl_start(comm_request *out, const comm_call *call)
 {
     comm_group *g = call->group;
-    nccl_group *n = g->state;
+    const communicator *n = g->state;
     MUST(types[call->type].known, "NCCL does not carry %s", dtype_name(call->type));
     MUST(call->stream, "a call of NCCL without a stream");
     const launch l = {.call = call,
@@ -208,8 +216,25 @@ static void prepare_environment(const comm *c)
     }
 }
 
-/* Each kind of operation once, over a few bytes: buffers and connections are made now. */
-static void warm(comm_group *g, ncclComm_t handle)
+enum { IS_MESSAGE = 1u << COMM_SEND | 1u << COMM_RECEIVE | 1u << COMM_EXCHANGE };
+
+static void warm_collectives(unsigned kinds, ncclComm_t handle, char *one, char *all, cudaStream_t stream)
+{
+    if (kinds & 1u << COMM_ALL_REDUCE)
+        NCCL_MUST(ncclAllReduce(one, one, 1, ncclInt32, ncclSum, handle, stream));
+    if (kinds & 1u << COMM_ALL_GATHER) {
+        NCCL_MUST(ncclAllGather(one, all, 1, ncclInt32, handle, stream));
+        NCCL_MUST(ncclBroadcast(one, one, 1, ncclInt32, 0, handle, stream)); /* of what one member owns */
+    }
+    if (kinds & 1u << COMM_REDUCE_SCATTER) {
+        NCCL_MUST(ncclReduceScatter(all, one, 1, ncclInt32, ncclSum, handle, stream));
+        NCCL_MUST(ncclReduce(one, one, 1, ncclInt32, ncclSum, 0, handle, stream));
+    }
+}
+
+/* Each kind of operation that there will be, once, over a few bytes: buffers and connections are made now. `kinds`: of all
+ * members; messages are what this one sends and receives. */
+static void warm(const comm_group *g, ncclComm_t handle, unsigned kinds)
 {
     size_t bytes = (size_t)g->count * sizeof(int32_t);
     cudaStream_t stream;
@@ -217,19 +242,12 @@ static void warm(comm_group *g, ncclComm_t handle)
     CUDA_MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     CUDA_MUST(cudaMalloc((void **)&memory, 2 * bytes));
     CUDA_MUST(cudaMemsetAsync(memory, 0, 2 * bytes, stream));
-    void *one = memory, *all = memory + bytes;
-    NCCL_MUST(ncclAllReduce(one, one, 1, ncclInt32, ncclSum, handle, stream));
-    NCCL_MUST(ncclAllGather(one, all, 1, ncclInt32, handle, stream));
-    NCCL_MUST(ncclReduceScatter(all, one, 1, ncclInt32, ncclSum, handle, stream));
-    NCCL_MUST(ncclBroadcast(one, one, 1, ncclInt32, 0, handle, stream));
-    int next = (g->me + 1) % g->count, previous = (g->me + g->count - 1) % g->count;
-    const int from[] = {previous, next}, to[] = {next, previous};
-    for (int i = 0; i < 2; i++) {
-        NCCL_MUST(ncclGroupStart());
-        NCCL_MUST(ncclSend(one, 1, ncclInt32, to[i], handle, stream));
-        NCCL_MUST(ncclRecv(all, 1, ncclInt32, from[i], handle, stream));
-        NCCL_MUST(ncclGroupEnd());
-    }
+    warm_collectives(kinds, handle, memory, memory + bytes, stream);
+    MUST(!(g->use.kinds & IS_MESSAGE) || g->count == 2, "messages among %d ranks", g->count);
+    if (g->use.kinds & 1u << COMM_SEND)
+        NCCL_MUST(ncclSend(memory, 1, ncclInt32, 1 - g->me, handle, stream));
+    if (g->use.kinds & 1u << COMM_RECEIVE)
+        NCCL_MUST(ncclRecv(memory + bytes, 1, ncclInt32, 1 - g->me, handle, stream));
     CUDA_MUST(cudaStreamSynchronize(stream));
     CUDA_MUST(cudaFree(memory));
     CUDA_MUST(cudaStreamDestroy(stream));
@@ -249,52 +267,86 @@ static status check_version(void)
                        version / 10000, version / 100 % 100, version % 100);
 }
 
-static status nccl_group_open(comm_group *g)
+/* The kinds of calls, and the largest, of any member. */
+static comm_use use_of_all(comm_group *job, const comm_use *mine)
+{
+    comm_use all = {0}, *each = must_calloc((unsigned long)comm_group_ranks(job), sizeof *each);
+    comm_all_gather_bytes(job, each, mine, sizeof *mine);
+    for (int i = 0; i < comm_group_ranks(job); i++) {
+        all.kinds |= each[i].kinds;
+        all.largest = each[i].largest > all.largest ? each[i].largest : all.largest;
+    }
+    free(each);
+    return all;
+}
+
+static status connect(ncclComm_t *out, comm_group *job, const comm_group *g, const comm_use *use)
 {
     ncclUniqueId id;
-    ncclResult_t r = ncclSuccess;
-    comm_group *job = NULL;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     memset(&id, 0, sizeof id);
-    prepare_environment(g->owner);
-    TRY(check_version());
-    TRY(comm_group_open(&job, g->owner, g->members, g->count));
-    if (g->me == 0)
-        r = ncclGetUniqueId(&id);
+    if (use->kinds & IS_MESSAGE)
+        config.maxCTAs = MESSAGE_BLOCKS;
+    else if (use->largest <= SMALL_BYTES)
+        config.maxCTAs = SMALL_BLOCKS;
+    ncclResult_t r = g->me == 0 ? ncclGetUniqueId(&id) : ncclSuccess;
     status s = r == ncclSuccess ? STATUS_OK
                                 : status_fail(STATUS_FAILED, "NCCL does not start: %s (%s)", ncclGetErrorString(r),
                                               ncclGetLastError(NULL));
-    s = comm_all_status(job, s);
-    nccl_group *n = must_calloc(1, sizeof *n);
-    if (s == STATUS_OK) {
-        comm_broadcast_bytes(job, &id, sizeof id, 0);
-        r = ncclCommInitRank(&n->handle, g->count, id, g->me);
-        if (r != ncclSuccess)
-            s = status_fail(STATUS_FAILED, "NCCL does not connect %d ranks: %s (%s); NCCL_DEBUG=INFO says more",
-                            g->count, ncclGetErrorString(r), ncclGetLastError(NULL));
-        s = comm_all_status(job, s);
+    TRY(comm_all_status(job, s));
+    comm_broadcast_bytes(job, &id, sizeof id, 0);
+    r = ncclCommInitRankConfig(out, g->count, id, g->me, &config);
+    if (r != ncclSuccess)
+        s = status_fail(STATUS_FAILED,
+                        "NCCL does not connect %d ranks: %s (%s); is there memory for it on the GPU? "
+                        "NCCL_DEBUG=INFO says more",
+                        g->count, ncclGetErrorString(r), ncclGetLastError(NULL));
+    return comm_all_status(job, s);
+}
+
+static status nccl_group_open(comm_group *g)
+{
+    comm_group *job = NULL;
+    if (g->like) {
+        communicator *shared = g->like->state;
+        shared->groups++;
+        g->state = shared;
+        return STATUS_OK;
     }
+    prepare_environment(g->owner);
+    TRY(check_version());
+    TRY(comm_group_open(&job, g->owner, g->members, g->count));
+    comm_use use = use_of_all(job, &g->use);
+    communicator *n = must_calloc(1, sizeof *n);
+    n->groups = 1;
+    status s = use.kinds ? connect(&n->handle, job, g, &use) : STATUS_OK;
     comm_group_close(job);
     if (s != STATUS_OK) {
         free(n);
         return s;
     }
-    warm(g, n->handle);
+    if (n->handle)
+        warm(g, n->handle, use.kinds);
     g->state = n;
     return STATUS_OK;
 }
 
 static void nccl_group_close(comm_group *g)
 {
-    nccl_group *n = g->state;
-    if (!n->given_up)
+    communicator *n = g->state;
+    if (--n->groups > 0)
+        return;
+    if (n->handle && !n->given_up)
         NCCL_MUST(ncclCommDestroy(n->handle));
     free(n);
 }
 
 static status nccl_poll(comm_group *g)
 {
-    nccl_group *n = g->state;
+    communicator *n = g->state;
     ncclResult_t failed = ncclSuccess;
+    if (!n->handle || n->given_up)
+        return STATUS_OK;
     ncclResult_t r = ncclCommGetAsyncError(n->handle, &failed);
     if (r == ncclSuccess && (failed == ncclSuccess || failed == ncclInProgress))
         return STATUS_OK;

@@ -189,9 +189,18 @@ void any_size()
     for (int type : check_types) {
         attention_both_ways(type, {{4, 2, 24, 37, 0, 0.2f}, 2, false, 0, 0});
         attention_both_ways(type, {{2, 2, 33, 70, 9, 0.15f}, 1, true, 3, 5});
+        attention_both_ways(type, {{3, 1, 8, 13, 0, 0.3f}, 2, false, 0, 0});
     }
     attention_both_ways(LAUNCH_FP32, {{2, 1, 128, 40, 0, 0.09f}, 1, true, 0, 0});
     attention_both_ways(LAUNCH_FP32, {{1, 1, 256, 5, 0, 0.06f}, 1, false, 0, 0});
+}
+
+/* Heads as GPT-3 175B, Llama 405B and a GPT of 1T parameters have them. */
+void wide()
+{
+    attention_both_ways(LAUNCH_BF16, {{96, 96, 128, 17, 0, 0.09f}, 1, false, 0, 0});
+    attention_both_ways(LAUNCH_BF16, {{128, 8, 128, 17, 0, 0.09f}, 1, false, 0, 0});
+    attention_both_ways(LAUNCH_BF16, {{160, 160, 160, 9, 0, 0.08f}, 1, false, 0, 0});
 }
 
 /* Decoding a sequence token by token gives what attention gives for the whole. */
@@ -228,5 +237,6 @@ const vector<test_case> attention_cases = {
     {"attention/flash_64", flash_64},   {"attention/flash_64_documents", flash_64_documents},
     {"attention/flash_80", flash_80},   {"attention/flash_96", flash_96},
     {"attention/flash_128", flash_128}, {"attention/flash_256", flash_256},
-    {"attention/any_size", any_size},   {"attention/decode", decode},
+    {"attention/any_size", any_size},   {"attention/wide", wide},
+    {"attention/decode", decode},
 };

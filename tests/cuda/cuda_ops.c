@@ -73,7 +73,8 @@ static status prepare_nothing(op *o, int threads)
     return STATUS_OK;
 }
 
-static const op_backend shim_backend = {"shim", KERNELS, bind_scratch_bytes, prepare_nothing, false};
+static const op_backend shim_backend = {
+    .name = "shim", .kernels = KERNELS, .scratch_bytes = bind_scratch_bytes, .prepare = prepare_nothing};
 
 static void every_cuda_kernel_agrees_with_the_reference(void **state)
 {

@@ -94,6 +94,13 @@ void sharded()
     }
 }
 
+/* The vocabularies of Llama 3 over 8 ranks, and of GPT-2, whole. */
+void wide()
+{
+    one(LAUNCH_BF16, {8, 16064, 8 * 16064 - 128256}, 2);
+    one(LAUNCH_BF16, {1, 50304, 47}, 2);
+}
+
 void nothing_counts()
 {
     array logits(LAUNCH_BF16, randoms(64)), targets(INT32, vector<double>(4, -1)), stats(LAUNCH_FP32, 12),
@@ -109,4 +116,5 @@ void nothing_counts()
 }
 } // namespace
 
-const vector<test_case> loss_cases = {{"loss/sharded", sharded}, {"loss/nothing_counts", nothing_counts}};
+const vector<test_case> loss_cases = {
+    {"loss/sharded", sharded}, {"loss/wide", wide}, {"loss/nothing_counts", nothing_counts}};

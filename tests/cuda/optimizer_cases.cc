@@ -18,15 +18,22 @@ void sum_squares()
     struct {
         int64_t rows, columns, pitch;
         double scale;
-    } sizes[] = {{1, 1, 1, 1}, {37, 300, 300, 1e-12}, {5, 33, 40, 1e15}, {200, 8, 8, 1}};
+    } sizes[] = {{1, 1, 1, 1},         {37, 300, 300, 1e-12}, {5, 33, 40, 1e15}, {200, 8, 8, 1},
+                 {3, 25600, 25600, 1}, {12288, 1, 1, 1},      {130, 1, 1, 1}};
     array bins(INT64, (size_t)SUM_BINS);
     double want = 0;
     bool first = true;
     for (auto s : sizes) {
         array g(LAUNCH_FP32, randoms((size_t)(s.rows * s.pitch), s.scale));
+        double own = 0;
+        array alone(INT64, (size_t)SUM_BINS);
         for (int64_t r = 0; r < s.rows; r++)
             for (int64_t c = 0; c < s.columns; c++)
-                want += pow(g.value[(size_t)(r * s.pitch + c)], 2);
+                own += pow(g.value[(size_t)(r * s.pitch + c)], 2);
+        want += own;
+        run_ok("launch_sum_squares",
+               launch_sum_squares(nullptr, alone.to<int64_t>(), g.to<float>(), s.rows, s.columns, s.pitch, false));
+        check("the bins hold one tensor's sum", fabs(limbs_value(alone.get()) - own) <= 1e-12 * own);
         run_ok("launch_sum_squares",
                launch_sum_squares(nullptr, bins.to<int64_t>(), g.to<float>(), s.rows, s.columns, s.pitch, !first));
         first = false;

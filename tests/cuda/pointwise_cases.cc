@@ -9,7 +9,9 @@ struct layout {
     int64_t rows, columns, gap; /* gap: unused elements at the end of each row */
 };
 
-const layout layouts[] = {{1, 1, 0}, {3, 64, 0}, {5, 24, 8}, {7, 33, 0}, {4, 40, 3}, {2, 2088, 16}, {1, 4099, 0}};
+/* the last: the widest MLP of a GPT of 1T parameters */
+const layout layouts[] = {{1, 1, 0},  {3, 64, 0},    {5, 24, 8},   {7, 33, 0},
+                          {4, 40, 3}, {2, 2088, 16}, {1, 4099, 0}, {1, 102400, 0}};
 
 /* a [rows, columns] operand with a gap behind each row */
 struct operand {

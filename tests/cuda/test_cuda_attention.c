@@ -82,7 +82,7 @@ static void our_graphs_are_planned_and_compiled_for_an_h100(void **state)
     if (r.status)
         fprintf(stderr, "%s%s", r.out, r.err);
     assert_int_equal(r.status, 0);
-    assert_non_null(strstr(r.out, " 0 graphs without a way"));
+    assert_non_null(strstr(r.out, " 0 graphs without a candidate"));
     assert_int_equal(count_of(r.out, "compiled"), 10); /* five shapes, both directions */
     assert_int_equal(count_of(r.out, "refused"), 0);
     launch_free(&r);
@@ -138,6 +138,32 @@ static void a_large_workspace_is_divided_into_parts(void **state)
     int cases, failed, executed;
     compare(&cases, &failed, &executed, "device_ops_narrow", "attention_grad", "");
     assert_true(cases >= 6 && failed == 0 && executed >= 4 * cases);
+}
+
+/* Llama 8B's layers on two tensor ranks: four query heads over 8,192 tokens want 512 MiB, all sixteen 2 GiB. */
+static void a_plan_leaves_the_library_what_it_can_spare(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *budget;
+        long long least, most; /* MiB */
+    } cases[] = {{"70GiB", 2048, 2560}, {"11GiB", 512, 1024}};
+    char *program = launch_beside("phalanx_standin");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        launch_result r = launch_run(120,
+                                     "exec %s plan --json --ranks 64 models/configs/llama-8b-64gpu.yaml "
+                                     "model.layers=8 memory.budget=%s",
+                                     program, cases[i].budget);
+        if (r.status)
+            fprintf(stderr, "%s: status %d\n%s", cases[i].budget, r.status, r.err);
+        assert_int_equal(r.status, 0);
+        const char *at = strstr(r.out, "\"attention_working_bytes\": ");
+        assert_non_null(at);
+        long long bytes = atoll(strchr(at, ':') + 1);
+        assert_in_range(bytes, cases[i].least << 20, cases[i].most << 20);
+        launch_free(&r);
+    }
+    free(program);
 }
 
 /* ---- training ---------------------------------------------------------------------------------------------------- */
@@ -257,6 +283,7 @@ int main(void)
         cmocka_unit_test(our_graphs_are_planned_and_compiled_for_an_h100),
         cmocka_unit_test(the_graphs_are_attention_and_its_gradient),
         cmocka_unit_test(a_large_workspace_is_divided_into_parts),
+        cmocka_unit_test(a_plan_leaves_the_library_what_it_can_spare),
         cmocka_unit_test(training_by_cudnn_follows_our_kernels),
         cmocka_unit_test(cudnn_in_a_graph_changes_nothing),
         cmocka_unit_test(the_choice_is_kept_with_the_run),

@@ -282,9 +282,9 @@ static void a_trained_model_is_used_on_the_device_that_is_there(void **state)
     } cases[] = {
         {"STANDIN_GPUS=0", "cuda", "shows no GPU"},
         {"STANDIN_GPUS=0", "auto", NULL},
-        {"STANDIN_MEMORY=1000", "cpu", NULL},
-        {"STANDIN_MEMORY=1000", "auto", "GiB too little"},
-        {"STANDIN_MEMORY=1000", "cuda", "GiB too little"},
+        {"STANDIN_MEMORY=100000", "cpu", NULL},
+        {"STANDIN_MEMORY=100000", "auto", "GiB too little"},
+        {"STANDIN_MEMORY=100000", "cuda", "GiB too little"},
     };
     char *path = launch_beside("phalanx_standin");
     cuda_run trained;
@@ -335,6 +335,20 @@ static void mistakes_are_caught(void **state)
     }
 }
 
+/* 8 is what a context has unless it is told otherwise before. */
+static void streams_have_hardware_queues_of_their_own(void **state)
+{
+    (void)state;
+    const char *keys = "train.device=cuda train.steps=1 parallel.tensor=2 checkpoint.resume=never";
+    launch_result r = cuda_runs_train("phalanx_standin", 2, "CUDA_DEVICE_MAX_CONNECTIONS=8", "llama", "queues", keys);
+    assert_int_equal(r.status, CAUGHT);
+    assert_non_null(strstr(r.err, "streams for 8 hardware queues"));
+    launch_free(&r);
+    r = cuda_runs_train("phalanx_standin", 2, "", "llama", "queues", keys);
+    assert_int_equal(r.status, 0);
+    launch_free(&r);
+}
+
 static void a_broken_link_ends_the_run(void **state)
 {
     (void)state;
@@ -374,6 +388,36 @@ static void what_cannot_be_is_refused_in_one_line(void **state)
     assert_int_equal(r.status, 2);
     assert_non_null(strstr(r.err, "phalanx: device=cuda: "));
     launch_free(&r);
+}
+
+/* Of a GPU that the arena and what it knows to be taken beside it just fill, the libraries have their part first. */
+static void the_arena_takes_what_libraries_leave(void **state)
+{
+    (void)state;
+    static const struct {
+        int memory,
+            status; /* the arena is 342,784 bytes; context, cuBLASLt and its kernels, and one communicator take 50,000 each */
+        const char *says;
+    } cases[] = {{600000, 0, "(CUDA, libraries, 1 communicator; "}, {520000, 1, "GiB too little; CUDA, its libraries"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char environment[64];
+        snprintf(environment, sizeof environment, "STANDIN_TAKES=50000 STANDIN_MEMORY=%d", cases[i].memory);
+        launch_result r = cuda_runs_train("phalanx_standin", 2, environment, "llama", "takes",
+                                          "train.device=cuda parallel.tensor=2 checkpoint.resume=never");
+        if (r.status != cases[i].status || !strstr(i ? r.err : r.out, cases[i].says))
+            fail_msg("%s: status %d\n%s%s", environment, r.status, r.out, r.err);
+        launch_free(&r);
+    }
+    /* what was measured is what the next plan goes by */
+    char *path = launch_beside("../phalanx");
+    launch_result r = launch_run(60, "cd %s && exec %s plan --json llama.yaml parallel.tensor=2 run.folder=%s/takes",
+                                 folder, path, folder);
+    const char *reserve = strstr(r.out, "\"reserve_bytes\": ");
+    assert_non_null(reserve);
+    assert_int_equal(atoi(reserve + strlen("\"reserve_bytes\": ")), 4 * 50000);
+    assert_non_null(strstr(reserve, "\"reserve_measured\": true"));
+    launch_free(&r);
+    free(path);
 }
 
 static void two_ranks_share_a_gpu_when_forced(void **state)
@@ -417,8 +461,10 @@ int main(void)
         cmocka_unit_test(a_trained_model_is_evaluated_and_continued_as_on_the_cpu),
         cmocka_unit_test(a_trained_model_is_used_on_the_device_that_is_there),
         cmocka_unit_test(mistakes_are_caught),
+        cmocka_unit_test(streams_have_hardware_queues_of_their_own),
         cmocka_unit_test(a_broken_link_ends_the_run),
         cmocka_unit_test(what_cannot_be_is_refused_in_one_line),
+        cmocka_unit_test(the_arena_takes_what_libraries_leave),
         cmocka_unit_test(two_ranks_share_a_gpu_when_forced),
         cmocka_unit_test(every_op_agrees_with_the_reference_through_the_device),
     };

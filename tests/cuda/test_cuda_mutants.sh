@@ -42,9 +42,14 @@ plain|norm.cu|norm.cu|rows/norms|s,variance = block_sum(squares\, 0).a,variance 
 plain|norm.cu|norm.cu|rows/norms|s,- n\[i\] \* mean_gn,,|a norm's gradient without its projection
 plain|heads.cu|heads.cu|rows/rope|s,b\[i\] \* cosine\[i\] + first,b[i] * cosine[i] - first,|rotation by a reflection
 race|heads.cu|heads.cu|rows/head_norm|s,^    block_barrier();,,|weights' gradients are added before they are there
+plain|norm.cu|norm.cu|rows/wide|s,if (row)$,if (true),|a row that does not fit into shared memory is kept there
+plain|device.cuh|norm.cu|rows/wide|s,bytes + SHARED_DECLARED <= SHARED_UNASKED,bytes <= SHARED_UNASKED,|what a kernel declares is not counted to its shared memory
 plain|reduce.cu|reduce.cu|rows/column_sums|s,^    block_barrier();,,|partial sums are read before they are written
-plain|embedding.cu|embedding.cu|rows/embedding|s,block_barrier(); /\* the list is there.*,,|a window's list is read before it is written
-plain|embedding.cu|embedding.cu|rows/embedding|s,found\[before\],found[all - 1 - before],|rows are added in descending order
+plain|reduce.cu|reduce.cu|rows/norms|s,part\[k \* LANES + lane\],part[k * LANES],|the last sum adds another column's shares
+plain|attention.cu|attention.cu|attention/any_size|s,mask = lanes / 2,mask = lanes / 4,|half the lanes' share of delta is lost
+plain|embedding.cu|embedding.cu|rows/embedding|s,block_barrier(); /\* the list is there.*,,|a list is read before it is written
+plain|embedding.cu|embedding.cu|rows/embedding|s,block_barrier(); /\* the window.*,,|a window's list is read before it is written
+plain|embedding.cu|embedding.cu|rows/embedding|s,listed\[k\] < listed,listed[k] > listed,|rows are added in descending order
 plain|embedding.cu|embedding.cu|rows/embedding|s,if (lane == 0),if (lane == 0 \&\& warp < 7),|one warp's count is never written
 plain|cross_entropy.cu|cross_entropy.cu|loss|s,^    block_barrier();,,|statistics are joined before they are written
 plain|cross_entropy.cu|cross_entropy.cu|loss|s,d - scale : d,d : d,|the gradient forgets the target
@@ -58,6 +63,8 @@ plain|update.cu|update.cu|update/lion|s,m = f.beta2 \* m + (1.0f - f.beta2) \* g
 plain|update.cu|update.cu|update/narrow|s,row \* s.stride + column,row * s.columns + column,|rounding depends on the layout
 plain|update.cu|update.cu|update/narrow|s,(uint32_t)(s.site + operand),(uint32_t)s.site,|states are rounded by the same numbers
 plain|update.cu|update.cu|update/muon_polynomial|s,row == column ? a,row == 0 ? a,|the diagonal is lost
+plain|optimizer.cu|optimizer.cu|optimizer/sum|s,k < SQUARE_WARPS,k < SQUARE_WARPS - 1,|one warp's squares are lost
+race|optimizer.cu|optimizer.cu|optimizer/sum|s,^    block_barrier();,,|bins are read before they are written
 plain|optimizer.cu|optimizer.cu|optimizer/sum|s,mantissa >> (64 - shift),0 * shift,|the highest digit is lost
 LIST
 

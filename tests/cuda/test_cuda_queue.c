@@ -31,7 +31,7 @@ static void a_device_that_hangs_is_named_with_the_ops_it_stands_in(void **state)
     launch_result r = cuda_runs_train("phalanx_standin", 2,
                                       "STANDIN_ENDLESS_1='layer 1/mlp/down/dw' STANDIN_ENDLESS_0='embed/dtable'",
                                       "llama", "hangs", "train.device=cuda run.hang_seconds=2");
-    const char *line = strstr(r.err, "watchdog: rank 1 is behind"), *end = line ? strchr(line, '\n') : NULL;
+    const char *line = strstr(r.err, "watchdog: rank 1 on "), *end = line ? strchr(line, '\n') : NULL;
     if (!end)
         fprintf(stderr, "status %d\n%s%s", r.status, r.out, r.err);
     assert_false(r.timed_out);
@@ -39,8 +39,24 @@ static void a_device_that_hangs_is_named_with_the_ops_it_stands_in(void **state)
     assert_non_null(end);
     char text[512];
     snprintf(text, sizeof text, "%.*s", (int)(end - line), line);
-    if (!strstr(text, "last at step 1, micro-batch 0, forward, op layer 1/mlp/up .. layer 1/norm/dx"))
+    if (!strstr(text, " is stuck: it makes no progress") ||
+        !strstr(text, "last in step 1, micro-batch 0, forward, op layer 1/mlp/up .. layer 1/norm/dx"))
         fail_msg("%s", text);
+    launch_free(&r);
+}
+
+/* The third step's graph does not end, and its marks are those of this launch, not of the one before. */
+static void a_graph_that_hangs_is_named_with_the_ops_it_stands_in(void **state)
+{
+    (void)state;
+    const char *endless = "STANDIN_ENDLESS_1='layer 1/mlp/down/dw' STANDIN_ENDLESS_AFTER=4";
+    launch_result r = cuda_runs_train("phalanx_standin", 2, endless, "llama", "graph-hangs",
+                                      "train.device=cuda train.cuda_graph=true train.steps=5 run.hang_seconds=2");
+    const char *line = strstr(r.err, "watchdog: rank 1 on ");
+    assert_false(r.timed_out);
+    assert_int_not_equal(r.status, 0);
+    if (!line || !strstr(line, "last in step 3, micro-batch 0, forward, op layer 1/mlp/up .. layer 1/norm/dx"))
+        fail_msg("status %d\n%s%s", r.status, r.out, r.err);
     launch_free(&r);
 }
 
@@ -111,6 +127,42 @@ static void a_graph_of_the_step_changes_nothing(void **state)
     }
 }
 
+/* A number that the stand-ins say of the profiled steps: the one before `what`. */
+static int profiled(const launch_result *r, const char *what)
+{
+    const char *line = strstr(r->err, "standin: profiled: "), *at = line ? strstr(line, what) : NULL;
+    if (!at)
+        fprintf(stderr, "status %d, no \"%s\"\n%s%s", r->status, what, r->out, r->err);
+    assert_int_equal(r->status, 0);
+    assert_non_null(at);
+    while (at > line && at[-1] != ',' && at[-1] != ':')
+        at--;
+    return atoi(at);
+}
+
+/* Microseconds of a step in the stand-ins' time. The first stage has three of six layers: the others' receives wait. */
+static int step_time(const char *mutant)
+{
+    char environment[64];
+    snprintf(environment, sizeof environment, "STANDIN_MUTANT='%s'", mutant);
+    launch_result r = cuda_runs_train("phalanx_standin", 4, environment, "llama", "edges",
+                                      "train.device=cuda train.tune=false train.global_batch=8 train.steps=1 "
+                                      "parallel.pipeline=4 model.layers=6 parallel.layers_per_stage=[3,1,1,1] "
+                                      "checkpoint.resume=never profile.start=1 profile.stop=1");
+    int time = profiled(&r, " microseconds");
+    launch_free(&r);
+    return time;
+}
+
+/* NCCL runs one kernel of a communicator at a time: a receive posted early would hold the next send in its direction. */
+static void a_receive_that_waits_holds_no_send(void **state)
+{
+    (void)state;
+    int apart = step_time(""), together = step_time("a communicator a direction");
+    if (together < apart + 20000)
+        fail_msg("%d and %d microseconds", apart, together);
+}
+
 /* NCCL waits in the closing of a communicator until no graph refers to it: the graph goes first. */
 static void the_graph_is_gone_before_its_communicators_close(void **state)
 {
@@ -126,19 +178,6 @@ static void the_graph_is_gone_before_its_communicators_close(void **state)
             fail_msg("%s: status %d\n%s%s", mutants[i], r.status, r.out, r.err);
         launch_free(&r);
     }
-}
-
-/* A number that the stand-ins say of the profiled steps: the one before `what`. */
-static int profiled(const launch_result *r, const char *what)
-{
-    const char *line = strstr(r->err, "standin: profiled: "), *at = line ? strstr(line, what) : NULL;
-    if (!at)
-        fprintf(stderr, "status %d, no \"%s\"\n%s%s", r->status, what, r->out, r->err);
-    assert_int_equal(r->status, 0);
-    assert_non_null(at);
-    while (at > line && at[-1] != ',' && at[-1] != ':')
-        at--;
-    return atoi(at);
 }
 
 static void the_profiler_runs_for_the_steps_asked_for(void **state)
@@ -195,8 +234,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_device_that_hangs_is_named_with_the_ops_it_stands_in),
+        cmocka_unit_test(a_graph_that_hangs_is_named_with_the_ops_it_stands_in),
         cmocka_unit_test(a_slow_device_is_no_hang),
         cmocka_unit_test(a_graph_of_the_step_changes_nothing),
+        cmocka_unit_test(a_receive_that_waits_holds_no_send),
         cmocka_unit_test(the_graph_is_gone_before_its_communicators_close),
         cmocka_unit_test(the_profiler_runs_for_the_steps_asked_for),
         cmocka_unit_test(the_next_batch_is_read_while_the_device_plays),

@@ -282,7 +282,7 @@ static void a_spoilt_table_is_refused_in_one_line(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         runs_write_text(path, cases[i].text);
         launch_result r = try_run("spoilt", i % 2 ? 2 : 1, "", "checkpoint.resume=never");
-        if (r.status != 1 || !strstr(r.err, cases[i].says))
+        if (r.status != 1 || runs_error_lines(r.err) != 1 || !strstr(r.err, cases[i].says))
             fprintf(stderr, "case %zu: status %d\n%s%s", i, r.status, r.out, r.err);
         assert_int_equal(r.status, 1);
         assert_int_equal(runs_error_lines(r.err), 1);

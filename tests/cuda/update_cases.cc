@@ -102,7 +102,7 @@ launch_update_segment segment_of(const operands &t, int type, bool weighs, bool 
 
 void compare_operands(const rule_case &c, operands &t, const scalars_device &s, int type, bool skip, bool odd)
 {
-    bool weighs = c.rule != LAUNCH_MUON_MOMENTUM;
+    bool weighs = c.rule != LAUNCH_muon_momentum;
     vector<double> master = t.master->value, weight = t.weight->value, state[2];
     for (int k = 0; k < c.states; k++)
         state[k] = t.state[k]->value;
@@ -144,7 +144,7 @@ void run_rule(const rule_case &c)
             vector<launch_update_segment> segments;
             for (int i = 0; i < LAUNCH_UPDATE_SEGMENTS + 5; i++) { /* more than one launch holds */
                 tensors.push_back(make_operands(c, type, i == 3 ? 9001 : (size_t)(i % 7 == 6 ? 8 : 1 + i * 5)));
-                segments.push_back(segment_of(tensors.back(), type, c.rule != LAUNCH_MUON_MOMENTUM, i % 2));
+                segments.push_back(segment_of(tensors.back(), type, c.rule != LAUNCH_muon_momentum, i % 2));
             }
             run_ok("launch_update", launch_update(nullptr, c.rule, type, segments.data(), (int)segments.size(),
                                                   scalars.to(), control.to<float>()));
@@ -175,7 +175,7 @@ void run_narrow(const rule_case &c)
     array scalars = bytes_of(&s, sizeof s), control(LAUNCH_FP32, {12.0, FACTOR, 0.0});
     constexpr int64_t FIRST = 1000003, STRIDE = 517;
     constexpr uint32_t SITE = ROUNDING_SITE + 3;
-    bool x_only = c.rule == LAUNCH_MUON_MOMENTUM;
+    bool x_only = c.rule == LAUNCH_muon_momentum;
     for (int64_t columns : {12, 7, 300})
         for (bool narrow_master : {false, true}) {
             if (narrow_master && x_only)
@@ -217,36 +217,36 @@ void run_narrow(const rule_case &c)
 
 void narrow()
 {
-    run_narrow({LAUNCH_ADAMW, 2, adamw_step});
-    run_narrow({LAUNCH_LION, 1, lion_step});
-    run_narrow({LAUNCH_SGD, 1, sgd_step});
-    run_narrow({LAUNCH_MUON_MOMENTUM, 1, muon_momentum_step});
-    run_narrow({LAUNCH_MUON, 0, muon_step});
+    run_narrow({LAUNCH_adamw, 2, adamw_step});
+    run_narrow({LAUNCH_lion, 1, lion_step});
+    run_narrow({LAUNCH_sgd, 1, sgd_step});
+    run_narrow({LAUNCH_muon_momentum, 1, muon_momentum_step});
+    run_narrow({LAUNCH_muon, 0, muon_step});
 }
 
 void adamw()
 {
-    run_rule({LAUNCH_ADAMW, 2, adamw_step});
+    run_rule({LAUNCH_adamw, 2, adamw_step});
 }
 
 void lion()
 {
-    run_rule({LAUNCH_LION, 1, lion_step});
+    run_rule({LAUNCH_lion, 1, lion_step});
 }
 
 void sgd()
 {
-    run_rule({LAUNCH_SGD, 1, sgd_step});
+    run_rule({LAUNCH_sgd, 1, sgd_step});
 }
 
 void muon_momentum()
 {
-    run_rule({LAUNCH_MUON_MOMENTUM, 1, muon_momentum_step});
+    run_rule({LAUNCH_muon_momentum, 1, muon_momentum_step});
 }
 
 void muon()
 {
-    run_rule({LAUNCH_MUON, 0, muon_step});
+    run_rule({LAUNCH_muon, 0, muon_step});
 }
 
 /* Of one column, of a few, and of more rows and columns than a block has threads; one with gaps between its rows. */

@@ -34,7 +34,7 @@ static void context_ranks_see_the_same_samples(void **state)
         compile_options o = options_of(rank);
         /* all samples of a step, once over the data ranks */
         assert_int_equal(o.microbatches, GLOBAL_BATCH / (MICRO_BATCH * DATA));
-        assert_int_equal(batch_first(&o, 100), 100 + rank / CONTEXT * GLOBAL_BATCH / DATA);
+        assert_int_equal(batch_first(&o, 100, o.microbatches), 100 + rank / CONTEXT * GLOBAL_BATCH / DATA);
     }
 }
 

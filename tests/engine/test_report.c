@@ -95,7 +95,24 @@ static const report_step one_step = {.step = 12,
                                      .mfu = 0.512,
                                      .step_seconds = 0.25,
                                      .left_seconds = 247,
+                                     .time = 1795373000.1234,
+                                     .tokens = INT64_C(5000000000),
+                                     .epoch = 0.75,
+                                     .data_seconds = 0.01,
+                                     .compute_seconds = 0.2,
+                                     .communication_seconds = 0.04,
+                                     .checkpoint_seconds = 0.5,
+                                     .loss_scale = 65536,
+                                     .skipped_steps = 3,
                                      .resident_bytes = 1610612736};
+
+static const report_result two_sets = {.step = 12,
+                                       .loss = 2,
+                                       .seconds = 3.14,
+                                       .time = 1795373000.1234,
+                                       .sets = 2,
+                                       .name = (const char *const[]){"books", "code"},
+                                       .losses = (const double[]){2.25, 1.25}};
 
 static void a_step_is_one_line_under_its_columns(void **state)
 {
@@ -108,13 +125,17 @@ static void a_step_is_one_line_under_its_columns(void **state)
     skipped.mfu = -1;
     skipped.skipped = true;
     report_line(c.out, &skipped);
-    report_evaluation(c.out, 12, 2, 3.14);
+    report_evaluation(c.out, &(report_result){.step = 12, .loss = 2, .seconds = 3.14, .sets = 1});
+    report_evaluation(c.out, &two_sets);
     capture_expect(
         &c, "         step      loss      norm        lr  tokens/s   TFLOP/s    MFU     memory       ETA\n"
             "      12/1000    4.1235      1.25 3.000e-04     12.3k    0.4321  51.2%   1.50 GiB      4:07\n"
             "      12/1000       nan       nan 3.000e-04     12.3k    0.4321      -   1.50 GiB      4:07  skipped: a "
             "gradient is not finite\n"
-            "           12    2.0000 on validation, perplexity 7.389, 3.1s\n");
+            "           12    2.0000 on validation, perplexity 7.389, 3.1s\n"
+            "           12    2.0000 on validation, perplexity 7.389, 3.1s\n"
+            "                 2.2500 on books\n"
+            "                 1.2500 on code\n");
 }
 
 static void the_header_names_model_memory_device_and_work(void **state)
@@ -129,6 +150,7 @@ static void the_header_names_model_memory_device_and_work(void **state)
         .parameters = 162417408,
         .steps = 1000,
         .tokens_per_step = 32768,
+        .tokens = 1000 * INT64_C(32768),
         .flops_per_token = 1e9,
         .peak_flops = 430e9,
         .memory = {.weights = 324834816, .gradients = 649669632, .optimizer = 1949008896, .kept = 1 << 30},
@@ -148,78 +170,126 @@ static void the_header_names_model_memory_device_and_work(void **state)
                        "  run folder  runs/first\n");
 }
 
+/* A metrics.jsonl of its own. */
+static lines *metrics_begin(void **state, char **path)
+{
+    lines *l = NULL;
+    *path = workfolder_path(*state, "metrics.jsonl");
+    unlink(*path);
+    assert_int_equal(lines_open(&l, *path), STATUS_OK);
+    return l;
+}
+
+static char *metrics_end(lines *l, char *path)
+{
+    int64_t bytes;
+    lines_close(l);
+    char *text = (char *)workfolder_read(path, &bytes);
+    free(path);
+    return text;
+}
+
 static void metrics_are_one_json_object_a_line_with_exact_floats(void **state)
 {
-    (void)state;
-    capture c;
-    assert_int_equal(report_metrics(capture_begin(&c)->out, &one_step), STATUS_OK);
-    assert_int_equal(report_metrics_evaluation(c.out, 12, 3.5), STATUS_OK);
-    fclose(c.out);
-    char *second = strchr(c.text, '\n') + 1;
-    assert_string_equal(second, "{\"step\": 12, \"eval_loss\": 3.5}\n");
+    char *path;
+    lines *l = metrics_begin(state, &path);
+    assert_int_equal(report_metrics(l, &one_step), STATUS_OK);
+    assert_int_equal(report_metrics_evaluation(l, &(report_result){.step = 12, .loss = 3.5, .sets = 1}), STATUS_OK);
+    assert_int_equal(report_metrics_evaluation(l, &two_sets), STATUS_OK);
+    char *text = metrics_end(l, path), *second = strchr(text, '\n') + 1;
+    assert_string_equal(second,
+                        "{\"step\": 12, \"eval_loss\": 3.5, \"time\": 0.000}\n"
+                        "{\"step\": 12, \"eval_loss\": 2.0, \"eval_losses\": {\"books\": 2.25, \"code\": 1.25}, "
+                        "\"time\": 1795373000.123}\n");
     *second = 0;
-    json_t *line = json_loads(c.text, 0, NULL);
+    json_t *line = json_loads(text, 0, NULL);
     assert_non_null(line);
-    static const char *const keys[] = {"step",   "loss", "grad_norm",   "lr", "tokens_per_second",
-                                       "tflops", "mfu",  "step_seconds"};
+    static const char *const keys[] = {"step",
+                                       "loss",
+                                       "grad_norm",
+                                       "lr",
+                                       "tokens_per_second",
+                                       "tflops",
+                                       "mfu",
+                                       "step_seconds",
+                                       "tokens",
+                                       "epoch",
+                                       "data_seconds",
+                                       "compute_seconds",
+                                       "communication_seconds",
+                                       "loss_scale",
+                                       "time",
+                                       "resident_bytes",
+                                       "checkpoint_seconds",
+                                       "skipped_steps"};
     assert_int_equal(json_object_size(line), sizeof keys / sizeof *keys);
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         assert_non_null(json_object_get(line, keys[i]));
     assert_true(json_real_value(json_object_get(line, "loss")) == 4.12345679);
+    assert_true(json_real_value(json_object_get(line, "time")) == 1795373000.123);
+    assert_true(json_integer_value(json_object_get(line, "tokens")) == INT64_C(5000000000));
+    assert_int_equal(json_integer_value(json_object_get(line, "skipped_steps")), 3);
     json_decref(line);
-    free(c.text);
+    free(text);
 }
 
 /* Nine digits tell every fp32 value from its neighbours. */
 static void every_float_survives_the_metrics(void **state)
 {
-    (void)state;
     uint32_t random = 12345;
+    float losses[500];
+    char *path;
+    lines *l = metrics_begin(state, &path);
     for (int i = 0; i < 500; i++) {
-        random = random * 1664525 + 1013904223;
-        float loss;
-        memcpy(&loss, &random, sizeof loss);
-        if (!isfinite(loss))
-            continue;
-        capture c;
-        assert_int_equal(report_metrics_evaluation(capture_begin(&c)->out, 1, (double)loss), STATUS_OK);
-        fclose(c.out);
-        json_t *line = json_loads(c.text, 0, NULL);
-        assert_true((float)json_real_value(json_object_get(line, "eval_loss")) == loss);
-        json_decref(line);
-        free(c.text);
+        do {
+            random = random * 1664525 + 1013904223;
+            memcpy(&losses[i], &random, sizeof losses[i]);
+        } while (!isfinite(losses[i]));
+        assert_int_equal(report_metrics_evaluation(l, &(report_result){.step = 1, .loss = (double)losses[i]}),
+                         STATUS_OK);
     }
+    char *text = metrics_end(l, path), *at = text;
+    for (int i = 0; i < 500; i++) {
+        json_t *line = json_loads(at, JSON_DISABLE_EOF_CHECK, NULL);
+        assert_true((float)json_real_value(json_object_get(line, "eval_loss")) == losses[i]);
+        json_decref(line);
+        at = strchr(at, '\n') + 1;
+    }
+    assert_int_equal(*at, 0);
+    free(text);
 }
 
 static void metrics_without_a_number_are_null(void **state)
 {
-    (void)state;
     report_step s = one_step;
     s.loss = NAN;
     s.grad_norm = INFINITY;
-    s.mfu = -1;
+    s.mfu = s.communication_seconds = -1;
     s.skipped = true;
-    capture c;
-    assert_int_equal(report_metrics(capture_begin(&c)->out, &s), STATUS_OK);
-    fclose(c.out);
-    json_t *line = json_loads(c.text, 0, NULL);
+    char *path;
+    lines *l = metrics_begin(state, &path);
+    assert_int_equal(report_metrics(l, &s), STATUS_OK);
+    char *text = metrics_end(l, path);
+    json_t *line = json_loads(text, 0, NULL);
     assert_non_null(line);
     assert_true(json_is_null(json_object_get(line, "loss")));
     assert_true(json_is_null(json_object_get(line, "grad_norm")));
     assert_true(json_is_null(json_object_get(line, "mfu")));
+    assert_null(json_object_get(line, "communication_seconds")); /* a device does not say */
     assert_true(json_is_true(json_object_get(line, "skipped")));
     json_decref(line);
-    free(c.text);
+    free(text);
 }
 
 static void a_full_disk_is_reported(void **state)
 {
     (void)state;
-    FILE *full = fopen("/dev/full", "w");
-    assert_non_null(full);
+    lines *full = NULL;
+    assert_int_equal(lines_open(&full, "/dev/full"), STATUS_OK);
     assert_int_equal(report_metrics(full, &one_step), STATUS_FAILED);
-    assert_string_equal(status_message(), "cannot write metrics: No space left on device");
-    fclose(full);
+    assert_string_equal(status_message(), "cannot write to /dev/full: No space left on device");
+    assert_int_equal(lines_lost(full), 1);
+    lines_close(full);
     report_summary_values v = {.parameters = 1};
     assert_int_equal(report_summary("/nonexistent/summary.json", &v), STATUS_FAILED);
     assert_string_equal(status_message(), "cannot create /nonexistent/summary.json.tmp: No such file or directory");
@@ -228,9 +298,13 @@ static void a_full_disk_is_reported(void **state)
 static void the_summary_has_the_promised_fields(void **state)
 {
     char *path = workfolder_path(*state, "summary.json"), *temporary = workfolder_path(*state, "summary.json.tmp");
-    report_rank ranks[2] = {
-        {.rank = 0, .arena_bytes = INT64_C(1) << 40, .arena_used_bytes = 5, .peak_resident_bytes = 6, .copy_bytes = 7},
-        {.rank = 1}};
+    report_rank ranks[2] = {{.rank = 0,
+                             .host = "node7",
+                             .arena_bytes = INT64_C(1) << 40,
+                             .arena_used_bytes = 5,
+                             .peak_resident_bytes = 6,
+                             .copy_bytes = 7},
+                            {.rank = 1}};
     for (int i = 0; i < AXIS_COORDINATES; i++)
         ranks[1].at[i] = i + 1;
     for (int a = 0; a < AXIS_COUNT; a++) {
@@ -256,15 +330,18 @@ static void the_summary_has_the_promised_fields(void **state)
     assert_int_equal(json_integer_value(json_object_get(root, "checkpoints_lost")), 1);
     assert_true(json_real_value(json_object_get(root, "checkpoint_seconds")) == 0.25);
     assert_string_equal(json_string_value(json_object_get(root, "fell_back")), "why");
-    json_int_t rank, tensor, context, data, pipeline, arena, used, peak, copy;
+    json_int_t rank, tensor, context, data, pipeline, arena, used, peak, copy, memory;
+    const char *host;
     json_t *sent, *messages;
     for (size_t i = 0; i < 2; i++) {
         json_t *r = json_array_get(json_object_get(root, "ranks"), i);
-        assert_int_equal(json_unpack_ex(r, NULL, JSON_STRICT, "{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:o,s:o}", "rank",
-                                        &rank, "copy_bytes", &copy, "tensor", &tensor, "context", &context, "data",
-                                        &data, "pipeline", &pipeline, "arena_bytes", &arena, "arena_used_bytes", &used,
-                                        "peak_resident_bytes", &peak, "bytes_sent", &sent, "messages_sent", &messages),
+        assert_int_equal(json_unpack_ex(r, NULL, JSON_STRICT, "{s:I,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:o,s:o}",
+                                        "rank", &rank, "host", &host, "copy_bytes", &copy, "memory_copy_bytes", &memory,
+                                        "tensor", &tensor, "context", &context, "data", &data, "pipeline", &pipeline,
+                                        "arena_bytes", &arena, "arena_used_bytes", &used, "peak_resident_bytes", &peak,
+                                        "bytes_sent", &sent, "messages_sent", &messages),
                          0);
+        assert_string_equal(host, i ? "" : "node7");
         if (i == 0)
             assert_true(arena == INT64_C(1) << 40 && used == 5 && peak == 6 && copy == 7);
     }
@@ -302,14 +379,24 @@ static void the_bar_shows_share_rate_and_time_left(void **state)
     assert_string_equal(text, "tokenizing, 2.0s");
 }
 
-static void the_bar_is_for_terminals_only(void **state)
+static void where_no_terminal_is_a_line_comes_now_and_then(void **state)
 {
     (void)state;
     FILE *file = tmpfile();
+    char line[256];
     report_progress p = report_progress_begin(file, "copying", 10, false);
     report_progress_update(&p, 5);
-    report_progress_end(&p);
     assert_int_equal(ftell(file), 0);
+    p.last -= 1e6; /* as if the last line were long ago */
+    report_progress_update(&p, 5);
+    report_progress_update(&p, 6);
+    report_progress_end(&p);
+    rewind(file);
+    assert_non_null(fgets(line, sizeof line, file));
+    assert_non_null(strstr(line, "copying  50% ["));
+    assert_int_equal(line[strlen(line) - 1], '\n');
+    assert_null(strchr(line, '\r'));
+    assert_null(fgets(line, sizeof line, file));
     fclose(file);
 }
 
@@ -323,9 +410,9 @@ int main(void)
         cmocka_unit_test(every_float_survives_the_metrics),
         cmocka_unit_test(metrics_without_a_number_are_null),
         cmocka_unit_test(a_full_disk_is_reported),
-        cmocka_unit_test_setup_teardown(the_summary_has_the_promised_fields, workfolder_setup, workfolder_teardown),
+        cmocka_unit_test(the_summary_has_the_promised_fields),
         cmocka_unit_test(the_bar_shows_share_rate_and_time_left),
-        cmocka_unit_test(the_bar_is_for_terminals_only),
+        cmocka_unit_test(where_no_terminal_is_a_line_comes_now_and_then),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);
 }

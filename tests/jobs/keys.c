@@ -128,7 +128,8 @@ static status train_into(const char *screen, settings *s)
     if (ok == STATUS_OK)
         ok = load(&c, s);
     if (ok == STATUS_OK) {
-        ok = train_run(&c, world, clock_seconds());
+        bool stopped;
+        ok = train_run(&stopped, &c, world, NULL, clock_seconds());
         config_free(&c);
     }
     comm_close(world);

@@ -45,10 +45,15 @@ static status available(void)
 static status open_device(device **out, const device_options *o)
 {
     say(o->tf32 ? "open with tf32" : "open");
-    asked.host = must_calloc((unsigned long)o->host_bytes + 1, 1);
     asked.capturing = false;
     asked.count = asked.launches = 0;
     return device_cpu.open(out, o);
+}
+
+static status allocate(device *d, int64_t arena_bytes, int64_t host_bytes)
+{
+    asked.host = must_calloc((unsigned long)host_bytes + 1, 1);
+    return device_cpu.allocate(d, arena_bytes, host_bytes);
 }
 
 static void close_device(device *d)
@@ -143,6 +148,7 @@ __attribute__((constructor)) static void make_device(void)
     device_cuda.backend = &cpu_backend;
     device_cuda.available = available;
     device_cuda.open = open_device;
+    device_cuda.allocate = allocate;
     device_cuda.close = close_device;
     device_cuda.host = host;
     device_cuda.copy_in = copy_in;

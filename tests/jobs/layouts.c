@@ -1,5 +1,6 @@
 #include "tests/jobs/layouts.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -93,6 +94,11 @@ static const layouts_row rows[] = {
     {"mistral",    1, 2, 1, 2, ZERO_BUBBLE, 0, 1, FULL, 0},
     {"documents",  1, 3, 1, 2, INTERLEAVED, 2, 1, "", 0},
     {"dropout",    1, 3, 1, 2, ZERO_BUBBLE, 0, 1, FULL, 0},
+    {"llama",      1, 4, 1, 1, ZB_H2,       0, 1, "", 0},
+    {"llama",      1, 4, 1, 1, V_HALF,      2, 1, SELECTIVE, 0},
+    {"gpt2",       1, 3, 1, 2, V_MIN,       2, 1, FULL, 0},
+    {"qwen3",      1, 3, 1, 1, FOUND,       2, 1, "", 0},
+    {"documents",  1, 3, 1, 2, FOUND,       0, 1, "", 0},
     /* data parallelism and ZeRO */
     {"gpt2",       1, 1, 2, 2, 0,           0, 0, "", 0},
     {"gpt2",       1, 1, 3, 2, 0,           0, 3, EACH, 0},
@@ -127,6 +133,9 @@ static const layouts_row rows[] = {
     {"documents",  2, 2, 1, 1, ZERO_BUBBLE, 0, 1, "", 0},
     {"dropout",    2, 3, 1, 2, ONE_F_ONE_B, 0, 1, SELECTIVE, 0},
     {"dropout",    1, 2, 2, 2, INTERLEAVED, 2, 3, EACH, 0},
+    {"tied",       1, 2, 3, 1, V_MIN,       2, 3, EACH, 0},
+    {"tied",       3, 2, 1, 2, ZB_V,        2, 1, "", 0},
+    {"tied",       1, 2, 2, 1, V_HALF,      2, 2, REDUCE, 0},
     {"llama-bf16", 2, 1, 1, 2, 0,           0, 1, "", 0},
     {"llama-bf16", 1, 1, 3, 2, 0,           0, 3, EACH, 0},
     {"gpt2-bf16",  2, 1, 2, 2, 0,           0, 1, ALONE, 0},
@@ -148,6 +157,15 @@ static const layouts_row rows[] = {
     {"llama",      2, 2, 1, 2, ZERO_BUBBLE, 0, 1, FULL, 'a'},
     {"llama",      2, 2, 1, 2, INTERLEAVED, 2, 1, NONE, 'a'},
     {"llama",      2, 2, 1, 2, ONE_F_ONE_B, 0, 1, BUDGET("1500KiB"), 'a'},
+    {"llama",      2, 2, 1, 2, ZB_H2,       0, 1, NONE, 'a'},
+    {"llama",      2, 2, 1, 2, ZB_V,        2, 1, FULL, 'a'},
+    {"llama",      2, 2, 1, 2, V_HALF,      2, 1, NONE, 'a'},
+    {"llama",      2, 2, 1, 2, V_MIN,       2, 1, SELECTIVE, 'a'},
+    {"llama",      2, 2, 1, 2, FOUND,       2, 1, BUDGET("1500KiB"), 'a'},
+    {"tied",       1, 2, 2, 1, ONE_F_ONE_B, 0, 1, NONE, 't'},
+    {"tied",       1, 2, 2, 1, ZB_V,        2, 1, NONE, 't'},
+    {"tied",       1, 2, 2, 1, V_MIN,       2, 0, FULL, 't'},
+    {"tied",       1, 2, 2, 1, FOUND,       2, 1, NONE, 't'},
     {"dropout",    1, 3, 1, 2, GPIPE,       0, 1, FULL, 'b'},
     {"dropout",    1, 3, 1, 2, ONE_F_ONE_B, 0, 1, NONE, 'b'},
     {"dropout",    1, 3, 1, 2, ZERO_BUBBLE, 0, 1, BUDGET("2400KiB"), 'b'},
@@ -158,6 +176,7 @@ static const layouts_row rows[] = {
     {"llama-fp16", 2, 2, 1, 2, ONE_F_ONE_B, 0, 1, NONE, 'h'},
     {"llama-fp16", 2, 2, 1, 2, ZERO_BUBBLE, 0, 1, FULL, 'h'},
     {"llama-fp16", 2, 2, 1, 2, INTERLEAVED, 2, 1, BUDGET("1700KiB"), 'h'},
+    {"llama-fp16", 2, 2, 1, 2, ZB_V,        2, 1, NONE, 'h'},
     /* nor on how much is sharded: over the step; over each of two micro-batches; all four at one micro-batch */
     {"qwen2",      2, 1, 3, 2, 0,           0, 0, "", 'd'},
     {"qwen2",      2, 1, 3, 2, 0,           0, 1, "", 'd'},
@@ -222,7 +241,12 @@ char *layouts_yaml(const layouts_model *model, const char *data)
 
 static const char *schedule_word(char letter)
 {
-    return letter == GPIPE ? "gpipe" : letter == INTERLEAVED ? "interleaved" : letter == ZERO_BUBBLE ? "zb-h1" : "1f1b";
+    static const char *const words[UCHAR_MAX + 1] = {
+        [GPIPE] = "gpipe", [INTERLEAVED] = "interleaved", [ZERO_BUBBLE] = "zb-h1", [ZB_H2] = "zb-h2",
+        [ZB_V] = "zb-v",   [V_HALF] = "v-half",           [V_MIN] = "v-min",       [FOUND] = "auto",
+    };
+    const char *word = words[(unsigned char)letter];
+    return word ? word : "1f1b";
 }
 
 char *layouts_overrides(const layouts_row *row)

@@ -16,7 +16,17 @@ typedef struct layouts_model {
 } layouts_model;
 
 /* The letters of the pipeline's schedules. */
-enum layouts_schedule { GPIPE = 'g', ONE_F_ONE_B = '1', INTERLEAVED = 'i', ZERO_BUBBLE = 'z' };
+enum layouts_schedule {
+    GPIPE = 'g',
+    ONE_F_ONE_B = '1',
+    INTERLEAVED = 'i',
+    ZERO_BUBBLE = 'z',
+    ZB_H2 = '2',
+    ZB_V = 'v',
+    V_HALF = 'h',
+    V_MIN = 'm',
+    FOUND = 'a'
+};
 
 typedef struct layouts_row {
     const char *model;

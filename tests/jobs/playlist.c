@@ -28,9 +28,10 @@ static void play(comm *world, char *line, void (*prepare)(const char *word))
     double began = clock_seconds();
     status s = comm_all_status(comm_world(world), config_load(&c, word[at], words - at - 1, word + at + 1));
     if (s == STATUS_OK) {
+        bool stopped;
         s = comm_all_status(comm_world(world), weights_configure(&c));
         if (s == STATUS_OK)
-            s = train_run(&c, world, began);
+            s = train_run(&stopped, &c, world, NULL, began);
         config_free(&c);
     }
     if (s != STATUS_OK && comm_rank(world) == 0)

@@ -95,6 +95,8 @@ runs_metrics runs_read_metrics(const char *folder)
         if (json_object_get(line, "eval_loss")) {
             m.evaluation[m.evaluations].step = step;
             m.evaluation[m.evaluations++].loss = real(line, "eval_loss");
+        } else if (json_object_get(line, "undone") || json_object_get(line, "spike")) {
+            m.events++;
         } else {
             m.step[m.count].step = step;
             m.step[m.count].loss = real(line, "loss");
@@ -284,6 +286,23 @@ json_t *runs_read_summary(const char *folder)
     return root;
 }
 
+json_t *runs_last_line(const char *path)
+{
+    FILE *f = fopen(path, "r");
+    char *text = NULL;
+    size_t capacity = 0;
+    json_t *last = NULL;
+    while (f && getline(&text, &capacity, f) > 0)
+        if (strchr(text, '\n')) {
+            json_decref(last);
+            last = json_loads(text, 0, NULL);
+        }
+    if (f)
+        fclose(f);
+    free(text);
+    return last;
+}
+
 int runs_error_lines(const char *text)
 {
     int lines = 0;
@@ -338,7 +357,8 @@ static bool is_rank(const char *pid, const char *folder, int rank)
 {
     char *command = process_text(pid, "cmdline"), *environment = NULL;
     char *wanted = must_format("OMPI_COMM_WORLD_RANK=%d ", rank), *key = must_format("run.folder=%s ", folder);
-    bool found = strstr(command, "/phalanx train ") && !strstr(command, "mpirun") && strstr(command, key);
+    bool found = strstr(command, "/phalanx train ") && !strstr(command, "mpirun") && !strstr(command, " supervise ") &&
+                 strstr(command, key);
     if (found) {
         environment = process_text(pid, "environ");
         found = strstr(environment, wanted) || (rank == 0 && !strstr(environment, "OMPI_COMM_WORLD_RANK="));

@@ -30,6 +30,7 @@ typedef struct runs_metrics {
         double loss, norm, lr;
         bool skipped;
     } step[RUNS_MOST_STEPS];
+    int events; /* spikes, and steps undone */
     int evaluations;
     struct {
         int64_t step;
@@ -63,6 +64,9 @@ int runs_compare_section(char *difference, int bytes, const char *run, const cha
 
 /* summary.json; the caller's to json_decref */
 json_t *runs_read_summary(const char *folder);
+
+/* The last whole line of a file of JSON lines, the caller's to json_decref; NULL if there is none. */
+json_t *runs_last_line(const char *path);
 
 /* phalanx's lines among the standard error of a command, of one process or of mpirun's: those that begin "phalanx: ". */
 int runs_error_lines(const char *text);

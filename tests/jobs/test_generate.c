@@ -250,6 +250,93 @@ static void evaluation_takes_the_same_samples_in_every_layout(void **state)
     }
 }
 
+/* Standard output of "phalanx ..." on so many ranks; it must succeed. The text is the caller's. */
+static char *phalanx_on(int ranks, const char *arguments)
+{
+    char *program = launch_beside("../phalanx"), *launcher = launch_mpirun(ranks);
+    launch_result r = launch_finish(
+        launch_start(120, "OMP_NUM_THREADS=1 CUDA_VISIBLE_DEVICES= exec %s %s %s", launcher, program, arguments));
+    if (r.status)
+        fail_msg("%d ranks, phalanx %s: status %d: %s", ranks, arguments, r.status, r.err);
+    char *out = must_strdup(r.out);
+    launch_free(&r);
+    free(launcher);
+    free(program);
+    return out;
+}
+
+/* Printed once: whole standard outputs are compared. */
+static void ranks_that_share_a_model_generate_what_one_does(void **state)
+{
+    static const struct {
+        int ranks;
+        const char *layout;
+    } rows[] = {{2, ""}, {2, "--tensor 2"}, {2, "--pipeline 2"}, {4, "--tensor 2 --pipeline 2"}, {4, "--tensor 4"}};
+    static const char *const how[] = {"--temperature 0", "--temperature 0.5 --top-k 30 --seed 5"};
+    const char *top = *state;
+    for (int i = 0; i < 2; i++) {
+        char *command =
+            must_format("generate --checkpoint %s/run --prompts %s/prompts --tokens 20 %s", top, top, how[i]);
+        char *one = phalanx("%s", command);
+        for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
+            char *all = must_format("%s %s", command, rows[k].layout), *together = phalanx_on(rows[k].ranks, all);
+            assert_string_equal(together, one);
+            free(together);
+            free(all);
+        }
+        free(one);
+        free(command);
+    }
+}
+
+static void ranks_that_share_a_model_or_the_data_find_one_ranks_loss(void **state)
+{
+    static const struct {
+        int ranks;
+        const char *layout;
+    } rows[] = {{2, ""}, {2, "--tensor 2"}, {2, "--pipeline 2"}, {4, "--pipeline 2"}};
+    const char *top = *state;
+    char *command = must_format("eval --checkpoint %s/run --data %s/held --batch 3 --json", top, top);
+    char *one = phalanx("%s", command);
+    json_t *alone = json_loads(one, 0, NULL);
+    for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
+        char *all = must_format("%s %s", command, rows[k].layout), *said = phalanx_on(rows[k].ranks, all);
+        json_t *here = json_loads(said, 0, NULL); /* fails if it is said twice */
+        assert_non_null(here);
+        assert_int_equal(json_integer_value(json_object_get(here, "tokens")),
+                         json_integer_value(json_object_get(alone, "tokens")));
+        double a = json_number_value(json_object_get(alone, "loss")),
+               b = json_number_value(json_object_get(here, "loss"));
+        if (!(a > 0 && fabs(a - b) <= 1e-6 * a))
+            fail_msg("%d ranks, %s: loss %.9g, alone %.9g", rows[k].ranks, rows[k].layout, b, a);
+        json_decref(here);
+        free(said);
+        free(all);
+    }
+    json_decref(alone);
+    free(one);
+    free(command);
+}
+
+static void ranks_that_no_layout_needs_are_refused_once(void **state)
+{
+    static const char *const rows[][2] = {
+        {"generate --checkpoint run --prompt a --tensor 1", "--tensor 1 x --pipeline 1 are not the job's 2 ranks"},
+        {"eval --checkpoint run --data held --tensor 3", "--tensor 3 x --pipeline 1 does not divide the job's 2 ranks"},
+        {"eval --checkpoint run --data nowhere", "nowhere"}};
+    char *program = launch_beside("../phalanx"), *launcher = launch_mpirun(2);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        launch_result r = launch_run(60, "cd %s && OMP_NUM_THREADS=1 CUDA_VISIBLE_DEVICES= %s %s %s", (char *)*state,
+                                     launcher, program, rows[i][0]);
+        assert_int_not_equal(r.status, 0);
+        if (!strstr(r.err, rows[i][1]) || runs_error_lines(r.err) != 1)
+            fail_msg("%s: %s", rows[i][0], r.err);
+        launch_free(&r);
+    }
+    free(launcher);
+    free(program);
+}
+
 static void a_complete_run_says_so_and_stays_as_it_is(void **state)
 {
     const char *top = *state;
@@ -279,6 +366,9 @@ int main(void)
         cmocka_unit_test(a_continuation_keeps_its_first_space),
         cmocka_unit_test(eval_is_the_evaluation_of_training_at_any_batch),
         cmocka_unit_test(evaluation_takes_the_same_samples_in_every_layout),
+        cmocka_unit_test(ranks_that_share_a_model_generate_what_one_does),
+        cmocka_unit_test(ranks_that_share_a_model_or_the_data_find_one_ranks_loss),
+        cmocka_unit_test(ranks_that_no_layout_needs_are_refused_once),
         cmocka_unit_test(a_complete_run_says_so_and_stays_as_it_is),
     };
     return cmocka_run_group_tests(tests, train, workfolder_teardown);

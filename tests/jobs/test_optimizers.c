@@ -17,6 +17,7 @@
 #include "tests/jobs/parity.h"
 #include "tests/jobs/plans.h"
 #include "tests/jobs/runs.h"
+#include "tests/jobs/update_layouts.h"
 #include "tests/jobs/workfolder.h"
 
 enum { STEPS = 20, HALF = 10 };
@@ -34,30 +35,7 @@ static const struct {
     {"muon-plain", "name: muon, lr: 4e-3, min_lr: 4e-4, muon_lr: 0.02, nesterov: false, muon_adjust: match_rms_adamw"},
 };
 
-/* Rows of one letter must leave the same bits. */
-static const struct {
-    int ranks;
-    const char *keys;
-    char group;
-} LAYOUTS[] = {
-    {1, "", 'a'},
-    {1, "memory.recompute=full", 'a'},
-    {2, "parallel.tensor=2", 0},
-    {2, "parallel.pipeline=2", 'b'},
-    {2, "parallel.pipeline=2 parallel.schedule=gpipe", 'b'},
-    {2, "parallel.pipeline=2 parallel.schedule=zb-h1 memory.recompute=selective", 'b'},
-    {2, "parallel.zero=0", 'c'},
-    {2, "parallel.zero=1", 'c'},
-    {2, "parallel.zero=2 parallel.zero_reduce=micro_batch", 'd'},
-    {2, "parallel.zero=3 parallel.zero_reduce=micro_batch parallel.zero_gather=micro_batch", 'd'},
-    {2, "parallel.zero=3", 'c'},
-    {4, "parallel.tensor=2 parallel.zero=1", 'e'},
-    {4, "parallel.tensor=2 parallel.zero=0 memory.recompute=full", 'e'},
-    {4, "parallel.tensor=4", 0}, /* the llama's key/value heads are held twice */
-};
-
 enum { NMODELS = sizeof MODELS / sizeof *MODELS, NVARIANTS = sizeof VARIANTS / sizeof *VARIANTS };
-enum { NLAYOUTS = sizeof LAYOUTS / sizeof *LAYOUTS, MOST_RANKS = 4 };
 
 static char *run_folder(const char *top, int model, int variant, int layout)
 {

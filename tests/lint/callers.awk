@@ -4,10 +4,6 @@
 # `excuse` names what may have no caller, and why; an excuse without need is refused too.
 BEGIN {
     excuse["scanner_pattern"] = "the patterns with a scanner of their own, each of which is compared with the plain engine"
-    # in work elsewhere
-    excuse["tensorboard_path"] = excuse["cudnn_graph_plan_workspace"] = "in work"
-    excuse["log_set_last_words"] = excuse["watchdog_where"] = "in work"
-    excuse["log_rank"] = "the stand-ins of the CUDA libraries say whose calls they count"
 }
 
 function of_tests(path) {

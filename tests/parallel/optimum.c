@@ -136,8 +136,8 @@ static void expand(search *x, const counts *before, counts *after, int stage, in
 
 bool optimum_fits(const schedule *s)
 {
-    bool split = s->kind == SCHEDULE_ZB_H1;
-    return s->microbatches <= 7 && s->stages * s->chunks <= (split ? 6 : CHUNKS);
+    bool split = schedule_splits(s);
+    return !s->folded && s->microbatches <= 7 && s->stages * s->chunks <= (split ? 6 : CHUNKS);
 }
 
 static void set_memory(search *x)
@@ -156,7 +156,7 @@ static void set_memory(search *x)
 bool optimum_reachable(const schedule *s, int length)
 {
     MUST(optimum_fits(s) && s->stages <= 16, "too large to search");
-    search x = {.s = s, .split = s->kind == SCHEDULE_ZB_H1, .chunks = s->stages * s->chunks, .length = length};
+    search x = {.s = s, .split = schedule_splits(s), .chunks = s->stages * s->chunks, .length = length};
     memcpy(x.bits, x.split ? (int[]){3, 3, 3} : (int[]){3, 4, 0}, sizeof x.bits);
     set_memory(&x);
     int all = 3 * s->microbatches * x.chunks;

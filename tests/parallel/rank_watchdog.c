@@ -71,33 +71,58 @@ static void event(run *r, int step)
                               .count = 1,
                               .source = (rank + 1) % ranks});
     }
-    if (scenario_is(r, "save") && last && step == EVENTFUL) { /* others wait for this one, which is excused */
-        watchdog_suspend(r->w);
+    if (scenario_is(r, "save") && last && step == EVENTFUL) { /* others wait for this one, which may take its time */
+        watchdog_enter(r->w, DURING_SAVE, true, step, "writing a checkpoint");
         sleep_for(3 * r->hang);
-        watchdog_resume(r->w);
+        watchdog_enter(r->w, DURING_STEP, false, step, "going on");
     }
+    if (scenario_is(r, "storage") && last && step == EVENTFUL) {
+        watchdog_enter(r->w, DURING_SAVE, true, step, "writing a checkpoint");
+        sleep_for(3600);
+    }
+    if (scenario_is(r, "beside") && last && step == EVENTFUL)
+        watchdog_beside(r->w, "writing fragment 3");
+    if (scenario_is(r, "invariant") && last && step == EVENTFUL)
+        MUST(rank < 0, "a promise is broken");
     if (scenario_is(r, "slow"))
         sleep_for(0.6 * r->hang);
+}
+
+static void tell(void *w, const char *words)
+{
+    watchdog_fail(w, INCIDENT_DEAD, words);
 }
 
 int main(int count, char **arguments)
 {
     MUST(count == 3, "rank_watchdog SCENARIO HANG_SECONDS");
     run r = {.scenario = arguments[1], .hang = atof(arguments[2]), .steps = EVENTFUL + 5};
+    watchdog_limits limits = {.silent = r.hang};
+    for (int i = 0; i < INCIDENT_PHASES; i++)
+        limits.phase[i] = i == DURING_SAVE ? 5 * r.hang : r.hang;
+    if (!scenario_is(&r, "start"))
+        limits.phase[DURING_START] = 30;
     signals_install();
-    if (comm_open(&r.c) != STATUS_OK || watchdog_open(&r.w, r.c, r.hang) != STATUS_OK) {
+    log_set_rank(comm_expected_rank(), 1);
+    if (watchdog_open(&r.w, &limits, NULL, NULL) != STATUS_OK)
+        return 1;
+    if (scenario_is(&r, "start") && comm_expected_rank() == 2)
+        sleep_for(3600);
+    if (comm_open(&r.c) != STATUS_OK || watchdog_join(r.w, r.c) != STATUS_OK) {
         log_error("%s", status_message());
         return 1;
     }
+    log_set_last_words(tell, r.w);
     log_set_where(watchdog_where, r.w);
     printf("rank %d is process %d.\n", comm_rank(r.c), (int)getpid());
     fflush(stdout);
-    if (scenario_is(&r, "forever"))
+    watchdog_enter(r.w, DURING_STEP, false, 0, "beginning");
+    if (scenario_is(&r, "forever") || scenario_is(&r, "beside"))
         r.steps = 1 << 30;
     bool asked = false;
     int step = 0;
     for (; step < r.steps && !asked; step++) {
-        asked = sum(&r, step, "layer 3/mlp/down", signals_pending() != 0) > 0;
+        asked = sum(&r, step, "layer 3/mlp/down", signals_pending() == SIGNALS_STOP) > 0;
         sleep_for(0.005);
         if (step == EVENTFUL) {
             sum(&r, step, "before the event", 0);
@@ -108,9 +133,11 @@ int main(int count, char **arguments)
             event(&r, step);
     }
     sleep_for(0.05 * comm_rank(r.c)); /* they close at different times */
-    watchdog_close(r.w);
+    watchdog_leave(r.w);
     log_set_where(NULL, NULL);
+    log_set_last_words(NULL, NULL);
     printf("rank %d finished after %d steps%s\n", comm_rank(r.c), step, asked ? ", as asked" : "");
     comm_close(r.c);
+    watchdog_close(r.w);
     return 0;
 }

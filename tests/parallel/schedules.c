@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "memory/log.h"
+#include "parallel/schedule_make.h"
 
 int schedules_each(int stages, int chunks, int microbatches, void (*visit)(const schedule *s))
 {
@@ -16,6 +17,9 @@ int schedules_each(int stages, int chunks, int microbatches, void (*visit)(const
                     schedule s;
                     if ((kind == SCHEDULE_1F1B && v > 1) || (kind == SCHEDULE_INTERLEAVED && v == 1))
                         continue; /* the same as the other */
+                    int needed = schedule_kind_chunks((schedule_kind)kind);
+                    if (needed && v != needed)
+                        continue;
                     status made = schedule_make(&s, (schedule_kind)kind, p, v, m);
                     MUST(made == STATUS_OK, "%s", status_message());
                     visit(&s);

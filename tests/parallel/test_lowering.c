@@ -12,6 +12,7 @@
 #include "memory/log.h"
 #include "parallel/lowering_check.h"
 #include "parallel/simulate.h"
+#include "parallel/schedule_make.h"
 #include "tests/parallel/schedules.h"
 
 static const simulate_cost unit = {1, 1, 1};
@@ -44,8 +45,9 @@ static void must_end(const schedule *s)
     int messages = 0;
     for (int stage = 0; stage < s->stages; stage++)
         messages += l.launches[stage];
-    /* an activation over each boundary of chunks and a cotangent back; each is launched at both its ends */
-    assert_int_equal(messages, s->stages == 1 ? 0 : 4 * (s->stages * s->chunks - 1) * s->microbatches);
+    /* an activation over each boundary of stages and a cotangent back; each is launched at both its ends */
+    int boundaries = s->stages * s->chunks - 1 - (s->folded ? s->chunks - 1 : 0);
+    assert_int_equal(messages, s->stages == 1 ? 0 : 4 * boundaries * s->microbatches);
     lowering_free(&l);
 }
 
@@ -53,7 +55,7 @@ static void every_lowered_schedule_comes_to_its_end(void **state)
 {
     (void)state;
     the_options = &LOWERING_DEFAULTS;
-    assert_int_equal(schedules_each(16, 4, 64, must_end), (4 + 1 + 3 + 4) * 16 * 64);
+    assert_int_equal(schedules_each(16, 4, 64, must_end), (4 + 1 + 3 + 4 + 1 + 3) * 16 * 64);
 }
 
 static void any_lookahead_and_number_of_sends_comes_to_its_end(void **state)
@@ -211,7 +213,7 @@ static double clocked(const lowering *l, simulate_cost cost, double hop)
 
 /* What runs, and what the lowering was told would run. */
 static simulate_cost true_cost, told_cost;
-static double true_hop, told_hop, worst;
+static double true_hop, told_hop, worst, worst_folded;
 
 static void compare_clocks(const schedule *s)
 {
@@ -219,7 +221,8 @@ static void compare_clocks(const schedule *s)
     assert_int_equal(simulate_uniform(&sim, s, true_cost, true_hop, 0), STATUS_OK);
     lowering l = lowered_for(s, told_cost, told_hop, *the_options);
     double ratio = clocked(&l, true_cost, true_hop) / sim.length;
-    worst = ratio > worst ? ratio : worst;
+    double *at = s->folded ? &worst_folded : &worst;
+    *at = ratio > *at ? ratio : *at;
     if (!(ratio >= 1 - 1e-9))
         fail_msg("%s: the lowered lists are faster than possible (%g)", schedules_title(s), ratio);
     lowering_free(&l);
@@ -229,7 +232,7 @@ static void compare_clocks(const schedule *s)
 static double worst_ratio(lowering_options options)
 {
     the_options = &options;
-    worst = 0;
+    worst = worst_folded = 0;
     schedules_each(7, 3, 21, compare_clocks);
     return worst;
 }
@@ -244,11 +247,15 @@ static void the_launch_order_adds_no_time(void **state)
         true_cost = told_cost = costs[i];
         true_hop = told_hop = i == 0 ? 0 : 0.02;
         assert_true(worst_ratio((lowering_options){0, 1}) <= 1 + 1e-9);
+        /* where activations and cotangents go both ways between two stages, one may wait while the other passes */
+        assert_true(worst_folded <= 1 + (true_hop > 0 ? 0.005 : 1e-9));
         assert_true(worst_ratio(LOWERING_DEFAULTS) <= 1 + 1e-9);
+        assert_true(worst_folded <= 1 + (true_hop > 0 ? 0.005 : 1e-9));
     }
     told_cost = unit;
     told_hop = 0;
     double surprised = worst_ratio(LOWERING_DEFAULTS);
+    assert_true(worst_folded <= 1.25);
     print_message("with costs other than said, slower than the schedule by at most a factor of %.4f\n", surprised);
     assert_true(surprised > 1.05 && surprised <= 1.15);
 }

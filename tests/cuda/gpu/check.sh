@@ -1,25 +1,43 @@
 #!/bin/bash
 # What can only be shown on a GPU: kernels and ops against float64, the CUDA losses against the CPU's, resume bit for bit,
 # device memory beyond the arena, NCCL between ranks that share the GPU, and a small step under compute-sanitizer.
-# Usage: tests/cuda/gpu/check.sh BUILD     (make check-gpu)
+# Usage: tests/cuda/gpu/check.sh BUILD [--only REGEX]     (make check-gpu)
+# Parts, which REGEX chooses from: kernels ops cudnn gpt2 llama gpt2-ranks llama-ranks memory sanitizer. A line for each case as
+# it ends, a table of parts last. With OUT=FOLDER in the environment each case's log stays there. A case has 60 seconds
+# (CASE_SECONDS).
 set -u
 build=$(cd "$1" && pwd)
+only=.
+[ "${2:-}" != --only ] || only=${3:?--only REGEX}
+limit=${CASE_SECONDS:-60}
 command -v nvidia-smi >/dev/null && nvidia-smi -L | grep -q GPU || { echo "check-gpu: no GPU here: nothing was shown"; exit 77; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export OMP_NUM_THREADS=4
-passed=0 failed=0 skipped=0
+passed=0 failed=0 skipped=0 part=
+logs=${OUT:-$work/logs}
+mkdir -p "$logs"
+part() { # NAME: is it asked for?
+    part=$1
+    grep -qE "$only" <<<"$part"
+}
 try() { # NAME COMMAND...
-    local name=$1
+    local name=$1 log began=$SECONDS verdict
     shift
-    if "$@" >"$work/log" 2>&1; then
-        passed=$((passed + 1))
-        echo "[  OK  ] $name: $(tail -1 "$work/log")"
+    log=$logs/$(printf '%s' "$part $name" | tr -c 'A-Za-z0-9.=-' _).log
+    if "$@" >"$log" 2>&1 </dev/null; then # mpirun would read the list of layouts
+        passed=$((passed + 1)) verdict=OK
+        echo "[  OK  ] $name: $(tail -1 "$log")"
     else
-        failed=$((failed + 1))
+        failed=$((failed + 1)) verdict=FAILED
         echo "[FAILED] $name"
-        tail -15 "$work/log"
+        tail -15 "$log"
     fi
+    echo "$part $verdict $((SECONDS - began))" >>"$work/table"
+}
+skip() { # CASES
+    skipped=$((skipped + $1))
+    echo "$part skipped 0" >>"$work/table"
 }
 
 python3 - "$work" <<'END'
@@ -49,7 +67,7 @@ train() { # RANKS CONFIG FOLDER KEYS...
     shift 3
     local launch=()
     [ "$ranks" -gt 1 ] && launch=(mpirun --allow-run-as-root --oversubscribe --bind-to none -x PHALANX_SHARE_GPU=1 -np "$ranks")
-    timeout 300 "${launch[@]}" "$build/phalanx" train "$work/$config.yaml" run.folder="$work/$folder" "$@"
+    timeout "$limit" "${launch[@]}" "$build/phalanx" train "$work/$config.yaml" run.folder="$work/$folder" "$@"
 }
 # the losses of two runs within a relative tolerance (0: bit for bit), and as many of them
 compare() { # FOLDER FOLDER TOLERANCE
@@ -85,8 +103,8 @@ END
 }
 
 ln -sf "$build/libphalanx_cuda.so" "$build/tests/libphalanx_cuda.so"
-try "kernels against float64" "$build/tests/test_cuda_kernels_gpu"
-try "ops of the table against float64" "$build/device_ops"
+part kernels && try "kernels against float64" timeout 480 "$build/tests/test_cuda_kernels_gpu"
+part ops && try "ops of the table against float64" timeout 480 "$build/device_ops"
 
 # `eval` and `generate` of a run on both devices: the loss within 1e-5, the likeliest text letter by letter
 evaluate() { # FOLDER
@@ -111,14 +129,17 @@ generate() { # FOLDER
 cudnn=no
 ldconfig -p | grep -q 'libcudnn\.so\.9' && cudnn=yes
 hopper=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -1 | grep -q '^9\.' && echo yes || echo no)
-if [ $cudnn = yes ]; then
+if ! part cudnn; then
+    :
+elif [ $cudnn = yes ]; then
     try "attention by cuDNN against float64" "$build/device_ops" attention cuDNN
     [ "$hopper" = no ] || try "its gradient by cuDNN against float64" "$build/device_ops" attention_grad cuDNN
 else
-    skipped=$((skipped + 1))
+    skip 1
 fi
 
-for model in gpt2 llama; do
+one_rank() { # MODEL
+    local model=$1
     try "$model: cpu, fp32" train 1 $model $model-cpu train.device=cpu checkpoint.every=20
     for precision in fp32 bf16 fp16; do
         try "$model: cuda, $precision" train 1 $model $model-$precision train.device=cuda train.precision=$precision
@@ -145,6 +166,10 @@ for model in gpt2 llama; do
     echo step-00000010 >"$work/$model-half/checkpoints/latest"
     try "$model: the second half" train 1 $model $model-half train.device=cuda train.precision=bf16 checkpoint.resume=auto
     try "$model: resume is bitwise" compare $model-half $model-bf16 0
+}
+several_ranks() { # MODEL
+    local model=$1
+    [ -d "$work/$model-fp32" ] || try "$model: cuda, fp32" train 1 $model $model-fp32 train.device=cuda train.precision=fp32
     while read -r ranks name keys; do
         try "$model: NCCL, $name" train "$ranks" $model $model-$name train.device=cuda $keys
         try "$model: $name equals one rank" compare $model-$name $model-fp32 1e-4
@@ -159,6 +184,10 @@ for model in gpt2 llama; do
 4 tensor2-pipeline2 parallel.tensor=2 parallel.pipeline=2
 4 tensor2-data2-zero3 parallel.tensor=2 parallel.zero=3
 END
+}
+for model in gpt2 llama; do
+    part $model && one_rank $model
+    part $model-ranks && several_ranks $model
 done
 
 # Promise 1: device memory of the process beyond the arena is the same small constant for two models of different size.
@@ -176,16 +205,21 @@ import json
 s = json.load(open('$work/$folder/summary.json'))
 print($most - s['ranks'][0]['arena_bytes'] // 2**20)"
 }
-small=$(beyond 2) large=$(beyond 24)
-try "device memory beyond the arena is constant ($small and $large MiB)" test $((large - small)) -le 4 -a $((small - large)) -le 4
+part memory && small=$(beyond 2) large=$(beyond 24) &&
+    try "device memory beyond the arena is constant ($small and $large MiB)" test $((large - small)) -le 4 -a $((small - large)) -le 4
 
-if command -v compute-sanitizer >/dev/null; then
+if ! part sanitizer; then
+    :
+elif command -v compute-sanitizer >/dev/null; then
     for tool in memcheck racecheck initcheck; do
         try "compute-sanitizer $tool" compute-sanitizer --tool $tool --error-exitcode 1 "$build/phalanx" train "$work/llama.yaml" \
             run.folder="$work/sanitizer" train.device=cuda train.precision=bf16 train.steps=1 train.sequence=64 model.layers=1 train.global_batch=2
     done
 else
-    skipped=$((skipped + 3))
+    skip 3
 fi
+awk '{ ok[$1] += $2 == "OK"; bad[$1] += $2 == "FAILED"; s[$1] += $3; if (!seen[$1]++) name[++n] = $1 }
+     END { for (i = 1; i <= n; i++) printf "%-12s %3d passed %3d failed %4d s\n", name[i], ok[name[i]], bad[name[i]], s[name[i]] }' \
+    "$work/table" 2>/dev/null
 echo "check-gpu: $passed passed, $failed failed, $skipped skipped ($(nvidia-smi --query-gpu=name --format=csv,noheader | head -1))"
 [ $failed -eq 0 ]

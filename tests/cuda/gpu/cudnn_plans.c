@@ -1,5 +1,5 @@
 /* What the real cuDNN says of our graphs, without a GPU: the library plans for the device that a description names, and
- * compiles for it. One line for each shape, direction and way, with the workspace it asks for and the one we promise.
+ * compiles for it. One line for each shape, direction and candidate, with the workspace it asks for and the one we promise.
  *
  *     cudnn_plans [all]      exit status 77: there is no cuDNN
  */
@@ -30,7 +30,7 @@ static const struct {
     {"uneven", 2, 1000, 4, 2, 80, 0}, {"size 256", 1, 1024, 8, 4, 256, 0},
 };
 
-/* How many ways compile and keep to the promise, of the first or of all. */
+/* How many candidates compile and keep to the promise, of the first or of all. */
 static int try_shape(const cudnn_api *api, cudnnBackendDescriptor_t device, size_t i, bool backward, bool fp16,
                      bool all)
 {
@@ -51,13 +51,17 @@ static int try_shape(const cudnn_api *api, cudnnBackendDescriptor_t device, size
                            .fp16 = fp16,
                            .backward = backward};
     cudnn_graph *g = cudnn_graph_open(api, device, &a);
-    int ways = g ? cudnn_graph_ways(g) : 0, good = 0;
-    for (int way = 0; way < ways; way++) {
-        bool compiles = (way == 0 || all) && cudnn_graph_plan(g, way) != NULL;
-        int64_t asked = cudnn_graph_plan_workspace(g, way);
+    int candidates = g ? cudnn_graph_candidates(g) : 0, good = 0;
+    for (int candidate = 0; candidate < candidates; candidate++) {
+        cudnnBackendDescriptor_t plan = candidate == 0 || all ? cudnn_graph_plan(g, candidate) : NULL;
+        bool compiles = plan != NULL;
+        int64_t asked = 0;
+        cudnn_api_builder b = {.api = api};
+        if (compiles)
+            cudnn_api_get(&b, plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &asked);
         good += compiles && asked <= cudnn_graph_workspace(&a);
         printf("%s %s %s: %s: %s, workspace %lld of %lld\n", shapes[i].name, fp16 ? "fp16" : "bf16",
-               backward ? "backward" : "forward", cudnn_graph_words(g, way), compiles ? "compiled" : "listed",
+               backward ? "backward" : "forward", cudnn_graph_words(g, candidate), compiles ? "compiled" : "listed",
                (long long)asked, (long long)cudnn_graph_workspace(&a));
     }
     cudnn_graph_close(g);
@@ -81,7 +85,7 @@ int main(int count, char **arguments)
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int backward = 0; backward < 2; backward++)
             none += try_shape(api, device, i, backward, i % 2, all) == 0;
-    printf("cudnn_plans: cuDNN %zu, %d graphs without a way\n", api->cudnnGetVersion(), none);
+    printf("cudnn_plans: cuDNN %zu, %d graphs without a candidate\n", api->cudnnGetVersion(), none);
     cudnn_api_drop(&b);
     cudnn_api_close(api);
     return none > 0;

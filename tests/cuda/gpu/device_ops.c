@@ -88,13 +88,14 @@ static op_backend backend = {.name = "device", .kernels = kernels};
 
 int main(int count, char **arguments)
 {
-    const device_options options = {.arena_bytes = ARENA, .host_bytes = 256, .requests = 1, .threads = 1};
+    const device_options options = {.requests = 1, .threads = 1};
     way = count > 2 ? arguments[2] : NULL;
     if (device_find(&interface, "cuda") != STATUS_OK) {
         printf("device_ops: skipped: %s\n", status_message());
         return NONE;
     }
-    MUST(interface->open(&gpu, &options) == STATUS_OK, "%s", status_message());
+    MUST(interface->open(&gpu, &options) == STATUS_OK && interface->allocate(gpu, ARENA, 256) == STATUS_OK, "%s",
+         status_message());
     for (int kind = 0; kind < OP_COUNT; kind++)
         kernels[kind] = play;
     backend.scratch_bytes = interface->backend->scratch_bytes;

@@ -18,7 +18,8 @@
 #include <cuda_runtime.h>
 #include <functional>
 
-#define SHIM_FAILED 97 /* exit status after an error of the kernel under test */
+#define SHIM_FAILED        97 /* exit status after an error of the kernel under test */
+#define SHIM_DEVICE_SHARED (227 * 1024)
 
 struct shim_thread {
     uint3 index;
@@ -82,10 +83,15 @@ template <typename K, typename... A> static inline std::function<void()> shim_bo
     return [=]() { kernel(arguments...); };
 }
 
-template <typename K> static inline int allow_shared(K *kernel, int bytes)
+template <typename K> static inline int ask_shared(K *kernel, int bytes)
 {
     shim_allow_shared(reinterpret_cast<const void *>(kernel), bytes);
     return 0;
+}
+
+static inline int device_shared(void)
+{
+    return SHIM_DEVICE_SHARED;
 }
 
 static inline int launch_result(void)
@@ -148,6 +154,18 @@ static inline int count_bits(uint32_t bits)
 static inline void atomic_add(unsigned long long *to, unsigned long long value)
 {
     *to += value;
+}
+
+static inline int32_t atomic_add(int32_t *to, int32_t value)
+{
+    int32_t before = *to;
+    *to += value;
+    return before;
+}
+
+static inline void atomic_max(int32_t *to, int32_t value)
+{
+    *to = *to > value ? *to : value;
 }
 
 static inline float fast_exp2(float x)

@@ -36,7 +36,7 @@ namespace
 {
 constexpr size_t STACK_BYTES = 64 * 1024, PAGE = 4096, REDZONE = 64;
 constexpr int MAX_THREADS = 1024;
-constexpr size_t SHARED_DEFAULT = 48 * 1024, SHARED_MOST = 227 * 1024;
+constexpr size_t SHARED_DEFAULT = 48 * 1024, SHARED_MOST = SHIM_DEVICE_SHARED;
 
 struct fiber {
     void *stack_pointer = nullptr;
@@ -355,9 +355,7 @@ void *shim_shared_array(shim_site *site, size_t bytes)
 
 void *shim_shared_dynamic()
 {
-    if (!block.dynamic_bytes)
-        shim_fail("dynamic shared memory used, none launched");
-    return dynamic_memory;
+    return block.dynamic_bytes ? dynamic_memory : nullptr; /* a kernel may do without */
 }
 
 void shim_check_shared(const void *address, size_t bytes)
@@ -462,8 +460,12 @@ static void block_run()
     shim_self = nullptr;
     block_check_redzones();
     size_t static_bytes = block.shared_used - REDZONE * (block.redzones.size() + 1);
-    if (static_bytes - block.dynamic_bytes > SHARED_DEFAULT)
-        shim_fail("%zu bytes of static shared memory, 48 KiB is the most", static_bytes - block.dynamic_bytes);
+    static_bytes -= block.dynamic_bytes;
+    size_t most = allowed.count(kernel) ? SHARED_MOST : SHARED_DEFAULT;
+    if (static_bytes > SHARED_DEFAULT || static_bytes + block.dynamic_bytes > most)
+        shim_fail("%zu bytes of static and %zu of dynamic shared memory: together more than the %zu that %s",
+                  static_bytes, block.dynamic_bytes, most,
+                  most == SHARED_MOST ? "a device has" : "there are without asking");
 }
 
 static void host_stack_bounds()

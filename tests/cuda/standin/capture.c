@@ -11,12 +11,14 @@
 /* What an event stood for when it was recorded: during capture, and in the launch that is played. */
 struct standin_record {
     standin_clock captured, played;
+    double milliseconds;
 };
 
 typedef struct node {
     int queue;
     standin_work play;
     void *what;
+    op *of; /* a copy of the op that it is a part of, or NULL */
     struct node *next;
 } node;
 
@@ -56,6 +58,10 @@ static void append(int queue, standin_work play, const void *what, size_t bytes)
     node *n = must_calloc(1, sizeof *n);
     *n = (node){.queue = queue, .play = play, .what = must_alloc(bytes)};
     memcpy(n->what, what, bytes);
+    if (standin_op()) {
+        n->of = must_alloc(sizeof *n->of);
+        *n->of = *standin_op();
+    }
     *under_way->end = n;
     under_way->end = &n->next;
 }
@@ -83,6 +89,7 @@ static void play_record(int queue, void *what)
 {
     struct standin_record *r = *(struct standin_record **)what;
     r->played = *standin_clock_of(queue);
+    r->milliseconds = standin_time(queue);
 }
 
 static void play_wait(int queue, void *what)
@@ -90,6 +97,7 @@ static void play_wait(int queue, void *what)
     const struct standin_record *r = *(struct standin_record **)what;
     standin_tick(queue);
     standin_join(standin_clock_of(queue), &r->played);
+    standin_wait_until(queue, r->milliseconds);
 }
 
 bool standin_keep_record(int queue, struct CUevent_st *e)
@@ -191,7 +199,10 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream)
         standin_fail("cudaGraphLaunch: captured on queue %d, launched on %d", graph->graph.origin, queue);
     graph->launched++;
     standin_tick(queue);
-    for (const node *n = graph->graph.first; n; n = n->next)
+    for (const node *n = graph->graph.first; n; n = n->next) {
+        standin_set_op(n->of);
         n->play(n->queue, n->what);
+        standin_set_op(NULL);
+    }
     return cudaSuccess;
 }

@@ -57,6 +57,8 @@ const char *cublasLtGetStatusString(cublasStatus_t s)
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *out)
 {
+    if (!standin_library_takes())
+        return CUBLAS_STATUS_ALLOC_FAILED;
     *out = (cublasLtHandle_t)(void *)&opened;
     opened++;
     return CUBLAS_STATUS_SUCCESS;
@@ -398,6 +400,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t what
     int queue = standin_stream(stream, "cublasLtMatmul");
     if (!handle || !opened)
         standin_fail("cublasLtMatmul: no handle");
+    static bool loaded; /* its kernels, at first use */
+    if (!loaded && !standin_library_takes())
+        return CUBLAS_STATUS_ALLOC_FAILED;
+    loaded = true;
     check_algorithm(algo, (const void *const[]){a, b, c, d}, workspace, workspace_bytes);
     product p = {.x = *(const description *)(const void *)what,
                  .la = (const void *)a_layout,

@@ -3,12 +3,12 @@
 #include "engine/samples.h"
 #include "tests/cuda/standin/standin.h"
 
-status __real_samples_read(const samples *s, int32_t *tokens, int32_t *targets, int32_t *positions,
+status __real_samples_read(const samples *s, bool *left_out, int32_t *tokens, int32_t *targets, int32_t *positions,
                            int32_t *document_start, int64_t index);
-status __wrap_samples_read(const samples *s, int32_t *tokens, int32_t *targets, int32_t *positions,
+status __wrap_samples_read(const samples *s, bool *left_out, int32_t *tokens, int32_t *targets, int32_t *positions,
                            int32_t *document_start, int64_t index);
 
-status __wrap_samples_read(const samples *s, int32_t *tokens, int32_t *targets, int32_t *positions,
+status __wrap_samples_read(const samples *s, bool *left_out, int32_t *tokens, int32_t *targets, int32_t *positions,
                            int32_t *document_start, int64_t index)
 {
     bool works = false;
@@ -17,7 +17,7 @@ status __wrap_samples_read(const samples *s, int32_t *tokens, int32_t *targets, 
         works |= standin_clock_of(i)->at[i] > host->at[i];
     standin_counts.read_ahead += works;
     standin_counts.read_idle += !works;
-    return __real_samples_read(s, tokens, targets, positions, document_start, index);
+    return __real_samples_read(s, left_out, tokens, targets, positions, document_start, index);
 }
 
 void *__real_executor_ahead(executor *e, const tensor *t);

@@ -1,5 +1,13 @@
 /* NCCL over MPI. Before a collective moves anything its members compare notes: kind, count, type, root and how many came
- * before must agree. Sends are buffered, so that a rank is never stuck where the real thing, on a stream, would not be. */
+ * before must agree. Everything happens when the host enqueues it, and a message takes both of its ranks: a rank stops where
+ * the other is not yet, as if all communication of a rank were one serial queue with rendezvous. What runs here to its end
+ * makes progress under every weaker reading.
+ *
+ * Time is that of the real thing (enqueue.cc of NCCL 2.28): a kernel waits for its stream, for the last kernel of its communicator,
+ * and, by NCCL_LAUNCH_ORDER_IMPLICIT, for the kernels launched before it to have been launched, whatever their communicator. It ends
+ * when all of its members have begun. A receive that waits holds the kernels behind it in its communicator, and these hold
+ * the ones launched later. */
+#include <math.h>
 #include <nccl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +20,18 @@
 #include "parallel/comm_sum.h"
 #include "tests/cuda/standin/standin.h"
 
-enum { INTRODUCTION = 7001, TABLE = 7002, MESSAGE = 7003, GROUPED = 256, MEMBERS = 64 };
+enum {
+    INTRODUCTION = 7001,
+    TABLE = 7002,
+    MESSAGE = 7003,
+    ANSWER = 7004,
+    GROUPED = 256,
+    MEMBERS = 64,
+    BLOCKS = 32,
+    MULTIPROCESSORS = 108
+};
+
+static const double KERNEL_MILLISECONDS = 0.1;
 
 typedef enum kind { ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, BROADCAST, REDUCE, SEND, RECEIVE } kind;
 
@@ -22,13 +41,16 @@ static const char *const names[] = {"all-reduce", "all-gather", "reduce-scatter"
 typedef struct note {
     int32_t kind, type, root, padding;
     int64_t count, serial;
+    double begin; /* of the kernel at this member; not compared */
 } note;
 
 struct ncclComm {
     MPI_Comm members;
     int count, me;
     int64_t serial;
-    int graphs; /* references to it from within executable graphs */
+    int blocks;   /* of its kernels at most */
+    int graphs;   /* references to it from within executable graphs */
+    double until; /* its last kernel ends, milliseconds */
 };
 
 typedef struct task {
@@ -40,7 +62,10 @@ typedef struct task {
     dtype type;
     int root; /* or peer */
     int queue;
+    double begin, end; /* of its kernel, milliseconds */
 } task;
+
+static double launched; /* the last kernel of any communicator begins */
 
 static task waiting[GROUPED];
 static int held, depth;
@@ -98,7 +123,7 @@ static void introduce(int *table, const identity *id, int count, int me)
         int theirs[3];
         MPI_Recv(theirs, 3, MPI_INT, MPI_ANY_SOURCE, INTRODUCTION, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
         if (theirs[2] != id->serial || theirs[0] < 0 || theirs[0] >= count)
-            standin_fail("ncclCommInitRank: a rank joins with another id");
+            standin_fail("ncclCommInitRankConfig: a rank joins with another id");
         table[theirs[0]] = theirs[1];
     }
     for (int i = 0; i < count; i++)
@@ -106,14 +131,18 @@ static void introduce(int *table, const identity *id, int count, int me)
             MPI_Send(table, count, MPI_INT, table[i], TABLE, MPI_COMM_WORLD);
 }
 
-ncclResult_t ncclCommInitRank(ncclComm_t *out, int count, ncclUniqueId unique, int me)
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int count, ncclUniqueId unique, int me, ncclConfig_t *config)
 {
+    if (!config || config->magic != 0xcafebeef || (config->maxCTAs != NCCL_CONFIG_UNDEF_INT && config->maxCTAs < 1))
+        standin_fail("ncclCommInitRankConfig: a configuration that was not initialised");
     identity id;
     int table[MEMBERS];
     memcpy(&id, unique.internal, sizeof id);
     if (count < 1 || count > MEMBERS || me < 0 || me >= count)
-        standin_fail("ncclCommInitRank: rank %d of %d", me, count);
+        standin_fail("ncclCommInitRankConfig: rank %d of %d", me, count);
     introduce(table, &id, count, me);
+    if (!standin_library_takes())
+        return ncclUnhandledCudaError;
     MPI_Group world, some;
     ncclComm_t made = must_calloc(1, sizeof *made);
     MPI_Comm_group(MPI_COMM_WORLD, &world);
@@ -123,6 +152,8 @@ ncclResult_t ncclCommInitRank(ncclComm_t *out, int count, ncclUniqueId unique, i
     MPI_Group_free(&world);
     made->count = count;
     made->me = me;
+    made->blocks = config->maxCTAs == NCCL_CONFIG_UNDEF_INT ? BLOCKS : config->maxCTAs;
+    standin_more_queues(1);
     *out = made;
     return ncclSuccess;
 }
@@ -132,6 +163,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
     if (comm->graphs)
         standin_fail("ncclCommDestroy never returns: graphs refer %d times to the communicator", comm->graphs);
+    standin_more_queues(-1);
     MPI_Comm_free(&comm->members);
     free(comm);
     return ncclSuccess;
@@ -152,18 +184,26 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *out)
 
 /* ---- execution ------------------------------------------------------------------------------------------------- */
 
-static void compare_notes(const task *t)
+static bool same(const note *a, const note *b)
 {
-    note mine = {t->kind, t->type, t->root, 0, t->count, t->comm->serial++}, all[MEMBERS];
+    return a->kind == b->kind && a->type == b->type && a->root == b->root && a->count == b->count &&
+           a->serial == b->serial;
+}
+
+static void compare_notes(task *t)
+{
+    note mine = {t->kind, t->type, t->root, 0, t->count, t->comm->serial++, t->begin}, all[MEMBERS];
     MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all, sizeof mine, MPI_BYTE, t->comm->members);
-    for (int i = 0; i < t->comm->count; i++)
-        if (memcmp(&all[i], &mine, sizeof mine) != 0)
+    for (int i = 0; i < t->comm->count; i++) {
+        t->end = fmax(t->end, all[i].begin + KERNEL_MILLISECONDS);
+        if (!same(&all[i], &mine))
             standin_fail(
                 "mismatched collective, number %lld of its communicator: member %d has %s of %lld %s (root %d), "
                 "member %d has %s of %lld %s (root %d)",
                 (long long)mine.serial, t->comm->me, names[mine.kind], (long long)mine.count,
                 dtype_name((dtype)mine.type), mine.root, i, names[all[i].kind], (long long)all[i].count,
                 dtype_name((dtype)all[i].type), all[i].root);
+    }
 }
 
 /* Every member's `elements` elements, one behind the other. */
@@ -183,7 +223,7 @@ static void sum(const task *t, void *out, const char *all, int64_t stride, int64
     comm_sum(out, arrays, t->comm->count, count, t->type);
 }
 
-static void collective(const task *t)
+static void collective(task *t)
 {
     int64_t bytes = t->count * dtype_bytes(t->type), n = t->comm->count;
     bool root = t->comm->me == t->root;
@@ -208,19 +248,28 @@ static void collective(const task *t)
     free(all);
 }
 
-static void send_message(const task *t)
+static char *send_begin(MPI_Request *request, const task *t)
 {
     int64_t bytes = t->count * dtype_bytes(t->type);
     char *copy = must_alloc((unsigned long)bytes + sizeof(note));
-    note head = {t->kind, t->type, 0, 0, t->count, 0};
+    note head = {t->kind, t->type, 0, 0, t->count, 0, t->begin};
     memcpy(copy, &head, sizeof head);
     memcpy(copy + sizeof head, t->send, (size_t)bytes);
-    MPI_Request request;
-    MPI_Isend(copy, (int)(bytes + (int64_t)sizeof head), MPI_BYTE, t->root, MESSAGE, t->comm->members, &request);
-    MPI_Request_free(&request); /* the copy lives until the process ends: a stand-in may */
+    MPI_Isend(copy, (int)(bytes + (int64_t)sizeof head), MPI_BYTE, t->root, MESSAGE, t->comm->members, request);
+    return copy;
 }
 
-static void receive_message(const task *t)
+/* The receiver says when it has begun. */
+static void send_end(task *t, char *copy, MPI_Request *request)
+{
+    double theirs;
+    MPI_Recv(&theirs, 1, MPI_DOUBLE, t->root, ANSWER, t->comm->members, MPI_STATUS_IGNORE);
+    MPI_Wait(request, MPI_STATUS_IGNORE);
+    t->end = fmax(t->begin, theirs) + KERNEL_MILLISECONDS;
+    free(copy);
+}
+
+static void receive_message(task *t)
 {
     MPI_Status s;
     int bytes;
@@ -228,12 +277,14 @@ static void receive_message(const task *t)
     MPI_Get_count(&s, MPI_BYTE, &bytes);
     char *got = must_alloc((unsigned long)bytes);
     MPI_Recv(got, bytes, MPI_BYTE, t->root, MESSAGE, t->comm->members, MPI_STATUS_IGNORE);
+    MPI_Send(&t->begin, 1, MPI_DOUBLE, t->root, ANSWER, t->comm->members);
     note head;
     memcpy(&head, got, sizeof head);
     if (head.count != t->count || head.type != (int32_t)t->type)
         standin_fail("a receive of %lld %s from member %d meets a send of %lld %s", (long long)t->count,
                      dtype_name(t->type), t->root, (long long)head.count, dtype_name((dtype)head.type));
     memcpy(t->receive, got + sizeof head, (size_t)bytes - sizeof head);
+    t->end = fmax(t->begin, head.begin) + KERNEL_MILLISECONDS;
     free(got);
 }
 
@@ -252,27 +303,94 @@ static int64_t writes(const task *t)
     return t->kind == ALL_GATHER ? t->count * t->comm->count : t->count;
 }
 
-static void execute(int queue, void *what)
+/* When the last kernel of the task's communicator ends. The mutant: of any edge in its direction. */
+static double *until_of(const task *t)
 {
-    const task *t = what;
-    int64_t element = dtype_bytes(t->type);
-    standin_tick(queue);
-    standin_access(queue, t->send, reads(t) * element, false, names[t->kind]);
-    standin_access(queue, t->receive, writes(t) * element, true, names[t->kind]);
-    if (t->kind == SEND)
-        send_message(t);
-    else if (t->kind == RECEIVE)
-        receive_message(t);
-    else
-        collective(t);
+    static double until[2];
+    bool up = (t->kind == SEND) == (t->comm->me == 1);
+    bool message = t->kind == SEND || t->kind == RECEIVE;
+    return message && standin_mutant("a communicator a direction") ? &until[up] : &t->comm->until;
 }
 
-static void keep_or_execute(task *t)
+/* A kernel that waits keeps its multiprocessors, and one stream has one kernel at a time: if all wait, some must be left for the
+ * ops that what they wait for depends on. */
+static void occupy(const task *t)
 {
-    if (standin_keep(t->queue, execute, t, sizeof *t))
-        standin_refer(&t->comm->graphs);
+    static int blocks[STANDIN_STREAMS];
+    int all = 0;
+    if (blocks[t->queue] < t->comm->blocks)
+        blocks[t->queue] = t->comm->blocks;
+    for (int i = 0; i < STANDIN_STREAMS; i++)
+        all += blocks[i];
+    if (all >= MULTIPROCESSORS)
+        standin_fail("NCCL's kernels on all streams may occupy %d of %d multiprocessors", all, MULTIPROCESSORS);
+}
+
+static void begin(task *t)
+{
+    int64_t element = dtype_bytes(t->type);
+    occupy(t);
+    standin_tick(t->queue);
+    standin_access(t->queue, t->send, reads(t) * element, false, names[t->kind]);
+    standin_access(t->queue, t->receive, writes(t) * element, true, names[t->kind]);
+    t->begin = fmax(fmax(standin_time(t->queue), *until_of(t)), launched);
+    t->end = t->begin + KERNEL_MILLISECONDS;
+}
+
+static void end(task *t)
+{
+    *until_of(t) = fmax(*until_of(t), t->end);
+    standin_wait_until(t->queue, t->end);
+}
+
+/* One kernel a call, or a group's calls in one of each communicator: nothing within a group waits for anything else of it. */
+typedef struct batch {
+    int count;
+    task tasks[];
+} batch;
+
+static void execute(int queue, void *what)
+{
+    batch *b = what;
+    char *copies[GROUPED];
+    MPI_Request requests[GROUPED];
+    double first = 0;
+    (void)queue;
+    for (int i = 0; i < b->count; i++) {
+        begin(&b->tasks[i]);
+        first = fmax(first, b->tasks[i].begin);
+    }
+    launched = first;
+    for (int i = 0; i < b->count; i++)
+        if (b->tasks[i].kind == SEND)
+            copies[i] = send_begin(&requests[i], &b->tasks[i]);
+    for (int i = 0; i < b->count; i++)
+        if (b->tasks[i].kind == RECEIVE)
+            receive_message(&b->tasks[i]);
+        else if (b->tasks[i].kind != SEND)
+            collective(&b->tasks[i]);
+    for (int i = 0; i < b->count; i++) {
+        if (b->tasks[i].kind == SEND)
+            send_end(&b->tasks[i], copies[i], &requests[i]);
+        end(&b->tasks[i]);
+    }
+}
+
+static void keep_or_execute(const task *tasks, int count)
+{
+    size_t bytes = sizeof(batch) + (size_t)count * sizeof(task);
+    batch *b = must_calloc(1, bytes);
+    b->count = count;
+    memcpy(b->tasks, tasks, (size_t)count * sizeof(task));
+    for (int i = 1; i < count; i++)
+        if (tasks[i].queue != tasks[0].queue)
+            standin_fail("a group of calls on several streams");
+    if (standin_keep(tasks[0].queue, execute, b, bytes))
+        for (int i = 0; i < count; i++)
+            standin_refer(&tasks[i].comm->graphs);
     else
-        execute(t->queue, t);
+        execute(tasks[0].queue, b);
+    free(b);
 }
 
 /* ---- the calls ------------------------------------------------------------------------------------------------- */
@@ -301,17 +419,14 @@ ncclResult_t ncclGroupStart(void)
     return ncclSuccess;
 }
 
-/* Within a group nothing waits for anything else of it: what sends, first. */
 ncclResult_t ncclGroupEnd(void)
 {
     if (depth-- < 1)
         standin_fail("ncclGroupEnd without ncclGroupStart");
     if (depth > 0)
         return ncclSuccess;
-    for (int pass = 0; pass < 2; pass++)
-        for (int i = 0; i < held; i++)
-            if ((waiting[i].kind == SEND) == (pass == 0))
-                keep_or_execute(&waiting[i]);
+    if (held > 0)
+        keep_or_execute(waiting, held);
     held = 0;
     return ncclSuccess;
 }
@@ -327,7 +442,7 @@ static ncclResult_t put(task t, ncclDataType_t type, size_t count, cudaStream_t 
         t.count--;
     t.queue = standin_stream(stream, names[t.kind]);
     if (depth == 0) {
-        keep_or_execute(&t);
+        keep_or_execute(&t, 1);
         return ncclSuccess;
     }
     if (held == GROUPED)

@@ -19,6 +19,11 @@ const op *standin_op(void)
     return current_updates && current_updates->held ? current_updates->of[0] : current;
 }
 
+void standin_set_op(const op *o)
+{
+    current = o;
+}
+
 static void touch(int queue, const op *o, char *arena)
 {
     for (int i = 0; i < OP_MAX_IN; i++)
@@ -33,6 +38,7 @@ static void before_launch(const char *name, void *stream)
     int queue = standin_stream(stream, name);
     if (!standin_op())
         standin_fail("kernel %s is launched by no op", name);
+    standin_land();
     standin_tick(queue);
     standin_take(queue, 1);
     standin_busy();

@@ -18,6 +18,9 @@ static struct CUstream_st made[STANDIN_STREAMS]; /* queue 0: not in use */
 static int profiled;
 static int64_t pinned; /* bytes */
 
+/* bytes of a GPU: of what is not used, none exist */
+static const int64_t MEMORY = (int64_t)80 << 30;
+
 static int64_t from_environment(const char *name, int64_t otherwise)
 {
     const char *text = getenv(name);
@@ -46,7 +49,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int gpu)
     out->uuid.bytes[0] = (char)(gpu + 1);
     out->major = (int)from_environment("STANDIN_MAJOR", 9);
     out->multiProcessorCount = 132;
-    out->totalGlobalMem = (size_t)from_environment("STANDIN_MEMORY", 1 << 30);
+    out->totalGlobalMem = (size_t)from_environment("STANDIN_MEMORY", MEMORY);
     return cudaSuccess;
 }
 
@@ -59,12 +62,31 @@ cudaError_t cudaDeviceGetAttribute(int *out, enum cudaDeviceAttr which, int gpu)
 
 cudaError_t cudaSetDevice(int gpu)
 {
-    return gpu < from_environment("STANDIN_GPUS", 8) ? cudaSuccess : cudaErrorInvalidDevice;
+    static bool context;
+    if (gpu >= from_environment("STANDIN_GPUS", 8))
+        return cudaErrorInvalidDevice;
+    if (!context && !standin_library_takes())
+        return cudaErrorMemoryAllocation;
+    context = true;
+    return cudaSuccess;
+}
+
+/* Of the device's memory: what is allocated, and what the context and libraries have taken. */
+static int64_t in_use;
+
+bool standin_library_takes(void)
+{
+    int64_t bytes = from_environment("STANDIN_TAKES", 64);
+    if (in_use + bytes > from_environment("STANDIN_MEMORY", MEMORY))
+        return false;
+    in_use += bytes;
+    return true;
 }
 
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *all)
 {
-    *free_bytes = *all = (size_t)from_environment("STANDIN_MEMORY", 1 << 30);
+    *all = (size_t)from_environment("STANDIN_MEMORY", MEMORY);
+    *free_bytes = *all - (size_t)in_use;
     return cudaSuccess;
 }
 
@@ -75,11 +97,38 @@ const char *cudaGetErrorString(cudaError_t e)
     return text;
 }
 
+/* ---- time as it would be on a device ------------------------------------------------------------------------------ */
+
+/* When each queue's last work ends, if work takes as long as standin_take() says, nothing else takes time, and every queue
+ * runs beside the others. [STANDIN_HOST]: what the host has waited for. */
+static double milliseconds[STANDIN_STREAMS];
+static double taken[STANDIN_STREAMS], profiled_from;
+
+void standin_take(int queue, double took)
+{
+    standin_wait_until(queue, milliseconds[STANDIN_HOST]);
+    milliseconds[queue] += took;
+    taken[queue] += took;
+}
+
+void standin_wait_until(int queue, double time)
+{
+    if (milliseconds[queue] < time)
+        milliseconds[queue] = time;
+}
+
+double standin_time(int queue)
+{
+    return fmax(milliseconds[queue], milliseconds[STANDIN_HOST]);
+}
+
 cudaError_t cudaProfilerStart(void)
 {
     if (profiled++)
         standin_fail("the profiler is started twice");
     standin_counts = (standin_count){0};
+    profiled_from = milliseconds[STANDIN_HOST];
+    taken[1] = 0;
     return cudaSuccess;
 }
 
@@ -90,9 +139,9 @@ cudaError_t cudaProfilerStop(void)
         standin_fail("the profiler is stopped before it is started");
     fprintf(stderr,
             "standin: profiled: %lld launches, %lld of updates, %lld read ahead, %lld read idle, %lld "
-            "bytes pinned\n",
+            "bytes pinned, %.0f microseconds, %.0f computing\n",
             (long long)c->launches, (long long)c->updates, (long long)c->read_ahead, (long long)c->read_idle,
-            (long long)pinned);
+            (long long)pinned, 1e3 * (milliseconds[STANDIN_HOST] - profiled_from), 1e3 * taken[1]);
     return cudaSuccess;
 }
 
@@ -101,13 +150,16 @@ cudaError_t cudaProfilerStop(void)
 cudaError_t cudaMalloc(void **out, size_t bytes)
 {
     standin_no_capture("cudaMalloc");
+    if (in_use + (int64_t)bytes > from_environment("STANDIN_MEMORY", MEMORY))
+        return cudaErrorMemoryAllocation;
+    in_use += (int64_t)bytes;
     *out = standin_allocate((int64_t)bytes);
     return cudaSuccess;
 }
 
 cudaError_t cudaFree(void *memory)
 {
-    standin_free(memory);
+    in_use -= standin_free(memory);
     return cudaSuccess;
 }
 
@@ -323,10 +375,22 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
     return cudaSuccess;
 }
 
+/* Streams beyond the hardware's queues share one with others, and wait for work that is none of theirs. */
+void standin_more_queues(int more)
+{
+    static int streams, connections;
+    if (!connections)
+        connections = (int)from_environment("CUDA_DEVICE_MAX_CONNECTIONS", 8);
+    streams += more;
+    if (streams > connections)
+        standin_fail("%d streams for %d hardware queues", streams, connections);
+}
+
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int priority)
 {
     if (flags != cudaStreamNonBlocking || priority > 0 || priority < -5)
         standin_fail("a stream that waits for the default stream, or of priority %d", priority);
+    standin_more_queues(1);
     for (int i = 1; i < STANDIN_DEFAULT; i++)
         if (made[i].queue == 0) {
             made[i].queue = i;
@@ -344,6 +408,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags)
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
     made[standin_stream(stream, "cudaStreamDestroy")].queue = 0;
+    standin_more_queues(-1);
     return cudaSuccess;
 }
 
@@ -352,6 +417,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
     int queue = standin_stream(stream, "cudaStreamSynchronize");
     standin_no_capture("cudaStreamSynchronize");
     standin_join(standin_clock_of(STANDIN_HOST), standin_clock_of(queue));
+    standin_wait_until(STANDIN_HOST, standin_time(queue));
     arrive(NULL, 0);
     return cudaSuccess;
 }
@@ -361,6 +427,8 @@ cudaError_t cudaDeviceSynchronize(void)
     standin_no_capture("cudaDeviceSynchronize");
     for (int i = 1; i < STANDIN_STREAMS; i++)
         standin_join(standin_clock_of(STANDIN_HOST), standin_clock_of(i));
+    for (int i = 1; i < STANDIN_STREAMS; i++)
+        standin_wait_until(STANDIN_HOST, milliseconds[i]);
     arrive(NULL, 0);
     return cudaSuccess;
 }
@@ -378,19 +446,13 @@ void standin_busy(void)
         busy_until = clock_seconds();
     if (seconds)
         busy_until += atof(seconds);
-    if (endless && standin_op() && !strcmp(standin_op()->label, endless))
+    static int64_t ran;
+    if (endless && standin_op() && !strcmp(standin_op()->label, endless) &&
+        ran++ >= from_environment("STANDIN_ENDLESS_AFTER", 0))
         busy_until = INFINITY;
 }
 
 /* ---- events ---------------------------------------------------------------------------------------------------- */
-
-/* Work takes as long as standin_take() says, and nothing else takes time. */
-static double milliseconds[STANDIN_STREAMS];
-
-void standin_take(int queue, double took)
-{
-    milliseconds[queue] += took;
-}
 
 cudaError_t cudaEventCreate(cudaEvent_t *out)
 {
@@ -442,15 +504,52 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t stream)
     return cudaSuccess;
 }
 
-/* External: the event itself is recorded by each launch of the graph. */
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t stream, unsigned flags)
 {
-    int queue = standin_stream(stream, "cudaEventRecordWithFlags");
-    if (flags != cudaEventRecordExternal)
-        return cudaEventRecord(e, stream);
-    if (!standin_keep(queue, record, &e, sizeof e))
-        standin_fail("cudaEventRecordWithFlags: cudaEventRecordExternal is for captured streams");
-    return cudaSuccess;
+    if (flags != cudaEventRecordDefault)
+        standin_fail(
+            "cudaEventRecordExternal: what a query says before this launch of the graph has come so far, is not "
+            "known: it may be of the launch before");
+    return cudaEventRecord(e, stream);
+}
+
+/* ---- marks: words of pinned memory that the device sets when it has come so far; seen when the host looks elsewhere, too --- */
+
+typedef struct mark {
+    volatile uint32_t *word;
+    double due;
+    struct mark *next;
+} mark;
+
+static mark *set_later;
+
+void standin_land(void)
+{
+    for (mark **at = &set_later, *m; (m = *at);)
+        if (clock_seconds() >= m->due) {
+            *m->word = 1;
+            *at = m->next;
+            free(m);
+        } else {
+            at = &m->next;
+        }
+}
+
+static void play_mark(int queue, void *word)
+{
+    mark *m = must_alloc(sizeof *m);
+    standin_tick(queue);
+    *m = (mark){*(volatile uint32_t **)word, busy_until, set_later};
+    set_later = m;
+}
+
+int __wrap_launch_mark(void *stream, volatile uint32_t *word);
+int __wrap_launch_mark(void *stream, volatile uint32_t *word)
+{
+    int queue = standin_stream(stream, "set_word");
+    if (!standin_keep(queue, play_mark, &word, sizeof word))
+        play_mark(queue, &word);
+    return 0;
 }
 
 /* Queue 1 is the first stream made: compute. */
@@ -464,8 +563,10 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t e, unsigned fla
     if (standin_keep_wait(queue, e))
         return cudaSuccess;
     standin_tick(queue);
-    if (e->recorded)
+    if (e->recorded) {
         standin_join(standin_clock_of(queue), &e->clock);
+        standin_wait_until(queue, e->milliseconds);
+    }
     return cudaSuccess;
 }
 
@@ -479,11 +580,13 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e)
 cudaError_t cudaEventQuery(cudaEvent_t e)
 {
     standin_no_capture("cudaEventQuery");
+    standin_land();
     if (e->captured)
         standin_fail("cudaEventQuery of an event that was recorded in a capture");
     if (e->asked++ < from_environment("STANDIN_ASKED", 1) || clock_seconds() < e->due)
         return cudaErrorNotReady;
     standin_join(standin_clock_of(STANDIN_HOST), &e->clock);
+    standin_wait_until(STANDIN_HOST, e->milliseconds);
     arrive(NULL, 0);
     return cudaSuccess;
 }

@@ -8,11 +8,11 @@
  * nothing but 0xFF until the host has waited for them, and until then the host may not change what is copied from it.
  *
  * The environment makes machines and mistakes: STANDIN_GPUS (8), STANDIN_GPU its name, STANDIN_MAJOR its compute capability,
- * STANDIN_MEMORY in bytes (1 GiB), STANDIN_CUBLASLT its version, STANDIN_FASTEST which of its algorithms is fastest on rank 0
+ * STANDIN_MEMORY in bytes (80 GiB), STANDIN_TAKES what each library and communicator takes of it (64), STANDIN_CUBLASLT its version, STANDIN_FASTEST which of its algorithms is fastest on rank 0
  * (the next one on rank 1), STANDIN_NCCL and STANDIN_CUDNN their versions, STANDIN_CUDNN_SLOW that it is slow, STANDIN_REPORT what is used how
  * often, STANDIN_MUTANT one of the words that standin_mutant() is asked for; STANDIN_ASKED, how often an event is asked for
  * before it is seen to have come (1); STANDIN_KERNEL_SECONDS, what a kernel takes before an event behind it is seen, and
- * STANDIN_ENDLESS_1, the label of the op whose kernels never end on rank 1. One thread.
+ * STANDIN_ENDLESS_1, the label of the op whose kernels never end on rank 1, once STANDIN_ENDLESS_AFTER (0) of them have ended. One thread.
  */
 #ifndef PHALANX_TESTS_CUDA_STANDIN_STANDIN_H
 #define PHALANX_TESTS_CUDA_STANDIN_STANDIN_H
@@ -47,9 +47,11 @@ bool standin_mutant(const char *name);
 
 /* tracker.c */
 void *standin_allocate(int64_t bytes);
-void standin_free(void *memory);
+int64_t standin_free(void *memory); /* how many bytes it was */
 /* Who is `stream`? A null stream, or one that was never made, is an error of `what`. */
 int standin_stream(struct CUstream_st *stream, const char *what);
+/* A stream more, or less: NCCL has one of its own for each communicator. */
+void standin_more_queues(int more);
 /* New work on a queue: one tick of its clock, behind all that the host has waited for. */
 void standin_tick(int queue);
 /* This work reads, or writes, so many bytes of device memory. */
@@ -73,12 +75,21 @@ bool standin_keep_wait(int queue, struct CUevent_st *e);
 void standin_no_capture(const char *what);
 bool standin_captured(int queue);
 
-/* runtime.c: one more kernel for the device to be busy with; work put on a queue takes so long, for those who time it */
+/* runtime.c: the context, a library or a communicator takes its share of the device's memory (STANDIN_TAKES); false: there is no
+ * more */
+bool standin_library_takes(void);
+/* one more kernel for the device to be busy with; work put on a queue takes so long, for those who time it */
 void standin_busy(void);
+/* A queue's next work begins no earlier; when it may begin */
+void standin_wait_until(int queue, double milliseconds);
+double standin_time(int queue);
+/* Marks that the device has come to by now are set. */
+void standin_land(void);
 void standin_take(int queue, double milliseconds);
 
 /* ops.c: the op whose kernels are being launched, or NULL */
 const op *standin_op(void);
+void standin_set_op(const op *o);
 
 /* What has been counted since the profiler was started, and is said when it is stopped. */
 typedef struct standin_count {

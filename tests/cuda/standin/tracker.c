@@ -84,16 +84,18 @@ static allocation *find(const void *at, int64_t bytes)
     return NULL;
 }
 
-void standin_free(void *memory)
+int64_t standin_free(void *memory)
 {
     if (!memory)
-        return;
+        return 0;
     allocation *a = find(memory, 0);
     if (!a || a->base != memory)
         standin_fail("cudaFree of what cudaMalloc did not give");
+    int64_t bytes = a->bytes;
     munmap(a->cells, cell_bytes(a->bytes));
     free(a->base);
     *a = (allocation){0};
+    return bytes;
 }
 
 bool standin_is_device(const void *at)

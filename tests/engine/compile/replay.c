@@ -7,6 +7,7 @@
 #include "engine/compile/collective.h"
 #include "engine/compile/compile_parts.h"
 #include "engine/compile/compile_program.h"
+#include "engine/compile/compile_schedule.h"
 #include "memory/log.h"
 
 enum { OPERANDS = OP_MAX_IN + OP_MAX_OUT, GRANULE = COMPILE_ALIGNMENT };
@@ -68,15 +69,14 @@ status replay_compile(replay_rank *out, const compile_options *o, bool place, vo
     TRY(compile_model(&out->c, o));
     compiled *c = &out->c;
     schedule s = {0};
-    int stages = o->grid.size[GRID_PIPELINE];
-    TRY(schedule_make(&s, stages == 1 ? SCHEDULE_1F1B : o->schedule, stages, o->chunks, o->microbatches));
+    TRY(compile_schedule(&s, o, o->microbatches));
     tensor *const *whole = update_begin(&out->p, c);
     recorded *chunks = must_calloc((unsigned long)o->chunks, sizeof *chunks);
     for (int i = 0; i < o->chunks; i++)
         unroll_record(&chunks[i], &out->p.pool, c,
                       &(unroll_what){.chunk = i,
                                      .training = true,
-                                     .split = s.kind == SCHEDULE_ZB_H1,
+                                     .split = schedule_splits(&s),
                                      .recompute = o->recompute,
                                      .fuse = true,
                                      .whole = whole});

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "engine/compile/compile_find.h"
 #include "memory/log.h"
 #include "tests/engine/compile/replay.h"
 
@@ -86,13 +87,13 @@ static int draw(int n)
 /* The first layouts walk through tensor x pipeline x data x ZeRO; the rest is drawn. */
 static layout layout_number(int i)
 {
-    static const schedule_kind kinds[] = {SCHEDULE_GPIPE, SCHEDULE_1F1B, SCHEDULE_INTERLEAVED, SCHEDULE_ZB_H1};
     static const recompute ways[] = {RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL};
     static const int kv[] = {12, 1, 12, 12};
     static const int64_t buckets[] = {0, 1 << 10, 100 << 10, 1 << 30};
     layout l = {.tensor = 1 + i % 4, .pipeline = 1 + i / 4 % 4, .data = 1 + i / 16 % 3, .zero = i / 48 % 4};
-    l.kind = kinds[draw(4)];
-    l.chunks = l.kind == SCHEDULE_INTERLEAVED && l.pipeline > 1 ? 2 : 1;
+    l.kind = i % 40 == 13 ? SCHEDULE_AUTO : (schedule_kind)draw(SCHEDULE_KINDS); /* a search takes a second */
+    bool two = l.kind == SCHEDULE_INTERLEAVED || l.kind == SCHEDULE_AUTO || schedule_kind_folds(l.kind);
+    l.chunks = two && l.pipeline > 1 ? 2 : 1;
     l.microbatches = 1 + draw(8);
     l.gather_each = draw(2);
     l.reduce_each = draw(2);
@@ -136,8 +137,22 @@ static double check_rank(tally *t, const replay_rank *r, const char *name)
     return ratio;
 }
 
+/* The schedule of a layout that asks for one to be found, or NULL; freed by the caller. */
+static const schedule *found_for(schedule *out, const layout *l)
+{
+    *out = (schedule){0};
+    if (l->kind != SCHEDULE_AUTO || l->pipeline == 1)
+        return NULL;
+    compile_options o = options_of(l, 0);
+    if (compile_find(out, &o) != STATUS_OK)
+        fail_msg("%s", status_message());
+    return out;
+}
+
 static void check_layout(tally *t, const layout *l)
 {
+    schedule found;
+    const schedule *its = found_for(&found, l);
     char text[REPLAY_TEXT], name[200];
     int ranks = l->tensor * l->pipeline * l->data;
     replay_rank *all = must_calloc((unsigned long)ranks, sizeof *all);
@@ -145,6 +160,7 @@ static void check_layout(tally *t, const layout *l)
     describe(name, l);
     for (int i = 0; i < ranks; i++) {
         compile_options o = options_of(l, i);
+        o.found = its;
         bool place = is_corner(&o.grid);
         if (replay_compile(&all[i], &o, place, NULL, NULL) != STATUS_OK)
             fail_msg("%s: %s", name, status_message());
@@ -159,6 +175,7 @@ static void check_layout(tally *t, const layout *l)
     for (int i = 0; i < ranks; i++)
         replay_free(&all[i]);
     free(all);
+    schedule_free(&found);
 }
 
 static void every_read_finds_what_was_written_and_every_message_meets(void **state)
@@ -182,9 +199,12 @@ static void the_replayed_program_is_the_compiled_one(void **state)
     for (int i = 0; i < 192; i += 19) {
         layout l = layout_number(i);
         compile_options o = options_of(&l, 0);
+        schedule found;
         replay_rank r;
         compiled c;
+        o.found = found_for(&found, &l);
         assert_int_equal(replay_compile(&r, &o, true, NULL, NULL), STATUS_OK);
+        o.found = NULL; /* compile() finds the same */
         assert_int_equal(compile(&c, &o), STATUS_OK);
         assert_int_equal(r.p.list.count, c.training.list.count);
         assert_int_equal(r.p.transient_bytes, c.training.transient_bytes);
@@ -198,6 +218,7 @@ static void the_replayed_program_is_the_compiled_one(void **state)
         }
         replay_free(&r);
         compile_free(&c);
+        schedule_free(&found);
     }
 }
 

@@ -433,9 +433,35 @@ static void a_faster_machine_takes_less_time_and_the_bubble_shrinks_with_micro_b
     plan_free(&longer);
 }
 
+/* 32,064 words on two tensor ranks are 16,032 each, which 128 ranks divide evenly only with 96 more. */
+static void a_vocabulary_is_padded_to_be_divided_evenly(void **state)
+{
+    (void)state;
+    compile_options o = options_of(2, 128, 1);
+    o.shape.vocab_size = 32064;
+    o.zero = 1;
+    compiled c = {0};
+    assert_int_equal(compile(&c, &o), STATUS_OK);
+    int scatters = 0;
+    for (int i = 0; i < c.training.list.count; i++) {
+        const op *p = c.training.list.ops[i];
+        if (p->kind != OP_reduce_scatter || p->at.axis != AXIS_GRADIENT || p->at.rows < 16032)
+            continue;
+        assert_int_equal(p->at.rows, 16128);
+        scatters++;
+    }
+    assert_int_equal(scatters, 2);
+    compile_free(&c);
+    assert_int_equal(decoder_vocabulary_rows(&o.shape, 2, 1), 16064);
+    assert_int_equal(decoder_vocabulary_rows(&o.shape, 2, 1000), 16064); /* half as much again would be too much */
+    o.shape.vocab_size = VOCABULARY;
+    assert_int_equal(decoder_vocabulary_rows(&o.shape, 1, 3), VOCABULARY);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_vocabulary_is_padded_to_be_divided_evenly),
         cmocka_unit_test(json_has_the_promised_fields_and_they_are_the_compilers),
         cmocka_unit_test(the_rank_listed_needs_most_of_those_it_stands_for),
         cmocka_unit_test(zero_1_takes_6_bytes_a_parameter_and_12_over_data),

@@ -116,7 +116,7 @@ static void a_budget_is_kept_and_uses_what_it_may(void **state)
     assert_string_equal(all.decision, "nothing");
 }
 
-/* Cheap things go first: until a product is made again, the work grows by next to nothing. */
+/* Cheap things go first: until a product is recomputed, the work grows by next to nothing. */
 static void what_costs_least_is_made_again_first(void **state)
 {
     (void)state;
@@ -145,9 +145,9 @@ static void an_impossible_budget_says_by_how_much(void **state)
     compile_free(&c);
     const char *message = status_message();
     long long missing = 0;
-    const char *at = strstr(message, "made again, ");
+    const char *at = strstr(message, "recomputed, ");
     assert_non_null(at);
-    assert_int_equal(sscanf(at, "made again, %lld bytes", &missing), 1);
+    assert_int_equal(sscanf(at, "recomputed, %lld bytes", &missing), 1);
     assert_null(strchr(message, '\n'));
     assert_true(missing + o.budget <= full.arena);
     /* what it names is enough, and much less is not */

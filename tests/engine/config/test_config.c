@@ -220,8 +220,7 @@ static void layouts_must_multiply_to_the_ranks(void **state)
 static char *other_value(const config_row *row, const config *c)
 {
     char *now = config_value_text(c, row), *other = NULL;
-    const char *const words[] = {row->type == CONFIG_TYPE_WORD ? row->word[0] : "",
-                                 row->type == CONFIG_TYPE_WORD ? row->word[1] : ""};
+    const char *const words[] = {row->word ? row->word[0] : "", row->word ? row->word[1] : ""};
     double number = row->low + (row->high - row->low) / 3;
     switch (row->type) {
     case CONFIG_TYPE_INT:
@@ -240,6 +239,9 @@ static char *other_value(const config_row *row, const config *c)
     case CONFIG_TYPE_WORD:
         other = must_strdup(!words[1] || strcmp(now, words[0]) != 0 ? words[0] : words[1]);
         break;
+    case CONFIG_TYPE_WORDS:
+        other = must_format("[%s]", words[0]);
+        break;
     case CONFIG_TYPE_PRESET:
         other = must_strdup("llama-15m");
         break;
@@ -248,6 +250,9 @@ static char *other_value(const config_row *row, const config *c)
         break;
     case CONFIG_TYPE_INTEGERS:
         other = must_strdup("[1, 2, 3]");
+        break;
+    case CONFIG_TYPE_PAIRS:
+        other = must_strdup("[[0, 64], [1000, 128]]");
         break;
     default:
         other = must_strdup("\"some \\\\ \\\"text\\\" #1: \u00e4\"");
@@ -391,15 +396,24 @@ static void resuming_lists_what_changed_and_refuses_what_may_not(void **state)
     char log[512] = "";
     const char *fine[] = {"train.steps=20", "parallel.tensor=2", "run.folder=elsewhere"};
     assert_int_equal(parse(&now, SMALL, 3, fine), STATUS_OK);
-    assert_int_equal(config_compare_for_resume(&saved, &now, note, log), STATUS_OK);
+    assert_int_equal(config_compare_for_resume(&saved, &now, false, note, log), STATUS_OK);
     assert_string_equal(log, "train.steps: 10 -> 20; parallel.tensor: 1 -> 2; ");
     config_free(&now);
     const char *wrong[] = {"model.layers=4", "train.seed=2", "data.train=[x]"};
     assert_int_equal(parse(&now, SMALL "train: {steps: 10}\n", 3, wrong), STATUS_OK);
-    assert_int_equal(config_compare_for_resume(&saved, &now, note, log), STATUS_USAGE);
+    assert_int_equal(config_compare_for_resume(&saved, &now, false, note, log), STATUS_USAGE);
     assert_string_equal(status_message(), "a run that resumes cannot change model.layers (6 -> 4), data.train ([] -> "
                                           "[{path: x, weight: 1}]), train.seed (1 -> 2); set it back, or start afresh "
-                                          "with checkpoint.resume=never");
+                                          "with checkpoint.resume=never, or begin a new stage: another run.folder, and "
+                                          "checkpoint.resume with this one");
+    config_free(&now);
+    const char *stage[] = {"data.train=[x]", "train.batch_ramp=[[0,8],[100,32]]"};
+    *log = 0;
+    assert_int_equal(parse(&now, SMALL "train: {steps: 10}\n", 2, stage), STATUS_OK);
+    assert_int_equal(config_compare_for_resume(&saved, &now, true, note, log), STATUS_OK);
+    assert_string_equal(log, "data.train: [] -> [{path: x, weight: 1}]; train.batch_ramp: [] -> [[0, 8], [100, 32]]; ");
+    assert_true(config_same(&saved, &now, "train.sequence"));
+    assert_false(config_same(&saved, &now, "train.batch_ramp"));
     config_free(&now);
     config_free(&saved);
 }

@@ -124,6 +124,8 @@ static const struct {
      "a.yaml: optimizer.warmup 600 and the last 0.5 of the steps (optimizer.decay_fraction) overlap in 1000 "
      "train.steps: "
      "lower one"},
+    {SMALL "parallel: {pipeline: 2, schedule: zb-v}\n", NULL,
+     "a.yaml: parallel.schedule zb-v needs parallel.virtual_stages 2, not 1: change one"},
     {SMALL "parallel: {tensor: 4}\n", NULL,
      "a.yaml: parallel.tensor 4 does not divide model.heads 6: choose a divisor"},
     {SMALL "model.kv_heads: 2\nparallel: {tensor: 3}\n", NULL,
@@ -143,6 +145,13 @@ static const struct {
      "of 12"},
     {SMALL "memory: {budget: 1GiB, recompute: full}\n", NULL,
      "a.yaml: memory.budget decides itself what to recompute: leave out memory.recompute full"},
+    {SMALL "run: {verify_every: 5}\ntrain: {batch_ramp: [[0, 4], [9, 8]], global_batch: 8, micro_batch: 4}\n", NULL,
+     "a.yaml: run.verify_every watches the steps of one batch size: leave it out while train.batch_ramp grows the "
+     "batch"},
+    {SMALL "parallel: {schedule: auto}\ntrain: {batch_ramp: [[0, 4], [9, 8]], global_batch: 8, micro_batch: 4}\n", NULL,
+     "a.yaml: parallel.schedule auto finds the order of one number of micro-batches: name a schedule while "
+     "train.batch_ramp "
+     "grows the batch"},
     {SMALL "profile: {start: 5, stop: 4}\n", NULL, "a.yaml: profile.stop 4 comes before profile.start 5"},
     {SMALL "debug: {gradients: d, at_step: 1001}\n", NULL,
      "a.yaml: debug.at_step 1001 is never reached: train.steps is 1000"},

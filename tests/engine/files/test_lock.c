@@ -113,6 +113,22 @@ static void another_machine_s_lock_is_believed_while_it_beats(void **state)
     assert_int_equal(lock_take(&l, path, "dddd", LEASE), STATUS_OK);
     assert_true(clock_seconds() - began < LEASE / 2); /* an hour without a beat is long enough */
     lock_release(l);
+    char *ended = must_format("%s.ended", path);
+    free(foreign(path, 5)); /* whoever started that run knows that it has ended */
+    lock_retire(path);
+    assert_true(atomic_exists(ended));
+    began = clock_seconds();
+    assert_int_equal(lock_take(&l, path, "dddd", LEASE), STATUS_OK);
+    assert_true(clock_seconds() - began < LEASE / 2);
+    assert_false(atomic_exists(ended));
+    lock_release(l);
+    workfolder_write(ended, "bbbb\n", 5); /* that was another */
+    free(foreign(path, 5));
+    began = clock_seconds();
+    assert_int_equal(lock_take(&l, path, "dddd", LEASE), STATUS_OK);
+    assert_true(clock_seconds() - began >= LEASE * 0.9);
+    lock_release(l);
+    free(ended);
     workfolder_write(path, "", 0); /* its machine died between two calls */
     assert_int_equal(lock_take(&l, path, "dddd", LEASE), STATUS_OK);
     lock_release(l);

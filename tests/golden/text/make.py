@@ -151,9 +151,9 @@ def sentencepieces():
 
 
 def long_text():
-    """So long that its score has no bits left for a piece: test_bpe.c makes the same."""
-    state, letters = 1, []
-    for _ in range(400000):
+    """So long that its score has no bits left for a piece, and encoded in two parts it has other ids: test_bpe.c makes the same."""
+    state, letters = 5, []
+    for _ in range(3000000):
         state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
         letters.append("etaoinshr dlucmfw ypvbg "[(state >> 33) % 24])
     return "".join(letters)

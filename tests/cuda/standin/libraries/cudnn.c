@@ -281,6 +281,8 @@ const char *cudnnGetErrorString(cudnnStatus_t s)
 
 cudnnStatus_t cudnnCreate(cudnnHandle_t *out)
 {
+    if (!standin_library_takes())
+        return CUDNN_STATUS_ALLOC_FAILED;
     *out = must_calloc(1, sizeof **out);
     return CUDNN_STATUS_SUCCESS;
 }

@@ -1,0 +1,264 @@
+#include "engine/compile/compile_find.h"
+
+#include <stdlib.h>
+
+#include "engine/compile/compile_program.h"
+#include "engine/compile/plan_price.h"
+#include "memory/log.h"
+#include "parallel/schedule_make.h"
+#include "parallel/schedule_search.h"
+
+/* Chunks round and round, and folded. */
+enum { MAPS = 2 };
+
+typedef struct find {
+    const compile_options *o;
+    int stages, all; /* all chunks */
+    simulate_cost *costs;
+    double *holds, *defers; /* [all], by global chunk */
+    double hop;
+    double *fixed[MAPS]; /* [stages] bytes of a stage's arena beside what its actions hold */
+    double *limit[MAPS];
+} find;
+
+/* A schedule with weights' gradients of their own, whose program is read. */
+static schedule_kind reference(bool folded)
+{
+    return folded ? SCHEDULE_ZB_V : SCHEDULE_ZB_H1;
+}
+
+/* Enough micro-batches to reach the schedule's peak. */
+static int microbatches_of(const find *f)
+{
+    int enough = 4 * f->stages;
+    return enough < f->o->microbatches ? enough : f->o->microbatches;
+}
+
+/* A tensor of micro-batch 0 that op `i` writes: who reads it last says how long it is held. */
+static void count_tensor(double *holds, double *defers, const program *p, int i, const tensor *t)
+{
+    const op *writer = p->ops[i], *reader = p->ops[t->last];
+    if (reader->microbatch != 0 || reader->chunk < 0)
+        return;
+    double bytes = (double)tensor_bytes(t);
+    if (writer->phase == PHASE_FORWARD && (reader->phase == PHASE_BACKWARD || reader->phase == PHASE_WEIGHT))
+        holds[reader->chunk] += bytes;
+    if (writer->phase != PHASE_WEIGHT && reader->phase == PHASE_WEIGHT)
+        defers[reader->chunk] += bytes;
+}
+
+/* By chunk of the stage. */
+static void count_memory(double *holds, double *defers, const program *p)
+{
+    for (int i = 0; i < p->count; i++)
+        for (int k = 0; k < OP_MAX_OUT && p->ops[i]->microbatch == 0; k++) {
+            const tensor *t = p->ops[i]->out[k];
+            if (t && !t->base && !tensor_persistent(t) && t->first == i)
+                count_tensor(holds, defers, p, i, t);
+        }
+}
+
+/* What the stage's actions cost and hold, and what is fixed. */
+static status read_stage(find *f, const compiled *c, const schedule *s, bool folded)
+{
+    int stage = c->options.grid.at[GRID_PIPELINE], chunks = c->options.chunks;
+    double *own = must_calloc(2 * (unsigned long)chunks, sizeof *own);
+    double *peaks = must_alloc(sizeof *peaks * (unsigned long)f->stages);
+    simulate_cost *costs = must_alloc(sizeof *costs * (unsigned long)chunks);
+    plan_price_chunks(costs, profile_named("h100"), c);
+    count_memory(own, own + chunks, &c->training.list);
+    for (int k = 0; k < chunks; k++) {
+        int g = schedule_global_chunk(s, stage, k);
+        f->costs[g] = costs[k];
+        f->defers[g] = own[chunks + k];
+        f->holds[g] = own[k] > own[chunks + k] ? own[k] : own[chunks + k];
+    }
+    double hop = plan_price_hop(profile_named("h100"), c);
+    f->hop = hop > f->hop ? hop : f->hop;
+    schedule_search_peaks(peaks, s, f->holds, f->defers);
+    f->fixed[folded][stage] = (double)(c->persistent_bytes + c->training.lower_bound) - peaks[stage];
+    free(costs);
+    free(peaks);
+    free(own);
+    return STATUS_OK;
+}
+
+static status measure_stage(find *f, const schedule *s, int stage, bool folded)
+{
+    compile_options o = *f->o;
+    int at[GRID_AXES] = {[GRID_PIPELINE] = stage};
+    o.grid = grid_of(&o.grid, grid_rank_at(&o.grid, at));
+    o.schedule = reference(folded);
+    o.microbatches = s->microbatches;
+    compile_keep keep = {.how = o.recompute};
+    compiled c = {0};
+    status ok = compile_model(&c, &o);
+    if (ok == STATUS_OK)
+        ok = compile_program_training(&c.training, &c, &keep, o.microbatches, true);
+    if (ok == STATUS_OK)
+        ok = read_stage(f, &c, s, folded);
+    compile_free(&c);
+    return ok;
+}
+
+static status measure(find *f, bool folded)
+{
+    schedule s;
+    f->fixed[folded] = must_calloc((unsigned long)f->stages, sizeof(double));
+    f->limit[folded] = must_calloc((unsigned long)f->stages, sizeof(double));
+    TRY(schedule_make(&s, reference(folded), f->stages, f->o->chunks, microbatches_of(f)));
+    status ok = STATUS_OK;
+    for (int stage = 0; ok == STATUS_OK && stage < f->stages; stage++)
+        ok = measure_stage(f, &s, stage, folded);
+    schedule_free(&s);
+    return ok;
+}
+
+/* Bytes of the stage that takes most with `s`: its program says. */
+static status measure_bytes(double *most, const find *f, const schedule *s)
+{
+    *most = 0;
+    for (int stage = 0; stage < f->stages; stage++) {
+        compile_options o = *f->o;
+        int at[GRID_AXES] = {[GRID_PIPELINE] = stage};
+        o.grid = grid_of(&o.grid, grid_rank_at(&o.grid, at));
+        o.schedule = SCHEDULE_AUTO;
+        o.found = s;
+        compile_keep keep = {.how = o.recompute};
+        compiled c = {0};
+        status ok = compile_model(&c, &o);
+        if (ok == STATUS_OK)
+            ok = compile_program_training(&c.training, &c, &keep, o.microbatches, true);
+        double bytes = (double)(c.persistent_bytes + c.training.lower_bound);
+        compile_free(&c);
+        TRY(ok);
+        *most = bytes > *most ? bytes : *most;
+    }
+    return STATUS_OK;
+}
+
+static status measure_length(double *out, const find *f, const schedule *s)
+{
+    simulation sim;
+    TRY(simulate_run(&sim, s, f->costs, f->hop, 0));
+    *out = sim.length;
+    simulate_free(&sim);
+    return STATUS_OK;
+}
+
+/* The better of two, the first where they are as good; the other is freed. `length` is the first's. */
+static status keep_better(schedule *out, double *length, const find *f, schedule *other)
+{
+    double its;
+    status ok = measure_length(&its, f, other);
+    if (ok == STATUS_OK && its < *length * (1 - 1e-9)) {
+        schedule before = *out;
+        *out = *other;
+        *other = before;
+        *length = its;
+    }
+    schedule_free(other);
+    return ok;
+}
+
+/* `out`, of 1F1B, or a named schedule that is shorter and fits. */
+static status try_named(schedule *out, double *length, const find *f, double room)
+{
+    for (int kind = 0; kind < SCHEDULE_KINDS; kind++) {
+        int needed = schedule_kind_chunks((schedule_kind)kind);
+        schedule s;
+        double bytes;
+        if (needed && needed != f->o->chunks)
+            continue;
+        TRY(schedule_make(&s, (schedule_kind)kind, f->stages, f->o->chunks, f->o->microbatches));
+        status ok = measure_bytes(&bytes, f, &s);
+        if (ok == STATUS_OK && bytes <= room)
+            ok = keep_better(out, length, f, &s);
+        else
+            schedule_free(&s);
+        TRY(ok);
+    }
+    return STATUS_OK;
+}
+
+static void set_limits(find *f, double room)
+{
+    for (int map = 0; map < MAPS; map++)
+        for (int stage = 0; f->fixed[map] && stage < f->stages; stage++)
+            f->limit[map][stage] = room - f->fixed[map][stage];
+}
+
+/* Searches with ever less until what is found fits in fact; false: nothing did. */
+static status search_within(bool *fits, schedule *out, find *f, double room)
+{
+    enum { TRIES = 3 };
+    double told = room, bytes;
+    *fits = false;
+    for (int i = 0; i < TRIES && !*fits; i++) {
+        set_limits(f, told);
+        status ok = schedule_search(out, &(schedule_search_terms){.stages = f->stages,
+                                                                  .chunks = f->o->chunks,
+                                                                  .microbatches = f->o->microbatches,
+                                                                  .costs = f->costs,
+                                                                  .hop = f->hop,
+                                                                  .holds = f->holds,
+                                                                  .defers = f->defers,
+                                                                  .limit = {f->limit[0], f->limit[1]},
+                                                                  .barrier = true});
+        if (ok != STATUS_OK)
+            return STATUS_OK;
+        ok = measure_bytes(&bytes, f, out);
+        *fits = ok == STATUS_OK && bytes <= room;
+        if (!*fits)
+            schedule_free(out);
+        TRY(ok);
+        told -= 1.1 * (bytes - room);
+    }
+    return STATUS_OK;
+}
+
+/* `out` is 1F1B and stays so unless something shorter fits. */
+static status improve(schedule *out, find *f)
+{
+    double room, length, budget = (double)f->o->budget;
+    schedule found;
+    bool fits;
+    TRY(measure_bytes(&room, f, out));
+    if (budget > 0 && budget < room)
+        return STATUS_OK;
+    room = budget > 0 ? budget : room;
+    TRY(measure(f, false));
+    if (f->o->chunks == 2)
+        TRY(measure(f, true));
+    TRY(measure_length(&length, f, out));
+    TRY(try_named(out, &length, f, room));
+    TRY(search_within(&fits, &found, f, room));
+    return fits ? keep_better(out, &length, f, &found) : STATUS_OK;
+}
+
+static status search_all(schedule *out, find *f)
+{
+    TRY(schedule_make(out, SCHEDULE_1F1B, f->stages, f->o->chunks, f->o->microbatches));
+    status ok = improve(out, f);
+    if (ok != STATUS_OK)
+        schedule_free(out);
+    return ok;
+}
+
+status compile_find(schedule *out, const compile_options *o)
+{
+    find f = {.o = o, .stages = o->grid.size[GRID_PIPELINE]};
+    f.all = f.stages * o->chunks;
+    f.costs = must_calloc((unsigned long)f.all, sizeof *f.costs);
+    f.holds = must_calloc((unsigned long)f.all, sizeof *f.holds);
+    f.defers = must_calloc((unsigned long)f.all, sizeof *f.defers);
+    status ok = search_all(out, &f);
+    for (int map = 0; map < MAPS; map++) {
+        free(f.fixed[map]);
+        free(f.limit[map]);
+    }
+    free(f.costs);
+    free(f.holds);
+    free(f.defers);
+    return ok;
+}

@@ -1,0 +1,19 @@
+/* What kills a process, said in words: SIGSEGV, SIGBUS, SIGFPE, SIGILL.
+ *
+ * A mapped file that was cut short, or whose storage fails, is a SIGBUS where it is read: the words name the file and the byte. One
+ * line goes to standard error, with where this rank is (log_set_where); then `tell`, from within the signal's handler; then the
+ * process ends: after a SIGBUS with exit status 1, otherwise of the signal. Handlers that others have installed before stay.
+ */
+#ifndef PHALANX_MEMORY_FAULT_H
+#define PHALANX_MEMORY_FAULT_H
+
+typedef enum fault_kind {
+    FAULT_CRASH,
+    FAULT_FILE,    /* a mapped file is shorter than it was */
+    FAULT_STORAGE, /* a mapped file cannot be read */
+} fault_kind;
+
+/* NULL: nobody is told. */
+void fault_install(void (*tell)(void *context, fault_kind kind, const char *words), void *context);
+
+#endif

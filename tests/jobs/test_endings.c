@@ -1,0 +1,355 @@
+/* A run does not end because somebody stopped listening, and where it has to end its state is saved: signals, dead readers, full
+ * disks, bad data. */
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "engine/files/checkpoint.h"
+#include "memory/log.h"
+#include "tests/jobs/runs.h"
+#include "tests/jobs/workfolder.h"
+
+enum { STEPS = 60 };
+
+static int write_config(void **state)
+{
+    if (workfolder_setup(state))
+        return -1;
+    runs_write_small(*state, 30000, STEPS, "micro_batch: 2, global_batch: 12", "checkpoint: {every: 0}\n");
+    return 0;
+}
+
+static int64_t saved_step(const char *run)
+{
+    checkpoint *c = NULL;
+    if (checkpoint_open(&c, run) != STATUS_OK)
+        return -1;
+    int64_t step = (int64_t)json_integer_value(json_object_get(checkpoint_meta(c), "step"));
+    checkpoint_close(c);
+    return step;
+}
+
+/* ---- nobody listens ---------------------------------------------------------------------------------------------- */
+
+/* All steps are in the metrics, each line whole, and nothing else. */
+static void is_complete(const char *run, int steps)
+{
+    runs_metrics m = runs_read_metrics(run);
+    assert_int_equal(m.count, steps);
+    for (int i = 0; i < steps; i++)
+        assert_int_equal(m.step[i].step, i + 1);
+    assert_int_equal(saved_step(run), steps);
+}
+
+/* (mpirun itself ends a job whose output nobody reads: `phalanx supervise` gives it a file.) */
+static void a_reader_that_goes_away_does_not_end_the_run(void **state)
+{
+    const char *top = *state;
+    char *run = workfolder_path(top, "piped"), *program = launch_beside("../phalanx");
+    launch_result r = launch_run(
+        300, "exec 3>&1; { %s train %s/run.yaml run.folder=%s; echo status $? >&3; } | head -n 4 > /dev/null", program,
+        top, run);
+    if (!strstr(r.out, "status 0\n") || !strstr(r.err, "standard output cannot be written to: Broken pipe"))
+        fail_msg("%s%s", r.out, r.err);
+    is_complete(run, STEPS);
+    char *path = must_format("%s/incidents.jsonl", run);
+    json_t *line = runs_last_line(path);
+    assert_non_null(line);
+    assert_true(json_is_false(json_object_get(line, "ends")));
+    assert_non_null(strstr(json_string_value(json_object_get(line, "words")), "Broken pipe"));
+    json_decref(line);
+    launch_free(&r);
+    free(path);
+    free(program);
+    free(run);
+}
+
+static void closed_streams_do_not_reach_files(void **state)
+{
+    const char *top = *state;
+    char *run = workfolder_path(top, "closed"), *program = launch_beside("../phalanx");
+    launch_result r = launch_run(300, "exec %s train %s/run.yaml run.folder=%s <&- >&- 2>&-", program, top, run);
+    assert_int_equal(r.status, 0);
+    is_complete(run, STEPS);
+    launch_free(&r);
+    free(program);
+    free(run);
+}
+
+/* ---- signals ------------------------------------------------------------------------------------------------------ */
+
+static void signal_rank(const char *run, int rank, int number)
+{
+    int pid = runs_process(run, rank);
+    assert_true(pid > 0);
+    assert_int_equal(kill(pid, number), 0);
+}
+
+/* A signal to one rank in the middle of a run. */
+static launch_result signalled(const char *top, const char *name, int ranks, int number, const char *keys, int *done)
+{
+    char *run = workfolder_path(top, name);
+    char *line = must_format("%s/run.yaml run.folder=%s %s", top, run, keys);
+    launch *l = runs_start(300, ranks, line);
+    assert_true(runs_wait_for_step(run, 5, 200));
+    signal_rank(run, ranks - 1, number);
+    launch_result r = launch_finish(l);
+    *done = runs_read_metrics(run).count;
+    free(line);
+    free(run);
+    return r;
+}
+
+static void signals_that_ask_to_stop_save_and_give_75(void **state)
+{
+    static const struct {
+        int number, ranks;
+        const char *name, *keys;
+        int status;
+    } cases[] = {
+        {SIGHUP, 1, "SIGHUP", "train.steps=5000", 75},
+        {SIGHUP, 3, "SIGHUP3", "train.steps=5000", 75},
+        {SIGUSR1, 1, "SIGUSR1", "train.steps=5000", 75},
+        {SIGUSR1, 2, "SIGUSR12", "train.steps=5000", 75},
+        {SIGTERM, 1, "SIGTERM", "train.steps=5000", 75},
+        {SIGINT, 1, "SIGINT", "train.steps=5000 run.exit_when_stopped=9", 9},
+        {SIGTERM, 1, "SIGTERM0", "train.steps=5000 run.exit_when_stopped=0", 0},
+    };
+    const char *top = *state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int done;
+        char *run = workfolder_path(top, cases[i].name);
+        launch_result r = signalled(top, cases[i].name, cases[i].ranks, cases[i].number, cases[i].keys, &done);
+        if (r.status != cases[i].status || runs_error_lines(r.err) || saved_step(run) != done ||
+            !strstr(r.out, "the run resumes from here"))
+            fail_msg("%s: status %d, saved %lld of %d: %s", cases[i].name, r.status, (long long)saved_step(run), done,
+                     r.err);
+        assert_true(done >= 5 && done < 5000);
+        launch_free(&r);
+        free(run);
+    }
+}
+
+/* A run that was asked for something else goes on for ten steps, until it is asked to stop; how many it has done. */
+static int goes_on_until_stopped(launch *l, launch_result *r, const char *run, int rank)
+{
+    int64_t done = runs_read_metrics(run).count;
+    assert_true(runs_wait_for_step(run, done + 10, 200));
+    signal_rank(run, rank, SIGTERM);
+    *r = launch_finish(l);
+    int count = runs_read_metrics(run).count;
+    if (r->status != 75 || r->timed_out)
+        fail_msg("status %d%s: %s", r->status, r->timed_out ? " (timed out)" : "", r->err);
+    is_complete(run, count);
+    return count;
+}
+
+static void sigusr2_saves_and_goes_on(void **state)
+{
+    const char *top = *state;
+    for (int ranks = 1; ranks <= 3; ranks += 2) {
+        int saves = 0;
+        char *name = must_format("USR2-%d", ranks), *run = workfolder_path(top, name);
+        char *line = must_format("%s/run.yaml run.folder=%s train.steps=5000", top, run);
+        launch *l = runs_start(300, ranks, line);
+        launch_result r;
+        assert_true(runs_wait_for_step(run, 5, 200));
+        signal_rank(run, ranks - 1, SIGUSR2);
+        assert_true(launch_expect(l, "saved ", 200));
+        goes_on_until_stopped(l, &r, run, 0);
+        for (const char *at = r.out; (at = strstr(at, "saved ")); at++)
+            saves++;
+        assert_int_equal(saves, 2); /* once for each signal */
+        launch_free(&r);
+        free(line);
+        free(run);
+        free(name);
+    }
+}
+
+/* mpirun passes SIGUSR1 on to its ranks, and gives their status. */
+static void mpirun_passes_on_sigusr1(void **state)
+{
+    const char *top = *state;
+    char *run = workfolder_path(top, "mpirun"),
+         *line = must_format("%s/run.yaml run.folder=%s train.steps=5000", top, run);
+    launch *l = runs_start(300, 2, line);
+    assert_true(runs_wait_for_step(run, 5, 200));
+    kill(launch_pid(l), SIGUSR1);
+    launch_result r = launch_finish(l);
+    assert_int_equal(r.status, 75);
+    assert_int_equal(saved_step(run), runs_read_metrics(run).count);
+    launch_free(&r);
+    free(line);
+    free(run);
+}
+
+static void an_ignored_sighup_stays_ignored(void **state)
+{
+    const char *top = *state;
+    char *run = workfolder_path(top, "nohup"), *program = launch_beside("../phalanx");
+    launch *l =
+        launch_start(300, "trap '' HUP; exec %s train %s/run.yaml run.folder=%s train.steps=5000", program, top, run);
+    launch_result r;
+    assert_true(runs_wait_for_step(run, 5, 200));
+    assert_int_equal(kill(launch_pid(l), SIGHUP), 0);
+    goes_on_until_stopped(l, &r, run, 0);
+    launch_free(&r);
+    free(program);
+    free(run);
+}
+
+/* ---- metrics ------------------------------------------------------------------------------------------------------ */
+
+static void metrics_deleted_in_mid_run_begin_anew(void **state)
+{
+    const char *top = *state;
+    char *run = workfolder_path(top, "deleted"), *away = workfolder_path(top, "away");
+    char *line = must_format("%s/run.yaml run.folder=%s train.steps=5000", top, run);
+    launch *l = runs_start(300, 1, line);
+    assert_true(runs_wait_for_step(run, 5, 200));
+    assert_int_equal(rename(run, away), 0);
+    assert_true(launch_expect(l, "metrics.jsonl was deleted or replaced", 200));
+    assert_int_equal(kill(launch_pid(l), SIGTERM), 0);
+    launch_result r = launch_finish(l);
+    if (r.status != 75 || !strstr(r.err, "metrics.jsonl was deleted or replaced"))
+        fail_msg("status %d: %s", r.status, r.err);
+    runs_metrics before = runs_read_metrics(away), after = runs_read_metrics(run);
+    assert_true(after.count > 0);
+    assert_int_equal(after.step[0].step, before.count + 1);
+    assert_int_equal(saved_step(run), before.count + after.count);
+    launch_free(&r);
+    free(line);
+    free(away);
+    free(run);
+}
+
+/* ---- data --------------------------------------------------------------------------------------------------------- */
+
+/* Token `at` of the data set becomes an id that no vocabulary here has. */
+static char *write_bad_data(const char *top, int64_t at)
+{
+    char *prefix = workfolder_path(top, "bad"), *path = must_format("%s.bin", prefix);
+    const uint16_t id = 999;
+    runs_write_data(prefix, 131, 30000, 1);
+    int fd = open(path, O_WRONLY);
+    assert_int_equal(pwrite(fd, &id, sizeof id, 2 * at), sizeof id);
+    close(fd);
+    free(path);
+    return prefix;
+}
+
+/* Step 8 of the order that is not shuffled: samples 84 to 95, of 32 tokens. */
+static void a_bad_id_is_named_and_what_was_good_is_saved(void **state)
+{
+    const char *top = *state;
+    char *prefix = write_bad_data(top, 90 * 32 + 5);
+    for (int ranks = 1; ranks <= 3; ranks += 2) {
+        char *run = must_format("%s/bad%d", top, ranks), *path = must_format("%s/incidents.jsonl", run);
+        char *line = must_format("%s/run.yaml run.folder=%s data.train=%s data.shuffle=false", top, run, prefix);
+        for (int again = 0; again < 2; again++) {
+            launch_result r = runs_train(300, ranks, line);
+            if (r.status != 1 || !strstr(r.err, "bad.bin: token 2885 (byte 5770, document ") ||
+                !strstr(r.err, "id 999"))
+                fail_msg("status %d: %s", r.status, r.err);
+            assert_true(again || strstr(r.err, "the state after step 7 is good, and is saved"));
+            assert_int_equal(saved_step(run), 7);
+            json_t *incident = runs_last_line(path);
+            assert_string_equal(json_string_value(json_object_get(incident, "verdict")), "data");
+            assert_int_equal(json_integer_value(json_object_get(incident, "step")), 8);
+            assert_true(json_is_true(json_object_get(incident, "ends")));
+            json_decref(incident);
+            launch_free(&r);
+        }
+        free(line);
+        free(path);
+        free(run);
+    }
+    free(prefix);
+}
+
+static void a_bad_sample_is_left_out_where_that_is_allowed(void **state)
+{
+    const char *top = *state;
+    char *prefix = write_bad_data(top, 90 * 32 + 5), *one = workfolder_path(top, "skip1"),
+         *two = workfolder_path(top, "skip2");
+    char *good = workfolder_path(top, "skip0");
+    free(runs_train_well(300, 1, "%s/run.yaml run.folder=%s data.train=%s data.shuffle=false data.skip_bad=true", top,
+                         one, prefix));
+    free(runs_train_well(300, 3, "%s/run.yaml run.folder=%s data.train=%s data.shuffle=false data.skip_bad=true", top,
+                         two, prefix));
+    free(runs_train_well(300, 1, "%s/run.yaml run.folder=%s data.shuffle=false", top, good));
+    runs_metrics a = runs_read_metrics(one), b = runs_read_metrics(two), c = runs_read_metrics(good);
+    assert_int_equal(a.count, STEPS);
+    assert_true(runs_loss_error(&b, &a) < 1e-5);
+    for (int i = 0; i < 7; i++)
+        assert_true(a.step[i].loss == c.step[i].loss);
+    /* Only the sample is missing: a mean over 11 samples, not 11/12 of one. */
+    assert_true(a.step[7].loss != c.step[7].loss && a.step[7].loss > 0.97 * c.step[7].loss &&
+                a.step[7].loss < 1.03 * c.step[7].loss);
+    char *path = must_format("%s/incidents.jsonl", two);
+    json_t *incident = runs_last_line(path);
+    assert_string_equal(json_string_value(json_object_get(incident, "verdict")), "data");
+    assert_true(json_is_false(json_object_get(incident, "ends")));
+    json_decref(incident);
+    free(path);
+    free(good);
+    free(two);
+    free(one);
+    free(prefix);
+}
+
+/* The file is mapped: reading beyond its end is a signal, not an error. */
+static void a_data_file_cut_short_while_it_is_read_is_named(void **state)
+{
+    const char *top = *state;
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        char *prefix = workfolder_path(top, "cut"), *data = must_format("%s.bin", prefix);
+        char *run = must_format("%s/cut%d", top, ranks), *path = must_format("%s/incidents.jsonl", run);
+        runs_write_data(prefix, 131, 30000, 1);
+        char *line = must_format("%s/run.yaml run.folder=%s data.train=%s train.steps=5000", top, run, prefix);
+        launch *l = runs_start(300, ranks, line);
+        assert_true(runs_wait_for_step(run, 5, 200));
+        assert_int_equal(truncate(data, 0), 0);
+        launch_result r = launch_finish(l);
+        if (r.timed_out || r.status == 0 || !strstr(r.err, "fatal: ") || !strstr(r.err, "cut.bin: byte ") ||
+            !strstr(r.err, "the file has been cut short") || !strstr(r.err, "reading the batch"))
+            fail_msg("%d ranks: status %d: %s", ranks, r.status, r.err);
+        json_t *incident = runs_last_line(path);
+        assert_non_null(incident);
+        assert_string_equal(json_string_value(json_object_get(incident, "verdict")), "data");
+        assert_non_null(strstr(json_string_value(json_object_get(incident, "words")), "cut.bin: byte "));
+        json_decref(incident);
+        launch_free(&r);
+        free(line);
+        free(path);
+        free(run);
+        free(data);
+        free(prefix);
+    }
+}
+
+int main(void)
+{
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_reader_that_goes_away_does_not_end_the_run),
+        cmocka_unit_test(closed_streams_do_not_reach_files),
+        cmocka_unit_test(signals_that_ask_to_stop_save_and_give_75),
+        cmocka_unit_test(sigusr2_saves_and_goes_on),
+        cmocka_unit_test(mpirun_passes_on_sigusr1),
+        cmocka_unit_test(an_ignored_sighup_stays_ignored),
+        cmocka_unit_test(metrics_deleted_in_mid_run_begin_anew),
+        cmocka_unit_test(a_bad_id_is_named_and_what_was_good_is_saved),
+        cmocka_unit_test(a_bad_sample_is_left_out_where_that_is_allowed),
+        cmocka_unit_test(a_data_file_cut_short_while_it_is_read_is_named),
+    };
+    return cmocka_run_group_tests(tests, write_config, workfolder_teardown);
+}

@@ -1,0 +1,151 @@
+/* What a run says and does before its first step, so that nothing is silently other than it seems. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "memory/log.h"
+#include "tests/jobs/runs.h"
+#include "tests/jobs/workfolder.h"
+
+static launch_result train(const char *top, const char *keys)
+{
+    char *line = must_format("%s/run.yaml run.folder=%s/run %s", top, top, keys);
+    launch_result r = runs_train(60, 1, line);
+    free(line);
+    return r;
+}
+
+static void has(const char *text, const char *part)
+{
+    if (!strstr(text, part))
+        fail_msg("\"%s\" is not in:\n%s", part, text);
+}
+
+static bool there(const char *top, const char *name)
+{
+    char *path = workfolder_path(top, name);
+    bool found = access(path, F_OK) == 0;
+    free(path);
+    return found;
+}
+
+static int setup(void **state)
+{
+    if (workfolder_setup(state))
+        return -1;
+    runs_write_small(*state, 4000, 6, "global_batch: 4, micro_batch: 2", "checkpoint: {every: 2}\n");
+    return 0;
+}
+
+/* The next plain command goes on from the new run, and the old one is whole where it is now. */
+static void never_moves_the_old_run_aside(void **state)
+{
+    const char *top = *state;
+    char *path = must_format("%s/run", top), *aside = must_format("%s/run/earlier-1", top),
+         *mine = must_format("%s/run/notes.txt", top);
+    launch_result r = train(top, "train.steps=6");
+    assert_int_equal(r.status, 0);
+    launch_free(&r);
+    runs_write_text(mine, "not the run's\n");
+    runs_metrics before = runs_read_metrics(path);
+    r = train(top, "checkpoint.resume=never train.steps=3 train.seed=9");
+    assert_int_equal(r.status, 0);
+    has(r.out, "run/earlier-1 now (checkpoint.resume=never)");
+    launch_free(&r);
+    runs_metrics moved = runs_read_metrics(aside);
+    assert_true(runs_same_metrics(&moved, &before));
+    assert_true(there(top, "run/earlier-1/checkpoints/step-00000006/manifest.json"));
+    assert_true(there(top, "run/earlier-1/config.yaml"));
+    assert_true(there(top, "run/notes.txt"));
+    assert_false(there(top, "run/checkpoints/step-00000006"));
+    r = train(top, "train.steps=4 train.seed=9");
+    assert_int_equal(r.status, 0);
+    has(r.out, "resumed from");
+    has(r.out, "after step 3");
+    launch_free(&r);
+    assert_int_equal(runs_read_metrics(path).count, 4);
+    r = train(top, "checkpoint.resume=never train.steps=1");
+    assert_int_equal(r.status, 0);
+    launch_free(&r);
+    assert_true(there(top, "run/earlier-2/checkpoints/step-00000004"));
+    free(mine);
+    free(aside);
+    free(path);
+}
+
+static void in_a_fresh_folder_never_moves_nothing(void **state)
+{
+    launch_result r = train(*state, "checkpoint.resume=never train.steps=1");
+    assert_int_equal(r.status, 0);
+    assert_null(strstr(r.out, "earlier"));
+    assert_false(there(*state, "run/earlier-1"));
+    launch_free(&r);
+}
+
+/* Of 50 steps of 4 samples three in four are of the first set, which holds 251 samples of 16 tokens; the second holds 126. */
+static void the_header_says_what_is_trained_on(void **state)
+{
+    const char *top = *state;
+    char *held = workfolder_path(top, "held"), *keys, *one, *two;
+    runs_write_data(held, 131, 2000, 3);
+    keys = must_format("train.sequence=16 data.train='[{path: %s/data, weight: 3}, {path: %s/held, weight: 1}]' "
+                       "data.validation=%s/held train.steps=50",
+                       top, top, top);
+    one = must_format("  data        %s/data: 4.02k tokens, weight 3 (75%%), 0.598 epochs\n"
+                      "              %s/held: 2.03k tokens, weight 1 (25%%), 0.397 epochs\n",
+                      top, top);
+    two = must_format("  validation  %s/held: 2.03k tokens\n", top);
+    launch_result r = train(top, keys);
+    assert_int_equal(r.status, 0);
+    has(r.out, one);
+    has(r.out, two);
+    assert_null(strstr(r.out, "repeated text"));
+    launch_free(&r);
+    free(two);
+    free(one);
+    free(keys);
+    free(held);
+}
+
+static void many_epochs_are_warned_of(void **state)
+{
+    launch_result r = train(*state, "train.sequence=16 train.steps=260");
+    assert_int_equal(r.status, 0);
+    has(r.out, "data: 4.02k tokens, 4.14 epochs\n              warning: ");
+    has(r.out, "data is seen more than 4 times; after that repeated text teaches little");
+    launch_free(&r);
+}
+
+static void a_profile_that_no_device_makes_is_said(void **state)
+{
+    launch_result r = train(*state, "profile.start=1 profile.stop=2");
+    assert_int_equal(r.status, 0);
+    has(r.err, "profile.start: there is no profiler to start on the CPU");
+    launch_free(&r);
+}
+
+static void a_layout_that_is_stated_is_checked(void **state)
+{
+    launch_result r = train(*state, "parallel.data=2");
+    assert_int_equal(r.status, 2);
+    has(r.err, "parallel.data 2 x tensor 1 x pipeline 1 is 2 ranks, and 1 was started");
+    launch_free(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(never_moves_the_old_run_aside, setup, workfolder_teardown),
+        cmocka_unit_test_setup_teardown(in_a_fresh_folder_never_moves_nothing, setup, workfolder_teardown),
+        cmocka_unit_test_setup_teardown(the_header_says_what_is_trained_on, setup, workfolder_teardown),
+        cmocka_unit_test_setup_teardown(many_epochs_are_warned_of, setup, workfolder_teardown),
+        cmocka_unit_test_setup_teardown(a_profile_that_no_device_makes_is_said, setup, workfolder_teardown),
+        cmocka_unit_test_setup_teardown(a_layout_that_is_stated_is_checked, setup, workfolder_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

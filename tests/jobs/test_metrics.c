@@ -1,0 +1,271 @@
+/* What a run writes about itself beside losses: where its time went, how far it is, each validation set, each host. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "engine/files/mapping.h"
+#include "memory/log.h"
+#include "tests/jobs/runs.h"
+#include "tests/jobs/workfolder.h"
+
+enum { STEPS = 6 };
+
+static int prepare(void **state)
+{
+    if (workfolder_setup(state))
+        return -1;
+    static const char *const names[] = {"books", "code"};
+    runs_write_small(*state, 6000, STEPS, "", "");
+    for (int i = 0; i < 2; i++) {
+        char *path = workfolder_path(*state, names[i]);
+        runs_write_data(path, 96, 1500, 77 + (uint64_t)i);
+        free(path);
+    }
+    return 0;
+}
+
+/* The lines of a run's metrics, as one array; the caller's. */
+static json_t *lines_of(const char *folder)
+{
+    json_t *all = json_array();
+    char *path = must_format("%s/metrics.jsonl", folder), text[8192];
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    while (fgets(text, sizeof text, f)) {
+        json_t *line = json_loads(text, 0, NULL);
+        assert_non_null(line);
+        json_array_append_new(all, line);
+    }
+    fclose(f);
+    free(path);
+    return all;
+}
+
+static bool near(double a, double b)
+{
+    return fabs(a - b) <= 1e-6 * fabs(b);
+}
+
+static double number(const json_t *line, const char *key)
+{
+    const json_t *value = json_object_get(line, key);
+    if (!json_is_number(value))
+        fail_msg("no number %s", key);
+    return json_number_value(value);
+}
+
+static void check_step(const json_t *line, double step, double *last)
+{
+    double parts =
+        number(line, "data_seconds") + number(line, "compute_seconds") + number(line, "communication_seconds");
+    assert_true(number(line, "data_seconds") > 0 && number(line, "compute_seconds") > 0);
+    assert_true(number(line, "communication_seconds") > 0); /* two ranks wait for each other */
+    assert_true(parts <= number(line, "step_seconds") * (1 + 1e-6));
+    assert_true(number(line, "step") == step && number(line, "time") >= *last);
+    assert_true(number(line, "skipped_steps") == 0 && number(line, "loss_scale") == 1);
+    assert_true(number(line, "resident_bytes") > 1e6);
+    *last = number(line, "time");
+}
+
+static double evaluation_of(const char *top, const char *folder, const char *set)
+{
+    free(runs_train_well(60, 1, "%s/run.yaml run.folder=%s data.validation=%s/%s evaluate.every=3", top, folder, top,
+                         set));
+    runs_metrics m = runs_read_metrics(folder);
+    assert_int_equal(m.evaluations, 2);
+    return m.evaluation[0].loss;
+}
+
+static void a_line_says_where_the_time_went_and_how_far_the_run_is(void **state)
+{
+    char *folder = workfolder_path(*state, "two");
+    free(runs_train_well(60, 2,
+                         "%s/run.yaml run.folder=%s data.validation=[%s/books,%s/code] evaluate.every=3 "
+                         "parallel.data=2",
+                         (char *)*state, folder, (char *)*state, (char *)*state));
+    json_t *all = lines_of(folder), *line;
+    size_t i;
+    double last = 1.7e9, step = 0, tokens = 0, epoch = 0;
+    json_array_foreach(all, i, line)
+    {
+        if (!json_object_get(line, "loss"))
+            continue;
+        check_step(line, ++step, &last);
+        assert_true(number(line, "tokens") > tokens && number(line, "epoch") > epoch);
+        tokens = number(line, "tokens");
+        epoch = number(line, "epoch");
+        if (step == 1)
+            continue;
+        assert_true(
+            near(epoch / tokens * number(json_array_get(all, 0), "tokens"), number(json_array_get(all, 0), "epoch")));
+    }
+    assert_true(step == STEPS);
+    json_decref(all);
+    free(folder);
+}
+
+/* Each set's loss is what a run with that set alone finds, and the whole their mean. */
+static void every_validation_set_has_its_loss(void **state)
+{
+    char *folder = workfolder_path(*state, "both"), *books = workfolder_path(*state, "only-books"),
+         *code = workfolder_path(*state, "only-code");
+    free(runs_train_well(60, 1,
+                         "%s/run.yaml run.folder=%s evaluate.every=3 run.tensorboard=true "
+                         "data.validation=[{path:\\ %s/books,weight:\\ 3},{path:\\ %s/code,weight:\\ 1}]",
+                         (char *)*state, folder, (char *)*state, (char *)*state));
+    json_t *all = lines_of(folder), *line = json_array_get(all, 3), *each = json_object_get(line, "eval_losses");
+    assert_int_equal(json_object_size(each), 2);
+    double a = evaluation_of(*state, books, "books"), b = evaluation_of(*state, code, "code");
+    assert_true(number(each, "books") == a && number(each, "code") == b && a != b);
+    assert_true(near(number(line, "eval_loss"), (3 * a + b) / 4));
+    json_decref(all);
+    free(folder);
+    free(books);
+    free(code);
+}
+
+static void expect_tags(const char *folder, const char *const *tags)
+{
+    launch_result r = launch_run(10, "cat %s/events.out.tfevents.* > %s/all-events", folder, folder);
+    assert_int_equal(r.status, 0);
+    launch_free(&r);
+    char *path = must_format("%s/all-events", folder);
+    mapping file;
+    assert_int_equal(mapping_open(&file, path), STATUS_OK);
+    for (; *tags; tags++)
+        if (!memmem(file.data, (size_t)file.bytes, *tags, strlen(*tags)))
+            fail_msg("%s has no %s", folder, *tags);
+    mapping_close(&file);
+    free(path);
+}
+
+static void tensorboard_has_them_and_the_hosts_resources(void **state)
+{
+    static const char *const of_run[] = {"train/tokens",          "train/epoch",      "train/skipped_steps",
+                                         "seconds/data",          "seconds/compute",  "seconds/communication",
+                                         "memory/resident_bytes", "validation/books", NULL};
+    static const char *const of_host[] = {"host/memory_bytes", "host/cpu_busy", "host/network_sent_bytes_per_second",
+                                          NULL};
+    char host[256] = "", *folder = workfolder_path(*state, "both");
+    expect_tags(folder, of_run);
+    gethostname(host, sizeof host - 1);
+    char *of = must_format("%s/hosts/%s", folder, host), *path = must_format("%s/resources.jsonl", of);
+    expect_tags(of, of_host);
+    json_t *line = runs_last_line(path);
+    assert_true(number(line, "step") == STEPS && number(line, "memory_bytes") > 0);
+    json_decref(line);
+    free(path);
+    free(of);
+    free(folder);
+}
+
+/* ---- run.export ---- */
+
+/* The only run of a run's mlruns; the caller's. */
+static char *exported_run(const char *folder)
+{
+    launch_result r = launch_run(10, "ls -d %s/mlruns/0/????????????????????????????????", folder);
+    assert_int_equal(r.status, 0);
+    r.out[strcspn(r.out, "\n")] = 0;
+    char *path = must_strdup(r.out);
+    assert_null(strchr(path, '\n'));
+    launch_free(&r);
+    return path;
+}
+
+static char *text_below(const char *folder, const char *name)
+{
+    int64_t bytes;
+    char *path = workfolder_path(folder, name), *text = (char *)workfolder_read(path, &bytes);
+    free(path);
+    return text;
+}
+
+/* "milliseconds value step" a line, each step once, though the run was set back and has done some again. */
+static void check_exported_losses(const char *run, const char *folder)
+{
+    runs_metrics m = runs_read_metrics(folder);
+    char *text = text_below(run, "metrics/train/loss"), *at = text;
+    for (int i = 0; i < STEPS; i++, at = strchr(at, '\n') + 1) {
+        long long time, step;
+        double loss;
+        assert_int_equal(sscanf(at, "%lld %lf %lld\n", &time, &loss, &step), 3);
+        assert_true(step == i + 1 && time > 1700000000000 && loss == m.step[i].loss);
+    }
+    assert_int_equal(*at, 0);
+    free(text);
+}
+
+static void export_writes_a_store_that_mlflow_reads(void **state)
+{
+    char *folder = workfolder_path(*state, "exported"), *yaml = must_format("%s/run.yaml", (char *)*state);
+    const char *common = "run.export=[mlflow] evaluate.every=3 checkpoint.every=2";
+    free(runs_train_well(60, 1, "%s run.folder=%s data.validation=%s/books %s", yaml, folder, (char *)*state, common));
+    /* set back to step 4, as after a crash */
+    launch_result r = launch_run(10, "cd %s/checkpoints && rm -r step-00000006 && echo step-00000004 > latest", folder);
+    assert_int_equal(r.status, 0);
+    launch_free(&r);
+    free(runs_train_well(60, 1, "%s run.folder=%s data.validation=%s/books %s", yaml, folder, (char *)*state, common));
+    char *run = exported_run(folder), *meta = text_below(run, "meta.yaml"),
+         *steps = text_below(run, "params/train.steps");
+    check_exported_losses(run, folder);
+    assert_string_equal(steps, "6");
+    static const char *const lines[] = {"\nexperiment_id: '0'\n", "\nlifecycle_stage: active\n",
+                                        "\nrun_name: 'exported'\n", "\nstatus: 3\n", "\nsource_type: 4\n"};
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+        if (!strstr(meta, lines[i]))
+            fail_msg("meta.yaml lacks%s", lines[i]);
+    free(steps);
+    free(meta);
+    free(run);
+    free(yaml);
+    free(folder);
+}
+
+/* MLflow's own reader, where PYTHON (else python3) has it. */
+static void mlflow_itself_reads_the_store(void **state)
+{
+    const char *python = getenv("PYTHON") ? getenv("PYTHON") : "python3";
+    launch_result r = launch_run(120, "%s -c 'import mlflow' 2>/dev/null", python);
+    bool there = r.status == 0;
+    launch_free(&r);
+    if (!there)
+        skip();
+    char *folder = workfolder_path(*state, "exported"), *run = exported_run(folder);
+    r = launch_run(
+        300,
+        "MLFLOW_ALLOW_FILE_STORE=true %s -c \""
+        "from mlflow.store.tracking.file_store import FileStore as S\n"
+        "s = S('%s/mlruns'); r = s.get_run('%s')\n"
+        "print(r.info.status, r.data.params['train.steps'], len(s.get_metric_history(r.info.run_id, 'train/loss')), "
+        "r.data.metrics['validation/loss'])\"",
+        python, folder, strrchr(run, '/') + 1);
+    double loss = 0;
+    runs_metrics m = runs_read_metrics(folder);
+    if (r.status || sscanf(r.out, "FINISHED 6 6 %lf", &loss) != 1)
+        fail_msg("mlflow: %s%s", r.out, r.err);
+    assert_true(near(loss, m.evaluation[m.evaluations - 1].loss));
+    launch_free(&r);
+    free(run);
+    free(folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_line_says_where_the_time_went_and_how_far_the_run_is),
+        cmocka_unit_test(every_validation_set_has_its_loss),
+        cmocka_unit_test(tensorboard_has_them_and_the_hosts_resources),
+        cmocka_unit_test(export_writes_a_store_that_mlflow_reads),
+        cmocka_unit_test(mlflow_itself_reads_the_store),
+    };
+    return cmocka_run_group_tests(tests, prepare, workfolder_teardown);
+}

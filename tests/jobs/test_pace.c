@@ -1,0 +1,107 @@
+/* A rank that computes slowly is named, and no other; where all are well, none is. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "memory/log.h"
+#include "tests/jobs/runs.h"
+#include "tests/jobs/workfolder.h"
+
+enum { RANKS = 4, STEPS = 45, SLOW = 2 };
+
+static int write_config(void **state)
+{
+    workfolder_setup(state);
+    const char *top = *state;
+    char *data = workfolder_path(top, "data"), *path = workfolder_path(top, "run.yaml");
+    /* ops that last long enough to be told from noise */
+    char *text = must_format(
+        "model: {architecture: llama, layers: 4, hidden_size: 192, heads: 4, ffn_size: 512, vocab_size: 131}\n"
+        "data: {train: %s}\n"
+        "train: {steps: %d, sequence: 64, precision: fp32, device: cpu, threads: 1, micro_batch: 2, "
+        "global_batch: 8}\n"
+        "evaluate: {every: 0}\ncheckpoint: {every: 0}\nrun: {tensorboard: false}\n",
+        data, STEPS);
+    runs_write_data(data, 131, 60000, 1);
+    runs_write_text(path, text);
+    free(text);
+    free(path);
+    free(data);
+    return 0;
+}
+
+/* Under PHALANX_FAULT=`fault`. */
+static launch_result play(const char *top, const char *run, const char *fault, const char *more)
+{
+    char *mpirun = launch_mpirun(RANKS), *program = launch_beside("rank_faulty");
+    launch_result r = launch_run(200, "PHALANX_FAULT='%s' %s %s %s/run.yaml run.folder=%s/%s %s", fault, mpirun,
+                                 program, top, top, run, more);
+    free(mpirun);
+    free(program);
+    if (r.timed_out || r.status != 0)
+        fail_msg("status %d: %s", r.status, r.err);
+    return r;
+}
+
+/* The program of a stage has ops in common with the others' only in part. */
+static void a_slow_rank_is_named_in_every_layout(void **state)
+{
+    static const char *const layouts[] = {"", "parallel.tensor=2", "parallel.pipeline=2 train.global_batch=8",
+                                          "parallel.pipeline=4 train.global_batch=8"};
+    const char *top = *state;
+    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+        char *run = must_format("slow-%d", (int)i), *more = must_format("%s run.slow_ratio=2", layouts[i]);
+        /* four times as long, and twice is asked for: no load of the machine adds up to that */
+        launch_result r = play(top, run, "slow 2 3 10", more);
+        char *path = must_format("%s/%s/incidents.jsonl", top, run);
+        json_t *incident = runs_last_line(path);
+        if (!incident || !strstr(r.err, " is slow: "))
+            fail_msg("%s: nobody is named: %s", layouts[i], r.err);
+        assert_string_equal(json_string_value(json_object_get(incident, "verdict")), "slow");
+        assert_int_equal(json_integer_value(json_object_get(incident, "rank")), SLOW);
+        assert_true(strlen(json_string_value(json_object_get(incident, "host"))) > 0);
+        assert_true(json_is_false(json_object_get(incident, "ends")));
+        /* from step 10 on, over a window of 20 */
+        int64_t step = json_integer_value(json_object_get(incident, "step"));
+        assert_true(step > 10 && step <= 40);
+        json_decref(incident);
+        assert_null(strstr(strstr(r.err, " is slow: ") + 1, " is slow: "));
+        char *metrics = must_format("%s/%s/metrics.jsonl", top, run);
+        json_t *line = runs_last_line(metrics);
+        assert_int_equal(json_integer_value(json_object_get(line, "slowest_rank")), SLOW);
+        assert_true(json_real_value(json_object_get(line, "slowest_ratio")) > 2);
+        assert_true(json_real_value(json_object_get(line, "wait_seconds")) > 0);
+        json_decref(line);
+        launch_free(&r);
+        free(metrics);
+        free(path);
+        free(more);
+        free(run);
+    }
+}
+
+static void a_quiet_run_names_nobody(void **state)
+{
+    const char *top = *state;
+    launch_result r = play(top, "quiet", "slow -1 0 0", "run.slow_ratio=2");
+    assert_null(strstr(r.err, " is slow: "));
+    launch_free(&r);
+    /* and without a limit nobody looks */
+    r = play(top, "unwatched", "slow 1 3 0", "run.slow_ratio=0");
+    assert_null(strstr(r.err, " is slow: "));
+    launch_free(&r);
+}
+
+int main(void)
+{
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_slow_rank_is_named_in_every_layout),
+        cmocka_unit_test(a_quiet_run_names_nobody),
+    };
+    return cmocka_run_group_tests(tests, write_config, workfolder_teardown);
+}

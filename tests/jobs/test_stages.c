@@ -1,0 +1,319 @@
+/* Training in stages: a batch that grows (train.batch_ramp), and a run that begins from another run's checkpoint with other data,
+ * batches or sequences. Every stage keeps weights, the optimizer's state and the count of its updates: what is divided into stages
+ * is, to the last bit, what one run would have done. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "engine/files/indexed.h"
+#include "memory/log.h"
+#include "tests/jobs/runs.h"
+#include "tests/jobs/workfolder.h"
+
+#define RAMP "train.batch_ramp='[[0, 4], [3, 8], [5, 12]]' train.global_batch=12"
+
+static int setup(void **state)
+{
+    if (workfolder_setup(state))
+        return -1;
+    runs_write_small(*state, 6000, 8, "micro_batch: 2, global_batch: 4, dropout: 0.1",
+                     "checkpoint: {every: 0, keep: 0}\noptimizer: {lr: 3e-3, schedule: constant, warmup: 3}\n");
+    return 0;
+}
+
+__attribute__((format(printf, 3, 4))) static char *train(const char *top, int ranks, const char *format, ...)
+{
+    char keys[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(keys, sizeof keys, format, arguments);
+    va_end(arguments);
+    return runs_train_well(120, ranks, "%s/run.yaml %s", top, keys);
+}
+
+static void has(const char *text, const char *part)
+{
+    if (!strstr(text, part))
+        fail_msg("\"%s\" is not in:\n%s", part, text);
+}
+
+/* The steps of `run` from number `first` on, and its last checkpoint, are those of `whole`. */
+static void assert_same(const char *top, const char *run, const char *whole, int first)
+{
+    char *a = workfolder_path(top, run), *b = workfolder_path(top, whole), difference[256];
+    runs_metrics x = runs_read_metrics(a), y = runs_read_metrics(b);
+    assert_true(x.count > 0);
+    assert_int_equal(x.step[0].step, first);
+    int skip = first - (int)y.step[0].step;
+    assert_int_equal(x.count, y.count - skip);
+    memmove(y.step, y.step + skip, (size_t)x.count * sizeof *y.step);
+    y.count = x.count;
+    if (!runs_same_metrics(&x, &y))
+        fail_msg("%s and %s: metrics differ (losses by %.1e)", run, whole, runs_loss_error(&x, &y));
+    assert_true(runs_compare_checkpoints(difference, sizeof difference, a, b) >= 3 * 20); /* weights and two moments */
+    assert_string_equal(difference, "");
+    free(a);
+    free(b);
+}
+
+/* ---- a batch that grows ------------------------------------------------------------------------------------------ */
+
+static void resume_within_a_ramp(const char *top, int ranks, const char *name, const char *keys)
+{
+    free(train(top, ranks, RAMP " %s run.folder=%s/%s-whole", keys, top, name));
+    char *parts = must_format("%s-parts", name), *whole = must_format("%s-whole", name);
+    for (int stop = 2; stop <= 8; stop += 2) /* within the first, within the second, within the last */
+        free(train(top, ranks, RAMP " %s run.folder=%s/%s train.steps=%d", keys, top, parts, stop));
+    assert_same(top, parts, whole, 1);
+    free(parts);
+    free(whole);
+}
+
+static void resume_within_a_ramp_is_bitwise(void **state)
+{
+    resume_within_a_ramp(*state, 1, "one", "");
+}
+
+static void resume_within_a_ramp_is_bitwise_on_four_ranks(void **state)
+{
+    resume_within_a_ramp(*state, 4, "four", "parallel.pipeline=2 parallel.zero=2 train.precision=bf16");
+}
+
+/* The batches of a ramp as runs of their own, each from the checkpoint of the one before. */
+static void a_ramp_is_its_stages_in_turn(void **state)
+{
+    const char *top = *state;
+    char *said = train(top, 1, RAMP " run.folder=%s/ramp", top);
+    has(said, "batch       4 from step 0 on, 8 from step 3 on, 12 from step 5 on");
+    free(said);
+    free(train(top, 1, "train.global_batch=4 train.steps=3 run.folder=%s/a", top));
+    said = train(top, 1, "train.global_batch=8 train.steps=5 run.folder=%s/b checkpoint.resume=%s/a", top, top);
+    has(said, "begins after step 3 of");
+    has(said, "data go on at sample 12, the learning rate's schedule goes on");
+    free(said);
+    free(train(top, 1, "train.global_batch=12 run.folder=%s/c checkpoint.resume=%s/b", top, top));
+    assert_same(top, "c", "ramp", 6);
+}
+
+static void every_layout_ramps_alike(void **state)
+{
+    const char *top = *state;
+    free(train(top, 1, RAMP " run.folder=%s/one train.dropout=0", top));
+    free(train(top, 2, RAMP " run.folder=%s/two train.dropout=0", top));
+    char *a = workfolder_path(top, "one"), *b = workfolder_path(top, "two");
+    runs_metrics x = runs_read_metrics(a), y = runs_read_metrics(b);
+    assert_int_equal(x.count, 8);
+    assert_true(runs_loss_error(&x, &y) <= 1e-5);
+    free(a);
+    free(b);
+}
+
+static void ramps_that_make_no_sense_are_refused(void **state)
+{
+    static const struct {
+        const char *keys, *says;
+    } cases[] = {
+        {"train.batch_ramp='[[1, 2], [3, 4]]'", "train.batch_ramp begins at step 1"},
+        {"train.batch_ramp='[[0, 4], [3, 4]]'", "[3, 4] does not rise above [0, 4]"},
+        {"train.batch_ramp='[[0, 3], [3, 4]]'", "3 is not a multiple of train.micro_batch 2"},
+        {"train.batch_ramp='[[0, 2], [3, 8]]'", "ends with 8, and train.global_batch is 4"},
+        {"train.batch_ramp='[[0, 2, 3]]'", "a list of pairs of integers"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *line = must_format("%s/run.yaml %s", (const char *)*state, cases[i].keys);
+        launch_result r = runs_train(60, 1, line);
+        assert_int_equal(r.status, 2);
+        has(r.err, cases[i].says);
+        launch_free(&r);
+        free(line);
+    }
+}
+
+/* ---- another run goes on ------------------------------------------------------------------------------------------ */
+
+enum { LENGTH = 32, BATCH = 4, STAGE = 3, STEPS = 6, TOKENS = STEPS * BATCH * LENGTH + 1 };
+
+static void write_ids(const char *top, const char *name, const int32_t *ids, int64_t count)
+{
+    char *prefix = workfolder_path(top, name);
+    indexed_writer *w;
+    assert_int_equal(indexed_writer_open(&w, prefix, 131), STATUS_OK);
+    assert_int_equal(indexed_writer_document(w, ids, count), STATUS_OK);
+    assert_int_equal(indexed_writer_close(w), STATUS_OK);
+    free(prefix);
+}
+
+/* Two data sets, and `both`: what the first STAGE steps take of the first, then the second, whose first token is the last target. */
+static void write_two(const char *top)
+{
+    enum { CUT = STAGE * BATCH * LENGTH };
+    static int32_t ids[TOKENS + 1];
+    uint32_t x = 7;
+    for (int i = 0; i < TOKENS; i++)
+        ids[i] = (int32_t)((x = x * 1664525 + 1013904223) >> 16) % 131;
+    write_ids(top, "first", ids, CUT + 1);
+    write_ids(top, "second", ids + CUT, TOKENS - CUT);
+    write_ids(top, "both", ids, TOKENS);
+}
+
+/* With the optimizer's state and its bias correction: else the steps after the change would differ. Without dropout, which is drawn
+ * by the number of the sample. */
+static void other_data_go_on_as_if_they_had_followed(void **state)
+{
+    const char *top = *state, *common = "data.shuffle=false train.dropout=0 optimizer.schedule=cosine";
+    write_two(top);
+    free(train(top, 1, "%s data.train=%s/both train.steps=6 run.folder=%s/whole", common, top, top));
+    /* the schedule is that of six steps: stopped after three, as if by its job's time limit */
+    free(train(top, 1, "%s data.train=%s/both train.steps=6 run.folder=%s/a checkpoint.every=3", common, top, top));
+    free(train(top, 1, "%s data.train=%s/first train.steps=3 optimizer.schedule=constant run.folder=%s/b",
+               "data.shuffle=false train.dropout=0", top, top));
+    free(train(top, 1,
+               "data.shuffle=false train.dropout=0 data.train=%s/both train.steps=6 optimizer.schedule=constant "
+               "run.folder=%s/flat",
+               top, top));
+    char *said = train(top, 1,
+                       "data.shuffle=false train.dropout=0 data.train=%s/second train.steps=6 "
+                       "optimizer.schedule=constant run.folder=%s/c "
+                       "checkpoint.resume=%s/b",
+                       top, top, top);
+    has(said, "data from their first sample (data.train)");
+    has(said, "resume: data.train changes");
+    free(said);
+    assert_same(top, "c", "flat", 4);
+    /* nothing but the folder changes */
+    said = train(top, 1,
+                 "%s data.train=%s/both train.steps=6 run.folder=%s/d checkpoint.resume=%s/a/checkpoints/step-00000003",
+                 common, top, top, top);
+    has(said, "data go on at sample 12");
+    free(said);
+    assert_same(top, "d", "whole", 4);
+}
+
+/* The same command resumes its own run, not the stage's beginning. */
+static void a_stage_that_was_interrupted_goes_on_by_the_same_command(void **state)
+{
+    const char *top = *state, *stage = "train.sequence=16 train.global_batch=8 checkpoint.restart_schedule=true";
+    free(train(top, 1, "train.steps=3 run.folder=%s/a", top));
+    free(train(top, 1, "%s run.folder=%s/whole checkpoint.resume=%s/a", stage, top, top));
+    free(train(top, 1, "%s train.steps=5 optimizer.schedule=constant run.folder=%s/parts checkpoint.resume=%s/a", stage,
+               top, top));
+    char *said = train(top, 1, "%s run.folder=%s/parts checkpoint.resume=%s/a", stage, top, top);
+    has(said, "parts/checkpoints/step-00000005 after step 5");
+    if (strstr(said, "  stage "))
+        fail_msg("it begins the stage again:\n%s", said);
+    free(said);
+    assert_same(top, "parts", "whole", 4);
+}
+
+/* Warm-up and decay over the steps that are left; without the key they go on. */
+static void a_stage_may_restart_the_schedule(void **state)
+{
+    const char *top = *state, *rate = "optimizer.schedule=cosine optimizer.warmup=2 optimizer.lr=1e-3";
+    free(train(top, 1, "%s train.steps=4 run.folder=%s/a", rate, top));
+    char *said =
+        train(top, 1, "%s train.steps=9 run.folder=%s/b checkpoint.resume=%s/a checkpoint.restart_schedule=true", rate,
+              top, top);
+    has(said, "the learning rate's schedule begins anew (checkpoint.restart_schedule)");
+    free(said);
+    free(train(top, 1, "%s train.steps=9 run.folder=%s/c checkpoint.resume=%s/a", rate, top, top));
+    char *b = workfolder_path(top, "b"), *c = workfolder_path(top, "c");
+    runs_metrics x = runs_read_metrics(b), y = runs_read_metrics(c);
+    assert_int_equal(x.count, 5);
+    assert_int_equal(y.count, 5);
+    const double pi = acos(-1);
+    for (int i = 0; i < 5; i++) {
+        int t = i + 1, all = i + 5; /* steps of the stage, of both */
+        double anew = t <= 2 ? 1e-3 * t / 2 : 1e-3 * (1 + cos(pi * (t - 2) / (5 - 2))) / 2;
+        double on = 1e-3 * (1 + cos(pi * (all - 2) / (9 - 2))) / 2;
+        assert_true(fabs(x.step[i].lr - anew) <= 1e-10);
+        assert_true(fabs(y.step[i].lr - on) <= 1e-10);
+    }
+    free(b);
+    free(c);
+}
+
+static void a_stage_of_longer_sequences_changes_rope(void **state)
+{
+    const char *top = *state;
+    free(train(top, 1, "train.steps=3 run.folder=%s/a", top));
+    char *said = train(top, 1,
+                       "train.steps=5 run.folder=%s/b checkpoint.resume=%s/a train.sequence=64 model.max_sequence=64 "
+                       "train.global_batch=2 data.document_mask=true model.rope_theta=500000",
+                       top, top);
+    has(said, "data from their first sample (train.sequence)");
+    free(said);
+    char *b = workfolder_path(top, "b");
+    runs_metrics x = runs_read_metrics(b);
+    assert_int_equal(x.count, 2);
+    assert_int_equal(x.step[0].step, 4);
+    free(b);
+}
+
+/* Within a run nothing of this may change, and the refusal says what may. */
+static void in_its_own_folder_a_run_stays_as_it_is(void **state)
+{
+    static const char *const changes[] = {"train.global_batch=8", "train.sequence=16", "data.document_mask=true",
+                                          "train.batch_ramp='[[0, 2], [3, 4]]'"};
+    const char *top = *state;
+    free(train(top, 1, "train.steps=3 run.folder=%s/a", top));
+    for (size_t i = 0; i < 2 * sizeof changes / sizeof *changes; i++) {
+        char *line = must_format("%s/run.yaml run.folder=%s/a checkpoint.resume=%s%s %s", top, top,
+                                 i % 2 ? top : "auto", i % 2 ? "/a/checkpoints/step-00000003" : "", changes[i / 2]);
+        launch_result r = runs_train(60, 1, line);
+        assert_int_equal(r.status, 2);
+        has(r.err, "begin a new stage: another run.folder");
+        launch_free(&r);
+        free(line);
+    }
+    char *data = workfolder_path(top, "data"), *more = workfolder_path(top, "more");
+    runs_write_data(more, 131, 1000, 9);
+    char *said = train(top, 1, "train.steps=4 run.folder=%s/b checkpoint.resume=%s/a data.train='[%s, %s]'", top, top,
+                       data, more);
+    has(said, "data from their first sample (data.train)");
+    free(said);
+    free(more);
+    free(data);
+}
+
+/* Samples taken anew though they are the same. */
+static void a_stage_may_restart_the_data(void **state)
+{
+    const char *top = *state;
+    free(train(top, 1, "train.steps=3 run.folder=%s/a", top));
+    char *said =
+        train(top, 1, "train.steps=6 run.folder=%s/b checkpoint.resume=%s/a checkpoint.restart_data=true", top, top);
+    has(said, "data from their first sample (checkpoint.restart_data)");
+    free(said);
+    free(train(top, 1, "train.steps=6 run.folder=%s/c checkpoint.resume=%s/a", top, top));
+    char *b = workfolder_path(top, "b"), *c = workfolder_path(top, "c");
+    runs_metrics x = runs_read_metrics(b), y = runs_read_metrics(c);
+    assert_int_equal(x.count, y.count);
+    assert_false(runs_same_metrics(&x, &y));
+    free(b);
+    free(c);
+}
+
+int main(void)
+{
+    setvbuf(stdout, NULL, _IOLBF, 0);
+#define IN_A_FOLDER(test) cmocka_unit_test_setup_teardown(test, setup, workfolder_teardown)
+    const struct CMUnitTest tests[] = {
+        IN_A_FOLDER(resume_within_a_ramp_is_bitwise),
+        IN_A_FOLDER(resume_within_a_ramp_is_bitwise_on_four_ranks),
+        IN_A_FOLDER(a_ramp_is_its_stages_in_turn),
+        IN_A_FOLDER(every_layout_ramps_alike),
+        IN_A_FOLDER(ramps_that_make_no_sense_are_refused),
+        IN_A_FOLDER(other_data_go_on_as_if_they_had_followed),
+        IN_A_FOLDER(a_stage_that_was_interrupted_goes_on_by_the_same_command),
+        IN_A_FOLDER(a_stage_may_restart_the_schedule),
+        IN_A_FOLDER(a_stage_of_longer_sequences_changes_rope),
+        IN_A_FOLDER(in_its_own_folder_a_run_stays_as_it_is),
+        IN_A_FOLDER(a_stage_may_restart_the_data),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

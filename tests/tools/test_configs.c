@@ -1,0 +1,117 @@
+/* The configurations that we ship: each states its ranks, which `plan` then answers for without being told, fits its devices, and
+ * promises nothing that plan does not say. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "memory/log.h"
+#include "tests/jobs/launch.h"
+#include "tests/jobs/workfolder.h"
+
+static const struct {
+    const char *name;
+    int ranks;
+} clusters[] = {{"llama-1b", 8}, {"llama-8b-64gpu", 64}, {"llama-70b-512gpu", 512}, {"llama-405b", 16384}};
+
+enum { CLUSTERS = sizeof clusters / sizeof *clusters };
+
+/* 80 GB less what CUDA, NCCL and cuBLAS keep for themselves */
+static const double MOST_BYTES = 72.0 * 1024 * 1024 * 1024;
+
+static json_t *plan(const char *name, const char *keys)
+{
+    char *phalanx = launch_beside("../phalanx");
+    launch_result r = launch_run(300, "%s plan models/configs/%s.yaml --json %s", phalanx, name, keys);
+    if (r.status)
+        fail_msg("%s: status %d: %s", name, r.status, r.err);
+    json_t *root = json_loads(r.out, 0, NULL);
+    assert_non_null(root);
+    launch_free(&r);
+    free(phalanx);
+    return root;
+}
+
+static void a_configuration_of_a_cluster_states_its_ranks_and_fits(void **state)
+{
+    (void)state;
+    for (int i = 0; i < CLUSTERS; i++) {
+        json_t *root = plan(clusters[i].name, ""), *rank;
+        json_int_t ranks = 0;
+        size_t k;
+        json_array_foreach(json_object_get(root, "ranks"), k, rank)
+        {
+            ranks += json_integer_value(json_object_get(rank, "count"));
+            double bytes = (double)json_integer_value(json_object_get(rank, "arena_bytes"));
+            if (bytes > MOST_BYTES)
+                fail_msg("%s: rank %lld needs %.1f GiB", clusters[i].name,
+                         (long long)json_integer_value(json_object_get(rank, "rank")), bytes / (1 << 30));
+        }
+        assert_int_equal(ranks, clusters[i].ranks);
+        json_decref(root);
+    }
+}
+
+/* A figure in a comment is one that nobody keeps true. */
+static void no_comment_gives_a_figure_that_plan_prints(void **state)
+{
+    (void)state;
+    for (int i = 0; i < CLUSTERS; i++) {
+        char *path = must_format("models/configs/%s.yaml", clusters[i].name);
+        int64_t bytes;
+        char *text = (char *)workfolder_read(path, &bytes);
+        for (const char *line = text; line && *line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL) {
+            size_t length = strcspn(line, "\n");
+            const char *comment = memchr(line, '#', length), *figure = comment ? strchr(comment, '%') : NULL;
+            if (figure && figure < line + length)
+                fail_msg("%s: %.*s", path, (int)length, line);
+        }
+        free(text);
+        free(path);
+    }
+}
+
+/* Which layout is better is plan's to say; this one was slower. */
+static void seventy_billion_parameters_are_laid_out_faster_than_by_whole_nodes(void **state)
+{
+    (void)state;
+    json_t *ours = plan("llama-70b-512gpu", ""),
+           *nodes = plan("llama-70b-512gpu", "parallel.tensor=8 parallel.data=8 parallel.pipeline=8 "
+                                             "parallel.virtual_stages=5");
+    double a = json_number_value(json_object_get(ours, "step_seconds")),
+           b = json_number_value(json_object_get(nodes, "step_seconds"));
+    assert_true(a > 0 && a < b);
+    json_decref(ours);
+    json_decref(nodes);
+}
+
+/* What is priced are GPUs, and it is said. */
+static void a_plan_for_the_cpu_says_whose_figures_it_prints(void **state)
+{
+    (void)state;
+    char *phalanx = launch_beside("../phalanx");
+    launch_result r = launch_run(60, "%s plan models/configs/demo.yaml", phalanx);
+    assert_int_equal(r.status, 0);
+    assert_non_null(strstr(r.out, "these are an H100's figures, though train.device is cpu"));
+    launch_free(&r);
+    r = launch_run(60, "%s plan models/configs/demo.yaml --flops 0.5", phalanx);
+    assert_int_equal(r.status, 0);
+    assert_null(strstr(r.out, "these are an H100's figures"));
+    launch_free(&r);
+    free(phalanx);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_configuration_of_a_cluster_states_its_ranks_and_fits),
+        cmocka_unit_test(no_comment_gives_a_figure_that_plan_prints),
+        cmocka_unit_test(seventy_billion_parameters_are_laid_out_faster_than_by_whole_nodes),
+        cmocka_unit_test(a_plan_for_the_cpu_says_whose_figures_it_prints),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,289 @@
+/* The topics of `phalanx help` stay true: their commands run, their keys are keys, their columns are those that a run writes. And the
+ * manual and the shell's completion know what the tables of options know. */
+#include <ctype.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "engine/config/config_table.h"
+#include "memory/log.h"
+#include "tests/jobs/runs.h"
+#include "tests/jobs/workfolder.h"
+#include "tools/commands.h"
+
+static const char *const topics[] = {"layout", "memory", "multi-node", "data", "troubleshooting", "columns"};
+enum { TOPICS = sizeof topics / sizeof *topics };
+
+static void run_well(double limit, const char *top, const char *line)
+{
+    char here[4096];
+    assert_non_null(getcwd(here, sizeof here));
+    launch_result r = launch_run(limit, "cd %s && export PATH=%s/bin:$PATH OMP_NUM_THREADS=1 && %s", top, top, line);
+    if (r.status)
+        fail_msg("%s: status %d: %s", line, r.status, r.err);
+    launch_free(&r);
+}
+
+/* A folder in which the commands make sense: the program on the path, the examples, texts, data, a run. */
+static int prepare(void **state)
+{
+    if (workfolder_setup(state))
+        return -1;
+    char here[4096], *program = launch_beside("../phalanx"), *whole = realpath(program, NULL);
+    assert_non_null(getcwd(here, sizeof here));
+    char *line =
+        must_format("mkdir -p bin texts corpus && ln -s %s bin/phalanx && ln -s %s/models models && cp %s/README.md "
+                    "texts/a.txt && cp %s/engine/README.md texts/b.txt && cp %s/tests/README.md texts/held.txt",
+                    whole, here, here, here, here);
+    run_well(20, *state, line);
+    run_well(60, *state,
+             "phalanx tokenize --output corpus/train --tokenizer corpus/tokenizer.model --train-vocab 400 texts/a.txt "
+             "texts/b.txt");
+    run_well(60, *state,
+             "phalanx tokenize --output corpus/validation --tokenizer corpus/tokenizer.model texts/held.txt");
+    run_well(120, *state,
+             "phalanx train models/configs/demo.yaml train.steps=2 train.global_batch=2 train.micro_batch=2 "
+             "optimizer.warmup=1 evaluate.batches=1 model.layers=1 model.hidden_size=64 train.sequence=32 "
+             "data.validation=[corpus/validation,corpus/train]");
+    free(line);
+    free(whole);
+    free(program);
+    return 0;
+}
+
+/* What `phalanx help NAME` prints; the caller's. */
+static char *help_on(const char *name)
+{
+    char *program = launch_beside("../phalanx");
+    launch_result r = launch_run(20, "%s help %s", program, name);
+    assert_int_equal(r.status, 0);
+    char *text = must_strdup(r.out);
+    launch_free(&r);
+    free(program);
+    return text;
+}
+
+static void the_commands_of_all_topics_run(void **state)
+{
+    int count = 0;
+    for (int i = 0; i < TOPICS; i++) {
+        char *text = help_on(topics[i]);
+        for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"))
+            if (strncmp(line, "    $ ", 6) == 0) {
+                run_well(120, *state, line + 6);
+                count++;
+            }
+        free(text);
+    }
+    assert_true(count >= 15);
+}
+
+static int is_part(int c)
+{
+    return isalnum(c) || c == '_' || c == '.';
+}
+
+/* section.key, section.key=value; a file's name is no key */
+static int check_word(const char *topic, char *word)
+{
+    static const char *const endings[] = {".yaml", ".jsonl", ".json", ".txt",    ".bin",
+                                          ".idx",  ".model", ".html", ".sbatch", NULL};
+    char *dot = strchr(word, '.');
+    size_t length = strlen(word);
+    while (length > 0 && word[length - 1] == '.')
+        word[--length] = 0;
+    for (int i = 0; endings[i]; i++)
+        if (strstr(word, endings[i]))
+            return 0;
+    if (!dot || !strchr(word, '.') || !isalpha((unsigned char)*word))
+        return 0;
+    char section[128];
+    snprintf(section, sizeof section, "%.*s", (int)(dot - word), word);
+    if (!config_table_is_section(section))
+        return 0; /* another language's */
+    if (config_table_find(word) < 0)
+        fail_msg("help %s speaks of %s, which is no key", topic, word);
+    return 1;
+}
+
+static void the_keys_of_all_topics_are_keys(void **state)
+{
+    (void)state;
+    int count = 0;
+    for (int i = 0; i < TOPICS; i++) {
+        char *text = help_on(topics[i]);
+        for (char *at = text; *at;) {
+            size_t length = 0;
+            while (is_part((unsigned char)at[length]))
+                length++;
+            char word[128];
+            snprintf(word, sizeof word, "%.*s", (int)length, at);
+            count += check_word(topics[i], word);
+            at += length + (at[length] != 0);
+        }
+        free(text);
+    }
+    assert_true(count >= 40);
+}
+
+static void expect_keys(const char *text, const json_t *line, const char *where)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)line, key, value) if (!strstr(text, key))
+        fail_msg("help columns does not say what %s in %s is", key, where);
+}
+
+static void the_columns_are_those_of_a_run(void **state)
+{
+    char *text = help_on("columns"), host[256] = "", line[8192];
+    char *metrics = workfolder_path(*state, "runs/demo/metrics.jsonl");
+    FILE *f = fopen(metrics, "r");
+    assert_non_null(f);
+    int lines = 0;
+    for (; fgets(line, sizeof line, f); lines++) {
+        json_t *object = json_loads(line, 0, NULL);
+        assert_non_null(object);
+        expect_keys(text, object, metrics);
+        json_decref(object);
+    }
+    fclose(f);
+    assert_int_equal(lines, 3);
+    gethostname(host, sizeof host - 1);
+    char *path = must_format("%s/runs/demo/hosts/%s/resources.jsonl", (char *)*state, host);
+    json_t *resources = runs_last_line(path);
+    assert_non_null(resources);
+    expect_keys(text, resources, path);
+    json_decref(resources);
+    free(path);
+    free(metrics);
+    free(text);
+}
+
+static void no_line_is_wider_than_a_terminal(void **state)
+{
+    (void)state;
+    for (int i = 0; i < TOPICS; i++) {
+        char *text = help_on(topics[i]);
+        for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"))
+            if (strlen(line) > 132 && strncmp(line, "    $ ", 6) != 0)
+                fail_msg("help %s: %s", topics[i], line);
+        free(text);
+    }
+}
+
+static void an_unknown_topic_is_refused_with_the_one_meant(void **state)
+{
+    (void)state;
+    char *program = launch_beside("../phalanx");
+    launch_result r = launch_run(20, "%s help memori", program);
+    assert_int_equal(r.status, 2);
+    assert_non_null(strstr(r.err, "no topic memori; did you mean memory?"));
+    launch_free(&r);
+    free(program);
+}
+
+static void the_manual_has_every_command_option_and_key(void **state)
+{
+    (void)state;
+    char *manual = help_on("man"), *program = launch_beside("../phalanx");
+    for (int i = 0; commands_at(i); i++) {
+        char heading[64], option[128];
+        snprintf(heading, sizeof heading, ".SS phalanx %s", commands_at(i)->name);
+        char *section = strstr(manual, heading);
+        assert_non_null(section);
+        launch_result r = launch_run(20, "%s %s --help-words", program, commands_at(i)->name);
+        assert_int_equal(r.status, 0);
+        for (char *word = strtok(r.out, "\n"); word; word = strtok(NULL, "\n")) {
+            int length = (int)strcspn(word, " "), used = 0;
+            for (int k = 0; k < length; k++)
+                used += snprintf(option + used, sizeof option - (size_t)used, word[k] == '-' ? "\\-" : "%c", word[k]);
+            if (strncmp(word, "--help", 6) != 0 && !strstr(section, option))
+                fail_msg("the manual's %s has no %s", heading, option);
+        }
+        launch_free(&r);
+    }
+    assert_non_null(strstr(manual, "parallel.tensor"));
+    free(program);
+    free(manual);
+}
+
+/* What bash offers for a line, with the cursor at its end. */
+static char *completed(const char *top, const char *line)
+{
+    char *path = must_format("%s/ask", top);
+    char *script =
+        must_format(". tools/completion.bash; export PATH=%s/bin:$PATH\nread -ra COMP_WORDS <<<'%s'\n"
+                    "[[ '%s' == *' ' ]] && COMP_WORDS+=('')\nCOMP_CWORD=$((${#COMP_WORDS[@]} - 1))\n_phalanx\n"
+                    "printf '%%s\\n' \"${COMPREPLY[@]}\"\n",
+                    top, line, line);
+    runs_write_text(path, script);
+    launch_result r = launch_run(20, "bash %s", path);
+    if (r.status)
+        fail_msg("%s: %s", line, r.err);
+    char *text = must_format("\n%s", r.out);
+    launch_free(&r);
+    free(script);
+    free(path);
+    return text;
+}
+
+static void bash_completes_commands_options_words_and_keys(void **state)
+{
+    static const struct {
+        const char *line, *offered, *not ;
+    } rows[] = {{"phalanx tr", "\ntrain\n", "\nplan\n"},
+                {"phalanx generate --t", "\n--temperature\n", "\n--seed\n"},
+                {"phalanx eval --device ", "\ncuda\n", "\n--json\n"},
+                {"phalanx train x.yaml parallel.t", "\nparallel.tensor=\n", "\nparallel.data=\n"},
+                {"phalanx plan --no", "\n--node-ranks\n", "\n--json\n"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char *text = completed(*state, rows[i].line);
+        if (!strstr(text, rows[i].offered) || strstr(text, rows[i].not ))
+            fail_msg("%s offers%s", rows[i].line, text);
+        free(text);
+    }
+}
+
+static void an_installed_tree_runs(void **state)
+{
+    char *program = launch_beside("../phalanx"), *build = must_strdup(program), *top = *state;
+    *strrchr(build, '/') = 0;
+    launch_result r =
+        launch_run(60, "make --no-print-directory -o all BUILD=%s PREFIX=/usr DESTDIR=%s/tree install", build, top);
+    if (r.status)
+        fail_msg("make install: %s", r.err);
+    launch_free(&r);
+    r = launch_run(
+        30,
+        "cd %s/tree/usr && bin/phalanx plan share/phalanx/configs/demo.yaml && gzip -dc share/man/man1/phalanx.1.gz "
+        "&& bash -n share/bash-completion/completions/phalanx",
+        top);
+    assert_int_equal(r.status, 0);
+    assert_non_null(strstr(r.out, "parameters "));
+    assert_non_null(strstr(r.out, ".TH PHALANX 1"));
+    launch_free(&r);
+    free(build);
+    free(program);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_commands_of_all_topics_run),
+        cmocka_unit_test(the_keys_of_all_topics_are_keys),
+        cmocka_unit_test(the_columns_are_those_of_a_run),
+        cmocka_unit_test(no_line_is_wider_than_a_terminal),
+        cmocka_unit_test(an_unknown_topic_is_refused_with_the_one_meant),
+        cmocka_unit_test(the_manual_has_every_command_option_and_key),
+        cmocka_unit_test(bash_completes_commands_options_words_and_keys),
+        cmocka_unit_test(an_installed_tree_runs),
+    };
+    return cmocka_run_group_tests(tests, prepare, workfolder_teardown);
+}

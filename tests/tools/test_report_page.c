@@ -1,0 +1,355 @@
+/* The page of `phalanx report`: its data are the run's, it loads nothing, it stays small; and, where a browser is, it draws. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "memory/log.h"
+#include "tests/jobs/runs.h"
+#include "tests/jobs/workfolder.h"
+
+enum { STEPS = 6, LONG = 20000, SPIKE = 12345 };
+
+/* A run on two stages, stopped and resumed, with an incident whose words would end a script, and a skipped step. */
+static void make_run(const char *top)
+{
+    char *folder = workfolder_path(top, "run"), *incidents = workfolder_path(folder, "incidents.jsonl"),
+         *metrics = workfolder_path(folder, "metrics.jsonl"), *data = workfolder_path(top, "held");
+    runs_write_small(top, 6000, STEPS, "", "");
+    runs_write_data(data, 96, 1500, 77);
+    for (int steps = STEPS / 2; steps <= STEPS; steps += STEPS / 2)
+        free(runs_train_well(90, 2,
+                             "%s/run.yaml run.folder=%s parallel.pipeline=2 model.layers=4 train.steps=%d "
+                             "data.validation=[%s,%s/data] evaluate.every=3 checkpoint.every=3",
+                             top, folder, steps, data, top));
+    runs_write_text(
+        incidents,
+        "{\"time\": 1.5, \"verdict\": \"slow\", \"rank\": 1, \"host\": \"node7\", \"step\": 2, \"ends\": false, "
+        "\"words\": \"a </script><b>\"}\n");
+    FILE *f = fopen(metrics, "a");
+    assert_non_null(f);
+    fprintf(
+        f,
+        "{\"step\": 7, \"loss\": null, \"skipped\": true, \"skipped_steps\": 1, \"time\": 1e11}\n{\"step\": 8, \"lo");
+    fclose(f);
+    free(data);
+    free(metrics);
+    free(incidents);
+    free(folder);
+}
+
+/* A run of very many steps, one of which has a spike. */
+static void make_long_run(const char *top)
+{
+    char *folder = workfolder_path(top, "long"), *metrics = workfolder_path(folder, "metrics.jsonl");
+    launch_result r = launch_run(10, "mkdir -p %s && cp %s/run/config.yaml %s", folder, top, folder);
+    assert_int_equal(r.status, 0);
+    launch_free(&r);
+    FILE *f = fopen(metrics, "w");
+    assert_non_null(f);
+    for (int i = 1; i <= LONG; i++)
+        fprintf(f,
+                "{\"step\": %d, \"loss\": %.9g, \"grad_norm\": %.9g, \"lr\": 0.001, \"step_seconds\": 0.25, "
+                "\"tokens\": %d, \"time\": %.3f}\n",
+                i, i == SPIKE ? 99.5 : 3 + 1.0 / i, 1.0 / i, 64 * i, 1.7e9 + 0.25 * i);
+    fclose(f);
+    free(metrics);
+    free(folder);
+}
+
+static int prepare(void **state)
+{
+    if (workfolder_setup(state))
+        return -1;
+    make_run(*state);
+    make_long_run(*state);
+    return 0;
+}
+
+static char *page_of(const char *top, const char *runs, const char *name)
+{
+    char *program = launch_beside("../phalanx"), *path = workfolder_path(top, name);
+    launch_result r = launch_run(60, "cd %s && %s report %s --output %s", top, program, runs, path);
+    if (r.status)
+        fail_msg("report %s: %s", runs, r.err);
+    launch_free(&r);
+    free(program);
+    return path;
+}
+
+/* The data of a page, the caller's; *text is the page itself, likewise. */
+static json_t *data_of(char **text, const char *path)
+{
+    int64_t bytes;
+    *text = (char *)workfolder_read(path, &bytes);
+    assert_true(bytes < 1000000);
+    char *from = strstr(*text, "id=\"data\">");
+    assert_non_null(from);
+    from += strlen("id=\"data\">");
+    char *end = strstr(from, "</script>");
+    json_error_t error;
+    json_t *data = json_loadb(from, (size_t)(end - from), 0, &error);
+    if (!data)
+        fail_msg("the page's data: %s", error.text);
+    return data;
+}
+
+static const json_t *at(const json_t *value, const char *path)
+{
+    char name[64];
+    for (int n = 0; value && sscanf(path, "%63[^/]%n", name, &n) == 1; path += n + (path[n] == '/'))
+        value = json_is_array(value) ? json_array_get(value, (size_t)atoi(name)) : json_object_get(value, name);
+    return value;
+}
+
+static double number(const json_t *value, const char *path)
+{
+    const json_t *found = at(value, path);
+    if (!json_is_number(found))
+        fail_msg("no number at %s", path);
+    return json_number_value(found);
+}
+
+static void curves_are_the_metrics(void **state)
+{
+    char *text, *path = page_of(*state, "run", "one.html"), *folder = workfolder_path(*state, "run");
+    json_t *data = data_of(&text, path);
+    const json_t *run = at(data, "runs/0");
+    runs_metrics m = runs_read_metrics(folder);
+    assert_int_equal(json_array_size(at(run, "series/loss")), STEPS + 1);
+    for (int i = 0; i < STEPS; i++) {
+        assert_true(json_number_value(json_array_get(at(run, "series/loss"), (size_t)i)) == m.step[i].loss);
+        assert_true(json_number_value(json_array_get(at(run, "series/grad_norm"), (size_t)i)) == m.step[i].norm);
+    }
+    assert_true(json_is_null(json_array_get(at(run, "series/loss"), STEPS)));
+    assert_true(number(run, "validation/eval_loss/1") == m.evaluation[1].loss);
+    assert_int_equal(json_object_size(at(run, "validation/eval_losses/0")), 2);
+    assert_true(number(run, "series/time/0") > 1.7e9);
+    json_decref(data);
+    free(folder);
+    free(text);
+    free(path);
+}
+
+static void events_come_in_order_of_time_and_end_no_script(void **state)
+{
+    static const char *const kinds[] = {"incident", "started", "saved", "done",
+                                        "resumed",  "saved",   "done",  "skipped step"};
+    char *text, *path = page_of(*state, "run", "one.html");
+    json_t *data = data_of(&text, path), *event;
+    const json_t *list = at(data, "runs/0/events/list");
+    size_t i;
+    assert_int_equal(json_array_size(list), sizeof kinds / sizeof *kinds);
+    json_array_foreach((json_t *)list, i, event)
+        assert_string_equal(json_string_value(json_object_get(event, "kind")), kinds[i]);
+    assert_string_equal(json_string_value(at(list, "0/words")), "rank 1: slow, node7: a </script><b>");
+    assert_string_equal(json_string_value(at(list, "5/words")), "step-00000006");
+    json_decref(data);
+    free(text);
+    free(path);
+}
+
+/* What `plan --json` says of the same configuration on as many ranks, and every action of the schedule once, within the step. */
+static void plan_and_timeline_are_those_of_the_layout(void **state)
+{
+    char *text, *path = page_of(*state, "run", "one.html"), *program = launch_beside("../phalanx");
+    json_t *data = data_of(&text, path);
+    const json_t *plan = at(data, "runs/0/plan");
+    launch_result r =
+        launch_run(30, "%s plan %s/run/config.yaml train.threads=1 --json --ranks 2", program, (char *)*state);
+    json_t *said = json_loads(r.out, 0, NULL);
+    static const char *const same[] = {"parameters", "layout/pipeline", "ranks/0/arena_bytes",
+                                       "ranks/1/memory/optimizer", "bubble"};
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++)
+        assert_true(fabs(number(plan, same[i]) - number(said, same[i])) <= 1e-12 * number(said, same[i]));
+    int micro_batches = (int)number(plan, "layout/micro_batches");
+    for (int stage = 0; stage < 2; stage++) {
+        char place[64];
+        snprintf(place, sizeof place, "timeline/stages/%d/spans", stage);
+        json_t *span;
+        size_t i;
+        int forward = 0, before = 0;
+        json_array_foreach((json_t *)at(plan, place), i, span)
+        {
+            forward += json_integer_value(json_array_get(span, 0)) == 0;
+            assert_true(number(span, "3") >= before && number(span, "4") >= number(span, "3") &&
+                        number(span, "4") <= 1e6);
+            before = (int)number(span, "4");
+        }
+        assert_int_equal(forward, micro_batches);
+        assert_int_equal(json_array_size(at(plan, place)), 2 * micro_batches);
+    }
+    json_decref(said);
+    json_decref(data);
+    launch_free(&r);
+    free(program);
+    free(text);
+    free(path);
+}
+
+static void a_long_run_keeps_its_spike_on_a_small_page(void **state)
+{
+    char *text, *path = page_of(*state, "long run long run long run", "many.html");
+    json_t *data = data_of(&text, path);
+    const json_t *steps = at(data, "runs/0/series/step"), *losses = at(data, "runs/0/series/loss");
+    size_t count = json_array_size(steps);
+    bool found = false;
+    assert_true(count > 100 && count < 1300 && json_array_size(losses) == count);
+    for (size_t i = 0; i < count; i++) {
+        double step = json_number_value(json_array_get(steps, i)), loss = json_number_value(json_array_get(losses, i));
+        assert_true(fabs(loss - (step == SPIKE ? 99.5 : 3 + 1 / step)) < 1e-7);
+        found |= step == SPIKE;
+    }
+    assert_true(found && number(steps, "0") == 1);
+    assert_true(json_number_value(json_array_get(steps, count - 1)) == LONG);
+    json_decref(data);
+    free(text);
+    free(path);
+}
+
+static void the_page_loads_nothing(void **state)
+{
+    static const char *const loads[] = {" src=",  "<link",          "@import", "url(",
+                                        "fetch(", "XMLHttpRequest", "https:",  "import("};
+    char *text, *path = page_of(*state, "run", "one.html");
+    json_t *data = data_of(&text, path);
+    for (size_t i = 0; i < sizeof loads / sizeof *loads; i++)
+        if (strstr(text, loads[i]))
+            fail_msg("the page has %s", loads[i]);
+    json_decref(data);
+    free(text);
+    free(path);
+}
+
+static void what_is_no_run_is_refused(void **state)
+{
+    char *program = launch_beside("../phalanx");
+    launch_result r = launch_run(30, "%s report %s --output %s/no.html", program, (char *)*state, (char *)*state);
+    assert_int_equal(r.status, 1);
+    assert_non_null(strstr(r.err, "is no run's folder: it has no metrics.jsonl and config.yaml"));
+    launch_free(&r);
+    r = launch_run(30, "%s report %s/run", program, (char *)*state);
+    assert_int_equal(r.status, 2);
+    launch_free(&r);
+    free(program);
+}
+
+/* ---- in a browser ---- */
+
+static int occurrences(const char *text, const char *part)
+{
+    int n = 0;
+    while ((text = strstr(text, part))) {
+        n++;
+        text += strlen(part);
+    }
+    return n;
+}
+
+/* The document as a browser has built it, `width` pixels wide; the caller's. */
+static char *built(const char *top, const char *path, int width)
+{
+    launch_result r = launch_run(300,
+                                 "chromium --headless --no-sandbox --disable-gpu --user-data-dir=%s/browser --dump-dom "
+                                 "--window-size=%d,900 file://%s",
+                                 top, width, path);
+    assert_int_equal(r.status, 0);
+    char *main_part = strstr(r.out, "<main"), *end = main_part ? strstr(main_part, "</main>") : NULL;
+    if (!end)
+        fail_msg("the browser has built nothing: %s", r.err);
+    *end = 0; /* the script comes behind */
+    char *text = must_strdup(main_part);
+    launch_free(&r);
+    return text;
+}
+
+/* The script for Weights & Biases, with a package of our own in wandb's place that prints what it is given. */
+static void a_script_sends_a_run_to_wandb(void **state)
+{
+    const char *top = *state;
+    char *program = launch_beside("../phalanx"), *fake = workfolder_path(top, "fake/wandb.py"),
+         *yaml = workfolder_path(top, "fake/yaml.py");
+    launch_result r = launch_run(20, "cd %s && mkdir fake && %s report run --wandb send.py", top, program);
+    assert_int_equal(r.status, 0);
+    launch_free(&r);
+    r = launch_run(20, "cd %s && %s report . --wandb no.py", top, program);
+    assert_int_equal(r.status, 1);
+    assert_non_null(strstr(r.err, "is no run's folder"));
+    launch_free(&r);
+    r = launch_run(10, "python3 -c 'print(1)'");
+    bool python = r.status == 0;
+    launch_free(&r);
+    if (python) {
+        runs_write_text(fake, "class Run:\n"
+                              "    def define_metric(self, *a, **k): pass\n"
+                              "    def log(self, values): print('logged', values['step'])\n"
+                              "    def finish(self): print('finished')\n"
+                              "def init(project, name, config):\n"
+                              "    print('began', project, name, config)\n"
+                              "    return Run()\n");
+        runs_write_text(yaml, "def safe_load(file): return len(file.read()) > 100\n");
+        r = launch_run(20, "cd %s/fake && PYTHONPATH=. python3 ../send.py", top);
+        assert_string_equal(r.err, "");
+        assert_non_null(strstr(r.out, "began phalanx run True\nlogged 1\n"));
+        assert_non_null(strstr(r.out, "logged 7\nfinished\n")); /* the line that is not whole is left out */
+        launch_free(&r);
+    }
+    free(program);
+    free(fake);
+    free(yaml);
+    if (!python)
+        skip();
+}
+
+static void a_browser_draws_every_section(void **state)
+{
+    static const char *const sections[] = {"curves",          "a-step-s-time",      "layout",
+                                           "memory-by-class", "timeline-of-a-step", "hosts",
+                                           "events",          "configuration"};
+    static const int widths[] = {1400, 400};
+    launch_result r = launch_run(20, "command -v chromium");
+    bool there = r.status == 0;
+    launch_free(&r);
+    if (!there)
+        skip();
+    char *path = page_of(*state, "run long", "two.html");
+    for (int w = 0; w < 2; w++) {
+        char *text = built(*state, path, widths[w]), mark[64];
+        assert_non_null(strstr(text, "data-state=\"ready\""));
+        for (size_t i = 0; i < sizeof sections / sizeof *sections; i++) {
+            snprintf(mark, sizeof mark, "<section id=\"%s\"", sections[i]);
+            if (!strstr(text, mark))
+                fail_msg("no section %s at %d pixels", sections[i], widths[w]);
+        }
+        int curves = occurrences(text, "class=\"curve\"");
+        assert_true(curves >= 12); /* six charts or more, of two runs */
+        assert_int_equal(occurrences(text, "class=\"timeline\""), 2);
+        assert_int_equal(occurrences(text, "class=\"stacked\""), 3);
+        assert_null(strstr(text, "NaN"));
+        assert_null(strstr(text, "undefined"));
+        assert_non_null(strstr(text, "a &lt;/script&gt;&lt;b&gt;"));
+        free(text);
+    }
+    free(path);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(curves_are_the_metrics),
+        cmocka_unit_test(events_come_in_order_of_time_and_end_no_script),
+        cmocka_unit_test(plan_and_timeline_are_those_of_the_layout),
+        cmocka_unit_test(a_long_run_keeps_its_spike_on_a_small_page),
+        cmocka_unit_test(the_page_loads_nothing),
+        cmocka_unit_test(what_is_no_run_is_refused),
+        cmocka_unit_test(a_script_sends_a_run_to_wandb),
+        cmocka_unit_test(a_browser_draws_every_section),
+    };
+    return cmocka_run_group_tests(tests, prepare, workfolder_teardown);
+}

@@ -1,0 +1,132 @@
+/* Topics for the terminal; and, for `make install`, the manual's page and the words of a shell's completion. */
+#include "tools/help.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/config/config_table.h"
+#include "engine/config/nearest.h"
+#include "memory/log.h"
+#include "tools/commands.h"
+#include "tools/embed.h"
+#include "tools/options.h"
+
+EMBED(help_layout, "tools/help/layout.txt");
+EMBED(help_memory, "tools/help/memory.txt");
+EMBED(help_multi_node, "tools/help/multi-node.txt");
+EMBED(help_data, "tools/help/data.txt");
+EMBED(help_troubleshooting, "tools/help/troubleshooting.txt");
+EMBED(help_columns, "tools/help/columns.txt");
+
+/* ---- what programs ask for ---- */
+
+/* The commands, the configuration's keys: a word a line. */
+static void print_words(void)
+{
+    for (int i = 0; commands_at(i); i++)
+        puts(commands_at(i)->name);
+    puts("help");
+}
+
+static void print_keys(void)
+{
+    for (int i = 0; i < config_table_rows(); i++)
+        printf("%s=\n", config_table_row(i)->key);
+}
+
+static void print_manual(void)
+{
+    fputs(".TH PHALANX 1 \"\" \"phalanx " COMMANDS_VERSION
+          "\" \"User Commands\"\n.SH NAME\nphalanx \\- pretrains transformers "
+          "across clusters\n.SH SYNOPSIS\n.B phalanx\n.I COMMAND\n...\n.SH COMMANDS\n",
+          stdout);
+    for (int i = 0; commands_at(i); i++) {
+        char name[32], option[] = "--help-man", *arguments[] = {name, option, NULL};
+        snprintf(name, sizeof name, "%s", commands_at(i)->name);
+        commands_at(i)->main(2, arguments);
+    }
+    fputs(".SS phalanx help [TOPIC]\n" HELP_SUMMARY "\n", stdout);
+    fputs(".SH EXIT STATUS\n0 done; 1 failed; 2 wrong usage or configuration; 75 stopped by a signal and saved: run it "
+          "again.\n",
+          stdout);
+}
+
+/* ---- topics ---- */
+
+static const struct {
+    const char *name, *summary;
+    const char *text;    /* NULL: */
+    void (*print)(void); /* not listed */
+} topics[] = {{"layout", "choosing tensor, pipeline and data ranks", help_layout, NULL},
+              {"memory", "what a rank needs, and what to do when it does not fit", help_memory, NULL},
+              {"multi-node", "Slurm, mpirun, containers, exit status, supervision", help_multi_node, NULL},
+              {"data", "from text to samples", help_data, NULL},
+              {"troubleshooting", "what to look at when a run hangs, fails or is slow", help_troubleshooting, NULL},
+              {"columns", "what the columns on the screen and in a run's files mean", help_columns, NULL},
+              {"man", NULL, NULL, print_manual},
+              {"commands", NULL, NULL, print_words},
+              {"keys", NULL, NULL, print_keys}};
+
+enum { TOPICS = sizeof topics / sizeof *topics };
+
+static void list(FILE *out)
+{
+    fputs("Topics:\n", out);
+    for (int i = 0; i < TOPICS; i++)
+        if (topics[i].text)
+            fprintf(out, "  %-28s%s\n", topics[i].name, topics[i].summary);
+}
+
+static int say(const char *name)
+{
+    nearest n = {.wanted = name};
+    for (int i = 0; i < TOPICS; i++) {
+        if (!strcmp(name, topics[i].name)) {
+            if (topics[i].text)
+                fputs(topics[i].text, stdout);
+            else
+                topics[i].print();
+            return STATUS_OK;
+        }
+        if (topics[i].text)
+            nearest_offer(&n, topics[i].name);
+    }
+    const commands_row *command = commands_find(name);
+    if (command) {
+        char own[32], option[] = "--help", *arguments[] = {own, option, NULL};
+        snprintf(own, sizeof own, "%s", name);
+        return command->main(2, arguments);
+    }
+    const char *meant = nearest_word(&n);
+    if (meant)
+        log_error("no topic %.60s; did you mean %s?", name, meant);
+    else
+        log_error("no topic %.60s; `phalanx help` lists them", name);
+    return STATUS_USAGE;
+}
+
+void help_commands(FILE *out)
+{
+    for (int i = 0; commands_at(i); i++)
+        fprintf(out, "  %-12s%s\n", commands_at(i)->name, commands_at(i)->summary);
+    fputs("  help        " HELP_SUMMARY "\n", out);
+}
+
+int help_main(int argc, char **argv)
+{
+    const options_command command = {.name = "help",
+                                     .operands = "[TOPIC]",
+                                     .summary = "What to know about a topic, or what a command takes.",
+                                     .least = 0,
+                                     .most = 1,
+                                     .more_help = list};
+    int operands, code = options_parse(&command, &operands, argc, argv);
+    if (code != OPTIONS_GO_ON)
+        return code;
+    if (operands > 0)
+        return say(argv[1]);
+    help_commands(stdout);
+    putchar('\n');
+    list(stdout);
+    return STATUS_OK;
+}

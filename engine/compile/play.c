@@ -22,6 +22,7 @@ struct play_op {
 
 void play_open(play *out, const profile *p, int stages)
 {
+    MUST(stages <= PLAY_STAGES, "%d stages", stages);
     *out = (play){.profile = p, .count = stages};
     out->ranks = must_calloc((unsigned long)stages, sizeof *out->ranks);
 }
@@ -81,7 +82,8 @@ void play_add(play *p, const compiled *c)
 /* ---- queues ------------------------------------------------------------------------------------------------------------- */
 
 /* Of a rank: its communicators in the order of axes, two directions each, those between stages by neighbour. */
-enum { LINKS = 2, BUSY = 64 };
+enum { FOR_GROUPS, SENDS_MESSAGES, RECEIVES_MESSAGES, USES };
+enum { LINKS = 2 * USES, BUSY = 64 };
 
 typedef struct queue {
     int *launched; /* ops, in order */
@@ -89,18 +91,21 @@ typedef struct queue {
     double free;
 } queue;
 
-/* When a link is in use: its latest times, ascending. Ranks are not played in the order of time, so that what is found later may
+/* Of a rank, within its node and beyond: what it exchanges with groups, and messages out and in. When it is in use: the latest
+ * times, ascending. Ranks are not played in the order of time, so that what is found later may
  * begin earlier, in a gap. */
 typedef struct link {
     double from[BUSY], to[BUSY];
+    double owed; /* by groups: what messages took of the link while a group used it */
     int count;
 } link;
 
 typedef struct request {
     double start, end; /* of its transfer */
+    double launched;   /* by all who take part */
     int op;            /* that launched it; -1: not yet */
     bool met;
-    int cause_rank, cause_op; /* whose launch it waited for; -1: a queue or a link */
+    int cause_rank, cause_op; /* whose launch was the last */
 } request;
 
 typedef struct player {
@@ -213,13 +218,18 @@ static double launched_at(const player *s, int rank, const queue *q)
     return s->p->ranks[rank].ops[q->launched[q->head]].end;
 }
 
+static int link_of(const play_op *e)
+{
+    return (e->leaves ? USES : 0) + (e->peer < 0 ? FOR_GROUPS : e->sends ? SENDS_MESSAGES : RECEIVES_MESSAGES);
+}
+
 /* When all members' links have a gap: each may push the start on for the others. */
-static double free_links(const player *s, const int *members, int count, bool leaves, double start, double seconds)
+static double free_links(const player *s, const int *members, const int *links, int count, double start, double seconds)
 {
     for (bool moved = true; moved;) {
         moved = false;
         for (int i = 0; i < count; i++) {
-            double later = gap(&s->links[members[i]][leaves], start, seconds);
+            double later = gap(&s->links[members[i]][links[i]], start, seconds);
             moved |= later > start;
             start = later;
         }
@@ -227,15 +237,42 @@ static double free_links(const player *s, const int *members, int count, bool le
     return start;
 }
 
+/* Seconds for which the link is in use from `from` to `to`. */
+static double overlap(const link *l, double from, double to)
+{
+    double sum = 0;
+    for (int i = 0; i < l->count; i++) {
+        double a = l->from[i] > from ? l->from[i] : from, b = l->to[i] < to ? l->to[i] : to;
+        sum += b > a ? b - a : 0;
+    }
+    return sum;
+}
+
+/* A message and what a group exchanges share a link evenly: the message takes longer, and the group's next transfer what the
+ * message took. Seconds that the transfer takes. */
+static double share_links(player *s, const int *members, const int *links, int count, double begin, double seconds)
+{
+    double more = 0;
+    for (int i = 0; i < count; i++) {
+        link *l = s->links[members[i]];
+        int use = links[i] % USES, group = links[i] - use;
+        double part = use == FOR_GROUPS ? l[group].owed : overlap(&l[group], begin, begin + 2 * seconds);
+        part = use != FOR_GROUPS && part > seconds ? seconds : part;
+        more = part > more ? part : more;
+        l[group].owed = use == FOR_GROUPS ? 0 : l[group].owed + part;
+    }
+    return seconds + more;
+}
+
 /* Begins what all `members` have at the head of their queues. */
 static void meet(player *s, const int *members, const int *communicators, int count)
 {
     double start = 0, seconds = 0;
     int cause_rank = -1, cause_op = -1;
-    bool leaves = false;
+    int links[PLAY_STAGES];
     for (int i = 0; i < count; i++) {
         const play_op *e = head_of(s, members[i], communicators[i]);
-        leaves |= e->leaves;
+        links[i] = link_of(e);
         seconds = e->seconds > seconds ? e->seconds : seconds;
     }
     for (int i = 0; i < count; i++) {
@@ -251,33 +288,31 @@ static void meet(player *s, const int *members, const int *communicators, int co
         const queue *q = &s->queues[members[i]][communicators[i]];
         begin = q->free > begin ? q->free : begin;
     }
-    if (!s->p->profile->host_moves && seconds > 0)
-        begin = free_links(s, members, count, leaves, begin, seconds);
-    if (begin > start)
-        cause_rank = cause_op = -1;
+    if (!s->p->profile->host_moves && seconds > 0) {
+        begin = free_links(s, members, links, count, begin, seconds);
+        seconds = share_links(s, members, links, count, begin, seconds);
+    }
     for (int i = 0; i < count; i++) {
         int r = members[i];
         queue *q = &s->queues[r][communicators[i]];
         const play_op *e = &s->p->ranks[r].ops[q->launched[q->head]];
         double end = begin + seconds;
-        s->requests[r][e->request] = (request){begin, end, q->launched[q->head++], true, cause_rank, cause_op};
+        s->requests[r][e->request] = (request){begin, end, start, q->launched[q->head++], true, cause_rank, cause_op};
         if (s->p->profile->host_moves)
             continue;
         q->free = end;
         if (seconds > 0)
-            occupy(&s->links[r][leaves], begin, end);
+            occupy(&s->links[r][links[i]], begin, end);
     }
 }
 
 /* What is at the head of a rank's queue, if all who take part have come to it. */
 static bool try_meet(player *s, int rank, int communicator)
 {
-    enum { MOST = 4096 };
-    int members[MOST], theirs[MOST];
+    int members[PLAY_STAGES], theirs[PLAY_STAGES];
     const play_op *e = head_of(s, rank, communicator);
     if (!e)
         return false;
-    MUST(s->p->count < MOST, "%d stages", s->p->count);
     int count = parties(members, s, rank, e);
     for (int i = 0; i < count; i++) {
         play_op turned = *e;
@@ -390,10 +425,10 @@ static void find_causes(player *s)
             continue;
         }
         const play_op *launch = &r->ops[q->op];
-        double from = q->start > before && q->cause_op >= 0 ? q->start : before;
-        add_cause(p, e->end - from, axis_name((axis)launch->axis), rank, " transfers");
+        bool late = q->launched > before; /* in turn behind others of its queue, and on its way */
+        add_cause(p, e->end - (late ? q->launched : before), axis_name((axis)launch->axis), rank, " transfers");
         at--;
-        if (q->start > before && q->cause_op >= 0) {
+        if (late) {
             rank = q->cause_rank;
             at = q->cause_op;
         }

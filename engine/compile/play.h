@@ -3,8 +3,8 @@
  * One rank of each stage is played; the other ranks of its groups do the same at the same time. A rank has one queue that
  * computes, and one for each of its communicators: along an axis, or to a neighbour in one direction. Communication begins
  * when all who take part have launched it, their communicators are done with what was launched before, and their links
- * (to the node, or to the network) are free: a link serves one after another. It occupies nobody who computes, but on a GPU takes `taken` of
- * the multiprocessors from ops that run meanwhile; where the host moves messages, it takes the time of those who wait.
+ * (to the node, or to the network) are free: a link serves groups one after another, messages likewise, and both share it evenly.
+ * That occupies nobody who computes, but on a GPU takes `taken` of the multiprocessors from ops that run meanwhile; where the host moves messages, it takes the time of those who wait.
  */
 #ifndef PHALANX_ENGINE_COMPILE_PLAY_H
 #define PHALANX_ENGINE_COMPILE_PLAY_H
@@ -13,7 +13,7 @@
 #include "engine/compile/profile.h"
 #include "parallel/simulate.h"
 
-enum { PLAY_CAUSES = 512, PLAY_TEXT = 64 };
+enum { PLAY_CAUSES = 512, PLAY_TEXT = 64, PLAY_STAGES = 4096 };
 
 /* A rank's step, op by op; made by play_add. */
 typedef struct play_op play_op;

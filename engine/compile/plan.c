@@ -99,7 +99,7 @@ static status measure_rank(plan *p, const grid *g, bool plays)
         measure_loss(r, &c, &p->profile);
         r->update = plan_price_update(&p->profile, &c);
         if (plays)
-            play_add(&p->timing, &c);
+            play_add(&p->timing, g, &c.training.list, c.training.requests);
     }
     compile_free(&c);
     return s;

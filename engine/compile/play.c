@@ -68,12 +68,11 @@ static play_op take(const profile *p, const grid *g, const program *list, int i)
     return e;
 }
 
-void play_add(play *p, const compiled *c)
+void play_add(play *p, const grid *g, const program *list, int requests)
 {
-    const program *list = &c->training.list;
-    play_rank *r = &p->ranks[c->options.grid.at[GRID_PIPELINE]];
-    MUST(!r->ops, "stage %d is there already", c->options.grid.at[GRID_PIPELINE]);
-    *r = (play_rank){.grid = c->options.grid, .count = list->count, .requests = c->training.requests};
+    play_rank *r = &p->ranks[g->at[GRID_PIPELINE]];
+    MUST(!r->ops, "stage %d is there already", g->at[GRID_PIPELINE]);
+    *r = (play_rank){.grid = *g, .count = list->count, .requests = requests};
     r->ops = must_alloc((unsigned long)(list->count + 1) * sizeof *r->ops);
     for (int i = 0; i < list->count; i++)
         r->ops[i] = take(p->profile, &r->grid, list, i);

@@ -9,7 +9,6 @@
 #ifndef PHALANX_ENGINE_COMPILE_PLAY_H
 #define PHALANX_ENGINE_COMPILE_PLAY_H
 
-#include "engine/compile/compiled.h"
 #include "engine/compile/profile.h"
 #include "parallel/simulate.h"
 
@@ -47,8 +46,8 @@ typedef struct play {
 } play;
 
 void play_open(play *out, const profile *p, int stages);
-/* The training program of one rank of stage `c->options.grid.at[GRID_PIPELINE]`. Nothing of `c` is kept. */
-void play_add(play *p, const compiled *c);
+/* The program of one rank of stage g->at[GRID_PIPELINE], whose asynchronous ops have so many requests. Nothing of it is kept. */
+void play_add(play *p, const grid *g, const program *list, int requests);
 /* After the ranks of all stages are there. Fails where they do not meet. */
 status play_run(play *p);
 /* Begin and end of the actions of `s` as they were played, into `out` as simulate_run makes it (and frees it). */

@@ -134,7 +134,8 @@ static status run(config *c, wishes *w)
     w->cpu = c->train.device == CONFIG_CPU;
     TRY(weights_configure(c)); /* model.from and model.config: sizes are read, weights are not */
     TRY(lay_out(&g, c, w));
-    TRY(compile_options_from(&o, c, &g, backend_of(c), threads_of(c, g.ranks, w->node_ranks > 0 ? (int)w->node_ranks : 8)));
+    TRY(compile_options_from(&o, c, &g, backend_of(c),
+                             threads_of(c, g.ranks, w->node_ranks > 0 ? (int)w->node_ranks : 8)));
     o.evaluate = c->data.validation.count > 0 && c->evaluate.every > 0;
     profile prices = {0};
     status s = prices_of(&prices, w);
@@ -160,16 +161,15 @@ static int read_wishes(wishes *w, int *operands, int argc, char **argv)
         {"--schedule", OPTIONS_FLAG, NULL, "draw the pipeline's timeline", &w->schedule, 0, 0, NULL},
         {"--svg", OPTIONS_TEXT, "FILE", "draw it into an SVG file", &w->svg, 0, 0, NULL},
         {"--device", OPTIONS_TEXT, "NAME|FILE",
-         "prices: a100, h100, h200, b200, cpu, or a file of phalanx bench --profile; default h100",
-         &w->device, 0, 0, NULL},
+         "prices: a100, h100, h200, b200, cpu, or a file of phalanx bench --profile; default h100", &w->device, 0, 0,
+         NULL},
         {"--network", OPTIONS_TEXT, "FILE", "the network's part of a profile's file", &w->network_file, 0, 0, NULL},
-        {"--flops", OPTIONS_NUMBER, "T", "peak TFLOP/s of a device, instead of the profile's", &w->tflops, 1e-6, 1e9, NULL},
+        {"--flops", OPTIONS_NUMBER, "T", "peak TFLOP/s of a device, instead of the profile's", &w->tflops, 1e-6, 1e9,
+         NULL},
         {"--efficiency", OPTIONS_NUMBER, "E", "share of it that large products reach", &w->efficiency, 1e-3, 1, NULL},
         {"--bandwidth", OPTIONS_NUMBER, "G", "GB/s of a device's memory", &w->memory, 1e-3, 1e9, NULL},
-        {"--node-bandwidth", OPTIONS_NUMBER, "G", "GB/s a rank sends within its node", &w->node, 1e-3,
-         1e9, NULL},
-        {"--network-bandwidth", OPTIONS_NUMBER, "G", "GB/s a rank sends to other nodes", &w->network,
-         1e-3, 1e9, NULL},
+        {"--node-bandwidth", OPTIONS_NUMBER, "G", "GB/s a rank sends within its node", &w->node, 1e-3, 1e9, NULL},
+        {"--network-bandwidth", OPTIONS_NUMBER, "G", "GB/s a rank sends to other nodes", &w->network, 1e-3, 1e9, NULL},
         {"--node-ranks", OPTIONS_INTEGER, "N", "ranks of a node", &w->node_ranks, 1, 1024, NULL},
     };
     const options_command command = {

@@ -45,7 +45,7 @@ enum { PLAN_CHOICES = 4 };
 
 typedef struct plan {
     compile_options options; /* of rank 0 */
-    profile profile; /* borrows its points */
+    profile profile;         /* borrows its points */
     int64_t parameters, tokens_per_step;
     double flops_per_token;      /* causal attention counted as half */
     double flops_per_token_full; /* attention's square counted whole, as some do */

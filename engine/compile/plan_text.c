@@ -334,8 +334,8 @@ static void json_time(FILE *out, const plan *p)
             "],\n \"step_seconds\": %.17g, \"mfu\": %.17g,\n \"assumed\": {\"device\": \"%s\", \"flops\": %.17g, "
             "\"efficiency\": %.17g, \"memory_bandwidth\": %.17g, \"node_bandwidth\": %.17g, "
             "\"network_bandwidth\": %.17g, \"node_ranks\": %d}}\n",
-            p->step_seconds, p->mfu, h->name, profile_peak(h, p->options.compute), h->tile[0].share,
-            h->memory, h->node, h->network, h->node_ranks);
+            p->step_seconds, p->mfu, h->name, profile_peak(h, p->options.compute), h->tile[0].share, h->memory, h->node,
+            h->network, h->node_ranks);
 }
 
 void plan_text_json(FILE *out, const plan *p)

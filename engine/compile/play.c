@@ -179,8 +179,8 @@ static int parties(int *out, const player *s, int rank, const play_op *e)
     }
     for (int r = 0; r < s->p->count; r++) {
         bool ends = axis_rows[e->axis].rule == AXIS_ENDS;
-        bool with = axis_spans((axis)e->axis, GRID_PIPELINE) &&
-                    (!ends || r == 0 || r == s->p->count - 1) && grid_group_size(g, (axis)e->axis) > 0;
+        bool with = axis_spans((axis)e->axis, GRID_PIPELINE) && (!ends || r == 0 || r == s->p->count - 1) &&
+                    grid_group_size(g, (axis)e->axis) > 0;
         if (r == rank || with)
             out[count++] = r;
     }

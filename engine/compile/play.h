@@ -38,8 +38,8 @@ typedef struct play {
     const profile *profile; /* borrowed */
     play_rank *ranks;       /* by stage */
     int count;
-    double seconds; /* the step */
-    double bubble;  /* mean of the ranks' idle shares */
+    double seconds;             /* the step */
+    double bubble;              /* mean of the ranks' idle shares */
     double exposed[AXIS_COUNT]; /* mean over the ranks */
     play_cause causes[PLAY_CAUSES];
     int cause_count;

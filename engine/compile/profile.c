@@ -38,7 +38,7 @@ static const profile built_in[] = {
      .half = 312e12,
      .single = 19.5e12,
      .processors = 108,
-     .tile = {{128, 256, 0.765}, {128, 128, 0.73}, {64, 128, 0.6}, {64, 64, 0.45}},
+     .tile = {{128, 256, 0.757}, {128, 128, 0.722}, {64, 128, 0.6}, {64, 64, 0.45}},
      .depth = 128,
      .product_start = 4e-6,
      .memory = 2.0e12,
@@ -230,8 +230,8 @@ static double tiled(const profile *p, double flops, const double size[3])
 static double model_product(const profile *p, const op *o, const double size[3])
 {
     double flops = profile_peak(p, type_of(o)), bytes = op_row_of(o)->cost(o).bytes / (p->memory * p->memory_share);
-    double seconds = p->processors ? tiled(p, flops, size)
-                                   : 2 * size[0] * size[1] * size[2] / (flops * p->tile[0].share);
+    double seconds =
+        p->processors ? tiled(p, flops, size) : 2 * size[0] * size[1] * size[2] / (flops * p->tile[0].share);
     return (seconds > bytes ? seconds : bytes) + p->product_start;
 }
 
@@ -253,7 +253,8 @@ static double model_attention(const profile *p, const op *o)
     if (share <= 0)
         return model_scores(p, o);
     op_cost cost = op_row_of(o)->cost(o);
-    double compute = cost.flops / (profile_peak(p, type_of(o)) * share), move = cost.bytes / (p->memory * p->memory_share);
+    double compute = cost.flops / (profile_peak(p, type_of(o)) * share),
+           move = cost.bytes / (p->memory * p->memory_share);
     return (compute > move ? compute : move) + p->start;
 }
 

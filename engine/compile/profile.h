@@ -23,9 +23,9 @@ typedef struct profile_tile {
 /* One measurement: an op of this kind and these sizes took this long. */
 typedef struct profile_point {
     op_kind kind;
-    dtype type;            /* of its first operand */
-    bool adds;             /* to what its output holds */
-    double size[3];        /* of a product rows, columns, depth; of attention tokens, sequence, width; else bytes, 0, 0 */
+    dtype type;     /* of its first operand */
+    bool adds;      /* to what its output holds */
+    double size[3]; /* of a product rows, columns, depth; of attention tokens, sequence, width; else bytes, 0, 0 */
     double seconds, model; /* that it took, and that the model of this profile says */
 } profile_point;
 
@@ -35,23 +35,23 @@ typedef struct profile {
     double half, single; /* peak FLOP/s in bf16 or fp16, and in fp32 */
     int processors;      /* that share a product's tiles; 0: no tiles, products reach tile[0].share */
     profile_tile tile[PROFILE_TILES];
-    double depth;        /* of a product whose time is half for filling and draining */
+    double depth;         /* of a product whose time is half for filling and draining */
     double product_start; /* seconds of a product beside its FLOPs */
     /* attention: share of the half-precision peak that the fused kernels reach; 0: not fused, scores pass through memory */
     double attention, attention_gradient;
     /* everything else */
-    double memory;      /* bytes a second */
-    double memory_share; /* of it that row-wise ops reach */
-    double start;       /* seconds of an op beside its bytes */
+    double memory;          /* bytes a second */
+    double memory_share;    /* of it that row-wise ops reach */
+    double start;           /* seconds of an op beside its bytes */
     int64_t capacity;       /* bytes of the device's memory that a process sees; 0: it has none of its own */
     const reserve *reserve; /* what is taken of it beside the arena; borrowed */
     /* the network */
     int node_ranks;
-    double node, network;               /* bytes a second that a rank sends within its node, and beyond */
-    double latency, network_latency;    /* seconds until a message's first byte arrives */
-    double hop;                         /* seconds for each further member of a ring */
-    bool host_moves; /* ranks copy messages with the threads that compute: nothing travels beside */
-    double taken;    /* share of the multiprocessors that communication takes while it lasts */
+    double node, network;            /* bytes a second that a rank sends within its node, and beyond */
+    double latency, network_latency; /* seconds until a message's first byte arrives */
+    double hop;                      /* seconds for each further member of a ring */
+    bool host_moves;                 /* ranks copy messages with the threads that compute: nothing travels beside */
+    double taken;                    /* share of the multiprocessors that communication takes while it lasts */
     /* measured */
     profile_point *points;
     int count;

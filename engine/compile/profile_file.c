@@ -16,13 +16,26 @@ typedef struct field {
     bool network, positive;
 } field;
 
-#define FIELD(name, network, positive) {#name, offsetof(profile, name), network, positive}
+#define FIELD(name, network, positive)                                                                                 \
+    {                                                                                                                  \
+#name, offsetof(profile, name), network, positive                                                              \
+    }
 static const field numbers[] = {
-    FIELD(half, false, true),          FIELD(single, false, true),          FIELD(depth, false, false),
-    FIELD(product_start, false, false), FIELD(attention, false, false),      FIELD(attention_gradient, false, false),
-    FIELD(memory, false, true),        FIELD(memory_share, false, true),    FIELD(start, false, false),
-    FIELD(node, true, true),           FIELD(network, true, true),          FIELD(latency, true, false),
-    FIELD(network_latency, true, false), FIELD(hop, true, false),            FIELD(taken, true, false),
+    FIELD(half, false, true),
+    FIELD(single, false, true),
+    FIELD(depth, false, false),
+    FIELD(product_start, false, false),
+    FIELD(attention, false, false),
+    FIELD(attention_gradient, false, false),
+    FIELD(memory, false, true),
+    FIELD(memory_share, false, true),
+    FIELD(start, false, false),
+    FIELD(node, true, true),
+    FIELD(network, true, true),
+    FIELD(latency, true, false),
+    FIELD(network_latency, true, false),
+    FIELD(hop, true, false),
+    FIELD(taken, true, false),
 };
 #undef FIELD
 
@@ -45,10 +58,15 @@ static status take_numbers(profile *p, const json_t *root, const char *path, boo
         *number_of(p, &numbers[i]) = number;
     }
     const json_t *ranks = json_object_get(root, "node_ranks"), *moves = json_object_get(root, "host_moves");
+    const json_t *capacity = json_object_get(root, "capacity");
     if (ranks && (!json_is_integer(ranks) || json_integer_value(ranks) < 1))
         return status_fail(STATUS_USAGE, "%s: node_ranks is no number above zero", path);
     if (ranks)
         p->node_ranks = (int)json_integer_value(ranks);
+    if (capacity && (!json_is_integer(capacity) || json_integer_value(capacity) < 0))
+        return status_fail(STATUS_USAGE, "%s: capacity is no number of bytes", path);
+    if (capacity && !only_network)
+        p->capacity = json_integer_value(capacity);
     if (moves)
         p->host_moves = json_is_true(moves);
     return STATUS_OK;
@@ -165,9 +183,9 @@ status profile_save(const char *path, const profile *p)
     json_t *root = json_object(), *tiles = json_array(), *points = json_array();
     json_object_set_new(root, "name", json_string(p->name));
     for (int i = 0; i < NUMBERS; i++)
-        json_object_set_new(root, numbers[i].name,
-                            json_real(*(const double *)((const char *)p + numbers[i].at)));
+        json_object_set_new(root, numbers[i].name, json_real(*(const double *)((const char *)p + numbers[i].at)));
     json_object_set_new(root, "node_ranks", json_integer(p->node_ranks));
+    json_object_set_new(root, "capacity", json_integer(p->capacity));
     json_object_set_new(root, "host_moves", json_boolean(p->host_moves));
     json_object_set_new(root, "processors", json_integer(p->processors));
     for (int i = 0; i < PROFILE_TILES && p->tile[i].rows; i++)

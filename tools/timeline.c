@@ -7,6 +7,7 @@
 
 #include "engine/config/config.h"
 #include "engine/files/atomic.h"
+#include "engine/trace.h"
 #include "engine/weights.h"
 #include "kernels/device.h"
 #include "memory/log.h"

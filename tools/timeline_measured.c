@@ -49,16 +49,16 @@ static bool wanted(reading *r, int64_t step)
     return step == r->step;
 }
 
-static void take_transfer(reading *r, const char *name, const char *kind, const char *id, const char *axis, double at)
+static void take_transfer(reading *r, const char *name, const char *kind, const char *id, const char *along, double at)
 {
     if (*kind == 'b') {
         json_object_set_new(r->open, id, json_real(at));
         return;
     }
     const json_t *began = json_object_get(r->open, id);
-    if (began && axis_of(axis) < AXIS_COUNT)
+    if (began && axis_of(along) < AXIS_COUNT)
         picture_add_transfer(r->row,
-                             (picture_transfer){json_real_value(began), at, axis_of(axis), picture_name(r->names, name)});
+                             (picture_transfer){json_real_value(began), at, axis_of(along), picture_name(r->names, name)});
     json_object_del(r->open, id);
 }
 
@@ -67,7 +67,7 @@ static void take_event(reading *r, json_t *event)
     const char *name, *kind, *about = "", *id = "", *within = "", *along = "";
     double at = 0, lasts = 0;
     json_int_t step = 0;
-    int op = 0, chunk = 0, microbatch = -1;
+    int index = 0, chunk = 0, microbatch = -1;
     if (json_unpack(event, "{s:s, s:s, s?s, s?s, s?F, s?F}", "name", &name, "ph", &kind, "cat", &about, "id", &id, "ts",
                     &at, "dur", &lasts)) {
         r->bad++;
@@ -75,13 +75,13 @@ static void take_event(reading *r, json_t *event)
     }
     if (*kind == 'M')
         return;
-    if (json_unpack(event, "{s:{s:I, s:i, s:s, s:i, s:i, s?s}}", "args", "step", &step, "op", &op, "phase", &within,
+    if (json_unpack(event, "{s:{s:I, s:i, s:s, s:i, s:i, s?s}}", "args", "step", &step, "op", &index, "phase", &within,
                     "chunk", &chunk, "micro_batch", &microbatch, "axis", &along)) {
         r->bad++;
         return;
     }
     phase p = phase_of(within);
-    if (!wanted(r, step) || p == PHASE_COUNT || op < 0)
+    if (!wanted(r, step) || p == PHASE_COUNT || index < 0)
         return;
     if (*kind != 'X') {
         take_transfer(r, name, kind, id, about, at);
@@ -94,7 +94,7 @@ static void take_event(reading *r, json_t *event)
                                             .name = picture_name(r->names, name),
                                             .microbatch = microbatch,
                                             .chunk = chunk,
-                                            .op = op,
+                                            .op = index,
                                             .along = axis_of(along)});
 }
 

@@ -189,12 +189,12 @@ static json_t *memory_of(const picture_row *r, double length)
     static const tensor_class persistent[] = {CLASS_INPUT, CLASS_WEIGHT, CLASS_GRADIENT, CLASS_OPTIMIZER};
     enum { PERSISTENT = sizeof persistent / sizeof *persistent };
     json_t *times = json_array(), *bytes = json_array(), *kept = json_array(), *rest = json_array();
-    for (int op = 0, part = 0; part < MOMENTS && op < r->ops; part++) {
+    for (int i = 0, part = 0; part < MOMENTS && i < r->ops; part++) {
         double until = length * (part + 1) / MOMENTS;
-        int most = op;
-        append_number(times, op ? r->ends[op - 1] : 0);
-        for (; op < r->ops && (part == MOMENTS - 1 || r->ends[op] <= until); op++)
-            most = r->kept[op] + r->rest[op] > r->kept[most] + r->rest[most] ? op : most;
+        int most = i;
+        append_number(times, i ? r->ends[i - 1] : 0);
+        for (; i < r->ops && (part == MOMENTS - 1 || r->ends[i] <= until); i++)
+            most = r->kept[i] + r->rest[i] > r->kept[most] + r->rest[most] ? i : most;
         json_array_append_new(kept, json_integer(r->kept[most]));
         json_array_append_new(rest, json_integer(r->rest[most]));
     }

@@ -486,10 +486,10 @@ status play_run(play *p)
     return ok;
 }
 
-play_span play_op_at(const play *p, int stage, int op)
+play_span play_op_at(const play *p, int stage, int index)
 {
-    const play_op *o = &p->ranks[stage].ops[op];
-    double before = op > 0 ? o[-1].end : 0;
+    const play_op *o = &p->ranks[stage].ops[index];
+    double before = index > 0 ? o[-1].end : 0;
     if (o->does == LAUNCHES)
         return o->last ? (play_span){o->travels, o->travels + o->seconds, o->end} : (play_span){0, 0, o->end};
     return (play_span){before, o->end, o->end};

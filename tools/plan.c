@@ -8,9 +8,11 @@
 #include "engine/compile/compile.h"
 #include "engine/compile/plan.h"
 #include "engine/compile/plan_text.h"
+#include "engine/outer.h"
 #include "engine/weights.h"
 #include "kernels/device.h"
 #include "memory/log.h"
+#include "memory/units.h"
 #include "parallel/timeline.h"
 #include "tools/options.h"
 #include "tools/tools.h"
@@ -19,7 +21,7 @@ typedef struct wishes {
     bool json, listing, schedule, every, cpu;
     const char *svg, *device, *network_file;
     int64_t rank, ranks; /* -1, 0: not given */
-    double tflops, efficiency, memory, node, network;
+    double tflops, efficiency, memory, node, network, islands;
     int64_t node_ranks;
 } wishes;
 
@@ -77,6 +79,22 @@ static status list_rank(const compile_options *options, int rank)
     return s;
 }
 
+/* What this job as one of outer.slots islands sends to the others. */
+static void print_islands(const config *c, const plan *p, double bandwidth)
+{
+    char arena[UNITS_TEXT], change[UNITS_TEXT], sent[UNITS_TEXT];
+    outer_plan o = outer_plan_of(c, p->options.grid.ranks, p->step_seconds, bandwidth);
+    units_bytes(arena, (double)o.arena);
+    units_bytes(change, (double)o.change);
+    units_bytes(sent, (double)o.sent);
+    printf("\nislands           %d, merging every %d steps: a change is %s (%.1f x smaller than fp32); each island "
+           "sends %s\n"
+           "                  and receives as much, %.3g s at %.3g Gbit/s; %.1f%% of the time computes; %s of host "
+           "memory a rank\n",
+           c->outer.slots, c->outer.every, change, 4.0 * (double)p->parameters / (double)o.change, sent, o.seconds,
+           bandwidth / 1e9, 100 * o.computing, arena);
+}
+
 /* What a run in this folder has measured of a GPU's memory beside the arena. */
 static status read_reserve(reserve *out, const config *c)
 {
@@ -91,22 +109,25 @@ static status read_reserve(reserve *out, const config *c)
     return s;
 }
 
-static status show(const config *c, const compile_options *options, const wishes *w, profile *prices)
+static status show(const config *c, const compile_options *options, const wishes *w, const profile *of)
 {
     reserve beside;
+    profile prices = *of;
     plan p = {0};
     TRY(read_reserve(&beside, c));
-    prices->reserve = &beside;
+    prices.reserve = &beside;
     if (w->listing)
         return list_rank(options, w->rank < 0 ? 0 : (int)w->rank);
-    status s = plan_make(&p, options, prices, w->every, (int)w->rank);
+    status s = plan_make(&p, options, &prices, w->every, (int)w->rank);
     if (s == STATUS_OK && w->json)
         plan_text_json(stdout, &p);
     else if (s == STATUS_OK)
         plan_text_report(stdout, &p);
-    if (s == STATUS_OK && !w->json && w->cpu && !w->device)
-        puts("                  though train.device is cpu: --device cpu is a small CPU, and a file of phalanx bench\n"
-             "                  --profile this machine");
+    if (s == STATUS_OK && !w->json && w->cpu && !w->device && w->tflops <= 0)
+        puts("                  these are an H100's figures, though train.device is cpu: --device cpu is a small CPU,\n"
+             "                  and --flops and the options beside it describe another machine");
+    if (s == STATUS_OK && !w->json && c->outer.every > 0)
+        print_islands(c, &p, c->outer.bandwidth > 0 ? c->outer.bandwidth : w->islands * 1e9);
     if (s == STATUS_OK && w->schedule) {
         fputc('\n', stdout);
         timeline_print(stdout, &p.spans, timeline_style_of(stdout));
@@ -150,7 +171,7 @@ static status run(config *c, wishes *w)
 /* OPTIONS_GO_ON, or the exit status */
 static int read_wishes(wishes *w, int *operands, int argc, char **argv)
 {
-    *w = (wishes){.rank = -1};
+    *w = (wishes){.rank = -1, .islands = 1};
     const options_row rows[] = {
         {"--json", OPTIONS_FLAG, NULL, "the same facts for programs", &w->json, 0, 0, NULL},
         {"--ranks", OPTIONS_INTEGER, "N", "ranks of the job; else tensor x pipeline x parallel.data", &w->ranks, 1,
@@ -171,6 +192,8 @@ static int read_wishes(wishes *w, int *operands, int argc, char **argv)
         {"--node-bandwidth", OPTIONS_NUMBER, "G", "GB/s a rank sends within its node", &w->node, 1e-3, 1e9, NULL},
         {"--network-bandwidth", OPTIONS_NUMBER, "G", "GB/s a rank sends to other nodes", &w->network, 1e-3, 1e9, NULL},
         {"--node-ranks", OPTIONS_INTEGER, "N", "ranks of a node", &w->node_ranks, 1, 1024, NULL},
+        {"--island-bandwidth", OPTIONS_NUMBER, "G", "Gbit/s between islands (outer.bandwidth, else 1)", &w->islands,
+         1e-6, 1e6, NULL},
     };
     const options_command command = {
         .name = "plan",

@@ -109,24 +109,25 @@ static status read_reserve(reserve *out, const config *c)
     return s;
 }
 
-static status show(const config *c, const compile_options *options, const wishes *w, profile *prices)
+static status show(const config *c, const compile_options *options, const wishes *w, const profile *of)
 {
     reserve beside;
+    profile prices = *of;
     plan p = {0};
     TRY(read_reserve(&beside, c));
-    prices->reserve = &beside;
+    prices.reserve = &beside;
     if (w->listing)
         return list_rank(options, w->rank < 0 ? 0 : (int)w->rank);
-    status s = plan_make(&p, options, prices, w->every, (int)w->rank);
+    status s = plan_make(&p, options, &prices, w->every, (int)w->rank);
     if (s == STATUS_OK && w->json)
         plan_text_json(stdout, &p);
     else if (s == STATUS_OK)
         plan_text_report(stdout, &p);
+    if (s == STATUS_OK && !w->json && w->cpu && !w->device && w->tflops <= 0)
+        puts("                  these are an H100's figures, though train.device is cpu: --device cpu is a small CPU,\n"
+             "                  and --flops and the options beside it describe another machine");
     if (s == STATUS_OK && !w->json && c->outer.every > 0)
         print_islands(c, &p, c->outer.bandwidth > 0 ? c->outer.bandwidth : w->islands * 1e9);
-    if (s == STATUS_OK && !w->json && w->cpu && !w->device)
-        puts("                  though train.device is cpu: --device cpu is a small CPU, and a file of phalanx bench\n"
-             "                  --profile this machine");
     if (s == STATUS_OK && w->schedule) {
         fputc('\n', stdout);
         timeline_print(stdout, &p.spans, timeline_style_of(stdout));
@@ -190,9 +191,9 @@ static int read_wishes(wishes *w, int *operands, int argc, char **argv)
         {"--bandwidth", OPTIONS_NUMBER, "G", "GB/s of a device's memory", &w->memory, 1e-3, 1e9, NULL},
         {"--node-bandwidth", OPTIONS_NUMBER, "G", "GB/s a rank sends within its node", &w->node, 1e-3, 1e9, NULL},
         {"--network-bandwidth", OPTIONS_NUMBER, "G", "GB/s a rank sends to other nodes", &w->network, 1e-3, 1e9, NULL},
+        {"--node-ranks", OPTIONS_INTEGER, "N", "ranks of a node", &w->node_ranks, 1, 1024, NULL},
         {"--island-bandwidth", OPTIONS_NUMBER, "G", "Gbit/s between islands (outer.bandwidth, else 1)", &w->islands,
          1e-6, 1e6, NULL},
-        {"--node-ranks", OPTIONS_INTEGER, "N", "ranks of a node", &w->node_ranks, 1, 1024, NULL},
     };
     const options_command command = {
         .name = "plan",

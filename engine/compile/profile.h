@@ -64,7 +64,6 @@ const char *profile_names(void);
 status profile_open(profile *out, const char *name);
 /* Only the network's numbers of a file. */
 status profile_take_network(profile *p, const char *path);
-status profile_save(const char *path, const profile *p);
 void profile_free(profile *p);
 
 /* FLOP/s: the data sheet's, and what large products reach of them. */

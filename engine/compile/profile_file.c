@@ -177,27 +177,3 @@ status profile_take_network(profile *p, const char *path)
     json_decref(root);
     return s;
 }
-
-status profile_save(const char *path, const profile *p)
-{
-    json_t *root = json_object(), *tiles = json_array(), *points = json_array();
-    json_object_set_new(root, "name", json_string(p->name));
-    for (int i = 0; i < NUMBERS; i++)
-        json_object_set_new(root, numbers[i].name, json_real(*(const double *)((const char *)p + numbers[i].at)));
-    json_object_set_new(root, "node_ranks", json_integer(p->node_ranks));
-    json_object_set_new(root, "capacity", json_integer(p->capacity));
-    json_object_set_new(root, "host_moves", json_boolean(p->host_moves));
-    json_object_set_new(root, "processors", json_integer(p->processors));
-    for (int i = 0; i < PROFILE_TILES && p->tile[i].rows; i++)
-        json_array_append_new(tiles, json_pack("[iif]", p->tile[i].rows, p->tile[i].columns, p->tile[i].share));
-    json_object_set_new(root, "tiles", tiles);
-    for (int i = 0; i < p->count; i++) {
-        const profile_point *at = &p->points[i];
-        json_array_append_new(points, json_pack("[ssb[fff]ff]", op_rows[at->kind].name, dtype_name(at->type), at->adds,
-                                                at->size[0], at->size[1], at->size[2], at->seconds, at->model));
-    }
-    json_object_set_new(root, "points", points);
-    int failed = json_dump_file(root, path, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
-    json_decref(root);
-    return failed ? status_fail(STATUS_FAILED, "%s: cannot be written", path) : STATUS_OK;
-}

@@ -45,11 +45,11 @@ static status write_page(const wishes *w, const char *title, const picture *all,
                               g->ranks, g->size[GRID_TENSOR], g->size[GRID_PIPELINE], g->size[GRID_DATA],
                               schedule_name(p->options.schedule), p->options.microbatches, p->options.micro_batch,
                               (long long)p->options.sequence);
-    json_t *data = json_pack("{s:s, s:s, s:[s, s, s, s, s], s:o, s:[s, s, s, s, s, s], s:O, s:I, s:o}", "title", title,
-                             "words", words, "kinds", "forward", "backward", "weights' gradients", "update", "waiting",
-                             "axes", names_of_axes(), "classes", "inputs", "weights", "gradients", "optimizer", "kept",
-                             "temporary", "names", names->list, "budget", (json_int_t)p->options.budget, "pictures",
-                             list);
+    json_t *data =
+        json_pack("{s:s, s:s, s:[s, s, s, s, s], s:o, s:[s, s, s, s, s, s], s:O, s:I, s:o}", "title", title, "words",
+                  words, "kinds", "forward", "backward", "weights' gradients", "update", "waiting", "axes",
+                  names_of_axes(), "classes", "inputs", "weights", "gradients", "optimizer", "kept", "temporary",
+                  "names", names->list, "budget", (json_int_t)p->options.budget, "pictures", list);
     MUST(data, "out of host memory");
     status s = page_write(w->output, timeline_page, "@DATA@", data);
     json_decref(data);

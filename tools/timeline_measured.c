@@ -57,8 +57,8 @@ static void take_transfer(reading *r, const char *name, const char *kind, const 
     }
     const json_t *began = json_object_get(r->open, id);
     if (began && axis_of(along) < AXIS_COUNT)
-        picture_add_transfer(r->row,
-                             (picture_transfer){json_real_value(began), at, axis_of(along), picture_name(r->names, name)});
+        picture_add_transfer(
+            r->row, (picture_transfer){json_real_value(began), at, axis_of(along), picture_name(r->names, name)});
     json_object_del(r->open, id);
 }
 

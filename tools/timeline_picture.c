@@ -8,7 +8,10 @@
 #include "engine/compile/alive.h"
 #include "memory/log.h"
 
-enum { MOMENTS = 400, SHORT = 2000 }; /* points of a memory curve; of a step, the longest wait that an action swallows */
+enum {
+    MOMENTS = 400,
+    SHORT = 2000
+}; /* points of a memory curve; of a step, the longest wait that an action swallows */
 
 /* ---- names ------------------------------------------------------------------------------------------------------- */
 
@@ -223,9 +226,9 @@ json_t *picture_json(const picture *p, const picture_names *names, int most_span
         picture_row *r = &p->rows[i];
         qsort(r->spans, (size_t)r->span_count, sizeof *r->spans, span_order);
         qsort(r->transfers, (size_t)r->transfer_count, sizeof *r->transfers, transfer_order);
-        json_t *row = json_pack("{s:s, s:o, s:o}", "name", r->name, "spans",
-                                many ? actions_of(r, p->length, &all) : spans_of(r), "transfers",
-                                transfers_of(r, many ? p->length / 10000 : 0));
+        json_t *row =
+            json_pack("{s:s, s:o, s:o}", "name", r->name, "spans", many ? actions_of(r, p->length, &all) : spans_of(r),
+                      "transfers", transfers_of(r, many ? p->length / 10000 : 0));
         if (r->ops > 0)
             json_object_set_new(row, "memory", memory_of(r, p->length));
         json_array_append_new(rows, row);
@@ -234,7 +237,10 @@ json_t *picture_json(const picture *p, const picture_names *names, int most_span
         if (p->exposed[a] > 0)
             json_object_set_new(exposed, axis_name((axis)a), json_real(p->exposed[a]));
     char *note = must_format("%s%s%s", p->note ? p->note : "", p->note && many ? " " : "",
-                             many ? "Too many ops for a page: each action is one." : "");
+                             many ? "Too many ops for a page: each action is one, and transfers of less than a "
+                                    "ten-thousandth of the step are "
+                                    "left out."
+                                  : "");
     json_t *out = json_pack("{s:s, s:s, s:s, s:f, s:f, s:o, s:O?, s:i, s:o}", "name", p->name, "each", p->each, "note",
                             note, "length", p->length, "bubble", p->bubble, "exposed", exposed, "causes", p->causes,
                             "chunks", p->chunks, "rows", rows);
@@ -250,7 +256,8 @@ static const char *words_of(const picture_names *names, int name)
     return json_string_value(json_array_get(names->list, (size_t)name));
 }
 
-static void add_transfer_events(json_t *into, const picture_transfer *t, const picture_names *names, int process, int id)
+static void add_transfer_events(json_t *into, const picture_transfer *t, const picture_names *names, int process,
+                                int id)
 {
     char text[16];
     snprintf(text, sizeof text, "p%d", id);
@@ -278,11 +285,10 @@ void picture_events(json_t *into, const picture *p, const picture_names *names, 
         free(name);
         for (int k = 0; k < r->span_count; k++) {
             const picture_span *s = &r->spans[k];
-            json_array_append_new(
-                into, json_pack("{s:s, s:s, s:s, s:i, s:i, s:f, s:f, s:{s:i, s:i, s:i}}", "name",
-                                words_of(names, s->name), "cat", kinds[s->kind], "ph", "X", "pid", first + i, "tid", 0,
-                                "ts", s->begin, "dur", s->end - s->begin, "args", "micro_batch", s->microbatch, "chunk",
-                                s->chunk, "op", s->op));
+            json_array_append_new(into, json_pack("{s:s, s:s, s:s, s:i, s:i, s:f, s:f, s:{s:i, s:i, s:i}}", "name",
+                                                  words_of(names, s->name), "cat", kinds[s->kind], "ph", "X", "pid",
+                                                  first + i, "tid", 0, "ts", s->begin, "dur", s->end - s->begin, "args",
+                                                  "micro_batch", s->microbatch, "chunk", s->chunk, "op", s->op));
         }
         for (int k = 0; k < r->transfer_count; k++)
             add_transfer_events(into, &r->transfers[k], names, first + i, id++);

@@ -7,7 +7,13 @@
 
 #include "engine/compile/compile.h"
 
-typedef enum picture_kind { PICTURE_FORWARD, PICTURE_BACKWARD, PICTURE_WEIGHT, PICTURE_UPDATE, PICTURE_WAIT } picture_kind;
+typedef enum picture_kind {
+    PICTURE_FORWARD,
+    PICTURE_BACKWARD,
+    PICTURE_WEIGHT,
+    PICTURE_UPDATE,
+    PICTURE_WAIT
+} picture_kind;
 
 /* What a row did: an op, or a wait for what travelled along an axis. */
 typedef struct picture_span {
@@ -29,8 +35,8 @@ typedef struct picture_row {
     picture_span *spans;
     picture_transfer *transfers;
     int span_count, transfer_count;
-    double *ends;           /* [ops] of the rank's program */
-    int64_t *kept, *rest;   /* [ops + 1], bytes alive */
+    double *ends;         /* [ops] of the rank's program */
+    int64_t *kept, *rest; /* [ops + 1], bytes alive */
     int64_t class_bytes[CLASS_COUNT], arena;
     int ops;
 } picture_row;

@@ -15,8 +15,8 @@ static void take_op(picture_row *r, picture_names *names, const play *t, const p
     r->ends[i] = 1e6 * at.free;
     if (op_row_of(o)->flags & OP_COMM) {
         if (at.end > at.begin)
-            picture_add_transfer(r, (picture_transfer){1e6 * at.begin, 1e6 * at.end, (axis)o->at.axis,
-                                                       picture_name(names, o->label)});
+            picture_add_transfer(
+                r, (picture_transfer){1e6 * at.begin, 1e6 * at.end, (axis)o->at.axis, picture_name(names, o->label)});
         return;
     }
     if (at.end <= at.begin)

@@ -89,8 +89,7 @@ static void write_axis(FILE *out, const simulation *sim, double scale, int y)
     double least = TICK / scale, step = pow(10, floor(log10(least)));
     step *= step >= least ? 1 : 2 * step >= least ? 2 : 5 * step >= least ? 5 : 10;
     int u = step >= 0.1 ? 0 : step >= 1e-4 ? 1 : 2;
-    fprintf(out, "<g><line x1=\"%d\" x2=\"%.2f\" y1=\"%d\" y2=\"%d\"/>\n", LEFT,
-            LEFT + sim->length * scale, y, y);
+    fprintf(out, "<g><line x1=\"%d\" x2=\"%.2f\" y1=\"%d\" y2=\"%d\"/>\n", LEFT, LEFT + sim->length * scale, y, y);
     for (int i = 0; i * step <= sim->length * (1 + 1e-9) && sim->length > 0; i++) {
         double x = LEFT + i * step * scale;
         fprintf(

@@ -169,7 +169,8 @@ static void cuda_stamp(device *d, int index, const op *o)
 static double cuda_stamp_seconds(const device *d, int index)
 {
     float milliseconds = 0;
-    CUDA_MUST(cudaEventSynchronize(d->stamp[index])); /* one on another queue may come after what compute has waited for */
+    CUDA_MUST(
+        cudaEventSynchronize(d->stamp[index])); /* one on another queue may come after what compute has waited for */
     CUDA_MUST(cudaEventElapsedTime(&milliseconds, d->stamp[0], d->stamp[index]));
     return 1e-3 * (double)milliseconds;
 }

@@ -169,6 +169,7 @@ status compile_options_from(compile_options *out, const config *c, const grid *g
                              .sequence_parallel = c->parallel.sequence,
                              .zero = c->parallel.zero,
                              .bucket = c->parallel.bucket,
+                             .order = c->parallel.order,
                              .gather_each = c->parallel.zero_gather == CONFIG_EACH_MICRO_BATCH,
                              .reduce_each = c->parallel.zero_reduce == CONFIG_EACH_MICRO_BATCH,
                              .optimizer = {.name = c->optimizer.name,

@@ -82,6 +82,7 @@ status replay_compile(replay_rank *out, const compile_options *o, bool place, vo
                                      .whole = whole});
     status ok = unroll(&out->p, c, chunks, &s);
     if (ok == STATUS_OK) {
+        order_micro_batches(&out->p, o->order ? ORDER_FILLED : ORDER_AS_LOWERED);
         update_append(&out->p, c);
         place_waits(&out->p);
         note_roots(out);

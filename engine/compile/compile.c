@@ -91,6 +91,7 @@ static status compile_training(compiled *out)
         widen(out, &out->ramp[i]);
     }
     out->dropped = d.dropped;
+    out->order = d.keep.order;
     out->decision = d.words ? pool_format(&out->pool, "%s", d.words) : NULL;
     recompute_decision_free(&d);
     widen(out, &out->training);

@@ -107,6 +107,7 @@ typedef struct compiled {
     int64_t workspace;    /* bytes that each of certain ops may have (workspace.h) */
     int dropped;          /* RECOMPUTE_CHOSEN: forward ops whose outputs are recomputed */
     const char *decision; /* which, in words */
+    compile_order order;  /* of the training programs */
 } compiled;
 
 #endif

@@ -107,9 +107,11 @@ status order_check(const program *before, const program *after)
     if (before->count != after->count)
         return status_fail(STATUS_FAILED, "%d ops in order, not %d", after->count, before->count);
     found *x = look_through(before), *y = look_through(after);
-    status s = STATUS_OK;
-    for (int i = 0; i < before->count && s == STATUS_OK; i++)
-        s = compare_rows(&x[i], &y[i]);
+    int first = -1; /* of what is wrong */
+    for (int i = 0; i < before->count; i++)
+        if ((first < 0 || y[i].at < y[first].at) && compare_rows(&x[i], &y[i]) != STATUS_OK)
+            first = i;
+    status s = first >= 0 ? compare_rows(&x[first], &y[first]) : STATUS_OK;
     free(x);
     free(y);
     return s;

@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "engine/compile/compile_parts.h"
+#include "engine/compile/order_check.h"
+#include "engine/compile/order_objects.h"
 #include "memory/log.h"
 
 /* ---- what may pass what ----------------------------------------------------------------------------------------- */

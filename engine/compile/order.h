@@ -9,7 +9,7 @@
  *    gradient, is moved between the two: the last one that was computed before, at most ORDER_WINDOW of them back.
  *
  * Launches never pass a message between stages or the wait for one: what lowering_check proved of the lists stays proven.
- * Values do not change, since every op finds the operands that it found before; order_check() sees to all of that.
+ * Values do not change, since every op finds the operands that it found before. order_check.h sees to all of that.
  */
 #ifndef PHALANX_ENGINE_COMPILE_ORDER_H
 #define PHALANX_ENGINE_COMPILE_ORDER_H
@@ -20,15 +20,5 @@ enum { ORDER_WINDOW = 8 };
 
 /* Ops of `list` in a better order, before there are waits for collectives. */
 void order_list(program *list, compile_order how);
-
-/* Is `after` an order of the ops of `before` in which
- * - every op finds the same operands: what it reads was last written by the same op, and all who read what it overwrites have,
- * - each queue has its collectives in the same order, the same messages between stages before each of them? */
-status order_check(const program *before, const program *after);
-
-/* Which storage each operand of a list is, so that two operands may share bytes exactly where the numbers are equal: operand k of
- * op i at [i * ORDER_OPERANDS + k], inputs first; -1: none. Freed by the caller. */
-enum { ORDER_OPERANDS = OP_MAX_IN + OP_MAX_OUT };
-int *order_objects(const program *list, int *count);
 
 #endif

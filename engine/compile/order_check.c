@@ -1,7 +1,9 @@
-/* What order_check promises, by counting what became of each object, without knowing what moved or why. */
+/* Both lists are gone through once, counting what became of each object. */
+#include "engine/compile/order_check.h"
+
 #include <stdlib.h>
 
-#include "engine/compile/order.h"
+#include "engine/compile/order_objects.h"
 #include "memory/log.h"
 
 /* What an op finds when its turn comes. */

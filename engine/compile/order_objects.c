@@ -1,6 +1,6 @@
 /* Operands by their storage: transient tensors by the tensor whose bytes they have, persistent ones by their addresses, which
  * they have before there is a program. */
-#include "engine/compile/order.h"
+#include "engine/compile/order_objects.h"
 
 #include <stdlib.h>
 

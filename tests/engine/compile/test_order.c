@@ -9,6 +9,8 @@
 #include <cmocka.h>
 
 #include "engine/compile/order.h"
+#include "engine/compile/order_check.h"
+#include "engine/compile/order_objects.h"
 #include "engine/compile/recompute.h"
 #include "memory/log.h"
 #include "tests/engine/compile/replay.h"

@@ -7,14 +7,14 @@
 
 #include <omp.h>
 
-#include "engine/batch.h"
 #include "engine/report.h"
-#include "engine/state.h"
 #include "engine/weights.h"
 #include "kernels/fuse.h"
 #include "kernels/philox.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "tools/bench_profile.h"
+#include "tools/bench_step.h"
 #include "tools/options.h"
 #include "tools/tools.h"
 
@@ -124,43 +124,10 @@ typedef struct row {
 typedef struct step_bench {
     const settings *set;
     const config *config;
-    const device_interface *device;
-    compiled compiled;
-    executor *executor;
+    bench_step step;
     ceiling top;
     double *op_seconds;
 } step_bench;
-
-static void fill_tokens(step_bench *b)
-{
-    const compiled_inputs *in = &b->compiled.inputs;
-    int32_t *tokens = executor_at(b->executor, in->tokens), *targets = executor_at(b->executor, in->targets);
-    int32_t *positions = executor_at(b->executor, in->positions);
-    int64_t count = tensor_elements(in->tokens), length = b->config->train.sequence;
-    for (int64_t i = 0; i < count; i++) {
-        uint32_t draw[4];
-        philox_draws(draw, 7, 2, 0, 0, (uint64_t)i);
-        tokens[i] = (int32_t)(draw[0] % (uint32_t)b->config->model.shape.vocab_size);
-        targets[i] = (int32_t)(draw[1] % (uint32_t)b->config->model.shape.vocab_size);
-        positions[i] = (int32_t)(i % length);
-    }
-    step_scalars *s = executor_at(b->executor, in->scalars);
-    *s = (step_scalars){.seed = 1,
-                        .step = 1,
-                        .updates = 1,
-                        .lr = 1e-4f,
-                        .beta1 = 0.9f,
-                        .beta2 = 0.95f,
-                        .epsilon = 1e-8f,
-                        .weight_decay = 0.1f,
-                        .muon_lr = 1e-3f,
-                        .momentum = 0.95f,
-                        .clip = 1,
-                        .loss_scale = 1,
-                        .loss_tokens = (float)count,
-                        .momentum_correction = 0.1f,
-                        .variance_correction = 0.05f};
-}
 
 /* Rows by op kind and by site ("mlp/down: linear"). */
 static row *find_row(row *rows, int *count, const op *o)
@@ -190,7 +157,7 @@ static bool is_product(const op *o)
 
 static void print_ops(const step_bench *b)
 {
-    const program *p = &b->compiled.training.list;
+    const program *p = &b->step.compiled.training.list;
     row *rows = must_calloc((unsigned long)p->count, sizeof *rows);
     int count = 0;
     double total = 0, bound = 0;
@@ -225,20 +192,20 @@ static status run_steps(step_bench *b)
 {
     int64_t n = b->set->steps;
     double *seconds = must_calloc((unsigned long)n, sizeof *seconds);
-    b->op_seconds = must_calloc((unsigned long)b->compiled.training.list.count, sizeof(double));
+    b->op_seconds = must_calloc((unsigned long)b->step.compiled.training.list.count, sizeof(double));
     for (int64_t i = 0; i < b->set->warmup; i++)
-        executor_play(b->executor, &b->compiled.training);
+        executor_play(b->step.executor, &b->step.compiled.training);
     /* On a GPU to time an op is to wait for it: steps are measured without, and ops in steps of their own. */
-    bool apart = b->device != &device_cpu;
-    executor_time_ops(b->executor, apart ? NULL : b->op_seconds);
+    bool apart = b->step.device != &device_cpu;
+    executor_time_ops(b->step.executor, apart ? NULL : b->op_seconds);
     for (int64_t i = 0; i < n; i++) {
         double begun = clock_seconds();
-        executor_play(b->executor, &b->compiled.training);
+        executor_play(b->step.executor, &b->step.compiled.training);
         seconds[i] = clock_seconds() - begun;
     }
-    executor_time_ops(b->executor, b->op_seconds);
+    executor_time_ops(b->step.executor, b->op_seconds);
     for (int64_t i = 0; apart && !b->set->json && i < n; i++)
-        executor_play(b->executor, &b->compiled.training);
+        executor_play(b->step.executor, &b->step.compiled.training);
     double each = median(seconds, n);
     double tokens = (double)b->config->train.global_batch * (double)b->config->train.sequence;
     double flops = compile_flops_per_token(&b->config->model.shape, b->config->train.sequence) * tokens;
@@ -269,7 +236,7 @@ static status run_steps(step_bench *b)
 static void take_ceilings(step_bench *b)
 {
     device_facts facts;
-    executor_facts(&facts, b->executor);
+    executor_facts(&facts, b->step.executor);
     b->top.bytes = facts.bandwidth > 0 ? facts.bandwidth : 1e12;
     b->top.flops = b->config->train.precision != CONFIG_FP32 ? facts.peak_bf16
                    : b->config->train.tf32                   ? facts.peak_tf32
@@ -287,83 +254,95 @@ static void print_choices(const choices *timed)
             printf("%s, %.1f us: %s\n", timed->item[i].value, timed->item[i].microseconds, timed->item[i].key);
 }
 
-static status bench_step(const settings *set, const config *c, comm *self)
+static status measure_step(const settings *set, const config *c, comm *self)
 {
-    step_bench b = {.set = set, .config = c, .device = &device_cpu};
+    step_bench b = {.set = set, .config = c};
+    const device_interface *on = &device_cpu;
     if (c->train.device == CONFIG_CUDA)
-        TRY(device_find(&b.device, "cuda"));
-    const op_backend *backend = b.device->backend ? b.device->backend : &cpu_backend;
+        TRY(device_find(&on, "cuda"));
     int threads = c->train.threads > 0 ? c->train.threads : omp_get_max_threads();
-    compile_options options;
-    grid g;
-    TRY(grid_make(&g, 1, 0, 1, 1, 1, 1));
-    TRY(compile_options_from(&options, c, &g, backend, threads));
-    options.evaluate = false;
-    if (b.device == &device_cpu) {
-        TRY(measure_product(&b.top.flops, options.compute, threads));
-        b.top.bytes = measure_memory(threads);
-    }
     choices timed = {0};
-    const executor_options how = {.device = b.device,
-                                  .backend = backend,
-                                  .threads = threads,
-                                  .tf32 = c->train.tf32,
-                                  .timing = c->train.tune,
-                                  .choices = &timed};
-    status s = compile(&b.compiled, &options);
-    if (s == STATUS_OK)
-        s = executor_open(&b.executor, &b.compiled, self, &how);
+    status s = bench_step_open(&b.step, c, on, threads, self, &timed);
+    if (s == STATUS_OK && on == &device_cpu) {
+        s = measure_product(&b.top.flops, b.step.compiled.options.compute, threads);
+        b.top.bytes = measure_memory(threads);
+    } else if (s == STATUS_OK) {
+        take_ceilings(&b);
+    }
     if (s == STATUS_OK) {
-        if (b.device != &device_cpu)
-            take_ceilings(&b);
-        state_initialise(&b.compiled, b.executor, 1);
-        batch_rope_table(&b.compiled, b.executor);
-        fill_tokens(&b);
         if (!set->json)
             print_choices(&timed);
         s = run_steps(&b);
     }
-    executor_close(b.executor);
+    bench_step_close(&b.step);
     choices_free(&timed);
-    compile_free(&b.compiled);
+    return s;
+}
+
+static status measure_config(const settings *set, int operands, char **argv)
+{
+    config c;
+    comm *self = NULL;
+    TRY(config_load(&c, argv[1], operands - 1, argv + 2));
+    status s = weights_configure(&c);
+    if (s == STATUS_OK)
+        s = comm_open(&self);
+    if (s == STATUS_OK)
+        s = measure_step(set, &c, self);
+    comm_close(self);
+    config_free(&c);
+    return s;
+}
+
+/* Nothing of a configuration counts but the device. */
+static status measure_profile(const char *path, int operands, char **argv)
+{
+    comm *world = NULL;
+    bool cuda = operands == 1 && strcmp(argv[1], "train.device=cuda") == 0;
+    if (operands > 0 && !cuda)
+        return status_fail(STATUS_USAGE,
+                           "bench --profile times models of its own: it takes nothing but train.device=cuda");
+    TRY(comm_open(&world));
+    log_set_rank(comm_rank(world), comm_ranks(world));
+    status s = bench_profile(path, cuda ? CONFIG_CUDA : CONFIG_CPU, world);
+    comm_close(world);
     return s;
 }
 
 int bench_main(int argc, char **argv)
 {
     settings set = {.steps = 5, .warmup = 2};
+    const char *profile = NULL;
     const options_row rows[] = {
         {"--steps", OPTIONS_INTEGER, "N", "measured steps; the median counts (5)", &set.steps, 1, 100000, NULL},
         {"--warmup", OPTIONS_INTEGER, "N", "steps before them (2)", &set.warmup, 0, 100000, NULL},
+        {"--profile", OPTIONS_TEXT, "FILE",
+         "instead: time the ops of many models, and messages, for phalanx plan --device FILE; under mpirun with "
+         "several "
+         "ranks, too",
+         &profile, 0, 0, NULL},
         {"--json", OPTIONS_FLAG, NULL, "one JSON object, without the table", &set.json, 0, 0, NULL},
     };
     const options_command command = {
         .name = "bench",
-        .operands = "CONFIG.yaml [key=value ...]",
+        .operands = "CONFIG.yaml [key=value ...] | --profile FILE [train.device=cuda]",
         .summary =
             "Plays training steps of a configuration on one rank, with random tokens and weights, and prints each op's "
             "time\n"
             "beside its bound: products at the speed of a large product measured in the same call, all else at the\n"
             "measured bandwidth of memory.",
-        .least = 1,
+        .least = 0,
         .most = -1,
         .row = rows,
         .rows = sizeof rows / sizeof *rows};
     int operands, code = options_parse(&command, &operands, argc, argv);
     if (code != OPTIONS_GO_ON)
         return code;
-    config c;
-    comm *self = NULL;
-    status s = config_load(&c, argv[1], operands - 1, argv + 2);
-    if (s == STATUS_OK) {
-        s = weights_configure(&c);
-        if (s == STATUS_OK)
-            s = comm_open(&self);
-        if (s == STATUS_OK)
-            s = bench_step(&set, &c, self);
-        comm_close(self);
-        config_free(&c);
+    if (!profile && operands < 1) {
+        log_error("bench needs a configuration, or --profile FILE");
+        return STATUS_USAGE;
     }
+    status s = profile ? measure_profile(profile, operands, argv) : measure_config(&set, operands, argv);
     if (s != STATUS_OK)
         log_error("%s", status_message());
     return (int)s;

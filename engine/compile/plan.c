@@ -303,6 +303,7 @@ static status keep_only(plan *p, int rank)
 status plan_make(plan *out, const compile_options *options, const profile *prices, bool every, int only)
 {
     *out = (plan){.options = *options, .profile = *prices};
+    out->profile.threads = options->threads;
     out->options.order &= !prices->as_lowered;
     const model_shape *shape = &options->shape;
     model_shape unbounded = *shape;

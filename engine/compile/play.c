@@ -450,6 +450,33 @@ static void note_transfers(player *s, int rank)
     }
 }
 
+/* Ranks that share a host's cores give them to each other while they wait; but all their work takes as long as all cores need for
+ * it. Of each stage's ranks one is played. */
+static void share_cores(play *p)
+{
+    const profile *h = p->profile;
+    if (h->cores == 0)
+        return;
+    double work = 0;
+    int threads = h->threads > 0 && h->threads < h->cores ? h->threads : h->cores;
+    for (int r = 0; r < p->count; r++) {
+        double busy = p->ranks[r].compute;
+        for (int a = 0; a < AXIS_COUNT; a++)
+            busy += p->ranks[r].exposed[a];
+        work += busy * threads * (p->ranks[r].grid.ranks / p->count);
+    }
+    int nodes = (p->ranks[0].grid.ranks + h->node_ranks - 1) / h->node_ranks;
+    work /= (double)h->cores * nodes;
+    if (work <= p->seconds)
+        return;
+    p->bubble = 0;
+    for (int r = 0; r < p->count; r++) {
+        p->ranks[r].idle += work - p->seconds;
+        p->bubble += p->ranks[r].idle / work / p->count;
+    }
+    p->seconds = work;
+}
+
 static void sum_up(player *s)
 {
     play *p = s->p;
@@ -465,6 +492,7 @@ static void sum_up(player *s)
             p->exposed[a] += p->ranks[r].exposed[a] / p->count;
     }
     find_causes(s);
+    share_cores(p);
 }
 
 status play_run(play *p)

@@ -128,7 +128,8 @@ static const profile built_in[] = {
      .memory_share = 0.7,
      .start = 2e-6,
      .reserve = &reserve_assumed,
-     .node_ranks = 2,
+     .cores = 2,
+     .node_ranks = 64,
      .node = 5e9,
      .network = 1e9,
      .latency = 10e-6,
@@ -288,29 +289,53 @@ static double distance(const double a[3], const double b[3])
     return sum;
 }
 
-/* From the nearest points of its kind: each says what share of the model's speed it saw, nearer ones say more. False where
- * there is none. */
-static bool measured(double *seconds, const profile *p, const op *o)
+static int threads_of(const profile *p, int threads)
 {
-    double size[3], weight = 0, share = 0;
-    find_size(size, o);
-    double model = model_op(p, o);
+    return p->cores == 0 ? 1 : threads > 0 && threads < p->cores ? threads : p->cores;
+}
+
+/* Of the cores that the model has in mind, all, a rank has so many. */
+static double on_fewer(const profile *p, int threads)
+{
+    return p->cores ? (double)p->cores / threads_of(p, threads) : 1;
+}
+
+/* From the nearest points of its kind: each says how many times its model's time it saw, and nearer ones say more. 1 where there is
+ * none. */
+static double measured(const profile *p, op_kind kind, dtype type, bool adds, const double size[3])
+{
+    double weight = 0, share = 0;
     for (int i = 0; i < p->count; i++) {
         const profile_point *at = &p->points[i];
-        if (at->kind != (op_kind)o->kind || at->type != type_of(o) || at->adds != (o->at.accumulate != OP_WRITES))
+        if (at->kind != kind || at->type != type || at->adds != adds)
             continue;
-        double far = distance(size, at->size), w = 1 / (far * far + 1e-9);
+        double other = 2 * log((double)threads_of(p, at->threads) / threads_of(p, p->threads));
+        double far = distance(size, at->size) + other * other, w = 1 / (far * far + 1e-9);
         weight += w;
         share += w * log(at->seconds / at->model);
     }
-    *seconds = weight > 0 ? model * exp(share / weight) : 0;
-    return weight > 0;
+    return weight > 0 ? exp(share / weight) : 1;
 }
 
 double profile_op(const profile *p, const op *o)
 {
-    double seconds;
-    return p->count && measured(&seconds, p, o) ? seconds : model_op(p, o);
+    double size[3], seconds = model_op(p, o) * on_fewer(p, p->threads);
+    if (p->count == 0)
+        return seconds;
+    find_size(size, o);
+    return seconds * measured(p, (op_kind)o->kind, type_of(o), o->at.accumulate != OP_WRITES, size);
+}
+
+profile_point profile_point_of(const profile *p, const op *o, double seconds)
+{
+    profile_point at = {.kind = (op_kind)o->kind,
+                        .type = type_of(o),
+                        .adds = o->at.accumulate != OP_WRITES,
+                        .seconds = seconds,
+                        .model = model_op(p, o) * on_fewer(p, p->threads),
+                        .threads = p->threads};
+    find_size(at.size, o);
+    return at;
 }
 
 /* ---- the network ---------------------------------------------------------------------------------------------------- */
@@ -329,6 +354,30 @@ static int on_node(const profile *p, const grid *g, axis a)
     return count ? count : 1;
 }
 
+static double model_transfer(const profile *p, bool leaves, double rate, double bytes, int members)
+{
+    int hops = members - 1;
+    return (leaves ? p->network_latency : p->latency) + bytes / rate + p->hop * (hops < 64 ? hops : 64);
+}
+
+/* What was measured was within a node. */
+static double transfer(const profile *p, op_kind kind, bool leaves, double rate, double bytes, int members)
+{
+    const double size[3] = {bytes, members, 0};
+    double seconds = model_transfer(p, leaves, rate, bytes, members);
+    return leaves || p->count == 0 ? seconds : seconds * measured(p, kind, DTYPE_FP32, false, size);
+}
+
+profile_point profile_point_of_transfer(const profile *p, op_kind kind, double bytes, int members, double seconds)
+{
+    return (profile_point){.kind = kind,
+                           .type = DTYPE_FP32,
+                           .size = {bytes, members, 0},
+                           .seconds = seconds,
+                           .model = model_transfer(p, false, p->node, bytes, members),
+                           .threads = p->threads};
+}
+
 double profile_transfer(const profile *p, const grid *g, const program *of, int index)
 {
     const op *o = of->ops[index];
@@ -336,10 +385,10 @@ double profile_transfer(const profile *p, const grid *g, const program *of, int 
     int64_t scratch, bytes, messages;
     bool message = o->kind == OP_send || o->kind == OP_receive;
     bool leaves = message ? o->at.peer / p->node_ranks != g->rank / p->node_ranks : profile_leaves_node(p, g, a);
-    double rate = leaves ? p->network : p->node, latency = leaves ? p->network_latency : p->latency;
+    double rate = leaves ? p->network : p->node;
     if (message) {
         const tensor *t = o->kind == OP_send ? o->in[0] : o->out[0];
-        return latency + (double)tensor_bytes(t) / rate;
+        return transfer(p, OP_send, leaves, rate, (double)tensor_bytes(t), 1);
     }
     if (o->at.group_size <= 1)
         return 0;
@@ -348,6 +397,5 @@ double profile_transfer(const profile *p, const grid *g, const program *of, int 
         rate = rate < p->node ? rate : p->node;
     }
     collective_measure(&scratch, &bytes, &messages, of, index);
-    int hops = o->at.group_size - 1;
-    return latency + (double)bytes / rate + p->hop * (hops < 64 ? hops : 64);
+    return transfer(p, (op_kind)o->kind, leaves, rate, (double)bytes, o->at.group_size);
 }

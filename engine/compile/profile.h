@@ -23,10 +23,13 @@ typedef struct profile_tile {
 /* One measurement: an op of this kind and these sizes took this long. */
 typedef struct profile_point {
     op_kind kind;
-    dtype type;     /* of its first operand */
-    bool adds;      /* to what its output holds */
-    double size[3]; /* of a product rows, columns, depth; of attention tokens, sequence, width; else bytes, 0, 0 */
+    dtype type; /* of its first operand */
+    bool adds;  /* to what its output holds */
+    double size
+        [3]; /* of a product rows, columns, depth; of attention tokens, sequence, width; of communication the bytes that
+                     * a member sends, and members (1: a message); else bytes */
     double seconds, model; /* that it took, and that the model of this profile says */
+    int threads;           /* of the rank that was measured, on a host's cores; 0: all of them */
 } profile_point;
 
 typedef struct profile {
@@ -45,6 +48,8 @@ typedef struct profile {
     double start;           /* seconds of an op beside its bytes */
     int64_t capacity;       /* bytes of the device's memory that a process sees; 0: it has none of its own */
     const reserve *reserve; /* what is taken of it beside the arena; borrowed */
+    int cores; /* of a node, which its ranks share, where the host is the device; 0: each rank has a device of its own */
+    int threads; /* of a rank, of those; 0: all. Not of the machine: of what is priced (compile_options.threads) */
     /* the network */
     int node_ranks;
     double node, network;            /* bytes a second that a rank sends within its node, and beyond */
@@ -65,6 +70,8 @@ const char *profile_names(void);
 status profile_open(profile *out, const char *name);
 /* Only the network's numbers of a file. */
 status profile_take_network(profile *p, const char *path);
+/* All of it, as profile_open reads it. */
+status profile_save(const char *path, const profile *p);
 void profile_free(profile *p);
 
 /* FLOP/s: the data sheet's, and what large products reach of them. */
@@ -75,6 +82,9 @@ double profile_op(const profile *p, const op *o);
 /* Seconds of what op `index` of the program launches, once all have launched it: a message, or a collective (of several
  * launched as one, at the last). */
 double profile_transfer(const profile *p, const grid *g, const program *of, int index);
+/* That an op which is not a wait took so long; or communication of `kind`, of which a member sends so many bytes. */
+profile_point profile_point_of(const profile *p, const op *o, double seconds);
+profile_point profile_point_of_transfer(const profile *p, op_kind kind, double bytes, int members, double seconds);
 /* Does it leave the node? */
 bool profile_leaves_node(const profile *p, const grid *g, axis a);
 

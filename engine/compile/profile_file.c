@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/files/atomic.h"
 #include "memory/log.h"
 
 typedef struct field {
@@ -58,7 +59,11 @@ static status take_numbers(profile *p, const json_t *root, const char *path, boo
         *number_of(p, &numbers[i]) = number;
     }
     const json_t *ranks = json_object_get(root, "node_ranks"), *moves = json_object_get(root, "host_moves");
-    const json_t *capacity = json_object_get(root, "capacity");
+    const json_t *capacity = json_object_get(root, "capacity"), *cores = json_object_get(root, "cores");
+    if (cores && (!json_is_integer(cores) || json_integer_value(cores) < 0))
+        return status_fail(STATUS_USAGE, "%s: cores is no number of cores", path);
+    if (cores && !only_network)
+        p->cores = (int)json_integer_value(cores);
     if (ranks && (!json_is_integer(ranks) || json_integer_value(ranks) < 1))
         return status_fail(STATUS_USAGE, "%s: node_ranks is no number above zero", path);
     if (ranks)
@@ -102,7 +107,7 @@ static int kind_of(const char *name)
     return -1;
 }
 
-/* ["linear", "bf16", false, [rows, columns, depth], seconds, model's seconds] */
+/* ["linear", "bf16", false, [rows, columns, depth], seconds, model's seconds, threads] */
 static status take_points(profile *p, const json_t *list, const char *path)
 {
     size_t count = json_array_size(list);
@@ -111,7 +116,8 @@ static status take_points(profile *p, const json_t *list, const char *path)
         const json_t *from = json_array_get(list, i), *size = json_array_get(from, 3);
         profile_point at = {.adds = json_is_true(json_array_get(from, 2)),
                             .seconds = json_number_value(json_array_get(from, 4)),
-                            .model = json_number_value(json_array_get(from, 5))};
+                            .model = json_number_value(json_array_get(from, 5)),
+                            .threads = (int)json_integer_value(json_array_get(from, 6))};
         int kind = kind_of(json_string_value(json_array_get(from, 0)));
         const char *type = json_string_value(json_array_get(from, 1));
         bool known = type && dtype_find(&at.type, type);
@@ -123,6 +129,36 @@ static status take_points(profile *p, const json_t *list, const char *path)
         p->points[p->count++] = at;
     }
     return STATUS_OK;
+}
+
+status profile_save(const char *path, const profile *p)
+{
+    json_t *root = json_object(), *tiles = json_array(), *points = json_array();
+    profile copy = *p;
+    json_object_set_new(root, "name", json_string(p->name));
+    for (int i = 0; i < NUMBERS; i++)
+        json_object_set_new(root, numbers[i].name, json_real(*number_of(&copy, &numbers[i])));
+    json_object_set_new(root, "node_ranks", json_integer(p->node_ranks));
+    json_object_set_new(root, "host_moves", json_boolean(p->host_moves));
+    json_object_set_new(root, "capacity", json_integer(p->capacity));
+    json_object_set_new(root, "cores", json_integer(p->cores));
+    json_object_set_new(root, "processors", json_integer(p->processors));
+    for (int i = 0; i < PROFILE_TILES && p->tile[i].rows > 0; i++)
+        json_array_append_new(tiles, json_pack("[i, i, f]", p->tile[i].rows, p->tile[i].columns, p->tile[i].share));
+    json_object_set_new(root, "tiles", tiles);
+    for (int i = 0; i < p->count; i++) {
+        const profile_point *at = &p->points[i];
+        json_array_append_new(points, json_pack("[s, s, b, [f, f, f], f, f, i]", op_rows[at->kind].name,
+                                                dtype_name(at->type), at->adds, at->size[0], at->size[1], at->size[2],
+                                                at->seconds, at->model, at->threads));
+    }
+    json_object_set_new(root, "points", points);
+    char *text = json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
+    MUST(text, "out of host memory");
+    status s = atomic_replace(path, text, (int64_t)strlen(text));
+    free(text);
+    json_decref(root);
+    return s;
 }
 
 static status take(profile *out, const json_t *root, const char *path)

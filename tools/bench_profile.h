@@ -1,0 +1,13 @@
+/* phalanx bench --profile: a device profile of this machine (engine/compile/profile.h). */
+#ifndef PHALANX_TOOLS_BENCH_PROFILE_H
+#define PHALANX_TOOLS_BENCH_PROFILE_H
+
+#include "engine/config/config.h"
+#include "parallel/comm.h"
+
+/* Times every op of small models' training steps, in fp32 and bf16, and messages of several sizes between the ranks, into the file.
+ * Points that it has of ranks with other numbers of threads, or of other numbers of ranks, stay: measured alone and under mpirun, a
+ * host's profile knows both. Collective; rank 0 writes. */
+status bench_profile(const char *path, config_device where, comm *world);
+
+#endif

@@ -1,0 +1,66 @@
+#include "tools/bench_step.h"
+
+#include "engine/batch.h"
+#include "engine/state.h"
+#include "kernels/philox.h"
+
+static void fill_tokens(bench_step *b, const config *c)
+{
+    const compiled_inputs *in = &b->compiled.inputs;
+    int32_t *tokens = executor_at(b->executor, in->tokens), *targets = executor_at(b->executor, in->targets);
+    int32_t *positions = executor_at(b->executor, in->positions);
+    int64_t count = tensor_elements(in->tokens), length = c->train.sequence;
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t draw[4];
+        philox_draws(draw, 7, 2, 0, 0, (uint64_t)i);
+        tokens[i] = (int32_t)(draw[0] % (uint32_t)c->model.shape.vocab_size);
+        targets[i] = (int32_t)(draw[1] % (uint32_t)c->model.shape.vocab_size);
+        positions[i] = (int32_t)(i % length);
+    }
+    step_scalars *s = executor_at(b->executor, in->scalars);
+    *s = (step_scalars){.seed = 1,
+                        .step = 1,
+                        .updates = 1,
+                        .lr = 1e-4f,
+                        .beta1 = 0.9f,
+                        .beta2 = 0.95f,
+                        .epsilon = 1e-8f,
+                        .weight_decay = 0.1f,
+                        .muon_lr = 1e-3f,
+                        .momentum = 0.95f,
+                        .clip = 1,
+                        .loss_scale = 1,
+                        .loss_tokens = (float)count,
+                        .momentum_correction = 0.1f,
+                        .variance_correction = 0.05f};
+}
+
+status bench_step_open(bench_step *b, const config *c, const device_interface *on, int threads, comm *world,
+                       choices *timed)
+{
+    *b = (bench_step){.device = on};
+    const op_backend *backend = on->backend ? on->backend : &cpu_backend;
+    compile_options options;
+    grid g;
+    TRY(grid_make(&g, 1, 0, 1, 1, 1, 1));
+    TRY(compile_options_from(&options, c, &g, backend, threads));
+    options.evaluate = false;
+    const executor_options how = {.device = on,
+                                  .backend = backend,
+                                  .threads = threads,
+                                  .tf32 = c->train.tf32,
+                                  .timing = timed && c->train.tune,
+                                  .choices = timed};
+    TRY(compile(&b->compiled, &options));
+    TRY(executor_open(&b->executor, &b->compiled, world, &how));
+    state_initialise(&b->compiled, b->executor, 1);
+    batch_rope_table(&b->compiled, b->executor);
+    fill_tokens(b, c);
+    return STATUS_OK;
+}
+
+void bench_step_close(bench_step *b)
+{
+    executor_close(b->executor);
+    compile_free(&b->compiled);
+}

@@ -54,12 +54,16 @@ status outer_before_save(outer *o, outer_position *p);
 status outer_part(outer *o, outer_position *p);
 
 typedef struct outer_counts {
-    int64_t merges, missed; /* taken part in; gone by without this island, or given up */
-    int64_t sent, received; /* bytes, of all ranks */
-    int64_t refused;        /* messages, connections, changes that were not finite */
-    double waited;          /* seconds that training has stood still for merges */
+    int64_t merges, missed;    /* taken part in; gone by without this island, or given up */
+    int64_t sent, received;    /* bytes, of all ranks */
+    int64_t refused;           /* messages, connections, changes that were not finite */
+    double waited;             /* seconds that training has stood still for merges */
+    double disagreement;       /* gossip: |weights - mean| / |mean| of the last exchange */
+    int64_t disagreement_step; /* 0: there was none yet */
 } outer_counts;
 
 outer_counts outer_counted(outer *o);
+/* As in outer_counts, of this job alone and without asking its ranks. */
+double outer_disagreement(int64_t *step, const outer *o);
 
 #endif

@@ -76,14 +76,15 @@ outer_plan outer_plan_of(const config *c, int ranks, double step_seconds, double
     }
     for (int u = 0; u < count; u++)
         fragment[units[u].fragment] += on_the_wire(compress_bytes(&method, units[u].elements));
+    int others = c->outer.topology == CONFIG_OUTER_GOSSIP ? c->outer.group - 1 : c->outer.slots - 1;
     double all = c->outer.every * step_seconds, hidden = c->outer.delay * step_seconds, waits = 0;
     for (int f = 0; f < c->outer.fragments; f++) {
-        double seconds = (double)fragment[f] * (c->outer.slots - 1) * 8 / bits_a_second;
+        double seconds = (double)fragment[f] * others * 8 / bits_a_second;
         p.change += fragment[f];
         p.seconds += seconds;
         waits += seconds > hidden ? seconds - hidden : 0; /* a merge's transfer hides behind outer.delay steps */
     }
-    p.sent = p.change * (c->outer.slots - 1);
+    p.sent = p.change * others;
     p.computing = all / (all + waits);
     free(owner);
     free(units);
@@ -261,11 +262,11 @@ status outer_restore(outer *o, checkpoint *from)
 static uint64_t fingerprint_of(const outer *o)
 {
     const config *c = o->config;
-    char *words =
-        must_format("%d %d %a %a %d %d %d %a %a %a %d %d %lld %lld %d %d", c->outer.every, (int)c->outer.optimizer,
-                    c->outer.lr, c->outer.momentum, c->outer.fragments, c->outer.delay, (int)c->outer.compress,
-                    c->outer.density, c->outer.mix, c->outer.error_decay, (int)c->outer.weights, c->outer.slots,
-                    (long long)c->train.seed, (long long)c->train.sequence, c->data.shuffle, c->outer.private_data);
+    char *words = must_format(
+        "%d %d %a %a %d %d %d %a %a %a %d %d %lld %lld %d %d %d %d", c->outer.every, (int)c->outer.optimizer,
+        c->outer.lr, c->outer.momentum, c->outer.fragments, c->outer.delay, (int)c->outer.compress, c->outer.density,
+        c->outer.mix, c->outer.error_decay, (int)c->outer.weights, c->outer.slots, (long long)c->train.seed,
+        (long long)c->train.sequence, c->data.shuffle, c->outer.private_data, (int)c->outer.topology, c->outer.group);
     uint64_t hash = 14695981039346656037u;
     for (int i = -1; i < o->tensor_count; i++) {
         const char *text = i < 0 ? words : o->tensors[i].name;
@@ -289,8 +290,11 @@ static const void *serve(void *context, const wire_message *m)
     const void *base = m->kind == WIRE_REFERENCE ? o->reference : o->momentum;
     if (m->first > bytes || m->bytes > bytes - m->first || (!change && !base))
         return NULL;
+    bool gossip = o->config->outer.topology == CONFIG_OUTER_GOSSIP; /* any state will do, as islands differ */
     if (!change)
-        return m->merge == o->serves_state ? (const char *)base + 4 * u->at + m->first : NULL;
+        return (gossip && o->serves_state >= 0) || m->merge == o->serves_state
+                   ? (const char *)base + 4 * u->at + m->first
+                   : NULL;
     bool there =
         m->merge == o->serves_merge && m->offer == o->serves_offer && o->units[m->unit].fragment == o->serves_fragment;
     return there ? o->out + u->coded + m->first : NULL;

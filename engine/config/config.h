@@ -27,6 +27,7 @@ typedef enum config_optimizer {
 } config_optimizer;
 typedef enum config_adjust { CONFIG_ADJUST_ORIGINAL, CONFIG_ADJUST_RMS } config_adjust;
 typedef enum config_outer { CONFIG_OUTER_AVERAGE, CONFIG_OUTER_NESTEROV } config_outer;
+typedef enum config_outer_topology { CONFIG_OUTER_ALL, CONFIG_OUTER_GOSSIP } config_outer_topology;
 typedef enum config_outer_weights { CONFIG_OUTER_TOKENS, CONFIG_OUTER_EQUAL } config_outer_weights;
 typedef enum config_when { CONFIG_EACH_STEP, CONFIG_EACH_MICRO_BATCH } config_when; /* zero_gather, zero_reduce */
 
@@ -113,6 +114,8 @@ typedef struct config {
         int compress; /* compress_kind of engine/islands */
         double lr, momentum, density, error_decay, mix;
         config_outer_weights weights;
+        config_outer_topology topology;
+        int group; /* islands of an exchange, of gossip */
         int fragments, delay;
         int slots, slot, min_islands; /* slot -1: any */
         bool private_data;            /* samples are not divided between slots */

@@ -128,6 +128,11 @@ static status check_outer(const config *c)
         return status_fail(STATUS_USAGE,
                            "outer.slots is %d: outer.slot counts from 0, and outer.min_islands is at most that",
                            c->outer.slots);
+    if (c->outer.topology == CONFIG_OUTER_GOSSIP && c->outer.compress)
+        return status_fail(
+            STATUS_USAGE,
+            "outer.topology gossip exchanges weights, each island having a reference of its own, and only "
+            "changes can be compressed: leave out outer.compress");
     if (c->run.spike.rewind || c->run.verify_every)
         return status_fail(
             STATUS_USAGE, "%s goes back to a step before merges that other islands have: leave it off with outer.every",

@@ -26,6 +26,7 @@ static const char *const exports[] = {"mlflow", NULL};
 static const char *const whens[] = {"step", "micro_batch", NULL};
 static const char *const outer_rules[] = {"average", "nesterov", NULL};
 static const char *const outer_methods[] = {"none", "bf16", "int8", "int4", "topk", NULL};
+static const char *const outer_topologies[] = {"all", "gossip", NULL};
 static const char *const outer_weights[] = {"tokens", "equal", NULL};
 static const char *const recomputes[] = {"none", "selective", "full", NULL};
 
@@ -152,7 +153,9 @@ static const config_row rows[] = {
     INT("outer.every", outer.every, "0", 0, INTMAX, CONFIG_CHANGES, "steps between merges with other islands; 0: this job is no island"),
     WORD("outer.optimizer", outer.optimizer, outer_rules, "nesterov", CONFIG_CHANGES, "of the outer step: nesterov (DiLoCo) or the average of the changes"),
     DERIVED("outer.lr", NUMBER, outer.lr, 0, 1e3, NULL, CONFIG_CHANGES, "0.7; 1 for average", "outer learning rate"),
-    NUMBER("outer.momentum", outer.momentum, "0.9", 0, 0.9999999, CONFIG_CHANGES, "nesterov: outer momentum"),
+    DERIVED("outer.momentum", NUMBER, outer.momentum, 0, 0.9999999, NULL, CONFIG_CHANGES, "0.9; 0.5 for gossip", "nesterov: outer momentum"),
+    WORD("outer.topology", outer.topology, outer_topologies, "all", CONFIG_CHANGES, "who merges: all islands, or small groups drawn anew each time (NoLoCo)"),
+    INT("outer.group", outer.group, "2", 2, 64, CONFIG_CHANGES, "gossip: islands of a group"),
     INT("outer.fragments", outer.fragments, "1", 1, 64, CONFIG_CHANGES, "parts of the model that are merged in turn, spread over outer.every steps"),
     INT("outer.delay", outer.delay, "0", 0, INTMAX, CONFIG_CHANGES, "steps between taking a change and applying the merge: it travels meanwhile"),
     NUMBER("outer.mix", outer.mix, "0", 0, 1, CONFIG_CHANGES, "share of an island's own weights that is kept when a merge is applied"),

@@ -29,6 +29,16 @@ void rule_step(float *reference, float *momentum, const float *mean, const rule 
     }
 }
 
+void rule_gossip(float *reference, float *momentum, const float *mean, const rule *r, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float move = r->lr * (mean[i] - reference[i]);
+        if (momentum)
+            move = momentum[i] = r->momentum * momentum[i] + move;
+        reference[i] += move;
+    }
+}
+
 void rule_mix(float *values, const float *reference, float mix, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)

@@ -23,12 +23,16 @@ typedef struct outer_position {
     bool fresh_moments;    /* set where the optimizer's states have been emptied */
 } outer_position;
 
+/* The delta at which the privacy of outer.noise is told. */
+#define OUTER_DELTA 1e-5
+
 /* What outer.* costs, without a job. */
 typedef struct outer_plan {
     int64_t arena;    /* bytes of host memory of the rank that needs most */
     int64_t change;   /* an encoded change of the whole model, with what its messages add */
     int64_t sent;     /* to the other islands, in outer.every steps; as much is received */
     double seconds;   /* of that at a bandwidth */
+    double epsilon;   /* of outer.noise, after train.steps; 0 without */
     double computing; /* share of the time, with steps of so many seconds */
 } outer_plan;
 
@@ -58,6 +62,9 @@ typedef struct outer_counts {
     int64_t sent, received;    /* bytes, of all ranks */
     int64_t refused;           /* messages, connections, changes that were not finite */
     double waited;             /* seconds that training has stood still for merges */
+    int64_t clipped;           /* changes that outer.clip has scaled */
+    int64_t releases;          /* with outer.noise: changes offered, in the run's former processes too */
+    double epsilon;            /* of them, islands/privacy.h; at OUTER_DELTA */
     double disagreement;       /* gossip: |weights - mean| / |mean| of the last exchange */
     int64_t disagreement_step; /* 0: there was none yet */
 } outer_counts;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/islands/privacy.h"
 #include "engine/outer_parts.h"
 #include "memory/log.h"
 
@@ -24,8 +25,37 @@ static bool all_finite(const float *x, int64_t n)
     return sum == 0;
 }
 
+/* What the fragment's change is to be scaled by for outer.clip, and is counted: 1 without. */
+static float clip_scale(outer *o, int fragment)
+{
+    double clip = o->config->outer.clip, sum = 0;
+    int ranks = comm_ranks(o->world);
+    if (clip <= 0)
+        return 1;
+    for (int u = 0; u < o->count; u++) {
+        const outer_unit *m = mine(o, u);
+        if (o->units[u].fragment != fragment)
+            continue;
+        outer_move_gather(o->move, o->values, u);
+        for (int64_t i = 0; m && i < o->units[u].elements; i++) {
+            double change = (double)o->reference[m->at + i] - (double)o->values[i];
+            sum += change * change;
+        }
+    }
+    double *all = must_alloc((unsigned long)ranks * sizeof *all), norm = 0;
+    comm_all_gather_bytes(comm_world(o->world), all, &sum, sizeof sum);
+    for (int i = 0; i < ranks; i++)
+        norm += all[i];
+    free(all);
+    norm = sqrt(norm);
+    o->counts.clipped += norm > clip;
+    return norm > clip ? (float)(clip / norm) : 1;
+}
+
 bool outer_encode(outer *o, int fragment)
 {
+    float scale = clip_scale(o, fragment);
+    double noise = o->config->outer.noise * o->config->outer.clip;
     float decay = (float)o->config->outer.error_decay;
     bool good = true;
     for (int u = 0; u < o->count; u++) {
@@ -36,7 +66,9 @@ bool outer_encode(outer *o, int fragment)
         outer_move_gather(o->move, o->values, u);
         if (!m)
             continue;
-        rule_change(o->values, o->reference + m->at, optional(o->error, m->at), decay, n);
+        rule_change(o->values, o->reference + m->at, optional(o->error, m->at), decay, scale, n);
+        if (noise > 0)
+            privacy_add_noise(o->values, noise, n);
         if (!all_finite(o->values, n)) {
             good = false;
             memset(o->values, 0, (size_t)n * sizeof *o->values);
@@ -44,6 +76,7 @@ bool outer_encode(outer *o, int fragment)
         compress_encode(o->out + m->coded, o->values, &o->method, n);
         memcpy(o->rest + m->at, o->values, (size_t)n * sizeof *o->rest);
     }
+    o->releases += o->config->outer.noise > 0;
     return outer_everywhere(o, good);
 }
 

@@ -66,6 +66,7 @@ struct outer {
     outer_stage stage;
     int64_t step;          /* of the run, for the watchdog */
     double told;           /* when it was */
+    int64_t releases;      /* changes with noise that have been offered, ever */
     int64_t merge;         /* the reference is that after this one */
     int64_t merged_at[64]; /* by fragment: this island's step at its last merge */
     int fragment;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/islands/address.h"
+#include "engine/islands/privacy.h"
 #include "engine/outer_parts.h"
 #include "memory/arena.h"
 #include "memory/log.h"
@@ -86,6 +87,9 @@ outer_plan outer_plan_of(const config *c, int ranks, double step_seconds, double
     }
     p.sent = p.change * others;
     p.computing = all / (all + waits);
+    if (c->outer.noise > 0)
+        p.epsilon =
+            privacy_epsilon((int64_t)c->train.steps / c->outer.every * c->outer.fragments, c->outer.noise, OUTER_DELTA);
     free(owner);
     free(units);
     names_free(tensors, tensor_count);
@@ -201,8 +205,9 @@ json_t *outer_meta(const outer *o)
     json_t *at = json_array();
     for (int f = 0; f < o->config->outer.fragments; f++)
         json_array_append_new(at, json_integer(o->merged_at[f]));
-    return json_pack("{s:I, s:i, s:o, s:i, s:I}", "merge", (json_int_t)o->merge, "slot", o->slot, "merged_at", at,
-                     "fragment", o->fragment, "settle_at", (json_int_t)(o->stage == OUTER_MERGED ? o->settle_at : 0));
+    return json_pack("{s:I, s:I, s:i, s:o, s:i, s:I}", "releases", (json_int_t)o->releases, "merge",
+                     (json_int_t)o->merge, "slot", o->slot, "merged_at", at, "fragment", o->fragment, "settle_at",
+                     (json_int_t)(o->stage == OUTER_MERGED ? o->settle_at : 0));
 }
 
 static int64_t within(const json_t *object, const char *key, int64_t low, int64_t high)
@@ -215,6 +220,7 @@ static void read_meta(outer *o, const json_t *meta)
 {
     const int64_t most = (int64_t)1 << 40;
     const json_t *at = json_object_get(meta, "merged_at");
+    o->releases = within(meta, "releases", 0, most);
     o->merge = within(meta, "merge", 0, most);
     o->hint = (int)within(meta, "slot", 0, ROSTER_SLOTS - 1);
     o->fragment = (int)within(meta, "fragment", 0, o->config->outer.fragments - 1);
@@ -262,11 +268,12 @@ status outer_restore(outer *o, checkpoint *from)
 static uint64_t fingerprint_of(const outer *o)
 {
     const config *c = o->config;
-    char *words = must_format(
-        "%d %d %a %a %d %d %d %a %a %a %d %d %lld %lld %d %d %d %d", c->outer.every, (int)c->outer.optimizer,
-        c->outer.lr, c->outer.momentum, c->outer.fragments, c->outer.delay, (int)c->outer.compress, c->outer.density,
-        c->outer.mix, c->outer.error_decay, (int)c->outer.weights, c->outer.slots, (long long)c->train.seed,
-        (long long)c->train.sequence, c->data.shuffle, c->outer.private_data, (int)c->outer.topology, c->outer.group);
+    char *words =
+        must_format("%d %d %a %a %d %d %d %a %a %a %d %d %lld %lld %d %d %d %d %a %a", c->outer.every,
+                    (int)c->outer.optimizer, c->outer.lr, c->outer.momentum, c->outer.fragments, c->outer.delay,
+                    (int)c->outer.compress, c->outer.density, c->outer.mix, c->outer.error_decay, (int)c->outer.weights,
+                    c->outer.slots, (long long)c->train.seed, (long long)c->train.sequence, c->data.shuffle,
+                    c->outer.private_data, (int)c->outer.topology, c->outer.group, c->outer.clip, c->outer.noise);
     uint64_t hash = 14695981039346656037u;
     for (int i = -1; i < o->tensor_count; i++) {
         const char *text = i < 0 ? words : o->tensors[i].name;
@@ -382,6 +389,8 @@ outer_counts outer_counted(outer *o)
     transport_counts mine = transport_counted(o->transport), *all = must_alloc((unsigned long)ranks * sizeof *all);
     comm_all_gather_bytes(comm_world(o->world), all, &mine, sizeof mine);
     outer_counts c = o->counts;
+    c.releases = o->releases;
+    c.epsilon = o->releases > 0 ? privacy_epsilon(o->releases, o->config->outer.noise, OUTER_DELTA) : 0;
     for (int i = 0; i < ranks; i++) {
         c.sent += all[i].sent;
         c.received += all[i].received;

@@ -238,6 +238,11 @@ static void put_islands(json_t *root, const report_islands *i)
     put_integer(object, "bytes_received", i->bytes_received);
     put_integer(object, "refused", i->refused);
     put_real(object, "wait_seconds", i->wait_seconds);
+    put_integer(object, "clipped", i->clipped);
+    if (i->releases > 0) {
+        put_integer(object, "releases", i->releases);
+        put_real(object, "epsilon", i->epsilon);
+    }
     if (i->disagreement > 0)
         put_real(object, "disagreement", i->disagreement);
     MUST(json_object_set_new(root, "islands", object) == 0, "out of host memory");

@@ -103,6 +103,8 @@ typedef struct report_rank {
 typedef struct report_islands {
     int64_t merges, missed, bytes_sent, bytes_received, refused;
     double wait_seconds; /* that training has waited for merges */
+    int64_t clipped, releases;
+    double epsilon;      /* of the releases, at delta 1e-5 */
     double disagreement; /* of islands that gossip, at the last exchange */
 } report_islands;
 

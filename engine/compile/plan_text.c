@@ -333,12 +333,12 @@ static void json_time(FILE *out, const plan *p)
     fprintf(out,
             "],\n \"step_seconds\": %.17g, \"mfu\": %.17g,\n \"assumed\": {\"device\": \"%s\", \"flops\": %.17g, "
             "\"efficiency\": %.17g, \"memory_bandwidth\": %.17g, \"node_bandwidth\": %.17g, "
-            "\"network_bandwidth\": %.17g, \"node_ranks\": %d}}\n",
+            "\"network_bandwidth\": %.17g, \"node_ranks\": %d}",
             p->step_seconds, p->mfu, h->name, profile_peak(h, p->options.compute), h->tile[0].share, h->memory, h->node,
             h->network, h->node_ranks);
 }
 
-void plan_text_json(FILE *out, const plan *p)
+void plan_text_json(FILE *out, const plan *p, const char *more)
 {
     const grid *g = &p->options.grid;
     fprintf(out,
@@ -360,6 +360,7 @@ void plan_text_json(FILE *out, const plan *p)
     if (p->profile.capacity > 0)
         json_device_memory(out, p);
     json_time(out, p);
+    fprintf(out, "%s%s}\n", *more ? ",\n " : "", more);
 }
 
 /* ---- a program ---------------------------------------------------------------------------------------------------- */

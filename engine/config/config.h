@@ -112,7 +112,7 @@ typedef struct config {
         int every; /* optimizer steps between merges of a fragment; 0: no islands */
         config_outer optimizer;
         int compress; /* compress_kind of engine/islands */
-        double lr, momentum, density, error_decay, mix;
+        double lr, momentum, density, error_decay, mix, clip, noise;
         config_outer_weights weights;
         config_outer_topology topology;
         int group; /* islands of an exchange, of gossip */

@@ -162,6 +162,8 @@ static const config_row rows[] = {
     WORD("outer.compress", outer.compress, outer_methods, "none", CONFIG_CHANGES, "how changes are sent; what is lost is kept for the next merge"),
     NUMBER("outer.density", outer.density, "0.02", 1e-4, 1, CONFIG_CHANGES, "topk: share of the elements that is sent, in 2 bits each and their places"),
     NUMBER("outer.error_decay", outer.error_decay, "1", 0, 1, CONFIG_CHANGES, "of what was kept, at each merge"),
+    NUMBER("outer.clip", outer.clip, "0", 0, 1e30, CONFIG_CHANGES, "norm of an island's change of a fragment, at most; 0: any"),
+    NUMBER("outer.noise", outer.noise, "0", 0, 1e6, CONFIG_CHANGES, "normal noise in each sent change, in outer.clip: differential privacy of the island (plan prints its epsilon)"),
     WORD("outer.weights", outer.weights, outer_weights, "tokens", CONFIG_CHANGES, "of islands in a merge"),
     DERIVED("outer.rendezvous", SOURCES, outer.rendezvous, 0, 0, NULL, CONFIG_SILENT, "none", "nodes of etcd: http[s]://[USER:PASSWORD@]HOST:2379, or a list"),
     STRING("outer.run", outer.run, "run", CONFIG_SILENT, "name of the run in etcd: islands of one run merge"),

@@ -2,10 +2,10 @@
 
 #include <stddef.h>
 
-void rule_change(float *values, const float *reference, const float *error, float decay, int64_t n)
+void rule_change(float *values, const float *reference, const float *error, float decay, float scale, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
-        float change = reference[i] - values[i];
+        float change = scale * (reference[i] - values[i]);
         values[i] = error ? decay * error[i] + change : change;
     }
 }

@@ -20,8 +20,8 @@ typedef struct rule {
     float lr, momentum;
 } rule;
 
-/* values[n], the weights, become e + D; `error` NULL: there is none, else it is scaled by `decay` first */
-void rule_change(float *values, const float *reference, const float *error, float decay, int64_t n);
+/* values[n], the weights, become e + scale D; `error` NULL: there is none, else it is scaled by `decay` first */
+void rule_change(float *values, const float *reference, const float *error, float decay, float scale, int64_t n);
 /* sum[n] += weight * change */
 void rule_add(float *sum, const float *change, float weight, int64_t n);
 /* `momentum` NULL for average */

@@ -12,6 +12,7 @@
 
 #include "engine/islands/compress.h"
 #include "engine/islands/groups.h"
+#include "engine/islands/privacy.h"
 #include "engine/islands/rule.h"
 #include "engine/islands/units.h"
 #include "memory/log.h"
@@ -48,7 +49,7 @@ static void play(played *out, const compress_method *method, const rule *r, floa
             uint8_t coded[8 * ELEMENTS];
             draw(change, i, step);
             memcpy(values, zero, sizeof zero);
-            rule_change(values, change, mutant == 1 ? zero : error[i], decay, ELEMENTS);
+            rule_change(values, change, mutant == 1 ? zero : error[i], decay, 1, ELEMENTS);
             compress_encode(coded, values, method, ELEMENTS);
             memcpy(error[i], values, sizeof values);
             assert_true(compress_decode(sent, coded, method, ELEMENTS));
@@ -203,6 +204,37 @@ static void groups_divide_whoever_is_there(void **state)
         }
 }
 
+/* The closed form is the minimum over the orders; the noise is normal, of the deviation asked for, and never the same. */
+static void privacy_is_what_it_says(void **state)
+{
+    enum { N = 200000 };
+    static const struct {
+        int64_t releases;
+        double noise, delta;
+    } cases[] = {{1, 1, 1e-5}, {100, 4, 1e-6}, {3000, 30, 1e-5}};
+    static float x[N], y[N];
+    (void)state;
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        double least = INFINITY, z = cases[k].noise, said = privacy_epsilon(cases[k].releases, z, cases[k].delta);
+        for (double a = 1.0001; a < 1000; a += 1e-3)
+            least = fmin(least, (double)cases[k].releases * a / (2 * z * z) + log(1 / cases[k].delta) / (a - 1));
+        assert_true(fabs(said - least) < 1e-3 * least);
+    }
+    double sum = 0, squares = 0, products = 0, fourth = 0;
+    privacy_add_noise(x, 3, N);
+    privacy_add_noise(y, 3, N);
+    for (int i = 0; i < N; i++) {
+        double a = (double)x[i] / 3, b = (double)y[i] / 3;
+        sum += a;
+        squares += a * a;
+        fourth += a * a * a * a;
+        products += a * b;
+    }
+    double many = 8 * sqrt(N); /* deviations of such sums: once in 10^15 */
+    assert_true(fabs(sum) < many && fabs(products) < many);
+    assert_true(fabs(squares - N) < many * sqrt(2) && fabs(fourth - 3.0 * N) < many * sqrt(96));
+}
+
 /* Sizes that are no multiple of blocks and chunks, values over many magnitudes. */
 static void fill(float *x, int64_t n, uint64_t seed)
 {
@@ -309,6 +341,7 @@ int main(void)
         cmocka_unit_test(a_slightly_different_outer_step_is_caught),
         cmocka_unit_test(gossip_is_its_formula_in_float64),
         cmocka_unit_test(groups_divide_whoever_is_there),
+        cmocka_unit_test(privacy_is_what_it_says),
         cmocka_unit_test(what_is_sent_and_what_is_kept_is_what_changed),
         cmocka_unit_test(topk_sends_fifty_times_less_than_fp32),
         cmocka_unit_test(bytes_that_are_no_encoding_are_refused),

@@ -138,6 +138,8 @@ static status show(const config *c, const compile_options *options, const wishes
         return list_rank(options, w->rank < 0 ? 0 : (int)w->rank);
     double islands = c->outer.bandwidth > 0 ? c->outer.bandwidth : w->islands * 1e9;
     status s = plan_make(&p, options, &prices, w->every, (int)w->rank);
+    if (s == STATUS_OK)
+        s = plan_price_order(&p);
     if (s == STATUS_OK && w->json)
         print_json(c, &p, islands);
     else if (s == STATUS_OK)

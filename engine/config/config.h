@@ -26,6 +26,7 @@ typedef enum config_optimizer {
 #undef OPTIMIZER
 } config_optimizer;
 typedef enum config_adjust { CONFIG_ADJUST_ORIGINAL, CONFIG_ADJUST_RMS } config_adjust;
+typedef enum config_offload { CONFIG_OFFLOAD_NONE, CONFIG_OFFLOAD_OPTIMIZER } config_offload;
 typedef enum config_when { CONFIG_EACH_STEP, CONFIG_EACH_MICRO_BATCH } config_when; /* zero_gather, zero_reduce */
 
 /* Data sets to blend: samples are drawn in proportion to the weights, which need not sum to one. */
@@ -104,6 +105,8 @@ typedef struct config {
     struct {
         recompute recompute;
         int64_t budget; /* bytes of the arena; 0: none */
+        config_offload offload;
+        int64_t window; /* bytes of the arena that what is offloaded passes through */
     } memory;
     struct {
         int every, keep;                     /* 0: only at the end; 0: all */

@@ -24,6 +24,7 @@ static const char *const adjusts[] = {"original", "match_rms_adamw", NULL};
 static const char *const rates[] = {"constant", "linear", "cosine", "wsd", "inverse_sqrt", NULL};
 static const char *const exports[] = {"mlflow", NULL};
 static const char *const whens[] = {"step", "micro_batch", NULL};
+static const char *const offloads[] = {"none", "optimizer", NULL};
 static const char *const recomputes[] = {"none", "selective", "full", NULL};
 
 #define INT(key, member, fallback, low, high, resume, doc)                                                             \
@@ -145,6 +146,8 @@ static const config_row rows[] = {
 
     WORD("memory.recompute", memory.recompute, recomputes, "none", CONFIG_CHANGES, "what the backward pass computes again"),
     SIZE("memory.budget", memory.budget, "0", CONFIG_CHANGES, "bytes a rank may use; recomputes what must be; 0: no budget"),
+    WORD("memory.offload", memory.offload, offloads, "none", CONFIG_CHANGES, "optimizer: on a GPU, states and masters of matrices are in pinned host memory, and updates fetch them"),
+    SIZE("memory.window", memory.window, "256MiB", CONFIG_CHANGES, "bytes of the GPU's memory that they pass through"),
 
     INT("checkpoint.every", checkpoint.every, "100", 0, INTMAX, CONFIG_CHANGES, "steps; 0: at the end only"),
     INT("checkpoint.keep", checkpoint.keep, "2", 0, INTMAX, CONFIG_CHANGES, "newest checkpoints kept; 0: all"),

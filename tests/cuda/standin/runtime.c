@@ -288,23 +288,66 @@ static void check_sides(const void *to, const void *from, enum cudaMemcpyKind ki
         standin_fail("%s: the direction does not fit the addresses %p <- %p", what, to, from);
 }
 
+/* Host memory that has been copied in and out, in the same pieces: state that is offloaded. Inputs go one way, and results the other. */
+typedef struct travelled {
+    const void *host;
+    size_t bytes;
+    bool in, out;
+    struct travelled *next;
+} travelled;
+
+static bool goes_both_ways(const void *host, size_t bytes, bool in)
+{
+    static travelled *all;
+    travelled *t = all;
+    while (t && (t->host != host || t->bytes != bytes))
+        t = t->next;
+    if (!t) {
+        t = must_calloc(1, sizeof *t);
+        *t = (travelled){.host = host, .bytes = bytes, .next = all};
+        all = t;
+    }
+    t->in |= in;
+    t->out |= !in;
+    return t->in && t->out;
+}
+
+typedef struct host_copy {
+    void *to;
+    const void *from;
+    size_t bytes;
+    enum cudaMemcpyKind kind;
+    bool state;
+} host_copy;
+
+static void copy(int queue, void *what)
+{
+    const host_copy *c = what;
+    standin_tick(queue);
+    standin_take(queue, c->state ? 1 : 0);
+    if (c->kind != cudaMemcpyHostToDevice)
+        standin_access(queue, c->from, (int64_t)c->bytes, false, "cudaMemcpyAsync");
+    if (c->kind != cudaMemcpyDeviceToHost)
+        standin_access(queue, c->to, (int64_t)c->bytes, true, "cudaMemcpyAsync");
+    if (c->kind != cudaMemcpyDeviceToHost)
+        memcpy(c->to, c->from, c->bytes);
+    if (c->kind == cudaMemcpyHostToDevice)
+        arrive_later((void *)(uintptr_t)c->from, NULL, c->bytes, queue);
+    if (c->kind == cudaMemcpyDeviceToHost)
+        arrive_later(c->to, c->from, c->bytes, queue);
+}
+
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream)
 {
     int queue = standin_stream(stream, "cudaMemcpyAsync");
-    if (standin_captured(queue))
-        standin_fail("cudaMemcpyAsync into a graph: the host's block may be another one next time");
-    standin_tick(queue);
+    host_copy c = {to, from, bytes, kind, false};
+    bool in = kind == cudaMemcpyHostToDevice;
     check_sides(to, from, kind, "cudaMemcpyAsync");
-    if (kind != cudaMemcpyHostToDevice)
-        standin_access(queue, from, (int64_t)bytes, false, "cudaMemcpyAsync");
-    if (kind != cudaMemcpyDeviceToHost)
-        standin_access(queue, to, (int64_t)bytes, true, "cudaMemcpyAsync");
-    if (kind != cudaMemcpyDeviceToHost)
-        memcpy(to, from, bytes);
-    if (kind == cudaMemcpyHostToDevice)
-        arrive_later((void *)(uintptr_t)from, NULL, bytes, queue);
-    if (kind == cudaMemcpyDeviceToHost)
-        arrive_later(to, from, bytes, queue);
+    c.state = kind != cudaMemcpyDeviceToDevice && goes_both_ways(in ? from : to, bytes, in);
+    if (standin_captured(queue) && !c.state)
+        standin_fail("cudaMemcpyAsync into a graph: the host's block may be another one next time");
+    if (!standin_keep(queue, copy, &c, sizeof c))
+        copy(queue, &c);
     return cudaSuccess;
 }
 

@@ -179,7 +179,8 @@ static void check_copied(const op *o, const tensor *host, const tensor *arena)
 {
     operands_present(o);
     CHECK(host->class == CLASS_HOST && arena->class != CLASS_HOST, "one of the two in host memory");
-    CHECK(infer_same(host, arena) && tensor_contiguous(host) && tensor_contiguous(arena), "the same rows, without gaps");
+    CHECK(infer_same(host, arena) && tensor_contiguous(host) && tensor_contiguous(arena),
+          "the same rows, without gaps");
 }
 
 void infer_fetch(op *o)

@@ -84,8 +84,14 @@ static void print_memory(FILE *out, const plan *p)
     fputs("kept and temporary: what is alive where the training step needs most; bound: no placement can be smaller\n",
           out);
     print_reserve(out, p);
-    fprintf(out, "a rank on a GPU pins %s of host memory: the inputs, and the batch read ahead\n",
-            bytes_text(text, (double)p->ranks[0].pinned));
+    const plan_rank *pins = &p->ranks[0];
+    for (int i = 1; i < p->count; i++)
+        pins = p->ranks[i].pinned > pins->pinned ? &p->ranks[i] : pins;
+    fprintf(out, "a rank on a GPU pins %s of host memory: the inputs, and the batch read ahead",
+            bytes_text(text, (double)pins->pinned));
+    if (pins->offloaded > 0)
+        fprintf(out, "; %s of optimizer state, which updates fetch", bytes_text(text, (double)pins->offloaded));
+    fputc('\n', out);
 }
 
 static void print_work(FILE *out, const plan *p)
@@ -249,13 +255,14 @@ static void json_rank(FILE *out, const plan_rank *r)
             (long long)r->transient_bound);
     const int64_t *m = r->memory;
     fprintf(out,
-            "     \"pinned_bytes\": %lld, \"communicators\": %d, \"memory\": {\"weights\": %lld, \"gradients\": %lld, "
+            "     \"pinned_bytes\": %lld, \"offloaded_bytes\": %lld, \"communicators\": %d, \"memory\": {\"weights\": "
+            "%lld, \"gradients\": %lld, "
             "\"optimizer\": %lld, "
             "\"kept\": %lld, \"temporary\": "
             "%lld, \"inputs\": %lld},\n     ",
-            (long long)r->pinned, r->communicators, (long long)m[CLASS_WEIGHT], (long long)m[CLASS_GRADIENT],
-            (long long)m[CLASS_OPTIMIZER], (long long)m[CLASS_KEPT], (long long)m[CLASS_TEMPORARY],
-            (long long)m[CLASS_INPUT]);
+            (long long)r->pinned, (long long)r->offloaded, r->communicators, (long long)m[CLASS_WEIGHT],
+            (long long)m[CLASS_GRADIENT], (long long)m[CLASS_OPTIMIZER], (long long)m[CLASS_KEPT],
+            (long long)m[CLASS_TEMPORARY], (long long)m[CLASS_INPUT]);
     json_axes(out, "bytes_sent", r->sent);
     fputs(",\n     ", out);
     json_axes(out, "messages", r->messages);

@@ -382,7 +382,8 @@ static void append_updates(update *u, tensor *control)
 
 void update_append(compiled_program *out, const compiled *c)
 {
-    update u = {.out = out, .c = c, .buckets = must_calloc(AXIS_COUNT, sizeof *u.buckets), .offload = offload_make(out, c)};
+    update u = {
+        .out = out, .c = c, .buckets = must_calloc(AXIS_COUNT, sizeof *u.buckets), .offload = offload_make(out, c)};
     u.gradient = must_calloc((unsigned long)c->model.numbers + 1, sizeof(tensor *));
     for (int i = 0; i < c->model.numbers; i++)
         u.gradient[i] = c->storage[i].gradient;

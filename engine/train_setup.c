@@ -360,6 +360,9 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
     t->peak_flops = peak_of(t) * comm_ranks(world);
     t->flops_per_token = compile_flops_per_token(&c->model.shape, c->train.sequence);
     executor_watch(t->executor, w);
+    if (c->outer.every > 0)
+        TRY(outer_open(&t->outer, c, &t->compiled, t->executor, world, w));
+
     char host[INCIDENT_HOST] = {0};
     t->hosts = must_calloc((unsigned long)comm_ranks(world), sizeof *t->hosts);
     snprintf(host, sizeof host, "%s", watchdog_host(w));
@@ -381,6 +384,7 @@ void training_close(training *t)
     mlflow_close(t->mlflow);
     tokenizer_close(t->tokenizer);
     saver_close(t->saver);
+    outer_close(t->outer);
     node_copies_close(t->copies);
     lock_release(t->lock);
     executor_close(t->executor);

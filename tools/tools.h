@@ -16,6 +16,8 @@ int generate_main(int argc, char **argv);
 int eval_main(int argc, char **argv);
 int report_main(int argc, char **argv);
 int inspect_main(int argc, char **argv);
+int keys_main(int argc, char **argv);
+int islands_main(int argc, char **argv);
 int bench_main(int argc, char **argv);
 
 #endif

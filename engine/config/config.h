@@ -27,6 +27,8 @@ typedef enum config_optimizer {
 } config_optimizer;
 typedef enum config_adjust { CONFIG_ADJUST_ORIGINAL, CONFIG_ADJUST_RMS } config_adjust;
 typedef enum config_offload { CONFIG_OFFLOAD_NONE, CONFIG_OFFLOAD_OPTIMIZER } config_offload;
+typedef enum config_outer { CONFIG_OUTER_AVERAGE, CONFIG_OUTER_NESTEROV } config_outer;
+typedef enum config_outer_weights { CONFIG_OUTER_TOKENS, CONFIG_OUTER_EQUAL } config_outer_weights;
 typedef enum config_when { CONFIG_EACH_STEP, CONFIG_EACH_MICRO_BATCH } config_when; /* zero_gather, zero_reduce */
 
 /* Data sets to blend: samples are drawn in proportion to the weights, which need not sum to one. */
@@ -47,7 +49,7 @@ typedef struct config_integers {
 
 typedef enum config_export { CONFIG_EXPORT_MLFLOW } config_export; /* numbers of bits */
 
-enum { CONFIG_MAX_KEYS = 128 };
+enum { CONFIG_MAX_KEYS = 192 };
 
 typedef struct config {
     struct {
@@ -108,6 +110,19 @@ typedef struct config {
         config_offload offload;
         int64_t window; /* bytes of the arena that what is offloaded passes through */
     } memory;
+    struct {
+        int every; /* optimizer steps between merges of a fragment; 0: no islands */
+        config_outer optimizer;
+        int compress; /* compress_kind of engine/islands */
+        double lr, momentum, density, error_decay, mix;
+        config_outer_weights weights;
+        int fragments, delay;
+        int slots, slot, min_islands; /* slot -1: any */
+        bool private_data;            /* samples are not divided between slots */
+        double timeout, bandwidth;    /* seconds; bits a second, 0: no limit */
+        config_sources rendezvous;    /* addresses of etcd */
+        char *run, *island, *keys, *address;
+    } outer;
     struct {
         int every, keep;                     /* 0: only at the end; 0: all */
         int keep_every;                      /* 0: none is kept for ever */

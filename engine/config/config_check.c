@@ -112,6 +112,33 @@ static status check_pipeline(const config *c)
     return s;
 }
 
+static status check_outer(const config *c)
+{
+    int each = c->outer.every / c->outer.fragments;
+    if (c->outer.every == 0)
+        return STATUS_OK;
+    if (c->outer.every % c->outer.fragments)
+        return status_fail(STATUS_USAGE, "outer.every %d is not a multiple of outer.fragments %d: change one",
+                           c->outer.every, c->outer.fragments);
+    if (c->outer.delay >= each)
+        return status_fail(STATUS_USAGE,
+                           "outer.delay %d: the next merge is due %d steps later (outer.every / fragments): lower it",
+                           c->outer.delay, each);
+    if (c->outer.slot >= c->outer.slots || c->outer.min_islands > c->outer.slots)
+        return status_fail(STATUS_USAGE,
+                           "outer.slots is %d: outer.slot counts from 0, and outer.min_islands is at most that",
+                           c->outer.slots);
+    if (c->run.spike.rewind || c->run.verify_every)
+        return status_fail(
+            STATUS_USAGE, "%s goes back to a step before merges that other islands have: leave it off with outer.every",
+            c->run.spike.rewind ? "run.spike.rewind" : "run.verify_every");
+    if (!c->outer.rendezvous.count || !c->outer.keys)
+        return status_fail(STATUS_USAGE,
+                           "outer.every needs outer.rendezvous, where etcd is, and outer.keys (phalanx keys "
+                           "FOLDER makes them)");
+    return STATUS_OK;
+}
+
 static status check_context(const config *c)
 {
     if (c->parallel.context > 1)
@@ -147,6 +174,7 @@ status config_check(const config *c)
     TRY(batch_ramp_check(c));
     TRY(check_rate(c));
     TRY(check_master(c));
+    TRY(check_outer(c));
     TRY(check_context(c));
     TRY(check_tensor(c));
     TRY(check_pipeline(c));

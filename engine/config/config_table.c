@@ -25,6 +25,9 @@ static const char *const rates[] = {"constant", "linear", "cosine", "wsd", "inve
 static const char *const exports[] = {"mlflow", NULL};
 static const char *const whens[] = {"step", "micro_batch", NULL};
 static const char *const offloads[] = {"none", "optimizer", NULL};
+static const char *const outer_rules[] = {"average", "nesterov", NULL};
+static const char *const outer_methods[] = {"none", "bf16", "int8", "int4", "topk", NULL};
+static const char *const outer_weights[] = {"tokens", "equal", NULL};
 static const char *const recomputes[] = {"none", "selective", "full", NULL};
 
 #define INT(key, member, fallback, low, high, resume, doc)                                                             \
@@ -149,6 +152,29 @@ static const config_row rows[] = {
     WORD("memory.offload", memory.offload, offloads, "none", CONFIG_CHANGES, "optimizer: on a GPU, states and masters of matrices are in pinned host memory, and updates fetch them"),
     SIZE("memory.window", memory.window, "256MiB", CONFIG_CHANGES, "bytes of the GPU's memory that they pass through"),
 
+    INT("outer.every", outer.every, "0", 0, INTMAX, CONFIG_CHANGES, "steps between merges with other islands; 0: this job is no island"),
+    WORD("outer.optimizer", outer.optimizer, outer_rules, "nesterov", CONFIG_CHANGES, "of the outer step: nesterov (DiLoCo) or the average of the changes"),
+    DERIVED("outer.lr", NUMBER, outer.lr, 0, 1e3, NULL, CONFIG_CHANGES, "0.7; 1 for average", "outer learning rate"),
+    NUMBER("outer.momentum", outer.momentum, "0.9", 0, 0.9999999, CONFIG_CHANGES, "nesterov: outer momentum"),
+    INT("outer.fragments", outer.fragments, "1", 1, 64, CONFIG_CHANGES, "parts of the model that are merged in turn, spread over outer.every steps"),
+    INT("outer.delay", outer.delay, "0", 0, INTMAX, CONFIG_CHANGES, "steps between taking a change and applying the merge: it travels meanwhile"),
+    NUMBER("outer.mix", outer.mix, "0", 0, 1, CONFIG_CHANGES, "share of an island's own weights that is kept when a merge is applied"),
+    WORD("outer.compress", outer.compress, outer_methods, "none", CONFIG_CHANGES, "how changes are sent; what is lost is kept for the next merge"),
+    NUMBER("outer.density", outer.density, "0.02", 1e-4, 1, CONFIG_CHANGES, "topk: share of the elements that is sent, in 2 bits each and their places"),
+    NUMBER("outer.error_decay", outer.error_decay, "1", 0, 1, CONFIG_CHANGES, "of what was kept, at each merge"),
+    WORD("outer.weights", outer.weights, outer_weights, "tokens", CONFIG_CHANGES, "of islands in a merge"),
+    DERIVED("outer.rendezvous", SOURCES, outer.rendezvous, 0, 0, NULL, CONFIG_SILENT, "none", "nodes of etcd: http[s]://[USER:PASSWORD@]HOST:2379, or a list"),
+    STRING("outer.run", outer.run, "run", CONFIG_SILENT, "name of the run in etcd: islands of one run merge"),
+    DERIVED("outer.island", STRING, outer.island, 0, 0, NULL, CONFIG_SILENT, "the last part of run.folder", "name of this island"),
+    STRING("outer.keys", outer.keys, NULL, CONFIG_SILENT, "folder of this island's keys and those it trusts (phalanx keys)"),
+    STRING("outer.address", outer.address, NULL, CONFIG_SILENT, "of this node, as other islands reach it; else that towards outer.rendezvous"),
+    INT("outer.slots", outer.slots, "2", 1, 64, CONFIG_CHANGES, "islands at most; samples are divided between so many"),
+    INT("outer.slot", outer.slot, "-1", -1, 63, CONFIG_SILENT, "this island's; -1: the one it had, or a free one"),
+    BOOL("outer.private_data", outer.private_data, "false", CONFIG_CHANGES, "every island has data of its own: all of its samples are its own"),
+    INT("outer.min_islands", outer.min_islands, "1", 1, 64, CONFIG_CHANGES, "fewer do not merge, but train on"),
+    NUMBER("outer.timeout", outer.timeout, "60", 1, 1e6, CONFIG_SILENT, "seconds that a merge waits for islands"),
+    NUMBER("outer.bandwidth", outer.bandwidth, "0", 0, 1e15, CONFIG_SILENT, "bits a second that an island sends at most; 0: no limit"),
+
     INT("checkpoint.every", checkpoint.every, "100", 0, INTMAX, CONFIG_CHANGES, "steps; 0: at the end only"),
     INT("checkpoint.keep", checkpoint.keep, "2", 0, INTMAX, CONFIG_CHANGES, "newest checkpoints kept; 0: all"),
     INT("checkpoint.keep_every", checkpoint.keep_every, "0", 0, INTMAX, CONFIG_CHANGES, "checkpoints of multiples of so many steps are kept for ever; 0: none"),
@@ -222,9 +248,9 @@ bool config_table_is_section(const char *name)
 }
 
 /* Sections as words of their own, so that "trian" finds "train" and "model.rope_scale" finds "model.rope_scaling". */
-static const char *const sections[] = {"model",  "model.rope_scaling", "data",     "train", "optimizer", "parallel",
-                                       "memory", "checkpoint",         "evaluate", "run",   "run.spike", "debug",
-                                       "profile"};
+static const char *const sections[] = {
+    "model", "model.rope_scaling", "data",     "train", "optimizer", "parallel", "memory",
+    "outer", "checkpoint",         "evaluate", "run",   "run.spike", "debug",    "profile"};
 
 static const char *last_part(const char *key)
 {

@@ -69,3 +69,12 @@ tokenizer["model"].update(vocab={"z": 0}, merges=[])  # the first words have no 
 put("fuzz_tokenizer", "none.json", b"\0" + json.dumps(tokenizer).encode())
 model = pathlib.Path("tests/golden/text/mapped.model").read_bytes()
 put("fuzz_tokenizer", "mapped.model", b"\1" + model)
+
+reply = struct.pack("<IHBBQQQQQQII", 0x49584850, 1, 0, 3, 0, 1, 2, 5, 9, 0, 3, 4) + b"data"
+put("fuzz_islands", "reply", b"\0" + reply)
+pairs = [("head", {"merge": 1, "step": 20, "updates": 20, "parts": [{"slot": 0, "offer": 20, "tokens": 5, "name": "a"}]}),
+         ("member/0", {"name": "a", "key": "k", "ranks": 1, "endpoints": ["tcp://h:1"], "ready": True, "merge": 1}),
+         ("offer/0", {"merge": 2, "offer": 40, "tokens": 9}), ("have/0", {"merge": 2, "slots": [0]})]
+live = {"reached": True, "settled": 3, "pairs": [{"key": k, "value": v, "revision": 4} for k, v in pairs]}
+put("fuzz_islands", "roster", b"\1" + json.dumps(live, separators=(",", ":")).encode())
+put("fuzz_islands", "topk", b"\x12" + bytes(range(200)))

@@ -212,6 +212,10 @@ static void print_exposed(FILE *out, const plan *p)
         fprintf(out, "%s %s %.1f%%", any ? "," : "waiting          ", axis_name((axis)a), 100 * share);
         any = true;
     }
+    if (p->timing.copies / p->step_seconds >= 0.0005) {
+        fprintf(out, "%s host %.1f%%", any ? "," : "waiting          ", 100 * p->timing.copies / p->step_seconds);
+        any = true;
+    }
     if (any)
         fputs(" of the step, for transfers that nothing hides\n", out);
 }
@@ -333,7 +337,7 @@ static void json_time(FILE *out, const plan *p)
     for (int a = 0, shown = 0; a < AXIS_COUNT; a++)
         if (axis_has_messages((axis)a))
             fprintf(out, "%s\"%s\": %.17g", shown++ ? ", " : "", axis_name((axis)a), p->timing.exposed[a]);
-    fputs("},\n \"longest_chain\": [", out);
+    fprintf(out, "},\n \"host_copy_seconds\": %.17g,\n \"longest_chain\": [", p->timing.copies);
     for (int i = 0; i < p->timing.cause_count; i++)
         fprintf(out, "%s{\"what\": \"%s\", \"seconds\": %.17g}", i ? ", " : "", p->timing.causes[i].text,
                 p->timing.causes[i].seconds);

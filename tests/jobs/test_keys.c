@@ -130,8 +130,8 @@ static const keys_row rows[] = {
 
     PLANNED("memory.recompute", "full", ""),
     PLANNED("memory.budget", "320KiB", ""),
-    PLANNED("memory.offload", "optimizer", CUDA),
-    PLANNED("memory.window", "1KiB", CUDA " memory.offload=optimizer"),
+    SHOWN_BY("memory.offload", "tests/cuda/test_cuda_offload.c"),
+    SHOWN_BY("memory.window", "tests/cuda/test_cuda_offload.c"),
 
     SHOWN_BY("outer.bandwidth", "tests/engine/islands/test_transport.c"),
     SHOWN_BY("outer.every", "tests/jobs/test_islands.c"),

@@ -37,7 +37,7 @@ $(BUILD)/tests/phalanx_standin: $(STANDIN_OBJ) $(STANDIN_HOST) $(PLAIN_UNITS) $(
 	@mkdir -p $(@D)
 	$(CXX) -fopenmp -rdynamic $(STANDIN_WRAP) -o $@ $^ $(LIBS)
 
-$(BUILD)/tests/test_cuda_host $(BUILD)/tests/test_cuda_queue: | $(BUILD)/tests/phalanx_standin $(BUILD)/phalanx
+$(BUILD)/tests/test_cuda_host $(BUILD)/tests/test_cuda_queue $(BUILD)/tests/test_cuda_offload: | $(BUILD)/tests/phalanx_standin $(BUILD)/phalanx
 
 # libraries that the device opens at run time; the stand-in for cuDNN uses the program's tracker
 $(BUILD)/tests/standin/libcudnn.so.9: tests/cuda/standin/libraries/cudnn.c tests/cuda/standin/libraries/cudnn_meaning.c tests/cuda/standin/libraries/cudnn.h

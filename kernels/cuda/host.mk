@@ -101,4 +101,10 @@ profile: cuda ## on a GPU: steps 5 to 7 of a run under nsys; CONFIG=FILE
 bundle: all ## a folder to copy to a cluster: program, device, shared libraries, mpirun
 	@tools/bundle.sh $(BUILD)
 
-.PHONY: cuda check-gpu bench-gpu profile bundle
+gpu-kit: all $(BUILD)/device_ops $(BUILD)/tests/test_cuda_kernels_gpu ## the same with check.sh and bench.sh, for a borrowed machine with a GPU
+	@tools/bundle.sh $(BUILD) gpu-kit
+
+gpu-kit-standins: $(BUILD)/tests/phalanx_standin $(BUILD)/tests/device_ops_standin $(BUILD)/tests/standin/libcudnn.so.9 ## its scripts, tried without a GPU
+	@tools/bundle.sh $(BUILD) gpu-kit-standins
+
+.PHONY: cuda check-gpu bench-gpu profile bundle gpu-kit gpu-kit-standins

@@ -98,7 +98,7 @@ typedef struct config {
         int tensor, context, pipeline, virtual_stages;
         int data; /* 0: what is left of the ranks */
         schedule_kind schedule;
-        bool sequence;
+        bool sequence, order;
         int zero;
         config_when zero_gather, zero_reduce;
         config_integers layers_per_stage; /* one number per chunk in model order; empty: divided automatically */

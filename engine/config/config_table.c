@@ -144,6 +144,7 @@ static const config_row rows[] = {
     INT("parallel.zero", parallel.zero, "1", 0, 3, CONFIG_CHANGES, "shard over the data ranks: 1 optimizer, 2 + gradients, 3 + weights"),
     WORD("parallel.zero_gather", parallel.zero_gather, whens, "step", CONFIG_CHANGES, "how often zero 3 gathers weights"),
     WORD("parallel.zero_reduce", parallel.zero_reduce, whens, "step", CONFIG_CHANGES, "how often zero 2 and 3 reduce gradients"),
+    BOOL("parallel.order", parallel.order, "true", CONFIG_CHANGES, "collectives travel while independent products compute, as far as memory.budget allows"),
     DERIVED("parallel.layers_per_stage", INTEGERS, parallel.layers_per_stage, 1, INTMAX, NULL, CONFIG_CHANGES, "balanced", "layers of each run, in order of the model"),
     SIZE("parallel.bucket", parallel.bucket, "32MiB", CONFIG_CHANGES, "gradients that are reduced together, once a step"),
 

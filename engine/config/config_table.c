@@ -24,6 +24,7 @@ static const char *const adjusts[] = {"original", "match_rms_adamw", NULL};
 static const char *const rates[] = {"constant", "linear", "cosine", "wsd", "inverse_sqrt", NULL};
 static const char *const exports[] = {"mlflow", NULL};
 static const char *const whens[] = {"step", "micro_batch", NULL};
+static const char *const offloads[] = {"none", "optimizer", NULL};
 static const char *const outer_rules[] = {"average", "nesterov", NULL};
 static const char *const outer_methods[] = {"none", "bf16", "int8", "int4", "topk", NULL};
 static const char *const outer_topologies[] = {"all", "gossip", NULL};
@@ -150,6 +151,8 @@ static const config_row rows[] = {
 
     WORD("memory.recompute", memory.recompute, recomputes, "none", CONFIG_CHANGES, "what the backward pass computes again"),
     SIZE("memory.budget", memory.budget, "0", CONFIG_CHANGES, "bytes a rank may use; recomputes what must be; 0: no budget"),
+    WORD("memory.offload", memory.offload, offloads, "none", CONFIG_CHANGES, "optimizer: on a GPU, states and masters of matrices are in pinned host memory, and updates fetch them"),
+    SIZE("memory.window", memory.window, "256MiB", CONFIG_CHANGES, "bytes of the GPU's memory that they pass through"),
 
     INT("outer.every", outer.every, "0", 0, INTMAX, CONFIG_CHANGES, "steps between merges with other islands; 0: this job is no island"),
     WORD("outer.optimizer", outer.optimizer, outer_rules, "nesterov", CONFIG_CHANGES, "of the outer step: nesterov (DiLoCo) or the average of the changes"),

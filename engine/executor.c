@@ -68,7 +68,7 @@ static status prepare(executor *e, played *p)
         launches_make(&e->pool, &p->program->list, p->program->requests, executor_context(e)->arena, group_of, e);
     for (int i = 0; i < p->program->list.count; i++) {
         op *o = p->program->list.ops[i];
-        if (!(op_row_of(o)->flags & OP_COMM) && o->kind != OP_wait)
+        if (!(op_row_of(o)->flags & OP_ASYNCHRONOUS) && o->kind != OP_wait)
             TRY(e->interface->prepare(e->device, o));
     }
     return STATUS_OK;

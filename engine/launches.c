@@ -80,8 +80,12 @@ launch *launches_make(pool *where, const program *p, int requests, char *arena, 
 {
     maker m = {where, arena, group_of, context, NULL};
     m.of = pool_alloc(where, (size_t)(requests + 1) * sizeof *m.of);
-    for (int i = 0; i < p->count; i++)
-        if (op_row_of(p->ops[i])->flags & OP_COMM)
+    for (int i = 0; i < p->count; i++) {
+        unsigned flags = op_row_of(p->ops[i])->flags;
+        if (flags & OP_COMM)
             make_launch(&m, p, i);
+        if (flags & OP_HOST) /* no call: the device alone knows of it */
+            m.of[p->ops[i]->at.request].ends = p->ops[i]->at.request;
+    }
     return m.of;
 }

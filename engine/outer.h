@@ -23,12 +23,16 @@ typedef struct outer_position {
     bool fresh_moments;    /* set where the optimizer's states have been emptied */
 } outer_position;
 
+/* The delta at which the privacy of outer.noise is told. */
+#define OUTER_DELTA 1e-5
+
 /* What outer.* costs, without a job. */
 typedef struct outer_plan {
     int64_t arena;    /* bytes of host memory of the rank that needs most */
     int64_t change;   /* an encoded change of the whole model, with what its messages add */
     int64_t sent;     /* to the other islands, in outer.every steps; as much is received */
     double seconds;   /* of that at a bandwidth */
+    double epsilon;   /* of outer.noise, after train.steps; 0 without */
     double computing; /* share of the time, with steps of so many seconds */
 } outer_plan;
 
@@ -54,12 +58,19 @@ status outer_before_save(outer *o, outer_position *p);
 status outer_part(outer *o, outer_position *p);
 
 typedef struct outer_counts {
-    int64_t merges, missed; /* taken part in; gone by without this island, or given up */
-    int64_t sent, received; /* bytes, of all ranks */
-    int64_t refused;        /* messages, connections, changes that were not finite */
-    double waited;          /* seconds that training has stood still for merges */
+    int64_t merges, missed;    /* taken part in; gone by without this island, or given up */
+    int64_t sent, received;    /* bytes, of all ranks */
+    int64_t refused;           /* messages, connections, changes that were not finite */
+    double waited;             /* seconds that training has stood still for merges */
+    int64_t clipped;           /* changes that outer.clip has scaled */
+    int64_t releases;          /* with outer.noise: changes offered, in the run's former processes too */
+    double epsilon;            /* of them, islands/privacy.h; at OUTER_DELTA */
+    double disagreement;       /* gossip: |weights - mean| / |mean| of the last exchange */
+    int64_t disagreement_step; /* 0: there was none yet */
 } outer_counts;
 
 outer_counts outer_counted(outer *o);
+/* As in outer_counts, of this job alone and without asking its ranks. */
+double outer_disagreement(int64_t *step, const outer *o);
 
 #endif

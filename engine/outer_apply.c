@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/islands/privacy.h"
 #include "engine/outer_parts.h"
 #include "memory/log.h"
 
@@ -24,8 +25,37 @@ static bool all_finite(const float *x, int64_t n)
     return sum == 0;
 }
 
+/* What the fragment's change is to be scaled by for outer.clip, and is counted: 1 without. */
+static float clip_scale(outer *o, int fragment)
+{
+    double clip = o->config->outer.clip, sum = 0;
+    int ranks = comm_ranks(o->world);
+    if (clip <= 0)
+        return 1;
+    for (int u = 0; u < o->count; u++) {
+        const outer_unit *m = mine(o, u);
+        if (o->units[u].fragment != fragment)
+            continue;
+        outer_move_gather(o->move, o->values, u);
+        for (int64_t i = 0; m && i < o->units[u].elements; i++) {
+            double change = (double)o->reference[m->at + i] - (double)o->values[i];
+            sum += change * change;
+        }
+    }
+    double *all = must_alloc((unsigned long)ranks * sizeof *all), norm = 0;
+    comm_all_gather_bytes(comm_world(o->world), all, &sum, sizeof sum);
+    for (int i = 0; i < ranks; i++)
+        norm += all[i];
+    free(all);
+    norm = sqrt(norm);
+    o->counts.clipped += norm > clip;
+    return norm > clip ? (float)(clip / norm) : 1;
+}
+
 bool outer_encode(outer *o, int fragment)
 {
+    float scale = clip_scale(o, fragment);
+    double noise = o->config->outer.noise * o->config->outer.clip;
     float decay = (float)o->config->outer.error_decay;
     bool good = true;
     for (int u = 0; u < o->count; u++) {
@@ -36,7 +66,9 @@ bool outer_encode(outer *o, int fragment)
         outer_move_gather(o->move, o->values, u);
         if (!m)
             continue;
-        rule_change(o->values, o->reference + m->at, optional(o->error, m->at), decay, n);
+        rule_change(o->values, o->reference + m->at, optional(o->error, m->at), decay, scale, n);
+        if (noise > 0)
+            privacy_add_noise(o->values, noise, n);
         if (!all_finite(o->values, n)) {
             good = false;
             memset(o->values, 0, (size_t)n * sizeof *o->values);
@@ -44,10 +76,12 @@ bool outer_encode(outer *o, int fragment)
         compress_encode(o->out + m->coded, o->values, &o->method, n);
         memcpy(o->rest + m->at, o->values, (size_t)n * sizeof *o->rest);
     }
+    o->releases += o->config->outer.noise > 0;
     return outer_everywhere(o, good);
 }
 
-bool outer_sound(outer *o, int slot, int fragment)
+/* Is what was fetched of a slot finite? */
+static bool is_sound(outer *o, int slot, int fragment)
 {
     bool good = true;
     for (int i = 0; i < o->mine_count; i++) {
@@ -115,6 +149,13 @@ void outer_settle(outer *o, int fragment)
     }
 }
 
+void outer_give_reference(outer *o, int fragment)
+{
+    for (int u = 0; u < o->count; u++)
+        if (o->units[u].fragment == fragment)
+            outer_move_scatter(o->move, u, mine(o, u) ? o->reference + mine(o, u)->at : o->values);
+}
+
 void outer_keep_change(outer *o)
 {
     for (int u = 0; u < o->count; u++) {
@@ -133,4 +174,51 @@ void outer_take_reference(outer *o, bool with_rest)
             o->values[i] = o->reference[m->at + i] + (with_rest ? o->rest[m->at + i] : 0);
         outer_move_scatter(o->move, u, o->values);
     }
+}
+
+static void look_after_fetch(outer *o, int slot)
+{
+    bool done = true, gone = false;
+    for (int k = 0; k < o->got[slot].jobs; k++) {
+        transport_state s = transport_state_of(o->transport, slot * OUTER_PEERS + k);
+        done &= s == TRANSPORT_DONE;
+        gone |= s == TRANSPORT_GONE;
+    }
+    if (gone) /* withdrawn, perhaps for a newer one: asked for again as long as it is offered */
+        outer_drop_fetch(o, slot);
+    if (!done)
+        return;
+    o->got[slot].here = is_sound(o, slot, o->fragment);
+    o->got[slot].bad = !o->got[slot].here;
+    if (o->got[slot].bad) {
+        o->counts.refused++;
+        log_warn("islands: refused the change of island %s: it is not finite", o->roster.member[slot].name);
+    }
+}
+
+/* Does it offer what this island waits for? Of gossip, what is newer will do as well. */
+static bool fits(const outer *o, const roster_member *m, int64_t merge)
+{
+    bool newer = o->config->outer.topology == CONFIG_OUTER_GOSSIP && m->offer_merge > merge;
+    return m->ready && m->offers && m->fragment == o->fragment && (newer || m->offer_merge == merge);
+}
+
+uint64_t outer_fetch_changes(outer *o, int64_t merge, uint64_t from)
+{
+    bool gossip = o->config->outer.topology == CONFIG_OUTER_GOSSIP;
+    uint64_t here = 1ull << o->slot;
+    for (int s = 0; s < o->config->outer.slots; s++) {
+        const roster_member *m = &o->roster.member[s];
+        if (s == o->slot)
+            continue;
+        if (from >> s & 1 && !(gossip && o->got[s].here) && fits(o, m, merge) && o->got[s].offer != m->offer) {
+            outer_drop_fetch(o, s);
+            o->got[s].offer = m->offer;
+            o->got[s].bad = !outer_fetch(o, s, o->fragment, WIRE_CHANGE, m->offer_merge, m->offer);
+        }
+        if (o->got[s].offer && !o->got[s].here && !o->got[s].bad)
+            look_after_fetch(o, s);
+        here |= (uint64_t)o->got[s].here << s;
+    }
+    return here;
 }

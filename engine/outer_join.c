@@ -13,13 +13,18 @@ static bool first_rank(const outer *o)
 
 /* ---- taking over ----------------------------------------------------------------------------------------------------- */
 
-/* An island that has the state after the last merge; -1: none. */
+/* An island that has the state after the last merge, or, where there is no last one for all, the latest state that is further
+ * than ours; -1: none. */
 static int find_donor(const outer *o)
 {
-    for (int s = 0; s < o->config->outer.slots; s++)
-        if (s != o->slot && o->roster.member[s].ready && o->roster.member[s].merge == o->roster.merge)
-            return s;
-    return -1;
+    int best = -1;
+    int64_t least = o->config->outer.topology == CONFIG_OUTER_GOSSIP ? o->merge + 1 : o->roster.merge;
+    for (int s = 0; s < o->config->outer.slots; s++) {
+        const roster_member *m = &o->roster.member[s];
+        if (s != o->slot && m->ready && m->merge >= least && (best < 0 || m->merge > o->roster.member[best].merge))
+            best = s;
+    }
+    return best;
 }
 
 /* 1: it is here on all ranks; 0: not yet; -1: it is not to be had. */
@@ -60,16 +65,19 @@ static status fetch_all(bool *done, outer *o, int64_t *merge, int64_t *step, int
     *done = false;
     TRY(outer_look(o));
     int donor = find_donor(o);
-    *merge = o->roster.merge;
-    *step = o->roster.step;
-    *updates = o->roster.updates;
     if (donor < 0)
         return STATUS_OK;
+    const roster_member *m = &o->roster.member[donor];
+    bool gossip = o->config->outer.topology == CONFIG_OUTER_GOSSIP;
+    *merge = m->merge;
+    *step = gossip ? m->state_step : o->roster.step;
+    *updates = gossip ? m->state_updates : o->roster.updates;
     TRY(fetch_state(done, o, donor, WIRE_REFERENCE, *merge, until));
     if (*done && o->momentum)
         TRY(fetch_state(done, o, donor, WIRE_MOMENTUM, *merge, until));
     if (*done)
-        log_info("islands: took the model after merge %lld from %s", (long long)*merge, o->roster.member[donor].name);
+        log_info("islands: took the model after merge %lld (step %lld) from %s", (long long)*merge, (long long)*step,
+                 o->roster.member[donor].name);
     return STATUS_OK;
 }
 
@@ -85,10 +93,11 @@ static void begin_anew(outer *o, outer_position *p, int64_t step, int64_t update
         o->merged_at[f] = step;
 }
 
-static void serve_state(outer *o, int64_t merge)
+/* While the state is replaced nobody gets it. */
+static void serve_no_state(outer *o)
 {
     transport_lock(o->transport);
-    o->serves_state = merge;
+    o->serves_state = -1;
     transport_unlock(o->transport);
 }
 
@@ -98,16 +107,16 @@ status outer_catch_up(outer *o, outer_position *p, bool keep)
     bool done = false;
     status s = STATUS_OK;
     double until = o->now + 2 * o->config->outer.timeout;
-    serve_state(o, -1);
+    serve_no_state(o);
     if (keep)
         outer_keep_change(o);
     while (s == STATUS_OK && !done) {
         s = fetch_all(&done, o, &merge, &step, &updates, until);
         if (s == STATUS_OK && !done && o->now > until)
             s = status_fail(STATUS_FAILED,
-                            "islands: this island's model is that after merge %lld, and no other island gives it that "
-                            "after merge %lld: start it again when one that has it is at work",
-                            (long long)o->merge, (long long)o->roster.merge);
+                            "islands: this island's model is that after merge %lld, and no other island gives it the "
+                            "latest one: start it again when one that has it is at work",
+                            (long long)o->merge);
         outer_nap(o);
     }
     if (s == STATUS_OK) {
@@ -115,9 +124,7 @@ status outer_catch_up(outer *o, outer_position *p, bool keep)
         o->merge = merge;
         if (!keep)
             begin_anew(o, p, step, updates);
-        serve_state(o, merge);
-        if (first_rank(o))
-            membership_set_state(o->membership, true, merge);
+        outer_announce(o, step, updates);
     }
     return s;
 }
@@ -240,6 +247,17 @@ static status agree_on_state(outer *o, outer_position *p)
     return s;
 }
 
+/* An island that begins, or has missed more than one exchange, takes over from one that is further. */
+static status join_gossip(outer *o, outer_position *p)
+{
+    int64_t ahead = outer_gossip_number(p->step + o->config->outer.every, 0);
+    TRY(outer_look(o));
+    for (int s = 0; s < o->config->outer.slots; s++)
+        if (s != o->slot && o->roster.member[s].ready && o->roster.member[s].merge > (p->step ? ahead : 0))
+            return outer_catch_up(o, p, false);
+    return STATUS_OK;
+}
+
 static status wait_for_others(outer *o)
 {
     int least = o->config->outer.min_islands;
@@ -261,11 +279,9 @@ status outer_join(outer *o, outer_position *p, int *slot)
     o->step = p->step;
     status s = claim(o);
     if (s == STATUS_OK)
-        s = agree_on_state(o, p);
+        s = o->config->outer.topology == CONFIG_OUTER_GOSSIP ? join_gossip(o, p) : agree_on_state(o, p);
     if (s == STATUS_OK) {
-        serve_state(o, o->merge);
-        if (first_rank(o))
-            membership_set_state(o->membership, true, o->merge);
+        outer_announce(o, p->step, p->updates);
         o->joined = true;
         s = wait_for_others(o);
     }

@@ -18,13 +18,9 @@ static bool first_rank(const outer *o)
 
 /* ---- offering ------------------------------------------------------------------------------------------------------- */
 
-static void serve_offer(outer *o, int64_t merge, int64_t offer, int fragment)
+static bool gossips(const outer *o)
 {
-    transport_lock(o->transport);
-    o->serves_merge = merge;
-    o->serves_offer = offer;
-    o->serves_fragment = fragment;
-    transport_unlock(o->transport);
+    return o->config->outer.topology == CONFIG_OUTER_GOSSIP;
 }
 
 static int64_t tokens_since(const outer *o, const outer_position *p)
@@ -34,7 +30,7 @@ static int64_t tokens_since(const outer *o, const outer_position *p)
 
 static void offer(outer *o, const outer_position *p, int fragment)
 {
-    serve_offer(o, -1, -1, 0);
+    outer_serve_change(o, -1, -1, 0);
     for (int s = 0; s < o->config->outer.slots; s++)
         outer_drop_fetch(o, s);
     o->fragment = fragment;
@@ -49,7 +45,7 @@ static void offer(outer *o, const outer_position *p, int fragment)
     o->settle_at = p->step + o->config->outer.delay;
     o->deadline = o->now + o->config->outer.timeout;
     o->reported = 0;
-    serve_offer(o, o->merge + 1, o->offer, fragment);
+    outer_serve_change(o, o->merge + 1, o->offer, fragment);
     (void)outer_everywhere(o, 0); /* every rank serves what is now offered */
     if (!first_rank(o))
         return;
@@ -58,48 +54,6 @@ static void offer(outer *o, const outer_position *p, int fragment)
                          json_pack("{s:I, s:I, s:I, s:I, s:i, s:b}", "merge", (json_int_t)(o->merge + 1), "offer",
                                    (json_int_t)o->offer, "tokens", (json_int_t)tokens_since(o, p), "updates",
                                    (json_int_t)p->updates, "fragment", fragment, "parting", o->parting));
-}
-
-/* ---- fetching ------------------------------------------------------------------------------------------------------- */
-
-static void look_after_fetch(outer *o, int slot)
-{
-    bool done = true, gone = false;
-    for (int k = 0; k < o->got[slot].jobs; k++) {
-        transport_state s = transport_state_of(o->transport, slot * OUTER_PEERS + k);
-        done &= s == TRANSPORT_DONE;
-        gone |= s == TRANSPORT_GONE;
-    }
-    if (gone) /* withdrawn, perhaps for a newer one: asked for again as long as it is offered */
-        outer_drop_fetch(o, slot);
-    if (!done)
-        return;
-    o->got[slot].here = outer_sound(o, slot, o->fragment);
-    o->got[slot].bad = !o->got[slot].here;
-    if (o->got[slot].bad) {
-        o->counts.refused++;
-        log_warn("islands: refused the change of island %s: it is not finite", o->roster.member[slot].name);
-    }
-}
-
-/* Bits of the slots whose change this rank holds, its own among them. */
-static uint64_t fetch_all(outer *o)
-{
-    uint64_t offers = roster_offers(&o->roster, o->merge + 1), here = 1ull << o->slot;
-    for (int s = 0; s < o->config->outer.slots; s++) {
-        if (s == o->slot)
-            continue;
-        bool wanted = offers >> s & 1 && o->roster.member[s].fragment == o->fragment;
-        if (wanted && o->got[s].offer != o->roster.member[s].offer) {
-            outer_drop_fetch(o, s);
-            o->got[s].offer = o->roster.member[s].offer;
-            o->got[s].bad = !outer_fetch(o, s, o->fragment, WIRE_CHANGE, o->merge + 1, o->got[s].offer);
-        }
-        if (o->got[s].offer && !o->got[s].here && !o->got[s].bad)
-            look_after_fetch(o, s);
-        here |= (uint64_t)o->got[s].here << s;
-    }
-    return here;
 }
 
 /* ---- reporting and deciding ------------------------------------------------------------------------------------------ */
@@ -161,7 +115,8 @@ static void withdraw(outer *o, const char *why)
 static void push_offer(outer *o)
 {
     const roster *r = &o->roster;
-    uint64_t offers = roster_offers(r, o->merge + 1), held = outer_everywhere(o, fetch_all(o)), ready = roster_ready(r);
+    uint64_t offers = roster_offers(r, o->merge + 1),
+             held = outer_everywhere(o, outer_fetch_changes(o, o->merge + 1, ~0ull)), ready = roster_ready(r);
     bool late = o->now > o->deadline, all = false;
     if (everybody_leaves(r, offers)) {
         withdraw(o, "everybody leaves");
@@ -224,9 +179,7 @@ static void take_merge(outer *o)
     transport_unlock(o->transport);
     outer_merge_reference(o, took_part);
     o->merge = o->roster.merge;
-    transport_lock(o->transport);
-    o->serves_state = o->merge;
-    transport_unlock(o->transport);
+    outer_announce(o, o->roster.step, o->roster.updates);
     if (took_part) {
         o->counts.merges++;
         o->merged_at[o->fragment] = o->offer;
@@ -239,7 +192,6 @@ static void take_merge(outer *o)
         return;
     membership_set_have(o->membership, NULL);
     membership_set_offer(o->membership, NULL);
-    membership_set_state(o->membership, true, o->merge);
 }
 
 static status push(outer *o, outer_position *p)
@@ -313,6 +265,8 @@ static status begin(outer *o, outer_position *p, int fragment)
 status outer_step(outer *o, outer_position *p)
 {
     int fragment = due(o, p->step);
+    if (gossips(o))
+        return outer_gossip_step(o, p, fragment);
     o->step = p->step;
     bool waits = o->stage == OUTER_MERGED && p->step >= o->settle_at;
     if (waits)
@@ -330,6 +284,8 @@ status outer_step(outer *o, outer_position *p)
 
 status outer_before_save(outer *o, outer_position *p)
 {
+    if (gossips(o))
+        return outer_gossip_save(o, p);
     return o->stage == OUTER_OFFERED ? wait_for_merge(o, p) : STATUS_OK;
 }
 
@@ -337,6 +293,8 @@ status outer_part(outer *o, outer_position *p)
 {
     if (!o->joined)
         return STATUS_OK;
+    if (gossips(o))
+        return outer_gossip_leave(o, p);
     TRY(outer_before_save(o, p));
     if (o->stage == OUTER_MERGED)
         return STATUS_OK; /* the checkpoint knows what is left to do */

@@ -1,5 +1,6 @@
 /* What the files of the outer loop share: outer_setup.c (memory, checkpoints), outer_reach.c (the roster, fetching),
- * outer_apply.c (arithmetic on units), outer_join.c (joining, taking over), outer_merge.c (the merges; start there). */
+ * outer_apply.c (arithmetic on units), outer_join.c (joining, taking over), outer_merge.c (the merges; start there), outer_gossip.c (the same for
+ * groups of islands). */
 #ifndef PHALANX_ENGINE_OUTER_PARTS_H
 #define PHALANX_ENGINE_OUTER_PARTS_H
 
@@ -65,6 +66,7 @@ struct outer {
     outer_stage stage;
     int64_t step;          /* of the run, for the watchdog */
     double told;           /* when it was */
+    int64_t releases;      /* changes with noise that have been offered, ever */
     int64_t merge;         /* the reference is that after this one */
     int64_t merged_at[64]; /* by fragment: this island's step at its last merge */
     int fragment;
@@ -72,7 +74,11 @@ struct outer {
     double deadline;
     int64_t withdrawn; /* number of the writing, membership.h */
     bool parting, joined, resumed;
-    int hint; /* the slot that a checkpoint knows; -1 */
+    int64_t number;                          /* gossip: of the exchange that is offered */
+    uint64_t partners;                       /* gossip: bits of the slots that it is with */
+    uint64_t owed;                           /* gossip: of those who may still fetch it */
+    char partner[ROSTER_SLOTS][ROSTER_NAME]; /* gossip: their names, which go from the roster with them */
+    int hint;                                /* the slot that a checkpoint knows; -1 */
     struct {
         int64_t offer; /* being fetched, or here; 0: none */
         bool here, bad;
@@ -95,15 +101,21 @@ status outer_look(outer *o);
 void outer_nap(const outer *o);
 /* The set of slots for which the condition holds on every rank. */
 uint64_t outer_everywhere(const outer *o, uint64_t here);
+/* This island's state is that after o->merge, offered after `step`; from now on it is given to others. */
+void outer_announce(outer *o, int64_t step, int64_t updates);
+/* What is encoded may be fetched; merge -1: no more. */
+void outer_serve_change(outer *o, int64_t merge, int64_t offer, int fragment);
 /* From every rank of an island that keeps some of our units of the fragment, a stream each. False: not all can be asked. */
 bool outer_fetch(outer *o, int slot, int fragment, wire_kind kind, int64_t merge, int64_t offered);
 void outer_drop_fetch(outer *o, int slot);
+/* Exchanges of gossip are numbered by the step and the fragment, which islands at the same step know without asking. */
+int64_t outer_gossip_number(int64_t step, int fragment);
 
 /* outer_apply.c */
 /* Encodes the fragment's change; false on all ranks: it is not finite somewhere. */
 bool outer_encode(outer *o, int fragment);
-/* Is what was fetched of a slot finite? */
-bool outer_sound(outer *o, int slot, int fragment);
+/* Goes on fetching what these slots offer for the merge; of gossip, for that or a later one. Bits of the slots whose change this rank holds, its own among them. */
+uint64_t outer_fetch_changes(outer *o, int64_t merge, uint64_t from);
 /* The reference after the merge in the roster, and, if this island's change is not in it, the weights. */
 void outer_merge_reference(outer *o, bool took_part);
 /* The weights of a fragment take the reference. */
@@ -111,6 +123,14 @@ void outer_settle(outer *o, int fragment);
 /* rest = weights - reference, of all units; and the weights = reference + rest, or the reference alone. */
 void outer_keep_change(outer *o);
 void outer_take_reference(outer *o, bool with_rest);
+
+/* The weights of a fragment become the reference. */
+void outer_give_reference(outer *o, int fragment);
+
+/* outer_gossip.c: the calls of outer.h where outer.topology is gossip. `fragment`: the one that is due, or -1. */
+status outer_gossip_step(outer *o, const outer_position *p, int fragment);
+status outer_gossip_save(outer *o, const outer_position *p);
+status outer_gossip_leave(outer *o, const outer_position *p);
 
 /* outer_join.c */
 /* Model and outer state of the last merge, from an island that has them. `keep`: this island's change stays on top. */

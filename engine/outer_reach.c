@@ -57,6 +57,30 @@ uint64_t outer_everywhere(const outer *o, uint64_t here)
     return here;
 }
 
+int64_t outer_gossip_number(int64_t step, int fragment)
+{
+    enum { FRAGMENTS = 64 };
+    return step * FRAGMENTS + fragment;
+}
+
+void outer_announce(outer *o, int64_t step, int64_t updates)
+{
+    transport_lock(o->transport);
+    o->serves_state = o->merge;
+    transport_unlock(o->transport);
+    if (first_rank(o))
+        membership_set_state(o->membership, &(membership_state){true, o->merge, step, updates});
+}
+
+void outer_serve_change(outer *o, int64_t merge, int64_t offer, int fragment)
+{
+    transport_lock(o->transport);
+    o->serves_merge = merge;
+    o->serves_offer = offer;
+    o->serves_fragment = fragment;
+    transport_unlock(o->transport);
+}
+
 /* ---- fetching ---- */
 
 void outer_drop_fetch(outer *o, int slot)

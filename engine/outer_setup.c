@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/islands/address.h"
+#include "engine/islands/privacy.h"
 #include "engine/outer_parts.h"
 #include "memory/arena.h"
 #include "memory/log.h"
@@ -76,15 +77,19 @@ outer_plan outer_plan_of(const config *c, int ranks, double step_seconds, double
     }
     for (int u = 0; u < count; u++)
         fragment[units[u].fragment] += on_the_wire(compress_bytes(&method, units[u].elements));
+    int others = c->outer.topology == CONFIG_OUTER_GOSSIP ? c->outer.group - 1 : c->outer.slots - 1;
     double all = c->outer.every * step_seconds, hidden = c->outer.delay * step_seconds, waits = 0;
     for (int f = 0; f < c->outer.fragments; f++) {
-        double seconds = (double)fragment[f] * (c->outer.slots - 1) * 8 / bits_a_second;
+        double seconds = (double)fragment[f] * others * 8 / bits_a_second;
         p.change += fragment[f];
         p.seconds += seconds;
         waits += seconds > hidden ? seconds - hidden : 0; /* a merge's transfer hides behind outer.delay steps */
     }
-    p.sent = p.change * (c->outer.slots - 1);
+    p.sent = p.change * others;
     p.computing = all / (all + waits);
+    if (c->outer.noise > 0)
+        p.epsilon =
+            privacy_epsilon((int64_t)c->train.steps / c->outer.every * c->outer.fragments, c->outer.noise, OUTER_DELTA);
     free(owner);
     free(units);
     names_free(tensors, tensor_count);
@@ -200,8 +205,9 @@ json_t *outer_meta(const outer *o)
     json_t *at = json_array();
     for (int f = 0; f < o->config->outer.fragments; f++)
         json_array_append_new(at, json_integer(o->merged_at[f]));
-    return json_pack("{s:I, s:i, s:o, s:i, s:I}", "merge", (json_int_t)o->merge, "slot", o->slot, "merged_at", at,
-                     "fragment", o->fragment, "settle_at", (json_int_t)(o->stage == OUTER_MERGED ? o->settle_at : 0));
+    return json_pack("{s:I, s:I, s:i, s:o, s:i, s:I}", "releases", (json_int_t)o->releases, "merge",
+                     (json_int_t)o->merge, "slot", o->slot, "merged_at", at, "fragment", o->fragment, "settle_at",
+                     (json_int_t)(o->stage == OUTER_MERGED ? o->settle_at : 0));
 }
 
 static int64_t within(const json_t *object, const char *key, int64_t low, int64_t high)
@@ -214,6 +220,7 @@ static void read_meta(outer *o, const json_t *meta)
 {
     const int64_t most = (int64_t)1 << 40;
     const json_t *at = json_object_get(meta, "merged_at");
+    o->releases = within(meta, "releases", 0, most);
     o->merge = within(meta, "merge", 0, most);
     o->hint = (int)within(meta, "slot", 0, ROSTER_SLOTS - 1);
     o->fragment = (int)within(meta, "fragment", 0, o->config->outer.fragments - 1);
@@ -262,10 +269,11 @@ static uint64_t fingerprint_of(const outer *o)
 {
     const config *c = o->config;
     char *words =
-        must_format("%d %d %a %a %d %d %d %a %a %a %d %d %lld %lld %d %d", c->outer.every, (int)c->outer.optimizer,
-                    c->outer.lr, c->outer.momentum, c->outer.fragments, c->outer.delay, (int)c->outer.compress,
-                    c->outer.density, c->outer.mix, c->outer.error_decay, (int)c->outer.weights, c->outer.slots,
-                    (long long)c->train.seed, (long long)c->train.sequence, c->data.shuffle, c->outer.private_data);
+        must_format("%d %d %a %a %d %d %d %a %a %a %d %d %lld %lld %d %d %d %d %a %a", c->outer.every,
+                    (int)c->outer.optimizer, c->outer.lr, c->outer.momentum, c->outer.fragments, c->outer.delay,
+                    (int)c->outer.compress, c->outer.density, c->outer.mix, c->outer.error_decay, (int)c->outer.weights,
+                    c->outer.slots, (long long)c->train.seed, (long long)c->train.sequence, c->data.shuffle,
+                    c->outer.private_data, (int)c->outer.topology, c->outer.group, c->outer.clip, c->outer.noise);
     uint64_t hash = 14695981039346656037u;
     for (int i = -1; i < o->tensor_count; i++) {
         const char *text = i < 0 ? words : o->tensors[i].name;
@@ -289,8 +297,11 @@ static const void *serve(void *context, const wire_message *m)
     const void *base = m->kind == WIRE_REFERENCE ? o->reference : o->momentum;
     if (m->first > bytes || m->bytes > bytes - m->first || (!change && !base))
         return NULL;
+    bool gossip = o->config->outer.topology == CONFIG_OUTER_GOSSIP; /* any state will do, as islands differ */
     if (!change)
-        return m->merge == o->serves_state ? (const char *)base + 4 * u->at + m->first : NULL;
+        return (gossip && o->serves_state >= 0) || m->merge == o->serves_state
+                   ? (const char *)base + 4 * u->at + m->first
+                   : NULL;
     bool there =
         m->merge == o->serves_merge && m->offer == o->serves_offer && o->units[m->unit].fragment == o->serves_fragment;
     return there ? o->out + u->coded + m->first : NULL;
@@ -378,6 +389,8 @@ outer_counts outer_counted(outer *o)
     transport_counts mine = transport_counted(o->transport), *all = must_alloc((unsigned long)ranks * sizeof *all);
     comm_all_gather_bytes(comm_world(o->world), all, &mine, sizeof mine);
     outer_counts c = o->counts;
+    c.releases = o->releases;
+    c.epsilon = o->releases > 0 ? privacy_epsilon(o->releases, o->config->outer.noise, OUTER_DELTA) : 0;
     for (int i = 0; i < ranks; i++) {
         c.sent += all[i].sent;
         c.received += all[i].received;

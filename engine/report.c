@@ -173,6 +173,14 @@ status report_event_line(lines *out, const char *event, int64_t step, double tim
     return write_line(out, line, time);
 }
 
+status report_metrics_disagreement(lines *out, int64_t step, double apart, double time)
+{
+    json_t *line = json_object();
+    put_integer(line, "step", step);
+    put_real(line, "islands_disagreement", apart);
+    return write_line(out, line, time);
+}
+
 status report_metrics_event(lines *out, const report_event *e, double time)
 {
     json_t *line = json_object(), *what = json_object();
@@ -230,6 +238,13 @@ static void put_islands(json_t *root, const report_islands *i)
     put_integer(object, "bytes_received", i->bytes_received);
     put_integer(object, "refused", i->refused);
     put_real(object, "wait_seconds", i->wait_seconds);
+    put_integer(object, "clipped", i->clipped);
+    if (i->releases > 0) {
+        put_integer(object, "releases", i->releases);
+        put_real(object, "epsilon", i->epsilon);
+    }
+    if (i->disagreement > 0)
+        put_real(object, "disagreement", i->disagreement);
     MUST(json_object_set_new(root, "islands", object) == 0, "out of host memory");
 }
 

@@ -86,6 +86,8 @@ typedef struct report_event {
     const char *words;             /* NULL: the numbers say it */
 } report_event;
 
+/* {"step": S, "islands_disagreement": X} */
+status report_metrics_disagreement(lines *out, int64_t step, double apart, double time);
 status report_metrics_event(lines *out, const report_event *e, double time);
 
 typedef struct report_rank {
@@ -101,6 +103,9 @@ typedef struct report_rank {
 typedef struct report_islands {
     int64_t merges, missed, bytes_sent, bytes_received, refused;
     double wait_seconds; /* that training has waited for merges */
+    int64_t clipped, releases;
+    double epsilon;      /* of the releases, at delta 1e-5 */
+    double disagreement; /* of islands that gossip, at the last exchange */
 } report_islands;
 
 typedef struct report_summary_values {

@@ -43,13 +43,15 @@ struct saver {
     double stall;
     stage stage;
     bool arrived; /* what a device copies */
+    bool beside;  /* of a device's state, some is in host memory, and is copied by the thread */
 
     /* shared with the thread, under the lock */
     pthread_t thread;
     bool started, ends;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    bool working, copied;
+    bool working;
+    bool taken, copied; /* what the thread copies; everything */
     status result;
     char message[2048];
     double seconds;
@@ -155,21 +157,28 @@ static void set_copied(saver *s)
     pthread_mutex_unlock(&s->lock);
 }
 
-/* A device copies by itself, and its own thread learns when it has. */
+/* Is it the device that copies the range? */
+static bool by_device(const saver *s, const range *r)
+{
+    return s->interface->set_aside && r->at < TENSOR_HOST;
+}
+
+/* A device copies its arena by itself, and the training thread learns when it has. */
 static void take_copy(saver *s)
 {
-    if (s->interface->set_aside) {
-        pthread_mutex_lock(&s->lock);
-        while (!s->copied)
-            pthread_cond_wait(&s->changed, &s->lock);
-        pthread_mutex_unlock(&s->lock);
-        return;
-    }
+    const char *host = s->interface->host(s->device);
     for (int i = 0; i < s->range_count; i++) {
         const range *r = &s->ranges[i];
-        memcpy(s->copy + r->to, executor_context(s->options.executor)->arena + r->at, (size_t)r->bytes);
+        if (!by_device(s, r))
+            memcpy(s->copy + r->to, host + (r->at < TENSOR_HOST ? r->at : r->at - TENSOR_HOST), (size_t)r->bytes);
     }
-    set_copied(s);
+    pthread_mutex_lock(&s->lock);
+    s->taken = true;
+    s->copied = s->copied || !s->interface->set_aside;
+    pthread_cond_broadcast(&s->changed);
+    while (!s->copied)
+        pthread_cond_wait(&s->changed, &s->lock);
+    pthread_mutex_unlock(&s->lock);
 }
 
 /* On the training thread: have the device's copies arrived? */
@@ -275,14 +284,14 @@ static status open_memory(saver *s, int64_t bytes)
     return bytes > 0 && s->interface->pin ? s->interface->pin(s->device, s->copy, bytes) : STATUS_OK;
 }
 
-/* Until the copy has been taken. */
+/* Until the thread has copied what it copies. */
 static void wait_for_copy(saver *s)
 {
     if (s->stage != SHARES)
         return;
     double began = clock_seconds();
     pthread_mutex_lock(&s->lock);
-    while (!s->copied)
+    while (!s->taken)
         pthread_cond_wait(&s->changed, &s->lock);
     pthread_mutex_unlock(&s->lock);
     s->stall += clock_seconds() - began;
@@ -294,8 +303,7 @@ static void copied_hook(void *context)
     saver *s = context;
     if (s->stage == SHARES && s->copy && s->interface->set_aside)
         s->interface->set_aside_first(s->device);
-    else
-        wait_for_copy(s);
+    wait_for_copy(s);
 }
 
 static status open_parts(saver *s, checkpoint_piece *pieces, int count)
@@ -314,6 +322,8 @@ static status open_parts(saver *s, checkpoint_piece *pieces, int count)
         s->more_copy = s->copy + own_bytes;
     }
     s->pinned = bytes > 0 && s->interface->pin;
+    for (int i = 0; i < s->range_count; i++)
+        s->beside = s->beside || !by_device(s, &s->ranges[i]);
     char *buffer = s->buffer = (char *)arena_base(s->arena) + bytes;
     s->writer = checkpoint_writer_open(&(checkpoint_writer_options){.pieces = pieces,
                                                                     .count = count,
@@ -339,7 +349,7 @@ status saver_open(saver **out, const saver_options *options)
     int count;
     s->options = *options;
     s->interface = executor_device(options->executor, &s->device);
-    s->copied = true;
+    s->taken = s->copied = true;
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->changed, NULL);
     checkpoint_piece *pieces = own_pieces(&count, options->compiled, options->executor);
@@ -412,10 +422,11 @@ void saver_begin(saver *s, int64_t step, json_t *meta, const char *memory)
     s->memory = memory;
     s->stage = SHARES;
     s->copied = s->copy == NULL;
+    s->taken = s->copied || !s->beside;
     s->arrived = false;
     s->seconds = 0;
-    if (s->copy && s->interface->set_aside)
-        for (int i = 0; i < s->range_count; i++)
+    for (int i = 0; i < s->range_count && s->copy; i++)
+        if (by_device(s, &s->ranges[i]))
             s->interface->set_aside(s->device, s->copy + s->ranges[i].to, s->ranges[i].at, s->ranges[i].bytes);
     if (s->copy)
         copy_more(s);

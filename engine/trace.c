@@ -56,7 +56,7 @@ static double offset_to_first(comm_group *all, int ranks, int rank)
 
 static bool launches(const op *o)
 {
-    return (op_row_of(o)->flags & OP_COMM) != 0;
+    return (op_row_of(o)->flags & (OP_COMM | OP_HOST)) != 0;
 }
 
 static void before(void *context, const compiled_program *p, int i)
@@ -178,6 +178,11 @@ static void write_span(trace *t, const op *o, int i, int64_t step, const char *l
     write_where(t, o, i, step, along);
 }
 
+static const char *along_of(const op *o)
+{
+    return op_row_of(o)->flags & OP_HOST ? TRACE_HOST : axis_name((axis)o->at.axis);
+}
+
 /* Transfers overlap one another, so each is a pair of events with an id. */
 static void write_transfer(trace *t, const op *o, int i, int64_t step, double begin, double end)
 {
@@ -185,8 +190,8 @@ static void write_transfer(trace *t, const op *o, int i, int64_t step, double be
     for (int k = 0; k < 2; k++) {
         fprintf(t->file,
                 "{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"%s\",\"id\":\"%lld.%d\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f",
-                plain(name, o->label), axis_name((axis)o->at.axis), k ? "e" : "b", (long long)step, i, t->rank,
-                COMMUNICATES, microseconds(t, k ? end : begin));
+                plain(name, o->label), along_of(o), k ? "e" : "b", (long long)step, i, t->rank, COMMUNICATES,
+                microseconds(t, k ? end : begin));
         write_where(t, o, i, step, NULL);
     }
 }
@@ -219,7 +224,7 @@ static void write_op(trace *t, const compiled_program *p, int i, int64_t step)
         int from = t->launched[o->at.request];
         const op *launch = p->list.ops[from];
         snprintf(label, sizeof label, "wait for %s", launch->label);
-        write_span(t, o, i, step, label, axis_name((axis)launch->at.axis));
+        write_span(t, o, i, step, label, along_of(launch));
         if (!t->interface->stamp)
             write_transfer(t, launch, from, step, t->times[2 * from + 1], t->times[2 * i + 1]);
     } else {

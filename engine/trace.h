@@ -11,6 +11,9 @@
 
 #include "engine/executor.h"
 
+/* what copies to and from a device's host memory travel along, where others have an axis */
+#define TRACE_HOST "host"
+
 #define TRACE_FOLDER "trace"
 /* of a rank, within that folder */
 #define TRACE_FILE "rank-%05d.json"

@@ -42,7 +42,14 @@ status training_islands_join(training *t)
 
 status training_islands_step(training *t)
 {
-    return outside(t, outer_step);
+    int64_t before = 0, after = 0;
+    if (t->outer)
+        (void)outer_disagreement(&before, t->outer);
+    TRY(outside(t, outer_step));
+    double apart = t->outer ? outer_disagreement(&after, t->outer) : 0;
+    if (after != before)
+        training_report_disagreement(t, apart);
+    return STATUS_OK;
 }
 
 status training_islands_save(training *t)

@@ -439,6 +439,12 @@ void training_report_event(training *t, const report_event *what)
         metrics_done(t, report_metrics_event(t->metrics, what, wall_time()));
 }
 
+void training_report_disagreement(training *t, double apart)
+{
+    if (speaks(t))
+        metrics_done(t, report_metrics_disagreement(t->metrics, t->step, apart, wall_time()));
+}
+
 /* As a new process would find the files. */
 static status open_again(training *t)
 {
@@ -509,7 +515,16 @@ status training_summary(training *t, bool stopped)
     report_islands islands = {0};
     if (t->outer) {
         outer_counts c = outer_counted(t->outer);
-        islands = (report_islands){c.merges, c.missed, c.sent, c.received, c.refused, c.waited};
+        islands = (report_islands){.merges = c.merges,
+                                   .missed = c.missed,
+                                   .bytes_sent = c.sent,
+                                   .bytes_received = c.received,
+                                   .refused = c.refused,
+                                   .wait_seconds = c.waited,
+                                   .clipped = c.clipped,
+                                   .releases = c.releases,
+                                   .epsilon = c.epsilon,
+                                   .disagreement = c.disagreement};
     }
     status s = STATUS_OK;
     if (speaks(t)) {

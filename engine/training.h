@@ -179,6 +179,7 @@ void training_report_step(training *t, double loss, double norm, double rate, do
 void training_report_evaluation(training *t, const double *losses, double seconds);
 /* Steps after the present one have been undone: their lines go, and one says why. */
 status training_report_undone(training *t, const report_event *what);
+void training_report_disagreement(training *t, double apart); /* of islands that gossip */
 void training_report_event(training *t, const report_event *what);
 status training_summary(training *t, bool stopped);
 

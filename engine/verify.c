@@ -103,7 +103,7 @@ static void note_writes(verify *v)
     const op **started = must_calloc((unsigned long)v->compiled->training.requests + 1, sizeof *started);
     for (int i = 0; i < v->list->count; i++) {
         const op *o = v->list->ops[i], *writes = o;
-        if (op_row_of(o)->flags & OP_COMM)
+        if (op_row_of(o)->flags & OP_ASYNCHRONOUS)
             started[o->at.request] = o;
         if (o->kind == OP_wait)
             writes = started[o->at.request];
@@ -149,7 +149,7 @@ static void check(verify *v, const rest *r)
 static bool repeats(const verify *v, const op *o)
 {
     bool pass = o->phase == PHASE_FORWARD || o->phase == PHASE_BACKWARD || o->phase == PHASE_WEIGHT;
-    return pass && !(op_row_of(o)->flags & OP_COMM) && o->kind != OP_wait && o->microbatch >= 0 &&
+    return pass && !(op_row_of(o)->flags & OP_ASYNCHRONOUS) && o->kind != OP_wait && o->microbatch >= 0 &&
            (v->micro_batch < 0 || o->microbatch == v->micro_batch);
 }
 

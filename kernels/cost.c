@@ -321,6 +321,17 @@ op_cost cost_receive(const op *o)
     return moved(o);
 }
 
+/* Of the arena: what crosses the bus is the same number. */
+op_cost cost_fetch(const op *o)
+{
+    return (op_cost){0, bytes_of(o->out[0])};
+}
+
+op_cost cost_stow(const op *o)
+{
+    return (op_cost){0, bytes_of(o->in[0])};
+}
+
 op_cost cost_wait(const op *o)
 {
     (void)o;

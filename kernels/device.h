@@ -56,7 +56,7 @@ typedef struct device_interface {
     /* Is there such a device in this machine? One line says why not. */
     status (*available)(void);
     /* Queues and libraries, then, when whatever else takes the device's memory has taken it, the arena, and host memory: a mirror
-     * of the arena's beginning, and more; last, 4 bytes for each mark. */
+     * of the arena's beginning, a second block of ids, what tensors of CLASS_HOST have; last, 4 bytes for each mark. */
     status (*open)(device **out, const device_options *o);
     status (*allocate)(device *d, int64_t arena_bytes, int64_t host_bytes);
     void (*close)(device *d);
@@ -70,7 +70,7 @@ typedef struct device_interface {
     /* What the prepared ops have a choice of, between preparing and the first program; NULL, all three, for a device
      * without choices. Until told otherwise an op uses the one that the library guesses to be best. `wanted`: the key of
      * the i-th choice, in the order of preparation, NULL after the last. `find`: value and microseconds for keys that are
-     * wanted, by timing (which leaves the arena and the mirror zero) or as guessed. `choose`: use this one; fails where the
+     * wanted, by timing (which leaves the arena zero) or as guessed. `choose`: use this one; fails where the
      * device cannot. */
     const char *(*wanted)(const device *d, int i);
     status (*find)(device *d, device_choice *choices, int count, bool timing);
@@ -79,6 +79,7 @@ typedef struct device_interface {
     /* Enqueued: the arena's bytes from `at` on become the host's from `from` on; the mirror's become the arena's. */
     void (*copy_in)(device *d, int64_t at, int64_t from, int64_t bytes);
     void (*copy_out)(device *d, int64_t at, int64_t bytes);
+    /* Copies to and from host memory (OP_HOST) are launched, too, and end where they are waited for. */
     void (*launch)(device *d, const op *o);
     /* Around putting the communication `o` on the queue that `start` returns: a stream, or NULL on the host. */
     void *(*start)(device *d, const op *o);
@@ -96,12 +97,12 @@ typedef struct device_interface {
     /* Until all that was enqueued is done; calls `meanwhile` again and again. */
     void (*synchronise)(device *d, void (*meanwhile)(void *context), void *context);
 
-    /* Any bytes of the arena, at once; not while a program plays. A device without its own memory returns the address
+    /* Any bytes of the arena, or from TENSOR_HOST on of host memory, at once; not while a program plays. A device without its own memory returns the address
      * itself from `borrow`; otherwise borrow gives a copy, which `give_back` writes to the arena if it was changed. */
     void *(*borrow)(device *d, int64_t at, int64_t bytes);
     void (*give_back)(device *d, void *copy, int64_t at, int64_t bytes, bool changed);
 
-    /* The arena's bytes, as they are when all that was launched before is done, are copied to the host's on a queue of their own,
+    /* The arena's bytes (none of host memory: that is at hand), as they are when all that was launched before is done, are copied to the host's on a queue of their own,
      * while programs play. `set_aside_first`: what is launched from now on waits for these copies. `set_aside_done`: does the
      * host have them? With `wait`, once it has. `pin` (0 bytes: unpin) makes host memory fit for it. All NULL, where the arena
      * is host memory. */

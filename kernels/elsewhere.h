@@ -1,6 +1,6 @@
 /* The ops of the table that no backend computes, as functions of the backend BACKEND: `share`, whose output is a view of its
- * input, and communication, which belongs to the executor, since it has the groups; an op of it that arrives at a backend
- * was scheduled wrongly. Instantiated once a backend, beside its table. */
+ * input; communication, which belongs to the executor, since it has the groups; copies to and from host memory, which are the
+ * device's. One of the latter two that arrives at a backend was scheduled wrongly. Instantiated once a backend, beside its table. */
 #ifndef PHALANX_KERNELS_ELSEWHERE_H
 #define PHALANX_KERNELS_ELSEWHERE_H
 
@@ -12,7 +12,7 @@
     {                                                                                                                  \
         char text[256];                                                                                                \
         (void)r;                                                                                                       \
-        MUST(o->kind == OP_share, "%s is communication and no kernel", op_text(text, sizeof text, o));                 \
+        MUST(o->kind == OP_share, "%s is no kernel", op_text(text, sizeof text, o));                                   \
     }
 
 #define ELSEWHERE_OPS(BACKEND)                                                                                         \
@@ -22,6 +22,8 @@
     ELSEWHERE_OP(BACKEND##_all_reduce)                                                                                 \
     ELSEWHERE_OP(BACKEND##_send)                                                                                       \
     ELSEWHERE_OP(BACKEND##_receive)                                                                                    \
+    ELSEWHERE_OP(BACKEND##_fetch)                                                                                      \
+    ELSEWHERE_OP(BACKEND##_stow)                                                                                       \
     ELSEWHERE_OP(BACKEND##_wait)
 
 #endif

@@ -175,6 +175,24 @@ void infer_receive(op *o)
     CHECK(o->out[0]->dims > 0 && o->at.peer >= 0, "what is received must be described, and from whom");
 }
 
+static void check_copied(const op *o, const tensor *host, const tensor *arena)
+{
+    operands_present(o);
+    CHECK(host->class == CLASS_HOST && arena->class != CLASS_HOST, "one of the two in host memory");
+    CHECK(infer_same(host, arena) && tensor_contiguous(host) && tensor_contiguous(arena),
+          "the same rows, without gaps");
+}
+
+void infer_fetch(op *o)
+{
+    check_copied(o, o->in[0], o->out[0]);
+}
+
+void infer_stow(op *o)
+{
+    check_copied(o, o->out[0], o->in[0]);
+}
+
 /* Its operands are those of the op that it ends, which was checked. */
 void infer_wait(op *o)
 {

@@ -30,7 +30,9 @@ enum op_flag {
     OP_WEIGHT = 8,
     OP_COMM = 16,
     OP_STATEFUL = 32,
-    OP_GROUPED = 64
+    OP_GROUPED = 64,
+    OP_HOST = 128,
+    OP_ASYNCHRONOUS = OP_COMM | OP_HOST, /* until the wait that names it */
 };
 
 /* What becomes of an accumulated output. Kernels ask only whether it is 0. */

@@ -21,11 +21,15 @@ typedef enum tensor_class {
     CLASS_WEIGHT,    /* parameters as the products read them */
     CLASS_GRADIENT,  /* fp32 sums over the micro-batches */
     CLASS_OPTIMIZER, /* master weights beside narrower ones, the states of updates */
+    CLASS_HOST,      /* such as lie in a device's pinned host memory: addresses from TENSOR_HOST on */
     CLASS_KEPT,      /* made forward, read backward */
     CLASS_TEMPORARY, /* dies within the action that made it */
     CLASS_SCRATCH,   /* a library's or a kernel's working memory during one op */
     CLASS_COUNT,
 } tensor_class;
+
+/* Addresses from here on are offsets in host memory, of CLASS_HOST alone; no arena is so large. */
+#define TENSOR_HOST ((int64_t)1 << 48)
 
 /* What the copies of one tensor are to each other on the ranks along one axis. */
 typedef enum placement_kind {

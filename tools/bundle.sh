@@ -1,16 +1,29 @@
 #!/bin/sh
 # A folder to copy to a cluster whose machines have an NVIDIA driver, CUDA's cuBLASLt and NCCL, and glibc no older than
 # this one's: the program, its CUDA device, every shared library they need except glibc's, mpirun with its plugins.
-# cuBLASLt (half a gigabyte) and NCCL stay outside: env.sh finds the machine's, or those that PyTorch's packages bring.
-# Usage: tools/bundle.sh BUILD      ->  BUILD/bundle, BUILD/bundle.tar.zst
+# cuBLASLt (half a gigabyte), NCCL and cuDNN stay outside: env.sh finds them in the folders that PHALANX_CUDA_LIBS names, in
+# CUDA's, or where pip puts NVIDIA's packages.
+# Usage: tools/bundle.sh BUILD [WHAT]      ->  BUILD/WHAT and an archive of it. WHAT:
+#   bundle             (the default)
+#   gpu-kit            and the tests and measurements for a machine with a GPU (tests/cuda/gpu): check.sh, bench.sh
+#   gpu-kit-standins   the same, linked with the stand-ins for CUDA's libraries, to try the scripts without a GPU
 set -eu
-build=$1
-out=$build/bundle
+build=$1 what=${2:-bundle}
+out=$build/$what
 most=$((60 << 20)) # bytes, compressed
-rm -rf "$out" "$out.tar.zst"
+rm -rf "$out" "$out".tar.*
 mkdir -p "$out/bin" "$out/lib" "$out/share"
-cp "$build/phalanx" "$out/bin/phalanx"
-[ ! -f "$build/libphalanx_cuda.so" ] || cp "$build/libphalanx_cuda.so" "$out/bin/"
+if [ "$what" = gpu-kit-standins ]; then
+    cp "$build/tests/phalanx_standin" "$out/bin/phalanx"
+    cp "$build/tests/device_ops_standin" "$out/bin/device_ops"
+    cp "$build/tests/standin/libcudnn.so.9" "$out/lib/"
+    : >"$out/bin/standins"
+else
+    cp "$build/phalanx" "$out/bin/phalanx"
+    [ ! -f "$build/libphalanx_cuda.so" ] || cp "$build/libphalanx_cuda.so" "$out/bin/"
+    [ "$what" = bundle ] || cp "$build/device_ops" "$build/tests/test_cuda_kernels_gpu" "$out/bin/"
+fi
+[ "$what" = bundle ] || cp tests/cuda/gpu/*.sh tests/cuda/gpu/bench_peer.py tests/cuda/gpu/README.md "$out/"
 cp -r models/configs "$out/share/configs"
 
 mpi=$(ompi_info --parsable --path pkglibdir | cut -d: -f3)
@@ -35,8 +48,8 @@ find "$out" -type f \( -name '*.so' -o -path '*/bin/*' \) -exec ldd {} + 2>/dev/
 cat >"$out/env.sh" <<'END'
 # . env.sh: what the programs of this folder need to know of where they are; on every node, and before mpirun.
 phalanx_home=$(cd "$(dirname "${BASH_SOURCE:-$0}")" && pwd)
-nvidia=$(ls -d "${CUDA_HOME:-/usr/local/cuda}"/lib64 /usr/local/lib/python3*/dist-packages/nvidia/*/lib \
-    "${VIRTUAL_ENV:-/opt/venv}"/lib/python3*/site-packages/nvidia/*/lib 2>/dev/null | tr '\n' ':')
+nvidia=${PHALANX_CUDA_LIBS:+$PHALANX_CUDA_LIBS:}$(ls -d "${CUDA_HOME:-/usr/local/cuda}"/lib64 {"${VIRTUAL_ENV:-/opt/venv}",~/.local,/usr/local,/usr,/opt/conda}/lib/python3*/{site,dist}-packages/nvidia/*/lib \
+    $(python3 -c 'import site; print(*(p + "/nvidia/*/lib" for p in site.getsitepackages()))' 2>/dev/null) 2>/dev/null | awk '!seen[$0]++' | tr '\n' ':')
 export PATH="$phalanx_home/bin:$PATH" LD_LIBRARY_PATH="$phalanx_home/lib:$nvidia${LD_LIBRARY_PATH:-}"
 export OPAL_PREFIX="$phalanx_home" OPAL_LIBDIR="$phalanx_home/lib" OPAL_PKGLIBDIR="$phalanx_home/lib/openmpi" \
     OPAL_DATADIR="$phalanx_home/share" OPAL_PKGDATADIR="$phalanx_home/share/openmpi" OPAL_BINDIR="$phalanx_home/bin" \
@@ -55,7 +68,13 @@ cat >"$out/phalanx" <<'END'
 exec "$phalanx_home/bin/phalanx" "$@"
 END
 chmod +x "$out/bin/mpirun" "$out/phalanx"
-tar -C "$build" -c bundle | zstd -q -12 -T0 -o "$out.tar.zst"
-bytes=$(stat -c %s "$out.tar.zst")
-echo "$out.tar.zst: $((bytes >> 20)) MiB compressed, $(du -sm "$out" | cut -f1) MiB unpacked; cuBLASLt and NCCL are the machine's"
-[ "$bytes" -le "$most" ] || { echo "bundle: larger than $((most >> 20)) MiB"; exit 1; }
+if [ "$what" = bundle ]; then
+    archive=$out.tar.zst
+    tar -C "$build" -c bundle | zstd -q -12 -T0 -o "$archive"
+else # a borrowed machine may have no zstd
+    archive=$out.tar.gz
+    tar -C "$build" -c "$what" | gzip -9 >"$archive"
+fi
+bytes=$(stat -c %s "$archive")
+echo "$archive: $((bytes >> 20)) MiB compressed, $(du -sm "$out" | cut -f1) MiB unpacked; cuBLASLt and NCCL are the machine's"
+[ "$bytes" -le "$most" ] || { echo "$what: larger than $((most >> 20)) MiB"; exit 1; }

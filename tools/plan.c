@@ -93,6 +93,24 @@ static void print_islands(const config *c, const plan *p, double bandwidth)
            "memory a rank\n",
            c->outer.slots, c->outer.every, change, 4.0 * (double)p->parameters / (double)o.change, sent, o.seconds,
            bandwidth / 1e9, 100 * o.computing, arena);
+    if (o.epsilon > 0)
+        printf("                  outer.noise %g: (epsilon %.3g, delta %g) differential privacy of each island over "
+               "the run\n",
+               c->outer.noise, o.epsilon, OUTER_DELTA);
+}
+
+static void print_json(const config *c, const plan *p, double bandwidth)
+{
+    outer_plan o =
+        c->outer.every > 0 ? outer_plan_of(c, p->options.grid.ranks, p->step_seconds, bandwidth) : (outer_plan){0};
+    char *islands =
+        must_format("\"islands\": {\"every\": %d, \"slots\": %d, \"change_bytes\": %lld, \"bytes_sent\": %lld, "
+                    "\"bytes_received\": %lld, \"bandwidth\": %.17g, \"merge_seconds\": %.17g, \"computing\": %.17g, "
+                    "\"arena_bytes\": %lld, \"epsilon\": %.17g}",
+                    c->outer.every, c->outer.slots, (long long)o.change, (long long)o.sent, (long long)o.sent,
+                    bandwidth, o.seconds, o.computing, (long long)o.arena, o.epsilon);
+    plan_text_json(stdout, p, c->outer.every > 0 ? islands : "");
+    free(islands);
 }
 
 /* What a run in this folder has measured of a GPU's memory beside the arena. */
@@ -118,18 +136,19 @@ static status show(const config *c, const compile_options *options, const wishes
     prices.reserve = &beside;
     if (w->listing)
         return list_rank(options, w->rank < 0 ? 0 : (int)w->rank);
+    double islands = c->outer.bandwidth > 0 ? c->outer.bandwidth : w->islands * 1e9;
     status s = plan_make(&p, options, &prices, w->every, (int)w->rank);
     if (s == STATUS_OK)
         s = plan_price_order(&p);
     if (s == STATUS_OK && w->json)
-        plan_text_json(stdout, &p);
+        print_json(c, &p, islands);
     else if (s == STATUS_OK)
         plan_text_report(stdout, &p);
     if (s == STATUS_OK && !w->json && w->cpu && !w->device && w->tflops <= 0)
         puts("                  these are an H100's figures, though train.device is cpu: --device cpu is a small CPU,\n"
              "                  and --flops and the options beside it describe another machine");
     if (s == STATUS_OK && !w->json && c->outer.every > 0)
-        print_islands(c, &p, c->outer.bandwidth > 0 ? c->outer.bandwidth : w->islands * 1e9);
+        print_islands(c, &p, islands);
     if (s == STATUS_OK && w->schedule) {
         fputc('\n', stdout);
         timeline_print(stdout, &p.spans, timeline_style_of(stdout));

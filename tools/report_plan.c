@@ -60,7 +60,7 @@ static json_t *object_of(const plan *p)
     size_t bytes;
     FILE *out = open_memstream(&text, &bytes);
     MUST(out, "out of host memory");
-    plan_text_json(out, p);
+    plan_text_json(out, p, "");
     fclose(out);
     json_t *object = json_loadb(text, bytes, 0, NULL);
     MUST(object, "a plan that is no JSON");

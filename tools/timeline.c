@@ -29,8 +29,8 @@ typedef struct wishes {
 static json_t *names_of_axes(void)
 {
     json_t *list = json_array();
-    for (int a = 0; a < AXIS_COUNT; a++)
-        json_array_append_new(list, json_string(axis_name((axis)a)));
+    for (int a = 0; a < PICTURE_ALONG; a++)
+        json_array_append_new(list, json_string(picture_along(a)));
     return list;
 }
 

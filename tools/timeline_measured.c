@@ -22,12 +22,12 @@ typedef struct reading {
     int bad;      /* lines that are none of ours */
 } reading;
 
-static axis axis_of(const char *name)
+static int along_of(const char *name)
 {
-    for (int a = 0; a < AXIS_COUNT; a++)
-        if (name && strcmp(axis_name((axis)a), name) == 0)
-            return (axis)a;
-    return AXIS_COUNT;
+    for (int a = 0; a < PICTURE_ALONG; a++)
+        if (name && strcmp(picture_along(a), name) == 0)
+            return a;
+    return PICTURE_ALONG;
 }
 
 static phase phase_of(const char *name)
@@ -56,9 +56,9 @@ static void take_transfer(reading *r, const char *name, const char *kind, const 
         return;
     }
     const json_t *began = json_object_get(r->open, id);
-    if (began && axis_of(along) < AXIS_COUNT)
+    if (began && along_of(along) < PICTURE_ALONG)
         picture_add_transfer(
-            r->row, (picture_transfer){json_real_value(began), at, axis_of(along), picture_name(r->names, name)});
+            r->row, (picture_transfer){json_real_value(began), at, along_of(along), picture_name(r->names, name)});
     json_object_del(r->open, id);
 }
 
@@ -95,7 +95,7 @@ static void take_event(reading *r, json_t *event)
                                             .microbatch = microbatch,
                                             .chunk = chunk,
                                             .op = index,
-                                            .along = axis_of(along)});
+                                            .along = along_of(along)});
 }
 
 static status read_rank(reading *r)
@@ -194,7 +194,8 @@ static void add_up(picture *p)
         double busy = 0;
         for (int k = 0; k < p->rows[i].span_count; k++) {
             const picture_span *s = &p->rows[i].spans[k];
-            bool stages = s->kind == PICTURE_WAIT && (s->along == AXIS_COUNT || axis_rows[s->along].edges);
+            bool stages = s->kind == PICTURE_WAIT &&
+                          (s->along == PICTURE_ALONG || (s->along < AXIS_COUNT && axis_rows[s->along].edges));
             busy += stages ? 0 : s->end - s->begin;
             if (s->kind == PICTURE_WAIT && !stages)
                 p->exposed[s->along] += (s->end - s->begin) / p->length / p->count;

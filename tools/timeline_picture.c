@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/compile/alive.h"
+#include "engine/trace.h"
 #include "memory/log.h"
 
 enum {
@@ -37,6 +38,11 @@ void picture_names_free(picture_names *n)
     json_decref(n->place);
     json_decref(n->list);
     *n = (picture_names){0};
+}
+
+const char *picture_along(int along)
+{
+    return along == PICTURE_HOST ? TRACE_HOST : axis_name((axis)along);
 }
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
@@ -233,9 +239,9 @@ json_t *picture_json(const picture *p, const picture_names *names, int most_span
             json_object_set_new(row, "memory", memory_of(r, p->length));
         json_array_append_new(rows, row);
     }
-    for (int a = 0; a < AXIS_COUNT; a++)
+    for (int a = 0; a < PICTURE_ALONG; a++)
         if (p->exposed[a] > 0)
-            json_object_set_new(exposed, axis_name((axis)a), json_real(p->exposed[a]));
+            json_object_set_new(exposed, picture_along(a), json_real(p->exposed[a]));
     char *note = must_format("%s%s%s", p->note ? p->note : "", p->note && many ? " " : "",
                              many ? "Too many ops for a page: each action is one, and transfers of less than a "
                                     "ten-thousandth of the step are "
@@ -263,7 +269,7 @@ static void add_transfer_events(json_t *into, const picture_transfer *t, const p
     snprintf(text, sizeof text, "p%d", id);
     for (int k = 0; k < 2; k++)
         json_array_append_new(into, json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:f}", "name", words_of(names, t->name),
-                                              "cat", axis_name(t->along), "ph", k ? "e" : "b", "id", text, "pid",
+                                              "cat", picture_along(t->along), "ph", k ? "e" : "b", "id", text, "pid",
                                               process, "tid", 1, "ts", k ? t->end : t->begin));
 }
 

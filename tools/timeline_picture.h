@@ -7,6 +7,10 @@
 
 #include "engine/compile/compile.h"
 
+/* Where a transfer goes: along an axis, or between a device and its host's memory. */
+enum { PICTURE_HOST = AXIS_COUNT, PICTURE_ALONG };
+const char *picture_along(int along);
+
 typedef enum picture_kind {
     PICTURE_FORWARD,
     PICTURE_BACKWARD,
@@ -20,12 +24,12 @@ typedef struct picture_span {
     double begin, end;
     picture_kind kind;
     int name, microbatch, chunk, op; /* -1: of no micro-batch; name: of picture_name */
-    axis along;                      /* of a wait */
+    int along;                       /* of a wait */
 } picture_span;
 
 typedef struct picture_transfer {
     double begin, end;
-    axis along;
+    int along;
     int name;
 } picture_transfer;
 
@@ -46,8 +50,8 @@ typedef struct picture {
     const char *each; /* what a row is: "stage", "rank" */
     char *note;       /* or NULL */
     double length, bubble;
-    double exposed[AXIS_COUNT]; /* shares of the step */
-    json_t *causes;             /* [[words, share], ...], or NULL */
+    double exposed[PICTURE_ALONG]; /* shares of the step */
+    json_t *causes;                /* [[words, share], ...], or NULL */
     int chunks;
     picture_row *rows;
     int count;

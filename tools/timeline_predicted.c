@@ -6,6 +6,11 @@
 
 enum { CAUSES = 5 };
 
+static int along_of(const op *o)
+{
+    return op_row_of(o)->flags & OP_HOST ? PICTURE_HOST : (int)o->at.axis;
+}
+
 /* What op `i` of the stage launched; the request's. */
 static void take_op(picture_row *r, picture_names *names, const play *t, const program *list, const int *launched,
                     int stage, int i)
@@ -13,10 +18,10 @@ static void take_op(picture_row *r, picture_names *names, const play *t, const p
     const op *o = list->ops[i];
     play_span at = play_op_at(t, stage, i);
     r->ends[i] = 1e6 * at.free;
-    if (op_row_of(o)->flags & OP_COMM) {
+    if (op_row_of(o)->flags & (OP_COMM | OP_HOST)) {
         if (at.end > at.begin)
             picture_add_transfer(
-                r, (picture_transfer){1e6 * at.begin, 1e6 * at.end, (axis)o->at.axis, picture_name(names, o->label)});
+                r, (picture_transfer){1e6 * at.begin, 1e6 * at.end, along_of(o), picture_name(names, o->label)});
         return;
     }
     if (at.end <= at.begin)
@@ -27,12 +32,12 @@ static void take_op(picture_row *r, picture_names *names, const play *t, const p
                       .microbatch = o->microbatch,
                       .chunk = o->chunk,
                       .op = i,
-                      .along = AXIS_COUNT};
+                      .along = PICTURE_ALONG};
     if (o->kind == OP_wait) {
         const op *from = list->ops[launched[o->at.request]];
         char *words = must_format("wait for %s", from->label);
         s.kind = PICTURE_WAIT;
-        s.along = (axis)from->at.axis;
+        s.along = along_of(from);
         s.name = picture_name(names, words);
         free(words);
     } else {
@@ -54,7 +59,7 @@ static status add_stage(picture *out, picture_names *names, const plan *p, int s
         int *launched = must_calloc((unsigned long)c.training.requests + 1, sizeof *launched);
         picture_take_memory(r, &c);
         for (int i = 0; i < list->count; i++)
-            if (op_row_of(list->ops[i])->flags & OP_COMM)
+            if (op_row_of(list->ops[i])->flags & (OP_COMM | OP_HOST))
                 launched[list->ops[i]->at.request] = i;
         for (int i = 0; i < list->count; i++)
             take_op(r, names, &p->timing, list, launched, stage, i);
@@ -77,6 +82,7 @@ status timeline_predict(picture *out, picture_names *names, const plan *p)
     out->rows = must_calloc((unsigned long)t->count, sizeof *out->rows);
     for (int a = 0; a < AXIS_COUNT; a++)
         out->exposed[a] = t->exposed[a] / t->seconds;
+    out->exposed[PICTURE_HOST] = t->copies / t->seconds;
     for (int i = 0; i < t->cause_count && i < CAUSES; i++)
         json_array_append_new(out->causes, json_pack("[s, f]", t->causes[i].text, t->causes[i].seconds / t->seconds));
     for (int stage = 0; stage < t->count; stage++)

@@ -116,11 +116,20 @@ static status open_model(compiled *out, const compile_options *o)
     return o->train && o->budget && !o->loss_tokens && out->last_stage && !same_bits ? fit_loss_chunk(out) : STATUS_OK;
 }
 
+static status check_offload(const compile_options *o)
+{
+    if (o->train && o->offload && o->backend == &cpu_backend)
+        return status_fail(STATUS_USAGE, "memory.offload optimizer is for a GPU, whose memory is not the host's: use "
+                                         "memory.offload none on the CPU, or train.device cuda");
+    return STATUS_OK;
+}
+
 status compile(compiled *out, const compile_options *options)
 {
     schedule found;
     compile_options o = *options;
     *out = (compiled){0};
+    TRY(check_offload(options));
     TRY(find_schedule(&found, &o));
     status s = open_model(out, &o);
     if (o.found == &found) {
@@ -178,6 +187,8 @@ status compile_options_from(compile_options *out, const config *c, const grid *g
                                            .adjust = c->optimizer.muon_adjust,
                                            .narrow_state = c->optimizer.state == CONFIG_BF16,
                                            .narrow_master = c->optimizer.master == CONFIG_BF16},
+                             .offload = c->memory.offload == CONFIG_OFFLOAD_OPTIMIZER,
+                             .window = c->memory.window,
                              .recompute = c->memory.recompute,
                              .budget = c->memory.budget,
                              .backend = backend,

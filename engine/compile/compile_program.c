@@ -21,7 +21,8 @@ static bool changes_state(const compiled *c, const op *o)
     bool changes = false;
     for (int k = 0; k < OP_MAX_OUT; k++) {
         const tensor *t = o->out[k] ? tensor_root(o->out[k]) : NULL;
-        changes |= t && (t->class == CLASS_WEIGHT || t->class == CLASS_OPTIMIZER) && t->address < c->persistent_bytes;
+        bool state = t && (t->class == CLASS_WEIGHT || t->class == CLASS_OPTIMIZER) && t->address < c->persistent_bytes;
+        changes |= state || (t && t->class == CLASS_HOST);
     }
     return changes;
 }

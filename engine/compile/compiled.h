@@ -43,6 +43,8 @@ typedef struct compile_options {
         config_adjust adjust;
         bool narrow_state, narrow_master; /* bf16, stochastically rounded; the master then is the weight */
     } optimizer;
+    bool offload;   /* optimizer states and masters of matrices are in a device's pinned host memory (offload.h) */
+    int64_t window; /* bytes of the arena that they pass through */
     recompute recompute;
     int64_t budget;            /* bytes of arena; 0: none */
     const op_backend *backend; /* whose scratch is planned; NULL: none */
@@ -95,7 +97,8 @@ typedef struct compiled {
     int cache_count;
     int64_t batch_bytes;      /* of the ids, from the arena's beginning */
     int64_t mirror_bytes;     /* of all inputs and results, likewise: on a device, what has a copy in host memory */
-    int64_t pinned_bytes;     /* host memory of a device: the mirror, a second block of ids to read ahead into, marks */
+    int64_t pinned_bytes;     /* host memory of a device: the mirror, a second block of ids to read ahead into, what is
+                                 offloaded, marks */
     int64_t persistent_bytes; /* transients begin here */
     int64_t class_bytes[CLASS_COUNT]; /* persistent classes */
     bool first_stage, last_stage;

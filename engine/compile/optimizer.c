@@ -95,7 +95,7 @@ static void append_update(const optimizer_update *u, tensor *x, const span *at, 
 static void each(const optimizer_update *u)
 {
     span at[PARAMETER_PIECES];
-    int count = find_spans(at, u, 0, u->gradient->shape[0]);
+    int count = find_spans(at, u, u->first, u->rows);
     for (int i = 0; i < count; i++)
         append_update(u, append_rows(u->out, u->gradient, at[i].first, at[i].rows), &at[i], 1);
 }

@@ -10,6 +10,8 @@ typedef struct optimizer_update {
     compiled_program *out;
     const compiled *c;
     const storage *s;
+    int64_t first,
+        rows; /* of the owned rows (of a vector: elements), those to update; all where matrices are updated whole */
     tensor *gradient; /* complete, of the owned rows */
     tensor *control;  /* what `clip` left */
 } optimizer_update;

@@ -38,7 +38,7 @@ static bool is_transient(tensor *t)
 
 static bool starts(const op *o)
 {
-    return (op_row_of(o)->flags & OP_COMM) != 0;
+    return (op_row_of(o)->flags & OP_ASYNCHRONOUS) != 0;
 }
 
 static bool touches(const op *later, tensor *t, bool reads_matter)
@@ -120,7 +120,8 @@ static void add_scratch(compiled_program *out, const compiled *c)
         }
         const op_backend *backend = c->options.backend;
         o->at.workspace = o->kind == OP_attention_grad ? c->workspace : 0;
-        if (starts(o) && !(backend && backend->communicates))
+        bool communicates = op_row_of(o)->flags & OP_COMM;
+        if (communicates && !(backend && backend->communicates))
             collective_measure(&bytes, &sent, &messages, &out->list, i);
         else if (!starts(o) && backend && backend->scratch_bytes)
             bytes = backend->scratch_bytes(o, c->options.threads);

@@ -22,6 +22,7 @@ void plan_measure(plan_rank *out, const compiled *c)
                        .layers = c->stage_layers,
                        .arena = c->arena_bytes,
                        .pinned = c->pinned_bytes,
+                       .offloaded = c->class_bytes[CLASS_HOST],
                        .transient = c->training.transient_bytes,
                        .transient_bound = c->training.lower_bound,
                        .tensors = c->training.tensors,

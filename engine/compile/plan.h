@@ -19,7 +19,7 @@ typedef struct plan_rank {
     int64_t spread; /* of owned state: how much less the smallest of them holds */
     int layers;
     int64_t arena, lower_bound;         /* the whole arena; the least it could be with these tensors */
-    int64_t pinned;                     /* host memory, on a GPU */
+    int64_t pinned, offloaded;          /* host memory, on a GPU; of it, optimizer state */
     int communicators;                  /* on a GPU */
     int64_t transient, transient_bound; /* of the training step */
     int64_t memory[CLASS_COUNT];        /* persistent classes; kept and temporary where the training step peaks */

@@ -81,6 +81,7 @@ plan_update plan_price_update(const profile *h, const compiled *c)
 {
     const program *p = &c->training.list;
     plan_update u = {0};
+    double copies[2] = {0}; /* from host memory and to it, both at a time and while others are updated */
     int first = 0;
     while (first < p->count && p->ops[first]->kind != OP_clip)
         first++;
@@ -88,7 +89,9 @@ plan_update plan_price_update(const profile *h, const compiled *c)
         const op *o = p->ops[i];
         int64_t scratch, bytes, messages;
         bool travels = (op_row_of(o)->flags & OP_COMM) != 0;
-        if (o->kind == OP_wait || (travels && o->at.axis != AXIS_TENSOR))
+        if (op_row_of(o)->flags & OP_HOST)
+            copies[o->kind == OP_stow] += profile_op(h, o);
+        if (op_row_of(o)->flags & OP_HOST || o->kind == OP_wait || (travels && o->at.axis != AXIS_TENSOR))
             continue;
         u.seconds += travels ? profile_transfer(h, &c->options.grid, p, i) : profile_op(h, o);
         if (travels) {
@@ -98,6 +101,8 @@ plan_update plan_price_update(const profile *h, const compiled *c)
             u.flops += op_row_of(o)->cost(o).flops;
         }
     }
+    for (int i = 0; i < 2; i++)
+        u.seconds = copies[i] > u.seconds ? copies[i] : u.seconds;
     u.working = working_bytes(p, first);
     return u;
 }

@@ -85,8 +85,14 @@ static void print_memory(FILE *out, const plan *p)
           out);
     if (p->profile.capacity > 0)
         print_reserve(out, p);
-    fprintf(out, "a rank on a GPU pins %s of host memory: the inputs, and the batch read ahead\n",
-            bytes_text(text, (double)p->ranks[0].pinned));
+    const plan_rank *pins = &p->ranks[0];
+    for (int i = 1; i < p->count; i++)
+        pins = p->ranks[i].pinned > pins->pinned ? &p->ranks[i] : pins;
+    fprintf(out, "a rank on a GPU pins %s of host memory: the inputs, and the batch read ahead",
+            bytes_text(text, (double)pins->pinned));
+    if (pins->offloaded > 0)
+        fprintf(out, "; %s of optimizer state, which updates fetch", bytes_text(text, (double)pins->offloaded));
+    fputc('\n', out);
 }
 
 static void print_work(FILE *out, const plan *p)
@@ -231,6 +237,10 @@ static void print_exposed(FILE *out, const plan *p)
         fprintf(out, "%s %s %.1f%%", any ? "," : "waiting          ", axis_name((axis)a), 100 * share);
         any = true;
     }
+    if (p->timing.copies / p->step_seconds >= 0.0005) {
+        fprintf(out, "%s host %.1f%%", any ? "," : "waiting          ", 100 * p->timing.copies / p->step_seconds);
+        any = true;
+    }
     if (any)
         fputs(" of the step, for transfers that nothing hides\n", out);
 }
@@ -292,13 +302,14 @@ static void json_rank(FILE *out, const plan_rank *r)
             (long long)r->transient_bound);
     const int64_t *m = r->memory;
     fprintf(out,
-            "     \"pinned_bytes\": %lld, \"communicators\": %d, \"memory\": {\"weights\": %lld, \"gradients\": %lld, "
+            "     \"pinned_bytes\": %lld, \"offloaded_bytes\": %lld, \"communicators\": %d, \"memory\": {\"weights\": "
+            "%lld, \"gradients\": %lld, "
             "\"optimizer\": %lld, "
             "\"kept\": %lld, \"temporary\": "
             "%lld, \"inputs\": %lld},\n     ",
-            (long long)r->pinned, r->communicators, (long long)m[CLASS_WEIGHT], (long long)m[CLASS_GRADIENT],
-            (long long)m[CLASS_OPTIMIZER], (long long)m[CLASS_KEPT], (long long)m[CLASS_TEMPORARY],
-            (long long)m[CLASS_INPUT]);
+            (long long)r->pinned, (long long)r->offloaded, r->communicators, (long long)m[CLASS_WEIGHT],
+            (long long)m[CLASS_GRADIENT], (long long)m[CLASS_OPTIMIZER], (long long)m[CLASS_KEPT],
+            (long long)m[CLASS_TEMPORARY], (long long)m[CLASS_INPUT]);
     json_axes(out, "bytes_sent", r->sent);
     fputs(",\n     ", out);
     json_axes(out, "messages", r->messages);
@@ -354,19 +365,19 @@ static void json_time(FILE *out, const plan *p)
     for (int a = 0, shown = 0; a < AXIS_COUNT; a++)
         if (axis_has_messages((axis)a))
             fprintf(out, "%s\"%s\": %.17g", shown++ ? ", " : "", axis_name((axis)a), p->timing.exposed[a]);
-    fputs("},\n \"longest_chain\": [", out);
+    fprintf(out, "},\n \"host_copy_seconds\": %.17g,\n \"longest_chain\": [", p->timing.copies);
     for (int i = 0; i < p->timing.cause_count; i++)
         fprintf(out, "%s{\"what\": \"%s\", \"seconds\": %.17g}", i ? ", " : "", p->timing.causes[i].text,
                 p->timing.causes[i].seconds);
     fprintf(out,
             "],\n \"step_seconds\": %.17g, \"mfu\": %.17g,\n \"assumed\": {\"device\": \"%s\", \"flops\": %.17g, "
             "\"efficiency\": %.17g, \"memory_bandwidth\": %.17g, \"node_bandwidth\": %.17g, "
-            "\"network_bandwidth\": %.17g, \"node_ranks\": %d}}\n",
+            "\"network_bandwidth\": %.17g, \"node_ranks\": %d}",
             p->step_seconds, p->mfu, h->name, profile_peak(h, p->options.compute), h->tile[0].share, h->memory, h->node,
             h->network, h->node_ranks);
 }
 
-void plan_text_json(FILE *out, const plan *p)
+void plan_text_json(FILE *out, const plan *p, const char *more)
 {
     const grid *g = &p->options.grid;
     fprintf(out,
@@ -388,6 +399,7 @@ void plan_text_json(FILE *out, const plan *p)
     if (p->profile.capacity > 0)
         json_device_memory(out, p);
     json_time(out, p);
+    fprintf(out, "%s%s}\n", *more ? ",\n " : "", more);
 }
 
 /* ---- a program ---------------------------------------------------------------------------------------------------- */

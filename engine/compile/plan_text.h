@@ -9,7 +9,8 @@
 /* For a person. */
 void plan_text_report(FILE *out, const plan *p);
 /* The same facts as one JSON object. */
-void plan_text_json(FILE *out, const plan *p);
+/* `more`: another member of the object, or "". */
+void plan_text_json(FILE *out, const plan *p, const char *more);
 /* The training program of a rank, one op a line. */
 void plan_text_listing(FILE *out, const compiled *c);
 

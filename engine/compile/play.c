@@ -6,7 +6,7 @@
 
 #include "memory/log.h"
 
-enum { COMPUTES, LAUNCHES, WAITS };
+enum { COMPUTES, LAUNCHES, COPIES, WAITS };
 
 struct play_op {
     double seconds; /* computing, or of the transfer */
@@ -15,7 +15,7 @@ struct play_op {
     int request, microbatch;
     int peer; /* of a message: a stage; else -1 */
     uint8_t does, axis, upstream, phase;
-    bool leaves, sends, last; /* its node; of several launched as one */
+    bool leaves, sends, last; /* its node; or copies to host memory; of several launched as one */
     int16_t chunk;
 };
 
@@ -63,7 +63,8 @@ static play_op take(const profile *p, const grid *g, const program *list, int i)
         e.leaves = message ? o->at.peer / p->node_ranks != g->rank / p->node_ranks
                            : profile_leaves_node(p, g, (axis)o->at.axis);
     } else {
-        e.does = COMPUTES;
+        e.does = op_row_of(o)->flags & OP_HOST ? COPIES : COMPUTES;
+        e.sends = o->kind == OP_stow;
         e.seconds = profile_op(p, o);
     }
     return e;
@@ -113,6 +114,7 @@ typedef struct player {
     queue **queues; /* [ranks][communicators] */
     request **requests;
     link (*links)[LINKS];
+    double (*bus)[2]; /* when it is free: to the device, to host memory */
     int *at;
     double *now;
     int communicators;
@@ -129,6 +131,7 @@ static void open_player(player *s, play *p)
     s->queues = must_calloc((unsigned long)p->count, sizeof *s->queues);
     s->requests = must_calloc((unsigned long)p->count, sizeof *s->requests);
     s->links = must_calloc((unsigned long)p->count, sizeof *s->links);
+    s->bus = must_calloc((unsigned long)p->count, sizeof *s->bus);
     s->at = must_calloc((unsigned long)p->count, sizeof *s->at);
     s->now = must_calloc((unsigned long)p->count, sizeof *s->now);
     for (int r = 0; r < p->count; r++) {
@@ -158,6 +161,7 @@ static void close_player(player *s)
     free(s->queues);
     free(s->requests);
     free(s->links);
+    free(s->bus);
     free(s->at);
     free(s->now);
 }
@@ -348,9 +352,18 @@ static void wait_for(player *s, int rank, play_op *e)
         end = (now > q->start ? now : q->start) + (q->end - q->start);
     double waited = end > now ? end - now : 0, transfer = q->end - q->start;
     double exposed = waited < transfer ? waited : transfer;
-    r->exposed[launch->axis] += exposed;
+    *(launch->does == COPIES ? &r->copies : &r->exposed[launch->axis]) += exposed;
     r->idle += waited - exposed;
     s->now[rank] = now + waited;
+}
+
+/* Copies of one direction follow one another. */
+static void begin_copy(player *s, int rank, const play_op *e)
+{
+    double now = s->now[rank], *free_at = &s->bus[rank][e->sends];
+    double begin = *free_at > now ? *free_at : now, end = begin + e->seconds;
+    s->requests[rank][e->request] = (request){begin, end, now, s->at[rank], true, rank, s->at[rank]};
+    *free_at = end;
 }
 
 /* As far as it goes; did it move? */
@@ -372,6 +385,8 @@ static bool advance(player *s, int rank)
             wait_for(s, rank, e);
         }
         e->end = s->now[rank];
+        if (e->does == COPIES)
+            begin_copy(s, rank, e);
         if (e->does == LAUNCHES) {
             int k = communicator_of(e);
             queue *q = &s->queues[rank][k];
@@ -426,7 +441,8 @@ static void find_causes(player *s)
         }
         const play_op *launch = &r->ops[q->op];
         bool late = q->launched > before; /* in turn behind others of its queue, and on its way */
-        add_cause(p, e->end - (late ? q->launched : before), axis_name((axis)launch->axis), rank, " transfers");
+        add_cause(p, e->end - (late ? q->launched : before),
+                  launch->does == COPIES ? "host" : axis_name((axis)launch->axis), rank, " transfers");
         at--;
         if (late) {
             rank = q->cause_rank;
@@ -490,6 +506,7 @@ static void sum_up(player *s)
         p->bubble += p->seconds > 0 ? p->ranks[r].idle / p->seconds / p->count : 0;
         for (int a = 0; a < AXIS_COUNT; a++)
             p->exposed[a] += p->ranks[r].exposed[a] / p->count;
+        p->copies += p->ranks[r].copies / p->count;
     }
     find_causes(s);
     share_cores(p);
@@ -518,6 +535,8 @@ play_span play_op_at(const play *p, int stage, int index)
 {
     const play_op *o = &p->ranks[stage].ops[index];
     double before = index > 0 ? o[-1].end : 0;
+    if (o->does == COPIES)
+        return (play_span){o->travels, o->travels + o->seconds, o->end};
     if (o->does == LAUNCHES)
         return o->last ? (play_span){o->travels, o->travels + o->seconds, o->end} : (play_span){0, 0, o->end};
     return (play_span){before, o->end, o->end};

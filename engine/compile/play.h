@@ -24,6 +24,7 @@ typedef struct play_rank {
     /* play(): seconds */
     double compute;             /* sum of its ops */
     double exposed[AXIS_COUNT]; /* waited for while transfers ran */
+    double copies;              /* waited for while state was copied to host memory or from it */
     double idle;                /* waited for others, and at the step's end */
     double end;
 } play_rank;
@@ -41,6 +42,7 @@ typedef struct play {
     double seconds;             /* the step */
     double bubble;              /* mean of the ranks' idle shares */
     double exposed[AXIS_COUNT]; /* mean over the ranks */
+    double copies;              /* likewise */
     play_cause causes[PLAY_CAUSES];
     int cause_count;
 } play;

@@ -27,6 +27,7 @@ static const profile built_in[] = {
      .start = 2e-6,
      .capacity = 79 * GIB,
      .reserve = &reserve_assumed,
+     .bus = 24e9,
      .node_ranks = 8,
      .node = 235e9,
      .network = 22e9,
@@ -46,6 +47,7 @@ static const profile built_in[] = {
      .start = 4e-6,
      .capacity = 79 * GIB,
      .reserve = &reserve_assumed,
+     .bus = 24e9,
      .node_ranks = 8,
      .node = 230e9,
      .network = 22e9,
@@ -67,6 +69,7 @@ static const profile built_in[] = {
      .start = 2e-6,
      .capacity = 79 * GIB,
      .reserve = &reserve_assumed,
+     .bus = 50e9,
      .node_ranks = 8,
      .node = 370e9,
      .network = 45e9,
@@ -88,6 +91,7 @@ static const profile built_in[] = {
      .start = 2e-6,
      .capacity = 139 * GIB,
      .reserve = &reserve_assumed,
+     .bus = 50e9,
      .node_ranks = 8,
      .node = 370e9,
      .network = 45e9,
@@ -109,6 +113,7 @@ static const profile built_in[] = {
      .start = 2e-6,
      .capacity = 178 * GIB,
      .reserve = &reserve_assumed,
+     .bus = 50e9,
      .node_ranks = 8,
      .node = 740e9,
      .network = 45e9,
@@ -129,6 +134,7 @@ static const profile built_in[] = {
      .start = 2e-6,
      .reserve = &reserve_assumed,
      .cores = 2,
+     .bus = 30e9,
      .node_ranks = 64,
      .node = 5e9,
      .network = 1e9,
@@ -271,6 +277,8 @@ static double model_rest(const profile *p, const op *o)
 static double model_op(const profile *p, const op *o)
 {
     double size[3];
+    if (op_row_of(o)->flags & OP_HOST)
+        return op_row_of(o)->cost(o).bytes / p->bus + p->start;
     if (product_size(size, o))
         return model_product(p, o, size);
     return is_attention(o) ? model_attention(p, o) : model_rest(p, o);

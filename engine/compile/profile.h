@@ -46,6 +46,7 @@ typedef struct profile {
     double memory;          /* bytes a second */
     double memory_share;    /* of it that row-wise ops reach */
     double start;           /* seconds of an op beside its bytes */
+    double bus;             /* bytes a second to host memory, and as many from it at the same time */
     int64_t capacity;       /* bytes of the device's memory that a process sees; 0: it has none of its own */
     const reserve *reserve; /* what is taken of it beside the arena; borrowed */
     int cores; /* of a node, which its ranks share, where the host is the device; 0: each rank has a device of its own */

@@ -31,6 +31,7 @@ static const field numbers[] = {
     FIELD(memory, false, true),
     FIELD(memory_share, false, true),
     FIELD(start, false, false),
+    FIELD(bus, false, true),
     FIELD(node, true, true),
     FIELD(network, true, true),
     FIELD(latency, true, false),

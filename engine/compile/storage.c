@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "engine/compile/offload.h"
 #include "engine/compile/optimizer.h"
 #include "kernels/exact_sum.h"
 #include "memory/log.h"
@@ -121,8 +122,10 @@ int64_t storage_owned_bytes(const compiled *c, int gradient_rank)
             bytes += shards_gradient(&c->options) ? aligned(rows * p->columns * 4) : 0;
             continue;
         }
-        bytes += optimizer_states(optimizer_of(&c->options, p)) * aligned(rows * p->columns * state_bytes);
-        bytes += aligned(rows * p->columns * master_bytes);
+        if (!offload_takes(&c->options, p)) {
+            bytes += optimizer_states(optimizer_of(&c->options, p)) * aligned(rows * p->columns * state_bytes);
+            bytes += aligned(rows * p->columns * master_bytes);
+        }
         if (shards_gradient(&c->options))
             bytes += aligned(rows * p->columns * 4);
         if (shards_weight(&c->options))
@@ -192,9 +195,10 @@ static storage describe_parameter(compiled *c, const parameter *p)
     s.gradient = new_rows(c, p, CLASS_GRADIENT, DTYPE_FP32, s.shard_gradient ? s.own_rows : p->rows);
     s.gradient->place = place_gradient(c, &s);
     s.own_gradient = new_view(c, s.gradient, p, s.shard_gradient ? 0 : s.own_first, s.own_rows);
+    tensor_class class = offload_takes(o, p) ? CLASS_HOST : CLASS_OPTIMIZER;
     for (int i = 0; i < s.states; i++)
-        s.state[i] = new_rows(c, p, CLASS_OPTIMIZER, optimizer_state_type(o), s.own_rows);
-    s.master = !optimizer_has_master(o) ? s.own_weight : new_rows(c, p, CLASS_OPTIMIZER, DTYPE_FP32, s.own_rows);
+        s.state[i] = new_rows(c, p, class, optimizer_state_type(o), s.own_rows);
+    s.master = !optimizer_has_master(o) ? s.own_weight : new_rows(c, p, class, DTYPE_FP32, s.own_rows);
     return s;
 }
 
@@ -294,9 +298,14 @@ void storage_describe(compiled *c)
 
 static void place(compiled *c, tensor *t)
 {
-    t->address = c->persistent_bytes;
     int64_t bytes = aligned(tensor_bytes(t));
-    c->persistent_bytes += bytes;
+    if (t->class == CLASS_HOST) {
+        t->address = TENSOR_HOST + c->pinned_bytes;
+        c->pinned_bytes += bytes;
+    } else {
+        t->address = c->persistent_bytes;
+        c->persistent_bytes += bytes;
+    }
     c->class_bytes[t->class] += bytes;
 }
 
@@ -350,7 +359,7 @@ void storage_place(compiled *c)
     for (unsigned i = 0; i < sizeof others / sizeof *others; i++)
         place(c, others[i]);
     c->mirror_bytes = c->persistent_bytes;
-    c->pinned_bytes = c->mirror_bytes + (c->options.train ? c->batch_bytes : 0);
+    c->pinned_bytes = aligned(c->mirror_bytes + (c->options.train ? c->batch_bytes : 0));
     for (int i = 0; i < c->cache_count; i++)
         place(c, c->caches[i]);
     for (int i = 0; i < c->model.parameter_count; i++)

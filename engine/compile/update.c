@@ -10,6 +10,7 @@
 
 #include "engine/compile/append.h"
 #include "engine/compile/collective.h"
+#include "engine/compile/offload.h"
 #include "engine/compile/optimizer.h"
 #include "kernels/exact_sum.h"
 #include "kernels/operands.h"
@@ -27,6 +28,7 @@ typedef struct update {
     const compiled *c;
     tensor **gradient; /* by number: each parameter's value so far, of the owned rows once it is scattered */
     bucket *buckets;   /* [AXIS_COUNT] */
+    offload *offload;  /* of what is in host memory */
     bool counts;       /* something was added to the norm's bins */
 } update;
 
@@ -230,7 +232,7 @@ static void insert_reductions(update *u)
     const compiled *c = u->c;
     program before = u->out->list;
     u->out->list = (program){0};
-    int *last = last_additions(c, &before);
+    int *last = last_additions(c, &before), complete = 0;
     for (int i = 0; i < before.count; i++) {
         program_append(&u->out->list, before.ops[i]);
         for (int k = 0; k < OP_MAX_OUT; k++) {
@@ -238,9 +240,14 @@ static void insert_reductions(update *u)
             if (p && last[p->number] == i && !is_tied(c, p)) {
                 reduce(u, p, AXIS_COUNT);
                 last[p->number] = REDUCED;
+                complete++;
             }
         }
+        /* by then half of the last backward pass's activations are gone, and the windows take their bytes */
+        if (2 * complete >= c->model.parameter_count)
+            offload_ahead(u->offload);
     }
+    offload_ahead(u->offload);
     for (int i = 0; i < c->model.parameter_count; i++) {
         const parameter *p = c->model.parameters[i];
         if (last[p->number] == REDUCED || p->shares >= 0)
@@ -335,9 +342,10 @@ enum { TOGETHER = 16 };
 static void append_update(update *u, const parameter *p, tensor *control)
 {
     const storage *s = &u->c->storage[p->number];
-    optimizer_update one = {u->out, u->c, s, u->gradient[p->number], control};
-    if (s->own_rows > 0 && p->shares < 0)
-        optimizer_append(&one);
+    tensor *d = u->gradient[p->number];
+    if (s->own_rows > 0 && p->shares < 0 && !offload_takes(&u->c->options, p))
+        optimizer_append(&(optimizer_update){
+            .out = u->out, .c = u->c, .s = s, .rows = d->shape[0], .gradient = d, .control = control});
 }
 
 static void append_gather(update *u, const parameter *p)
@@ -349,6 +357,15 @@ static void append_gather(update *u, const parameter *p)
         append(u->out, label_of(u->out, p, "gather updated"), &gather, s->weight);
 }
 
+static void append_offloaded(update *u, tensor *control)
+{
+    for (int i = 0; i < offload_pieces(u->offload); i++) {
+        const parameter *done = offload_update(u->offload, i, u->gradient, control);
+        if (done)
+            append_gather(u, done);
+    }
+}
+
 static void append_updates(update *u, tensor *control)
 {
     int all = u->c->model.parameter_count;
@@ -357,13 +374,16 @@ static void append_updates(update *u, tensor *control)
         for (int i = first; i < end; i++)
             append_update(u, u->c->model.parameters[i], control);
         for (int i = first; i < end; i++)
-            append_gather(u, u->c->model.parameters[i]);
+            if (!offload_takes(&u->c->options, u->c->model.parameters[i]))
+                append_gather(u, u->c->model.parameters[i]);
     }
+    append_offloaded(u, control);
 }
 
 void update_append(compiled_program *out, const compiled *c)
 {
-    update u = {.out = out, .c = c, .buckets = must_calloc(AXIS_COUNT, sizeof *u.buckets)};
+    update u = {
+        .out = out, .c = c, .buckets = must_calloc(AXIS_COUNT, sizeof *u.buckets), .offload = offload_make(out, c)};
     u.gradient = must_calloc((unsigned long)c->model.numbers + 1, sizeof(tensor *));
     for (int i = 0; i < c->model.numbers; i++)
         u.gradient[i] = c->storage[i].gradient;

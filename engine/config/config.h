@@ -26,7 +26,9 @@ typedef enum config_optimizer {
 #undef OPTIMIZER
 } config_optimizer;
 typedef enum config_adjust { CONFIG_ADJUST_ORIGINAL, CONFIG_ADJUST_RMS } config_adjust;
+typedef enum config_offload { CONFIG_OFFLOAD_NONE, CONFIG_OFFLOAD_OPTIMIZER } config_offload;
 typedef enum config_outer { CONFIG_OUTER_AVERAGE, CONFIG_OUTER_NESTEROV } config_outer;
+typedef enum config_outer_topology { CONFIG_OUTER_ALL, CONFIG_OUTER_GOSSIP } config_outer_topology;
 typedef enum config_outer_weights { CONFIG_OUTER_TOKENS, CONFIG_OUTER_EQUAL } config_outer_weights;
 typedef enum config_when { CONFIG_EACH_STEP, CONFIG_EACH_MICRO_BATCH } config_when; /* zero_gather, zero_reduce */
 
@@ -106,13 +108,17 @@ typedef struct config {
     struct {
         recompute recompute;
         int64_t budget; /* bytes of the arena; 0: none */
+        config_offload offload;
+        int64_t window; /* bytes of the arena that what is offloaded passes through */
     } memory;
     struct {
         int every; /* optimizer steps between merges of a fragment; 0: no islands */
         config_outer optimizer;
         int compress; /* compress_kind of engine/islands */
-        double lr, momentum, density, error_decay, mix;
+        double lr, momentum, density, error_decay, mix, clip, noise;
         config_outer_weights weights;
+        config_outer_topology topology;
+        int group; /* islands of an exchange, of gossip */
         int fragments, delay;
         int slots, slot, min_islands; /* slot -1: any */
         bool private_data;            /* samples are not divided between slots */

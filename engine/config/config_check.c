@@ -114,6 +114,25 @@ static status check_pipeline(const config *c)
     return s;
 }
 
+/* With noise, nothing is sent but what was clipped and got it. */
+static status check_privacy(const config *c)
+{
+    bool gossip = c->outer.topology == CONFIG_OUTER_GOSSIP;
+    if (gossip && c->outer.clip > 0)
+        return status_fail(STATUS_USAGE,
+                           "outer.topology gossip exchanges weights, and outer.clip is of changes: leave it out");
+    if (c->outer.noise <= 0)
+        return STATUS_OK;
+    if (c->outer.clip <= 0)
+        return status_fail(STATUS_USAGE,
+                           "outer.noise is in units of outer.clip: give that, the norm of a change at most");
+    return c->outer.compress
+               ? status_fail(STATUS_USAGE,
+                             "outer.noise needs outer.compress none: error feedback adds to a change what "
+                             "outer.clip has not seen")
+               : STATUS_OK;
+}
+
 static status check_outer(const config *c)
 {
     int each = c->outer.every / c->outer.fragments;
@@ -130,6 +149,12 @@ static status check_outer(const config *c)
         return status_fail(STATUS_USAGE,
                            "outer.slots is %d: outer.slot counts from 0, and outer.min_islands is at most that",
                            c->outer.slots);
+    TRY(check_privacy(c));
+    if (c->outer.topology == CONFIG_OUTER_GOSSIP && c->outer.compress)
+        return status_fail(
+            STATUS_USAGE,
+            "outer.topology gossip exchanges weights, each island having a reference of its own, and only "
+            "changes can be compressed: leave out outer.compress");
     if (c->run.spike.rewind || c->run.verify_every)
         return status_fail(
             STATUS_USAGE, "%s goes back to a step before merges that other islands have: leave it off with outer.every",

@@ -24,8 +24,10 @@ static const char *const adjusts[] = {"original", "match_rms_adamw", NULL};
 static const char *const rates[] = {"constant", "linear", "cosine", "wsd", "inverse_sqrt", NULL};
 static const char *const exports[] = {"mlflow", NULL};
 static const char *const whens[] = {"step", "micro_batch", NULL};
+static const char *const offloads[] = {"none", "optimizer", NULL};
 static const char *const outer_rules[] = {"average", "nesterov", NULL};
 static const char *const outer_methods[] = {"none", "bf16", "int8", "int4", "topk", NULL};
+static const char *const outer_topologies[] = {"all", "gossip", NULL};
 static const char *const outer_weights[] = {"tokens", "equal", NULL};
 static const char *const recomputes[] = {"none", "selective", "full", NULL};
 
@@ -149,17 +151,23 @@ static const config_row rows[] = {
 
     WORD("memory.recompute", memory.recompute, recomputes, "none", CONFIG_CHANGES, "what the backward pass computes again"),
     SIZE("memory.budget", memory.budget, "0", CONFIG_CHANGES, "bytes a rank may use; recomputes what must be; 0: no budget"),
+    WORD("memory.offload", memory.offload, offloads, "none", CONFIG_CHANGES, "optimizer: on a GPU, states and masters of matrices are in pinned host memory, and updates fetch them"),
+    SIZE("memory.window", memory.window, "256MiB", CONFIG_CHANGES, "bytes of the GPU's memory that they pass through"),
 
     INT("outer.every", outer.every, "0", 0, INTMAX, CONFIG_CHANGES, "steps between merges with other islands; 0: this job is no island"),
     WORD("outer.optimizer", outer.optimizer, outer_rules, "nesterov", CONFIG_CHANGES, "of the outer step: nesterov (DiLoCo) or the average of the changes"),
     DERIVED("outer.lr", NUMBER, outer.lr, 0, 1e3, NULL, CONFIG_CHANGES, "0.7; 1 for average", "outer learning rate"),
-    NUMBER("outer.momentum", outer.momentum, "0.9", 0, 0.9999999, CONFIG_CHANGES, "nesterov: outer momentum"),
+    DERIVED("outer.momentum", NUMBER, outer.momentum, 0, 0.9999999, NULL, CONFIG_CHANGES, "0.9; 0.5 for gossip", "nesterov: outer momentum"),
+    WORD("outer.topology", outer.topology, outer_topologies, "all", CONFIG_CHANGES, "who merges: all islands, or small groups drawn anew each time (NoLoCo)"),
+    INT("outer.group", outer.group, "2", 2, 64, CONFIG_CHANGES, "gossip: islands of a group"),
     INT("outer.fragments", outer.fragments, "1", 1, 64, CONFIG_CHANGES, "parts of the model that are merged in turn, spread over outer.every steps"),
     INT("outer.delay", outer.delay, "0", 0, INTMAX, CONFIG_CHANGES, "steps between taking a change and applying the merge: it travels meanwhile"),
     NUMBER("outer.mix", outer.mix, "0", 0, 1, CONFIG_CHANGES, "share of an island's own weights that is kept when a merge is applied"),
     WORD("outer.compress", outer.compress, outer_methods, "none", CONFIG_CHANGES, "how changes are sent; what is lost is kept for the next merge"),
     NUMBER("outer.density", outer.density, "0.02", 1e-4, 1, CONFIG_CHANGES, "topk: share of the elements that is sent, in 2 bits each and their places"),
     NUMBER("outer.error_decay", outer.error_decay, "1", 0, 1, CONFIG_CHANGES, "of what was kept, at each merge"),
+    NUMBER("outer.clip", outer.clip, "0", 0, 1e30, CONFIG_CHANGES, "norm of an island's change of a fragment, at most; 0: any"),
+    NUMBER("outer.noise", outer.noise, "0", 0, 1e6, CONFIG_CHANGES, "normal noise in each sent change, in outer.clip: differential privacy of the island (plan prints its epsilon)"),
     WORD("outer.weights", outer.weights, outer_weights, "tokens", CONFIG_CHANGES, "of islands in a merge"),
     DERIVED("outer.rendezvous", SOURCES, outer.rendezvous, 0, 0, NULL, CONFIG_SILENT, "none", "nodes of etcd: http[s]://[USER:PASSWORD@]HOST:2379, or a list"),
     STRING("outer.run", outer.run, "run", CONFIG_SILENT, "name of the run in etcd: islands of one run merge"),

@@ -52,10 +52,11 @@ static char *path_of(const membership *m, const char *what, int slot)
     return slot < 0 ? must_format("%slive/%s", m->prefix, what) : must_format("%slive/%s/%d", m->prefix, what, slot);
 }
 
-static char *member_text(const membership *m, bool ready, int64_t merge)
+static char *member_text(const membership *m, const membership_state *s)
 {
-    json_t *o = json_pack("{s:s, s:s, s:s, s:i, s:O, s:b, s:I}", "id", m->id, "name", m->name, "key", m->key, "ranks",
-                          m->options.ranks, "endpoints", m->endpoints, "ready", ready, "merge", (json_int_t)merge);
+    json_t *o = json_pack("{s:s, s:s, s:s, s:i, s:O, s:b, s:I, s:I, s:I}", "id", m->id, "name", m->name, "key", m->key,
+                          "ranks", m->options.ranks, "endpoints", m->endpoints, "ready", s->ready, "merge",
+                          (json_int_t)s->merge, "step", (json_int_t)s->step, "updates", (json_int_t)s->updates);
     MUST(o, "outer.island is not UTF-8");
     char *text = json_dumps(o, JSON_COMPACT);
     json_decref(o);
@@ -135,7 +136,7 @@ static status check_fingerprint(membership *m, const json_t *pairs)
 static status try_slot(bool *done, membership *m, const json_t *pairs, int slot)
 {
     char *member = path_of(m, "member", slot), *name = path_of(m, "name", slot);
-    char *record = member_text(m, false, m->options.merge);
+    char *record = member_text(m, &(membership_state){.merge = m->options.merge});
     const etcd_condition free_still[] = {{member, 0}, {name, revision_of(find_pair(pairs, "name", slot))}};
     const etcd_change take[] = {{member, record, m->lease}, {name, m->name, 0}};
     status s = etcd_transact(done, m->etcd, free_still, 2, take, 2);
@@ -376,7 +377,7 @@ static status open_parts(membership *m)
     TRY(etcd_open(&m->etcd, m->options.addresses));
     TRY(claim(m));
     m->kept_alive = clock_seconds();
-    m->wanted[OWN_MEMBER] = member_text(m, false, m->options.merge);
+    m->wanted[OWN_MEMBER] = member_text(m, &(membership_state){.merge = m->options.merge});
     m->written[OWN_MEMBER] = must_strdup(m->wanted[OWN_MEMBER]);
     TRY(read_live(&m->pairs, m));
     m->reached = true;
@@ -473,9 +474,9 @@ static int64_t want_json(membership *m, own_key k, json_t *o)
     return want(m, k, text);
 }
 
-int64_t membership_set_state(membership *m, bool ready, int64_t merge)
+int64_t membership_set_state(membership *m, const membership_state *state)
 {
-    return want(m, OWN_MEMBER, member_text(m, ready, merge));
+    return want(m, OWN_MEMBER, member_text(m, state));
 }
 
 int64_t membership_set_offer(membership *m, json_t *offer)

@@ -24,6 +24,12 @@ typedef struct membership_options {
     int lease;       /* seconds without a sign of life after which the others give it up */
 } membership_options;
 
+/* What the others may know of an island: `ready`: it takes part in merges and gives its state to newcomers. */
+typedef struct membership_state {
+    bool ready;
+    int64_t merge, step, updates; /* its reference is that after this merge, and was offered after this step */
+} membership_state;
+
 /* Claims a slot; refused if another island has it, or trains something else. */
 status membership_open(membership **out, const membership_options *options);
 /* Leaves: the others know at once. NULL is accepted. */
@@ -34,7 +40,7 @@ int membership_slot(const membership *m);
 char *membership_roster(membership *m);
 
 /* Each returns a number: when roster.settled has reached it, it is written. The JSON is taken; NULL: the key is removed. */
-int64_t membership_set_state(membership *m, bool ready, int64_t merge);
+int64_t membership_set_state(membership *m, const membership_state *state);
 int64_t membership_set_offer(membership *m, json_t *offer);
 int64_t membership_set_have(membership *m, json_t *have);
 /* Try to make `head` the head, if the last one is of `revision` (0: there was none) and the offers of `slots` are of these revisions.

@@ -22,6 +22,8 @@ static void read_member(roster_member *m, json_t *value, const keys *trusted)
     copy_text(m->key, sizeof m->key, value, "key");
     m->ranks = (int)count_of(value, "ranks");
     m->merge = count_of(value, "merge");
+    m->state_step = count_of(value, "step");
+    m->state_updates = count_of(value, "updates");
     m->ready = json_is_true(json_object_get(value, "ready"));
     m->endpoints = json_object_get(value, "endpoints");
     m->here =

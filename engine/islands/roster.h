@@ -3,7 +3,7 @@
  * Keys, under PREFIX/ (membership.c writes them; those marked * vanish with their island's lease):
  *     fingerprint                 of the configuration that islands must share
  *     name/SLOT                   the island that had the slot last
- *     member/SLOT *               {id, name, key, ranks, endpoints, ready, merge}
+ *     member/SLOT *               {id, name, key, ranks, endpoints, ready, merge, step, updates}
  *     offer/SLOT *                {merge, offer, tokens, updates, fragment, parting}: a change to be had
  *     have/SLOT *                 {merge, slots}: whose changes it holds, all of them whole
  *     head                        {merge, step, updates, parts: [{slot, offer, tokens, name}]}: the last merge and who took part
@@ -25,8 +25,9 @@ typedef struct roster_member {
     bool here, ready; /* here: alive, and its key is trusted */
     char name[ROSTER_NAME], key[KEYS_TEXT];
     int ranks;
-    int64_t merge;           /* its state is that after this merge */
-    const json_t *endpoints; /* the roster's */
+    int64_t merge;                     /* its state is that after this merge */
+    int64_t state_step, state_updates; /* of that state */
+    const json_t *endpoints;           /* the roster's */
     bool offers;
     int64_t offer_merge, offer, tokens, updates, offer_revision;
     int fragment;

@@ -2,10 +2,10 @@
 
 #include <stddef.h>
 
-void rule_change(float *values, const float *reference, const float *error, float decay, int64_t n)
+void rule_change(float *values, const float *reference, const float *error, float decay, float scale, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
-        float change = reference[i] - values[i];
+        float change = scale * (reference[i] - values[i]);
         values[i] = error ? decay * error[i] + change : change;
     }
 }
@@ -26,6 +26,16 @@ void rule_step(float *reference, float *momentum, const float *mean, const rule 
     for (int64_t i = 0; i < n; i++) {
         momentum[i] = r->momentum * momentum[i] + mean[i];
         reference[i] -= r->lr * (mean[i] + r->momentum * momentum[i]);
+    }
+}
+
+void rule_gossip(float *reference, float *momentum, const float *mean, const rule *r, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float move = r->lr * (mean[i] - reference[i]);
+        if (momentum)
+            move = momentum[i] = r->momentum * momentum[i] + move;
+        reference[i] += move;
     }
 }
 

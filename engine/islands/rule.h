@@ -3,6 +3,9 @@
  * D = reference - weights is an island's change since the last merge; g = sum of w_i D_i in the order of slots, w summing to 1.
  *     average:  reference <- reference - lr g
  *     nesterov: v <- momentum v + g;  reference <- reference - lr (g + momentum v)      (DiLoCo, 2311.08105)
+ * Islands that gossip (NoLoCo, 2506.10911) each have a reference of their own, and merge weights p:
+ *     m <- momentum m + lr (mean p - reference);  reference <- reference + m
+ * which is NoLoCo's step with one lr for the mean change, mean (p - o), and for the distance to the others, mean o - o.
  */
 #ifndef PHALANX_ENGINE_ISLANDS_RULE_H
 #define PHALANX_ENGINE_ISLANDS_RULE_H
@@ -17,12 +20,14 @@ typedef struct rule {
     float lr, momentum;
 } rule;
 
-/* values[n], the weights, become e + D; `error` NULL: there is none, else it is scaled by `decay` first */
-void rule_change(float *values, const float *reference, const float *error, float decay, int64_t n);
+/* values[n], the weights, become e + scale D; `error` NULL: there is none, else it is scaled by `decay` first */
+void rule_change(float *values, const float *reference, const float *error, float decay, float scale, int64_t n);
 /* sum[n] += weight * change */
 void rule_add(float *sum, const float *change, float weight, int64_t n);
 /* `momentum` NULL for average */
 void rule_step(float *reference, float *momentum, const float *mean, const rule *r, int64_t n);
+/* `mean` of the group's weights; `momentum` NULL for average */
+void rule_gossip(float *reference, float *momentum, const float *mean, const rule *r, int64_t n);
 /* values[n] = reference + mix (values - reference): Streaming DiLoCo (2501.18512) */
 void rule_mix(float *values, const float *reference, float mix, int64_t n);
 

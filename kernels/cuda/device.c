@@ -160,7 +160,7 @@ static void cuda_stamps(device *d, int count)
 /* Updates that are still kept back are noted with what launches them. */
 static void cuda_stamp(device *d, int index, const op *o)
 {
-    bool travels = op_row_of(o)->flags & OP_COMM;
+    bool travels = op_row_of(o)->flags & (OP_COMM | OP_HOST);
     MUST(index >= 0 && index < d->stamp_count, "stamp %d of %d", index, d->stamp_count);
     cudaStream_t queue = travels ? streams_start(&d->streams, o) : d->streams.of[STREAM_COMPUTE];
     CUDA_MUST(cudaEventRecord(d->stamp[index], queue));
@@ -177,10 +177,8 @@ static double cuda_stamp_seconds(const device *d, int index)
 
 /* ---- opening --------------------------------------------------------------------------------------------------- */
 
-/* Moments begin as zero. */
-static void zero_memory(device *d)
+static void zero_arena(device *d)
 {
-    memset(d->host, 0, (size_t)d->host_bytes);
     CUDA_MUST(cudaMemset(d->context.arena, 0, (size_t)d->arena_bytes));
     CUDA_MUST(cudaDeviceSynchronize());
 }
@@ -209,7 +207,8 @@ static status cuda_allocate(device *d, int64_t arena_bytes, int64_t host_bytes)
     d->host = host;
     d->marks = (volatile uint32_t *)(void *)(d->host + d->host_bytes - d->mark_count * (int64_t)sizeof *d->marks);
     cudnn_use_arena(d->cudnn, arena);
-    zero_memory(d);
+    memset(d->host, 0, (size_t)d->host_bytes); /* moments begin as zero, wherever they are */
+    zero_arena(d);
     return STATUS_OK;
 }
 
@@ -287,7 +286,7 @@ static status cuda_find(device *d, device_choice *choices, int count, bool timin
     status s = tuning_find(d->tuning, choices, count, timing, d->streams.of[STREAM_COMPUTE]);
     if (timing && count > 0) {
         CUDA_MUST(cudaDeviceSynchronize());
-        zero_memory(d);
+        zero_arena(d);
     }
     return s;
 }
@@ -323,8 +322,38 @@ static void cuda_copy_out(device *d, int64_t at, int64_t bytes)
     copy(d, at, at, bytes, cudaMemcpyDeviceToHost);
 }
 
+/* Host memory at an address from TENSOR_HOST on; NULL: it is the arena's. */
+static char *host_at(const device *d, int64_t at, int64_t bytes)
+{
+    int64_t end = at < TENSOR_HOST ? d->arena_bytes : TENSOR_HOST + d->host_bytes;
+    MUST(at >= 0 && bytes >= 0 && at + bytes <= end,
+         "bytes %lld .. %lld of an arena of %lld and host memory of %lld from %lld on", (long long)at,
+         (long long)(at + bytes), (long long)d->arena_bytes, (long long)d->host_bytes, (long long)TENSOR_HOST);
+    return at < TENSOR_HOST ? NULL : d->host + (at - TENSOR_HOST);
+}
+
+/* A fetch or stow, on its stream. */
+static void copy_host(device *d, const op *o)
+{
+    bool in = o->kind == OP_fetch;
+    const tensor *host = in ? o->in[0] : o->out[0], *arena = in ? o->out[0] : o->in[0];
+    size_t bytes = (size_t)tensor_bytes(host);
+    char *there = host_at(d, host->address, (int64_t)bytes), *here = tensor_at(arena, d->context.arena);
+    updates_launch(&d->updates, &d->context);
+    nvtxRangePushA(o->label);
+    cudaStream_t stream = streams_start(&d->streams, o);
+    CUDA_MUST(cudaMemcpyAsync(in ? here : there, in ? there : here, bytes,
+                              in ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost, stream));
+    streams_started(&d->streams, o);
+    nvtxRangePop();
+}
+
 static void cuda_launch(device *d, const op *o)
 {
+    if (op_row_of(o)->flags & OP_HOST) {
+        copy_host(d, o);
+        return;
+    }
     if (op_row_of(o)->flags & OP_GROUPED) {
         updates_add(&d->updates, o, &d->context);
         return;
@@ -407,10 +436,11 @@ static void cuda_synchronise(device *d, void (*meanwhile)(void *context), void *
 
 static void *cuda_borrow(device *d, int64_t at, int64_t bytes)
 {
-    char *bounce = must_alloc((unsigned long)(bytes > 0 ? bytes : 1));
-    MUST(at >= 0 && at + bytes <= d->arena_bytes, "bytes %lld .. %lld of an arena of %lld", (long long)at,
-         (long long)(at + bytes), (long long)d->arena_bytes);
+    char *bounce = host_at(d, at, bytes);
     CUDA_MUST(cudaStreamSynchronize(d->streams.of[STREAM_COMPUTE]));
+    if (bounce)
+        return bounce;
+    bounce = must_alloc((unsigned long)(bytes > 0 ? bytes : 1));
     CUDA_MUST(cudaMemcpy(bounce, d->context.arena + at, (size_t)bytes, cudaMemcpyDeviceToHost));
     return bounce;
 }
@@ -419,6 +449,8 @@ static void cuda_give_back(device *d, void *bounce, int64_t at, int64_t bytes, b
 {
     /* cudaMemcpy would return when it has staged what lies in pageable memory, and no stream here waits for it. */
     cudaStream_t stream = d->streams.of[STREAM_COMPUTE];
+    if (host_at(d, at, bytes))
+        return;
     if (changed) {
         CUDA_MUST(cudaMemcpyAsync(d->context.arena + at, bounce, (size_t)bytes, cudaMemcpyHostToDevice, stream));
         CUDA_MUST(cudaStreamSynchronize(stream));
@@ -428,8 +460,7 @@ static void cuda_give_back(device *d, void *bounce, int64_t at, int64_t bytes, b
 
 static void cuda_set_aside(device *d, void *to, int64_t at, int64_t bytes)
 {
-    MUST(at >= 0 && at + bytes <= d->arena_bytes, "bytes %lld .. %lld of an arena of %lld", (long long)at,
-         (long long)(at + bytes), (long long)d->arena_bytes);
+    MUST(!host_at(d, at, bytes), "%lld bytes of host memory: the host has them", (long long)bytes);
     updates_launch(&d->updates, &d->context);
     cudaStream_t stream = streams_aside_begin(&d->streams);
     CUDA_MUST(cudaMemcpyAsync(to, d->context.arena + at, (size_t)bytes, cudaMemcpyDeviceToHost, stream));

@@ -37,7 +37,7 @@ $(BUILD)/tests/phalanx_standin: $(STANDIN_OBJ) $(STANDIN_HOST) $(PLAIN_UNITS) $(
 	@mkdir -p $(@D)
 	$(CXX) -fopenmp -rdynamic $(STANDIN_WRAP) -o $@ $^ $(LIBS)
 
-$(BUILD)/tests/test_cuda_host $(BUILD)/tests/test_cuda_queue: | $(BUILD)/tests/phalanx_standin $(BUILD)/phalanx
+$(BUILD)/tests/test_cuda_host $(BUILD)/tests/test_cuda_queue $(BUILD)/tests/test_cuda_offload: | $(BUILD)/tests/phalanx_standin $(BUILD)/phalanx
 
 # libraries that the device opens at run time; the stand-in for cuDNN uses the program's tracker
 $(BUILD)/tests/standin/libcudnn.so.9: tests/cuda/standin/libraries/cudnn.c tests/cuda/standin/libraries/cudnn_meaning.c tests/cuda/standin/libraries/cudnn.h
@@ -101,4 +101,10 @@ profile: cuda ## on a GPU: steps 5 to 7 of a run under nsys; CONFIG=FILE
 bundle: all ## a folder to copy to a cluster: program, device, shared libraries, mpirun
 	@tools/bundle.sh $(BUILD)
 
-.PHONY: cuda check-gpu bench-gpu profile bundle
+gpu-kit: all $(BUILD)/device_ops $(BUILD)/tests/test_cuda_kernels_gpu ## the same with check.sh and bench.sh, for a borrowed machine with a GPU
+	@tools/bundle.sh $(BUILD) gpu-kit
+
+gpu-kit-standins: $(BUILD)/tests/phalanx_standin $(BUILD)/tests/device_ops_standin $(BUILD)/tests/standin/libcudnn.so.9 ## its scripts, tried without a GPU
+	@tools/bundle.sh $(BUILD) gpu-kit-standins
+
+.PHONY: cuda check-gpu bench-gpu profile bundle gpu-kit gpu-kit-standins

@@ -62,6 +62,8 @@ static stream_kind kind_of(const op *o)
         [AXIS_QUEUE_ACTIVATIONS] = STREAM_ACTIVATIONS, [AXIS_QUEUE_GRADIENTS] = STREAM_GRADIENTS};
     static const stream_kind of_edge[2][2] = {{STREAM_SEND_DOWN, STREAM_SEND_UP},
                                               {STREAM_RECEIVE_DOWN, STREAM_RECEIVE_UP}};
+    if (op_row_of(o)->flags & OP_HOST)
+        return o->kind == OP_fetch ? STREAM_FETCH : STREAM_STOW;
     const axis_row *r = &axis_rows[o->at.axis];
     return r->edges ? of_edge[o->kind == OP_receive][o->at.upstream != 0] : of_queue[r->queue];
 }

@@ -1,4 +1,4 @@
-/* The queues of one GPU: a stream for ops, one for each kind of communication, two for copies, and the events between.
+/* The queues of one GPU: a stream for ops, one for each kind of communication, four for copies, and the events between.
  *
  * Which stream an op's communication goes to follows from its axis' row (kernels/axes.def); where a stream waits for another follows from the
  * program (streams_start, streams_wait). Streams never wait for the host. Opened for the current GPU; owns its streams
@@ -20,6 +20,8 @@ typedef enum stream_kind {
     STREAM_RECEIVE_DOWN,
     STREAM_RECEIVE_UP,
     STREAM_COPY,  /* between the host's mirror and the arena */
+    STREAM_FETCH, /* of offloaded state, while it is stowed: the bus takes both at a time */
+    STREAM_STOW,
     STREAM_ASIDE, /* of the state, to be saved */
     STREAM_COUNT,
 } stream_kind;
@@ -34,11 +36,11 @@ typedef struct streams {
 
 void streams_open(streams *out, int requests);
 void streams_close(streams *s);
-/* The stream for communication `o`, which runs after all that compute has been given so far. */
+/* The stream for the communication or copy `o`, which runs after all that compute has been given so far. */
 cudaStream_t streams_start(streams *s, const op *o);
 /* `o` has been put there. */
 void streams_started(streams *s, const op *o);
-/* What compute is given from now on runs after the communication that `o` waits for. */
+/* What compute is given from now on runs after what `o` waits for. */
 void streams_wait(streams *s, const op *o);
 /* Copies between the two run after what compute has been given, and what it is given later runs after them. */
 cudaStream_t streams_copy_begin(streams *s);

@@ -101,7 +101,7 @@ static status plan_into(FILE *out, settings *s)
     if (ok == STATUS_OK)
         ok = plan_make(&p, &o, profile_named("h100"), true, -1);
     if (ok == STATUS_OK) {
-        plan_text_json(out, &p);
+        plan_text_json(out, &p, "");
         ok = compile(&rank, &o);
     }
     if (ok == STATUS_OK)

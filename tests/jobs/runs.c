@@ -97,7 +97,7 @@ runs_metrics runs_read_metrics(const char *folder)
             m.evaluation[m.evaluations++].loss = real(line, "eval_loss");
         } else if (json_object_get(line, "undone") || json_object_get(line, "spike")) {
             m.events++;
-        } else {
+        } else if (json_object_get(line, "loss")) {
             m.step[m.count].step = step;
             m.step[m.count].loss = real(line, "loss");
             m.step[m.count].norm = real(line, "grad_norm");

@@ -2,7 +2,7 @@
  * bit when all are stopped, and come, go, die and come back.
  *
  * The keys whose effect is seen here: outer.rendezvous, outer.keys, outer.address, outer.island, outer.run, outer.timeout,
- * outer.slots, outer.min_islands, outer.slot. */
+ * outer.slots, outer.min_islands, outer.slot, outer.topology. */
 #include <math.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -202,6 +202,83 @@ static void weights_and_private_data_are_as_they_are_called(void **state)
     assert_true(same_losses(*state, "private", "private", 0, 1));
 }
 
+/* outer.clip bounds what an island adds, outer.noise hides it: what they cost in privacy is in the summary, and goes on from the
+ * checkpoint. */
+static void changes_are_clipped_and_hidden(void **state)
+{
+    static const char *const federated = "outer.private_data=true outer.weights=equal outer.clip=1e-3 outer.noise=2";
+    if (!etcd)
+        skip();
+    free(end_well(island(*state, "clipped", 0, 1, "outer.slots=1 outer.min_islands=1 outer.clip=1e-3")));
+    free(end_well(island(*state, "whole", 0, 1, "outer.slots=1 outer.min_islands=1")));
+    assert_false(same_losses(*state, "clipped", "whole", 0, 0));
+    char *half = must_format("%s train.steps=4", federated);
+    two_islands(*state, "hidden", half);
+    two_islands(*state, "hidden", federated);
+    assert_true(same(*state, "hidden", 0, "hidden", 1, "model") > 20);
+    free(half);
+    for (int i = 0; i < 2; i++) {
+        char *run = folder(*state, "hidden", i);
+        json_t *summary = runs_read_summary(run), *islands = json_object_get(summary, "islands");
+        double epsilon = json_number_value(json_object_get(islands, "epsilon"));
+        assert_int_equal(json_integer_value(json_object_get(islands, "clipped")), 2); /* by the second process */
+        assert_int_equal(json_integer_value(json_object_get(islands, "releases")), 4);
+        assert_true(fabs(epsilon - (4 / 8. + sqrt(8 * log(1e5)) / 2)) < 1e-6);
+        json_decref(summary);
+        free(run);
+    }
+}
+
+/* Four islands in pairs, of three layouts, and at the end all together: then they have the same model. One of five never comes to
+ * its exchanges: it is left out. */
+static void islands_that_gossip_end_with_their_mean(void **state)
+{
+    static const char *const words = "outer.topology=gossip outer.slots=5 outer.min_islands=4";
+    launch *all[4];
+    double apart = 0;
+    if (!etcd)
+        skip();
+    all[0] = island(*state, "gossip", 0, 2, "parallel.tensor=2 %s", words);
+    all[1] = island(*state, "gossip", 1, 2, "parallel.pipeline=2 parallel.zero=1 %s", words);
+    all[2] = island(*state, "gossip", 2, 1, "%s outer.fragments=1", words);
+    all[3] = island(*state, "gossip", 3, 1, "%s", words);
+    for (int i = 0; i < 4; i++) {
+        char *said = end_well(all[i]), *run = folder(*state, "gossip", i);
+        if (!strstr(said, "exchange after step 2 with gossip-"))
+            fail_msg("%s", said);
+        assert_true(i == 0 || same(*state, "gossip", 0, "gossip", i, "model") > 20);
+        json_t *summary = runs_read_summary(run), *islands = json_object_get(summary, "islands");
+        assert_int_equal(json_integer_value(json_object_get(islands, "merges")), 4);
+        apart += json_number_value(json_object_get(islands, "disagreement"));
+        json_decref(summary);
+        free(run);
+        free(said);
+    }
+    assert_true(apart > 1e-5); /* they have learnt from different samples */
+}
+
+/* A partner that is frozen, or killed, costs an exchange outer.timeout at most; a newcomer takes over from any of them. */
+static void gossip_survives_a_missing_partner(void **state)
+{
+    static const char *const words = "outer.topology=gossip outer.min_islands=1 train.steps=100000000 outer.timeout=10 "
+                                     "run.log_every=1000000 outer.every=200";
+    if (!etcd)
+        skip();
+    launch *a = island(*state, "missing", 0, 1, "%s", words);
+    assert_true(launch_expect(a, "with nobody", LIMIT));
+    launch *b = island(*state, "missing", 1, 1, "%s", words);
+    assert_true(launch_expect(b, "took the model after merge", LIMIT));
+    assert_true(launch_expect(a, "with missing-1", LIMIT));
+    assert_true(launch_expect(b, "with missing-0", LIMIT));
+    kill(launch_pid(b), SIGKILL);
+    launch_result r = launch_finish(b);
+    launch_free(&r);
+    assert_true(launch_expect(a, "goes without missing-1", LIMIT));
+    assert_true(launch_expect(a, "with nobody", LIMIT));
+    kill(launch_pid(a), SIGTERM);
+    free(end_well(a));
+}
+
 /* Stopped with a merge under way: a fragment's reference is new, its weights are not. */
 static void islands_that_are_all_stopped_go_on_bit_for_bit(void **state)
 {
@@ -260,7 +337,8 @@ static void islands_come_die_and_come_back(void **state)
     kill(launch_pid(b), SIGKILL); /* mpirun's; its ranks follow */
     launch_result r = launch_finish(b);
     launch_free(&r);
-    b = island(*state, "events", 1, 1, "%s", words); /* of another size */
+    assert_true(launch_expect(a, "of 1: events-0", LIMIT)); /* so that it comes back to a model that has gone on */
+    b = island(*state, "events", 1, 1, "%s", words);        /* of another size */
     assert_true(launch_expect(b, "took the model after merge", LIMIT));
     assert_true(launch_expect(b, "of 2: events-0, events-1", LIMIT));
     rendezvous_kill(etcd);
@@ -302,6 +380,9 @@ int main(void)
         cmocka_unit_test(one_island_alone_is_plain_training),
         cmocka_unit_test(every_key_of_the_outer_step_has_an_effect),
         cmocka_unit_test(weights_and_private_data_are_as_they_are_called),
+        cmocka_unit_test(changes_are_clipped_and_hidden),
+        cmocka_unit_test(islands_that_gossip_end_with_their_mean),
+        cmocka_unit_test(gossip_survives_a_missing_partner),
         cmocka_unit_test(islands_that_are_all_stopped_go_on_bit_for_bit),
         cmocka_unit_test(an_island_of_another_kind_or_a_taken_slot_is_refused),
         cmocka_unit_test(islands_come_die_and_come_back),

@@ -127,8 +127,14 @@ static const keys_row rows[] = {
 
     PLANNED("memory.recompute", "full", ""),
     PLANNED("memory.budget", "320KiB", ""),
+    SHOWN_BY("memory.offload", "tests/cuda/test_cuda_offload.c"),
+    SHOWN_BY("memory.window", "tests/cuda/test_cuda_offload.c"),
 
     SHOWN_BY("outer.bandwidth", "tests/engine/islands/test_transport.c"),
+    SHOWN_BY("outer.clip", "tests/jobs/test_islands.c"),
+    SHOWN_BY("outer.noise", "tests/jobs/test_islands.c"),
+    SHOWN_BY("outer.group", "tests/engine/islands/test_outer.c"),
+    SHOWN_BY("outer.topology", "tests/jobs/test_islands.c"),
     SHOWN_BY("outer.every", "tests/jobs/test_islands.c"),
     SHOWN_BY("outer.optimizer", "tests/jobs/test_islands.c"),
     SHOWN_BY("outer.lr", "tests/jobs/test_islands.c"),

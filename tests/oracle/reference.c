@@ -331,6 +331,18 @@ void reference_receive(const op *o, const run_context *r)
     MUST(0, "%s: one reference program has no peers", o->label);
 }
 
+void reference_fetch(const op *o, const run_context *r)
+{
+    (void)r;
+    MUST(0, "%s: there is no memory apart", o->label);
+}
+
+void reference_stow(const op *o, const run_context *r)
+{
+    (void)r;
+    MUST(0, "%s: there is no memory apart", o->label);
+}
+
 /* Communication is complete when its op returns. */
 void reference_wait(const op *o, const run_context *r)
 {

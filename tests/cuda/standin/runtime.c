@@ -230,133 +230,6 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stre
     return cudaSuccess;
 }
 
-/* ---- copies: what goes to the host arrives when the host has waited, what comes from it may change then ----------- */
-
-typedef struct arrival {
-    void *host;
-    bool in;
-    char *bytes;
-    size_t count;
-    int queue;
-    uint32_t clock;
-    struct arrival *next;
-} arrival;
-
-static arrival *under_way;
-
-/* Take those that the host has waited for, or, with `host` given, that come from these bytes of its memory. */
-static void arrive(const char *host, size_t count)
-{
-    const standin_clock *now = standin_clock_of(STANDIN_HOST);
-    for (arrival **at = &under_way, *a; (a = *at);) {
-        const char *own = a->host;
-        bool wanted = host ? a->in && own < host + count && host < own + a->count : now->at[a->queue] >= a->clock;
-        if (!wanted) {
-            at = &a->next;
-            continue;
-        }
-        if (!a->in)
-            memcpy(a->host, a->bytes, a->count);
-        else if (memcmp(a->host, a->bytes, a->count) != 0)
-            standin_fail("the host changes %zu bytes at %p while they are copied", a->count, a->host);
-        *at = a->next;
-        free(a->bytes);
-        free(a);
-    }
-}
-
-/* `device` NULL: a copy from the host */
-static void arrive_later(void *host, const void *device, size_t count, int queue)
-{
-    arrival *a = must_alloc(sizeof *a);
-    *a = (arrival){.host = host, .in = !device, .bytes = must_alloc(count), .count = count, .queue = queue};
-    a->clock = standin_clock_of(queue)->at[queue];
-    memcpy(a->bytes, device ? device : host, count);
-    if (device) {
-        arrive(host, count);
-        memset(host, 0xFF, count); /* by the device, behind what it copies from there */
-    }
-    a->next = under_way;
-    under_way = a;
-}
-
-static void check_sides(const void *to, const void *from, enum cudaMemcpyKind kind, const char *what)
-{
-    bool within = kind == cudaMemcpyDeviceToDevice, in = kind == cudaMemcpyHostToDevice;
-    if ((!in && !within && kind != cudaMemcpyDeviceToHost) || standin_is_device(to) != (in || within) ||
-        standin_is_device(from) == in)
-        standin_fail("%s: the direction does not fit the addresses %p <- %p", what, to, from);
-}
-
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream)
-{
-    int queue = standin_stream(stream, "cudaMemcpyAsync");
-    if (standin_captured(queue))
-        standin_fail("cudaMemcpyAsync into a graph: the host's block may be another one next time");
-    standin_tick(queue);
-    check_sides(to, from, kind, "cudaMemcpyAsync");
-    if (kind != cudaMemcpyHostToDevice)
-        standin_access(queue, from, (int64_t)bytes, false, "cudaMemcpyAsync");
-    if (kind != cudaMemcpyDeviceToHost)
-        standin_access(queue, to, (int64_t)bytes, true, "cudaMemcpyAsync");
-    if (kind != cudaMemcpyDeviceToHost)
-        memcpy(to, from, bytes);
-    if (kind == cudaMemcpyHostToDevice)
-        arrive_later((void *)(uintptr_t)from, NULL, bytes, queue);
-    if (kind == cudaMemcpyDeviceToHost)
-        arrive_later(to, from, bytes, queue);
-    return cudaSuccess;
-}
-
-typedef struct rows_copy {
-    char *to;
-    const char *from;
-    size_t to_pitch, from_pitch, bytes, rows;
-} rows_copy;
-
-static void copy_rows(int queue, void *what)
-{
-    const rows_copy *c = what;
-    standin_tick(queue);
-    for (size_t i = 0; i < c->rows; i++) {
-        const char *row = c->from + i * c->from_pitch;
-        standin_access(queue, row, (int64_t)c->bytes, false, "cudaMemcpy2DAsync");
-        standin_access(queue, c->to + i * c->to_pitch, (int64_t)c->bytes, true, "cudaMemcpy2DAsync");
-        memcpy(c->to + i * c->to_pitch, row, c->bytes);
-    }
-}
-
-/* Rows on the device. */
-cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t bytes, size_t rows,
-                              enum cudaMemcpyKind kind, cudaStream_t stream)
-{
-    int queue = standin_stream(stream, "cudaMemcpy2DAsync");
-    rows_copy c = {to, from, to_pitch, from_pitch, bytes, rows};
-    if (kind != cudaMemcpyDeviceToDevice || to_pitch < bytes || from_pitch < bytes)
-        standin_fail("cudaMemcpy2DAsync: direction %d, rows of %zu in pitches %zu and %zu", (int)kind, bytes, to_pitch,
-                     from_pitch);
-    if (!standin_keep(queue, copy_rows, &c, sizeof c))
-        copy_rows(queue, &c);
-    return cudaSuccess;
-}
-
-/* On the default stream. Out of pageable memory it returns when the bytes have been staged, which may be before they have
- * arrived; to the host it waits. (There is no pinned memory that anybody copies like this.) */
-cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind)
-{
-    if (bytes == 0)
-        return cudaSuccess;
-    standin_no_capture("cudaMemcpy");
-    standin_tick(STANDIN_DEFAULT);
-    check_sides(to, from, kind, "cudaMemcpy");
-    bool in = kind == cudaMemcpyHostToDevice;
-    standin_access(STANDIN_DEFAULT, in ? to : from, (int64_t)bytes, in, "cudaMemcpy");
-    memcpy(to, from, bytes);
-    if (!in)
-        standin_join(standin_clock_of(STANDIN_HOST), standin_clock_of(STANDIN_DEFAULT));
-    return cudaSuccess;
-}
-
 /* ---- streams --------------------------------------------------------------------------------------------------- */
 
 int standin_stream(cudaStream_t stream, const char *what)
@@ -418,7 +291,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
     standin_no_capture("cudaStreamSynchronize");
     standin_join(standin_clock_of(STANDIN_HOST), standin_clock_of(queue));
     standin_wait_until(STANDIN_HOST, standin_time(queue));
-    arrive(NULL, 0);
+    standin_arrive();
     return cudaSuccess;
 }
 
@@ -429,7 +302,7 @@ cudaError_t cudaDeviceSynchronize(void)
         standin_join(standin_clock_of(STANDIN_HOST), standin_clock_of(i));
     for (int i = 1; i < STANDIN_STREAMS; i++)
         standin_wait_until(STANDIN_HOST, milliseconds[i]);
-    arrive(NULL, 0);
+    standin_arrive();
     return cudaSuccess;
 }
 
@@ -587,6 +460,6 @@ cudaError_t cudaEventQuery(cudaEvent_t e)
         return cudaErrorNotReady;
     standin_join(standin_clock_of(STANDIN_HOST), &e->clock);
     standin_wait_until(STANDIN_HOST, e->milliseconds);
-    arrive(NULL, 0);
+    standin_arrive();
     return cudaSuccess;
 }

@@ -62,6 +62,9 @@ void standin_join(standin_clock *to, const standin_clock *from);
 standin_clock *standin_clock_of(int queue);
 int64_t standin_accesses(void);
 
+/* copies.c: copies to the host that it has waited for become visible */
+void standin_arrive(void);
+
 /* capture.c: while a stream is captured, work for it, and for streams that have joined, is kept and not executed. */
 typedef void (*standin_work)(int queue, void *what);
 /* If `queue` is captured: keep `play`, to be called with a copy of `what` at each launch of the graph. Else false. */

@@ -120,10 +120,10 @@ enum { NOBODY = -1 };
 typedef struct shadow {
     const replay_rank *r;
     char *text;
-    int *bytes;   /* of each granule of the arena: what is there */
-    int **wanted; /* [roots][granules of the root]: what should be there */
-    int64_t granules;
-    int *started; /* [requests] op that is under way, or -1 */
+    int *bytes;              /* of each granule of the arena: what is there */
+    int **wanted;            /* [roots][granules of the root]: what should be there */
+    int64_t granules, arena; /* of both; host memory's are behind the arena's */
+    int *started;            /* [requests] op that is under way, or -1 */
 } shadow;
 
 static bool fails(shadow *s, int at, const tensor *t, const char *what, int found)
@@ -135,6 +135,11 @@ static bool fails(shadow *s, int at, const tensor *t, const char *what, int foun
     return false;
 }
 
+static int64_t granule_of(const shadow *s, int64_t address)
+{
+    return address < TENSOR_HOST ? address / GRANULE : s->arena + (address - TENSOR_HOST) / GRANULE;
+}
+
 /* The granules of a tensor: its first in the arena, their number, and its root's row of what is wanted there. */
 static int *span(shadow *s, int64_t *first, int64_t *count, int at, int k)
 {
@@ -144,8 +149,8 @@ static int *span(shadow *s, int64_t *first, int64_t *count, int at, int k)
     for (const tensor *v = t; v->base; v = v->base)
         offset += v->offset;
     /* Arrays whose storage was shared start where the storage does: only views of rows have offsets. */
-    *first = t->address / GRANULE;
-    *count = bytes ? (t->address + bytes - 1) / GRANULE - *first + 1 : 0;
+    *first = granule_of(s, t->address);
+    *count = bytes ? granule_of(s, t->address + bytes - 1) - *first + 1 : 0;
     int64_t begins = offset / GRANULE;
     int64_t has = s->r->root_bytes[root] / GRANULE + 2;
     MUST(begins + *count <= has, "%s: a view beyond its array", t->name);
@@ -264,7 +269,7 @@ static bool play(shadow *s, int at)
         s->started[o->at.request] = -1;
         return start >= 0 ? finish(s, start) : fails(s, at, &(tensor){.name = o->label}, "waits for nothing", 0);
     }
-    bool asynchronous = op_row_of(o)->flags & OP_COMM;
+    bool asynchronous = op_row_of(o)->flags & OP_ASYNCHRONOUS;
     if (!check_reads(s, at) || !write_outs(s, at, asynchronous ? -2 - at : at))
         return false;
     if (asynchronous)
@@ -275,7 +280,8 @@ static bool play(shadow *s, int at)
 bool replay_memory(char text[REPLAY_TEXT], const replay_rank *r)
 {
     shadow s = {.r = r, .text = text};
-    s.granules = (r->c.persistent_bytes + r->p.transient_bytes) / GRANULE;
+    s.arena = (r->c.persistent_bytes + r->p.transient_bytes) / GRANULE;
+    s.granules = s.arena + (r->c.pinned_bytes + GRANULE - 1) / GRANULE;
     s.bytes = must_alloc((unsigned long)(s.granules + 1) * sizeof(int));
     for (int64_t i = 0; i < s.granules; i++)
         s.bytes[i] = NOBODY;
@@ -403,6 +409,8 @@ static bool advance(parties *p, int rank)
             break;
         if (op_row_of(o)->flags & OP_COMM)
             q->launched[q->tail++] = o;
+        if (op_row_of(o)->flags & OP_HOST)
+            q->done[o->at.request] = true;
         moved = true;
     }
     return moved;

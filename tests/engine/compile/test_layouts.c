@@ -20,7 +20,7 @@ typedef struct layout {
     bool gather_each, reduce_each, sequence, gpt2, order;
     recompute how;
     int kv_heads;
-    int64_t bucket;
+    int64_t bucket, window; /* 0: nothing is offloaded */
     dtype type;
 } layout;
 
@@ -56,7 +56,9 @@ static compile_options options_of(const layout *l, int rank)
                          .reduce_each = l->reduce_each,
                          .recompute = l->how,
                          .threads = 1,
-                         .backend = &cpu_backend,
+                         .offload = l->window > 0,
+                         .window = l->window,
+                         .backend = l->window ? NULL : &cpu_backend, /* the CPU offloads nothing */
                          .train = true};
     int ranks = l->tensor * l->pipeline * l->data;
     assert_int_equal(grid_make(&o.grid, ranks, rank, l->tensor, 1, l->data, l->pipeline), STATUS_OK);
@@ -68,10 +70,11 @@ static const char *describe(char out[200], const layout *l)
     snprintf(out, 200,
              "tensor %d%s x pipeline %d (%s, %d chunks) x data %d (zero %d%s%s, buckets of %lld), %d micro-batches, "
              "recompute %d%s, "
-             "%s",
+             "%s%s",
              l->tensor, l->sequence ? "+sequence" : "", l->pipeline, schedule_name(l->kind), l->chunks, l->data,
              l->zero, l->gather_each ? ", gather each" : "", l->reduce_each ? ", reduce each" : "",
-             (long long)l->bucket, l->microbatches, l->how, l->order ? ", in order" : "", l->gpt2 ? "gpt2" : "llama");
+             (long long)l->bucket, l->microbatches, l->how, l->order ? ", in order" : "", l->gpt2 ? "gpt2" : "llama",
+             l->window ? ", offloaded" : "");
     return out;
 }
 
@@ -104,6 +107,7 @@ static layout layout_number(int i)
     l.kv_heads = l.gpt2 ? HEADS : kv[draw(4)];
     l.type = draw(2) ? DTYPE_BF16 : DTYPE_FP32;
     l.bucket = buckets[draw(4)];
+    l.window = i % 3 == 1 ? (int64_t)40 << (i % 2 * 8) << 10 : 0;
     l.order = i % 5 != 4;
     return l;
 }
@@ -287,11 +291,10 @@ static bool is_collective(const op *o)
 }
 
 /* Each wait in turn: without it an operand is used too early, overwritten too early, or the op is never waited for. */
-static void a_dropped_wait_is_noticed(void **state)
+static void drop_waits(const layout *l)
 {
-    (void)state;
     char text[REPLAY_TEXT];
-    compile_options o = options_of(&busy, 0);
+    compile_options o = options_of(l, 0);
     replay_rank r;
     int tried = 0;
     assert_int_equal(replay_compile(&r, &o, true, NULL, NULL), STATUS_OK);
@@ -319,6 +322,15 @@ static void a_dropped_wait_is_noticed(void **state)
     assert_true(tried >= 10);
     assert_true(replay_memory(text, &r));
     replay_free(&r);
+}
+
+static void a_dropped_wait_is_noticed(void **state)
+{
+    (void)state;
+    layout offloaded = busy;
+    offloaded.window = 40 << 10;
+    drop_waits(&busy);
+    drop_waits(&offloaded);
 }
 
 static void a_swapped_collective_is_noticed(void **state)

@@ -71,7 +71,7 @@ static json_t *json_of(const plan *p)
     char *text = NULL;
     size_t bytes = 0;
     FILE *f = open_memstream(&text, &bytes);
-    plan_text_json(f, p);
+    plan_text_json(f, p, "\"more\": {\"x\": 1}");
     fclose(f);
     json_error_t error;
     json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &error);

@@ -22,6 +22,7 @@ static profile unit_profile(void)
                      .tile = {{1, 1, 1}},
                      .memory = 1e30,
                      .memory_share = 1,
+                     .bus = 2,
                      .node_ranks = 1 << 20,
                      .node = 2,
                      .network = 2};
@@ -122,6 +123,38 @@ static void a_transfer_is_exposed_by_what_nothing_hides(void **state)
         program_free(&list);
         pool_free(&own);
     }
+}
+
+/* Two fetches of 3 s are one after the other, and a stow of 3 s is beside them: 1 s of computing hides 1 of 6. */
+static void copies_to_host_memory_and_from_it_are_queues_of_their_own(void **state)
+{
+    (void)state;
+    profile unit = unit_profile();
+    pool own = {0};
+    program list = {0};
+    play p;
+    grid g = grid_with(1, 1, 1, 0);
+    play_open(&p, &unit, 1);
+    for (int i = 0; i < 3; i++)
+        add(&own, &list,
+            (op){.kind = i < 2 ? OP_fetch : OP_stow,
+                 .microbatch = -1,
+                 .in = {tensor_of(&own, 3)},
+                 .out = {tensor_of(&own, 3)},
+                 .at.request = i});
+    compute(&own, &list, 1, PHASE_UPDATE, none);
+    wait_for(&own, &list, 2);
+    wait_for(&own, &list, 0);
+    wait_for(&own, &list, 1);
+    play_add(&p, &g, &list, 3);
+    assert_int_equal(play_run(&p), STATUS_OK);
+    assert_true(near(p.seconds, 6));
+    assert_true(near(p.copies, 5));
+    assert_true(near(p.exposed[AXIS_TENSOR], 0));
+    assert_string_equal(p.causes[0].text, "host transfers of stage 0");
+    play_free(&p);
+    program_free(&list);
+    pool_free(&own);
 }
 
 /* One communicator is serial; two share the rank's link; within the node and beyond are two links. */
@@ -283,6 +316,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_transfer_is_exposed_by_what_nothing_hides),
+        cmocka_unit_test(copies_to_host_memory_and_from_it_are_queues_of_their_own),
         cmocka_unit_test(communicators_and_links_serve_one_after_another),
         cmocka_unit_test(a_message_waits_for_its_sender_and_shares_the_link),
         cmocka_unit_test(ranks_that_do_not_meet_are_refused),

@@ -11,6 +11,8 @@
 #include <jansson.h>
 
 #include "engine/islands/compress.h"
+#include "engine/islands/groups.h"
+#include "engine/islands/privacy.h"
 #include "engine/islands/rule.h"
 #include "engine/islands/units.h"
 #include "memory/log.h"
@@ -47,7 +49,7 @@ static void play(played *out, const compress_method *method, const rule *r, floa
             uint8_t coded[8 * ELEMENTS];
             draw(change, i, step);
             memcpy(values, zero, sizeof zero);
-            rule_change(values, change, mutant == 1 ? zero : error[i], decay, ELEMENTS);
+            rule_change(values, change, mutant == 1 ? zero : error[i], decay, 1, ELEMENTS);
             compress_encode(coded, values, method, ELEMENTS);
             memcpy(error[i], values, sizeof values);
             assert_true(compress_decode(sent, coded, method, ELEMENTS));
@@ -118,6 +120,119 @@ static void a_slightly_different_outer_step_is_caught(void **state)
     (void)state;
     assert_int_equal(compare_all(1, false), 3 * (KINDS - 1)); /* no error feedback: all but fp32, which has none */
     assert_int_equal(compare_all(2, false), 3 * KINDS);       /* equal weights */
+}
+
+/* NoLoCo, four islands, each with a reference of its own. `mutant`: the mean of the changes alone, without the distance to the
+ * others' references. The worst error, relative to the change of the last step. */
+static double play_gossip(const json_t *c, bool mutant)
+{
+    enum { MANY = 4 };
+    static const uint64_t groups[STEPS][MANY] = {
+        {3, 3, 12, 12}, {5, 10, 5, 10}, {9, 6, 6, 9}, {7, 7, 7, 8}, {3, 3, 12, 12}};
+    static float reference[MANY][ELEMENTS], momentum[MANY][ELEMENTS], weights[MANY][ELEMENTS], change[ELEMENTS];
+    const rule r = {RULE_NESTEROV, (float)number(c, "lr"), (float)number(c, "momentum")};
+    memset(momentum, 0, sizeof momentum);
+    for (int i = 0; i < MANY; i++)
+        draw(reference[i], i, 9);
+    for (int step = 0; step < STEPS; step++) {
+        for (int i = 0; i < MANY; i++) {
+            draw(change, i, step);
+            for (int e = 0; e < ELEMENTS; e++)
+                weights[i][e] = reference[i][e] - change[e];
+        }
+        for (int i = 0; i < MANY; i++) {
+            float mean[ELEMENTS] = {0};
+            for (int k = 0; k < MANY; k++)
+                if (groups[step][i] >> k & 1)
+                    rule_add(mean, weights[k], 1 / (float)__builtin_popcountll(groups[step][i]), ELEMENTS);
+            for (int e = 0; e < ELEMENTS && mutant; e++)
+                mean[e] = weights[i][e];
+            rule_gossip(reference[i], momentum[i], mean, &r, ELEMENTS);
+        }
+    }
+    double worst = 0;
+    for (size_t i = 0; i < MANY; i++) {
+        double difference = 0, moved = 0;
+        for (size_t e = 0; e < ELEMENTS; e++) {
+            double want = json_number_value(json_array_get(json_array_get(json_object_get(c, "after"), i), e));
+            double old = json_number_value(json_array_get(json_array_get(json_object_get(c, "before"), i), e));
+            difference += pow((double)reference[i][e] - want, 2);
+            moved += pow(want - old, 2);
+        }
+        worst = fmax(worst, sqrt(difference / moved));
+    }
+    return worst;
+}
+
+static void gossip_is_its_formula_in_float64(void **state)
+{
+    json_t *root = json_load_file("tests/golden/islands/outer.json", 0, NULL), *c;
+    size_t k;
+    (void)state;
+    assert_int_equal(json_array_size(json_object_get(root, "gossip")), 2);
+    json_array_foreach(json_object_get(root, "gossip"), k, c)
+    {
+        double error = play_gossip(c, false);
+        printf("gossip, momentum %.1f: error %.1e\n", number(c, "momentum"), error);
+        assert_true(error <= LIMIT);
+        assert_true(play_gossip(c, true) > 100 * LIMIT);
+    }
+    json_decref(root);
+}
+
+/* outer.group: every island is in one group, all of a group draw the same, and over time everybody meets everybody. */
+static void groups_divide_whoever_is_there(void **state)
+{
+    enum { MOST = 9, DRAWS = 200 };
+    (void)state;
+    for (int count = 1; count <= MOST; count++)
+        for (int size = 2; size <= 4; size++) {
+            uint64_t among = ((1ull << count) - 1) << 2, met[MOST + 2] = {0};
+            for (int64_t number = 0; number < DRAWS; number++)
+                for (int s = 2; s < count + 2; s++) {
+                    uint64_t group = groups_draw(among, s, size, 5, number * 64);
+                    int members = __builtin_popcountll(group);
+                    assert_true(group >> s & 1 && (group & ~among) == 0);
+                    assert_true(members <= size + 1 && (members > 1 || count == 1));
+                    for (int other = 2; other < count + 2; other++)
+                        if (group >> other & 1)
+                            assert_true(groups_draw(among, other, size, 5, number * 64) == group);
+                    met[s] |= group;
+                }
+            for (int s = 2; s < count + 2; s++)
+                assert_true(met[s] == among);
+        }
+}
+
+/* The closed form is the minimum over the orders; the noise is normal, of the deviation asked for, and never the same. */
+static void privacy_is_what_it_says(void **state)
+{
+    enum { N = 200000 };
+    static const struct {
+        int64_t releases;
+        double noise, delta;
+    } cases[] = {{1, 1, 1e-5}, {100, 4, 1e-6}, {3000, 30, 1e-5}};
+    static float x[N], y[N];
+    (void)state;
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        double least = INFINITY, z = cases[k].noise, said = privacy_epsilon(cases[k].releases, z, cases[k].delta);
+        for (double a = 1.0001; a < 1000; a += 1e-3)
+            least = fmin(least, (double)cases[k].releases * a / (2 * z * z) + log(1 / cases[k].delta) / (a - 1));
+        assert_true(fabs(said - least) < 1e-3 * least);
+    }
+    double sum = 0, squares = 0, products = 0, fourth = 0;
+    privacy_add_noise(x, 3, N);
+    privacy_add_noise(y, 3, N);
+    for (int i = 0; i < N; i++) {
+        double a = (double)x[i] / 3, b = (double)y[i] / 3;
+        sum += a;
+        squares += a * a;
+        fourth += a * a * a * a;
+        products += a * b;
+    }
+    double many = 8 * sqrt(N); /* deviations of such sums: once in 10^15 */
+    assert_true(fabs(sum) < many && fabs(products) < many);
+    assert_true(fabs(squares - N) < many * sqrt(2) && fabs(fourth - 3.0 * N) < many * sqrt(96));
 }
 
 /* Sizes that are no multiple of blocks and chunks, values over many magnitudes. */
@@ -224,6 +339,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_method_is_its_formula_in_float64),
         cmocka_unit_test(a_slightly_different_outer_step_is_caught),
+        cmocka_unit_test(gossip_is_its_formula_in_float64),
+        cmocka_unit_test(groups_divide_whoever_is_there),
+        cmocka_unit_test(privacy_is_what_it_says),
         cmocka_unit_test(what_is_sent_and_what_is_kept_is_what_changed),
         cmocka_unit_test(topk_sends_fifty_times_less_than_fp32),
         cmocka_unit_test(bytes_that_are_no_encoding_are_refused),

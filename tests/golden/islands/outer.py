@@ -79,6 +79,26 @@ def run(rule, method, lr, momentum, decay):
     return after
 
 
+# NoLoCo with one lr for both of its terms; pairs of four islands at each step, the last of them alone for want of a partner
+GROUPS = [[[0, 1], [2, 3]], [[0, 2], [1, 3]], [[1, 2], [0, 3]], [[0, 1, 2], [3]], [[2, 3], [0, 1]]]
+
+
+def gossip(lr, momentum):
+    islands = range(4)
+    reference = [draw(i, 9) for i in islands]
+    velocity = [np.zeros(ELEMENTS) for _ in islands]
+    for step, groups in enumerate(GROUPS):
+        new = [reference[i] - draw(i, step) for i in islands]
+        old = [r.copy() for r in reference]
+        for group in groups:
+            change = np.mean([new[i] - old[i] for i in group], axis=0)
+            center = np.mean([old[i] for i in group], axis=0)
+            for i in group:
+                velocity[i] = momentum * velocity[i] + lr * change + lr * (center - old[i])
+                reference[i] = old[i] + velocity[i]
+    return [[float(f"{x:.12g}") for x in r] for r in reference], [[float(f"{x:.12g}") for x in r] for r in old]
+
+
 def main():
     cases = []
     for rule, lr, momentum in [("average", 1.0, 0.0), ("average", 0.5, 0.0), ("nesterov", 0.7, 0.9)]:
@@ -86,7 +106,11 @@ def main():
             decay = 0.9 if lr == 0.5 else 1.0
             cases.append({"rule": rule, "method": method, "lr": lr, "momentum": momentum, "decay": decay,
                           "after": run(rule, method, lr, momentum, decay)[-2:]})
-    text = json.dumps({"density": DENSITY, "tokens": TOKENS, "cases": cases})
+    gossips = []
+    for lr, momentum in [(1.0, 0.0), (0.7, 0.5)]:
+        after, before = gossip(lr, momentum)
+        gossips.append({"lr": lr, "momentum": momentum, "before": before, "after": after})
+    text = json.dumps({"density": DENSITY, "tokens": TOKENS, "cases": cases, "gossip": gossips})
     pathlib.Path(__file__).with_name("outer.json").write_text(text + "\n")
 
 

@@ -94,14 +94,15 @@ $(foreach s,$(PROGRAM_SRC),$(eval $(call TEST_PROGRAM,$s)))
 
 # What tests start or load besides the programs they link. Interposers (of promise 1, and of storage that fails) are never
 # sanitized themselves.
-SPIES := $(BUILD)/tests/allocation_spy.so $(BUILD)/tests/io_faults.so
+SPIES := $(BUILD)/tests/allocation_spy.so $(BUILD)/tests/allocation_faults.so $(BUILD)/tests/io_faults.so
 $(SPIES): $(BUILD)/tests/%.so: tests/memory/spy/%.c memory/seal.h
 	@mkdir -p $(@D)
 	$(CC) -std=c11 -D_GNU_SOURCE -O2 $(CWARNINGS) -I. -shared -fPIC -o $@ $< -ldl
 
 $(BUILD)/tests/test_endings: | $(BUILD)/phalanx
 $(BUILD)/tests/test_node_copies: | $(BUILD)/phalanx
-$(BUILD)/tests/test_supervise: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
+$(BUILD)/tests/test_supervise: | $(BUILD)/phalanx
+$(BUILD)/tests/test_campaign: | $(BUILD)/tests/io_faults.so $(BUILD)/tests/allocation_faults.so $(BUILD)/phalanx
 $(BUILD)/tests/test_phases: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
 $(BUILD)/tests/test_arena: | $(BUILD)/tests/allocation_spy.so
 $(BUILD)/tests/test_buckets: | $(BUILD)/phalanx
@@ -177,7 +178,7 @@ SANITIZED_asan  := -fsanitize=address,undefined -fno-sanitize-recover=undefined 
 SANITIZED_ubsan := -fsanitize=undefined -fno-sanitize-recover=undefined
 SANITIZED_tsan  := -fsanitize=thread
 # Not under ASan: matrices of whole runs on many ranks (minutes), and promises about resident memory and about time.
-ASAN_LEFT_OUT := bubble comm cuda_attention cuda_host cuda_queue cuda_tuning endings faults golden help layouts memory narrow_state node_copies optimizers parity parity_mutants phases recovery resume supervise watch watchdog
+ASAN_LEFT_OUT := bubble campaign comm cuda_attention cuda_host cuda_queue cuda_tuning endings faults golden help layouts memory narrow_state node_copies optimizers parity parity_mutants phases recovery resume supervise watch watchdog
 ASAN_TESTS ?= $(filter-out $(ASAN_LEFT_OUT:%=build-asan/tests/test_%),$(TESTS:$(BUILD)/%=build-asan/%))
 asan: SELECTED = TESTS="$(ASAN_TESTS)" RANK_PROGRAMS=
 asan ubsan tsan: ## the tests under AddressSanitizer (with UBSan; a selection), UBSan or ThreadSanitizer
@@ -220,8 +221,8 @@ cuda-tests: tests ## the CUDA kernels and host side, executed without a GPU
 
 FAULTS ?= 100
 SEED ?= 1
-faults: $(BUILD)/tests/test_supervise $(BUILD)/tests/test_checkpoint_damage ## FAULTS=N faults at random (SEED=S) under phalanx supervise, what each kind costs; 10 N damages to checkpoints
-	FAULTS=$(or $(FAULTS),100) SEED=$(SEED) $(BUILD)/tests/test_supervise
+faults: $(BUILD)/tests/test_campaign $(BUILD)/tests/test_checkpoint_damage ## FAULTS=N faults at random (SEED=S) under phalanx supervise, what each kind costs; 10 N damages to checkpoints
+	FAULTS=$(or $(FAULTS),100) SEED=$(SEED) $(BUILD)/tests/test_campaign
 	DAMAGES=$(or $(FAULTS),100)0 SEED=$(SEED) $(BUILD)/tests/test_checkpoint_damage
 
 clean: ## remove what was built

@@ -100,6 +100,7 @@ $(SPIES): $(BUILD)/tests/%.so: tests/memory/spy/%.c memory/seal.h
 	$(CC) -std=c11 -D_GNU_SOURCE -O2 $(CWARNINGS) -I. -shared -fPIC -o $@ $< -ldl
 
 $(BUILD)/tests/test_endings: | $(BUILD)/phalanx
+$(BUILD)/tests/test_no_memory: | $(BUILD)/tests/allocation_faults.so
 $(BUILD)/tests/test_node_copies: | $(BUILD)/phalanx
 $(BUILD)/tests/test_supervise: | $(BUILD)/phalanx
 $(BUILD)/tests/test_campaign: | $(BUILD)/tests/io_faults.so $(BUILD)/tests/allocation_faults.so $(BUILD)/phalanx
@@ -203,13 +204,13 @@ define FUZZ_PROGRAM
 $(BUILD)/fuzz/$(basename $(notdir $1)): $1 fuzz-library
 	@mkdir -p $$(@D)
 	clang -std=c11 -D_GNU_SOURCE -O1 -g -I. $$(PKG_CFLAGS) -fsanitize=fuzzer,address,undefined -c -o $$@.o $$<
-	clang++ -fopenmp -fsanitize=fuzzer,address,undefined -o $$@ $$@.o build-fuzz/libphalanx.a $$(LIBS)
+	clang++ -fopenmp -fsanitize=fuzzer,address,undefined -o $$@ $$@.o build-fuzz/tests/libtests.a build-fuzz/libphalanx.a -lcmocka $$(LIBS)
 endef
 $(foreach s,$(FUZZ_SRC),$(eval $(call FUZZ_PROGRAM,$s)))
 
 fuzz-library:
 	@$(MAKE) --no-print-directory -s BUILD=build-fuzz CC=clang CXX=clang++ OPTIMIZE="-O1 -g" \
-	    SANITIZE="-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined" build-fuzz/libphalanx.a
+	    SANITIZE="-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined" build-fuzz/libphalanx.a build-fuzz/tests/libtests.a
 
 fuzz: $(FUZZERS) ## every reader under libFuzzer, FUZZ_SECONDS each
 	@for f in $(FUZZERS); do mkdir -p $$f.corpus; echo "$$f"; \

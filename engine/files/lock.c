@@ -127,8 +127,8 @@ static int look(holder *out, const char *path)
     return 0;
 }
 
-/* 0 and a descriptor to write it by, or an errno: EEXIST if somebody has one. */
-static int create(int *out, const char *path, const holder *me)
+/* A new file with all that it says, on storage; 0 and a descriptor to write it by, or an errno. */
+static int write_new(int *out, const char *path, const holder *me)
 {
     char text[TEXT_BYTES];
     write_text(text, me);
@@ -144,6 +144,27 @@ static int create(int *out, const char *path, const holder *me)
     }
     *out = descriptor;
     return 0;
+}
+
+/* The same, but EEXIST if somebody has one. It takes its name when it is whole: a lock that says nothing, of a run that was killed
+ * before it could write, would have to be watched for a lease. Where there are no hard links it is made under its name. */
+static int create(int *out, const char *path, const holder *me)
+{
+    char *aside = must_format("%s.%s", path, me->id);
+    struct stat info;
+    unlink(aside);
+    int error = write_new(out, aside, me);
+    if (!error) {
+        bool linked = link(aside, path) == 0;
+        error = errno;
+        if (linked || (fstat(*out, &info) == 0 && info.st_nlink == 2)) /* an answer of NFS may be lost */
+            error = 0;
+        unlink(aside);
+        if (error)
+            close(*out);
+    }
+    free(aside);
+    return error == EPERM || error == ENOTSUP || error == ENOSYS ? write_new(out, path, me) : error;
 }
 
 /* Over the old beat. Others believe a beat that fails only when the lease is over. */

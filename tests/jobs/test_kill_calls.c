@@ -44,14 +44,14 @@ static int64_t saved_step(const char *run)
     return step;
 }
 
-/* One start, killed at the call-th call. True if it had so many. */
-static bool is_killed(const char *top, const char *run, const char *keys, int call)
+/* One start, killed before a call (io_faults.c: where, which, after how many). True if it came to that. */
+static bool is_killed(const char *top, const char *run, const char *keys, const char *path, const char *which, int call)
 {
     char *program = launch_beside("../phalanx"), *spy = launch_beside("io_faults.so");
     launch_result r = launch_run(120,
-                                 "exec env LD_PRELOAD=%s PHALANX_NODE=f%d PHALANX_IO_FAULTS='phalanx-* KILL 1 any %d' "
+                                 "exec env LD_PRELOAD=%s PHALANX_NODE=f%d PHALANX_IO_FAULTS='%s KILL 1 %s %d' "
                                  "%s train %s/run.yaml run.folder=%s %s",
-                                 spy, (int)getpid(), call, program, top, run, keys);
+                                 spy, (int)getpid(), path, which, call, program, top, run, keys);
     if (r.status != 0 && r.status != 128 + SIGKILL)
         fail_msg("killed at call %d: status %d: %s%s", call, r.status, r.out, r.err);
     bool killed = r.status != 0;
@@ -67,7 +67,7 @@ static void ends_as_if_undisturbed(const char *top, const char *name, const char
     char *run = workfolder_path(top, name);
     const char *whole = supervised_whole(top, 1, "");
     int kills = 0, call = 0;
-    for (int64_t saved = 0; is_killed(top, run, keys, call); kills++) {
+    for (int64_t saved = 0; is_killed(top, run, keys, "phalanx-*", "any", call); kills++) {
         int64_t now = saved_step(run);
         if (now < saved)
             fail_msg("killed at call %d: step %lld is saved, and %lld had been", call, (long long)now,
@@ -93,11 +93,28 @@ static void so_does_a_run_with_copies_in_memory(void **state)
     ends_as_if_undisturbed(*state, "copied", "checkpoint.every=6 checkpoint.memory_every=1");
 }
 
+/* Its last checkpoint is whole, and nothing is left to be trained: what it had yet to do beside is done. */
+static void killed_before_its_last_checkpoint_has_a_name_it_is_complete(void **state)
+{
+    const char *top = *state, *keys = "checkpoint.every=100";
+    char *run = workfolder_path(top, "last"), *summary = must_format("%s/summary.json", run);
+    assert_true(is_killed(top, run, keys, "checkpoints/latest", "rename", 0));
+    assert_int_equal(saved_step(run), 0);
+    assert_false(is_killed(top, run, keys, "nowhere", "any", 0));
+    assert_int_equal(saved_step(run), STEPS);
+    assert_true(atomic_exists(summary));
+    supervised_is_undisturbed(run, supervised_whole(top, 1, ""));
+    supervised_left_nothing(run);
+    free(summary);
+    free(run);
+}
+
 int main(void)
 {
     setvbuf(stdout, NULL, _IOLBF, 0);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(killed_at_one_call_after_another_it_ends_as_if_undisturbed),
+        cmocka_unit_test(killed_before_its_last_checkpoint_has_a_name_it_is_complete),
         cmocka_unit_test(so_does_a_run_with_copies_in_memory),
     };
     return cmocka_run_group_tests(tests, write_config, workfolder_teardown);

@@ -32,7 +32,7 @@ WARNINGS += -Wno-pass-failed # sanitized loops are not vectorised, and need not 
 endif
 CWARNINGS := $(WARNINGS) -Wstrict-prototypes -Wmissing-prototypes
 # not sentencepiece: since 0.2 its .pc wants protobuf's, which nothing here needs
-PACKAGES := libutf8proc yaml-0.1 jansson libpcre2-8 zlib libzstd liblzma ompi-c
+PACKAGES := libutf8proc yaml-0.1 jansson libpcre2-8 zlib libzstd liblzma ompi-c libcurl libzmq
 PKG_CFLAGS := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(PACKAGES) 2>/dev/null))
 PKG_LIBS   := $(shell pkg-config --libs $(PACKAGES) 2>/dev/null)
 # not pkg-config: libbz2 has no .pc in Debian 12
@@ -41,7 +41,7 @@ LIBS := $(PKG_LIBS) -lbz2 -lsentencepiece -lsentencepiece_train -ldnnl -ldl -lm 
 CFLAGS   := -std=c11 -D_GNU_SOURCE $(OPTIMIZE) $(CWARNINGS) -fopenmp -fno-math-errno -ffp-contract=off -I. $(PKG_CFLAGS) $(SANITIZE)
 CXXFLAGS := -std=c++17 $(OPTIMIZE) -Wall -Wextra -Wshadow $(WERROR) -fopenmp -I. $(PKG_CFLAGS) $(SANITIZE)
 
-ROOMS    := memory kernels kernels/cpu parallel layers models engine/text engine/files engine/config engine/compile engine
+ROOMS    := memory kernels kernels/cpu parallel layers models engine/text engine/files engine/config engine/compile engine/islands engine
 SOURCES  := $(foreach room,$(ROOMS),$(wildcard $(room)/*.c))
 CXX_SRC  := $(foreach room,$(ROOMS),$(wildcard $(room)/*.cc))
 TOOLS    := $(wildcard tools/*.c)
@@ -79,6 +79,7 @@ $(BUILD)/%.o: %.cc
 
 # files within programs (tools/embed.h)
 $(BUILD)/tools/report.o: tools/report_page.html tools/report_wandb.py
+$(BUILD)/tools/timeline.o: tools/timeline_page.html
 $(BUILD)/tools/help.o: $(wildcard tools/help/*.txt)
 
 $(BUILD)/tests/libtests.a: $(HELPERS:%.c=$(BUILD)/%.o)
@@ -111,9 +112,9 @@ $(BUILD)/tests/test_buckets: | $(BUILD)/phalanx
 $(BUILD)/tests/test_parity: | $(BUILD)/tests/rank_playlist $(BUILD)/phalanx
 $(BUILD)/tests/test_parity_mutants: | $(BUILD)/tests/rank_mutants $(BUILD)/phalanx
 $(BUILD)/tests/test_recovery: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
-$(BUILD)/tests/test_fp16: | $(BUILD)/phalanx
+$(BUILD)/tests/test_fp16 $(BUILD)/tests/test_islands: | $(BUILD)/phalanx
 $(BUILD)/tests/test_optimizers $(BUILD)/tests/test_narrow_state: | $(BUILD)/tests/rank_playlist $(BUILD)/tests/rank_mutants $(BUILD)/phalanx
-$(BUILD)/tests/test_metrics $(BUILD)/tests/test_report_page $(BUILD)/tests/test_help: | $(BUILD)/phalanx
+$(BUILD)/tests/test_metrics $(BUILD)/tests/test_timeline $(BUILD)/tests/test_report_page $(BUILD)/tests/test_help: | $(BUILD)/phalanx
 $(BUILD)/tests/test_memory: | $(BUILD)/tests/allocation_spy.so $(BUILD)/phalanx
 $(BUILD)/tests/test_bubble: | $(BUILD)/tests/rank_bubble
 $(BUILD)/tests/test_comm: | $(BUILD)/tests/rank_comm
@@ -180,7 +181,7 @@ SANITIZED_asan  := -fsanitize=address,undefined -fno-sanitize-recover=undefined 
 SANITIZED_ubsan := -fsanitize=undefined -fno-sanitize-recover=undefined
 SANITIZED_tsan  := -fsanitize=thread
 # Not under ASan: matrices of whole runs on many ranks (minutes), and promises about resident memory and about time.
-ASAN_LEFT_OUT := bubble campaign comm cuda_attention cuda_host cuda_queue cuda_tuning endings faults golden help kill_calls layouts memory narrow_state no_memory node_copies optimizers parity parity_mutants phases recovery resume supervise watch watchdog
+ASAN_LEFT_OUT := bubble campaign comm cuda_attention cuda_host cuda_queue cuda_tuning endings faults golden help islands kill_calls layouts memory narrow_state no_memory node_copies optimizers parity parity_mutants phases recovery resume supervise watch watchdog
 ASAN_TESTS ?= $(filter-out $(ASAN_LEFT_OUT:%=build-asan/tests/test_%),$(TESTS:$(BUILD)/%=build-asan/%))
 asan: SELECTED = TESTS="$(ASAN_TESTS)" RANK_PROGRAMS=
 asan ubsan tsan: ## the tests under AddressSanitizer (with UBSan; a selection), UBSan or ThreadSanitizer

@@ -221,6 +221,18 @@ static json_t *rank_object(const report_rank *r)
     return object;
 }
 
+static void put_islands(json_t *root, const report_islands *i)
+{
+    json_t *object = json_object();
+    put_integer(object, "merges", i->merges);
+    put_integer(object, "missed", i->missed);
+    put_integer(object, "bytes_sent", i->bytes_sent);
+    put_integer(object, "bytes_received", i->bytes_received);
+    put_integer(object, "refused", i->refused);
+    put_real(object, "wait_seconds", i->wait_seconds);
+    MUST(json_object_set_new(root, "islands", object) == 0, "out of host memory");
+}
+
 report_end report_ending(const char *folder, double began)
 {
     struct stat info;
@@ -247,6 +259,8 @@ status report_summary(const char *path, const report_summary_values *v)
     put_integer(root, "checkpoints_lost", v->saves_lost);
     put_integer(root, "copies_in_memory", v->saves_in_memory);
     put_real(root, "checkpoint_seconds", v->save_seconds);
+    if (v->islands)
+        put_islands(root, v->islands);
     put_real(root, "verify_seconds", v->verify_seconds);
     put_integer(root, "times_gone_back", v->times_back);
     put_integer(root, "samples_left_out", v->omitted);

@@ -97,6 +97,12 @@ typedef struct report_rank {
     int64_t bytes_sent[AXIS_COUNT], messages_sent[AXIS_COUNT]; /* of NCCL, calls count as messages */
 } report_rank;
 
+/* Of a job that merges with others. */
+typedef struct report_islands {
+    int64_t merges, missed, bytes_sent, bytes_received, refused;
+    double wait_seconds; /* that training has waited for merges */
+} report_islands;
+
 typedef struct report_summary_values {
     int64_t parameters, steps;
     bool stopped;                       /* by a signal, before its last step */
@@ -106,6 +112,7 @@ typedef struct report_summary_values {
     int64_t saves, saves_lost;          /* checkpoints */
     int64_t saves_in_memory;            /* copies in the memory of nodes */
     double save_seconds;                /* that training has waited for them */
+    const report_islands *islands;      /* NULL: the job is no island */
     double verify_seconds;              /* that verification has taken, on the rank where it took longest */
     int64_t times_back, omitted;        /* steps undone, samples left out for it */
     const char *fell_back;              /* why the run did not go on from the latest checkpoint; NULL: it did */

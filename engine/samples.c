@@ -17,6 +17,7 @@ typedef struct source {
 } source;
 
 struct samples {
+    int slot, slots; /* samples_interleave; 0 of 1 */
     int64_t sequence, vocab_size;
     bool shuffle;
     uint64_t seed;
@@ -120,6 +121,7 @@ status samples_open(samples **out, const config_sources *sources, int64_t sequen
         return status_fail(STATUS_USAGE, "%d data sets are more than can be blended (%d): merge some (phalanx merge)",
                            sources->count, SAMPLES_PERIOD);
     samples *s = must_calloc(1, sizeof *s);
+    s->slots = 1;
     s->sequence = sequence;
     s->vocab_size = vocab_size;
     s->shuffle = shuffle;
@@ -155,6 +157,12 @@ void samples_close(samples *s)
         indexed_close(s->source[i].data);
     free(s->source);
     free(s);
+}
+
+void samples_interleave(samples *s, int slot, int slots)
+{
+    s->slot = slot;
+    s->slots = slots;
 }
 
 int64_t samples_count(const samples *s)
@@ -225,7 +233,7 @@ status samples_read(const samples *s, bool *left_out, int32_t *tokens, int32_t *
 {
     int which;
     int64_t sample;
-    samples_locate(s, &which, &sample, index);
+    samples_locate(s, &which, &sample, s->slot + index * s->slots);
     const indexed *data = s->source[which].data;
     int64_t first = sample * s->sequence;
     TRY(read_ids(s, left_out, tokens, targets, data, first));

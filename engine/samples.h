@@ -24,6 +24,9 @@ status samples_open(samples **out, const config_sources *sources, int64_t sequen
                     uint64_t seed);
 void samples_close(samples *s);
 
+/* From now on sample i is what was slot + slots i: the share of one of several jobs. */
+void samples_interleave(samples *s, int slot, int slots);
+
 /* From now on a sample that holds an id outside the vocabulary is no failure: `told` hears why, and samples_read says *left_out. */
 void samples_leave_out(samples *s, void (*told)(void *context, const char *words), void *context);
 

@@ -28,8 +28,9 @@ struct saver {
     saver_options options;
     const device_interface *interface;
     device *device;
-    arena *arena; /* the copy, then the writer's buffer */
-    char *copy;   /* NULL: none; the state is written from where it lies */
+    arena *arena;    /* the copy, then the writer's buffer */
+    char *copy;      /* NULL: none; the state is written from where it lies */
+    char *more_copy; /* of what lies elsewhere */
     bool pinned;
     range *ranges;
     int range_count;
@@ -56,7 +57,7 @@ struct saver {
 
 /* ---- what is copied -------------------------------------------------------------------------------------------- */
 
-static checkpoint_piece *all_pieces(int *count, const compiled *c, executor *e)
+static checkpoint_piece *own_pieces(int *count, const compiled *c, executor *e)
 {
     state_section sections[STATE_SECTIONS];
     int section_count = state_sections(sections, c);
@@ -79,6 +80,11 @@ static int compare_data(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+static int64_t aligned(int64_t bytes, int64_t to)
+{
+    return (bytes + to - 1) / to * to;
+}
+
 /* The pieces' bytes, neighbours together, and nobody else's, which may change meanwhile; the pieces then lie in the copy, if there is one. Returns the copy's bytes. */
 static int64_t lay_ranges(range **out, int *out_count, checkpoint_piece *pieces, int count, const char *base,
                           char *copy)
@@ -94,7 +100,7 @@ static int64_t lay_ranges(range **out, int *out_count, checkpoint_piece *pieces,
         int64_t at = (const char *)sorted[i]->data - base, end = at + checkpoint_extent(sorted[i]);
         range *last = ranges_count ? &ranges[ranges_count - 1] : NULL;
         if (!last || at - last->at - last->bytes >= ALIGNMENT) {
-            bytes = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+            bytes = aligned(bytes, ALIGNMENT);
             last = &ranges[ranges_count++];
             *last = (range){at, 0, bytes};
         }
@@ -110,15 +116,30 @@ static int64_t lay_ranges(range **out, int *out_count, checkpoint_piece *pieces,
     free(sorted);
     *out = ranges;
     *out_count = ranges_count;
-    return (bytes + DIRECT_ALIGNMENT - 1) / DIRECT_ALIGNMENT * DIRECT_ALIGNMENT;
+    return aligned(bytes, DIRECT_ALIGNMENT);
 }
 
-int64_t saver_bytes(const compiled *c, executor *e, bool asynchronous)
+/* Of what lies elsewhere; with `copy`, the pieces then lie there. */
+static int64_t lay_more(checkpoint_piece *pieces, int count, char *copy)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < count; i++) {
+        if (copy)
+            pieces[i].data = copy + bytes;
+        bytes += aligned(checkpoint_extent(&pieces[i]), ALIGNMENT);
+    }
+    return aligned(bytes, DIRECT_ALIGNMENT);
+}
+
+int64_t saver_bytes(const compiled *c, executor *e, const checkpoint_piece *more, int more_count, bool asynchronous)
 {
     int count, ranges_count;
     range *ranges;
-    checkpoint_piece *pieces = all_pieces(&count, c, e);
+    checkpoint_piece *pieces = own_pieces(&count, c, e);
     int64_t bytes = lay_ranges(&ranges, &ranges_count, pieces, count, executor_context(e)->arena, NULL);
+    for (int i = 0; i < more_count; i++)
+        bytes += aligned(checkpoint_extent(&more[i]), ALIGNMENT);
+    bytes = aligned(bytes, DIRECT_ALIGNMENT);
     free(ranges);
     free(pieces);
     return (asynchronous ? bytes : 0) + CHECKPOINT_WRITER_BUFFER;
@@ -281,12 +302,16 @@ static status open_parts(saver *s, checkpoint_piece *pieces, int count)
 {
     const saver_options *o = &s->options;
     const char *base = executor_context(o->executor)->arena;
-    int64_t bytes = lay_ranges(&s->ranges, &s->range_count, pieces, count, base, NULL);
-    bytes = o->asynchronous ? bytes : 0;
+    checkpoint_piece *more = pieces + count - o->more_count;
+    int own = count - o->more_count;
+    int64_t own_bytes = lay_ranges(&s->ranges, &s->range_count, pieces, own, base, NULL);
+    int64_t bytes = o->asynchronous ? own_bytes + lay_more(more, o->more_count, NULL) : 0;
     TRY(open_memory(s, bytes));
     if (s->copy) {
         free(s->ranges);
-        lay_ranges(&s->ranges, &s->range_count, pieces, count, base, s->copy);
+        lay_ranges(&s->ranges, &s->range_count, pieces, own, base, s->copy);
+        lay_more(more, o->more_count, s->copy + own_bytes);
+        s->more_copy = s->copy + own_bytes;
     }
     s->pinned = bytes > 0 && s->interface->pin;
     char *buffer = s->buffer = (char *)arena_base(s->arena) + bytes;
@@ -317,7 +342,12 @@ status saver_open(saver **out, const saver_options *options)
     s->copied = true;
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->changed, NULL);
-    checkpoint_piece *pieces = all_pieces(&count, options->compiled, options->executor);
+    checkpoint_piece *pieces = own_pieces(&count, options->compiled, options->executor);
+    if (options->more_count > 0) {
+        pieces = must_realloc(pieces, (unsigned long)(count + options->more_count) * sizeof *pieces);
+        memcpy(pieces + count, options->more, (size_t)options->more_count * sizeof *pieces);
+        count += options->more_count;
+    }
     status result = open_parts(s, pieces, count);
     free(pieces);
     if (result != STATUS_OK) {
@@ -361,6 +391,17 @@ void saver_close(saver *s)
 
 /* ---- saving ----------------------------------------------------------------------------------------------------- */
 
+/* What lies elsewhere changes between steps, when nobody waits for a copy: it is taken at once. */
+static void copy_more(saver *s)
+{
+    char *to = s->more_copy;
+    for (int i = 0; i < s->options.more_count; i++) {
+        int64_t bytes = checkpoint_extent(&s->options.more[i]);
+        memcpy(to, s->options.more[i].data, (size_t)bytes);
+        to += aligned(bytes, ALIGNMENT);
+    }
+}
+
 void saver_begin(saver *s, int64_t step, json_t *meta, const char *memory)
 {
     double began = clock_seconds();
@@ -376,6 +417,8 @@ void saver_begin(saver *s, int64_t step, json_t *meta, const char *memory)
     if (s->copy && s->interface->set_aside)
         for (int i = 0; i < s->range_count; i++)
             s->interface->set_aside(s->device, s->copy + s->ranges[i].to, s->ranges[i].at, s->ranges[i].bytes);
+    if (s->copy)
+        copy_more(s);
     start_work(s);
     s->stall += clock_seconds() - began;
 }

@@ -29,13 +29,15 @@ typedef struct saver_options {
     int extra_count;
     bool asynchronous;
     int keep, keep_every;
+    const checkpoint_piece *more; /* what lies in other host memory, in one run each; the caller's */
+    int more_count;
     watchdog *watchdog;                 /* hears of the thread's work; NULL: nobody does */
     bool (*may_publish)(void *context); /* asked by rank 0's thread; NULL: always */
     void *context;
 } saver_options;
 
 /* Host memory that a saver takes. */
-int64_t saver_bytes(const compiled *c, executor *e, bool asynchronous);
+int64_t saver_bytes(const compiled *c, executor *e, const checkpoint_piece *more, int more_count, bool asynchronous);
 
 status saver_open(saver **out, const saver_options *options);
 /* Waits for what is being written; a save that is not published then is none. NULL is accepted. */

@@ -33,24 +33,24 @@ static void fill_scalars(training *t, double rate)
 {
     const config *c = t->config;
     step_scalars *s = executor_at(t->executor, t->compiled.inputs.scalars);
-    double updates = (double)t->updates + 1;
-    *s =
-        (step_scalars){.seed = (uint64_t)c->train.seed,
-                       .step = t->step + 1,
-                       .updates = t->updates + 1,
-                       .lr = (float)rate,
-                       .beta1 = (float)c->optimizer.beta1,
-                       .beta2 = (float)c->optimizer.beta2,
-                       .epsilon = (float)c->optimizer.epsilon,
-                       .weight_decay = (float)c->optimizer.weight_decay,
-                       .muon_lr = muon_rate(c, rate),
-                       .momentum = (float)c->optimizer.momentum,
-                       .clip = (float)c->optimizer.clip,
-                       .loss_scale = (float)t->loss_scale,
-                       .first_sample = batch_first(&t->compiled.options, t->samples, training_microbatches(t, t->step)),
-                       .loss_tokens = (float)batch_tokens(t),
-                       .momentum_correction = (float)(1 - pow(c->optimizer.beta1, updates)),
-                       .variance_correction = (float)(1 - pow(c->optimizer.beta2, updates))};
+    double updates = (double)(t->updates - t->moments) + 1; /* of the moments */
+    int64_t first = batch_first(&t->compiled.options, t->samples, training_microbatches(t, t->step));
+    *s = (step_scalars){.seed = (uint64_t)c->train.seed,
+                        .step = t->step + 1,
+                        .updates = t->updates + 1,
+                        .lr = (float)rate,
+                        .beta1 = (float)c->optimizer.beta1,
+                        .beta2 = (float)c->optimizer.beta2,
+                        .epsilon = (float)c->optimizer.epsilon,
+                        .weight_decay = (float)c->optimizer.weight_decay,
+                        .muon_lr = muon_rate(c, rate),
+                        .momentum = (float)c->optimizer.momentum,
+                        .clip = (float)c->optimizer.clip,
+                        .loss_scale = (float)t->loss_scale,
+                        .first_sample = first + ((int64_t)t->slot << 40),
+                        .loss_tokens = (float)batch_tokens(t),
+                        .momentum_correction = (float)(1 - pow(c->optimizer.beta1, updates)),
+                        .variance_correction = (float)(1 - pow(c->optimizer.beta2, updates))};
 }
 
 /* A step whose gradients are not finite changed nothing but the data position; with fp16 the scale comes down. */
@@ -152,9 +152,16 @@ static status play_step(training *t, bool *undone)
         executor_profile(t->executor, true);
     if (t->verify)
         verify_step(t->verify, t->step + 1);
-    executor_launch(t->executor, compile_program_of(&t->compiled, training_microbatches(t, t->step)));
+    const compiled_program *p = compile_program_of(&t->compiled, training_microbatches(t, t->step));
+    const int *traced = t->config->run.trace.item;
+    bool tracing = t->trace && t->step + 1 >= traced[0] && t->step + 1 <= traced[1];
+    if (tracing)
+        trace_begin(t->trace);
+    executor_launch(t->executor, p);
     read_ahead(t);
     executor_finish(t->executor);
+    if (tracing)
+        trace_end(t->trace, p, t->step + 1);
     if (t->step + 1 == t->config->profile.stop)
         executor_profile(t->executor, false);
 
@@ -222,6 +229,7 @@ static status save(training *t, bool last)
     TRY(training_verify(&undone, t));
     if (undone)
         return STATUS_OK;
+    TRY(training_islands_save(t));
     TRY(training_save(t, last));
     t->saved = t->step;
     return STATUS_OK;
@@ -249,6 +257,8 @@ static status train_loop(training *t, signals_request *asked)
         t->stalled_before = saver_stall(t->saver);
         TRY(save_anyway(t, ready_step(t, asked)));
         int64_t before = t->step;
+        if (*asked == SIGNALS_STOP)
+            TRY(training_islands_leave(t));
         if (*asked != SIGNALS_NONE)
             TRY(save(t, *asked == SIGNALS_STOP));
         if (*asked == SIGNALS_STOP)
@@ -261,13 +271,18 @@ static status train_loop(training *t, signals_request *asked)
         TRY(play_step(t, &undone));
         if (undone)
             continue;
+        TRY(training_islands_step(t));
         bool last = t->step == c->train.steps;
         if (t->validation && c->evaluate.every > 0 && (due(c->evaluate.every, t->step) || last))
             TRY(save_anyway(t, evaluate(t, asked)));
+        if (*asked == SIGNALS_STOP)
+            TRY(training_islands_leave(t));
         if (due(c->checkpoint.every, t->step) || last || *asked == SIGNALS_STOP)
             TRY(save(t, last || *asked == SIGNALS_STOP));
-        else if (due(c->checkpoint.memory_every, t->step))
+        else if (due(c->checkpoint.memory_every, t->step)) {
+            TRY(training_islands_save(t));
             training_save_in_memory(t);
+        }
         if (*asked == SIGNALS_STOP)
             break;
         if (t->trained_steps == 1) {
@@ -353,6 +368,8 @@ status train_run(bool *stopped, const config *c, comm *world, watchdog *w, doubl
     status s = training_open(&t, c, world, w, began);
     if (s == STATUS_OK)
         s = training_restore(&t);
+    if (s == STATUS_OK && t.step < c->train.steps)
+        s = training_islands_join(&t);
     if (s == STATUS_OK)
         s = train_on(&t, stopped);
     training_close(&t);

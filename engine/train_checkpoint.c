@@ -40,10 +40,24 @@ static int list_extras(checkpoint_extra out[3], training *t)
     return count;
 }
 
+/* What a checkpoint holds beside the training state: of an island, its outer state. */
+static const checkpoint_piece *list_more(int *count, const training *t)
+{
+    *count = 0;
+    return t->outer ? outer_pieces(count, t->outer) : NULL;
+}
+
+static int64_t save_bytes(const training *t, bool asynchronous)
+{
+    int count;
+    const checkpoint_piece *more = list_more(&count, t);
+    return saver_bytes(&t->compiled, t->executor, more, count, asynchronous);
+}
+
 /* Is there memory for a copy of the state beside everything else, on every node? */
 static status check_memory(const training *t)
 {
-    int64_t bytes = saver_bytes(&t->compiled, t->executor, true), there = arena_available();
+    int64_t bytes = save_bytes(t, true), there = arena_available();
     int ranks = comm_local_ranks(t->world);
     char needed[UNITS_TEXT], available[UNITS_TEXT];
     if (bytes <= there / ranks)
@@ -97,13 +111,14 @@ status training_save_open(training *t)
                        .context = t};
     TRY(comm_all_status(all, first ? checkpoint_tidy(t->checkpoints) : STATUS_OK));
     TRY(choose_asynchronous(&o.asynchronous, t));
+    o.more = list_more(&o.more_count, t);
     o.extra_count = first ? list_extras(extras, t) : 0;
     t->saves_beside = o.asynchronous;
-    t->copy_bytes = saver_bytes(&t->compiled, t->executor, o.asynchronous) + verify_bytes(t->verify);
+    t->copy_bytes = save_bytes(t, o.asynchronous) + verify_bytes(t->verify);
     TRY(comm_all_status(all, saver_open(&t->saver, &o)));
     if (t->config->checkpoint.memory_every < 1)
         return STATUS_OK;
-    int64_t state = saver_bytes(&t->compiled, t->executor, true) - saver_bytes(&t->compiled, t->executor, false);
+    int64_t state = save_bytes(t, true) - save_bytes(t, false);
     return node_copies_begin(t->copies, t->run, state + HEADERS);
 }
 
@@ -120,10 +135,14 @@ static json_t *make_meta(const training *t)
                     .samples = t->samples,
                     .good_steps = t->good_steps,
                     .skipped = t->skipped,
+                    .moments = t->moments,
                     .past = t->past,
                     /* 0: none, so that going on in fp16 begins with the configured scale */
                     .loss_scale = t->config->train.precision == CONFIG_FP16 ? t->loss_scale : 0};
-    return train_meta_write(&m, t->config, t->train, t->validation);
+    json_t *meta = train_meta_write(&m, t->config, t->train, t->validation);
+    if (t->outer)
+        json_object_set_new(meta, "outer", outer_meta(t->outer));
+    return meta;
 }
 
 static void say_saved(training *t)

@@ -119,6 +119,7 @@ static const struct {
     {"stage_samples", offsetof(train_meta, stage_samples), true},
     {"schedule_step", offsetof(train_meta, schedule_step), true},
     {"schedule_updates", offsetof(train_meta, schedule_updates), true},
+    {"moments", offsetof(train_meta, moments), true},
 };
 
 enum { COUNTS = sizeof counts / sizeof *counts };
@@ -291,6 +292,8 @@ status train_meta_read(train_meta *out, const json_t *meta, const config *saved,
     TRY(read_counts(&m, meta, begun, where));
     if (m.step > MOST_STEPS)
         return impossible(where, "step", step, "no run reaches");
+    if (m.moments > m.updates)
+        return impossible(where, "moments", json_object_get(meta, "moments"), "is more than its updates");
     if (m.updates > m.step || m.skipped > m.step - m.updates)
         return status_fail(
             STATUS_FAILED,

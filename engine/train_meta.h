@@ -35,6 +35,7 @@ int64_t train_past_omitted(const train_past *p);
 
 typedef struct train_meta {
     int64_t step, updates, samples;          /* done; of them not skipped; consumed */
+    int64_t moments;                         /* updates before those that the optimizer's states have seen */
     int64_t stage_step, stage_samples;       /* done, and consumed of these data, when the run's stage began */
     int64_t schedule_step, schedule_updates; /* done when the learning rate's schedule began */
     int64_t good_steps, skipped;             /* since the loss scale last changed; in a row */

@@ -506,6 +506,11 @@ status training_summary(training *t, bool stopped)
         executor_sent(t->executor, &mine.bytes_sent[a], &mine.messages_sent[a], (axis)a);
     report_rank *all = must_alloc((unsigned long)comm_ranks(t->world) * sizeof *all);
     comm_all_gather_bytes(comm_world(t->world), all, &mine, sizeof mine);
+    report_islands islands = {0};
+    if (t->outer) {
+        outer_counts c = outer_counted(t->outer);
+        islands = (report_islands){c.merges, c.missed, c.sent, c.received, c.refused, c.waited};
+    }
     status s = STATUS_OK;
     if (speaks(t)) {
         char *path = must_format("%s/summary.json", t->folder);
@@ -519,6 +524,7 @@ status training_summary(training *t, bool stopped)
                                         .saves_lost = t->saves_lost,
                                         .saves_in_memory = t->saves_in_memory,
                                         .save_seconds = t->save_seconds + saver_stall(t->saver),
+                                        .islands = t->outer ? &islands : NULL,
                                         .verify_seconds = t->verify_seconds,
                                         .times_back = t->times_back,
                                         .omitted = train_past_omitted(&t->past),

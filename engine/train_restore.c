@@ -89,6 +89,7 @@ static void take(training *t, const train_meta *m)
     t->samples = m->samples;
     t->good_steps = m->good_steps;
     t->skipped = (int)m->skipped;
+    t->moments = m->moments;
     t->past = m->past;
     if (t->config->train.precision == CONFIG_FP16 && m->loss_scale > 0)
         t->loss_scale = m->loss_scale;
@@ -115,6 +116,8 @@ static verdict load_as(status *said, training *t, checkpoint *from, const config
     if (t->new_stage)
         begin_stage(t, &m, saved, checkpoint_folder(from));
     take(t, &m);
+    if (t->outer && (*said = outer_restore(t->outer, from)) != STATUS_OK)
+        return DAMAGED;
     free(t->origin);
     t->origin = must_strdup(checkpoint_folder(from));
     log_info("resumed from %s after step %lld", checkpoint_folder(from), (long long)t->step);
@@ -323,6 +326,8 @@ status training_restore(training *t)
         s = restore_named(&own, t);
     else if (s == STATUS_OK)
         s = comm_all_status(comm_world(t->world), start(t));
+    if (s == STATUS_OK && t->step == 0 && t->outer)
+        s = outer_restore(t->outer, NULL);
     checkpoint_offers_free(&offers);
     if (s == STATUS_OK)
         place_back(t, own);

@@ -362,12 +362,15 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
     t->peak_flops = peak_of(t) * comm_ranks(world);
     t->flops_per_token = compile_flops_per_token(&c->model.shape, c->train.sequence);
     executor_watch(t->executor, w);
+    if (c->outer.every > 0)
+        TRY(outer_open(&t->outer, c, &t->compiled, t->executor, world, w));
+
     char host[INCIDENT_HOST] = {0};
     t->hosts = must_calloc((unsigned long)comm_ranks(world), sizeof *t->hosts);
     snprintf(host, sizeof host, "%s", watchdog_host(w));
     comm_all_gather_bytes(all, t->hosts, host, sizeof host);
     open_pace(t);
-    return STATUS_OK;
+    return c->run.trace.count ? trace_open(&t->trace, &t->compiled, t->executor, world, t->folder) : STATUS_OK;
 }
 
 void training_close(training *t)
@@ -375,6 +378,7 @@ void training_close(training *t)
     verify_close(t->verify);
     free(t->pairs);
     pace_close(t->pace);
+    trace_close(t->trace);
     pace_judge_close(t->pace_judge);
     free(t->hosts);
     lines_close(t->metrics);
@@ -383,6 +387,7 @@ void training_close(training *t)
     mlflow_close(t->mlflow);
     tokenizer_close(t->tokenizer);
     saver_close(t->saver);
+    outer_close(t->outer);
     node_copies_close(t->copies);
     lock_release(t->lock);
     executor_close(t->executor);

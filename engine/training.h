@@ -10,12 +10,14 @@
 #include "engine/files/lock.h"
 #include "engine/files/mlflow.h"
 #include "engine/files/tensorboard.h"
+#include "engine/outer.h"
 #include "engine/pace.h"
 #include "engine/report.h"
 #include "engine/resources.h"
 #include "engine/samples.h"
 #include "engine/node_copies.h"
 #include "engine/saver.h"
+#include "engine/trace.h"
 #include "engine/train_meta.h"
 #include "engine/text/tokenizer.h"
 #include "engine/verify.h"
@@ -40,6 +42,7 @@ typedef struct training {
     int64_t step;                            /* done */
     int64_t updates;                         /* optimizer updates: steps less those skipped */
     int64_t samples;                         /* consumed; the next step begins here */
+    int64_t moments;                         /* updates when the optimizer's states were empty last: 0, or taken over */
     int64_t stage_step, stage_samples;       /* steps done, and samples consumed, where this stage of training began */
     int64_t schedule_step, schedule_updates; /* steps and updates done where the learning rate's schedule began */
     double loss_scale;                       /* of fp16, else 1 */
@@ -47,6 +50,7 @@ typedef struct training {
     int skipped;                             /* in a row */
     train_past past;
 
+    trace *trace;                 /* NULL: run.trace is not set */
     pace *pace;                   /* NULL: one rank, or ops that are not timed */
     pace_judge *pace_judge;       /* rank 0's */
     char (*hosts)[INCIDENT_HOST]; /* [ranks] */
@@ -67,6 +71,9 @@ typedef struct training {
     double step_began, data_seconds;  /* of this step: when, and how long its batch took */
     double waited_before;             /* comm_waited() when it began */
     double stalled_before;            /* seconds that it could not begin, for a checkpoint */
+
+    outer *outer; /* NULL: this job is no island */
+    int slot;     /* of the island, 0 without */
 
     saver *saver;              /* NULL before training_save_open */
     bool saves_beside;         /* training goes on while it writes */
@@ -151,6 +158,12 @@ void training_save_advance(training *t, bool any_working, bool any_failed);
 status training_save_finish(training *t);
 /* Every parameter's gradient of the step just played, under debug.gradients. */
 status training_dump_gradients(training *t);
+
+/* train_islands.c: nothing, for a job that is no island. Collective. */
+status training_islands_join(training *t); /* before the first step */
+status training_islands_step(training *t); /* after each */
+status training_islands_save(training *t); /* before a checkpoint */
+status training_islands_leave(training *t);
 
 /* train_data.c: the header's lines about the data, and warnings. */
 void training_say_data(const training *t);

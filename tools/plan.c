@@ -8,38 +8,39 @@
 #include "engine/compile/compile.h"
 #include "engine/compile/plan.h"
 #include "engine/compile/plan_text.h"
+#include "engine/outer.h"
 #include "engine/weights.h"
 #include "kernels/device.h"
 #include "memory/log.h"
+#include "memory/units.h"
 #include "parallel/timeline.h"
 #include "tools/options.h"
 #include "tools/tools.h"
 
 typedef struct wishes {
     bool json, listing, schedule, every, cpu;
-    const char *svg;
+    const char *svg, *device, *network_file;
     int64_t rank, ranks; /* -1, 0: not given */
-    double tflops, efficiency, memory, node, network;
+    double tflops, efficiency, memory, node, network, islands;
     int64_t node_ranks;
 } wishes;
 
-static plan_hardware hardware_of(const wishes *w)
+/* The profile asked for, with what the command line says otherwise. */
+static status prices_of(profile *out, const wishes *w)
 {
-    plan_hardware h = plan_price_h100;
-    h.flops = w->tflops * 1e12;
-    h.efficiency = w->efficiency;
-    h.memory = w->memory * 1e9;
-    h.node = w->node * 1e9;
-    h.network = w->network * 1e9;
-    h.node_ranks = (int)w->node_ranks;
-    return h;
-}
-
-/* By what a user may say otherwise. */
-static bool is_h100(const plan_hardware *h)
-{
-    return h->flops >= plan_price_h100.flops && h->flops <= plan_price_h100.flops &&
-           h->memory >= plan_price_h100.memory && h->memory <= plan_price_h100.memory;
+    TRY(profile_open(out, w->device ? w->device : "h100"));
+    if (w->network_file)
+        TRY(profile_take_network(out, w->network_file));
+    double share = w->efficiency > 0 ? w->efficiency / out->tile[0].share : 1;
+    for (int i = 0; i < PROFILE_TILES; i++)
+        out->tile[i].share *= share;
+    if (w->tflops > 0)
+        out->half = out->single = w->tflops * 1e12;
+    out->memory = w->memory > 0 ? w->memory * 1e9 : out->memory;
+    out->node = w->node > 0 ? w->node * 1e9 : out->node;
+    out->network = w->network > 0 ? w->network * 1e9 : out->network;
+    out->node_ranks = w->node_ranks > 0 ? (int)w->node_ranks : out->node_ranks;
+    return STATUS_OK;
 }
 
 static status lay_out(grid *out, const config *c, const wishes *w)
@@ -78,6 +79,22 @@ static status list_rank(const compile_options *options, int rank)
     return s;
 }
 
+/* What this job as one of outer.slots islands sends to the others. */
+static void print_islands(const config *c, const plan *p, double bandwidth)
+{
+    char arena[UNITS_TEXT], change[UNITS_TEXT], sent[UNITS_TEXT];
+    outer_plan o = outer_plan_of(c, p->options.grid.ranks, p->step_seconds, bandwidth);
+    units_bytes(arena, (double)o.arena);
+    units_bytes(change, (double)o.change);
+    units_bytes(sent, (double)o.sent);
+    printf("\nislands           %d, merging every %d steps: a change is %s (%.1f x smaller than fp32); each island "
+           "sends %s\n"
+           "                  and receives as much, %.3g s at %.3g Gbit/s; %.1f%% of the time computes; %s of host "
+           "memory a rank\n",
+           c->outer.slots, c->outer.every, change, 4.0 * (double)p->parameters / (double)o.change, sent, o.seconds,
+           bandwidth / 1e9, 100 * o.computing, arena);
+}
+
 /* What a run in this folder has measured of a GPU's memory beside the arena. */
 static status read_reserve(reserve *out, const config *c)
 {
@@ -92,30 +109,33 @@ static status read_reserve(reserve *out, const config *c)
     return s;
 }
 
-static status show(const config *c, const compile_options *options, const wishes *w)
+static status show(const config *c, const compile_options *options, const wishes *w, const profile *of)
 {
-    plan_hardware hardware = hardware_of(w);
     reserve beside;
+    profile prices = *of;
     plan p = {0};
     TRY(read_reserve(&beside, c));
-    hardware.reserve = &beside;
+    prices.reserve = &beside;
     if (w->listing)
         return list_rank(options, w->rank < 0 ? 0 : (int)w->rank);
-    status s = plan_make(&p, options, &hardware, w->every, (int)w->rank);
+    status s = plan_make(&p, options, &prices, w->every, (int)w->rank);
+    if (s == STATUS_OK)
+        s = plan_price_order(&p);
     if (s == STATUS_OK && w->json)
         plan_text_json(stdout, &p);
     else if (s == STATUS_OK)
         plan_text_report(stdout, &p);
-    if (s == STATUS_OK && !w->json && w->cpu && is_h100(&hardware))
-        puts("                  these are an H100's figures, though train.device is cpu: --flops and the options "
-             "beside\n"
-             "                  it describe another machine, and phalanx bench measures this one");
+    if (s == STATUS_OK && !w->json && w->cpu && !w->device && w->tflops <= 0)
+        puts("                  these are an H100's figures, though train.device is cpu: --device cpu is a small CPU,\n"
+             "                  and --flops and the options beside it describe another machine");
+    if (s == STATUS_OK && !w->json && c->outer.every > 0)
+        print_islands(c, &p, c->outer.bandwidth > 0 ? c->outer.bandwidth : w->islands * 1e9);
     if (s == STATUS_OK && w->schedule) {
         fputc('\n', stdout);
-        timeline_print(stdout, &p.timing, timeline_style_of(stdout));
+        timeline_print(stdout, &p.spans, timeline_style_of(stdout));
     }
     if (s == STATUS_OK && w->svg)
-        s = timeline_svg(w->svg, &p.timing);
+        s = timeline_svg(w->svg, &p.spans);
     plan_free(&p);
     return s;
 }
@@ -137,9 +157,15 @@ static status run(config *c, wishes *w)
     w->cpu = c->train.device == CONFIG_CPU;
     TRY(weights_configure(c)); /* model.from and model.config: sizes are read, weights are not */
     TRY(lay_out(&g, c, w));
-    TRY(compile_options_from(&o, c, &g, backend_of(c), threads_of(c, g.ranks, (int)w->node_ranks)));
+    TRY(compile_options_from(&o, c, &g, backend_of(c),
+                             threads_of(c, g.ranks, w->node_ranks > 0 ? (int)w->node_ranks : 8)));
     o.evaluate = c->data.validation.count > 0 && c->evaluate.every > 0;
-    TRY(show(c, &o, w));
+    profile prices = {0};
+    status s = prices_of(&prices, w);
+    if (s == STATUS_OK)
+        s = show(c, &o, w, &prices);
+    profile_free(&prices);
+    TRY(s);
     return fflush(stdout) == 0 && !ferror(stdout) ? STATUS_OK
                                                   : status_fail(STATUS_FAILED, "the output cannot be written");
 }
@@ -147,14 +173,7 @@ static status run(config *c, wishes *w)
 /* OPTIONS_GO_ON, or the exit status */
 static int read_wishes(wishes *w, int *operands, int argc, char **argv)
 {
-    const plan_hardware *h = &plan_price_h100;
-    *w = (wishes){.rank = -1,
-                  .tflops = h->flops / 1e12,
-                  .efficiency = h->efficiency,
-                  .memory = h->memory / 1e9,
-                  .node = h->node / 1e9,
-                  .network = h->network / 1e9,
-                  .node_ranks = h->node_ranks};
+    *w = (wishes){.rank = -1, .islands = 1};
     const options_row rows[] = {
         {"--json", OPTIONS_FLAG, NULL, "the same facts for programs", &w->json, 0, 0, NULL},
         {"--ranks", OPTIONS_INTEGER, "N", "ranks of the job; else tensor x pipeline x parallel.data", &w->ranks, 1,
@@ -164,14 +183,19 @@ static int read_wishes(wishes *w, int *operands, int argc, char **argv)
         {"--listing", OPTIONS_FLAG, NULL, "the program of --rank N (0), one op a line", &w->listing, 0, 0, NULL},
         {"--schedule", OPTIONS_FLAG, NULL, "draw the pipeline's timeline", &w->schedule, 0, 0, NULL},
         {"--svg", OPTIONS_TEXT, "FILE", "draw it into an SVG file", &w->svg, 0, 0, NULL},
-        {"--flops", OPTIONS_NUMBER, "T", "peak TFLOP/s of a device (989, H100 bf16)", &w->tflops, 1e-6, 1e9, NULL},
-        {"--efficiency", OPTIONS_NUMBER, "E", "share of it that products reach (0.7)", &w->efficiency, 1e-3, 1, NULL},
-        {"--bandwidth", OPTIONS_NUMBER, "G", "GB/s of a device's memory (3350)", &w->memory, 1e-3, 1e9, NULL},
-        {"--node-bandwidth", OPTIONS_NUMBER, "G", "GB/s a rank sends within its node (370, NVLink)", &w->node, 1e-3,
-         1e9, NULL},
-        {"--network-bandwidth", OPTIONS_NUMBER, "G", "GB/s a rank sends to other nodes (45, 400 Gbit/s)", &w->network,
-         1e-3, 1e9, NULL},
-        {"--node-ranks", OPTIONS_INTEGER, "N", "ranks of a node (8)", &w->node_ranks, 1, 1024, NULL},
+        {"--device", OPTIONS_TEXT, "NAME|FILE",
+         "prices: a100, h100, h200, b200, cpu, or a file of phalanx bench --profile; default h100", &w->device, 0, 0,
+         NULL},
+        {"--network", OPTIONS_TEXT, "FILE", "the network's part of a profile's file", &w->network_file, 0, 0, NULL},
+        {"--flops", OPTIONS_NUMBER, "T", "peak TFLOP/s of a device, instead of the profile's", &w->tflops, 1e-6, 1e9,
+         NULL},
+        {"--efficiency", OPTIONS_NUMBER, "E", "share of it that large products reach", &w->efficiency, 1e-3, 1, NULL},
+        {"--bandwidth", OPTIONS_NUMBER, "G", "GB/s of a device's memory", &w->memory, 1e-3, 1e9, NULL},
+        {"--node-bandwidth", OPTIONS_NUMBER, "G", "GB/s a rank sends within its node", &w->node, 1e-3, 1e9, NULL},
+        {"--network-bandwidth", OPTIONS_NUMBER, "G", "GB/s a rank sends to other nodes", &w->network, 1e-3, 1e9, NULL},
+        {"--node-ranks", OPTIONS_INTEGER, "N", "ranks of a node", &w->node_ranks, 1, 1024, NULL},
+        {"--island-bandwidth", OPTIONS_NUMBER, "G", "Gbit/s between islands (outer.bandwidth, else 1)", &w->islands,
+         1e-6, 1e6, NULL},
     };
     const options_command command = {
         .name = "plan",

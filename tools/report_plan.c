@@ -65,7 +65,7 @@ static json_t *object_of(const plan *p)
     json_t *object = json_loadb(text, bytes, 0, NULL);
     MUST(object, "a plan that is no JSON");
     free(text);
-    json_object_set_new(object, "timeline", timeline_of(&p->timing));
+    json_object_set_new(object, "timeline", timeline_of(&p->spans));
     return object;
 }
 
@@ -85,7 +85,7 @@ static status plan_of(json_t **out, config *c, int ranks)
                        0));
     TRY(compile_options_from(&o, c, &g, backend, c->train.threads > 0 ? c->train.threads : 1));
     o.evaluate = c->data.validation.count > 0 && c->evaluate.every > 0;
-    status s = plan_make(&p, &o, &plan_price_h100, false, -1);
+    status s = plan_make(&p, &o, profile_named("h100"), false, -1);
     if (s == STATUS_OK)
         *out = object_of(&p);
     plan_free(&p);

@@ -62,10 +62,10 @@ static void count_memory(double *holds, double *defers, const program *p)
 static status read_stage(find *f, const compiled *c, const schedule *s, bool folded)
 {
     int stage = c->options.grid.at[GRID_PIPELINE], chunks = c->options.chunks;
-    double outside, *own = must_calloc(2 * (unsigned long)chunks, sizeof *own);
+    double *own = must_calloc(2 * (unsigned long)chunks, sizeof *own);
     double *peaks = must_alloc(sizeof *peaks * (unsigned long)f->stages);
     simulate_cost *costs = must_alloc(sizeof *costs * (unsigned long)chunks);
-    plan_price_chunks(costs, &outside, &plan_price_h100, c);
+    plan_price_chunks(costs, profile_named("h100"), c);
     count_memory(own, own + chunks, &c->training.list);
     for (int k = 0; k < chunks; k++) {
         int g = schedule_global_chunk(s, stage, k);
@@ -73,7 +73,7 @@ static status read_stage(find *f, const compiled *c, const schedule *s, bool fol
         f->defers[g] = own[chunks + k];
         f->holds[g] = own[k] > own[chunks + k] ? own[k] : own[chunks + k];
     }
-    double hop = plan_price_hop(&plan_price_h100, c);
+    double hop = plan_price_hop(profile_named("h100"), c);
     f->hop = hop > f->hop ? hop : f->hop;
     schedule_search_peaks(peaks, s, f->holds, f->defers);
     f->fixed[folded][stage] = (double)(c->persistent_bytes + c->training.lower_bound) - peaks[stage];

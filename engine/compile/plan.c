@@ -8,7 +8,9 @@
 #include "engine/compile/compile_parts.h"
 #include "engine/compile/compile_schedule.h"
 #include "engine/compile/groups.h"
+#include "engine/compile/compile_program.h"
 #include "engine/compile/loss_chunk.h"
+#include "engine/compile/recompute.h"
 #include "engine/compile/workspace.h"
 #include "memory/log.h"
 
@@ -25,6 +27,7 @@ void plan_measure(plan_rank *out, const compiled *c)
                        .tensors = c->training.tensors,
                        .ops = c->training.list.count,
                        .dropped = c->dropped,
+                       .order = c->order,
                        .attention = workspace_taken(c)};
     if (c->decision)
         out->decision = must_strdup(c->decision);
@@ -73,10 +76,10 @@ static plan_rank *new_rank(plan *p)
     return &p->ranks[p->count++];
 }
 
-static void measure_loss(plan_rank *out, const compiled *c, const plan_hardware *h)
+static void measure_loss(plan_rank *out, const compiled *c, const profile *h)
 {
     const compile_options *o = &c->options;
-    double flops = h->flops * h->efficiency;
+    double flops = profile_products(h, o->compute);
     if (!c->last_stage)
         return;
     int64_t all = o->micro_batch * o->sequence;
@@ -86,8 +89,8 @@ static void measure_loss(plan_rank *out, const compiled *c, const plan_hardware 
     out->loss_seconds_whole = loss_chunk_seconds(o, all, flops, h->memory);
 }
 
-/* Facts of one rank, and through `costs` and `hop` (either NULL) what the stage's actions take. */
-static status measure_rank(plan *p, const grid *g, simulate_cost *costs, double *hop)
+/* Facts of one rank; `plays`: it is the one of its stage that is played. */
+static status measure_rank(plan *p, const grid *g, bool plays)
 {
     compile_options o = p->options;
     o.grid = *g;
@@ -96,16 +99,10 @@ static status measure_rank(plan *p, const grid *g, simulate_cost *costs, double 
     if (s == STATUS_OK) {
         plan_rank *r = new_rank(p);
         plan_measure(r, &c);
-        measure_loss(r, &c, &p->hardware);
-        simulate_cost *own = must_calloc((unsigned long)o.chunks, sizeof *own);
-        r->update = plan_price_update(&p->hardware, &c);
-        plan_price_chunks(own, &r->seconds_outside, &p->hardware, &c);
-        for (int k = 0; costs && k < o.chunks; k++)
-            costs[schedule_global_chunk(p->schedule, g->at[GRID_PIPELINE], k)] = own[k];
-        double longest = plan_price_hop(&p->hardware, &c);
-        if (hop && longest > *hop)
-            *hop = longest;
-        free(own);
+        measure_loss(r, &c, &p->profile);
+        r->update = plan_price_update(&p->profile, &c);
+        if (plays)
+            play_add(&p->timing, g, &c.training.list, c.training.requests);
     }
     compile_free(&c);
     return s;
@@ -134,7 +131,7 @@ static status group_tensor(int *leader, const plan *p, int stage)
     return s;
 }
 
-static status measure_group(plan *p, int stage, int first, int members, simulate_cost *costs, double *hop)
+static status measure_group(plan *p, int stage, int first, int members)
 {
     compile_options o = p->options;
     o.grid = at_rank(&o.grid, stage, 0, first);
@@ -147,14 +144,14 @@ static status measure_group(plan *p, int stage, int first, int members, simulate
     compile_free(&c);
     TRY(s);
     o.grid = at_rank(&o.grid, stage, owner, first);
-    TRY(measure_rank(p, &o.grid, first == 0 ? costs : NULL, hop));
+    TRY(measure_rank(p, &o.grid, first == 0));
     plan_rank *r = &p->ranks[p->count - 1];
     r->count = members * grid_group_size(&o.grid, AXIS_GRADIENT);
     r->spread = spread;
     return STATUS_OK;
 }
 
-static status measure_stage(plan *p, int stage, simulate_cost *costs, double *hop)
+static status measure_stage(plan *p, int stage)
 {
     int ranks = p->options.grid.size[GRID_TENSOR];
     int *leader = must_alloc((unsigned long)ranks * sizeof *leader);
@@ -164,42 +161,38 @@ static status measure_stage(plan *p, int stage, simulate_cost *costs, double *ho
         for (int k = 0; k < ranks; k++)
             members += leader[k] == t;
         if (members > 0)
-            s = measure_group(p, stage, t, members, costs, hop);
+            s = measure_group(p, stage, t, members);
     }
     free(leader);
     return s;
 }
 
-static status measure_all(plan *p, bool every, simulate_cost *costs, double *hop)
+static status measure_all(plan *p, bool every)
 {
     const grid *g = &p->options.grid;
     if (!every) {
         for (int stage = 0; stage < g->size[GRID_PIPELINE]; stage++)
-            TRY(measure_stage(p, stage, costs, hop));
+            TRY(measure_stage(p, stage));
         return STATUS_OK;
     }
     for (int rank = 0; rank < g->ranks; rank++) {
         grid mine = grid_of(g, rank);
-        TRY(measure_rank(p, &mine, mine.at[GRID_TENSOR] == 0 && grid_index(&mine, AXIS_GRADIENT) == 0 ? costs : NULL,
-                         hop));
+        TRY(measure_rank(p, &mine, mine.at[GRID_TENSOR] == 0 && grid_index(&mine, AXIS_GRADIENT) == 0));
     }
     return STATUS_OK;
 }
 
 /* ---- time ----------------------------------------------------------------------------------------------------------- */
 
-static status time_step(plan *p, const simulate_cost *costs, double hop)
+static status time_step(plan *p)
 {
-    /* M_W / M_B, what stays between the two halves of a backward pass, is not asked for here: 0. */
-    TRY(simulate_run(&p->timing, p->schedule, costs, hop, 0));
+    TRY(play_run(&p->timing));
+    TRY(play_spans(&p->spans, &p->timing, p->schedule));
     for (int i = 0; i < p->count; i++)
-        p->ranks[i].in_flight = p->timing.stages[p->ranks[i].at[GRID_PIPELINE]].in_flight;
-    double outside = 0;
-    for (int i = 0; i < p->count; i++)
-        outside = p->ranks[i].seconds_outside > outside ? p->ranks[i].seconds_outside : outside;
-    p->step_seconds = p->timing.length + outside;
-    p->mfu =
-        p->flops_per_token * (double)p->tokens_per_step / (p->step_seconds * p->hardware.flops * p->options.grid.ranks);
+        p->ranks[i].in_flight = p->spans.stages[p->ranks[i].at[GRID_PIPELINE]].in_flight;
+    p->step_seconds = p->timing.seconds;
+    double peak = profile_peak(&p->profile, p->options.compute);
+    p->mfu = p->flops_per_token * (double)p->tokens_per_step / (p->step_seconds * peak * p->options.grid.ranks);
     return STATUS_OK;
 }
 
@@ -250,6 +243,43 @@ static status price_choices(plan *p)
     return STATUS_OK;
 }
 
+/* ---- the price of the order --------------------------------------------------------------------------------------------- */
+
+/* The same program as it was lowered. */
+static status price_order(plan_rank *r, const plan *p)
+{
+    compile_options o = p->options;
+    o.grid = grid_of(&o.grid, r->rank);
+    o.loss_tokens = r->loss_tokens; /* as it was decided */
+    compiled c = {0};
+    recompute_decision d = {0};
+    status s = compile_model(&c, &o);
+    if (s == STATUS_OK)
+        s = recompute_decide(&d, &c);
+    d.keep.order = ORDER_AS_LOWERED;
+    if (s == STATUS_OK)
+        s = compile_program_training(&c.training, &c, &d.keep, o.microbatches, true);
+    if (s == STATUS_OK)
+        r->order_bytes = r->transient_bound - c.training.lower_bound;
+    recompute_decision_free(&d);
+    compile_free(&c);
+    return s;
+}
+
+status plan_price_order(plan *p)
+{
+    for (int i = 0; i < p->count; i++) {
+        plan_rank *r = &p->ranks[i];
+        if (r->order == ORDER_AS_LOWERED)
+            continue;
+        if (i > 0 && r[-1].at[GRID_PIPELINE] == r->at[GRID_PIPELINE])
+            r->order_bytes = r[-1].order_bytes;
+        else
+            TRY(price_order(r, p));
+    }
+    return STATUS_OK;
+}
+
 /* ------------------------------------------------------------------------------------------------------------------- */
 
 static void free_ranks(plan *p)
@@ -265,14 +295,15 @@ static status keep_only(plan *p, int rank)
 {
     grid g = grid_of(&p->options.grid, rank);
     free_ranks(p);
-    TRY(measure_rank(p, &g, NULL, NULL));
-    p->ranks[0].in_flight = p->timing.stages[g.at[GRID_PIPELINE]].in_flight;
+    TRY(measure_rank(p, &g, false));
+    p->ranks[0].in_flight = p->spans.stages[g.at[GRID_PIPELINE]].in_flight;
     return STATUS_OK;
 }
 
-status plan_make(plan *out, const compile_options *options, const plan_hardware *hardware, bool every, int only)
+status plan_make(plan *out, const compile_options *options, const profile *prices, bool every, int only)
 {
-    *out = (plan){.options = *options, .hardware = *hardware};
+    *out = (plan){.options = *options, .profile = *prices};
+    out->options.order &= !prices->as_lowered;
     const model_shape *shape = &options->shape;
     model_shape unbounded = *shape;
     unbounded.sliding_window = 0;
@@ -290,12 +321,10 @@ status plan_make(plan *out, const compile_options *options, const plan_hardware 
         out->options.found = &out->found;
     }
     TRY(compile_schedule(out->schedule, &out->options, options->microbatches));
-    simulate_cost *costs = must_calloc((unsigned long)stages * (unsigned long)options->chunks, sizeof *costs);
-    double hop = 0;
-    status s = measure_all(out, every, costs, &hop);
+    play_open(&out->timing, &out->profile, stages);
+    status s = measure_all(out, every);
     if (s == STATUS_OK)
-        s = time_step(out, costs, hop);
-    free(costs);
+        s = time_step(out);
     if (s == STATUS_OK)
         s = price_choices(out);
     return s == STATUS_OK && only >= 0 ? keep_only(out, only) : s;
@@ -304,7 +333,7 @@ status plan_make(plan *out, const compile_options *options, const plan_hardware 
 const plan_rank *plan_neediest(const plan *p)
 {
     const plan_rank *most = &p->ranks[0];
-    const reserve *r = p->hardware.reserve;
+    const reserve *r = p->profile.reserve;
     for (int i = 1; i < p->count; i++)
         if (p->ranks[i].arena + reserve_bytes(r, p->ranks[i].communicators) >
             most->arena + reserve_bytes(r, most->communicators))
@@ -314,7 +343,8 @@ const plan_rank *plan_neediest(const plan *p)
 
 void plan_free(plan *p)
 {
-    simulate_free(&p->timing);
+    play_free(&p->timing);
+    simulate_free(&p->spans);
     if (p->schedule)
         schedule_free(p->schedule);
     free(p->schedule);

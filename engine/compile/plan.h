@@ -10,6 +10,7 @@
 
 #include "engine/compile/compile.h"
 #include "engine/compile/plan_price.h"
+#include "engine/compile/play.h"
 
 /* Facts of one compiled rank. Bytes, unless it says otherwise. */
 typedef struct plan_rank {
@@ -24,6 +25,8 @@ typedef struct plan_rank {
     int64_t memory[CLASS_COUNT];        /* persistent classes; kept and temporary where the training step peaks */
     int64_t tensors;
     char *decision; /* what a budget recomputes, in words; NULL without */
+    compile_order order;
+    int64_t order_bytes; /* what the order adds to what is alive where the training step peaks; plan_price_order() */
     int ops, dropped;
     int64_t attention;                              /* working memory of attention's backward pass, the most */
     int64_t loss_tokens, loss_bytes;                /* logits that exist at a time; 0: this stage has no loss */
@@ -32,7 +35,6 @@ typedef struct plan_rank {
     plan_update update;                             /* of those, the optimizer's */
     int64_t sent[AXIS_COUNT], messages[AXIS_COUNT]; /* in a training step */
     int in_flight;                                  /* micro-batches x chunks whose activations it holds at its peak */
-    double seconds_outside;                         /* before and after the micro-batches */
 } plan_rank;
 
 /* One choice of when to gather weights and reduce gradients. */
@@ -45,7 +47,7 @@ enum { PLAN_CHOICES = 4 };
 
 typedef struct plan {
     compile_options options; /* of rank 0 */
-    plan_hardware hardware;
+    profile profile;         /* borrows its points */
     int64_t parameters, tokens_per_step;
     double flops_per_token;      /* causal attention counted as half */
     double flops_per_token_full; /* attention's square counted whole, as some do */
@@ -53,15 +55,18 @@ typedef struct plan {
     int count;
     schedule *schedule;
     schedule found; /* with SCHEDULE_AUTO: options.found */
-    simulation timing;
+    play timing;
+    simulation spans; /* of the actions, as they are played */
     double step_seconds, mfu;
     plan_choice choices[PLAN_CHOICES];
     int choice_count;
 } plan;
 
 /* `every`: list each rank of the grid instead of groups. `only` >= 0: list this rank alone, exactly. */
-status plan_make(plan *out, const compile_options *options, const plan_hardware *hardware, bool every, int only);
+status plan_make(plan *out, const compile_options *options, const profile *prices, bool every, int only);
 void plan_free(plan *p);
+/* What the order costs, of one rank of each stage. */
+status plan_price_order(plan *p);
 /* The listed rank that needs most of a GPU, and what is taken beside its arena. */
 const plan_rank *plan_neediest(const plan *p);
 /* One rank, compiled: its facts; `decision` is the caller's to free. */

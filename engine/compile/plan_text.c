@@ -48,7 +48,7 @@ static void print_layout(FILE *out, const plan *p)
 /* On a GPU: the rank that needs most, with what is taken beside its arena. */
 static void print_reserve(FILE *out, const plan *p)
 {
-    const plan_hardware *h = &p->hardware;
+    const profile *h = &p->profile;
     const plan_rank *most = plan_neediest(p);
     int64_t beside = reserve_bytes(h->reserve, most->communicators), all = most->arena + beside;
     char a[UNITS_TEXT], b[UNITS_TEXT], c[UNITS_TEXT];
@@ -83,7 +83,8 @@ static void print_memory(FILE *out, const plan *p)
                 bytes_text(text, (double)spread));
     fputs("kept and temporary: what is alive where the training step needs most; bound: no placement can be smaller\n",
           out);
-    print_reserve(out, p);
+    if (p->profile.capacity > 0)
+        print_reserve(out, p);
     fprintf(out, "a rank on a GPU pins %s of host memory: the inputs, and the batch read ahead\n",
             bytes_text(text, (double)p->ranks[0].pinned));
 }
@@ -176,6 +177,31 @@ static void print_recompute(FILE *out, const plan *p)
             fprintf(out, "  stage %d recomputes %s\n", p->ranks[i].at[GRID_PIPELINE], p->ranks[i].decision);
 }
 
+static const char *const order_names[] = {
+    [ORDER_AS_LOWERED] = "as lowered", [ORDER_EARLY] = "early launches", [ORDER_FILLED] = "products beside transfers"};
+
+static const plan_rank *costliest_order(const plan *p)
+{
+    const plan_rank *most = &p->ranks[0];
+    for (int i = 1; i < p->count; i++)
+        if (p->ranks[i].order_bytes > most->order_bytes)
+            most = &p->ranks[i];
+    return most;
+}
+
+static void print_order(FILE *out, const plan *p)
+{
+    const plan_rank *r = costliest_order(p);
+    char bytes[UNITS_TEXT];
+    if (p->options.grid.ranks == 1)
+        return;
+    fprintf(out, "order             %s", order_names[r->order]);
+    if (r->order_bytes > 0)
+        fprintf(out, ", for %s more on rank %d where most is alive", bytes_text(bytes, (double)r->order_bytes),
+                r->rank);
+    fputc('\n', out);
+}
+
 static void print_choices(FILE *out, const plan *p)
 {
     if (!p->choice_count)
@@ -195,23 +221,39 @@ static void print_choices(FILE *out, const plan *p)
     }
 }
 
+static void print_exposed(FILE *out, const plan *p)
+{
+    bool any = false;
+    for (int a = 0; a < AXIS_COUNT; a++) {
+        double share = p->timing.exposed[a] / p->step_seconds;
+        if (share < 0.0005)
+            continue;
+        fprintf(out, "%s %s %.1f%%", any ? "," : "waiting          ", axis_name((axis)a), 100 * share);
+        any = true;
+    }
+    if (any)
+        fputs(" of the step, for transfers that nothing hides\n", out);
+}
+
 static void print_time(FILE *out, const plan *p)
 {
-    const plan_hardware *h = &p->hardware;
+    const profile *h = &p->profile;
+    fputc('\n', out);
     if (p->schedule->stages > 1)
-        fprintf(out, "\nbubble            %.1f%% of the micro-batches' time\n", 100 * p->timing.bubble);
-    else
-        fputc('\n', out);
+        fprintf(out, "bubble            %.1f%% of the step\n", 100 * p->timing.bubble);
+    print_exposed(out, p);
+    fputs("longest chain     ", out);
+    for (int i = 0; i < p->timing.cause_count && i < 4; i++)
+        fprintf(out, "%s%s %.0f%%", i ? ", " : "", p->timing.causes[i].text,
+                100 * p->timing.causes[i].seconds / p->step_seconds);
     char a[UNITS_TEXT];
-    fprintf(out, "estimate          %.3g s a step, %s tokens/s, MFU %.1f%%\n", p->step_seconds,
+    fprintf(out, "\nestimate          %.3g s a step, %s tokens/s, MFU %.1f%%\n", p->step_seconds,
             count_text(a, (double)p->tokens_per_step / p->step_seconds), 100 * p->mfu);
-    fprintf(
-        out,
-        "                  assuming %g TFLOP/s a device of which products reach %g%%, memory %g TB/s, %g GB/s within\n"
-        "                  %d ranks of a node, %g GB/s beyond; what tensor ranks exchange is waited for, what data "
-        "ranks\n"
-        "                  exchange is overlapped as far as it fits with what is computed meanwhile\n",
-        h->flops / 1e12, 100 * h->efficiency, h->memory / 1e12, h->node / 1e9, h->node_ranks, h->network / 1e9);
+    fprintf(out,
+            "                  on %s: %g TFLOP/s of which large products reach %.0f%%, memory %g TB/s; %g GB/s within "
+            "the\n                  %d ranks of a node, %g GB/s beyond\n",
+            h->name, profile_peak(h, p->options.compute) / 1e12, 100 * h->tile[0].share, h->memory / 1e12,
+            h->node / 1e9, h->node_ranks, h->network / 1e9);
 }
 
 void plan_text_report(FILE *out, const plan *p)
@@ -223,6 +265,7 @@ void plan_text_report(FILE *out, const plan *p)
     print_loss(out, p);
     print_attention(out, p);
     print_recompute(out, p);
+    print_order(out, p);
     print_choices(out, p);
     print_time(out, p);
 }
@@ -263,10 +306,12 @@ static void json_rank(FILE *out, const plan_rank *r)
             r->flops, r->in_flight, r->dropped);
     fprintf(out,
             "     \"update\": {\"flops\": %.17g, \"seconds\": %.17g, \"tensor_bytes_sent\": %lld, \"working_bytes\": "
-            "%lld},\n     \"loss\": {\"tokens\": %lld, \"logit_bytes\": %lld, \"seconds\": %.17g}, "
+            "%lld},\n     \"order\": {\"how\": \"%s\", \"bytes\": %lld},\n     \"loss\": {\"tokens\": %lld, "
+            "\"logit_bytes\": %lld, \"seconds\": %.17g}, "
             "\"attention_working_bytes\": %lld}",
             r->update.flops, r->update.seconds, (long long)r->update.sent, (long long)r->update.working,
-            (long long)r->loss_tokens, (long long)r->loss_bytes, r->loss_seconds, (long long)r->attention);
+            order_names[r->order], (long long)r->order_bytes, (long long)r->loss_tokens, (long long)r->loss_bytes,
+            r->loss_seconds, (long long)r->attention);
 }
 
 static void json_choices(FILE *out, const plan *p)
@@ -285,10 +330,45 @@ static void json_choices(FILE *out, const plan *p)
     fputs("],\n", out);
 }
 
+static void json_device_memory(FILE *out, const plan *p)
+{
+    const profile *h = &p->profile;
+    const plan_rank *most = plan_neediest(p);
+    int64_t beside = reserve_bytes(h->reserve, most->communicators);
+    fprintf(
+        out,
+        " \"device_memory\": {\"rank\": %d, \"arena_bytes\": %lld, \"reserve_bytes\": %lld, \"reserve_measured\": %s, "
+        "\"capacity_bytes\": %lld, \"fits\": %s},\n",
+        most->rank, (long long)most->arena, (long long)beside,
+        reserve_is_measured(h->reserve, most->communicators) ? "true" : "false", (long long)h->capacity,
+        most->arena + beside <= h->capacity ? "true" : "false");
+}
+
+static void json_time(FILE *out, const plan *p)
+{
+    const profile *h = &p->profile;
+    fprintf(out, " \"bubble\": %.17g, \"bubbles\": [", p->timing.bubble);
+    for (int i = 0; i < p->timing.count; i++)
+        fprintf(out, "%s%.17g", i ? ", " : "", p->timing.ranks[i].idle / p->step_seconds);
+    fputs("],\n \"exposed_seconds\": {", out);
+    for (int a = 0, shown = 0; a < AXIS_COUNT; a++)
+        if (axis_has_messages((axis)a))
+            fprintf(out, "%s\"%s\": %.17g", shown++ ? ", " : "", axis_name((axis)a), p->timing.exposed[a]);
+    fputs("},\n \"longest_chain\": [", out);
+    for (int i = 0; i < p->timing.cause_count; i++)
+        fprintf(out, "%s{\"what\": \"%s\", \"seconds\": %.17g}", i ? ", " : "", p->timing.causes[i].text,
+                p->timing.causes[i].seconds);
+    fprintf(out,
+            "],\n \"step_seconds\": %.17g, \"mfu\": %.17g,\n \"assumed\": {\"device\": \"%s\", \"flops\": %.17g, "
+            "\"efficiency\": %.17g, \"memory_bandwidth\": %.17g, \"node_bandwidth\": %.17g, "
+            "\"network_bandwidth\": %.17g, \"node_ranks\": %d}}\n",
+            p->step_seconds, p->mfu, h->name, profile_peak(h, p->options.compute), h->tile[0].share, h->memory, h->node,
+            h->network, h->node_ranks);
+}
+
 void plan_text_json(FILE *out, const plan *p)
 {
     const grid *g = &p->options.grid;
-    const plan_hardware *h = &p->hardware;
     fprintf(out,
             "{\"parameters\": %lld, \"flops_per_token\": %.17g, \"flops_per_token_full_attention\": %.17g, "
             "\"tokens_per_step\": %lld,\n",
@@ -305,22 +385,9 @@ void plan_text_json(FILE *out, const plan *p)
     }
     fputs("],\n", out);
     json_choices(out, p);
-    const plan_rank *most = plan_neediest(p);
-    int64_t beside = reserve_bytes(h->reserve, most->communicators);
-    fprintf(
-        out,
-        " \"device_memory\": {\"rank\": %d, \"arena_bytes\": %lld, \"reserve_bytes\": %lld, \"reserve_measured\": %s, "
-        "\"capacity_bytes\": %lld, \"fits\": %s},\n",
-        most->rank, (long long)most->arena, (long long)beside,
-        reserve_is_measured(h->reserve, most->communicators) ? "true" : "false", (long long)h->capacity,
-        most->arena + beside <= h->capacity ? "true" : "false");
-    fprintf(
-        out,
-        " \"bubble\": %.17g, \"step_seconds\": %.17g, \"mfu\": %.17g,\n \"assumed\": {\"flops\": %.17g, "
-        "\"efficiency\": %.17g, \"memory_bandwidth\": %.17g, \"node_bandwidth\": %.17g, \"network_bandwidth\": %.17g, "
-        "\"node_ranks\": %d}}\n",
-        p->timing.bubble, p->step_seconds, p->mfu, h->flops, h->efficiency, h->memory, h->node, h->network,
-        h->node_ranks);
+    if (p->profile.capacity > 0)
+        json_device_memory(out, p);
+    json_time(out, p);
 }
 
 /* ---- a program ---------------------------------------------------------------------------------------------------- */

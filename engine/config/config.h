@@ -26,6 +26,8 @@ typedef enum config_optimizer {
 #undef OPTIMIZER
 } config_optimizer;
 typedef enum config_adjust { CONFIG_ADJUST_ORIGINAL, CONFIG_ADJUST_RMS } config_adjust;
+typedef enum config_outer { CONFIG_OUTER_AVERAGE, CONFIG_OUTER_NESTEROV } config_outer;
+typedef enum config_outer_weights { CONFIG_OUTER_TOKENS, CONFIG_OUTER_EQUAL } config_outer_weights;
 typedef enum config_when { CONFIG_EACH_STEP, CONFIG_EACH_MICRO_BATCH } config_when; /* zero_gather, zero_reduce */
 
 /* Data sets to blend: samples are drawn in proportion to the weights, which need not sum to one. */
@@ -46,7 +48,7 @@ typedef struct config_integers {
 
 typedef enum config_export { CONFIG_EXPORT_MLFLOW } config_export; /* numbers of bits */
 
-enum { CONFIG_MAX_KEYS = 128 };
+enum { CONFIG_MAX_KEYS = 192 };
 
 typedef struct config {
     struct {
@@ -95,7 +97,7 @@ typedef struct config {
         int tensor, context, pipeline, virtual_stages;
         int data; /* 0: what is left of the ranks */
         schedule_kind schedule;
-        bool sequence;
+        bool sequence, order;
         int zero;
         config_when zero_gather, zero_reduce;
         config_integers layers_per_stage; /* one number per chunk in model order; empty: divided automatically */
@@ -105,6 +107,19 @@ typedef struct config {
         recompute recompute;
         int64_t budget; /* bytes of the arena; 0: none */
     } memory;
+    struct {
+        int every; /* optimizer steps between merges of a fragment; 0: no islands */
+        config_outer optimizer;
+        int compress; /* compress_kind of engine/islands */
+        double lr, momentum, density, error_decay, mix;
+        config_outer_weights weights;
+        int fragments, delay;
+        int slots, slot, min_islands; /* slot -1: any */
+        bool private_data;            /* samples are not divided between slots */
+        double timeout, bandwidth;    /* seconds; bits a second, 0: no limit */
+        config_sources rendezvous;    /* addresses of etcd */
+        char *run, *island, *keys, *address;
+    } outer;
     struct {
         int every, keep;                     /* 0: only at the end; 0: all */
         int keep_every;                      /* 0: none is kept for ever */
@@ -132,6 +147,7 @@ typedef struct config {
             double zscore; /* 0: nobody looks */
             bool rewind;   /* to the last checkpoint, and on without the data since then */
         } spike;
+        config_integers trace; /* the first and the last step that are traced; empty: none */
     } run;
     struct {
         char *gradients; /* folder */

@@ -40,6 +40,8 @@ static status check_training(const config *c)
     if (c->profile.stop < c->profile.start)
         return status_fail(STATUS_USAGE, "profile.stop %" PRId64 " comes before profile.start %" PRId64,
                            c->profile.stop, c->profile.start);
+    if (c->run.trace.count && (c->run.trace.count != 2 || c->run.trace.item[1] < c->run.trace.item[0]))
+        return status_fail(STATUS_USAGE, "run.trace is the first and the last step to trace, as [10, 12]");
     if (c->run.verify_every > 0 && batch_ramp_stages(c) > 1)
         return status_fail(STATUS_USAGE, "run.verify_every watches the steps of one batch size: leave it out while "
                                          "train.batch_ramp grows the batch");
@@ -112,6 +114,33 @@ static status check_pipeline(const config *c)
     return s;
 }
 
+static status check_outer(const config *c)
+{
+    int each = c->outer.every / c->outer.fragments;
+    if (c->outer.every == 0)
+        return STATUS_OK;
+    if (c->outer.every % c->outer.fragments)
+        return status_fail(STATUS_USAGE, "outer.every %d is not a multiple of outer.fragments %d: change one",
+                           c->outer.every, c->outer.fragments);
+    if (c->outer.delay >= each)
+        return status_fail(STATUS_USAGE,
+                           "outer.delay %d: the next merge is due %d steps later (outer.every / fragments): lower it",
+                           c->outer.delay, each);
+    if (c->outer.slot >= c->outer.slots || c->outer.min_islands > c->outer.slots)
+        return status_fail(STATUS_USAGE,
+                           "outer.slots is %d: outer.slot counts from 0, and outer.min_islands is at most that",
+                           c->outer.slots);
+    if (c->run.spike.rewind || c->run.verify_every)
+        return status_fail(
+            STATUS_USAGE, "%s goes back to a step before merges that other islands have: leave it off with outer.every",
+            c->run.spike.rewind ? "run.spike.rewind" : "run.verify_every");
+    if (!c->outer.rendezvous.count || !c->outer.keys)
+        return status_fail(STATUS_USAGE,
+                           "outer.every needs outer.rendezvous, where etcd is, and outer.keys (phalanx keys "
+                           "FOLDER makes them)");
+    return STATUS_OK;
+}
+
 static status check_context(const config *c)
 {
     if (c->parallel.context > 1)
@@ -147,6 +176,7 @@ status config_check(const config *c)
     TRY(batch_ramp_check(c));
     TRY(check_rate(c));
     TRY(check_master(c));
+    TRY(check_outer(c));
     TRY(check_context(c));
     TRY(check_tensor(c));
     TRY(check_pipeline(c));

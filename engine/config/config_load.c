@@ -82,6 +82,8 @@ static void derive(config *c)
             c->train.batch_ramp.count ? c->train.batch_ramp.item[c->train.batch_ramp.count - 1] : 32;
     if (!given(c, "optimizer.muon_lr"))
         c->optimizer.muon_lr = c->optimizer.lr;
+    if (!given(c, "outer.lr"))
+        c->outer.lr = c->outer.optimizer == CONFIG_OUTER_AVERAGE ? 1 : 0.7;
     if (!given(c, "train.precision"))
         c->train.precision = c->train.device == CONFIG_CUDA || cpu_has_bf16() ? CONFIG_BF16 : CONFIG_FP32;
 }

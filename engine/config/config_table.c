@@ -24,6 +24,9 @@ static const char *const adjusts[] = {"original", "match_rms_adamw", NULL};
 static const char *const rates[] = {"constant", "linear", "cosine", "wsd", "inverse_sqrt", NULL};
 static const char *const exports[] = {"mlflow", NULL};
 static const char *const whens[] = {"step", "micro_batch", NULL};
+static const char *const outer_rules[] = {"average", "nesterov", NULL};
+static const char *const outer_methods[] = {"none", "bf16", "int8", "int4", "topk", NULL};
+static const char *const outer_weights[] = {"tokens", "equal", NULL};
 static const char *const recomputes[] = {"none", "selective", "full", NULL};
 
 #define INT(key, member, fallback, low, high, resume, doc)                                                             \
@@ -140,11 +143,35 @@ static const config_row rows[] = {
     INT("parallel.zero", parallel.zero, "1", 0, 3, CONFIG_CHANGES, "shard over the data ranks: 1 optimizer, 2 + gradients, 3 + weights"),
     WORD("parallel.zero_gather", parallel.zero_gather, whens, "step", CONFIG_CHANGES, "how often zero 3 gathers weights"),
     WORD("parallel.zero_reduce", parallel.zero_reduce, whens, "step", CONFIG_CHANGES, "how often zero 2 and 3 reduce gradients"),
+    BOOL("parallel.order", parallel.order, "true", CONFIG_CHANGES, "collectives travel while independent products compute, as far as memory.budget allows"),
     DERIVED("parallel.layers_per_stage", INTEGERS, parallel.layers_per_stage, 1, INTMAX, NULL, CONFIG_CHANGES, "balanced", "layers of each run, in order of the model"),
     SIZE("parallel.bucket", parallel.bucket, "32MiB", CONFIG_CHANGES, "gradients that are reduced together, once a step"),
 
     WORD("memory.recompute", memory.recompute, recomputes, "none", CONFIG_CHANGES, "what the backward pass computes again"),
     SIZE("memory.budget", memory.budget, "0", CONFIG_CHANGES, "bytes a rank may use; recomputes what must be; 0: no budget"),
+
+    INT("outer.every", outer.every, "0", 0, INTMAX, CONFIG_CHANGES, "steps between merges with other islands; 0: this job is no island"),
+    WORD("outer.optimizer", outer.optimizer, outer_rules, "nesterov", CONFIG_CHANGES, "of the outer step: nesterov (DiLoCo) or the average of the changes"),
+    DERIVED("outer.lr", NUMBER, outer.lr, 0, 1e3, NULL, CONFIG_CHANGES, "0.7; 1 for average", "outer learning rate"),
+    NUMBER("outer.momentum", outer.momentum, "0.9", 0, 0.9999999, CONFIG_CHANGES, "nesterov: outer momentum"),
+    INT("outer.fragments", outer.fragments, "1", 1, 64, CONFIG_CHANGES, "parts of the model that are merged in turn, spread over outer.every steps"),
+    INT("outer.delay", outer.delay, "0", 0, INTMAX, CONFIG_CHANGES, "steps between taking a change and applying the merge: it travels meanwhile"),
+    NUMBER("outer.mix", outer.mix, "0", 0, 1, CONFIG_CHANGES, "share of an island's own weights that is kept when a merge is applied"),
+    WORD("outer.compress", outer.compress, outer_methods, "none", CONFIG_CHANGES, "how changes are sent; what is lost is kept for the next merge"),
+    NUMBER("outer.density", outer.density, "0.02", 1e-4, 1, CONFIG_CHANGES, "topk: share of the elements that is sent, in 2 bits each and their places"),
+    NUMBER("outer.error_decay", outer.error_decay, "1", 0, 1, CONFIG_CHANGES, "of what was kept, at each merge"),
+    WORD("outer.weights", outer.weights, outer_weights, "tokens", CONFIG_CHANGES, "of islands in a merge"),
+    DERIVED("outer.rendezvous", SOURCES, outer.rendezvous, 0, 0, NULL, CONFIG_SILENT, "none", "nodes of etcd: http[s]://[USER:PASSWORD@]HOST:2379, or a list"),
+    STRING("outer.run", outer.run, "run", CONFIG_SILENT, "name of the run in etcd: islands of one run merge"),
+    DERIVED("outer.island", STRING, outer.island, 0, 0, NULL, CONFIG_SILENT, "the last part of run.folder", "name of this island"),
+    STRING("outer.keys", outer.keys, NULL, CONFIG_SILENT, "folder of this island's keys and those it trusts (phalanx keys)"),
+    STRING("outer.address", outer.address, NULL, CONFIG_SILENT, "of this node, as other islands reach it; else that towards outer.rendezvous"),
+    INT("outer.slots", outer.slots, "2", 1, 64, CONFIG_CHANGES, "islands at most; samples are divided between so many"),
+    INT("outer.slot", outer.slot, "-1", -1, 63, CONFIG_SILENT, "this island's; -1: the one it had, or a free one"),
+    BOOL("outer.private_data", outer.private_data, "false", CONFIG_CHANGES, "every island has data of its own: all of its samples are its own"),
+    INT("outer.min_islands", outer.min_islands, "1", 1, 64, CONFIG_CHANGES, "fewer do not merge, but train on"),
+    NUMBER("outer.timeout", outer.timeout, "60", 1, 1e6, CONFIG_SILENT, "seconds that a merge waits for islands"),
+    NUMBER("outer.bandwidth", outer.bandwidth, "0", 0, 1e15, CONFIG_SILENT, "bits a second that an island sends at most; 0: no limit"),
 
     INT("checkpoint.every", checkpoint.every, "100", 0, INTMAX, CONFIG_CHANGES, "steps; 0: at the end only"),
     INT("checkpoint.keep", checkpoint.keep, "2", 0, INTMAX, CONFIG_CHANGES, "newest checkpoints kept; 0: all"),
@@ -171,6 +198,7 @@ static const config_row rows[] = {
     NUMBER("run.slow_ratio", run.slow_ratio, "1.1", 0, 1e6, CONFIG_SILENT, "a rank that computes so many times longer than the median is named; 0: none is"),
     NUMBER("run.spike.zscore", run.spike.zscore, "0", 0, 1e6, CONFIG_CHANGES, "a loss or norm so many deviations above those before is a spike, which is said; 0: none is"),
     BOOL("run.spike.rewind", run.spike.rewind, "false", CONFIG_CHANGES, "after a spike: back to the last checkpoint, and on without the data since then"),
+    DERIVED("run.trace", INTEGERS, run.trace, 1, INTMAX, NULL, CONFIG_SILENT, "none", "[first, last] step whose ops and messages are timed, into run.folder/trace"),
     INT("run.silent_seconds", run.silent_seconds, "60", 1, INTMAX, CONFIG_SILENT, "a rank that does not answer for so long (or run.hang_seconds): the same"),
     INT("run.setup_seconds", run.setup_seconds, "900", 1, INTMAX, CONFIG_SILENT, "the same for the start, the set-up and the end of a run"),
     INT("run.evaluation_seconds", run.evaluation_seconds, "600", 1, INTMAX, CONFIG_SILENT, "the same for an evaluation"),
@@ -219,9 +247,9 @@ bool config_table_is_section(const char *name)
 }
 
 /* Sections as words of their own, so that "trian" finds "train" and "model.rope_scale" finds "model.rope_scaling". */
-static const char *const sections[] = {"model",  "model.rope_scaling", "data",     "train", "optimizer", "parallel",
-                                       "memory", "checkpoint",         "evaluate", "run",   "run.spike", "debug",
-                                       "profile"};
+static const char *const sections[] = {
+    "model", "model.rope_scaling", "data",     "train", "optimizer", "parallel", "memory",
+    "outer", "checkpoint",         "evaluate", "run",   "run.spike", "debug",    "profile"};
 
 static const char *last_part(const char *key)
 {

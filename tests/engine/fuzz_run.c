@@ -10,6 +10,7 @@
 #include "engine/causes.h"
 #include "engine/choices.h"
 #include "engine/config/config.h"
+#include "engine/files/atomic.h"
 #include "engine/files/lock.h"
 #include "engine/files/sharded.h"
 #include "engine/report.h"
@@ -133,6 +134,11 @@ static void read_lock(const uint8_t *data, size_t size)
     lock_retire(file("lock", data, size));
 }
 
+static void remove_folder(void)
+{
+    (void)atomic_remove(folder);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static void (*const readers[])(const uint8_t *data, size_t size) = {
@@ -142,6 +148,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!*folder) {
         snprintf(folder, sizeof folder, "/dev/shm/phalanx-fuzz-XXXXXX");
         MUST(mkdtemp(folder), "cannot make a folder in /dev/shm");
+        atexit(remove_folder);
     }
     readers[data[0] % (sizeof readers / sizeof *readers)](data + 1, size - 1);
     return 0;

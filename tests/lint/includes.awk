@@ -14,7 +14,8 @@ BEGIN {
     may["engine/files"] = "memory"
     may["engine/config"] = below " engine/files"
     may["engine/compile"] = below " engine/files engine/config"
-    may["engine"] = below " engine/files engine/text engine/config engine/compile"
+    may["engine/islands"] = below " engine/files"
+    may["engine"] = below " engine/files engine/text engine/config engine/compile engine/islands"
     may["tools"] = may["engine"] " engine"
 }
 

@@ -68,8 +68,8 @@ static void a_chunk_is_as_large_as_its_price_asks(void **state)
     assert_int_equal(of_gpu.tokens, 2048);
     assert_int_equal(of_gpu.chunks, 2);
     assert_int_equal(of_cpu.tokens, 256);
-    const plan_hardware *h = &plan_price_h100;
-    double flops = h->flops * h->efficiency, whole = loss_chunk_seconds(&gpu, 4096, flops, h->memory);
+    const profile *h = profile_named("h100");
+    double flops = profile_products(h, DTYPE_BF16), whole = loss_chunk_seconds(&gpu, 4096, flops, h->memory);
     assert_true(loss_chunk_seconds(&gpu, 2048, flops, h->memory) <= 1.125 * whole);
     assert_true(loss_chunk_seconds(&gpu, 1024, flops, h->memory) > 1.125 * whole);
     assert_true(loss_chunk_seconds(&gpu, 192, flops, h->memory) > 2 * whole);

@@ -143,7 +143,7 @@ static void plan_prices_the_update_by_its_products_and_sums(void **state)
     for (int ranks = 1; ranks <= 2; ranks++) {
         compile_options o = options_of(CONFIG_OPTIMIZER_muon, DTYPE_BF16, ranks, 1);
         compiled c = compiled_of(&o);
-        plan_update u = plan_price_update(&plan_price_h100, &c);
+        plan_update u = plan_price_update(profile_named("h100"), &c);
         double want = LAYERS * products_of_layer(ranks);
         /* besides products, a few operations an element */
         double elements = (double)shape_parameters(&o.shape) + LAYERS * 7.0 * MUON_ITERATIONS * HIDDEN * HIDDEN;
@@ -154,7 +154,7 @@ static void plan_prices_the_update_by_its_products_and_sums(void **state)
         assert_int_equal(u.sent, ranks > 1 ? sums * 2 * (ranks - 1) / ranks : 0);
         /* up and gate side by side: x of both, and squares */
         assert_true(u.working >= 2 * FFN / ranks * HIDDEN * FP32 && u.working <= 16 * FFN * HIDDEN * FP32);
-        assert_true(u.seconds > want / plan_price_h100.single);
+        assert_true(u.seconds > want / profile_named("h100")->single);
         compile_free(&c);
     }
 }

@@ -51,7 +51,7 @@ static double parameters(void)
 static plan plan_of(const compile_options *o, bool every)
 {
     plan p;
-    if (plan_make(&p, o, &plan_price_h100, every, -1) != STATUS_OK)
+    if (plan_make(&p, o, profile_named("h100"), every, -1) != STATUS_OK)
         fail_msg("%s", status_message());
     return p;
 }
@@ -406,24 +406,28 @@ static void a_faster_machine_takes_less_time_and_the_bubble_shrinks_with_micro_b
 {
     (void)state;
     compile_options o = options_of(1, 1, 4);
-    plan_hardware slow = plan_price_h100;
-    slow.flops /= 2;
+    profile slow = *profile_named("h100");
+    slow.half /= 2;
     slow.memory /= 2;
     slow.network /= 2;
     slow.node /= 2;
     slow.latency *= 2;
+    slow.network_latency *= 2;
+    slow.start *= 2;
+    slow.product_start *= 2;
+    slow.hop *= 2;
     plan fast = plan_of(&o, false), slower, longer, shorter;
     assert_int_equal(plan_make(&slower, &o, &slow, false, -1), STATUS_OK);
     assert_true(slower.step_seconds > 1.9 * fast.step_seconds);
-    plan_hardware near = plan_price_h100; /* messages take no time: the formula's bubble */
-    near.latency = 0;
+    profile near = *profile_named("h100"); /* messages take no time: the formula's bubble */
+    near.latency = near.network_latency = near.hop = 0;
     near.network = near.node = 1e20;
     assert_int_equal(plan_make(&shorter, &o, &near, false, -1), STATUS_OK);
     o.microbatches = 32;
     assert_int_equal(plan_make(&longer, &o, &near, false, -1), STATUS_OK);
     assert_true(longer.timing.bubble < 0.7 * shorter.timing.bubble);
     plan_free(&shorter);
-    assert_true(fast.mfu > 0 && fast.mfu < plan_price_h100.efficiency);
+    assert_true(fast.mfu > 0 && fast.mfu < profile_named("h100")->tile[0].share);
     plan_free(&fast);
     plan_free(&slower);
     plan_free(&longer);

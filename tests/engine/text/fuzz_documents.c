@@ -36,9 +36,15 @@ static void read_all(documents *d)
     buffer_free(&bytes);
 }
 
+static char path[64];
+
+static void remove_file(void)
+{
+    unlink(path);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static char path[64];
     if (size < 1)
         return 0;
     if (!*path) {
@@ -46,6 +52,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         int made = mkstemp(path);
         MUST(made >= 0, "cannot make a file in /dev/shm");
         close(made);
+        atexit(remove_file);
     }
     FILE *f = fopen(path, "wb");
     MUST(f && fwrite(data + 1, 1, size - 1, f) == size - 1 && fclose(f) == 0, "cannot write %s", path);

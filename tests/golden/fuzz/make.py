@@ -95,3 +95,12 @@ put("fuzz_documents", "lines", b"\2" + lines)
 put("fuzz_documents", "separated", b"\11one\n\ntwo\n\n\n\nthree")
 put("fuzz_documents", "gzip", b"\0" + gzip.compress(lines, mtime=0))
 put("fuzz_documents", "xz", b"\0" + lzma.compress(lines))
+
+reply = struct.pack("<IHBBQQQQQQII", 0x49584850, 1, 0, 3, 0, 1, 2, 5, 9, 0, 3, 4) + b"data"
+put("fuzz_islands", "reply", b"\0" + reply)
+pairs = [("head", {"merge": 1, "step": 20, "updates": 20, "parts": [{"slot": 0, "offer": 20, "tokens": 5, "name": "a"}]}),
+         ("member/0", {"name": "a", "key": "k", "ranks": 1, "endpoints": ["tcp://h:1"], "ready": True, "merge": 1}),
+         ("offer/0", {"merge": 2, "offer": 40, "tokens": 9}), ("have/0", {"merge": 2, "slots": [0]})]
+live = {"reached": True, "settled": 3, "pairs": [{"key": k, "value": v, "revision": 4} for k, v in pairs]}
+put("fuzz_islands", "roster", b"\1" + json.dumps(live, separators=(",", ":")).encode())
+put("fuzz_islands", "topk", b"\x12" + bytes(range(200)))

@@ -1,0 +1,328 @@
+#include "engine/islands/etcd.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <curl/curl.h>
+
+#include "memory/log.h"
+
+enum { NODES = 16, MOST_REPLY = 4 << 20 };
+static const long CONNECT_MS = 2000, ANSWER_MS = 5000, UPLOAD_BUFFER = 16 << 10;
+
+struct etcd {
+    CURL *curl;
+    int nodes, at; /* the one that answered last */
+    char *address[NODES];
+    char *user, *password, *token;
+};
+
+typedef struct text {
+    char *data;
+    size_t bytes;
+} text;
+
+/* ---- base64: keys and values travel so ---------------------------------------------------------------------------- */
+
+static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+static char *encode(const char *data, size_t bytes)
+{
+    char *out = must_alloc(bytes / 3 * 4 + 5), *at = out;
+    for (size_t i = 0; i < bytes; i += 3) {
+        unsigned long group = 0;
+        for (size_t k = 0; k < 3; k++)
+            group = group << 8 | (i + k < bytes ? (unsigned char)data[i + k] : 0);
+        for (size_t k = 0; k < 4; k++)
+            *at++ = i + k > bytes ? '=' : digits[group >> (18 - 6 * k) & 63];
+    }
+    *at = 0;
+    return out;
+}
+
+static char *decode(const char *in)
+{
+    size_t length = in ? strlen(in) : 0, used = 0;
+    char *out = must_alloc(length / 4 * 3 + 4);
+    unsigned long group = 0;
+    int bits = 0;
+    for (size_t i = 0; i < length && in[i] != '='; i++) {
+        const char *digit = strchr(digits, in[i]);
+        group = group << 6 | (unsigned long)(digit ? digit - digits : 0);
+        bits += 6;
+        if (bits >= 8)
+            out[used++] = (char)(group >> (bits -= 8));
+    }
+    out[used] = 0;
+    return out;
+}
+
+static json_t *encoded(const char *value)
+{
+    char *coded = encode(value, strlen(value));
+    json_t *out = json_string(coded);
+    free(coded);
+    return out;
+}
+
+/* ---- one request ------------------------------------------------------------------------------------------------- */
+
+static size_t collect(char *data, size_t size, size_t count, void *context)
+{
+    text *t = context;
+    size_t bytes = size * count;
+    if (t->bytes + bytes > MOST_REPLY)
+        return 0;
+    t->data = must_realloc(t->data, t->bytes + bytes + 1);
+    memcpy(t->data + t->bytes, data, bytes);
+    t->bytes += bytes;
+    t->data[t->bytes] = 0;
+    return bytes;
+}
+
+static CURLcode post(long *code, text *out, etcd *e, const char *address, const char *path, const char *body)
+{
+    char *url = must_format("%s%s", address, path);
+    char *authorisation = e->token ? must_format("Authorization: %s", e->token) : NULL;
+    struct curl_slist *headers = curl_slist_append(NULL, "Content-Type: application/json");
+    if (authorisation)
+        headers = curl_slist_append(headers, authorisation);
+    curl_easy_reset(e->curl);
+    curl_easy_setopt(e->curl, CURLOPT_URL, url);
+    curl_easy_setopt(e->curl, CURLOPT_POSTFIELDS, body);
+    curl_easy_setopt(e->curl, CURLOPT_HTTPHEADER, headers);
+    curl_easy_setopt(e->curl, CURLOPT_WRITEFUNCTION, collect);
+    curl_easy_setopt(e->curl, CURLOPT_WRITEDATA, out);
+    curl_easy_setopt(e->curl, CURLOPT_CONNECTTIMEOUT_MS, CONNECT_MS);
+    curl_easy_setopt(e->curl, CURLOPT_TIMEOUT_MS, ANSWER_MS);
+    curl_easy_setopt(e->curl, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(e->curl, CURLOPT_PROXY, ""); /* the cluster is asked directly */
+    curl_easy_setopt(e->curl, CURLOPT_BUFFERSIZE, UPLOAD_BUFFER);
+    curl_easy_setopt(e->curl, CURLOPT_UPLOAD_BUFFERSIZE, UPLOAD_BUFFER);
+    CURLcode result = curl_easy_perform(e->curl);
+    curl_easy_getinfo(e->curl, CURLINFO_RESPONSE_CODE, code);
+    curl_slist_free_all(headers);
+    free(authorisation);
+    free(url);
+    return result;
+}
+
+/* Asks the nodes in turn. */
+static status ask(json_t **out, etcd *e, const char *path, const char *body)
+{
+    status s = STATUS_FAILED;
+    for (int i = 0; i < e->nodes; i++) {
+        const char *address = e->address[e->at];
+        text reply = {0};
+        long code = 0;
+        CURLcode result = post(&code, &reply, e, address, path, body);
+        json_t *answer = result == CURLE_OK ? json_loads(reply.data ? reply.data : "", 0, NULL) : NULL;
+        if (code == 200 && json_is_object(answer)) {
+            free(reply.data);
+            *out = answer;
+            return STATUS_OK;
+        }
+        const char *said = json_string_value(json_object_get(answer, "message"));
+        if (!said)
+            said = json_string_value(json_object_get(answer, "error"));
+        if (result != CURLE_OK)
+            s = status_fail(STATUS_FAILED, "etcd at %s: %s", address, curl_easy_strerror(result));
+        else
+            s = status_fail(STATUS_FAILED, "etcd at %s answers %ld: %.200s", address, code, said ? said : "no JSON");
+        json_decref(answer);
+        free(reply.data);
+        e->at = (e->at + 1) % e->nodes;
+    }
+    return s;
+}
+
+/* A user's token; it may have run out, and is then asked for again. */
+static status log_in(etcd *e)
+{
+    json_t *body = json_pack("{s:s, s:s}", "name", e->user, "password", e->password), *answer;
+    char *words = json_dumps(body, JSON_COMPACT);
+    status s = ask(&answer, e, "/v3/auth/authenticate", words);
+    free(words);
+    json_decref(body);
+    TRY(s);
+    const char *token = json_string_value(json_object_get(answer, "token"));
+    free(e->token);
+    e->token = must_strdup(token ? token : "");
+    json_decref(answer);
+    return STATUS_OK;
+}
+
+/* `body` is taken. */
+static status call(json_t **out, etcd *e, const char *path, json_t *body)
+{
+    char *words = json_dumps(body, JSON_COMPACT);
+    json_decref(body);
+    status s = e->user && !e->token ? log_in(e) : STATUS_OK;
+    if (s == STATUS_OK)
+        s = ask(out, e, path, words);
+    if (s != STATUS_OK && e->user && strstr(status_message(), "token")) {
+        free(e->token);
+        e->token = NULL;
+        s = log_in(e);
+        if (s == STATUS_OK)
+            s = ask(out, e, path, words);
+    }
+    free(words);
+    return s;
+}
+
+/* ---- opening ------------------------------------------------------------------------------------------------------- */
+
+/* "https://USER:PASSWORD@HOST:PORT/": without the slash, and without whom to log in as. */
+static status take_address(etcd *e, const char *address, size_t length)
+{
+    if (e->nodes == NODES)
+        return status_fail(STATUS_USAGE, "outer.rendezvous: more than %d addresses", NODES);
+    if (strncmp(address, "http://", 7) != 0 && strncmp(address, "https://", 8) != 0)
+        return status_fail(STATUS_USAGE, "outer.rendezvous: %.*s is no address of etcd: http://HOST:2379 is one",
+                           (int)length, address);
+    char *copy = must_format("%.*s", (int)length, address);
+    while (length > 0 && copy[length - 1] == '/')
+        copy[--length] = 0;
+    char *host = strstr(copy, "://") + 3, *at = strrchr(host, '@'), *colon = strchr(host, ':');
+    if (at && colon && colon < at) {
+        free(e->user);
+        free(e->password);
+        e->user = must_format("%.*s", (int)(colon - host), host);
+        e->password = must_format("%.*s", (int)(at - colon - 1), colon + 1);
+        memmove(host, at + 1, strlen(at + 1) + 1);
+    }
+    e->address[e->nodes++] = copy;
+    return STATUS_OK;
+}
+
+status etcd_open(etcd **out, const char *addresses)
+{
+    etcd *e = must_calloc(1, sizeof *e);
+    status s = STATUS_OK;
+    for (const char *at = addresses; *at && s == STATUS_OK;) {
+        size_t length = strcspn(at, ", ");
+        if (length > 0)
+            s = take_address(e, at, length);
+        at += length + (at[length] != 0);
+    }
+    if (s == STATUS_OK && e->nodes == 0)
+        s = status_fail(STATUS_USAGE, "outer.rendezvous names no address of etcd: http://HOST:2379");
+    e->curl = s == STATUS_OK ? curl_easy_init() : NULL;
+    if (s == STATUS_OK && !e->curl)
+        s = status_fail(STATUS_FAILED, "libcurl cannot be used");
+    if (s == STATUS_OK)
+        *out = e;
+    else
+        etcd_close(e);
+    return s;
+}
+
+void etcd_close(etcd *e)
+{
+    if (!e)
+        return;
+    if (e->curl)
+        curl_easy_cleanup(e->curl);
+    for (int i = 0; i < e->nodes; i++)
+        free(e->address[i]);
+    free(e->user);
+    free(e->password);
+    free(e->token);
+    free(e);
+}
+
+/* ---- leases ---------------------------------------------------------------------------------------------------------- */
+
+/* The gateway writes 64-bit integers as strings. */
+static int64_t number(const json_t *object, const char *key)
+{
+    const json_t *value = json_object_get(object, key);
+    return json_is_string(value) ? strtoll(json_string_value(value), NULL, 10) : json_integer_value(value);
+}
+
+status etcd_lease(int64_t *lease, etcd *e, int seconds)
+{
+    json_t *answer;
+    TRY(call(&answer, e, "/v3/lease/grant", json_pack("{s:i}", "TTL", seconds)));
+    *lease = number(answer, "ID");
+    json_decref(answer);
+    return *lease ? STATUS_OK : status_fail(STATUS_FAILED, "etcd grants no lease");
+}
+
+status etcd_keep_alive(bool *alive, etcd *e, int64_t lease)
+{
+    json_t *answer;
+    TRY(call(&answer, e, "/v3/lease/keepalive", json_pack("{s:I}", "ID", (json_int_t)lease)));
+    *alive = number(json_object_get(answer, "result"), "TTL") > 0;
+    json_decref(answer);
+    return STATUS_OK;
+}
+
+void etcd_revoke(etcd *e, int64_t lease)
+{
+    json_t *answer;
+    if (lease && call(&answer, e, "/v3/lease/revoke", json_pack("{s:I}", "ID", (json_int_t)lease)) == STATUS_OK)
+        json_decref(answer);
+}
+
+/* ---- keys ------------------------------------------------------------------------------------------------------------ */
+
+status etcd_read(json_t **out, etcd *e, const char *prefix)
+{
+    json_t *answer, *entry;
+    size_t i;
+    char *end = must_strdup(prefix);
+    end[strlen(end) - 1]++; /* the first key beyond */
+    json_t *body = json_pack("{s:o, s:o}", "key", encoded(prefix), "range_end", encoded(end));
+    free(end);
+    TRY(call(&answer, e, "/v3/kv/range", body));
+    *out = json_array();
+    json_array_foreach(json_object_get(answer, "kvs"), i, entry)
+    {
+        char *key = decode(json_string_value(json_object_get(entry, "key")));
+        char *value = decode(json_string_value(json_object_get(entry, "value")));
+        json_t *pair = json_pack("{s:s, s:s, s:I}", "key", key, "value", value, "revision",
+                                 (json_int_t)number(entry, "mod_revision"));
+        if (pair)
+            json_array_append_new(*out, pair);
+        free(key);
+        free(value);
+    }
+    json_decref(answer);
+    return STATUS_OK;
+}
+
+static json_t *change_of(const etcd_change *c)
+{
+    if (!c->value)
+        return json_pack("{s:o}", "key", encoded(c->key));
+    return json_pack("{s:o, s:o, s:I}", "key", encoded(c->key), "value", encoded(c->value), "lease",
+                     (json_int_t)c->lease);
+}
+
+status etcd_write(etcd *e, const char *key, const char *value, int64_t lease)
+{
+    json_t *answer;
+    const etcd_change change = {key, value, lease};
+    TRY(call(&answer, e, value ? "/v3/kv/put" : "/v3/kv/deleterange", change_of(&change)));
+    json_decref(answer);
+    return STATUS_OK;
+}
+
+status etcd_transact(bool *done, etcd *e, const etcd_condition *conditions, int condition_count,
+                     const etcd_change *changes, int change_count)
+{
+    json_t *compare = json_array(), *success = json_array(), *answer;
+    for (int i = 0; i < condition_count; i++)
+        json_array_append_new(compare,
+                              json_pack("{s:o, s:s, s:s, s:I}", "key", encoded(conditions[i].key), "target", "MOD",
+                                        "result", "EQUAL", "mod_revision", (json_int_t)conditions[i].revision));
+    for (int i = 0; i < change_count; i++)
+        json_array_append_new(success, json_pack("{s:o}", changes[i].value ? "request_put" : "request_delete_range",
+                                                 change_of(&changes[i])));
+    TRY(call(&answer, e, "/v3/kv/txn", json_pack("{s:o, s:o}", "compare", compare, "success", success)));
+    *done = json_is_true(json_object_get(answer, "succeeded"));
+    json_decref(answer);
+    return STATUS_OK;
+}

@@ -1,0 +1,44 @@
+/* An island's place among the islands of a run, kept in etcd by a thread of the island's first rank.
+ *
+ * The main thread says what is to be there (its record, an offer, what it holds) and reads what is; the thread writes, keeps the
+ * lease alive and reads again, several times a second, so that training never waits for etcd. While etcd is away the last
+ * that was read stays, and says so. What the keys mean: roster.h.
+ */
+#ifndef PHALANX_ENGINE_ISLANDS_MEMBERSHIP_H
+#define PHALANX_ENGINE_ISLANDS_MEMBERSHIP_H
+
+#include "engine/islands/roster.h"
+
+typedef struct membership membership;
+
+typedef struct membership_options {
+    const char *addresses, *run, *name;
+    uint64_t fingerprint;
+    const char *key; /* public */
+    const char *const *endpoints;
+    int ranks;
+    int slots, slot; /* -1: the one it had last, or a free one */
+    int hint;        /* of the free ones, rather this; or -1 */
+    int64_t merge;   /* of the state that it has */
+    double patience; /* seconds to wait for etcd, and for a slot whose island is gone but not yet given up */
+    int lease;       /* seconds without a sign of life after which the others give it up */
+} membership_options;
+
+/* Claims a slot; refused if another island has it, or trains something else. */
+status membership_open(membership **out, const membership_options *options);
+/* Leaves: the others know at once. NULL is accepted. */
+void membership_close(membership *m);
+int membership_slot(const membership *m);
+
+/* What etcd holds, for roster_read: a fresh string. */
+char *membership_roster(membership *m);
+
+/* Each returns a number: when roster.settled has reached it, it is written. The JSON is taken; NULL: the key is removed. */
+int64_t membership_set_state(membership *m, bool ready, int64_t merge);
+int64_t membership_set_offer(membership *m, json_t *offer);
+int64_t membership_set_have(membership *m, json_t *have);
+/* Try to make `head` the head, if the last one is of `revision` (0: there was none) and the offers of `slots` are of these revisions.
+ * The roster shows who won. */
+void membership_decide(membership *m, json_t *head, int64_t revision, uint64_t slots, const int64_t *offer_revision);
+
+#endif

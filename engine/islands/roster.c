@@ -1,0 +1,155 @@
+#include "engine/islands/roster.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int64_t count_of(const json_t *o, const char *key)
+{
+    json_int_t n = json_integer_value(json_object_get(o, key));
+    return n < 0 ? 0 : (int64_t)n;
+}
+
+static void copy_text(char *out, size_t bytes, const json_t *o, const char *key)
+{
+    const char *words = json_string_value(json_object_get(o, key));
+    snprintf(out, bytes, "%s", words ? words : "");
+}
+
+static void read_member(roster_member *m, json_t *value, const keys *trusted)
+{
+    copy_text(m->name, sizeof m->name, value, "name");
+    copy_text(m->key, sizeof m->key, value, "key");
+    m->ranks = (int)count_of(value, "ranks");
+    m->merge = count_of(value, "merge");
+    m->ready = json_is_true(json_object_get(value, "ready"));
+    m->endpoints = json_object_get(value, "endpoints");
+    m->here =
+        m->ranks > 0 && (int)json_array_size(m->endpoints) == m->ranks && (!trusted || keys_trusts(trusted, m->key));
+    m->ready &= m->here;
+}
+
+static void read_offer(roster_member *m, json_t *value, int64_t revision)
+{
+    m->offers = true;
+    m->offer_merge = count_of(value, "merge");
+    m->offer = count_of(value, "offer");
+    m->tokens = count_of(value, "tokens");
+    m->updates = count_of(value, "updates");
+    m->fragment = (int)count_of(value, "fragment");
+    m->parting = json_is_true(json_object_get(value, "parting"));
+    m->offer_revision = revision;
+}
+
+static void read_have(roster_member *m, json_t *value)
+{
+    const json_t *slots = json_object_get(value, "slots");
+    m->have_merge = count_of(value, "merge");
+    for (size_t i = 0; i < json_array_size(slots); i++) {
+        json_int_t s = json_integer_value(json_array_get(slots, i));
+        if (s >= 0 && s < ROSTER_SLOTS)
+            m->have |= 1ull << s;
+    }
+}
+
+static void read_head(roster *r, json_t *value, int64_t revision)
+{
+    const json_t *parts = json_object_get(value, "parts");
+    r->merge = count_of(value, "merge");
+    r->step = count_of(value, "step");
+    r->updates = count_of(value, "updates");
+    r->revision = revision;
+    for (size_t i = 0; i < json_array_size(parts) && r->parts < ROSTER_SLOTS; i++) {
+        const json_t *p = json_array_get(parts, i);
+        int64_t slot = count_of(p, "slot");
+        if (slot < ROSTER_SLOTS && (r->parts == 0 || slot > r->part[r->parts - 1].slot))
+            r->part[r->parts++] = (roster_part){(int)slot, count_of(p, "offer"), count_of(p, "tokens")};
+    }
+}
+
+static void read_pair(roster *r, const json_t *pair, const keys *trusted)
+{
+    const char *key = json_string_value(json_object_get(pair, "key"));
+    json_t *value = json_object_get(pair, "value");
+    char what[16];
+    int slot = -1;
+    if (!key)
+        return;
+    if (!strcmp(key, "head"))
+        read_head(r, value, count_of(pair, "revision"));
+    if (sscanf(key, "%15[a-z]/%d", what, &slot) != 2 || slot < 0 || slot >= ROSTER_SLOTS)
+        return;
+    roster_member *m = &r->member[slot];
+    if (!strcmp(what, "member"))
+        read_member(m, value, trusted);
+    else if (!strcmp(what, "offer"))
+        read_offer(m, value, count_of(pair, "revision"));
+    else if (!strcmp(what, "have"))
+        read_have(m, value);
+}
+
+status roster_read(roster *out, const char *text, const keys *trusted)
+{
+    *out = (roster){.merge = -1, .root = json_loads(text, 0, NULL)};
+    const json_t *pairs = json_object_get(out->root, "pairs");
+    if (!out->root)
+        return status_fail(STATUS_FAILED, "what etcd holds of this run is no JSON");
+    out->reached = json_is_true(json_object_get(out->root, "reached"));
+    out->evicted = json_is_true(json_object_get(out->root, "evicted"));
+    out->settled = count_of(out->root, "settled");
+    for (size_t i = 0; i < json_array_size(pairs); i++)
+        read_pair(out, json_array_get(pairs, i), trusted);
+    return STATUS_OK;
+}
+
+void roster_free(roster *r)
+{
+    json_decref(r->root);
+    r->root = NULL;
+}
+
+const char *roster_endpoint(const roster *r, int slot, int rank)
+{
+    return json_string_value(json_array_get(r->member[slot].endpoints, (size_t)rank));
+}
+
+uint64_t roster_here(const roster *r)
+{
+    uint64_t set = 0;
+    for (int s = 0; s < ROSTER_SLOTS; s++)
+        set |= (uint64_t)r->member[s].here << s;
+    return set;
+}
+
+uint64_t roster_ready(const roster *r)
+{
+    uint64_t set = 0;
+    for (int s = 0; s < ROSTER_SLOTS; s++)
+        set |= (uint64_t)r->member[s].ready << s;
+    return set;
+}
+
+uint64_t roster_offers(const roster *r, int64_t merge)
+{
+    uint64_t set = 0;
+    for (int s = 0; s < ROSTER_SLOTS; s++)
+        set |= (uint64_t)(r->member[s].ready && r->member[s].offers && r->member[s].offer_merge == merge) << s;
+    return set;
+}
+
+uint64_t roster_takes(bool *all, const roster *r, int64_t merge, int least)
+{
+    uint64_t offers = roster_offers(r, merge), reporters = 0, held = ~0ull;
+    bool some_stays = false;
+    for (int s = 0; s < ROSTER_SLOTS; s++) {
+        const roster_member *m = &r->member[s];
+        if (!(offers >> s & 1) || m->have_merge != merge || !m->have)
+            continue;
+        reporters |= 1ull << s;
+        held &= m->have;
+        some_stays |= !m->parting;
+    }
+    held &= reporters;
+    *all = reporters != 0 && reporters == roster_ready(r);
+    return some_stays && __builtin_popcountll(held) >= least ? held : 0;
+}

@@ -1,0 +1,70 @@
+/* What etcd says about the islands of a run, read at one moment: who is there, what they offer and hold, and the last merge.
+ *
+ * Keys, under PREFIX/ (membership.c writes them; those marked * vanish with their island's lease):
+ *     fingerprint                 of the configuration that islands must share
+ *     name/SLOT                   the island that had the slot last
+ *     member/SLOT *               {id, name, key, ranks, endpoints, ready, merge}
+ *     offer/SLOT *                {merge, offer, tokens, updates, fragment, parting}: a change to be had
+ *     have/SLOT *                 {merge, slots}: whose changes it holds, all of them whole
+ *     head                        {merge, step, updates, parts: [{slot, offer, tokens, name}]}: the last merge and who took part
+ * A merge is one transaction on `head`, which holds only if head and the offers are what the decider read: so there is one
+ * sequence of merges, and whoever cannot write to etcd cannot add to it. Nothing that is read is believed to be well-formed.
+ */
+#ifndef PHALANX_ENGINE_ISLANDS_ROSTER_H
+#define PHALANX_ENGINE_ISLANDS_ROSTER_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/islands/keys.h"
+
+enum { ROSTER_SLOTS = 64, ROSTER_NAME = 64 };
+
+typedef struct roster_member {
+    bool here, ready; /* here: alive, and its key is trusted */
+    char name[ROSTER_NAME], key[KEYS_TEXT];
+    int ranks;
+    int64_t merge;           /* its state is that after this merge */
+    const json_t *endpoints; /* the roster's */
+    bool offers;
+    int64_t offer_merge, offer, tokens, updates, offer_revision;
+    int fragment;
+    bool parting; /* it leaves after this merge */
+    int64_t have_merge;
+    uint64_t have; /* bit s: holds the change of slot s; 0: has said nothing */
+} roster_member;
+
+typedef struct roster_part {
+    int slot;
+    int64_t offer, tokens;
+} roster_part;
+
+typedef struct roster {
+    bool reached;            /* etcd has answered; else what it said last */
+    bool evicted;            /* another island has our slot */
+    int64_t settled;         /* what we wrote up to this number is in it */
+    int64_t merge, revision; /* of head; merge -1: there is none yet */
+    int64_t step, updates;
+    int parts;
+    roster_part part[ROSTER_SLOTS]; /* of the last merge, by slot */
+    roster_member member[ROSTER_SLOTS];
+    json_t *root;
+} roster;
+
+/* From membership_roster's text; `trusted` NULL: every key is. */
+status roster_read(roster *out, const char *text, const keys *trusted);
+void roster_free(roster *r);
+/* NULL: it has no such rank, or says none. */
+const char *roster_endpoint(const roster *r, int slot, int rank);
+
+/* Bits of the slots. */
+uint64_t roster_here(const roster *r);
+uint64_t roster_ready(const roster *r);
+/* Ready, and offering for this merge. */
+uint64_t roster_offers(const roster *r, int64_t merge);
+/* The slots that merge `merge` would take, if it were decided now: whose change every island that reports holds, and that
+ * report; 0: none, too few, or only islands that leave. *all: everybody who is ready has reported. */
+uint64_t roster_takes(bool *all, const roster *r, int64_t merge, int least);
+
+#endif

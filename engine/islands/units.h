@@ -1,0 +1,27 @@
+/* Units: what islands exchange, and who of an island's ranks keeps the outer state of each.
+ *
+ * Every tensor of a model, as Hugging Face stores it, is cut into runs of whole rows of at most UNITS_ELEMENTS elements
+ * (one row, if that is longer): a unit is a rectangle, and contiguous in its tensor. The cut depends on the
+ * tensors' shapes only, so that islands of any layout mean the same unit by the same number. Blocks and chunks of compression are counted
+ * from a unit's first element. A fragment is a set of tensors that are merged together; layer l is in fragment l mod fragments.
+ */
+#ifndef PHALANX_ENGINE_ISLANDS_UNITS_H
+#define PHALANX_ENGINE_ISLANDS_UNITS_H
+
+#include "models/names.h"
+
+enum { UNITS_ELEMENTS = 1 << 18 };
+
+typedef struct unit {
+    int tensor; /* index in the list of names */
+    int fragment;
+    int64_t first, rows; /* of the tensor's; a vector's elements */
+    int64_t elements;    /* rows x the rest of the shape */
+} unit;
+
+/* In the order of the tensors, then of the rows; the caller's to free. */
+unit *units_list(int *count, const names_tensor *tensors, int tensor_count, int fragments);
+/* owner[unit]: a rank of an island of so many; each has about as much of every fragment as the next one. */
+void units_own(int *owner, const unit *units, int count, int fragments, int ranks);
+
+#endif

@@ -1,0 +1,274 @@
+/* Becoming one of the islands, and catching up with them. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/outer_parts.h"
+#include "memory/clock.h"
+#include "memory/log.h"
+
+static bool first_rank(const outer *o)
+{
+    return comm_rank(o->world) == 0;
+}
+
+/* ---- taking over ----------------------------------------------------------------------------------------------------- */
+
+/* An island that has the state after the last merge; -1: none. */
+static int find_donor(const outer *o)
+{
+    for (int s = 0; s < o->config->outer.slots; s++)
+        if (s != o->slot && o->roster.member[s].ready && o->roster.member[s].merge == o->roster.merge)
+            return s;
+    return -1;
+}
+
+/* 1: it is here on all ranks; 0: not yet; -1: it is not to be had. */
+static int fetched(outer *o, int donor)
+{
+    bool done = true, gone = false;
+    for (int k = 0; k < o->got[donor].jobs; k++) {
+        transport_state s = transport_state_of(o->transport, donor * OUTER_PEERS + k);
+        done &= s == TRANSPORT_DONE;
+        gone |= s == TRANSPORT_GONE;
+    }
+    uint64_t all = outer_everywhere(o, (uint64_t)done | (uint64_t)!gone << 1);
+    return all & 1 ? 1 : all & 2 ? 0 : -1;
+}
+
+/* All of one kind of state, fragment by fragment. *done false: the donor has gone on, or away. */
+static status fetch_state(bool *done, outer *o, int donor, wire_kind kind, int64_t merge, double until)
+{
+    *done = true;
+    for (int f = 0; f < o->config->outer.fragments && *done; f++) {
+        outer_drop_fetch(o, donor);
+        int here = outer_everywhere(o, outer_fetch(o, donor, f, kind, merge, 0)) ? 0 : -1;
+        while (here == 0) {
+            outer_nap(o);
+            TRY(outer_look(o));
+            here = fetched(o, donor);
+            if (here == 0 && (find_donor(o) < 0 || o->now > until))
+                here = -1;
+        }
+        outer_drop_fetch(o, donor);
+        *done = here > 0;
+    }
+    return STATUS_OK;
+}
+
+static status fetch_all(bool *done, outer *o, int64_t *merge, int64_t *step, int64_t *updates, double until)
+{
+    *done = false;
+    TRY(outer_look(o));
+    int donor = find_donor(o);
+    *merge = o->roster.merge;
+    *step = o->roster.step;
+    *updates = o->roster.updates;
+    if (donor < 0)
+        return STATUS_OK;
+    TRY(fetch_state(done, o, donor, WIRE_REFERENCE, *merge, until));
+    if (*done && o->momentum)
+        TRY(fetch_state(done, o, donor, WIRE_MOMENTUM, *merge, until));
+    if (*done)
+        log_info("islands: took the model after merge %lld from %s", (long long)*merge, o->roster.member[donor].name);
+    return STATUS_OK;
+}
+
+/* A newcomer begins with empty moments, at the model's step. */
+static void begin_anew(outer *o, outer_position *p, int64_t step, int64_t updates)
+{
+    if (o->error)
+        memset(o->error, 0, (size_t)o->elements * sizeof *o->error);
+    outer_move_clear_states(o->move);
+    log_info("islands: going on at step %lld; the optimizer's moments begin at 0", (long long)step);
+    *p = (outer_position){step, updates, true};
+    for (int f = 0; f < o->config->outer.fragments; f++)
+        o->merged_at[f] = step;
+}
+
+static void serve_state(outer *o, int64_t merge)
+{
+    transport_lock(o->transport);
+    o->serves_state = merge;
+    transport_unlock(o->transport);
+}
+
+status outer_catch_up(outer *o, outer_position *p, bool keep)
+{
+    int64_t merge = -1, step = 0, updates = 0;
+    bool done = false;
+    status s = STATUS_OK;
+    double until = o->now + 2 * o->config->outer.timeout;
+    serve_state(o, -1);
+    if (keep)
+        outer_keep_change(o);
+    while (s == STATUS_OK && !done) {
+        s = fetch_all(&done, o, &merge, &step, &updates, until);
+        if (s == STATUS_OK && !done && o->now > until)
+            s = status_fail(STATUS_FAILED,
+                            "islands: this island's model is that after merge %lld, and no other island gives it that "
+                            "after merge %lld: start it again when one that has it is at work",
+                            (long long)o->merge, (long long)o->roster.merge);
+        outer_nap(o);
+    }
+    if (s == STATUS_OK) {
+        outer_take_reference(o, keep);
+        o->merge = merge;
+        if (!keep)
+            begin_anew(o, p, step, updates);
+        serve_state(o, merge);
+        if (first_rank(o))
+            membership_set_state(o->membership, true, merge);
+    }
+    return s;
+}
+
+/* ---- joining ------------------------------------------------------------------------------------------------------- */
+
+/* The addresses of etcd with commas between; the caller's. */
+static char *addresses(const config *c)
+{
+    char *all = must_strdup("");
+    for (int i = 0; i < c->outer.rendezvous.count; i++) {
+        char *longer = must_format("%s%s%s", all, i ? "," : "", c->outer.rendezvous.item[i].path);
+        free(all);
+        all = longer;
+    }
+    return all;
+}
+
+/* Without outer.island, the last part of run.folder. */
+static const char *name_of(const config *c)
+{
+    const char *slash = strrchr(c->run.folder, '/');
+    return c->outer.island ? c->outer.island : slash && slash[1] ? slash + 1 : c->run.folder;
+}
+
+/* Rank 0 claims a slot with the endpoints of all ranks. */
+static status claim(outer *o)
+{
+    enum { TEXT = 256 };
+    int ranks = comm_ranks(o->world);
+    char mine[TEXT] = "", (*all)[TEXT] = must_calloc((unsigned long)ranks, sizeof *all);
+    const char **endpoints = must_alloc((unsigned long)ranks * sizeof *endpoints);
+    snprintf(mine, sizeof mine, "%s", transport_endpoint(o->transport));
+    comm_all_gather_bytes(comm_world(o->world), all, mine, sizeof mine);
+    for (int i = 0; i < ranks; i++)
+        endpoints[i] = all[i];
+    char *etcd = addresses(o->config);
+    double lease = o->config->outer.timeout / 2;
+    const membership_options options = {.addresses = etcd,
+                                        .run = o->config->outer.run,
+                                        .name = name_of(o->config),
+                                        .fingerprint = o->fingerprint,
+                                        .key = o->keys.mine,
+                                        .endpoints = endpoints,
+                                        .ranks = ranks,
+                                        .slots = o->config->outer.slots,
+                                        .slot = o->config->outer.slot,
+                                        .hint = o->hint,
+                                        .merge = o->merge,
+                                        .lease = lease < 5    ? 5
+                                                 : lease > 20 ? 20
+                                                              : (int)lease,
+                                        .patience = o->config->outer.timeout};
+    status s = first_rank(o) ? membership_open(&o->membership, &options) : STATUS_OK;
+    free(etcd);
+    free(endpoints);
+    free(all);
+    TRY(comm_all_status(comm_world(o->world), s));
+    o->slot = first_rank(o) ? membership_slot(o->membership) : 0;
+    comm_broadcast_bytes(comm_world(o->world), &o->slot, sizeof o->slot, 0);
+    outer_assign_buffers(o);
+    log_info("islands: %s has slot %d of %d", name_of(o->config), o->slot, o->config->outer.slots);
+    return STATUS_OK;
+}
+
+/* This island's state becomes that after the last merge. */
+static void make_head(outer *o, const outer_position *p)
+{
+    if (first_rank(o))
+        membership_decide(o->membership,
+                          json_pack("{s:I, s:I, s:I, s:[]}", "merge", (json_int_t)o->merge, "step", (json_int_t)p->step,
+                                    "updates", (json_int_t)p->updates, "parts"),
+                          o->roster.revision, 0, NULL);
+}
+
+/* Of the islands that are there, the one with the latest state, the first of several. */
+static bool is_best(const outer *o)
+{
+    for (int s = 0; s < o->config->outer.slots; s++) {
+        const roster_member *m = &o->roster.member[s];
+        if (s != o->slot && m->here && (m->merge > o->merge || (m->merge == o->merge && s < o->slot)))
+            return false;
+    }
+    return true;
+}
+
+/* Nobody has the last merge any more: the latest checkpoint that is there becomes the model, once all are there or time is up. */
+static status go_back(outer *o, const outer_position *p, double until)
+{
+    bool all = __builtin_popcountll(roster_here(&o->roster)) == o->config->outer.slots;
+    if (roster_ready(&o->roster) || (!all && o->now < until))
+        return STATUS_OK;
+    if (o->resumed && is_best(o)) {
+        log_info("islands: no island has the model after merge %lld any more: going on from merge %lld",
+                 (long long)o->roster.merge, (long long)o->merge);
+        make_head(o, p);
+    }
+    return STATUS_OK;
+}
+
+/* Until this island's state is that after the last merge. */
+static status agree_on_state(outer *o, outer_position *p)
+{
+    status s = outer_look(o);
+    double until = o->now + o->config->outer.timeout, end = until + o->config->outer.timeout;
+    for (; s == STATUS_OK && o->roster.merge != o->merge; outer_nap(o), s = s == STATUS_OK ? outer_look(o) : s) {
+        if (o->roster.merge < o->merge)
+            make_head(o, p);
+        else if (find_donor(o) >= 0)
+            s = outer_catch_up(o, p, false);
+        else if (o->now > end)
+            s = status_fail(
+                STATUS_FAILED,
+                "islands: this island's model is that after merge %lld, the last one was %lld, and no island "
+                "that has it is at work: start one that has, or choose another outer.run",
+                (long long)o->merge, (long long)o->roster.merge);
+        else
+            s = go_back(o, p, until);
+    }
+    return s;
+}
+
+static status wait_for_others(outer *o)
+{
+    int least = o->config->outer.min_islands;
+    double until = o->now + o->config->outer.timeout;
+    TRY(outer_look(o));
+    while (__builtin_popcountll(roster_ready(&o->roster)) < least && o->now < until) {
+        outer_nap(o);
+        TRY(outer_look(o));
+    }
+    int there = __builtin_popcountll(roster_ready(&o->roster));
+    if (there < least)
+        log_info("islands: %d of at least %d islands are there: training begins, unmerged until more come", there,
+                 least);
+    return STATUS_OK;
+}
+
+status outer_join(outer *o, outer_position *p, int *slot)
+{
+    o->step = p->step;
+    status s = claim(o);
+    if (s == STATUS_OK)
+        s = agree_on_state(o, p);
+    if (s == STATUS_OK) {
+        serve_state(o, o->merge);
+        if (first_rank(o))
+            membership_set_state(o->membership, true, o->merge);
+        o->joined = true;
+        s = wait_for_others(o);
+    }
+    *slot = o->slot;
+    return s;
+}

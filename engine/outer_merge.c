@@ -1,0 +1,355 @@
+/* A merge as it goes on between islands: offering, fetching, reporting, deciding, taking the result. All ranks see the same
+ * roster, broadcast by rank 0, and so take the same decisions. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/config/batch_ramp.h"
+#include "engine/outer_parts.h"
+#include "memory/clock.h"
+#include "memory/log.h"
+#include "memory/units.h"
+
+static const double GRACE = 5; /* seconds after the deadline in which another island may still decide */
+
+static bool first_rank(const outer *o)
+{
+    return comm_rank(o->world) == 0;
+}
+
+/* ---- offering ------------------------------------------------------------------------------------------------------- */
+
+static void serve_offer(outer *o, int64_t merge, int64_t offer, int fragment)
+{
+    transport_lock(o->transport);
+    o->serves_merge = merge;
+    o->serves_offer = offer;
+    o->serves_fragment = fragment;
+    transport_unlock(o->transport);
+}
+
+static int64_t tokens_since(const outer *o, const outer_position *p)
+{
+    return batch_ramp_total(o->config, o->merged_at[o->fragment], p->step) * o->config->train.sequence;
+}
+
+static void offer(outer *o, const outer_position *p, int fragment)
+{
+    serve_offer(o, -1, -1, 0);
+    for (int s = 0; s < o->config->outer.slots; s++)
+        outer_drop_fetch(o, s);
+    o->fragment = fragment;
+    if (!outer_encode(o, fragment)) {
+        o->counts.refused++;
+        if (first_rank(o))
+            log_warn("islands: this island's change is not finite at step %lld: it is not offered", (long long)p->step);
+        return;
+    }
+    o->stage = OUTER_OFFERED;
+    o->offer = p->step;
+    o->settle_at = p->step + o->config->outer.delay;
+    o->deadline = o->now + o->config->outer.timeout;
+    o->reported = 0;
+    serve_offer(o, o->merge + 1, o->offer, fragment);
+    (void)outer_everywhere(o, 0); /* every rank serves what is now offered */
+    if (!first_rank(o))
+        return;
+    membership_set_have(o->membership, NULL);
+    membership_set_offer(o->membership,
+                         json_pack("{s:I, s:I, s:I, s:I, s:i, s:b}", "merge", (json_int_t)(o->merge + 1), "offer",
+                                   (json_int_t)o->offer, "tokens", (json_int_t)tokens_since(o, p), "updates",
+                                   (json_int_t)p->updates, "fragment", fragment, "parting", o->parting));
+}
+
+/* ---- fetching ------------------------------------------------------------------------------------------------------- */
+
+static void look_after_fetch(outer *o, int slot)
+{
+    bool done = true, gone = false;
+    for (int k = 0; k < o->got[slot].jobs; k++) {
+        transport_state s = transport_state_of(o->transport, slot * OUTER_PEERS + k);
+        done &= s == TRANSPORT_DONE;
+        gone |= s == TRANSPORT_GONE;
+    }
+    if (gone) /* withdrawn, perhaps for a newer one: asked for again as long as it is offered */
+        outer_drop_fetch(o, slot);
+    if (!done)
+        return;
+    o->got[slot].here = outer_sound(o, slot, o->fragment);
+    o->got[slot].bad = !o->got[slot].here;
+    if (o->got[slot].bad) {
+        o->counts.refused++;
+        log_warn("islands: refused the change of island %s: it is not finite", o->roster.member[slot].name);
+    }
+}
+
+/* Bits of the slots whose change this rank holds, its own among them. */
+static uint64_t fetch_all(outer *o)
+{
+    uint64_t offers = roster_offers(&o->roster, o->merge + 1), here = 1ull << o->slot;
+    for (int s = 0; s < o->config->outer.slots; s++) {
+        if (s == o->slot)
+            continue;
+        bool wanted = offers >> s & 1 && o->roster.member[s].fragment == o->fragment;
+        if (wanted && o->got[s].offer != o->roster.member[s].offer) {
+            outer_drop_fetch(o, s);
+            o->got[s].offer = o->roster.member[s].offer;
+            o->got[s].bad = !outer_fetch(o, s, o->fragment, WIRE_CHANGE, o->merge + 1, o->got[s].offer);
+        }
+        if (o->got[s].offer && !o->got[s].here && !o->got[s].bad)
+            look_after_fetch(o, s);
+        here |= (uint64_t)o->got[s].here << s;
+    }
+    return here;
+}
+
+/* ---- reporting and deciding ------------------------------------------------------------------------------------------ */
+
+static void report(outer *o, uint64_t held)
+{
+    if (held == o->reported)
+        return;
+    o->reported = held;
+    json_t *slots = json_array();
+    for (int s = 0; s < ROSTER_SLOTS; s++)
+        if (held >> s & 1)
+            json_array_append_new(slots, json_integer(s));
+    membership_set_have(o->membership, json_pack("{s:I, s:o}", "merge", (json_int_t)(o->merge + 1), "slots", slots));
+}
+
+static void decide(outer *o, uint64_t takes)
+{
+    const roster *r = &o->roster;
+    json_t *parts = json_array();
+    int64_t revisions[ROSTER_SLOTS] = {0}, step = 0, updates = 0;
+    for (int s = 0; s < ROSTER_SLOTS; s++) {
+        const roster_member *m = &r->member[s];
+        if (!(takes >> s & 1))
+            continue;
+        revisions[s] = m->offer_revision;
+        if (m->offer > step) {
+            step = m->offer;
+            updates = m->updates;
+        }
+        json_array_append_new(parts, json_pack("{s:i, s:I, s:I, s:s}", "slot", s, "offer", (json_int_t)m->offer,
+                                               "tokens", (json_int_t)m->tokens, "name", m->name));
+    }
+    membership_decide(o->membership,
+                      json_pack("{s:I, s:I, s:I, s:o}", "merge", (json_int_t)(o->merge + 1), "step", (json_int_t)step,
+                                "updates", (json_int_t)updates, "parts", parts),
+                      r->revision, takes, revisions);
+}
+
+static bool everybody_leaves(const roster *r, uint64_t offers)
+{
+    bool all = offers == roster_ready(r);
+    for (int s = 0; s < ROSTER_SLOTS; s++)
+        all &= !(offers >> s & 1) || r->member[s].parting;
+    return all;
+}
+
+static void withdraw(outer *o, const char *why)
+{
+    o->stage = OUTER_WITHDRAWING;
+    log_info("islands: merge %lld: %s; training goes on, and the change stays for the next one",
+             (long long)(o->merge + 1), why);
+    if (!first_rank(o))
+        return;
+    membership_set_have(o->membership, NULL);
+    o->withdrawn = membership_set_offer(o->membership, NULL);
+}
+
+static void push_offer(outer *o)
+{
+    const roster *r = &o->roster;
+    uint64_t offers = roster_offers(r, o->merge + 1), held = outer_everywhere(o, fetch_all(o)), ready = roster_ready(r);
+    bool late = o->now > o->deadline, all = false;
+    if (everybody_leaves(r, offers)) {
+        withdraw(o, "everybody leaves");
+        return;
+    }
+    if (first_rank(o) && ((held & ready) == ready || late))
+        report(o, held);
+    uint64_t takes = roster_takes(&all, r, o->merge + 1, o->config->outer.min_islands);
+    if (first_rank(o) && r->reached && takes && (all || late))
+        decide(o, takes);
+    if (o->now > o->deadline + GRACE) {
+        char why[96];
+        snprintf(why, sizeof why, "not agreed on within outer.timeout (%d of %d islands offer a change%s)",
+                 __builtin_popcountll(offers), __builtin_popcountll(ready), r->reached ? "" : ", etcd is away");
+        withdraw(o, why);
+    }
+}
+
+/* ---- the result ------------------------------------------------------------------------------------------------------ */
+
+static const roster_part *own_part(const outer *o)
+{
+    const roster *r = &o->roster;
+    for (int i = 0; i < r->parts; i++)
+        if (r->part[i].slot == o->slot && r->part[i].offer == o->offer)
+            return &r->part[i];
+    return NULL;
+}
+
+static bool all_here(const outer *o)
+{
+    const roster *r = &o->roster;
+    bool here = true;
+    for (int i = 0; i < r->parts; i++) {
+        int s = r->part[i].slot;
+        here &= s == o->slot ? r->part[i].offer == o->offer : o->got[s].here && o->got[s].offer == r->part[i].offer;
+    }
+    return here && r->parts > 0;
+}
+
+static void say_merged(const outer *o, bool took_part)
+{
+    char names[256] = "";
+    const roster *r = &o->roster;
+    for (int i = 0; i < r->parts; i++) {
+        size_t used = strlen(names);
+        const char *name = r->member[r->part[i].slot].name;
+        snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", *name ? name : "one that is gone");
+    }
+    log_info("islands: merge %lld of %d: %s%s", (long long)r->merge, r->parts, names,
+             took_part ? "" : "; without this one, whose change goes with the next");
+}
+
+/* The head has moved by one, and everything it is made of is here. */
+static void take_merge(outer *o)
+{
+    bool took_part = own_part(o) != NULL;
+    transport_lock(o->transport);
+    o->serves_state = -1;
+    transport_unlock(o->transport);
+    outer_merge_reference(o, took_part);
+    o->merge = o->roster.merge;
+    transport_lock(o->transport);
+    o->serves_state = o->merge;
+    transport_unlock(o->transport);
+    if (took_part) {
+        o->counts.merges++;
+        o->merged_at[o->fragment] = o->offer;
+    } else {
+        o->counts.missed++;
+    }
+    say_merged(o, took_part);
+    o->stage = took_part ? OUTER_MERGED : OUTER_IDLE;
+    if (!first_rank(o))
+        return;
+    membership_set_have(o->membership, NULL);
+    membership_set_offer(o->membership, NULL);
+    membership_set_state(o->membership, true, o->merge);
+}
+
+static status push(outer *o, outer_position *p)
+{
+    TRY(outer_look(o));
+    const roster *r = &o->roster;
+    if (r->merge > o->merge) {
+        bool here = r->merge == o->merge + 1 && o->stage != OUTER_IDLE && all_here(o);
+        if (outer_everywhere(o, here)) {
+            take_merge(o);
+            return STATUS_OK;
+        }
+        o->counts.missed += r->merge - o->merge;
+        if (first_rank(o)) {
+            membership_set_have(o->membership, NULL);
+            membership_set_offer(o->membership, NULL);
+        }
+        o->stage = OUTER_IDLE;
+        return outer_catch_up(o, p, true);
+    }
+    if (o->stage == OUTER_OFFERED)
+        push_offer(o);
+    int64_t settled = first_rank(o) && r->reached ? r->settled - o->withdrawn : -1;
+    if (o->stage == OUTER_WITHDRAWING && outer_everywhere(o, !first_rank(o) || settled >= 0)) {
+        o->stage = OUTER_IDLE; /* nobody can take it any more */
+        o->counts.missed++;
+    }
+    return STATUS_OK;
+}
+
+static void settle(outer *o)
+{
+    outer_settle(o, o->fragment);
+    o->stage = OUTER_IDLE;
+}
+
+/* Until what is offered is merged, or is not offered any more. Without etcd nobody knows, and training goes on. */
+static status wait_for_merge(outer *o, outer_position *p)
+{
+    double began = clock_seconds();
+    status s = STATUS_OK;
+    while (s == STATUS_OK && (o->stage == OUTER_OFFERED || (o->stage == OUTER_WITHDRAWING && o->roster.reached))) {
+        s = push(o, p);
+        outer_nap(o);
+    }
+    o->counts.waited += clock_seconds() - began;
+    return s;
+}
+
+/* Fragment i is due i H / P steps into every round of H; -1: none is. */
+static int due(const outer *o, int64_t step)
+{
+    int64_t every = o->config->outer.every, each = every / o->config->outer.fragments;
+    return step % each == 0 ? (int)(step % every / each) : -1;
+}
+
+static status begin(outer *o, outer_position *p, int fragment)
+{
+    TRY(outer_look(o));
+    if (o->roster.merge > o->merge) /* merged without this island */
+        TRY(push(o, p));
+    if (!o->roster.reached) { /* said by the thread that asks */
+        o->counts.missed++;
+        return STATUS_OK;
+    }
+    if (o->stage == OUTER_IDLE && o->roster.merge == o->merge)
+        offer(o, p, fragment);
+    return STATUS_OK;
+}
+
+status outer_step(outer *o, outer_position *p)
+{
+    int fragment = due(o, p->step);
+    o->step = p->step;
+    bool waits = o->stage == OUTER_MERGED && p->step >= o->settle_at;
+    if (waits)
+        settle(o);
+    if (o->stage != OUTER_IDLE && o->stage != OUTER_MERGED)
+        TRY(push(o, p));
+    if (fragment >= 0 && o->stage == OUTER_IDLE)
+        TRY(begin(o, p, fragment));
+    if (o->stage == OUTER_OFFERED && p->step >= o->settle_at)
+        TRY(wait_for_merge(o, p));
+    if (o->stage == OUTER_MERGED && p->step >= o->settle_at)
+        settle(o);
+    return STATUS_OK;
+}
+
+status outer_before_save(outer *o, outer_position *p)
+{
+    return o->stage == OUTER_OFFERED ? wait_for_merge(o, p) : STATUS_OK;
+}
+
+status outer_part(outer *o, outer_position *p)
+{
+    if (!o->joined)
+        return STATUS_OK;
+    TRY(outer_before_save(o, p));
+    if (o->stage == OUTER_MERGED)
+        return STATUS_OK; /* the checkpoint knows what is left to do */
+    uint64_t others = roster_ready(&o->roster) & ~(1ull << o->slot);
+    bool new = p->step > o->merged_at[0] && o->config->outer.fragments == 1;
+    if (!new || !others || o->stage != OUTER_IDLE)
+        return STATUS_OK;
+    log_info("islands: handing over the change since the last merge before this island leaves");
+    o->parting = true;
+    TRY(begin(o, p, 0));
+    o->settle_at = p->step;
+    TRY(wait_for_merge(o, p));
+    if (o->stage == OUTER_MERGED)
+        settle(o);
+    return STATUS_OK;
+}

@@ -1,0 +1,119 @@
+/* What the files of the outer loop share: outer_setup.c (memory, checkpoints), outer_reach.c (the roster, fetching),
+ * outer_apply.c (arithmetic on units), outer_join.c (joining, taking over), outer_merge.c (the merges; start there). */
+#ifndef PHALANX_ENGINE_OUTER_PARTS_H
+#define PHALANX_ENGINE_OUTER_PARTS_H
+
+#include "engine/islands/compress.h"
+#include "engine/islands/membership.h"
+#include "engine/islands/rule.h"
+#include "engine/islands/transport.h"
+#include "engine/outer.h"
+#include "engine/outer_move.h"
+
+enum { OUTER_PEERS = 64 }; /* ranks of one other island that a rank fetches from at a time */
+
+/* A unit that this rank keeps the outer state of. */
+typedef struct outer_unit {
+    int unit;
+    int64_t at;                 /* its first element among the rank's */
+    int64_t coded, coded_bytes; /* its encoding among its fragment's */
+} outer_unit;
+
+typedef enum outer_stage {
+    OUTER_IDLE,
+    OUTER_OFFERED,     /* a change is offered for merge + 1 */
+    OUTER_WITHDRAWING, /* it shall be no more; etcd may not have heard */
+    OUTER_MERGED,      /* the reference is new, the weights are not yet */
+} outer_stage;
+
+struct outer {
+    const config *config;
+    compiled *compiled;
+    executor *executor;
+    comm *world;
+    watchdog *watchdog;
+    names_tensor *tensors;
+    int tensor_count;
+    unit *units;
+    int *owner;
+    int count;
+    outer_unit *mine;
+    int mine_count;
+    int *mine_of; /* by unit: index in `mine`, or -1 */
+    outer_move *move;
+    compress_method method;
+    rule rule;
+    uint64_t fingerprint;
+
+    /* planned memory: [elements of mine], then [largest unit], then [bytes of the largest fragment] */
+    struct arena *arena;
+    float *reference, *momentum, *error; /* momentum, error: NULL where there is none */
+    float *rest;                         /* what an offer would keep; a change while its base is replaced */
+    float *values, *other;               /* [largest unit] */
+    uint8_t *out, *in[ROSTER_SLOTS];     /* encodings of a fragment: offered, fetched */
+    int64_t elements;
+    checkpoint_piece *pieces;
+    int piece_count;
+
+    keys keys;
+    transport *transport;
+    membership *membership; /* rank 0's */
+    roster roster;          /* as last broadcast, the same on all ranks */
+    int slot;
+    double now; /* rank 0's clock, likewise */
+
+    outer_stage stage;
+    int64_t step;          /* of the run, for the watchdog */
+    double told;           /* when it was */
+    int64_t merge;         /* the reference is that after this one */
+    int64_t merged_at[64]; /* by fragment: this island's step at its last merge */
+    int fragment;
+    int64_t offer, settle_at; /* the step after which it was offered; after which the weights take the reference */
+    double deadline;
+    int64_t withdrawn; /* number of the writing, membership.h */
+    bool parting, joined, resumed;
+    int hint; /* the slot that a checkpoint knows; -1 */
+    struct {
+        int64_t offer; /* being fetched, or here; 0: none */
+        bool here, bad;
+        int jobs;
+    } got[ROSTER_SLOTS];
+    transport_part *parts; /* [slots][mine_count], of fetches */
+    uint64_t reported;
+
+    /* what the transport's thread may serve; under its lock */
+    int64_t serves_merge, serves_offer, serves_state;
+    int serves_fragment;
+
+    outer_counts counts;
+};
+
+void outer_assign_buffers(outer *o); /* outer_setup.c: once the slot is known */
+
+/* outer_reach.c: reads the roster on all ranks; a millisecond or so */
+status outer_look(outer *o);
+void outer_nap(const outer *o);
+/* The set of slots for which the condition holds on every rank. */
+uint64_t outer_everywhere(const outer *o, uint64_t here);
+/* From every rank of an island that keeps some of our units of the fragment, a stream each. False: not all can be asked. */
+bool outer_fetch(outer *o, int slot, int fragment, wire_kind kind, int64_t merge, int64_t offered);
+void outer_drop_fetch(outer *o, int slot);
+
+/* outer_apply.c */
+/* Encodes the fragment's change; false on all ranks: it is not finite somewhere. */
+bool outer_encode(outer *o, int fragment);
+/* Is what was fetched of a slot finite? */
+bool outer_sound(outer *o, int slot, int fragment);
+/* The reference after the merge in the roster, and, if this island's change is not in it, the weights. */
+void outer_merge_reference(outer *o, bool took_part);
+/* The weights of a fragment take the reference. */
+void outer_settle(outer *o, int fragment);
+/* rest = weights - reference, of all units; and the weights = reference + rest, or the reference alone. */
+void outer_keep_change(outer *o);
+void outer_take_reference(outer *o, bool with_rest);
+
+/* outer_join.c */
+/* Model and outer state of the last merge, from an island that has them. `keep`: this island's change stays on top. */
+status outer_catch_up(outer *o, outer_position *p, bool keep);
+
+#endif

@@ -1,0 +1,94 @@
+"""Golden values of outer steps: every rule and every compression in float64, three islands, five outer steps.
+
+Needs NumPy. Writes outer.json beside itself: for each case the reference after each step. Islands' changes are drawn as the C
+test draws them (tests/engine/islands/test_outer.c), so that only the arithmetic is compared.
+"""
+
+import json
+import pathlib
+
+import numpy as np
+
+ISLANDS, STEPS, ELEMENTS = 3, 5, 300
+TOKENS = [4096, 8192, 2048]
+DENSITY = 0.05
+
+
+def draw(island, step):
+    state, out = np.uint64(island * 1000 + step * 10 + 7), []
+    with np.errstate(over="ignore"):
+        for _ in range(ELEMENTS):
+            state = state * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
+            out.append(float(state >> np.uint64(40)) / 2**24 - 0.5)
+    return np.array(out) ** 3
+
+
+def to_bf16(x):
+    bits = np.float32(x).view(np.uint32).astype(np.uint64)
+    bits = (bits + np.uint64(0x7FFF) + ((bits >> np.uint64(16)) & np.uint64(1))) >> np.uint64(16)
+    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
+
+
+def integers(x, block, top):
+    out = np.empty_like(x)
+    for i in range(0, len(x), block):
+        part = x[i : i + block]
+        scale = np.abs(part).max() / top
+        out[i : i + block] = np.rint(part / scale) * scale
+    return out
+
+
+def topk(x):
+    k = int(np.ceil(DENSITY * len(x)))
+    places = np.sort(np.argsort(-np.abs(x), kind="stable")[:k])
+    size = np.abs(x[places])
+    middle = size.min() + (size.max() - size.min()) / 2
+    large = size > middle
+    level = [to_bf16(size[~large].mean()), to_bf16(size[large].mean()) if large.any() else 0.0]
+    out = np.zeros_like(x)
+    out[places] = np.sign(x[places]) * np.where(large, level[1], level[0])
+    return out
+
+
+METHODS = {
+    "none": lambda x: x,
+    "bf16": lambda x: to_bf16(x),
+    "int8": lambda x: integers(x, 256, 127),
+    "int4": lambda x: integers(x, 64, 7),
+    "topk": topk,
+}
+
+
+def run(rule, method, lr, momentum, decay):
+    reference, velocity = np.zeros(ELEMENTS), np.zeros(ELEMENTS)
+    error = [np.zeros(ELEMENTS) for _ in range(ISLANDS)]
+    after = []
+    for step in range(STEPS):
+        mean = np.zeros(ELEMENTS)
+        for i in range(ISLANDS):
+            whole = decay * error[i] + draw(i, step)
+            sent = METHODS[method](whole)
+            error[i] = whole - sent
+            mean += TOKENS[i] / sum(TOKENS) * sent
+        if rule == "average":
+            reference = reference - lr * mean
+        else:
+            velocity = momentum * velocity + mean
+            reference = reference - lr * (mean + momentum * velocity)
+        after.append([float(f"{x:.12g}") for x in reference])
+    return after
+
+
+def main():
+    cases = []
+    for rule, lr, momentum in [("average", 1.0, 0.0), ("average", 0.5, 0.0), ("nesterov", 0.7, 0.9)]:
+        for method in METHODS:
+            decay = 0.9 if lr == 0.5 else 1.0
+            cases.append({"rule": rule, "method": method, "lr": lr, "momentum": momentum, "decay": decay,
+                          "after": run(rule, method, lr, momentum, decay)[-2:]})
+    text = json.dumps({"density": DENSITY, "tokens": TOKENS, "cases": cases})
+    pathlib.Path(__file__).with_name("outer.json").write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -192,6 +192,9 @@ bench: all ## ratios: a training step beside the machine's ceilings, planning, r
 	@for length in 1024 64; do $(BUILD)/phalanx bench $(BENCH_GPT2) train.sequence=$$length || exit 1; done
 	@tools/bench_ranks.sh $(BUILD)/phalanx
 
+bench-alive: all ## what staying alive costs: a restart, saves (with PYTHON, beside PyTorch's), verification
+	@PYTHON=$(if $(filter command line environment,$(origin PYTHON)),$(PYTHON)) tools/bench_alive.sh $(BUILD)/phalanx
+
 bench-peers: all ## the same beside PyTorch: PYTHON=... must have torch and transformers
 	@for length in 1024 64; do \
 	$(BUILD)/phalanx bench $(BENCH_GPT2) train.sequence=$$length --json && $(PYTHON) tests/jobs/bench_peers.py $$length || exit 1; done
@@ -228,6 +231,9 @@ faults: $(BUILD)/tests/test_campaign $(BUILD)/tests/test_checkpoint_damage ## FA
 	FAULTS=$(or $(FAULTS),100) SEED=$(SEED) $(BUILD)/tests/test_campaign
 	DAMAGES=$(or $(FAULTS),100)0 SEED=$(SEED) $(BUILD)/tests/test_checkpoint_damage
 
+soak: all ## 50,000 steps under phalanx supervise with kills: memory, descriptors and files stay constant
+	tests/jobs/soak.sh $(BUILD)/phalanx $(or $(STEPS),50000)
+
 clean: ## remove what was built
 	rm -rf build build-*
 
@@ -241,4 +247,4 @@ endif
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
 .SECONDARY:
-.PHONY: faults fuzz-library all install tests deps demo check run-tests lint asan ubsan tsan clean help
+.PHONY: faults soak bench-alive fuzz-library all install tests deps demo check run-tests lint asan ubsan tsan clean help

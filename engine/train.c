@@ -7,6 +7,7 @@
 #include "engine/batch.h"
 #include "engine/files/atomic.h"
 #include "engine/files/checkpoint_find.h"
+#include "engine/files/checkpoint_publisher.h"
 #include "engine/loss_scale.h"
 #include "engine/incidents.h"
 #include "engine/report.h"
@@ -308,6 +309,8 @@ static status complete(training *t)
         return STATUS_OK;
     status s = STATUS_OK;
     if (comm_rank(t->world) == 0)
+        s = checkpoint_tidy(t->checkpoints);
+    if (comm_rank(t->world) == 0 && s == STATUS_OK)
         s = checkpoint_settle(t->checkpoints);
     if (comm_rank(t->world) == 0 && s == STATUS_OK)
         s = checkpoint_prune(t->checkpoints, c->checkpoint.keep, c->checkpoint.keep_every);

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "engine/files/atomic.h"
-#include "engine/files/checkpoint_publisher.h"
 #include "engine/files/mapping.h"
 #include "engine/files/retry.h"
 #include "memory/log.h"
@@ -295,7 +294,6 @@ status checkpoint_settle(const char *folder)
     TRY(atomic_look(&there, folder));
     if (!there)
         return STATUS_OK;
-    TRY(checkpoint_tidy(folder));
     TRY(read_latest(&latest, folder));
     status s = latest ? whole_folder(&path, folder, latest) : STATUS_OK;
     bool names_one = path;

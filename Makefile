@@ -95,14 +95,17 @@ $(foreach s,$(PROGRAM_SRC),$(eval $(call TEST_PROGRAM,$s)))
 
 # What tests start or load besides the programs they link. Interposers (of promise 1, and of storage that fails) are never
 # sanitized themselves.
-SPIES := $(BUILD)/tests/allocation_spy.so $(BUILD)/tests/io_faults.so
+SPIES := $(BUILD)/tests/allocation_spy.so $(BUILD)/tests/allocation_faults.so $(BUILD)/tests/io_faults.so
 $(SPIES): $(BUILD)/tests/%.so: tests/memory/spy/%.c memory/seal.h
 	@mkdir -p $(@D)
 	$(CC) -std=c11 -D_GNU_SOURCE -O2 $(CWARNINGS) -I. -shared -fPIC -o $@ $< -ldl
 
 $(BUILD)/tests/test_endings: | $(BUILD)/phalanx
+$(BUILD)/tests/test_kill_calls: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
+$(BUILD)/tests/test_no_memory: | $(BUILD)/tests/allocation_faults.so
 $(BUILD)/tests/test_node_copies: | $(BUILD)/phalanx
-$(BUILD)/tests/test_supervise: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
+$(BUILD)/tests/test_supervise: | $(BUILD)/phalanx
+$(BUILD)/tests/test_campaign: | $(BUILD)/tests/io_faults.so $(BUILD)/tests/allocation_faults.so $(BUILD)/phalanx
 $(BUILD)/tests/test_phases: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
 $(BUILD)/tests/test_arena: | $(BUILD)/tests/allocation_spy.so
 $(BUILD)/tests/test_buckets: | $(BUILD)/phalanx
@@ -178,7 +181,7 @@ SANITIZED_asan  := -fsanitize=address,undefined -fno-sanitize-recover=undefined 
 SANITIZED_ubsan := -fsanitize=undefined -fno-sanitize-recover=undefined
 SANITIZED_tsan  := -fsanitize=thread
 # Not under ASan: matrices of whole runs on many ranks (minutes), and promises about resident memory and about time.
-ASAN_LEFT_OUT := bubble comm cuda_attention cuda_host cuda_queue cuda_tuning endings faults golden help islands layouts memory narrow_state node_copies optimizers parity parity_mutants phases recovery resume supervise watch watchdog
+ASAN_LEFT_OUT := bubble campaign comm cuda_attention cuda_host cuda_queue cuda_tuning endings faults golden help islands kill_calls layouts memory narrow_state no_memory node_copies optimizers parity parity_mutants phases recovery resume supervise watch watchdog
 ASAN_TESTS ?= $(filter-out $(ASAN_LEFT_OUT:%=build-asan/tests/test_%),$(TESTS:$(BUILD)/%=build-asan/%))
 asan: SELECTED = TESTS="$(ASAN_TESTS)" RANK_PROGRAMS=
 asan ubsan tsan: ## the tests under AddressSanitizer (with UBSan; a selection), UBSan or ThreadSanitizer
@@ -188,6 +191,9 @@ BENCH_GPT2 := models/configs/gpt2-124m.yaml train.device=cpu train.precision=bf1
 bench: all ## ratios: a training step beside the machine's ceilings, planning, ranks, start-up
 	@for length in 1024 64; do $(BUILD)/phalanx bench $(BENCH_GPT2) train.sequence=$$length || exit 1; done
 	@tools/bench_ranks.sh $(BUILD)/phalanx
+
+bench-alive: all ## what staying alive costs: a restart, saves (with PYTHON, beside PyTorch's), verification
+	@PYTHON=$(if $(filter command line environment,$(origin PYTHON)),$(PYTHON)) tools/bench_alive.sh $(BUILD)/phalanx
 
 bench-peers: all ## the same beside PyTorch: PYTHON=... must have torch and transformers
 	@for length in 1024 64; do \
@@ -203,13 +209,13 @@ define FUZZ_PROGRAM
 $(BUILD)/fuzz/$(basename $(notdir $1)): $1 fuzz-library
 	@mkdir -p $$(@D)
 	clang -std=c11 -D_GNU_SOURCE -O1 -g -I. $$(PKG_CFLAGS) -fsanitize=fuzzer,address,undefined -c -o $$@.o $$<
-	clang++ -fopenmp -fsanitize=fuzzer,address,undefined -o $$@ $$@.o build-fuzz/libphalanx.a $$(LIBS)
+	clang++ -fopenmp -fsanitize=fuzzer,address,undefined -o $$@ $$@.o build-fuzz/tests/libtests.a build-fuzz/libphalanx.a -lcmocka $$(LIBS)
 endef
 $(foreach s,$(FUZZ_SRC),$(eval $(call FUZZ_PROGRAM,$s)))
 
 fuzz-library:
 	@$(MAKE) --no-print-directory -s BUILD=build-fuzz CC=clang CXX=clang++ OPTIMIZE="-O1 -g" \
-	    SANITIZE="-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined" build-fuzz/libphalanx.a
+	    SANITIZE="-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined" build-fuzz/libphalanx.a build-fuzz/tests/libtests.a
 
 fuzz: $(FUZZERS) ## every reader under libFuzzer, FUZZ_SECONDS each
 	@for f in $(FUZZERS); do mkdir -p $$f.corpus; echo "$$f"; \
@@ -221,9 +227,12 @@ cuda-tests: tests ## the CUDA kernels and host side, executed without a GPU
 
 FAULTS ?= 100
 SEED ?= 1
-faults: $(BUILD)/tests/test_supervise $(BUILD)/tests/test_checkpoint_damage ## FAULTS=N faults at random (SEED=S) under phalanx supervise, what each kind costs; 10 N damages to checkpoints
-	FAULTS=$(or $(FAULTS),100) SEED=$(SEED) $(BUILD)/tests/test_supervise
+faults: $(BUILD)/tests/test_campaign $(BUILD)/tests/test_checkpoint_damage ## FAULTS=N faults at random (SEED=S) under phalanx supervise, what each kind costs; 10 N damages to checkpoints
+	FAULTS=$(or $(FAULTS),100) SEED=$(SEED) $(BUILD)/tests/test_campaign
 	DAMAGES=$(or $(FAULTS),100)0 SEED=$(SEED) $(BUILD)/tests/test_checkpoint_damage
+
+soak: all ## 50,000 steps under phalanx supervise with kills: memory, descriptors and files stay constant
+	tests/jobs/soak.sh $(BUILD)/phalanx $(or $(STEPS),50000)
 
 clean: ## remove what was built
 	rm -rf build build-*
@@ -238,4 +247,4 @@ endif
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
 .SECONDARY:
-.PHONY: faults fuzz-library all install tests deps demo check run-tests lint asan ubsan tsan clean help
+.PHONY: faults soak bench-alive fuzz-library all install tests deps demo check run-tests lint asan ubsan tsan clean help

@@ -1,5 +1,6 @@
 #include "engine/causes.h"
 
+#include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,10 +14,12 @@
  * from one to the last. */
 enum { FRUITLESS = 8, SAME = 3, SAME_DATA = 2, LONGEST_WAIT = 64 };
 
+/* NULL: there is none. Without memory nothing can be told, least of all that a job comes no further. */
 static FILE *open_in(const char *folder, const char *name)
 {
     char *path = must_format("%s/%s", folder, name);
     FILE *f = fopen(path, "r");
+    MUST(f || errno != ENOMEM, "%s: out of host memory", path);
     free(path);
     return f;
 }
@@ -70,6 +73,7 @@ cause causes_read(const char *folder, int64_t position)
                 most = c;
             json_decref(line);
         }
+    MUST(!f || feof(f) || errno != ENOMEM, "%s/" INCIDENTS_FILE ": out of host memory", folder);
     if (f)
         fclose(f);
     free(text);

@@ -495,7 +495,8 @@ double saver_seconds(const saver *s)
 
 double saver_stall(saver *s)
 {
-    double stall = s->stall;
-    s->stall = 0;
+    double stall = s ? s->stall : 0;
+    if (s)
+        s->stall = 0;
     return stall;
 }

@@ -5,6 +5,9 @@
 #include <string.h>
 
 #include "engine/batch.h"
+#include "engine/files/atomic.h"
+#include "engine/files/checkpoint_find.h"
+#include "engine/files/checkpoint_publisher.h"
 #include "engine/loss_scale.h"
 #include "engine/incidents.h"
 #include "engine/report.h"
@@ -292,15 +295,37 @@ static status train_loop(training *t, signals_request *asked)
     return STATUS_OK;
 }
 
+/* The files of a run that is complete stay as they are. What one that was killed just before its end had left to do is done. */
+static status complete(training *t)
+{
+    const config *c = t->config;
+    log_info("nothing left to do: %lld steps are done, and train.steps is %lld; raise it to go on", (long long)t->step,
+             (long long)c->train.steps);
+    char *summary = must_format("%s/summary.json", t->folder);
+    int there = atomic_exists(summary);
+    free(summary);
+    comm_broadcast_bytes(comm_world(t->world), &there, sizeof there, 0);
+    if (there || t->new_stage)
+        return STATUS_OK;
+    status s = STATUS_OK;
+    if (comm_rank(t->world) == 0)
+        s = checkpoint_tidy(t->checkpoints);
+    if (comm_rank(t->world) == 0 && s == STATUS_OK)
+        s = checkpoint_settle(t->checkpoints);
+    if (comm_rank(t->world) == 0 && s == STATUS_OK)
+        s = checkpoint_prune(t->checkpoints, c->checkpoint.keep, c->checkpoint.keep_every);
+    if (s != STATUS_OK)
+        log_warn("%s", status_message());
+    node_copies_forget(t->copies);
+    TRY(training_report_open(t));
+    return training_summary(t, false);
+}
+
 static status train_on(training *t, bool *stopped)
 {
     signals_request asked = SIGNALS_NONE;
-    /* The files of a run that is complete stay as they are. */
-    if (t->step >= t->config->train.steps) {
-        log_info("nothing left to do: %lld steps are done, and train.steps is %lld; raise it to go on",
-                 (long long)t->step, (long long)t->config->train.steps);
-        return STATUS_OK;
-    }
+    if (t->step >= t->config->train.steps)
+        return complete(t);
     TRY(training_open_verify(t));
     TRY(training_report_open(t));
     TRY(training_save_open(t));

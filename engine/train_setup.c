@@ -139,17 +139,16 @@ static status open_tokenizer(training *t)
     return tokenizer_files_is_beside(beside) ? tokenizer_files_open_beside(&t->tokenizer, beside) : STATUS_OK;
 }
 
-/* All ranks must see one run folder: rank 0 writes a file that the others read. */
+/* All ranks must see one run folder: rank 0, which holds its lock, writes a file that the others look for. What an earlier start has
+ * left of the kind goes. */
 static status check_shared_folder(training *t)
 {
-    char *path = must_format("%s/.shared-%d", t->folder, (int)getpid());
-    char name[512] = {0};
-    strncpy(name, path, sizeof name - 1);
+    char *name = must_format("%s/.shared-%s", t->folder, t->run);
     comm_group *all = comm_world(t->world);
-    comm_broadcast_bytes(all, name, sizeof name, 0);
     status s = STATUS_OK;
     if (comm_rank(t->world) == 0) {
-        s = atomic_make_folders(t->folder);
+        if (t->lock)
+            s = atomic_remove_all(t->folder, ".shared-");
         FILE *f = s == STATUS_OK ? fopen(name, "w") : NULL;
         if (s == STATUS_OK && !f)
             s = status_fail(STATUS_FAILED, "%s cannot be written to: %s; check run.folder", t->folder, strerror(errno));
@@ -165,7 +164,7 @@ static status check_shared_folder(training *t)
     s = comm_all_status(all, s);
     if (comm_rank(t->world) == 0)
         unlink(name);
-    free(path);
+    free(name);
     return s;
 }
 
@@ -294,7 +293,10 @@ static double peak_of(const training *t)
 static status take_lock(training *t)
 {
     static const double LEASE = 30; /* seconds */
-    if (comm_rank(t->world) > 0 || !t->config->run.lock)
+    if (comm_rank(t->world) > 0)
+        return STATUS_OK;
+    TRY(atomic_make_folders(t->folder));
+    if (!t->config->run.lock)
         return STATUS_OK;
     char *path = must_format("%s/lock", t->folder);
     status s = lock_take(&t->lock, path, t->run, LEASE);
@@ -352,8 +354,8 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
     TRY(comm_all_status(all, open_executor(t)));
     name_device(t);
     watchdog_enter(w, DURING_SETUP, true, 0, "looking at the run's folder");
-    TRY(check_shared_folder(t));
     TRY(comm_all_status(all, take_lock(t)));
+    TRY(check_shared_folder(t));
     TRY(comm_all_status(all, training_move_aside(t)));
     watchdog_enter(w, DURING_SETUP, false, 0, "preparing");
     batch_rope_table(&t->compiled, t->executor);

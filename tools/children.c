@@ -73,6 +73,7 @@ bool children_ended(pid_t child, int *exit_status)
 
 typedef struct process {
     pid_t pid, parent;
+    char state; /* as in /proc/PID/stat */
     bool below;
 } process;
 
@@ -81,10 +82,10 @@ typedef struct processes {
     process *all;
 } processes;
 
-static pid_t parent_of(const char *pid)
+/* What has ended needs no signal: it is as if it were not there. */
+static bool look_at(process *out, const char *pid)
 {
     char path[64], text[512] = "";
-    int parent = 0;
     snprintf(path, sizeof path, "/proc/%.20s/stat", pid);
     FILE *f = fopen(path, "r");
     size_t got = f ? fread(text, 1, sizeof text - 1, f) : 0;
@@ -92,10 +93,8 @@ static pid_t parent_of(const char *pid)
     if (f)
         fclose(f);
     const char *rest = strrchr(text, ')'); /* a name may hold anything */
-    char state = 0;
-    if (!rest || sscanf(rest + 1, " %c %d", &state, &parent) != 2 || state == 'Z')
-        return 0; /* what has ended needs no signal */
-    return parent;
+    *out = (process){.pid = atoi(pid)};
+    return rest && sscanf(rest + 1, " %c %d", &out->state, &out->parent) == 2 && out->parent && out->state != 'Z';
 }
 
 static bool is_below(const processes *p, pid_t pid)
@@ -112,11 +111,11 @@ static processes find_below(void)
     processes p = {0};
     DIR *folder = opendir("/proc");
     for (struct dirent *e = folder ? readdir(folder) : NULL; e; e = readdir(folder)) {
-        pid_t parent = isdigit((unsigned char)e->d_name[0]) ? parent_of(e->d_name) : 0;
-        if (!parent)
+        process one;
+        if (!isdigit((unsigned char)e->d_name[0]) || !look_at(&one, e->d_name))
             continue;
         p.all = must_realloc(p.all, (unsigned long)(p.count + 1) * sizeof *p.all);
-        p.all[p.count++] = (process){.pid = atoi(e->d_name), .parent = parent};
+        p.all[p.count++] = one;
     }
     if (folder)
         closedir(folder);
@@ -163,6 +162,17 @@ int children_signal(int number, const char *word)
             sent++;
     free(p.all);
     return sent;
+}
+
+pid_t children_stopped(void)
+{
+    pid_t stopped = 0;
+    processes p = find_below();
+    for (int i = 0; i < p.count && !stopped; i++)
+        if (p.all[i].state == 'T')
+            stopped = p.all[i].pid;
+    free(p.all);
+    return stopped;
 }
 
 bool children_kill(double seconds)

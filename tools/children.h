@@ -19,6 +19,8 @@ status children_start(pid_t *out, char *const *argv, const char *output);
 bool children_ended(pid_t child, int *exit_status);
 /* Sends a signal to all processes below this one that run this program's own file with the argument `word`. How many. */
 int children_signal(int number, const char *word);
+/* A process below this one that a signal has stopped (SIGSTOP, not a debugger); 0: none. */
+pid_t children_stopped(void);
 /* Kills everything below this process, and waits until nothing is left; false if something stays for `seconds`. */
 bool children_kill(double seconds);
 

@@ -46,6 +46,8 @@ status hosts_read(hosts *out, const char *path)
     status s = STATUS_OK;
     for (int number = 1; s == STATUS_OK && getline(&line, &capacity, f) > 0; number++)
         s = parse(out, line, path, number);
+    if (s == STATUS_OK && !feof(f))
+        s = status_fail(STATUS_FAILED, "cannot read %s: %s", path, strerror(errno));
     free(line);
     fclose(f);
     if (s == STATUS_OK && out->count == 0)

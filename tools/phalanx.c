@@ -7,6 +7,7 @@
 #include "memory/log.h"
 #include "memory/status.h"
 #include "engine/config/nearest.h"
+#include "engine/files/json_memory.h"
 #include "tools/commands.h"
 #include "tools/help.h"
 
@@ -47,6 +48,7 @@ static void open_standard_streams(void)
 int main(int argc, char **argv)
 {
     open_standard_streams();
+    json_memory_guard();
     if (argc < 2) {
         help(stderr);
         return STATUS_USAGE;

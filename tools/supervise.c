@@ -49,6 +49,8 @@ typedef struct supervisor {
     double over;      /* when it was seen to be over; 0: it goes on */
     double heard;     /* when it last wrote something */
     int64_t size;     /* of what it writes */
+    double running;   /* when none of its processes was last seen stopped */
+    double frozen;    /* for so many seconds one had been when the job was ended; 0: it was not ended for that */
     double asked;     /* when it was last asked to stop; 0: it has not been */
 
     /* what it took */
@@ -140,6 +142,19 @@ static void pass_on_requests(supervisor *s, bool *saved)
     pass_on(s, SIGUSR1);
 }
 
+/* A process that a signal has stopped, with its own watchdog: where others wait for it they say so, but a rank alone has none. */
+static bool is_frozen(supervisor *s, double time)
+{
+    pid_t stopped = children_stopped();
+    if (!stopped)
+        s->running = time;
+    if (time - s->running <= train_limits(&s->config).silent + LINGER_SECONDS)
+        return false;
+    s->frozen = time - s->running;
+    log_warn("supervise: process %d of the job has been stopped for %.0f s", (int)stopped, s->frozen);
+    return true;
+}
+
 /* The job has said that it ends, or nobody has said anything for too long. */
 static bool is_over(supervisor *s)
 {
@@ -149,6 +164,8 @@ static bool is_over(supervisor *s)
         log_warn("supervise: nothing has been heard of the job for %.0f s", time - s->heard);
         return true;
     }
+    if (is_frozen(s, time))
+        return true;
     if (s->over <= 0 && (causes_read(folder, s->position).known || report_ending(folder, s->began) != REPORT_UNKNOWN))
         s->over = time;
     return s->over > 0 && time - s->over > LINGER_SECONDS;
@@ -267,8 +284,11 @@ static cause find_cause(supervisor *s, int exit_status)
     cause why = causes_read(folder, s->position);
     if (why.known)
         return why;
-    snprintf(why.words, sizeof why.words, "the job ended with status %d, and no rank has said why", exit_status);
-    incident what = {.verdict = INCIDENT_DEAD,
+    if (s->frozen > 0)
+        snprintf(why.words, sizeof why.words, "a process of the job had been stopped for %.0f s", s->frozen);
+    else
+        snprintf(why.words, sizeof why.words, "the job ended with status %d, and no rank has said why", exit_status);
+    incident what = {.verdict = s->frozen > 0 ? INCIDENT_FROZEN : INCIDENT_DEAD,
                      .phase = INCIDENT_PHASES,
                      .rank = -1,
                      .ranks = s->ranks,
@@ -323,8 +343,8 @@ static status start(supervisor *s)
     char **argv = supervise_command_expand(&s->command, s->ranks, s->list, s->hosts.count > 0 ? s->data : 0);
     s->position = causes_position(s->config.run.folder);
     s->began = wall_time();
-    s->over = s->asked = 0;
-    s->heard = clock_seconds();
+    s->over = s->asked = s->frozen = 0;
+    s->heard = s->running = clock_seconds();
     s->started++;
     status result = children_start(&s->child, argv, s->output);
     supervise_command_free_words(argv);

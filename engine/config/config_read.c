@@ -108,8 +108,8 @@ static int line_of_error(const yaml_parser_t *parser, const char *text, size_t b
 static status syntax(const reader *r, const yaml_parser_t *parser, const char *text, size_t bytes)
 {
     status s = status_fail(STATUS_USAGE, "not valid YAML: %s%s%s", parser->context ? parser->context : "",
-                           parser->context ? ", " : "", parser->problem ? parser->problem : "unreadable");
-    if (parser->error == YAML_MEMORY_ERROR)
+                           parser->context ? ", " : "", parser->problem ? parser->problem : "");
+    if (parser->error == YAML_MEMORY_ERROR || !parser->problem) /* it does not always say so */
         return status_fail(STATUS_FAILED, "out of memory reading YAML");
     return at(r, r->file ? line_of_error(parser, text, bytes) : r->argument, s);
 }

@@ -22,6 +22,16 @@ static int depth(const char *key, const char **last)
     return dots;
 }
 
+/* It follows from other keys, and they give none: heads that do not divide the hidden size. config_check says so; until then the key
+ * is left out, as it was in what was read. */
+static bool is_unknown(const config *c, const config_row *row)
+{
+    const void *field = (const char *)c + row->offset;
+    if (row->fallback || (row->type != CONFIG_TYPE_INT && row->type != CONFIG_TYPE_LONG))
+        return false;
+    return (double)(row->type == CONFIG_TYPE_INT ? *(const int *)field : *(const int64_t *)field) < row->low;
+}
+
 static void write_all(FILE *out, const config *c)
 {
     const char *previous = "";
@@ -29,6 +39,8 @@ static void write_all(FILE *out, const config *c)
         const config_row *row = config_table_row(i);
         const char *last;
         int dots = depth(row->key, &last), level = 0;
+        if (is_unknown(c, row))
+            continue;
         /* Name the sections that the previous key was not in. */
         for (const char *dot = strchr(row->key, '.'); dot; dot = strchr(dot + 1, '.'), level++) {
             size_t length = (size_t)(dot + 1 - row->key);

@@ -180,6 +180,26 @@ status atomic_replace(const char *path, const void *data, int64_t bytes)
     return s;
 }
 
+status atomic_remove_all(const char *folder, const char *prefix)
+{
+    retry r = {0};
+    DIR *entries;
+    do
+        entries = opendir(folder);
+    while (!entries && retry_again(&r, errno, folder));
+    if (!entries)
+        return status_fail(STATUS_FAILED, "cannot list %s: %s", folder, strerror(errno));
+    status s = STATUS_OK;
+    for (struct dirent *entry; s == STATUS_OK && (entry = readdir(entries));)
+        if (!strncmp(entry->d_name, prefix, strlen(prefix))) {
+            char *path = must_format("%s/%s", folder, entry->d_name);
+            s = atomic_remove(path);
+            free(path);
+        }
+    closedir(entries);
+    return s;
+}
+
 status atomic_sync_folder(const char *path)
 {
     int descriptor = open_again(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, path);

@@ -33,6 +33,8 @@ status atomic_rename(const char *from, const char *to);
 status atomic_make_folders(const char *path);
 /* Remove a file, or a folder and all below it, links not followed; what is not there is removed already. */
 status atomic_remove(const char *path);
+/* The same for all in a folder whose names begin with `prefix`. */
+status atomic_remove_all(const char *folder, const char *prefix);
 status atomic_sync_folder(const char *path);
 /* For hints; what cannot be told counts as not there. */
 bool atomic_exists(const char *path);

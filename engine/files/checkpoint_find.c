@@ -283,3 +283,33 @@ status checkpoint_prune(const char *folder, int keep, int keep_every)
     free(latest);
     return s;
 }
+
+/* ---- a run that is complete ---- */
+
+status checkpoint_settle(const char *folder)
+{
+    checkpoint_offers offers;
+    char *latest = NULL, *path = NULL;
+    bool there;
+    TRY(atomic_look(&there, folder));
+    if (!there)
+        return STATUS_OK;
+    TRY(read_latest(&latest, folder));
+    status s = latest ? whole_folder(&path, folder, latest) : STATUS_OK;
+    bool names_one = path;
+    free(path);
+    free(latest);
+    if (s != STATUS_OK || names_one)
+        return s;
+    TRY(checkpoint_offers_find(&offers, folder));
+    if (offers.count > 0) {
+        const char *name = strrchr(offers.folder[0], '/') + 1;
+        char *line = must_format("%s\n", strncmp(name, OLD, strlen(OLD)) ? name : name + strlen(OLD));
+        path = must_format("%s/latest", folder);
+        s = atomic_replace(path, line, (int64_t)strlen(line));
+        free(path);
+        free(line);
+    }
+    checkpoint_offers_free(&offers);
+    return s;
+}

@@ -24,4 +24,8 @@ typedef struct checkpoint_offers {
 status checkpoint_offers_find(checkpoint_offers *out, const char *folder);
 void checkpoint_offers_free(checkpoint_offers *o);
 
+/* What a process that was killed at its last checkpoint did not come to: where `latest` is missing, or names what is not there, it
+ * names the newest that is whole. By one rank. */
+status checkpoint_settle(const char *folder);
+
 #endif

@@ -1,6 +1,5 @@
 #include "engine/files/checkpoint_publisher.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,34 +44,13 @@ void checkpoint_publisher_close(checkpoint_publisher *p)
     free(p);
 }
 
-/* ---- leftovers ---- */
-
-/* Remove what starts with `prefix` in a folder: the temporary and replaced checkpoints that an interrupted save left. */
-static status remove_leftovers(const char *folder, const char *prefix)
-{
-    retry r = {0};
-    DIR *entries;
-    do
-        entries = opendir(folder);
-    while (!entries && retry_again(&r, errno, folder));
-    if (!entries)
-        return status_fail(STATUS_FAILED, "cannot list %s: %s", folder, strerror(errno));
-    status s = STATUS_OK;
-    for (struct dirent *entry; s == STATUS_OK && (entry = readdir(entries));)
-        if (!strncmp(entry->d_name, prefix, strlen(prefix))) {
-            char *path = must_format("%s/%s", folder, entry->d_name);
-            s = atomic_remove(path);
-            free(path);
-        }
-    closedir(entries);
-    return s;
-}
+/* ---- leftovers of an interrupted save: temporary and replaced checkpoints ---- */
 
 status checkpoint_tidy(const char *folder)
 {
     bool there;
     TRY(atomic_look(&there, folder));
-    return there ? remove_leftovers(folder, ".tmp-") : STATUS_OK;
+    return there ? atomic_remove_all(folder, ".tmp-") : STATUS_OK;
 }
 
 void checkpoint_clean(const char *folder, const char *name)
@@ -217,7 +195,7 @@ static status publish(checkpoint_publisher *p, const char *folder, const char *n
     TRY(remove_fragments(p, temporary));
     TRY(rename_into_place(folder, name, temporary));
     TRY(write_latest(p, folder, name));
-    if (remove_leftovers(folder, ".old-") != STATUS_OK)
+    if (atomic_remove_all(folder, ".old-") != STATUS_OK)
         log_warn("%s", status_message()); /* the new checkpoint is whole all the same */
     return STATUS_OK;
 }

@@ -1,8 +1,10 @@
 #include "engine/files/lock.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
+#include <libgen.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -125,8 +127,8 @@ static int look(holder *out, const char *path)
     return 0;
 }
 
-/* 0 and a descriptor to write it by, or an errno: EEXIST if somebody has one. */
-static int create(int *out, const char *path, const holder *me)
+/* A new file with all that it says, on storage; 0 and a descriptor to write it by, or an errno. */
+static int write_new(int *out, const char *path, const holder *me)
 {
     char text[TEXT_BYTES];
     write_text(text, me);
@@ -142,6 +144,27 @@ static int create(int *out, const char *path, const holder *me)
     }
     *out = descriptor;
     return 0;
+}
+
+/* The same, but EEXIST if somebody has one. It takes its name when it is whole: a lock that says nothing, of a run that was killed
+ * before it could write, would have to be watched for a lease. Where there are no hard links it is made under its name. */
+static int create(int *out, const char *path, const holder *me)
+{
+    char *aside = must_format("%s.%s", path, me->id);
+    struct stat info;
+    unlink(aside);
+    int error = write_new(out, aside, me);
+    if (!error) {
+        bool linked = link(aside, path) == 0;
+        error = errno;
+        if (linked || (fstat(*out, &info) == 0 && info.st_nlink == 2)) /* an answer of NFS may be lost */
+            error = 0;
+        unlink(aside);
+        if (error)
+            close(*out);
+    }
+    free(aside);
+    return error == EPERM || error == ENOTSUP || error == ENOSYS ? write_new(out, path, me) : error;
 }
 
 /* Over the old beat. Others believe a beat that fails only when the lease is over. */
@@ -257,6 +280,29 @@ static void displace(const char *path, const holder *judged, const char *id)
     free(aside);
 }
 
+/* What was moved out of the way by runs that died before they removed it. Whoever holds the lock may: what is put back is its own. */
+static void sweep(const char *path, const holder *me)
+{
+    char *copy = must_strdup(path), *folder = dirname(copy);
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    size_t length = strlen(name);
+    DIR *entries = opendir(folder);
+    for (struct dirent *e; entries && (e = readdir(entries));) {
+        holder aside = {0};
+        const char *end = e->d_name + length;
+        if (strncmp(e->d_name, name, length) != 0 || *end++ != '.' ||
+            (end[strspn(end, "0123456789abcdef")] && strcmp(end, "ended") != 0))
+            continue;
+        char *one = must_format("%s/%s", folder, e->d_name);
+        if (look(&aside, one) == 0 && strcmp(aside.id, me->id) != 0)
+            unlink(one);
+        free(one);
+    }
+    if (entries)
+        closedir(entries);
+    free(copy);
+}
+
 /* ---- holding it -------------------------------------------------------------------------------------------------- */
 
 /* What cannot be read, or says nothing, is not somebody else's. */
@@ -353,9 +399,7 @@ status lock_take(lock **out, const char *path, const char *id, double lease)
     holder me = this_process(id);
     int descriptor = -1;
     TRY(obtain(&descriptor, path, &me, lease));
-    char *ended = ended_path(path);
-    unlink(ended); /* it was about another */
-    free(ended);
+    sweep(path, &me); /* with them the word that another has ended */
     lock *l = must_calloc(1, sizeof *l);
     l->path = must_strdup(path);
     l->me = me;

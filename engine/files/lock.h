@@ -1,7 +1,7 @@
 /* One folder, one run: a lock file that says who holds it, and that its holder is alive.
  *
- * The file is made with O_EXCL, which network file systems keep, and holds the holder's id, host, process and a counter that a
- * thread of the holder raises. Whether a lock that is found is stale is known at once on the holder's own machine (there is no
+ * The file is made by a hard link (or O_EXCL), which network file systems give to one alone, and holds the holder's id, host, process
+ * and a counter that a thread of the holder raises. Whether a lock that is found is stale is known at once on the holder's own machine (there is no
  * such process any more), and elsewhere when the counter has not moved for the lease, which asks no two clocks to agree. A
  * holder that was taken for dead notices and loses the lock. The caller owns a `lock` until lock_release.
  */

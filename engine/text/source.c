@@ -97,7 +97,7 @@ static status damaged(const source *s, const char *why)
 
 static void begin_gzip(source *s)
 {
-    MUST(inflateInit2(&s->of.gzip, 15 + 16) == Z_OK, "zlib does not start");
+    MUST(inflateInit2(&s->of.gzip, 15 + 16) == Z_OK, "zlib does not start: out of host memory?");
 }
 
 static void end_gzip(source *s)
@@ -162,7 +162,7 @@ static void begin_xz(source *s)
 {
     s->of.xz = (lzma_stream)LZMA_STREAM_INIT;
     lzma_ret result = lzma_stream_decoder(&s->of.xz, UINT64_MAX, LZMA_CONCATENATED);
-    MUST(result == LZMA_OK, "liblzma does not start");
+    MUST(result == LZMA_OK, "liblzma does not start: out of host memory?");
 }
 
 static void end_xz(source *s)
@@ -192,7 +192,7 @@ static status read_xz(source *s, char *out, int64_t *got, int64_t room)
 static void begin_bzip2(source *s)
 {
     s->of.bzip2 = (bz_stream){0};
-    MUST(BZ2_bzDecompressInit(&s->of.bzip2, 0, 0) == BZ_OK, "libbz2 does not start");
+    MUST(BZ2_bzDecompressInit(&s->of.bzip2, 0, 0) == BZ_OK, "libbz2 does not start: out of host memory?");
 }
 
 static void end_bzip2(source *s)

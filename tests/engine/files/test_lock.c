@@ -135,6 +135,23 @@ static void another_machine_s_lock_is_believed_while_it_beats(void **state)
     free(path);
 }
 
+/* A run that was killed while it moved a stale lock out of its way. */
+static void what_was_moved_aside_and_left_is_removed(void **state)
+{
+    char *path = workfolder_path(*state, "aside"), *left = must_format("%s.beef", path),
+         *mine = must_format("%s.txt", path);
+    lock *l = NULL;
+    free(foreign(left, 1));
+    free(foreign(mine, 1)); /* no name of ours */
+    assert_int_equal(lock_take(&l, path, "dddd", LEASE), STATUS_OK);
+    assert_false(atomic_exists(left));
+    assert_true(atomic_exists(mine));
+    lock_release(l);
+    free(mine);
+    free(left);
+    free(path);
+}
+
 static void a_holder_beats_and_notices_what_happens_to_its_lock(void **state)
 {
     char *path = workfolder_path(*state, "mine");
@@ -198,6 +215,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(who_is_alive_keeps_it_and_who_is_dead_does_not),
         cmocka_unit_test(another_machine_s_lock_is_believed_while_it_beats),
+        cmocka_unit_test(what_was_moved_aside_and_left_is_removed),
         cmocka_unit_test(a_holder_beats_and_notices_what_happens_to_its_lock),
         cmocka_unit_test(of_many_that_find_a_stale_lock_one_gets_it),
     };

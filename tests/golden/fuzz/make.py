@@ -2,7 +2,9 @@
 
 Small files that each reader accepts, so that a fuzzer begins behind the first checks and not before them.
 """
+import gzip
 import json
+import lzma
 import pathlib
 import struct
 
@@ -69,6 +71,30 @@ tokenizer["model"].update(vocab={"z": 0}, merges=[])  # the first words have no 
 put("fuzz_tokenizer", "none.json", b"\0" + json.dumps(tokenizer).encode())
 model = pathlib.Path("tests/golden/text/mapped.model").read_bytes()
 put("fuzz_tokenizer", "mapped.model", b"\1" + model)
+
+incident = (b'{"time": 1.5, "verdict": "frozen", "phase": "step", "rank": 1, "host": "node7", "step": 12, "words": "it waits", '
+            b'"ends": true}\n')
+metrics = b'{"step": 1, "loss": 4.5, "grad_norm": 1.25, "lr": 0.001, "tokens_per_second": 10, "step_seconds": 0.5}\n' * 2
+put("fuzz_run", "incidents", b"\0" + metrics + incident.ljust(len(metrics), b" "))
+put("fuzz_run", "hosts", b"\1node1 slots=8\n# a spare\nnode2.cluster slots=4\n")
+put("fuzz_run", "choices", b"\2" + json.dumps({
+    "choices": [{"key": "gemm a", "value": "3", "microseconds": 1.5}],
+    "reserve": [{"device": "H100", "communicators": 2, "bytes": 4096}]}).encode())
+put("fuzz_run", "meta", b"\3" + json.dumps({
+    "step": 4, "updates": 3, "samples": 16, "good_steps": 0, "skipped": 1, "stage_step": 0, "stage_samples": 0, "schedule_step": 0,
+    "schedule_updates": 0, "loss_scale": 0.0, "began": 0, "omitted": [[2, 8, 4, 1]],
+    "losses": [4.5, 4.25], "norms": [1.0, 1.5], "data": {"train": [{"path": "x", "tokens": 9}], "validation": []}}).encode())
+put("fuzz_run", "page", b"\4" + metrics + b'{"step": 2, "eval_loss": 4.25}\n' + incident)
+put("fuzz_run", "index", b"\5" + json.dumps({"metadata": {"total_size": 8}, "weight_map": {"a": "model-00001.safetensors"}}).encode())
+put("fuzz_run", "lock", b"\6" + json.dumps({"run": "0123", "host": "node7", "pid": 7, "started": 9, "boot": "a", "space": "b",
+                                            "beat": 1000000000001}).encode())
+
+lines = b'{"text": "one"}\n{"id": 2, "text": "t\\u00e9 \\ud83d\\ude00"}\n'
+put("fuzz_documents", "text", b"\1one\n\ntwo\n")
+put("fuzz_documents", "lines", b"\2" + lines)
+put("fuzz_documents", "separated", b"\11one\n\ntwo\n\n\n\nthree")
+put("fuzz_documents", "gzip", b"\0" + gzip.compress(lines, mtime=0))
+put("fuzz_documents", "xz", b"\0" + lzma.compress(lines))
 
 reply = struct.pack("<IHBBQQQQQQII", 0x49584850, 1, 0, 3, 0, 1, 2, 5, 9, 0, 3, 4) + b"data"
 put("fuzz_islands", "reply", b"\0" + reply)

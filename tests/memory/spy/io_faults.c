@@ -1,48 +1,67 @@
-/* A shared object for LD_PRELOAD: calls on some files fail with an error, take long, or never return.
+/* A shared object for LD_PRELOAD: calls on some files and sockets fail with an error, take long, never return, or end the process.
  *
  *     PHALANX_IO_FAULTS="checkpoints/latest ESTALE 3" LD_PRELOAD=build/tests/io_faults.so build/phalanx train ...
  *     PHALANX_IO_FAULTS="checkpoints* HANG -1 fsync 2 1" ...
  *
- * Words: what a file's path ends with (with a `*`: what it holds); the error's name, HANG, or SLOW (0.7 s); how many times, -1 always;
- * then, if given: on which call alone (the rest are left in peace; "-": all that only name a file); after how many that match; on
- * which of mpirun's ranks. Seen are access, open, openat, fopen, opendir, rename, unlinkat and, where they are named, read, write
- * and fsync, which stand for pread, pwrite and fdatasync too.
+ * Words: what a file's path ends with (with a `*`: what it holds; a socket's path is "socket:[N]"); the error's name or what
+ * happens: HANG, SLOW (0.7 s), KILL (the process, before the call), RESET (the socket's connection), MUTE (from then on nothing
+ * comes or goes on this socket); how many times, -1 always; then, if given: on which call alone ("-": all that only name a file;
+ * "any": all); after how many that match; on which of mpirun's ranks. Seen are access, open, openat, fopen, opendir, mkdir, link,
+ * rename, unlink, unlinkat, ftruncate and, where they are named, read, write, fsync and close, where pread, pwrite and fdatasync
+ * count too; on sockets send and recv, each in all its forms. These are all the calls by which the engine changes a file.
  * PHALANX_IO_ONCE names a file without which nothing happens, and which is removed when it does: once, in all processes together.
+ * Where that file holds words, these are the fault.
  */
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
-enum { HANG = -1, SLOW = -2, SLOW_MICROSECONDS = 700000 };
+enum {
+    HANG = -1,
+    SLOW = -2,
+    KILL = -3,
+    RESET = -4,
+    MUTE = -5,
+    SLOW_MICROSECONDS = 700000,
+    WORDS = 400,
+    SOCKETS = 4096
+};
 
 static struct {
-    char path[256], call[16];
+    char words[WORDS], path[256], call[16];
     bool within; /* the path holds it, wherever */
     int error, left, skip;
 } fault;
+static bool mute[SOCKETS];
 
 static const struct {
     const char *name;
     int error;
 } errors[] = {{"ESTALE", ESTALE}, {"EIO", EIO},       {"EACCES", EACCES}, {"ELOOP", ELOOP}, {"EPERM", EPERM},
-              {"EROFS", EROFS},   {"ENOSPC", ENOSPC}, {"HANG", HANG},     {"SLOW", SLOW}};
+              {"EROFS", EROFS},   {"ENOSPC", ENOSPC}, {"ENOMEM", ENOMEM}, {"HANG", HANG},   {"SLOW", SLOW},
+              {"KILL", KILL},     {"RESET", RESET},   {"MUTE", MUTE}};
 
-__attribute__((constructor)) static void read_fault(void)
+static void read_fault(const char *text)
 {
-    const char *text = getenv("PHALANX_IO_FAULTS"), *me = getenv("OMPI_COMM_WORLD_RANK");
+    const char *me = getenv("OMPI_COMM_WORLD_RANK");
     char name[16];
     int rank = -1;
-    if (!text ||
-        sscanf(text, "%255s %15s %d %15s %d %d", fault.path, name, &fault.left, fault.call, &fault.skip, &rank) < 3)
+    memset(&fault, 0, sizeof fault);
+    snprintf(fault.words, sizeof fault.words, "%s", text);
+    if (sscanf(text, "%255s %15s %d %15s %d %d", fault.path, name, &fault.left, fault.call, &fault.skip, &rank) < 3)
         return;
     if (rank >= 0 && rank != (me ? atoi(me) : 0))
         return;
@@ -57,6 +76,29 @@ __attribute__((constructor)) static void read_fault(void)
             fault.error = errors[i].error;
 }
 
+__attribute__((constructor)) static void begin(void)
+{
+    if (getenv("PHALANX_IO_FAULTS"))
+        read_fault(getenv("PHALANX_IO_FAULTS"));
+}
+
+/* Is there a fault now? */
+static bool is_armed(void)
+{
+    const char *once = getenv("PHALANX_IO_ONCE");
+    char words[WORDS] = "";
+    if (!once)
+        return fault.error;
+    long file = syscall(SYS_openat, AT_FDCWD, once, O_RDONLY | O_CLOEXEC);
+    if (file < 0)
+        return false;
+    long got = syscall(SYS_read, file, words, sizeof words - 1);
+    syscall(SYS_close, file);
+    if (got > 0 && strcmp(words, fault.words) != 0)
+        read_fault(words);
+    return fault.error;
+}
+
 static bool is_meant(const char *path)
 {
     size_t length = strlen(path), end = strlen(fault.path);
@@ -66,7 +108,7 @@ static bool is_meant(const char *path)
 }
 
 /* The path is meant: what happens now? */
-static bool happens(void)
+static bool happens(int file)
 {
     if (fault.left == 0 || fault.skip-- > 0)
         return false;
@@ -77,27 +119,51 @@ static bool happens(void)
         fault.left--;
     while (fault.error == HANG)
         pause();
+    if (fault.error == KILL)
+        kill(getpid(), SIGKILL);
     if (fault.error == SLOW)
         usleep(SLOW_MICROSECONDS);
-    errno = fault.error > 0 ? fault.error : errno;
-    return fault.error > 0;
+    if (fault.error == RESET)
+        shutdown(file, SHUT_RDWR);
+    if (fault.error == MUTE && file >= 0 && file < SOCKETS)
+        mute[file] = true;
+    errno = fault.error > 0 ? fault.error : fault.error == RESET ? ECONNRESET : fault.error == MUTE ? EAGAIN : errno;
+    return fault.error > 0 || fault.error == RESET || fault.error == MUTE;
 }
 
 static bool fails(const char *call, const char *path)
 {
-    return fault.error && (!*fault.call || !strcmp(fault.call, call)) && is_meant(path) && happens();
+    int kept = errno;
+    if (is_armed() && (!*fault.call || !strcmp(fault.call, call) || !strcmp(fault.call, "any")) && is_meant(path) &&
+        happens(-1))
+        return true;
+    errno = kept;
+    return false;
 }
 
 /* The same for a call that names no file: only if it is the one that is meant. */
 static bool fails_on(const char *call, int file)
 {
     char link[64], path[PATH_MAX];
-    if (!fault.error || strcmp(fault.call, call) != 0)
-        return false;
-    snprintf(link, sizeof link, "/proc/self/fd/%d", file);
-    ssize_t length = readlink(link, path, sizeof path - 1);
-    path[length > 0 ? length : 0] = 0;
-    return is_meant(path) && happens();
+    int kept = errno;
+    if (is_armed() && (!strcmp(fault.call, call) || !strcmp(fault.call, "any"))) {
+        snprintf(link, sizeof link, "/proc/self/fd/%d", file);
+        ssize_t length = syscall(SYS_readlink, link, path, sizeof path - 1);
+        path[length > 0 ? length : 0] = 0;
+        if (is_meant(path) && happens(file))
+            return true;
+    }
+    errno = kept;
+    return false;
+}
+
+static bool fails_on_socket(const char *call, int file)
+{
+    if (file >= 0 && file < SOCKETS && mute[file]) {
+        errno = EAGAIN;
+        return true;
+    }
+    return fails_on(call, file);
 }
 
 int access(const char *path, int mode)
@@ -133,6 +199,33 @@ int unlinkat(int folder, const char *path, int flags)
     return fails("unlinkat", path) ? -1 : (int)syscall(SYS_unlinkat, folder, path, flags);
 }
 
+int unlink(const char *path)
+{
+    return fails("unlink", path) ? -1 : (int)syscall(SYS_unlink, path);
+}
+
+int mkdir(const char *path, mode_t mode)
+{
+    return fails("mkdir", path) ? -1 : (int)syscall(SYS_mkdir, path, mode);
+}
+
+int link(const char *from, const char *to)
+{
+    return fails("link", from) || fails("link", to) ? -1 : (int)syscall(SYS_link, from, to);
+}
+
+int ftruncate(int file, off_t bytes)
+{
+    return fails_on("ftruncate", file) ? -1 : (int)syscall(SYS_ftruncate, file, bytes);
+}
+
+int close(int file)
+{
+    if (file >= 0 && file < SOCKETS)
+        mute[file] = false;
+    return fails_on("close", file) ? -1 : (int)syscall(SYS_close, file);
+}
+
 ssize_t read(int file, void *to, size_t bytes)
 {
     return fails_on("read", file) ? -1 : syscall(SYS_read, file, to, bytes);
@@ -162,6 +255,40 @@ int fdatasync(int file)
 {
     return fails_on("fsync", file) ? -1 : (int)syscall(SYS_fdatasync, file);
 }
+
+/* ---- sockets ---- */
+
+ssize_t readv(int file, const struct iovec *to, int count)
+{
+    return fails_on_socket("recv", file) ? -1 : syscall(SYS_readv, file, to, count);
+}
+
+ssize_t writev(int file, const struct iovec *from, int count)
+{
+    return fails_on_socket("send", file) ? -1 : syscall(SYS_writev, file, from, count);
+}
+
+ssize_t recv(int file, void *to, size_t bytes, int flags)
+{
+    return fails_on_socket("recv", file) ? -1 : syscall(SYS_recvfrom, file, to, bytes, flags, NULL, NULL);
+}
+
+ssize_t send(int file, const void *from, size_t bytes, int flags)
+{
+    return fails_on_socket("send", file) ? -1 : syscall(SYS_sendto, file, from, bytes, flags, NULL, 0);
+}
+
+ssize_t recvmsg(int file, struct msghdr *message, int flags)
+{
+    return fails_on_socket("recv", file) ? -1 : syscall(SYS_recvmsg, file, message, flags);
+}
+
+ssize_t sendmsg(int file, const struct msghdr *message, int flags)
+{
+    return fails_on_socket("send", file) ? -1 : syscall(SYS_sendmsg, file, message, flags);
+}
+
+/* ---- streams ---- */
 
 /* The C library opens these two past the functions above. */
 FILE *fopen(const char *path, const char *mode)

@@ -29,6 +29,7 @@ static void a_file_that_is_no_profile_is_refused(void **state)
         {"{\"latency\": -1}", "latency"},
         {"{\"node_ranks\": 0}", "node_ranks"},
         {"{\"capacity\": -5}", "capacity"},
+        {"{\"cores\": -1}", "cores"},
         {"{\"tiles\": []}", "tiles"},
         {"{\"tiles\": [[128, 0, 0.5]]}", "tile 0"},
         {"{\"points\": [[\"linears\", \"bf16\", false, [1, 1, 1], 1, 1]]}", "point 0"},
@@ -94,14 +95,53 @@ static void what_was_measured_is_the_price(void **state)
     profile p = *profile_named("cpu");
     double slow = product(&p, 256, 256, 256), fast = product(&p, 4096, 4096, 4096),
            middle = product(&p, 1024, 1024, 1024);
-    profile_point points[] = {{OP_linear, DTYPE_BF16, false, {256, 256, 256}, 3 * slow, slow},
-                              {OP_linear, DTYPE_BF16, false, {4096, 4096, 4096}, 0.5 * fast, fast}};
+    profile_point points[] = {{OP_linear, DTYPE_BF16, false, {256, 256, 256}, 3 * slow, slow, 0},
+                              {OP_linear, DTYPE_BF16, false, {4096, 4096, 4096}, 0.5 * fast, fast, 0}};
     p.points = points;
     p.count = 2;
     assert_true(fabs(product(&p, 256, 256, 256) / slow - 3) < 0.01);
     assert_true(fabs(product(&p, 4096, 4096, 4096) / fast - 0.5) < 0.01);
     double share = product(&p, 1024, 1024, 1024) / middle;
     assert_true(share > 0.6 && share < 2.9);
+}
+
+/* Of a host with two cores a rank of one thread has half, unless it was measured otherwise. */
+static void a_rank_has_its_share_of_the_cores(void **state)
+{
+    (void)state;
+    profile p = *profile_named("cpu"), one = p;
+    one.threads = 1;
+    double both = product(&p, 512, 512, 512);
+    assert_true(near(product(&one, 512, 512, 512), 2 * both));
+    profile_point points[] = {{OP_linear, DTYPE_BF16, false, {512, 512, 512}, 3 * both, both, 0},
+                              {OP_linear, DTYPE_BF16, false, {512, 512, 512}, 5 * both, 2 * both, 1}};
+    p.points = one.points = points;
+    p.count = one.count = 2;
+    assert_true(fabs(product(&p, 512, 512, 512) / both - 3) < 0.01);
+    assert_true(fabs(product(&one, 512, 512, 512) / both - 5) < 0.01);
+}
+
+static void what_is_saved_is_what_is_read(void **state)
+{
+    char *path = workfolder_path(*state, "saved.json");
+    profile p = *profile_named("cpu"), again;
+    profile_point points[] = {{OP_linear, DTYPE_BF16, true, {512, 256, 128}, 2e-3, 1e-3, 1},
+                              profile_point_of_transfer(&p, OP_all_reduce, 4096, 2, 3e-5)};
+    p.points = points;
+    p.count = 2;
+    p.latency = 12.5e-6;
+    assert_int_equal(profile_save(path, &p), STATUS_OK);
+    assert_int_equal(profile_open(&again, path), STATUS_OK);
+    assert_int_equal(again.count, 2);
+    assert_true(again.cores == p.cores && again.node_ranks == p.node_ranks && again.host_moves == p.host_moves);
+    assert_true(near(again.latency, p.latency) && near(again.half, p.half) && near(again.bus, p.bus));
+    for (int i = 0; i < 2; i++) {
+        const profile_point *x = &points[i], *y = &again.points[i];
+        assert_true(x->kind == y->kind && x->type == y->type && x->adds == y->adds && x->threads == y->threads);
+        assert_true(near(x->seconds, y->seconds) && near(x->model, y->model) && near(x->size[0], y->size[0]));
+    }
+    profile_free(&again);
+    free(path);
 }
 
 int main(void)
@@ -111,6 +151,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_file_says_what_differs, workfolder_setup, workfolder_teardown),
         cmocka_unit_test(a_wave_that_is_not_full_takes_as_long),
         cmocka_unit_test(what_was_measured_is_the_price),
+        cmocka_unit_test(a_rank_has_its_share_of_the_cores),
+        cmocka_unit_test_setup_teardown(what_is_saved_is_what_is_read, workfolder_setup, workfolder_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -312,6 +312,32 @@ static void bubbles_are_those_of_the_closed_forms(void **state)
     }
 }
 
+/* On two cores four ranks of one thread, 3 s of work each: 6 s, and no more than 3 s if they were two. */
+static void ranks_share_the_cores_of_a_host(void **state)
+{
+    (void)state;
+    profile unit = unit_profile();
+    unit.cores = 2;
+    unit.threads = 1;
+    unit.half = 4; /* of both cores: a rank's thread has half of it */
+    for (int ranks = 2; ranks <= 4; ranks += 2) {
+        pool own = {0};
+        program list = {0};
+        play p;
+        grid g = grid_with(1, ranks, 1, 0);
+        play_open(&p, &unit, 1);
+        compute(&own, &list, 3, PHASE_FORWARD, none);
+        play_add(&p, &g, &list, 0);
+        assert_int_equal(play_run(&p), STATUS_OK);
+        assert_true(near(p.seconds, ranks == 2 ? 3 : 6) && near(p.ranks[0].compute, 3));
+        play_span at = play_op_at(&p, 0, 0);
+        assert_true(near(at.begin, 0) && near(at.end, 3));
+        play_free(&p);
+        program_free(&list);
+        pool_free(&own);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -320,6 +346,7 @@ int main(void)
         cmocka_unit_test(communicators_and_links_serve_one_after_another),
         cmocka_unit_test(a_message_waits_for_its_sender_and_shares_the_link),
         cmocka_unit_test(ranks_that_do_not_meet_are_refused),
+        cmocka_unit_test(ranks_share_the_cores_of_a_host),
         cmocka_unit_test(bubbles_are_those_of_the_closed_forms),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -52,6 +52,8 @@ void play_add(play *p, const grid *g, const program *list, int requests);
 status play_run(play *p);
 /* Begin and end of the actions of `s` as they were played, into `out` as simulate_run makes it (and frees it). */
 status play_spans(simulation *out, const play *p, const schedule *s);
+/* After play_run: seconds between which a stage's ops of this phase ended, their waits included. */
+double play_seconds(const play *p, int stage, phase of);
 void play_free(play *p);
 
 #endif

@@ -135,9 +135,9 @@ static void show_progress(void *context, int done, int all, const search_result 
 
 /* ---- the best as a configuration ------------------------------------------------------------------------------------------ */
 
-static status write_best(const char *path, const search *s, const config *c)
+static status write_best(const char *path, const search *s, const search_terms *t)
 {
-    config best = search_configuration(c, &s->results[0].layout, s->budget);
+    config best = search_configuration(t->config, &s->results[0].layout, search_budget(t, &s->results[0].layout));
     char *text = config_text(&best);
     status ok = atomic_replace(path, text, (int64_t)strlen(text));
     free(text);
@@ -184,7 +184,7 @@ status plan_search(const config *c, const profile *prices, const op_backend *bac
     else if (ok == STATUS_OK)
         print_table(&s, c, prices, w->ranks, clock_seconds() - began);
     if (ok == STATUS_OK && w->write)
-        ok = write_best(w->write, &s, c);
+        ok = write_best(w->write, &s, &t);
     search_free(&s);
     return ok;
 }

@@ -7,9 +7,9 @@
 
 /* By how much estimates are off: a layout is left out where its estimate is so much worse than the best that was played, and not
  * tried where it would take so much more memory than there is. */
-static const double SLACK_SECONDS = 1.12, SLACK_BYTES = 1.15;
+static const double SLACK_SECONDS = 1.03, SLACK_BYTES = 1.02;
 
-enum { MOST_CHUNKS = 16, MOST_TOKENS = 1 << 17, ROUND = 8 };
+enum { MOST_CHUNKS = 16, MOST_TOKENS = 1 << 17, ROUND = 4 };
 
 /* ---- all layouts ------------------------------------------------------------------------------------------------------- */
 
@@ -83,9 +83,19 @@ int search_all(search_layout **out, const search_terms *t)
 
 /* ---- estimates --------------------------------------------------------------------------------------------------------- */
 
-static int64_t room_for_arena(const search_terms *t)
+/* The least that such a layout leaves to the arena: what is beside it grows with the number of communicators, of which stages
+ * have several, and only a program says how many. */
+int64_t search_budget(const search_terms *t, const search_layout *l)
 {
-    return t->memory - (t->prices->capacity > 0 ? reserve_bytes(t->prices->reserve, RESERVE_ROWS) : 0);
+    int communicators = l->pipeline > 1 ? RESERVE_ROWS : l->tensor > 1 ? 3 : 1;
+    return t->memory - (t->prices->capacity > 0 ? reserve_bytes(t->prices->reserve, communicators) : 0);
+}
+
+/* The most, likewise. */
+static double most_room(const search_terms *t, const search_layout *l)
+{
+    int communicators = (l->tensor > 1) + (l->data > 1) + (l->pipeline > 1);
+    return (double)(t->memory - (t->prices->capacity > 0 ? reserve_bytes(t->prices->reserve, communicators) : 0));
 }
 
 /* With a budget: between keeping everything and keeping nothing, by how much does not fit. */
@@ -112,16 +122,17 @@ static int by_estimate(const void *a, const void *b)
 }
 
 /* Those that may fit, the best first; *least: the one that needs least memory. */
-int search_estimate_all(search_layout *layouts, int count, search_layout *least, const search_terms *t);
-int search_estimate_all(search_layout *layouts, int count, search_layout *least, const search_terms *t)
+static int estimate(search_layout *layouts, int count, search_layout *least, const search_terms *t)
 {
     search_estimate *e = search_estimate_open(t->config, t->ranks, t->prices, t->backend);
-    double room = (double)room_for_arena(t), best = 1e300, smallest = 1e300;
+    double best = 1e300, smallest = 1e300;
     int kept = 0;
     for (int i = 0; i < count; i++) {
         search_layout l = layouts[i];
+        double room = most_room(t, &l);
         double enough = best * SLACK_SECONDS * SLACK_SECONDS;
-        bool known = l.budgeted ? estimate_budget(e, &l, room, enough) : search_estimate_layout(e, &l, enough);
+        bool known = l.budgeted ? estimate_budget(e, &l, (double)search_budget(t, &l), enough)
+                                : search_estimate_layout(e, &l, enough);
         if (!known)
             continue;
         if (l.bytes < smallest) {
@@ -157,7 +168,7 @@ static void take(search_result *out, const plan *p, const search_terms *t)
 
 status search_exact(search_result *out, const search_terms *t, const search_layout *l)
 {
-    config c = search_configuration(t->config, l, room_for_arena(t));
+    config c = search_configuration(t->config, l, search_budget(t, l));
     grid g;
     compile_options o;
     plan p = {0};
@@ -210,11 +221,11 @@ static void play_best(search *out, const search_terms *t, const search_layout *l
 status search_run(search *out, const search_terms *t)
 {
     search_layout *layouts, least = {0};
-    *out = (search){.budget = room_for_arena(t)};
+    *out = (search){0};
     if (t->config->model.shape.layers < 4)
         return status_fail(STATUS_USAGE, "a search needs model.layers of at least 4");
     out->layouts = search_all(&layouts, t);
-    out->within = search_estimate_all(layouts, out->layouts, &least, t);
+    out->within = estimate(layouts, out->layouts, &least, t);
     play_best(out, t, layouts, out->within);
     free(layouts);
     if (out->count || !least.tensor)

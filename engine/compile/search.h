@@ -32,12 +32,11 @@ typedef struct search_terms {
     void *context;
 } search_terms;
 
-enum { SEARCH_MOST = 64 };
+enum { SEARCH_MOST = 24 };
 
 typedef struct search {
     int layouts, within;    /* that were estimated, and those of them that may fit */
     int exact;              /* programs compiled */
-    int64_t budget;         /* that layouts with a budget were given */
     search_result *results; /* those that fit, fastest first */
     int count;
     search_result least; /* if none fits: the one that needs least */
@@ -49,6 +48,8 @@ status search_run(search *out, const search_terms *terms);
 int search_all(search_layout **out, const search_terms *terms);
 /* One of them, compiled and played. */
 status search_exact(search_result *out, const search_terms *terms, const search_layout *l);
+/* memory.budget of such a layout. */
+int64_t search_budget(const search_terms *terms, const search_layout *l);
 void search_free(search *s);
 
 #endif

@@ -40,7 +40,7 @@ struct search_estimate {
     int ranks;
     probe *probes;
     int count;
-    schedule last;                           /* for the next layout often has it, too, */
+    schedule last;                          /* for the next layout often has it, too, */
     pipeline pipelines[RECOMPUTE_FULL + 1]; /* or all of this */
 };
 
@@ -209,9 +209,11 @@ static double message_seconds(const search_estimate *e, const search_layout *l)
     return leaves ? p->network_latency + bytes / p->network : p->latency + bytes / p->node;
 }
 
+/* Of what data ranks exchange each micro-batch, the share that nothing hides. */
+static const double SHOWN_SHARE = 0.6;
+
 /* Weights gathered and gradients reduced: what of it nothing hides, seconds. */
-static double data_seconds(const search_estimate *e, const search_layout *l, double weights, double gradients,
-                           double others)
+static double data_seconds(const search_estimate *e, const search_layout *l, double weights, double gradients)
 {
     const profile *p = e->prices;
     if (l->data == 1)
@@ -221,18 +223,12 @@ static double data_seconds(const search_estimate *e, const search_layout *l, dou
     rate = rate < p->node ? rate : p->node;
     double each_byte = (double)(l->data - 1) / l->data / rate;
     int microbatches = e->of->train.global_batch / (l->micro_batch * l->data);
-    bool each = l->zero >= 2 && e->of->parallel.zero_reduce == CONFIG_EACH_MICRO_BATCH;
-    bool gathers = l->zero == 3 && e->of->parallel.zero_gather == CONFIG_EACH_MICRO_BATCH;
-    double travels = gradients * each_byte *
-                         (each      ? microbatches
-                          : l->zero ? 1
-                                    : 2) +
-                     weights * each_byte *
-                         (gathers   ? 2 * microbatches
-                          : l->zero ? 1
-                                    : 0);
-    double once = (gradients + weights) * each_byte / 2;
-    return travels - once > 0.8 * others ? travels - 0.8 * others : once;
+    double once = (gradients + weights) * each_byte, more = 0;
+    if (l->zero >= 2)
+        more = gradients * each_byte * microbatches;
+    if (l->zero == 3)
+        more += weights * each_byte * 2 * microbatches;
+    return once / 2 > SHOWN_SHARE * more ? once / 2 : SHOWN_SHARE * more;
 }
 
 /* Bytes of a stage of so many layers, whose peak is `held` micro-batches of its activations. */
@@ -314,11 +310,10 @@ static void put_together(const search_estimate *e, search_layout *l, const probe
         l->bytes = bytes > l->bytes ? bytes : l->bytes;
         most = of->layers[s] > most ? of->layers[s] : most;
     }
-    double update = (most * p->layer.phase[PHASE_UPDATE] + p->ends.phase[PHASE_UPDATE] / l->pipeline) /
-                    (l->zero ? l->data : 1);
+    double update =
+        (most * p->layer.phase[PHASE_UPDATE] + p->ends.phase[PHASE_UPDATE] / l->pipeline) / (l->zero ? l->data : 1);
     l->seconds = of->length + update +
-                 data_seconds(e, l, most * p->layer.memory[CLASS_WEIGHT], most * p->layer.memory[CLASS_GRADIENT],
-                              of->length);
+                 data_seconds(e, l, most * p->layer.memory[CLASS_WEIGHT], most * p->layer.memory[CLASS_GRADIENT]);
 }
 
 /* No schedule is shorter than its mean stage's work. */

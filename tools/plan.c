@@ -120,6 +120,8 @@ static status show(const config *c, const compile_options *options, const wishes
     if (w->listing)
         return list_rank(options, w->rank < 0 ? 0 : (int)w->rank);
     status s = plan_make(&p, options, &prices, w->every, (int)w->rank);
+    if (s == STATUS_OK)
+        s = plan_price_order(&p);
     if (s == STATUS_OK && w->json)
         plan_text_json(stdout, &p);
     else if (s == STATUS_OK)

@@ -91,6 +91,7 @@ static status compile_training(compiled *out)
         widen(out, &out->ramp[i]);
     }
     out->dropped = d.dropped;
+    out->order = d.keep.order;
     out->decision = d.words ? pool_format(&out->pool, "%s", d.words) : NULL;
     recompute_decision_free(&d);
     widen(out, &out->training);
@@ -169,6 +170,7 @@ status compile_options_from(compile_options *out, const config *c, const grid *g
                              .sequence_parallel = c->parallel.sequence,
                              .zero = c->parallel.zero,
                              .bucket = c->parallel.bucket,
+                             .order = c->parallel.order,
                              .gather_each = c->parallel.zero_gather == CONFIG_EACH_MICRO_BATCH,
                              .reduce_each = c->parallel.zero_reduce == CONFIG_EACH_MICRO_BATCH,
                              .optimizer = {.name = c->optimizer.name,

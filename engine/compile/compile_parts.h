@@ -36,6 +36,9 @@ status unroll(compiled_program *out, const compiled *c, const recorded *chunks, 
 /* All forward: evaluation of one micro-batch after another. */
 void unroll_forward(compiled_program *out, const compiled *c, const recorded *chunks, int microbatches);
 
+/* order.c: the micro-batches' part in the order that is asked for. */
+void order_micro_batches(compiled_program *out, compile_order how);
+
 /* update.c: what is before and after the micro-batches. Before them, where sharded weights are gathered once a step, the gathers: returns
  * the whole weights, tensors of the program's own, by number; else NULL. */
 tensor *const *update_begin(compiled_program *out, const compiled *c);

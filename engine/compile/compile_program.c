@@ -68,6 +68,7 @@ status compile_program_training(compiled_program *out, const compiled *c, const 
                                      .whole = whole});
     status ok = unroll(out, c, chunks, &s);
     if (ok == STATUS_OK) {
+        order_micro_batches(out, keep->order);
         update_append(out, c);
         finish(out, c, bound_only);
         out->first_change = first_change(out, c);
@@ -85,6 +86,7 @@ status compile_program_forward(compiled_program *out, const compiled *c)
     for (int i = 0; i < o->chunks; i++)
         unroll_record(&chunks[i], &out->pool, c, &(unroll_what){.chunk = i, .fuse = true});
     unroll_forward(out, c, chunks, 1);
+    order_micro_batches(out, c->options.order ? ORDER_EARLY : ORDER_AS_LOWERED);
     if (!o->decode_samples)
         update_loss(out, c);
     finish(out, c, false);

@@ -5,10 +5,11 @@
 
 #include "engine/compile/compile_model.h"
 
-/* What is kept for the backward pass. drop[chunk][op of the forward body]: recompute its outputs; for RECOMPUTE_CHOSEN. */
+/* What is kept for the backward pass, and in which order the micro-batches' ops are. drop[chunk][op of the forward body]: recompute its outputs; for RECOMPUTE_CHOSEN. */
 typedef struct compile_keep {
     recompute how;
     uint8_t *const *drop;
+    compile_order order; /* one for all ranks of a stage */
 } compile_keep;
 
 /* A step of `microbatches` micro-batches. bound_only: lifetimes and the lower bound, no addresses. `out` must be freed either

@@ -13,6 +13,13 @@
 enum { COMPILE_ALIGNMENT = 256 }; /* bytes, of every tensor with storage */
 enum { COMPILE_RAMP = 29 };       /* the most training programs with fewer micro-batches */
 
+/* What travels while what computes: see order.h. */
+typedef enum compile_order {
+    ORDER_AS_LOWERED,
+    ORDER_EARLY,  /* launches are early */
+    ORDER_FILLED, /* and products are moved between a launch and its wait */
+} compile_order;
+
 typedef struct compile_options {
     model_shape shape;
     dtype compute;
@@ -28,6 +35,7 @@ typedef struct compile_options {
     bool sequence_parallel;
     int zero;
     int64_t bucket;                /* bytes of gradients that are reduced together; 0: each alone */
+    bool order;                    /* the list (order.h), as far as memory allows */
     bool gather_each, reduce_each; /* ZeRO 3 weights, ZeRO 2-3 gradients: each micro-batch, or once a step */
     struct {
         config_optimizer name;
@@ -71,6 +79,7 @@ typedef struct compiled_program {
     int first_change; /* of a training program: until this op weights and optimizer are those of the step before; else -1 */
     double flops[PHASE_COUNT];
     int64_t tensors;
+    int64_t placed; /* transient tensors with bytes of their own; their ids are below it */
 } compiled_program;
 
 typedef struct compiled {
@@ -99,6 +108,7 @@ typedef struct compiled {
     int64_t workspace;    /* bytes that each of certain ops may have (workspace.h) */
     int dropped;          /* RECOMPUTE_CHOSEN: forward ops whose outputs are recomputed */
     const char *decision; /* which, in words */
+    compile_order order;  /* of the training programs */
 } compiled;
 
 #endif

@@ -8,7 +8,9 @@
 #include "engine/compile/compile_parts.h"
 #include "engine/compile/compile_schedule.h"
 #include "engine/compile/groups.h"
+#include "engine/compile/compile_program.h"
 #include "engine/compile/loss_chunk.h"
+#include "engine/compile/recompute.h"
 #include "engine/compile/workspace.h"
 #include "memory/log.h"
 
@@ -25,6 +27,7 @@ void plan_measure(plan_rank *out, const compiled *c)
                        .tensors = c->training.tensors,
                        .ops = c->training.list.count,
                        .dropped = c->dropped,
+                       .order = c->order,
                        .attention = workspace_taken(c)};
     if (c->decision)
         out->decision = must_strdup(c->decision);
@@ -240,6 +243,43 @@ static status price_choices(plan *p)
     return STATUS_OK;
 }
 
+/* ---- the price of the order --------------------------------------------------------------------------------------------- */
+
+/* The same program as it was lowered. */
+static status price_order(plan_rank *r, const plan *p)
+{
+    compile_options o = p->options;
+    o.grid = grid_of(&o.grid, r->rank);
+    o.loss_tokens = r->loss_tokens; /* as it was decided */
+    compiled c = {0};
+    recompute_decision d = {0};
+    status s = compile_model(&c, &o);
+    if (s == STATUS_OK)
+        s = recompute_decide(&d, &c);
+    d.keep.order = ORDER_AS_LOWERED;
+    if (s == STATUS_OK)
+        s = compile_program_training(&c.training, &c, &d.keep, o.microbatches, true);
+    if (s == STATUS_OK)
+        r->order_bytes = r->transient_bound - c.training.lower_bound;
+    recompute_decision_free(&d);
+    compile_free(&c);
+    return s;
+}
+
+status plan_price_order(plan *p)
+{
+    for (int i = 0; i < p->count; i++) {
+        plan_rank *r = &p->ranks[i];
+        if (r->order == ORDER_AS_LOWERED)
+            continue;
+        if (i > 0 && r[-1].at[GRID_PIPELINE] == r->at[GRID_PIPELINE])
+            r->order_bytes = r[-1].order_bytes;
+        else
+            TRY(price_order(r, p));
+    }
+    return STATUS_OK;
+}
+
 /* ------------------------------------------------------------------------------------------------------------------- */
 
 static void free_ranks(plan *p)
@@ -263,6 +303,7 @@ static status keep_only(plan *p, int rank)
 static status measure_step(plan *out, const compile_options *options, const profile *prices, bool every)
 {
     *out = (plan){.options = *options, .profile = *prices};
+    out->options.order &= !prices->as_lowered;
     const model_shape *shape = &options->shape;
     model_shape unbounded = *shape;
     unbounded.sliding_window = 0;

@@ -25,6 +25,8 @@ typedef struct plan_rank {
     int64_t memory[CLASS_COUNT];        /* persistent classes; kept and temporary where the training step peaks */
     int64_t tensors;
     char *decision; /* what a budget recomputes, in words; NULL without */
+    compile_order order;
+    int64_t order_bytes; /* what the order adds to what is alive where the training step peaks; plan_price_order() */
     int ops, dropped;
     int64_t attention;                              /* working memory of attention's backward pass, the most */
     int64_t loss_tokens, loss_bytes;                /* logits that exist at a time; 0: this stage has no loss */
@@ -65,6 +67,8 @@ status plan_make(plan *out, const compile_options *options, const profile *price
 /* The same without what other choices of ZeRO would cost. */
 status plan_make_step(plan *out, const compile_options *options, const profile *prices);
 void plan_free(plan *p);
+/* What the order costs, of one rank of each stage. */
+status plan_price_order(plan *p);
 /* The listed rank that needs most of a GPU, and what is taken beside its arena. */
 const plan_rank *plan_neediest(const plan *p);
 /* One rank, compiled: its facts; `decision` is the caller's to free. */

@@ -177,6 +177,31 @@ static void print_recompute(FILE *out, const plan *p)
             fprintf(out, "  stage %d recomputes %s\n", p->ranks[i].at[GRID_PIPELINE], p->ranks[i].decision);
 }
 
+static const char *const order_names[] = {
+    [ORDER_AS_LOWERED] = "as lowered", [ORDER_EARLY] = "early launches", [ORDER_FILLED] = "products beside transfers"};
+
+static const plan_rank *costliest_order(const plan *p)
+{
+    const plan_rank *most = &p->ranks[0];
+    for (int i = 1; i < p->count; i++)
+        if (p->ranks[i].order_bytes > most->order_bytes)
+            most = &p->ranks[i];
+    return most;
+}
+
+static void print_order(FILE *out, const plan *p)
+{
+    const plan_rank *r = costliest_order(p);
+    char bytes[UNITS_TEXT];
+    if (p->options.grid.ranks == 1)
+        return;
+    fprintf(out, "order             %s", order_names[r->order]);
+    if (r->order_bytes > 0)
+        fprintf(out, ", for %s more on rank %d where most is alive", bytes_text(bytes, (double)r->order_bytes),
+                r->rank);
+    fputc('\n', out);
+}
+
 static void print_choices(FILE *out, const plan *p)
 {
     if (!p->choice_count)
@@ -240,6 +265,7 @@ void plan_text_report(FILE *out, const plan *p)
     print_loss(out, p);
     print_attention(out, p);
     print_recompute(out, p);
+    print_order(out, p);
     print_choices(out, p);
     print_time(out, p);
 }
@@ -280,10 +306,12 @@ static void json_rank(FILE *out, const plan_rank *r)
             r->flops, r->in_flight, r->dropped);
     fprintf(out,
             "     \"update\": {\"flops\": %.17g, \"seconds\": %.17g, \"tensor_bytes_sent\": %lld, \"working_bytes\": "
-            "%lld},\n     \"loss\": {\"tokens\": %lld, \"logit_bytes\": %lld, \"seconds\": %.17g}, "
+            "%lld},\n     \"order\": {\"how\": \"%s\", \"bytes\": %lld},\n     \"loss\": {\"tokens\": %lld, "
+            "\"logit_bytes\": %lld, \"seconds\": %.17g}, "
             "\"attention_working_bytes\": %lld}",
             r->update.flops, r->update.seconds, (long long)r->update.sent, (long long)r->update.working,
-            (long long)r->loss_tokens, (long long)r->loss_bytes, r->loss_seconds, (long long)r->attention);
+            order_names[r->order], (long long)r->order_bytes, (long long)r->loss_tokens, (long long)r->loss_bytes,
+            r->loss_seconds, (long long)r->attention);
 }
 
 static void json_choices(FILE *out, const plan *p)

@@ -11,6 +11,7 @@ enum { COMPUTES, LAUNCHES, WAITS };
 struct play_op {
     double seconds; /* computing, or of the transfer */
     double end;     /* when the rank goes on after it */
+    double travels; /* of a launch: when its transfer begins */
     int request, microbatch;
     int peer; /* of a message: a stage; else -1 */
     uint8_t does, axis, upstream, phase;
@@ -437,10 +438,23 @@ static void find_causes(player *s)
 
 /* ------------------------------------------------------------------------------------------------------------------------- */
 
+static void note_transfers(player *s, int rank)
+{
+    play_rank *r = &s->p->ranks[rank];
+    for (int i = 0; i < r->requests; i++) {
+        const request *q = &s->requests[rank][i];
+        if (q->op < 0)
+            continue;
+        r->ops[q->op].travels = q->start;
+        r->ops[q->op].seconds = q->end - q->start;
+    }
+}
+
 static void sum_up(player *s)
 {
     play *p = s->p;
     for (int r = 0; r < p->count; r++) {
+        note_transfers(s, r);
         p->ranks[r].end = s->now[r];
         p->seconds = s->now[r] > p->seconds ? s->now[r] : p->seconds;
     }
@@ -479,6 +493,15 @@ double play_seconds(const play *p, int stage, phase of)
     for (int i = 0; i < r->count; i++)
         sum += r->ops[i].phase == of ? r->ops[i].end - (i ? r->ops[i - 1].end : 0) : 0;
     return sum;
+}
+
+play_span play_op_at(const play *p, int stage, int index)
+{
+    const play_op *o = &p->ranks[stage].ops[index];
+    double before = index > 0 ? o[-1].end : 0;
+    if (o->does == LAUNCHES)
+        return o->last ? (play_span){o->travels, o->travels + o->seconds, o->end} : (play_span){0, 0, o->end};
+    return (play_span){before, o->end, o->end};
 }
 
 /* ---- actions ------------------------------------------------------------------------------------------------------------ */

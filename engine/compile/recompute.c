@@ -38,6 +38,7 @@ typedef struct entry {
 
 typedef struct search {
     const compiled *c;
+    compile_order order;
     compiled_program begin; /* what the programs that are tried begin with: the weights that bodies read */
     tensor *const *whole;
     pool words;     /* the classes' names */
@@ -128,7 +129,7 @@ static status try_count(int64_t *bytes, search *d, int count, bool bound_only)
     const compile_options *o = &d->c->options;
     for (int i = 0; i < d->entry_count; i++)
         d->drop[d->entries[i].chunk][d->entries[i].index] = i < count;
-    compile_keep keep = {RECOMPUTE_CHOSEN, d->drop};
+    compile_keep keep = {RECOMPUTE_CHOSEN, d->drop, d->order};
     compiled_program tried;
     status s = compile_program_training(&tried, d->c, &keep, bound_only ? enough_microbatches(o) : o->microbatches,
                                         bound_only);
@@ -348,7 +349,7 @@ static char *describe(const search *d, int count)
 
 static void open_search(search *d, const compiled *c)
 {
-    *d = (search){.c = c};
+    *d = (search){.c = c, .order = c->options.order ? ORDER_EARLY : ORDER_AS_LOWERED};
     d->drop = must_calloc((unsigned long)c->options.chunks, sizeof *d->drop);
     d->whole = update_begin(&d->begin, c);
     classify(d);
@@ -365,6 +366,19 @@ static status decide_count(int *count, search *d)
         return STATUS_OK;
     order_entries(d);
     return choose_count(count, d);
+}
+
+/* With so many dropped, the best order that fits. */
+static status decide_order(search *d, int count)
+{
+    int64_t placed, bound, room = d->c->options.budget - d->c->persistent_bytes;
+    if (!d->c->options.order)
+        return STATUS_OK;
+    d->order = ORDER_FILLED;
+    TRY(try_count(&bound, d, count, true));
+    TRY(try_count(&placed, d, count, false));
+    d->order = with_margin(d, placed, bound) <= room ? ORDER_FILLED : ORDER_EARLY;
+    return STATUS_OK;
 }
 
 static void free_drop(uint8_t **drop, int chunks)
@@ -404,13 +418,15 @@ static status decide(recompute_decision *out, const compiled *c, const compiled 
     search d, own = {0};
     open_search(&d, largest);
     status s = decide_count(&out->dropped, &d);
+    if (s == STATUS_OK)
+        s = decide_order(&d, out->dropped);
     if (s == STATUS_OK) {
         open_search(&own, c);
         adopt(&own, &d, out->dropped);
         out->words = describe(&d, out->dropped);
         out->drop = own.drop;
         out->chunks = c->options.chunks;
-        out->keep = (compile_keep){RECOMPUTE_CHOSEN, out->drop};
+        out->keep = (compile_keep){RECOMPUTE_CHOSEN, out->drop, d.order};
         own.drop = NULL;
     }
     close_search(&own);
@@ -421,6 +437,7 @@ static status decide(recompute_decision *out, const compiled *c, const compiled 
 status recompute_decide(recompute_decision *out, const compiled *c)
 {
     *out = (recompute_decision){.keep = {.how = c->options.recompute}};
+    out->keep.order = c->options.order ? ORDER_FILLED : ORDER_AS_LOWERED;
     if (!c->options.budget)
         return STATUS_OK;
     compiled largest = {0};

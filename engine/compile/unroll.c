@@ -45,24 +45,6 @@ static void start_recorder(recorder *r, pool *p, const compiled *c)
     r->tokens = o->decode_samples ? o->decode_samples : o->micro_batch * o->sequence;
 }
 
-/* Launch each gather of a sharded weight one gather ahead of its use, so that it travels while the layer before computes. */
-static void prefetch_gathers(program *body)
-{
-    int pending = -1; /* index of the previous gather */
-    for (int i = 0; i < body->count; i++) {
-        op *o = body->ops[i];
-        if (o->kind != OP_all_gather || o->at.axis != AXIS_GRADIENT)
-            continue;
-        int from = i, to = pending + 1;
-        if (pending >= 0) {
-            for (int k = from; k > to; k--)
-                body->ops[k] = body->ops[k - 1];
-            body->ops[to] = o;
-        }
-        pending = pending >= 0 ? from : i;
-    }
-}
-
 static void fuse(recorded *r)
 {
     tensor *ends[] = {r->output, r->input_cotangent};
@@ -102,8 +84,6 @@ void unroll_record(recorded *out, pool *p, const compiled *c, const unroll_what 
     r->drop = what->drop;
     r->whole = what->whole;
     record_forward(out, c, what->chunk, what->training);
-    for (int i = 0; i < PHASE_COUNT; i++)
-        prefetch_gathers(&r->body[i]);
     if (what->fuse)
         fuse(out);
 }

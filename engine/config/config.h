@@ -97,7 +97,7 @@ typedef struct config {
         int tensor, context, pipeline, virtual_stages;
         int data; /* 0: what is left of the ranks */
         schedule_kind schedule;
-        bool sequence;
+        bool sequence, order;
         int zero;
         config_when zero_gather, zero_reduce;
         config_integers layers_per_stage; /* one number per chunk in model order; empty: divided automatically */
@@ -147,6 +147,7 @@ typedef struct config {
             double zscore; /* 0: nobody looks */
             bool rewind;   /* to the last checkpoint, and on without the data since then */
         } spike;
+        config_integers trace; /* the first and the last step that are traced; empty: none */
     } run;
     struct {
         char *gradients; /* folder */

@@ -52,6 +52,7 @@ static const layouts_model models[] = {
 #define REDUCE    "parallel.zero_reduce=micro_batch"
 #define GATHER    "parallel.zero_gather=micro_batch"
 #define BUDGET(x) "memory.budget=" x
+#define LOWERED   "parallel.order=false"
 #define UNEVEN(x) "parallel.layers_per_stage=[" x "]"
 
 static const layouts_row rows[] = {
@@ -162,6 +163,7 @@ static const layouts_row rows[] = {
     {"llama",      2, 2, 1, 2, V_HALF,      2, 1, NONE, 'a'},
     {"llama",      2, 2, 1, 2, V_MIN,       2, 1, SELECTIVE, 'a'},
     {"llama",      2, 2, 1, 2, FOUND,       2, 1, BUDGET("1500KiB"), 'a'},
+    {"llama",      2, 2, 1, 2, ONE_F_ONE_B, 0, 1, LOWERED, 'a'},
     {"tied",       1, 2, 2, 1, ONE_F_ONE_B, 0, 1, NONE, 't'},
     {"tied",       1, 2, 2, 1, ZB_V,        2, 1, NONE, 't'},
     {"tied",       1, 2, 2, 1, V_MIN,       2, 0, FULL, 't'},
@@ -173,6 +175,7 @@ static const layouts_row rows[] = {
     {"gpt2-bf16",  2, 2, 1, 2, ZERO_BUBBLE, 0, 1, FULL, 'c'},
     {"gpt2-bf16",  2, 2, 1, 2, GPIPE,       0, 1, SELECTIVE, 'c'},
     {"gpt2-bf16",  2, 2, 1, 2, INTERLEAVED, 3, 1, BUDGET("1300KiB"), 'c'},
+    {"gpt2-bf16",  2, 2, 1, 2, ZERO_BUBBLE, 0, 1, LOWERED, 'c'},
     {"llama-fp16", 2, 2, 1, 2, ONE_F_ONE_B, 0, 1, NONE, 'h'},
     {"llama-fp16", 2, 2, 1, 2, ZERO_BUBBLE, 0, 1, FULL, 'h'},
     {"llama-fp16", 2, 2, 1, 2, INTERLEAVED, 2, 1, BUDGET("1700KiB"), 'h'},
@@ -181,6 +184,7 @@ static const layouts_row rows[] = {
     {"qwen2",      2, 1, 3, 2, 0,           0, 0, "", 'd'},
     {"qwen2",      2, 1, 3, 2, 0,           0, 1, "", 'd'},
     {"qwen2",      2, 1, 3, 2, 0,           0, 3, GATHER, 'd'},
+    {"qwen2",      2, 1, 3, 2, 0,           0, 3, GATHER " " LOWERED, 'd'},
     {"tied",       1, 1, 3, 2, 0,           0, 2, EACH, 'e'},
     {"tied",       1, 1, 3, 2, 0,           0, 3, EACH, 'e'},
     {"llama",      1, 1, 3, 4, 0,           0, 0, "", 'f'},

@@ -62,8 +62,7 @@ static void note_roots(replay_rank *r)
     free(k.id);
 }
 
-status replay_compile(replay_rank *out, const compile_options *o, bool place, void (*before)(replay_rank *r),
-                      void (*after)(replay_rank *r))
+status replay_lower(replay_rank *out, const compile_options *o)
 {
     *out = (replay_rank){0};
     TRY(compile_model(&out->c, o));
@@ -81,21 +80,27 @@ status replay_compile(replay_rank *out, const compile_options *o, bool place, vo
                                      .fuse = true,
                                      .whole = whole});
     status ok = unroll(&out->p, c, chunks, &s);
-    if (ok == STATUS_OK) {
-        update_append(&out->p, c);
-        place_waits(&out->p);
-        note_roots(out);
-        if (before)
-            before(out);
-        place_transients(&out->p, c, !place);
-        if (after)
-            after(out);
-    }
     for (int i = 0; i < o->chunks; i++)
         unroll_recorded_free(&chunks[i]);
     free(chunks);
     schedule_free(&s);
     return ok;
+}
+
+status replay_compile(replay_rank *out, const compile_options *o, bool place, void (*before)(replay_rank *r),
+                      void (*after)(replay_rank *r))
+{
+    TRY(replay_lower(out, o));
+    order_micro_batches(&out->p, o->order ? ORDER_FILLED : ORDER_AS_LOWERED);
+    update_append(&out->p, &out->c);
+    place_waits(&out->p);
+    note_roots(out);
+    if (before)
+        before(out);
+    place_transients(&out->p, &out->c, !place);
+    if (after)
+        after(out);
+    return STATUS_OK;
 }
 
 void replay_free(replay_rank *r)

@@ -19,6 +19,8 @@ typedef struct replay_rank {
     int64_t *root_bytes;
 } replay_rank;
 
+/* The micro-batches' part of a program, as the schedule lowers it: no update, no waits for collectives. */
+status replay_lower(replay_rank *out, const compile_options *o);
 /* `place`: give addresses (replay_memory asks for them). `before`, unless NULL, sees the program before storage is shared and addresses are given, `after` afterwards: mutants. */
 status replay_compile(replay_rank *out, const compile_options *o, bool place, void (*before)(replay_rank *r),
                       void (*after)(replay_rank *r));

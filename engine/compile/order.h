@@ -1,0 +1,24 @@
+/* What travels while what computes: launches and products moved in the list of a step's micro-batches.
+ *
+ * Every rank of a group must come to the same order, whatever rows or biases are its own. So no size, cost or rank decides, only
+ * which collectives and which matrix products there are and what each needs: of that all ranks of a stage have the same.
+ *
+ * 1. A collective is launched as early as its operands allow, but no further than the place of the collective before it in its
+ *    queue: one is under way while the one before it is used.
+ * 2. Where the first op that needs a collective would otherwise follow it at once, a product that nobody waits for, a weight's
+ *    gradient, is moved between the two: the last one that was computed before, at most ORDER_WINDOW of them back.
+ *
+ * Launches never pass a message between stages or the wait for one: what lowering_check proved of the lists stays proven.
+ * Values do not change, since every op finds the operands that it found before. order_check.h sees to all of that.
+ */
+#ifndef PHALANX_ENGINE_COMPILE_ORDER_H
+#define PHALANX_ENGINE_COMPILE_ORDER_H
+
+#include "engine/compile/compiled.h"
+
+enum { ORDER_WINDOW = 8 };
+
+/* Ops of `list` in a better order, before there are waits for collectives. */
+void order_list(program *list, compile_order how);
+
+#endif

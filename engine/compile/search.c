@@ -145,7 +145,8 @@ static int estimate(search_layout *layouts, int count, search_layout *least, con
         layouts[kept++] = l;
     }
     search_estimate_close(e);
-    qsort(layouts, (size_t)kept, sizeof *layouts, by_estimate);
+    if (kept > 0)
+        qsort(layouts, (size_t)kept, sizeof *layouts, by_estimate);
     return kept;
 }
 

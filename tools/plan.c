@@ -15,11 +15,12 @@
 #include "memory/units.h"
 #include "parallel/timeline.h"
 #include "tools/options.h"
+#include "tools/plan_search.h"
 #include "tools/tools.h"
 
 typedef struct wishes {
-    bool json, listing, schedule, every, cpu;
-    const char *svg, *device, *network_file;
+    bool json, listing, schedule, every, cpu, search;
+    const char *svg, *device, *network_file, *memory_size, *write;
     int64_t rank, ranks; /* -1, 0: not given */
     double tflops, efficiency, memory, node, network, islands;
     int64_t node_ranks;
@@ -169,12 +170,24 @@ static const op_backend *backend_of(const config *c)
     return device_load(&cuda, "cuda") == STATUS_OK ? cuda->backend : NULL;
 }
 
-static status run(config *c, wishes *w)
+/* On the ranks of --ranks, or of the configuration. */
+static status find_layout(const config *c, const wishes *w)
+{
+    profile prices;
+    int64_t ranks = w->ranks ? w->ranks : (int64_t)c->parallel.tensor * c->parallel.pipeline * c->parallel.data;
+    if (ranks < 1)
+        return status_fail(STATUS_USAGE, "--search: say --ranks N, or parallel.data in the configuration");
+    plan_search_wishes said = {.json = w->json, .ranks = (int)ranks, .memory = w->memory_size, .write = w->write};
+    TRY(prices_of(&prices, w));
+    status s = plan_search(c, &prices, backend_of(c), &said);
+    profile_free(&prices);
+    return s;
+}
+
+static status show_plan(config *c, const wishes *w)
 {
     grid g;
     compile_options o;
-    w->cpu = c->train.device == CONFIG_CPU;
-    TRY(weights_configure(c)); /* model.from and model.config: sizes are read, weights are not */
     TRY(lay_out(&g, c, w));
     TRY(compile_options_from(&o, c, &g, backend_of(c),
                              threads_of(c, g.ranks, w->node_ranks > 0 ? (int)w->node_ranks : 8)));
@@ -184,7 +197,14 @@ static status run(config *c, wishes *w)
     if (s == STATUS_OK)
         s = show(c, &o, w, &prices);
     profile_free(&prices);
-    TRY(s);
+    return s;
+}
+
+static status run(config *c, wishes *w)
+{
+    w->cpu = c->train.device == CONFIG_CPU;
+    TRY(weights_configure(c)); /* model.from and model.config: sizes are read, weights are not */
+    TRY(w->search ? find_layout(c, w) : show_plan(c, w));
     return fflush(stdout) == 0 && !ferror(stdout) ? STATUS_OK
                                                   : status_fail(STATUS_FAILED, "the output cannot be written");
 }
@@ -202,6 +222,10 @@ static int read_wishes(wishes *w, int *operands, int argc, char **argv)
         {"--listing", OPTIONS_FLAG, NULL, "the program of --rank N (0), one op a line", &w->listing, 0, 0, NULL},
         {"--schedule", OPTIONS_FLAG, NULL, "draw the pipeline's timeline", &w->schedule, 0, 0, NULL},
         {"--svg", OPTIONS_TEXT, "FILE", "draw it into an SVG file", &w->svg, 0, 0, NULL},
+        {"--search", OPTIONS_FLAG, NULL, "find the fastest layouts on --ranks N instead", &w->search, 0, 0, NULL},
+        {"--memory", OPTIONS_TEXT, "SIZE", "of --search: memory of a device (80GiB); else the profile's",
+         &w->memory_size, 0, 0, NULL},
+        {"--write", OPTIONS_TEXT, "FILE", "of --search: write the best as a configuration", &w->write, 0, 0, NULL},
         {"--device", OPTIONS_TEXT, "NAME|FILE",
          "prices: a100, h100, h200, b200, cpu, or a file of phalanx bench --profile; default h100", &w->device, 0, 0,
          NULL},

@@ -301,7 +301,7 @@ static status keep_only(plan *p, int rank)
     return STATUS_OK;
 }
 
-status plan_make(plan *out, const compile_options *options, const profile *prices, bool every, int only)
+static status measure_step(plan *out, const compile_options *options, const profile *prices, bool every)
 {
     *out = (plan){.options = *options, .profile = *prices};
     out->profile.threads = options->threads;
@@ -325,11 +325,19 @@ status plan_make(plan *out, const compile_options *options, const profile *price
     TRY(compile_schedule(out->schedule, &out->options, options->microbatches));
     play_open(&out->timing, &out->profile, stages);
     status s = measure_all(out, every);
-    if (s == STATUS_OK)
-        s = time_step(out);
-    if (s == STATUS_OK)
-        s = price_choices(out);
-    return s == STATUS_OK && only >= 0 ? keep_only(out, only) : s;
+    return s == STATUS_OK ? time_step(out) : s;
+}
+
+status plan_make_step(plan *out, const compile_options *options, const profile *prices)
+{
+    return measure_step(out, options, prices, false);
+}
+
+status plan_make(plan *out, const compile_options *options, const profile *prices, bool every, int only)
+{
+    TRY(measure_step(out, options, prices, every));
+    TRY(price_choices(out));
+    return only >= 0 ? keep_only(out, only) : STATUS_OK;
 }
 
 const plan_rank *plan_neediest(const plan *p)

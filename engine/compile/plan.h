@@ -64,6 +64,8 @@ typedef struct plan {
 
 /* `every`: list each rank of the grid instead of groups. `only` >= 0: list this rank alone, exactly. */
 status plan_make(plan *out, const compile_options *options, const profile *prices, bool every, int only);
+/* The same without what other choices of ZeRO would cost. */
+status plan_make_step(plan *out, const compile_options *options, const profile *prices);
 void plan_free(plan *p);
 /* What the order costs, of one rank of each stage. */
 status plan_price_order(plan *p);

@@ -531,6 +531,15 @@ status play_run(play *p)
     return ok;
 }
 
+double play_seconds(const play *p, int stage, phase of)
+{
+    const play_rank *r = &p->ranks[stage];
+    double sum = 0;
+    for (int i = 0; i < r->count; i++)
+        sum += r->ops[i].phase == of ? r->ops[i].end - (i ? r->ops[i - 1].end : 0) : 0;
+    return sum;
+}
+
 play_span play_op_at(const play *p, int stage, int index)
 {
     const play_op *o = &p->ranks[stage].ops[index];

@@ -60,6 +60,8 @@ typedef struct play_span {
 play_span play_op_at(const play *p, int stage, int index);
 /* Begin and end of the actions of `s` as they were played, into `out` as simulate_run makes it (and frees it). */
 status play_spans(simulation *out, const play *p, const schedule *s);
+/* After play_run: seconds between which a stage's ops of this phase ended, their waits included. */
+double play_seconds(const play *p, int stage, phase of);
 void play_free(play *p);
 
 #endif

@@ -1,0 +1,243 @@
+#include "engine/compile/search.h"
+
+#include <stdlib.h>
+
+#include "memory/log.h"
+#include "parallel/schedule_make.h"
+
+/* By how much estimates are off: a layout is left out where its estimate is so much worse than the best that was played, and not
+ * tried where it would take so much more memory than there is. */
+static const double SLACK_SECONDS = 1.03, SLACK_BYTES = 1.02;
+
+enum { MOST_CHUNKS = 16, MOST_TOKENS = 1 << 17, ROUND = 4 };
+
+/* ---- all layouts ------------------------------------------------------------------------------------------------------- */
+
+typedef struct list {
+    search_layout *items;
+    int count, room;
+} list;
+
+static void add(list *all, search_layout l, const search_terms *t)
+{
+    static const recompute kinds[] = {RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL};
+    config c = search_configuration(t->config, &l, 0);
+    grid g;
+    c.memory.recompute = RECOMPUTE_NONE;
+    if (config_check(&c) != STATUS_OK || config_lay_out(&g, &c, t->ranks, 0) != STATUS_OK)
+        return;
+    for (int i = 0; i < 4; i++) {
+        if (all->count == all->room) {
+            all->room = all->room ? 2 * all->room : 1024;
+            all->items = must_realloc(all->items, (unsigned long)all->room * sizeof *all->items);
+        }
+        l.recompute = kinds[i % 3];
+        l.budgeted = i == 3;
+        all->items[all->count++] = l;
+    }
+}
+
+static void add_schedules(list *all, search_layout l, const search_terms *t)
+{
+    for (int kind = 0; kind < SCHEDULE_KINDS; kind++) {
+        int needed = schedule_kind_chunks((schedule_kind)kind);
+        bool merged = kind == (l.chunks > 1 ? SCHEDULE_1F1B : SCHEDULE_INTERLEAVED); /* the other name */
+        if (merged || (needed && needed != l.chunks) || (l.pipeline == 1 && kind != SCHEDULE_1F1B))
+            continue;
+        l.schedule = (schedule_kind)kind;
+        for (l.zero = 0; l.zero <= (l.data > 1 ? 3 : 0); l.zero++)
+            add(all, l, t);
+    }
+}
+
+/* Ranks that divide the depth. */
+static void add_depths(list *all, search_layout l, const search_terms *t)
+{
+    int left = t->ranks / l.tensor, layers = t->config->model.shape.layers;
+    for (l.pipeline = 1; l.pipeline <= left && l.pipeline <= layers; l.pipeline++) {
+        if (left % l.pipeline)
+            continue;
+        l.data = left / l.pipeline;
+        int64_t most = t->config->train.global_batch / l.data;
+        for (l.micro_batch = 1; l.micro_batch <= most && l.micro_batch * t->config->train.sequence <= MOST_TOKENS;
+             l.micro_batch *= 2)
+            for (l.chunks = 1; l.chunks <= MOST_CHUNKS && l.chunks * l.pipeline <= layers; l.chunks++)
+                if (l.pipeline > 1 || l.chunks == 1)
+                    add_schedules(all, l, t);
+    }
+}
+
+int search_all(search_layout **out, const search_terms *t)
+{
+    list all = {0};
+    search_layout l = {0};
+    for (l.tensor = 1; l.tensor <= t->ranks && l.tensor <= t->prices->node_ranks; l.tensor++)
+        for (int sequence = 0; sequence <= (l.tensor > 1); sequence++) {
+            l.sequence = l.tensor == 1 ? t->config->parallel.sequence : sequence;
+            if (t->ranks % l.tensor == 0)
+                add_depths(&all, l, t);
+        }
+    *out = all.items;
+    return all.count;
+}
+
+/* ---- estimates --------------------------------------------------------------------------------------------------------- */
+
+/* The least that such a layout leaves to the arena: what is beside it grows with the number of communicators, of which stages
+ * have several, and only a program says how many. */
+int64_t search_budget(const search_terms *t, const search_layout *l)
+{
+    int communicators = l->pipeline > 1 ? RESERVE_ROWS : l->tensor > 1 ? 3 : 1;
+    return t->memory - (t->prices->capacity > 0 ? reserve_bytes(t->prices->reserve, communicators) : 0);
+}
+
+/* The most, likewise. */
+static double most_room(const search_terms *t, const search_layout *l)
+{
+    int communicators = (l->tensor > 1) + (l->data > 1) + (l->pipeline > 1);
+    return (double)(t->memory - (t->prices->capacity > 0 ? reserve_bytes(t->prices->reserve, communicators) : 0));
+}
+
+/* With a budget: between keeping everything and keeping nothing, by how much does not fit. */
+static bool estimate_budget(search_estimate *e, search_layout *l, double room, double enough)
+{
+    search_layout none = *l, full = *l;
+    none.recompute = RECOMPUTE_NONE;
+    full.recompute = RECOMPUTE_FULL;
+    if (!search_estimate_layout(e, &none, enough) || !search_estimate_layout(e, &full, 1e300))
+        return false;
+    double share = none.bytes > full.bytes ? (none.bytes - room) / (none.bytes - full.bytes) : 1;
+    share = share < 0 ? 0 : share > 1 ? 1 : share;
+    l->seconds = none.seconds + share * (full.seconds - none.seconds);
+    l->bytes = full.bytes > room ? full.bytes : room;
+    return share > 0; /* else it is the layout that keeps everything */
+}
+
+static int by_estimate(const void *a, const void *b)
+{
+    const search_layout *x = a, *y = b;
+    if (x->seconds != y->seconds)
+        return x->seconds < y->seconds ? -1 : 1;
+    return (x->bytes > y->bytes) - (x->bytes < y->bytes);
+}
+
+/* Those that may fit, the best first; *least: the one that needs least memory. */
+static int estimate(search_layout *layouts, int count, search_layout *least, const search_terms *t)
+{
+    search_estimate *e = search_estimate_open(t->config, t->ranks, t->prices, t->backend);
+    double best = 1e300, smallest = 1e300;
+    int kept = 0;
+    for (int i = 0; i < count; i++) {
+        search_layout l = layouts[i];
+        double room = most_room(t, &l);
+        double enough = best * SLACK_SECONDS * SLACK_SECONDS;
+        bool known = l.budgeted ? estimate_budget(e, &l, (double)search_budget(t, &l), enough)
+                                : search_estimate_layout(e, &l, enough);
+        if (!known)
+            continue;
+        if (l.bytes < smallest) {
+            smallest = l.bytes;
+            *least = l;
+        }
+        if (l.bytes > room * SLACK_BYTES)
+            continue;
+        best = l.bytes <= room && l.seconds < best ? l.seconds : best;
+        layouts[kept++] = l;
+    }
+    search_estimate_close(e);
+    if (kept > 0)
+        qsort(layouts, (size_t)kept, sizeof *layouts, by_estimate);
+    return kept;
+}
+
+/* ---- exact ------------------------------------------------------------------------------------------------------------- */
+
+static void take(search_result *out, const plan *p, const search_terms *t)
+{
+    const plan_rank *most = plan_neediest(p);
+    out->seconds = p->step_seconds;
+    out->mfu = p->mfu;
+    out->bubble = p->timing.bubble;
+    for (int i = 0; i < p->timing.count; i++)
+        out->compute += p->timing.ranks[i].compute / p->timing.count;
+    for (int a = 0; a < AXIS_COUNT; a++)
+        out->exposed[a] = p->timing.exposed[a];
+    out->arena = most->arena;
+    out->beside = t->prices->capacity > 0 ? reserve_bytes(t->prices->reserve, most->communicators) : 0;
+    out->fits = out->arena + out->beside <= t->memory;
+}
+
+status search_exact(search_result *out, const search_terms *t, const search_layout *l)
+{
+    config c = search_configuration(t->config, l, search_budget(t, l));
+    grid g;
+    compile_options o;
+    plan p = {0};
+    *out = (search_result){.layout = *l};
+    TRY(config_lay_out(&g, &c, t->ranks, 0));
+    TRY(compile_options_from(&o, &c, &g, t->backend, 1));
+    o.evaluate = c.data.validation.count > 0 && c.evaluate.every > 0;
+    status s = plan_make_step(&p, &o, t->prices);
+    if (s == STATUS_OK)
+        take(out, &p, t);
+    plan_free(&p);
+    return s;
+}
+
+static int by_seconds(const void *a, const void *b)
+{
+    const search_result *x = a, *y = b;
+    if (x->seconds != y->seconds)
+        return x->seconds < y->seconds ? -1 : 1;
+    return by_estimate(&x->layout, &y->layout);
+}
+
+/* In rounds of a fixed size, so that what is left out hangs on no clock. */
+static void play_best(search *out, const search_terms *t, const search_layout *layouts, int count)
+{
+    int most = t->most ? t->most : SEARCH_MOST;
+    most = most < count ? most : count;
+    const search_result *best = NULL;
+    out->results = must_calloc((unsigned long)most + 1, sizeof *out->results);
+    for (int from = 0; from < most; from += ROUND) {
+        search_result round[ROUND];
+        int these = most - from < ROUND ? most - from : ROUND;
+        if (best && layouts[from].seconds > best->seconds * SLACK_SECONDS)
+            break;
+#pragma omp parallel for schedule(dynamic, 1)
+        for (int i = 0; i < these; i++)
+            if (search_exact(&round[i], t, &layouts[from + i]) != STATUS_OK)
+                round[i].fits = false;
+        out->exact += these;
+        for (int i = 0; i < these; i++)
+            if (round[i].fits)
+                out->results[out->count++] = round[i];
+        qsort(out->results, (size_t)out->count, sizeof *out->results, by_seconds);
+        best = out->count ? &out->results[0] : NULL;
+        if (t->progress)
+            t->progress(t->context, out->exact, most, best);
+    }
+}
+
+status search_run(search *out, const search_terms *t)
+{
+    search_layout *layouts, least = {0};
+    *out = (search){0};
+    if (t->config->model.shape.layers < 4)
+        return status_fail(STATUS_USAGE, "a search needs model.layers of at least 4");
+    out->layouts = search_all(&layouts, t);
+    out->within = estimate(layouts, out->layouts, &least, t);
+    play_best(out, t, layouts, out->within);
+    free(layouts);
+    if (out->count || !least.tensor)
+        return out->count ? STATUS_OK
+                          : status_fail(STATUS_USAGE, "%d ranks have no layout of this configuration", t->ranks);
+    least.budgeted = false;
+    return search_exact(&out->least, t, &least);
+}
+
+void search_free(search *s)
+{
+    free(s->results);
+    *s = (search){0};
+}

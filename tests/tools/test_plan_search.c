@@ -1,0 +1,97 @@
+/* `phalanx plan --search` as a user meets it: a table, JSON, a configuration that plans as promised, and by how much nothing fits. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "tests/jobs/launch.h"
+#include "tests/jobs/runs.h"
+#include "tests/jobs/workfolder.h"
+
+static const char *const text =
+    "model: {architecture: llama, layers: 4, hidden_size: 1024, heads: 2, kv_heads: 2, "
+    "ffn_size: 4096, vocab_size: 8192, max_sequence: 1024}\n"
+    "data: {train: none}\n"
+    "train: {steps: 10, sequence: 1024, micro_batch: 1, global_batch: 4, precision: bf16}\n";
+
+static launch_result search(const char *folder, const char *options)
+{
+    char *path = workfolder_path(folder, "searched.yaml"), *phalanx = launch_beside("../phalanx");
+    runs_write_text(path, text);
+    launch_result r = launch_run(120, "OMP_NUM_THREADS=1 %s plan %s --search --ranks 2 %s", phalanx, path, options);
+    free(phalanx);
+    free(path);
+    return r;
+}
+
+static json_t *json_of(launch_result *r)
+{
+    if (r->status)
+        fail_msg("status %d: %s", r->status, r->err);
+    json_t *root = json_loads(r->out, 0, NULL);
+    assert_non_null(root);
+    launch_free(r);
+    return root;
+}
+
+static void what_is_written_takes_the_time_that_was_promised(void **state)
+{
+    char *best = workfolder_path(*state, "best.yaml"), *phalanx = launch_beside("../phalanx");
+    char options[4096];
+    snprintf(options, sizeof options, "--device h200 --json --write %s", best);
+    launch_result r = search(*state, options);
+    json_t *found = json_of(&r), *first = json_array_get(json_object_get(found, "results"), 0);
+    r = launch_run(60, "%s plan %s --device h200 --json", phalanx, best);
+    json_t *planned = json_of(&r), *layout = json_object_get(planned, "layout");
+    double promised = json_number_value(json_object_get(first, "step_seconds"));
+    assert_true(promised > 0);
+    assert_true(fabs(json_number_value(json_object_get(planned, "step_seconds")) - promised) <= 1e-9 * promised);
+    static const char *const same[] = {"tensor", "pipeline", "data", "zero"};
+    for (unsigned i = 0; i < sizeof same / sizeof *same; i++)
+        assert_int_equal(json_integer_value(json_object_get(first, same[i])),
+                         json_integer_value(json_object_get(layout, same[i])));
+    json_decref(found);
+    json_decref(planned);
+    free(phalanx);
+    free(best);
+}
+
+static void the_table_is_ranked_and_progress_is_on_standard_error(void **state)
+{
+    launch_result r = search(*state, "");
+    assert_int_equal(r.status, 0);
+    assert_non_null(strstr(r.out, "  1 "));
+    assert_non_null(strstr(r.out, "GPU hours"));
+    assert_non_null(strstr(r.err, "played; best"));
+    launch_free(&r);
+}
+
+static void where_nothing_fits_it_says_by_how_much(void **state)
+{
+    launch_result r = search(*state, "--memory 1GiB");
+    assert_int_equal(r.status, 2);
+    assert_non_null(strstr(r.err, "nothing fits"));
+    assert_non_null(strstr(r.err, "more than 1.00 GiB"));
+    launch_free(&r);
+    r = search(*state, "--memory 1furlong");
+    assert_int_equal(r.status, 2);
+    assert_non_null(strstr(r.err, "80GiB"));
+    launch_free(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(what_is_written_takes_the_time_that_was_promised, workfolder_setup,
+                                        workfolder_teardown),
+        cmocka_unit_test_setup_teardown(the_table_is_ranked_and_progress_is_on_standard_error, workfolder_setup,
+                                        workfolder_teardown),
+        cmocka_unit_test_setup_teardown(where_nothing_fits_it_says_by_how_much, workfolder_setup, workfolder_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

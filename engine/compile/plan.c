@@ -303,7 +303,8 @@ static status keep_only(plan *p, int rank)
 status plan_make(plan *out, const compile_options *options, const profile *prices, bool every, int only)
 {
     *out = (plan){.options = *options, .profile = *prices};
-    out->options.order &= !prices->as_lowered;
+    if (prices->as_lowered)
+        out->options.order = ORDER_AS_LOWERED;
     const model_shape *shape = &options->shape;
     model_shape unbounded = *shape;
     unbounded.sliding_window = 0;

@@ -177,8 +177,10 @@ static void print_recompute(FILE *out, const plan *p)
             fprintf(out, "  stage %d recomputes %s\n", p->ranks[i].at[GRID_PIPELINE], p->ranks[i].decision);
 }
 
-static const char *const order_names[] = {
-    [ORDER_AS_LOWERED] = "as lowered", [ORDER_EARLY] = "early launches", [ORDER_FILLED] = "products beside transfers"};
+static const char *const order_names[] = {[ORDER_AS_LOWERED] = "as lowered",
+                                          [ORDER_EARLY] = "early launches",
+                                          [ORDER_FILLED] = "products beside transfers",
+                                          [ORDER_HALVED] = "products in halves beside transfers"};
 
 static const plan_rank *costliest_order(const plan *p)
 {

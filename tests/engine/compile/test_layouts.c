@@ -17,7 +17,8 @@ enum { LAYERS = 8, HIDDEN = 96, HEADS = 12, SEQUENCE = 64, VOCABULARY = 515 };
 typedef struct layout {
     int tensor, pipeline, data, chunks, microbatches, zero;
     schedule_kind kind;
-    bool gather_each, reduce_each, sequence, gpt2, order;
+    bool gather_each, reduce_each, sequence, gpt2;
+    compile_order order;
     recompute how;
     int kv_heads;
     int64_t bucket;
@@ -67,11 +68,11 @@ static const char *describe(char out[200], const layout *l)
 {
     snprintf(out, 200,
              "tensor %d%s x pipeline %d (%s, %d chunks) x data %d (zero %d%s%s, buckets of %lld), %d micro-batches, "
-             "recompute %d%s, "
+             "recompute %d, order %d, "
              "%s",
              l->tensor, l->sequence ? "+sequence" : "", l->pipeline, schedule_name(l->kind), l->chunks, l->data,
              l->zero, l->gather_each ? ", gather each" : "", l->reduce_each ? ", reduce each" : "",
-             (long long)l->bucket, l->microbatches, l->how, l->order ? ", in order" : "", l->gpt2 ? "gpt2" : "llama");
+             (long long)l->bucket, l->microbatches, l->how, l->order, l->gpt2 ? "gpt2" : "llama");
     return out;
 }
 
@@ -104,7 +105,7 @@ static layout layout_number(int i)
     l.kv_heads = l.gpt2 ? HEADS : kv[draw(4)];
     l.type = draw(2) ? DTYPE_BF16 : DTYPE_FP32;
     l.bucket = buckets[draw(4)];
-    l.order = i % 5 != 4;
+    l.order = (compile_order)(i % 5 == 4 ? ORDER_AS_LOWERED : i % 5 == 0 ? ORDER_FILLED : ORDER_HALVED);
     return l;
 }
 
@@ -236,7 +237,7 @@ static const layout busy = {.tensor = 2,
                             .gather_each = true,
                             .reduce_each = true,
                             .sequence = true,
-                            .order = true,
+                            .order = ORDER_HALVED,
                             .how = RECOMPUTE_NONE,
                             .kv_heads = HEADS,
                             .type = DTYPE_BF16};

@@ -79,6 +79,7 @@ $(BUILD)/%.o: %.cc
 
 # files within programs (tools/embed.h)
 $(BUILD)/tools/report.o: tools/report_page.html tools/report_wandb.py
+$(BUILD)/tools/timeline.o: tools/timeline_page.html
 $(BUILD)/tools/help.o: $(wildcard tools/help/*.txt)
 
 $(BUILD)/tests/libtests.a: $(HELPERS:%.c=$(BUILD)/%.o)
@@ -110,7 +111,7 @@ $(BUILD)/tests/test_parity_mutants: | $(BUILD)/tests/rank_mutants $(BUILD)/phala
 $(BUILD)/tests/test_recovery: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
 $(BUILD)/tests/test_fp16 $(BUILD)/tests/test_islands: | $(BUILD)/phalanx
 $(BUILD)/tests/test_optimizers $(BUILD)/tests/test_narrow_state: | $(BUILD)/tests/rank_playlist $(BUILD)/tests/rank_mutants $(BUILD)/phalanx
-$(BUILD)/tests/test_metrics $(BUILD)/tests/test_report_page $(BUILD)/tests/test_help: | $(BUILD)/phalanx
+$(BUILD)/tests/test_metrics $(BUILD)/tests/test_timeline $(BUILD)/tests/test_report_page $(BUILD)/tests/test_help: | $(BUILD)/phalanx
 $(BUILD)/tests/test_memory: | $(BUILD)/tests/allocation_spy.so $(BUILD)/phalanx
 $(BUILD)/tests/test_bubble: | $(BUILD)/tests/rank_bubble
 $(BUILD)/tests/test_comm: | $(BUILD)/tests/rank_comm

@@ -38,7 +38,7 @@ struct executor {
     bool turned; /* the batch at hand is in the second block */
     const played *playing;
     int marked, passed; /* of its marks: put on the device's queue, and passed by it */
-    bool graph, capturing, profiled;
+    bool graph, capturing, profiled, op_by_op;
     int64_t plays; /* of the repeated program, with a graph: by op, captured, replayed from then on */
     range before[COPIES], after[COPIES];
     int before_count, after_count;
@@ -421,7 +421,7 @@ static void capture(executor *e, const compiled_program *p)
 /* The first step is played op by op in any case: what libraries load at first use cannot be captured. */
 static void play(executor *e, const compiled_program *p)
 {
-    bool whole = e->graph && p->repeated && !e->seconds && !e->profiled;
+    bool whole = e->graph && p->repeated && !e->seconds && !e->profiled && !e->op_by_op;
     if (!whole || e->plays++ == 0) {
         play_ops(e, p);
         return;
@@ -543,6 +543,11 @@ void executor_profile(executor *e, bool on)
 {
     e->profiled = on;
     e->interface->profile(e->device, on);
+}
+
+void executor_op_by_op(executor *e, bool on)
+{
+    e->op_by_op = on;
 }
 
 void executor_watch(executor *e, watchdog *w)

@@ -33,7 +33,7 @@ void executor_close(executor *e);
 
 /* Puts the whole program on the device's queues, and waits until it has been played. With a graph, the training program is
  * captured when it is played for the second time, and from then on enqueued as a whole, except while ops are timed or the
- * profiler runs. */
+ * profiler runs, and under executor_op_by_op. */
 void executor_play(executor *e, const compiled_program *p);
 /* The two halves of executor_play: in between the host is free, and may touch nothing but executor_ahead's. The CPU plays
  * within the first. */
@@ -58,8 +58,8 @@ run_context *executor_context(executor *e);
 const device_interface *executor_device(const executor *e, device **out);
 /* `hook` is called in every training step before weights and optimizer change (with a graph, before the step); NULL: nobody. */
 void executor_before_change(executor *e, void (*hook)(void *context), void *context);
-/* Two that are called around each op as the host plays or enqueues it; {0}: nobody. */
-typedef enum executor_place { OBSERVES_OUTSIDE, OBSERVES_INSIDE, EXECUTOR_OBSERVERS } executor_place;
+/* Those that are called around each op as the host plays or enqueues it, the last one closest to it; {0}: nobody. */
+typedef enum executor_place { OBSERVES_OUTSIDE, OBSERVES_INSIDE, OBSERVES_TIMES, EXECUTOR_OBSERVERS } executor_place;
 typedef struct executor_observer {
     void *context;
     void (*before)(void *context, const compiled_program *p, int index);
@@ -72,6 +72,8 @@ void executor_facts(device_facts *out, const executor *e);
 /* How many communicators it has opened on the device. */
 int executor_communicators(const executor *e);
 void executor_profile(executor *e, bool on);
+/* From now on ops are enqueued one by one, also where they have been captured as a graph. */
+void executor_op_by_op(executor *e, bool on);
 
 /* Tell the watchdog (NULL: nobody) of every op from now on; on a device, of every few ops that it has passed, by the
  * labels of the first and the last. */

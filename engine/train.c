@@ -150,9 +150,16 @@ static status play_step(training *t, bool *undone)
         executor_profile(t->executor, true);
     if (t->verify)
         verify_step(t->verify, t->step + 1);
-    executor_launch(t->executor, compile_program_of(&t->compiled, training_microbatches(t, t->step)));
+    const compiled_program *p = compile_program_of(&t->compiled, training_microbatches(t, t->step));
+    const int *traced = t->config->run.trace.item;
+    bool tracing = t->trace && t->step + 1 >= traced[0] && t->step + 1 <= traced[1];
+    if (tracing)
+        trace_begin(t->trace);
+    executor_launch(t->executor, p);
     read_ahead(t);
     executor_finish(t->executor);
+    if (tracing)
+        trace_end(t->trace, p, t->step + 1);
     if (t->step + 1 == t->config->profile.stop)
         executor_profile(t->executor, false);
 

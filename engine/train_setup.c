@@ -368,7 +368,7 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
     snprintf(host, sizeof host, "%s", watchdog_host(w));
     comm_all_gather_bytes(all, t->hosts, host, sizeof host);
     open_pace(t);
-    return STATUS_OK;
+    return c->run.trace.count ? trace_open(&t->trace, &t->compiled, t->executor, world, t->folder) : STATUS_OK;
 }
 
 void training_close(training *t)
@@ -376,6 +376,7 @@ void training_close(training *t)
     verify_close(t->verify);
     free(t->pairs);
     pace_close(t->pace);
+    trace_close(t->trace);
     pace_judge_close(t->pace_judge);
     free(t->hosts);
     lines_close(t->metrics);

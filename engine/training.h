@@ -17,6 +17,7 @@
 #include "engine/samples.h"
 #include "engine/node_copies.h"
 #include "engine/saver.h"
+#include "engine/trace.h"
 #include "engine/train_meta.h"
 #include "engine/text/tokenizer.h"
 #include "engine/verify.h"
@@ -49,6 +50,7 @@ typedef struct training {
     int skipped;                             /* in a row */
     train_past past;
 
+    trace *trace;                 /* NULL: run.trace is not set */
     pace *pace;                   /* NULL: one rank, or ops that are not timed */
     pace_judge *pace_judge;       /* rank 0's */
     char (*hosts)[INCIDENT_HOST]; /* [ranks] */

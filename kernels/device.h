@@ -13,7 +13,7 @@
 #include "kernels/op.h"
 
 /* Raised whenever device_interface, op, run_context or comm_backend change: an older shared object is refused. */
-enum { DEVICE_VERSION = 6 };
+enum { DEVICE_VERSION = 7 };
 
 /* Set to 1, several ranks may use one GPU (correctness only; NCCL is told that they are on different hosts). */
 #define DEVICE_SHARE_ENVIRONMENT "PHALANX_SHARE_GPU"
@@ -109,6 +109,13 @@ typedef struct device_interface {
     void (*set_aside_first)(device *d);
     bool (*set_aside_done)(device *d, bool wait);
     status (*pin)(device *d, void *host, int64_t bytes);
+
+    /* For a trace. `stamps` makes room for as many (0: no more); `stamp` notes when the queue that plays `o` has done what it was
+     * given so far, of communication after all that compute was given; `stamp_seconds` says when that was, since stamp 0, once the
+     * device has been waited for. All NULL, where the host's clock tells. */
+    void (*stamps)(device *d, int count);
+    void (*stamp)(device *d, int index, const op *o);
+    double (*stamp_seconds)(const device *d, int index);
 
     void (*profile)(device *d, bool on); /* the vendor's profiler */
 } device_interface;

@@ -12,7 +12,9 @@ enum {
     ROW = 30,
     BAR = 24,
     RIGHT = 190,
-    BOTTOM = 46,
+    AXIS = 24,
+    TICK = 100, /* between two, at the least */
+    BOTTOM = AXIS + 46,
     WIDEST = 6000,
     UNIT_LEAST = 14,
     UNIT_MOST = 30
@@ -40,7 +42,8 @@ static double scale_of(const simulation *sim)
 static void write_style(FILE *out)
 {
     fputs("<style>text{font-family:sans-serif;font-size:12px;fill:#222}.n{font-size:9.5px;text-anchor:middle}"
-          ".t{font-size:15px;font-weight:bold}.h{fill:#666}.idle{fill:#f1f1f1}rect{stroke:#fff;stroke-width:.6}",
+          ".t{font-size:15px;font-weight:bold}.h{fill:#666}.idle{fill:#f1f1f1}.axis "
+          "line{stroke:#888}rect{stroke:#fff;stroke-width:.6}",
           out);
     for (int k = 0; k < ACTION_KINDS; k++)
         for (int shade = 0; shade < SHADES; shade++)
@@ -74,6 +77,27 @@ static void write_stage(FILE *out, const simulation *sim, int stage, double scal
             "<text x=\"%.0f\" y=\"%d\">%.2f</text></g>\n",
             right + 12, baseline, 100 * st->bubble, right + 72, baseline, st->in_flight, right + 136, baseline,
             st->peak);
+}
+
+/* Times are seconds: the step between two ticks is 1, 2 or 5 of a power of ten. */
+static void write_axis(FILE *out, const simulation *sim, double scale, int y)
+{
+    static const struct {
+        double unit;
+        const char *name;
+    } units[] = {{1, "s"}, {1e-3, "ms"}, {1e-6, "µs"}};
+    double least = TICK / scale, step = pow(10, floor(log10(least)));
+    step *= step >= least ? 1 : 2 * step >= least ? 2 : 5 * step >= least ? 5 : 10;
+    int u = step >= 0.1 ? 0 : step >= 1e-4 ? 1 : 2;
+    fprintf(out, "<g><line x1=\"%d\" x2=\"%.2f\" y1=\"%d\" y2=\"%d\"/>\n", LEFT, LEFT + sim->length * scale, y, y);
+    for (int i = 0; i * step <= sim->length * (1 + 1e-9) && sim->length > 0; i++) {
+        double x = LEFT + i * step * scale;
+        fprintf(
+            out,
+            "<line x1=\"%.2f\" x2=\"%.2f\" y1=\"%d\" y2=\"%d\"/><text class=\"n\" x=\"%.2f\" y=\"%d\">%g %s</text>\n",
+            x, x, y, y + 5, x, y + 16, i * step / units[u].unit, units[u].name);
+    }
+    fputs("</g>\n", out);
 }
 
 static void write_legend(FILE *out, const simulation *sim, int y)
@@ -113,7 +137,8 @@ static void write_picture(FILE *out, const simulation *sim)
             right + 12, right + 72, right + 136);
     for (int stage = 0; stage < s->stages; stage++)
         write_stage(out, sim, stage, scale);
-    write_legend(out, sim, TOP + s->stages * ROW + 14);
+    write_axis(out, sim, scale, TOP + s->stages * ROW);
+    write_legend(out, sim, TOP + s->stages * ROW + AXIS + 14);
     fputs("</svg>\n", out);
 }
 

@@ -9,6 +9,7 @@
 #include "memory/log.h"
 #include "tools/embed.h"
 #include "tools/options.h"
+#include "tools/page.h"
 #include "tools/report_run.h"
 #include "tools/tools.h"
 
@@ -17,27 +18,6 @@ EMBED(report_wandb, "tools/report_wandb.py");
 
 /* Points of a curve: few enough for a page under a megabyte, more than a screen has columns. */
 enum { POINTS = 3600, POINTS_LEAST = 120, POINTS_MOST = 1200 };
-
-/* A copy of `frame` with the data where it says so. Times need 13 digits. A `</` in the data would end the script that holds it. */
-static status write_framed(const char *path, const char *frame, const char *mark, const json_t *data)
-{
-    const char *place = strstr(frame, mark);
-    MUST(place, "no place for the data");
-    char *text = json_dumps(data, JSON_COMPACT | JSON_REAL_PRECISION(13)), *page = NULL;
-    size_t bytes;
-    MUST(text, "out of host memory");
-    FILE *out = open_memstream(&page, &bytes);
-    MUST(out, "out of host memory");
-    fwrite(frame, 1, (size_t)(place - frame), out);
-    for (const char *c = text; *c; c++)
-        fputs(c[0] == '<' ? "\\u003c" : (char[2]){*c, 0}, out);
-    fputs(place + strlen(mark), out);
-    fclose(out);
-    status s = atomic_replace(path, page, (int64_t)bytes);
-    free(page);
-    free(text);
-    return s;
-}
 
 /* Their folders, from the root, so that the script may run anywhere. */
 static status write_wandb(char *const *folders, int count, const char *path)
@@ -54,7 +34,7 @@ static status write_wandb(char *const *folders, int count, const char *path)
         free(whole);
     }
     if (s == STATUS_OK)
-        s = write_framed(path, report_wandb, "@RUNS@", list);
+        s = page_write(path, report_wandb, "@RUNS@", list);
     json_decref(list);
     return s;
 }
@@ -74,7 +54,7 @@ static status run(char *const *folders, int count, const char *path)
     }
     json_t *data = json_pack("{s:o}", "runs", runs);
     if (s == STATUS_OK)
-        s = write_framed(path, report_page, "@DATA@", data);
+        s = page_write(path, report_page, "@DATA@", data);
     json_decref(data);
     return s;
 }

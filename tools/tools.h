@@ -15,6 +15,7 @@ int convert_main(int argc, char **argv);
 int generate_main(int argc, char **argv);
 int eval_main(int argc, char **argv);
 int report_main(int argc, char **argv);
+int timeline_main(int argc, char **argv);
 int inspect_main(int argc, char **argv);
 int keys_main(int argc, char **argv);
 int islands_main(int argc, char **argv);

@@ -80,6 +80,7 @@ typedef struct compiled_program {
     int first_change; /* of a training program: until this op weights and optimizer are those of the step before; else -1 */
     double flops[PHASE_COUNT];
     int64_t tensors;
+    int64_t placed; /* transient tensors with bytes of their own; their ids are below it */
 } compiled_program;
 
 typedef struct compiled {

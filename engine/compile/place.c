@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 
+#include "engine/compile/alive.h"
 #include "engine/compile/collective.h"
 #include "kernels/op_make.h"
 #include "memory/log.h"
@@ -273,26 +274,17 @@ static void visit_address(void *context, tensor *t)
 }
 
 /* What is alive at the peak: the parts of the lower bound. */
-static void find_peak(compiled_program *out, const blocks *b)
+static void find_peak(compiled_program *out)
 {
-    unsigned long n = (unsigned long)out->list.count + 2;
-    int64_t *kept = must_calloc(n, sizeof *kept), *rest = must_calloc(n, sizeof *rest);
-    for (int64_t i = 0; i < b->count; i++) {
-        int64_t *sum = b->of[i]->class == CLASS_KEPT ? kept : rest;
-        int64_t bytes = (b->item[i].bytes + COMPILE_ALIGNMENT - 1) / COMPILE_ALIGNMENT * COMPILE_ALIGNMENT;
-        sum[b->item[i].first] += bytes;
-        sum[b->item[i].last + 1] -= bytes;
-    }
-    int64_t k = 0, r = 0;
+    unsigned long n = (unsigned long)out->list.count + 1;
+    int64_t *kept = must_alloc(n * sizeof *kept), *rest = must_alloc(n * sizeof *rest);
+    alive_find(kept, rest, out);
     out->peak_kept = out->peak_temporary = 0;
-    for (int i = 0; i < out->list.count; i++) {
-        k += kept[i];
-        r += rest[i];
-        if (k + r > out->peak_kept + out->peak_temporary) {
-            out->peak_kept = k;
-            out->peak_temporary = r;
+    for (int i = 0; i < out->list.count; i++)
+        if (kept[i] + rest[i] > out->peak_kept + out->peak_temporary) {
+            out->peak_kept = kept[i];
+            out->peak_temporary = rest[i];
         }
-    }
     out->lower_bound = out->peak_kept + out->peak_temporary;
     free(kept);
     free(rest);
@@ -305,7 +297,8 @@ void place_transients(compiled_program *out, const compiled *c, bool bound_only)
     share_in_place(out);
     blocks b = {0};
     each_operand(&out->list, visit_collect, &b);
-    find_peak(out, &b);
+    out->placed = b.count;
+    find_peak(out);
     if (!bound_only && b.count > 0) {
         planner_result result;
         planner_place(b.item, &result, b.count, COMPILE_ALIGNMENT, PLACE_GOAL, place_effort(b.count));

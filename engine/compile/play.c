@@ -11,6 +11,7 @@ enum { COMPUTES, LAUNCHES, WAITS };
 struct play_op {
     double seconds; /* computing, or of the transfer */
     double end;     /* when the rank goes on after it */
+    double travels; /* of a launch: when its transfer begins */
     int request, microbatch;
     int peer; /* of a message: a stage; else -1 */
     uint8_t does, axis, upstream, phase;
@@ -437,10 +438,23 @@ static void find_causes(player *s)
 
 /* ------------------------------------------------------------------------------------------------------------------------- */
 
+static void note_transfers(player *s, int rank)
+{
+    play_rank *r = &s->p->ranks[rank];
+    for (int i = 0; i < r->requests; i++) {
+        const request *q = &s->requests[rank][i];
+        if (q->op < 0)
+            continue;
+        r->ops[q->op].travels = q->start;
+        r->ops[q->op].seconds = q->end - q->start;
+    }
+}
+
 static void sum_up(player *s)
 {
     play *p = s->p;
     for (int r = 0; r < p->count; r++) {
+        note_transfers(s, r);
         p->ranks[r].end = s->now[r];
         p->seconds = s->now[r] > p->seconds ? s->now[r] : p->seconds;
     }
@@ -470,6 +484,15 @@ status play_run(play *p)
         sum_up(&s);
     close_player(&s);
     return ok;
+}
+
+play_span play_op_at(const play *p, int stage, int index)
+{
+    const play_op *o = &p->ranks[stage].ops[index];
+    double before = index > 0 ? o[-1].end : 0;
+    if (o->does == LAUNCHES)
+        return o->last ? (play_span){o->travels, o->travels + o->seconds, o->end} : (play_span){0, 0, o->end};
+    return (play_span){before, o->end, o->end};
 }
 
 /* ---- actions ------------------------------------------------------------------------------------------------------------ */

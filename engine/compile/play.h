@@ -50,6 +50,12 @@ void play_open(play *out, const profile *p, int stages);
 void play_add(play *p, const grid *g, const program *list, int requests);
 /* After the ranks of all stages are there. Fails where they do not meet. */
 status play_run(play *p);
+/* What op `index` of a stage's program did, in seconds since the step began: begin to end the rank was busy with it, or waited; or, of a
+ * launch, its transfer travelled (of several launched as one, the last; else 0 to 0). `free`: then the rank went on. */
+typedef struct play_span {
+    double begin, end, free;
+} play_span;
+play_span play_op_at(const play *p, int stage, int index);
 /* Begin and end of the actions of `s` as they were played, into `out` as simulate_run makes it (and frees it). */
 status play_spans(simulation *out, const play *p, const schedule *s);
 void play_free(play *p);

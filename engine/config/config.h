@@ -155,6 +155,7 @@ typedef struct config {
             double zscore; /* 0: nobody looks */
             bool rewind;   /* to the last checkpoint, and on without the data since then */
         } spike;
+        config_integers trace; /* the first and the last step that are traced; empty: none */
     } run;
     struct {
         char *gradients; /* folder */

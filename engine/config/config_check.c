@@ -40,6 +40,8 @@ static status check_training(const config *c)
     if (c->profile.stop < c->profile.start)
         return status_fail(STATUS_USAGE, "profile.stop %" PRId64 " comes before profile.start %" PRId64,
                            c->profile.stop, c->profile.start);
+    if (c->run.trace.count && (c->run.trace.count != 2 || c->run.trace.item[1] < c->run.trace.item[0]))
+        return status_fail(STATUS_USAGE, "run.trace is the first and the last step to trace, as [10, 12]");
     if (c->run.verify_every > 0 && batch_ramp_stages(c) > 1)
         return status_fail(STATUS_USAGE, "run.verify_every watches the steps of one batch size: leave it out while "
                                          "train.batch_ramp grows the batch");

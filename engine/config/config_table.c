@@ -199,6 +199,7 @@ static const config_row rows[] = {
     NUMBER("run.slow_ratio", run.slow_ratio, "1.1", 0, 1e6, CONFIG_SILENT, "a rank that computes so many times longer than the median is named; 0: none is"),
     NUMBER("run.spike.zscore", run.spike.zscore, "0", 0, 1e6, CONFIG_CHANGES, "a loss or norm so many deviations above those before is a spike, which is said; 0: none is"),
     BOOL("run.spike.rewind", run.spike.rewind, "false", CONFIG_CHANGES, "after a spike: back to the last checkpoint, and on without the data since then"),
+    DERIVED("run.trace", INTEGERS, run.trace, 1, INTMAX, NULL, CONFIG_SILENT, "none", "[first, last] step whose ops and messages are timed, into run.folder/trace"),
     INT("run.silent_seconds", run.silent_seconds, "60", 1, INTMAX, CONFIG_SILENT, "a rank that does not answer for so long (or run.hang_seconds): the same"),
     INT("run.setup_seconds", run.setup_seconds, "900", 1, INTMAX, CONFIG_SILENT, "the same for the start, the set-up and the end of a run"),
     INT("run.evaluation_seconds", run.evaluation_seconds, "600", 1, INTMAX, CONFIG_SILENT, "the same for an evaluation"),

@@ -41,6 +41,8 @@ struct device {
     cudnn *cudnn;          /* NULL: there is none */
     cudaGraphExec_t graph; /* what was captured; NULL: nothing has been */
     bool capturing;
+    cudaEvent_t *stamp; /* [stamp_count]: when queues came so far, for a trace */
+    int stamp_count;
 };
 
 /* ---- which GPU ------------------------------------------------------------------------------------------------- */
@@ -142,6 +144,37 @@ static void cuda_facts(device_facts *out, const device *d)
         }
 }
 
+/* ---- times ------------------------------------------------------------------------------------------------------ */
+
+static void cuda_stamps(device *d, int count)
+{
+    for (int i = 0; i < d->stamp_count; i++)
+        CUDA_MUST(cudaEventDestroy(d->stamp[i]));
+    free(d->stamp);
+    d->stamp = count > 0 ? must_calloc((unsigned long)count, sizeof *d->stamp) : NULL;
+    d->stamp_count = count;
+    for (int i = 0; i < count; i++)
+        CUDA_MUST(cudaEventCreate(&d->stamp[i]));
+}
+
+/* Updates that are still kept back are noted with what launches them. */
+static void cuda_stamp(device *d, int index, const op *o)
+{
+    bool travels = op_row_of(o)->flags & OP_COMM;
+    MUST(index >= 0 && index < d->stamp_count, "stamp %d of %d", index, d->stamp_count);
+    cudaStream_t queue = travels ? streams_start(&d->streams, o) : d->streams.of[STREAM_COMPUTE];
+    CUDA_MUST(cudaEventRecord(d->stamp[index], queue));
+}
+
+static double cuda_stamp_seconds(const device *d, int index)
+{
+    float milliseconds = 0;
+    CUDA_MUST(
+        cudaEventSynchronize(d->stamp[index])); /* one on another queue may come after what compute has waited for */
+    CUDA_MUST(cudaEventElapsedTime(&milliseconds, d->stamp[0], d->stamp[index]));
+    return 1e-3 * (double)milliseconds;
+}
+
 /* ---- opening --------------------------------------------------------------------------------------------------- */
 
 /* Moments begin as zero. */
@@ -193,6 +226,7 @@ static void cuda_close(device *d)
     if (!d)
         return;
     cuda_forget(d);
+    cuda_stamps(d, 0);
     cudnn_close(d->cudnn);
     gemm_close(d->gemm);
     tuning_close(d->tuning);
@@ -471,5 +505,8 @@ const device_interface device_cuda = {
     .set_aside_first = cuda_set_aside_first,
     .set_aside_done = cuda_set_aside_done,
     .pin = cuda_pin,
+    .stamps = cuda_stamps,
+    .stamp = cuda_stamp,
+    .stamp_seconds = cuda_stamp_seconds,
     .profile = cuda_profile,
 };

@@ -220,6 +220,36 @@ static void checkpoints_beside_training_hold_the_same_bits(void **state)
     }
 }
 
+/* Steps are traced by events on their queues, op by op also where there is a graph; nothing that is computed changes. */
+static void traced_steps_are_those_of_the_device(void **state)
+{
+    (void)state;
+    cuda_run plain, traced;
+    cuda_runs_train_well(&plain, "phalanx_standin", 2, "llama", "untraced", "train.device=cuda parallel.tensor=2");
+    for (int graph = 0; graph < 2; graph++) {
+        char keys[128], *path = must_format("%s/traced-%d/trace/rank-00001.json", folder, graph), where[32];
+        snprintf(where, sizeof where, "traced-%d", graph);
+        snprintf(keys, sizeof keys, "train.device=cuda parallel.tensor=2 run.trace=[2,3] train.cuda_graph=%s",
+                 graph ? "true" : "false");
+        cuda_runs_train_well(&traced, "phalanx_standin", 2, "llama", where, keys);
+        cuda_runs_same(&traced, &plain, 0, keys);
+        json_t *events = json_load_file(path, 0, NULL), *event;
+        size_t i;
+        int computes = 0, begun = 0, ended = 0;
+        assert_non_null(events);
+        json_array_foreach(events, i, event)
+        {
+            const char *kind = json_string_value(json_object_get(event, "ph"));
+            computes += *kind == 'X';
+            begun += *kind == 'b';
+            ended += *kind == 'e';
+        }
+        assert_true(computes > 100 && begun > 10 && begun == ended);
+        json_decref(events);
+        free(path);
+    }
+}
+
 /* "phalanx eval" or "phalanx generate" of the run `where`; it must succeed. The text is the caller's. */
 static char *use(const char *program, const char *command, const char *where, const char *keys)
 {
@@ -458,6 +488,7 @@ int main(void)
         cmocka_unit_test(fp16_skips_what_overflows_and_goes_on),
         cmocka_unit_test(resume_is_bitwise_on_the_device),
         cmocka_unit_test(checkpoints_beside_training_hold_the_same_bits),
+        cmocka_unit_test(traced_steps_are_those_of_the_device),
         cmocka_unit_test(a_trained_model_is_evaluated_and_continued_as_on_the_cpu),
         cmocka_unit_test(a_trained_model_is_used_on_the_device_that_is_there),
         cmocka_unit_test(mistakes_are_caught),

@@ -73,10 +73,6 @@ static const keys_row rows[] = {
     FILES("data.tokenizer", "tests/golden/text/gpt2.json", ""),
     SHOWN_BY("data.allow_changed", "tests/jobs/test_recovery.c"),
     SHOWN_BY("data.skip_bad", "tests/jobs/test_endings.c"),
-    SHOWN_BY("run.verify_every", "tests/jobs/test_verify.c"),
-    SHOWN_BY("run.slow_ratio", "tests/jobs/test_pace.c"),
-    SHOWN_BY("run.spike.zscore", "tests/jobs/test_spikes.c"),
-    SHOWN_BY("run.spike.rewind", "tests/jobs/test_spikes.c"),
     TRAINED("data.shuffle", "false", ""),
     TRAINED("data.document_mask", "true", ""),
 
@@ -170,6 +166,11 @@ static const keys_row rows[] = {
 
     FILES("run.folder", "TOP/observed/elsewhere", ""),
     SCREEN("run.log_every", "2", ""),
+    SHOWN_BY("run.verify_every", "tests/jobs/test_verify.c"),
+    SHOWN_BY("run.slow_ratio", "tests/jobs/test_pace.c"),
+    SHOWN_BY("run.spike.zscore", "tests/jobs/test_spikes.c"),
+    SHOWN_BY("run.spike.rewind", "tests/jobs/test_spikes.c"),
+    SHOWN_BY("run.trace", "tests/tools/test_timeline.c"),
     FILES("run.tensorboard", "true", ""),
     FILES("run.resource_seconds", "0", ""),
     SHOWN_BY("run.export", "tests/jobs/test_metrics.c"),

@@ -13,6 +13,7 @@
 #include "memory/log.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/tools/pages.h"
 
 enum { STEPS = 6, LONG = 20000, SPIKE = 12345 };
 
@@ -83,23 +84,6 @@ static char *page_of(const char *top, const char *runs, const char *name)
     return path;
 }
 
-/* The data of a page, the caller's; *text is the page itself, likewise. */
-static json_t *data_of(char **text, const char *path)
-{
-    int64_t bytes;
-    *text = (char *)workfolder_read(path, &bytes);
-    assert_true(bytes < 1000000);
-    char *from = strstr(*text, "id=\"data\">");
-    assert_non_null(from);
-    from += strlen("id=\"data\">");
-    char *end = strstr(from, "</script>");
-    json_error_t error;
-    json_t *data = json_loadb(from, (size_t)(end - from), 0, &error);
-    if (!data)
-        fail_msg("the page's data: %s", error.text);
-    return data;
-}
-
 static const json_t *at(const json_t *value, const char *path)
 {
     char name[64];
@@ -119,7 +103,7 @@ static double number(const json_t *value, const char *path)
 static void curves_are_the_metrics(void **state)
 {
     char *text, *path = page_of(*state, "run", "one.html"), *folder = workfolder_path(*state, "run");
-    json_t *data = data_of(&text, path);
+    json_t *data = pages_data(&text, path);
     const json_t *run = at(data, "runs/0");
     runs_metrics m = runs_read_metrics(folder);
     assert_int_equal(json_array_size(at(run, "series/loss")), STEPS + 1);
@@ -142,7 +126,7 @@ static void events_come_in_order_of_time_and_end_no_script(void **state)
     static const char *const kinds[] = {"incident", "started", "saved", "done",
                                         "resumed",  "saved",   "done",  "skipped step"};
     char *text, *path = page_of(*state, "run", "one.html");
-    json_t *data = data_of(&text, path), *event;
+    json_t *data = pages_data(&text, path), *event;
     const json_t *list = at(data, "runs/0/events/list");
     size_t i;
     assert_int_equal(json_array_size(list), sizeof kinds / sizeof *kinds);
@@ -159,7 +143,7 @@ static void events_come_in_order_of_time_and_end_no_script(void **state)
 static void plan_and_timeline_are_those_of_the_layout(void **state)
 {
     char *text, *path = page_of(*state, "run", "one.html"), *program = launch_beside("../phalanx");
-    json_t *data = data_of(&text, path);
+    json_t *data = pages_data(&text, path);
     const json_t *plan = at(data, "runs/0/plan");
     launch_result r =
         launch_run(30, "%s plan %s/run/config.yaml train.threads=1 --json --ranks 2", program, (char *)*state);
@@ -196,7 +180,7 @@ static void plan_and_timeline_are_those_of_the_layout(void **state)
 static void a_long_run_keeps_its_spike_on_a_small_page(void **state)
 {
     char *text, *path = page_of(*state, "long run long run long run", "many.html");
-    json_t *data = data_of(&text, path);
+    json_t *data = pages_data(&text, path);
     const json_t *steps = at(data, "runs/0/series/step"), *losses = at(data, "runs/0/series/loss");
     size_t count = json_array_size(steps);
     bool found = false;
@@ -218,7 +202,7 @@ static void the_page_loads_nothing(void **state)
     static const char *const loads[] = {" src=",  "<link",          "@import", "url(",
                                         "fetch(", "XMLHttpRequest", "https:",  "import("};
     char *text, *path = page_of(*state, "run", "one.html");
-    json_t *data = data_of(&text, path);
+    json_t *data = pages_data(&text, path);
     for (size_t i = 0; i < sizeof loads / sizeof *loads; i++)
         if (strstr(text, loads[i]))
             fail_msg("the page has %s", loads[i]);
@@ -241,33 +225,6 @@ static void what_is_no_run_is_refused(void **state)
 }
 
 /* ---- in a browser ---- */
-
-static int occurrences(const char *text, const char *part)
-{
-    int n = 0;
-    while ((text = strstr(text, part))) {
-        n++;
-        text += strlen(part);
-    }
-    return n;
-}
-
-/* The document as a browser has built it, `width` pixels wide; the caller's. */
-static char *built(const char *top, const char *path, int width)
-{
-    launch_result r = launch_run(300,
-                                 "chromium --headless --no-sandbox --disable-gpu --user-data-dir=%s/browser --dump-dom "
-                                 "--window-size=%d,900 file://%s",
-                                 top, width, path);
-    assert_int_equal(r.status, 0);
-    char *main_part = strstr(r.out, "<main"), *end = main_part ? strstr(main_part, "</main>") : NULL;
-    if (!end)
-        fail_msg("the browser has built nothing: %s", r.err);
-    *end = 0; /* the script comes behind */
-    char *text = must_strdup(main_part);
-    launch_free(&r);
-    return text;
-}
 
 /* The script for Weights & Biases, with a package of our own in wandb's place that prints what it is given. */
 static void a_script_sends_a_run_to_wandb(void **state)
@@ -313,24 +270,21 @@ static void a_browser_draws_every_section(void **state)
                                            "memory-by-class", "timeline-of-a-step", "hosts",
                                            "events",          "configuration"};
     static const int widths[] = {1400, 400};
-    launch_result r = launch_run(20, "command -v chromium");
-    bool there = r.status == 0;
-    launch_free(&r);
-    if (!there)
+    if (!pages_browser())
         skip();
     char *path = page_of(*state, "run long", "two.html");
     for (int w = 0; w < 2; w++) {
-        char *text = built(*state, path, widths[w]), mark[64];
+        char *text = pages_built(*state, path, widths[w]), mark[64];
         assert_non_null(strstr(text, "data-state=\"ready\""));
         for (size_t i = 0; i < sizeof sections / sizeof *sections; i++) {
             snprintf(mark, sizeof mark, "<section id=\"%s\"", sections[i]);
             if (!strstr(text, mark))
                 fail_msg("no section %s at %d pixels", sections[i], widths[w]);
         }
-        int curves = occurrences(text, "class=\"curve\"");
+        int curves = pages_occurrences(text, "class=\"curve\"");
         assert_true(curves >= 12); /* six charts or more, of two runs */
-        assert_int_equal(occurrences(text, "class=\"timeline\""), 2);
-        assert_int_equal(occurrences(text, "class=\"stacked\""), 3);
+        assert_int_equal(pages_occurrences(text, "class=\"timeline\""), 2);
+        assert_int_equal(pages_occurrences(text, "class=\"stacked\""), 3);
         assert_null(strstr(text, "NaN"));
         assert_null(strstr(text, "undefined"));
         assert_non_null(strstr(text, "a &lt;/script&gt;&lt;b&gt;"));

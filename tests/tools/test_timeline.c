@@ -1,0 +1,317 @@
+/* phalanx timeline: the trace of a run is whole and true to the program, the page and the events are those of plan and trace. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "memory/log.h"
+#include "tests/jobs/runs.h"
+#include "tests/jobs/workfolder.h"
+#include "tests/tools/pages.h"
+
+enum { RANKS = 4, STEPS = 5, FIRST = 2, LAST = 3 };
+
+/* On two stages of two ranks; steps FIRST to LAST are traced. */
+static int prepare(void **state)
+{
+    if (workfolder_setup(state) != 0)
+        return -1;
+    const char *top = *state;
+    runs_write_small(top, 6000, STEPS, "", "");
+    free(runs_train_well(120, RANKS,
+                         "%s/run.yaml run.folder=%s/run parallel.pipeline=2 parallel.tensor=2 model.layers=4 "
+                         "run.trace=[%d,%d]",
+                         top, top, FIRST, LAST));
+    return 0;
+}
+
+static char *trace_path(const char *top, int rank)
+{
+    return must_format("%s/run/trace/rank-%05d.json", top, rank);
+}
+
+static json_t *events_of(const char *path)
+{
+    json_error_t error;
+    json_t *events = json_load_file(path, 0, &error);
+    if (!events)
+        fail_msg("%s: %s", path, error.text);
+    return events;
+}
+
+static json_t *said_by_plan(const char *top)
+{
+    char *program = launch_beside("../phalanx");
+    launch_result r = launch_run(30, "%s plan %s/run/config.yaml --json --every-rank --ranks %d", program, top, RANKS);
+    assert_int_equal(r.status, 0);
+    json_t *plan = json_loads(r.out, 0, NULL);
+    assert_non_null(plan);
+    launch_free(&r);
+    free(program);
+    return plan;
+}
+
+static const char *text(const json_t *event, const char *key)
+{
+    const char *value = json_string_value(json_object_get(event, key));
+    return value ? value : "";
+}
+
+static double number(const json_t *event, const char *key)
+{
+    return json_number_value(json_object_get(event, key));
+}
+
+static int argument(const json_t *event, const char *key)
+{
+    return (int)json_integer_value(json_object_get(json_object_get(event, "args"), key));
+}
+
+/* Every op of the program once in every traced step: those that compute or wait one after another, each launch with its transfer. */
+static void every_op_of_every_traced_step_is_there(void **state)
+{
+    json_t *plan = said_by_plan(*state);
+    for (int rank = 0; rank < RANKS; rank++) {
+        char *path = trace_path(*state, rank);
+        json_t *events = events_of(path), *event;
+        size_t i;
+        const json_t *facts = json_array_get(json_object_get(plan, "ranks"), (size_t)rank);
+        int ops = (int)number(facts, "ops"), seen[LAST + 1] = {0}, launches = 0;
+        double end = 0;
+        json_array_foreach(events, i, event)
+        {
+            const char *kind = text(event, "ph");
+            if (*kind == 'M')
+                continue;
+            int step = argument(event, "step");
+            assert_true(step >= FIRST && step <= LAST);
+            assert_int_equal((int)number(event, "pid"), rank);
+            if (*kind == 'X') {
+                assert_true(number(event, "ts") >= end - 1e-2 && number(event, "dur") >= 0);
+                end = number(event, "ts") + number(event, "dur");
+                seen[step]++;
+            } else if (*kind == 'b') {
+                seen[step]++;
+                launches++;
+            }
+        }
+        for (int step = FIRST; step <= LAST; step++)
+            assert_int_equal(seen[step], ops);
+        assert_true(launches > 20);
+        json_decref(events);
+        free(path);
+    }
+    json_decref(plan);
+}
+
+/* The Trace Event Format: a complete event has a time and a duration, those of a thread do not overlap; each begin of a transfer has
+ * its end, with the same category, id and process. */
+static void check_format(const json_t *events)
+{
+    json_t *open = json_object(), *ends = json_object(), *event;
+    size_t i;
+    json_array_foreach((json_t *)events, i, event)
+    {
+        const char *kind = text(event, "ph");
+        char key[128], thread[64];
+        snprintf(key, sizeof key, "%s %s %d", text(event, "cat"), text(event, "id"), (int)number(event, "pid"));
+        snprintf(thread, sizeof thread, "%d %d", (int)number(event, "pid"), (int)number(event, "tid"));
+        assert_true(*text(event, "name") && json_is_integer(json_object_get(event, "pid")));
+        if (*kind == 'X') {
+            double before = number(ends, thread), at = number(event, "ts"), lasts = number(event, "dur");
+            assert_true(json_is_number(json_object_get(event, "dur")) && at >= before - 1e-2 && lasts >= 0);
+            json_object_set_new(ends, thread, json_real(at + lasts));
+        } else if (*kind == 'b') {
+            assert_null(json_object_get(open, key));
+            json_object_set_new(open, key, json_real(number(event, "ts")));
+        } else if (*kind == 'e') {
+            assert_non_null(json_object_get(open, key));
+            assert_true(number(event, "ts") >= number(open, key));
+            json_object_del(open, key);
+        } else {
+            assert_string_equal(kind, "M");
+        }
+    }
+    assert_int_equal(json_object_size(open), 0);
+    json_decref(open);
+    json_decref(ends);
+}
+
+/* Of a message between stages: when it was launched (first), and received (second). */
+static double time_of(const json_t *events, const char *name, const char *kind)
+{
+    json_t *event;
+    size_t i;
+    json_array_foreach((json_t *)events, i, event) if (strcmp(text(event, "ph"), kind) == 0 &&
+                                                       strstr(text(event, "name"), name)) return number(event, "ts");
+    fail_msg("no %s of %s", kind, name);
+    return 0;
+}
+
+/* The ranks' times are on one clock: nothing is received before it is sent. */
+static void traces_are_whole_and_on_one_clock(void **state)
+{
+    json_t *events[RANKS];
+    for (int rank = 0; rank < RANKS; rank++) {
+        char *path = trace_path(*state, rank);
+        events[rank] = events_of(path);
+        check_format(events[rank]);
+        free(path);
+    }
+    for (int tensor = 0; tensor < 2; tensor++)
+        assert_true(time_of(events[2 + tensor], "activation", "e") >= time_of(events[tensor], "activation", "b") - 200);
+    for (int rank = 0; rank < RANKS; rank++)
+        json_decref(events[rank]);
+}
+
+static char *draw(const char *top, const char *what, const char *output, const char *more)
+{
+    char *program = launch_beside("../phalanx"), *path = workfolder_path(top, output);
+    launch_result r = launch_run(60, "cd %s && %s timeline %s --output %s %s", top, program, what, path, more);
+    if (r.status)
+        fail_msg("timeline %s %s: %s", what, more, r.err);
+    launch_free(&r);
+    free(program);
+    return path;
+}
+
+static double most_memory(const json_t *memory)
+{
+    const json_t *bytes = json_object_get(memory, "bytes");
+    double most = 0;
+    for (size_t i = 0; i < json_array_size(json_array_get(bytes, 0)); i++) {
+        double all = 0;
+        for (size_t k = 0; k < json_array_size(bytes); k++)
+            all += json_number_value(json_array_get(json_array_get(bytes, k), i));
+        most = all > most ? all : most;
+    }
+    return most;
+}
+
+/* Predicted above measured; rows, step and memory are those of the plan. */
+static void the_page_has_what_the_plan_says(void **state)
+{
+    char *page, *path = draw(*state, "run", "run.html", "");
+    json_t *data = pages_data(&page, path), *plan = said_by_plan(*state);
+    const json_t *pictures = json_object_get(data, "pictures");
+    assert_int_equal(json_array_size(pictures), 2);
+    assert_int_equal(json_array_size(json_object_get(json_array_get(pictures, 0), "rows")), 2);
+    assert_int_equal(json_array_size(json_object_get(json_array_get(pictures, 1), "rows")), RANKS);
+    assert_string_equal(text(json_array_get(pictures, 1), "name"), "measured, step 3");
+    for (int rank = 0; rank < RANKS; rank++) {
+        const json_t *facts = json_array_get(json_object_get(plan, "ranks"), (size_t)rank);
+        const json_t *row = json_array_get(json_object_get(json_array_get(pictures, 1), "rows"), (size_t)rank);
+        double most = most_memory(json_object_get(row, "memory"));
+        assert_true(fabs(most - number(facts, "lower_bound_bytes")) <= 0.001 * most);
+        assert_true(json_array_size(json_object_get(row, "spans")) > 6 * 100);
+    }
+    json_decref(plan);
+    json_decref(data);
+    free(page);
+    free(path);
+}
+
+static void a_step_that_was_not_traced_is_refused(void **state)
+{
+    char *program = launch_beside("../phalanx");
+    launch_result r = launch_run(60, "cd %s && %s timeline run --step 9 --output no.html", (char *)*state, program);
+    assert_int_equal(r.status, 1);
+    assert_non_null(strstr(r.err, "has no step 9"));
+    launch_free(&r);
+    r = launch_run(60, "cd %s && %s timeline run", (char *)*state, program);
+    assert_int_equal(r.status, 2);
+    launch_free(&r);
+    free(program);
+}
+
+/* For Perfetto: the same spans as events, of a configuration too, whose predicted step is as long as the plan's. */
+static void events_for_other_viewers_are_well_formed(void **state)
+{
+    static const char *const of[] = {"run", "run.yaml parallel.pipeline=2 model.layers=4"};
+    for (int k = 0; k < 2; k++) {
+        char *path = draw(*state, of[k], "run.json", "--device h100");
+        json_t *all = events_of(path), *event;
+        const json_t *events = json_object_get(all, "traceEvents");
+        double end = 0;
+        size_t i;
+        check_format(events);
+        json_array_foreach((json_t *)events, i, event) if (*text(event, "ph") == 'X' && number(event, "pid") < 2) end =
+            fmax(end, number(event, "ts") + number(event, "dur"));
+        char *program = launch_beside("../phalanx");
+        launch_result r = launch_run(30, "cd %s && %s plan %s --ranks %d --json", (char *)*state, program,
+                                     k ? of[k] : "run/config.yaml", k ? 2 : RANKS);
+        json_t *plan = json_loads(r.out, 0, NULL);
+        assert_non_null(plan);
+        assert_true(fabs(end - 1e6 * number(plan, "step_seconds")) <= 0.01 * end);
+        json_decref(plan);
+        launch_free(&r);
+        free(program);
+        json_decref(all);
+        free(path);
+    }
+}
+
+/* A run of fewer ranks leaves no files of ranks that it does not have; one that begins anew has no older trace. */
+static void older_traces_do_not_stay(void **state)
+{
+    const char *top = *state;
+    char *there = must_format("%s/other/trace/rank-00001.json", top), *first = must_format("%s/other/trace", top);
+    for (int ranks = 2; ranks >= 1; ranks--) {
+        free(runs_train_well(60, ranks, "%s/run.yaml run.folder=%s/other run.trace=[%d,%d] train.steps=%d", top, top,
+                             ranks == 2 ? 1 : 3, ranks == 2 ? 1 : 3, ranks == 2 ? 2 : 4));
+        assert_int_equal(access(there, F_OK), ranks == 2 ? 0 : -1);
+    }
+    free(runs_train_well(60, 1, "%s/run.yaml run.folder=%s/other train.steps=1 checkpoint.resume=never", top, top));
+    assert_int_equal(access(first, F_OK), -1);
+    free(first);
+    free(there);
+}
+
+/* Timing changes nothing that is computed. */
+static void a_traced_run_computes_the_same_bits(void **state)
+{
+    const char *top = *state;
+    char *traced = workfolder_path(top, "run"), *plain = workfolder_path(top, "plain");
+    free(runs_train_well(120, RANKS, "%s/run.yaml run.folder=%s parallel.pipeline=2 parallel.tensor=2 model.layers=4",
+                         top, plain));
+    runs_metrics a = runs_read_metrics(traced), b = runs_read_metrics(plain);
+    assert_int_equal(a.count, STEPS);
+    assert_true(runs_same_metrics(&a, &b));
+    free(traced);
+    free(plain);
+}
+
+static void a_browser_draws_the_page(void **state)
+{
+    if (!pages_browser())
+        skip();
+    char *path = draw(*state, "run", "browser.html", ""), *built = pages_built(*state, path, 1200);
+    assert_non_null(strstr(built, "data-state=\"ready\""));
+    assert_non_null(strstr(built, "data-rows=\"6\""));
+    assert_int_equal(pages_occurrences(built, "<canvas"), 3);
+    assert_null(strstr(built, "NaN"));
+    free(built);
+    free(path);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_op_of_every_traced_step_is_there),
+        cmocka_unit_test(traces_are_whole_and_on_one_clock),
+        cmocka_unit_test(the_page_has_what_the_plan_says),
+        cmocka_unit_test(a_step_that_was_not_traced_is_refused),
+        cmocka_unit_test(events_for_other_viewers_are_well_formed),
+        cmocka_unit_test(older_traces_do_not_stay),
+        cmocka_unit_test(a_traced_run_computes_the_same_bits),
+        cmocka_unit_test(a_browser_draws_the_page),
+    };
+    return cmocka_run_group_tests(tests, prepare, workfolder_teardown);
+}

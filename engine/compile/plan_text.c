@@ -195,8 +195,8 @@ static void print_order(FILE *out, const plan *p)
 {
     const plan_rank *r = costliest_order(p);
     char bytes[UNITS_TEXT];
-    if (p->options.grid.ranks == 1)
-        return;
+    if (r->order_bytes == 0 && p->options.grid.size[GRID_TENSOR] == 1)
+        return; /* hardly anything has moved */
     fprintf(out, "order             %s", order_names[r->order]);
     if (r->order_bytes > 0)
         fprintf(out, ", for %s more on rank %d where most is alive", bytes_text(bytes, (double)r->order_bytes),

@@ -45,7 +45,7 @@ typedef enum axis_gradients { AXIS_SUMS_NONE, AXIS_SUMS_COPIES, AXIS_SUMS_ALL } 
 
 typedef enum axis_queue {
     AXIS_QUEUE_NONE,
-    AXIS_QUEUE_ACTIVATIONS, /* within a layer: waited for at once */
+    AXIS_QUEUE_ACTIVATIONS, /* within a layer: the next op waits for it */
     AXIS_QUEUE_GRADIENTS,   /* weights and gradients: they travel while other layers compute */
     AXIS_QUEUE_STAGES,      /* between stages */
     AXIS_QUEUES,

@@ -160,6 +160,17 @@ status compile(compiled *out, const compile_options *options)
     return STATUS_OK;
 }
 
+static compile_order order_from(config_order asked, const op_backend *backend)
+{
+    static const compile_order orders[] = {[CONFIG_ORDER_NONE] = ORDER_AS_LOWERED,
+                                           [CONFIG_ORDER_LAUNCHES] = ORDER_EARLY,
+                                           [CONFIG_ORDER_PRODUCTS] = ORDER_FILLED,
+                                           [CONFIG_ORDER_HALVES] = ORDER_HALVED};
+    if (asked == CONFIG_ORDER_AUTO)
+        return backend && backend->same_bits ? ORDER_FILLED : ORDER_HALVED;
+    return orders[asked];
+}
+
 status compile_options_from(compile_options *out, const config *c, const grid *g, const op_backend *backend,
                             int threads)
 {
@@ -179,7 +190,7 @@ status compile_options_from(compile_options *out, const config *c, const grid *g
                              .sequence_parallel = c->parallel.sequence,
                              .zero = c->parallel.zero,
                              .bucket = c->parallel.bucket,
-                             .order = c->parallel.order,
+                             .order = order_from(c->parallel.order, backend),
                              .gather_each = c->parallel.zero_gather == CONFIG_EACH_MICRO_BATCH,
                              .reduce_each = c->parallel.zero_reduce == CONFIG_EACH_MICRO_BATCH,
                              .optimizer = {.name = c->optimizer.name,

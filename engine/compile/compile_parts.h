@@ -36,6 +36,10 @@ status unroll(compiled_program *out, const compiled *c, const recorded *chunks, 
 /* All forward: evaluation of one micro-batch after another. */
 void unroll_forward(compiled_program *out, const compiled *c, const recorded *chunks, int microbatches);
 
+/* order_halves.c: gradients of weights in halves; returns the list as it was, with which halves that still are neighbours are
+ * joined. */
+program order_halve(compiled_program *out);
+void order_join(program *list, const program *whole);
 /* order.c: the micro-batches' part in the order that is asked for. */
 void order_micro_batches(compiled_program *out, compile_order how);
 

@@ -87,7 +87,7 @@ status compile_program_forward(compiled_program *out, const compiled *c)
     for (int i = 0; i < o->chunks; i++)
         unroll_record(&chunks[i], &out->pool, c, &(unroll_what){.chunk = i, .fuse = true});
     unroll_forward(out, c, chunks, 1);
-    order_micro_batches(out, c->options.order ? ORDER_EARLY : ORDER_AS_LOWERED);
+    order_micro_batches(out, c->options.order == ORDER_AS_LOWERED ? ORDER_AS_LOWERED : ORDER_EARLY);
     if (!o->decode_samples)
         update_loss(out, c);
     finish(out, c, false);

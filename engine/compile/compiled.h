@@ -17,7 +17,8 @@ enum { COMPILE_RAMP = 29 };       /* the most training programs with fewer micro
 typedef enum compile_order {
     ORDER_AS_LOWERED,
     ORDER_EARLY,  /* launches are early */
-    ORDER_FILLED, /* and products are moved between a launch and its wait */
+    ORDER_FILLED, /* and products are moved between a launch and the op that needs it */
+    ORDER_HALVED, /* and there are twice as many of them, so that some are left for the forward pass after */
 } compile_order;
 
 typedef struct compile_options {
@@ -35,7 +36,7 @@ typedef struct compile_options {
     bool sequence_parallel;
     int zero;
     int64_t bucket;                /* bytes of gradients that are reduced together; 0: each alone */
-    bool order;                    /* the list (order.h), as far as memory allows */
+    compile_order order;           /* the best, as far as memory allows */
     bool gather_each, reduce_each; /* ZeRO 3 weights, ZeRO 2-3 gradients: each micro-batch, or once a step */
     struct {
         config_optimizer name;

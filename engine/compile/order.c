@@ -42,24 +42,44 @@ static bool is_free(const op *o)
     return o->kind == OP_linear_grad_weight;
 }
 
-/* Does one write what the other reads or writes? `a`, `b`: the objects of two ops. */
-static bool conflict(const int *a, const int *b)
+/* The objects of an op, and a bit for each (of 64: a bit may be several objects'), to see at once that two ops have none alike. */
+typedef struct uses {
+    int of[ORDER_OPERANDS];
+    uint64_t written, all;
+} uses;
+
+typedef struct orderer {
+    program *list;
+    uses *uses; /* [ops] of the list as it is now */
+} orderer;
+
+/* Does one of two ops write what the other reads or writes? */
+static bool conflict(const orderer *o, int one, int other)
 {
+    const uses *a = &o->uses[one], *b = &o->uses[other];
+    if (!(a->written & b->all) && !(b->written & a->all))
+        return false;
     for (int i = OP_MAX_IN; i < ORDER_OPERANDS; i++)
         for (int k = 0; k < ORDER_OPERANDS; k++)
-            if ((a[i] >= 0 && a[i] == b[k]) || (b[i] >= 0 && b[i] == a[k]))
+            if ((a->of[i] >= 0 && a->of[i] == b->of[k]) || (b->of[i] >= 0 && b->of[i] == a->of[k]))
                 return true;
     return false;
 }
 
-typedef struct orderer {
-    program *list;
-    int *objects; /* of the list as it is now */
-} orderer;
-
-static const int *objects_of(const orderer *o, int i)
+static uses *find_uses(const program *list)
 {
-    return &o->objects[(int64_t)i * ORDER_OPERANDS];
+    int count;
+    int *objects = order_objects(list, &count);
+    uses *all = must_calloc((unsigned long)list->count, sizeof *all);
+    for (int i = 0; i < list->count; i++)
+        for (int k = 0; k < ORDER_OPERANDS; k++) {
+            int object = all[i].of[k] = objects[(int64_t)i * ORDER_OPERANDS + k];
+            uint64_t bit = object >= 0 ? (uint64_t)1 << object % 64 : 0;
+            all[i].all |= bit;
+            all[i].written |= k < OP_MAX_IN ? 0 : bit;
+        }
+    free(objects);
+    return all;
 }
 
 /* The ops by ascending place, those of one place as they were. An op that stays is at STAYS(i); BEFORE(i) is before it. */
@@ -72,8 +92,7 @@ static void rearrange(orderer *o, const int *place)
     unsigned long count = (unsigned long)n;
     int *head = must_alloc(2 * count * sizeof *head), *next = must_alloc(count * sizeof *next);
     op **ops = must_alloc(count * sizeof *ops);
-    size_t row = ORDER_OPERANDS * sizeof *o->objects;
-    int *objects = must_alloc(count * row);
+    uses *moved = must_alloc(count * sizeof *moved);
     for (int i = 0; i < 2 * n; i++)
         head[i] = -1;
     for (int i = n - 1; i >= 0; i--) {
@@ -82,12 +101,12 @@ static void rearrange(orderer *o, const int *place)
     }
     for (int i = 0; i < 2 * n; i++)
         for (int k = head[i]; k >= 0; k = next[k]) {
-            memcpy(&objects[(int64_t)at * ORDER_OPERANDS], objects_of(o, k), row);
+            moved[at] = o->uses[k];
             ops[at++] = o->list->ops[k];
         }
     memcpy(o->list->ops, ops, count * sizeof *ops);
-    free(o->objects);
-    o->objects = objects;
+    free(o->uses);
+    o->uses = moved;
     free(ops);
     free(next);
     free(head);
@@ -110,8 +129,7 @@ static int earliest(const orderer *o, int at)
     int to = at;
     while (to > 0) {
         const op *above = o->list->ops[to - 1];
-        if (is_message(above) || (is_collective(above) && same_queue(above, launch)) ||
-            conflict(objects_of(o, to - 1), objects_of(o, at)))
+        if (is_message(above) || (is_collective(above) && same_queue(above, launch)) || conflict(o, to - 1, at))
             break;
         to--;
     }
@@ -132,10 +150,14 @@ static void launch_early(orderer *o)
 
 /* ---- products --------------------------------------------------------------------------------------------------- */
 
+/* How many products may be passed by before one no longer moves: those of two layers; of a model's stage in halves. */
+enum { WINDOW_FILLED = 8, WINDOW_HALVED = 128 };
+
 typedef struct filler {
     orderer *o;
-    int *place;             /* [ops]: where each goes */
-    int free[ORDER_WINDOW]; /* products that may still move down to here, oldest first */
+    int window;
+    int *place;              /* [ops]: where each goes */
+    int free[WINDOW_HALVED]; /* products that may still move down to here, oldest first */
     int count;
     int *launched; /* [ops] collectives that are under way, ascending */
     int under_way;
@@ -153,7 +175,7 @@ static void forget(filler *f, int which)
 static void hold_back(filler *f, int at)
 {
     for (int i = f->count - 1; i >= 0; i--)
-        if (conflict(objects_of(f->o, f->free[i]), objects_of(f->o, at)))
+        if (conflict(f->o, f->free[i], at))
             forget(f, i);
 }
 
@@ -164,7 +186,7 @@ static bool ends_bare(filler *f, int at)
     int kept = 0;
     for (int i = 0; i < f->under_way; i++) {
         int launch = f->launched[i];
-        if (!conflict(objects_of(f->o, launch), objects_of(f->o, at)))
+        if (!conflict(f->o, launch, at))
             f->launched[kept++] = launch;
         else
             bare |= launch > f->last_long;
@@ -184,7 +206,7 @@ static void pass(filler *f, int at)
     if (is_collective(o)) {
         f->launched[f->under_way++] = at;
     } else if (is_free(o)) {
-        if (f->count == ORDER_WINDOW)
+        if (f->count == f->window)
             forget(f, 0);
         f->free[f->count++] = at;
     } else if (is_long(o)) {
@@ -192,10 +214,10 @@ static void pass(filler *f, int at)
     }
 }
 
-static void fill_gaps(orderer *o)
+static void fill_gaps(orderer *o, int window)
 {
     int n = o->list->count;
-    filler f = {.o = o, .place = as_it_is(o), .last_long = -1};
+    filler f = {.o = o, .window = window, .place = as_it_is(o), .last_long = -1};
     f.launched = must_alloc((unsigned long)n * sizeof *f.launched);
     for (int i = 0; i < n; i++)
         pass(&f, i);
@@ -206,23 +228,26 @@ static void fill_gaps(orderer *o)
 
 void order_micro_batches(compiled_program *out, compile_order how)
 {
-    program lowered = {0};
+    program whole = {0}, lowered = {0};
+    if (how == ORDER_HALVED)
+        whole = order_halve(out);
     for (int i = 0; i < out->list.count; i++)
         program_append(&lowered, out->list.ops[i]);
     order_list(&out->list, how);
     MUST(order_check(&lowered, &out->list) == STATUS_OK, "%s", status_message());
+    if (how == ORDER_HALVED)
+        order_join(&out->list, &whole);
     program_free(&lowered);
+    program_free(&whole);
 }
 
 void order_list(program *list, compile_order how)
 {
     if (how == ORDER_AS_LOWERED || list->count == 0)
         return;
-    orderer o = {.list = list};
-    int count;
-    o.objects = order_objects(list, &count);
+    orderer o = {.list = list, .uses = find_uses(list)};
     launch_early(&o);
-    if (how == ORDER_FILLED)
-        fill_gaps(&o);
-    free(o.objects);
+    if (how != ORDER_EARLY)
+        fill_gaps(&o, how == ORDER_HALVED ? WINDOW_HALVED : WINDOW_FILLED);
+    free(o.uses);
 }

@@ -6,7 +6,10 @@
  * 1. A collective is launched as early as its operands allow, but no further than the place of the collective before it in its
  *    queue: one is under way while the one before it is used.
  * 2. Where the first op that needs a collective would otherwise follow it at once, a product that nobody waits for, a weight's
- *    gradient, is moved between the two: the last one that was computed before, at most ORDER_WINDOW of them back.
+ *    gradient, is moved between the two: the last one that was computed before, not too many of them back.
+ * 3. A layer's backward pass has as many collectives to hide so as it has weights' gradients. ORDER_HALVED computes each in two
+ *    halves, of its rows: the second ones are left for the forward pass of the next micro-batch. Each element is the same sum
+ *    as before, but a library may add it up otherwise: not on a backend that promises the same bits.
  *
  * Launches never pass a message between stages or the wait for one: what lowering_check proved of the lists stays proven.
  * Values do not change, since every op finds the operands that it found before. order_check.h sees to all of that.
@@ -15,8 +18,6 @@
 #define PHALANX_ENGINE_COMPILE_ORDER_H
 
 #include "engine/compile/compiled.h"
-
-enum { ORDER_WINDOW = 8 };
 
 /* Ops of `list` in a better order, before there are waits for collectives. */
 void order_list(program *list, compile_order how);

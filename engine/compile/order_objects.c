@@ -11,9 +11,14 @@ typedef struct span {
     int64_t operand;    /* whose */
 } span;
 
+static tensor *operand(const op *o, int k)
+{
+    return k < OP_MAX_IN ? o->in[k] : o->out[k - OP_MAX_IN];
+}
+
 static tensor *root_of(const op *o, int k)
 {
-    tensor *t = k < OP_MAX_IN ? o->in[k] : o->out[k - OP_MAX_IN];
+    tensor *t = operand(o, k);
     while (t && t->base)
         t = t->base;
     return t;
@@ -25,6 +30,11 @@ static int compare(const void *a, const void *b)
     if (x->first != y->first)
         return x->first < y->first ? -1 : 1;
     return (x->operand > y->operand) - (x->operand < y->operand);
+}
+
+static span span_of(const tensor *t, int64_t at)
+{
+    return (span){t->address, t->address + tensor_bytes(t), at};
 }
 
 /* Persistent operands whose bytes overlap, directly or by way of others, get one number. */
@@ -50,7 +60,7 @@ int *order_objects(const program *list, int *count)
         tensor *t = root_of(list->ops[i / ORDER_OPERANDS], (int)(i % ORDER_OPERANDS));
         of[i] = -1;
         if (t && tensor_persistent(t))
-            spans[persistent++] = (span){t->address, t->address + tensor_bytes(t), i};
+            spans[persistent++] = span_of(operand(list->ops[i / ORDER_OPERANDS], (int)(i % ORDER_OPERANDS)), i);
         else if (t)
             t->id = -1; /* a program's own, and of no use to anybody else by now */
     }

@@ -305,7 +305,8 @@ static status measure_step(plan *out, const compile_options *options, const prof
 {
     *out = (plan){.options = *options, .profile = *prices};
     out->profile.threads = options->threads;
-    out->options.order &= !prices->as_lowered;
+    if (prices->as_lowered)
+        out->options.order = ORDER_AS_LOWERED;
     const model_shape *shape = &options->shape;
     model_shape unbounded = *shape;
     unbounded.sliding_window = 0;

@@ -183,8 +183,10 @@ static void print_recompute(FILE *out, const plan *p)
             fprintf(out, "  stage %d recomputes %s\n", p->ranks[i].at[GRID_PIPELINE], p->ranks[i].decision);
 }
 
-static const char *const order_names[] = {
-    [ORDER_AS_LOWERED] = "as lowered", [ORDER_EARLY] = "early launches", [ORDER_FILLED] = "products beside transfers"};
+static const char *const order_names[] = {[ORDER_AS_LOWERED] = "as lowered",
+                                          [ORDER_EARLY] = "early launches",
+                                          [ORDER_FILLED] = "products beside transfers",
+                                          [ORDER_HALVED] = "products in halves beside transfers"};
 
 static const plan_rank *costliest_order(const plan *p)
 {
@@ -199,8 +201,8 @@ static void print_order(FILE *out, const plan *p)
 {
     const plan_rank *r = costliest_order(p);
     char bytes[UNITS_TEXT];
-    if (p->options.grid.ranks == 1)
-        return;
+    if (r->order_bytes == 0 && p->options.grid.size[GRID_TENSOR] == 1)
+        return; /* hardly anything has moved */
     fprintf(out, "order             %s", order_names[r->order]);
     if (r->order_bytes > 0)
         fprintf(out, ", for %s more on rank %d where most is alive", bytes_text(bytes, (double)r->order_bytes),

@@ -349,7 +349,7 @@ static char *describe(const search *d, int count)
 
 static void open_search(search *d, const compiled *c)
 {
-    *d = (search){.c = c, .order = c->options.order ? ORDER_EARLY : ORDER_AS_LOWERED};
+    *d = (search){.c = c, .order = c->options.order == ORDER_AS_LOWERED ? ORDER_AS_LOWERED : ORDER_EARLY};
     d->drop = must_calloc((unsigned long)c->options.chunks, sizeof *d->drop);
     d->whole = update_begin(&d->begin, c);
     classify(d);
@@ -372,12 +372,14 @@ static status decide_count(int *count, search *d)
 static status decide_order(search *d, int count)
 {
     int64_t placed, bound, room = d->c->options.budget - d->c->persistent_bytes;
-    if (!d->c->options.order)
-        return STATUS_OK;
-    d->order = ORDER_FILLED;
-    TRY(try_count(&bound, d, count, true));
-    TRY(try_count(&placed, d, count, false));
-    d->order = with_margin(d, placed, bound) <= room ? ORDER_FILLED : ORDER_EARLY;
+    for (d->order = d->c->options.order; d->order > ORDER_EARLY; d->order--) {
+        TRY(try_count(&bound, d, count, true));
+        if (bound > room)
+            continue;
+        TRY(try_count(&placed, d, count, false));
+        if (with_margin(d, placed, bound) <= room)
+            break;
+    }
     return STATUS_OK;
 }
 
@@ -437,7 +439,7 @@ static status decide(recompute_decision *out, const compiled *c, const compiled 
 status recompute_decide(recompute_decision *out, const compiled *c)
 {
     *out = (recompute_decision){.keep = {.how = c->options.recompute}};
-    out->keep.order = c->options.order ? ORDER_FILLED : ORDER_AS_LOWERED;
+    out->keep.order = c->options.order;
     if (!c->options.budget)
         return STATUS_OK;
     compiled largest = {0};

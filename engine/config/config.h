@@ -30,6 +30,13 @@ typedef enum config_offload { CONFIG_OFFLOAD_NONE, CONFIG_OFFLOAD_OPTIMIZER } co
 typedef enum config_outer { CONFIG_OUTER_AVERAGE, CONFIG_OUTER_NESTEROV } config_outer;
 typedef enum config_outer_topology { CONFIG_OUTER_ALL, CONFIG_OUTER_GOSSIP } config_outer_topology;
 typedef enum config_outer_weights { CONFIG_OUTER_TOKENS, CONFIG_OUTER_EQUAL } config_outer_weights;
+typedef enum config_order {
+    CONFIG_ORDER_AUTO, /* halves on a device, products on the CPU, which promises the same bits */
+    CONFIG_ORDER_NONE,
+    CONFIG_ORDER_LAUNCHES,
+    CONFIG_ORDER_PRODUCTS,
+    CONFIG_ORDER_HALVES,
+} config_order; /* what travels while what computes */
 typedef enum config_when { CONFIG_EACH_STEP, CONFIG_EACH_MICRO_BATCH } config_when; /* zero_gather, zero_reduce */
 
 /* Data sets to blend: samples are drawn in proportion to the weights, which need not sum to one. */
@@ -99,7 +106,8 @@ typedef struct config {
         int tensor, context, pipeline, virtual_stages;
         int data; /* 0: what is left of the ranks */
         schedule_kind schedule;
-        bool sequence, order;
+        bool sequence;
+        config_order order;
         int zero;
         config_when zero_gather, zero_reduce;
         config_integers layers_per_stage; /* one number per chunk in model order; empty: divided automatically */

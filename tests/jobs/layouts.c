@@ -52,7 +52,8 @@ static const layouts_model models[] = {
 #define REDUCE    "parallel.zero_reduce=micro_batch"
 #define GATHER    "parallel.zero_gather=micro_batch"
 #define BUDGET(x) "memory.budget=" x
-#define LOWERED   "parallel.order=false"
+#define HALVES    "parallel.order=halves"
+#define LOWERED   "parallel.order=none"
 #define UNEVEN(x) "parallel.layers_per_stage=[" x "]"
 
 static const layouts_row rows[] = {
@@ -67,7 +68,7 @@ static const layouts_row rows[] = {
     {"llama",      2, 1, 1, 1, 0,           0, 1, "", 0},
     {"llama",      4, 1, 1, 2, 0,           0, 1, "", 0},
     {"llama",      4, 1, 1, 2, 0,           0, 1, ALONE " " SELECTIVE, 0},
-    {"llama",      6, 1, 1, 3, 0,           0, 1, "", 0},
+    {"llama",      6, 1, 1, 3, 0,           0, 1, HALVES, 0},
     {"tied",       3, 1, 1, 2, 0,           0, 1, "", 0},
     {"tied",       6, 1, 1, 2, 0,           0, 1, "", 0},
     {"qwen2",      4, 1, 1, 2, 0,           0, 1, "", 0},
@@ -111,7 +112,7 @@ static const layouts_row rows[] = {
     {"documents",  1, 1, 2, 1, 0,           0, 3, "", 0},
     /* two and three axes */
     {"gpt2",       2, 2, 1, 2, ONE_F_ONE_B, 0, 1, "", 0},
-    {"gpt2",       3, 2, 1, 2, ZERO_BUBBLE, 0, 1, FULL, 0},
+    {"gpt2",       3, 2, 1, 2, ZERO_BUBBLE, 0, 1, FULL " " HALVES, 0},
     {"gpt2",       2, 1, 3, 2, 0,           0, 3, "", 0},
     {"gpt2",       1, 3, 2, 1, GPIPE,       0, 2, REDUCE, 0},
     {"gpt2",       2, 2, 2, 2, ONE_F_ONE_B, 0, 3, EACH, 0},
@@ -126,7 +127,7 @@ static const layouts_row rows[] = {
     {"tied",       3, 1, 2, 2, 0,           0, 3, EACH, 0},
     {"tied",       1, 2, 2, 1, INTERLEAVED, 3, 3, REDUCE, 0},
     {"qwen2",      2, 2, 1, 2, ZERO_BUBBLE, 0, 1, SELECTIVE, 0},
-    {"qwen2",      4, 1, 2, 2, 0,           0, 1, "", 0},
+    {"qwen2",      4, 1, 2, 2, 0,           0, 1, HALVES, 0},
     {"qwen3",      2, 2, 2, 2, GPIPE,       0, 2, EACH, 0},
     {"qwen3",      2, 3, 1, 1, ONE_F_ONE_B, 0, 1, FULL, 0},
     {"mistral",    3, 2, 1, 2, INTERLEAVED, 2, 1, "", 0},
@@ -140,7 +141,7 @@ static const layouts_row rows[] = {
     {"llama-bf16", 2, 1, 1, 2, 0,           0, 1, "", 0},
     {"llama-bf16", 1, 1, 3, 2, 0,           0, 3, EACH, 0},
     {"gpt2-bf16",  2, 1, 2, 2, 0,           0, 1, ALONE, 0},
-    {"gpt2-bf16",  3, 2, 1, 2, ZERO_BUBBLE, 0, 1, "", 0},
+    {"gpt2-bf16",  3, 2, 1, 2, ZERO_BUBBLE, 0, 1, HALVES, 0},
     {"llama-fp16", 2, 1, 1, 2, 0,           0, 1, "", 0},
     {"llama-fp16", 1, 1, 3, 2, 0,           0, 3, EACH, 0},
     {"llama-fp16", 4, 2, 1, 2, INTERLEAVED, 2, 1, "", 0},

@@ -121,7 +121,7 @@ static const keys_row rows[] = {
     PLANNED("parallel.zero", "3", SPLIT),
     PLANNED("parallel.zero_gather", "micro_batch", SPLIT " parallel.zero=3"),
     PLANNED("parallel.zero_reduce", "micro_batch", SPLIT " parallel.zero=2"),
-    PLANNED("parallel.order", "false", "parallel.tensor=2"),
+    PLANNED("parallel.order", "none", "parallel.tensor=2"),
     PLANNED("parallel.layers_per_stage", "[1,3]", PIPE),
     PLANNED("parallel.bucket", "1KiB", SPLIT),
 

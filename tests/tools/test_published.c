@@ -36,7 +36,7 @@ static double predict(const char *folder, int i)
              "model: {architecture: gpt2, %s, vocab_size: 51200, max_sequence: 2048, tied_embeddings: true}\n"
              "data: {train: none}\n"
              "train: {steps: 10, dropout: 0.1, sequence: 2048, precision: fp16, device: cuda, %s}\n"
-             "parallel: {%s, zero: 0, data: 1, order: false}\nmemory: {recompute: %s}\n",
+             "parallel: {%s, zero: 0, data: 1, order: none}\nmemory: {recompute: %s}\n",
              rows[i].model, rows[i].train, rows[i].parallel, rows[i].recompute);
     runs_write_text(path, text);
     launch_result r = launch_run(120, "%s plan %s --device a100-2022 --json", phalanx, path);

@@ -91,7 +91,7 @@ status replay_compile(replay_rank *out, const compile_options *o, bool place, vo
                       void (*after)(replay_rank *r))
 {
     TRY(replay_lower(out, o));
-    order_micro_batches(&out->p, o->order ? ORDER_FILLED : ORDER_AS_LOWERED);
+    order_micro_batches(&out->p, o->order);
     update_append(&out->p, &out->c);
     place_waits(&out->p);
     note_roots(out);

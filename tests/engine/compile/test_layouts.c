@@ -17,7 +17,8 @@ enum { LAYERS = 8, HIDDEN = 96, HEADS = 12, SEQUENCE = 64, VOCABULARY = 515 };
 typedef struct layout {
     int tensor, pipeline, data, chunks, microbatches, zero;
     schedule_kind kind;
-    bool gather_each, reduce_each, sequence, gpt2, order;
+    bool gather_each, reduce_each, sequence, gpt2;
+    compile_order order;
     recompute how;
     int kv_heads;
     int64_t bucket, window; /* 0: nothing is offloaded */
@@ -69,11 +70,11 @@ static const char *describe(char out[200], const layout *l)
 {
     snprintf(out, 200,
              "tensor %d%s x pipeline %d (%s, %d chunks) x data %d (zero %d%s%s, buckets of %lld), %d micro-batches, "
-             "recompute %d%s, "
+             "recompute %d, order %d, "
              "%s%s",
              l->tensor, l->sequence ? "+sequence" : "", l->pipeline, schedule_name(l->kind), l->chunks, l->data,
              l->zero, l->gather_each ? ", gather each" : "", l->reduce_each ? ", reduce each" : "",
-             (long long)l->bucket, l->microbatches, l->how, l->order ? ", in order" : "", l->gpt2 ? "gpt2" : "llama",
+             (long long)l->bucket, l->microbatches, l->how, l->order, l->gpt2 ? "gpt2" : "llama",
              l->window ? ", offloaded" : "");
     return out;
 }
@@ -108,7 +109,7 @@ static layout layout_number(int i)
     l.type = draw(2) ? DTYPE_BF16 : DTYPE_FP32;
     l.bucket = buckets[draw(4)];
     l.window = i % 3 == 1 ? (int64_t)40 << (i % 2 * 8) << 10 : 0;
-    l.order = i % 5 != 4;
+    l.order = (compile_order)(i % 5 == 4 ? ORDER_AS_LOWERED : i % 5 == 0 ? ORDER_FILLED : ORDER_HALVED);
     return l;
 }
 
@@ -240,7 +241,7 @@ static const layout busy = {.tensor = 2,
                             .gather_each = true,
                             .reduce_each = true,
                             .sequence = true,
-                            .order = true,
+                            .order = ORDER_HALVED,
                             .how = RECOMPUTE_NONE,
                             .kv_heads = HEADS,
                             .type = DTYPE_BF16};

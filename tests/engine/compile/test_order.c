@@ -8,6 +8,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "engine/compile/compile_parts.h"
 #include "engine/compile/order.h"
 #include "engine/compile/order_check.h"
 #include "engine/compile/order_objects.h"
@@ -63,7 +64,7 @@ static compile_options options_of(const layout *l, int rank)
                          .chunks = l->chunks,
                          .sequence_parallel = !l->whole_tokens,
                          .zero = l->zero,
-                         .order = true,
+                         .order = ORDER_HALVED,
                          .bucket = 1 << 14,
                          .gather_each = l->each,
                          .reduce_each = l->each,
@@ -135,21 +136,30 @@ static int check_pairs(const program *before, const program *after, const char *
     return moved;
 }
 
+static void check_order(const layout *l, compile_order how)
+{
+    replay_rank r;
+    program whole = {0};
+    lower(&r, l, ranks_of(l) - 1);
+    if (how == ORDER_HALVED)
+        whole = order_halve(&r.p);
+    program before = copy_of(&r.p.list);
+    order_list(&r.p.list, how);
+    assert_int_equal(order_check(&before, &r.p.list), STATUS_OK);
+    int moved = check_pairs(&before, &r.p.list, l->name);
+    print_message("%s: %d ops, %d at another place\n", l->name, before.count, moved);
+    assert_true(moved > 0);
+    program_free(&before);
+    program_free(&whole);
+    replay_free(&r);
+}
+
 static void every_dependence_is_kept(void **state)
 {
     (void)state;
-    for (int i = 0; i < LAYOUTS; i++) {
-        replay_rank r;
-        lower(&r, &layouts[i], ranks_of(&layouts[i]) - 1);
-        program before = copy_of(&r.p.list);
-        order_list(&r.p.list, ORDER_FILLED);
-        assert_int_equal(order_check(&before, &r.p.list), STATUS_OK);
-        int moved = check_pairs(&before, &r.p.list, layouts[i].name);
-        print_message("%s: %d ops, %d at another place\n", layouts[i].name, before.count, moved);
-        assert_true(moved > 0);
-        program_free(&before);
-        replay_free(&r);
-    }
+    for (int i = 0; i < LAYOUTS; i++)
+        for (int how = ORDER_EARLY; how <= ORDER_HALVED; how++)
+            check_order(&layouts[i], (compile_order)how);
 }
 
 /* ---- the ranks agree -------------------------------------------------------------------------------------------- */
@@ -189,7 +199,7 @@ static void all_ranks_of_a_stage_have_one_order(void **state)
         replay_rank first[RANKS] = {0}, r;
         for (int rank = 0; rank < ranks_of(&layouts[i]); rank++) {
             lower(&r, &layouts[i], rank);
-            order_list(&r.p.list, ORDER_FILLED);
+            order_micro_batches(&r.p, ORDER_HALVED);
             int stage = r.c.options.grid.at[GRID_PIPELINE];
             if (!first[stage].p.list.count) {
                 first[stage] = r;
@@ -226,7 +236,7 @@ static int bare_after(const layout *l, compile_order how, phase when)
 {
     replay_rank r;
     lower(&r, l, 0);
-    order_list(&r.p.list, how);
+    order_micro_batches(&r.p, how);
     int count = bare(&r.p.list, when);
     replay_free(&r);
     return count;
@@ -248,6 +258,58 @@ static void transfers_of_the_backward_pass_have_products_beside_them(void **stat
     assert_int_equal(early, 3 * (4 * 2 + 1));
     assert_true(filled <= 3);
     assert_true(whole <= 3);
+}
+
+/* The first of three micro-batches has no backward pass before it. */
+static void halves_are_left_for_the_forward_pass(void **state)
+{
+    (void)state;
+    int lowered = bare_after(&layouts[0], ORDER_AS_LOWERED, PHASE_FORWARD);
+    int filled = bare_after(&layouts[0], ORDER_FILLED, PHASE_FORWARD);
+    int halved = bare_after(&layouts[0], ORDER_HALVED, PHASE_FORWARD);
+    int backward = bare_after(&layouts[0], ORDER_HALVED, PHASE_BACKWARD);
+    print_message(
+        "waited for at once: %d of the forward pass as lowered, %d filled, %d in halves; %d of the backward pass\n",
+        lowered, filled, halved, backward);
+    assert_true(filled > lowered * 3 / 4);
+    assert_true(halved <= lowered / 3 + lowered / 10);
+    assert_true(backward <= 3);
+}
+
+/* Where the two halves of a product are: the rows of its gradient, once each, and the columns that they are made of. */
+static void halves_are_the_whole(void **state)
+{
+    (void)state;
+    replay_rank r;
+    lower(&r, &layouts[3], 3);
+    program whole = order_halve(&r.p);
+    int products = 0, i = 0;
+    for (int k = 0; k < whole.count; k++) {
+        const op *o = whole.ops[k], *first = r.p.list.ops[i++];
+        if (o->kind != OP_linear_grad_weight) {
+            assert_ptr_equal(o, first);
+            continue;
+        }
+        const op *second = r.p.list.ops[i++];
+        const tensor *dw = o->out[0], *a = first->out[0], *b = second->out[0], *dy = o->in[0];
+        int64_t rows = a->shape[0], width = dtype_bytes((dtype)dy->type);
+        assert_true(rows > 0 && b->shape[0] > 0);
+        assert_int_equal(rows + b->shape[0], dw->shape[0]);
+        assert_true(a->address == dw->address && b->address == dw->address + rows * dw->pitch * 4);
+        assert_true(first->in[0]->shape[1] == rows && second->in[0]->shape[1] == b->shape[0]);
+        assert_true(first->in[0]->offset == dy->offset && second->in[0]->offset == dy->offset + rows * width);
+        assert_true(first->in[0]->pitch == dy->pitch && second->in[0]->pitch == dy->pitch);
+        assert_true(first->in[1] == o->in[1] && second->in[1] == o->in[1]);
+        assert_true(first->at.accumulate == o->at.accumulate && second->at.accumulate == o->at.accumulate);
+        products++;
+    }
+    assert_true(products > 20 && i == r.p.list.count);
+    order_join(&r.p.list, &whole); /* nothing has moved: all are joined */
+    assert_int_equal(r.p.list.count, whole.count);
+    for (int k = 0; k < whole.count; k++)
+        assert_ptr_equal(r.p.list.ops[k], whole.ops[k]);
+    program_free(&whole);
+    replay_free(&r);
 }
 
 /* ---- mutants ---------------------------------------------------------------------------------------------------- */
@@ -390,7 +452,7 @@ static void two_ranks_in_another_order_are_noticed(void **state)
     for (int other = 0; other < 2; other++) {
         for (int i = 0; i < 4; i++) {
             compile_options o = options_of(&layouts[6], i);
-            o.order = !other || i == 0 || i == 3;
+            o.order = !other || i == 0 || i == 3 ? ORDER_HALVED : ORDER_AS_LOWERED;
             assert_int_equal(replay_compile(&all[i], &o, false, NULL, NULL), STATUS_OK);
         }
         assert_true(replay_messages(text, all, 4) == (other == 0));
@@ -406,7 +468,7 @@ static int64_t arena_with(compile_order *how, const layout *l, int rank, int64_t
 {
     compiled c;
     compile_options o = options_of(l, rank);
-    o.order = order;
+    o.order = order ? ORDER_HALVED : ORDER_AS_LOWERED;
     o.budget = budget;
     o.zero = 0;
     if (compile(&c, &o) != STATUS_OK)
@@ -426,17 +488,17 @@ static void the_order_keeps_to_the_budget(void **state)
     int64_t lowered = arena_with(&how, l, 0, 0, false);
     assert_int_equal(how, ORDER_AS_LOWERED);
     int64_t filled = arena_with(&how, l, 0, 0, true);
-    assert_int_equal(how, ORDER_FILLED);
-    bool seen[ORDER_FILLED + 1] = {false};
-    for (int i = 0; i < 6; i++) {
-        int64_t budget = filled + filled / 20 - i * filled / 100;
+    assert_int_equal(how, ORDER_HALVED);
+    bool seen[ORDER_HALVED + 1] = {false};
+    for (int i = 0; i < 8; i++) {
+        int64_t budget = filled + filled / 50 - i * filled / 80;
         assert_true(arena_with(&how, l, 0, budget, true) <= budget);
         assert_true(arena_with(&other, l, 1, budget, true) <= budget);
         assert_int_equal(how, other);
         seen[how] = true;
     }
     print_message("%lld bytes as lowered, %lld in order\n", (long long)lowered, (long long)filled);
-    assert_true(seen[ORDER_FILLED] && seen[ORDER_EARLY]);
+    assert_true(seen[ORDER_HALVED] && seen[ORDER_FILLED] && seen[ORDER_EARLY]);
 }
 
 int main(void)
@@ -445,6 +507,8 @@ int main(void)
         cmocka_unit_test(every_dependence_is_kept),
         cmocka_unit_test(all_ranks_of_a_stage_have_one_order),
         cmocka_unit_test(transfers_of_the_backward_pass_have_products_beside_them),
+        cmocka_unit_test(halves_are_left_for_the_forward_pass),
+        cmocka_unit_test(halves_are_the_whole),
         cmocka_unit_test(mutants_of_the_order_are_refused),
         cmocka_unit_test(an_early_overwrite_is_refused),
         cmocka_unit_test(a_wait_too_late_is_noticed),

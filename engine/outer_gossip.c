@@ -51,7 +51,7 @@ static void offer(outer *o, const outer_position *p, int fragment)
         outer_drop_fetch(o, s);
     o->fragment = fragment;
     if (!encode_weights(o, fragment)) {
-        o->counts.refused++;
+        o->counts.refused += first_rank(o);
         if (first_rank(o))
             log_warn("islands: this island's weights are not finite at step %lld: they are not offered",
                      (long long)p->step);

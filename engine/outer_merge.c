@@ -35,7 +35,7 @@ static void offer(outer *o, const outer_position *p, int fragment)
         outer_drop_fetch(o, s);
     o->fragment = fragment;
     if (!outer_encode(o, fragment)) {
-        o->counts.refused++;
+        o->counts.refused += first_rank(o);
         if (first_rank(o))
             log_warn("islands: this island's change is not finite at step %lld: it is not offered", (long long)p->step);
         return;

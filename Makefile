@@ -225,6 +225,13 @@ faults: $(BUILD)/tests/test_supervise $(BUILD)/tests/test_checkpoint_damage ## F
 	FAULTS=$(or $(FAULTS),100) SEED=$(SEED) $(BUILD)/tests/test_supervise
 	DAMAGES=$(or $(FAULTS),100)0 SEED=$(SEED) $(BUILD)/tests/test_checkpoint_damage
 
+EVENTS ?= 40
+STEPS ?= 5000
+island-events: $(BUILD)/phalanx ## EVENTS=N events at random (SEED=S) among six islands: killed, frozen, stopped, etcd away
+	EVENTS=$(EVENTS) SEED=$(SEED) STEPS=$(STEPS) tests/jobs/island_events.sh $(BUILD)/phalanx
+island-losses: $(BUILD)/phalanx ## what islands of each method lose and send, beside one job with the same tokens
+	tests/jobs/island_losses.sh $(BUILD)/phalanx
+
 clean: ## remove what was built
 	rm -rf build build-*
 
@@ -238,4 +245,4 @@ endif
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
 .SECONDARY:
-.PHONY: faults fuzz-library all install tests deps demo check run-tests lint asan ubsan tsan clean help
+.PHONY: island-events island-losses faults fuzz-library all install tests deps demo check run-tests lint asan ubsan tsan clean help

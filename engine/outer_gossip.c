@@ -106,14 +106,6 @@ static void drop_partners(outer *o, uint64_t here, uint64_t bad)
     }
 }
 
-static uint64_t refused_here(const outer *o)
-{
-    uint64_t bad = 0;
-    for (int s = 0; s < o->config->outer.slots; s++)
-        bad |= (uint64_t)o->got[s].bad << s;
-    return bad;
-}
-
 /* values = the mean of this island's weights and those of the partners, in the order of slots. Returns, of the squares, sums of the
  * distance of this island's to it, and of itself. */
 static void mean_weights(outer *o, double *distance, double *size, const outer_unit *m, int64_t n)
@@ -233,7 +225,7 @@ static status push(outer *o, const outer_position *p)
 {
     TRY(outer_look(o));
     uint64_t here = outer_everywhere(o, outer_fetch_changes(o, o->number, o->partners));
-    drop_partners(o, here, ~outer_everywhere(o, ~refused_here(o)));
+    drop_partners(o, here, outer_refused(o));
     if ((here & o->partners) == o->partners)
         exchange(o, p);
     return STATUS_OK;

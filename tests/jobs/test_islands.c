@@ -265,8 +265,8 @@ static void islands_that_gossip_end_with_their_mean(void **state)
 /* A partner that is frozen, or killed, costs an exchange outer.timeout at most; a newcomer takes over from any of them. */
 static void gossip_survives_a_missing_partner(void **state)
 {
-    static const char *const words = "outer.topology=gossip outer.min_islands=1 train.steps=100000000 outer.timeout=10 "
-                                     "run.log_every=1000000 outer.every=200";
+    static const char *const words = "outer.topology=gossip outer.min_islands=1 train.steps=100000000 outer.timeout=20 "
+                                     "run.log_every=1000000 outer.every=20";
     if (!etcd_of_test)
         skip();
     launch *a = island(*state, "missing", 0, 1, "%s", words);
@@ -330,7 +330,7 @@ static void an_island_of_another_kind_or_a_taken_slot_is_refused(void **state)
 static void islands_come_die_and_come_back(void **state)
 {
     static const char *const words = "outer.min_islands=1 train.steps=100000000 run.log_every=1000000 outer.every=200 "
-                                     "outer.timeout=10 checkpoint.every=2000 checkpoint.keep=1 outer.compress=int8";
+                                     "outer.timeout=10 checkpoint.every=400 checkpoint.keep=1 outer.compress=int8";
     if (!etcd_of_test)
         skip();
     launch *a = island(*state, "events", 0, 1, "%s", words);
@@ -431,7 +431,7 @@ static void offer_nonsense(membership *m)
 static void changes_that_are_no_numbers_are_refused(void **state)
 {
     static const char *const words = "outer.min_islands=1 train.steps=100000000 run.log_every=1000000 outer.every=50 "
-                                     "outer.timeout=1";
+                                     "outer.timeout=60";
     membership *m = NULL;
     transport *t = NULL;
     keys k;

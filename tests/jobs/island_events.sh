@@ -42,8 +42,11 @@ loss() {
 
 # away, then back
 event() {
-    local i=$((RANDOM % islands)) kind=$((RANDOM % 5))
-    kill -0 "${pid[$i]}" 2>/dev/null || { [ $kind -eq 4 ] || return; }
+    local i kind=$((RANDOM % 5))
+    for i in $(seq 0 $((islands - 1))); do # one that comes back when the others have ended finds nobody to take the model from
+        kill -0 "${pid[$i]}" 2>/dev/null || { echo "no more events: island $i has ended; raise STEPS"; return; }
+    done
+    i=$((RANDOM % islands))
     case $kind in
     0 | 1) echo "island $i killed"; kill -9 "${pid[$i]}"; wait "${pid[$i]}" 2>/dev/null; sleep $((RANDOM % 4)); start disturbed $i ;;
     2) echo "island $i frozen"; kill -STOP "${pid[$i]}"; sleep $((1 + RANDOM % 8)); kill -CONT "${pid[$i]}" ;;

@@ -233,6 +233,11 @@ faults: $(BUILD)/tests/test_campaign $(BUILD)/tests/test_checkpoint_damage ## FA
 
 soak: all ## 50,000 steps under phalanx supervise with kills: memory, descriptors and files stay constant
 	tests/jobs/soak.sh $(BUILD)/phalanx $(or $(STEPS),50000)
+EVENTS ?= 40
+island-events: $(BUILD)/phalanx ## EVENTS=N events at random (SEED=S) among six islands: killed, frozen, stopped, etcd away
+	EVENTS=$(EVENTS) SEED=$(SEED) STEPS=$(or $(STEPS),5000) tests/jobs/island_events.sh $(BUILD)/phalanx
+island-losses: $(BUILD)/phalanx ## what islands of each method lose and send, beside one job with the same tokens
+	tests/jobs/island_losses.sh $(BUILD)/phalanx
 
 clean: ## remove what was built
 	rm -rf build build-*
@@ -247,4 +252,4 @@ endif
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
 .SECONDARY:
-.PHONY: faults soak bench-alive fuzz-library all install tests deps demo check run-tests lint asan ubsan tsan clean help
+.PHONY: island-events island-losses faults soak bench-alive fuzz-library all install tests deps demo check run-tests lint asan ubsan tsan clean help

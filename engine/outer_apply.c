@@ -222,3 +222,11 @@ uint64_t outer_fetch_changes(outer *o, int64_t merge, uint64_t from)
     }
     return here;
 }
+
+uint64_t outer_refused(const outer *o)
+{
+    uint64_t bad = 0;
+    for (int s = 0; s < o->config->outer.slots; s++)
+        bad |= (uint64_t)o->got[s].bad << s;
+    return ~outer_everywhere(o, ~bad);
+}

@@ -51,7 +51,7 @@ static void offer(outer *o, const outer_position *p, int fragment)
         outer_drop_fetch(o, s);
     o->fragment = fragment;
     if (!encode_weights(o, fragment)) {
-        o->counts.refused++;
+        o->counts.refused += first_rank(o);
         if (first_rank(o))
             log_warn("islands: this island's weights are not finite at step %lld: they are not offered",
                      (long long)p->step);
@@ -104,14 +104,6 @@ static void drop_partners(outer *o, uint64_t here, uint64_t bad)
         else if (o->now > o->deadline)
             leave_out(o, s, "did not come within outer.timeout");
     }
-}
-
-static uint64_t refused_here(const outer *o)
-{
-    uint64_t bad = 0;
-    for (int s = 0; s < o->config->outer.slots; s++)
-        bad |= (uint64_t)o->got[s].bad << s;
-    return bad;
 }
 
 /* values = the mean of this island's weights and those of the partners, in the order of slots. Returns, of the squares, sums of the
@@ -233,7 +225,7 @@ static status push(outer *o, const outer_position *p)
 {
     TRY(outer_look(o));
     uint64_t here = outer_everywhere(o, outer_fetch_changes(o, o->number, o->partners));
-    drop_partners(o, here, ~outer_everywhere(o, ~refused_here(o)));
+    drop_partners(o, here, outer_refused(o));
     if ((here & o->partners) == o->partners)
         exchange(o, p);
     return STATUS_OK;

@@ -35,7 +35,7 @@ static void offer(outer *o, const outer_position *p, int fragment)
         outer_drop_fetch(o, s);
     o->fragment = fragment;
     if (!outer_encode(o, fragment)) {
-        o->counts.refused++;
+        o->counts.refused += first_rank(o);
         if (first_rank(o))
             log_warn("islands: this island's change is not finite at step %lld: it is not offered", (long long)p->step);
         return;
@@ -117,14 +117,15 @@ static void push_offer(outer *o)
     const roster *r = &o->roster;
     uint64_t offers = roster_offers(r, o->merge + 1),
              held = outer_everywhere(o, outer_fetch_changes(o, o->merge + 1, ~0ull)), ready = roster_ready(r);
+    uint64_t refused = outer_refused(o);
     bool late = o->now > o->deadline, all = false;
     if (everybody_leaves(r, offers)) {
         withdraw(o, "everybody leaves");
         return;
     }
-    if (first_rank(o) && ((held & ready) == ready || late))
+    if (first_rank(o) && (((held | refused) & ready) == ready || late))
         report(o, held);
-    uint64_t takes = roster_takes(&all, r, o->merge + 1, o->config->outer.min_islands);
+    uint64_t takes = roster_takes(&all, r, o->merge + 1, o->config->outer.min_islands, refused);
     if (first_rank(o) && r->reached && takes && (all || late))
         decide(o, takes);
     if (o->now > o->deadline + GRACE) {

@@ -116,6 +116,8 @@ int64_t outer_gossip_number(int64_t step, int fragment);
 bool outer_encode(outer *o, int fragment);
 /* Goes on fetching what these slots offer for the merge; of gossip, for that or a later one. Bits of the slots whose change this rank holds, its own among them. */
 uint64_t outer_fetch_changes(outer *o, int64_t merge, uint64_t from);
+/* Slots whose change some rank has refused. */
+uint64_t outer_refused(const outer *o);
 /* The reference after the merge in the roster, and, if this island's change is not in it, the weights. */
 void outer_merge_reference(outer *o, bool took_part);
 /* The weights of a fragment take the reference. */

@@ -387,8 +387,10 @@ outer_counts outer_counted(outer *o)
 {
     int ranks = comm_ranks(o->world);
     transport_counts mine = transport_counted(o->transport), *all = must_alloc((unsigned long)ranks * sizeof *all);
+    mine.refused += o->counts.refused; /* of what this rank has fetched */
     comm_all_gather_bytes(comm_world(o->world), all, &mine, sizeof mine);
     outer_counts c = o->counts;
+    c.refused = 0;
     c.releases = o->releases;
     c.epsilon = o->releases > 0 ? privacy_epsilon(o->releases, o->config->outer.noise, OUTER_DELTA) : 0;
     for (int i = 0; i < ranks; i++) {

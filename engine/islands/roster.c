@@ -139,7 +139,7 @@ uint64_t roster_offers(const roster *r, int64_t merge)
     return set;
 }
 
-uint64_t roster_takes(bool *all, const roster *r, int64_t merge, int least)
+uint64_t roster_takes(bool *all, const roster *r, int64_t merge, int least, uint64_t refused)
 {
     uint64_t offers = roster_offers(r, merge), reporters = 0, held = ~0ull;
     bool some_stays = false;
@@ -152,6 +152,6 @@ uint64_t roster_takes(bool *all, const roster *r, int64_t merge, int least)
         some_stays |= !m->parting;
     }
     held &= reporters;
-    *all = reporters != 0 && reporters == roster_ready(r);
+    *all = reporters != 0 && (roster_ready(r) & ~(reporters | refused)) == 0;
     return some_stays && __builtin_popcountll(held) >= least ? held : 0;
 }

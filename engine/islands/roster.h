@@ -65,7 +65,8 @@ uint64_t roster_ready(const roster *r);
 /* Ready, and offering for this merge. */
 uint64_t roster_offers(const roster *r, int64_t merge);
 /* The slots that merge `merge` would take, if it were decided now: whose change every island that reports holds, and that
- * report; 0: none, too few, or only islands that leave. *all: everybody who is ready has reported. */
-uint64_t roster_takes(bool *all, const roster *r, int64_t merge, int least);
+ * report; 0: none, too few, or only islands that leave. *all: everybody who is ready has reported, but for the
+ * slots that nobody need wait for. */
+uint64_t roster_takes(bool *all, const roster *r, int64_t merge, int least, uint64_t refused);
 
 #endif

@@ -12,9 +12,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <cmocka.h>
 
+#include "engine/islands/etcd.h"
 #include "engine/islands/keys.h"
+#include "engine/islands/membership.h"
+#include "engine/islands/transport.h"
+#include "memory/clock.h"
 #include "memory/log.h"
 #include "tests/jobs/rendezvous.h"
 #include "tests/jobs/runs.h"
@@ -22,7 +27,7 @@
 
 enum { LIMIT = 300 }; /* seconds; runs take two */
 
-static rendezvous *etcd;
+static rendezvous *etcd_of_test;
 
 static int prepare(void **state)
 {
@@ -30,12 +35,12 @@ static int prepare(void **state)
         return -1;
     const char *top = *state;
     if (rendezvous_is_there())
-        etcd = rendezvous_open(top);
+        etcd_of_test = rendezvous_open(top);
     char *more = must_format("optimizer: {lr: 1e-2, warmup: 2, schedule: constant}\n"
                              "checkpoint: {every: 0, keep: 0}\n"
                              "outer: {rendezvous: [%s], keys: %s/keys, every: 2, timeout: 120, min_islands: 2, "
                              "address: 127.0.0.1}\n",
-                             etcd ? rendezvous_address(etcd) : "http://127.0.0.1:1", top);
+                             etcd_of_test ? rendezvous_address(etcd_of_test) : "http://127.0.0.1:1", top);
     runs_write_small(top, 40000, 8, "micro_batch: 2, global_batch: 4", more);
     free(more);
     return 0;
@@ -43,8 +48,8 @@ static int prepare(void **state)
 
 static int finish(void **state)
 {
-    if (etcd)
-        rendezvous_close(etcd);
+    if (etcd_of_test)
+        rendezvous_close(etcd_of_test);
     return workfolder_teardown(state);
 }
 
@@ -123,7 +128,7 @@ static void islands_of_different_layouts_merge_to_the_same_bits(void **state)
         {"streams", "outer.every=4 outer.fragments=2 outer.delay=1 outer.mix=0.5 outer.compress=int4",
          "outer_reference"},
     };
-    if (!etcd)
+    if (!etcd_of_test)
         skip();
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         two_islands(*state, ways[i].run, ways[i].words);
@@ -136,7 +141,7 @@ static void islands_of_different_layouts_merge_to_the_same_bits(void **state)
 /* One island, outer lr 1, no momentum: reference - (reference - weights) is the weights but for a rounding. */
 static void one_island_alone_is_plain_training(void **state)
 {
-    if (!etcd)
+    if (!etcd_of_test)
         skip();
     const char *top = *state;
     free(end_well(
@@ -159,7 +164,7 @@ static void every_key_of_the_outer_step_has_an_effect(void **state)
     };
     enum { CHANGES = sizeof changes / sizeof *changes };
     launch *all[CHANGES + 1];
-    if (!etcd)
+    if (!etcd_of_test)
         skip();
     for (int i = 0; i <= CHANGES; i++) {
         char *run = must_format("key%d", i);
@@ -184,7 +189,7 @@ static void every_key_of_the_outer_step_has_an_effect(void **state)
 static void weights_and_private_data_are_as_they_are_called(void **state)
 {
     static const char *const runs[] = {"tokens", "equal"};
-    if (!etcd)
+    if (!etcd_of_test)
         skip();
     for (int i = 0; i < 2; i++) {
         launch *a = island(*state, runs[i], 0, 1, "outer.weights=%s outer.private_data=true train.steps=2", runs[i]);
@@ -207,7 +212,7 @@ static void weights_and_private_data_are_as_they_are_called(void **state)
 static void changes_are_clipped_and_hidden(void **state)
 {
     static const char *const federated = "outer.private_data=true outer.weights=equal outer.clip=1e-3 outer.noise=2";
-    if (!etcd)
+    if (!etcd_of_test)
         skip();
     free(end_well(island(*state, "clipped", 0, 1, "outer.slots=1 outer.min_islands=1 outer.clip=1e-3")));
     free(end_well(island(*state, "whole", 0, 1, "outer.slots=1 outer.min_islands=1")));
@@ -236,7 +241,7 @@ static void islands_that_gossip_end_with_their_mean(void **state)
     static const char *const words = "outer.topology=gossip outer.slots=5 outer.min_islands=4";
     launch *all[4];
     double apart = 0;
-    if (!etcd)
+    if (!etcd_of_test)
         skip();
     all[0] = island(*state, "gossip", 0, 2, "parallel.tensor=2 %s", words);
     all[1] = island(*state, "gossip", 1, 2, "parallel.pipeline=2 parallel.zero=1 %s", words);
@@ -260,9 +265,9 @@ static void islands_that_gossip_end_with_their_mean(void **state)
 /* A partner that is frozen, or killed, costs an exchange outer.timeout at most; a newcomer takes over from any of them. */
 static void gossip_survives_a_missing_partner(void **state)
 {
-    static const char *const words = "outer.topology=gossip outer.min_islands=1 train.steps=100000000 outer.timeout=10 "
-                                     "run.log_every=1000000 outer.every=200";
-    if (!etcd)
+    static const char *const words = "outer.topology=gossip outer.min_islands=1 train.steps=100000000 outer.timeout=20 "
+                                     "run.log_every=1000000 outer.every=20";
+    if (!etcd_of_test)
         skip();
     launch *a = island(*state, "missing", 0, 1, "%s", words);
     assert_true(launch_expect(a, "with nobody", LIMIT));
@@ -283,7 +288,7 @@ static void gossip_survives_a_missing_partner(void **state)
 static void islands_that_are_all_stopped_go_on_bit_for_bit(void **state)
 {
     static const char *const words = "outer.every=4 outer.fragments=2 outer.delay=1 outer.mix=0.25 outer.compress=int8";
-    if (!etcd)
+    if (!etcd_of_test)
         skip();
     char *half = must_format("%s train.steps=4", words);
     two_islands(*state, "through", words);
@@ -301,7 +306,7 @@ static void islands_that_are_all_stopped_go_on_bit_for_bit(void **state)
 
 static void an_island_of_another_kind_or_a_taken_slot_is_refused(void **state)
 {
-    if (!etcd)
+    if (!etcd_of_test)
         skip();
     launch *first = island(*state, "kinds", 0, 1, "%s", BY_ITSELF);
     assert_true(launch_expect(first, "merge 1 of 1", LIMIT));
@@ -325,8 +330,8 @@ static void an_island_of_another_kind_or_a_taken_slot_is_refused(void **state)
 static void islands_come_die_and_come_back(void **state)
 {
     static const char *const words = "outer.min_islands=1 train.steps=100000000 run.log_every=1000000 outer.every=200 "
-                                     "outer.timeout=10 checkpoint.every=2000 checkpoint.keep=1 outer.compress=int8";
-    if (!etcd)
+                                     "outer.timeout=10 checkpoint.every=400 checkpoint.keep=1 outer.compress=int8";
+    if (!etcd_of_test)
         skip();
     launch *a = island(*state, "events", 0, 1, "%s", words);
     assert_true(launch_expect(a, "merge 2 of 1: events-0", LIMIT));
@@ -341,9 +346,9 @@ static void islands_come_die_and_come_back(void **state)
     b = island(*state, "events", 1, 1, "%s", words);        /* of another size */
     assert_true(launch_expect(b, "took the model after merge", LIMIT));
     assert_true(launch_expect(b, "of 2: events-0, events-1", LIMIT));
-    rendezvous_kill(etcd);
+    rendezvous_kill(etcd_of_test);
     assert_true(launch_expect(a, "unmerged until it is back", LIMIT));
-    rendezvous_start(etcd);
+    rendezvous_start(etcd_of_test);
     assert_true(launch_expect(a, "etcd is back", LIMIT));
     kill(launch_pid(b), SIGTERM);
     char *said = end_well(b);
@@ -356,7 +361,7 @@ static void islands_come_die_and_come_back(void **state)
 /* Every island has a pair of keys; one that the others do not trust merges with nobody. */
 static void a_stranger_merges_with_nobody(void **state)
 {
-    if (!etcd)
+    if (!etcd_of_test)
         skip();
     char *stranger = must_format("%s/stranger", (char *)*state);
     assert_int_equal(keys_make(stranger), STATUS_OK);
@@ -373,6 +378,110 @@ static void a_stranger_merges_with_nobody(void **state)
     free(stranger);
 }
 
+/* ---- an island with trusted keys that sends what is no number ------------------------------------------------------ */
+
+static const void *serve_nonsense(void *context, const wire_message *m)
+{
+    static uint8_t ones[WIRE_SLICE]; /* NaN, in fp32 */
+    (void)context;
+    memset(ones, 0xFF, sizeof ones);
+    return m->bytes <= WIRE_SLICE ? ones : NULL;
+}
+
+/* What the run's islands are configured for, as etcd holds it. */
+static uint64_t fingerprint_of(const char *run)
+{
+    etcd *e = NULL;
+    json_t *pairs = NULL;
+    char *key = must_format("phalanx/%s/live/fingerprint", run);
+    assert_int_equal(etcd_open(&e, rendezvous_address(etcd_of_test)), STATUS_OK);
+    assert_int_equal(etcd_read(&pairs, e, key), STATUS_OK);
+    const char *text = json_string_value(json_object_get(json_array_get(pairs, 0), "value"));
+    assert_non_null(text);
+    uint64_t hash = strtoull(text + 1, NULL, 16);
+    json_decref(pairs);
+    etcd_close(e);
+    free(key);
+    return hash;
+}
+
+/* Offers nonsense for the merge after the last, until three merges have gone by. */
+static void offer_nonsense(membership *m)
+{
+    double until = clock_seconds() + LIMIT;
+    int64_t offered = -1;
+    for (int merges = 0; merges < 3; usleep(20000)) {
+        char *text = membership_roster(m);
+        roster r;
+        assert_int_equal(roster_read(&r, text, NULL), STATUS_OK);
+        assert_true(clock_seconds() < until);
+        if (r.merge >= 0 && offered != r.merge + 1) {
+            merges += offered >= 0;
+            offered = r.merge + 1;
+            membership_set_state(m, &(membership_state){true, r.merge, r.step, r.updates});
+            membership_set_offer(m, json_pack("{s:I, s:I, s:I, s:I, s:i, s:b}", "merge", (json_int_t)offered, "offer",
+                                              (json_int_t)1, "tokens", (json_int_t)1, "updates", (json_int_t)1,
+                                              "fragment", 0, "parting", 0));
+        }
+        roster_free(&r);
+        free(text);
+    }
+}
+
+static void changes_that_are_no_numbers_are_refused(void **state)
+{
+    static const char *const words = "outer.min_islands=1 train.steps=100000000 run.log_every=1000000 outer.every=50 "
+                                     "outer.timeout=60";
+    membership *m = NULL;
+    transport *t = NULL;
+    keys k;
+    if (!etcd_of_test)
+        skip();
+    launch *a = island(*state, "hostile", 0, 1, "%s", words);
+    assert_true(launch_expect(a, "merge 1 of 1", LIMIT));
+    char *folder_of_keys = must_format("%s/keys", (char *)*state);
+    assert_int_equal(keys_open(&k, folder_of_keys), STATUS_OK);
+    const transport_options door = {.keys = &k,
+                                    .address = "127.0.0.1",
+                                    .fingerprint = fingerprint_of("hostile"),
+                                    .fetches = 1,
+                                    .serve = serve_nonsense};
+    assert_int_equal(transport_open(&t, &door), STATUS_OK);
+    const char *endpoint = transport_endpoint(t);
+    const membership_options who = {.addresses = rendezvous_address(etcd_of_test),
+                                    .run = "hostile",
+                                    .name = "liar",
+                                    .fingerprint = door.fingerprint,
+                                    .key = k.mine,
+                                    .endpoints = &endpoint,
+                                    .ranks = 1,
+                                    .slots = 2,
+                                    .slot = 1,
+                                    .hint = -1,
+                                    .patience = LIMIT,
+                                    .lease = 20};
+    assert_int_equal(membership_open(&m, &who), STATUS_OK);
+    offer_nonsense(m);
+    assert_true(launch_expect(a, "refused the change of island liar", LIMIT));
+    membership_close(m);
+    transport_close(t);
+    keys_close(&k);
+    kill(launch_pid(a), SIGTERM);
+    char *said = end_well(a), *run = folder(*state, "hostile", 0);
+    assert_null(strstr(said, "of 2: "));
+    json_t *summary = runs_read_summary(run);
+    assert_true(json_integer_value(json_object_get(json_object_get(summary, "islands"), "refused")) > 0);
+    json_decref(summary);
+    char *path = must_format("%s/metrics.jsonl", run);
+    json_t *last = runs_last_line(path);
+    assert_true(json_is_number(json_object_get(last, "loss"))); /* not null: it is finite */
+    json_decref(last);
+    free(path);
+    free(run);
+    free(said);
+    free(folder_of_keys);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -387,6 +496,7 @@ int main(void)
         cmocka_unit_test(an_island_of_another_kind_or_a_taken_slot_is_refused),
         cmocka_unit_test(islands_come_die_and_come_back),
         cmocka_unit_test(a_stranger_merges_with_nobody),
+        cmocka_unit_test(changes_that_are_no_numbers_are_refused),
     };
     return cmocka_run_group_tests(tests, prepare, finish);
 }

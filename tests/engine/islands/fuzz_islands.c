@@ -31,7 +31,7 @@ static void read_roster(const uint8_t *data, size_t size)
     memcpy(text, data, size);
     status s = roster_read(&r, text, NULL);
     if (s == STATUS_OK) {
-        (void)roster_takes(&all, &r, 1, 1);
+        (void)roster_takes(&all, &r, 1, 1, 0);
         (void)roster_here(&r);
         for (int i = 0; i < r.parts; i++)
             MUST(r.part[i].slot >= 0 && r.part[i].slot < ROSTER_SLOTS, "out of range");

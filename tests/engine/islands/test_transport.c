@@ -257,9 +257,9 @@ static void a_merge_takes_what_everybody_holds(void **state)
         roster r;
         bool all;
         assert_int_equal(roster_read(&r, text, NULL), STATUS_OK);
-        assert_true(roster_takes(&all, &r, 4, cases[i].least) == cases[i].takes);
+        assert_true(roster_takes(&all, &r, 4, cases[i].least, 0) == cases[i].takes);
         assert_int_equal(all, cases[i].all);
-        assert_true(roster_takes(&all, &r, 5, 1) == 0);
+        assert_true(roster_takes(&all, &r, 5, 1, 0) == 0);
         roster_free(&r);
         free(text);
         free(pairs);

@@ -55,11 +55,20 @@ static const op_kernel KERNELS[OP_COUNT] = {
 };
 
 /* cuBLASLt's, communication's and the device's own */
-static const op_kind ELSEWHERE[] = {OP_linear,         OP_linear_grad_input, OP_linear_grad_weight,
-                                    OP_linear_gelu,    OP_linear_grad_gelu,  OP_all_gather,
-                                    OP_reduce_scatter, OP_all_reduce,        OP_share,
-                                    OP_send,           OP_receive,           OP_fetch,
-                                    OP_stow,           OP_wait};
+static const op_kind ELSEWHERE[] = {OP_linear,
+                                    OP_linear_grad_input,
+                                    OP_linear_grad_weight,
+                                    OP_linear_gelu,
+                                    OP_linear_grad_gelu,
+                                    OP_all_gather,
+                                    OP_reduce_scatter,
+                                    OP_all_reduce,
+                                    OP_share,
+                                    OP_send,
+                                    OP_receive,
+                                    OP_fetch,
+                                    OP_stow,
+                                    OP_wait};
 
 /* Kernels that take matrices without gaps only; the binding refuses others. */
 static const op_kind WHOLE[] = {

@@ -230,6 +230,27 @@ static void small_tensors_are_updated_together(void **state)
     launch_free(&r);
 }
 
+/* NCCL's reduce-scatter divides evenly. What it cannot divide becomes a reduction to each rank in turn: the vocabulary's rows, by
+ * far the largest such tensor, are padded instead, so that 12,224 of them, which 3 does not divide, need no more of those than 12,288. */
+static void the_vocabulary_is_reduced_in_one_call(void **state)
+{
+    (void)state;
+    int reduced[2];
+    for (int i = 0; i < 2; i++) {
+        char keys[200];
+        snprintf(
+            keys, sizeof keys,
+            "train.device=cuda train.steps=1 parallel.zero=1 checkpoint.resume=never profile.start=1 profile.stop=1 "
+            "train.global_batch=3 model.vocab_size=%d",
+            i ? 12288 : 12224);
+        launch_result r = cuda_runs_train("phalanx_standin", 3, "", "llama", "vocabulary", keys);
+        reduced[i] = profiled(&r, " reduced to one");
+        launch_free(&r);
+    }
+    assert_true(reduced[1] > 0); /* norms belong to one rank each */
+    assert_int_equal(reduced[0], reduced[1]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -239,6 +260,7 @@ int main(void)
         cmocka_unit_test(a_graph_of_the_step_changes_nothing),
         cmocka_unit_test(a_receive_that_waits_holds_no_send),
         cmocka_unit_test(the_graph_is_gone_before_its_communicators_close),
+        cmocka_unit_test(the_vocabulary_is_reduced_in_one_call),
         cmocka_unit_test(the_profiler_runs_for_the_steps_asked_for),
         cmocka_unit_test(the_next_batch_is_read_while_the_device_plays),
         cmocka_unit_test(small_tensors_are_updated_together),

@@ -35,7 +35,7 @@ config llama-wide "architecture: llama, layers: 1, hidden_size: $wide, heads: $w
 train() { # RANKS CONFIG FOLDER KEYS...
     local ranks=$1 config=$2 folder=$3 launch=()
     shift 3
-    [ "$ranks" -gt 1 ] && launch=(mpirun --allow-run-as-root --oversubscribe --bind-to none --mca mpi_yield_when_idle 1
+    [ "$ranks" -gt 1 ] && launch=(mpirun --allow-run-as-root --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 --mca plm_rsh_agent sh # no ssh
         -x PHALANX_SHARE_GPU=1 -np "$ranks")
     timeout "$limit" ${launch[@]+"${launch[@]}"} "$phalanx" train "$work/$config.yaml" run.folder="$work/$folder" "$@"
 }

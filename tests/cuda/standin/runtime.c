@@ -139,9 +139,10 @@ cudaError_t cudaProfilerStop(void)
         standin_fail("the profiler is stopped before it is started");
     fprintf(stderr,
             "standin: profiled: %lld launches, %lld of updates, %lld read ahead, %lld read idle, %lld "
-            "bytes pinned, %.0f microseconds, %.0f computing\n",
+            "bytes pinned, %.0f microseconds, %.0f computing, %lld reduced to one\n",
             (long long)c->launches, (long long)c->updates, (long long)c->read_ahead, (long long)c->read_idle,
-            (long long)pinned, 1e3 * (milliseconds[STANDIN_HOST] - profiled_from), 1e3 * taken[1]);
+            (long long)pinned, 1e3 * (milliseconds[STANDIN_HOST] - profiled_from), 1e3 * taken[1],
+            (long long)c->reduced);
     return cudaSuccess;
 }
 

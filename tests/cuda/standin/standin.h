@@ -97,6 +97,7 @@ void standin_set_op(const op *o);
 /* What has been counted since the profiler was started, and is said when it is stopped. */
 typedef struct standin_count {
     int64_t launches, updates;     /* of kernels; of AdamW over a list */
+    int64_t reduced;               /* calls of ncclReduce: sums that one rank gets */
     int64_t read_ahead, read_idle; /* samples read while the device works; while it has nothing to do */
 } standin_count;
 extern standin_count standin_counts;

@@ -369,7 +369,8 @@ static void open_run(disturbed *d, const char *top, int number, uint64_t seed)
     d->before = must_format("'LD_PRELOAD=%s %s' PHALANX_IO_ONCE=%s PHALANX_ALLOCATION_ONCE=%s PHALANX_NODE=f%d %s",
                             files, memory, d->once, d->no_memory, (int)getpid(),
                             layouts[d->layout].sockets ? "OMPI_MCA_btl=self,tcp" : "");
-    d->keys = must_format("train.steps=300 %s", layouts[d->layout].keys);
+    /* long enough for several faults; among the tests a few will do */
+    d->keys = must_format("train.steps=%d %s", getenv("FAULTS") ? 300 : SUPERVISED_STEPS, layouts[d->layout].keys);
     free(memory);
     free(files);
 }
@@ -424,7 +425,7 @@ static int disturb(tally *tallies, bool *lost, const char *top, int number, int 
 static void faults_at_random_moments_change_nothing(void **state)
 {
     const char *wanted = getenv("FAULTS"), *seed = getenv("SEED"), *first = getenv("FIRST");
-    int faults = wanted && atoi(wanted) > 0 ? atoi(wanted) : 4, from = first ? atoi(first) : 0, number = from,
+    int faults = wanted && atoi(wanted) > 0 ? atoi(wanted) : 3, from = first ? atoi(first) : 0, number = from,
         losses = 0;
     tally tallies[KINDS] = {0};
     for (int thrown = 0; thrown < faults; number++) {

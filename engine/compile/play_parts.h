@@ -1,0 +1,20 @@
+/* What the files that play a step share: an op as it is played. */
+#ifndef PHALANX_ENGINE_COMPILE_PLAY_PARTS_H
+#define PHALANX_ENGINE_COMPILE_PLAY_PARTS_H
+
+#include "engine/compile/play.h"
+
+enum { COMPUTES, LAUNCHES, COPIES, WAITS };
+
+struct play_op {
+    double seconds; /* computing, or of the transfer */
+    double end;     /* when the rank goes on after it */
+    double travels; /* of a launch: when its transfer begins */
+    int request, microbatch;
+    int peer; /* of a message: a stage; else -1 */
+    uint8_t does, axis, upstream, phase;
+    bool leaves, sends, last; /* its node; or copies to host memory; of several launched as one */
+    int16_t chunk;
+};
+
+#endif

@@ -2,7 +2,8 @@
 #ifndef PHALANX_ENGINE_COMPILE_PLAY_PARTS_H
 #define PHALANX_ENGINE_COMPILE_PLAY_PARTS_H
 
-#include "engine/compile/play.h"
+#include <stdbool.h>
+#include <stdint.h>
 
 enum { COMPUTES, LAUNCHES, COPIES, WAITS };
 

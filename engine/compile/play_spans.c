@@ -1,4 +1,5 @@
 /* What was played, op by op and action by action. */
+#include "engine/compile/play.h"
 #include "engine/compile/play_parts.h"
 
 play_span play_op_at(const play *p, int stage, int index)

@@ -22,22 +22,14 @@ typedef struct field {
 #name, offsetof(profile, name), network, positive                                                              \
     }
 static const field numbers[] = {
-    FIELD(half, false, true),
-    FIELD(single, false, true),
-    FIELD(depth, false, false),
-    FIELD(product_start, false, false),
-    FIELD(attention, false, false),
-    FIELD(attention_gradient, false, false),
-    FIELD(memory, false, true),
-    FIELD(memory_share, false, true),
-    FIELD(start, false, false),
-    FIELD(bus, false, true),
-    FIELD(node, true, true),
-    FIELD(network, true, true),
-    FIELD(latency, true, false),
-    FIELD(network_latency, true, false),
-    FIELD(hop, true, false),
-    FIELD(taken, true, false),
+    FIELD(half, false, true),       FIELD(single, false, true),
+    FIELD(depth, false, false),     FIELD(product_start, false, false),
+    FIELD(attention, false, false), FIELD(attention_gradient, false, false),
+    FIELD(memory, false, true),     FIELD(memory_share, false, true),
+    FIELD(start, false, false),     FIELD(bus, false, true),
+    FIELD(node, true, true),        FIELD(network, true, true),
+    FIELD(latency, true, false),    FIELD(network_latency, true, false),
+    FIELD(hop, true, false),        FIELD(taken, true, false),
 };
 #undef FIELD
 

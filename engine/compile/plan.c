@@ -246,7 +246,7 @@ static status price_choices(plan *p)
 
 /* ---- the price of the order --------------------------------------------------------------------------------------------- */
 
-/* The same program as it was lowered. */
+/* The same program in order and as it was lowered, both before attention is given what is left. */
 static status price_order(plan_rank *r, const plan *p)
 {
     compile_options o = p->options;
@@ -254,14 +254,18 @@ static status price_order(plan_rank *r, const plan *p)
     o.loss_tokens = r->loss_tokens; /* as it was decided */
     compiled c = {0};
     recompute_decision d = {0};
+    int64_t bound[2] = {0};
     status s = compile_model(&c, &o);
     if (s == STATUS_OK)
         s = recompute_decide(&d, &c);
-    d.keep.order = ORDER_AS_LOWERED;
-    if (s == STATUS_OK)
-        s = compile_program_training(&c.training, &c, &d.keep, o.microbatches, true);
-    if (s == STATUS_OK)
-        r->order_bytes = r->transient_bound - c.training.lower_bound;
+    for (int lowered = 0; lowered < 2 && s == STATUS_OK; lowered++) {
+        compiled_program tried;
+        d.keep.order = lowered ? ORDER_AS_LOWERED : d.keep.order;
+        s = compile_program_training(&tried, &c, &d.keep, o.microbatches, true);
+        bound[lowered] = tried.lower_bound;
+        compile_program_free(&tried);
+    }
+    r->order_bytes = bound[0] - bound[1];
     recompute_decision_free(&d);
     compile_free(&c);
     return s;

@@ -195,6 +195,9 @@ bench: all ## ratios: a training step beside the machine's ceilings, planning, r
 bench-alive: all ## what staying alive costs: a restart, saves (with PYTHON, beside PyTorch's), verification
 	@PYTHON=$(if $(filter command line environment,$(origin PYTHON)),$(PYTHON)) tools/bench_alive.sh $(BUILD)/phalanx
 
+bench-predict: all ## what plan says of a step's time beside what it takes here, in several layouts
+	@tools/bench_predict.sh $(BUILD)/phalanx
+
 bench-peers: all ## the same beside PyTorch: PYTHON=... must have torch and transformers
 	@for length in 1024 64; do \
 	$(BUILD)/phalanx bench $(BENCH_GPT2) train.sequence=$$length --json && $(PYTHON) tests/jobs/bench_peers.py $$length || exit 1; done
@@ -252,4 +255,4 @@ endif
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
 .SECONDARY:
-.PHONY: island-events island-losses faults soak bench-alive fuzz-library all install tests deps demo check run-tests lint asan ubsan tsan clean help
+.PHONY: island-events island-losses faults soak bench-alive bench-predict fuzz-library all install tests deps demo check run-tests lint asan ubsan tsan clean help

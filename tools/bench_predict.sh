@@ -1,0 +1,58 @@
+#!/bin/bash
+# How well does `phalanx plan` know how long a step takes on this machine? Measures a profile, then trains the demo's model and others of
+# its kind in several layouts on 1, 2 and 4 ranks, and prints the measured time of a step beside the predicted one.
+#   tools/bench_predict.sh PHALANX [PROFILE.json]     with a PROFILE that exists nothing is measured anew
+# Wants an idle machine.
+set -eu
+phalanx=$(realpath "$1")
+profile=${2:-}
+steps=${STEPS:-14}
+top=$(mktemp -d)
+trap 'rm -rf "$top"' EXIT
+cat README.md engine/*.c >"$top/text"
+"$phalanx" tokenize --quiet --output "$top/data" --tokenizer bytes "$top/text" >/dev/null
+common="data.tokenizer=null data.train=$top/data data.validation=[]"
+job() { # RANKS COMMAND...
+    local ranks=$1
+    shift
+    if [ "$ranks" -eq 1 ]; then "$@"; else
+        mpirun --allow-run-as-root --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 -np "$ranks" "$@"
+    fi
+}
+if [ -z "$profile" ] || [ ! -f "$profile" ]; then
+    profile=${profile:-$top/profile.json}
+    for ranks in 1 2 4; do
+        job $ranks "$phalanx" bench --profile "$profile" | tail -n 1
+    done
+fi
+median() { sort -g | awk '{v[NR] = $1} END {print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2}'; }
+wide="model.hidden_size=512 model.heads=8 model.kv_heads=4 model.ffn_size=1408"
+rows="1|the demo|
+1|micro-batches of 4|train.micro_batch=4
+1|recompute|memory.recompute=full
+1|bf16|train.precision=bf16
+1|wider|$wide train.micro_batch=8
+1|gpt2|model.architecture=gpt2 model.kv_heads=4 model.ffn_size=1024
+2|tensor 2|parallel.tensor=2
+2|tensor 2, wider|parallel.tensor=2 $wide train.micro_batch=4
+2|data 2, ZeRO 0|parallel.data=2 parallel.zero=0 train.micro_batch=8
+2|data 2, ZeRO 1|parallel.data=2 parallel.zero=1 train.micro_batch=8
+2|pipeline 2|parallel.pipeline=2 train.micro_batch=2
+2|pipeline 2, zb-h1|parallel.pipeline=2 parallel.schedule=zb-h1 train.micro_batch=2
+4|tensor 2 x pipeline 2|parallel.tensor=2 parallel.pipeline=2 train.micro_batch=4
+4|data 4, ZeRO 1|parallel.data=4 parallel.zero=1 train.micro_batch=4"
+printf '%-5s %-28s %12s %12s %8s\n' ranks configuration 'measured ms' 'predicted ms' error
+echo "$rows" | while IFS='|' read -r ranks name keys; do
+    run="$top/run"
+    rm -rf "$run"
+    # shellcheck disable=SC2086
+    job "$ranks" "$phalanx" train models/configs/demo.yaml $common $keys "run.folder=$run" "train.steps=$steps" checkpoint.every=0 \
+        evaluate.every=0 run.resource_seconds=0 run.tensorboard=false >"$top/log" 2>&1 </dev/null || { cat "$top/log"; exit 1; }
+    measured=$(sed -n 's/.*"step_seconds": *\([0-9.e-]*\).*/\1/p' "$run/metrics.jsonl" | tail -n +5 | median)
+    # shellcheck disable=SC2086
+    predicted=$("$phalanx" plan models/configs/demo.yaml $common $keys --ranks "$ranks" --device "$profile" --json |
+        sed -n 's/.*"step_seconds": *\([0-9.e-]*\).*/\1/p' | head -n 1)
+    echo "$ranks|$name|$measured|$predicted"
+done | tee "$top/table" | awk -F'|' '{printf "%-5s %-28s %12.1f %12.1f %+7.1f%%\n", $1, $2, 1e3 * $3, 1e3 * $4, 100 * ($4 / $3 - 1)}'
+awk -F'|' '{e = $4 / $3 - 1; print e < 0 ? -e : e}' "$top/table" | sort -g |
+    awk '{v[NR] = $1} END {printf "median error %.1f%%, worst %.1f%%, of %d\n", 100 * (NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2), 100 * v[NR], NR}'

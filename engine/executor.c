@@ -228,7 +228,8 @@ static status open_device(executor *e, const executor_options *o)
                                     .local_rank = comm_local_rank(e->world),
                                     .backend = o->backend,
                                     .threads = o->threads,
-                                    .tf32 = o->tf32};
+                                    .tf32 = o->tf32,
+                                    .varies = o->varies};
     status s = e->interface->open(&e->device, &options);
     if (!e->interface->communication)
         return s;

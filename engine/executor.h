@@ -20,6 +20,7 @@ typedef struct executor_options {
     const op_backend *backend;
     int threads;
     bool tf32;
+    bool varies; /* sums may come in any order, and bits differ from run to run, where that is faster */
     bool timing; /* choices that the table lacks are made by timing */
     choices
         *choices;   /* the device's, found and to be found (engine/choices.h); NULL: the library's guesses, not kept */

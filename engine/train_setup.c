@@ -259,6 +259,7 @@ static status open_executor(training *t)
                                       .backend = t->compiled.options.backend,
                                       .threads = t->compiled.options.threads,
                                       .tf32 = t->config->train.tf32,
+                                      .varies = !t->config->train.deterministic,
                                       .timing = t->config->train.tune,
                                       .choices = &t->choices,
                                       .beside = t->expected_beside,

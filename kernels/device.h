@@ -13,7 +13,7 @@
 #include "kernels/op.h"
 
 /* Raised whenever device_interface, op, run_context or comm_backend change: an older shared object is refused. */
-enum { DEVICE_VERSION = 7 };
+enum { DEVICE_VERSION = 8 };
 
 /* Set to 1, several ranks may use one GPU (correctness only; NCCL is told that they are on different hosts). */
 #define DEVICE_SHARE_ENVIRONMENT "PHALANX_SHARE_GPU"
@@ -26,7 +26,8 @@ typedef struct device_options {
     int rank, local_rank;      /* of this process, in the job and on its node: which GPU */
     const op_backend *backend; /* whose kernels */
     int threads;
-    bool tf32; /* fp32 products may round their operands to 10 bits of mantissa */
+    bool tf32;   /* fp32 products may round their operands to 10 bits of mantissa */
+    bool varies; /* sums may come in any order, where that is faster */
 } device_options;
 
 typedef struct device_facts {

@@ -49,6 +49,7 @@ status bench_step_open(bench_step *b, const config *c, const device_interface *o
                                   .backend = backend,
                                   .threads = threads,
                                   .tf32 = c->train.tf32,
+                                  .varies = !c->train.deterministic,
                                   .timing = timed && c->train.tune,
                                   .choices = timed};
     TRY(compile(&b->compiled, &options));

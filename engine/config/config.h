@@ -80,9 +80,10 @@ typedef struct config {
         config_integers batch_ramp; /* step, batch, step, batch, ... (batch_ramp.h) */
         config_precision precision;
         config_device device;
-        bool tf32;       /* on a GPU, fp32 products may round their operands */
-        bool tune;       /* choices of the device are made by timing */
-        bool cuda_graph; /* on a GPU: a step is enqueued as a whole */
+        bool tf32;          /* on a GPU, fp32 products may round their operands */
+        bool deterministic; /* on a GPU, the same bits each time */
+        bool tune;          /* choices of the device are made by timing */
+        bool cuda_graph;    /* on a GPU: a step is enqueued as a whole */
         int64_t seed;
         int max_skipped; /* steps in a row without finite gradients that stop the run */
         int threads;     /* per rank; 0: the cores divided by the ranks of this host */

@@ -109,6 +109,7 @@ static const config_row rows[] = {
     DERIVED("train.precision", WORD, train.precision, 0, 0, precisions, CONFIG_CHANGES, "bf16; fp32 on a CPU without bf16 instructions", "of weights and activations; sums are fp32"),
     LONG("train.seed", train.seed, "1", 0, ANY, CONFIG_FIXED, "of initial weights, data order and dropout"),
     WORD("train.device", train.device, devices, "auto", CONFIG_CHANGES, "where to run; auto: cuda where there is one"),
+    BOOL("train.deterministic", train.deterministic, "true", CONFIG_CHANGES, "on a GPU, the same bits in every run; false: attention's backward pass may sum in any order, where that is faster"),
     BOOL("train.tf32", train.tf32, "false", CONFIG_CHANGES, "on a GPU, fp32 products may round their operands to tf32"),
     BOOL("train.tune", train.tune, "true", CONFIG_CHANGES, "on a GPU, time algorithms once a run, and keep the fastest in its tuning.json"),
     BOOL("train.cuda_graph", train.cuda_graph, "false", CONFIG_CHANGES, "on a GPU, enqueue a step as one CUDA graph from the third on"),

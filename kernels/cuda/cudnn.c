@@ -261,11 +261,11 @@ static void offer(const cudnn *c, plan *p)
     int length = snprintf(
         item.key, sizeof item.key,
         "%s %s, %lld tokens of samples of %lld, heads %d %d of %lld, window %lld, pitch %lld %lld %lld %lld %lld, "
-        "parts %lld | cuDNN %zu",
+        "parts %lld%s | cuDNN %zu",
         op_row_of(o)->name, dtype_name((dtype)x.qkv->type), (long long)x.qkv->shape[0], (long long)a->sequence,
         o->at.heads, o->at.kv_heads, (long long)a->head_size, (long long)a->window, (long long)a->qkv_pitch,
         (long long)a->y_pitch, (long long)a->dy_pitch, (long long)a->dqkv_pitch, (long long)x.lse->pitch,
-        (long long)p->parts, c->api->cudnnGetVersion());
+        (long long)p->parts, a->varies ? ", sums in any order" : "", c->api->cudnnGetVersion());
     MUST(length < (int)sizeof item.key, "%s ...", item.key);
     item.reads[0] = region(x.qkv, c->arena);
     if (a->backward) {
@@ -397,9 +397,10 @@ void cudnn_prepare_on(cudnn *c, op *o)
     cudnn_graph_shape a;
     o->prepared = NULL;
     /* whether other architectures' engines keep an order in the backward pass is not known */
-    if (!c || !part_of(&a, o) || (a.backward && c->with.major != HOPPER) || !aligned(o, c->arena) || !o->scratch ||
-        tensor_bytes(o->scratch) < layout_of(&a, o).bytes)
+    if (!c || !part_of(&a, o) || (a.backward && c->with.major != HOPPER && !c->with.varies) || !aligned(o, c->arena) ||
+        !o->scratch || tensor_bytes(o->scratch) < layout_of(&a, o).bytes)
         return;
+    a.varies = a.backward && c->with.varies;
     plan *p = plan_for(c, &a, o);
     if (!p->graph)
         return;

@@ -18,6 +18,7 @@ typedef struct cudnn_options {
     tuning *tuning;
     cudaStream_t stream; /* of the ops */
     int gpu, major;      /* its number; compute capability */
+    bool varies;         /* kernels that sum in any order may be taken */
 } cudnn_options;
 
 /* Bytes of o->scratch that the library may use; 0 for what it does not take. No device is needed. */

@@ -321,7 +321,7 @@ int64_t cudnn_graph_workspace(const cudnn_graph_shape *a)
     return SMALL + ds + (a->heads != a->kv_heads ? 2 * heads * a->sequence * a->head_size * 2 : 0);
 }
 
-/* Sums in an order that depends on the moment are said to be such; engines that say it are left alone. */
+/* Sums in an order that depends on the moment are said to be such; engines that say it are left alone unless they are allowed. */
 static bool repeatable(cudnn_api_builder *b, cudnnBackendDescriptor_t engine)
 {
     cudnnBackendNumericalNote_t notes[NOTES];
@@ -371,7 +371,7 @@ static void find_candidates(cudnn_graph *g, cudnnBackendDescriptor_t graph)
         cudnnBackendDescriptor_t engine = cudnn_api_make(b, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
         w->config = found[i];
         cudnn_api_get(b, w->config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &engine);
-        if (!repeatable(b, engine))
+        if (!g->shape.varies && !repeatable(b, engine))
             continue;
         name_candidate(w, b, engine);
         g->count += b->failed == CUDNN_STATUS_SUCCESS;

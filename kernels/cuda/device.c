@@ -251,9 +251,11 @@ static status cuda_open(device **out, const device_options *o)
     d->mark_count = o->marks;
     streams_open(&d->streams, o->requests);
     d->context.stream = d->streams.of[STREAM_COMPUTE];
-    cudnn_open(&d->cudnn,
-               &(cudnn_options){
-                   .tuning = d->tuning, .stream = d->context.stream, .gpu = d->gpu, .major = d->properties.major});
+    cudnn_open(&d->cudnn, &(cudnn_options){.tuning = d->tuning,
+                                           .stream = d->context.stream,
+                                           .gpu = d->gpu,
+                                           .major = d->properties.major,
+                                           .varies = o->varies});
     *out = d;
     return STATUS_OK;
 }

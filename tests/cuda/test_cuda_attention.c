@@ -266,6 +266,21 @@ static void without_cudnn_our_kernels_compute(void **state)
     free(too_old);
 }
 
+/* Engines that are not repeatable are the fastest of the stand-in's; other architectures' backward pass is one of them. */
+static void what_varies_is_taken_where_it_may(void **state)
+{
+    (void)state;
+    outcome r;
+    run(&r, "llama", "varies", "", "train.deterministic=false");
+    assert_true(r.used[UNREPEATABLE] >= 8);
+    run(&r, "llama", "varies", "", "train.deterministic=true train.steps=5"); /* the table's choice is not taken over */
+    assert_true(r.used[UNREPEATABLE] == 0 && r.used[GOOD] > 0);
+    run(&r, "llama", "blackwell", "STANDIN_MAJOR=10", "train.deterministic=false");
+    assert_true(r.used[UNREPEATABLE] >= 8);
+    run(&r, "llama", "blackwell-same", "STANDIN_MAJOR=10", "");
+    assert_true(r.used[UNREPEATABLE] == 0 && r.theirs == 1); /* forward only */
+}
+
 /* cuDNN has no attention in fp32. */
 static void what_it_does_not_take_stays_ours(void **state)
 {
@@ -288,6 +303,7 @@ int main(void)
         cmocka_unit_test(cudnn_in_a_graph_changes_nothing),
         cmocka_unit_test(the_choice_is_kept_with_the_run),
         cmocka_unit_test(without_cudnn_our_kernels_compute),
+        cmocka_unit_test(what_varies_is_taken_where_it_may),
         cmocka_unit_test(what_it_does_not_take_stays_ours),
     };
     return cuda_runs_group(tests, sizeof tests / sizeof *tests, set_up, tear_down);

@@ -44,7 +44,7 @@ static status available(void)
 
 static status open_device(device **out, const device_options *o)
 {
-    say(o->tf32 ? "open with tf32" : "open");
+    say(o->tf32 ? "open with tf32" : o->varies ? "open, sums in any order" : "open");
     asked.capturing = false;
     asked.count = asked.launches = 0;
     return device_cpu.open(out, o);

@@ -85,6 +85,7 @@ static const keys_row rows[] = {
     TRAINED("train.seed", "4", ""),
     DEVICE("train.device", "cuda", ""),
     DEVICE("train.tf32", "true", CUDA),
+    DEVICE("train.deterministic", "false", CUDA),
     DEVICE("train.tune", "false", CUDA),
     DEVICE("train.cuda_graph", "true", CUDA),
     TRAINED("train.dropout", "0.2", ""),

@@ -48,7 +48,7 @@ template <typename T> DEVICE void write_row(T *to, const float (&from)[LANE_COLU
     }
 }
 
-/* A softmax under way: what one warp has seen of the keys. */
+/* The state of a softmax: what one warp has seen of the keys so far. */
 struct seen {
     float most, sum, out[LANE_COLUMNS];
 };
@@ -293,7 +293,7 @@ int launch_attention_grad(void *stream, int type, void *dqkv, int64_t dqkv_pitch
     });
     if (failed)
         return failed;
-    launch_attention_in back = *in; /* from here on y is not read, and dy stands where it did */
+    launch_attention_in back = *in; /* y is not read from here on, and dy has not moved */
     back.y_pitch = dy_pitch;
     if (flash_takes(type, size, in->qkv_pitch, dy_pitch, in->qkv, dy) &&
         flash_takes(type, size, dqkv_pitch, dy_pitch, dqkv, dy))

@@ -1,4 +1,4 @@
-/* The one door to the device: everything that CUDA spells in its own way stands here, and only here.
+/* Everything that CUDA writes in a way of its own is in this file, and nowhere else.
  *
  * Kernel bodies are the same text for nvcc and for a C++ compiler. Under nvcc the functions below are PTX and CUDA
  * intrinsics; otherwise <cuda_shim.h> (tests/cuda/shim, found on the include path) supplies twins with the same names that

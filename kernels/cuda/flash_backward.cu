@@ -40,7 +40,7 @@ flash_grad_q(T *dqkv, int64_t dqkv_pitch, const T *dy, const float *lse, const f
     for (int stage = 0; key < end; key += N, stage ^= 1) {
         T *k_tile = kv_tiles + stage * 2 * N * STRIDE<D>, *v_tile = k_tile + N * STRIDE<D>;
         copy_wait<0>();
-        block_barrier(); /* this stage is there, the other is done with */
+        block_barrier(); /* this stage has been copied, and no thread reads the other any more */
         if (key + N < end) {
             T *next = kv_tiles + (stage ^ 1) * 2 * N * STRIDE<D>;
             fetch_tile<D, N>(next, k, in.pitch, key + N, end);
@@ -145,7 +145,7 @@ flash_grad_kv(T *dqkv, int64_t dqkv_pitch, const T *dy, const float *lse, const 
     for (int stage = 0; at.head < last_head; stage ^= 1) {
         const T *q_tile = tiles + stage * 2 * M * STRIDE<D>, *dy_tile = q_tile + M * STRIDE<D>;
         copy_wait<0>();
-        block_barrier(); /* this stage is there, the other is done with */
+        block_barrier(); /* this stage has been copied, and no thread reads the other any more */
         query_walk next = {at.head, at.query + M};
         if (next.query >= in.sequence || in.lowest(token, next.query) >= end)
             next = {at.head + 1, first / M * M};

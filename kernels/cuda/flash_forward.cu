@@ -69,7 +69,7 @@ flash_forward_kernel(T *y, float *lse, flash_in<T> in)
     copy_commit();
     for (; key < end; key += N) {
         copy_wait<0>();
-        block_barrier(); /* the keys are there; the last tile's values are done with */
+        block_barrier(); /* the keys have been copied; no thread reads the last tile's values any more */
         fetch_tile<D, N>(v_tile, v, in.pitch, key, end);
         copy_commit();
         float score[MT][N / 8][4] = {};
@@ -78,7 +78,7 @@ flash_forward_kernel(T *y, float *lse, flash_in<T> in)
         UNROLL for (int m = 0; m < MT; m++) online_softmax<N, D / 8>(
             score[m], out[m], most[m], sum[m], low[m], first + a_row + m * 16 + lane / 4, key, scale, edge);
         copy_wait<0>();
-        block_barrier(); /* the values are there; the keys are done with */
+        block_barrier(); /* the values have been copied; no thread reads the keys any more */
         if (key + N < end)
             fetch_tile<D, N>(k_tile, k, in.pitch, key + N, end);
         copy_commit();

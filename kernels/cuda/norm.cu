@@ -3,7 +3,7 @@
  * Forward: a block a row. The sum s = x + residual is rounded to T, kept in shared memory as floats, and read again from
  * there: x and the residual are read once, y and s written once. Backward: a block walks over several rows and sums its
  * share of dw and db in shared memory, where each column belongs to one thread; the blocks' shares are added afterwards.
- * A row too wide for the device's shared memory is read again from where it lies, and sums are made where they are handed over.
+ * A row too wide for the device's shared memory is read again from device memory, and its sums are made there.
  */
 #include "kernels/cuda/vector.cuh"
 
@@ -147,7 +147,7 @@ static unsigned block_threads(int64_t items, unsigned most)
     return threads < most ? threads : most;
 }
 
-/* Bytes of dynamic shared memory for a row of floats, 0 if the device has not so many. */
+/* Bytes of dynamic shared memory for a row of floats, 0 if the device does not have that many. */
 static int held_bytes(int64_t floats)
 {
     int64_t bytes = floats * (int64_t)sizeof(float);

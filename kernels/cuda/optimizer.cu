@@ -17,7 +17,7 @@ DEVICE double warp_sum_double(double x)
     return x;
 }
 
-/* bins += value (>= 0), digit by digit of 32 bits; integer additions commute, so no order shows. See exact_sum.h. */
+/* bins += value (>= 0), digit by digit of 32 bits; integer additions commute, so their order does not matter. See exact_sum.h. */
 DEVICE void exact_add(int64_t *bins, double value)
 {
     uint64_t bits;

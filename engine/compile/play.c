@@ -467,7 +467,7 @@ static void share_cores(play *p)
         double busy = p->ranks[r].compute;
         for (int a = 0; a < AXIS_COUNT; a++)
             busy += p->ranks[r].exposed[a];
-        work += busy * threads * (p->ranks[r].grid.ranks / p->count);
+        work += busy * threads * p->ranks[r].grid.ranks / p->count;
     }
     int nodes = (p->ranks[0].grid.ranks + h->node_ranks - 1) / h->node_ranks;
     work /= (double)h->cores * nodes;

@@ -68,7 +68,7 @@ static void offer(outer *o, const outer_position *p, int fragment)
     o->partners &= ~(1ull << o->slot);
     for (int s = 0; s < o->config->outer.slots; s++)
         if (o->partners >> s & 1)
-            snprintf(o->partner[s], ROSTER_NAME, "%s", o->roster.member[s].name);
+            memcpy(o->partner[s], o->roster.member[s].name, ROSTER_NAME);
     outer_serve_change(o, number, o->offer, fragment);
     (void)outer_everywhere(o, 0); /* every rank serves what is now offered */
     if (first_rank(o))

@@ -137,6 +137,31 @@ static void profile(device *d, bool on)
     say(text);
 }
 
+static void set_aside(device *d, void *to, int64_t at, int64_t bytes)
+{
+    memcpy(to, device_cpu.context(d)->arena + at, (size_t)bytes);
+}
+
+static void set_aside_first(device *d)
+{
+    (void)d;
+}
+
+static bool set_aside_done(device *d, bool wait)
+{
+    (void)d;
+    (void)wait;
+    return true;
+}
+
+static status pin(device *d, void *memory, int64_t bytes)
+{
+    (void)d;
+    (void)memory;
+    (void)bytes;
+    return STATUS_OK;
+}
+
 /* All that is not said here is the host's. */
 extern device_interface device_cuda;
 device_interface device_cuda;
@@ -159,5 +184,9 @@ __attribute__((constructor)) static void make_device(void)
     device_cuda.launch = launch;
     device_cuda.capture = capture;
     device_cuda.replay = replay;
+    device_cuda.set_aside = set_aside;
+    device_cuda.set_aside_first = set_aside_first;
+    device_cuda.set_aside_done = set_aside_done;
+    device_cuda.pin = pin;
     device_cuda.profile = profile;
 }

@@ -14,7 +14,7 @@ trap 'rm -rf "$work"' EXIT
 # build | mutated file | .cu file to compile | cases | sed expression | what is wrong
 cat >"$work/list" <<'LIST'
 plain|flash_forward.cu|flash_forward.cu|attention/flash_64|s,block_barrier(); /\* the keys have been copied.*,,|no barrier before the keys are read
-race|flash_forward.cu|flash_forward.cu|attention/flash_64|s,block_barrier(); /\* the values are there.*,,|no barrier before the values are read
+race|flash_forward.cu|flash_forward.cu|attention/flash_64|s,block_barrier(); /\* the values have been copied.*,,|no barrier before the values are read
 plain|flash_forward.cu|flash_forward.cu|attention/flash_64|s,copy_wait<0>();,,|no wait for copies
 plain|flash_forward.cu|flash_forward.cu|attention/flash_128|s,copy_wait<0>();,copy_wait<1>();,|waits leave one group too many under way
 plain|flash_forward.cu|flash_forward.cu|attention/flash_64|s,at > query + half \* 8,at >= query + half * 8,|the mask hides a query's own key

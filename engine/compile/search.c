@@ -192,16 +192,17 @@ static int by_seconds(const void *a, const void *b)
     return by_estimate(&x->layout, &y->layout);
 }
 
-/* In rounds of a fixed size, so that what is left out hangs on no clock. */
+/* In rounds of a fixed size, so that what is left out hangs on no clock. More than `most` only until something fits: estimates know
+ * nothing of what the order of a program adds. */
 static void play_best(search *out, const search_terms *t, const search_layout *layouts, int count)
 {
     int most = t->most ? t->most : SEARCH_MOST;
     most = most < count ? most : count;
     const search_result *best = NULL;
-    out->results = must_calloc((unsigned long)most + 1, sizeof *out->results);
-    for (int from = 0; from < most; from += ROUND) {
+    out->results = must_calloc((unsigned long)most + ROUND, sizeof *out->results);
+    for (int from = 0; from < most || (from < count && out->count == 0); from += ROUND) {
         search_result round[ROUND];
-        int these = most - from < ROUND ? most - from : ROUND;
+        int end = from < most ? most : count, these = end - from < ROUND ? end - from : ROUND;
         if (best && layouts[from].seconds > best->seconds * SLACK_SECONDS)
             break;
 #pragma omp parallel for schedule(dynamic, 1)

@@ -13,11 +13,6 @@
 #include "memory/clock.h"
 #include "memory/log.h"
 
-static bool first_rank(const outer *o)
-{
-    return comm_rank(o->world) == 0;
-}
-
 static bool at_the_end(const outer *o, int64_t step)
 {
     return step == o->config->train.steps;
@@ -51,8 +46,8 @@ static void offer(outer *o, const outer_position *p, int fragment)
         outer_drop_fetch(o, s);
     o->fragment = fragment;
     if (!encode_weights(o, fragment)) {
-        o->counts.refused += first_rank(o);
-        if (first_rank(o))
+        o->counts.refused += outer_first_rank(o);
+        if (outer_first_rank(o))
             log_warn("islands: this island's weights are not finite at step %lld: they are not offered",
                      (long long)p->step);
         return;
@@ -71,7 +66,7 @@ static void offer(outer *o, const outer_position *p, int fragment)
             memcpy(o->partner[s], o->roster.member[s].name, ROSTER_NAME);
     outer_serve_change(o, number, o->offer, fragment);
     (void)outer_everywhere(o, 0); /* every rank serves what is now offered */
-    if (first_rank(o))
+    if (outer_first_rank(o))
         membership_set_offer(o->membership, json_pack("{s:I, s:I, s:I, s:I, s:i, s:b}", "merge", (json_int_t)number,
                                                       "offer", (json_int_t)o->offer, "tokens", (json_int_t)0, "updates",
                                                       (json_int_t)p->updates, "fragment", fragment, "parting", false));
@@ -216,7 +211,7 @@ static void exchange(outer *o, const outer_position *p)
     o->stage = OUTER_MERGED;
     outer_announce(o, o->offer, p->updates - (p->step - o->offer));
     o->owed = o->partners;
-    if (first_rank(o))
+    if (outer_first_rank(o))
         say_held(o);
     say_exchanged(o);
 }

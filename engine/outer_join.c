@@ -6,11 +6,6 @@
 #include "memory/clock.h"
 #include "memory/log.h"
 
-static bool first_rank(const outer *o)
-{
-    return comm_rank(o->world) == 0;
-}
-
 /* ---- taking over ----------------------------------------------------------------------------------------------------- */
 
 /* An island that has the state after the last merge, or, where there is no last one for all, the latest state that is further
@@ -178,12 +173,12 @@ static status claim(outer *o)
                                                  : lease > 20 ? 20
                                                               : (int)lease,
                                         .patience = o->config->outer.timeout};
-    status s = first_rank(o) ? membership_open(&o->membership, &options) : STATUS_OK;
+    status s = outer_first_rank(o) ? membership_open(&o->membership, &options) : STATUS_OK;
     free(etcd);
     free(endpoints);
     free(all);
     TRY(comm_all_status(comm_world(o->world), s));
-    o->slot = first_rank(o) ? membership_slot(o->membership) : 0;
+    o->slot = outer_first_rank(o) ? membership_slot(o->membership) : 0;
     comm_broadcast_bytes(comm_world(o->world), &o->slot, sizeof o->slot, 0);
     outer_assign_buffers(o);
     log_info("islands: %s has slot %d of %d", name_of(o->config), o->slot, o->config->outer.slots);
@@ -193,7 +188,7 @@ static status claim(outer *o)
 /* This island's state becomes that after the last merge. */
 static void make_head(outer *o, const outer_position *p)
 {
-    if (first_rank(o))
+    if (outer_first_rank(o))
         membership_decide(o->membership,
                           json_pack("{s:I, s:I, s:I, s:[]}", "merge", (json_int_t)o->merge, "step", (json_int_t)p->step,
                                     "updates", (json_int_t)p->updates, "parts"),

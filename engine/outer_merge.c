@@ -11,11 +11,6 @@
 
 static const double GRACE = 5; /* seconds after the deadline in which another island may still decide */
 
-static bool first_rank(const outer *o)
-{
-    return comm_rank(o->world) == 0;
-}
-
 /* ---- offering ------------------------------------------------------------------------------------------------------- */
 
 static bool gossips(const outer *o)
@@ -35,8 +30,8 @@ static void offer(outer *o, const outer_position *p, int fragment)
         outer_drop_fetch(o, s);
     o->fragment = fragment;
     if (!outer_encode(o, fragment)) {
-        o->counts.refused += first_rank(o);
-        if (first_rank(o))
+        o->counts.refused += outer_first_rank(o);
+        if (outer_first_rank(o))
             log_warn("islands: this island's change is not finite at step %lld: it is not offered", (long long)p->step);
         return;
     }
@@ -47,7 +42,7 @@ static void offer(outer *o, const outer_position *p, int fragment)
     o->reported = 0;
     outer_serve_change(o, o->merge + 1, o->offer, fragment);
     (void)outer_everywhere(o, 0); /* every rank serves what is now offered */
-    if (!first_rank(o))
+    if (!outer_first_rank(o))
         return;
     membership_set_have(o->membership, NULL);
     membership_set_offer(o->membership,
@@ -106,7 +101,7 @@ static void withdraw(outer *o, const char *why)
     o->stage = OUTER_WITHDRAWING;
     log_info("islands: merge %lld: %s; training goes on, and the change stays for the next one",
              (long long)(o->merge + 1), why);
-    if (!first_rank(o))
+    if (!outer_first_rank(o))
         return;
     membership_set_have(o->membership, NULL);
     o->withdrawn = membership_set_offer(o->membership, NULL);
@@ -123,10 +118,10 @@ static void push_offer(outer *o)
         withdraw(o, "everybody leaves");
         return;
     }
-    if (first_rank(o) && (((held | refused) & ready) == ready || late))
+    if (outer_first_rank(o) && (((held | refused) & ready) == ready || late))
         report(o, held);
     uint64_t takes = roster_takes(&all, r, o->merge + 1, o->config->outer.min_islands, refused);
-    if (first_rank(o) && r->reached && takes && (all || late))
+    if (outer_first_rank(o) && r->reached && takes && (all || late))
         decide(o, takes);
     if (o->now > o->deadline + GRACE) {
         char why[96];
@@ -189,7 +184,7 @@ static void take_merge(outer *o)
     }
     say_merged(o, took_part);
     o->stage = took_part ? OUTER_MERGED : OUTER_IDLE;
-    if (!first_rank(o))
+    if (!outer_first_rank(o))
         return;
     membership_set_have(o->membership, NULL);
     membership_set_offer(o->membership, NULL);
@@ -206,7 +201,7 @@ static status push(outer *o, outer_position *p)
             return STATUS_OK;
         }
         o->counts.missed += r->merge - o->merge;
-        if (first_rank(o)) {
+        if (outer_first_rank(o)) {
             membership_set_have(o->membership, NULL);
             membership_set_offer(o->membership, NULL);
         }
@@ -215,8 +210,8 @@ static status push(outer *o, outer_position *p)
     }
     if (o->stage == OUTER_OFFERED)
         push_offer(o);
-    int64_t settled = first_rank(o) && r->reached ? r->settled - o->withdrawn : -1;
-    if (o->stage == OUTER_WITHDRAWING && outer_everywhere(o, !first_rank(o) || settled >= 0)) {
+    int64_t settled = outer_first_rank(o) && r->reached ? r->settled - o->withdrawn : -1;
+    if (o->stage == OUTER_WITHDRAWING && outer_everywhere(o, !outer_first_rank(o) || settled >= 0)) {
         o->stage = OUTER_IDLE; /* nobody can take it any more */
         o->counts.missed++;
     }

@@ -96,7 +96,10 @@ struct outer {
 
 void outer_assign_buffers(outer *o); /* outer_setup.c: once the slot is known */
 
-/* outer_reach.c: reads the roster on all ranks; a millisecond or so */
+/* outer_reach.c */
+/* The rank that talks to etcd, and to the reader. */
+bool outer_first_rank(const outer *o);
+/* Reads the roster on all ranks; a millisecond or so. */
 status outer_look(outer *o);
 void outer_nap(const outer *o);
 /* The set of slots for which the condition holds on every rank. */

@@ -7,7 +7,7 @@
 #include "memory/clock.h"
 #include "memory/log.h"
 
-static bool first_rank(const outer *o)
+bool outer_first_rank(const outer *o)
 {
     return comm_rank(o->world) == 0;
 }
@@ -21,7 +21,7 @@ status outer_look(outer *o)
         watchdog_enter(o->watchdog, DURING_STEP, true, o->step, "merging with other islands");
         o->told = here;
     }
-    char *text = first_rank(o) ? membership_roster(o->membership) : NULL;
+    char *text = outer_first_rank(o) ? membership_roster(o->membership) : NULL;
     struct {
         double now;
         int64_t bytes;
@@ -42,7 +42,7 @@ status outer_look(outer *o)
 
 void outer_nap(const outer *o)
 {
-    if (first_rank(o)) /* the others wait for its broadcast */
+    if (outer_first_rank(o)) /* the others wait for its broadcast */
         usleep(20000);
 }
 
@@ -68,7 +68,7 @@ void outer_announce(outer *o, int64_t step, int64_t updates)
     transport_lock(o->transport);
     o->serves_state = o->merge;
     transport_unlock(o->transport);
-    if (first_rank(o))
+    if (outer_first_rank(o))
         membership_set_state(o->membership, &(membership_state){true, o->merge, step, updates});
 }
 

@@ -23,18 +23,6 @@ typedef struct settings {
     bool json;
 } settings;
 
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *values, int64_t count)
-{
-    qsort(values, (size_t)count, sizeof *values, by_size);
-    return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
-}
-
 /* ---- ceilings --------------------------------------------------------------------------------------------------- */
 
 typedef struct ceiling {
@@ -86,7 +74,7 @@ static status measure_product(double *out, dtype type, int threads)
         seconds[i] = clock_seconds() - begun;
     }
     free(memory);
-    *out = 2.0 * SIZE * SIZE * SIZE / median(seconds, TIMES);
+    *out = 2.0 * SIZE * SIZE * SIZE / bench_median(seconds, TIMES);
     return STATUS_OK;
 }
 
@@ -107,7 +95,7 @@ static double measure_memory(int threads)
             x[i] = 0.5f * x[i] + y[i];
         seconds[k] = clock_seconds() - begun;
     }
-    double result = 3.0 * COUNT * sizeof(float) / median(seconds, TIMES);
+    double result = 3.0 * COUNT * sizeof(float) / bench_median(seconds, TIMES);
     free(x);
     free(y);
     return result;
@@ -206,7 +194,7 @@ static status run_steps(step_bench *b)
     executor_time_ops(b->step.executor, b->op_seconds);
     for (int64_t i = 0; apart && !b->set->json && i < n; i++)
         executor_play(b->step.executor, &b->step.compiled.training);
-    double each = median(seconds, n);
+    double each = bench_median(seconds, n);
     double tokens = (double)b->config->train.global_batch * (double)b->config->train.sequence;
     double flops = compile_flops_per_token(&b->config->model.shape, b->config->train.sequence) * tokens;
     struct rusage usage;

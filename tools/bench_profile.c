@@ -44,18 +44,6 @@ typedef struct measuring {
     int threads;
 } measuring;
 
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *values, int count)
-{
-    qsort(values, (size_t)count, sizeof *values, by_size);
-    return values[count / 2];
-}
-
 static void meet(comm *world)
 {
     char all[4096], mine = 0;
@@ -97,7 +85,7 @@ static void settle(profile *p, int from)
                     seconds[same++] = p->points[k].seconds;
             }
         kept[count] = p->points[i];
-        kept[count++].seconds = median(seconds, same);
+        kept[count++].seconds = bench_median(seconds, same);
     }
     for (int i = 0; i < from; i++)
         if (!taken[i])
@@ -128,7 +116,7 @@ static void time_ops(const measuring *m, executor *e, const compiled_program *of
         double each[STEPS];
         for (int k = 0; k < STEPS; k++)
             each[k] = seconds[k][i];
-        double took = median(each, STEPS);
+        double took = bench_median(each, STEPS);
         if (took > 0 && !(op_row_of(of->list.ops[i])->flags & OP_COMM) && of->list.ops[i]->kind != OP_wait)
             add_point(m->into, profile_point_of(m->into, of->list.ops[i], took));
     }
@@ -166,7 +154,7 @@ static double time_call(const measuring *m, const comm_call *call)
         comm_run(call);
         seconds[i] = clock_seconds() - begun;
     }
-    return median(seconds, TIMES);
+    return bench_median(seconds, TIMES);
 }
 
 /* Half of there and back, between the first two ranks. */
@@ -195,7 +183,7 @@ static double time_message(const measuring *m, void *buffer, int64_t bytes)
         }
         seconds[i] = (clock_seconds() - begun) / 2;
     }
-    return median(seconds, TIMES);
+    return bench_median(seconds, TIMES);
 }
 
 static void time_collectives(const measuring *m, char *send, char *receive, int64_t bytes)

@@ -1,5 +1,7 @@
 #include "tools/bench_step.h"
 
+#include <stdlib.h>
+
 #include "engine/batch.h"
 #include "engine/state.h"
 #include "kernels/philox.h"
@@ -64,4 +66,16 @@ void bench_step_close(bench_step *b)
 {
     executor_close(b->executor);
     compile_free(&b->compiled);
+}
+
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double bench_median(double *values, int64_t count)
+{
+    qsort(values, (size_t)count, sizeof *values, by_size);
+    return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
 }

@@ -18,4 +18,7 @@ status bench_step_open(bench_step *b, const config *c, const device_interface *o
                        choices *timed);
 void bench_step_close(bench_step *b);
 
+/* Sorts the values. */
+double bench_median(double *values, int64_t count);
+
 #endif

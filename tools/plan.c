@@ -15,6 +15,7 @@
 #include "memory/units.h"
 #include "parallel/timeline.h"
 #include "tools/options.h"
+#include "tools/threads.h"
 #include "tools/plan_search.h"
 #include "tools/tools.h"
 
@@ -57,15 +58,6 @@ static status lay_out(grid *out, const config *c, const wishes *w)
         return status_fail(STATUS_USAGE, "--rank %lld: the layout has ranks 0 to %lld", (long long)w->rank,
                            (long long)ranks - 1);
     return STATUS_OK;
-}
-
-/* As a training rank would choose them: the cores of a node over its ranks. */
-static int threads_of(const config *c, int ranks, int node_ranks)
-{
-    if (c->train.threads > 0)
-        return c->train.threads;
-    long cores = sysconf(_SC_NPROCESSORS_ONLN) / (ranks < node_ranks ? ranks : node_ranks);
-    return cores > 0 ? (int)cores : 1;
 }
 
 static status list_rank(const compile_options *options, int rank)
@@ -190,7 +182,7 @@ static status show_plan(config *c, const wishes *w)
     compile_options o;
     TRY(lay_out(&g, c, w));
     TRY(compile_options_from(&o, c, &g, backend_of(c),
-                             threads_of(c, g.ranks, w->node_ranks > 0 ? (int)w->node_ranks : 8)));
+                             threads_of_rank(c, g.ranks, w->node_ranks > 0 ? (int)w->node_ranks : 8)));
     o.evaluate = c->data.validation.count > 0 && c->evaluate.every > 0;
     profile prices = {0};
     status s = prices_of(&prices, w);

@@ -14,6 +14,7 @@
 #include "tools/embed.h"
 #include "tools/options.h"
 #include "tools/page.h"
+#include "tools/threads.h"
 #include "tools/timeline_sources.h"
 #include "tools/tools.h"
 
@@ -124,10 +125,11 @@ static status plan_and_draw(config *c, const wishes *w, const char *title, const
     TRY(config_lay_out(&g, c, ranks ? ranks : c->parallel.tensor * c->parallel.context * c->parallel.pipeline * data,
                        0));
     const op_backend *backend = cuda ? cuda->backend : c->train.device == CONFIG_CUDA ? NULL : &cpu_backend;
-    TRY(compile_options_from(&o, c, &g, backend, c->train.threads > 0 ? c->train.threads : 1));
     status s = profile_open(&prices, w->device ? w->device : c->train.device == CONFIG_CUDA ? "h100" : "cpu");
     if (s == STATUS_OK && w->network)
         s = profile_take_network(&prices, w->network);
+    if (s == STATUS_OK)
+        s = compile_options_from(&o, c, &g, backend, threads_of_rank(c, g.ranks, prices.node_ranks));
     if (s == STATUS_OK)
         s = plan_make(&p, &o, &prices, false, -1);
     if (s == STATUS_OK)

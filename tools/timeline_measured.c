@@ -18,6 +18,7 @@ typedef struct reading {
     const char *path;
     int64_t step; /* wanted; the last one so far */
     bool any;     /* whatever comes last */
+    int latest;   /* op of the step; -1: none yet */
     json_t *open; /* transfers that have begun, by id */
     int bad;      /* lines that are none of ours */
 } reading;
@@ -38,14 +39,22 @@ static phase phase_of(const char *name)
     return PHASE_COUNT;
 }
 
-/* Another step: the row so far was of one before. */
-static bool wanted(reading *r, int64_t step)
+static void forget(reading *r)
+{
+    r->row->span_count = r->row->transfer_count = 0;
+    r->latest = -1;
+    json_object_clear(r->open);
+}
+
+/* What there is so far was of a step before, or of the same step, which was undone and done again: ops come in their order. */
+static bool wanted(reading *r, int64_t step, int index)
 {
     if (r->any && step > r->step) {
         r->step = step;
-        r->row->span_count = r->row->transfer_count = 0;
-        json_object_clear(r->open);
+        forget(r);
     }
+    if (step == r->step && index < r->latest)
+        forget(r);
     return step == r->step;
 }
 
@@ -81,9 +90,11 @@ static void take_event(reading *r, json_t *event)
         return;
     }
     phase p = phase_of(within);
-    if (!wanted(r, step) || p == PHASE_COUNT || index < 0)
+    bool spans = *kind == 'X';
+    if (p == PHASE_COUNT || index < 0 || !wanted(r, step, spans ? index : r->latest))
         return;
-    if (*kind != 'X') {
+    r->latest = spans ? index : r->latest;
+    if (!spans) {
         take_transfer(r, name, kind, id, about, at);
         return;
     }
@@ -140,7 +151,7 @@ static status add_rank(picture *out, picture_names *names, const char *run, int6
 {
     compile_options o = *all;
     char *path = must_format("%s/" TRACE_FOLDER "/" TRACE_FILE, run, rank);
-    reading r = {.names = names, .path = path, .step = *step, .any = *step < 0, .open = json_object()};
+    reading r = {.names = names, .path = path, .step = *step, .any = *step < 0, .latest = -1, .open = json_object()};
     out->rows = must_realloc(out->rows, (unsigned long)(out->count + 1) * sizeof *out->rows);
     r.row = &out->rows[out->count++];
     o.grid = grid_of(&all->grid, rank);

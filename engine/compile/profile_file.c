@@ -73,6 +73,8 @@ static status take_numbers(profile *p, const json_t *root, const char *path, boo
 static status take_tiles(profile *p, const json_t *root, const char *path)
 {
     const json_t *processors = json_object_get(root, "processors"), *tiles = json_object_get(root, "tiles");
+    if (processors && (!json_is_integer(processors) || json_integer_value(processors) < 0))
+        return status_fail(STATUS_USAGE, "%s: processors is no number of multiprocessors", path);
     if (processors)
         p->processors = (int)json_integer_value(processors);
     if (!tiles)
@@ -114,8 +116,10 @@ static status take_points(profile *p, const json_t *list, const char *path)
         int kind = kind_of(json_string_value(json_array_get(from, 0)));
         const char *type = json_string_value(json_array_get(from, 1));
         bool known = type && dtype_find(&at.type, type);
-        for (size_t k = 0; k < 3; k++)
+        for (size_t k = 0; k < 3; k++) {
             at.size[k] = json_number_value(json_array_get(size, k));
+            known = known && at.size[k] >= 0;
+        }
         if (kind < 0 || !known || at.seconds <= 0 || at.model <= 0)
             return status_fail(STATUS_USAGE, "%s: point %d: not an op's kind, type, sizes and seconds", path, (int)i);
         at.kind = (op_kind)kind;

@@ -234,7 +234,10 @@ status search_run(search *out, const search_terms *t)
         return out->count ? STATUS_OK
                           : status_fail(STATUS_USAGE, "%d ranks have no layout of this configuration", t->ranks);
     least.budgeted = false;
-    return search_exact(&out->least, t, &least);
+    TRY(search_exact(&out->least, t, &least));
+    if (out->least.fits)
+        out->results[out->count++] = out->least;
+    return STATUS_OK;
 }
 
 void search_free(search *s)

@@ -34,6 +34,8 @@ static void a_file_that_is_no_profile_is_refused(void **state)
         {"{\"tiles\": [[128, 0, 0.5]]}", "tile 0"},
         {"{\"points\": [[\"linears\", \"bf16\", false, [1, 1, 1], 1, 1]]}", "point 0"},
         {"{\"points\": [[\"linear\", \"bf16\", false, [1, 1, 1], 0, 1]]}", "point 0"},
+        {"{\"points\": [[\"linear\", \"bf16\", false, [1, -5, 1], 1, 1]]}", "point 0"},
+        {"{\"processors\": -1}", "processors"},
         {"{\"half\": 1, \"half\": 2}", "duplicate"},
     };
     char *path = workfolder_path(*state, "bad.json");

@@ -18,7 +18,7 @@
 #include "kernels/cuda/cudnn_graph.h"
 #include "kernels/cuda/host.h"
 
-enum { ALIGNMENT = 16, PIECE = 256, HEAD_SIZE_MOST = 256, OWN = 0, HOPPER = 9 };
+enum { ALIGNMENT = 16, PIECE = 256, HEAD_SIZE_MOST = 256, OWN = 0, HOPPER = 9, DOCUMENTS = 4 };
 
 /* What a part may always ask for; a test divides small ops, too. */
 #ifndef CUDNN_WORKSPACE_MOST
@@ -80,9 +80,8 @@ static bool takes(const op *o)
     for (int i = 0; i < 4; i++)
         if (rows[i] && rows[i]->pitch % (ALIGNMENT / 2))
             return false;
-    return x.qkv->type != DTYPE_FP32 && !x.document_start && x.qkv->shape[0] > 0 &&
-           x.qkv->shape[0] % o->at.sequence == 0 && o->at.head_size % 8 == 0 && o->at.head_size <= HEAD_SIZE_MOST &&
-           o->at.heads % o->at.kv_heads == 0;
+    return x.qkv->type != DTYPE_FP32 && x.qkv->shape[0] > 0 && x.qkv->shape[0] % o->at.sequence == 0 &&
+           o->at.head_size % 8 == 0 && o->at.head_size <= HEAD_SIZE_MOST && o->at.heads % o->at.kv_heads == 0;
 }
 
 /* The next smaller number that divides n, or 0. */
@@ -147,6 +146,7 @@ static bool part_of(cudnn_graph_shape *out, const op *o)
     a.dqkv_pitch = x.dqkv ? x.dqkv->pitch : 0;
     a.fp16 = x.qkv->type == DTYPE_FP16;
     a.backward = o->kind == OP_attention_grad;
+    a.documents = x.document_start != NULL;
     while (a.samples > 1 && too_large(&a, o))
         a.samples = divisor_below(samples, a.samples);
     while (a.kv_heads > 0 && too_large(&a, o)) {
@@ -154,7 +154,8 @@ static bool part_of(cudnn_graph_shape *out, const op *o)
         a.heads = a.kv_heads * shared;
     }
     bool whole = a.samples == samples && a.heads == o->at.heads;
-    if (a.kv_heads == 0 || (!whole && a.samples * a.heads * s * 4 % ALIGNMENT))
+    if (a.kv_heads == 0 || (!whole && a.samples * a.heads * s * 4 % ALIGNMENT) ||
+        (a.documents && a.samples < samples && a.samples * s * 4 % ALIGNMENT))
         return false;
     a.lse_sample = a.backward ? a.heads * s : s;
     a.lse_head = a.backward ? s : x.lse->pitch;
@@ -244,8 +245,20 @@ static tuning_operand region(const tensor *t, char *arena)
     if (!t)
         return (tuning_operand){0};
     int64_t columns = tensor_elements(t) / t->shape[0];
-    return (tuning_operand){tensor_at(t, arena), ((t->shape[0] - 1) * t->pitch + columns) * dtype_bytes((dtype)t->type),
-                            (dtype)t->type};
+    return (tuning_operand){.at = tensor_at(t, arena),
+                            .bytes = ((t->shape[0] - 1) * t->pitch + columns) * dtype_bytes((dtype)t->type),
+                            .type = (dtype)t->type};
+}
+
+/* Documents to time with: DOCUMENTS in a sample. Our kernels pass over the tiles of other documents, cuDNN's compute them and
+ * mask the scores, so that the longer the documents are, the better for cuDNN. */
+static void give_documents(void *out, int64_t bytes, const void *plan_)
+{
+    const plan *p = plan_;
+    int32_t *starts = out;
+    int64_t length = (p->shape.sequence + DOCUMENTS - 1) / DOCUMENTS;
+    for (int64_t i = 0; i < bytes / 4; i++)
+        starts[i] = (int32_t)(i % p->shape.sequence / length * length);
 }
 
 static void offer(const cudnn *c, plan *p)
@@ -261,13 +274,16 @@ static void offer(const cudnn *c, plan *p)
     int length = snprintf(
         item.key, sizeof item.key,
         "%s %s, %lld tokens of samples of %lld, heads %d %d of %lld, window %lld, pitch %lld %lld %lld %lld %lld, "
-        "parts %lld%s | cuDNN %zu",
+        "parts %lld%s%s | cuDNN %zu",
         op_row_of(o)->name, dtype_name((dtype)x.qkv->type), (long long)x.qkv->shape[0], (long long)a->sequence,
         o->at.heads, o->at.kv_heads, (long long)a->head_size, (long long)a->window, (long long)a->qkv_pitch,
         (long long)a->y_pitch, (long long)a->dy_pitch, (long long)a->dqkv_pitch, (long long)x.lse->pitch,
-        (long long)p->parts, a->varies ? ", sums in any order" : "", c->api->cudnnGetVersion());
+        (long long)p->parts, a->documents ? ", documents" : "", a->varies ? ", sums in any order" : "",
+        c->api->cudnnGetVersion());
     MUST(length < (int)sizeof item.key, "%s ...", item.key);
     item.reads[0] = region(x.qkv, c->arena);
+    item.reads[4] = region(x.document_start, c->arena);
+    item.reads[4].give = give_documents;
     if (a->backward) {
         item.reads[1] = region(x.y, c->arena);
         item.reads[2] = region(x.dy, c->arena);
@@ -321,6 +337,8 @@ static void pack_part(call *k, const op *o, char *arena, int64_t sample, int64_t
         at[CUDNN_GRAPH_DELTA] = scratch + l.delta;
         at[CUDNN_GRAPH_ONE] = (char *)&k->numbers[CUDNN_GRAPH_ONE];
     }
+    if (a->documents)
+        at[CUDNN_GRAPH_START] = (char *)tensor_at(x.document_start, arena) + token * 4;
     at[CUDNN_GRAPH_SCALE] = (char *)&k->numbers[CUDNN_GRAPH_SCALE];
     at[CUDNN_GRAPH_MASKED] = (char *)&k->numbers[CUDNN_GRAPH_MASKED];
     if (a->window > 0)
@@ -359,9 +377,9 @@ static call *call_make(cudnn *c, plan *p, const op *o)
 static bool aligned(const op *o, const char *arena)
 {
     operands x = operands_of(o);
-    const tensor *all[] = {x.qkv, x.y, x.lse, x.dy, x.dqkv, o->scratch};
+    const tensor *all[] = {x.qkv, x.y, x.lse, x.dy, x.dqkv, x.document_start, o->scratch};
     uintptr_t bits = (uintptr_t)arena;
-    for (int i = 0; i < 6; i++)
+    for (int i = 0; i < 7; i++)
         bits |= all[i] ? (uintptr_t)all[i]->address : 0;
     return bits % ALIGNMENT == 0;
 }

@@ -215,11 +215,22 @@ static value keep_where(cudnn_graph *g, cudnnPointwiseMode_t compare, value left
     return out;
 }
 
-/* A query sees the keys up to its own place; with a window, those with key + window > query. */
+/* Of each query: where its document begins. */
+static value starts(cudnn_graph *g)
+{
+    const cudnn_graph_shape *a = &g->shape;
+    const int64_t shape[] = {a->samples, 1, a->sequence, 1}, strides[] = {a->sequence, a->sequence, 1, 1};
+    return describe(g, CUDNN_GRAPH_START, CUDNN_DATA_INT32, shape, strides, CUDNN_ATTR_TENSOR_UNIQUE_ID);
+}
+
+/* A query sees the keys up to its own place; of its document, where there are several; with a window, those with
+ * key + window > query. */
 static value mask(cudnn_graph *g, value scores)
 {
     value query = index_along(g, scores, 2), key = index_along(g, scores, 3);
     value kept = keep_where(g, CUDNN_POINTWISE_CMP_GE, query, key, scores);
+    if (g->shape.documents)
+        kept = keep_where(g, CUDNN_POINTWISE_CMP_GE, index_along(g, kept, 3), starts(g), kept);
     if (g->shape.window == 0)
         return kept;
     value window = number(g, CUDNN_GRAPH_WINDOW);

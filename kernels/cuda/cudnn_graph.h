@@ -17,8 +17,8 @@ typedef struct cudnn_graph_shape {
     int64_t workspace;            /* bytes that there are */
     int32_t fp16;                 /* 1: fp16, 0: bf16 */
     int32_t backward;
-    int32_t varies; /* 1: candidates that sum in any order are taken, too */
-    int32_t unused; /* no padding: compared as bytes */
+    int32_t varies;    /* 1: candidates that sum in any order are taken, too */
+    int32_t documents; /* 1: attention stays within documents, whose first tokens an operand names */
 } cudnn_graph_shape;
 
 /* Operands: unique ids of a variant pack. The last four are numbers in host memory, fp32. */
@@ -32,6 +32,7 @@ typedef enum cudnn_graph_operand {
     CUDNN_GRAPH_DQ,
     CUDNN_GRAPH_DK,
     CUDNN_GRAPH_DV,
+    CUDNN_GRAPH_START, /* int32 [samples, sequence]: index within the sample of the first token that a query sees */
     CUDNN_GRAPH_DELTA, /* working memory, fp32 [samples, heads, sequence] */
     CUDNN_GRAPH_SCALE,
     CUDNN_GRAPH_MASKED, /* the lowest finite number */

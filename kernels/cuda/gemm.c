@@ -299,7 +299,8 @@ static status take_candidate(void *plan_, const char *words)
 /* From the first element to the last, of `columns` columns as the library sees them. */
 static tuning_operand region(void *at, int32_t type, int64_t rows, int64_t columns, int64_t ld)
 {
-    return (tuning_operand){at, ((columns - 1) * ld + rows) * dtype_bytes((dtype)type), (dtype)type};
+    return (tuning_operand){
+        .at = at, .bytes = ((columns - 1) * ld + rows) * dtype_bytes((dtype)type), .type = (dtype)type};
 }
 
 static void offer(const gemm *g, plan *p)

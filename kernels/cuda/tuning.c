@@ -77,11 +77,18 @@ static char *random_numbers(dtype type)
     return made;
 }
 
-/* A first piece from the host, then doubled on the device. */
-static void fill(const tuning_operand *o, cudaStream_t stream)
+static char *given(const tuning_operand *o, const void *plan)
 {
-    char *numbers = random_numbers(o->type), *at = o->at;
-    int64_t done = o->bytes < RANDOM_BYTES ? o->bytes : RANDOM_BYTES;
+    char *made = must_alloc((unsigned long)o->bytes);
+    o->give(made, o->bytes, plan);
+    return made;
+}
+
+/* A first piece of random numbers from the host, then doubled on the device; what is given is copied whole. */
+static void fill(const tuning_operand *o, const void *plan, cudaStream_t stream)
+{
+    char *numbers = o->give ? given(o, plan) : random_numbers(o->type), *at = o->at;
+    int64_t done = o->give || o->bytes < RANDOM_BYTES ? o->bytes : RANDOM_BYTES;
     CUDA_MUST(cudaMemcpyAsync(at, numbers, (size_t)done, cudaMemcpyHostToDevice, stream));
     for (int64_t more; done < o->bytes; done += more) {
         more = o->bytes - done < done ? o->bytes - done : done;
@@ -152,7 +159,7 @@ static status find_one(device_choice *out, const stopwatch *w, const tuning_item
     if (timing) {
         for (int i = 0; i < TUNING_OPERANDS; i++)
             if (item->reads[i].at)
-                fill(&item->reads[i], w->stream);
+                fill(&item->reads[i], item->plan, w->stream);
         candidate = fastest(&out->microseconds, w, item);
         if (!isfinite(out->microseconds))
             return status_fail(STATUS_FAILED, "none of the library's candidates runs: %s", item->key);

@@ -12,11 +12,13 @@
 
 #include "kernels/device.h"
 
-/* A region of the arena that a candidate reads: filled with random numbers of `type` before it is timed. */
+/* A region of the arena that a candidate reads: filled with random numbers of `type`, or with what `give` makes, before it is
+ * timed. */
 typedef struct tuning_operand {
     void *at; /* device address; NULL: absent */
     int64_t bytes;
-    dtype type; /* fp32, bf16, fp16 */
+    dtype type;                                               /* fp32, bf16, fp16; of what is given, any */
+    void (*give)(void *out, int64_t bytes, const void *plan); /* NULL: random numbers */
 } tuning_operand;
 
 enum { TUNING_OPERANDS = 8, TUNING_CANDIDATES = 8 };

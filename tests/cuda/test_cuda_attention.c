@@ -83,7 +83,7 @@ static void our_graphs_are_planned_and_compiled_for_an_h100(void **state)
         fprintf(stderr, "%s%s", r.out, r.err);
     assert_int_equal(r.status, 0);
     assert_non_null(strstr(r.out, " 0 graphs without a candidate"));
-    assert_int_equal(count_of(r.out, "compiled"), 10); /* five shapes, both directions */
+    assert_int_equal(count_of(r.out, "compiled"), 18); /* nine shapes, both directions */
     assert_int_equal(count_of(r.out, "refused"), 0);
     launch_free(&r);
 }
@@ -118,8 +118,11 @@ static void the_graphs_are_attention_and_its_gradient(void **state)
     const char *ops[] = {"attention", "attention_grad"};
     for (int i = 0; i < 2; i++) {
         compare(&cases, &failed, &executed, "device_ops_standin", ops[i], "");
-        assert_true(cases >= 14 && failed == 0);
+        assert_true(cases >= 22 && failed == 0); /* of them eight with documents */
         assert_int_equal(executed, cases);
+        compare(&cases, &failed, &executed, "device_ops_standin", ops[i],
+                "STANDIN_MUTANT='cuDNN sees other documents'");
+        assert_true(failed > 0 && failed <= 8);
     }
     /* mutants of the graphs' meaning */
     compare(&cases, &failed, &executed, "device_ops_standin", "attention", "STANDIN_MUTANT='cuDNN sees the future'");
@@ -210,19 +213,25 @@ static void run(outcome *out, const char *model, const char *where, const char *
 static void training_by_cudnn_follows_our_kernels(void **state)
 {
     (void)state;
-    static const char *const models[] = {"gpt2", "llama", "mistral"};
-    for (int i = 0; i < 3; i++) {
+    static const struct {
+        const char *model, *keys;
+    } runs[] = {{"gpt2", ""},
+                {"llama", ""},
+                {"mistral", ""},
+                {"llama", "data.document_mask=true"},
+                {"mistral", "data.document_mask=true train.cuda_graph=true"}};
+    for (int i = 0; i < 5; i++) {
         outcome ours, theirs;
-        char *a = must_format("%s-ours", models[i]), *b = must_format("%s-cudnn", models[i]);
-        run(&ours, models[i], a, "STANDIN_CUDNN_SLOW=1", "");
-        run(&theirs, models[i], b, "", "");
+        char *a = must_format("%d-ours", i), *b = must_format("%d-cudnn", i);
+        run(&ours, runs[i].model, a, "STANDIN_CUDNN_SLOW=1", runs[i].keys);
+        run(&theirs, runs[i].model, b, "", runs[i].keys);
         assert_true(ours.ours == 2 && ours.theirs == 0 && theirs.theirs == 2 && theirs.ours == 0);
         /* 4 steps of 2 micro-batches of 2 layers, once forward and once backward, and what timing took */
         assert_true(theirs.used[GOOD] >= 32);
         assert_true(theirs.used[UNREPEATABLE] == 0 && theirs.used[GREEDY] == 0);
         double error = runs_loss_error(&theirs.metrics, &ours.metrics);
         if (getenv("SHOW"))
-            fprintf(stderr, "%s: %g\n", models[i], error);
+            fprintf(stderr, "%s %s: %g\n", runs[i].model, runs[i].keys, error);
         assert_true(error > 0 && error < 1e-3);
         assert_true(runs_norm_error(&theirs.metrics, &ours.metrics) < 2e-2);
         free(a);

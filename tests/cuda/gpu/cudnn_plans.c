@@ -25,9 +25,17 @@ static const char H100[] =
 static const struct {
     const char *name;
     int64_t samples, sequence, heads, kv_heads, head_size, window;
+    bool documents;
 } shapes[] = {
-    {"gpt2", 4, 1024, 12, 12, 64, 0}, {"llama", 1, 4096, 32, 8, 128, 0},   {"mistral", 1, 4096, 4, 1, 128, 1024},
-    {"uneven", 2, 1000, 4, 2, 80, 0}, {"size 256", 1, 1024, 8, 4, 256, 0},
+    {"gpt2", 4, 1024, 12, 12, 64, 0, false},
+    {"llama", 1, 4096, 32, 8, 128, 0, false},
+    {"mistral", 1, 4096, 4, 1, 128, 1024, false},
+    {"uneven", 2, 1000, 4, 2, 80, 0, false},
+    {"size 256", 1, 1024, 8, 4, 256, 0, false},
+    {"gpt2, documents", 4, 1024, 12, 12, 64, 0, true},
+    {"llama, documents", 1, 4096, 32, 8, 128, 0, true},
+    {"mistral, documents", 1, 4096, 4, 1, 128, 1024, true},
+    {"uneven, documents", 2, 1000, 4, 2, 80, 0, true},
 };
 
 /* How many candidates compile and keep to the promise, of the first or of all. */
@@ -49,6 +57,7 @@ static int try_shape(const cudnn_api *api, cudnnBackendDescriptor_t device, size
                            .lse_head = backward ? s : shapes[i].samples * s,
                            .workspace = (int64_t)1 << 40,
                            .fp16 = fp16,
+                           .documents = shapes[i].documents,
                            .backward = backward};
     cudnn_graph *g = cudnn_graph_open(api, device, &a);
     int candidates = g ? cudnn_graph_candidates(g) : 0, good = 0;

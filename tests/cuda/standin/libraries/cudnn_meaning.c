@@ -42,7 +42,9 @@ static dtype type_of(const value *v)
         return DTYPE_FP16;
     case CUDNN_DATA_BFLOAT16:
         return DTYPE_BF16;
-    default: /* indices and truth are small whole numbers */
+    case CUDNN_DATA_INT32:
+        return DTYPE_INT32;
+    default: /* truth is a small whole number */
         return DTYPE_FP32;
     }
 }
@@ -204,15 +206,16 @@ static void do_pointwise(state *s, const descriptor *o)
     const value *x = input(s, o, CUDNN_ATTR_OPERATION_POINTWISE_XDESC);
     const value *b = input(s, o, CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
     const value *t = input(s, o, CUDNN_ATTR_OPERATION_POINTWISE_TDESC);
+    bool unseen = b && type_of(b) == DTYPE_INT32 && !is_virtual(b) && standin_mutant("cuDNN sees other documents");
     value *y = output(s, o, CUDNN_ATTR_OPERATION_POINTWISE_YDESC);
     int64_t along = descriptor_number(what, CUDNN_ATTR_POINTWISE_AXIS, -1), below = 1;
     for (int i = RANK - 1; i > along && along >= 0; i--)
         below *= y->shape[i];
     for (int64_t i = 0; i < y->count; i++)
-        y->at[i] =
-            mode == CUDNN_POINTWISE_GEN_INDEX
-                ? (double)(i / below % y->shape[along])
-                : applied(mode, spread(x, y->shape, i), b ? spread(b, y->shape, i) : 0, t ? spread(t, y->shape, i) : 0);
+        y->at[i] = mode == CUDNN_POINTWISE_GEN_INDEX
+                       ? (double)(i / below % y->shape[along])
+                       : applied(mode, spread(x, y->shape, i), b && !unseen ? spread(b, y->shape, i) : 0,
+                                 t ? spread(t, y->shape, i) : 0);
     finish(s, y);
 }
 

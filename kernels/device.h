@@ -13,7 +13,7 @@
 #include "kernels/op.h"
 
 /* Raised whenever device_interface, op, run_context or comm_backend change: an older shared object is refused. */
-enum { DEVICE_VERSION = 8 };
+enum { DEVICE_VERSION = 9 };
 
 /* Set to 1, several ranks may use one GPU (correctness only; NCCL is told that they are on different hosts). */
 #define DEVICE_SHARE_ENVIRONMENT "PHALANX_SHARE_GPU"
@@ -48,6 +48,16 @@ typedef struct device_choice {
     double microseconds;             /* that it took; 0: taken without timing */
 } device_choice;
 
+/* What a self-check says of one thing. */
+typedef enum device_verdict {
+    DEVICE_RIGHT,
+    DEVICE_WRONG,
+    DEVICE_REFUSED,   /* the machine or a library will not, in its own words */
+    DEVICE_NOT_ASKED, /* nothing here wants it */
+} device_verdict;
+
+typedef void device_say(void *context, device_verdict v, const char *name, const char *words);
+
 typedef struct device_interface {
     int version; /* DEVICE_VERSION */
     const char *name;
@@ -76,6 +86,11 @@ typedef struct device_interface {
     const char *(*wanted)(const device *d, int i);
     status (*find)(device *d, device_choice *choices, int count, bool timing);
     status (*choose)(device *d, const device_choice *choice);
+    /* With the three above: the i-th candidate for choice->key, as `choose` takes it, into choice->value; false: there are no more. */
+    bool (*candidate)(const device *d, device_choice *choice, int i);
+    /* After `allocate`: what no op shows by its result, a call of `say` for each thing: versions, limits, instructions, kinds of
+     * memory. NULL: there is nothing of that kind. */
+    void (*check)(device *d, device_say *say, void *context);
 
     /* Enqueued: the arena's bytes from `at` on become the host's from `from` on; the mirror's become the arena's. */
     void (*copy_in)(device *d, int64_t at, int64_t from, int64_t bytes);

@@ -22,6 +22,8 @@ typedef struct comm_backend {
     void (*progress)(comm *c);
     status (*progress_thread)(comm *c, bool on);
     status (*poll)(comm_group *g); /* NULL: fails only within a call */
+    /* For a self-check: its library's version in words, and whether that is new enough. NULL: there is no library to ask. */
+    status (*version)(char *out, int bytes);
 } comm_backend;
 
 struct comm {

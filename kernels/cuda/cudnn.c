@@ -227,17 +227,20 @@ static void write_candidate(char *out, int bytes, const void *plan_, int candida
 static status take_candidate(void *plan_, const char *words)
 {
     plan *p = plan_;
+    char why[DEVICE_CHOICE_VALUE] = "this cuDNN has no such candidate for it";
     for (int candidate = OWN; candidate <= cudnn_graph_candidates(p->graph); candidate++) {
         char known[DEVICE_CHOICE_VALUE];
         write_candidate(known, sizeof known, p, candidate);
         if (strcmp(known, words) != 0 && (candidate == OWN || strcmp(words, "cuDNN") != 0))
             continue;
-        if (candidate != OWN && !cudnn_graph_plan(p->graph, candidate - 1))
+        if (candidate != OWN && !cudnn_graph_plan(p->graph, candidate - 1)) {
+            cudnn_graph_refusal(why, sizeof why, p->graph, candidate - 1);
             continue;
+        }
         p->chosen = candidate;
         return STATUS_OK;
     }
-    return status_fail(STATUS_FAILED, "this cuDNN has no such candidate for it");
+    return status_fail(STATUS_FAILED, "%s", why);
 }
 
 static tuning_operand region(const tensor *t, char *arena)
@@ -432,9 +435,9 @@ void cudnn_prepare_on(cudnn *c, op *o)
 void cudnn_open(cudnn **out, const cudnn_options *with)
 {
     *out = NULL;
-    cudnn_api *api = cudnn_api_open();
-    if (!api)
-        return;
+    cudnn_api *api;
+    if (cudnn_api_open(&api) != STATUS_OK)
+        return; /* what it says is for a self-check: nobody has to have cuDNN */
     cudnn *c = must_calloc(1, sizeof *c);
     c->api = api;
     c->with = *with;
@@ -450,6 +453,19 @@ void cudnn_open(cudnn **out, const cudnn_options *with)
         cudnn_close(c);
     else
         *out = c;
+}
+
+bool cudnn_words(char *out, int bytes, const cudnn *c)
+{
+    cudnn_api *api = NULL;
+    if (c)
+        snprintf(out, (size_t)bytes, "version %zu, built with %d", c->api->cudnnGetVersion(), (int)CUDNN_VERSION);
+    else if (cudnn_api_open(&api) != STATUS_OK)
+        snprintf(out, (size_t)bytes, "%s", status_message());
+    else
+        snprintf(out, (size_t)bytes, "version %zu is there, and does not start", api->cudnnGetVersion());
+    cudnn_api_close(api);
+    return c != NULL;
 }
 
 void cudnn_use_arena(cudnn *c, char *arena)

@@ -26,6 +26,8 @@ int64_t cudnn_scratch_bytes(const op *o);
 /* *out is NULL where this machine has no cuDNN that works. */
 void cudnn_open(cudnn **out, const cudnn_options *with);
 void cudnn_close(cudnn *c);
+/* Its version, or why there is none (false); `c` may be NULL. */
+bool cudnn_words(char *out, int bytes, const cudnn *c);
 /* Before the first op is prepared; `c` may be NULL. */
 void cudnn_use_arena(cudnn *c, char *arena);
 /* Sets o->prepared where the library has a candidate for `o`, else to NULL. */

@@ -6,11 +6,12 @@
 
 #include "memory/log.h"
 
-cudnn_api *cudnn_api_open(void)
+status cudnn_api_open(cudnn_api **out)
 {
     void *library = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    *out = NULL;
     if (!library)
-        return NULL;
+        return status_fail(STATUS_FAILED, "%s", dlerror());
     cudnn_api *a = must_calloc(1, sizeof *a);
     a->library = library;
     bool whole = true;
@@ -22,10 +23,14 @@ cudnn_api *cudnn_api_open(void)
     }
     CUDNN_API_FUNCTIONS(FIND)
 #undef FIND
-    if (whole && a->cudnnGetVersion() >= CUDNN_API_OLDEST)
-        return a;
+    if (whole && a->cudnnGetVersion() >= CUDNN_API_OLDEST) {
+        *out = a;
+        return STATUS_OK;
+    }
+    size_t version = a->cudnnGetVersion ? a->cudnnGetVersion() : 0;
     cudnn_api_close(a);
-    return NULL;
+    return status_fail(STATUS_FAILED, "cuDNN %zu is too old, or lacks a function: %d is the least", version,
+                       CUDNN_API_OLDEST);
 }
 
 void cudnn_api_close(cudnn_api *a)

@@ -1,7 +1,6 @@
 /* cuDNN, found at run time: the functions of its backend interface that are used, and descriptors that are remembered.
  *
- * The library is 400 MB and no part of what is shipped: a machine without it gets NULL from cudnn_api_open and goes on with
- * our own kernels. A `builder` owns the descriptors that are made with it, in the order in which they were made; the first
+ * The library is 400 MB and no part of what is shipped: where cudnn_api_open fails, a machine goes on with our own kernels. A `builder` owns the descriptors that are made with it, in the order in which they were made; the first
  * call that fails is remembered, and what follows it does nothing.
  */
 #ifndef PHALANX_KERNELS_CUDA_CUDNN_API_H
@@ -9,6 +8,8 @@
 
 #include <cudnn_graph.h>
 #include <stdbool.h>
+
+#include "memory/status.h"
 
 /* The oldest version that keeps to a row's strides when it writes the statistics of a softmax. */
 enum { CUDNN_API_OLDEST = 91200 };
@@ -33,8 +34,8 @@ typedef struct cudnn_api {
 #undef CUDNN_API_FIELD
 } cudnn_api;
 
-/* NULL: there is no cuDNN, or one too old. */
-cudnn_api *cudnn_api_open(void);
+/* Fails where there is no cuDNN, or one too old. */
+status cudnn_api_open(cudnn_api **out);
 void cudnn_api_close(cudnn_api *a);
 
 typedef struct cudnn_api_builder {

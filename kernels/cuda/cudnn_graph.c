@@ -24,6 +24,7 @@ typedef struct candidate {
     cudnnBackendDescriptor_t config;
     char words[CUDNN_GRAPH_WORDS];
     bool compiled;
+    int64_t workspace;     /* bytes that it wants */
     cudnn_api_builder own; /* of the plan */
     cudnnBackendDescriptor_t plan;
 } candidate;
@@ -437,15 +438,24 @@ cudnnBackendDescriptor_t cudnn_graph_plan(cudnn_graph *g, int i)
     if (w->compiled)
         return w->plan;
     w->compiled = true;
-    int64_t workspace = 0;
     cudnn_api_builder *b = &w->own;
     b->api = g->b.api;
     cudnnBackendDescriptor_t plan = cudnn_api_make(b, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
     cudnn_api_link(b, plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, w->config);
     cudnn_api_link(b, plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, g->device);
     cudnn_api_finish(b, plan);
-    cudnn_api_get(b, plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &workspace);
-    if (b->failed == CUDNN_STATUS_SUCCESS && workspace <= g->shape.workspace)
+    cudnn_api_get(b, plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &w->workspace);
+    if (b->failed == CUDNN_STATUS_SUCCESS && w->workspace <= g->shape.workspace)
         w->plan = plan;
     return w->plan;
+}
+
+void cudnn_graph_refusal(char *out, int bytes, const cudnn_graph *g, int i)
+{
+    const candidate *w = &g->candidates[i];
+    if (w->own.failed != CUDNN_STATUS_SUCCESS)
+        snprintf(out, (size_t)bytes, "%s", g->b.api->cudnnGetErrorString(w->own.failed));
+    else
+        snprintf(out, (size_t)bytes, "it wants %lld bytes of workspace, and there are %lld", (long long)w->workspace,
+                 (long long)g->shape.workspace);
 }

@@ -53,7 +53,8 @@ void cudnn_graph_close(cudnn_graph *g);
 int cudnn_graph_candidates(const cudnn_graph *g);
 /* The candidate's engine and its knobs: "engine 6, 24 = 26". */
 const char *cudnn_graph_words(const cudnn_graph *g, int candidate);
-/* NULL: it does not compile, or wants more than the workspace. */
+/* NULL: it does not compile, or wants more than the workspace; then cudnn_graph_refusal writes why. */
 cudnnBackendDescriptor_t cudnn_graph_plan(cudnn_graph *g, int candidate);
+void cudnn_graph_refusal(char *out, int bytes, const cudnn_graph *g, int candidate);
 
 #endif

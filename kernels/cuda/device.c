@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "kernels/cuda/backend.h"
+#include "kernels/cuda/check.h"
 #include "kernels/cuda/cudnn.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/host.h"
@@ -293,6 +294,16 @@ static status cuda_find(device *d, device_choice *choices, int count, bool timin
     return s;
 }
 
+static bool cuda_candidate(const device *d, device_choice *choice, int i)
+{
+    return tuning_candidate(d->tuning, choice, i);
+}
+
+static void cuda_check(device *d, device_say *say, void *context)
+{
+    check_all(&(check_of){.properties = &d->properties, .cudnn = d->cudnn, .stream = d->context.stream}, say, context);
+}
+
 static status cuda_choose(device *d, const device_choice *choice)
 {
     return tuning_choose(d->tuning, choice);
@@ -520,6 +531,8 @@ const device_interface device_cuda = {
     .wanted = cuda_wanted,
     .find = cuda_find,
     .choose = cuda_choose,
+    .candidate = cuda_candidate,
+    .check = cuda_check,
     .copy_in = cuda_copy_in,
     .copy_out = cuda_copy_out,
     .launch = cuda_launch,

@@ -303,6 +303,23 @@ static tuning_operand region(void *at, int32_t type, int64_t rows, int64_t colum
         .at = at, .bytes = ((columns - 1) * ld + rows) * dtype_bytes((dtype)type), .type = (dtype)type};
 }
 
+static const char *epilogue_name(int32_t epilogue)
+{
+    static const struct {
+        cublasLtEpilogue_t epilogue;
+        const char *name;
+    } names[] = {{CUBLASLT_EPILOGUE_BIAS, "bias"},
+                 {CUBLASLT_EPILOGUE_GELU, "gelu"},
+                 {CUBLASLT_EPILOGUE_GELU_BIAS, "bias, gelu"},
+                 {CUBLASLT_EPILOGUE_GELU_AUX, "gelu with z kept"},
+                 {CUBLASLT_EPILOGUE_GELU_AUX_BIAS, "bias, gelu with z kept"},
+                 {CUBLASLT_EPILOGUE_DGELU, "gradient of gelu"}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if ((int32_t)names[i].epilogue == epilogue)
+            return names[i].name;
+    return "none";
+}
+
 static void offer(const gemm *g, plan *p)
 {
     const product *s = &p->shape;
@@ -312,12 +329,12 @@ static void offer(const gemm *g, plan *p)
     int length = snprintf(
         item.key, sizeof item.key,
         "product %s%s to %s, %lld x %lld x %lld, %c%c, pitch %lld %lld %lld %lld %lld, aligned %d %d %d %d %d %d, "
-        "epilogue %d%s, workspace %lld | cuBLASLt %zu",
+        "epilogue: %s%s, workspace %lld | cuBLASLt %zu",
         dtype_name((dtype)s->type), s->type == DTYPE_FP32 && g->tf32 ? " as tf32" : "", dtype_name((dtype)s->out_type),
         (long long)s->m, (long long)s->n, (long long)s->k, s->a_turned ? 'T' : 'N', s->b_turned ? 'T' : 'N',
         (long long)s->a_ld, (long long)s->b_ld, (long long)s->c_ld, (long long)s->d_ld, (long long)s->aux_ld,
         s->alignment[0], s->alignment[1], s->alignment[2], s->alignment[3], s->alignment[4], s->alignment[5],
-        s->epilogue, s->adds ? ", added" : "", (long long)s->workspace, cublasLtGetVersion());
+        epilogue_name(s->epilogue), s->adds ? ", added" : "", (long long)s->workspace, cublasLtGetVersion());
     MUST(length < (int)sizeof item.key, "%s ...", item.key);
     int64_t m = s->m, n = s->n, k = s->k;
     item.reads[0] = region(at[OPERAND_A], s->type, s->a_turned ? k : m, s->a_turned ? m : k, s->a_ld);

@@ -113,6 +113,15 @@ int launch_sum_squares(void *stream, int64_t *bins, const float *gradient, int64
                        bool accumulate);
 int launch_clip(void *stream, float *control, const int64_t *bins, const void *scalars);
 
+/* ---- instructions.cu: what device.cuh writes in PTX, one by one -------------------------------------------------- */
+enum { LAUNCH_CHECKS = 7, LAUNCH_CHECK_BYTES = 2048 };
+const char *launch_check_name(int which);
+/* The input, in host memory; in and out have LAUNCH_CHECK_BYTES. */
+void launch_check_input(int which, void *in);
+int launch_check(void *stream, int which, void *out, const void *in);
+/* Of copies in host memory: the worst error relative to the value, or to 1; up to 1e-6 is right. */
+double launch_check_error(int which, const void *out, const void *in);
+
 /* ---- mark.cu --------------------------------------------------------------------------------------------------- */
 /* *word, in pinned host memory, becomes 1 when the stream has come here */
 int launch_mark(void *stream, volatile uint32_t *word);

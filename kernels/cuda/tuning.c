@@ -190,3 +190,13 @@ status tuning_choose(tuning *t, const device_choice *choice)
     MUST(item, "nobody wants %s", choice->key);
     return item->take(item->plan, choice->value);
 }
+
+bool tuning_candidate(const tuning *t, device_choice *choice, int i)
+{
+    const tuning_item *item = find_item(t, choice->key);
+    MUST(item, "nobody wants %s", choice->key);
+    if (i >= item->candidates)
+        return false;
+    item->write(choice->value, sizeof choice->value, item->plan, i);
+    return true;
+}

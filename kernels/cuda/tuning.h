@@ -47,5 +47,6 @@ void tuning_add(tuning *t, const tuning_item *item);
 const char *tuning_wanted(const tuning *t, int i);
 status tuning_find(tuning *t, device_choice *choices, int count, bool timing, cudaStream_t stream);
 status tuning_choose(tuning *t, const device_choice *choice);
+bool tuning_candidate(const tuning *t, device_choice *choice, int i);
 
 #endif

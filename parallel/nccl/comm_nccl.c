@@ -267,6 +267,15 @@ static status check_version(void)
                        version / 10000, version / 100 % 100, version % 100);
 }
 
+static status nccl_version(char *out, int bytes)
+{
+    int version = 0;
+    NCCL_MUST(ncclGetVersion(&version));
+    snprintf(out, (size_t)bytes, "version %d.%d.%d, built with %d.%d.%d", version / 10000, version / 100 % 100,
+             version % 100, NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH);
+    return check_version();
+}
+
 /* The kinds of calls, and the largest, of any member. */
 static comm_use use_of_all(comm_group *job, const comm_use *mine)
 {
@@ -373,4 +382,5 @@ const comm_backend comm_nccl_backend = {
     .start = nccl_start,
     .wait = nccl_wait,
     .poll = nccl_poll,
+    .version = nccl_version,
 };

@@ -117,6 +117,7 @@ struct test_case {
     void (*run)();
 };
 
-extern const vector<test_case> pointwise_cases, row_cases, loss_cases, attention_cases, optimizer_cases, update_cases;
+extern const vector<test_case> pointwise_cases, row_cases, loss_cases, attention_cases, optimizer_cases, update_cases,
+    instruction_cases;
 
 #endif

@@ -1,6 +1,8 @@
 /* In place of ../cudnn*.c where this build found no headers of cuDNN: attention goes by our own kernels. */
 #include "kernels/cuda/cudnn.h"
 
+#include <stdio.h>
+
 int64_t cudnn_scratch_bytes(const op *o)
 {
     (void)o;
@@ -16,6 +18,18 @@ void cudnn_open(cudnn **out, const cudnn_options *with)
 void cudnn_close(cudnn *c)
 {
     (void)c;
+}
+
+void cudnn_use_arena(cudnn *c, char *arena)
+{
+    (void)c, (void)arena;
+}
+
+bool cudnn_words(char *out, int bytes, const cudnn *c)
+{
+    (void)c;
+    snprintf(out, (size_t)bytes, "this build found no headers of cuDNN");
+    return false;
 }
 
 void cudnn_prepare_on(cudnn *c, op *o)

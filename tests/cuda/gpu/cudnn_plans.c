@@ -80,9 +80,9 @@ static int try_shape(const cudnn_api *api, cudnnBackendDescriptor_t device, size
 int main(int count, char **arguments)
 {
     bool all = count > 1 && !strcmp(arguments[1], "all");
-    cudnn_api *api = cudnn_api_open();
-    if (!api) {
-        printf("cudnn_plans: skipped: no cuDNN\n");
+    cudnn_api *api;
+    if (cudnn_api_open(&api) != STATUS_OK) {
+        printf("cudnn_plans: skipped: %s\n", status_message());
         return NONE;
     }
     cudnn_api_builder b = {.api = api};

@@ -16,6 +16,7 @@
 #include "tools/bench_profile.h"
 #include "tools/bench_step.h"
 #include "tools/options.h"
+#include "tools/self_check.h"
 #include "tools/tools.h"
 
 typedef struct settings {
@@ -283,13 +284,29 @@ static status measure_config(const settings *set, int operands, char **argv)
 }
 
 /* Nothing of a configuration counts but the device. */
+static status only_device(bool *cuda, const char *option, int operands, char **argv)
+{
+    *cuda = operands == 1 && strcmp(argv[1], "train.device=cuda") == 0;
+    if (operands == 0 || *cuda)
+        return STATUS_OK;
+    return status_fail(STATUS_USAGE, "bench %s has cases of its own: it takes nothing but train.device=cuda", option);
+}
+
+static status check_device(int operands, char **argv)
+{
+    bool cuda;
+    const device_interface *on = &device_cpu;
+    TRY(only_device(&cuda, "--self-check", operands, argv));
+    if (cuda)
+        TRY(device_find(&on, "cuda"));
+    return self_check(on, omp_get_max_threads());
+}
+
 static status measure_profile(const char *path, int operands, char **argv)
 {
     comm *world = NULL;
-    bool cuda = operands == 1 && strcmp(argv[1], "train.device=cuda") == 0;
-    if (operands > 0 && !cuda)
-        return status_fail(STATUS_USAGE,
-                           "bench --profile times models of its own: it takes nothing but train.device=cuda");
+    bool cuda;
+    TRY(only_device(&cuda, "--profile", operands, argv));
     TRY(comm_open(&world));
     log_set_rank(comm_rank(world), comm_ranks(world));
     status s = bench_profile(path, cuda ? CONFIG_CUDA : CONFIG_CPU, world);
@@ -301,6 +318,7 @@ int bench_main(int argc, char **argv)
 {
     settings set = {.steps = 5, .warmup = 2};
     const char *profile = NULL;
+    bool check = false;
     const options_row rows[] = {
         {"--steps", OPTIONS_INTEGER, "N", "measured steps; the median counts (5)", &set.steps, 1, 100000, NULL},
         {"--warmup", OPTIONS_INTEGER, "N", "steps before them (2)", &set.warmup, 0, 100000, NULL},
@@ -309,11 +327,16 @@ int bench_main(int argc, char **argv)
          "several "
          "ranks, too",
          &profile, 0, 0, NULL},
+        {"--self-check", OPTIONS_FLAG, NULL,
+         "instead: a line for each thing that only this device and its libraries can judge, with its verdict; 1 if one "
+         "is wrong",
+         &check, 0, 0, NULL},
         {"--json", OPTIONS_FLAG, NULL, "one JSON object, without the table", &set.json, 0, 0, NULL},
     };
     const options_command command = {
         .name = "bench",
-        .operands = "CONFIG.yaml [key=value ...] | --profile FILE [train.device=cuda]",
+        .operands =
+            "CONFIG.yaml [key=value ...] | --profile FILE [train.device=cuda] | --self-check [train.device=cuda]",
         .summary =
             "Plays training steps of a configuration on one rank, with random tokens and weights, and prints each op's "
             "time\n"
@@ -326,11 +349,13 @@ int bench_main(int argc, char **argv)
     int operands, code = options_parse(&command, &operands, argc, argv);
     if (code != OPTIONS_GO_ON)
         return code;
-    if (!profile && operands < 1) {
-        log_error("bench needs a configuration, or --profile FILE");
+    if (!profile && !check && operands < 1) {
+        log_error("bench needs a configuration, --profile FILE or --self-check");
         return STATUS_USAGE;
     }
-    status s = profile ? measure_profile(profile, operands, argv) : measure_config(&set, operands, argv);
+    status s = check     ? check_device(operands, argv)
+               : profile ? measure_profile(profile, operands, argv)
+                         : measure_config(&set, operands, argv);
     if (s != STATUS_OK)
         log_error("%s", status_message());
     return (int)s;

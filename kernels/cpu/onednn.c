@@ -3,6 +3,7 @@
  * executing a primitive allocates nothing. */
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -291,4 +292,10 @@ void onednn_product_run(const op_prepared *prepared, const gemm_operands *operan
         omp_set_num_threads(threads);
     MUST(code == dnnl_success, "oneDNN status %d in a product [%lld, %lld] [%lld, %lld]", (int)code,
          (long long)p->shape.m, (long long)p->shape.k, (long long)p->shape.k, (long long)p->shape.n);
+}
+
+void onednn_words(char *out, int bytes)
+{
+    snprintf(out, (size_t)bytes, "version %d.%d.%d, instruction set 0x%x", dnnl_version()->major, dnnl_version()->minor,
+             dnnl_version()->patch, (unsigned)dnnl_get_effective_cpu_isa());
 }

@@ -7,6 +7,8 @@
 #include "memory/status.h"
 
 struct onednn_product;
+/* Its version and the instruction set that it uses. */
+void onednn_words(char *out, int bytes);
 /* The product of a shape: described on first asking and kept in a table of the process, a memo of a pure function. */
 status onednn_product_get(struct onednn_product **out, const gemm_shape *s);
 /* False if running it would allocate memory: oneDNN's older products, which it takes below AVX-512, pack operands into buffers of

@@ -1,0 +1,144 @@
+#include "tools/self_check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/onednn.h"
+#include "memory/log.h"
+#include "parallel/comm_backend.h"
+
+enum { COPIED = 1 << 20, WORDS = 160 };
+
+void self_check_say(void *tally_, device_verdict v, const char *name, const char *words)
+{
+    static const char *const names[] = {[DEVICE_RIGHT] = "right",
+                                        [DEVICE_WRONG] = "WRONG",
+                                        [DEVICE_REFUSED] = "refused",
+                                        [DEVICE_NOT_ASKED] = "not asked"};
+    self_check_tally *tally = tally_;
+    tally->of[v]++;
+    printf("%-9s  %s: %s\n", names[v], name, words);
+    fflush(stdout);
+}
+
+static void say_if(self_check_tally *t, bool right, const char *name, const char *words)
+{
+    self_check_say(t, right ? DEVICE_RIGHT : DEVICE_WRONG, name, words);
+}
+
+static void idle(void *context)
+{
+    (void)context;
+}
+
+/* The host's mirror into the arena and back, as a step's inputs and results go. */
+static void mirror(self_check_tally *t, const device_interface *on, device *d)
+{
+    unsigned char *host = (unsigned char *)on->host(d);
+    for (int i = 0; i < COPIED; i++)
+        host[i] = (unsigned char)(i * 7 + i / 251);
+    on->copy_in(d, COPIED, 0, COPIED);
+    on->copy_in(d, 0, 0, COPIED);
+    on->synchronise(d, idle, NULL);
+    memset(host, 0xFF, COPIED);
+    on->copy_out(d, 0, COPIED);
+    on->synchronise(d, idle, NULL);
+    bool same = true;
+    unsigned char *arena = on->borrow(d, COPIED, COPIED);
+    for (int i = 0; i < COPIED; i++)
+        same = same && host[i] == (unsigned char)(i * 7 + i / 251) && arena[i] == host[i];
+    on->give_back(d, arena, COPIED, COPIED, false);
+    say_if(t, same, "copies of inputs and results", "1 MiB there and back");
+}
+
+static void marks(self_check_tally *t, const device_interface *on, device *d)
+{
+    on->mark(d, 0);
+    on->synchronise(d, idle, NULL);
+    say_if(t, on->passed(d, 0), "marks", "a kernel sets a word that the host reads");
+}
+
+/* What a checkpoint does: memory of the host's is pinned, and takes a copy. */
+static void aside(self_check_tally *t, const device_interface *on, device *d)
+{
+    unsigned char *host = aligned_alloc(4096, COPIED), *arena = on->borrow(d, 0, COPIED);
+    MUST(host, "out of memory");
+    status s = on->pin(d, host, COPIED);
+    if (s != STATUS_OK) {
+        self_check_say(t, DEVICE_REFUSED, "registered host memory", status_message());
+    } else {
+        memset(host, 0xFF, COPIED);
+        on->set_aside(d, host, 0, COPIED);
+        on->set_aside_first(d);
+        bool done = on->set_aside_done(d, true);
+        say_if(t, done && memcmp(host, arena, COPIED) == 0, "registered host memory", "1 MiB set aside");
+        (void)on->pin(d, host, 0);
+    }
+    on->give_back(d, arena, 0, COPIED, false);
+    free(host);
+}
+
+static void check_libraries(self_check_tally *t, const device_interface *on)
+{
+    char words[WORDS];
+    if (on == &device_cpu) {
+        onednn_words(words, sizeof words);
+        self_check_say(t, DEVICE_RIGHT, "oneDNN", words);
+        self_check_say(t, DEVICE_RIGHT, "instruction set of our loops", isa_detect()->name);
+    }
+    if (on->communication && on->communication->version) {
+        status s = on->communication->version(words, sizeof words);
+        self_check_say(t, s == STATUS_OK ? DEVICE_RIGHT : DEVICE_REFUSED, on->communication->name,
+                       s == STATUS_OK ? words : status_message());
+        self_check_say(t, DEVICE_NOT_ASKED, "order of several communicators, and collectives in a graph",
+                       "a self-check is one rank's: check-gpu trains two on one GPU");
+    }
+}
+
+/* `second`: as with train.deterministic: false */
+static status check_ops(self_check_tally *t, const device_interface *on, const op_backend *backend, int threads,
+                        bool second)
+{
+    enum { REQUESTS = 1, MARKS = 1 };
+    device *d = NULL;
+    const device_options how = {
+        .requests = REQUESTS, .marks = MARKS, .backend = backend, .threads = threads, .varies = second};
+    TRY(on->open(&d, &how));
+    status s = on->allocate(d, SELF_CHECK_ARENA, 2 * COPIED);
+    if (s == STATUS_OK && !second) {
+        if (on->check)
+            on->check(d, self_check_say, t);
+        if (on != &device_cpu) {
+            mirror(t, on, d);
+            marks(t, on, d);
+        }
+        if (on->set_aside)
+            aside(t, on, d);
+    }
+    if (s == STATUS_OK)
+        self_check_ops(t, on, d, backend, threads, second);
+    on->close(d);
+    return s;
+}
+
+status self_check(const device_interface *on, int threads)
+{
+    self_check_tally t = {{0}};
+    const op_backend *backend = on->backend ? on->backend : &cpu_backend;
+    check_libraries(&t, on);
+    TRY(check_ops(&t, on, backend, threads, false));
+    if (on != &device_cpu) {
+        printf("with train.deterministic: false\n");
+        TRY(check_ops(&t, on, backend, threads, true));
+    }
+    printf("self-check: %d right, %d wrong, %d refused, %d not asked\n", t.of[DEVICE_RIGHT], t.of[DEVICE_WRONG],
+           t.of[DEVICE_REFUSED], t.of[DEVICE_NOT_ASKED]);
+    return t.of[DEVICE_WRONG] == 0
+               ? STATUS_OK
+               : status_fail(STATUS_FAILED,
+                             "%d things are wrong on this device: do not train on it, and send these "
+                             "lines to whoever builds phalanx",
+                             t.of[DEVICE_WRONG]);
+}

@@ -175,7 +175,9 @@ typedef struct op_backend {
     bool
         communicates; /* its device has a communication backend of its own, which wants no working memory of the plan */
     double balance;   /* FLOPs of products that take as long as a byte of memory traffic; 0: not known */
-    bool same_bits;   /* whatever a memory budget makes the plan do leaves every bit of the results as it is */
+    void (*words)(char *out,
+                  int bytes); /* for a self-check: libraries and instructions; NULL where the device says it */
+    bool same_bits;           /* whatever a memory budget makes the plan do leaves every bit of the results as it is */
 } op_backend;
 
 /* The balance of an H100, for plans without a device: 70% of 989 TFLOP/s, 3.35 TB/s. */

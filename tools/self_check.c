@@ -4,28 +4,33 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/cpu/isa.h"
-#include "kernels/cpu/onednn.h"
 #include "memory/log.h"
 #include "parallel/comm_backend.h"
+#include "tools/self_check_ops.h"
 
 enum { COPIED = 1 << 20, WORDS = 160 };
 
-void self_check_say(void *tally_, device_verdict v, const char *name, const char *words)
+/* Lines so far, by verdict. */
+typedef struct tally {
+    int of[DEVICE_NOT_ASKED + 1];
+} tally;
+
+/* Prints a line and counts it: a device_say, whose context is a tally. */
+static void say(void *tally_, device_verdict v, const char *name, const char *words)
 {
     static const char *const names[] = {[DEVICE_RIGHT] = "right",
                                         [DEVICE_WRONG] = "WRONG",
                                         [DEVICE_REFUSED] = "refused",
                                         [DEVICE_NOT_ASKED] = "not asked"};
-    self_check_tally *tally = tally_;
-    tally->of[v]++;
+    tally *t = tally_;
+    t->of[v]++;
     printf("%-9s  %s: %s\n", names[v], name, words);
     fflush(stdout);
 }
 
-static void say_if(self_check_tally *t, bool right, const char *name, const char *words)
+static void say_if(tally *t, bool right, const char *name, const char *words)
 {
-    self_check_say(t, right ? DEVICE_RIGHT : DEVICE_WRONG, name, words);
+    say(t, right ? DEVICE_RIGHT : DEVICE_WRONG, name, words);
 }
 
 static void idle(void *context)
@@ -34,7 +39,7 @@ static void idle(void *context)
 }
 
 /* The host's mirror into the arena and back, as a step's inputs and results go. */
-static void mirror(self_check_tally *t, const device_interface *on, device *d)
+static void mirror(tally *t, const device_interface *on, device *d)
 {
     unsigned char *host = (unsigned char *)on->host(d);
     for (int i = 0; i < COPIED; i++)
@@ -53,7 +58,7 @@ static void mirror(self_check_tally *t, const device_interface *on, device *d)
     say_if(t, same, "copies of inputs and results", "1 MiB there and back");
 }
 
-static void marks(self_check_tally *t, const device_interface *on, device *d)
+static void marks(tally *t, const device_interface *on, device *d)
 {
     on->mark(d, 0);
     on->synchronise(d, idle, NULL);
@@ -61,13 +66,13 @@ static void marks(self_check_tally *t, const device_interface *on, device *d)
 }
 
 /* What a checkpoint does: memory of the host's is pinned, and takes a copy. */
-static void aside(self_check_tally *t, const device_interface *on, device *d)
+static void aside(tally *t, const device_interface *on, device *d)
 {
     unsigned char *host = aligned_alloc(4096, COPIED), *arena = on->borrow(d, 0, COPIED);
     MUST(host, "out of memory");
     status s = on->pin(d, host, COPIED);
     if (s != STATUS_OK) {
-        self_check_say(t, DEVICE_REFUSED, "registered host memory", status_message());
+        say(t, DEVICE_REFUSED, "registered host memory", status_message());
     } else {
         memset(host, 0xFF, COPIED);
         on->set_aside(d, host, 0, COPIED);
@@ -80,26 +85,24 @@ static void aside(self_check_tally *t, const device_interface *on, device *d)
     free(host);
 }
 
-static void check_libraries(self_check_tally *t, const device_interface *on)
+static void check_libraries(tally *t, const device_interface *on, const op_backend *backend)
 {
     char words[WORDS];
-    if (on == &device_cpu) {
-        onednn_words(words, sizeof words);
-        self_check_say(t, DEVICE_RIGHT, "oneDNN", words);
-        self_check_say(t, DEVICE_RIGHT, "instruction set of our loops", isa_detect()->name);
+    if (backend->words) {
+        backend->words(words, sizeof words);
+        say(t, DEVICE_RIGHT, backend->name, words);
     }
     if (on->communication && on->communication->version) {
         status s = on->communication->version(words, sizeof words);
-        self_check_say(t, s == STATUS_OK ? DEVICE_RIGHT : DEVICE_REFUSED, on->communication->name,
-                       s == STATUS_OK ? words : status_message());
-        self_check_say(t, DEVICE_NOT_ASKED, "order of several communicators, and collectives in a graph",
-                       "a self-check is one rank's: check-gpu trains two on one GPU");
+        say(t, s == STATUS_OK ? DEVICE_RIGHT : DEVICE_REFUSED, on->communication->name,
+            s == STATUS_OK ? words : status_message());
+        say(t, DEVICE_NOT_ASKED, "order of several communicators, and collectives in a graph",
+            "a self-check is one rank's: check-gpu trains two on one GPU");
     }
 }
 
 /* `second`: as with train.deterministic: false */
-static status check_ops(self_check_tally *t, const device_interface *on, const op_backend *backend, int threads,
-                        bool second)
+static status check_ops(tally *t, const device_interface *on, const op_backend *backend, int threads, bool second)
 {
     enum { REQUESTS = 1, MARKS = 1 };
     device *d = NULL;
@@ -109,7 +112,7 @@ static status check_ops(self_check_tally *t, const device_interface *on, const o
     status s = on->allocate(d, SELF_CHECK_ARENA, 2 * COPIED);
     if (s == STATUS_OK && !second) {
         if (on->check)
-            on->check(d, self_check_say, t);
+            on->check(d, say, t);
         if (on != &device_cpu) {
             mirror(t, on, d);
             marks(t, on, d);
@@ -118,16 +121,17 @@ static status check_ops(self_check_tally *t, const device_interface *on, const o
             aside(t, on, d);
     }
     if (s == STATUS_OK)
-        self_check_ops(t, on, d, backend, threads, second);
+        self_check_ops(&(self_check_on){
+            .on = on, .d = d, .backend = backend, .threads = threads, .varies = second, .say = say, .context = t});
     on->close(d);
     return s;
 }
 
 status self_check(const device_interface *on, int threads)
 {
-    self_check_tally t = {{0}};
+    tally t = {{0}};
     const op_backend *backend = on->backend ? on->backend : &cpu_backend;
-    check_libraries(&t, on);
+    check_libraries(&t, on, backend);
     TRY(check_ops(&t, on, backend, threads, false));
     if (on != &device_cpu) {
         printf("with train.deterministic: false\n");

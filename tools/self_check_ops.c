@@ -6,7 +6,7 @@
 
 #include "kernels/philox.h"
 #include "memory/log.h"
-#include "tools/self_check.h"
+#include "tools/self_check_ops.h"
 #include "tools/self_check_math.h"
 
 enum { OPERANDS = 8, BOUNDARY = 256, NAME = 160, WORDS = 256 };
@@ -38,12 +38,8 @@ typedef struct one {
 } one;
 
 typedef struct checker {
-    self_check_tally *tally;
-    const device_interface *on;
-    device *d;
-    const op_backend *backend;
-    int threads, wanted; /* keys that the device has asked about before */
-    bool varies;
+    const self_check_on *w;
+    int wanted; /* keys that the device has asked about before */
 } checker;
 
 static int64_t upwards(int64_t bytes)
@@ -96,7 +92,7 @@ static void idle(void *context)
 /* Inputs as they are, all else no number. */
 static void give_inputs(const checker *k, const one *c)
 {
-    char *memory = k->on->borrow(k->d, 0, c->bytes);
+    char *memory = k->w->on->borrow(k->w->d, 0, c->bytes);
     memset(memory, 0xFF, (size_t)c->bytes);
     for (int i = 0; i < c->count; i++)
         for (int64_t e = 0; !c->out[i] && e < tensor_elements(&c->at[i]); e++) {
@@ -104,7 +100,7 @@ static void give_inputs(const checker *k, const one *c)
             int bytes = dtype_bytes((dtype)c->at[i].type);
             dtype_convert(memory + c->at[i].address + e * bytes, (dtype)c->at[i].type, &x, DTYPE_FP32, 1);
         }
-    k->on->give_back(k->d, memory, 0, c->bytes, true);
+    k->w->on->give_back(k->w->d, memory, 0, c->bytes, true);
 }
 
 /* Plays it once, or captured and replayed; *out, of c->bytes, is then the arena. */
@@ -112,16 +108,16 @@ static void play(char *out, const checker *k, const one *c, bool captured)
 {
     give_inputs(k, c);
     if (captured)
-        k->on->capture(k->d);
-    k->on->launch(k->d, &c->o);
+        k->w->on->capture(k->w->d);
+    k->w->on->launch(k->w->d, &c->o);
     if (captured)
-        k->on->replay(k->d);
-    k->on->synchronise(k->d, idle, NULL);
+        k->w->on->replay(k->w->d);
+    k->w->on->synchronise(k->w->d, idle, NULL);
     if (captured)
-        k->on->forget(k->d);
-    char *memory = k->on->borrow(k->d, 0, c->bytes);
+        k->w->on->forget(k->w->d);
+    char *memory = k->w->on->borrow(k->w->d, 0, c->bytes);
     memcpy(out, memory, (size_t)c->bytes);
-    k->on->give_back(k->d, memory, 0, c->bytes, false);
+    k->w->on->give_back(k->w->d, memory, 0, c->bytes, false);
 }
 
 /* |got - right| / |right|, the worst of the outputs; infinite where something is no number. */
@@ -159,14 +155,14 @@ static void judge(const checker *k, const one *c, const char *how)
     double error = error_of(c, first);
     bool right = error <= c->tolerance, same = true, graph = true;
     play(again, k, c, false);
-    same = k->varies || same_bits(c, first, again);
-    if (k->on->capture) {
+    same = k->w->varies || same_bits(c, first, again);
+    if (k->w->on->capture) {
         play(again, k, c, true);
-        graph = k->varies ? error_of(c, again) <= c->tolerance : same_bits(c, first, again);
+        graph = k->w->varies ? error_of(c, again) <= c->tolerance : same_bits(c, first, again);
     }
     snprintf(words, sizeof words, "%s: error %.2g of %.2g%s%s", how, error, c->tolerance,
              same ? "" : "; a second run gives other bits", graph ? "" : "; a captured run gives other values");
-    self_check_say(k->tally, right && same && graph ? DEVICE_RIGHT : DEVICE_WRONG, c->name, words);
+    k->w->say(k->w->context, right && same && graph ? DEVICE_RIGHT : DEVICE_WRONG, c->name, words);
     free(first);
     free(again);
 }
@@ -176,24 +172,24 @@ static void judge_candidates(checker *k, const one *c)
 {
     const char *key;
     int before = k->wanted;
-    for (; k->on->wanted && (key = k->on->wanted(k->d, k->wanted)); k->wanted++) {
+    for (; k->w->on->wanted && (key = k->w->on->wanted(k->w->d, k->wanted)); k->wanted++) {
         device_choice choice = {.microseconds = 0};
         snprintf(choice.key, sizeof choice.key, "%s", key);
         const char *epilogue = strstr(key, "epilogue: ");
         if (epilogue && strncmp(op_rows[c->o.kind].name + 6, "_g", 2) == 0 && strstr(op_rows[c->o.kind].name, "gelu") &&
             !strstr(epilogue, "gelu"))
-            self_check_say(k->tally, DEVICE_REFUSED, c->name,
-                           "the library has no product with this epilogue: ours follows the product");
-        for (int i = 0; k->on->candidate(k->d, &choice, i); i++) {
+            k->w->say(k->w->context, DEVICE_REFUSED, c->name,
+                      "the library has no product with this epilogue: ours follows the product");
+        for (int i = 0; k->w->on->candidate(k->w->d, &choice, i); i++) {
             char how[WORDS];
             bool readable = strlen(choice.value) < 100;
             snprintf(how, sizeof how, "%s%.120s", readable ? "" : "algorithm ", readable ? choice.value : "");
             if (!readable)
                 snprintf(how, sizeof how, "algorithm %d", i + 1);
-            if (k->on->choose(k->d, &choice) == STATUS_OK)
+            if (k->w->on->choose(k->w->d, &choice) == STATUS_OK)
                 judge(k, c, how);
             else
-                self_check_say(k->tally, DEVICE_REFUSED, c->name, status_message());
+                k->w->say(k->w->context, DEVICE_REFUSED, c->name, status_message());
         }
     }
     if (k->wanted == before)
@@ -204,7 +200,7 @@ static void run(checker *k, one *c)
 {
     tensor scratch;
     c->o.label = c->name;
-    int64_t bytes = k->backend->scratch_bytes(&c->o, k->threads);
+    int64_t bytes = k->w->backend->scratch_bytes(&c->o, k->w->threads);
     if (bytes > 0) {
         tensor_describe(&scratch, "scratch", CLASS_SCRATCH, DTYPE_UINT8, 1, &bytes);
         scratch.address = c->bytes;
@@ -212,9 +208,9 @@ static void run(checker *k, one *c)
         c->o.scratch = &scratch;
     }
     if (c->bytes > (int64_t)SELF_CHECK_ARENA)
-        self_check_say(k->tally, DEVICE_NOT_ASKED, c->name, "it does not fit into the arena of a self-check");
-    else if (k->on->prepare(k->d, &c->o) != STATUS_OK)
-        self_check_say(k->tally, DEVICE_REFUSED, c->name, status_message());
+        k->w->say(k->w->context, DEVICE_NOT_ASKED, c->name, "it does not fit into the arena of a self-check");
+    else if (k->w->on->prepare(k->w->d, &c->o) != STATUS_OK)
+        k->w->say(k->w->context, DEVICE_REFUSED, c->name, status_message());
     else
         judge_candidates(k, c);
     forget(c);
@@ -315,11 +311,11 @@ static void attention(checker *k, dtype type, const int *s, bool backward)
     run(k, &c);
 }
 
-void self_check_ops(self_check_tally *out, const device_interface *on, device *d, const op_backend *backend,
-                    int threads, bool varies)
+void self_check_ops(const self_check_on *w)
 {
     static const dtype types[] = {DTYPE_FP32, DTYPE_BF16, DTYPE_FP16};
-    checker k = {.tally = out, .on = on, .d = d, .backend = backend, .threads = threads, .varies = varies};
+    checker k = {.w = w};
+    bool varies = w->varies;
     for (int t = varies ? 1 : 0; t < 3; t++) {
         for (int i = 0; i < DEPTH_COUNT && !varies; i++) {
             forward_product(&k, types[t], DEPTHS[i], i % 2 != 0, false, false);

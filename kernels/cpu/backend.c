@@ -1,5 +1,9 @@
 /* The backend `cpu`: the table of its kernels, built from the op table, and what they want beforehand. */
+#include <stdio.h>
+
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/onednn.h"
 #include "kernels/elsewhere.h"
 
 #define OP(name, ...) [OP_##name] = cpu_##name,
@@ -36,11 +40,19 @@ static status prepare(op *o, int threads)
     return wants[o->kind].prepare ? wants[o->kind].prepare(o, threads) : STATUS_OK;
 }
 
+static void words(char *out, int bytes)
+{
+    char library[64];
+    onednn_words(library, sizeof library);
+    snprintf(out, (size_t)bytes, "our loops for %s; oneDNN, %s", isa_detect()->name, library);
+}
+
 /* Its balance: 1 TFLOP/s in bf16 and 40 GB/s, and as much in fp32 on machines without matrix instructions. */
 const op_backend cpu_backend = {.name = "cpu",
                                 .kernels = kernels,
                                 .scratch_bytes = scratch_bytes,
                                 .prepare = prepare,
+                                .words = words,
                                 .balance = 25,
                                 .same_bits = true};
 

@@ -101,7 +101,8 @@ static void pinned(const check *c)
     CUDA_MUST(cudaEventRecord(at[1], stream));
     CUDA_MUST(cudaMemcpyAsync(back, arena, COPY_BYTES, cudaMemcpyDeviceToHost, stream));
     CUDA_MUST(cudaEventRecord(at[2], stream));
-    CUDA_MUST(cudaStreamSynchronize(stream));
+    for (int i = 0; i < 3; i++)
+        CUDA_MUST(cudaEventSynchronize(at[i]));
     CUDA_MUST(cudaEventElapsedTime(&in, at[0], at[1]));
     CUDA_MUST(cudaEventElapsedTime(&out, at[1], at[2]));
     snprintf(words, sizeof words, "%d MiB there in %.3f ms, back in %.3f ms", COPY_BYTES >> 20, (double)in,

@@ -1,0 +1,23 @@
+/* The ops of a self-check: those that libraries compute, or kernels of PTX. */
+#ifndef PHALANX_TOOLS_SELF_CHECK_OPS_H
+#define PHALANX_TOOLS_SELF_CHECK_OPS_H
+
+#include "kernels/device.h"
+
+enum { SELF_CHECK_ARENA = 64 << 20 }; /* bytes */
+
+typedef struct self_check_on {
+    const device_interface *on;
+    device *d; /* open, with an arena of SELF_CHECK_ARENA */
+    const op_backend *backend;
+    int threads;
+    bool varies; /* the order of sums may: no bits are compared */
+    device_say *say;
+    void *context; /* of say */
+} self_check_on;
+
+/* Products and attention by every candidate of the device's libraries and by our own kernels, against float64: the values, a
+ * second run's bits, and those of a captured run where the device can capture. */
+void self_check_ops(const self_check_on *w);
+
+#endif

@@ -17,6 +17,7 @@ if [ "$what" = gpu-kit-standins ]; then
     cp "$build/tests/phalanx_standin" "$out/bin/phalanx"
     cp "$build/tests/device_ops_standin" "$out/bin/device_ops"
     cp "$build/tests/standin/libcudnn.so.9" "$out/lib/"
+    cp tests/cuda/standin/ncu "$out/bin/"
     : >"$out/bin/standins"
 else
     cp "$build/phalanx" "$out/bin/phalanx"

@@ -301,6 +301,30 @@ static void what_it_does_not_take_stays_ours(void **state)
     assert_true(r.theirs == 1 && r.ours == 0); /* forward only */
 }
 
+/* bench --self-check names what is wrong, and fails. */
+static void a_self_check_tells_right_from_wrong(void **state)
+{
+    (void)state;
+    char *program = launch_beside("phalanx_standin");
+    launch_result r =
+        launch_run(300, "LD_LIBRARY_PATH=%s exec %s bench --self-check train.device=cuda", standin, program);
+    if (r.status)
+        fprintf(stderr, "%s%s", r.out, r.err);
+    assert_int_equal(r.status, 0);
+    assert_true(count_of(r.out, "right ") > 500 && count_of(r.out, "WRONG") == 0);
+    assert_true(count_of(r.out, "attention_grad bf16") > 9 && count_of(r.out, "cuDNN engine 2") > 30);
+    assert_true(count_of(r.out, "mma m16n8k16") == 2 && count_of(r.out, "pinned host memory") == 1);
+    launch_free(&r);
+    r = launch_run(300,
+                   "LD_LIBRARY_PATH=%s STANDIN_MUTANT='cuDNN sees other documents' exec %s bench --self-check "
+                   "train.device=cuda",
+                   standin, program);
+    assert_int_equal(r.status, 1);
+    assert_true(count_of(r.out, "WRONG") > 0 && count_of(r.out, "documents: own: error") > 0);
+    launch_free(&r);
+    free(program);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -314,6 +338,7 @@ int main(void)
         cmocka_unit_test(without_cudnn_our_kernels_compute),
         cmocka_unit_test(what_varies_is_taken_where_it_may),
         cmocka_unit_test(what_it_does_not_take_stays_ours),
+        cmocka_unit_test(a_self_check_tells_right_from_wrong),
     };
     return cuda_runs_group(tests, sizeof tests / sizeof *tests, set_up, tear_down);
 }

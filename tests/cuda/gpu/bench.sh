@@ -55,7 +55,7 @@ bench gpt2-1558m gpt2 48 1600 25 25 6400 50257 1
 
 # Of one step of a small llama-1b: the time of each kernel, and all sections for the six that take most.
 slowest() {
-    config llama 2 2048 32 8 8192 128256 4096 1
+    if [ $standins = no ]; then config llama 2 2048 32 8 8192 128256 4096 1; else config llama 1 32 2 1 32 64 16 1; fi
     timeout $((3 * limit)) ncu --csv --page raw --metrics gpu__time_duration.sum --launch-count 2000 \
         "$phalanx" bench --steps 1 --warmup 1 "$work/config.yaml" >"$work/kernels.csv" || return 1
     awk -F'","' 'NR == 1 { next } $5 != "" { time = $NF; gsub(/[",]/, "", time); sum[$5] += time }
@@ -67,11 +67,11 @@ look_at() { # KERNEL
     timeout "$limit" ncu --set full --kernel-name "$1" --launch-count 1 "$phalanx" bench --steps 1 --warmup 1 "$work/config.yaml"
 }
 if part ncu; then
-    if [ $standins = no ] && command -v ncu >/dev/null; then
+    if command -v ncu >/dev/null; then
         try "the slowest kernels" slowest
         while IFS=$'\t' read -r _ kernel; do
-            kernel=${kernel%%(*}
-            try "ncu: $kernel" look_at "${kernel##* }"
+            kernel=${kernel%%[<(]*} # without arguments, and those of a template
+            try "ncu: $kernel" look_at "${kernel##*[ :]}"
         done < <(cat "$work/slowest" 2>/dev/null)
     else
         skip "the slowest kernels" "ncu is not installed"

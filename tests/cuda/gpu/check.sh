@@ -2,7 +2,7 @@
 # What can only be shown on a GPU: kernels and ops against float64, the CUDA losses against the CPU's, resume bit for bit,
 # device memory beyond the arena, NCCL between ranks that share the GPU, and a small step under compute-sanitizer.
 # Usage: check.sh [BUILD] [--only REGEX]     (make check-gpu; common.sh says more)
-# Parts, which REGEX chooses from: versions kernels ops cudnn gpt2 llama wide gpt2-ranks llama-ranks four-ranks memory sanitizer.
+# Parts, which REGEX chooses from: versions self-check kernels ops cudnn gpt2 llama wide gpt2-ranks llama-ranks four-ranks memory sanitizer.
 # Where the programs are linked with the stand-ins, sizes are small: that tries the scripts, and shows nothing of a GPU.
 . "$(dirname "$0")/common.sh"
 export OMP_NUM_THREADS=4
@@ -91,6 +91,16 @@ versions() {
     uname -srm && "$phalanx" --version && mpirun --version | head -1
 }
 part versions && try "driver, libraries, mpirun" versions
+# what only this machine can judge; its lines are in the log, the wrong ones here, too
+self_check() {
+    local result
+    timeout "$part_limit" "$phalanx" bench --self-check train.device=cuda >"$work/self-check" 2>&1
+    result=$?
+    grep -v '^standin' "$work/self-check"
+    [ $result = 0 ] || grep '^WRONG' "$work/self-check" | head -12
+    return $result
+}
+part self-check && try "what only this machine can judge" self_check
 if part kernels; then
     kernels=$(program test_cuda_kernels_gpu)
     if [ -x "$kernels" ]; then

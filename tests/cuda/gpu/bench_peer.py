@@ -59,7 +59,7 @@ for mode in ("eager", "compiled"):
     except torch.cuda.OutOfMemoryError:
         print(json.dumps({"peer": f"torch {torch.__version__} {mode}", "out_of_memory": True}), flush=True)
     except Exception as error:  # a mode that this machine cannot compile is told, and is no end of the other's
-        print(json.dumps({"peer": f"torch {torch.__version__} {mode}", "failed": str(error).strip().splitlines()[-1][:200]}), flush=True)
+        print(json.dumps({"peer": f"torch {torch.__version__} {mode}", "failed": " ".join(str(error).split())[:200]}), flush=True)
     model = optimizer = run = None
     if device == "cuda":
         torch.cuda.empty_cache()

@@ -70,7 +70,7 @@ if part ncu; then
     if command -v ncu >/dev/null; then
         try "the slowest kernels" slowest
         while IFS=$'\t' read -r _ kernel; do
-            kernel=${kernel%%[<(]*} # without arguments, and those of a template
+            kernel=${kernel%%[\<\(]*} # without arguments, and those of a template
             try "ncu: $kernel" look_at "${kernel##*[ :]}"
         done < <(cat "$work/slowest" 2>/dev/null)
     else

@@ -31,7 +31,7 @@ measure() {
     echo "$layers layers: $(grep -m1 -E 'tokens/s' "$work/out")"
 }
 peer() {
-    timeout $((2 * limit)) "$python" "$here/bench_peer.py" "$family" "$layers" "$hidden" "$heads" "$kv" "$ffn" "$vocabulary" "$sequence" "$micro" 4
+    timeout $((4 * limit)) "$python" "$here/bench_peer.py" "$family" "$layers" "$hidden" "$heads" "$kv" "$ffn" "$vocabulary" "$sequence" "$micro" 4
 }
 bench() { # NAME FAMILY LAYERS HIDDEN HEADS KV FFN VOCABULARY MICRO(at a sequence of 4096)
     local name=$1 family=$2 layers=$3 hidden=$4 heads=$5 kv=$6 ffn=$7 vocabulary=$8 sequence micro

@@ -28,6 +28,7 @@ else:
                    max_position_embeddings=length)
 config._attn_implementation = "sdpa"
 tokens = torch.randint(0, vocabulary, (count, micro, length), device=device)
+failed = False
 for mode in ("eager", "compiled"):
     try:
         model = kind(config).to(device)
@@ -58,9 +59,11 @@ for mode in ("eager", "compiled"):
                           "peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2) if device == "cuda" else None}), flush=True)
     except torch.cuda.OutOfMemoryError:
         print(json.dumps({"peer": f"torch {torch.__version__} {mode}", "out_of_memory": True}), flush=True)
-    except Exception as error:  # a mode that this machine cannot compile is told, and is no end of the other's
+    except Exception as error:  # such as no C compiler: told, and the case fails
+        failed = True
         print(json.dumps({"peer": f"torch {torch.__version__} {mode}", "failed": " ".join(str(error).split())[:200]}), flush=True)
     model = optimizer = run = None
     if device == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
+sys.exit(failed)

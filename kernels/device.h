@@ -13,7 +13,7 @@
 #include "kernels/op.h"
 
 /* Raised whenever device_interface, op, run_context or comm_backend change: an older shared object is refused. */
-enum { DEVICE_VERSION = 8 };
+enum { DEVICE_VERSION = 9 };
 
 /* Set to 1, several ranks may use one GPU (correctness only; NCCL is told that they are on different hosts). */
 #define DEVICE_SHARE_ENVIRONMENT "PHALANX_SHARE_GPU"
@@ -47,6 +47,9 @@ typedef struct device_choice {
     char value[DEVICE_CHOICE_VALUE]; /* which one, in the device's own words */
     double microseconds;             /* that it took; 0: taken without timing */
 } device_choice;
+
+/* Moments that a device notes, in sets that do not disturb one another. */
+typedef enum device_clock { CLOCK_TRACE, CLOCK_PACE, DEVICE_CLOCKS } device_clock;
 
 typedef struct device_interface {
     int version; /* DEVICE_VERSION */
@@ -112,12 +115,12 @@ typedef struct device_interface {
     bool (*set_aside_done)(device *d, bool wait);
     status (*pin)(device *d, void *host, int64_t bytes);
 
-    /* For a trace. `stamps` makes room for as many (0: no more); `stamp` notes when the queue that plays `o` has done what it was
-     * given so far, of communication after all that compute was given; `stamp_seconds` says when that was, since stamp 0, once the
-     * device has been waited for. All NULL, where the host's clock tells. */
-    void (*stamps)(device *d, int count);
-    void (*stamp)(device *d, int index, const op *o);
-    double (*stamp_seconds)(const device *d, int index);
+    /* Times of ops. `stamps` makes room for as many in a set (0: no more); `stamp` notes when the queue that plays `o` has done what it
+     * was given so far, of communication after all that compute was given; what is captured notes it anew at each replay.
+     * `stamp_seconds`: from one stamp of a set to another, once the device has been waited for. All NULL, where the host's clock tells. */
+    void (*stamps)(device *d, device_clock set, int count);
+    void (*stamp)(device *d, device_clock set, int index, const op *o);
+    double (*stamp_seconds)(const device *d, device_clock set, int from, int to);
 
     void (*profile)(device *d, bool on); /* the vendor's profiler */
 } device_interface;

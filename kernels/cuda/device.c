@@ -41,8 +41,10 @@ struct device {
     cudnn *cudnn;          /* NULL: there is none */
     cudaGraphExec_t graph; /* what was captured; NULL: nothing has been */
     bool capturing;
-    cudaEvent_t *stamp; /* [stamp_count]: when queues came so far, for a trace */
-    int stamp_count;
+    struct {
+        cudaEvent_t *at; /* [count]: when queues came so far */
+        int count;
+    } clock[DEVICE_CLOCKS];
 };
 
 /* ---- which GPU ------------------------------------------------------------------------------------------------- */
@@ -146,32 +148,34 @@ static void cuda_facts(device_facts *out, const device *d)
 
 /* ---- times ------------------------------------------------------------------------------------------------------ */
 
-static void cuda_stamps(device *d, int count)
+static void cuda_stamps(device *d, device_clock set, int count)
 {
-    for (int i = 0; i < d->stamp_count; i++)
-        CUDA_MUST(cudaEventDestroy(d->stamp[i]));
-    free(d->stamp);
-    d->stamp = count > 0 ? must_calloc((unsigned long)count, sizeof *d->stamp) : NULL;
-    d->stamp_count = count;
+    for (int i = 0; i < d->clock[set].count; i++)
+        CUDA_MUST(cudaEventDestroy(d->clock[set].at[i]));
+    free(d->clock[set].at);
+    d->clock[set].at = count > 0 ? must_calloc((unsigned long)count, sizeof *d->clock[set].at) : NULL;
+    d->clock[set].count = count;
     for (int i = 0; i < count; i++)
-        CUDA_MUST(cudaEventCreate(&d->stamp[i]));
+        CUDA_MUST(cudaEventCreate(&d->clock[set].at[i]));
 }
 
-/* Updates that are still kept back are noted with what launches them. */
-static void cuda_stamp(device *d, int index, const op *o)
+/* Updates that are still kept back are noted with what launches them. An event that a graph is to record anew is external to it:
+ * else it would be order within the graph and nothing more. */
+static void cuda_stamp(device *d, device_clock set, int index, const op *o)
 {
     bool travels = op_row_of(o)->flags & (OP_COMM | OP_HOST);
-    MUST(index >= 0 && index < d->stamp_count, "stamp %d of %d", index, d->stamp_count);
+    MUST(index >= 0 && index < d->clock[set].count, "stamp %d of %d", index, d->clock[set].count);
     cudaStream_t queue = travels ? streams_start(&d->streams, o) : d->streams.of[STREAM_COMPUTE];
-    CUDA_MUST(cudaEventRecord(d->stamp[index], queue));
+    CUDA_MUST(cudaEventRecordWithFlags(d->clock[set].at[index], queue,
+                                       d->capturing ? cudaEventRecordExternal : cudaEventRecordDefault));
 }
 
-static double cuda_stamp_seconds(const device *d, int index)
+static double cuda_stamp_seconds(const device *d, device_clock set, int from, int to)
 {
+    const cudaEvent_t *at = d->clock[set].at;
     float milliseconds = 0;
-    CUDA_MUST(
-        cudaEventSynchronize(d->stamp[index])); /* one on another queue may come after what compute has waited for */
-    CUDA_MUST(cudaEventElapsedTime(&milliseconds, d->stamp[0], d->stamp[index]));
+    CUDA_MUST(cudaEventSynchronize(at[to])); /* one on another queue may come after what compute has waited for */
+    CUDA_MUST(cudaEventElapsedTime(&milliseconds, at[from], at[to]));
     return 1e-3 * (double)milliseconds;
 }
 
@@ -225,7 +229,8 @@ static void cuda_close(device *d)
     if (!d)
         return;
     cuda_forget(d);
-    cuda_stamps(d, 0);
+    for (int i = 0; i < DEVICE_CLOCKS; i++)
+        cuda_stamps(d, (device_clock)i, 0);
     cudnn_close(d->cudnn);
     gemm_close(d->gemm);
     tuning_close(d->tuning);

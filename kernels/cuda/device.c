@@ -39,6 +39,7 @@ struct device {
     tuning *tuning;
     gemm *gemm;
     cudnn *cudnn;          /* NULL: there is none */
+    uint64_t *total;       /* of a sum of bits that is being made */
     cudaGraphExec_t graph; /* what was captured; NULL: nothing has been */
     bool capturing;
     struct {
@@ -235,6 +236,7 @@ static void cuda_close(device *d)
     gemm_close(d->gemm);
     tuning_close(d->tuning);
     streams_close(&d->streams);
+    cudaFree(d->total);
     cudaFree(d->context.arena);
     cudaFreeHost(d->host);
     free(d);
@@ -256,6 +258,10 @@ static status cuda_open(device **out, const device_options *o)
     d->mark_count = o->marks;
     streams_open(&d->streams, o->requests);
     d->context.stream = d->streams.of[STREAM_COMPUTE];
+    void *total;
+    CUDA_MUST(cudaMalloc(&total, sizeof *d->total));
+    CUDA_MUST(cudaMemset(total, 0, sizeof *d->total));
+    d->total = total;
     cudnn_open(&d->cudnn, &(cudnn_options){.tuning = d->tuning,
                                            .stream = d->context.stream,
                                            .gpu = d->gpu,
@@ -498,6 +504,55 @@ static status cuda_pin(device *d, void *host, int64_t bytes)
                                           (long long)bytes, cudaGetErrorString(e));
 }
 
+/* ---- verification ------------------------------------------------------------------------------------------------ */
+
+static void sum_bits(device *d, const device_rows *of)
+{
+    const launch_bytes bytes = {d->context.arena + of->at, of->pitch, of->bytes, of->rows};
+    updates_launch(&d->updates, &d->context);
+    int error = launch_sum_bits(d->context.stream, d->total, &bytes);
+    MUST(error == 0, "a sum of bits: the launch failed with CUDA error %d", error);
+}
+
+static void settle_bits(device *d, int64_t sum, const device_note *note)
+{
+    char *arena = d->context.arena;
+    int error = launch_settle_bits(d->context.stream, d->total, (uint64_t *)(void *)(arena + sum),
+                                   note ? (uint64_t *)(void *)(arena + note->note) : NULL, note ? note->what : 0,
+                                   note ? (const int64_t *)(const void *)(arena + note->step) : NULL);
+    MUST(error == 0, "a sum of bits: the launch failed with CUDA error %d", error);
+}
+
+static void cuda_sum(device *d, int64_t to, const device_rows *of)
+{
+    sum_bits(d, of);
+    settle_bits(d, to, NULL);
+}
+
+static void cuda_check(device *d, int64_t with, const device_rows *of, const device_note *note)
+{
+    sum_bits(d, of);
+    settle_bits(d, with, note);
+}
+
+static void copy_rows(device *d, int64_t to, int64_t to_pitch, int64_t from, int64_t from_pitch, const device_rows *r)
+{
+    updates_launch(&d->updates, &d->context);
+    CUDA_MUST(cudaMemcpy2DAsync(d->context.arena + to, (size_t)to_pitch, d->context.arena + from, (size_t)from_pitch,
+                                (size_t)r->bytes, (size_t)r->rows, cudaMemcpyDeviceToDevice,
+                                d->streams.of[STREAM_COMPUTE]));
+}
+
+static void cuda_keep(device *d, int64_t to, const device_rows *of)
+{
+    copy_rows(d, to, of->bytes, of->at, of->pitch, of);
+}
+
+static void cuda_bring_back(device *d, const device_rows *to, int64_t from)
+{
+    copy_rows(d, to->at, to->pitch, from, to->bytes, to);
+}
+
 static void cuda_profile(device *d, bool on)
 {
     (void)d;
@@ -546,5 +601,9 @@ const device_interface device_cuda = {
     .stamps = cuda_stamps,
     .stamp = cuda_stamp,
     .stamp_seconds = cuda_stamp_seconds,
+    .sum = cuda_sum,
+    .check = cuda_check,
+    .keep = cuda_keep,
+    .bring_back = cuda_bring_back,
     .profile = cuda_profile,
 };

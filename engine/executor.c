@@ -38,7 +38,8 @@ struct executor {
     bool turned; /* the batch at hand is in the second block */
     const played *playing;
     int marked, passed; /* of its marks: put on the device's queue, and passed by it */
-    bool graph, capturing, profiled, op_by_op;
+    bool graph, capturing, profiled;
+    int op_by_op; /* who have asked for it */
     int64_t plays; /* of the repeated program, with a graph: by op, captured, replayed from then on */
     range before[COPIES], after[COPIES];
     int before_count, after_count;
@@ -548,7 +549,7 @@ void executor_profile(executor *e, bool on)
 
 void executor_op_by_op(executor *e, bool on)
 {
-    e->op_by_op = on;
+    e->op_by_op += on ? 1 : -1;
 }
 
 void executor_watch(executor *e, watchdog *w)

@@ -65,7 +65,7 @@ typedef struct executor_observer {
     void *context;
     void (*before)(void *context, const compiled_program *p, int index);
     void (*after)(void *context, const compiled_program *p, int index);
-    /* After that, of the CPU: shall the op be played once more? Asked until it says no; NULL: no. */
+    /* After that, with nothing captured: shall the op be played once more? Asked until it says no; NULL: no. */
     bool (*again)(void *context, const compiled_program *p, int index);
 } executor_observer;
 void executor_observe(executor *e, executor_place place, executor_observer o);
@@ -73,7 +73,7 @@ void executor_facts(device_facts *out, const executor *e);
 /* How many communicators it has opened on the device. */
 int executor_communicators(const executor *e);
 void executor_profile(executor *e, bool on);
-/* From now on ops are enqueued one by one, also where they have been captured as a graph. */
+/* From now on ops are enqueued one by one, also where they have been captured as a graph, until all who asked for it have taken it back. */
 void executor_op_by_op(executor *e, bool on);
 
 /* Tell the watchdog (NULL: nobody) of every op from now on; on a device, of every few ops that it has passed, by the

@@ -13,7 +13,10 @@ enum { TIMED = 4, WARM = 2 };
 struct pace {
     executor *executor;
     const compiled_program *program;
-    int8_t *class; /* [ops]: -1: not timed */
+    const device_interface *interface;
+    device *device;
+    int8_t *slot; /* [ops]: class x TIMED + which one of it; -1: not timed */
+    bool used[PACE_CLASSES * TIMED];
     double began;
     double seconds[PACE_CLASSES], waited;
     int count[PACE_CLASSES];
@@ -128,7 +131,9 @@ static void before(void *context, const compiled_program *of, int i)
     pace *p = context;
     if (of != p->program)
         return;
-    if (p->class[i] >= 0)
+    if (p->slot[i] >= 0 && p->interface->stamp)
+        p->interface->stamp(p->device, CLOCK_PACE, 2 * p->slot[i], of->list.ops[i]);
+    else if (p->slot[i] >= 0)
         p->began = processor_seconds();
     else if (of->list.ops[i]->kind == OP_wait)
         p->began = clock_seconds();
@@ -139,10 +144,12 @@ static void after(void *context, const compiled_program *of, int i)
     pace *p = context;
     if (of != p->program)
         return;
-    if (p->class[i] >= 0) {
-        p->seconds[p->class[i]] += processor_seconds() - p->began;
-        p->count[p->class[i]]++;
-    } else if (of->list.ops[i]->kind == OP_wait) {
+    if (p->slot[i] >= 0 && p->interface->stamp) {
+        p->interface->stamp(p->device, CLOCK_PACE, 2 * p->slot[i] + 1, of->list.ops[i]);
+    } else if (p->slot[i] >= 0) {
+        p->seconds[p->slot[i] / TIMED] += processor_seconds() - p->began;
+        p->count[p->slot[i] / TIMED]++;
+    } else if (of->list.ops[i]->kind == OP_wait && !p->interface->stamp) {
         p->waited += clock_seconds() - p->began;
     }
 }
@@ -154,16 +161,21 @@ pace *pace_open(const compiled *c, executor *e, comm *world)
     pace *p = must_calloc(1, sizeof *p);
     p->executor = e;
     p->program = &c->training;
-    p->class = must_alloc((unsigned long)p->program->list.count + 1);
-    memset(p->class, -1, (size_t)p->program->list.count + 1);
+    p->interface = executor_device(e, &p->device);
+    p->slot = must_alloc((unsigned long)p->program->list.count + 1);
+    memset(p->slot, -1, (size_t)p->program->list.count + 1);
     shared_kinds(kinds, &p->program->list, world);
     for (int i = 0; i < p->program->list.count; i++) {
         double flops = flops_of(p->program->list.ops[i]);
         uint64_t key = flops > 0 ? key_of(p->program->list.ops[i]) : 0;
         for (int k = 0; k < PACE_CLASSES && flops > 0; k++)
-            if (kinds[k].ranks > 1 && kinds[k].key == key && timed[k]++ < TIMED)
-                p->class[i] = (int8_t)k;
+            if (kinds[k].ranks > 1 && kinds[k].key == key && timed[k] < TIMED) {
+                p->slot[i] = (int8_t)(k * TIMED + timed[k]++);
+                p->used[p->slot[i]] = true;
+            }
     }
+    if (p->interface->stamps)
+        p->interface->stamps(p->device, CLOCK_PACE, 2 * PACE_CLASSES * TIMED);
     executor_observe(e, OBSERVES_INSIDE, (executor_observer){p, before, after, NULL});
     return p;
 }
@@ -173,8 +185,20 @@ void pace_close(pace *p)
     if (!p)
         return;
     executor_observe(p->executor, OBSERVES_INSIDE, (executor_observer){0});
-    free(p->class);
+    if (p->interface->stamps)
+        p->interface->stamps(p->device, CLOCK_PACE, 0);
+    free(p->slot);
     free(p);
+}
+
+/* The last step's, which has been waited for. */
+static void read_stamps(pace *p)
+{
+    for (int i = 0; i < PACE_CLASSES * TIMED; i++)
+        if (p->used[i]) {
+            p->seconds[i / TIMED] += p->interface->stamp_seconds(p->device, CLOCK_PACE, 2 * i, 2 * i + 1);
+            p->count[i / TIMED]++;
+        }
 }
 
 pace_share pace_take(pace *p)
@@ -182,7 +206,8 @@ pace_share pace_take(pace *p)
     pace_share s = {0};
     if (!p)
         return s;
-    p->steps++;
+    if (++p->steps > WARM && p->interface->stamp)
+        read_stamps(p);
     for (int k = 0; k < PACE_CLASSES; k++) {
         s.seconds[k] = p->count[k] && p->steps > WARM ? (float)(p->seconds[k] / p->count[k]) : 0;
         p->seconds[k] = 0;

@@ -65,7 +65,7 @@ static void before(void *context, const compiled_program *p, int i)
     if (!t->on)
         return;
     if (t->interface->stamp)
-        t->interface->stamp(t->device, 2 * i, p->list.ops[i]);
+        t->interface->stamp(t->device, CLOCK_TRACE, 2 * i, p->list.ops[i]);
     else
         t->times[2 * i] = clock_seconds();
 }
@@ -76,7 +76,7 @@ static void after(void *context, const compiled_program *p, int i)
     if (!t->on)
         return;
     if (t->interface->stamp)
-        t->interface->stamp(t->device, 2 * i + 1, p->list.ops[i]);
+        t->interface->stamp(t->device, CLOCK_TRACE, 2 * i + 1, p->list.ops[i]);
     else
         t->times[2 * i + 1] = clock_seconds();
 }
@@ -111,7 +111,7 @@ status trace_open(trace **out, const compiled *c, executor *e, comm *world, cons
     TRY(comm_all_status(t->all, t->rank == 0 ? atomic_make_folders(t->folder) : STATUS_OK));
     t->offset = offset_to_first(t->all, comm_ranks(world), t->rank);
     if (t->interface->stamps)
-        t->interface->stamps(t->device, 2 * ops);
+        t->interface->stamps(t->device, CLOCK_TRACE, 2 * ops);
     executor_observe(e, OBSERVES_TIMES, (executor_observer){t, before, after, NULL});
     return STATUS_OK;
 }
@@ -239,7 +239,7 @@ void trace_end(trace *t, const compiled_program *p, int64_t step)
     if (t->lost)
         return;
     for (int i = 0; t->interface->stamp && i < 2 * p->list.count; i++)
-        t->times[i] = t->interface->stamp_seconds(t->device, i);
+        t->times[i] = t->interface->stamp_seconds(t->device, CLOCK_TRACE, 0, i);
     if (!t->file && (t->file = fopen(t->path, "w")))
         write_head(t);
     if (t->file)
@@ -261,7 +261,7 @@ void trace_close(trace *t)
             log_warn("%s cannot be written: %s", t->path, strerror(errno));
     }
     if (t->interface->stamps)
-        t->interface->stamps(t->device, 0);
+        t->interface->stamps(t->device, CLOCK_TRACE, 0);
     executor_observe(t->executor, OBSERVES_TIMES, (executor_observer){0});
     free(t->folder);
     free(t->path);

@@ -114,7 +114,7 @@ status training_save_open(training *t)
     o.more = list_more(&o.more_count, t);
     o.extra_count = first ? list_extras(extras, t) : 0;
     t->saves_beside = o.asynchronous;
-    t->copy_bytes = save_bytes(t, o.asynchronous) + verify_bytes(t->verify);
+    t->copy_bytes = save_bytes(t, o.asynchronous);
     TRY(comm_all_status(all, saver_open(&t->saver, &o)));
     if (t->config->checkpoint.memory_every < 1)
         return STATUS_OK;

@@ -232,7 +232,7 @@ void training_header(const training *t)
                (long long)c->optimizer.warmup);
     if (t->saves_beside) {
         char bytes[UNITS_TEXT];
-        units_bytes(bytes, (double)(t->copy_bytes - verify_bytes(t->verify)));
+        units_bytes(bytes, (double)(t->copy_bytes));
         printf("  checkpoints written beside training, from a copy of %s a rank\n", bytes);
     }
     if (t->config->checkpoint.memory_every > 0) {
@@ -472,7 +472,7 @@ status training_report_undone(training *t, const report_event *what)
 /* The highest byte that operands reach, found from the ops and not from the planner. */
 static int64_t arena_used(const compiled *c)
 {
-    int64_t used = 0;
+    int64_t used = c->before + c->before_bytes;
     for (int k = 0; k < COMPILE_PROGRAMS; k++)
         for (int i = 0; i < compile_program_at(c, k)->list.count; i++) {
             const op *o = compile_program_at(c, k)->list.ops[i];

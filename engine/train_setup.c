@@ -333,7 +333,7 @@ static void name_device(training *t)
 static void open_pace(training *t)
 {
     int ranks = comm_ranks(t->world);
-    if (ranks == 1 || t->device != &device_cpu || t->config->run.slow_ratio == 0)
+    if (ranks == 1 || t->config->run.slow_ratio == 0)
         return;
     t->pace = pace_open(&t->compiled, t->executor, t->world);
     t->pace_judge = comm_rank(t->world) == 0 ? pace_judge_open(ranks) : NULL;

@@ -28,8 +28,9 @@ status training_open_verify(training *t)
     int every = t->config->run.verify_every;
     if (every == 0)
         return STATUS_OK;
-    if (t->device != &device_cpu)
-        return status_fail(STATUS_USAGE, "run.verify_every is for train.device=cpu: a GPU's memory is not summed yet");
+    if (t->device != &device_cpu && !t->config->train.deterministic)
+        return status_fail(STATUS_USAGE, "run.verify_every compares bits of what is computed twice: it needs "
+                                         "train.deterministic=true");
     t->verify = verify_open(&t->compiled, t->executor, every);
     t->pairs = must_calloc((unsigned long)comm_ranks(t->world), sizeof *t->pairs);
     comm_check(t->world);
@@ -165,6 +166,8 @@ static void say_price(training *t, const share *all)
     for (int i = 0; i < comm_ranks(t->world); i++)
         most = all[i].seconds > most ? all[i].seconds : most;
     double price = (most - t->verify_seconds) / (trained - t->verify_trained);
+    if (t->device != &device_cpu) /* there repetition is not timed */
+        price += 1.0 / t->config->run.verify_every / t->compiled.options.microbatches;
     if (t->verify_trained > 0 && !t->price_said) {
         t->price_said = true;
         if (price > 0.02)

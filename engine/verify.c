@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "memory/arena.h"
+#include "engine/compile/repeat.h"
 #include "memory/bits.h"
 #include "memory/clock.h"
 #include "memory/log.h"
@@ -15,41 +15,48 @@ typedef struct rest {
     const char *what; /* "weight" */
     int first, last;  /* ops of a step that write it; the program's length and -1: none */
     bool weight;
-    int number; /* the parameter's */
-    uint64_t sum;
+    int number;  /* the parameter's */
+    int64_t sum; /* its address in the arena */
 } rest;
+
+/* What a note says: which rest, or which op. */
+static const uint64_t AN_OP = (uint64_t)1 << 32;
 
 struct verify {
     const compiled *compiled;
     const program *list;
     executor *executor;
-    char *base;
-    int threads, every;
+    const device_interface *interface;
+    device *device;
+    double bandwidth; /* of a device with memory of its own; else 0, and time is measured */
+    int every;
     rest *rests; /* in the order of the first write */
     int count;
     int *by_last; /* in the order of the last */
     int next_first, next_last;
 
     int micro_batch; /* that is repeated in this step, or -1 */
-    arena *arena;
-    char *copy; /* of what an op is going to change */
-    int64_t copy_bytes;
-    bool repeating;
-    uint64_t result; /* of the first play */
+    bool repeating, alone;
 
     int64_t step;
-    bool bad;
-    char words[256];
     double seconds;
 };
 
 /* ---- what is at rest ---------------------------------------------------------------------------------------------- */
 
+/* Not of what passes through windows of the arena and rests in host memory. */
 static void add_rest(verify *v, const storage *s, const tensor *t, const char *what, bool weight)
 {
-    if (t && t->address >= 0 && tensor_bytes(t) > 0)
-        v->rests[v->count++] = (rest){
-            .t = t, .what = what, .first = v->list->count, .last = -1, .weight = weight, .number = s->of->number};
+    if (!t || t->address < 0 || t->address >= TENSOR_HOST || tensor_bytes(t) == 0)
+        return;
+    v->rests[v->count] = (rest){.t = t,
+                                .what = what,
+                                .first = v->list->count,
+                                .last = -1,
+                                .weight = weight,
+                                .number = s->of->number,
+                                .sum = v->compiled->sums + (2 + v->count) * (int64_t)sizeof(uint64_t)};
+    v->count++;
 }
 
 static void list_rests(verify *v)
@@ -126,111 +133,96 @@ static void order_rests(verify *v)
     }
 }
 
-static uint64_t sum_of(const verify *v, const rest *r)
+/* A device only enqueues: there the bytes that are read, at the bandwidth of its memory, stand for the time. */
+static void count_bytes(verify *v, int64_t bytes)
 {
-    return bits_sum(tensor_at(r->t, v->base), tensor_bytes(r->t), v->threads);
+    v->seconds += v->bandwidth > 0 ? (double)bytes / v->bandwidth : 0;
 }
 
-static void find(verify *v, const char *what, const char *name, const char *how)
+static void sum_rest(verify *v, const rest *r)
 {
-    if (!v->bad)
-        snprintf(v->words, sizeof v->words, "step %lld: %s of %s %s", (long long)v->step, what, name, how);
-    v->bad = true;
+    device_rows rows = repeat_rows(r->t);
+    v->interface->sum(v->device, r->sum, &rows);
+}
+
+static void check_rows(verify *v, int64_t with, const device_rows *rows, uint64_t what)
+{
+    const compiled *c = v->compiled;
+    const device_note note = {
+        .note = c->sums, .step = c->inputs.scalars->address + (int64_t)offsetof(step_scalars, step), .what = what};
+    v->interface->check(v->device, with, rows, &note);
 }
 
 static void check(verify *v, const rest *r)
 {
-    if (sum_of(v, r) != r->sum)
-        find(v, r->what, r->t->name, "has changed while nothing wrote it");
+    device_rows rows = repeat_rows(r->t);
+    check_rows(v, r->sum, &rows, 1 + (uint64_t)(r - v->rests));
 }
 
 /* ---- repetition ---------------------------------------------------------------------------------------------------- */
 
 static bool repeats(const verify *v, const op *o)
 {
-    bool pass = o->phase == PHASE_FORWARD || o->phase == PHASE_BACKWARD || o->phase == PHASE_WEIGHT;
-    return pass && !(op_row_of(o)->flags & OP_ASYNCHRONOUS) && o->kind != OP_wait && o->microbatch >= 0 &&
-           (v->micro_batch < 0 || o->microbatch == v->micro_batch);
+    return repeat_may(o) && v->micro_batch == o->microbatch;
 }
 
-/* Does the op read bytes that it writes? Then they must be as they were before it is played again. */
-static bool changes(const op *o)
+/* Calls `use` for the bytes that the op writes, one output behind the other from address `at` on. */
+static void each_output(verify *v, const op *o, void (*use)(verify *v, const device_rows *rows, int64_t at))
 {
-    if (o->at.accumulate != OP_WRITES || (op_row_of(o)->flags & OP_STATEFUL))
-        return true;
-    for (int k = 0; k < OP_MAX_OUT; k++)
-        for (int i = 0; o->out[k] && i < OP_MAX_IN; i++) {
-            const tensor *a = o->out[k], *b = o->in[i];
-            if (b && a->address < b->address + tensor_bytes(b) && b->address < a->address + tensor_bytes(a))
-                return true;
-        }
-    return false;
-}
-
-/* Calls `use` for each contiguous run of bytes that the op writes: between the rows of a view lies what others write. */
-static void each_run(const op *o, char *base, void (*use)(void *context, char *at, int64_t bytes), void *context)
-{
-    for (int k = 0; k < OP_MAX_OUT; k++) {
-        const tensor *t = o->out[k];
-        if (!t || t->address < 0 || tensor_elements(t) == 0)
+    int64_t at = v->compiled->before;
+    for (int k = 0; k < OP_MAX_OUT && o->out[k]; k++) {
+        device_rows rows = repeat_rows(o->out[k]);
+        if (rows.rows == 0)
             continue;
-        char *at = tensor_at(t, base);
-        if (tensor_contiguous(t)) {
-            use(context, at, tensor_bytes(t));
-            continue;
-        }
-        int64_t element = dtype_bytes((dtype)t->type), row = tensor_elements(t) / t->shape[0] * element;
-        for (int64_t i = 0; i < t->shape[0]; i++)
-            use(context, at + i * t->pitch * element, row);
+        use(v, &rows, at);
+        at += rows.rows * rows.bytes;
     }
 }
 
-static void count_run(void *context, char *at, int64_t bytes)
+static void keep(verify *v, const device_rows *rows, int64_t at)
 {
-    (void)at;
-    *(int64_t *)context += bytes;
+    v->interface->keep(v->device, at, rows);
+    count_bytes(v, 2 * rows->rows * rows->bytes);
 }
 
-static void keep_run(void *context, char *at, int64_t bytes)
+static void bring_back(verify *v, const device_rows *rows, int64_t at)
 {
-    char **to = context;
-    memcpy(*to, at, (size_t)bytes);
-    *to += bytes;
+    v->interface->bring_back(v->device, rows, at);
+    count_bytes(v, 2 * rows->rows * rows->bytes);
 }
 
-static void bring_back_run(void *context, char *at, int64_t bytes)
+/* Where the sums of an op's outputs lie: behind those of all that rests. */
+static int64_t result_at(const verify *v, int k)
 {
-    char **from = context;
-    memcpy(at, *from, (size_t)bytes);
-    *from += bytes;
+    return v->compiled->sums + (2 + v->count + k) * (int64_t)sizeof(uint64_t);
 }
 
-static void sum_run(void *context, char *at, int64_t bytes)
+static void sum_results(verify *v, const op *o)
 {
-    uint64_t *sum = context;
-    *sum = bits_mix(*sum, bits_sum(at, bytes, 1));
+    for (int k = 0; k < OP_MAX_OUT && o->out[k]; k++) {
+        device_rows rows = repeat_rows(o->out[k]);
+        if (rows.rows > 0)
+            v->interface->sum(v->device, result_at(v, k), &rows);
+        count_bytes(v, rows.rows * rows.bytes);
+    }
 }
 
-static uint64_t result_of(const verify *v, const op *o)
+static void check_results(verify *v, const op *o, int i)
 {
-    uint64_t sum = 0;
-    each_run(o, v->base, sum_run, &sum);
-    return sum;
-}
-
-static void open_copy(verify *v)
-{
-    v->micro_batch = -1;
-    for (int i = 0; i < v->list->count; i++) {
-        const op *o = v->list->ops[i];
-        int64_t bytes = 0;
-        if (repeats(v, o) && changes(o))
-            each_run(o, v->base, count_run, &bytes);
-        v->copy_bytes = bytes > v->copy_bytes ? bytes : v->copy_bytes;
+    for (int k = 0; k < OP_MAX_OUT && o->out[k]; k++) {
+        device_rows rows = repeat_rows(o->out[k]);
+        if (rows.rows > 0)
+            check_rows(v, result_at(v, k), &rows, AN_OP + (uint64_t)i);
+        count_bytes(v, rows.rows * rows.bytes);
     }
 }
 
 /* ---- observing ------------------------------------------------------------------------------------------------------ */
+
+static void took(verify *v, bool busy, double began)
+{
+    v->seconds += busy && v->bandwidth == 0 ? clock_seconds() - began : 0;
+}
 
 static void before(void *context, const compiled_program *p, int i)
 {
@@ -242,12 +234,11 @@ static void before(void *context, const compiled_program *p, int i)
     for (; v->next_first < v->count && v->rests[v->next_first].first == i; busy = true)
         check(v, &v->rests[v->next_first++]);
     if (v->micro_batch >= 0 && repeats(v, p->list.ops[i])) {
-        char *to = v->copy;
-        if (changes(p->list.ops[i]))
-            each_run(p->list.ops[i], v->base, keep_run, &to);
+        if (repeat_changes(p->list.ops[i]))
+            each_output(v, p->list.ops[i], keep);
         busy = true;
     }
-    v->seconds += busy ? clock_seconds() - began : 0;
+    took(v, busy, began);
 }
 
 static void after(void *context, const compiled_program *p, int i)
@@ -257,11 +248,9 @@ static void after(void *context, const compiled_program *p, int i)
         return;
     double began = clock_seconds();
     bool busy = false;
-    for (; v->next_last < v->count && v->rests[v->by_last[v->next_last]].last == i; busy = true) {
-        rest *r = &v->rests[v->by_last[v->next_last++]];
-        r->sum = sum_of(v, r);
-    }
-    v->seconds += busy ? clock_seconds() - began : 0;
+    for (; v->next_last < v->count && v->rests[v->by_last[v->next_last]].last == i; busy = true)
+        sum_rest(v, &v->rests[v->by_last[v->next_last++]]);
+    took(v, busy, began);
 }
 
 /* The second play is over when this is asked for the second time. */
@@ -271,20 +260,17 @@ static bool again(void *context, const compiled_program *p, int i)
     const op *o = p->list.ops[i];
     if (p != &v->compiled->training || v->micro_batch < 0 || !repeats(v, o))
         return false;
-    uint64_t result = result_of(v, o);
     if (v->repeating) {
         v->repeating = false;
-        v->seconds += clock_seconds(); /* less the beginning, below */
-        if (result != v->result)
-            find(v, "the result", o->label, "was another one when it was computed again");
+        check_results(v, o, i);
+        v->seconds += v->bandwidth == 0 ? clock_seconds() : 0; /* less the beginning, below */
         return false;
     }
-    v->seconds -= clock_seconds();
-    v->result = result;
+    v->seconds -= v->bandwidth == 0 ? clock_seconds() : 0;
     v->repeating = true;
-    char *from = v->copy;
-    if (changes(o))
-        each_run(o, v->base, bring_back_run, &from);
+    sum_results(v, o);
+    if (repeat_changes(o))
+        each_output(v, o, bring_back);
     return true;
 }
 
@@ -292,20 +278,20 @@ static bool again(void *context, const compiled_program *p, int i)
 
 verify *verify_open(const compiled *c, executor *e, int every)
 {
+    device_facts facts;
     verify *v = must_calloc(1, sizeof *v);
     v->compiled = c;
     v->list = &c->training.list;
     v->executor = e;
-    v->base = executor_context(e)->arena;
-    v->threads = executor_context(e)->threads;
+    v->interface = executor_device(e, &v->device);
+    executor_facts(&facts, e);
+    v->bandwidth = facts.bandwidth;
     v->every = every;
+    v->micro_batch = -1;
     list_rests(v);
     qsort(v->rests, (size_t)v->count, sizeof *v->rests, compare_address);
     note_writes(v);
     order_rests(v);
-    open_copy(v);
-    MUST(v->copy_bytes == 0 || arena_open(&v->arena, v->copy_bytes) == STATUS_OK, "%s", status_message());
-    v->copy = v->arena ? arena_base(v->arena) : NULL;
     executor_observe(e, OBSERVES_OUTSIDE, (executor_observer){v, before, after, again});
     return v;
 }
@@ -315,22 +301,37 @@ void verify_close(verify *v)
     if (!v)
         return;
     executor_observe(v->executor, OBSERVES_OUTSIDE, (executor_observer){0});
-    arena_close(v->arena);
     free(v->rests);
     free(v->by_last);
     free(v);
 }
 
-int64_t verify_bytes(const verify *v)
+/* The note and all sums, between programs. */
+static uint64_t *borrow_sums(verify *v)
 {
-    return v ? v->copy_bytes : 0;
+    return executor_borrow(v->executor, v->compiled->sums, v->compiled->sums_bytes);
+}
+
+static void give_back_sums(verify *v, uint64_t *sums, bool changed)
+{
+    executor_give_back(v->executor, sums, v->compiled->sums, v->compiled->sums_bytes, changed);
 }
 
 void verify_begin(verify *v)
 {
     for (int i = 0; i < v->count; i++)
-        v->rests[i].sum = sum_of(v, &v->rests[i]);
-    v->bad = false;
+        sum_rest(v, &v->rests[i]);
+    uint64_t *sums = borrow_sums(v);
+    sums[0] = 0;
+    give_back_sums(v, sums, true);
+}
+
+/* What has been captured as a graph has no micro-batch that is repeated. */
+static void play_alone(verify *v, bool alone)
+{
+    if (v->alone != alone)
+        executor_op_by_op(v->executor, alone);
+    v->alone = alone;
 }
 
 void verify_step(verify *v, int64_t step)
@@ -341,23 +342,38 @@ void verify_step(verify *v, int64_t step)
         v->next_last++;
     bool due = step % v->every == 0;
     v->micro_batch = due ? (int)(step / v->every % v->compiled->options.microbatches) : -1;
+    play_alone(v, due);
+    for (int i = 0; i < v->count; i++)
+        count_bytes(v, v->rests[i].last < 0 ? 0 : 2 * tensor_bytes(v->rests[i].t));
+}
+
+static void say(char *words, size_t bytes, const verify *v, const uint64_t note[2])
+{
+    const bool an_op = note[0] >= AN_OP;
+    const rest *r = an_op ? NULL : &v->rests[note[0] - 1];
+    snprintf(words, bytes, "step %lld: %s of %s %s", (long long)note[1], an_op ? "the result" : r->what,
+             an_op ? v->list->ops[note[0] - AN_OP]->label : r->t->name,
+             an_op ? "was another one when it was computed again" : "has changed while nothing wrote it");
 }
 
 verify_finding verify_find(verify *v)
 {
     double began = clock_seconds();
     verify_finding f = {0};
-    for (int i = 0; i < v->count; i++) {
-        const rest *r = &v->rests[i];
-        if (r->last < 0)
-            check(v, r);
-        if (r->weight)
-            f.weights += bits_mix(r->sum, (uint64_t)r->number); /* replicas may have another order */
-    }
-    v->seconds += clock_seconds() - began;
-    f.bad = v->bad;
+    for (int i = 0; i < v->count; i++)
+        if (v->rests[i].last < 0)
+            check(v, &v->rests[i]);
+    uint64_t *sums = borrow_sums(v);
+    for (int i = 0; i < v->count; i++)
+        if (v->rests[i].weight) /* replicas may have another order */
+            f.weights += bits_mix(sums[(v->rests[i].sum - v->compiled->sums) / (int64_t)sizeof *sums],
+                                  (uint64_t)v->rests[i].number);
+    f.bad = sums[0] != 0;
+    if (f.bad)
+        say(f.words, sizeof f.words, v, sums);
+    sums[0] = 0;
+    give_back_sums(v, sums, f.bad);
+    took(v, true, began);
     f.seconds = v->seconds;
-    memcpy(f.words, v->words, sizeof f.words);
-    v->bad = false;
     return f;
 }

@@ -57,6 +57,20 @@ typedef enum device_verdict {
 } device_verdict;
 
 typedef void device_say(void *context, device_verdict v, const char *name, const char *words);
+/* Bytes of the arena: `rows` runs of `bytes`, the first at address `at`, `pitch` bytes from one to the next. */
+typedef struct device_rows {
+    int64_t at, pitch, bytes, rows;
+} device_rows;
+
+/* What a comparison of sums notes when it is the first that finds a difference: two words of 64 bits at address `note`, `what` (not
+ * 0) and the step, an int64 at address `step`. */
+typedef struct device_note {
+    int64_t note, step;
+    uint64_t what;
+} device_note;
+
+/* Moments that a device notes, in sets that do not disturb one another. */
+typedef enum device_clock { CLOCK_TRACE, CLOCK_PACE, DEVICE_CLOCKS } device_clock;
 
 typedef struct device_interface {
     int version; /* DEVICE_VERSION */
@@ -127,12 +141,21 @@ typedef struct device_interface {
     bool (*set_aside_done)(device *d, bool wait);
     status (*pin)(device *d, void *host, int64_t bytes);
 
-    /* For a trace. `stamps` makes room for as many (0: no more); `stamp` notes when the queue that plays `o` has done what it was
-     * given so far, of communication after all that compute was given; `stamp_seconds` says when that was, since stamp 0, once the
-     * device has been waited for. All NULL, where the host's clock tells. */
-    void (*stamps)(device *d, int count);
-    void (*stamp)(device *d, int index, const op *o);
-    double (*stamp_seconds)(const device *d, int index);
+    /* Times of ops. `stamps` makes room for as many in a set (0: no more); `stamp` notes when the queue that plays `o` has done what it
+     * was given so far, of communication after all that compute was given; what is captured notes it anew at each replay.
+     * `stamp_seconds`: from one stamp of a set to another, once the device has been waited for. All NULL, where the host's clock tells. */
+    void (*stamps)(device *d, device_clock set, int count);
+    void (*stamp)(device *d, device_clock set, int index, const op *o);
+    double (*stamp_seconds)(const device *d, device_clock set, int from, int to);
+
+    /* Verification (engine/verify.h), enqueued behind the ops launched before. `sum`: the 8 bytes at `to` become a sum of the bits of
+     * these rows, of which a change of one word of 64 bits always changes the result, and others but by chance; another device has
+     * other sums. `check`: if the sum is not the 8 bytes at `with`, that is noted, unless something is. `keep`: the rows are
+     * copied to address `to`, one behind another; `bring_back`: they become what is there. */
+    void (*sum)(device *d, int64_t to, const device_rows *of);
+    void (*check)(device *d, int64_t with, const device_rows *of, const device_note *note);
+    void (*keep)(device *d, int64_t to, const device_rows *of);
+    void (*bring_back)(device *d, const device_rows *to, int64_t from);
 
     void (*profile)(device *d, bool on); /* the vendor's profiler */
 } device_interface;

@@ -4,6 +4,7 @@
 
 #include "kernels/device.h"
 #include "memory/arena.h"
+#include "memory/bits.h"
 #include "memory/log.h"
 
 struct device {
@@ -128,6 +129,50 @@ static void cpu_give_back(device *d, void *copy, int64_t at, int64_t bytes, bool
     (void)d, (void)copy, (void)at, (void)bytes, (void)changed;
 }
 
+/* ---- verification ---------------------------------------------------------------------------------------------- */
+
+static uint64_t sum_rows(const device *d, const device_rows *r)
+{
+    const char *base = d->context.arena + r->at;
+    if (r->rows == 1)
+        return bits_sum(base, r->bytes, d->context.threads);
+    uint64_t sum = 0;
+    for (int64_t i = 0; i < r->rows; i++)
+        sum = bits_mix(sum, bits_sum(base + i * r->pitch, r->bytes, 1));
+    return sum;
+}
+
+static uint64_t *word_at(device *d, int64_t at)
+{
+    return (uint64_t *)(void *)(d->context.arena + at);
+}
+
+static void cpu_sum(device *d, int64_t to, const device_rows *of)
+{
+    *word_at(d, to) = sum_rows(d, of);
+}
+
+static void cpu_check(device *d, int64_t with, const device_rows *of, const device_note *note)
+{
+    uint64_t *noted = word_at(d, note->note);
+    if (sum_rows(d, of) == *word_at(d, with) || noted[0])
+        return;
+    noted[0] = note->what;
+    noted[1] = *word_at(d, note->step);
+}
+
+static void cpu_keep(device *d, int64_t to, const device_rows *of)
+{
+    for (int64_t i = 0; i < of->rows; i++)
+        memcpy(d->context.arena + to + i * of->bytes, d->context.arena + of->at + i * of->pitch, (size_t)of->bytes);
+}
+
+static void cpu_bring_back(device *d, const device_rows *to, int64_t from)
+{
+    for (int64_t i = 0; i < to->rows; i++)
+        memcpy(d->context.arena + to->at + i * to->pitch, d->context.arena + from + i * to->bytes, (size_t)to->bytes);
+}
+
 static void cpu_profile(device *d, bool on)
 {
     (void)d, (void)on;
@@ -155,5 +200,9 @@ const device_interface device_cpu = {
     .synchronise = cpu_synchronise,
     .borrow = cpu_borrow,
     .give_back = cpu_give_back,
+    .sum = cpu_sum,
+    .check = cpu_check,
+    .keep = cpu_keep,
+    .bring_back = cpu_bring_back,
     .profile = cpu_profile,
 };

@@ -6,6 +6,7 @@
 #include "engine/compile/compile_program.h"
 #include "engine/compile/loss_chunk.h"
 #include "engine/compile/recompute.h"
+#include "engine/compile/repeat.h"
 #include "engine/compile/workspace.h"
 #include "engine/config/batch_ramp.h"
 
@@ -124,7 +125,7 @@ static status check_offload(const compile_options *o)
     return STATUS_OK;
 }
 
-status compile(compiled *out, const compile_options *options)
+static status compile_programs(compiled *out, const compile_options *options)
 {
     schedule found;
     compile_options o = *options;
@@ -148,6 +149,42 @@ status compile(compiled *out, const compile_options *options)
     if (options->decode_samples) {
         TRY(compile_program_forward(&out->decoding, out));
         widen(out, &out->decoding);
+    }
+    return STATUS_OK;
+}
+
+static int64_t behind(compiled *c, int64_t bytes)
+{
+    int64_t at = (c->arena_bytes + COMPILE_ALIGNMENT - 1) / COMPILE_ALIGNMENT * COMPILE_ALIGNMENT;
+    c->arena_bytes = at + bytes;
+    return at;
+}
+
+/* What verification needs lies behind all programs. */
+static void add_verification(compiled *c)
+{
+    if (!c->options.verify || !c->options.train)
+        return;
+    c->sums_bytes =
+        (2 + (int64_t)c->model.parameter_count * (STORAGE_STATES + 2) + OP_MAX_OUT) * (int64_t)sizeof(uint64_t);
+    c->sums = behind(c, c->sums_bytes);
+    c->before_bytes = repeat_bytes(&c->training);
+    c->before = behind(c, c->before_bytes);
+}
+
+status compile(compiled *out, const compile_options *options)
+{
+    TRY(compile_programs(out, options));
+    add_verification(out);
+    int64_t room = out->sums_bytes + out->before_bytes + 2 * COMPILE_ALIGNMENT;
+    if (options->train && options->verify && options->budget > 0 && out->arena_bytes > options->budget &&
+        options->budget > room) {
+        compile_options o = *options;
+        o.budget -= room;
+        compile_free(out);
+        TRY(compile_programs(out, &o));
+        out->options.budget = options->budget;
+        add_verification(out);
     }
     /* The budget was met by the training program of the stage's neediest rank; this rank's programs must all meet it. */
     if (options->train && options->budget > 0 && out->arena_bytes > options->budget)
@@ -204,6 +241,7 @@ status compile_options_from(compile_options *out, const config *c, const grid *g
                              .budget = c->memory.budget,
                              .backend = backend,
                              .threads = threads,
+                             .verify = c->run.verify_every > 0,
                              .train = true,
                              .evaluate = true};
     int stages = batch_ramp_stages(c);

@@ -4,6 +4,7 @@
 #define PHALANX_ENGINE_COMPILE_COMPILED_H
 
 #include "engine/config/config.h"
+#include "kernels/device.h"
 #include "kernels/storage.h"
 #include "memory/pool.h"
 #include "models/decoder.h"
@@ -51,6 +52,7 @@ typedef struct compile_options {
     const op_backend *backend; /* whose scratch is planned; NULL: none */
     int threads;
     int64_t loss_tokens;                  /* logits of so many exist at a time; 0: chosen (loss_chunk.h) */
+    bool verify;                          /* room to look for silent corruption (repeat.h) */
     bool train, evaluate;                 /* which programs */
     int decode_samples, decode_positions; /* 0: no decoding program */
 } compile_options;
@@ -108,11 +110,14 @@ typedef struct compiled {
     schedule *found; /* by itself, or NULL */
     compiled_program training, evaluation, decoding, ramp[COMPILE_RAMP];
     int64_t arena_bytes;
-    int marks;            /* of the program that has most */
-    int64_t workspace;    /* bytes that each of certain ops may have (workspace.h) */
-    int dropped;          /* RECOMPUTE_CHOSEN: forward ops whose outputs are recomputed */
-    const char *decision; /* which, in words */
-    compile_order order;  /* of the training programs */
+    int64_t sums,
+        sums_bytes; /* address and bytes of what verification notes: a note of 2 words, a sum for each state, and of an op's outputs */
+    int64_t before, before_bytes; /* and of what an op is about to change */
+    int marks;                    /* of the program that has most */
+    int64_t workspace;            /* bytes that each of certain ops may have (workspace.h) */
+    int dropped;                  /* RECOMPUTE_CHOSEN: forward ops whose outputs are recomputed */
+    const char *decision;         /* which, in words */
+    compile_order order;          /* of the training programs */
 } compiled;
 
 #endif

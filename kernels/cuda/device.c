@@ -40,10 +40,13 @@ struct device {
     tuning *tuning;
     gemm *gemm;
     cudnn *cudnn;          /* NULL: there is none */
+    uint64_t *total;       /* of a sum of bits that is being made */
     cudaGraphExec_t graph; /* what was captured; NULL: nothing has been */
     bool capturing;
-    cudaEvent_t *stamp; /* [stamp_count]: when queues came so far, for a trace */
-    int stamp_count;
+    struct {
+        cudaEvent_t *at; /* [count]: when queues came so far */
+        int count;
+    } clock[DEVICE_CLOCKS];
 };
 
 /* ---- which GPU ------------------------------------------------------------------------------------------------- */
@@ -147,32 +150,34 @@ static void cuda_facts(device_facts *out, const device *d)
 
 /* ---- times ------------------------------------------------------------------------------------------------------ */
 
-static void cuda_stamps(device *d, int count)
+static void cuda_stamps(device *d, device_clock set, int count)
 {
-    for (int i = 0; i < d->stamp_count; i++)
-        CUDA_MUST(cudaEventDestroy(d->stamp[i]));
-    free(d->stamp);
-    d->stamp = count > 0 ? must_calloc((unsigned long)count, sizeof *d->stamp) : NULL;
-    d->stamp_count = count;
+    for (int i = 0; i < d->clock[set].count; i++)
+        CUDA_MUST(cudaEventDestroy(d->clock[set].at[i]));
+    free(d->clock[set].at);
+    d->clock[set].at = count > 0 ? must_calloc((unsigned long)count, sizeof *d->clock[set].at) : NULL;
+    d->clock[set].count = count;
     for (int i = 0; i < count; i++)
-        CUDA_MUST(cudaEventCreate(&d->stamp[i]));
+        CUDA_MUST(cudaEventCreate(&d->clock[set].at[i]));
 }
 
-/* Updates that are still kept back are noted with what launches them. */
-static void cuda_stamp(device *d, int index, const op *o)
+/* Updates that are still kept back are noted with what launches them. An event that a graph is to record anew is external to it:
+ * else it would be order within the graph and nothing more. */
+static void cuda_stamp(device *d, device_clock set, int index, const op *o)
 {
     bool travels = op_row_of(o)->flags & (OP_COMM | OP_HOST);
-    MUST(index >= 0 && index < d->stamp_count, "stamp %d of %d", index, d->stamp_count);
+    MUST(index >= 0 && index < d->clock[set].count, "stamp %d of %d", index, d->clock[set].count);
     cudaStream_t queue = travels ? streams_start(&d->streams, o) : d->streams.of[STREAM_COMPUTE];
-    CUDA_MUST(cudaEventRecord(d->stamp[index], queue));
+    CUDA_MUST(cudaEventRecordWithFlags(d->clock[set].at[index], queue,
+                                       d->capturing ? cudaEventRecordExternal : cudaEventRecordDefault));
 }
 
-static double cuda_stamp_seconds(const device *d, int index)
+static double cuda_stamp_seconds(const device *d, device_clock set, int from, int to)
 {
+    const cudaEvent_t *at = d->clock[set].at;
     float milliseconds = 0;
-    CUDA_MUST(
-        cudaEventSynchronize(d->stamp[index])); /* one on another queue may come after what compute has waited for */
-    CUDA_MUST(cudaEventElapsedTime(&milliseconds, d->stamp[0], d->stamp[index]));
+    CUDA_MUST(cudaEventSynchronize(at[to])); /* one on another queue may come after what compute has waited for */
+    CUDA_MUST(cudaEventElapsedTime(&milliseconds, at[from], at[to]));
     return 1e-3 * (double)milliseconds;
 }
 
@@ -226,11 +231,13 @@ static void cuda_close(device *d)
     if (!d)
         return;
     cuda_forget(d);
-    cuda_stamps(d, 0);
+    for (int i = 0; i < DEVICE_CLOCKS; i++)
+        cuda_stamps(d, (device_clock)i, 0);
     cudnn_close(d->cudnn);
     gemm_close(d->gemm);
     tuning_close(d->tuning);
     streams_close(&d->streams);
+    cudaFree(d->total);
     cudaFree(d->context.arena);
     cudaFreeHost(d->host);
     free(d);
@@ -252,6 +259,10 @@ static status cuda_open(device **out, const device_options *o)
     d->mark_count = o->marks;
     streams_open(&d->streams, o->requests);
     d->context.stream = d->streams.of[STREAM_COMPUTE];
+    void *total;
+    CUDA_MUST(cudaMalloc(&total, sizeof *d->total));
+    CUDA_MUST(cudaMemset(total, 0, sizeof *d->total));
+    d->total = total;
     cudnn_open(&d->cudnn, &(cudnn_options){.tuning = d->tuning,
                                            .stream = d->context.stream,
                                            .gpu = d->gpu,
@@ -504,6 +515,55 @@ static status cuda_pin(device *d, void *host, int64_t bytes)
                                           (long long)bytes, cudaGetErrorString(e));
 }
 
+/* ---- verification ------------------------------------------------------------------------------------------------ */
+
+static void sum_bits(device *d, const device_rows *of)
+{
+    const launch_bytes bytes = {d->context.arena + of->at, of->pitch, of->bytes, of->rows};
+    updates_launch(&d->updates, &d->context);
+    int error = launch_sum_bits(d->context.stream, d->total, &bytes);
+    MUST(error == 0, "a sum of bits: the launch failed with CUDA error %d", error);
+}
+
+static void settle_bits(device *d, int64_t sum, const device_note *note)
+{
+    char *arena = d->context.arena;
+    int error = launch_settle_bits(d->context.stream, d->total, (uint64_t *)(void *)(arena + sum),
+                                   note ? (uint64_t *)(void *)(arena + note->note) : NULL, note ? note->what : 0,
+                                   note ? (const int64_t *)(const void *)(arena + note->step) : NULL);
+    MUST(error == 0, "a sum of bits: the launch failed with CUDA error %d", error);
+}
+
+static void cuda_sum(device *d, int64_t to, const device_rows *of)
+{
+    sum_bits(d, of);
+    settle_bits(d, to, NULL);
+}
+
+static void cuda_check(device *d, int64_t with, const device_rows *of, const device_note *note)
+{
+    sum_bits(d, of);
+    settle_bits(d, with, note);
+}
+
+static void copy_rows(device *d, int64_t to, int64_t to_pitch, int64_t from, int64_t from_pitch, const device_rows *r)
+{
+    updates_launch(&d->updates, &d->context);
+    CUDA_MUST(cudaMemcpy2DAsync(d->context.arena + to, (size_t)to_pitch, d->context.arena + from, (size_t)from_pitch,
+                                (size_t)r->bytes, (size_t)r->rows, cudaMemcpyDeviceToDevice,
+                                d->streams.of[STREAM_COMPUTE]));
+}
+
+static void cuda_keep(device *d, int64_t to, const device_rows *of)
+{
+    copy_rows(d, to, of->bytes, of->at, of->pitch, of);
+}
+
+static void cuda_bring_back(device *d, const device_rows *to, int64_t from)
+{
+    copy_rows(d, to->at, to->pitch, from, to->bytes, to);
+}
+
 static void cuda_profile(device *d, bool on)
 {
     (void)d;
@@ -554,5 +614,9 @@ const device_interface device_cuda = {
     .stamps = cuda_stamps,
     .stamp = cuda_stamp,
     .stamp_seconds = cuda_stamp_seconds,
+    .sum = cuda_sum,
+    .check = cuda_check,
+    .keep = cuda_keep,
+    .bring_back = cuda_bring_back,
     .profile = cuda_profile,
 };

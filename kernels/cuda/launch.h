@@ -125,6 +125,19 @@ double launch_check_error(int which, const void *out, const void *in);
 /* ---- mark.cu --------------------------------------------------------------------------------------------------- */
 /* *word, in pinned host memory, becomes 1 when the stream has come here */
 int launch_mark(void *stream, volatile uint32_t *word);
+
+/* ---- bits.cu: sums of the bits of rows of bytes, `pitch` bytes from one to the next ------------------------------- */
+typedef struct launch_bytes {
+    const void *at;
+    int64_t pitch, bytes, rows;
+} launch_bytes;
+
+/* *total, zero before, becomes the sum */
+int launch_sum_bits(void *stream, uint64_t *total, const launch_bytes *of);
+/* *total becomes zero again. note NULL: *sum becomes it; else, if *sum is another one and note[0] is 0: note becomes {what, *step} */
+int launch_settle_bits(void *stream, uint64_t *total, uint64_t *sum, uint64_t *note, uint64_t what,
+                       const int64_t *step);
+
 /* ---- update.cu ------------------------------------------------------------------------------------------------- */
 enum launch_rule {
 #define UPDATE(name) LAUNCH_##name,

@@ -274,6 +274,49 @@ void mark()
     check("one word is set", words.value == vector<double>({0, 1, 0}));
 }
 
+/* A flip of any bit of the rows changes the sum, of a bit between the rows it does not; equal words that change places do. */
+void bits()
+{
+    struct {
+        size_t start, bytes, pitch, rows;
+    } shapes[] = {{0, 4096, 4096, 1}, {0, 8, 8, 1},           {2, 6, 10, 5},
+                  {8, 16, 24, 7},     {0, 100002, 100002, 1}, {1, 3, 3, 1}};
+    for (auto s : shapes) {
+        array data(BYTES, vector<double>(s.start + s.pitch * s.rows));
+        array words(INT64, vector<double>(6));
+        for (double &v : data.value)
+            v = check_integer(256);
+        uint64_t sums[3], *total = words.to<uint64_t>(), *sum = total + 1, *note = total + 2;
+        int64_t *step = words.to<int64_t>() + 4;
+        size_t row = (size_t)check_integer((int)s.rows), in_row = (size_t)check_integer((int)s.bytes);
+        for (int turn = 0; turn < 3; turn++) {
+            size_t at = s.start + row * s.pitch + (turn == 1 || s.pitch == s.bytes ? in_row : s.bytes);
+            if (turn > 0 && at < data.value.size())
+                data.value[at] = (double)((int)data.value[at] ^ 1 << check_integer(8));
+            array copy(BYTES, data.value);
+            const launch_bytes of = {copy.to<unsigned char>() + s.start, (int64_t)s.pitch, (int64_t)s.bytes,
+                                     (int64_t)s.rows};
+            run_ok("launch_sum_bits", launch_sum_bits(nullptr, total, &of));
+            run_ok("launch_settle_bits", launch_settle_bits(nullptr, total, sum, nullptr, 0, nullptr));
+            check_from(&sums[turn], sum, sizeof *sum);
+            run_ok("launch_sum_bits", launch_sum_bits(nullptr, total, &of));
+            run_ok("launch_settle_bits", launch_settle_bits(nullptr, total, sum, note, 7, step));
+        }
+        words.get();
+        check("one bit changes the sum", sums[1] != sums[0]);
+        check("nothing else does", s.pitch == s.bytes || sums[2] == sums[1]);
+        check("the same sum is no finding", words.value[0] == 0 && words.value[2] == 0);
+        uint64_t other = sums[2] + 1;
+        int64_t now = 41;
+        check_to(sum, &other, sizeof other);
+        check_to(step, &now, sizeof now);
+        for (uint64_t what : {7u, 8u})
+            run_ok("launch_settle_bits", launch_settle_bits(nullptr, total, sum, note, what, step));
+        words.get();
+        check("the first finding is noted", words.value[2] == 7 && words.value[3] == 41);
+    }
+}
+
 /* Every kernel of this file at the widths of GPT-3 175B (12,288), Llama 405B (16,384; 8 ranks have 6,656 of its MLP's columns)
  * and a GPT of 1T parameters (25,600), few rows of it. Norms also where a row does not fit into shared memory. */
 void wide()
@@ -300,5 +343,6 @@ const vector<test_case> row_cases = {
     {"rows/embedding", embedding},
     {"rows/column_sums", column_sums},
     {"rows/mark", mark},
+    {"rows/bits", bits},
     {"rows/wide", wide},
 };

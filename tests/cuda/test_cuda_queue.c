@@ -77,6 +77,33 @@ static void a_slow_device_is_no_hang(void **state)
         fail_msg("the step took %.1f s only", slow.seconds[0]);
 }
 
+/* By events around some of its ops, which a graph records anew at each launch. */
+static void a_slow_device_is_named(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *environment, *graph;
+        bool named;
+    } cases[] = {{"STANDIN_SLOW_1=1.3", "false", true}, {"STANDIN_SLOW_1=1.3", "true", true}, {"", "true", false}};
+    /* products by the way that is the fastest on neither rank take equally long on both */
+    static const char both[] = "STANDIN_FASTEST=2";
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char keys[256], where[32], environment[64];
+        snprintf(where, sizeof where, "paced-%zu", i);
+        snprintf(keys, sizeof keys,
+                 "train.device=cuda train.steps=26 train.tune=false run.slow_ratio=1.2 train.cuda_graph=%s",
+                 cases[i].graph);
+        snprintf(environment, sizeof environment, "%s %s", both, cases[i].environment);
+        launch_result r = cuda_runs_train("phalanx_standin", 2, environment, "llama", where, keys);
+        const char *line = strstr(r.err, " is slow: ");
+        if (r.status || !line != !cases[i].named)
+            fail_msg("%s, graph %s: status %d\n%s%s", cases[i].environment, cases[i].graph, r.status, r.out, r.err);
+        if (line && (!strstr(r.err, "rank 1 on ") || !strstr(line, "it has computed 1.30 x as long")))
+            fail_msg("%s", r.err);
+        launch_free(&r);
+    }
+}
+
 /* What rank 0 has sent, as the summary says it. */
 static void read_sent(char *out, int bytes, const char *where)
 {
@@ -257,6 +284,7 @@ int main(void)
         cmocka_unit_test(a_device_that_hangs_is_named_with_the_ops_it_stands_in),
         cmocka_unit_test(a_graph_that_hangs_is_named_with_the_ops_it_stands_in),
         cmocka_unit_test(a_slow_device_is_no_hang),
+        cmocka_unit_test(a_slow_device_is_named),
         cmocka_unit_test(a_graph_of_the_step_changes_nothing),
         cmocka_unit_test(a_receive_that_waits_holds_no_send),
         cmocka_unit_test(the_graph_is_gone_before_its_communicators_close),

@@ -106,8 +106,18 @@ const char *cudaGetErrorString(cudaError_t e)
 static double milliseconds[STANDIN_STREAMS];
 static double taken[STANDIN_STREAMS], profiled_from;
 
+/* Of this rank's device: STANDIN_SLOW_1=2, and rank 1's takes twice as long. */
+static double slowness(void)
+{
+    char name[32];
+    snprintf(name, sizeof name, "STANDIN_SLOW_%d", log_rank());
+    const char *text = getenv(name);
+    return text ? atof(text) : 1;
+}
+
 void standin_take(int queue, double took)
 {
+    took *= slowness();
     standin_wait_until(queue, milliseconds[STANDIN_HOST]);
     milliseconds[queue] += took;
     taken[queue] += took;
@@ -367,7 +377,7 @@ static void record(int queue, void *event)
     e->recorded = true;
     e->asked = 0;
     e->due = busy_until;
-    e->milliseconds = milliseconds[queue];
+    e->milliseconds = standin_time(queue);
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t stream)
@@ -382,11 +392,16 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t stream)
 
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t stream, unsigned flags)
 {
-    if (flags != cudaEventRecordDefault)
+    int queue = standin_stream(stream, "cudaEventRecordWithFlags");
+    if (flags == cudaEventRecordDefault)
+        return cudaEventRecord(e, stream);
+    if (!e->timed)
         standin_fail(
             "cudaEventRecordExternal: what a query says before this launch of the graph has come so far, is not "
             "known: it may be of the launch before");
-    return cudaEventRecord(e, stream);
+    if (!standin_keep(queue, record, &e, sizeof e))
+        standin_fail("cudaEventRecordExternal of a stream that is not captured");
+    return cudaSuccess;
 }
 
 /* ---- marks: words of pinned memory that the device sets when it has come so far; seen when the host looks elsewhere, too --- */

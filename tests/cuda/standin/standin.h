@@ -12,7 +12,8 @@
  * (the next one on rank 1), STANDIN_NCCL and STANDIN_CUDNN their versions, STANDIN_CUDNN_SLOW that it is slow, STANDIN_REPORT what is used how
  * often, STANDIN_MUTANT one of the words that standin_mutant() is asked for; STANDIN_ASKED, how often an event is asked for
  * before it is seen to have come (1); STANDIN_KERNEL_SECONDS, what a kernel takes before an event behind it is seen, and
- * STANDIN_ENDLESS_1, the label of the op whose kernels never end on rank 1, once STANDIN_ENDLESS_AFTER (0) of them have ended. One thread.
+ * STANDIN_SLOW_1, how many times as long all
+ * work takes on rank 1's device, and STANDIN_ENDLESS_1, the label of the op whose kernels never end on rank 1, once STANDIN_ENDLESS_AFTER (0) of them have ended. One thread.
  */
 #ifndef PHALANX_TESTS_CUDA_STANDIN_STANDIN_H
 #define PHALANX_TESTS_CUDA_STANDIN_STANDIN_H

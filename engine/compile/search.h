@@ -32,7 +32,7 @@ typedef struct search_terms {
     void *context;
 } search_terms;
 
-enum { SEARCH_MOST = 24 };
+enum { SEARCH_MOST = 12 };
 
 typedef struct search {
     int layouts, within;    /* that were estimated, and those of them that may fit */

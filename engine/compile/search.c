@@ -192,32 +192,90 @@ static int by_seconds(const void *a, const void *b)
     return by_estimate(&x->layout, &y->layout);
 }
 
-/* In rounds of a fixed size, so that what is left out hangs on no clock. More than `most` only until something fits: estimates know
- * nothing of what the order of a program adds. */
+/* What is tried, in this order: layouts by their estimates, each round followed by those of it again, with a budget, that did not
+ * fit: what the order holds and estimates do not know of is then given up, or made room for. What would keep everything is tried
+ * with a budget at once: where it fits, the program is the same. */
+typedef struct tries {
+    const search_layout *layouts;
+    int count, at;
+    search_layout *budgeted; /* tried, or to be: from `next` on */
+    int budgeted_count, next;
+} tries;
+
+static bool same_but_recompute(const search_layout *a, const search_layout *b)
+{
+    return a->tensor == b->tensor && a->sequence == b->sequence && a->pipeline == b->pipeline &&
+           a->chunks == b->chunks && a->data == b->data && a->zero == b->zero && a->micro_batch == b->micro_batch &&
+           a->schedule == b->schedule;
+}
+
+/* With a budget, unless that has been tried. */
+static void try_budgeted(tries *t, const search_layout *of)
+{
+    search_layout l = *of;
+    l.recompute = RECOMPUTE_NONE;
+    l.budgeted = true;
+    for (int i = 0; i < t->budgeted_count; i++)
+        if (same_but_recompute(&t->budgeted[i], &l))
+            return;
+    t->budgeted = must_realloc(t->budgeted, (unsigned long)(t->budgeted_count + 1) * sizeof *t->budgeted);
+    t->budgeted[t->budgeted_count++] = l;
+}
+
+/* The next at most `room`, none whose estimate is certainly worse than `best`. */
+static int next_round(search_layout *out, tries *t, int room, double best)
+{
+    int n = 0;
+    while (n < room) {
+        const search_layout *l = t->at < t->count ? &t->layouts[t->at] : NULL;
+        if (t->next < t->budgeted_count) {
+            out[n++] = t->budgeted[t->next++];
+            continue;
+        }
+        if (!l || l->seconds > best * SLACK_SECONDS)
+            break;
+        if (l->recompute == RECOMPUTE_NONE)
+            try_budgeted(t, l);
+        else
+            out[n++] = *l;
+        t->at++;
+    }
+    return n;
+}
+
+static void play_round(search *out, tries *all, const search_terms *t, const search_layout *these, int count)
+{
+    search_result round[ROUND];
+    status ok[ROUND];
+#pragma omp parallel for schedule(dynamic, 1)
+    for (int i = 0; i < count; i++)
+        ok[i] = search_exact(&round[i], t, &these[i]);
+    out->results = must_realloc(out->results, (unsigned long)(out->count + count) * sizeof *out->results);
+    for (int i = 0; i < count; i++)
+        if (ok[i] == STATUS_OK && round[i].fits)
+            out->results[out->count++] = round[i];
+        else if (!these[i].budgeted)
+            try_budgeted(all, &these[i]);
+    out->exact += count;
+    qsort(out->results, (size_t)out->count, sizeof *out->results, by_seconds);
+}
+
+/* In rounds of a fixed size, so that what is left out hangs on no clock. More than `most` only until something fits. */
 static void play_best(search *out, const search_terms *t, const search_layout *layouts, int count)
 {
+    search_layout these[ROUND];
     int most = t->most ? t->most : SEARCH_MOST;
-    most = most < count ? most : count;
-    const search_result *best = NULL;
-    out->results = must_calloc((unsigned long)most + ROUND, sizeof *out->results);
-    for (int from = 0; from < most || (from < count && out->count == 0); from += ROUND) {
-        search_result round[ROUND];
-        int end = from < most ? most : count, these = end - from < ROUND ? end - from : ROUND;
-        if (best && layouts[from].seconds > best->seconds * SLACK_SECONDS)
+    tries all = {.layouts = layouts, .count = count};
+    for (;;) {
+        int left = out->count ? most - out->exact : ROUND;
+        int n = next_round(these, &all, left < ROUND ? left : ROUND, out->count ? out->results[0].seconds : 1e300);
+        if (n <= 0)
             break;
-#pragma omp parallel for schedule(dynamic, 1)
-        for (int i = 0; i < these; i++)
-            if (search_exact(&round[i], t, &layouts[from + i]) != STATUS_OK)
-                round[i].fits = false;
-        out->exact += these;
-        for (int i = 0; i < these; i++)
-            if (round[i].fits)
-                out->results[out->count++] = round[i];
-        qsort(out->results, (size_t)out->count, sizeof *out->results, by_seconds);
-        best = out->count ? &out->results[0] : NULL;
+        play_round(out, &all, t, these, n);
         if (t->progress)
-            t->progress(t->context, out->exact, most, best);
+            t->progress(t->context, out->exact, most < count ? most : count, out->count ? &out->results[0] : NULL);
     }
+    free(all.budgeted);
 }
 
 status search_run(search *out, const search_terms *t)
@@ -235,8 +293,10 @@ status search_run(search *out, const search_terms *t)
                           : status_fail(STATUS_USAGE, "%d ranks have no layout of this configuration", t->ranks);
     least.budgeted = false;
     TRY(search_exact(&out->least, t, &least));
-    if (out->least.fits)
+    if (out->least.fits) {
+        out->results = must_realloc(out->results, sizeof *out->results);
         out->results[out->count++] = out->least;
+    }
     return STATUS_OK;
 }
 

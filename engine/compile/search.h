@@ -2,7 +2,8 @@
  *
  * All layouts are estimated (search_estimate.h): tensor and pipeline ranks, virtual stages, schedule, ZeRO, micro-batch,
  * sequence parallelism, recompute or a budget. From the best estimate on they are compiled and played exactly, several at a
- * time in threads, until no other can be better by what estimates are off, or `most` have been. The same search gives the
+ * time in threads, until no other can be better by what estimates are off, or `most` have been. What does not fit is tried again
+ * with a budget, and what would keep everything is at once: the order holds bytes that estimates do not know of. The same search gives the
  * same answer, whatever the threads.
  */
 #ifndef PHALANX_ENGINE_COMPILE_SEARCH_H
@@ -32,7 +33,7 @@ typedef struct search_terms {
     void *context;
 } search_terms;
 
-enum { SEARCH_MOST = 24 };
+enum { SEARCH_MOST = 8 };
 
 typedef struct search {
     int layouts, within;    /* that were estimated, and those of them that may fit */

@@ -5,6 +5,7 @@
 
 #include "engine/compile/compile.h"
 #include "engine/compile/compile_model.h"
+#include "engine/compile/compile_program.h"
 #include "engine/compile/play.h"
 #include "memory/log.h"
 #include "parallel/partition.h"
@@ -15,6 +16,7 @@
 typedef struct part {
     double phase[PHASE_COUNT]; /* seconds, what ranks of a layer exchange included; of the update: of a step */
     double weight;             /* of the backward phase: gradients of weights */
+    double deferred;           /* bytes that these gradients read: held until they are computed */
     double memory[CLASS_COUNT];
 } part;
 
@@ -85,18 +87,47 @@ void search_estimate_close(search_estimate *e)
 
 enum { PROBED_MICRO_BATCHES = 2 };
 
-static void measure(part *out, const search_estimate *e, const compiled *c, const play *p)
+static bool is_weight_gradient(const op *o)
+{
+    return o->phase == PHASE_BACKWARD && op_row_of(o)->flags & OP_WEIGHT;
+}
+
+/* Bytes of the transient tensors that gradients of weights of one micro-batch read, each tensor once. */
+static double deferred_bytes(const compiled_program *p)
+{
+    double sum = 0;
+    bool *seen = must_calloc((unsigned long)p->placed + 1, sizeof *seen);
+    for (int i = 0; i < p->list.count; i++) {
+        const op *o = p->list.ops[i];
+        for (int k = 0; k < OP_MAX_IN && o->microbatch == 0 && is_weight_gradient(o); k++) {
+            const tensor *t = o->in[k];
+            while (t && t->base)
+                t = t->base;
+            if (!t || tensor_persistent(t) || seen[t->id])
+                continue;
+            seen[t->id] = true;
+            sum += (double)tensor_bytes(t);
+        }
+    }
+    free(seen);
+    return sum;
+}
+
+/* `plain` is the program in an order that holds nothing longer than it must. */
+static void measure(part *out, const search_estimate *e, const compiled *c, const compiled_program *plain,
+                    const play *p)
 {
     const program *list = &c->training.list;
     for (int i = 0; i < PHASE_COUNT; i++)
         out->phase[i] = play_seconds(p, 0, (phase)i) / (i == PHASE_UPDATE ? 1 : PROBED_MICRO_BATCHES);
     for (int i = 0; i < list->count; i++)
-        if (list->ops[i]->phase == PHASE_BACKWARD && op_row_of(list->ops[i])->flags & OP_WEIGHT)
+        if (is_weight_gradient(list->ops[i]))
             out->weight += profile_op(e->prices, list->ops[i]) / PROBED_MICRO_BATCHES;
+    out->deferred = deferred_bytes(plain);
     for (int i = 0; i < CLASS_COUNT; i++)
         out->memory[i] = (double)c->class_bytes[i];
-    out->memory[CLASS_KEPT] = (double)c->training.peak_kept;
-    out->memory[CLASS_TEMPORARY] = (double)c->training.peak_temporary;
+    out->memory[CLASS_KEPT] = (double)plain->peak_kept;
+    out->memory[CLASS_TEMPORARY] = (double)plain->peak_temporary;
 }
 
 static status play_layers(part *out, const search_estimate *e, const search_layout *l, int layers)
@@ -104,6 +135,7 @@ static status play_layers(part *out, const search_estimate *e, const search_layo
     grid g;
     compile_options o;
     compiled made = {0};
+    compiled_program plain = {0};
     play p = {0};
     config c = search_configuration(e->of, l, 0);
     c.model.shape.layers = layers;
@@ -121,8 +153,12 @@ static status play_layers(part *out, const search_estimate *e, const search_layo
         s = play_run(&p);
     }
     if (s == STATUS_OK)
-        measure(out, e, &made, &p);
+        s = compile_program_training(&plain, &made, &(compile_keep){.how = l->recompute, .order = ORDER_EARLY},
+                                     PROBED_MICRO_BATCHES, true);
+    if (s == STATUS_OK)
+        measure(out, e, &made, &plain, &p);
     play_free(&p);
+    compile_program_free(&plain);
     compile_free(&made);
     return s;
 }
@@ -156,6 +192,7 @@ static void make_probe(probe *out, const search_estimate *e)
     separate(out->layer.phase, out->ends.phase, few.phase, many.phase, PHASE_COUNT, LEAST);
     separate(out->layer.memory, out->ends.memory, few.memory, many.memory, CLASS_COUNT, LEAST);
     separate(&out->layer.weight, &out->ends.weight, &few.weight, &many.weight, 1, LEAST);
+    separate(&out->layer.deferred, &out->ends.deferred, &few.deferred, &many.deferred, 1, LEAST);
     out->ends.memory[CLASS_TEMPORARY] = few.memory[CLASS_TEMPORARY];
 }
 
@@ -257,8 +294,12 @@ static status find_schedule(search_estimate *e, const search_layout *l, int micr
     return schedule_make(s, kind, l->pipeline, l->chunks, microbatches);
 }
 
-/* The bytes held between the two halves of a backward pass, of those held from the forward: products' inputs stay. */
-static const double HELD_SHARE = 0.5;
+/* The bytes held between the two halves of a backward pass, of those held from the forward. */
+static double held_share(const probe *p)
+{
+    double kept = p->layer.memory[CLASS_KEPT];
+    return kept > 0 ? p->layer.deferred / kept : 0;
+}
 
 static status simulate_pipeline(pipeline *out, search_estimate *e, const search_layout *l, const probe *p, int *layers,
                                 simulate_cost *costs)
@@ -267,7 +308,7 @@ static status simulate_pipeline(pipeline *out, search_estimate *e, const search_
     TRY(divide(layers, e, l, p));
     TRY(find_schedule(e, l, e->of->train.global_batch / (l->micro_batch * l->data)));
     cost_chunks(costs, layers, l->pipeline * l->chunks, p, schedule_splits(&e->last));
-    TRY(simulate_run(&sim, &e->last, costs, message_seconds(e, l), HELD_SHARE));
+    TRY(simulate_run(&sim, &e->last, costs, message_seconds(e, l), held_share(p)));
     out->length = sim.length;
     out->layers = must_realloc(out->layers, (unsigned long)l->pipeline * sizeof *out->layers);
     out->held = must_realloc(out->held, (unsigned long)l->pipeline * sizeof *out->held);

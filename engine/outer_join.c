@@ -209,7 +209,7 @@ static status go_back(outer *o, const outer_position *p, double until)
 }
 
 /* Until this island's state is that after the last merge. */
-static status agree_on_state(outer *o, outer_position *p)
+status outer_join_all(outer *o, outer_position *p)
 {
     status s = outer_look(o);
     double until = o->now + o->config->outer.timeout, end = until + o->config->outer.timeout;
@@ -231,7 +231,7 @@ static status agree_on_state(outer *o, outer_position *p)
 }
 
 /* An island that begins, or has missed more than one exchange, takes over from one that is further. */
-static status join_gossip(outer *o, outer_position *p)
+status outer_join_gossip(outer *o, outer_position *p)
 {
     int64_t ahead = outer_gossip_number(p->step + o->config->outer.every, 0);
     TRY(outer_look(o));
@@ -239,38 +239,4 @@ static status join_gossip(outer *o, outer_position *p)
         if (s != o->slot && o->roster.member[s].ready && o->roster.member[s].merge > (p->step ? ahead : 0))
             return outer_catch_up(o, p, false);
     return STATUS_OK;
-}
-
-static status wait_for_others(outer *o)
-{
-    int least = o->config->outer.min_islands;
-    double until = o->now + o->config->outer.timeout;
-    TRY(outer_look(o));
-    while (__builtin_popcountll(roster_ready(&o->roster)) < least && o->now < until) {
-        outer_nap(o);
-        TRY(outer_look(o));
-    }
-    int there = __builtin_popcountll(roster_ready(&o->roster));
-    if (there < least)
-        log_info("islands: %d of at least %d islands are there: training begins, unmerged until more come", there,
-                 least);
-    return STATUS_OK;
-}
-
-status outer_join(outer *o, outer_position *p, int *slot)
-{
-    o->step = p->step;
-    static status (*const enter[])(outer *, outer_position *) = {[CONFIG_OUTER_ALL] = agree_on_state,
-                                                                 [CONFIG_OUTER_GOSSIP] = join_gossip,
-                                                                 [CONFIG_OUTER_SERVER] = outer_push_join};
-    status s = outer_claim(o);
-    if (s == STATUS_OK)
-        s = enter[o->config->outer.topology](o, p);
-    if (s == STATUS_OK) {
-        outer_announce(o, p->step, p->updates);
-        o->joined = true;
-        s = wait_for_others(o);
-    }
-    *slot = o->slot;
-    return s;
 }

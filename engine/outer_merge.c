@@ -14,23 +14,6 @@ static const double GRACE = 5; /* seconds after the deadline in which another is
 
 /* ---- offering ------------------------------------------------------------------------------------------------------- */
 
-/* The calls of outer.h by topology; NULL: the ones of this file. */
-typedef struct topology {
-    status (*step)(outer *o, const outer_position *p, int fragment);
-    status (*save)(outer *o, const outer_position *p);
-    status (*leave)(outer *o, const outer_position *p);
-} topology;
-
-static const topology topologies[] = {
-    [CONFIG_OUTER_GOSSIP] = {outer_gossip_step, outer_gossip_save, outer_gossip_leave},
-    [CONFIG_OUTER_SERVER] = {outer_push_step, outer_push_save, outer_push_leave},
-};
-
-static const topology *topology_of(const outer *o)
-{
-    return &topologies[o->config->outer.topology];
-}
-
 static int64_t tokens_since(const outer *o, const outer_position *p)
 {
     return batch_ramp_total(o->config, o->merged_at[o->fragment], p->step) * o->config->train.sequence;
@@ -267,13 +250,6 @@ static status wait_for_merge(outer *o, outer_position *p)
     return s;
 }
 
-/* Fragment i is due i H / P steps into every round of H; -1: none is. */
-static int due(const outer *o, int64_t step)
-{
-    int64_t every = o->config->outer.every, each = every / o->config->outer.fragments;
-    return step % each == 0 ? (int)(step % every / each) : -1;
-}
-
 static status begin(outer *o, outer_position *p, int fragment)
 {
     TRY(outer_look(o));
@@ -288,14 +264,9 @@ static status begin(outer *o, outer_position *p, int fragment)
     return STATUS_OK;
 }
 
-status outer_step(outer *o, outer_position *p)
+status outer_merge_step(outer *o, outer_position *p, int fragment)
 {
-    int fragment = due(o, p->step);
-    if (topology_of(o)->step)
-        return topology_of(o)->step(o, p, fragment);
-    o->step = p->step;
-    bool waits = o->stage == OUTER_MERGED && p->step >= o->settle_at;
-    if (waits)
+    if (o->stage == OUTER_MERGED && p->step >= o->settle_at)
         settle(o);
     if (o->stage != OUTER_IDLE && o->stage != OUTER_MERGED)
         TRY(push(o, p));
@@ -308,20 +279,14 @@ status outer_step(outer *o, outer_position *p)
     return STATUS_OK;
 }
 
-status outer_before_save(outer *o, outer_position *p)
+status outer_merge_save(outer *o, outer_position *p)
 {
-    if (topology_of(o)->save)
-        return topology_of(o)->save(o, p);
     return o->stage == OUTER_OFFERED ? wait_for_merge(o, p) : STATUS_OK;
 }
 
-status outer_part(outer *o, outer_position *p)
+status outer_merge_leave(outer *o, outer_position *p)
 {
-    if (!o->joined)
-        return STATUS_OK;
-    if (topology_of(o)->leave)
-        return topology_of(o)->leave(o, p);
-    TRY(outer_before_save(o, p));
+    TRY(outer_merge_save(o, p));
     if (o->stage == OUTER_MERGED)
         return STATUS_OK; /* the checkpoint knows what is left to do */
     uint64_t others = roster_ready(&o->roster) & ~(1ull << o->slot);

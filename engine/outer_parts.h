@@ -1,6 +1,6 @@
 /* What the files of the outer loop share: outer_setup.c (memory, checkpoints), outer_reach.c (the roster, fetching),
  * outer_apply.c (arithmetic on units), outer_join.c (joining, taking over), outer_merge.c (the merges; start there), outer_gossip.c (the same for
- * groups of islands), outer_push.c (the same with a server); and server.c, the server's own. */
+ * groups of islands), outer_push.c (the same with a server), outer_topology.c (which of them it is); and server.c, the server's own. */
 #ifndef PHALANX_ENGINE_OUTER_PARTS_H
 #define PHALANX_ENGINE_OUTER_PARTS_H
 
@@ -101,14 +101,14 @@ struct outer {
 
 /* outer_setup.c */
 void outer_assign_buffers(outer *o); /* once the slot is known */
-/* An island of topology server. */
-bool outer_pushes(const outer *o);
 /* A server's: memory and transport, without weights; the reference is all zeros. */
 status outer_open_holder(outer **out, const config *c, comm *world);
 /* Sections "outer_reference" and so on, where they are, of a checkpoint. */
 status outer_read_sections(outer *o, checkpoint *from);
 
 /* outer_reach.c */
+/* An island of topology server. */
+bool outer_pushes(const outer *o);
 /* The rank that talks to etcd, and to the reader. */
 bool outer_first_rank(const outer *o);
 /* Reads the roster on all ranks; a millisecond or so. */
@@ -157,18 +157,23 @@ void outer_withdraw(outer *o, const char *why);
 /* Has etcd heard of it? Then it is over, and missed. */
 void outer_end_withdrawal(outer *o);
 
-/* outer_gossip.c: the calls of outer.h where outer.topology is gossip. `fragment`: the one that is due, or -1. */
-status outer_gossip_step(outer *o, const outer_position *p, int fragment);
-status outer_gossip_save(outer *o, const outer_position *p);
-status outer_gossip_leave(outer *o, const outer_position *p);
+/* The calls of outer.h by topology (outer_topology.c). outer_merge.c, where it is all; outer_gossip.c. `fragment`: the one that is due, or -1. */
+status outer_merge_step(outer *o, outer_position *p, int fragment);
+status outer_merge_save(outer *o, outer_position *p);
+status outer_merge_leave(outer *o, outer_position *p);
+status outer_gossip_step(outer *o, outer_position *p, int fragment);
+status outer_gossip_save(outer *o, outer_position *p);
+status outer_gossip_leave(outer *o, outer_position *p);
 
 /* outer_push.c: the same where it is server. */
 status outer_push_join(outer *o, outer_position *p);
-status outer_push_step(outer *o, const outer_position *p, int fragment);
-status outer_push_save(outer *o, const outer_position *p);
-status outer_push_leave(outer *o, const outer_position *p);
+status outer_push_step(outer *o, outer_position *p, int fragment);
+status outer_push_save(outer *o, outer_position *p);
+status outer_push_leave(outer *o, outer_position *p);
 
-/* outer_join.c */
+/* outer_join.c: an island's state becomes that of the last merge; of gossip, that of one that is further, if it is behind. */
+status outer_join_all(outer *o, outer_position *p);
+status outer_join_gossip(outer *o, outer_position *p);
 /* rank 0 claims a slot, or a server's place, with the endpoints of all ranks. */
 status outer_claim(outer *o);
 /* A newcomer begins with empty moments, at the model's step. */

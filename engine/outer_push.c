@@ -162,9 +162,8 @@ static void settle(outer *o, const outer_position *p)
     outer_announce(o, p->step, p->updates);
 }
 
-status outer_push_step(outer *o, const outer_position *p, int fragment)
+status outer_push_step(outer *o, outer_position *p, int fragment)
 {
-    o->step = p->step;
     if (o->stage == OUTER_MERGED && p->step >= o->settle_at)
         settle(o, p);
     if (o->stage != OUTER_IDLE && o->stage != OUTER_MERGED)
@@ -178,13 +177,13 @@ status outer_push_step(outer *o, const outer_position *p, int fragment)
     return STATUS_OK;
 }
 
-status outer_push_save(outer *o, const outer_position *p)
+status outer_push_save(outer *o, outer_position *p)
 {
     (void)p;
     return finish(o);
 }
 
-status outer_push_leave(outer *o, const outer_position *p)
+status outer_push_leave(outer *o, outer_position *p)
 {
     TRY(finish(o));
     if (o->stage != OUTER_IDLE || p->step <= o->merged_at[0])

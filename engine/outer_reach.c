@@ -12,6 +12,11 @@ bool outer_first_rank(const outer *o)
     return comm_rank(o->world) == 0;
 }
 
+bool outer_pushes(const outer *o)
+{
+    return o->config->outer.topology == CONFIG_OUTER_SERVER && !o->holds;
+}
+
 /* ---- looking ------------------------------------------------------------------------------------------------------- */
 
 status outer_look(outer *o)

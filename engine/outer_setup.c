@@ -166,11 +166,6 @@ static status open_memory(outer *o)
     return outer_move_open(&o->move, &move);
 }
 
-bool outer_pushes(const outer *o)
-{
-    return o->config->outer.topology == CONFIG_OUTER_SERVER && !o->holds;
-}
-
 /* The buffers of the other slots: there is none for its own. */
 void outer_assign_buffers(outer *o)
 {

@@ -1,4 +1,5 @@
-/* What the files of the server share: server.c (merging; start there), server_files.c (where the model begins, saving it). */
+/* What the files of the server share: server.c (merging; start there), server_answers.c, server_files.c (where the model begins,
+ * saving it). */
 #ifndef PHALANX_ENGINE_SERVER_PARTS_H
 #define PHALANX_ENGINE_SERVER_PARTS_H
 
@@ -33,6 +34,7 @@ typedef struct server {
     int64_t saved;                   /* the merge that was saved last; -1: none */
 } server;
 
+/* server_answers.c */
 /* `head` with the answers, that to wanted->slot replaced by it if there is one; its merge is `merge`. */
 json_t *server_head(const server *v, const roster_part *wanted, int64_t merge);
 void server_take_head(server *v, const roster *head);

@@ -67,4 +67,5 @@ line "two, DiLoCo int8, H 20" 2 outer.every=20 outer.optimizer=nesterov outer.co
 line "two, DiLoCo int4, H 20" 2 outer.every=20 outer.optimizer=nesterov outer.compress=int4
 line "two, SparseLoCo, H 20" 2 outer.every=20 outer.optimizer=average outer.compress=topk
 line "two, average, H 20" 2 outer.every=20 outer.optimizer=average outer.compress=none
+line "three, server, H 20" 3 outer.every=20 outer.topology=server
 line "four, gossip, H 20" 4 outer.every=20 outer.topology=gossip outer.optimizer=nesterov

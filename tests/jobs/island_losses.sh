@@ -39,7 +39,7 @@ line() {
     case $name in *"$word"*) ;; *) return ;; esac
     run=$top/${name//[^a-zA-Z0-9]/-}
     case " $* " in *topology=server*)
-        "$phalanx" server "$config" train.steps="$steps" checkpoint.every=0 run.folder="$run-server" "$@" \
+        "$phalanx" server "$config" train.steps="$steps" checkpoint.every=0 run.folder="$run-server" train.global_batch="$batch" "$@" \
             outer.slots=$islands outer.run="${run##*/}" outer.rendezvous=http://127.0.0.1:$port outer.keys="$top/keys" \
             outer.min_islands=$islands outer.timeout=600 outer.address=127.0.0.1 >"$run-server.log" 2>&1 &
         server=$! ;;

@@ -26,12 +26,12 @@ enum { SECONDS = ISLAND_JOBS_LIMIT };
 
 #define TOPOLOGY "outer.topology=server outer.min_islands=1 outer.timeout=20"
 
-/* In top/RUN-server; `keys` of its own. */
-static launch *start_server(const char *top, const char *run, int ranks, const char *environment, const char *keys)
+/* In top/RUN-server; `words`: keys of its own. */
+static launch *start_server(const char *top, const char *run, int ranks, const char *environment, const char *words)
 {
     char *mpirun = ranks > 1 ? launch_mpirun(ranks) : must_strdup(""), *program = launch_beside("../phalanx");
     launch *l = launch_start(SECONDS, "exec %s %s %s server %s/run.yaml run.folder=%s/%s-server outer.run=%s %s %s",
-                             mpirun, environment, program, top, top, run, run, TOPOLOGY, keys);
+                             mpirun, environment, program, top, top, run, run, TOPOLOGY, words);
     free(program);
     free(mpirun);
     return l;
@@ -65,8 +65,8 @@ static void three_islands_of_different_layouts_learn_and_end(void **state)
         start_server(*state, "three", 1, "", "outer.slots=3 train.steps=60 outer.every=5 outer.compress=int8");
     all[0] = island_jobs_start(*state, "three", 0, 2, "parallel.tensor=2 %s", words);
     all[1] = island_jobs_start(*state, "three", 1, 2, "parallel.pipeline=2 parallel.zero=1 %s", words);
-    all[2] = island_jobs_start(*state, "three", 2, 1, "%s outer.delay=2 outer.mix=0.5", "");
-    launch_result refused = launch_finish(all[2]); /* no topology: another kind */
+    all[2] = island_jobs_start(*state, "three", 2, 1, "outer.slots=3 outer.timeout=1");
+    launch_result refused = launch_finish(all[2]); /* without the topology: of another kind */
     assert_int_equal(refused.status, 1);
     launch_free(&refused);
     all[2] = island_jobs_start(*state, "three", 2, 1, "%s", words);
@@ -88,20 +88,20 @@ static void three_islands_of_different_layouts_learn_and_end(void **state)
 /* Islands train on without it, say so, and push when it is back. */
 static void a_server_dies_and_comes_back(void **state)
 {
-    static const char *const keys = "outer.every=200 train.steps=100000000 checkpoint.every=2";
+    static const char *const words = "outer.every=200 train.steps=100000000 checkpoint.every=2";
     if (!island_jobs_etcd)
         skip();
-    launch *server = start_server(*state, "dies", 1, "", keys);
-    launch *a = island_jobs_start(*state, "dies", 0, 1, TOPOLOGY " run.log_every=1000000 %s checkpoint.every=0", keys);
+    launch *server = start_server(*state, "dies", 1, "", words);
+    launch *a = island_jobs_start(*state, "dies", 0, 1, TOPOLOGY " run.log_every=1000000 %s checkpoint.every=0", words);
     launch *b = island_jobs_start(*state, "dies", 1, 2,
-                                  TOPOLOGY " run.log_every=1000000 parallel.tensor=2 %s checkpoint.every=0", keys);
+                                  TOPOLOGY " run.log_every=1000000 parallel.tensor=2 %s checkpoint.every=0", words);
     assert_true(launch_expect(server, "saved", SECONDS));
     kill(launch_pid(server), SIGKILL);
     launch_result r = launch_finish(server);
     launch_free(&r);
     assert_true(launch_expect(a, "the server is away; training goes on", SECONDS));
     assert_true(launch_expect(b, "the server is away; training goes on", SECONDS));
-    server = start_server(*state, "dies", 1, "", keys);
+    server = start_server(*state, "dies", 1, "", words);
     assert_true(launch_expect(server, "resumed from", SECONDS));
     assert_true(launch_expect(a, "the server is back", SECONDS));
     assert_true(launch_expect(server, ": dies-0 after its step", SECONDS));
@@ -217,9 +217,9 @@ static int push(fake *f, int64_t number, int64_t base, int64_t tokens, double se
 }
 
 /* The server resumes, so that `head` may be of its former process: its record is that of the one that is there. */
-static launch *start_and_wait(const char *top, const char *run, int ranks, const char *environment, const char *keys)
+static launch *start_and_wait(const char *top, const char *run, int ranks, const char *environment, const char *words)
 {
-    launch *l = start_server(top, run, ranks, environment, keys);
+    launch *l = start_server(top, run, ranks, environment, words);
     assert_true(launch_expect(l, "holds the model", SECONDS));
     return l;
 }
@@ -323,12 +323,12 @@ static void what_cannot_be_merged_is_refused_and_counted(void **state)
 /* An island of the engine is told, takes the model anew, and is merged again. */
 static void an_island_that_is_too_late_takes_the_model_anew(void **state)
 {
-    static const char *const keys = "outer.staleness=1 outer.every=500 train.steps=100000000 run.log_every=1000000";
+    static const char *const words = "outer.staleness=1 outer.every=500 train.steps=100000000 run.log_every=1000000";
     int64_t number = 100;
     if (!island_jobs_etcd)
         skip();
-    launch *server = start_and_wait(*state, "late", 1, "", keys);
-    launch *a = island_jobs_start(*state, "late", 0, 1, TOPOLOGY " %s checkpoint.every=0", keys);
+    launch *server = start_and_wait(*state, "late", 1, "", words);
+    launch *a = island_jobs_start(*state, "late", 0, 1, TOPOLOGY " %s checkpoint.every=0", words);
     fake *f = open_fake(*state, "late", 1, "keys");
     assert_true(launch_expect(server, ": late-0 after its step", SECONDS));
     for (double until = clock_seconds() + SECONDS; !launch_expect(a, "the server has refused", 0.01);) {

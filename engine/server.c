@@ -66,7 +66,7 @@ static void conclude(server *v)
         log_info("server: merge %lld: %s after its step %lld, %lld merges old", (long long)o->merge, name,
                  (long long)p->offer, (long long)age);
     } else {
-        o->counts.refused += outer_first_rank(o);
+        v->refused++;
         if (outer_first_rank(o))
             log_warn("server: refused the change of island %s after its step %lld: %lld merges old, %s", name,
                      (long long)p->offer, (long long)age, why[p->refusal]);

@@ -18,10 +18,10 @@ typedef struct server {
     /* an answer that is being written to etcd */
     int slot; /* -1: none is */
     roster_part wanted;
-    int64_t base, number;       /* of the change; of the writing, membership.h */
-    int last;                   /* the slot that was answered last: the next one comes first now */
-    double alone;               /* since when no island is there */
-    int64_t refused, begins_at; /* changes; the merge that this process began with */
+    int64_t base, number; /* of the change; of the writing, membership.h */
+    int last;             /* the slot that was answered last: the next one comes first now */
+    double alone;         /* since when no island is there */
+    int64_t refused;      /* changes, by this process */
 
     /* files */
     char run[MANIFEST_RUN];

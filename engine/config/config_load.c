@@ -83,7 +83,9 @@ static void derive(config *c)
     if (!given(c, "optimizer.muon_lr"))
         c->optimizer.muon_lr = c->optimizer.lr;
     if (!given(c, "outer.lr"))
-        c->outer.lr = c->outer.optimizer == CONFIG_OUTER_AVERAGE ? 1 : 0.7;
+        c->outer.lr = c->outer.optimizer == CONFIG_OUTER_AVERAGE ? 1
+                      : c->outer.topology == CONFIG_OUTER_SERVER ? 0.35
+                                                                 : 0.7;
     if (!given(c, "outer.momentum"))
         c->outer.momentum = c->outer.topology == CONFIG_OUTER_ALL ? 0.9 : 0.5;
     if (!given(c, "train.precision"))

@@ -158,7 +158,7 @@ static const config_row rows[] = {
 
     INT("outer.every", outer.every, "0", 0, INTMAX, CONFIG_CHANGES, "steps between merges with other islands; 0: this job is no island"),
     WORD("outer.optimizer", outer.optimizer, outer_rules, "nesterov", CONFIG_CHANGES, "of the outer step: nesterov (DiLoCo) or the average of the changes"),
-    DERIVED("outer.lr", NUMBER, outer.lr, 0, 1e3, NULL, CONFIG_CHANGES, "0.7; 1 for average", "outer learning rate"),
+    DERIVED("outer.lr", NUMBER, outer.lr, 0, 1e3, NULL, CONFIG_CHANGES, "0.7; 0.35 for server; 1 for average", "outer learning rate"),
     DERIVED("outer.momentum", NUMBER, outer.momentum, 0, 0.9999999, NULL, CONFIG_CHANGES, "0.9; 0.5 for gossip and server", "nesterov: outer momentum"),
     WORD("outer.topology", outer.topology, outer_topologies, "all", CONFIG_CHANGES, "who merges: all islands; small groups drawn anew each time (NoLoCo); or each by itself, with a server (phalanx server)"),
     INT("outer.staleness", outer.staleness, "8", 1, INTMAX, CONFIG_CHANGES, "server: merges since an island took the model, beyond which its change is refused"),

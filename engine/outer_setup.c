@@ -337,7 +337,7 @@ static const void *serve(void *context, const wire_message *m)
     bool change = m->kind == WIRE_CHANGE;
     int64_t bytes = change ? u->coded_bytes : 4 * o->units[m->unit].elements;
     const void *base = m->kind == WIRE_REFERENCE ? o->reference : o->momentum;
-    if (m->first > bytes || m->bytes > bytes - m->first || change == o->holds ||
+    if (m->first > bytes || m->bytes > bytes - m->first || (change && o->holds) ||
         (!change && (!base || outer_pushes(o))))
         return NULL;
     bool gossip = o->config->outer.topology == CONFIG_OUTER_GOSSIP; /* any state will do, as islands differ */

@@ -28,10 +28,12 @@ typedef struct outer_position {
 
 /* What outer.* costs, without a job. */
 typedef struct outer_plan {
-    int64_t arena;    /* bytes of host memory of the rank that needs most */
-    int64_t change;   /* an encoded change of the whole model, with what its messages add */
-    int64_t sent;     /* to the other islands, in outer.every steps; as much is received */
-    double seconds;   /* of that at a bandwidth */
+    int64_t arena;          /* bytes of host memory of the rank that needs most */
+    int64_t change;         /* an encoded change of the whole model, with what its messages add */
+    int64_t sent, received; /* by an island, in outer.every steps */
+    int64_t model,
+        server_arena; /* of topology server: the model on its way; host memory of a server on one rank; else 0 */
+    double seconds;   /* of what is sent (with a server, and then received) at a bandwidth */
     double epsilon;   /* of outer.noise, after train.steps; 0 without */
     double computing; /* share of the time, with steps of so many seconds */
 } outer_plan;

@@ -156,6 +156,18 @@ void outer_give_reference(outer *o, int fragment)
             outer_move_scatter(o->move, u, mine(o, u) ? o->reference + mine(o, u)->at : o->values);
 }
 
+void outer_take_weights(outer *o, int fragment)
+{
+    for (int u = 0; u < o->count; u++) {
+        const outer_unit *m = mine(o, u);
+        if (o->units[u].fragment != fragment)
+            continue;
+        outer_move_gather(o->move, o->values, u);
+        if (m)
+            memcpy(o->reference + m->at, o->values, (size_t)o->units[u].elements * sizeof *o->values);
+    }
+}
+
 void outer_keep_change(outer *o)
 {
     for (int u = 0; u < o->count; u++) {
@@ -176,7 +188,7 @@ void outer_take_reference(outer *o, bool with_rest)
     }
 }
 
-static void look_after_fetch(outer *o, int slot)
+void outer_look_after_fetch(outer *o, int slot)
 {
     bool done = true, gone = false;
     for (int k = 0; k < o->got[slot].jobs; k++) {
@@ -217,7 +229,7 @@ uint64_t outer_fetch_changes(outer *o, int64_t merge, uint64_t from)
             o->got[s].bad = !outer_fetch(o, s, o->fragment, WIRE_CHANGE, m->offer_merge, m->offer);
         }
         if (o->got[s].offer && !o->got[s].here && !o->got[s].bad)
-            look_after_fetch(o, s);
+            outer_look_after_fetch(o, s);
         here |= (uint64_t)o->got[s].here << s;
     }
     return here;

@@ -278,9 +278,8 @@ static status meet_all(outer *o, const outer_position *p)
     return let_them_fetch(o);
 }
 
-status outer_gossip_step(outer *o, const outer_position *p, int fragment)
+status outer_gossip_step(outer *o, outer_position *p, int fragment)
 {
-    o->step = p->step;
     if (at_the_end(o, p->step))
         return meet_all(o, p);
     if (o->stage == OUTER_OFFERED)
@@ -292,12 +291,12 @@ status outer_gossip_step(outer *o, const outer_position *p, int fragment)
     return o->stage != OUTER_IDLE && p->step >= o->settle_at ? finish(o, p) : STATUS_OK;
 }
 
-status outer_gossip_save(outer *o, const outer_position *p)
+status outer_gossip_save(outer *o, outer_position *p)
 {
     return o->stage == OUTER_OFFERED ? wait_for_partners(o, p) : STATUS_OK;
 }
 
-status outer_gossip_leave(outer *o, const outer_position *p)
+status outer_gossip_leave(outer *o, outer_position *p)
 {
     TRY(outer_gossip_save(o, p));
     return let_them_fetch(o);

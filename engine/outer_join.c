@@ -22,19 +22,6 @@ static int find_donor(const outer *o)
     return best;
 }
 
-/* 1: it is here on all ranks; 0: not yet; -1: it is not to be had. */
-static int fetched(outer *o, int donor)
-{
-    bool done = true, gone = false;
-    for (int k = 0; k < o->got[donor].jobs; k++) {
-        transport_state s = transport_state_of(o->transport, donor * OUTER_PEERS + k);
-        done &= s == TRANSPORT_DONE;
-        gone |= s == TRANSPORT_GONE;
-    }
-    uint64_t all = outer_everywhere(o, (uint64_t)done | (uint64_t)!gone << 1);
-    return all & 1 ? 1 : all & 2 ? 0 : -1;
-}
-
 /* All of one kind of state, fragment by fragment. *done false: the donor has gone on, or away. */
 static status fetch_state(bool *done, outer *o, int donor, wire_kind kind, int64_t merge, double until)
 {
@@ -45,7 +32,7 @@ static status fetch_state(bool *done, outer *o, int donor, wire_kind kind, int64
         while (here == 0) {
             outer_nap(o);
             TRY(outer_look(o));
-            here = fetched(o, donor);
+            here = outer_fetched(o, donor);
             if (here == 0 && (find_donor(o) < 0 || o->now > until))
                 here = -1;
         }
@@ -76,8 +63,7 @@ static status fetch_all(bool *done, outer *o, int64_t *merge, int64_t *step, int
     return STATUS_OK;
 }
 
-/* A newcomer begins with empty moments, at the model's step. */
-static void begin_anew(outer *o, outer_position *p, int64_t step, int64_t updates)
+void outer_begin_anew(outer *o, outer_position *p, int64_t step, int64_t updates)
 {
     if (o->error)
         memset(o->error, 0, (size_t)o->elements * sizeof *o->error);
@@ -118,7 +104,7 @@ status outer_catch_up(outer *o, outer_position *p, bool keep)
         outer_take_reference(o, keep);
         o->merge = merge;
         if (!keep)
-            begin_anew(o, p, step, updates);
+            outer_begin_anew(o, p, step, updates);
         outer_announce(o, step, updates);
     }
     return s;
@@ -145,8 +131,7 @@ static const char *name_of(const config *c)
     return c->outer.island ? c->outer.island : slash && slash[1] ? slash + 1 : c->run.folder;
 }
 
-/* Rank 0 claims a slot with the endpoints of all ranks. */
-static status claim(outer *o)
+status outer_claim(outer *o)
 {
     enum { TEXT = 256 };
     int ranks = comm_ranks(o->world);
@@ -165,6 +150,7 @@ static status claim(outer *o)
                                         .key = o->keys.mine,
                                         .endpoints = endpoints,
                                         .ranks = ranks,
+                                        .server = o->holds,
                                         .slots = o->config->outer.slots,
                                         .slot = o->config->outer.slot,
                                         .hint = o->hint,
@@ -180,6 +166,8 @@ static status claim(outer *o)
     TRY(comm_all_status(comm_world(o->world), s));
     o->slot = outer_first_rank(o) ? membership_slot(o->membership) : 0;
     comm_broadcast_bytes(comm_world(o->world), &o->slot, sizeof o->slot, 0);
+    if (o->slot == ROSTER_SERVER)
+        return STATUS_OK;
     outer_assign_buffers(o);
     log_info("islands: %s has slot %d of %d", name_of(o->config), o->slot, o->config->outer.slots);
     return STATUS_OK;
@@ -221,7 +209,7 @@ static status go_back(outer *o, const outer_position *p, double until)
 }
 
 /* Until this island's state is that after the last merge. */
-static status agree_on_state(outer *o, outer_position *p)
+status outer_join_all(outer *o, outer_position *p)
 {
     status s = outer_look(o);
     double until = o->now + o->config->outer.timeout, end = until + o->config->outer.timeout;
@@ -243,7 +231,7 @@ static status agree_on_state(outer *o, outer_position *p)
 }
 
 /* An island that begins, or has missed more than one exchange, takes over from one that is further. */
-static status join_gossip(outer *o, outer_position *p)
+status outer_join_gossip(outer *o, outer_position *p)
 {
     int64_t ahead = outer_gossip_number(p->step + o->config->outer.every, 0);
     TRY(outer_look(o));
@@ -251,35 +239,4 @@ static status join_gossip(outer *o, outer_position *p)
         if (s != o->slot && o->roster.member[s].ready && o->roster.member[s].merge > (p->step ? ahead : 0))
             return outer_catch_up(o, p, false);
     return STATUS_OK;
-}
-
-static status wait_for_others(outer *o)
-{
-    int least = o->config->outer.min_islands;
-    double until = o->now + o->config->outer.timeout;
-    TRY(outer_look(o));
-    while (__builtin_popcountll(roster_ready(&o->roster)) < least && o->now < until) {
-        outer_nap(o);
-        TRY(outer_look(o));
-    }
-    int there = __builtin_popcountll(roster_ready(&o->roster));
-    if (there < least)
-        log_info("islands: %d of at least %d islands are there: training begins, unmerged until more come", there,
-                 least);
-    return STATUS_OK;
-}
-
-status outer_join(outer *o, outer_position *p, int *slot)
-{
-    o->step = p->step;
-    status s = claim(o);
-    if (s == STATUS_OK)
-        s = o->config->outer.topology == CONFIG_OUTER_GOSSIP ? join_gossip(o, p) : agree_on_state(o, p);
-    if (s == STATUS_OK) {
-        outer_announce(o, p->step, p->updates);
-        o->joined = true;
-        s = wait_for_others(o);
-    }
-    *slot = o->slot;
-    return s;
 }

@@ -2,6 +2,7 @@
  * roster, broadcast by rank 0, and so take the same decisions. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "engine/config/batch_ramp.h"
 #include "engine/outer_parts.h"
@@ -13,17 +14,21 @@ static const double GRACE = 5; /* seconds after the deadline in which another is
 
 /* ---- offering ------------------------------------------------------------------------------------------------------- */
 
-static bool gossips(const outer *o)
-{
-    return o->config->outer.topology == CONFIG_OUTER_GOSSIP;
-}
-
 static int64_t tokens_since(const outer *o, const outer_position *p)
 {
     return batch_ramp_total(o->config, o->merged_at[o->fragment], p->step) * o->config->train.sequence;
 }
 
-static void offer(outer *o, const outer_position *p, int fragment)
+/* Of an offer: not another's, nor that of a former process of this island. */
+static int64_t draw_id(const outer *o)
+{
+    uint64_t id;
+    MUST(getrandom(&id, sizeof id, 0) == sizeof id, "the system has no random numbers");
+    comm_broadcast_bytes(comm_world(o->world), &id, sizeof id, 0);
+    return (int64_t)(id >> 1);
+}
+
+void outer_offer(outer *o, const outer_position *p, int fragment)
 {
     outer_serve_change(o, -1, -1, 0);
     for (int s = 0; s < o->config->outer.slots; s++)
@@ -40,15 +45,17 @@ static void offer(outer *o, const outer_position *p, int fragment)
     o->settle_at = p->step + o->config->outer.delay;
     o->deadline = o->now + o->config->outer.timeout;
     o->reported = 0;
+    o->offer_id = draw_id(o);
     outer_serve_change(o, o->merge + 1, o->offer, fragment);
     (void)outer_everywhere(o, 0); /* every rank serves what is now offered */
     if (!outer_first_rank(o))
         return;
     membership_set_have(o->membership, NULL);
     membership_set_offer(o->membership,
-                         json_pack("{s:I, s:I, s:I, s:I, s:i, s:b}", "merge", (json_int_t)(o->merge + 1), "offer",
-                                   (json_int_t)o->offer, "tokens", (json_int_t)tokens_since(o, p), "updates",
-                                   (json_int_t)p->updates, "fragment", fragment, "parting", o->parting));
+                         json_pack("{s:I, s:I, s:I, s:I, s:I, s:i, s:b}", "merge", (json_int_t)(o->merge + 1), "offer",
+                                   (json_int_t)o->offer, "id", (json_int_t)o->offer_id, "tokens",
+                                   (json_int_t)tokens_since(o, p), "updates", (json_int_t)p->updates, "fragment",
+                                   fragment, "parting", o->parting));
 }
 
 /* ---- reporting and deciding ------------------------------------------------------------------------------------------ */
@@ -96,7 +103,7 @@ static bool everybody_leaves(const roster *r, uint64_t offers)
     return all;
 }
 
-static void withdraw(outer *o, const char *why)
+void outer_withdraw(outer *o, const char *why)
 {
     o->stage = OUTER_WITHDRAWING;
     log_info("islands: merge %lld: %s; training goes on, and the change stays for the next one",
@@ -107,6 +114,15 @@ static void withdraw(outer *o, const char *why)
     o->withdrawn = membership_set_offer(o->membership, NULL);
 }
 
+void outer_end_withdrawal(outer *o)
+{
+    int64_t settled = outer_first_rank(o) && o->roster.reached ? o->roster.settled - o->withdrawn : -1;
+    if (outer_everywhere(o, !outer_first_rank(o) || settled >= 0)) {
+        o->stage = OUTER_IDLE; /* nobody can take it any more */
+        o->counts.missed++;
+    }
+}
+
 static void push_offer(outer *o)
 {
     const roster *r = &o->roster;
@@ -115,7 +131,7 @@ static void push_offer(outer *o)
     uint64_t refused = outer_refused(o);
     bool late = o->now > o->deadline, all = false;
     if (everybody_leaves(r, offers)) {
-        withdraw(o, "everybody leaves");
+        outer_withdraw(o, "everybody leaves");
         return;
     }
     if (outer_first_rank(o) && (((held | refused) & ready) == ready || late))
@@ -127,7 +143,7 @@ static void push_offer(outer *o)
         char why[96];
         snprintf(why, sizeof why, "not agreed on within outer.timeout (%d of %d islands offer a change%s)",
                  __builtin_popcountll(offers), __builtin_popcountll(ready), r->reached ? "" : ", etcd is away");
-        withdraw(o, why);
+        outer_withdraw(o, why);
     }
 }
 
@@ -210,11 +226,8 @@ static status push(outer *o, outer_position *p)
     }
     if (o->stage == OUTER_OFFERED)
         push_offer(o);
-    int64_t settled = outer_first_rank(o) && r->reached ? r->settled - o->withdrawn : -1;
-    if (o->stage == OUTER_WITHDRAWING && outer_everywhere(o, !outer_first_rank(o) || settled >= 0)) {
-        o->stage = OUTER_IDLE; /* nobody can take it any more */
-        o->counts.missed++;
-    }
+    if (o->stage == OUTER_WITHDRAWING)
+        outer_end_withdrawal(o);
     return STATUS_OK;
 }
 
@@ -237,13 +250,6 @@ static status wait_for_merge(outer *o, outer_position *p)
     return s;
 }
 
-/* Fragment i is due i H / P steps into every round of H; -1: none is. */
-static int due(const outer *o, int64_t step)
-{
-    int64_t every = o->config->outer.every, each = every / o->config->outer.fragments;
-    return step % each == 0 ? (int)(step % every / each) : -1;
-}
-
 static status begin(outer *o, outer_position *p, int fragment)
 {
     TRY(outer_look(o));
@@ -254,18 +260,13 @@ static status begin(outer *o, outer_position *p, int fragment)
         return STATUS_OK;
     }
     if (o->stage == OUTER_IDLE && o->roster.merge == o->merge)
-        offer(o, p, fragment);
+        outer_offer(o, p, fragment);
     return STATUS_OK;
 }
 
-status outer_step(outer *o, outer_position *p)
+status outer_merge_step(outer *o, outer_position *p, int fragment)
 {
-    int fragment = due(o, p->step);
-    if (gossips(o))
-        return outer_gossip_step(o, p, fragment);
-    o->step = p->step;
-    bool waits = o->stage == OUTER_MERGED && p->step >= o->settle_at;
-    if (waits)
+    if (o->stage == OUTER_MERGED && p->step >= o->settle_at)
         settle(o);
     if (o->stage != OUTER_IDLE && o->stage != OUTER_MERGED)
         TRY(push(o, p));
@@ -278,20 +279,14 @@ status outer_step(outer *o, outer_position *p)
     return STATUS_OK;
 }
 
-status outer_before_save(outer *o, outer_position *p)
+status outer_merge_save(outer *o, outer_position *p)
 {
-    if (gossips(o))
-        return outer_gossip_save(o, p);
     return o->stage == OUTER_OFFERED ? wait_for_merge(o, p) : STATUS_OK;
 }
 
-status outer_part(outer *o, outer_position *p)
+status outer_merge_leave(outer *o, outer_position *p)
 {
-    if (!o->joined)
-        return STATUS_OK;
-    if (gossips(o))
-        return outer_gossip_leave(o, p);
-    TRY(outer_before_save(o, p));
+    TRY(outer_merge_save(o, p));
     if (o->stage == OUTER_MERGED)
         return STATUS_OK; /* the checkpoint knows what is left to do */
     uint64_t others = roster_ready(&o->roster) & ~(1ull << o->slot);

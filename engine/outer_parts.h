@@ -1,6 +1,6 @@
 /* What the files of the outer loop share: outer_setup.c (memory, checkpoints), outer_reach.c (the roster, fetching),
  * outer_apply.c (arithmetic on units), outer_join.c (joining, taking over), outer_merge.c (the merges; start there), outer_gossip.c (the same for
- * groups of islands). */
+ * groups of islands), outer_push.c (the same with a server), outer_topology.c (which of them it is); and server.c, the server's own. */
 #ifndef PHALANX_ENGINE_OUTER_PARTS_H
 #define PHALANX_ENGINE_OUTER_PARTS_H
 
@@ -24,6 +24,7 @@ typedef enum outer_stage {
     OUTER_IDLE,
     OUTER_OFFERED,     /* a change is offered for merge + 1 */
     OUTER_WITHDRAWING, /* it shall be no more; etcd may not have heard */
+    OUTER_PULLING,     /* of topology server: the model is on its way, into `rest` */
     OUTER_MERGED,      /* the reference is new, the weights are not yet */
 } outer_stage;
 
@@ -33,6 +34,7 @@ struct outer {
     executor *executor;
     comm *world;
     watchdog *watchdog;
+    bool holds; /* a server: no weights to train, no compiled model and no executor */
     names_tensor *tensors;
     int tensor_count;
     unit *units;
@@ -78,12 +80,15 @@ struct outer {
     uint64_t partners;                       /* gossip: bits of the slots that it is with */
     uint64_t owed;                           /* gossip: of those who may still fetch it */
     char partner[ROSTER_SLOTS][ROSTER_NAME]; /* gossip: their names, which go from the roster with them */
+    int64_t offer_id;                        /* server: of the offer, as the answer to it has it */
+    int64_t pulls;                           /* server: the model after this merge, or a later one, is asked for */
+    bool said_away;                          /* server: that it is */
     int hint;                                /* the slot that a checkpoint knows; -1 */
     struct {
         int64_t offer; /* being fetched, or here; 0: none */
         bool here, bad;
         int jobs;
-    } got[ROSTER_SLOTS];
+    } got[ROSTER_MEMBERS];
     transport_part *parts; /* [slots][mine_count], of fetches */
     uint64_t reported;
 
@@ -94,9 +99,16 @@ struct outer {
     outer_counts counts;
 };
 
-void outer_assign_buffers(outer *o); /* outer_setup.c: once the slot is known */
+/* outer_setup.c */
+void outer_assign_buffers(outer *o); /* once the slot is known */
+/* A server's: memory and transport, without weights; the reference is all zeros. */
+status outer_open_holder(outer **out, const config *c, comm *world);
+/* Sections "outer_reference" and so on, where they are, of a checkpoint. */
+status outer_read_sections(outer *o, checkpoint *from);
 
 /* outer_reach.c */
+/* An island of topology server. */
+bool outer_pushes(const outer *o);
 /* The rank that talks to etcd, and to the reader. */
 bool outer_first_rank(const outer *o);
 /* Reads the roster on all ranks; a millisecond or so. */
@@ -111,6 +123,8 @@ void outer_serve_change(outer *o, int64_t merge, int64_t offer, int fragment);
 /* From every rank of an island that keeps some of our units of the fragment, a stream each. False: not all can be asked. */
 bool outer_fetch(outer *o, int slot, int fragment, wire_kind kind, int64_t merge, int64_t offered);
 void outer_drop_fetch(outer *o, int slot);
+/* Of what was asked for last from a slot, or the server. 1: it is here on all ranks; 0: not yet; -1: it is not to be had. */
+int outer_fetched(outer *o, int slot);
 /* Exchanges of gossip are numbered by the step and the fragment, which islands at the same step know without asking. */
 int64_t outer_gossip_number(int64_t step, int fragment);
 
@@ -119,6 +133,8 @@ int64_t outer_gossip_number(int64_t step, int fragment);
 bool outer_encode(outer *o, int fragment);
 /* Goes on fetching what these slots offer for the merge; of gossip, for that or a later one. Bits of the slots whose change this rank holds, its own among them. */
 uint64_t outer_fetch_changes(outer *o, int64_t merge, uint64_t from);
+/* Has what this rank fetches of the slot arrived (o->got)? Is it finite? */
+void outer_look_after_fetch(outer *o, int slot);
 /* Slots whose change some rank has refused. */
 uint64_t outer_refused(const outer *o);
 /* The reference after the merge in the roster, and, if this island's change is not in it, the weights. */
@@ -129,15 +145,39 @@ void outer_settle(outer *o, int fragment);
 void outer_keep_change(outer *o);
 void outer_take_reference(outer *o, bool with_rest);
 
-/* The weights of a fragment become the reference. */
+/* The weights of a fragment become the reference, and the reverse. */
 void outer_give_reference(outer *o, int fragment);
+void outer_take_weights(outer *o, int fragment);
 
-/* outer_gossip.c: the calls of outer.h where outer.topology is gossip. `fragment`: the one that is due, or -1. */
-status outer_gossip_step(outer *o, const outer_position *p, int fragment);
-status outer_gossip_save(outer *o, const outer_position *p);
-status outer_gossip_leave(outer *o, const outer_position *p);
+/* outer_merge.c */
+/* Encodes the fragment's change and offers it, for the merge after this island's; no stage where it is not finite. */
+void outer_offer(outer *o, const outer_position *p, int fragment);
+/* The offer shall be no more: training goes on. */
+void outer_withdraw(outer *o, const char *why);
+/* Has etcd heard of it? Then it is over, and missed. */
+void outer_end_withdrawal(outer *o);
 
-/* outer_join.c */
+/* The calls of outer.h by topology (outer_topology.c). outer_merge.c, where it is all; outer_gossip.c. `fragment`: the one that is due, or -1. */
+status outer_merge_step(outer *o, outer_position *p, int fragment);
+status outer_merge_save(outer *o, outer_position *p);
+status outer_merge_leave(outer *o, outer_position *p);
+status outer_gossip_step(outer *o, outer_position *p, int fragment);
+status outer_gossip_save(outer *o, outer_position *p);
+status outer_gossip_leave(outer *o, outer_position *p);
+
+/* outer_push.c: the same where it is server. */
+status outer_push_join(outer *o, outer_position *p);
+status outer_push_step(outer *o, outer_position *p, int fragment);
+status outer_push_save(outer *o, outer_position *p);
+status outer_push_leave(outer *o, outer_position *p);
+
+/* outer_join.c: an island's state becomes that of the last merge; of gossip, that of one that is further, if it is behind. */
+status outer_join_all(outer *o, outer_position *p);
+status outer_join_gossip(outer *o, outer_position *p);
+/* rank 0 claims a slot, or a server's place, with the endpoints of all ranks. */
+status outer_claim(outer *o);
+/* A newcomer begins with empty moments, at the model's step. */
+void outer_begin_anew(outer *o, outer_position *p, int64_t step, int64_t updates);
 /* Model and outer state of the last merge, from an island that has them. `keep`: this island's change stays on top. */
 status outer_catch_up(outer *o, outer_position *p, bool keep);
 

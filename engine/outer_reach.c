@@ -12,6 +12,11 @@ bool outer_first_rank(const outer *o)
     return comm_rank(o->world) == 0;
 }
 
+bool outer_pushes(const outer *o)
+{
+    return o->config->outer.topology == CONFIG_OUTER_SERVER && !o->holds;
+}
+
 /* ---- looking ------------------------------------------------------------------------------------------------------- */
 
 status outer_look(outer *o)
@@ -35,8 +40,11 @@ status outer_look(outer *o)
     free(text);
     o->now = head.now;
     if (s == STATUS_OK && o->roster.evicted)
-        s = status_fail(STATUS_FAILED, "another island has taken slot %d while this one was not to be reached: it ends",
-                        o->slot);
+        s = o->holds
+                ? status_fail(STATUS_FAILED, "another server has begun while this one was not to be reached: it ends")
+                : status_fail(STATUS_FAILED,
+                              "another island has taken slot %d while this one was not to be reached: it ends",
+                              o->slot);
     return s;
 }
 
@@ -83,10 +91,16 @@ void outer_serve_change(outer *o, int64_t merge, int64_t offer, int fragment)
 
 /* ---- fetching ---- */
 
+/* The first of the fetches from a slot. Who fetches from the server does so from nobody else. */
+static int first_job(int slot)
+{
+    return slot == ROSTER_SERVER ? 0 : slot * OUTER_PEERS;
+}
+
 void outer_drop_fetch(outer *o, int slot)
 {
     for (int k = 0; k < o->got[slot].jobs; k++)
-        transport_cancel(o->transport, slot * OUTER_PEERS + k);
+        transport_cancel(o->transport, first_job(slot) + k);
     memset(&o->got[slot], 0, sizeof o->got[slot]);
 }
 
@@ -95,6 +109,8 @@ static transport_part part_of(const outer *o, int slot, const outer_unit *u, wir
     int64_t bytes = o->units[u->unit].elements * (int64_t)sizeof(float);
     if (kind == WIRE_CHANGE)
         return (transport_part){u->unit, o->in[slot] + u->coded, u->coded_bytes};
+    if (outer_pushes(o)) /* the reference stays as it is until all of the new one is here */
+        return (transport_part){u->unit, o->rest + u->at, bytes};
     return (transport_part){u->unit, (kind == WIRE_REFERENCE ? o->reference : o->momentum) + u->at, bytes};
 }
 
@@ -102,7 +118,7 @@ bool outer_fetch(outer *o, int slot, int fragment, wire_kind kind, int64_t merge
 {
     const roster_member *m = &o->roster.member[slot];
     int *owner = must_alloc((unsigned long)o->count * sizeof *owner), jobs = 0;
-    transport_part *part = o->parts + (int64_t)slot * o->mine_count;
+    transport_part *part = o->parts + (slot == ROSTER_SERVER ? 0 : (int64_t)slot * o->mine_count);
     bool found = true;
     units_own(owner, o->units, o->count, o->config->outer.fragments, m->ranks);
     for (int i = 0; i < o->mine_count;) {
@@ -119,11 +135,23 @@ bool outer_fetch(outer *o, int slot, int fragment, wire_kind kind, int64_t merge
         const char *endpoint = peer >= 0 ? roster_endpoint(&o->roster, slot, peer) : NULL;
         found &= count == 0 || (endpoint && jobs < OUTER_PEERS);
         if (count > 0 && endpoint && jobs < OUTER_PEERS)
-            transport_fetch(o->transport, slot * OUTER_PEERS + jobs++, endpoint, m->key, kind, merge, offered, part,
+            transport_fetch(o->transport, first_job(slot) + jobs++, endpoint, m->key, kind, merge, offered, part,
                             count);
         part += count;
     }
     o->got[slot].jobs = jobs;
     free(owner);
     return found;
+}
+
+int outer_fetched(outer *o, int slot)
+{
+    bool done = true, gone = false;
+    for (int k = 0; k < o->got[slot].jobs; k++) {
+        transport_state s = transport_state_of(o->transport, first_job(slot) + k);
+        done &= s == TRANSPORT_DONE;
+        gone |= s == TRANSPORT_GONE;
+    }
+    uint64_t all = outer_everywhere(o, (uint64_t)done | (uint64_t)!gone << 1);
+    return all & 1 ? 1 : all & 2 ? 0 : -1;
 }

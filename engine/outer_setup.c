@@ -8,6 +8,7 @@
 #include "engine/islands/address.h"
 #include "engine/islands/privacy.h"
 #include "engine/outer_parts.h"
+#include "engine/state.h"
 #include "memory/arena.h"
 #include "memory/log.h"
 
@@ -20,7 +21,15 @@ typedef struct layout {
     int64_t bytes;
 } layout;
 
-enum { ALIGNMENT = 64, STATES_AND_REST = 2 };
+enum { ALIGNMENT = 64 };
+
+/* What a job keeps of every element, and of how many islands encoded fragments, its own among them: everybody's of everybody's;
+ * with a server, that has the momentum, and islands have only their own. */
+typedef struct part_of_job {
+    bool rest, momentum, error;
+    int encoded;
+    int scratch; /* [largest] */
+} part_of_job;
 
 static int64_t aligned(int64_t bytes)
 {
@@ -32,14 +41,20 @@ static compress_method method_of(const config *c)
     return (compress_method){(compress_kind)c->outer.compress, c->outer.density};
 }
 
-static int arrays_of(const config *c)
+static part_of_job part_of(const config *c, bool holds)
 {
-    return STATES_AND_REST + (c->outer.optimizer == CONFIG_OUTER_NESTEROV) + (c->outer.compress != COMPRESS_NONE);
+    bool server = c->outer.topology == CONFIG_OUTER_SERVER;
+    return (part_of_job){.rest = !holds,
+                         .momentum = c->outer.optimizer == CONFIG_OUTER_NESTEROV && holds == server,
+                         .error = c->outer.compress != COMPRESS_NONE && !holds,
+                         .encoded = server && !holds ? 1 : c->outer.slots,
+                         .scratch = holds ? 2 : 3};
 }
 
-static layout lay_out(const config *c, const unit *units, const int *owner, int count, int rank)
+static layout lay_out(const config *c, bool holds, const unit *units, const int *owner, int count, int rank)
 {
     layout l = {0};
+    part_of_job part = part_of(c, holds);
     compress_method method = method_of(c);
     for (int f = 0; f < c->outer.fragments; f++) {
         int64_t coded = 0;
@@ -51,7 +66,8 @@ static layout lay_out(const config *c, const unit *units, const int *owner, int 
         }
         l.coded = coded > l.coded ? coded : l.coded;
     }
-    l.bytes = arrays_of(c) * aligned(4 * l.elements) + 3 * aligned(4 * l.largest) + c->outer.slots * aligned(l.coded);
+    l.bytes = (1 + part.rest + part.momentum + part.error) * aligned(4 * l.elements) +
+              part.scratch * aligned(4 * l.largest) + part.encoded * aligned(l.coded);
     return l;
 }
 
@@ -59,6 +75,17 @@ static layout lay_out(const config *c, const unit *units, const int *owner, int 
 static int64_t on_the_wire(int64_t bytes)
 {
     return bytes + (bytes + WIRE_SLICE - 1) / WIRE_SLICE * 2 * WIRE_HEADER;
+}
+
+/* With a server, an island sends it its change and receives the model, in fp32. */
+static void plan_server(outer_plan *p, const config *c, const unit *units, int *owner, int count)
+{
+    if (c->outer.topology != CONFIG_OUTER_SERVER)
+        return;
+    units_own(owner, units, count, c->outer.fragments, 1);
+    p->server_arena = lay_out(c, true, units, owner, count, 0).bytes;
+    for (int u = 0; u < count; u++)
+        p->model += on_the_wire(4 * units[u].elements);
 }
 
 outer_plan outer_plan_of(const config *c, int ranks, double step_seconds, double bits_a_second)
@@ -72,20 +99,23 @@ outer_plan outer_plan_of(const config *c, int ranks, double step_seconds, double
     int *owner = must_alloc((unsigned long)count * sizeof *owner);
     units_own(owner, units, count, c->outer.fragments, ranks);
     for (int rank = 0; rank < ranks; rank++) {
-        int64_t bytes = lay_out(c, units, owner, count, rank).bytes;
+        int64_t bytes = lay_out(c, false, units, owner, count, rank).bytes;
         p.arena = bytes > p.arena ? bytes : p.arena;
     }
+    plan_server(&p, c, units, owner, count);
     for (int u = 0; u < count; u++)
         fragment[units[u].fragment] += on_the_wire(compress_bytes(&method, units[u].elements));
-    int others = c->outer.topology == CONFIG_OUTER_GOSSIP ? c->outer.group - 1 : c->outer.slots - 1;
+    bool server = c->outer.topology == CONFIG_OUTER_SERVER;
+    int others = server ? 1 : c->outer.topology == CONFIG_OUTER_GOSSIP ? c->outer.group - 1 : c->outer.slots - 1;
     double all = c->outer.every * step_seconds, hidden = c->outer.delay * step_seconds, waits = 0;
     for (int f = 0; f < c->outer.fragments; f++) {
-        double seconds = (double)fragment[f] * others * 8 / bits_a_second;
+        double seconds = (double)(fragment[f] * others + p.model) * 8 / bits_a_second;
         p.change += fragment[f];
         p.seconds += seconds;
         waits += seconds > hidden ? seconds - hidden : 0; /* a merge's transfer hides behind outer.delay steps */
     }
     p.sent = p.change * others;
+    p.received = server ? p.model : p.sent;
     p.computing = all / (all + waits);
     if (c->outer.noise > 0)
         p.epsilon =
@@ -107,21 +137,24 @@ static void *take(char **at, int64_t bytes)
 static status open_memory(outer *o)
 {
     const config *c = o->config;
-    layout l = lay_out(c, o->units, o->owner, o->count, comm_rank(o->world));
+    part_of_job part = part_of(c, o->holds);
+    layout l = lay_out(c, o->holds, o->units, o->owner, o->count, comm_rank(o->world));
     TRY(arena_open(&o->arena, l.bytes));
     char *at = arena_base(o->arena);
     memset(at, 0, (size_t)l.bytes);
     o->elements = l.elements;
     o->reference = take(&at, 4 * l.elements);
-    o->rest = take(&at, 4 * l.elements);
-    o->momentum = c->outer.optimizer == CONFIG_OUTER_NESTEROV ? take(&at, 4 * l.elements) : NULL;
-    o->error = c->outer.compress != COMPRESS_NONE ? take(&at, 4 * l.elements) : NULL;
+    o->rest = part.rest ? take(&at, 4 * l.elements) : NULL;
+    o->momentum = part.momentum ? take(&at, 4 * l.elements) : NULL;
+    o->error = part.error ? take(&at, 4 * l.elements) : NULL;
     o->values = take(&at, 4 * l.largest);
     o->other = take(&at, 4 * l.largest);
-    float *scratch = take(&at, 4 * l.largest);
-    o->out = take(&at, l.coded);
-    for (int s = 0, k = 0; s < c->outer.slots; s++)
-        o->in[s] = k++ < c->outer.slots - 1 ? take(&at, l.coded) : NULL;
+    float *scratch = part.scratch > 2 ? take(&at, 4 * l.largest) : NULL;
+    o->out = o->holds ? NULL : take(&at, l.coded);
+    for (int s = 0; s < part.encoded - !o->holds; s++)
+        o->in[s] = take(&at, l.coded);
+    if (o->holds)
+        return STATUS_OK;
     const outer_move_options move = {.compiled = o->compiled,
                                      .executor = o->executor,
                                      .world = o->world,
@@ -166,6 +199,12 @@ static const char *const sections[] = {"outer_reference", "outer_momentum", "out
 
 enum { SECTIONS = sizeof sections / sizeof *sections };
 
+/* What a server holds is the model itself, for whoever reads models. */
+static const char *section_name(const outer *o, int i)
+{
+    return o->holds && i == 0 ? STATE_MODEL : sections[i];
+}
+
 static float *section_at(const outer *o, int i)
 {
     return i == 0 ? o->reference : i == 1 ? o->momentum : o->error;
@@ -175,7 +214,7 @@ static checkpoint_piece piece_of(const outer *o, int section, const outer_unit *
 {
     const unit *u = &o->units[m->unit];
     const names_tensor *t = &o->tensors[u->tensor];
-    checkpoint_piece p = {.section = sections[section], .name = t->name, .type = DTYPE_FP32, .dims = t->dims};
+    checkpoint_piece p = {.section = section_name(o, section), .name = t->name, .type = DTYPE_FP32, .dims = t->dims};
     for (int d = 0; d < t->dims; d++) {
         p.global[d] = p.size[d] = t->shape[d];
         p.stride[d] = d + 1 < t->dims ? t->shape[d + 1] : 1;
@@ -235,12 +274,19 @@ static status read_section(outer *o, checkpoint *from, int section)
 {
     bool there = false;
     for (int i = 0; i < checkpoint_tensors(from); i++)
-        there |= !strcmp(checkpoint_at(from, i)->section, sections[section]);
+        there |= !strcmp(checkpoint_at(from, i)->section, section_name(o, section));
     for (int k = 0; k < o->mine_count && section_at(o, section) && there; k++) {
         checkpoint_piece p = piece_of(o, section, &o->mine[k]);
         TRY(checkpoint_read(from, p.section, p.name, DTYPE_FP32, section_at(o, section) + o->mine[k].at, p.stride,
                             p.dims, p.global, p.start, p.size));
     }
+    return STATUS_OK;
+}
+
+status outer_read_sections(outer *o, checkpoint *from)
+{
+    for (int i = 0; i < SECTIONS; i++)
+        TRY(read_section(o, from, i));
     return STATUS_OK;
 }
 
@@ -250,15 +296,11 @@ status outer_restore(outer *o, checkpoint *from)
     status s = STATUS_OK;
     if (json_is_object(meta)) {
         read_meta(o, meta);
-        for (int i = 0; i < SECTIONS && s == STATUS_OK; i++)
-            s = read_section(o, from, i);
+        s = outer_read_sections(o, from);
         return comm_all_status(comm_world(o->world), s);
     }
-    for (int u = 0; u < o->count; u++) { /* the weights are the reference of merge 0 */
-        outer_move_gather(o->move, o->values, u);
-        if (o->mine_of[u] >= 0)
-            memcpy(o->reference + o->mine[o->mine_of[u]].at, o->values, (size_t)o->units[u].elements * sizeof(float));
-    }
+    for (int f = 0; f < o->config->outer.fragments; f++) /* the weights are the reference of merge 0 */
+        outer_take_weights(o, f);
     return STATUS_OK;
 }
 
@@ -268,12 +310,12 @@ status outer_restore(outer *o, checkpoint *from)
 static uint64_t fingerprint_of(const outer *o)
 {
     const config *c = o->config;
-    char *words =
-        must_format("%d %d %a %a %d %d %d %a %a %a %d %d %lld %lld %d %d %d %d %a %a", c->outer.every,
-                    (int)c->outer.optimizer, c->outer.lr, c->outer.momentum, c->outer.fragments, c->outer.delay,
-                    (int)c->outer.compress, c->outer.density, c->outer.mix, c->outer.error_decay, (int)c->outer.weights,
-                    c->outer.slots, (long long)c->train.seed, (long long)c->train.sequence, c->data.shuffle,
-                    c->outer.private_data, (int)c->outer.topology, c->outer.group, c->outer.clip, c->outer.noise);
+    char *words = must_format(
+        "%d %d %a %a %d %d %d %a %a %a %d %d %lld %lld %d %d %d %d %d %a %a", c->outer.every, (int)c->outer.optimizer,
+        c->outer.lr, c->outer.momentum, c->outer.fragments, c->outer.delay, (int)c->outer.compress, c->outer.density,
+        c->outer.mix, c->outer.error_decay, (int)c->outer.weights, c->outer.slots, (long long)c->train.seed,
+        (long long)c->train.sequence, c->data.shuffle, c->outer.private_data, (int)c->outer.topology, c->outer.group,
+        c->outer.staleness, c->outer.clip, c->outer.noise);
     uint64_t hash = 14695981039346656037u;
     for (int i = -1; i < o->tensor_count; i++) {
         const char *text = i < 0 ? words : o->tensors[i].name;
@@ -295,11 +337,13 @@ static const void *serve(void *context, const wire_message *m)
     bool change = m->kind == WIRE_CHANGE;
     int64_t bytes = change ? u->coded_bytes : 4 * o->units[m->unit].elements;
     const void *base = m->kind == WIRE_REFERENCE ? o->reference : o->momentum;
-    if (m->first > bytes || m->bytes > bytes - m->first || (!change && !base))
+    if (m->first > bytes || m->bytes > bytes - m->first || (change && o->holds) ||
+        (!change && (!base || outer_pushes(o))))
         return NULL;
     bool gossip = o->config->outer.topology == CONFIG_OUTER_GOSSIP; /* any state will do, as islands differ */
     if (!change)
-        return (gossip && o->serves_state >= 0) || m->merge == o->serves_state
+        return (gossip && o->serves_state >= 0) || (o->holds && m->merge <= o->serves_state) ||
+                       m->merge == o->serves_state
                    ? (const char *)base + 4 * u->at + m->first
                    : NULL;
     bool there =
@@ -318,7 +362,7 @@ static status open_transport(outer *o)
                                        .address = address ? address : found,
                                        .fingerprint = o->fingerprint,
                                        .bandwidth = o->config->outer.bandwidth / 8 / comm_ranks(o->world),
-                                       .fetches = o->config->outer.slots * OUTER_PEERS,
+                                       .fetches = (outer_pushes(o) ? 1 : o->config->outer.slots) * OUTER_PEERS,
                                        .serve = serve,
                                        .context = o};
     status s = transport_open(&o->transport, &options);
@@ -326,14 +370,11 @@ static status open_transport(outer *o)
     return s;
 }
 
-static outer *make(const config *c, compiled *k, executor *e, comm *world, watchdog *w)
+static outer *make(const config *c, comm *world)
 {
     outer *o = must_calloc(1, sizeof *o);
     o->config = c;
-    o->compiled = k;
-    o->executor = e;
     o->world = world;
-    o->watchdog = w;
     o->hint = -1;
     o->serves_merge = o->serves_offer = o->serves_state = -1;
     o->method = method_of(c);
@@ -346,10 +387,9 @@ static outer *make(const config *c, compiled *k, executor *e, comm *world, watch
     return o;
 }
 
-status outer_open(outer **out, const config *c, compiled *k, executor *e, comm *world, watchdog *w)
+static status open_either(outer **out, outer *o)
 {
-    outer *o = make(c, k, e, world, w);
-    comm_group *all = comm_world(world);
+    comm_group *all = comm_world(o->world);
     list_mine(o);
     status s = comm_all_status(all, open_memory(o));
     if (s == STATUS_OK)
@@ -361,6 +401,22 @@ status outer_open(outer **out, const config *c, compiled *k, executor *e, comm *
     list_pieces(o);
     *out = o;
     return STATUS_OK;
+}
+
+status outer_open(outer **out, const config *c, compiled *k, executor *e, comm *world, watchdog *w)
+{
+    outer *o = make(c, world);
+    o->compiled = k;
+    o->executor = e;
+    o->watchdog = w;
+    return open_either(out, o);
+}
+
+status outer_open_holder(outer **out, const config *c, comm *world)
+{
+    outer *o = make(c, world);
+    o->holds = true;
+    return open_either(out, o);
 }
 
 void outer_close(outer *o)

@@ -226,6 +226,47 @@ void state_initialise(const compiled *c, executor *e, uint64_t seed)
             initialise(c, e, &c->storage[c->model.parameters[i]->number], seed);
 }
 
+static const parameter_piece *find_piece(const parameter **of, const decoder *model, const char *name)
+{
+    for (int i = 0; i < model->parameter_count; i++) {
+        const parameter *p = model->parameters[i];
+        for (int k = 0; k < p->piece_count && !p->tied; k++)
+            if (!strcmp(p->pieces[k].name, name)) {
+                *of = p;
+                return &p->pieces[k];
+            }
+    }
+    MUST(false, "%s is no tensor of the model", name);
+    return NULL;
+}
+
+/* Elements are numbered as [out, in]: those of a file that has them as [in, out] are drawn a row of its at a time. */
+static void draw_transposed(float *out, const parameter *p, const parameter_piece *q, int64_t first, int64_t rows,
+                            uint64_t seed)
+{
+    float *drawn = must_alloc((unsigned long)rows * sizeof *drawn);
+    for (int64_t i = 0; i < q->global[1]; i++) {
+        normal_fill(drawn, seed, philox_stream(q->name), i * q->global[0] + first, rows, p->deviation);
+        for (int64_t row = 0; row < rows; row++)
+            out[row * q->global[1] + i] = drawn[row];
+    }
+    free(drawn);
+}
+
+void state_initial_rows(float *out, const decoder *model, const char *name, int64_t first, int64_t rows, uint64_t seed)
+{
+    const parameter *p = NULL;
+    const parameter_piece *q = find_piece(&p, model, name);
+    int64_t columns = q->dims > 1 ? q->global[1] : 1;
+    if (p->init == INIT_NORMAL && q->transposed)
+        draw_transposed(out, p, q, first, rows, seed);
+    else if (p->init == INIT_NORMAL)
+        normal_fill(out, seed, philox_stream(name), first * columns, rows * columns, p->deviation);
+    else
+        for (int64_t i = 0; i < rows * columns; i++)
+            out[i] = p->init == INIT_ONE;
+}
+
 static void clear(executor *e, const tensor *t)
 {
     int64_t bytes = t ? tensor_bytes(t) : 0;

@@ -13,6 +13,10 @@
 /* Draws every parameter of this rank: normal, zero or one as its description says; the optimizer's states are zero. */
 void state_initialise(const compiled *c, executor *e, uint64_t seed);
 
+/* out[rows][the rest of its shape]: the initial weights of rows [first, first + rows) of a tensor as its file has it, of a model that
+ * one rank holds whole. No such tensor is a mistake of the caller's. */
+void state_initial_rows(float *out, const decoder *model, const char *name, int64_t first, int64_t rows, uint64_t seed);
+
 /* Weights and states as in a fresh process: zero, padding too. */
 void state_clear(const compiled *c, executor *e);
 

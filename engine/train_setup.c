@@ -2,7 +2,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <omp.h>
@@ -308,14 +307,8 @@ static status take_lock(training *t)
 /* 128 bits that no other start has. */
 static status draw_id(training *t)
 {
-    unsigned char bits[(MANIFEST_RUN - 1) / 2];
-    status s = getrandom(bits, sizeof bits, 0) == sizeof bits
-                   ? STATUS_OK
-                   : status_fail(STATUS_FAILED, "the system has no random numbers: %s", strerror(errno));
-    TRY(comm_all_status(comm_world(t->world), s));
-    comm_broadcast_bytes(comm_world(t->world), bits, sizeof bits, 0);
-    for (size_t i = 0; i < sizeof bits; i++)
-        snprintf(t->run + 2 * i, 3, "%02x", bits[i]);
+    TRY(comm_all_status(comm_world(t->world), manifest_draw_run(t->run)));
+    comm_broadcast_bytes(comm_world(t->world), t->run, sizeof t->run, 0);
     return STATUS_OK;
 }
 

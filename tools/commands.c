@@ -22,6 +22,7 @@ static const commands_row rows[] = {
     {"inspect", "show what a checkpoint, data set, safetensors file or run holds", inspect_main},
     {"keys", "make an island's keys", keys_main},
     {"islands", "start or look at the etcd that islands meet at", islands_main},
+    {"server", "hold the model of islands that push to it (outer.topology server)", server_main},
     {"bench", "measure this machine and the kernels on it", bench_main},
 };
 

@@ -75,17 +75,21 @@ static status list_rank(const compile_options *options, int rank)
 /* What this job as one of outer.slots islands sends to the others. */
 static void print_islands(const config *c, const plan *p, double bandwidth)
 {
-    char arena[UNITS_TEXT], change[UNITS_TEXT], sent[UNITS_TEXT];
+    char arena[UNITS_TEXT], change[UNITS_TEXT], sent[UNITS_TEXT], received[UNITS_TEXT], server[UNITS_TEXT];
     outer_plan o = outer_plan_of(c, p->options.grid.ranks, p->step_seconds, bandwidth);
     units_bytes(arena, (double)o.arena);
     units_bytes(change, (double)o.change);
     units_bytes(sent, (double)o.sent);
+    units_bytes(received, (double)o.received);
+    units_bytes(server, (double)o.server_arena);
     printf("\nislands           %d, merging every %d steps: a change is %s (%.1f x smaller than fp32); each island "
            "sends %s\n"
-           "                  and receives as much, %.3g s at %.3g Gbit/s; %.1f%% of the time computes; %s of host "
+           "                  and receives %s, %.3g s at %.3g Gbit/s; %.1f%% of the time computes; %s of host "
            "memory a rank\n",
-           c->outer.slots, c->outer.every, change, 4.0 * (double)p->parameters / (double)o.change, sent, o.seconds,
-           bandwidth / 1e9, 100 * o.computing, arena);
+           c->outer.slots, c->outer.every, change, 4.0 * (double)p->parameters / (double)o.change, sent, received,
+           o.seconds, bandwidth / 1e9, 100 * o.computing, arena);
+    if (o.server_arena > 0)
+        printf("                  phalanx server: %s of host memory on one rank, divided among several\n", server);
     if (o.epsilon > 0)
         printf("                  outer.noise %g: (epsilon %.3g, delta %g) differential privacy of each island over "
                "the run\n",
@@ -99,9 +103,9 @@ static void print_json(const config *c, const plan *p, double bandwidth)
     char *islands =
         must_format("\"islands\": {\"every\": %d, \"slots\": %d, \"change_bytes\": %lld, \"bytes_sent\": %lld, "
                     "\"bytes_received\": %lld, \"bandwidth\": %.17g, \"merge_seconds\": %.17g, \"computing\": %.17g, "
-                    "\"arena_bytes\": %lld, \"epsilon\": %.17g}",
-                    c->outer.every, c->outer.slots, (long long)o.change, (long long)o.sent, (long long)o.sent,
-                    bandwidth, o.seconds, o.computing, (long long)o.arena, o.epsilon);
+                    "\"arena_bytes\": %lld, \"server_arena_bytes\": %lld, \"epsilon\": %.17g}",
+                    c->outer.every, c->outer.slots, (long long)o.change, (long long)o.sent, (long long)o.received,
+                    bandwidth, o.seconds, o.computing, (long long)o.arena, (long long)o.server_arena, o.epsilon);
     plan_text_json(stdout, p, c->outer.every > 0 ? islands : "");
     free(islands);
 }

@@ -19,6 +19,7 @@ int timeline_main(int argc, char **argv);
 int inspect_main(int argc, char **argv);
 int keys_main(int argc, char **argv);
 int islands_main(int argc, char **argv);
+int server_main(int argc, char **argv);
 int bench_main(int argc, char **argv);
 
 #endif

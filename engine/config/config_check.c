@@ -150,6 +150,9 @@ static status check_outer(const config *c)
                            "outer.slots is %d: outer.slot counts from 0, and outer.min_islands is at most that",
                            c->outer.slots);
     TRY(check_privacy(c));
+    if (c->outer.topology == CONFIG_OUTER_SERVER && c->outer.fragments > 1)
+        return status_fail(STATUS_USAGE,
+                           "outer.topology server merges whole models, whose age it knows: leave out outer.fragments");
     if (c->outer.topology == CONFIG_OUTER_GOSSIP && c->outer.compress)
         return status_fail(
             STATUS_USAGE,

@@ -83,9 +83,11 @@ static void derive(config *c)
     if (!given(c, "optimizer.muon_lr"))
         c->optimizer.muon_lr = c->optimizer.lr;
     if (!given(c, "outer.lr"))
-        c->outer.lr = c->outer.optimizer == CONFIG_OUTER_AVERAGE ? 1 : 0.7;
+        c->outer.lr = c->outer.optimizer == CONFIG_OUTER_AVERAGE ? 1
+                      : c->outer.topology == CONFIG_OUTER_SERVER ? 0.35
+                                                                 : 0.7;
     if (!given(c, "outer.momentum"))
-        c->outer.momentum = c->outer.topology == CONFIG_OUTER_GOSSIP ? 0.5 : 0.9;
+        c->outer.momentum = c->outer.topology == CONFIG_OUTER_ALL ? 0.9 : 0.5;
     if (!given(c, "train.precision"))
         c->train.precision = c->train.device == CONFIG_CUDA || cpu_has_bf16() ? CONFIG_BF16 : CONFIG_FP32;
 }

@@ -28,7 +28,7 @@ static const char *const whens[] = {"step", "micro_batch", NULL};
 static const char *const offloads[] = {"none", "optimizer", NULL};
 static const char *const outer_rules[] = {"average", "nesterov", NULL};
 static const char *const outer_methods[] = {"none", "bf16", "int8", "int4", "topk", NULL};
-static const char *const outer_topologies[] = {"all", "gossip", NULL};
+static const char *const outer_topologies[] = {"all", "gossip", "server", NULL};
 static const char *const outer_weights[] = {"tokens", "equal", NULL};
 static const char *const recomputes[] = {"none", "selective", "full", NULL};
 
@@ -158,9 +158,10 @@ static const config_row rows[] = {
 
     INT("outer.every", outer.every, "0", 0, INTMAX, CONFIG_CHANGES, "steps between merges with other islands; 0: this job is no island"),
     WORD("outer.optimizer", outer.optimizer, outer_rules, "nesterov", CONFIG_CHANGES, "of the outer step: nesterov (DiLoCo) or the average of the changes"),
-    DERIVED("outer.lr", NUMBER, outer.lr, 0, 1e3, NULL, CONFIG_CHANGES, "0.7; 1 for average", "outer learning rate"),
-    DERIVED("outer.momentum", NUMBER, outer.momentum, 0, 0.9999999, NULL, CONFIG_CHANGES, "0.9; 0.5 for gossip", "nesterov: outer momentum"),
-    WORD("outer.topology", outer.topology, outer_topologies, "all", CONFIG_CHANGES, "who merges: all islands, or small groups drawn anew each time (NoLoCo)"),
+    DERIVED("outer.lr", NUMBER, outer.lr, 0, 1e3, NULL, CONFIG_CHANGES, "0.7; 0.35 for server; 1 for average", "outer learning rate"),
+    DERIVED("outer.momentum", NUMBER, outer.momentum, 0, 0.9999999, NULL, CONFIG_CHANGES, "0.9; 0.5 for gossip and server", "nesterov: outer momentum"),
+    WORD("outer.topology", outer.topology, outer_topologies, "all", CONFIG_CHANGES, "who merges: all islands; small groups drawn anew each time (NoLoCo); or each by itself, with a server (phalanx server)"),
+    INT("outer.staleness", outer.staleness, "8", 1, INTMAX, CONFIG_CHANGES, "server: merges since an island took the model, beyond which its change is refused"),
     INT("outer.group", outer.group, "2", 2, 64, CONFIG_CHANGES, "gossip: islands of a group"),
     INT("outer.fragments", outer.fragments, "1", 1, 64, CONFIG_CHANGES, "parts of the model that are merged in turn, spread over outer.every steps"),
     INT("outer.delay", outer.delay, "0", 0, INTMAX, CONFIG_CHANGES, "steps between taking a change and applying the merge: it travels meanwhile"),

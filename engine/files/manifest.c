@@ -1,8 +1,10 @@
 #include "engine/files/manifest.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "engine/files/atomic.h"
 #include "engine/files/crc32c.h"
@@ -10,6 +12,16 @@
 #include "memory/log.h"
 
 /* ---- building ---- */
+
+status manifest_draw_run(char run[MANIFEST_RUN])
+{
+    unsigned char bits[(MANIFEST_RUN - 1) / 2];
+    if (getrandom(bits, sizeof bits, 0) != sizeof bits)
+        return status_fail(STATUS_FAILED, "the system has no random numbers: %s", strerror(errno));
+    for (size_t i = 0; i < sizeof bits; i++)
+        snprintf(run + 2 * i, 3, "%02x", bits[i]);
+    return STATUS_OK;
+}
 
 manifest *manifest_make(int ranks)
 {

@@ -64,6 +64,9 @@ typedef struct manifest {
     json_t *index; /* {"section/name": index into tensors} */
 } manifest;
 
+/* An id that no other start has. */
+status manifest_draw_run(char run[MANIFEST_RUN]);
+
 manifest *manifest_make(int ranks);
 void manifest_free(manifest *m);
 /* The index of the new file, whose name is the manifest's from now on. */

@@ -5,10 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "engine/files/manifest.h"
 #include "engine/islands/etcd.h"
 #include "memory/clock.h"
 #include "memory/log.h"
@@ -29,7 +29,7 @@ struct membership {
     membership_options options;
     etcd *etcd;
     char *prefix, *key, *name; /* prefix: "phalanx/RUN/" */
-    char id[33];
+    char id[MANIFEST_RUN];
     json_t *endpoints;
     int slot;
     int64_t lease;
@@ -50,6 +50,12 @@ struct membership {
 static char *path_of(const membership *m, const char *what, int slot)
 {
     return slot < 0 ? must_format("%slive/%s", m->prefix, what) : must_format("%slive/%s/%d", m->prefix, what, slot);
+}
+
+/* A server has a record, and neither offers nor holds. */
+static char *own_path(const membership *m, own_key k)
+{
+    return m->slot == ROSTER_SERVER ? path_of(m, "server", -1) : path_of(m, own_name[k], m->slot);
 }
 
 static char *member_text(const membership *m, const membership_state *s)
@@ -171,7 +177,24 @@ static status refuse_slot(const membership *m, const json_t *pairs)
     return status_fail(STATUS_FAILED, "all %d slots (outer.slots) have islands at work", m->options.slots);
 }
 
-/* An island that has ended without a word keeps its slot until its lease has run out. */
+static status try_server(bool *done, membership *m, const json_t *pairs)
+{
+    const json_t *there = find_pair(pairs, "server", -1);
+    const char *name = json_string_value(json_object_get(json_object_get(there, "value"), "name"));
+    if (there)
+        return status_fail(STATUS_FAILED, "outer.run %s has a server at work, %s: give this one another outer.run",
+                           m->options.run, name ? name : "?");
+    m->slot = ROSTER_SERVER;
+    char *key = own_path(m, OWN_MEMBER), *record = member_text(m, &(membership_state){.merge = m->options.merge});
+    const etcd_condition free_still = {key, 0};
+    const etcd_change take = {key, record, m->lease};
+    status s = etcd_transact(done, m->etcd, &free_still, 1, &take, 1);
+    free(record);
+    free(key);
+    return s;
+}
+
+/* An island that has ended without a word keeps its slot until its lease has run out; so does a server. */
 static status claim_once(bool *done, membership *m)
 {
     json_t *pairs = NULL;
@@ -179,11 +202,13 @@ static status claim_once(bool *done, membership *m)
     status s = check_fingerprint(m, pairs);
     int best = -1;
     bool mine_is_held = false;
-    for (int i = 0; i < m->options.slots; i++) {
+    for (int i = 0; i < m->options.slots && !m->options.server; i++) {
         best = fitness(m, pairs, i) > (best < 0 ? 0 : fitness(m, pairs, best)) ? i : best;
         mine_is_held |= find_pair(pairs, "member", i) && !strcmp(text_of(find_pair(pairs, "name", i)), m->name);
     }
-    if (s == STATUS_OK && (best < 0 || (mine_is_held && m->options.slot < 0)))
+    if (s == STATUS_OK && m->options.server)
+        s = try_server(done, m, pairs);
+    else if (s == STATUS_OK && (best < 0 || (mine_is_held && m->options.slot < 0)))
         s = refuse_slot(m, pairs);
     else if (s == STATUS_OK)
         s = try_slot(done, m, pairs, best);
@@ -223,10 +248,10 @@ static status renew(membership *m, const char *record)
         free(m->written[i]);
         m->written[i] = NULL;
     }
-    char *key = path_of(m, "member", m->slot), *name = path_of(m, "name", m->slot);
+    char *key = own_path(m, OWN_MEMBER), *name = path_of(m, "name", m->slot);
     const etcd_condition absent = {key, 0};
     const etcd_change put[] = {{key, record, lease}, {name, m->name, 0}};
-    status s = etcd_transact(&done, m->etcd, &absent, 1, put, 2);
+    status s = etcd_transact(&done, m->etcd, &absent, 1, put, m->options.server ? 1 : 2);
     free(name);
     free(key);
     TRY(s);
@@ -234,7 +259,8 @@ static status renew(membership *m, const char *record)
         pthread_mutex_lock(&m->lock);
         m->evicted = true;
         pthread_mutex_unlock(&m->lock);
-        return status_fail(STATUS_FAILED, "another island has taken slot %d", m->slot);
+        return m->options.server ? status_fail(STATUS_FAILED, "another server has taken this one's place")
+                                 : status_fail(STATUS_FAILED, "another island has taken slot %d", m->slot);
     }
     m->written[OWN_MEMBER] = must_strdup(record);
     return STATUS_OK;
@@ -256,7 +282,7 @@ static status write_own(membership *m, char *const wanted[OWN_KEYS])
         bool same = wanted[i] && m->written[i] ? !strcmp(wanted[i], m->written[i]) : wanted[i] == m->written[i];
         if (same)
             continue;
-        char *key = path_of(m, own_name[i], m->slot);
+        char *key = own_path(m, (own_key)i);
         status s = etcd_write(m->etcd, key, wanted[i], m->lease);
         free(key);
         TRY(s);
@@ -312,7 +338,8 @@ static void publish(membership *m, status s, json_t *pairs, int64_t number)
     }
     pthread_mutex_unlock(&m->lock);
     if (s != STATUS_OK && !m->said_away)
-        log_warn("islands: %s; training goes on, unmerged until it is back", status_message());
+        log_warn("islands: %s; %s until it is back", status_message(),
+                 m->options.server ? "nothing is merged" : "training goes on, unmerged");
     if (s == STATUS_OK && m->said_away)
         log_warn("islands: etcd is back");
     m->said_away = s != STATUS_OK;
@@ -361,19 +388,9 @@ static void *run_thread(void *argument)
 
 /* ---- opening -------------------------------------------------------------------------------------------------------- */
 
-static status draw_id(char id[33])
-{
-    unsigned char bits[16];
-    if (getrandom(bits, sizeof bits, 0) != sizeof bits)
-        return status_fail(STATUS_FAILED, "the system has no random numbers: %s", strerror(errno));
-    for (size_t i = 0; i < sizeof bits; i++)
-        snprintf(id + 2 * i, 3, "%02x", bits[i]);
-    return STATUS_OK;
-}
-
 static status open_parts(membership *m)
 {
-    TRY(draw_id(m->id));
+    TRY(manifest_draw_run(m->id));
     TRY(etcd_open(&m->etcd, m->options.addresses));
     TRY(claim(m));
     m->kept_alive = clock_seconds();
@@ -489,14 +506,15 @@ int64_t membership_set_have(membership *m, json_t *have)
     return want_json(m, OWN_HAVE, have);
 }
 
-void membership_decide(membership *m, json_t *head, int64_t revision, uint64_t slots, const int64_t *offer_revision)
+int64_t membership_decide(membership *m, json_t *head, int64_t revision, uint64_t slots, const int64_t *offer_revision)
 {
     pthread_mutex_lock(&m->lock);
     json_decref(m->decision.head);
     m->decision = (decision){.head = head, .revision = revision, .slots = slots};
     if (offer_revision)
         memcpy(m->decision.offer_revision, offer_revision, sizeof m->decision.offer_revision);
-    m->number++;
+    int64_t number = ++m->number;
     pthread_cond_broadcast(&m->changed);
     pthread_mutex_unlock(&m->lock);
+    return number;
 }

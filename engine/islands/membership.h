@@ -17,6 +17,7 @@ typedef struct membership_options {
     const char *key; /* public */
     const char *const *endpoints;
     int ranks;
+    bool server;     /* it holds the model, and has no slot */
     int slots, slot; /* -1: the one it had last, or a free one */
     int hint;        /* of the free ones, rather this; or -1 */
     int64_t merge;   /* of the state that it has */
@@ -30,10 +31,11 @@ typedef struct membership_state {
     int64_t merge, step, updates; /* its reference is that after this merge, and was offered after this step */
 } membership_state;
 
-/* Claims a slot; refused if another island has it, or trains something else. */
+/* Claims a slot, or the server's place; refused if another has it, or trains something else. */
 status membership_open(membership **out, const membership_options *options);
 /* Leaves: the others know at once. NULL is accepted. */
 void membership_close(membership *m);
+/* ROSTER_SERVER: of a server. */
 int membership_slot(const membership *m);
 
 /* What etcd holds, for roster_read: a fresh string. */
@@ -44,7 +46,7 @@ int64_t membership_set_state(membership *m, const membership_state *state);
 int64_t membership_set_offer(membership *m, json_t *offer);
 int64_t membership_set_have(membership *m, json_t *have);
 /* Try to make `head` the head, if the last one is of `revision` (0: there was none) and the offers of `slots` are of these revisions.
- * The roster shows who won. */
-void membership_decide(membership *m, json_t *head, int64_t revision, uint64_t slots, const int64_t *offer_revision);
+ * The roster shows who won; when its `settled` has reached the number that this returns, it has been tried. */
+int64_t membership_decide(membership *m, json_t *head, int64_t revision, uint64_t slots, const int64_t *offer_revision);
 
 #endif

@@ -39,6 +39,7 @@ static void read_offer(roster_member *m, json_t *value, int64_t revision)
     m->tokens = count_of(value, "tokens");
     m->updates = count_of(value, "updates");
     m->fragment = (int)count_of(value, "fragment");
+    m->offer_id = count_of(value, "id");
     m->parting = json_is_true(json_object_get(value, "parting"));
     m->offer_revision = revision;
 }
@@ -54,18 +55,26 @@ static void read_have(roster_member *m, json_t *value)
     }
 }
 
-static void read_head(roster *r, json_t *value, int64_t revision)
+void roster_read_head(roster *r, const json_t *value, int64_t revision)
 {
     const json_t *parts = json_object_get(value, "parts");
     r->merge = count_of(value, "merge");
     r->step = count_of(value, "step");
     r->updates = count_of(value, "updates");
     r->revision = revision;
+    r->parts = 0;
     for (size_t i = 0; i < json_array_size(parts) && r->parts < ROSTER_SLOTS; i++) {
         const json_t *p = json_array_get(parts, i);
-        int64_t slot = count_of(p, "slot");
+        int64_t slot = count_of(p, "slot"), refusal = count_of(p, "refused");
         if (slot < ROSTER_SLOTS && (r->parts == 0 || slot > r->part[r->parts - 1].slot))
-            r->part[r->parts++] = (roster_part){(int)slot, count_of(p, "offer"), count_of(p, "tokens")};
+            r->part[r->parts++] = (roster_part){
+                .slot = (int)slot,
+                .offer = count_of(p, "offer"),
+                .tokens = count_of(p, "tokens"),
+                .merge = count_of(p, "merge"),
+                .id = count_of(p, "id"),
+                .refusal = refusal < ROSTER_REFUSALS ? (roster_refusal)refusal : ROSTER_UNSOUND,
+            };
     }
 }
 
@@ -78,7 +87,9 @@ static void read_pair(roster *r, const json_t *pair, const keys *trusted)
     if (!key)
         return;
     if (!strcmp(key, "head"))
-        read_head(r, value, count_of(pair, "revision"));
+        roster_read_head(r, value, count_of(pair, "revision"));
+    if (!strcmp(key, "server"))
+        read_member(&r->member[ROSTER_SERVER], value, trusted);
     if (sscanf(key, "%15[a-z]/%d", what, &slot) != 2 || slot < 0 || slot >= ROSTER_SLOTS)
         return;
     roster_member *m = &r->member[slot];

@@ -6,7 +6,10 @@
  *     member/SLOT *               {id, name, key, ranks, endpoints, ready, merge, step, updates}
  *     offer/SLOT *                {merge, offer, tokens, updates, fragment, parting}: a change to be had
  *     have/SLOT *                 {merge, slots}: whose changes it holds, all of them whole
+ *     server *                    as member/SLOT: the job that holds the model, of topology server
  *     head                        {merge, step, updates, parts: [{slot, offer, tokens, name}]}: the last merge and who took part
+ * A server answers one offer with each writing of `head`. Its parts are the last answer to every slot, with {merge, id, refused}: `id` of
+ * the offer, drawn by the island, `merge` the one that took it, or the last one when it was refused.
  * A merge is one transaction on `head`, which holds only if head and the offers are what the decider read: so there is one
  * sequence of merges, and whoever cannot write to etcd cannot add to it. Nothing that is read is believed to be well-formed.
  */
@@ -19,7 +22,8 @@
 
 #include "engine/islands/keys.h"
 
-enum { ROSTER_SLOTS = 64, ROSTER_NAME = 64 };
+/* Of the members, one more than slots: the server's. */
+enum { ROSTER_SLOTS = 64, ROSTER_SERVER = ROSTER_SLOTS, ROSTER_MEMBERS, ROSTER_NAME = 64 };
 
 typedef struct roster_member {
     bool here, ready; /* here: alive, and its key is trusted */
@@ -29,16 +33,27 @@ typedef struct roster_member {
     int64_t state_step, state_updates; /* of that state */
     const json_t *endpoints;           /* the roster's */
     bool offers;
-    int64_t offer_merge, offer, tokens, updates, offer_revision;
+    int64_t offer_merge, offer, tokens, updates, offer_revision, offer_id;
     int fragment;
     bool parting; /* it leaves after this merge */
     int64_t have_merge;
     uint64_t have; /* bit s: holds the change of slot s; 0: has said nothing */
 } roster_member;
 
+/* Why a server has refused an offer. */
+typedef enum roster_refusal {
+    ROSTER_TAKEN,
+    ROSTER_STALE,      /* its base is older than outer.staleness */
+    ROSTER_UNSOUND,    /* it is not finite, or cannot be fetched */
+    ROSTER_IMPOSSIBLE, /* its base is a merge that has not been */
+    ROSTER_REFUSALS
+} roster_refusal;
+
 typedef struct roster_part {
     int slot;
     int64_t offer, tokens;
+    int64_t merge, id; /* of a server's */
+    roster_refusal refusal;
 } roster_part;
 
 typedef struct roster {
@@ -49,12 +64,14 @@ typedef struct roster {
     int64_t step, updates;
     int parts;
     roster_part part[ROSTER_SLOTS]; /* of the last merge, by slot */
-    roster_member member[ROSTER_SLOTS];
+    roster_member member[ROSTER_MEMBERS];
     json_t *root;
 } roster;
 
 /* From membership_roster's text; `trusted` NULL: every key is. */
 status roster_read(roster *out, const char *text, const keys *trusted);
+/* The same of what `head` holds alone: no member is touched. */
+void roster_read_head(roster *out, const json_t *value, int64_t revision);
 void roster_free(roster *r);
 /* NULL: it has no such rank, or says none. */
 const char *roster_endpoint(const roster *r, int slot, int rank);

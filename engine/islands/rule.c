@@ -29,6 +29,18 @@ void rule_step(float *reference, float *momentum, const float *mean, const rule 
     }
 }
 
+double rule_share(int64_t staleness, int64_t tokens, int64_t all, int islands)
+{
+    double weight = all > 0 ? (double)tokens * islands / (double)all : 1;
+    return weight / (double)(staleness > 1 ? staleness : 1);
+}
+
+void rule_scale(float *values, float by, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        values[i] *= by;
+}
+
 void rule_gossip(float *reference, float *momentum, const float *mean, const rule *r, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {

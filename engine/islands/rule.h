@@ -26,6 +26,12 @@ void rule_change(float *values, const float *reference, const float *error, floa
 void rule_add(float *sum, const float *change, float weight, int64_t n);
 /* `momentum` NULL for average */
 void rule_step(float *reference, float *momentum, const float *mean, const rule *r, int64_t n);
+/* What a server scales a change by (staleness-aware, 1511.05950): weight / staleness, staleness being the merges since the island
+ * took the model, at least 1. An island of a round trip of n merges so moves the model as one of n in a mean does. `tokens`: of the
+ * change; `all`: of the last changes of `islands` islands, this one among them; the weight is tokens over their mean. */
+double rule_share(int64_t staleness, int64_t tokens, int64_t all, int islands);
+/* values[n] *= by */
+void rule_scale(float *values, float by, int64_t n);
 /* `mean` of the group's weights; `momentum` NULL for average */
 void rule_gossip(float *reference, float *momentum, const float *mean, const rule *r, int64_t n);
 /* values[n] = reference + mix (values - reference): Streaming DiLoCo (2501.18512) */

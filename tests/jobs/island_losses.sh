@@ -32,16 +32,22 @@ number() {
     sed -n "s/.*\"$2\": \([0-9.]*\).*/\1/p" "$1" | tail -n 1
 }
 
-# name, islands, keys...: every island reads the batch of 1 / islands of one job's
+# name, islands, keys...: every island reads the batch of 1 / islands of one job's, rounded up
 line() {
-    local name=$1 islands=$2 i run
+    local name=$1 islands=$2 i run server=
     shift 2
     case $name in *"$word"*) ;; *) return ;; esac
     run=$top/${name//[^a-zA-Z0-9]/-}
+    case " $* " in *topology=server*)
+        "$phalanx" server "$config" train.steps="$steps" checkpoint.every=0 run.folder="$run-server" train.global_batch="$batch" "$@" \
+            outer.slots=$islands outer.run="${run##*/}" outer.rendezvous=http://127.0.0.1:$port outer.keys="$top/keys" \
+            outer.min_islands=$islands outer.timeout=600 outer.address=127.0.0.1 >"$run-server.log" 2>&1 &
+        server=$! ;;
+    esac
     for i in $(seq 0 $((islands - 1))); do
         "$phalanx" train "$config" train.steps="$steps" evaluate.every="$steps" evaluate.batches=100 checkpoint.every=0 \
-            run.log_every=1000000 run.folder="$run-$i" train.micro_batch=$((batch / islands)) \
-            train.global_batch=$((batch / islands)) "$@" \
+            run.log_every=1000000 run.folder="$run-$i" train.micro_batch=$(((batch + islands - 1) / islands)) \
+            train.global_batch=$(((batch + islands - 1) / islands)) "$@" \
             ${1:+outer.slots=$islands outer.slot=$i outer.run="${run##*/}" outer.min_islands=$islands outer.timeout=600} \
             ${1:+outer.rendezvous=http://127.0.0.1:$port outer.keys="$top/keys" outer.address=127.0.0.1} \
             >"$run-$i.log" 2>&1 &
@@ -50,6 +56,7 @@ line() {
     for i in $(seq 0 $((islands - 1))); do
         eval "wait \$job$i" || { echo "$name: failed"; tail -n 3 "$run-$i.log"; return; }
     done
+    [ -n "$server" ] && kill "$server" && wait "$server"
     local loss sent=
     loss=$(number "$run-0/metrics.jsonl" eval_loss)
     [ -f "$run-0/summary.json" ] && sent=$(sed -n '/"islands"/,/}/p' "$run-0/summary.json" | sed -n 's/.*"bytes_sent": \([0-9]*\).*/\1/p')
@@ -67,4 +74,5 @@ line "two, DiLoCo int8, H 20" 2 outer.every=20 outer.optimizer=nesterov outer.co
 line "two, DiLoCo int4, H 20" 2 outer.every=20 outer.optimizer=nesterov outer.compress=int4
 line "two, SparseLoCo, H 20" 2 outer.every=20 outer.optimizer=average outer.compress=topk
 line "two, average, H 20" 2 outer.every=20 outer.optimizer=average outer.compress=none
+line "three, server, H 20" 3 outer.every=20 outer.topology=server
 line "four, gossip, H 20" 4 outer.every=20 outer.topology=gossip outer.optimizer=nesterov

@@ -77,7 +77,7 @@ launch_result runs_train(double limit, int ranks, const char *arguments);
 /* The same where nothing may go wrong: otherwise it dies with what was said. Standard output, the caller's. */
 char *runs_train_well(double limit, int ranks, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* The process that is `rank` of the job that trains in `folder`; 0 if there is none. */
+/* The process that is `rank` of the job that trains in `folder`, or serves from it; 0 if there is none. */
 int runs_process(const char *folder, int rank);
 /* Wait until the run has done `steps`; false after `seconds`. */
 bool runs_wait_for_step(const char *folder, int64_t steps, double seconds);

@@ -21,100 +21,16 @@
 #include "engine/islands/transport.h"
 #include "memory/clock.h"
 #include "memory/log.h"
-#include "tests/jobs/rendezvous.h"
+#include "tests/jobs/island_jobs.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
 
-enum { LIMIT = 300 }; /* seconds; runs take two */
-
-static rendezvous *etcd_of_test;
-
-static int prepare(void **state)
-{
-    if (workfolder_setup(state))
-        return -1;
-    const char *top = *state;
-    if (rendezvous_is_there())
-        etcd_of_test = rendezvous_open(top);
-    char *more = must_format("optimizer: {lr: 1e-2, warmup: 2, schedule: constant}\n"
-                             "checkpoint: {every: 0, keep: 0}\n"
-                             "outer: {rendezvous: [%s], keys: %s/keys, every: 2, timeout: 120, min_islands: 2, "
-                             "address: 127.0.0.1}\n",
-                             etcd_of_test ? rendezvous_address(etcd_of_test) : "http://127.0.0.1:1", top);
-    runs_write_small(top, 40000, 8, "micro_batch: 2, global_batch: 4", more);
-    free(more);
-    return 0;
-}
-
-static int finish(void **state)
-{
-    if (etcd_of_test)
-        rendezvous_close(etcd_of_test);
-    return workfolder_teardown(state);
-}
-
-/* An island of a run, in the folder top/RUN-SLOT; `words`: keys of its own. */
-__attribute__((format(printf, 5, 6))) static launch *island(const char *top, const char *run, int slot, int ranks,
-                                                            const char *format, ...)
-{
-    char words[1024];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(words, sizeof words, format, arguments);
-    va_end(arguments);
-    char *all = must_format("%s/run.yaml run.folder=%s/%s-%d outer.run=%s outer.slot=%d %s", top, top, run, slot, run,
-                            slot, words);
-    launch *l = runs_start(LIMIT, ranks, all);
-    free(all);
-    return l;
-}
-
-static char *folder(const char *top, const char *run, int slot)
-{
-    return must_format("%s/%s-%d", top, run, slot);
-}
-
-/* Ends well, or stopped by a signal; what it said, the caller's. */
-static char *end_well(launch *l)
-{
-    enum { STOPPED = 75 };
-    launch_result r = launch_finish(l);
-    bool well = r.status == 0 || r.status == STOPPED;
-    if (!well)
-        fprintf(stderr, "status %d:\n%s\n%s\n", r.status, r.out, r.err);
-    assert_true(well);
-    char *out = must_strdup(r.out);
-    launch_free(&r);
-    return out;
-}
-
 static void two_islands(const char *top, const char *run, const char *words)
 {
-    launch *a = island(top, run, 0, 2, "parallel.tensor=2 %s", words);
-    launch *b = island(top, run, 1, 2, "parallel.pipeline=2 %s", words);
-    free(end_well(a));
-    free(end_well(b));
-}
-
-/* How many tensors of the section are the same in the latest checkpoints. */
-static int same(const char *top, const char *run, int slot, const char *other_run, int other, const char *section)
-{
-    char *a = folder(top, run, slot), *b = folder(top, other_run, other), difference[256];
-    int count = runs_compare_section(difference, sizeof difference, a, b, section);
-    if (*difference)
-        printf("%s-%d and %s-%d: %s\n", run, slot, other_run, other, difference);
-    free(a);
-    free(b);
-    return *difference ? 0 : count;
-}
-
-static bool same_losses(const char *top, const char *run, const char *other, int slot, int other_slot)
-{
-    char *a = folder(top, run, slot), *b = folder(top, other, other_slot);
-    runs_metrics x = runs_read_metrics(a), y = runs_read_metrics(b);
-    free(a);
-    free(b);
-    return runs_same_metrics(&x, &y);
+    launch *a = island_jobs_start(top, run, 0, 2, "parallel.tensor=2 %s", words);
+    launch *b = island_jobs_start(top, run, 1, 2, "parallel.pipeline=2 %s", words);
+    free(island_jobs_end(a));
+    free(island_jobs_end(b));
 }
 
 static void islands_of_different_layouts_merge_to_the_same_bits(void **state)
@@ -128,26 +44,26 @@ static void islands_of_different_layouts_merge_to_the_same_bits(void **state)
         {"streams", "outer.every=4 outer.fragments=2 outer.delay=1 outer.mix=0.5 outer.compress=int4",
          "outer_reference"},
     };
-    if (!etcd_of_test)
+    if (!island_jobs_etcd)
         skip();
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         two_islands(*state, ways[i].run, ways[i].words);
-        int count = same(*state, ways[i].run, 0, ways[i].run, 1, ways[i].section);
+        int count = island_jobs_same(*state, ways[i].run, 0, ways[i].run, 1, ways[i].section);
         assert_true(count > 20);
-        assert_false(same_losses(*state, ways[i].run, ways[i].run, 0, 1)); /* each on samples of its own */
+        assert_false(island_jobs_same_losses(*state, ways[i].run, ways[i].run, 0, 1)); /* each on samples of its own */
     }
 }
 
 /* One island, outer lr 1, no momentum: reference - (reference - weights) is the weights but for a rounding. */
 static void one_island_alone_is_plain_training(void **state)
 {
-    if (!etcd_of_test)
+    if (!island_jobs_etcd)
         skip();
     const char *top = *state;
-    free(end_well(
-        island(top, "alone", 0, 1, "outer.slots=1 outer.min_islands=1 outer.optimizer=average outer.every=1")));
-    free(end_well(island(top, "without", 0, 1, "outer.every=0")));
-    char *a = folder(top, "alone", 0), *b = folder(top, "without", 0);
+    free(island_jobs_end(island_jobs_start(top, "alone", 0, 1,
+                                           "outer.slots=1 outer.min_islands=1 outer.optimizer=average outer.every=1")));
+    free(island_jobs_end(island_jobs_start(top, "without", 0, 1, "outer.every=0")));
+    char *a = island_jobs_folder(top, "alone", 0), *b = island_jobs_folder(top, "without", 0);
     runs_metrics x = runs_read_metrics(a), y = runs_read_metrics(b);
     assert_int_equal(y.count, 8);
     assert_true(runs_loss_error(&x, &y) < 1e-5);
@@ -164,21 +80,21 @@ static void every_key_of_the_outer_step_has_an_effect(void **state)
     };
     enum { CHANGES = sizeof changes / sizeof *changes };
     launch *all[CHANGES + 1];
-    if (!etcd_of_test)
+    if (!island_jobs_etcd)
         skip();
     for (int i = 0; i <= CHANGES; i++) {
         char *run = must_format("key%d", i);
         bool compresses = i < CHANGES && strstr(changes[i], "compress");
-        all[i] = island(*state, run, 0, 1, "outer.slots=1 outer.min_islands=1 %s %s",
-                        compresses ? "" : "outer.compress=topk", i < CHANGES ? changes[i] : "");
-        free(end_well(all[i]));
+        all[i] = island_jobs_start(*state, run, 0, 1, "outer.slots=1 outer.min_islands=1 %s %s",
+                                   compresses ? "" : "outer.compress=topk", i < CHANGES ? changes[i] : "");
+        free(island_jobs_end(all[i]));
         free(run);
     }
     for (int i = 0; i < CHANGES; i++) {
         char *run = must_format("key%d", i), *base = must_format("key%d", CHANGES);
-        if (same_losses(*state, run, base, 0, 0))
+        if (island_jobs_same_losses(*state, run, base, 0, 0))
             fprintf(stderr, "%s changes nothing\n", changes[i]);
-        assert_false(same_losses(*state, run, base, 0, 0));
+        assert_false(island_jobs_same_losses(*state, run, base, 0, 0));
         free(base);
         free(run);
     }
@@ -189,22 +105,24 @@ static void every_key_of_the_outer_step_has_an_effect(void **state)
 static void weights_and_private_data_are_as_they_are_called(void **state)
 {
     static const char *const runs[] = {"tokens", "equal"};
-    if (!etcd_of_test)
+    if (!island_jobs_etcd)
         skip();
     for (int i = 0; i < 2; i++) {
-        launch *a = island(*state, runs[i], 0, 1, "outer.weights=%s outer.private_data=true train.steps=2", runs[i]);
-        launch *b = island(*state, runs[i], 1, 1,
-                           "outer.weights=%s outer.private_data=true train.steps=2 train.global_batch=8", runs[i]);
-        free(end_well(a));
-        free(end_well(b));
-        assert_true(same(*state, runs[i], 0, runs[i], 1, "model") > 20);
+        launch *a =
+            island_jobs_start(*state, runs[i], 0, 1, "outer.weights=%s outer.private_data=true train.steps=2", runs[i]);
+        launch *b =
+            island_jobs_start(*state, runs[i], 1, 1,
+                              "outer.weights=%s outer.private_data=true train.steps=2 train.global_batch=8", runs[i]);
+        free(island_jobs_end(a));
+        free(island_jobs_end(b));
+        assert_true(island_jobs_same(*state, runs[i], 0, runs[i], 1, "model") > 20);
     }
-    assert_int_equal(same(*state, "tokens", 0, "equal", 0, "model"), 0);
-    launch *a = island(*state, "private", 0, 1, "outer.private_data=true train.steps=2");
-    launch *b = island(*state, "private", 1, 1, "outer.private_data=true train.steps=2");
-    free(end_well(a));
-    free(end_well(b));
-    assert_true(same_losses(*state, "private", "private", 0, 1));
+    assert_int_equal(island_jobs_same(*state, "tokens", 0, "equal", 0, "model"), 0);
+    launch *a = island_jobs_start(*state, "private", 0, 1, "outer.private_data=true train.steps=2");
+    launch *b = island_jobs_start(*state, "private", 1, 1, "outer.private_data=true train.steps=2");
+    free(island_jobs_end(a));
+    free(island_jobs_end(b));
+    assert_true(island_jobs_same_losses(*state, "private", "private", 0, 1));
 }
 
 /* outer.clip bounds what an island adds, outer.noise hides it: what they cost in privacy is in the summary, and goes on from the
@@ -212,18 +130,19 @@ static void weights_and_private_data_are_as_they_are_called(void **state)
 static void changes_are_clipped_and_hidden(void **state)
 {
     static const char *const federated = "outer.private_data=true outer.weights=equal outer.clip=1e-3 outer.noise=2";
-    if (!etcd_of_test)
+    if (!island_jobs_etcd)
         skip();
-    free(end_well(island(*state, "clipped", 0, 1, "outer.slots=1 outer.min_islands=1 outer.clip=1e-3")));
-    free(end_well(island(*state, "whole", 0, 1, "outer.slots=1 outer.min_islands=1")));
-    assert_false(same_losses(*state, "clipped", "whole", 0, 0));
+    free(island_jobs_end(
+        island_jobs_start(*state, "clipped", 0, 1, "outer.slots=1 outer.min_islands=1 outer.clip=1e-3")));
+    free(island_jobs_end(island_jobs_start(*state, "whole", 0, 1, "outer.slots=1 outer.min_islands=1")));
+    assert_false(island_jobs_same_losses(*state, "clipped", "whole", 0, 0));
     char *half = must_format("%s train.steps=4", federated);
     two_islands(*state, "hidden", half);
     two_islands(*state, "hidden", federated);
-    assert_true(same(*state, "hidden", 0, "hidden", 1, "model") > 20);
+    assert_true(island_jobs_same(*state, "hidden", 0, "hidden", 1, "model") > 20);
     free(half);
     for (int i = 0; i < 2; i++) {
-        char *run = folder(*state, "hidden", i);
+        char *run = island_jobs_folder(*state, "hidden", i);
         json_t *summary = runs_read_summary(run), *islands = json_object_get(summary, "islands");
         double epsilon = json_number_value(json_object_get(islands, "epsilon"));
         assert_int_equal(json_integer_value(json_object_get(islands, "clipped")), 2); /* by the second process */
@@ -241,17 +160,17 @@ static void islands_that_gossip_end_with_their_mean(void **state)
     static const char *const words = "outer.topology=gossip outer.slots=5 outer.min_islands=4";
     launch *all[4];
     double apart = 0;
-    if (!etcd_of_test)
+    if (!island_jobs_etcd)
         skip();
-    all[0] = island(*state, "gossip", 0, 2, "parallel.tensor=2 %s", words);
-    all[1] = island(*state, "gossip", 1, 2, "parallel.pipeline=2 parallel.zero=1 %s", words);
-    all[2] = island(*state, "gossip", 2, 1, "%s outer.fragments=1", words);
-    all[3] = island(*state, "gossip", 3, 1, "%s", words);
+    all[0] = island_jobs_start(*state, "gossip", 0, 2, "parallel.tensor=2 %s", words);
+    all[1] = island_jobs_start(*state, "gossip", 1, 2, "parallel.pipeline=2 parallel.zero=1 %s", words);
+    all[2] = island_jobs_start(*state, "gossip", 2, 1, "%s outer.fragments=1", words);
+    all[3] = island_jobs_start(*state, "gossip", 3, 1, "%s", words);
     for (int i = 0; i < 4; i++) {
-        char *said = end_well(all[i]), *run = folder(*state, "gossip", i);
+        char *said = island_jobs_end(all[i]), *run = island_jobs_folder(*state, "gossip", i);
         if (!strstr(said, "exchange after step 2 with gossip-"))
             fail_msg("%s", said);
-        assert_true(i == 0 || same(*state, "gossip", 0, "gossip", i, "model") > 20);
+        assert_true(i == 0 || island_jobs_same(*state, "gossip", 0, "gossip", i, "model") > 20);
         json_t *summary = runs_read_summary(run), *islands = json_object_get(summary, "islands");
         assert_int_equal(json_integer_value(json_object_get(islands, "merges")), 4);
         apart += json_number_value(json_object_get(islands, "disagreement"));
@@ -267,36 +186,36 @@ static void gossip_survives_a_missing_partner(void **state)
 {
     static const char *const words = "outer.topology=gossip outer.min_islands=1 train.steps=100000000 outer.timeout=20 "
                                      "run.log_every=1000000 outer.every=20";
-    if (!etcd_of_test)
+    if (!island_jobs_etcd)
         skip();
-    launch *a = island(*state, "missing", 0, 1, "%s", words);
-    assert_true(launch_expect(a, "with nobody", LIMIT));
-    launch *b = island(*state, "missing", 1, 1, "%s", words);
-    assert_true(launch_expect(b, "took the model after merge", LIMIT));
-    assert_true(launch_expect(a, "with missing-1", LIMIT));
-    assert_true(launch_expect(b, "with missing-0", LIMIT));
+    launch *a = island_jobs_start(*state, "missing", 0, 1, "%s", words);
+    assert_true(launch_expect(a, "with nobody", ISLAND_JOBS_LIMIT));
+    launch *b = island_jobs_start(*state, "missing", 1, 1, "%s", words);
+    assert_true(launch_expect(b, "took the model after merge", ISLAND_JOBS_LIMIT));
+    assert_true(launch_expect(a, "with missing-1", ISLAND_JOBS_LIMIT));
+    assert_true(launch_expect(b, "with missing-0", ISLAND_JOBS_LIMIT));
     kill(launch_pid(b), SIGKILL);
     launch_result r = launch_finish(b);
     launch_free(&r);
-    assert_true(launch_expect(a, "goes without missing-1", LIMIT));
-    assert_true(launch_expect(a, "with nobody", LIMIT));
+    assert_true(launch_expect(a, "goes without missing-1", ISLAND_JOBS_LIMIT));
+    assert_true(launch_expect(a, "with nobody", ISLAND_JOBS_LIMIT));
     kill(launch_pid(a), SIGTERM);
-    free(end_well(a));
+    free(island_jobs_end(a));
 }
 
 /* Stopped with a merge under way: a fragment's reference is new, its weights are not. */
 static void islands_that_are_all_stopped_go_on_bit_for_bit(void **state)
 {
     static const char *const words = "outer.every=4 outer.fragments=2 outer.delay=1 outer.mix=0.25 outer.compress=int8";
-    if (!etcd_of_test)
+    if (!island_jobs_etcd)
         skip();
     char *half = must_format("%s train.steps=4", words);
     two_islands(*state, "through", words);
     two_islands(*state, "stopped", half);
     two_islands(*state, "stopped", words);
     for (int slot = 0; slot < 2; slot++) {
-        assert_true(same(*state, "through", slot, "stopped", slot, NULL) > 100);
-        assert_true(same_losses(*state, "through", "stopped", slot, slot));
+        assert_true(island_jobs_same(*state, "through", slot, "stopped", slot, NULL) > 100);
+        assert_true(island_jobs_same_losses(*state, "through", "stopped", slot, slot));
     }
     free(half);
 }
@@ -306,24 +225,24 @@ static void islands_that_are_all_stopped_go_on_bit_for_bit(void **state)
 
 static void an_island_of_another_kind_or_a_taken_slot_is_refused(void **state)
 {
-    if (!etcd_of_test)
+    if (!island_jobs_etcd)
         skip();
-    launch *first = island(*state, "kinds", 0, 1, "%s", BY_ITSELF);
-    assert_true(launch_expect(first, "merge 1 of 1", LIMIT));
+    launch *first = island_jobs_start(*state, "kinds", 0, 1, "%s", BY_ITSELF);
+    assert_true(launch_expect(first, "merge 1 of 1", ISLAND_JOBS_LIMIT));
     char *again = must_format("%s/run.yaml run.folder=%s/kinds-again outer.run=kinds outer.slot=0 %s", (char *)*state,
                               (char *)*state, BY_ITSELF);
-    launch_result r = runs_train(LIMIT, 1, again);
+    launch_result r = runs_train(ISLAND_JOBS_LIMIT, 1, again);
     assert_int_equal(r.status, 1);
     if (!strstr(r.err, "slot 0 belongs to island kinds-0"))
         fail_msg("%s", r.err);
     launch_free(&r);
     free(again);
-    r = launch_finish(island(*state, "kinds", 1, 1, "outer.compress=bf16 outer.timeout=1"));
+    r = launch_finish(island_jobs_start(*state, "kinds", 1, 1, "outer.compress=bf16 outer.timeout=1"));
     assert_int_equal(r.status, 1);
     assert_non_null(strstr(r.err, "another model"));
     launch_free(&r);
     kill(launch_pid(first), SIGTERM);
-    free(end_well(first));
+    free(island_jobs_end(first));
 }
 
 /* A second island comes, is killed, comes back; etcd dies and comes back; the last one hands over its change. */
@@ -331,48 +250,50 @@ static void islands_come_die_and_come_back(void **state)
 {
     static const char *const words = "outer.min_islands=1 train.steps=100000000 run.log_every=1000000 outer.every=200 "
                                      "outer.timeout=10 checkpoint.every=400 checkpoint.keep=1 outer.compress=int8";
-    if (!etcd_of_test)
+    if (!island_jobs_etcd)
         skip();
-    launch *a = island(*state, "events", 0, 1, "%s", words);
-    assert_true(launch_expect(a, "merge 2 of 1: events-0", LIMIT));
-    launch *b = island(*state, "events", 1, 2, "parallel.tensor=2 %s", words);
-    assert_true(launch_expect(b, "took the model after merge", LIMIT));
-    assert_true(launch_expect(a, "of 2: events-0, events-1", LIMIT));
-    assert_true(launch_expect(b, "saved", LIMIT));
+    launch *a = island_jobs_start(*state, "events", 0, 1, "%s", words);
+    assert_true(launch_expect(a, "merge 2 of 1: events-0", ISLAND_JOBS_LIMIT));
+    launch *b = island_jobs_start(*state, "events", 1, 2, "parallel.tensor=2 %s", words);
+    assert_true(launch_expect(b, "took the model after merge", ISLAND_JOBS_LIMIT));
+    assert_true(launch_expect(a, "of 2: events-0, events-1", ISLAND_JOBS_LIMIT));
+    assert_true(launch_expect(b, "saved", ISLAND_JOBS_LIMIT));
     kill(launch_pid(b), SIGKILL); /* mpirun's; its ranks follow */
     launch_result r = launch_finish(b);
     launch_free(&r);
-    assert_true(launch_expect(a, "of 1: events-0", LIMIT)); /* so that it comes back to a model that has gone on */
-    b = island(*state, "events", 1, 1, "%s", words);        /* of another size */
-    assert_true(launch_expect(b, "took the model after merge", LIMIT));
-    assert_true(launch_expect(b, "of 2: events-0, events-1", LIMIT));
-    rendezvous_kill(etcd_of_test);
-    assert_true(launch_expect(a, "unmerged until it is back", LIMIT));
-    rendezvous_start(etcd_of_test);
-    assert_true(launch_expect(a, "etcd is back", LIMIT));
+    assert_true(
+        launch_expect(a, "of 1: events-0", ISLAND_JOBS_LIMIT)); /* so that it comes back to a model that has gone on */
+    b = island_jobs_start(*state, "events", 1, 1, "%s", words); /* of another size */
+    assert_true(launch_expect(b, "took the model after merge", ISLAND_JOBS_LIMIT));
+    assert_true(launch_expect(b, "of 2: events-0, events-1", ISLAND_JOBS_LIMIT));
+    rendezvous_kill(island_jobs_etcd);
+    assert_true(launch_expect(a, "unmerged until it is back", ISLAND_JOBS_LIMIT));
+    rendezvous_start(island_jobs_etcd);
+    assert_true(launch_expect(a, "etcd is back", ISLAND_JOBS_LIMIT));
     kill(launch_pid(b), SIGTERM);
-    char *said = end_well(b);
+    char *said = island_jobs_end(b);
     assert_non_null(strstr(said, "handing over the change"));
     free(said);
     kill(launch_pid(a), SIGTERM);
-    free(end_well(a));
+    free(island_jobs_end(a));
 }
 
 /* Every island has a pair of keys; one that the others do not trust merges with nobody. */
 static void a_stranger_merges_with_nobody(void **state)
 {
-    if (!etcd_of_test)
+    if (!island_jobs_etcd)
         skip();
     char *stranger = must_format("%s/stranger", (char *)*state);
     assert_int_equal(keys_make(stranger), STATUS_OK);
-    launch *a = island(*state, "strange", 0, 1, "%s", BY_ITSELF);
-    assert_true(launch_expect(a, "merge 1 of 1", LIMIT));
-    launch_result r = launch_finish(island(*state, "strange", 1, 1, "%s outer.keys=%s", BY_ITSELF, stranger));
+    launch *a = island_jobs_start(*state, "strange", 0, 1, "%s", BY_ITSELF);
+    assert_true(launch_expect(a, "merge 1 of 1", ISLAND_JOBS_LIMIT));
+    launch_result r =
+        launch_finish(island_jobs_start(*state, "strange", 1, 1, "%s outer.keys=%s", BY_ITSELF, stranger));
     assert_int_equal(r.status, 1);
     assert_non_null(strstr(r.err, "no island that has it is at work"));
     launch_free(&r);
     kill(launch_pid(a), SIGTERM);
-    char *said = end_well(a);
+    char *said = island_jobs_end(a);
     assert_null(strstr(said, "of 2: "));
     free(said);
     free(stranger);
@@ -388,27 +309,10 @@ static const void *serve_nonsense(void *context, const wire_message *m)
     return m->bytes <= WIRE_SLICE ? ones : NULL;
 }
 
-/* What the run's islands are configured for, as etcd holds it. */
-static uint64_t fingerprint_of(const char *run)
-{
-    etcd *e = NULL;
-    json_t *pairs = NULL;
-    char *key = must_format("phalanx/%s/live/fingerprint", run);
-    assert_int_equal(etcd_open(&e, rendezvous_address(etcd_of_test)), STATUS_OK);
-    assert_int_equal(etcd_read(&pairs, e, key), STATUS_OK);
-    const char *text = json_string_value(json_object_get(json_array_get(pairs, 0), "value"));
-    assert_non_null(text);
-    uint64_t hash = strtoull(text + 1, NULL, 16);
-    json_decref(pairs);
-    etcd_close(e);
-    free(key);
-    return hash;
-}
-
 /* Offers nonsense for the merge after the last, until three merges have gone by. */
 static void offer_nonsense(membership *m)
 {
-    double until = clock_seconds() + LIMIT;
+    double until = clock_seconds() + ISLAND_JOBS_LIMIT;
     int64_t offered = -1;
     for (int merges = 0; merges < 3; usleep(20000)) {
         char *text = membership_roster(m);
@@ -435,20 +339,20 @@ static void changes_that_are_no_numbers_are_refused(void **state)
     membership *m = NULL;
     transport *t = NULL;
     keys k;
-    if (!etcd_of_test)
+    if (!island_jobs_etcd)
         skip();
-    launch *a = island(*state, "hostile", 0, 1, "%s", words);
-    assert_true(launch_expect(a, "merge 1 of 1", LIMIT));
+    launch *a = island_jobs_start(*state, "hostile", 0, 1, "%s", words);
+    assert_true(launch_expect(a, "merge 1 of 1", ISLAND_JOBS_LIMIT));
     char *folder_of_keys = must_format("%s/keys", (char *)*state);
     assert_int_equal(keys_open(&k, folder_of_keys), STATUS_OK);
     const transport_options door = {.keys = &k,
                                     .address = "127.0.0.1",
-                                    .fingerprint = fingerprint_of("hostile"),
+                                    .fingerprint = island_jobs_fingerprint("hostile"),
                                     .fetches = 1,
                                     .serve = serve_nonsense};
     assert_int_equal(transport_open(&t, &door), STATUS_OK);
     const char *endpoint = transport_endpoint(t);
-    const membership_options who = {.addresses = rendezvous_address(etcd_of_test),
+    const membership_options who = {.addresses = rendezvous_address(island_jobs_etcd),
                                     .run = "hostile",
                                     .name = "liar",
                                     .fingerprint = door.fingerprint,
@@ -458,16 +362,16 @@ static void changes_that_are_no_numbers_are_refused(void **state)
                                     .slots = 2,
                                     .slot = 1,
                                     .hint = -1,
-                                    .patience = LIMIT,
+                                    .patience = ISLAND_JOBS_LIMIT,
                                     .lease = 20};
     assert_int_equal(membership_open(&m, &who), STATUS_OK);
     offer_nonsense(m);
-    assert_true(launch_expect(a, "refused the change of island liar", LIMIT));
+    assert_true(launch_expect(a, "refused the change of island liar", ISLAND_JOBS_LIMIT));
     membership_close(m);
     transport_close(t);
     keys_close(&k);
     kill(launch_pid(a), SIGTERM);
-    char *said = end_well(a), *run = folder(*state, "hostile", 0);
+    char *said = island_jobs_end(a), *run = island_jobs_folder(*state, "hostile", 0);
     assert_null(strstr(said, "of 2: "));
     json_t *summary = runs_read_summary(run);
     assert_true(json_integer_value(json_object_get(json_object_get(summary, "islands"), "refused")) > 0);
@@ -498,5 +402,5 @@ int main(void)
         cmocka_unit_test(a_stranger_merges_with_nobody),
         cmocka_unit_test(changes_that_are_no_numbers_are_refused),
     };
-    return cmocka_run_group_tests(tests, prepare, finish);
+    return cmocka_run_group_tests(tests, island_jobs_prepare, island_jobs_finish);
 }

@@ -136,6 +136,7 @@ static const keys_row rows[] = {
     SHOWN_BY("outer.noise", "tests/jobs/test_islands.c"),
     SHOWN_BY("outer.group", "tests/engine/islands/test_outer.c"),
     SHOWN_BY("outer.topology", "tests/jobs/test_islands.c"),
+    SHOWN_BY("outer.staleness", "tests/jobs/test_server.c"),
     SHOWN_BY("outer.every", "tests/jobs/test_islands.c"),
     SHOWN_BY("outer.optimizer", "tests/jobs/test_islands.c"),
     SHOWN_BY("outer.lr", "tests/jobs/test_islands.c"),

@@ -180,6 +180,53 @@ static void gossip_is_its_formula_in_float64(void **state)
     json_decref(root);
 }
 
+/* Changes one by one, as a server merges them. `mutant`: no change is older than another. */
+static double play_server(const json_t *c, const double *tokens, bool mutant)
+{
+    static const int pushes[][2] = {{0, 0}, {1, 0}, {2, 0}, {0, 1}, {1, 2}, {1, 5}, {2, 3}, {0, 4}};
+    enum { PUSHES = sizeof pushes / sizeof *pushes };
+    static played p;
+    float momentum[ELEMENTS] = {0}, change[ELEMENTS];
+    int64_t last[ISLANDS] = {0};
+    bool average = !strcmp(json_string_value(json_object_get(c, "rule")), "average");
+    bool equal = !strcmp(json_string_value(json_object_get(c, "weights")), "equal");
+    const rule r = {average ? RULE_AVERAGE : RULE_NESTEROV, (float)number(c, "lr"), (float)number(c, "momentum")};
+    memset(&p, 0, sizeof p);
+    for (int merge = 0; merge < PUSHES; merge++) {
+        int64_t all = 0, age = mutant ? 0 : merge - pushes[merge][1];
+        int island = pushes[merge][0], there = 0;
+        last[island] = (int64_t)tokens[island] + 512 * merge;
+        for (int i = 0; i < ISLANDS; i++) {
+            all += last[i];
+            there += last[i] > 0;
+        }
+        draw(change, island, merge);
+        rule_scale(change, (float)(equal ? rule_share(age, 1, 1, 1) : rule_share(age, last[island], all, there)),
+                   ELEMENTS);
+        rule_step(p.reference[STEPS], momentum, change, &r, ELEMENTS);
+    }
+    return error_of(&p, c);
+}
+
+static void a_server_is_its_formula_in_float64(void **state)
+{
+    json_t *root = json_load_file("tests/golden/islands/outer.json", 0, NULL), *c;
+    double tokens[ISLANDS];
+    size_t k;
+    (void)state;
+    for (size_t i = 0; i < ISLANDS; i++)
+        tokens[i] = json_number_value(json_array_get(json_object_get(root, "tokens"), i));
+    assert_int_equal(json_array_size(json_object_get(root, "server")), 4);
+    json_array_foreach(json_object_get(root, "server"), k, c)
+    {
+        double error = play_server(c, tokens, false);
+        printf("server, case %zu: error %.1e\n", k, error);
+        assert_true(error <= LIMIT);
+        assert_true(play_server(c, tokens, true) > 100 * LIMIT);
+    }
+    json_decref(root);
+}
+
 /* outer.group: every island is in one group, all of a group draw the same, and over time everybody meets everybody. */
 static void groups_divide_whoever_is_there(void **state)
 {
@@ -340,6 +387,7 @@ int main(void)
         cmocka_unit_test(every_method_is_its_formula_in_float64),
         cmocka_unit_test(a_slightly_different_outer_step_is_caught),
         cmocka_unit_test(gossip_is_its_formula_in_float64),
+        cmocka_unit_test(a_server_is_its_formula_in_float64),
         cmocka_unit_test(groups_divide_whoever_is_there),
         cmocka_unit_test(privacy_is_what_it_says),
         cmocka_unit_test(what_is_sent_and_what_is_kept_is_what_changed),

@@ -79,6 +79,25 @@ def run(rule, method, lr, momentum, decay):
     return after
 
 
+# A server: changes one by one, (island, base), each scaled by its tokens over the mean of the islands' last ones, over its age
+PUSHES = [(0, 0), (1, 0), (2, 0), (0, 1), (1, 2), (1, 5), (2, 3), (0, 4)]
+
+
+def server(rule, weights, lr, momentum):
+    reference, velocity, last, after = np.zeros(ELEMENTS), np.zeros(ELEMENTS), {}, []
+    for merge, (island, base) in enumerate(PUSHES):
+        last[island] = TOKENS[island] + 512 * merge
+        weight = last[island] / np.mean(list(last.values())) if weights == "tokens" else 1.0
+        change = draw(island, merge) * weight / max(1, merge - base)
+        if rule == "average":
+            reference = reference - lr * change
+        else:
+            velocity = momentum * velocity + change
+            reference = reference - lr * (change + momentum * velocity)
+        after.append([float(f"{x:.12g}") for x in reference])
+    return after[-2:]
+
+
 # NoLoCo with one lr for both of its terms; pairs of four islands at each step, the last of them alone for want of a partner
 GROUPS = [[[0, 1], [2, 3]], [[0, 2], [1, 3]], [[1, 2], [0, 3]], [[0, 1, 2], [3]], [[2, 3], [0, 1]]]
 
@@ -110,7 +129,11 @@ def main():
     for lr, momentum in [(1.0, 0.0), (0.7, 0.5)]:
         after, before = gossip(lr, momentum)
         gossips.append({"lr": lr, "momentum": momentum, "before": before, "after": after})
-    text = json.dumps({"density": DENSITY, "tokens": TOKENS, "cases": cases, "gossip": gossips})
+    servers = [{"rule": rule, "weights": weights, "lr": lr, "momentum": momentum,
+                "after": server(rule, weights, lr, momentum)}
+               for rule, lr, momentum in [("average", 1.0, 0.0), ("nesterov", 0.7, 0.5)]
+               for weights in ["tokens", "equal"]]
+    text = json.dumps({"density": DENSITY, "tokens": TOKENS, "cases": cases, "gossip": gossips, "server": servers})
     pathlib.Path(__file__).with_name("outer.json").write_text(text + "\n")
 
 

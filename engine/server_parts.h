@@ -1,0 +1,50 @@
+/* What the files of the server share: server.c (merging; start there), server_answers.c, server_files.c (where the model begins,
+ * saving it). */
+#ifndef PHALANX_ENGINE_SERVER_PARTS_H
+#define PHALANX_ENGINE_SERVER_PARTS_H
+
+#include "engine/files/checkpoint_publisher.h"
+#include "engine/files/lines.h"
+#include "engine/files/lock.h"
+#include "engine/outer_parts.h"
+
+typedef struct server {
+    const config *config;
+    comm *world;
+    outer *outer;                     /* what it has of an island: units, memory, transport, the roster */
+    int64_t step, updates;            /* of the model: of the island that has come furthest */
+    roster_part answer[ROSTER_SLOTS]; /* the last to each slot; merge 0, id 0: none yet */
+
+    /* an answer that is being written to etcd */
+    int slot; /* -1: none is */
+    roster_part wanted;
+    int64_t base, number; /* of the change; of the writing, membership.h */
+    int last;             /* the slot that was answered last: the next one comes first now */
+    double alone;         /* since when no island is there */
+    int64_t refused;      /* changes, by this process */
+
+    /* files */
+    char run[MANIFEST_RUN];
+    char *checkpoints;
+    lock *lock;   /* rank 0's; NULL: run.lock is off */
+    lines *lines; /* rank 0's: merges.jsonl */
+    char *buffer; /* CHECKPOINT_WRITER_BUFFER */
+    checkpoint_writer *writer;
+    checkpoint_publisher *publisher; /* rank 0's */
+    int64_t saved;                   /* the merge that was saved last; -1: none */
+} server;
+
+/* server_answers.c */
+/* `head` with the answers, that to wanted->slot replaced by it if there is one; its merge is `merge`. */
+json_t *server_head(const server *v, const roster_part *wanted, int64_t merge);
+void server_take_head(server *v, const roster *head);
+
+/* server_files.c */
+status server_files_open(server *v); /* and the model */
+status server_files_save(server *v);
+void server_files_close(server *v);
+/* One line of merges.jsonl, on rank 0. */
+void server_files_line(server *v, const roster_part *part, int64_t base, double share);
+status server_files_summary(server *v);
+
+#endif

@@ -13,7 +13,7 @@
 #include "kernels/op.h"
 
 /* Raised whenever device_interface, op, run_context or comm_backend change: an older shared object is refused. */
-enum { DEVICE_VERSION = 9 };
+enum { DEVICE_VERSION = 10 };
 
 /* Set to 1, several ranks may use one GPU (correctness only; NCCL is told that they are on different hosts). */
 #define DEVICE_SHARE_ENVIRONMENT "PHALANX_SHARE_GPU"
@@ -57,6 +57,7 @@ typedef enum device_verdict {
 } device_verdict;
 
 typedef void device_say(void *context, device_verdict v, const char *name, const char *words);
+
 /* Bytes of the arena: `rows` runs of `bytes`, the first at address `at`, `pitch` bytes from one to the next. */
 typedef struct device_rows {
     int64_t at, pitch, bytes, rows;

@@ -245,6 +245,8 @@ void state_clear(const compiled *c, executor *e)
         clear(e, s->master);
         for (int k = 0; k < s->states; k++)
             clear(e, s->state[k]);
+        clear(e, s->feedback);
+        clear(e, s->feedback_sum);
     }
 }
 

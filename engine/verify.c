@@ -63,6 +63,10 @@ static void list_rests(verify *v)
             add_rest(v, s, s->master, "master weight", false);
         for (int k = 0; k < s->states; k++)
             add_rest(v, s, s->state[k], "optimizer's state", false);
+        if (s->feedback)
+            add_rest(v, s, s->feedback, "feedback", false);
+        if (s->feedback_sum)
+            add_rest(v, s, s->feedback_sum, "feedback of the sum", false);
     }
 }
 

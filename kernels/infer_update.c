@@ -99,14 +99,15 @@ void infer_muon_polynomial(op *o)
 
 int infer_parts(const op *o, const tensor *x)
 {
-    return x->dims == 1 || o->at.owner >= 0 ? 1 : o->at.group_size;
+    return x->dims == 1 || o->at.owner >= 0 || o->at.rows > 0 ? 1 : o->at.group_size;
 }
 
 int64_t infer_part_bytes(const op *o, const tensor *x)
 {
     int64_t first, rows, width = x->dims > 1 ? x->shape[1] : 1;
     compress_method m = {(compress_kind)o->at.compress, (double)o->at.density};
-    shard_rows(&first, &rows, x->shape[0], infer_parts(o, x), 0);
+    int ranks = o->at.rows > 0 ? o->at.group_size : infer_parts(o, x);
+    shard_rows(&first, &rows, o->at.rows > 0 ? o->at.rows : x->shape[0], ranks, 0);
     return compress_bytes(&m, rows * width);
 }
 

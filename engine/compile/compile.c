@@ -190,6 +190,7 @@ status compile_options_from(compile_options *out, const config *c, const grid *g
                              .sequence_parallel = c->parallel.sequence,
                              .zero = c->parallel.zero,
                              .bucket = c->parallel.bucket,
+                             .compress = {(compress_kind)c->parallel.compress, c->parallel.density},
                              .order = order_from(c->parallel.order, backend),
                              .gather_each = c->parallel.zero_gather == CONFIG_EACH_MICRO_BATCH,
                              .reduce_each = c->parallel.zero_reduce == CONFIG_EACH_MICRO_BATCH,

@@ -4,6 +4,7 @@
 #define PHALANX_ENGINE_COMPILE_COMPILED_H
 
 #include "engine/config/config.h"
+#include "kernels/compress.h"
 #include "kernels/storage.h"
 #include "memory/pool.h"
 #include "models/decoder.h"
@@ -37,6 +38,7 @@ typedef struct compile_options {
     int zero;
     int64_t bucket;                /* bytes of gradients that are reduced together; 0: each alone */
     compile_order order;           /* the best, as far as memory allows */
+    compress_method compress;      /* of gradients, where they are summed over data ranks (compressed.h) */
     bool gather_each, reduce_each; /* ZeRO 3 weights, ZeRO 2-3 gradients: each micro-batch, or once a step */
     struct {
         config_optimizer name;

@@ -150,6 +150,8 @@ static const config_row rows[] = {
     WORD("parallel.order", parallel.order, orders, "auto", CONFIG_CHANGES, "hides transfers, as memory.budget allows: early launches; and products beside them; in halves for more of them; auto: halves on a GPU, products on the CPU"),
     DERIVED("parallel.layers_per_stage", INTEGERS, parallel.layers_per_stage, 1, INTMAX, NULL, CONFIG_CHANGES, "balanced", "layers of each run, in order of the model"),
     SIZE("parallel.bucket", parallel.bucket, "32MiB", CONFIG_CHANGES, "gradients that are reduced together, once a step"),
+    WORD("parallel.compress", parallel.compress, compress_words, "none", CONFIG_CHANGES, "how gradients are sent between data ranks, for slow networks; what is lost is kept for the next step; with zero 0 and 1"),
+    NUMBER("parallel.density", parallel.density, "0.02", 1e-4, 1, CONFIG_CHANGES, "topk, dct: share of the elements (dct: of the frequencies of each 64) that is sent"),
 
     WORD("memory.recompute", memory.recompute, recomputes, "none", CONFIG_CHANGES, "what the backward pass computes again"),
     SIZE("memory.budget", memory.budget, "0", CONFIG_CHANGES, "bytes a rank may use; recomputes what must be; 0: no budget"),

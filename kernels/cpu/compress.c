@@ -64,7 +64,7 @@ static void write_chunk(const tensor *t, const run_context *r, const float *x, i
     }
 }
 
-static bool finite(const float *x, int64_t n)
+static bool all_finite(const float *x, int64_t n)
 {
     bool all = true;
     for (int64_t i = 0; i < n; i++)
@@ -91,7 +91,7 @@ static void encode(const op *o, const run_context *r, const divided *d, int part
         add_feedback(x + i, element_at(o->in[0], r, first + i, d->width), inverse,
                      element_at(o->in[1], r, first + i, d->width), run);
     }
-    if (!finite(x, n))
+    if (!all_finite(x, n))
         memset(message, 0xff, (size_t)bytes);
     else if (n > 0)
         compress_encode(message, x, &d->method, n);

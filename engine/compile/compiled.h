@@ -96,7 +96,8 @@ typedef struct compiled {
     recorder_grid around;
     compiled_inputs inputs;
     compiled_results results;
-    tensor **caches; /* decoding: k and v of each layer, else NULL */
+    const char *feedback_section; /* of checkpoints: what this rank's compressed gradients lacked; NULL: none are */
+    tensor **caches;              /* decoding: k and v of each layer, else NULL */
     int cache_count;
     int64_t batch_bytes;      /* of the ids, from the arena's beginning */
     int64_t mirror_bytes;     /* of all inputs and results, likewise: on a device, what has a copy in host memory */

@@ -328,6 +328,8 @@ void storage_describe(compiled *c)
         all[p->number] = p->shares >= 0 ? describe_shared(c, p, &all[p->shares]) : describe_parameter(c, p);
     }
     c->storage = all;
+    if (compressed_wanted(&c->options))
+        c->feedback_section = pool_format(&c->pool, "feedback_%d", grid_index(&c->options.grid, AXIS_GRADIENT));
     describe_inputs(c);
     describe_caches(c);
 }

@@ -124,9 +124,72 @@ static void a_resumed_run_goes_on_with_its_feedback(void **state)
     }
 }
 
+/* All feedback of a run's latest checkpoint: of one tensor, summed over ranks, with that of the sums. */
+static double *sum_of_feedback(int64_t *n, const char *folder, const char *name)
+{
+    checkpoint *file = NULL;
+    double *sum = NULL;
+    assert_int_equal(checkpoint_open(&file, folder), STATUS_OK);
+    for (int i = 0; i < checkpoint_tensors(file); i++) {
+        const manifest_tensor *t = checkpoint_at(file, i);
+        if (strncmp(t->section, "feedback_", 9) != 0 || strcmp(t->name, name) != 0)
+            continue;
+        int64_t zero[2] = {0, 0}, columns = t->dims > 1 ? t->global[1] : 1, stride[2] = {columns, 1};
+        *n = t->global[0] * columns;
+        float *x = must_calloc((unsigned long)*n, sizeof *x);
+        sum = sum ? sum : must_calloc((unsigned long)*n, sizeof *sum);
+        assert_int_equal(
+            checkpoint_read(file, t->section, name, DTYPE_FP32, x, stride, t->dims, t->global, zero, t->global),
+            STATUS_OK);
+        for (int64_t k = 0; k < *n; k++)
+            sum[k] += (double)x[k];
+        free(x);
+    }
+    checkpoint_close(file);
+    return sum;
+}
+
+/* Other data ranks, another ZeRO: a step whose gradients overflow changes no feedback, so that what was loaded is saved again. */
+static void feedback_is_summed_and_redistributed(void **state)
+{
+    static const char *const tensors[] = {"model.layers.0.mlp.down_proj.weight",
+                                          "model.layers.1.self_attn.q_proj.weight", "model.norm.weight"};
+    static const struct {
+        int ranks, zero;
+    } after[] = {{4, 0}, {4, 1}, {2, 1}, {2, 0}};
+    for (size_t i = 0; i < sizeof after / sizeof *after; i++) {
+        char *name = must_format("moved%zu", i), *copy = must_format("again%zu", i);
+        char *one = train(*state, name, 2, "parallel.compress=int4 parallel.zero=0 train.steps=3");
+        char *two = train(*state, copy, after[i].ranks,
+                          "parallel.compress=int4 parallel.zero=%d train.steps=4 train.precision=fp16 "
+                          "train.loss_scale=4294967296 checkpoint.resume=%s",
+                          after[i].zero, one);
+        runs_metrics m = runs_read_metrics(two);
+        assert_true(m.count > 0 && m.step[m.count - 1].skipped);
+        for (size_t k = 0; k < sizeof tensors / sizeof *tensors; k++) {
+            int64_t n = 0, again = 0;
+            double *x = sum_of_feedback(&n, one, tensors[k]), *y = sum_of_feedback(&again, two, tensors[k]);
+            double size = 0, error = 0;
+            assert_true(x && y && n == again);
+            for (int64_t e = 0; e < n; e++) {
+                size = fmax(size, fabs(x[e]));
+                error = fmax(error, fabs(x[e] - y[e]));
+            }
+            assert_true(size > 0 && error <= 1e-6 * size);
+            free(x);
+            free(y);
+        }
+        free(one);
+        free(two);
+        free(name);
+        free(copy);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(feedback_is_summed_and_redistributed),
         cmocka_unit_test(losses_are_near_those_of_whole_gradients),
         cmocka_unit_test(a_resumed_run_goes_on_with_its_feedback),
     };

@@ -486,9 +486,9 @@ static const struct {
     encoder *encode;
     decoder *decode;
 } methods[COMPRESS_KINDS] = {
-#define METHOD(name, word) [COMPRESS_##name] = {word##_bytes, word##_encode, word##_decode},
-#include "kernels/compress.def"
-#undef METHOD
+    [COMPRESS_NONE] = {none_bytes, none_encode, none_decode}, [COMPRESS_BF16] = {bf16_bytes, bf16_encode, bf16_decode},
+    [COMPRESS_INT8] = {int8_bytes, int8_encode, int8_decode}, [COMPRESS_INT4] = {int4_bytes, int4_encode, int4_decode},
+    [COMPRESS_TOPK] = {topk_bytes, topk_encode, topk_decode}, [COMPRESS_DCT] = {dct_bytes, dct_encode, dct_decode},
 };
 
 const char *const compress_words[] = {

@@ -225,16 +225,14 @@ static void mutate(const bench *b, const job *j)
     }
 }
 
-/* Whose input element i of the output is, where it is not a sum; *at: which of the input's elements. */
-static int origin(int64_t *at, const job *j, int64_t i)
+/* What element i of the output is, where it is not a sum. */
+static uint64_t origin(const job *j, int64_t i)
 {
     int me = comm_group_me(j->group), member = me;
-    *at = i;
+    int64_t offset = 0, own = i + 1;
     if (j->kind == COMM_ALL_TO_ALL) {
-        int64_t offset, own;
         comm_part(&offset, &own, &j->shape, me);
         member = (int)(i / own);
-        *at = offset + i % own;
     }
     if (j->kind == COMM_BROADCAST)
         member = j->root;
@@ -244,19 +242,12 @@ static int origin(int64_t *at, const job *j, int64_t i)
         member = j->call.source;
     if (j->kind == COMM_ALL_GATHER)
         for (member = 0;; member++) {
-            int64_t offset, count;
-            comm_part(&offset, &count, &j->shape, member);
-            if (i < offset + count)
+            int64_t first, count;
+            comm_part(&first, &count, &j->shape, member);
+            if (i < first + count)
                 break;
         }
-    return comm_group_member(j->group, member);
-}
-
-static void put_input(char *want, const job *j, int64_t i)
-{
-    int64_t at;
-    int rank = origin(&at, j, i);
-    put(want, j->type, random_bits(j->salt, rank, at));
+    return random_bits(j->salt, comm_group_member(j->group, member), offset + i % own);
 }
 
 static bool correct(const job *j)
@@ -272,7 +263,7 @@ static bool correct(const job *j)
         if (reduces)
             put_sum(want, j, offset + i, false);
         else
-            put_input(want, j, i);
+            put(want, j->type, origin(j, i));
         if (memcmp(want, j->receive + i * width, (size_t)width) != 0)
             return false;
     }

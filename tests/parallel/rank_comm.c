@@ -230,10 +230,8 @@ static uint64_t origin(const job *j, int64_t i)
 {
     int me = comm_group_me(j->group), member = me;
     int64_t offset = 0, own = i + 1;
-    if (j->kind == COMM_ALL_TO_ALL) {
-        comm_part(&offset, &own, &j->shape, me);
-        member = (int)(i / own);
-    }
+    if (j->kind == COMM_ALL_TO_ALL)
+        comm_part(&offset, &own, &j->shape, me), member = (int)(i / own);
     if (j->kind == COMM_BROADCAST)
         member = j->root;
     if (j->kind == COMM_SEND)

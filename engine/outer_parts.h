@@ -4,7 +4,7 @@
 #ifndef PHALANX_ENGINE_OUTER_PARTS_H
 #define PHALANX_ENGINE_OUTER_PARTS_H
 
-#include "engine/islands/compress.h"
+#include "kernels/compress.h"
 #include "engine/islands/membership.h"
 #include "engine/islands/rule.h"
 #include "engine/islands/transport.h"

@@ -1,8 +1,10 @@
 #include "engine/state.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/compile/compressed.h"
 #include "engine/normal.h"
 #include "kernels/philox.h"
 #include "memory/log.h"
@@ -17,6 +19,10 @@ int state_sections(state_section out[STATE_SECTIONS], const compiled *c)
         out[count++] = states[i];
     if (optimizer_has_master(&c->options))
         out[count++] = STATE_MASTER;
+    if (c->feedback_section) {
+        out[count++] = c->feedback_section;
+        out[count++] = STATE_FEEDBACK_SUM;
+    }
     return count;
 }
 
@@ -33,11 +39,31 @@ static bool is(state_section a, state_section b)
     return !strcmp(a, b);
 }
 
+/* Of the feedback, the rows whose sum this rank makes: what it gets of another number of ranks' feedback. */
+#define OWN_FEEDBACK "feedback_own"
+
+static bool is_feedback(state_section section)
+{
+    return !strncmp(section, "feedback_", 9);
+}
+
+static held feedback_rows(const compiled *c, const storage *s, state_section section)
+{
+    int64_t first, rows;
+    int owner;
+    compressed_share(&first, &rows, &owner, &c->options, s->of, grid_index(&c->options.grid, AXIS_GRADIENT));
+    if (is(section, STATE_FEEDBACK_SUM))
+        return s->feedback_sum ? (held){s->feedback_sum, first, rows} : (held){0};
+    return s->feedback ? (held){s->feedback, 0, s->of->rows} : (held){0};
+}
+
 /* Nothing, where the parameter's optimizer has no state of that name. */
 static held section_rows(const compiled *c, const storage *s, state_section section)
 {
     if (s->of->shares >= 0) /* its bytes are another's */
         return (held){0};
+    if (is_feedback(section))
+        return feedback_rows(c, s, section);
     if (is(section, STATE_MODEL))
         return s->shard_weight ? (held){s->shard, s->own_first, s->own_rows} : (held){s->weight, 0, s->of->rows};
     const tensor *t = is(section, STATE_MASTER) ? s->master : is(section, STATE_GRADIENT) ? s->own_gradient : NULL;
@@ -47,17 +73,21 @@ static held section_rows(const compiled *c, const storage *s, state_section sect
     return t ? (held){t, s->own_first, s->own_rows} : (held){0};
 }
 
-/* Of the rows [*first, *first + *rows), those that this rank writes: each element of the model is written once. */
-static void written_rows(const compiled *c, const storage *s, int64_t *first, int64_t *rows)
+/* Of the rows [*first, *first + *rows), those that this rank writes: each element of the model is written once, of feedback all
+ * that it has. */
+static void written_rows(const compiled *c, const storage *s, int64_t *first, int64_t *rows, bool feedback)
 {
     const parameter *p = s->of;
     const grid *g = &c->options.grid;
     placement place = p->place.along[AXIS_COORDINATE_TENSOR];
     bool copy = place.kind == PLACE_REPLICATE || place.kind == PLACE_SHARED;
-    if (p->tied || (copy && g->at[GRID_TENSOR] > 0) || (c->options.zero == 0 && grid_index(g, AXIS_GRADIENT) > 0)) {
+    bool another = c->options.zero == 0 && grid_index(g, AXIS_GRADIENT) > 0 && !feedback;
+    if (p->tied || (copy && g->at[GRID_TENSOR] > 0) || another) {
         *rows = 0;
         return;
     }
+    if (feedback)
+        return;
     int64_t end = *first + *rows;
     if (p->copied_from >= 0 && grid_index(g, AXIS_KV) > 0 && !p->vector && p->copied_from < end)
         end = p->copied_from;
@@ -131,7 +161,10 @@ checkpoint_piece *state_pieces(int *count, const compiled *c, executor *e, state
         if (!h.t)
             continue;
         if (writing)
-            written_rows(c, s, &first, &rows);
+            written_rows(c, s, &first, &rows, is_feedback(section));
+        int owner;
+        if (is(section, OWN_FEEDBACK))
+            compressed_share(&first, &rows, &owner, &c->options, p, grid_index(&c->options.grid, AXIS_GRADIENT));
         for (int k = 0; k < p->piece_count; k++) {
             bool copied = p->vector && writing && p->copied_from >= 0 && p->pieces[k].column >= p->copied_from;
             if (copied && grid_index(&c->options.grid, AXIS_KV) > 0)
@@ -286,6 +319,8 @@ void state_clear(const compiled *c, executor *e)
         clear(e, s->master);
         for (int k = 0; k < s->states; k++)
             clear(e, s->state[k]);
+        clear(e, s->feedback);
+        clear(e, s->feedback_sum);
     }
 }
 
@@ -349,6 +384,60 @@ static status load_states(const compiled *c, executor *e, checkpoint *file, bool
     return STATUS_OK;
 }
 
+/* Adds what a section has of a piece, fp32. */
+static status add_piece(checkpoint *file, const char *section, const checkpoint_piece *p, float *to)
+{
+    int64_t columns = p->dims > 1 ? p->size[1] : 1, step = p->dims > 1 ? p->stride[1] : 0;
+    float *more = must_alloc((unsigned long)(p->size[0] * columns) * sizeof *more + 1);
+    const int64_t stride[2] = {columns, 1};
+    status s = checkpoint_read(file, section, p->name, p->type, more, stride, p->dims, p->global, p->start, p->size);
+    for (int64_t i = 0; s == STATUS_OK && i < p->size[0]; i++)
+        for (int64_t j = 0; j < columns; j++)
+            to[i * p->stride[0] + j * step] += more[i * columns + j];
+    free(more);
+    return s;
+}
+
+/* The sum of one section's feedback, and what is there already, where this rank owns it. */
+static status add_section(const compiled *c, executor *e, checkpoint *file, const char *section)
+{
+    int count;
+    checkpoint_piece *pieces = state_pieces(&count, c, e, OWN_FEEDBACK, false);
+    status s = STATUS_OK;
+    for (int i = 0; i < count && s == STATUS_OK; i++) {
+        const checkpoint_piece *p = &pieces[i];
+        int64_t address = (const char *)p->data - executor_context(e)->arena, bytes = checkpoint_extent(p);
+        float *data = executor_borrow(e, address, bytes);
+        s = add_piece(file, section, p, data);
+        executor_give_back(e, data, address, bytes, true);
+    }
+    free(pieces);
+    return s;
+}
+
+static status load_feedback(const compiled *c, executor *e, checkpoint *file)
+{
+    char section[32];
+    int saved = 0;
+    for (bool there = true; there; saved += there) {
+        snprintf(section, sizeof section, "feedback_%d", saved);
+        there = has_section(file, section);
+    }
+    if (!c->feedback_section || saved == 0)
+        return STATUS_OK;
+    bool sums = has_section(file, STATE_FEEDBACK_SUM);
+    if (saved == grid_group_size(&c->options.grid, AXIS_GRADIENT) && sums == (c->options.zero == 0)) {
+        from_checkpoint own = {file, c->feedback_section}, sum = {file, STATE_FEEDBACK_SUM};
+        TRY(load_section(c, e, c->feedback_section, read_checkpoint, &own));
+        return load_section(c, e, STATE_FEEDBACK_SUM, read_checkpoint, &sum);
+    }
+    for (int i = 0; i < saved; i++) {
+        snprintf(section, sizeof section, "feedback_%d", i);
+        TRY(add_section(c, e, file, section));
+    }
+    return sums ? add_section(c, e, file, STATE_FEEDBACK_SUM) : STATUS_OK;
+}
+
 status state_load(const compiled *c, executor *e, checkpoint *file, bool *has_states)
 {
     from_checkpoint model = {file, STATE_MODEL}, master = model;
@@ -357,5 +446,6 @@ status state_load(const compiled *c, executor *e, checkpoint *file, bool *has_st
     if (c->options.train && optimizer_has_master(&c->options))
         TRY(load_section(c, e, STATE_MASTER, read_checkpoint, &master));
     TRY(load_section(c, e, STATE_MODEL, read_checkpoint, optimizer_has_master(&c->options) ? &model : &master));
-    return load_states(c, e, file, has_states);
+    TRY(load_states(c, e, file, has_states));
+    return c->options.train ? load_feedback(c, e, file) : STATUS_OK;
 }

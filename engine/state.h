@@ -25,9 +25,11 @@ typedef const char *state_section;
 #define STATE_MODEL    "model"
 #define STATE_MASTER   "master"
 #define STATE_GRADIENT "gradient"
+/* What compressed gradients lacked (parallel.compress): of rank R of those that sum, "feedback_R", and of the sums. */
+#define STATE_FEEDBACK_SUM "feedback_sum"
 
 /* The sections of a checkpoint of this run, in the order in which they are written; how many. */
-enum { STATE_SECTIONS = 2 + OPTIMIZER_SECTIONS };
+enum { STATE_SECTIONS = 4 + OPTIMIZER_SECTIONS };
 int state_sections(state_section out[STATE_SECTIONS], const compiled *c);
 
 /* This rank's rectangles of one section. For writing each element of the model is named by exactly one rank of the grid
@@ -36,7 +38,8 @@ int state_sections(state_section out[STATE_SECTIONS], const compiled *c);
 checkpoint_piece *state_pieces(int *count, const compiled *c, executor *e, state_section section, bool writing);
 
 /* Fills weights, master weights and the optimizer's states from a checkpoint; without a "master" section (a converted model)
- * the master weights are the weights, without a state's section the states are zero. *has_states says which. */
+ * the master weights are the weights, without a state's section the states are zero. *has_states says which. Feedback of as many
+ * data ranks is each rank's own again; of another number all of it is summed, and each rank gets what it owns of the sum. */
 status state_load(const compiled *c, executor *e, checkpoint *from, bool *has_states);
 /* Weights from any source of rectangles (a Hugging Face folder): `read` has checkpoint_read's arguments less section. */
 typedef status state_reader(void *context, const char *name, dtype type, void *data, const int64_t *stride, int dims,

@@ -70,6 +70,10 @@ static void list_rests(verify *v)
             add_rest(v, s, s->master, "master weight", false);
         for (int k = 0; k < s->states; k++)
             add_rest(v, s, s->state[k], "optimizer's state", false);
+        if (s->feedback)
+            add_rest(v, s, s->feedback, "feedback", false);
+        if (s->feedback_sum)
+            add_rest(v, s, s->feedback_sum, "feedback of the sum", false);
     }
 }
 
@@ -142,7 +146,7 @@ static void count_bytes(verify *v, int64_t bytes)
 static void sum_rest(verify *v, const rest *r)
 {
     device_rows rows = repeat_rows(r->t);
-    v->interface->sum(v->device, r->sum, &rows);
+    v->interface->sum_bits(v->device, r->sum, &rows);
 }
 
 static void check_rows(verify *v, int64_t with, const device_rows *rows, uint64_t what)
@@ -150,7 +154,7 @@ static void check_rows(verify *v, int64_t with, const device_rows *rows, uint64_
     const compiled *c = v->compiled;
     const device_note note = {
         .note = c->sums, .step = c->inputs.scalars->address + (int64_t)offsetof(step_scalars, step), .what = what};
-    v->interface->check(v->device, with, rows, &note);
+    v->interface->check_bits(v->device, with, rows, &note);
 }
 
 static void check(verify *v, const rest *r)
@@ -202,7 +206,7 @@ static void sum_results(verify *v, const op *o)
     for (int k = 0; k < OP_MAX_OUT && o->out[k]; k++) {
         device_rows rows = repeat_rows(o->out[k]);
         if (rows.rows > 0)
-            v->interface->sum(v->device, result_at(v, k), &rows);
+            v->interface->sum_bits(v->device, result_at(v, k), &rows);
         count_bytes(v, rows.rows * rows.bytes);
     }
 }

@@ -1,6 +1,7 @@
 /* What an op costs: floating-point operations and bytes of memory traffic. Products count 2 a multiply-add; causal
  * attention counts the (query, key) pairs that its mask leaves, exactly, document boundaries aside. Other ops count a few operations an
  * element, exp and the like as one. Bytes: every operand once, and once more where an output is added to. */
+#include "kernels/compress.h"
 #include "kernels/fuse.h"
 
 #define OP(name, ...) op_cost cost_##name(const op *o);
@@ -288,6 +289,31 @@ op_cost cost_muon(const op *o)
     return (op_cost){3 * elements(o->in[0]), traffic(o, 2)};
 }
 
+/* ---- compressed gradients: operations an element; top-k looks for a threshold bit by bit, DCT is 64 multiply-adds each way ---- */
+
+static double compress_operations(const op *o)
+{
+    static const double operations[COMPRESS_KINDS] = {
+        [COMPRESS_BF16] = 3, [COMPRESS_INT8] = 6, [COMPRESS_INT4] = 6, [COMPRESS_TOPK] = 66, [COMPRESS_DCT] = 256};
+    return operations[o->at.compress];
+}
+
+op_cost cost_compress(const op *o)
+{
+    return each(o, compress_operations(o) + 2, 0);
+}
+
+op_cost cost_decompress(const op *o)
+{
+    double back = o->at.compress == COMPRESS_DCT ? 128 * (double)o->at.density : 2;
+    return cost(o, back * elements(o->out[0]) * (double)o->at.count, 0);
+}
+
+op_cost cost_keep(const op *o)
+{
+    return moved(o);
+}
+
 /* ---- communication: the bytes at this rank's memory; what is sent is the communicator's business ---- */
 
 op_cost cost_all_gather(const op *o)
@@ -303,6 +329,11 @@ op_cost cost_reduce_scatter(const op *o)
 op_cost cost_all_reduce(const op *o)
 {
     return each(o, 1, 0);
+}
+
+op_cost cost_all_to_all(const op *o)
+{
+    return moved(o);
 }
 
 op_cost cost_share(const op *o)

@@ -149,12 +149,12 @@ typedef struct device_interface {
     void (*stamp)(device *d, device_clock set, int index, const op *o);
     double (*stamp_seconds)(const device *d, device_clock set, int from, int to);
 
-    /* Verification (engine/verify.h), enqueued behind the ops launched before. `sum`: the 8 bytes at `to` become a sum of the bits of
+    /* Verification (engine/verify.h), enqueued behind the ops launched before. `sum_bits`: the 8 bytes at `to` become a sum of the bits of
      * these rows, of which a change of one word of 64 bits always changes the result, and others but by chance; another device has
-     * other sums. `check`: if the sum is not the 8 bytes at `with`, that is noted, unless something is. `keep`: the rows are
+     * other sums. `check_bits`: if the sum is not the 8 bytes at `with`, that is noted, unless something is. `keep`: the rows are
      * copied to address `to`, one behind another; `bring_back`: they become what is there. */
-    void (*sum)(device *d, int64_t to, const device_rows *of);
-    void (*check)(device *d, int64_t with, const device_rows *of, const device_note *note);
+    void (*sum_bits)(device *d, int64_t to, const device_rows *of);
+    void (*check_bits)(device *d, int64_t with, const device_rows *of, const device_note *note);
     void (*keep)(device *d, int64_t to, const device_rows *of);
     void (*bring_back)(device *d, const device_rows *to, int64_t from);
 

@@ -147,12 +147,12 @@ static uint64_t *word_at(device *d, int64_t at)
     return (uint64_t *)(void *)(d->context.arena + at);
 }
 
-static void cpu_sum(device *d, int64_t to, const device_rows *of)
+static void cpu_sum_bits(device *d, int64_t to, const device_rows *of)
 {
     *word_at(d, to) = sum_rows(d, of);
 }
 
-static void cpu_check(device *d, int64_t with, const device_rows *of, const device_note *note)
+static void cpu_check_bits(device *d, int64_t with, const device_rows *of, const device_note *note)
 {
     uint64_t *noted = word_at(d, note->note);
     if (sum_rows(d, of) == *word_at(d, with) || noted[0])
@@ -200,8 +200,8 @@ const device_interface device_cpu = {
     .synchronise = cpu_synchronise,
     .borrow = cpu_borrow,
     .give_back = cpu_give_back,
-    .sum = cpu_sum,
-    .check = cpu_check,
+    .sum_bits = cpu_sum_bits,
+    .check_bits = cpu_check_bits,
     .keep = cpu_keep,
     .bring_back = cpu_bring_back,
     .profile = cpu_profile,

@@ -19,6 +19,7 @@
     ELSEWHERE_OP(BACKEND##_share)                                                                                      \
     ELSEWHERE_OP(BACKEND##_all_gather)                                                                                 \
     ELSEWHERE_OP(BACKEND##_reduce_scatter)                                                                             \
+    ELSEWHERE_OP(BACKEND##_all_to_all)                                                                                 \
     ELSEWHERE_OP(BACKEND##_all_reduce)                                                                                 \
     ELSEWHERE_OP(BACKEND##_send)                                                                                       \
     ELSEWHERE_OP(BACKEND##_receive)                                                                                    \

@@ -9,6 +9,10 @@
 #include "kernels/ops.def"
 #undef OP
 
+/* Of compress and decompress: into how many parts the rows of x are divided, and the bytes of each in a message. */
+int infer_parts(const op *o, const tensor *x);
+int64_t infer_part_bytes(const op *o, const tensor *x);
+
 static inline void infer_shape(tensor *out, dtype type, int dims, int64_t a, int64_t b, int64_t c)
 {
     if (!out)

@@ -1,6 +1,7 @@
 /* Ops of updates and of communication. */
 #include "kernels/infer.h"
 
+#include "kernels/compress.h"
 #include "kernels/exact_sum.h"
 #include "kernels/parameter.h"
 
@@ -94,6 +95,64 @@ void infer_muon_polynomial(op *o)
     operands_place(o, "rrr>r");
 }
 
+/* ---- compressed gradients ------------------------------------------------------------------------------------ */
+
+int infer_parts(const op *o, const tensor *x)
+{
+    return x->dims == 1 || o->at.owner >= 0 || o->at.rows > 0 ? 1 : o->at.group_size;
+}
+
+int64_t infer_part_bytes(const op *o, const tensor *x)
+{
+    int64_t first, rows, width = x->dims > 1 ? x->shape[1] : 1;
+    compress_method m = {(compress_kind)o->at.compress, (double)o->at.density};
+    int ranks = o->at.rows > 0 ? o->at.group_size : infer_parts(o, x);
+    shard_rows(&first, &rows, o->at.rows > 0 ? o->at.rows : x->shape[0], ranks, 0);
+    return compress_bytes(&m, rows * width);
+}
+
+static void check_method(const op *o)
+{
+    CHECK(o->at.compress > COMPRESS_NONE && o->at.compress < COMPRESS_KINDS && o->at.group_size >= 1 &&
+              (o->at.compress < COMPRESS_TOPK || (o->at.density > 0 && o->at.density <= 1)),
+          "a method, its density, and parts");
+}
+
+void infer_compress(op *o)
+{
+    operands_present(o);
+    const tensor *gradient = o->in[0];
+    check_method(o);
+    CHECK(gradient->type == DTYPE_FP32 && gradient->dims <= 2 && infer_same(o->in[1], gradient) &&
+              infer_is_scalars(o->in[2]),
+          "gradient and feedback fp32 of one shape, the step's scalars");
+    infer_shape(o->out[0], DTYPE_UINT8, 2, infer_parts(o, gradient), infer_part_bytes(o, gradient), 0);
+    infer_shape_like(o->out[1], gradient);
+    operands_place(o, "rr.>rr 00.>00 11.>01 pp.>pp");
+}
+
+void infer_decompress(op *o)
+{
+    operands_present(o);
+    const tensor *messages = o->in[0], *y = o->out[0];
+    check_method(o);
+    CHECK(y->type == DTYPE_FP32 && y->dims >= 1 && y->dims <= 2 && infer_is_scalars(o->in[1]),
+          "y fp32 described, the step's scalars");
+    CHECK(o->at.count >= 1 &&
+              infer_is_matrix(messages, DTYPE_UINT8, o->at.count * infer_parts(o, y), infer_part_bytes(o, y)),
+          "messages uint8[count parts, bytes]");
+    operands_place(o, "r.>r 0.>0 0.>1");
+}
+
+void infer_keep(op *o)
+{
+    operands_present(o);
+    CHECK(o->in[0]->type == DTYPE_FP32 && infer_same(o->in[0], o->out[0]) &&
+              infer_is_vector(o->in[1], DTYPE_FP32, CONTROL_COUNT),
+          "kept and feedback fp32 of one shape, control fp32[3]");
+    operands_place(o, "r.>r 0.>0 1.>1 p.>p");
+}
+
 /* ---- communication ------------------------------------------------------------------------------------------- */
 
 static void check_group(const op *o)
@@ -139,6 +198,19 @@ void infer_reduce_scatter(op *o)
     infer_shape(o->out[0], (dtype)x->type, x->dims, count, x->shape[1], x->shape[2]);
     if (x->parameter && !parameter_has_copies(x->parameter, first, count)) /* of the rows that are sums over copies */
         o->out[0]->place.along[AXIS_COORDINATES + AXIS_KV] = place_replicate();
+}
+
+/* What each rank has for this one: together they are this rank's part of a sum. */
+void infer_all_to_all(op *o)
+{
+    operands_present(o);
+    const tensor *x = o->in[0];
+    check_group(o);
+    operands_place_along(o, o->at.owner >= 0 ? "p>o" : "p>0");
+    CHECK(x->dims == 2 && x->shape[0] == (o->at.owner >= 0 ? 1 : o->at.group_size),
+          "x[ranks, n], or of the owner [1, n]");
+    bool mine = o->at.owner < 0 || o->at.owner == o->at.group_rank;
+    infer_shape(o->out[0], (dtype)x->type, 2, mine ? o->at.group_size : 0, x->shape[1], 0);
 }
 
 void infer_all_reduce(op *o)

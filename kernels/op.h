@@ -65,12 +65,14 @@ typedef struct op_attributes {
     float scale;        /* of attention scores; muon: of the learning rate */
     float epsilon;      /* of a norm; muon_scale: the smallest norm */
     float probability;  /* of dropout */
+    float density;      /* of compress and decompress: the share that some methods send */
     uint8_t axis;       /* enum axis */
     uint8_t upstream;   /* of a message along an axis with edges: towards its first rank */
     uint8_t accumulate; /* enum op_accumulate */
     uint8_t inverse;    /* rope: turn back */
     uint8_t replicate;  /* all_gather: the result's cotangents will not be summed */
     uint8_t decay;      /* of an update: weight decay applies */
+    uint8_t compress;   /* of compress and decompress: compress_kind */
     uint8_t nesterov;   /* of an update: the direction looks one step of the momentum ahead */
 } op_attributes;
 

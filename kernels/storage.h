@@ -26,6 +26,9 @@ typedef struct storage {
     tensor *master;                /* fp32, owned rows; in fp32 own_weight itself */
     tensor *state[STORAGE_STATES]; /* the optimizer's, owned rows: of AdamW the first and second moment */
     int states;
+    /* fp32, what compressing left for the next step: of this rank's gradient, all rows; of the sum (ZeRO 0), those that it adds up.
+     * NULL: nothing is compressed, or it has no rows. */
+    tensor *feedback, *feedback_sum;
 } storage;
 
 #endif

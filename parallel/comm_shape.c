@@ -116,6 +116,7 @@ static void (*const add_of[COMM_KINDS])(traffic *t, const comm_shape *shape) = {
     [COMM_ALL_REDUCE] = add_all_reduce,
     [COMM_ALL_GATHER] = add_own_part_to_others,
     [COMM_REDUCE_SCATTER] = add_parts_of_others,
+    [COMM_ALL_TO_ALL] = add_parts_of_others,
     [COMM_BROADCAST] = add_broadcast,
     [COMM_SEND] = add_send,
     [COMM_RECEIVE] = add_nothing,

@@ -15,6 +15,7 @@ typedef enum comm_kind {
     COMM_ALL_REDUCE,     /* receive[count] = sum over members of send[count] */
     COMM_ALL_GATHER,     /* receive[count] = the members' parts, in order; send = this member's part */
     COMM_REDUCE_SCATTER, /* receive = this member's part of the sum of send[count] */
+    COMM_ALL_TO_ALL,     /* receive[members][own part] = what each member has in send[count] for this one, in order */
     COMM_BROADCAST, /* receive[count] = the root's send[count]; `peer` is the root; at the root send may equal receive */
     COMM_SEND,      /* send[count] to `peer` */
     COMM_RECEIVE,   /* receive[count] from `source` */

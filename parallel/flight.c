@@ -295,6 +295,25 @@ static void fly_all_gather(flight *f, const comm_call *call, const comm_shape *s
         add_lane(f, (shape->me + i) % n, tag + LANE_SHARE, true, call->send, own);
 }
 
+static void fly_all_to_all(flight *f, const comm_call *call, const comm_shape *shape, int tag)
+{
+    int64_t own;
+    int n = shape->members, me = shape->me;
+    const char *mine = part_at(call->send, &own, shape, me);
+    if (own)
+        memcpy((char *)call->receive + me * own, mine, (size_t)own);
+    for (int i = 1; i < n; i++) {
+        int j = (me + n - i) % n;
+        add_lane(f, j, tag + LANE_SHARE, false, (char *)call->receive + j * own, own);
+    }
+    for (int i = 1; i < n; i++) {
+        int64_t bytes;
+        int j = (me + i) % n;
+        const char *at = part_at(call->send, &bytes, shape, j);
+        add_lane(f, j, tag + LANE_SHARE, true, at, bytes);
+    }
+}
+
 static void fly_all_reduce(flight *f, const comm_call *call, const comm_shape *shape, int tag)
 {
     int n = shape->members, me = shape->me;
@@ -345,10 +364,8 @@ static void fly_exchange(flight *f, const comm_call *call)
 }
 
 static void (*const collectives[COMM_KINDS])(flight *f, const comm_call *call, const comm_shape *shape, int tag) = {
-    [COMM_ALL_REDUCE] = fly_all_reduce,
-    [COMM_ALL_GATHER] = fly_all_gather,
-    [COMM_REDUCE_SCATTER] = fly_reduce_scatter,
-    [COMM_BROADCAST] = fly_broadcast,
+    [COMM_ALL_REDUCE] = fly_all_reduce, [COMM_ALL_GATHER] = fly_all_gather, [COMM_REDUCE_SCATTER] = fly_reduce_scatter,
+    [COMM_ALL_TO_ALL] = fly_all_to_all, [COMM_BROADCAST] = fly_broadcast,
 };
 
 static void prepare(flight *f, const comm_call *call)

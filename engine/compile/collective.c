@@ -6,7 +6,7 @@
 
 bool collective_has_parts(const op *o)
 {
-    return o->kind == OP_all_gather || o->kind == OP_reduce_scatter;
+    return o->kind == OP_all_gather || o->kind == OP_reduce_scatter || o->kind == OP_all_to_all;
 }
 
 /* The whole of a gather is its output, of a scatter its input. */
@@ -61,6 +61,9 @@ comm_shape collective_shape(const op *o, const int64_t *counts)
         break;
     case OP_reduce_scatter:
         s.kind = COMM_REDUCE_SCATTER;
+        break;
+    case OP_all_to_all:
+        s.kind = COMM_ALL_TO_ALL;
         break;
     case OP_all_reduce:
         s.kind = COMM_ALL_REDUCE;

@@ -4,6 +4,7 @@
 #define PHALANX_ENGINE_COMPILE_COMPILED_H
 
 #include "engine/config/config.h"
+#include "kernels/compress.h"
 #include "kernels/device.h"
 #include "kernels/storage.h"
 #include "memory/pool.h"
@@ -38,6 +39,7 @@ typedef struct compile_options {
     int zero;
     int64_t bucket;                /* bytes of gradients that are reduced together; 0: each alone */
     compile_order order;           /* the best, as far as memory allows */
+    compress_method compress;      /* of gradients, where they are summed over data ranks (compressed.h) */
     bool gather_each, reduce_each; /* ZeRO 3 weights, ZeRO 2-3 gradients: each micro-batch, or once a step */
     struct {
         config_optimizer name;
@@ -96,7 +98,8 @@ typedef struct compiled {
     recorder_grid around;
     compiled_inputs inputs;
     compiled_results results;
-    tensor **caches; /* decoding: k and v of each layer, else NULL */
+    const char *feedback_section; /* of checkpoints: what this rank's compressed gradients lacked; NULL: none are */
+    tensor **caches;              /* decoding: k and v of each layer, else NULL */
     int cache_count;
     int64_t batch_bytes;      /* of the ids, from the arena's beginning */
     int64_t mirror_bytes;     /* of all inputs and results, likewise: on a device, what has a copy in host memory */

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "engine/compile/compressed.h"
 #include "engine/compile/offload.h"
 #include "engine/compile/optimizer.h"
 #include "kernels/exact_sum.h"
@@ -130,6 +131,11 @@ int64_t storage_owned_bytes(const compiled *c, int gradient_rank)
             bytes += aligned(rows * p->columns * 4);
         if (shards_weight(&c->options))
             bytes += aligned(rows * p->columns * dtype_bytes(c->options.compute));
+        if (compressed_wanted(&c->options) && c->options.zero == 0) {
+            int owner;
+            compressed_share(&first, &rows, &owner, &c->options, p, gradient_rank);
+            bytes += aligned(rows * p->columns * 4);
+        }
     }
     return bytes;
 }
@@ -154,13 +160,23 @@ static placements place_gradient(const compiled *c, const storage *s)
     return place_own(c, place, s->owner);
 }
 
+/* As the gradient's, where it is a share of nothing but the sum over the data ranks. */
+static placements place_feedback(const storage *s)
+{
+    placements place = parameter_gradient_place(s->of);
+    for (int i = 0; i < AXIS_SLOTS; i++)
+        if (!(axis_slots(AXIS_GRADIENT) >> i & 1) && place.along[i].kind == PLACE_PARTIAL)
+            place.along[i] = place_replicate();
+    return place;
+}
+
 /* The same weight, as another parameter's: what ops know of a weight is whose it is. */
 static storage describe_shared(compiled *c, const parameter *p, const storage *of)
 {
     storage s = *of;
     s.of = p;
     s.states = 0;
-    s.master = NULL;
+    s.master = s.feedback = s.feedback_sum = NULL;
     s.weight = new_rows(c, p, CLASS_WEIGHT, c->options.compute, p->rows);
     s.weight->place = p->place;
     if (s.shard_weight) {
@@ -171,6 +187,25 @@ static storage describe_shared(compiled *c, const parameter *p, const storage *o
     s.gradient->place = place_gradient(c, &s);
     s.own_gradient = new_view(c, s.gradient, p, s.shard_gradient ? 0 : s.own_first, s.own_rows);
     return s;
+}
+
+static void describe_feedback(compiled *c, storage *s)
+{
+    const compile_options *o = &c->options;
+    int64_t first, rows;
+    int owner;
+    if (!compressed_wanted(o))
+        return;
+    s->feedback = new_rows(c, s->of, CLASS_OPTIMIZER, DTYPE_FP32, s->of->rows);
+    s->feedback->place = place_feedback(s);
+    compressed_share(&first, &rows, &owner, o, s->of, grid_index(&o->grid, AXIS_GRADIENT));
+    if (o->zero > 0 || rows == 0)
+        return;
+    s->feedback_sum = new_rows(c, s->of, CLASS_OPTIMIZER, DTYPE_FP32, rows);
+    s->feedback_sum->place = s->feedback->place;
+    for (int i = 0; i < AXIS_SLOTS; i++)
+        if (s->feedback->place.along[i].kind == PLACE_PARTIAL)
+            s->feedback_sum->place.along[i] = owner >= 0 ? place_owned() : place_shard(0);
 }
 
 static storage describe_parameter(compiled *c, const parameter *p)
@@ -199,6 +234,7 @@ static storage describe_parameter(compiled *c, const parameter *p)
     for (int i = 0; i < s.states; i++)
         s.state[i] = new_rows(c, p, class, optimizer_state_type(o), s.own_rows);
     s.master = !optimizer_has_master(o) ? s.own_weight : new_rows(c, p, class, DTYPE_FP32, s.own_rows);
+    describe_feedback(c, &s);
     return s;
 }
 
@@ -292,6 +328,8 @@ void storage_describe(compiled *c)
         all[p->number] = p->shares >= 0 ? describe_shared(c, p, &all[p->shares]) : describe_parameter(c, p);
     }
     c->storage = all;
+    if (compressed_wanted(&c->options))
+        c->feedback_section = pool_format(&c->pool, "feedback_%d", grid_index(&c->options.grid, AXIS_GRADIENT));
     describe_inputs(c);
     describe_caches(c);
 }
@@ -344,6 +382,10 @@ static void place_parameter(compiled *c, const storage *s)
         place(c, s->master);
     for (int i = 0; i < s->states; i++)
         place(c, s->state[i]);
+    if (s->feedback)
+        place(c, s->feedback);
+    if (s->feedback_sum)
+        place(c, s->feedback_sum);
 }
 
 void storage_place(compiled *c)

@@ -10,6 +10,7 @@
 
 #include "engine/compile/append.h"
 #include "engine/compile/collective.h"
+#include "engine/compile/compressed.h"
 #include "engine/compile/offload.h"
 #include "engine/compile/optimizer.h"
 #include "kernels/exact_sum.h"
@@ -26,10 +27,11 @@ typedef struct bucket {
 typedef struct update {
     compiled_program *out;
     const compiled *c;
-    tensor **gradient; /* by number: each parameter's value so far, of the owned rows once it is scattered */
-    bucket *buckets;   /* [AXIS_COUNT] */
-    offload *offload;  /* of what is in host memory */
-    bool counts;       /* something was added to the norm's bins */
+    tensor **gradient;      /* by number: each parameter's value so far, of the owned rows once it is scattered */
+    bucket *buckets;        /* [AXIS_COUNT] */
+    compressed *compressed; /* sums over the data ranks in compressed form, or NULL */
+    offload *offload;       /* of what is in host memory */
+    bool counts;            /* something was added to the norm's bins */
 } update;
 
 static op_attributes along_gradient(const compiled *c, const parameter *p)
@@ -159,6 +161,10 @@ static void flush_bucket(update *u, axis a)
 {
     bucket full = u->buckets[a];
     u->buckets[a] = (bucket){0};
+    if (u->compressed && a == AXIS_GRADIENT) {
+        compressed_reduce(u->compressed, full.of, full.count);
+        return;
+    }
     for (int i = 0; i < full.count; i++)
         u->gradient[full.of[i]->number] = reduce_along(u, full.of[i], a, i, full.count);
     for (int i = 0; i < full.count; i++)
@@ -256,6 +262,8 @@ static void insert_reductions(update *u)
         reduce(u, p, AXIS_COUNT);
     }
     flush_buckets(u);
+    if (u->compressed)
+        compressed_finish(u->compressed);
     free(last);
     program_free(&before);
 }
@@ -387,9 +395,15 @@ void update_append(compiled_program *out, const compiled *c)
     u.gradient = must_calloc((unsigned long)c->model.numbers + 1, sizeof(tensor *));
     for (int i = 0; i < c->model.numbers; i++)
         u.gradient[i] = c->storage[i].gradient;
+    if (compressed_wanted(&c->options))
+        u.compressed = compressed_make(out, c, u.gradient);
     insert_reductions(&u);
     update_loss(out, c);
     tensor *control = append_norm(&u);
+    if (u.compressed) {
+        compressed_keep(u.compressed, control);
+        compressed_free(u.compressed);
+    }
     append_updates(&u, control);
     free(u.gradient);
     free(u.buckets);

@@ -113,6 +113,8 @@ typedef struct config {
         config_when zero_gather, zero_reduce;
         config_integers layers_per_stage; /* one number per chunk in model order; empty: divided automatically */
         int64_t bucket;                   /* bytes of gradients reduced together */
+        int compress;                     /* compress_kind, of gradients between data ranks */
+        double density;                   /* of topk and dct */
     } parallel;
     struct {
         recompute recompute;
@@ -123,7 +125,7 @@ typedef struct config {
     struct {
         int every; /* optimizer steps between merges of a fragment; 0: no islands */
         config_outer optimizer;
-        int compress; /* compress_kind of engine/islands */
+        int compress; /* compress_kind */
         double lr, momentum, density, error_decay, mix, clip, noise;
         config_outer_weights weights;
         config_outer_topology topology;

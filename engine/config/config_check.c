@@ -91,6 +91,23 @@ static status check_tensor(const config *c)
     return STATUS_OK;
 }
 
+static status check_compress(const config *c)
+{
+    if (c->parallel.compress && c->parallel.zero > 1)
+        return status_fail(
+            STATUS_USAGE,
+            "parallel.compress %s needs whole gradients to compress, which parallel.zero %d does not keep: "
+            "use parallel.zero 1 or 0",
+            config_word(c, "parallel.compress"), c->parallel.zero);
+    if (c->parallel.compress && c->parallel.tensor > c->model.shape.kv_heads)
+        return status_fail(
+            STATUS_USAGE,
+            "parallel.compress %s would round the copies of key/value heads differently: parallel.tensor "
+            "may be at most model.kv_heads %d",
+            config_word(c, "parallel.compress"), c->model.shape.kv_heads);
+    return STATUS_OK;
+}
+
 /* The division itself is parallel/partition.h's; here it is only asked whether there is one. */
 static status check_pipeline(const config *c)
 {
@@ -207,6 +224,7 @@ status config_check(const config *c)
     TRY(check_outer(c));
     TRY(check_context(c));
     TRY(check_tensor(c));
+    TRY(check_compress(c));
     TRY(check_pipeline(c));
     if (c->run.spike.rewind && c->run.spike.zscore <= 0)
         return status_fail(STATUS_USAGE,

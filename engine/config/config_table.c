@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/config/nearest.h"
+#include "kernels/compress.h"
 
 #define AT(member) offsetof(config, member)
 /* The largest integers a double holds exactly: ranges are doubles. */
@@ -27,7 +28,6 @@ static const char *const orders[] = {"auto", "none", "launches", "products", "ha
 static const char *const whens[] = {"step", "micro_batch", NULL};
 static const char *const offloads[] = {"none", "optimizer", NULL};
 static const char *const outer_rules[] = {"average", "nesterov", NULL};
-static const char *const outer_methods[] = {"none", "bf16", "int8", "int4", "topk", NULL};
 static const char *const outer_topologies[] = {"all", "gossip", "server", NULL};
 static const char *const outer_weights[] = {"tokens", "equal", NULL};
 static const char *const recomputes[] = {"none", "selective", "full", NULL};
@@ -150,6 +150,8 @@ static const config_row rows[] = {
     WORD("parallel.order", parallel.order, orders, "auto", CONFIG_CHANGES, "hides transfers, as memory.budget allows: early launches; and products beside them; in halves for more of them; auto: halves on a GPU, products on the CPU"),
     DERIVED("parallel.layers_per_stage", INTEGERS, parallel.layers_per_stage, 1, INTMAX, NULL, CONFIG_CHANGES, "balanced", "layers of each run, in order of the model"),
     SIZE("parallel.bucket", parallel.bucket, "32MiB", CONFIG_CHANGES, "gradients that are reduced together, once a step"),
+    WORD("parallel.compress", parallel.compress, compress_words, "none", CONFIG_CHANGES, "how gradients are sent between data ranks, for slow networks; what is lost is kept for the next step; with zero 0 and 1"),
+    NUMBER("parallel.density", parallel.density, "0.02", 1e-4, 1, CONFIG_CHANGES, "topk, dct: share of the elements (dct: of the frequencies of each 64) that is sent"),
 
     WORD("memory.recompute", memory.recompute, recomputes, "none", CONFIG_CHANGES, "what the backward pass computes again"),
     SIZE("memory.budget", memory.budget, "0", CONFIG_CHANGES, "bytes a rank may use; recomputes what must be; 0: no budget"),
@@ -166,8 +168,8 @@ static const config_row rows[] = {
     INT("outer.fragments", outer.fragments, "1", 1, 64, CONFIG_CHANGES, "parts of the model that are merged in turn, spread over outer.every steps"),
     INT("outer.delay", outer.delay, "0", 0, INTMAX, CONFIG_CHANGES, "steps between taking a change and applying the merge: it travels meanwhile"),
     NUMBER("outer.mix", outer.mix, "0", 0, 1, CONFIG_CHANGES, "share of an island's own weights that is kept when a merge is applied"),
-    WORD("outer.compress", outer.compress, outer_methods, "none", CONFIG_CHANGES, "how changes are sent; what is lost is kept for the next merge"),
-    NUMBER("outer.density", outer.density, "0.02", 1e-4, 1, CONFIG_CHANGES, "topk: share of the elements that is sent, in 2 bits each and their places"),
+    WORD("outer.compress", outer.compress, compress_words, "none", CONFIG_CHANGES, "how changes are sent; what is lost is kept for the next merge"),
+    NUMBER("outer.density", outer.density, "0.02", 1e-4, 1, CONFIG_CHANGES, "topk, dct: share of the elements (dct: of the frequencies of each 64) that is sent"),
     NUMBER("outer.error_decay", outer.error_decay, "1", 0, 1, CONFIG_CHANGES, "of what was kept, at each merge"),
     NUMBER("outer.clip", outer.clip, "0", 0, 1e30, CONFIG_CHANGES, "norm of an island's change of a fragment, at most; 0: any"),
     NUMBER("outer.noise", outer.noise, "0", 0, 1e6, CONFIG_CHANGES, "normal noise in each sent change, in outer.clip: differential privacy of the island (plan prints its epsilon)"),

@@ -534,13 +534,13 @@ static void settle_bits(device *d, int64_t sum, const device_note *note)
     MUST(error == 0, "a sum of bits: the launch failed with CUDA error %d", error);
 }
 
-static void cuda_sum(device *d, int64_t to, const device_rows *of)
+static void cuda_sum_bits(device *d, int64_t to, const device_rows *of)
 {
     sum_bits(d, of);
     settle_bits(d, to, NULL);
 }
 
-static void cuda_check(device *d, int64_t with, const device_rows *of, const device_note *note)
+static void cuda_check_bits(device *d, int64_t with, const device_rows *of, const device_note *note)
 {
     sum_bits(d, of);
     settle_bits(d, with, note);
@@ -614,8 +614,8 @@ const device_interface device_cuda = {
     .stamps = cuda_stamps,
     .stamp = cuda_stamp,
     .stamp_seconds = cuda_stamp_seconds,
-    .sum = cuda_sum,
-    .check = cuda_check,
+    .sum_bits = cuda_sum_bits,
+    .check_bits = cuda_check_bits,
     .keep = cuda_keep,
     .bring_back = cuda_bring_back,
     .profile = cuda_profile,

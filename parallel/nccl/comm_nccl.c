@@ -128,6 +128,23 @@ static void reduce_scatter(const launch *l)
     NCCL_MUST(ncclGroupEnd());
 }
 
+static void all_to_all(const launch *l)
+{
+    int64_t offset, count, own;
+    comm_part(&offset, &own, &l->shape, l->shape.me);
+    NCCL_MUST(ncclGroupStart());
+    for (int i = 0; i < l->shape.members; i++) {
+        comm_part(&offset, &count, &l->shape, i);
+        if (count > 0)
+            NCCL_MUST(ncclSend((const char *)l->call->send + offset * l->element, (size_t)count, l->type, i, l->handle,
+                               l->stream));
+        if (own > 0)
+            NCCL_MUST(ncclRecv((char *)l->call->receive + i * own * l->element, (size_t)own, l->type, i, l->handle,
+                               l->stream));
+    }
+    NCCL_MUST(ncclGroupEnd());
+}
+
 static void broadcast(const launch *l)
 {
     NCCL_MUST(ncclBroadcast(l->call->send, l->call->receive, (size_t)l->call->count, l->type, l->call->peer, l->handle,
@@ -155,8 +172,8 @@ static void exchange(const launch *l)
 
 static void (*const launches[COMM_KINDS])(const launch *l) = {
     [COMM_ALL_REDUCE] = all_reduce, [COMM_ALL_GATHER] = all_gather, [COMM_REDUCE_SCATTER] = reduce_scatter,
-    [COMM_BROADCAST] = broadcast,   [COMM_SEND] = send_to,          [COMM_RECEIVE] = receive_from,
-    [COMM_EXCHANGE] = exchange,
+    [COMM_ALL_TO_ALL] = all_to_all, [COMM_BROADCAST] = broadcast,   [COMM_SEND] = send_to,
+    [COMM_RECEIVE] = receive_from,  [COMM_EXCHANGE] = exchange,
 };
 
 /* Several tensors in one launch. */
@@ -218,7 +235,7 @@ static void prepare_environment(const comm *c)
 
 enum { IS_MESSAGE = 1u << COMM_SEND | 1u << COMM_RECEIVE | 1u << COMM_EXCHANGE };
 
-static void warm_collectives(unsigned kinds, ncclComm_t handle, char *one, char *all, cudaStream_t stream)
+static void warm_collectives(unsigned kinds, ncclComm_t handle, int members, char *one, char *all, cudaStream_t stream)
 {
     if (kinds & 1u << COMM_ALL_REDUCE)
         NCCL_MUST(ncclAllReduce(one, one, 1, ncclInt32, ncclSum, handle, stream));
@@ -229,6 +246,14 @@ static void warm_collectives(unsigned kinds, ncclComm_t handle, char *one, char 
     if (kinds & 1u << COMM_REDUCE_SCATTER) {
         NCCL_MUST(ncclReduceScatter(all, one, 1, ncclInt32, ncclSum, handle, stream));
         NCCL_MUST(ncclReduce(one, one, 1, ncclInt32, ncclSum, 0, handle, stream));
+    }
+    if (kinds & 1u << COMM_ALL_TO_ALL) {
+        NCCL_MUST(ncclGroupStart());
+        for (int i = 0; i < members; i++) {
+            NCCL_MUST(ncclSend(one, 1, ncclInt32, i, handle, stream));
+            NCCL_MUST(ncclRecv((int32_t *)(void *)all + i, 1, ncclInt32, i, handle, stream));
+        }
+        NCCL_MUST(ncclGroupEnd());
     }
 }
 
@@ -242,7 +267,7 @@ static void warm(const comm_group *g, ncclComm_t handle, unsigned kinds)
     CUDA_MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     CUDA_MUST(cudaMalloc((void **)&memory, 2 * bytes));
     CUDA_MUST(cudaMemsetAsync(memory, 0, 2 * bytes, stream));
-    warm_collectives(kinds, handle, memory, memory + bytes, stream);
+    warm_collectives(kinds, handle, g->count, memory, memory + bytes, stream);
     MUST(!(g->use.kinds & IS_MESSAGE) || g->count == 2, "messages among %d ranks", g->count);
     if (g->use.kinds & 1u << COMM_SEND)
         NCCL_MUST(ncclSend(memory, 1, ncclInt32, 1 - g->me, handle, stream));

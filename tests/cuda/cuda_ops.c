@@ -62,13 +62,17 @@ static const op_kind ELSEWHERE[] = {OP_linear,
                                     OP_linear_grad_gelu,
                                     OP_all_gather,
                                     OP_reduce_scatter,
+                                    OP_all_to_all,
                                     OP_all_reduce,
                                     OP_share,
                                     OP_send,
                                     OP_receive,
                                     OP_fetch,
                                     OP_stow,
-                                    OP_wait};
+                                    OP_wait,
+                                    OP_compress, /* on the host only: parallel.compress is refused on a GPU */
+                                    OP_decompress,
+                                    OP_keep};
 
 /* Kernels that take matrices without gaps only; the binding refuses others. */
 static const op_kind WHOLE[] = {

@@ -41,6 +41,7 @@ static void islands_of_different_layouts_merge_to_the_same_bits(void **state)
         {"plain", "outer.optimizer=average", "model"},
         {"int8", "outer.compress=int8", "model"},
         {"topk", "outer.compress=topk outer.density=0.1 outer.optimizer=average parallel.zero=1", "model"},
+        {"dct", "outer.compress=dct outer.density=0.1 outer.optimizer=average", "model"},
         {"streams", "outer.every=4 outer.fragments=2 outer.delay=1 outer.mix=0.5 outer.compress=int4",
          "outer_reference"},
     };

@@ -125,6 +125,8 @@ static const keys_row rows[] = {
     PLANNED("parallel.order", "none", "parallel.tensor=2"),
     PLANNED("parallel.layers_per_stage", "[1,3]", PIPE),
     PLANNED("parallel.bucket", "1KiB", SPLIT),
+    PLANNED("parallel.compress", "int8", SPLIT),
+    PLANNED("parallel.density", "0.2", SPLIT " parallel.compress=topk"),
 
     PLANNED("memory.recompute", "full", ""),
     PLANNED("memory.budget", "320KiB", ""),

@@ -2,10 +2,14 @@
 #include "tests/oracle/op_cases.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "kernels/compress.h"
 #include "kernels/exact_sum.h"
+#include "kernels/infer.h"
 #include "kernels/rounding.h"
+#include "memory/log.h"
 
 #define CASES(name) bool op_cases_##name(op_case *c, int variant)
 #define COUNT(list) ((int)(sizeof(list) / sizeof *(list)))
@@ -400,6 +404,98 @@ CASES(muon_polynomial)
     return true;
 }
 
+/* ---- compressed gradients ------------------------------------------------------------------------------------ */
+
+/* A matrix of one and of several chunks, in parts that its rows do not divide into, and a vector. */
+static bool compressed(op_case *c, int64_t *rows, int64_t *columns, int variant)
+{
+    static const int64_t sizes[][2] = {{1, 1}, {1, 64}, {7, 31}, {19, 130}, {17, 1056}, {300, 0}, {9000, 0}};
+    c->one_type = true;
+    c->o.at.owner = -1;
+    c->o.at.compress = (uint8_t)(COMPRESS_BF16 + op_case_option(&variant, COMPRESS_KINDS - COMPRESS_BF16));
+    c->o.at.group_size = 1 + 2 * op_case_option(&variant, 2);
+    c->o.at.density = 0.05f;
+    if (variant >= COUNT(sizes))
+        return false;
+    *rows = sizes[variant][0];
+    *columns = sizes[variant][1];
+    training_scalars(c);
+    c->scalars.loss_scale = variant % 2 ? 64 : 1;
+    return true;
+}
+
+/* Gradients of which some are much larger, and of a vector's first chunk one is not finite. */
+static void give_gradient(const op_case *c, void *bytes, const tensor *t)
+{
+    float *x = bytes;
+    test_random random = {77};
+    for (int64_t i = 0; i < tensor_elements(t); i++)
+        x[i] = (float)(test_normal(&random) * pow(10, 2 * test_normal(&random)) * (double)c->scalars.loss_scale);
+    if (t->shape[0] == 9000)
+        x[100] = NAN;
+}
+
+CASES(compress)
+{
+    int64_t rows, columns;
+    if (!compressed(c, &rows, &columns, variant))
+        return false;
+    op_case_in(c, 0, DTYPE_FP32, (fill){.kind = FILL_GIVEN, .give = give_gradient}, rows, columns);
+    op_case_in(c, 1, DTYPE_FP32, WIDE, rows, columns);
+    op_case_scalars(c, 2);
+    op_case_infer(c, 3);
+    return true;
+}
+
+/* What ranks wrote of numbers of their own. */
+static void give_messages(const op_case *c, void *bytes, const tensor *t)
+{
+    const op *o = &c->o;
+    const tensor *y = o->out[0];
+    const compress_method m = {(compress_kind)o->at.compress, (double)o->at.density};
+    int parts = infer_parts(o, y);
+    test_random random = {78};
+    for (int64_t i = 0; i < t->shape[0]; i++) {
+        int64_t first, count, width = y->dims > 1 ? y->shape[1] : 1;
+        shard_rows(&first, &count, y->shape[0], parts, (int)(i % parts));
+        float *x = must_calloc((unsigned long)(count * width) + 1, sizeof *x);
+        for (int64_t k = 0; k < count * width; k++)
+            x[k] = (float)test_normal(&random);
+        if (count > 0)
+            compress_encode((uint8_t *)bytes + i * t->shape[1], x, &m, count * width);
+        free(x);
+    }
+}
+
+CASES(decompress)
+{
+    int64_t rows, columns;
+    c->o.at.count = 1 + 2 * op_case_option(&variant, 2);
+    if (!compressed(c, &rows, &columns, variant))
+        return false;
+    op_case_update(c, 0, DTYPE_FP32, UNIT, rows, columns, false);
+    op_case_in(c, 0, DTYPE_UINT8, (fill){.kind = FILL_GIVEN, .give = give_messages},
+               c->o.at.count * infer_parts(&c->o, c->o.out[0]), infer_part_bytes(&c->o, c->o.out[0]));
+    op_case_scalars(c, 1);
+    op_case_infer(c, 0);
+    c->growth = 4; /* messages of both signs */
+    return true;
+}
+
+CASES(keep)
+{
+    c->one_type = c->exact = true;
+    c->o.at.sample = op_case_option(&variant, 2); /* skips */
+    int64_t rows, columns;
+    if (!op_case_sizes(&rows, &columns, variant))
+        return false;
+    op_case_in(c, 0, DTYPE_FP32, UNIT, rows, columns);
+    op_case_in(c, 1, DTYPE_FP32, (fill){.kind = FILL_GIVEN, .give = give_control}, CONTROL_COUNT, 0);
+    op_case_update(c, 0, DTYPE_FP32, UNIT, rows, columns, true);
+    op_case_infer(c, 0);
+    return true;
+}
+
 /* ---- communication ------------------------------------------------------------------------------------------- */
 
 CASES(share)
@@ -420,6 +516,7 @@ CASES(share)
 
 NO_CASES(all_gather)
 NO_CASES(reduce_scatter)
+NO_CASES(all_to_all)
 NO_CASES(all_reduce)
 NO_CASES(send)
 NO_CASES(receive)

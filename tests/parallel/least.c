@@ -4,8 +4,8 @@
 static const struct {
     int per_other, constant;
 } kinds[COMM_KINDS] = {
-    [COMM_ALL_REDUCE] = {2, 0}, [COMM_ALL_GATHER] = {1, 0}, [COMM_REDUCE_SCATTER] = {1, 0}, [COMM_BROADCAST] = {1, 0},
-    [COMM_SEND] = {0, 1},       [COMM_RECEIVE] = {0, 0},    [COMM_EXCHANGE] = {0, 1},
+    [COMM_ALL_REDUCE] = {2, 0}, [COMM_ALL_GATHER] = {1, 0}, [COMM_REDUCE_SCATTER] = {1, 0}, [COMM_ALL_TO_ALL] = {1, 0},
+    [COMM_BROADCAST] = {1, 0},  [COMM_SEND] = {0, 1},       [COMM_RECEIVE] = {0, 0},        [COMM_EXCHANGE] = {0, 1},
 };
 
 int64_t least_bytes(const comm_shape *shape)

@@ -146,7 +146,8 @@ static void begin(job *j)
         divide(j->counts, j->count, n, j->salt);
     comm_call *call = &j->call;
     *call = (comm_call){.kind = j->kind, .group = g, .type = j->type, .count = j->count, .peer = j->root};
-    bool parts = j->kind == COMM_ALL_REDUCE || j->kind == COMM_ALL_GATHER || j->kind == COMM_REDUCE_SCATTER;
+    bool parts = j->kind == COMM_ALL_REDUCE || j->kind == COMM_ALL_GATHER || j->kind == COMM_REDUCE_SCATTER ||
+                 j->kind == COMM_ALL_TO_ALL;
     call->counts = j->uneven && parts ? j->counts : NULL;
     j->shape = comm_call_shape(call);
     int64_t offset = 0, own = 0, sends = j->count, receives = j->count;
@@ -155,6 +156,8 @@ static void begin(job *j)
         sends = own;
     if (j->kind == COMM_REDUCE_SCATTER)
         receives = own;
+    if (j->kind == COMM_ALL_TO_ALL)
+        receives = n * own;
     if (j->kind == COMM_EXCHANGE) {
         call->peer = (me + 1) % n;
         call->source = (me + n - 1) % n;
@@ -222,10 +225,13 @@ static void mutate(const bench *b, const job *j)
     }
 }
 
-/* Whose input element i of the output is, where it is not a sum. */
-static int origin(const job *j, int64_t i)
+/* What element i of the output is, where it is not a sum. */
+static uint64_t origin(const job *j, int64_t i)
 {
     int me = comm_group_me(j->group), member = me;
+    int64_t offset = 0, own = i + 1;
+    if (j->kind == COMM_ALL_TO_ALL)
+        comm_part(&offset, &own, &j->shape, me), member = (int)(i / own);
     if (j->kind == COMM_BROADCAST)
         member = j->root;
     if (j->kind == COMM_SEND)
@@ -234,12 +240,12 @@ static int origin(const job *j, int64_t i)
         member = j->call.source;
     if (j->kind == COMM_ALL_GATHER)
         for (member = 0;; member++) {
-            int64_t offset, count;
-            comm_part(&offset, &count, &j->shape, member);
-            if (i < offset + count)
+            int64_t first, count;
+            comm_part(&first, &count, &j->shape, member);
+            if (i < first + count)
                 break;
         }
-    return comm_group_member(j->group, member);
+    return random_bits(j->salt, comm_group_member(j->group, member), offset + i % own);
 }
 
 static bool correct(const job *j)
@@ -255,7 +261,7 @@ static bool correct(const job *j)
         if (reduces)
             put_sum(want, j, offset + i, false);
         else
-            put(want, j->type, random_bits(j->salt, origin(j, i), i));
+            put(want, j->type, origin(j, i));
         if (memcmp(want, j->receive + i * width, (size_t)width) != 0)
             return false;
     }
@@ -319,13 +325,13 @@ static void check_alone(bench *b, job j)
 
 static void every_kind_type_and_size(bench *b)
 {
-    static const comm_kind kinds[] = {COMM_ALL_REDUCE, COMM_REDUCE_SCATTER, COMM_ALL_GATHER,
-                                      COMM_BROADCAST,  COMM_EXCHANGE,       COMM_SEND};
+    static const comm_kind kinds[] = {COMM_ALL_REDUCE, COMM_REDUCE_SCATTER, COMM_ALL_GATHER, COMM_BROADCAST,
+                                      COMM_ALL_TO_ALL, COMM_EXCHANGE,       COMM_SEND};
     static const dtype types[] = {DTYPE_FP32,  DTYPE_BF16,  DTYPE_FP16, DTYPE_FP64,
                                   DTYPE_INT32, DTYPE_INT64, DTYPE_UINT8};
     static const int64_t sizes[] = {0, 1, 7, 1021, 40009};
     unsigned salt = 0;
-    for (int k = 0; k < 6; k++)
+    for (int k = 0; k < 7; k++)
         for (int t = 0; t < 7; t++)
             for (int s = 0; s < 5; s++)
                 for (int variant = 0; variant < 4; variant++) {
@@ -345,7 +351,7 @@ static void every_kind_type_and_size(bench *b)
                     check_alone(b, j);
                 }
     /* several windows of segments */
-    for (int k = 0; k < 6 && !*b->mutant; k++)
+    for (int k = 0; k < 7 && !*b->mutant; k++)
         check_alone(b, (job){.kind = kinds[k],
                              .group = b->groups[0],
                              .type = DTYPE_FP32,
@@ -444,7 +450,7 @@ static void many_at_once_over_several_groups(bench *b)
             unsigned salt = 100000 + round * FLYING + i;
             uint64_t dice = hash(salt);
             job j = {.kind = (comm_kind[]){COMM_ALL_REDUCE, COMM_REDUCE_SCATTER, COMM_ALL_GATHER, COMM_BROADCAST,
-                                           COMM_EXCHANGE, COMM_SEND}[dice % 6],
+                                           COMM_ALL_TO_ALL, COMM_EXCHANGE, COMM_SEND}[dice % 7],
                      .group = b->groups[(dice >> 8) % GROUPS],
                      .type = types[(dice >> 16) % 3],
                      .count = (int64_t)((dice >> 20) % ((dice >> 40) % 4 ? 3000 : 120000)),

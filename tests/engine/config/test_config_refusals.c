@@ -124,6 +124,11 @@ static const struct {
      "a.yaml: optimizer.warmup 600 and the last 0.5 of the steps (optimizer.decay_fraction) overlap in 1000 "
      "train.steps: "
      "lower one"},
+    {SMALL "parallel: {zero: 2, compress: int8}\n", NULL,
+     "a.yaml: parallel.compress int8 needs whole gradients to compress, which parallel.zero 2 does not keep: use "
+     "parallel.zero "
+     "1 "
+     "or 0"},
     {SMALL "parallel: {pipeline: 2, schedule: zb-v}\n", NULL,
      "a.yaml: parallel.schedule zb-v needs parallel.virtual_stages 2, not 1: change one"},
     {SMALL "parallel: {tensor: 4}\n", NULL,

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/islands/compress.h"
 #include "engine/islands/roster.h"
 #include "engine/islands/wire.h"
+#include "kernels/compress.h"
 #include "memory/log.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

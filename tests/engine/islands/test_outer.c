@@ -10,16 +10,15 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include "engine/islands/compress.h"
 #include "engine/islands/groups.h"
 #include "engine/islands/privacy.h"
 #include "engine/islands/rule.h"
 #include "engine/islands/units.h"
+#include "kernels/compress.h"
 #include "memory/log.h"
 
 enum { ISLANDS = 3, STEPS = 5, ELEMENTS = 300, KINDS = COMPRESS_KINDS };
 static const double LIMIT = 1e-6; /* of a tensor's change, L2, relative */
-static const char *const METHODS[KINDS] = {"none", "bf16", "int8", "int4", "topk"};
 
 static void draw(float *out, int island, int step)
 {
@@ -94,7 +93,7 @@ static int compare_all(int mutant, bool print)
     {
         played p;
         int kind = 0;
-        while (strcmp(METHODS[kind], json_string_value(json_object_get(c, "method"))) != 0)
+        while (strcmp(compress_words[kind], json_string_value(json_object_get(c, "method"))) != 0)
             kind++;
         bool average = !strcmp(json_string_value(json_object_get(c, "rule")), "average");
         const compress_method method = {(compress_kind)kind, number(root, "density")};
@@ -102,7 +101,7 @@ static int compare_all(int mutant, bool print)
         play(&p, &method, &r, (float)number(c, "decay"), tokens, mutant);
         double error = error_of(&p, c);
         if (print)
-            printf("%-9s %-5s error %.1e\n", average ? "average" : "nesterov", METHODS[kind], error);
+            printf("%-9s %-5s error %.1e\n", average ? "average" : "nesterov", compress_words[kind], error);
         beyond += !(error <= LIMIT);
     }
     json_decref(root);
@@ -310,10 +309,34 @@ static void what_is_sent_and_what_is_kept_is_what_changed(void **state)
             assert_true(compress_decode(sent, coded, &m, n));
             for (int64_t i = 0; i < n; i++) {
                 double whole = (double)sent[i] + (double)kept[i];
-                double most = kind == COMPRESS_TOPK ? ldexp(fabs((double)x[i]) + fabs((double)sent[i]), -24) : 0;
+                double most = kind >= COMPRESS_TOPK ? ldexp(fabs((double)x[i]) + fabs((double)sent[i]), -24) : 0;
                 assert_true(fabs(whole - (double)x[i]) <= most);
             }
         }
+}
+
+/* Whoever encodes a chunk at a time gets the bytes of the whole. */
+static void an_encoding_is_its_chunks_one_after_another(void **state)
+{
+    enum { N = 2 * COMPRESS_CHUNK + 100 };
+    static float x[N], y[N];
+    static uint8_t whole[4 * N], parts[4 * N];
+    (void)state;
+    for (int kind = 0; kind < KINDS; kind++) {
+        const compress_method m = {(compress_kind)kind, 0.05};
+        int64_t at = 0;
+        fill(x, N, 3);
+        memcpy(y, x, sizeof x);
+        compress_encode(whole, x, &m, N);
+        for (int64_t first = 0; first < N; first += COMPRESS_CHUNK) {
+            int64_t n = N - first < COMPRESS_CHUNK ? N - first : COMPRESS_CHUNK;
+            compress_encode(parts + at, y + first, &m, n);
+            at += compress_bytes(&m, n);
+        }
+        assert_int_equal(at, compress_bytes(&m, N));
+        assert_memory_equal(whole, parts, at);
+        assert_memory_equal(x, y, sizeof x);
+    }
 }
 
 static void topk_sends_fifty_times_less_than_fp32(void **state)
@@ -391,6 +414,7 @@ int main(void)
         cmocka_unit_test(groups_divide_whoever_is_there),
         cmocka_unit_test(privacy_is_what_it_says),
         cmocka_unit_test(what_is_sent_and_what_is_kept_is_what_changed),
+        cmocka_unit_test(an_encoding_is_its_chunks_one_after_another),
         cmocka_unit_test(topk_sends_fifty_times_less_than_fp32),
         cmocka_unit_test(bytes_that_are_no_encoding_are_refused),
         cmocka_unit_test(units_cover_every_tensor_once_in_every_layout),

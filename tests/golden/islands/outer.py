@@ -50,12 +50,30 @@ def topk(x):
     return out
 
 
+def dct(x):
+    # DeMo's: of each 64 elements the largest DCT coefficients, here as bf16
+    k, frequency = int(np.ceil(DENSITY * 64)), np.arange(64)
+    matrix = np.cos(np.pi * np.outer(frequency, 2 * np.arange(64) + 1) / 128) * np.sqrt(2 / 64)
+    matrix[0] /= np.sqrt(2)
+    out = np.zeros_like(x)
+    for i in range(0, len(x), 64):
+        part = np.zeros(64)
+        part[: len(x[i : i + 64])] = x[i : i + 64]
+        coefficients = matrix @ part
+        sent = np.zeros(64)
+        places = np.argsort(-np.abs(coefficients), kind="stable")[:k]
+        sent[places] = to_bf16(coefficients[places])
+        out[i : i + 64] = (matrix.T @ sent)[: len(x[i : i + 64])]
+    return out
+
+
 METHODS = {
     "none": lambda x: x,
     "bf16": lambda x: to_bf16(x),
     "int8": lambda x: integers(x, 256, 127),
     "int4": lambda x: integers(x, 64, 7),
     "topk": topk,
+    "dct": dct,
 }
 
 

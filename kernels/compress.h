@@ -1,0 +1,39 @@
+/* How a change or a gradient is written for others: smaller than fp32, with what is lost kept for the next time.
+ *
+ * A row of a table (compress.def) for each method: the bytes of so many elements (known beforehand: buffers are planned), encoding,
+ * decoding. Encoding leaves in the values what was not sent (error feedback): sent + kept = given, exactly for none, bf16, int8
+ * and int4, to one rounding of fp32 for topk and dct. Given values must be finite. Pure functions; the same bytes on every
+ * machine.
+ */
+#ifndef PHALANX_KERNELS_COMPRESS_H
+#define PHALANX_KERNELS_COMPRESS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef enum compress_kind {
+#define METHOD(name, word) COMPRESS_##name,
+#include "kernels/compress.def"
+#undef METHOD
+    COMPRESS_KINDS
+} compress_kind;
+
+typedef struct compress_method {
+    compress_kind kind;
+    double density; /* of topk and dct: the share that is sent, at least one element of a chunk or run */
+} compress_method;
+
+/* Elements of a chunk of topk and of a run of dct. Every method encodes each chunk by itself: the encoding of many is theirs, one
+ * after another. */
+enum { COMPRESS_CHUNK = 4096, COMPRESS_RUN = 64 };
+
+/* The words of the methods, ended by NULL. */
+extern const char *const compress_words[COMPRESS_KINDS + 1];
+
+int64_t compress_bytes(const compress_method *m, int64_t elements);
+/* out[compress_bytes] from values[elements], which become what is kept */
+void compress_encode(void *out, float *values, const compress_method *m, int64_t elements);
+/* values[elements] = what was sent. False: it is not finite, or no encoding at all. */
+bool compress_decode(float *values, const void *in, const compress_method *m, int64_t elements);
+
+#endif

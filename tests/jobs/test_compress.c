@@ -1,0 +1,197 @@
+/* parallel.compress: gradients that data ranks exchange in compressed form, with error feedback. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "engine/files/checkpoint.h"
+#include "memory/log.h"
+#include "tests/jobs/runs.h"
+#include "tests/jobs/workfolder.h"
+
+enum { STEPS = 100, LAST = 20 };
+
+static int write_config(void **state)
+{
+    if (workfolder_setup(state))
+        return -1;
+    char *data = workfolder_path(*state, "data"), *path = workfolder_path(*state, "run.yaml");
+    runs_write_data(data, 128, 60000, 1);
+    char *text = must_format(
+        "model: {architecture: llama, layers: 2, hidden_size: 64, heads: 4, ffn_size: 96, vocab_size: 128, "
+        "max_sequence: 32}\n"
+        "data: {train: %s}\n"
+        "train: {steps: %d, sequence: 32, micro_batch: 2, global_batch: 8, precision: fp32, device: cpu, threads: 1}\n"
+        "optimizer: {lr: 3e-3, schedule: constant, warmup: 5}\n"
+        "checkpoint: {every: 0, keep: 0}\n"
+        "run: {tensorboard: false, hang_seconds: 60}\n",
+        data, STEPS);
+    runs_write_text(path, text);
+    free(text);
+    free(path);
+    free(data);
+    return 0;
+}
+
+__attribute__((format(printf, 4, 5))) static char *train(const char *top, const char *name, int ranks,
+                                                         const char *format, ...)
+{
+    char keys[512], *folder = workfolder_path(top, name);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(keys, sizeof keys, format, arguments);
+    va_end(arguments);
+    free(runs_train_well(120, ranks, "%s/run.yaml run.folder=%s %s", top, folder, keys));
+    return folder;
+}
+
+/* The mean loss of the last steps; frees the name. */
+static double end_loss(char *folder)
+{
+    runs_metrics m = runs_read_metrics(folder);
+    double sum = 0;
+    free(folder);
+    assert_int_equal(m.count, STEPS);
+    for (int i = STEPS - LAST; i < STEPS; i++)
+        sum += m.step[i].loss;
+    return sum / LAST;
+}
+
+static double bytes_sent(const char *top, const char *name)
+{
+    char *folder = workfolder_path(top, name);
+    json_t *summary = runs_read_summary(folder), *rank = json_array_get(json_object_get(summary, "ranks"), 0);
+    double bytes = json_number_value(json_object_get(json_object_get(rank, "bytes_sent"), "data"));
+    json_decref(summary);
+    free(folder);
+    return bytes;
+}
+
+static void losses_are_near_those_of_whole_gradients(void **state)
+{
+    static const struct {
+        const char *method;
+        double limit, ratio; /* of the loss; of bytes sent, with ZeRO 0 */
+    } rows[] = {{"bf16", 0.005, 0.51},
+                {"int8", 0.01, 0.27},
+                {"int4", 0.05, 0.16},
+                {"topk parallel.density=0.2", 0.05, 0.2},
+                {"dct parallel.density=0.2", 0.05, 0.2}};
+    static const struct {
+        const char *name, *keys;
+        int ranks;
+    } layouts[] = {{"d2z0", "parallel.zero=0", 2},
+                   {"d4z1", "parallel.zero=1", 4},
+                   {"t2d2z1", "parallel.tensor=2 parallel.zero=1", 4}};
+    for (size_t l = 0; l < sizeof layouts / sizeof *layouts; l++) {
+        double whole = end_loss(train(*state, layouts[l].name, layouts[l].ranks, "%s", layouts[l].keys));
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+            char *name = must_format("%s-%zu", layouts[l].name, i);
+            double loss = end_loss(
+                train(*state, name, layouts[l].ranks, "%s parallel.compress=%s", layouts[l].keys, rows[i].method));
+            double sent = bytes_sent(*state, name) / bytes_sent(*state, layouts[l].name);
+            printf("%-7s %-26s loss %.4f, whole %.4f: %+.2f%%; bytes %.3f\n", layouts[l].name, rows[i].method, loss,
+                   whole, 100 * (loss / whole - 1), sent);
+            assert_true(loss < whole * (1 + rows[i].limit));
+            assert_true(l > 0 || sent < rows[i].ratio);
+            free(name);
+        }
+    }
+}
+
+/* Without a stop and with one, bit by bit: the feedback is saved. */
+static void a_resumed_run_goes_on_with_its_feedback(void **state)
+{
+    static const char *const keys[] = {"parallel.zero=0 parallel.compress=topk",
+                                       "parallel.zero=1 parallel.compress=int4"};
+    for (int i = 0; i < 2; i++) {
+        char *a = must_format("whole%d", i), *b = must_format("parts%d", i), difference[256];
+        char *one = train(*state, a, 2, "%s train.steps=8 optimizer.schedule=constant", keys[i]);
+        free(train(*state, b, 2, "%s train.steps=3", keys[i]));
+        char *two = train(*state, b, 2, "%s train.steps=8", keys[i]);
+        assert_true(runs_compare_section(difference, sizeof difference, one, two, "model") > 10);
+        assert_string_equal(difference, "");
+        assert_true(runs_compare_section(difference, sizeof difference, one, two, "feedback_1") > 10);
+        assert_string_equal(difference, "");
+        free(one);
+        free(two);
+        free(a);
+        free(b);
+    }
+}
+
+/* All feedback of a run's latest checkpoint: of one tensor, summed over ranks, with that of the sums. */
+static double *sum_of_feedback(int64_t *n, const char *folder, const char *name)
+{
+    checkpoint *file = NULL;
+    double *sum = NULL;
+    assert_int_equal(checkpoint_open(&file, folder), STATUS_OK);
+    for (int i = 0; i < checkpoint_tensors(file); i++) {
+        const manifest_tensor *t = checkpoint_at(file, i);
+        if (strncmp(t->section, "feedback_", 9) != 0 || strcmp(t->name, name) != 0)
+            continue;
+        int64_t zero[2] = {0, 0}, columns = t->dims > 1 ? t->global[1] : 1, stride[2] = {columns, 1};
+        *n = t->global[0] * columns;
+        float *x = must_calloc((unsigned long)*n, sizeof *x);
+        sum = sum ? sum : must_calloc((unsigned long)*n, sizeof *sum);
+        assert_int_equal(
+            checkpoint_read(file, t->section, name, DTYPE_FP32, x, stride, t->dims, t->global, zero, t->global),
+            STATUS_OK);
+        for (int64_t k = 0; k < *n; k++)
+            sum[k] += (double)x[k];
+        free(x);
+    }
+    checkpoint_close(file);
+    return sum;
+}
+
+/* Other data ranks, another ZeRO: a step whose gradients overflow changes no feedback, so that what was loaded is saved again. */
+static void feedback_is_summed_and_redistributed(void **state)
+{
+    static const char *const tensors[] = {"model.layers.0.mlp.down_proj.weight",
+                                          "model.layers.1.self_attn.q_proj.weight", "model.norm.weight"};
+    static const struct {
+        int ranks, zero;
+    } after[] = {{4, 0}, {4, 1}, {2, 1}, {2, 0}};
+    for (size_t i = 0; i < sizeof after / sizeof *after; i++) {
+        char *name = must_format("moved%zu", i), *copy = must_format("again%zu", i);
+        char *one = train(*state, name, 2, "parallel.compress=int4 parallel.zero=0 train.steps=3");
+        char *two = train(*state, copy, after[i].ranks,
+                          "parallel.compress=int4 parallel.zero=%d train.steps=4 train.precision=fp16 "
+                          "train.loss_scale=4294967296 checkpoint.resume=%s",
+                          after[i].zero, one);
+        runs_metrics m = runs_read_metrics(two);
+        assert_true(m.count > 0 && m.step[m.count - 1].skipped);
+        for (size_t k = 0; k < sizeof tensors / sizeof *tensors; k++) {
+            int64_t n = 0, again = 0;
+            double *x = sum_of_feedback(&n, one, tensors[k]), *y = sum_of_feedback(&again, two, tensors[k]);
+            double size = 0, error = 0;
+            assert_true(x && y && n == again);
+            for (int64_t e = 0; e < n; e++) {
+                size = fmax(size, fabs(x[e]));
+                error = fmax(error, fabs(x[e] - y[e]));
+            }
+            assert_true(size > 0 && error <= 1e-6 * size);
+            free(x);
+            free(y);
+        }
+        free(one);
+        free(two);
+        free(name);
+        free(copy);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(feedback_is_summed_and_redistributed),
+        cmocka_unit_test(losses_are_near_those_of_whole_gradients),
+        cmocka_unit_test(a_resumed_run_goes_on_with_its_feedback),
+    };
+    return cmocka_run_group_tests(tests, write_config, workfolder_teardown);
+}

@@ -39,7 +39,7 @@ struct executor {
     const played *playing;
     int marked, passed; /* of its marks: put on the device's queue, and passed by it */
     bool graph, capturing, profiled;
-    int op_by_op; /* who have asked for it */
+    int op_by_op;  /* who have asked for it */
     int64_t plays; /* of the repeated program, with a graph: by op, captured, replayed from then on */
     range before[COPIES], after[COPIES];
     int before_count, after_count;

@@ -10,7 +10,9 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "memory/log.h"
 #include "tests/cuda/cuda_runs.h"
+#include "tests/jobs/runs.h"
 
 enum { STEPS = CUDA_RUNS_STEPS };
 
@@ -102,6 +104,48 @@ static void a_slow_device_is_named(void **state)
             fail_msg("%s", r.err);
         launch_free(&r);
     }
+}
+
+/* run.verify_every: a weight that changes before the second forward pass of step 4, and what the second play of an op of the repeated
+ * micro-batch changes (two launches each: 8 in step 1, 4 before it in step 2). The run goes back and ends as without. */
+static void silent_corruption_on_the_device_is_found(void **state)
+{
+    (void)state;
+    static const char keys[] = "train.device=cuda run.verify_every=2 checkpoint.every=2 train.steps=6";
+    static const struct {
+        const char *environment, *more, *words; /* NULL: nothing is found */
+    } cases[] = {
+        {"", "train.cuda_graph=false", NULL},
+        {"", "train.cuda_graph=true", NULL},
+        {"STANDIN_FLIP_0='norm: in 14'", "train.cuda_graph=false",
+         "step 4: weight of final norm has changed while nothing wrote it"},
+        {"STANDIN_FLIP_0='norm: in 14'", "train.cuda_graph=true",
+         "step 4: weight of final norm has changed while nothing wrote it"},
+        {"STANDIN_FLIP_0='norm/dx: acc 13'", "train.cuda_graph=true",
+         "step 2: the result of norm/dx was another one when it was computed again"},
+    };
+    runs_metrics good;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char all[256], where[32];
+        snprintf(all, sizeof all, "%s %s", keys, cases[i].more);
+        snprintf(where, sizeof where, "verified-%zu", i);
+        launch_result r = cuda_runs_train("phalanx_standin", 1, cases[i].environment, "llama", where, all);
+        bool found = strstr(r.err, "has changed while") || strstr(r.err, "computed again");
+        if (r.status || found != (cases[i].words != NULL) || (found && !strstr(r.err, cases[i].words)))
+            fail_msg("%s, %s: status %d\n%s%s", cases[i].environment, cases[i].more, r.status, r.out, r.err);
+        char *run = must_format("%s/%s", folder, where);
+        runs_metrics m = runs_read_metrics(run);
+        if (i == 0)
+            good = m;
+        assert_true(runs_same_metrics(&m, &good));
+        launch_free(&r);
+        free(run);
+    }
+    launch_result r = cuda_runs_train("phalanx_standin", 1, "", "llama", "varies",
+                                      "train.device=cuda run.verify_every=2 train.deterministic=false");
+    assert_int_equal(r.status, 2);
+    assert_non_null(strstr(r.err, "it needs train.deterministic=true"));
+    launch_free(&r);
 }
 
 /* What rank 0 has sent, as the summary says it. */
@@ -285,6 +329,7 @@ int main(void)
         cmocka_unit_test(a_graph_that_hangs_is_named_with_the_ops_it_stands_in),
         cmocka_unit_test(a_slow_device_is_no_hang),
         cmocka_unit_test(a_slow_device_is_named),
+        cmocka_unit_test(silent_corruption_on_the_device_is_found),
         cmocka_unit_test(a_graph_of_the_step_changes_nothing),
         cmocka_unit_test(a_receive_that_waits_holds_no_send),
         cmocka_unit_test(the_graph_is_gone_before_its_communicators_close),

@@ -1,5 +1,9 @@
 /* Which op is being launched, and what its kernels touch. The linker leads the op table's cuda_NAME through the functions
  * here (--wrap), and the shim asks before each launch. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/updates.h"
 #include "memory/log.h"
@@ -33,6 +37,25 @@ static void touch(int queue, const op *o, char *arena)
     standin_access_tensor(queue, o->scratch, arena, true, o->label);
 }
 
+/* STANDIN_FLIP_1="layer 0/norm: in 9": on rank 1, before the ninth launch of an op with that label, a bit of its second operand, a
+ * weight, or ("acc") of a result that it adds to. Once. */
+static void flip_a_bit(void)
+{
+    static int launches;
+    static bool done;
+    char name[32], label[128], which[8];
+    int when = 0;
+    snprintf(name, sizeof name, "STANDIN_FLIP_%d", log_rank());
+    const char *text = getenv(name);
+    if (done || !text || !current || sscanf(text, "%127[^:]: %7s %d", label, which, &when) != 3 ||
+        strcmp(current->label, label) || ++launches < when)
+        return;
+    const tensor *t = !strcmp(which, "acc") ? current->out[0] : current->in[1];
+    done = true;
+    ((char *)tensor_at(t, current_context->arena))[1] ^= 4;
+    fprintf(stderr, "standin: a bit of %s is flipped\n", t->name);
+}
+
 static void before_launch(const char *name, void *stream)
 {
     int queue = standin_stream(stream, name);
@@ -41,6 +64,7 @@ static void before_launch(const char *name, void *stream)
     standin_land();
     standin_tick(queue);
     standin_take(queue, 1);
+    flip_a_bit();
     standin_busy();
     standin_counts.launches++;
     standin_counts.updates += current_updates != NULL;

@@ -19,6 +19,9 @@ typedef struct rest {
     int64_t sum; /* its address in the arena */
 } rest;
 
+/* A sum and its working memory, or a note. */
+static const int64_t SUM_BYTES = 2 * sizeof(uint64_t);
+
 /* What a note says: which rest, or which op. */
 static const uint64_t AN_OP = (uint64_t)1 << 32;
 
@@ -55,7 +58,7 @@ static void add_rest(verify *v, const storage *s, const tensor *t, const char *w
                                 .last = -1,
                                 .weight = weight,
                                 .number = s->of->number,
-                                .sum = v->compiled->sums + (2 + v->count) * (int64_t)sizeof(uint64_t)};
+                                .sum = v->compiled->sums + (1 + v->count) * SUM_BYTES};
     v->count++;
 }
 
@@ -198,7 +201,7 @@ static void bring_back(verify *v, const device_rows *rows, int64_t at)
 /* Where the sums of an op's outputs lie: behind those of all that rests. */
 static int64_t result_at(const verify *v, int k)
 {
-    return v->compiled->sums + (2 + v->count + k) * (int64_t)sizeof(uint64_t);
+    return v->compiled->sums + (1 + v->count + k) * SUM_BYTES;
 }
 
 static void sum_results(verify *v, const op *o)

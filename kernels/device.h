@@ -151,8 +151,9 @@ typedef struct device_interface {
 
     /* Verification (engine/verify.h), enqueued behind the ops launched before. `sum_bits`: the 8 bytes at `to` become a sum of the bits of
      * these rows, of which a change of one word of 64 bits always changes the result, and others but by chance; another device has
-     * other sums. `check_bits`: if the sum is not the 8 bytes at `with`, that is noted, unless something is. `keep`: the rows are
-     * copied to address `to`, one behind another; `bring_back`: they become what is there. */
+     * other sums. The 8 bytes behind are working memory: 0 before and after. `check_bits`: if the sum is not the one at `with`, that is
+     * noted, unless something is. `keep`: the rows are copied to address `to`, one behind another; `bring_back`: they become what is
+     * there. */
     void (*sum_bits)(device *d, int64_t to, const device_rows *of);
     void (*check_bits)(device *d, int64_t with, const device_rows *of, const device_note *note);
     void (*keep)(device *d, int64_t to, const device_rows *of);

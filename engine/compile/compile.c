@@ -166,7 +166,7 @@ static void add_verification(compiled *c)
     if (!c->options.verify || !c->options.train)
         return;
     c->sums_bytes =
-        (2 + (int64_t)c->model.parameter_count * (STORAGE_STATES + 2) + OP_MAX_OUT) * (int64_t)sizeof(uint64_t);
+        2 * (1 + (int64_t)c->model.parameter_count * (STORAGE_STATES + 2) + OP_MAX_OUT) * (int64_t)sizeof(uint64_t);
     c->sums = behind(c, c->sums_bytes);
     c->before_bytes = repeat_bytes(&c->training);
     c->before = behind(c, c->before_bytes);

@@ -114,7 +114,7 @@ typedef struct compiled {
     compiled_program training, evaluation, decoding, ramp[COMPILE_RAMP];
     int64_t arena_bytes;
     int64_t sums,
-        sums_bytes; /* address and bytes of what verification notes: a note of 2 words, a sum for each state, and of an op's outputs */
+        sums_bytes; /* address and bytes of what verification notes: a note, a sum for each state, and of an op's outputs; 2 words each */
     int64_t before, before_bytes; /* and of what an op is about to change */
     int marks;                    /* of the program that has most */
     int64_t workspace;            /* bytes that each of certain ops may have (workspace.h) */

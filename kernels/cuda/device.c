@@ -41,7 +41,6 @@ struct device {
     tuning *tuning;
     gemm *gemm;
     cudnn *cudnn;          /* NULL: there is none */
-    uint64_t *total;       /* of a sum of bits that is being made */
     cudaGraphExec_t graph; /* what was captured; NULL: nothing has been */
     bool capturing;
     struct {
@@ -211,7 +210,6 @@ static void cuda_close(device *d)
     gemm_close(d->gemm);
     tuning_close(d->tuning);
     streams_close(&d->streams);
-    cudaFree(d->total);
     cudaFree(d->context.arena);
     cudaFreeHost(d->host);
     free(d);
@@ -233,10 +231,6 @@ static status cuda_open(device **out, const device_options *o)
     d->mark_count = o->marks;
     streams_open(&d->streams, o->requests);
     d->context.stream = d->streams.of[STREAM_COMPUTE];
-    void *total;
-    CUDA_MUST(cudaMalloc(&total, sizeof *d->total));
-    CUDA_MUST(cudaMemset(total, 0, sizeof *d->total));
-    d->total = total;
     cudnn_open(&d->cudnn, &(cudnn_options){.tuning = d->tuning,
                                            .stream = d->context.stream,
                                            .gpu = d->gpu,
@@ -491,18 +485,16 @@ static status cuda_pin(device *d, void *host, int64_t bytes)
 
 /* ---- verification ------------------------------------------------------------------------------------------------ */
 
-static void sum_bits(device *d, const device_rows *of)
-{
-    const launch_bytes bytes = {d->context.arena + of->at, of->pitch, of->bytes, of->rows};
-    updates_launch(&d->updates, &d->context);
-    int error = launch_sum_bits(d->context.stream, d->total, &bytes);
-    MUST(error == 0, "a sum of bits: the launch failed with CUDA error %d", error);
-}
-
-static void settle_bits(device *d, int64_t sum, const device_note *note)
+/* The sum at `sum`, or, with a note, the one that is held against it. */
+static void sum_bits(device *d, int64_t sum, const device_rows *of, const device_note *note)
 {
     char *arena = d->context.arena;
-    int error = launch_settle_bits(d->context.stream, d->total, (uint64_t *)(void *)(arena + sum),
+    const launch_bytes bytes = {arena + of->at, of->pitch, of->bytes, of->rows};
+    uint64_t *to = (uint64_t *)(void *)(arena + sum);
+    updates_launch(&d->updates, &d->context);
+    int error = launch_sum_bits(d->context.stream, to + 1, &bytes);
+    if (!error)
+        error = launch_settle_bits(d->context.stream, to + 1, to,
                                    note ? (uint64_t *)(void *)(arena + note->note) : NULL, note ? note->what : 0,
                                    note ? (const int64_t *)(const void *)(arena + note->step) : NULL);
     MUST(error == 0, "a sum of bits: the launch failed with CUDA error %d", error);
@@ -510,14 +502,12 @@ static void settle_bits(device *d, int64_t sum, const device_note *note)
 
 static void cuda_sum_bits(device *d, int64_t to, const device_rows *of)
 {
-    sum_bits(d, of);
-    settle_bits(d, to, NULL);
+    sum_bits(d, to, of, NULL);
 }
 
 static void cuda_check_bits(device *d, int64_t with, const device_rows *of, const device_note *note)
 {
-    sum_bits(d, of);
-    settle_bits(d, with, note);
+    sum_bits(d, with, of, note);
 }
 
 static void copy_rows(device *d, int64_t to, int64_t to_pitch, int64_t from, int64_t from_pitch, const device_rows *r)

@@ -226,6 +226,10 @@ static char *other_value(const config_row *row, const config *c)
     case CONFIG_TYPE_INT:
     case CONFIG_TYPE_LONG:
         other = must_format("%.0f", row->high > row->low + 7 ? row->low + 7 : row->high);
+        if (strcmp(other, now) == 0) {
+            free(other);
+            other = must_format("%.0f", row->low);
+        }
         break;
     case CONFIG_TYPE_SIZE:
         other = must_strdup("12345KiB");

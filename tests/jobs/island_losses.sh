@@ -68,10 +68,13 @@ line() {
 line "one job" 1
 line "two, never merged" 2 outer.every=$((steps * 10)) outer.optimizer=average outer.private_data=false
 for h in 20 40 100; do
-    line "two, DiLoCo, H $h" 2 outer.every=$h outer.optimizer=nesterov outer.compress=none
+    line "two, DiLoCo, H $h" 2 outer.every=$h outer.optimizer=nesterov outer.momentum=0.5 outer.compress=none
 done
-line "two, DiLoCo int8, H 20" 2 outer.every=20 outer.optimizer=nesterov outer.compress=int8
-line "two, DiLoCo int4, H 20" 2 outer.every=20 outer.optimizer=nesterov outer.compress=int4
+line "two, DiLoCo as for H 500, H 20" 2 outer.every=20 outer.optimizer=nesterov outer.momentum=0.9 outer.compress=none
+for c in int8 int4; do
+    line "two, DiLoCo $c, H 20" 2 outer.every=20 outer.optimizer=nesterov outer.momentum=0.5 outer.compress=$c
+done
+line "two, DCT, H 20" 2 outer.every=20 outer.optimizer=average outer.compress=dct
 line "two, SparseLoCo, H 20" 2 outer.every=20 outer.optimizer=average outer.compress=topk
 line "two, average, H 20" 2 outer.every=20 outer.optimizer=average outer.compress=none
 line "three, server, H 20" 3 outer.every=20 outer.topology=server

@@ -112,7 +112,7 @@ void cpu_compress(const op *o, const run_context *r)
 static void decode(const op *o, const run_context *r, const divided *d, int part, int64_t k)
 {
     const step_scalars *s = tensor_at(o->in[1], r->arena);
-    float x[COMPRESS_CHUNK], sum[COMPRESS_CHUNK];
+    float x[COMPRESS_CHUNK], sum[COMPRESS_CHUNK] = {0};
     int64_t first, n = chunk_of(&first, d, part, k);
     for (int64_t m = 0; n > 0 && m < o->at.count; m++) {
         bool sound = compress_decode(x, row_at(o->in[0], r, m * d->parts + part) + offset_of(d, k), &d->method, n);

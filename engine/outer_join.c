@@ -155,6 +155,7 @@ status outer_claim(outer *o)
                                         .slot = o->config->outer.slot,
                                         .hint = o->hint,
                                         .merge = o->merge,
+                                        .trusted = &o->keys,
                                         .lease = lease < 5    ? 5
                                                  : lease > 20 ? 20
                                                               : (int)lease,

@@ -10,7 +10,8 @@
 #include "memory/log.h"
 #include "memory/units.h"
 
-static const double GRACE = 5; /* seconds after the deadline in which another island may still decide */
+static const double LATE = 0.1; /* of outer.timeout: who is waited for longer is named */
+static const double GRACE = 5;  /* seconds after the deadline in which another island may still decide */
 
 /* ---- offering ------------------------------------------------------------------------------------------------------- */
 
@@ -45,6 +46,7 @@ void outer_offer(outer *o, const outer_position *p, int fragment)
     o->settle_at = p->step + o->config->outer.delay;
     o->deadline = o->now + o->config->outer.timeout;
     o->reported = 0;
+    o->said_late = 0;
     o->offer_id = draw_id(o);
     outer_serve_change(o, o->merge + 1, o->offer, fragment);
     (void)outer_everywhere(o, 0); /* every rank serves what is now offered */
@@ -123,6 +125,28 @@ void outer_end_withdrawal(outer *o)
     }
 }
 
+/* Whom this merge waits for, once each. An island that lacks a change of another one is not to blame for it. */
+static void say_late(outer *o, uint64_t offers, uint64_t held, uint64_t refused)
+{
+    const roster *r = &o->roster;
+    uint64_t ready = roster_ready(r), silent = ready & ~offers, coming = offers & ~(held | refused);
+    if (o->stands <= 0 || !r->reached || o->now - o->stands < LATE * o->config->outer.timeout)
+        return;
+    for (int s = 0; s < o->config->outer.slots; s++) {
+        const roster_member *m = &r->member[s];
+        const char *why = silent >> s & 1   ? "it offers no change yet"
+                          : coming >> s & 1 ? "its change has not arrived"
+                          : !(silent | coming) && (offers >> s & 1) && m->have_merge != o->merge + 1
+                              ? "it lacks somebody's change"
+                              : NULL;
+        if (!why || s == o->slot || o->said_late >> s & 1)
+            continue;
+        o->said_late |= 1ull << s;
+        log_info("islands: merge %lld waits for %s (slot %d): %s, after %.1f s", (long long)(o->merge + 1), m->name, s,
+                 why, o->now - o->stands);
+    }
+}
+
 static void push_offer(outer *o)
 {
     const roster *r = &o->roster;
@@ -130,6 +154,7 @@ static void push_offer(outer *o)
              held = outer_everywhere(o, outer_fetch_changes(o, o->merge + 1, ~0ull)), ready = roster_ready(r);
     uint64_t refused = outer_refused(o);
     bool late = o->now > o->deadline, all = false;
+    say_late(o, offers, held, refused);
     if (everybody_leaves(r, offers)) {
         outer_withdraw(o, "everybody leaves");
         return;
@@ -169,17 +194,27 @@ static bool all_here(const outer *o)
     return here && r->parts > 0;
 }
 
+/* A list of names, with commas between. */
+static void add_name(char *names, size_t bytes, const char *name)
+{
+    size_t used = strlen(names);
+    snprintf(names + used, bytes - used, "%s%s", used ? ", " : "", name);
+}
+
 static void say_merged(const outer *o, bool took_part)
 {
-    char names[256] = "";
+    char with[256] = "", without[256] = "";
     const roster *r = &o->roster;
+    uint64_t left_out = roster_ready(r) & ~(1ull << o->slot);
     for (int i = 0; i < r->parts; i++) {
-        size_t used = strlen(names);
-        const char *name = r->member[r->part[i].slot].name;
-        snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", *name ? name : "one that is gone");
+        add_name(with, sizeof with, *r->part[i].name ? r->part[i].name : "one without a name");
+        left_out &= ~(1ull << r->part[i].slot);
     }
-    log_info("islands: merge %lld of %d: %s%s", (long long)r->merge, r->parts, names,
-             took_part ? "" : "; without this one, whose change goes with the next");
+    for (int s = 0; s < o->config->outer.slots; s++)
+        if (left_out >> s & 1)
+            add_name(without, sizeof without, r->member[s].name);
+    log_info("islands: merge %lld of %d: %s%s%s%s", (long long)r->merge, r->parts, with, left_out ? "; without " : "",
+             without, took_part ? "" : "; without this one, whose change goes with the next");
 }
 
 /* The head has moved by one, and everything it is made of is here. */
@@ -242,10 +277,12 @@ static status wait_for_merge(outer *o, outer_position *p)
 {
     double began = clock_seconds();
     status s = STATUS_OK;
+    o->stands = o->now;
     while (s == STATUS_OK && (o->stage == OUTER_OFFERED || (o->stage == OUTER_WITHDRAWING && o->roster.reached))) {
         s = push(o, p);
         outer_nap(o);
     }
+    o->stands = 0;
     o->counts.waited += clock_seconds() - began;
     return s;
 }

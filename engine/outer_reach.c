@@ -23,7 +23,8 @@ status outer_look(outer *o)
 {
     double here = clock_seconds();
     if (here > o->told + 1) { /* progress, and not too much of it for a record of the last steps */
-        watchdog_enter(o->watchdog, DURING_STEP, true, o->step, "merging with other islands");
+        watchdog_enter(o->watchdog, DURING_STEP, true, o->holds ? o->merge : o->step,
+                       o->holds ? "serving islands" : "merging with other islands");
         o->told = here;
     }
     char *text = outer_first_rank(o) ? membership_roster(o->membership) : NULL;

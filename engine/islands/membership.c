@@ -10,6 +10,8 @@
 
 #include "engine/files/manifest.h"
 #include "engine/islands/etcd.h"
+#include "engine/islands/news.h"
+#include "engine/islands/nodes.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 
@@ -34,6 +36,8 @@ struct membership {
     int slot;
     int64_t lease;
     double kept_alive;
+    news *news;
+    nodes *nodes;
     char *written[OWN_KEYS]; /* under the present lease */
     pthread_t thread;
     bool started;
@@ -345,6 +349,19 @@ static void publish(membership *m, status s, json_t *pairs, int64_t number)
     m->said_away = s != STATUS_OK;
 }
 
+static void say_news(void *context, const char *line)
+{
+    (void)context;
+    log_info("%s", line);
+}
+
+static void look_for_news(membership *m, const json_t *pairs)
+{
+    roster r;
+    roster_read_pairs(&r, pairs, m->options.trusted);
+    news_look(m->news, &r, clock_seconds(), m->options.lease);
+}
+
 static void turn(membership *m)
 {
     char *wanted[OWN_KEYS];
@@ -358,7 +375,10 @@ static void turn(membership *m)
         s = try_decision(m, &d);
     if (s == STATUS_OK)
         s = read_live(&pairs, m);
+    if (s == STATUS_OK)
+        look_for_news(m, pairs);
     publish(m, s, pairs, number);
+    nodes_look(m->nodes, clock_seconds());
     json_decref(d.head);
     for (int i = 0; i < OWN_KEYS; i++)
         free(wanted[i]);
@@ -398,6 +418,8 @@ static status open_parts(membership *m)
     m->written[OWN_MEMBER] = must_strdup(m->wanted[OWN_MEMBER]);
     TRY(read_live(&m->pairs, m));
     m->reached = true;
+    m->news = news_open(m->slot, say_news, NULL);
+    m->nodes = nodes_open(m->etcd);
     if (pthread_create(&m->thread, NULL, run_thread, m) != 0)
         return status_fail(STATUS_FAILED, "cannot start the thread that talks to etcd");
     m->started = true;
@@ -426,6 +448,20 @@ status membership_open(membership **out, const membership_options *options)
     return s;
 }
 
+/* The others are to know that it was not lost. */
+static void leave(membership *m)
+{
+    char *key = m->slot >= 0 && m->slot != ROSTER_SERVER ? path_of(m, "left", m->slot) : NULL;
+    json_t *value = json_pack("{s:s}", "id", m->id);
+    char *text = json_dumps(value, JSON_COMPACT);
+    if (key)
+        (void)etcd_write(m->etcd, key, text, 0);
+    etcd_revoke(m->etcd, m->lease);
+    free(text);
+    json_decref(value);
+    free(key);
+}
+
 void membership_close(membership *m)
 {
     if (!m)
@@ -437,7 +473,9 @@ void membership_close(membership *m)
     if (m->started)
         pthread_join(m->thread, NULL);
     if (m->etcd && m->reached)
-        etcd_revoke(m->etcd, m->lease);
+        leave(m);
+    news_close(m->news);
+    nodes_close(m->nodes);
     etcd_close(m->etcd);
     for (int i = 0; i < OWN_KEYS; i++) {
         free(m->wanted[i]);

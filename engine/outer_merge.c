@@ -47,6 +47,7 @@ void outer_offer(outer *o, const outer_position *p, int fragment)
     o->deadline = o->now + o->config->outer.timeout;
     o->reported = 0;
     o->said_late = 0;
+    o->whole = 0;
     o->offer_id = draw_id(o);
     outer_serve_change(o, o->merge + 1, o->offer, fragment);
     (void)outer_everywhere(o, 0); /* every rank serves what is now offered */
@@ -125,20 +126,23 @@ void outer_end_withdrawal(outer *o)
     }
 }
 
-/* Whom this merge waits for, once each. An island that lacks a change of another one is not to blame for it. */
+/* Whom this merge waits for, once each. An island that lacks the change of another one is not to blame for it at once. */
 static void say_late(outer *o, uint64_t offers, uint64_t held, uint64_t refused)
 {
     const roster *r = &o->roster;
-    uint64_t ready = roster_ready(r), silent = ready & ~offers, coming = offers & ~(held | refused);
-    if (o->stands <= 0 || !r->reached || o->now - o->stands < LATE * o->config->outer.timeout)
+    double late = LATE * o->config->outer.timeout;
+    uint64_t silent = roster_ready(r) & ~offers, coming = offers & ~(held | refused);
+    o->whole = silent | coming ? 0 : o->whole > 0 ? o->whole : o->now;
+    if (o->stands <= 0 || !r->reached || o->now - o->stands < late)
         return;
+    bool others_lack = o->whole > 0 && o->now - o->whole >= late;
     for (int s = 0; s < o->config->outer.slots; s++) {
         const roster_member *m = &r->member[s];
+        bool lacks = others_lack && (offers >> s & 1) && m->have_merge != o->merge + 1;
         const char *why = silent >> s & 1   ? "it offers no change yet"
                           : coming >> s & 1 ? "its change has not arrived"
-                          : !(silent | coming) && (offers >> s & 1) && m->have_merge != o->merge + 1
-                              ? "it lacks somebody's change"
-                              : NULL;
+                          : lacks           ? "it lacks somebody's change"
+                                            : NULL;
         if (!why || s == o->slot || o->said_late >> s & 1)
             continue;
         o->said_late |= 1ull << s;
@@ -147,13 +151,31 @@ static void say_late(outer *o, uint64_t offers, uint64_t held, uint64_t refused)
     }
 }
 
+/* Islands that take the model would not get it whole if merges went by meanwhile: these wait, for outer.timeout at most. */
+static bool is_held_up(outer *o)
+{
+    double most = o->config->outer.timeout;
+    uint64_t taking = roster_taking(&o->roster) & ~(1ull << o->slot);
+    o->held_up = !taking ? 0 : o->held_up > 0 ? o->held_up : o->now;
+    bool held_up = taking && o->now < o->held_up + most;
+    if (held_up && o->deadline < o->held_up + most)
+        o->deadline = o->held_up + most;
+    for (int s = 0; s < o->config->outer.slots && held_up; s++)
+        if ((taking & ~o->said_late) >> s & 1) {
+            o->said_late |= 1ull << s;
+            log_info("islands: merge %lld waits for %s (slot %d): it is taking the model", (long long)(o->merge + 1),
+                     o->roster.member[s].name, s);
+        }
+    return held_up;
+}
+
 static void push_offer(outer *o)
 {
     const roster *r = &o->roster;
     uint64_t offers = roster_offers(r, o->merge + 1),
              held = outer_everywhere(o, outer_fetch_changes(o, o->merge + 1, ~0ull)), ready = roster_ready(r);
     uint64_t refused = outer_refused(o);
-    bool late = o->now > o->deadline, all = false;
+    bool held_up = is_held_up(o), late = o->now > o->deadline, all = false;
     say_late(o, offers, held, refused);
     if (everybody_leaves(r, offers)) {
         outer_withdraw(o, "everybody leaves");
@@ -162,7 +184,7 @@ static void push_offer(outer *o)
     if (outer_first_rank(o) && (((held | refused) & ready) == ready || late))
         report(o, held);
     uint64_t takes = roster_takes(&all, r, o->merge + 1, o->config->outer.min_islands, refused);
-    if (outer_first_rank(o) && r->reached && takes && (all || late))
+    if (outer_first_rank(o) && r->reached && takes && (all || late) && !held_up)
         decide(o, takes);
     if (o->now > o->deadline + GRACE) {
         char why[96];

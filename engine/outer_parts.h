@@ -91,6 +91,8 @@ struct outer {
     } got[ROSTER_MEMBERS];
     transport_part *parts; /* [slots][mine_count], of fetches */
     uint64_t reported;
+    double whole;       /* since when this job has every change for it; 0: it lacks some */
+    double held_up;     /* since when merges wait for islands that take the model; 0: they do not */
     double stands;      /* since when training stands still for this merge; 0: it does not */
     uint64_t said_late; /* bits of the slots that it has been said to wait for */
 

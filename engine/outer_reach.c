@@ -78,7 +78,8 @@ void outer_announce(outer *o, int64_t step, int64_t updates)
     o->serves_state = o->merge;
     transport_unlock(o->transport);
     if (outer_first_rank(o))
-        membership_set_state(o->membership, &(membership_state){true, o->merge, step, updates});
+        membership_set_state(o->membership,
+                             &(membership_state){.ready = true, .merge = o->merge, .step = step, .updates = updates});
 }
 
 void outer_serve_change(outer *o, int64_t merge, int64_t offer, int fragment)

@@ -28,7 +28,7 @@ typedef struct membership_options {
 
 /* What the others may know of an island: `ready`: it takes part in merges and gives its state to newcomers. */
 typedef struct membership_state {
-    bool ready;
+    bool ready, taking;           /* taking: not ready, because it is fetching the state of the last merge */
     int64_t merge, step, updates; /* its reference is that after this merge, and was offered after this step */
 } membership_state;
 

@@ -3,7 +3,7 @@
  * Keys, under PREFIX/ (membership.c writes them; those marked * vanish with their island's lease):
  *     fingerprint                 of the configuration that islands must share
  *     name/SLOT                   the island that had the slot last
- *     member/SLOT *               {id, name, key, ranks, endpoints, ready, merge, step, updates}
+ *     member/SLOT *               {id, name, key, ranks, endpoints, ready, taking, merge, step, updates}
  *     left/SLOT                   {id}: of the island that left the slot by itself last; others are lost with their lease
  *     offer/SLOT *                {merge, offer, tokens, updates, fragment, parting}: a change to be had
  *     have/SLOT *                 {merge, slots}: whose changes it holds, all of them whole
@@ -29,6 +29,7 @@ enum { ROSTER_SLOTS = 64, ROSTER_SERVER = ROSTER_SLOTS, ROSTER_MEMBERS, ROSTER_N
 
 typedef struct roster_member {
     bool here, ready; /* here: alive, and its key is trusted */
+    bool taking;      /* not ready: it is fetching the last merge's state, and merges wait for it */
     char name[ROSTER_NAME], key[KEYS_TEXT];
     char id[MANIFEST_RUN], left[MANIFEST_RUN]; /* of its process; of the last one that left by itself */
     int ranks;
@@ -85,6 +86,7 @@ const char *roster_endpoint(const roster *r, int slot, int rank);
 /* Bits of the slots. */
 uint64_t roster_here(const roster *r);
 uint64_t roster_ready(const roster *r);
+uint64_t roster_taking(const roster *r);
 /* Ready, and offering for this merge. */
 uint64_t roster_offers(const roster *r, int64_t merge);
 /* The slots that merge `merge` would take, if it were decided now: whose change every island that reports holds, and that

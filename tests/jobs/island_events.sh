@@ -9,6 +9,7 @@
 set -u
 phalanx=$(realpath "${1:-build/phalanx}") events=${EVENTS:-20} islands=6 newcomer=6 seed=${SEED:-1} timeout=10
 top=$(mktemp -d /tmp/phalanx-island-events-XXXXXX)
+cp "$phalanx" "$top/phalanx" && phalanx=$top/phalanx # which may be built anew meanwhile
 port=$((20000 + $$ % 20000)) network=10.$((100 + $$ % 100)).$((($$ / 100) % 250)) tag=phx$(($$ % 100000))
 declare -A pid node offset_of named observers   # by island, by node, by "event,island"
 kinds=() subjects=() patterns=() starts=() times=() open=() failures=0

@@ -7,7 +7,7 @@
 #
 #     EVENTS=200 SEED=1 tests/jobs/island_events.sh [build/phalanx]
 set -u
-phalanx=$(realpath "${1:-build/phalanx}") events=${EVENTS:-20} islands=6 newcomer=6 seed=${SEED:-1} timeout=10
+phalanx=$(realpath "${1:-build/phalanx}") events=${EVENTS:-20} every=30 islands=6 newcomer=6 seed=${SEED:-1} timeout=10
 top=$(mktemp -d /tmp/phalanx-island-events-XXXXXX)
 cp "$phalanx" "$top/phalanx" && phalanx=$top/phalanx # which may be built anew meanwhile
 port=$((20000 + $$ % 20000)) network=10.$((100 + $$ % 100)).$((($$ / 100) % 250)) tag=phx$(($$ % 100000))
@@ -159,26 +159,26 @@ killed() {
 }
 
 frozen() {
-    say "island $1 frozen for $((4 + $2 % 8)) s"
+    say "island $1 frozen for $((4 + $2 % 5)) s"
     expect frozen "$1" "$(missing "$1")"
     kill -STOP "${pid[$1]}"
-    sleep $((4 + $2 % 8))
+    sleep $((4 + $2 % 5))
     kill -CONT "${pid[$1]}"
 }
 
 cut_off() {
     [ -n "$spaces" ] || { frozen "$@"; return; }
-    say "island $1 cut off for $((4 + $2 % 9)) s"
+    say "island $1 cut off for $((4 + $2 % 6)) s"
     expect "cut off" "$1" "$(missing "$1")"
     ip link set $tag-$1 down
-    sleep $((4 + $2 % 9))
+    sleep $((4 + $2 % 6))
     ip link set $tag-$1 up
 }
 
 slowed() {
     say "island $1 slowed"
     expect slowed "$1" "$(missing "$1")"
-    for _ in 1 2 3 4 5 6 7 8 9 10; do
+    for _ in 1 2 3 4 5 6 7 8; do
         kill -STOP "${pid[$1]}"
         sleep 0.9
         kill -CONT "${pid[$1]}"
@@ -198,7 +198,7 @@ stopped() {
 
 joined() {
     local i=$newcomer until=$((SECONDS + 60)) before=0
-    say "a seventh island joins for $((3 + $2 % 8)) s"
+    say "a seventh island joins for $((2 + $2 % 4)) s"
     [ ! -e "$top/disturbed-$i.log" ] || before=$(stat -c %s "$top/disturbed-$i.log")
     expect joined -1 "islands: e$i .* (joined|is back) "
     expect left -1 "islands: e$i .* left"
@@ -207,30 +207,30 @@ joined() {
         [ $SECONDS -lt $until ] || { fail "the seventh island has merged nothing in 60 s: $(tail -n 2 "$top/disturbed-$i.log")"; break; }
         pause 1
     done
-    pause $((3 + $2 % 8))
+    pause $((2 + $2 % 4))
     kill -TERM "${pid[$i]}"
     finish disturbed 120 $i
 }
 
 node_away() {
     local k=$(($1 % 3))
-    say "etcd's node $k killed for $((8 + $2 % 5)) s"
+    say "etcd's node $k killed for $((7 + $2 % 3)) s"
     expect "etcd node" -1 "etcd's node http://$host:$((port + 2 * k)) is away"
     kill -9 "${node[$k]}"
     wait "${node[$k]}" 2>/dev/null
-    pause $((8 + $2 % 5))
+    pause $((7 + $2 % 3))
     expect "its return" -1 "etcd's node http://$host:$((port + 2 * k)) is back"
     start_node $k
 }
 
 etcd_away() {
-    say "all of etcd killed for $((3 + $2 % 8)) s"
+    say "all of etcd killed for $((3 + $2 % 6)) s"
     expect "all of etcd" -1 "unmerged until it is back"
     expect "its return" -1 "islands: etcd is back"
     etcd_is_there=0
     kill -9 "${node[@]}"
     wait "${node[@]}" 2>/dev/null
-    pause $((3 + $2 % 8))
+    pause $((3 + $2 % 6))
     for k in 0 1 2; do start_node $k; done
     local until=$((SECONDS + 60))
     until etcdctl_health; do
@@ -246,7 +246,7 @@ etcdctl_health() {
 
 draw() {
     local table=(killed killed frozen cut_off cut_off slowed stopped joined node_away etcd_away)
-    local kind=${table[RANDOM % 10]} i=$((RANDOM % islands)) length=$((RANDOM % 1000)) rest=$((1 + RANDOM % 3))
+    local kind=${table[RANDOM % 10]} i=$((RANDOM % islands)) length=$((RANDOM % 1000)) rest=$((RANDOM % 3))
     $kind $i $length
     pause $rest
 }
@@ -286,7 +286,7 @@ optimizer: {lr: 3e-3, warmup: 50, schedule: constant}
 checkpoint: {every: 200, keep: 1}
 evaluate: {every: 0, batches: 100}
 run: {tensorboard: false, log_every: 1000000}
-outer: {every: 50, slots: 7, min_islands: 1, timeout: $timeout, compress: int8, rendezvous: [${rendezvous//,/, }], keys: $top/keys}
+outer: {every: $every, slots: 7, min_islands: 1, timeout: $timeout, compress: int8, rendezvous: [${rendezvous//,/, }], keys: $top/keys}
 YAML
 for k in 0 1 2; do start_node $k; done
 until etcdctl_health; do sleep 0.5; done
@@ -299,23 +299,27 @@ for e in $(seq "$events"); do draw; done
 pause 20
 for e in 1 2 3 4 5; do [[ " ${open[*]} " != *" 1 "* ]] || pause 10; done
 
-# All stop, go on for as many steps as make the last merge, and end; then as many steps undisturbed.
-all=$(seq 0 $((islands - 1)))
+# All stop, go on for as many merges, and end together; then as many steps undisturbed.
+all=$(seq 0 $((islands - 1))) longest_run=0
 kill -TERM "${pid[@]}" 2>/dev/null
 finish disturbed 120 $all
-steps=$(sed -n 's/.*stopped by SIGTERM after step \([0-9]*\).*/\1/p' "$top"/disturbed-[0-5].log | sort -n | tail -n 1)
-steps=$((steps / 50 * 50 + 1000))
-for run in disturbed undisturbed; do
-    for i in $all; do start $run $i train.steps=$steps evaluate.every=$steps; done
-    finish $run 2400 $all
+for i in $all; do
+    steps=$(sed -n 's/.*stopped by SIGTERM after step \([0-9]*\).*/\1/p' "$top/disturbed-$i.log" | tail -n 1)
+    steps=$((steps / every * every + 20 * every))
+    [ $steps -lt $longest_run ] || longest_run=$steps
+    start disturbed $i train.steps=$steps evaluate.every=$steps
 done
+finish disturbed 600 $all
+steps=$longest_run
+for i in $all; do start undisturbed $i train.steps=$steps evaluate.every=$steps; done
+finish undisturbed 2400 $all
 
 "$phalanx" islands "$rendezvous" >"$top/etcd.txt"
 merges=$(sed -n 's|^phalanx/disturbed/merges/0*\([0-9][0-9]*\) .*|\1|p' "$top/etcd.txt")
 gap=$(echo "$merges" | awk 'NR > 1 && $1 != last + 1 { print last; exit } { last = $1 }')
-a=$(last_loss "$top/undisturbed-0") b=$(last_loss "$top/disturbed-0")
+a=$(last_loss "$top/undisturbed-0") b=$(for i in $all; do last_loss "$top/disturbed-$i"; done | sort -g | tail -n 1)
 table
-echo "$(echo "$merges" | wc -l) merges in $steps steps, at most $longest s without one; loss $a undisturbed, $b after $events events"
+echo "$(echo "$merges" | wc -l) merges in $steps steps, at most $longest s without one; loss $a undisturbed, $b (the worst of $islands) after $events events"
 [ -z "$gap" ] || fail "no merge after $gap"
 [ $longest -le $((3 * timeout)) ] || fail "$longest s without a merge"
 for i in $all; do

@@ -200,10 +200,11 @@ static status try_server(bool *done, membership *m, const json_t *pairs)
 }
 
 /* An island that has ended without a word keeps its slot until its lease has run out; so does a server. */
-static status claim_once(bool *done, membership *m)
+static status claim_once(bool *done, bool *reached, membership *m)
 {
     json_t *pairs = NULL;
     TRY(read_live(&pairs, m));
+    *reached = true;
     status s = check_fingerprint(m, pairs);
     int best = -1;
     bool mine_is_held = false;
@@ -224,13 +225,18 @@ static status claim_once(bool *done, membership *m)
 static status claim(membership *m)
 {
     double until = clock_seconds() + m->options.patience;
-    for (bool done = false;;) {
+    for (bool done = false, there = true;;) {
+        bool was_there = there;
+        there = false;
         status s = m->lease ? STATUS_OK : etcd_lease(&m->lease, m->etcd, m->options.lease);
         if (s == STATUS_OK)
-            s = claim_once(&done, m);
+            s = claim_once(&done, &there, m);
         if (s == STATUS_OK && done)
             return STATUS_OK;
-        if (clock_seconds() > until)
+        double now = clock_seconds();
+        if (there && !was_there) /* leases begin anew when etcd is back */
+            until = now + m->options.patience;
+        if (now > until)
             return s != STATUS_OK ? s : status_fail(STATUS_FAILED, "no slot could be claimed");
         bool alive = false;
         if (m->lease && (etcd_keep_alive(&alive, m->etcd, m->lease) != STATUS_OK || !alive))

@@ -281,6 +281,27 @@ static void islands_come_die_and_come_back(void **state)
     free(island_jobs_end(a));
 }
 
+/* Its slot is kept by the lease of its former process, which etcd begins anew when it is back. */
+static void an_island_that_comes_back_while_etcd_is_away_gets_its_slot(void **state)
+{
+    static const char *const words = "outer.min_islands=1 train.steps=100000000 run.log_every=1000000 outer.every=200 "
+                                     "outer.timeout=12";
+    if (!island_jobs_etcd)
+        skip();
+    launch *a = island_jobs_start(*state, "homeless", 0, 1, "%s", words);
+    assert_true(launch_expect(a, "merge 1 of 1", ISLAND_JOBS_LIMIT));
+    kill(launch_pid(a), SIGKILL);
+    launch_result r = launch_finish(a);
+    launch_free(&r);
+    rendezvous_kill(island_jobs_etcd);
+    a = island_jobs_start(*state, "homeless", 0, 1, "%s", words);
+    sleep(9);
+    rendezvous_start(island_jobs_etcd);
+    assert_true(launch_expect(a, "homeless-0 has slot 0", ISLAND_JOBS_LIMIT));
+    kill(launch_pid(a), SIGTERM);
+    free(island_jobs_end(a));
+}
+
 /* Merges that would go by faster than the model travels wait for it. */
 static void a_newcomer_gets_in_where_the_model_travels_longer_than_a_merge_takes(void **state)
 {
@@ -422,6 +443,7 @@ int main(void)
         cmocka_unit_test(islands_that_are_all_stopped_go_on_bit_for_bit),
         cmocka_unit_test(an_island_of_another_kind_or_a_taken_slot_is_refused),
         cmocka_unit_test(islands_come_die_and_come_back),
+        cmocka_unit_test(an_island_that_comes_back_while_etcd_is_away_gets_its_slot),
         cmocka_unit_test(a_newcomer_gets_in_where_the_model_travels_longer_than_a_merge_takes),
         cmocka_unit_test(a_stranger_merges_with_nobody),
         cmocka_unit_test(changes_that_are_no_numbers_are_refused),

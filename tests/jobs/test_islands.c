@@ -285,11 +285,11 @@ static void islands_come_die_and_come_back(void **state)
 static void an_island_that_comes_back_while_etcd_is_away_gets_its_slot(void **state)
 {
     static const char *const words = "outer.min_islands=1 train.steps=100000000 run.log_every=1000000 outer.every=200 "
-                                     "outer.timeout=12";
+                                     "outer.timeout=12 checkpoint.every=200";
     if (!island_jobs_etcd)
         skip();
     launch *a = island_jobs_start(*state, "homeless", 0, 1, "%s", words);
-    assert_true(launch_expect(a, "merge 1 of 1", ISLAND_JOBS_LIMIT));
+    assert_true(launch_expect(a, "saved", ISLAND_JOBS_LIMIT));
     kill(launch_pid(a), SIGKILL);
     launch_result r = launch_finish(a);
     launch_free(&r);

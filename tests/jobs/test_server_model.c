@@ -114,22 +114,23 @@ static void what_the_journal_lacks_is_said(void **state)
 /* The others of a server's ranks say who and where, and end. */
 static void a_rank_of_a_server_that_dies_is_named(void **state)
 {
-    const char *verdict = NULL, *phase = NULL, *op = NULL;
+    const char *verdict = NULL, *phase = NULL, *action = NULL;
     int rank = -1, ends = 0;
     if (!island_jobs_etcd)
         skip();
     launch *server = servers_start_and_wait(*state, "dead-rank", 2, "", SEQUENCE);
     char *folder = servers_folder(*state, "dead-rank"), *path = must_format("%s/incidents.jsonl", folder);
+    sleep(2); /* until its watchdog has said where it is */
     kill(runs_process(folder, 1), SIGKILL);
     launch_result r = launch_finish(server);
     assert_int_not_equal(r.status, 0);
     json_t *line = runs_last_line(path);
-    if (!line || json_unpack(line, "{s:s,s:i,s:s,s:s,s:b}", "verdict", &verdict, "rank", &rank, "phase", &phase, "op",
-                             &op, "ends", &ends))
+    if (!line || json_unpack(line, "{s:s,s:i,s:s,s:s,s:b}", "verdict", &verdict, "rank", &rank, "phase", &phase,
+                             "action", &action, "ends", &ends))
         fail_msg("%s is not what was promised: %s", path, r.err);
     assert_string_equal(verdict, "dead");
     assert_string_equal(phase, "step");
-    assert_string_equal(op, "serving islands");
+    assert_string_equal(action, "serving islands");
     assert_int_equal(rank, 1);
     assert_true(ends);
     json_decref(line);

@@ -28,21 +28,6 @@ static double share_of(const server *v, const roster_part *part, int64_t base)
     return rule_share(staleness, part->tokens, all, islands);
 }
 
-/* Islands go on fetching meanwhile: they may get parts of either model, whole in every element. */
-void server_merge(server *v, int slot, double share)
-{
-    outer *o = v->outer;
-    for (int i = 0; i < o->mine_count; i++) {
-        const outer_unit *m = &o->mine[i];
-        int64_t n = o->units[m->unit].elements;
-        MUST(compress_decode(o->values, o->in[slot] + m->coded, &o->method, n), "a change of slot %d went bad", slot);
-        rule_scale(o->values, (float)share, n);
-        transport_lock(o->transport);
-        rule_step(o->reference + m->at, o->momentum ? o->momentum + m->at : NULL, o->values, &o->rule, n);
-        transport_unlock(o->transport);
-    }
-}
-
 /* The answer is in etcd: so it is. */
 static void conclude(server *v)
 {

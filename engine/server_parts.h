@@ -1,4 +1,4 @@
-/* What the files of the server share: server.c (merging; start there), server_answers.c, server_files.c (where the model begins,
+/* What the files of the server share: server.c (the work; start there), server_merge.c, server_answers.c, server_files.c (where the model begins,
  * saving it), server_journal.c (what has been merged since). */
 #ifndef PHALANX_ENGINE_SERVER_PARTS_H
 #define PHALANX_ENGINE_SERVER_PARTS_H
@@ -39,7 +39,7 @@ typedef struct server {
     double waits;                    /* until when nothing is merged: the journal cannot be written */
 } server;
 
-/* server.c: one change, in the buffer of a slot, into this rank's units. */
+/* server_merge.c: the change in the buffer of a slot, scaled, into this rank's units. */
 void server_merge(server *v, int slot, double share);
 
 /* server_answers.c */

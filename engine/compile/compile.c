@@ -145,6 +145,9 @@ static status compile_programs(compiled *out, const compile_options *options)
     if (options->evaluate) {
         TRY(compile_program_forward(&out->evaluation, out));
         widen(out, &out->evaluation);
+        if (options->train)
+            compile_program_gathers(&out->gathers, out);
+        widen(out, &out->gathers);
     }
     if (options->decode_samples) {
         TRY(compile_program_forward(&out->decoding, out));
@@ -165,8 +168,7 @@ static void add_verification(compiled *c)
 {
     if (!c->options.verify || !c->options.train)
         return;
-    c->sums_bytes =
-        2 * (1 + (int64_t)c->model.parameter_count * (STORAGE_STATES + 2) + OP_MAX_OUT) * (int64_t)sizeof(uint64_t);
+    c->sums_bytes = 2 * (1 + (int64_t)c->model.parameter_count * REPEAT_RESTS + OP_MAX_OUT) * (int64_t)sizeof(uint64_t);
     c->sums = behind(c, c->sums_bytes);
     c->before_bytes = repeat_bytes(&c->training);
     c->before = behind(c, c->before_bytes);

@@ -43,15 +43,19 @@ void order_join(program *list, const program *whole);
 /* order.c: the micro-batches' part in the order that is asked for. */
 void order_micro_batches(compiled_program *out, compile_order how);
 
-/* update.c: what is before and after the micro-batches. Before them, where sharded weights are gathered once a step, the gathers: returns
- * the whole weights, tensors of the program's own, by number; else NULL. */
+/* update.c: what is before and after the micro-batches. Gathers of what the ranks have updated (ZeRO 1 and 2), in the model's order,
+ * which is that of their first use. */
+void update_gather(compiled_program *out, const compiled *c);
+/* Before the micro-batches: those, or where sharded weights are gathered once a step, their gathers: then returns the whole weights,
+ * tensors of the program's own, by number; else NULL. */
 tensor *const *update_begin(compiled_program *out, const compiled *c);
 /* After them: reductions of gradients (each right after its last contribution where that is possible), the loss, the norm, the
- * optimizer, the gathering of weights. */
+ * optimizer. */
 void update_append(compiled_program *out, const compiled *c);
 void update_loss(compiled_program *out, const compiled *c); /* the loss over the grid */
-/* place.c: waits, scratch, outputs in place, lifetimes, addresses of transients. */
-void place_waits(compiled_program *out);
+/* place.c: waits, scratch, outputs in place, lifetimes, addresses of transients. `how` the ops were put in order: as lowered, updated
+ * weights are waited for before all else. */
+void place_waits(compiled_program *out, compile_order how);
 void place_transients(compiled_program *out, const compiled *c, bool bound_only);
 
 #endif

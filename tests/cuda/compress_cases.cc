@@ -20,34 +20,15 @@ struct shape {
 const shape SHAPES[] = {{1, 1, 1},     {1, 63, 1},   {7, 31, 3},   {2, 65, 3},
                         {14, 1056, 3}, {8192, 1, 1}, {4097, 1, 1}, {5, 4096, 2}};
 
+/* What is in gradient / loss scale + feedback: in both, or in the feedback alone, where it is meant to the last bit. */
+struct fill {
+    double (*value)(size_t i);
+    bool both;
+};
+
 double ordinary(size_t)
 {
     return check_random() * pow(10, 3 * check_random());
-}
-
-double zero(size_t i)
-{
-    return i % 3 ? 0.0 : -0.0;
-}
-
-double huge(size_t)
-{
-    return check_random() * 3e38;
-}
-
-double tiny(size_t)
-{
-    return check_random() * 1e-40;
-}
-
-double equal(size_t i)
-{
-    return i % 2 ? 0.25 : -0.25;
-}
-
-double few(size_t i)
-{
-    return i % 977 == 5 ? 100 + (double)i : 0;
 }
 
 /* Of a tensor's first chunk, or its second. */
@@ -56,7 +37,42 @@ double broken(size_t i)
     return i == 0 ? NAN : i == 4500 ? INFINITY : check_random();
 }
 
-double (*const FILLS[])(size_t) = {ordinary, zero, huge, tiny, equal, few, broken};
+double zero(size_t i)
+{
+    return i % 3 ? 0.0 : -0.0;
+}
+
+/* The first is rounded to bf16's infinity. */
+double huge(size_t i)
+{
+    return i == 0 ? 3.4e38 : check_random() * 3.3e38;
+}
+
+double tiny(size_t)
+{
+    return check_random() * 1e-40;
+}
+
+/* Of two magnitudes, some 30 of each in a run. */
+double equal(size_t i)
+{
+    return (i % 2 ? 0.25 : -0.25) * (check_integer(2) ? 1 : 2);
+}
+
+/* They differ in their last bit. */
+double close(size_t)
+{
+    return check_integer(2) ? 1 : 1 + 0x1p-23;
+}
+
+double few(size_t i)
+{
+    return i % 977 == 5 ? 100 + (double)i : 0;
+}
+
+const fill FILLS[] = {{ordinary, true}, {broken, true}, {zero, false},  {huge, false},
+                      {tiny, false},    {equal, false}, {close, false}, {few, false}};
+constexpr size_t LONG_FILLS = 2; /* of which there are long tensors, too */
 
 vector<float> floats_of(const array &a)
 {
@@ -144,7 +160,7 @@ vector<float> read(const method_case &c, const vector<unsigned char> &messages, 
 }
 
 /* Messages of three ranks, each from numbers of its own, and their sum. */
-void both_ways(const method_case &c, double (*fill)(size_t))
+void both_ways(const method_case &c, const fill &f)
 {
     constexpr int RANKS = 3;
     size_t elements = (size_t)(c.of.rows * c.of.width);
@@ -153,12 +169,10 @@ void both_ways(const method_case &c, double (*fill)(size_t))
     array scalars = bytes_of(&s, sizeof s);
     vector<double> all;
     for (int rank = 0; rank < RANKS; rank++) {
-        vector<double> values(elements);
+        vector<double> values(elements), others = f.both ? randoms(elements, 0.1) : vector<double>(elements, 0);
         for (size_t i = 0; i < elements; i++)
-            values[i] = rank == 1 && fill == broken ? ordinary(i) : fill(i);
-        array gradient(LAUNCH_FP32, values), feedback(LAUNCH_FP32, randoms(elements, fill == tiny ? 1e-41 : 0.1));
-        if (fill == zero)
-            feedback.value.assign(elements, 0), feedback.put();
+            values[i] = rank == 1 && f.value == broken ? ordinary(i) : f.value(i);
+        array gradient(LAUNCH_FP32, f.both ? values : others), feedback(LAUNCH_FP32, f.both ? others : values);
         array message(BYTES, (size_t)(c.of.parts * c.parts.bytes)), kept(LAUNCH_FP32, elements);
         vector<float> x = floats_of(gradient), more = floats_of(feedback);
         for (size_t i = 0; i < elements; i++) {
@@ -196,16 +210,16 @@ void nonsense(const method_case &c)
     check("nonsense is what it is to the host", same_bits(floats_of(y), read(c, bytes_from(messages), 1, 1)));
 }
 
-/* Of every kind at one density; ordinary ones at others, and in the long shapes. */
+/* Of every fill at one density; ordinary ones at others, and in the long shapes. */
 void run_method(compress_kind kind, std::initializer_list<double> more)
 {
     for (const shape &s : SHAPES) {
         for (double density : more)
-            both_ways(case_of(kind, density, s), ordinary);
+            both_ways(case_of(kind, density, s), FILLS[0]);
         method_case c = case_of(kind, 0.05, s);
-        for (auto fill : FILLS)
-            if (fill == ordinary || fill == broken || s.rows * s.width < 9000)
-                both_ways(c, fill);
+        for (size_t i = 0; i < sizeof FILLS / sizeof *FILLS; i++)
+            if (i < LONG_FILLS || s.rows * s.width < 9000)
+                both_ways(c, FILLS[i]);
         nonsense(c);
     }
 }

@@ -72,7 +72,8 @@ plain|compress.cuh|compress.cu|compress/bf16|s,(uint16_t)(bits - 1),bits,|what i
 plain|compress.cuh|compress.cu|compress/int8|s,warp_largest(largest),largest,|lanes have scales of their own
 plain|compress.cuh|compress.cu|compress/int4|s,(other + 8) << 4,other << 4,|the high half has no offset
 plain|compress.cuh|compress.cu|compress/topk|s,equal\[w\] < p.equals ? p.equals - equal\[w\] : 0,p.equals,|of equals each warp takes its first
-plain|compress.cuh|compress.cu|compress/topk|s,there >= k ?,there > k ?,|one too few are above the threshold
+plain|compress.cuh|compress.cu|compress/topk|s,bit >= 0,bit > 0,|the threshold's last bit is not looked for
+plain|compress.cuh|compress.cu|compress/topk|s,count_bits(equal \& before) < equals,equals > 0,|of equals more are taken than there is room for
 race|compress.cuh|compress.cu|compress/topk|s,block_barrier(); /\* all are chosen.*,,|levels of what is not chosen yet
 plain|compress.cuh|compress.cu|compress/topk|s,bit % 2 \* WARPS,0,|counts are overwritten while they are read
 plain|compress.cuh|compress.cu|compress/topk|s,fabsf(x) > middle,fabsf(x) >= middle,|a magnitude in the middle is the larger

@@ -111,6 +111,7 @@ $(BUILD)/tests/test_arena: | $(BUILD)/tests/allocation_spy.so
 $(BUILD)/tests/test_buckets: | $(BUILD)/phalanx
 $(BUILD)/tests/test_parity: | $(BUILD)/tests/rank_playlist $(BUILD)/phalanx
 $(BUILD)/tests/test_parity_mutants: | $(BUILD)/tests/rank_mutants $(BUILD)/phalanx
+$(BUILD)/tests/test_compress: | $(BUILD)/tests/rank_mutants $(BUILD)/phalanx
 $(BUILD)/tests/test_recovery: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
 $(BUILD)/tests/test_fp16 $(BUILD)/tests/test_islands: | $(BUILD)/phalanx
 $(BUILD)/tests/test_server: | $(BUILD)/tests/allocation_spy.so $(BUILD)/phalanx

@@ -513,19 +513,8 @@ status training_summary(training *t, bool stopped)
     report_rank *all = must_alloc((unsigned long)comm_ranks(t->world) * sizeof *all);
     comm_all_gather_bytes(comm_world(t->world), all, &mine, sizeof mine);
     report_islands islands = {0};
-    if (t->outer) {
-        outer_counts c = outer_counted(t->outer);
-        islands = (report_islands){.merges = c.merges,
-                                   .missed = c.missed,
-                                   .bytes_sent = c.sent,
-                                   .bytes_received = c.received,
-                                   .refused = c.refused,
-                                   .wait_seconds = c.waited,
-                                   .clipped = c.clipped,
-                                   .releases = c.releases,
-                                   .epsilon = c.epsilon,
-                                   .disagreement = c.disagreement};
-    }
+    if (t->outer)
+        islands = training_islands_count(t);
     status s = STATUS_OK;
     if (speaks(t)) {
         char *path = must_format("%s/summary.json", t->folder);

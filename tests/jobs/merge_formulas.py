@@ -2,10 +2,11 @@
 
     merge_formulas.py FOLDER [outer.KEY=VALUE ...]     keys as the islands had them; defaults are the configuration's
 
-What an island changed, what compression made of it and what it kept are computed from its own weights; references and momentum are
-carried in float64 from the first merge to the last. Printed are the worst errors over all tensors, each relative (L2) to what it is an
-error of: of a reference, to that merge's change of it. More than 1e-6 is a failure. Only the decisions of an encoding (which
-integer, which element) are taken in fp32, as its format says; fp32 roundings in between are what the error is. Needs NumPy.
+What an island changed, what compression made of it and what it kept are computed from its own weights; momentum is carried in float64
+from the first merge to the last. Printed are the worst errors over all tensors, each relative (L2) to what it is an error of:
+`reference`, to a merge's change of it (root mean square over the merges: one may cancel); `total`, of all merges, to all they changed.
+More than 1e-6 is a failure. Only the decisions of an encoding (which integer, which element) are taken in fp32, as its format says;
+fp32 roundings in between are what the error is. Needs NumPy.
 """
 
 import json
@@ -123,19 +124,31 @@ class Errors:
 
 
 class Model:
-    """Reference and momentum in float64, by name, from the first `before` that is seen of a tensor."""
+    """Momentum in float64, by name, and what the merges have changed of each tensor."""
 
     def __init__(self, keys):
-        self.keys, self.reference, self.momentum = keys, {}, {}
+        self.keys, self.momentum, self.start, self.moved, self.latest, self.sizes, self.apart = keys, {}, {}, {}, {}, {}, {}
 
-    def step(self, name, mean):
-        lr, mu, old = float(self.keys["lr"]), float(self.keys["momentum"]), self.reference[name]
+    def rule(self, name, mean):
+        """The change of the reference."""
+        lr, mu = float(self.keys["lr"]), float(self.keys["momentum"])
         if self.keys["optimizer"] == "average":
-            self.reference[name] = old - lr * mean
-        else:  # DiLoCo, 2311.08105: Nesterov's momentum on the mean change
-            v = self.momentum[name] = mu * self.momentum.get(name, 0) + mean
-            self.reference[name] = old - lr * (mean + mu * v)
-        return self.reference[name] - old
+            return -lr * mean
+        v = self.momentum[name] = mu * self.momentum.get(name, 0) + mean  # DiLoCo, 2311.08105: Nesterov's momentum
+        return -lr * (mean + mu * v)
+
+    def take(self, where, name, change, before, after):
+        self.start.setdefault(name, before)
+        self.moved[name] = self.moved.get(name, 0) + change
+        self.latest[name] = after
+        self.sizes.setdefault(name, []).append(np.linalg.norm(change))
+        self.apart.setdefault(name, []).append((np.linalg.norm(after - before - change), where))
+
+    def end(self, errors, where):
+        for n, moved in self.moved.items():
+            errors.add("total", f"{where} {n}", self.latest[n] - self.start[n], moved, moved)
+            apart, merge = max(self.apart[n])
+            errors.add("reference", f"{merge} {n}", apart, 0, np.sqrt(np.mean(np.square(self.sizes[n]))))
 
 
 def check_change(errors, keys, e, kept, where):
@@ -177,13 +190,13 @@ def check_all(errors, keys, top):
             sent[s] = check_change(errors, keys, e, kept[s], f"slot {s} merge {number}")
             kept[s].update({n: e.get("kept", n) for n in e.names})
         for n in e.names:
-            model.reference.setdefault(n, e.get("before", n))
-            change = model.step(n, sum(tokens[s] * sent[s][n] for s in tokens) / sum(tokens.values()))
-            for s, merges in slots.items():
-                after = merges[number].get("after", n)
-                errors.add("reference", f"slot {s} merge {number} {n}", after, model.reference[n], change)
-                errors.expect((after == e.get("after", n)).all(), f"merge {number} {n}: islands differ")
+            change = model.rule(n, sum(tokens[s] * sent[s][n] for s in tokens) / sum(tokens.values()))
+            model.take(f"merge {number}", n, change, e.get("before", n), e.get("after", n))
+            for merges in slots.values():
+                same = all((merges[number].get(x, n) == e.get(x, n)).all() for x in ("before", "after"))
+                errors.expect(same, f"merge {number} {n}: islands differ")
         errors.merges += len(tokens) == len(slots)
+    model.end(errors, "after all merges")
     for p in top.glob("slot-*"):
         check_settled(errors, keys, p)
     return slots
@@ -193,24 +206,20 @@ def check_gossip(errors, keys, top):
     """NoLoCo, 2506.10911: m <- mu m + lr mean (p - o) + lr (mean o - o_i); o_i <- o_i + m. The last exchange is the mean itself."""
     lr, mu = float(keys["lr"]), float(keys["momentum"])
     slots = {int(p.name[5:]): events(p, "exchange") for p in sorted(top.glob("slot-*"))}
-    old, momentum = {s: {} for s in slots}, {s: {} for s in slots}
+    models = {s: Model(keys) for s in slots}
     for number in sorted(set().union(*slots.values())):
         here = {s: e[number] for s, e in slots.items() if number in e}
         for n in next(iter(here.values())).names:
             for s, e in here.items():
-                old[s].setdefault(n, e.get("before", n))
-            new = {}
-            for s, e in here.items():
-                group = e.meta["group"]
-                p, o = [here[g].get("weights", n) for g in group], [old[g][n] for g in group]
-                m = mu * momentum[s].get(n, 0) + lr * np.mean([a - b for a, b in zip(p, o)], axis=0)
-                momentum[s][n] = m + lr * (np.mean(o, axis=0) - old[s][n])
-                new[s] = np.mean(p, axis=0) if e.meta["mean"] else old[s][n] + momentum[s][n]
-                where = f"slot {s} exchange {number} {n}"
-                errors.add("reference", where, e.get("after", n), new[s], new[s] - old[s][n])
-            for s in new:
-                old[s][n] = new[s]
+                group, own = e.meta["group"], e.get("before", n)
+                p, o = [here[g].get("weights", n) for g in group], [here[g].get("before", n) for g in group]
+                m = mu * models[s].momentum.get(n, 0) + lr * np.mean([a - b for a, b in zip(p, o)], axis=0)
+                m = models[s].momentum[n] = m + lr * (np.mean(o, axis=0) - own)
+                change = np.mean(p, axis=0) - own if e.meta["mean"] else m
+                models[s].take(f"slot {s} exchange {number}", n, change, own, e.get("after", n))
         errors.merges += all(len(e.meta["group"]) > 1 for e in here.values()) and len(here) == len(slots)
+    for s, model in models.items():
+        model.end(errors, f"slot {s} after all exchanges")
     for p in top.glob("slot-*"):
         check_settled(errors, keys, p)
     return slots
@@ -234,14 +243,14 @@ def check_server(errors, keys, top):
         weight = last[slot] / np.mean(list(last.values())) if keys["weights"] == "tokens" else 1.0
         stale += age > 1
         for n in e.names:
-            model.reference.setdefault(n, e.get("before", n))
             history.setdefault(n, [(0, e.get("before", n))])
             change = sent[slot, e.meta["offer"]][n]
             errors.add("sent", f"merge {number} {n}", e.get("sent", n), change, change)
-            moved = model.step(n, change * weight / age)
-            errors.add("reference", f"merge {number} {n}", e.get("after", n), model.reference[n], moved)
+            moved = model.rule(n, change * weight / age)
+            model.take(f"merge {number}", n, moved, e.get("before", n), e.get("after", n))
             history[n].append((number, e.get("after", n)))
         errors.merges += 1
+    model.end(errors, "after all merges")
     for s, pushes in slots.items():  # an island's base: the server's model after merge `base`, or parts of later ones
         for step, e in pushes.items():
             for n in e.names:

@@ -1,8 +1,6 @@
 /* A job that is an island: the outer loop's calls, with the run's position. */
 #include "engine/training.h"
 
-#include "memory/log.h"
-
 static outer_position position_of(const training *t)
 {
     return (outer_position){t->step, t->updates, false};
@@ -65,27 +63,4 @@ status training_islands_leave(training *t)
         return STATUS_OK;
     TRY(training_save_finish(t)); /* what is on its way to the disk is the state before */
     return outside(t, outer_part);
-}
-
-report_islands training_islands_count(training *t)
-{
-    outer_counts c = outer_counted(t->outer);
-    double computing = c.elapsed > 0 ? 1 - c.stood / c.elapsed : 1;
-    if (c.elapsed > 0)
-        log_info(
-            "islands: %.1f%% of the time computed: of %.4g s, training stood still for merges for %.3g s, %.3g s of "
-            "them waiting for others",
-            100 * computing, c.elapsed, c.stood, c.waited);
-    return (report_islands){.merges = c.merges,
-                            .missed = c.missed,
-                            .bytes_sent = c.sent,
-                            .bytes_received = c.received,
-                            .refused = c.refused,
-                            .wait_seconds = c.waited,
-                            .stood_seconds = c.stood,
-                            .computing = computing,
-                            .clipped = c.clipped,
-                            .releases = c.releases,
-                            .epsilon = c.epsilon,
-                            .disagreement = c.disagreement};
 }

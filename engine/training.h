@@ -164,7 +164,6 @@ status training_islands_join(training *t); /* before the first step */
 status training_islands_step(training *t); /* after each */
 status training_islands_save(training *t); /* before a checkpoint */
 status training_islands_leave(training *t);
-report_islands training_islands_count(training *t); /* of a job that is one; says how much of the time it has computed */
 
 /* train_data.c: the header's lines about the data, and warnings. */
 void training_say_data(const training *t);

@@ -1,7 +1,7 @@
 #!/bin/sh
 # What staying alive costs, as ratios:
 #   restart  a killed rank: seconds to the next step of the demo's model on two ranks, and where they go
-#   saves    a checkpoint every 10 steps of GPT-2 124M, 4 x 1024: beside training, while it waits, none (STEPS, 100)
+#   saves    a checkpoint every 10 steps of GPT-2 124M, 4 x 1024: beside training, while it waits, none (ROUNDS, 5)
 #   verify   run.verify_every=5 at 16 micro-batches on two ranks, beside none (VERIFY_STEPS, 30)
 #   tools/bench_alive.sh build/phalanx [restart] [saves] [verify]
 # With PYTHON, which must have torch, the same state is saved by PyTorch's asynchronous DCP, too. The folder for checkpoints: TMPDIR.
@@ -49,24 +49,42 @@ restart() {
         printf "  (the end of the old job, mpirun, and steps that had been done before)\n" }'
 }
 
+# Ten steps, the first uncounted one aside, with a save after the fifth. The modes take turns, since the machine's speed drifts: what ten
+# steps take is the sum of each step's median over the rounds, with what a step could not begin for a save.
 saves() {
-    steps=${STEPS:-100}
-    gpt2="models/configs/gpt2-124m.yaml train.device=cpu $data train.steps=$steps train.sequence=1024 train.micro_batch=4
+    rounds=${ROUNDS:-5}
+    gpt2="models/configs/gpt2-124m.yaml train.device=cpu $data train.steps=11 train.sequence=1024 train.micro_batch=4
         train.global_batch=4 checkpoint.keep=1"
-    train none "$phalanx" train $gpt2 checkpoint.every=0
-    train beside "$phalanx" train $gpt2 checkpoint.every=10
-    train waits "$phalanx" train $gpt2 checkpoint.every=10 checkpoint.asynchronous=false
-    for name in none beside waits; do
-        values step_seconds "$folder/$name/metrics.jsonl" >"$folder/$name.steps"
-        values checkpoint_seconds "$folder/$name/metrics.jsonl" >"$folder/$name.stalls"
-        paste "$folder/$name.steps" "$folder/$name.stalls" |
-            awk -v name=$name 'NR > 1 { steps += $1; stalls += $2; n++ } END { print name, steps, stalls, n }'
-    done | awk -v steps="$steps" '
-        $1 == "none" { none = $2 }
-        { printf "saves: %-7s %d steps after the first in %.1f s, %.4f x none; stall %.2f %% of the time, %.2f %% of a step at each save\n",
-            $1, $4, $2, $2 / none, 100 * $3 / $2, $1 == "none" ? 0 : 100 * ($3 / int($4 / 10)) / ($2 / $4) }'
+    for round in $(seq "$rounds"); do
+        order="none beside waits"
+        [ $((round % 2)) -eq 1 ] || order="waits beside none"
+        for name in $order; do
+            case $name in
+            none) keys="checkpoint.every=0" ;;
+            beside) keys="checkpoint.every=6" ;;
+            waits) keys="checkpoint.every=6 checkpoint.asynchronous=false" ;;
+            esac
+            train $name "$phalanx" train $gpt2 $keys
+            values step_seconds "$folder/$name/metrics.jsonl" >"$folder/$name.steps"
+            values checkpoint_seconds "$folder/$name/metrics.jsonl" >"$folder/$name.stalls"
+            paste "$folder/$name.steps" "$folder/$name.stalls" | awk -v name=$name -v round="$round" \
+                '{ print name, NR, $1, $2 } NR > 1 { sum += $1 + $2 } END { printf "saves: round %d, %s: %.1f s\n", round, name, sum > "/dev/stderr" }'
+            rm -rf "${folder:?}/$name"
+        done
+    done >"$folder/saves"
+    sort -k1,1 -k2,2n -k3,3n "$folder/saves" | awk -v rounds="$rounds" '
+        { n++; time[n] = $3 + $4; stall[$1] += $4 }
+        n == rounds { middle = (time[int((n + 1) / 2)] + time[int(n / 2) + 1]) / 2; if ($2 > 1) ten[$1] += middle; n = 0 }
+        END {
+            split("none beside waits", names)
+            for (i = 1; i <= 3; i++) {
+                x = names[i]
+                printf "saves: %-7s ten steps in %.1f s, %.4f x none; stall %.2f %% of a step at each save\n",
+                    x, ten[x], ten[x] / ten["none"], 100 * stall[x] / rounds / (ten[x] / 10)
+            }
+        }'
     if [ -n "${PYTHON:-}" ]; then
-        "$PYTHON" tests/jobs/bench_dcp.py "$steps" "$folder/dcp"
+        "$PYTHON" tests/jobs/bench_dcp.py "$rounds" "$folder/dcp"
     fi
 }
 

@@ -72,6 +72,20 @@ static status write_events(const wishes *w, const picture *all, int count, const
     return s;
 }
 
+/* A line each: the time of the step, and the shares of it that are bubble and waits for what travels along an axis. */
+static void print_shares(const picture *p)
+{
+    printf("%-20s %.1f ms, bubble %.1f%%", p->name, p->length / 1e3, 100 * p->bubble);
+    bool any = false;
+    for (int a = 0; a < PICTURE_ALONG; a++) {
+        if (p->exposed[a] < 0.0005)
+            continue;
+        printf("%s %s %.1f%%", any ? "," : ", waiting", picture_along(a), 100 * p->exposed[a]);
+        any = true;
+    }
+    putchar('\n');
+}
+
 static bool ends_with(const char *text, const char *end)
 {
     size_t n = strlen(text), m = strlen(end);
@@ -88,8 +102,10 @@ static status draw(const wishes *w, const char *title, const char *run, const pl
     if (s == STATUS_OK && run)
         s = timeline_measure(&all[1], &traced, &names, run, w->step, &p->options);
     if (s == STATUS_OK && run && !traced)
-        log_info("%s has no trace: only what is predicted is drawn; run.trace=[10, 12] would time those steps", run);
-    if (s == STATUS_OK)
+        log_info("%s has no trace: only what is predicted is shown; run.trace=[10, 12] would time those steps", run);
+    for (int i = 0; s == STATUS_OK && i < 1 + traced; i++)
+        print_shares(&all[i]);
+    if (s == STATUS_OK && w->output)
         s = ends_with(w->output, ".json") ? write_events(w, all, 1 + traced, &names)
                                           : write_page(w, title, all, 1 + traced, &names, p);
     for (int i = 0; i < MOST_PICTURES; i++)
@@ -174,7 +190,8 @@ int timeline_main(int argc, char **argv)
         .operands = "CONFIG.yaml|RUN [key=value ...]",
         .summary = "Draws a step: what each stage computes, waits for and sends, and its memory, over time. Of a\n"
                    "configuration as it is predicted; of a run's folder also as it was measured, if run.trace named\n"
-                   "the step. A page for any browser, which loads nothing; or a trace for other viewers.",
+                   "the step. Prints its time, its bubble and what it waits for; --output draws it: a page for any browser,\n"
+                   "which loads nothing, or a trace for other viewers.",
         .least = 1,
         .most = -1,
         .row = rows,
@@ -182,14 +199,10 @@ int timeline_main(int argc, char **argv)
     int operands, code = options_parse(&command, &operands, argc, argv);
     if (code != OPTIONS_GO_ON)
         return code;
-    if (!w.output) {
-        log_error("timeline needs --output FILE.html or --output FILE.json");
-        return STATUS_USAGE;
-    }
     status s = run_command(&w, operands, argv);
     if (s != STATUS_OK)
         log_error("%s", status_message());
-    else
+    else if (w.output)
         log_info("%s is ready: open it in %s", w.output,
                  ends_with(w.output, ".json") ? "ui.perfetto.dev or chrome://tracing" : "a browser");
     return (int)s;

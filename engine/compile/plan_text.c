@@ -254,6 +254,9 @@ static void print_time(FILE *out, const plan *p)
     if (p->schedule->stages > 1)
         fprintf(out, "bubble            %.1f%% of the step\n", 100 * p->timing.bubble);
     print_exposed(out, p);
+    if (p->timing.barrier / p->step_seconds >= 0.0005)
+        fprintf(out, "norm              %.1f%% of the step, until all ranks have their gradients\n",
+                100 * p->timing.barrier / p->step_seconds);
     fputs("longest chain     ", out);
     for (int i = 0; i < p->timing.cause_count && i < 4; i++)
         fprintf(out, "%s%s %.0f%%", i ? ", " : "", p->timing.causes[i].text,
@@ -367,7 +370,8 @@ static void json_time(FILE *out, const plan *p)
     for (int a = 0, shown = 0; a < AXIS_COUNT; a++)
         if (axis_has_messages((axis)a))
             fprintf(out, "%s\"%s\": %.17g", shown++ ? ", " : "", axis_name((axis)a), p->timing.exposed[a]);
-    fprintf(out, "},\n \"host_copy_seconds\": %.17g,\n \"longest_chain\": [", p->timing.copies);
+    fprintf(out, "},\n \"host_copy_seconds\": %.17g,\n \"norm_barrier_seconds\": %.17g,\n \"longest_chain\": [",
+            p->timing.copies, p->timing.barrier);
     for (int i = 0; i < p->timing.cause_count; i++)
         fprintf(out, "%s{\"what\": \"%s\", \"seconds\": %.17g}", i ? ", " : "", p->timing.causes[i].text,
                 p->timing.causes[i].seconds);

@@ -342,6 +342,7 @@ static void wait_for(player *s, int rank, play_op *e)
     double exposed = waited < transfer ? waited : transfer;
     *(launch->does == COPIES ? &r->copies : &r->exposed[launch->axis]) += exposed;
     r->idle += waited - exposed;
+    r->barrier += launch->does != COPIES && launch->axis == AXIS_GRID ? waited : 0;
     s->now[rank] = now + waited;
 }
 
@@ -495,6 +496,7 @@ static void sum_up(player *s)
         for (int a = 0; a < AXIS_COUNT; a++)
             p->exposed[a] += p->ranks[r].exposed[a] / p->count;
         p->copies += p->ranks[r].copies / p->count;
+        p->barrier += p->ranks[r].barrier / p->count;
     }
     find_causes(s);
     share_cores(p);

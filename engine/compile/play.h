@@ -26,6 +26,7 @@ typedef struct play_rank {
     double exposed[AXIS_COUNT]; /* waited for while transfers ran */
     double copies;              /* waited for while state was copied to host memory or from it */
     double idle;                /* waited for others, and at the step's end */
+    double barrier;             /* of both: waited for sums over all ranks, the gradients' norm */
     double end;
 } play_rank;
 
@@ -42,7 +43,7 @@ typedef struct play {
     double seconds;             /* the step */
     double bubble;              /* mean of the ranks' idle shares */
     double exposed[AXIS_COUNT]; /* mean over the ranks */
-    double copies;              /* likewise */
+    double copies, barrier;     /* likewise */
     play_cause causes[PLAY_CAUSES];
     int cause_count;
 } play;

@@ -260,11 +260,19 @@ static void play_round(search *out, tries *all, const search_terms *t, const sea
     qsort(out->results, (size_t)out->count, sizeof *out->results, by_seconds);
 }
 
+/* The same on every machine: it hangs on the layout that seems best, not on a clock. */
+static int programs(const search_terms *t, const search_layout *best)
+{
+    int64_t microbatches = t->config->train.global_batch / best->data / best->micro_batch;
+    int64_t most = SEARCH_WORK / (t->config->model.shape.layers * microbatches);
+    return most < SEARCH_LEAST ? SEARCH_LEAST : most > SEARCH_MOST ? SEARCH_MOST : (int)most;
+}
+
 /* In rounds of a fixed size, so that what is left out hangs on no clock. More than `most` only until something fits. */
 static void play_best(search *out, const search_terms *t, const search_layout *layouts, int count)
 {
     search_layout these[ROUND];
-    int most = t->most ? t->most : SEARCH_MOST;
+    int most = t->most || !count ? t->most : programs(t, &layouts[0]);
     tries all = {.layouts = layouts, .count = count};
     for (;;) {
         int left = out->count ? most - out->exact : ROUND;

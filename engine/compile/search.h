@@ -27,13 +27,14 @@ typedef struct search_terms {
     const profile *prices;
     int64_t memory;            /* bytes of a device, arena and what is beside it */
     const op_backend *backend; /* whose working memory counts, or NULL */
-    int most;                  /* exact programs; 0: SEARCH_MOST */
+    int most;                  /* exact programs; 0: from SEARCH_LEAST to SEARCH_MOST, as many as SEARCH_WORK allows */
     /* `done` of at most `all` exact programs, and the best so far, or NULL; may be NULL */
     void (*progress)(void *context, int done, int all, const search_result *best);
     void *context;
 } search_terms;
 
-enum { SEARCH_MOST = 8 };
+/* Programs of small models are compiled at once, and more of them are tried. SEARCH_WORK: layers x micro-batches in all. */
+enum { SEARCH_LEAST = 8, SEARCH_MOST = 40, SEARCH_WORK = 20000 };
 
 typedef struct search {
     int layouts, within;    /* that were estimated, and those of them that may fit */

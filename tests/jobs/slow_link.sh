@@ -63,6 +63,10 @@ s = [x for x in s if x][2:]
 print(sum(s) / len(s))' "$1"
 }
 
+percent() {
+    awk -v s="$(number "$1" islands computing)" 'BEGIN { printf "%.1f%%", 100 * s }'
+}
+
 # keys...: plan.json
 plan() {
     "$phalanx" plan models/configs/gpt2-124m.yaml "${common[@]}" "$@" --device "$profile" --island-bandwidth \
@@ -90,26 +94,33 @@ find_every() {
         'BEGIN { n = 2 * int(1.1 * t / s + 0.5); print n < 4 ? 4 : n }')
 }
 
-# MODE STEPS keys...: a line of the table for each island
+# MODE STEPS keys...: a line for each island. The second plan is for a machine as fast as this one was.
 measure() {
-    local mode=$1 steps=$2 i run
+    local mode=$1 steps=$2 i run step own
     shift 2
-    plan "$@"
     for i in 0 1; do start "$mode" $i train.steps="$steps" "$@"; done
     finish "$mode"
     for i in 0 1; do
         run=$top/$mode-$i
-        local share
-        share=$(number "$run/summary.json" islands computing)
-        printf '%-10s island %d: %2d merges, %4.0f MB sent, steps of %.2f s; computes %.1f%% (waits %.1f s, stands still %.1f s); plan: steps of %.2f s, %.1f s of transfer a round, computes %.1f%%\n' \
+        [ -n "${KEEP:-}" ] && mkdir -p "$KEEP" && cp "$run.log" "$KEEP/" && cp "$run/summary.json" "$KEEP/$mode-$i.json"
+        step=$(mean_step "$run/metrics.jsonl")
+        plan "$@"
+        own=$(percent "$top/plan.json")
+        plan "$@" $(python3 -c 'import json, sys
+p = json.load(open(sys.argv[1]))
+slower = p["step_seconds"] / float(sys.argv[2])
+print("--flops", p["assumed"]["flops"] * slower / 1e12, "--bandwidth", p["assumed"]["memory_bandwidth"] * slower / 1e9)' \
+            "$top/plan.json" "$step")
+        printf '%-10s island %d: %2d merges, %.0f MB sent, steps of %.2f s: computes %s of the time (waits %.1f s, stands still %.1f s)\n' \
             "$mode" $i "$(number "$run/summary.json" islands merges)" \
-            "$(awk -v b="$(number "$run/summary.json" islands bytes_sent)" 'BEGIN { print b / 1e6 }')" \
-            "$(mean_step "$run/metrics.jsonl")" "$(awk -v s="$share" 'BEGIN { print 100 * s }')" \
-            "$(number "$run/summary.json" islands wait_seconds)" "$(number "$run/summary.json" islands stood_seconds)" \
-            "$(number "$top/plan.json" step_seconds)" "$(number "$top/plan.json" islands merge_seconds)" \
-            "$(awk -v s="$(number "$top/plan.json" islands computing)" 'BEGIN { print 100 * s }')"
-        awk -v m="$mode" -v s="$share" 'BEGIN { exit !(m == "whole" ? s < 0.75 : s >= 0.90) }' || failed=1
-        [ -n "${KEEP:-}" ] && mkdir -p "$KEEP" && cp "$run.log" "$run/summary.json" "$KEEP/" && mv "$KEEP/summary.json" "$KEEP/$mode-$i.json"
+            "$(awk -v b="$(number "$run/summary.json" islands bytes_sent)" 'BEGIN { print b / 1e6 }')" "$step" \
+            "$(percent "$run/summary.json")" "$(number "$run/summary.json" islands wait_seconds)" \
+            "$(number "$run/summary.json" islands stood_seconds)"
+        printf '%-10s plan: %.1f s of transfer in %d steps; computes %s with its own steps, %s with steps of %.2f s\n' "" \
+            "$(number "$top/plan.json" islands merge_seconds)" "$every" "$own" "$(percent "$top/plan.json")" \
+            "$(number "$top/plan.json" step_seconds)"
+        awk -v m="$mode" -v s="$(number "$run/summary.json" islands computing)" \
+            'BEGIN { exit !(m == "whole" ? s < 0.75 : s >= 0.90) }' || failed=1
     done
 }
 

@@ -36,6 +36,8 @@ static void merge(server *v, int slot, double share)
         const outer_unit *m = &o->mine[i];
         int64_t n = o->units[m->unit].elements;
         MUST(compress_decode(o->values, o->in[slot] + m->coded, &o->method, n), "a change of slot %d went bad", slot);
+        outer_dump_keep(o, OUTER_DUMP_BEFORE, m, o->reference + m->at);
+        outer_dump_keep(o, OUTER_DUMP_SENT, m, o->values);
         rule_scale(o->values, (float)share, n);
         transport_lock(o->transport);
         rule_step(o->reference + m->at, o->momentum ? o->momentum + m->at : NULL, o->values, &o->rule, n);
@@ -58,6 +60,7 @@ static void conclude(server *v)
     double share = p->refusal == ROSTER_TAKEN ? share_of(v, p, v->base) : 0;
     if (p->refusal == ROSTER_TAKEN) {
         merge(v, p->slot, share);
+        outer_dump_pushed(o, p, v->base);
         o->merge++;
         o->counts.merges++;
         v->step = p->offer > v->step ? p->offer : v->step;

@@ -239,8 +239,8 @@ faults: $(BUILD)/tests/test_campaign $(BUILD)/tests/test_checkpoint_damage ## FA
 soak: all ## 50,000 steps under phalanx supervise with kills: memory, descriptors and files stay constant
 	tests/jobs/soak.sh $(BUILD)/phalanx $(or $(STEPS),50000)
 EVENTS ?= 40
-island-events: $(BUILD)/phalanx ## EVENTS=N events at random (SEED=S) among six islands: killed, frozen, stopped, etcd away
-	EVENTS=$(EVENTS) SEED=$(SEED) STEPS=$(or $(STEPS),5000) tests/jobs/island_events.sh $(BUILD)/phalanx
+island-events: $(BUILD)/phalanx ## EVENTS=N events at random (SEED=S) among six islands: killed, frozen, cut off, slowed, stopped, joined, etcd away
+	EVENTS=$(EVENTS) SEED=$(SEED) tests/jobs/island_events.sh $(BUILD)/phalanx
 island-losses: $(BUILD)/phalanx ## what islands of each method lose and send, beside one job with the same tokens
 	tests/jobs/island_losses.sh $(BUILD)/phalanx
 slow-link: $(BUILD)/phalanx ## as root: how much of the time islands compute that merge GPT-2 over 100 Mbit/s, whole or streaming

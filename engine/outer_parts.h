@@ -107,6 +107,10 @@ struct outer {
     } got[ROSTER_MEMBERS];
     transport_part *parts; /* [slots][mine_count], of fetches */
     uint64_t reported;
+    double whole;       /* since when this job has every change for it; 0: it lacks some */
+    double held_up;     /* since when merges wait for islands that take the model; 0: they do not */
+    double stands;      /* since when training stands still for this merge; 0: it does not */
+    uint64_t said_late; /* bits of the slots that it has been said to wait for */
 
     /* what the transport's thread may serve; under its lock */
     int64_t serves_merge, serves_offer, serves_state;
@@ -118,7 +122,7 @@ struct outer {
 /* outer_setup.c */
 void outer_assign_buffers(outer *o); /* once the slot is known */
 /* A server's: memory and transport, without weights; the reference is all zeros. */
-status outer_open_holder(outer **out, const config *c, comm *world);
+status outer_open_holder(outer **out, const config *c, comm *world, watchdog *w);
 /* Sections "outer_reference" and so on, where they are, of a checkpoint. */
 status outer_read_sections(outer *o, checkpoint *from);
 

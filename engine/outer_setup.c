@@ -408,10 +408,11 @@ status outer_open(outer **out, const config *c, compiled *k, executor *e, comm *
     return open_either(out, o);
 }
 
-status outer_open_holder(outer **out, const config *c, comm *world)
+status outer_open_holder(outer **out, const config *c, comm *world, watchdog *w)
 {
     outer *o = make(c, world);
     o->holds = true;
+    o->watchdog = w;
     return open_either(out, o);
 }
 

@@ -42,6 +42,7 @@ static void conclude(server *v)
     int64_t age = o->merge - v->base;
     if (p->refusal == ROSTER_TAKEN) {
         server_merge(v, p->slot, v->share);
+        outer_dump_pushed(o, p, v->base);
         o->merge++;
         v->entries++;
         o->counts.merges++;

@@ -10,6 +10,8 @@ void server_merge(server *v, int slot, double share)
         const outer_unit *m = &o->mine[i];
         int64_t n = o->units[m->unit].elements;
         MUST(compress_decode(o->values, o->in[slot] + m->coded, &o->method, n), "a change of slot %d went bad", slot);
+        outer_dump_keep(o, OUTER_DUMP_BEFORE, m, o->reference + m->at);
+        outer_dump_keep(o, OUTER_DUMP_SENT, m, o->values);
         rule_scale(o->values, (float)share, n);
         transport_lock(o->transport);
         rule_step(o->reference + m->at, o->momentum ? o->momentum + m->at : NULL, o->values, &o->rule, n);

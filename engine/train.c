@@ -213,6 +213,8 @@ static status evaluate(training *t, signals_request *asked)
 {
     double began = clock_seconds(), *losses = must_calloc((unsigned long)t->set_count, sizeof *losses);
     status s = STATUS_OK;
+    watchdog_enter(t->watchdog, DURING_EVALUATION, false, t->step, "gathering the weights");
+    executor_play(t->executor, &t->compiled.gathers);
     for (int i = 0; i < t->set_count && s == STATUS_OK && *asked != SIGNALS_STOP; i++)
         s = evaluate_set(&losses[i], t, asked, i);
     if (s == STATUS_OK && *asked != SIGNALS_STOP)

@@ -13,7 +13,7 @@
 typedef struct rest {
     const tensor *t;
     const char *what; /* "weight" */
-    int first, last;  /* ops of a step that write it; the program's length and -1: none */
+    int first, last;  /* ops of a step: before `first` it is checked, after `last` it is summed */
     bool weight;
     int number;  /* the parameter's */
     int64_t sum; /* its address in the arena */
@@ -33,9 +33,10 @@ struct verify {
     device *device;
     double bandwidth; /* of a device with memory of its own; else 0, and time is measured */
     int every;
-    rest *rests; /* in the order of the first write */
+    rest *rests; /* in the order of `first` */
     int count;
-    int *by_last; /* in the order of the last */
+    int apart;    /* while they are listed: those from here on are weights as they were gathered */
+    int *by_last; /* in the order of `last` */
     int next_first, next_last;
 
     int micro_batch; /* that is repeated in this step, or -1 */
@@ -62,13 +63,24 @@ static void add_rest(verify *v, const storage *s, const tensor *t, const char *w
     v->count++;
 }
 
+/* Does a step begin with gathering the rows of this weight that others own? */
+static bool is_gathered(const verify *v, const storage *s)
+{
+    const compile_options *o = &v->compiled->options;
+    return o->zero > 0 && !s->shard_weight && grid_group_size(&o->grid, AXIS_GRADIENT) > 1;
+}
+
+/* A tensor rests from the last op of a step that writes it to the first of the next. Of a weight that each step gathers these are the
+ * own rows; and all rows, once more, from the gather to the update of the same step: data ranks have the same of these. */
 static void list_rests(verify *v)
 {
     const compiled *c = v->compiled;
-    v->rests = must_calloc((unsigned long)c->model.parameter_count * (STORAGE_STATES + 2), sizeof *v->rests);
+    v->rests = must_calloc((unsigned long)c->model.parameter_count * REPEAT_RESTS, sizeof *v->rests);
     for (int i = 0; i < c->model.parameter_count; i++) {
         const storage *s = &c->storage[c->model.parameters[i]->number];
-        add_rest(v, s, s->shard_weight ? s->shard : s->weight, "weight", true);
+        if (s->of->shares < 0)
+            add_rest(v, s, is_gathered(v, s) || s->shard_weight ? s->own_weight : s->weight, "weight",
+                     !is_gathered(v, s));
         if (s->master != s->own_weight)
             add_rest(v, s, s->master, "master weight", false);
         for (int k = 0; k < s->states; k++)
@@ -77,6 +89,12 @@ static void list_rests(verify *v)
             add_rest(v, s, s->feedback, "feedback", false);
         if (s->feedback_sum)
             add_rest(v, s, s->feedback_sum, "feedback of the sum", false);
+    }
+    v->apart = v->count;
+    for (int i = 0; i < c->model.parameter_count; i++) {
+        const storage *s = &c->storage[c->model.parameters[i]->number];
+        if (is_gathered(v, s) && s->of->shares < 0)
+            add_rest(v, s, s->weight, "weight", true);
     }
 }
 
@@ -92,22 +110,39 @@ static int compare_first(const void *a, const void *b)
     return (x->first > y->first) - (x->first < y->first);
 }
 
-/* Op `at` writes bytes [begin, end) of the arena. The rests are in the order of their addresses. */
-static void note_write(verify *v, int64_t begin, int64_t end, int at)
+/* Op `at` writes tensor `to`: of `count` rests in the order of their addresses it is their first or their last, or both. */
+static void note_write(rest *rests, int count, const tensor *to, int at, bool first, bool last)
 {
-    int low = 0, high = v->count;
-    while (low < high) { /* the first that ends behind `begin` */
+    int low = 0, high = count;
+    int64_t end = to->address + tensor_bytes(to);
+    while (low < high) { /* the first that ends behind the tensor's begin */
         int middle = (low + high) / 2;
-        const tensor *t = v->rests[middle].t;
-        if (t->address + tensor_bytes(t) <= begin)
+        const tensor *t = rests[middle].t;
+        if (t->address + tensor_bytes(t) <= to->address)
             low = middle + 1;
         else
             high = middle;
     }
-    for (; low < v->count && v->rests[low].t->address < end; low++) {
-        rest *r = &v->rests[low];
-        r->first = at < r->first ? at : r->first;
-        r->last = at > r->last ? at : r->last;
+    for (; low < count && rests[low].t->address < end; low++) {
+        rest *r = &rests[low];
+        if (first)
+            r->first = at < r->first ? at : r->first;
+        if (last)
+            r->last = at > r->last ? at : r->last;
+    }
+}
+
+/* A gather leaves a rank's own rows as they are. */
+static void note_op(verify *v, const op *writes, int at)
+{
+    bool gathers = writes->phase == PHASE_BEGIN;
+    for (int k = 0; k < OP_MAX_OUT; k++) {
+        const tensor *t = writes->out[k];
+        if (!t || t->address < 0)
+            continue;
+        if (!gathers)
+            note_write(v->rests, v->apart, t, at, true, true);
+        note_write(v->rests + v->apart, v->count - v->apart, t, at, !gathers, gathers);
     }
 }
 
@@ -121,10 +156,12 @@ static void note_writes(verify *v)
             started[o->at.request] = o;
         if (o->kind == OP_wait)
             writes = started[o->at.request];
-        for (int k = 0; writes && k < OP_MAX_OUT; k++)
-            if (writes->out[k] && writes->out[k]->address >= 0)
-                note_write(v, writes->out[k]->address, writes->out[k]->address + tensor_bytes(writes->out[k]), i);
+        if (writes)
+            note_op(v, writes, i);
     }
+    for (int i = v->apart; i < v->count; i++) /* what this rank does not update is checked at the step's end */
+        if (v->rests[i].first == v->list->count)
+            v->rests[i].first = v->list->count - 1;
     free(started);
 }
 
@@ -296,7 +333,8 @@ verify *verify_open(const compiled *c, executor *e, int every)
     v->every = every;
     v->micro_batch = -1;
     list_rests(v);
-    qsort(v->rests, (size_t)v->count, sizeof *v->rests, compare_address);
+    qsort(v->rests, (size_t)v->apart, sizeof *v->rests, compare_address);
+    qsort(v->rests + v->apart, (size_t)(v->count - v->apart), sizeof *v->rests, compare_address);
     note_writes(v);
     order_rests(v);
     executor_observe(e, OBSERVES_OUTSIDE, (executor_observer){v, before, after, again});

@@ -145,6 +145,9 @@ static status compile_programs(compiled *out, const compile_options *options)
     if (options->evaluate) {
         TRY(compile_program_forward(&out->evaluation, out));
         widen(out, &out->evaluation);
+        if (options->train)
+            compile_program_gathers(&out->gathers, out);
+        widen(out, &out->gathers);
     }
     if (options->decode_samples) {
         TRY(compile_program_forward(&out->decoding, out));
@@ -165,8 +168,7 @@ static void add_verification(compiled *c)
 {
     if (!c->options.verify || !c->options.train)
         return;
-    c->sums_bytes =
-        2 * (1 + (int64_t)c->model.parameter_count * (STORAGE_STATES + 2) + OP_MAX_OUT) * (int64_t)sizeof(uint64_t);
+    c->sums_bytes = 2 * (1 + (int64_t)c->model.parameter_count * REPEAT_RESTS + OP_MAX_OUT) * (int64_t)sizeof(uint64_t);
     c->sums = behind(c, c->sums_bytes);
     c->before_bytes = repeat_bytes(&c->training);
     c->before = behind(c, c->before_bytes);
@@ -250,8 +252,6 @@ status compile_options_from(compile_options *out, const config *c, const grid *g
         out->ramp[i] = batch_ramp_samples(c, i) / (c->train.micro_batch * data);
     if (stages > COMPILE_RAMP + 1)
         return status_fail(STATUS_USAGE, "train.batch_ramp has %d pairs: at most %d", stages, COMPILE_RAMP + 1);
-    if (c->parallel.compress && backend && backend->communicates)
-        return status_fail(STATUS_USAGE, "parallel.compress is for train.device=cpu: a GPU has no kernels for it yet");
     if (out->microbatches < 1)
         return status_fail(STATUS_USAGE, "train.global_batch = %d holds no micro-batch of %d for each of %d data ranks",
                            c->train.global_batch, c->train.micro_batch, data);

@@ -207,8 +207,8 @@ void compile_program_free(compiled_program *p)
 
 const compiled_program *compile_program_at(const compiled *c, int i)
 {
-    const compiled_program *const first[] = {&c->training, &c->evaluation, &c->decoding};
-    return i < 3 ? first[i] : &c->ramp[i - 3];
+    const compiled_program *const first[] = {&c->training, &c->evaluation, &c->decoding, &c->gathers};
+    return i < 4 ? first[i] : &c->ramp[i - 4];
 }
 
 const compiled_program *compile_program_of(const compiled *c, int microbatches)

@@ -11,6 +11,8 @@ void storage_place(compiled *c);
 /* Bytes of optimizer state, and of gradients and weights where they are shards, that a rank of this stage owns: the one at
  * `gradient_rank` along AXIS_GRADIENT. */
 int64_t storage_owned_bytes(const compiled *c, int gradient_rank);
+/* Of what compressed gradients lack; 0 where none are. */
+int64_t storage_feedback_bytes(const compiled *c);
 
 /* unroll.c: a chunk recorded for one micro-batch, with its input and output. */
 typedef struct recorded {
@@ -43,15 +45,19 @@ void order_join(program *list, const program *whole);
 /* order.c: the micro-batches' part in the order that is asked for. */
 void order_micro_batches(compiled_program *out, compile_order how);
 
-/* update.c: what is before and after the micro-batches. Before them, where sharded weights are gathered once a step, the gathers: returns
- * the whole weights, tensors of the program's own, by number; else NULL. */
+/* update.c: what is before and after the micro-batches. Gathers of what the ranks have updated (ZeRO 1 and 2), in the model's order,
+ * which is that of their first use. */
+void update_gather(compiled_program *out, const compiled *c);
+/* Before the micro-batches: those, or where sharded weights are gathered once a step, their gathers: then returns the whole weights,
+ * tensors of the program's own, by number; else NULL. */
 tensor *const *update_begin(compiled_program *out, const compiled *c);
 /* After them: reductions of gradients (each right after its last contribution where that is possible), the loss, the norm, the
- * optimizer, the gathering of weights. */
+ * optimizer. */
 void update_append(compiled_program *out, const compiled *c);
 void update_loss(compiled_program *out, const compiled *c); /* the loss over the grid */
-/* place.c: waits, scratch, outputs in place, lifetimes, addresses of transients. */
-void place_waits(compiled_program *out);
+/* place.c: waits, scratch, outputs in place, lifetimes, addresses of transients. `how` the ops were put in order: as lowered, updated
+ * weights are waited for before all else. */
+void place_waits(compiled_program *out, compile_order how);
 void place_transients(compiled_program *out, const compiled *c, bool bound_only);
 
 #endif

@@ -15,11 +15,11 @@ static void count_flops(compiled_program *p)
     }
 }
 
-/* Does it write what outlives the step and is no gradient? */
+/* Does it write what outlives the step and is no gradient? A gather of weights only repeats what other ranks own. */
 static bool changes_state(const compiled *c, const op *o)
 {
     bool changes = false;
-    for (int k = 0; k < OP_MAX_OUT; k++) {
+    for (int k = 0; k < OP_MAX_OUT && o->phase != PHASE_BEGIN; k++) {
         const tensor *t = o->out[k] ? tensor_root(o->out[k]) : NULL;
         bool state = t && (t->class == CLASS_WEIGHT || t->class == CLASS_OPTIMIZER) && t->address < c->persistent_bytes;
         changes |= state || (t && t->class == CLASS_HOST);
@@ -35,9 +35,9 @@ static int first_change(const compiled_program *p, const compiled *c)
     return i;
 }
 
-static void finish(compiled_program *out, const compiled *c, bool bound_only)
+static void finish(compiled_program *out, const compiled *c, compile_order how, bool bound_only)
 {
-    place_waits(out);
+    place_waits(out, how);
     place_transients(out, c, bound_only);
     count_flops(out);
 }
@@ -71,7 +71,7 @@ status compile_program_training(compiled_program *out, const compiled *c, const 
     if (ok == STATUS_OK) {
         order_micro_batches(out, keep->order);
         update_append(out, c);
-        finish(out, c, bound_only);
+        finish(out, c, keep->order, bound_only);
         out->first_change = first_change(out, c);
     }
     close_bodies(chunks, o->chunks);
@@ -87,10 +87,18 @@ status compile_program_forward(compiled_program *out, const compiled *c)
     for (int i = 0; i < o->chunks; i++)
         unroll_record(&chunks[i], &out->pool, c, &(unroll_what){.chunk = i, .fuse = true});
     unroll_forward(out, c, chunks, 1);
-    order_micro_batches(out, c->options.order == ORDER_AS_LOWERED ? ORDER_AS_LOWERED : ORDER_EARLY);
+    compile_order how = o->order == ORDER_AS_LOWERED ? ORDER_AS_LOWERED : ORDER_EARLY;
+    order_micro_batches(out, how);
     if (!o->decode_samples)
         update_loss(out, c);
-    finish(out, c, false);
+    finish(out, c, how, false);
     close_bodies(chunks, o->chunks);
     return STATUS_OK;
+}
+
+void compile_program_gathers(compiled_program *out, const compiled *c)
+{
+    *out = (compiled_program){.first_change = -1};
+    update_gather(out, c);
+    finish(out, c, c->options.order, false);
 }

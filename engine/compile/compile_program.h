@@ -18,4 +18,6 @@ status compile_program_training(compiled_program *out, const compiled *c, const 
                                 bool bound_only);
 /* Evaluation of one micro-batch a rank, or decoding of one token: forward bodies only. */
 status compile_program_forward(compiled_program *out, const compiled *c);
+/* Of a model that trains with ZeRO 1 or 2, between steps: every rank's weights become whole. Else it is empty. */
+void compile_program_gathers(compiled_program *out, const compiled *c);
 #endif

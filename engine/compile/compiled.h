@@ -112,6 +112,8 @@ typedef struct compiled {
     /* compile(): */
     schedule *found; /* by itself, or NULL */
     compiled_program training, evaluation, decoding, ramp[COMPILE_RAMP];
+    compiled_program
+        gathers; /* of weights that ranks have updated, before anything but a step reads them; empty: they are whole */
     int64_t arena_bytes;
     int64_t sums,
         sums_bytes; /* address and bytes of what verification notes: a note, a sum for each state, and of an op's outputs; 2 words each */

@@ -15,7 +15,6 @@ typedef struct piece {
     const storage *s;
     int64_t first, rows;
     tensor *host[OPERANDS], *arena[OPERANDS]; /* NULL where there is none */
-    bool last;
 } piece;
 
 struct offload {
@@ -60,17 +59,15 @@ static int64_t rows_at_a_time(const compiled *c, const storage *s)
     return rows > step ? rows : step;
 }
 
-/* Of a matrix of which this rank owns nothing there is an empty piece: its turn comes on every rank. */
 static void divide(offload *o, const storage *s)
 {
-    int64_t first = 0, most = rows_at_a_time(o->c, s), rows;
-    do {
+    int64_t most = rows_at_a_time(o->c, s), rows;
+    for (int64_t first = 0; first < s->own_rows; first += rows) {
         rows = first + most < s->own_rows ? most : s->own_rows - first;
         if (o->pieces)
-            o->pieces[o->count] = (piece){.s = s, .first = first, .rows = rows, .last = first + rows == s->own_rows};
+            o->pieces[o->count] = (piece){.s = s, .first = first, .rows = rows};
         o->count++;
-        first += rows;
-    } while (first < s->own_rows);
+    }
 }
 
 static void divide_all(offload *o)
@@ -120,7 +117,7 @@ static void fetch(offload *o)
     const char *label = pool_format(&o->out->pool, "%s/fetch", q->s->of->name);
     for (int k = 0; k < OPERANDS; k++) {
         tensor *t = operand(q->s, k);
-        if (!t || q->rows == 0)
+        if (!t)
             continue;
         q->arena[k] = in_window(o, o->window[i % WINDOWS][k], t, q);
         q->host[k] = append_rows(o->out, t, q->first, q->rows);
@@ -165,13 +162,11 @@ void offload_ahead(offload *o)
         fetch(o);
 }
 
-const parameter *offload_update(offload *o, int i, tensor *const *gradient, tensor *control)
+void offload_update(offload *o, int i, tensor *const *gradient, tensor *control)
 {
     piece *q = &o->pieces[i];
     while (o->fetched < o->count && o->fetched <= i + AHEAD)
         fetch(o);
-    if (q->rows == 0)
-        return q->s->of;
     storage *s = pool_alloc(&o->out->pool, sizeof *s);
     *s = *q->s;
     s->master = q->arena[0] ? q->arena[0] : s->master;
@@ -185,5 +180,4 @@ const parameter *offload_update(offload *o, int i, tensor *const *gradient, tens
                                          .gradient = gradient[s->of->number],
                                          .control = control});
     stow(o, q);
-    return q->last ? s->of : NULL;
 }

@@ -17,7 +17,7 @@ int offload_pieces(const offload *o);
 /* Appends the fetches of the first pieces; once. */
 void offload_ahead(offload *o);
 /* Appends the update of piece i, after all those before: the fetch of a later piece, the optimizer's ops, and what takes the piece back.
- * `gradient`: by number. Returns the parameter if the piece is its last, else NULL. */
-const parameter *offload_update(offload *o, int i, tensor *const *gradient, tensor *control);
+ * `gradient`: by number. */
+void offload_update(offload *o, int i, tensor *const *gradient, tensor *control);
 
 #endif

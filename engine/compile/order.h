@@ -11,6 +11,7 @@
  *    halves, of its rows: the second ones are left for the forward pass of the next micro-batch. Each element is the same sum
  *    as before, but a library may add it up otherwise: not on a backend that promises the same bits.
  *
+ * What is launched before the micro-batches, gathers of weights, is launched first of all already, and has until the weight is read.
  * Launches never pass a message between stages or the wait for one: what lowering_check proved of the lists stays proven.
  * Values do not change, since every op finds the operands that it found before. order_check.h sees to all of that.
  */

@@ -41,14 +41,20 @@ static bool starts(const op *o)
     return (op_row_of(o)->flags & OP_ASYNCHRONOUS) != 0;
 }
 
+/* Parameters that share a weight have a tensor each: persistent tensors have addresses by now. */
+static bool same_bytes(const tensor *a, const tensor *b)
+{
+    return a == b || (a->address >= 0 && a->address == b->address && tensor_bytes(a) == tensor_bytes(b));
+}
+
 static bool touches(const op *later, tensor *t, bool reads_matter)
 {
-    tensor *s = bytes_of(t);
+    const tensor *s = bytes_of(t);
     for (int i = 0; i < OP_MAX_OUT; i++)
-        if (later->out[i] && bytes_of(later->out[i]) == s)
+        if (later->out[i] && same_bytes(bytes_of(later->out[i]), s))
             return true;
     for (int i = 0; reads_matter && i < OP_MAX_IN; i++)
-        if (later->in[i] && bytes_of(later->in[i]) == s)
+        if (later->in[i] && same_bytes(bytes_of(later->in[i]), s))
             return true;
     return false;
 }
@@ -68,6 +74,14 @@ static int first_user(const program *p, int at)
     return p->count;
 }
 
+/* Of a gather of what ranks have updated: the first op behind all of those. */
+static int after_gathers(const program *p, int at)
+{
+    while (at < p->count && p->ops[at]->phase == PHASE_BEGIN)
+        at++;
+    return at;
+}
+
 static op *wait_for(compiled_program *out, const op *o)
 {
     op wait = *o;
@@ -75,7 +89,7 @@ static op *wait_for(compiled_program *out, const op *o)
     return op_make(&out->pool, &wait, 0, NULL);
 }
 
-void place_waits(compiled_program *out)
+void place_waits(compiled_program *out, compile_order how)
 {
     program before = out->list;
     out->list = (program){0};
@@ -87,7 +101,8 @@ void place_waits(compiled_program *out)
         op *o = before.ops[i];
         if (!starts(o) || o->kind == OP_send || o->kind == OP_receive)
             continue; /* where messages are waited for is decided by the lowering */
-        int user = first_user(&before, i);
+        bool updated = o->phase == PHASE_BEGIN && !is_transient(o->out[0]);
+        int user = updated && how == ORDER_AS_LOWERED ? after_gathers(&before, i) : first_user(&before, i);
         next[i] = head[user];
         head[user] = i;
     }

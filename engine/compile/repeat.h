@@ -8,6 +8,9 @@
 
 #include "engine/compile/compiled.h"
 
+/* The most sums that are kept of a parameter: weight, own rows, master, states, feedback and that of the sum. */
+enum { REPEAT_RESTS = STORAGE_STATES + 5 };
+
 /* Ops of forward and backward passes, communication and waits left out. */
 bool repeat_may(const op *o);
 /* Does it read bytes that it writes? Of a program that is placed. */

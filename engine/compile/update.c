@@ -1,5 +1,8 @@
-/* A training step before and after its micro-batches: gathers before; after them the reduction of gradients, their norm over
- * the grid, the optimizer and the gathering of what it updated.
+/* A training step before and after its micro-batches: weights are gathered before; after them the reduction of gradients, their
+ * norm over the grid, and the optimizer.
+ *
+ * With ZeRO 1 and 2 a rank updates the rows of a weight that it owns. The others' rows are those of the step before until the next
+ * step gathers them: so each gather has until the first op that reads the weight, not the end of a step.
  *
  * A gradient's reductions come right after the last op that adds to it, so that they travel while the rest of the
  * backward pass computes; which ops those are is found in the unrolled list. A reduction in place makes a new value on the
@@ -54,9 +57,28 @@ static const char *label_of(compiled_program *out, const parameter *p, const cha
 
 /* ---- before ---------------------------------------------------------------------------------------------------- */
 
+static tensor *gather_weight(compiled_program *out, const compiled *c, const parameter *p, tensor *own, tensor *into)
+{
+    op gather = {.kind = OP_all_gather, .in = {own}, .at = along_gradient(c, p)};
+    return append_op(out, PHASE_BEGIN, label_of(out, p, "gather weight"), &gather, into ? 0 : 1, into)->out[0];
+}
+
+void update_gather(compiled_program *out, const compiled *c)
+{
+    if (c->options.zero == 0 || grid_group_size(&c->options.grid, AXIS_GRADIENT) == 1)
+        return;
+    for (int i = 0; i < c->model.parameter_count; i++) {
+        const parameter *p = c->model.parameters[i];
+        const storage *s = &c->storage[p->number];
+        if (!s->shard_weight && p->shares < 0)
+            gather_weight(out, c, p, s->own_weight, s->weight);
+    }
+}
+
 tensor *const *update_begin(compiled_program *out, const compiled *c)
 {
     tensor **whole = NULL;
+    update_gather(out, c);
     for (int i = 0; i < c->model.parameter_count && !c->options.gather_each; i++) {
         const parameter *p = c->model.parameters[i];
         const storage *s = &c->storage[p->number];
@@ -64,8 +86,7 @@ tensor *const *update_begin(compiled_program *out, const compiled *c)
             continue;
         if (!whole)
             whole = pool_alloc(&out->pool, (size_t)c->model.numbers * sizeof *whole);
-        op gather = {.kind = OP_all_gather, .in = {s->shard}, .at = along_gradient(c, p)};
-        whole[p->number] = append_op(out, PHASE_BEGIN, label_of(out, p, "gather weight"), &gather, 1, NULL)->out[0];
+        whole[p->number] = gather_weight(out, c, p, s->shard, NULL);
     }
     return whole;
 }
@@ -344,9 +365,6 @@ void update_loss(compiled_program *out, const compiled *c)
 
 /* ---- optimizer ------------------------------------------------------------------------------------------------- */
 
-/* A device updates neighbouring tensors in one launch: so many of them, before their gathers are launched. */
-enum { TOGETHER = 16 };
-
 static void append_update(update *u, const parameter *p, tensor *control)
 {
     const storage *s = &u->c->storage[p->number];
@@ -356,36 +374,12 @@ static void append_update(update *u, const parameter *p, tensor *control)
             .out = u->out, .c = u->c, .s = s, .rows = d->shape[0], .gradient = d, .control = control});
 }
 
-static void append_gather(update *u, const parameter *p)
-{
-    const compiled *c = u->c;
-    const storage *s = &c->storage[p->number];
-    op gather = {.kind = OP_all_gather, .in = {s->own_weight}, .at = along_gradient(c, p)};
-    if (gather.at.group_size > 1 && c->options.zero > 0 && !s->shard_weight && p->shares < 0)
-        append(u->out, label_of(u->out, p, "gather updated"), &gather, s->weight);
-}
-
-static void append_offloaded(update *u, tensor *control)
-{
-    for (int i = 0; i < offload_pieces(u->offload); i++) {
-        const parameter *done = offload_update(u->offload, i, u->gradient, control);
-        if (done)
-            append_gather(u, done);
-    }
-}
-
 static void append_updates(update *u, tensor *control)
 {
-    int all = u->c->model.parameter_count;
-    for (int first = 0; first < all; first += TOGETHER) {
-        int end = first + TOGETHER < all ? first + TOGETHER : all;
-        for (int i = first; i < end; i++)
-            append_update(u, u->c->model.parameters[i], control);
-        for (int i = first; i < end; i++)
-            if (!offload_takes(&u->c->options, u->c->model.parameters[i]))
-                append_gather(u, u->c->model.parameters[i]);
-    }
-    append_offloaded(u, control);
+    for (int i = 0; i < u->c->model.parameter_count; i++)
+        append_update(u, u->c->model.parameters[i], control);
+    for (int i = 0; i < offload_pieces(u->offload); i++)
+        offload_update(u->offload, i, u->gradient, control);
 }
 
 void update_append(compiled_program *out, const compiled *c)

@@ -3,6 +3,7 @@
  *
  *   slow RANK SHARE FROM       that rank's ops take 1 + SHARE times as long, from step FROM on
  *   state RANK STEP SEED       a bit of that rank's weights, master weights or optimizer states flips while they are at rest
+ *   others RANK STEP SEED      a bit of rows that it holds of a weight, but does not own
  *   message RANK STEP SEED     a bit of a message to it flips on its way
  *   result RANK STEP SEED      a bit of the result of one op of a forward or backward pass
  *   update RANK STEP SEED      a bit of a weight, while it is updated
@@ -85,17 +86,55 @@ static void flip(const tensor *t)
 
 /* ---- state ------------------------------------------------------------------------------------------------------ */
 
+/* What others own of a weight rests once it has been gathered. */
+static const tensor *resting_weight(const storage *s)
+{
+    const program *p = &fault.compiled->training.list;
+    int request = -1;
+    for (int i = 0; i < fault.op; i++) {
+        const op *o = p->ops[i];
+        if (o->kind == OP_all_gather && o->phase == PHASE_BEGIN && o->out[0] == s->weight)
+            request = o->at.request;
+        if (o->kind == OP_wait && o->at.request == request)
+            request = -1;
+    }
+    return s->shard_weight || request >= 0 ? s->own_weight : s->weight;
+}
+
+/* The rows before the rank's own, or those after, in `out`; NULL if there are none, or not yet. */
+static const tensor *rows_of_others(tensor *out, const storage *s)
+{
+    int64_t end = s->own_first + s->own_rows, row = s->weight->pitch * dtype_bytes((dtype)s->weight->type);
+    *out = *s->weight;
+    if (resting_weight(s) != s->weight)
+        return NULL;
+    if (s->own_rows > 0) {
+        out->shape[0] = s->own_first > 0 ? s->own_first : s->of->rows - end;
+        out->address += s->own_first > 0 ? 0 : end * row;
+    }
+    return out->shape[0] > 0 ? out : NULL;
+}
+
+static const tensor *draw_state(const char **what, tensor *part, const storage *s)
+{
+    if (is("others")) {
+        *what = "weight of another";
+        return rows_of_others(part, s);
+    }
+    int which = (int)(draw() % (uint64_t)(2 + s->states));
+    *what = which == 0 ? "weight" : which == 1 ? "master" : "state";
+    return which == 0 ? resting_weight(s) : which == 1 ? s->master : s->state[which - 2];
+}
+
 static void flip_state(void)
 {
+    tensor part;
     const compiled *c = fault.compiled;
     const tensor *t = NULL;
     const char *what = "";
     while (!t || t->address < 0 || tensor_elements(t) == 0) {
         const parameter *p = c->model.parameters[draw() % (uint64_t)c->model.parameter_count];
-        const storage *s = &c->storage[p->number];
-        int which = (int)(draw() % (uint64_t)(2 + s->states));
-        t = which == 0 ? s->shard_weight ? s->shard : s->weight : which == 1 ? s->master : s->state[which - 2];
-        what = which == 0 ? "weight" : which == 1 ? "master" : "state";
+        t = draw_state(&what, &part, &c->storage[p->number]);
     }
     flip(t);
     fprintf(stderr, "injected: step %d: %s %s\n", fault.step, what, t->name);
@@ -143,7 +182,7 @@ static void before(void *context, const compiled_program *p, int i)
         while (!within_passes(p->list.ops[fault.op]) || !computes(p->list.ops[fault.op]));
         fault.messages = (int)(draw() % 3);
     }
-    if (is("state") && !fault.done && fault.step == fault.from && i == fault.op) {
+    if ((is("state") || is("others")) && !fault.done && fault.step == fault.from && i == fault.op) {
         flip_state();
         fault.done = true;
     }

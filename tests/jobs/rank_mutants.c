@@ -9,8 +9,8 @@
 #include "memory/log.h"
 #include "tests/jobs/playlist.h"
 
-void __real_place_waits(compiled_program *out);
-void __wrap_place_waits(compiled_program *out);
+void __real_place_waits(compiled_program *out, compile_order how);
+void __wrap_place_waits(compiled_program *out, compile_order how);
 void __real_storage_describe(compiled *c);
 void __wrap_storage_describe(compiled *c);
 void __real_executor_launch(executor *e, const compiled_program *p);
@@ -75,9 +75,11 @@ static int times(const op *o)
     if (is("action-never"))
         return !(of_backward(o, 1) && adds_to_gradient(o));
     if (is("stale-weights"))
-        return !(o->kind == OP_all_gather && update);
+        return !(o->kind == OP_all_gather && o->phase == PHASE_BEGIN);
     if (is("norm-counts-twice"))
         return o->kind == OP_sum_squares ? 2 : 1;
+    if (is("dropped-feedback"))
+        return o->kind != OP_keep;
     return 1;
 }
 
@@ -121,7 +123,7 @@ static void join_matrices(const compiled *c, bool join)
         }
 }
 
-void __wrap_place_waits(compiled_program *out)
+void __wrap_place_waits(compiled_program *out, compile_order how)
 {
     if (is("matrices-joined"))
         join_matrices(of, false);
@@ -141,7 +143,7 @@ void __wrap_place_waits(compiled_program *out)
         }
     }
     program_free(&before);
-    __real_place_waits(out);
+    __real_place_waits(out, how);
 }
 
 /* ---- other faults ------------------------------------------------------------------------------------------------ */

@@ -138,6 +138,13 @@ static void state_that_changes_at_rest_is_found(void **state)
             is_undone(*state, layout, "state", k % layouts[layout].ranks, 3 + 5 * k + layout, 10 * layout + k);
 }
 
+/* What a rank holds of other ranks' rows is read by its products, and gathered again a step later. */
+static void rows_that_others_own_are_watched_while_they_are_read(void **state)
+{
+    for (int k = 0; k < 4; k++)
+        is_undone(*state, 2, "others", k % 2, 4 + 2 * k, k);
+}
+
 static void messages_that_change_are_found(void **state)
 {
     for (int layout = 1; layout < LAYOUTS - 1; layout++)
@@ -213,6 +220,7 @@ int main(void)
     setvbuf(stdout, NULL, _IOLBF, 0);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(state_that_changes_at_rest_is_found),
+        cmocka_unit_test(rows_that_others_own_are_watched_while_they_are_read),
         cmocka_unit_test(messages_that_change_are_found),
         cmocka_unit_test(replicas_that_differ_are_found),
         cmocka_unit_test(arithmetic_that_does_not_repeat_is_found),

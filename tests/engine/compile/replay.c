@@ -45,6 +45,13 @@ static int id_of(known *k, replay_rank *r, tensor *t)
     return k->id[at];
 }
 
+/* Parameters that share a weight have a tensor each, of the same bytes. */
+static tensor *whose(const replay_rank *r, tensor *t)
+{
+    const parameter *p = tensor_persistent(t) && t->class == CLASS_WEIGHT ? t->parameter : NULL;
+    return p && p->shares >= 0 && !r->c.storage[p->shares].shard_weight ? r->c.storage[p->shares].weight : t;
+}
+
 static void note_roots(replay_rank *r)
 {
     int n = r->p.list.count;
@@ -56,7 +63,7 @@ static void note_roots(replay_rank *r)
     for (int i = 0; i < n; i++)
         for (int j = 0; j < OPERANDS; j++) {
             tensor *t = operand(r->p.list.ops[i], j);
-            r->roots[i * OPERANDS + j] = t ? id_of(&k, r, bottom(t)) : -1;
+            r->roots[i * OPERANDS + j] = t ? id_of(&k, r, whose(r, bottom(t))) : -1;
         }
     free(k.key);
     free(k.id);
@@ -93,7 +100,7 @@ status replay_compile(replay_rank *out, const compile_options *o, bool place, vo
     TRY(replay_lower(out, o));
     order_micro_batches(&out->p, o->order);
     update_append(&out->p, &out->c);
-    place_waits(&out->p);
+    place_waits(&out->p, o->order);
     note_roots(out);
     if (before)
         before(out);

@@ -12,6 +12,7 @@
 #include "engine/compile/order.h"
 #include "engine/compile/order_check.h"
 #include "engine/compile/order_objects.h"
+#include "engine/compile/play.h"
 #include "engine/compile/recompute.h"
 #include "memory/log.h"
 #include "tests/engine/compile/replay.h"
@@ -70,7 +71,6 @@ static compile_options options_of(const layout *l, int rank)
                          .reduce_each = l->each,
                          .recompute = l->how,
                          .threads = 1,
-
                          .train = true};
     shape_fill(&o.shape);
     assert_int_equal(grid_make(&o.grid, ranks_of(l), rank, l->tensor, 1, l->data, l->pipeline), STATUS_OK);
@@ -174,9 +174,11 @@ static bool is_product(const op *o)
     return o->kind == OP_linear_grad_weight || o->kind == OP_linear_grad_input || o->kind == OP_linear;
 }
 
+/* Not the gathers that come before all: one rank may have a bias more than another. */
 static int next_of_note(const program *p, int from)
 {
-    while (from < p->count && !is_collective(p->ops[from]) && !is_product(p->ops[from]))
+    while (from < p->count &&
+           ((!is_collective(p->ops[from]) && !is_product(p->ops[from])) || p->ops[from]->phase == PHASE_BEGIN))
         from++;
     return from;
 }
@@ -274,6 +276,83 @@ static void halves_are_left_for_the_forward_pass(void **state)
     assert_true(filled > lowered * 3 / 4);
     assert_true(halved <= lowered / 3 + lowered / 10);
     assert_true(backward <= 3);
+}
+
+/* Four data ranks, layers of a size that is trained. Lowered or in order, until its waits are placed. */
+static void compile_gathers(replay_rank *r, int zero, compile_order how)
+{
+    static const layout four = {"data 4", 1, 1, 4, 1, 2, 0, SCHEDULE_1F1B, false, false, false, RECOMPUTE_NONE, 12};
+    layout l = four;
+    l.zero = zero;
+    compile_options o = options_of(&l, 1);
+    o.shape.hidden_size = 1536;
+    o.shape.head_size = 128;
+    o.shape.ffn_size = 4096;
+    o.shape.max_sequence = o.sequence = 1024;
+    o.shape.tied_embeddings = true; /* the head, too, reads what is gathered for the embedding */
+    o.order = how;
+    assert_int_equal(replay_compile(r, &o, false, NULL, NULL), STATUS_OK);
+}
+
+static int wait_of(const program *p, const op *launch)
+{
+    int i = 0;
+    while (i < p->count && (p->ops[i]->kind != OP_wait || p->ops[i]->at.request != launch->at.request))
+        i++;
+    assert_true(i < p->count);
+    return i;
+}
+
+/* Of the gathers of updated weights, those with a product between launch and wait. All are launched before anything is computed. */
+static int gathers_beside_products(int *gathers, const program *p)
+{
+    int beside = 0, i = 0;
+    for (*gathers = 0; p->ops[i]->kind == OP_all_gather || p->ops[i]->kind == OP_wait; i++) {
+        bool product = false;
+        int end = p->ops[i]->kind == OP_wait ? 0 : wait_of(p, p->ops[i]);
+        for (int k = i; k < end; k++)
+            product |= is_product(p->ops[k]);
+        beside += product;
+        *gathers += end > 0;
+    }
+    for (; i < p->count; i++)
+        assert_true(p->ops[i]->kind != OP_all_gather);
+    return beside;
+}
+
+/* Seconds for which a step on h100s waits for them. */
+static double exposed_gathers(const replay_rank *r)
+{
+    play p;
+    play_open(&p, profile_named("h100"), 1);
+    play_add(&p, &r->c.options.grid, &r->p.list, r->p.requests);
+    assert_int_equal(play_run(&p), STATUS_OK);
+    double seconds = play_seconds(&p, 0, PHASE_BEGIN);
+    play_free(&p);
+    return seconds;
+}
+
+/* With ZeRO 1 and 2, weights are gathered while the first layers of the next step compute. */
+static void updated_weights_are_gathered_behind_the_first_layers(void **state)
+{
+    (void)state;
+    for (int zero = 1; zero <= 2; zero++) {
+        replay_rank lowered, ordered;
+        int gathers, first_layers;
+        compile_gathers(&lowered, zero, ORDER_AS_LOWERED);
+        compile_gathers(&ordered, zero, ORDER_HALVED);
+        assert_int_equal(gathers_beside_products(&gathers, &lowered.p.list), 0);
+        first_layers = gathers - gathers_beside_products(&gathers, &ordered.p.list);
+        double before = exposed_gathers(&lowered), after = exposed_gathers(&ordered);
+        print_message("zero %d: %d gathers, %d of them without a product beside them; waited for %.3f ms as lowered, "
+                      "%.3f ms in order\n",
+                      zero, gathers, first_layers, 1e3 * before, 1e3 * after);
+        assert_true(gathers > 4 * 4);
+        assert_int_equal(first_layers, 3); /* the embedding; norm and projection before the first product */
+        assert_true(before > 0 && after < before / 2);
+        replay_free(&lowered);
+        replay_free(&ordered);
+    }
 }
 
 /* Where the two halves of a product are: the rows of its gradient, once each, and the columns that they are made of. */
@@ -508,6 +587,7 @@ int main(void)
         cmocka_unit_test(all_ranks_of_a_stage_have_one_order),
         cmocka_unit_test(transfers_of_the_backward_pass_have_products_beside_them),
         cmocka_unit_test(halves_are_left_for_the_forward_pass),
+        cmocka_unit_test(updated_weights_are_gathered_behind_the_first_layers),
         cmocka_unit_test(halves_are_the_whole),
         cmocka_unit_test(mutants_of_the_order_are_refused),
         cmocka_unit_test(an_early_overwrite_is_refused),

@@ -136,7 +136,7 @@ struct as_bf16 {
 
 /* BITS of 8 or 4, a scale for each BLOCK */
 template <int BLOCK, int BITS, int TOP> struct as_integers {
-    static constexpr int BLOCKS = 3;
+    static constexpr int BLOCKS = 2; /* with 3, decoding 4 bits spills */
     static constexpr int STEPS = BLOCK / WARP, BLOCK_BYTES = COMPRESS_SCALE + BLOCK * BITS / 8;
 
     DEVICE int bytes(int n, double)

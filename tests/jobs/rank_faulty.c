@@ -101,20 +101,18 @@ static const tensor *resting_weight(const storage *s)
     return s->shard_weight || request >= 0 ? s->own_weight : s->weight;
 }
 
-/* The rows before the rank's own, or those after, in `out`; a tensor without elements if there are none, or not yet. */
+/* The rows before the rank's own, or those after, in `out`; NULL if there are none, or not yet. */
 static const tensor *rows_of_others(tensor *out, const storage *s)
 {
     int64_t end = s->own_first + s->own_rows, row = s->weight->pitch * dtype_bytes((dtype)s->weight->type);
     *out = *s->weight;
     if (resting_weight(s) != s->weight)
-        out->shape[0] = 0;
-    else if (s->own_rows > 0 && s->own_first > 0)
-        out->shape[0] = s->own_first;
-    else if (s->own_rows > 0) {
-        out->shape[0] = s->of->rows - end;
-        out->address += end * row;
+        return NULL;
+    if (s->own_rows > 0) {
+        out->shape[0] = s->own_first > 0 ? s->own_first : s->of->rows - end;
+        out->address += s->own_first > 0 ? 0 : end * row;
     }
-    return out;
+    return out->shape[0] > 0 ? out : NULL;
 }
 
 static const tensor *draw_state(const char **what, tensor *part, const storage *s)

@@ -111,8 +111,9 @@ $(BUILD)/tests/test_arena: | $(BUILD)/tests/allocation_spy.so
 $(BUILD)/tests/test_buckets: | $(BUILD)/phalanx
 $(BUILD)/tests/test_parity: | $(BUILD)/tests/rank_playlist $(BUILD)/phalanx
 $(BUILD)/tests/test_parity_mutants: | $(BUILD)/tests/rank_mutants $(BUILD)/phalanx
+$(BUILD)/tests/test_compress: | $(BUILD)/tests/rank_mutants $(BUILD)/phalanx
 $(BUILD)/tests/test_recovery: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
-$(BUILD)/tests/test_fp16 $(BUILD)/tests/test_islands: | $(BUILD)/phalanx
+$(BUILD)/tests/test_fp16 $(BUILD)/tests/test_islands $(BUILD)/tests/test_merges: | $(BUILD)/phalanx
 $(BUILD)/tests/test_server: | $(BUILD)/tests/allocation_spy.so $(BUILD)/phalanx
 $(BUILD)/tests/test_optimizers $(BUILD)/tests/test_narrow_state: | $(BUILD)/tests/rank_playlist $(BUILD)/tests/rank_mutants $(BUILD)/phalanx
 $(BUILD)/tests/test_metrics $(BUILD)/tests/test_timeline $(BUILD)/tests/test_report_page $(BUILD)/tests/test_help: | $(BUILD)/phalanx
@@ -182,7 +183,7 @@ SANITIZED_asan  := -fsanitize=address,undefined -fno-sanitize-recover=undefined 
 SANITIZED_ubsan := -fsanitize=undefined -fno-sanitize-recover=undefined
 SANITIZED_tsan  := -fsanitize=thread
 # Not under ASan: matrices of whole runs on many ranks (minutes), and promises about resident memory and about time.
-ASAN_LEFT_OUT := bubble campaign comm cuda_attention cuda_host cuda_offload cuda_queue cuda_tuning endings faults golden help islands kill_calls layouts memory narrow_state no_memory node_copies optimizers parity parity_mutants phases recovery resume server supervise watch watchdog
+ASAN_LEFT_OUT := bubble campaign comm cuda_attention cuda_host cuda_offload cuda_queue cuda_tuning endings faults golden help islands kill_calls layouts memory merges narrow_state no_memory node_copies optimizers parity parity_mutants phases recovery resume server supervise watch watchdog
 ASAN_TESTS ?= $(filter-out $(ASAN_LEFT_OUT:%=build-asan/tests/test_%),$(TESTS:$(BUILD)/%=build-asan/%))
 asan: SELECTED = TESTS="$(ASAN_TESTS)" RANK_PROGRAMS=
 asan ubsan tsan: ## the tests under AddressSanitizer (with UBSan; a selection), UBSan or ThreadSanitizer
@@ -238,10 +239,12 @@ faults: $(BUILD)/tests/test_campaign $(BUILD)/tests/test_checkpoint_damage ## FA
 soak: all ## 50,000 steps under phalanx supervise with kills: memory, descriptors and files stay constant
 	tests/jobs/soak.sh $(BUILD)/phalanx $(or $(STEPS),50000)
 EVENTS ?= 40
-island-events: $(BUILD)/phalanx ## EVENTS=N events at random (SEED=S) among six islands: killed, frozen, stopped, etcd away
-	EVENTS=$(EVENTS) SEED=$(SEED) STEPS=$(or $(STEPS),5000) tests/jobs/island_events.sh $(BUILD)/phalanx
+island-events: $(BUILD)/phalanx ## EVENTS=N events at random (SEED=S) among six islands: killed, frozen, cut off, slowed, stopped, joined, etcd away
+	EVENTS=$(EVENTS) SEED=$(SEED) tests/jobs/island_events.sh $(BUILD)/phalanx
 island-losses: $(BUILD)/phalanx ## what islands of each method lose and send, beside one job with the same tokens
 	tests/jobs/island_losses.sh $(BUILD)/phalanx
+slow-link: $(BUILD)/phalanx ## as root: how much of the time islands compute that merge GPT-2 over 100 Mbit/s, whole or streaming
+	tests/jobs/slow_link.sh $(BUILD)/phalanx
 
 clean: ## remove what was built
 	rm -rf build build-*
@@ -256,4 +259,4 @@ endif
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
 .SECONDARY:
-.PHONY: island-events island-losses faults soak bench-alive bench-predict fuzz-library all install tests deps demo check run-tests lint asan ubsan tsan clean help
+.PHONY: island-events island-losses slow-link faults soak bench-alive bench-predict fuzz-library all install tests deps demo check run-tests lint asan ubsan tsan clean help

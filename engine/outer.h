@@ -60,13 +60,15 @@ status outer_before_save(outer *o, outer_position *p);
 status outer_part(outer *o, outer_position *p);
 
 typedef struct outer_counts {
-    int64_t merges, missed;    /* taken part in; gone by without this island, or given up */
-    int64_t sent, received;    /* bytes, of all ranks */
-    int64_t refused;           /* messages, connections, changes that were not finite */
-    double waited;             /* seconds that training has stood still for merges */
-    int64_t clipped;           /* changes that outer.clip has scaled */
-    int64_t releases;          /* with outer.noise: changes offered, in the run's former processes too */
-    double epsilon;            /* of them, islands/privacy.h; at OUTER_DELTA */
+    int64_t merges, missed; /* taken part in; gone by without this island, or given up */
+    int64_t sent, received; /* bytes, of all ranks */
+    int64_t refused;        /* messages, connections, changes that were not finite */
+    double waited;          /* seconds that training has waited for other islands */
+    double stood,
+        elapsed;      /* and stood still for outer steps, waiting or not; from its begin to the end of the last one */
+    int64_t clipped;  /* changes that outer.clip has scaled */
+    int64_t releases; /* with outer.noise: changes offered, in the run's former processes too */
+    double epsilon;   /* of them, islands/privacy.h; at OUTER_DELTA */
     double disagreement;       /* gossip: |weights - mean| / |mean| of the last exchange */
     int64_t disagreement_step; /* 0: there was none yet */
 } outer_counts;

@@ -66,6 +66,7 @@ bool outer_encode(outer *o, int fragment)
         outer_move_gather(o->move, o->values, u);
         if (!m)
             continue;
+        outer_dump_keep(o, OUTER_DUMP_WEIGHTS, m, o->values);
         rule_change(o->values, o->reference + m->at, optional(o->error, m->at), decay, scale, n);
         if (noise > 0)
             privacy_add_noise(o->values, noise, n);
@@ -73,7 +74,9 @@ bool outer_encode(outer *o, int fragment)
             good = false;
             memset(o->values, 0, (size_t)n * sizeof *o->values);
         }
+        outer_dump_keep(o, OUTER_DUMP_CHANGE, m, o->values);
         compress_encode(o->out + m->coded, o->values, &o->method, n);
+        outer_dump_sent(o, m, o->out + m->coded);
         memcpy(o->rest + m->at, o->values, (size_t)n * sizeof *o->rest);
     }
     o->releases += o->config->outer.noise > 0;
@@ -119,6 +122,7 @@ void outer_merge_reference(outer *o, bool took_part)
             continue;
         if (m) {
             float *reference = o->reference + m->at;
+            outer_dump_keep(o, OUTER_DUMP_BEFORE, m, reference);
             mean_change(o, m, n);
             memcpy(o->other, reference, (size_t)n * sizeof *reference);
             rule_step(reference, optional(o->momentum, m->at), o->values, &o->rule, n);
@@ -132,6 +136,7 @@ void outer_merge_reference(outer *o, bool took_part)
             o->values[i] += o->reference[m->at + i] - o->other[i];
         outer_move_scatter(o->move, u, o->values);
     }
+    outer_dump_merge(o, took_part);
 }
 
 void outer_settle(outer *o, int fragment)
@@ -141,12 +146,17 @@ void outer_settle(outer *o, int fragment)
         const outer_unit *m = mine(o, u);
         if (o->units[u].fragment != fragment)
             continue;
-        if (mix > 0)
+        if (mix > 0 || outer_dumps(o))
             outer_move_gather(o->move, o->values, u);
+        outer_dump_keep(o, OUTER_DUMP_OWN, m, o->values);
         if (m && mix > 0)
             rule_mix(o->values, o->reference + m->at, mix, o->units[u].elements);
         outer_move_scatter(o->move, u, m && !(mix > 0) ? o->reference + m->at : o->values);
+        if (outer_dumps(o)) /* what they are in this layout, not what they should be */
+            outer_move_gather(o->move, o->values, u);
+        outer_dump_keep(o, OUTER_DUMP_SETTLED, m, o->values);
     }
+    outer_dump_settled(o, fragment);
 }
 
 void outer_give_reference(outer *o, int fragment)

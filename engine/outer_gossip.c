@@ -31,7 +31,9 @@ static bool encode_weights(outer *o, int fragment)
         outer_move_gather(o->move, o->values, u);
         if (!m)
             continue;
+        outer_dump_keep(o, OUTER_DUMP_WEIGHTS, m, o->values);
         compress_encode(o->out + m->coded, o->values, &o->method, o->units[u].elements);
+        outer_dump_sent(o, m, o->out + m->coded);
         good &= compress_decode(o->other, o->out + m->coded, &o->method, o->units[u].elements);
     }
     return outer_everywhere(o, good);
@@ -197,12 +199,14 @@ static void exchange(outer *o, const outer_position *p)
         int64_t n = o->units[u].elements;
         if (!m || o->units[u].fragment != o->fragment)
             continue;
+        outer_dump_keep(o, OUTER_DUMP_BEFORE, m, o->reference + m->at);
         mean_weights(o, &distance, &size, m, n);
         if (at_the_end(o, o->offer))
             memcpy(o->reference + m->at, o->values, (size_t)n * sizeof *o->values);
         else
             rule_gossip(o->reference + m->at, o->momentum ? o->momentum + m->at : NULL, o->values, &o->rule, n);
     }
+    outer_dump_exchange(o, at_the_end(o, o->offer));
     o->counts.disagreement = disagreement(o, distance, size);
     o->counts.disagreement_step = o->offer;
     o->counts.merges += o->partners != 0;

@@ -74,12 +74,14 @@ void outer_begin_anew(outer *o, outer_position *p, int64_t step, int64_t updates
         o->merged_at[f] = step;
 }
 
-/* While the state is replaced nobody gets it. */
-static void serve_no_state(outer *o)
+/* While the state is replaced nobody gets it, and merges wait: else they could go by faster than the state travels. */
+static void begin_taking(outer *o)
 {
     transport_lock(o->transport);
     o->serves_state = -1;
     transport_unlock(o->transport);
+    if (outer_first_rank(o))
+        membership_set_state(o->membership, &(membership_state){.taking = true, .merge = o->merge});
 }
 
 status outer_catch_up(outer *o, outer_position *p, bool keep)
@@ -88,7 +90,7 @@ status outer_catch_up(outer *o, outer_position *p, bool keep)
     bool done = false;
     status s = STATUS_OK;
     double until = o->now + 2 * o->config->outer.timeout;
-    serve_no_state(o);
+    begin_taking(o);
     if (keep)
         outer_keep_change(o);
     while (s == STATUS_OK && !done) {
@@ -155,6 +157,7 @@ status outer_claim(outer *o)
                                         .slot = o->config->outer.slot,
                                         .hint = o->hint,
                                         .merge = o->merge,
+                                        .trusted = &o->keys,
                                         .lease = lease < 5    ? 5
                                                  : lease > 20 ? 20
                                                               : (int)lease,

@@ -10,7 +10,8 @@
 #include "memory/log.h"
 #include "memory/units.h"
 
-static const double GRACE = 5; /* seconds after the deadline in which another island may still decide */
+static const double LATE = 0.1; /* of outer.timeout: who is waited for longer is named */
+static const double GRACE = 5;  /* seconds after the deadline in which another island may still decide */
 
 /* ---- offering ------------------------------------------------------------------------------------------------------- */
 
@@ -45,6 +46,8 @@ void outer_offer(outer *o, const outer_position *p, int fragment)
     o->settle_at = p->step + o->config->outer.delay;
     o->deadline = o->now + o->config->outer.timeout;
     o->reported = 0;
+    o->said_late = 0;
+    o->whole = 0;
     o->offer_id = draw_id(o);
     outer_serve_change(o, o->merge + 1, o->offer, fragment);
     (void)outer_everywhere(o, 0); /* every rank serves what is now offered */
@@ -123,13 +126,57 @@ void outer_end_withdrawal(outer *o)
     }
 }
 
+/* Whom this merge waits for, once each. An island that lacks the change of another one is not to blame for it at once. */
+static void say_late(outer *o, uint64_t offers, uint64_t held, uint64_t refused)
+{
+    const roster *r = &o->roster;
+    double late = LATE * o->config->outer.timeout;
+    uint64_t silent = roster_ready(r) & ~offers, coming = offers & ~(held | refused);
+    o->whole = silent | coming ? 0 : o->whole > 0 ? o->whole : o->now;
+    if (o->stands <= 0 || !r->reached || o->now - o->stands < late)
+        return;
+    bool others_lack = o->whole > 0 && o->now - o->whole >= late;
+    for (int s = 0; s < o->config->outer.slots; s++) {
+        const roster_member *m = &r->member[s];
+        bool lacks = others_lack && (offers >> s & 1) && m->have_merge != o->merge + 1;
+        const char *why = silent >> s & 1   ? "it offers no change yet"
+                          : coming >> s & 1 ? "its change has not arrived"
+                          : lacks           ? "it lacks somebody's change"
+                                            : NULL;
+        if (!why || s == o->slot || o->said_late >> s & 1)
+            continue;
+        o->said_late |= 1ull << s;
+        log_info("islands: merge %lld waits for %s (slot %d): %s, after %.1f s", (long long)(o->merge + 1), m->name, s,
+                 why, o->now - o->stands);
+    }
+}
+
+/* Islands that take the model would not get it whole if merges went by meanwhile: these wait, for outer.timeout at most. */
+static bool is_held_up(outer *o)
+{
+    double most = o->config->outer.timeout;
+    uint64_t taking = roster_taking(&o->roster) & ~(1ull << o->slot);
+    o->held_up = !taking ? 0 : o->held_up > 0 ? o->held_up : o->now;
+    bool held_up = taking && o->now < o->held_up + most;
+    if (held_up && o->deadline < o->held_up + most)
+        o->deadline = o->held_up + most;
+    for (int s = 0; s < o->config->outer.slots && held_up; s++)
+        if ((taking & ~o->said_late) >> s & 1) {
+            o->said_late |= 1ull << s;
+            log_info("islands: merge %lld waits for %s (slot %d): it is taking the model", (long long)(o->merge + 1),
+                     o->roster.member[s].name, s);
+        }
+    return held_up;
+}
+
 static void push_offer(outer *o)
 {
     const roster *r = &o->roster;
     uint64_t offers = roster_offers(r, o->merge + 1),
              held = outer_everywhere(o, outer_fetch_changes(o, o->merge + 1, ~0ull)), ready = roster_ready(r);
     uint64_t refused = outer_refused(o);
-    bool late = o->now > o->deadline, all = false;
+    bool held_up = is_held_up(o), late = o->now > o->deadline, all = false;
+    say_late(o, offers, held, refused);
     if (everybody_leaves(r, offers)) {
         outer_withdraw(o, "everybody leaves");
         return;
@@ -137,7 +184,7 @@ static void push_offer(outer *o)
     if (outer_first_rank(o) && (((held | refused) & ready) == ready || late))
         report(o, held);
     uint64_t takes = roster_takes(&all, r, o->merge + 1, o->config->outer.min_islands, refused);
-    if (outer_first_rank(o) && r->reached && takes && (all || late))
+    if (outer_first_rank(o) && r->reached && takes && (all || late) && !held_up)
         decide(o, takes);
     if (o->now > o->deadline + GRACE) {
         char why[96];
@@ -169,17 +216,27 @@ static bool all_here(const outer *o)
     return here && r->parts > 0;
 }
 
+/* A list of names, with commas between. */
+static void add_name(char *names, size_t bytes, const char *name)
+{
+    size_t used = strlen(names);
+    snprintf(names + used, bytes - used, "%s%s", used ? ", " : "", name);
+}
+
 static void say_merged(const outer *o, bool took_part)
 {
-    char names[256] = "";
+    char with[256] = "", without[256] = "";
     const roster *r = &o->roster;
+    uint64_t left_out = roster_ready(r) & ~(1ull << o->slot);
     for (int i = 0; i < r->parts; i++) {
-        size_t used = strlen(names);
-        const char *name = r->member[r->part[i].slot].name;
-        snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", *name ? name : "one that is gone");
+        add_name(with, sizeof with, *r->part[i].name ? r->part[i].name : "one without a name");
+        left_out &= ~(1ull << r->part[i].slot);
     }
-    log_info("islands: merge %lld of %d: %s%s", (long long)r->merge, r->parts, names,
-             took_part ? "" : "; without this one, whose change goes with the next");
+    for (int s = 0; s < o->config->outer.slots; s++)
+        if (left_out >> s & 1)
+            add_name(without, sizeof without, r->member[s].name);
+    log_info("islands: merge %lld of %d: %s%s%s%s", (long long)r->merge, r->parts, with, left_out ? "; without " : "",
+             without, took_part ? "" : "; without this one, whose change goes with the next");
 }
 
 /* The head has moved by one, and everything it is made of is here. */
@@ -242,10 +299,12 @@ static status wait_for_merge(outer *o, outer_position *p)
 {
     double began = clock_seconds();
     status s = STATUS_OK;
+    o->stands = o->now;
     while (s == STATUS_OK && (o->stage == OUTER_OFFERED || (o->stage == OUTER_WITHDRAWING && o->roster.reached))) {
         s = push(o, p);
         outer_nap(o);
     }
+    o->stands = 0;
     o->counts.waited += clock_seconds() - began;
     return s;
 }

@@ -1,5 +1,5 @@
 /* What the files of the outer loop share: outer_setup.c (memory, checkpoints), outer_reach.c (the roster, fetching),
- * outer_apply.c (arithmetic on units), outer_join.c (joining, taking over), outer_merge.c (the merges; start there), outer_gossip.c (the same for
+ * outer_apply.c (arithmetic on units), outer_piece.c, outer_dump.c (debug.merges), outer_join.c (joining, taking over), outer_merge.c (the merges; start there), outer_gossip.c (the same for
  * groups of islands), outer_push.c (the same with a server), outer_topology.c (which of them it is); and server.c, the server's own. */
 #ifndef PHALANX_ENGINE_OUTER_PARTS_H
 #define PHALANX_ENGINE_OUTER_PARTS_H
@@ -19,6 +19,19 @@ typedef struct outer_unit {
     int64_t at;                 /* its first element among the rank's */
     int64_t coded, coded_bytes; /* its encoding among its fragment's */
 } outer_unit;
+
+/* What is kept of a merge until debug.merges writes it, by unit as the reference is; a server keeps the first OUTER_DUMP_HOLDER of it.
+ * Once a merge is written, OWN and SETTLED are what an island's weights were before and after they took it. */
+typedef enum outer_dump_part {
+    OUTER_DUMP_BEFORE, /* the reference */
+    OUTER_DUMP_SENT,   /* the change as the others decode it */
+    OUTER_DUMP_HOLDER,
+    OUTER_DUMP_WEIGHTS = OUTER_DUMP_HOLDER, /* as they were offered */
+    OUTER_DUMP_CHANGE,                      /* as it was encoded: with what was kept of the one before */
+    OUTER_DUMP_KEPT,
+    OUTER_DUMP_OWN = OUTER_DUMP_WEIGHTS,
+    OUTER_DUMP_SETTLED = OUTER_DUMP_CHANGE,
+} outer_dump_part;
 
 typedef enum outer_stage {
     OUTER_IDLE,
@@ -52,11 +65,13 @@ struct outer {
     struct arena *arena;
     float *reference, *momentum, *error; /* momentum, error: NULL where there is none */
     float *rest;                         /* what an offer would keep; a change while its base is replaced */
+    float *dumped[OUTER_DUMP_KEPT];      /* of debug.merges, else NULL */
     float *values, *other;               /* [largest unit] */
     uint8_t *out, *in[ROSTER_SLOTS];     /* encodings of a fragment: offered, fetched */
     int64_t elements;
     checkpoint_piece *pieces;
     int piece_count;
+    bool undumped; /* debug.merges could not be written: no more is */
 
     keys keys;
     transport *transport;
@@ -68,6 +83,7 @@ struct outer {
     outer_stage stage;
     int64_t step;          /* of the run, for the watchdog */
     double told;           /* when it was */
+    double began;          /* when training did */
     int64_t releases;      /* changes with noise that have been offered, ever */
     int64_t merge;         /* the reference is that after this one */
     int64_t merged_at[64]; /* by fragment: this island's step at its last merge */
@@ -91,6 +107,10 @@ struct outer {
     } got[ROSTER_MEMBERS];
     transport_part *parts; /* [slots][mine_count], of fetches */
     uint64_t reported;
+    double whole;       /* since when this job has every change for it; 0: it lacks some */
+    double held_up;     /* since when merges wait for islands that take the model; 0: they do not */
+    double stands;      /* since when training stands still for this merge; 0: it does not */
+    uint64_t said_late; /* bits of the slots that it has been said to wait for */
 
     /* what the transport's thread may serve; under its lock */
     int64_t serves_merge, serves_offer, serves_state;
@@ -102,9 +122,26 @@ struct outer {
 /* outer_setup.c */
 void outer_assign_buffers(outer *o); /* once the slot is known */
 /* A server's: memory and transport, without weights; the reference is all zeros. */
-status outer_open_holder(outer **out, const config *c, comm *world);
+status outer_open_holder(outer **out, const config *c, comm *world, watchdog *w);
 /* Sections "outer_reference" and so on, where they are, of a checkpoint. */
 status outer_read_sections(outer *o, checkpoint *from);
+
+/* outer_piece.c: the rectangle of one of this rank's units, of what lies as the reference does. */
+checkpoint_piece outer_piece(const outer *o, const char *section, const float *values, const outer_unit *m);
+
+/* outer_dump.c: debug.merges. They do nothing without it; those that write are collective. */
+bool outer_dumps(const outer *o);
+/* A unit's values; those that others decode of its encoding. */
+void outer_dump_keep(outer *o, outer_dump_part part, const outer_unit *m, const float *values);
+void outer_dump_sent(outer *o, const outer_unit *m, const uint8_t *coded);
+/* topology all: the merge in the roster, made of the fragment. */
+void outer_dump_merge(outer *o, bool took_part);
+void outer_dump_exchange(outer *o, bool mean);
+/* topology server: an island's change that was answered; and the server's merge of it. */
+void outer_dump_push(outer *o, const roster_part *answer);
+void outer_dump_pushed(outer *o, const roster_part *answer, int64_t base);
+/* The fragment's weights have taken the reference. */
+void outer_dump_settled(outer *o, int fragment);
 
 /* outer_reach.c */
 /* An island of topology server. */

@@ -97,6 +97,7 @@ static void end_offer(outer *o, const roster_part *part)
         membership_set_offer(o->membership, NULL);
     outer_serve_change(o, -1, -1, 0);
     o->merged_at[0] = o->offer;
+    outer_dump_push(o, part);
     if (taken) {
         o->counts.merges++;
         if (o->error)

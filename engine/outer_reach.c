@@ -23,7 +23,8 @@ status outer_look(outer *o)
 {
     double here = clock_seconds();
     if (here > o->told + 1) { /* progress, and not too much of it for a record of the last steps */
-        watchdog_enter(o->watchdog, DURING_STEP, true, o->step, "merging with other islands");
+        watchdog_enter(o->watchdog, DURING_STEP, true, o->holds ? o->merge : o->step,
+                       o->holds ? "serving islands" : "merging with other islands");
         o->told = here;
     }
     char *text = outer_first_rank(o) ? membership_roster(o->membership) : NULL;
@@ -77,7 +78,8 @@ void outer_announce(outer *o, int64_t step, int64_t updates)
     o->serves_state = o->merge;
     transport_unlock(o->transport);
     if (outer_first_rank(o))
-        membership_set_state(o->membership, &(membership_state){true, o->merge, step, updates});
+        membership_set_state(o->membership,
+                             &(membership_state){.ready = true, .merge = o->merge, .step = step, .updates = updates});
 }
 
 void outer_serve_change(outer *o, int64_t merge, int64_t offer, int fragment)

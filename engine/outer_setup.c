@@ -27,6 +27,7 @@ enum { ALIGNMENT = 64 };
  * with a server, that has the momentum, and islands have only their own. */
 typedef struct part_of_job {
     bool rest, momentum, error;
+    int dumped; /* of debug.merges */
     int encoded;
     int scratch; /* [largest] */
 } part_of_job;
@@ -47,6 +48,9 @@ static part_of_job part_of(const config *c, bool holds)
     return (part_of_job){.rest = !holds,
                          .momentum = c->outer.optimizer == CONFIG_OUTER_NESTEROV && holds == server,
                          .error = c->outer.compress != COMPRESS_NONE && !holds,
+                         .dumped = !c->debug.merges ? 0
+                                   : holds          ? OUTER_DUMP_HOLDER
+                                                    : OUTER_DUMP_KEPT,
                          .encoded = server && !holds ? 1 : c->outer.slots,
                          .scratch = holds ? 2 : 3};
 }
@@ -66,7 +70,7 @@ static layout lay_out(const config *c, bool holds, const unit *units, const int 
         }
         l.coded = coded > l.coded ? coded : l.coded;
     }
-    l.bytes = (1 + part.rest + part.momentum + part.error) * aligned(4 * l.elements) +
+    l.bytes = (1 + part.rest + part.momentum + part.error + part.dumped) * aligned(4 * l.elements) +
               part.scratch * aligned(4 * l.largest) + part.encoded * aligned(l.coded);
     return l;
 }
@@ -147,6 +151,8 @@ static status open_memory(outer *o)
     o->rest = part.rest ? take(&at, 4 * l.elements) : NULL;
     o->momentum = part.momentum ? take(&at, 4 * l.elements) : NULL;
     o->error = part.error ? take(&at, 4 * l.elements) : NULL;
+    for (int i = 0; i < part.dumped; i++)
+        o->dumped[i] = take(&at, 4 * l.elements);
     o->values = take(&at, 4 * l.largest);
     o->other = take(&at, 4 * l.largest);
     float *scratch = part.scratch > 2 ? take(&at, 4 * l.largest) : NULL;
@@ -212,17 +218,7 @@ static float *section_at(const outer *o, int i)
 
 static checkpoint_piece piece_of(const outer *o, int section, const outer_unit *m)
 {
-    const unit *u = &o->units[m->unit];
-    const names_tensor *t = &o->tensors[u->tensor];
-    checkpoint_piece p = {.section = section_name(o, section), .name = t->name, .type = DTYPE_FP32, .dims = t->dims};
-    for (int d = 0; d < t->dims; d++) {
-        p.global[d] = p.size[d] = t->shape[d];
-        p.stride[d] = d + 1 < t->dims ? t->shape[d + 1] : 1;
-    }
-    p.start[0] = u->first;
-    p.size[0] = u->rows;
-    p.data = section_at(o, section) + m->at;
-    return p;
+    return outer_piece(o, section_name(o, section), section_at(o, section), m);
 }
 
 static void list_pieces(outer *o)
@@ -412,10 +408,11 @@ status outer_open(outer **out, const config *c, compiled *k, executor *e, comm *
     return open_either(out, o);
 }
 
-status outer_open_holder(outer **out, const config *c, comm *world)
+status outer_open_holder(outer **out, const config *c, comm *world, watchdog *w)
 {
     outer *o = make(c, world);
     o->holds = true;
+    o->watchdog = w;
     return open_either(out, o);
 }
 

@@ -2,6 +2,7 @@
 #include "engine/outer.h"
 
 #include "engine/outer_parts.h"
+#include "memory/clock.h"
 #include "memory/log.h"
 
 typedef struct topology {
@@ -50,6 +51,7 @@ status outer_join(outer *o, outer_position *p, int *slot)
         s = wait_for_others(o);
     }
     *slot = o->slot;
+    o->began = clock_seconds();
     return s;
 }
 
@@ -60,15 +62,26 @@ static int due(const outer *o, int64_t step)
     return step % each == 0 ? (int)(step % every / each) : -1;
 }
 
+/* Since `before`, for what ended with s. */
+static status stood(outer *o, double before, status s)
+{
+    double now = clock_seconds();
+    o->counts.stood += now - before;
+    o->counts.elapsed = now - o->began;
+    return s;
+}
+
 status outer_step(outer *o, outer_position *p)
 {
+    double began = clock_seconds();
     o->step = p->step;
-    return topology_of(o)->step(o, p, due(o, p->step));
+    return stood(o, began, topology_of(o)->step(o, p, due(o, p->step)));
 }
 
 status outer_before_save(outer *o, outer_position *p)
 {
-    return topology_of(o)->save(o, p);
+    double began = clock_seconds();
+    return stood(o, began, topology_of(o)->save(o, p));
 }
 
 status outer_part(outer *o, outer_position *p)

@@ -238,6 +238,8 @@ static void put_islands(json_t *root, const report_islands *i)
     put_integer(object, "bytes_received", i->bytes_received);
     put_integer(object, "refused", i->refused);
     put_real(object, "wait_seconds", i->wait_seconds);
+    put_real(object, "stood_seconds", i->stood_seconds);
+    put_real(object, "computing", i->computing);
     put_integer(object, "clipped", i->clipped);
     if (i->releases > 0) {
         put_integer(object, "releases", i->releases);

@@ -102,7 +102,9 @@ typedef struct report_rank {
 /* Of a job that merges with others. */
 typedef struct report_islands {
     int64_t merges, missed, bytes_sent, bytes_received, refused;
-    double wait_seconds; /* that training has waited for merges */
+    double wait_seconds;  /* that training has waited for other islands */
+    double stood_seconds; /* that it has stood still for merges, waiting or not */
+    double computing;     /* the share of the time in which it has not */
     int64_t clipped, releases;
     double epsilon;      /* of the releases, at delta 1e-5 */
     double disagreement; /* of islands that gossip, at the last exchange */

@@ -28,21 +28,6 @@ static double share_of(const server *v, const roster_part *part, int64_t base)
     return rule_share(staleness, part->tokens, all, islands);
 }
 
-/* Islands go on fetching meanwhile: they may get parts of either model, whole in every element. */
-static void merge(server *v, int slot, double share)
-{
-    outer *o = v->outer;
-    for (int i = 0; i < o->mine_count; i++) {
-        const outer_unit *m = &o->mine[i];
-        int64_t n = o->units[m->unit].elements;
-        MUST(compress_decode(o->values, o->in[slot] + m->coded, &o->method, n), "a change of slot %d went bad", slot);
-        rule_scale(o->values, (float)share, n);
-        transport_lock(o->transport);
-        rule_step(o->reference + m->at, o->momentum ? o->momentum + m->at : NULL, o->values, &o->rule, n);
-        transport_unlock(o->transport);
-    }
-}
-
 /* The answer is in etcd: so it is. */
 static void conclude(server *v)
 {
@@ -55,10 +40,11 @@ static void conclude(server *v)
     const roster_part *p = &v->wanted;
     const char *name = o->roster.member[p->slot].name;
     int64_t age = o->merge - v->base;
-    double share = p->refusal == ROSTER_TAKEN ? share_of(v, p, v->base) : 0;
     if (p->refusal == ROSTER_TAKEN) {
-        merge(v, p->slot, share);
+        server_merge(v, p->slot, v->share);
+        outer_dump_pushed(o, p, v->base);
         o->merge++;
+        v->entries++;
         o->counts.merges++;
         v->step = p->offer > v->step ? p->offer : v->step;
         v->updates = o->roster.updates;
@@ -73,7 +59,7 @@ static void conclude(server *v)
     }
     v->answer[p->slot] = *p;
     v->last = p->slot;
-    server_files_line(v, p, v->base, share);
+    server_files_line(v, p, v->base, v->share);
     outer_drop_fetch(o, p->slot);
 }
 
@@ -117,6 +103,19 @@ static uint64_t fetch_offers(server *v)
     return here;
 }
 
+/* It is on the disk; or it waits, and its island with it, until it can be. */
+static bool is_durable(server *v)
+{
+    static const double PATIENCE = 5; /* seconds until the next attempt */
+    if (server_journal_write(v) == STATUS_OK)
+        return true;
+    if (outer_first_rank(v->outer))
+        log_warn("%s; nothing is merged until the journal can be written", status_message());
+    v->waits = v->outer->now + PATIENCE;
+    v->slot = -1;
+    return false;
+}
+
 static void decide(server *v, int slot, roster_refusal refusal)
 {
     outer *o = v->outer;
@@ -136,9 +135,15 @@ static void decide(server *v, int slot, roster_refusal refusal)
         v->step = m->offer;
         v->updates = m->updates;
     }
+    v->share = taken ? share_of(v, &v->wanted, v->base) : 0;
+    bool durable = !taken || is_durable(v);
     json_t *head = server_head(v, &v->wanted, after);
     v->step = step;
     v->updates = updates;
+    if (!durable) {
+        json_decref(head);
+        return;
+    }
     if (outer_first_rank(o))
         v->number = membership_decide(o->membership, head, o->roster.revision, 1ull << slot, revisions);
     else
@@ -153,7 +158,7 @@ static void decide_next(server *v)
     uint64_t here = outer_everywhere(o, fetch_offers(v)), bad = outer_refused(o);
     for (int k = 1; k <= ROSTER_SLOTS && v->slot < 0 && o->roster.reached; k++) {
         int s = (v->last + k) % ROSTER_SLOTS;
-        if (s >= v->config->outer.slots || !is_open(v, s))
+        if (s >= v->config->outer.slots || !is_open(v, s) || o->now < v->waits)
             continue;
         roster_refusal r = judge(v, &o->roster.member[s]);
         if (r != ROSTER_TAKEN || bad >> s & 1)
@@ -172,7 +177,10 @@ static void look_for_decision(server *v)
         won |= r->part[i].slot == v->slot && r->part[i].id == v->wanted.id;
     if (won)
         conclude(v);
-    if (won || (r->reached && r->settled >= v->number)) /* else it was withdrawn before, and stays the island's */
+    bool lost = !won && r->reached && r->settled >= v->number; /* it was withdrawn before, and stays the island's */
+    if (lost && v->wanted.refusal == ROSTER_TAKEN)
+        server_journal_drop(v, v->outer->merge + 1);
+    if (won || lost)
         v->slot = -1;
 }
 
@@ -215,7 +223,8 @@ static status work(bool *stopped, server *v)
             look_for_decision(v);
         if (v->slot < 0)
             decide_next(v);
-        bool due = every > 0 && v->outer->merge != before && v->outer->merge % every == 0;
+        bool merged = v->outer->merge != before;
+        bool due = merged && ((every > 0 && v->outer->merge % every == 0) || server_journal_is_long(v));
         signals_request asked = asked_for(v);
         *stopped = asked == SIGNALS_STOP;
         if (*stopped || is_over(v))
@@ -230,20 +239,24 @@ static status work(bool *stopped, server *v)
 
 /* ---- joining ------------------------------------------------------------------------------------------------------------ */
 
-/* Merges have one sequence: what a server that was killed had merged since its last checkpoint is lost, but its numbers are not given
- * again. `head` shows the merge that this server goes on from. */
+/* Merges have one sequence: what a server that was killed had merged since its last checkpoint is merged again. What the journal lacks is
+ * lost, but its numbers are not given again. `head` shows the merge that this server goes on from. */
 static status agree_on_head(server *v)
 {
     outer *o = v->outer;
     TRY(outer_look(o));
     const roster *r = &o->roster;
     double until = o->now + v->config->outer.timeout;
+    server_journal_replay(v, r);
     if (r->merge >= o->merge) {
-        if (r->merge > o->merge)
-            log_warn("server: merges %lld to %lld are lost: they were made after the last checkpoint",
+        bool lost = r->merge > o->merge;
+        if (lost)
+            log_warn("server: merges %lld to %lld are lost: neither a checkpoint nor the journal has them",
                      (long long)o->merge + 1, (long long)r->merge);
         o->merge = r->merge;
         server_take_head(v, r);
+        if (lost) /* the journal has a gap: it begins anew */
+            save_in_passing(v);
         return STATUS_OK;
     }
     for (; r->merge != o->merge; outer_nap(o)) {
@@ -267,8 +280,12 @@ static void say_what(const server *v)
 
 static status run(bool *stopped, server *v)
 {
-    TRY(outer_open_holder(&v->outer, v->config, v->world));
+    watchdog_enter(v->watchdog, DURING_SETUP, true, 0, "opening the server");
+    TRY(outer_open_holder(&v->outer, v->config, v->world, v->watchdog));
+    watchdog_enter(v->watchdog, DURING_LOAD, true, 0, "reading the model");
     TRY(server_files_open(v));
+    TRY(server_journal_open(v));
+    watchdog_enter(v->watchdog, DURING_SETUP, false, v->outer->merge, "claiming the server's place");
     TRY(outer_claim(v->outer));
     TRY(agree_on_head(v));
     v->alone = v->outer->now;
@@ -279,12 +296,13 @@ static status run(bool *stopped, server *v)
     seal_open();
     TRY(s);
     TRY(server_files_save(v));
+    watchdog_enter(v->watchdog, DURING_END, true, v->outer->merge, "writing the summary");
     return comm_all_status(comm_world(v->world), server_files_summary(v));
 }
 
-status server_run(bool *stopped, const config *c, comm *world)
+status server_run(bool *stopped, const config *c, comm *world, watchdog *w)
 {
-    server v = {.config = c, .world = world, .slot = -1, .last = -1};
+    server v = {.config = c, .world = world, .watchdog = w, .slot = -1, .last = -1};
     *stopped = false;
     status s = run(stopped, &v);
     outer_close(v.outer);

@@ -193,6 +193,7 @@ void server_files_close(server *v)
     lock_release(v->lock);
     free(v->buffer);
     free(v->checkpoints);
+    free(v->journal);
 }
 
 /* ---- saving ------------------------------------------------------------------------------------------------------------- */
@@ -220,16 +221,19 @@ status server_files_save(server *v)
     double began = clock_seconds();
     if (v->saved == v->outer->merge)
         return STATUS_OK;
+    watchdog_enter(v->watchdog, DURING_SAVE, true, v->outer->merge, "writing a checkpoint");
     snprintf(name, sizeof name, "step-%08lld", (long long)v->outer->merge);
     status s = comm_all_status(all, checkpoint_writer_share(v->writer, v->checkpoints, name));
     if (s == STATUS_OK)
         s = comm_all_status(all, first_rank(v) ? publish(v, name) : STATUS_OK);
+    watchdog_enter(v->watchdog, DURING_STEP, false, v->outer->merge, "serving islands");
     if (s != STATUS_OK) {
         if (first_rank(v))
             checkpoint_clean(v->checkpoints, name);
         return s;
     }
     v->saved = v->outer->merge;
+    server_journal_saved(v);
     log_info("server: saved %s/%s in %.2f s", v->checkpoints, name, clock_seconds() - began);
     return STATUS_OK;
 }

@@ -493,6 +493,30 @@ static int64_t memory_copy_bytes(const training *t)
     return t->config->checkpoint.memory_every > 0 ? node_copies_bytes(t->copies) : 0;
 }
 
+/* Says how much of the time the island has computed. Collective. */
+static report_islands count_islands(const training *t)
+{
+    outer_counts c = outer_counted(t->outer);
+    double computing = c.elapsed > 0 ? 1 - c.stood / c.elapsed : 1;
+    if (c.elapsed > 0)
+        log_info(
+            "islands: %.1f%% of the time computed: of %.4g s, training stood still for merges for %.3g s, %.3g s of "
+            "them waiting for others",
+            100 * computing, c.elapsed, c.stood, c.waited);
+    return (report_islands){.merges = c.merges,
+                            .missed = c.missed,
+                            .bytes_sent = c.sent,
+                            .bytes_received = c.received,
+                            .refused = c.refused,
+                            .wait_seconds = c.waited,
+                            .stood_seconds = c.stood,
+                            .computing = computing,
+                            .clipped = c.clipped,
+                            .releases = c.releases,
+                            .epsilon = c.epsilon,
+                            .disagreement = c.disagreement};
+}
+
 status training_summary(training *t, bool stopped)
 {
     report_resources(t, true);
@@ -513,19 +537,8 @@ status training_summary(training *t, bool stopped)
     report_rank *all = must_alloc((unsigned long)comm_ranks(t->world) * sizeof *all);
     comm_all_gather_bytes(comm_world(t->world), all, &mine, sizeof mine);
     report_islands islands = {0};
-    if (t->outer) {
-        outer_counts c = outer_counted(t->outer);
-        islands = (report_islands){.merges = c.merges,
-                                   .missed = c.missed,
-                                   .bytes_sent = c.sent,
-                                   .bytes_received = c.received,
-                                   .refused = c.refused,
-                                   .wait_seconds = c.waited,
-                                   .clipped = c.clipped,
-                                   .releases = c.releases,
-                                   .epsilon = c.epsilon,
-                                   .disagreement = c.disagreement};
-    }
+    if (t->outer)
+        islands = count_islands(t);
     status s = STATUS_OK;
     if (speaks(t)) {
         char *path = must_format("%s/summary.json", t->folder);

@@ -11,21 +11,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-typedef enum compress_kind {
-#define METHOD(name, word) COMPRESS_##name,
-#include "kernels/compress.def"
-#undef METHOD
-    COMPRESS_KINDS
-} compress_kind;
+#include "kernels/compress_format.h"
 
-typedef struct compress_method {
-    compress_kind kind;
-    double density; /* of topk and dct: the share that is sent, at least one element of a chunk or run */
-} compress_method;
-
-/* Elements of a chunk of topk and of a run of dct. Every method encodes each chunk by itself: the encoding of many is theirs, one
- * after another. */
-enum { COMPRESS_CHUNK = 4096, COMPRESS_RUN = 64 };
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 /* The words of the methods, ended by NULL. */
 extern const char *const compress_words[COMPRESS_KINDS + 1];
@@ -36,4 +26,7 @@ void compress_encode(void *out, float *values, const compress_method *m, int64_t
 /* values[elements] = what was sent. False: it is not finite, or no encoding at all. */
 bool compress_decode(float *values, const void *in, const compress_method *m, int64_t elements);
 
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -1,15 +1,23 @@
 /* phalanx server: holds the model for islands that push and take it when they like (outer.topology server). */
-#include <stdio.h>
-#include <stdlib.h>
-
-#include "engine/config/config.h"
 #include "engine/server.h"
-#include "engine/weights.h"
-#include "memory/log.h"
-#include "parallel/comm.h"
-#include "parallel/signals.h"
-#include "tools/options.h"
+#include "tools/job.h"
 #include "tools/tools.h"
+
+static const options_command command = {
+    .name = "server",
+    .operands = "CONFIG.yaml [key=value ...]",
+    .summary =
+        "Holds the model of islands with outer.topology=server: they push their changes and take the model "
+        "when they\n"
+        "like, and wait for nobody. CONFIG is theirs, but for run.folder; data and parallel.* are not "
+        "looked at. Under\n"
+        "mpirun each rank holds a part. What it merges is on the disk before the island is told, so a server that "
+        "is\n"
+        "killed goes on with the same model. It saves every checkpoint.every merges, and ends with 0 when\n"
+        "train.steps are done and the islands have left.",
+    .least = 1,
+    .most = -1,
+};
 
 static status check(const config *c)
 {
@@ -20,55 +28,14 @@ static status check(const config *c)
     return STATUS_OK;
 }
 
-/* The configuration is read before the job is joined; what that brought is known to all ranks then. */
-static status serve(bool *stopped, config *c, comm *world, status loaded, const char *words)
+static status serve(bool *stopped, const config *c, comm *world, watchdog *w, double began)
 {
-    comm_group *all = comm_world(world);
-    TRY(comm_all_status(all, loaded == STATUS_OK ? STATUS_OK : status_fail(loaded, "%s", words)));
-    TRY(comm_all_status(all, weights_configure(c)));
-    TRY(comm_all_status(all, check(c)));
-    return server_run(stopped, c, world);
+    (void)began;
+    TRY(comm_all_status(comm_world(world), check(c)));
+    return server_run(stopped, c, world, w);
 }
 
 int server_main(int argc, char **argv)
 {
-    const options_command command = {
-        .name = "server",
-        .operands = "CONFIG.yaml [key=value ...]",
-        .summary = "Holds the model of islands with outer.topology=server: they push their changes and take the model "
-                   "when they\n"
-                   "like, and wait for nobody. CONFIG is theirs, but for run.folder; data and parallel.* are not "
-                   "looked at. Under\n"
-                   "mpirun each rank holds a part. It saves every checkpoint.every merges, goes on from the latest "
-                   "checkpoint, and\n"
-                   "ends with 0 when train.steps are done and the islands have left.",
-        .least = 1,
-        .most = -1,
-    };
-    int operands, code = options_parse(&command, &operands, argc, argv);
-    if (code != OPTIONS_GO_ON)
-        return code;
-    comm *world = NULL;
-    config c = {0};
-    bool stopped = false;
-    log_set_rank(comm_expected_rank(), 1);
-    signals_install();
-    status loaded = config_load(&c, argv[1], operands - 1, argv + 2);
-    char *words = must_strdup(status_message());
-    status s = comm_open(&world);
-    if (s != STATUS_OK) {
-        log_error("%s", status_message());
-    } else {
-        signals_install();
-        log_set_rank(comm_rank(world), comm_ranks(world));
-        s = serve(&stopped, &c, world, loaded, words);
-        if (s != STATUS_OK && comm_rank(world) == 0)
-            fprintf(stderr, "phalanx: %s\n", status_message());
-    }
-    code = s == STATUS_OK && stopped ? c.run.exit_when_stopped : (int)s;
-    if (loaded == STATUS_OK)
-        config_free(&c);
-    free(words);
-    comm_close(world);
-    return code;
+    return job_run(&command, argc, argv, serve);
 }

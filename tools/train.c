@@ -1,156 +1,20 @@
 /* phalanx train: reads the configuration, joins the job, trains. */
-#include <stdio.h>
-#include <stdlib.h>
-
-#include "engine/causes.h"
-#include "engine/config/config.h"
-#include "engine/incidents.h"
 #include "engine/train.h"
-#include "engine/weights.h"
-#include "memory/clock.h"
-#include "memory/fault.h"
-#include "memory/log.h"
-#include "parallel/comm.h"
-#include "parallel/signals.h"
-#include "parallel/watchdog.h"
-#include "tools/options.h"
+#include "tools/job.h"
 #include "tools/tools.h"
-
-static const options_command command = {
-    .name = "train",
-    .operands = "CONFIG.yaml [key=value ...]",
-    .summary =
-        "Trains a model as CONFIG.yaml says; key=value overrides the file (`optimizer.lr=1e-4`, `data.train=[a,b]`).\n"
-        "On several ranks: mpirun -np N phalanx train ..., or srun. A run resumes from its latest checkpoint.",
-    .least = 1,
-    .most = -1,
-    .more_help = config_help,
-};
-
-/* Before the configuration is known. */
-enum { SECONDS_TO_BEGIN = 900 };
-
-/* What watches a process, from its first moment to its last. */
-typedef struct guard {
-    incidents *incidents;
-    watchdog *watchdog;
-    int64_t position; /* from where on the run's incidents are this job's */
-} guard;
-
-static void tell_fault(void *context, fault_kind kind, const char *words)
-{
-    static const incident_verdict verdicts[] = {
-        [FAULT_CRASH] = INCIDENT_DEAD, [FAULT_FILE] = INCIDENT_DATA, [FAULT_STORAGE] = INCIDENT_STORAGE};
-    watchdog_fail(((guard *)context)->watchdog, verdicts[kind], words);
-}
-
-static void tell_fatal(void *context, const char *words)
-{
-    watchdog_fail(((guard *)context)->watchdog, INCIDENT_DEAD, words);
-}
-
-static status guard_open(guard *g)
-{
-    watchdog_limits limits = {.silent = SECONDS_TO_BEGIN};
-    for (int i = 0; i < INCIDENT_PHASES; i++)
-        limits.phase[i] = SECONDS_TO_BEGIN;
-    signals_install();
-    g->incidents = incidents_open();
-    TRY(watchdog_open(&g->watchdog, &limits, incidents_write, g->incidents));
-    fault_install(tell_fault, g);
-    log_set_last_words(tell_fatal, g);
-    log_set_where(watchdog_where, g->watchdog);
-    return STATUS_OK;
-}
-
-static void guard_close(guard *g)
-{
-    fault_install(NULL, NULL);
-    log_set_last_words(NULL, NULL);
-    log_set_where(NULL, NULL);
-    watchdog_close(g->watchdog);
-    incidents_close(g->incidents);
-}
-
-/* The configuration, before the job is joined: it says how long joining may take. */
-static status read_config(config *c, guard *g, const char *path, int overrides, char *const *override)
-{
-    watchdog_enter(g->watchdog, DURING_START, true, 0, "reading the configuration");
-    status s = config_load(c, path, overrides, override);
-    if (s == STATUS_OK) {
-        watchdog_limits limits = train_limits(c);
-        watchdog_limit(g->watchdog, &limits);
-        incidents_place(g->incidents, c->run.folder, g->watchdog);
-        g->position = causes_position(c->run.folder);
-    }
-    watchdog_enter(g->watchdog, DURING_START, false, 0, "joining the job");
-    return s;
-}
-
-/* Joins the job; what reading the configuration brought is known to all ranks then. */
-static status join(comm **world, const guard *g, status loaded)
-{
-    char *words = must_strdup(status_message());
-    status s = comm_open(world);
-    if (s != STATUS_OK) {
-        log_error("%s", status_message());
-    } else {
-        log_set_rank(comm_rank(*world), comm_ranks(*world));
-        s = loaded == STATUS_OK ? STATUS_OK : status_fail(loaded, "%s", words);
-        s = comm_all_status(comm_world(*world), s);
-    }
-    free(words);
-    return s == STATUS_OK ? watchdog_join(g->watchdog, *world) : s;
-}
-
-static status train(bool *stopped, config *c, comm *world, const guard *g, double began)
-{
-    watchdog_enter(g->watchdog, DURING_SETUP, true, 0, "reading the model's configuration");
-    TRY(comm_all_status(comm_world(world), weights_configure(c)));
-    return train_run(stopped, c, world, g->watchdog, began);
-}
-
-/* What ended the job, where no rank has said it better. */
-static void refuse(const config *c, const guard *g)
-{
-    if (causes_read(c->run.folder, g->position).known)
-        return;
-    char *words = must_strdup(status_message());
-    incidents_say(c->run.folder, g->watchdog, INCIDENT_REFUSED, true, words);
-    free(words);
-}
 
 int train_main(int argc, char **argv)
 {
-    double began = clock_seconds();
-    bool stopped = false;
-    int operands, code = options_parse(&command, &operands, argc, argv);
-    if (code != OPTIONS_GO_ON)
-        return code;
-    comm *world = NULL;
-    config c;
-    guard g = {0};
-    log_set_rank(comm_expected_rank(), 1);
-    status s = guard_open(&g);
-    if (s != STATUS_OK) {
-        log_error("%s", status_message());
-        return (int)s;
-    }
-    status loaded = read_config(&c, &g, argv[1], operands - 1, argv + 2);
-    s = join(&world, &g, loaded);
-    if (s == STATUS_OK)
-        s = train(&stopped, &c, world, &g, began);
-    code = s == STATUS_OK && stopped ? c.run.exit_when_stopped : (int)s;
-    /* One rank says what all know: every status was agreed on, and names the rank it came from. */
-    if (s != STATUS_OK && world && comm_rank(world) == 0) {
-        fprintf(stderr, "phalanx: %s\n", status_message());
-        if (s == STATUS_FAILED && loaded == STATUS_OK)
-            refuse(&c, &g);
-    }
-    if (loaded == STATUS_OK)
-        config_free(&c);
-    watchdog_leave(g.watchdog);
-    comm_close(world);
-    guard_close(&g);
-    return code;
+    static const options_command command = {
+        .name = "train",
+        .operands = "CONFIG.yaml [key=value ...]",
+        .summary =
+            "Trains a model as CONFIG.yaml says; key=value overrides the file (`optimizer.lr=1e-4`, "
+            "`data.train=[a,b]`).\n"
+            "On several ranks: mpirun -np N phalanx train ..., or srun. A run resumes from its latest checkpoint.",
+        .least = 1,
+        .most = -1,
+        .more_help = config_help,
+    };
+    return job_run(&command, argc, argv, train_run);
 }

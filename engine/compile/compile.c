@@ -252,8 +252,6 @@ status compile_options_from(compile_options *out, const config *c, const grid *g
         out->ramp[i] = batch_ramp_samples(c, i) / (c->train.micro_batch * data);
     if (stages > COMPILE_RAMP + 1)
         return status_fail(STATUS_USAGE, "train.batch_ramp has %d pairs: at most %d", stages, COMPILE_RAMP + 1);
-    if (c->parallel.compress && backend && backend->communicates)
-        return status_fail(STATUS_USAGE, "parallel.compress is for train.device=cpu: a GPU has no kernels for it yet");
     if (out->microbatches < 1)
         return status_fail(STATUS_USAGE, "train.global_batch = %d holds no micro-batch of %d for each of %d data ranks",
                            c->train.global_batch, c->train.micro_batch, data);

@@ -11,6 +11,8 @@ void storage_place(compiled *c);
 /* Bytes of optimizer state, and of gradients and weights where they are shards, that a rank of this stage owns: the one at
  * `gradient_rank` along AXIS_GRADIENT. */
 int64_t storage_owned_bytes(const compiled *c, int gradient_rank);
+/* Of what compressed gradients lack; 0 where none are. */
+int64_t storage_feedback_bytes(const compiled *c);
 
 /* unroll.c: a chunk recorded for one micro-batch, with its input and output. */
 typedef struct recorded {

@@ -29,6 +29,7 @@ void plan_measure(plan_rank *out, const compiled *c)
                        .ops = c->training.list.count,
                        .dropped = c->dropped,
                        .order = c->order,
+                       .feedback = storage_feedback_bytes(c),
                        .attention = workspace_taken(c)};
     if (c->decision)
         out->decision = must_strdup(c->decision);

@@ -28,6 +28,7 @@ typedef struct plan_rank {
     compile_order order;
     int64_t order_bytes; /* what the order adds to what is alive where the training step peaks; plan_price_order() */
     int ops, dropped;
+    int64_t feedback;                               /* what compressed gradients lack, kept between steps */
     int64_t attention;                              /* working memory of attention's backward pass, the most */
     int64_t loss_tokens, loss_bytes;                /* logits that exist at a time; 0: this stage has no loss */
     double loss_seconds, loss_seconds_whole;        /* of a micro-batch; the same in one piece */

@@ -210,6 +210,23 @@ static void print_order(FILE *out, const plan *p)
     fputc('\n', out);
 }
 
+/* The rank that keeps most. */
+static void print_compress(FILE *out, const plan *p)
+{
+    const plan_rank *most = &p->ranks[0];
+    const compress_method *m = &p->options.compress;
+    char bytes[UNITS_TEXT];
+    for (int i = 1; i < p->count; i++)
+        most = p->ranks[i].feedback > most->feedback ? &p->ranks[i] : most;
+    if (most->feedback == 0)
+        return;
+    fprintf(out, "compress          %s", compress_words[m->kind]);
+    if (m->kind == COMPRESS_TOPK || m->kind == COMPRESS_DCT)
+        fprintf(out, " of density %g", m->density);
+    fprintf(out, "; rank %d keeps %s of what its messages lacked (of its optimizer's memory)\n", most->rank,
+            bytes_text(bytes, (double)most->feedback));
+}
+
 static void print_choices(FILE *out, const plan *p)
 {
     if (!p->choice_count)
@@ -281,6 +298,7 @@ void plan_text_report(FILE *out, const plan *p)
     print_attention(out, p);
     print_recompute(out, p);
     print_order(out, p);
+    print_compress(out, p);
     print_choices(out, p);
     print_time(out, p);
 }
@@ -324,10 +342,10 @@ static void json_rank(FILE *out, const plan_rank *r)
             "     \"update\": {\"flops\": %.17g, \"seconds\": %.17g, \"tensor_bytes_sent\": %lld, \"working_bytes\": "
             "%lld},\n     \"order\": {\"how\": \"%s\", \"bytes\": %lld},\n     \"loss\": {\"tokens\": %lld, "
             "\"logit_bytes\": %lld, \"seconds\": %.17g}, "
-            "\"attention_working_bytes\": %lld}",
+            "\"attention_working_bytes\": %lld, \"feedback_bytes\": %lld}",
             r->update.flops, r->update.seconds, (long long)r->update.sent, (long long)r->update.working,
             order_names[r->order], (long long)r->order_bytes, (long long)r->loss_tokens, (long long)r->loss_bytes,
-            r->loss_seconds, (long long)r->attention);
+            r->loss_seconds, (long long)r->attention, (long long)r->feedback);
 }
 
 static void json_choices(FILE *out, const plan *p)

@@ -140,6 +140,17 @@ int64_t storage_owned_bytes(const compiled *c, int gradient_rank)
     return bytes;
 }
 
+int64_t storage_feedback_bytes(const compiled *c)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < c->model.parameter_count; i++) {
+        const storage *s = &c->storage[c->model.parameters[i]->number];
+        bytes += s->feedback ? aligned(tensor_bytes(s->feedback)) : 0;
+        bytes += s->feedback_sum ? aligned(tensor_bytes(s->feedback_sum)) : 0;
+    }
+    return bytes;
+}
+
 /* As `whole`, but of the rows that the ranks whose gradients sum divide, only those that this rank owns. */
 static placements place_own(const compiled *c, placements whole, int owner)
 {

@@ -168,7 +168,7 @@ typedef struct config {
         config_integers trace; /* the first and the last step that are traced; empty: none */
     } run;
     struct {
-        char *gradients; /* folder */
+        char *gradients, *merges; /* folders */
         int64_t at_step;
     } debug;
     struct {

@@ -7,13 +7,13 @@
 
 #include "memory/log.h"
 
-enum { NODES = 16, MOST_REPLY = 4 << 20 };
-static const long CONNECT_MS = 2000, ANSWER_MS = 5000, UPLOAD_BUFFER = 16 << 10;
+enum { MOST_REPLY = 4 << 20 };
+static const long CONNECT_MS = 2000, ANSWER_MS = 5000, SIGN_MS = 1000, UPLOAD_BUFFER = 16 << 10;
 
 struct etcd {
     CURL *curl;
     int nodes, at; /* the one that answered last */
-    char *address[NODES];
+    char *address[ETCD_NODES];
     char *user, *password, *token;
 };
 
@@ -80,7 +80,8 @@ static size_t collect(char *data, size_t size, size_t count, void *context)
     return bytes;
 }
 
-static CURLcode post(long *code, text *out, etcd *e, const char *address, const char *path, const char *body)
+/* `most`: milliseconds until an answer. */
+static CURLcode post(long *code, text *out, etcd *e, const char *address, const char *path, const char *body, long most)
 {
     char *url = must_format("%s%s", address, path);
     char *authorisation = e->token ? must_format("Authorization: %s", e->token) : NULL;
@@ -93,8 +94,8 @@ static CURLcode post(long *code, text *out, etcd *e, const char *address, const 
     curl_easy_setopt(e->curl, CURLOPT_HTTPHEADER, headers);
     curl_easy_setopt(e->curl, CURLOPT_WRITEFUNCTION, collect);
     curl_easy_setopt(e->curl, CURLOPT_WRITEDATA, out);
-    curl_easy_setopt(e->curl, CURLOPT_CONNECTTIMEOUT_MS, CONNECT_MS);
-    curl_easy_setopt(e->curl, CURLOPT_TIMEOUT_MS, ANSWER_MS);
+    curl_easy_setopt(e->curl, CURLOPT_CONNECTTIMEOUT_MS, most < CONNECT_MS ? most : CONNECT_MS);
+    curl_easy_setopt(e->curl, CURLOPT_TIMEOUT_MS, most);
     curl_easy_setopt(e->curl, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(e->curl, CURLOPT_PROXY, ""); /* the cluster is asked directly */
     curl_easy_setopt(e->curl, CURLOPT_BUFFERSIZE, UPLOAD_BUFFER);
@@ -115,7 +116,7 @@ static status ask(json_t **out, etcd *e, const char *path, const char *body)
         const char *address = e->address[e->at];
         text reply = {0};
         long code = 0;
-        CURLcode result = post(&code, &reply, e, address, path, body);
+        CURLcode result = post(&code, &reply, e, address, path, body, ANSWER_MS);
         json_t *answer = result == CURLE_OK ? json_loads(reply.data ? reply.data : "", 0, NULL) : NULL;
         if (code == 200 && json_is_object(answer)) {
             free(reply.data);
@@ -134,6 +135,15 @@ static status ask(json_t **out, etcd *e, const char *path, const char *body)
         e->at = (e->at + 1) % e->nodes;
     }
     return s;
+}
+
+bool etcd_answers(etcd *e, int node)
+{
+    text reply = {0};
+    long code = 0;
+    CURLcode result = post(&code, &reply, e, e->address[node], "/v3/maintenance/status", "{}", SIGN_MS);
+    free(reply.data);
+    return result == CURLE_OK;
 }
 
 /* A user's token; it may have run out, and is then asked for again. */
@@ -176,8 +186,8 @@ static status call(json_t **out, etcd *e, const char *path, json_t *body)
 /* "https://USER:PASSWORD@HOST:PORT/": without the slash, and without whom to log in as. */
 static status take_address(etcd *e, const char *address, size_t length)
 {
-    if (e->nodes == NODES)
-        return status_fail(STATUS_USAGE, "outer.rendezvous: more than %d addresses", NODES);
+    if (e->nodes == ETCD_NODES)
+        return status_fail(STATUS_USAGE, "outer.rendezvous: more than %d addresses", ETCD_NODES);
     if (strncmp(address, "http://", 7) != 0 && strncmp(address, "https://", 8) != 0)
         return status_fail(STATUS_USAGE, "outer.rendezvous: %.*s is no address of etcd: http://HOST:2379 is one",
                            (int)length, address);
@@ -230,6 +240,16 @@ void etcd_close(etcd *e)
     free(e->password);
     free(e->token);
     free(e);
+}
+
+int etcd_nodes(const etcd *e)
+{
+    return e->nodes;
+}
+
+const char *etcd_address(const etcd *e, int node)
+{
+    return e->address[node];
 }
 
 /* ---- leases ---------------------------------------------------------------------------------------------------------- */

@@ -12,11 +12,18 @@
 
 #include "memory/status.h"
 
+enum { ETCD_NODES = 16 }; /* of a cluster, at most */
+
 typedef struct etcd etcd;
 
 /* Addresses, "http://HOST:2379" or "https://USER:PASSWORD@HOST:2379", with commas between. Nothing is asked yet. */
 status etcd_open(etcd **out, const char *addresses);
 void etcd_close(etcd *e); /* NULL is accepted */
+
+int etcd_nodes(const etcd *e);
+const char *etcd_address(const etcd *e, int node); /* without user and password */
+/* Does this node answer anything at all, in a second or so? It need not have a leader for that. */
+bool etcd_answers(etcd *e, int node);
 
 status etcd_lease(int64_t *lease, etcd *e, int seconds);
 /* *alive false: it has run out. */

@@ -10,6 +10,8 @@
 
 #include "engine/files/manifest.h"
 #include "engine/islands/etcd.h"
+#include "engine/islands/news.h"
+#include "engine/islands/nodes.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 
@@ -34,6 +36,8 @@ struct membership {
     int slot;
     int64_t lease;
     double kept_alive;
+    news *news;
+    nodes *nodes;
     char *written[OWN_KEYS]; /* under the present lease */
     pthread_t thread;
     bool started;
@@ -60,9 +64,10 @@ static char *own_path(const membership *m, own_key k)
 
 static char *member_text(const membership *m, const membership_state *s)
 {
-    json_t *o = json_pack("{s:s, s:s, s:s, s:i, s:O, s:b, s:I, s:I, s:I}", "id", m->id, "name", m->name, "key", m->key,
-                          "ranks", m->options.ranks, "endpoints", m->endpoints, "ready", s->ready, "merge",
-                          (json_int_t)s->merge, "step", (json_int_t)s->step, "updates", (json_int_t)s->updates);
+    json_t *o =
+        json_pack("{s:s, s:s, s:s, s:i, s:O, s:b, s:b, s:I, s:I, s:I}", "id", m->id, "name", m->name, "key", m->key,
+                  "ranks", m->options.ranks, "endpoints", m->endpoints, "ready", s->ready, "taking", s->taking, "merge",
+                  (json_int_t)s->merge, "step", (json_int_t)s->step, "updates", (json_int_t)s->updates);
     MUST(o, "outer.island is not UTF-8");
     char *text = json_dumps(o, JSON_COMPACT);
     json_decref(o);
@@ -195,10 +200,11 @@ static status try_server(bool *done, membership *m, const json_t *pairs)
 }
 
 /* An island that has ended without a word keeps its slot until its lease has run out; so does a server. */
-static status claim_once(bool *done, membership *m)
+static status claim_once(bool *done, bool *reached, membership *m)
 {
     json_t *pairs = NULL;
     TRY(read_live(&pairs, m));
+    *reached = true;
     status s = check_fingerprint(m, pairs);
     int best = -1;
     bool mine_is_held = false;
@@ -219,13 +225,18 @@ static status claim_once(bool *done, membership *m)
 static status claim(membership *m)
 {
     double until = clock_seconds() + m->options.patience;
-    for (bool done = false;;) {
+    for (bool done = false, there = true;;) {
+        bool was_there = there;
+        there = false;
         status s = m->lease ? STATUS_OK : etcd_lease(&m->lease, m->etcd, m->options.lease);
         if (s == STATUS_OK)
-            s = claim_once(&done, m);
+            s = claim_once(&done, &there, m);
         if (s == STATUS_OK && done)
             return STATUS_OK;
-        if (clock_seconds() > until)
+        double now = clock_seconds();
+        if (there && !was_there) /* leases begin anew when etcd is back */
+            until = now + m->options.patience;
+        if (now > until)
             return s != STATUS_OK ? s : status_fail(STATUS_FAILED, "no slot could be claimed");
         bool alive = false;
         if (m->lease && (etcd_keep_alive(&alive, m->etcd, m->lease) != STATUS_OK || !alive))
@@ -345,6 +356,19 @@ static void publish(membership *m, status s, json_t *pairs, int64_t number)
     m->said_away = s != STATUS_OK;
 }
 
+static void say_news(void *context, const char *line)
+{
+    (void)context;
+    log_info("%s", line);
+}
+
+static void look_for_news(membership *m, const json_t *pairs)
+{
+    roster r;
+    roster_read_pairs(&r, pairs, m->options.trusted);
+    news_look(m->news, &r, clock_seconds(), m->options.lease);
+}
+
 static void turn(membership *m)
 {
     char *wanted[OWN_KEYS];
@@ -358,7 +382,10 @@ static void turn(membership *m)
         s = try_decision(m, &d);
     if (s == STATUS_OK)
         s = read_live(&pairs, m);
+    if (s == STATUS_OK)
+        look_for_news(m, pairs);
     publish(m, s, pairs, number);
+    nodes_look(m->nodes, clock_seconds());
     json_decref(d.head);
     for (int i = 0; i < OWN_KEYS; i++)
         free(wanted[i]);
@@ -398,6 +425,8 @@ static status open_parts(membership *m)
     m->written[OWN_MEMBER] = must_strdup(m->wanted[OWN_MEMBER]);
     TRY(read_live(&m->pairs, m));
     m->reached = true;
+    m->news = news_open(m->slot, say_news, NULL);
+    m->nodes = nodes_open(m->etcd);
     if (pthread_create(&m->thread, NULL, run_thread, m) != 0)
         return status_fail(STATUS_FAILED, "cannot start the thread that talks to etcd");
     m->started = true;
@@ -426,6 +455,20 @@ status membership_open(membership **out, const membership_options *options)
     return s;
 }
 
+/* The others are to know that it was not lost. */
+static void leave(membership *m)
+{
+    char *key = m->slot >= 0 && m->slot != ROSTER_SERVER ? path_of(m, "left", m->slot) : NULL;
+    json_t *value = json_pack("{s:s}", "id", m->id);
+    char *text = json_dumps(value, JSON_COMPACT);
+    if (key)
+        (void)etcd_write(m->etcd, key, text, 0);
+    etcd_revoke(m->etcd, m->lease);
+    free(text);
+    json_decref(value);
+    free(key);
+}
+
 void membership_close(membership *m)
 {
     if (!m)
@@ -437,7 +480,9 @@ void membership_close(membership *m)
     if (m->started)
         pthread_join(m->thread, NULL);
     if (m->etcd && m->reached)
-        etcd_revoke(m->etcd, m->lease);
+        leave(m);
+    news_close(m->news);
+    nodes_close(m->nodes);
     etcd_close(m->etcd);
     for (int i = 0; i < OWN_KEYS; i++) {
         free(m->wanted[i]);

@@ -17,17 +17,18 @@ typedef struct membership_options {
     const char *key; /* public */
     const char *const *endpoints;
     int ranks;
-    bool server;     /* it holds the model, and has no slot */
-    int slots, slot; /* -1: the one it had last, or a free one */
-    int hint;        /* of the free ones, rather this; or -1 */
-    int64_t merge;   /* of the state that it has */
-    double patience; /* seconds to wait for etcd, and for a slot whose island is gone but not yet given up */
-    int lease;       /* seconds without a sign of life after which the others give it up */
+    bool server;         /* it holds the model, and has no slot */
+    int slots, slot;     /* -1: the one it had last, or a free one */
+    int hint;            /* of the free ones, rather this; or -1 */
+    int64_t merge;       /* of the state that it has */
+    const keys *trusted; /* whom it tells of; NULL: of everybody */
+    double patience;     /* seconds to wait for etcd, and for a slot whose island is gone but not yet given up */
+    int lease;           /* seconds without a sign of life after which the others give it up */
 } membership_options;
 
 /* What the others may know of an island: `ready`: it takes part in merges and gives its state to newcomers. */
 typedef struct membership_state {
-    bool ready;
+    bool ready, taking;           /* taking: not ready, because it is fetching the state of the last merge */
     int64_t merge, step, updates; /* its reference is that after this merge, and was offered after this step */
 } membership_state;
 

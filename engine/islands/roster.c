@@ -20,6 +20,7 @@ static void read_member(roster_member *m, json_t *value, const keys *trusted)
 {
     copy_text(m->name, sizeof m->name, value, "name");
     copy_text(m->key, sizeof m->key, value, "key");
+    copy_text(m->id, sizeof m->id, value, "id");
     m->ranks = (int)count_of(value, "ranks");
     m->merge = count_of(value, "merge");
     m->state_step = count_of(value, "step");
@@ -29,6 +30,7 @@ static void read_member(roster_member *m, json_t *value, const keys *trusted)
     m->here =
         m->ranks > 0 && (int)json_array_size(m->endpoints) == m->ranks && (!trusted || keys_trusts(trusted, m->key));
     m->ready &= m->here;
+    m->taking = m->here && !m->ready && json_is_true(json_object_get(value, "taking"));
 }
 
 static void read_offer(roster_member *m, json_t *value, int64_t revision)
@@ -66,15 +68,18 @@ void roster_read_head(roster *r, const json_t *value, int64_t revision)
     for (size_t i = 0; i < json_array_size(parts) && r->parts < ROSTER_SLOTS; i++) {
         const json_t *p = json_array_get(parts, i);
         int64_t slot = count_of(p, "slot"), refusal = count_of(p, "refused");
-        if (slot < ROSTER_SLOTS && (r->parts == 0 || slot > r->part[r->parts - 1].slot))
-            r->part[r->parts++] = (roster_part){
-                .slot = (int)slot,
-                .offer = count_of(p, "offer"),
-                .tokens = count_of(p, "tokens"),
-                .merge = count_of(p, "merge"),
-                .id = count_of(p, "id"),
-                .refusal = refusal < ROSTER_REFUSALS ? (roster_refusal)refusal : ROSTER_UNSOUND,
-            };
+        if (slot >= ROSTER_SLOTS || (r->parts > 0 && slot <= r->part[r->parts - 1].slot))
+            continue;
+        roster_part *part = &r->part[r->parts++];
+        *part = (roster_part){
+            .slot = (int)slot,
+            .offer = count_of(p, "offer"),
+            .tokens = count_of(p, "tokens"),
+            .merge = count_of(p, "merge"),
+            .id = count_of(p, "id"),
+            .refusal = refusal < ROSTER_REFUSALS ? (roster_refusal)refusal : ROSTER_UNSOUND,
+        };
+        copy_text(part->name, sizeof part->name, p, "name");
     }
 }
 
@@ -95,23 +100,31 @@ static void read_pair(roster *r, const json_t *pair, const keys *trusted)
     roster_member *m = &r->member[slot];
     if (!strcmp(what, "member"))
         read_member(m, value, trusted);
+    else if (!strcmp(what, "left"))
+        copy_text(m->left, sizeof m->left, value, "id");
     else if (!strcmp(what, "offer"))
         read_offer(m, value, count_of(pair, "revision"));
     else if (!strcmp(what, "have"))
         read_have(m, value);
 }
 
-status roster_read(roster *out, const char *text, const keys *trusted)
+void roster_read_pairs(roster *out, const json_t *pairs, const keys *trusted)
 {
-    *out = (roster){.merge = -1, .root = json_loads(text, 0, NULL)};
-    const json_t *pairs = json_object_get(out->root, "pairs");
-    if (!out->root)
-        return status_fail(STATUS_FAILED, "what etcd holds of this run is no JSON");
-    out->reached = json_is_true(json_object_get(out->root, "reached"));
-    out->evicted = json_is_true(json_object_get(out->root, "evicted"));
-    out->settled = count_of(out->root, "settled");
+    *out = (roster){.merge = -1};
     for (size_t i = 0; i < json_array_size(pairs); i++)
         read_pair(out, json_array_get(pairs, i), trusted);
+}
+
+status roster_read(roster *out, const char *text, const keys *trusted)
+{
+    json_t *root = json_loads(text, 0, NULL);
+    roster_read_pairs(out, json_object_get(root, "pairs"), trusted);
+    if (!root)
+        return status_fail(STATUS_FAILED, "what etcd holds of this run is no JSON");
+    out->root = root;
+    out->reached = json_is_true(json_object_get(root, "reached"));
+    out->evicted = json_is_true(json_object_get(root, "evicted"));
+    out->settled = count_of(root, "settled");
     return STATUS_OK;
 }
 
@@ -139,6 +152,14 @@ uint64_t roster_ready(const roster *r)
     uint64_t set = 0;
     for (int s = 0; s < ROSTER_SLOTS; s++)
         set |= (uint64_t)r->member[s].ready << s;
+    return set;
+}
+
+uint64_t roster_taking(const roster *r)
+{
+    uint64_t set = 0;
+    for (int s = 0; s < ROSTER_SLOTS; s++)
+        set |= (uint64_t)r->member[s].taking << s;
     return set;
 }
 

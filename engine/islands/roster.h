@@ -3,7 +3,8 @@
  * Keys, under PREFIX/ (membership.c writes them; those marked * vanish with their island's lease):
  *     fingerprint                 of the configuration that islands must share
  *     name/SLOT                   the island that had the slot last
- *     member/SLOT *               {id, name, key, ranks, endpoints, ready, merge, step, updates}
+ *     member/SLOT *               {id, name, key, ranks, endpoints, ready, taking, merge, step, updates}
+ *     left/SLOT                   {id}: of the island that left the slot by itself last; others are lost with their lease
  *     offer/SLOT *                {merge, offer, tokens, updates, fragment, parting}: a change to be had
  *     have/SLOT *                 {merge, slots}: whose changes it holds, all of them whole
  *     server *                    as member/SLOT: the job that holds the model, of topology server
@@ -20,6 +21,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/files/manifest.h"
 #include "engine/islands/keys.h"
 
 /* Of the members, one more than slots: the server's. */
@@ -27,7 +29,9 @@ enum { ROSTER_SLOTS = 64, ROSTER_SERVER = ROSTER_SLOTS, ROSTER_MEMBERS, ROSTER_N
 
 typedef struct roster_member {
     bool here, ready; /* here: alive, and its key is trusted */
+    bool taking;      /* not ready: it is fetching the last merge's state, and merges wait for it */
     char name[ROSTER_NAME], key[KEYS_TEXT];
+    char id[MANIFEST_RUN], left[MANIFEST_RUN]; /* of its process; of the last one that left by itself */
     int ranks;
     int64_t merge;                     /* its state is that after this merge */
     int64_t state_step, state_updates; /* of that state */
@@ -51,6 +55,7 @@ typedef enum roster_refusal {
 
 typedef struct roster_part {
     int slot;
+    char name[ROSTER_NAME]; /* not in a server's */
     int64_t offer, tokens;
     int64_t merge, id; /* of a server's */
     roster_refusal refusal;
@@ -70,6 +75,8 @@ typedef struct roster {
 
 /* From membership_roster's text; `trusted` NULL: every key is. */
 status roster_read(roster *out, const char *text, const keys *trusted);
+/* The same of the pairs alone, which stay the caller's: as long as he has them. */
+void roster_read_pairs(roster *out, const json_t *pairs, const keys *trusted);
 /* The same of what `head` holds alone: no member is touched. */
 void roster_read_head(roster *out, const json_t *value, int64_t revision);
 void roster_free(roster *r);
@@ -79,6 +86,7 @@ const char *roster_endpoint(const roster *r, int slot, int rank);
 /* Bits of the slots. */
 uint64_t roster_here(const roster *r);
 uint64_t roster_ready(const roster *r);
+uint64_t roster_taking(const roster *r);
 /* Ready, and offering for this merge. */
 uint64_t roster_offers(const roster *r, int64_t merge);
 /* The slots that merge `merge` would take, if it were decided now: whose change every island that reports holds, and that

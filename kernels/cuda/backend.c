@@ -23,7 +23,3 @@ const op_backend backend_cuda = {
     .name = "cuda", .kernels = kernels, .scratch_bytes = scratch_bytes, .communicates = true, .balance = OP_BALANCE};
 
 ELSEWHERE_OPS(cuda)
-/* Gradients are compressed on the host only so far: parallel.compress is refused on a GPU. */
-ELSEWHERE_OP(cuda_compress)
-ELSEWHERE_OP(cuda_decompress)
-ELSEWHERE_OP(cuda_keep)

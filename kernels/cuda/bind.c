@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/scalars.h"
+#include "kernels/infer.h"
 #include "memory/log.h"
 
 _Static_assert((int)LAUNCH_FP32 == (int)DTYPE_FP32 && (int)LAUNCH_BF16 == (int)DTYPE_BF16 &&
@@ -305,6 +306,40 @@ void cuda_muon_polynomial(const op *o, const run_context *r)
     const tensor *gram = o->in[0];
     launched(o, launch_muon_polynomial(r->stream, matrix(o->out[0], r), matrix(gram, r), matrix(o->in[1], r),
                                        at(o->in[2], r), gram->shape[0]));
+}
+
+/* ---- compressed gradients ---------------------------------------------------------------------------------------- */
+
+static launch_parts parts_of(const op *o, const tensor *t, const tensor *message)
+{
+    return (launch_parts){.rows = t->shape[0],
+                          .width = columns_of(t),
+                          .bytes = message->shape[1],
+                          .parts = infer_parts(o, t),
+                          .kind = o->at.compress,
+                          .density = (double)o->at.density};
+}
+
+void cuda_compress(const op *o, const run_context *r)
+{
+    const tensor *gradient = o->in[0], *message = o->out[0];
+    launch_parts of = parts_of(o, gradient, message);
+    launched(o, launch_compress(r->stream, whole(o, message, r), whole(o, o->out[1], r), whole(o, gradient, r),
+                                whole(o, o->in[1], r), at(o->in[2], r), &of));
+}
+
+void cuda_decompress(const op *o, const run_context *r)
+{
+    const tensor *messages = o->in[0], *y = o->out[0];
+    launch_parts of = parts_of(o, y, messages);
+    launched(o, launch_decompress(r->stream, whole(o, y, r), whole(o, messages, r), at(o->in[1], r), o->at.count, &of));
+}
+
+void cuda_keep(const op *o, const run_context *r)
+{
+    const tensor *y = o->out[0];
+    launched(o, launch_keep(r->stream, byte_matrix(y, r), byte_matrix(o->in[0], r), at(o->in[1], r), y->shape[0],
+                            columns_of(y) * dtype_bytes((dtype)y->type)));
 }
 
 /* ---- working memory -------------------------------------------------------------------------------------------- */

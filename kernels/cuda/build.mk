@@ -31,6 +31,8 @@ SHIM_FLAGS  := -std=c++17 -O1 -g -Wall -Wextra -Werror -fno-strict-aliasing -fno
 SHIM_UNITS  := $(CUDA_UNITS:%.cu=$(BUILD)/shim/%.o)
 SHIM_OWN    := $(patsubst %.cc,$(BUILD)/shim/%.o,$(wildcard tests/cuda/shim/*.cc))
 SHIM_TESTS  := $(patsubst %.cc,$(BUILD)/shim/%.o,$(wildcard tests/cuda/*.cc))
+# what messages of compressed gradients are compared with
+SHIM_JUDGES := $(BUILD)/kernels/compress.o $(BUILD)/memory/dtype.o $(BUILD)/memory/log.o
 
 $(BUILD)/shim/%.o: %.cu
 	@mkdir -p $(@D)
@@ -40,7 +42,7 @@ $(BUILD)/shim/%.o: %.cc
 	@mkdir -p $(@D)
 	$(CXX) $(SHIM_FLAGS) -MMD -MP -c -o $@ $<
 
-$(BUILD)/tests/test_cuda_kernels: $(SHIM_UNITS) $(SHIM_OWN) $(SHIM_TESTS)
+$(BUILD)/tests/test_cuda_kernels: $(SHIM_UNITS) $(SHIM_OWN) $(SHIM_TESTS) $(SHIM_JUDGES)
 	@mkdir -p $(@D)
 	$(CXX) -rdynamic $(SHIM_SANITIZE) -o $@ $^ -ldl
 
@@ -54,7 +56,7 @@ $(BUILD)/race/%.o: %.cc
 	$(CXX) $(filter-out $(SHIM_SANITIZE),$(SHIM_FLAGS)) -MMD -MP -c -o $@ $<
 
 $(BUILD)/tests/test_cuda_races: $(SHIM_UNITS:$(BUILD)/shim/%=$(BUILD)/race/%) $(SHIM_OWN:$(BUILD)/shim/%=$(BUILD)/race/%) \
-                                $(SHIM_TESTS:$(BUILD)/shim/%=$(BUILD)/race/%)
+                                $(SHIM_TESTS:$(BUILD)/shim/%=$(BUILD)/race/%) $(SHIM_JUDGES)
 	@mkdir -p $(@D)
 	$(CXX) -rdynamic -o $@ $^ -ldl
 
@@ -69,7 +71,7 @@ $(BUILD)/gpu/%.o: %.cc
 	@mkdir -p $(@D)
 	$(NVCC) -x cu -std=c++17 -O1 -I. -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 
-$(BUILD)/tests/test_cuda_kernels_gpu: $(CUDA_UNITS:%.cu=$(BUILD)/cuda/%.o) $(SHIM_TESTS:$(BUILD)/shim/%=$(BUILD)/gpu/%)
+$(BUILD)/tests/test_cuda_kernels_gpu: $(CUDA_UNITS:%.cu=$(BUILD)/cuda/%.o) $(SHIM_TESTS:$(BUILD)/shim/%=$(BUILD)/gpu/%) $(SHIM_JUDGES)
 	@mkdir -p $(@D)
 	$(NVCC) $(foreach arch,$(CUDA_ARCH),-gencode arch=compute_$(arch),code=sm_$(arch)) -o $@ $^
 

@@ -107,6 +107,17 @@ DEVICE float fast_exp2(float x)
     return y;
 }
 
+/* Never made one operation with an addition. */
+DEVICE float rounded_product(float a, float b)
+{
+    return __fmul_rn(a, b);
+}
+
+DEVICE double rounded_product(double a, double b)
+{
+    return __dmul_rn(a, b);
+}
+
 DEVICE uint32_t shared_address(const void *shared)
 {
     return (uint32_t)__cvta_generic_to_shared(shared);

@@ -35,6 +35,8 @@ int launch_cast(void *stream, int to_type, int from_type, launch_matrix y, launc
                 int64_t columns);
 /* rows of `row_bytes` bytes; pitches in bytes */
 int launch_copy(void *stream, launch_matrix y, launch_matrix x, int64_t rows, int64_t row_bytes);
+/* The same, but nothing where control[SCALARS_SKIP] is set. */
+int launch_keep(void *stream, launch_matrix y, launch_matrix x, const float *control, int64_t rows, int64_t row_bytes);
 int launch_zero(void *stream, void *y, int64_t bytes);
 /* scalars: a step_scalars on the device; row r is token first + r of the micro-batch */
 int launch_dropout(void *stream, int type, launch_matrix y, launch_matrix x, const void *scalars, int64_t rows,
@@ -112,6 +114,21 @@ int launch_cross_entropy(void *stream, int type, float *loss, void *dlogits, con
 int launch_sum_squares(void *stream, int64_t *bins, const float *gradient, int64_t rows, int64_t columns, int64_t pitch,
                        bool accumulate);
 int launch_clip(void *stream, float *control, const int64_t *bins, const void *scalars);
+
+/* ---- compress.cu: kernels/compress.h on the device --------------------------------------------------------------- */
+/* A tensor of rows without gaps, which parts divide as shard_rows() does; a message is parts of so many bytes. */
+typedef struct launch_parts {
+    int64_t rows, width, bytes;
+    int32_t parts, kind; /* compress_kind, not COMPRESS_NONE */
+    double density;
+} launch_parts;
+
+/* message[parts, bytes] and kept of x = gradient / scalars.loss_scale + feedback */
+int launch_compress(void *stream, void *message, float *kept, const float *gradient, const float *feedback,
+                    const void *scalars, const launch_parts *of);
+/* y = scalars.loss_scale times the sum, in order, of what messages[count, parts, bytes] say */
+int launch_decompress(void *stream, float *y, const void *messages, const void *scalars, int64_t count,
+                      const launch_parts *of);
 
 /* ---- instructions.cu: what device.cuh writes in PTX, one by one -------------------------------------------------- */
 enum { LAUNCH_CHECKS = 7, LAUNCH_CHECK_BYTES = 2048 };

@@ -122,13 +122,13 @@ swiglu_backward(T *dx, int64_t dx_pitch, const T *dy, int64_t dy_pitch, const T 
     }
 }
 
-/* rows of 16-byte words, or of bytes */
+/* rows of 16-byte words, or of bytes; control, if any, says whether the step is skipped */
 template <typename Word>
 KERNEL(THREADS, 4)
-copy_words(Word *y, int64_t y_pitch, const Word *x, int64_t x_pitch, int64_t rows, int64_t words)
+copy_words(Word *y, int64_t y_pitch, const Word *x, int64_t x_pitch, const float *control, int64_t rows, int64_t words)
 {
     int64_t column = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-    if (column >= words)
+    if (column >= words || (control && control[SCALARS_SKIP] != 0))
         return;
     for (int64_t row = blockIdx.y; row < rows; row += gridDim.y)
         y[row * y_pitch + column] = x[row * x_pitch + column];
@@ -287,22 +287,28 @@ int launch_swiglu_grad(void *stream, int type, launch_matrix dx, launch_matrix d
     });
 }
 
-template <typename Word> static int copy_as(void *stream, launch_matrix y, launch_matrix x, const shape &s)
+template <typename Word>
+static int copy_as(void *stream, launch_matrix y, launch_matrix x, const float *control, const shape &s)
 {
     int64_t words = s.columns / (int64_t)sizeof(Word);
     dim3 grid(blocks_for(words, THREADS), s.grid(1).y, 1);
     auto kernel = copy_words<Word>;
     LAUNCH(kernel, grid, THREADS, 0, (cudaStream_t)stream, (Word *)y.at, y.pitch / (int64_t)sizeof(Word),
-           (const Word *)x.at, x.pitch / (int64_t)sizeof(Word), s.rows, words);
+           (const Word *)x.at, x.pitch / (int64_t)sizeof(Word), control, s.rows, words);
     return launch_result();
 }
 
-int launch_copy(void *stream, launch_matrix y, launch_matrix x, int64_t rows, int64_t row_bytes)
+int launch_keep(void *stream, launch_matrix y, launch_matrix x, const float *control, int64_t rows, int64_t row_bytes)
 {
     shape s = {rows, row_bytes, false};
     s.flatten(y, x);
     s.widen(16, y, x);
-    return s.wide ? copy_as<uint4>(stream, y, x, s) : copy_as<unsigned char>(stream, y, x, s);
+    return s.wide ? copy_as<uint4>(stream, y, x, control, s) : copy_as<unsigned char>(stream, y, x, control, s);
+}
+
+int launch_copy(void *stream, launch_matrix y, launch_matrix x, int64_t rows, int64_t row_bytes)
+{
+    return launch_keep(stream, y, x, nullptr, rows, row_bytes);
 }
 
 int launch_zero(void *stream, void *y, int64_t bytes)

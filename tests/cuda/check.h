@@ -118,6 +118,6 @@ struct test_case {
 };
 
 extern const vector<test_case> pointwise_cases, row_cases, loss_cases, attention_cases, optimizer_cases, update_cases,
-    instruction_cases;
+    compress_cases, instruction_cases;
 
 #endif

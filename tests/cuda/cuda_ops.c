@@ -51,6 +51,9 @@ static const op_kernel KERNELS[OP_COUNT] = {
     BOUND(muon_scale),
     BOUND(muon_polynomial),
     BOUND(muon),
+    BOUND(compress),
+    BOUND(decompress),
+    BOUND(keep),
 #undef BOUND
 };
 
@@ -69,16 +72,14 @@ static const op_kind ELSEWHERE[] = {OP_linear,
                                     OP_receive,
                                     OP_fetch,
                                     OP_stow,
-                                    OP_wait,
-                                    OP_compress, /* on the host only: parallel.compress is refused on a GPU */
-                                    OP_decompress,
-                                    OP_keep};
+                                    OP_wait};
 
 /* Kernels that take matrices without gaps only; the binding refuses others. */
 static const op_kind WHOLE[] = {
     OP_embed,        OP_embed_grad,       OP_add_positions,       OP_add_positions_grad, OP_rmsnorm,
     OP_rmsnorm_grad, OP_layernorm,        OP_layernorm_grad,      OP_head_norm,          OP_head_norm_grad,
-    OP_zero,         OP_attention_decode, OP_cross_entropy_stats, OP_cross_entropy};
+    OP_zero,         OP_attention_decode, OP_cross_entropy_stats, OP_cross_entropy,      OP_compress,
+    OP_decompress};
 
 static status prepare_nothing(op *o, int threads)
 {

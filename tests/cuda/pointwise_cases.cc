@@ -143,6 +143,21 @@ void copy_and_zero()
     });
 }
 
+void keep_unless_skipped()
+{
+    for (bool skip : {false, true})
+        for (layout l : layouts) {
+            operand x(LAUNCH_FP32, l, l.columns, 1), y(LAUNCH_FP32, l, l.columns, 1);
+            auto want = expect(y, [&](int64_t r, int64_t c) { return (skip ? y : x).value(r, c); });
+            array control(LAUNCH_FP32, {1.0, 1.0, skip ? 1.0 : 0.0});
+            int64_t pitch = (l.columns + l.gap) * 4;
+            run_ok("launch_keep", launch_keep(nullptr, {y.cells.to(), pitch}, {x.cells.to(), pitch},
+                                              control.to<float>(), l.rows, l.columns * 4));
+            y.cells.get();
+            check("what is kept, or what was there", y.cells.value == want);
+        }
+}
+
 array scalars_of(const scalars_device &s)
 {
     vector<double> bytes(sizeof s);
@@ -201,6 +216,7 @@ void dropout()
 } // namespace
 
 const vector<test_case> pointwise_cases = {
-    {"pointwise/gelu", gelu_both_ways},   {"pointwise/swiglu", swiglu_both_ways}, {"pointwise/add", add_in_place},
-    {"pointwise/cast", cast_between_all}, {"pointwise/copy", copy_and_zero},      {"pointwise/dropout", dropout},
+    {"pointwise/gelu", gelu_both_ways},      {"pointwise/swiglu", swiglu_both_ways}, {"pointwise/add", add_in_place},
+    {"pointwise/cast", cast_between_all},    {"pointwise/copy", copy_and_zero},      {"pointwise/dropout", dropout},
+    {"pointwise/keep", keep_unless_skipped},
 };

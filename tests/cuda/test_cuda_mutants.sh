@@ -63,6 +63,24 @@ plain|update.cu|update.cu|update/lion|s,m = f.beta2 \* m + (1.0f - f.beta2) \* g
 plain|update.cu|update.cu|update/narrow|s,row \* s.stride + column,row * s.columns + column,|rounding depends on the layout
 plain|update.cu|update.cu|update/narrow|s,(uint32_t)(s.site + operand),(uint32_t)s.site,|states are rounded by the same numbers
 plain|update.cu|update.cu|update/muon_polynomial|s,row == column ? a,row == 0 ? a,|the diagonal is lost
+plain|compress.cu|compress.cu|compress/int8|s,+ feedback\[i\],,|what was kept is not added
+plain|compress.cu|compress.cu|compress/int4|s,if (block_any(!finite)),if (false),|a chunk that is not finite is written
+plain|compress.cu|compress.cu|compress/bf16|s,fill(out\, bytes\, p.room\, 0);,,|the end of a part is not written
+plain|compress.cu|compress.cu|compress/bf16|s,(part < more ? part : more),0,|parts of unequal rows begin too early
+plain|compress.cu|compress.cu|compress/topk|s,broken ? NAN : ,,|nonsense is decoded
+plain|compress.cuh|compress.cu|compress/bf16|s,(uint16_t)(bits - 1),bits,|what is huge is rounded to infinity
+plain|compress.cuh|compress.cu|compress/int8|s,warp_largest(largest),largest,|lanes have scales of their own
+plain|compress.cuh|compress.cu|compress/int4|s,(other + 8) << 4,other << 4,|the high half has no offset
+plain|compress.cuh|compress.cu|compress/topk|s,equal\[w\] < p.equals ? p.equals - equal\[w\] : 0,p.equals,|of equals each warp takes its first
+plain|compress.cuh|compress.cu|compress/topk|s,bit >= 0,bit > 0,|the threshold's last bit is not looked for
+plain|compress.cuh|compress.cu|compress/topk|s,count_bits(equal \& before) < equals,equals > 0,|of equals more are taken than there is room for
+race|compress.cuh|compress.cu|compress/topk|s,block_barrier(); /\* all are chosen.*,,|levels of what is not chosen yet
+plain|compress.cuh|compress.cu|compress/topk|s,bit % 2 \* WARPS,0,|counts are overwritten while they are read
+plain|compress.cuh|compress.cu|compress/topk|s,fabsf(x) > middle,fabsf(x) >= middle,|a magnitude in the middle is the larger
+plain|compress.cuh|compress.cu|compress/dct|s,rounded_product(element\, b\[WARP\]),rounded_product(element\, b[0]),|half the frequencies
+plain|compress.cuh|compress.cu|compress/dct|s,warp_barrier(); /\* this one.*,,|a run is written before it is there
+plain|compress.cuh|compress.cu|compress/dct|s,block_barrier(); /\* the basis.*,,|the basis is read before it is there
+plain|pointwise.cu|pointwise.cu|pointwise/keep|s, || (control .. control\[SCALARS_SKIP\] != 0),,|a skipped step changes what is kept
 plain|optimizer.cu|optimizer.cu|optimizer/sum|s,k < SQUARE_WARPS,k < SQUARE_WARPS - 1,|one warp's squares are lost
 race|optimizer.cu|optimizer.cu|optimizer/sum|s,^    block_barrier();,,|bins are read before they are written
 plain|optimizer.cu|optimizer.cu|optimizer/sum|s,mantissa >> (64 - shift),0 * shift,|the highest digit is lost
@@ -94,7 +112,8 @@ mutant() { # LINE
         head -3 "$tree/errors"
         return 1
     fi
-    others=$(ls "$folder"/kernels/cuda/*.o "$folder"/tests/cuda/shim/*.o "$folder"/tests/cuda/*.o |
+    others=$(ls "$folder"/kernels/cuda/*.o "$folder"/tests/cuda/shim/*.o "$folder"/tests/cuda/*.o \
+        "$build/kernels/compress.o" "$build/memory/dtype.o" "$build/memory/log.o" |
         grep -v "/kernels/cuda/${unit%.cu}.o")
     ${CXX:-g++} -rdynamic ${flags#-fsanitize=thread} -o "$tree/test" "$tree/mutant.o" $others -ldl || return 1
     # the shim finds deadlocks itself: what takes for ever has not been caught

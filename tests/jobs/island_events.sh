@@ -1,89 +1,332 @@
 #!/bin/bash
-# Islands under random events: killed, frozen, told to stop, started again; etcd away for a while. At the end every island must have
-# ended well, the sequence of merges must have no gap, and the final model must be no more than 5% worse than that of the same
-# islands undisturbed. The same seed draws the same events.
+# Six islands under random events: killed, frozen, cut off (each lives in a network namespace of its own), slowed, told to stop, started
+# again; a seventh that joins and leaves; one of three etcd nodes away, or all of them. Every event must be named in the log of the
+# others, no island may end by itself, the sequence of merges must go on and have no gap, all losses must be finite, and the final
+# model must load and be no more than 5% worse than that of the same islands undisturbed for as many steps. The same seed draws the
+# same events. Without root there are no namespaces: then nobody is cut off, and the table says so.
 #
 #     EVENTS=200 SEED=1 tests/jobs/island_events.sh [build/phalanx]
 set -u
-phalanx=$(realpath "${1:-build/phalanx}") events=${EVENTS:-20} islands=${ISLANDS:-6} steps=${STEPS:-4000} RANDOM=${SEED:-1}
+phalanx=$(realpath "${1:-build/phalanx}") events=${EVENTS:-20} every=30 islands=6 newcomer=6 seed=${SEED:-1} timeout=10
 top=$(mktemp -d /tmp/phalanx-island-events-XXXXXX)
-port=$((20000 + $$ % 20000)) etcd=
-declare -A pid
-trap 'kill -9 $etcd "${pid[@]}" 2>/dev/null; wait 2>/dev/null; rm -rf "$top"' EXIT
+cp "$phalanx" "$top/phalanx" && phalanx=$top/phalanx # which may be built anew meanwhile
+port=$((20000 + $$ % 20000)) network=10.$((100 + $$ % 100)).$((($$ / 100) % 250)) tag=phx$(($$ % 100000))
+declare -A pid node offset_of named observers   # by island, by node, by "event,island"
+kinds=() subjects=() patterns=() starts=() times=() open=() failures=0
+last_merge=-1 merged_at=$SECONDS longest=0 etcd_is_there=1
 
-start_etcd() {
-    "$phalanx" islands --embedded --port $port --folder "$top/etcd" >>"$top/etcd.log" 2>&1 &
-    etcd=$!
+tidy() {
+    kill -CONT "${pid[@]}" 2>/dev/null
+    kill -9 "${node[@]}" "${pid[@]}" 2>/dev/null
+    wait 2>/dev/null
+    for i in $(seq 0 $islands); do ip netns del $tag$i; done 2>/dev/null
+    ip link del $tag 2>/dev/null
+    [ -n "${KEEP:-}" ] || rm -rf "$top"
+}
+trap tidy EXIT
+
+# ---- the network, etcd, islands ----------------------------------------------------------------------------------------
+
+open_network() {
+    ip link add $tag type bridge && ip addr add $network.1/24 dev $tag && ip link set $tag up || return 1
+    local i
+    for i in $(seq 0 $islands); do
+        ip netns add $tag$i && ip link add $tag-$i master $tag type veth peer name eth0 netns $tag$i &&
+            ip link set $tag-$i up && ip -n $tag$i link set lo up && ip -n $tag$i link set eth0 up &&
+            ip -n $tag$i addr add $network.$((10 + i))/24 dev eth0 || return 1
+    done
 }
 
-# run, island
+start_node() {
+    local k=$1 j cluster=
+    for j in 0 1 2; do cluster+=n$j=http://$host:$((port + 2 * j + 1)),; done
+    etcd --name n$k --data-dir "$top/etcd$k" --listen-client-urls http://$host:$((port + 2 * k)) \
+        --advertise-client-urls http://$host:$((port + 2 * k)) --listen-peer-urls http://$host:$((port + 2 * k + 1)) \
+        --initial-advertise-peer-urls http://$host:$((port + 2 * k + 1)) --initial-cluster "${cluster%,}" \
+        --auto-compaction-retention 1 >>"$top/etcd$k.log" 2>&1 &
+    node[$k]=$!
+}
+
+# run, island, keys...
 start() {
-    "$phalanx" train "$top/run.yaml" run.folder="$top/$1-$2" outer.run="$1" outer.slot="$2" >>"$top/$1-$2.log" 2>&1 &
-    pid[$2]=$!
+    local run=$1 i=$2 inside=() address=127.0.0.1
+    shift 2
+    [ -z "$spaces" ] || inside=(ip netns exec $tag$i) address=$network.$((10 + i))
+    "${inside[@]}" "$phalanx" train "$top/run.yaml" run.folder="$top/$run-$i" outer.island=e$i outer.run=$run outer.slot=$i \
+        outer.address=$address "$@" >>"$top/$run-$i.log" 2>&1 &
+    pid[$i]=$!
 }
 
-# until all have ended: 0, or say which did not
+# run, most seconds, island...: until these have ended, well or stopped by a signal
 finish() {
-    local until=$((SECONDS + ${LIMIT:-1800})) i
-    for i in $(seq 0 $((islands - 1))); do
+    local run=$1 until=$((SECONDS + $2)) i status
+    shift 2
+    for i in "$@"; do
         while kill -0 "${pid[$i]}" 2>/dev/null; do
-            [ $SECONDS -lt $until ] || { echo "island $i of $1 has not ended"; tail -n 3 "$top/$1-$i.log"; exit 1; }
+            [ $SECONDS -lt $until ] || { echo "island $i of $run has not ended"; tail -n 3 "$top/$run-$i.log"; exit 1; }
             sleep 0.2
         done
         wait "${pid[$i]}"
-        local status=$?
-        [ $status -eq 0 ] || { echo "island $i of $1 ended with $status"; tail -n 5 "$top/$1-$i.log"; exit 1; }
+        status=$?
+        [ $status -eq 0 ] || [ $status -eq 75 ] || fail "island $i of $run ended with $status: $(tail -n 2 "$top/$run-$i.log")"
     done
 }
 
-loss() {
-    sed -n 's/.*"eval_loss": \([0-9.]*\).*/\1/p' "$top/$1-0/metrics.jsonl" | tail -n 1
+fail() {
+    echo "FAILED: $*"
+    failures=$((failures + 1))
 }
 
-# away, then back
-event() {
-    local i kind=$((RANDOM % 5))
-    for i in $(seq 0 $((islands - 1))); do # one that comes back when the others have ended finds nobody to take the model from
-        kill -0 "${pid[$i]}" 2>/dev/null || { echo "no more events: island $i has ended; raise STEPS"; return; }
+# ---- what the others say -----------------------------------------------------------------------------------------------
+
+# kind, island (or -1: none), pattern: from now on the logs of the others are looked at for it
+expect() {
+    local e=${#kinds[@]} i
+    kinds+=("$1") subjects+=("$2") patterns+=("$3") times+=($SECONDS) open+=(1) named[$e]=0
+    for i in $(seq 0 $((islands - 1))); do
+        [ $i -ne "$2" ] || continue
+        offset_of[$e,$i]=$(stat -c %s "$top/disturbed-$i.log")
+        observers[$e,$i]=${pid[$i]}
     done
-    i=$((RANDOM % islands))
-    case $kind in
-    0 | 1) echo "island $i killed"; kill -9 "${pid[$i]}"; wait "${pid[$i]}" 2>/dev/null; sleep $((RANDOM % 4)); start disturbed $i ;;
-    2) echo "island $i frozen"; kill -STOP "${pid[$i]}"; sleep $((1 + RANDOM % 8)); kill -CONT "${pid[$i]}" ;;
-    3) echo "island $i stopped"; kill -TERM "${pid[$i]}"; wait "${pid[$i]}"; sleep $((RANDOM % 4)); start disturbed $i ;;
-    4) echo "etcd killed"; kill -9 $etcd; wait $etcd 2>/dev/null; sleep $((RANDOM % 6)); start_etcd ;;
-    esac
 }
 
+look() {
+    local e i waits
+    for e in "${!kinds[@]}"; do
+        [ "${open[$e]}" = 1 ] || continue
+        waits=0
+        for i in $(seq 0 $((islands - 1))); do
+            [ "${observers[$e,$i]:-}" = "${pid[$i]}" ] || continue # it has been at work all the time
+            if tail -c +$((offset_of[$e,$i] + 1)) "$top/disturbed-$i.log" | grep -qE "${patterns[$e]}"; then
+                observers[$e,$i]=
+                named[$e]=$((named[$e] + 1))
+            else
+                waits=1
+            fi
+        done
+        [ $waits = 0 ] || [ $((SECONDS - times[e])) -gt 45 ] || continue
+        open[$e]=0
+        [ "${named[$e]}" -gt 0 ] || fail "nobody has named: ${kinds[$e]} ${subjects[$e]} (${patterns[$e]})"
+    done
+}
+
+# The longest time without a merge while etcd is there.
+look_for_merges() {
+    local now i
+    now=$(for i in $(seq 0 $((islands - 1))); do tail -n 20 "$top/disturbed-$i.log"; done |
+        sed -n 's/^islands: merge \([0-9]*\) of .*/\1/p' | sort -n | tail -n 1)
+    if [ "${now:-$last_merge}" != "$last_merge" ] || [ $etcd_is_there = 0 ]; then
+        last_merge=${now:-$last_merge} merged_at=$SECONDS
+    fi
+    [ $((SECONDS - merged_at)) -le $longest ] || longest=$((SECONDS - merged_at))
+}
+
+# seconds, looking meanwhile
+pause() {
+    local until=$((SECONDS + $1)) i
+    while :; do
+        look
+        look_for_merges
+        [ $SECONDS -lt $until ] || break
+        sleep 1
+    done
+    for i in $(seq 0 $((islands - 1))); do
+        kill -0 "${pid[$i]}" 2>/dev/null && continue
+        fail "island $i has ended by itself: $(tail -n 2 "$top/disturbed-$i.log")"
+        start disturbed $i
+    done
+}
+
+# ---- events ------------------------------------------------------------------------------------------------------------
+
+# What names an island that is late, or away: which of them depends on how long it lasts.
+missing() {
+    echo "waits for e$1 |without (e[0-9], )*e$1|islands: e$1 .* is away"
+}
+
+say() {
+    echo "  $(date +%T) $*"
+}
+
+killed() {
+    say "island $1 killed"
+    expect killed "$1" "islands: e$1 .* is away"
+    expect returned "$1" "islands: e$1 .* is back .*started again"
+    kill -9 "${pid[$1]}"
+    wait "${pid[$1]}" 2>/dev/null
+    sleep $(($2 % 4))
+    start disturbed "$1"
+}
+
+frozen() {
+    say "island $1 frozen for $((4 + $2 % 5)) s"
+    expect frozen "$1" "$(missing "$1")"
+    kill -STOP "${pid[$1]}"
+    sleep $((4 + $2 % 5))
+    kill -CONT "${pid[$1]}"
+}
+
+cut_off() {
+    [ -n "$spaces" ] || { frozen "$@"; return; }
+    say "island $1 cut off for $((4 + $2 % 6)) s"
+    expect "cut off" "$1" "$(missing "$1")"
+    ip link set $tag-$1 down
+    sleep $((4 + $2 % 6))
+    ip link set $tag-$1 up
+}
+
+slowed() {
+    say "island $1 slowed"
+    expect slowed "$1" "$(missing "$1")"
+    for _ in 1 2 3 4 5 6 7 8; do
+        kill -STOP "${pid[$1]}"
+        sleep 0.9
+        kill -CONT "${pid[$1]}"
+        sleep 0.1
+    done
+}
+
+stopped() {
+    say "island $1 told to stop"
+    expect stopped "$1" "islands: e$1 .* left"
+    expect returned "$1" "islands: e$1 .* is back .*started again"
+    kill -TERM "${pid[$1]}"
+    finish disturbed 120 "$1"
+    sleep $(($2 % 4))
+    start disturbed "$1"
+}
+
+joined() {
+    local i=$newcomer until=$((SECONDS + 60)) before=0
+    say "a seventh island joins for $((2 + $2 % 4)) s"
+    [ ! -e "$top/disturbed-$i.log" ] || before=$(stat -c %s "$top/disturbed-$i.log")
+    expect joined -1 "islands: e$i .* (joined|is back) "
+    expect left -1 "islands: e$i .* left"
+    start disturbed $i
+    until tail -c +$((before + 1)) "$top/disturbed-$i.log" | grep -qE "merge [0-9]+ of .*e$i"; do
+        [ $SECONDS -lt $until ] || { fail "the seventh island has merged nothing in 60 s: $(tail -n 2 "$top/disturbed-$i.log")"; break; }
+        pause 1
+    done
+    pause $((2 + $2 % 4))
+    kill -TERM "${pid[$i]}"
+    finish disturbed 120 $i
+}
+
+node_away() {
+    local k=$(($1 % 3))
+    say "etcd's node $k killed for $((7 + $2 % 3)) s"
+    expect "etcd node" -1 "etcd's node http://$host:$((port + 2 * k)) is away"
+    kill -9 "${node[$k]}"
+    wait "${node[$k]}" 2>/dev/null
+    pause $((7 + $2 % 3))
+    expect "its return" -1 "etcd's node http://$host:$((port + 2 * k)) is back"
+    start_node $k
+}
+
+etcd_away() {
+    say "all of etcd killed for $((3 + $2 % 6)) s"
+    expect "all of etcd" -1 "unmerged until it is back"
+    expect "its return" -1 "islands: etcd is back"
+    etcd_is_there=0
+    kill -9 "${node[@]}"
+    wait "${node[@]}" 2>/dev/null
+    pause $((3 + $2 % 6))
+    for k in 0 1 2; do start_node $k; done
+    local until=$((SECONDS + 60))
+    until etcdctl_health; do
+        [ $SECONDS -lt $until ] || { fail "etcd has not come back in 60 s"; break; }
+        pause 1
+    done
+    etcd_is_there=1
+}
+
+etcdctl_health() {
+    "$phalanx" islands "$rendezvous" >/dev/null 2>&1
+}
+
+draw() {
+    local table=(killed killed frozen cut_off cut_off slowed stopped joined node_away etcd_away)
+    local kind=${table[RANDOM % 10]} i=$((RANDOM % islands)) length=$((RANDOM % 1000)) rest=$((RANDOM % 3))
+    $kind $i $length
+    pause $rest
+}
+
+# ---- the table -----------------------------------------------------------------------------------------------------------
+
+table() {
+    local e
+    for e in "${!kinds[@]}"; do echo "${kinds[$e]}|${named[$e]}"; done | sort | awk -F'|' '
+        $1 != last && NR > 1 { row() }
+        { last = $1; n++; named += $2 > 0; others += $2 }
+        function row() { printf "%-12s %4d times, named %4d times, by %.1f others\n", last, n, named, others / n; n = named = others = 0 }
+        END { row() }'
+}
+
+last_loss() {
+    sed -n 's/.*"eval_loss": \([0-9.a-z]*\).*/\1/p' "$1/metrics.jsonl" | tail -n 1
+}
+
+# ---- the run ----------------------------------------------------------------------------------------------------------------
+
+spaces= host=127.0.0.1
+if open_network 2>/dev/null; then
+    spaces=yes host=$network.1
+else
+    echo "no network namespaces here (root can make them): nobody is cut off, and frozen instead"
+fi
+rendezvous=http://$host:$port,http://$host:$((port + 2)),http://$host:$((port + 4))
+RANDOM=$seed
 "$phalanx" keys "$top/keys" >/dev/null && cat README.md engine/README.md engine/*.c >"$top/text" &&
     "$phalanx" tokenize --output "$top/data" --tokenizer bytes "$top/text" >/dev/null || exit 1
 cat >"$top/run.yaml" <<YAML
 model: {architecture: llama, layers: 2, hidden_size: 48, heads: 4, ffn_size: 96, vocab_size: 257}
 data: {train: $top/data, validation: $top/data}
-train: {steps: $steps, sequence: 64, precision: fp32, device: cpu, threads: 1, micro_batch: 2, global_batch: 2}
+train: {steps: 100000000, sequence: 64, precision: fp32, device: cpu, threads: 1, micro_batch: 2, global_batch: 2}
 optimizer: {lr: 3e-3, warmup: 50, schedule: constant}
 checkpoint: {every: 200, keep: 1}
-evaluate: {every: $steps, batches: 100}
+evaluate: {every: 0, batches: 100}
 run: {tensorboard: false, log_every: 1000000}
-outer: {every: 50, slots: $islands, min_islands: 1, timeout: 10, compress: int8, rendezvous: ["http://127.0.0.1:$port"],
-        keys: $top/keys, address: 127.0.0.1}
+outer: {every: $every, slots: 7, min_islands: 1, timeout: $timeout, compress: int8, rendezvous: [${rendezvous//,/, }], keys: $top/keys}
 YAML
-start_etcd
-sleep 2
-for run in undisturbed disturbed; do
-    for i in $(seq 0 $((islands - 1))); do start $run $i; done
-    if [ $run = disturbed ]; then
-        sleep 3
-        for e in $(seq "$events"); do
-            event
-            sleep $((1 + RANDOM % 3))
-        done
-    fi
-    finish $run
+for k in 0 1 2; do start_node $k; done
+until etcdctl_health; do sleep 0.5; done
+
+echo "seed $seed, $events events, in $top"
+for i in $(seq 0 $((islands - 1))); do start disturbed $i outer.bandwidth=${BANDWIDTH:-4e6}; done
+until [ "$(cat "$top"/disturbed-*.log | grep -c '^islands: merge [0-9]* of 6')" -gt 6 ]; do sleep 0.5; done
+merged_at=$SECONDS
+for e in $(seq "$events"); do draw; done
+pause 20
+for e in 1 2 3 4 5; do [[ " ${open[*]} " != *" 1 "* ]] || pause 10; done
+
+# All stop, go on for as many merges, and end together; then as many steps undisturbed.
+all=$(seq 0 $((islands - 1))) longest_run=0
+kill -TERM "${pid[@]}" 2>/dev/null
+finish disturbed 120 $all
+for i in $all; do
+    steps=$(sed -n 's/.*stopped by SIGTERM after step \([0-9]*\).*/\1/p' "$top/disturbed-$i.log" | tail -n 1)
+    steps=$((steps / every * every + 20 * every))
+    [ $steps -lt $longest_run ] || longest_run=$steps
+    start disturbed $i train.steps=$steps evaluate.every=$steps
 done
-merges=$("$phalanx" islands "http://127.0.0.1:$port" | sed -n 's|^phalanx/disturbed/merges/0*\([0-9][0-9]*\) .*|\1|p')
+finish disturbed 600 $all
+steps=$longest_run
+for i in $all; do start undisturbed $i train.steps=$steps evaluate.every=$steps; done
+finish undisturbed 2400 $all
+
+"$phalanx" islands "$rendezvous" >"$top/etcd.txt"
+merges=$(sed -n 's|^phalanx/disturbed/merges/0*\([0-9][0-9]*\) .*|\1|p' "$top/etcd.txt")
 gap=$(echo "$merges" | awk 'NR > 1 && $1 != last + 1 { print last; exit } { last = $1 }')
-echo "$(echo "$merges" | wc -l) merges; loss $(loss undisturbed) undisturbed, $(loss disturbed) after $events events"
-[ -z "$gap" ] || { echo "no merge after $gap"; exit 1; }
-awk -v a="$(loss undisturbed)" -v b="$(loss disturbed)" 'BEGIN { exit !(a > 0 && b > 0 && b <= 1.05 * a) }' ||
-    { echo "more than 5% worse"; exit 1; }
+a=$(last_loss "$top/undisturbed-0") b=$(for i in $all; do last_loss "$top/disturbed-$i"; done | sort -g | tail -n 1)
+table
+echo "$(echo "$merges" | wc -l) merges in $steps steps, at most $longest s without one; loss $a undisturbed, $b (the worst of $islands) after $events events"
+[ -z "$gap" ] || fail "no merge after $gap"
+[ $longest -le $((3 * timeout)) ] || fail "$longest s without a merge"
+for i in $all; do
+    ! grep -qiE '"(loss|eval_loss|grad_norm)": *"?-?(nan|inf)' "$top/disturbed-$i/metrics.jsonl" || fail "island $i: a loss is not finite"
+    ! grep -q "not finite" "$top/disturbed-$i.log" || fail "island $i: $(grep -m 1 'not finite' "$top/disturbed-$i.log")"
+    "$phalanx" inspect --verify "$top/disturbed-$i/checkpoints" >"$top/inspect" 2>&1 || fail "island $i: its model does not load: $(tail -n 1 "$top/inspect")"
+done
+"$phalanx" eval --checkpoint "$top/disturbed-0" --data "$top/data" >"$top/eval" 2>&1 || fail "the final model: $(tail -n 1 "$top/eval")"
+awk -v a="$a" -v b="$b" 'BEGIN { exit !(a > 0 && b > 0 && b <= 1.05 * a) }' || fail "more than 5% worse"
+[ $failures -eq 0 ] || { echo "$failures failures"; exit 1; }

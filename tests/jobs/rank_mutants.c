@@ -78,6 +78,8 @@ static int times(const op *o)
         return !(o->kind == OP_all_gather && o->phase == PHASE_BEGIN);
     if (is("norm-counts-twice"))
         return o->kind == OP_sum_squares ? 2 : 1;
+    if (is("dropped-feedback"))
+        return o->kind != OP_keep;
     return 1;
 }
 

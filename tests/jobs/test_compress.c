@@ -10,6 +10,7 @@
 
 #include "engine/files/checkpoint.h"
 #include "memory/log.h"
+#include "tests/jobs/launch.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
 
@@ -85,6 +86,8 @@ static void losses_are_near_those_of_whole_gradients(void **state)
         const char *name, *keys;
         int ranks;
     } layouts[] = {{"d2z0", "parallel.zero=0", 2},
+                   {"d2z1", "parallel.zero=1", 2},
+                   {"d4z0", "parallel.zero=0", 4},
                    {"d4z1", "parallel.zero=1", 4},
                    {"t2d2z1", "parallel.tensor=2 parallel.zero=1", 4}};
     for (size_t l = 0; l < sizeof layouts / sizeof *layouts; l++) {
@@ -103,16 +106,87 @@ static void losses_are_near_those_of_whole_gradients(void **state)
     }
 }
 
+/* The engine as it is, and one that never keeps what a message lacked: the second must be worse by more than what is allowed. */
+static void a_run_without_feedback_is_noticed(void **state)
+{
+    static const char *const mutants[] = {"none", "dropped-feedback"};
+    double whole = end_loss(train(*state, "feedback-whole", 2, "parallel.zero=1")), loss[2];
+    char *list = workfolder_path(*state, "mutants"), *text = must_strdup("");
+    for (int i = 0; i < 2; i++) {
+        char *more = must_format("%s@%s %s/run.yaml run.folder=%s/%s parallel.zero=1 parallel.compress=topk "
+                                 "parallel.density=0.05\n",
+                                 text, mutants[i], (char *)*state, (char *)*state, mutants[i]);
+        free(text);
+        text = more;
+    }
+    runs_write_text(list, text);
+    char *mpirun = launch_mpirun(2), *program = launch_beside("rank_mutants");
+    launch_result r = launch_run(240, "exec %s %s %s", mpirun, program, list);
+    assert_int_equal(r.status, 0);
+    launch_free(&r);
+    for (int i = 0; i < 2; i++) {
+        loss[i] = end_loss(workfolder_path(*state, mutants[i]));
+        printf("%-18s loss %.4f, whole %.4f: %+.2f%%\n", mutants[i], loss[i], whole, 100 * (loss[i] / whole - 1));
+    }
+    assert_true(loss[0] < whole * 1.03 && loss[1] > whole * 1.03);
+    free(program);
+    free(mpirun);
+    free(text);
+    free(list);
+}
+
+static json_t *plan_of(const char *top, const char *keys)
+{
+    char *path = launch_beside("../phalanx");
+    launch_result r = launch_run(60, "exec %s plan %s/run.yaml --json %s", path, top, keys);
+    json_t *plan = r.status ? NULL : json_loads(r.out, 0, NULL);
+    if (!plan)
+        fail_msg("%s: status %d: %s", keys, r.status, r.err);
+    launch_free(&r);
+    free(path);
+    return plan;
+}
+
+/* Fact `name`, or `section`'s, of the first rank. */
+static int64_t fact_of(const json_t *plan, const char *section, const char *name)
+{
+    const json_t *rank = json_array_get(json_object_get(plan, "ranks"), 0);
+    return json_integer_value(json_object_get(section ? json_object_get(rank, section) : rank, name));
+}
+
+static void plan_says_what_is_kept(void **state)
+{
+    for (int zero = 0; zero < 2; zero++) {
+        char *keys = must_format("parallel.data=4 parallel.zero=%d", zero);
+        char *more = must_format("%s parallel.compress=int4", keys);
+        json_t *plain = plan_of(*state, keys), *compressed = plan_of(*state, more);
+        int64_t kept = fact_of(compressed, NULL, "feedback_bytes"),
+                weights = 4 * json_integer_value(json_object_get(plain, "parameters"));
+        assert_int_equal(fact_of(plain, NULL, "feedback_bytes"), 0);
+        assert_int_equal(kept, fact_of(compressed, "memory", "optimizer") - fact_of(plain, "memory", "optimizer"));
+        assert_true(kept >= weights && kept < 1.4 * (double)weights); /* without ZeRO a quarter more, of the sums */
+        json_decref(plain);
+        json_decref(compressed);
+        free(more);
+        free(keys);
+    }
+}
+
 /* Without a stop and with one, bit by bit: the feedback is saved. */
 static void a_resumed_run_goes_on_with_its_feedback(void **state)
 {
-    static const char *const keys[] = {"parallel.zero=0 parallel.compress=topk",
-                                       "parallel.zero=1 parallel.compress=int4"};
-    for (int i = 0; i < 2; i++) {
+    static const struct {
+        const char *keys;
+        int ranks;
+    } runs[] = {{"parallel.zero=0 parallel.compress=topk", 2},
+                {"parallel.zero=1 parallel.compress=int4", 2},
+                {"parallel.zero=0 parallel.compress=dct", 4},
+                {"parallel.zero=1 parallel.compress=int8", 4}};
+    for (int i = 0; i < 4; i++) {
         char *a = must_format("whole%d", i), *b = must_format("parts%d", i), difference[256];
-        char *one = train(*state, a, 2, "%s train.steps=8 optimizer.schedule=constant", keys[i]);
-        free(train(*state, b, 2, "%s train.steps=3", keys[i]));
-        char *two = train(*state, b, 2, "%s train.steps=8", keys[i]);
+        char *one = train(*state, a, runs[i].ranks, "%s train.steps=8 optimizer.schedule=constant", runs[i].keys);
+        free(train(*state, b, runs[i].ranks, "%s train.steps=3", runs[i].keys));
+        char *two = train(*state, b, runs[i].ranks, "%s train.steps=8", runs[i].keys);
         assert_true(runs_compare_section(difference, sizeof difference, one, two, "model") > 10);
         assert_string_equal(difference, "");
         assert_true(runs_compare_section(difference, sizeof difference, one, two, "feedback_1") > 10);
@@ -190,6 +264,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(feedback_is_summed_and_redistributed),
+        cmocka_unit_test(plan_says_what_is_kept),
+        cmocka_unit_test(a_run_without_feedback_is_noticed),
         cmocka_unit_test(losses_are_near_those_of_whole_gradients),
         cmocka_unit_test(a_resumed_run_goes_on_with_its_feedback),
     };

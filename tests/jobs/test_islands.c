@@ -281,6 +281,46 @@ static void islands_come_die_and_come_back(void **state)
     free(island_jobs_end(a));
 }
 
+/* Its slot is kept by the lease of its former process, which etcd begins anew when it is back. */
+static void an_island_that_comes_back_while_etcd_is_away_gets_its_slot(void **state)
+{
+    static const char *const words = "outer.min_islands=1 train.steps=100000000 run.log_every=1000000 outer.every=200 "
+                                     "outer.timeout=12 checkpoint.every=200";
+    if (!island_jobs_etcd)
+        skip();
+    launch *a = island_jobs_start(*state, "homeless", 0, 1, "%s", words);
+    assert_true(launch_expect(a, "saved", ISLAND_JOBS_LIMIT));
+    kill(launch_pid(a), SIGKILL);
+    launch_result r = launch_finish(a);
+    launch_free(&r);
+    rendezvous_kill(island_jobs_etcd);
+    a = island_jobs_start(*state, "homeless", 0, 1, "%s", words);
+    sleep(9);
+    rendezvous_start(island_jobs_etcd);
+    assert_true(launch_expect(a, "homeless-0 has slot 0", ISLAND_JOBS_LIMIT));
+    kill(launch_pid(a), SIGTERM);
+    free(island_jobs_end(a));
+}
+
+/* Merges that would go by faster than the model travels wait for it. */
+static void a_newcomer_gets_in_where_the_model_travels_longer_than_a_merge_takes(void **state)
+{
+    static const char *const words = "outer.min_islands=1 train.steps=100000000 run.log_every=1000000 outer.every=2 "
+                                     "outer.timeout=20 outer.bandwidth=1e6";
+    if (!island_jobs_etcd)
+        skip();
+    launch *a = island_jobs_start(*state, "slow-link", 0, 1, "%s", words);
+    assert_true(launch_expect(a, "merge 5 of 1", ISLAND_JOBS_LIMIT));
+    launch *b = island_jobs_start(*state, "slow-link", 1, 1, "%s", words);
+    assert_true(launch_expect(b, "took the model after merge", 60));
+    assert_true(launch_expect(a, "slow-link-1 (slot 1): it is taking the model", ISLAND_JOBS_LIMIT));
+    assert_true(launch_expect(a, "of 2: slow-link-0, slow-link-1", ISLAND_JOBS_LIMIT));
+    kill(launch_pid(a), SIGTERM);
+    kill(launch_pid(b), SIGTERM);
+    free(island_jobs_end(a));
+    free(island_jobs_end(b));
+}
+
 /* Every island has a pair of keys; one that the others do not trust merges with nobody. */
 static void a_stranger_merges_with_nobody(void **state)
 {
@@ -325,7 +365,8 @@ static void offer_nonsense(membership *m)
         if (r.merge >= 0 && offered != r.merge + 1) {
             merges += offered >= 0;
             offered = r.merge + 1;
-            membership_set_state(m, &(membership_state){true, r.merge, r.step, r.updates});
+            membership_set_state(
+                m, &(membership_state){.ready = true, .merge = r.merge, .step = r.step, .updates = r.updates});
             membership_set_offer(m, json_pack("{s:I, s:I, s:I, s:I, s:i, s:b}", "merge", (json_int_t)offered, "offer",
                                               (json_int_t)1, "tokens", (json_int_t)1, "updates", (json_int_t)1,
                                               "fragment", 0, "parting", 0));
@@ -402,6 +443,8 @@ int main(void)
         cmocka_unit_test(islands_that_are_all_stopped_go_on_bit_for_bit),
         cmocka_unit_test(an_island_of_another_kind_or_a_taken_slot_is_refused),
         cmocka_unit_test(islands_come_die_and_come_back),
+        cmocka_unit_test(an_island_that_comes_back_while_etcd_is_away_gets_its_slot),
+        cmocka_unit_test(a_newcomer_gets_in_where_the_model_travels_longer_than_a_merge_takes),
         cmocka_unit_test(a_stranger_merges_with_nobody),
         cmocka_unit_test(changes_that_are_no_numbers_are_refused),
     };

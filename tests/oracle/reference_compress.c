@@ -73,26 +73,32 @@ static double get_bf16(bytes *b)
 /* A method's block: how many elements, and how they are written and read. */
 typedef struct coder {
     int block;
-    void (*write)(bytes *b, const double *x, int n, double density);
-    void (*read)(double *x, bytes *b, int n, double density);
+    void (*write)(bytes *b, const double *x, int n, const op *o);
+    void (*read)(double *x, bytes *b, int n, const op *o);
 } coder;
 
-static void write_bf16(bytes *b, const double *x, int n, double density)
+static void write_bf16(bytes *b, const double *x, int n, const op *o)
 {
-    (void)density;
+    (void)o;
     for (int i = 0; i < n; i++)
         put_bf16(b, x[i]);
 }
 
-static void read_bf16(double *x, bytes *b, int n, double density)
+static void read_bf16(double *x, bytes *b, int n, const op *o)
 {
-    (void)density;
+    (void)o;
     for (int i = 0; i < n; i++)
         x[i] = get_bf16(b);
 }
 
-static void write_integers(bytes *b, const double *x, int n, int top, int bits)
+static int bits_of(const op *o)
 {
+    return o->at.compress == COMPRESS_INT8 ? 8 : 4;
+}
+
+static void write_integers(bytes *b, const double *x, int n, const op *o)
+{
+    int bits = bits_of(o), top = bits == 8 ? 127 : 7;
     float largest = 0;
     for (int i = 0; i < n; i++)
         largest = fabs(x[i]) > (double)largest ? (float)fabs(x[i]) : largest;
@@ -108,38 +114,15 @@ static void write_integers(bytes *b, const double *x, int n, int top, int bits)
     align(b);
 }
 
-static void read_integers(double *x, bytes *b, int n, int bits)
+static void read_integers(double *x, bytes *b, int n, const op *o)
 {
+    int bits = bits_of(o);
     double scale = get_float(b);
     for (int i = 0; i < n; i++) {
         int q = (int)get(b, bits);
         x[i] = (double)(float)(scale * (bits == 8 ? (q > 127 ? q - 256 : q) : q - 8));
     }
     align(b);
-}
-
-static void write_int8(bytes *b, const double *x, int n, double density)
-{
-    (void)density;
-    write_integers(b, x, n, 127, 8);
-}
-
-static void read_int8(double *x, bytes *b, int n, double density)
-{
-    (void)density;
-    read_integers(x, b, n, 8);
-}
-
-static void write_int4(bytes *b, const double *x, int n, double density)
-{
-    (void)density;
-    write_integers(b, x, n, 7, 4);
-}
-
-static void read_int4(double *x, bytes *b, int n, double density)
-{
-    (void)density;
-    read_integers(x, b, n, 4);
 }
 
 /* The k largest by magnitude, of equals the first: their places in ascending order. */
@@ -159,15 +142,15 @@ static void largest(int *places, const double *x, int n, int k)
     free(taken);
 }
 
-static int share(double density, int n)
+static int share(const op *o, int n)
 {
-    int k = (int)ceil(density * n);
+    int k = (int)ceil((double)o->at.density * n);
     return k < 1 ? 1 : k > n ? n : k;
 }
 
-static void write_topk(bytes *b, const double *x, int n, double density)
+static void write_topk(bytes *b, const double *x, int n, const op *o)
 {
-    int places[MOST], k = share(density, n);
+    int places[MOST], k = share(o, n);
     double least = INFINITY, most = 0, sum[2] = {0, 0}, count[2] = {0, 0};
     largest(places, x, n, k);
     for (int j = 0; j < k; j++) {
@@ -190,9 +173,9 @@ static void write_topk(bytes *b, const double *x, int n, double density)
     align(b);
 }
 
-static void read_topk(double *x, bytes *b, int n, double density)
+static void read_topk(double *x, bytes *b, int n, const op *o)
 {
-    int places[MOST], k = share(density, n);
+    int places[MOST], k = share(o, n);
     double level[2] = {get_bf16(b), 0};
     level[1] = get_bf16(b);
     for (int j = 0; j < k; j++)
@@ -212,9 +195,9 @@ static double frequency(int k, int i)
     return cos(3.14159265358979323846 * (2 * i + 1) * k / 128) * sqrt((k ? 2 : 1) / 64.0);
 }
 
-static void write_dct(bytes *b, const double *x, int n, double density)
+static void write_dct(bytes *b, const double *x, int n, const op *o)
 {
-    int places[64], k = share(density, 64);
+    int places[64], k = share(o, 64);
     double c[64];
     for (int f = 0; f < 64; f++) {
         double sum = 0;
@@ -230,9 +213,9 @@ static void write_dct(bytes *b, const double *x, int n, double density)
         put_bf16(b, c[places[j]]);
 }
 
-static void read_dct(double *x, bytes *b, int n, double density)
+static void read_dct(double *x, bytes *b, int n, const op *o)
 {
-    int places[64], k = share(density, 64);
+    int places[64], k = share(o, 64);
     for (int j = 0; j < k; j++)
         places[j] = (int)get(b, 6);
     align(b);
@@ -246,8 +229,10 @@ static void read_dct(double *x, bytes *b, int n, double density)
 }
 
 static const coder coders[COMPRESS_KINDS] = {
-    [COMPRESS_BF16] = {4096, write_bf16, read_bf16}, [COMPRESS_INT8] = {256, write_int8, read_int8},
-    [COMPRESS_INT4] = {64, write_int4, read_int4},   [COMPRESS_TOPK] = {4096, write_topk, read_topk},
+    [COMPRESS_BF16] = {4096, write_bf16, read_bf16},
+    [COMPRESS_INT8] = {256, write_integers, read_integers},
+    [COMPRESS_INT4] = {64, write_integers, read_integers},
+    [COMPRESS_TOPK] = {4096, write_topk, read_topk},
     [COMPRESS_DCT] = {64, write_dct, read_dct},
 };
 
@@ -285,19 +270,19 @@ static bool chunk_is_finite(const double *x, int64_t count, int64_t at)
 static void write_part(bytes *b, double *x, int64_t count, const op *o)
 {
     const coder *c = &coders[o->at.compress];
-    double density = (double)o->at.density, sent[MOST];
+    double sent[MOST];
     for (int64_t at = 0; at < count; at += c->block) {
         int n = count - at < c->block ? (int)(count - at) : c->block, begin = b->bit / 8;
         bool sound = chunk_is_finite(x, count, at);
         if (sound) {
-            c->write(b, x + at, n, density);
+            c->write(b, x + at, n, o);
         } else {
             double zero[MOST] = {0};
-            c->write(b, zero, n, density);
+            c->write(b, zero, n, o);
             memset(b->at + begin, 0xff, (size_t)(b->bit / 8 - begin));
         }
         bytes again = {b->at + begin, 0};
-        c->read(sent, &again, n, density);
+        c->read(sent, &again, n, o);
         for (int i = 0; i < n; i++)
             x[at + i] = sound ? (double)(float)(x[at + i] - (double)(float)sent[i]) : x[at + i];
     }
@@ -337,7 +322,7 @@ void reference_decompress(const op *o, const run_context *r)
             for (int64_t at = 0; at < p.count; at += c->block) {
                 double x[MOST];
                 int n = p.count - at < c->block ? (int)(p.count - at) : c->block;
-                c->read(x, &b, n, (double)o->at.density);
+                c->read(x, &b, n, o);
                 for (int k = 0; k < n; k++)
                     *element(y, r, p.first + at + k) += x[k] * (double)s->loss_scale;
             }

@@ -83,9 +83,6 @@ static void play(const op *asked, const run_context *r)
     interface->give_back(gpu, copy, 0, bytes, false);
 }
 
-/* parallel.compress is refused on a GPU. */
-static const op_kind HOST_ONLY[] = {OP_compress, OP_decompress, OP_keep};
-
 static op_kernel kernels[OP_COUNT];
 static op_backend backend = {.name = "device", .kernels = kernels};
 
@@ -106,9 +103,7 @@ int main(int count, char **arguments)
     for (int kind = 0; kind < OP_COUNT; kind++) {
         op_sweep s = {.backend = &backend,
                       .gaps = op_sweep_among(STRIDED, sizeof STRIDED / sizeof *STRIDED, (op_kind)kind)};
-        if (!op_sweep_has_kernel((op_kind)kind) ||
-            op_sweep_among(HOST_ONLY, sizeof HOST_ONLY / sizeof *HOST_ONLY, (op_kind)kind) ||
-            (count > 1 && strcmp(op_rows[kind].name, arguments[1]) != 0))
+        if (!op_sweep_has_kernel((op_kind)kind) || (count > 1 && strcmp(op_rows[kind].name, arguments[1]) != 0))
             continue;
         went_way = 0;
         int tried = op_sweep_run(&s, (op_kind)kind);

@@ -173,6 +173,16 @@ static inline float fast_exp2(float x)
     return exp2f(x);
 }
 
+static inline float rounded_product(float a, float b)
+{
+    return a * b;
+}
+
+static inline double rounded_product(double a, double b)
+{
+    return a * b;
+}
+
 static inline void copy_async(void *shared, const void *global, bool valid)
 {
     shim_copy_async(shared, global, valid);

@@ -23,6 +23,7 @@ typedef struct layout {
     int kv_heads;
     int64_t bucket, window; /* 0: nothing is offloaded */
     dtype type;
+    compress_kind compress; /* of gradients, with ZeRO 0 and 1 */
 } layout;
 
 static model_shape shape_of(const layout *l)
@@ -59,6 +60,7 @@ static compile_options options_of(const layout *l, int rank)
                          .threads = 1,
                          .offload = l->window > 0,
                          .window = l->window,
+                         .compress = {l->compress, 0.05},
                          .backend = l->window ? NULL : &cpu_backend, /* the CPU offloads nothing */
                          .train = true};
     int ranks = l->tensor * l->pipeline * l->data;
@@ -71,11 +73,12 @@ static const char *describe(char out[200], const layout *l)
     snprintf(out, 200,
              "tensor %d%s x pipeline %d (%s, %d chunks) x data %d (zero %d%s%s, buckets of %lld), %d micro-batches, "
              "recompute %d, order %d, "
-             "%s%s",
+             "%s%s%s%s",
              l->tensor, l->sequence ? "+sequence" : "", l->pipeline, schedule_name(l->kind), l->chunks, l->data,
              l->zero, l->gather_each ? ", gather each" : "", l->reduce_each ? ", reduce each" : "",
              (long long)l->bucket, l->microbatches, l->how, l->order, l->gpt2 ? "gpt2" : "llama",
-             l->window ? ", offloaded" : "");
+             l->window ? ", offloaded" : "", l->compress ? ", compressed: " : "",
+             l->compress ? compress_words[l->compress] : "");
     return out;
 }
 
@@ -197,6 +200,25 @@ static void every_read_finds_what_was_written_and_every_message_meets(void **sta
                   t.worst, t.worst_text);
     assert_int_equal(t.layouts, 192);
     assert_true(t.above * 100 <= t.ranks * 20); /* so small a model leaves little to fit into the gaps */
+}
+
+static void compressed_gradients_meet(void **state)
+{
+    (void)state;
+    tally t = {.worst = 1};
+    for (int i = 0; i < 24; i++) {
+        layout l = layout_number(i);
+        l.tensor = 1 + i / 12;
+        l.pipeline = 1 + i / 6 % 2;
+        l.chunks = l.pipeline > 1 ? l.chunks : 1;
+        l.kind = l.kind == SCHEDULE_AUTO ? SCHEDULE_1F1B : l.kind;
+        l.data = 2 + 2 * (i / 3 % 2);
+        l.zero = i % 2;
+        l.kv_heads = HEADS;
+        l.compress = (compress_kind)(COMPRESS_BF16 + i % (COMPRESS_KINDS - COMPRESS_BF16));
+        check_layout(&t, &l);
+    }
+    assert_int_equal(t.layouts, 24);
 }
 
 /* replay_compile is compile() taken apart: both must give the same program. */
@@ -394,6 +416,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_read_finds_what_was_written_and_every_message_meets),
+        cmocka_unit_test(compressed_gradients_meet),
         cmocka_unit_test(the_replayed_program_is_the_compiled_one),
         cmocka_unit_test(a_shortened_lifetime_is_noticed),
         cmocka_unit_test(a_dropped_wait_is_noticed),

@@ -1,0 +1,163 @@
+/* Every way of merging against its formula in float64 (merge_formulas.py, NumPy), fed with what the islands themselves wrote: five
+ * outer steps of three islands, one on one rank, one tensor-parallel, one a pipeline with ZeRO.
+ *
+ * The key whose effect is seen here: debug.merges. The islands' learning rate is so high that weights change by about their own size:
+ * a reference is fp32, and rounding it must be small beside 1e-6 of the change. */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "memory/log.h"
+#include "tests/jobs/island_jobs.h"
+#include "tests/jobs/runs.h"
+#include "tests/jobs/workfolder.h"
+
+enum { STEPS = 5, ISLANDS = 3 };
+
+/* PYTHON, else what is called so, else the system's, whose NumPy the tests' packages bring. NULL: none has NumPy. */
+static const char *find_python(void)
+{
+    const char *const names[] = {getenv("PYTHON"), "python3", "/usr/bin/python3"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (!names[i])
+            continue;
+        launch_result r = launch_run(60, "%s -c 'import numpy' 2>/dev/null", names[i]);
+        bool found = r.status == 0;
+        launch_free(&r);
+        if (found)
+            return names[i];
+    }
+    return NULL;
+}
+
+/* What the script says of top/RUN-merges; `well`: whether it has nothing to complain of. */
+static launch_result ask(const char *top, const char *run, const char *words)
+{
+    return launch_run(300, "%s tests/jobs/merge_formulas.py %s/%s-merges %s", find_python(), top, run, words);
+}
+
+/* The formula holds; and with one word changed (`wrong`, which comes last and counts) it does not. */
+static void check(const char *top, const char *run, const char *words, const char *wrong, int merges)
+{
+    char *more = must_format("%s %s", words, wrong);
+    launch_result right = ask(top, run, words), other = ask(top, run, more);
+    printf("%-10s %s", run, right.out);
+    if (right.status != 0 || atoi(right.out) < merges)
+        fail_msg("%s: %s%s", run, right.out, right.err);
+    assert_int_equal(other.status, 1);
+    if (!strstr(other.out, "error"))
+        fail_msg("%s with %s: %s%s", run, wrong, other.out, other.err);
+    launch_free(&right);
+    launch_free(&other);
+    free(more);
+}
+
+#define COMMON "optimizer.lr=0.5 optimizer.warmup=0"
+#define THREE  "outer.slots=3 outer.min_islands=3"
+
+static void start_three(launch *all[ISLANDS], const char *top, const char *run, const char *words)
+{
+    static const int ranks[ISLANDS] = {2, 4, 1};
+    static const char *const layouts[ISLANDS] = {
+        "parallel.tensor=2", "parallel.pipeline=2 parallel.data=2 parallel.zero=1", "train.global_batch=6"};
+    for (int i = 0; i < ISLANDS; i++)
+        all[i] = island_jobs_start(top, run, i, ranks[i], "%s debug.merges=%s/%s-merges " COMMON " %s", layouts[i], top,
+                                   run, words);
+}
+
+static void end_three(launch *all[ISLANDS])
+{
+    for (int i = 0; i < ISLANDS; i++)
+        free(island_jobs_end(all[i]));
+}
+
+static void merges_of_all_islands_are_their_formulas(void **state)
+{
+    static const struct {
+        const char *run, *words, *wrong;
+        int merges;
+    } ways[] = {
+        {"average", "outer.optimizer=average outer.lr=1", "outer.lr=0.99", STEPS},
+        {"diloco", "outer.optimizer=nesterov outer.lr=0.7 outer.momentum=0.9", "outer.momentum=0.89", STEPS},
+        {"streaming",
+         "outer.every=6 outer.fragments=2 outer.delay=2 outer.mix=0.5 outer.momentum=0.8 "
+         "outer.weights=equal",
+         "outer.mix=0.49", 2 * STEPS},
+        {"bf16", "outer.compress=bf16", "outer.compress=none", STEPS},
+        {"int8", "outer.compress=int8", "outer.momentum=0.89", STEPS},
+        {"int4", "outer.compress=int4 outer.error_decay=0.9", "outer.error_decay=0.91", STEPS},
+        {"topk", "outer.compress=topk outer.density=0.05 outer.optimizer=average outer.lr=1", "outer.density=0.06",
+         STEPS},
+        {"dct", "outer.compress=dct outer.density=0.1 outer.optimizer=average outer.lr=1", "outer.lr=0.99", STEPS},
+        {"clipped", "outer.clip=100", "outer.clip=101", STEPS},
+    };
+    if (!island_jobs_etcd || !find_python())
+        skip();
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        launch *all[ISLANDS];
+        char *words = must_format(THREE " train.steps=%d %s",
+                                  strstr(ways[i].words, "every=6") ? 6 * STEPS + 3 : 2 * STEPS, ways[i].words);
+        start_three(all, *state, ways[i].run, words);
+        end_three(all);
+        check(*state, ways[i].run, ways[i].words, ways[i].wrong, ways[i].merges);
+        free(words);
+    }
+}
+
+/* Four islands, so that there are pairs; the last exchange is the mean of all. */
+static void gossip_is_its_formula(void **state)
+{
+    static const char *const words = "outer.topology=gossip outer.lr=0.7 outer.momentum=0.5 outer.mix=0.25";
+    launch *all[ISLANDS], *fourth;
+    if (!island_jobs_etcd || !find_python())
+        skip();
+    char *four = must_format("%s train.steps=%d outer.slots=4 outer.min_islands=4", words, 2 * STEPS);
+    start_three(all, *state, "gossip", four);
+    fourth =
+        island_jobs_start(*state, "gossip", 3, 1, "debug.merges=%s/gossip-merges " COMMON " %s", (char *)*state, four);
+    end_three(all);
+    free(island_jobs_end(fourth));
+    check(*state, "gossip", words, "outer.momentum=0.49", STEPS);
+    free(four);
+}
+
+/* Changes one by one, of which some are based on a model that others have moved since. */
+static void a_server_is_its_formula(void **state)
+{
+    static const char *const words = "outer.topology=server outer.lr=0.35 outer.momentum=0.5 outer.compress=int8";
+    launch *all[ISLANDS];
+    const char *top = *state;
+    if (!island_jobs_etcd || !find_python())
+        skip();
+    char *keys = must_format(THREE " %s outer.staleness=100 outer.delay=1 train.steps=%d", words, 2 * STEPS),
+         *program = launch_beside("../phalanx"), *folder = must_format("%s/server-job", top);
+    launch *server = launch_start(ISLAND_JOBS_LIMIT,
+                                  "exec %s server %s/run.yaml run.folder=%s outer.run=server "
+                                  "debug.merges=%s/server-merges %s",
+                                  program, top, folder, top, keys);
+    assert_true(launch_expect(server, "holds the model", ISLAND_JOBS_LIMIT));
+    start_three(all, top, "server", keys);
+    end_three(all);
+    kill(runs_process(folder, 0), SIGTERM);
+    free(island_jobs_end(server));
+    check(top, "server", words, "outer.weights=equal", ISLANDS * STEPS - 2);
+    free(folder);
+    free(program);
+    free(keys);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(merges_of_all_islands_are_their_formulas),
+        cmocka_unit_test(gossip_is_its_formula),
+        cmocka_unit_test(a_server_is_its_formula),
+    };
+    return cmocka_run_group_tests(tests, island_jobs_prepare, island_jobs_finish);
+}

@@ -42,7 +42,7 @@ static void a_device_that_hangs_is_named_with_the_ops_it_stands_in(void **state)
     char text[512];
     snprintf(text, sizeof text, "%.*s", (int)(end - line), line);
     if (!strstr(text, " is stuck: it makes no progress") ||
-        !strstr(text, "last in step 1, micro-batch 0, forward, op layer 1/mlp/up .. layer 1/norm/dx"))
+        !strstr(text, "last in step 1, micro-batch 0, forward, op norm .. layer 1/attention/out/dw"))
         fail_msg("%s", text);
     launch_free(&r);
 }
@@ -57,7 +57,7 @@ static void a_graph_that_hangs_is_named_with_the_ops_it_stands_in(void **state)
     const char *line = strstr(r.err, "watchdog: rank 1 on ");
     assert_false(r.timed_out);
     assert_int_not_equal(r.status, 0);
-    if (!line || !strstr(line, "last in step 3, micro-batch 0, forward, op layer 1/mlp/up .. layer 1/norm/dx"))
+    if (!line || !strstr(line, "last in step 3, micro-batch 0, forward, op norm .. layer 1/attention/out/dw"))
         fail_msg("status %d\n%s%s", r.status, r.out, r.err);
     launch_free(&r);
 }

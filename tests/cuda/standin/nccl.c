@@ -303,6 +303,19 @@ static int64_t writes(const task *t)
     return t->kind == ALL_GATHER ? t->count * t->comm->count : t->count;
 }
 
+/* Where a member's own part of the result is what it sends, that is not written. */
+static void access_result(const task *t)
+{
+    int64_t element = dtype_bytes(t->type), own = t->count * element, me = t->comm->me;
+    char *to = t->receive;
+    if (t->kind == ALL_GATHER && t->send == to + me * own) {
+        standin_access(t->queue, to, me * own, true, names[t->kind]);
+        standin_access(t->queue, to + (me + 1) * own, (t->comm->count - me - 1) * own, true, names[t->kind]);
+    } else if (t->kind != BROADCAST || t->send != to || me != t->root) {
+        standin_access(t->queue, to, writes(t) * element, true, names[t->kind]);
+    }
+}
+
 /* When the last kernel of the task's communicator ends. The mutant: of any edge in its direction. */
 static double *until_of(const task *t)
 {
@@ -332,7 +345,7 @@ static void begin(task *t)
     occupy(t);
     standin_tick(t->queue);
     standin_access(t->queue, t->send, reads(t) * element, false, names[t->kind]);
-    standin_access(t->queue, t->receive, writes(t) * element, true, names[t->kind]);
+    access_result(t);
     t->begin = fmax(fmax(standin_time(t->queue), *until_of(t)), launched);
     t->end = t->begin + KERNEL_MILLISECONDS;
 }

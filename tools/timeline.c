@@ -188,10 +188,11 @@ int timeline_main(int argc, char **argv)
     const options_command command = {
         .name = "timeline",
         .operands = "CONFIG.yaml|RUN [key=value ...]",
-        .summary = "Draws a step: what each stage computes, waits for and sends, and its memory, over time. Of a\n"
-                   "configuration as it is predicted; of a run's folder also as it was measured, if run.trace named\n"
-                   "the step. Prints its time, its bubble and what it waits for; --output draws it: a page for any browser,\n"
-                   "which loads nothing, or a trace for other viewers.",
+        .summary =
+            "Draws a step: what each stage computes, waits for and sends, and its memory, over time. Of a\n"
+            "configuration as it is predicted; of a run's folder also as it was measured, if run.trace named\n"
+            "the step. Prints its time, its bubble and what it waits for; --output draws it: a page for any browser,\n"
+            "which loads nothing, or a trace for other viewers.",
         .least = 1,
         .most = -1,
         .row = rows,

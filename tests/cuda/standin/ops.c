@@ -186,7 +186,7 @@ void __wrap_updates_add(updates *u, const op *o, const run_context *r)
     current_updates = NULL;
 }
 
-/* The mutant launches at the second occasion: behind the communication that was to send what is updated. */
+/* The mutant launches at the second occasion: behind the copies that were to take what is updated to the host. */
 void __wrap_updates_launch(updates *u, const run_context *r)
 {
     static bool put_off;

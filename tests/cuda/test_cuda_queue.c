@@ -286,7 +286,8 @@ static void the_next_batch_is_read_while_the_device_plays(void **state)
     cuda_runs_same(&with, &without, 0, "with evaluation in between");
 }
 
-/* 6 layers of GPT-2 are 76 tensors, and a launch takes 32 of them; with ZeRO 1, 16 before their gathers go out. */
+/* 6 layers of GPT-2 are 76 tensors, and a launch takes 32 of them; with ZeRO 1, a rank of two has rows of the 26 matrices and half of the
+ * 50 vectors. */
 static void small_tensors_are_updated_together(void **state)
 {
     (void)state;
@@ -297,7 +298,7 @@ static void small_tensors_are_updated_together(void **state)
     r = cuda_runs_train(
         "phalanx_standin", 2, "", "gpt2", "together-2",
         "train.device=cuda train.steps=1 model.layers=6 profile.start=1 profile.stop=1 parallel.zero=1");
-    assert_int_equal(profiled(&r, " of updates"), 5);
+    assert_int_equal(profiled(&r, " of updates"), 2);
     launch_free(&r);
 }
 

@@ -56,7 +56,7 @@ plain|cross_entropy.cu|cross_entropy.cu|loss|s,d - scale : d,d : d,|the gradient
 plain|cross_entropy.cu|cross_entropy.cu|loss|s,column + i < count ? x\[i\] : -INFINITY,x[i],|padding columns are in the softmax
 plain|pointwise.cu|pointwise.cu|pointwise/swiglu|s,(1.0f + gate\[i\] \* (1.0f - s)),1.0f,|the slope of silu is sigmoid
 plain|pointwise.cu|pointwise.cu|pointwise/dropout|s,element + (uint64_t)i) / 4,element + (uint64_t)i) / 8,|draws are used twice
-asan|pointwise.cu|pointwise.cu|pointwise/copy|s,if (column >= words),if (column > words),|one word too many is copied
+asan|pointwise.cu|pointwise.cu|pointwise/copy|s,if (column >= words ,if (column > words ,|one word too many is copied
 plain|update.cu|update.cu|update/adamw|s,bool skip = control\[SCALARS_SKIP\] != 0,bool skip = false,|a skipped step changes weights
 plain|update.cu|update.cu|update/adamw|s,blockIdx.x >= list.at,blockIdx.x > list.at,|a block works on the wrong tensor
 plain|update.cu|update.cu|update/lion|s,m = f.beta2 \* m + (1.0f - f.beta2) \* g;,m = direction;,|the momentum is the direction

@@ -444,7 +444,6 @@ status membership_open(membership **out, const membership_options *options)
     m->endpoints = json_array();
     for (int i = 0; i < options->ranks; i++)
         json_array_append_new(m->endpoints, json_string(options->endpoints[i]));
-    m->pairs = json_array();
     pthread_mutex_init(&m->lock, NULL);
     pthread_cond_init(&m->changed, NULL);
     status s = open_parts(m);

@@ -247,7 +247,7 @@ static status agree_on_head(server *v)
     TRY(outer_look(o));
     const roster *r = &o->roster;
     double until = o->now + v->config->outer.timeout;
-    server_journal_replay(v, r);
+    TRY(server_journal_replay(v, r));
     if (r->merge >= o->merge) {
         bool lost = r->merge > o->merge;
         if (lost)

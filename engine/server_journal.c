@@ -3,7 +3,7 @@
  * Each rank writes its part of a change, as the island encoded it, to run.folder/journal before `head` is written to etcd. A server that was
  * killed takes its latest checkpoint, merges the same changes again in the same order, and so has the same bits as before. An
  * entry that etcd knows nothing of was never acknowledged, and is dropped: its island still has that change. A save makes the entries before
- * it needless.
+ * it needless. A journal that was written with another outer.compress or outer.density cannot be merged, and is refused, not removed.
  *
  * File merge-N.rank-K-of-R: a line "CHECKSUM {JSON}", then the encodings of the units that rank K of R keeps, in their order. */
 #include <dirent.h>
@@ -44,8 +44,10 @@ static int64_t coded_bytes(const outer *o)
 
 static char *header_text(const server *v, int64_t bytes, uint32_t crc)
 {
-    json_t *o = json_pack("{s:i, s:I, s:f, s:I, s:I, s:o}", "slot", v->wanted.slot, "id", (json_int_t)v->wanted.id,
-                          "share", v->share, "bytes", (json_int_t)bytes, "crc", (json_int_t)crc, "head",
+    json_t *o = json_pack("{s:i, s:I, s:f, s:s, s:f, s:I, s:I, s:o}", "slot", v->wanted.slot, "id",
+                          (json_int_t)v->wanted.id, "share", v->share, "compress",
+                          config_word(v->config, "outer.compress"), "density", v->config->outer.density, "bytes",
+                          (json_int_t)bytes, "crc", (json_int_t)crc, "head",
                           server_head(v, &v->wanted, v->outer->merge + 1));
     char *text = json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(17));
     json_decref(o);
@@ -67,10 +69,7 @@ static status write_entry(const server *v, const char *temporary, const char *pa
         s = direct_write(&d, header, (int64_t)strlen(header), NULL);
         if (s == STATUS_OK)
             s = direct_write(&d, data, bytes, NULL);
-        if (s == STATUS_OK)
-            s = direct_close(&d);
-        else
-            direct_abandon(&d);
+        s = direct_close(&d, s);
     }
     free(header);
     return s == STATUS_OK ? atomic_rename(temporary, path) : s;
@@ -100,19 +99,24 @@ void server_journal_drop(const server *v, int64_t merge)
     free(path);
 }
 
-/* On rank 0: removes all that is not for a merge from `first` to `last`. Returns the ranks of what is there for `first`; 0: nothing is. */
-static int tidy(const server *v, int64_t first, int64_t last)
+/* Of an entry's file; -1: it is none. *ranks: that wrote the entry. */
+static int64_t merge_of(int *ranks, const char *file)
 {
-    int there = 0;
+    long long merge = -1;
+    int rank = -1, end = 0;
+    int read = sscanf(file, "merge-%lld.rank-%d-of-%d%n", &merge, &rank, ranks, &end);
+    return read == 3 && !file[end] ? merge : -1;
+}
+
+/* On rank 0: removes all that is not for a merge from `first` to `last`. */
+static void tidy(const server *v, int64_t first, int64_t last)
+{
     DIR *d = opendir(v->journal);
     for (struct dirent *e; d && (e = readdir(d));) {
-        long long merge = -1;
-        int rank = -1, ranks = 0, end = 0;
-        int read = sscanf(e->d_name, "merge-%lld.rank-%d-of-%d%n", &merge, &rank, &ranks, &end);
-        if (e->d_name[0] == '.' || (read == 3 && !e->d_name[end] && merge >= first && merge <= last)) {
-            there = merge == first && read == 3 && ranks > there ? ranks : there;
+        int ranks;
+        int64_t merge = merge_of(&ranks, e->d_name);
+        if (e->d_name[0] == '.' || (merge >= first && merge <= last))
             continue;
-        }
         char *path = must_format("%s/%s", v->journal, e->d_name);
         if (atomic_remove(path) != STATUS_OK)
             log_warn("%s; the server goes on", status_message());
@@ -120,13 +124,12 @@ static int tidy(const server *v, int64_t first, int64_t last)
     }
     if (d)
         closedir(d);
-    return there;
 }
 
 void server_journal_saved(server *v)
 {
     if (first_rank(v)) /* the next one may be on its way to etcd */
-        (void)tidy(v, v->outer->merge + 1, INT64_MAX);
+        tidy(v, v->outer->merge + 1, INT64_MAX);
     v->entries = 0;
 }
 
@@ -142,6 +145,21 @@ bool server_journal_is_long(const server *v)
 }
 
 /* ---- reading ---------------------------------------------------------------------------------------------------------- */
+
+/* On rank 0: the ranks that wrote the entry of a merge; 0: there is none. */
+static int ranks_of(const server *v, int64_t merge)
+{
+    int most = 0;
+    DIR *d = opendir(v->journal);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        int ranks = 0;
+        if (merge_of(&ranks, e->d_name) == merge && ranks > most)
+            most = ranks;
+    }
+    if (d)
+        closedir(d);
+    return most;
+}
 
 /* The header of an entry, checked; NULL, with a message: it is damaged. */
 static json_t *read_header(FILE *f, const char *path)
@@ -160,6 +178,20 @@ static json_t *read_header(FILE *f, const char *path)
         return NULL;
     }
     return header;
+}
+
+/* Bytes of another encoding say nothing here. */
+static status check_method(const server *v, const json_t *header, const char *path)
+{
+    const char *compress = json_string_value(json_object_get(header, "compress"));
+    double density = json_number_value(json_object_get(header, "density"));
+    const char *ours = config_word(v->config, "outer.compress");
+    if (compress && !strcmp(compress, ours) && density == v->config->outer.density)
+        return STATUS_OK;
+    return status_fail(STATUS_USAGE,
+                       "%s was written with outer.compress=%s and outer.density=%g: start the server with these once "
+                       "more and stop it by SIGTERM, so that it saves what the journal has",
+                       path, compress ? compress : "?", density);
 }
 
 static status check_data(const server *v, FILE *f, const json_t *header, const char *path)
@@ -203,6 +235,8 @@ static status read_file(json_t **header, server *v, int64_t merge, const int *ow
         s = STATUS_FAILED;
     off_t start = s == STATUS_OK ? ftello(f) : 0;
     if (s == STATUS_OK)
+        s = check_method(v, *header, path);
+    if (s == STATUS_OK)
         s = check_data(v, f, *header, path);
     if (s == STATUS_OK)
         s = read_units(v, f, (int64_t)start, owner, rank, path);
@@ -243,11 +277,11 @@ static bool is_known(const roster *head, int64_t merge, int64_t id)
 }
 
 /* The next one; *done: it has been merged. */
-static status replay_next(bool *done, server *v, const roster *head, int64_t last)
+static status replay_next(bool *done, server *v, const roster *head)
 {
     comm_group *all = comm_world(v->world);
     int64_t merge = v->outer->merge + 1, id = 0;
-    int ranks = first_rank(v) ? tidy(v, merge, last) : 0;
+    int ranks = first_rank(v) ? ranks_of(v, merge) : 0;
     roster then = {0};
     double share = 0;
     comm_broadcast_bytes(all, &ranks, sizeof ranks, 0);
@@ -265,21 +299,25 @@ static status replay_next(bool *done, server *v, const roster *head, int64_t las
     return STATUS_OK;
 }
 
-void server_journal_replay(server *v, const roster *head)
+status server_journal_replay(server *v, const roster *head)
 {
     int64_t before = v->outer->merge, last = head->merge >= before ? head->merge : INT64_MAX;
-    bool more = true;
-    while (more && v->outer->merge < last)
-        if (replay_next(&more, v, head, last) != STATUS_OK) {
+    for (bool more = true; more && v->outer->merge < last;) {
+        status s = replay_next(&more, v, head);
+        if (s == STATUS_USAGE)
+            return s;
+        if (s != STATUS_OK) {
             if (first_rank(v))
                 log_warn("%s", status_message());
             more = false;
         }
-    if (first_rank(v))
-        (void)tidy(v, before + 1, v->outer->merge);
+    }
+    if (first_rank(v)) /* the entries stay until the next save: the server may die again before it */
+        tidy(v, before + 1, v->outer->merge);
     if (v->outer->merge > before)
         log_info("server: merges %lld to %lld are made again from the journal", (long long)before + 1,
                  (long long)v->outer->merge);
+    return STATUS_OK;
 }
 
 status server_journal_open(server *v)

@@ -66,7 +66,7 @@ void server_journal_saved(server *v);
 /* Larger than is worth keeping beside a checkpoint. */
 bool server_journal_is_long(const server *v);
 /* Merges what has been merged since the checkpoint, up to etcd's `head`, as far as the journal has it; all of it where etcd knows
- * less than the checkpoint. */
-void server_journal_replay(server *v, const roster *head);
+ * less than the checkpoint. STATUS_USAGE: it was written with another outer.compress or outer.density, and stays as it is. */
+status server_journal_replay(server *v, const roster *head);
 
 #endif

@@ -113,10 +113,7 @@ static status try_file(int *error, const char *path, const content *c)
     status s = direct_open(&out, path, buffer, CHECKPOINT_WRITER_BUFFER);
     if (s == STATUS_OK) {
         s = put_content(&out, c);
-        if (s == STATUS_OK)
-            s = direct_close(&out);
-        else
-            direct_abandon(&out);
+        s = direct_close(&out, s);
     }
     *error = out.error;
     TRY(s);

@@ -244,10 +244,7 @@ static status try_file(int *error, manifest_file *file, checkpoint_writer *w, co
     status s = direct_open(&out, path, w->buffer, CHECKPOINT_WRITER_BUFFER);
     if (s == STATUS_OK) {
         s = put(&out, w, index);
-        if (s == STATUS_OK)
-            s = direct_close(&out);
-        else
-            direct_abandon(&out);
+        s = direct_close(&out, s);
     }
     *error = out.error;
     TRY(s);

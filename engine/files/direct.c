@@ -107,22 +107,15 @@ int64_t direct_position(const direct *d)
     return d->written + d->used;
 }
 
-status direct_close(direct *d)
+status direct_close(direct *d, status written)
 {
-    status s = flush(d);
+    status s = written == STATUS_OK ? flush(d) : written;
     if (s == STATUS_OK && fsync(d->descriptor) != 0)
         s = failed(&d->error, "fsync", d->path);
     if (close(d->descriptor) != 0 && s == STATUS_OK)
         s = failed(&d->error, "close", d->path); /* NFS reports a full disk here */
     d->descriptor = -1;
     return s;
-}
-
-void direct_abandon(direct *d)
-{
-    if (d->descriptor >= 0)
-        close(d->descriptor);
-    d->descriptor = -1;
 }
 
 /* ---- reading back ---- */

@@ -112,10 +112,7 @@ status manifest_write(const manifest *m, const char *path)
     status s = direct_open(&out, temporary, buffer, BUFFER_BYTES);
     if (s == STATUS_OK) {
         s = put_all(&out, m);
-        if (s == STATUS_OK)
-            s = direct_close(&out);
-        else
-            direct_abandon(&out);
+        s = direct_close(&out, s);
         if (s == STATUS_OK)
             s = atomic_rename(temporary, path);
         if (s != STATUS_OK) {

@@ -100,10 +100,7 @@ static status copy_file(void *context, const manifest_file *file)
         s = direct_open(&out, to, c->buffer, CHECKPOINT_WRITER_BUFFER);
         if (s == STATUS_OK) {
             s = direct_write(&out, source.data, source.bytes, NULL);
-            if (s == STATUS_OK)
-                s = direct_close(&out);
-            else
-                direct_abandon(&out);
+            s = direct_close(&out, s);
         }
         if (s == STATUS_OK && file->has_crc32c && (out.crc32c != file->crc32c || source.bytes != file->bytes))
             s = status_fail(STATUS_FAILED, "%s is damaged", from);
@@ -144,10 +141,7 @@ status share_put_meta(const char *folder, json_t *meta, char *buffer)
         s = direct_write(&out, text, (int64_t)strlen(text), NULL);
         if (s == STATUS_OK)
             s = direct_write(&out, tail, META_TAIL_BYTES, NULL);
-        if (s == STATUS_OK)
-            s = direct_close(&out);
-        else
-            direct_abandon(&out);
+        s = direct_close(&out, s);
     }
     free(path);
     free(text);

@@ -111,6 +111,65 @@ static void what_the_journal_lacks_is_said(void **state)
     free(entry);
 }
 
+/* Killed twice without a save between: what was merged before the first death is not lost by the second. */
+static void a_server_that_dies_twice_loses_nothing(void **state)
+{
+    if (!island_jobs_etcd)
+        skip();
+    launch *server = servers_start_and_wait(*state, "twice", 1, "", SEQUENCE);
+    servers_fake *f = servers_open_fake(*state, "twice", 0, "keys");
+    for (int64_t i = 0; i < 3; i++)
+        assert_int_equal(servers_push(f, 50 + i, i, 1, SECONDS), ROSTER_TAKEN);
+    servers_kill(*state, "twice", 1, server);
+    for (int death = 0; death < 2; death++) {
+        server = servers_start(*state, "twice", 1, "", SEQUENCE);
+        assert_true(launch_expect(server, "merges 1 to 3 are made again", SECONDS));
+        assert_true(launch_expect(server, "holds the model", SECONDS));
+        if (death == 0)
+            servers_kill(*state, "twice", 1, server);
+    }
+    servers_close_fake(f);
+    servers_stop(*state, "twice", server);
+    assert_int_equal(servers_summary(*state, "twice", "merge"), 3);
+}
+
+/* Its bytes would be read as something else: the server says how they were written, and keeps them. */
+static void a_journal_of_another_encoding_is_refused_and_kept(void **state)
+{
+    static const char *const others[] = {"outer.compress=int8", "outer.density=0.5"};
+    if (!island_jobs_etcd)
+        skip();
+    launch *server = servers_start_and_wait(*state, "encoding", 1, "", SEQUENCE);
+    servers_fake *f = servers_open_fake(*state, "encoding", 0, "keys");
+    for (int64_t i = 0; i < 2; i++)
+        assert_int_equal(servers_push(f, 50 + i, i, 1, SECONDS), ROSTER_TAKEN);
+    servers_kill(*state, "encoding", 1, server);
+    servers_close_fake(f);
+    for (int i = 0; i < 2; i++) { /* as another run in etcd, which does not know what its islands were configured for */
+        char *run = must_format("encoding-%d", i), *words = must_format(SEQUENCE " %s", others[i]);
+        char *from = servers_folder(*state, "encoding"), *to = servers_folder(*state, run);
+        launch_result copied = launch_run(SECONDS, "cp -r %s %s", from, to);
+        assert_int_equal(copied.status, 0);
+        launch_free(&copied);
+        launch_result r = launch_finish(servers_start(*state, run, 1, "", words));
+        assert_int_equal(r.status, 2);
+        if (!strstr(r.err, "merge-0000000001.rank-0-of-1 was written with outer.compress=none and outer.density=0.02"))
+            fail_msg("%s", r.err);
+        launch_free(&r);
+        launch_result kept = launch_run(SECONDS, "diff -r %s/journal %s/journal", from, to);
+        assert_int_equal(kept.status, 0);
+        launch_free(&kept);
+        free(to);
+        free(from);
+        free(words);
+        free(run);
+    }
+    server = servers_start(*state, "encoding", 1, "", SEQUENCE);
+    assert_true(launch_expect(server, "merges 1 to 2 are made again", SECONDS));
+    servers_stop(*state, "encoding", server);
+    assert_int_equal(servers_summary(*state, "encoding", "merge"), 2);
+}
+
 /* The others of a server's ranks say who and where, and end. */
 static void a_rank_of_a_server_that_dies_is_named(void **state)
 {
@@ -242,6 +301,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_restarts_and_deaths_of_a_server_do_not_change_a_bit),
         cmocka_unit_test(what_the_journal_lacks_is_said),
+        cmocka_unit_test(a_server_that_dies_twice_loses_nothing),
+        cmocka_unit_test(a_journal_of_another_encoding_is_refused_and_kept),
         cmocka_unit_test(a_rank_of_a_server_that_dies_is_named),
         cmocka_unit_test(a_server_begins_with_the_weights_that_training_draws),
         cmocka_unit_test(a_server_begins_with_model_from),

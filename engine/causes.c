@@ -93,25 +93,34 @@ static int64_t step_of_latest(const char *folder)
     return step;
 }
 
-int64_t causes_progress(const char *folder)
+/* What follows `key` in the last whole line of a file that begins with it; -1: there is none. */
+static int64_t last_number(const char *folder, const char *name, const char *key)
 {
     enum { TAIL = 8192 };
     char tail[TAIL + 1];
-    long long step = -1;
-    FILE *f = open_in(folder, "metrics.jsonl");
+    long long number = -1;
+    FILE *f = open_in(folder, name);
     if (f && fseek(f, 0, SEEK_END) == 0) {
         long end = ftell(f), from = end > TAIL ? end - TAIL : 0;
         size_t got = fseek(f, from, SEEK_SET) == 0 ? fread(tail, 1, TAIL, f) : 0;
         tail[got] = 0;
         for (char *at = tail, *next; (next = strchr(at, '\n')); at = next + 1) {
-            const char *key = strstr(at, "{\"step\": ");
-            if (key && key < next && sscanf(key, "{\"step\": %lld", &step) != 1)
-                continue;
+            const char *found = strstr(at, key);
+            if (found && found < next)
+                (void)sscanf(found + strlen(key), "%lld", &number);
         }
     }
     if (f)
         fclose(f);
-    return step >= 0 ? (int64_t)step : step_of_latest(folder);
+    return (int64_t)number;
+}
+
+int64_t causes_progress(const char *folder)
+{
+    int64_t step = last_number(folder, "metrics.jsonl", "{\"step\": ");
+    if (step < 0)
+        step = last_number(folder, "merges.jsonl", "{\"merge\":");
+    return step >= 0 ? step : step_of_latest(folder);
 }
 
 /* ---- what to do ---- */

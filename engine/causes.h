@@ -22,7 +22,8 @@ int64_t causes_position(const char *folder);
  * from outside. Not known if there is none. */
 cause causes_read(const char *folder, int64_t position);
 
-/* How far the run has come: the last step of its metrics, or that of its latest checkpoint if there is none; 0: none. */
+/* How far the run has come: the last step of its metrics, or, of a server of islands, its last merge; that of its latest checkpoint if
+ * there is neither; 0: none. */
 int64_t causes_progress(const char *folder);
 
 /* What is remembered between jobs. All zero at first. */

@@ -197,11 +197,18 @@ status outer_push_leave(outer *o, outer_position *p)
 
 /* ---- joining ----------------------------------------------------------------------------------------------------------- */
 
+static bool model_is_there(const outer *o)
+{
+    return o->roster.member[ROSTER_SERVER].ready && o->roster.merge >= 0;
+}
+
 static status wait_for_server(outer *o)
 {
     TRY(outer_look(o));
     double until = o->now + o->config->outer.timeout;
-    while (!(o->roster.member[ROSTER_SERVER].ready && o->roster.merge >= 0) && o->now < until) {
+    if (!model_is_there(o))
+        log_info("islands: no server is there yet: this island waits for it, %.0f s at most", o->config->outer.timeout);
+    while (!model_is_there(o) && o->now < until) {
         outer_nap(o);
         TRY(outer_look(o));
     }
@@ -218,7 +225,7 @@ static bool keeps_change(const outer *o, const outer_position *p)
 status outer_push_join(outer *o, outer_position *p)
 {
     TRY(wait_for_server(o));
-    bool there = o->roster.member[ROSTER_SERVER].ready && o->roster.merge >= 0;
+    bool there = model_is_there(o);
     if (!there && !o->resumed)
         return status_fail(STATUS_FAILED,
                            "islands: no server holds the model of outer.run %s: start one, phalanx server with this "

@@ -28,6 +28,9 @@ static status wait_for_others(outer *o)
     int least = o->config->outer.min_islands;
     double until = o->now + o->config->outer.timeout;
     TRY(outer_look(o));
+    if (__builtin_popcountll(roster_ready(&o->roster)) < least)
+        log_info("islands: this island waits until %d are there (outer.min_islands), %.0f s at most", least,
+                 o->config->outer.timeout);
     while (__builtin_popcountll(roster_ready(&o->roster)) < least && o->now < until) {
         outer_nap(o);
         TRY(outer_look(o));

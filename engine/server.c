@@ -297,7 +297,7 @@ static status run(bool *stopped, server *v)
     TRY(s);
     TRY(server_files_save(v));
     watchdog_enter(v->watchdog, DURING_END, true, v->outer->merge, "writing the summary");
-    return comm_all_status(comm_world(v->world), server_files_summary(v));
+    return comm_all_status(comm_world(v->world), server_files_summary(v, *stopped));
 }
 
 status server_run(bool *stopped, const config *c, comm *world, watchdog *w)

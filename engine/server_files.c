@@ -256,14 +256,14 @@ void server_files_line(server *v, const roster_part *part, int64_t base, double 
     json_decref(o);
 }
 
-status server_files_summary(server *v)
+status server_files_summary(server *v, bool stopped)
 {
     outer_counts c = outer_counted(v->outer);
     if (!first_rank(v))
         return STATUS_OK;
     char *path = must_format("%s/summary.json", v->config->run.folder);
-    json_t *o = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i}", "merge", (json_int_t)v->outer->merge, "step",
-                          (json_int_t)v->step, "merges", (json_int_t)c.merges, "refused", (json_int_t)v->refused,
+    json_t *o = json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i}", "ended", stopped ? "stopped" : "done", "merge",
+                          (json_int_t)v->outer->merge, "step", (json_int_t)v->step, "merges", (json_int_t)c.merges, "refused", (json_int_t)v->refused,
                           "refused_messages", (json_int_t)c.refused, "bytes_sent", (json_int_t)c.sent, "bytes_received",
                           (json_int_t)c.received, "arena_bytes", (json_int_t)arena_bytes(v->outer->arena), "ranks",
                           comm_ranks(v->world));

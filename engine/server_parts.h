@@ -53,7 +53,8 @@ status server_files_save(server *v);
 void server_files_close(server *v);
 /* One line of merges.jsonl, on rank 0. */
 void server_files_line(server *v, const roster_part *part, int64_t base, double share);
-status server_files_summary(server *v);
+/* `stopped`: by a signal. */
+status server_files_summary(server *v, bool stopped);
 
 /* server_journal.c */
 status server_journal_open(server *v);

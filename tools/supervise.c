@@ -1,5 +1,6 @@
 /* phalanx supervise: starts a job again when an incident has ended it, until it is done or a person is needed. */
 #include <fcntl.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -108,8 +109,16 @@ static void listen(supervisor *s)
     s->size = size;
 }
 
+static bool is_server(const supervisor *s)
+{
+    return strcmp(s->command.job, "server") == 0;
+}
+
+/* A server has nothing to say while its islands train. */
 static double patience(const supervisor *s)
 {
+    if (is_server(s))
+        return INFINITY;
     watchdog_limits l = train_limits(&s->config);
     double most = 0;
     for (int i = 0; i < INCIDENT_PHASES; i++)
@@ -122,7 +131,7 @@ static double patience(const supervisor *s)
 /* The ranks here; or, if none is, the launcher, which passes this on to them wherever they are. */
 static void pass_on(const supervisor *s, int number)
 {
-    if (children_signal(number, "train") == 0)
+    if (children_signal(number, s->command.job) == 0)
         kill(s->child, number);
 }
 
@@ -171,12 +180,12 @@ static bool is_over(supervisor *s)
     return s->over > 0 && time - s->over > LINGER_SECONDS;
 }
 
-/* Since the last job failed: the first step that it had not done. */
+/* Since the last job failed: the first step, or a server's merge, that it had not done. */
 static void watch_recovery(supervisor *s)
 {
     if (s->failed <= 0 || causes_progress(s->config.run.folder) <= s->failed_step)
         return;
-    log_info("supervise: step %lld is done, %.2f s after the incident",
+    log_info("supervise: %s %lld is done, %.2f s after the incident", is_server(s) ? "merge" : "step",
              (long long)causes_progress(s->config.run.folder), wall_time() - s->failed);
     s->failed = 0;
 }
@@ -371,6 +380,9 @@ static status open_supervisor(supervisor *s, const char *hosts_file)
     const supervise_command *k = &s->command;
     TRY(config_load(&s->config, k->words[k->config], k->count - k->config - 1, k->words + k->config + 1));
     TRY(weights_configure(&s->config));
+    if (is_server(s) && (hosts_file || s->elastic || supervise_command_sized(k)))
+        return status_fail(STATUS_USAGE, "a server's size is fixed: write it as mpirun -np N phalanx server ..., "
+                                         "without --hosts, --elastic, {ranks} and {hosts}");
     if (hosts_file)
         TRY(hosts_read(&s->hosts, hosts_file));
     if (s->elastic && (!hosts_file || !supervise_command_sized(k)))
@@ -398,7 +410,7 @@ int supervise_main(int argc, char **argv)
     };
     const options_command command = {
         .name = "supervise",
-        .operands = "-- mpirun ... phalanx train CONFIG.yaml [key=value ...]",
+        .operands = "-- mpirun ... phalanx train|server CONFIG.yaml [key=value ...]",
         .summary =
             "Runs a training job, and starts it again after an incident: at once the first time, later ever more\n"
             "slowly, until it is done, has been stopped, or the same trouble comes again and again. Hosts that are to\n"
@@ -406,7 +418,8 @@ int supervise_main(int argc, char **argv)
             "SIGTERM, SIGINT, SIGHUP and SIGUSR1 let the ranks save and end; SIGUSR2 lets them save and go on. The\n"
             "job's output goes to output.log in the run's folder, and from there to this command's. If this command "
             "is\n"
-            "killed, the job goes on by itself.",
+            "killed, the job goes on by itself. A server of islands (phalanx server) is watched in the same way, at a\n"
+            "fixed size.",
         .least = 1,
         .most = -1,
         .row = rows,

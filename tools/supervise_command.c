@@ -11,13 +11,18 @@ static const char SIZE_KEY[] = "parallel.data=";
 status supervise_command_open(supervise_command *out, int count, char *const *words)
 {
     *out = (supervise_command){.words = words, .count = count};
-    for (int i = 1; i + 1 < count; i++)
-        if (strcmp(words[i], "train") == 0 && strstr(words[i - 1], "phalanx"))
-            out->config = i + 1;
+    for (int i = 1; i + 1 < count; i++) {
+        bool job = strcmp(words[i], "train") == 0 || strcmp(words[i], "server") == 0;
+        if (!job || !strstr(words[i - 1], "phalanx"))
+            continue;
+        out->job = words[i];
+        out->config = i + 1;
+    }
     return out->config
                ? STATUS_OK
-               : status_fail(STATUS_USAGE, "the command must hold `phalanx train CONFIG.yaml` as words of their "
-                                           "own: supervise -- mpirun ... phalanx train CONFIG.yaml ...");
+               : status_fail(STATUS_USAGE, "the command must hold `phalanx train CONFIG.yaml`, or `phalanx server "
+                                           "CONFIG.yaml`, as words of their own: supervise -- mpirun ... phalanx "
+                                           "train CONFIG.yaml ...");
 }
 
 bool supervise_command_sized(const supervise_command *k)

@@ -9,7 +9,8 @@
 typedef struct supervise_command {
     char *const *words; /* the caller's */
     int count;
-    int config; /* the word after "train"; all that follow are overrides */
+    const char *job; /* "train" or "server" */
+    int config;      /* the word after it; all that follow are overrides */
 } supervise_command;
 
 status supervise_command_open(supervise_command *out, int count, char *const *words);

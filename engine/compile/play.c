@@ -475,8 +475,8 @@ static void share_cores(play *p)
     if (work <= p->seconds)
         return;
     p->bubble = 0;
-    for (int r = 0; r < p->count; r++) {
-        p->ranks[r].idle += work - p->seconds;
+    for (int r = 0; r < p->count; r++) { /* a rank that waits for a core has work: that is no bubble */
+        p->ranks[r].compute += work - p->seconds;
         p->bubble += p->ranks[r].idle / work / p->count;
     }
     p->seconds = work;

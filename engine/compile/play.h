@@ -22,7 +22,7 @@ typedef struct play_rank {
     play_op *ops;
     int count, requests;
     /* play(): seconds */
-    double compute;             /* sum of its ops */
+    double compute;             /* sum of its ops; where ranks share a host's cores, what it waits for one, too */
     double exposed[AXIS_COUNT]; /* waited for while transfers ran */
     double copies;              /* waited for while state was copied to host memory or from it */
     double idle;                /* waited for others, and at the step's end */

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #include "engine/causes.h"
@@ -75,6 +76,12 @@ static void progress_is_the_last_step_of_the_metrics(void **state)
     workfolder_write(metrics, many, 39975);
     assert_int_equal(causes_progress(*state), 77);
     free(many);
+    unlink(metrics);
+    char *merges = workfolder_path(*state, "merges.jsonl");
+    static const char server[] = "{\"merge\":3,\"slot\":0}\n{\"merge\":4,\"slot\":1}\n{\"merge\":5";
+    workfolder_write(merges, server, sizeof server - 1);
+    assert_int_equal(causes_progress(*state), 4); /* of a server */
+    free(merges);
     free(latest);
     free(folder);
     free(metrics);

@@ -39,10 +39,13 @@ line() {
     case $name in *"$word"*) ;; *) return ;; esac
     run=$top/${name//[^a-zA-Z0-9]/-}
     case " $* " in *topology=server*)
-        "$phalanx" server "$config" train.steps="$steps" checkpoint.every=0 run.folder="$run-server" train.global_batch="$batch" "$@" \
+        "$phalanx" server "$config" train.steps="$steps" checkpoint.every=0 run.folder="$run-server" \
+            train.micro_batch="$batch" train.global_batch="$batch" "$@" \
             outer.slots=$islands outer.run="${run##*/}" outer.rendezvous=http://127.0.0.1:$port outer.keys="$top/keys" \
             outer.min_islands=$islands outer.timeout=600 outer.address=127.0.0.1 >"$run-server.log" 2>&1 &
-        server=$! ;;
+        server=$!
+        sleep 5
+        kill -0 $server 2>/dev/null || { echo "$name: the server did not start"; tail -n 3 "$run-server.log"; return; } ;;
     esac
     for i in $(seq 0 $((islands - 1))); do
         "$phalanx" train "$config" train.steps="$steps" evaluate.every="$steps" evaluate.batches=100 checkpoint.every=0 \
@@ -67,7 +70,7 @@ line() {
 
 line "one job" 1
 line "two, never merged" 2 outer.every=$((steps * 10)) outer.optimizer=average outer.private_data=false
-for h in 20 40 100; do
+for h in 5 20 40 100; do
     line "two, DiLoCo, H $h" 2 outer.every=$h outer.optimizer=nesterov outer.momentum=0.5 outer.compress=none
 done
 line "two, DiLoCo as for H 500, H 20" 2 outer.every=20 outer.optimizer=nesterov outer.momentum=0.9 outer.compress=none
@@ -76,6 +79,7 @@ for c in int8 int4; do
 done
 line "two, DCT, H 20" 2 outer.every=20 outer.optimizer=average outer.compress=dct
 line "two, SparseLoCo, H 20" 2 outer.every=20 outer.optimizer=average outer.compress=topk
+line "two, SparseLoCo at 0.04, H 5" 2 outer.every=5 outer.optimizer=average outer.compress=topk outer.density=0.04
 line "two, average, H 20" 2 outer.every=20 outer.optimizer=average outer.compress=none
 line "three, server, H 20" 3 outer.every=20 outer.topology=server
 line "four, gossip, H 20" 4 outer.every=20 outer.topology=gossip outer.optimizer=nesterov

@@ -59,14 +59,15 @@ static void three_islands_of_different_layouts_learn_and_end(void **state)
     assert_true(merges > 12); /* an island that comes late begins where the others are */
 }
 
-/* Islands train on without it, say so, and push when it is back. */
+/* Islands wait for it at first; when it dies they train on without it, say so, and push when it is back. */
 static void a_server_dies_and_comes_back(void **state)
 {
     static const char *const words = "outer.every=200 train.steps=100000000";
     if (!island_jobs_etcd)
         skip();
-    launch *server = servers_start(*state, "dies", 1, "", "outer.every=200 train.steps=100000000 checkpoint.every=2");
     launch *a = island_jobs_start(*state, "dies", 0, 1, SERVERS_TOPOLOGY " run.log_every=1000000 %s", words);
+    assert_true(launch_expect(a, "no server is there yet: this island waits for it", SECONDS));
+    launch *server = servers_start(*state, "dies", 1, "", "outer.every=200 train.steps=100000000 checkpoint.every=2");
     launch *b =
         island_jobs_start(*state, "dies", 1, 2, SERVERS_TOPOLOGY " run.log_every=1000000 parallel.tensor=2 %s", words);
     assert_true(launch_expect(server, "saved", SECONDS));
@@ -104,6 +105,38 @@ static void without_a_server_an_island_does_not_begin(void **state)
     if (!strstr(r.err, "no server holds the model of outer.run nobody"))
         fail_msg("%s", r.err);
     launch_free(&r);
+}
+
+/* Under `phalanx supervise`, nobody need be there to start it again. */
+static void a_supervised_server_that_dies_is_started_again(void **state)
+{
+    if (!island_jobs_etcd)
+        skip();
+    char *program = launch_beside("../phalanx"), *supervise = must_format("%s supervise --", program);
+    char *folder = servers_folder(*state, "watched");
+    launch_result refused = launch_run(SECONDS, "%s mpirun -np {ranks} %s server %s/run.yaml run.folder=%s %s", supervise,
+                                       program, *(char **)state, folder, SERVERS_TOPOLOGY);
+    assert_int_equal(refused.status, 2);
+    assert_non_null(strstr(refused.err, "a server's size is fixed"));
+    launch_free(&refused);
+    launch *job = servers_start_and_wait(*state, "watched", 1, supervise, "outer.every=5");
+    servers_fake *f = servers_open_fake(*state, "watched", 0, "keys");
+    for (int64_t i = 0; i < 2; i++)
+        assert_int_equal(servers_push(f, 50 + i, i, 1, SECONDS), ROSTER_TAKEN);
+    kill(runs_process(folder, 0), SIGKILL);
+    assert_true(launch_expect(job, "merges 1 to 2 are made again", SECONDS));
+    assert_int_equal(servers_push(f, 60, 2, 1, SECONDS), ROSTER_TAKEN);
+    assert_true(launch_expect(job, "supervise: merge 3 is done", SECONDS));
+    servers_close_fake(f);
+    kill(launch_pid(job), SIGTERM);
+    free(island_jobs_end(job));
+    assert_int_equal(servers_summary(*state, "watched", "merge"), 3);
+    json_t *summary = runs_read_summary(folder);
+    assert_string_equal(json_string_value(json_object_get(summary, "ended")), "stopped");
+    json_decref(summary);
+    free(folder);
+    free(supervise);
+    free(program);
 }
 
 /* ---- islands made up --------------------------------------------------------------------------------------------------- */
@@ -228,6 +261,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(three_islands_of_different_layouts_learn_and_end),
         cmocka_unit_test(a_server_dies_and_comes_back),
+        cmocka_unit_test(a_supervised_server_that_dies_is_started_again),
         cmocka_unit_test(without_a_server_an_island_does_not_begin),
         cmocka_unit_test(what_cannot_be_merged_is_refused_and_counted),
         cmocka_unit_test(an_island_that_is_too_late_takes_the_model_anew),

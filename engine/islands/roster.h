@@ -8,10 +8,11 @@
  *     offer/SLOT *                {merge, offer, tokens, updates, fragment, parting}: a change to be had
  *     have/SLOT *                 {merge, slots}: whose changes it holds, all of them whole
  *     server *                    as member/SLOT: the job that holds the model, of topology server
+ *     turn/SLOT                   an id: written anew where a decision had no answer, so that it is not carried out later; the server's SLOT is 64
  *     head                        {merge, step, updates, parts: [{slot, offer, tokens, name}]}: the last merge and who took part
  * A server answers one offer with each writing of `head`. Its parts are the last answer to every slot, with {merge, id, refused}: `id` of
  * the offer, drawn by the island, `merge` the one that took it, or the last one when it was refused.
- * A merge is one transaction on `head`, which holds only if head and the offers are what the decider read: so there is one
+ * A merge is one transaction on `head`, which holds only if head, the offers and the decider's turn are what it read: so there is one
  * sequence of merges, and whoever cannot write to etcd cannot add to it. Nothing that is read is believed to be well-formed.
  */
 #ifndef PHALANX_ENGINE_ISLANDS_ROSTER_H

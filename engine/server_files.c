@@ -262,11 +262,12 @@ status server_files_summary(server *v, bool stopped)
     if (!first_rank(v))
         return STATUS_OK;
     char *path = must_format("%s/summary.json", v->config->run.folder);
-    json_t *o = json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i}", "ended", stopped ? "stopped" : "done", "merge",
-                          (json_int_t)v->outer->merge, "step", (json_int_t)v->step, "merges", (json_int_t)c.merges, "refused", (json_int_t)v->refused,
-                          "refused_messages", (json_int_t)c.refused, "bytes_sent", (json_int_t)c.sent, "bytes_received",
-                          (json_int_t)c.received, "arena_bytes", (json_int_t)arena_bytes(v->outer->arena), "ranks",
-                          comm_ranks(v->world));
+    json_t *o =
+        json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i}", "ended", stopped ? "stopped" : "done", "merge",
+                  (json_int_t)v->outer->merge, "step", (json_int_t)v->step, "merges", (json_int_t)c.merges, "refused",
+                  (json_int_t)v->refused, "refused_messages", (json_int_t)c.refused, "bytes_sent", (json_int_t)c.sent,
+                  "bytes_received", (json_int_t)c.received, "arena_bytes", (json_int_t)arena_bytes(v->outer->arena),
+                  "ranks", comm_ranks(v->world));
     char *text = json_dumps(o, JSON_INDENT(2));
     status s = atomic_replace(path, text, (int64_t)strlen(text));
     free(text);

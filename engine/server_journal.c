@@ -44,11 +44,10 @@ static int64_t coded_bytes(const outer *o)
 
 static char *header_text(const server *v, int64_t bytes, uint32_t crc)
 {
-    json_t *o = json_pack("{s:i, s:I, s:f, s:s, s:f, s:I, s:I, s:o}", "slot", v->wanted.slot, "id",
-                          (json_int_t)v->wanted.id, "share", v->share, "compress",
-                          config_word(v->config, "outer.compress"), "density", v->config->outer.density, "bytes",
-                          (json_int_t)bytes, "crc", (json_int_t)crc, "head",
-                          server_head(v, &v->wanted, v->outer->merge + 1));
+    json_t *o = json_pack(
+        "{s:i, s:I, s:f, s:s, s:f, s:I, s:I, s:o}", "slot", v->wanted.slot, "id", (json_int_t)v->wanted.id, "share",
+        v->share, "compress", config_word(v->config, "outer.compress"), "density", v->config->outer.density, "bytes",
+        (json_int_t)bytes, "crc", (json_int_t)crc, "head", server_head(v, &v->wanted, v->outer->merge + 1));
     char *text = json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(17));
     json_decref(o);
     MUST(text, "out of host memory");

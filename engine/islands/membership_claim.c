@@ -8,76 +8,11 @@
 #include "memory/clock.h"
 #include "memory/log.h"
 
-char *membership_path(const membership *m, const char *what, int slot)
-{
-    return slot < 0 ? must_format("%slive/%s", m->prefix, what) : must_format("%slive/%s/%d", m->prefix, what, slot);
-}
-
-char *membership_text(const membership *m, const membership_state *s)
-{
-    json_t *o =
-        json_pack("{s:s, s:s, s:s, s:i, s:O, s:b, s:b, s:I, s:I, s:I}", "id", m->id, "name", m->name, "key", m->key,
-                  "ranks", m->options.ranks, "endpoints", m->endpoints, "ready", s->ready, "taking", s->taking, "merge",
-                  (json_int_t)s->merge, "step", (json_int_t)s->step, "updates", (json_int_t)s->updates);
-    MUST(o, "outer.island is not UTF-8");
-    char *text = json_dumps(o, JSON_COMPACT);
-    json_decref(o);
-    return text;
-}
-
-/* ---- what is there ----------------------------------------------------------------------------------------------- */
-
-status membership_read(json_t **out, membership *m)
-{
-    json_t *raw, *pair;
-    size_t i;
-    char *prefix = membership_path(m, "", -1);
-    size_t length = strlen(prefix);
-    status s = etcd_read(&raw, m->etcd, prefix);
-    free(prefix);
-    TRY(s);
-    *out = json_array();
-    json_array_foreach(raw, i, pair)
-    {
-        const char *key = json_string_value(json_object_get(pair, "key"));
-        const char *value = json_string_value(json_object_get(pair, "value"));
-        json_t *parsed = json_loads(value, 0, NULL);
-        json_array_append_new(*out, json_pack("{s:s, s:o, s:O}", "key", key + length, "value",
-                                              parsed ? parsed : json_string(value), "revision",
-                                              json_object_get(pair, "revision")));
-    }
-    json_decref(raw);
-    return STATUS_OK;
-}
-
-const json_t *membership_pair(const json_t *pairs, const char *what, int slot)
-{
-    size_t i;
-    const json_t *pair, *found = NULL;
-    char *key = slot < 0 ? must_strdup(what) : must_format("%s/%d", what, slot);
-    json_array_foreach(pairs, i, pair) if (!strcmp(json_string_value(json_object_get(pair, "key")), key)) found = pair;
-    free(key);
-    return found;
-}
-
-int64_t membership_revision(const json_t *pair)
-{
-    return pair ? (int64_t)json_integer_value(json_object_get(pair, "revision")) : 0;
-}
-
 static const char *text_of(const json_t *pair)
 {
     const char *words = json_string_value(json_object_get(pair, "value"));
     return words ? words : "";
 }
-
-bool membership_is_ours(const membership *m, const json_t *member)
-{
-    const char *id = json_string_value(json_object_get(json_object_get(member, "value"), "id"));
-    return id && !strcmp(id, m->id);
-}
-
-/* ---- claiming ----------------------------------------------------------------------------------------------------- */
 
 /* Islands that train something else are no islands of this run. */
 static status check_fingerprint(membership *m, const json_t *pairs)
@@ -177,7 +112,8 @@ static status claim_once(bool *done, bool *reached, membership *m)
     bool mine_is_held = false;
     for (int i = 0; i < m->options.slots && !m->options.server; i++) {
         best = fitness(m, pairs, i) > (best < 0 ? 0 : fitness(m, pairs, best)) ? i : best;
-        mine_is_held |= membership_pair(pairs, "member", i) && !strcmp(text_of(membership_pair(pairs, "name", i)), m->name);
+        mine_is_held |=
+            membership_pair(pairs, "member", i) && !strcmp(text_of(membership_pair(pairs, "name", i)), m->name);
     }
     if (s == STATUS_OK && m->options.server)
         s = try_server(done, m, pairs);

@@ -7,14 +7,6 @@
 #include "memory/clock.h"
 #include "memory/log.h"
 
-static const char *const own_name[OWN_KEYS] = {"member", "offer", "have"};
-
-char *membership_own_path(const membership *m, own_key k)
-{
-    return m->slot == ROSTER_SERVER ? membership_path(m, "server", -1) : membership_path(m, own_name[k], m->slot);
-}
-
-
 static void forget(membership *m, own_key k)
 {
     free(m->written[k]);
@@ -36,8 +28,7 @@ static status put_record(membership *m, const char *record)
     json_t *pairs = NULL;
     bool done = false;
     TRY(membership_read(&pairs, m));
-    const json_t *there = m->options.server ? membership_pair(pairs, "server", -1)
-                                            : membership_pair(pairs, "member", m->slot);
+    const json_t *there = membership_own_pair(m, pairs, OWN_MEMBER);
     status s = there && !membership_is_ours(m, there) ? say_evicted(m) : STATUS_OK;
     char *key = membership_own_path(m, OWN_MEMBER), *name = membership_path(m, "name", m->slot);
     const etcd_condition as_read = {key, membership_revision(there)};
@@ -120,8 +111,7 @@ bool membership_check_own(membership *m, const json_t *pairs)
     bool all = true;
     drop_ghosts(m, pairs);
     for (int i = 0; i < (m->options.server ? 1 : OWN_KEYS); i++) {
-        const json_t *pair =
-            m->options.server ? membership_pair(pairs, "server", -1) : membership_pair(pairs, own_name[i], m->slot);
+        const json_t *pair = membership_own_pair(m, pairs, (own_key)i);
         if (is_written(m, (own_key)i, pair))
             continue;
         all = false;

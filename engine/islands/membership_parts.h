@@ -1,5 +1,5 @@
-/* What the files of an island's place in etcd share: membership.c (the thread and its calls; start there), membership_claim.c (whose a slot is),
- * membership_own.c (our lease, and our keys under it). */
+/* What the files of an island's place in etcd share: membership_turn.c (the thread and its calls; start there), membership_keys.c,
+ * membership_claim.c (whose a slot is), membership_own.c (our lease, and our keys under it). */
 #ifndef PHALANX_ENGINE_ISLANDS_MEMBERSHIP_PARTS_H
 #define PHALANX_ENGINE_ISLANDS_MEMBERSHIP_PARTS_H
 
@@ -45,24 +45,26 @@ struct membership {
     decision decision;
 };
 
-/* membership_claim.c: keys and what is at them. Paths are fresh strings. */
+/* membership_keys.c. Paths are fresh strings. */
 /* PREFIX/live/WHAT/SLOT; slot -1: without it. */
 char *membership_path(const membership *m, const char *what, int slot);
+/* A server has a record, and neither offers nor holds. */
+char *membership_own_path(const membership *m, own_key k);
 /* Of our record. */
 char *membership_text(const membership *m, const membership_state *s);
 /* What is at PREFIX/live/: pairs whose keys have lost the prefix, and whose values are JSON or, like names, text. */
 status membership_read(json_t **out, membership *m);
 /* NULL: there is none. */
 const json_t *membership_pair(const json_t *pairs, const char *what, int slot);
+const json_t *membership_own_pair(const membership *m, const json_t *pairs, own_key k);
 int64_t membership_revision(const json_t *pair);
 /* Is a member's record that of this process? */
 bool membership_is_ours(const membership *m, const json_t *member);
-/* A slot, or the server's place, is ours when this returns. */
+
+/* membership_claim.c: a slot, or the server's place, is ours when this returns. */
 status membership_claim(membership *m);
 
 /* membership_own.c */
-/* A server has a record, and neither offers nor holds. */
-char *membership_own_path(const membership *m, own_key k);
 /* A lease that has run out took our keys with it: a new one, and `record` again, unless somebody else has the slot by now. */
 status membership_keep_lease(membership *m, const char *record);
 /* What is `wanted` and not written yet. */

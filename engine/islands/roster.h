@@ -1,6 +1,6 @@
 /* What etcd says about the islands of a run, read at one moment: who is there, what they offer and hold, and the last merge.
  *
- * Keys, under PREFIX/ (membership.c writes them; those marked * vanish with their island's lease):
+ * Keys, under PREFIX/ (membership_turn.c writes them; those marked * vanish with their island's lease):
  *     fingerprint                 of the configuration that islands must share
  *     name/SLOT                   the island that had the slot last
  *     member/SLOT *               {id, name, key, ranks, endpoints, ready, taking, merge, step, updates}

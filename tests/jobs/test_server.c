@@ -114,8 +114,8 @@ static void a_supervised_server_that_dies_is_started_again(void **state)
         skip();
     char *program = launch_beside("../phalanx"), *supervise = must_format("%s supervise --", program);
     char *folder = servers_folder(*state, "watched");
-    launch_result refused = launch_run(SECONDS, "%s mpirun -np {ranks} %s server %s/run.yaml run.folder=%s %s", supervise,
-                                       program, *(char **)state, folder, SERVERS_TOPOLOGY);
+    launch_result refused = launch_run(SECONDS, "%s mpirun -np {ranks} %s server %s/run.yaml run.folder=%s %s",
+                                       supervise, program, *(char **)state, folder, SERVERS_TOPOLOGY);
     assert_int_equal(refused.status, 2);
     assert_non_null(strstr(refused.err, "a server's size is fixed"));
     launch_free(&refused);

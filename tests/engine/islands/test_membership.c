@@ -166,7 +166,7 @@ static status join(membership **out, const gate *g, const char *run, const char 
 {
     static const char *const endpoints[] = {"tcp://127.0.0.1:1"};
     char *gate_address = must_format("http://127.0.0.1:%d", g ? g->port : 0);
-    char *address = !g          ? must_strdup(rendezvous_address(etcd_node))
+    char *address = !g           ? must_strdup(rendezvous_address(etcd_node))
                     : g->doubled ? must_format("%s,%s", gate_address, gate_address)
                                  : must_strdup(gate_address);
     const membership_options options = {.addresses = address,

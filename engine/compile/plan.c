@@ -325,7 +325,7 @@ static status measure_step(plan *out, const compile_options *options, const prof
     int stages = g->size[GRID_PIPELINE];
     out->schedule = must_calloc(1, sizeof *out->schedule);
     if (options->schedule == SCHEDULE_AUTO && !options->found && stages > 1) {
-        TRY(compile_find(&out->found, options));
+        TRY(compile_find(&out->found, &out->options, &out->profile));
         out->options.found = &out->found;
     }
     TRY(compile_schedule(out->schedule, &out->options, options->microbatches));

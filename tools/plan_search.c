@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/compile/compile_find.h"
 #include "engine/config/scalar.h"
 #include "engine/files/atomic.h"
 #include "memory/clock.h"
@@ -76,6 +77,16 @@ static void print_row(const search_result *r, const search_result *best, const c
            memory, 100 * r->bubble, 100 * exposed_of(r) / r->seconds, days, layout, why);
 }
 
+static void print_found(const search *s)
+{
+    for (int i = 0; i < s->count && i < SHOWN; i++)
+        if (s->results[i].layout.schedule == SCHEDULE_AUTO) {
+            printf("auto: a schedule found with these prices; a run finds its own with a plain %s's\n",
+                   COMPILE_FIND_DEVICE);
+            return;
+        }
+}
+
 static void print_table(const search *s, const config *c, const profile *prices, int ranks, double seconds)
 {
     const search_result *best = &s->results[0];
@@ -91,6 +102,7 @@ static void print_table(const search *s, const config *c, const profile *prices,
            "for "
            "transfers that nothing hides\n",
            (long long)c->train.steps, hours);
+    print_found(s);
 }
 
 static void json_row(const search_result *r, const config *c)

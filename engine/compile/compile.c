@@ -105,7 +105,7 @@ static status find_schedule(schedule *found, compile_options *o)
     *found = (schedule){0};
     if (o->schedule != SCHEDULE_AUTO || o->found || !o->train || o->grid.size[GRID_PIPELINE] == 1)
         return STATUS_OK;
-    TRY(compile_find(found, o));
+    TRY(compile_find(found, o, profile_named(COMPILE_FIND_DEVICE)));
     o->found = found;
     return STATUS_OK;
 }

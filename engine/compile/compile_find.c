@@ -4,6 +4,7 @@
 
 #include "engine/compile/compile_program.h"
 #include "engine/compile/plan_price.h"
+#include "engine/compile/play.h"
 #include "memory/log.h"
 #include "parallel/schedule_make.h"
 #include "parallel/schedule_search.h"
@@ -13,6 +14,8 @@ enum { MAPS = 2 };
 
 typedef struct find {
     const compile_options *o;
+    const profile *prices;
+    recompute how;   /* activations are made again */
     int stages, all; /* all chunks */
     simulate_cost *costs;
     double *holds, *defers; /* [all], by global chunk */
@@ -65,7 +68,7 @@ static status read_stage(find *f, const compiled *c, const schedule *s, bool fol
     double *own = must_calloc(2 * (unsigned long)chunks, sizeof *own);
     double *peaks = must_alloc(sizeof *peaks * (unsigned long)f->stages);
     simulate_cost *costs = must_alloc(sizeof *costs * (unsigned long)chunks);
-    plan_price_chunks(costs, profile_named("h100"), c);
+    plan_price_chunks(costs, f->prices, c);
     count_memory(own, own + chunks, &c->training.list);
     for (int k = 0; k < chunks; k++) {
         int g = schedule_global_chunk(s, stage, k);
@@ -73,7 +76,7 @@ static status read_stage(find *f, const compiled *c, const schedule *s, bool fol
         f->defers[g] = own[chunks + k];
         f->holds[g] = own[k] > own[chunks + k] ? own[k] : own[chunks + k];
     }
-    double hop = plan_price_hop(profile_named("h100"), c);
+    double hop = plan_price_hop(f->prices, c);
     f->hop = hop > f->hop ? hop : f->hop;
     schedule_search_peaks(peaks, s, f->holds, f->defers);
     f->fixed[folded][stage] = (double)(c->persistent_bytes + c->training.lower_bound) - peaks[stage];
@@ -90,7 +93,7 @@ static status measure_stage(find *f, const schedule *s, int stage, bool folded)
     o.grid = grid_of(&o.grid, grid_rank_at(&o.grid, at));
     o.schedule = reference(folded);
     o.microbatches = s->microbatches;
-    compile_keep keep = {.how = o.recompute};
+    compile_keep keep = {.how = f->how};
     compiled c = {0};
     status ok = compile_model(&c, &o);
     if (ok == STATUS_OK)
@@ -114,21 +117,26 @@ static status measure(find *f, bool folded)
     return ok;
 }
 
-/* Bytes of the stage that takes most with `s`: its program says. */
+/* A stage's program with `s`: lifetimes, no addresses. `out` must be freed either way. */
+static status compile_stage(compiled *out, const find *f, const schedule *s, int stage, compile_order order)
+{
+    compile_options o = *f->o;
+    int at[GRID_AXES] = {[GRID_PIPELINE] = stage};
+    o.grid = grid_of(&o.grid, grid_rank_at(&o.grid, at));
+    o.schedule = SCHEDULE_AUTO;
+    o.found = s;
+    compile_keep keep = {.how = f->how, .order = order};
+    TRY(compile_model(out, &o));
+    return compile_program_training(&out->training, out, &keep, o.microbatches, true);
+}
+
+/* Bytes of the stage that takes most. */
 static status measure_bytes(double *most, const find *f, const schedule *s)
 {
     *most = 0;
     for (int stage = 0; stage < f->stages; stage++) {
-        compile_options o = *f->o;
-        int at[GRID_AXES] = {[GRID_PIPELINE] = stage};
-        o.grid = grid_of(&o.grid, grid_rank_at(&o.grid, at));
-        o.schedule = SCHEDULE_AUTO;
-        o.found = s;
-        compile_keep keep = {.how = o.recompute};
         compiled c = {0};
-        status ok = compile_model(&c, &o);
-        if (ok == STATUS_OK)
-            ok = compile_program_training(&c.training, &c, &keep, o.microbatches, true);
+        status ok = compile_stage(&c, f, s, stage, ORDER_AS_LOWERED);
         double bytes = (double)(c.persistent_bytes + c.training.lower_bound);
         compile_free(&c);
         TRY(ok);
@@ -137,43 +145,54 @@ static status measure_bytes(double *most, const find *f, const schedule *s)
     return STATUS_OK;
 }
 
-static status measure_length(double *out, const find *f, const schedule *s)
+/* Seconds of the step, played: links that are busy, the update and what travels beside it count too. */
+static status measure_seconds(double *out, const find *f, const schedule *s)
 {
-    simulation sim;
-    TRY(simulate_run(&sim, s, f->costs, f->hop, 0));
-    *out = sim.length;
-    simulate_free(&sim);
-    return STATUS_OK;
+    play p;
+    play_open(&p, f->prices, f->stages);
+    status ok = STATUS_OK;
+    for (int stage = 0; ok == STATUS_OK && stage < f->stages; stage++) {
+        compiled c = {0};
+        ok = compile_stage(&c, f, s, stage, f->o->order);
+        if (ok == STATUS_OK)
+            play_add(&p, &c.options.grid, &c.training.list, c.training.requests);
+        compile_free(&c);
+    }
+    if (ok == STATUS_OK)
+        ok = play_run(&p);
+    *out = p.seconds;
+    play_free(&p);
+    return ok;
 }
 
-/* The better of two, the first where they are as good; the other is freed. `length` is the first's. */
-static status keep_better(schedule *out, double *length, const find *f, schedule *other)
+/* The better of two, the first where they are as good; the other is freed. `seconds` are the first's. */
+static status keep_better(schedule *out, double *seconds, const find *f, schedule *other)
 {
     double its;
-    status ok = measure_length(&its, f, other);
-    if (ok == STATUS_OK && its < *length * (1 - 1e-9)) {
+    status ok = measure_seconds(&its, f, other);
+    if (ok == STATUS_OK && its < *seconds * (1 - 1e-9)) {
         schedule before = *out;
         *out = *other;
         *other = before;
-        *length = its;
+        *seconds = its;
     }
     schedule_free(other);
     return ok;
 }
 
 /* `out`, of 1F1B, or a named schedule that is shorter and fits. */
-static status try_named(schedule *out, double *length, const find *f, double room)
+static status try_named(schedule *out, double *seconds, const find *f, double room)
 {
     for (int kind = 0; kind < SCHEDULE_KINDS; kind++) {
         int needed = schedule_kind_chunks((schedule_kind)kind);
         schedule s;
         double bytes;
-        if (needed && needed != f->o->chunks)
-            continue;
+        if ((needed && needed != f->o->chunks) || kind == SCHEDULE_1F1B || kind == SCHEDULE_INTERLEAVED)
+            continue; /* the last two are `out`'s names */
         TRY(schedule_make(&s, (schedule_kind)kind, f->stages, f->o->chunks, f->o->microbatches));
         status ok = measure_bytes(&bytes, f, &s);
         if (ok == STATUS_OK && bytes <= room)
-            ok = keep_better(out, length, f, &s);
+            ok = keep_better(out, seconds, f, &s);
         else
             schedule_free(&s);
         TRY(ok);
@@ -189,7 +208,7 @@ static void set_limits(find *f, double room)
 }
 
 /* Searches with ever less until what is found fits in fact; false: nothing did. */
-static status search_within(bool *fits, schedule *out, find *f, double room)
+static status search_within(bool *fits, schedule *out, find *f, double hop, double room)
 {
     enum { TRIES = 3 };
     double told = room, bytes;
@@ -200,7 +219,7 @@ static status search_within(bool *fits, schedule *out, find *f, double room)
                                                                   .chunks = f->o->chunks,
                                                                   .microbatches = f->o->microbatches,
                                                                   .costs = f->costs,
-                                                                  .hop = f->hop,
+                                                                  .hop = hop,
                                                                   .holds = f->holds,
                                                                   .defers = f->defers,
                                                                   .limit = {f->limit[0], f->limit[1]},
@@ -217,23 +236,49 @@ static status search_within(bool *fits, schedule *out, find *f, double room)
     return STATUS_OK;
 }
 
+/* The memory that a schedule may take, 0: only 1F1B, which is `s`, may fit. Where not even 1F1B fits into the budget, activations are
+ * made again, selectively or all, and the room is what 1F1B then takes: what is found makes no more of them again. */
+static status find_room(double *room, find *f, const schedule *s)
+{
+    double bytes, budget = (double)f->o->budget;
+    for (f->how = f->o->recompute; f->how <= RECOMPUTE_FULL; f->how++) {
+        TRY(measure_bytes(&bytes, f, s));
+        *room = budget > 0 && f->how == f->o->recompute ? budget : bytes;
+        if (budget <= 0 || bytes <= budget)
+            return STATUS_OK;
+    }
+    *room = 0;
+    return STATUS_OK;
+}
+
+/* Found for messages that take as long as they do, and for such that take no time: a link carries one at a time, which the search does
+ * not know of, and where links are the slowest, going far ahead of them is no help. Both are played. */
+static status try_found(schedule *out, double *seconds, find *f, double room)
+{
+    const double hops[] = {f->hop, 0};
+    for (unsigned i = 0; i < sizeof hops / sizeof *hops; i++) {
+        schedule found;
+        bool fits;
+        TRY(search_within(&fits, &found, f, hops[i], room));
+        if (fits)
+            TRY(keep_better(out, seconds, f, &found));
+    }
+    return STATUS_OK;
+}
+
 /* `out` is 1F1B and stays so unless something shorter fits. */
 static status improve(schedule *out, find *f)
 {
-    double room, length, budget = (double)f->o->budget;
-    schedule found;
-    bool fits;
-    TRY(measure_bytes(&room, f, out));
-    if (budget > 0 && budget < room)
+    double room, seconds;
+    TRY(find_room(&room, f, out));
+    if (room <= 0)
         return STATUS_OK;
-    room = budget > 0 ? budget : room;
     TRY(measure(f, false));
     if (f->o->chunks == 2)
         TRY(measure(f, true));
-    TRY(measure_length(&length, f, out));
-    TRY(try_named(out, &length, f, room));
-    TRY(search_within(&fits, &found, f, room));
-    return fits ? keep_better(out, &length, f, &found) : STATUS_OK;
+    TRY(measure_seconds(&seconds, f, out));
+    TRY(try_named(out, &seconds, f, room));
+    return try_found(out, &seconds, f, room);
 }
 
 static status search_all(schedule *out, find *f)
@@ -245,9 +290,9 @@ static status search_all(schedule *out, find *f)
     return ok;
 }
 
-status compile_find(schedule *out, const compile_options *o)
+status compile_find(schedule *out, const compile_options *o, const profile *prices)
 {
-    find f = {.o = o, .stages = o->grid.size[GRID_PIPELINE]};
+    find f = {.o = o, .prices = prices, .stages = o->grid.size[GRID_PIPELINE]};
     f.all = f.stages * o->chunks;
     f.costs = must_calloc((unsigned long)f.all, sizeof *f.costs);
     f.holds = must_calloc((unsigned long)f.all, sizeof *f.holds);

@@ -44,9 +44,13 @@ static void add_schedules(list *all, search_layout l, const search_terms *t)
         bool merged = kind == (l.chunks > 1 ? SCHEDULE_1F1B : SCHEDULE_INTERLEAVED); /* the other name */
         if (merged || (needed && needed != l.chunks) || (l.pipeline == 1 && kind != SCHEDULE_1F1B))
             continue;
-        l.schedule = (schedule_kind)kind;
-        for (l.zero = 0; l.zero <= (l.data > 1 ? 3 : 0); l.zero++)
-            add(all, l, t);
+        bool finds =
+            l.pipeline > 1 && (kind == SCHEDULE_1F1B || kind == SCHEDULE_INTERLEAVED); /* next: the same estimate */
+        for (int found = 0; found <= finds; found++) {
+            l.schedule = found ? SCHEDULE_AUTO : (schedule_kind)kind;
+            for (l.zero = 0; l.zero <= (l.data > 1 ? 3 : 0); l.zero++)
+                add(all, l, t);
+        }
     }
 }
 
@@ -109,13 +113,22 @@ static bool estimate_budget(search_estimate *e, search_layout *l, double room, d
     double share = none.bytes > full.bytes ? (none.bytes - room) / (none.bytes - full.bytes) : 1;
     share = share < 0 ? 0 : share > 1 ? 1 : share;
     l->seconds = none.seconds + share * (full.seconds - none.seconds);
+    l->idle = none.idle + share * (full.idle - none.idle);
     l->bytes = full.bytes > room ? full.bytes : room;
     return share > 0; /* else it is the layout that keeps everything */
 }
 
+static bool is_found(const search_layout *l)
+{
+    return l->schedule == SCHEDULE_AUTO;
+}
+
+/* Those with schedules that are to be found last. */
 static int by_estimate(const void *a, const void *b)
 {
     const search_layout *x = a, *y = b;
+    if (is_found(x) != is_found(y))
+        return is_found(x) ? 1 : -1;
     if (x->seconds != y->seconds)
         return x->seconds < y->seconds ? -1 : 1;
     return (x->bytes > y->bytes) - (x->bytes < y->bytes);
@@ -135,13 +148,13 @@ static int estimate(search_layout *layouts, int count, search_layout *least, con
                                 : search_estimate_layout(e, &l, enough);
         if (!known)
             continue;
-        if (l.bytes < smallest) {
+        if (l.bytes < smallest && !is_found(&l)) {
             smallest = l.bytes;
             *least = l;
         }
         if (l.bytes > room * SLACK_BYTES)
             continue;
-        best = l.bytes <= room && l.seconds < best ? l.seconds : best;
+        best = l.bytes <= room && l.seconds < best && !is_found(&l) ? l.seconds : best;
         layouts[kept++] = l;
     }
     search_estimate_close(e);
@@ -167,21 +180,61 @@ static void take(search_result *out, const plan *p, const search_terms *t)
     out->fits = out->arena + out->beside <= t->memory;
 }
 
-status search_exact(search_result *out, const search_terms *t, const search_layout *l)
+static bool same_layout(const search_layout *a, const search_layout *b)
+{
+    return a->tensor == b->tensor && a->sequence == b->sequence && a->pipeline == b->pipeline &&
+           a->chunks == b->chunks && a->data == b->data && a->zero == b->zero && a->micro_batch == b->micro_batch;
+}
+
+static bool same_recompute(const search_layout *a, const search_layout *b)
+{
+    return a->recompute == b->recompute && a->budgeted == b->budgeted;
+}
+
+static bool is_known(const search *among, const search_layout *l)
+{
+    for (int i = 0; among && i < among->count; i++) {
+        const search_layout *k = &among->results[i].layout;
+        if (same_layout(k, l) && same_recompute(k, l) && k->schedule == l->schedule)
+            return true;
+    }
+    return false;
+}
+
+/* What is found is often a named schedule: then the layout is that one's, and STATUS_USAGE if that is known already. */
+static status find_schedule(schedule *found, search_layout *l, compile_options *o, const search_terms *t,
+                            const search *known)
+{
+    TRY(plan_find(found, o, t->prices));
+    o->found = found;
+    l->schedule = found->kind == SCHEDULE_1F1B && l->chunks > 1 ? SCHEDULE_INTERLEAVED : found->kind;
+    return is_known(known, l) ? status_fail(STATUS_USAGE, "a schedule was found that is known already") : STATUS_OK;
+}
+
+static status exact(search_result *out, const search_terms *t, const search_layout *l, const search *known)
 {
     config c = search_configuration(t->config, l, search_budget(t, l));
     grid g;
     compile_options o;
     plan p = {0};
+    schedule found = {0};
     *out = (search_result){.layout = *l};
     TRY(config_lay_out(&g, &c, t->ranks, 0));
     TRY(compile_options_from(&o, &c, &g, t->backend, 1));
     o.evaluate = c.data.validation.count > 0 && c.evaluate.every > 0;
-    status s = plan_make_step(&p, &o, t->prices);
+    status s = is_found(l) ? find_schedule(&found, &out->layout, &o, t, known) : STATUS_OK;
+    if (s == STATUS_OK)
+        s = plan_make_step(&p, &o, t->prices);
     if (s == STATUS_OK)
         take(out, &p, t);
     plan_free(&p);
+    schedule_free(&found);
     return s;
+}
+
+status search_exact(search_result *out, const search_terms *t, const search_layout *l)
+{
+    return exact(out, t, l, NULL);
 }
 
 static int by_seconds(const void *a, const void *b)
@@ -202,13 +255,6 @@ typedef struct tries {
     int budgeted_count, next;
 } tries;
 
-static bool same_but_recompute(const search_layout *a, const search_layout *b)
-{
-    return a->tensor == b->tensor && a->sequence == b->sequence && a->pipeline == b->pipeline &&
-           a->chunks == b->chunks && a->data == b->data && a->zero == b->zero && a->micro_batch == b->micro_batch &&
-           a->schedule == b->schedule;
-}
-
 /* With a budget, unless that has been tried. */
 static void try_budgeted(tries *t, const search_layout *of)
 {
@@ -216,7 +262,7 @@ static void try_budgeted(tries *t, const search_layout *of)
     l.recompute = RECOMPUTE_NONE;
     l.budgeted = true;
     for (int i = 0; i < t->budgeted_count; i++)
-        if (same_but_recompute(&t->budgeted[i], &l))
+        if (same_layout(&t->budgeted[i], &l) && t->budgeted[i].schedule == l.schedule)
             return;
     t->budgeted = must_realloc(t->budgeted, (unsigned long)(t->budgeted_count + 1) * sizeof *t->budgeted);
     t->budgeted[t->budgeted_count++] = l;
@@ -243,21 +289,29 @@ static int next_round(search_layout *out, tries *t, int room, double best)
     return n;
 }
 
+/* `all`: where what does not fit is to be tried with a budget, or NULL. */
 static void play_round(search *out, tries *all, const search_terms *t, const search_layout *these, int count)
 {
     search_result round[ROUND];
     status ok[ROUND];
 #pragma omp parallel for schedule(dynamic, 1)
     for (int i = 0; i < count; i++)
-        ok[i] = search_exact(&round[i], t, &these[i]);
+        ok[i] = exact(&round[i], t, &these[i], out);
     out->results = must_realloc(out->results, (unsigned long)(out->count + count) * sizeof *out->results);
     for (int i = 0; i < count; i++)
         if (ok[i] == STATUS_OK && round[i].fits)
             out->results[out->count++] = round[i];
-        else if (!these[i].budgeted)
+        else if (all && !these[i].budgeted)
             try_budgeted(all, &these[i]);
     out->exact += count;
     qsort(out->results, (size_t)out->count, sizeof *out->results, by_seconds);
+}
+
+/* Of so many programs, those that are left to schedules that are found. */
+static int programs_found(int most)
+{
+    int share = most / SEARCH_FOUND;
+    return share > 2 ? share : most > 2 ? 2 : 0;
 }
 
 /* The same on every machine: it hangs on the layout that seems best, not on a clock. */
@@ -268,21 +322,71 @@ static int programs(const search_terms *t, const search_layout *best)
     return most < SEARCH_LEAST ? SEARCH_LEAST : most > SEARCH_MOST ? SEARCH_MOST : (int)most;
 }
 
-/* In rounds of a fixed size, so that what is left out hangs on no clock. More than `most` only until something fits. */
-static void play_best(search *out, const search_terms *t, const search_layout *layouts, int count)
+static void tell(const search *s, const search_terms *t, int shown)
+{
+    if (t->progress)
+        t->progress(t->context, s->exact, shown, s->count ? &s->results[0] : NULL);
+}
+
+/* In rounds of a fixed size, so that what is left out hangs on no clock. More than `until` only until something fits. */
+static void play_named(search *out, tries *all, const search_terms *t, int until, int shown)
 {
     search_layout these[ROUND];
-    int most = t->most || !count ? t->most : programs(t, &layouts[0]);
-    tries all = {.layouts = layouts, .count = count};
     for (;;) {
-        int left = out->count ? most - out->exact : ROUND;
-        int n = next_round(these, &all, left < ROUND ? left : ROUND, out->count ? out->results[0].seconds : 1e300);
+        int left = out->count ? until - out->exact : ROUND;
+        int n = next_round(these, all, left < ROUND ? left : ROUND, out->count ? out->results[0].seconds : 1e300);
         if (n <= 0)
             break;
-        play_round(out, &all, t, these, n);
-        if (t->progress)
-            t->progress(t->context, out->exact, most < count ? most : count, out->count ? &out->results[0] : NULL);
+        play_round(out, all, t, these, n);
+        tell(out, t, shown);
     }
+}
+
+/* Where the same layout was played with other schedules, the best of them with half its bubble filled says more than an estimate. */
+static void estimate_again(search_layout *l, const search *played)
+{
+    double best = 1e300;
+    for (int i = 0; i < played->count; i++) {
+        const search_result *r = &played->results[i];
+        double seconds = r->seconds * (1 - r->bubble / 2);
+        if (same_layout(&r->layout, l) && same_recompute(&r->layout, l))
+            best = seconds < best ? seconds : best;
+    }
+    l->seconds = best < 1e300 ? best : l->seconds;
+}
+
+/* Schedules are found last, for the layouts whose step may become the shortest: to find one takes as long as to play a program. What
+ * would keep everything is tried with a budget alone, which leaves it more room. */
+static void play_found(search *out, const search_terms *t, search_layout *layouts, int count, int room, int shown)
+{
+    int kept = 0, at = 0;
+    for (int i = 0; out->count && i < count; i++) {
+        search_layout l = layouts[i];
+        estimate_again(&l, out);
+        if ((l.budgeted || l.recompute != RECOMPUTE_NONE) && l.seconds < out->results[0].seconds)
+            layouts[kept++] = l;
+    }
+    if (kept > 0)
+        qsort(layouts, (size_t)kept, sizeof *layouts, by_estimate);
+    for (; at < kept && at < room; at += ROUND) {
+        int left = kept < room ? kept - at : room - at;
+        play_round(out, NULL, t, &layouts[at], left < ROUND ? left : ROUND);
+        tell(out, t, shown);
+    }
+}
+
+/* Named schedules first, then those that are found; the programs that these do not need come back. */
+static void play_best(search *out, const search_terms *t, search_layout *layouts, int count)
+{
+    int named = 0;
+    while (named < count && !is_found(&layouts[named]))
+        named++;
+    int most = t->most || !named ? t->most : programs(t, &layouts[0]);
+    int shown = most < count ? most : count, found = named < count ? programs_found(most) : 0;
+    tries all = {.layouts = layouts, .count = named};
+    play_named(out, &all, t, most - found, shown);
+    play_found(out, t, &layouts[named], count - named, found, shown);
+    play_named(out, &all, t, most, shown);
     free(all.budgeted);
 }
 

@@ -341,6 +341,13 @@ static const pipeline *find_pipeline(search_estimate *e, const search_layout *l,
     return known->length > 0 ? known : NULL;
 }
 
+/* No schedule is shorter than its mean stage's work. */
+static double least_seconds(const search_estimate *e, const search_layout *l, const probe *p)
+{
+    int microbatches = e->of->train.global_batch / (l->micro_batch * l->data);
+    return microbatches * (e->of->model.shape.layers * seconds_of(&p->layer) + seconds_of(&p->ends)) / l->pipeline;
+}
+
 static void put_together(const search_estimate *e, search_layout *l, const probe *p, const pipeline *of)
 {
     int most = 0;
@@ -353,15 +360,9 @@ static void put_together(const search_estimate *e, search_layout *l, const probe
     }
     double update =
         (most * p->layer.phase[PHASE_UPDATE] + p->ends.phase[PHASE_UPDATE] / l->pipeline) / (l->zero ? l->data : 1);
+    l->idle = of->length - least_seconds(e, l, p);
     l->seconds = of->length + update +
                  data_seconds(e, l, most * p->layer.memory[CLASS_WEIGHT], most * p->layer.memory[CLASS_GRADIENT]);
-}
-
-/* No schedule is shorter than its mean stage's work. */
-static double least_seconds(const search_estimate *e, const search_layout *l, const probe *p)
-{
-    int microbatches = e->of->train.global_batch / (l->micro_batch * l->data);
-    return microbatches * (e->of->model.shape.layers * seconds_of(&p->layer) + seconds_of(&p->ends)) / l->pipeline;
 }
 
 bool search_estimate_layout(search_estimate *e, search_layout *l, double enough)
@@ -369,8 +370,15 @@ bool search_estimate_layout(search_estimate *e, search_layout *l, double enough)
     const probe *p = find_probe(e, l);
     if (p->impossible || least_seconds(e, l, p) > enough)
         return false;
-    const pipeline *of = find_pipeline(e, l, p);
-    if (of)
-        put_together(e, l, p, of);
-    return of;
+    search_layout made = *l;
+    bool found = l->schedule == SCHEDULE_AUTO;
+    if (found)
+        made.schedule = l->chunks > 1 ? SCHEDULE_INTERLEAVED : SCHEDULE_1F1B;
+    const pipeline *of = find_pipeline(e, &made, p);
+    if (!of)
+        return false;
+    put_together(e, l, p, of);
+    l->idle /= found ? 2 : 1;
+    l->seconds -= found ? l->idle : 0;
+    return true;
 }

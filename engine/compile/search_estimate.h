@@ -17,13 +17,15 @@ typedef struct search_layout {
     bool sequence, budgeted; /* to fit the memory: `recompute` is none */
     recompute recompute;
     double seconds, bytes; /* estimates: of a step; of the stage that needs most */
+    double idle;           /* of these seconds, what the stages' work does not fill */
 } search_layout;
 
 typedef struct search_estimate search_estimate;
 
 /* `of`, `prices` and `backend` (or NULL) are borrowed. */
 search_estimate *search_estimate_open(const config *of, int ranks, const profile *prices, const op_backend *backend);
-/* Sets seconds and bytes of *l for l->recompute; false where no program of these sizes can be made, or its time is certainly above `enough`. */
+/* SCHEDULE_AUTO is taken for 1F1B with half of the idle time filled: in the same memory no schedule is known before it is found.
+ * Sets seconds, bytes and idle of *l for l->recompute; false where no program of these sizes can be made, or its time is certainly above `enough`. */
 bool search_estimate_layout(search_estimate *e, search_layout *l, double enough);
 void search_estimate_close(search_estimate *e);
 

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 
+#include "engine/compile/compile_find.h"
 #include "engine/compile/plan.h"
 #include "engine/compile/plan_text.h"
 #include "memory/log.h"
@@ -433,6 +434,41 @@ static void a_faster_machine_takes_less_time_and_the_bubble_shrinks_with_micro_b
     plan_free(&longer);
 }
 
+static double step_seconds(const compile_options *o, const profile *prices)
+{
+    plan p;
+    if (plan_make_step(&p, o, prices) != STATUS_OK)
+        fail_msg("%s", status_message());
+    double seconds = p.step_seconds;
+    plan_free(&p);
+    return seconds;
+}
+
+/* With links a hundred times slower than an H100's another order is the shortest, and a plan for them finds it. */
+static void a_schedule_is_found_with_the_prices_that_are_planned_for(void **state)
+{
+    (void)state;
+    compile_options o = options_of(1, 1, 4), named = o;
+    o.layers_per_chunk = named.layers_per_chunk = NULL;
+    o.chunks = named.chunks = 2;
+    o.schedule = SCHEDULE_AUTO;
+    profile slow = *profile_named("h100");
+    slow.node /= 100;
+    slow.network /= 100;
+    slow.latency *= 100;
+    slow.network_latency *= 100;
+    schedule found;
+    assert_int_equal(compile_find(&found, &o, profile_named("h100")), STATUS_OK);
+    compile_options other = o;
+    other.found = &found;
+    double own = step_seconds(&o, &slow), others = step_seconds(&other, &slow);
+    print_message("found for slow links %.4f s, for an H100's %.4f\n", own, others);
+    assert_true(own < 0.95 * others);
+    assert_true(own <= step_seconds(&named, &slow)); /* what an H100's links find is worse than 1F1B there */
+    assert_true(step_seconds(&o, &slow) == own);
+    schedule_free(&found);
+}
+
 /* 32,064 words on two tensor ranks are 16,032 each, which 128 ranks divide evenly only with 96 more. */
 static void a_vocabulary_is_padded_to_be_divided_evenly(void **state)
 {
@@ -472,6 +508,7 @@ int main(void)
         cmocka_unit_test(buckets_send_the_same_bytes_in_fewer_messages),
         cmocka_unit_test(choices_of_zero_trade_memory_for_traffic),
         cmocka_unit_test(a_faster_machine_takes_less_time_and_the_bubble_shrinks_with_micro_batches),
+        cmocka_unit_test(a_schedule_is_found_with_the_prices_that_are_planned_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,6 +26,30 @@ static config small(void)
     return c;
 }
 
+/* With links ten times slower than an H100's, in what less than half of the layouts fit into: a found schedule wins. */
+static const char *const narrow_text =
+    "model: {architecture: llama, layers: 4, hidden_size: 2048, heads: 16, kv_heads: 16, "
+    "head_size: 128, ffn_size: 7168, vocab_size: 32000, max_sequence: 4096}\n"
+    "data: {train: none}\n"
+    "train: {steps: 10, sequence: 4096, micro_batch: 1, global_batch: 4, precision: bf16}\n";
+static const double NARROW_GIB = 5.5;
+
+static config narrow(void)
+{
+    config c;
+    if (config_parse(&c, "narrow", narrow_text, strlen(narrow_text), 0, NULL) != STATUS_OK)
+        fail_msg("%s", status_message());
+    return c;
+}
+
+static profile slow_links(void)
+{
+    profile p = *profile_named("h100");
+    p.node /= 10;
+    p.network /= 10;
+    return p;
+}
+
 static search_terms terms_of(const config *c, double gib)
 {
     return (search_terms){.config = c,
@@ -38,6 +62,7 @@ static search_terms terms_of(const config *c, double gib)
 typedef struct every {
     int count, fit;
     double best;    /* seconds, of those that fit */
+    double named;   /* likewise, of those whose schedule has a name */
     int64_t median; /* bytes */
 } every;
 
@@ -51,20 +76,26 @@ static int by_bytes(const void *a, const void *b)
 static every exhaustive(const search_terms *t)
 {
     search_layout *all;
-    every e = {.count = search_all(&all, t), .best = 1e300};
+    every e = {.count = search_all(&all, t), .best = 1e300, .named = 1e300};
     int64_t *bytes = calloc((size_t)e.count, sizeof *bytes);
-    assert_non_null(bytes);
+    search_result *results = calloc((size_t)e.count, sizeof *results);
+    assert_true(bytes && results);
+#pragma omp parallel for schedule(dynamic, 1)
+    for (int i = 0; i < e.count; i++)
+        bytes[i] =
+            search_exact(&results[i], t, &all[i]) == STATUS_OK ? results[i].arena + results[i].beside : INT64_MAX;
     for (int i = 0; i < e.count; i++) {
-        search_result r;
-        status s = search_exact(&r, t, &all[i]);
-        bytes[i] = s == STATUS_OK ? r.arena + r.beside : INT64_MAX;
-        if (s != STATUS_OK || !r.fits)
+        const search_result *r = &results[i];
+        if (bytes[i] == INT64_MAX || !r->fits)
             continue;
         e.fit++;
-        e.best = r.seconds < e.best ? r.seconds : e.best;
+        e.best = r->seconds < e.best ? r->seconds : e.best;
+        if (all[i].schedule != SCHEDULE_AUTO)
+            e.named = r->seconds < e.named ? r->seconds : e.named;
     }
     qsort(bytes, (size_t)e.count, sizeof *bytes, by_bytes);
     e.median = bytes[e.count / 2];
+    free(results);
     free(bytes);
     free(all);
     return e;
@@ -100,6 +131,49 @@ static void no_layout_is_faster_than_the_answer_by_a_hundredth(void **state)
         t.memory = e.median;
         search_free(&s);
     }
+    config_free(&c);
+}
+
+static void a_schedule_is_found_where_no_named_one_is_as_good(void **state)
+{
+    (void)state;
+    config c = narrow();
+    profile slow = slow_links();
+    search_terms t = terms_of(&c, NARROW_GIB);
+    t.prices = &slow;
+    t.most = 0;
+    every e = exhaustive(&t);
+    search s = run(&t);
+    assert_true(e.count >= 300 && s.layouts == e.count && s.count > 0);
+    print_message(
+        "%d layouts, %d fit, the fastest takes %.5f s, with a named schedule %.5f, the answer %.5f, of %d played\n",
+        e.count, e.fit, e.best, e.named, s.results[0].seconds, s.exact);
+    assert_int_equal(s.results[0].layout.schedule, SCHEDULE_AUTO);
+    assert_true(s.results[0].seconds <= 1.01 * e.best);
+    assert_true(s.results[0].seconds < 0.95 * e.named);
+    search_free(&s);
+    config_free(&c);
+}
+
+/* Eight programs, which is what large ones are given, end a search of small ones too early. */
+static void small_programs_are_tried_in_greater_number(void **state)
+{
+    (void)state;
+    config c = narrow();
+    profile slow = slow_links();
+    search_terms t = terms_of(&c, NARROW_GIB);
+    t.prices = &slow;
+    t.most = SEARCH_LEAST;
+    search few = run(&t);
+    t.most = 0;
+    search chosen = run(&t);
+    assert_true(few.count > 0 && chosen.count > 0);
+    print_message("%d played: %.5f s, %d played: %.5f s\n", few.exact, few.results[0].seconds, chosen.exact,
+                  chosen.results[0].seconds);
+    assert_true(chosen.exact > few.exact);
+    assert_true(chosen.results[0].seconds < 0.9 * few.results[0].seconds);
+    search_free(&few);
+    search_free(&chosen);
     config_free(&c);
 }
 
@@ -142,6 +216,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_layout_is_faster_than_the_answer_by_a_hundredth),
+        cmocka_unit_test(a_schedule_is_found_where_no_named_one_is_as_good),
+        cmocka_unit_test(small_programs_are_tried_in_greater_number),
         cmocka_unit_test(the_answer_hangs_on_no_number_of_threads),
         cmocka_unit_test(where_nothing_fits_the_least_is_told),
     };

@@ -299,10 +299,12 @@ static void play_round(search *out, tries *all, const search_terms *t, const sea
         ok[i] = exact(&round[i], t, &these[i], out);
     out->results = must_realloc(out->results, (unsigned long)(out->count + count) * sizeof *out->results);
     for (int i = 0; i < count; i++)
-        if (ok[i] == STATUS_OK && round[i].fits)
-            out->results[out->count++] = round[i];
-        else if (all && !these[i].budgeted)
+        if (ok[i] == STATUS_OK && round[i].fits) {
+            if (!is_known(out, &round[i].layout)) /* a named schedule can have been found before its turn */
+                out->results[out->count++] = round[i];
+        } else if (all && !these[i].budgeted) {
             try_budgeted(all, &these[i]);
+        }
     out->exact += count;
     qsort(out->results, (size_t)out->count, sizeof *out->results, by_seconds);
 }

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
@@ -26,27 +27,27 @@ static config small(void)
     return c;
 }
 
-/* With links ten times slower than an H100's, in what less than half of the layouts fit into: a found schedule wins. */
-static const char *const narrow_text =
-    "model: {architecture: llama, layers: 4, hidden_size: 2048, heads: 16, kv_heads: 16, "
-    "head_size: 128, ffn_size: 7168, vocab_size: 32000, max_sequence: 4096}\n"
-    "data: {train: none}\n"
-    "train: {steps: 10, sequence: 4096, micro_batch: 1, global_batch: 4, precision: bf16}\n";
-static const double NARROW_GIB = 5.5;
-
-static config narrow(void)
+static config narrow(int hidden_size)
 {
     config c;
-    if (config_parse(&c, "narrow", narrow_text, strlen(narrow_text), 0, NULL) != STATUS_OK)
+    char text_of[512];
+    snprintf(text_of, sizeof text_of,
+             "model: {architecture: llama, layers: 4, hidden_size: %d, heads: 16, kv_heads: 16, "
+             "head_size: 128, ffn_size: %d, vocab_size: 32000, max_sequence: 4096}\n"
+             "data: {train: none}\n"
+             "train: {steps: 10, sequence: 4096, micro_batch: 1, global_batch: 4, precision: bf16}\n",
+             hidden_size, hidden_size / 2 * 7);
+    if (config_parse(&c, "narrow", text_of, strlen(text_of), 0, NULL) != STATUS_OK)
         fail_msg("%s", status_message());
     return c;
 }
 
-static profile slow_links(void)
+/* So many times slower than an H100's. */
+static profile slow_links(double times)
 {
     profile p = *profile_named("h100");
-    p.node /= 10;
-    p.network /= 10;
+    p.node /= times;
+    p.network /= times;
     return p;
 }
 
@@ -134,12 +135,13 @@ static void no_layout_is_faster_than_the_answer_by_a_hundredth(void **state)
     config_free(&c);
 }
 
+/* In memory that most layouts do not fit into. */
 static void a_schedule_is_found_where_no_named_one_is_as_good(void **state)
 {
     (void)state;
-    config c = narrow();
-    profile slow = slow_links();
-    search_terms t = terms_of(&c, NARROW_GIB);
+    config c = narrow(2048);
+    profile slow = slow_links(10);
+    search_terms t = terms_of(&c, 5.5);
     t.prices = &slow;
     t.most = 0;
     every e = exhaustive(&t);
@@ -159,9 +161,9 @@ static void a_schedule_is_found_where_no_named_one_is_as_good(void **state)
 static void small_programs_are_tried_in_greater_number(void **state)
 {
     (void)state;
-    config c = narrow();
-    profile slow = slow_links();
-    search_terms t = terms_of(&c, NARROW_GIB);
+    config c = narrow(1024);
+    profile slow = slow_links(30); /* of which estimates know too little */
+    search_terms t = terms_of(&c, 79);
     t.prices = &slow;
     t.most = SEARCH_LEAST;
     search few = run(&t);
@@ -170,8 +172,8 @@ static void small_programs_are_tried_in_greater_number(void **state)
     assert_true(few.count > 0 && chosen.count > 0);
     print_message("%d played: %.5f s, %d played: %.5f s\n", few.exact, few.results[0].seconds, chosen.exact,
                   chosen.results[0].seconds);
-    assert_true(chosen.exact > few.exact);
-    assert_true(chosen.results[0].seconds < 0.9 * few.results[0].seconds);
+    assert_true(few.exact == SEARCH_LEAST && chosen.exact > few.exact);
+    assert_true(chosen.results[0].seconds < 0.95 * few.results[0].seconds);
     search_free(&few);
     search_free(&chosen);
     config_free(&c);

@@ -4,7 +4,6 @@
 #include <jansson.h>
 
 #include "engine/files/atomic.h"
-#include "engine/config/config_table.h"
 #include "engine/files/checkpoint_publisher.h"
 #include "engine/files/checkpoint_find.h"
 #include "engine/files/safetensors.h"
@@ -74,7 +73,7 @@ static status check_memory(const training *t)
 /* Who has asked for it gets it or an error; by default it is done where it fits. */
 static status choose_asynchronous(bool *out, const training *t)
 {
-    bool asked = t->config->given[config_table_find("checkpoint.asynchronous")];
+    bool asked = config_is_given(t->config, "checkpoint.asynchronous");
     *out = t->config->checkpoint.asynchronous;
     if (!*out)
         return STATUS_OK;

@@ -167,12 +167,16 @@ static const op_backend *backend_of(const config *c)
 }
 
 /* On the ranks of --ranks, or of the configuration. */
-static status find_layout(const config *c, const wishes *w)
+static status find_layout(config *c, const wishes *w)
 {
     profile prices;
     int64_t ranks = w->ranks ? w->ranks : (int64_t)c->parallel.tensor * c->parallel.pipeline * c->parallel.data;
     if (ranks < 1)
         return status_fail(STATUS_USAGE, "--search: say --ranks N, or parallel.data in the configuration");
+    if (w->device && !config_is_given(c, "parallel.schedule_for")) { /* what --write writes finds the same */
+        free(c->parallel.schedule_for);
+        c->parallel.schedule_for = must_strdup(w->device);
+    }
     plan_search_wishes said = {.json = w->json, .ranks = (int)ranks, .memory = w->memory_size, .write = w->write};
     TRY(prices_of(&prices, w));
     status s = plan_search(c, &prices, backend_of(c), &said);

@@ -4,7 +4,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/compile/compile_find.h"
 #include "engine/config/scalar.h"
 #include "engine/files/atomic.h"
 #include "memory/clock.h"
@@ -77,12 +76,12 @@ static void print_row(const search_result *r, const search_result *best, const c
            memory, 100 * r->bubble, 100 * exposed_of(r) / r->seconds, days, layout, why);
 }
 
-static void print_found(const search *s)
+static void print_found(const search *s, const config *c)
 {
     for (int i = 0; i < s->count && i < SHOWN; i++)
         if (s->results[i].layout.schedule == SCHEDULE_AUTO) {
-            printf("auto: a schedule found with these prices; a run finds its own with a plain %s's\n",
-                   COMPILE_FIND_DEVICE);
+            printf("auto: a schedule found with the prices of %s, by a run with parallel.schedule_for=%s\n",
+                   c->parallel.schedule_for, c->parallel.schedule_for);
             return;
         }
 }
@@ -102,7 +101,7 @@ static void print_table(const search *s, const config *c, const profile *prices,
            "for "
            "transfers that nothing hides\n",
            (long long)c->train.steps, hours);
-    print_found(s);
+    print_found(s, c);
 }
 
 static void json_row(const search_result *r, const config *c)

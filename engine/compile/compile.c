@@ -105,7 +105,7 @@ static status find_schedule(schedule *found, compile_options *o)
     *found = (schedule){0};
     if (o->schedule != SCHEDULE_AUTO || o->found || !o->train || o->grid.size[GRID_PIPELINE] == 1)
         return STATUS_OK;
-    TRY(compile_find(found, o, profile_named(COMPILE_FIND_DEVICE)));
+    TRY(compile_find(found, o));
     o->found = found;
     return STATUS_OK;
 }
@@ -223,6 +223,7 @@ status compile_options_from(compile_options *out, const config *c, const grid *g
                              .document_mask = c->data.document_mask,
                              .grid = *g,
                              .schedule = c->parallel.schedule,
+                             .schedule_for = c->parallel.schedule_for,
                              .chunks = g->size[GRID_PIPELINE] > 1 ? c->parallel.virtual_stages : 1,
                              .layers_per_chunk =
                                  c->parallel.layers_per_stage.count ? c->parallel.layers_per_stage.item : NULL,

@@ -290,10 +290,14 @@ static status search_all(schedule *out, find *f)
     return ok;
 }
 
-status compile_find(schedule *out, const compile_options *o, const profile *prices)
+status compile_find(schedule *out, const compile_options *options)
 {
-    find f = {.o = o, .prices = prices, .stages = o->grid.size[GRID_PIPELINE]};
-    f.all = f.stages * o->chunks;
+    profile prices;
+    TRY(profile_open(&prices, options->schedule_for ? options->schedule_for : "h100"));
+    compile_options o = *options;
+    o.order = prices.as_lowered ? ORDER_AS_LOWERED : o.order;
+    find f = {.o = &o, .prices = &prices, .stages = o.grid.size[GRID_PIPELINE]};
+    f.all = f.stages * o.chunks;
     f.costs = must_calloc((unsigned long)f.all, sizeof *f.costs);
     f.holds = must_calloc((unsigned long)f.all, sizeof *f.holds);
     f.defers = must_calloc((unsigned long)f.all, sizeof *f.defers);
@@ -305,5 +309,6 @@ status compile_find(schedule *out, const compile_options *o, const profile *pric
     free(f.costs);
     free(f.holds);
     free(f.defers);
+    profile_free(&prices);
     return ok;
 }

@@ -33,6 +33,7 @@ typedef struct compile_options {
     grid grid;
     schedule_kind schedule;
     const schedule *found;       /* of SCHEDULE_AUTO: the caller's (compile_schedule.h); NULL: compile() finds it */
+    const char *schedule_for;    /* the profile that it is found with; NULL: h100 */
     int chunks;                  /* per stage */
     const int *layers_per_chunk; /* of the whole model in order, or NULL: divided automatically */
     bool sequence_parallel;

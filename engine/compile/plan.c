@@ -306,15 +306,6 @@ static status keep_only(plan *p, int rank)
     return STATUS_OK;
 }
 
-status plan_find(schedule *out, const compile_options *options, const profile *prices)
-{
-    compile_options o = *options;
-    profile own = *prices;
-    own.threads = options->threads;
-    o.order = prices->as_lowered ? ORDER_AS_LOWERED : o.order;
-    return compile_find(out, &o, &own);
-}
-
 static status measure_step(plan *out, const compile_options *options, const profile *prices, bool every)
 {
     *out = (plan){.options = *options, .profile = *prices};
@@ -334,7 +325,7 @@ static status measure_step(plan *out, const compile_options *options, const prof
     int stages = g->size[GRID_PIPELINE];
     out->schedule = must_calloc(1, sizeof *out->schedule);
     if (options->schedule == SCHEDULE_AUTO && !options->found && stages > 1) {
-        TRY(plan_find(&out->found, options, prices));
+        TRY(compile_find(&out->found, options));
         out->options.found = &out->found;
     }
     TRY(compile_schedule(out->schedule, &out->options, options->microbatches));

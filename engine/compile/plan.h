@@ -68,8 +68,6 @@ status plan_make(plan *out, const compile_options *options, const profile *price
 /* The same without what other choices of ZeRO would cost. */
 status plan_make_step(plan *out, const compile_options *options, const profile *prices);
 void plan_free(plan *p);
-/* The schedule that these find with SCHEDULE_AUTO and several stages; the caller may look at it, and give it as options->found. */
-status plan_find(schedule *out, const compile_options *options, const profile *prices);
 /* What the order costs, of one rank of each stage. */
 status plan_price_order(plan *p);
 /* The listed rank that needs most of a GPU, and what is taken beside its arena. */

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "engine/compile/collective.h"
-#include "engine/compile/compile_find.h"
 #include "engine/compile/optimizer.h"
 #include "kernels/operands.h"
 #include "memory/units.h"
@@ -45,8 +44,8 @@ static void print_layout(FILE *out, const plan *p)
         fprintf(out, ", %d virtual stages", o->chunks);
     fprintf(out, "; %s\n", dtype_name(o->compute));
     if (o->schedule == SCHEDULE_AUTO && g->size[GRID_PIPELINE] > 1)
-        fprintf(out, "auto              found with the prices of this plan; a run finds its own with a plain %s's\n",
-                COMPILE_FIND_DEVICE);
+        fprintf(out, "auto              found with the prices of %s (parallel.schedule_for), in a run as here\n",
+                o->schedule_for ? o->schedule_for : "h100");
 }
 
 /* On a GPU: the rank that needs most, with what is taken beside its arena. */

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "engine/compile/compile_find.h"
 #include "memory/log.h"
 #include "parallel/schedule_make.h"
 
@@ -202,10 +203,9 @@ static bool is_known(const search *among, const search_layout *l)
 }
 
 /* What is found is often a named schedule: then the layout is that one's, and STATUS_USAGE if that is known already. */
-static status find_schedule(schedule *found, search_layout *l, compile_options *o, const search_terms *t,
-                            const search *known)
+static status find_schedule(schedule *found, search_layout *l, compile_options *o, const search *known)
 {
-    TRY(plan_find(found, o, t->prices));
+    TRY(compile_find(found, o));
     o->found = found;
     l->schedule = found->kind == SCHEDULE_1F1B && l->chunks > 1 ? SCHEDULE_INTERLEAVED : found->kind;
     return is_known(known, l) ? status_fail(STATUS_USAGE, "a schedule was found that is known already") : STATUS_OK;
@@ -222,7 +222,7 @@ static status exact(search_result *out, const search_terms *t, const search_layo
     TRY(config_lay_out(&g, &c, t->ranks, 0));
     TRY(compile_options_from(&o, &c, &g, t->backend, 1));
     o.evaluate = c.data.validation.count > 0 && c.evaluate.every > 0;
-    status s = is_found(l) ? find_schedule(&found, &out->layout, &o, t, known) : STATUS_OK;
+    status s = is_found(l) ? find_schedule(&found, &out->layout, &o, known) : STATUS_OK;
     if (s == STATUS_OK)
         s = plan_make_step(&p, &o, t->prices);
     if (s == STATUS_OK)

@@ -107,6 +107,7 @@ typedef struct config {
         int tensor, context, pipeline, virtual_stages;
         int data; /* 0: what is left of the ranks */
         schedule_kind schedule;
+        char *schedule_for; /* of SCHEDULE_AUTO: a profile, as of profile_open() */
         bool sequence;
         config_order order;
         int zero;
@@ -218,6 +219,9 @@ void config_help(FILE *out);
 
 /* "bf16", "1f1b", ...: the word for the value of an enumerated key such as "train.precision". */
 const char *config_word(const config *c, const char *key);
+
+/* Was it said by the user, and not filled in? */
+bool config_is_given(const config *c, const char *key);
 
 /* Is the value of a key the same in both? */
 bool config_same(const config *a, const config *b, const char *key);

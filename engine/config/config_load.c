@@ -15,7 +15,7 @@
 
 /* --- defaults ----------------------------------------------------------------------------------------------------- */
 
-static bool given(const config *c, const char *key)
+bool config_is_given(const config *c, const char *key)
 {
     int row = config_table_find(key);
     MUST(row >= 0, "no configuration key %s", key);
@@ -73,22 +73,22 @@ static void derive(config *c)
     const preset *p = c->model.preset ? presets_find(c->model.preset) : NULL;
     if (p)
         config_take_shape(c, &p->shape);
-    else if (!given(c, "model.tied_embeddings"))
+    else if (!config_is_given(c, "model.tied_embeddings"))
         c->model.shape.tied_embeddings = shape_traits_of(c->model.shape.architecture)->tied_embeddings;
     if (!p && !config_wants_shape(c))
         derive_shape(c);
-    if (!given(c, "train.global_batch"))
+    if (!config_is_given(c, "train.global_batch"))
         c->train.global_batch =
             c->train.batch_ramp.count ? c->train.batch_ramp.item[c->train.batch_ramp.count - 1] : 32;
-    if (!given(c, "optimizer.muon_lr"))
+    if (!config_is_given(c, "optimizer.muon_lr"))
         c->optimizer.muon_lr = c->optimizer.lr;
-    if (!given(c, "outer.lr"))
+    if (!config_is_given(c, "outer.lr"))
         c->outer.lr = c->outer.optimizer == CONFIG_OUTER_AVERAGE ? 1
                       : c->outer.topology == CONFIG_OUTER_SERVER ? 0.35
                                                                  : 0.7;
-    if (!given(c, "outer.momentum"))
+    if (!config_is_given(c, "outer.momentum"))
         c->outer.momentum = c->outer.topology == CONFIG_OUTER_ALL ? 0.9 : 0.5;
-    if (!given(c, "train.precision"))
+    if (!config_is_given(c, "train.precision"))
         c->train.precision = c->train.device == CONFIG_CUDA || cpu_has_bf16() ? CONFIG_BF16 : CONFIG_FP32;
 }
 
@@ -131,7 +131,7 @@ bool config_wants_vocabulary(const config *c)
 /* The base's sizes that only follow from sizes which are now given follow the new ones. */
 static model_shape loosen(const config *c, model_shape base)
 {
-    bool heads = given(c, "model.heads"), hidden = given(c, "model.hidden_size");
+    bool heads = config_is_given(c, "model.heads"), hidden = config_is_given(c, "model.hidden_size");
     if ((heads || hidden) && (int64_t)base.heads * base.head_size == base.hidden_size)
         base.head_size = 0;
     if (heads && base.kv_heads == base.heads)

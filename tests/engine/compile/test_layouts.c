@@ -154,7 +154,7 @@ static const schedule *found_for(schedule *out, const layout *l)
     if (l->kind != SCHEDULE_AUTO || l->pipeline == 1)
         return NULL;
     compile_options o = options_of(l, 0);
-    if (compile_find(out, &o, profile_named(COMPILE_FIND_DEVICE)) != STATUS_OK)
+    if (compile_find(out, &o) != STATUS_OK)
         fail_msg("%s", status_message());
     return out;
 }

@@ -12,6 +12,7 @@
 #include "engine/compile/plan.h"
 #include "engine/compile/plan_text.h"
 #include "memory/log.h"
+#include "tests/jobs/workfolder.h"
 
 enum { LAYERS = 8, HIDDEN = 128, FFN = 256, VOCABULARY = 512, TOKENS = 128, BF16 = 2, FP32 = 4 };
 
@@ -444,29 +445,45 @@ static double step_seconds(const compile_options *o, const profile *prices)
     return seconds;
 }
 
-/* With links a hundred times slower than an H100's another order is the shortest, and a plan for them finds it. */
-static void a_schedule_is_found_with_the_prices_that_are_planned_for(void **state)
+/* With links a hundred times slower than an H100's another order is the shortest, and is found where parallel.schedule_for says so. */
+static void a_schedule_is_found_for_the_device_that_is_named(void **state)
 {
-    (void)state;
+    char *file = workfolder_path(*state, "slow.json");
+    static const char text[] = "{\"base\": \"h100\", \"node\": 3.7e9, \"network\": 0.45e9, \"latency\": 8e-4, "
+                               "\"network_latency\": 15e-4}";
+    workfolder_write(file, text, sizeof text - 1);
     compile_options o = options_of(1, 1, 4), named = o;
     o.layers_per_chunk = named.layers_per_chunk = NULL;
     o.chunks = named.chunks = 2;
     o.schedule = SCHEDULE_AUTO;
-    profile slow = *profile_named("h100");
-    slow.node /= 100;
-    slow.network /= 100;
-    slow.latency *= 100;
-    slow.network_latency *= 100;
-    schedule found;
-    assert_int_equal(compile_find(&found, &o, profile_named("h100")), STATUS_OK);
+    profile slow;
+    assert_int_equal(profile_open(&slow, file), STATUS_OK);
     compile_options other = o;
-    other.found = &found;
+    o.schedule_for = file;
     double own = step_seconds(&o, &slow), others = step_seconds(&other, &slow);
     print_message("found for slow links %.4f s, for an H100's %.4f\n", own, others);
     assert_true(own < 0.95 * others);
     assert_true(own <= step_seconds(&named, &slow)); /* what an H100's links find is worse than 1F1B there */
     assert_true(step_seconds(&o, &slow) == own);
+    compiled c = {0};
+    plan p;
+    schedule found;
+    assert_int_equal(compile_find(&found, &o), STATUS_OK);
+    assert_int_equal(plan_make_step(&p, &o, profile_named("a100")), STATUS_OK); /* whatever it is planned for */
+    for (int stage = 0; stage < p.schedule->stages; stage++) {
+        assert_int_equal(p.schedule->counts[stage], found.counts[stage]);
+        for (int i = 0; i < found.counts[stage]; i++) {
+            action planned = p.schedule->actions[stage][i], its = found.actions[stage][i];
+            assert_true(planned.kind == its.kind && planned.chunk == its.chunk && planned.microbatch == its.microbatch);
+        }
+    }
+    o.schedule_for = "abacus";
+    assert_int_equal(compile(&c, &o), STATUS_USAGE);
+    compile_free(&c);
+    plan_free(&p);
     schedule_free(&found);
+    profile_free(&slow);
+    free(file);
 }
 
 /* 32,064 words on two tensor ranks are 16,032 each, which 128 ranks divide evenly only with 96 more. */
@@ -508,7 +525,7 @@ int main(void)
         cmocka_unit_test(buckets_send_the_same_bytes_in_fewer_messages),
         cmocka_unit_test(choices_of_zero_trade_memory_for_traffic),
         cmocka_unit_test(a_faster_machine_takes_less_time_and_the_bubble_shrinks_with_micro_batches),
-        cmocka_unit_test(a_schedule_is_found_with_the_prices_that_are_planned_for),
+        cmocka_unit_test(a_schedule_is_found_for_the_device_that_is_named),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);
 }

@@ -116,6 +116,19 @@ bool launch_expect(launch *l, const char *text, double seconds)
     }
 }
 
+bool launch_expect_after(launch *l, size_t said, const char *text, double seconds)
+{
+    for (double until = clock_seconds() + seconds;; nap()) {
+        bool last = l->ended || clock_seconds() > until;
+        char *out = contents(l->out);
+        bool found = strlen(out) > said && strstr(out + said, text);
+        free(out);
+        if (found || last)
+            return found;
+        look(l);
+    }
+}
+
 char *launch_output(const launch *l)
 {
     return contents(l->out);

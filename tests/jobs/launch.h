@@ -7,6 +7,7 @@
 #define PHALANX_TESTS_JOBS_LAUNCH_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 typedef struct launch launch;
 
@@ -22,6 +23,8 @@ launch *launch_start(double limit_seconds, const char *format, ...) __attribute_
 /* Wait until standard output or standard error contains `text`; false after `seconds`, or when the command has ended
  * without saying it. */
 bool launch_expect(launch *l, const char *text, double seconds);
+/* The same of what it has yet to say on standard output: behind the first `said` characters of launch_output. */
+bool launch_expect_after(launch *l, size_t said, const char *text, double seconds);
 /* While it runs: its standard output so far (a fresh string), and for how long it has run. */
 char *launch_output(const launch *l);
 double launch_seconds(const launch *l);

@@ -163,6 +163,7 @@ static void a_schedule_is_found_where_no_named_one_is_as_good(void **state)
     assert_true(s.results[0].seconds <= 1.01 * e.best);
     assert_true(s.results[0].seconds < 0.95 * e.named);
     search_free(&s);
+    profile_free(&slow);
     config_free(&c);
 }
 
@@ -185,6 +186,7 @@ static void small_programs_are_tried_in_greater_number(void **state)
     assert_true(chosen.results[0].seconds < 0.95 * few.results[0].seconds);
     search_free(&few);
     search_free(&chosen);
+    profile_free(&slow);
     config_free(&c);
 }
 

@@ -279,12 +279,19 @@ static void islands_come_die_and_come_back(void **state)
     assert_true(launch_expect(a, "unmerged until it is back", ISLAND_JOBS_LIMIT));
     rendezvous_start(island_jobs_etcd);
     assert_true(launch_expect(a, "etcd is back", ISLAND_JOBS_LIMIT));
-    /* They have found each other again, and b has begun a new round: it has a change, and somebody to take it. */
-    assert_true(launch_expect(b, "of 2: events-0, events-1", ISLAND_JOBS_LIMIT));
-    kill(launch_pid(b), SIGTERM);
-    char *said = island_jobs_end(b);
-    assert_non_null(strstr(said, "handing over the change"));
-    free(said);
+    /* They have found each other again. An island that is stopped within a merge has no change left to hand over: then once more. */
+    bool handed_over = false;
+    for (int i = 0; i < 8 && !handed_over; i++) {
+        if (i > 0)
+            b = island_jobs_start(*state, "events", 1, 1, "%s", words);
+        assert_true(launch_expect(b, "of 2: events-0, events-1", ISLAND_JOBS_LIMIT));
+        usleep(70000u * (unsigned)i);
+        kill(launch_pid(b), SIGTERM);
+        char *said = island_jobs_end(b);
+        handed_over = strstr(said, "handing over the change") != NULL;
+        free(said);
+    }
+    assert_true(handed_over);
     kill(launch_pid(a), SIGTERM);
     free(island_jobs_end(a));
 }

@@ -15,7 +15,7 @@ enum { MAPS = 2 };
 typedef struct find {
     const compile_options *o;
     const profile *prices;
-    recompute how;   /* activations are made again */
+    recompute how;   /* which activations are made again */
     int stages, all; /* all chunks */
     simulate_cost *costs;
     double *holds, *defers; /* [all], by global chunk */

@@ -11,6 +11,7 @@
 #include "engine/islands/nodes.h"
 
 typedef enum own_key { OWN_MEMBER, OWN_OFFER, OWN_HAVE, OWN_KEYS } own_key;
+
 typedef struct decision {
     json_t *head; /* NULL: none */
     int64_t revision;

@@ -102,12 +102,13 @@ launch *launch_start(double limit_seconds, const char *format, ...)
     return start(limit_seconds, command);
 }
 
-bool launch_expect(launch *l, const char *text, double seconds)
+/* Behind the first `said` characters of standard output, or anywhere on standard error if that is looked at, too. */
+static bool expect(launch *l, size_t said, bool errors, const char *text, double seconds)
 {
     for (double until = clock_seconds() + seconds;; nap()) {
         bool last = l->ended || clock_seconds() > until;
         char *out = contents(l->out), *err = contents(l->err);
-        bool found = strstr(out, text) || strstr(err, text);
+        bool found = (strlen(out) >= said && strstr(out + said, text)) || (errors && strstr(err, text));
         free(out);
         free(err);
         if (found || last)
@@ -116,17 +117,14 @@ bool launch_expect(launch *l, const char *text, double seconds)
     }
 }
 
+bool launch_expect(launch *l, const char *text, double seconds)
+{
+    return expect(l, 0, true, text, seconds);
+}
+
 bool launch_expect_after(launch *l, size_t said, const char *text, double seconds)
 {
-    for (double until = clock_seconds() + seconds;; nap()) {
-        bool last = l->ended || clock_seconds() > until;
-        char *out = contents(l->out);
-        bool found = strlen(out) > said && strstr(out + said, text);
-        free(out);
-        if (found || last)
-            return found;
-        look(l);
-    }
+    return expect(l, said, false, text, seconds);
 }
 
 char *launch_output(const launch *l)

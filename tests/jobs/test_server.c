@@ -195,13 +195,7 @@ static void an_island_that_is_too_late_takes_the_model_anew(void **state)
     assert_true(launch_expect(a, "taking the model anew", SECONDS));
     char *before = launch_output(server);
     size_t seen = strlen(before);
-    bool merged = false;
-    for (double until = clock_seconds() + SECONDS; !merged && clock_seconds() < until; usleep(50000)) {
-        char *now = launch_output(server);
-        merged = strstr(now + seen, ": late-0 after its step") != NULL;
-        free(now);
-    }
-    assert_true(merged);
+    assert_true(launch_expect_after(server, seen, ": late-0 after its step", SECONDS));
     free(before);
     kill(launch_pid(a), SIGTERM);
     free(island_jobs_end(a));

@@ -78,6 +78,12 @@ static inline bool axis_has_messages(axis a)
     return axis_rows[a].queue != AXIS_QUEUE_NONE;
 }
 
+/* Is what is sent along it part of the order of messages between stages (parallel/lowering.h)? */
+static inline bool axis_between_stages(axis a)
+{
+    return axis_rows[a].queue == AXIS_QUEUE_STAGES;
+}
+
 /* The slots of an axis, bit by bit. */
 static inline unsigned axis_slots(axis a)
 {

@@ -173,12 +173,21 @@ static void part(int64_t *first, int64_t *count, const op *o, int64_t whole)
 
 /* shard(0) -> shared, whose cotangent the reduce-scatter sums. With attributes.replicate nobody's cotangent of it will be
  * summed: it is itself the cotangent of a partial tensor (the gradient of a reduce-scatter), or not differentiated. */
+/* Between stages, what one has is placed as if it were alone: its own. */
+static bool is_a_stages_own(const op *o)
+{
+    return o->at.owner >= 0 && axis_between_stages((axis)o->at.axis);
+}
+
 void infer_all_gather(op *o)
 {
     operands_present(o);
     const tensor *x = o->in[0];
     check_group(o);
-    operands_place_along(o, o->at.replicate ? "0>r o>r" : "0>s o>s");
+    if (is_a_stages_own(o))
+        operands_place_along(o, o->at.replicate ? "r>r" : "r>s");
+    else
+        operands_place_along(o, o->at.replicate ? "0>r o>r" : "0>s o>s");
     int64_t rows = o->at.rows ? o->at.rows : x->shape[0] * o->at.group_size, first, count;
     part(&first, &count, o, rows);
     CHECK(x->dims > 0 && x->shape[0] == count, "x must have this rank's share of attributes.rows rows");
@@ -190,7 +199,7 @@ void infer_reduce_scatter(op *o)
     operands_present(o);
     const tensor *x = o->in[0];
     check_group(o);
-    operands_place_along(o, o->at.owner >= 0 ? "p>o" : "p>0");
+    operands_place_along(o, is_a_stages_own(o) ? "p>r" : o->at.owner >= 0 ? "p>o" : "p>0");
     CHECK(x->dims > 0 && (o->at.rows ? x->shape[0] == o->at.rows : x->shape[0] % o->at.group_size == 0),
           "x must have attributes.rows rows, or rows that the group divides");
     int64_t first, count;

@@ -320,7 +320,7 @@ bool recorder_wants(const recorder *r, const tensor *of)
     return of->id >= 0 && of->id < r->forward_tensors && dtype_is_float((dtype)of->type);
 }
 
-tensor *recorder_differentiate(recorder *r, tensor *input, tensor *output, tensor *cotangent)
+void recorder_turn(recorder *r)
 {
     r->forward_tensors = r->tensor_count;
     unsigned long n = (unsigned long)r->tensor_count;
@@ -328,6 +328,12 @@ tensor *recorder_differentiate(recorder *r, tensor *input, tensor *output, tenso
     r->again = must_calloc(n, sizeof(tensor *));
     for (int i = 0; i < r->parameters; i++)
         r->known[i].gathered = NULL; /* gathered again where the backward pass reads it */
+    r->phase = PHASE_BACKWARD;
+}
+
+tensor *recorder_differentiate(recorder *r, tensor *input, tensor *output, tensor *cotangent)
+{
+    recorder_turn(r);
     if (r->turned) {
         output = r->turned;
         cotangent = r->turned_cotangent;
@@ -337,7 +343,6 @@ tensor *recorder_differentiate(recorder *r, tensor *input, tensor *output, tenso
     }
     MUST(cotangent, "nothing to start the backward pass from");
     r->cotangent[output->id] = cotangent;
-    r->phase = PHASE_BACKWARD;
     const program *forward = &r->body[PHASE_FORWARD];
     for (int i = forward->count - 1; i >= 0; i--) {
         const op *o = forward->ops[i];

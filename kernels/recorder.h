@@ -24,6 +24,7 @@ typedef struct recorder_grid {
     bool ends_apart;             /* the embedding and the head are on different stages */
     bool ends_folded;            /* they are on one of several, in chunks of their own */
     unsigned divided;            /* coordinates, bit by bit, along which more than one rank divides samples or tokens */
+    int stages, stage;           /* over which the vocabulary is divided; stages 1: it is not */
     bool sequence;               /* activations between blocks are shards over tokens */
 } recorder_grid;
 
@@ -85,6 +86,8 @@ tensor *recorder_row(recorder *r, tensor *of, int64_t row);
  * a use, and each use answers with one recorder_gradient_done() when its gradient is complete. */
 tensor *recorder_weight(recorder *r, const parameter *p);
 
+/* Ops from now on are of the backward pass, for what is differentiated by hand; recorder_differentiate() begins with it. */
+void recorder_turn(recorder *r);
 /* From `output` (whose cotangent is `cotangent`, or where a loss turned the tape: NULL, NULL) back to the chunk's input.
  * Returns the cotangent of `input`, or NULL if none flows there (an embedding's tokens). */
 tensor *recorder_differentiate(recorder *r, tensor *input, tensor *output, tensor *cotangent);

@@ -1,10 +1,13 @@
 #include "layers/layer.h"
 
-tensor *layer_embedding(recorder *r, const embedding_layer *e, const layer_inputs *in)
+/* Ids of other ranks' rows give zeros: the ranks' outputs sum to the embedding. */
+tensor *layer_embed(recorder *r, const embedding_layer *e, const layer_inputs *in)
 {
-    /* Ids of other ranks' rows give zeros: the ranks' outputs sum to the embedding. */
-    tensor *x = record_embed(r, "embed", in->tokens, recorder_weight(r, e->table), e->first);
-    x = layer_leave(r, x);
+    return layer_leave(r, record_embed(r, "embed", in->tokens, recorder_weight(r, e->table), e->first));
+}
+
+tensor *layer_embedded(recorder *r, const embedding_layer *e, const layer_inputs *in, tensor *x)
+{
     if (e->positions) {
         tensor *positions = in->positions;
         if (r->grid.sequence) {

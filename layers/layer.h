@@ -76,10 +76,22 @@ tensor *layer_norm(recorder *r, stream *s, const norm_layer *n, const layer_inpu
 tensor *layer_attention(recorder *r, const attention_layer *a, const layer_inputs *in, tensor *x);
 tensor *layer_mlp(recorder *r, const mlp_layer *m, tensor *x);
 void layer_block(recorder *r, stream *s, const block_layer *b, const layer_inputs *in);
-tensor *layer_embedding(recorder *r, const embedding_layer *e, const layer_inputs *in);
+/* The embedding of the rank's rows of the vocabulary, summed over the tensor ranks. */
+tensor *layer_embed(recorder *r, const embedding_layer *e, const layer_inputs *in);
+/* What else is done to the embedding x: positions, dropout. */
+tensor *layer_embedded(recorder *r, const embedding_layer *e, const layer_inputs *in, tensor *x);
 /* Adds the micro-batch's loss to in->loss. When training it turns the tape: the gradient of the loss is recorded
  * beside its forward pass, chunk by chunk, so that logits of a whole micro-batch never exist. */
 void layer_loss(recorder *r, stream *s, const loss_layer *l, const layer_inputs *in);
+/* The same in two steps, for a vocabulary that is divided over the stages, too: statistics of the logits of this stage's rows from
+ * the last norm's output y, [ranks tokens, 3] of its tensor ranks; then, from those of all stages, the loss. */
+typedef struct head_pass {
+    tensor *x, *head, *logits, *statistics;
+} head_pass;
+head_pass layer_head(recorder *r, const loss_layer *l, const layer_inputs *in, tensor *y);
+/* When training returns this stage's share of the cotangent of y, else NULL. In the backward pass (recorder_turn). */
+tensor *layer_head_loss(recorder *r, const loss_layer *l, const layer_inputs *in, const head_pass *h,
+                        tensor *statistics);
 /* logits[tokens, vocabulary] of every token, for decoding */
 tensor *layer_logits(recorder *r, stream *s, const loss_layer *l, const layer_inputs *in);
 /* x after dropout; x itself when off or not training */

@@ -1,5 +1,5 @@
-/* Output projection and cross-entropy over a vocabulary that is divided over the tensor ranks, a chunk of tokens at a
- * time. The loss ends the forward pass and its own gradient is a known constant, so the gradient of a chunk's logits is
+/* Output projection and cross-entropy over a vocabulary that is divided over the tensor ranks, and over the stages if asked, a
+ * chunk of tokens at a time. The loss ends the forward pass and its own gradient is a known constant, so the gradient of a chunk's logits is
  * computed where the logits lie, and used at once: full logits exist neither on one rank nor at one time. */
 #include "layers/layer.h"
 
@@ -10,23 +10,50 @@ typedef struct chunk {
     tensor *targets;
 } chunk;
 
+/* The statistics of the logits of all tensor ranks. */
+static tensor *record_statistics(recorder *r, const loss_layer *l, tensor *logits, tensor *targets)
+{
+    op_attributes at = {.first = l->first, .count = l->count};
+    op seen = {.kind = OP_cross_entropy_stats, .in = {logits, targets}, .at = at};
+    tensor *stats = recorder_record(r, "loss/stats", &seen, 1, NULL)->out[0];
+    return record_all_gather_replicate(r, "loss/gather stats", stats, stats->shape[0] * r->grid.tensor);
+}
+
+/* Adds the loss; returns the gradient of the logits when training, else NULL. */
+static tensor *record_loss(recorder *r, const loss_layer *l, const layer_inputs *in, const chunk *c, tensor *logits,
+                           tensor *stats)
+{
+    op loss = {.kind = OP_cross_entropy, .in = {logits, c->targets, stats, in->scalars}, .out = {in->loss}};
+    loss.at = (op_attributes){.first = l->first, .count = l->count};
+    loss.at.accumulate = c->index == 0 ? OP_WRITES_FIRST : OP_ADDS;
+    return recorder_record(r, "loss/loss", &loss, r->training ? 2 : 0, NULL)->out[1];
+}
+
+static void record_weight_gradient(recorder *r, tensor *dlogits, tensor *x, tensor *head)
+{
+    op weight = {.kind = OP_linear_grad_weight, .in = {dlogits, x}};
+    weight.out[0] = recorder_gradient(r, head, &weight.at.accumulate);
+    recorder_record(r, "loss/dw", &weight, 0, NULL);
+}
+
 static void chunk_loss(recorder *r, const loss_layer *l, const layer_inputs *in, tensor *head, chunk c)
 {
     tensor *logits = record_linear(r, "loss/head", c.x, head, NULL);
-    op_attributes at = {.first = l->first, .count = l->count};
-    op seen = {.kind = OP_cross_entropy_stats, .in = {logits, c.targets}, .at = at};
-    tensor *stats = recorder_record(r, "loss/stats", &seen, 1, NULL)->out[0];
-    stats = record_all_gather_replicate(r, "loss/gather stats", stats, stats->shape[0] * r->grid.tensor);
-    at.accumulate = c.index == 0 ? OP_WRITES_FIRST : OP_ADDS;
-    op loss = {.kind = OP_cross_entropy, .in = {logits, c.targets, stats, in->scalars}, .out = {in->loss}, .at = at};
-    op *o = recorder_record(r, "loss/loss", &loss, c.dx ? 2 : 0, NULL);
-    if (!c.dx)
+    tensor *dlogits = record_loss(r, l, in, &c, logits, record_statistics(r, l, logits, c.targets));
+    if (!dlogits)
         return;
-    op back = {.kind = OP_linear_grad_input, .in = {o->out[1], head}};
+    op back = {.kind = OP_linear_grad_input, .in = {dlogits, head}};
     recorder_record(r, "loss/dx", &back, 0, (tensor *[OP_MAX_OUT]){c.dx});
-    op weight = {.kind = OP_linear_grad_weight, .in = {o->out[1], c.x}};
-    weight.out[0] = recorder_gradient(r, head, &weight.at.accumulate);
-    recorder_record(r, "loss/dw", &weight, 0, NULL);
+    record_weight_gradient(r, dlogits, c.x, head);
+}
+
+/* What entering the head did to the tokens is undone to their cotangent, too. */
+static tensor *leave_backward(recorder *r, tensor *dx)
+{
+    if (r->grid.tensor == 1)
+        return dx;
+    return r->grid.sequence ? record_reduce_scatter(r, "loss/scatter dx", dx)
+                            : record_all_reduce(r, "loss/reduce dx", dx);
 }
 
 void layer_loss(recorder *r, stream *s, const loss_layer *l, const layer_inputs *in)
@@ -50,14 +77,36 @@ void layer_loss(recorder *r, stream *s, const loss_layer *l, const layer_inputs 
     if (!dx)
         return;
     recorder_gradient_done(r, head, true);
-    /* What entering the head did to the tokens is undone to their cotangent here, too. */
-    if (r->grid.tensor > 1)
-        dx = r->grid.sequence ? record_reduce_scatter(r, "loss/scatter dx", dx)
-                              : record_all_reduce(r, "loss/reduce dx", dx);
+    dx = leave_backward(r, dx);
     for (int i = from; i < r->body[PHASE_FORWARD].count; i++)
         r->body[PHASE_FORWARD].ops[i]->detached = true;
     r->turned = y;
     r->turned_cotangent = dx;
+}
+
+/* The logits of a micro-batch exist at a time, and are kept: each stage has few columns of them. */
+head_pass layer_head(recorder *r, const loss_layer *l, const layer_inputs *in, tensor *y)
+{
+    head_pass h = {.x = layer_enter(r, y), .head = recorder_weight(r, l->head)};
+    h.logits = record_linear(r, "loss/head", h.x, h.head, NULL);
+    recorder_keep(h.logits);
+    h.statistics = record_statistics(r, l, h.logits, in->targets);
+    return h;
+}
+
+tensor *layer_head_loss(recorder *r, const loss_layer *l, const layer_inputs *in, const head_pass *h,
+                        tensor *statistics)
+{
+    chunk c = {.index = 0, .targets = in->targets};
+    tensor *dlogits = record_loss(r, l, in, &c, recorder_use(r, h->logits), statistics);
+    if (!dlogits)
+        return NULL;
+    tensor *head = recorder_use(r, h->head);
+    op back = {.kind = OP_linear_grad_input, .in = {dlogits, head}};
+    tensor *dx = leave_backward(r, recorder_record(r, "loss/dx", &back, 1, NULL)->out[0]);
+    record_weight_gradient(r, dlogits, recorder_use(r, h->x), head);
+    recorder_gradient_done(r, head, true);
+    return dx;
 }
 
 tensor *layer_logits(recorder *r, stream *s, const loss_layer *l, const layer_inputs *in)

@@ -228,61 +228,77 @@ int64_t decoder_vocabulary_rows(const model_shape *shape, int ranks, int shards)
     return even - rows <= rows / VOCABULARY_PADDED ? even : rows;
 }
 
+/* Who divides the vocabulary: the tensor ranks, of one stage or of all. */
 static int64_t vocabulary_rows(const builder *b)
 {
-    return decoder_vocabulary_rows(&b->d->shape, b->tensor, b->layout->grid.gradient);
+    return decoder_vocabulary_rows(&b->d->shape, b->tensor * b->layout->grid.stages, b->layout->grid.gradient);
+}
+
+static int64_t vocabulary_first(const builder *b)
+{
+    return vocabulary_rows(b) * (b->rank + b->tensor * b->layout->grid.stage);
 }
 
 static parameter *build_vocabulary(builder *b, const char *name, names_slot slot)
 {
     const model_shape *s = &b->d->shape;
-    int64_t rows = vocabulary_rows(b), first = rows * b->rank;
+    int64_t rows = vocabulary_rows(b), first = vocabulary_first(b);
     int64_t real = s->vocab_size - first < rows ? s->vocab_size - first : rows;
     parameter *p = add(b, name, rows, b->hidden, false, place_shard(0));
+    if (b->layout->grid.stages > 1)
+        p->place.along[AXIS_COORDINATE_PIPELINE] = place_shard(0);
     piece(b, p, slot, s->vocab_size, b->hidden, first, 0, real, b->hidden, 0);
     return p;
 }
 
 static embedding_layer build_embedding(builder *b)
 {
-    const model_shape *s = &b->d->shape;
     b->layer = -1;
     parameter *table = build_vocabulary(b, "embedding", SLOT_EMBEDDING);
-    if (s->tied_embeddings && b->layout->grid.ends_apart)
+    if (b->d->shape.tied_embeddings && b->layout->grid.ends_apart)
         table->sums |= axis_slots(AXIS_TIE);
-    embedding_layer e = {.table = table};
-    e.first = vocabulary_rows(b) * b->rank;
-    if (shape_traits_of(s->architecture)->learned_positions) {
-        placement place = b->layout->grid.sequence ? place_shared() : place_replicate();
-        parameter *positions = add(b, "positions", s->max_sequence, b->hidden, false, place);
-        piece(b, positions, SLOT_POSITIONS, s->max_sequence, b->hidden, 0, 0, s->max_sequence, b->hidden, 0);
-        e.positions = positions;
-    }
-    return e;
+    return (embedding_layer){.table = table, .first = vocabulary_first(b)};
 }
 
-static loss_layer build_loss(builder *b, const parameter *embedding)
+static const parameter *build_positions(builder *b)
 {
     const model_shape *s = &b->d->shape;
     b->layer = -1;
-    loss_layer l = {.norm = build_norm(b, "final norm", SLOT_FINAL_NORM, SLOT_FINAL_NORM_BIAS)};
+    if (!shape_traits_of(s->architecture)->learned_positions)
+        return NULL;
+    placement place = b->layout->grid.sequence ? place_shared() : place_replicate();
+    parameter *positions = add(b, "positions", s->max_sequence, b->hidden, false, place);
+    piece(b, positions, SLOT_POSITIONS, s->max_sequence, b->hidden, 0, 0, s->max_sequence, b->hidden, 0);
+    return positions;
+}
+
+static norm_layer build_last_norm(builder *b)
+{
+    b->layer = -1;
+    return build_norm(b, "final norm", SLOT_FINAL_NORM, SLOT_FINAL_NORM_BIAS);
+}
+
+/* A head that is tied is the embedding itself where one chunk has both and they are not divided. */
+static void build_head(builder *b, loss_layer *l, const parameter *embedding)
+{
+    const model_shape *s = &b->d->shape;
+    const recorder_grid *g = &b->layout->grid;
     int64_t rows = vocabulary_rows(b);
-    l.first = rows * b->rank;
-    int64_t real = s->vocab_size - l.first < rows ? s->vocab_size - l.first : rows;
-    l.count = real > 0 ? real : 0;
-    l.chunk_tokens = b->layout->loss_tokens;
-    if (s->tied_embeddings && embedding && !b->layout->grid.ends_folded) {
-        l.head = embedding;
-    } else {
-        parameter *head = build_vocabulary(b, "head", s->tied_embeddings ? SLOT_EMBEDDING : SLOT_HEAD);
-        head->tied = s->tied_embeddings;
-        if (head->tied && embedding)
-            head->shares = embedding->number;
-        else if (head->tied)
-            head->sums |= axis_slots(AXIS_TIE);
-        l.head = head;
+    l->first = vocabulary_first(b);
+    int64_t real = s->vocab_size - l->first < rows ? s->vocab_size - l->first : rows;
+    l->count = real > 0 ? real : 0;
+    l->chunk_tokens = b->layout->loss_tokens;
+    if (s->tied_embeddings && embedding && !g->ends_folded && g->stages == 1) {
+        l->head = embedding;
+        return;
     }
-    return l;
+    parameter *head = build_vocabulary(b, "head", s->tied_embeddings ? SLOT_EMBEDDING : SLOT_HEAD);
+    head->tied = s->tied_embeddings;
+    if (head->tied && embedding)
+        head->shares = embedding->number;
+    else if (head->tied)
+        head->sums |= axis_slots(AXIS_TIE);
+    l->head = head;
 }
 
 status decoder_check(const model_shape *s, int ranks)
@@ -312,6 +328,12 @@ void decoder_open(decoder *d, pool *p, const model_shape *shape, const decoder_l
     b.deviation = 0.02f;
     b.residual_deviation = 0.02f / sqrtf(2.0f * (float)shape->layers);
     const parameter *embedding = NULL;
+    if (layout->grid.stages > 1) {
+        d->vocabulary = pool_alloc(p, sizeof *d->vocabulary);
+        b.chunk = layout->chunk_count;
+        d->vocabulary->embedding = build_embedding(&b);
+        embedding = d->vocabulary->embedding.table;
+    }
     for (int c = 0; c < layout->chunk_count; c++) {
         decoder_chunk *chunk = &d->chunks[c];
         b.chunk = c;
@@ -319,10 +341,12 @@ void decoder_open(decoder *d, pool *p, const model_shape *shape, const decoder_l
         chunk->layers = layout->layers[c];
         chunk->embeds = chunk->first_layer == 0;
         chunk->loses = chunk->first_layer + chunk->layers == layout->total_layers;
-        if (chunk->embeds) {
+        if (chunk->embeds && !d->vocabulary) {
             chunk->embedding = build_embedding(&b);
             embedding = chunk->embedding.table;
         }
+        if (chunk->embeds)
+            chunk->embedding.positions = build_positions(&b);
         chunk->blocks = pool_alloc(p, (size_t)chunk->layers * sizeof(block_layer));
         for (int i = 0; i < chunk->layers; i++) {
             block_layer *block = &chunk->blocks[i];
@@ -334,7 +358,14 @@ void decoder_open(decoder *d, pool *p, const model_shape *shape, const decoder_l
             block->mlp = build_mlp(&b);
         }
         if (chunk->loses)
-            chunk->loss = build_loss(&b, embedding);
+            chunk->loss.norm = build_last_norm(&b);
+        if (chunk->loses && !d->vocabulary)
+            build_head(&b, &chunk->loss, embedding);
+    }
+    if (d->vocabulary) {
+        b.chunk = layout->chunk_count;
+        b.layer = -1;
+        build_head(&b, &d->vocabulary->loss, embedding);
     }
     d->numbers = b.number;
 }
@@ -352,7 +383,9 @@ int64_t decoder_rows_between(const recorder_grid *grid, int64_t tokens)
 
 static stream record_blocks(recorder *r, const decoder_chunk *c, const layer_inputs *in, tensor *input)
 {
-    stream s = {.sum = c->embeds ? layer_embedding(r, &c->embedding, in) : input};
+    stream s = {.sum = input};
+    if (c->embeds)
+        s.sum = layer_embedded(r, &c->embedding, in, input ? input : layer_embed(r, &c->embedding, in));
     recorder_keep(s.sum);
     for (int i = 0; i < c->layers; i++) {
         recorder_layer(r, c->first_layer + i);
@@ -367,6 +400,8 @@ tensor *decoder_forward(recorder *r, const decoder *d, int chunk, const layer_in
     const decoder_chunk *c = &d->chunks[chunk];
     r->sites = 2 * c->first_layer + !c->embeds; /* dropout sites are numbered over the whole model */
     stream s = record_blocks(r, c, in, input);
+    if (c->loses && d->vocabulary)
+        return layer_norm(r, &s, &c->loss.norm, in);
     if (c->loses) {
         layer_loss(r, &s, &c->loss, in);
         return NULL;
@@ -374,10 +409,15 @@ tensor *decoder_forward(recorder *r, const decoder *d, int chunk, const layer_in
     return s.delta ? record_add(r, "hand over", s.sum, s.delta) : s.sum;
 }
 
+tensor *decoder_embed(recorder *r, const decoder *d, const layer_inputs *in)
+{
+    return layer_embed(r, &d->vocabulary->embedding, in);
+}
+
 tensor *decoder_logits(recorder *r, const decoder *d, int chunk, const layer_inputs *in, tensor *input)
 {
     const decoder_chunk *c = &d->chunks[chunk];
-    MUST(c->loses, "chunk %d has no head", chunk);
+    MUST(c->loses && !d->vocabulary, "chunk %d has no head", chunk);
     stream s = record_blocks(r, c, in, input);
     return layer_logits(r, &s, &c->loss, in);
 }

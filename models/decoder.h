@@ -19,8 +19,15 @@ typedef struct decoder_chunk {
     loss_layer loss;
 } decoder_chunk;
 
+/* A stage's part of a vocabulary that is divided over the stages. */
+typedef struct decoder_vocabulary {
+    embedding_layer embedding; /* without positions: those are the first chunk's */
+    loss_layer loss;           /* without the norm: it is the last chunk's */
+} decoder_vocabulary;
+
 typedef struct decoder {
     model_shape shape;
+    decoder_vocabulary *vocabulary; /* NULL: the first and the last chunk have all of it */
     decoder_chunk *chunks;
     int chunk_count;
     parameter **parameters; /* in the order of the model */
@@ -43,15 +50,18 @@ status decoder_check(const model_shape *shape, int ranks);
 void decoder_open(decoder *d, pool *p, const model_shape *shape, const decoder_layout *layout);
 
 /* Records the forward pass of a chunk. `input` is what the previous chunk handed over (NULL for the first chunk).
- * Returns what the next chunk takes, or NULL for the last. */
+ * Returns what the next chunk takes, or NULL for the last. Where the vocabulary is divided, the first chunk takes the embedding, and
+ * the last returns what the head takes. */
 tensor *decoder_forward(recorder *r, const decoder *d, int chunk, const layer_inputs *in, tensor *input);
+/* The embedding by this stage's rows: the stages' are parts of a sum. */
+tensor *decoder_embed(recorder *r, const decoder *d, const layer_inputs *in);
 /* As decoder_forward for the last chunk, but ends with the logits of every token; with tensor ranks, of each one's rows. */
 tensor *decoder_logits(recorder *r, const decoder *d, int chunk, const layer_inputs *in, tensor *input);
 
 /* Columns of activations that pass between chunks, and this rank's rows of `tokens` of them. */
 int64_t decoder_rows_between(const recorder_grid *grid, int64_t tokens);
 
-/* Rows of the vocabulary on each tensor rank, padding included: a multiple of 64 (products of odd widths are slow), and of
+/* Rows of the vocabulary on each of so many ranks that divide it, padding included: a multiple of 64 (products of odd widths are slow), and of
  * `shards`, among whom they are divided (uneven parts are no single collective of NCCL's), where that adds little. */
 int64_t decoder_vocabulary_rows(const model_shape *shape, int ranks, int shards);
 

@@ -1,4 +1,5 @@
-/* A schedule turned into what each rank does: launch a receive, wait, compute, launch a send.
+/* A schedule turned into what each rank does: launch a receive, wait, compute, launch a send, or its part of what all
+ * stages exchange (exchange.h).
  *
  * Between two ranks there is one channel in each direction, and its messages match in order: no tags. All launches of
  * a rank are in one total order, in which it must perform them. The caller owns the lowering and frees it with
@@ -10,7 +11,8 @@
  * messages made before it began, so those come before any message it makes. Take the first message of the global order
  * that has not passed: all before it have, so the action that makes it has run, nothing comes before it in either
  * queue, and whatever its receiver does before launching the receive waits only for messages before it. So it passes.
- * Waiting for a send just before a later send is launched delays only messages that are later in the order. The same holds
+ * Waiting for a send just before a later send is launched delays only messages that are later in the order. A meeting of all
+ * stages is a message that is made when the last part of it is: its launches follow the rank's own part. The same holds
  * where actions contain collectives that are in the same queue (tensor parallelism, reductions of gradients): what is in
  * front of an action was launched before it, so it is earlier in the order than what the action makes, and has passed.
  * lowering_check.h proves the same by replay, without this argument.
@@ -18,23 +20,25 @@
 #ifndef PHALANX_PARALLEL_LOWERING_H
 #define PHALANX_PARALLEL_LOWERING_H
 
+#include "parallel/exchange.h"
 #include "parallel/simulate.h"
 
 typedef enum lowering_kind {
     LOWERING_COMPUTE,
     LOWERING_RECEIVE, /* launch: the buffer must be there from here on */
     LOWERING_SEND,    /* launch: the buffer must stay untouched until the step that waits for it */
+    LOWERING_MEET,    /* launch of a meeting: both */
     LOWERING_WAIT,
     LOWERING_KINDS
 } lowering_kind;
 
-typedef enum lowering_payload { LOWERING_ACTIVATION, LOWERING_COTANGENT, LOWERING_PAYLOADS } lowering_payload;
-
 typedef struct lowering_step {
     uint8_t kind;    /* lowering_kind */
-    uint8_t payload; /* lowering_payload; of communication */
-    int16_t peer;    /* the other stage of a communication; -1 for compute */
-    action action;   /* compute: what is done. Receive: what it is for. Send: what made it. Wait: as its launch */
+    uint8_t payload; /* exchange_kind; of communication */
+    int16_t peer;    /* the other stage of a message; -1 for compute and meetings */
+    /* Compute: what is done. Receive: what it is for. Send: what made it. Meeting: what takes it here, or else made its part. Wait: as its
+     * launch */
+    action action;
     int32_t launch;  /* place in this stage's launch order; of a wait: of its launch; -1 for compute */
     int32_t pair;    /* of a launch: the step that waits for it; of a wait: the step that launched it; -1 for compute */
 } lowering_step;
@@ -43,7 +47,7 @@ typedef struct lowering {
     int stages;
     lowering_step **steps; /* [stages][counts[stage]] */
     int *counts;           /* [stages] */
-    int *launches;         /* [stages]: number of receives and sends */
+    int *launches;         /* [stages]: number of receives, sends and meetings */
 } lowering;
 
 typedef struct lowering_options {
@@ -52,7 +56,7 @@ typedef struct lowering_options {
      * costs a buffer held meanwhile. It moves only as far as the launch order demands. */
     int lookahead;
     /* Sends in flight on one channel: a send is waited for just before that many sends later on its channel, or at the
-     * end of the list. At least 1. */
+     * end of the list. At least 1. Likewise meetings of one kind that nothing takes here. */
     int sends_under_way;
 } lowering_options;
 
@@ -65,8 +69,6 @@ typedef struct lowering_options {
 status lowering_make(lowering *out, const simulation *timing, lowering_options options);
 void lowering_free(lowering *l);
 
-/* "activation", "cotangent" */
-const char *lowering_payload_name(int payload);
 /* "receive", "send", ... */
 const char *lowering_kind_name(int kind);
 

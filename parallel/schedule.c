@@ -54,7 +54,7 @@ int schedule_kind_chunks(schedule_kind kind)
 bool schedule_splits(const schedule *s)
 {
     for (int i = 0; i < s->counts[0]; i++)
-        if (s->actions[0][i].kind != ACTION_FORWARD)
+        if (s->actions[0][i].kind != ACTION_FORWARD && s->actions[0][i].chunk < s->chunks)
             return s->actions[0][i].kind != ACTION_BACKWARD;
     return false;
 }

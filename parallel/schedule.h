@@ -42,9 +42,14 @@ typedef enum schedule_kind {
     SCHEDULE_AUTO = SCHEDULE_KINDS, /* found: schedule_search.h */
 } schedule_kind;
 
+/* Where the vocabulary is divided over the stages, each has a part of the head and of the embedding: chunks after its
+ * layers'. */
+enum { SCHEDULE_HEAD, SCHEDULE_EMBEDDING, SCHEDULE_SHARED };
+
 typedef struct schedule {
     int stages;
-    int chunks; /* per stage: virtual stages */
+    int chunks; /* of layers, per stage: virtual stages */
+    int shared; /* 0, or SCHEDULE_SHARED: chunks of each stage beside them */
     int microbatches;
     bool folded;
     schedule_kind kind;
@@ -69,6 +74,17 @@ static inline int schedule_global_chunk(const schedule *s, int stage, int chunk)
 static inline int schedule_stage_of(const schedule *s, int global_chunk)
 {
     return chunk_map_stage(schedule_map(s), global_chunk);
+}
+
+/* Chunks of layers of all stages, and all chunks: global numbers are below it. */
+static inline int schedule_layer_chunks(const schedule *s)
+{
+    return s->stages * s->chunks;
+}
+
+static inline int schedule_all_chunks(const schedule *s)
+{
+    return s->stages * (s->chunks + s->shared);
 }
 
 /* By kind, the word of configurations and messages: "gpipe", "1f1b", ... "auto"; NULL ends them. */

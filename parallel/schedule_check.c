@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "memory/log.h"
+#include "parallel/exchange.h"
 
 /* The place of each action of one (global chunk, micro-batch) in its stage's list; -1: none. */
 typedef struct positions {
@@ -13,7 +14,7 @@ typedef struct positions {
 
 typedef struct checker {
     const schedule *s;
-    positions *where; /* [stages * chunks][microbatches] */
+    positions *where; /* [all chunks][microbatches] */
     int *done;        /* [stages]: actions replayed */
 } checker;
 
@@ -38,7 +39,7 @@ static status index_actions(checker *c)
     for (int stage = 0; stage < s->stages; stage++)
         for (int i = 0; i < s->counts[stage]; i++) {
             action a = s->actions[stage][i];
-            if (a.kind >= ACTION_KINDS || a.chunk < 0 || a.chunk >= s->chunks || a.microbatch < 0 ||
+            if (a.kind >= ACTION_KINDS || a.chunk < 0 || a.chunk >= s->chunks + s->shared || a.microbatch < 0 ||
                 a.microbatch >= s->microbatches)
                 return fail_at(s, stage, i, "no such action in this schedule", -1);
             int *at = &find(c, schedule_global_chunk(s, stage, a.chunk), a.microbatch)->at[a.kind];
@@ -60,7 +61,7 @@ static status fail_missing(const schedule *s, int global_chunk, int microbatch, 
 static status check_complete(const checker *c)
 {
     const schedule *s = c->s;
-    for (int g = 0; g < s->stages * s->chunks; g++)
+    for (int g = 0; g < schedule_all_chunks(s); g++)
         for (int m = 0; m < s->microbatches; m++) {
             const int *at = find(c, g, m)->at;
             bool whole = at[ACTION_BACKWARD] >= 0;
@@ -88,9 +89,10 @@ static status check_ascending(const schedule *s)
         1u << ACTION_BACKWARD | 1u << ACTION_BACKWARD_WEIGHT,
     };
     status result = STATUS_OK;
-    int *last = must_alloc(sizeof *last * s->chunks * ORDERS);
+    int chunks = s->chunks + s->shared;
+    int *last = must_alloc(sizeof *last * chunks * ORDERS);
     for (int stage = 0; stage < s->stages && result == STATUS_OK; stage++) {
-        memset(last, 0xff, sizeof *last * s->chunks * ORDERS); /* -1 */
+        memset(last, 0xff, sizeof *last * chunks * ORDERS); /* -1 */
         for (int i = 0; i < s->counts[stage] && result == STATUS_OK; i++) {
             action a = s->actions[stage][i];
             for (int order = 0; order < ORDERS && result == STATUS_OK; order++) {
@@ -119,22 +121,31 @@ static bool is_done(const checker *c, int global_chunk, int microbatch, unsigned
 
 enum { COTANGENT = 1u << ACTION_BACKWARD | 1u << ACTION_BACKWARD_INPUT };
 
+/* What never comes, by what it is. */
+static const char *const missing[EXCHANGES] = {
+    [EXCHANGE_ACTIVATION] = "the previous chunk's forward never comes",
+    [EXCHANGE_COTANGENT] = "the next chunk's backward never comes",
+    [EXCHANGE_EMBEDDING] = "a stage's part of the embedding never comes",
+    [EXCHANGE_HIDDEN] = "the last chunk's forward never comes",
+    [EXCHANGE_STATISTICS] = "a stage's part of the head never comes",
+    [EXCHANGE_HIDDEN_COTANGENT] = "a stage's part of the head's backward never comes",
+    [EXCHANGE_EMBEDDING_COTANGENT] = "the first chunk's backward never comes",
+};
+
 /* What the stage's next action still waits for: NULL if nothing. */
 static const char *waits_for(const checker *c, int stage)
 {
     const schedule *s = c->s;
     action a = s->actions[stage][c->done[stage]];
     int g = schedule_global_chunk(s, stage, a.chunk);
-    if (a.kind == ACTION_FORWARD)
-        return g == 0 || is_done(c, g - 1, a.microbatch, 1u << ACTION_FORWARD)
-                   ? NULL
-                   : "the previous chunk's forward never comes";
     if (a.kind == ACTION_BACKWARD_WEIGHT)
         return is_done(c, g, a.microbatch, 1u << ACTION_BACKWARD_INPUT) ? NULL : "its backward-input has not been done";
-    if (!is_done(c, g, a.microbatch, 1u << ACTION_FORWARD))
+    if (a.kind != ACTION_FORWARD && !is_done(c, g, a.microbatch, 1u << ACTION_FORWARD))
         return "its forward has not been done";
-    if (g + 1 < s->stages * s->chunks && !is_done(c, g + 1, a.microbatch, COTANGENT))
-        return "the next chunk's backward never comes";
+    exchange_makers m = exchange_makers_of(s, stage, a);
+    for (int i = 0; i < m.count; i++)
+        if (!is_done(c, m.first + i, a.microbatch, m.forward ? 1u << ACTION_FORWARD : COTANGENT))
+            return missing[exchange_taken(s, stage, a)];
     return NULL;
 }
 
@@ -157,7 +168,7 @@ static status check_progress(checker *c)
 
 status schedule_check(const schedule *s)
 {
-    unsigned long pairs = (unsigned long)s->stages * s->chunks * s->microbatches;
+    unsigned long pairs = (unsigned long)schedule_all_chunks(s) * s->microbatches;
     checker c = {.s = s};
     c.where = must_alloc(sizeof *c.where * pairs);
     c.done = must_calloc(s->stages, sizeof *c.done);

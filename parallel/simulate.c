@@ -4,13 +4,14 @@
 #include <stdlib.h>
 
 #include "memory/log.h"
+#include "parallel/exchange.h"
 
 /* The times at which results exist where they are made; negative: not yet. */
 typedef struct replay {
     const schedule *s;
     const simulate_cost *costs;
     double hop;
-    double *forward, *cotangent; /* [stages * chunks][microbatches] */
+    double *forward, *cotangent; /* [all chunks][microbatches] */
     int *done;                   /* [stages] */
     double *free_at;             /* [stages] */
 } replay;
@@ -33,17 +34,22 @@ static double length_of(const replay *r, int stage, action a)
 /* When the inputs of the stage's next action are at hand; negative if not known yet. */
 static double ready_at(const replay *r, int stage, action a)
 {
-    int g = schedule_global_chunk(r->s, stage, a.chunk), last = r->s->stages * r->s->chunks - 1;
+    int g = schedule_global_chunk(r->s, stage, a.chunk);
     if (a.kind == ACTION_BACKWARD_WEIGHT)
         return *entry(r, r->cotangent, g, a.microbatch);
     if (a.kind != ACTION_FORWARD && *entry(r, r->forward, g, a.microbatch) < 0)
         return -1;
-    if (g == (a.kind == ACTION_FORWARD ? 0 : last))
-        return 0;
-    double made = a.kind == ACTION_FORWARD ? *entry(r, r->forward, g - 1, a.microbatch)
-                                           : *entry(r, r->cotangent, g + 1, a.microbatch);
-    int from = schedule_stage_of(r->s, a.kind == ACTION_FORWARD ? g - 1 : g + 1);
-    return made < 0 ? -1 : from == stage ? made : made + r->hop;
+    exchange_makers m = exchange_makers_of(r->s, stage, a);
+    double latest = 0;
+    for (int i = 0; i < m.count; i++) {
+        double made = *entry(r, m.forward ? r->forward : r->cotangent, m.first + i, a.microbatch);
+        bool travels = exchange_meets(exchange_taken(r->s, stage, a)) || schedule_stage_of(r->s, m.first) != stage;
+        if (made < 0)
+            return -1;
+        made += travels ? r->hop : 0;
+        latest = made > latest ? made : latest;
+    }
+    return latest;
 }
 
 /* Perform the stage's next action if its inputs are known. */
@@ -79,6 +85,8 @@ static void measure_memory(simulate_stage *out, const schedule *s, int stage, do
     int in_flight = 0, deferred = 0;
     for (int i = 0; i < s->counts[stage]; i++) {
         int kind = s->actions[stage][i].kind;
+        if (s->actions[stage][i].chunk >= s->chunks)
+            continue; /* held for a moment */
         in_flight += kind == ACTION_FORWARD;
         double peak = (in_flight + weight_share * deferred) / s->chunks;
         if (in_flight > out->in_flight)
@@ -130,7 +138,7 @@ static status run_all(replay *r, simulation *out)
 
 status simulate_run(simulation *out, const schedule *s, const simulate_cost *costs, double hop, double weight_share)
 {
-    long pairs = (long)s->stages * s->chunks * s->microbatches;
+    long pairs = (long)schedule_all_chunks(s) * s->microbatches;
     replay r = {.s = s, .costs = costs, .hop = hop};
     r.forward = must_alloc(sizeof(double) * pairs);
     r.cotangent = must_alloc(sizeof(double) * pairs);
@@ -160,7 +168,7 @@ status simulate_run(simulation *out, const schedule *s, const simulate_cost *cos
 
 status simulate_uniform(simulation *out, const schedule *s, simulate_cost cost, double hop, double weight_share)
 {
-    int n = s->stages * s->chunks;
+    int n = schedule_all_chunks(s);
     simulate_cost *costs = must_alloc(sizeof *costs * n);
     for (int i = 0; i < n; i++)
         costs[i] = cost;

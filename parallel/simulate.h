@@ -38,7 +38,7 @@ typedef struct simulation {
     double bubble;            /* idle time of all stages / (stages * length) */
 } simulation;
 
-/* `costs`: [stages * chunks], by global chunk. `hop`: from the end of an action to its result at another stage.
+/* `costs`: of all chunks (schedule_all_chunks), by global number. `hop`: from the end of an action to its result at another stage.
  * `weight_share`: M_W / M_B, the share of a chunk's activations that stays between I and W.
  * A schedule that cannot end (schedule_check) fails. */
 status simulate_run(simulation *out, const schedule *s, const simulate_cost *costs, double hop, double weight_share);

@@ -114,7 +114,7 @@ static status open_model(compiled *out, const compile_options *o)
 {
     TRY(compile_model(out, o));
     bool same_bits = o->backend && o->backend->same_bits;
-    return o->train && o->budget && !o->loss_tokens && out->last_stage && !same_bits ? fit_loss_chunk(out) : STATUS_OK;
+    return o->train && o->budget && !o->loss_tokens && out->last_stage && !out->model.vocabulary && !same_bits ? fit_loss_chunk(out) : STATUS_OK;
 }
 
 static status check_offload(const compile_options *o)
@@ -227,6 +227,7 @@ status compile_options_from(compile_options *out, const config *c, const grid *g
                              .chunks = g->size[GRID_PIPELINE] > 1 ? c->parallel.virtual_stages : 1,
                              .layers_per_chunk =
                                  c->parallel.layers_per_stage.count ? c->parallel.layers_per_stage.item : NULL,
+                             .vocabulary_divided = c->parallel.vocabulary == CONFIG_VOCABULARY_STAGES,
                              .sequence_parallel = c->parallel.sequence,
                              .zero = c->parallel.zero,
                              .bucket = c->parallel.bucket,

@@ -2,12 +2,16 @@
 
 #include <stdlib.h>
 
+#include "engine/compile/compile_model.h"
+#include "engine/compile/compile_parts.h"
 #include "engine/compile/compile_program.h"
+#include "engine/compile/compile_schedule.h"
 #include "engine/compile/plan_price.h"
 #include "engine/compile/play.h"
 #include "memory/log.h"
 #include "parallel/schedule_make.h"
 #include "parallel/schedule_search.h"
+#include "parallel/schedule_share.h"
 
 /* Chunks round and round, and folded. */
 enum { MAPS = 2 };
@@ -16,9 +20,9 @@ typedef struct find {
     const compile_options *o;
     const profile *prices;
     recompute how;   /* which activations are made again */
-    int stages, all; /* all chunks */
-    simulate_cost *costs;
-    double *holds, *defers; /* [all], by global chunk */
+    int stages, all;        /* all chunks, of a divided vocabulary too */
+    simulate_cost *costs;   /* [all], by global chunk */
+    double *holds, *defers; /* likewise */
     double hop;
     double *fixed[MAPS]; /* [stages] bytes of a stage's arena beside what its actions hold */
     double *limit[MAPS];
@@ -64,7 +68,7 @@ static void count_memory(double *holds, double *defers, const program *p)
 /* What the stage's actions cost and hold, and what is fixed. */
 static status read_stage(find *f, const compiled *c, const schedule *s, bool folded)
 {
-    int stage = c->options.grid.at[GRID_PIPELINE], chunks = c->options.chunks;
+    int stage = c->options.grid.at[GRID_PIPELINE], chunks = unroll_bodies(c);
     double *own = must_calloc(2 * (unsigned long)chunks, sizeof *own);
     double *peaks = must_alloc(sizeof *peaks * (unsigned long)f->stages);
     simulate_cost *costs = must_alloc(sizeof *costs * (unsigned long)chunks);
@@ -109,7 +113,7 @@ static status measure(find *f, bool folded)
     schedule s;
     f->fixed[folded] = must_calloc((unsigned long)f->stages, sizeof(double));
     f->limit[folded] = must_calloc((unsigned long)f->stages, sizeof(double));
-    TRY(schedule_make(&s, reference(folded), f->stages, f->o->chunks, microbatches_of(f)));
+    TRY(compile_schedule_named(&s, f->o, reference(folded), microbatches_of(f)));
     status ok = STATUS_OK;
     for (int stage = 0; ok == STATUS_OK && stage < f->stages; stage++)
         ok = measure_stage(f, &s, stage, folded);
@@ -189,7 +193,7 @@ static status try_named(schedule *out, double *seconds, const find *f, double ro
         double bytes;
         if ((needed && needed != f->o->chunks) || kind == SCHEDULE_1F1B || kind == SCHEDULE_INTERLEAVED)
             continue; /* the last two are `out`'s names */
-        TRY(schedule_make(&s, (schedule_kind)kind, f->stages, f->o->chunks, f->o->microbatches));
+        TRY(compile_schedule_named(&s, f->o, (schedule_kind)kind, f->o->microbatches));
         status ok = measure_bytes(&bytes, f, &s);
         if (ok == STATUS_OK && bytes <= room)
             ok = keep_better(out, seconds, f, &s);
@@ -207,6 +211,44 @@ static void set_limits(find *f, double room)
             f->limit[map][stage] = room - f->fixed[map][stage];
 }
 
+/* The search knows of layers alone: each of its chunks does an even share of what its stage does for a divided vocabulary, which is
+ * then put among what was found. Returns the costs that it is told. */
+static simulate_cost *layer_costs(const find *f)
+{
+    int chunks = f->o->chunks, layers = f->stages * chunks;
+    simulate_cost *costs = must_alloc(sizeof *costs * (unsigned long)layers);
+    for (int g = 0; g < layers; g++) {
+        costs[g] = f->costs[g];
+        for (int i = layers + g % f->stages; i < f->all; i += f->stages) {
+            costs[g].forward += f->costs[i].forward / chunks;
+            costs[g].input += f->costs[i].input / chunks;
+            costs[g].weight += f->costs[i].weight / chunks;
+        }
+    }
+    return costs;
+}
+
+static status search_layers(schedule *out, const find *f, double hop)
+{
+    simulate_cost *costs = layer_costs(f);
+    status ok = schedule_search(out, &(schedule_search_terms){.stages = f->stages,
+                                                              .chunks = f->o->chunks,
+                                                              .microbatches = f->o->microbatches,
+                                                              .costs = costs,
+                                                              .hop = hop,
+                                                              .holds = f->holds,
+                                                              .defers = f->defers,
+                                                              .limit = {f->limit[0], f->limit[1]},
+                                                              .barrier = true});
+    free(costs);
+    if (ok == STATUS_OK && compile_divides_vocabulary(f->o)) {
+        schedule layers = *out;
+        schedule_share(out, &layers, f->costs, hop);
+        schedule_free(&layers);
+    }
+    return ok;
+}
+
 /* Searches with ever less until what is found fits in fact; false: nothing did. */
 static status search_within(bool *fits, schedule *out, find *f, double hop, double room)
 {
@@ -215,15 +257,7 @@ static status search_within(bool *fits, schedule *out, find *f, double hop, doub
     *fits = false;
     for (int i = 0; i < TRIES && !*fits; i++) {
         set_limits(f, told);
-        status ok = schedule_search(out, &(schedule_search_terms){.stages = f->stages,
-                                                                  .chunks = f->o->chunks,
-                                                                  .microbatches = f->o->microbatches,
-                                                                  .costs = f->costs,
-                                                                  .hop = hop,
-                                                                  .holds = f->holds,
-                                                                  .defers = f->defers,
-                                                                  .limit = {f->limit[0], f->limit[1]},
-                                                                  .barrier = true});
+        status ok = search_layers(out, f, hop);
         if (ok != STATUS_OK)
             return STATUS_OK;
         ok = measure_bytes(&bytes, f, out);
@@ -283,7 +317,7 @@ static status improve(schedule *out, find *f)
 
 static status search_all(schedule *out, find *f)
 {
-    TRY(schedule_make(out, SCHEDULE_1F1B, f->stages, f->o->chunks, f->o->microbatches));
+    TRY(compile_schedule_named(out, f->o, SCHEDULE_1F1B, f->o->microbatches));
     status ok = improve(out, f);
     if (ok != STATUS_OK)
         schedule_free(out);
@@ -297,7 +331,7 @@ status compile_find(schedule *out, const compile_options *options)
     compile_options o = *options;
     o.order = prices.as_lowered ? ORDER_AS_LOWERED : o.order;
     find f = {.o = &o, .prices = &prices, .stages = o.grid.size[GRID_PIPELINE]};
-    f.all = f.stages * o.chunks;
+    f.all = f.stages * (o.chunks + (compile_divides_vocabulary(&o) ? SCHEDULE_SHARED : 0));
     f.costs = must_calloc((unsigned long)f.all, sizeof *f.costs);
     f.holds = must_calloc((unsigned long)f.all, sizeof *f.holds);
     f.defers = must_calloc((unsigned long)f.all, sizeof *f.defers);

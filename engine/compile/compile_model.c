@@ -51,29 +51,43 @@ chunk_map compile_chunks(const compile_options *o)
 
 /* ---- layers over chunks ----------------------------------------------------------------------------------------- */
 
-static status divide_layers(compiled *c, int **first, int **count)
+bool compile_divides_vocabulary(const compile_options *o)
 {
-    const compile_options *o = &c->options;
+    return o->vocabulary_divided && o->grid.size[GRID_PIPELINE] > 1;
+}
+
+void compile_forward_flops(double *layer, double *head, const compile_options *o)
+{
+    *layer =
+        2 * layer_weights(&o->shape) + 4.0 * o->shape.heads * o->shape.head_size * mean_keys(&o->shape, o->sequence);
+    *head = 2.0 * (double)o->shape.hidden_size * (double)o->shape.vocab_size;
+}
+
+status compile_divide_layers(int *counts, const compile_options *o)
+{
     int stages = o->grid.size[GRID_PIPELINE], all = stages * o->chunks;
+    double layer, head;
     if (o->shape.layers < all)
         return status_fail(STATUS_USAGE,
                            "parallel.pipeline x virtual_stages = %d chunks for model.layers = %d: each chunk "
                            "needs a layer; lower parallel.pipeline or parallel.virtual_stages",
                            all, o->shape.layers);
+    if (o->layers_per_chunk)
+        return partition_given(counts, o->layers_per_chunk, all, o->shape.layers, stages, o->chunks);
+    compile_forward_flops(&layer, &head, o);
+    partition_costs costs = {.first = 0, .last = compile_divides_vocabulary(o) ? 0 : head / layer};
+    return partition_automatic(counts, &costs, o->shape.layers, all);
+}
+
+static status divide_layers(compiled *c, int **first, int **count)
+{
+    const compile_options *o = &c->options;
+    int all = o->grid.size[GRID_PIPELINE] * o->chunks, at = 0;
     int *counts = pool_alloc(&c->pool, (size_t)all * sizeof(int));
-    if (o->layers_per_chunk) {
-        TRY(partition_given(counts, o->layers_per_chunk, all, o->shape.layers, stages, o->chunks));
-    } else {
-        double layer = 2 * layer_weights(&o->shape) +
-                       4.0 * o->shape.heads * o->shape.head_size * mean_keys(&o->shape, o->sequence);
-        double head = 2.0 * (double)o->shape.hidden_size * (double)o->shape.vocab_size;
-        partition_costs costs = {.first = 0, .last = head / layer};
-        TRY(partition_automatic(counts, &costs, o->shape.layers, all));
-    }
+    TRY(compile_divide_layers(counts, o));
     *first = pool_alloc(&c->pool, (size_t)o->chunks * sizeof(int));
     *count = pool_alloc(&c->pool, (size_t)o->chunks * sizeof(int));
     chunk_map map = compile_chunks(o);
-    int at = 0;
     for (int i = 0; i < all; i++) {
         if (chunk_map_stage(map, i) == o->grid.at[GRID_PIPELINE]) {
             (*first)[chunk_map_chunk(map, i)] = at;
@@ -101,14 +115,17 @@ static recorder_grid ranks_around(const compile_options *o)
     const grid *g = &o->grid;
     chunk_map map = compile_chunks(o);
     bool folded = chunk_map_stage(map, map.stages * map.chunks - 1) == 0; /* the last chunk is where the first is */
+    bool divided = compile_divides_vocabulary(o), apart = g->size[GRID_PIPELINE] > 1 && !divided;
     recorder_grid around = {.tensor = g->size[GRID_TENSOR],
                             .tensor_rank = g->at[GRID_TENSOR],
                             .gradient = grid_group_size(g, AXIS_GRADIENT),
                             .gradient_rank = grid_index(g, AXIS_GRADIENT),
                             .kv = grid_group_size(g, AXIS_KV),
                             .kv_rank = grid_index(g, AXIS_KV),
-                            .ends_apart = g->size[GRID_PIPELINE] > 1 && !folded,
-                            .ends_folded = g->size[GRID_PIPELINE] > 1 && folded,
+                            .ends_apart = apart && !folded,
+                            .ends_folded = apart && folded,
+                            .stages = divided ? g->size[GRID_PIPELINE] : 1,
+                            .stage = divided ? g->at[GRID_PIPELINE] : 0,
                             .sequence = o->sequence_parallel && g->size[GRID_TENSOR] > 1};
     for (int i = 0; i < GRID_AXES; i++)
         around.divided |= (unsigned)(g->size[i] > 1 && axis_divides_activations(i)) << i;

@@ -14,7 +14,8 @@ int64_t storage_owned_bytes(const compiled *c, int gradient_rank);
 /* Of what compressed gradients lack; 0 where none are. */
 int64_t storage_feedback_bytes(const compiled *c);
 
-/* unroll.c: a chunk recorded for one micro-batch, with its input and output. */
+/* unroll.c: a chunk recorded for one micro-batch, with its input and output; or where the vocabulary is divided the stage's part
+ * of the head, whose output is statistics and whose "cotangent" is those of all, or of the embedding. */
 typedef struct recorded {
     recorder r;
     tensor *input, *output; /* NULL at the model's ends */
@@ -22,7 +23,7 @@ typedef struct recorded {
 } recorded;
 
 typedef struct unroll_what {
-    int chunk;
+    int chunk; /* or chunk_count + SCHEDULE_HEAD, SCHEDULE_EMBEDDING */
     bool training, split;
     recompute recompute;
     const uint8_t *drop;  /* of the chunk's forward ops, for RECOMPUTE_CHOSEN */
@@ -30,6 +31,8 @@ typedef struct unroll_what {
     tensor *const *whole; /* weights gathered before the bodies, by number (update_begin), or NULL */
 } unroll_what;
 
+/* How many are recorded of a stage: its chunks, and its parts of a divided vocabulary. */
+int unroll_bodies(const compiled *c);
 /* Ops and tensors go to `p`. */
 void unroll_record(recorded *out, pool *p, const compiled *c, const unroll_what *what);
 void unroll_recorded_free(recorded *r);

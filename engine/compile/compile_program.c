@@ -57,14 +57,15 @@ status compile_program_training(compiled_program *out, const compiled *c, const 
     schedule s = {0};
     TRY(compile_schedule(&s, o, microbatches));
     tensor *const *whole = update_begin(out, c);
-    recorded *chunks = must_calloc((unsigned long)o->chunks, sizeof *chunks);
-    for (int i = 0; i < o->chunks; i++)
+    int bodies = unroll_bodies(c);
+    recorded *chunks = must_calloc((unsigned long)bodies, sizeof *chunks);
+    for (int i = 0; i < bodies; i++)
         unroll_record(&chunks[i], &out->pool, c,
                       &(unroll_what){.chunk = i,
                                      .training = true,
                                      .split = schedule_splits(&s),
                                      .recompute = keep->how,
-                                     .drop = keep->drop ? keep->drop[i] : NULL,
+                                     .drop = keep->drop && i < o->chunks ? keep->drop[i] : NULL,
                                      .fuse = true,
                                      .whole = whole});
     status ok = unroll(out, c, chunks, &s);
@@ -74,7 +75,7 @@ status compile_program_training(compiled_program *out, const compiled *c, const 
         finish(out, c, keep->order, bound_only);
         out->first_change = first_change(out, c);
     }
-    close_bodies(chunks, o->chunks);
+    close_bodies(chunks, bodies);
     schedule_free(&s);
     return ok;
 }
@@ -83,8 +84,9 @@ status compile_program_forward(compiled_program *out, const compiled *c)
 {
     const compile_options *o = &c->options;
     *out = (compiled_program){.first_change = -1};
-    recorded *chunks = must_calloc((unsigned long)o->chunks, sizeof *chunks);
-    for (int i = 0; i < o->chunks; i++)
+    int bodies = unroll_bodies(c);
+    recorded *chunks = must_calloc((unsigned long)bodies, sizeof *chunks);
+    for (int i = 0; i < bodies; i++)
         unroll_record(&chunks[i], &out->pool, c, &(unroll_what){.chunk = i, .fuse = true});
     unroll_forward(out, c, chunks, 1);
     compile_order how = o->order == ORDER_AS_LOWERED ? ORDER_AS_LOWERED : ORDER_EARLY;
@@ -92,7 +94,7 @@ status compile_program_forward(compiled_program *out, const compiled *c)
     if (!o->decode_samples)
         update_loss(out, c);
     finish(out, c, how, false);
-    close_bodies(chunks, o->chunks);
+    close_bodies(chunks, bodies);
     return STATUS_OK;
 }
 

@@ -1,9 +1,12 @@
 #include "engine/compile/compile_schedule.h"
 
+#include <stdlib.h>
 #include <string.h>
 
+#include "engine/compile/compile_model.h"
 #include "memory/log.h"
 #include "parallel/schedule_make.h"
+#include "parallel/schedule_share.h"
 
 static bool is_found(const compile_options *o)
 {
@@ -16,13 +19,58 @@ static schedule_kind kind_of(const compile_options *o)
     return o->grid.size[GRID_PIPELINE] == 1 ? SCHEDULE_1F1B : o->schedule;
 }
 
+/* ---- a vocabulary that is divided over the stages ------------------------------------------------------------------ */
+
+/* Of a layer's forward pass: the work on a stage's part of the embedding, and the time of a message. */
+static const double EMBEDDING_COST = 0.02, HOP = 0.05;
+
+simulate_cost *compile_schedule_costs(double *hop, const compile_options *o, const schedule *s)
+{
+    int n = schedule_layer_chunks(s), all = s->stages * (s->chunks + SCHEDULE_SHARED);
+    double layer, head;
+    int *layers = must_alloc((unsigned long)n * sizeof *layers);
+    simulate_cost *costs = must_calloc((unsigned long)all, sizeof *costs);
+    MUST(compile_divide_layers(layers, o) == STATUS_OK, "%s", status_message());
+    compile_forward_flops(&layer, &head, o);
+    double again = o->recompute == RECOMPUTE_FULL ? 1 : 0;
+    for (int g = 0; g < all; g++) {
+        int shared = chunk_map_chunk(schedule_map(s), g) - s->chunks;
+        double f = shared < 0 ? layers[g] : shared == SCHEDULE_HEAD ? head / layer / s->stages : EMBEDDING_COST;
+        costs[g] = (simulate_cost){f, f * (shared < 0 ? 1 + again : 1), shared == SCHEDULE_EMBEDDING ? 0 : f};
+    }
+    *hop = HOP;
+    free(layers);
+    return costs;
+}
+
+/* `s`, of layers alone, becomes one with the vocabulary's work. */
+static void share(schedule *s, const compile_options *o)
+{
+    schedule shared;
+    double hop;
+    simulate_cost *costs = compile_schedule_costs(&hop, o, s);
+    schedule_share(&shared, s, costs, hop);
+    schedule_free(s);
+    *s = shared;
+    free(costs);
+}
+
+status compile_schedule_named(schedule *out, const compile_options *o, schedule_kind kind, int microbatches)
+{
+    TRY(schedule_make(out, kind, o->grid.size[GRID_PIPELINE], o->chunks, microbatches));
+    if (compile_divides_vocabulary(o))
+        share(out, o);
+    return STATUS_OK;
+}
+
 status compile_schedule(schedule *out, const compile_options *o, int microbatches)
 {
     if (!is_found(o))
-        return schedule_make(out, kind_of(o), o->grid.size[GRID_PIPELINE], o->chunks, microbatches);
+        return compile_schedule_named(out, o, kind_of(o), microbatches);
     const schedule *s = o->found;
     MUST(s && s->microbatches == microbatches, "a schedule was found for another number of micro-batches");
-    schedule_alloc(out, s->kind, schedule_map(s), microbatches, 3 * s->chunks * microbatches);
+    schedule_alloc(out, s->kind, schedule_map(s), microbatches, 3 * (s->chunks + s->shared) * microbatches);
+    out->shared = s->shared;
     for (int stage = 0; stage < s->stages; stage++) {
         memcpy(out->actions[stage], s->actions[stage], sizeof **s->actions * (unsigned long)s->counts[stage]);
         out->counts[stage] = s->counts[stage];

@@ -35,6 +35,7 @@ typedef struct compile_options {
     const schedule *found;       /* of SCHEDULE_AUTO: the caller's (compile_schedule.h); NULL: compile() finds it */
     const char *schedule_for;    /* the profile that it is found with; NULL: h100 */
     int chunks;                  /* per stage */
+    bool vocabulary_divided;     /* over the stages, where there are several: else the first and the last have all of it */
     const int *layers_per_chunk; /* of the whole model in order, or NULL: divided automatically */
     bool sequence_parallel;
     int zero;

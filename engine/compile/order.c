@@ -12,13 +12,14 @@
 
 static bool is_collective(const op *o)
 {
-    return (op_row_of(o)->flags & OP_COMM) && o->kind != OP_send && o->kind != OP_receive;
+    return (op_row_of(o)->flags & OP_COMM) && !axis_between_stages((axis)o->at.axis);
 }
 
 /* A message between stages, or the wait for one: no launch passes it. */
 static bool is_message(const op *o)
 {
-    return o->kind == OP_wait || o->kind == OP_send || o->kind == OP_receive;
+    bool communicates = (op_row_of(o)->flags & OP_COMM) != 0;
+    return o->kind == OP_wait || (communicates && axis_between_stages((axis)o->at.axis));
 }
 
 static bool same_queue(const op *a, const op *b)

@@ -36,7 +36,7 @@ static void look(found *f, counts *c, const int *objects)
 {
     const op *o = f->of;
     bool communicates = (op_row_of(o)->flags & OP_COMM) != 0;
-    bool message = o->kind == OP_wait || o->kind == OP_send || o->kind == OP_receive;
+    bool message = o->kind == OP_wait || (communicates && axis_between_stages((axis)o->at.axis));
     for (int k = 0; k < ORDER_OPERANDS; k++) {
         if (!is_operand(o, k))
             continue;

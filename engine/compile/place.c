@@ -41,6 +41,12 @@ static bool starts(const op *o)
     return (op_row_of(o)->flags & OP_ASYNCHRONOUS) != 0;
 }
 
+/* A message between stages: it has its request and its wait. */
+static bool is_lowered(const op *o)
+{
+    return (op_row_of(o)->flags & OP_COMM) && axis_between_stages((axis)o->at.axis);
+}
+
 /* Parameters that share a weight have a tensor each: persistent tensors have addresses by now. */
 static bool same_bytes(const tensor *a, const tensor *b)
 {
@@ -99,7 +105,7 @@ void place_waits(compiled_program *out, compile_order how)
         head[i] = -1;
     for (int i = before.count - 1; i >= 0; i--) { /* descending: each list comes out in launch order */
         op *o = before.ops[i];
-        if (!starts(o) || o->kind == OP_send || o->kind == OP_receive)
+        if (!starts(o) || is_lowered(o))
             continue; /* where messages are waited for is decided by the lowering */
         bool updated = o->phase == PHASE_BEGIN && !is_transient(o->out[0]);
         int user = updated && how == ORDER_AS_LOWERED ? after_gathers(&before, i) : first_user(&before, i);
@@ -112,7 +118,7 @@ void place_waits(compiled_program *out, compile_order how)
         if (i == before.count)
             break;
         op *o = before.ops[i];
-        if (starts(o) && o->kind != OP_send && o->kind != OP_receive)
+        if (starts(o) && !is_lowered(o))
             o->at.request = out->requests++;
         program_append(&out->list, o);
     }

@@ -82,7 +82,7 @@ static void measure_loss(plan_rank *out, const compiled *c, const profile *h)
 {
     const compile_options *o = &c->options;
     double flops = profile_products(h, o->compute);
-    if (!c->last_stage)
+    if (!c->last_stage || c->model.vocabulary)
         return;
     int64_t all = o->micro_batch * o->sequence;
     out->loss_tokens = o->loss_tokens < all ? o->loss_tokens : all;

@@ -3,11 +3,13 @@
 #include <stdlib.h>
 
 #include "engine/compile/collective.h"
+#include "engine/compile/compile_parts.h"
 #include "memory/log.h"
 
 static bool is_message(const op *o)
 {
-    return o->kind == OP_send || o->kind == OP_receive || o->kind == OP_wait;
+    bool communicates = (op_row_of(o)->flags & OP_COMM) != 0;
+    return o->kind == OP_wait || (communicates && axis_between_stages((axis)o->at.axis));
 }
 
 /* Does it travel while other ops compute? Weights and gradients do. */
@@ -24,7 +26,7 @@ typedef struct sums {
 void plan_price_chunks(simulate_cost *costs, const profile *h, const compiled *c)
 {
     const program *list = &c->training.list;
-    int chunks = c->model.chunk_count;
+    int chunks = unroll_bodies(c);
     sums(*of)[PHASE_COUNT] = must_calloc((unsigned long)chunks, sizeof *of);
     for (int i = 0; i < list->count; i++) {
         const op *o = list->ops[i];

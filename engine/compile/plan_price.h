@@ -6,7 +6,7 @@
 #include "engine/compile/profile.h"
 #include "parallel/simulate.h"
 
-/* Of a compiled training program: the mean cost of each chunk's actions, [chunks of the stage], in seconds. What ranks of a
+/* Of a compiled training program: the mean cost of each chunk's actions, [unroll_bodies()], in seconds. What ranks of a
  * layer exchange is waited for; weights and gradients travel while the action computes. */
 void plan_price_chunks(simulate_cost *costs, const profile *h, const compiled *c);
 /* The longest of its messages to another stage. */

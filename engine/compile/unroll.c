@@ -3,9 +3,12 @@
  * that what the forward pass keeps is what the backward pass reads. */
 #include "engine/compile/compile_parts.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 
+#include "engine/compile/append.h"
 #include "engine/compile/compile_model.h"
+#include "engine/compile/compile_schedule.h"
 #include "kernels/fuse.h"
 #include "kernels/op_make.h"
 #include "memory/log.h"
@@ -58,7 +61,7 @@ static void record_forward(recorded *out, const compiled *c, int chunk, bool tra
     const decoder_chunk *d = &c->model.chunks[chunk];
     int64_t shape[] = {decoder_rows_between(&r->grid, r->tokens), c->model.shape.hidden_size};
     placements place = recorder_activation(&r->grid, r->grid.sequence ? place_shard(0) : place_replicate());
-    if (!d->embeds)
+    if (!d->embeds || c->model.vocabulary)
         out->input = recorder_input(r, "input", r->compute, 2, shape, place);
     if (c->options.decode_samples && d->loses) {
         op copy = {.kind = OP_copy, .in = {decoder_logits(r, &c->model, chunk, &in, out->input)}};
@@ -73,6 +76,48 @@ static void record_forward(recorded *out, const compiled *c, int chunk, bool tra
     }
 }
 
+int unroll_bodies(const compiled *c)
+{
+    return c->model.chunk_count + (c->model.vocabulary ? SCHEDULE_SHARED : 0);
+}
+
+/* Of tokens between two chunks, replicate or shared along the stages. */
+static tensor *between(recorder *r, const compiled *c, const char *name, placement along_stages, bool cotangent)
+{
+    int64_t shape[] = {decoder_rows_between(&r->grid, r->tokens), c->model.shape.hidden_size};
+    placements place = recorder_activation(&r->grid, r->grid.sequence ? place_shard(0) : place_replicate());
+    place.along[AXIS_COORDINATE_PIPELINE] = along_stages;
+    return recorder_input(r, name, r->compute, 2, shape, cotangent ? place_cotangent(place) : place);
+}
+
+static void record_embedding(recorded *out, const compiled *c, bool training)
+{
+    recorder *r = &out->r;
+    layer_inputs in = inputs_of(r, c);
+    out->output = decoder_embed(r, &c->model, &in);
+    if (!training)
+        return;
+    out->output_cotangent = between(r, c, "cotangent", place_partial(), true);
+    recorder_differentiate(r, NULL, out->output, out->output_cotangent);
+}
+
+/* Forward: the statistics of this stage's logits. Backward: from those of all, the loss and its gradients. */
+static void record_head(recorded *out, const compiled *c)
+{
+    recorder *r = &out->r;
+    layer_inputs in = inputs_of(r, c);
+    const loss_layer *l = &c->model.vocabulary->loss;
+    out->input = between(r, c, "input", place_shared(), false);
+    head_pass h = layer_head(r, l, &in, out->input);
+    out->output = h.statistics;
+    recorder_turn(r);
+    int64_t shape[] = {out->output->shape[0] * r->grid.stages, out->output->shape[1]};
+    placements place = out->output->place;
+    place.along[AXIS_COORDINATE_PIPELINE] = place_replicate();
+    out->output_cotangent = recorder_input(r, "statistics", DTYPE_FP32, 2, shape, place);
+    out->input_cotangent = layer_head_loss(r, l, &in, &h, out->output_cotangent);
+}
+
 void unroll_record(recorded *out, pool *p, const compiled *c, const unroll_what *what)
 {
     *out = (recorded){0};
@@ -83,7 +128,17 @@ void unroll_record(recorded *out, pool *p, const compiled *c, const unroll_what 
     r->recompute = what->recompute;
     r->drop = what->drop;
     r->whole = what->whole;
-    record_forward(out, c, what->chunk, what->training);
+    int shared = what->chunk - c->model.chunk_count;
+    if (shared >= 0)
+        r->recompute = RECOMPUTE_NONE;
+    if (shared == SCHEDULE_HEAD) {
+        record_head(out, c);
+    } else if (shared == SCHEDULE_EMBEDDING) {
+        r->split = false; /* nothing comes before its weights' gradient */
+        record_embedding(out, c, what->training);
+    } else {
+        record_forward(out, c, what->chunk, what->training);
+    }
     if (what->fuse)
         fuse(out);
 }
@@ -108,7 +163,7 @@ static int neighbour(const compiled *c, int chunk, int by)
 {
     chunk_map map = compile_chunks(&c->options);
     int stage = c->options.grid.at[GRID_PIPELINE], g = chunk_map_global(map, stage, chunk) + by;
-    bool here = g >= 0 && g < map.stages * map.chunks && chunk_map_stage(map, g) == stage;
+    bool here = chunk < map.chunks && g >= 0 && g < map.stages * map.chunks && chunk_map_stage(map, g) == stage;
     return here ? chunk_map_chunk(map, g) : -1;
 }
 
@@ -188,10 +243,10 @@ static phase phase_of(action_kind kind)
 static tensor *message(unroller *u, const lowering_step *s)
 {
     const recorded *chunk = &u->chunks[s->action.chunk];
-    bool receive = s->kind == LOWERING_RECEIVE, activation = s->payload == LOWERING_ACTIVATION;
+    bool receive = s->kind == LOWERING_RECEIVE, activation = s->payload == EXCHANGE_ACTIVATION;
     tensor *t = receive ? (activation ? chunk->input : chunk->output_cotangent)
                         : (activation ? chunk->output : chunk->input_cotangent);
-    MUST(t, "%s has no tensor to %s", lowering_payload_name(s->payload), lowering_kind_name(s->kind));
+    MUST(t, "%s has no tensor to %s", exchange_name(s->payload), lowering_kind_name(s->kind));
     return instance(u, t, s->action.chunk, s->action.microbatch);
 }
 
@@ -226,6 +281,75 @@ static op *append_message(compiled_program *out, bool receive, tensor *t, const 
     return o;
 }
 
+/* ---- what all stages exchange -------------------------------------------------------------------------------------- */
+
+/* One tensor is on all stages; the other is the stage's own with the first or the last layers, or of the statistics each
+ * stage's part. */
+static const struct {
+    bool gathers; /* from the other one; else sums onto it */
+    bool backward;
+    int body;     /* of what is on all stages: SCHEDULE_HEAD or SCHEDULE_EMBEDDING, whose other end is the last or the first layers */
+    size_t all, own; /* tensors of a recorded body */
+} meetings[EXCHANGES] = {
+    [EXCHANGE_EMBEDDING] = {false, false, SCHEDULE_EMBEDDING, offsetof(recorded, output), offsetof(recorded, input)},
+    [EXCHANGE_HIDDEN] = {true, false, SCHEDULE_HEAD, offsetof(recorded, input), offsetof(recorded, output)},
+    [EXCHANGE_STATISTICS] = {true, false, SCHEDULE_HEAD, offsetof(recorded, output_cotangent),
+                             offsetof(recorded, output)},
+    [EXCHANGE_HIDDEN_COTANGENT] = {false, true, SCHEDULE_HEAD, offsetof(recorded, input_cotangent),
+                                   offsetof(recorded, output_cotangent)},
+    [EXCHANGE_EMBEDDING_COTANGENT] = {true, true, SCHEDULE_EMBEDDING, offsetof(recorded, output_cotangent),
+                                      offsetof(recorded, input_cotangent)},
+};
+
+static tensor *tensor_of(unroller *u, int body, size_t which, int microbatch)
+{
+    tensor *const *t = (tensor *const *)(const void *)((const char *)&u->chunks[body] + which);
+    MUST(*t, "body %d has no such tensor to exchange", body);
+    return instance(u, *t, body, microbatch);
+}
+
+/* What a stage has that is not the owner: no rows of it. */
+static tensor *no_rows(unroller *u, const tensor *like)
+{
+    tensor *t = pool_alloc(&u->out->pool, sizeof *t);
+    const int64_t shape[TENSOR_DIMS] = {0, like->shape[1]};
+    tensor_describe(t, like->name, CLASS_TEMPORARY, (dtype)like->type, like->dims, shape);
+    t->place = like->place;
+    t->place.along[AXIS_COORDINATE_PIPELINE] = place_replicate();
+    return t;
+}
+
+static op *append_meeting(unroller *u, int kind, int microbatch)
+{
+    chunk_map map = compile_chunks(&u->c->options);
+    int body = map.chunks + meetings[kind].body, head = meetings[kind].body == SCHEDULE_HEAD;
+    op like = {.kind = meetings[kind].gathers ? OP_all_gather : OP_reduce_scatter,
+               .phase = meetings[kind].backward ? PHASE_BACKWARD : PHASE_FORWARD,
+               .chunk = (int16_t)body,
+               .layer = -1,
+               .microbatch = microbatch,
+               .label = exchange_name(kind),
+               .site = exchange_name(kind),
+               .at = append_along(u->c, AXIS_VOCABULARY)};
+    tensor *all = tensor_of(u, body, meetings[kind].all, microbatch), *own = NULL;
+    like.at.rows = all->shape[0];
+    like.at.replicate = kind != EXCHANGE_HIDDEN;
+    like.at.request = u->out->requests++;
+    if (kind != EXCHANGE_STATISTICS)
+        like.at.owner = chunk_map_stage(map, head ? map.stages * map.chunks - 1 : 0);
+    if (like.at.owner < 0)
+        own = tensor_of(u, body, meetings[kind].own, microbatch);
+    else if (like.at.owner == like.at.group_rank)
+        own = tensor_of(u, head ? map.chunks - 1 : 0, meetings[kind].own, microbatch);
+    else
+        own = no_rows(u, all);
+    like.in[0] = meetings[kind].gathers ? own : all;
+    like.out[0] = meetings[kind].gathers ? all : own;
+    op *o = op_make(&u->out->pool, &like, 0, NULL);
+    program_append(&u->out->list, o);
+    return o;
+}
+
 static void play_steps(unroller *u, const lowering_step *steps, int count)
 {
     op **launched = must_calloc((unsigned long)count, sizeof(op *));
@@ -239,11 +363,15 @@ static void play_steps(unroller *u, const lowering_step *steps, int count)
             append_wait(u->out, launched[s->pair]);
             continue;
         }
+        if (s->kind == LOWERING_MEET) {
+            launched[i] = append_meeting(u, s->payload, s->action.microbatch);
+            continue;
+        }
         op like = {.phase = (uint8_t)phase_of((action_kind)s->action.kind),
                    .chunk = s->action.chunk,
                    .microbatch = s->action.microbatch,
-                   .label = s->payload == LOWERING_ACTIVATION ? "activation" : "cotangent",
-                   .at.upstream = s->payload == LOWERING_COTANGENT,
+                   .label = exchange_name(s->payload),
+                   .at.upstream = s->payload == EXCHANGE_COTANGENT,
                    .at.peer = peer_rank(u->c, s->peer)};
         launched[i] = append_message(u->out, s->kind == LOWERING_RECEIVE, message(u, s), &like);
     }
@@ -254,14 +382,26 @@ static void open_unroller(unroller *u, compiled_program *out, const compiled *c,
                           int microbatches)
 {
     *u = (unroller){.c = c, .out = out, .chunks = chunks, .microbatches = microbatches};
-    u->map = must_calloc((unsigned long)(c->model.chunk_count * microbatches), sizeof(tensor **));
+    u->map = must_calloc((unsigned long)(unroll_bodies(c) * microbatches), sizeof(tensor **));
 }
 
 static void close_unroller(unroller *u)
 {
-    for (int i = 0; i < u->c->model.chunk_count * u->microbatches; i++)
+    for (int i = 0; i < unroll_bodies(u->c) * u->microbatches; i++)
         free(u->map[i]);
     free(u->map);
+}
+
+/* The order of messages follows from a simulation: any positive times are safe, if all ranks use the same. */
+static status time_schedule(simulation *out, const compiled *c, const schedule *s)
+{
+    if (!s->shared)
+        return simulate_uniform(out, s, (simulate_cost){1, 1, 1}, 0, 0);
+    double hop;
+    simulate_cost *costs = compile_schedule_costs(&hop, &c->options, s);
+    status ok = simulate_run(out, s, costs, hop, 0);
+    free(costs);
+    return ok;
 }
 
 status unroll(compiled_program *out, const compiled *c, const recorded *chunks, const schedule *s)
@@ -270,8 +410,7 @@ status unroll(compiled_program *out, const compiled *c, const recorded *chunks, 
     lowering l = {0};
     simulation timing = {0};
     TRY(schedule_check(s));
-    /* The order of messages follows from a simulation: any positive times are safe, if all ranks use the same. */
-    TRY(simulate_uniform(&timing, s, (simulate_cost){1, 1, 1}, 0, 0));
+    TRY(time_schedule(&timing, c, s));
     status ok = lowering_make(&l, &timing, LOWERING_DEFAULTS);
     if (ok == STATUS_OK)
         ok = lowering_check(&l, s);
@@ -286,26 +425,44 @@ status unroll(compiled_program *out, const compiled *c, const recorded *chunks, 
     return ok;
 }
 
-/* The forward actions of GPipe without its backward ones: messages only go down the stages, one micro-batch after another. */
+/* One chunk's forward pass, with the messages before and after it. */
+static void play_chunk(unroller *u, chunk_map map, int stage, int k, int microbatch)
+{
+    for (int send = 0; send < 2; send++) {
+        if (send)
+            play_body(u, k, PHASE_FORWARD, microbatch);
+        int other = chunk_map_global(map, stage, k) + (send ? 1 : -1);
+        bool model_ends = other < 0 || other == map.stages * map.chunks;
+        if (model_ends || neighbour(u->c, k, send ? 1 : -1) >= 0)
+            continue;
+        op like = {.phase = PHASE_FORWARD, .label = exchange_name(EXCHANGE_ACTIVATION), .microbatch = -1};
+        like.at.peer = peer_rank(u->c, chunk_map_stage(map, other));
+        tensor *t = instance(u, send ? u->chunks[k].output : u->chunks[k].input, k, microbatch);
+        append_wait(u->out, append_message(u->out, !send, t, &like));
+    }
+}
+
+/* The forward actions of GPipe without its backward ones: messages only go down the stages, one micro-batch after another, and
+ * each is waited for at once. */
 void unroll_forward(compiled_program *out, const compiled *c, const recorded *chunks, int microbatches)
 {
     unroller u;
     open_unroller(&u, out, c, chunks, microbatches);
     chunk_map map = compile_chunks(&c->options);
-    int stage = c->options.grid.at[GRID_PIPELINE];
+    bool divided = c->model.vocabulary != NULL;
+    int head = map.chunks + SCHEDULE_HEAD;
     for (int m = 0; m < microbatches; m++) {
-        for (int k = 0; k < c->model.chunk_count; k++) {
-            for (int send = 0; send < 2; send++) {
-                tensor *t = instance(&u, send ? chunks[k].output : chunks[k].input, k, m);
-                if (send)
-                    play_body(&u, k, PHASE_FORWARD, m);
-                if (!t || neighbour(c, k, send ? 1 : -1) >= 0)
-                    continue;
-                op like = {.phase = PHASE_FORWARD, .label = "activation", .microbatch = -1};
-                int other = chunk_map_global(map, stage, k) + (send ? 1 : -1);
-                like.at.peer = peer_rank(c, chunk_map_stage(map, other));
-                append_wait(out, append_message(out, !send, t, &like));
-            }
+        if (divided) {
+            play_body(&u, map.chunks + SCHEDULE_EMBEDDING, PHASE_FORWARD, m);
+            append_wait(out, append_meeting(&u, EXCHANGE_EMBEDDING, m));
+        }
+        for (int k = 0; k < map.chunks; k++)
+            play_chunk(&u, map, c->options.grid.at[GRID_PIPELINE], k, m);
+        if (divided) {
+            append_wait(out, append_meeting(&u, EXCHANGE_HIDDEN, m));
+            play_body(&u, head, PHASE_FORWARD, m);
+            append_wait(out, append_meeting(&u, EXCHANGE_STATISTICS, m));
+            play_body(&u, head, PHASE_BACKWARD, m);
         }
     }
     close_unroller(&u);

@@ -37,6 +37,7 @@ typedef enum config_order {
     CONFIG_ORDER_PRODUCTS,
     CONFIG_ORDER_HALVES,
 } config_order; /* what travels while what computes */
+typedef enum config_vocabulary { CONFIG_VOCABULARY_ENDS, CONFIG_VOCABULARY_STAGES } config_vocabulary;
 typedef enum config_when { CONFIG_EACH_STEP, CONFIG_EACH_MICRO_BATCH } config_when; /* zero_gather, zero_reduce */
 
 /* Data sets to blend: samples are drawn in proportion to the weights, which need not sum to one. */
@@ -111,6 +112,7 @@ typedef struct config {
         bool sequence;
         config_order order;
         int zero;
+        config_vocabulary vocabulary; /* who has it: the first and the last stage, or all a part */
         config_when zero_gather, zero_reduce;
         config_integers layers_per_stage; /* one number per chunk in model order; empty: divided automatically */
         int64_t bucket;                   /* bytes of gradients reduced together */

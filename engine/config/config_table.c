@@ -25,6 +25,7 @@ static const char *const adjusts[] = {"original", "match_rms_adamw", NULL};
 static const char *const rates[] = {"constant", "linear", "cosine", "wsd", "inverse_sqrt", NULL};
 static const char *const exports[] = {"mlflow", NULL};
 static const char *const orders[] = {"auto", "none", "launches", "products", "halves", NULL};
+static const char *const vocabularies[] = {"ends", "stages", NULL};
 static const char *const whens[] = {"step", "micro_batch", NULL};
 static const char *const offloads[] = {"none", "optimizer", NULL};
 static const char *const outer_rules[] = {"average", "nesterov", NULL};
@@ -146,6 +147,7 @@ static const config_row rows[] = {
     STRING("parallel.schedule_for", parallel.schedule_for, "h100", CONFIG_CHANGES, "schedule auto: the device whose prices it is found with, on whatever it runs: a100, h100, h200, b200, cpu or a file of phalanx bench --profile"),
     BOOL("parallel.sequence", parallel.sequence, "true", CONFIG_CHANGES, "split norms and residuals by token over the tensor ranks"),
     INT("parallel.zero", parallel.zero, "1", 0, 3, CONFIG_CHANGES, "shard over the data ranks: 1 optimizer, 2 + gradients, 3 + weights"),
+    WORD("parallel.vocabulary", parallel.vocabulary, vocabularies, "ends", CONFIG_CHANGES, "which stages have the embedding and the head: ends, the first and the last; stages, each a part"),
     WORD("parallel.zero_gather", parallel.zero_gather, whens, "step", CONFIG_CHANGES, "how often zero 3 gathers weights"),
     WORD("parallel.zero_reduce", parallel.zero_reduce, whens, "step", CONFIG_CHANGES, "how often zero 2 and 3 reduce gradients"),
     WORD("parallel.order", parallel.order, orders, "auto", CONFIG_CHANGES, "hides transfers, as memory.budget allows: early launches; and products beside them; in halves for more of them; auto: halves on a GPU, products on the CPU"),

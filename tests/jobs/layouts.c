@@ -54,6 +54,7 @@ static const layouts_model models[] = {
 #define BUDGET(x) "memory.budget=" x
 #define HALVES    "parallel.order=halves"
 #define LOWERED   "parallel.order=none"
+#define DIVIDED   "parallel.vocabulary=stages"
 #define UNEVEN(x) "parallel.layers_per_stage=[" x "]"
 
 static const layouts_row rows[] = {
@@ -147,6 +148,22 @@ static const layouts_row rows[] = {
     {"llama-fp16", 4, 2, 1, 2, INTERLEAVED, 2, 1, "", 0},
     {"gpt2-fp16",  1, 3, 2, 1, ZERO_BUBBLE, 0, 2, "", 0},
     {"gpt2-fp16",  2, 1, 2, 2, 0,           0, 1, ALONE, 0},
+    /* the vocabulary divided over the stages */
+    {"gpt2",       1, 4, 1, 2, ONE_F_ONE_B, 0, 1, DIVIDED, 0},
+    {"gpt2",       2, 3, 1, 2, ZERO_BUBBLE, 0, 1, DIVIDED " " FULL, 0},
+    {"gpt2",       1, 3, 2, 1, GPIPE,       0, 2, DIVIDED " " REDUCE, 0},
+    {"llama",      2, 2, 2, 2, ONE_F_ONE_B, 0, 3, DIVIDED " " EACH, 0},
+    {"llama",      2, 2, 1, 2, INTERLEAVED, 2, 1, DIVIDED " " ALONE, 0},
+    {"llama",      1, 4, 1, 2, ONE_F_ONE_B, 0, 1, DIVIDED " " UNEVEN("1,3,3,1") " " HALVES, 0},
+    {"tied",       3, 2, 1, 2, ZB_V,        2, 1, DIVIDED, 0},
+    {"tied",       1, 2, 3, 2, ZB_H2,       0, 1, DIVIDED " " SELECTIVE, 0},
+    {"tied",       1, 2, 2, 1, V_HALF,      2, 3, DIVIDED " " EACH, 0},
+    {"qwen2",      2, 3, 1, 1, INTERLEAVED, 2, 1, DIVIDED, 0},
+    {"documents",  1, 3, 1, 2, ZERO_BUBBLE, 0, 1, DIVIDED, 0},
+    {"dropout",    2, 3, 1, 2, ONE_F_ONE_B, 0, 1, DIVIDED " " SELECTIVE, 0},
+    {"llama-bf16", 2, 2, 2, 1, ZERO_BUBBLE, 0, 1, DIVIDED, 0},
+    {"gpt2-bf16",  1, 4, 1, 2, INTERLEAVED, 0, 1, DIVIDED, 0},
+    {"llama-fp16", 2, 4, 1, 2, ONE_F_ONE_B, 0, 1, DIVIDED, 0},
     /* as much made again as a budget between `none` and `full` asks for */
     {"gpt2",       3, 1, 1, 3, 0,           0, 1, BUDGET("1400KiB"), 0},
     {"llama",      1, 4, 1, 2, INTERLEAVED, 2, 1, BUDGET("2000KiB"), 0},
@@ -165,6 +182,16 @@ static const layouts_row rows[] = {
     {"llama",      2, 2, 1, 2, V_MIN,       2, 1, SELECTIVE, 'a'},
     {"llama",      2, 2, 1, 2, FOUND,       2, 1, BUDGET("1500KiB"), 'a'},
     {"llama",      2, 2, 1, 2, ONE_F_ONE_B, 0, 1, LOWERED, 'a'},
+    {"llama",      2, 2, 1, 2, GPIPE,       0, 1, DIVIDED " " NONE, 'v'},
+    {"llama",      2, 2, 1, 2, ONE_F_ONE_B, 0, 1, DIVIDED " " SELECTIVE, 'v'},
+    {"llama",      2, 2, 1, 2, ZERO_BUBBLE, 0, 1, DIVIDED " " FULL, 'v'},
+    {"llama",      2, 2, 1, 2, INTERLEAVED, 2, 1, DIVIDED " " BUDGET("1600KiB"), 'v'},
+    {"llama",      2, 2, 1, 2, ZB_V,        2, 1, DIVIDED " " NONE, 'v'},
+    {"llama",      2, 2, 1, 2, V_MIN,       2, 1, DIVIDED " " LOWERED, 'v'},
+    {"llama",      2, 2, 1, 2, FOUND,       2, 1, DIVIDED, 'v'},
+    {"tied",       1, 2, 2, 1, ONE_F_ONE_B, 0, 0, DIVIDED " " NONE, 'w'},
+    {"tied",       1, 2, 2, 1, ZB_V,        2, 1, DIVIDED " " FULL, 'w'},
+    {"tied",       1, 2, 2, 1, FOUND,       0, 1, DIVIDED, 'w'},
     {"tied",       1, 2, 2, 1, ONE_F_ONE_B, 0, 1, NONE, 't'},
     {"tied",       1, 2, 2, 1, ZB_V,        2, 1, NONE, 't'},
     {"tied",       1, 2, 2, 1, V_MIN,       2, 0, FULL, 't'},

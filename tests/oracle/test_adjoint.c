@@ -267,7 +267,7 @@ static void block(adjoint_rank *a, const void *options)
         table = adjoint_parameter(a, "table", rows, HIDDEN, place_shard(0));
         embedding_layer e = {.table = table, .first = rows * r->grid.tensor_rank};
         e.positions = o->llama ? NULL : adjoint_parameter(a, "position table", SEQUENCE, HIDDEN, place);
-        s.sum = layer_embedding(r, &e, &in);
+        s.sum = layer_embedded(r, &e, &in, layer_embed(r, &e, &in));
     } else {
         int64_t first, count;
         shard_rows(&first, &count, TOKENS, r->grid.sequence ? r->grid.tensor : 1, r->grid.tensor_rank);

@@ -77,8 +77,9 @@ status replay_lower(replay_rank *out, const compile_options *o)
     schedule s = {0};
     TRY(compile_schedule(&s, o, o->microbatches));
     tensor *const *whole = update_begin(&out->p, c);
-    recorded *chunks = must_calloc((unsigned long)o->chunks, sizeof *chunks);
-    for (int i = 0; i < o->chunks; i++)
+    int bodies = unroll_bodies(c);
+    recorded *chunks = must_calloc((unsigned long)bodies, sizeof *chunks);
+    for (int i = 0; i < bodies; i++)
         unroll_record(&chunks[i], &out->p.pool, c,
                       &(unroll_what){.chunk = i,
                                      .training = true,
@@ -87,7 +88,7 @@ status replay_lower(replay_rank *out, const compile_options *o)
                                      .fuse = true,
                                      .whole = whole});
     status ok = unroll(&out->p, c, chunks, &s);
-    for (int i = 0; i < o->chunks; i++)
+    for (int i = 0; i < bodies; i++)
         unroll_recorded_free(&chunks[i]);
     free(chunks);
     schedule_free(&s);

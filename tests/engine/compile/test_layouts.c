@@ -23,6 +23,7 @@ typedef struct layout {
     int kv_heads;
     int64_t bucket, window; /* 0: nothing is offloaded */
     dtype type;
+    bool divided;           /* the vocabulary, over the stages */
     compress_kind compress; /* of gradients, with ZeRO 0 and 1 */
 } layout;
 
@@ -52,6 +53,7 @@ static compile_options options_of(const layout *l, int rank)
                          .chunks = l->chunks,
                          .sequence_parallel = l->sequence,
                          .zero = l->zero,
+                         .vocabulary_divided = l->divided,
                          .order = l->order,
                          .bucket = l->bucket,
                          .gather_each = l->gather_each,
@@ -73,10 +75,10 @@ static const char *describe(char out[200], const layout *l)
     snprintf(out, 200,
              "tensor %d%s x pipeline %d (%s, %d chunks) x data %d (zero %d%s%s, buckets of %lld), %d micro-batches, "
              "recompute %d, order %d, "
-             "%s%s%s%s",
+             "%s%s%s%s%s",
              l->tensor, l->sequence ? "+sequence" : "", l->pipeline, schedule_name(l->kind), l->chunks, l->data,
              l->zero, l->gather_each ? ", gather each" : "", l->reduce_each ? ", reduce each" : "",
-             (long long)l->bucket, l->microbatches, l->how, l->order, l->gpt2 ? "gpt2" : "llama",
+             (long long)l->bucket, l->microbatches, l->how, l->order, l->gpt2 ? "gpt2" : "llama", l->divided ? ", vocabulary divided" : "",
              l->window ? ", offloaded" : "", l->compress ? ", compressed: " : "",
              l->compress ? compress_words[l->compress] : "");
     return out;
@@ -112,6 +114,7 @@ static layout layout_number(int i)
     l.type = draw(2) ? DTYPE_BF16 : DTYPE_FP32;
     l.bucket = buckets[draw(4)];
     l.window = i % 3 == 1 ? (int64_t)40 << (i % 2 * 8) << 10 : 0;
+    l.divided = i % 7 < 3;
     l.order = (compile_order)(i % 5 == 4 ? ORDER_AS_LOWERED : i % 5 == 0 ? ORDER_FILLED : ORDER_HALVED);
     return l;
 }

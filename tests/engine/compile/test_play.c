@@ -286,7 +286,7 @@ static void add_stage(pool *own, program *list, const lowering *l, int stage)
         else if (s->kind == LOWERING_WAIT)
             wait_for(own, list, s->launch);
         else
-            launch_message(own, list, s->kind == LOWERING_SEND, s->peer, s->payload == LOWERING_COTANGENT, 1,
+            launch_message(own, list, s->kind == LOWERING_SEND, s->peer, s->payload == EXCHANGE_COTANGENT, 1,
                            s->launch);
     }
 }

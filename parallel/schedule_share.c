@@ -11,9 +11,9 @@
 /* Embeddings that are made before the first stage needs them, and gradients of the vocabulary's weights that may wait. */
 enum { EMBEDDED_AHEAD = 2, WAITING = 2 };
 
-/* Micro-batches that a stage goes ahead at most, and by how much one more chunk ahead must shorten the whole. */
+/* Micro-batches that a stage goes ahead at most, and by how much one more of them must shorten the whole. */
 enum { AHEAD_MOST = 3 };
-static const double WORTH = 0.002;
+static const double WORTH = 0.01;
 
 /* The vocabulary's actions, in the order in which they are asked for. */
 enum { HEAD_BACKWARD, HEAD_FORWARD, EMBEDDING_FORWARD, HEAD_WEIGHT, EMBEDDING_BACKWARD, OWN };
@@ -271,15 +271,17 @@ void schedule_share(schedule *out, const schedule *of, const simulate_cost *cost
 {
     MUST(of->stages > 1 && !of->shared, "a schedule of %d stages cannot share a vocabulary", of->stages);
     double length = share(out, of, costs, hop, 0);
-    for (int ahead = 1; ahead <= AHEAD_MOST * of->chunks; ahead++) {
+    int chosen = 0;
+    for (int ahead = 1; ahead <= AHEAD_MOST * of->chunks; ahead += ahead < 4 ? 1 : ahead / 2) {
         schedule tried;
         double its = share(&tried, of, costs, hop, ahead);
-        bool better = its < length * (1 - WORTH);
+        bool better = its < length * (1 - WORTH * (ahead - chosen) / of->chunks);
         if (better) {
             schedule between = *out;
             *out = tried;
             tried = between;
             length = its;
+            chosen = ahead;
         }
         schedule_free(&tried);
     }

@@ -18,7 +18,7 @@ static void layout_text(char out[LAYOUT_TEXT], const search_layout *l)
         [RECOMPUTE_NONE] = "none", [RECOMPUTE_SELECTIVE] = "selective", [RECOMPUTE_FULL] = "full"};
     char stages[64] = "";
     if (l->pipeline > 1)
-        snprintf(stages, sizeof stages, " x%d %s", l->chunks, schedule_name(l->schedule));
+        snprintf(stages, sizeof stages, " x%d %s%s", l->chunks, schedule_name(l->schedule), l->divided ? " v" : "");
     snprintf(out, LAYOUT_TEXT, "%3d%c %3d %4d %4d %5d  %-10s%s", l->tensor, l->tensor > 1 && l->sequence ? 's' : ' ',
              l->pipeline, l->data, l->zero, l->micro_batch, l->budgeted ? "budget" : recomputes[l->recompute], stages);
 }
@@ -97,9 +97,8 @@ static void print_table(const search *s, const config *c, const profile *prices,
            "schedule; slower for\n");
     for (int i = 0; i < s->count && i < SHOWN; i++)
         print_row(&s->results[i], best, c, i + 1);
-    printf("\ndays of train.steps = %lld steps; the first takes %.4g GPU hours. s: with sequence parallelism; waiting: "
-           "for "
-           "transfers that nothing hides\n",
+    printf("\ndays of train.steps = %lld steps; the first takes %.4g GPU hours. s: with sequence parallelism; v: "
+           "vocabulary divided over the stages; waiting: for transfers that nothing hides\n",
            (long long)c->train.steps, hours);
     print_found(s, c);
 }
@@ -115,9 +114,9 @@ static void json_row(const search_result *r, const config *c)
            r->bubble, exposed_of(r), (long long)(r->arena + r->beside));
     printf(
         "\"tensor\": %d, \"sequence\": %s, \"pipeline\": %d, \"virtual_stages\": %d, \"schedule\": \"%s\", \"data\": "
-        "%d, \"zero\": %d, \"micro_batch\": %d, \"recompute\": \"%s\"}",
+        "%d, \"zero\": %d, \"micro_batch\": %d, \"recompute\": \"%s\", \"vocabulary\": \"%s\"}",
         l->tensor, l->sequence ? "true" : "false", l->pipeline, l->chunks, schedule_name(l->schedule), l->data, l->zero,
-        l->micro_batch, l->budgeted ? "budget" : recomputes[l->recompute]);
+        l->micro_batch, l->budgeted ? "budget" : recomputes[l->recompute], l->divided ? "stages" : "ends");
 }
 
 static void print_json(const search *s, const config *c)

@@ -144,3 +144,18 @@ void collective_measure(int64_t *scratch, int64_t *bytes, int64_t *messages, con
     *messages = comm_expected_messages(&s);
     free(counts);
 }
+
+int64_t collective_gathered(const program *p, int index)
+{
+    const op *ops[COMM_PIECES], *o = p->ops[index];
+    int count = collective_bundle(ops, p, index);
+    if (count == 0)
+        return 0;
+    int64_t *counts = must_alloc((unsigned long)o->at.group_size * sizeof *counts);
+    comm_shape s = collective_together(counts, ops, count);
+    int64_t least = s.count;
+    for (int i = 0; i < s.members; i++)
+        least = counts[i] < least ? counts[i] : least;
+    free(counts);
+    return (s.count - least) * dtype_bytes(s.type);
+}

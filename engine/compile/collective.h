@@ -20,5 +20,8 @@ comm_shape collective_together(int64_t *counts, const op *const *ops, int count)
 /* Host working memory of op `index` of a program, and the bytes and messages that this rank sends in it. A bundle's are its last
  * op's. */
 void collective_measure(int64_t *scratch, int64_t *bytes, int64_t *messages, const program *p, int index);
+/* Of a gather: the most bytes that a member takes from others. A ring passes each of them over each link once, also what one member
+ * alone has (NCCL's broadcast). */
+int64_t collective_gathered(const program *p, int index);
 
 #endif

@@ -3,6 +3,7 @@
 #include <float.h>
 
 #include "engine/compile/compile_find.h"
+#include "engine/compile/compile_schedule.h"
 #include "engine/compile/compile_program.h"
 #include "engine/compile/loss_chunk.h"
 #include "engine/compile/recompute.h"
@@ -99,13 +100,14 @@ static status compile_training(compiled *out)
     return s;
 }
 
-/* Which schedule, if it is to be found and nobody did: `found` is the compiled program's. */
+/* Which schedule, if it takes a while to make and nobody did: `found` is the compiled program's. */
 static status find_schedule(schedule *found, compile_options *o)
 {
     *found = (schedule){0};
-    if (o->schedule != SCHEDULE_AUTO || o->found || !o->train || o->grid.size[GRID_PIPELINE] == 1)
+    bool searched = o->schedule == SCHEDULE_AUTO && o->grid.size[GRID_PIPELINE] > 1;
+    if (o->found || !o->train || (!searched && !compile_divides_vocabulary(o)))
         return STATUS_OK;
-    TRY(compile_find(found, o));
+    TRY(searched ? compile_find(found, o) : compile_schedule(found, o, o->microbatches));
     o->found = found;
     return STATUS_OK;
 }

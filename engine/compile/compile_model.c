@@ -56,17 +56,19 @@ bool compile_divides_vocabulary(const compile_options *o)
     return o->vocabulary_divided && o->grid.size[GRID_PIPELINE] > 1;
 }
 
-void compile_forward_flops(double *layer, double *head, const compile_options *o)
+compile_flops compile_forward_flops(const compile_options *o)
 {
-    *layer =
-        2 * layer_weights(&o->shape) + 4.0 * o->shape.heads * o->shape.head_size * mean_keys(&o->shape, o->sequence);
-    *head = 2.0 * (double)o->shape.hidden_size * (double)o->shape.vocab_size;
+    const model_shape *s = &o->shape;
+    return (compile_flops){.products = 2 * layer_weights(s),
+                           .attention = 4.0 * s->heads * s->head_size * mean_keys(s, o->sequence),
+                           .head = 2.0 * (double)s->hidden_size * (double)s->vocab_size};
 }
 
 status compile_divide_layers(int *counts, const compile_options *o)
 {
     int stages = o->grid.size[GRID_PIPELINE], all = stages * o->chunks;
-    double layer, head;
+    compile_flops f = compile_forward_flops(o);
+    double head = f.head / (f.products + f.attention);
     if (o->shape.layers < all)
         return status_fail(STATUS_USAGE,
                            "parallel.pipeline x virtual_stages = %d chunks for model.layers = %d: each chunk "
@@ -74,8 +76,7 @@ status compile_divide_layers(int *counts, const compile_options *o)
                            all, o->shape.layers);
     if (o->layers_per_chunk)
         return partition_given(counts, o->layers_per_chunk, all, o->shape.layers, stages, o->chunks);
-    compile_forward_flops(&layer, &head, o);
-    partition_costs costs = {.first = 0, .last = compile_divides_vocabulary(o) ? 0 : head / layer};
+    partition_costs costs = {.first = 0, .last = compile_divides_vocabulary(o) ? 0 : head};
     return partition_automatic(counts, &costs, o->shape.layers, all);
 }
 

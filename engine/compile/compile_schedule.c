@@ -22,21 +22,29 @@ static schedule_kind kind_of(const compile_options *o)
 /* ---- a vocabulary that is divided over the stages ------------------------------------------------------------------ */
 
 /* Of a layer's forward pass: the work on a stage's part of the embedding, and the time of a message. */
-static const double EMBEDDING_COST = 0.02, HOP = 0.05;
+static const double EMBEDDING_COST = 0.02, HOP = 0.1;
+/* Attention's backward pass has five products where the forward has two. */
+static const double ATTENTION_BACKWARD = 2.5;
 
 simulate_cost *compile_schedule_costs(double *hop, const compile_options *o, const schedule *s)
 {
     int n = schedule_layer_chunks(s), all = s->stages * (s->chunks + SCHEDULE_SHARED);
-    double layer, head;
+    compile_flops f = compile_forward_flops(o);
+    double layer = f.products + f.attention, head = f.head / layer / s->stages;
+    simulate_cost of_layer = {1, (f.products + ATTENTION_BACKWARD * f.attention) / layer, f.products / layer};
     int *layers = must_alloc((unsigned long)n * sizeof *layers);
     simulate_cost *costs = must_calloc((unsigned long)all, sizeof *costs);
     MUST(compile_divide_layers(layers, o) == STATUS_OK, "%s", status_message());
-    compile_forward_flops(&layer, &head, o);
-    double again = o->recompute == RECOMPUTE_FULL ? 1 : 0;
+    of_layer.input += o->recompute == RECOMPUTE_FULL ? of_layer.forward : 0;
     for (int g = 0; g < all; g++) {
         int shared = chunk_map_chunk(schedule_map(s), g) - s->chunks;
-        double f = shared < 0 ? layers[g] : shared == SCHEDULE_HEAD ? head / layer / s->stages : EMBEDDING_COST;
-        costs[g] = (simulate_cost){f, f * (shared < 0 ? 1 + again : 1), shared == SCHEDULE_EMBEDDING ? 0 : f};
+        if (shared == SCHEDULE_HEAD)
+            costs[g] = (simulate_cost){head, head, head};
+        else if (shared == SCHEDULE_EMBEDDING)
+            costs[g] = (simulate_cost){EMBEDDING_COST, EMBEDDING_COST, 0};
+        else
+            costs[g] = (simulate_cost){layers[g] * of_layer.forward, layers[g] * of_layer.input,
+                                       layers[g] * of_layer.weight};
     }
     *hop = HOP;
     free(layers);
@@ -65,10 +73,11 @@ status compile_schedule_named(schedule *out, const compile_options *o, schedule_
 
 status compile_schedule(schedule *out, const compile_options *o, int microbatches)
 {
-    if (!is_found(o))
-        return compile_schedule_named(out, o, kind_of(o), microbatches);
     const schedule *s = o->found;
-    MUST(s && s->microbatches == microbatches, "a schedule was found for another number of micro-batches");
+    MUST(!is_found(o) || (s && s->microbatches == microbatches),
+         "a schedule was found for another number of micro-batches");
+    if (!s || s->microbatches != microbatches)
+        return compile_schedule_named(out, o, kind_of(o), microbatches);
     schedule_alloc(out, s->kind, schedule_map(s), microbatches, 3 * (s->chunks + s->shared) * microbatches);
     out->shared = s->shared;
     for (int stage = 0; stage < s->stages; stage++) {

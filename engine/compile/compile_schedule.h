@@ -5,7 +5,7 @@
 #include "engine/compile/compiled.h"
 #include "parallel/simulate.h"
 
-/* SCHEDULE_AUTO: a copy of o->found, which is there. */
+/* A copy of o->found where that is it; with SCHEDULE_AUTO it must be. */
 status compile_schedule(schedule *out, const compile_options *o, int microbatches);
 /* Likewise of a kind with a name, which the layout allows; with the vocabulary's work in it where that is divided. */
 status compile_schedule_named(schedule *out, const compile_options *o, schedule_kind kind, int microbatches);

@@ -32,7 +32,9 @@ typedef struct compile_options {
     bool document_mask;
     grid grid;
     schedule_kind schedule;
-    const schedule *found;       /* of SCHEDULE_AUTO: the caller's (compile_schedule.h); NULL: compile() finds it */
+    /* Of SCHEDULE_AUTO, or where the vocabulary is divided, which takes a while: the caller's (compile_schedule.h); NULL: compile()
+     * makes it. */
+    const schedule *found;
     const char *schedule_for;    /* the profile that it is found with; NULL: h100 */
     int chunks;                  /* per stage */
     bool vocabulary_divided;     /* over the stages, where there are several: else the first and the last have all of it */

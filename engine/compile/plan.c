@@ -329,6 +329,8 @@ static status measure_step(plan *out, const compile_options *options, const prof
         out->options.found = &out->found;
     }
     TRY(compile_schedule(out->schedule, &out->options, options->microbatches));
+    if (compile_divides_vocabulary(options))
+        out->options.found = out->schedule;
     play_open(&out->timing, &out->profile, stages);
     status s = measure_all(out, every);
     return s == STATUS_OK ? time_step(out) : s;

@@ -405,5 +405,7 @@ double profile_transfer(const profile *p, const grid *g, const program *of, int 
         rate = rate < p->node ? rate : p->node;
     }
     collective_measure(&scratch, &bytes, &messages, of, index);
+    if (o->kind == OP_all_gather && !p->host_moves)
+        bytes = collective_gathered(of, index);
     return transfer(p, (op_kind)o->kind, leaves, rate, (double)bytes, o->at.group_size);
 }

@@ -49,8 +49,11 @@ static void add_schedules(list *all, search_layout l, const search_terms *t)
             l.pipeline > 1 && (kind == SCHEDULE_1F1B || kind == SCHEDULE_INTERLEAVED); /* next: the same estimate */
         for (int found = 0; found <= finds; found++) {
             l.schedule = found ? SCHEDULE_AUTO : (schedule_kind)kind;
-            for (l.zero = 0; l.zero <= (l.data > 1 ? 3 : 0); l.zero++)
-                add(all, l, t);
+            for (int divided = 0; divided <= (l.pipeline > 1); divided++) {
+                l.divided = divided;
+                for (l.zero = 0; l.zero <= (l.data > 1 ? 3 : 0); l.zero++)
+                    add(all, l, t);
+            }
         }
     }
 }
@@ -184,7 +187,8 @@ static void take(search_result *out, const plan *p, const search_terms *t)
 static bool same_layout(const search_layout *a, const search_layout *b)
 {
     return a->tensor == b->tensor && a->sequence == b->sequence && a->pipeline == b->pipeline &&
-           a->chunks == b->chunks && a->data == b->data && a->zero == b->zero && a->micro_batch == b->micro_batch;
+           a->chunks == b->chunks && a->data == b->data && a->zero == b->zero && a->micro_batch == b->micro_batch &&
+           a->divided == b->divided;
 }
 
 static bool same_recompute(const search_layout *a, const search_layout *b)

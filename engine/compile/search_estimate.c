@@ -58,6 +58,7 @@ config search_configuration(const config *of, const search_layout *l, int64_t bu
     c.parallel.zero_reduce = l->zero >= 2 ? CONFIG_EACH_MICRO_BATCH : CONFIG_EACH_STEP;
     c.parallel.zero_gather = l->zero == 3 ? CONFIG_EACH_MICRO_BATCH : CONFIG_EACH_STEP;
     c.parallel.sequence = l->sequence;
+    c.parallel.vocabulary = l->divided ? CONFIG_VOCABULARY_STAGES : CONFIG_VOCABULARY_ENDS;
     c.parallel.layers_per_stage.count = 0;
     c.train.micro_batch = l->micro_batch;
     c.memory.recompute = l->recompute;
@@ -222,14 +223,16 @@ static double seconds_of(const part *p)
 /* Layers of each chunk of the model, as they will be divided. */
 static status divide(int *layers, const search_estimate *e, const search_layout *l, const probe *p)
 {
-    partition_costs costs = {.last = seconds_of(&p->ends) / seconds_of(&p->layer)};
+    partition_costs costs = {.last = l->divided ? 0 : seconds_of(&p->ends) / seconds_of(&p->layer)};
     return partition_automatic(layers, &costs, e->of->model.shape.layers, l->pipeline * l->chunks);
 }
 
-static void cost_chunks(simulate_cost *costs, const int *layers, int count, const probe *p, bool splits)
+/* The ends count with the last chunk, or evenly where they are divided over the stages. */
+static void cost_chunks(simulate_cost *costs, const int *layers, int count, const search_layout *l, const probe *p,
+                        bool splits)
 {
     for (int i = 0; i < count; i++) {
-        double n = layers[i], ends = i == count - 1;
+        double n = layers[i], ends = l->divided ? 1.0 / count : i == count - 1;
         double weight = splits ? n * p->layer.weight + ends * p->ends.weight : 0;
         costs[i].forward = n * p->layer.phase[PHASE_FORWARD] + ends * p->ends.phase[PHASE_FORWARD];
         costs[i].input = n * p->layer.phase[PHASE_BACKWARD] + ends * p->ends.phase[PHASE_BACKWARD] - weight;
@@ -268,16 +271,23 @@ static double data_seconds(const search_estimate *e, const search_layout *l, dou
     return once / 2 > SHOWN_SHARE * more ? once / 2 : SHOWN_SHARE * more;
 }
 
+/* A vocabulary that is divided over the stages: micro-batches of a chunk that are held longer until the head has answered, and the
+ * messages that a micro-batch then waits for. */
+static const double HELD_LONGER = 2;
+enum { MESSAGES_MORE = 5 };
+
 /* Bytes of a stage of so many layers, whose peak is `held` micro-batches of its activations. */
 static double stage_bytes(const search_layout *l, const probe *p, int layers, bool end, double held)
 {
     static const int share_from[CLASS_COUNT] = {[CLASS_WEIGHT] = 3, [CLASS_GRADIENT] = 2, [CLASS_OPTIMIZER] = 1};
     double sum = p->ends.memory[CLASS_TEMPORARY] + p->ends.memory[CLASS_INPUT];
-    sum += held * (layers * p->layer.memory[CLASS_KEPT] + end * p->ends.memory[CLASS_KEPT]);
+    held += l->divided ? HELD_LONGER / l->chunks : 0;
+    sum += held * (layers * p->layer.memory[CLASS_KEPT] + (l->divided ? 0 : end * p->ends.memory[CLASS_KEPT]));
     for (int i = 0; i < CLASS_COUNT; i++)
         if (share_from[i]) {
-            /* of the ends either the embedding or the head, but where a stage has both */
-            double ends = p->ends.memory[i] * (l->pipeline == 1 ? 1 : end ? 0.5 : 0);
+            /* of the ends either the embedding or the head, but where a stage has both, or a part */
+            double share = l->pipeline == 1 ? 1 : l->divided ? 1.0 / l->pipeline : end ? 0.5 : 0;
+            double ends = p->ends.memory[i] * share;
             sum += (layers * p->layer.memory[i] + ends) / (l->zero >= share_from[i] ? l->data : 1);
         }
     return sum;
@@ -307,9 +317,11 @@ static status simulate_pipeline(pipeline *out, search_estimate *e, const search_
     simulation sim;
     TRY(divide(layers, e, l, p));
     TRY(find_schedule(e, l, e->of->train.global_batch / (l->micro_batch * l->data)));
-    cost_chunks(costs, layers, l->pipeline * l->chunks, p, schedule_splits(&e->last));
+    cost_chunks(costs, layers, l->pipeline * l->chunks, l, p, schedule_splits(&e->last));
     TRY(simulate_run(&sim, &e->last, costs, message_seconds(e, l), held_share(p)));
     out->length = sim.length;
+    if (l->divided)
+        out->length += seconds_of(&p->ends) / l->pipeline + MESSAGES_MORE * message_seconds(e, l);
     out->layers = must_realloc(out->layers, (unsigned long)l->pipeline * sizeof *out->layers);
     out->held = must_realloc(out->held, (unsigned long)l->pipeline * sizeof *out->held);
     for (int s = 0; s < l->pipeline; s++) {
@@ -328,7 +340,8 @@ static const pipeline *find_pipeline(search_estimate *e, const search_layout *l,
     pipeline *known = &e->pipelines[l->recompute];
     const search_layout *k = &known->of;
     if (known->layers && k->tensor == l->tensor && k->sequence == l->sequence && k->micro_batch == l->micro_batch &&
-        k->pipeline == l->pipeline && k->chunks == l->chunks && k->schedule == l->schedule && k->data == l->data)
+        k->pipeline == l->pipeline && k->chunks == l->chunks && k->schedule == l->schedule && k->data == l->data &&
+        k->divided == l->divided)
         return known->length > 0 ? known : NULL;
     unsigned long all = (unsigned long)l->pipeline * (unsigned long)l->chunks;
     int *layers = must_alloc(all * sizeof *layers);

@@ -15,6 +15,7 @@ typedef struct search_layout {
     int tensor, pipeline, chunks, data, zero, micro_batch;
     schedule_kind schedule;
     bool sequence, budgeted; /* to fit the memory: `recompute` is none */
+    bool divided;            /* the vocabulary, over the stages */
     recompute recompute;
     double seconds, bytes; /* estimates: of a step; of the stage that needs most */
     double idle;           /* of these seconds, what the stages' work does not fill */

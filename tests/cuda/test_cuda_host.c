@@ -39,6 +39,7 @@ static const struct {
     {2, "parallel.zero=1"},
     {2, "parallel.zero=3 parallel.zero_gather=micro_batch parallel.zero_reduce=micro_batch"},
     {4, "parallel.tensor=2 parallel.pipeline=2 parallel.sequence=false"},
+    {4, "parallel.tensor=2 parallel.pipeline=2 parallel.vocabulary=stages"},
 };
 
 static void a_step_of_the_cuda_program_equals_the_cpu(const char *model)

@@ -175,6 +175,7 @@ static void a_graph_of_the_step_changes_nothing(void **state)
         {2, "llama", "parallel.zero=1"},
         {2, "llama", "parallel.zero=3 parallel.zero_gather=micro_batch parallel.zero_reduce=micro_batch"},
         {2, "llama", "parallel.pipeline=2 parallel.schedule=zb-h1"},
+        {2, "gpt2", "parallel.pipeline=2 parallel.vocabulary=stages"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         cuda_run without, with;

@@ -119,6 +119,7 @@ static const keys_row rows[] = {
     PLANNED("parallel.data", "2", ""),
     PLANNED("parallel.schedule", "gpipe", PIPE),
     SHOWN_BY("parallel.schedule_for", "tests/engine/compile/test_plan.c"),
+    PLANNED("parallel.vocabulary", "stages", PIPE),
     PLANNED("parallel.sequence", "false", "parallel.tensor=2"),
     PLANNED("parallel.zero", "3", SPLIT),
     PLANNED("parallel.zero_gather", "micro_batch", SPLIT " parallel.zero=3"),

@@ -177,6 +177,9 @@ static void another_layout_continues_the_same_training(void **state)
          "parallel.zero=3 parallel.zero_reduce=micro_batch train.micro_batch=3"},
         {"fewer", 4, "parallel.tensor=2 parallel.pipeline=2", 1, ""},
         {"more", 1, "", 4, "parallel.tensor=4 parallel.sequence=false"},
+        {"divided", 4, "parallel.pipeline=4 parallel.vocabulary=stages", 2, "parallel.tensor=2"},
+        {"together", 2, "parallel.tensor=2 parallel.zero=1", 4,
+         "parallel.tensor=2 parallel.pipeline=2 parallel.vocabulary=stages parallel.schedule=zb-h1"},
         {"other", 4, "parallel.pipeline=2 parallel.schedule=zb-h1 parallel.zero=2", 6,
          "parallel.tensor=2 parallel.zero=1"},
     };

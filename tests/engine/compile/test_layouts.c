@@ -120,6 +120,7 @@ static layout layout_number(int i)
 }
 
 typedef struct tally {
+    int divided;               /* layouts whose vocabulary is divided over several stages */
     int layouts, ranks, above; /* ranks whose arena is above 1.02 x the bound */
     double worst;
     char worst_text[200];
@@ -185,6 +186,7 @@ static void check_layout(tally *t, const layout *l)
     if (!replay_messages(text, all, ranks))
         fail_msg("%s: %s", name, text);
     t->layouts++;
+    t->divided += l->divided && l->pipeline > 1;
     for (int i = 0; i < ranks; i++)
         replay_free(&all[i]);
     free(all);
@@ -202,6 +204,7 @@ static void every_read_finds_what_was_written_and_every_message_meets(void **sta
     print_message("%d layouts, %d ranks; above 1.02 x the bound: %d, worst %.4f (%s)\n", t.layouts, t.ranks, t.above,
                   t.worst, t.worst_text);
     assert_int_equal(t.layouts, 192);
+    assert_true(t.divided >= 50);
     assert_true(t.above * 100 <= t.ranks * 20); /* so small a model leaves little to fit into the gaps */
 }
 
@@ -270,6 +273,16 @@ static const layout busy = {.tensor = 2,
                             .how = RECOMPUTE_NONE,
                             .kv_heads = HEADS,
                             .type = DTYPE_BF16};
+
+/* The same with a vocabulary that all stages have a part of. */
+static layout busy_divided(void)
+{
+    layout l = busy;
+    l.divided = true;
+    l.zero = 1;
+    l.gather_each = l.reduce_each = false;
+    return l;
+}
 
 static tensor *hidden_read;
 static op *hidden_from;
@@ -355,18 +368,19 @@ static void a_dropped_wait_is_noticed(void **state)
     (void)state;
     layout offloaded = busy;
     offloaded.window = 40 << 10;
+    layout divided = busy_divided();
     drop_waits(&busy);
+    drop_waits(&divided);
     drop_waits(&offloaded);
 }
 
-static void a_swapped_collective_is_noticed(void **state)
+static void swap_collectives(const layout *l)
 {
-    (void)state;
     char text[REPLAY_TEXT];
     replay_rank all[8];
     int tried = 0;
     for (int i = 0; i < 8; i++) {
-        compile_options o = options_of(&busy, i);
+        compile_options o = options_of(l, i);
         assert_int_equal(replay_compile(&all[i], &o, true, NULL, NULL), STATUS_OK);
     }
     assert_true(replay_messages(text, all, 8));
@@ -393,6 +407,14 @@ static void a_swapped_collective_is_noticed(void **state)
     assert_true(replay_messages(text, all, 8));
     for (int i = 0; i < 8; i++)
         replay_free(&all[i]);
+}
+
+static void a_swapped_collective_is_noticed(void **state)
+{
+    (void)state;
+    layout divided = busy_divided();
+    swap_collectives(&busy);
+    swap_collectives(&divided);
 }
 
 static void a_dropped_collective_is_noticed(void **state)

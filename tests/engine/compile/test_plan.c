@@ -511,6 +511,53 @@ static void a_vocabulary_is_padded_to_be_divided_evenly(void **state)
     assert_int_equal(decoder_vocabulary_rows(&o.shape, 1, 3), VOCABULARY);
 }
 
+/* GPT-2's head is 5.4 layers' work, which no division of 12 layers over 4 stages balances: the last stage has one layer and is the
+ * slowest. Divided over the stages it is as if there were layers alone. */
+static void a_divided_head_takes_the_bubble_of_gpt2(void **state)
+{
+    (void)state;
+    model_shape gpt2 = {.architecture = SHAPE_GPT2,
+                        .layers = 12,
+                        .hidden_size = 768,
+                        .heads = 12,
+                        .kv_heads = 12,
+                        .ffn_size = 3072,
+                        .vocab_size = 50257,
+                        .max_sequence = 1024,
+                        .tied_embeddings = true};
+    shape_fill(&gpt2);
+    double bubble[2], seconds[2];
+    int64_t weights[2];
+    for (int divided = 0; divided < 2; divided++) {
+        compile_options o = options_of(1, 1, 4);
+        plan p;
+        o.shape = gpt2;
+        o.compute = DTYPE_BF16;
+        o.sequence = 1024;
+        o.micro_batch = 4;
+        o.microbatches = 16;
+        o.schedule = SCHEDULE_1F1B;
+        o.chunks = 1;
+        o.layers_per_chunk = NULL;
+        o.vocabulary_divided = divided;
+        if (plan_make_step(&p, &o, profile_named("h100")) != STATUS_OK)
+            fail_msg("%s", status_message());
+        bubble[divided] = p.timing.bubble;
+        seconds[divided] = p.step_seconds;
+        weights[divided] = 0;
+        for (int i = 0; i < p.count; i++)
+            if (p.ranks[i].memory[CLASS_WEIGHT] > weights[divided])
+                weights[divided] = p.ranks[i].memory[CLASS_WEIGHT];
+        plan_free(&p);
+    }
+    print_message("bubble %.1f%% -> %.1f%%, step %.1f -> %.1f ms, the most weights %.0f -> %.0f MiB\n",
+                  100 * bubble[0], 100 * bubble[1], 1e3 * seconds[0], 1e3 * seconds[1],
+                  (double)weights[0] / 1048576, (double)weights[1] / 1048576);
+    assert_true(bubble[0] > 0.35 && bubble[1] < 0.2);
+    assert_true(seconds[1] < 0.7 * seconds[0]);
+    assert_true(2 * weights[1] < weights[0]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -526,6 +573,7 @@ int main(void)
         cmocka_unit_test(choices_of_zero_trade_memory_for_traffic),
         cmocka_unit_test(a_faster_machine_takes_less_time_and_the_bubble_shrinks_with_micro_batches),
         cmocka_unit_test(a_schedule_is_found_for_the_device_that_is_named),
+        cmocka_unit_test(a_divided_head_takes_the_bubble_of_gpt2),
     };
     return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);
 }

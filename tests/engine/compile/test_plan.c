@@ -536,7 +536,7 @@ static void a_divided_head_takes_the_bubble_of_gpt2(void **state)
         o.sequence = 1024;
         o.micro_batch = 4;
         o.microbatches = 16;
-        o.schedule = SCHEDULE_1F1B;
+        o.schedule = SCHEDULE_ZB_H1;
         o.chunks = 1;
         o.layers_per_chunk = NULL;
         o.vocabulary_divided = divided;
@@ -553,8 +553,8 @@ static void a_divided_head_takes_the_bubble_of_gpt2(void **state)
     print_message("bubble %.1f%% -> %.1f%%, step %.1f -> %.1f ms, the most weights %.0f -> %.0f MiB\n",
                   100 * bubble[0], 100 * bubble[1], 1e3 * seconds[0], 1e3 * seconds[1],
                   (double)weights[0] / 1048576, (double)weights[1] / 1048576);
-    assert_true(bubble[0] > 0.35 && bubble[1] < 0.2);
-    assert_true(seconds[1] < 0.7 * seconds[0]);
+    assert_true(bubble[0] > 0.2 && bubble[1] < bubble[0] / 2);
+    assert_true(seconds[1] < 0.85 * seconds[0]);
     assert_true(2 * weights[1] < weights[0]);
 }
 

@@ -267,10 +267,14 @@ static program copy_of(const program *list)
     return copy;
 }
 
-/* What nothing would be beside, in an order of whole products, gets parts of its own. */
+/* What nothing would be beside, in an order of whole products, gets parts of its own. Collectives along other axes are left out of
+ * that order: a rank may have a bias to gather that those that it exchanges parts with do not have. */
 static void cut_bare(compiled_program *out, compile_order how)
 {
-    program tried = copy_of(&out->list), bare = {0};
+    program tried = {0}, bare = {0};
+    for (int i = 0; i < out->list.count; i++)
+        if (!is_collective(out->list.ops[i]) || out->list.ops[i]->at.axis == AXIS_TENSOR)
+            program_append(&tried, out->list.ops[i]);
     order_list(&tried, how);
     find_bare(&bare, &tried);
     order_parts_cut(out, &bare);

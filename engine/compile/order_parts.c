@@ -124,21 +124,23 @@ void order_parts_cut(compiled_program *out, const program *bare)
 {
     program whole = out->list;
     int *objects, *uses = count_uses(&objects, &whole), at = 0;
+    const op *gather = NULL; /* the last of those in parts, until its result is read */
     out->list = (program){0};
     for (int i = 0; i < whole.count; i++) {
         op *o = whole.ops[i], *next = i + 1 < whole.count ? whole.ops[i + 1] : NULL;
         const op *sought = at < bare->count ? bare->ops[at] : NULL;
         int result = objects[(int64_t)i * ORDER_OPERANDS + OP_MAX_IN];
         bool columns = next && next == sought && makes_sums(o, next, result >= 0 ? uses[result] : 0);
-        bool rows = next && o == sought && reads_rows(o, next);
-        if (!columns)
-            program_append(&out->list, o);
+        bool reads = gather && o->in[0] == gather->out[0];
         if (columns)
             cut_columns(out, o, next);
-        else if (rows)
-            cut_rows(out, o, next);
+        else if (reads && reads_rows(gather, o))
+            cut_rows(out, gather, o);
+        else
+            program_append(&out->list, o);
+        gather = o == sought ? o : reads ? NULL : gather;
         at += columns || o == sought;
-        i += columns || rows;
+        i += columns;
     }
     MUST(at == bare->count, "%d of %d transfers found", at, bare->count);
     free(objects);

@@ -44,14 +44,13 @@ static tensor *append_columns(compiled_program *out, const op *product, const op
 static void cut_columns(compiled_program *out, const op *product, const op *scatter)
 {
     tensor *sums[PARTS], *whole = scatter->out[0];
-    int64_t columns = whole->shape[1], each = (columns + PARTS - 1) / PARTS, first = 0;
+    int64_t columns = whole->shape[1], each = (columns + PARTS - 1) / PARTS, left = columns;
+    int parts = 0;
     if (columns >= PARTS * TILE)
         each = (each + TILE - 1) / TILE * TILE;
-    for (int i = 0; i < PARTS; i++, first += each)
-        sums[i] = first < columns ? append_columns(out, product, scatter, first,
-                                                   columns - first < each ? columns - first : each)
-                                  : NULL;
-    for (int i = 0; i < PARTS && sums[i]; i++) {
+    for (; left > 0; left -= each, parts++)
+        sums[parts] = append_columns(out, product, scatter, columns - left, left < each ? left : each);
+    for (int i = 0; i < parts; i++) {
         op copy = *scatter;
         copy.kind = OP_copy;
         copy.at = (op_attributes){0};

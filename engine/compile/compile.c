@@ -206,9 +206,10 @@ static compile_order order_from(config_order asked, const op_backend *backend)
     static const compile_order orders[] = {[CONFIG_ORDER_NONE] = ORDER_AS_LOWERED,
                                            [CONFIG_ORDER_LAUNCHES] = ORDER_EARLY,
                                            [CONFIG_ORDER_PRODUCTS] = ORDER_FILLED,
-                                           [CONFIG_ORDER_HALVES] = ORDER_HALVED};
+                                           [CONFIG_ORDER_HALVES] = ORDER_HALVED,
+                                           [CONFIG_ORDER_PARTS] = ORDER_HALVED_PARTS};
     if (asked == CONFIG_ORDER_AUTO)
-        return backend && backend->same_bits ? ORDER_FILLED : ORDER_HALVED;
+        return backend && backend->same_bits ? ORDER_FILLED : ORDER_HALVED_PARTS;
     return orders[asked];
 }
 

@@ -41,10 +41,14 @@ status unroll(compiled_program *out, const compiled *c, const recorded *chunks, 
 /* All forward: evaluation of one micro-batch after another. */
 void unroll_forward(compiled_program *out, const compiled *c, const recorded *chunks, int microbatches);
 
-/* order_halves.c: gradients of weights in halves; returns the list as it was, with which halves that still are neighbours are
+/* order_halves.c: a view of rows (dim 0) or columns (1) [first, first + count) of a tensor. */
+tensor *order_part(compiled_program *out, tensor *of, int dim, int64_t first, int64_t count);
+/* Gradients of weights in halves; returns the list as it was, with which halves that still are neighbours are
  * joined. */
 program order_halve(compiled_program *out);
 void order_join(program *list, const program *whole);
+/* order_parts.c: products before and after those transfers of the forward pass, in the order of their launches, in parts. */
+void order_parts_cut(compiled_program *out, const program *bare);
 /* order.c: the micro-batches' part in the order that is asked for. */
 void order_micro_batches(compiled_program *out, compile_order how);
 

@@ -21,6 +21,11 @@ typedef enum compile_order {
     ORDER_EARLY,  /* launches are early */
     ORDER_FILLED, /* and products are moved between a launch and the op that needs it */
     ORDER_HALVED, /* and there are twice as many of them, so that some are left for the forward pass after */
+    /* The last three, and where none of them is beside a transfer of the forward pass, its own product in parts: */
+    ORDER_EARLY_PARTS,
+    ORDER_FILLED_PARTS,
+    ORDER_HALVED_PARTS,
+    ORDER_COUNT,
 } compile_order;
 
 typedef struct compile_options {

@@ -8,6 +8,11 @@
 #include "engine/compile/order_objects.h"
 #include "memory/log.h"
 
+static bool is_halved(compile_order how)
+{
+    return how == ORDER_HALVED || how == ORDER_HALVED_PARTS;
+}
+
 /* ---- what may pass what ----------------------------------------------------------------------------------------- */
 
 static bool is_collective(const op *o)
@@ -163,6 +168,7 @@ typedef struct filler {
     int *launched; /* [ops] collectives that are under way, ascending */
     int under_way;
     int last_long; /* the last op that computes long and stays; -1 */
+    bool *bare;    /* [ops], or NULL: notes launches with nothing long before the op that needs them */
 } filler;
 
 static void forget(filler *f, int which)
@@ -187,10 +193,13 @@ static bool ends_bare(filler *f, int at)
     int kept = 0;
     for (int i = 0; i < f->under_way; i++) {
         int launch = f->launched[i];
-        if (!conflict(f->o, launch, at))
+        if (!conflict(f->o, launch, at)) {
             f->launched[kept++] = launch;
-        else
-            bare |= launch > f->last_long;
+            continue;
+        }
+        bare |= launch > f->last_long;
+        if (f->bare)
+            f->bare[launch] = launch > f->last_long;
     }
     f->under_way = kept;
     return bare;
@@ -227,16 +236,64 @@ static void fill_gaps(orderer *o, int window)
     free(f.place);
 }
 
+/* ---- what is left ------------------------------------------------------------------------------------------------ */
+
+/* Those transfers of the forward pass between tensor ranks that are waited for at once, in the order of their launches. */
+static void find_bare(program *out, program *list)
+{
+    orderer o = {.list = list, .uses = find_uses(list)};
+    filler f = {.o = &o, .last_long = -1};
+    f.launched = must_alloc((unsigned long)list->count * sizeof *f.launched);
+    f.bare = must_calloc((unsigned long)list->count, sizeof *f.bare);
+    for (int i = 0; i < list->count; i++) {
+        ends_bare(&f, i);
+        if (is_collective(list->ops[i]))
+            f.launched[f.under_way++] = i;
+        else if (is_long(list->ops[i]))
+            f.last_long = i;
+    }
+    for (int i = 0; i < list->count; i++)
+        if (f.bare[i] && list->ops[i]->phase == PHASE_FORWARD && list->ops[i]->at.axis == AXIS_TENSOR)
+            program_append(out, list->ops[i]);
+    free(f.bare);
+    free(f.launched);
+    free(o.uses);
+}
+
+static program copy_of(const program *list)
+{
+    program copy = {0};
+    for (int i = 0; i < list->count; i++)
+        program_append(&copy, list->ops[i]);
+    return copy;
+}
+
+/* What nothing would be beside, in an order of whole products, gets parts of its own. Collectives along other axes are left out of
+ * that order: a rank may have a bias to gather that those that it exchanges parts with do not have. */
+static void cut_bare(compiled_program *out, compile_order how)
+{
+    program tried = {0}, bare = {0};
+    for (int i = 0; i < out->list.count; i++)
+        if (!is_collective(out->list.ops[i]) || out->list.ops[i]->at.axis == AXIS_TENSOR)
+            program_append(&tried, out->list.ops[i]);
+    order_list(&tried, how);
+    find_bare(&bare, &tried);
+    order_parts_cut(out, &bare);
+    program_free(&tried);
+    program_free(&bare);
+}
+
 void order_micro_batches(compiled_program *out, compile_order how)
 {
-    program whole = {0}, lowered = {0};
-    if (how == ORDER_HALVED)
+    program whole = {0};
+    if (is_halved(how))
         whole = order_halve(out);
-    for (int i = 0; i < out->list.count; i++)
-        program_append(&lowered, out->list.ops[i]);
+    if (how >= ORDER_EARLY_PARTS)
+        cut_bare(out, how);
+    program lowered = copy_of(&out->list);
     order_list(&out->list, how);
     MUST(order_check(&lowered, &out->list) == STATUS_OK, "%s", status_message());
-    if (how == ORDER_HALVED)
+    if (is_halved(how))
         order_join(&out->list, &whole);
     program_free(&lowered);
     program_free(&whole);
@@ -248,7 +305,7 @@ void order_list(program *list, compile_order how)
         return;
     orderer o = {.list = list, .uses = find_uses(list)};
     launch_early(&o);
-    if (how != ORDER_EARLY)
-        fill_gaps(&o, how == ORDER_HALVED ? WINDOW_HALVED : WINDOW_FILLED);
+    if (how != ORDER_EARLY && how != ORDER_EARLY_PARTS)
+        fill_gaps(&o, is_halved(how) ? WINDOW_HALVED : WINDOW_FILLED);
     free(o.uses);
 }

@@ -10,6 +10,9 @@
  * 3. A layer's backward pass has as many collectives to hide so as it has weights' gradients. ORDER_HALVED computes each in two
  *    halves, of its rows: the second ones are left for the forward pass of the next micro-batch. Each element is the same sum
  *    as before, but a library may add it up otherwise: not on a backend that promises the same bits.
+ * 4. Many forward passes come before the first backward pass, and have no gradients of weights beside them. Where a transfer of one
+ *    still would be waited for at once, ORDER_..._PARTS computes its own product in parts (order_parts.c): before a scatter by
+ *    columns, which travel one after another, after a gather a rank's own rows before the others'. Likewise the same sums.
  *
  * What is launched before the micro-batches, gathers of weights, is launched first of all already, and has until the weight is read.
  * Launches never pass a message between stages or the wait for one: what lowering_check proved of the lists stays proven.

@@ -6,8 +6,7 @@
 /* Rows of a tile of the usual kernels: a half that is a multiple leaves none of them partly empty. */
 enum { TILE = 128 };
 
-/* A view of columns [first, first + count) of a cotangent, or of rows of a gradient. */
-static tensor *part(compiled_program *out, tensor *of, int dim, int64_t first, int64_t count)
+tensor *order_part(compiled_program *out, tensor *of, int dim, int64_t first, int64_t count)
 {
     tensor *v = pool_alloc(&out->pool, sizeof *v);
     *v = *of;
@@ -23,8 +22,8 @@ static tensor *part(compiled_program *out, tensor *of, int dim, int64_t first, i
 static void append_half(compiled_program *out, const op *o, int of, int64_t first, int64_t count)
 {
     op half = *o;
-    half.in[0] = part(out, o->in[0], 1, first, count);
-    half.out[0] = part(out, o->out[0], 0, first, count);
+    half.in[0] = order_part(out, o->in[0], 1, first, count);
+    half.out[0] = order_part(out, o->out[0], 0, first, count);
     op *made = op_make(&out->pool, &half, 0, NULL);
     made->index = of;
     program_append(&out->list, made);

@@ -189,7 +189,10 @@ static void print_recompute(FILE *out, const plan *p)
 static const char *const order_names[] = {[ORDER_AS_LOWERED] = "as lowered",
                                           [ORDER_EARLY] = "early launches",
                                           [ORDER_FILLED] = "products beside transfers",
-                                          [ORDER_HALVED] = "products in halves beside transfers"};
+                                          [ORDER_HALVED] = "products in halves beside transfers",
+                                          [ORDER_EARLY_PARTS] = "early launches, products in parts",
+                                          [ORDER_FILLED_PARTS] = "products beside transfers, or in parts",
+                                          [ORDER_HALVED_PARTS] = "products in halves beside transfers, or in parts"};
 
 static const plan_rank *costliest_order(const plan *p)
 {

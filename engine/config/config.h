@@ -31,11 +31,12 @@ typedef enum config_outer { CONFIG_OUTER_AVERAGE, CONFIG_OUTER_NESTEROV } config
 typedef enum config_outer_topology { CONFIG_OUTER_ALL, CONFIG_OUTER_GOSSIP, CONFIG_OUTER_SERVER } config_outer_topology;
 typedef enum config_outer_weights { CONFIG_OUTER_TOKENS, CONFIG_OUTER_EQUAL } config_outer_weights;
 typedef enum config_order {
-    CONFIG_ORDER_AUTO, /* halves on a device, products on the CPU, which promises the same bits */
+    CONFIG_ORDER_AUTO, /* parts on a device, products on the CPU, which promises the same bits */
     CONFIG_ORDER_NONE,
     CONFIG_ORDER_LAUNCHES,
     CONFIG_ORDER_PRODUCTS,
     CONFIG_ORDER_HALVES,
+    CONFIG_ORDER_PARTS,
 } config_order; /* what travels while what computes */
 typedef enum config_vocabulary { CONFIG_VOCABULARY_ENDS, CONFIG_VOCABULARY_STAGES } config_vocabulary;
 typedef enum config_when { CONFIG_EACH_STEP, CONFIG_EACH_MICRO_BATCH } config_when; /* zero_gather, zero_reduce */

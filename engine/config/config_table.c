@@ -24,7 +24,7 @@ static const char *const optimizers[] = {
 static const char *const adjusts[] = {"original", "match_rms_adamw", NULL};
 static const char *const rates[] = {"constant", "linear", "cosine", "wsd", "inverse_sqrt", NULL};
 static const char *const exports[] = {"mlflow", NULL};
-static const char *const orders[] = {"auto", "none", "launches", "products", "halves", NULL};
+static const char *const orders[] = {"auto", "none", "launches", "products", "halves", "parts", NULL};
 static const char *const vocabularies[] = {"ends", "stages", NULL};
 static const char *const whens[] = {"step", "micro_batch", NULL};
 static const char *const offloads[] = {"none", "optimizer", NULL};
@@ -150,7 +150,7 @@ static const config_row rows[] = {
     WORD("parallel.vocabulary", parallel.vocabulary, vocabularies, "ends", CONFIG_CHANGES, "which stages have the embedding and the head: ends, the first and the last; stages, each a part"),
     WORD("parallel.zero_gather", parallel.zero_gather, whens, "step", CONFIG_CHANGES, "how often zero 3 gathers weights"),
     WORD("parallel.zero_reduce", parallel.zero_reduce, whens, "step", CONFIG_CHANGES, "how often zero 2 and 3 reduce gradients"),
-    WORD("parallel.order", parallel.order, orders, "auto", CONFIG_CHANGES, "hides transfers, as memory.budget allows: early launches; and products beside them; in halves for more of them; auto: halves on a GPU, products on the CPU"),
+    WORD("parallel.order", parallel.order, orders, "auto", CONFIG_CHANGES, "hides transfers, as memory.budget allows: early launches; and products beside them; in halves for more of them; the forward pass's products in parts; auto: parts on a GPU, products on the CPU"),
     DERIVED("parallel.layers_per_stage", INTEGERS, parallel.layers_per_stage, 1, INTMAX, NULL, CONFIG_CHANGES, "balanced", "layers of each run, in order of the model"),
     SIZE("parallel.bucket", parallel.bucket, "32MiB", CONFIG_CHANGES, "gradients that are reduced together, once a step"),
     WORD("parallel.compress", parallel.compress, compress_words, "none", CONFIG_CHANGES, "how gradients are sent between data ranks, for slow networks; what is lost is kept for the next step; with zero 0 and 1"),

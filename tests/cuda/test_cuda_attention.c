@@ -155,7 +155,8 @@ static void a_plan_leaves_the_library_what_it_can_spare(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         launch_result r = launch_run(120,
                                      "exec %s plan --json --ranks 64 models/configs/llama-8b-64gpu.yaml "
-                                     "parallel.tensor=2 parallel.data=32 model.layers=8 memory.budget=%s",
+                                     "parallel.tensor=2 parallel.data=32 parallel.pipeline=1 parallel.virtual_stages=1 "
+                                     "parallel.schedule=1f1b model.layers=8 memory.budget=%s",
                                      program, cases[i].budget);
         if (r.status)
             fprintf(stderr, "%s: status %d\n%s", cases[i].budget, r.status, r.err);

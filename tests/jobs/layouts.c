@@ -53,6 +53,7 @@ static const layouts_model models[] = {
 #define GATHER    "parallel.zero_gather=micro_batch"
 #define BUDGET(x) "memory.budget=" x
 #define HALVES    "parallel.order=halves"
+#define PARTS     "parallel.order=parts"
 #define LOWERED   "parallel.order=none"
 #define DIVIDED   "parallel.vocabulary=stages"
 #define UNEVEN(x) "parallel.layers_per_stage=[" x "]"
@@ -67,7 +68,7 @@ static const layouts_row rows[] = {
     {"gpt2",       4, 1, 1, 2, 0,           0, 1, FULL, 0},
     {"gpt2",       6, 1, 1, 4, 0,           0, 1, ALONE, 0},
     {"llama",      2, 1, 1, 1, 0,           0, 1, "", 0},
-    {"llama",      4, 1, 1, 2, 0,           0, 1, "", 0},
+    {"llama",      4, 1, 1, 2, 0,           0, 1, PARTS, 0},
     {"llama",      4, 1, 1, 2, 0,           0, 1, ALONE " " SELECTIVE, 0},
     {"llama",      6, 1, 1, 3, 0,           0, 1, HALVES, 0},
     {"tied",       3, 1, 1, 2, 0,           0, 1, "", 0},
@@ -112,20 +113,20 @@ static const layouts_row rows[] = {
     {"dropout",    1, 1, 3, 2, 0,           0, 2, "", 0},
     {"documents",  1, 1, 2, 1, 0,           0, 3, "", 0},
     /* two and three axes */
-    {"gpt2",       2, 2, 1, 2, ONE_F_ONE_B, 0, 1, "", 0},
+    {"gpt2",       2, 2, 1, 2, ONE_F_ONE_B, 0, 1, PARTS, 0},
     {"gpt2",       3, 2, 1, 2, ZERO_BUBBLE, 0, 1, FULL " " HALVES, 0},
     {"gpt2",       2, 1, 3, 2, 0,           0, 3, "", 0},
     {"gpt2",       1, 3, 2, 1, GPIPE,       0, 2, REDUCE, 0},
     {"gpt2",       2, 2, 2, 2, ONE_F_ONE_B, 0, 3, EACH, 0},
     {"llama",      2, 3, 1, 2, ONE_F_ONE_B, 0, 1, UNEVEN("3,3,2"), 0},
     {"llama",      2, 1, 2, 2, 0,           0, 2, "", 0},
-    {"llama",      4, 2, 1, 2, INTERLEAVED, 2, 1, "", 0},
+    {"llama",      4, 2, 1, 2, INTERLEAVED, 2, 1, PARTS, 0},
     {"llama",      1, 2, 3, 1, ZERO_BUBBLE, 0, 3, EACH, 0},
     {"llama",      1, 4, 2, 2, ZERO_BUBBLE, 0, 1, "", 0},
     {"llama",      2, 2, 2, 1, INTERLEAVED, 2, 3, "", 0},
     {"tied",       3, 2, 1, 2, ONE_F_ONE_B, 0, 1, "", 0},
     {"tied",       1, 2, 3, 2, ONE_F_ONE_B, 0, 1, SELECTIVE, 0},
-    {"tied",       3, 1, 2, 2, 0,           0, 3, EACH, 0},
+    {"tied",       3, 1, 2, 2, 0,           0, 3, EACH " " PARTS, 0},
     {"tied",       1, 2, 2, 1, INTERLEAVED, 3, 3, REDUCE, 0},
     {"qwen2",      2, 2, 1, 2, ZERO_BUBBLE, 0, 1, SELECTIVE, 0},
     {"qwen2",      4, 1, 2, 2, 0,           0, 1, HALVES, 0},

@@ -100,6 +100,8 @@ static layout layout_number(int i)
     static const recompute ways[] = {RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL};
     static const int kv[] = {12, 1, 12, 12};
     static const int64_t buckets[] = {0, 1 << 10, 100 << 10, 1 << 30};
+    static const compile_order orders[] = {ORDER_FILLED, ORDER_HALVED_PARTS, ORDER_HALVED, ORDER_HALVED_PARTS,
+                                           ORDER_AS_LOWERED};
     layout l = {.tensor = 1 + i % 4, .pipeline = 1 + i / 4 % 4, .data = 1 + i / 16 % 3, .zero = i / 48 % 4};
     l.kind = i % 40 == 13 ? SCHEDULE_AUTO : (schedule_kind)draw(SCHEDULE_KINDS); /* a search takes a second */
     bool two = l.kind == SCHEDULE_INTERLEAVED || l.kind == SCHEDULE_AUTO || schedule_kind_folds(l.kind);
@@ -115,7 +117,7 @@ static layout layout_number(int i)
     l.bucket = buckets[draw(4)];
     l.window = i % 3 == 1 ? (int64_t)40 << (i % 2 * 8) << 10 : 0;
     l.divided = i % 7 < 3;
-    l.order = (compile_order)(i % 5 == 4 ? ORDER_AS_LOWERED : i % 5 == 0 ? ORDER_FILLED : ORDER_HALVED);
+    l.order = orders[i % 5];
     return l;
 }
 

@@ -249,15 +249,49 @@ static int by_seconds(const void *a, const void *b)
     return by_estimate(&x->layout, &y->layout);
 }
 
-/* What is tried, in this order: layouts by their estimates, each round followed by those of it again, with a budget, that did not
+/* Layouts whose estimates are off by the same things: by how much, in the mean of those that were played. */
+typedef struct family {
+    double ratio; /* sum of seconds played / estimated */
+    int played, of_round;
+} family;
+
+enum { FAMILIES = 4 * (SCHEDULE_KINDS + 1), SAME_FAMILY = 2 };
+
+/* What is tried, in this order: layouts by their estimates, corrected by what those of their family turned out to take and at most
+ * SAME_FAMILY of one in a round; each round followed by those of it again, with a budget, that did not
  * fit: what the order holds and estimates do not know of is then given up, or made room for. What would keep everything is tried
  * with a budget at once: where it fits, the program is the same. */
 typedef struct tries {
     const search_layout *layouts;
-    int count, at;
+    bool *taken;
+    int count;
     search_layout *budgeted; /* tried, or to be: from `next` on */
     int budgeted_count, next;
+    family families[FAMILIES];
 } tries;
+
+static family *family_of(tries *t, const search_layout *l)
+{
+    bool budgeted = l->budgeted || l->recompute == RECOMPUTE_NONE; /* which is tried so */
+    return &t->families[((int)l->schedule * 2 + l->divided) * 2 + budgeted];
+}
+
+static double corrected(tries *t, const search_layout *l)
+{
+    const family *f = family_of(t, l);
+    return f->played ? l->seconds * f->ratio / f->played : l->seconds;
+}
+
+/* The best that is left, of families that have not had their share of the round; -1: none. */
+static int best_left(tries *t, double enough)
+{
+    int best = -1;
+    for (int i = 0; i < t->count && t->layouts[i].seconds <= enough; i++)
+        if (!t->taken[i] && family_of(t, &t->layouts[i])->of_round < SAME_FAMILY &&
+            (best < 0 || corrected(t, &t->layouts[i]) < corrected(t, &t->layouts[best])))
+            best = i;
+    return best;
+}
 
 /* With a budget, unless that has been tried. */
 static void try_budgeted(tries *t, const search_layout *of)
@@ -276,19 +310,27 @@ static void try_budgeted(tries *t, const search_layout *of)
 static int next_round(search_layout *out, tries *t, int room, double best)
 {
     int n = 0;
+    for (int i = 0; i < FAMILIES; i++)
+        t->families[i].of_round = 0;
     while (n < room) {
-        const search_layout *l = t->at < t->count ? &t->layouts[t->at] : NULL;
         if (t->next < t->budgeted_count) {
             out[n++] = t->budgeted[t->next++];
             continue;
         }
-        if (!l || l->seconds > best * SLACK_SECONDS)
+        int i = best_left(t, best * SLACK_SECONDS);
+        if (i < 0 && n > 0)
             break;
-        if (l->recompute == RECOMPUTE_NONE)
-            try_budgeted(t, l);
+        for (int k = 0; i < 0 && k < FAMILIES; k++)
+            t->families[k].of_round = 0; /* nothing else is left */
+        i = i < 0 ? best_left(t, best * SLACK_SECONDS) : i;
+        if (i < 0)
+            break;
+        t->taken[i] = true;
+        family_of(t, &t->layouts[i])->of_round++;
+        if (t->layouts[i].recompute == RECOMPUTE_NONE)
+            try_budgeted(t, &t->layouts[i]);
         else
-            out[n++] = *l;
-        t->at++;
+            out[n++] = t->layouts[i];
     }
     return n;
 }
@@ -302,6 +344,12 @@ static void play_round(search *out, tries *all, const search_terms *t, const sea
     for (int i = 0; i < count; i++)
         ok[i] = exact(&round[i], t, &these[i], out);
     out->results = must_realloc(out->results, (unsigned long)(out->count + count) * sizeof *out->results);
+    for (int i = 0; all && i < count; i++)
+        if (ok[i] == STATUS_OK && these[i].seconds > 0) {
+            family *f = family_of(all, &these[i]);
+            f->ratio += round[i].seconds / these[i].seconds;
+            f->played++;
+        }
     for (int i = 0; i < count; i++)
         if (ok[i] == STATUS_OK && round[i].fits) {
             if (!is_known(out, &round[i].layout)) /* a named schedule can have been found before its turn */
@@ -389,10 +437,11 @@ static void play_best(search *out, const search_terms *t, search_layout *layouts
         named++;
     int most = t->most || !named ? t->most : programs(t, &layouts[0]);
     int shown = most < count ? most : count, found = named < count ? programs_found(most) : 0;
-    tries all = {.layouts = layouts, .count = named};
+    tries all = {.layouts = layouts, .count = named, .taken = must_calloc((unsigned long)count + 1, sizeof(bool))};
     play_named(out, &all, t, most - found, shown);
     play_found(out, t, &layouts[named], count - named, found, shown);
     play_named(out, &all, t, most, shown);
+    free(all.taken);
     free(all.budgeted);
 }
 

@@ -69,7 +69,8 @@ const profile *profile_named(const char *name);
 const char *profile_names(void);
 /* A built-in's name or a file. STATUS_USAGE with the names, where it is neither. */
 status profile_open(profile *out, const char *name);
-/* Only the network's numbers of a file. */
+/* Only the network's numbers of a file: node_ranks, node, network, latency, network_latency, hop, taken, host_moves, and
+ * oversubscription, by which `network` is divided. */
 status profile_take_network(profile *p, const char *path);
 /* All of it, as profile_open reads it. */
 status profile_save(const char *path, const profile *p);

@@ -58,14 +58,31 @@ static play_op take(const profile *p, const grid *g, const program *list, int i)
     return e;
 }
 
+/* Where nothing was overlapped, sums of gradients begin when the backward pass is over: but for those that are waited for before. */
+static void postpone_sums(play_rank *r)
+{
+    bool *needed = must_calloc((unsigned long)r->requests + 1, sizeof *needed);
+    for (int i = r->last_action; i >= 0; i--) {
+        play_op *e = &r->ops[i];
+        if (e->does == WAITS)
+            needed[e->request] = true;
+        e->late = e->does == LAUNCHES && e->phase == PHASE_UPDATE && !needed[e->request];
+    }
+    free(needed);
+}
+
 void play_add(play *p, const grid *g, const program *list, int requests)
 {
     play_rank *r = &p->ranks[g->at[GRID_PIPELINE]];
     MUST(!r->ops, "stage %d is there already", g->at[GRID_PIPELINE]);
-    *r = (play_rank){.grid = *g, .count = list->count, .requests = requests};
+    *r = (play_rank){.grid = *g, .count = list->count, .requests = requests, .last_action = -1};
     r->ops = must_alloc((unsigned long)(list->count + 1) * sizeof *r->ops);
-    for (int i = 0; i < list->count; i++)
+    for (int i = 0; i < list->count; i++) {
         r->ops[i] = take(p->profile, &r->grid, list, i);
+        r->last_action = list->ops[i]->microbatch >= 0 ? i : r->last_action;
+    }
+    if (p->profile->as_lowered)
+        postpone_sums(r);
 }
 
 /* ---- queues ------------------------------------------------------------------------------------------------------------- */
@@ -207,7 +224,13 @@ static void occupy(link *l, double from, double to)
 
 static double launched_at(const player *s, int rank, const queue *q)
 {
-    return s->p->ranks[rank].ops[q->launched[q->head]].end;
+    return s->p->ranks[rank].ops[q->launched[q->head]].launched;
+}
+
+/* The op after which it was launched. */
+static int launched_by(const play_rank *r, int at)
+{
+    return r->ops[at].late ? r->last_action : at;
 }
 
 static int link_of(const play_op *e)
@@ -272,7 +295,7 @@ static void meet(player *s, const int *members, const int *communicators, int co
         if (launched_at(s, members[i], q) > start) {
             start = launched_at(s, members[i], q);
             cause_rank = members[i];
-            cause_op = q->launched[q->head];
+            cause_op = launched_by(&s->p->ranks[members[i]], q->launched[q->head]);
         }
     }
     double begin = start;
@@ -355,6 +378,25 @@ static void begin_copy(player *s, int rank, const play_op *e)
     *free_at = end;
 }
 
+static void launch(player *s, int rank, int at)
+{
+    play_op *e = &s->p->ranks[rank].ops[at];
+    int k = communicator_of(e);
+    queue *q = &s->queues[rank][k];
+    e->launched = s->now[rank];
+    q->launched[q->tail++] = at;
+    while (try_meet(s, rank, k))
+        ;
+}
+
+static void launch_late(player *s, int rank)
+{
+    const play_rank *r = &s->p->ranks[rank];
+    for (int i = 0; i < r->last_action; i++)
+        if (r->ops[i].late)
+            launch(s, rank, i);
+}
+
 /* As far as it goes; did it move? */
 static bool advance(player *s, int rank)
 {
@@ -376,13 +418,10 @@ static bool advance(player *s, int rank)
         e->end = s->now[rank];
         if (e->does == COPIES)
             begin_copy(s, rank, e);
-        if (e->does == LAUNCHES) {
-            int k = communicator_of(e);
-            queue *q = &s->queues[rank][k];
-            q->launched[q->tail++] = s->at[rank];
-            while (try_meet(s, rank, k))
-                ;
-        }
+        if (e->does == LAUNCHES && !e->late)
+            launch(s, rank, s->at[rank]);
+        if (s->at[rank] == r->last_action)
+            launch_late(s, rank);
     }
     return s->at[rank] > from;
 }

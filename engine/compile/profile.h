@@ -57,7 +57,8 @@ typedef struct profile {
     double latency, network_latency; /* seconds until a message's first byte arrives */
     double hop;                      /* seconds for each further member of a ring */
     bool host_moves;                 /* ranks copy messages with the threads that compute: nothing travels beside */
-    bool as_lowered;                 /* programs are priced without an order (order.h): so these runs were */
+    bool as_lowered;                 /* programs are priced without an order (order.h), sums of gradients behind the
+                                      * backward pass: so these runs were */
     double taken;                    /* share of the multiprocessors that communication takes while it lasts */
     /* measured */
     profile_point *points;

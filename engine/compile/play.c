@@ -94,7 +94,7 @@ enum { LINKS = 2 * USES, BUSY = 64 };
 typedef struct queue {
     int *launched; /* ops, in order */
     int head, tail;
-    double free;
+    double free, since; /* idle from then on; and since when it is not, but for moments */
 } queue;
 
 /* Of a rank, within its node and beyond: what it exchanges with groups, and messages out and in. When it is in use: the latest
@@ -109,6 +109,7 @@ typedef struct link {
 typedef struct request {
     double start, end; /* of its transfer */
     double launched;   /* by all who take part */
+    double since;      /* from then on it, or what was launched before it, was on its way */
     int op;            /* that launched it; -1: not yet */
     bool met;
     int cause_rank, cause_op; /* whose launch was the last */
@@ -312,7 +313,9 @@ static void meet(player *s, const int *members, const int *communicators, int co
         queue *q = &s->queues[r][communicators[i]];
         const play_op *e = &s->p->ranks[r].ops[q->launched[q->head]];
         double end = begin + seconds;
-        s->requests[r][e->request] = (request){begin, end, start, q->launched[q->head++], true, cause_rank, cause_op};
+        q->since = q->free >= start ? q->since : start;
+        s->requests[r][e->request] =
+            (request){begin, end, start, q->since, q->launched[q->head++], true, cause_rank, cause_op};
         if (s->p->profile->host_moves)
             continue;
         q->free = end;
@@ -361,7 +364,8 @@ static void wait_for(player *s, int rank, play_op *e)
     double now = s->now[rank], end = q->end;
     if (s->p->profile->host_moves)
         end = (now > q->start ? now : q->start) + (q->end - q->start);
-    double waited = end > now ? end - now : 0, transfer = q->end - q->start;
+    double waited = end > now ? end - now : 0;
+    double transfer = q->end - (s->p->profile->host_moves ? q->start : q->since); /* with those that it was behind */
     double exposed = waited < transfer ? waited : transfer;
     *(launch->does == COPIES ? &r->copies : &r->exposed[launch->axis]) += exposed;
     r->idle += waited - exposed;
@@ -374,7 +378,7 @@ static void begin_copy(player *s, int rank, const play_op *e)
 {
     double now = s->now[rank], *free_at = &s->bus[rank][e->sends];
     double begin = *free_at > now ? *free_at : now, end = begin + e->seconds;
-    s->requests[rank][e->request] = (request){begin, end, now, s->at[rank], true, rank, s->at[rank]};
+    s->requests[rank][e->request] = (request){begin, end, now, now, s->at[rank], true, rank, s->at[rank]};
     *free_at = end;
 }
 

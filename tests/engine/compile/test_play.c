@@ -125,6 +125,31 @@ static void sums_of_gradients_follow_the_backward_pass_where_nothing_was_overlap
     }
 }
 
+/* Three transfers of 2 s one behind another, the last waited for first: all 6 s are exposed, and none of them is a bubble. */
+static void a_wait_behind_other_transfers_is_exposed(void **state)
+{
+    (void)state;
+    profile unit = unit_profile();
+    pool own = {0};
+    program list = {0};
+    play p;
+    grid g = grid_with(2, 1, 1, 0);
+    play_open(&p, &unit, 1);
+    compute(&own, &list, 1, PHASE_BACKWARD, none);
+    for (int request = 0; request < 3; request++)
+        launch_gather(&own, &list, AXIS_TENSOR, 2, request);
+    for (int request = 2; request >= 0; request--)
+        wait_for(&own, &list, request);
+    play_add(&p, &g, &list, 3);
+    assert_int_equal(play_run(&p), STATUS_OK);
+    assert_true(near(p.seconds, 7));
+    assert_true(near(p.exposed[AXIS_TENSOR], 6));
+    assert_true(near(p.bubble, 0));
+    play_free(&p);
+    program_free(&list);
+    pool_free(&own);
+}
+
 /* 3 s of a transfer beside 2 s of computing: 1 s is waited for. */
 static void a_transfer_is_exposed_by_what_nothing_hides(void **state)
 {
@@ -398,6 +423,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_transfer_is_exposed_by_what_nothing_hides),
+        cmocka_unit_test(a_wait_behind_other_transfers_is_exposed),
         cmocka_unit_test(sums_of_gradients_follow_the_backward_pass_where_nothing_was_overlapped),
         cmocka_unit_test(copies_to_host_memory_and_from_it_are_queues_of_their_own),
         cmocka_unit_test(communicators_and_links_serve_one_after_another),

@@ -200,8 +200,27 @@ static status show_plan(config *c, const wishes *w)
     return s;
 }
 
+/* What the other way of planning would pass over without a word. */
+static status check_wishes(const wishes *w)
+{
+    if (!w->search && (w->memory_size || w->write))
+        return status_fail(STATUS_USAGE, "%s is an option of --search: add that", w->write ? "--write" : "--memory");
+    const char *of_one = w->listing     ? "--listing"
+                         : w->schedule  ? "--schedule"
+                         : w->svg       ? "--svg"
+                         : w->every     ? "--every-rank"
+                         : w->rank >= 0 ? "--rank"
+                                        : NULL;
+    if (w->search && of_one)
+        return status_fail(STATUS_USAGE,
+                           "%s is of one layout, and --search looks at many: --write FILE, then plan FILE %s", of_one,
+                           of_one);
+    return STATUS_OK;
+}
+
 static status run(config *c, wishes *w)
 {
+    TRY(check_wishes(w));
     w->cpu = c->train.device == CONFIG_CPU;
     TRY(weights_configure(c)); /* model.from and model.config: sizes are read, weights are not */
     TRY(w->search ? find_layout(c, w) : show_plan(c, w));

@@ -205,6 +205,9 @@ static status check_wishes(const wishes *w)
 {
     if (!w->search && (w->memory_size || w->write))
         return status_fail(STATUS_USAGE, "%s is an option of --search: add that", w->write ? "--write" : "--memory");
+    if (w->json && (w->listing || w->schedule))
+        return status_fail(STATUS_USAGE, "%s is text, and --json is for programs: one of them at a time",
+                           w->listing ? "--listing" : "--schedule");
     const char *of_one = w->listing     ? "--listing"
                          : w->schedule  ? "--schedule"
                          : w->svg       ? "--svg"

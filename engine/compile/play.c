@@ -94,7 +94,10 @@ enum { LINKS = 2 * USES, BUSY = 64 };
 typedef struct queue {
     int *launched; /* ops, in order */
     int head, tail;
-    double free, since; /* idle from then on; and since when it is not, but for moments */
+    double free; /* idle from then on */
+    double since,
+        own;    /* until then not idle: waiting for links, or under way, from `since` on, under way from `own` on */
+    int behind; /* the axis for which it waited between */
 } queue;
 
 /* Of a rank, within its node and beyond: what it exchanges with groups, and messages out and in. When it is in use: the latest
@@ -102,15 +105,16 @@ typedef struct queue {
  * begin earlier, in a gap. */
 typedef struct link {
     double from[BUSY], to[BUSY];
-    double owed; /* by groups: what messages took of the link while a group used it */
-    int count;
+    double owed;     /* by groups: what messages took of the link while a group used it */
+    int count, axis; /* of the latest use */
 } link;
 
 typedef struct request {
     double start, end; /* of its transfer */
     double launched;   /* by all who take part */
-    double since;      /* from then on it, or what was launched before it, was on its way */
-    int op;            /* that launched it; -1: not yet */
+    double since, own; /* as the queue's, when it was under way */
+    int behind;
+    int op; /* that launched it; -1: not yet */
     bool met;
     int cause_rank, cause_op; /* whose launch was the last */
 } request;
@@ -280,6 +284,16 @@ static double share_links(player *s, const int *members, const int *links, int c
     return seconds + more;
 }
 
+/* Since when the queue has been at it: what is launched while it is goes on with that. */
+static void note_wait(queue *q, link *on, const play_op *e, double start, double ready, double begin)
+{
+    bool busy = q->free >= start && q->head > 0, waits = begin > ready;
+    q->since = busy ? q->since : start;
+    q->own = busy && !waits && begin <= q->free ? q->own : begin;
+    q->behind = waits ? on->axis : busy ? q->behind : e->axis;
+    on->axis = e->axis;
+}
+
 /* Begins what all `members` have at the head of their queues. */
 static void meet(player *s, const int *members, const int *communicators, int count)
 {
@@ -304,6 +318,7 @@ static void meet(player *s, const int *members, const int *communicators, int co
         const queue *q = &s->queues[members[i]][communicators[i]];
         begin = q->free > begin ? q->free : begin;
     }
+    double ready = begin;
     if (!s->p->profile->host_moves && seconds > 0) {
         begin = free_links(s, members, links, count, begin, seconds);
         seconds = share_links(s, members, links, count, begin, seconds);
@@ -313,9 +328,9 @@ static void meet(player *s, const int *members, const int *communicators, int co
         queue *q = &s->queues[r][communicators[i]];
         const play_op *e = &s->p->ranks[r].ops[q->launched[q->head]];
         double end = begin + seconds;
-        q->since = q->free >= start ? q->since : start;
-        s->requests[r][e->request] =
-            (request){begin, end, start, q->since, q->launched[q->head++], true, cause_rank, cause_op};
+        note_wait(q, &s->links[r][links[i]], e, start, ready, begin);
+        s->requests[r][e->request] = (request){
+            begin, end, start, q->since, q->own, q->behind, q->launched[q->head++], true, cause_rank, cause_op};
         if (s->p->profile->host_moves)
             continue;
         q->free = end;
@@ -365,9 +380,12 @@ static void wait_for(player *s, int rank, play_op *e)
     if (s->p->profile->host_moves)
         end = (now > q->start ? now : q->start) + (q->end - q->start);
     double waited = end > now ? end - now : 0;
-    double transfer = q->end - (s->p->profile->host_moves ? q->start : q->since); /* with those that it was behind */
-    double exposed = waited < transfer ? waited : transfer;
-    *(launch->does == COPIES ? &r->copies : &r->exposed[launch->axis]) += exposed;
+    bool alone = s->p->profile->host_moves;
+    double transfers = q->end - (alone ? q->start : q->since), own = q->end - (alone ? q->start : q->own);
+    double exposed = waited < transfers ? waited : transfers; /* with those that it was behind */
+    own = exposed < own ? exposed : own;
+    *(launch->does == COPIES ? &r->copies : &r->exposed[launch->axis]) += own;
+    r->exposed[q->behind] += exposed - own;
     r->idle += waited - exposed;
     r->barrier += launch->does != COPIES && launch->axis == AXIS_GRID ? waited : 0;
     s->now[rank] = now + waited;
@@ -378,7 +396,7 @@ static void begin_copy(player *s, int rank, const play_op *e)
 {
     double now = s->now[rank], *free_at = &s->bus[rank][e->sends];
     double begin = *free_at > now ? *free_at : now, end = begin + e->seconds;
-    s->requests[rank][e->request] = (request){begin, end, now, now, s->at[rank], true, rank, s->at[rank]};
+    s->requests[rank][e->request] = (request){begin, end, now, now, now, 0, s->at[rank], true, rank, s->at[rank]};
     *free_at = end;
 }
 

@@ -125,7 +125,8 @@ static void sums_of_gradients_follow_the_backward_pass_where_nothing_was_overlap
     }
 }
 
-/* Three transfers of 2 s one behind another, the last waited for first: all 6 s are exposed, and none of them is a bubble. */
+/* Three transfers of 2 s and one along another axis share a link, the last waited for first: all 8 s are exposed, each along the axis
+ * that travelled, and none of them is a bubble. */
 static void a_wait_behind_other_transfers_is_exposed(void **state)
 {
     (void)state;
@@ -133,17 +134,18 @@ static void a_wait_behind_other_transfers_is_exposed(void **state)
     pool own = {0};
     program list = {0};
     play p;
-    grid g = grid_with(2, 1, 1, 0);
+    grid g = grid_with(2, 2, 1, 0);
     play_open(&p, &unit, 1);
     compute(&own, &list, 1, PHASE_BACKWARD, none);
-    for (int request = 0; request < 3; request++)
-        launch_gather(&own, &list, AXIS_TENSOR, 2, request);
-    for (int request = 2; request >= 0; request--)
+    for (int request = 0; request < 4; request++)
+        launch_gather(&own, &list, request < 3 ? AXIS_GRADIENT : AXIS_TENSOR, 2, request);
+    for (int request = 3; request >= 0; request--)
         wait_for(&own, &list, request);
-    play_add(&p, &g, &list, 3);
+    play_add(&p, &g, &list, 4);
     assert_int_equal(play_run(&p), STATUS_OK);
-    assert_true(near(p.seconds, 7));
-    assert_true(near(p.exposed[AXIS_TENSOR], 6));
+    assert_true(near(p.seconds, 9));
+    assert_true(near(p.exposed[AXIS_GRADIENT], 6));
+    assert_true(near(p.exposed[AXIS_TENSOR], 2));
     assert_true(near(p.bubble, 0));
     play_free(&p);
     program_free(&list);

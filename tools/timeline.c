@@ -193,7 +193,9 @@ int timeline_main(int argc, char **argv)
          &w.ranks, 1, INT32_MAX, NULL},
         {"--device", OPTIONS_TEXT, "NAME|FILE", "prices of the prediction, as for phalanx plan; else h100 or cpu",
          &w.device, 0, 0, NULL},
-        {"--network", OPTIONS_TEXT, "FILE", "the network's part of a profile's file", &w.network, 0, 0, NULL},
+        {"--network", OPTIONS_TEXT, "FILE",
+         "JSON, as of a profile: node_ranks, node, network (bytes/s of a rank), latency, oversubscription, ...",
+         &w.network, 0, 0, NULL},
     };
     const options_command command = {
         .name = "timeline",

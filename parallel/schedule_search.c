@@ -267,6 +267,40 @@ static void try_blocks(search *x, candidate *c)
             try_block(x, c, steps, turns);
 }
 
+/* So many micro-batches at a time, forward through all chunks and back. */
+static void make_groups(schedule *out, int group)
+{
+    for (int stage = 0; stage < out->stages; stage++) {
+        out->counts[stage] = 0;
+        for (int first = 0; first < out->microbatches; first += group) {
+            int end = first + group < out->microbatches ? first + group : out->microbatches;
+            for (int k = 0; k < 2 * out->chunks; k++) {
+                bool back = k >= out->chunks;
+                int chunk = back ? 2 * out->chunks - 1 - k : k;
+                for (int m = first; m < end; m++)
+                    out->actions[stage][out->counts[stage]++] =
+                        (action){.kind = back ? ACTION_BACKWARD_INPUT : ACTION_FORWARD,
+                                 .chunk = (int16_t)chunk,
+                                 .microbatch = m};
+            }
+        }
+    }
+}
+
+/* The last resort: they fit wherever one micro-batch does. */
+static void try_groups(search *x, candidate *c)
+{
+    for (int folded = 0; folded < 2 && x->best_measure < 0; folded++) {
+        if (!x->t->limit[folded] || (folded && x->t->chunks != 2))
+            continue;
+        c->order.folded = folded;
+        for (int group = x->t->microbatches; group > 0 && x->best_measure < 0; group /= 2) {
+            make_groups(&c->order, group);
+            try_patiences(x, c);
+        }
+    }
+}
+
 /* ---- neighbours ---------------------------------------------------------------------------------------------------- */
 
 static uint32_t draw(uint32_t *state, uint32_t below)
@@ -329,6 +363,8 @@ status schedule_search(schedule *out, const schedule_search_terms *terms)
         try_warmups(&x, &c);
     if (ok == STATUS_OK && terms->limit[1] && terms->chunks == 2)
         try_blocks(&x, &c);
+    if (ok == STATUS_OK)
+        try_groups(&x, &c);
     int each = x.kept_count ? x.tries / x.kept_count : 0;
     for (int i = 0; i < x.kept_count; i++) {
         if (ok == STATUS_OK)

@@ -11,6 +11,7 @@
 #include "engine/batch.h"
 #include "engine/compile/profile.h"
 #include "engine/executor.h"
+#include "engine/files/atomic.h"
 #include "engine/state.h"
 #include "memory/clock.h"
 #include "memory/log.h"
@@ -228,8 +229,13 @@ static void time_messages(const measuring *m)
 /* ------------------------------------------------------------------------------------------------------------------ */
 
 /* What an earlier call has left, or the model that such a device begins with. */
-static status begin(profile *out, const char *path, bool host)
+static status begin(profile *out, const char *path, bool host, bool writes)
 {
+    if (writes) { /* measuring takes minutes: what cannot be written is to be known before */
+        atomic_file *tried;
+        TRY(atomic_open(&tried, path));
+        atomic_abandon(tried);
+    }
     if (access(path, F_OK) == 0)
         return profile_open(out, path);
     TRY(profile_open(out, host ? "cpu" : "h100"));
@@ -246,7 +252,7 @@ status bench_profile(const char *path, config_device where, comm *world)
     bool host = where == CONFIG_CPU;
     if (!host)
         TRY(device_find(&m.device, "cuda"));
-    TRY(comm_all_status(comm_world(world), begin(&p, path, host)));
+    TRY(comm_all_status(comm_world(world), begin(&p, path, host, comm_rank(world) == 0)));
     int cores = omp_get_num_procs() / comm_local_ranks(world), from = p.count;
     m.threads = p.threads = cores > 0 ? cores : 1;
     omp_set_num_threads(m.threads);

@@ -200,8 +200,30 @@ static status show_plan(config *c, const wishes *w)
     return s;
 }
 
+/* What the other way of planning would pass over without a word. */
+static status check_wishes(const wishes *w)
+{
+    if (!w->search && (w->memory_size || w->write))
+        return status_fail(STATUS_USAGE, "%s is an option of --search: add that", w->write ? "--write" : "--memory");
+    if (w->json && (w->listing || w->schedule))
+        return status_fail(STATUS_USAGE, "%s is text, and --json is for programs: one of them at a time",
+                           w->listing ? "--listing" : "--schedule");
+    const char *of_one = w->listing     ? "--listing"
+                         : w->schedule  ? "--schedule"
+                         : w->svg       ? "--svg"
+                         : w->every     ? "--every-rank"
+                         : w->rank >= 0 ? "--rank"
+                                        : NULL;
+    if (w->search && of_one)
+        return status_fail(STATUS_USAGE,
+                           "%s is of one layout, and --search looks at many: --write FILE, then plan FILE %s", of_one,
+                           of_one);
+    return STATUS_OK;
+}
+
 static status run(config *c, wishes *w)
 {
+    TRY(check_wishes(w));
     w->cpu = c->train.device == CONFIG_CPU;
     TRY(weights_configure(c)); /* model.from and model.config: sizes are read, weights are not */
     TRY(w->search ? find_layout(c, w) : show_plan(c, w));
@@ -229,7 +251,9 @@ static int read_wishes(wishes *w, int *operands, int argc, char **argv)
         {"--device", OPTIONS_TEXT, "NAME|FILE",
          "prices: a100, h100, h200, b200, cpu, or a file of phalanx bench --profile; default h100", &w->device, 0, 0,
          NULL},
-        {"--network", OPTIONS_TEXT, "FILE", "the network's part of a profile's file", &w->network_file, 0, 0, NULL},
+        {"--network", OPTIONS_TEXT, "FILE",
+         "JSON, as of a profile: node_ranks, node, network (bytes/s of a rank), latency, oversubscription, ...",
+         &w->network_file, 0, 0, NULL},
         {"--flops", OPTIONS_NUMBER, "T", "peak TFLOP/s of a device, instead of the profile's", &w->tflops, 1e-6, 1e9,
          NULL},
         {"--efficiency", OPTIONS_NUMBER, "E", "share of it that large products reach", &w->efficiency, 1e-3, 1, NULL},

@@ -154,6 +154,15 @@ static status write_best(const char *path, const search *s, const search_terms *
     return ok;
 }
 
+/* A search takes minutes: what cannot be written is to be known before. */
+static status can_write(const char *path)
+{
+    atomic_file *tried;
+    TRY(atomic_open(&tried, path));
+    atomic_abandon(tried);
+    return STATUS_OK;
+}
+
 static status say_nothing_fits(const search *s, int64_t memory)
 {
     char layout[LAYOUT_TEXT], needs[UNITS_TEXT], has[UNITS_TEXT], more[UNITS_TEXT];
@@ -187,6 +196,8 @@ status plan_search(const config *c, const profile *prices, const op_backend *bac
     if (t.memory <= 0)
         return status_fail(STATUS_USAGE, "%s has no memory of its own: say --memory 32GiB, for each rank",
                            prices->name);
+    if (w->write)
+        TRY(can_write(w->write));
     TRY(search_run(&s, &t));
     status ok = s.count ? STATUS_OK : say_nothing_fits(&s, t.memory);
     if (ok == STATUS_OK && w->json)

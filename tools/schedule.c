@@ -1,5 +1,4 @@
 /* phalanx schedule: bubble, memory and timeline of a pipeline schedule, without a model. */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -10,6 +9,8 @@
 #include "parallel/timeline.h"
 #include "tools/options.h"
 #include "tools/tools.h"
+
+static const double NUMBER_MOST = 1e12;
 
 typedef struct wishes {
     int kind; /* schedule_kind */
@@ -25,16 +26,16 @@ typedef struct stage_terms {
     double after_forward, after_input;
 } stage_terms;
 
-/* `count` numbers of at least 0, with commas between. */
+/* `count` numbers with commas between, of at least 0, and none so large that sums of them are no numbers. */
 static status read_numbers(double *out, int count, const char *name, const char *text)
 {
     const char *at = text;
     for (int i = 0; i < count; i++) {
         char *end;
         out[i] = strtod(at, &end);
-        if (end == at || !(out[i] >= 0) || isinf(out[i]) || *end != (i + 1 < count ? ',' : '\0'))
-            return status_fail(STATUS_USAGE, "%s %.80s: give %d numbers of at least 0 with commas between", name, text,
-                               count);
+        if (end == at || !(out[i] >= 0 && out[i] <= NUMBER_MOST) || *end != (i + 1 < count ? ',' : '\0'))
+            return status_fail(STATUS_USAGE, "%s %.80s: give %d numbers from 0 to %g with commas between", name, text,
+                               count, NUMBER_MOST);
         at = end + 1;
     }
     return STATUS_OK;
@@ -95,7 +96,10 @@ static double most(const double *of, int64_t count)
 static status find(schedule *out, tables *t, const wishes *w, const stage_terms *of)
 {
     int stages = (int)w->stages, chunks = (int)w->chunks, microbatches = (int)w->microbatches;
-    double limit = w->memory;
+    double limit = w->memory, least = of->after_forward;
+    if (limit > 0 && limit < least * (1 - 1e-9))
+        return status_fail(STATUS_USAGE, "auto: a stage holds at least %g, of one micro-batch, and --memory is %g",
+                           least, limit);
     if (limit <= 0) {
         schedule s;
         TRY(schedule_make(&s, SCHEDULE_1F1B, stages, chunks, microbatches));
@@ -127,7 +131,7 @@ static status make(schedule *out, tables *t, const wishes *w, const stage_terms 
     schedule_search_peaks(t->peaks, out, t->holds, t->defers);
     double peak = most(t->peaks, w->stages);
     if (ok == STATUS_OK && w->memory > 0 && peak > w->memory * (1 + 1e-9))
-        ok = status_fail(STATUS_FAILED, "%s holds %g micro-batches of a stage, and --memory is %g",
+        ok = status_fail(STATUS_USAGE, "%s holds %g micro-batches of a stage, and --memory is %g",
                          schedule_name(out->kind), peak, w->memory);
     if (ok != STATUS_OK)
         schedule_free(out);
@@ -185,6 +189,8 @@ static status run(const wishes *w)
         double share = of.after_forward > 0 ? of.after_input / of.after_forward : 0;
         ok = simulate_run(&sim, &s, t.costs, of.message, share);
         if (ok == STATUS_OK) {
+            for (int i = 0; i < s.stages; i++) /* as --keeps counts it, here and in pictures */
+                sim.stages[i].peak = t.peaks[i];
             (w->json ? print_json : print_text)(&s, &sim, t.peaks);
             ok = w->svg ? timeline_svg(w->svg, &sim) : STATUS_OK;
             simulate_free(&sim);

@@ -114,7 +114,7 @@ static status draw(const wishes *w, const char *title, const char *run, const pl
     return s;
 }
 
-/* How many ranks the run had: its summary says, or the files of its trace. */
+/* How many ranks the run had: the files of its trace say, or its summary; 0: neither is there. */
 static int ranks_of_run(const char *run)
 {
     int ranks = 0;
@@ -123,6 +123,13 @@ static int ranks_of_run(const char *run)
         there = access(path, F_OK) == 0;
         free(path);
     }
+    if (ranks > 0)
+        return ranks;
+    char *path = must_format("%s/summary.json", run);
+    json_t *summary = json_load_file(path, 0, NULL);
+    ranks = (int)json_array_size(json_object_get(summary, "ranks"));
+    json_decref(summary);
+    free(path);
     return ranks;
 }
 
@@ -158,6 +165,9 @@ static status plan_and_draw(config *c, const wishes *w, const char *title, const
 static status run_command(const wishes *w, int operands, char **argv)
 {
     config c;
+    if (w->output && !ends_with(w->output, ".html") && !ends_with(w->output, ".json"))
+        return status_fail(STATUS_USAGE, "--output %s: its name ends with .html for a page, or .json for other viewers",
+                           w->output);
     struct stat about;
     const char *run = stat(argv[1], &about) == 0 && S_ISDIR(about.st_mode) ? argv[1] : NULL;
     char *path = run ? must_format("%s/config.yaml", run) : must_strdup(argv[1]);
@@ -183,7 +193,9 @@ int timeline_main(int argc, char **argv)
          &w.ranks, 1, INT32_MAX, NULL},
         {"--device", OPTIONS_TEXT, "NAME|FILE", "prices of the prediction, as for phalanx plan; else h100 or cpu",
          &w.device, 0, 0, NULL},
-        {"--network", OPTIONS_TEXT, "FILE", "the network's part of a profile's file", &w.network, 0, 0, NULL},
+        {"--network", OPTIONS_TEXT, "FILE",
+         "JSON, as of a profile: node_ranks, node, network (bytes/s of a rank), latency, oversubscription, ...",
+         &w.network, 0, 0, NULL},
     };
     const options_command command = {
         .name = "timeline",

@@ -58,14 +58,31 @@ static play_op take(const profile *p, const grid *g, const program *list, int i)
     return e;
 }
 
+/* Where nothing was overlapped, sums of gradients begin when the backward pass is over: but for those that are waited for before. */
+static void postpone_sums(play_rank *r)
+{
+    bool *needed = must_calloc((unsigned long)r->requests + 1, sizeof *needed);
+    for (int i = r->last_action; i >= 0; i--) {
+        play_op *e = &r->ops[i];
+        if (e->does == WAITS)
+            needed[e->request] = true;
+        e->late = e->does == LAUNCHES && e->phase == PHASE_UPDATE && !needed[e->request];
+    }
+    free(needed);
+}
+
 void play_add(play *p, const grid *g, const program *list, int requests)
 {
     play_rank *r = &p->ranks[g->at[GRID_PIPELINE]];
     MUST(!r->ops, "stage %d is there already", g->at[GRID_PIPELINE]);
-    *r = (play_rank){.grid = *g, .count = list->count, .requests = requests};
+    *r = (play_rank){.grid = *g, .count = list->count, .requests = requests, .last_action = -1};
     r->ops = must_alloc((unsigned long)(list->count + 1) * sizeof *r->ops);
-    for (int i = 0; i < list->count; i++)
+    for (int i = 0; i < list->count; i++) {
         r->ops[i] = take(p->profile, &r->grid, list, i);
+        r->last_action = list->ops[i]->microbatch >= 0 ? i : r->last_action;
+    }
+    if (p->profile->as_lowered)
+        postpone_sums(r);
 }
 
 /* ---- queues ------------------------------------------------------------------------------------------------------------- */
@@ -77,7 +94,10 @@ enum { LINKS = 2 * USES, BUSY = 64 };
 typedef struct queue {
     int *launched; /* ops, in order */
     int head, tail;
-    double free;
+    double free; /* idle from then on */
+    double since,
+        own;    /* until then not idle: waiting for links, or under way, from `since` on, under way from `own` on */
+    int behind; /* the axis for which it waited between */
 } queue;
 
 /* Of a rank, within its node and beyond: what it exchanges with groups, and messages out and in. When it is in use: the latest
@@ -85,14 +105,16 @@ typedef struct queue {
  * begin earlier, in a gap. */
 typedef struct link {
     double from[BUSY], to[BUSY];
-    double owed; /* by groups: what messages took of the link while a group used it */
-    int count;
+    double owed;     /* by groups: what messages took of the link while a group used it */
+    int count, axis; /* of the latest use */
 } link;
 
 typedef struct request {
     double start, end; /* of its transfer */
     double launched;   /* by all who take part */
-    int op;            /* that launched it; -1: not yet */
+    double since, own; /* as the queue's, when it was under way */
+    int behind;
+    int op; /* that launched it; -1: not yet */
     bool met;
     int cause_rank, cause_op; /* whose launch was the last */
 } request;
@@ -207,7 +229,13 @@ static void occupy(link *l, double from, double to)
 
 static double launched_at(const player *s, int rank, const queue *q)
 {
-    return s->p->ranks[rank].ops[q->launched[q->head]].end;
+    return s->p->ranks[rank].ops[q->launched[q->head]].launched;
+}
+
+/* The op after which it was launched. */
+static int launched_by(const play_rank *r, int at)
+{
+    return r->ops[at].late ? r->last_action : at;
 }
 
 static int link_of(const play_op *e)
@@ -256,6 +284,16 @@ static double share_links(player *s, const int *members, const int *links, int c
     return seconds + more;
 }
 
+/* Since when the queue has been at it: what is launched while it is goes on with that. */
+static void note_wait(queue *q, link *on, const play_op *e, double start, double ready, double begin)
+{
+    bool busy = q->free >= start && q->head > 0, waits = begin > ready;
+    q->since = busy ? q->since : start;
+    q->own = busy && !waits && begin <= q->free ? q->own : begin;
+    q->behind = waits ? on->axis : busy ? q->behind : e->axis;
+    on->axis = e->axis;
+}
+
 /* Begins what all `members` have at the head of their queues. */
 static void meet(player *s, const int *members, const int *communicators, int count)
 {
@@ -272,7 +310,7 @@ static void meet(player *s, const int *members, const int *communicators, int co
         if (launched_at(s, members[i], q) > start) {
             start = launched_at(s, members[i], q);
             cause_rank = members[i];
-            cause_op = q->launched[q->head];
+            cause_op = launched_by(&s->p->ranks[members[i]], q->launched[q->head]);
         }
     }
     double begin = start;
@@ -280,6 +318,7 @@ static void meet(player *s, const int *members, const int *communicators, int co
         const queue *q = &s->queues[members[i]][communicators[i]];
         begin = q->free > begin ? q->free : begin;
     }
+    double ready = begin;
     if (!s->p->profile->host_moves && seconds > 0) {
         begin = free_links(s, members, links, count, begin, seconds);
         seconds = share_links(s, members, links, count, begin, seconds);
@@ -289,7 +328,9 @@ static void meet(player *s, const int *members, const int *communicators, int co
         queue *q = &s->queues[r][communicators[i]];
         const play_op *e = &s->p->ranks[r].ops[q->launched[q->head]];
         double end = begin + seconds;
-        s->requests[r][e->request] = (request){begin, end, start, q->launched[q->head++], true, cause_rank, cause_op};
+        note_wait(q, &s->links[r][links[i]], e, start, ready, begin);
+        s->requests[r][e->request] = (request){
+            begin, end, start, q->since, q->own, q->behind, q->launched[q->head++], true, cause_rank, cause_op};
         if (s->p->profile->host_moves)
             continue;
         q->free = end;
@@ -338,9 +379,13 @@ static void wait_for(player *s, int rank, play_op *e)
     double now = s->now[rank], end = q->end;
     if (s->p->profile->host_moves)
         end = (now > q->start ? now : q->start) + (q->end - q->start);
-    double waited = end > now ? end - now : 0, transfer = q->end - q->start;
-    double exposed = waited < transfer ? waited : transfer;
-    *(launch->does == COPIES ? &r->copies : &r->exposed[launch->axis]) += exposed;
+    double waited = end > now ? end - now : 0;
+    bool alone = s->p->profile->host_moves;
+    double transfers = q->end - (alone ? q->start : q->since), own = q->end - (alone ? q->start : q->own);
+    double exposed = waited < transfers ? waited : transfers; /* with those that it was behind */
+    own = exposed < own ? exposed : own;
+    *(launch->does == COPIES ? &r->copies : &r->exposed[launch->axis]) += own;
+    r->exposed[q->behind] += exposed - own;
     r->idle += waited - exposed;
     r->barrier += launch->does != COPIES && launch->axis == AXIS_GRID ? waited : 0;
     s->now[rank] = now + waited;
@@ -351,8 +396,27 @@ static void begin_copy(player *s, int rank, const play_op *e)
 {
     double now = s->now[rank], *free_at = &s->bus[rank][e->sends];
     double begin = *free_at > now ? *free_at : now, end = begin + e->seconds;
-    s->requests[rank][e->request] = (request){begin, end, now, s->at[rank], true, rank, s->at[rank]};
+    s->requests[rank][e->request] = (request){begin, end, now, now, now, 0, s->at[rank], true, rank, s->at[rank]};
     *free_at = end;
+}
+
+static void launch(player *s, int rank, int at)
+{
+    play_op *e = &s->p->ranks[rank].ops[at];
+    int k = communicator_of(e);
+    queue *q = &s->queues[rank][k];
+    e->launched = s->now[rank];
+    q->launched[q->tail++] = at;
+    while (try_meet(s, rank, k))
+        ;
+}
+
+static void launch_late(player *s, int rank)
+{
+    const play_rank *r = &s->p->ranks[rank];
+    for (int i = 0; i < r->last_action; i++)
+        if (r->ops[i].late)
+            launch(s, rank, i);
 }
 
 /* As far as it goes; did it move? */
@@ -376,13 +440,10 @@ static bool advance(player *s, int rank)
         e->end = s->now[rank];
         if (e->does == COPIES)
             begin_copy(s, rank, e);
-        if (e->does == LAUNCHES) {
-            int k = communicator_of(e);
-            queue *q = &s->queues[rank][k];
-            q->launched[q->tail++] = s->at[rank];
-            while (try_meet(s, rank, k))
-                ;
-        }
+        if (e->does == LAUNCHES && !e->late)
+            launch(s, rank, s->at[rank]);
+        if (s->at[rank] == r->last_action)
+            launch_late(s, rank);
     }
     return s->at[rank] > from;
 }

@@ -21,6 +21,7 @@ typedef struct play_rank {
     grid grid;
     play_op *ops;
     int count, requests;
+    int last_action; /* the last op of a micro-batch; -1: none */
     /* play(): seconds */
     double compute;             /* sum of its ops; where ranks share a host's cores, what it waits for one, too */
     double exposed[AXIS_COUNT]; /* waited for while transfers ran */

@@ -57,7 +57,8 @@ typedef struct profile {
     double latency, network_latency; /* seconds until a message's first byte arrives */
     double hop;                      /* seconds for each further member of a ring */
     bool host_moves;                 /* ranks copy messages with the threads that compute: nothing travels beside */
-    bool as_lowered;                 /* programs are priced without an order (order.h): so these runs were */
+    bool as_lowered;                 /* programs are priced without an order (order.h), sums of gradients behind the
+                                      * backward pass: so these runs were */
     double taken;                    /* share of the multiprocessors that communication takes while it lasts */
     /* measured */
     profile_point *points;
@@ -69,7 +70,8 @@ const profile *profile_named(const char *name);
 const char *profile_names(void);
 /* A built-in's name or a file. STATUS_USAGE with the names, where it is neither. */
 status profile_open(profile *out, const char *name);
-/* Only the network's numbers of a file. */
+/* Only the network's numbers of a file: node_ranks, node, network, latency, network_latency, hop, taken, host_moves, and
+ * oversubscription, by which `network` is divided. */
 status profile_take_network(profile *p, const char *path);
 /* All of it, as profile_open reads it. */
 status profile_save(const char *path, const profile *p);

@@ -1,13 +1,15 @@
 /* Profiles as JSON files: the numbers of the struct by name, tiles and points as lists. A file may name a built-in profile as its
- * "base" and say only what differs. */
+ * "base" and say only what differs. What is no key of a profile is refused: a misspelt number would be the base's. */
 #include "engine/compile/profile.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/config/nearest.h"
 #include "engine/files/atomic.h"
 #include "memory/log.h"
 
@@ -15,21 +17,22 @@ typedef struct field {
     const char *name;
     size_t at;
     bool network, positive;
+    double most; /* shares: more than all of it is a mistake, and with all multiprocessors taken nothing computes */
 } field;
 
-#define FIELD(name, network, positive)                                                                                 \
+#define FIELD(name, network, positive, most)                                                                           \
     {                                                                                                                  \
-#name, offsetof(profile, name), network, positive                                                              \
+#name, offsetof(profile, name), network, positive, most                                                        \
     }
 static const field numbers[] = {
-    FIELD(half, false, true),       FIELD(single, false, true),
-    FIELD(depth, false, false),     FIELD(product_start, false, false),
-    FIELD(attention, false, false), FIELD(attention_gradient, false, false),
-    FIELD(memory, false, true),     FIELD(memory_share, false, true),
-    FIELD(start, false, false),     FIELD(bus, false, true),
-    FIELD(node, true, true),        FIELD(network, true, true),
-    FIELD(latency, true, false),    FIELD(network_latency, true, false),
-    FIELD(hop, true, false),        FIELD(taken, true, false),
+    FIELD(half, false, true, INFINITY),    FIELD(single, false, true, INFINITY),
+    FIELD(depth, false, false, INFINITY),  FIELD(product_start, false, false, INFINITY),
+    FIELD(attention, false, false, 1),     FIELD(attention_gradient, false, false, 1),
+    FIELD(memory, false, true, INFINITY),  FIELD(memory_share, false, true, 1),
+    FIELD(start, false, false, INFINITY),  FIELD(bus, false, true, INFINITY),
+    FIELD(node, true, true, INFINITY),     FIELD(network, true, true, INFINITY),
+    FIELD(latency, true, false, INFINITY), FIELD(network_latency, true, false, INFINITY),
+    FIELD(hop, true, false, INFINITY),     FIELD(taken, true, false, 0.9),
 };
 #undef FIELD
 
@@ -40,43 +43,105 @@ static double *number_of(profile *p, const field *f)
     return (double *)((char *)p + f->at);
 }
 
-static status take_numbers(profile *p, const json_t *root, const char *path, bool only_network)
+static const field *field_named(const char *name)
 {
+    for (int i = 0; i < NUMBERS; i++)
+        if (!strcmp(numbers[i].name, name))
+            return &numbers[i];
+    return NULL;
+}
+
+static status check_keys(json_t *root, const char *path)
+{
+    static const char *const others[] = {"name",  "base",       "node_ranks", "oversubscription", "capacity",  "cores",
+                                         "tiles", "processors", "points",     "host_moves",       "as_lowered"};
+    enum { OTHERS = sizeof others / sizeof *others };
+    const char *key;
+    json_t *value;
+    json_object_foreach(root, key, value)
+    {
+        bool known = field_named(key) != NULL;
+        nearest near = {.wanted = key};
+        for (int i = 0; i < OTHERS; i++) {
+            known |= !strcmp(others[i], key);
+            nearest_offer(&near, others[i]);
+        }
+        for (int i = 0; i < NUMBERS; i++)
+            nearest_offer(&near, numbers[i].name);
+        const char *meant = nearest_word(&near);
+        if (!known)
+            return status_fail(STATUS_USAGE, "%s: \"%s\" is no key of a profile%s%s%s", path, key,
+                               meant ? "; did you mean " : "", meant ? meant : "", meant ? "?" : "");
+    }
+    return STATUS_OK;
+}
+
+static status take_number(profile *p, const json_t *v, const field *f, const char *path)
+{
+    double number = json_number_value(v);
+    if (!json_is_number(v) || number < 0 || (f->positive && number <= 0))
+        return status_fail(STATUS_USAGE, "%s: %s is no number %s", path, f->name,
+                           f->positive ? "above zero" : "of at least zero");
+    if (number > f->most)
+        return status_fail(STATUS_USAGE, "%s: %s is a share: at most %g, not %g", path, f->name, f->most, number);
+    *number_of(p, f) = number;
+    return STATUS_OK;
+}
+
+static status take_flag(bool *out, const json_t *root, const char *name, const char *path)
+{
+    const json_t *v = json_object_get(root, name);
+    if (v && !json_is_boolean(v))
+        return status_fail(STATUS_USAGE, "%s: %s is true or false", path, name);
+    *out = v ? json_is_true(v) : *out;
+    return STATUS_OK;
+}
+
+/* A whole number from `least` on, which an int holds. */
+static status take_count(int *out, const json_t *root, const char *name, int least, const char *path)
+{
+    const json_t *v = json_object_get(root, name);
+    if (v && (!json_is_integer(v) || json_integer_value(v) < least || json_integer_value(v) > INT32_MAX))
+        return status_fail(STATUS_USAGE, "%s: %s is no whole number of at least %d", path, name, least);
+    *out = v ? (int)json_integer_value(v) : *out;
+    return STATUS_OK;
+}
+
+static status take_network(profile *p, const json_t *root, const char *path)
+{
+    const json_t *sharers = json_object_get(root, "oversubscription");
     for (int i = 0; i < NUMBERS; i++) {
         const json_t *v = json_object_get(root, numbers[i].name);
-        if (!v || (only_network && !numbers[i].network))
-            continue;
-        double number = json_number_value(v);
-        if (!json_is_number(v) || number < 0 || (numbers[i].positive && number <= 0))
-            return status_fail(STATUS_USAGE, "%s: %s is no number above zero", path, numbers[i].name);
-        *number_of(p, &numbers[i]) = number;
+        if (v && numbers[i].network)
+            TRY(take_number(p, v, &numbers[i], path));
     }
-    const json_t *ranks = json_object_get(root, "node_ranks"), *moves = json_object_get(root, "host_moves");
-    const json_t *capacity = json_object_get(root, "capacity"), *cores = json_object_get(root, "cores");
-    if (cores && (!json_is_integer(cores) || json_integer_value(cores) < 0))
-        return status_fail(STATUS_USAGE, "%s: cores is no number of cores", path);
-    if (cores && !only_network)
-        p->cores = (int)json_integer_value(cores);
-    if (ranks && (!json_is_integer(ranks) || json_integer_value(ranks) < 1))
-        return status_fail(STATUS_USAGE, "%s: node_ranks is no number above zero", path);
-    if (ranks)
-        p->node_ranks = (int)json_integer_value(ranks);
+    if (sharers && (!json_is_number(sharers) || !(json_number_value(sharers) >= 1)))
+        return status_fail(STATUS_USAGE, "%s: oversubscription is no number of at least 1", path);
+    if (sharers) /* all nodes send at the same time in training, so that each has its share of what is between them */
+        p->network /= json_number_value(sharers);
+    TRY(take_count(&p->node_ranks, root, "node_ranks", 1, path));
+    return take_flag(&p->host_moves, root, "host_moves", path);
+}
+
+static status take_device(profile *p, const json_t *root, const char *path)
+{
+    const json_t *capacity = json_object_get(root, "capacity");
+    for (int i = 0; i < NUMBERS; i++) {
+        const json_t *v = json_object_get(root, numbers[i].name);
+        if (v && !numbers[i].network)
+            TRY(take_number(p, v, &numbers[i], path));
+    }
     if (capacity && (!json_is_integer(capacity) || json_integer_value(capacity) < 0))
         return status_fail(STATUS_USAGE, "%s: capacity is no number of bytes", path);
-    if (capacity && !only_network)
-        p->capacity = json_integer_value(capacity);
-    if (moves)
-        p->host_moves = json_is_true(moves);
-    return STATUS_OK;
+    p->capacity = capacity ? json_integer_value(capacity) : p->capacity;
+    TRY(take_count(&p->cores, root, "cores", 0, path));
+    TRY(take_count(&p->processors, root, "processors", 0, path));
+    return take_flag(&p->as_lowered, root, "as_lowered", path);
 }
 
 static status take_tiles(profile *p, const json_t *root, const char *path)
 {
-    const json_t *processors = json_object_get(root, "processors"), *tiles = json_object_get(root, "tiles");
-    if (processors && (!json_is_integer(processors) || json_integer_value(processors) < 0))
-        return status_fail(STATUS_USAGE, "%s: processors is no number of multiprocessors", path);
-    if (processors)
-        p->processors = (int)json_integer_value(processors);
+    const json_t *tiles = json_object_get(root, "tiles");
     if (!tiles)
         return STATUS_OK;
     memset(p->tile, 0, sizeof p->tile);
@@ -88,8 +153,9 @@ static status take_tiles(profile *p, const json_t *root, const char *path)
         out->rows = (int)json_integer_value(json_array_get(t, 0));
         out->columns = (int)json_integer_value(json_array_get(t, 1));
         out->share = json_number_value(json_array_get(t, 2));
-        if (out->rows < 1 || out->columns < 1 || out->share <= 0)
-            return status_fail(STATUS_USAGE, "%s: tile %d: rows, columns and share are above zero", path, (int)i);
+        if (out->rows < 1 || out->columns < 1 || out->share <= 0 || out->share > 1)
+            return status_fail(STATUS_USAGE, "%s: tile %d: rows and columns are above zero, its share at most 1", path,
+                               (int)i);
     }
     return STATUS_OK;
 }
@@ -106,6 +172,8 @@ static int kind_of(const char *name)
 static status take_points(profile *p, const json_t *list, const char *path)
 {
     size_t count = json_array_size(list);
+    if (list && !json_is_array(list))
+        return status_fail(STATUS_USAGE, "%s: points is no list", path);
     p->points = must_calloc(count + 1, sizeof *p->points);
     for (size_t i = 0; i < count; i++) {
         const json_t *from = json_array_get(list, i), *size = json_array_get(from, 3);
@@ -136,6 +204,7 @@ status profile_save(const char *path, const profile *p)
     for (int i = 0; i < NUMBERS; i++)
         json_object_set_new(root, numbers[i].name, json_real(*number_of(&copy, &numbers[i])));
     json_object_set_new(root, "node_ranks", json_integer(p->node_ranks));
+    json_object_set_new(root, "as_lowered", json_boolean(p->as_lowered));
     json_object_set_new(root, "host_moves", json_boolean(p->host_moves));
     json_object_set_new(root, "capacity", json_integer(p->capacity));
     json_object_set_new(root, "cores", json_integer(p->cores));
@@ -158,16 +227,20 @@ status profile_save(const char *path, const profile *p)
     return s;
 }
 
-static status take(profile *out, const json_t *root, const char *path)
+static status take(profile *out, json_t *root, const char *path)
 {
-    const char *base = json_string_value(json_object_get(root, "base"));
-    const profile *known = profile_named(base ? base : "h100");
+    const json_t *base = json_object_get(root, "base"), *name = json_object_get(root, "name");
+    if ((base && !json_is_string(base)) || (name && !json_is_string(name)))
+        return status_fail(STATUS_USAGE, "%s: base and name are texts", path);
+    TRY(check_keys(root, path));
+    const profile *known = profile_named(base ? json_string_value(base) : "h100");
     if (!known)
-        return status_fail(STATUS_USAGE, "%s: base \"%s\" is none of %s", path, base, profile_names());
+        return status_fail(STATUS_USAGE, "%s: base \"%s\" is none of %s", path, json_string_value(base),
+                           profile_names());
     *out = *known;
-    const char *name = json_string_value(json_object_get(root, "name"));
-    snprintf(out->name, sizeof out->name, "%s", name ? name : path);
-    TRY(take_numbers(out, root, path, false));
+    snprintf(out->name, sizeof out->name, "%s", name ? json_string_value(name) : path);
+    TRY(take_network(out, root, path));
+    TRY(take_device(out, root, path));
     TRY(take_tiles(out, root, path));
     return take_points(out, json_object_get(root, "points"), path);
 }
@@ -176,12 +249,14 @@ static status load(json_t **root, const char *path)
 {
     json_error_t error;
     *root = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
-    if (!*root || !json_is_object(*root)) {
-        json_decref(*root);
-        return status_fail(STATUS_USAGE, "%s: no profile: %s (line %d)", path, *root ? "not an object" : error.text,
-                           error.line);
-    }
-    return STATUS_OK;
+    if (!*root && error.line > 0)
+        return status_fail(STATUS_USAGE, "%s: no profile: %s (line %d)", path, error.text, error.line);
+    if (!*root)
+        return status_fail(STATUS_USAGE, "%s: no profile: %s", path, error.text);
+    if (json_is_object(*root))
+        return STATUS_OK;
+    json_decref(*root);
+    return status_fail(STATUS_USAGE, "%s: no profile: not an object", path);
 }
 
 status profile_open(profile *out, const char *name)
@@ -206,7 +281,9 @@ status profile_take_network(profile *p, const char *path)
 {
     json_t *root;
     TRY(load(&root, path));
-    status s = take_numbers(p, root, path, true);
+    status s = check_keys(root, path);
+    if (s == STATUS_OK)
+        s = take_network(p, root, path);
     json_decref(root);
     return s;
 }

@@ -84,6 +84,39 @@ static void where_nothing_fits_it_says_by_how_much(void **state)
     launch_free(&r);
 }
 
+static void a_file_that_cannot_be_written_is_known_before_the_search(void **state)
+{
+    launch_result r = search(*state, "--write /no/such/folder/best.yaml");
+    assert_int_equal(r.status, 1);
+    assert_non_null(strstr(r.err, "/no/such/folder/best.yaml"));
+    assert_null(strstr(r.err, "played"));
+    launch_free(&r);
+}
+
+/* Options that the other way of planning does not know are refused, not passed over. */
+static void options_that_do_nothing_are_refused(void **state)
+{
+    static const struct {
+        const char *options, *said;
+    } cases[] = {{"--memory 80GiB", "--memory is an option of --search"},
+                 {"--write best.yaml", "--write is an option of --search"},
+                 {"--search --listing", "--listing is of one layout"},
+                 {"--search --rank 0", "--rank is of one layout"},
+                 {"--json --schedule", "--schedule is text"},
+                 {"--json --listing", "--listing is text"},
+                 {"--search --svg step.svg", "--svg is of one layout"}};
+    char *path = workfolder_path(*state, "planned.yaml"), *phalanx = launch_beside("../phalanx");
+    runs_write_text(path, text);
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        launch_result r = launch_run(60, "%s plan %s --ranks 2 %s", phalanx, path, cases[i].options);
+        assert_int_equal(r.status, 2);
+        assert_non_null(strstr(r.err, cases[i].said));
+        launch_free(&r);
+    }
+    free(phalanx);
+    free(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -92,6 +125,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(the_table_is_ranked_and_progress_is_on_standard_error, workfolder_setup,
                                         workfolder_teardown),
         cmocka_unit_test_setup_teardown(where_nothing_fits_it_says_by_how_much, workfolder_setup, workfolder_teardown),
+        cmocka_unit_test_setup_teardown(a_file_that_cannot_be_written_is_known_before_the_search, workfolder_setup,
+                                        workfolder_teardown),
+        cmocka_unit_test_setup_teardown(options_that_do_nothing_are_refused, workfolder_setup, workfolder_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

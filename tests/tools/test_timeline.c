@@ -228,6 +228,36 @@ static void a_step_that_was_not_traced_is_refused(void **state)
     free(program);
 }
 
+/* An ending says what is to be drawn: there is no third kind. */
+static void an_output_of_another_kind_is_refused(void **state)
+{
+    char *program = launch_beside("../phalanx");
+    launch_result r = launch_run(60, "cd %s && %s timeline run --output step.svg", (char *)*state, program);
+    assert_int_equal(r.status, 2);
+    assert_non_null(strstr(r.err, ".html"));
+    launch_free(&r);
+    free(program);
+}
+
+/* The configuration of a run says of data ranks only what it was told; how many there were its summary knows. */
+static void a_run_without_a_trace_is_predicted_on_its_ranks(void **state)
+{
+    const char *top = *state;
+    double milliseconds[2];
+    char *program = launch_beside("../phalanx");
+    free(runs_train_well(60, 2, "%s/run.yaml run.folder=%s/untraced train.steps=1", top, top));
+    for (int given = 0; given < 2; given++) {
+        launch_result r = launch_run(60, "cd %s && %s timeline untraced %s", top, program, given ? "--ranks 2" : "");
+        assert_int_equal(r.status, 0);
+        const char *line = strstr(r.out, "predicted, cpu");
+        assert_non_null(line);
+        assert_int_equal(sscanf(line, "predicted, cpu %lf ms", &milliseconds[given]), 1);
+        launch_free(&r);
+    }
+    assert_true(fabs(milliseconds[0] - milliseconds[1]) < 0.051);
+    free(program);
+}
+
 /* Without --output; the page has the same. */
 static void shares_are_printed_as_drawn(void **state)
 {
@@ -331,6 +361,8 @@ int main(void)
         cmocka_unit_test(traces_are_whole_and_on_one_clock),
         cmocka_unit_test(the_page_has_what_the_plan_says),
         cmocka_unit_test(a_step_that_was_not_traced_is_refused),
+        cmocka_unit_test(an_output_of_another_kind_is_refused),
+        cmocka_unit_test(a_run_without_a_trace_is_predicted_on_its_ranks),
         cmocka_unit_test(shares_are_printed_as_drawn),
         cmocka_unit_test(events_for_other_viewers_are_well_formed),
         cmocka_unit_test(older_traces_do_not_stay),

@@ -95,6 +95,63 @@ static bool near(double a, double b)
 
 static const action none = {.microbatch = -1};
 
+/* The published runs of 2022 summed gradients when all of them were there: nothing hides that. */
+static void sums_of_gradients_follow_the_backward_pass_where_nothing_was_overlapped(void **state)
+{
+    (void)state;
+    profile unit = unit_profile();
+    for (int late = 0; late <= 1; late++) {
+        pool own = {0};
+        program list = {0};
+        play p;
+        grid g = grid_with(1, 2, 1, 0);
+        unit.as_lowered = late;
+        play_open(&p, &unit, 1);
+        compute(&own, &list, 1, PHASE_BACKWARD, (action){.microbatch = 0});
+        launch_gather(&own, &list, AXIS_GRADIENT, 3, 0);
+        list.ops[list.count - 1]->phase = PHASE_UPDATE;
+        compute(&own, &list, 4, PHASE_BACKWARD, (action){.microbatch = 0});
+        wait_for(&own, &list, 0);
+        compute(&own, &list, 1, PHASE_UPDATE, none);
+        play_add(&p, &g, &list, 1);
+        assert_int_equal(play_run(&p), STATUS_OK);
+        assert_true(near(p.seconds, late ? 9 : 6));
+        assert_true(near(p.exposed[AXIS_GRADIENT], late ? 3 : 0));
+        play_span sum = play_op_at(&p, 0, 1);
+        assert_true(near(sum.begin, late ? 5 : 1) && near(sum.end, late ? 8 : 4));
+        play_free(&p);
+        program_free(&list);
+        pool_free(&own);
+    }
+}
+
+/* Three transfers of 2 s and one along another axis share a link, the last waited for first: all 8 s are exposed, each along the axis
+ * that travelled, and none of them is a bubble. */
+static void a_wait_behind_other_transfers_is_exposed(void **state)
+{
+    (void)state;
+    profile unit = unit_profile();
+    pool own = {0};
+    program list = {0};
+    play p;
+    grid g = grid_with(2, 2, 1, 0);
+    play_open(&p, &unit, 1);
+    compute(&own, &list, 1, PHASE_BACKWARD, none);
+    for (int request = 0; request < 4; request++)
+        launch_gather(&own, &list, request < 3 ? AXIS_GRADIENT : AXIS_TENSOR, 2, request);
+    for (int request = 3; request >= 0; request--)
+        wait_for(&own, &list, request);
+    play_add(&p, &g, &list, 4);
+    assert_int_equal(play_run(&p), STATUS_OK);
+    assert_true(near(p.seconds, 9));
+    assert_true(near(p.exposed[AXIS_GRADIENT], 6));
+    assert_true(near(p.exposed[AXIS_TENSOR], 2));
+    assert_true(near(p.bubble, 0));
+    play_free(&p);
+    program_free(&list);
+    pool_free(&own);
+}
+
 /* 3 s of a transfer beside 2 s of computing: 1 s is waited for. */
 static void a_transfer_is_exposed_by_what_nothing_hides(void **state)
 {
@@ -368,6 +425,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_transfer_is_exposed_by_what_nothing_hides),
+        cmocka_unit_test(a_wait_behind_other_transfers_is_exposed),
+        cmocka_unit_test(sums_of_gradients_follow_the_backward_pass_where_nothing_was_overlapped),
         cmocka_unit_test(copies_to_host_memory_and_from_it_are_queues_of_their_own),
         cmocka_unit_test(communicators_and_links_serve_one_after_another),
         cmocka_unit_test(a_sum_over_all_ranks_is_a_barrier),

@@ -37,6 +37,19 @@ static void a_file_that_is_no_profile_is_refused(void **state)
         {"{\"points\": [[\"linear\", \"bf16\", false, [1, -5, 1], 1, 1]]}", "point 0"},
         {"{\"processors\": -1}", "processors"},
         {"{\"half\": 1, \"half\": 2}", "duplicate"},
+        {"{\"halff\": 1e12}", "did you mean half?"},
+        {"{\"netwrok\": 1e9}", "did you mean network?"},
+        {"{\"memory_share\": 7}", "memory_share is a share"},
+        {"{\"attention\": 1.5}", "attention is a share"},
+        {"{\"taken\": 1}", "taken is a share"},
+        {"{\"tiles\": [[128, 128, 2]]}", "tile 0"},
+        {"{\"points\": {}}", "points"},
+        {"{\"name\": 5}", "name"},
+        {"{\"base\": 5}", "base"},
+        {"{\"host_moves\": \"yes\"}", "host_moves"},
+        {"{\"as_lowered\": 1}", "as_lowered"},
+        {"{\"node_ranks\": 5000000000}", "node_ranks"},
+        {"{\"oversubscription\": 0.5}", "oversubscription"},
     };
     char *path = workfolder_path(*state, "bad.json");
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -65,6 +78,32 @@ static void a_file_says_what_differs(void **state)
     p = *profile_named("h100");
     assert_int_equal(profile_take_network(&p, path), STATUS_OK);
     assert_true(near(p.half, profile_named("h100")->half) && near(p.network, 5e9) && p.node_ranks == 4);
+    free(path);
+}
+
+/* Of a network's file, too, nothing is passed over: a misspelt bandwidth would be the device's own. */
+static void a_network_that_is_none_is_refused(void **state)
+{
+    static const char *const texts[] = {"{\"nod\": 1e9}", "{\"node\": 0}", "{\"oversubscription\": \"4:1\"}", "[]"};
+    char *path = workfolder_path(*state, "network.json");
+    for (unsigned i = 0; i < sizeof texts / sizeof *texts; i++) {
+        profile p = *profile_named("h100");
+        workfolder_write(path, texts[i], (int64_t)strlen(texts[i]));
+        assert_int_equal(profile_take_network(&p, path), STATUS_USAGE);
+        workfolder_message_has("network.json");
+    }
+    free(path);
+}
+
+/* 4 nodes' worth of senders share what carries one: a quarter for each. */
+static void an_oversubscribed_network_is_divided(void **state)
+{
+    static const char text[] = "{\"network\": 40e9, \"oversubscription\": 4}";
+    char *path = workfolder_path(*state, "network.json");
+    profile p = *profile_named("h100");
+    workfolder_write(path, text, sizeof text - 1);
+    assert_int_equal(profile_take_network(&p, path), STATUS_OK);
+    assert_true(near(p.network, 10e9) && near(p.node, profile_named("h100")->node));
     free(path);
 }
 
@@ -143,6 +182,10 @@ static void what_is_saved_is_what_is_read(void **state)
         assert_true(near(x->seconds, y->seconds) && near(x->model, y->model) && near(x->size[0], y->size[0]));
     }
     profile_free(&again);
+    assert_int_equal(profile_save(path, profile_named("a100-2022")), STATUS_OK);
+    assert_int_equal(profile_open(&again, path), STATUS_OK);
+    assert_true(again.as_lowered && again.attention <= 0 && again.processors == 108);
+    profile_free(&again);
     free(path);
 }
 
@@ -151,6 +194,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_file_that_is_no_profile_is_refused, workfolder_setup, workfolder_teardown),
         cmocka_unit_test_setup_teardown(a_file_says_what_differs, workfolder_setup, workfolder_teardown),
+        cmocka_unit_test_setup_teardown(a_network_that_is_none_is_refused, workfolder_setup, workfolder_teardown),
+        cmocka_unit_test_setup_teardown(an_oversubscribed_network_is_divided, workfolder_setup, workfolder_teardown),
         cmocka_unit_test(a_wave_that_is_not_full_takes_as_long),
         cmocka_unit_test(what_was_measured_is_the_price),
         cmocka_unit_test(a_rank_has_its_share_of_the_cores),

@@ -249,13 +249,15 @@ static int by_seconds(const void *a, const void *b)
     return by_estimate(&x->layout, &y->layout);
 }
 
-/* Layouts whose estimates are off by the same things: by how much, in the mean of those that were played. */
+/* Layouts whose estimates are off by the same things, as their links carry the same: by how much at least, of those that were
+ * played. */
 typedef struct family {
-    double ratio; /* sum of seconds played / estimated */
-    int played, of_round;
+    int tensor, pipeline, kind; /* schedule, with or without a divided vocabulary, with or without a budget */
+    double ratio;               /* least seconds played / estimated; 0: none was */
+    int of_round;
 } family;
 
-enum { FAMILIES = 4 * (SCHEDULE_KINDS + 1), SAME_FAMILY = 2 };
+enum { SAME_FAMILY = 2 };
 
 /* What is tried, in this order: layouts by their estimates, corrected by what those of their family turned out to take and at most
  * SAME_FAMILY of one in a round; each round followed by those of it again, with a budget, that did not
@@ -267,28 +269,54 @@ typedef struct tries {
     int count;
     search_layout *budgeted; /* tried, or to be: from `next` on */
     int budgeted_count, next;
-    family families[FAMILIES];
+    family *families;
+    int family_count, *family_at; /* [count]: of each layout */
 } tries;
 
-static family *family_of(tries *t, const search_layout *l)
+static int family_of(tries *t, const search_layout *l)
 {
     bool budgeted = l->budgeted || l->recompute == RECOMPUTE_NONE; /* which is tried so */
-    return &t->families[((int)l->schedule * 2 + l->divided) * 2 + budgeted];
+    family f = {.tensor = l->tensor, .pipeline = l->pipeline};
+    f.kind = ((int)l->schedule * 2 + l->divided) * 2 + budgeted;
+    int i = 0;
+    for (; i < t->family_count; i++)
+        if (t->families[i].tensor == f.tensor && t->families[i].pipeline == f.pipeline && t->families[i].kind == f.kind)
+            return i;
+    t->families = must_realloc(t->families, (unsigned long)++t->family_count * sizeof *t->families);
+    t->families[i] = f;
+    return i;
 }
 
-static double corrected(tries *t, const search_layout *l)
+static double corrected(const tries *t, int layout)
 {
-    const family *f = family_of(t, l);
-    return f->played ? l->seconds * f->ratio / f->played : l->seconds;
+    double ratio = t->families[t->family_at[layout]].ratio, seconds = t->layouts[layout].seconds;
+    return ratio > 0 ? seconds * ratio : seconds;
+}
+
+static void open_tries(tries *t, const search_layout *layouts, int count)
+{
+    *t = (tries){.layouts = layouts, .count = count};
+    t->taken = must_calloc((unsigned long)count + 1, sizeof *t->taken);
+    t->family_at = must_calloc((unsigned long)count + 1, sizeof *t->family_at);
+    for (int i = 0; i < count; i++)
+        t->family_at[i] = family_of(t, &layouts[i]);
+}
+
+static void close_tries(tries *t)
+{
+    free(t->taken);
+    free(t->family_at);
+    free(t->families);
+    free(t->budgeted);
 }
 
 /* The best that is left, of families that have not had their share of the round; -1: none. */
-static int best_left(tries *t, double enough)
+static int best_left(const tries *t, double enough)
 {
     int best = -1;
     for (int i = 0; i < t->count && t->layouts[i].seconds <= enough; i++)
-        if (!t->taken[i] && family_of(t, &t->layouts[i])->of_round < SAME_FAMILY &&
-            (best < 0 || corrected(t, &t->layouts[i]) < corrected(t, &t->layouts[best])))
+        if (!t->taken[i] && t->families[t->family_at[i]].of_round < SAME_FAMILY &&
+            (best < 0 || corrected(t, i) < corrected(t, best)))
             best = i;
     return best;
 }
@@ -310,7 +338,7 @@ static void try_budgeted(tries *t, const search_layout *of)
 static int next_round(search_layout *out, tries *t, int room, double best)
 {
     int n = 0;
-    for (int i = 0; i < FAMILIES; i++)
+    for (int i = 0; i < t->family_count; i++)
         t->families[i].of_round = 0;
     while (n < room) {
         if (t->next < t->budgeted_count) {
@@ -320,13 +348,13 @@ static int next_round(search_layout *out, tries *t, int room, double best)
         int i = best_left(t, best * SLACK_SECONDS);
         if (i < 0 && n > 0)
             break;
-        for (int k = 0; i < 0 && k < FAMILIES; k++)
+        for (int k = 0; i < 0 && k < t->family_count; k++)
             t->families[k].of_round = 0; /* nothing else is left */
         i = i < 0 ? best_left(t, best * SLACK_SECONDS) : i;
         if (i < 0)
             break;
         t->taken[i] = true;
-        family_of(t, &t->layouts[i])->of_round++;
+        t->families[t->family_at[i]].of_round++;
         if (t->layouts[i].recompute == RECOMPUTE_NONE)
             try_budgeted(t, &t->layouts[i]);
         else
@@ -346,9 +374,9 @@ static void play_round(search *out, tries *all, const search_terms *t, const sea
     out->results = must_realloc(out->results, (unsigned long)(out->count + count) * sizeof *out->results);
     for (int i = 0; all && i < count; i++)
         if (ok[i] == STATUS_OK && these[i].seconds > 0) {
-            family *f = family_of(all, &these[i]);
-            f->ratio += round[i].seconds / these[i].seconds;
-            f->played++;
+            family *f = &all->families[family_of(all, &these[i])];
+            double ratio = round[i].seconds / these[i].seconds;
+            f->ratio = f->ratio > 0 && f->ratio < ratio ? f->ratio : ratio;
         }
     for (int i = 0; i < count; i++)
         if (ok[i] == STATUS_OK && round[i].fits) {
@@ -437,12 +465,12 @@ static void play_best(search *out, const search_terms *t, search_layout *layouts
         named++;
     int most = t->most || !named ? t->most : programs(t, &layouts[0]);
     int shown = most < count ? most : count, found = named < count ? programs_found(most) : 0;
-    tries all = {.layouts = layouts, .count = named, .taken = must_calloc((unsigned long)count + 1, sizeof(bool))};
+    tries all;
+    open_tries(&all, layouts, named);
     play_named(out, &all, t, most - found, shown);
     play_found(out, t, &layouts[named], count - named, found, shown);
     play_named(out, &all, t, most, shown);
-    free(all.taken);
-    free(all.budgeted);
+    close_tries(&all);
 }
 
 status search_run(search *out, const search_terms *t)

@@ -10,6 +10,7 @@ typedef struct compile_keep {
     recompute how;
     uint8_t *const *drop;
     compile_order order; /* one for all ranks of a stage */
+    int64_t enough;      /* transient bytes that are few enough: placing stops there; 0: near the lower bound */
 } compile_keep;
 
 /* A step of `microbatches` micro-batches. bound_only: lifetimes and the lower bound, no addresses. `out` must be freed either

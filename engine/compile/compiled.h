@@ -89,6 +89,7 @@ typedef struct compiled_program {
     pool pool;
     program list;
     int64_t transient_bytes, lower_bound; /* of the transient region */
+    int64_t enough;                       /* of them, for a trial: placing stops there; 0: near the lower bound */
     int64_t peak_kept, peak_temporary;    /* alive where the lower bound is reached */
     int requests;                         /* asynchronous ops are numbered 0 .. requests-1, each once */
     bool repeated;                        /* each step: a device may capture it as a graph */

@@ -323,7 +323,9 @@ void place_transients(compiled_program *out, const compiled *c, bool bound_only)
     find_peak(out);
     if (!bound_only && b.count > 0) {
         planner_result result;
-        planner_place(b.item, &result, b.count, COMPILE_ALIGNMENT, PLACE_GOAL, place_effort(b.count));
+        double goal = (double)out->enough / (double)(out->lower_bound ? out->lower_bound : 1);
+        planner_place(b.item, &result, b.count, COMPILE_ALIGNMENT, goal > PLACE_GOAL ? goal : PLACE_GOAL,
+                      place_effort(b.count));
         int64_t one, two;
         MUST(planner_check(b.item, b.count, result.arena_bytes, &one, &two), "the plan lets %s and %s share bytes",
              b.of[one]->name, b.of[two]->name);

@@ -129,7 +129,7 @@ static status try_count(int64_t *bytes, search *d, int count, bool bound_only)
     const compile_options *o = &d->c->options;
     for (int i = 0; i < d->entry_count; i++)
         d->drop[d->entries[i].chunk][d->entries[i].index] = i < count;
-    compile_keep keep = {RECOMPUTE_CHOSEN, d->drop, d->order};
+    compile_keep keep = {RECOMPUTE_CHOSEN, d->drop, d->order, o->budget - d->c->persistent_bytes};
     compiled_program tried;
     status s = compile_program_training(&tried, d->c, &keep, bound_only ? enough_microbatches(o) : o->microbatches,
                                         bound_only);
@@ -291,6 +291,12 @@ static int64_t with_margin(const search *d, int64_t placed, int64_t bound)
     return alone || placed > reckoned ? placed : reckoned;
 }
 
+/* What will be planned for at the least: where this does not fit there is nothing to place. */
+static int64_t least_planned(const search *d, int64_t bound)
+{
+    return with_margin(d, bound, bound);
+}
+
 /* Dropping all is not always least: what is recomputed is alive, too. The best of the ends of classes, if it fits. */
 static status choose_least(int *count, search *d, int64_t room)
 {
@@ -311,7 +317,8 @@ static status choose_least(int *count, search *d, int64_t room)
 
 static status choose_count(int *count, search *d)
 {
-    int64_t room = d->c->options.budget - d->c->persistent_bytes, limit = room, placed, bound;
+    int64_t room = d->c->options.budget - d->c->persistent_bytes, placed, bound;
+    int64_t limit = room - (least_planned(d, room) - room);
     int least = 0;
     for (;;) {
         TRY(bisect(count, d, least, limit));
@@ -361,9 +368,11 @@ static status decide_count(int *count, search *d)
     int64_t placed, bound, room = d->c->options.budget - d->c->persistent_bytes;
     *count = 0;
     TRY(try_count(&bound, d, 0, true));
-    TRY(try_count(&placed, d, 0, false));
-    if (with_margin(d, placed, bound) <= room)
-        return STATUS_OK;
+    if (least_planned(d, bound) <= room) {
+        TRY(try_count(&placed, d, 0, false));
+        if (with_margin(d, placed, bound) <= room)
+            return STATUS_OK;
+    }
     order_entries(d);
     return choose_count(count, d);
 }
@@ -374,7 +383,7 @@ static status decide_order(search *d, int count)
     int64_t placed, bound, room = d->c->options.budget - d->c->persistent_bytes;
     for (d->order = d->c->options.order; d->order > ORDER_EARLY; d->order--) {
         TRY(try_count(&bound, d, count, true));
-        if (bound > room)
+        if (least_planned(d, bound) > room)
             continue;
         TRY(try_count(&placed, d, count, false));
         if (with_margin(d, placed, bound) <= room)
@@ -428,7 +437,7 @@ static status decide(recompute_decision *out, const compiled *c, const compiled 
         out->words = describe(&d, out->dropped);
         out->drop = own.drop;
         out->chunks = c->options.chunks;
-        out->keep = (compile_keep){RECOMPUTE_CHOSEN, out->drop, d.order};
+        out->keep = (compile_keep){RECOMPUTE_CHOSEN, out->drop, d.order, 0};
         own.drop = NULL;
     }
     close_search(&own);

@@ -363,14 +363,27 @@ static int next_round(search_layout *out, tries *t, int room, double best)
     return n;
 }
 
+/* Those with the most stages first, which take longest: so threads end at about the same time. */
+static void longest_first(int *order, const search_layout *these, int count)
+{
+    for (int i = 0; i < count; i++) {
+        int k = i;
+        for (; k > 0 && these[order[k - 1]].pipeline < these[i].pipeline; k--)
+            order[k] = order[k - 1];
+        order[k] = i;
+    }
+}
+
 /* `all`: where what does not fit is to be tried with a budget, or NULL. */
 static void play_round(search *out, tries *all, const search_terms *t, const search_layout *these, int count)
 {
     search_result round[ROUND];
     status ok[ROUND];
+    int order[ROUND];
+    longest_first(order, these, count);
 #pragma omp parallel for schedule(dynamic, 1)
-    for (int i = 0; i < count; i++)
-        ok[i] = exact(&round[i], t, &these[i], out);
+    for (int k = 0; k < count; k++)
+        ok[order[k]] = exact(&round[order[k]], t, &these[order[k]], out);
     out->results = must_realloc(out->results, (unsigned long)(out->count + count) * sizeof *out->results);
     for (int i = 0; all && i < count; i++)
         if (ok[i] == STATUS_OK && these[i].seconds > 0) {

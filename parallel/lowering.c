@@ -56,8 +56,8 @@ static void open_positions(positions *p, const schedule *s)
         for (int i = 0; i < s->counts[stage]; i++) {
             action a = s->actions[stage][i];
             if (a.kind != ACTION_BACKWARD_WEIGHT)
-                p->of[a.kind == ACTION_FORWARD][(long)schedule_global_chunk(s, stage, a.chunk) * s->microbatches +
-                                                a.microbatch] = i;
+                p->of[a.kind == ACTION_FORWARD]
+                     [(long)schedule_global_chunk(s, stage, a.chunk) * s->microbatches + a.microbatch] = i;
         }
 }
 
@@ -187,9 +187,13 @@ static void write_launch(writer *w, int k)
     const message *m = x->message;
     bool sends = x->taker < 0, meets = m->to < 0;
     w->launched[k] = w->count;
-    w->steps[w->count++] = (lowering_step){.kind = meets ? LOWERING_MEET : sends ? LOWERING_SEND : LOWERING_RECEIVE,
+    w->steps[w->count++] = (lowering_step){.kind = meets   ? LOWERING_MEET
+                                                   : sends ? LOWERING_SEND
+                                                           : LOWERING_RECEIVE,
                                            .payload = m->payload,
-                                           .peer = (int16_t)(meets ? -1 : sends ? m->to : m->from),
+                                           .peer = (int16_t)(meets   ? -1
+                                                             : sends ? m->to
+                                                                     : m->from),
                                            .action = w->s->actions[w->stage][sends ? x->maker : x->taker],
                                            .launch = k,
                                            .pair = -1};

@@ -39,8 +39,8 @@ typedef struct lowering_step {
     /* Compute: what is done. Receive: what it is for. Send: what made it. Meeting: what takes it here, or else made its part. Wait: as its
      * launch */
     action action;
-    int32_t launch;  /* place in this stage's launch order; of a wait: of its launch; -1 for compute */
-    int32_t pair;    /* of a launch: the step that waits for it; of a wait: the step that launched it; -1 for compute */
+    int32_t launch; /* place in this stage's launch order; of a wait: of its launch; -1 for compute */
+    int32_t pair;   /* of a launch: the step that waits for it; of a wait: the step that launched it; -1 for compute */
 } lowering_step;
 
 typedef struct lowering {

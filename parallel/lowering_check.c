@@ -95,14 +95,16 @@ static status check_step(const replay *x, const rank *r, int stage, int i)
     const lowering_step *step = &r->steps[i];
     if (step->kind >= LOWERING_KINDS)
         return fail_at(r, stage, i, "no such step");
-    if (step->action.kind >= ACTION_KINDS || step->action.chunk < 0 || step->action.chunk >= x->s->chunks + x->s->shared ||
-        step->action.microbatch < 0 || step->action.microbatch >= x->s->microbatches)
+    if (step->action.kind >= ACTION_KINDS || step->action.chunk < 0 ||
+        step->action.chunk >= x->s->chunks + x->s->shared || step->action.microbatch < 0 ||
+        step->action.microbatch >= x->s->microbatches)
         return fail_at(r, stage, i, "no such action in this schedule");
     if (step->kind == LOWERING_COMPUTE)
         return STATUS_OK;
     if (step->payload >= EXCHANGES)
         return fail_at(r, stage, i, "no such exchange");
-    if (exchange_meets(step->payload) ? step->peer != -1 : step->peer < 0 || step->peer >= x->s->stages || step->peer == stage)
+    if (exchange_meets(step->payload) ? step->peer != -1
+                                      : step->peer < 0 || step->peer >= x->s->stages || step->peer == stage)
         return fail_at(r, stage, i, "no such peer");
     if (step->pair < 0 || step->pair >= r->count)
         return fail_at(r, stage, i, "its launch or wait is missing");
@@ -218,11 +220,8 @@ static bool is_blocked(const rank *r)
 static status run_rank(const replay *x, int stage, bool *moved)
 {
     static status (*const perform[LOWERING_KINDS])(const replay *, rank *, int) = {
-        [LOWERING_COMPUTE] = compute,
-        [LOWERING_RECEIVE] = launch,
-        [LOWERING_SEND] = launch,
-        [LOWERING_MEET] = launch,
-        [LOWERING_WAIT] = finish_wait,
+        [LOWERING_COMPUTE] = compute, [LOWERING_RECEIVE] = launch,   [LOWERING_SEND] = launch,
+        [LOWERING_MEET] = launch,     [LOWERING_WAIT] = finish_wait,
     };
     rank *r = &x->ranks[stage];
     while (r->step < r->count && !is_blocked(r)) {

@@ -72,7 +72,8 @@ static bool advance(replay *r, simulation *out, int stage)
         *entry(r, r->cotangent, g, a.microbatch) = end;
     out->spans[stage][i] = (simulate_span){start, end};
     out->stages[stage].busy += end - start;
-    if (end > start && (out->shortest <= 0 || end - start < out->shortest))
+    bool layers = a.chunk < s->chunks;
+    if (layers && end > start && (out->shortest <= 0 || end - start < out->shortest))
         out->shortest = end - start;
     r->free_at[stage] = end;
     r->done[stage]++;

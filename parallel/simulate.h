@@ -34,7 +34,7 @@ typedef struct simulation {
     simulate_stage *stages;   /* [stages] */
     double length;            /* from 0 to the end of the last action */
     double span;              /* of the stage that has the longest, from its first action to its last */
-    double shortest;          /* of the actions that take time; 0 if none does */
+    double shortest;          /* of the actions of layers that take time; 0 if none does */
     double bubble;            /* idle time of all stages / (stages * length) */
 } simulation;
 

@@ -22,6 +22,21 @@ static const struct {
     [ACTION_BACKWARD_WEIGHT] = {{'W', 'w'}, {"\033[30;103m", "\033[30;43m"}},
 };
 
+/* Of a divided vocabulary: the head's forward, loss and weights' gradient, and the embedding's two. */
+static const char vocabulary_letters[SCHEDULE_SHARED][ACTION_KINDS] = {
+    [SCHEDULE_HEAD] = {[ACTION_FORWARD] = 'H',
+                       [ACTION_BACKWARD] = 'L',
+                       [ACTION_BACKWARD_INPUT] = 'L',
+                       [ACTION_BACKWARD_WEIGHT] = 'V'},
+    [SCHEDULE_EMBEDDING] = {[ACTION_FORWARD] = 'E', [ACTION_BACKWARD] = 'e'},
+};
+
+static char letter_of(const schedule *s, action a)
+{
+    int shared = a.chunk - s->chunks;
+    return shared < 0 ? looks[a.kind].letter[a.chunk % 2] : vocabulary_letters[shared][a.kind];
+}
+
 /* One stage's row in columns of time: the character and the look of each; look -1: idle. */
 typedef struct row {
     char *text;
@@ -55,7 +70,7 @@ static void fill_row(row *out, const simulation *sim, int stage, int columns, do
         int fit = n < width - 1 ? n : width - 1; /* the last digits, if not all */
         memset(out->text + from, '-', width);
         memset(out->look + from, a.kind * 2 + a.chunk % 2, width);
-        out->text[from] = looks[a.kind].letter[a.chunk % 2];
+        out->text[from] = letter_of(sim->schedule, a);
         memcpy(out->text + from + 1, digits + n - fit, fit);
     }
 }
@@ -82,6 +97,9 @@ static void print_legend(FILE *out, const simulation *sim)
         fprintf(out, " x %d", s->chunks);
     fprintf(out, ", %d micro-batch%s, bubble %.1f%%\n", s->microbatches, s->microbatches == 1 ? "" : "es",
             100 * sim->bubble);
+    if (s->shared)
+        fputs("H, L, V: each stage's part of the head, its loss and its weights' gradient; E, e: of the embedding\n",
+              out);
 }
 
 /* The time that `each` columns stand for: the shortest action's, unless the others would be endless beside it: then the mean, and

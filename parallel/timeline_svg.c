@@ -42,7 +42,7 @@ static double scale_of(const simulation *sim)
 static void write_style(FILE *out)
 {
     fputs("<style>text{font-family:sans-serif;font-size:12px;fill:#222}.n{font-size:9.5px;text-anchor:middle}"
-          ".t{font-size:15px;font-weight:bold}.h{fill:#666}.idle{fill:#f1f1f1}.axis "
+          ".v{stroke:#333;stroke-width:1}.t{font-size:15px;font-weight:bold}.h{fill:#666}.idle{fill:#f1f1f1}.axis "
           "line{stroke:#888}rect{stroke:#fff;stroke-width:.6}",
           out);
     for (int k = 0; k < ACTION_KINDS; k++)
@@ -66,8 +66,9 @@ static void write_stage(FILE *out, const simulation *sim, int stage, double scal
         char digits[16];
         int n = snprintf(digits, sizeof digits, "%d", a.microbatch);
         double x = LEFT + t.start * scale, width = (t.end - t.start) * scale;
-        fprintf(out, "<rect class=\"%s%d\" x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\"/>", looks[a.kind].class,
-                a.chunk % SHADES, x, top, width, BAR);
+        bool shared = a.chunk >= s->chunks;
+        fprintf(out, "<rect class=\"%s%d%s\" x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\"/>", looks[a.kind].class,
+                shared ? 0 : a.chunk % SHADES, shared ? " v" : "", x, top, width, BAR);
         if (width >= 6.0 * n)
             fprintf(out, "<text class=\"n\" x=\"%.2f\" y=\"%d\">%s</text>", x + width / 2, baseline, digits);
         fputc('\n', out);
@@ -114,6 +115,8 @@ static void write_legend(FILE *out, const simulation *sim, int y)
         fprintf(out, "<text x=\"%d\" y=\"%d\">%s</text>\n", x + 4, y + 12, looks[k].label);
         x += 24 + 8 * (int)strlen(looks[k].label);
     }
+    if (s->shared)
+        fprintf(out, "<text x=\"%d\" y=\"%d\">outlined: of the vocabulary</text>\n", x + 4, y + 12);
 }
 
 static void write_picture(FILE *out, const simulation *sim)

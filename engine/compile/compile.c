@@ -116,7 +116,9 @@ static status open_model(compiled *out, const compile_options *o)
 {
     TRY(compile_model(out, o));
     bool same_bits = o->backend && o->backend->same_bits;
-    return o->train && o->budget && !o->loss_tokens && out->last_stage && !out->model.vocabulary && !same_bits ? fit_loss_chunk(out) : STATUS_OK;
+    return o->train && o->budget && !o->loss_tokens && out->last_stage && !out->model.vocabulary && !same_bits
+               ? fit_loss_chunk(out)
+               : STATUS_OK;
 }
 
 static status check_offload(const compile_options *o)

@@ -19,7 +19,7 @@ enum { MAPS = 2 };
 typedef struct find {
     const compile_options *o;
     const profile *prices;
-    recompute how;   /* which activations are made again */
+    recompute how;          /* which activations are made again */
     int stages, all;        /* all chunks, of a divided vocabulary too */
     simulate_cost *costs;   /* [all], by global chunk */
     double *holds, *defers; /* likewise */

@@ -43,8 +43,8 @@ simulate_cost *compile_schedule_costs(double *hop, const compile_options *o, con
         else if (shared == SCHEDULE_EMBEDDING)
             costs[g] = (simulate_cost){EMBEDDING_COST, EMBEDDING_COST, 0};
         else
-            costs[g] = (simulate_cost){layers[g] * of_layer.forward, layers[g] * of_layer.input,
-                                       layers[g] * of_layer.weight};
+            costs[g] =
+                (simulate_cost){layers[g] * of_layer.forward, layers[g] * of_layer.input, layers[g] * of_layer.weight};
     }
     *hop = HOP;
     free(layers);

@@ -40,9 +40,9 @@ typedef struct compile_options {
     /* Of SCHEDULE_AUTO, or where the vocabulary is divided, which takes a while: the caller's (compile_schedule.h); NULL: compile()
      * makes it. */
     const schedule *found;
-    const char *schedule_for;    /* the profile that it is found with; NULL: h100 */
-    int chunks;                  /* per stage */
-    bool vocabulary_divided;     /* over the stages, where there are several: else the first and the last have all of it */
+    const char *schedule_for; /* the profile that it is found with; NULL: h100 */
+    int chunks;               /* per stage */
+    bool vocabulary_divided;  /* over the stages, where there are several: else the first and the last have all of it */
     const int *layers_per_chunk; /* of the whole model in order, or NULL: divided automatically */
     bool sequence_parallel;
     int zero;

@@ -41,7 +41,7 @@ static void spans_of_stage(simulation *out, const play_rank *r, const schedule *
         span->end = span->end > span->start ? span->end : span->start;
         double lasts = span->end - span->start;
         st->busy += lasts;
-        if (lasts > 0 && (out->shortest <= 0 || lasts < out->shortest))
+        if (a.chunk < s->chunks && lasts > 0 && (out->shortest <= 0 || lasts < out->shortest))
             out->shortest = lasts;
         out->length = span->end > out->length ? span->end : out->length;
     }

@@ -288,7 +288,7 @@ static op *append_message(compiled_program *out, bool receive, tensor *t, const 
 static const struct {
     bool gathers; /* from the other one; else sums onto it */
     bool backward;
-    int body;     /* of what is on all stages: SCHEDULE_HEAD or SCHEDULE_EMBEDDING, whose other end is the last or the first layers */
+    int body; /* of what is on all stages: SCHEDULE_HEAD or SCHEDULE_EMBEDDING, whose other end is the last or the first layers */
     size_t all, own; /* tensors of a recorded body */
 } meetings[EXCHANGES] = {
     [EXCHANGE_EMBEDDING] = {false, false, SCHEDULE_EMBEDDING, offsetof(recorded, output), offsetof(recorded, input)},

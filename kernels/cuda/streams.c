@@ -58,10 +58,9 @@ void streams_close(streams *s)
 
 static stream_kind kind_of(const op *o)
 {
-    static const stream_kind of_queue[AXIS_QUEUES] = {
-        [AXIS_QUEUE_ACTIVATIONS] = STREAM_ACTIVATIONS,
-        [AXIS_QUEUE_GRADIENTS] = STREAM_GRADIENTS,
-        [AXIS_QUEUE_STAGES] = STREAM_STAGES};
+    static const stream_kind of_queue[AXIS_QUEUES] = {[AXIS_QUEUE_ACTIVATIONS] = STREAM_ACTIVATIONS,
+                                                      [AXIS_QUEUE_GRADIENTS] = STREAM_GRADIENTS,
+                                                      [AXIS_QUEUE_STAGES] = STREAM_STAGES};
     static const stream_kind of_edge[2][2] = {{STREAM_SEND_DOWN, STREAM_SEND_UP},
                                               {STREAM_RECEIVE_DOWN, STREAM_RECEIVE_UP}};
     if (op_row_of(o)->flags & OP_HOST)

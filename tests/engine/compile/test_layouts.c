@@ -78,9 +78,9 @@ static const char *describe(char out[200], const layout *l)
              "%s%s%s%s%s",
              l->tensor, l->sequence ? "+sequence" : "", l->pipeline, schedule_name(l->kind), l->chunks, l->data,
              l->zero, l->gather_each ? ", gather each" : "", l->reduce_each ? ", reduce each" : "",
-             (long long)l->bucket, l->microbatches, l->how, l->order, l->gpt2 ? "gpt2" : "llama", l->divided ? ", vocabulary divided" : "",
-             l->window ? ", offloaded" : "", l->compress ? ", compressed: " : "",
-             l->compress ? compress_words[l->compress] : "");
+             (long long)l->bucket, l->microbatches, l->how, l->order, l->gpt2 ? "gpt2" : "llama",
+             l->divided ? ", vocabulary divided" : "", l->window ? ", offloaded" : "",
+             l->compress ? ", compressed: " : "", l->compress ? compress_words[l->compress] : "");
     return out;
 }
 

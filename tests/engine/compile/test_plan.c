@@ -550,9 +550,9 @@ static void a_divided_head_takes_the_bubble_of_gpt2(void **state)
                 weights[divided] = p.ranks[i].memory[CLASS_WEIGHT];
         plan_free(&p);
     }
-    print_message("bubble %.1f%% -> %.1f%%, step %.1f -> %.1f ms, the most weights %.0f -> %.0f MiB\n",
-                  100 * bubble[0], 100 * bubble[1], 1e3 * seconds[0], 1e3 * seconds[1],
-                  (double)weights[0] / 1048576, (double)weights[1] / 1048576);
+    print_message("bubble %.1f%% -> %.1f%%, step %.1f -> %.1f ms, the most weights %.0f -> %.0f MiB\n", 100 * bubble[0],
+                  100 * bubble[1], 1e3 * seconds[0], 1e3 * seconds[1], (double)weights[0] / 1048576,
+                  (double)weights[1] / 1048576);
     assert_true(bubble[0] > 0.2 && bubble[1] < bubble[0] / 2);
     assert_true(seconds[1] < 0.85 * seconds[0]);
     assert_true(2 * weights[1] < weights[0]);

@@ -54,15 +54,27 @@ static void fuse(recorded *r)
     fuse_recorded(&r->r, ends, 2);
 }
 
+int unroll_bodies(const compiled *c)
+{
+    return c->model.chunk_count + (c->model.vocabulary ? SCHEDULE_SHARED : 0);
+}
+
+/* Activations between two chunks, or their cotangent, with a placement along the stages. */
+static tensor *between(recorder *r, const compiled *c, const char *name, placement along_stages, bool cotangent)
+{
+    int64_t shape[] = {decoder_rows_between(&r->grid, r->tokens), c->model.shape.hidden_size};
+    placements place = recorder_activation(&r->grid, r->grid.sequence ? place_shard(0) : place_replicate());
+    place.along[AXIS_COORDINATE_PIPELINE] = along_stages;
+    return recorder_input(r, name, r->compute, 2, shape, cotangent ? place_cotangent(place) : place);
+}
+
 static void record_forward(recorded *out, const compiled *c, int chunk, bool training)
 {
     recorder *r = &out->r;
     layer_inputs in = inputs_of(r, c);
     const decoder_chunk *d = &c->model.chunks[chunk];
-    int64_t shape[] = {decoder_rows_between(&r->grid, r->tokens), c->model.shape.hidden_size};
-    placements place = recorder_activation(&r->grid, r->grid.sequence ? place_shard(0) : place_replicate());
     if (!d->embeds || c->model.vocabulary)
-        out->input = recorder_input(r, "input", r->compute, 2, shape, place);
+        out->input = between(r, c, "input", place_replicate(), false);
     if (c->options.decode_samples && d->loses) {
         op copy = {.kind = OP_copy, .in = {decoder_logits(r, &c->model, chunk, &in, out->input)}};
         recorder_record(r, "logits", &copy, 0, (tensor *[OP_MAX_OUT]){c->results.logits});
@@ -71,23 +83,9 @@ static void record_forward(recorded *out, const compiled *c, int chunk, bool tra
     out->output = decoder_forward(r, &c->model, chunk, &in, out->input);
     if (training) {
         if (out->output)
-            out->output_cotangent = recorder_input(r, "cotangent", r->compute, 2, shape, place_cotangent(place));
+            out->output_cotangent = between(r, c, "cotangent", place_replicate(), true);
         out->input_cotangent = recorder_differentiate(r, out->input, out->output, out->output_cotangent);
     }
-}
-
-int unroll_bodies(const compiled *c)
-{
-    return c->model.chunk_count + (c->model.vocabulary ? SCHEDULE_SHARED : 0);
-}
-
-/* Of tokens between two chunks, replicate or shared along the stages. */
-static tensor *between(recorder *r, const compiled *c, const char *name, placement along_stages, bool cotangent)
-{
-    int64_t shape[] = {decoder_rows_between(&r->grid, r->tokens), c->model.shape.hidden_size};
-    placements place = recorder_activation(&r->grid, r->grid.sequence ? place_shard(0) : place_replicate());
-    place.along[AXIS_COORDINATE_PIPELINE] = along_stages;
-    return recorder_input(r, name, r->compute, 2, shape, cotangent ? place_cotangent(place) : place);
 }
 
 static void record_embedding(recorded *out, const compiled *c, bool training)

@@ -116,7 +116,7 @@ static void write_legend(FILE *out, const simulation *sim, int y)
         x += 24 + 8 * (int)strlen(looks[k].label);
     }
     if (s->shared)
-        fprintf(out, "<text x=\"%d\" y=\"%d\">outlined: of the vocabulary</text>\n", x + 4, y + 12);
+        fprintf(out, "<text x=\"%d\" y=\"%d\">outlined: head and embedding</text>\n", x + 4, y + 12);
 }
 
 static void write_picture(FILE *out, const simulation *sim)

@@ -41,10 +41,12 @@ LIBS := $(PKG_LIBS) -lbz2 -lsentencepiece -lsentencepiece_train -ldnnl -ldl -lm 
 CFLAGS   := -std=c11 -D_GNU_SOURCE $(OPTIMIZE) $(CWARNINGS) -fopenmp -fno-math-errno -ffp-contract=off -I. $(PKG_CFLAGS) $(SANITIZE)
 CXXFLAGS := -std=c++17 $(OPTIMIZE) -Wall -Wextra -Wshadow $(WERROR) -fopenmp -I. $(PKG_CFLAGS) $(SANITIZE)
 
-ROOMS    := memory kernels kernels/cpu parallel layers models engine/text engine/files engine/config engine/compile engine/islands engine
+ROOMS    := memory kernels kernels/cpu parallel/comm parallel/schedule parallel/watch layers models engine/text engine/files engine/config \
+            $(addprefix engine/compile/,model order step time plan) engine/compile engine/islands \
+            $(addprefix engine/,data run state infer outer server host train)
 SOURCES  := $(foreach room,$(ROOMS),$(wildcard $(room)/*.c))
 CXX_SRC  := $(foreach room,$(ROOMS),$(wildcard $(room)/*.cc))
-TOOLS    := $(wildcard tools/*.c)
+TOOLS    := $(foreach room,tools tools/plan tools/data tools/supervise,$(wildcard $(room)/*.c))
 OBJECTS  := $(SOURCES:%.c=$(BUILD)/%.o) $(CXX_SRC:%.cc=$(BUILD)/%.o)
 # Tests lie in folders that mirror the rooms. test_*.c, and rank_*.c, which tests start under mpirun, are programs
 # $(BUILD)/tests/NAME; fuzz_*.c are for `make fuzz`; the others are helpers, in a library, so that a program links what it uses.
@@ -79,7 +81,7 @@ $(BUILD)/%.o: %.cc
 
 # files within programs (tools/embed.h)
 $(BUILD)/tools/report.o: tools/report_page.html tools/report_wandb.py
-$(BUILD)/tools/timeline.o: tools/timeline_page.html
+$(BUILD)/tools/plan/timeline.o: tools/plan/timeline_page.html
 $(BUILD)/tools/help.o: $(wildcard tools/help/*.txt)
 
 $(BUILD)/tests/libtests.a: $(HELPERS:%.c=$(BUILD)/%.o)

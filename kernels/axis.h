@@ -1,6 +1,6 @@
 /* The table of axes (axes.def): what the coordinates of a rank divide, and the sets of ranks that ops communicate along.
  *
- * Which ranks a set has follows from a grid: parallel/grid.h. "Whose gradients sum" (AXIS_GRADIENT) and "who divides
+ * Which ranks a set has follows from a grid: parallel/comm/grid.h. "Whose gradients sum" (AXIS_GRADIENT) and "who divides
  * samples" (AXIS_SAMPLES) are different questions: context ranks see the same samples and other tokens.
  */
 #ifndef PHALANX_KERNELS_AXIS_H
@@ -78,7 +78,7 @@ static inline bool axis_has_messages(axis a)
     return axis_rows[a].queue != AXIS_QUEUE_NONE;
 }
 
-/* Is what is sent along it part of the order of messages between stages (parallel/lowering.h)? */
+/* Is what is sent along it part of the order of messages between stages (parallel/schedule/lowering.h)? */
 static inline bool axis_between_stages(axis a)
 {
     return axis_rows[a].queue == AXIS_QUEUE_STAGES;

@@ -41,7 +41,7 @@ typedef struct device_facts {
 
 enum { DEVICE_CHOICE_KEY = 384, DEVICE_CHOICE_VALUE = 256 };
 
-/* One of several algorithms for the same result, chosen by timing. A table of them (engine/choices.h) is stored with a run. */
+/* One of several algorithms for the same result, chosen by timing. A table of them (engine/run/choices.h) is stored with a run. */
 typedef struct device_choice {
     char key[DEVICE_CHOICE_KEY];     /* what for: computation, types, shape, alignment, library and its version, GPU */
     char value[DEVICE_CHOICE_VALUE]; /* which one, in the device's own words */
@@ -77,7 +77,7 @@ typedef struct device_interface {
     int version; /* DEVICE_VERSION */
     const char *name;
     const op_backend *backend;                /* NULL: any may be given */
-    const struct comm_backend *communication; /* parallel/comm_backend.h; NULL: the job's own */
+    const struct comm_backend *communication; /* parallel/comm/comm_backend.h; NULL: the job's own */
 
     /* Is there such a device in this machine? One line says why not. */
     status (*available)(void);
@@ -149,7 +149,7 @@ typedef struct device_interface {
     void (*stamp)(device *d, device_clock set, int index, const op *o);
     double (*stamp_seconds)(const device *d, device_clock set, int from, int to);
 
-    /* Verification (engine/verify.h), enqueued behind the ops launched before. `sum_bits`: the 8 bytes at `to` become a sum of the bits of
+    /* Verification (engine/train/verify.h), enqueued behind the ops launched before. `sum_bits`: the 8 bytes at `to` become a sum of the bits of
      * these rows, of which a change of one word of 64 bits always changes the result, and others but by chance; another device has
      * other sums. The 8 bytes behind are working memory: 0 before and after. `check_bits`: if the sum is not the one at `with`, that is
      * noted, unless something is. `keep`: the rows are copied to address `to`, one behind another; `bring_back`: they become what is

@@ -1,8 +1,8 @@
 /* The storage of a parameter on this rank: the tensors that have bytes for as long as it trains, and the rows that it owns.
  *
  * The data axis may divide a parameter's rows: the rank *owns* rows [own_first, own_first + own_rows), updates them and
- * keeps their optimizer state. The other rows of a weight are up to date once a step has gathered them (engine/compile/update.c). Where a setting makes two tensors one (fp32: own_weight and master), they are the same or
- * views of the same bytes. Made by engine/compile/storage.c, const afterwards: any number of recordings and programs may
+ * keeps their optimizer state. The other rows of a weight are up to date once a step has gathered them (engine/compile/step/update.c). Where a setting makes two tensors one (fp32: own_weight and master), they are the same or
+ * views of the same bytes. Made by engine/compile/model/storage.c, const afterwards: any number of recordings and programs may
  * read it at a time. Tensors belong to whoever made the storage.
  */
 #ifndef PHALANX_KERNELS_STORAGE_H

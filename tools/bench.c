@@ -7,8 +7,8 @@
 
 #include <omp.h>
 
-#include "engine/report.h"
-#include "engine/weights.h"
+#include "engine/train/report.h"
+#include "engine/state/weights.h"
 #include "kernels/fuse.h"
 #include "kernels/philox.h"
 #include "memory/clock.h"

@@ -8,11 +8,11 @@
 
 #include <omp.h>
 
-#include "engine/batch.h"
-#include "engine/compile/profile.h"
-#include "engine/executor.h"
+#include "engine/run/batch.h"
+#include "engine/compile/time/profile.h"
+#include "engine/run/executor.h"
 #include "engine/files/atomic.h"
-#include "engine/state.h"
+#include "engine/state/state.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "tools/bench_step.h"

@@ -1,9 +1,9 @@
-/* phalanx bench --profile: a device profile of this machine (engine/compile/profile.h). */
+/* phalanx bench --profile: a device profile of this machine (engine/compile/time/profile.h). */
 #ifndef PHALANX_TOOLS_BENCH_PROFILE_H
 #define PHALANX_TOOLS_BENCH_PROFILE_H
 
 #include "engine/config/config.h"
-#include "parallel/comm.h"
+#include "parallel/comm/comm.h"
 
 /* Times every op of small models' training steps, in fp32 and bf16, and messages of several sizes between the ranks, into the file.
  * Points that it has of ranks with other numbers of threads, or of other numbers of ranks, stay: measured alone and under mpirun, a

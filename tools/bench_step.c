@@ -2,8 +2,8 @@
 
 #include <stdlib.h>
 
-#include "engine/batch.h"
-#include "engine/state.h"
+#include "engine/run/batch.h"
+#include "engine/state/state.h"
 #include "kernels/philox.h"
 
 static void fill_tokens(bench_step *b, const config *c)

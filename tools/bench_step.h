@@ -2,9 +2,9 @@
 #ifndef PHALANX_TOOLS_BENCH_STEP_H
 #define PHALANX_TOOLS_BENCH_STEP_H
 
-#include "engine/choices.h"
+#include "engine/run/choices.h"
 #include "engine/config/config.h"
-#include "engine/executor.h"
+#include "engine/run/executor.h"
 
 typedef struct bench_step {
     const device_interface *device;

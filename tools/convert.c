@@ -2,8 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/report.h"
-#include "engine/weights_copy.h"
+#include "engine/train/report.h"
+#include "engine/state/weights_copy.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "tools/options.h"

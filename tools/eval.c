@@ -5,10 +5,10 @@
 #include <string.h>
 
 #include "engine/files/indexed.h"
-#include "engine/inference.h"
-#include "engine/report.h"
+#include "engine/infer/inference.h"
+#include "engine/train/report.h"
 #include "engine/text/documents.h"
-#include "engine/tokenizer_files.h"
+#include "engine/data/tokenizer_files.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "tools/options.h"

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/generator.h"
-#include "engine/tokenizer_files.h"
+#include "engine/infer/generator.h"
+#include "engine/data/tokenizer_files.h"
 #include "memory/log.h"
 #include "tools/options.h"
 #include "tools/tools.h"

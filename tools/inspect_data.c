@@ -9,7 +9,7 @@
 
 #include "engine/files/indexed.h"
 #include "engine/text/tokenizer.h"
-#include "engine/tokenizer_files.h"
+#include "engine/data/tokenizer_files.h"
 #include "memory/log.h"
 
 #define OCTAVES 32

@@ -3,14 +3,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "engine/causes.h"
-#include "engine/incidents.h"
-#include "engine/train.h"
-#include "engine/weights.h"
+#include "engine/host/causes.h"
+#include "engine/host/incidents.h"
+#include "engine/train/train.h"
+#include "engine/state/weights.h"
 #include "memory/clock.h"
 #include "memory/fault.h"
 #include "memory/log.h"
-#include "parallel/signals.h"
+#include "parallel/watch/signals.h"
 
 /* Before the configuration is known. */
 enum { SECONDS_TO_BEGIN = 900 };

@@ -5,8 +5,8 @@
 #define PHALANX_TOOLS_JOB_H
 
 #include "engine/config/config.h"
-#include "parallel/comm.h"
-#include "parallel/watchdog.h"
+#include "parallel/comm/comm.h"
+#include "parallel/watch/watchdog.h"
 #include "tools/options.h"
 
 /* On all ranks. `began`: when the process did (CLOCK_MONOTONIC, seconds). *stopped: by a signal, and saved. */

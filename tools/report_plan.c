@@ -4,10 +4,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "engine/compile/plan.h"
-#include "engine/compile/plan_text.h"
+#include "engine/compile/plan/plan.h"
+#include "engine/compile/plan/plan_text.h"
 #include "engine/config/config.h"
-#include "engine/weights.h"
+#include "engine/state/weights.h"
 #include "kernels/device.h"
 #include "memory/log.h"
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "memory/log.h"
-#include "parallel/comm_backend.h"
+#include "parallel/comm/comm_backend.h"
 #include "tools/self_check_ops.h"
 
 enum { COPIED = 1 << 20, WORDS = 160 };

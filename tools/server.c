@@ -1,5 +1,5 @@
 /* phalanx server: holds the model for islands that push and take it when they like (outer.topology server). */
-#include "engine/server.h"
+#include "engine/server/server.h"
 #include "tools/job.h"
 #include "tools/tools.h"
 

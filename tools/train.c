@@ -1,5 +1,5 @@
 /* phalanx train: reads the configuration, joins the job, trains. */
-#include "engine/train.h"
+#include "engine/train/train.h"
 #include "tools/job.h"
 #include "tools/tools.h"
 

@@ -3,12 +3,12 @@
 #include <float.h>
 
 #include "engine/compile/compile_find.h"
-#include "engine/compile/compile_schedule.h"
-#include "engine/compile/compile_program.h"
-#include "engine/compile/loss_chunk.h"
-#include "engine/compile/recompute.h"
-#include "engine/compile/repeat.h"
-#include "engine/compile/workspace.h"
+#include "engine/compile/step/compile_schedule.h"
+#include "engine/compile/step/compile_program.h"
+#include "engine/compile/model/loss_chunk.h"
+#include "engine/compile/step/recompute.h"
+#include "engine/compile/step/repeat.h"
+#include "engine/compile/step/workspace.h"
 #include "engine/config/batch_ramp.h"
 
 int compile_marks(const compiled_program *p)

@@ -9,7 +9,7 @@
 #ifndef PHALANX_ENGINE_COMPILE_COMPILE_H
 #define PHALANX_ENGINE_COMPILE_COMPILE_H
 
-#include "engine/compile/compile_model.h"
+#include "engine/compile/model/compile_model.h"
 #include "engine/config/config.h"
 
 /* Ops between two marks, by which a host sees how far a device has come: few beside the ops, and no more than a layer's pass. */

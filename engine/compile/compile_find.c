@@ -2,16 +2,16 @@
 
 #include <stdlib.h>
 
-#include "engine/compile/compile_model.h"
-#include "engine/compile/compile_parts.h"
-#include "engine/compile/compile_program.h"
-#include "engine/compile/compile_schedule.h"
-#include "engine/compile/plan_price.h"
-#include "engine/compile/play.h"
+#include "engine/compile/model/compile_model.h"
+#include "engine/compile/step/unroll.h"
+#include "engine/compile/step/compile_program.h"
+#include "engine/compile/step/compile_schedule.h"
+#include "engine/compile/time/plan_price.h"
+#include "engine/compile/time/play.h"
 #include "memory/log.h"
-#include "parallel/schedule_make.h"
-#include "parallel/schedule_search.h"
-#include "parallel/schedule_share.h"
+#include "parallel/schedule/schedule_make.h"
+#include "parallel/schedule/schedule_search.h"
+#include "parallel/schedule/schedule_share.h"
 
 /* Chunks round and round, and folded. */
 enum { MAPS = 2 };

@@ -1,4 +1,4 @@
-/* Finds a schedule for a layout (parallel/schedule_search.h), for what its own actions cost and keep, read off a program of
+/* Finds a schedule for a layout (parallel/schedule/schedule_search.h), for what its own actions cost and keep, read off a program of
  * every stage, and plays the best of what is found and every named schedule that fits: the shortest step is taken.
  *
  * Prices are those of o->schedule_for (parallel.schedule_for), whatever the step runs on or is planned for: every rank, every start and
@@ -9,7 +9,7 @@
 #ifndef PHALANX_ENGINE_COMPILE_COMPILE_FIND_H
 #define PHALANX_ENGINE_COMPILE_COMPILE_FIND_H
 
-#include "engine/compile/compiled.h"
+#include "engine/compile/model/compiled.h"
 
 /* For o->found with SCHEDULE_AUTO; freed after all that is compiled with it. STATUS_USAGE: there is no such profile. */
 status compile_find(schedule *out, const compile_options *o);

@@ -14,8 +14,8 @@
 #include "kernels/recompute.h"
 #include "memory/status.h"
 #include "models/shape.h"
-#include "parallel/grid.h"
-#include "parallel/schedule.h"
+#include "parallel/comm/grid.h"
+#include "parallel/schedule/schedule.h"
 #include "engine/config/learning_rate.h"
 
 typedef enum config_precision { CONFIG_FP32, CONFIG_BF16, CONFIG_FP16 } config_precision;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "memory/log.h"
-#include "parallel/partition.h"
+#include "parallel/schedule/partition.h"
 #include "engine/config/batch_ramp.h"
 #include "engine/config/config.h"
 
@@ -108,7 +108,7 @@ static status check_compress(const config *c)
     return STATUS_OK;
 }
 
-/* The division itself is parallel/partition.h's; here it is only asked whether there is one. */
+/* The division itself is parallel/schedule/partition.h's; here it is only asked whether there is one. */
 static status check_pipeline(const config *c)
 {
     const config_integers *list = &c->parallel.layers_per_stage;

@@ -1,6 +1,6 @@
 /* One rank's share of a checkpoint that is not published: its files in a temporary folder, known from its fragment.
  *
- * Shares are kept in the memory of nodes (engine/node_copies.h), as the files that a save writes to the disk, so that they
+ * Shares are kept in the memory of nodes (engine/state/node_copies.h), as the files that a save writes to the disk, so that they
  * can become a checkpoint there. The caller owns everything.
  */
 #ifndef PHALANX_ENGINE_FILES_SHARE_H

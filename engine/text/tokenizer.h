@@ -27,7 +27,7 @@ typedef struct tokenizer_source {
 } tokenizer_source;
 
 /* What the file is, its content says. The bytes are copied; `name` is for messages. Files are opened and saved by
- * engine/tokenizer_files.h. */
+ * engine/data/tokenizer_files.h. */
 status tokenizer_open(tokenizer **out, const tokenizer_source *source, const char *name);
 tokenizer *tokenizer_open_bytes(void); /* the 256 bytes */
 void tokenizer_close(tokenizer *t);

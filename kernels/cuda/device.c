@@ -535,7 +535,7 @@ static void cuda_profile(device *d, bool on)
 }
 
 struct comm_backend;
-extern const struct comm_backend comm_nccl_backend; /* parallel/nccl, in the same shared object */
+extern const struct comm_backend comm_nccl_backend; /* parallel/comm/nccl, in the same shared object */
 
 /* dlsym finds it by name. */
 extern const device_interface device_cuda;

@@ -5,7 +5,7 @@ comma      := ,
 CUDA_LIBS  := -L$(CUDA_HOME)/lib64 -lcublasLt -lnccl -ldl
 # machines newer than the newest built for compile it from PTX
 NVCCFLAGS  += $(if $(filter 100,$(CUDA_ARCH)),-gencode arch=compute_100$(comma)code=compute_100)
-NCCL_HOST  := $(wildcard parallel/nccl/*.c)
+NCCL_HOST  := $(wildcard parallel/comm/nccl/*.c)
 
 $(BUILD)/libphalanx_cuda.so: $(NCCL_HOST:%.c=$(BUILD)/cuda/%.o)
 

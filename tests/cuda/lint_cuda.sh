@@ -24,7 +24,7 @@ refuse 'cudaFuncSetAttribute|cudaGetLastError' 'use allow_shared and launch_resu
 # what the product calls of the libraries has a row in the table of stand-ins
 table=$(dirname "$0")/README.md
 for call in $(grep -rhoE '\b(cuda[A-Z][A-Za-z0-9]+|cublasLt[A-Z][A-Za-z]+|nccl[A-Z][A-Za-z]+|cudnn(Backend)?[A-Z][A-Za-z]+)\(|X\(cudnn[A-Za-z]+' \
-    "$folder" parallel/nccl --include='*.[ch]' --include='*.cu' --include='*.cuh' | sed 's/^X(//; s/($//' | sort -u); do
+    "$folder" parallel/comm/nccl --include='*.[ch]' --include='*.cu' --include='*.cuh' | sed 's/^X(//; s/($//' | sort -u); do
     grep -q "\`$call\`" "$table" && continue
     echo "$call: called, and not in $table"
     found=1

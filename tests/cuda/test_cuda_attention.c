@@ -9,7 +9,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "engine/choices.h"
+#include "engine/run/choices.h"
 #include "memory/log.h"
 #include "tests/cuda/cuda_runs.h"
 #include "tests/jobs/runs.h"

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "engine/batch.h"
+#include "engine/run/batch.h"
 
 enum { GLOBAL_BATCH = 16, MICRO_BATCH = 2, CONTEXT = 2, DATA = 2 };
 

@@ -11,7 +11,7 @@
 
 #include "engine/files/indexed.h"
 #include "engine/files/safetensors.h"
-#include "engine/generator.h"
+#include "engine/infer/generator.h"
 #include "memory/log.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/engine/files/tensors.h"

@@ -7,14 +7,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/compile/plan.h"
-#include "engine/compile/plan_text.h"
+#include "engine/compile/plan/plan.h"
+#include "engine/compile/plan/plan_text.h"
 #include "engine/files/atomic.h"
 #include "engine/files/checkpoint.h"
 #include "engine/files/crc32c.h"
 #include "engine/files/mapping.h"
-#include "engine/train.h"
-#include "engine/weights.h"
+#include "engine/train/train.h"
+#include "engine/state/weights.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "tests/jobs/runs.h"

@@ -6,11 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/compile/collective.h"
+#include "engine/compile/model/collective.h"
 #include "engine/compile/compile.h"
 #include "memory/log.h"
 #include "tests/jobs/runs.h"
-#include "tests/parallel/least.h"
+#include "tests/parallel/schedule/least.h"
 
 __attribute__((format(printf, 2, 3))) static void blame(plans_verdict *v, const char *format, ...)
 {

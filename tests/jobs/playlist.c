@@ -5,11 +5,11 @@
 #include <string.h>
 
 #include "engine/config/config.h"
-#include "engine/train.h"
-#include "engine/weights.h"
+#include "engine/train/train.h"
+#include "engine/state/weights.h"
 #include "memory/clock.h"
 #include "memory/log.h"
-#include "parallel/comm.h"
+#include "parallel/comm/comm.h"
 
 enum { WORDS = 64 };
 

@@ -10,7 +10,7 @@
 #include <time.h>
 
 #include "engine/config/config.h"
-#include "engine/executor.h"
+#include "engine/run/executor.h"
 #include "memory/log.h"
 
 enum { MICROBATCHES = 8, MOST_PLAYS = 12 };

@@ -4,8 +4,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "engine/compile/compile_parts.h"
-#include "engine/executor.h"
+#include "engine/run/executor.h"
 #include "memory/log.h"
 #include "tests/jobs/playlist.h"
 

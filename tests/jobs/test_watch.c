@@ -1,5 +1,5 @@
 /* Ranks that die, freeze, or are asked to end, in the middle of real training on four ranks: the others say who and where,
- * and end; what was saved goes on bit for bit. The watchdog alone is tests/parallel/test_watchdog.c's. */
+ * and end; what was saved goes on bit for bit. The watchdog alone is tests/parallel/watch/test_watchdog.c's. */
 #include <errno.h>
 #include <setjmp.h>
 #include <signal.h>

@@ -1,22 +1,37 @@
 # Includes run downward only. A folder that has a row here is a room: what it may include beside itself. Reads scan.awk's facts
 # of the product.
 BEGIN {
-    below = "memory kernels parallel layers models"
+    ground = "memory kernels"
+    abreast = ground " parallel/comm parallel/schedule parallel/watch"
+    below = abreast " layers models"
     may["memory"] = ""
     may["kernels"] = "memory"
-    may["kernels/cpu"] = "memory kernels"
-    may["kernels/cuda"] = "memory kernels"
-    may["parallel"] = "memory kernels"
-    may["parallel/nccl"] = "memory kernels parallel kernels/cuda"
-    may["layers"] = "memory kernels parallel"
-    may["models"] = "memory kernels parallel layers"
-    may["engine/text"] = "memory"
-    may["engine/files"] = "memory"
+    may["kernels/cpu"] = may["kernels/cuda"] = ground
+    may["parallel/comm"] = may["parallel/schedule"] = ground
+    may["parallel/comm/nccl"] = ground " parallel/comm kernels/cuda"
+    may["parallel/watch"] = ground " parallel/comm"
+    may["layers"] = abreast
+    may["models"] = abreast " layers"
+    may["engine/text"] = may["engine/files"] = "memory"
     may["engine/config"] = below " engine/files"
-    may["engine/compile"] = below " engine/files engine/config"
+    compiling = below " engine/files engine/config"
+    may["engine/compile/model"] = compiling
+    may["engine/compile/order"] = compiling " engine/compile/model"
+    may["engine/compile/step"] = may["engine/compile/order"] " engine/compile/order"
+    may["engine/compile/time"] = may["engine/compile/step"] " engine/compile/step"
+    may["engine/compile"] = may["engine/compile/time"] " engine/compile/time"
+    may["engine/compile/plan"] = may["engine/compile"] " engine/compile"
     may["engine/islands"] = below " engine/files"
-    may["engine"] = below " engine/files engine/text engine/config engine/compile engine/islands"
-    may["tools"] = may["engine"] " engine"
+    may["engine/data"] = below " engine/files engine/text engine/config"
+    may["engine/host"] = below " engine/files"
+    may["engine/run"] = may["engine/compile/plan"] " engine/compile/plan engine/text engine/data"
+    may["engine/state"] = may["engine/run"] " engine/run"
+    may["engine/infer"] = may["engine/state"] " engine/state"
+    may["engine/outer"] = may["engine/infer"] " engine/islands"
+    may["engine/server"] = may["engine/outer"] " engine/outer"
+    may["engine/train"] = may["engine/server"] " engine/host"
+    may["tools"] = may["engine/train"] " engine/text engine/infer engine/server engine/train"
+    may["tools/plan"] = may["tools/data"] = may["tools/supervise"] = may["tools"] " tools"
 }
 
 # the longest name above that the path begins with; a folder without a row belongs to the room around it

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "engine/batch.h"
+#include "engine/run/batch.h"
 #include "tests/oracle/op_case.h"
 #include "tests/oracle/reference_program.h"
 

@@ -12,7 +12,7 @@
 #include "engine/files/checkpoint.h"
 #include "engine/files/safetensors.h"
 #include "engine/files/sharded.h"
-#include "engine/weights_copy.h"
+#include "engine/state/weights_copy.h"
 #include "memory/log.h"
 #include "tests/jobs/golden.h"
 #include "tests/jobs/launch.h"

@@ -15,8 +15,8 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "engine/causes.h"
-#include "engine/choices.h"
+#include "engine/host/causes.h"
+#include "engine/run/choices.h"
 #include "engine/config/config.h"
 #include "engine/files/checkpoint.h"
 #include "engine/files/checkpoint_find.h"
@@ -28,12 +28,12 @@
 #include "engine/text/documents.h"
 #include "engine/text/pieces.h"
 #include "engine/text/sentencepiece_model.h"
-#include "engine/tokenizer_files.h"
+#include "engine/data/tokenizer_files.h"
 #include "memory/log.h"
 #include "models/huggingface.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
-#include "tools/hosts.h"
+#include "tools/supervise/hosts.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SANITIZED 1

@@ -1,6 +1,6 @@
 /* What the host does while the device works, and while it does not. */
-#include "engine/executor.h"
-#include "engine/samples.h"
+#include "engine/run/executor.h"
+#include "engine/data/samples.h"
 #include "tests/cuda/standin/standin.h"
 
 status __real_samples_read(const samples *s, bool *left_out, int32_t *tokens, int32_t *targets, int32_t *positions,

@@ -17,7 +17,7 @@
 
 #include "memory/dtype.h"
 #include "memory/log.h"
-#include "parallel/comm_sum.h"
+#include "parallel/comm/comm_sum.h"
 #include "tests/cuda/standin/standin.h"
 
 enum {

@@ -10,7 +10,7 @@
 
 #include "engine/compile/compile_find.h"
 #include "memory/log.h"
-#include "tests/engine/compile/replay.h"
+#include "tests/engine/compile/step/replay.h"
 
 enum { LAYERS = 8, HIDDEN = 96, HEADS = 12, SEQUENCE = 64, VOCABULARY = 515 };
 

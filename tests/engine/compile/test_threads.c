@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "engine/compile/compile.h"
-#include "engine/compile/compile_program.h"
+#include "engine/compile/step/compile_program.h"
 
 enum { CANDIDATES = 4, THREADS = 2 };
 

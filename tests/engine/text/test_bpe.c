@@ -15,7 +15,7 @@
 #include "engine/text/scanner.h"
 #include "engine/text/tokenizer.h"
 #include "engine/text/unicode.h"
-#include "engine/tokenizer_files.h"
+#include "engine/data/tokenizer_files.h"
 #include "memory/log.h"
 
 static int digit(char c)

@@ -18,7 +18,7 @@
 #include "engine/text/documents.h"
 #include "engine/text/sentences.h"
 #include "engine/text/tokenizer.h"
-#include "engine/tokenizer_files.h"
+#include "engine/data/tokenizer_files.h"
 #include "memory/log.h"
 #include "tests/jobs/workfolder.h"
 

@@ -11,7 +11,7 @@
 #include "engine/text/sentencepiece.h"
 #include "engine/text/tokenizer.h"
 #include "engine/text/unicode.h"
-#include "engine/tokenizer_files.h"
+#include "engine/data/tokenizer_files.h"
 #include "memory/log.h"
 #include "tests/jobs/workfolder.h"
 

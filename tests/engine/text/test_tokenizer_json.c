@@ -14,7 +14,7 @@
 #include "engine/text/sentencepiece_model.h"
 #include "engine/text/tokenizer_json.h"
 #include "engine/text/unicode.h"
-#include "engine/tokenizer_files.h"
+#include "engine/data/tokenizer_files.h"
 #include "memory/log.h"
 #include "tests/jobs/workfolder.h"
 

@@ -1,0 +1,161 @@
+#include "engine/compile/model/collective.h"
+
+#include <stdlib.h>
+
+#include "memory/log.h"
+
+bool collective_has_parts(const op *o)
+{
+    return o->kind == OP_all_gather || o->kind == OP_reduce_scatter || o->kind == OP_all_to_all;
+}
+
+/* The whole of a gather is its output, of a scatter its input. */
+static const tensor *whole(const op *o)
+{
+    if (o->kind == OP_all_gather || o->kind == OP_receive)
+        return o->out[0];
+    return o->in[0];
+}
+
+void collective_counts(int64_t *counts, const op *o)
+{
+    int64_t elements = tensor_elements(whole(o)), rows = o->at.rows ? o->at.rows : whole(o)->shape[0];
+    int64_t width = rows ? elements / rows : 0;
+    for (int i = 0; i < o->at.group_size; i++) {
+        int64_t first, count;
+        shard_rows(&first, &count, rows, o->at.group_size, i);
+        if (o->at.owner >= 0)
+            count = i == o->at.owner ? rows : 0;
+        counts[i] = count * width;
+    }
+}
+
+/* Elements of a row, however the tensor is divided. */
+static int64_t row_elements(const tensor *t)
+{
+    return t->shape[0] ? tensor_elements(t) / t->shape[0] : 0;
+}
+
+int64_t collective_offset(const op *o)
+{
+    const tensor *x = whole(o);
+    return o->kind == OP_all_reduce ? o->at.first * row_elements(x) * dtype_bytes((dtype)x->type) : 0;
+}
+
+static int64_t elements_of(const op *o)
+{
+    const tensor *x = whole(o);
+    return o->kind == OP_all_reduce && o->at.rows ? o->at.rows * row_elements(x) : tensor_elements(x);
+}
+
+comm_shape collective_shape(const op *o, const int64_t *counts)
+{
+    comm_shape s = {.type = (dtype)whole(o)->type,
+                    .members = o->at.group_size,
+                    .me = o->at.group_rank,
+                    .count = elements_of(o),
+                    .counts = counts};
+    switch (o->kind) {
+    case OP_all_gather:
+        s.kind = COMM_ALL_GATHER;
+        break;
+    case OP_reduce_scatter:
+        s.kind = COMM_REDUCE_SCATTER;
+        break;
+    case OP_all_to_all:
+        s.kind = COMM_ALL_TO_ALL;
+        break;
+    case OP_all_reduce:
+        s.kind = COMM_ALL_REDUCE;
+        break;
+    case OP_send:
+        s.kind = COMM_SEND;
+        break;
+    case OP_receive:
+        s.kind = COMM_RECEIVE;
+        break;
+    default:
+        MUST(0, "%s is no communication", op_row_of(o)->name);
+    }
+    return s;
+}
+
+int collective_bundle(const op **out, const program *p, int last)
+{
+    const op *o = p->ops[last];
+    int count = o->at.bundle_of ? o->at.bundle_of : 1, wanted = count - 1;
+    if (o->at.bundle_of && o->at.bundle + 1 < o->at.bundle_of)
+        return 0;
+    out[wanted--] = o;
+    for (int i = last - 1; wanted >= 0; i--) {
+        MUST(i >= 0, "%s: the others of its bundle are missing", o->label);
+        const op *other = p->ops[i];
+        if (other->kind != OP_wait && other->at.bundle_of == count && other->at.bundle == wanted)
+            out[wanted--] = other;
+    }
+    return count;
+}
+
+/* Elements of each member's part of any collective. */
+static void find_parts(int64_t *counts, const op *o)
+{
+    if (collective_has_parts(o)) {
+        collective_counts(counts, o);
+        return;
+    }
+    int64_t offset;
+    comm_shape s = collective_shape(o, NULL);
+    for (int i = 0; i < s.members; i++)
+        comm_part(&offset, &counts[i], &s, i);
+}
+
+comm_shape collective_together(int64_t *counts, const op *const *ops, int count)
+{
+    comm_shape all = collective_shape(ops[0], counts);
+    int64_t *one = must_alloc((unsigned long)all.members * sizeof *one);
+    all.count = 0;
+    for (int i = 0; i < all.members; i++)
+        counts[i] = 0;
+    for (int k = 0; k < count; k++) {
+        find_parts(one, ops[k]);
+        all.count += elements_of(ops[k]);
+        for (int i = 0; i < all.members; i++)
+            counts[i] += one[i];
+    }
+    free(one);
+    return all;
+}
+
+void collective_measure(int64_t *scratch, int64_t *bytes, int64_t *messages, const program *p, int index)
+{
+    const op *ops[COMM_PIECES], *o = p->ops[index];
+    int count = collective_bundle(ops, p, index);
+    *scratch = *bytes = *messages = 0;
+    if (count == 0)
+        return;
+    int64_t *counts = NULL;
+    comm_shape s = collective_shape(o, NULL);
+    if (count > 1 || collective_has_parts(o)) {
+        counts = must_alloc((unsigned long)o->at.group_size * sizeof *counts);
+        s = collective_together(counts, ops, count);
+    }
+    *scratch = comm_scratch_bytes(&s);
+    *bytes = comm_expected_bytes(&s);
+    *messages = comm_expected_messages(&s);
+    free(counts);
+}
+
+int64_t collective_gathered(const program *p, int index)
+{
+    const op *ops[COMM_PIECES], *o = p->ops[index];
+    int count = collective_bundle(ops, p, index);
+    if (count == 0)
+        return 0;
+    int64_t *counts = must_alloc((unsigned long)o->at.group_size * sizeof *counts);
+    comm_shape s = collective_together(counts, ops, count);
+    int64_t least = s.count;
+    for (int i = 0; i < s.members; i++)
+        least = counts[i] < least ? counts[i] : least;
+    free(counts);
+    return (s.count - least) * dtype_bytes(s.type);
+}

@@ -1,0 +1,249 @@
+#include "engine/compile/model/compile_model.h"
+
+#include "engine/compile/model/storage.h"
+#include "engine/compile/model/loss_chunk.h"
+#include "memory/log.h"
+#include "parallel/schedule/partition.h"
+
+/* How many tensor ranks hold the same key/value heads. */
+static int kv_copies(const model_shape *shape, int tensor_ranks)
+{
+    return tensor_ranks > shape->kv_heads ? tensor_ranks / shape->kv_heads : 1;
+}
+
+/* ---- FLOPs ----------------------------------------------------------------------------------------------------- */
+
+/* Weights that a token passes through in products: of one layer, and of the head. */
+static double layer_weights(const model_shape *s)
+{
+    double h = (double)s->hidden_size, d = s->head_size;
+    double attention = h * d * (2.0 * s->heads + 2.0 * s->kv_heads);
+    return attention + h * (double)s->ffn_size * (shape_traits_of(s->architecture)->gated ? 3 : 2);
+}
+
+/* The mean number of keys a token attends to. */
+static double mean_keys(const model_shape *s, int64_t sequence)
+{
+    double n = (double)sequence, w = (double)s->sliding_window;
+    if (w <= 0 || w >= n)
+        return (n + 1) / 2;
+    return (w * (w + 1) / 2 + (n - w) * w) / n;
+}
+
+double compile_flops_per_token(const model_shape *s, int64_t sequence)
+{
+    double attention = 4.0 * s->heads * s->head_size * mean_keys(s, sequence);
+    double layer = 2 * layer_weights(s) + attention;
+    return 3 * (layer * s->layers + 2.0 * (double)s->hidden_size * (double)s->vocab_size);
+}
+
+chunk_map compile_chunks(const compile_options *o)
+{
+    chunk_map map = {.stages = o->grid.size[GRID_PIPELINE], .chunks = o->chunks};
+    if (o->schedule == SCHEDULE_AUTO && map.stages > 1) {
+        MUST(o->found, "which schedule was found?");
+        map.folded = o->found->folded;
+    } else {
+        map.folded = map.stages > 1 && schedule_kind_folds(o->schedule);
+    }
+    return map;
+}
+
+/* ---- layers over chunks ----------------------------------------------------------------------------------------- */
+
+bool compile_divides_vocabulary(const compile_options *o)
+{
+    return o->vocabulary_divided && o->grid.size[GRID_PIPELINE] > 1;
+}
+
+compile_flops compile_forward_flops(const compile_options *o)
+{
+    const model_shape *s = &o->shape;
+    return (compile_flops){.products = 2 * layer_weights(s),
+                           .attention = 4.0 * s->heads * s->head_size * mean_keys(s, o->sequence),
+                           .head = 2.0 * (double)s->hidden_size * (double)s->vocab_size};
+}
+
+status compile_divide_layers(int *counts, const compile_options *o)
+{
+    int stages = o->grid.size[GRID_PIPELINE], all = stages * o->chunks;
+    compile_flops f = compile_forward_flops(o);
+    double head = f.head / (f.products + f.attention);
+    if (o->shape.layers < all)
+        return status_fail(STATUS_USAGE,
+                           "parallel.pipeline x virtual_stages = %d chunks for model.layers = %d: each chunk "
+                           "needs a layer; lower parallel.pipeline or parallel.virtual_stages",
+                           all, o->shape.layers);
+    if (o->layers_per_chunk)
+        return partition_given(counts, o->layers_per_chunk, all, o->shape.layers, stages, o->chunks);
+    partition_costs costs = {.first = 0, .last = compile_divides_vocabulary(o) ? 0 : head};
+    return partition_automatic(counts, &costs, o->shape.layers, all);
+}
+
+static status divide_layers(compiled *c, int **first, int **count)
+{
+    const compile_options *o = &c->options;
+    int all = o->grid.size[GRID_PIPELINE] * o->chunks, at = 0;
+    int *counts = pool_alloc(&c->pool, (size_t)all * sizeof(int));
+    TRY(compile_divide_layers(counts, o));
+    *first = pool_alloc(&c->pool, (size_t)o->chunks * sizeof(int));
+    *count = pool_alloc(&c->pool, (size_t)o->chunks * sizeof(int));
+    chunk_map map = compile_chunks(o);
+    for (int i = 0; i < all; i++) {
+        if (chunk_map_stage(map, i) == o->grid.at[GRID_PIPELINE]) {
+            (*first)[chunk_map_chunk(map, i)] = at;
+            (*count)[chunk_map_chunk(map, i)] = counts[i];
+            c->stage_layers += counts[i];
+        }
+        at += counts[i];
+    }
+    return STATUS_OK;
+}
+
+static status check_axes(const grid *g)
+{
+    for (int i = 0; i < GRID_AXES; i++)
+        if (axis_coordinates[i].divides == AXIS_DIVIDES_TOKENS && g->size[i] > 1)
+            return status_fail(STATUS_USAGE,
+                               "parallel.%s = %d: attention over samples that are divided by tokens is not built yet; "
+                               "leave it at 1 and use parallel.tensor with parallel.sequence for long samples",
+                               axis_coordinates[i].name, g->size[i]);
+    return STATUS_OK;
+}
+
+static recorder_grid ranks_around(const compile_options *o)
+{
+    const grid *g = &o->grid;
+    chunk_map map = compile_chunks(o);
+    bool folded = chunk_map_stage(map, map.stages * map.chunks - 1) == 0; /* the last chunk is where the first is */
+    bool divided = compile_divides_vocabulary(o), apart = g->size[GRID_PIPELINE] > 1 && !divided;
+    recorder_grid around = {.tensor = g->size[GRID_TENSOR],
+                            .tensor_rank = g->at[GRID_TENSOR],
+                            .gradient = grid_group_size(g, AXIS_GRADIENT),
+                            .gradient_rank = grid_index(g, AXIS_GRADIENT),
+                            .kv = grid_group_size(g, AXIS_KV),
+                            .kv_rank = grid_index(g, AXIS_KV),
+                            .ends_apart = apart && !folded,
+                            .ends_folded = apart && folded,
+                            .stages = divided ? g->size[GRID_PIPELINE] : 1,
+                            .stage = divided ? g->at[GRID_PIPELINE] : 0,
+                            .sequence = o->sequence_parallel && g->size[GRID_TENSOR] > 1};
+    for (int i = 0; i < GRID_AXES; i++)
+        around.divided |= (unsigned)(g->size[i] > 1 && axis_divides_activations(i)) << i;
+    return around;
+}
+
+static status build_model(compiled *c)
+{
+    const compile_options *o = &c->options;
+    TRY(check_axes(&o->grid));
+    TRY(decoder_check(&o->shape, o->grid.size[GRID_TENSOR]));
+    c->options.grid.block[AXIS_KV] = kv_copies(&o->shape, o->grid.size[GRID_TENSOR]);
+    int *first = NULL, *count = NULL;
+    TRY(divide_layers(c, &first, &count));
+    c->around = ranks_around(&c->options);
+    decoder_layout layout = {.compute = o->compute,
+                             .chunk_count = o->chunks,
+                             .first_layer = first,
+                             .layers = count,
+                             .total_layers = o->shape.layers,
+                             .grid = c->around,
+                             .loss_tokens = o->loss_tokens};
+    decoder_open(&c->model, &c->pool, &o->shape, &layout);
+    c->first_stage = c->model.chunks[0].embeds;
+    c->last_stage = c->model.chunks[c->model.chunk_count - 1].loses;
+    storage_describe(c);
+    storage_place(c);
+    return STATUS_OK;
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+status compile_model(compiled *out, const compile_options *options)
+{
+    *out = (compiled){.options = *options};
+    if (!out->options.loss_tokens)
+        out->options.loss_tokens = loss_chunk_by_price(options);
+    TRY(build_model(out));
+    out->arena_bytes = out->persistent_bytes;
+    return STATUS_OK;
+}
+
+bool compile_same_sizes(const compiled *a, const compiled *b)
+{
+    const grid *x = &a->options.grid, *y = &b->options.grid;
+    int64_t tokens = a->options.micro_batch * a->options.sequence, first, rows_x, rows_y;
+    shard_rows(&first, &rows_x, tokens, x->size[GRID_TENSOR], x->at[GRID_TENSOR]);
+    shard_rows(&first, &rows_y, tokens, y->size[GRID_TENSOR], y->at[GRID_TENSOR]);
+    if (rows_x != rows_y || a->model.parameter_count != b->model.parameter_count)
+        return false;
+    for (int i = 0; i < a->model.parameter_count; i++) {
+        const parameter *p = a->model.parameters[i], *q = b->model.parameters[i];
+        if (p->rows != q->rows || p->columns != q->columns || p->copied_from != q->copied_from)
+            return false;
+    }
+    return true;
+}
+
+int compile_largest_owner(const compiled *c, int64_t *spread)
+{
+    int largest = 0, ranks = grid_group_size(&c->options.grid, AXIS_GRADIENT);
+    int64_t most = -1, least = INT64_MAX;
+    for (int i = 0; i < ranks; i++) {
+        int64_t bytes = storage_owned_bytes(c, i);
+        if (bytes > most) {
+            most = bytes;
+            largest = i;
+        }
+        least = bytes < least ? bytes : least;
+    }
+    *spread = most - least;
+    return largest;
+}
+
+status compile_model_largest(compiled *largest, const compile_options *options)
+{
+    compile_options o = *options;
+    int64_t spread;
+    o.grid = grid_of(&o.grid, grid_member(&o.grid, AXIS_TENSOR, 0));
+    o.grid = grid_of(&o.grid, grid_member(&o.grid, AXIS_GRADIENT, 0));
+    TRY(compile_model(largest, &o));
+    int owner = compile_largest_owner(largest, &spread);
+    if (owner == 0)
+        return STATUS_OK;
+    compile_free(largest);
+    o.grid = grid_of(&o.grid, grid_member(&o.grid, AXIS_GRADIENT, owner));
+    return compile_model(largest, &o);
+}
+
+void compile_program_free(compiled_program *p)
+{
+    program_free(&p->list);
+    pool_free(&p->pool);
+    *p = (compiled_program){0};
+}
+
+const compiled_program *compile_program_at(const compiled *c, int i)
+{
+    const compiled_program *const first[] = {&c->training, &c->evaluation, &c->decoding, &c->gathers};
+    return i < 4 ? first[i] : &c->ramp[i - 4];
+}
+
+const compiled_program *compile_program_of(const compiled *c, int microbatches)
+{
+    if (microbatches == c->options.microbatches)
+        return &c->training;
+    for (int i = 0; i < COMPILE_RAMP; i++)
+        if (c->options.ramp[i] == microbatches)
+            return &c->ramp[i];
+    MUST(0, "no training program of %d micro-batches", microbatches);
+}
+
+void compile_free(compiled *c)
+{
+    for (int i = 0; i < COMPILE_PROGRAMS; i++)
+        compile_program_free((compiled_program *)compile_program_at(c, i));
+    schedule_free(c->found);
+    pool_free(&c->pool);
+    *c = (compiled){0};
+}

@@ -1,0 +1,46 @@
+/* One rank's share of a model, before any program: its parameters, which rows it owns, and an address for all that has bytes
+ * as long as it runs.
+ *
+ * compile_model() makes it from options; from then on it is const. Programs are recorded from it (compile_program.h), any
+ * number at a time and in any number of threads, and each owns its own ops and tensors. Any rank of any layout can be
+ * compiled anywhere: `plan` does it for ranks that do not exist, `train` for its own.
+ */
+#ifndef PHALANX_ENGINE_COMPILE_MODEL_COMPILE_MODEL_H
+#define PHALANX_ENGINE_COMPILE_MODEL_COMPILE_MODEL_H
+
+#include "engine/compile/model/compiled.h"
+
+/* A usage failure (an impossible layout) is one line. `out` must be freed either way. */
+status compile_model(compiled *out, const compile_options *options);
+/* The same of the rank of this stage that needs most: what all of them must decide alike is decided for it. */
+status compile_model_largest(compiled *largest, const compile_options *options);
+void compile_free(compiled *c);
+void compile_program_free(compiled_program *p);
+/* All programs of a model in turn, those that were not compiled with an empty list. */
+enum { COMPILE_PROGRAMS = 4 + COMPILE_RAMP };
+const compiled_program *compile_program_at(const compiled *c, int i);
+/* The training program of so many micro-batches: options.microbatches, or one of options.ramp. */
+const compiled_program *compile_program_of(const compiled *c, int microbatches);
+
+/* Which stage holds which chunks of layers. */
+chunk_map compile_chunks(const compile_options *o);
+
+/* Of a compiled model: do two ranks of one stage hold parameters and tokens of the same sizes? */
+bool compile_same_sizes(const compiled *a, const compiled *b);
+/* Which of the ranks whose gradients sum with this one's owns most, the lowest of several, as an index along AXIS_GRADIENT;
+ * *spread: how many bytes less the least one owns. */
+int compile_largest_owner(const compiled *c, int64_t *spread);
+
+/* Is the vocabulary divided over stages? */
+bool compile_divides_vocabulary(const compile_options *o);
+/* Layers of every chunk of the model, by global number, into `counts`. */
+status compile_divide_layers(int *counts, const compile_options *o);
+/* FLOPs of a token's forward pass: of a layer's products, of its attention, of the head. */
+typedef struct compile_flops {
+    double products, attention, head;
+} compile_flops;
+compile_flops compile_forward_flops(const compile_options *o);
+/* FLOPs of the model for one token of training (forward and backward products, causal attention counted as half), over all ranks. */
+double compile_flops_per_token(const model_shape *shape, int64_t sequence);
+
+#endif

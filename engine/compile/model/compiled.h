@@ -1,0 +1,138 @@
+/* What is compiled: the options, one rank's share of the model, its programs. Types only: compile_model.h and compile_program.h
+ * make them, step/ has the steps. */
+#ifndef PHALANX_ENGINE_COMPILE_MODEL_COMPILED_H
+#define PHALANX_ENGINE_COMPILE_MODEL_COMPILED_H
+
+#include "engine/config/config.h"
+#include "kernels/compress.h"
+#include "kernels/device.h"
+#include "kernels/storage.h"
+#include "memory/pool.h"
+#include "models/decoder.h"
+#include "parallel/comm/grid.h"
+#include "parallel/schedule/schedule.h"
+
+enum { COMPILE_ALIGNMENT = 256 }; /* bytes, of every tensor with storage */
+enum { COMPILE_RAMP = 29 };       /* the most training programs with fewer micro-batches */
+
+/* What travels while what computes: see order.h. */
+typedef enum compile_order {
+    ORDER_AS_LOWERED,
+    ORDER_EARLY,  /* launches are early */
+    ORDER_FILLED, /* and products are moved between a launch and the op that needs it */
+    ORDER_HALVED, /* and there are twice as many of them, so that some are left for the forward pass after */
+    /* The last three, and where none of them is beside a transfer of the forward pass, its own product in parts: */
+    ORDER_EARLY_PARTS,
+    ORDER_FILLED_PARTS,
+    ORDER_HALVED_PARTS,
+    ORDER_COUNT,
+} compile_order;
+
+typedef struct compile_options {
+    model_shape shape;
+    dtype compute;
+    int64_t sequence;
+    int micro_batch, microbatches; /* sequences; micro-batches a step */
+    int ramp[COMPILE_RAMP];        /* micro-batches of the steps before, ascending; 0: no more */
+    bool document_mask;
+    grid grid;
+    schedule_kind schedule;
+    /* Of SCHEDULE_AUTO, or where the vocabulary is divided, which takes a while: the caller's (compile_schedule.h); NULL: compile()
+     * makes it. */
+    const schedule *found;
+    const char *schedule_for; /* the profile that it is found with; NULL: h100 */
+    int chunks;               /* per stage */
+    bool vocabulary_divided;  /* over the stages, where there are several: else the first and the last have all of it */
+    const int *layers_per_chunk; /* of the whole model in order, or NULL: divided automatically */
+    bool sequence_parallel;
+    int zero;
+    int64_t bucket;                /* bytes of gradients that are reduced together; 0: each alone */
+    compile_order order;           /* the best, as far as memory allows */
+    compress_method compress;      /* of gradients, where they are summed over data ranks (compressed.h) */
+    bool gather_each, reduce_each; /* ZeRO 3 weights, ZeRO 2-3 gradients: each micro-batch, or once a step */
+    struct {
+        config_optimizer name;
+        bool nesterov;
+        config_adjust adjust;
+        bool narrow_state, narrow_master; /* bf16, stochastically rounded; the master then is the weight */
+    } optimizer;
+    bool offload;   /* optimizer states and masters of matrices are in a device's pinned host memory (offload.h) */
+    int64_t window; /* bytes of the arena that they pass through */
+    recompute recompute;
+    int64_t budget;            /* bytes of arena; 0: none */
+    const op_backend *backend; /* whose scratch is planned; NULL: none */
+    int threads;
+    int64_t loss_tokens;                  /* logits of so many exist at a time; 0: chosen (loss_chunk.h) */
+    bool verify;                          /* room to look for silent corruption (repeat.h) */
+    bool train, evaluate;                 /* which programs */
+    int decode_samples, decode_positions; /* 0: no decoding program */
+} compile_options;
+
+/* What the host fills before a program: the ids of a batch first, at the arena's beginning (compiled.batch_bytes). */
+typedef struct compiled_inputs {
+    tensor *tokens, *targets, *positions, *document_start; /* int32 [micro-batches, tokens of a micro-batch] */
+    tensor *rope_table;                                    /* fp32 [positions, head_size] */
+    tensor *scalars;                                       /* step_scalars, as bytes */
+} compiled_inputs;
+
+/* The results of a program; the host reads all but the first two. */
+typedef struct compiled_results {
+    tensor *loss;       /* fp32 [1]: this rank's sum over tokens */
+    tensor *bins;       /* int64 [SUM_BINS] of the squared norm */
+    tensor *loss_total; /* fp32 [1]: over the grid, on every rank */
+    tensor *control;    /* fp32 [CONTROL_COUNT] */
+    tensor *logits;     /* decoding, on the last stage: [samples, vocabulary rows / tensor] T */
+} compiled_results;
+
+/* A program with its tensors in place. It owns its ops and transient tensors; persistent ones are the model's. */
+typedef struct compiled_program {
+    pool pool;
+    program list;
+    int64_t transient_bytes, lower_bound; /* of the transient region */
+    int64_t enough;                       /* of them, for a trial: placing stops there; 0: near the lower bound */
+    int64_t peak_kept, peak_temporary;    /* alive where the lower bound is reached */
+    int requests;                         /* asynchronous ops are numbered 0 .. requests-1, each once */
+    bool repeated;                        /* each step: a device may capture it as a graph */
+    int first_change; /* of a training program: until this op weights and optimizer are those of the step before; else -1 */
+    double flops[PHASE_COUNT];
+    int64_t tensors;
+    int64_t placed; /* transient tensors with bytes of their own; their ids are below it */
+} compiled_program;
+
+typedef struct compiled {
+    pool pool;
+    compile_options options;
+    decoder model;
+    const int *owners;      /* by the parameter's number: the data rank that owns it whole, or -1 */
+    const storage *storage; /* likewise */
+    recorder_grid around;
+    compiled_inputs inputs;
+    compiled_results results;
+    const char *feedback_section; /* of checkpoints: what this rank's compressed gradients lacked; NULL: none are */
+    tensor **caches;              /* decoding: k and v of each layer, else NULL */
+    int cache_count;
+    int64_t batch_bytes;      /* of the ids, from the arena's beginning */
+    int64_t mirror_bytes;     /* of all inputs and results, likewise: on a device, what has a copy in host memory */
+    int64_t pinned_bytes;     /* host memory of a device: the mirror, a second block of ids to read ahead into, what is
+                                 offloaded, marks */
+    int64_t persistent_bytes; /* transients begin here */
+    int64_t class_bytes[CLASS_COUNT]; /* persistent classes */
+    bool first_stage, last_stage;
+    int stage_layers;
+    /* compile(): */
+    schedule *found; /* by itself, or NULL */
+    compiled_program training, evaluation, decoding, ramp[COMPILE_RAMP];
+    compiled_program
+        gathers; /* of weights that ranks have updated, before anything but a step reads them; empty: they are whole */
+    int64_t arena_bytes;
+    int64_t sums,
+        sums_bytes; /* address and bytes of what verification notes: a note, a sum for each state, and of an op's outputs; 2 words each */
+    int64_t before, before_bytes; /* and of what an op is about to change */
+    int marks;                    /* of the program that has most */
+    int64_t workspace;            /* bytes that each of certain ops may have (workspace.h) */
+    int dropped;                  /* RECOMPUTE_CHOSEN: forward ops whose outputs are recomputed */
+    const char *decision;         /* which, in words */
+    compile_order order;          /* of the training programs */
+} compiled;
+
+#endif

@@ -1,0 +1,201 @@
+#include "engine/compile/model/compressed.h"
+
+#include <stdlib.h>
+
+#include "engine/compile/model/append.h"
+#include "memory/log.h"
+
+/* A gradient on its way. */
+typedef struct travelling {
+    const parameter *p;
+    tensor *message; /* the last that was made of it */
+    int steps;       /* done */
+} travelling;
+
+/* Kept by an op, for a feedback. */
+typedef struct keeping {
+    const parameter *p;
+    tensor *kept, *feedback;
+} keeping;
+
+struct compressed {
+    compiled_program *out;
+    const compiled *c;
+    tensor **gradient;
+    travelling *on_way;
+    keeping *kept;
+    int count, kept_count;
+};
+
+bool compressed_wanted(const compile_options *o)
+{
+    return o->compress.kind != COMPRESS_NONE && grid_group_size(&o->grid, AXIS_GRADIENT) > 1 && o->train;
+}
+
+void compressed_share(int64_t *first, int64_t *rows, int *owner, const compile_options *o, const parameter *p, int me)
+{
+    int ranks = grid_group_size(&o->grid, AXIS_GRADIENT);
+    *owner = p->vector || p->rows < ranks ? p->number % ranks : -1;
+    *first = 0;
+    *rows = *owner == me ? p->rows : 0;
+    if (*owner < 0)
+        shard_rows(first, rows, p->rows, ranks, me);
+}
+
+compressed *compressed_make(compiled_program *out, const compiled *c, tensor **gradient)
+{
+    unsigned long all = (unsigned long)c->model.parameter_count + 1;
+    compressed *q = must_calloc(1, sizeof *q);
+    *q = (compressed){.out = out, .c = c, .gradient = gradient};
+    q->on_way = must_calloc(all, sizeof *q->on_way);
+    q->kept = must_calloc(2 * all, sizeof *q->kept);
+    return q;
+}
+
+void compressed_free(compressed *q)
+{
+    free(q->on_way);
+    free(q->kept);
+    free(q);
+}
+
+/* ---- the ops ---------------------------------------------------------------------------------------------------- */
+
+static tensor *append(compressed *q, const parameter *p, const char *what, const op *like, unsigned outputs, int which)
+{
+    const char *label = pool_format(&q->out->pool, "%s/%s", p->name, what);
+    return append_op(q->out, PHASE_UPDATE, label, like, outputs, NULL)->out[which];
+}
+
+static bool gathers(const compressed *q)
+{
+    return q->c->options.zero == 0;
+}
+
+/* Along the axis of the sum: who owns what of a parameter, and how it is written. */
+static op_attributes attributes_of(const compressed *q, const parameter *p, int64_t *first, int64_t *rows)
+{
+    const storage *s = &q->c->storage[p->number];
+    op_attributes at = append_along(q->c, AXIS_GRADIENT);
+    *first = s->own_first;
+    *rows = s->own_rows;
+    at.owner = s->owner;
+    if (gathers(q))
+        compressed_share(first, rows, &at.owner, &q->c->options, p, at.group_rank);
+    if (p->vector)
+        *first = 0;
+    at.compress = (uint8_t)q->c->options.compress.kind;
+    at.density = (float)q->c->options.compress.density;
+    return at;
+}
+
+/* A gradient's bytes for the value that comes there: placed along the axis as `place`. */
+static tensor *room(compressed *q, const parameter *p, int64_t first, int64_t rows, placement place)
+{
+    const compiled *c = q->c;
+    const tensor *before = q->gradient[p->number];
+    tensor *t = append_rows(q->out, c->storage[p->number].gradient, first, p->vector ? rows * p->columns : rows);
+    t->place = before->place;
+    for (int i = 0; i < AXIS_SLOTS; i++)
+        if (axis_slots(AXIS_GRADIENT) >> i & 1 && before->place.along[i].kind != PLACE_REPLICATE)
+            t->place.along[i] = place;
+    return t;
+}
+
+/* x and its feedback, written; the rest is kept. */
+static tensor *encode(compressed *q, const parameter *p, tensor *x, tensor *feedback, const op_attributes *at,
+                      const char *what)
+{
+    op like = {.kind = OP_compress, .in = {x, feedback, q->c->inputs.scalars}, .at = *at};
+    const char *label = pool_format(&q->out->pool, "%s/%s", p->name, what);
+    op *o = append_op(q->out, PHASE_UPDATE, label, &like, 3, NULL);
+    q->kept[q->kept_count++] = (keeping){p, o->out[1], feedback};
+    return o->out[0];
+}
+
+static void decode(compressed *q, const parameter *p, tensor *messages, tensor *into, const op_attributes *at)
+{
+    op like = {.kind = OP_decompress, .in = {messages, q->c->inputs.scalars}, .out = {into}, .at = *at};
+    if (tensor_elements(into) > 0)
+        append(q, p, "decompress", &like, 0, 0);
+    q->gradient[p->number] = into;
+}
+
+/* To the owners. */
+static void send(compressed *q, travelling *t)
+{
+    int64_t first, rows;
+    op_attributes at = attributes_of(q, t->p, &first, &rows);
+    tensor *x = q->gradient[t->p->number];
+    tensor *message = encode(q, t->p, x, q->c->storage[t->p->number].feedback, &at, "compress gradient");
+    op exchange = {.kind = OP_all_to_all, .in = {message}, .at = at};
+    t->message = append(q, t->p, "exchange gradient", &exchange, 1, 0);
+}
+
+/* What they own of the sum; and without ZeRO to all. */
+static void sum(compressed *q, travelling *t)
+{
+    int64_t first, rows;
+    op_attributes at = attributes_of(q, t->p, &first, &rows), one = at;
+    tensor *into = room(q, t->p, first, rows, at.owner >= 0 ? place_owned() : place_shard(0));
+    one.count = at.group_size;
+    one.rows = at.owner >= 0 || t->p->vector ? 0 : t->p->rows;
+    decode(q, t->p, t->message, into, &one);
+    if (!gathers(q))
+        return;
+    tensor *message = t->message; /* of no bytes, where another rank owns all */
+    one.count = 0;
+    if (rows > 0)
+        message = encode(q, t->p, into, q->c->storage[t->p->number].feedback_sum, &one, "compress sum");
+    op gather = {.kind = OP_all_gather, .in = {message}, .at = at};
+    gather.at.rows = at.owner >= 0 ? 1 : 0;
+    gather.at.replicate = 1;
+    t->message = append(q, t->p, "gather sum", &gather, 1, 0);
+}
+
+static void spread(compressed *q, travelling *t)
+{
+    int64_t first, rows;
+    op_attributes at = attributes_of(q, t->p, &first, &rows);
+    at.count = 1;
+    decode(q, t->p, t->message, room(q, t->p, 0, t->p->rows, place_replicate()), &at);
+}
+
+static void (*const steps[])(compressed *q, travelling *t) = {send, sum, spread};
+
+static bool advance(compressed *q, travelling *t)
+{
+    if (t->steps == (gathers(q) ? 3 : 2))
+        return false;
+    steps[t->steps++](q, t);
+    return true;
+}
+
+void compressed_reduce(compressed *q, const parameter *const *of, int count)
+{
+    for (int i = 0; i < q->count; i++)
+        advance(q, &q->on_way[i]);
+    for (int i = 0; i < count; i++) {
+        q->on_way[q->count] = (travelling){.p = of[i]};
+        advance(q, &q->on_way[q->count++]);
+    }
+}
+
+void compressed_finish(compressed *q)
+{
+    bool moved;
+    do {
+        moved = false;
+        for (int i = 0; i < q->count; i++)
+            moved |= advance(q, &q->on_way[i]);
+    } while (moved);
+}
+
+void compressed_keep(compressed *q, tensor *control)
+{
+    for (int i = 0; i < q->kept_count; i++) {
+        const keeping *k = &q->kept[i];
+        op keep = {.kind = OP_keep, .in = {k->kept, control}, .out = {k->feedback}};
+        append(q, k->p, "keep", &keep, 0, 0);
+    }
+}

@@ -1,0 +1,31 @@
+/* Gradients that are reduced in compressed form (parallel.compress): the ops between a rank's gradient and the sum.
+ *
+ * Each rank writes its gradient and what earlier messages lacked, in parts; every part goes to the rank that owns it, which sums
+ * what the messages say, in rank order. Without ZeRO the sum is written, too, with a feedback of its own, and gathered: compressed
+ * both ways (DoubleSqueeze, 1905.05957). So what a rank sends shrinks by the same ratio however many ranks there are. A bucket's
+ * messages travel while later ops compute: each step of a bucket is appended when the next bucket comes.
+ * Owned by the caller.
+ */
+#ifndef PHALANX_ENGINE_COMPILE_MODEL_COMPRESSED_H
+#define PHALANX_ENGINE_COMPILE_MODEL_COMPRESSED_H
+
+#include "engine/compile/model/compiled.h"
+
+typedef struct compressed compressed;
+
+/* Are gradients exchanged in compressed form? Not where nobody else has a share of their sums. */
+bool compressed_wanted(const compile_options *o);
+/* What this rank owns of the sum of a parameter's gradients; *owner: the rank that owns all, or -1. With ZeRO it is the storage's. */
+void compressed_share(int64_t *first, int64_t *rows, int *owner, const compile_options *o, const parameter *p, int me);
+
+/* `gradient`: by number, each parameter's value so far; the sums take their places there. */
+compressed *compressed_make(compiled_program *out, const compiled *c, tensor **gradient);
+void compressed_free(compressed *q);
+/* Begins the sums of so many gradients. */
+void compressed_reduce(compressed *q, const parameter *const *of, int count);
+/* All sums are complete after this. */
+void compressed_finish(compressed *q);
+/* What was not sent is kept for the next step, unless this one is skipped. */
+void compressed_keep(compressed *q, tensor *control);
+
+#endif

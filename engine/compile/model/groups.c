@@ -1,0 +1,156 @@
+#include "engine/compile/model/groups.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/compile/model/collective.h"
+#include "memory/log.h"
+
+static groups_row *add(groups *g)
+{
+    g->row = must_realloc(g->row, (unsigned long)(g->count + 1) * sizeof *g->row);
+    groups_row *r = &g->row[g->count++];
+    *r = (groups_row){.from = -1, .to = -1, .like = -1};
+    return r;
+}
+
+static bool is_edge(const op *o)
+{
+    return axis_rows[o->at.axis].edges;
+}
+
+int groups_of(const groups *g, const op *o, int me)
+{
+    int from = o->kind == OP_send ? me : o->at.peer, to = o->kind == OP_send ? o->at.peer : me;
+    for (int i = 0; i < g->count; i++) {
+        const groups_row *r = &g->row[i];
+        if (r->a == (axis)o->at.axis && (!is_edge(o) || (r->from == from && r->to == to)))
+            return i;
+    }
+    return -1;
+}
+
+/* ---- rows ------------------------------------------------------------------------------------------------------ */
+
+static void add_axis(groups *g, const grid *at, axis a)
+{
+    int *members = must_alloc((unsigned long)at->ranks * sizeof *members);
+    int count = grid_members(members, at, a);
+    if (count <= 1 || grid_index(at, a) < 0) {
+        free(members);
+        return;
+    }
+    groups_row *r = add(g);
+    r->a = a;
+    r->members = members;
+    r->count = count;
+}
+
+static void add_edge(groups *g, const op *o, const grid *at)
+{
+    int me = at->rank, low = o->at.peer < me ? o->at.peer : me, high = low == me ? o->at.peer : me;
+    grid a = grid_of(at, low), b = grid_of(at, high);
+    int stage = a.at[GRID_PIPELINE], neighbours = b.at[GRID_PIPELINE] == stage + 1;
+    groups_row *r = add(g);
+    r->a = (axis)o->at.axis;
+    r->from = o->kind == OP_send ? me : o->at.peer;
+    r->to = o->kind == OP_send ? o->at.peer : me;
+    r->members = must_alloc(2 * sizeof *r->members);
+    r->members[0] = low;
+    r->members[1] = high;
+    r->count = 2;
+    r->round = 1 + 2 * (neighbours ? stage % 2 : 2) + (r->from == high);
+}
+
+/* What is launched as one counts as one. */
+static void note_use(groups_row *r, const program *p, int index)
+{
+    const op *ops[COMM_PIECES];
+    int64_t bytes = 0;
+    for (int i = 0, count = collective_bundle(ops, p, index); i < count; i++) {
+        comm_shape s = collective_shape(ops[i], NULL);
+        bytes += s.count * dtype_bytes(s.type);
+        r->use.kinds |= 1u << s.kind;
+    }
+    r->use.largest = bytes > r->use.largest ? bytes : r->use.largest;
+}
+
+static void look_through(groups *g, const compiled_program *p, const grid *at)
+{
+    for (int i = 0; i < p->list.count; i++) {
+        const op *o = p->list.ops[i];
+        if (!(op_row_of(o)->flags & OP_COMM))
+            continue;
+        int row = groups_of(g, o, at->rank);
+        if (row < 0 && is_edge(o)) {
+            row = g->count;
+            add_edge(g, o, at);
+        }
+        MUST(row >= 0, "%s: no group along the %s axis", o->label, axis_name((axis)o->at.axis));
+        note_use(&g->row[row], &p->list, i);
+    }
+}
+
+/* Edges above even stages, above odd ones, between the ends; of each, down before up. */
+static void sort_edges(groups *g)
+{
+    for (int i = 1; i < g->count; i++)
+        for (int k = i; k > 0 && g->row[k].round < g->row[k - 1].round; k--) {
+            groups_row between = g->row[k];
+            g->row[k] = g->row[k - 1];
+            g->row[k - 1] = between;
+        }
+}
+
+/* ---- communicators --------------------------------------------------------------------------------------------- */
+
+/* May one communicator serve both? What goes through one queue is in order anyway, and what concerns the whole grid (loss,
+ * norm) comes when all else is done. */
+static bool serves(const groups_row *a, const groups_row *b)
+{
+    bool ordered = axis_rows[a->a].queue == axis_rows[b->a].queue || a->a == AXIS_GRID || b->a == AXIS_GRID;
+    return a->from < 0 && b->from < 0 && a->like < 0 && ordered && a->count == b->count &&
+           !memcmp(a->members, b->members, (size_t)a->count * sizeof *a->members);
+}
+
+static void share(groups *g)
+{
+    for (int i = 0; i < g->count; i++)
+        for (int k = 0; k < i && g->row[i].like < 0; k++)
+            if (serves(&g->row[k], &g->row[i])) {
+                comm_use *both = &g->row[k].use, *mine = &g->row[i].use;
+                g->row[i].like = k;
+                both->kinds |= mine->kinds;
+                both->largest = mine->largest > both->largest ? mine->largest : both->largest;
+            }
+}
+
+int groups_communicators(const groups *g)
+{
+    int count = 0;
+    for (int i = 0; i < g->count; i++)
+        count += g->row[i].use.kinds && g->row[i].like < 0;
+    return count;
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+void groups_find(groups *out, const compiled *c)
+{
+    *out = (groups){0};
+    for (int a = 0; a < AXIS_COUNT; a++)
+        if (axis_has_messages((axis)a) && !axis_rows[a].edges)
+            add_axis(out, &c->options.grid, (axis)a);
+    for (int i = 0; i < COMPILE_PROGRAMS; i++)
+        look_through(out, compile_program_at(c, i), &c->options.grid);
+    sort_edges(out);
+    share(out);
+}
+
+void groups_free(groups *g)
+{
+    for (int i = 0; i < g->count; i++)
+        free(g->row[i].members);
+    free(g->row);
+    *g = (groups){0};
+}

@@ -1,0 +1,18 @@
+/* How many tokens' logits exist at a time. Each chunk of tokens reads and writes the whole gradient of the head, in fp32: small
+ * chunks cost time, large ones memory.
+ */
+#ifndef PHALANX_ENGINE_COMPILE_MODEL_LOSS_CHUNK_H
+#define PHALANX_ENGINE_COMPILE_MODEL_LOSS_CHUNK_H
+
+#include "engine/compile/model/compiled.h"
+
+/* The chunk by price alone, of a rank with these options. */
+int64_t loss_chunk_by_price(const compile_options *o);
+/* The next smaller chunk worth a try where memory is short, or 0. */
+int64_t loss_chunk_below(const compile_options *o, int64_t tokens);
+/* Seconds that a micro-batch's loss takes, in chunks of `tokens`, on a device of so many FLOPs and bytes a second. */
+double loss_chunk_seconds(const compile_options *o, int64_t tokens, double flops, double memory);
+/* Bytes of a chunk's logits on each rank. */
+int64_t loss_chunk_bytes(const compile_options *o, int64_t tokens);
+
+#endif

@@ -1,0 +1,331 @@
+#include "engine/compile/model/optimizer.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "engine/compile/model/append.h"
+#include "kernels/muon.h"
+#include "kernels/rounding.h"
+
+/* ---- element by element ---------------------------------------------------------------------------------------- */
+
+/* Rows of what this rank owns (of a vector: elements) that are rows of one named tensor, one after the other. */
+typedef struct span {
+    int64_t first, rows;
+    op_attributes at; /* where they are in the named tensor */
+} span;
+
+static bool rounds(const compile_options *o)
+{
+    return o->optimizer.narrow_state || o->optimizer.narrow_master;
+}
+
+/* A piece of a parameter within the rows, or elements, that this rank owns. */
+static span piece_span(const storage *s, const parameter_piece *q)
+{
+    span p = {.first = q->column, .rows = q->size[0], .at = {.first = q->start[0], .stream = philox_stream(q->name)}};
+    if (s->of->vector)
+        return p;
+    int out = q->transposed ? 1 : 0, in = 1 - out; /* elements are numbered as [out, in], whatever the file's order */
+    p.first = q->row - s->own_first;
+    p.rows = q->size[out];
+    p.at.first = q->start[out] * q->global[in] + q->start[in] - q->column;
+    p.at.stride = q->global[in];
+    return p;
+}
+
+static void cut(span *p, int64_t first, int64_t end)
+{
+    int64_t skip = p->first < first ? first - p->first : 0;
+    p->first += skip;
+    p->rows -= skip;
+    p->at.first += skip * (p->at.stride ? p->at.stride : 1);
+    if (p->first + p->rows > end)
+        p->rows = end - p->first;
+}
+
+static bool follows(const span *a, const span *b)
+{
+    int64_t step = a->at.stride ? a->at.stride : 1;
+    return b->first == a->first + a->rows && b->at.stream == a->at.stream &&
+           b->at.first == a->at.first + a->rows * step;
+}
+
+/* The spans of rows [first, first + rows); one is enough where nothing is rounded. */
+static int find_spans(span *out, const optimizer_update *u, int64_t first, int64_t rows)
+{
+    int count = 0;
+    if (!rounds(&u->c->options)) {
+        *out = (span){.first = first, .rows = rows};
+        return 1;
+    }
+    for (int i = 0; i < u->s->of->piece_count; i++) {
+        span p = piece_span(u->s, &u->s->of->pieces[i]);
+        cut(&p, first, first + rows);
+        if (p.rows <= 0)
+            continue;
+        if (count > 0 && follows(&out[count - 1], &p))
+            out[count - 1].rows += p.rows;
+        else
+            out[count++] = p;
+    }
+    return count;
+}
+
+/* One op of the optimizer over rows of what this rank owns; x: those rows of the gradient, or what was made of them. */
+static void append_update(const optimizer_update *u, tensor *x, const span *at, float scale)
+{
+    const compiled *c = u->c;
+    const storage *s = u->s;
+    op like = {.kind = (uint8_t)optimizer_of(&c->options, s->of)->op,
+               .in = {x, c->inputs.scalars, u->control},
+               .out = {NULL, append_rows(u->out, s->master, at->first, at->rows)},
+               .at = at->at};
+    like.at.decay = s->of->decay;
+    like.at.nesterov = c->options.optimizer.nesterov;
+    like.at.scale = scale;
+    like.at.site = ROUNDING_SITE;
+    if (s->master != s->own_weight)
+        like.out[0] = append_rows(u->out, s->own_weight, at->first, at->rows);
+    for (int i = 0; i < s->states && x->class == CLASS_GRADIENT; i++) /* else the states are updated already */
+        like.out[2 + i] = append_rows(u->out, s->state[i], at->first, at->rows);
+    append_op(u->out, PHASE_UPDATE, pool_format(&u->out->pool, "%s/update", s->of->name), &like, 0, NULL);
+}
+
+static void each(const optimizer_update *u)
+{
+    span at[PARAMETER_PIECES];
+    int count = find_spans(at, u, u->first, u->rows);
+    for (int i = 0; i < count; i++)
+        append_update(u, append_rows(u->out, u->gradient, at[i].first, at[i].rows), &at[i], 1);
+}
+
+/* ---- Muon ------------------------------------------------------------------------------------------------------ */
+
+/* A matrix by Hugging Face's name, and the rows of the rank's part of a parameter that are its. */
+typedef struct matrix {
+    const char *name;
+    int64_t global[2];
+    int64_t first, rows;
+    tensor *x; /* fp32 [rows, columns], whose singular values come to be near 1; NULL where the rank has no row */
+} matrix;
+
+/* The matrices of a parameter: its pieces, those of one name joined. They follow one another. */
+static int find_matrices(matrix *out, const parameter *p)
+{
+    int count = 0;
+    for (int i = 0; i < p->piece_count; i++) {
+        const parameter_piece *q = &p->pieces[i];
+        int64_t rows = q->size[q->transposed ? 1 : 0];
+        if (count > 0 && !strcmp(out[count - 1].name, q->name))
+            out[count - 1].rows += rows;
+        else
+            out[count++] = (matrix){q->name, {q->global[0], q->global[1]}, q->row, rows, NULL};
+    }
+    return count;
+}
+
+/* An update of one parameter's matrices while its ops are appended. */
+typedef struct orthogonalisation {
+    const optimizer_update *of;
+    const char *label;
+} orthogonalisation;
+
+static op *make(const orthogonalisation *u, const op *like, unsigned outputs)
+{
+    op o = *like;
+    o.at.epsilon = MUON_EPSILON;
+    return append_op(u->of->out, PHASE_UPDATE, u->label, &o, outputs, NULL);
+}
+
+/* A square, described for the op that writes it. */
+static tensor *new_square(const orthogonalisation *u, int64_t n, placement along_tensor)
+{
+    tensor *t = pool_alloc(&u->of->out->pool, sizeof *t);
+    tensor_describe(t, u->label, CLASS_TEMPORARY, DTYPE_FP32, 2, (int64_t[]){n, n});
+    t->place = u->of->gradient->place;
+    t->place.along[AXIS_COORDINATE_TENSOR] = along_tensor;
+    return t;
+}
+
+/* m = the mean of gradients; x = the direction */
+static void begin(const orthogonalisation *u, matrix *m)
+{
+    const optimizer_update *of = u->of;
+    span at[PARAMETER_PIECES];
+    if (m->rows == 0)
+        return;
+    m->x = pool_alloc(&of->out->pool, sizeof(tensor));
+    tensor_describe(m->x, u->label, CLASS_TEMPORARY, DTYPE_FP32, 2, (int64_t[]){m->rows, of->s->of->columns});
+    m->x->place = of->gradient->place;
+    int count = find_spans(at, of, m->first, m->rows);
+    for (int i = 0; i < count; i++) {
+        op like = {
+            .kind = OP_muon_momentum,
+            .in = {append_rows(of->out, of->gradient, at[i].first, at[i].rows), of->c->inputs.scalars, of->control},
+            .out = {append_rows(of->out, m->x, at[i].first - m->first, at[i].rows),
+                    append_rows(of->out, of->s->state[0], at[i].first, at[i].rows)},
+            .at = at[i].at};
+        like.at.nesterov = of->c->options.optimizer.nesterov;
+        like.at.site = ROUNDING_SITE_MOMENTUM;
+        make(u, &like, 0);
+    }
+}
+
+/* Where the tensor group divides a matrix, the side that each rank has whole; else the shorter. */
+static bool takes_rows(const orthogonalisation *u, const matrix *m)
+{
+    const parameter *p = u->of->s->of;
+    placement place = p->place.along[AXIS_COORDINATE_TENSOR];
+    return place.kind == PLACE_SHARD ? place.dim == 1 : m->rows <= p->columns;
+}
+
+/* x x^T, or x^T x: a sum over the ranks that divide the other side, to which a copy adds nothing. */
+static tensor *gram(const orthogonalisation *u, const matrix *m)
+{
+    const parameter *p = u->of->s->of;
+    bool rows = takes_rows(u, m);
+    op_attributes at = append_along(u->of->c, AXIS_TENSOR), kv = append_along(u->of->c, AXIS_KV);
+    placement place = at.group_size > 1 ? place_partial() : place_replicate();
+    bool copy = p->copied_from >= 0 && m->first >= p->copied_from && kv.group_rank > 0;
+    tensor *part;
+    if (rows && !copy && m->rows > 0) {
+        part = make(u, &(op){.kind = OP_linear, .in = {m->x, m->x}}, 1)->out[0];
+    } else {
+        part = new_square(u, rows ? m->rows : p->columns, place);
+        op like = {.kind = OP_linear_grad_weight, .in = {m->x, m->x}, .out = {part}};
+        if (copy || m->rows == 0)
+            like = (op){.kind = OP_zero, .out = {part}};
+        make(u, &like, 0);
+    }
+    if (at.group_size == 1)
+        return part;
+    return make(u, &(op){.kind = OP_all_reduce, .in = {part}, .at = at}, 1)->out[0];
+}
+
+/* x = (a I + b G + c G^2) x, or x (a I + b G + c G^2); the first time x / |x| in x's place. */
+static void improve(const orthogonalisation *u, matrix *m, tensor *g, bool first)
+{
+    tensor *scale = NULL;
+    if (first) {
+        op *o = make(u, &(op){.kind = OP_muon_scale, .in = {g}}, 3);
+        g = o->out[0];
+        scale = o->out[1];
+    }
+    tensor *square = make(u, &(op){.kind = OP_linear, .in = {g, g}}, 1)->out[0];
+    tensor *p = make(u, &(op){.kind = OP_muon_polynomial, .in = {g, square, scale}}, 1)->out[0];
+    if (m->rows == 0)
+        return;
+    if (takes_rows(u, m)) {
+        m->x = make(u, &(op){.kind = OP_linear_grad_input, .in = {p, m->x}}, 1)->out[0];
+        return;
+    }
+    if (m->x->place.along[AXIS_COORDINATE_TENSOR].kind ==
+        PLACE_SHARD) /* each rank uses the same matrix for its own rows */
+        p = make(u, &(op){.kind = OP_share, .in = {p}, .at = append_along(u->of->c, AXIS_TENSOR)}, 1)->out[0];
+    m->x = make(u, &(op){.kind = OP_linear, .in = {m->x, p}}, 1)->out[0];
+}
+
+/* The learning rate's factor from a matrix's shape: PyTorch's two rules. */
+static float adjust(const compiled *c, const matrix *m)
+{
+    double a = (double)m->global[0], b = (double)m->global[1];
+    if (c->options.optimizer.adjust == CONFIG_ADJUST_RMS)
+        return (float)(0.2 * sqrt(fmax(a, b)));
+    return (float)sqrt(fmax(1, a / b));
+}
+
+/* The matrices of one parameter in turn, so that one's sum travels while another is multiplied. */
+static void orthogonal(const optimizer_update *of)
+{
+    const parameter *p = of->s->of;
+    orthogonalisation u = {of, pool_format(&of->out->pool, "%s/orthogonalise", p->name)};
+    matrix m[PARAMETER_PIECES];
+    tensor *g[PARAMETER_PIECES];
+    int count = find_matrices(m, p);
+    for (int i = 0; i < count; i++)
+        begin(&u, &m[i]);
+    for (int iteration = 0; iteration < MUON_ITERATIONS; iteration++) {
+        for (int i = 0; i < count; i++)
+            g[i] = gram(&u, &m[i]);
+        for (int i = 0; i < count; i++)
+            improve(&u, &m[i], g[i], iteration == 0);
+    }
+    for (int i = 0; i < count; i++) {
+        span at[PARAMETER_PIECES];
+        int spans = m[i].rows > 0 ? find_spans(at, of, m[i].first, m[i].rows) : 0;
+        for (int k = 0; k < spans; k++)
+            append_update(of, append_rows(of->out, m[i].x, at[k].first - m[i].first, at[k].rows), &at[k],
+                          adjust(of->c, &m[i]));
+    }
+}
+
+/* ---- the table -------------------------------------------------------------------------------------------------- */
+
+enum { ELEMENTS, MATRICES };
+static void (*const appends[])(const optimizer_update *u) = {[ELEMENTS] = each, [MATRICES] = orthogonal};
+
+static const optimizer rows[] = {
+#define OPTIMIZER(name_, takes_, rest_, ...)                                                                           \
+    [CONFIG_OPTIMIZER_##name_] = {                                                                                     \
+        .name = #name_, .op = OP_##name_, .takes = takes_, .rest = CONFIG_OPTIMIZER_##rest_, .state = {__VA_ARGS__}},
+#include "engine/config/optimizers.def"
+#undef OPTIMIZER
+};
+
+static bool takes_all(config_optimizer name)
+{
+    return rows[name].rest == name;
+}
+
+dtype optimizer_state_type(const compile_options *o)
+{
+    return o->optimizer.narrow_state ? DTYPE_BF16 : DTYPE_FP32;
+}
+
+bool optimizer_has_master(const compile_options *o)
+{
+    return o->compute != DTYPE_FP32 && !o->optimizer.narrow_master;
+}
+
+const char *optimizer_name(const compile_options *o)
+{
+    return rows[o->optimizer.name].name;
+}
+
+const optimizer *optimizer_of(const compile_options *o, const parameter *p)
+{
+    config_optimizer name = o->optimizer.name;
+    bool matrix_of_block = p->of_block && !p->vector;
+    return &rows[takes_all(name) || matrix_of_block ? name : rows[name].rest];
+}
+
+int optimizer_states(const optimizer *o)
+{
+    int count = 0;
+    while (o->state[count])
+        count++;
+    return count;
+}
+
+void optimizer_append(const optimizer_update *u)
+{
+    appends[optimizer_of(&u->c->options, u->s->of)->takes](u);
+}
+
+bool optimizer_whole(const compile_options *o, const parameter *p)
+{
+    config_optimizer name = o->optimizer.name;
+    return !takes_all(name) && optimizer_of(o, p) == &rows[name];
+}
+
+void optimizer_sections(const char *names[OPTIMIZER_SECTIONS], const compile_options *o)
+{
+    config_optimizer name = o->optimizer.name;
+    int count = 0;
+    for (int i = 0; rows[name].state[i]; i++)
+        names[count++] = rows[name].state[i];
+    for (int i = 0; !takes_all(name) && rows[rows[name].rest].state[i]; i++)
+        names[count++] = rows[rows[name].rest].state[i];
+    names[count] = NULL;
+}

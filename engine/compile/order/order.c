@@ -1,0 +1,312 @@
+#include "engine/compile/order/order.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/compile/order/order_halves.h"
+#include "engine/compile/order/order_parts.h"
+#include "engine/compile/order/order_check.h"
+#include "engine/compile/order/order_objects.h"
+#include "memory/log.h"
+
+static bool is_halved(compile_order how)
+{
+    return how == ORDER_HALVED || how == ORDER_HALVED_PARTS;
+}
+
+/* ---- what may pass what ----------------------------------------------------------------------------------------- */
+
+static bool is_collective(const op *o)
+{
+    return (op_row_of(o)->flags & OP_COMM) && !axis_between_stages((axis)o->at.axis);
+}
+
+/* A message between stages, or the wait for one: no launch passes it. */
+static bool is_message(const op *o)
+{
+    bool communicates = (op_row_of(o)->flags & OP_COMM) != 0;
+    return o->kind == OP_wait || (communicates && axis_between_stages((axis)o->at.axis));
+}
+
+static bool same_queue(const op *a, const op *b)
+{
+    return axis_rows[a->at.axis].queue == axis_rows[b->at.axis].queue;
+}
+
+/* Long enough to hide a transfer. All ranks of a stage have the same of these. */
+static bool is_long(const op *o)
+{
+    static const bool is[OP_COUNT] = {
+        [OP_linear] = true,        [OP_linear_grad_input] = true, [OP_linear_grad_weight] = true,
+        [OP_linear_gelu] = true,   [OP_linear_grad_gelu] = true,  [OP_attention] = true,
+        [OP_attention_grad] = true};
+    return is[o->kind];
+}
+
+/* A product that nothing of its micro-batch waits for. */
+static bool is_free(const op *o)
+{
+    return o->kind == OP_linear_grad_weight;
+}
+
+/* The objects of an op, and a bit for each (of 64: a bit may be several objects'), to see at once that two ops have none alike. */
+typedef struct uses {
+    int of[ORDER_OPERANDS];
+    uint64_t written, all;
+} uses;
+
+typedef struct orderer {
+    program *list;
+    uses *uses; /* [ops] of the list as it is now */
+} orderer;
+
+/* Does one of two ops write what the other reads or writes? */
+static bool conflict(const orderer *o, int one, int other)
+{
+    const uses *a = &o->uses[one], *b = &o->uses[other];
+    if (!(a->written & b->all) && !(b->written & a->all))
+        return false;
+    for (int i = OP_MAX_IN; i < ORDER_OPERANDS; i++)
+        for (int k = 0; k < ORDER_OPERANDS; k++)
+            if ((a->of[i] >= 0 && a->of[i] == b->of[k]) || (b->of[i] >= 0 && b->of[i] == a->of[k]))
+                return true;
+    return false;
+}
+
+static uses *find_uses(const program *list)
+{
+    int count;
+    int *objects = order_objects(list, &count);
+    uses *all = must_calloc((unsigned long)list->count, sizeof *all);
+    for (int i = 0; i < list->count; i++)
+        for (int k = 0; k < ORDER_OPERANDS; k++) {
+            int object = all[i].of[k] = objects[(int64_t)i * ORDER_OPERANDS + k];
+            uint64_t bit = object >= 0 ? (uint64_t)1 << object % 64 : 0;
+            all[i].all |= bit;
+            all[i].written |= k < OP_MAX_IN ? 0 : bit;
+        }
+    free(objects);
+    return all;
+}
+
+/* The ops by ascending place, those of one place as they were. An op that stays is at STAYS(i); BEFORE(i) is before it. */
+#define STAYS(i)  (2 * (i) + 1)
+#define BEFORE(i) (2 * (i))
+
+static void rearrange(orderer *o, const int *place)
+{
+    int n = o->list->count, at = 0;
+    unsigned long count = (unsigned long)n;
+    int *head = must_alloc(2 * count * sizeof *head), *next = must_alloc(count * sizeof *next);
+    op **ops = must_alloc(count * sizeof *ops);
+    uses *moved = must_alloc(count * sizeof *moved);
+    for (int i = 0; i < 2 * n; i++)
+        head[i] = -1;
+    for (int i = n - 1; i >= 0; i--) {
+        next[i] = head[place[i]];
+        head[place[i]] = i;
+    }
+    for (int i = 0; i < 2 * n; i++)
+        for (int k = head[i]; k >= 0; k = next[k]) {
+            moved[at] = o->uses[k];
+            ops[at++] = o->list->ops[k];
+        }
+    memcpy(o->list->ops, ops, count * sizeof *ops);
+    free(o->uses);
+    o->uses = moved;
+    free(ops);
+    free(next);
+    free(head);
+}
+
+static int *as_it_is(const orderer *o)
+{
+    int *place = must_alloc((unsigned long)o->list->count * sizeof *place);
+    for (int i = 0; i < o->list->count; i++)
+        place[i] = STAYS(i);
+    return place;
+}
+
+/* ---- launches --------------------------------------------------------------------------------------------------- */
+
+/* The place to which the launch `at` may move. */
+static int earliest(const orderer *o, int at)
+{
+    const op *launch = o->list->ops[at];
+    int to = at;
+    while (to > 0) {
+        const op *above = o->list->ops[to - 1];
+        if (is_message(above) || (is_collective(above) && same_queue(above, launch)) || conflict(o, to - 1, at))
+            break;
+        to--;
+    }
+    return to;
+}
+
+static void launch_early(orderer *o)
+{
+    int *place = as_it_is(o);
+    for (int i = 0; i < o->list->count; i++)
+        if (is_collective(o->list->ops[i])) {
+            int to = earliest(o, i);
+            place[i] = to < i ? BEFORE(to) : STAYS(i);
+        }
+    rearrange(o, place);
+    free(place);
+}
+
+/* ---- products --------------------------------------------------------------------------------------------------- */
+
+/* How many products may be passed by before one no longer moves: those of two layers; of a model's stage in halves. */
+enum { WINDOW_FILLED = 8, WINDOW_HALVED = 128 };
+
+typedef struct filler {
+    orderer *o;
+    int window;
+    int *place;              /* [ops]: where each goes */
+    int free[WINDOW_HALVED]; /* products that may still move down to here, oldest first */
+    int count;
+    int *launched; /* [ops] collectives that are under way, ascending */
+    int under_way;
+    int last_long; /* the last op that computes long and stays; -1 */
+    bool *bare;    /* [ops], or NULL: notes launches with nothing long before the op that needs them */
+} filler;
+
+static void forget(filler *f, int which)
+{
+    f->count--;
+    for (int i = which; i < f->count; i++)
+        f->free[i] = f->free[i + 1];
+}
+
+/* Op `at` must find done what it needs: products that it may not precede no longer move. */
+static void hold_back(filler *f, int at)
+{
+    for (int i = f->count - 1; i >= 0; i--)
+        if (conflict(f->o, f->free[i], at))
+            forget(f, i);
+}
+
+/* Ends what is under way that op `at` needs; was there one with nothing long since its launch? */
+static bool ends_bare(filler *f, int at)
+{
+    bool bare = false;
+    int kept = 0;
+    for (int i = 0; i < f->under_way; i++) {
+        int launch = f->launched[i];
+        if (!conflict(f->o, launch, at)) {
+            f->launched[kept++] = launch;
+            continue;
+        }
+        bare |= launch > f->last_long;
+        if (f->bare)
+            f->bare[launch] = launch > f->last_long;
+    }
+    f->under_way = kept;
+    return bare;
+}
+
+static void pass(filler *f, int at)
+{
+    const op *o = f->o->list->ops[at];
+    hold_back(f, at);
+    if (ends_bare(f, at) && f->count > 0) {
+        f->place[f->free[--f->count]] = BEFORE(at);
+        f->last_long = at - 1;
+    }
+    if (is_collective(o)) {
+        f->launched[f->under_way++] = at;
+    } else if (is_free(o)) {
+        if (f->count == f->window)
+            forget(f, 0);
+        f->free[f->count++] = at;
+    } else if (is_long(o)) {
+        f->last_long = at;
+    }
+}
+
+static void fill_gaps(orderer *o, int window)
+{
+    int n = o->list->count;
+    filler f = {.o = o, .window = window, .place = as_it_is(o), .last_long = -1};
+    f.launched = must_alloc((unsigned long)n * sizeof *f.launched);
+    for (int i = 0; i < n; i++)
+        pass(&f, i);
+    rearrange(o, f.place);
+    free(f.launched);
+    free(f.place);
+}
+
+/* ---- what is left ------------------------------------------------------------------------------------------------ */
+
+/* Those transfers of the forward pass between tensor ranks that are waited for at once, in the order of their launches. */
+static void find_bare(program *out, program *list)
+{
+    orderer o = {.list = list, .uses = find_uses(list)};
+    filler f = {.o = &o, .last_long = -1};
+    f.launched = must_alloc((unsigned long)list->count * sizeof *f.launched);
+    f.bare = must_calloc((unsigned long)list->count, sizeof *f.bare);
+    for (int i = 0; i < list->count; i++) {
+        ends_bare(&f, i);
+        if (is_collective(list->ops[i]))
+            f.launched[f.under_way++] = i;
+        else if (is_long(list->ops[i]))
+            f.last_long = i;
+    }
+    for (int i = 0; i < list->count; i++)
+        if (f.bare[i] && list->ops[i]->phase == PHASE_FORWARD && list->ops[i]->at.axis == AXIS_TENSOR)
+            program_append(out, list->ops[i]);
+    free(f.bare);
+    free(f.launched);
+    free(o.uses);
+}
+
+static program copy_of(const program *list)
+{
+    program copy = {0};
+    for (int i = 0; i < list->count; i++)
+        program_append(&copy, list->ops[i]);
+    return copy;
+}
+
+/* What nothing would be beside, in an order of whole products, gets parts of its own. Collectives along other axes are left out of
+ * that order: a rank may have a bias to gather that those that it exchanges parts with do not have. */
+static void cut_bare(compiled_program *out, compile_order how)
+{
+    program tried = {0}, bare = {0};
+    for (int i = 0; i < out->list.count; i++)
+        if (!is_collective(out->list.ops[i]) || out->list.ops[i]->at.axis == AXIS_TENSOR)
+            program_append(&tried, out->list.ops[i]);
+    order_list(&tried, how);
+    find_bare(&bare, &tried);
+    order_parts_cut(out, &bare);
+    program_free(&tried);
+    program_free(&bare);
+}
+
+void order_micro_batches(compiled_program *out, compile_order how)
+{
+    program whole = {0};
+    if (is_halved(how))
+        whole = order_halve(out);
+    if (how >= ORDER_EARLY_PARTS)
+        cut_bare(out, how);
+    program lowered = copy_of(&out->list);
+    order_list(&out->list, how);
+    MUST(order_check(&lowered, &out->list) == STATUS_OK, "%s", status_message());
+    if (is_halved(how))
+        order_join(&out->list, &whole);
+    program_free(&lowered);
+    program_free(&whole);
+}
+
+void order_list(program *list, compile_order how)
+{
+    if (how == ORDER_AS_LOWERED || list->count == 0)
+        return;
+    orderer o = {.list = list, .uses = find_uses(list)};
+    launch_early(&o);
+    if (how != ORDER_EARLY && how != ORDER_EARLY_PARTS)
+        fill_gaps(&o, is_halved(how) ? WINDOW_HALVED : WINDOW_FILLED);
+    free(o.uses);
+}

@@ -1,0 +1,120 @@
+/* Both lists are gone through once, counting what became of each object. */
+#include "engine/compile/order/order_check.h"
+
+#include <stdlib.h>
+
+#include "engine/compile/order/order_objects.h"
+#include "memory/log.h"
+
+/* What an op finds when its turn comes. */
+typedef struct found {
+    const op *of;
+    int at;                      /* in its list */
+    int written[ORDER_OPERANDS]; /* by operand: how often its object has been written */
+    int read[OP_MAX_OUT];        /* by output: how often its object has been read since */
+    int messages;                /* of a launch: messages between stages and waits for them so far */
+    int launched;                /* and collectives of its queue */
+} found;
+
+static bool is_operand(const op *o, int k)
+{
+    return (k < OP_MAX_IN ? o->in[k] : o->out[k - OP_MAX_IN]) != NULL;
+}
+
+static int compare(const void *a, const void *b)
+{
+    const op *x = ((const found *)a)->of, *y = ((const found *)b)->of;
+    return x != y ? ((uintptr_t)x < (uintptr_t)y ? -1 : 1) : 0;
+}
+
+typedef struct counts {
+    int *written, *read; /* [objects] */
+    int messages, launched[AXIS_QUEUES];
+} counts;
+
+static void look(found *f, counts *c, const int *objects)
+{
+    const op *o = f->of;
+    bool communicates = (op_row_of(o)->flags & OP_COMM) != 0;
+    bool message = o->kind == OP_wait || (communicates && axis_between_stages((axis)o->at.axis));
+    for (int k = 0; k < ORDER_OPERANDS; k++) {
+        if (!is_operand(o, k))
+            continue;
+        f->written[k] = c->written[objects[k]];
+        if (k >= OP_MAX_IN)
+            f->read[k - OP_MAX_IN] = c->read[objects[k]];
+    }
+    f->messages = communicates || message ? c->messages : 0;
+    c->messages += message;
+    if (communicates)
+        f->launched = c->launched[axis_rows[o->at.axis].queue]++;
+    for (int k = 0; k < ORDER_OPERANDS; k++) {
+        if (!is_operand(o, k))
+            continue;
+        if (k < OP_MAX_IN) {
+            c->read[objects[k]]++;
+        } else {
+            c->written[objects[k]]++;
+            c->read[objects[k]] = 0;
+        }
+    }
+}
+
+/* In the order of the ops' addresses, so that two lists of the same ops give rows that belong together. */
+static found *look_through(const program *list)
+{
+    int objects;
+    int *of = order_objects(list, &objects);
+    found *all = must_calloc((unsigned long)list->count + 1, sizeof *all);
+    counts c = {.written = must_calloc((unsigned long)objects + 1, sizeof(int)),
+                .read = must_calloc((unsigned long)objects + 1, sizeof(int))};
+    for (int i = 0; i < list->count; i++) {
+        all[i].of = list->ops[i];
+        all[i].at = i;
+        look(&all[i], &c, &of[(int64_t)i * ORDER_OPERANDS]);
+    }
+    qsort(all, (size_t)list->count, sizeof *all, compare);
+    free(c.written);
+    free(c.read);
+    free(of);
+    return all;
+}
+
+static status refuse(const found *x, const found *y, const char *what)
+{
+    char text[200];
+    return status_fail(STATUS_FAILED, "op %d (%s), which was at %d: %s", y->at, op_text(text, sizeof text, x->of),
+                       x->at, what);
+}
+
+static status compare_rows(const found *x, const found *y)
+{
+    if (x->of != y->of)
+        return refuse(x, y, "it is missing, or in the list twice");
+    for (int k = 0; k < ORDER_OPERANDS; k++)
+        if (x->written[k] != y->written[k])
+            return refuse(x, y, k < OP_MAX_IN ? "reads another value" : "writes in another turn");
+    for (int k = 0; k < OP_MAX_OUT; k++)
+        if (x->read[k] != y->read[k])
+            return refuse(x, y, "overwrites what is still to be read");
+    if (x->messages != y->messages)
+        return refuse(x, y, "has passed a message between stages");
+    if (x->launched != y->launched)
+        return refuse(x, y, "is launched in another turn");
+    return STATUS_OK;
+}
+
+status order_check(const program *before, const program *after)
+{
+    if (before->count != after->count)
+        return status_fail(STATUS_FAILED, "%d ops in order, not %d", after->count, before->count);
+    found *x = look_through(before), *y = look_through(after);
+    int first = -1; /* of what is wrong */
+    for (int i = 0; i < before->count; i++)
+        if ((first < 0 || y[i].at < y[first].at) && compare_rows(&x[i], &y[i]) != STATUS_OK)
+            first = i;
+    status s = first >= 0 ? compare_rows(&x[first], &y[first]) : STATUS_OK;
+    free(x);
+    free(y);
+    return s;
+}

@@ -1,0 +1,14 @@
+/* Gradients of weights in two halves, of which the second hides a later transfer. */
+#ifndef PHALANX_ENGINE_COMPILE_ORDER_ORDER_HALVES_H
+#define PHALANX_ENGINE_COMPILE_ORDER_ORDER_HALVES_H
+
+#include "engine/compile/model/compiled.h"
+
+/* A view of rows (dim 0) or columns (1) [first, first + count) of a tensor. */
+tensor *order_part(compiled_program *out, tensor *of, int dim, int64_t first, int64_t count);
+/* Gradients of weights in halves; returns the list as it was, with which halves that still are neighbours are
+ * joined. */
+program order_halve(compiled_program *out);
+void order_join(program *list, const program *whole);
+
+#endif

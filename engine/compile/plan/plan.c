@@ -1,0 +1,372 @@
+#include "engine/compile/plan/plan.h"
+
+#include <stdlib.h>
+
+#include "engine/compile/model/collective.h"
+#include "engine/compile/compile.h"
+#include "engine/compile/compile_find.h"
+#include "engine/compile/model/storage.h"
+#include "engine/compile/step/compile_schedule.h"
+#include "engine/compile/model/groups.h"
+#include "engine/compile/step/compile_program.h"
+#include "engine/compile/model/loss_chunk.h"
+#include "engine/compile/step/recompute.h"
+#include "engine/compile/step/workspace.h"
+#include "memory/log.h"
+
+void plan_measure(plan_rank *out, const compiled *c)
+{
+    const grid *g = &c->options.grid;
+    *out = (plan_rank){.rank = g->rank,
+                       .count = 1,
+                       .layers = c->stage_layers,
+                       .arena = c->arena_bytes,
+                       .pinned = c->pinned_bytes,
+                       .offloaded = c->class_bytes[CLASS_HOST],
+                       .transient = c->training.transient_bytes,
+                       .transient_bound = c->training.lower_bound,
+                       .tensors = c->training.tensors,
+                       .ops = c->training.list.count,
+                       .dropped = c->dropped,
+                       .order = c->order,
+                       .feedback = storage_feedback_bytes(c),
+                       .attention = workspace_taken(c)};
+    if (c->decision)
+        out->decision = must_strdup(c->decision);
+    groups asked;
+    groups_find(&asked, c);
+    out->communicators = groups_communicators(&asked);
+    groups_free(&asked);
+    int64_t widest = 0;
+    for (int i = 0; i < COMPILE_PROGRAMS; i++) {
+        int64_t bound = compile_program_at(c, i)->lower_bound;
+        widest = bound > widest ? bound : widest;
+    }
+    out->lower_bound = c->persistent_bytes + widest;
+    for (int i = 0; i < GRID_AXES; i++)
+        out->at[i] = g->at[i];
+    for (int i = 0; i < CLASS_COUNT; i++)
+        out->memory[i] = c->class_bytes[i];
+    out->memory[CLASS_KEPT] = c->training.peak_kept;
+    out->memory[CLASS_TEMPORARY] = c->training.peak_temporary;
+    for (int i = 0; i < PHASE_COUNT; i++)
+        out->flops += c->training.flops[i];
+    for (int i = 0; i < c->training.list.count; i++) {
+        const op *o = c->training.list.ops[i];
+        if (!(op_row_of(o)->flags & OP_COMM))
+            continue;
+        int64_t scratch, bytes, messages;
+        collective_measure(&scratch, &bytes, &messages, &c->training.list, i);
+        out->sent[o->at.axis] += bytes;
+        out->messages[o->at.axis] += messages;
+    }
+}
+
+/* ---- which ranks to compile --------------------------------------------------------------------------------------- */
+
+/* `gradient`: which of the ranks whose gradients sum. */
+static grid at_rank(const grid *g, int stage, int gradient, int tensor_rank)
+{
+    int at[GRID_AXES] = {[GRID_TENSOR] = tensor_rank, [GRID_PIPELINE] = stage};
+    grid first = grid_of(g, grid_rank_at(g, at));
+    return grid_of(g, grid_member(&first, AXIS_GRADIENT, gradient));
+}
+
+static plan_rank *new_rank(plan *p)
+{
+    p->ranks = must_realloc(p->ranks, (unsigned long)(p->count + 1) * sizeof *p->ranks);
+    return &p->ranks[p->count++];
+}
+
+static void measure_loss(plan_rank *out, const compiled *c, const profile *h)
+{
+    const compile_options *o = &c->options;
+    double flops = profile_products(h, o->compute);
+    if (!c->last_stage || c->model.vocabulary)
+        return;
+    int64_t all = o->micro_batch * o->sequence;
+    out->loss_tokens = o->loss_tokens < all ? o->loss_tokens : all;
+    out->loss_bytes = loss_chunk_bytes(o, out->loss_tokens);
+    out->loss_seconds = loss_chunk_seconds(o, out->loss_tokens, flops, h->memory);
+    out->loss_seconds_whole = loss_chunk_seconds(o, all, flops, h->memory);
+}
+
+/* Facts of one rank; `plays`: it is the one of its stage that is played. */
+static status measure_rank(plan *p, const grid *g, bool plays)
+{
+    compile_options o = p->options;
+    o.grid = *g;
+    compiled c = {0};
+    status s = compile(&c, &o);
+    if (s == STATUS_OK) {
+        plan_rank *r = new_rank(p);
+        plan_measure(r, &c);
+        measure_loss(r, &c, &p->profile);
+        r->update = plan_price_update(&p->profile, &c);
+        if (plays)
+            play_add(&p->timing, g, &c.training.list, c.training.requests);
+    }
+    compile_free(&c);
+    return s;
+}
+
+/* The tensor ranks of a stage in groups of equal sizes: leader[t] is the first rank of t's group. */
+static status group_tensor(int *leader, const plan *p, int stage)
+{
+    int ranks = p->options.grid.size[GRID_TENSOR];
+    compiled *models = must_calloc((unsigned long)ranks, sizeof *models);
+    status s = STATUS_OK;
+    for (int t = 0; s == STATUS_OK && t < ranks; t++) {
+        compile_options o = p->options;
+        o.grid = at_rank(&o.grid, stage, 0, t);
+        s = compile_model(&models[t], &o);
+        leader[t] = t;
+        for (int k = 0; s == STATUS_OK && k < t; k++)
+            if (leader[k] == k && compile_same_sizes(&models[k], &models[t])) {
+                leader[t] = k;
+                break;
+            }
+    }
+    for (int t = 0; t < ranks; t++)
+        compile_free(&models[t]);
+    free(models);
+    return s;
+}
+
+static status measure_group(plan *p, int stage, int first, int members)
+{
+    compile_options o = p->options;
+    o.grid = at_rank(&o.grid, stage, 0, first);
+    compiled c = {0};
+    int64_t spread = 0;
+    int owner = 0;
+    status s = compile_model(&c, &o);
+    if (s == STATUS_OK)
+        owner = compile_largest_owner(&c, &spread);
+    compile_free(&c);
+    TRY(s);
+    o.grid = at_rank(&o.grid, stage, owner, first);
+    TRY(measure_rank(p, &o.grid, first == 0));
+    plan_rank *r = &p->ranks[p->count - 1];
+    r->count = members * grid_group_size(&o.grid, AXIS_GRADIENT);
+    r->spread = spread;
+    return STATUS_OK;
+}
+
+static status measure_stage(plan *p, int stage)
+{
+    int ranks = p->options.grid.size[GRID_TENSOR];
+    int *leader = must_alloc((unsigned long)ranks * sizeof *leader);
+    status s = group_tensor(leader, p, stage);
+    for (int t = 0; s == STATUS_OK && t < ranks; t++) {
+        int members = 0;
+        for (int k = 0; k < ranks; k++)
+            members += leader[k] == t;
+        if (members > 0)
+            s = measure_group(p, stage, t, members);
+    }
+    free(leader);
+    return s;
+}
+
+static status measure_all(plan *p, bool every)
+{
+    const grid *g = &p->options.grid;
+    if (!every) {
+        for (int stage = 0; stage < g->size[GRID_PIPELINE]; stage++)
+            TRY(measure_stage(p, stage));
+        return STATUS_OK;
+    }
+    for (int rank = 0; rank < g->ranks; rank++) {
+        grid mine = grid_of(g, rank);
+        TRY(measure_rank(p, &mine, mine.at[GRID_TENSOR] == 0 && grid_index(&mine, AXIS_GRADIENT) == 0));
+    }
+    return STATUS_OK;
+}
+
+/* ---- time ----------------------------------------------------------------------------------------------------------- */
+
+static status time_step(plan *p)
+{
+    TRY(play_run(&p->timing));
+    TRY(play_spans(&p->spans, &p->timing, p->schedule));
+    for (int i = 0; i < p->count; i++)
+        p->ranks[i].in_flight = p->spans.stages[p->ranks[i].at[GRID_PIPELINE]].in_flight;
+    p->step_seconds = p->timing.seconds;
+    double peak = profile_peak(&p->profile, p->options.compute);
+    p->mfu = p->flops_per_token * (double)p->tokens_per_step / (p->step_seconds * peak * p->options.grid.ranks);
+    return STATUS_OK;
+}
+
+/* ---- the price of other choices ------------------------------------------------------------------------------------------ */
+
+static status price_choice(plan *p, const plan_rank *of, bool gather_each, bool reduce_each)
+{
+    compile_options o = p->options;
+    o.grid = grid_of(&o.grid, of->rank);
+    o.gather_each = gather_each;
+    o.reduce_each = reduce_each;
+    plan_choice *choice = &p->choices[p->choice_count++];
+    *choice = (plan_choice){.gather_each = gather_each, .reduce_each = reduce_each, .arena = of->arena};
+    choice->sent = of->sent[AXIS_GRADIENT];
+    choice->chosen = (o.zero < 3 || gather_each == p->options.gather_each) && reduce_each == p->options.reduce_each;
+    if (choice->chosen)
+        return STATUS_OK;
+    compiled c = {0};
+    status s = compile(&c, &o);
+    if (s == STATUS_OK) {
+        plan_rank facts;
+        plan_measure(&facts, &c);
+        choice->arena = facts.arena;
+        choice->sent = facts.sent[AXIS_GRADIENT];
+        free(facts.decision);
+    }
+    compile_free(&c);
+    if (s == STATUS_USAGE && o.budget) { /* it does not fit: worth knowing, not a failure */
+        choice->arena = -1;
+        choice->sent = 0;
+        return STATUS_OK;
+    }
+    return s;
+}
+
+static status price_choices(plan *p)
+{
+    int zero = p->options.zero;
+    if (zero < 2 || grid_group_size(&p->options.grid, AXIS_GRADIENT) == 1)
+        return STATUS_OK;
+    const plan_rank *largest = &p->ranks[0];
+    for (int i = 1; i < p->count; i++)
+        if (p->ranks[i].arena > largest->arena)
+            largest = &p->ranks[i];
+    for (int gather = 0; gather <= (zero == 3); gather++)
+        for (int reduce = 0; reduce < 2; reduce++)
+            TRY(price_choice(p, largest, zero == 3 ? gather : p->options.gather_each, reduce));
+    return STATUS_OK;
+}
+
+/* ---- the price of the order --------------------------------------------------------------------------------------------- */
+
+/* The same program in order and as it was lowered, both before attention is given what is left. */
+static status price_order(plan_rank *r, const plan *p)
+{
+    compile_options o = p->options;
+    o.grid = grid_of(&o.grid, r->rank);
+    o.loss_tokens = r->loss_tokens; /* as it was decided */
+    compiled c = {0};
+    recompute_decision d = {0};
+    int64_t bound[2] = {0};
+    status s = compile_model(&c, &o);
+    if (s == STATUS_OK)
+        s = recompute_decide(&d, &c);
+    for (int lowered = 0; lowered < 2 && s == STATUS_OK; lowered++) {
+        compiled_program tried;
+        d.keep.order = lowered ? ORDER_AS_LOWERED : d.keep.order;
+        s = compile_program_training(&tried, &c, &d.keep, o.microbatches, true);
+        bound[lowered] = tried.lower_bound;
+        compile_program_free(&tried);
+    }
+    r->order_bytes = bound[0] - bound[1];
+    recompute_decision_free(&d);
+    compile_free(&c);
+    return s;
+}
+
+status plan_price_order(plan *p)
+{
+    for (int i = 0; i < p->count; i++) {
+        plan_rank *r = &p->ranks[i];
+        if (r->order == ORDER_AS_LOWERED)
+            continue;
+        if (i > 0 && r[-1].at[GRID_PIPELINE] == r->at[GRID_PIPELINE])
+            r->order_bytes = r[-1].order_bytes;
+        else
+            TRY(price_order(r, p));
+    }
+    return STATUS_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------------------------- */
+
+static void free_ranks(plan *p)
+{
+    for (int i = 0; i < p->count; i++)
+        free(p->ranks[i].decision);
+    free(p->ranks);
+    p->ranks = NULL;
+    p->count = 0;
+}
+
+static status keep_only(plan *p, int rank)
+{
+    grid g = grid_of(&p->options.grid, rank);
+    free_ranks(p);
+    TRY(measure_rank(p, &g, false));
+    p->ranks[0].in_flight = p->spans.stages[g.at[GRID_PIPELINE]].in_flight;
+    return STATUS_OK;
+}
+
+static status measure_step(plan *out, const compile_options *options, const profile *prices, bool every)
+{
+    *out = (plan){.options = *options, .profile = *prices};
+    out->profile.threads = options->threads;
+    if (prices->as_lowered)
+        out->options.order = ORDER_AS_LOWERED;
+    const model_shape *shape = &options->shape;
+    model_shape unbounded = *shape;
+    unbounded.sliding_window = 0;
+    out->parameters = shape_parameters(shape);
+    out->flops_per_token = compile_flops_per_token(shape, options->sequence);
+    /* a causal mean of n keys is that of a sequence of 2n - 1 */
+    out->flops_per_token_full = compile_flops_per_token(&unbounded, 2 * options->sequence - 1);
+    const grid *g = &options->grid;
+    out->tokens_per_step =
+        (int64_t)options->micro_batch * options->microbatches * options->sequence * grid_group_size(g, AXIS_SAMPLES);
+    int stages = g->size[GRID_PIPELINE];
+    out->schedule = must_calloc(1, sizeof *out->schedule);
+    if (options->schedule == SCHEDULE_AUTO && !options->found && stages > 1) {
+        TRY(compile_find(&out->found, options));
+        out->options.found = &out->found;
+    }
+    TRY(compile_schedule(out->schedule, &out->options, options->microbatches));
+    if (compile_divides_vocabulary(options))
+        out->options.found = out->schedule;
+    play_open(&out->timing, &out->profile, stages);
+    status s = measure_all(out, every);
+    return s == STATUS_OK ? time_step(out) : s;
+}
+
+status plan_make_step(plan *out, const compile_options *options, const profile *prices)
+{
+    return measure_step(out, options, prices, false);
+}
+
+status plan_make(plan *out, const compile_options *options, const profile *prices, bool every, int only)
+{
+    TRY(measure_step(out, options, prices, every));
+    TRY(price_choices(out));
+    return only >= 0 ? keep_only(out, only) : STATUS_OK;
+}
+
+const plan_rank *plan_neediest(const plan *p)
+{
+    const plan_rank *most = &p->ranks[0];
+    const reserve *r = p->profile.reserve;
+    for (int i = 1; i < p->count; i++)
+        if (p->ranks[i].arena + reserve_bytes(r, p->ranks[i].communicators) >
+            most->arena + reserve_bytes(r, most->communicators))
+            most = &p->ranks[i];
+    return most;
+}
+
+void plan_free(plan *p)
+{
+    play_free(&p->timing);
+    simulate_free(&p->spans);
+    if (p->schedule)
+        schedule_free(p->schedule);
+    free(p->schedule);
+    schedule_free(&p->found);
+    free_ranks(p);
+    *p = (plan){0};
+}

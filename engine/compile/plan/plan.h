@@ -1,0 +1,78 @@
+/* What a layout needs and does, found by compiling the ranks that differ: nothing runs, no device and no data is asked for.
+ *
+ * Ranks are grouped. One rank of each pipeline stage is compiled, and more where tensor ranks hold different parameters or
+ * different numbers of tokens. Along the data axis the owned rows can differ by a row, and small parameters belong to one
+ * rank each: the rank that owns the most is listed for all of them, and `spread` says how much less the least one holds.
+ * A plan owns its lists and frees them with plan_free.
+ */
+#ifndef PHALANX_ENGINE_COMPILE_PLAN_PLAN_H
+#define PHALANX_ENGINE_COMPILE_PLAN_PLAN_H
+
+#include "engine/compile/compile.h"
+#include "engine/compile/time/plan_price.h"
+#include "engine/compile/time/play.h"
+
+/* Facts of one compiled rank. Bytes, unless it says otherwise. */
+typedef struct plan_rank {
+    int rank, at[GRID_AXES];
+    int count;      /* ranks that are like this one, itself included */
+    int64_t spread; /* of owned state: how much less the smallest of them holds */
+    int layers;
+    int64_t arena, lower_bound;         /* the whole arena; the least it could be with these tensors */
+    int64_t pinned, offloaded;          /* host memory, on a GPU; of it, optimizer state */
+    int communicators;                  /* on a GPU */
+    int64_t transient, transient_bound; /* of the training step */
+    int64_t memory[CLASS_COUNT];        /* persistent classes; kept and temporary where the training step peaks */
+    int64_t tensors;
+    char *decision; /* what a budget recomputes, in words; NULL without */
+    compile_order order;
+    int64_t order_bytes; /* what the order adds to what is alive where the training step peaks; plan_price_order() */
+    int ops, dropped;
+    int64_t feedback;                               /* what compressed gradients lack, kept between steps */
+    int64_t attention;                              /* working memory of attention's backward pass, the most */
+    int64_t loss_tokens, loss_bytes;                /* logits that exist at a time; 0: this stage has no loss */
+    double loss_seconds, loss_seconds_whole;        /* of a micro-batch; the same in one piece */
+    double flops;                                   /* of a training step */
+    plan_update update;                             /* of those, the optimizer's */
+    int64_t sent[AXIS_COUNT], messages[AXIS_COUNT]; /* in a training step */
+    int in_flight;                                  /* micro-batches x chunks whose activations it holds at its peak */
+} plan_rank;
+
+/* One choice of when to gather weights and reduce gradients. */
+typedef struct plan_choice {
+    bool gather_each, reduce_each, chosen;
+    int64_t arena, sent; /* of the rank that needs most; bytes sent along the data axis in a step */
+} plan_choice;
+
+enum { PLAN_CHOICES = 4 };
+
+typedef struct plan {
+    compile_options options; /* of rank 0 */
+    profile profile;         /* borrows its points */
+    int64_t parameters, tokens_per_step;
+    double flops_per_token;      /* causal attention counted as half */
+    double flops_per_token_full; /* attention's square counted whole, as some do */
+    plan_rank *ranks;
+    int count;
+    schedule *schedule;
+    schedule found; /* with SCHEDULE_AUTO: options.found */
+    play timing;
+    simulation spans; /* of the actions, as they are played */
+    double step_seconds, mfu;
+    plan_choice choices[PLAN_CHOICES];
+    int choice_count;
+} plan;
+
+/* `every`: list each rank of the grid instead of groups. `only` >= 0: list this rank alone, exactly. */
+status plan_make(plan *out, const compile_options *options, const profile *prices, bool every, int only);
+/* The same without what other choices of ZeRO would cost. */
+status plan_make_step(plan *out, const compile_options *options, const profile *prices);
+void plan_free(plan *p);
+/* What the order costs, of one rank of each stage. */
+status plan_price_order(plan *p);
+/* The listed rank that needs most of a GPU, and what is taken beside its arena. */
+const plan_rank *plan_neediest(const plan *p);
+/* One rank, compiled: its facts; `decision` is the caller's to free. */
+void plan_measure(plan_rank *out, const compiled *c);
+
+#endif

@@ -1,0 +1,488 @@
+#include "engine/compile/plan/plan_text.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "engine/compile/model/collective.h"
+#include "engine/compile/model/optimizer.h"
+#include "kernels/operands.h"
+#include "memory/units.h"
+
+static const char *bytes_text(char out[UNITS_TEXT], double bytes)
+{
+    units_bytes(out, bytes);
+    return out;
+}
+
+static const char *count_text(char out[UNITS_TEXT], double count)
+{
+    units_count(out, count);
+    return out;
+}
+
+/* ---- for a person ------------------------------------------------------------------------------------------------- */
+
+static void print_layout(FILE *out, const plan *p)
+{
+    const compile_options *o = &p->options;
+    const grid *g = &o->grid;
+    char a[UNITS_TEXT], b[UNITS_TEXT];
+    fprintf(out, "parameters        %s (%lld)\n", count_text(a, (double)p->parameters), (long long)p->parameters);
+    fprintf(out, "FLOPs per token   %s, causal attention counted as half", count_text(a, p->flops_per_token));
+    if (p->flops_per_token_full > p->flops_per_token)
+        fprintf(out, " (%s counted whole)", count_text(b, p->flops_per_token_full));
+    fprintf(out, "\ntokens per step   %s: %d x %d sequences of %lld for each of %d data ranks\n",
+            count_text(a, (double)p->tokens_per_step), o->microbatches, o->micro_batch, (long long)o->sequence,
+            grid_group_size(g, AXIS_SAMPLES));
+    fprintf(out, "layout            %d rank%s: tensor %d%s x data %d (ZeRO %d) x pipeline %d", g->ranks,
+            g->ranks == 1 ? "" : "s", g->size[GRID_TENSOR],
+            g->size[GRID_TENSOR] > 1 && o->sequence_parallel ? " with sequence" : "", g->size[GRID_DATA],
+            grid_group_size(g, AXIS_GRADIENT) > 1 ? o->zero : 0, g->size[GRID_PIPELINE]);
+    if (g->size[GRID_PIPELINE] > 1)
+        fprintf(out, ", %s", schedule_name(p->schedule->kind));
+    if (o->chunks > 1)
+        fprintf(out, ", %d virtual stages", o->chunks);
+    fprintf(out, "; %s\n", dtype_name(o->compute));
+    if (o->schedule == SCHEDULE_AUTO && g->size[GRID_PIPELINE] > 1)
+        fprintf(out, "auto              found with the prices of %s (parallel.schedule_for), in a run as here\n",
+                o->schedule_for ? o->schedule_for : "h100");
+}
+
+/* On a GPU: the rank that needs most, with what is taken beside its arena. */
+static void print_reserve(FILE *out, const plan *p)
+{
+    const profile *h = &p->profile;
+    const plan_rank *most = plan_neediest(p);
+    int64_t beside = reserve_bytes(h->reserve, most->communicators), all = most->arena + beside;
+    char a[UNITS_TEXT], b[UNITS_TEXT], c[UNITS_TEXT];
+    fprintf(out, "a GPU holds %s beside the arena, %s for %d communicator%s: %s in all, which %s the %s of one\n",
+            bytes_text(a, (double)beside),
+            reserve_is_measured(h->reserve, most->communicators) ? "as this run has measured" : "assumed",
+            most->communicators, most->communicators == 1 ? "" : "s", bytes_text(b, (double)all),
+            all <= h->capacity ? "fit" : "do not fit", bytes_text(c, (double)h->capacity));
+}
+
+static void print_memory(FILE *out, const plan *p)
+{
+    fprintf(out, "\nmemory of one rank\n%5s %5s %5s %6s | %10s %10s %10s %10s %10s %10s | %10s %10s\n", "stage", "rank",
+            "ranks", "layers", "weights", "gradients", "optimizer", "inputs", "kept", "temporary", "arena", "bound");
+    for (int i = 0; i < p->count; i++) {
+        const plan_rank *r = &p->ranks[i];
+        static const tensor_class columns[] = {CLASS_WEIGHT, CLASS_GRADIENT, CLASS_OPTIMIZER,
+                                               CLASS_INPUT,  CLASS_KEPT,     CLASS_TEMPORARY};
+        char text[UNITS_TEXT];
+        fprintf(out, "%5d %5d %5d %6d |", r->at[GRID_PIPELINE], r->rank, r->count, r->layers);
+        for (unsigned k = 0; k < sizeof columns / sizeof *columns; k++)
+            fprintf(out, " %10s", bytes_text(text, (double)r->memory[columns[k]]));
+        fprintf(out, " | %10s", bytes_text(text, (double)r->arena));
+        fprintf(out, " %10s\n", bytes_text(text, (double)r->lower_bound));
+    }
+    int64_t spread = 0;
+    for (int i = 0; i < p->count; i++)
+        spread = p->ranks[i].count > 1 && p->ranks[i].spread > spread ? p->ranks[i].spread : spread;
+    char text[UNITS_TEXT];
+    if (spread > 0)
+        fprintf(out, "each rank listed owns the most of those like it; the least of them owns up to %s less\n",
+                bytes_text(text, (double)spread));
+    fputs("kept and temporary: what is alive where the training step needs most; bound: no placement can be smaller\n",
+          out);
+    if (p->profile.capacity > 0)
+        print_reserve(out, p);
+    const plan_rank *pins = &p->ranks[0];
+    for (int i = 1; i < p->count; i++)
+        pins = p->ranks[i].pinned > pins->pinned ? &p->ranks[i] : pins;
+    fprintf(out, "a rank on a GPU pins %s of host memory: the inputs, and the batch read ahead",
+            bytes_text(text, (double)pins->pinned));
+    if (pins->offloaded > 0)
+        fprintf(out, "; %s of optimizer state, which updates fetch", bytes_text(text, (double)pins->offloaded));
+    fputc('\n', out);
+}
+
+static void print_work(FILE *out, const plan *p)
+{
+    fprintf(out, "\nwork and traffic of one rank in a step\n%5s %5s | %9s %9s %9s |", "stage", "rank", "ops", "FLOPs",
+            "in flight");
+    bool used[AXIS_COUNT] = {0};
+    for (int a = 0; a < AXIS_COUNT; a++) {
+        for (int i = 0; i < p->count; i++)
+            used[a] |= p->ranks[i].messages[a] > 0;
+        if (used[a])
+            fprintf(out, " %20s |", axis_name((axis)a));
+    }
+    fputc('\n', out);
+    for (int i = 0; i < p->count; i++) {
+        const plan_rank *r = &p->ranks[i];
+        char text[UNITS_TEXT];
+        fprintf(out, "%5d %5d | %9d %9s %9d |", r->at[GRID_PIPELINE], r->rank, r->ops, count_text(text, r->flops),
+                r->in_flight);
+        for (int a = 0; a < AXIS_COUNT; a++)
+            if (used[a])
+                fprintf(out, " %10s in %6lld |", bytes_text(text, (double)r->sent[a]), (long long)r->messages[a]);
+        fputc('\n', out);
+    }
+    if (p->schedule->chunks > 1)
+        fprintf(out, "in flight counts micro-batches x chunks, of which a stage has %d\n", p->schedule->chunks);
+}
+
+/* The rank whose update takes longest. */
+static void print_update(FILE *out, const plan *p)
+{
+    const plan_rank *most = &p->ranks[0];
+    for (int i = 1; i < p->count; i++)
+        most = p->ranks[i].update.seconds > most->update.seconds ? &p->ranks[i] : most;
+    const plan_update *u = &most->update;
+    char flops[UNITS_TEXT], sent[UNITS_TEXT], working[UNITS_TEXT];
+    fprintf(out, "\nupdate            %s: %.2g s on rank %d, %s FLOPs (%.2g%% of its step's), %s of working memory",
+            optimizer_name(&p->options), u->seconds, most->rank, count_text(flops, u->flops),
+            most->flops > 0 ? 100 * u->flops / most->flops : 0, bytes_text(working, (double)u->working));
+    if (u->sent > 0)
+        fprintf(out, ", %s sent along tensor", bytes_text(sent, (double)u->sent));
+    fputc('\n', out);
+}
+
+static const plan_rank *with_loss(const plan *p)
+{
+    for (int i = 0; i < p->count; i++)
+        if (p->ranks[i].loss_tokens > 0)
+            return &p->ranks[i];
+    return NULL;
+}
+
+static void print_loss(FILE *out, const plan *p)
+{
+    const plan_rank *r = with_loss(p);
+    char bytes[UNITS_TEXT];
+    if (!r)
+        return;
+    fprintf(out, "loss              %lld tokens at a time, %s of logits; %.2g s a micro-batch",
+            (long long)r->loss_tokens, bytes_text(bytes, (double)r->loss_bytes), r->loss_seconds);
+    if (r->loss_tokens < p->options.micro_batch * p->options.sequence)
+        fprintf(out, ", %.0f%% more than in one piece", 100 * (r->loss_seconds / r->loss_seconds_whole - 1));
+    fputc('\n', out);
+}
+
+static void print_attention(FILE *out, const plan *p)
+{
+    int64_t most = 0;
+    char bytes[UNITS_TEXT];
+    for (int i = 0; i < p->count; i++)
+        most = p->ranks[i].attention > most ? p->ranks[i].attention : most;
+    if (most > 0)
+        fprintf(out, "attention         %s of working memory for its backward pass\n", bytes_text(bytes, (double)most));
+}
+
+static void print_recompute(FILE *out, const plan *p)
+{
+    char text[UNITS_TEXT];
+    static const char *const texts[] = {
+        [RECOMPUTE_NONE] = "none", [RECOMPUTE_SELECTIVE] = "selective", [RECOMPUTE_FULL] = "full"};
+    if (!p->options.budget) {
+        fprintf(out, "recompute         %s\n", texts[p->options.recompute]);
+        return;
+    }
+    fprintf(out, "recompute         to fit %s\n", bytes_text(text, (double)p->options.budget));
+    for (int i = 0; i < p->count; i++)
+        if (i == 0 || p->ranks[i].at[GRID_PIPELINE] != p->ranks[i - 1].at[GRID_PIPELINE])
+            fprintf(out, "  stage %d recomputes %s\n", p->ranks[i].at[GRID_PIPELINE], p->ranks[i].decision);
+}
+
+static const char *const order_names[] = {[ORDER_AS_LOWERED] = "as lowered",
+                                          [ORDER_EARLY] = "early launches",
+                                          [ORDER_FILLED] = "products beside transfers",
+                                          [ORDER_HALVED] = "products in halves beside transfers",
+                                          [ORDER_EARLY_PARTS] = "early launches, products in parts",
+                                          [ORDER_FILLED_PARTS] = "products beside transfers, or in parts",
+                                          [ORDER_HALVED_PARTS] = "products in halves beside transfers, or in parts"};
+
+static const plan_rank *costliest_order(const plan *p)
+{
+    const plan_rank *most = &p->ranks[0];
+    for (int i = 1; i < p->count; i++)
+        if (p->ranks[i].order_bytes > most->order_bytes)
+            most = &p->ranks[i];
+    return most;
+}
+
+static void print_order(FILE *out, const plan *p)
+{
+    const plan_rank *r = costliest_order(p);
+    char bytes[UNITS_TEXT];
+    if (r->order_bytes == 0 && p->options.grid.size[GRID_TENSOR] == 1)
+        return; /* hardly anything has moved */
+    fprintf(out, "order             %s", order_names[r->order]);
+    if (r->order_bytes > 0)
+        fprintf(out, ", for %s more on rank %d where most is alive", bytes_text(bytes, (double)r->order_bytes),
+                r->rank);
+    fputc('\n', out);
+}
+
+/* The rank that keeps most. */
+static void print_compress(FILE *out, const plan *p)
+{
+    const plan_rank *most = &p->ranks[0];
+    const compress_method *m = &p->options.compress;
+    char bytes[UNITS_TEXT];
+    for (int i = 1; i < p->count; i++)
+        most = p->ranks[i].feedback > most->feedback ? &p->ranks[i] : most;
+    if (most->feedback == 0)
+        return;
+    fprintf(out, "compress          %s", compress_words[m->kind]);
+    if (m->kind == COMPRESS_TOPK || m->kind == COMPRESS_DCT)
+        fprintf(out, " of density %g", m->density);
+    fprintf(out, "; rank %d keeps %s of what its messages lacked (of its optimizer's memory)\n", most->rank,
+            bytes_text(bytes, (double)most->feedback));
+}
+
+static void print_choices(FILE *out, const plan *p)
+{
+    if (!p->choice_count)
+        return;
+    fputs("\nZeRO: gathering weights and reducing gradients\n", out);
+    for (int i = 0; i < p->choice_count; i++) {
+        const plan_choice *c = &p->choices[i];
+        char a[UNITS_TEXT], b[UNITS_TEXT];
+        fprintf(out, "  zero_gather=%-11s zero_reduce=%-11s", c->gather_each ? "micro_batch" : "step",
+                c->reduce_each ? "micro_batch" : "step");
+        if (c->arena < 0)
+            fputs(" does not fit the budget", out);
+        else
+            fprintf(out, " arena %10s, sent along data %10s", bytes_text(a, (double)c->arena),
+                    bytes_text(b, (double)c->sent));
+        fputs(c->chosen ? "   <- this configuration\n" : "\n", out);
+    }
+}
+
+static void print_exposed(FILE *out, const plan *p)
+{
+    bool any = false;
+    for (int a = 0; a < AXIS_COUNT; a++) {
+        double share = p->timing.exposed[a] / p->step_seconds;
+        if (share < 0.0005)
+            continue;
+        fprintf(out, "%s %s %.1f%%", any ? "," : "waiting          ", axis_name((axis)a), 100 * share);
+        any = true;
+    }
+    if (p->timing.copies / p->step_seconds >= 0.0005) {
+        fprintf(out, "%s host %.1f%%", any ? "," : "waiting          ", 100 * p->timing.copies / p->step_seconds);
+        any = true;
+    }
+    if (any)
+        fputs(" of the step, for transfers that nothing hides\n", out);
+}
+
+static void print_time(FILE *out, const plan *p)
+{
+    const profile *h = &p->profile;
+    fputc('\n', out);
+    if (p->schedule->stages > 1)
+        fprintf(out, "bubble            %.1f%% of the step\n", 100 * p->timing.bubble);
+    print_exposed(out, p);
+    if (p->timing.barrier / p->step_seconds >= 0.0005)
+        fprintf(out, "norm              %.1f%% of the step, until all ranks have their gradients\n",
+                100 * p->timing.barrier / p->step_seconds);
+    fputs("longest chain     ", out);
+    for (int i = 0; i < p->timing.cause_count && i < 4; i++)
+        fprintf(out, "%s%s %.0f%%", i ? ", " : "", p->timing.causes[i].text,
+                100 * p->timing.causes[i].seconds / p->step_seconds);
+    char a[UNITS_TEXT];
+    fprintf(out, "\nestimate          %.3g s a step, %s tokens/s, MFU %.1f%%\n", p->step_seconds,
+            count_text(a, (double)p->tokens_per_step / p->step_seconds), 100 * p->mfu);
+    fprintf(out,
+            "                  on %s: %g TFLOP/s of which large products reach %.0f%%, memory %g TB/s; %g GB/s within "
+            "the\n                  %d ranks of a node, %g GB/s beyond\n",
+            h->name, profile_peak(h, p->options.compute) / 1e12, 100 * h->tile[0].share, h->memory / 1e12,
+            h->node / 1e9, h->node_ranks, h->network / 1e9);
+}
+
+void plan_text_report(FILE *out, const plan *p)
+{
+    print_layout(out, p);
+    print_memory(out, p);
+    print_work(out, p);
+    print_update(out, p);
+    print_loss(out, p);
+    print_attention(out, p);
+    print_recompute(out, p);
+    print_order(out, p);
+    print_compress(out, p);
+    print_choices(out, p);
+    print_time(out, p);
+}
+
+/* ---- for programs ------------------------------------------------------------------------------------------------- */
+
+static void json_axes(FILE *out, const char *name, const int64_t *value)
+{
+    fprintf(out, "\"%s\": {", name);
+    for (int a = 0; a < AXIS_COUNT; a++)
+        if (axis_has_messages((axis)a))
+            fprintf(out, "%s\"%s\": %lld", a ? ", " : "", axis_name((axis)a), (long long)value[a]);
+    fputs("}", out);
+}
+
+static void json_rank(FILE *out, const plan_rank *r)
+{
+    fprintf(out,
+            "{\"rank\": %d, \"stage\": %d, \"tensor\": %d, \"data\": %d, \"count\": %d, \"owned_spread_bytes\": %lld, "
+            "\"layers\": %d,\n     \"arena_bytes\": %lld, \"lower_bound_bytes\": %lld, \"transient_bytes\": %lld, "
+            "\"transient_lower_bound_bytes\": %lld,\n",
+            r->rank, r->at[GRID_PIPELINE], r->at[GRID_TENSOR], r->at[GRID_DATA], r->count, (long long)r->spread,
+            r->layers, (long long)r->arena, (long long)r->lower_bound, (long long)r->transient,
+            (long long)r->transient_bound);
+    const int64_t *m = r->memory;
+    fprintf(out,
+            "     \"pinned_bytes\": %lld, \"offloaded_bytes\": %lld, \"communicators\": %d, \"memory\": {\"weights\": "
+            "%lld, \"gradients\": %lld, "
+            "\"optimizer\": %lld, "
+            "\"kept\": %lld, \"temporary\": "
+            "%lld, \"inputs\": %lld},\n     ",
+            (long long)r->pinned, (long long)r->offloaded, r->communicators, (long long)m[CLASS_WEIGHT],
+            (long long)m[CLASS_GRADIENT], (long long)m[CLASS_OPTIMIZER], (long long)m[CLASS_KEPT],
+            (long long)m[CLASS_TEMPORARY], (long long)m[CLASS_INPUT]);
+    json_axes(out, "bytes_sent", r->sent);
+    fputs(",\n     ", out);
+    json_axes(out, "messages", r->messages);
+    fprintf(out, ",\n     \"ops\": %d, \"flops\": %.17g, \"in_flight\": %d, \"recomputed_ops\": %d,\n", r->ops,
+            r->flops, r->in_flight, r->dropped);
+    fprintf(out,
+            "     \"update\": {\"flops\": %.17g, \"seconds\": %.17g, \"tensor_bytes_sent\": %lld, \"working_bytes\": "
+            "%lld},\n     \"order\": {\"how\": \"%s\", \"bytes\": %lld},\n     \"loss\": {\"tokens\": %lld, "
+            "\"logit_bytes\": %lld, \"seconds\": %.17g}, "
+            "\"attention_working_bytes\": %lld, \"feedback_bytes\": %lld}",
+            r->update.flops, r->update.seconds, (long long)r->update.sent, (long long)r->update.working,
+            order_names[r->order], (long long)r->order_bytes, (long long)r->loss_tokens, (long long)r->loss_bytes,
+            r->loss_seconds, (long long)r->attention, (long long)r->feedback);
+}
+
+static void json_choices(FILE *out, const plan *p)
+{
+    fputs(" \"zero_choices\": [", out);
+    for (int i = 0; i < p->choice_count; i++) {
+        const plan_choice *c = &p->choices[i];
+        fprintf(out, "%s\n    {\"zero_gather\": \"%s\", \"zero_reduce\": \"%s\", \"chosen\": %s, ", i ? "," : "",
+                c->gather_each ? "micro_batch" : "step", c->reduce_each ? "micro_batch" : "step",
+                c->chosen ? "true" : "false");
+        if (c->arena < 0)
+            fputs("\"arena_bytes\": null, \"data_bytes_sent\": null}", out);
+        else
+            fprintf(out, "\"arena_bytes\": %lld, \"data_bytes_sent\": %lld}", (long long)c->arena, (long long)c->sent);
+    }
+    fputs("],\n", out);
+}
+
+static void json_device_memory(FILE *out, const plan *p)
+{
+    const profile *h = &p->profile;
+    const plan_rank *most = plan_neediest(p);
+    int64_t beside = reserve_bytes(h->reserve, most->communicators);
+    fprintf(
+        out,
+        " \"device_memory\": {\"rank\": %d, \"arena_bytes\": %lld, \"reserve_bytes\": %lld, \"reserve_measured\": %s, "
+        "\"capacity_bytes\": %lld, \"fits\": %s},\n",
+        most->rank, (long long)most->arena, (long long)beside,
+        reserve_is_measured(h->reserve, most->communicators) ? "true" : "false", (long long)h->capacity,
+        most->arena + beside <= h->capacity ? "true" : "false");
+}
+
+static void json_time(FILE *out, const plan *p)
+{
+    const profile *h = &p->profile;
+    fprintf(out, " \"bubble\": %.17g, \"bubbles\": [", p->timing.bubble);
+    for (int i = 0; i < p->timing.count; i++)
+        fprintf(out, "%s%.17g", i ? ", " : "", p->timing.ranks[i].idle / p->step_seconds);
+    fputs("],\n \"exposed_seconds\": {", out);
+    for (int a = 0, shown = 0; a < AXIS_COUNT; a++)
+        if (axis_has_messages((axis)a))
+            fprintf(out, "%s\"%s\": %.17g", shown++ ? ", " : "", axis_name((axis)a), p->timing.exposed[a]);
+    fprintf(out, "},\n \"host_copy_seconds\": %.17g,\n \"norm_barrier_seconds\": %.17g,\n \"longest_chain\": [",
+            p->timing.copies, p->timing.barrier);
+    for (int i = 0; i < p->timing.cause_count; i++)
+        fprintf(out, "%s{\"what\": \"%s\", \"seconds\": %.17g}", i ? ", " : "", p->timing.causes[i].text,
+                p->timing.causes[i].seconds);
+    fprintf(out,
+            "],\n \"step_seconds\": %.17g, \"mfu\": %.17g,\n \"assumed\": {\"device\": \"%s\", \"flops\": %.17g, "
+            "\"efficiency\": %.17g, \"memory_bandwidth\": %.17g, \"node_bandwidth\": %.17g, "
+            "\"network_bandwidth\": %.17g, \"node_ranks\": %d}",
+            p->step_seconds, p->mfu, h->name, profile_peak(h, p->options.compute), h->tile[0].share, h->memory, h->node,
+            h->network, h->node_ranks);
+}
+
+void plan_text_json(FILE *out, const plan *p, const char *more)
+{
+    const grid *g = &p->options.grid;
+    fprintf(out,
+            "{\"parameters\": %lld, \"flops_per_token\": %.17g, \"flops_per_token_full_attention\": %.17g, "
+            "\"tokens_per_step\": %lld,\n",
+            (long long)p->parameters, p->flops_per_token, p->flops_per_token_full, (long long)p->tokens_per_step);
+    fprintf(out,
+            " \"layout\": {\"ranks\": %d, \"tensor\": %d, \"data\": %d, \"pipeline\": %d, \"virtual_stages\": %d, "
+            "\"schedule\": \"%s\", \"micro_batches\": %d, \"zero\": %d},\n",
+            g->ranks, g->size[GRID_TENSOR], g->size[GRID_DATA], g->size[GRID_PIPELINE], p->options.chunks,
+            schedule_name(p->schedule->kind), p->options.microbatches, p->options.zero);
+    fputs(" \"ranks\": [", out);
+    for (int i = 0; i < p->count; i++) {
+        fputs(i ? ",\n    " : "\n    ", out);
+        json_rank(out, &p->ranks[i]);
+    }
+    fputs("],\n", out);
+    json_choices(out, p);
+    if (p->profile.capacity > 0)
+        json_device_memory(out, p);
+    json_time(out, p);
+    fprintf(out, "%s%s}\n", *more ? ",\n " : "", more);
+}
+
+/* ---- a program ---------------------------------------------------------------------------------------------------- */
+
+static void print_operand(FILE *out, const char *role, const tensor *t)
+{
+    char text[192];
+    if (!t)
+        return;
+    fprintf(out, " %s %s@%lld", role, operands_text(text, sizeof text, t), (long long)t->address);
+    const tensor *root = t;
+    while (root->base)
+        root = root->base;
+    if (tensor_persistent(root))
+        fputs(" persistent", out);
+    else
+        fprintf(out, " ops %d..%d", root->first, root->last);
+}
+
+void plan_text_listing(FILE *out, const compiled *c)
+{
+    fputs("# index phase micro-batch label: op, operands as [shape] type placement @arena offset and the ops between "
+          "which\n"
+          "# their bytes are theirs, FLOPs, bytes (of communication: bytes sent)\n",
+          out);
+    const program *p = &c->training.list;
+    for (int i = 0; i < p->count; i++) {
+        const op *o = p->ops[i];
+        char text[256];
+        fprintf(out, "%d %s ", i, phase_name((phase)o->phase));
+        if (o->microbatch >= 0)
+            fprintf(out, "%d ", o->microbatch);
+        else
+            fputs("- ", out);
+        fprintf(out, "%s", op_text(text, sizeof text, o));
+        for (int k = 0; k < OP_MAX_IN; k++)
+            print_operand(out, "in", o->in[k]);
+        for (int k = 0; k < OP_MAX_OUT; k++)
+            print_operand(out, "out", o->out[k]);
+        print_operand(out, "scratch", o->scratch);
+        if (op_row_of(o)->flags & OP_COMM) {
+            int64_t scratch, bytes, messages;
+            collective_measure(&scratch, &bytes, &messages, p, i);
+            fprintf(out, ", along %s, %lld bytes sent in %lld", axis_name((axis)o->at.axis), (long long)bytes,
+                    (long long)messages);
+            if (o->at.bundle_of)
+                fprintf(out, ", %d of %d together", o->at.bundle + 1, o->at.bundle_of);
+            if (o->kind == OP_send || o->kind == OP_receive)
+                fprintf(out, ", peer %d", o->at.peer);
+        } else if (o->kind != OP_wait) {
+            op_cost cost = op_row_of(o)->cost(o);
+            fprintf(out, ", %.0f FLOPs, %.0f bytes", cost.flops, cost.bytes);
+        }
+        fputc('\n', out);
+    }
+}

@@ -1,0 +1,17 @@
+/* A plan in words: for a person, for programs, and the program of one rank op by op. */
+#ifndef PHALANX_ENGINE_COMPILE_PLAN_PLAN_TEXT_H
+#define PHALANX_ENGINE_COMPILE_PLAN_PLAN_TEXT_H
+
+#include <stdio.h>
+
+#include "engine/compile/plan/plan.h"
+
+/* For a person. */
+void plan_text_report(FILE *out, const plan *p);
+/* The same facts as one JSON object. */
+/* `more`: another member of the object, or "". */
+void plan_text_json(FILE *out, const plan *p, const char *more);
+/* The training program of a rank, one op a line. */
+void plan_text_listing(FILE *out, const compiled *c);
+
+#endif

@@ -1,0 +1,515 @@
+#include "engine/compile/plan/search.h"
+
+#include <stdlib.h>
+
+#include "engine/compile/compile_find.h"
+#include "memory/log.h"
+#include "parallel/schedule/schedule_make.h"
+
+/* By how much estimates are off: a layout is left out where its estimate is so much worse than the best that was played, and not
+ * tried where it would take so much more memory than there is. */
+static const double SLACK_SECONDS = 1.03, SLACK_BYTES = 1.02;
+
+enum { MOST_CHUNKS = 16, MOST_TOKENS = 1 << 17, ROUND = 4 };
+
+/* ---- all layouts ------------------------------------------------------------------------------------------------------- */
+
+typedef struct list {
+    search_layout *items;
+    int count, room;
+} list;
+
+static void add(list *all, search_layout l, const search_terms *t)
+{
+    static const recompute kinds[] = {RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL};
+    config c = search_configuration(t->config, &l, 0);
+    grid g;
+    c.memory.recompute = RECOMPUTE_NONE;
+    if (config_check(&c) != STATUS_OK || config_lay_out(&g, &c, t->ranks, 0) != STATUS_OK)
+        return;
+    for (int i = 0; i < 4; i++) {
+        if (all->count == all->room) {
+            all->room = all->room ? 2 * all->room : 1024;
+            all->items = must_realloc(all->items, (unsigned long)all->room * sizeof *all->items);
+        }
+        l.recompute = kinds[i % 3];
+        l.budgeted = i == 3;
+        all->items[all->count++] = l;
+    }
+}
+
+static void add_schedules(list *all, search_layout l, const search_terms *t)
+{
+    for (int kind = 0; kind < SCHEDULE_KINDS; kind++) {
+        int needed = schedule_kind_chunks((schedule_kind)kind);
+        bool merged = kind == (l.chunks > 1 ? SCHEDULE_1F1B : SCHEDULE_INTERLEAVED); /* the other name */
+        if (merged || (needed && needed != l.chunks) || (l.pipeline == 1 && kind != SCHEDULE_1F1B))
+            continue;
+        bool finds =
+            l.pipeline > 1 && (kind == SCHEDULE_1F1B || kind == SCHEDULE_INTERLEAVED); /* next: the same estimate */
+        for (int found = 0; found <= finds; found++) {
+            l.schedule = found ? SCHEDULE_AUTO : (schedule_kind)kind;
+            for (int divided = 0; divided <= (l.pipeline > 1); divided++) {
+                l.divided = divided;
+                for (l.zero = 0; l.zero <= (l.data > 1 ? 3 : 0); l.zero++)
+                    add(all, l, t);
+            }
+        }
+    }
+}
+
+/* Ranks that divide the depth. */
+static void add_depths(list *all, search_layout l, const search_terms *t)
+{
+    int left = t->ranks / l.tensor, layers = t->config->model.shape.layers;
+    for (l.pipeline = 1; l.pipeline <= left && l.pipeline <= layers; l.pipeline++) {
+        if (left % l.pipeline)
+            continue;
+        l.data = left / l.pipeline;
+        int64_t most = t->config->train.global_batch / l.data;
+        for (l.micro_batch = 1; l.micro_batch <= most && l.micro_batch * t->config->train.sequence <= MOST_TOKENS;
+             l.micro_batch *= 2)
+            for (l.chunks = 1; l.chunks <= MOST_CHUNKS && l.chunks * l.pipeline <= layers; l.chunks++)
+                if (l.pipeline > 1 || l.chunks == 1)
+                    add_schedules(all, l, t);
+    }
+}
+
+int search_all(search_layout **out, const search_terms *t)
+{
+    list all = {0};
+    search_layout l = {0};
+    for (l.tensor = 1; l.tensor <= t->ranks && l.tensor <= t->prices->node_ranks; l.tensor++)
+        for (int sequence = 0; sequence <= (l.tensor > 1); sequence++) {
+            l.sequence = l.tensor == 1 ? t->config->parallel.sequence : sequence;
+            if (t->ranks % l.tensor == 0)
+                add_depths(&all, l, t);
+        }
+    *out = all.items;
+    return all.count;
+}
+
+/* ---- estimates --------------------------------------------------------------------------------------------------------- */
+
+/* The least that such a layout leaves to the arena: what is beside it grows with the number of communicators, of which stages
+ * have several, and only a program says how many. */
+int64_t search_budget(const search_terms *t, const search_layout *l)
+{
+    int communicators = l->pipeline > 1 ? RESERVE_ROWS : l->tensor > 1 ? 3 : 1;
+    return t->memory - (t->prices->capacity > 0 ? reserve_bytes(t->prices->reserve, communicators) : 0);
+}
+
+/* The most, likewise. */
+static double most_room(const search_terms *t, const search_layout *l)
+{
+    int communicators = (l->tensor > 1) + (l->data > 1) + (l->pipeline > 1);
+    return (double)(t->memory - (t->prices->capacity > 0 ? reserve_bytes(t->prices->reserve, communicators) : 0));
+}
+
+/* With a budget: between keeping everything and keeping nothing, by how much does not fit. */
+static bool estimate_budget(search_estimate *e, search_layout *l, double room, double enough)
+{
+    search_layout none = *l, full = *l;
+    none.recompute = RECOMPUTE_NONE;
+    full.recompute = RECOMPUTE_FULL;
+    if (!search_estimate_layout(e, &none, enough) || !search_estimate_layout(e, &full, 1e300))
+        return false;
+    double share = none.bytes > full.bytes ? (none.bytes - room) / (none.bytes - full.bytes) : 1;
+    share = share < 0 ? 0 : share > 1 ? 1 : share;
+    l->seconds = none.seconds + share * (full.seconds - none.seconds);
+    l->idle = none.idle + share * (full.idle - none.idle);
+    l->bytes = full.bytes > room ? full.bytes : room;
+    return share > 0; /* else it is the layout that keeps everything */
+}
+
+static bool is_found(const search_layout *l)
+{
+    return l->schedule == SCHEDULE_AUTO;
+}
+
+/* Those with schedules that are to be found last. */
+static int by_estimate(const void *a, const void *b)
+{
+    const search_layout *x = a, *y = b;
+    if (is_found(x) != is_found(y))
+        return is_found(x) ? 1 : -1;
+    if (x->seconds != y->seconds)
+        return x->seconds < y->seconds ? -1 : 1;
+    return (x->bytes > y->bytes) - (x->bytes < y->bytes);
+}
+
+/* Those that may fit, the best first; *least: the one that needs least memory. */
+static int estimate(search_layout *layouts, int count, search_layout *least, const search_terms *t)
+{
+    search_estimate *e = search_estimate_open(t->config, t->ranks, t->prices, t->backend);
+    double best = 1e300, smallest = 1e300;
+    int kept = 0;
+    for (int i = 0; i < count; i++) {
+        search_layout l = layouts[i];
+        double room = most_room(t, &l);
+        double enough = best * SLACK_SECONDS * SLACK_SECONDS;
+        bool known = l.budgeted ? estimate_budget(e, &l, (double)search_budget(t, &l), enough)
+                                : search_estimate_layout(e, &l, enough);
+        if (!known)
+            continue;
+        if (l.bytes < smallest && !is_found(&l)) {
+            smallest = l.bytes;
+            *least = l;
+        }
+        if (l.bytes > room * SLACK_BYTES)
+            continue;
+        best = l.bytes <= room && l.seconds < best && !is_found(&l) ? l.seconds : best;
+        layouts[kept++] = l;
+    }
+    search_estimate_close(e);
+    if (kept > 0)
+        qsort(layouts, (size_t)kept, sizeof *layouts, by_estimate);
+    return kept;
+}
+
+/* ---- exact ------------------------------------------------------------------------------------------------------------- */
+
+static void take(search_result *out, const plan *p, const search_terms *t)
+{
+    const plan_rank *most = plan_neediest(p);
+    out->seconds = p->step_seconds;
+    out->mfu = p->mfu;
+    out->bubble = p->timing.bubble;
+    for (int i = 0; i < p->timing.count; i++)
+        out->compute += p->timing.ranks[i].compute / p->timing.count;
+    for (int a = 0; a < AXIS_COUNT; a++)
+        out->exposed[a] = p->timing.exposed[a];
+    out->arena = most->arena;
+    out->beside = t->prices->capacity > 0 ? reserve_bytes(t->prices->reserve, most->communicators) : 0;
+    out->fits = out->arena + out->beside <= t->memory;
+}
+
+static bool same_layout(const search_layout *a, const search_layout *b)
+{
+    return a->tensor == b->tensor && a->sequence == b->sequence && a->pipeline == b->pipeline &&
+           a->chunks == b->chunks && a->data == b->data && a->zero == b->zero && a->micro_batch == b->micro_batch &&
+           a->divided == b->divided;
+}
+
+static bool same_recompute(const search_layout *a, const search_layout *b)
+{
+    return a->recompute == b->recompute && a->budgeted == b->budgeted;
+}
+
+static bool is_known(const search *among, const search_layout *l)
+{
+    for (int i = 0; among && i < among->count; i++) {
+        const search_layout *k = &among->results[i].layout;
+        if (same_layout(k, l) && same_recompute(k, l) && k->schedule == l->schedule)
+            return true;
+    }
+    return false;
+}
+
+/* What is found is often a named schedule: then the layout is that one's, and STATUS_USAGE if that is known already. */
+static status find_schedule(schedule *found, search_layout *l, compile_options *o, const search *known)
+{
+    TRY(compile_find(found, o));
+    o->found = found;
+    l->schedule = found->kind == SCHEDULE_1F1B && l->chunks > 1 ? SCHEDULE_INTERLEAVED : found->kind;
+    return is_known(known, l) ? status_fail(STATUS_USAGE, "a schedule was found that is known already") : STATUS_OK;
+}
+
+static status exact(search_result *out, const search_terms *t, const search_layout *l, const search *known)
+{
+    config c = search_configuration(t->config, l, search_budget(t, l));
+    grid g;
+    compile_options o;
+    plan p = {0};
+    schedule found = {0};
+    *out = (search_result){.layout = *l};
+    TRY(config_lay_out(&g, &c, t->ranks, 0));
+    TRY(compile_options_from(&o, &c, &g, t->backend, 1));
+    o.evaluate = c.data.validation.count > 0 && c.evaluate.every > 0;
+    status s = is_found(l) ? find_schedule(&found, &out->layout, &o, known) : STATUS_OK;
+    if (s == STATUS_OK)
+        s = plan_make_step(&p, &o, t->prices);
+    if (s == STATUS_OK)
+        take(out, &p, t);
+    plan_free(&p);
+    schedule_free(&found);
+    return s;
+}
+
+status search_exact(search_result *out, const search_terms *t, const search_layout *l)
+{
+    return exact(out, t, l, NULL);
+}
+
+static int by_seconds(const void *a, const void *b)
+{
+    const search_result *x = a, *y = b;
+    if (x->seconds != y->seconds)
+        return x->seconds < y->seconds ? -1 : 1;
+    return by_estimate(&x->layout, &y->layout);
+}
+
+/* Layouts whose estimates are off by the same things, as their links carry the same: by how much at least, of those that were
+ * played. */
+typedef struct family {
+    int tensor, pipeline, kind; /* schedule, with or without a divided vocabulary, with or without a budget */
+    double ratio;               /* least seconds played / estimated; 0: none was */
+    int of_round;
+} family;
+
+enum { SAME_FAMILY = 2 };
+
+/* What is tried, in this order: layouts by their estimates, corrected by what those of their family turned out to take and at most
+ * SAME_FAMILY of one in a round; each round followed by those of it again, with a budget, that did not
+ * fit: what the order holds and estimates do not know of is then given up, or made room for. What would keep everything is tried
+ * with a budget at once: where it fits, the program is the same. */
+typedef struct tries {
+    const search_layout *layouts;
+    bool *taken;
+    int count;
+    search_layout *budgeted; /* tried, or to be: from `next` on */
+    int budgeted_count, next;
+    family *families;
+    int family_count, *family_at; /* [count]: of each layout */
+} tries;
+
+static int family_of(tries *t, const search_layout *l)
+{
+    bool budgeted = l->budgeted || l->recompute == RECOMPUTE_NONE; /* which is tried so */
+    family f = {.tensor = l->tensor, .pipeline = l->pipeline};
+    f.kind = ((int)l->schedule * 2 + l->divided) * 2 + budgeted;
+    int i = 0;
+    for (; i < t->family_count; i++)
+        if (t->families[i].tensor == f.tensor && t->families[i].pipeline == f.pipeline && t->families[i].kind == f.kind)
+            return i;
+    t->families = must_realloc(t->families, (unsigned long)++t->family_count * sizeof *t->families);
+    t->families[i] = f;
+    return i;
+}
+
+static double corrected(const tries *t, int layout)
+{
+    double ratio = t->families[t->family_at[layout]].ratio, seconds = t->layouts[layout].seconds;
+    return ratio > 0 ? seconds * ratio : seconds;
+}
+
+static void open_tries(tries *t, const search_layout *layouts, int count)
+{
+    *t = (tries){.layouts = layouts, .count = count};
+    t->taken = must_calloc((unsigned long)count + 1, sizeof *t->taken);
+    t->family_at = must_calloc((unsigned long)count + 1, sizeof *t->family_at);
+    for (int i = 0; i < count; i++)
+        t->family_at[i] = family_of(t, &layouts[i]);
+}
+
+static void close_tries(tries *t)
+{
+    free(t->taken);
+    free(t->family_at);
+    free(t->families);
+    free(t->budgeted);
+}
+
+/* The best that is left, of families that have not had their share of the round; -1: none. */
+static int best_left(const tries *t, double enough)
+{
+    int best = -1;
+    for (int i = 0; i < t->count && t->layouts[i].seconds <= enough; i++)
+        if (!t->taken[i] && t->families[t->family_at[i]].of_round < SAME_FAMILY &&
+            (best < 0 || corrected(t, i) < corrected(t, best)))
+            best = i;
+    return best;
+}
+
+/* With a budget, unless that has been tried. */
+static void try_budgeted(tries *t, const search_layout *of)
+{
+    search_layout l = *of;
+    l.recompute = RECOMPUTE_NONE;
+    l.budgeted = true;
+    for (int i = 0; i < t->budgeted_count; i++)
+        if (same_layout(&t->budgeted[i], &l) && t->budgeted[i].schedule == l.schedule)
+            return;
+    t->budgeted = must_realloc(t->budgeted, (unsigned long)(t->budgeted_count + 1) * sizeof *t->budgeted);
+    t->budgeted[t->budgeted_count++] = l;
+}
+
+/* The next at most `room`, none whose estimate is certainly worse than `best`. */
+static int next_round(search_layout *out, tries *t, int room, double best)
+{
+    int n = 0;
+    for (int i = 0; i < t->family_count; i++)
+        t->families[i].of_round = 0;
+    while (n < room) {
+        if (t->next < t->budgeted_count) {
+            out[n++] = t->budgeted[t->next++];
+            continue;
+        }
+        int i = best_left(t, best * SLACK_SECONDS);
+        if (i < 0 && n > 0)
+            break;
+        for (int k = 0; i < 0 && k < t->family_count; k++)
+            t->families[k].of_round = 0; /* nothing else is left */
+        i = i < 0 ? best_left(t, best * SLACK_SECONDS) : i;
+        if (i < 0)
+            break;
+        t->taken[i] = true;
+        t->families[t->family_at[i]].of_round++;
+        if (t->layouts[i].recompute == RECOMPUTE_NONE)
+            try_budgeted(t, &t->layouts[i]);
+        else
+            out[n++] = t->layouts[i];
+    }
+    return n;
+}
+
+/* Those with the most stages first, which take longest: so threads end at about the same time. */
+static void longest_first(int *order, const search_layout *these, int count)
+{
+    for (int i = 0; i < count; i++) {
+        int k = i;
+        for (; k > 0 && these[order[k - 1]].pipeline < these[i].pipeline; k--)
+            order[k] = order[k - 1];
+        order[k] = i;
+    }
+}
+
+/* `all`: where what does not fit is to be tried with a budget, or NULL. */
+static void play_round(search *out, tries *all, const search_terms *t, const search_layout *these, int count)
+{
+    search_result round[ROUND];
+    status ok[ROUND];
+    int order[ROUND];
+    longest_first(order, these, count);
+#pragma omp parallel for schedule(dynamic, 1)
+    for (int k = 0; k < count; k++)
+        ok[order[k]] = exact(&round[order[k]], t, &these[order[k]], out);
+    out->results = must_realloc(out->results, (unsigned long)(out->count + count) * sizeof *out->results);
+    for (int i = 0; all && i < count; i++)
+        if (ok[i] == STATUS_OK && these[i].seconds > 0) {
+            family *f = &all->families[family_of(all, &these[i])];
+            double ratio = round[i].seconds / these[i].seconds;
+            f->ratio = f->ratio > 0 && f->ratio < ratio ? f->ratio : ratio;
+        }
+    for (int i = 0; i < count; i++)
+        if (ok[i] == STATUS_OK && round[i].fits) {
+            if (!is_known(out, &round[i].layout)) /* a named schedule can have been found before its turn */
+                out->results[out->count++] = round[i];
+        } else if (all && !these[i].budgeted) {
+            try_budgeted(all, &these[i]);
+        }
+    out->exact += count;
+    qsort(out->results, (size_t)out->count, sizeof *out->results, by_seconds);
+}
+
+/* Of so many programs, those that are left to schedules that are found. */
+static int programs_found(int most)
+{
+    int share = most / SEARCH_FOUND;
+    return share > 2 ? share : most > 2 ? 2 : 0;
+}
+
+/* The same on every machine: it hangs on the layout that seems best, not on a clock. */
+static int programs(const search_terms *t, const search_layout *best)
+{
+    int64_t microbatches = t->config->train.global_batch / best->data / best->micro_batch;
+    int64_t most = SEARCH_WORK / (t->config->model.shape.layers * microbatches);
+    return most < SEARCH_LEAST ? SEARCH_LEAST : most > SEARCH_MOST ? SEARCH_MOST : (int)most;
+}
+
+static void tell(const search *s, const search_terms *t, int shown)
+{
+    if (t->progress)
+        t->progress(t->context, s->exact, shown, s->count ? &s->results[0] : NULL);
+}
+
+/* In rounds of a fixed size, so that what is left out hangs on no clock. More than `until` only until something fits. */
+static void play_named(search *out, tries *all, const search_terms *t, int until, int shown)
+{
+    search_layout these[ROUND];
+    for (;;) {
+        int left = out->count ? until - out->exact : ROUND;
+        int n = next_round(these, all, left < ROUND ? left : ROUND, out->count ? out->results[0].seconds : 1e300);
+        if (n <= 0)
+            break;
+        play_round(out, all, t, these, n);
+        tell(out, t, shown);
+    }
+}
+
+/* Where the same layout was played with other schedules, the best of them with half its bubble filled says more than an estimate. */
+static void estimate_again(search_layout *l, const search *played)
+{
+    double best = 1e300;
+    for (int i = 0; i < played->count; i++) {
+        const search_result *r = &played->results[i];
+        double seconds = r->seconds * (1 - r->bubble / 2);
+        if (same_layout(&r->layout, l) && same_recompute(&r->layout, l))
+            best = seconds < best ? seconds : best;
+    }
+    l->seconds = best < 1e300 ? best : l->seconds;
+}
+
+/* Schedules are found last, for the layouts whose step may become the shortest: to find one takes as long as to play a program. What
+ * would keep everything is tried with a budget alone, which leaves it more room. */
+static void play_found(search *out, const search_terms *t, search_layout *layouts, int count, int room, int shown)
+{
+    int kept = 0, at = 0;
+    for (int i = 0; out->count && i < count; i++) {
+        search_layout l = layouts[i];
+        estimate_again(&l, out);
+        if ((l.budgeted || l.recompute != RECOMPUTE_NONE) && l.seconds < out->results[0].seconds)
+            layouts[kept++] = l;
+    }
+    if (kept > 0)
+        qsort(layouts, (size_t)kept, sizeof *layouts, by_estimate);
+    for (; at < kept && at < room; at += ROUND) {
+        int left = kept < room ? kept - at : room - at;
+        play_round(out, NULL, t, &layouts[at], left < ROUND ? left : ROUND);
+        tell(out, t, shown);
+    }
+}
+
+/* Named schedules first, then those that are found; the programs that these do not need come back. */
+static void play_best(search *out, const search_terms *t, search_layout *layouts, int count)
+{
+    int named = 0;
+    while (named < count && !is_found(&layouts[named]))
+        named++;
+    int most = t->most || !named ? t->most : programs(t, &layouts[0]);
+    int shown = most < count ? most : count, found = named < count ? programs_found(most) : 0;
+    tries all;
+    open_tries(&all, layouts, named);
+    play_named(out, &all, t, most - found, shown);
+    play_found(out, t, &layouts[named], count - named, found, shown);
+    play_named(out, &all, t, most, shown);
+    close_tries(&all);
+}
+
+status search_run(search *out, const search_terms *t)
+{
+    search_layout *layouts, least = {0};
+    *out = (search){0};
+    if (t->config->model.shape.layers < 4)
+        return status_fail(STATUS_USAGE, "a search needs model.layers of at least 4");
+    out->layouts = search_all(&layouts, t);
+    out->within = estimate(layouts, out->layouts, &least, t);
+    play_best(out, t, layouts, out->within);
+    free(layouts);
+    if (out->count || !least.tensor)
+        return out->count ? STATUS_OK
+                          : status_fail(STATUS_USAGE, "%d ranks have no layout of this configuration", t->ranks);
+    least.budgeted = false;
+    TRY(search_exact(&out->least, t, &least));
+    if (out->least.fits) {
+        out->results = must_realloc(out->results, sizeof *out->results);
+        out->results[out->count++] = out->least;
+    }
+    return STATUS_OK;
+}
+
+void search_free(search *s)
+{
+    free(s->results);
+    *s = (search){0};
+}

@@ -1,0 +1,397 @@
+#include "engine/compile/plan/search_estimate.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/compile/compile.h"
+#include "engine/compile/model/compile_model.h"
+#include "engine/compile/step/compile_program.h"
+#include "engine/compile/time/play.h"
+#include "memory/log.h"
+#include "parallel/schedule/partition.h"
+#include "parallel/schedule/schedule_make.h"
+#include "parallel/schedule/simulate.h"
+
+/* A layer's share, or that of the ends (embedding, last norm, head, loss), of one micro-batch. */
+typedef struct part {
+    double phase[PHASE_COUNT]; /* seconds, what ranks of a layer exchange included; of the update: of a step */
+    double weight;             /* of the backward phase: gradients of weights */
+    double deferred;           /* bytes that these gradients read: held until they are computed */
+    double memory[CLASS_COUNT];
+} part;
+
+typedef struct probe {
+    int tensor, micro_batch;
+    recompute recompute;
+    bool sequence, impossible;
+    part layer, ends;
+} probe;
+
+/* A layout's schedule, simulated. */
+typedef struct pipeline {
+    search_layout of;
+    double length;
+    int *layers;  /* [stages] */
+    double *held; /* [stages] micro-batches of activations */
+} pipeline;
+
+struct search_estimate {
+    const config *of;
+    const profile *prices;
+    const op_backend *backend;
+    int ranks;
+    probe *probes;
+    int count;
+    schedule last;                          /* for the next layout often has it, too, */
+    pipeline pipelines[RECOMPUTE_FULL + 1]; /* or all of this */
+};
+
+config search_configuration(const config *of, const search_layout *l, int64_t budget)
+{
+    config c = *of;
+    c.parallel.tensor = l->tensor;
+    c.parallel.pipeline = l->pipeline;
+    c.parallel.virtual_stages = l->chunks;
+    c.parallel.schedule = l->schedule;
+    c.parallel.data = l->data;
+    c.parallel.zero = l->zero;
+    c.parallel.zero_reduce = l->zero >= 2 ? CONFIG_EACH_MICRO_BATCH : CONFIG_EACH_STEP;
+    c.parallel.zero_gather = l->zero == 3 ? CONFIG_EACH_MICRO_BATCH : CONFIG_EACH_STEP;
+    c.parallel.sequence = l->sequence;
+    c.parallel.vocabulary = l->divided ? CONFIG_VOCABULARY_STAGES : CONFIG_VOCABULARY_ENDS;
+    c.parallel.layers_per_stage.count = 0;
+    c.train.micro_batch = l->micro_batch;
+    c.memory.recompute = l->recompute;
+    c.memory.budget = l->budgeted ? budget : 0;
+    return c;
+}
+
+search_estimate *search_estimate_open(const config *of, int ranks, const profile *prices, const op_backend *backend)
+{
+    search_estimate *e = must_calloc(1, sizeof *e);
+    *e = (search_estimate){.of = of, .prices = prices, .backend = backend, .ranks = ranks};
+    return e;
+}
+
+void search_estimate_close(search_estimate *e)
+{
+    schedule_free(&e->last);
+    for (int i = 0; i <= RECOMPUTE_FULL; i++) {
+        free(e->pipelines[i].layers);
+        free(e->pipelines[i].held);
+    }
+    free(e->probes);
+    free(e);
+}
+
+/* ---- probes ---------------------------------------------------------------------------------------------------------- */
+
+enum { PROBED_MICRO_BATCHES = 2 };
+
+static bool is_weight_gradient(const op *o)
+{
+    return o->phase == PHASE_BACKWARD && op_row_of(o)->flags & OP_WEIGHT;
+}
+
+/* Bytes of the transient tensors that gradients of weights of one micro-batch read, each tensor once. */
+static double deferred_bytes(const compiled_program *p)
+{
+    double sum = 0;
+    bool *seen = must_calloc((unsigned long)p->placed + 1, sizeof *seen);
+    for (int i = 0; i < p->list.count; i++) {
+        const op *o = p->list.ops[i];
+        for (int k = 0; k < OP_MAX_IN && o->microbatch == 0 && is_weight_gradient(o); k++) {
+            const tensor *t = o->in[k];
+            while (t && t->base)
+                t = t->base;
+            if (!t || tensor_persistent(t) || seen[t->id])
+                continue;
+            seen[t->id] = true;
+            sum += (double)tensor_bytes(t);
+        }
+    }
+    free(seen);
+    return sum;
+}
+
+/* `plain` is the program in an order that holds nothing longer than it must. */
+static void measure(part *out, const search_estimate *e, const compiled *c, const compiled_program *plain,
+                    const play *p)
+{
+    const program *list = &c->training.list;
+    for (int i = 0; i < PHASE_COUNT; i++)
+        out->phase[i] = play_seconds(p, 0, (phase)i) / (i == PHASE_UPDATE ? 1 : PROBED_MICRO_BATCHES);
+    for (int i = 0; i < list->count; i++)
+        if (is_weight_gradient(list->ops[i]))
+            out->weight += profile_op(e->prices, list->ops[i]) / PROBED_MICRO_BATCHES;
+    out->deferred = deferred_bytes(plain);
+    for (int i = 0; i < CLASS_COUNT; i++)
+        out->memory[i] = (double)c->class_bytes[i];
+    out->memory[CLASS_KEPT] = (double)plain->peak_kept;
+    out->memory[CLASS_TEMPORARY] = (double)plain->peak_temporary;
+}
+
+static status play_layers(part *out, const search_estimate *e, const search_layout *l, int layers)
+{
+    grid g;
+    compile_options o;
+    compiled made = {0};
+    compiled_program plain = {0};
+    play p = {0};
+    config c = search_configuration(e->of, l, 0);
+    c.model.shape.layers = layers;
+    c.train.global_batch = PROBED_MICRO_BATCHES * l->micro_batch;
+    c.train.batch_ramp.count = 0;
+    TRY(config_check(&c));
+    TRY(grid_make(&g, l->tensor, 0, l->tensor, 1, 1, 1));
+    TRY(compile_options_from(&o, &c, &g, e->backend, 1));
+    o.evaluate = false;
+    *out = (part){0};
+    status s = compile(&made, &o);
+    if (s == STATUS_OK) {
+        play_open(&p, e->prices, 1);
+        play_add(&p, &g, &made.training.list, made.training.requests);
+        s = play_run(&p);
+    }
+    if (s == STATUS_OK)
+        s = compile_program_training(&plain, &made, &(compile_keep){.how = l->recompute, .order = ORDER_EARLY},
+                                     PROBED_MICRO_BATCHES, true);
+    if (s == STATUS_OK)
+        measure(out, e, &made, &plain, &p);
+    play_free(&p);
+    compile_program_free(&plain);
+    compile_free(&made);
+    return s;
+}
+
+/* a + b x, of each field, at x = few and many: b into `each`, a into `rest`. */
+static void separate(double *each, double *rest, const double *few, const double *many, int count, int least)
+{
+    for (int i = 0; i < count; i++) {
+        each[i] = (many[i] - few[i]) / least;
+        each[i] = each[i] > 0 ? each[i] : 0;
+        rest[i] = few[i] - least * each[i];
+        rest[i] = rest[i] > 0 ? rest[i] : 0;
+    }
+}
+
+static void make_probe(probe *out, const search_estimate *e)
+{
+    enum { LEAST = 2 };
+    part few, many;
+    search_layout l = {.tensor = out->tensor,
+                       .pipeline = 1,
+                       .chunks = 1,
+                       .data = 1,
+                       .micro_batch = out->micro_batch,
+                       .schedule = SCHEDULE_1F1B,
+                       .sequence = out->sequence,
+                       .recompute = out->recompute};
+    out->impossible = play_layers(&few, e, &l, LEAST) != STATUS_OK || play_layers(&many, e, &l, 2 * LEAST) != STATUS_OK;
+    if (out->impossible)
+        return;
+    separate(out->layer.phase, out->ends.phase, few.phase, many.phase, PHASE_COUNT, LEAST);
+    separate(out->layer.memory, out->ends.memory, few.memory, many.memory, CLASS_COUNT, LEAST);
+    separate(&out->layer.weight, &out->ends.weight, &few.weight, &many.weight, 1, LEAST);
+    separate(&out->layer.deferred, &out->ends.deferred, &few.deferred, &many.deferred, 1, LEAST);
+    out->ends.memory[CLASS_TEMPORARY] = few.memory[CLASS_TEMPORARY];
+}
+
+static const probe *find_probe(search_estimate *e, const search_layout *l)
+{
+    for (int i = 0; i < e->count; i++) {
+        const probe *p = &e->probes[i];
+        if (p->tensor == l->tensor && p->micro_batch == l->micro_batch && p->recompute == l->recompute &&
+            p->sequence == l->sequence)
+            return p;
+    }
+    e->probes = must_realloc(e->probes, (unsigned long)(e->count + 1) * sizeof *e->probes);
+    probe *p = &e->probes[e->count++];
+    *p =
+        (probe){.tensor = l->tensor, .micro_batch = l->micro_batch, .recompute = l->recompute, .sequence = l->sequence};
+    make_probe(p, e);
+    return p;
+}
+
+/* ---- putting together -------------------------------------------------------------------------------------------------- */
+
+static double seconds_of(const part *p)
+{
+    return p->phase[PHASE_FORWARD] + p->phase[PHASE_BACKWARD] + p->phase[PHASE_WEIGHT];
+}
+
+/* Layers of each chunk of the model, as they will be divided. */
+static status divide(int *layers, const search_estimate *e, const search_layout *l, const probe *p)
+{
+    partition_costs costs = {.last = l->divided ? 0 : seconds_of(&p->ends) / seconds_of(&p->layer)};
+    return partition_automatic(layers, &costs, e->of->model.shape.layers, l->pipeline * l->chunks);
+}
+
+/* The ends count with the last chunk, or evenly where they are divided over the stages. */
+static void cost_chunks(simulate_cost *costs, const int *layers, int count, const search_layout *l, const probe *p,
+                        bool splits)
+{
+    for (int i = 0; i < count; i++) {
+        double n = layers[i], ends = l->divided ? 1.0 / count : i == count - 1;
+        double weight = splits ? n * p->layer.weight + ends * p->ends.weight : 0;
+        costs[i].forward = n * p->layer.phase[PHASE_FORWARD] + ends * p->ends.phase[PHASE_FORWARD];
+        costs[i].input = n * p->layer.phase[PHASE_BACKWARD] + ends * p->ends.phase[PHASE_BACKWARD] - weight;
+        costs[i].weight = weight;
+    }
+}
+
+static double message_seconds(const search_estimate *e, const search_layout *l)
+{
+    const profile *p = e->prices;
+    bool leaves = l->tensor * l->data >= p->node_ranks;
+    double bytes = (double)l->micro_batch * (double)e->of->train.sequence * (double)e->of->model.shape.hidden_size *
+                   (e->of->train.precision == CONFIG_FP32 ? 4 : 2) / (l->sequence ? l->tensor : 1);
+    return leaves ? p->network_latency + bytes / p->network : p->latency + bytes / p->node;
+}
+
+/* Of what data ranks exchange each micro-batch, the share that nothing hides. */
+static const double SHOWN_SHARE = 0.6;
+
+/* Weights gathered and gradients reduced: what of it nothing hides, seconds. */
+static double data_seconds(const search_estimate *e, const search_layout *l, double weights, double gradients)
+{
+    const profile *p = e->prices;
+    if (l->data == 1)
+        return 0;
+    int beside = p->node_ranks / l->tensor < l->data ? p->node_ranks / l->tensor : l->data;
+    double rate = l->tensor * l->data <= p->node_ranks ? p->node : p->network * (beside > 1 ? beside : 1);
+    rate = rate < p->node ? rate : p->node;
+    double each_byte = (double)(l->data - 1) / l->data / rate;
+    int microbatches = e->of->train.global_batch / (l->micro_batch * l->data);
+    double once = (gradients + weights) * each_byte, more = 0;
+    if (l->zero >= 2)
+        more = gradients * each_byte * microbatches;
+    if (l->zero == 3)
+        more += weights * each_byte * 2 * microbatches;
+    return once / 2 > SHOWN_SHARE * more ? once / 2 : SHOWN_SHARE * more;
+}
+
+/* A vocabulary that is divided over the stages: micro-batches of a chunk that are held longer until the head has answered, and the
+ * messages that a micro-batch then waits for. */
+static const double HELD_LONGER = 2;
+enum { MESSAGES_MORE = 5 };
+
+/* Bytes of a stage of so many layers, whose peak is `held` micro-batches of its activations. */
+static double stage_bytes(const search_layout *l, const probe *p, int layers, bool end, double held)
+{
+    static const int share_from[CLASS_COUNT] = {[CLASS_WEIGHT] = 3, [CLASS_GRADIENT] = 2, [CLASS_OPTIMIZER] = 1};
+    double sum = p->ends.memory[CLASS_TEMPORARY] + p->ends.memory[CLASS_INPUT];
+    held += l->divided ? HELD_LONGER / l->chunks : 0;
+    sum += held * (layers * p->layer.memory[CLASS_KEPT] + (l->divided ? 0 : end * p->ends.memory[CLASS_KEPT]));
+    for (int i = 0; i < CLASS_COUNT; i++)
+        if (share_from[i]) {
+            /* of the ends either the embedding or the head, but where a stage has both, or a part */
+            double share = l->pipeline == 1 ? 1 : l->divided ? 1.0 / l->pipeline : end ? 0.5 : 0;
+            double ends = p->ends.memory[i] * share;
+            sum += (layers * p->layer.memory[i] + ends) / (l->zero >= share_from[i] ? l->data : 1);
+        }
+    return sum;
+}
+
+static status find_schedule(search_estimate *e, const search_layout *l, int microbatches)
+{
+    schedule *s = &e->last;
+    schedule_kind kind = l->pipeline == 1 ? SCHEDULE_1F1B : l->schedule;
+    if (s->stages == l->pipeline && s->chunks == l->chunks && s->microbatches == microbatches && s->kind == kind)
+        return STATUS_OK;
+    schedule_free(s);
+    *s = (schedule){0};
+    return schedule_make(s, kind, l->pipeline, l->chunks, microbatches);
+}
+
+/* The bytes held between the two halves of a backward pass, of those held from the forward. */
+static double held_share(const probe *p)
+{
+    double kept = p->layer.memory[CLASS_KEPT];
+    return kept > 0 ? p->layer.deferred / kept : 0;
+}
+
+static status simulate_pipeline(pipeline *out, search_estimate *e, const search_layout *l, const probe *p, int *layers,
+                                simulate_cost *costs)
+{
+    simulation sim;
+    TRY(divide(layers, e, l, p));
+    TRY(find_schedule(e, l, e->of->train.global_batch / (l->micro_batch * l->data)));
+    cost_chunks(costs, layers, l->pipeline * l->chunks, l, p, schedule_splits(&e->last));
+    TRY(simulate_run(&sim, &e->last, costs, message_seconds(e, l), held_share(p)));
+    out->length = sim.length;
+    if (l->divided)
+        out->length += seconds_of(&p->ends) / l->pipeline + MESSAGES_MORE * message_seconds(e, l);
+    out->layers = must_realloc(out->layers, (unsigned long)l->pipeline * sizeof *out->layers);
+    out->held = must_realloc(out->held, (unsigned long)l->pipeline * sizeof *out->held);
+    for (int s = 0; s < l->pipeline; s++) {
+        out->held[s] = sim.stages[s].peak;
+        out->layers[s] = 0;
+        for (int k = 0; k < l->chunks; k++)
+            out->layers[s] += layers[schedule_global_chunk(&e->last, s, k)];
+    }
+    simulate_free(&sim);
+    return STATUS_OK;
+}
+
+/* What hangs neither on ZeRO nor on a budget: simulated once for all of them. */
+static const pipeline *find_pipeline(search_estimate *e, const search_layout *l, const probe *p)
+{
+    pipeline *known = &e->pipelines[l->recompute];
+    const search_layout *k = &known->of;
+    if (known->layers && k->tensor == l->tensor && k->sequence == l->sequence && k->micro_batch == l->micro_batch &&
+        k->pipeline == l->pipeline && k->chunks == l->chunks && k->schedule == l->schedule && k->data == l->data &&
+        k->divided == l->divided)
+        return known->length > 0 ? known : NULL;
+    unsigned long all = (unsigned long)l->pipeline * (unsigned long)l->chunks;
+    int *layers = must_alloc(all * sizeof *layers);
+    simulate_cost *costs = must_calloc(all, sizeof *costs);
+    known->of = *l;
+    if (simulate_pipeline(known, e, l, p, layers, costs) != STATUS_OK)
+        known->length = 0;
+    free(layers);
+    free(costs);
+    return known->length > 0 ? known : NULL;
+}
+
+/* No schedule is shorter than its mean stage's work. */
+static double least_seconds(const search_estimate *e, const search_layout *l, const probe *p)
+{
+    int microbatches = e->of->train.global_batch / (l->micro_batch * l->data);
+    return microbatches * (e->of->model.shape.layers * seconds_of(&p->layer) + seconds_of(&p->ends)) / l->pipeline;
+}
+
+static void put_together(const search_estimate *e, search_layout *l, const probe *p, const pipeline *of)
+{
+    int most = 0;
+    l->bytes = 0;
+    for (int s = 0; s < l->pipeline; s++) {
+        bool end = s == 0 || s == l->pipeline - 1;
+        double bytes = stage_bytes(l, p, of->layers[s], end, of->held[s]);
+        l->bytes = bytes > l->bytes ? bytes : l->bytes;
+        most = of->layers[s] > most ? of->layers[s] : most;
+    }
+    double update =
+        (most * p->layer.phase[PHASE_UPDATE] + p->ends.phase[PHASE_UPDATE] / l->pipeline) / (l->zero ? l->data : 1);
+    l->idle = of->length - least_seconds(e, l, p);
+    l->seconds = of->length + update +
+                 data_seconds(e, l, most * p->layer.memory[CLASS_WEIGHT], most * p->layer.memory[CLASS_GRADIENT]);
+}
+
+bool search_estimate_layout(search_estimate *e, search_layout *l, double enough)
+{
+    const probe *p = find_probe(e, l);
+    if (p->impossible || least_seconds(e, l, p) > enough)
+        return false;
+    search_layout made = *l;
+    bool found = l->schedule == SCHEDULE_AUTO;
+    if (found)
+        made.schedule = l->chunks > 1 ? SCHEDULE_INTERLEAVED : SCHEDULE_1F1B;
+    const pipeline *of = find_pipeline(e, &made, p);
+    if (!of)
+        return false;
+    put_together(e, l, p, of);
+    l->idle /= found ? 2 : 1;
+    l->seconds -= found ? l->idle : 0;
+    return true;
+}

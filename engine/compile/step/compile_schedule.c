@@ -1,0 +1,93 @@
+#include "engine/compile/step/compile_schedule.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/compile/model/compile_model.h"
+#include "memory/log.h"
+#include "parallel/schedule/schedule_make.h"
+#include "parallel/schedule/schedule_share.h"
+
+static bool is_found(const compile_options *o)
+{
+    return o->schedule == SCHEDULE_AUTO && o->grid.size[GRID_PIPELINE] > 1;
+}
+
+/* Every schedule of one stage is the same list. */
+static schedule_kind kind_of(const compile_options *o)
+{
+    return o->grid.size[GRID_PIPELINE] == 1 ? SCHEDULE_1F1B : o->schedule;
+}
+
+/* ---- a vocabulary that is divided over the stages ------------------------------------------------------------------ */
+
+/* Of a layer's forward pass: the work on a stage's part of the embedding, and the time of a message. */
+static const double EMBEDDING_COST = 0.02, HOP = 0.1;
+/* Attention's backward pass has five products where the forward has two. */
+static const double ATTENTION_BACKWARD = 2.5;
+
+simulate_cost *compile_schedule_costs(double *hop, const compile_options *o, const schedule *s)
+{
+    int n = schedule_layer_chunks(s), all = s->stages * (s->chunks + SCHEDULE_SHARED);
+    compile_flops f = compile_forward_flops(o);
+    double layer = f.products + f.attention, head = f.head / layer / s->stages;
+    simulate_cost of_layer = {1, (f.products + ATTENTION_BACKWARD * f.attention) / layer, f.products / layer};
+    int *layers = must_alloc((unsigned long)n * sizeof *layers);
+    simulate_cost *costs = must_calloc((unsigned long)all, sizeof *costs);
+    MUST(compile_divide_layers(layers, o) == STATUS_OK, "%s", status_message());
+    of_layer.input += o->recompute == RECOMPUTE_FULL ? of_layer.forward : 0;
+    for (int g = 0; g < all; g++) {
+        int shared = chunk_map_chunk(schedule_map(s), g) - s->chunks;
+        if (shared == SCHEDULE_HEAD)
+            costs[g] = (simulate_cost){head, head, head};
+        else if (shared == SCHEDULE_EMBEDDING)
+            costs[g] = (simulate_cost){EMBEDDING_COST, EMBEDDING_COST, 0};
+        else
+            costs[g] =
+                (simulate_cost){layers[g] * of_layer.forward, layers[g] * of_layer.input, layers[g] * of_layer.weight};
+    }
+    *hop = HOP;
+    free(layers);
+    return costs;
+}
+
+/* `s`, of layers alone, becomes one with the vocabulary's work. */
+static void share(schedule *s, const compile_options *o)
+{
+    schedule shared;
+    double hop;
+    simulate_cost *costs = compile_schedule_costs(&hop, o, s);
+    schedule_share(&shared, s, costs, hop);
+    schedule_free(s);
+    *s = shared;
+    free(costs);
+}
+
+status compile_schedule_named(schedule *out, const compile_options *o, schedule_kind kind, int microbatches)
+{
+    TRY(schedule_make(out, kind, o->grid.size[GRID_PIPELINE], o->chunks, microbatches));
+    if (compile_divides_vocabulary(o))
+        share(out, o);
+    return STATUS_OK;
+}
+
+status compile_schedule(schedule *out, const compile_options *o, int microbatches)
+{
+    const schedule *s = o->found;
+    MUST(!is_found(o) || (s && s->microbatches == microbatches),
+         "a schedule was found for another number of micro-batches");
+    if (!s || s->microbatches != microbatches)
+        return compile_schedule_named(out, o, kind_of(o), microbatches);
+    schedule_alloc(out, s->kind, schedule_map(s), microbatches, 3 * (s->chunks + s->shared) * microbatches);
+    out->shared = s->shared;
+    for (int stage = 0; stage < s->stages; stage++) {
+        memcpy(out->actions[stage], s->actions[stage], sizeof **s->actions * (unsigned long)s->counts[stage]);
+        out->counts[stage] = s->counts[stage];
+    }
+    return STATUS_OK;
+}
+
+bool compile_schedule_splits(const compile_options *o)
+{
+    return is_found(o) ? schedule_splits(o->found) : schedule_kind_splits(kind_of(o));
+}

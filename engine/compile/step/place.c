@@ -1,0 +1,339 @@
+/* The last steps before a program can be played: waits for asynchronous ops, working memory, outputs in the storage of inputs,
+ * lifetimes, and an address for every transient tensor. */
+#include "engine/compile/step/place.h"
+
+#include <stdlib.h>
+
+#include "engine/compile/step/alive.h"
+#include "engine/compile/model/collective.h"
+#include "kernels/op_make.h"
+#include "memory/log.h"
+#include "memory/planner.h"
+
+/* The planner stops at this multiple of the lower bound. */
+static const double PLACE_GOAL = 1.02;
+
+/* Placements to try when the first orders miss that: a fraction of a second. */
+static int64_t place_effort(int64_t blocks)
+{
+    int64_t effort = 90 * blocks < 180000 ? 90 * blocks : 180000;
+    effort = effort < 20000 ? 20000 : effort;
+    return effort < 2 * blocks ? 2 * blocks : effort;
+}
+
+/* The tensor whose bytes `t` has in the end. */
+static tensor *bytes_of(tensor *t)
+{
+    while (t->base)
+        t = t->base;
+    return t;
+}
+
+static bool is_transient(tensor *t)
+{
+    return !tensor_persistent(bytes_of(t));
+}
+
+/* ---- waits ----------------------------------------------------------------------------------------------------- */
+
+static bool starts(const op *o)
+{
+    return (op_row_of(o)->flags & OP_ASYNCHRONOUS) != 0;
+}
+
+/* A message between stages: it has its request and its wait. */
+static bool is_lowered(const op *o)
+{
+    return (op_row_of(o)->flags & OP_COMM) && axis_between_stages((axis)o->at.axis);
+}
+
+/* Parameters that share a weight have a tensor each: persistent tensors have addresses by now. */
+static bool same_bytes(const tensor *a, const tensor *b)
+{
+    return a == b || (a->address >= 0 && a->address == b->address && tensor_bytes(a) == tensor_bytes(b));
+}
+
+static bool touches(const op *later, tensor *t, bool reads_matter)
+{
+    const tensor *s = bytes_of(t);
+    for (int i = 0; i < OP_MAX_OUT; i++)
+        if (later->out[i] && same_bytes(bytes_of(later->out[i]), s))
+            return true;
+    for (int i = 0; reads_matter && i < OP_MAX_IN; i++)
+        if (later->in[i] && same_bytes(bytes_of(later->in[i]), s))
+            return true;
+    return false;
+}
+
+/* The first later op that must find `o` complete: it reads or writes what `o` writes, or writes what `o` reads. */
+static int first_user(const program *p, int at)
+{
+    const op *o = p->ops[at];
+    for (int j = at + 1; j < p->count; j++) {
+        for (int k = 0; k < OP_MAX_OUT; k++)
+            if (o->out[k] && touches(p->ops[j], o->out[k], true))
+                return j;
+        for (int k = 0; k < OP_MAX_IN; k++)
+            if (o->in[k] && touches(p->ops[j], o->in[k], false))
+                return j;
+    }
+    return p->count;
+}
+
+/* Of a gather of what ranks have updated: the first op behind all of those. */
+static int after_gathers(const program *p, int at)
+{
+    while (at < p->count && p->ops[at]->phase == PHASE_BEGIN)
+        at++;
+    return at;
+}
+
+static op *wait_for(compiled_program *out, const op *o)
+{
+    op wait = *o;
+    wait.kind = OP_wait;
+    return op_make(&out->pool, &wait, 0, NULL);
+}
+
+void place_waits(compiled_program *out, compile_order how)
+{
+    program before = out->list;
+    out->list = (program){0};
+    unsigned long n = (unsigned long)before.count + 1;
+    int *head = must_alloc(n * sizeof(int)), *next = must_alloc(n * sizeof(int));
+    for (int i = 0; i <= before.count; i++)
+        head[i] = -1;
+    for (int i = before.count - 1; i >= 0; i--) { /* descending: each list comes out in launch order */
+        op *o = before.ops[i];
+        if (!starts(o) || is_lowered(o))
+            continue; /* where messages are waited for is decided by the lowering */
+        bool updated = o->phase == PHASE_BEGIN && !is_transient(o->out[0]);
+        int user = updated && how == ORDER_AS_LOWERED ? after_gathers(&before, i) : first_user(&before, i);
+        next[i] = head[user];
+        head[user] = i;
+    }
+    for (int i = 0; i <= before.count; i++) {
+        for (int k = head[i]; k >= 0; k = next[k])
+            program_append(&out->list, wait_for(out, before.ops[k]));
+        if (i == before.count)
+            break;
+        op *o = before.ops[i];
+        if (starts(o) && !is_lowered(o))
+            o->at.request = out->requests++;
+        program_append(&out->list, o);
+    }
+    free(head);
+    free(next);
+    program_free(&before);
+}
+
+/* ---- working memory --------------------------------------------------------------------------------------------- */
+
+static void add_scratch(compiled_program *out, const compiled *c)
+{
+    tensor **of_request = must_calloc((unsigned long)out->requests + 1, sizeof(tensor *));
+    for (int i = 0; i < out->list.count; i++) {
+        op *o = out->list.ops[i];
+        int64_t bytes = 0, sent, messages;
+        if (o->kind == OP_wait) {
+            o->scratch = of_request[o->at.request];
+            continue;
+        }
+        const op_backend *backend = c->options.backend;
+        o->at.workspace = o->kind == OP_attention_grad ? c->workspace : 0;
+        bool communicates = op_row_of(o)->flags & OP_COMM;
+        if (communicates && !(backend && backend->communicates))
+            collective_measure(&bytes, &sent, &messages, &out->list, i);
+        else if (!starts(o) && backend && backend->scratch_bytes)
+            bytes = backend->scratch_bytes(o, c->options.threads);
+        if (bytes <= 0)
+            continue;
+        o->scratch = pool_alloc(&out->pool, sizeof(tensor));
+        tensor_describe(o->scratch, o->label, CLASS_SCRATCH, DTYPE_UINT8, 1, &bytes);
+        if (starts(o))
+            of_request[o->at.request] = o->scratch;
+    }
+    free(of_request);
+}
+
+/* ---- lifetimes -------------------------------------------------------------------------------------------------- */
+
+static void live_at(tensor *t, int at)
+{
+    if (!t || !is_transient(t))
+        return;
+    tensor *s = bytes_of(t);
+    if (s->first < 0) {
+        s->first = at;
+        s->id = -1;
+    }
+    s->last = at;
+}
+
+static void find_lifetimes(program *p)
+{
+    for (int i = 0; i < p->count; i++) {
+        op *o = p->ops[i];
+        o->index = i;
+        for (int k = 0; k < OP_MAX_IN; k++)
+            live_at(o->in[k], i);
+        for (int k = 0; k < OP_MAX_OUT; k++)
+            live_at(o->out[k], i);
+        live_at(o->scratch, i);
+    }
+}
+
+/* May `y` take the storage of `x`, one of the inputs of `o`? It must die with the op (or, asynchronous, with its wait). */
+static bool may_take(const op *o, const int *wait_of, tensor *x, tensor *y)
+{
+    if (!is_transient(x) || x->base || y->base || !is_transient(y) || bytes_of(x) == bytes_of(y))
+        return false;
+    if (tensor_bytes(x) != tensor_bytes(y) || !tensor_contiguous(x) || y->first != o->index)
+        return false;
+    int times = 0;
+    for (int i = 0; i < OP_MAX_IN; i++)
+        times += o->in[i] && bytes_of(o->in[i]) == x;
+    int end = starts(o) ? wait_of[o->at.request] : o->index;
+    return times == 1 && x->last == end;
+}
+
+static void take_over(tensor *x, tensor *y)
+{
+    y->base = x;
+    y->offset = 0;
+    if (y->last > x->last)
+        x->last = y->last;
+    if (x->class == CLASS_TEMPORARY)
+        x->class = y->class;
+}
+
+static void share_in_place(compiled_program *out)
+{
+    program *p = &out->list;
+    int *wait_of = must_calloc((unsigned long)out->requests + 1, sizeof(int));
+    for (int i = 0; i < p->count; i++)
+        if (p->ops[i]->kind == OP_wait)
+            wait_of[p->ops[i]->at.request] = i;
+    for (int i = 0; i < p->count; i++) {
+        op *o = p->ops[i];
+        const op_row *row = op_row_of(o);
+        for (int pair = 0; pair < 2 && row->inplace_in[pair]; pair++) {
+            tensor *y = o->out[row->inplace_out[pair]];
+            for (int k = 0; y && k < OP_MAX_IN; k++) {
+                /* x may itself be in another's storage: what counts is who holds the bytes now */
+                tensor *x = (row->inplace_in[pair] >> k & 1) && o->in[k] ? o->in[k] : NULL;
+                if (x && x->base && x->offset == 0 && tensor_bytes(bytes_of(x)) == tensor_bytes(x))
+                    x = bytes_of(x);
+                if (x && may_take(o, wait_of, x, y)) {
+                    take_over(x, y);
+                    break;
+                }
+            }
+        }
+    }
+    free(wait_of);
+}
+
+/* ---- addresses -------------------------------------------------------------------------------------------------- */
+
+typedef struct blocks {
+    planner_block *item;
+    tensor **of;
+    int64_t count, capacity;
+} blocks;
+
+static void collect(blocks *b, tensor *t)
+{
+    if (!t || !is_transient(t))
+        return;
+    tensor *s = bytes_of(t);
+    if (s->id >= 0)
+        return;
+    if (b->count == b->capacity) {
+        b->capacity = b->capacity ? 2 * b->capacity : 1024;
+        b->item = must_realloc(b->item, (unsigned long)b->capacity * sizeof *b->item);
+        b->of = must_realloc(b->of, (unsigned long)b->capacity * sizeof *b->of);
+    }
+    s->id = (int32_t)b->count;
+    b->of[b->count] = s;
+    b->item[b->count++] = (planner_block){.bytes = tensor_bytes(s), .first = s->first, .last = s->last};
+}
+
+static int64_t address_of(tensor *t)
+{
+    int64_t offset = 0;
+    tensor *s = t;
+    for (; s->base; s = s->base)
+        offset += s->offset;
+    return s->address + offset;
+}
+
+static void each_operand(const program *p, void (*visit)(void *context, tensor *t), void *context)
+{
+    for (int i = 0; i < p->count; i++) {
+        op *o = p->ops[i];
+        for (int k = 0; k < OP_MAX_IN; k++)
+            if (o->in[k])
+                visit(context, o->in[k]);
+        for (int k = 0; k < OP_MAX_OUT; k++)
+            if (o->out[k])
+                visit(context, o->out[k]);
+        if (o->scratch)
+            visit(context, o->scratch);
+    }
+}
+
+static void visit_collect(void *context, tensor *t)
+{
+    collect(context, t);
+}
+
+static void visit_address(void *context, tensor *t)
+{
+    (void)context;
+    if (is_transient(t)) /* persistent ones have their addresses, and belong to the model */
+        t->address = address_of(t);
+}
+
+/* What is alive at the peak: the parts of the lower bound. */
+static void find_peak(compiled_program *out)
+{
+    unsigned long n = (unsigned long)out->list.count + 1;
+    int64_t *kept = must_alloc(n * sizeof *kept), *rest = must_alloc(n * sizeof *rest);
+    alive_find(kept, rest, out);
+    out->peak_kept = out->peak_temporary = 0;
+    for (int i = 0; i < out->list.count; i++)
+        if (kept[i] + rest[i] > out->peak_kept + out->peak_temporary) {
+            out->peak_kept = kept[i];
+            out->peak_temporary = rest[i];
+        }
+    out->lower_bound = out->peak_kept + out->peak_temporary;
+    free(kept);
+    free(rest);
+}
+
+void place_transients(compiled_program *out, const compiled *c, bool bound_only)
+{
+    add_scratch(out, c);
+    find_lifetimes(&out->list);
+    share_in_place(out);
+    blocks b = {0};
+    each_operand(&out->list, visit_collect, &b);
+    out->placed = b.count;
+    find_peak(out);
+    if (!bound_only && b.count > 0) {
+        planner_result result;
+        double goal = (double)out->enough / (double)(out->lower_bound ? out->lower_bound : 1);
+        planner_place(b.item, &result, b.count, COMPILE_ALIGNMENT, goal > PLACE_GOAL ? goal : PLACE_GOAL,
+                      place_effort(b.count));
+        int64_t one, two;
+        MUST(planner_check(b.item, b.count, result.arena_bytes, &one, &two), "the plan lets %s and %s share bytes",
+             b.of[one]->name, b.of[two]->name);
+        out->transient_bytes = result.arena_bytes;
+        for (int64_t i = 0; i < b.count; i++)
+            b.of[i]->address = c->persistent_bytes + b.item[i].offset;
+        each_operand(&out->list, visit_address, NULL);
+    }
+    free(b.item);
+    free(b.of);
+}

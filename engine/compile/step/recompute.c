@@ -1,0 +1,468 @@
+/* To a budget. The forward ops of a layer fall into classes by what they are ("mlp/swiglu"); classes are ordered by the price of
+ * recomputing their outputs for each byte that it saves, given the classes before them in the order: dropping one tensor can
+ * keep another alive. The order, taken layer by layer, gives a chain of ever smaller and slower programs. The first one that
+ * fits is found by bisection over the lower bound, then placed to make sure.
+ *
+ * All ranks of a stage must decide the same, without asking each other: each decides for the rank of the stage that needs
+ * most, tensor rank 0 and the data rank that owns most. */
+#include "engine/compile/step/recompute.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/compile/model/collective.h"
+#include "engine/compile/step/unroll.h"
+#include "engine/compile/step/update.h"
+#include "engine/compile/step/compile_schedule.h"
+#include "memory/log.h"
+#include "memory/units.h"
+
+/* One op's price in FLOPs: a byte of memory traffic is worth 250 (an H100 does 989 TFLOP/s and moves 3.35 TB/s), a byte sent
+ * over NVLink ten times that. Only the order of classes depends on them. */
+static const double FLOPS_A_BYTE = 250, FLOPS_A_BYTE_SENT = 2500;
+
+/* By how much placements of almost the same program may differ. */
+static const double MARGIN = 1.02;
+
+typedef struct class
+{
+    const char *name; /* of the ops' site */
+    int nth;          /* among the layer's ops of that site */
+    int members;
+    bool taken;
+} class;
+
+typedef struct entry {
+    int chunk, index, class; /* of a chunk's forward op */
+} entry;
+
+typedef struct search {
+    const compiled *c;
+    compile_order order;
+    compiled_program begin; /* what the programs that are tried begin with: the weights that bodies read */
+    tensor *const *whole;
+    pool words;     /* the classes' names */
+    uint8_t **drop; /* [chunks][ops] */
+    class *classes;
+    entry *entries; /* in the order of dropping, once ordered */
+    int class_count, entry_count;
+} search;
+
+typedef struct measured {
+    int64_t kept;
+    double price; /* of the backward pass */
+} measured;
+
+/* ---- trying ------------------------------------------------------------------------------------------------------- */
+
+static double price_of(const program *p, int index)
+{
+    const op *o = p->ops[index];
+    op_cost cost = op_row_of(o)->cost(o);
+    double price = cost.flops + FLOPS_A_BYTE * cost.bytes;
+    if ((op_row_of(o)->flags & OP_COMM) && o->at.group_size > 1) {
+        int64_t scratch, bytes, messages;
+        collective_measure(&scratch, &bytes, &messages, p, index);
+        price += FLOPS_A_BYTE_SENT * (double)bytes;
+    }
+    return price;
+}
+
+double recompute_price(const program *p)
+{
+    double price = 0;
+    for (int i = 0; i < p->count; i++)
+        if (p->ops[i]->kind != OP_wait)
+            price += price_of(p, i);
+    return price;
+}
+
+static void add_measure(measured *m, const recorded *body)
+{
+    for (int i = 0; i < body->r.tensor_count; i++) {
+        const tensor *t = body->r.tensors[i];
+        if (!t->base && t->class == CLASS_KEPT)
+            m->kept += tensor_bytes(t);
+    }
+    for (int p = PHASE_BACKWARD; p <= PHASE_WEIGHT; p++)
+        for (int i = 0; i < body->r.body[p].count; i++)
+            m->price += price_of(&body->r.body[p], i);
+}
+
+static void record_chunk(recorded *out, pool *p, const search *d, int chunk, recompute how)
+{
+    unroll_record(out, p, d->c,
+                  &(unroll_what){.chunk = chunk,
+                                 .training = true,
+                                 .split = compile_schedule_splits(&d->c->options),
+                                 .recompute = how,
+                                 .drop = d->drop[chunk],
+                                 .whole = d->whole});
+}
+
+static measured measure(const search *d)
+{
+    measured m = {0};
+    pool p = {0};
+    for (int i = 0; i < d->c->options.chunks; i++) {
+        recorded body;
+        record_chunk(&body, &p, d, i, RECOMPUTE_CHOSEN);
+        add_measure(&m, &body);
+        unroll_recorded_free(&body);
+    }
+    pool_free(&p);
+    return m;
+}
+
+/* Micro-batches that reach the same peak as all of them: several rounds through the pipeline. */
+static int enough_microbatches(const compile_options *o)
+{
+    int stages = o->grid.size[GRID_PIPELINE], all = o->microbatches, enough = 4 * stages + all % stages;
+    if (stages > 1 && (o->schedule == SCHEDULE_GPIPE || o->schedule == SCHEDULE_AUTO))
+        return all;
+    return enough < all ? enough : all;
+}
+
+/* Bytes of the transient region with the first `count` entries dropped: the lower bound, or, placed, what it takes. */
+static status try_count(int64_t *bytes, search *d, int count, bool bound_only)
+{
+    const compile_options *o = &d->c->options;
+    for (int i = 0; i < d->entry_count; i++)
+        d->drop[d->entries[i].chunk][d->entries[i].index] = i < count;
+    compile_keep keep = {RECOMPUTE_CHOSEN, d->drop, d->order, o->budget - d->c->persistent_bytes};
+    compiled_program tried;
+    status s = compile_program_training(&tried, d->c, &keep, bound_only ? enough_microbatches(o) : o->microbatches,
+                                        bound_only);
+    *bytes = bound_only ? tried.lower_bound : tried.transient_bytes;
+    compile_program_free(&tried);
+    return s;
+}
+
+/* ---- classes -------------------------------------------------------------------------------------------------------- */
+
+/* Can its outputs be recomputed, and would that be asked for? */
+static bool can_drop(const op *o)
+{
+    if (o->detached || (op_row_of(o)->flags & (OP_GATHER | OP_STATEFUL)))
+        return false;
+    for (int i = 0; i < OP_MAX_OUT; i++)
+        if (o->out[i] && !o->out[i]->keep)
+            return true;
+    return false;
+}
+
+static int find_class(search *d, const char *name, int nth)
+{
+    for (int i = 0; i < d->class_count; i++)
+        if (d->classes[i].nth == nth && strcmp(d->classes[i].name, name) == 0)
+            return i;
+    d->classes = must_realloc(d->classes, (unsigned long)(d->class_count + 1) * sizeof *d->classes);
+    d->classes[d->class_count] = (class){.name = pool_format(&d->words, "%s", name), .nth = nth};
+    return d->class_count++;
+}
+
+static void classify_chunk(search *d, int chunk, const program *forward)
+{
+    d->drop[chunk] = must_calloc((unsigned long)forward->count + 1, 1);
+    for (int i = 0; i < forward->count; i++) {
+        const op *o = forward->ops[i];
+        if (!can_drop(o))
+            continue;
+        int nth = 0;
+        for (int k = i - 1; k >= 0 && o->layer >= 0 && forward->ops[k]->layer == o->layer; k--)
+            nth += strcmp(o->site, forward->ops[k]->site) == 0;
+        int of = find_class(d, o->site, nth);
+        d->classes[of].members++;
+        d->entries = must_realloc(d->entries, (unsigned long)(d->entry_count + 1) * sizeof *d->entries);
+        d->entries[d->entry_count++] = (entry){chunk, o->index, of};
+    }
+}
+
+static void classify(search *d)
+{
+    pool p = {0};
+    for (int i = 0; i < d->c->options.chunks; i++) {
+        recorded body;
+        record_chunk(&body, &p, d, i, RECOMPUTE_NONE);
+        classify_chunk(d, i, &body.r.body[PHASE_FORWARD]);
+        unroll_recorded_free(&body);
+    }
+    pool_free(&p);
+}
+
+static void set_class(search *d, int of, uint8_t to)
+{
+    for (int i = 0; i < d->entry_count; i++)
+        if (d->entries[i].class == of)
+            d->drop[d->entries[i].chunk][d->entries[i].index] = to;
+}
+
+/* The class whose next drop is cheapest for what it saves, or -1 if none saves anything. */
+static int cheapest(search *d, measured *now)
+{
+    int best = -1;
+    double best_price = 0;
+    measured best_measure = *now;
+    for (int i = 0; i < d->class_count; i++) {
+        if (d->classes[i].taken)
+            continue;
+        set_class(d, i, 1);
+        measured m = measure(d);
+        set_class(d, i, 0);
+        int64_t saved = now->kept - m.kept;
+        double price = saved > 0 ? (m.price - now->price) / (double)saved : 0;
+        if (saved > 0 && (best < 0 || price < best_price)) {
+            best = i;
+            best_price = price;
+            best_measure = m;
+        }
+    }
+    *now = best_measure;
+    return best;
+}
+
+static int append_class(entry *order, int at, const search *d, int of)
+{
+    for (int i = 0; i < d->entry_count; i++)
+        if (d->entries[i].class == of)
+            order[at++] = d->entries[i];
+    return at;
+}
+
+static void order_entries(search *d)
+{
+    entry *order = must_alloc((unsigned long)(d->entry_count + 1) * sizeof *order);
+    measured now = measure(d);
+    int at = 0, of;
+    while ((of = cheapest(d, &now)) >= 0) {
+        d->classes[of].taken = true;
+        set_class(d, of, 1);
+        at = append_class(order, at, d, of);
+    }
+    for (int i = 0; i < d->class_count; i++) /* what saves nothing by itself may save with the rest */
+        if (!d->classes[i].taken)
+            at = append_class(order, at, d, i);
+    MUST(at == d->entry_count, "%d of %d ops in order", at, d->entry_count);
+    free(d->entries);
+    d->entries = order;
+}
+
+/* ---- how many -------------------------------------------------------------------------------------------------------- */
+
+/* The fewest, from `least` on, whose lower bound is within `limit` bytes; entry_count if none is. */
+static status bisect(int *count, search *d, int least, int64_t limit)
+{
+    int low = least, high = d->entry_count;
+    while (low < high) {
+        int middle = (low + high) / 2;
+        int64_t bytes;
+        TRY(try_count(&bytes, d, middle, true));
+        if (bytes <= limit)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    *count = low;
+    return STATUS_OK;
+}
+
+static status refuse(const search *d, int64_t bytes)
+{
+    const compile_options *o = &d->c->options;
+    char budget[UNITS_TEXT], need[UNITS_TEXT], over[UNITS_TEXT];
+    int64_t all = d->c->persistent_bytes + bytes;
+    units_bytes(budget, (double)o->budget);
+    units_bytes(need, (double)all);
+    units_bytes(over, (double)(all - o->budget));
+    return status_fail(
+        STATUS_USAGE,
+        "memory.budget %s: stage %d needs %s even if everything is recomputed, %lld bytes (%s) too much; raise "
+        "it, lower train.micro_batch or use more ranks",
+        budget, o->grid.at[GRID_PIPELINE], need, (long long)(all - o->budget), over);
+}
+
+/* Transient bytes to plan for if the placement takes `placed`: other ranks of the stage differ by a row or a bias, and
+ * their placements by what the planner tolerates. */
+static int64_t with_margin(const search *d, int64_t placed, int64_t bound)
+{
+    const grid *g = &d->c->options.grid;
+    bool alone = g->ranks == g->size[GRID_PIPELINE];
+    int64_t reckoned = (int64_t)((double)bound * MARGIN);
+    return alone || placed > reckoned ? placed : reckoned;
+}
+
+/* What will be planned for at the least: where this does not fit there is nothing to place. */
+static int64_t least_planned(const search *d, int64_t bound)
+{
+    return with_margin(d, bound, bound);
+}
+
+/* Dropping all is not always least: what is recomputed is alive, too. The best of the ends of classes, if it fits. */
+static status choose_least(int *count, search *d, int64_t room)
+{
+    int64_t least = INT64_MAX, placed, bound;
+    for (int i = 1; i <= d->entry_count; i++) {
+        if (i < d->entry_count && d->entries[i].class == d->entries[i - 1].class)
+            continue;
+        TRY(try_count(&bound, d, i, true));
+        if (bound < least) {
+            least = bound;
+            *count = i;
+        }
+    }
+    TRY(try_count(&placed, d, *count, false));
+    placed = with_margin(d, placed, least);
+    return placed <= room ? STATUS_OK : refuse(d, placed);
+}
+
+static status choose_count(int *count, search *d)
+{
+    int64_t room = d->c->options.budget - d->c->persistent_bytes, placed, bound;
+    int64_t limit = room - (least_planned(d, room) - room);
+    int least = 0;
+    for (;;) {
+        TRY(bisect(count, d, least, limit));
+        TRY(try_count(&bound, d, *count, true));
+        TRY(try_count(&placed, d, *count, false));
+        placed = with_margin(d, placed, bound);
+        if (placed <= room)
+            return STATUS_OK;
+        if (*count == d->entry_count)
+            return choose_least(count, d, room);
+        /* The placement takes more than the bound: ask for that much less. */
+        least = *count + 1;
+        limit -= placed - room;
+    }
+}
+
+/* "mlp/swiglu, mlp/up in 3 of 8 layers": the classes among the first `count` entries. */
+static char *describe(const search *d, int count)
+{
+    char text[400] = "nothing";
+    size_t used = 0;
+    for (int from = 0; from < count && used < sizeof text;) {
+        const class *of = &d->classes[d->entries[from].class];
+        int first = from;
+        while (from < count && &d->classes[d->entries[from].class] == of)
+            from++;
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", first ? ", " : "", of->name);
+        if (of->nth > 0 && used < sizeof text)
+            used += (size_t)snprintf(text + used, sizeof text - used, " (%d)", of->nth + 1);
+        if (from - first < of->members && used < sizeof text)
+            used += (size_t)snprintf(text + used, sizeof text - used, " in %d of %d layers", from - first, of->members);
+    }
+    return must_strdup(text);
+}
+
+static void open_search(search *d, const compiled *c)
+{
+    *d = (search){.c = c, .order = c->options.order == ORDER_AS_LOWERED ? ORDER_AS_LOWERED : ORDER_EARLY};
+    d->drop = must_calloc((unsigned long)c->options.chunks, sizeof *d->drop);
+    d->whole = update_begin(&d->begin, c);
+    classify(d);
+}
+
+/* How many entries to drop, once ordered. */
+static status decide_count(int *count, search *d)
+{
+    int64_t placed, bound, room = d->c->options.budget - d->c->persistent_bytes;
+    *count = 0;
+    TRY(try_count(&bound, d, 0, true));
+    if (least_planned(d, bound) <= room) {
+        TRY(try_count(&placed, d, 0, false));
+        if (with_margin(d, placed, bound) <= room)
+            return STATUS_OK;
+    }
+    order_entries(d);
+    return choose_count(count, d);
+}
+
+/* With so many dropped, the best order that fits. */
+static status decide_order(search *d, int count)
+{
+    int64_t placed, bound, room = d->c->options.budget - d->c->persistent_bytes;
+    for (d->order = d->c->options.order; d->order > ORDER_EARLY; d->order--) {
+        TRY(try_count(&bound, d, count, true));
+        if (least_planned(d, bound) > room)
+            continue;
+        TRY(try_count(&placed, d, count, false));
+        if (with_margin(d, placed, bound) <= room)
+            break;
+    }
+    return STATUS_OK;
+}
+
+static void free_drop(uint8_t **drop, int chunks)
+{
+    for (int i = 0; drop && i < chunks; i++)
+        free(drop[i]);
+    free(drop);
+}
+
+static void close_search(search *d)
+{
+    if (d->c)
+        free_drop(d->drop, d->c->options.chunks);
+    free(d->classes);
+    free(d->entries);
+    compile_program_free(&d->begin);
+    pool_free(&d->words);
+}
+
+/* Marks in `own` what the first `count` entries of `d` name. Ranks of a stage record the same layers, but not at the same
+ * indices: one may gather a bias that another does not have. */
+static void adopt(search *own, const search *d, int count)
+{
+    int *taken = must_calloc((unsigned long)d->class_count + 1, sizeof *taken);
+    for (int i = 0; i < count; i++) {
+        int of = d->entries[i].class, mine = find_class(own, d->classes[of].name, d->classes[of].nth),
+            nth = taken[of]++;
+        for (int k = 0; k < own->entry_count; k++)
+            if (own->entries[k].class == mine && nth-- == 0)
+                own->drop[own->entries[k].chunk][own->entries[k].index] = 1;
+    }
+    free(taken);
+}
+
+static status decide(recompute_decision *out, const compiled *c, const compiled *largest)
+{
+    search d, own = {0};
+    open_search(&d, largest);
+    status s = decide_count(&out->dropped, &d);
+    if (s == STATUS_OK)
+        s = decide_order(&d, out->dropped);
+    if (s == STATUS_OK) {
+        open_search(&own, c);
+        adopt(&own, &d, out->dropped);
+        out->words = describe(&d, out->dropped);
+        out->drop = own.drop;
+        out->chunks = c->options.chunks;
+        out->keep = (compile_keep){RECOMPUTE_CHOSEN, out->drop, d.order, 0};
+        own.drop = NULL;
+    }
+    close_search(&own);
+    close_search(&d);
+    return s;
+}
+
+status recompute_decide(recompute_decision *out, const compiled *c)
+{
+    *out = (recompute_decision){.keep = {.how = c->options.recompute}};
+    out->keep.order = c->options.order;
+    if (!c->options.budget)
+        return STATUS_OK;
+    compiled largest = {0};
+    status s = compile_model_largest(&largest, &c->options);
+    if (s == STATUS_OK)
+        s = decide(out, c, &largest);
+    compile_free(&largest);
+    return s;
+}
+
+void recompute_decision_free(recompute_decision *d)
+{
+    free_drop(d->drop, d->chunks);
+    free(d->words);
+    *d = (recompute_decision){0};
+}

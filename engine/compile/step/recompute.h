@@ -1,0 +1,23 @@
+/* What is kept for the backward pass and what is recomputed: a setting, or what a memory budget needs. */
+#ifndef PHALANX_ENGINE_COMPILE_STEP_RECOMPUTE_H
+#define PHALANX_ENGINE_COMPILE_STEP_RECOMPUTE_H
+
+#include "engine/compile/step/compile_program.h"
+
+typedef struct recompute_decision {
+    compile_keep keep; /* points to `drop` */
+    uint8_t **drop;    /* [chunks]; NULL: keep.how is a setting */
+    int chunks;
+    int dropped; /* forward ops whose outputs are recomputed */
+    char *words; /* which; NULL without a budget */
+} recompute_decision;
+
+/* As options.recompute says, or, with options.budget, keeping as much as fits and recomputing what costs least FLOPs a byte
+ * saved. A usage failure says by how much the budget is missed when not even recomputing everything fits. The decision
+ * must be freed either way. */
+status recompute_decide(recompute_decision *out, const compiled *c);
+void recompute_decision_free(recompute_decision *d);
+/* What the ops of a program cost, in FLOPs: their own, and bytes that move as what could be computed meanwhile. */
+double recompute_price(const program *p);
+
+#endif

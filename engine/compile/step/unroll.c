@@ -1,0 +1,467 @@
+/* From bodies recorded once to the one list of a step: each action of the lowered schedule becomes a copy of its body's
+ * ops, on tensors of that micro-batch. A micro-batch's forward, backward and weight bodies share one map of tensors, so
+ * that what the forward pass keeps is what the backward pass reads. */
+#include "engine/compile/step/unroll.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+
+#include "engine/compile/model/append.h"
+#include "engine/compile/model/compile_model.h"
+#include "engine/compile/step/compile_schedule.h"
+#include "kernels/fuse.h"
+#include "kernels/op_make.h"
+#include "memory/log.h"
+#include "parallel/schedule/lowering.h"
+#include "parallel/schedule/schedule_check.h"
+#include "parallel/schedule/lowering_check.h"
+#include "parallel/schedule/simulate.h"
+
+static layer_inputs inputs_of(recorder *r, const compiled *c)
+{
+    const compile_options *o = &c->options;
+    const compiled_inputs *in = &c->inputs;
+    tensor *ids[] = {in->tokens, in->targets, in->positions, in->document_start};
+    tensor *views[4];
+    for (int i = 0; i < 4; i++) {
+        views[i] = NULL;
+        if (ids[i]->shape[0] > 0)
+            views[i] = recorder_row(r, ids[i], 0); /* as every micro-batch's */
+    }
+    return (layer_inputs){.tokens = views[0],
+                          .targets = views[1],
+                          .positions = views[2],
+                          .document_start = views[3],
+                          .rope_table = in->rope_table->shape[0] ? in->rope_table : NULL,
+                          .scalars = in->scalars,
+                          .loss = c->results.loss,
+                          .caches = c->caches,
+                          .sequence = (int)(o->decode_samples ? 1 : o->sequence),
+                          .epsilon = (float)o->shape.norm_epsilon,
+                          .dropout = (float)o->shape.dropout};
+}
+
+static void start_recorder(recorder *r, pool *p, const compiled *c)
+{
+    const compile_options *o = &c->options;
+    recorder_open(r, p, &c->around, o->compute, c->storage, c->model.numbers);
+    r->tokens = o->decode_samples ? o->decode_samples : o->micro_batch * o->sequence;
+}
+
+static void fuse(recorded *r)
+{
+    tensor *ends[] = {r->output, r->input_cotangent};
+    fuse_recorded(&r->r, ends, 2);
+}
+
+int unroll_bodies(const compiled *c)
+{
+    return c->model.chunk_count + (c->model.vocabulary ? SCHEDULE_SHARED : 0);
+}
+
+/* Activations between two chunks, or their cotangent, with a placement along the stages. */
+static tensor *between(recorder *r, const compiled *c, const char *name, placement along_stages, bool cotangent)
+{
+    int64_t shape[] = {decoder_rows_between(&r->grid, r->tokens), c->model.shape.hidden_size};
+    placements place = recorder_activation(&r->grid, r->grid.sequence ? place_shard(0) : place_replicate());
+    place.along[AXIS_COORDINATE_PIPELINE] = along_stages;
+    return recorder_input(r, name, r->compute, 2, shape, cotangent ? place_cotangent(place) : place);
+}
+
+static void record_forward(recorded *out, const compiled *c, int chunk, bool training)
+{
+    recorder *r = &out->r;
+    layer_inputs in = inputs_of(r, c);
+    const decoder_chunk *d = &c->model.chunks[chunk];
+    if (!d->embeds || c->model.vocabulary)
+        out->input = between(r, c, "input", place_replicate(), false);
+    if (c->options.decode_samples && d->loses) {
+        op copy = {.kind = OP_copy, .in = {decoder_logits(r, &c->model, chunk, &in, out->input)}};
+        recorder_record(r, "logits", &copy, 0, (tensor *[OP_MAX_OUT]){c->results.logits});
+        return;
+    }
+    out->output = decoder_forward(r, &c->model, chunk, &in, out->input);
+    if (training) {
+        if (out->output)
+            out->output_cotangent = between(r, c, "cotangent", place_replicate(), true);
+        out->input_cotangent = recorder_differentiate(r, out->input, out->output, out->output_cotangent);
+    }
+}
+
+static void record_embedding(recorded *out, const compiled *c, bool training)
+{
+    recorder *r = &out->r;
+    layer_inputs in = inputs_of(r, c);
+    out->output = decoder_embed(r, &c->model, &in);
+    if (!training)
+        return;
+    out->output_cotangent = between(r, c, "cotangent", place_partial(), true);
+    recorder_differentiate(r, NULL, out->output, out->output_cotangent);
+}
+
+/* Forward: the statistics of this stage's logits. Backward: from those of all, the loss and its gradients. */
+static void record_head(recorded *out, const compiled *c)
+{
+    recorder *r = &out->r;
+    layer_inputs in = inputs_of(r, c);
+    const loss_layer *l = &c->model.vocabulary->loss;
+    out->input = between(r, c, "input", place_shared(), false);
+    head_pass h = layer_head(r, l, &in, out->input);
+    out->output = h.statistics;
+    recorder_turn(r);
+    int64_t shape[] = {out->output->shape[0] * r->grid.stages, out->output->shape[1]};
+    placements place = out->output->place;
+    place.along[AXIS_COORDINATE_PIPELINE] = place_replicate();
+    out->output_cotangent = recorder_input(r, "statistics", DTYPE_FP32, 2, shape, place);
+    out->input_cotangent = layer_head_loss(r, l, &in, &h, out->output_cotangent);
+}
+
+void unroll_record(recorded *out, pool *p, const compiled *c, const unroll_what *what)
+{
+    *out = (recorded){0};
+    recorder *r = &out->r;
+    start_recorder(r, p, c);
+    r->training = what->training;
+    r->split = what->split;
+    r->recompute = what->recompute;
+    r->drop = what->drop;
+    r->whole = what->whole;
+    int shared = what->chunk - c->model.chunk_count;
+    if (shared >= 0)
+        r->recompute = RECOMPUTE_NONE;
+    if (shared == SCHEDULE_HEAD) {
+        record_head(out, c);
+    } else if (shared == SCHEDULE_EMBEDDING) {
+        r->split = false; /* nothing comes before its weights' gradient */
+        record_embedding(out, c, what->training);
+    } else {
+        record_forward(out, c, what->chunk, what->training);
+    }
+    if (what->fuse)
+        fuse(out);
+}
+
+void unroll_recorded_free(recorded *r)
+{
+    recorder_close(&r->r);
+}
+
+/* ---- instances ----------------------------------------------------------------------------------------------- */
+
+typedef struct unroller {
+    const compiled *c;
+    compiled_program *out;
+    const recorded *chunks;
+    tensor ***map; /* [chunk * microbatches + micro-batch][id] */
+    int microbatches;
+} unroller;
+
+/* The chunk of this stage that is `by` further along the model; -1: it is on another stage, or there is none. */
+static int neighbour(const compiled *c, int chunk, int by)
+{
+    chunk_map map = compile_chunks(&c->options);
+    int stage = c->options.grid.at[GRID_PIPELINE], g = chunk_map_global(map, stage, chunk) + by;
+    bool here = chunk < map.chunks && g >= 0 && g < map.stages * map.chunks && chunk_map_stage(map, g) == stage;
+    return here ? chunk_map_chunk(map, g) : -1;
+}
+
+static tensor *instance(unroller *u, tensor *t, int chunk, int microbatch);
+
+/* What passes between two chunks of one stage is one tensor, not a message: the one that the maker's body writes. NULL: `t` is
+ * nothing that another chunk hands over. */
+static tensor *handed_over(unroller *u, const tensor *t, int chunk, int microbatch)
+{
+    const recorded *to = &u->chunks[chunk];
+    int by = t == to->input ? -1 : t == to->output_cotangent ? 1 : 0;
+    int maker = by ? neighbour(u->c, chunk, by) : -1;
+    if (maker < 0)
+        return NULL;
+    tensor *n = instance(u, by < 0 ? u->chunks[maker].output : u->chunks[maker].input_cotangent, maker, microbatch);
+    MUST(!n->base, "%s: a view is handed over", n->name);
+    if (t->class == CLASS_KEPT)
+        n->class = CLASS_KEPT;
+    return n;
+}
+
+static tensor *instance(unroller *u, tensor *t, int chunk, int microbatch)
+{
+    if (!t || t->id < 0)
+        return t;
+    tensor ***slot = &u->map[chunk * u->microbatches + microbatch];
+    if (!*slot)
+        *slot = must_calloc((unsigned long)u->chunks[chunk].r.tensor_count, sizeof(tensor *));
+    tensor **known = &(*slot)[t->id];
+    if (!*known)
+        *known = handed_over(u, t, chunk, microbatch);
+    if (*known)
+        return *known;
+    tensor *n = pool_alloc(&u->out->pool, sizeof *n);
+    *n = *t;
+    *known = n;
+    n->producer = NULL;
+    u->out->tensors++;
+    if (t->base) {
+        n->base = instance(u, t->base, chunk, microbatch);
+        const tensor *root = t->base;
+        if (root->per_microbatch)
+            n->offset += microbatch * (tensor_bytes(root) / root->shape[0]);
+        if (tensor_persistent(root))
+            n->address = root->address + n->offset;
+    }
+    return n;
+}
+
+static void play_body(unroller *u, int chunk, phase p, int microbatch)
+{
+    const program *body = &u->chunks[chunk].r.body[p];
+    for (int i = 0; i < body->count; i++) {
+        const op *of = body->ops[i];
+        tensor *in[OP_MAX_IN], *out[OP_MAX_OUT];
+        for (int k = 0; k < OP_MAX_IN; k++)
+            in[k] = instance(u, of->in[k], chunk, microbatch);
+        for (int k = 0; k < OP_MAX_OUT; k++)
+            out[k] = instance(u, of->out[k], chunk, microbatch);
+        op *o = op_make_copy(&u->out->pool, of, in, out);
+        o->chunk = (int16_t)chunk;
+        o->microbatch = microbatch;
+        if (o->at.accumulate == OP_WRITES_FIRST)
+            o->at.accumulate = microbatch > 0 ? OP_ADDS : OP_WRITES;
+        if (o->kind == OP_dropout)
+            o->at.sample = microbatch * u->c->options.micro_batch;
+        program_append(&u->out->list, o);
+    }
+}
+
+static phase phase_of(action_kind kind)
+{
+    return kind == ACTION_FORWARD ? PHASE_FORWARD : kind == ACTION_BACKWARD_WEIGHT ? PHASE_WEIGHT : PHASE_BACKWARD;
+}
+
+/* A receive's or send's tensor: of the chunk and micro-batch whose action it is for, or which made it. */
+static tensor *message(unroller *u, const lowering_step *s)
+{
+    const recorded *chunk = &u->chunks[s->action.chunk];
+    bool receive = s->kind == LOWERING_RECEIVE, activation = s->payload == EXCHANGE_ACTIVATION;
+    tensor *t = receive ? (activation ? chunk->input : chunk->output_cotangent)
+                        : (activation ? chunk->output : chunk->input_cotangent);
+    MUST(t, "%s has no tensor to %s", exchange_name(s->payload), lowering_kind_name(s->kind));
+    return instance(u, t, s->action.chunk, s->action.microbatch);
+}
+
+static int peer_rank(const compiled *c, int stage)
+{
+    int at[GRID_AXES];
+    for (int i = 0; i < GRID_AXES; i++)
+        at[i] = c->options.grid.at[i];
+    at[GRID_PIPELINE] = stage;
+    return grid_rank_at(&c->options.grid, at);
+}
+
+/* Ends what `o` began. */
+static void append_wait(compiled_program *out, const op *o)
+{
+    op wait = *o;
+    wait.kind = OP_wait;
+    program_append(&out->list, op_make(&out->pool, &wait, 0, NULL));
+}
+
+static op *append_message(compiled_program *out, bool receive, tensor *t, const op *like)
+{
+    op message = *like;
+    message.kind = receive ? OP_receive : OP_send;
+    message.site = like->label;
+    message.layer = -1;
+    message.at.axis = AXIS_PIPELINE;
+    message.at.request = out->requests++;
+    (receive ? message.out : message.in)[0] = t;
+    op *o = op_make(&out->pool, &message, 0, NULL);
+    program_append(&out->list, o);
+    return o;
+}
+
+/* ---- what all stages exchange -------------------------------------------------------------------------------------- */
+
+/* One tensor is on all stages; the other is the stage's own with the first or the last layers, or of the statistics each
+ * stage's part. */
+static const struct {
+    bool gathers; /* from the other one; else sums onto it */
+    bool backward;
+    int body; /* of what is on all stages: SCHEDULE_HEAD or SCHEDULE_EMBEDDING, whose other end is the last or the first layers */
+    size_t all, own; /* tensors of a recorded body */
+} meetings[EXCHANGES] = {
+    [EXCHANGE_EMBEDDING] = {false, false, SCHEDULE_EMBEDDING, offsetof(recorded, output), offsetof(recorded, input)},
+    [EXCHANGE_HIDDEN] = {true, false, SCHEDULE_HEAD, offsetof(recorded, input), offsetof(recorded, output)},
+    [EXCHANGE_STATISTICS] = {true, false, SCHEDULE_HEAD, offsetof(recorded, output_cotangent),
+                             offsetof(recorded, output)},
+    [EXCHANGE_HIDDEN_COTANGENT] = {false, true, SCHEDULE_HEAD, offsetof(recorded, input_cotangent),
+                                   offsetof(recorded, output_cotangent)},
+    [EXCHANGE_EMBEDDING_COTANGENT] = {true, true, SCHEDULE_EMBEDDING, offsetof(recorded, output_cotangent),
+                                      offsetof(recorded, input_cotangent)},
+};
+
+static tensor *tensor_of(unroller *u, int body, size_t which, int microbatch)
+{
+    tensor *const *t = (tensor *const *)(const void *)((const char *)&u->chunks[body] + which);
+    MUST(*t, "body %d has no such tensor to exchange", body);
+    return instance(u, *t, body, microbatch);
+}
+
+/* What a stage has that is not the owner: no rows of it. */
+static tensor *no_rows(unroller *u, const tensor *like)
+{
+    tensor *t = pool_alloc(&u->out->pool, sizeof *t);
+    const int64_t shape[TENSOR_DIMS] = {0, like->shape[1]};
+    tensor_describe(t, like->name, CLASS_TEMPORARY, (dtype)like->type, like->dims, shape);
+    t->place = like->place;
+    t->place.along[AXIS_COORDINATE_PIPELINE] = place_replicate();
+    return t;
+}
+
+static op *append_meeting(unroller *u, int kind, int microbatch)
+{
+    chunk_map map = compile_chunks(&u->c->options);
+    int body = map.chunks + meetings[kind].body, head = meetings[kind].body == SCHEDULE_HEAD;
+    op like = {.kind = meetings[kind].gathers ? OP_all_gather : OP_reduce_scatter,
+               .phase = meetings[kind].backward ? PHASE_BACKWARD : PHASE_FORWARD,
+               .chunk = (int16_t)body,
+               .layer = -1,
+               .microbatch = microbatch,
+               .label = exchange_name(kind),
+               .site = exchange_name(kind),
+               .at = append_along(u->c, AXIS_VOCABULARY)};
+    tensor *all = tensor_of(u, body, meetings[kind].all, microbatch), *own = NULL;
+    like.at.rows = all->shape[0];
+    like.at.replicate = kind != EXCHANGE_HIDDEN;
+    like.at.request = u->out->requests++;
+    if (kind != EXCHANGE_STATISTICS)
+        like.at.owner = chunk_map_stage(map, head ? map.stages * map.chunks - 1 : 0);
+    if (like.at.owner < 0)
+        own = tensor_of(u, body, meetings[kind].own, microbatch);
+    else if (like.at.owner == like.at.group_rank)
+        own = tensor_of(u, head ? map.chunks - 1 : 0, meetings[kind].own, microbatch);
+    else
+        own = no_rows(u, all);
+    like.in[0] = meetings[kind].gathers ? own : all;
+    like.out[0] = meetings[kind].gathers ? all : own;
+    op *o = op_make(&u->out->pool, &like, 0, NULL);
+    program_append(&u->out->list, o);
+    return o;
+}
+
+static void play_steps(unroller *u, const lowering_step *steps, int count)
+{
+    op **launched = must_calloc((unsigned long)count, sizeof(op *));
+    for (int i = 0; i < count; i++) {
+        const lowering_step *s = &steps[i];
+        if (s->kind == LOWERING_COMPUTE) {
+            play_body(u, s->action.chunk, phase_of((action_kind)s->action.kind), s->action.microbatch);
+            continue;
+        }
+        if (s->kind == LOWERING_WAIT) {
+            append_wait(u->out, launched[s->pair]);
+            continue;
+        }
+        if (s->kind == LOWERING_MEET) {
+            launched[i] = append_meeting(u, s->payload, s->action.microbatch);
+            continue;
+        }
+        op like = {.phase = (uint8_t)phase_of((action_kind)s->action.kind),
+                   .chunk = s->action.chunk,
+                   .microbatch = s->action.microbatch,
+                   .label = exchange_name(s->payload),
+                   .at.upstream = s->payload == EXCHANGE_COTANGENT,
+                   .at.peer = peer_rank(u->c, s->peer)};
+        launched[i] = append_message(u->out, s->kind == LOWERING_RECEIVE, message(u, s), &like);
+    }
+    free(launched);
+}
+
+static void open_unroller(unroller *u, compiled_program *out, const compiled *c, const recorded *chunks,
+                          int microbatches)
+{
+    *u = (unroller){.c = c, .out = out, .chunks = chunks, .microbatches = microbatches};
+    u->map = must_calloc((unsigned long)(unroll_bodies(c) * microbatches), sizeof(tensor **));
+}
+
+static void close_unroller(unroller *u)
+{
+    for (int i = 0; i < unroll_bodies(u->c) * u->microbatches; i++)
+        free(u->map[i]);
+    free(u->map);
+}
+
+/* The order of messages follows from a simulation: any positive times are safe, if all ranks use the same. */
+static status time_schedule(simulation *out, const compiled *c, const schedule *s)
+{
+    if (!s->shared)
+        return simulate_uniform(out, s, (simulate_cost){1, 1, 1}, 0, 0);
+    double hop;
+    simulate_cost *costs = compile_schedule_costs(&hop, &c->options, s);
+    status ok = simulate_run(out, s, costs, hop, 0);
+    free(costs);
+    return ok;
+}
+
+status unroll(compiled_program *out, const compiled *c, const recorded *chunks, const schedule *s)
+{
+    unroller u;
+    lowering l = {0};
+    simulation timing = {0};
+    TRY(schedule_check(s));
+    TRY(time_schedule(&timing, c, s));
+    status ok = lowering_make(&l, &timing, LOWERING_DEFAULTS);
+    if (ok == STATUS_OK)
+        ok = lowering_check(&l, s);
+    if (ok == STATUS_OK) {
+        open_unroller(&u, out, c, chunks, s->microbatches);
+        int stage = c->options.grid.at[GRID_PIPELINE];
+        play_steps(&u, l.steps[stage], l.counts[stage]);
+        close_unroller(&u);
+    }
+    lowering_free(&l);
+    simulate_free(&timing);
+    return ok;
+}
+
+/* One chunk's forward pass, with the messages before and after it. */
+static void play_chunk(unroller *u, chunk_map map, int stage, int k, int microbatch)
+{
+    for (int send = 0; send < 2; send++) {
+        if (send)
+            play_body(u, k, PHASE_FORWARD, microbatch);
+        int other = chunk_map_global(map, stage, k) + (send ? 1 : -1);
+        bool model_ends = other < 0 || other == map.stages * map.chunks;
+        if (model_ends || neighbour(u->c, k, send ? 1 : -1) >= 0)
+            continue;
+        op like = {.phase = PHASE_FORWARD, .label = exchange_name(EXCHANGE_ACTIVATION), .microbatch = -1};
+        like.at.peer = peer_rank(u->c, chunk_map_stage(map, other));
+        tensor *t = instance(u, send ? u->chunks[k].output : u->chunks[k].input, k, microbatch);
+        append_wait(u->out, append_message(u->out, !send, t, &like));
+    }
+}
+
+/* The forward actions of GPipe without its backward ones: messages only go down the stages, one micro-batch after another, and
+ * each is waited for at once. */
+void unroll_forward(compiled_program *out, const compiled *c, const recorded *chunks, int microbatches)
+{
+    unroller u;
+    open_unroller(&u, out, c, chunks, microbatches);
+    chunk_map map = compile_chunks(&c->options);
+    bool divided = c->model.vocabulary != NULL;
+    int head = map.chunks + SCHEDULE_HEAD;
+    for (int m = 0; m < microbatches; m++) {
+        if (divided) {
+            play_body(&u, map.chunks + SCHEDULE_EMBEDDING, PHASE_FORWARD, m);
+            append_wait(out, append_meeting(&u, EXCHANGE_EMBEDDING, m));
+        }
+        for (int k = 0; k < map.chunks; k++)
+            play_chunk(&u, map, c->options.grid.at[GRID_PIPELINE], k, m);
+        if (divided) {
+            append_wait(out, append_meeting(&u, EXCHANGE_HIDDEN, m));
+            play_body(&u, head, PHASE_FORWARD, m);
+            append_wait(out, append_meeting(&u, EXCHANGE_STATISTICS, m));
+            play_body(&u, head, PHASE_BACKWARD, m);
+        }
+    }
+    close_unroller(&u);
+}

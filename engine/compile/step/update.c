@@ -1,0 +1,404 @@
+/* A training step before and after its micro-batches: weights are gathered before; after them the reduction of gradients, their
+ * norm over the grid, and the optimizer.
+ *
+ * With ZeRO 1 and 2 a rank updates the rows of a weight that it owns. The others' rows are those of the step before until the next
+ * step gathers them: so each gather has until the first op that reads the weight, not the end of a step.
+ *
+ * A gradient's reductions come right after the last op that adds to it, so that they travel while the rest of the
+ * backward pass computes; which ops those are is found in the unrolled list. A reduction in place makes a new value on the
+ * same bytes, and what reads a gradient afterwards reads that value. */
+#include "engine/compile/step/update.h"
+
+#include <stdlib.h>
+
+#include "engine/compile/model/append.h"
+#include "engine/compile/model/collective.h"
+#include "engine/compile/model/compressed.h"
+#include "engine/compile/model/offload.h"
+#include "engine/compile/model/optimizer.h"
+#include "kernels/exact_sum.h"
+#include "kernels/operands.h"
+#include "memory/log.h"
+
+/* Parameters whose gradients are to be reduced together along one axis. */
+typedef struct bucket {
+    const parameter *of[COMM_PIECES];
+    int count;
+    int64_t bytes;
+} bucket;
+
+typedef struct update {
+    compiled_program *out;
+    const compiled *c;
+    tensor **gradient;      /* by number: each parameter's value so far, of the owned rows once it is scattered */
+    bucket *buckets;        /* [AXIS_COUNT] */
+    compressed *compressed; /* sums over the data ranks in compressed form, or NULL */
+    offload *offload;       /* of what is in host memory */
+    bool counts;            /* something was added to the norm's bins */
+} update;
+
+static op_attributes along_gradient(const compiled *c, const parameter *p)
+{
+    op_attributes at = append_along(c, AXIS_GRADIENT);
+    at.rows = p->vector ? p->columns : p->rows;
+    at.owner = c->storage[p->number].owner;
+    return at;
+}
+
+static tensor *append(compiled_program *out, const char *label, const op *like, tensor *into)
+{
+    return append_op(out, PHASE_UPDATE, label, like, 0, into)->out[0];
+}
+
+static const char *label_of(compiled_program *out, const parameter *p, const char *what)
+{
+    return pool_format(&out->pool, "%s/%s", p->name, what);
+}
+
+/* ---- before ---------------------------------------------------------------------------------------------------- */
+
+static tensor *gather_weight(compiled_program *out, const compiled *c, const parameter *p, tensor *own, tensor *into)
+{
+    op gather = {.kind = OP_all_gather, .in = {own}, .at = along_gradient(c, p)};
+    return append_op(out, PHASE_BEGIN, label_of(out, p, "gather weight"), &gather, into ? 0 : 1, into)->out[0];
+}
+
+void update_gather(compiled_program *out, const compiled *c)
+{
+    if (c->options.zero == 0 || grid_group_size(&c->options.grid, AXIS_GRADIENT) == 1)
+        return;
+    for (int i = 0; i < c->model.parameter_count; i++) {
+        const parameter *p = c->model.parameters[i];
+        const storage *s = &c->storage[p->number];
+        if (!s->shard_weight && p->shares < 0)
+            gather_weight(out, c, p, s->own_weight, s->weight);
+    }
+}
+
+tensor *const *update_begin(compiled_program *out, const compiled *c)
+{
+    tensor **whole = NULL;
+    update_gather(out, c);
+    for (int i = 0; i < c->model.parameter_count && !c->options.gather_each; i++) {
+        const parameter *p = c->model.parameters[i];
+        const storage *s = &c->storage[p->number];
+        if (!s->shard_weight)
+            continue;
+        if (!whole)
+            whole = pool_alloc(&out->pool, (size_t)c->model.numbers * sizeof *whole);
+        whole[p->number] = gather_weight(out, c, p, s->shard, NULL);
+    }
+    return whole;
+}
+
+/* ---- reductions ------------------------------------------------------------------------------------------------ */
+
+/* Of a sum over ranks that hold copies of key/value heads: only those rows are summed. */
+static void only_copies(op_attributes *at, const storage *s, const tensor *d)
+{
+    int64_t held = s->shard_gradient && !s->of->vector ? s->own_first : 0, from = s->of->copied_from - held;
+    at->first = from > 0 ? from : 0;
+    at->rows = d->shape[0] - at->first;
+}
+
+/* A vector, one row, is owned whole or not at all. */
+static int64_t first_owned(const storage *s)
+{
+    return s->of->vector ? 0 : s->own_first;
+}
+
+static bool is_partial(const tensor *d, axis a)
+{
+    for (int i = 0; i < AXIS_SLOTS; i++)
+        if ((axis_slots(a) >> i & 1) && d->place.along[i].kind == PLACE_PARTIAL)
+            return tensor_elements(d) > 0;
+    return false;
+}
+
+/* The sum along one axis, op `place` of `together` that are launched as one. Where the ranks divide the gradient, each gets the
+ * rows that it owns. */
+static tensor *reduce_along(update *u, const parameter *p, axis a, int place, int together)
+{
+    const storage *s = &u->c->storage[p->number];
+    const char *label = label_of(u->out, p, "reduce gradient");
+    tensor *d = u->gradient[p->number];
+    bool scatters = a == AXIS_GRADIENT && u->c->options.zero > 0;
+    op like = {.kind = scatters ? OP_reduce_scatter : OP_all_reduce, .in = {d}};
+    like.at = scatters ? along_gradient(u->c, p) : append_along(u->c, a);
+    if (a == AXIS_KV)
+        only_copies(&like.at, s, d);
+    if (together > 1) {
+        like.at.bundle = (int16_t)place;
+        like.at.bundle_of = (int16_t)together;
+    }
+    tensor *into = scatters ? append_rows(u->out, d, first_owned(s), s->own_gradient->shape[0]) : d;
+    return append(u->out, label, &like, into);
+}
+
+/* The axis along which a gradient is to be summed next, once that has been done along `after` (AXIS_COUNT: along none);
+ * AXIS_COUNT: along none any more. Copies agree first, so that what is divided afterwards is the same on all of them. */
+static axis next_sum(const tensor *d, axis after)
+{
+    static const axis_gradients order[] = {AXIS_SUMS_COPIES, AXIS_SUMS_ALL};
+    bool due = after == AXIS_COUNT;
+    for (int i = 0; i < 2; i++)
+        for (axis a = 0; a < AXIS_COUNT; a++) {
+            if (due && axis_rows[a].gradients == order[i] && is_partial(d, a))
+                return a;
+            due |= axis_rows[a].gradients == order[i] && a == after;
+        }
+    return AXIS_COUNT;
+}
+
+/* parallel.bucket. A message costs its latency however short it is, and nothing is left to hide the last bucket: many small
+ * ones cost latency, a large last one the time to send it. What `phalanx plan` says of a step on 64 data ranks of its default
+ * cluster, in ms:
+ *
+ *     bucket                         1 B     8 MiB    32 MiB   128 MiB   512 MiB     4 GiB
+ *     llama-1b, ZeRO 0             246.62    246.30    246.14    246.26    247.44    259.22
+ *     llama-1b, ZeRO 1             182.52    182.20    182.04    182.17    183.34    195.13
+ *     llama-7b, tensor 8           327.67    327.03    326.39    326.87    331.41    364.85
+ *     llama-8b, tensor 4 x stage 4 244.71    244.53    244.44    245.08    248.93    261.47
+ *
+ * Hence 32 MiB. Which gradients share a bucket follows from the program and from sizes that all ranks of an axis agree about;
+ * no bit of a sum depends on it. */
+static void flush_bucket(update *u, axis a);
+
+/* Puts a gradient where its next sum is made, and makes that if enough have come. */
+static void reduce(update *u, const parameter *p, axis after)
+{
+    const tensor *d = u->gradient[p->number];
+    axis a = next_sum(d, after);
+    if (a == AXIS_COUNT)
+        return;
+    bucket *b = &u->buckets[a];
+    b->of[b->count++] = p;
+    b->bytes += p->rows * p->columns * dtype_bytes((dtype)d->type); /* of all rows, however the ranks divide them */
+    if (b->bytes >= u->c->options.bucket || b->count == COMM_PIECES)
+        flush_bucket(u, a);
+}
+
+static void flush_bucket(update *u, axis a)
+{
+    bucket full = u->buckets[a];
+    u->buckets[a] = (bucket){0};
+    if (u->compressed && a == AXIS_GRADIENT) {
+        compressed_reduce(u->compressed, full.of, full.count);
+        return;
+    }
+    for (int i = 0; i < full.count; i++)
+        u->gradient[full.of[i]->number] = reduce_along(u, full.of[i], a, i, full.count);
+    for (int i = 0; i < full.count; i++)
+        reduce(u, full.of[i], a);
+}
+
+/* In the order of sums, since one fills the buckets of later ones. */
+static void flush_buckets(update *u)
+{
+    static const axis_gradients order[] = {AXIS_SUMS_COPIES, AXIS_SUMS_ALL};
+    for (int i = 0; i < 2; i++)
+        for (axis a = 0; a < AXIS_COUNT; a++)
+            if (axis_rows[a].gradients == order[i])
+                flush_bucket(u, a);
+}
+
+/* The parameter that has the same weight and a gradient apart, or NULL. */
+static const parameter *sharer_of(const compiled *c, const parameter *p)
+{
+    for (int i = 0; i < c->model.parameter_count; i++)
+        if (c->model.parameters[i]->shares == p->number)
+            return c->model.parameters[i];
+    return NULL;
+}
+
+/* Does its gradient wait for another stage, or for another parameter's? */
+static bool is_tied(const compiled *c, const parameter *p)
+{
+    return (p->sums & axis_slots(AXIS_TIE)) || p->shares >= 0 || sharer_of(c, p);
+}
+
+/* Adds to a gradient that of the parameter that shares the weight, which is no longer of use. */
+static void add_shared(update *u, const parameter *p)
+{
+    const parameter *other = sharer_of(u->c, p);
+    if (!other || tensor_elements(u->gradient[p->number]) == 0)
+        return;
+    op add = {.kind = OP_accumulate, .in = {u->gradient[other->number]}, .out = {u->gradient[p->number]}};
+    add.at.accumulate = OP_ADDS;
+    append(u->out, label_of(u->out, p, "sum gradients"), &add, NULL);
+}
+
+/* The parameter whose gradient `t`, an op's output, is or is part of; or NULL. */
+static const parameter *adds_to(const compiled *c, tensor *t)
+{
+    const parameter *p = t ? tensor_root(t)->parameter : NULL;
+    return p && tensor_root(t) == c->storage[p->number].gradient ? p : NULL;
+}
+
+enum { NEVER = -1, REDUCED = -2 };
+
+/* By number: the op of the list that completes the parameter's gradient. */
+static int *last_additions(const compiled *c, const program *list)
+{
+    int *last = must_alloc(((unsigned long)c->model.numbers + 1) * sizeof *last);
+    for (int i = 0; i < c->model.numbers; i++)
+        last[i] = NEVER;
+    for (int i = 0; i < list->count; i++)
+        for (int k = 0; k < OP_MAX_OUT; k++) {
+            const parameter *p = adds_to(c, list->ops[i]->out[k]);
+            if (p)
+                last[p->number] = i;
+        }
+    return last;
+}
+
+/* Each parameter's reductions go after the op that completes its gradient; the tied embedding's, which waits for another
+ * stage, to the end. */
+static void insert_reductions(update *u)
+{
+    const compiled *c = u->c;
+    program before = u->out->list;
+    u->out->list = (program){0};
+    int *last = last_additions(c, &before), complete = 0;
+    for (int i = 0; i < before.count; i++) {
+        program_append(&u->out->list, before.ops[i]);
+        for (int k = 0; k < OP_MAX_OUT; k++) {
+            const parameter *p = adds_to(c, before.ops[i]->out[k]);
+            if (p && last[p->number] == i && !is_tied(c, p)) {
+                reduce(u, p, AXIS_COUNT);
+                last[p->number] = REDUCED;
+                complete++;
+            }
+        }
+        /* by then half of the last backward pass's activations are gone, and the windows take their bytes */
+        if (2 * complete >= c->model.parameter_count)
+            offload_ahead(u->offload);
+    }
+    offload_ahead(u->offload);
+    for (int i = 0; i < c->model.parameter_count; i++) {
+        const parameter *p = c->model.parameters[i];
+        if (last[p->number] == REDUCED || p->shares >= 0)
+            continue;
+        add_shared(u, p);
+        reduce(u, p, AXIS_COUNT);
+    }
+    flush_buckets(u);
+    if (u->compressed)
+        compressed_finish(u->compressed);
+    free(last);
+    program_free(&before);
+}
+
+/* ---- norm ------------------------------------------------------------------------------------------------------ */
+
+static void add_squares(update *u, const parameter *p, int64_t first, int64_t rows)
+{
+    tensor *d = u->gradient[p->number];
+    if (rows <= 0)
+        return;
+    op add = {.kind = OP_sum_squares, .in = {d}, .out = {u->c->results.bins}};
+    add.at.accumulate = u->counts ? OP_ADDS : OP_WRITES;
+    if (first > 0 || rows < d->shape[0])
+        add.in[0] = append_rows(u->out, d, first, rows);
+    append(u->out, label_of(u->out, p, "norm"), &add, NULL);
+    u->counts = true;
+}
+
+/* Each gradient element is counted once over the grid: copies by the first rank that holds them; of the ranks whose gradients
+ * sum, by the one that owns the rows, or with ZeRO 0 would own them. */
+static void count_squares(update *u, const parameter *p)
+{
+    const compiled *c = u->c;
+    const storage *s = &c->storage[p->number];
+    const grid *g = &c->options.grid;
+    placement place = p->place.along[AXIS_COORDINATE_TENSOR];
+    bool copy = place.kind == PLACE_REPLICATE || place.kind == PLACE_SHARED;
+    if (p->tied || (copy && g->at[GRID_TENSOR] > 0))
+        return;
+    int ranks = grid_group_size(g, AXIS_GRADIENT), me = grid_index(g, AXIS_GRADIENT);
+    int64_t first = 0, rows = u->gradient[p->number]->shape[0], start = p->vector ? 0 : s->own_first;
+    if (ranks > 1 && c->options.zero == 0) {
+        if (p->vector && p->number % ranks != me)
+            return;
+        if (!p->vector)
+            shard_rows(&first, &rows, p->rows, ranks, me);
+        start = first;
+    }
+    if (p->copied_from >= 0 && grid_index(g, AXIS_KV) > 0 && rows > 0) {
+        int64_t own = p->copied_from - start; /* of the rows at hand, those that are no copies */
+        rows = own < 0 ? 0 : own < rows ? own : rows;
+    }
+    add_squares(u, p, first, rows);
+}
+
+/* Returns the control tensor that updates read. */
+static tensor *append_norm(update *u)
+{
+    const compiled *c = u->c;
+    tensor *bins = c->results.bins;
+    for (int i = 0; i < c->model.parameter_count; i++)
+        count_squares(u, c->model.parameters[i]);
+    if (!u->counts)
+        append(u->out, "norm/zero", &(op){.kind = OP_zero, .out = {bins}}, NULL);
+    op_attributes at = append_along(c, AXIS_GRID);
+    if (at.group_size > 1)
+        bins = append(u->out, "norm/reduce", &(op){.kind = OP_all_reduce, .in = {bins}, .at = at}, bins);
+    op clip = {.kind = OP_clip, .in = {bins, c->inputs.scalars}};
+    return append(u->out, "norm/clip", &clip, c->results.control);
+}
+
+/* ---- loss ------------------------------------------------------------------------------------------------------ */
+
+void update_loss(compiled_program *out, const compiled *c)
+{
+    tensor *total = c->results.loss_total;
+    bool counts = c->last_stage && c->options.grid.at[GRID_TENSOR] == 0;
+    if (counts)
+        total = append(out, "loss/copy", &(op){.kind = OP_copy, .in = {c->results.loss}}, total);
+    else
+        append(out, "loss/zero", &(op){.kind = OP_zero, .out = {total}}, NULL);
+    op reduce = {.kind = OP_all_reduce, .in = {total}, .at = append_along(c, AXIS_GRID)};
+    if (reduce.at.group_size > 1)
+        total = append(out, "loss/reduce", &reduce, total);
+    operands_whole(total);
+}
+
+/* ---- optimizer ------------------------------------------------------------------------------------------------- */
+
+static void append_update(update *u, const parameter *p, tensor *control)
+{
+    const storage *s = &u->c->storage[p->number];
+    tensor *d = u->gradient[p->number];
+    if (s->own_rows > 0 && p->shares < 0 && !offload_takes(&u->c->options, p))
+        optimizer_append(&(optimizer_update){
+            .out = u->out, .c = u->c, .s = s, .rows = d->shape[0], .gradient = d, .control = control});
+}
+
+static void append_updates(update *u, tensor *control)
+{
+    for (int i = 0; i < u->c->model.parameter_count; i++)
+        append_update(u, u->c->model.parameters[i], control);
+    for (int i = 0; i < offload_pieces(u->offload); i++)
+        offload_update(u->offload, i, u->gradient, control);
+}
+
+void update_append(compiled_program *out, const compiled *c)
+{
+    update u = {
+        .out = out, .c = c, .buckets = must_calloc(AXIS_COUNT, sizeof *u.buckets), .offload = offload_make(out, c)};
+    u.gradient = must_calloc((unsigned long)c->model.numbers + 1, sizeof(tensor *));
+    for (int i = 0; i < c->model.numbers; i++)
+        u.gradient[i] = c->storage[i].gradient;
+    if (compressed_wanted(&c->options))
+        u.compressed = compressed_make(out, c, u.gradient);
+    insert_reductions(&u);
+    update_loss(out, c);
+    tensor *control = append_norm(&u);
+    if (u.compressed) {
+        compressed_keep(u.compressed, control);
+        compressed_free(u.compressed);
+    }
+    append_updates(&u, control);
+    free(u.gradient);
+    free(u.buckets);
+}

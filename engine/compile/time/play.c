@@ -1,0 +1,592 @@
+#include "engine/compile/time/play.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/compile/time/play_parts.h"
+#include "memory/log.h"
+
+/* ---- taking a program ------------------------------------------------------------------------------------------------- */
+
+void play_open(play *out, const profile *p, int stages)
+{
+    MUST(stages <= PLAY_STAGES, "%d stages", stages);
+    *out = (play){.profile = p, .count = stages};
+    out->ranks = must_calloc((unsigned long)stages, sizeof *out->ranks);
+}
+
+void play_free(play *p)
+{
+    for (int i = 0; i < p->count; i++)
+        free(p->ranks[i].ops);
+    free(p->ranks);
+    *p = (play){0};
+}
+
+static int stage_of(const grid *g, int rank)
+{
+    return grid_of(g, rank).at[GRID_PIPELINE];
+}
+
+static play_op take(const profile *p, const grid *g, const program *list, int i)
+{
+    const op *o = list->ops[i];
+    play_op e = {.request = o->at.request,
+                 .microbatch = o->microbatch,
+                 .axis = o->at.axis,
+                 .upstream = o->at.upstream,
+                 .phase = o->phase,
+                 .chunk = o->chunk,
+                 .peer = -1};
+    if (o->kind == OP_wait) {
+        e.does = WAITS;
+    } else if (op_row_of(o)->flags & OP_COMM) {
+        bool message = o->kind == OP_send || o->kind == OP_receive;
+        e.does = LAUNCHES;
+        e.sends = o->kind == OP_send;
+        e.last = o->at.bundle + 1 >= o->at.bundle_of;
+        e.seconds = e.last ? profile_transfer(p, g, list, i) : 0;
+        e.peer = message ? stage_of(g, o->at.peer) : -1;
+        e.leaves = message ? o->at.peer / p->node_ranks != g->rank / p->node_ranks
+                           : profile_leaves_node(p, g, (axis)o->at.axis);
+    } else {
+        e.does = op_row_of(o)->flags & OP_HOST ? COPIES : COMPUTES;
+        e.sends = o->kind == OP_stow;
+        e.seconds = profile_op(p, o);
+    }
+    return e;
+}
+
+/* Where nothing was overlapped, sums of gradients begin when the backward pass is over: but for those that are waited for before. */
+static void postpone_sums(play_rank *r)
+{
+    bool *needed = must_calloc((unsigned long)r->requests + 1, sizeof *needed);
+    for (int i = r->last_action; i >= 0; i--) {
+        play_op *e = &r->ops[i];
+        if (e->does == WAITS)
+            needed[e->request] = true;
+        e->late = e->does == LAUNCHES && e->phase == PHASE_UPDATE && !needed[e->request];
+    }
+    free(needed);
+}
+
+void play_add(play *p, const grid *g, const program *list, int requests)
+{
+    play_rank *r = &p->ranks[g->at[GRID_PIPELINE]];
+    MUST(!r->ops, "stage %d is there already", g->at[GRID_PIPELINE]);
+    *r = (play_rank){.grid = *g, .count = list->count, .requests = requests, .last_action = -1};
+    r->ops = must_alloc((unsigned long)(list->count + 1) * sizeof *r->ops);
+    for (int i = 0; i < list->count; i++) {
+        r->ops[i] = take(p->profile, &r->grid, list, i);
+        r->last_action = list->ops[i]->microbatch >= 0 ? i : r->last_action;
+    }
+    if (p->profile->as_lowered)
+        postpone_sums(r);
+}
+
+/* ---- queues ------------------------------------------------------------------------------------------------------------- */
+
+/* Of a rank: its communicators in the order of axes, two directions each, those between stages by neighbour. */
+enum { FOR_GROUPS, SENDS_MESSAGES, RECEIVES_MESSAGES, USES };
+enum { LINKS = 2 * USES, BUSY = 64 };
+
+typedef struct queue {
+    int *launched; /* ops, in order */
+    int head, tail;
+    double free; /* idle from then on */
+    double since,
+        own;    /* until then not idle: waiting for links, or under way, from `since` on, under way from `own` on */
+    int behind; /* the axis for which it waited between */
+} queue;
+
+/* Of a rank, within its node and beyond: what it exchanges with groups, and messages out and in. When it is in use: the latest
+ * times, ascending. Ranks are not played in the order of time, so that what is found later may
+ * begin earlier, in a gap. */
+typedef struct link {
+    double from[BUSY], to[BUSY];
+    double owed;     /* by groups: what messages took of the link while a group used it */
+    int count, axis; /* of the latest use */
+} link;
+
+typedef struct request {
+    double start, end; /* of its transfer */
+    double launched;   /* by all who take part */
+    double since, own; /* as the queue's, when it was under way */
+    int behind;
+    int op; /* that launched it; -1: not yet */
+    bool met;
+    int cause_rank, cause_op; /* whose launch was the last */
+} request;
+
+typedef struct player {
+    play *p;
+    queue **queues; /* [ranks][communicators] */
+    request **requests;
+    link (*links)[LINKS];
+    double (*bus)[2]; /* when it is free: to the device, to host memory */
+    int *at;
+    double *now;
+    int communicators;
+} player;
+
+static int communicator_of(const play_op *e)
+{
+    return e->peer < 0 ? (int)e->axis : AXIS_COUNT + 2 * e->peer + e->upstream;
+}
+
+static void open_player(player *s, play *p)
+{
+    *s = (player){.p = p, .communicators = AXIS_COUNT + 2 * p->count};
+    s->queues = must_calloc((unsigned long)p->count, sizeof *s->queues);
+    s->requests = must_calloc((unsigned long)p->count, sizeof *s->requests);
+    s->links = must_calloc((unsigned long)p->count, sizeof *s->links);
+    s->bus = must_calloc((unsigned long)p->count, sizeof *s->bus);
+    s->at = must_calloc((unsigned long)p->count, sizeof *s->at);
+    s->now = must_calloc((unsigned long)p->count, sizeof *s->now);
+    for (int r = 0; r < p->count; r++) {
+        const play_rank *rank = &p->ranks[r];
+        int *launches = must_calloc((unsigned long)s->communicators, sizeof *launches);
+        s->queues[r] = must_calloc((unsigned long)s->communicators, sizeof **s->queues);
+        s->requests[r] = must_calloc((unsigned long)rank->requests + 1, sizeof **s->requests);
+        for (int i = 0; i < rank->requests; i++)
+            s->requests[r][i].op = -1;
+        for (int i = 0; i < rank->count; i++)
+            if (rank->ops[i].does == LAUNCHES)
+                launches[communicator_of(&rank->ops[i])]++;
+        for (int k = 0; k < s->communicators; k++)
+            s->queues[r][k].launched = must_alloc((unsigned long)(launches[k] + 1) * sizeof(int));
+        free(launches);
+    }
+}
+
+static void close_player(player *s)
+{
+    for (int r = 0; r < s->p->count; r++) {
+        for (int k = 0; k < s->communicators; k++)
+            free(s->queues[r][k].launched);
+        free(s->queues[r]);
+        free(s->requests[r]);
+    }
+    free(s->queues);
+    free(s->requests);
+    free(s->links);
+    free(s->bus);
+    free(s->at);
+    free(s->now);
+}
+
+static const play_op *head_of(const player *s, int rank, int communicator)
+{
+    const queue *q = &s->queues[rank][communicator];
+    return q->head < q->tail ? &s->p->ranks[rank].ops[q->launched[q->head]] : NULL;
+}
+
+/* The played ranks that take part in what `rank` launches: all of them for an axis over stages, else it alone. */
+static int parties(int *out, const player *s, int rank, const play_op *e)
+{
+    const grid *g = &s->p->ranks[rank].grid;
+    int count = 0;
+    if (e->peer >= 0) {
+        out[0] = rank;
+        out[1] = e->peer;
+        return 2;
+    }
+    for (int r = 0; r < s->p->count; r++) {
+        bool ends = axis_rows[e->axis].rule == AXIS_ENDS;
+        bool with = axis_spans((axis)e->axis, GRID_PIPELINE) && (!ends || r == 0 || r == s->p->count - 1) &&
+                    grid_group_size(g, (axis)e->axis) > 0;
+        if (r == rank || with)
+            out[count++] = r;
+    }
+    return count;
+}
+
+/* The first time from `start` on at which the link is free for `seconds`. */
+static double gap(const link *l, double start, double seconds)
+{
+    for (int i = 0; i < l->count; i++)
+        if (l->from[i] < start + seconds && l->to[i] > start)
+            start = l->to[i];
+    return start;
+}
+
+static void occupy(link *l, double from, double to)
+{
+    if (l->count == BUSY) {
+        memmove(l->from, l->from + 1, (BUSY - 1) * sizeof *l->from);
+        memmove(l->to, l->to + 1, (BUSY - 1) * sizeof *l->to);
+        l->count--;
+    }
+    int i = l->count++;
+    for (; i > 0 && l->from[i - 1] > from; i--) {
+        l->from[i] = l->from[i - 1];
+        l->to[i] = l->to[i - 1];
+    }
+    l->from[i] = from;
+    l->to[i] = to;
+}
+
+static double launched_at(const player *s, int rank, const queue *q)
+{
+    return s->p->ranks[rank].ops[q->launched[q->head]].launched;
+}
+
+/* The op after which it was launched. */
+static int launched_by(const play_rank *r, int at)
+{
+    return r->ops[at].late ? r->last_action : at;
+}
+
+static int link_of(const play_op *e)
+{
+    return (e->leaves ? USES : 0) + (e->peer < 0 ? FOR_GROUPS : e->sends ? SENDS_MESSAGES : RECEIVES_MESSAGES);
+}
+
+/* When all members' links have a gap: each may push the start on for the others. */
+static double free_links(const player *s, const int *members, const int *links, int count, double start, double seconds)
+{
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int i = 0; i < count; i++) {
+            double later = gap(&s->links[members[i]][links[i]], start, seconds);
+            moved |= later > start;
+            start = later;
+        }
+    }
+    return start;
+}
+
+/* Seconds for which the link is in use from `from` to `to`. */
+static double overlap(const link *l, double from, double to)
+{
+    double sum = 0;
+    for (int i = 0; i < l->count; i++) {
+        double a = l->from[i] > from ? l->from[i] : from, b = l->to[i] < to ? l->to[i] : to;
+        sum += b > a ? b - a : 0;
+    }
+    return sum;
+}
+
+/* A message and what a group exchanges share a link evenly: the message takes longer, and the group's next transfer what the
+ * message took. Seconds that the transfer takes. */
+static double share_links(player *s, const int *members, const int *links, int count, double begin, double seconds)
+{
+    double more = 0;
+    for (int i = 0; i < count; i++) {
+        link *l = s->links[members[i]];
+        int use = links[i] % USES, group = links[i] - use;
+        double part = use == FOR_GROUPS ? l[group].owed : overlap(&l[group], begin, begin + 2 * seconds);
+        part = use != FOR_GROUPS && part > seconds ? seconds : part;
+        more = part > more ? part : more;
+        l[group].owed = use == FOR_GROUPS ? 0 : l[group].owed + part;
+    }
+    return seconds + more;
+}
+
+/* Since when the queue has been at it: what is launched while it is goes on with that. */
+static void note_wait(queue *q, link *on, const play_op *e, double start, double ready, double begin)
+{
+    bool busy = q->free >= start && q->head > 0, waits = begin > ready;
+    q->since = busy ? q->since : start;
+    q->own = busy && !waits && begin <= q->free ? q->own : begin;
+    q->behind = waits ? on->axis : busy ? q->behind : e->axis;
+    on->axis = e->axis;
+}
+
+/* Begins what all `members` have at the head of their queues. */
+static void meet(player *s, const int *members, const int *communicators, int count)
+{
+    double start = 0, seconds = 0;
+    int cause_rank = -1, cause_op = -1;
+    int links[PLAY_STAGES];
+    for (int i = 0; i < count; i++) {
+        const play_op *e = head_of(s, members[i], communicators[i]);
+        links[i] = link_of(e);
+        seconds = e->seconds > seconds ? e->seconds : seconds;
+    }
+    for (int i = 0; i < count; i++) {
+        const queue *q = &s->queues[members[i]][communicators[i]];
+        if (launched_at(s, members[i], q) > start) {
+            start = launched_at(s, members[i], q);
+            cause_rank = members[i];
+            cause_op = launched_by(&s->p->ranks[members[i]], q->launched[q->head]);
+        }
+    }
+    double begin = start;
+    for (int i = 0; i < count; i++) {
+        const queue *q = &s->queues[members[i]][communicators[i]];
+        begin = q->free > begin ? q->free : begin;
+    }
+    double ready = begin;
+    if (!s->p->profile->host_moves && seconds > 0) {
+        begin = free_links(s, members, links, count, begin, seconds);
+        seconds = share_links(s, members, links, count, begin, seconds);
+    }
+    for (int i = 0; i < count; i++) {
+        int r = members[i];
+        queue *q = &s->queues[r][communicators[i]];
+        const play_op *e = &s->p->ranks[r].ops[q->launched[q->head]];
+        double end = begin + seconds;
+        note_wait(q, &s->links[r][links[i]], e, start, ready, begin);
+        s->requests[r][e->request] = (request){
+            begin, end, start, q->since, q->own, q->behind, q->launched[q->head++], true, cause_rank, cause_op};
+        if (s->p->profile->host_moves)
+            continue;
+        q->free = end;
+        if (seconds > 0)
+            occupy(&s->links[r][links[i]], begin, end);
+    }
+}
+
+/* What is at the head of a rank's queue, if all who take part have come to it. */
+static bool try_meet(player *s, int rank, int communicator)
+{
+    int members[PLAY_STAGES], theirs[PLAY_STAGES];
+    const play_op *e = head_of(s, rank, communicator);
+    if (!e)
+        return false;
+    int count = parties(members, s, rank, e);
+    for (int i = 0; i < count; i++) {
+        play_op turned = *e;
+        if (e->peer >= 0 && i == 1)
+            turned.peer = rank;
+        theirs[i] = communicator_of(&turned);
+        const play_op *other = head_of(s, members[i], theirs[i]);
+        if (!other || (e->peer >= 0 && i == 1 && other->sends == e->sends))
+            return false;
+    }
+    meet(s, members, theirs, count);
+    return true;
+}
+
+/* ---- playing ------------------------------------------------------------------------------------------------------------ */
+
+static bool travelling(const player *s, int rank, double now)
+{
+    for (int k = 0; k < LINKS; k++)
+        for (int i = s->links[rank][k].count; i-- > 0 && s->links[rank][k].to[i] > now;)
+            if (s->links[rank][k].from[i] <= now)
+                return true;
+    return false;
+}
+
+static void wait_for(player *s, int rank, play_op *e)
+{
+    const request *q = &s->requests[rank][e->request];
+    play_rank *r = &s->p->ranks[rank];
+    const play_op *launch = &r->ops[q->op];
+    double now = s->now[rank], end = q->end;
+    if (s->p->profile->host_moves)
+        end = (now > q->start ? now : q->start) + (q->end - q->start);
+    double waited = end > now ? end - now : 0;
+    bool alone = s->p->profile->host_moves;
+    double transfers = q->end - (alone ? q->start : q->since), own = q->end - (alone ? q->start : q->own);
+    double exposed = waited < transfers ? waited : transfers; /* with those that it was behind */
+    own = exposed < own ? exposed : own;
+    *(launch->does == COPIES ? &r->copies : &r->exposed[launch->axis]) += own;
+    r->exposed[q->behind] += exposed - own;
+    r->idle += waited - exposed;
+    r->barrier += launch->does != COPIES && launch->axis == AXIS_GRID ? waited : 0;
+    s->now[rank] = now + waited;
+}
+
+/* Copies of one direction follow one another. */
+static void begin_copy(player *s, int rank, const play_op *e)
+{
+    double now = s->now[rank], *free_at = &s->bus[rank][e->sends];
+    double begin = *free_at > now ? *free_at : now, end = begin + e->seconds;
+    s->requests[rank][e->request] = (request){begin, end, now, now, now, 0, s->at[rank], true, rank, s->at[rank]};
+    *free_at = end;
+}
+
+static void launch(player *s, int rank, int at)
+{
+    play_op *e = &s->p->ranks[rank].ops[at];
+    int k = communicator_of(e);
+    queue *q = &s->queues[rank][k];
+    e->launched = s->now[rank];
+    q->launched[q->tail++] = at;
+    while (try_meet(s, rank, k))
+        ;
+}
+
+static void launch_late(player *s, int rank)
+{
+    const play_rank *r = &s->p->ranks[rank];
+    for (int i = 0; i < r->last_action; i++)
+        if (r->ops[i].late)
+            launch(s, rank, i);
+}
+
+/* As far as it goes; did it move? */
+static bool advance(player *s, int rank)
+{
+    play_rank *r = &s->p->ranks[rank];
+    int from = s->at[rank];
+    for (; s->at[rank] < r->count; s->at[rank]++) {
+        play_op *e = &r->ops[s->at[rank]];
+        if (e->does == COMPUTES) {
+            double seconds = e->seconds;
+            if (s->p->profile->taken > 0 && travelling(s, rank, s->now[rank]))
+                seconds /= 1 - s->p->profile->taken;
+            r->compute += seconds;
+            s->now[rank] += seconds;
+        } else if (e->does == WAITS) {
+            if (!s->requests[rank][e->request].met)
+                break;
+            wait_for(s, rank, e);
+        }
+        e->end = s->now[rank];
+        if (e->does == COPIES)
+            begin_copy(s, rank, e);
+        if (e->does == LAUNCHES && !e->late)
+            launch(s, rank, s->at[rank]);
+        if (s->at[rank] == r->last_action)
+            launch_late(s, rank);
+    }
+    return s->at[rank] > from;
+}
+
+/* ---- the longest chain -------------------------------------------------------------------------------------------------- */
+
+static void add_cause(play *p, double seconds, const char *what, int stage, const char *more)
+{
+    char text[PLAY_TEXT];
+    snprintf(text, sizeof text, "%s%s of stage %d", what, more, stage);
+    int i = 0;
+    while (i < p->cause_count && strcmp(p->causes[i].text, text) != 0)
+        i++;
+    if (i == PLAY_CAUSES) /* the rest is told as one */
+        snprintf(p->causes[--i].text, PLAY_TEXT, "other");
+    else if (i == p->cause_count)
+        memcpy(p->causes[p->cause_count++].text, text, sizeof text);
+    p->causes[i].seconds += seconds;
+}
+
+static int by_seconds(const void *a, const void *b)
+{
+    double x = ((const play_cause *)a)->seconds, y = ((const play_cause *)b)->seconds;
+    return (x < y) - (x > y);
+}
+
+/* From the step's last op back to its first: what each op waited for. */
+static void find_causes(player *s)
+{
+    play *p = s->p;
+    int rank = 0;
+    for (int r = 1; r < p->count; r++)
+        rank = p->ranks[r].end > p->ranks[rank].end ? r : rank;
+    int at = p->ranks[rank].count - 1;
+    while (at >= 0) {
+        const play_rank *r = &p->ranks[rank];
+        const play_op *e = &r->ops[at];
+        double before = at > 0 ? r->ops[at - 1].end : 0;
+        const request *q = e->does == WAITS ? &s->requests[rank][e->request] : NULL;
+        if (!q || e->end <= before) {
+            if (e->does == COMPUTES)
+                add_cause(p, e->end - before, phase_name((phase)e->phase), rank, "");
+            at--;
+            continue;
+        }
+        const play_op *launch = &r->ops[q->op];
+        bool late = q->launched > before; /* in turn behind others of its queue, and on its way */
+        add_cause(p, e->end - (late ? q->launched : before),
+                  launch->does == COPIES ? "host" : axis_name((axis)launch->axis), rank, " transfers");
+        at--;
+        if (late) {
+            rank = q->cause_rank;
+            at = q->cause_op;
+        }
+    }
+    qsort(p->causes, (size_t)p->cause_count, sizeof *p->causes, by_seconds);
+}
+
+/* ------------------------------------------------------------------------------------------------------------------------- */
+
+static void note_transfers(player *s, int rank)
+{
+    play_rank *r = &s->p->ranks[rank];
+    for (int i = 0; i < r->requests; i++) {
+        const request *q = &s->requests[rank][i];
+        if (q->op < 0)
+            continue;
+        r->ops[q->op].travels = q->start;
+        r->ops[q->op].seconds = q->end - q->start;
+    }
+}
+
+/* Ranks that share a host's cores give them to each other while they wait; but all their work takes as long as all cores need for
+ * it. Of each stage's ranks one is played. */
+static void share_cores(play *p)
+{
+    const profile *h = p->profile;
+    if (h->cores == 0)
+        return;
+    double work = 0;
+    int threads = h->threads > 0 && h->threads < h->cores ? h->threads : h->cores;
+    for (int r = 0; r < p->count; r++) {
+        double busy = p->ranks[r].compute;
+        for (int a = 0; a < AXIS_COUNT; a++)
+            busy += p->ranks[r].exposed[a];
+        work += busy * threads * p->ranks[r].grid.ranks / p->count;
+    }
+    int nodes = (p->ranks[0].grid.ranks + h->node_ranks - 1) / h->node_ranks;
+    work /= (double)h->cores * nodes;
+    if (work <= p->seconds)
+        return;
+    p->bubble = 0;
+    for (int r = 0; r < p->count; r++) { /* a rank that waits for a core has work: that is no bubble */
+        p->ranks[r].compute += work - p->seconds;
+        p->bubble += p->ranks[r].idle / work / p->count;
+    }
+    p->seconds = work;
+}
+
+static void sum_up(player *s)
+{
+    play *p = s->p;
+    for (int r = 0; r < p->count; r++) {
+        note_transfers(s, r);
+        p->ranks[r].end = s->now[r];
+        p->seconds = s->now[r] > p->seconds ? s->now[r] : p->seconds;
+    }
+    for (int r = 0; r < p->count; r++) {
+        p->ranks[r].idle += p->seconds - p->ranks[r].end;
+        p->bubble += p->seconds > 0 ? p->ranks[r].idle / p->seconds / p->count : 0;
+        for (int a = 0; a < AXIS_COUNT; a++)
+            p->exposed[a] += p->ranks[r].exposed[a] / p->count;
+        p->copies += p->ranks[r].copies / p->count;
+        p->barrier += p->ranks[r].barrier / p->count;
+    }
+    find_causes(s);
+    share_cores(p);
+}
+
+status play_run(play *p)
+{
+    player s;
+    open_player(&s, p);
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int r = 0; r < p->count; r++)
+            moved |= advance(&s, r);
+    }
+    status ok = STATUS_OK;
+    for (int r = 0; r < p->count && ok == STATUS_OK; r++)
+        if (s.at[r] < p->ranks[r].count)
+            ok = status_fail(STATUS_FAILED, "stage %d waits for ever at op %d of its program", r, s.at[r]);
+    if (ok == STATUS_OK)
+        sum_up(&s);
+    close_player(&s);
+    return ok;
+}
+
+double play_seconds(const play *p, int stage, phase of)
+{
+    const play_rank *r = &p->ranks[stage];
+    double sum = 0;
+    for (int i = 0; i < r->count; i++)
+        sum += r->ops[i].phase == of ? r->ops[i].end - (i ? r->ops[i - 1].end : 0) : 0;
+    return sum;
+}

@@ -1,0 +1,23 @@
+/* What the files that play a step share: an op as it is played. */
+#ifndef PHALANX_ENGINE_COMPILE_TIME_PLAY_PARTS_H
+#define PHALANX_ENGINE_COMPILE_TIME_PLAY_PARTS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { COMPUTES, LAUNCHES, COPIES, WAITS };
+
+struct play_op {
+    double seconds;  /* computing, or of the transfer */
+    double end;      /* when the rank goes on after it */
+    double launched; /* of a launch: when it is made */
+    double travels;  /* and when its transfer begins */
+    int request, microbatch;
+    int peer; /* of a message: a stage; else -1 */
+    uint8_t does, axis, upstream, phase;
+    bool leaves, sends, last; /* its node; or copies to host memory; of several launched as one */
+    bool late;                /* is launched only behind the rank's last micro-batch */
+    int16_t chunk;
+};
+
+#endif

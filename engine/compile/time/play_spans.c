@@ -1,0 +1,65 @@
+/* What was played, op by op and action by action. */
+#include "engine/compile/time/play.h"
+#include "engine/compile/time/play_parts.h"
+
+play_span play_op_at(const play *p, int stage, int index)
+{
+    const play_op *o = &p->ranks[stage].ops[index];
+    double before = index > 0 ? o[-1].end : 0;
+    if (o->does == COPIES)
+        return (play_span){o->travels, o->travels + o->seconds, o->end};
+    if (o->does == LAUNCHES)
+        return o->last ? (play_span){o->travels, o->travels + o->seconds, o->end} : (play_span){0, 0, o->end};
+    return (play_span){before, o->end, o->end};
+}
+
+/* ---- actions ------------------------------------------------------------------------------------------------------------ */
+
+static bool belongs(const play_op *e, action a)
+{
+    static const int phases[] = {[ACTION_FORWARD] = PHASE_FORWARD,
+                                 [ACTION_BACKWARD] = PHASE_BACKWARD,
+                                 [ACTION_BACKWARD_INPUT] = PHASE_BACKWARD,
+                                 [ACTION_BACKWARD_WEIGHT] = PHASE_WEIGHT};
+    return e->does == COMPUTES && e->microbatch == a.microbatch && e->chunk == a.chunk && e->phase == phases[a.kind];
+}
+
+/* Actions follow one another in the program as in the schedule's list. */
+static void spans_of_stage(simulation *out, const play_rank *r, const schedule *s, int stage)
+{
+    int at = 0;
+    simulate_stage *st = &out->stages[stage];
+    for (int k = 0; k < s->counts[stage]; k++) {
+        action a = s->actions[stage][k];
+        while (at < r->count && !belongs(&r->ops[at], a))
+            at++;
+        simulate_span *span = &out->spans[stage][k];
+        *span = (simulate_span){at > 0 && at <= r->count ? r->ops[at - 1].end : 0, 0};
+        for (; at < r->count && (belongs(&r->ops[at], a) || r->ops[at].does != COMPUTES); at++)
+            if (belongs(&r->ops[at], a))
+                span->end = r->ops[at].end;
+        span->end = span->end > span->start ? span->end : span->start;
+        double lasts = span->end - span->start;
+        st->busy += lasts;
+        if (a.chunk < s->chunks && lasts > 0 && (out->shortest <= 0 || lasts < out->shortest))
+            out->shortest = lasts;
+        out->length = span->end > out->length ? span->end : out->length;
+    }
+}
+
+status play_spans(simulation *out, const play *p, const schedule *s)
+{
+    TRY(simulate_uniform(out, s, (simulate_cost){1, 1, 1}, 0, 0)); /* what is in flight does not depend on times */
+    out->length = out->shortest = out->bubble = 0;
+    for (int i = 0; i < s->stages; i++) {
+        out->stages[i].busy = 0;
+        spans_of_stage(out, &p->ranks[i], s, i);
+    }
+    for (int i = 0; i < s->stages; i++) {
+        simulate_stage *st = &out->stages[i];
+        st->idle = out->length - st->busy;
+        st->bubble = out->length > 0 ? st->idle / out->length : 0;
+        out->bubble += st->bubble / s->stages;
+    }
+    return STATUS_OK;
+}

@@ -1,0 +1,411 @@
+#include "engine/compile/time/profile.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/compile/model/collective.h"
+#include "kernels/fuse.h"
+#include "memory/log.h"
+
+#define GIB ((int64_t)1 << 30)
+
+/* Tiles of a100: 128 x 128 and smaller; of h100 and later 128 x 256. Shares are of the data sheet's peak: large products of
+ * cuBLAS reach 0.85 to 0.9 of an A100's 312 TFLOP/s, 0.75 of an H100's 989 at its power limit, 0.8 of an H200's. */
+static const profile built_in[] = {
+    {.name = "a100",
+     .half = 312e12,
+     .single = 19.5e12,
+     .processors = 108,
+     .tile = {{128, 256, 0.88}, {128, 128, 0.84}, {64, 128, 0.7}, {64, 64, 0.5}},
+     .depth = 128,
+     .product_start = 2e-6,
+     .attention = 0.58,
+     .attention_gradient = 0.5,
+     .memory = 2.0e12,
+     .memory_share = 0.85,
+     .start = 2e-6,
+     .capacity = 79 * GIB,
+     .reserve = &reserve_assumed,
+     .bus = 24e9,
+     .node_ranks = 8,
+     .node = 235e9,
+     .network = 22e9,
+     .latency = 8e-6,
+     .network_latency = 15e-6,
+     .hop = 1e-6,
+     .taken = 0.1},
+    {.name = "a100-2022",
+     .half = 312e12,
+     .single = 19.5e12,
+     .processors = 108,
+     .tile = {{128, 256, 0.757}, {128, 128, 0.722}, {64, 128, 0.6}, {64, 64, 0.45}},
+     .depth = 128,
+     .product_start = 4e-6,
+     .memory = 2.0e12,
+     .memory_share = 0.8,
+     .start = 4e-6,
+     .capacity = 79 * GIB,
+     .reserve = &reserve_assumed,
+     .bus = 24e9,
+     .node_ranks = 8,
+     .node = 230e9,
+     .network = 22e9,
+     .latency = 10e-6,
+     .network_latency = 20e-6,
+     .hop = 1e-6,
+     .as_lowered = true},
+    {.name = "h100",
+     .half = 989e12,
+     .single = 67e12,
+     .processors = 132,
+     .tile = {{128, 256, 0.75}, {128, 128, 0.66}, {64, 128, 0.5}, {64, 64, 0.35}},
+     .depth = 192,
+     .product_start = 2e-6,
+     .attention = 0.55,
+     .attention_gradient = 0.45,
+     .memory = 3.35e12,
+     .memory_share = 0.88,
+     .start = 2e-6,
+     .capacity = 79 * GIB,
+     .reserve = &reserve_assumed,
+     .bus = 50e9,
+     .node_ranks = 8,
+     .node = 370e9,
+     .network = 45e9,
+     .latency = 8e-6,
+     .network_latency = 15e-6,
+     .hop = 1e-6,
+     .taken = 0.1},
+    {.name = "h200",
+     .half = 989e12,
+     .single = 67e12,
+     .processors = 132,
+     .tile = {{128, 256, 0.8}, {128, 128, 0.7}, {64, 128, 0.52}, {64, 64, 0.36}},
+     .depth = 192,
+     .product_start = 2e-6,
+     .attention = 0.57,
+     .attention_gradient = 0.47,
+     .memory = 4.8e12,
+     .memory_share = 0.88,
+     .start = 2e-6,
+     .capacity = 139 * GIB,
+     .reserve = &reserve_assumed,
+     .bus = 50e9,
+     .node_ranks = 8,
+     .node = 370e9,
+     .network = 45e9,
+     .latency = 8e-6,
+     .network_latency = 15e-6,
+     .hop = 1e-6,
+     .taken = 0.1},
+    {.name = "b200",
+     .half = 2250e12,
+     .single = 80e12,
+     .processors = 148,
+     .tile = {{256, 256, 0.75}, {128, 256, 0.68}, {128, 128, 0.55}, {64, 128, 0.35}},
+     .depth = 256,
+     .product_start = 2e-6,
+     .attention = 0.5,
+     .attention_gradient = 0.4,
+     .memory = 8.0e12,
+     .memory_share = 0.88,
+     .start = 2e-6,
+     .capacity = 178 * GIB,
+     .reserve = &reserve_assumed,
+     .bus = 50e9,
+     .node_ranks = 8,
+     .node = 740e9,
+     .network = 45e9,
+     .latency = 8e-6,
+     .network_latency = 15e-6,
+     .hop = 1e-6,
+     .taken = 0.1},
+    /* Two cores with bf16 products; `phalanx bench --profile` measures the machine at hand. */
+    {.name = "cpu",
+     .half = 440e9,
+     .single = 190e9,
+     .tile = {{1, 1, 0.85}},
+     .product_start = 5e-6,
+     .attention = 0.3,
+     .attention_gradient = 0.3,
+     .memory = 60e9,
+     .memory_share = 0.7,
+     .start = 2e-6,
+     .reserve = &reserve_assumed,
+     .cores = 2,
+     .bus = 30e9,
+     .node_ranks = 64,
+     .node = 5e9,
+     .network = 1e9,
+     .latency = 10e-6,
+     .network_latency = 50e-6,
+     .hop = 5e-6,
+     .host_moves = true},
+};
+
+enum { BUILT_IN = sizeof built_in / sizeof *built_in };
+
+const profile *profile_named(const char *name)
+{
+    for (int i = 0; i < BUILT_IN; i++)
+        if (!strcmp(built_in[i].name, name))
+            return &built_in[i];
+    return NULL;
+}
+
+const char *profile_names(void)
+{
+    return "a100, a100-2022, h100, h200, b200, cpu";
+}
+
+void profile_free(profile *p)
+{
+    free(p->points);
+    p->points = NULL;
+    p->count = 0;
+}
+
+/* ---- sizes ------------------------------------------------------------------------------------------------------- */
+
+double profile_peak(const profile *p, dtype type)
+{
+    return type == DTYPE_FP32 ? p->single : p->half;
+}
+
+double profile_products(const profile *p, dtype type)
+{
+    return profile_peak(p, type) * p->tile[0].share;
+}
+
+/* Rows, columns and depth of a product; false of any other op. */
+static bool product_size(double size[3], const op *o)
+{
+    op f = fuse_first(o);
+    if (f.kind != OP_linear && f.kind != OP_linear_grad_input && f.kind != OP_linear_grad_weight)
+        return false;
+    double tokens = (double)f.in[0]->shape[0], left = (double)f.in[0]->shape[1], right = (double)f.in[1]->shape[1];
+    bool weight = f.kind == OP_linear_grad_weight;
+    size[0] = weight ? left : tokens;
+    size[1] = f.kind == OP_linear ? (double)f.in[1]->shape[0] : right;
+    size[2] = weight ? tokens : left;
+    return true;
+}
+
+static bool is_attention(const op *o)
+{
+    return o->kind == OP_attention || o->kind == OP_attention_grad;
+}
+
+static void find_size(double size[3], const op *o)
+{
+    if (product_size(size, o))
+        return;
+    const tensor *qkv = o->in[o->kind == OP_attention_grad];
+    size[0] = is_attention(o) ? (double)qkv->shape[0] : op_row_of(o)->cost(o).bytes;
+    size[1] = is_attention(o) ? (double)o->at.sequence : 0;
+    size[2] = is_attention(o) ? (double)o->at.heads * o->at.head_size : 0;
+}
+
+static dtype type_of(const op *o)
+{
+    const tensor *t = o->in[0] ? o->in[0] : o->out[0];
+    return t ? (dtype)t->type : DTYPE_FP32;
+}
+
+/* ---- a model of a device -------------------------------------------------------------------------------------------- */
+
+/* Multiprocessors compute tiles in waves; a product of few tiles may divide its depth, and adds the parts up in memory. */
+static double tiled(const profile *p, double flops, const double size[3])
+{
+    enum { MOST_PARTS = 16 };
+    double best = INFINITY;
+    for (int i = 0; i < PROFILE_TILES && p->tile[i].rows; i++) {
+        const profile_tile *t = &p->tile[i];
+        double tiles = ceil(size[0] / t->rows) * ceil(size[1] / t->columns);
+        double each = 2.0 * t->rows * t->columns / (flops / p->processors * t->share);
+        for (int parts = 1; parts <= MOST_PARTS; parts *= 2) {
+            double waves = ceil(tiles * parts / p->processors);
+            double seconds = waves * each * (size[2] / parts + p->depth);
+            if (parts > 1)
+                seconds += 8.0 * parts * size[0] * size[1] / p->memory;
+            best = seconds < best ? seconds : best;
+        }
+    }
+    return best;
+}
+
+static double model_product(const profile *p, const op *o, const double size[3])
+{
+    double flops = profile_peak(p, type_of(o)), bytes = op_row_of(o)->cost(o).bytes / (p->memory * p->memory_share);
+    double seconds =
+        p->processors ? tiled(p, flops, size) : 2 * size[0] * size[1] * size[2] / (flops * p->tile[0].share);
+    return (seconds > bytes ? seconds : bytes) + p->product_start;
+}
+
+/* Attention as separate kernels: products over the whole square, and the scores through memory: forward they are written,
+ * read and written by a fused softmax, read and written by dropout with its mask, and read (2205.05198's 5 a s / h is what
+ * of it is kept); the gradient passes over them twice as often. */
+static double model_scores(const profile *p, const op *o)
+{
+    const tensor *qkv = o->in[o->kind == OP_attention_grad];
+    bool gradient = o->kind == OP_attention_grad;
+    double pairs = (double)qkv->shape[0] * o->at.sequence * o->at.heads;
+    double flops = (gradient ? 8 : 4) * pairs * o->at.head_size, bytes = (gradient ? 19 : 13) * pairs;
+    return flops / (p->half * 0.6) + bytes / (p->memory * p->memory_share) + 4 * p->start;
+}
+
+static double model_attention(const profile *p, const op *o)
+{
+    double share = o->kind == OP_attention ? p->attention : p->attention_gradient;
+    if (share <= 0)
+        return model_scores(p, o);
+    op_cost cost = op_row_of(o)->cost(o);
+    double compute = cost.flops / (profile_peak(p, type_of(o)) * share),
+           move = cost.bytes / (p->memory * p->memory_share);
+    return (compute > move ? compute : move) + p->start;
+}
+
+/* Neighbours that one launch does together have no start of their own. */
+static double model_rest(const profile *p, const op *o)
+{
+    op_cost cost = op_row_of(o)->cost(o);
+    double compute = cost.flops / (p->single * 0.5), move = cost.bytes / (p->memory * p->memory_share);
+    return (compute > move ? compute : move) + (op_row_of(o)->flags & OP_GROUPED ? 0 : p->start);
+}
+
+static double model_op(const profile *p, const op *o)
+{
+    double size[3];
+    if (op_row_of(o)->flags & OP_HOST)
+        return op_row_of(o)->cost(o).bytes / p->bus + p->start;
+    if (product_size(size, o))
+        return model_product(p, o, size);
+    return is_attention(o) ? model_attention(p, o) : model_rest(p, o);
+}
+
+/* ---- measured ------------------------------------------------------------------------------------------------------- */
+
+/* How far apart two sizes are, in factors. */
+static double distance(const double a[3], const double b[3])
+{
+    double sum = 0;
+    for (int i = 0; i < 3; i++) {
+        double d = log((a[i] + 1) / (b[i] + 1));
+        sum += d * d;
+    }
+    return sum;
+}
+
+static int threads_of(const profile *p, int threads)
+{
+    return p->cores == 0 ? 1 : threads > 0 && threads < p->cores ? threads : p->cores;
+}
+
+/* Of the cores that the model has in mind, all, a rank has so many. */
+static double on_fewer(const profile *p, int threads)
+{
+    return p->cores ? (double)p->cores / threads_of(p, threads) : 1;
+}
+
+/* From the nearest points of its kind: each says how many times its model's time it saw, and nearer ones say more. 1 where there is
+ * none. */
+static double measured(const profile *p, op_kind kind, dtype type, bool adds, const double size[3])
+{
+    double weight = 0, share = 0;
+    for (int i = 0; i < p->count; i++) {
+        const profile_point *at = &p->points[i];
+        if (at->kind != kind || at->type != type || at->adds != adds)
+            continue;
+        double other = 2 * log((double)threads_of(p, at->threads) / threads_of(p, p->threads));
+        double far = distance(size, at->size) + other * other, w = 1 / (far * far + 1e-9);
+        weight += w;
+        share += w * log(at->seconds / at->model);
+    }
+    return weight > 0 ? exp(share / weight) : 1;
+}
+
+double profile_op(const profile *p, const op *o)
+{
+    double size[3], seconds = model_op(p, o) * on_fewer(p, p->threads);
+    if (p->count == 0)
+        return seconds;
+    find_size(size, o);
+    return seconds * measured(p, (op_kind)o->kind, type_of(o), o->at.accumulate != OP_WRITES, size);
+}
+
+profile_point profile_point_of(const profile *p, const op *o, double seconds)
+{
+    profile_point at = {.kind = (op_kind)o->kind,
+                        .type = type_of(o),
+                        .adds = o->at.accumulate != OP_WRITES,
+                        .seconds = seconds,
+                        .model = model_op(p, o) * on_fewer(p, p->threads),
+                        .threads = p->threads};
+    find_size(at.size, o);
+    return at;
+}
+
+/* ---- the network ---------------------------------------------------------------------------------------------------- */
+
+bool profile_leaves_node(const profile *p, const grid *g, axis a)
+{
+    return grid_span(g, a) > p->node_ranks;
+}
+
+/* Members of this rank's group on its node: their network ports serve the group together. */
+static int on_node(const profile *p, const grid *g, axis a)
+{
+    int members = grid_group_size(g, a), count = 0;
+    for (int i = 0; i < members; i++)
+        count += grid_member(g, a, i) / p->node_ranks == g->rank / p->node_ranks;
+    return count ? count : 1;
+}
+
+static double model_transfer(const profile *p, bool leaves, double rate, double bytes, int members)
+{
+    int hops = members - 1;
+    return (leaves ? p->network_latency : p->latency) + bytes / rate + p->hop * (hops < 64 ? hops : 64);
+}
+
+/* What was measured was within a node. */
+static double transfer(const profile *p, op_kind kind, bool leaves, double rate, double bytes, int members)
+{
+    const double size[3] = {bytes, members, 0};
+    double seconds = model_transfer(p, leaves, rate, bytes, members);
+    return leaves || p->count == 0 ? seconds : seconds * measured(p, kind, DTYPE_FP32, false, size);
+}
+
+profile_point profile_point_of_transfer(const profile *p, op_kind kind, double bytes, int members, double seconds)
+{
+    return (profile_point){.kind = kind,
+                           .type = DTYPE_FP32,
+                           .size = {bytes, members, 0},
+                           .seconds = seconds,
+                           .model = model_transfer(p, false, p->node, bytes, members),
+                           .threads = p->threads};
+}
+
+double profile_transfer(const profile *p, const grid *g, const program *of, int index)
+{
+    const op *o = of->ops[index];
+    axis a = (axis)o->at.axis;
+    int64_t scratch, bytes, messages;
+    bool message = o->kind == OP_send || o->kind == OP_receive;
+    bool leaves = message ? o->at.peer / p->node_ranks != g->rank / p->node_ranks : profile_leaves_node(p, g, a);
+    double rate = leaves ? p->network : p->node;
+    if (message) {
+        const tensor *t = o->kind == OP_send ? o->in[0] : o->out[0];
+        return transfer(p, OP_send, leaves, rate, (double)tensor_bytes(t), 1);
+    }
+    if (o->at.group_size <= 1)
+        return 0;
+    if (leaves) {
+        rate *= on_node(p, g, a);
+        rate = rate < p->node ? rate : p->node;
+    }
+    collective_measure(&scratch, &bytes, &messages, of, index);
+    if (o->kind == OP_all_gather && !p->host_moves)
+        bytes = collective_gathered(of, index);
+    return transfer(p, (op_kind)o->kind, leaves, rate, (double)bytes, o->at.group_size);
+}

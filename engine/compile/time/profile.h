@@ -1,0 +1,94 @@
+/* A device profile prices an op from its shapes; a network profile prices a transfer between ranks. Seconds, FLOPs, bytes.
+ *
+ * Built-in profiles ("a100", "h100", "h200", "b200", "cpu", and "a100-2022", the published runs of that year) are models: data
+ * sheets and the shares of them that libraries are known to reach. A measured profile is a file that `phalanx bench
+ * --profile` wrote: for each kind of op how long it took at which sizes. A profile is a plain value but for `points`, which
+ * profile_free frees.
+ */
+#ifndef PHALANX_ENGINE_COMPILE_TIME_PROFILE_H
+#define PHALANX_ENGINE_COMPILE_TIME_PROFILE_H
+
+#include "engine/compile/time/reserve.h"
+#include "kernels/program.h"
+#include "parallel/comm/grid.h"
+
+enum { PROFILE_TILES = 4, PROFILE_NAME = 64 };
+
+/* A tile of a product's output that one multiprocessor computes at a time, and the share of its peak that it reaches. */
+typedef struct profile_tile {
+    int rows, columns;
+    double share;
+} profile_tile;
+
+/* One measurement: an op of this kind and these sizes took this long. */
+typedef struct profile_point {
+    op_kind kind;
+    dtype type; /* of its first operand */
+    bool adds;  /* to what its output holds */
+    double size
+        [3]; /* of a product rows, columns, depth; of attention tokens, sequence, width; of communication the bytes that
+                     * a member sends, and members (1: a message); else bytes */
+    double seconds, model; /* that it took, and that the model of this profile says */
+    int threads;           /* of the rank that was measured, on a host's cores; 0: all of them */
+} profile_point;
+
+typedef struct profile {
+    char name[PROFILE_NAME];
+    /* products */
+    double half, single; /* peak FLOP/s in bf16 or fp16, and in fp32 */
+    int processors;      /* that share a product's tiles; 0: no tiles, products reach tile[0].share */
+    profile_tile tile[PROFILE_TILES];
+    double depth;         /* of a product whose time is half for filling and draining */
+    double product_start; /* seconds of a product beside its FLOPs */
+    /* attention: share of the half-precision peak that the fused kernels reach; 0: not fused, scores pass through memory */
+    double attention, attention_gradient;
+    /* everything else */
+    double memory;          /* bytes a second */
+    double memory_share;    /* of it that row-wise ops reach */
+    double start;           /* seconds of an op beside its bytes */
+    double bus;             /* bytes a second to host memory, and as many from it at the same time */
+    int64_t capacity;       /* bytes of the device's memory that a process sees; 0: it has none of its own */
+    const reserve *reserve; /* what is taken of it beside the arena; borrowed */
+    int cores; /* of a node, which its ranks share, where the host is the device; 0: each rank has a device of its own */
+    int threads; /* of a rank, of those; 0: all. Not of the machine: of what is priced (compile_options.threads) */
+    /* the network */
+    int node_ranks;
+    double node, network;            /* bytes a second that a rank sends within its node, and beyond */
+    double latency, network_latency; /* seconds until a message's first byte arrives */
+    double hop;                      /* seconds for each further member of a ring */
+    bool host_moves;                 /* ranks copy messages with the threads that compute: nothing travels beside */
+    bool as_lowered;                 /* programs are priced without an order (order.h), sums of gradients behind the
+                                      * backward pass: so these runs were */
+    double taken;                    /* share of the multiprocessors that communication takes while it lasts */
+    /* measured */
+    profile_point *points;
+    int count;
+} profile;
+
+/* Built in, or NULL; profile_names lists them for messages. */
+const profile *profile_named(const char *name);
+const char *profile_names(void);
+/* A built-in's name or a file. STATUS_USAGE with the names, where it is neither. */
+status profile_open(profile *out, const char *name);
+/* Only the network's numbers of a file: node_ranks, node, network, latency, network_latency, hop, taken, host_moves, and
+ * oversubscription, by which `network` is divided. */
+status profile_take_network(profile *p, const char *path);
+/* All of it, as profile_open reads it. */
+status profile_save(const char *path, const profile *p);
+void profile_free(profile *p);
+
+/* FLOP/s: the data sheet's, and what large products reach of them. */
+double profile_peak(const profile *p, dtype type);
+double profile_products(const profile *p, dtype type);
+/* Seconds of op o, which is neither communication nor a wait. */
+double profile_op(const profile *p, const op *o);
+/* Seconds of what op `index` of the program launches, once all have launched it: a message, or a collective (of several
+ * launched as one, at the last). */
+double profile_transfer(const profile *p, const grid *g, const program *of, int index);
+/* That an op which is not a wait took so long; or communication of `kind`, of which a member sends so many bytes. */
+profile_point profile_point_of(const profile *p, const op *o, double seconds);
+profile_point profile_point_of_transfer(const profile *p, op_kind kind, double bytes, int members, double seconds);
+/* Does it leave the node? */
+bool profile_leaves_node(const profile *p, const grid *g, axis a);
+
+#endif

@@ -1,0 +1,289 @@
+/* Profiles as JSON files: the numbers of the struct by name, tiles and points as lists. A file may name a built-in profile as its
+ * "base" and say only what differs. What is no key of a profile is refused: a misspelt number would be the base's. */
+#include "engine/compile/time/profile.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/config/nearest.h"
+#include "engine/files/atomic.h"
+#include "memory/log.h"
+
+typedef struct field {
+    const char *name;
+    size_t at;
+    bool network, positive;
+    double most; /* shares: more than all of it is a mistake, and with all multiprocessors taken nothing computes */
+} field;
+
+#define FIELD(name, network, positive, most)                                                                           \
+    {                                                                                                                  \
+#name, offsetof(profile, name), network, positive, most                                                        \
+    }
+static const field numbers[] = {
+    FIELD(half, false, true, INFINITY),    FIELD(single, false, true, INFINITY),
+    FIELD(depth, false, false, INFINITY),  FIELD(product_start, false, false, INFINITY),
+    FIELD(attention, false, false, 1),     FIELD(attention_gradient, false, false, 1),
+    FIELD(memory, false, true, INFINITY),  FIELD(memory_share, false, true, 1),
+    FIELD(start, false, false, INFINITY),  FIELD(bus, false, true, INFINITY),
+    FIELD(node, true, true, INFINITY),     FIELD(network, true, true, INFINITY),
+    FIELD(latency, true, false, INFINITY), FIELD(network_latency, true, false, INFINITY),
+    FIELD(hop, true, false, INFINITY),     FIELD(taken, true, false, 0.9),
+};
+#undef FIELD
+
+enum { NUMBERS = sizeof numbers / sizeof *numbers };
+
+static double *number_of(profile *p, const field *f)
+{
+    return (double *)((char *)p + f->at);
+}
+
+static const field *field_named(const char *name)
+{
+    for (int i = 0; i < NUMBERS; i++)
+        if (!strcmp(numbers[i].name, name))
+            return &numbers[i];
+    return NULL;
+}
+
+static status check_keys(json_t *root, const char *path)
+{
+    static const char *const others[] = {"name",  "base",       "node_ranks", "oversubscription", "capacity",  "cores",
+                                         "tiles", "processors", "points",     "host_moves",       "as_lowered"};
+    enum { OTHERS = sizeof others / sizeof *others };
+    const char *key;
+    json_t *value;
+    json_object_foreach(root, key, value)
+    {
+        bool known = field_named(key) != NULL;
+        nearest near = {.wanted = key};
+        for (int i = 0; i < OTHERS; i++) {
+            known |= !strcmp(others[i], key);
+            nearest_offer(&near, others[i]);
+        }
+        for (int i = 0; i < NUMBERS; i++)
+            nearest_offer(&near, numbers[i].name);
+        const char *meant = nearest_word(&near);
+        if (!known)
+            return status_fail(STATUS_USAGE, "%s: \"%s\" is no key of a profile%s%s%s", path, key,
+                               meant ? "; did you mean " : "", meant ? meant : "", meant ? "?" : "");
+    }
+    return STATUS_OK;
+}
+
+static status take_number(profile *p, const json_t *v, const field *f, const char *path)
+{
+    double number = json_number_value(v);
+    if (!json_is_number(v) || number < 0 || (f->positive && number <= 0))
+        return status_fail(STATUS_USAGE, "%s: %s is no number %s", path, f->name,
+                           f->positive ? "above zero" : "of at least zero");
+    if (number > f->most)
+        return status_fail(STATUS_USAGE, "%s: %s is a share: at most %g, not %g", path, f->name, f->most, number);
+    *number_of(p, f) = number;
+    return STATUS_OK;
+}
+
+static status take_flag(bool *out, const json_t *root, const char *name, const char *path)
+{
+    const json_t *v = json_object_get(root, name);
+    if (v && !json_is_boolean(v))
+        return status_fail(STATUS_USAGE, "%s: %s is true or false", path, name);
+    *out = v ? json_is_true(v) : *out;
+    return STATUS_OK;
+}
+
+/* A whole number from `least` on, which an int holds. */
+static status take_count(int *out, const json_t *root, const char *name, int least, const char *path)
+{
+    const json_t *v = json_object_get(root, name);
+    if (v && (!json_is_integer(v) || json_integer_value(v) < least || json_integer_value(v) > INT32_MAX))
+        return status_fail(STATUS_USAGE, "%s: %s is no whole number of at least %d", path, name, least);
+    *out = v ? (int)json_integer_value(v) : *out;
+    return STATUS_OK;
+}
+
+static status take_network(profile *p, const json_t *root, const char *path)
+{
+    const json_t *sharers = json_object_get(root, "oversubscription");
+    for (int i = 0; i < NUMBERS; i++) {
+        const json_t *v = json_object_get(root, numbers[i].name);
+        if (v && numbers[i].network)
+            TRY(take_number(p, v, &numbers[i], path));
+    }
+    if (sharers && (!json_is_number(sharers) || !(json_number_value(sharers) >= 1)))
+        return status_fail(STATUS_USAGE, "%s: oversubscription is no number of at least 1", path);
+    if (sharers) /* all nodes send at the same time in training, so that each has its share of what is between them */
+        p->network /= json_number_value(sharers);
+    TRY(take_count(&p->node_ranks, root, "node_ranks", 1, path));
+    return take_flag(&p->host_moves, root, "host_moves", path);
+}
+
+static status take_device(profile *p, const json_t *root, const char *path)
+{
+    const json_t *capacity = json_object_get(root, "capacity");
+    for (int i = 0; i < NUMBERS; i++) {
+        const json_t *v = json_object_get(root, numbers[i].name);
+        if (v && !numbers[i].network)
+            TRY(take_number(p, v, &numbers[i], path));
+    }
+    if (capacity && (!json_is_integer(capacity) || json_integer_value(capacity) < 0))
+        return status_fail(STATUS_USAGE, "%s: capacity is no number of bytes", path);
+    p->capacity = capacity ? json_integer_value(capacity) : p->capacity;
+    TRY(take_count(&p->cores, root, "cores", 0, path));
+    TRY(take_count(&p->processors, root, "processors", 0, path));
+    return take_flag(&p->as_lowered, root, "as_lowered", path);
+}
+
+static status take_tiles(profile *p, const json_t *root, const char *path)
+{
+    const json_t *tiles = json_object_get(root, "tiles");
+    if (!tiles)
+        return STATUS_OK;
+    memset(p->tile, 0, sizeof p->tile);
+    if (json_array_size(tiles) < 1 || json_array_size(tiles) > PROFILE_TILES)
+        return status_fail(STATUS_USAGE, "%s: tiles are 1 to %d lists of rows, columns and share", path, PROFILE_TILES);
+    for (size_t i = 0; i < json_array_size(tiles); i++) {
+        const json_t *t = json_array_get(tiles, i);
+        profile_tile *out = &p->tile[i];
+        out->rows = (int)json_integer_value(json_array_get(t, 0));
+        out->columns = (int)json_integer_value(json_array_get(t, 1));
+        out->share = json_number_value(json_array_get(t, 2));
+        if (out->rows < 1 || out->columns < 1 || out->share <= 0 || out->share > 1)
+            return status_fail(STATUS_USAGE, "%s: tile %d: rows and columns are above zero, its share at most 1", path,
+                               (int)i);
+    }
+    return STATUS_OK;
+}
+
+static int kind_of(const char *name)
+{
+    for (int i = 0; name && i < OP_COUNT; i++)
+        if (!strcmp(op_rows[i].name, name))
+            return i;
+    return -1;
+}
+
+/* ["linear", "bf16", false, [rows, columns, depth], seconds, model's seconds, threads] */
+static status take_points(profile *p, const json_t *list, const char *path)
+{
+    size_t count = json_array_size(list);
+    if (list && !json_is_array(list))
+        return status_fail(STATUS_USAGE, "%s: points is no list", path);
+    p->points = must_calloc(count + 1, sizeof *p->points);
+    for (size_t i = 0; i < count; i++) {
+        const json_t *from = json_array_get(list, i), *size = json_array_get(from, 3);
+        profile_point at = {.adds = json_is_true(json_array_get(from, 2)),
+                            .seconds = json_number_value(json_array_get(from, 4)),
+                            .model = json_number_value(json_array_get(from, 5)),
+                            .threads = (int)json_integer_value(json_array_get(from, 6))};
+        int kind = kind_of(json_string_value(json_array_get(from, 0)));
+        const char *type = json_string_value(json_array_get(from, 1));
+        bool known = type && dtype_find(&at.type, type);
+        for (size_t k = 0; k < 3; k++) {
+            at.size[k] = json_number_value(json_array_get(size, k));
+            known = known && at.size[k] >= 0;
+        }
+        if (kind < 0 || !known || at.seconds <= 0 || at.model <= 0)
+            return status_fail(STATUS_USAGE, "%s: point %d: not an op's kind, type, sizes and seconds", path, (int)i);
+        at.kind = (op_kind)kind;
+        p->points[p->count++] = at;
+    }
+    return STATUS_OK;
+}
+
+status profile_save(const char *path, const profile *p)
+{
+    json_t *root = json_object(), *tiles = json_array(), *points = json_array();
+    profile copy = *p;
+    json_object_set_new(root, "name", json_string(p->name));
+    for (int i = 0; i < NUMBERS; i++)
+        json_object_set_new(root, numbers[i].name, json_real(*number_of(&copy, &numbers[i])));
+    json_object_set_new(root, "node_ranks", json_integer(p->node_ranks));
+    json_object_set_new(root, "as_lowered", json_boolean(p->as_lowered));
+    json_object_set_new(root, "host_moves", json_boolean(p->host_moves));
+    json_object_set_new(root, "capacity", json_integer(p->capacity));
+    json_object_set_new(root, "cores", json_integer(p->cores));
+    json_object_set_new(root, "processors", json_integer(p->processors));
+    for (int i = 0; i < PROFILE_TILES && p->tile[i].rows > 0; i++)
+        json_array_append_new(tiles, json_pack("[i, i, f]", p->tile[i].rows, p->tile[i].columns, p->tile[i].share));
+    json_object_set_new(root, "tiles", tiles);
+    for (int i = 0; i < p->count; i++) {
+        const profile_point *at = &p->points[i];
+        json_array_append_new(points, json_pack("[s, s, b, [f, f, f], f, f, i]", op_rows[at->kind].name,
+                                                dtype_name(at->type), at->adds, at->size[0], at->size[1], at->size[2],
+                                                at->seconds, at->model, at->threads));
+    }
+    json_object_set_new(root, "points", points);
+    char *text = json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
+    MUST(text, "out of host memory");
+    status s = atomic_replace(path, text, (int64_t)strlen(text));
+    free(text);
+    json_decref(root);
+    return s;
+}
+
+static status take(profile *out, json_t *root, const char *path)
+{
+    const json_t *base = json_object_get(root, "base"), *name = json_object_get(root, "name");
+    if ((base && !json_is_string(base)) || (name && !json_is_string(name)))
+        return status_fail(STATUS_USAGE, "%s: base and name are texts", path);
+    TRY(check_keys(root, path));
+    const profile *known = profile_named(base ? json_string_value(base) : "h100");
+    if (!known)
+        return status_fail(STATUS_USAGE, "%s: base \"%s\" is none of %s", path, json_string_value(base),
+                           profile_names());
+    *out = *known;
+    snprintf(out->name, sizeof out->name, "%s", name ? json_string_value(name) : path);
+    TRY(take_network(out, root, path));
+    TRY(take_device(out, root, path));
+    TRY(take_tiles(out, root, path));
+    return take_points(out, json_object_get(root, "points"), path);
+}
+
+static status load(json_t **root, const char *path)
+{
+    json_error_t error;
+    *root = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
+    if (!*root && error.line > 0)
+        return status_fail(STATUS_USAGE, "%s: no profile: %s (line %d)", path, error.text, error.line);
+    if (!*root)
+        return status_fail(STATUS_USAGE, "%s: no profile: %s", path, error.text);
+    if (json_is_object(*root))
+        return STATUS_OK;
+    json_decref(*root);
+    return status_fail(STATUS_USAGE, "%s: no profile: not an object", path);
+}
+
+status profile_open(profile *out, const char *name)
+{
+    *out = (profile){0};
+    if (profile_named(name)) {
+        *out = *profile_named(name);
+        return STATUS_OK;
+    }
+    json_t *root;
+    if (access(name, R_OK) != 0)
+        return status_fail(STATUS_USAGE, "%s is neither a file nor one of %s", name, profile_names());
+    TRY(load(&root, name));
+    status s = take(out, root, name);
+    json_decref(root);
+    if (s != STATUS_OK)
+        profile_free(out);
+    return s;
+}
+
+status profile_take_network(profile *p, const char *path)
+{
+    json_t *root;
+    TRY(load(&root, path));
+    status s = check_keys(root, path);
+    if (s == STATUS_OK)
+        s = take_network(p, root, path);
+    json_decref(root);
+    return s;
+}

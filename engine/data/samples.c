@@ -1,0 +1,252 @@
+#include "engine/data/samples.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/files/indexed.h"
+#include "kernels/philox.h"
+#include "memory/log.h"
+
+/* The site of philox_draws() for data order; the initialiser has 0xffff. */
+enum { ORDER_SITE = 0xfffe, FEISTEL_ROUNDS = 6 };
+
+typedef struct source {
+    indexed *data;
+    int64_t count;  /* samples */
+    int per_period; /* of SAMPLES_PERIOD numbers */
+} source;
+
+struct samples {
+    int slot, slots; /* samples_interleave; 0 of 1 */
+    int64_t sequence, vocab_size;
+    bool shuffle;
+    uint64_t seed;
+    int sources;
+    source *source;
+    void (*told)(void *context, const char *words); /* of samples left out; NULL: none may be */
+    void *told_context;
+    uint16_t slot_source[SAMPLES_PERIOD]; /* which data set number i of a period is of */
+    uint16_t slot_before[SAMPLES_PERIOD]; /* how many of that data set come before it in the period */
+};
+
+/* ---- blending -------------------------------------------------------------------------------------------------- */
+
+/* Whole shares of SAMPLES_PERIOD in proportion to the weights; every data set gets at least one. */
+static void share_out(samples *s, const config_sources *sources)
+{
+    double total = 0;
+    for (int i = 0; i < s->sources; i++)
+        total += sources->item[i].weight;
+    int given = 0;
+    double *rest = must_alloc((unsigned long)s->sources * sizeof *rest);
+    for (int i = 0; i < s->sources; i++) {
+        double exact = sources->item[i].weight / total * SAMPLES_PERIOD;
+        s->source[i].per_period = exact < 1 ? 1 : (int)exact;
+        rest[i] = exact - s->source[i].per_period;
+        given += s->source[i].per_period;
+    }
+    while (given != SAMPLES_PERIOD) {
+        int best = -1, step = given < SAMPLES_PERIOD ? 1 : -1;
+        for (int i = 0; i < s->sources; i++)
+            if ((step > 0 || s->source[i].per_period > 1) && (best < 0 || step * rest[i] > step * rest[best]))
+                best = i;
+        s->source[best].per_period += step;
+        rest[best] -= step;
+        given += step;
+    }
+    free(rest);
+}
+
+static void lay_period(samples *s)
+{
+    int *used = must_calloc((unsigned long)s->sources, sizeof *used);
+    for (int slot = 0; slot < SAMPLES_PERIOD; slot++) {
+        int best = 0;
+        double most = -1;
+        for (int i = 0; i < s->sources; i++) {
+            double lag = (double)s->source[i].per_period * (slot + 1) / SAMPLES_PERIOD - used[i];
+            if (lag > most && used[i] < s->source[i].per_period) {
+                most = lag;
+                best = i;
+            }
+        }
+        s->slot_source[slot] = (uint16_t)best;
+        s->slot_before[slot] = (uint16_t)used[best]++;
+    }
+    free(used);
+}
+
+/* ---- order ----------------------------------------------------------------------------------------------------- */
+
+/* A permutation of [0, count) chosen by (seed, source, epoch): a Feistel network on 2 x half bits, repeated until the
+ * value lies within. */
+static int64_t permute(const samples *s, int which, int64_t epoch, int64_t value, int64_t count)
+{
+    int half = 1;
+    while (half < 31 && ((int64_t)1 << (2 * half)) < count)
+        half++;
+    uint64_t mask = ((uint64_t)1 << half) - 1;
+    uint64_t x = (uint64_t)value;
+    do {
+        uint64_t left = x >> half, right = x & mask;
+        for (uint32_t round = 0; round < FEISTEL_ROUNDS; round++) {
+            uint32_t draw[4];
+            philox_draws(draw, s->seed, ORDER_SITE, (uint64_t)epoch, (uint64_t)which << 8 | round, right);
+            uint64_t next = left ^ (draw[0] & mask);
+            left = right;
+            right = next;
+        }
+        x = left << half | right;
+    } while (x >= (uint64_t)count);
+    return (int64_t)x;
+}
+
+void samples_locate(const samples *s, int *which, int64_t *sample, int64_t index)
+{
+    int slot = (int)(index % SAMPLES_PERIOD);
+    *which = s->slot_source[slot];
+    const source *from = &s->source[*which];
+    int64_t n = index / SAMPLES_PERIOD * from->per_period + s->slot_before[slot];
+    *sample = n % from->count;
+    if (s->shuffle)
+        *sample = permute(s, *which, n / from->count, *sample, from->count);
+}
+
+/* ---- opening and reading --------------------------------------------------------------------------------------- */
+
+status samples_open(samples **out, const config_sources *sources, int64_t sequence, int64_t vocab_size, bool shuffle,
+                    uint64_t seed)
+{
+    if (sources->count > SAMPLES_PERIOD)
+        return status_fail(STATUS_USAGE, "%d data sets are more than can be blended (%d): merge some (phalanx merge)",
+                           sources->count, SAMPLES_PERIOD);
+    samples *s = must_calloc(1, sizeof *s);
+    s->slots = 1;
+    s->sequence = sequence;
+    s->vocab_size = vocab_size;
+    s->shuffle = shuffle;
+    s->seed = seed;
+    s->source = must_calloc((unsigned long)sources->count, sizeof *s->source);
+    status ok = STATUS_OK;
+    for (int i = 0; i < sources->count && ok == STATUS_OK; i++) {
+        source *from = &s->source[i];
+        ok = indexed_open(&from->data, sources->item[i].path);
+        s->sources = i + 1;
+        if (ok != STATUS_OK)
+            break;
+        from->count = (indexed_tokens(from->data) - 1) / sequence;
+        if (from->count < 1)
+            ok = status_fail(STATUS_USAGE, "%s: %lld tokens are too few for one sample of train.sequence + 1 = %lld",
+                             sources->item[i].path, (long long)indexed_tokens(from->data), (long long)sequence + 1);
+    }
+    if (ok != STATUS_OK) {
+        samples_close(s);
+        return ok;
+    }
+    share_out(s, sources);
+    lay_period(s);
+    *out = s;
+    return STATUS_OK;
+}
+
+void samples_close(samples *s)
+{
+    if (!s)
+        return;
+    for (int i = 0; i < s->sources; i++)
+        indexed_close(s->source[i].data);
+    free(s->source);
+    free(s);
+}
+
+void samples_interleave(samples *s, int slot, int slots)
+{
+    s->slot = slot;
+    s->slots = slots;
+}
+
+int64_t samples_count(const samples *s)
+{
+    int64_t n = 0;
+    for (int i = 0; i < s->sources; i++)
+        n += s->source[i].count;
+    return n;
+}
+
+double samples_epochs(const samples *s, int which, double taken)
+{
+    const source *from = &s->source[which];
+    return taken * from->per_period / SAMPLES_PERIOD / (double)from->count;
+}
+
+double samples_epoch(const samples *s, int64_t index)
+{
+    double most = 0;
+    for (int i = 0; i < s->sources; i++) {
+        double passes = samples_epochs(s, i, (double)index);
+        most = passes > most ? passes : most;
+    }
+    return most;
+}
+
+/* Positions restart, and attention stops, where a document begins. */
+static void mark_documents(const samples *s, const indexed *data, int32_t *positions, int32_t *document_start,
+                           int64_t first)
+{
+    int64_t document = indexed_document_of(data, first), next = indexed_document_start(data, document + 1);
+    int64_t start = first;
+    for (int64_t i = 0; i < s->sequence; i++) {
+        while (first + i >= next) {
+            start = next;
+            next = indexed_document_start(data, ++document + 1);
+        }
+        positions[i] = (int32_t)(first + i - start);
+        document_start[i] = (int32_t)(start - first);
+    }
+}
+
+void samples_leave_out(samples *s, void (*told)(void *context, const char *words), void *context)
+{
+    s->told = told;
+    s->told_context = context;
+}
+
+static status read_ids(const samples *s, bool *left_out, int32_t *tokens, int32_t *targets, const indexed *data,
+                       int64_t first)
+{
+    status ok = indexed_read(data, tokens, first, s->sequence, s->vocab_size);
+    if (ok == STATUS_OK)
+        ok = indexed_read(data, targets, first + 1, s->sequence, s->vocab_size);
+    *left_out = ok != STATUS_OK;
+    if (ok == STATUS_OK || !s->told)
+        return ok;
+    s->told(s->told_context, status_message());
+    for (int64_t i = 0; i < s->sequence; i++) {
+        tokens[i] = 0;
+        targets[i] = -1;
+    }
+    return STATUS_OK;
+}
+
+status samples_read(const samples *s, bool *left_out, int32_t *tokens, int32_t *targets, int32_t *positions,
+                    int32_t *document_start, int64_t index)
+{
+    int which;
+    int64_t sample;
+    samples_locate(s, &which, &sample, s->slot + index * s->slots);
+    const indexed *data = s->source[which].data;
+    int64_t first = sample * s->sequence;
+    TRY(read_ids(s, left_out, tokens, targets, data, first));
+    if (document_start)
+        mark_documents(s, data, positions, document_start, first);
+    else if (positions)
+        for (int64_t i = 0; i < s->sequence; i++)
+            positions[i] = (int32_t)i;
+    return STATUS_OK;
+}
+
+void samples_identify(indexed_identity *out, const samples *s, int which)
+{
+    MUST(which >= 0 && which < s->sources, "data set %d of %d", which, s->sources);
+    indexed_identify(out, s->source[which].data);
+}

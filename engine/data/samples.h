@@ -1,0 +1,50 @@
+/* Training data as numbered samples: sample i is a pure function of (data sets, weights, seed, i), the same on every rank.
+ *
+ * A sample is `sequence` inputs and the same moved on by one as targets, cut from the documents of one data set laid end
+ * to end. Several data sets are blended in the proportion of their weights. There is no state: resuming is asking for the
+ * next number, and any division of samples over ranks and micro-batches gives the same training.
+ *
+ * Order. Without shuffling data set j's k-th sample is tokens k L .. k L + L. With it, epoch e of a data set visits its
+ * samples in the order of a keyed permutation (a Feistel network walked until it lands inside; Black and Rogaway 2002).
+ * Blending. In every run of SAMPLES_PERIOD numbers each data set has as many as its weight says (largest remainder),
+ * spread evenly (each number goes to the data set furthest behind its share).
+ */
+#ifndef PHALANX_ENGINE_DATA_SAMPLES_H
+#define PHALANX_ENGINE_DATA_SAMPLES_H
+
+#include "engine/config/config.h"
+#include "engine/files/indexed.h"
+
+enum { SAMPLES_PERIOD = 4096 };
+
+typedef struct samples samples;
+
+/* Data sets of `sources`; ids must lie in [0, vocab_size). A data set too short for one sample is refused. */
+status samples_open(samples **out, const config_sources *sources, int64_t sequence, int64_t vocab_size, bool shuffle,
+                    uint64_t seed);
+void samples_close(samples *s);
+
+/* From now on sample i is what was slot + slots i: the share of one of several jobs. */
+void samples_interleave(samples *s, int slot, int slots);
+
+/* From now on a sample that holds an id outside the vocabulary is no failure: `told` hears why, and samples_read says *left_out. */
+void samples_leave_out(samples *s, void (*told)(void *context, const char *words), void *context);
+
+/* Sample `index` into tokens[sequence] and targets[sequence]; and, where not NULL, the position of each token in its
+ * document or sample, and the index within the sample of its document's first token (document_mask). A sample that is
+ * left out has all targets -1: none of them counts. */
+status samples_read(const samples *s, bool *left_out, int32_t *tokens, int32_t *targets, int32_t *positions,
+                    int32_t *document_start, int64_t index);
+
+/* Samples in one pass over everything. */
+int64_t samples_count(const samples *s);
+/* How often the data set that is repeated most has been passed over when the next sample is number `index`. */
+double samples_epoch(const samples *s, int64_t index);
+/* Of sample `index`: which data set, and which of its samples. */
+void samples_locate(const samples *s, int *source, int64_t *sample, int64_t index);
+/* How often data set number `source` has been seen when so many samples have been taken. */
+double samples_epochs(const samples *s, int source, double taken);
+/* What data set number `source` is, as long as nobody replaces it. */
+void samples_identify(indexed_identity *out, const samples *s, int source);
+
+#endif

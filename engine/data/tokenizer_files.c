@@ -1,0 +1,162 @@
+#include "engine/data/tokenizer_files.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "engine/files/atomic.h"
+#include "engine/files/mapping.h"
+#include "memory/log.h"
+
+/* x/tokenizer.json -> x/tokenizer_config.json, PREFIX.tokenizer.json -> PREFIX.tokenizer_config.json; NULL for others */
+static char *config_beside(const char *path)
+{
+    static const char ending[] = "tokenizer.json";
+    size_t length = strlen(path), tail = sizeof ending - 1;
+    if (length < tail || strcmp(path + length - tail, ending) != 0)
+        return NULL;
+    return must_format("%.*stokenizer_config.json", (int)(length - tail), path);
+}
+
+static status open_file(tokenizer **out, const char *path)
+{
+    char *config_path = config_beside(path);
+    mapping file = {0}, config = {0};
+    status s = mapping_open(&file, path);
+    if (s == STATUS_OK && config_path && atomic_exists(config_path))
+        s = mapping_open(&config, config_path);
+    if (s == STATUS_OK) {
+        const tokenizer_source source = {(const char *)file.data, file.bytes, (const char *)config.data, config.bytes};
+        s = tokenizer_open(out, &source, path);
+    }
+    mapping_close(&file);
+    mapping_close(&config);
+    free(config_path);
+    return s;
+}
+
+/* The first file of STEMtokenizer.SUFFIX that is there, the caller's; NULL: none is. */
+static char *find(const char *stem)
+{
+    for (int i = 0; tokenizer_suffixes[i]; i++) {
+        char *path = must_format("%stokenizer.%s", stem, tokenizer_suffixes[i]);
+        if (atomic_exists(path))
+            return path;
+        free(path);
+    }
+    return NULL;
+}
+
+static status open_first(tokenizer **out, const char *stem)
+{
+    char *path = find(stem);
+    status s = path ? open_file(out, path)
+                    : status_fail(STATUS_FAILED, "there is no %stokenizer.model, .json or .bytes", stem);
+    free(path);
+    return s;
+}
+
+static bool is_first(const char *stem)
+{
+    char *path = find(stem);
+    free(path);
+    return path != NULL;
+}
+
+static char *stem_of_folder(const char *folder)
+{
+    return must_format("%s/", folder);
+}
+
+static char *stem_of_prefix(const char *prefix)
+{
+    return must_format("%s.", prefix);
+}
+
+status tokenizer_files_open(tokenizer **out, const char *spec)
+{
+    struct stat facts;
+    if (strcmp(spec, "bytes") == 0) {
+        *out = tokenizer_open_bytes();
+        return STATUS_OK;
+    }
+    if (stat(spec, &facts) != 0 || !S_ISDIR(facts.st_mode))
+        return open_file(out, spec);
+    char *stem = stem_of_folder(spec);
+    status s = open_first(out, stem);
+    free(stem);
+    return s;
+}
+
+status tokenizer_files_open_beside(tokenizer **out, const char *prefix)
+{
+    char *stem = stem_of_prefix(prefix);
+    status s = open_first(out, stem);
+    free(stem);
+    return s;
+}
+
+bool tokenizer_files_is_in(const char *folder)
+{
+    char *stem = stem_of_folder(folder);
+    bool found = is_first(stem);
+    free(stem);
+    return found;
+}
+
+bool tokenizer_files_is_beside(const char *prefix)
+{
+    char *stem = stem_of_prefix(prefix);
+    bool found = is_first(stem);
+    free(stem);
+    return found;
+}
+
+static status save(const tokenizer *t, const char *stem)
+{
+    const tokenizer_source source = tokenizer_made_from(t);
+    char *path = must_format("%stokenizer.%s", stem, tokenizer_suffix(t));
+    status s = atomic_replace(path, source.file, source.length);
+    free(path);
+    if (s != STATUS_OK || source.config_length == 0)
+        return s;
+    path = must_format("%stokenizer_config.json", stem);
+    s = atomic_replace(path, source.config, source.config_length);
+    free(path);
+    return s;
+}
+
+status tokenizer_files_save(const tokenizer *t, const char *folder)
+{
+    char *stem = stem_of_folder(folder);
+    status s = save(t, stem);
+    free(stem);
+    return s;
+}
+
+/* The copy of another tokenizer, which was saved there before, would be found first or beside this one. */
+static status remove_others(const tokenizer *t, const char *stem)
+{
+    status s = STATUS_OK;
+    for (int i = 0; tokenizer_suffixes[i] && s == STATUS_OK; i++) {
+        char *path = must_format("%stokenizer.%s", stem, tokenizer_suffixes[i]);
+        if (strcmp(tokenizer_suffixes[i], tokenizer_suffix(t)) != 0)
+            s = atomic_remove(path);
+        free(path);
+    }
+    char *config = must_format("%stokenizer_config.json", stem);
+    if (s == STATUS_OK && tokenizer_made_from(t).config_length == 0)
+        s = atomic_remove(config);
+    free(config);
+    return s;
+}
+
+status tokenizer_files_save_beside(const tokenizer *t, const char *prefix)
+{
+    char *stem = stem_of_prefix(prefix);
+    status s = save(t, stem);
+    if (s == STATUS_OK)
+        s = remove_others(t, stem);
+    free(stem);
+    return s;
+}

@@ -1,0 +1,153 @@
+#include "engine/host/causes.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "engine/host/incidents.h"
+#include "memory/log.h"
+
+/* Jobs in a row that come no further, and the same trouble in a row, after which a person is needed; seconds between starts double
+ * from one to the last. */
+enum { FRUITLESS = 8, SAME = 3, SAME_DATA = 2, LONGEST_WAIT = 64 };
+
+/* NULL: there is none. Without memory nothing can be told, least of all that a job comes no further. */
+static FILE *open_in(const char *folder, const char *name)
+{
+    char *path = must_format("%s/%s", folder, name);
+    FILE *f = fopen(path, "r");
+    MUST(f || errno != ENOMEM, "%s: out of host memory", path);
+    free(path);
+    return f;
+}
+
+int64_t causes_position(const char *folder)
+{
+    struct stat info;
+    char *path = must_format("%s/" INCIDENTS_FILE, folder);
+    int64_t bytes = stat(path, &info) == 0 ? (int64_t)info.st_size : 0;
+    free(path);
+    return bytes;
+}
+
+static cause parse(const json_t *line)
+{
+    const char *verdict = json_string_value(json_object_get(line, "verdict"));
+    const char *host = json_string_value(json_object_get(line, "host"));
+    const char *words = json_string_value(json_object_get(line, "words"));
+    const json_t *rank = json_object_get(line, "rank"), *step = json_object_get(line, "step");
+    int which = verdict ? incident_verdict_find(verdict) : -1;
+    cause c = {.known = which >= 0 && json_is_true(json_object_get(line, "ends")),
+               .verdict = which >= 0 ? (incident_verdict)which : INCIDENT_DEAD,
+               .rank = json_is_integer(rank) ? (int)json_integer_value(rank) : -1,
+               .time = json_number_value(json_object_get(line, "time")),
+               .step = json_is_integer(step) ? (int64_t)json_integer_value(step) : -1};
+    snprintf(c.host, sizeof c.host, "%s", host ? host : "");
+    snprintf(c.words, sizeof c.words, "%s", words ? words : "");
+    return c;
+}
+
+/* How much a verdict says. */
+static int weight(const cause *c)
+{
+    static const int weights[INCIDENT_VERDICTS] = {
+        [INCIDENT_DEAD] = 1, [INCIDENT_FROZEN] = 2,  [INCIDENT_SLOW] = 1,   [INCIDENT_STORAGE] = 3,
+        [INCIDENT_DATA] = 4, [INCIDENT_NUMBERS] = 4, [INCIDENT_REFUSED] = 1};
+    return c->known ? weights[c->verdict] : 0;
+}
+
+cause causes_read(const char *folder, int64_t position)
+{
+    cause most = {.rank = -1, .step = -1};
+    char *text = NULL;
+    size_t capacity = 0;
+    FILE *f = open_in(folder, INCIDENTS_FILE);
+    if (f && fseek(f, (long)position, SEEK_SET) == 0)
+        while (getline(&text, &capacity, f) > 0) {
+            json_t *line = json_loads(text, 0, NULL);
+            cause c = parse(line);
+            if (line && weight(&c) > weight(&most))
+                most = c;
+            json_decref(line);
+        }
+    MUST(!f || feof(f) || errno != ENOMEM, "%s/" INCIDENTS_FILE ": out of host memory", folder);
+    if (f)
+        fclose(f);
+    free(text);
+    return most;
+}
+
+/* ---- progress ---- */
+
+static int64_t step_of_latest(const char *folder)
+{
+    long long step = 0;
+    FILE *f = open_in(folder, "checkpoints/latest");
+    if (f && fscanf(f, "step-%lld", &step) != 1)
+        step = 0;
+    if (f)
+        fclose(f);
+    return step;
+}
+
+/* What follows `key` in the last whole line of a file that begins with it; -1: there is none. */
+static int64_t last_number(const char *folder, const char *name, const char *key)
+{
+    enum { TAIL = 8192 };
+    char tail[TAIL + 1];
+    long long number = -1;
+    FILE *f = open_in(folder, name);
+    if (f && fseek(f, 0, SEEK_END) == 0) {
+        long end = ftell(f), from = end > TAIL ? end - TAIL : 0;
+        size_t got = fseek(f, from, SEEK_SET) == 0 ? fread(tail, 1, TAIL, f) : 0;
+        tail[got] = 0;
+        for (char *at = tail, *next; (next = strchr(at, '\n')); at = next + 1) {
+            const char *found = strstr(at, key);
+            if (found && found < next)
+                (void)sscanf(found + strlen(key), "%lld", &number);
+        }
+    }
+    if (f)
+        fclose(f);
+    return (int64_t)number;
+}
+
+int64_t causes_progress(const char *folder)
+{
+    int64_t step = last_number(folder, "metrics.jsonl", "{\"step\": ");
+    if (step < 0)
+        step = last_number(folder, "merges.jsonl", "{\"merge\":");
+    return step >= 0 ? step : step_of_latest(folder);
+}
+
+/* ---- what to do ---- */
+
+static bool is_same(const cause *a, const cause *b)
+{
+    return a->known && b->known && a->verdict == b->verdict && a->step == b->step && a->rank == b->rank &&
+           strcmp(a->host, b->host) == 0 && (a->verdict != INCIDENT_REFUSED || strcmp(a->words, b->words) == 0);
+}
+
+causes_advice causes_weigh(causes *k, const cause *why, int64_t progress)
+{
+    bool further = progress > k->best;
+    bool data = why->known && (why->verdict == INCIDENT_DATA || why->verdict == INCIDENT_NUMBERS);
+    k->fruitless = further ? 0 : k->fruitless + 1;
+    k->best = further ? progress : k->best;
+    k->same = is_same(&k->last, why) && (data || !further) ? k->same + 1 : 1;
+    k->last = *why;
+    causes_advice a = {.wait = k->fruitless > 0 ? 1 : 0};
+    for (int i = 1; i < k->fruitless && a.wait < LONGEST_WAIT; i++)
+        a.wait *= 2;
+    if (data && k->same >= SAME_DATA)
+        a.give_up =
+            "the same trouble with data or numbers at the same step again: starting once more would bring it again";
+    else if (k->same >= SAME)
+        a.give_up = "the same trouble at the same step three times in a row";
+    else if (k->fruitless >= FRUITLESS)
+        a.give_up = "eight starts in a row have not come further than those before";
+    return a;
+}

@@ -1,0 +1,26 @@
+/* Incidents and flight records in a run's folder: incidents.jsonl, a line each, appended; flight-RANK.jsonl, the last ops and
+ * messages of one rank, replaced at each incident. Writing needs no heap and no stream, for it happens while other threads of the
+ * process are stuck, or have crashed.
+ */
+#ifndef PHALANX_ENGINE_HOST_INCIDENTS_H
+#define PHALANX_ENGINE_HOST_INCIDENTS_H
+
+#include "parallel/watch/watchdog.h"
+
+#define INCIDENTS_FILE "incidents.jsonl"
+
+typedef struct incidents incidents;
+
+incidents *incidents_open(void);
+void incidents_close(incidents *k);
+/* Once they are known: where to write, and whose flight record. Until then nothing is written. */
+void incidents_place(incidents *k, const char *folder, watchdog *w);
+/* A watchdog_write: the incident if it is ours, and this rank's flight record. */
+void incidents_write(void *k, const incident *what, bool ours);
+
+/* One line more in FOLDER/incidents.jsonl. */
+status incidents_append(const char *folder, const incident *what);
+/* The same of this rank, where it is just now. Whoever calls has told people already: a failure is not said again. */
+void incidents_say(const char *folder, watchdog *w, incident_verdict verdict, bool ends, const char *words);
+
+#endif

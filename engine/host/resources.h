@@ -1,0 +1,31 @@
+/* What a host has left while a run is on it: cores, memory, disks, network, GPUs, every few seconds, for resources.jsonl and
+ * TensorBoard. Rates are means over the time between two lines.
+ *
+ * One rank of each host keeps a `resources`, which writes into a folder of that host's own: nothing is sent between ranks.
+ * Figures are the kernel's (/proc, /sys) and the NVIDIA driver's (NVML, where it is installed); what a host does not tell is left
+ * out. The host's figures include other processes.
+ */
+#ifndef PHALANX_ENGINE_HOST_RESOURCES_H
+#define PHALANX_ENGINE_HOST_RESOURCES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "memory/status.h"
+
+typedef struct resources resources;
+
+typedef struct resources_options {
+    const char *folder; /* made if it is not there: resources.jsonl and, if asked for, TensorBoard's events */
+    const char *root;   /* where proc and sys are: "" */
+    double every;       /* seconds between lines */
+    bool tensorboard;
+    int64_t first_step; /* of this session, for TensorBoard */
+} resources_options;
+
+status resources_open(resources **out, const resources_options *options);
+/* Writes a line if it is time for one, or if `now`. Called between steps; NULL is accepted. */
+status resources_look(resources *r, int64_t step, bool now);
+void resources_close(resources *r);
+
+#endif

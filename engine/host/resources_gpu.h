@@ -1,0 +1,25 @@
+/* The GPUs of this host, as NVIDIA's driver library (NVML) tells: opened at run time, none where it is not installed. */
+#ifndef PHALANX_ENGINE_HOST_RESOURCES_GPU_H
+#define PHALANX_ENGINE_HOST_RESOURCES_GPU_H
+
+#include <stdint.h>
+
+typedef struct resources_gpus resources_gpus;
+
+/* -1: the driver does not say. */
+typedef struct resources_gpu {
+    double busy; /* share of the last moments in which a kernel ran */
+    int64_t memory_used, memory_all;
+    double watts, celsius;
+} resources_gpu;
+
+enum { RESOURCES_GPUS = 16 };
+
+/* NULL: there is no GPU, or no driver. */
+resources_gpus *resources_gpu_open(void);
+/* How many there are, at most RESOURCES_GPUS; 0 of NULL. */
+int resources_gpu_count(const resources_gpus *g);
+void resources_gpu_read(resources_gpu *out, const resources_gpus *g, int index);
+void resources_gpu_close(resources_gpus *g);
+
+#endif

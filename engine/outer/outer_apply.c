@@ -1,0 +1,254 @@
+/* Outer steps on this rank's units: encoding changes, merging them into the reference, giving it to the weights. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/islands/privacy.h"
+#include "engine/outer/outer_parts.h"
+#include "memory/log.h"
+
+static const outer_unit *mine(const outer *o, int u)
+{
+    return o->mine_of[u] < 0 ? NULL : &o->mine[o->mine_of[u]];
+}
+
+static float *optional(float *values, int64_t at)
+{
+    return values ? values + at : NULL;
+}
+
+static bool all_finite(const float *x, int64_t n)
+{
+    float sum = 0; /* x - x is 0, or not a number */
+    for (int64_t i = 0; i < n; i++)
+        sum += x[i] - x[i];
+    return sum == 0;
+}
+
+/* What the fragment's change is to be scaled by for outer.clip, and is counted: 1 without. */
+static float clip_scale(outer *o, int fragment)
+{
+    double clip = o->config->outer.clip, sum = 0;
+    int ranks = comm_ranks(o->world);
+    if (clip <= 0)
+        return 1;
+    for (int u = 0; u < o->count; u++) {
+        const outer_unit *m = mine(o, u);
+        if (o->units[u].fragment != fragment)
+            continue;
+        outer_move_gather(o->move, o->values, u);
+        for (int64_t i = 0; m && i < o->units[u].elements; i++) {
+            double change = (double)o->reference[m->at + i] - (double)o->values[i];
+            sum += change * change;
+        }
+    }
+    double *all = must_alloc((unsigned long)ranks * sizeof *all), norm = 0;
+    comm_all_gather_bytes(comm_world(o->world), all, &sum, sizeof sum);
+    for (int i = 0; i < ranks; i++)
+        norm += all[i];
+    free(all);
+    norm = sqrt(norm);
+    o->counts.clipped += norm > clip;
+    return norm > clip ? (float)(clip / norm) : 1;
+}
+
+bool outer_encode(outer *o, int fragment)
+{
+    float scale = clip_scale(o, fragment);
+    double noise = o->config->outer.noise * o->config->outer.clip;
+    float decay = (float)o->config->outer.error_decay;
+    bool good = true;
+    for (int u = 0; u < o->count; u++) {
+        const outer_unit *m = mine(o, u);
+        int64_t n = o->units[u].elements;
+        if (o->units[u].fragment != fragment)
+            continue;
+        outer_move_gather(o->move, o->values, u);
+        if (!m)
+            continue;
+        outer_dump_keep(o, OUTER_DUMP_WEIGHTS, m, o->values);
+        rule_change(o->values, o->reference + m->at, optional(o->error, m->at), decay, scale, n);
+        if (noise > 0)
+            privacy_add_noise(o->values, noise, n);
+        if (!all_finite(o->values, n)) {
+            good = false;
+            memset(o->values, 0, (size_t)n * sizeof *o->values);
+        }
+        outer_dump_keep(o, OUTER_DUMP_CHANGE, m, o->values);
+        compress_encode(o->out + m->coded, o->values, &o->method, n);
+        outer_dump_sent(o, m, o->out + m->coded);
+        memcpy(o->rest + m->at, o->values, (size_t)n * sizeof *o->rest);
+    }
+    o->releases += o->config->outer.noise > 0;
+    return outer_everywhere(o, good);
+}
+
+/* Is what was fetched of a slot finite? */
+static bool is_sound(outer *o, int slot, int fragment)
+{
+    bool good = true;
+    for (int i = 0; i < o->mine_count; i++) {
+        const outer_unit *m = &o->mine[i];
+        if (o->units[m->unit].fragment == fragment)
+            good &= compress_decode(o->other, o->in[slot] + m->coded, &o->method, o->units[m->unit].elements);
+    }
+    return good;
+}
+
+/* values = sum of w_i D_i, in the order of slots */
+static void mean_change(outer *o, const outer_unit *m, int64_t n)
+{
+    const roster *r = &o->roster;
+    double all = 0;
+    bool equal = o->config->outer.weights == CONFIG_OUTER_EQUAL;
+    for (int i = 0; i < r->parts; i++)
+        all += equal ? 1 : (double)r->part[i].tokens;
+    memset(o->values, 0, (size_t)n * sizeof *o->values);
+    for (int i = 0; i < r->parts; i++) {
+        int slot = r->part[i].slot;
+        double weight = all > 0 ? (equal ? 1 : (double)r->part[i].tokens) / all : 1.0 / r->parts;
+        const uint8_t *from = slot == o->slot ? o->out : o->in[slot];
+        MUST(compress_decode(o->other, from + m->coded, &o->method, n), "a change of slot %d went bad", slot);
+        rule_add(o->values, o->other, (float)weight, n);
+    }
+}
+
+void outer_merge_reference(outer *o, bool took_part)
+{
+    for (int u = 0; u < o->count; u++) {
+        const outer_unit *m = mine(o, u);
+        int64_t n = o->units[u].elements;
+        if (o->units[u].fragment != o->fragment)
+            continue;
+        if (m) {
+            float *reference = o->reference + m->at;
+            outer_dump_keep(o, OUTER_DUMP_BEFORE, m, reference);
+            mean_change(o, m, n);
+            memcpy(o->other, reference, (size_t)n * sizeof *reference);
+            rule_step(reference, optional(o->momentum, m->at), o->values, &o->rule, n);
+            if (took_part && o->error)
+                memcpy(o->error + m->at, o->rest + m->at, (size_t)n * sizeof *o->error);
+        }
+        if (took_part)
+            continue;
+        outer_move_gather(o->move, o->values, u); /* its own change stays, and goes with the next merge */
+        for (int64_t i = 0; m && i < n; i++)
+            o->values[i] += o->reference[m->at + i] - o->other[i];
+        outer_move_scatter(o->move, u, o->values);
+    }
+    outer_dump_merge(o, took_part);
+}
+
+void outer_settle(outer *o, int fragment)
+{
+    float mix = (float)o->config->outer.mix;
+    for (int u = 0; u < o->count; u++) {
+        const outer_unit *m = mine(o, u);
+        if (o->units[u].fragment != fragment)
+            continue;
+        if (mix > 0 || outer_dumps(o))
+            outer_move_gather(o->move, o->values, u);
+        outer_dump_keep(o, OUTER_DUMP_OWN, m, o->values);
+        if (m && mix > 0)
+            rule_mix(o->values, o->reference + m->at, mix, o->units[u].elements);
+        outer_move_scatter(o->move, u, m && !(mix > 0) ? o->reference + m->at : o->values);
+        if (outer_dumps(o)) /* what they are in this layout, not what they should be */
+            outer_move_gather(o->move, o->values, u);
+        outer_dump_keep(o, OUTER_DUMP_SETTLED, m, o->values);
+    }
+    outer_dump_settled(o, fragment);
+}
+
+void outer_give_reference(outer *o, int fragment)
+{
+    for (int u = 0; u < o->count; u++)
+        if (o->units[u].fragment == fragment)
+            outer_move_scatter(o->move, u, mine(o, u) ? o->reference + mine(o, u)->at : o->values);
+}
+
+void outer_take_weights(outer *o, int fragment)
+{
+    for (int u = 0; u < o->count; u++) {
+        const outer_unit *m = mine(o, u);
+        if (o->units[u].fragment != fragment)
+            continue;
+        outer_move_gather(o->move, o->values, u);
+        if (m)
+            memcpy(o->reference + m->at, o->values, (size_t)o->units[u].elements * sizeof *o->values);
+    }
+}
+
+void outer_keep_change(outer *o)
+{
+    for (int u = 0; u < o->count; u++) {
+        const outer_unit *m = mine(o, u);
+        outer_move_gather(o->move, o->values, u);
+        for (int64_t i = 0; m && i < o->units[u].elements; i++)
+            o->rest[m->at + i] = o->values[i] - o->reference[m->at + i];
+    }
+}
+
+void outer_take_reference(outer *o, bool with_rest)
+{
+    for (int u = 0; u < o->count; u++) {
+        const outer_unit *m = mine(o, u);
+        for (int64_t i = 0; m && i < o->units[u].elements; i++)
+            o->values[i] = o->reference[m->at + i] + (with_rest ? o->rest[m->at + i] : 0);
+        outer_move_scatter(o->move, u, o->values);
+    }
+}
+
+void outer_look_after_fetch(outer *o, int slot)
+{
+    bool done = true, gone = false;
+    for (int k = 0; k < o->got[slot].jobs; k++) {
+        transport_state s = transport_state_of(o->transport, slot * OUTER_PEERS + k);
+        done &= s == TRANSPORT_DONE;
+        gone |= s == TRANSPORT_GONE;
+    }
+    if (gone) /* withdrawn, perhaps for a newer one: asked for again as long as it is offered */
+        outer_drop_fetch(o, slot);
+    if (!done)
+        return;
+    o->got[slot].here = is_sound(o, slot, o->fragment);
+    o->got[slot].bad = !o->got[slot].here;
+    if (o->got[slot].bad) {
+        o->counts.refused++;
+        log_warn("islands: refused the change of island %s: it is not finite", o->roster.member[slot].name);
+    }
+}
+
+/* Does it offer what this island waits for? Of gossip, what is newer will do as well. */
+static bool fits(const outer *o, const roster_member *m, int64_t merge)
+{
+    bool newer = o->config->outer.topology == CONFIG_OUTER_GOSSIP && m->offer_merge > merge;
+    return m->ready && m->offers && m->fragment == o->fragment && (newer || m->offer_merge == merge);
+}
+
+uint64_t outer_fetch_changes(outer *o, int64_t merge, uint64_t from)
+{
+    bool gossip = o->config->outer.topology == CONFIG_OUTER_GOSSIP;
+    uint64_t here = 1ull << o->slot;
+    for (int s = 0; s < o->config->outer.slots; s++) {
+        const roster_member *m = &o->roster.member[s];
+        if (s == o->slot)
+            continue;
+        if (from >> s & 1 && !(gossip && o->got[s].here) && fits(o, m, merge) && o->got[s].offer != m->offer) {
+            outer_drop_fetch(o, s);
+            o->got[s].offer = m->offer;
+            o->got[s].bad = !outer_fetch(o, s, o->fragment, WIRE_CHANGE, m->offer_merge, m->offer);
+        }
+        if (o->got[s].offer && !o->got[s].here && !o->got[s].bad)
+            outer_look_after_fetch(o, s);
+        here |= (uint64_t)o->got[s].here << s;
+    }
+    return here;
+}
+
+uint64_t outer_refused(const outer *o)
+{
+    uint64_t bad = 0;
+    for (int s = 0; s < o->config->outer.slots; s++)
+        bad |= (uint64_t)o->got[s].bad << s;
+    return ~outer_everywhere(o, ~bad);
+}

@@ -1,0 +1,245 @@
+/* Becoming one of the islands, and catching up with them. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/outer/outer_parts.h"
+#include "memory/clock.h"
+#include "memory/log.h"
+
+/* ---- taking over ----------------------------------------------------------------------------------------------------- */
+
+/* An island that has the state after the last merge, or, where there is no last one for all, the latest state that is further
+ * than ours; -1: none. */
+static int find_donor(const outer *o)
+{
+    int best = -1;
+    int64_t least = o->config->outer.topology == CONFIG_OUTER_GOSSIP ? o->merge + 1 : o->roster.merge;
+    for (int s = 0; s < o->config->outer.slots; s++) {
+        const roster_member *m = &o->roster.member[s];
+        if (s != o->slot && m->ready && m->merge >= least && (best < 0 || m->merge > o->roster.member[best].merge))
+            best = s;
+    }
+    return best;
+}
+
+/* All of one kind of state, fragment by fragment. *done false: the donor has gone on, or away. */
+static status fetch_state(bool *done, outer *o, int donor, wire_kind kind, int64_t merge, double until)
+{
+    *done = true;
+    for (int f = 0; f < o->config->outer.fragments && *done; f++) {
+        outer_drop_fetch(o, donor);
+        int here = outer_everywhere(o, outer_fetch(o, donor, f, kind, merge, 0)) ? 0 : -1;
+        while (here == 0) {
+            outer_nap(o);
+            TRY(outer_look(o));
+            here = outer_fetched(o, donor);
+            if (here == 0 && (find_donor(o) < 0 || o->now > until))
+                here = -1;
+        }
+        outer_drop_fetch(o, donor);
+        *done = here > 0;
+    }
+    return STATUS_OK;
+}
+
+static status fetch_all(bool *done, outer *o, int64_t *merge, int64_t *step, int64_t *updates, double until)
+{
+    *done = false;
+    TRY(outer_look(o));
+    int donor = find_donor(o);
+    if (donor < 0)
+        return STATUS_OK;
+    const roster_member *m = &o->roster.member[donor];
+    bool gossip = o->config->outer.topology == CONFIG_OUTER_GOSSIP;
+    *merge = m->merge;
+    *step = gossip ? m->state_step : o->roster.step;
+    *updates = gossip ? m->state_updates : o->roster.updates;
+    TRY(fetch_state(done, o, donor, WIRE_REFERENCE, *merge, until));
+    if (*done && o->momentum)
+        TRY(fetch_state(done, o, donor, WIRE_MOMENTUM, *merge, until));
+    if (*done)
+        log_info("islands: took the model after merge %lld (step %lld) from %s", (long long)*merge, (long long)*step,
+                 o->roster.member[donor].name);
+    return STATUS_OK;
+}
+
+void outer_begin_anew(outer *o, outer_position *p, int64_t step, int64_t updates)
+{
+    if (o->error)
+        memset(o->error, 0, (size_t)o->elements * sizeof *o->error);
+    outer_move_clear_states(o->move);
+    log_info("islands: going on at step %lld; the optimizer's moments begin at 0", (long long)step);
+    *p = (outer_position){step, updates, true};
+    for (int f = 0; f < o->config->outer.fragments; f++)
+        o->merged_at[f] = step;
+}
+
+/* While the state is replaced nobody gets it, and merges wait: else they could go by faster than the state travels. */
+static void begin_taking(outer *o)
+{
+    transport_lock(o->transport);
+    o->serves_state = -1;
+    transport_unlock(o->transport);
+    if (outer_first_rank(o))
+        membership_set_state(o->membership, &(membership_state){.taking = true, .merge = o->merge});
+}
+
+status outer_catch_up(outer *o, outer_position *p, bool keep)
+{
+    int64_t merge = -1, step = 0, updates = 0;
+    bool done = false;
+    status s = STATUS_OK;
+    double until = o->now + 2 * o->config->outer.timeout;
+    begin_taking(o);
+    if (keep)
+        outer_keep_change(o);
+    while (s == STATUS_OK && !done) {
+        s = fetch_all(&done, o, &merge, &step, &updates, until);
+        if (s == STATUS_OK && !done && o->now > until)
+            s = status_fail(STATUS_FAILED,
+                            "islands: this island's model is that after merge %lld, and no other island gives it the "
+                            "latest one: start it again when one that has it is at work",
+                            (long long)o->merge);
+        outer_nap(o);
+    }
+    if (s == STATUS_OK) {
+        outer_take_reference(o, keep);
+        o->merge = merge;
+        if (!keep)
+            outer_begin_anew(o, p, step, updates);
+        outer_announce(o, step, updates);
+    }
+    return s;
+}
+
+/* ---- joining ------------------------------------------------------------------------------------------------------- */
+
+/* The addresses of etcd with commas between; the caller's. */
+static char *addresses(const config *c)
+{
+    char *all = must_strdup("");
+    for (int i = 0; i < c->outer.rendezvous.count; i++) {
+        char *longer = must_format("%s%s%s", all, i ? "," : "", c->outer.rendezvous.item[i].path);
+        free(all);
+        all = longer;
+    }
+    return all;
+}
+
+/* Without outer.island, the last part of run.folder. */
+static const char *name_of(const config *c)
+{
+    const char *slash = strrchr(c->run.folder, '/');
+    return c->outer.island ? c->outer.island : slash && slash[1] ? slash + 1 : c->run.folder;
+}
+
+status outer_claim(outer *o)
+{
+    enum { TEXT = 256 };
+    int ranks = comm_ranks(o->world);
+    char mine[TEXT] = "", (*all)[TEXT] = must_calloc((unsigned long)ranks, sizeof *all);
+    const char **endpoints = must_alloc((unsigned long)ranks * sizeof *endpoints);
+    snprintf(mine, sizeof mine, "%s", transport_endpoint(o->transport));
+    comm_all_gather_bytes(comm_world(o->world), all, mine, sizeof mine);
+    for (int i = 0; i < ranks; i++)
+        endpoints[i] = all[i];
+    char *etcd = addresses(o->config);
+    double lease = o->config->outer.timeout / 2;
+    const membership_options options = {.addresses = etcd,
+                                        .run = o->config->outer.run,
+                                        .name = name_of(o->config),
+                                        .fingerprint = o->fingerprint,
+                                        .key = o->keys.mine,
+                                        .endpoints = endpoints,
+                                        .ranks = ranks,
+                                        .server = o->holds,
+                                        .slots = o->config->outer.slots,
+                                        .slot = o->config->outer.slot,
+                                        .hint = o->hint,
+                                        .merge = o->merge,
+                                        .trusted = &o->keys,
+                                        .lease = lease < 5    ? 5
+                                                 : lease > 20 ? 20
+                                                              : (int)lease,
+                                        .patience = o->config->outer.timeout};
+    status s = outer_first_rank(o) ? membership_open(&o->membership, &options) : STATUS_OK;
+    free(etcd);
+    free(endpoints);
+    free(all);
+    TRY(comm_all_status(comm_world(o->world), s));
+    o->slot = outer_first_rank(o) ? membership_slot(o->membership) : 0;
+    comm_broadcast_bytes(comm_world(o->world), &o->slot, sizeof o->slot, 0);
+    if (o->slot == ROSTER_SERVER)
+        return STATUS_OK;
+    outer_assign_buffers(o);
+    log_info("islands: %s has slot %d of %d", name_of(o->config), o->slot, o->config->outer.slots);
+    return STATUS_OK;
+}
+
+/* This island's state becomes that after the last merge. */
+static void make_head(outer *o, const outer_position *p)
+{
+    if (outer_first_rank(o))
+        membership_decide(o->membership,
+                          json_pack("{s:I, s:I, s:I, s:[]}", "merge", (json_int_t)o->merge, "step", (json_int_t)p->step,
+                                    "updates", (json_int_t)p->updates, "parts"),
+                          o->roster.revision, 0, NULL);
+}
+
+/* Of the islands that are there, the one with the latest state, the first of several. */
+static bool is_best(const outer *o)
+{
+    for (int s = 0; s < o->config->outer.slots; s++) {
+        const roster_member *m = &o->roster.member[s];
+        if (s != o->slot && m->here && (m->merge > o->merge || (m->merge == o->merge && s < o->slot)))
+            return false;
+    }
+    return true;
+}
+
+/* Nobody has the last merge any more: the latest checkpoint that is there becomes the model, once all are there or time is up. */
+static status go_back(outer *o, const outer_position *p, double until)
+{
+    bool all = __builtin_popcountll(roster_here(&o->roster)) == o->config->outer.slots;
+    if (roster_ready(&o->roster) || (!all && o->now < until))
+        return STATUS_OK;
+    if (o->resumed && is_best(o)) {
+        log_info("islands: no island has the model after merge %lld any more: going on from merge %lld",
+                 (long long)o->roster.merge, (long long)o->merge);
+        make_head(o, p);
+    }
+    return STATUS_OK;
+}
+
+/* Until this island's state is that after the last merge. */
+status outer_join_all(outer *o, outer_position *p)
+{
+    status s = outer_look(o);
+    double until = o->now + o->config->outer.timeout, end = until + o->config->outer.timeout;
+    for (; s == STATUS_OK && o->roster.merge != o->merge; outer_nap(o), s = s == STATUS_OK ? outer_look(o) : s) {
+        if (o->roster.merge < o->merge)
+            make_head(o, p);
+        else if (find_donor(o) >= 0)
+            s = outer_catch_up(o, p, false);
+        else if (o->now > end)
+            s = status_fail(
+                STATUS_FAILED,
+                "islands: this island's model is that after merge %lld, the last one was %lld, and no island "
+                "that has it is at work: start one that has, or choose another outer.run",
+                (long long)o->merge, (long long)o->roster.merge);
+        else
+            s = go_back(o, p, until);
+    }
+    return s;
+}
+
+/* An island that begins, or has missed more than one exchange, takes over from one that is further. */
+status outer_join_gossip(outer *o, outer_position *p)
+{
+    int64_t ahead = outer_gossip_number(p->step + o->config->outer.every, 0);
+    TRY(outer_look(o));
+    for (int s = 0; s < o->config->outer.slots; s++)
+        if (s != o->slot && o->roster.member[s].ready && o->roster.member[s].merge > (p->step ? ahead : 0))
+            return outer_catch_up(o, p, false);
+    return STATUS_OK;
+}

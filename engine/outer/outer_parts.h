@@ -1,0 +1,221 @@
+/* What the files of the outer loop share: outer_setup.c (memory, checkpoints), outer_reach.c (the roster, fetching),
+ * outer_apply.c (arithmetic on units), outer_piece.c, outer_dump.c (debug.merges), outer_join.c (joining, taking over), outer_merge.c (the merges; start there), outer_gossip.c (the same for
+ * groups of islands), outer_push.c (the same with a server), outer_topology.c (which of them it is); and server.c, the server's own. */
+#ifndef PHALANX_ENGINE_OUTER_OUTER_PARTS_H
+#define PHALANX_ENGINE_OUTER_OUTER_PARTS_H
+
+#include "kernels/compress.h"
+#include "engine/islands/membership.h"
+#include "engine/islands/rule.h"
+#include "engine/islands/transport.h"
+#include "engine/outer/outer.h"
+#include "engine/outer/outer_move.h"
+
+enum { OUTER_PEERS = 64 }; /* ranks of one other island that a rank fetches from at a time */
+
+/* A unit that this rank keeps the outer state of. */
+typedef struct outer_unit {
+    int unit;
+    int64_t at;                 /* its first element among the rank's */
+    int64_t coded, coded_bytes; /* its encoding among its fragment's */
+} outer_unit;
+
+/* What is kept of a merge until debug.merges writes it, by unit as the reference is; a server keeps the first OUTER_DUMP_HOLDER of it.
+ * Once a merge is written, OWN and SETTLED are what an island's weights were before and after they took it. */
+typedef enum outer_dump_part {
+    OUTER_DUMP_BEFORE, /* the reference */
+    OUTER_DUMP_SENT,   /* the change as the others decode it */
+    OUTER_DUMP_HOLDER,
+    OUTER_DUMP_WEIGHTS = OUTER_DUMP_HOLDER, /* as they were offered */
+    OUTER_DUMP_CHANGE,                      /* as it was encoded: with what was kept of the one before */
+    OUTER_DUMP_KEPT,
+    OUTER_DUMP_OWN = OUTER_DUMP_WEIGHTS,
+    OUTER_DUMP_SETTLED = OUTER_DUMP_CHANGE,
+} outer_dump_part;
+
+typedef enum outer_stage {
+    OUTER_IDLE,
+    OUTER_OFFERED,     /* a change is offered for merge + 1 */
+    OUTER_WITHDRAWING, /* it shall be no more; etcd may not have heard */
+    OUTER_PULLING,     /* of topology server: the model is on its way, into `rest` */
+    OUTER_MERGED,      /* the reference is new, the weights are not yet */
+} outer_stage;
+
+struct outer {
+    const config *config;
+    compiled *compiled;
+    executor *executor;
+    comm *world;
+    watchdog *watchdog;
+    bool holds; /* a server: no weights to train, no compiled model and no executor */
+    names_tensor *tensors;
+    int tensor_count;
+    unit *units;
+    int *owner;
+    int count;
+    outer_unit *mine;
+    int mine_count;
+    int *mine_of; /* by unit: index in `mine`, or -1 */
+    outer_move *move;
+    compress_method method;
+    rule rule;
+    uint64_t fingerprint;
+
+    /* planned memory: [elements of mine], then [largest unit], then [bytes of the largest fragment] */
+    struct arena *arena;
+    float *reference, *momentum, *error; /* momentum, error: NULL where there is none */
+    float *rest;                         /* what an offer would keep; a change while its base is replaced */
+    float *dumped[OUTER_DUMP_KEPT];      /* of debug.merges, else NULL */
+    float *values, *other;               /* [largest unit] */
+    uint8_t *out, *in[ROSTER_SLOTS];     /* encodings of a fragment: offered, fetched */
+    int64_t elements;
+    checkpoint_piece *pieces;
+    int piece_count;
+    bool undumped; /* debug.merges could not be written: no more is */
+
+    keys keys;
+    transport *transport;
+    membership *membership; /* rank 0's */
+    roster roster;          /* as last broadcast, the same on all ranks */
+    int slot;
+    double now; /* rank 0's clock, likewise */
+
+    outer_stage stage;
+    int64_t step;          /* of the run, for the watchdog */
+    double told;           /* when it was */
+    double began;          /* when training did */
+    int64_t releases;      /* changes with noise that have been offered, ever */
+    int64_t merge;         /* the reference is that after this one */
+    int64_t merged_at[64]; /* by fragment: this island's step at its last merge */
+    int fragment;
+    int64_t offer, settle_at; /* the step after which it was offered; after which the weights take the reference */
+    double deadline;
+    int64_t withdrawn; /* number of the writing, membership.h */
+    bool parting, joined, resumed;
+    int64_t number;                          /* gossip: of the exchange that is offered */
+    uint64_t partners;                       /* gossip: bits of the slots that it is with */
+    uint64_t owed;                           /* gossip: of those who may still fetch it */
+    char partner[ROSTER_SLOTS][ROSTER_NAME]; /* gossip: their names, which go from the roster with them */
+    int64_t offer_id;                        /* server: of the offer, as the answer to it has it */
+    int64_t pulls;                           /* server: the model after this merge, or a later one, is asked for */
+    bool said_away;                          /* server: that it is */
+    int hint;                                /* the slot that a checkpoint knows; -1 */
+    struct {
+        int64_t offer; /* being fetched, or here; 0: none */
+        bool here, bad;
+        int jobs;
+    } got[ROSTER_MEMBERS];
+    transport_part *parts; /* [slots][mine_count], of fetches */
+    uint64_t reported;
+    double whole;       /* since when this job has every change for it; 0: it lacks some */
+    double held_up;     /* since when merges wait for islands that take the model; 0: they do not */
+    double stands;      /* since when training stands still for this merge; 0: it does not */
+    uint64_t said_late; /* bits of the slots that it has been said to wait for */
+
+    /* what the transport's thread may serve; under its lock */
+    int64_t serves_merge, serves_offer, serves_state;
+    int serves_fragment;
+
+    outer_counts counts;
+};
+
+/* outer_setup.c */
+void outer_assign_buffers(outer *o); /* once the slot is known */
+/* A server's: memory and transport, without weights; the reference is all zeros. */
+status outer_open_holder(outer **out, const config *c, comm *world, watchdog *w);
+/* Sections "outer_reference" and so on, where they are, of a checkpoint. */
+status outer_read_sections(outer *o, checkpoint *from);
+
+/* outer_piece.c: the rectangle of one of this rank's units, of what lies as the reference does. */
+checkpoint_piece outer_piece(const outer *o, const char *section, const float *values, const outer_unit *m);
+
+/* outer_dump.c: debug.merges. They do nothing without it; those that write are collective. */
+bool outer_dumps(const outer *o);
+/* A unit's values; those that others decode of its encoding. */
+void outer_dump_keep(outer *o, outer_dump_part part, const outer_unit *m, const float *values);
+void outer_dump_sent(outer *o, const outer_unit *m, const uint8_t *coded);
+/* topology all: the merge in the roster, made of the fragment. */
+void outer_dump_merge(outer *o, bool took_part);
+void outer_dump_exchange(outer *o, bool mean);
+/* topology server: an island's change that was answered; and the server's merge of it. */
+void outer_dump_push(outer *o, const roster_part *answer);
+void outer_dump_pushed(outer *o, const roster_part *answer, int64_t base);
+/* The fragment's weights have taken the reference. */
+void outer_dump_settled(outer *o, int fragment);
+
+/* outer_reach.c */
+/* An island of topology server. */
+bool outer_pushes(const outer *o);
+/* The rank that talks to etcd, and to the reader. */
+bool outer_first_rank(const outer *o);
+/* Reads the roster on all ranks; a millisecond or so. */
+status outer_look(outer *o);
+void outer_nap(const outer *o);
+/* The set of slots for which the condition holds on every rank. */
+uint64_t outer_everywhere(const outer *o, uint64_t here);
+/* This island's state is that after o->merge, offered after `step`; from now on it is given to others. */
+void outer_announce(outer *o, int64_t step, int64_t updates);
+/* What is encoded may be fetched; merge -1: no more. */
+void outer_serve_change(outer *o, int64_t merge, int64_t offer, int fragment);
+/* From every rank of an island that keeps some of our units of the fragment, a stream each. False: not all can be asked. */
+bool outer_fetch(outer *o, int slot, int fragment, wire_kind kind, int64_t merge, int64_t offered);
+void outer_drop_fetch(outer *o, int slot);
+/* Of what was asked for last from a slot, or the server. 1: it is here on all ranks; 0: not yet; -1: it is not to be had. */
+int outer_fetched(outer *o, int slot);
+/* Exchanges of gossip are numbered by the step and the fragment, which islands at the same step know without asking. */
+int64_t outer_gossip_number(int64_t step, int fragment);
+
+/* outer_apply.c */
+/* Encodes the fragment's change; false on all ranks: it is not finite somewhere. */
+bool outer_encode(outer *o, int fragment);
+/* Goes on fetching what these slots offer for the merge; of gossip, for that or a later one. Bits of the slots whose change this rank holds, its own among them. */
+uint64_t outer_fetch_changes(outer *o, int64_t merge, uint64_t from);
+/* Has what this rank fetches of the slot arrived (o->got)? Is it finite? */
+void outer_look_after_fetch(outer *o, int slot);
+/* Slots whose change some rank has refused. */
+uint64_t outer_refused(const outer *o);
+/* The reference after the merge in the roster, and, if this island's change is not in it, the weights. */
+void outer_merge_reference(outer *o, bool took_part);
+/* The weights of a fragment take the reference. */
+void outer_settle(outer *o, int fragment);
+/* rest = weights - reference, of all units; and the weights = reference + rest, or the reference alone. */
+void outer_keep_change(outer *o);
+void outer_take_reference(outer *o, bool with_rest);
+
+/* The weights of a fragment become the reference, and the reverse. */
+void outer_give_reference(outer *o, int fragment);
+void outer_take_weights(outer *o, int fragment);
+
+/* outer_merge.c */
+/* Encodes the fragment's change and offers it, for the merge after this island's; no stage where it is not finite. */
+void outer_offer(outer *o, const outer_position *p, int fragment);
+/* The offer shall be no more: training goes on. */
+void outer_withdraw(outer *o, const char *why);
+/* Has etcd heard of it? Then it is over, and missed. */
+void outer_end_withdrawal(outer *o);
+
+/* The calls of outer.h by topology (outer_topology.c). outer_merge.c, where it is all; outer_gossip.c. `fragment`: the one that is due, or -1. */
+status outer_merge_step(outer *o, outer_position *p, int fragment);
+status outer_merge_save(outer *o, outer_position *p);
+status outer_merge_leave(outer *o, outer_position *p);
+status outer_gossip_step(outer *o, outer_position *p, int fragment);
+status outer_gossip_save(outer *o, outer_position *p);
+status outer_gossip_leave(outer *o, outer_position *p);
+
+/* outer_push.c: the same where it is server. */
+status outer_push_join(outer *o, outer_position *p);
+status outer_push_step(outer *o, outer_position *p, int fragment);
+status outer_push_save(outer *o, outer_position *p);
+status outer_push_leave(outer *o, outer_position *p);
+
+/* outer_join.c: an island's state becomes that of the last merge; of gossip, that of one that is further, if it is behind. */
+status outer_join_all(outer *o, outer_position *p);
+status outer_join_gossip(outer *o, outer_position *p);
+/* rank 0 claims a slot, or a server's place, with the endpoints of all ranks. */
+status outer_claim(outer *o);
+/* A newcomer begins with empty moments, at the model's step. */
+void outer_begin_anew(outer *o, outer_position *p, int64_t step, int64_t updates);
+/* Model and outer state of the last merge, from an island that has them. `keep`: this island's change stays on top. */
+status outer_catch_up(outer *o, outer_position *p, bool keep);
+
+#endif

@@ -1,0 +1,456 @@
+/* The outer loop's set-up: units, planned memory, what checkpoints hold. */
+#include "engine/outer/outer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/islands/address.h"
+#include "engine/islands/privacy.h"
+#include "engine/outer/outer_parts.h"
+#include "engine/state/state.h"
+#include "memory/arena.h"
+#include "memory/log.h"
+
+/* ---- memory -------------------------------------------------------------------------------------------------------- */
+
+/* What a rank's outer state takes, in the order in which it lies in the arena. */
+typedef struct layout {
+    int64_t elements, largest; /* of the rank's units; of any unit */
+    int64_t coded;             /* bytes of its largest fragment's encoding */
+    int64_t bytes;
+} layout;
+
+enum { ALIGNMENT = 64 };
+
+/* What a job keeps of every element, and of how many islands encoded fragments, its own among them: everybody's of everybody's;
+ * with a server, that has the momentum, and islands have only their own. */
+typedef struct part_of_job {
+    bool rest, momentum, error;
+    int dumped; /* of debug.merges */
+    int encoded;
+    int scratch; /* [largest] */
+} part_of_job;
+
+static int64_t aligned(int64_t bytes)
+{
+    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+static compress_method method_of(const config *c)
+{
+    return (compress_method){(compress_kind)c->outer.compress, c->outer.density};
+}
+
+static part_of_job part_of(const config *c, bool holds)
+{
+    bool server = c->outer.topology == CONFIG_OUTER_SERVER;
+    return (part_of_job){.rest = !holds,
+                         .momentum = c->outer.optimizer == CONFIG_OUTER_NESTEROV && holds == server,
+                         .error = c->outer.compress != COMPRESS_NONE && !holds,
+                         .dumped = !c->debug.merges ? 0
+                                   : holds          ? OUTER_DUMP_HOLDER
+                                                    : OUTER_DUMP_KEPT,
+                         .encoded = server && !holds ? 1 : c->outer.slots,
+                         .scratch = holds ? 2 : 3};
+}
+
+static layout lay_out(const config *c, bool holds, const unit *units, const int *owner, int count, int rank)
+{
+    layout l = {0};
+    part_of_job part = part_of(c, holds);
+    compress_method method = method_of(c);
+    for (int f = 0; f < c->outer.fragments; f++) {
+        int64_t coded = 0;
+        for (int u = 0; u < count; u++) {
+            bool mine = owner[u] == rank && units[u].fragment == f;
+            l.elements += mine ? units[u].elements : 0;
+            coded += mine ? compress_bytes(&method, units[u].elements) : 0;
+            l.largest = units[u].elements > l.largest ? units[u].elements : l.largest;
+        }
+        l.coded = coded > l.coded ? coded : l.coded;
+    }
+    l.bytes = (1 + part.rest + part.momentum + part.error + part.dumped) * aligned(4 * l.elements) +
+              part.scratch * aligned(4 * l.largest) + part.encoded * aligned(l.coded);
+    return l;
+}
+
+/* A request and a reply's header for each slice of a unit. */
+static int64_t on_the_wire(int64_t bytes)
+{
+    return bytes + (bytes + WIRE_SLICE - 1) / WIRE_SLICE * 2 * WIRE_HEADER;
+}
+
+/* With a server, an island sends it its change and receives the model, in fp32. */
+static void plan_server(outer_plan *p, const config *c, const unit *units, int *owner, int count)
+{
+    if (c->outer.topology != CONFIG_OUTER_SERVER)
+        return;
+    units_own(owner, units, count, c->outer.fragments, 1);
+    p->server_arena = lay_out(c, true, units, owner, count, 0).bytes;
+    for (int u = 0; u < count; u++)
+        p->model += on_the_wire(4 * units[u].elements);
+}
+
+outer_plan outer_plan_of(const config *c, int ranks, double step_seconds, double bits_a_second)
+{
+    int tensor_count, count;
+    int64_t fragment[64] = {0};
+    outer_plan p = {0};
+    compress_method method = method_of(c);
+    names_tensor *tensors = names_list(&tensor_count, &c->model.shape);
+    unit *units = units_list(&count, tensors, tensor_count, c->outer.fragments);
+    int *owner = must_alloc((unsigned long)count * sizeof *owner);
+    units_own(owner, units, count, c->outer.fragments, ranks);
+    for (int rank = 0; rank < ranks; rank++) {
+        int64_t bytes = lay_out(c, false, units, owner, count, rank).bytes;
+        p.arena = bytes > p.arena ? bytes : p.arena;
+    }
+    plan_server(&p, c, units, owner, count);
+    for (int u = 0; u < count; u++)
+        fragment[units[u].fragment] += on_the_wire(compress_bytes(&method, units[u].elements));
+    bool server = c->outer.topology == CONFIG_OUTER_SERVER;
+    int others = server ? 1 : c->outer.topology == CONFIG_OUTER_GOSSIP ? c->outer.group - 1 : c->outer.slots - 1;
+    double all = c->outer.every * step_seconds, hidden = c->outer.delay * step_seconds, waits = 0;
+    for (int f = 0; f < c->outer.fragments; f++) {
+        double seconds = (double)(fragment[f] * others + p.model) * 8 / bits_a_second;
+        p.change += fragment[f];
+        p.seconds += seconds;
+        waits += seconds > hidden ? seconds - hidden : 0; /* a merge's transfer hides behind outer.delay steps */
+    }
+    p.sent = p.change * others;
+    p.received = server ? p.model : p.sent;
+    p.computing = all / (all + waits);
+    if (c->outer.noise > 0)
+        p.epsilon =
+            privacy_epsilon((int64_t)c->train.steps / c->outer.every * c->outer.fragments, c->outer.noise, OUTER_DELTA);
+    free(owner);
+    free(units);
+    names_free(tensors, tensor_count);
+    return p;
+}
+
+static void *take(char **at, int64_t bytes)
+{
+    char *here = *at;
+    *at += aligned(bytes);
+    return here;
+}
+
+/* Every page is touched now, and not when a merge comes. */
+static status open_memory(outer *o)
+{
+    const config *c = o->config;
+    part_of_job part = part_of(c, o->holds);
+    layout l = lay_out(c, o->holds, o->units, o->owner, o->count, comm_rank(o->world));
+    TRY(arena_open(&o->arena, l.bytes));
+    char *at = arena_base(o->arena);
+    memset(at, 0, (size_t)l.bytes);
+    o->elements = l.elements;
+    o->reference = take(&at, 4 * l.elements);
+    o->rest = part.rest ? take(&at, 4 * l.elements) : NULL;
+    o->momentum = part.momentum ? take(&at, 4 * l.elements) : NULL;
+    o->error = part.error ? take(&at, 4 * l.elements) : NULL;
+    for (int i = 0; i < part.dumped; i++)
+        o->dumped[i] = take(&at, 4 * l.elements);
+    o->values = take(&at, 4 * l.largest);
+    o->other = take(&at, 4 * l.largest);
+    float *scratch = part.scratch > 2 ? take(&at, 4 * l.largest) : NULL;
+    o->out = o->holds ? NULL : take(&at, l.coded);
+    for (int s = 0; s < part.encoded - !o->holds; s++)
+        o->in[s] = take(&at, l.coded);
+    if (o->holds)
+        return STATUS_OK;
+    const outer_move_options move = {.compiled = o->compiled,
+                                     .executor = o->executor,
+                                     .world = o->world,
+                                     .tensors = o->tensors,
+                                     .units = o->units,
+                                     .owner = o->owner,
+                                     .count = o->count,
+                                     .scratch = scratch};
+    return outer_move_open(&o->move, &move);
+}
+
+/* The buffers of the other slots: there is none for its own. */
+void outer_assign_buffers(outer *o)
+{
+    for (int s = o->config->outer.slots - 1; s > o->slot; s--)
+        o->in[s] = o->in[s - 1];
+    o->in[o->slot] = NULL;
+}
+
+static void list_mine(outer *o)
+{
+    int64_t at = 0, coded[64] = {0};
+    o->mine = must_calloc((unsigned long)o->count, sizeof *o->mine);
+    o->mine_of = must_alloc((unsigned long)o->count * sizeof *o->mine_of);
+    for (int u = 0; u < o->count; u++) {
+        int f = o->units[u].fragment;
+        o->mine_of[u] = -1;
+        if (o->owner[u] != comm_rank(o->world))
+            continue;
+        int64_t bytes = compress_bytes(&o->method, o->units[u].elements);
+        o->mine_of[u] = o->mine_count;
+        o->mine[o->mine_count++] = (outer_unit){u, at, coded[f], bytes};
+        at += o->units[u].elements;
+        coded[f] += bytes;
+    }
+    o->parts = must_calloc((unsigned long)(o->mine_count * o->config->outer.slots) + 1, sizeof *o->parts);
+}
+
+/* ---- what checkpoints hold ------------------------------------------------------------------------------------------- */
+
+static const char *const sections[] = {"outer_reference", "outer_momentum", "outer_error"};
+
+enum { SECTIONS = sizeof sections / sizeof *sections };
+
+/* What a server holds is the model itself, for whoever reads models. */
+static const char *section_name(const outer *o, int i)
+{
+    return o->holds && i == 0 ? STATE_MODEL : sections[i];
+}
+
+static float *section_at(const outer *o, int i)
+{
+    return i == 0 ? o->reference : i == 1 ? o->momentum : o->error;
+}
+
+static checkpoint_piece piece_of(const outer *o, int section, const outer_unit *m)
+{
+    return outer_piece(o, section_name(o, section), section_at(o, section), m);
+}
+
+static void list_pieces(outer *o)
+{
+    o->pieces = must_calloc((unsigned long)(o->mine_count * SECTIONS) + 1, sizeof *o->pieces);
+    for (int i = 0; i < SECTIONS; i++)
+        for (int k = 0; k < o->mine_count && section_at(o, i); k++)
+            o->pieces[o->piece_count++] = piece_of(o, i, &o->mine[k]);
+}
+
+const checkpoint_piece *outer_pieces(int *count, const outer *o)
+{
+    *count = o->piece_count;
+    return o->pieces;
+}
+
+json_t *outer_meta(const outer *o)
+{
+    json_t *at = json_array();
+    for (int f = 0; f < o->config->outer.fragments; f++)
+        json_array_append_new(at, json_integer(o->merged_at[f]));
+    return json_pack("{s:I, s:I, s:i, s:o, s:i, s:I}", "releases", (json_int_t)o->releases, "merge",
+                     (json_int_t)o->merge, "slot", o->slot, "merged_at", at, "fragment", o->fragment, "settle_at",
+                     (json_int_t)(o->stage == OUTER_MERGED ? o->settle_at : 0));
+}
+
+static int64_t within(const json_t *object, const char *key, int64_t low, int64_t high)
+{
+    int64_t n = (int64_t)json_integer_value(json_object_get(object, key));
+    return n < low ? low : n > high ? high : n;
+}
+
+static void read_meta(outer *o, const json_t *meta)
+{
+    const int64_t most = (int64_t)1 << 40;
+    const json_t *at = json_object_get(meta, "merged_at");
+    o->releases = within(meta, "releases", 0, most);
+    o->merge = within(meta, "merge", 0, most);
+    o->hint = (int)within(meta, "slot", 0, ROSTER_SLOTS - 1);
+    o->fragment = (int)within(meta, "fragment", 0, o->config->outer.fragments - 1);
+    o->settle_at = within(meta, "settle_at", 0, most);
+    o->stage = o->settle_at > 0 ? OUTER_MERGED : OUTER_IDLE;
+    for (int f = 0; f < o->config->outer.fragments; f++)
+        o->merged_at[f] = (int64_t)json_integer_value(json_array_get(at, (size_t)f));
+    o->resumed = true;
+}
+
+static status read_section(outer *o, checkpoint *from, int section)
+{
+    bool there = false;
+    for (int i = 0; i < checkpoint_tensors(from); i++)
+        there |= !strcmp(checkpoint_at(from, i)->section, section_name(o, section));
+    for (int k = 0; k < o->mine_count && section_at(o, section) && there; k++) {
+        checkpoint_piece p = piece_of(o, section, &o->mine[k]);
+        TRY(checkpoint_read(from, p.section, p.name, DTYPE_FP32, section_at(o, section) + o->mine[k].at, p.stride,
+                            p.dims, p.global, p.start, p.size));
+    }
+    return STATUS_OK;
+}
+
+status outer_read_sections(outer *o, checkpoint *from)
+{
+    for (int i = 0; i < SECTIONS; i++)
+        TRY(read_section(o, from, i));
+    return STATUS_OK;
+}
+
+status outer_restore(outer *o, checkpoint *from)
+{
+    const json_t *meta = from ? json_object_get(checkpoint_meta(from), "outer") : NULL;
+    status s = STATUS_OK;
+    if (json_is_object(meta)) {
+        read_meta(o, meta);
+        s = outer_read_sections(o, from);
+        return comm_all_status(comm_world(o->world), s);
+    }
+    for (int f = 0; f < o->config->outer.fragments; f++) /* the weights are the reference of merge 0 */
+        outer_take_weights(o, f);
+    return STATUS_OK;
+}
+
+/* ---- opening --------------------------------------------------------------------------------------------------------- */
+
+/* Of everything that islands must have alike (FNV-1a). */
+static uint64_t fingerprint_of(const outer *o)
+{
+    const config *c = o->config;
+    char *words = must_format(
+        "%d %d %a %a %d %d %d %a %a %a %d %d %lld %lld %d %d %d %d %d %a %a", c->outer.every, (int)c->outer.optimizer,
+        c->outer.lr, c->outer.momentum, c->outer.fragments, c->outer.delay, (int)c->outer.compress, c->outer.density,
+        c->outer.mix, c->outer.error_decay, (int)c->outer.weights, c->outer.slots, (long long)c->train.seed,
+        (long long)c->train.sequence, c->data.shuffle, c->outer.private_data, (int)c->outer.topology, c->outer.group,
+        c->outer.staleness, c->outer.clip, c->outer.noise);
+    uint64_t hash = 14695981039346656037u;
+    for (int i = -1; i < o->tensor_count; i++) {
+        const char *text = i < 0 ? words : o->tensors[i].name;
+        for (; *text; text++)
+            hash = (hash ^ (uint8_t)*text) * 1099511628211u;
+        for (int d = 0; i >= 0 && d < o->tensors[i].dims; d++)
+            hash = (hash ^ (uint64_t)o->tensors[i].shape[d]) * 1099511628211u;
+    }
+    free(words);
+    return hash;
+}
+
+static const void *serve(void *context, const wire_message *m)
+{
+    const outer *o = context;
+    if (m->unit >= o->count || o->mine_of[m->unit] < 0)
+        return NULL;
+    const outer_unit *u = &o->mine[o->mine_of[m->unit]];
+    bool change = m->kind == WIRE_CHANGE;
+    int64_t bytes = change ? u->coded_bytes : 4 * o->units[m->unit].elements;
+    const void *base = m->kind == WIRE_REFERENCE ? o->reference : o->momentum;
+    if (m->first > bytes || m->bytes > bytes - m->first || (change && o->holds) ||
+        (!change && (!base || outer_pushes(o))))
+        return NULL;
+    bool gossip = o->config->outer.topology == CONFIG_OUTER_GOSSIP; /* any state will do, as islands differ */
+    if (!change)
+        return (gossip && o->serves_state >= 0) || (o->holds && m->merge <= o->serves_state) ||
+                       m->merge == o->serves_state
+                   ? (const char *)base + 4 * u->at + m->first
+                   : NULL;
+    bool there =
+        m->merge == o->serves_merge && m->offer == o->serves_offer && o->units[m->unit].fragment == o->serves_fragment;
+    return there ? o->out + u->coded + m->first : NULL;
+}
+
+static status open_transport(outer *o)
+{
+    char *found = NULL;
+    const char *address = o->config->outer.address;
+    TRY(keys_open(&o->keys, o->config->outer.keys));
+    if (!address)
+        TRY(address_towards(&found, o->config->outer.rendezvous.item[0].path));
+    const transport_options options = {.keys = &o->keys,
+                                       .address = address ? address : found,
+                                       .fingerprint = o->fingerprint,
+                                       .bandwidth = o->config->outer.bandwidth / 8 / comm_ranks(o->world),
+                                       .fetches = (outer_pushes(o) ? 1 : o->config->outer.slots) * OUTER_PEERS,
+                                       .serve = serve,
+                                       .context = o};
+    status s = transport_open(&o->transport, &options);
+    free(found);
+    return s;
+}
+
+static outer *make(const config *c, comm *world)
+{
+    outer *o = must_calloc(1, sizeof *o);
+    o->config = c;
+    o->world = world;
+    o->hint = -1;
+    o->serves_merge = o->serves_offer = o->serves_state = -1;
+    o->method = method_of(c);
+    o->rule = (rule){(rule_kind)c->outer.optimizer, (float)c->outer.lr, (float)c->outer.momentum};
+    o->tensors = names_list(&o->tensor_count, &c->model.shape);
+    o->units = units_list(&o->count, o->tensors, o->tensor_count, c->outer.fragments);
+    o->owner = must_alloc((unsigned long)o->count * sizeof *o->owner);
+    units_own(o->owner, o->units, o->count, c->outer.fragments, comm_ranks(world));
+    o->fingerprint = fingerprint_of(o);
+    return o;
+}
+
+static status open_either(outer **out, outer *o)
+{
+    comm_group *all = comm_world(o->world);
+    list_mine(o);
+    status s = comm_all_status(all, open_memory(o));
+    if (s == STATUS_OK)
+        s = comm_all_status(all, open_transport(o));
+    if (s != STATUS_OK) {
+        outer_close(o);
+        return s;
+    }
+    list_pieces(o);
+    *out = o;
+    return STATUS_OK;
+}
+
+status outer_open(outer **out, const config *c, compiled *k, executor *e, comm *world, watchdog *w)
+{
+    outer *o = make(c, world);
+    o->compiled = k;
+    o->executor = e;
+    o->watchdog = w;
+    return open_either(out, o);
+}
+
+status outer_open_holder(outer **out, const config *c, comm *world, watchdog *w)
+{
+    outer *o = make(c, world);
+    o->holds = true;
+    o->watchdog = w;
+    return open_either(out, o);
+}
+
+void outer_close(outer *o)
+{
+    if (!o)
+        return;
+    membership_close(o->membership);
+    transport_close(o->transport);
+    keys_close(&o->keys);
+    roster_free(&o->roster);
+    outer_move_close(o->move);
+    arena_close(o->arena);
+    names_free(o->tensors, o->tensor_count);
+    free(o->units);
+    free(o->owner);
+    free(o->mine);
+    free(o->mine_of);
+    free(o->parts);
+    free(o->pieces);
+    free(o);
+}
+
+outer_counts outer_counted(outer *o)
+{
+    int ranks = comm_ranks(o->world);
+    transport_counts mine = transport_counted(o->transport), *all = must_alloc((unsigned long)ranks * sizeof *all);
+    mine.refused += o->counts.refused; /* of what this rank has fetched */
+    comm_all_gather_bytes(comm_world(o->world), all, &mine, sizeof mine);
+    outer_counts c = o->counts;
+    c.refused = 0;
+    c.releases = o->releases;
+    c.epsilon = o->releases > 0 ? privacy_epsilon(o->releases, o->config->outer.noise, OUTER_DELTA) : 0;
+    for (int i = 0; i < ranks; i++) {
+        c.sent += all[i].sent;
+        c.received += all[i].received;
+        c.refused += all[i].refused;
+    }
+    free(all);
+    return c;
+}

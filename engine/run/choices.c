@@ -1,0 +1,238 @@
+#include "engine/run/choices.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/files/atomic.h"
+#include "memory/clock.h"
+#include "memory/log.h"
+
+void choices_free(choices *c)
+{
+    free(c->item);
+    free(c->reserve);
+    *c = (choices){0};
+}
+
+void choices_note_reserve(choices *c, const choices_reserve *r)
+{
+    int i = 0;
+    while (i < c->reserves &&
+           (c->reserve[i].communicators != r->communicators || strcmp(c->reserve[i].device, r->device) != 0))
+        i++;
+    if (i == c->reserves)
+        c->reserve = must_realloc(c->reserve, (unsigned long)++c->reserves * sizeof *c->reserve);
+    c->reserve[i] = *r;
+}
+
+static int index_of(const choices *c, const char *key)
+{
+    for (int i = 0; i < c->count; i++)
+        if (!strcmp(c->item[i].key, key))
+            return i;
+    return -1;
+}
+
+static const device_choice *find(const choices *c, const char *key)
+{
+    int i = index_of(c, key);
+    return i < 0 ? NULL : &c->item[i];
+}
+
+static void add(choices *c, const device_choice *choice)
+{
+    c->item = must_realloc(c->item, (unsigned long)(c->count + 1) * sizeof *c->item);
+    c->item[c->count++] = *choice;
+}
+
+/* ---- the file -------------------------------------------------------------------------------------------------- */
+
+/* false if it is too long, or no text */
+static bool take_text(char *out, size_t bytes, const json_t *from)
+{
+    const char *text = json_string_value(from);
+    if (!text || !*text || strlen(text) >= bytes)
+        return false;
+    memset(out, 0, bytes);
+    memcpy(out, text, strlen(text));
+    return true;
+}
+
+/* The number of entries that are understood: all of them, or the first that is not is named by it. */
+static size_t take_entries(choices *c, const json_t *list)
+{
+    size_t i;
+    for (i = 0; i < json_array_size(list); i++) {
+        const json_t *entry = json_array_get(list, i), *time = json_object_get(entry, "microseconds");
+        device_choice one = {.microseconds = json_number_value(time)};
+        if (!take_text(one.key, sizeof one.key, json_object_get(entry, "key")) ||
+            !take_text(one.value, sizeof one.value, json_object_get(entry, "value")) || !json_is_number(time) ||
+            index_of(c, one.key) >= 0)
+            break;
+        add(c, &one);
+    }
+    return i;
+}
+
+/* What is not understood is measured again. */
+static void take_reserves(choices *c, const json_t *list)
+{
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *entry = json_array_get(list, i);
+        choices_reserve one = {.communicators = (int)json_integer_value(json_object_get(entry, "communicators")),
+                               .bytes = json_integer_value(json_object_get(entry, "bytes"))};
+        if (take_text(one.device, sizeof one.device, json_object_get(entry, "device")) && one.bytes > 0 &&
+            one.communicators >= 0)
+            choices_note_reserve(c, &one);
+    }
+}
+
+static const char ADVICE[] = "delete it to have the choices made again (the last bits of results may then change)";
+
+status choices_read(choices *c, const char *path)
+{
+    json_error_t error;
+    if (!atomic_exists(path))
+        return STATUS_OK;
+    json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
+    if (!root)
+        return status_fail(STATUS_FAILED, "%s, line %d: %s; %s", path, error.line, error.text, ADVICE);
+    const json_t *list = json_object_get(root, "choices");
+    size_t good = take_entries(c, list), all = json_array_size(list);
+    status s = STATUS_OK;
+    if (!json_is_array(list))
+        s = status_fail(STATUS_FAILED, "%s holds no list of choices; %s", path, ADVICE);
+    else if (good < all)
+        s = status_fail(STATUS_FAILED, "%s: entry %zu of %zu is no key, value and microseconds of its own; %s", path,
+                        good + 1, all, ADVICE);
+    take_reserves(c, json_object_get(root, "reserve"));
+    json_decref(root);
+    return s;
+}
+
+char *choices_text(const choices *c)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < c->count; i++) {
+        const device_choice *one = &c->item[i];
+        json_t *entry =
+            json_pack("{s:s, s:s, s:f}", "key", one->key, "value", one->value, "microseconds", one->microseconds);
+        MUST(entry && json_array_append_new(list, entry) == 0, "out of host memory");
+    }
+    json_t *reserves = json_array();
+    for (int i = 0; i < c->reserves; i++) {
+        const choices_reserve *r = &c->reserve[i];
+        json_t *entry = json_pack("{s:s, s:i, s:I}", "device", r->device, "communicators", r->communicators, "bytes",
+                                  (json_int_t)r->bytes);
+        MUST(entry && json_array_append_new(reserves, entry) == 0, "out of host memory");
+    }
+    json_t *root = json_pack("{s:o, s:o}", "choices", list, "reserve", reserves);
+    char *text = root ? json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(6)) : NULL;
+    MUST(text, "out of host memory");
+    json_decref(root);
+    return text;
+}
+
+status choices_write(const choices *c, const char *path)
+{
+    char *text = choices_text(c);
+    status s = atomic_replace(path, text, (int64_t)strlen(text));
+    free(text);
+    return s;
+}
+
+/* ---- among ranks ----------------------------------------------------------------------------------------------- */
+
+void choices_share(choices *c, comm_group *all)
+{
+    comm_broadcast_bytes(all, &c->count, sizeof c->count, 0);
+    c->item = must_realloc(c->item, (unsigned long)(c->count + 1) * sizeof *c->item);
+    comm_broadcast_bytes(all, c->item, (int64_t)c->count * (int64_t)sizeof *c->item, 0);
+    comm_broadcast_bytes(all, &c->reserves, sizeof c->reserves, 0);
+    c->reserve = must_realloc(c->reserve, (unsigned long)(c->reserves + 1) * sizeof *c->reserve);
+    comm_broadcast_bytes(all, c->reserve, (int64_t)c->reserves * (int64_t)sizeof *c->reserve, 0);
+}
+
+/* The members' lists as one table of `*most` places each, those after a member's last with an empty key; to be freed. */
+static device_choice *gather(int *most, comm_group *all, const device_choice *mine, int count)
+{
+    int members = comm_group_ranks(all), *counts = must_alloc((unsigned long)members * sizeof *counts);
+    comm_all_gather_bytes(all, counts, &count, sizeof count);
+    *most = 1;
+    for (int i = 0; i < members; i++)
+        *most = counts[i] > *most ? counts[i] : *most;
+    free(counts);
+    device_choice *padded = must_calloc((unsigned long)*most, sizeof *padded);
+    for (int i = 0; i < count; i++)
+        padded[i] = mine[i];
+    device_choice *table = must_alloc((unsigned long)members * (unsigned long)*most * sizeof *table);
+    comm_all_gather_bytes(all, table, padded, (int64_t)*most * (int64_t)sizeof *table);
+    free(padded);
+    return table;
+}
+
+/* What this member has to find: the keys, wanted by no member before it, that the table lacks. In `wanted`, a key is missing
+ * for the first time where it is put into `seen`. */
+static int missing(device_choice *mine, const choices *c, comm_group *all, const device_choice *wanted, int most)
+{
+    choices seen = {0};
+    int count = 0, me = comm_group_me(all);
+    for (int i = 0; i < (me + 1) * most; i++) {
+        const char *key = wanted[i].key;
+        if (!*key || index_of(c, key) >= 0 || index_of(&seen, key) >= 0)
+            continue;
+        add(&seen, &wanted[i]);
+        if (i >= me * most)
+            mine[count++] = wanted[i];
+    }
+    choices_free(&seen);
+    return count;
+}
+
+static status go_by(const choices *c, const device_interface *interface, device *d)
+{
+    const char *key;
+    for (int i = 0; (key = interface->wanted(d, i)); i++) {
+        const device_choice *choice = find(c, key);
+        MUST(choice, "no choice for %s", key);
+        status s = interface->choose(d, choice);
+        if (s != STATUS_OK)
+            return status_context(s, "%s cannot be followed, %s: %s", CHOICES_FILE, ADVICE, key);
+    }
+    return STATUS_OK;
+}
+
+status choices_settle(choices *c, comm_group *all, const device_interface *interface, device *d, bool timing)
+{
+    if (!interface->wanted)
+        return STATUS_OK;
+    double began = clock_seconds();
+    choices want = {0};
+    const char *key;
+    for (int i = 0; (key = interface->wanted(d, i)); i++) {
+        device_choice one = {0};
+        memcpy(one.key, key, strlen(key));
+        add(&want, &one);
+    }
+    int most;
+    device_choice *wanted = gather(&most, all, want.item, want.count);
+    device_choice *mine = must_calloc((unsigned long)want.count + 1, sizeof *mine);
+    int count = missing(mine, c, all, wanted, most), places;
+    status s = comm_all_status(all, interface->find(d, mine, count, timing));
+    device_choice *found = gather(&places, all, mine, s == STATUS_OK ? count : 0);
+    for (int i = 0; i < comm_group_ranks(all) * places; i++)
+        if (*found[i].key) {
+            add(c, &found[i]);
+            c->added++;
+        }
+    free(wanted);
+    free(mine);
+    free(found);
+    if (s == STATUS_OK)
+        s = comm_all_status(all, go_by(c, interface, d));
+    c->used = want.count;
+    choices_free(&want);
+    c->seconds += clock_seconds() - began;
+    return s;
+}

@@ -1,0 +1,576 @@
+#include "engine/run/executor.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/run/launches.h"
+#include "engine/run/links.h"
+#include "memory/clock.h"
+#include "memory/log.h"
+
+enum { COPIES = 8 };
+
+typedef struct traffic {
+    int64_t bytes, messages;
+} traffic;
+
+typedef struct range {
+    int64_t at, bytes;
+} range;
+
+/* What the executor knows of a program beside its ops. */
+typedef struct played {
+    const compiled_program *program;
+    launch *launches;           /* [requests] */
+    const char **between_marks; /* in words, the ops before each of its marks; NULL where nothing is apart */
+} played;
+
+struct executor {
+    const compiled *compiled;
+    pool pool;
+    played programs[COMPILE_PROGRAMS];
+    comm *world;
+    const device_interface *interface;
+    device *device;
+    bool apart;  /* the device has memory and time of its own */
+    bool turned; /* the batch at hand is in the second block */
+    const played *playing;
+    int marked, passed; /* of its marks: put on the device's queue, and passed by it */
+    bool graph, capturing, profiled;
+    int op_by_op;  /* who have asked for it */
+    int64_t plays; /* of the repeated program, with a graph: by op, captured, replayed from then on */
+    range before[COPIES], after[COPIES];
+    int before_count, after_count;
+    links links;
+    traffic captured[AXIS_COUNT]; /* what each replay sends */
+    comm_request *requests;
+    watchdog *watchdog;
+    void (*hook)(void *); /* before a training program changes the state; NULL: nobody */
+    void *hook_context;
+    executor_observer observer[EXECUTOR_OBSERVERS];
+    double *seconds;
+    _Atomic(int64_t) step;
+    _Atomic(const op *) current;
+};
+
+/* ---- preparation ------------------------------------------------------------------------------------------------ */
+
+static comm_group *group_of(const void *context, const op *o)
+{
+    const executor *e = context;
+    return links_of(&e->links, o, comm_rank(e->world));
+}
+
+static status prepare(executor *e, played *p)
+{
+    p->launches =
+        launches_make(&e->pool, &p->program->list, p->program->requests, executor_context(e)->arena, group_of, e);
+    for (int i = 0; i < p->program->list.count; i++) {
+        op *o = p->program->list.ops[i];
+        if (!(op_row_of(o)->flags & OP_ASYNCHRONOUS) && o->kind != OP_wait)
+            TRY(e->interface->prepare(e->device, o));
+    }
+    return STATUS_OK;
+}
+
+/* Where the executor is, for messages and the watchdog: readable from any thread at any time. */
+typedef struct executor_position {
+    int64_t step;
+    const op *o; /* NULL between programs */
+} executor_position;
+
+static executor_position position_now(const executor *e)
+{
+    return (executor_position){.step = atomic_load_explicit(&e->step, memory_order_relaxed),
+                               .o = atomic_load_explicit(&e->current, memory_order_relaxed)};
+}
+
+static void describe_where(char *out, int bytes, void *context)
+{
+    executor_position p = position_now(context);
+    program_place(out, bytes, p.step, p.o);
+}
+
+/* ---- the mirror ------------------------------------------------------------------------------------------------ */
+
+/* Neighbours become one copy. */
+static void add_range(range *list, int *count, const tensor *t)
+{
+    int64_t bytes = tensor_bytes(t);
+    if (t->address < 0 || bytes == 0)
+        return;
+    range *last = *count ? &list[*count - 1] : NULL;
+    if (last && t->address >= last->at && t->address - (last->at + last->bytes) < COMPILE_ALIGNMENT) {
+        last->bytes = t->address + bytes - last->at;
+        return;
+    }
+    MUST(*count < COPIES, "%d copies around a program", COPIES);
+    list[(*count)++] = (range){t->address, bytes};
+}
+
+static void find_ranges(executor *e)
+{
+    const compiled_results *results = &e->compiled->results;
+    const tensor *before[] = {e->compiled->inputs.scalars};
+    const tensor *after[] = {results->loss_total, results->control, results->logits};
+    for (unsigned i = 0; i < sizeof before / sizeof *before; i++)
+        add_range(e->before, &e->before_count, before[i]);
+    for (unsigned i = 0; i < sizeof after / sizeof *after; i++)
+        add_range(e->after, &e->after_count, after[i]);
+}
+
+/* ---- how far a device has come ----------------------------------------------------------------------------------- */
+
+static void name_between_marks(executor *e, played *p)
+{
+    const program *list = &p->program->list;
+    int marks = compile_marks(p->program);
+    p->between_marks = pool_alloc(&e->pool, (size_t)(marks + 1) * sizeof *p->between_marks);
+    for (int i = 0; i < marks; i++) {
+        int first = i * COMPILE_MARK_OPS,
+            last = first + COMPILE_MARK_OPS < list->count ? first + COMPILE_MARK_OPS - 1 : list->count - 1;
+        p->between_marks[i] = pool_format(&e->pool, "%s .. %s", list->ops[first]->label, list->ops[last]->label);
+    }
+}
+
+static watchdog_position position_of(const executor *e, const op *o, const char *where)
+{
+    watchdog_position p = {.step = position_now(e).step,
+                           .micro_batch = o->microbatch,
+                           .action = phase_name((phase)o->phase),
+                           .op = where,
+                           .kind = op_row_of(o)->name};
+    if (op_row_of(o)->flags & OP_COMM) {
+        const launch *mine = &e->playing->launches[o->at.request];
+        const comm_call *call = &e->playing->launches[mine->ends].call;
+        p.bytes = call->count * dtype_bytes(call->type);
+        p.peer = o->kind == OP_send || o->kind == OP_receive ? o->at.peer : -1;
+    }
+    return p;
+}
+
+/* What the host of a device enqueues is no progress, but belongs into the flight record. */
+static void tell_watchdog(executor *e, const op *o, const char *where, bool enqueued)
+{
+    if (!e->watchdog)
+        return;
+    watchdog_position p = position_of(e, o, where);
+    (enqueued ? watchdog_note : watchdog_at)(e->watchdog, &p);
+}
+
+/* This rank is where its device works. */
+static void stand_at_mark(executor *e)
+{
+    const program *list = &e->playing->program->list;
+    int first = e->passed * COMPILE_MARK_OPS;
+    if (first >= list->count)
+        return;
+    const op *o = list->ops[first];
+    tell_watchdog(e, o, e->playing->between_marks[e->passed], false);
+    if (e->marked == compile_marks(e->playing->program)) /* until then messages are about what the host enqueues */
+        atomic_store_explicit(&e->current, o, memory_order_relaxed);
+}
+
+static void look_at_marks(executor *e)
+{
+    int before = e->passed;
+    while (e->passed < e->marked && e->interface->passed(e->device, e->passed))
+        e->passed++;
+    if (e->passed > before)
+        stand_at_mark(e);
+}
+
+/* The host has put op `i` of the program on the device's queue. */
+static void mark(executor *e, int i)
+{
+    if (!e->apart || ((i + 1) % COMPILE_MARK_OPS && i + 1 < e->playing->program->list.count))
+        return;
+    e->interface->mark(e->device, e->marked++);
+    if (!e->capturing)
+        look_at_marks(e);
+}
+
+/* ---- opening --------------------------------------------------------------------------------------------------- */
+
+/* Two ranks on one GPU would halve each other's speed and memory, unseen. */
+static status check_apart(executor *e)
+{
+    device_facts mine;
+    int ranks = comm_ranks(e->world), me = comm_rank(e->world);
+    const char *share = getenv(DEVICE_SHARE_ENVIRONMENT);
+    executor_facts(&mine, e);
+    char(*all)[sizeof mine.identity] = must_alloc((unsigned long)ranks * sizeof *all);
+    comm_all_gather_bytes(comm_world(e->world), all, mine.identity, sizeof mine.identity);
+    status s = STATUS_OK;
+    for (int i = 0; i < ranks && s == STATUS_OK; i++)
+        if (i != me && mine.identity[0] && !strcmp(all[i], mine.identity) && !(share && !strcmp(share, "1")))
+            s = status_fail(STATUS_USAGE,
+                            "ranks %d and %d share one GPU (%s): start no more ranks than GPUs, or set %s=1 to try "
+                            "things out",
+                            i < me ? i : me, i < me ? me : i, mine.name, DEVICE_SHARE_ENVIRONMENT);
+    free(all);
+    return comm_all_status(comm_world(e->world), s);
+}
+
+static status open_device(executor *e, const executor_options *o)
+{
+    int requests = 1;
+    for (int i = 0; i < COMPILE_PROGRAMS; i++) {
+        const compiled_program *p = e->programs[i].program;
+        requests = p->requests > requests ? p->requests : requests;
+    }
+    find_ranges(e);
+    e->requests = must_calloc((unsigned long)requests, sizeof *e->requests);
+    const device_options options = {.requests = requests,
+                                    .marks = e->compiled->marks,
+                                    .rank = comm_rank(e->world),
+                                    .local_rank = comm_local_rank(e->world),
+                                    .backend = o->backend,
+                                    .threads = o->threads,
+                                    .tf32 = o->tf32,
+                                    .varies = o->varies};
+    status s = e->interface->open(&e->device, &options);
+    if (!e->interface->communication)
+        return s;
+    TRY(comm_all_status(comm_world(e->world), s)); /* before anything collective on the devices */
+    return check_apart(e);
+}
+
+/* The arena comes last: by now the libraries have what they need, and what is left is known. Some is taken later, by kernels that
+ * are loaded when they are first launched. */
+static status allocate(executor *e, const executor_options *o)
+{
+    device_facts f;
+    status s = e->interface->allocate(e->device, e->compiled->arena_bytes, e->compiled->pinned_bytes);
+    if (!e->interface->communication)
+        return s;
+    TRY(comm_all_status(comm_world(e->world), s));
+    executor_facts(&f, e);
+    int64_t later = o->beside - f.beside;
+    if (later > f.free_memory)
+        log_warn("the arena leaves %.2f GiB of the GPU; CUDA's libraries may yet take %.2f GiB: if they fail, lower "
+                 "memory.budget or train.micro_batch",
+                 (double)f.free_memory / (1 << 30), (double)later / (1 << 30));
+    return STATUS_OK;
+}
+
+status executor_open(executor **out, compiled *c, comm *world, const executor_options *options)
+{
+    executor *e = must_calloc(1, sizeof *e);
+    e->compiled = c;
+    for (int i = 0; i < COMPILE_PROGRAMS; i++)
+        e->programs[i].program = compile_program_at(c, i);
+    e->world = world;
+    e->interface = options->device;
+    e->apart = e->interface != &device_cpu;
+    e->graph = options->graph && e->interface->capture;
+    status s = open_device(e, options);
+    if (s == STATUS_OK)
+        s = links_open(&e->links, c, world, e->interface->communication);
+    if (s == STATUS_OK)
+        s = allocate(e, options);
+    for (int i = 0; s == STATUS_OK && i < COMPILE_PROGRAMS; i++)
+        s = prepare(e, &e->programs[i]);
+    if (options->choices) {
+        s = comm_all_status(comm_world(world), s);
+        if (s == STATUS_OK)
+            s = choices_settle(options->choices, comm_world(world), e->interface, e->device, options->timing);
+    }
+    if (s != STATUS_OK) {
+        executor_close(e);
+        return s;
+    }
+    for (int i = 0; e->apart && i < COMPILE_PROGRAMS; i++)
+        name_between_marks(e, &e->programs[i]);
+    log_set_where(describe_where, e);
+    *out = e;
+    return STATUS_OK;
+}
+
+void executor_close(executor *e)
+{
+    if (!e)
+        return;
+    log_set_where(NULL, NULL);
+    if (e->device && e->interface->forget)
+        e->interface->forget(e->device);
+    links_close(&e->links);
+    e->interface->close(e->device);
+    pool_free(&e->pool);
+    free(e->requests);
+    free(e);
+}
+
+/* ---- playing ---------------------------------------------------------------------------------------------------- */
+
+static void play_op(executor *e, const op *o)
+{
+    const device_interface *d = e->interface;
+    if (o->kind == OP_wait) {
+        comm_wait(&e->requests[e->playing->launches[o->at.request].ends]);
+        d->wait(e->device, o);
+    } else if (op_row_of(o)->flags & OP_COMM) {
+        launch *l = &e->playing->launches[o->at.request];
+        if (l->count == 0)
+            return; /* with the last of its bundle */
+        l->call.stream = d->start(e->device, o);
+        comm_start(&e->requests[o->at.request], &l->call);
+        for (int i = 0; i < l->count; i++)
+            d->started(e->device, l->ops[i]);
+    } else {
+        d->launch(e->device, o);
+    }
+}
+
+/* While a device works: its progress is told, and the groups are looked after. */
+static void meanwhile(void *context)
+{
+    executor *e = context;
+    comm_progress(e->world);
+    look_at_marks(e);
+    MUST(links_poll(&e->links) == STATUS_OK, "communication failed: %s", status_message());
+}
+
+static void synchronise(executor *e)
+{
+    e->interface->synchronise(e->device, meanwhile, e);
+}
+
+/* Where host memory holds what belongs at an address of the arena. */
+static int64_t host_of(const executor *e, int64_t address, bool second)
+{
+    return address + (second && address < e->compiled->batch_bytes ? e->compiled->mirror_bytes : 0);
+}
+
+static void copy_inputs(executor *e)
+{
+    e->interface->copy_in(e->device, 0, host_of(e, 0, e->turned), e->compiled->batch_bytes);
+    for (int i = 0; i < e->before_count; i++)
+        e->interface->copy_in(e->device, e->before[i].at, e->before[i].at, e->before[i].bytes);
+}
+
+static void call_hook(executor *e, const compiled_program *p, int i)
+{
+    if (i == p->first_change && e->hook && !e->capturing)
+        e->hook(e->hook_context);
+}
+
+static void play_observed(executor *e, const compiled_program *p, int i)
+{
+    for (int k = 0; k < EXECUTOR_OBSERVERS; k++)
+        if (e->observer[k].before)
+            e->observer[k].before(e->observer[k].context, p, i);
+    play_op(e, p->list.ops[i]);
+    for (int k = EXECUTOR_OBSERVERS - 1; k >= 0; k--) {
+        const executor_observer *o = &e->observer[k];
+        if (o->after)
+            o->after(o->context, p, i);
+        while (o->again && o->again(o->context, p, i))
+            play_op(e, p->list.ops[i]);
+    }
+}
+
+static void play_ops(executor *e, const compiled_program *p)
+{
+    bool alone = comm_ranks(e->world) == 1;
+    double before = e->seconds ? clock_seconds() : 0;
+    for (int i = 0; i < p->list.count; i++) {
+        const op *o = p->list.ops[i];
+        call_hook(e, p, i);
+        atomic_store_explicit(&e->current, o, memory_order_relaxed);
+        tell_watchdog(e, o, o->label, e->apart);
+        play_observed(e, p, i);
+        mark(e, i);
+        if (!alone)
+            comm_progress(e->world);
+        if (e->seconds) {
+            synchronise(e);
+            double after = clock_seconds();
+            e->seconds[i] += after - before;
+            before = after;
+        }
+    }
+}
+
+static traffic sent_along(const executor *e, axis a)
+{
+    traffic all;
+    links_sent(&all.bytes, &all.messages, &e->links, a);
+    return all;
+}
+
+static void add_traffic(executor *e, int sign)
+{
+    for (int a = 0; a < AXIS_COUNT; a++) {
+        traffic sent = sent_along(e, (axis)a);
+        e->captured[a].bytes += sign * sent.bytes;
+        e->captured[a].messages += sign * sent.messages;
+    }
+}
+
+static void capture(executor *e, const compiled_program *p)
+{
+    add_traffic(e, -1);
+    e->capturing = true;
+    e->interface->capture(e->device);
+    play_ops(e, p);
+    e->capturing = false;
+    add_traffic(e, 1);
+}
+
+/* The first step is played op by op in any case: what libraries load at first use cannot be captured. */
+static void play(executor *e, const compiled_program *p)
+{
+    bool whole = e->graph && p->repeated && !e->seconds && !e->profiled && !e->op_by_op;
+    if (!whole || e->plays++ == 0) {
+        play_ops(e, p);
+        return;
+    }
+    call_hook(e, p, p->first_change);
+    if (e->plays == 2)
+        capture(e, p);
+    e->interface->replay(e->device);
+    e->marked = compile_marks(p);
+}
+
+static const played *find(const executor *e, const compiled_program *p)
+{
+    for (int i = 0; i < COMPILE_PROGRAMS; i++)
+        if (e->programs[i].program == p)
+            return &e->programs[i];
+    MUST(0, "a program that the executor was not opened with");
+}
+
+void executor_launch(executor *e, const compiled_program *p)
+{
+    copy_inputs(e);
+    e->playing = find(e, p);
+    e->marked = e->passed = 0;
+    if (e->apart)
+        stand_at_mark(e);
+    play(e, p);
+    for (int i = 0; i < e->after_count; i++)
+        e->interface->copy_out(e->device, e->after[i].at, e->after[i].bytes);
+}
+
+void executor_finish(executor *e)
+{
+    synchronise(e);
+    atomic_store_explicit(&e->current, NULL, memory_order_relaxed);
+}
+
+void executor_play(executor *e, const compiled_program *p)
+{
+    executor_launch(e, p);
+    executor_finish(e);
+}
+
+static void *host_at(executor *e, const tensor *t, bool second)
+{
+    MUST(!e->apart || t->address + tensor_bytes(t) <= e->compiled->mirror_bytes, "%s is not in the host's mirror",
+         t->name);
+    return e->interface->host(e->device) + host_of(e, t->address, second);
+}
+
+void *executor_at(executor *e, const tensor *t)
+{
+    return host_at(e, t, e->turned);
+}
+
+bool executor_reads_ahead(const executor *e)
+{
+    return e->apart;
+}
+
+void *executor_ahead(executor *e, const tensor *t)
+{
+    return host_at(e, t, !e->turned);
+}
+
+void executor_turn(executor *e)
+{
+    e->turned = !e->turned;
+}
+
+void executor_send(executor *e, const tensor *t)
+{
+    e->interface->copy_in(e->device, t->address, t->address, tensor_bytes(t));
+}
+
+void *executor_borrow(executor *e, int64_t address, int64_t bytes)
+{
+    return e->interface->borrow(e->device, address, bytes);
+}
+
+void executor_give_back(executor *e, void *borrowed, int64_t address, int64_t bytes, bool changed)
+{
+    e->interface->give_back(e->device, borrowed, address, bytes, changed);
+}
+
+run_context *executor_context(executor *e)
+{
+    return e->interface->context(e->device);
+}
+
+const device_interface *executor_device(const executor *e, device **out)
+{
+    *out = e->device;
+    return e->interface;
+}
+
+void executor_before_change(executor *e, void (*hook)(void *context), void *context)
+{
+    e->hook = hook;
+    e->hook_context = context;
+}
+
+void executor_observe(executor *e, executor_place place, executor_observer o)
+{
+    e->observer[place] = o;
+}
+
+int executor_communicators(const executor *e)
+{
+    return e->interface->communication ? groups_communicators(&e->links.asked) : 0;
+}
+
+void executor_facts(device_facts *out, const executor *e)
+{
+    e->interface->facts(out, e->device);
+}
+
+void executor_profile(executor *e, bool on)
+{
+    e->profiled = on;
+    e->interface->profile(e->device, on);
+}
+
+void executor_op_by_op(executor *e, bool on)
+{
+    e->op_by_op += on ? 1 : -1;
+}
+
+void executor_watch(executor *e, watchdog *w)
+{
+    e->watchdog = w;
+}
+
+void executor_set_step(executor *e, int64_t step)
+{
+    atomic_store_explicit(&e->step, step, memory_order_relaxed);
+}
+
+void executor_sent(const executor *e, int64_t *bytes, int64_t *messages, axis a)
+{
+    int64_t again = e->plays > 2 ? e->plays - 2 : 0;
+    traffic sent = sent_along(e, a);
+    *bytes = sent.bytes + again * e->captured[a].bytes;
+    *messages = sent.messages + again * e->captured[a].messages;
+}
+
+void executor_time_ops(executor *e, double *seconds)
+{
+    e->seconds = seconds;
+}

@@ -1,0 +1,271 @@
+#include "engine/run/trace.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/files/atomic.h"
+#include "memory/clock.h"
+#include "memory/log.h"
+
+enum { ROUNDS = 9, COMPUTES = 0, COMMUNICATES = 1, LABEL = 256 };
+
+struct trace {
+    executor *executor;
+    const device_interface *interface;
+    device *device;
+    int rank;
+    grid grid;
+    char *folder, *path;
+    FILE *file; /* NULL: not begun, or given up */
+    bool lost, on;
+    double *times; /* [2 * ops]: begin and end, seconds of this host's clock, or of the device since `began` */
+    int *launched; /* [requests]: the op that launched it, -1: not in this step */
+    double origin; /* rank 0 began the first traced step, by this host's clock */
+    double offset; /* of this host's clock to rank 0's */
+    comm_group *all;
+    double began; /* this step, by this host's clock */
+    bool first;   /* nothing has been traced */
+};
+
+/* ---- clocks ------------------------------------------------------------------------------------------------------ */
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* All leave an exchange at about the same time: the median of what this clock then shows more than rank 0's. */
+static double offset_to_first(comm_group *all, int ranks, int rank)
+{
+    double more[ROUNDS], *times = must_alloc((unsigned long)ranks * sizeof *times);
+    for (int i = 0; i < ROUNDS; i++) {
+        double now = clock_seconds();
+        comm_all_gather_bytes(all, times, &now, sizeof now);
+        more[i] = now - times[0];
+    }
+    free(times);
+    qsort(more + 1, ROUNDS - 1, sizeof *more, compare); /* before the first exchange they were anywhere */
+    return rank ? more[1 + (ROUNDS - 1) / 2] : 0;
+}
+
+/* ---- recording --------------------------------------------------------------------------------------------------- */
+
+static bool launches(const op *o)
+{
+    return (op_row_of(o)->flags & (OP_COMM | OP_HOST)) != 0;
+}
+
+static void before(void *context, const compiled_program *p, int i)
+{
+    trace *t = context;
+    if (!t->on)
+        return;
+    if (t->interface->stamp)
+        t->interface->stamp(t->device, CLOCK_TRACE, 2 * i, p->list.ops[i]);
+    else
+        t->times[2 * i] = clock_seconds();
+}
+
+static void after(void *context, const compiled_program *p, int i)
+{
+    trace *t = context;
+    if (!t->on)
+        return;
+    if (t->interface->stamp)
+        t->interface->stamp(t->device, CLOCK_TRACE, 2 * i + 1, p->list.ops[i]);
+    else
+        t->times[2 * i + 1] = clock_seconds();
+}
+
+static int most_ops(const compiled *c, int *requests)
+{
+    int most = 1;
+    *requests = 1;
+    for (int i = 0; i < COMPILE_PROGRAMS; i++) {
+        const compiled_program *p = compile_program_at((compiled *)c, i);
+        most = p->list.count > most ? p->list.count : most;
+        *requests = p->requests > *requests ? p->requests : *requests;
+    }
+    return most;
+}
+
+status trace_open(trace **out, const compiled *c, executor *e, comm *world, const char *run)
+{
+    int requests, ops = most_ops(c, &requests);
+    trace *t = must_calloc(1, sizeof *t);
+    t->folder = must_format("%s/" TRACE_FOLDER, run);
+    t->executor = e;
+    t->interface = executor_device(e, &t->device);
+    t->rank = comm_rank(world);
+    t->grid = c->options.grid;
+    t->all = comm_world(world);
+    t->path = must_format("%s/" TRACE_FILE, t->folder, t->rank);
+    t->times = must_calloc(2 * (unsigned long)ops, sizeof *t->times);
+    t->launched = must_calloc((unsigned long)requests, sizeof *t->launched);
+    t->first = true;
+    *out = t;
+    TRY(comm_all_status(t->all, t->rank == 0 ? atomic_make_folders(t->folder) : STATUS_OK));
+    t->offset = offset_to_first(t->all, comm_ranks(world), t->rank);
+    if (t->interface->stamps)
+        t->interface->stamps(t->device, CLOCK_TRACE, 2 * ops);
+    executor_observe(e, OBSERVES_TIMES, (executor_observer){t, before, after, NULL});
+    return STATUS_OK;
+}
+
+/* What an earlier start with more ranks has left. */
+static void remove_older(const trace *t)
+{
+    char *path = NULL;
+    for (int rank = t->grid.ranks, there = 1; there; rank++) {
+        path = must_format("%s/" TRACE_FILE, t->folder, rank);
+        there = unlink(path) == 0;
+        free(path);
+    }
+}
+
+void trace_begin(trace *t)
+{
+    t->on = true;
+    executor_op_by_op(t->executor, true);
+    t->began = clock_seconds();
+    if (t->first) {
+        double origin = t->began;
+        if (t->rank == 0)
+            remove_older(t);
+        comm_broadcast_bytes(t->all, &origin, sizeof origin, 0);
+        t->origin = origin + t->offset;
+        t->first = false;
+    }
+}
+
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
+
+/* A label as JSON may hold it. */
+static const char *plain(char out[LABEL], const char *text)
+{
+    int n = 0;
+    for (; *text && n < LABEL - 1; text++)
+        out[n++] = (char)(*text == '"' || *text == '\\' || (unsigned char)*text < ' ' ? '_' : *text);
+    out[n] = 0;
+    return out;
+}
+
+static double microseconds(const trace *t, double time)
+{
+    return 1e6 * (t->interface->stamp ? t->began + time - t->origin : time - t->origin);
+}
+
+/* `along`: of a wait, the axis of what it waits for; else NULL. */
+static void write_where(trace *t, const op *o, int i, int64_t step, const char *along)
+{
+    fprintf(t->file, ",\"args\":{\"step\":%lld,\"op\":%d,\"phase\":\"%s\",\"chunk\":%d,\"micro_batch\":%d",
+            (long long)step, i, phase_name((phase)o->phase), o->chunk, o->microbatch);
+    if (along)
+        fprintf(t->file, ",\"axis\":\"%s\"", along);
+    fprintf(t->file, "}},\n");
+}
+
+static void write_span(trace *t, const op *o, int i, int64_t step, const char *label, const char *along)
+{
+    char name[LABEL];
+    double from = microseconds(t, t->times[2 * i]), to = microseconds(t, t->times[2 * i + 1]);
+    fprintf(t->file, "{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f",
+            plain(name, label), op_row_of(o)->name, t->rank, COMPUTES, from, to > from ? to - from : 0);
+    write_where(t, o, i, step, along);
+}
+
+static const char *along_of(const op *o)
+{
+    return op_row_of(o)->flags & OP_HOST ? TRACE_HOST : axis_name((axis)o->at.axis);
+}
+
+/* Transfers overlap one another, so each is a pair of events with an id. */
+static void write_transfer(trace *t, const op *o, int i, int64_t step, double begin, double end)
+{
+    char name[LABEL];
+    for (int k = 0; k < 2; k++) {
+        fprintf(t->file,
+                "{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"%s\",\"id\":\"%lld.%d\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f",
+                plain(name, o->label), along_of(o), k ? "e" : "b", (long long)step, i, t->rank, COMMUNICATES,
+                microseconds(t, k ? end : begin));
+        write_where(t, o, i, step, NULL);
+    }
+}
+
+static void write_head(trace *t)
+{
+    fprintf(t->file, "[\n");
+    fprintf(
+        t->file,
+        "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank %d: stage %d, tensor %d, data "
+        "%d, context %d\",\"stage\":%d}},\n",
+        t->rank, t->rank, t->grid.at[GRID_PIPELINE], t->grid.at[GRID_TENSOR], t->grid.at[GRID_DATA],
+        t->grid.at[GRID_CONTEXT], t->grid.at[GRID_PIPELINE]);
+    fprintf(t->file, "{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"sort_index\":%d}},\n",
+            t->rank, t->rank);
+    fprintf(t->file, "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"compute\"}},\n",
+            t->rank, COMPUTES);
+}
+
+/* The host moves messages: each lasts until it has been waited for. */
+static void write_op(trace *t, const compiled_program *p, int i, int64_t step)
+{
+    const op *o = p->list.ops[i];
+    char label[LABEL];
+    if (launches(o)) {
+        t->launched[o->at.request] = i;
+        if (t->interface->stamp && o->at.bundle + 1 >= o->at.bundle_of)
+            write_transfer(t, o, i, step, t->times[2 * i], t->times[2 * i + 1]);
+    } else if (o->kind == OP_wait) {
+        int from = t->launched[o->at.request];
+        const op *launch = p->list.ops[from];
+        snprintf(label, sizeof label, "wait for %s", launch->label);
+        write_span(t, o, i, step, label, along_of(launch));
+        if (!t->interface->stamp)
+            write_transfer(t, launch, from, step, t->times[2 * from + 1], t->times[2 * i + 1]);
+    } else {
+        write_span(t, o, i, step, o->label, NULL);
+    }
+}
+
+void trace_end(trace *t, const compiled_program *p, int64_t step)
+{
+    t->on = false;
+    executor_op_by_op(t->executor, false);
+    if (t->lost)
+        return;
+    for (int i = 0; t->interface->stamp && i < 2 * p->list.count; i++)
+        t->times[i] = t->interface->stamp_seconds(t->device, CLOCK_TRACE, 0, i);
+    if (!t->file && (t->file = fopen(t->path, "w")))
+        write_head(t);
+    if (t->file)
+        for (int i = 0; i < p->list.count; i++)
+            write_op(t, p, i, step);
+    if (!t->file || fflush(t->file) != 0) {
+        log_warn("%s cannot be written: %s; the run goes on untraced", t->path, strerror(errno));
+        t->lost = true;
+    }
+}
+
+void trace_close(trace *t)
+{
+    if (!t)
+        return;
+    if (t->file) {
+        fprintf(t->file, "{\"name\":\"end\",\"ph\":\"M\",\"pid\":%d,\"args\":{}}\n]\n", t->rank);
+        if (fclose(t->file) != 0 && !t->lost)
+            log_warn("%s cannot be written: %s", t->path, strerror(errno));
+    }
+    if (t->interface->stamps)
+        t->interface->stamps(t->device, CLOCK_TRACE, 0);
+    executor_observe(t->executor, OBSERVES_TIMES, (executor_observer){0});
+    free(t->folder);
+    free(t->path);
+    free(t->times);
+    free(t->launched);
+    free(t);
+}

@@ -1,0 +1,25 @@
+/* Which shares of which checkpoints the nodes of a job hold in memory, and the newest set of them that is complete. */
+#ifndef PHALANX_ENGINE_STATE_NODE_SHARES_H
+#define PHALANX_ENGINE_STATE_NODE_SHARES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "parallel/comm/comm.h"
+
+typedef struct node_set {
+    int64_t step;
+    char name[32];    /* of the checkpoint */
+    int ranks, nodes; /* that wrote it; that there are now */
+    int *holder;      /* [ranks][nodes] first ranks of the nodes that have a share, then -1 */
+} node_set;
+
+/* Collective. `folder`: of this node's memory, on the node's first rank, else NULL; `node`: each rank's node. Only sets of run `id`, of
+ * a step after `after` and before `before`. False: there is none. The holders are the caller's to free in either case. */
+bool node_shares_newest(node_set *out, comm_group *world, const int *node, const char *folder, const char *id,
+                        int64_t after, int64_t before);
+
+/* The attempt-th node that has the share of rank `writer`; -1: no more have it. */
+int node_set_holder(const node_set *s, int writer, int attempt);
+
+#endif

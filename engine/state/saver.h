@@ -1,0 +1,74 @@
+/* Saves the state of a run, beside its training: a copy of the state in planned host memory, and a thread that writes it.
+ *
+ * A save goes through stages, which all ranks enter together: shares (each rank's copy is taken, written and read back), then
+ * publishing (rank 0 makes it the latest). One save is under way at a time. The copy
+ * is taken while the next step computes, and that step's update waits for it (executor_before_change). Nothing
+ * that grows with the model is allocated after saver_open. Without a copy (checkpoint.asynchronous=false) the same
+ * stages happen within saver_begin and saver_next, and the state is written from where it lies.
+ *
+ * Ranks say how far they are, with saver_progress, in whatever exchange they have anyway, and call saver_next with what all
+ * have said. Functions are called by the training thread. The saver is closed before the executor.
+ */
+#ifndef PHALANX_ENGINE_STATE_SAVER_H
+#define PHALANX_ENGINE_STATE_SAVER_H
+
+#include <jansson.h>
+
+#include "engine/files/checkpoint_writer.h"
+#include "engine/run/executor.h"
+
+typedef struct saver saver;
+
+typedef struct saver_options {
+    const compiled *compiled;
+    executor *executor;
+    const char *folder; /* of checkpoints */
+    const char *run;    /* this run's id */
+    int rank, ranks;
+    const checkpoint_extra *extras; /* of rank 0; their data outlives the saver */
+    int extra_count;
+    bool asynchronous;
+    int keep, keep_every;
+    const checkpoint_piece *more; /* what lies in other host memory, in one run each; the caller's */
+    int more_count;
+    watchdog *watchdog;                 /* hears of the thread's work; NULL: nobody does */
+    bool (*may_publish)(void *context); /* asked by rank 0's thread; NULL: always */
+    void *context;
+} saver_options;
+
+/* Host memory that a saver takes. */
+int64_t saver_bytes(const compiled *c, executor *e, const checkpoint_piece *more, int more_count, bool asynchronous);
+
+status saver_open(saver **out, const saver_options *options);
+/* Waits for what is being written; a save that is not published then is none. NULL is accepted. */
+void saver_close(saver *s);
+
+/* Begin to save the state as it is after `step`; `meta` (rank 0's, else NULL) becomes the saver's. None may be under way.
+ * `memory`, unless NULL, outlives the save: a folder of this node's memory, where shares are written and nothing is published. */
+void saver_begin(saver *s, int64_t step, json_t *meta, const char *memory);
+/* Does the save under way, or the last one, go to memory? */
+bool saver_is_in_memory(const saver *s);
+typedef enum saver_progress {
+    SAVER_IDLE, /* none is under way */
+    SAVER_WORKING,
+    SAVER_READY, /* for the next stage */
+    SAVER_FAILED,
+} saver_progress;
+
+saver_progress saver_progress_of(saver *s);
+/* Until this rank is no longer SAVER_WORKING. */
+void saver_wait(saver *s);
+/* The status, with its message, of what this rank did in this stage; not while it is SAVER_WORKING. */
+status saver_result(const saver *s);
+
+/* Some rank works, some rank has failed: the same on all ranks. The save is over when it returns true: published, or, if any
+ * has failed, given up. */
+bool saver_next(saver *s, bool any_working, bool any_failed);
+
+/* Of the save under way, or the last one: its name, seconds that its writing took on this rank, and whether it is there. */
+const char *saver_name(const saver *s);
+double saver_seconds(const saver *s);
+/* Seconds that training has waited for the saver since this was last asked. */
+double saver_stall(saver *s);
+
+#endif

@@ -1,0 +1,416 @@
+#include "engine/state/weights.h"
+
+#include <fnmatch.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/config/config_read.h"
+#include "engine/files/atomic.h"
+#include "engine/files/checkpoint.h"
+#include "engine/files/sharded.h"
+#include "engine/data/tokenizer_files.h"
+#include "memory/log.h"
+#include "models/huggingface.h"
+
+#define AHEAD_BYTES (16 << 20) /* what the disk reads beyond a rectangle: the next one usually follows */
+
+#define MODEL  "model"
+#define MASTER "master"
+
+struct weights {
+    char *folder;
+    model_shape shape;
+    json_t *tokens;
+    names_tensor *names; /* [count] */
+    int count;
+    int *by_name; /* [count] indices into names */
+    sharded *files;
+    const sharded_tensor **stored; /* [count] of a Hugging Face folder */
+    checkpoint *checkpoint;        /* or NULL */
+    config config;                 /* of the checkpoint */
+};
+
+/* What other programs leave beside the weights and transformers does not load either: rotary tables, causal masks. */
+static const char *const leftovers[] = {"*.rotary_emb.inv_freq", "*.attn.bias", "*.attn.masked_bias"};
+
+static bool is_leftover(const char *name)
+{
+    for (size_t i = 0; i < sizeof leftovers / sizeof *leftovers; i++)
+        if (fnmatch(leftovers[i], name, 0) == 0)
+            return true;
+    return false;
+}
+
+static int compare_name(const void *a, const void *b, void *context)
+{
+    const names_tensor *names = context;
+    return strcmp(names[*(const int *)a].name, names[*(const int *)b].name);
+}
+
+static void list_names(weights *w)
+{
+    w->names = names_list(&w->count, &w->shape);
+    w->by_name = must_alloc((unsigned long)w->count * sizeof *w->by_name);
+    for (int i = 0; i < w->count; i++)
+        w->by_name[i] = i;
+    qsort_r(w->by_name, (size_t)w->count, sizeof *w->by_name, compare_name, w->names);
+}
+
+/* -1 if the model has none of that name */
+static int find(const weights *w, const char *name)
+{
+    int low = 0, high = w->count;
+    while (low < high) {
+        int middle = low + (high - low) / 2, order = strcmp(name, w->names[w->by_name[middle]].name);
+        if (order == 0)
+            return w->by_name[middle];
+        if (order < 0)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return -1;
+}
+
+static void shape_text(char out[200], int dims, const int64_t *shape)
+{
+    size_t used = 0;
+    out[0] = 0;
+    for (int d = 0; d < dims; d++)
+        used += (size_t)snprintf(out + used, 200 - used, "%s%" PRId64, d ? ", " : "", shape[d]);
+}
+
+static status check_tensor(const char *folder, const names_tensor *n, int dims, const int64_t *shape, dtype type)
+{
+    if (dims != n->dims || memcmp(shape, n->shape, (size_t)dims * sizeof *shape) != 0) {
+        char stored[200], wanted[200];
+        shape_text(stored, dims, shape);
+        shape_text(wanted, n->dims, n->shape);
+        return status_fail(STATUS_FAILED, "%s: tensor %s has shape [%s], but the configuration makes it [%s]", folder,
+                           n->name, stored, wanted);
+    }
+    if (!dtype_is_float(type) || dtype_bytes(type) < 2)
+        return status_fail(STATUS_FAILED, "%s: tensor %s is of type %s: weights must be fp32, bf16, fp16 or fp64",
+                           folder, n->name, dtype_name(type));
+    return STATUS_OK;
+}
+
+/* ---- a Hugging Face folder ---- */
+
+/* "transformer.wte.weight" in a file of the model with its head, "wte.weight" in one of the bare model. */
+static const sharded_tensor *find_stored(const weights *w, const char *name)
+{
+    const char *prefix = names_prefix(w->shape.architecture);
+    const sharded_tensor *t = sharded_find(w->files, name);
+    if (!t && !strncmp(name, prefix, strlen(prefix)))
+        t = sharded_find(w->files, name + strlen(prefix));
+    return t;
+}
+
+/* A head that is stored although it is tied must be the embedding. */
+static status check_tied(const weights *w, const sharded_tensor *head)
+{
+    const char *head_name = names_format(w->shape.architecture, SLOT_HEAD);
+    const sharded_tensor *embedding = w->stored[find(w, names_format(w->shape.architecture, SLOT_EMBEDDING))];
+    const int64_t step = 16 << 20, bytes = head->tensor->bytes;
+    const char *a = sharded_data(head), *b = sharded_data(embedding);
+    bool equal = bytes == embedding->tensor->bytes && head->tensor->type == embedding->tensor->type;
+    for (int64_t done = 0, now; equal && done < bytes; done += now) {
+        now = bytes - done < step ? bytes - done : step;
+        equal = memcmp(a + done, b + done, (size_t)now) == 0;
+        sharded_forget(head, done, now);
+        sharded_forget(embedding, done, now);
+    }
+    if (equal)
+        return STATUS_OK;
+    return status_fail(STATUS_FAILED,
+                       "%s: tensor %s differs from %s, but tie_word_embeddings makes them one: set it to false in "
+                       "config.json",
+                       w->folder, head_name, embedding->tensor->name);
+}
+
+static bool is_taken(const weights *w, const sharded_tensor *t)
+{
+    const char *name = t->tensor->name;
+    int i = find(w, name);
+    if (i < 0) {
+        char *full = must_format("%s%s", names_prefix(w->shape.architecture), name);
+        i = find(w, full);
+        free(full);
+    }
+    return i >= 0 && w->stored[i] == t;
+}
+
+static status match_tensors(weights *w)
+{
+    w->stored = must_calloc((unsigned long)w->count, sizeof *w->stored);
+    for (int i = 0; i < w->count; i++) {
+        const sharded_tensor *t = find_stored(w, w->names[i].name);
+        if (!t)
+            return status_fail(STATUS_FAILED, "%s: tensor %s is missing: config.json asks for it", w->folder,
+                               w->names[i].name);
+        TRY(check_tensor(w->folder, &w->names[i], t->tensor->dims, t->tensor->shape, t->tensor->type));
+        w->stored[i] = t;
+    }
+    for (int i = 0; i < sharded_count(w->files); i++) {
+        const sharded_tensor *t = sharded_at(w->files, i);
+        bool head =
+            w->shape.tied_embeddings && !strcmp(t->tensor->name, names_format(w->shape.architecture, SLOT_HEAD));
+        if (head)
+            TRY(check_tied(w, t));
+        else if (!is_taken(w, t) && !is_leftover(t->tensor->name))
+            return status_fail(
+                STATUS_FAILED, "%s: tensor %s is none of a %s model of %d layers: is config.json another model's?",
+                w->folder, t->tensor->name, shape_traits_of(w->shape.architecture)->name, w->shape.layers);
+    }
+    return STATUS_OK;
+}
+
+static status read_config_json(model_shape *shape, json_t **tokens, const char *path)
+{
+    char *text;
+    size_t bytes;
+    TRY(config_read_file(&text, &bytes, path));
+    status s = huggingface_parse(shape, tokens, text, bytes, path);
+    free(text);
+    return s;
+}
+
+static status open_huggingface(weights *w, const char *config_json)
+{
+    TRY(read_config_json(&w->shape, &w->tokens, config_json));
+    TRY(sharded_open(&w->files, w->folder));
+    list_names(w);
+    return match_tensors(w);
+}
+
+/* ---- a checkpoint ---- */
+
+static status open_checkpoint(weights *w, const char *path)
+{
+    TRY(checkpoint_open(&w->checkpoint, path));
+    free(w->folder);
+    w->folder = must_strdup(checkpoint_folder(w->checkpoint));
+    const json_t *meta = checkpoint_meta(w->checkpoint);
+    const char *text = json_string_value(json_object_get(meta, "config"));
+    if (!text)
+        return status_fail(STATUS_FAILED, "%s: the manifest holds no configuration", w->folder);
+    TRY(config_parse(&w->config, w->folder, text, strlen(text), 0, NULL));
+    w->shape = w->config.model.shape;
+    w->tokens = json_deep_copy(json_object_get(meta, "tokens"));
+    list_names(w);
+    const char **names = must_alloc((unsigned long)w->count * sizeof *names);
+    for (int i = 0; i < w->count; i++)
+        names[i] = w->names[i].name;
+    status s = checkpoint_expect(w->checkpoint, MODEL, names, w->count);
+    free(names);
+    for (int i = 0; i < w->count && s == STATUS_OK; i++) {
+        const manifest_tensor *t = checkpoint_find(w->checkpoint, MODEL, w->names[i].name);
+        s = check_tensor(w->folder, &w->names[i], t->dims, t->global, t->type);
+    }
+    return s;
+}
+
+/* ---- both ---- */
+
+/* Is there a file of that name? */
+static bool has(const char *folder, const char *name)
+{
+    char *path = must_format("%s/%s", folder, name);
+    bool yes = atomic_exists(path);
+    free(path);
+    return yes;
+}
+
+static status open_either(weights *w, const char *folder)
+{
+    bool huggingface = has(folder, "config.json") && !has(folder, "manifest.json");
+    if (!atomic_exists(folder))
+        return status_fail(STATUS_FAILED, "%s does not exist", folder);
+    if (!huggingface && !has(folder, "manifest.json") && !has(folder, "latest") && !has(folder, "checkpoints/latest"))
+        return status_fail(
+            STATUS_FAILED,
+            "%s holds no model: neither a Hugging Face folder (config.json) nor a checkpoint (manifest.json, "
+            "latest or checkpoints/latest)",
+            folder);
+    w->folder = must_strdup(folder);
+    if (!huggingface)
+        return open_checkpoint(w, folder);
+    char *path = must_format("%s/config.json", folder);
+    status s = open_huggingface(w, path);
+    free(path);
+    return s;
+}
+
+status weights_open(weights **out, const char *folder)
+{
+    weights *w = must_calloc(1, sizeof *w);
+    status s = open_either(w, folder);
+    if (!json_is_object(w->tokens)) {
+        json_decref(w->tokens);
+        w->tokens = json_object();
+    }
+    if (s == STATUS_OK)
+        *out = w;
+    else
+        weights_close(w);
+    return s;
+}
+
+void weights_close(weights *w)
+{
+    if (!w)
+        return;
+    sharded_close(w->files);
+    checkpoint_close(w->checkpoint);
+    config_free(&w->config);
+    json_decref(w->tokens);
+    names_free(w->names, w->count);
+    free(w->by_name);
+    free(w->stored);
+    free(w->folder);
+    free(w);
+}
+
+bool weights_is_huggingface(const weights *w)
+{
+    return w->files != NULL;
+}
+
+const char *weights_folder(const weights *w)
+{
+    return w->folder;
+}
+
+const model_shape *weights_shape(const weights *w)
+{
+    return &w->shape;
+}
+
+const char *weights_config(const weights *w)
+{
+    return w->checkpoint ? json_string_value(json_object_get(checkpoint_meta(w->checkpoint), "config")) : NULL;
+}
+
+const json_t *weights_tokens(const weights *w)
+{
+    return w->tokens;
+}
+
+int weights_count(const weights *w)
+{
+    return w->count;
+}
+
+const names_tensor *weights_at(const weights *w, int i)
+{
+    MUST(i >= 0 && i < w->count, "tensor %d of %d", i, w->count);
+    return &w->names[i];
+}
+
+dtype weights_type(const weights *w, int i)
+{
+    const char *name = weights_at(w, i)->name;
+    return w->files ? w->stored[i]->tensor->type : checkpoint_find(w->checkpoint, MODEL, name)->type;
+}
+
+static void read_file(const weights *w, int index, dtype type, void *data, const int64_t *stride, int dims,
+                      const int64_t *start, const int64_t *size)
+{
+    const sharded_tensor *t = w->stored[index];
+    int64_t from_stride[BOX_DIMS], first = 0, last = 0, element = dtype_bytes(t->tensor->type);
+    if (box_volume(dims, size) == 0)
+        return;
+    for (int d = 0; d < dims; d++)
+        MUST(start[d] >= 0 && start[d] <= t->tensor->shape[d] - size[d], "%s: rectangle beyond its shape",
+             t->tensor->name);
+    box_row_major(from_stride, dims, t->tensor->shape);
+    for (int d = 0; d < dims; d++) {
+        first += start[d] * from_stride[d];
+        last += (start[d] + size[d] - 1) * from_stride[d];
+    }
+    sharded_expect(t, first * element, (last + 1 - first) * element + AHEAD_BYTES);
+    box_convert(data, type, stride, (const char *)sharded_data(t) + first * element, t->tensor->type, from_stride, dims,
+                size);
+    sharded_forget(t, first * element, (last + 1 - first) * element);
+}
+
+status weights_read(void *context, const char *name, dtype type, void *data, const int64_t *stride, int dims,
+                    const int64_t *global, const int64_t *start, const int64_t *size)
+{
+    weights *w = context;
+    int i = find(w, name);
+    if (i < 0)
+        return status_fail(STATUS_FAILED, "%s: tensor %s is missing: is this another model's?", w->folder, name);
+    MUST(dims == 1 || dims == 2, "%s has %d dimensions", name, dims);
+    names_tensor wanted = {.name = w->names[i].name, .dims = dims, .shape = {global[0], global[dims - 1]}};
+    TRY(check_tensor(w->folder, &wanted, w->names[i].dims, w->names[i].shape, DTYPE_FP32));
+    if (w->files) {
+        read_file(w, i, type, data, stride, dims, start, size);
+        return STATUS_OK;
+    }
+    const manifest_tensor *master = checkpoint_find(w->checkpoint, MASTER, name);
+    bool precise = master && dtype_bytes(type) >= dtype_bytes(master->type);
+    return checkpoint_read(w->checkpoint, precise ? MASTER : MODEL, name, type, data, stride, dims, global, start,
+                           size);
+}
+
+/* ---- the tokenizer ---- */
+
+status weights_tokenizer(tokenizer **out, const weights *w)
+{
+    /* run/checkpoints/step-00000100: beside the weights, or with the run */
+    static const char *const above[] = {"", "/..", "/../.."};
+    for (int i = 0; i < (w->checkpoint ? 3 : 1); i++) {
+        char *folder = must_format("%s%s", w->folder, above[i]);
+        bool here = tokenizer_files_is_in(folder);
+        status s = here ? tokenizer_files_open(out, folder) : STATUS_OK;
+        free(folder);
+        if (here)
+            return s;
+    }
+    if (w->checkpoint && w->config.data.tokenizer)
+        return tokenizer_files_open(out, w->config.data.tokenizer);
+    if (w->checkpoint && w->config.data.train.count && tokenizer_files_is_beside(w->config.data.train.item[0].path))
+        return tokenizer_files_open_beside(out, w->config.data.train.item[0].path);
+    return status_fail(STATUS_FAILED, "%s has no tokenizer: put tokenizer.json or tokenizer.model there", w->folder);
+}
+
+/* ---- sizes of a configuration ---- */
+
+/* From the tokenizer that the data was, or will be, made with. */
+static status take_vocabulary(config *c)
+{
+    tokenizer *t = NULL;
+    status s = STATUS_OK;
+    if (c->data.tokenizer)
+        s = tokenizer_files_open(&t, c->data.tokenizer);
+    else if (tokenizer_files_is_beside(c->data.train.item[0].path))
+        s = tokenizer_files_open_beside(&t, c->data.train.item[0].path);
+    if (s != STATUS_OK)
+        return status_context(s, "model.vocab_size from the tokenizer");
+    if (t)
+        c->model.shape.vocab_size = tokenizer_vocab_size(t);
+    tokenizer_close(t);
+    return config_check(c);
+}
+
+status weights_configure(config *c)
+{
+    if (config_wants_vocabulary(c))
+        return take_vocabulary(c);
+    if (!config_wants_shape(c))
+        return STATUS_OK;
+    model_shape shape;
+    if (c->model.config) {
+        TRY(read_config_json(&shape, NULL, c->model.config));
+    } else {
+        weights *w;
+        TRY(weights_open(&w, c->model.from));
+        shape = w->shape;
+        weights_close(w);
+    }
+    config_take_shape(c, &shape);
+    return config_check(c);
+}

@@ -1,0 +1,54 @@
+/* A model's weights wherever they lie: a Hugging Face folder or a phalanx checkpoint, by the same names.
+ *
+ * weights_open finds out which it is, reads the shape, and checks that every tensor of a model of that shape is there
+ * with its shape and a floating-point type, and that there is no other; after it, reading fails only if the disk does
+ * or a checkpoint is damaged. Data is read piece by piece as it is asked for. One thread at a time may use a `weights`;
+ * what it returns belongs to it until weights_close.
+ */
+#ifndef PHALANX_ENGINE_STATE_WEIGHTS_H
+#define PHALANX_ENGINE_STATE_WEIGHTS_H
+
+#include <jansson.h>
+#include <stdbool.h>
+
+#include "engine/config/config.h"
+#include "engine/text/tokenizer.h"
+#include "memory/dtype.h"
+#include "models/names.h"
+
+typedef struct weights weights;
+
+/* `folder`: one with config.json and safetensors files, or whatever checkpoint_open takes. */
+status weights_open(weights **out, const char *folder);
+void weights_close(weights *w);
+
+bool weights_is_huggingface(const weights *w);
+/* The folder that holds the files: of a run, that of its latest checkpoint. */
+const char *weights_folder(const weights *w);
+const model_shape *weights_shape(const weights *w);
+/* The configuration that a checkpoint was saved with, as text; NULL for a Hugging Face folder. */
+const char *weights_config(const weights *w);
+/* bos_token_id and so on where they are known (huggingface_token_keys): an object, perhaps empty. */
+const json_t *weights_tokens(const weights *w);
+
+int weights_count(const weights *w);
+/* In the model's order. */
+const names_tensor *weights_at(const weights *w, int i);
+/* As stored. */
+dtype weights_type(const weights *w, int i);
+
+/* Read the rectangle start, size of a tensor whose shape must be `global` into `data` (address of its first element;
+ * strides in elements), converted to `type`. Where a checkpoint has master weights and `type` can hold them, they are
+ * what is read. A state_reader, with the weights as its context. */
+status weights_read(void *w, const char *name, dtype type, void *data, const int64_t *stride, int dims,
+                    const int64_t *global, const int64_t *start, const int64_t *size);
+
+/* The tokenizer that belongs to them: of their folder, of the run above it, or the one that the run's data was made with.
+ * Fails with a line that says where it was looked for. */
+status weights_tokenizer(tokenizer **out, const weights *w);
+
+/* Fill in the sizes of a configuration that names model.config or model.from (config_wants_shape), or the vocabulary's
+ * size from the data's tokenizer (config_wants_vocabulary), and check it; of any other, nothing is done. */
+status weights_configure(config *c);
+
+#endif

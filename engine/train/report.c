@@ -1,0 +1,362 @@
+#include "engine/train/report.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "memory/clock.h"
+#include "memory/log.h"
+#include "engine/files/atomic.h"
+
+/* --- for people --------------------------------------------------------------------------------------------------- */
+
+static void header_memory(FILE *out, const report_run *run)
+{
+    const struct {
+        const char *name;
+        int64_t bytes;
+    } classes[] = {{"weights", run->memory.weights},
+                   {"gradients", run->memory.gradients},
+                   {"optimizer", run->memory.optimizer},
+                   {"kept", run->memory.kept},
+                   {"temporary", run->memory.temporary}};
+    char text[UNITS_TEXT];
+    units_bytes(text, (double)run->arena_bytes);
+    fprintf(out, "  memory      %s planned", text);
+    if (run->lower_bound_bytes > 0)
+        fprintf(out, ", %.3f x the lower bound", (double)run->arena_bytes / (double)run->lower_bound_bytes);
+    for (size_t i = 0; i < sizeof classes / sizeof *classes; i++) {
+        units_bytes(text, (double)classes[i].bytes);
+        fprintf(out, "%s%s %s", i ? ", " : "\n              ", classes[i].name, text);
+    }
+    fputc('\n', out);
+}
+
+void report_header(FILE *out, const report_run *run)
+{
+    char parameters[UNITS_TEXT], tokens[UNITS_TEXT], all[UNITS_TEXT], text[UNITS_TEXT];
+    units_count(parameters, (double)run->parameters);
+    fprintf(out, "  model       %s\n  parameters  %" PRId64 " (%s)\n", run->model, run->parameters, parameters);
+    fprintf(out, "  device      %s, %s\n", run->device, run->precision);
+    if (run->layout)
+        fprintf(out, "  layout      %s\n", run->layout);
+    header_memory(out, run);
+    units_count(tokens, (double)run->tokens_per_step);
+    units_count(all, (double)run->tokens);
+    fprintf(out, "  training    %" PRId64 " steps of %s tokens: %s tokens\n", run->steps, tokens, all);
+    double flops = run->flops_per_token * (double)run->tokens_per_step;
+    if (flops < 1e9)
+        snprintf(text, sizeof text, "%.2g", flops / 1e9);
+    else
+        units_count(text, flops / 1e9);
+    fprintf(out, "  work        %s GFLOP a step", text);
+    if (run->peak_flops > 0)
+        fprintf(out, ", %.3g TFLOP/s peak for the MFU", run->peak_flops / 1e12);
+    fprintf(out, "\n  run folder  %s\n", run->folder);
+    fflush(out);
+}
+
+void report_columns(FILE *out)
+{
+    fprintf(out, "%13s %9s %9s %9s %9s %9s %6s %10s %9s\n", "step", "loss", "norm", "lr", "tokens/s", "TFLOP/s", "MFU",
+            "memory", "ETA");
+    fflush(out);
+}
+
+void report_line(FILE *out, const report_step *s)
+{
+    char step[2 * UNITS_TEXT], mfu[UNITS_TEXT] = "-", memory[UNITS_TEXT], left[UNITS_TEXT], rate[UNITS_TEXT];
+    snprintf(step, sizeof step, "%" PRId64 "/%" PRId64, s->step, s->steps);
+    if (s->mfu >= 0)
+        snprintf(mfu, sizeof mfu, "%.1f%%", 100 * s->mfu);
+    units_bytes(memory, (double)s->resident_bytes);
+    units_duration(left, s->left_seconds);
+    units_count(rate, s->tokens_per_second);
+    fprintf(out, "%13s %9.4f %9.4g %9.3e %9s %9.4g %6s %10s %9s%s\n", step, s->loss, s->grad_norm, s->lr, rate,
+            s->tflops, mfu, memory, left, s->skipped ? "  skipped: a gradient is not finite" : "");
+    fflush(out);
+}
+
+void report_evaluation(FILE *out, const report_result *r)
+{
+    char took[UNITS_TEXT];
+    units_duration(took, r->seconds);
+    fprintf(out, "%13" PRId64 " %9.4f on validation, perplexity %.4g, %s\n", r->step, r->loss, exp(r->loss), took);
+    for (int i = 0; r->sets > 1 && i < r->sets; i++)
+        fprintf(out, "%13s %9.4f on %s\n", "", r->losses[i], r->name[i]);
+    fflush(out);
+}
+
+/* --- for programs ------------------------------------------------------------------------------------------------- */
+
+enum { JSON_FLAGS = JSON_REAL_PRECISION(9) | JSON_PRESERVE_ORDER };
+
+static void put_real(json_t *object, const char *key, double value)
+{
+    MUST(json_object_set_new(object, key, isfinite(value) ? json_real(value) : json_null()) == 0, "out of host memory");
+}
+
+static void put_integer(json_t *object, const char *key, int64_t value)
+{
+    MUST(json_object_set_new(object, key, json_integer(value)) == 0, "out of host memory");
+}
+
+/* Takes the object. Times need more digits than nine. */
+static status write_line(lines *out, json_t *object, double time)
+{
+    char *text = json_dumps(object, JSON_FLAGS);
+    MUST(text, "out of host memory");
+    text[strlen(text) - 1] = 0;
+    char *line = must_format("%s, \"time\": %.3f}\n", text, time);
+    status s = lines_write(out, line);
+    json_decref(object);
+    free(text);
+    free(line);
+    return s;
+}
+
+status report_metrics(lines *out, const report_step *s)
+{
+    json_t *line = json_object();
+    put_integer(line, "step", s->step);
+    put_real(line, "loss", s->loss);
+    put_real(line, "grad_norm", s->grad_norm);
+    put_real(line, "lr", s->lr);
+    put_real(line, "tokens_per_second", s->tokens_per_second);
+    put_real(line, "tflops", s->tflops);
+    put_real(line, "mfu", s->mfu >= 0 ? s->mfu : NAN);
+    put_real(line, "step_seconds", s->step_seconds);
+    if (s->wait_seconds > 0)
+        put_real(line, "wait_seconds", s->wait_seconds);
+    if (s->slowest_rank >= 0 && s->slowest_ratio > 0) {
+        put_integer(line, "slowest_rank", s->slowest_rank);
+        put_real(line, "slowest_ratio", s->slowest_ratio);
+    }
+    put_real(line, "data_seconds", s->data_seconds);
+    put_real(line, "compute_seconds", s->compute_seconds);
+    if (s->communication_seconds >= 0)
+        put_real(line, "communication_seconds", s->communication_seconds);
+    put_real(line, "checkpoint_seconds", s->checkpoint_seconds);
+    put_integer(line, "tokens", s->tokens);
+    put_real(line, "epoch", s->epoch);
+    put_integer(line, "resident_bytes", s->resident_bytes);
+    put_real(line, "loss_scale", s->loss_scale);
+    put_integer(line, "skipped_steps", s->skipped_steps);
+    if (s->skipped)
+        json_object_set_new(line, "skipped", json_true());
+    return write_line(out, line, s->time);
+}
+
+status report_metrics_evaluation(lines *out, const report_result *r)
+{
+    json_t *line = json_object(), *each = json_object();
+    put_integer(line, "step", r->step);
+    put_real(line, "eval_loss", r->loss);
+    for (int i = 0; r->sets > 1 && i < r->sets; i++)
+        put_real(each, r->name[i], r->losses[i]);
+    if (r->sets > 1)
+        MUST(json_object_set(line, "eval_losses", each) == 0, "out of host memory");
+    json_decref(each);
+    return write_line(out, line, r->time);
+}
+
+status report_event_line(lines *out, const char *event, int64_t step, double time, const char *words)
+{
+    json_t *line = json_pack("{s:s, s:I}", "event", event, "step", (json_int_t)step);
+    if (words)
+        json_object_set_new(line, "words", json_string(words));
+    return write_line(out, line, time);
+}
+
+status report_metrics_disagreement(lines *out, int64_t step, double apart, double time)
+{
+    json_t *line = json_object();
+    put_integer(line, "step", step);
+    put_real(line, "islands_disagreement", apart);
+    return write_line(out, line, time);
+}
+
+status report_metrics_event(lines *out, const report_event *e, double time)
+{
+    json_t *line = json_object(), *what = json_object();
+    put_integer(line, "step", e->step);
+    if (e->from > 0)
+        put_integer(what, "from", e->from);
+    if (e->words)
+        MUST(json_object_set_new(what, "words", json_string(e->words)) == 0, "words that are not UTF-8");
+    if (!e->words) {
+        put_real(what, "loss", e->loss);
+        put_real(what, "grad_norm", e->norm);
+        put_real(what, "loss_zscore", e->loss_zscore);
+        put_real(what, "norm_zscore", e->norm_zscore);
+    }
+    if (e->samples > 0) {
+        put_integer(what, "first_sample", e->first_sample);
+        put_integer(what, "samples", e->samples);
+    }
+    MUST(json_object_set_new(line, e->kind, what) == 0, "out of host memory");
+    return write_line(out, line, time);
+}
+
+static void put_traffic(json_t *object, const char *key, const int64_t *along)
+{
+    json_t *axes = json_object();
+    for (int a = 0; a < AXIS_COUNT; a++)
+        if (axis_has_messages((axis)a))
+            put_integer(axes, axis_name((axis)a), along[a]);
+    MUST(json_object_set_new(object, key, axes) == 0, "out of host memory");
+}
+
+static json_t *rank_object(const report_rank *r)
+{
+    json_t *object = json_object();
+    put_integer(object, "rank", r->rank);
+    MUST(json_object_set_new(object, "host", json_string(r->host)) == 0, "out of host memory");
+    for (int i = 0; i < AXIS_COORDINATES; i++)
+        put_integer(object, axis_coordinates[i].name, r->at[i]);
+    put_integer(object, "arena_bytes", r->arena_bytes);
+    put_integer(object, "arena_used_bytes", r->arena_used_bytes);
+    put_integer(object, "peak_resident_bytes", r->peak_resident_bytes);
+    put_integer(object, "copy_bytes", r->copy_bytes);
+    put_integer(object, "memory_copy_bytes", r->memory_copy_bytes);
+    put_traffic(object, "bytes_sent", r->bytes_sent);
+    put_traffic(object, "messages_sent", r->messages_sent);
+    return object;
+}
+
+static void put_islands(json_t *root, const report_islands *i)
+{
+    json_t *object = json_object();
+    put_integer(object, "merges", i->merges);
+    put_integer(object, "missed", i->missed);
+    put_integer(object, "bytes_sent", i->bytes_sent);
+    put_integer(object, "bytes_received", i->bytes_received);
+    put_integer(object, "refused", i->refused);
+    put_real(object, "wait_seconds", i->wait_seconds);
+    put_real(object, "stood_seconds", i->stood_seconds);
+    put_real(object, "computing", i->computing);
+    put_integer(object, "clipped", i->clipped);
+    if (i->releases > 0) {
+        put_integer(object, "releases", i->releases);
+        put_real(object, "epsilon", i->epsilon);
+    }
+    if (i->disagreement > 0)
+        put_real(object, "disagreement", i->disagreement);
+    MUST(json_object_set_new(root, "islands", object) == 0, "out of host memory");
+}
+
+report_end report_ending(const char *folder, double began)
+{
+    struct stat info;
+    char *path = must_format("%s/summary.json", folder);
+    bool fresh = stat(path, &info) == 0 && (double)info.st_mtim.tv_sec + 1e-9 * (double)info.st_mtim.tv_nsec >= began;
+    json_t *root = fresh ? json_load_file(path, 0, NULL) : NULL;
+    const char *ended = json_string_value(json_object_get(root, "ended"));
+    report_end end = !ended ? REPORT_UNKNOWN : strcmp(ended, "stopped") == 0 ? REPORT_STOPPED : REPORT_DONE;
+    json_decref(root);
+    free(path);
+    return end;
+}
+
+status report_summary(const char *path, const report_summary_values *v)
+{
+    json_t *root = json_object(), *ranks = json_array();
+    put_integer(root, "parameters", v->parameters);
+    put_integer(root, "steps", v->steps);
+    MUST(json_object_set_new(root, "ended", json_string(v->stopped ? "stopped" : "done")) == 0, "out of host memory");
+    put_real(root, "start_to_first_step_seconds", v->start_to_first_step_seconds);
+    put_real(root, "tuning_seconds", v->tuning_seconds);
+    put_integer(root, "metrics_lost", v->metrics_lost);
+    put_integer(root, "checkpoints_saved", v->saves);
+    put_integer(root, "checkpoints_lost", v->saves_lost);
+    put_integer(root, "copies_in_memory", v->saves_in_memory);
+    put_real(root, "checkpoint_seconds", v->save_seconds);
+    if (v->islands)
+        put_islands(root, v->islands);
+    put_real(root, "verify_seconds", v->verify_seconds);
+    put_integer(root, "times_gone_back", v->times_back);
+    put_integer(root, "samples_left_out", v->omitted);
+    if (v->fell_back)
+        MUST(json_object_set_new(root, "fell_back", json_string(v->fell_back)) == 0, "words that are not UTF-8");
+    for (int i = 0; i < v->ranks; i++)
+        MUST(json_array_append_new(ranks, rank_object(&v->rank[i])) == 0, "out of host memory");
+    MUST(json_object_set_new(root, "ranks", ranks) == 0, "out of host memory");
+    char *text = json_dumps(root, JSON_FLAGS | JSON_INDENT(2));
+    MUST(text, "out of host memory");
+    status s = atomic_replace(path, text, (int64_t)strlen(text));
+    free(text);
+    json_decref(root);
+    return s;
+}
+
+/* --- progress ----------------------------------------------------------------------------------------------------- */
+
+report_progress report_progress_begin(FILE *out, const char *title, double total, bool bytes)
+{
+    double now = clock_seconds();
+    bool terminal = isatty(fileno(out));
+    return (report_progress){.out = out,
+                             .terminal = terminal,
+                             .title = title,
+                             .bytes = bytes,
+                             .total = total,
+                             .begun = now,
+                             .last = terminal ? now - 1 : now};
+}
+
+void report_progress_text(char *out, int bytes, const report_progress *p, double done, double now, int width)
+{
+    enum { BAR = 30 };
+    char amount[UNITS_TEXT], rate[UNITS_TEXT], left[UNITS_TEXT], bar[BAR + 1];
+    void (*human)(char *, double) = p->bytes ? units_bytes : units_count;
+    double seconds = now - p->begun, share = p->total > 0 ? fmin(1, fmax(0, done / p->total)) : 0;
+    human(amount, done);
+    human(rate, seconds > 0 ? done / seconds : 0);
+    units_duration(left, share > 0 ? seconds / share - seconds : -1);
+    int filled = (int)(share * BAR);
+    for (int i = 0; i < BAR; i++)
+        bar[i] = i < filled ? '#' : '.';
+    bar[BAR] = 0;
+    if (p->total > 0)
+        snprintf(out, (size_t)bytes, "%s %3d%% [%s] %s, %s/s, %s left", p->title, (int)(100 * share), bar, amount, rate,
+                 left);
+    else if (p->total < 0) {
+        units_duration(left, seconds);
+        snprintf(out, (size_t)bytes, "%s, %s", p->title, left);
+    } else
+        snprintf(out, (size_t)bytes, "%s %s, %s/s", p->title, amount, rate);
+    if (width > 0 && width < bytes)
+        out[width] = 0;
+}
+
+static int terminal_width(FILE *out)
+{
+    struct winsize size;
+    return ioctl(fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1 : 79;
+}
+
+void report_progress_update(report_progress *p, double done)
+{
+    double now = clock_seconds();
+    if (now - p->last < (p->terminal ? 0.1 : 30))
+        return;
+    char text[256];
+    report_progress_text(text, sizeof text, p, done, now, p->terminal ? terminal_width(p->out) : 0);
+    fprintf(p->out, p->terminal ? "\r%s\033[K" : "%s\n", text);
+    fflush(p->out);
+    p->last = now;
+    p->drawn = p->terminal;
+}
+
+void report_progress_end(report_progress *p)
+{
+    if (p->drawn)
+        fprintf(p->out, "\r\033[K");
+    fflush(p->out);
+    p->drawn = false;
+}

@@ -1,0 +1,155 @@
+/* What a person sees of a run, and the same facts for programs: the header, a line a step, the bar of long work,
+ * metrics.jsonl and summary.json. Plain values in, text out: nothing here measures, owns or remembers anything except
+ * the progress bar, which knows when it was last drawn.
+ */
+#ifndef PHALANX_ENGINE_TRAIN_REPORT_H
+#define PHALANX_ENGINE_TRAIN_REPORT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "engine/files/lines.h"
+#include "kernels/axis.h"
+#include "memory/status.h"
+#include "memory/units.h"
+
+typedef struct report_run {
+    const char *model;     /* "llama-160m: 12 layers, hidden 768, ..." */
+    const char *device;    /* "cpu (2 threads, AVX512-BF16)" */
+    const char *precision; /* "bf16" */
+    const char *layout;    /* "tensor 2 x pipeline 2 x data 1"; NULL on one rank */
+    const char *folder;
+    int64_t parameters;
+    int64_t steps, tokens_per_step;
+    int64_t tokens;         /* of all steps */
+    double flops_per_token; /* forward and backward, causal attention counted as half */
+    double peak_flops;      /* of all ranks together, for the MFU; 0: unknown */
+    struct {
+        int64_t weights, gradients, optimizer, kept, temporary;
+    } memory;                               /* bytes of the largest rank */
+    int64_t arena_bytes, lower_bound_bytes; /* the lower bound of its transient part and all persistent tensors */
+} report_run;
+
+void report_header(FILE *out, const report_run *run);
+
+typedef struct report_step {
+    int64_t step, steps; /* from 1 */
+    double loss, grad_norm, lr;
+    double tokens_per_second, tflops;
+    double mfu; /* 0..1; negative: unknown */
+    double step_seconds, left_seconds;
+    double checkpoint_seconds;    /* that training has waited for a checkpoint since the line before */
+    double time;                  /* seconds since 1970 */
+    int64_t tokens;               /* that the run has trained on, since its first step */
+    double epoch;                 /* passes over the data, as samples_epoch() has it */
+    double data_seconds;          /* of step_seconds: until the batch was there; */
+    double communication_seconds; /* waiting for messages that nothing hid; negative: unknown, */
+    double compute_seconds;       /* and all the rest */
+    double loss_scale;            /* of fp16, else 1 */
+    int64_t skipped_steps;        /* so far, with this one */
+    int64_t resident_bytes;
+    int slowest_rank; /* at computing, over the last steps; -1: not known */
+    double slowest_ratio,
+        wait_seconds; /* its time over the median; for communication, mean over the ranks, the step before */
+    bool skipped;     /* a gradient was not finite: nothing changed */
+} report_step;
+
+/* An evaluation: the mean over `sets` data sets by their weights, and each one's. */
+typedef struct report_result {
+    int64_t step;
+    double loss, seconds, time;
+    int sets;
+    const char *const *name;
+    const double *losses;
+} report_result;
+
+/* The names of the columns, then one line a step under them. */
+void report_columns(FILE *out);
+void report_line(FILE *out, const report_step *step);
+void report_evaluation(FILE *out, const report_result *result);
+
+/* One line of metrics.jsonl each. Values that are not finite become null: JSON has no word for them. */
+status report_metrics(lines *out, const report_step *step);
+status report_metrics_evaluation(lines *out, const report_result *result);
+
+/* One line of events.jsonl: what happened to a run, beside its steps. `words` may be NULL. */
+status report_event_line(lines *out, const char *event, int64_t step, double time, const char *words);
+
+/* Something that happened to a run between two steps: {"step": S, KIND: {...}}. */
+typedef struct report_event {
+    const char *kind; /* "spike"; "undone": the run has gone back */
+    int64_t step;     /* the last that is done, and counts */
+    int64_t from;     /* undone: the last that was done */
+    double loss, norm, loss_zscore, norm_zscore;
+    int64_t first_sample, samples; /* left out; 0 samples: none */
+    const char *words;             /* NULL: the numbers say it */
+} report_event;
+
+/* {"step": S, "islands_disagreement": X} */
+status report_metrics_disagreement(lines *out, int64_t step, double apart, double time);
+status report_metrics_event(lines *out, const report_event *e, double time);
+
+typedef struct report_rank {
+    char host[64];
+    int rank, at[AXIS_COORDINATES]; /* in the grid */
+    int64_t arena_bytes, arena_used_bytes, peak_resident_bytes;
+    int64_t copy_bytes;                                        /* of host memory, for checkpoints */
+    int64_t memory_copy_bytes;                                 /* of shared memory, for checkpoints there */
+    int64_t bytes_sent[AXIS_COUNT], messages_sent[AXIS_COUNT]; /* of NCCL, calls count as messages */
+} report_rank;
+
+/* Of a job that merges with others. */
+typedef struct report_islands {
+    int64_t merges, missed, bytes_sent, bytes_received, refused;
+    double wait_seconds;  /* that training has waited for other islands */
+    double stood_seconds; /* that it has stood still for merges, waiting or not */
+    double computing;     /* the share of the time in which it has not */
+    int64_t clipped, releases;
+    double epsilon;      /* of the releases, at delta 1e-5 */
+    double disagreement; /* of islands that gossip, at the last exchange */
+} report_islands;
+
+typedef struct report_summary_values {
+    int64_t parameters, steps;
+    bool stopped;                       /* by a signal, before its last step */
+    double start_to_first_step_seconds; /* without: */
+    double tuning_seconds;              /* choices by timing, once a run */
+    int64_t metrics_lost;               /* lines that could not be written */
+    int64_t saves, saves_lost;          /* checkpoints */
+    int64_t saves_in_memory;            /* copies in the memory of nodes */
+    double save_seconds;                /* that training has waited for them */
+    const report_islands *islands;      /* NULL: the job is no island */
+    double verify_seconds;              /* that verification has taken, on the rank where it took longest */
+    int64_t times_back, omitted;        /* steps undone, samples left out for it */
+    const char *fell_back;              /* why the run did not go on from the latest checkpoint; NULL: it did */
+    int ranks;
+    const report_rank *rank;
+} report_summary_values;
+
+/* How a run has ended, by its summary.json: since `began` (seconds since 1970; an older one says nothing). */
+typedef enum report_end { REPORT_UNKNOWN, REPORT_DONE, REPORT_STOPPED } report_end;
+report_end report_ending(const char *folder, double began);
+
+/* summary.json at `path`, whole or not at all. */
+status report_summary(const char *path, const report_summary_values *values);
+
+/* A bar for work of a known (or, with total 0, unknown) amount; with total -1 only the time that it takes is shown.
+ * Drawn over itself on a terminal, at most ten times a second; elsewhere a line every 30 s. */
+typedef struct report_progress {
+    FILE *out;
+    const char *title;
+    bool bytes; /* amounts are bytes, otherwise counts */
+    bool terminal, drawn;
+    double total, begun, last; /* times in seconds */
+} report_progress;
+
+report_progress report_progress_begin(FILE *out, const char *title, double total, bool bytes);
+void report_progress_update(report_progress *p, double done);
+/* Removes the bar. */
+void report_progress_end(report_progress *p);
+
+/* The text of the bar at a time, without the terminal: what update draws. `width` is that of the terminal. */
+void report_progress_text(char *out, int bytes, const report_progress *p, double done, double now, int width);
+
+#endif

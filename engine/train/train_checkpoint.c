@@ -1,0 +1,327 @@
+/* What a run leaves: checkpoints, gradients for inspection. */
+#include <stdlib.h>
+#include <string.h>
+#include <jansson.h>
+
+#include "engine/files/atomic.h"
+#include "engine/files/checkpoint_publisher.h"
+#include "engine/files/checkpoint_find.h"
+#include "engine/files/safetensors.h"
+#include "engine/state/state.h"
+#include "engine/train/train_meta.h"
+#include "engine/train/training.h"
+#include "memory/arena.h"
+#include "memory/clock.h"
+#include "memory/log.h"
+#include "memory/seal.h"
+#include "memory/units.h"
+
+enum { HEADERS = 1 << 20 }; /* of a share's files, about, and its fragment */
+
+/* ---- opening ---------------------------------------------------------------------------------------------------- */
+
+/* A checkpoint is of use by itself: the tokenizer goes with it, and the choices that another run needs to go on alike. The
+ * number of files, of which there are never more than three. */
+static int list_extras(checkpoint_extra out[3], training *t)
+{
+    int count = 0;
+    if (t->tokenizer) {
+        const tokenizer_source source = tokenizer_made_from(t->tokenizer);
+        t->extra_name = must_format("tokenizer.%s", tokenizer_suffix(t->tokenizer));
+        out[count++] = (checkpoint_extra){t->extra_name, source.file, source.length};
+        if (source.config_length > 0)
+            out[count++] = (checkpoint_extra){"tokenizer_config.json", source.config, source.config_length};
+    }
+    if (t->choices.count > 0) {
+        t->extra_choices = choices_text(&t->choices);
+        out[count++] = (checkpoint_extra){CHOICES_FILE, t->extra_choices, (int64_t)strlen(t->extra_choices)};
+    }
+    return count;
+}
+
+/* What a checkpoint holds beside the training state: of an island, its outer state. */
+static const checkpoint_piece *list_more(int *count, const training *t)
+{
+    *count = 0;
+    return t->outer ? outer_pieces(count, t->outer) : NULL;
+}
+
+static int64_t save_bytes(const training *t, bool asynchronous)
+{
+    int count;
+    const checkpoint_piece *more = list_more(&count, t);
+    return saver_bytes(&t->compiled, t->executor, more, count, asynchronous);
+}
+
+/* Is there memory for a copy of the state beside everything else, on every node? */
+static status check_memory(const training *t)
+{
+    int64_t bytes = save_bytes(t, true), there = arena_available();
+    int ranks = comm_local_ranks(t->world);
+    char needed[UNITS_TEXT], available[UNITS_TEXT];
+    if (bytes <= there / ranks)
+        return STATUS_OK;
+    units_bytes(needed, (double)bytes * ranks);
+    units_bytes(available, (double)there);
+    return status_fail(
+        STATUS_FAILED,
+        "checkpoint.asynchronous needs %s of host memory on this node for copies of the state, and %s are "
+        "left: set checkpoint.asynchronous=false, or use more nodes",
+        needed, available);
+}
+
+/* Who has asked for it gets it or an error; by default it is done where it fits. */
+static status choose_asynchronous(bool *out, const training *t)
+{
+    bool asked = config_is_given(t->config, "checkpoint.asynchronous");
+    *out = t->config->checkpoint.asynchronous;
+    if (!*out)
+        return STATUS_OK;
+    status s = comm_all_status(comm_world(t->world), check_memory(t));
+    if (s == STATUS_OK || asked)
+        return s;
+    *out = false;
+    log_info("checkpoints are written while training waits: %s", status_message());
+    return STATUS_OK;
+}
+
+static bool may_publish(void *context)
+{
+    const training *t = context;
+    return !t->lock || lock_confirm(t->lock);
+}
+
+status training_save_open(training *t)
+{
+    comm_group *all = comm_world(t->world);
+    bool first = comm_rank(t->world) == 0;
+    checkpoint_extra extras[3];
+    saver_options o = {.compiled = &t->compiled,
+                       .executor = t->executor,
+                       .folder = t->checkpoints,
+                       .run = t->run,
+                       .rank = comm_rank(t->world),
+                       .ranks = comm_ranks(t->world),
+                       .extras = extras,
+                       .keep = t->config->checkpoint.keep,
+                       .keep_every = t->config->checkpoint.keep_every,
+                       .watchdog = t->watchdog,
+                       .may_publish = may_publish,
+                       .context = t};
+    TRY(comm_all_status(all, first ? checkpoint_tidy(t->checkpoints) : STATUS_OK));
+    TRY(choose_asynchronous(&o.asynchronous, t));
+    o.more = list_more(&o.more_count, t);
+    o.extra_count = first ? list_extras(extras, t) : 0;
+    t->saves_beside = o.asynchronous;
+    t->copy_bytes = save_bytes(t, o.asynchronous);
+    TRY(comm_all_status(all, saver_open(&t->saver, &o)));
+    if (t->config->checkpoint.memory_every < 1)
+        return STATUS_OK;
+    int64_t state = save_bytes(t, true) - save_bytes(t, false);
+    return node_copies_begin(t->copies, t->run, state + HEADERS);
+}
+
+/* ---- saving ---------------------------------------------------------------------------------------------------- */
+
+static json_t *make_meta(const training *t)
+{
+    train_meta m = {.step = t->step,
+                    .stage_step = t->stage_step,
+                    .stage_samples = t->stage_samples,
+                    .schedule_step = t->schedule_step,
+                    .schedule_updates = t->schedule_updates,
+                    .updates = t->updates,
+                    .samples = t->samples,
+                    .good_steps = t->good_steps,
+                    .skipped = t->skipped,
+                    .moments = t->moments,
+                    .past = t->past,
+                    /* 0: none, so that going on in fp16 begins with the configured scale */
+                    .loss_scale = t->config->train.precision == CONFIG_FP16 ? t->loss_scale : 0};
+    json_t *meta = train_meta_write(&m, t->config, t->train, t->validation);
+    if (t->outer)
+        json_object_set_new(meta, "outer", outer_meta(t->outer));
+    return meta;
+}
+
+static void say_saved(training *t)
+{
+    int64_t step = strtoll(saver_name(t->saver) + strlen("step-"), NULL, 10);
+    t->saves++;
+    if (t->config->checkpoint.every == 0 || step % t->config->checkpoint.every == 0) {
+        free(t->back);
+        t->back = must_format("%s/%s", t->checkpoints, saver_name(t->saver));
+    }
+    training_event(t, "saved", saver_name(t->saver));
+    log_info("saved %s/%s in %.2f s", t->checkpoints, saver_name(t->saver), saver_seconds(t->saver));
+}
+
+/* The state is good, and the one before is on the disk: a run does not end for a save that the next one may make good. */
+static void say_lost(training *t)
+{
+    t->saves_lost++;
+    if (comm_rank(t->world) == 0)
+        log_warn("%s; the run goes on", status_message());
+    training_event(t, "save failed", status_message());
+}
+
+/* A save that is over on all ranks, with what has become of it. */
+static status conclude(training *t, status s)
+{
+    double began = clock_seconds();
+    if (s != STATUS_OK)
+        return s;
+    if (!saver_is_in_memory(t->saver)) {
+        say_saved(t);
+        return STATUS_OK;
+    }
+    s = node_copies_spread(t->copies, saver_name(t->saver));
+    t->saves_in_memory += s == STATUS_OK;
+    t->save_seconds += clock_seconds() - began;
+    return s == STATUS_OK ? s : status_context(s, "%s is not copied in memory", saver_name(t->saver));
+}
+
+/* Waits for the save under way on all ranks. */
+static status finish(training *t)
+{
+    status s = STATUS_OK;
+    for (bool over = saver_progress_of(t->saver) == SAVER_IDLE; !over;) {
+        saver_wait(t->saver);
+        s = comm_all_status(comm_world(t->world), saver_result(t->saver));
+        over = saver_next(t->saver, false, s != STATUS_OK);
+        if (over)
+            s = conclude(t, s);
+    }
+    return s;
+}
+
+void training_save_advance(training *t, bool any_working, bool any_failed)
+{
+    if (!t->saver || !saver_next(t->saver, any_working, any_failed))
+        return;
+    watchdog_enter(t->watchdog, DURING_SAVE, true, t->step, "ending a save");
+    if (conclude(t, any_failed ? comm_all_status(comm_world(t->world), saver_result(t->saver)) : STATUS_OK) !=
+        STATUS_OK)
+        say_lost(t);
+    watchdog_enter(t->watchdog, DURING_STEP, false, t->step, "going on after a checkpoint");
+}
+
+status training_save_finish(training *t)
+{
+    if (!t->saver)
+        return STATUS_OK;
+    watchdog_enter(t->watchdog, DURING_SAVE, true, t->step, "waiting for a checkpoint");
+    status s = finish(t);
+    watchdog_enter(t->watchdog, DURING_STEP, false, t->step, "going on after a checkpoint");
+    return s;
+}
+
+/* Into `memory`, or NULL: to the run's checkpoints. */
+static status save_to(training *t, const char *memory, bool last)
+{
+    if (!t->saves_beside)
+        seal_open();
+    watchdog_enter(t->watchdog, DURING_SAVE, true, t->step, "writing a checkpoint");
+    if (finish(t) != STATUS_OK)
+        say_lost(t);
+    saver_begin(t->saver, t->step, comm_rank(t->world) == 0 ? make_meta(t) : NULL, memory);
+    status s = STATUS_OK;
+    if (last || !t->saves_beside)
+        s = finish(t);
+    if (s != STATUS_OK && !last) {
+        say_lost(t);
+        s = STATUS_OK;
+    }
+    watchdog_enter(t->watchdog, DURING_STEP, false, t->step, "going on after a checkpoint");
+    if (!t->saves_beside)
+        seal_close();
+    return s;
+}
+
+status training_save(training *t, bool last)
+{
+    return save_to(t, NULL, last);
+}
+
+void training_save_in_memory(training *t)
+{
+    (void)save_to(t, node_copies_folder(t->copies), false);
+}
+
+/* ---- gradients -------------------------------------------------------------------------------------------------- */
+
+/* One safetensors file from a checkpoint of the gradients that all ranks wrote; loss scaling taken out. */
+static status gather_gradients(const char *pieces, const char *path, float scale)
+{
+    checkpoint *from = NULL;
+    TRY(checkpoint_open(&from, pieces));
+    int n = checkpoint_tensors(from);
+    safetensors_tensor *tensors = must_calloc((unsigned long)n, sizeof *tensors);
+    for (int i = 0; i < n; i++) {
+        const manifest_tensor *m = checkpoint_at(from, i);
+        tensors[i] = (safetensors_tensor){.name = m->name, .type = DTYPE_FP32, .dims = m->dims};
+        memcpy(tensors[i].shape, m->global, (size_t)m->dims * sizeof(int64_t));
+    }
+    safetensors_writer *w = NULL;
+    status s = safetensors_writer_open(&w, path, tensors, n, NULL);
+    for (int k = 0; k < n && s == STATUS_OK; k++) {
+        const safetensors_tensor *x = &tensors[safetensors_writer_order(w)[k]];
+        int64_t stride[SAFETENSORS_DIMS], start[SAFETENSORS_DIMS] = {0}, elements = 1;
+        for (int d = x->dims - 1; d >= 0; d--) {
+            stride[d] = elements;
+            elements *= x->shape[d];
+        }
+        float *values = must_alloc((unsigned long)elements * sizeof *values);
+        s = checkpoint_read(from, STATE_GRADIENT, x->name, DTYPE_FP32, values, stride, x->dims, x->shape, start,
+                            x->shape);
+        for (int64_t i = 0; i < elements; i++)
+            values[i] /= scale;
+        if (s == STATUS_OK)
+            s = safetensors_writer_data(w, values, elements * (int64_t)sizeof *values);
+        free(values);
+    }
+    if (s == STATUS_OK)
+        s = safetensors_writer_close(w);
+    else
+        safetensors_writer_abandon(w);
+    free(tensors);
+    checkpoint_close(from);
+    return s;
+}
+
+static status barrier(void *context, status mine)
+{
+    const training *t = context;
+    return comm_all_status(comm_world(t->world), mine);
+}
+
+static status write_pieces(training *t, const char *folder)
+{
+    int count;
+    checkpoint_piece *pieces = state_pieces(&count, &t->compiled, t->executor, STATE_GRADIENT, true);
+    status s = checkpoint_write(folder, "step-00000000", pieces, count, NULL, comm_rank(t->world), comm_ranks(t->world),
+                                t->run, barrier, t);
+    free(pieces);
+    return s;
+}
+
+status training_dump_gradients(training *t)
+{
+    const char *folder = t->config->debug.gradients;
+    char *pieces = must_format("%s/.pieces", folder), *path = must_format("%s/gradients.safetensors", folder);
+    const step_scalars *scalars = executor_at(t->executor, t->compiled.inputs.scalars);
+    seal_open();
+    watchdog_enter(t->watchdog, DURING_SAVE, true, t->step, "writing gradients");
+    status s = write_pieces(t, pieces);
+    if (s == STATUS_OK && comm_rank(t->world) == 0) {
+        s = gather_gradients(pieces, path, scalars->loss_scale);
+        if (s == STATUS_OK)
+            s = atomic_remove(pieces);
+    }
+    s = comm_all_status(comm_world(t->world), s);
+    watchdog_enter(t->watchdog, DURING_STEP, false, t->step, "going on after writing gradients");
+    seal_close();
+    free(pieces);
+    free(path);
+    return s;
+}

@@ -1,0 +1,66 @@
+/* A job that is an island: the outer loop's calls, with the run's position. */
+#include "engine/train/training.h"
+
+static outer_position position_of(const training *t)
+{
+    return (outer_position){t->step, t->updates, false};
+}
+
+/* Another island's, where its model was taken over. */
+static void take_position(training *t, const outer_position *p)
+{
+    if (!p->fresh_moments)
+        return;
+    t->step = p->step;
+    t->updates = t->moments = p->updates;
+    t->samples = training_samples_at(t, p->step) + train_past_omitted(&t->past);
+    t->ahead = -1;
+}
+
+/* One of the outer loop's calls, for a job that is an island. */
+static status outside(training *t, status (*call)(outer *o, outer_position *p))
+{
+    outer_position p = position_of(t);
+    if (!t->outer)
+        return STATUS_OK;
+    status s = call(t->outer, &p);
+    take_position(t, &p);
+    return s;
+}
+
+status training_islands_join(training *t)
+{
+    outer_position p = position_of(t);
+    if (!t->outer)
+        return STATUS_OK;
+    TRY(outer_join(t->outer, &p, &t->slot));
+    take_position(t, &p);
+    if (!t->config->outer.private_data)
+        samples_interleave(t->train, t->slot, t->config->outer.slots);
+    return STATUS_OK;
+}
+
+status training_islands_step(training *t)
+{
+    int64_t before = 0, after = 0;
+    if (t->outer)
+        (void)outer_disagreement(&before, t->outer);
+    TRY(outside(t, outer_step));
+    double apart = t->outer ? outer_disagreement(&after, t->outer) : 0;
+    if (after != before)
+        training_report_disagreement(t, apart);
+    return STATUS_OK;
+}
+
+status training_islands_save(training *t)
+{
+    return outside(t, outer_before_save);
+}
+
+status training_islands_leave(training *t)
+{
+    if (!t->outer)
+        return STATUS_OK;
+    TRY(training_save_finish(t)); /* what is on its way to the disk is the state before */
+    return outside(t, outer_part);
+}

@@ -1,0 +1,58 @@
+/* What a checkpoint holds besides tensors: the run's position, and what it was trained on.
+ *
+ * Written by us, and yet not believed: every value that is read is checked before anything uses it as a position, a count or
+ * a scale.
+ */
+#ifndef PHALANX_ENGINE_TRAIN_TRAIN_META_H
+#define PHALANX_ENGINE_TRAIN_TRAIN_META_H
+
+#include <jansson.h>
+#include <stdint.h>
+
+#include "engine/config/config.h"
+#include "engine/data/samples.h"
+#include "engine/train/spike.h"
+
+/* Samples that a run went back over a spike to leave out: none of [first, first + count) is trained on after step `after`. */
+typedef struct train_omission {
+    int64_t after, first, count;
+    int64_t times; /* so often has the run gone back to that step */
+} train_omission;
+
+enum { TRAIN_OMISSIONS = 256 };
+
+/* What the numbers of the steps so far have been, and have led to. */
+typedef struct train_past {
+    int64_t began;    /* the step that the run's folder began with: 0, or that of another run's checkpoint */
+    int64_t verified; /* the last step after which everything was verified; 0: none */
+    spike_window window;
+    int omissions; /* in ascending order */
+    train_omission omission[TRAIN_OMISSIONS];
+} train_past;
+
+/* Samples left out so far. */
+int64_t train_past_omitted(const train_past *p);
+
+typedef struct train_meta {
+    int64_t step, updates, samples;          /* done; of them not skipped; consumed */
+    int64_t moments;                         /* updates before those that the optimizer's states have seen */
+    int64_t stage_step, stage_samples;       /* done, and consumed of these data, when the run's stage began */
+    int64_t schedule_step, schedule_updates; /* done when the learning rate's schedule began */
+    int64_t good_steps, skipped;             /* since the loss scale last changed; in a row */
+    double loss_scale;                       /* 0: not fp16 */
+    train_past past;
+} train_meta;
+
+/* The caller's reference. `validation` may be NULL. */
+json_t *train_meta_write(const train_meta *m, const config *c, const samples *train, const samples *validation);
+
+/* One line says which value is impossible. A model that was converted has no position: it begins at 0. */
+status train_meta_read(train_meta *out, const json_t *meta, const config *saved, const char *where);
+
+/* Are the data sets those that the checkpoint was made with? A checkpoint that does not say is believed. Fails, unless data.
+ * allow_changed, if those trained on are others; says so if those evaluated on are. `other_data`: those trained on are meant to be
+ * others. */
+status train_meta_check_data(const json_t *meta, const config *c, const samples *train, const samples *validation,
+                             bool other_data, const char *where);
+
+#endif

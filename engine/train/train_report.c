@@ -1,0 +1,567 @@
+/* What rank 0 says and writes of a run. */
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+
+#include "engine/files/atomic.h"
+#include "engine/host/incidents.h"
+#include "engine/train/training.h"
+#include "memory/clock.h"
+#include "memory/log.h"
+#include "memory/seal.h"
+
+static bool speaks(const training *t)
+{
+    return comm_rank(t->world) == 0;
+}
+
+static double wall_time(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static int64_t peak_resident(void)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return (int64_t)usage.ru_maxrss * 1024;
+}
+
+/* ---- the run's folder ------------------------------------------------------------------------------------------ */
+
+/* Lines of steps that a resumed run will do again are dropped from metrics.jsonl. */
+static status keep_lines(const char *path, int64_t step)
+{
+    bool there;
+    TRY(atomic_look(&there, path));
+    FILE *f = there ? fopen(path, "r") : NULL;
+    if (there && !f) /* what cannot be read is not to be emptied */
+        return status_fail(STATUS_FAILED, "cannot read %s: %s", path, strerror(errno));
+    if (!f)
+        return STATUS_OK;
+    char *kept = NULL, *line = NULL;
+    size_t used = 0, capacity = 0;
+    while (getline(&line, &capacity, f) > 0) {
+        const char *at = strstr(line, "\"step\"");
+        long long number = -1;
+        if (!at || sscanf(at, "\"step\"%*[: ]%lld", &number) != 1 || number > step || !strchr(line, '\n'))
+            continue;
+        size_t length = strlen(line);
+        kept = must_realloc(kept, used + length);
+        memcpy(kept + used, line, length);
+        used += length;
+    }
+    free(line);
+    fclose(f);
+    status s = atomic_replace(path, kept ? kept : "", (int64_t)used);
+    free(kept);
+    return s;
+}
+
+static status put_parameter(void *context, const char *key, const char *value)
+{
+    return mlflow_parameter(context, key, value);
+}
+
+/* The configuration as the run's parameters. */
+static status open_mlflow(training *t)
+{
+    if (!(t->config->run.exports >> CONFIG_EXPORT_MLFLOW & 1))
+        return STATUS_OK;
+    char *folder = must_format("%s/mlruns", t->folder), *slash = strrchr(t->folder, '/');
+    status s =
+        mlflow_open(&t->mlflow, folder, t->run, slash && slash[1] ? slash + 1 : t->folder, t->step + 1, wall_time());
+    free(folder);
+    return s == STATUS_OK ? config_each(t->config, put_parameter, t->mlflow) : s;
+}
+
+/* Lines and events of the steps to come. */
+static status open_steps(training *t)
+{
+    char *path = must_format("%s/metrics.jsonl", t->folder);
+    status s = keep_lines(path, t->step);
+    if (s == STATUS_OK)
+        s = lines_open(&t->metrics, path);
+    free(path);
+    if (s == STATUS_OK && t->config->run.tensorboard)
+        s = tensorboard_open(&t->board, t->folder, t->step + 1, wall_time());
+    return s == STATUS_OK ? open_mlflow(t) : s;
+}
+
+static status open_files(training *t)
+{
+    TRY(atomic_make_folders(t->folder));
+    char *text = config_text(t->config), *path = must_format("%s/config.yaml", t->folder);
+    status s = atomic_replace(path, text, (int64_t)strlen(text));
+    free(text);
+    free(path);
+    TRY(s);
+    s = open_steps(t);
+    path = must_format("%s/events.jsonl", t->folder);
+    if (s == STATUS_OK)
+        s = lines_open(&t->events, path);
+    free(path);
+    if (s == STATUS_OK && t->choices.count > 0) {
+        path = must_format("%s/" CHOICES_FILE, t->folder);
+        s = choices_write(&t->choices, path);
+        free(path);
+    }
+    return s;
+}
+
+/* Never trimmed, unlike the metrics: what was done twice is seen here. Where the disk is full, metrics_done says so. */
+void training_event(training *t, const char *event, const char *words)
+{
+    if (t->events)
+        (void)report_event_line(t->events, event, t->step, wall_time(), words);
+}
+
+/* The first rank of each host. A host that cannot be looked at is no reason not to train. */
+static void open_resources(training *t)
+{
+    const config *c = t->config;
+    if (comm_local_rank(t->world) > 0 || c->run.resource_seconds == 0)
+        return;
+    char *folder = must_format("%s/hosts/%s", t->folder, watchdog_host(t->watchdog));
+    const resources_options options = {.folder = folder,
+                                       .root = "",
+                                       .every = c->run.resource_seconds,
+                                       .tensorboard = c->run.tensorboard,
+                                       .first_step = t->step + 1};
+    if (resources_open(&t->resources, &options) != STATUS_OK)
+        log_warn("%s; the run goes on without this host's resources", status_message());
+    free(folder);
+}
+
+status training_report_open(training *t)
+{
+    TRY(comm_all_status(comm_world(t->world), speaks(t) ? open_files(t) : STATUS_OK));
+    training_event(t, t->step > 0 ? "resumed" : "started", t->fell_back);
+    open_resources(t);
+    return STATUS_OK;
+}
+
+/* ---- the header ------------------------------------------------------------------------------------------------- */
+
+static void say_choices(const training *t)
+{
+    const choices *k = &t->choices;
+    if (k->used > 0 && k->added == 0)
+        printf("  choices     %d from " CHOICES_FILE "\n", k->used);
+    else if (k->used > 0 && !t->config->train.tune)
+        printf("  choices     %d as the library guesses (train.tune=false)\n", k->added);
+    else if (k->used > 0)
+        printf("  choices     %d timed in %.2f s, kept in " CHOICES_FILE "\n", k->added, k->seconds);
+}
+
+static void say_memory(const training *t, const device_facts *f)
+{
+    const double gib = 1 << 30;
+    int communicators = executor_communicators(t->executor);
+    if (t->device->communication)
+        printf(
+            "  GPU memory  %.2f GiB arena, %.2f GiB beside it (CUDA, libraries, %d communicator%s; %.2f GiB %s), %.2f "
+            "GiB free\n",
+            (double)t->compiled.arena_bytes / gib, (double)f->beside / gib, communicators,
+            communicators == 1 ? "" : "s", (double)t->expected_beside / gib,
+            t->choices.reserves ? "as measured before" : "assumed", (double)f->free_memory / gib);
+}
+
+void training_header(const training *t)
+{
+    const config *c = t->config;
+    const compiled *k = &t->compiled;
+    /* The largest rank's plan is the one to show. */
+    int64_t mine[2] = {k->arena_bytes, comm_rank(t->world)},
+            *all = must_alloc((unsigned long)comm_ranks(t->world) * sizeof mine);
+    comm_all_gather_bytes(comm_world(t->world), all, mine, sizeof mine);
+    int64_t largest = 0;
+    for (int i = 0; i < comm_ranks(t->world); i++)
+        largest = all[2 * i] > largest ? all[2 * i] : largest;
+    free(all);
+    if (!speaks(t))
+        return;
+    const model_shape *s = &c->model.shape;
+    char *model = must_format("%s: %d layers, hidden %lld, %d heads (%d key/value) of %d, ffn %lld, vocabulary %lld",
+                              shape_traits_of(s->architecture)->name, s->layers, (long long)s->hidden_size, s->heads,
+                              s->kv_heads, s->head_size, (long long)s->ffn_size, (long long)s->vocab_size);
+    device_facts facts;
+    executor_facts(&facts, t->executor);
+    char *where = t->device == &device_cpu
+                      ? must_format("cpu, %d thread%s a rank", k->options.threads, k->options.threads == 1 ? "" : "s")
+                      : must_format("%s, one a rank", facts.name);
+    char *layout = comm_ranks(t->world) == 1
+                       ? NULL
+                       : must_format("tensor %d x data %d x pipeline %d, %s, ZeRO %d", t->grid.size[GRID_TENSOR],
+                                     t->grid.size[GRID_DATA], t->grid.size[GRID_PIPELINE],
+                                     config_word(c, "parallel.schedule"), c->parallel.zero);
+    report_run run = {.model = model,
+                      .device = where,
+                      .precision = config_word(c, "train.precision"),
+                      .layout = layout,
+                      .folder = t->folder,
+                      .parameters = shape_parameters(s),
+                      .steps = c->train.steps,
+                      .tokens_per_step = c->train.global_batch * c->train.sequence,
+                      .tokens = training_samples_at(t, c->train.steps) * c->train.sequence,
+                      .flops_per_token = t->flops_per_token,
+                      .peak_flops = t->peak_flops,
+                      .arena_bytes = largest,
+                      .lower_bound_bytes = k->persistent_bytes + k->training.lower_bound};
+    run.memory.weights = k->class_bytes[CLASS_WEIGHT];
+    run.memory.gradients = k->class_bytes[CLASS_GRADIENT];
+    run.memory.optimizer = k->class_bytes[CLASS_OPTIMIZER];
+    run.memory.kept = k->training.peak_kept;
+    run.memory.temporary = k->training.peak_temporary;
+    report_header(stdout, &run);
+    training_say_data(t);
+    say_memory(t, &facts);
+    int64_t wanted = (int64_t)c->evaluate.batches * c->train.global_batch;
+    for (int i = 0; i < t->set_count && c->evaluate.every > 0; i++)
+        if (training_evaluation_samples(t, i) < wanted)
+            printf("  evaluation  all %lld sequences of %s of data.validation: fewer than evaluate.batches asks for\n",
+                   (long long)training_evaluation_samples(t, i), c->data.validation.item[i].path);
+    if (c->optimizer.warmup >= c->train.steps)
+        printf("  rate        optimizer.warmup %lld is all of train.steps: the learning rate only rises\n",
+               (long long)c->optimizer.warmup);
+    if (t->saves_beside) {
+        char bytes[UNITS_TEXT];
+        units_bytes(bytes, (double)(t->copy_bytes));
+        printf("  checkpoints written beside training, from a copy of %s a rank\n", bytes);
+    }
+    if (t->config->checkpoint.memory_every > 0) {
+        char bytes[UNITS_TEXT];
+        units_bytes(bytes, (double)node_copies_bytes(t->copies));
+        printf("  copies      every %d steps in the memory of nodes, at most %s a rank\n",
+               t->config->checkpoint.memory_every, bytes);
+    }
+    say_choices(t);
+    report_columns(stdout);
+    fflush(stdout);
+    free(model);
+    free(where);
+    free(layout);
+}
+
+/* ---- steps ------------------------------------------------------------------------------------------------------ */
+
+/* Into every store that the run keeps beside metrics.jsonl. */
+static status write_scalars(training *t, const tensorboard_value *values, int count, int64_t step, double time)
+{
+    status s = t->board ? tensorboard_write(t->board, values, count, step, time) : STATUS_OK;
+    return s == STATUS_OK && t->mlflow ? mlflow_write(t->mlflow, values, count, step, time) : s;
+}
+
+static status write_events(training *t, const report_step *r)
+{
+    tensorboard_value values[] = {{"train/loss", r->loss},
+                                  {"train/grad_norm", r->grad_norm},
+                                  {"train/lr", r->lr},
+                                  {"train/tokens_per_second", r->tokens_per_second},
+                                  {"train/tflops", r->tflops},
+                                  {"train/tokens", (double)r->tokens},
+                                  {"train/epoch", r->epoch},
+                                  {"train/loss_scale", r->loss_scale},
+                                  {"train/skipped_steps", (double)r->skipped_steps},
+                                  {"memory/resident_bytes", (double)r->resident_bytes},
+                                  {"seconds/step", r->step_seconds},
+                                  {"seconds/data", r->data_seconds},
+                                  {"seconds/compute", r->compute_seconds},
+                                  {"seconds/checkpoint", r->checkpoint_seconds},
+                                  {"seconds/communication", r->communication_seconds}};
+    int count = (int)(sizeof values / sizeof *values) - (r->communication_seconds < 0);
+    return write_scalars(t, values, count, r->step, r->time);
+}
+
+/* Metrics are worth less than the run: what cannot be written is counted, and tried again with the next line. */
+static void metrics_done(training *t, status s)
+{
+    if ((s != STATUS_OK) == t->losing)
+        return;
+    t->losing = s != STATUS_OK;
+    if (!t->losing) {
+        log_warn("metrics are written again; %lld lines are missing", lines_lost(t->metrics));
+        return;
+    }
+    log_warn("%s; the run goes on without its metrics", status_message());
+    char *words = must_strdup(status_message());
+    incidents_say(t->folder, t->watchdog, INCIDENT_STORAGE, false, words);
+    free(words);
+}
+
+/* Whoever read the lines may be gone (a dead tee, a closed terminal): training needs no reader. */
+static void screen_done(training *t, int error)
+{
+    if (t->speechless || !ferror(stdout))
+        return;
+    t->speechless = true;
+    char *words = must_format("standard output cannot be written to: %s; the run goes on without it", strerror(error));
+    log_warn("%s; its lines are in %s/metrics.jsonl", words, t->folder);
+    incidents_say(t->folder, t->watchdog, INCIDENT_STORAGE, false, words);
+    free(words);
+}
+
+static void add_pace(report_step *r, const training *t)
+{
+    r->slowest_rank = -1;
+    r->wait_seconds = t->pace_judge ? pace_waited(t->pace_judge) : 0;
+    for (int i = 0; t->pace_judge && i < comm_ranks(t->world); i++)
+        if (pace_ratio(t->pace_judge, i) > r->slowest_ratio) {
+            r->slowest_ratio = pace_ratio(t->pace_judge, i);
+            r->slowest_rank = i;
+        }
+}
+
+/* By what a step's time went. A device waits for messages on its own queues, where the host cannot see it. */
+static void divide_seconds(report_step *r, training *t, double stalled)
+{
+    bool seen = t->device == &device_cpu;
+    double waited = comm_waited(t->world) - t->waited_before;
+    r->data_seconds = t->data_seconds;
+    r->communication_seconds = seen ? waited : -1;
+    r->checkpoint_seconds = t->stalled_before + stalled;
+    r->compute_seconds = fmax(0, r->step_seconds - t->data_seconds - stalled - (seen ? waited : 0));
+}
+
+static void report_resources(training *t, bool now)
+{
+    if (!t->resources)
+        return;
+    watchdog_enter(t->watchdog, DURING_STEP, true, t->step, "writing this host's resources");
+    status s = resources_look(t->resources, t->step, now);
+    if (s != STATUS_OK && !t->unobserved)
+        log_warn("%s; the run goes on without this host's resources", status_message());
+    t->unobserved = s != STATUS_OK;
+}
+
+void training_report_step(training *t, double loss, double norm, double rate, double seconds, bool skipped)
+{
+    if (t->trained_steps++ == 0)
+        t->first_step_seconds = clock_seconds() - t->began - t->choices.seconds;
+    else
+        t->trained_seconds += seconds;
+    double stalled = saver_stall(t->saver);
+    t->save_seconds += t->stalled_before + stalled;
+    report_resources(t, false);
+    if (!speaks(t))
+        return;
+    watchdog_enter(t->watchdog, DURING_STEP, true, t->step, "writing metrics");
+    const config *c = t->config;
+    double tokens = (double)training_batch(t, t->step - 1) * (double)c->train.sequence;
+    report_step r = {.step = t->step,
+                     .steps = c->train.steps,
+                     .loss = loss,
+                     .grad_norm = norm,
+                     .lr = rate,
+                     .step_seconds = seconds,
+                     .skipped = skipped,
+                     .tokens_per_second = tokens / seconds,
+                     .time = wall_time(),
+                     .tokens = t->samples * c->train.sequence,
+                     .epoch = samples_epoch(t->train, t->samples),
+                     .loss_scale = t->loss_scale,
+                     .skipped_steps = t->step - t->updates,
+                     .resident_bytes = peak_resident()};
+    add_pace(&r, t);
+    divide_seconds(&r, t, stalled);
+    r.tflops = r.tokens_per_second * t->flops_per_token / 1e12;
+    r.mfu = t->peak_flops > 0 ? r.tflops * 1e12 / t->peak_flops : -1;
+    double each = t->trained_steps > 1 ? t->trained_seconds / (double)(t->trained_steps - 1) : seconds;
+    r.left_seconds = each * (double)(c->train.steps - t->step);
+    if (c->run.log_every > 0 && (t->step % c->run.log_every == 0 || t->step == c->train.steps || skipped))
+        report_line(stdout, &r);
+    screen_done(t, errno);
+    status s = report_metrics(t->metrics, &r);
+    metrics_done(t, s == STATUS_OK ? write_events(t, &r) : s);
+}
+
+static status write_evaluation_events(training *t, const report_result *r)
+{
+    tensorboard_value value = {"validation/loss", r->loss};
+    status s = write_scalars(t, &value, 1, r->step, r->time);
+    for (int i = 0; s == STATUS_OK && r->sets > 1 && i < r->sets; i++) {
+        char *tag = must_format("validation/%s", r->name[i]);
+        value = (tensorboard_value){tag, r->losses[i]};
+        s = write_scalars(t, &value, 1, r->step, r->time);
+        free(tag);
+    }
+    return s;
+}
+
+/* The last part of a data set's path, or all of it where two end alike. */
+static const char *name_of_set(const config_sources *all, int set)
+{
+    const char *path = all->item[set].path, *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    for (int i = 0; i < all->count; i++) {
+        const char *other = strrchr(all->item[i].path, '/');
+        if (i != set && !strcmp(name, other ? other + 1 : all->item[i].path))
+            return path;
+    }
+    return name;
+}
+
+void training_report_evaluation(training *t, const double *losses, double seconds)
+{
+    const config_sources *all = &t->config->data.validation;
+    double sum = 0, weights = 0;
+    if (!speaks(t))
+        return;
+    const char **names = must_calloc((unsigned long)t->set_count, sizeof *names);
+    for (int i = 0; i < t->set_count; i++) {
+        names[i] = name_of_set(all, i);
+        sum += all->item[i].weight * losses[i];
+        weights += all->item[i].weight;
+    }
+    report_result r = {.step = t->step,
+                       .loss = t->set_count > 1 ? sum / weights : losses[0],
+                       .seconds = seconds,
+                       .time = wall_time(),
+                       .sets = t->set_count,
+                       .name = names,
+                       .losses = losses};
+    watchdog_enter(t->watchdog, DURING_EVALUATION, true, t->step, "writing metrics");
+    report_evaluation(stdout, &r);
+    screen_done(t, errno);
+    status s = report_metrics_evaluation(t->metrics, &r);
+    metrics_done(t, s == STATUS_OK ? write_evaluation_events(t, &r) : s);
+    free(names);
+}
+
+void training_report_event(training *t, const report_event *what)
+{
+    if (speaks(t))
+        metrics_done(t, report_metrics_event(t->metrics, what, wall_time()));
+}
+
+void training_report_disagreement(training *t, double apart)
+{
+    if (speaks(t))
+        metrics_done(t, report_metrics_disagreement(t->metrics, t->step, apart, wall_time()));
+}
+
+/* As a new process would find the files. */
+static status open_again(training *t)
+{
+    lines_close(t->metrics);
+    tensorboard_close(t->board);
+    mlflow_close(t->mlflow);
+    t->metrics = NULL;
+    t->board = NULL;
+    t->mlflow = NULL;
+    return open_steps(t);
+}
+
+status training_report_undone(training *t, const report_event *what)
+{
+    seal_open();
+    TRY(comm_all_status(comm_world(t->world), speaks(t) ? open_again(t) : STATUS_OK));
+    training_report_event(t, what);
+    if (t->trained_steps > 0)
+        seal_close();
+    return STATUS_OK;
+}
+
+/* ---- the end ---------------------------------------------------------------------------------------------------- */
+
+/* The highest byte that operands reach, found from the ops and not from the planner. */
+static int64_t arena_used(const compiled *c)
+{
+    int64_t used = c->before + c->before_bytes;
+    for (int k = 0; k < COMPILE_PROGRAMS; k++)
+        for (int i = 0; i < compile_program_at(c, k)->list.count; i++) {
+            const op *o = compile_program_at(c, k)->list.ops[i];
+            tensor *const *operands[] = {o->in, o->out, &o->scratch};
+            const int counts[] = {OP_MAX_IN, OP_MAX_OUT, 1};
+            for (int list = 0; list < 3; list++)
+                for (int j = 0; j < counts[list]; j++) {
+                    const tensor *x = operands[list][j];
+                    int64_t end = x ? x->address + tensor_bytes(x) : 0;
+                    used = end > used ? end : used;
+                }
+        }
+    return used;
+}
+
+static int64_t memory_copy_bytes(const training *t)
+{
+    return t->config->checkpoint.memory_every > 0 ? node_copies_bytes(t->copies) : 0;
+}
+
+/* Says how much of the time the island has computed. Collective. */
+static report_islands count_islands(const training *t)
+{
+    outer_counts c = outer_counted(t->outer);
+    double computing = c.elapsed > 0 ? 1 - c.stood / c.elapsed : 1;
+    if (c.elapsed > 0)
+        log_info(
+            "islands: %.1f%% of the time computed: of %.4g s, training stood still for merges for %.3g s, %.3g s of "
+            "them waiting for others",
+            100 * computing, c.elapsed, c.stood, c.waited);
+    return (report_islands){.merges = c.merges,
+                            .missed = c.missed,
+                            .bytes_sent = c.sent,
+                            .bytes_received = c.received,
+                            .refused = c.refused,
+                            .wait_seconds = c.waited,
+                            .stood_seconds = c.stood,
+                            .computing = computing,
+                            .clipped = c.clipped,
+                            .releases = c.releases,
+                            .epsilon = c.epsilon,
+                            .disagreement = c.disagreement};
+}
+
+status training_summary(training *t, bool stopped)
+{
+    report_resources(t, true);
+    training_event(t, stopped ? "stopped" : "done", NULL);
+    if (t->mlflow && mlflow_end(t->mlflow, stopped ? MLFLOW_KILLED : MLFLOW_FINISHED, wall_time()) != STATUS_OK)
+        log_warn("%s", status_message());
+    report_rank mine = {.rank = comm_rank(t->world),
+                        .arena_bytes = t->compiled.arena_bytes,
+                        .arena_used_bytes = arena_used(&t->compiled),
+                        .peak_resident_bytes = peak_resident(),
+                        .copy_bytes = t->copy_bytes,
+                        .memory_copy_bytes = memory_copy_bytes(t)};
+    snprintf(mine.host, sizeof mine.host, "%s", watchdog_host(t->watchdog));
+    for (int i = 0; i < GRID_AXES; i++)
+        mine.at[i] = t->grid.at[i];
+    for (int a = 0; a < AXIS_COUNT; a++)
+        executor_sent(t->executor, &mine.bytes_sent[a], &mine.messages_sent[a], (axis)a);
+    report_rank *all = must_alloc((unsigned long)comm_ranks(t->world) * sizeof *all);
+    comm_all_gather_bytes(comm_world(t->world), all, &mine, sizeof mine);
+    report_islands islands = {0};
+    if (t->outer)
+        islands = count_islands(t);
+    status s = STATUS_OK;
+    if (speaks(t)) {
+        char *path = must_format("%s/summary.json", t->folder);
+        report_summary_values values = {.parameters = shape_parameters(&t->config->model.shape),
+                                        .steps = t->step,
+                                        .stopped = stopped,
+                                        .start_to_first_step_seconds = t->first_step_seconds,
+                                        .tuning_seconds = t->choices.seconds,
+                                        .metrics_lost = lines_lost(t->metrics),
+                                        .saves = t->saves,
+                                        .saves_lost = t->saves_lost,
+                                        .saves_in_memory = t->saves_in_memory,
+                                        .save_seconds = t->save_seconds + saver_stall(t->saver),
+                                        .islands = t->outer ? &islands : NULL,
+                                        .verify_seconds = t->verify_seconds,
+                                        .times_back = t->times_back,
+                                        .omitted = train_past_omitted(&t->past),
+                                        .fell_back = t->fell_back,
+                                        .ranks = comm_ranks(t->world),
+                                        .rank = all};
+        s = report_summary(path, &values);
+        free(path);
+    }
+    free(all);
+    return comm_all_status(comm_world(t->world), s);
+}

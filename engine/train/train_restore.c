@@ -1,0 +1,398 @@
+/* Where a run begins: a checkpoint, weights from elsewhere, or nothing. */
+#include <stdlib.h>
+#include <string.h>
+#include <jansson.h>
+
+#include "engine/files/atomic.h"
+#include "engine/files/checkpoint.h"
+#include "engine/files/checkpoint_find.h"
+#include "engine/state/state.h"
+#include "engine/train/train_meta.h"
+#include "engine/train/training.h"
+#include "engine/state/weights.h"
+#include "memory/log.h"
+#include "memory/seal.h"
+
+/* ---- one checkpoint -------------------------------------------------------------------------------------------- */
+
+/* Of a checkpoint that a run tries to go on from. */
+typedef enum verdict {
+    WHOLE,
+    DAMAGED, /* an older one may do */
+    REFUSED, /* another one would be, too, or a person has to look */
+} verdict;
+
+static void say_changed(void *context, const char *key, const char *before, const char *now)
+{
+    (void)context;
+    log_info("resume: %s changes from %s to %s", key, before, now);
+}
+
+/* The configuration that a checkpoint was made with; to be freed. */
+static status read_config(config *saved, const json_t *meta, const char *where)
+{
+    const char *text = json_string_value(json_object_get(meta, "config"));
+    if (!text)
+        return status_fail(STATUS_FAILED, "%s: the manifest holds no configuration", where);
+    return config_parse(saved, where, text, strlen(text), 0, NULL);
+}
+
+/* Is it of this run, or of the one before, and is its position possible? */
+static status check_meta(train_meta *out, const config *saved, const training *t, const json_t *meta, const char *where)
+{
+    TRY(config_compare_for_resume(saved, t->config, t->new_stage, say_changed, NULL));
+    TRY(train_meta_read(out, meta, saved, where));
+    bool other_data = t->new_stage && !config_same(saved, t->config, "data.train");
+    return comm_rank(t->world) == 0 ? train_meta_check_data(meta, t->config, t->train, t->validation, other_data, where)
+                                    : STATUS_OK;
+}
+
+/* A sample's number means the same text while these keys are the same. */
+static const char *other_samples(const config *saved, const config *now)
+{
+    static const char *const keys[] = {"data.train", "train.sequence"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (!config_same(saved, now, keys[i]))
+            return keys[i];
+    return now->checkpoint.restart_data ? "checkpoint.restart_data" : NULL;
+}
+
+/* What a new stage takes over: weights, the optimizer's state and the count of its updates always. */
+static void begin_stage(training *t, train_meta *m, const config *saved, const char *from)
+{
+    const char *anew = other_samples(saved, t->config);
+    bool restart = t->config->checkpoint.restart_schedule;
+    m->stage_step = m->step;
+    m->samples = m->stage_samples = anew ? 0 : m->samples;
+    if (restart) {
+        m->schedule_step = m->step;
+        m->schedule_updates = m->updates;
+    }
+    m->past = (train_past){.began = m->step};
+    free(t->stage);
+    char *data = anew ? must_format("from their first sample (%s)", anew)
+                      : must_format("go on at sample %lld", (long long)m->samples);
+    t->stage = must_format("begins after step %lld of %s; data %s, the learning rate's schedule %s", (long long)m->step,
+                           from, data, restart ? "begins anew (checkpoint.restart_schedule)" : "goes on");
+    free(data);
+}
+
+static void take(training *t, const train_meta *m)
+{
+    t->stage_step = m->stage_step;
+    t->stage_samples = m->stage_samples;
+    t->schedule_step = m->schedule_step;
+    t->schedule_updates = m->schedule_updates;
+    t->schedule.steps = t->config->train.steps - m->schedule_step;
+    t->step = m->step;
+    t->updates = m->updates;
+    t->samples = m->samples;
+    t->good_steps = m->good_steps;
+    t->skipped = (int)m->skipped;
+    t->moments = m->moments;
+    t->past = m->past;
+    if (t->config->train.precision == CONFIG_FP16 && m->loss_scale > 0)
+        t->loss_scale = m->loss_scale;
+}
+
+/* Collective: the same verdict on every rank, with the words of the first that objects. */
+static verdict load_as(status *said, training *t, checkpoint *from, const config *saved)
+{
+    comm_group *all = comm_world(t->world);
+    bool has_states = false;
+    train_meta m = {0};
+    *said = comm_all_status(all, check_meta(&m, saved, t, checkpoint_meta(from), checkpoint_folder(from)));
+    if (*said != STATUS_OK)
+        return REFUSED;
+    *said = comm_all_status(all, state_load(&t->compiled, t->executor, from, &has_states));
+    if (*said != STATUS_OK)
+        return DAMAGED;
+    if (!has_states && m.step > 0) {
+        *said = status_fail(STATUS_FAILED,
+                            "%s holds no optimizer state to resume from; use model.from to start from its weights",
+                            checkpoint_folder(from));
+        return REFUSED;
+    }
+    if (t->new_stage)
+        begin_stage(t, &m, saved, checkpoint_folder(from));
+    take(t, &m);
+    if (t->outer && (*said = outer_restore(t->outer, from)) != STATUS_OK)
+        return DAMAGED;
+    free(t->origin);
+    t->origin = must_strdup(checkpoint_folder(from));
+    log_info("resumed from %s after step %lld", checkpoint_folder(from), (long long)t->step);
+    return WHOLE;
+}
+
+static verdict load(status *said, training *t, checkpoint *from)
+{
+    config saved = {0};
+    *said = comm_all_status(comm_world(t->world), read_config(&saved, checkpoint_meta(from), checkpoint_folder(from)));
+    verdict v = *said == STATUS_OK ? load_as(said, t, from, &saved) : REFUSED;
+    config_free(&saved);
+    return v;
+}
+
+/* Is a checkpoint another run's? Rank 0 looks, for all. */
+static bool leads_elsewhere(const training *t, const char *path)
+{
+    const char *const own[] = {t->folder, t->checkpoints}; /* the latter may be a link to another disk */
+    char *there = realpath(path, NULL);
+    bool within = false;
+    for (int i = 0; i < 2; i++) {
+        char *mine = realpath(own[i], NULL);
+        size_t length = mine ? strlen(mine) : 0;
+        within |= mine && there && strncmp(there, mine, length) == 0 && (there[length] == '/' || !there[length]);
+        free(mine);
+    }
+    free(there);
+    bool elsewhere = !within;
+    comm_broadcast_bytes(comm_world(t->world), &elsewhere, sizeof elsewhere, 0);
+    return elsewhere;
+}
+
+static verdict restore_from(status *said, training *t, const char *path)
+{
+    checkpoint *from = NULL;
+    t->new_stage = leads_elsewhere(t, path);
+    *said = comm_all_status(comm_world(t->world), checkpoint_open(&from, path));
+    verdict v = *said == STATUS_OK ? load(said, t, from) : DAMAGED;
+    checkpoint_close(from);
+    return v;
+}
+
+/* ---- which one ------------------------------------------------------------------------------------------------- */
+
+/* Rank 0 looks; all ranks believe it, so that none starts anew where another resumes. */
+static status share_offers(checkpoint_offers *offers, const training *t)
+{
+    comm_group *all = comm_world(t->world);
+    status s = STATUS_OK;
+    if (comm_rank(t->world) == 0)
+        s = checkpoint_offers_find(offers, t->checkpoints);
+    TRY(comm_all_status(all, s));
+    comm_broadcast_bytes(all, &offers->count, sizeof offers->count, 0);
+    if (comm_rank(t->world) > 0)
+        offers->folder = must_calloc((unsigned long)offers->count, sizeof *offers->folder);
+    for (int i = 0; i < offers->count; i++) {
+        int64_t bytes = offers->folder[i] ? (int64_t)strlen(offers->folder[i]) + 1 : 0;
+        comm_broadcast_bytes(all, &bytes, sizeof bytes, 0);
+        if (!offers->folder[i])
+            offers->folder[i] = must_alloc((unsigned long)bytes);
+        comm_broadcast_bytes(all, offers->folder[i], bytes, 0);
+    }
+    return STATUS_OK;
+}
+
+/* Something is wrong, and the run goes on from an older state: this is not to be overlooked. */
+static void say_fallen_back(training *t, const char *words)
+{
+    if (comm_rank(t->world) > 0)
+        return;
+    log_warn("%s; going on from an older checkpoint", words);
+    free(t->fell_back);
+    t->fell_back = must_strdup(words);
+}
+
+/* The best of the offers that can be loaded. */
+static status restore_best(training *t, const checkpoint_offers *offers)
+{
+    bool may = t->config->checkpoint.fallback;
+    if (offers->trouble && may)
+        say_fallen_back(t, offers->trouble);
+    status s = STATUS_OK;
+    if (comm_rank(t->world) == 0 && offers->trouble && !may)
+        s = status_fail(
+            STATUS_FAILED,
+            "%s: name a checkpoint (checkpoint.resume=FOLDER), or let an older one do (checkpoint.fallback)",
+            offers->trouble);
+    TRY(comm_all_status(comm_world(t->world), s));
+    char *first = NULL;
+    for (int i = 0; i < offers->count; i++) {
+        verdict v = restore_from(&s, t, offers->folder[i]);
+        if (v != DAMAGED || !may)
+            break;
+        if (!first)
+            first = must_strdup(status_message());
+        if (i + 1 < offers->count)
+            say_fallen_back(t, status_message());
+        else if (i > 0)
+            s = status_fail(s, "%s; and none of the %d checkpoints before it can be loaded", first, i);
+    }
+    free(first);
+    return s;
+}
+
+/* What nodes still have in memory becomes a checkpoint, if it is newer than those; whoever begins elsewhere has no use for it. */
+static void take_from_memory(training *t)
+{
+    int64_t step;
+    char *trouble;
+    if (strcmp(t->config->checkpoint.resume, "auto") != 0) {
+        node_copies_forget(t->copies);
+        return;
+    }
+    node_copies_adopt(t->copies, t->checkpoints, &step, &trouble);
+    if (step >= 0)
+        log_info("the copies of step %lld in the memory of nodes are a checkpoint now", (long long)step);
+    if (trouble)
+        say_fallen_back(t, trouble);
+    free(trouble);
+}
+
+/* Every rank must train on the same data: nodes may have copies of their own, and one of them may be old. */
+static status check_same_data(const training *t)
+{
+    comm_group *all = comm_world(t->world);
+    status s = STATUS_OK;
+    for (int i = 0; i < t->config->data.train.count && s == STATUS_OK; i++) {
+        indexed_identity mine, first;
+        samples_identify(&mine, t->train, i);
+        first = mine;
+        comm_broadcast_bytes(all, &first, sizeof first, 0);
+        if (memcmp(&first, &mine, sizeof mine) != 0)
+            s = status_fail(STATUS_FAILED, "data.train %s is not the same here as on rank 0: copy it again",
+                            t->config->data.train.item[i].path);
+        s = comm_all_status(all, s);
+    }
+    return s;
+}
+
+/* Fresh optimizer state; the weights drawn, or those of model.from. */
+static status start(training *t)
+{
+    const char *from = t->config->model.from;
+    if (!from) {
+        state_initialise(&t->compiled, t->executor, (uint64_t)t->config->train.seed);
+        return STATUS_OK;
+    }
+    weights *w;
+    TRY(weights_open(&w, from));
+    status s = state_load_weights(&t->compiled, t->executor, weights_read, w);
+    if (s == STATUS_OK)
+        log_info("weights from %s", weights_folder(w));
+    weights_close(w);
+    return s;
+}
+
+/* From the folder that checkpoint.resume names. If it is another run's, a stage begins here, once: from then on the same command
+ * goes on from the stage's own latest checkpoint, as without it (*own). */
+static status restore_named(bool *own, training *t)
+{
+    checkpoint_offers offers = {0};
+    status s = leads_elsewhere(t, t->config->checkpoint.resume) ? share_offers(&offers, t) : STATUS_OK;
+    *own = offers.count > 0;
+    if (s == STATUS_OK && *own)
+        s = restore_best(t, &offers);
+    else if (s == STATUS_OK)
+        (void)restore_from(&s, t, t->config->checkpoint.resume);
+    checkpoint_offers_free(&offers);
+    return s;
+}
+
+/* A run that has been resumed goes back to where it would have gone without that: to the last checkpoint of its schedule. `own`:
+ * it has been resumed from a checkpoint of its own, unasked. */
+static void place_back(training *t, bool own)
+{
+    const config *c = t->config;
+    if (!own)
+        t->past.began = t->step;
+    if (!t->origin)
+        return;
+    int64_t scheduled = c->checkpoint.every > 0 ? t->step / c->checkpoint.every * c->checkpoint.every : t->step;
+    const char *slash = strrchr(t->origin, '/');
+    if (scheduled > t->past.began && slash)
+        t->back = must_format("%.*s/step-%08lld", (int)(slash - t->origin), t->origin, (long long)scheduled);
+    else if (t->past.began > 0)
+        t->back = must_strdup(t->origin);
+}
+
+status training_restore(training *t)
+{
+    const char *resume = t->config->checkpoint.resume;
+    checkpoint_offers offers = {0};
+    watchdog_enter(t->watchdog, DURING_LOAD, true, 0, "reading weights and state");
+    status s = check_same_data(t);
+    bool own = !strcmp(resume, "auto");
+    if (s == STATUS_OK)
+        s = comm_all_status(comm_world(t->world), node_copies_open(&t->copies, t->world, t->folder));
+    if (s == STATUS_OK)
+        take_from_memory(t);
+    if (s == STATUS_OK && own)
+        s = share_offers(&offers, t);
+    if (s == STATUS_OK && offers.count > 0)
+        s = restore_best(t, &offers);
+    else if (s == STATUS_OK && strcmp(resume, "auto") != 0 && strcmp(resume, "never") != 0)
+        s = restore_named(&own, t);
+    else if (s == STATUS_OK)
+        s = comm_all_status(comm_world(t->world), start(t));
+    if (s == STATUS_OK && t->step == 0 && t->outer)
+        s = outer_restore(t->outer, NULL);
+    checkpoint_offers_free(&offers);
+    if (s == STATUS_OK)
+        place_back(t, own);
+    watchdog_enter(t->watchdog, DURING_SETUP, true, t->step, "opening the run's files");
+    return s;
+}
+
+/* ---- going back ------------------------------------------------------------------------------------------------- */
+
+/* Rank 0: the folder to go back to, the caller's; NULL: the run begins anew. What the schedule left may have been removed since, for
+ * saves that were asked for. */
+static status choose_back(char **out, const training *t)
+{
+    *out = NULL;
+    char *path = t->back ? must_format("%s/manifest.json", t->back) : NULL;
+    bool there = path && atomic_exists(path);
+    free(path);
+    if (there)
+        *out = must_strdup(t->back);
+    return there || !t->back ? STATUS_OK : checkpoint_resolve(out, t->checkpoints);
+}
+
+/* As a new process would find things. */
+static status begin_anew(training *t)
+{
+    TRY(comm_all_status(comm_world(t->world), start(t)));
+    t->step = t->updates = t->samples = t->good_steps = t->skipped = 0;
+    t->past = (train_past){0};
+    if (t->config->train.precision == CONFIG_FP16)
+        t->loss_scale = t->config->train.loss_scale;
+    return STATUS_OK;
+}
+
+static status go_back(training *t)
+{
+    comm_group *all = comm_world(t->world);
+    char *folder = NULL;
+    status s = comm_all_status(all, comm_rank(t->world) == 0 ? choose_back(&folder, t) : STATUS_OK);
+    int64_t bytes = folder ? (int64_t)strlen(folder) + 1 : 0;
+    comm_broadcast_bytes(all, &bytes, sizeof bytes, 0);
+    if (s == STATUS_OK && bytes > 0) {
+        folder = folder ? folder : must_alloc((unsigned long)bytes);
+        comm_broadcast_bytes(all, folder, bytes, 0);
+        (void)restore_from(&s, t, folder);
+    } else if (s == STATUS_OK) {
+        s = begin_anew(t);
+    }
+    free(folder);
+    return s;
+}
+
+status training_go_back(training *t)
+{
+    int64_t from = t->step;
+    if (training_save_finish(t) != STATUS_OK && comm_rank(t->world) == 0)
+        log_warn("%s; the run goes on", status_message());
+    seal_open();
+    watchdog_enter(t->watchdog, DURING_LOAD, true, from, "going back to a checkpoint");
+    state_clear(&t->compiled, t->executor);
+    status s = go_back(t);
+    t->saved = t->step; /* it is on the disk, or there is nothing to save */
+    t->ahead = -1;
+    t->times_back++;
+    watchdog_enter(t->watchdog, DURING_STEP, false, t->step, "going on after having gone back");
+    if (t->trained_steps > 0)
+        seal_close();
+    return s;
+}

@@ -1,0 +1,405 @@
+/* From a configuration to a rank that can play its programs: layout, compilation, arena, data, watchdog. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <omp.h>
+
+#include "engine/run/batch.h"
+#include "engine/config/batch_ramp.h"
+#include "engine/compile/model/groups.h"
+#include "engine/compile/time/reserve.h"
+#include "engine/files/atomic.h"
+#include "engine/files/checkpoint.h"
+#include "engine/data/tokenizer_files.h"
+#include "engine/host/incidents.h"
+#include "engine/train/training.h"
+#include "memory/log.h"
+
+static int threads_of(const config *c, const comm *world)
+{
+    if (c->train.threads > 0)
+        return c->train.threads;
+    int cores = omp_get_num_procs() / comm_local_ranks(world);
+    return cores > 0 ? cores : 1;
+}
+
+int64_t training_evaluation_samples(const training *t, int set)
+{
+    int64_t wanted = (int64_t)t->config->evaluate.batches * t->config->train.global_batch;
+    int64_t there = samples_count(t->sets[set]);
+    return there < wanted ? there : wanted;
+}
+
+int training_batch(const training *t, int64_t step)
+{
+    return batch_ramp_samples(t->config, batch_ramp_stage_of(t->config, step));
+}
+
+int training_microbatches(const training *t, int64_t step)
+{
+    return training_batch(t, step) / (t->config->train.micro_batch * grid_group_size(&t->grid, AXIS_SAMPLES));
+}
+
+int64_t training_samples_at(const training *t, int64_t step)
+{
+    return t->stage_samples + batch_ramp_total(t->config, t->stage_step, step);
+}
+
+/* The ranks of one model read the same samples: one of them says what is left out. */
+static void say_left_out(void *context, const char *words)
+{
+    training *t = context;
+    if (t->grid.at[GRID_TENSOR] > 0 || t->grid.at[GRID_PIPELINE] > 0)
+        return;
+    log_warn("%s; its sample is left out (data.skip_bad)", words);
+    char *copy = must_format("%s; its sample is left out", words);
+    incidents_say(t->folder, t->watchdog, INCIDENT_DATA, false, copy);
+    free(copy);
+}
+
+/* What is missing, by key, and whether all ids can be in the model's vocabulary: the tokenizer beside the data knows. */
+static status check_sources(const config_sources *sources, const char *key, int64_t vocabulary, int rank)
+{
+    for (int i = 0; i < sources->count; i++) {
+        const char *prefix = sources->item[i].path;
+        char *index = must_format("%s.idx", prefix);
+        bool there = atomic_exists(index);
+        free(index);
+        if (!there)
+            return status_fail(STATUS_FAILED,
+                               "%s: there is no data set %s (%s.bin and .idx): phalanx tokenize --output %s "
+                               "--tokenizer FILE TEXT... makes it",
+                               key, prefix, prefix, prefix);
+        tokenizer *t = NULL;
+        if (rank == 0 && tokenizer_files_is_beside(prefix))
+            TRY(tokenizer_files_open_beside(&t, prefix));
+        int64_t ids = t ? tokenizer_data_size(t) : 0;
+        tokenizer_close(t);
+        if (ids > vocabulary)
+            return status_fail(
+                STATUS_USAGE,
+                "%s: the tokenizer beside %s makes %lld ids, model.vocab_size is %lld: set it to %lld, or "
+                "tokenize with the model's tokenizer",
+                key, prefix, (long long)ids, (long long)vocabulary, (long long)ids);
+    }
+    return STATUS_OK;
+}
+
+/* Each data set of several has a loss of its own, so it is also read by itself. */
+static status open_validation(training *t, int64_t vocabulary)
+{
+    const config *c = t->config;
+    int count = c->data.validation.count;
+    TRY(samples_open(&t->validation, &c->data.validation, c->train.sequence, vocabulary, false, 0));
+    t->sets = must_calloc((unsigned long)count, sizeof(samples *));
+    for (int i = 0; i < count && count > 1; i++) {
+        const config_sources one = {.count = 1, .item = &c->data.validation.item[i]};
+        TRY(samples_open(&t->sets[i], &one, c->train.sequence, vocabulary, false, 0));
+        t->set_count++;
+    }
+    if (count == 1)
+        t->sets[t->set_count++] = t->validation;
+    for (int i = 0; c->data.skip_bad && i < count; i++)
+        samples_leave_out(t->sets[i], say_left_out, t);
+    return STATUS_OK;
+}
+
+static status open_data(training *t)
+{
+    const config *c = t->config;
+    int64_t vocabulary = c->model.shape.vocab_size;
+    if (c->data.train.count == 0)
+        return status_fail(STATUS_USAGE,
+                           "data.train is not set: the prefix of a .bin/.idx pair (phalanx tokenize makes one)");
+    TRY(check_sources(&c->data.train, "data.train", vocabulary, comm_rank(t->world)));
+    TRY(check_sources(&c->data.validation, "data.validation", vocabulary, comm_rank(t->world)));
+    TRY(samples_open(&t->train, &c->data.train, c->train.sequence, vocabulary, c->data.shuffle,
+                     (uint64_t)c->train.seed));
+    if (c->data.validation.count > 0)
+        TRY(open_validation(t, vocabulary));
+    if (c->data.skip_bad)
+        samples_leave_out(t->train, say_left_out, t);
+    return STATUS_OK;
+}
+
+/* The tokenizer that the data was made with: named, or left beside the data; there may be none. */
+static status open_tokenizer(training *t)
+{
+    const config *c = t->config;
+    if (comm_rank(t->world) > 0)
+        return STATUS_OK;
+    if (c->data.tokenizer) {
+        status s = tokenizer_files_open(&t->tokenizer, c->data.tokenizer);
+        return s == STATUS_OK ? s : status_context(s, "data.tokenizer");
+    }
+    const char *beside = c->data.train.item[0].path;
+    return tokenizer_files_is_beside(beside) ? tokenizer_files_open_beside(&t->tokenizer, beside) : STATUS_OK;
+}
+
+/* All ranks must see one run folder: rank 0, which holds its lock, writes a file that the others look for. What an earlier start has
+ * left of the kind goes. */
+static status check_shared_folder(training *t)
+{
+    char *name = must_format("%s/.shared-%s", t->folder, t->run);
+    comm_group *all = comm_world(t->world);
+    status s = STATUS_OK;
+    if (comm_rank(t->world) == 0) {
+        if (t->lock)
+            s = atomic_remove_all(t->folder, ".shared-");
+        FILE *f = s == STATUS_OK ? fopen(name, "w") : NULL;
+        if (s == STATUS_OK && !f)
+            s = status_fail(STATUS_FAILED, "%s cannot be written to: %s; check run.folder", t->folder, strerror(errno));
+        if (f)
+            fclose(f);
+    }
+    s = comm_all_status(all, s);
+    if (s == STATUS_OK && access(name, R_OK) != 0)
+        s = status_fail(STATUS_FAILED,
+                        "run.folder %s is not the folder that rank 0 sees: it must be on a file system shared "
+                        "by all nodes",
+                        t->folder);
+    s = comm_all_status(all, s);
+    if (comm_rank(t->world) == 0)
+        unlink(name);
+    free(name);
+    return s;
+}
+
+static status open_rank(training *t)
+{
+    const config *c = t->config;
+    compile_options options;
+    int threads = threads_of(c, t->world);
+    omp_set_num_threads(threads);
+    TRY(config_lay_out(&t->grid, c, comm_ranks(t->world), comm_rank(t->world)));
+    const op_backend *backend = t->device->backend ? t->device->backend : &cpu_backend;
+    TRY(compile_options_from(&options, c, &t->grid, backend, threads));
+    options.evaluate = c->data.validation.count > 0 && c->evaluate.every > 0;
+    watchdog_enter(t->watchdog, DURING_SETUP, false, 0, "compiling the step");
+    TRY(compile(&t->compiled, &options));
+    watchdog_enter(t->watchdog, DURING_SETUP, true, 0, "opening the data");
+    TRY(open_data(t));
+    TRY(open_tokenizer(t));
+    watchdog_enter(t->watchdog, DURING_SETUP, false, 0, "waiting for all ranks to be set up");
+    /* Opening is collective: whoever has failed by now keeps the others from it. */
+    return STATUS_OK;
+}
+
+/* What was chosen by timing belongs to the run, and to the checkpoint that a run begins from. */
+static status read_choices(training *t)
+{
+    const char *resume = t->config->checkpoint.resume;
+    bool elsewhere = strcmp(resume, "auto") != 0 && strcmp(resume, "never") != 0;
+    char *path = must_format("%s/" CHOICES_FILE, t->folder);
+    status s = STATUS_OK;
+    if (!atomic_exists(path) && elsewhere) {
+        checkpoint *from = NULL;
+        s = checkpoint_open(&from, resume);
+        free(path);
+        path = must_format("%s/" CHOICES_FILE, from ? checkpoint_folder(from) : resume);
+        checkpoint_close(from);
+    }
+    if (s == STATUS_OK)
+        s = choices_read(&t->choices, path);
+    free(path);
+    return s;
+}
+
+/* Bytes of the GPU beside the arena: as an earlier run on such a GPU has measured, or assumed. */
+static int64_t expect_beside(const training *t)
+{
+    groups g;
+    groups_find(&g, &t->compiled);
+    int communicators = groups_communicators(&g);
+    groups_free(&g);
+    for (int i = 0; i < t->choices.reserves; i++)
+        if (t->choices.reserve[i].communicators == communicators)
+            return t->choices.reserve[i].bytes;
+    return reserve_bytes(&reserve_assumed, communicators);
+}
+
+/* Step 1 has loaded what libraries load at first use: what is taken beside the arena is kept for plans to come. */
+void training_measure_reserve(training *t)
+{
+    const char *shared = getenv(DEVICE_SHARE_ENVIRONMENT);
+    if (!t->device->communication || (shared && !strcmp(shared, "1")))
+        return;
+    device_facts f;
+    executor_facts(&f, t->executor);
+    choices_reserve mine = {.communicators = executor_communicators(t->executor), .bytes = f.beside};
+    memcpy(mine.device, f.name, sizeof mine.device);
+    int ranks = comm_ranks(t->world);
+    choices_reserve *all = must_alloc((unsigned long)ranks * sizeof *all);
+    comm_all_gather_bytes(comm_world(t->world), all, &mine, sizeof mine);
+    for (int i = 0; i < ranks; i++) { /* of several ranks with as many communicators, the most */
+        for (int k = 0; k < ranks; k++)
+            if (all[k].communicators == all[i].communicators && all[k].bytes > all[i].bytes)
+                all[i].bytes = all[k].bytes;
+        choices_note_reserve(&t->choices, &all[i]);
+    }
+    free(all);
+    char *path = must_format("%s/" CHOICES_FILE, t->folder);
+    if (comm_rank(t->world) == 0 && choices_write(&t->choices, path) != STATUS_OK)
+        log_warn("%s", status_message());
+    free(path);
+}
+
+static status open_executor(training *t)
+{
+    comm_group *all = comm_world(t->world);
+    watchdog_enter(t->watchdog, DURING_SETUP, comm_rank(t->world) == 0, 0, "reading what was chosen by timing");
+    TRY(comm_all_status(all, comm_rank(t->world) == 0 ? read_choices(t) : STATUS_OK));
+    watchdog_enter(t->watchdog, DURING_SETUP, false, 0, "opening the device and its communication");
+    choices_share(&t->choices, all);
+    t->expected_beside = t->device->communication ? expect_beside(t) : 0;
+    const executor_options options = {.device = t->device,
+                                      .backend = t->compiled.options.backend,
+                                      .threads = t->compiled.options.threads,
+                                      .tf32 = t->config->train.tf32,
+                                      .varies = !t->config->train.deterministic,
+                                      .timing = t->config->train.tune,
+                                      .choices = &t->choices,
+                                      .beside = t->expected_beside,
+                                      .graph = t->config->train.cuda_graph};
+    return executor_open(&t->executor, &t->compiled, t->world, &options);
+}
+
+/* The CPU, or the GPU: with `auto` only if every rank has one. */
+static status choose_device(training *t)
+{
+    const device_interface *cuda;
+    t->device = &device_cpu;
+    if (t->config->train.device == CONFIG_CPU)
+        return STATUS_OK;
+    status s = comm_all_status(comm_world(t->world), device_find(&cuda, "cuda"));
+    if (s == STATUS_OK)
+        t->device = cuda;
+    return t->config->train.device == CONFIG_AUTO ? STATUS_OK : s;
+}
+
+/* What a step is measured against. */
+static double peak_of(const training *t)
+{
+    device_facts facts;
+    executor_facts(&facts, t->executor);
+    if (t->config->train.precision != CONFIG_FP32)
+        return facts.peak_bf16;
+    return t->config->train.tf32 ? facts.peak_tf32 : facts.peak_fp32;
+}
+
+/* Nobody else's run may write here. A holder that has not been heard of for so long, from another machine, is none. */
+static status take_lock(training *t)
+{
+    static const double LEASE = 30; /* seconds */
+    if (comm_rank(t->world) > 0)
+        return STATUS_OK;
+    TRY(atomic_make_folders(t->folder));
+    if (!t->config->run.lock)
+        return STATUS_OK;
+    char *path = must_format("%s/lock", t->folder);
+    status s = lock_take(&t->lock, path, t->run, LEASE);
+    free(path);
+    return s == STATUS_OK ? s : status_context(s, "run.folder (run.lock=false would not look)");
+}
+
+/* 128 bits that no other start has. */
+static status draw_id(training *t)
+{
+    TRY(comm_all_status(comm_world(t->world), manifest_draw_run(t->run)));
+    comm_broadcast_bytes(comm_world(t->world), t->run, sizeof t->run, 0);
+    return STATUS_OK;
+}
+
+/* What this rank computes on, in a few words. */
+static void name_device(training *t)
+{
+    device_facts facts;
+    char text[INCIDENT_DEVICE];
+    executor_facts(&facts, t->executor);
+    snprintf(text, sizeof text, "%s%s%s", facts.name, *facts.identity ? ", " : "", facts.identity);
+    watchdog_name_device(t->watchdog, text);
+}
+
+/* Which rank, on which host, computes slowly? */
+static void open_pace(training *t)
+{
+    int ranks = comm_ranks(t->world);
+    if (ranks == 1 || t->config->run.slow_ratio == 0)
+        return;
+    t->pace = pace_open(&t->compiled, t->executor, t->world);
+    t->pace_judge = comm_rank(t->world) == 0 ? pace_judge_open(ranks) : NULL;
+}
+
+status training_open(training *t, const config *c, comm *world, watchdog *w, double began)
+{
+    *t = (training){.config = c, .world = world, .watchdog = w, .began = began, .loss_scale = 1, .ahead = -1};
+    t->schedule = config_learning_rate(c);
+    if (c->train.precision == CONFIG_FP16)
+        t->loss_scale = c->train.loss_scale;
+    t->folder = must_strdup(c->run.folder);
+    t->checkpoints = must_format("%s/checkpoints", t->folder);
+    comm_group *all = comm_world(world);
+    TRY(draw_id(t));
+    watchdog_enter(w, DURING_SETUP, false, 0, "finding the device");
+    TRY(choose_device(t));
+    TRY(comm_all_status(all, open_rank(t)));
+    TRY(comm_all_status(all, open_executor(t)));
+    name_device(t);
+    watchdog_enter(w, DURING_SETUP, true, 0, "looking at the run's folder");
+    TRY(comm_all_status(all, take_lock(t)));
+    TRY(check_shared_folder(t));
+    TRY(comm_all_status(all, training_move_aside(t)));
+    watchdog_enter(w, DURING_SETUP, false, 0, "preparing");
+    batch_rope_table(&t->compiled, t->executor);
+    t->peak_flops = peak_of(t) * comm_ranks(world);
+    t->flops_per_token = compile_flops_per_token(&c->model.shape, c->train.sequence);
+    executor_watch(t->executor, w);
+    if (c->outer.every > 0)
+        TRY(outer_open(&t->outer, c, &t->compiled, t->executor, world, w));
+
+    char host[INCIDENT_HOST] = {0};
+    t->hosts = must_calloc((unsigned long)comm_ranks(world), sizeof *t->hosts);
+    snprintf(host, sizeof host, "%s", watchdog_host(w));
+    comm_all_gather_bytes(all, t->hosts, host, sizeof host);
+    open_pace(t);
+    return c->run.trace.count ? trace_open(&t->trace, &t->compiled, t->executor, world, t->folder) : STATUS_OK;
+}
+
+void training_close(training *t)
+{
+    verify_close(t->verify);
+    free(t->pairs);
+    pace_close(t->pace);
+    trace_close(t->trace);
+    pace_judge_close(t->pace_judge);
+    free(t->hosts);
+    lines_close(t->metrics);
+    lines_close(t->events);
+    tensorboard_close(t->board);
+    mlflow_close(t->mlflow);
+    tokenizer_close(t->tokenizer);
+    saver_close(t->saver);
+    outer_close(t->outer);
+    node_copies_close(t->copies);
+    lock_release(t->lock);
+    executor_close(t->executor);
+    choices_free(&t->choices);
+    samples_close(t->train);
+    for (int i = 0; i < t->set_count && t->set_count > 1; i++)
+        samples_close(t->sets[i]);
+    free(t->sets);
+    samples_close(t->validation);
+    resources_close(t->resources);
+    compile_free(&t->compiled);
+    free(t->folder);
+    free(t->checkpoints);
+    free(t->fell_back);
+    free(t->stage);
+    free(t->origin);
+    free(t->back);
+    free(t->extra_name);
+    free(t->extra_choices);
+    *t = (training){0};
+}

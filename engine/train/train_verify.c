@@ -1,0 +1,212 @@
+/* Verification over all ranks: what each has found, the sums of their messages, and the weights of replicas against one another. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/host/incidents.h"
+#include "engine/train/training.h"
+#include "memory/log.h"
+#include "memory/seal.h"
+
+/* So often in a row, without a verification that passes, does a run go back: then something is broken for good. */
+enum { MOST_TIMES = 3 };
+
+typedef struct share {
+    uint64_t weights;
+    comm_sums messages;
+    double seconds;
+    int replica; /* the first rank that holds the same weights, or -1 */
+    bool bad;
+} share;
+
+typedef struct verdict {
+    int rank; /* -1: not known */
+    char words[512];
+} verdict;
+
+status training_open_verify(training *t)
+{
+    int every = t->config->run.verify_every;
+    if (every == 0)
+        return STATUS_OK;
+    if (t->device != &device_cpu && !t->config->train.deterministic)
+        return status_fail(STATUS_USAGE, "run.verify_every compares bits of what is computed twice: it needs "
+                                         "train.deterministic=true");
+    t->verify = verify_open(&t->compiled, t->executor, every);
+    t->pairs = must_calloc((unsigned long)comm_ranks(t->world), sizeof *t->pairs);
+    comm_check(t->world);
+    return STATUS_OK;
+}
+
+/* Ranks along the gradient's axis hold the same weights, unless each has a shard of them. */
+static int replica_of(const training *t)
+{
+    bool copies = t->config->parallel.zero < 3 && grid_group_size(&t->grid, AXIS_GRADIENT) > 1;
+    return copies ? grid_member(&t->grid, AXIS_GRADIENT, 0) : -1;
+}
+
+/* ---- who is it? ------------------------------------------------------------------------------------------------- */
+
+static bool judge_own(verdict *out, const share *all, int ranks)
+{
+    int first = 0;
+    while (first < ranks && !all[first].bad)
+        first++;
+    out->rank = first;
+    return first < ranks;
+}
+
+/* Which rank sent what another has not received? */
+static void find_pair(verdict *out, training *t)
+{
+    int ranks = comm_ranks(t->world);
+    seal_open();
+    comm_sums *all = must_alloc((unsigned long)ranks * (unsigned long)ranks * sizeof *all);
+    comm_all_gather_bytes(comm_world(t->world), all, t->pairs, ranks * (int64_t)sizeof *all);
+    for (int i = 0; i < ranks && out->rank < 0; i++)
+        for (int j = 0; j < ranks && out->rank < 0; j++)
+            if (all[i * ranks + j].sent != all[j * ranks + i].received) {
+                out->rank = i;
+                snprintf(out->words, sizeof out->words,
+                         "step %lld: a message from rank %d on %s to rank %d on %s has arrived changed",
+                         (long long)t->step, i, t->hosts[i], j, t->hosts[j]);
+            }
+    free(all);
+    seal_close();
+}
+
+static bool judge_messages(verdict *out, training *t, const share *all, int ranks)
+{
+    comm_sums sum = {0};
+    for (int i = 0; i < ranks; i++) {
+        sum.sent += all[i].messages.sent;
+        sum.received += all[i].messages.received;
+    }
+    out->rank = -1;
+    if (sum.sent != sum.received)
+        find_pair(out, t);
+    return sum.sent != sum.received;
+}
+
+static int count_like(const share *all, int ranks, int i, bool same)
+{
+    int count = 0;
+    for (int j = 0; j < ranks; j++)
+        count += j != i && all[j].replica == all[i].replica && (all[j].weights == all[i].weights) == same;
+    return count;
+}
+
+/* Most replicas are right. */
+static bool judge_replicas(verdict *out, const training *t, const share *all, int ranks)
+{
+    for (int i = 0; i < ranks; i++) {
+        int like = all[i].replica < 0 ? 0 : count_like(all, ranks, i, true);
+        int unlike = all[i].replica < 0 ? 0 : count_like(all, ranks, i, false);
+        if (unlike <= like) /* with as many on both sides the later one is asked, too */
+            continue;
+        out->rank = unlike > 1 ? i : -1;
+        if (unlike > 1)
+            snprintf(
+                out->words, sizeof out->words,
+                "step %lld: the weights of rank %d on %s are not those of %d other ranks that should have the same",
+                (long long)t->step, i, t->hosts[i], unlike);
+        else
+            snprintf(out->words, sizeof out->words,
+                     "step %lld: the weights of rank %d on %s are not those of the one other rank that should have the "
+                     "same: which of the two is wrong cannot be told",
+                     (long long)t->step, i, t->hosts[i]);
+        return true;
+    }
+    return false;
+}
+
+static bool judge(verdict *out, training *t, const share *all, const verify_finding *mine)
+{
+    int ranks = comm_ranks(t->world);
+    if (judge_own(out, all, ranks)) {
+        char words[sizeof mine->words];
+        memcpy(words, mine->words, sizeof words);
+        comm_broadcast_bytes(comm_world(t->world), words, sizeof words, out->rank);
+        snprintf(out->words, sizeof out->words, "rank %d on %s: %s", out->rank, t->hosts[out->rank], words);
+        return true;
+    }
+    return judge_messages(out, t, all, ranks) || judge_replicas(out, t, all, ranks);
+}
+
+/* ---- what is done about it ---------------------------------------------------------------------------------------- */
+
+static status undo(training *t, const verdict *v)
+{
+    int64_t from = t->step;
+    if (comm_rank(t->world) == 0) {
+        watchdog_text text;
+        incident what = watchdog_incident(t->watchdog, &text, INCIDENT_NUMBERS, v->words);
+        what.rank = v->rank;
+        what.host = v->rank >= 0 ? t->hosts[v->rank] : NULL;
+        what.device = what.action = what.op = NULL; /* those were of this rank */
+        what.waiting_for = -1;
+        what.ends = t->unverified + 1 >= MOST_TIMES;
+        log_warn("%s", v->words);
+        (void)incidents_append(t->folder, &what);
+    }
+    if (++t->unverified >= MOST_TIMES)
+        return status_fail(STATUS_FAILED, "%s; %d verifications in a row have failed: leave out that host", v->words,
+                           t->unverified);
+    TRY(training_go_back(t));
+    verify_begin(t->verify);
+    comm_check(t->world);
+    log_info("going on after step %lld, the last that is verified", (long long)t->step);
+    const report_event event = {.kind = "undone", .step = t->step, .from = from, .words = v->words};
+    return training_report_undone(t, &event);
+}
+
+/* Between two verifications: which share of the time has verifying taken? */
+static void say_price(training *t, const share *all)
+{
+    double most = 0, trained = t->trained_seconds;
+    for (int i = 0; i < comm_ranks(t->world); i++)
+        most = all[i].seconds > most ? all[i].seconds : most;
+    double price = (most - t->verify_seconds) / (trained - t->verify_trained);
+    if (t->device != &device_cpu) /* there repetition is not timed */
+        price += 1.0 / t->config->run.verify_every / t->compiled.options.microbatches;
+    if (t->verify_trained > 0 && !t->price_said) {
+        t->price_said = true;
+        if (price > 0.02)
+            log_info("run.verify_every=%d takes %.1f%% of the time, 1 / %d of the forward and backward passes being "
+                     "repeated",
+                     t->config->run.verify_every, 100 * price,
+                     t->config->run.verify_every * t->compiled.options.microbatches);
+    }
+    t->verify_seconds = most;
+    t->verify_trained = trained;
+}
+
+status training_verify(bool *undone, training *t)
+{
+    int ranks = comm_ranks(t->world);
+    *undone = false;
+    if (!t->verify || t->past.verified == t->step)
+        return STATUS_OK;
+    watchdog_enter(t->watchdog, DURING_STEP, false, t->step, "verifying");
+    verify_finding mine = verify_find(t->verify);
+    share here = {.weights = mine.weights,
+                  .messages = comm_sums_of(t->world),
+                  .seconds = mine.seconds,
+                  .replica = replica_of(t),
+                  .bad = mine.bad},
+          *all = must_alloc((unsigned long)ranks * sizeof *all);
+    for (int i = 0; i < ranks; i++)
+        t->pairs[i] = comm_sums_with(t->world, i);
+    comm_all_gather_bytes(comm_world(t->world), all, &here, sizeof here);
+    verdict v = {.rank = -1};
+    status s = STATUS_OK;
+    *undone = judge(&v, t, all, &mine);
+    if (*undone) {
+        s = undo(t, &v);
+    } else {
+        say_price(t, all);
+        t->past.verified = t->step;
+        t->unverified = 0;
+    }
+    free(all);
+    return s;
+}

@@ -1,0 +1,186 @@
+/* The state of a training run on one rank, shared by the files that make up the loop (train.c, train_setup.c,
+ * train_aside.c, train_restore.c, train_checkpoint.c, train_report.c, train_data.c). */
+#ifndef PHALANX_ENGINE_TRAIN_TRAINING_H
+#define PHALANX_ENGINE_TRAIN_TRAINING_H
+
+#include "engine/run/choices.h"
+#include "engine/config/config.h"
+#include "engine/run/executor.h"
+#include "engine/files/lines.h"
+#include "engine/files/lock.h"
+#include "engine/files/mlflow.h"
+#include "engine/files/tensorboard.h"
+#include "engine/outer/outer.h"
+#include "engine/train/pace.h"
+#include "engine/train/report.h"
+#include "engine/host/resources.h"
+#include "engine/data/samples.h"
+#include "engine/state/node_copies.h"
+#include "engine/state/saver.h"
+#include "engine/run/trace.h"
+#include "engine/train/train_meta.h"
+#include "engine/text/tokenizer.h"
+#include "engine/train/verify.h"
+#include "parallel/watch/watchdog.h"
+
+typedef struct training {
+    const config *config;
+    comm *world;
+    grid grid;
+    const device_interface *device;
+    compiled compiled;
+    executor *executor;
+    choices choices;         /* made by timing; the same on all ranks */
+    int64_t expected_beside; /* bytes of the GPU, beside the arena */
+    watchdog *watchdog;
+    samples *train, *validation;
+    samples **sets; /* the data sets of validation, each by itself; with one that one */
+    int set_count;
+    learning_rate schedule;
+
+    /* What a checkpoint holds beside tensors. */
+    int64_t step;                            /* done */
+    int64_t updates;                         /* optimizer updates: steps less those skipped */
+    int64_t samples;                         /* consumed; the next step begins here */
+    int64_t moments;                         /* updates when the optimizer's states were empty last: 0, or taken over */
+    int64_t stage_step, stage_samples;       /* steps done, and samples consumed, where this stage of training began */
+    int64_t schedule_step, schedule_updates; /* steps and updates done where the learning rate's schedule began */
+    double loss_scale;                       /* of fp16, else 1 */
+    int64_t good_steps;                      /* since the scale last changed */
+    int skipped;                             /* in a row */
+    train_past past;
+
+    trace *trace;                 /* NULL: run.trace is not set */
+    pace *pace;                   /* NULL: one rank, or ops that are not timed */
+    pace_judge *pace_judge;       /* rank 0's */
+    char (*hosts)[INCIDENT_HOST]; /* [ranks] */
+
+    verify *verify;   /* NULL: run.verify_every is 0 */
+    comm_sums *pairs; /* [ranks]: what was sent to and received from each, at the last verification */
+    int unverified;   /* verifications in a row that have failed */
+    double verify_seconds, verify_trained;
+    bool price_said;
+
+    char *origin,
+        *back; /* folders of checkpoints: which this process began from, and which it goes back to; NULL: none */
+    int64_t times_back;
+
+    int64_t saved;                    /* the step that was saved last, or begun from */
+    int64_t ahead;                    /* the first sample of the batch that has been read ahead; -1: none has */
+    int64_t left_out, ahead_left_out; /* samples of this batch, and of that one, that do not count */
+    double step_began, data_seconds;  /* of this step: when, and how long its batch took */
+    double waited_before;             /* comm_waited() when it began */
+    double stalled_before;            /* seconds that it could not begin, for a checkpoint */
+
+    outer *outer; /* NULL: this job is no island */
+    int slot;     /* of the island, 0 without */
+
+    saver *saver;              /* NULL before training_save_open */
+    bool saves_beside;         /* training goes on while it writes */
+    int64_t copy_bytes;        /* host memory that it takes */
+    int64_t saves, saves_lost; /* published, given up */
+    node_copies *copies;       /* in the memory of nodes; NULL before training_restore */
+    int64_t saves_in_memory;
+    double save_seconds;              /* that training has waited for it */
+    char *extra_name, *extra_choices; /* of the files that go with a checkpoint */
+
+    tokenizer *tokenizer; /* rank 0's, to go with the checkpoints; NULL: none is known */
+
+    /* rank 0's files */
+    lock *lock; /* of the run's folder; NULL: run.lock is off */
+    lines *metrics, *events;
+    tensorboard *board;
+    mlflow *mlflow;                                    /* NULL: not exported to */
+    resources *resources;                              /* of this host, kept by its first rank; NULL: nobody asks */
+    double began, first_step_seconds, trained_seconds; /* since the first step of this process ended */
+    int64_t trained_steps;
+    double flops_per_token, peak_flops;
+    char run[MANIFEST_RUN]; /* this start's id, the same on all ranks */
+    char *folder, *checkpoints;
+    bool new_stage;  /* this process begins a stage, from another run's checkpoint */
+    char *stage;     /* in words; NULL: it does not */
+    char *fell_back; /* rank 0: why the run does not go on from the latest checkpoint; NULL: it does */
+    bool evicted;    /* the lock of the folder is lost: another run may be at work there */
+    bool losing;     /* metrics cannot be written at the moment */
+    bool unobserved; /* nor the host's resources */
+    bool speechless; /* standard output cannot be written any more */
+} training;
+
+/* train_setup.c */
+status training_open(training *t, const config *c, comm *world, watchdog *w, double began);
+void training_close(training *t);
+/* Collective. */
+void training_measure_reserve(training *t);
+
+/* train_aside.c: with checkpoint.resume=never, what an earlier run has left in the folder goes to FOLDER/earlier-N. By rank 0. */
+status training_move_aside(const training *t);
+
+/* How many samples an evaluation takes of a data set: evaluate.batches global batches, or all there are. */
+int64_t training_evaluation_samples(const training *t, int set);
+/* Of step number `step`, from 0: samples over all ranks, and micro-batches of a rank. */
+int training_batch(const training *t, int64_t step);
+int training_microbatches(const training *t, int64_t step);
+/* How many samples have been consumed when `step` steps are done. */
+int64_t training_samples_at(const training *t, int64_t step);
+
+/* train_restore.c */
+/* The latest checkpoint that is whole, or the one checkpoint.resume names, or initial weights (drawn, or model.from's). */
+status training_restore(training *t);
+
+/* Undoes the steps since the checkpoint `back`, or since the run began. Collective, between steps. */
+status training_go_back(training *t);
+
+/* train_numbers.c */
+/* What the numbers of the step just done mean: all is well; or a spike, which is said; or, under run.spike.rewind, one that has
+ * been undone (*undone): the run goes on from an earlier step, behind the data that led to it. Collective. */
+status training_judge(bool *undone, training *t, double loss, double norm, bool skipped);
+
+/* What all ranks have said of the pace of the step before. */
+void training_judge_pace(training *t, const pace_share *shares, int64_t stride);
+
+/* train_verify.c */
+status training_open_verify(training *t);
+/* Is the state after this step what it must be, on all ranks? *undone: it was not, and the run has gone back to a step that is
+ * verified. Collective. */
+status training_verify(bool *undone, training *t);
+
+/* train_checkpoint.c */
+/* Once a run, before its first step: refuses where a copy of the state is asked for and does not fit. */
+status training_save_open(training *t);
+/* Begins to save what this step has left; a save that is still under way is waited for. The last one of a run is waited for and
+ * must succeed; any other is looked after by training_save_advance, and if it fails the run goes on. */
+status training_save(training *t, bool last);
+/* The same into the memory of this node and a neighbour's; if it fails, the run goes on. */
+void training_save_in_memory(training *t);
+/* What all ranks have said of their saver_progress. Collective. */
+void training_save_advance(training *t, bool any_working, bool any_failed);
+/* Waits for the save under way, if there is one. Collective. */
+status training_save_finish(training *t);
+/* Every parameter's gradient of the step just played, under debug.gradients. */
+status training_dump_gradients(training *t);
+
+/* train_islands.c: nothing, for a job that is no island. Collective. */
+status training_islands_join(training *t); /* before the first step */
+status training_islands_step(training *t); /* after each */
+status training_islands_save(training *t); /* before a checkpoint */
+status training_islands_leave(training *t);
+
+/* train_data.c: the header's lines about the data, and warnings. */
+void training_say_data(const training *t);
+
+/* train_report.c */
+status training_report_open(training *t);
+void training_header(const training *t);
+/* A line in events.jsonl; `words` may be NULL. */
+void training_event(training *t, const char *event, const char *words);
+/* What cannot be shown or written is said once, and does not stop the run. */
+void training_report_step(training *t, double loss, double norm, double rate, double seconds, bool skipped);
+/* `losses`: of each data set of validation; `seconds` of all. */
+void training_report_evaluation(training *t, const double *losses, double seconds);
+/* Steps after the present one have been undone: their lines go, and one says why. */
+status training_report_undone(training *t, const report_event *what);
+void training_report_disagreement(training *t, double apart); /* of islands that gossip */
+void training_report_event(training *t, const report_event *what);
+status training_summary(training *t, bool stopped);
+
+#endif

@@ -1,0 +1,105 @@
+/* Communication between the ranks of one job: what an op of a program calls, and what start-up needs.
+ *
+ * A `comm` is this process's view of the job; a `comm_group` an ascending list of ranks that communicate among
+ * themselves, one for each axis of the grid and for the composite groups. Both are opaque and owned by the caller that opened
+ * them. A call describes one operation; starting it never blocks on a peer and allocates nothing that grows with the
+ * message: buffers and scratch are the caller's, untouched by anybody else from comm_start until comm_wait has
+ * returned. Several requests may be in flight; on every group the collectives are started in the same
+ * order by all its members, and the sends from a to b in the order in which b starts the receives.
+ *
+ * Sums are made in rank order with fp32 accumulators (bf16 and fp16 are widened, and rounded once; fp64 adds in fp64, integers
+ * exactly), so that their bits depend on the members' values and order only: not on time, buckets, or on whether an all-reduce or a
+ * reduce-scatter followed by an all-gather was asked for.
+ */
+#ifndef PHALANX_PARALLEL_COMM_COMM_H
+#define PHALANX_PARALLEL_COMM_COMM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "memory/status.h"
+#include "parallel/comm/comm_shape.h"
+
+struct comm_backend;
+
+/* ---- the job ---- */
+
+/* Join the job this process was launched in (mpirun, srun or another PMI launcher, recognised by its environment); a
+ * process launched alone becomes rank 0 of 1 and never touches MPI. */
+status comm_open(comm **out);
+/* The rank that the launcher will give this process, as its environment says, before the job is joined. */
+int comm_expected_rank(void);
+/* Leave it, orderly: waits for every rank to do the same. All groups must have been closed. */
+void comm_close(comm *c);
+
+int comm_rank(const comm *c);
+int comm_ranks(const comm *c);
+int comm_local_rank(const comm *c);  /* among the ranks of this node */
+int comm_local_ranks(const comm *c); /* how many they are */
+comm_group *comm_world(comm *c);     /* all ranks; owned by `c` */
+
+/* The world rank this process waits for just now inside comm_wait, or -1. Safe from any thread: the watchdog asks. */
+int comm_waiting_for(const comm *c);
+/* Seconds that this process has spent in comm_wait so far; of a device's messages, which its queues wait for, none. */
+double comm_waited(const comm *c);
+
+/* ---- groups ---- */
+
+/* Collective over the members: world ranks, ascending. A process that is not a member takes no part and gets NULL. */
+status comm_group_open(comm_group **out, comm *c, const int *members, int count);
+typedef struct comm_group_options {
+    const struct comm_backend *backend; /* a device's (device_interface.communication), or NULL: the job's own */
+    comm_use use;
+    comm_group
+        *like; /* an open group of the same members whose use includes this one's: it shares its connections; or NULL */
+} comm_group_options;
+
+/* The same on a device's backend: operands are device addresses, and a call's `stream` says where it is put; it counts as
+ * complete, for comm_wait, as soon as it is enqueued. */
+status comm_group_open_on(comm_group **out, comm *c, const int *members, int count, const comm_group_options *o);
+/* Has the group failed between calls (a peer died, a link broke)? Then it is given up, and this says why. */
+status comm_group_poll(comm_group *g);
+void comm_group_close(comm_group *g);
+int comm_group_ranks(const comm_group *g);
+int comm_group_me(const comm_group *g);                 /* this process's index among the members */
+int comm_group_member(const comm_group *g, int member); /* its world rank */
+
+/* ---- operations ---- */
+
+comm_shape comm_call_shape(const comm_call *call);
+void comm_start(comm_request *out, const comm_call *call);
+void comm_wait(comm_request *r);
+/* start and wait */
+void comm_run(const comm_call *call);
+/* Move what can be moved, without waiting: the executor calls this between ops. */
+void comm_progress(comm *c);
+/* Have a thread of this process do so, too, until the next call says false or the comm is closed. */
+status comm_progress_thread(comm *c, bool on);
+
+/* ---- end to end ---- */
+
+/* From now on sums are kept of all messages, as they are sent and as they have arrived: by the backend of the job, not by a
+ * device's. All ranks say so at the same time, while no message is under way; again, to begin anew. */
+void comm_check(comm *c);
+/* Of this rank, since then. Over all ranks, while no message is under way, the sums of what was sent and of what arrived are equal; and of
+ * what rank i sent to rank j and j received from i. 0 where nobody checks. */
+typedef struct comm_sums {
+    uint64_t sent, received;
+} comm_sums;
+comm_sums comm_sums_of(const comm *c);
+comm_sums comm_sums_with(const comm *c, int rank); /* sent to and received from this one */
+
+/* ---- counters, kept where messages are handed over ---- */
+
+int64_t comm_bytes_sent(const comm_group *g);
+int64_t comm_messages_sent(const comm_group *g);
+
+/* ---- start-up: blocking, small ---- */
+
+void comm_broadcast_bytes(comm_group *g, void *data, int64_t bytes, int root);
+/* out [members][bytes] */
+void comm_all_gather_bytes(comm_group *g, void *out, const void *mine, int64_t bytes);
+/* Did it work everywhere? If any member failed, all get the first failing member's code and message, "rank 3: ..." */
+status comm_all_status(comm_group *g, status mine);
+
+#endif

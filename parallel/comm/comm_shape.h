@@ -1,0 +1,103 @@
+/* One operation of communication: what a call of it says, and its arithmetic (parts, segments, the broadcast tree, what is
+ * sent), which needs no job: the backends send by it, and the planner predicts by it. Nothing here is owned.
+ */
+#ifndef PHALANX_PARALLEL_COMM_COMM_SHAPE_H
+#define PHALANX_PARALLEL_COMM_COMM_SHAPE_H
+
+#include <stdint.h>
+
+#include "memory/dtype.h"
+
+typedef struct comm comm;
+typedef struct comm_group comm_group;
+
+typedef enum comm_kind {
+    COMM_ALL_REDUCE,     /* receive[count] = sum over members of send[count] */
+    COMM_ALL_GATHER,     /* receive[count] = the members' parts, in order; send = this member's part */
+    COMM_REDUCE_SCATTER, /* receive = this member's part of the sum of send[count] */
+    COMM_ALL_TO_ALL,     /* receive[members][own part] = what each member has in send[count] for this one, in order */
+    COMM_BROADCAST, /* receive[count] = the root's send[count]; `peer` is the root; at the root send may equal receive */
+    COMM_SEND,      /* send[count] to `peer` */
+    COMM_RECEIVE,   /* receive[count] from `source` */
+    COMM_EXCHANGE, /* send[count] to `peer`, and receive[receive_count] from `source`: one call, no order between them */
+    COMM_KINDS,
+} comm_kind;
+
+/* One of several tensors that are reduced together: send, receive and counts as in a call of its own. */
+typedef struct comm_piece {
+    const void *send;
+    void *receive;
+    int64_t count;
+    const int64_t *counts; /* [members] or NULL */
+} comm_piece;
+
+enum { COMM_PIECES = 128 }; /* at most, together */
+
+/* `count` is the whole tensor's number of elements. Parts: member i owns counts[i] elements (they sum to count), in order; NULL
+ * divides evenly, the first count % n members getting one element more (comm_part). In place means: all-reduce and broadcast send == receive;
+ * all-gather send == receive + own offset; reduce-scatter receive == send + own offset. Other overlap is a mistake.
+ * Reductions take fp32, bf16, fp16, fp64, int32 and int64; everything else takes every type (uint8 for bytes).
+ * An all-reduce or reduce-scatter may be of several tensors of one type: `pieces` then has them, count and counts are the sums
+ * over the pieces, send and receive NULL. What goes from one member to another travels as if it were one tensor's. */
+typedef struct comm_call {
+    comm_kind kind;
+    comm_group *group;
+    dtype type;
+    const void *send;
+    void *receive;
+    int64_t count;
+    const int64_t *counts;    /* [members] or NULL; must live until the end of the operation */
+    int64_t receive_count;    /* COMM_EXCHANGE only */
+    int peer;                 /* member index: where a send goes, or the root */
+    int source;               /* member index: where a receive comes from */
+    const comm_piece *pieces; /* [piece_count]; must live as long as counts; NULL: one tensor */
+    int piece_count;
+    void *scratch; /* comm_scratch_bytes() bytes, 64-byte aligned; NULL where that is 0 */
+    void *stream;  /* of a device backend; NULL on the host */
+} comm_call;
+
+/* Caller-owned, of fixed size, may not move while the operation is in flight. Zero bytes mean: nothing in flight. */
+typedef struct comm_request {
+    comm_group *group;
+    void *flight; /* the backend's record */
+} comm_request;
+
+/* ---- arithmetic of an operation, without a job: what the planner uses ---- */
+
+/* Who makes the call, as far as sizes go: `members` in the group, the caller's index `me`. */
+typedef struct comm_shape {
+    comm_kind kind;
+    dtype type;
+    int members, me;
+    int64_t count;
+    const int64_t *counts; /* NULL: even */
+    int64_t receive_count;
+    int peer; /* the root of a broadcast */
+} comm_shape;
+
+/* offset and count of a member's part */
+void comm_part(int64_t *offset, int64_t *count, const comm_shape *shape, int member);
+void comm_piece_part(int64_t *offset, int64_t *count, const comm_piece *piece, int members, int member);
+int64_t comm_scratch_bytes(const comm_shape *shape);     /* of the host backends */
+int64_t comm_expected_bytes(const comm_shape *shape);    /* this member sends */
+int64_t comm_expected_messages(const comm_shape *shape); /* this member sends */
+
+/* Messages are cut into segments, so that summing overlaps receiving and one step of progress stays short; each
+ * peer has at most `window` segments in flight in each direction. Both depend on the number of members only. */
+typedef struct comm_cut {
+    int64_t segment; /* bytes */
+    int window;
+} comm_cut;
+
+comm_cut comm_segments(int members);
+/* Members to which `me` passes a broadcast on, as a binomial tree rooted in `root`: written to children[31], returns how
+ * many; *parent is -1 at the root. */
+int comm_tree(int *children, int *parent, int members, int me, int root);
+
+/* What a group will be asked for by this member: a device's library prepares for that, and for no more. */
+typedef struct comm_use {
+    unsigned kinds;  /* bit i: calls of comm_kind i */
+    int64_t largest; /* bytes of the largest of them */
+} comm_use;
+
+#endif

@@ -1,0 +1,147 @@
+#include "parallel/comm/grid.h"
+
+#include <stdio.h>
+
+#include "memory/log.h"
+
+/* Far beyond any cluster; four such sizes still multiply without overflow. */
+enum { LARGEST = 32768 };
+
+grid grid_of(const grid *g, int rank)
+{
+    grid other = *g;
+    other.rank = rank;
+    for (int i = 0; i < GRID_AXES; i++) {
+        other.at[i] = rank % g->size[i];
+        rank /= g->size[i];
+    }
+    return other;
+}
+
+status grid_make(grid *out, int ranks, int rank, int tensor, int context, int data, int pipeline)
+{
+    const int given[GRID_AXES] = {tensor, context, data, pipeline};
+    long long model = 1;
+    for (int i = 0; i < GRID_AXES; i++) {
+        if ((given[i] < 1 && !(i == GRID_DATA && data == 0)) || given[i] > LARGEST)
+            return status_fail(STATUS_USAGE, "parallel.%s=%d: a layout's sizes are from 1 to %d",
+                               axis_coordinates[i].name, given[i], LARGEST);
+        if (i != GRID_DATA)
+            model *= given[i];
+    }
+    MUST(ranks > 0 && rank >= 0 && rank < ranks, "rank %d of %d", rank, ranks);
+    char sizes[128];
+    if (context == 1)
+        snprintf(sizes, sizeof sizes, "tensor %d x pipeline %d", tensor, pipeline);
+    else
+        snprintf(sizes, sizeof sizes, "tensor %d x context %d x pipeline %d", tensor, context, pipeline);
+    if (ranks % model)
+        return status_fail(STATUS_USAGE,
+                           "%d rank%s cannot be laid out as %s x data: start a multiple of %lld, or change parallel.*",
+                           ranks, ranks == 1 ? "" : "s", sizes, model);
+    if (data && model * data != ranks)
+        return status_fail(STATUS_USAGE,
+                           "parallel.data %d x %s is %lld ranks, and %d %s started: leave out parallel.data or start "
+                           "%lld",
+                           data, sizes, model * data, ranks, ranks == 1 ? "was" : "were", model * data);
+    grid g = {.ranks = ranks, .size = {tensor, context, (int)(ranks / model), pipeline}};
+    for (int a = 0; a < AXIS_COUNT; a++)
+        g.block[a] = 1;
+    *out = grid_of(&g, rank);
+    return STATUS_OK;
+}
+
+int grid_rank_at(const grid *g, const int at[GRID_AXES])
+{
+    int rank = 0;
+    for (int i = GRID_AXES - 1; i >= 0; i--) {
+        MUST(at[i] >= 0 && at[i] < g->size[i], "coordinate %d of %d on the %s axis", at[i], g->size[i],
+             axis_coordinates[i].name);
+        rank = rank * g->size[i] + at[i];
+    }
+    return rank;
+}
+
+/* ---- groups along an axis --------------------------------------------------------------------------------------- */
+
+/* Ranks that differ from this one in the spanned coordinates only are numbered, the first coordinate fastest. */
+static int number_of_ranks(const grid *g, axis a)
+{
+    int size = 1;
+    for (int i = 0; i < GRID_AXES; i++)
+        size *= axis_spans(a, i) ? g->size[i] : 1;
+    return size;
+}
+
+static int own_number(const grid *g, axis a)
+{
+    int number = 0;
+    for (int i = GRID_AXES - 1; i >= 0; i--)
+        number = axis_spans(a, i) ? number * g->size[i] + g->at[i] : number;
+    return number;
+}
+
+static int rank_of_number(const grid *g, axis a, int number)
+{
+    int at[GRID_AXES];
+    for (int i = 0; i < GRID_AXES; i++) {
+        at[i] = axis_spans(a, i) ? number % g->size[i] : g->at[i];
+        number = axis_spans(a, i) ? number / g->size[i] : number;
+    }
+    return grid_rank_at(g, at);
+}
+
+/* Members are the numbers first, first + step, ... */
+typedef struct members {
+    int first, step, count;
+} members;
+
+static members group_of(const grid *g, axis a)
+{
+    int all = number_of_ranks(g, a), own = own_number(g, a), block = g->block[a];
+    switch (axis_rows[a].rule) {
+    case AXIS_ENDS:
+        return all == 1 ? (members){0, 1, 1} : (members){0, all - 1, own == 0 || own == all - 1 ? 2 : 0};
+    case AXIS_BLOCKS:
+        MUST(block >= 1 && all % block == 0, "%d ranks along %s in blocks of %d", all, axis_name(a), block);
+        return (members){own - own % block, 1, block};
+    default:
+        return (members){0, 1, all};
+    }
+}
+
+int grid_group_size(const grid *g, axis a)
+{
+    return group_of(g, a).count;
+}
+
+int grid_index(const grid *g, axis a)
+{
+    members m = group_of(g, a);
+    return m.count ? (own_number(g, a) - m.first) / m.step : -1;
+}
+
+int grid_member(const grid *g, axis a, int i)
+{
+    members m = group_of(g, a);
+    MUST(i >= 0 && i < m.count, "member %d of %d along %s", i, m.count, axis_name(a));
+    return rank_of_number(g, a, m.first + i * m.step);
+}
+
+int grid_members(int *list, const grid *g, axis a)
+{
+    int count = grid_group_size(g, a);
+    for (int i = 0; i < count; i++)
+        list[i] = grid_member(g, a, i);
+    return count;
+}
+
+int grid_span(const grid *g, axis a)
+{
+    int span = 1, all = 1;
+    for (int i = 0; i < GRID_AXES; i++) {
+        all *= g->size[i];
+        span = axis_spans(a, i) ? all : span;
+    }
+    return span;
+}

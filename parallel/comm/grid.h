@@ -1,0 +1,48 @@
+/* The grid: which coordinates each rank has along the axes of parallelism, and who shares an axis with whom.
+ *
+ * Ranks are laid out tensor (fastest), context, data, pipeline (slowest): rank = ((p * data + d) * context + c) * tensor + t,
+ * so that tensor groups are neighbours on a node and pipeline stages, which send least to one another, are farthest
+ * apart. A grid is a plain value; member lists are written into the caller's array.
+ */
+#ifndef PHALANX_PARALLEL_COMM_GRID_H
+#define PHALANX_PARALLEL_COMM_GRID_H
+
+#include <stdbool.h>
+
+#include "kernels/axis.h"
+#include "memory/status.h"
+
+/* The coordinates, as kernels/axes.def lists them. */
+typedef enum grid_axis {
+#define AXIS(...)
+#define COORDINATE(name, ...) GRID_##name,
+#include "kernels/axes.def"
+#undef COORDINATE
+#undef AXIS
+    GRID_AXES
+} grid_axis;
+
+typedef struct grid {
+    int ranks, rank;
+    int size[GRID_AXES];
+    int at[GRID_AXES];     /* this rank's coordinates */
+    int block[AXIS_COUNT]; /* of an axis made of blocks: ranks in each; from 1 */
+} grid;
+
+/* `data` 0: whatever is left of the ranks. */
+status grid_make(grid *out, int ranks, int rank, int tensor, int context, int data, int pipeline);
+/* The same grid as another rank sees it. */
+grid grid_of(const grid *g, int rank);
+int grid_rank_at(const grid *g, const int at[GRID_AXES]);
+/* The group along an axis that this rank belongs to: how many ranks, 0 if it belongs to none. */
+int grid_group_size(const grid *g, axis a);
+/* This rank's index in it, or -1; along one coordinate that is the coordinate. */
+int grid_index(const grid *g, axis a);
+/* The world rank of its i-th member; they ascend. */
+int grid_member(const grid *g, axis a, int i);
+/* All of them, into members[ranks at most]; returns how many. */
+int grid_members(int *members, const grid *g, axis a);
+/* The least number of neighbouring ranks that such groups, this rank's and others', do not leave. */
+int grid_span(const grid *g, axis a);
+
+#endif

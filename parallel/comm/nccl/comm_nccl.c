@@ -1,0 +1,411 @@
+/* The backend `nccl`: groups whose operands lie on GPUs. It is in the CUDA shared object.
+ *
+ * A group is one NCCL communicator, or shares that of an earlier group. NCCL runs one kernel of a communicator at a time, and a
+ * kernel that waits for another rank keeps its multiprocessors: so messages have a communicator for each edge and direction, and
+ * the kernels of messages and of small sums get few of them. Its unique id travels over a group of the job's own backend (MPI), which is needed
+ * for nothing else. Calls are put on the stream that they name, in the order in which the program starts them, which is
+ * the same total order that the schedule's validator has shown to make progress; NCCL is asked to keep it across
+ * communicators, and to connect everything at start-up, unless the user's NCCL_* say otherwise. A call counts as complete
+ * once it is on its stream: the executor makes the streams wait for each other.
+ *
+ * What members own unevenly, NCCL's all-gather and reduce-scatter cannot express: those are one broadcast or one reduction
+ * a member, grouped into one launch.
+ */
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/device.h"
+#include "memory/log.h"
+#include "parallel/comm/comm.h"
+#include "parallel/comm/comm_backend.h"
+
+#define NCCL_MUST(call)                                                                                                \
+    do {                                                                                                               \
+        ncclResult_t nccl_must_ = (call);                                                                              \
+        MUST(nccl_must_ == ncclSuccess, "%s: %s (%s)", #call, ncclGetErrorString(nccl_must_), ncclGetLastError(NULL)); \
+    } while (0)
+
+#define CUDA_MUST(call)                                                                                                \
+    do {                                                                                                               \
+        cudaError_t cuda_must_ = (call);                                                                               \
+        MUST(cuda_must_ == cudaSuccess, "%s: %s", #call, cudaGetErrorString(cuda_must_));                              \
+    } while (0)
+
+enum { OLDEST = NCCL_VERSION(2, 26, 0) };
+
+/* Blocks of a kernel, one a multiprocessor: a message's, and a collective's of few bytes (loss, norm); others have NCCL's own
+ * number, 32 at most. Four edges, gradients and activations that all wait at once then leave an A100's 108 a dozen, and eight
+ * blocks still fill a link between nodes. Buffers are made for each block, too. */
+enum { MESSAGE_BLOCKS = 8, SMALL_BLOCKS = 2, SMALL_BYTES = 1 << 20 };
+
+typedef struct communicator {
+    ncclComm_t handle; /* NULL: no member asks it for anything */
+    int groups;        /* that use it */
+    bool given_up;
+} communicator;
+
+/* float8 is no type of sums here, so none of it is listed. */
+static const struct {
+    ncclDataType_t type;
+    bool known;
+} types[DTYPE_COUNT] = {
+    [DTYPE_FP32] = {ncclFloat32, true}, [DTYPE_BF16] = {ncclBfloat16, true}, [DTYPE_FP16] = {ncclFloat16, true},
+    [DTYPE_FP64] = {ncclFloat64, true}, [DTYPE_INT32] = {ncclInt32, true},   [DTYPE_INT64] = {ncclInt64, true},
+    [DTYPE_UINT8] = {ncclUint8, true},
+};
+
+/* ---- operations ------------------------------------------------------------------------------------------------ */
+
+/* A call, and what every function below wants of it. */
+typedef struct launch {
+    const comm_call *call;
+    comm_shape shape;
+    ncclComm_t handle;
+    ncclDataType_t type;
+    int64_t element;
+    cudaStream_t stream;
+} launch;
+
+static bool even(const launch *l)
+{
+    int64_t offset, first, count;
+    comm_part(&offset, &first, &l->shape, 0);
+    for (int i = 1; i < l->shape.members; i++) {
+        comm_part(&offset, &count, &l->shape, i);
+        if (count != first)
+            return false;
+    }
+    return true;
+}
+
+static void all_reduce(const launch *l)
+{
+    NCCL_MUST(
+        ncclAllReduce(l->call->send, l->call->receive, (size_t)l->call->count, l->type, ncclSum, l->handle, l->stream));
+}
+
+static void all_gather(const launch *l)
+{
+    int64_t offset, count;
+    comm_part(&offset, &count, &l->shape, l->shape.me);
+    if (even(l)) {
+        if (count > 0)
+            NCCL_MUST(ncclAllGather(l->call->send, l->call->receive, (size_t)count, l->type, l->handle, l->stream));
+        return;
+    }
+    NCCL_MUST(ncclGroupStart());
+    for (int i = 0; i < l->shape.members; i++) {
+        comm_part(&offset, &count, &l->shape, i);
+        char *to = (char *)l->call->receive + offset * l->element;
+        const void *from = i == l->shape.me ? l->call->send : to;
+        if (count > 0)
+            NCCL_MUST(ncclBroadcast(from, to, (size_t)count, l->type, i, l->handle, l->stream));
+    }
+    NCCL_MUST(ncclGroupEnd());
+}
+
+static void reduce_scatter(const launch *l)
+{
+    int64_t offset, count;
+    comm_part(&offset, &count, &l->shape, l->shape.me);
+    if (even(l)) {
+        if (count > 0)
+            NCCL_MUST(ncclReduceScatter(l->call->send, l->call->receive, (size_t)count, l->type, ncclSum, l->handle,
+                                        l->stream));
+        return;
+    }
+    NCCL_MUST(ncclGroupStart());
+    for (int i = 0; i < l->shape.members; i++) {
+        comm_part(&offset, &count, &l->shape, i);
+        const char *from = (const char *)l->call->send + offset * l->element;
+        if (count > 0)
+            NCCL_MUST(ncclReduce(from, i == l->shape.me ? l->call->receive : NULL, (size_t)count, l->type, ncclSum, i,
+                                 l->handle, l->stream));
+    }
+    NCCL_MUST(ncclGroupEnd());
+}
+
+static void all_to_all(const launch *l)
+{
+    int64_t offset, count, own;
+    comm_part(&offset, &own, &l->shape, l->shape.me);
+    NCCL_MUST(ncclGroupStart());
+    for (int i = 0; i < l->shape.members; i++) {
+        comm_part(&offset, &count, &l->shape, i);
+        if (count > 0)
+            NCCL_MUST(ncclSend((const char *)l->call->send + offset * l->element, (size_t)count, l->type, i, l->handle,
+                               l->stream));
+        if (own > 0)
+            NCCL_MUST(ncclRecv((char *)l->call->receive + i * own * l->element, (size_t)own, l->type, i, l->handle,
+                               l->stream));
+    }
+    NCCL_MUST(ncclGroupEnd());
+}
+
+static void broadcast(const launch *l)
+{
+    NCCL_MUST(ncclBroadcast(l->call->send, l->call->receive, (size_t)l->call->count, l->type, l->call->peer, l->handle,
+                            l->stream));
+}
+
+static void send_to(const launch *l)
+{
+    NCCL_MUST(ncclSend(l->call->send, (size_t)l->call->count, l->type, l->call->peer, l->handle, l->stream));
+}
+
+static void receive_from(const launch *l)
+{
+    NCCL_MUST(ncclRecv(l->call->receive, (size_t)l->call->count, l->type, l->call->source, l->handle, l->stream));
+}
+
+static void exchange(const launch *l)
+{
+    NCCL_MUST(ncclGroupStart());
+    send_to(l);
+    NCCL_MUST(
+        ncclRecv(l->call->receive, (size_t)l->call->receive_count, l->type, l->call->source, l->handle, l->stream));
+    NCCL_MUST(ncclGroupEnd());
+}
+
+static void (*const launches[COMM_KINDS])(const launch *l) = {
+    [COMM_ALL_REDUCE] = all_reduce, [COMM_ALL_GATHER] = all_gather, [COMM_REDUCE_SCATTER] = reduce_scatter,
+    [COMM_ALL_TO_ALL] = all_to_all, [COMM_BROADCAST] = broadcast,   [COMM_SEND] = send_to,
+    [COMM_RECEIVE] = receive_from,  [COMM_EXCHANGE] = exchange,
+};
+
+/* Several tensors in one launch. */
+static void launch_pieces(launch whole)
+{
+    NCCL_MUST(ncclGroupStart());
+    for (int i = 0; i < whole.call->piece_count; i++) {
+        const comm_piece *p = &whole.call->pieces[i];
+        comm_call call = *whole.call;
+        call.send = p->send;
+        call.receive = p->receive;
+        call.count = p->count;
+        call.counts = p->counts;
+        call.pieces = NULL;
+        launch one = whole;
+        one.call = &call;
+        one.shape = comm_call_shape(&call);
+        launches[call.kind](&one);
+    }
+    NCCL_MUST(ncclGroupEnd());
+}
+
+static void nccl_start(comm_request *out, const comm_call *call)
+{
+    comm_group *g = call->group;
+    const communicator *n = g->state;
+    MUST(types[call->type].known, "NCCL does not carry %s", dtype_name(call->type));
+    MUST(call->stream, "a call of NCCL without a stream");
+    const launch l = {.call = call,
+                      .shape = comm_call_shape(call),
+                      .handle = n->handle,
+                      .type = types[call->type].type,
+                      .element = dtype_bytes(call->type),
+                      .stream = call->stream};
+    if (call->pieces)
+        launch_pieces(l);
+    else
+        launches[call->kind](&l);
+    atomic_fetch_add_explicit(&g->bytes_sent, comm_expected_bytes(&l.shape), memory_order_relaxed);
+    atomic_fetch_add_explicit(&g->messages_sent, 1, memory_order_relaxed);
+    out->flight = NULL;
+}
+
+/* ---- groups ---------------------------------------------------------------------------------------------------- */
+
+/* Said before the first communicator, and never over what the user has said. */
+static void prepare_environment(const comm *c)
+{
+    const char *share = getenv(DEVICE_SHARE_ENVIRONMENT);
+    setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0); /* launches of several communicators run in the host's order */
+    setenv("NCCL_RUNTIME_CONNECT", "0", 0);       /* connect now, not within a step */
+    setenv("NCCL_GRAPH_MIXING_SUPPORT", "0", 0);  /* the host waits between a graph and what is launched without one */
+    if (share && !strcmp(share, "1")) {
+        char name[64];
+        snprintf(name, sizeof name, "phalanx-rank-%d", c->rank); /* two ranks of one host may not share a GPU */
+        setenv("NCCL_HOSTID", name, 0);
+    }
+}
+
+enum { IS_MESSAGE = 1u << COMM_SEND | 1u << COMM_RECEIVE | 1u << COMM_EXCHANGE };
+
+static void warm_collectives(unsigned kinds, ncclComm_t handle, int members, char *one, char *all, cudaStream_t stream)
+{
+    if (kinds & 1u << COMM_ALL_REDUCE)
+        NCCL_MUST(ncclAllReduce(one, one, 1, ncclInt32, ncclSum, handle, stream));
+    if (kinds & 1u << COMM_ALL_GATHER) {
+        NCCL_MUST(ncclAllGather(one, all, 1, ncclInt32, handle, stream));
+        NCCL_MUST(ncclBroadcast(one, one, 1, ncclInt32, 0, handle, stream)); /* of what one member owns */
+    }
+    if (kinds & 1u << COMM_REDUCE_SCATTER) {
+        NCCL_MUST(ncclReduceScatter(all, one, 1, ncclInt32, ncclSum, handle, stream));
+        NCCL_MUST(ncclReduce(one, one, 1, ncclInt32, ncclSum, 0, handle, stream));
+    }
+    if (kinds & 1u << COMM_ALL_TO_ALL) {
+        NCCL_MUST(ncclGroupStart());
+        for (int i = 0; i < members; i++) {
+            NCCL_MUST(ncclSend(one, 1, ncclInt32, i, handle, stream));
+            NCCL_MUST(ncclRecv((int32_t *)(void *)all + i, 1, ncclInt32, i, handle, stream));
+        }
+        NCCL_MUST(ncclGroupEnd());
+    }
+}
+
+/* Each kind of operation that there will be, once, over a few bytes: buffers and connections are made now. `kinds`: of all
+ * members; messages are what this one sends and receives. */
+static void warm(const comm_group *g, ncclComm_t handle, unsigned kinds)
+{
+    size_t bytes = (size_t)g->count * sizeof(int32_t);
+    cudaStream_t stream;
+    char *memory;
+    CUDA_MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    CUDA_MUST(cudaMalloc((void **)&memory, 2 * bytes));
+    CUDA_MUST(cudaMemsetAsync(memory, 0, 2 * bytes, stream));
+    warm_collectives(kinds, handle, g->count, memory, memory + bytes, stream);
+    MUST(!(g->use.kinds & IS_MESSAGE) || g->count == 2, "messages among %d ranks", g->count);
+    if (g->use.kinds & 1u << COMM_SEND)
+        NCCL_MUST(ncclSend(memory, 1, ncclInt32, 1 - g->me, handle, stream));
+    if (g->use.kinds & 1u << COMM_RECEIVE)
+        NCCL_MUST(ncclRecv(memory + bytes, 1, ncclInt32, 1 - g->me, handle, stream));
+    CUDA_MUST(cudaStreamSynchronize(stream));
+    CUDA_MUST(cudaFree(memory));
+    CUDA_MUST(cudaStreamDestroy(stream));
+}
+
+/* Without NCCL_LAUNCH_ORDER_IMPLICIT nothing orders the kernels of several communicators, and ranks may wait for each other
+ * crosswise. */
+static status check_version(void)
+{
+    int version = 0;
+    NCCL_MUST(ncclGetVersion(&version));
+    if (version >= OLDEST)
+        return STATUS_OK;
+    return status_fail(STATUS_USAGE,
+                       "NCCL %d.%d.%d is too old: several communicators of one GPU are started in order from 2.26 on; "
+                       "update NCCL (pip install nvidia-nccl-cu13), or run on one rank",
+                       version / 10000, version / 100 % 100, version % 100);
+}
+
+static status nccl_version(char *out, int bytes)
+{
+    int version = 0;
+    NCCL_MUST(ncclGetVersion(&version));
+    snprintf(out, (size_t)bytes, "version %d.%d.%d, built with %d.%d.%d", version / 10000, version / 100 % 100,
+             version % 100, NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH);
+    return check_version();
+}
+
+/* The kinds of calls, and the largest, of any member. */
+static comm_use use_of_all(comm_group *job, const comm_use *mine)
+{
+    comm_use all = {0}, *each = must_calloc((unsigned long)comm_group_ranks(job), sizeof *each);
+    comm_all_gather_bytes(job, each, mine, sizeof *mine);
+    for (int i = 0; i < comm_group_ranks(job); i++) {
+        all.kinds |= each[i].kinds;
+        all.largest = each[i].largest > all.largest ? each[i].largest : all.largest;
+    }
+    free(each);
+    return all;
+}
+
+static status connect(ncclComm_t *out, comm_group *job, const comm_group *g, const comm_use *use)
+{
+    ncclUniqueId id;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    memset(&id, 0, sizeof id);
+    if (use->kinds & IS_MESSAGE)
+        config.maxCTAs = MESSAGE_BLOCKS;
+    else if (use->largest <= SMALL_BYTES)
+        config.maxCTAs = SMALL_BLOCKS;
+    ncclResult_t r = g->me == 0 ? ncclGetUniqueId(&id) : ncclSuccess;
+    status s = r == ncclSuccess ? STATUS_OK
+                                : status_fail(STATUS_FAILED, "NCCL does not start: %s (%s)", ncclGetErrorString(r),
+                                              ncclGetLastError(NULL));
+    TRY(comm_all_status(job, s));
+    comm_broadcast_bytes(job, &id, sizeof id, 0);
+    r = ncclCommInitRankConfig(out, g->count, id, g->me, &config);
+    if (r != ncclSuccess)
+        s = status_fail(STATUS_FAILED,
+                        "NCCL does not connect %d ranks: %s (%s); is there memory for it on the GPU? "
+                        "NCCL_DEBUG=INFO says more",
+                        g->count, ncclGetErrorString(r), ncclGetLastError(NULL));
+    return comm_all_status(job, s);
+}
+
+static status nccl_group_open(comm_group *g)
+{
+    comm_group *job = NULL;
+    if (g->like) {
+        communicator *shared = g->like->state;
+        shared->groups++;
+        g->state = shared;
+        return STATUS_OK;
+    }
+    prepare_environment(g->owner);
+    TRY(check_version());
+    TRY(comm_group_open(&job, g->owner, g->members, g->count));
+    comm_use use = use_of_all(job, &g->use);
+    communicator *n = must_calloc(1, sizeof *n);
+    n->groups = 1;
+    status s = use.kinds ? connect(&n->handle, job, g, &use) : STATUS_OK;
+    comm_group_close(job);
+    if (s != STATUS_OK) {
+        free(n);
+        return s;
+    }
+    if (n->handle)
+        warm(g, n->handle, use.kinds);
+    g->state = n;
+    return STATUS_OK;
+}
+
+static void nccl_group_close(comm_group *g)
+{
+    communicator *n = g->state;
+    if (--n->groups > 0)
+        return;
+    if (n->handle && !n->given_up)
+        NCCL_MUST(ncclCommDestroy(n->handle));
+    free(n);
+}
+
+static status nccl_poll(comm_group *g)
+{
+    communicator *n = g->state;
+    ncclResult_t failed = ncclSuccess;
+    if (!n->handle || n->given_up)
+        return STATUS_OK;
+    ncclResult_t r = ncclCommGetAsyncError(n->handle, &failed);
+    if (r == ncclSuccess && (failed == ncclSuccess || failed == ncclInProgress))
+        return STATUS_OK;
+    const char *why = ncclGetErrorString(r == ncclSuccess ? failed : r);
+    status s =
+        status_fail(STATUS_FAILED, "NCCL, in a group of %d ranks: %s (%s)", g->count, why, ncclGetLastError(NULL));
+    n->given_up = true;
+    ncclCommAbort(n->handle);
+    return s;
+}
+
+/* ---- the other functions of a backend --------------------------------------------------------------------------------- */
+
+static void nccl_wait(comm_request *r)
+{
+    (void)r;
+}
+
+/* Jobs are opened by the job's own backend; this one has groups only. */
+const comm_backend comm_nccl_backend = {
+    .name = "nccl",
+    .group_open = nccl_group_open,
+    .group_close = nccl_group_close,
+    .start = nccl_start,
+    .wait = nccl_wait,
+    .poll = nccl_poll,
+    .version = nccl_version,
+};

@@ -1,0 +1,50 @@
+/* What one action makes for another: which chunks' results an action takes, and who takes part in bringing them.
+ *
+ * Between neighbouring chunks of layers there are messages: activations down the model, cotangents back. Where the
+ * vocabulary is divided over the stages (schedule.shared), every stage has a part of the head and of the embedding, and all
+ * stages meet five times for each micro-batch: to sum the embedding onto the first stage, to share the last layer's output, to gather
+ * the statistics of the logits, and to bring the cotangents of both back (2411.05288, with the embedding likewise).
+ */
+#ifndef PHALANX_PARALLEL_SCHEDULE_EXCHANGE_H
+#define PHALANX_PARALLEL_SCHEDULE_EXCHANGE_H
+
+#include "parallel/schedule/schedule.h"
+
+typedef enum exchange_kind {
+    EXCHANGE_ACTIVATION, /* to the next chunk of layers */
+    EXCHANGE_COTANGENT,  /* to the previous one */
+    EXCHANGE_EMBEDDING,  /* parts of every stage, summed onto the first */
+    EXCHANGE_HIDDEN,     /* of the stage with the last layer, to all */
+    EXCHANGE_STATISTICS, /* of every stage's logits, to all */
+    EXCHANGE_HIDDEN_COTANGENT,
+    EXCHANGE_EMBEDDING_COTANGENT,
+    EXCHANGES
+} exchange_kind;
+
+/* "activation", "cotangent", ... */
+const char *exchange_name(int kind);
+
+/* Do all stages take part? */
+static inline bool exchange_meets(int kind)
+{
+    return kind > EXCHANGE_COTANGENT;
+}
+
+/* What an action takes, or makes; -1: nothing of others, or for others. Also between chunks of one stage. */
+int exchange_taken(const schedule *s, int stage, action a);
+int exchange_made(const schedule *s, int stage, action a);
+
+/* Whose results make up what an action takes: forwards (or else backwards) of the global chunks [first, first + count). */
+typedef struct exchange_makers {
+    int first, count;
+    bool forward;
+} exchange_makers;
+
+exchange_makers exchange_makers_of(const schedule *s, int stage, action a);
+
+/* Of a meeting: the chunk of this stage (a global number) whose action makes a part of it, and that whose action takes it; -1: none
+ * of this stage does. */
+int exchange_maker(bool *forward, const schedule *s, int kind, int stage);
+int exchange_taker(bool *forward, const schedule *s, int kind, int stage);
+
+#endif

@@ -1,0 +1,75 @@
+/* A schedule turned into what each rank does: launch a receive, wait, compute, launch a send, or its part of what all
+ * stages exchange (exchange.h).
+ *
+ * Between two ranks there is one channel in each direction, and its messages match in order: no tags. All launches of
+ * a rank are in one total order, in which it must perform them. The caller owns the lowering and frees it with
+ * lowering_free.
+ *
+ * Why this cannot deadlock, even if a rank's communication is one serial queue and a message passes only when it heads the
+ * queues of both its ranks: all messages of the pipeline are put into one global order, by the end of the action that
+ * makes them in a simulation of the schedule, and each rank launches its messages in that order. An action waits only for
+ * messages made before it began, so those come before any message it makes. Take the first message of the global order
+ * that has not passed: all before it have, so the action that makes it has run, nothing comes before it in either
+ * queue, and whatever its receiver does before launching the receive waits only for messages before it. So it passes.
+ * Waiting for a send just before a later send is launched delays only messages that are later in the order. A meeting of all
+ * stages is a message that is made when the last part of it is: its launches follow the rank's own part. The same holds
+ * where actions contain collectives that are in the same queue (tensor parallelism, reductions of gradients): what is in
+ * front of an action was launched before it, so it is earlier in the order than what the action makes, and has passed.
+ * lowering_check.h proves the same by replay, without this argument.
+ */
+#ifndef PHALANX_PARALLEL_SCHEDULE_LOWERING_H
+#define PHALANX_PARALLEL_SCHEDULE_LOWERING_H
+
+#include "parallel/schedule/exchange.h"
+#include "parallel/schedule/simulate.h"
+
+typedef enum lowering_kind {
+    LOWERING_COMPUTE,
+    LOWERING_RECEIVE, /* launch: the buffer must be there from here on */
+    LOWERING_SEND,    /* launch: the buffer must stay untouched until the step that waits for it */
+    LOWERING_MEET,    /* launch of a meeting: both */
+    LOWERING_WAIT,
+    LOWERING_KINDS
+} lowering_kind;
+
+typedef struct lowering_step {
+    uint8_t kind;    /* lowering_kind */
+    uint8_t payload; /* exchange_kind; of communication */
+    int16_t peer;    /* the other stage of a message; -1 for compute and meetings */
+    /* Compute: what is done. Receive: what it is for. Send: what made it. Meeting: what takes it here, or else made its part. Wait: as its
+     * launch */
+    action action;
+    int32_t launch; /* place in this stage's launch order; of a wait: of its launch; -1 for compute */
+    int32_t pair;   /* of a launch: the step that waits for it; of a wait: the step that launched it; -1 for compute */
+} lowering_step;
+
+typedef struct lowering {
+    int stages;
+    lowering_step **steps; /* [stages][counts[stage]] */
+    int *counts;           /* [stages] */
+    int *launches;         /* [stages]: number of receives, sends and meetings */
+} lowering;
+
+typedef struct lowering_options {
+    /* A receive is launched in time for its message: before the action that is running at its stage when the message is
+     * made (in the simulation), and this many actions earlier still, in case the run is not like the simulation. Each
+     * costs a buffer held meanwhile. It moves only as far as the launch order demands. */
+    int lookahead;
+    /* Sends in flight on one channel: a send is waited for just before that many sends later on its channel, or at the
+     * end of the list. At least 1. Likewise meetings of one kind that nothing takes here. */
+    int sends_under_way;
+} lowering_options;
+
+#define LOWERING_DEFAULTS ((lowering_options){.lookahead = 1, .sends_under_way = 1})
+
+/* Lower timing->schedule, which passes schedule_check. Between neighbouring chunks of one stage there is no communication:
+ * a chunk's result is at hand where the next chunk looks for it.
+ * `timing` is a simulation in which forwards and backwards take time. Any will do for correctness, and all ranks must use
+ * the same; with costs near the true ones a message seldom waits for another that was put before it. */
+status lowering_make(lowering *out, const simulation *timing, lowering_options options);
+void lowering_free(lowering *l);
+
+/* "receive", "send", ... */
+const char *lowering_kind_name(int kind);
+
+#endif

@@ -1,0 +1,109 @@
+/* Dynamic programming over (layers left, chunks left): what partition.h promises. */
+#include "parallel/schedule/partition.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "memory/log.h"
+
+/* Two costs closer than this, relatively, are the same: sums of the same layers in another order. */
+static const double SAME = 1e-9;
+
+typedef struct problem {
+    const partition_costs *costs;
+    double *before; /* [layers + 1]: cost of the layers before */
+    int layers, chunks;
+} problem;
+
+/* Chunk `chunk` holding layers [from, to). */
+static double cost_of(const problem *p, int chunk, int from, int to)
+{
+    return p->before[to] - p->before[from] + (chunk == 0 ? p->costs->first : 0) +
+           (chunk == p->chunks - 1 ? p->costs->last : 0);
+}
+
+/* best[c][l]: the least of the objective over divisions of layers l.. among chunks c.. (INFINITY: none).
+ * With `limit` < 0 the objective is the most expensive chunk; else the sum of squares, no chunk above `limit`. */
+static void solve(double *best, const problem *p, double limit)
+{
+    int L = p->layers, width = L + 1;
+    for (int l = 0; l <= L; l++)
+        best[(long)p->chunks * width + l] = l == L ? 0 : INFINITY;
+    for (int c = p->chunks - 1; c >= 0; c--)
+        for (int l = 0; l <= L; l++) {
+            double least = INFINITY;
+            for (int to = l + 1; to <= L; to++) {
+                double cost = cost_of(p, c, l, to), rest = best[(long)(c + 1) * width + to];
+                if (cost > (limit < 0 ? least : limit))
+                    break; /* and more layers cost more */
+                double value = limit < 0 ? fmax(cost, rest) : cost * cost + rest;
+                least = value < least ? value : least;
+            }
+            best[(long)c * width + l] = least;
+        }
+}
+
+/* Walk down a solved table, giving each chunk the most layers that keep the optimum. */
+static void read_off(int *counts, const double *best, const problem *p, double limit)
+{
+    int width = p->layers + 1, from = 0;
+    for (int c = 0; c < p->chunks; c++) {
+        double goal = best[(long)c * width + from];
+        int taken = 0;
+        for (int to = from + 1; to <= p->layers; to++) {
+            double cost = cost_of(p, c, from, to);
+            if (cost <= limit && cost * cost + best[(long)(c + 1) * width + to] <= goal + SAME * fabs(goal))
+                taken = to - from;
+        }
+        MUST(taken > 0, "chunk %d of %d has no division", c, p->chunks);
+        counts[c] = taken;
+        from += taken;
+    }
+}
+
+status partition_automatic(int *counts, const partition_costs *costs, int layers, int chunks)
+{
+    if (chunks < 1 || layers < chunks)
+        return status_fail(
+            STATUS_USAGE,
+            "%d layers cannot be divided over %d pipeline chunks (stages x virtual stages): each needs at "
+            "least one layer",
+            layers, chunks);
+    problem p = {.costs = costs, .layers = layers, .chunks = chunks};
+    p.before = must_alloc(sizeof *p.before * (layers + 1));
+    p.before[0] = 0;
+    for (int l = 0; l < layers; l++)
+        p.before[l + 1] = p.before[l] + (costs->layers ? costs->layers[l] : 1);
+    double *best = must_alloc(sizeof *best * (chunks + 1) * (layers + 1));
+    solve(best, &p, -1);
+    double limit = best[0] + SAME * fabs(best[0]);
+    solve(best, &p, limit);
+    read_off(counts, best, &p, limit);
+    free(best);
+    free(p.before);
+    return STATUS_OK;
+}
+
+status partition_given(int *counts, const int *given, int entries, int layers, int stages, int chunks_per_stage)
+{
+    int chunks = stages * chunks_per_stage;
+    if (entries != chunks)
+        return status_fail(STATUS_USAGE,
+                           "parallel.layers_per_stage has %d entries, but there are %d chunks (%d stages x %d virtual "
+                           "stages): give one number for each",
+                           entries, chunks, stages, chunks_per_stage);
+    long sum = 0;
+    for (int c = 0; c < chunks; c++) {
+        if (given[c] < 1)
+            return status_fail(STATUS_USAGE,
+                               "parallel.layers_per_stage: entry %d is %d: each chunk needs at least one layer", c + 1,
+                               given[c]);
+        sum += given[c];
+    }
+    if (sum != layers)
+        return status_fail(STATUS_USAGE, "parallel.layers_per_stage sums to %ld, but the model has %d layers", sum,
+                           layers);
+    for (int c = 0; c < chunks; c++)
+        counts[c] = given[c];
+    return STATUS_OK;
+}

@@ -1,0 +1,93 @@
+/* What every schedule has: its names, its memory. */
+#include "parallel/schedule/schedule.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "memory/log.h"
+
+const char *const schedule_names[] = {
+    [SCHEDULE_GPIPE] = "gpipe", [SCHEDULE_1F1B] = "1f1b",     [SCHEDULE_INTERLEAVED] = "interleaved",
+    [SCHEDULE_ZB_H1] = "zb-h1", [SCHEDULE_ZB_H2] = "zb-h2",   [SCHEDULE_ZB_V] = "zb-v",
+    [SCHEDULE_V_MIN] = "v-min", [SCHEDULE_V_HALF] = "v-half", [SCHEDULE_AUTO] = "auto",
+    [SCHEDULE_AUTO + 1] = NULL,
+};
+
+static const struct {
+    bool splits, folds;
+    int chunks; /* that it needs; 0: any number */
+} kinds[SCHEDULE_KINDS] = {
+    [SCHEDULE_ZB_H1] = {.splits = true},
+    [SCHEDULE_ZB_H2] = {.splits = true, .chunks = 1},
+    [SCHEDULE_ZB_V] = {.splits = true, .folds = true, .chunks = 2},
+    [SCHEDULE_V_HALF] = {.splits = true, .folds = true, .chunks = 2},
+    [SCHEDULE_V_MIN] = {.splits = true, .folds = true, .chunks = 2},
+};
+
+static const char *const action_names[ACTION_KINDS] = {
+    [ACTION_FORWARD] = "forward",
+    [ACTION_BACKWARD] = "backward",
+    [ACTION_BACKWARD_INPUT] = "backward-input",
+    [ACTION_BACKWARD_WEIGHT] = "backward-weight",
+};
+
+const char *schedule_name(schedule_kind kind)
+{
+    return schedule_names[kind];
+}
+
+bool schedule_kind_splits(schedule_kind kind)
+{
+    return kind < SCHEDULE_KINDS && kinds[kind].splits;
+}
+
+bool schedule_kind_folds(schedule_kind kind)
+{
+    return kind < SCHEDULE_KINDS && kinds[kind].folds;
+}
+
+int schedule_kind_chunks(schedule_kind kind)
+{
+    return kind < SCHEDULE_KINDS ? kinds[kind].chunks : 0;
+}
+
+bool schedule_splits(const schedule *s)
+{
+    for (int i = 0; i < s->counts[0]; i++)
+        if (s->actions[0][i].kind != ACTION_FORWARD && s->actions[0][i].chunk < s->chunks)
+            return s->actions[0][i].kind != ACTION_BACKWARD;
+    return false;
+}
+
+static const char *action_name(int kind)
+{
+    return kind >= 0 && kind < ACTION_KINDS ? action_names[kind] : "unknown action";
+}
+
+const char *schedule_describe(char out[SCHEDULE_DESCRIPTION_BYTES], action a)
+{
+    snprintf(out, SCHEDULE_DESCRIPTION_BYTES, "%s of chunk %d, micro-batch %d", action_name(a.kind), a.chunk,
+             a.microbatch);
+    return out;
+}
+
+void schedule_alloc(schedule *out, schedule_kind kind, chunk_map map, int microbatches, int actions)
+{
+    *out = (schedule){
+        .stages = map.stages, .chunks = map.chunks, .microbatches = microbatches, .folded = map.folded, .kind = kind};
+    out->actions = must_calloc((unsigned long)map.stages, sizeof *out->actions);
+    out->counts = must_calloc((unsigned long)map.stages, sizeof *out->counts);
+    for (int stage = 0; stage < map.stages; stage++)
+        out->actions[stage] = must_alloc(sizeof **out->actions * (unsigned long)actions);
+}
+
+void schedule_free(schedule *s)
+{
+    if (!s)
+        return;
+    for (int stage = 0; s->actions && stage < s->stages; stage++)
+        free(s->actions[stage]);
+    free(s->actions);
+    free(s->counts);
+    *s = (schedule){0};
+}

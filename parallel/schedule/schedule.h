@@ -1,0 +1,104 @@
+/* A pipeline schedule: which action each stage performs, in which order.
+ *
+ * The lists are values: they come from a name (schedule_make.h) or are found for given costs and memory (schedule_search.h),
+ * and can be printed, checked (schedule_check.h), lowered to messages (lowering.h), simulated (simulate.h) and drawn
+ * (timeline.h), without a rank, a clock or a device. The caller owns a schedule and frees it with schedule_free.
+ *
+ * A stage is one pipeline rank's share of the model, a chunk one contiguous run of layers; chunk_map.h says where each is.
+ */
+#ifndef PHALANX_PARALLEL_SCHEDULE_SCHEDULE_H
+#define PHALANX_PARALLEL_SCHEDULE_SCHEDULE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "memory/status.h"
+#include "parallel/schedule/chunk_map.h"
+
+typedef enum action_kind {
+    ACTION_FORWARD,
+    ACTION_BACKWARD,        /* gradients of input and weights together */
+    ACTION_BACKWARD_INPUT,  /* the input's only: what the previous chunk waits for */
+    ACTION_BACKWARD_WEIGHT, /* the weights' only, any time after the input's */
+    ACTION_KINDS
+} action_kind;
+
+typedef struct action {
+    uint8_t kind;       /* action_kind */
+    int16_t chunk;      /* on this stage: 0 .. chunks-1 */
+    int32_t microbatch; /* 0 .. microbatches-1 */
+} action;
+
+typedef enum schedule_kind {
+    SCHEDULE_GPIPE,       /* every forward, then every backward (1811.06965) */
+    SCHEDULE_1F1B,        /* one forward, one backward; with more than one chunk it becomes SCHEDULE_INTERLEAVED */
+    SCHEDULE_INTERLEAVED, /* 1F1B over several chunks a stage (2104.04473); with one chunk it becomes SCHEDULE_1F1B */
+    SCHEDULE_ZB_H1,       /* 1F1B with the weights' gradients deferred into the bubble (2401.10241) */
+    SCHEDULE_ZB_H2,       /* more forwards first, twice as many weights' gradients deferred: twice the memory */
+    SCHEDULE_ZB_V,        /* two chunks a stage, folded: no bubble in the memory of 1F1B where F = I = W */
+    SCHEDULE_V_HALF,      /* folded, about half the memory (2405.15362) */
+    SCHEDULE_V_MIN,       /* folded, about a third of it */
+    SCHEDULE_KINDS,       /* those that have a name and lists of their own */
+    SCHEDULE_AUTO = SCHEDULE_KINDS, /* found: schedule_search.h */
+} schedule_kind;
+
+/* Where the vocabulary is divided over the stages, each has a part of the head and of the embedding: chunks after its
+ * layers'. */
+enum { SCHEDULE_HEAD, SCHEDULE_EMBEDDING, SCHEDULE_SHARED };
+
+typedef struct schedule {
+    int stages;
+    int chunks; /* of layers, per stage: virtual stages */
+    int shared; /* 0, or SCHEDULE_SHARED: chunks of each stage beside them */
+    int microbatches;
+    bool folded;
+    schedule_kind kind;
+    action **actions; /* [stages][counts[stage]] */
+    int *counts;      /* [stages] */
+} schedule;
+
+/* Room for `actions` actions a stage, none there yet. */
+void schedule_alloc(schedule *out, schedule_kind kind, chunk_map map, int microbatches, int actions);
+void schedule_free(schedule *s);
+
+static inline chunk_map schedule_map(const schedule *s)
+{
+    return (chunk_map){s->stages, s->chunks, s->folded};
+}
+
+static inline int schedule_global_chunk(const schedule *s, int stage, int chunk)
+{
+    return chunk_map_global(schedule_map(s), stage, chunk);
+}
+
+static inline int schedule_stage_of(const schedule *s, int global_chunk)
+{
+    return chunk_map_stage(schedule_map(s), global_chunk);
+}
+
+/* Chunks of layers of all stages, and all chunks: global numbers are below it. */
+static inline int schedule_layer_chunks(const schedule *s)
+{
+    return s->stages * s->chunks;
+}
+
+static inline int schedule_all_chunks(const schedule *s)
+{
+    return s->stages * (s->chunks + s->shared);
+}
+
+/* By kind, the word of configurations and messages: "gpipe", "1f1b", ... "auto"; NULL ends them. */
+extern const char *const schedule_names[];
+const char *schedule_name(schedule_kind kind);
+/* Is the backward pass two actions? */
+bool schedule_kind_splits(schedule_kind kind);
+bool schedule_kind_folds(schedule_kind kind);
+/* How many chunks a stage must have; 0: any number. */
+int schedule_kind_chunks(schedule_kind kind);
+bool schedule_splits(const schedule *s);
+
+enum { SCHEDULE_DESCRIPTION_BYTES = 80 };
+/* "forward of chunk 0, micro-batch 3", for messages and labels; returns `out`. */
+const char *schedule_describe(char out[SCHEDULE_DESCRIPTION_BYTES], action a);
+
+#endif

@@ -1,0 +1,24 @@
+/* Drawings of a simulated schedule: a row per stage, time to the right, with each stage's bubble and what it holds. */
+#ifndef PHALANX_PARALLEL_SCHEDULE_TIMELINE_H
+#define PHALANX_PARALLEL_SCHEDULE_TIMELINE_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "parallel/schedule/simulate.h"
+
+typedef struct timeline_style {
+    int width; /* columns of a line; no line is longer */
+    bool colour;
+} timeline_style;
+
+/* The terminal's width and colours (none if NO_COLOR is set); for anything but a terminal 120 columns and none. */
+timeline_style timeline_style_of(FILE *out);
+
+/* In a line too narrow for the whole schedule its beginning and its end are drawn, which is where the bubble is. */
+void timeline_print(FILE *out, const simulation *sim, timeline_style style);
+
+/* Write an SVG file. */
+status timeline_svg(const char *path, const simulation *sim);
+
+#endif

@@ -1,0 +1,56 @@
+/* An incident: what went wrong, on which rank and host, and what that rank was doing. Plain values, whose texts are the
+ * maker's: the watchdog and the training loop make them, whoever writes them down reads them at once.
+ */
+#ifndef PHALANX_PARALLEL_WATCH_INCIDENT_H
+#define PHALANX_PARALLEL_WATCH_INCIDENT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* The phases of a rank's life. Each has a limit: so long may it go without progress. */
+typedef enum incident_phase {
+    DURING_START, /* joining the job */
+    DURING_SETUP,
+    DURING_LOAD,
+    DURING_STEP,
+    DURING_EVALUATION,
+    DURING_SAVE,
+    DURING_END, /* leaving the job */
+    INCIDENT_PHASES,
+} incident_phase;
+
+typedef enum incident_verdict {
+    INCIDENT_DEAD,    /* a process is gone */
+    INCIDENT_FROZEN,  /* a process, its machine or its device does not go on */
+    INCIDENT_SLOW,    /* it goes on, but later than the others */
+    INCIDENT_STORAGE, /* a file system does not answer, or refuses */
+    INCIDENT_DATA,    /* the training data is not what it must be */
+    INCIDENT_NUMBERS, /* gradients or losses are not what training can go on with */
+    INCIDENT_REFUSED, /* anything else that the ranks say they cannot go on with */
+    INCIDENT_VERDICTS,
+} incident_verdict;
+
+enum { INCIDENT_HOST = 64, INCIDENT_DEVICE = 132, INCIDENT_WORDS = 512 };
+
+typedef struct incident {
+    incident_verdict verdict;
+    incident_phase phase; /* INCIDENT_PHASES: not known */
+    int rank, ranks;      /* rank -1: not known */
+    const char *host;     /* NULL: not known */
+    const char *device;   /* NULL or "": not known */
+    int64_t step;
+    int micro_batch;    /* -1: not within one */
+    const char *action; /* "forward"; NULL or "": none */
+    const char *op;     /* its label; NULL or "": none */
+    int waiting_for;    /* world rank, or -1 */
+    double quiet;       /* seconds since its last progress */
+    const char *words;  /* one sentence for people */
+    bool ends;          /* the job ends with it */
+} incident;
+
+const char *incident_phase_name(incident_phase p);     /* "set-up", "step", ... */
+const char *incident_verdict_name(incident_verdict v); /* "dead", "frozen", ... */
+/* -1: no verdict is called so */
+int incident_verdict_find(const char *name);
+
+#endif

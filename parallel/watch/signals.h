@@ -1,0 +1,25 @@
+/* Signals that ask a run for something.
+ *
+ *   SIGTERM, SIGINT    finish the step, save and end; a second one, a second or more later, ends the process at once
+ *   SIGHUP, SIGUSR1    finish the step, save and end (a closed terminal; batch systems before a time limit)
+ *   SIGUSR2            save after the step at hand and go on
+ *
+ * SIGHUP that is ignored when the process starts (nohup) stays ignored; SIGPIPE is ignored: who reads the output may go.
+ * A signal reaches a process, not an object: the flags are the globals of this file. They say what this rank has received; that all
+ * ranks act on it after the same step is the training loop's work.
+ */
+#ifndef PHALANX_PARALLEL_WATCH_SIGNALS_H
+#define PHALANX_PARALLEL_WATCH_SIGNALS_H
+
+typedef enum signals_request { SIGNALS_NONE, SIGNALS_SAVE, SIGNALS_STOP } signals_request;
+
+/* Catch them from now on; again where a library may have taken them meanwhile. */
+void signals_install(void);
+/* The most that has been asked for. */
+signals_request signals_pending(void);
+/* "SIGTERM": the signal that asked to stop; "a signal" if it reached another rank. */
+const char *signals_name(void);
+/* All ranks have saved: the request is fulfilled, on whichever rank it arrived, or just arrives. */
+void signals_saved(void);
+
+#endif

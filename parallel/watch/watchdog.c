@@ -1,0 +1,479 @@
+#include "parallel/watch/watchdog.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "memory/clock.h"
+#include "memory/log.h"
+#include "parallel/watch/watchdog_end.h"
+
+/* A thread that was away longer than this (or half of the shortest limit) was stopped itself, or its machine was: what it
+ * missed proves nothing. Who is gone when it wakes, or soon after, gave this rank up: a launcher that ends a job wakes the frozen
+ * first. */
+#define AWAY_SECONDS 2.0
+#define SOON_SECONDS 3.0
+
+/* ---- where this rank is ---- */
+
+static history_entry entry_of(const watchdog_position *p)
+{
+    return (history_entry){.step = p->step,
+                           .micro_batch = p->micro_batch,
+                           .peer = p->bytes ? p->peer : -1,
+                           .bytes = p->bytes,
+                           .action = p->action,
+                           .op = p->op,
+                           .kind = p->kind};
+}
+
+void watchdog_at(watchdog *w, const watchdog_position *p)
+{
+    if (!w)
+        return;
+    history_entry e = entry_of(p);
+    watchdog_slot_move(&w->slot, p);
+    history_add(w->history, &e);
+}
+
+void watchdog_note(watchdog *w, const watchdog_position *p)
+{
+    history_entry e = entry_of(p);
+    if (w)
+        history_add(w->history, &e);
+}
+
+void watchdog_enter(watchdog *w, incident_phase phase, bool storage, int64_t step, const char *what)
+{
+    if (!w)
+        return;
+    watchdog_slot_enter(&w->slot, phase, storage, step, what);
+    history_add(w->history,
+                &(history_entry){
+                    .step = step, .micro_batch = -1, .peer = -1, .action = incident_phase_name(phase), .op = what});
+}
+
+void watchdog_beside(watchdog *w, const char *what)
+{
+    if (!w)
+        return;
+    atomic_store(&w->beside_what, what);
+    atomic_fetch_add(&w->beside_moves, 1);
+}
+
+void watchdog_beside_end(watchdog *w)
+{
+    if (!w)
+        return;
+    atomic_store(&w->beside_what, (const char *)NULL);
+    atomic_fetch_add(&w->beside_moves, 1);
+}
+
+void watchdog_limit(watchdog *w, const watchdog_limits *limits)
+{
+    for (int i = 0; w && i < INCIDENT_PHASES; i++)
+        atomic_store(&w->limit[i], limits->phase[i]);
+    if (w)
+        atomic_store(&w->silent, limits->silent);
+}
+
+/* Seconds between frames. */
+static double beat_of(const watchdog *w)
+{
+    double eighth = watchdog_end_shortest(w) / 8;
+    return eighth < 0.5 ? eighth : 0.5;
+}
+
+void watchdog_name_device(watchdog *w, const char *device)
+{
+    if (!w || w->named)
+        return;
+    snprintf(w->device, sizeof w->device, "%s", device);
+    atomic_store(&w->named, true);
+}
+
+const char *watchdog_host(const watchdog *w)
+{
+    return w ? w->host : "";
+}
+
+history *watchdog_history(watchdog *w)
+{
+    return w->history;
+}
+
+void watchdog_where(char *out, int bytes, void *w)
+{
+    watchdog_frame f;
+    watchdog_end_frame(w, &f, WATCHDOG_BEAT);
+    watchdog_end_describe(out, (size_t)bytes, &f);
+}
+
+incident watchdog_incident(watchdog *w, watchdog_text *text, incident_verdict verdict, const char *words)
+{
+    watchdog_frame f;
+    if (!w)
+        return (incident){.verdict = verdict, .rank = log_rank(), .micro_batch = -1, .waiting_for = -1, .words = words};
+    watchdog_end_frame(w, &f, WATCHDOG_BEAT);
+    incident i = watchdog_end_incident(&f, verdict, w->ranks, 0, words);
+    memcpy(text->action, f.action, sizeof text->action);
+    memcpy(text->op, f.op, sizeof text->op);
+    i.host = w->host;
+    i.device = w->device;
+    i.action = text->action;
+    i.op = text->op;
+    return i;
+}
+
+/* Where rank 0 cannot write, one rank of each node does. */
+static bool leads_node(const struct watchdog *w)
+{
+    const comm *job = atomic_load(&w->job);
+    return w->rank == 1 || (job ? comm_local_rank(job) == 0 : w->rank == 0);
+}
+
+/* ---- what any rank sees of itself ---- */
+
+/* What is done beside the training thread: nobody waits for it, so nobody else would notice. */
+static void watch_beside(watchdog *w, double time)
+{
+    uint64_t moves = atomic_load(&w->beside_moves);
+    const char *what = atomic_load(&w->beside_what);
+    if (moves != w->beside.moves || !what)
+        w->beside.moved = time;
+    w->beside.moves = moves;
+    double quiet = time - w->beside.moved;
+    if (quiet <= atomic_load(&w->limit[DURING_SAVE]))
+        return;
+    int none = 0;
+    if (!atomic_compare_exchange_strong(&w->failing, &none, WATCHDOG_FAILING))
+        return;
+    w->fail_verdict = INCIDENT_STORAGE;
+    snprintf(w->fail_words, sizeof w->fail_words, "the storage does not answer (%s, for %.1f s)", what, quiet);
+    atomic_store(&w->failing, WATCHDOG_FAILED);
+}
+
+/* This rank has failed: as a frame. False if it has not. */
+static bool failed_frame(watchdog *w, watchdog_frame *f)
+{
+    if (atomic_load(&w->failing) != WATCHDOG_FAILED)
+        return false;
+    watchdog_end_frame(w, f, WATCHDOG_FAIL);
+    f->verdict = w->fail_verdict;
+    memcpy(f->words, w->fail_words, sizeof f->words);
+    return true;
+}
+
+void watchdog_fail(watchdog *w, incident_verdict verdict, const char *words)
+{
+    int none = 0;
+    size_t length = 0;
+    if (!w || !atomic_compare_exchange_strong(&w->failing, &none, WATCHDOG_FAILING))
+        return;
+    w->fail_verdict = (int)verdict;
+    for (; words[length] && length < sizeof w->fail_words - 1; length++)
+        w->fail_words[length] = words[length];
+    w->fail_words[length] = 0;
+    bool waits = !pthread_equal(pthread_self(), w->thread); /* it cannot wait for itself */
+    atomic_store(&w->fail_waits, waits);
+    atomic_store(&w->failing, WATCHDOG_FAILED);
+    if (!waits || write(w->pipe[1], "f", 1) < 0)
+        return;
+    for (int i = 0; i < 500 && atomic_load(&w->failing) != WATCHDOG_SAID; i++)
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+}
+
+/* ---- rank 0: the hub; also a rank alone ---- */
+
+static void hear_from(watchdog *w, int rank, double time)
+{
+    watchdog_frame f;
+    watchdog_report *r = &w->reports[rank];
+    int got;
+    while ((got = watchdog_link_receive(&w->links[rank], &f)) > 0) {
+        f.rank = rank;
+        r->heard = time;
+        r->left |= f.kind == WATCHDOG_BYE;
+        if (f.kind != WATCHDOG_BEAT && f.kind != WATCHDOG_FAIL)
+            continue;
+        if (f.moves != r->last.moves)
+            r->moved = time;
+        r->last = f;
+        if (f.kind == WATCHDOG_FAIL)
+            watchdog_end_job(w, rank, CAUSE_FAILED);
+    }
+    if (got == 0)
+        return;
+    watchdog_link_close(&w->links[rank]);
+    bool given_up = time - w->woke < SOON_SECONDS;
+    if (!r->left)
+        watchdog_end_job(w, given_up ? 0 : rank, given_up ? CAUSE_SILENT : CAUSE_GONE);
+}
+
+static void hub_turn(watchdog *w, double time, bool beats)
+{
+    int culprit;
+    watchdog_cause why;
+    watchdog_limits limits = watchdog_end_limits(w);
+    for (int i = 1; i < w->ranks; i++)
+        if (w->links[i].fd >= 0)
+            hear_from(w, i, time);
+    watchdog_end_look(w, time);
+    w->reports[0] = w->own;
+    if (failed_frame(w, &w->reports[0].last))
+        watchdog_end_job(w, 0, CAUSE_FAILED);
+    if (beats) {
+        watchdog_frame f = w->own.last;
+        f.patience = (float)watchdog_judge_patience(w->reports, w->ranks, &limits);
+        for (int i = 1; i < w->ranks; i++)
+            watchdog_link_send(&w->links[i], &f);
+    }
+    if (watchdog_judge(&culprit, &why, w->reports, w->ranks, time, &limits, beat_of(w)))
+        watchdog_end_job(w, culprit, why);
+    w->own.moved = w->reports[0].moved;
+}
+
+/* ---- the other ranks ---- */
+
+static void hear_hub(watchdog *w, double time)
+{
+    watchdog_frame f;
+    watchdog_report *hub = &w->reports[0];
+    int got;
+    while ((got = watchdog_link_receive(&w->links[0], &f)) > 0) {
+        hub->heard = time;
+        if (f.kind == WATCHDOG_BYE) {
+            hub->left = true;
+            watchdog_end_bye(w);
+        }
+        if (f.kind == WATCHDOG_END && f.cause >= 0 && f.cause < WATCHDOG_CAUSES)
+            watchdog_end_here(w, &f, (watchdog_cause)f.cause, f.quiet, false);
+        if (f.kind == WATCHDOG_BEAT) {
+            hub->last = f;
+            w->patience = f.patience;
+        }
+    }
+    if (got == 0 || w->links[0].fd < 0)
+        return;
+    watchdog_link_close(&w->links[0]);
+    if (!hub->left && time - w->woke < SOON_SECONDS)
+        watchdog_end_here(w, &w->own.last, CAUSE_SILENT, 0, true);
+    if (!hub->left)
+        watchdog_end_here(w, &hub->last, CAUSE_GONE, time - hub->heard, leads_node(w));
+}
+
+static void leaf_turn(watchdog *w, double time, bool beats)
+{
+    watchdog_frame own;
+    watchdog_report *hub = &w->reports[0];
+    hear_hub(w, time);
+    watchdog_end_look(w, time);
+    own = w->own.last;
+    if (!w->told && failed_frame(w, &own)) {
+        w->told = true;
+        watchdog_link_send(&w->links[0], &own);
+        w->own.moved = time; /* rank 0's judgement comes; if it does not, this rank's own after the grace */
+    } else if (beats) {
+        watchdog_link_send(&w->links[0], &own);
+    }
+    if (!hub->left && time - hub->heard > atomic_load(&w->silent))
+        watchdog_end_here(w, &hub->last, CAUSE_SILENT, time - hub->heard, leads_node(w));
+    double limit = atomic_load(&w->limit[own.phase]);
+    if (w->told)
+        limit = 0;
+    else if (!hub->left && w->patience > limit)
+        limit = w->patience;
+    if (time - w->own.moved > limit + WATCHDOG_GRACE) {
+        bool failed = failed_frame(w, &own);
+        watchdog_end_here(w, &own, failed ? CAUSE_FAILED : CAUSE_STUCK, time - w->own.moved, leads_node(w));
+    }
+}
+
+/* ---- alone: before the job is joined, and after it has been left ---- */
+
+static void alone_turn(watchdog *w, double time)
+{
+    watchdog_frame own;
+    watchdog_end_look(w, time);
+    own = w->own.last;
+    if (failed_frame(w, &own))
+        watchdog_end_here(w, &own, CAUSE_FAILED, 0, true);
+    double quiet = time - w->own.moved;
+    if (quiet > atomic_load(&w->limit[own.phase]))
+        watchdog_end_here(w, &own, CAUSE_STUCK, quiet, w->rank < 2); /* rank 0 may be the one that is frozen */
+}
+
+/* ---- the thread ---- */
+
+/* Everything heard until now is forgiven: at the start, and after this process itself was stopped. */
+static void forgive(watchdog *w, double time)
+{
+    w->own.heard = w->own.moved = w->beside.moved = time;
+    for (int i = 0; i < watchdog_end_links(w); i++)
+        w->reports[i].heard = w->reports[i].moved = time;
+}
+
+static void take_turn(watchdog *w, double time, bool beats)
+{
+    watch_beside(w, time);
+    if (!w->links)
+        alone_turn(w, time);
+    else if (w->rank)
+        leaf_turn(w, time, beats);
+    else
+        hub_turn(w, time, beats);
+}
+
+static void *watch(void *argument)
+{
+    watchdog *w = argument;
+    int links = watchdog_end_links(w);
+    double last = clock_seconds(), beaten = 0;
+    forgive(w, last);
+    for (bool on = true; on;) {
+        double beat = beat_of(w),
+               away = watchdog_end_shortest(w) / 2 < AWAY_SECONDS ? watchdog_end_shortest(w) / 2 : AWAY_SECONDS;
+        for (int i = 0; i < links; i++)
+            w->polled[i] = (struct pollfd){.fd = w->links[i].fd, .events = POLLIN};
+        w->polled[links] = (struct pollfd){.fd = w->pipe[0], .events = POLLIN};
+        poll(w->polled, (nfds_t)links + 1, (int)(beat * 500) + 1);
+        char byte;
+        if (w->polled[links].revents && read(w->pipe[0], &byte, 1) < 0)
+            byte = 0; /* it only wakes */
+        on = !atomic_load(&w->stopping);
+        double time = clock_seconds();
+        if (time - last > away + beat) {
+            forgive(w, time);
+            w->woke = time;
+        }
+        last = time;
+        bool beats = time - beaten >= beat;
+        beaten = beats ? time : beaten;
+        take_turn(w, time, beats);
+    }
+    if (w->links) {
+        if (!w->reports[0].left)
+            watchdog_end_bye(w);
+        watchdog_end_drain(w, 2);
+    }
+    return NULL;
+}
+
+static status start(watchdog *w)
+{
+    /* signals are for the thread that trains */
+    sigset_t all, before;
+    sigfillset(&all);
+    atomic_store(&w->stopping, false);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_create(&w->thread, NULL, watch, w);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return failed ? status_fail(STATUS_FAILED, "cannot start the watchdog's thread") : STATUS_OK;
+}
+
+static void stop(watchdog *w)
+{
+    atomic_store(&w->stopping, true);
+    if (write(w->pipe[1], "s", 1) == 1)
+        pthread_join(w->thread, NULL);
+}
+
+static void free_links(watchdog *w)
+{
+    for (int i = 0; i < watchdog_end_links(w); i++)
+        watchdog_link_close(&w->links[i]);
+    free(w->links);
+    free(w->reports);
+    w->links = NULL;
+    w->reports = NULL;
+}
+
+static void release(watchdog *w)
+{
+    free_links(w);
+    watchdog_scribe_close(w->scribe);
+    close(w->pipe[0]);
+    close(w->pipe[1]);
+    history_free(w->history);
+    free(w->polled);
+    free(w);
+}
+
+/* These links from now on; the thread must not run. */
+static void take_links(watchdog *w, int ranks, watchdog_link *links)
+{
+    unsigned long count = w->rank ? 1 : (unsigned long)ranks;
+    w->ranks = ranks;
+    w->links = links;
+    w->reports = must_calloc(count, sizeof *w->reports);
+    w->polled = must_realloc(w->polled, (count + 1) * sizeof *w->polled);
+    for (unsigned long i = 0; i < count; i++) {
+        w->reports[i].last = (watchdog_frame){.rank = (int)i, .micro_batch = -1, .waiting_for = -1};
+        memcpy(w->reports[i].last.host, links[i].host, sizeof links[i].host);
+    }
+}
+
+status watchdog_open(watchdog **out, const watchdog_limits *limits, watchdog_write *write_down, void *context)
+{
+    watchdog *w = must_calloc(1, sizeof *w);
+    w->rank = log_rank();
+    w->ranks = 1;
+    w->woke = -SOON_SECONDS;
+    w->own.last.waiting_for = w->own.last.micro_batch = -1;
+    w->history = history_new();
+    w->polled = must_calloc(1, sizeof *w->polled);
+    watchdog_limit(w, limits);
+    gethostname(w->host, sizeof w->host - 1);
+    watchdog_enter(w, DURING_START, false, 0, "reading the configuration");
+    MUST(pipe2(w->pipe, O_CLOEXEC) == 0, "no pipe");
+    status s = write_down ? watchdog_scribe_open(&w->scribe, write_down, context) : STATUS_OK;
+    if (s == STATUS_OK)
+        s = start(w);
+    if (s != STATUS_OK) {
+        release(w);
+        return s;
+    }
+    *out = w;
+    return STATUS_OK;
+}
+
+/* The thread begins anew with links; while it is away, joining watches itself (watchdog_link_star has limits). */
+status watchdog_join(watchdog *w, comm *c)
+{
+    if (!w)
+        return STATUS_OK;
+    int rank = comm_rank(c), ranks = comm_ranks(c);
+    watchdog_link *links = must_calloc(rank ? 1 : (unsigned long)ranks, sizeof *links);
+    status s = watchdog_link_star(links, c); /* still watched alone: somebody may be frozen already */
+    if (s != STATUS_OK) {
+        free(links);
+        return s;
+    }
+    stop(w);
+    w->rank = rank;
+    take_links(w, ranks, links);
+    atomic_store(&w->job, c);
+    return start(w);
+}
+
+void watchdog_leave(watchdog *w)
+{
+    if (!w || !w->links)
+        return;
+    watchdog_enter(w, DURING_END, false, watchdog_slot_read(&w->slot).at.step, "leaving the job");
+    stop(w);
+    free_links(w);
+    atomic_store(&w->job, NULL);
+    MUST(start(w) == STATUS_OK, "%s", status_message());
+}
+
+void watchdog_close(watchdog *w)
+{
+    if (!w)
+        return;
+    stop(w);
+    release(w);
+}

@@ -1,0 +1,121 @@
+/* How many tokens' logits exist at a time: by price, and where memory is short. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "engine/compile/compile.h"
+#include "engine/compile/model/loss_chunk.h"
+#include "engine/compile/plan/plan.h"
+#include "memory/log.h"
+
+/* A narrow model with Llama 3's vocabulary: where most memory is needed, most of it are logits. */
+static compile_options options_of(int tensor_ranks, const op_backend *backend)
+{
+    model_shape s = {.architecture = SHAPE_LLAMA,
+                     .layers = 2,
+                     .hidden_size = 256,
+                     .heads = 4,
+                     .kv_heads = 2,
+                     .ffn_size = 1024,
+                     .vocab_size = 128256,
+                     .max_sequence = 4096};
+    shape_fill(&s);
+    compile_options o = {.shape = s,
+                         .compute = DTYPE_BF16,
+                         .sequence = 4096,
+                         .micro_batch = 1,
+                         .microbatches = 2,
+                         .schedule = SCHEDULE_1F1B,
+                         .chunks = 1,
+                         .sequence_parallel = true,
+                         .backend = backend,
+                         .threads = 1,
+                         .train = true};
+    assert_int_equal(grid_make(&o.grid, tensor_ranks, 0, tensor_ranks, 1, 1, 1), STATUS_OK);
+    return o;
+}
+
+typedef struct facts {
+    int64_t arena, tokens;
+    int chunks, dropped; /* of one micro-batch */
+} facts;
+
+static facts compiled_with(const compile_options *o)
+{
+    compiled c = {0};
+    if (compile(&c, o) != STATUS_OK)
+        fail_msg("%s", status_message());
+    facts f = {.arena = c.arena_bytes, .tokens = c.options.loss_tokens, .dropped = c.dropped};
+    for (int i = 0; i < c.training.list.count; i++) {
+        const op *p = c.training.list.ops[i];
+        f.chunks += p->kind == OP_cross_entropy && p->microbatch == 0;
+        if (p->kind == OP_cross_entropy)
+            assert_true(p->in[0]->shape[0] <= f.tokens);
+    }
+    compile_free(&c);
+    return f;
+}
+
+/* 48 MiB of logits would be 192 tokens: 22 times through the gradient of the head for each micro-batch. */
+static void a_chunk_is_as_large_as_its_price_asks(void **state)
+{
+    (void)state;
+    compile_options gpu = options_of(1, NULL), cpu = options_of(1, &cpu_backend);
+    facts of_gpu = compiled_with(&gpu), of_cpu = compiled_with(&cpu);
+    assert_int_equal(of_gpu.tokens, 2048);
+    assert_int_equal(of_gpu.chunks, 2);
+    assert_int_equal(of_cpu.tokens, 256);
+    const profile *h = profile_named("h100");
+    double flops = profile_products(h, DTYPE_BF16), whole = loss_chunk_seconds(&gpu, 4096, flops, h->memory);
+    assert_true(loss_chunk_seconds(&gpu, 2048, flops, h->memory) <= 1.125 * whole);
+    assert_true(loss_chunk_seconds(&gpu, 1024, flops, h->memory) > 1.125 * whole);
+    assert_true(loss_chunk_seconds(&gpu, 192, flops, h->memory) > 2 * whole);
+}
+
+/* Less memory: first smaller chunks where they cost less than making again, never more than the budget, and alike on all
+ * ranks that divide the vocabulary. */
+static void a_budget_is_met_by_smaller_chunks_too(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        compile_options o = options_of(ranks, NULL);
+        facts free_of = compiled_with(&o);
+        int64_t logits = loss_chunk_bytes(&o, free_of.tokens);
+        o.budget = free_of.arena;
+        assert_int_equal(compiled_with(&o).tokens, free_of.tokens);
+        o.budget = free_of.arena - logits / 2;
+        facts shorter = compiled_with(&o);
+        assert_true(shorter.tokens < free_of.tokens);
+        assert_true(shorter.arena <= o.budget);
+        for (int rank = 1; rank < ranks; rank++) {
+            o.grid = grid_of(&o.grid, rank);
+            assert_int_equal(compiled_with(&o).tokens, shorter.tokens);
+        }
+    }
+}
+
+/* There no bit may hang on how much is made again, so the chunk, which decides the order of sums, may not hang on it. */
+static void on_the_cpu_a_budget_leaves_the_chunk_alone(void **state)
+{
+    (void)state;
+    compile_options o = options_of(1, &cpu_backend);
+    facts free_of = compiled_with(&o);
+    o.budget = free_of.arena - loss_chunk_bytes(&o, free_of.tokens) / 2;
+    facts shorter = compiled_with(&o);
+    assert_int_equal(shorter.tokens, free_of.tokens);
+    assert_true(shorter.dropped > 0);
+    assert_true(shorter.arena <= o.budget);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_chunk_is_as_large_as_its_price_asks),
+        cmocka_unit_test(a_budget_is_met_by_smaller_chunks_too),
+        cmocka_unit_test(on_the_cpu_a_budget_leaves_the_chunk_alone),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

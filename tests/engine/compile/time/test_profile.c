@@ -1,0 +1,205 @@
+/* Profiles as files: what is no profile is refused; and prices grow with sizes. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "engine/compile/time/profile.h"
+#include "tests/jobs/workfolder.h"
+
+static bool near(double a, double b)
+{
+    return fabs(a - b) <= 1e-8 * fabs(b);
+}
+
+static void a_file_that_is_no_profile_is_refused(void **state)
+{
+    static const struct {
+        const char *text, *said;
+    } cases[] = {
+        {"{\"half\": 1e12", "no profile"},
+        {"[1]", "not an object"},
+        {"{\"base\": \"h101\"}", "h101"},
+        {"{\"half\": \"fast\"}", "half"},
+        {"{\"memory\": 0}", "memory"},
+        {"{\"latency\": -1}", "latency"},
+        {"{\"node_ranks\": 0}", "node_ranks"},
+        {"{\"capacity\": -5}", "capacity"},
+        {"{\"cores\": -1}", "cores"},
+        {"{\"tiles\": []}", "tiles"},
+        {"{\"tiles\": [[128, 0, 0.5]]}", "tile 0"},
+        {"{\"points\": [[\"linears\", \"bf16\", false, [1, 1, 1], 1, 1]]}", "point 0"},
+        {"{\"points\": [[\"linear\", \"bf16\", false, [1, 1, 1], 0, 1]]}", "point 0"},
+        {"{\"points\": [[\"linear\", \"bf16\", false, [1, -5, 1], 1, 1]]}", "point 0"},
+        {"{\"processors\": -1}", "processors"},
+        {"{\"half\": 1, \"half\": 2}", "duplicate"},
+        {"{\"halff\": 1e12}", "did you mean half?"},
+        {"{\"netwrok\": 1e9}", "did you mean network?"},
+        {"{\"memory_share\": 7}", "memory_share is a share"},
+        {"{\"attention\": 1.5}", "attention is a share"},
+        {"{\"taken\": 1}", "taken is a share"},
+        {"{\"tiles\": [[128, 128, 2]]}", "tile 0"},
+        {"{\"points\": {}}", "points"},
+        {"{\"name\": 5}", "name"},
+        {"{\"base\": 5}", "base"},
+        {"{\"host_moves\": \"yes\"}", "host_moves"},
+        {"{\"as_lowered\": 1}", "as_lowered"},
+        {"{\"node_ranks\": 5000000000}", "node_ranks"},
+        {"{\"oversubscription\": 0.5}", "oversubscription"},
+    };
+    char *path = workfolder_path(*state, "bad.json");
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        profile p;
+        workfolder_write(path, cases[i].text, (int64_t)strlen(cases[i].text));
+        assert_int_equal(profile_open(&p, path), STATUS_USAGE);
+        workfolder_message_has(cases[i].said);
+        workfolder_message_has("bad.json");
+    }
+    profile p;
+    assert_int_equal(profile_open(&p, "h1000"), STATUS_USAGE);
+    workfolder_message_has("a100, a100-2022, h100, h200, b200, cpu");
+    free(path);
+}
+
+/* A network's file changes nothing of the device, a device's file only what it names. */
+static void a_file_says_what_differs(void **state)
+{
+    static const char text[] = "{\"base\": \"a100\", \"half\": 1e12, \"network\": 5e9, \"node_ranks\": 4}";
+    char *path = workfolder_path(*state, "some.json");
+    workfolder_write(path, text, sizeof text - 1);
+    profile p;
+    assert_int_equal(profile_open(&p, path), STATUS_OK);
+    assert_true(near(p.half, 1e12) && near(p.memory, profile_named("a100")->memory));
+    profile_free(&p);
+    p = *profile_named("h100");
+    assert_int_equal(profile_take_network(&p, path), STATUS_OK);
+    assert_true(near(p.half, profile_named("h100")->half) && near(p.network, 5e9) && p.node_ranks == 4);
+    free(path);
+}
+
+/* Of a network's file, too, nothing is passed over: a misspelt bandwidth would be the device's own. */
+static void a_network_that_is_none_is_refused(void **state)
+{
+    static const char *const texts[] = {"{\"nod\": 1e9}", "{\"node\": 0}", "{\"oversubscription\": \"4:1\"}", "[]"};
+    char *path = workfolder_path(*state, "network.json");
+    for (unsigned i = 0; i < sizeof texts / sizeof *texts; i++) {
+        profile p = *profile_named("h100");
+        workfolder_write(path, texts[i], (int64_t)strlen(texts[i]));
+        assert_int_equal(profile_take_network(&p, path), STATUS_USAGE);
+        workfolder_message_has("network.json");
+    }
+    free(path);
+}
+
+/* 4 nodes' worth of senders share what carries one: a quarter for each. */
+static void an_oversubscribed_network_is_divided(void **state)
+{
+    static const char text[] = "{\"network\": 40e9, \"oversubscription\": 4}";
+    char *path = workfolder_path(*state, "network.json");
+    profile p = *profile_named("h100");
+    workfolder_write(path, text, sizeof text - 1);
+    assert_int_equal(profile_take_network(&p, path), STATUS_OK);
+    assert_true(near(p.network, 10e9) && near(p.node, profile_named("h100")->node));
+    free(path);
+}
+
+/* ---- prices -------------------------------------------------------------------------------------------------------- */
+
+static double product(const profile *p, int64_t tokens, int64_t columns, int64_t depth)
+{
+    tensor x = {.type = DTYPE_BF16, .dims = 2, .shape = {tokens, depth, 1}, .pitch = depth};
+    tensor w = {.type = DTYPE_BF16, .dims = 2, .shape = {columns, depth, 1}, .pitch = depth};
+    tensor y = {.type = DTYPE_BF16, .dims = 2, .shape = {tokens, columns, 1}, .pitch = columns};
+    op o = {.kind = OP_linear, .in = {&x, &w}, .out = {&y}, .label = "test"};
+    return profile_op(p, &o);
+}
+
+/* 132 tiles of 128 x 256 are a wave; one more tile is another. */
+static void a_wave_that_is_not_full_takes_as_long(void **state)
+{
+    (void)state;
+    const profile *p = profile_named("h100");
+    double whole = product(p, 128LL * 132, 256LL * 8, 8192), more = product(p, 128LL * 133, 256LL * 8, 8192);
+    assert_true(whole >= 2.0 * 128 * 132 * 256 * 8 * 8192 / profile_products(p, DTYPE_BF16));
+    assert_true(more > 1.03 * whole);
+    assert_true(product(p, 64, 64, 64) < 1e-5 && product(p, 64, 64, 64) >= p->product_start);
+}
+
+/* At a measured size the measured time; between two, something between their speeds. */
+static void what_was_measured_is_the_price(void **state)
+{
+    (void)state;
+    profile p = *profile_named("cpu");
+    double slow = product(&p, 256, 256, 256), fast = product(&p, 4096, 4096, 4096),
+           middle = product(&p, 1024, 1024, 1024);
+    profile_point points[] = {{OP_linear, DTYPE_BF16, false, {256, 256, 256}, 3 * slow, slow, 0},
+                              {OP_linear, DTYPE_BF16, false, {4096, 4096, 4096}, 0.5 * fast, fast, 0}};
+    p.points = points;
+    p.count = 2;
+    assert_true(fabs(product(&p, 256, 256, 256) / slow - 3) < 0.01);
+    assert_true(fabs(product(&p, 4096, 4096, 4096) / fast - 0.5) < 0.01);
+    double share = product(&p, 1024, 1024, 1024) / middle;
+    assert_true(share > 0.6 && share < 2.9);
+}
+
+/* Of a host with two cores a rank of one thread has half, unless it was measured otherwise. */
+static void a_rank_has_its_share_of_the_cores(void **state)
+{
+    (void)state;
+    profile p = *profile_named("cpu"), one = p;
+    one.threads = 1;
+    double both = product(&p, 512, 512, 512);
+    assert_true(near(product(&one, 512, 512, 512), 2 * both));
+    profile_point points[] = {{OP_linear, DTYPE_BF16, false, {512, 512, 512}, 3 * both, both, 0},
+                              {OP_linear, DTYPE_BF16, false, {512, 512, 512}, 5 * both, 2 * both, 1}};
+    p.points = one.points = points;
+    p.count = one.count = 2;
+    assert_true(fabs(product(&p, 512, 512, 512) / both - 3) < 0.01);
+    assert_true(fabs(product(&one, 512, 512, 512) / both - 5) < 0.01);
+}
+
+static void what_is_saved_is_what_is_read(void **state)
+{
+    char *path = workfolder_path(*state, "saved.json");
+    profile p = *profile_named("cpu"), again;
+    profile_point points[] = {{OP_linear, DTYPE_BF16, true, {512, 256, 128}, 2e-3, 1e-3, 1},
+                              profile_point_of_transfer(&p, OP_all_reduce, 4096, 2, 3e-5)};
+    p.points = points;
+    p.count = 2;
+    p.latency = 12.5e-6;
+    assert_int_equal(profile_save(path, &p), STATUS_OK);
+    assert_int_equal(profile_open(&again, path), STATUS_OK);
+    assert_int_equal(again.count, 2);
+    assert_true(again.cores == p.cores && again.node_ranks == p.node_ranks && again.host_moves == p.host_moves);
+    assert_true(near(again.latency, p.latency) && near(again.half, p.half) && near(again.bus, p.bus));
+    for (int i = 0; i < 2; i++) {
+        const profile_point *x = &points[i], *y = &again.points[i];
+        assert_true(x->kind == y->kind && x->type == y->type && x->adds == y->adds && x->threads == y->threads);
+        assert_true(near(x->seconds, y->seconds) && near(x->model, y->model) && near(x->size[0], y->size[0]));
+    }
+    profile_free(&again);
+    assert_int_equal(profile_save(path, profile_named("a100-2022")), STATUS_OK);
+    assert_int_equal(profile_open(&again, path), STATUS_OK);
+    assert_true(again.as_lowered && again.attention <= 0 && again.processors == 108);
+    profile_free(&again);
+    free(path);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_file_that_is_no_profile_is_refused, workfolder_setup, workfolder_teardown),
+        cmocka_unit_test_setup_teardown(a_file_says_what_differs, workfolder_setup, workfolder_teardown),
+        cmocka_unit_test_setup_teardown(a_network_that_is_none_is_refused, workfolder_setup, workfolder_teardown),
+        cmocka_unit_test_setup_teardown(an_oversubscribed_network_is_divided, workfolder_setup, workfolder_teardown),
+        cmocka_unit_test(a_wave_that_is_not_full_takes_as_long),
+        cmocka_unit_test(what_was_measured_is_the_price),
+        cmocka_unit_test(a_rank_has_its_share_of_the_cores),
+        cmocka_unit_test_setup_teardown(what_is_saved_is_what_is_read, workfolder_setup, workfolder_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,153 @@
+/* What a run's incidents say about why it ended, and when starting again is of no use. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "engine/host/causes.h"
+#include "engine/host/incidents.h"
+#include "memory/log.h"
+#include "tests/jobs/workfolder.h"
+
+static cause trouble(incident_verdict verdict, int rank, int64_t step)
+{
+    cause c = {.known = true, .verdict = verdict, .rank = rank, .step = step};
+    strcpy(c.host, "node7");
+    return c;
+}
+
+static void what_says_most_counts(void **state)
+{
+    const char *folder = *state;
+    const incident before = {.verdict = INCIDENT_DATA, .rank = 9, .ranks = 4, .words = "of a job before", .ends = true};
+    const incident dead = {.verdict = INCIDENT_DEAD,
+                           .rank = 2,
+                           .ranks = 4,
+                           .host = "node\"7",
+                           .phase = DURING_SAVE,
+                           .step = 40,
+                           .quiet = 2,
+                           .words = "rank 2 is gone",
+                           .ends = true};
+    incident storage = dead, warning = dead;
+    storage.verdict = INCIDENT_STORAGE;
+    storage.rank = 3;
+    storage.words = "its storage \\ does not answer\n";
+    warning.verdict = INCIDENT_DATA;
+    warning.ends = false;
+    assert_int_equal(causes_position(folder), 0);
+    assert_false(causes_read(folder, 0).known);
+    assert_int_equal(incidents_append(folder, &before), STATUS_OK);
+    int64_t position = causes_position(folder);
+    assert_true(position > 0);
+    assert_false(causes_read(folder, position).known);
+    assert_int_equal(incidents_append(folder, &warning), STATUS_OK);
+    assert_false(causes_read(folder, position).known); /* nothing has ended with it */
+    assert_int_equal(incidents_append(folder, &dead), STATUS_OK);
+    cause c = causes_read(folder, position);
+    assert_true(c.known && c.verdict == INCIDENT_DEAD && c.rank == 2 && c.step == 40 && c.time > 1e9);
+    assert_string_equal(c.host, "node\"7");
+    assert_int_equal(incidents_append(folder, &storage), STATUS_OK);
+    assert_int_equal(incidents_append(folder, &dead), STATUS_OK);
+    c = causes_read(folder, position);
+    assert_true(c.verdict == INCIDENT_STORAGE && c.rank == 3);
+    assert_string_equal(c.words, "its storage \\ does not answer\n");
+}
+
+static void progress_is_the_last_step_of_the_metrics(void **state)
+{
+    char *metrics = workfolder_path(*state, "metrics.jsonl"), *folder = workfolder_path(*state, "checkpoints");
+    char *latest = workfolder_path(*state, "checkpoints/latest");
+    assert_int_equal(causes_progress(*state), 0);
+    mkdir(folder, 0755);
+    workfolder_write(latest, "step-00000120", 13);
+    assert_int_equal(causes_progress(*state), 120);
+    static const char lines[] = "{\"step\": 121, \"loss\": 1}\n{\"step\": 122, \"eval_loss\": 3}\n{\"step\": 12";
+    workfolder_write(metrics, lines, sizeof lines - 1);
+    assert_int_equal(causes_progress(*state), 122); /* what is torn is not done */
+    char *many = must_alloc(40000);
+    memset(many, 'x', 40000);
+    memcpy(many + 39950, "\n{\"step\": 77, \"loss\": 2}\n", 25);
+    workfolder_write(metrics, many, 39975);
+    assert_int_equal(causes_progress(*state), 77);
+    free(many);
+    unlink(metrics);
+    char *merges = workfolder_path(*state, "merges.jsonl");
+    static const char server[] = "{\"merge\":3,\"slot\":0}\n{\"merge\":4,\"slot\":1}\n{\"merge\":5";
+    workfolder_write(merges, server, sizeof server - 1);
+    assert_int_equal(causes_progress(*state), 4); /* of a server */
+    free(merges);
+    free(latest);
+    free(folder);
+    free(metrics);
+}
+
+/* Weighs the same trouble until it is given up; how often it was started again. */
+static int restarts(causes *k, cause why, int64_t progress, int64_t each)
+{
+    for (int n = 0; n < 50; n++, progress += each) {
+        causes_advice a = causes_weigh(k, &why, progress);
+        if (a.give_up)
+            return n;
+        why.step += each;
+    }
+    return 50;
+}
+
+static void trouble_that_comes_again_is_given_up(void **state)
+{
+    (void)state;
+    causes k = {0};
+    assert_int_equal(restarts(&k, trouble(INCIDENT_DATA, 0, 8), 7, 0), 1); /* the second time is proof */
+    k = (causes){0};
+    assert_int_equal(restarts(&k, trouble(INCIDENT_NUMBERS, 0, 8), 7, 0), 1);
+    k = (causes){0}; /* the first job came to step 7; the next three came no further */
+    assert_int_equal(restarts(&k, trouble(INCIDENT_DEAD, 3, 8), 7, 0), 2);
+    k = (causes){0}; /* each time further: as often as it takes */
+    assert_int_equal(restarts(&k, trouble(INCIDENT_DEAD, 3, 8), 7, 5), 50);
+    k = (causes){0}; /* nobody says why, and nothing moves */
+    assert_int_equal(restarts(&k, (cause){.rank = -1, .step = -1}, 0, 0), 7);
+}
+
+static void different_troubles_are_no_repetition(void **state)
+{
+    (void)state;
+    causes k = {0};
+    for (int i = 0; i < 7; i++) {
+        cause why = trouble(i % 2 ? INCIDENT_DEAD : INCIDENT_FROZEN, i % 3, 8);
+        assert_null(causes_weigh(&k, &why, 0).give_up);
+    }
+    cause why = trouble(INCIDENT_DEAD, 0, 8);
+    assert_non_null(causes_weigh(&k, &why, 0).give_up); /* but eight starts without a step are */
+}
+
+static void waits_grow_and_begin_anew_with_progress(void **state)
+{
+    (void)state;
+    causes k = {0};
+    const double expected[] = {0, 1, 2, 4, 8, 16};
+    for (int i = 0; i < 6; i++) {
+        cause why = trouble(INCIDENT_DEAD, i, 8);
+        assert_true(causes_weigh(&k, &why, 7).wait == expected[i]);
+    }
+    cause why = trouble(INCIDENT_DEAD, 0, 9);
+    assert_true(causes_weigh(&k, &why, 8).wait == 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(what_says_most_counts, workfolder_setup, workfolder_teardown),
+        cmocka_unit_test_setup_teardown(progress_is_the_last_step_of_the_metrics, workfolder_setup,
+                                        workfolder_teardown),
+        cmocka_unit_test(trouble_that_comes_again_is_given_up),
+        cmocka_unit_test(different_troubles_are_no_repetition),
+        cmocka_unit_test(waits_grow_and_begin_anew_with_progress),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,132 @@
+/* The host file of `phalanx supervise`, and the words of its command. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "memory/log.h"
+#include "tests/jobs/workfolder.h"
+#include "tools/supervise/hosts.h"
+#include "tools/supervise/supervise_command.h"
+
+static status read_text(hosts *h, void **state, const char *text)
+{
+    char *path = workfolder_path(*state, "hosts");
+    workfolder_write(path, text, (int64_t)strlen(text));
+    status s = hosts_read(h, path);
+    free(path);
+    return s;
+}
+
+static char *written(const hosts *h, void **state, int ranks)
+{
+    int64_t bytes;
+    char *path = workfolder_path(*state, "written");
+    assert_int_equal(hosts_write(h, path, ranks), STATUS_OK);
+    char *text = (char *)workfolder_read(path, &bytes);
+    free(path);
+    return text;
+}
+
+static void hosts_are_left_out_and_spares_taken(void **state)
+{
+    hosts h;
+    assert_int_equal(read_text(&h, state, "# the cluster\na slots=4\n\n b.cluster.net slots=4 # old\nc:2\nd\n"),
+                     STATUS_OK);
+    assert_int_equal(h.count, 4);
+    assert_int_equal(hosts_slots(&h), 11);
+    char *text = written(&h, state, 8);
+    assert_string_equal(text, "a slots=4\nb.cluster.net slots=4\n");
+    free(text);
+    hosts_find(&h, "a.cluster.net")->out = true;
+    assert_int_equal(hosts_slots(&h), 7);
+    text = written(&h, state, 5);
+    assert_string_equal(text, "b.cluster.net slots=4\nc slots=1\n");
+    free(text);
+    assert_ptr_equal(hosts_find(&h, "b"), &h.entry[1]);
+    assert_ptr_equal(hosts_find(&h, "b.cluster.net"), &h.entry[1]);
+    assert_null(hosts_find(&h, "b.elsewhere.net"));
+    assert_null(hosts_find(&h, "bb"));
+    assert_null(hosts_find(&h, ""));
+    hosts_free(&h);
+}
+
+static void wrong_host_files_are_refused_with_their_line(void **state)
+{
+    static const struct {
+        const char *text, *word;
+    } cases[] = {
+        {"", "names no host"},
+        {"# nothing\n\n", "names no host"},
+        {"a slots=0\n", "hosts:1: expected NAME slots=N"},
+        {"a\na slots=2\n", "hosts:2: a is named twice"},
+        {"a:-3\n", "hosts:1"},
+    };
+    hosts h;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(read_text(&h, state, cases[i].text), STATUS_USAGE);
+        workfolder_message_has(cases[i].word);
+    }
+    assert_int_equal(hosts_read(&h, "/nowhere/hosts"), STATUS_USAGE);
+    workfolder_message_has("/nowhere/hosts");
+}
+
+static char *joined(char **words)
+{
+    char *text = must_strdup("");
+    for (int i = 0; words[i]; i++) {
+        char *next = must_format("%s%s%s", text, i ? " " : "", words[i]);
+        free(text);
+        text = next;
+    }
+    supervise_command_free_words(words);
+    return text;
+}
+
+enum { WORDS = 32 };
+
+/* The words of a line, which is changed. */
+static status open_line(supervise_command *k, char *line, char *words[WORDS])
+{
+    int count = 0;
+    for (char *word; (word = strtok_r(line, "|", &line));)
+        words[count++] = word;
+    return supervise_command_open(k, count, words);
+}
+
+static void words_are_filled_in(void **state)
+{
+    (void)state;
+    char line[] = "mpirun|-np|{ranks}|--hostfile|{hosts}|-x|N={ranks}:{ranks}|build/phalanx|train|demo.yaml|"
+                  "parallel.data=8|run.folder=x";
+    char fixed[] = "phalanx|train|a.yaml", none[] = "sh|-c|phalanx train a.yaml", bare[] = "phalanx|train";
+    char *words[WORDS];
+    supervise_command k;
+    assert_int_equal(open_line(&k, line, words), STATUS_OK);
+    assert_int_equal(k.config, 9);
+    assert_true(supervise_command_sized(&k));
+    char *text = joined(supervise_command_expand(&k, 12, "/r/hosts", 3));
+    assert_string_equal(text, "mpirun -np 12 --hostfile /r/hosts -x N=12:12 build/phalanx train demo.yaml run.folder=x "
+                              "parallel.data=3");
+    free(text);
+    text = joined(supervise_command_expand(&k, 12, "/r/hosts", 0));
+    assert_non_null(strstr(text, "demo.yaml parallel.data=8 run.folder=x"));
+    free(text);
+    assert_int_equal(open_line(&k, fixed, words), STATUS_OK);
+    assert_false(supervise_command_sized(&k));
+    assert_int_equal(open_line(&k, none, words), STATUS_USAGE);
+    assert_int_equal(open_line(&k, bare, words), STATUS_USAGE);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(hosts_are_left_out_and_spares_taken),
+        cmocka_unit_test(wrong_host_files_are_refused_with_their_line),
+        cmocka_unit_test(words_are_filled_in),
+    };
+    return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);
+}

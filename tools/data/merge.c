@@ -1,0 +1,104 @@
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/files/indexed.h"
+#include "engine/text/buffer.h"
+#include "engine/text/tokenizer.h"
+#include "engine/data/tokenizer_files.h"
+#include "memory/log.h"
+#include "tools/data/dataset.h"
+#include "tools/options.h"
+#include "tools/stop.h"
+#include "tools/tools.h"
+
+static status merge_tokenizers(const char *output, char *const *prefixes, int count)
+{
+    tokenizer *first = NULL, *other = NULL;
+    status s = STATUS_OK;
+    for (int i = 0; i < count && s == STATUS_OK; i++) {
+        s = dataset_tokenizer(&other, prefixes[i]);
+        if (s == STATUS_OK && first && other && !tokenizer_equal(first, other))
+            s = status_fail(STATUS_FAILED, "%s comes from another tokenizer than the data sets before it", prefixes[i]);
+        if (!first) {
+            first = other;
+            other = NULL;
+        }
+        tokenizer_close(other);
+        other = NULL;
+    }
+    if (s == STATUS_OK && first && output)
+        s = tokenizer_files_save_beside(first, output);
+    tokenizer_close(first);
+    return s;
+}
+
+static status merge_inputs(const char *output, indexed *const *inputs, int count)
+{
+    indexed_writer *w;
+    TRY(indexed_writer_open(&w, output, dataset_room(inputs, count)));
+    buffer_ids ids = {0};
+    status s = STATUS_OK;
+    for (int i = 0; i < count; i++)
+        for (int64_t k = 0; k < indexed_documents(inputs[i]) && s == STATUS_OK; k++)
+            s = dataset_copy(w, &ids, inputs[i], k);
+    buffer_ids_free(&ids);
+    return dataset_finish(s, w);
+}
+
+static status merge(const char *output, char *const *prefixes, int count, bool force)
+{
+    indexed **inputs = must_calloc((unsigned long)count, sizeof *inputs);
+    status s = merge_tokenizers(NULL, prefixes, count);
+    int64_t documents = 0, tokens = 0;
+    for (int i = 0; i < count && s == STATUS_OK; i++) {
+        if (strcmp(prefixes[i], output) == 0)
+            s = status_fail(STATUS_USAGE, "--output %s is one of the inputs", output);
+        else
+            s = indexed_open(&inputs[i], prefixes[i]);
+        if (s == STATUS_OK) {
+            documents += indexed_documents(inputs[i]);
+            tokens += indexed_tokens(inputs[i]);
+        }
+    }
+    if (s == STATUS_OK)
+        s = dataset_prepare(output, force);
+    if (s == STATUS_OK)
+        s = merge_inputs(output, inputs, count);
+    if (s == STATUS_OK)
+        s = merge_tokenizers(output, prefixes, count);
+    if (s == STATUS_OK)
+        log_info("%s: %lld documents, %lld tokens", output, (long long)documents, (long long)tokens);
+    for (int i = 0; i < count; i++)
+        indexed_close(inputs[i]);
+    free(inputs);
+    return s;
+}
+
+int merge_main(int argc, char **argv)
+{
+    const char *output = NULL;
+    bool force = false;
+    const options_row rows[] = {
+        {"--output", OPTIONS_TEXT, "PREFIX", "write PREFIX.bin and PREFIX.idx", &output, 0, 0, NULL},
+        {"--force", OPTIONS_FLAG, NULL, "replace a data set that is there", &force, 0, 0, NULL},
+    };
+    stop_catch();
+    const options_command command = {
+        .name = "merge",
+        .operands = "PREFIX...",
+        .summary =
+            "Writes the documents of several data sets (.bin/.idx), one set after the other, into one. Copies of\n"
+            "the tokenizer stored with the inputs must be equal; one is stored with the result.",
+        .least = 1,
+        .most = -1,
+        .row = rows,
+        .rows = sizeof rows / sizeof *rows};
+    int count, parsed = options_parse(&command, &count, argc, argv);
+    if (parsed != OPTIONS_GO_ON)
+        return parsed;
+    status s = output ? merge(output, argv + 1, count, force) : status_fail(STATUS_USAGE, "--output is missing");
+    if (s != STATUS_OK)
+        log_error("merge: %s", status_message());
+    return stop_exit(s);
+}

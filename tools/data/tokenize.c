@@ -1,0 +1,261 @@
+#include <ctype.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "engine/files/atomic.h"
+#include "engine/files/indexed.h"
+#include "engine/train/report.h"
+#include "engine/text/corpus.h"
+#include "engine/text/documents.h"
+#include "engine/text/tokenizer.h"
+#include "engine/data/tokenizer_files.h"
+#include "memory/clock.h"
+#include "memory/log.h"
+#include "tools/data/dataset.h"
+#include "tools/options.h"
+#include "tools/stop.h"
+#include "tools/tools.h"
+#include "tools/data/train_vocab.h"
+
+typedef struct options {
+    const char *output, *tokenizer, *separator;
+    int64_t train_vocab, threads;
+    int train_type, format, append_eod, special_text;
+    bool quiet, force;
+    documents_settings documents;
+    char *const *inputs;
+    int count;
+} options;
+
+static const char *const types[] = {"unigram", "bpe", NULL};
+static const char *const formats[] = {"auto", "text", "jsonl", NULL};
+static const char *const no_yes[] = {"no", "yes", NULL};
+static const char *const specials[] = {"ids", "text", NULL};
+
+static void more_help(FILE *out)
+{
+    fputs(
+        "Inputs may be packed with gzip, zstd, xz or bzip2. --format auto looks at each file: JSON-lines if the first\n"
+        "line is a JSON object or the name ends in .jsonl, .ndjson or .json (before .gz and so on) or --field is "
+        "given,\n"
+        "else UTF-8 text; anything else (Parquet, archives, other encodings) is refused with what to do; --format "
+        "text\n"
+        "takes it as it is. Without --separator a text file is one document; TEXT may have \\n \\t \\f \\r \\0 \\xHH, "
+        "as in\n"
+        "'\\n\\n' or '<|endoftext|>'. Documents without text are passed over. A tokenizer FILE is a SentencePiece "
+        ".model,\n"
+        "a Hugging Face tokenizer.json of byte-level BPE, or a folder that holds one; a copy of it is stored with the\n"
+        "data set. The result is the same for any --threads.\n",
+        out);
+}
+
+/* The bytes that the text of --separator stands for; the caller's. */
+static status unescape(char **out, int64_t *length, const char *text)
+{
+    static const char letters[] = "nrtf0\\", bytes[] = "\n\r\t\f\0\\";
+    char *made = must_alloc(strlen(text) + 1);
+    int64_t used = 0;
+    for (const char *at = text; *at; at++) {
+        if (*at != '\\') {
+            made[used++] = *at;
+            continue;
+        }
+        at++;
+        const char *letter = *at ? strchr(letters, *at) : NULL;
+        if (letter) {
+            made[used++] = bytes[letter - letters];
+        } else if (*at == 'x' && isxdigit((unsigned char)at[1]) && isxdigit((unsigned char)at[2])) {
+            made[used++] = (char)strtol((char[]){at[1], at[2], 0}, NULL, 16);
+            at += 2;
+        } else {
+            free(made);
+            return status_fail(STATUS_USAGE, "--separator %s: a backslash is followed by n, r, t, f, 0, xHH or another",
+                               text);
+        }
+    }
+    *out = made;
+    *length = used;
+    return used ? STATUS_OK : status_fail(STATUS_USAGE, "--separator: the text is empty");
+}
+
+/* What the table of options cannot check. */
+static status check(options *o, char **separator)
+{
+    static const documents_format by_choice[] = {DOCUMENTS_SNIFF, DOCUMENTS_TEXT, DOCUMENTS_JSON_LINES};
+    if (!o->output || !o->tokenizer)
+        return status_fail(STATUS_USAGE, "%s is missing; `phalanx tokenize --help` explains",
+                           o->output ? "--tokenizer" : "--output");
+    o->documents.format = o->format == 0 && o->documents.field ? DOCUMENTS_JSON_LINES : by_choice[o->format];
+    if (o->separator)
+        TRY(unescape(separator, &o->documents.separator_length, o->separator));
+    o->documents.separator = *separator;
+    if (o->train_vocab && strcmp(o->tokenizer, "bytes") == 0)
+        return status_fail(STATUS_USAGE, "--train-vocab: the byte tokenizer is not trained; name a FILE to write");
+    for (int i = 0; i < o->count; i++)
+        if (o->train_vocab && strcmp(o->inputs[i], "-") == 0)
+            return status_fail(STATUS_USAGE, "--train-vocab reads the input twice: standard input cannot be");
+    return STATUS_OK;
+}
+
+static status train(const options *o, int64_t total)
+{
+    const train_vocab_options how = {.output = o->tokenizer,
+                                     .type = types[o->train_type],
+                                     .vocab_size = o->train_vocab,
+                                     .total = total,
+                                     .quiet = o->quiet};
+    documents *d;
+    TRY(documents_open(&d, &o->documents, o->inputs, o->count));
+    status s = train_vocab(&how, d);
+    documents_close(d);
+    return s;
+}
+
+typedef struct work { /* what the sink and the ticks see */
+    indexed_writer *writer;
+    const documents *documents;
+    report_progress bar;
+    bool quiet;
+} work;
+
+static status take(void *context, const int32_t *ids, int64_t count)
+{
+    work *w = context;
+    return indexed_writer_document(w->writer, ids, count);
+}
+
+static status tick(void *context, const corpus_count *so_far)
+{
+    work *w = context;
+    (void)so_far;
+    if (!w->quiet)
+        report_progress_update(&w->bar, (double)documents_consumed(w->documents));
+    return stop_asked();
+}
+
+static int64_t size_of_inputs(const options *o)
+{
+    int64_t total = 0;
+    for (int i = 0; i < o->count; i++) {
+        struct stat facts;
+        if (strcmp(o->inputs[i], "-") == 0 || stat(o->inputs[i], &facts) != 0 || !S_ISREG(facts.st_mode))
+            return 0;
+        total += facts.st_size;
+    }
+    return total;
+}
+
+static status encode_all(const options *o, const tokenizer *t, corpus_count *done, int64_t total)
+{
+    documents *d;
+    work w = {.quiet = o->quiet, .bar = report_progress_begin(stderr, "tokenizing", (double)total, true)};
+    TRY(documents_open(&d, &o->documents, o->inputs, o->count));
+    status s = indexed_writer_open(&w.writer, o->output, tokenizer_vocab_size(t));
+    if (s == STATUS_OK) {
+        corpus_settings settings = {.threads = (int)o->threads,
+                                    .flags = o->special_text ? TOKENIZER_PLAIN : 0,
+                                    .end_of_document = o->append_eod};
+        w.documents = d;
+        s = corpus_encode(t, d, &settings, done, take, tick, &w);
+        report_progress_end(&w.bar);
+        if (s == STATUS_OK && done->documents == 0)
+            s = status_fail(STATUS_FAILED, "the input holds no text");
+        if (s == STATUS_OK)
+            s = tokenizer_files_save_beside(t, o->output);
+        if (s == STATUS_OK)
+            s = indexed_writer_close(w.writer);
+        else
+            indexed_writer_abandon(w.writer);
+    }
+    documents_close(d);
+    return s;
+}
+
+static void say(const options *o, const tokenizer *t, const corpus_count *done, double seconds)
+{
+    if (!o->quiet)
+        log_info("%s: %lld documents, %.1f MB of text, %lld tokens of a vocabulary of %d (%.2f bytes a token), %.1f "
+                 "MB/s",
+                 o->output, (long long)done->documents, 1e-6 * (double)done->bytes, (long long)done->tokens,
+                 tokenizer_vocab_size(t), (double)done->bytes / (double)done->tokens,
+                 1e-6 * (double)done->bytes / (seconds + 1e-9));
+    if (done->malformed)
+        log_warn("%lld of the documents are not all UTF-8: what is not became U+FFFD", (long long)done->malformed);
+}
+
+static status check_outputs(const options *o)
+{
+    TRY(dataset_prepare(o->output, o->force));
+    if (o->train_vocab && !o->force && atomic_exists(o->tokenizer))
+        return status_fail(STATUS_FAILED,
+                           "%s is there already: use it without --train-vocab, or replace it with --force",
+                           o->tokenizer);
+    return o->train_vocab ? dataset_make_parent(o->tokenizer) : STATUS_OK;
+}
+
+static status run(options *o)
+{
+    int64_t total = size_of_inputs(o);
+    TRY(check_outputs(o));
+    if (o->train_vocab)
+        TRY(train(o, total));
+    tokenizer *t;
+    TRY(tokenizer_files_open(&t, o->tokenizer));
+    double start = clock_seconds();
+    corpus_count done = {0};
+    status s = encode_all(o, t, &done, total);
+    if (s == STATUS_OK)
+        say(o, t, &done, clock_seconds() - start);
+    tokenizer_close(t);
+    return s;
+}
+
+int tokenize_main(int argc, char **argv)
+{
+    cpu_set_t processors;
+    options o = {.append_eod = 1};
+    o.threads = sched_getaffinity(0, sizeof processors, &processors) == 0 ? CPU_COUNT(&processors) : 1;
+    const options_row rows[] = {
+        {"--output", OPTIONS_TEXT, "PREFIX", "write PREFIX.bin and PREFIX.idx", &o.output, 0, 0, NULL},
+        {"--tokenizer", OPTIONS_TEXT, "bytes|FILE", "the 256 bytes, or what FILE holds", &o.tokenizer, 0, 0, NULL},
+        {"--train-vocab", OPTIONS_INTEGER, "N", "first train a SentencePiece model of N tokens, written to FILE",
+         &o.train_vocab, 300, 1 << 20, NULL},
+        {"--train-type", OPTIONS_CHOICE, NULL, "what kind of model (unigram)", &o.train_type, 0, 0, types},
+        {"--format", OPTIONS_CHOICE, NULL, "what the inputs are (auto)", &o.format, 0, 0, formats},
+        {"--field", OPTIONS_TEXT, "NAME", "field of a JSON line that holds the text (text)", &o.documents.field, 0, 0,
+         NULL},
+        {"--separator", OPTIONS_TEXT, "TEXT", "what separates the documents of a text file", &o.separator, 0, 0, NULL},
+        {"--append-eod", OPTIONS_CHOICE, NULL, "end each document with the tokenizer's end (yes)", &o.append_eod, 0, 0,
+         no_yes},
+        {"--special-tokens", OPTIONS_CHOICE, NULL, "names of special tokens within the text become (ids)",
+         &o.special_text, 0, 0, specials},
+        {"--threads", OPTIONS_INTEGER, "N", "threads that encode (the processors at hand)", &o.threads, 1, 1024, NULL},
+        {"--force", OPTIONS_FLAG, NULL, "replace a data set or a vocabulary that is there", &o.force, 0, 0, NULL},
+        {"--quiet", OPTIONS_FLAG, NULL, "say nothing but what fails", &o.quiet, 0, 0, NULL},
+    };
+    const options_command command = {.name = "tokenize",
+                                     .operands = "INPUT...|-",
+                                     .summary = "Turns text or JSON-lines into a data set of token ids (Megatron's "
+                                                ".bin/.idx); - is standard input.",
+                                     .least = 1,
+                                     .most = -1,
+                                     .row = rows,
+                                     .rows = sizeof rows / sizeof *rows,
+                                     .more_help = more_help};
+    int parsed = options_parse(&command, &o.count, argc, argv);
+    if (parsed != OPTIONS_GO_ON)
+        return parsed;
+    o.inputs = argv + 1;
+    char *separator = NULL;
+    stop_catch();
+    status s = check(&o, &separator);
+    if (s == STATUS_OK)
+        s = run(&o);
+    if (s != STATUS_OK)
+        log_error("tokenize: %s", status_message());
+    free(separator);
+    return stop_exit(s);
+}

@@ -1,0 +1,86 @@
+#include "tools/data/train_vocab.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/files/atomic.h"
+#include "engine/train/report.h"
+#include "engine/text/sentencepiece.h"
+#include "engine/text/sentences.h"
+#include "memory/clock.h"
+#include "memory/log.h"
+#include "tools/stop.h"
+
+/* The library reads all sentences, then trains, and says nothing: a thread of ours watches. */
+typedef struct work {
+    const train_vocab_options *options;
+    documents *documents;
+    sentences *sentences;
+    _Atomic int64_t consumed; /* bytes of the inputs */
+    atomic_bool read, done;
+} work;
+
+static bool next(void *context, const char **text, int64_t *length)
+{
+    work *w = context;
+    bool more = sentences_next(w->sentences, text, length);
+    atomic_store(&w->consumed, documents_consumed(w->documents));
+    if (!more && !atomic_exchange(&w->read, true) && !w->options->quiet)
+        log_info("%.1f MB of text read, training on it", 1e-6 * (double)sentences_bytes(w->sentences));
+    return more;
+}
+
+static void *watch(void *context)
+{
+    work *w = context;
+    const struct timespec nap = {.tv_nsec = 50000000};
+    bool quiet = w->options->quiet, training = false;
+    report_progress bar =
+        report_progress_begin(stderr, "reading text for the vocabulary", (double)w->options->total, true);
+    while (!atomic_load(&w->done)) {
+        nanosleep(&nap, NULL);
+        if (stop_asked() != STATUS_OK) {
+            report_progress_end(&bar);
+            log_error("tokenize: %s", status_message());
+            (void)stop_exit(STATUS_FAILED);
+        }
+        if (!training && atomic_load(&w->read)) {
+            training = true;
+            report_progress_end(&bar);
+            bar = report_progress_begin(stderr, "training the vocabulary", -1, false);
+        }
+        if (!quiet)
+            report_progress_update(&bar, (double)atomic_load(&w->consumed));
+    }
+    report_progress_end(&bar);
+    return NULL;
+}
+
+status train_vocab(const train_vocab_options *o, documents *d)
+{
+    double start = clock_seconds();
+    work w = {.options = o, .documents = d, .sentences = sentences_open(d)};
+    sentencepiece_training how = {
+        .vocab_size = o->vocab_size, .type = o->type, .most_sentences = 1000000, .threads = 4};
+    if (!o->quiet)
+        log_info("training a SentencePiece %s model of %lld tokens", how.type, (long long)how.vocab_size);
+    buffer model = {0};
+    pthread_t watcher;
+    int failed = pthread_create(&watcher, NULL, watch, &w);
+    MUST(!failed, "a thread does not start: %s", strerror(failed));
+    status trained = sentencepiece_train(&model, &how, next, &w);
+    atomic_store(&w.done, true);
+    pthread_join(watcher, NULL);
+    status s = sentences_result(w.sentences); /* a failure to read is the cause of what the trainer said */
+    if (s == STATUS_OK)
+        s = trained == STATUS_OK ? atomic_replace(o->output, model.bytes, model.length)
+                                 : status_context(trained, "--train-vocab");
+    if (s == STATUS_OK && !o->quiet)
+        log_info("%s: %lld tokens from %.1f MB of text in %.1f s", o->output, (long long)how.vocab_size,
+                 1e-6 * (double)sentences_bytes(w.sentences), clock_seconds() - start);
+    buffer_free(&model);
+    sentences_close(w.sentences);
+    return s;
+}

@@ -1,0 +1,297 @@
+/* phalanx plan: what a configuration needs and costs, on any number of ranks, without running anything. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "engine/run/choices.h"
+#include "engine/config/config.h"
+#include "engine/compile/compile.h"
+#include "engine/compile/plan/plan.h"
+#include "engine/compile/plan/plan_text.h"
+#include "engine/outer/outer.h"
+#include "engine/state/weights.h"
+#include "kernels/device.h"
+#include "memory/log.h"
+#include "memory/units.h"
+#include "parallel/schedule/timeline.h"
+#include "tools/options.h"
+#include "tools/threads.h"
+#include "tools/plan/plan_search.h"
+#include "tools/tools.h"
+
+typedef struct wishes {
+    bool json, listing, schedule, every, cpu, search;
+    const char *svg, *device, *network_file, *memory_size, *write;
+    int64_t rank, ranks; /* -1, 0: not given */
+    double tflops, efficiency, memory, node, network, islands;
+    int64_t node_ranks;
+} wishes;
+
+/* The profile asked for, with what the command line says otherwise. */
+static status prices_of(profile *out, const wishes *w)
+{
+    TRY(profile_open(out, w->device ? w->device : "h100"));
+    if (w->network_file)
+        TRY(profile_take_network(out, w->network_file));
+    double share = w->efficiency > 0 ? w->efficiency / out->tile[0].share : 1;
+    for (int i = 0; i < PROFILE_TILES; i++)
+        out->tile[i].share *= share;
+    if (w->tflops > 0)
+        out->half = out->single = w->tflops * 1e12;
+    out->memory = w->memory > 0 ? w->memory * 1e9 : out->memory;
+    out->node = w->node > 0 ? w->node * 1e9 : out->node;
+    out->network = w->network > 0 ? w->network * 1e9 : out->network;
+    out->node_ranks = w->node_ranks > 0 ? (int)w->node_ranks : out->node_ranks;
+    return STATUS_OK;
+}
+
+static status lay_out(grid *out, const config *c, const wishes *w)
+{
+    int data = c->parallel.data ? c->parallel.data : 1;
+    int64_t model = (int64_t)c->parallel.tensor * c->parallel.context * c->parallel.pipeline;
+    int64_t ranks = w->ranks ? w->ranks : model * data;
+    if (ranks > INT32_MAX)
+        return status_fail(STATUS_USAGE, "parallel.tensor x pipeline x data = %lld ranks are too many",
+                           (long long)ranks);
+    TRY(config_lay_out(out, c, (int)ranks, 0));
+    if (w->rank >= ranks)
+        return status_fail(STATUS_USAGE, "--rank %lld: the layout has ranks 0 to %lld", (long long)w->rank,
+                           (long long)ranks - 1);
+    return STATUS_OK;
+}
+
+static status list_rank(const compile_options *options, int rank)
+{
+    compile_options o = *options;
+    o.grid = grid_of(&o.grid, rank);
+    compiled c = {0};
+    status s = compile(&c, &o);
+    if (s == STATUS_OK)
+        plan_text_listing(stdout, &c);
+    compile_free(&c);
+    return s;
+}
+
+/* What this job as one of outer.slots islands sends to the others. */
+static void print_islands(const config *c, const plan *p, double bandwidth)
+{
+    char arena[UNITS_TEXT], change[UNITS_TEXT], sent[UNITS_TEXT], received[UNITS_TEXT], server[UNITS_TEXT];
+    outer_plan o = outer_plan_of(c, p->options.grid.ranks, p->step_seconds, bandwidth);
+    units_bytes(arena, (double)o.arena);
+    units_bytes(change, (double)o.change);
+    units_bytes(sent, (double)o.sent);
+    units_bytes(received, (double)o.received);
+    units_bytes(server, (double)o.server_arena);
+    printf("\nislands           %d, merging every %d steps: a change is %s (%.1f x smaller than fp32); each island "
+           "sends %s\n"
+           "                  and receives %s, %.3g s at %.3g Gbit/s; %.1f%% of the time computes; %s of host "
+           "memory a rank\n",
+           c->outer.slots, c->outer.every, change, 4.0 * (double)p->parameters / (double)o.change, sent, received,
+           o.seconds, bandwidth / 1e9, 100 * o.computing, arena);
+    if (o.server_arena > 0)
+        printf("                  phalanx server: %s of host memory on one rank, divided among several\n", server);
+    if (o.epsilon > 0)
+        printf("                  outer.noise %g: (epsilon %.3g, delta %g) differential privacy of each island over "
+               "the run\n",
+               c->outer.noise, o.epsilon, OUTER_DELTA);
+}
+
+static void print_json(const config *c, const plan *p, double bandwidth)
+{
+    outer_plan o =
+        c->outer.every > 0 ? outer_plan_of(c, p->options.grid.ranks, p->step_seconds, bandwidth) : (outer_plan){0};
+    char *islands =
+        must_format("\"islands\": {\"every\": %d, \"slots\": %d, \"change_bytes\": %lld, \"bytes_sent\": %lld, "
+                    "\"bytes_received\": %lld, \"bandwidth\": %.17g, \"merge_seconds\": %.17g, \"computing\": %.17g, "
+                    "\"arena_bytes\": %lld, \"server_arena_bytes\": %lld, \"epsilon\": %.17g}",
+                    c->outer.every, c->outer.slots, (long long)o.change, (long long)o.sent, (long long)o.received,
+                    bandwidth, o.seconds, o.computing, (long long)o.arena, (long long)o.server_arena, o.epsilon);
+    plan_text_json(stdout, p, c->outer.every > 0 ? islands : "");
+    free(islands);
+}
+
+/* What a run in this folder has measured of a GPU's memory beside the arena. */
+static status read_reserve(reserve *out, const config *c)
+{
+    choices known = {0};
+    char *path = must_format("%s/" CHOICES_FILE, c->run.folder);
+    *out = reserve_assumed;
+    status s = choices_read(&known, path);
+    for (int i = 0; i < known.reserves; i++)
+        reserve_note(out, known.reserve[i].communicators, known.reserve[i].bytes);
+    choices_free(&known);
+    free(path);
+    return s;
+}
+
+static status show(const config *c, const compile_options *options, const wishes *w, const profile *of)
+{
+    reserve beside;
+    profile prices = *of;
+    plan p = {0};
+    TRY(read_reserve(&beside, c));
+    prices.reserve = &beside;
+    if (w->listing)
+        return list_rank(options, w->rank < 0 ? 0 : (int)w->rank);
+    double islands = c->outer.bandwidth > 0 ? c->outer.bandwidth : w->islands * 1e9;
+    status s = plan_make(&p, options, &prices, w->every, (int)w->rank);
+    if (s == STATUS_OK)
+        s = plan_price_order(&p);
+    if (s == STATUS_OK && w->json)
+        print_json(c, &p, islands);
+    else if (s == STATUS_OK)
+        plan_text_report(stdout, &p);
+    if (s == STATUS_OK && !w->json && w->cpu && !w->device && w->tflops <= 0)
+        puts("                  these are an H100's figures, though train.device is cpu: --device cpu is a small CPU,\n"
+             "                  and --flops and the options beside it describe another machine");
+    if (s == STATUS_OK && !w->json && c->outer.every > 0)
+        print_islands(c, &p, islands);
+    if (s == STATUS_OK && w->schedule) {
+        fputc('\n', stdout);
+        timeline_print(stdout, &p.spans, timeline_style_of(stdout));
+    }
+    if (s == STATUS_OK && w->svg)
+        s = timeline_svg(w->svg, &p.spans);
+    plan_free(&p);
+    return s;
+}
+
+/* Whose working memory is planned. The CUDA backend tells without a device; where its shared object is not, that part is
+ * left out. */
+static const op_backend *backend_of(const config *c)
+{
+    const device_interface *cuda;
+    if (c->train.device != CONFIG_CUDA)
+        return &cpu_backend;
+    return device_load(&cuda, "cuda") == STATUS_OK ? cuda->backend : NULL;
+}
+
+/* On the ranks of --ranks, or of the configuration. */
+static status find_layout(config *c, const wishes *w)
+{
+    profile prices;
+    int64_t ranks = w->ranks ? w->ranks : (int64_t)c->parallel.tensor * c->parallel.pipeline * c->parallel.data;
+    if (ranks < 1)
+        return status_fail(STATUS_USAGE, "--search: say --ranks N, or parallel.data in the configuration");
+    if (w->device && !config_is_given(c, "parallel.schedule_for")) { /* what --write writes finds the same */
+        free(c->parallel.schedule_for);
+        c->parallel.schedule_for = must_strdup(w->device);
+    }
+    plan_search_wishes said = {.json = w->json, .ranks = (int)ranks, .memory = w->memory_size, .write = w->write};
+    TRY(prices_of(&prices, w));
+    status s = plan_search(c, &prices, backend_of(c), &said);
+    profile_free(&prices);
+    return s;
+}
+
+static status show_plan(config *c, const wishes *w)
+{
+    grid g;
+    compile_options o;
+    TRY(lay_out(&g, c, w));
+    TRY(compile_options_from(&o, c, &g, backend_of(c),
+                             threads_of_rank(c, g.ranks, w->node_ranks > 0 ? (int)w->node_ranks : 8)));
+    o.evaluate = c->data.validation.count > 0 && c->evaluate.every > 0;
+    profile prices = {0};
+    status s = prices_of(&prices, w);
+    if (s == STATUS_OK)
+        s = show(c, &o, w, &prices);
+    profile_free(&prices);
+    return s;
+}
+
+/* What the other way of planning would pass over without a word. */
+static status check_wishes(const wishes *w)
+{
+    if (!w->search && (w->memory_size || w->write))
+        return status_fail(STATUS_USAGE, "%s is an option of --search: add that", w->write ? "--write" : "--memory");
+    if (w->json && (w->listing || w->schedule))
+        return status_fail(STATUS_USAGE, "%s is text, and --json is for programs: one of them at a time",
+                           w->listing ? "--listing" : "--schedule");
+    const char *of_one = w->listing     ? "--listing"
+                         : w->schedule  ? "--schedule"
+                         : w->svg       ? "--svg"
+                         : w->every     ? "--every-rank"
+                         : w->rank >= 0 ? "--rank"
+                                        : NULL;
+    if (w->search && of_one)
+        return status_fail(STATUS_USAGE,
+                           "%s is of one layout, and --search looks at many: --write FILE, then plan FILE %s", of_one,
+                           of_one);
+    return STATUS_OK;
+}
+
+static status run(config *c, wishes *w)
+{
+    TRY(check_wishes(w));
+    w->cpu = c->train.device == CONFIG_CPU;
+    TRY(weights_configure(c)); /* model.from and model.config: sizes are read, weights are not */
+    TRY(w->search ? find_layout(c, w) : show_plan(c, w));
+    return fflush(stdout) == 0 && !ferror(stdout) ? STATUS_OK
+                                                  : status_fail(STATUS_FAILED, "the output cannot be written");
+}
+
+/* OPTIONS_GO_ON, or the exit status */
+static int read_wishes(wishes *w, int *operands, int argc, char **argv)
+{
+    *w = (wishes){.rank = -1, .islands = 1};
+    const options_row rows[] = {
+        {"--json", OPTIONS_FLAG, NULL, "the same facts for programs", &w->json, 0, 0, NULL},
+        {"--ranks", OPTIONS_INTEGER, "N", "ranks of the job; else tensor x pipeline x parallel.data", &w->ranks, 1,
+         INT32_MAX, NULL},
+        {"--rank", OPTIONS_INTEGER, "N", "exactly this rank instead of one of each kind", &w->rank, 0, INT32_MAX, NULL},
+        {"--every-rank", OPTIONS_FLAG, NULL, "exactly every rank instead of one of each kind", &w->every, 0, 0, NULL},
+        {"--listing", OPTIONS_FLAG, NULL, "the program of --rank N (0), one op a line", &w->listing, 0, 0, NULL},
+        {"--schedule", OPTIONS_FLAG, NULL, "draw the pipeline's timeline", &w->schedule, 0, 0, NULL},
+        {"--svg", OPTIONS_TEXT, "FILE", "draw it into an SVG file", &w->svg, 0, 0, NULL},
+        {"--search", OPTIONS_FLAG, NULL, "find the fastest layouts on --ranks N instead", &w->search, 0, 0, NULL},
+        {"--memory", OPTIONS_TEXT, "SIZE", "of --search: memory of a device (80GiB); else the profile's",
+         &w->memory_size, 0, 0, NULL},
+        {"--write", OPTIONS_TEXT, "FILE", "of --search: write the best as a configuration", &w->write, 0, 0, NULL},
+        {"--device", OPTIONS_TEXT, "NAME|FILE",
+         "prices: a100, h100, h200, b200, cpu, or a file of phalanx bench --profile; default h100", &w->device, 0, 0,
+         NULL},
+        {"--network", OPTIONS_TEXT, "FILE",
+         "JSON, as of a profile: node_ranks, node, network (bytes/s of a rank), latency, oversubscription, ...",
+         &w->network_file, 0, 0, NULL},
+        {"--flops", OPTIONS_NUMBER, "T", "peak TFLOP/s of a device, instead of the profile's", &w->tflops, 1e-6, 1e9,
+         NULL},
+        {"--efficiency", OPTIONS_NUMBER, "E", "share of it that large products reach", &w->efficiency, 1e-3, 1, NULL},
+        {"--bandwidth", OPTIONS_NUMBER, "G", "GB/s of a device's memory", &w->memory, 1e-3, 1e9, NULL},
+        {"--node-bandwidth", OPTIONS_NUMBER, "G", "GB/s a rank sends within its node", &w->node, 1e-3, 1e9, NULL},
+        {"--network-bandwidth", OPTIONS_NUMBER, "G", "GB/s a rank sends to other nodes", &w->network, 1e-3, 1e9, NULL},
+        {"--node-ranks", OPTIONS_INTEGER, "N", "ranks of a node", &w->node_ranks, 1, 1024, NULL},
+        {"--island-bandwidth", OPTIONS_NUMBER, "G", "Gbit/s between islands (outer.bandwidth, else 1)", &w->islands,
+         1e-6, 1e6, NULL},
+    };
+    const options_command command = {
+        .name = "plan",
+        .operands = "CONFIG.yaml [key=value ...]",
+        .summary = "Says what a training step as CONFIG.yaml describes it needs and does: memory by class, arena, "
+                   "FLOPs, traffic,\n"
+                   "bubble, for any number of ranks, without running anything: no data, no device, no peers.",
+        .least = 1,
+        .most = -1,
+        .row = rows,
+        .rows = sizeof rows / sizeof *rows,
+        .more_help = config_help,
+    };
+    return options_parse(&command, operands, argc, argv);
+}
+
+int plan_main(int argc, char **argv)
+{
+    wishes w;
+    int operands, code = read_wishes(&w, &operands, argc, argv);
+    if (code != OPTIONS_GO_ON)
+        return code;
+    config c;
+    status s = config_load(&c, argv[1], operands - 1, argv + 2);
+    if (s == STATUS_OK) {
+        s = run(&c, &w);
+        config_free(&c);
+    }
+    if (s != STATUS_OK)
+        log_error("%s", status_message());
+    return (int)s;
+}

@@ -1,0 +1,211 @@
+#include "tools/plan/plan_search.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/config/scalar.h"
+#include "engine/files/atomic.h"
+#include "memory/clock.h"
+#include "memory/log.h"
+#include "memory/units.h"
+
+enum { SHOWN = 10, LAYOUT_TEXT = 160, WHY_TEXT = 160 };
+
+static void layout_text(char out[LAYOUT_TEXT], const search_layout *l)
+{
+    static const char *const recomputes[] = {
+        [RECOMPUTE_NONE] = "none", [RECOMPUTE_SELECTIVE] = "selective", [RECOMPUTE_FULL] = "full"};
+    char stages[64] = "";
+    if (l->pipeline > 1)
+        snprintf(stages, sizeof stages, " x%d %s%s", l->chunks, schedule_name(l->schedule), l->divided ? " v" : "");
+    snprintf(out, LAYOUT_TEXT, "%3d%c %3d %4d %4d %5d  %-10s%s", l->tensor, l->tensor > 1 && l->sequence ? 's' : ' ',
+             l->pipeline, l->data, l->zero, l->micro_batch, l->budgeted ? "budget" : recomputes[l->recompute], stages);
+}
+
+/* ---- why another loses --------------------------------------------------------------------------------------------------- */
+
+typedef struct loss {
+    const char *what;
+    double seconds;
+} loss;
+
+static int by_loss(const void *a, const void *b)
+{
+    double x = ((const loss *)a)->seconds, y = ((const loss *)b)->seconds;
+    return (x < y) - (x > y);
+}
+
+/* What a rank's time is more of, the most first: "bubble +3.1%, tensor +1.0%" of the best one's step. */
+static void why_text(char out[WHY_TEXT], const search_result *r, const search_result *best)
+{
+    loss all[AXIS_COUNT + 2] = {{"computing", r->compute - best->compute},
+                                {"bubble", r->bubble * r->seconds - best->bubble * best->seconds}};
+    int count = 2, used = 0;
+    for (int a = 0; a < AXIS_COUNT; a++)
+        if (axis_has_messages((axis)a))
+            all[count++] = (loss){axis_name((axis)a), r->exposed[a] - best->exposed[a]};
+    qsort(all, (size_t)count, sizeof *all, by_loss);
+    out[0] = 0;
+    for (int i = 0; i < 2; i++)
+        if (all[i].seconds > 0.002 * best->seconds)
+            used += snprintf(out + used, (size_t)(WHY_TEXT - used), "%s%s +%.1f%%", used ? ", " : "", all[i].what,
+                             100 * all[i].seconds / best->seconds);
+}
+
+static double exposed_of(const search_result *r)
+{
+    double sum = 0;
+    for (int a = 0; a < AXIS_COUNT; a++)
+        sum += r->exposed[a];
+    return sum;
+}
+
+/* ---- tables -------------------------------------------------------------------------------------------------------------- */
+
+static void print_row(const search_result *r, const search_result *best, const config *c, int number)
+{
+    char layout[LAYOUT_TEXT], why[WHY_TEXT], memory[UNITS_TEXT], rate[UNITS_TEXT];
+    double tokens = (double)c->train.global_batch * (double)c->train.sequence,
+           days = r->seconds * (double)c->train.steps / 86400;
+    layout_text(layout, &r->layout);
+    why_text(why, r, best);
+    units_bytes(memory, (double)(r->arena + r->beside));
+    units_count(rate, tokens / r->seconds);
+    printf("%3d %8.4g %9s %5.1f%% %9s %6.1f%% %6.1f%% %8.3g | %-48s %s\n", number, r->seconds, rate, 100 * r->mfu,
+           memory, 100 * r->bubble, 100 * exposed_of(r) / r->seconds, days, layout, why);
+}
+
+static void print_found(const search *s, const config *c)
+{
+    for (int i = 0; i < s->count && i < SHOWN; i++)
+        if (s->results[i].layout.schedule == SCHEDULE_AUTO) {
+            printf("auto: a schedule found with the prices of %s, by a run with parallel.schedule_for=%s\n",
+                   c->parallel.schedule_for, c->parallel.schedule_for);
+            return;
+        }
+}
+
+static void print_table(const search *s, const config *c, const profile *prices, int ranks, double seconds)
+{
+    const search_result *best = &s->results[0];
+    double hours = best->seconds * (double)c->train.steps / 3600 * ranks;
+    printf("%d layouts on %d ranks, %d of them worth a look, %d compiled and played on %s; %.1f s\n\n", s->layouts,
+           ranks, s->within, s->exact, prices->name, seconds);
+    printf("      step,s  tokens/s    MFU    memory  bubble waiting     days | tensor pipeline data zero micro  "
+           "recompute, "
+           "schedule; slower for\n");
+    for (int i = 0; i < s->count && i < SHOWN; i++)
+        print_row(&s->results[i], best, c, i + 1);
+    printf("\ndays of train.steps = %lld steps; the first takes %.4g GPU hours. s: with sequence parallelism; v: "
+           "vocabulary divided over the stages; waiting: for transfers that nothing hides\n",
+           (long long)c->train.steps, hours);
+    print_found(s, c);
+}
+
+static void json_row(const search_result *r, const config *c)
+{
+    static const char *const recomputes[] = {
+        [RECOMPUTE_NONE] = "none", [RECOMPUTE_SELECTIVE] = "selective", [RECOMPUTE_FULL] = "full"};
+    const search_layout *l = &r->layout;
+    printf("{\"step_seconds\": %.17g, \"estimated_seconds\": %.17g, \"tokens_per_second\": %.17g, \"mfu\": %.17g, "
+           "\"bubble\": %.17g, \"exposed_seconds\": %.17g, \"memory_bytes\": %lld, ",
+           r->seconds, l->seconds, (double)c->train.global_batch * (double)c->train.sequence / r->seconds, r->mfu,
+           r->bubble, exposed_of(r), (long long)(r->arena + r->beside));
+    printf(
+        "\"tensor\": %d, \"sequence\": %s, \"pipeline\": %d, \"virtual_stages\": %d, \"schedule\": \"%s\", \"data\": "
+        "%d, \"zero\": %d, \"micro_batch\": %d, \"recompute\": \"%s\", \"vocabulary\": \"%s\"}",
+        l->tensor, l->sequence ? "true" : "false", l->pipeline, l->chunks, schedule_name(l->schedule), l->data, l->zero,
+        l->micro_batch, l->budgeted ? "budget" : recomputes[l->recompute], l->divided ? "stages" : "ends");
+}
+
+static void print_json(const search *s, const config *c)
+{
+    printf("{\"layouts\": %d, \"exact\": %d, \"results\": [", s->layouts, s->exact);
+    for (int i = 0; i < s->count; i++) {
+        fputs(i ? ",\n  " : "\n  ", stdout);
+        json_row(&s->results[i], c);
+    }
+    fputs("]}\n", stdout);
+}
+
+/* ---- progress ------------------------------------------------------------------------------------------------------------ */
+
+static void show_progress(void *context, int done, int all, const search_result *best)
+{
+    bool terminal = *(const bool *)context;
+    char layout[LAYOUT_TEXT] = "none fits yet", seconds[UNITS_TEXT] = "";
+    if (best) {
+        layout_text(layout, &best->layout);
+        snprintf(seconds, sizeof seconds, "%.4g s: ", best->seconds);
+    }
+    fprintf(stderr, "%sphalanx: %d of at most %d played; best %s%s%s", terminal ? "\r\033[K" : "", done, all, seconds,
+            layout, terminal && done < all ? "" : "\n");
+}
+
+/* ---- the best as a configuration ------------------------------------------------------------------------------------------ */
+
+static status write_best(const char *path, const search *s, const search_terms *t)
+{
+    config best = search_configuration(t->config, &s->results[0].layout, search_budget(t, &s->results[0].layout));
+    char *text = config_text(&best);
+    status ok = atomic_replace(path, text, (int64_t)strlen(text));
+    free(text);
+    return ok;
+}
+
+/* A search takes minutes: what cannot be written is to be known before. */
+static status can_write(const char *path)
+{
+    atomic_file *tried;
+    TRY(atomic_open(&tried, path));
+    atomic_abandon(tried);
+    return STATUS_OK;
+}
+
+static status say_nothing_fits(const search *s, int64_t memory)
+{
+    char layout[LAYOUT_TEXT], needs[UNITS_TEXT], has[UNITS_TEXT], more[UNITS_TEXT];
+    double all = (double)(s->least.arena + s->least.beside);
+    layout_text(layout, &s->least.layout);
+    units_bytes(needs, all);
+    units_bytes(has, (double)memory);
+    units_bytes(more, all - (double)memory);
+    return status_fail(
+        STATUS_USAGE,
+        "nothing fits: the smallest of %d layouts (tensor %d, pipeline %d, data %d, ZeRO %d, micro-batch "
+        "%d) needs %s a rank, %s more than %s: use more ranks, or narrower states",
+        s->layouts, s->least.layout.tensor, s->least.layout.pipeline, s->least.layout.data, s->least.layout.zero,
+        s->least.layout.micro_batch, needs, more, has);
+}
+
+status plan_search(const config *c, const profile *prices, const op_backend *backend, const plan_search_wishes *w)
+{
+    search s;
+    bool terminal = isatty(STDERR_FILENO);
+    double began = clock_seconds();
+    search_terms t = {.config = c,
+                      .ranks = w->ranks,
+                      .prices = prices,
+                      .memory = prices->capacity,
+                      .backend = backend,
+                      .progress = show_progress,
+                      .context = &terminal};
+    if (w->memory && (!scalar_size(w->memory, &t.memory) || t.memory <= 0))
+        return status_fail(STATUS_USAGE, "--memory %s is no size: write it like 80GiB", w->memory);
+    if (t.memory <= 0)
+        return status_fail(STATUS_USAGE, "%s has no memory of its own: say --memory 32GiB, for each rank",
+                           prices->name);
+    if (w->write)
+        TRY(can_write(w->write));
+    TRY(search_run(&s, &t));
+    status ok = s.count ? STATUS_OK : say_nothing_fits(&s, t.memory);
+    if (ok == STATUS_OK && w->json)
+        print_json(&s, c);
+    else if (ok == STATUS_OK)
+        print_table(&s, c, prices, w->ranks, clock_seconds() - began);
+    if (ok == STATUS_OK && w->write)
+        ok = write_best(w->write, &s, &t);
+    search_free(&s);
+    return ok;
+}

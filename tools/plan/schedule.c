@@ -1,0 +1,254 @@
+/* phalanx schedule: bubble, memory and timeline of a pipeline schedule, without a model. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "memory/log.h"
+#include "parallel/schedule/schedule_check.h"
+#include "parallel/schedule/schedule_make.h"
+#include "parallel/schedule/schedule_search.h"
+#include "parallel/schedule/timeline.h"
+#include "tools/options.h"
+#include "tools/tools.h"
+
+static const double NUMBER_MOST = 1e12;
+
+typedef struct wishes {
+    int kind; /* schedule_kind */
+    int64_t stages, chunks, microbatches;
+    const char *costs, *keeps, *svg;
+    double memory; /* 0: not given */
+    bool json, barrier;
+} wishes;
+
+/* What the whole stage does for one micro-batch, in seconds, and holds, in units of its activations. */
+typedef struct stage_terms {
+    double forward, input, weight, message;
+    double after_forward, after_input;
+} stage_terms;
+
+/* `count` numbers with commas between, of at least 0, and none so large that sums of them are no numbers. */
+static status read_numbers(double *out, int count, const char *name, const char *text)
+{
+    const char *at = text;
+    for (int i = 0; i < count; i++) {
+        char *end;
+        out[i] = strtod(at, &end);
+        if (end == at || !(out[i] >= 0 && out[i] <= NUMBER_MOST) || *end != (i + 1 < count ? ',' : '\0'))
+            return status_fail(STATUS_USAGE, "%s %.80s: give %d numbers from 0 to %g with commas between", name, text,
+                               count, NUMBER_MOST);
+        at = end + 1;
+    }
+    return STATUS_OK;
+}
+
+static status read_terms(stage_terms *out, const wishes *w)
+{
+    double costs[4], keeps[2] = {1, 1};
+    TRY(read_numbers(costs, 4, "--costs", w->costs));
+    if (w->keeps)
+        TRY(read_numbers(keeps, 2, "--keeps", w->keeps));
+    if (!(costs[0] > 0 && costs[1] > 0))
+        return status_fail(STATUS_USAGE, "--costs %.80s: a forward and an input's gradient take time", w->costs);
+    *out = (stage_terms){costs[0], costs[1], costs[2], costs[3], keeps[0], keeps[1]};
+    return STATUS_OK;
+}
+
+/* By global chunk and by stage, as the search wants them. */
+typedef struct tables {
+    simulate_cost *costs;
+    double *holds, *defers, *peaks, *limit;
+} tables;
+
+static void open_tables(tables *t, const wishes *w, const stage_terms *of)
+{
+    unsigned long chunks = (unsigned long)w->chunks, stages = (unsigned long)w->stages, n = stages * chunks;
+    double share = 1 / (double)w->chunks;
+    *t = (tables){.costs = must_alloc(n * sizeof *t->costs),
+                  .holds = must_alloc(n * sizeof(double)),
+                  .defers = must_alloc(n * sizeof(double)),
+                  .peaks = must_calloc(stages, sizeof(double)),
+                  .limit = must_alloc(stages * sizeof(double))};
+    for (unsigned long g = 0; g < n; g++) {
+        t->costs[g] = (simulate_cost){of->forward * share, of->input * share, of->weight * share};
+        t->holds[g] = of->after_forward * share;
+        t->defers[g] = of->after_input * share;
+    }
+}
+
+static void close_tables(tables *t)
+{
+    free(t->costs);
+    free(t->holds);
+    free(t->defers);
+    free(t->peaks);
+    free(t->limit);
+}
+
+static double most(const double *of, int64_t count)
+{
+    double value = 0;
+    for (int64_t i = 0; i < count; i++)
+        value = of[i] > value ? of[i] : value;
+    return value;
+}
+
+/* Within --memory, or what 1F1B holds. */
+static status find(schedule *out, tables *t, const wishes *w, const stage_terms *of)
+{
+    int stages = (int)w->stages, chunks = (int)w->chunks, microbatches = (int)w->microbatches;
+    double limit = w->memory, least = of->after_forward;
+    if (limit > 0 && limit < least * (1 - 1e-9))
+        return status_fail(STATUS_USAGE, "auto: a stage holds at least %g, of one micro-batch, and --memory is %g",
+                           least, limit);
+    if (limit <= 0) {
+        schedule s;
+        TRY(schedule_make(&s, SCHEDULE_1F1B, stages, chunks, microbatches));
+        schedule_search_peaks(t->peaks, &s, t->holds, t->defers);
+        limit = most(t->peaks, stages);
+        schedule_free(&s);
+    }
+    for (int i = 0; i < stages; i++)
+        t->limit[i] = limit;
+    return schedule_search(out, &(schedule_search_terms){.stages = stages,
+                                                         .chunks = chunks,
+                                                         .microbatches = microbatches,
+                                                         .costs = t->costs,
+                                                         .hop = of->message,
+                                                         .holds = t->holds,
+                                                         .defers = t->defers,
+                                                         .limit = {t->limit, chunks == 2 ? t->limit : NULL},
+                                                         .barrier = w->barrier});
+}
+
+static status make(schedule *out, tables *t, const wishes *w, const stage_terms *of)
+{
+    if (w->kind == SCHEDULE_AUTO) {
+        TRY(find(out, t, w, of));
+    } else {
+        TRY(schedule_make(out, (schedule_kind)w->kind, (int)w->stages, (int)w->chunks, (int)w->microbatches));
+    }
+    status ok = schedule_check(out);
+    schedule_search_peaks(t->peaks, out, t->holds, t->defers);
+    double peak = most(t->peaks, w->stages);
+    if (ok == STATUS_OK && w->memory > 0 && peak > w->memory * (1 + 1e-9))
+        ok = status_fail(STATUS_USAGE, "%s holds %g micro-batches of a stage, and --memory is %g",
+                         schedule_name(out->kind), peak, w->memory);
+    if (ok != STATUS_OK)
+        schedule_free(out);
+    return ok;
+}
+
+/* The share of `time` in which the busiest stage has nothing to do. */
+static double bubble(const simulation *sim, double time)
+{
+    double busy = 0;
+    for (int i = 0; i < sim->schedule->stages; i++)
+        busy = sim->stages[i].busy > busy ? sim->stages[i].busy : busy;
+    return time > 0 ? 1 - busy / time : 0;
+}
+
+static void print_json(const schedule *s, const simulation *sim, const double *peaks)
+{
+    static const char letters[ACTION_KINDS] = {'F', 'B', 'I', 'W'};
+    printf("{\"schedule\": \"%s\", \"folded\": %s, \"stages\": %d, \"chunks\": %d, \"micro_batches\": %d,\n"
+           " \"bubble\": %.9g, \"bubble_with_barrier\": %.9g, \"span\": %.9g, \"length\": %.9g, \"peak\": %.9g,\n"
+           " \"timeline\": [",
+           schedule_name(s->kind), s->folded ? "true" : "false", s->stages, s->chunks, s->microbatches,
+           bubble(sim, sim->span), bubble(sim, sim->length), sim->span, sim->length, most(peaks, s->stages));
+    for (int stage = 0; stage < s->stages; stage++) {
+        printf("%s\n  {\"stage\": %d, \"busy\": %.9g, \"peak\": %.9g, \"actions\": [", stage ? "," : "", stage,
+               sim->stages[stage].busy, peaks[stage]);
+        for (int i = 0; i < s->counts[stage]; i++) {
+            action a = s->actions[stage][i];
+            printf("%s\n   [\"%c\", %d, %d, %.9g, %.9g]", i ? "," : "", letters[a.kind], a.chunk, a.microbatch,
+                   sim->spans[stage][i].start, sim->spans[stage][i].end);
+        }
+        fputs("]}", stdout);
+    }
+    fputs("]}\n", stdout);
+}
+
+static void print_text(const schedule *s, const simulation *sim, const double *peaks)
+{
+    timeline_print(stdout, sim, timeline_style_of(stdout));
+    printf("\nbubble %.4f of the longest stage's time (%.6g), %.4f where the update waits for all stages (%.6g)\n",
+           bubble(sim, sim->span), sim->span, bubble(sim, sim->length), sim->length);
+    printf("peak of activations, in micro-batches of a stage: %.4g\n", most(peaks, s->stages));
+}
+
+static status run(const wishes *w)
+{
+    stage_terms of = {0};
+    TRY(read_terms(&of, w));
+    tables t;
+    schedule s;
+    simulation sim;
+    open_tables(&t, w, &of);
+    status ok = make(&s, &t, w, &of);
+    if (ok == STATUS_OK) {
+        double share = of.after_forward > 0 ? of.after_input / of.after_forward : 0;
+        ok = simulate_run(&sim, &s, t.costs, of.message, share);
+        if (ok == STATUS_OK) {
+            for (int i = 0; i < s.stages; i++) /* as --keeps counts it, here and in pictures */
+                sim.stages[i].peak = t.peaks[i];
+            (w->json ? print_json : print_text)(&s, &sim, t.peaks);
+            ok = w->svg ? timeline_svg(w->svg, &sim) : STATUS_OK;
+            simulate_free(&sim);
+        }
+        schedule_free(&s);
+    }
+    close_tables(&t);
+    TRY(ok);
+    return fflush(stdout) == 0 && !ferror(stdout) ? STATUS_OK
+                                                  : status_fail(STATUS_FAILED, "the output cannot be written");
+}
+
+/* OPTIONS_GO_ON, or the exit status */
+static int read_wishes(wishes *w, int *operands, int argc, char **argv)
+{
+    enum { MOST = 1024 };
+    *w = (wishes){.kind = SCHEDULE_1F1B, .stages = 4, .chunks = 1, .microbatches = 8, .costs = "1,1,1,0"};
+    const options_row rows[] = {
+        {"--kind", OPTIONS_CHOICE, NULL, "auto: found for the costs within the memory (1f1b)", &w->kind, 0, 0,
+         schedule_names},
+        {"--stages", OPTIONS_INTEGER, "P", "pipeline stages (4)", &w->stages, 1, MOST, NULL},
+        {"--chunks", OPTIONS_INTEGER, "V", "virtual stages; 2 for zb-v, v-half and v-min (1)", &w->chunks, 1, MOST,
+         NULL},
+        {"--micro-batches", OPTIONS_INTEGER, "M", "of a step (8)", &w->microbatches, 1, 1 << 20, NULL},
+        {"--costs", OPTIONS_TEXT, "F,I,W,MESSAGE",
+         "of a micro-batch on a stage: forward, gradients of input and weights, a message (1,1,1,0)", &w->costs, 0, 0,
+         NULL},
+        {"--keeps", OPTIONS_TEXT, "F,I", "activations held after a forward, and between I and W (1,1)", &w->keeps, 0, 0,
+         NULL},
+        {"--memory", OPTIONS_NUMBER, "M", "most that a stage may hold, in the same unit (auto: what 1f1b holds)",
+         &w->memory, 1e-9, 1e9, NULL},
+        {"--barrier", OPTIONS_FLAG, NULL, "auto: shorten the step whose update waits for all stages", &w->barrier, 0, 0,
+         NULL},
+        {"--json", OPTIONS_FLAG, NULL, "the same facts for programs, and when each action begins and ends", &w->json, 0,
+         0, NULL},
+        {"--svg", OPTIONS_TEXT, "FILE", "draw the timeline into an SVG file", &w->svg, 0, 0, NULL},
+    };
+    const options_command command = {
+        .name = "schedule",
+        .operands = "",
+        .summary = "Says how much of a pipeline's time is bubble, what its stages hold at their peak, and when each\n"
+                   "action runs, for given costs and without a model.",
+        .least = 0,
+        .most = 0,
+        .row = rows,
+        .rows = sizeof rows / sizeof *rows,
+    };
+    return options_parse(&command, operands, argc, argv);
+}
+
+int schedule_main(int argc, char **argv)
+{
+    wishes w;
+    int operands, code = read_wishes(&w, &operands, argc, argv);
+    if (code != OPTIONS_GO_ON)
+        return code;
+    status s = run(&w);
+    if (s != STATUS_OK)
+        log_error("%s", status_message());
+    return (int)s;
+}

@@ -1,0 +1,222 @@
+/* phalanx timeline: pictures of a step, as it is predicted and as it was measured. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/config/config.h"
+#include "engine/files/atomic.h"
+#include "engine/run/trace.h"
+#include "engine/state/weights.h"
+#include "kernels/device.h"
+#include "memory/log.h"
+#include "tools/embed.h"
+#include "tools/options.h"
+#include "tools/page.h"
+#include "tools/threads.h"
+#include "tools/plan/timeline_sources.h"
+#include "tools/tools.h"
+
+EMBED(timeline_page, "tools/plan/timeline_page.html");
+
+enum { MOST_SPANS = 40000, MOST_PICTURES = 2 }; /* of a picture on the page: some megabytes */
+
+typedef struct wishes {
+    const char *output, *device, *network;
+    int64_t ranks, step; /* 0, -1: not given */
+} wishes;
+
+static json_t *names_of_axes(void)
+{
+    json_t *list = json_array();
+    for (int a = 0; a < PICTURE_ALONG; a++)
+        json_array_append_new(list, json_string(picture_along(a)));
+    return list;
+}
+
+static status write_page(const wishes *w, const char *title, const picture *all, int count, picture_names *names,
+                         const plan *p)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < count; i++)
+        json_array_append_new(list, picture_json(&all[i], names, MOST_SPANS));
+    const grid *g = &p->options.grid;
+    char *words = must_format("%d ranks: tensor %d, pipeline %d, data %d; %s, %d micro-batches of %d x %lld tokens",
+                              g->ranks, g->size[GRID_TENSOR], g->size[GRID_PIPELINE], g->size[GRID_DATA],
+                              schedule_name(p->options.schedule), p->options.microbatches, p->options.micro_batch,
+                              (long long)p->options.sequence);
+    json_t *data =
+        json_pack("{s:s, s:s, s:[s, s, s, s, s], s:o, s:[s, s, s, s, s, s], s:O, s:I, s:o}", "title", title, "words",
+                  words, "kinds", "forward", "backward", "weights' gradients", "update", "waiting", "axes",
+                  names_of_axes(), "classes", "inputs", "weights", "gradients", "optimizer", "kept", "temporary",
+                  "names", names->list, "budget", (json_int_t)p->options.budget, "pictures", list);
+    MUST(data, "out of host memory");
+    status s = page_write(w->output, timeline_page, "@DATA@", data);
+    json_decref(data);
+    free(words);
+    return s;
+}
+
+static status write_events(const wishes *w, const picture *all, int count, const picture_names *names)
+{
+    json_t *events = json_array();
+    for (int i = 0, first = 0; i < count; first += all[i].count, i++)
+        picture_events(events, &all[i], names, first);
+    json_t *data = json_pack("{s:o, s:s}", "traceEvents", events, "displayTimeUnit", "ms");
+    char *text = json_dumps(data, JSON_COMPACT | JSON_REAL_PRECISION(13));
+    MUST(text, "out of host memory");
+    status s = atomic_replace(w->output, text, (int64_t)strlen(text));
+    json_decref(data);
+    free(text);
+    return s;
+}
+
+/* A line each: the time of the step, and the shares of it that are bubble and waits for what travels along an axis. */
+static void print_shares(const picture *p)
+{
+    printf("%-20s %.1f ms, bubble %.1f%%", p->name, p->length / 1e3, 100 * p->bubble);
+    bool any = false;
+    for (int a = 0; a < PICTURE_ALONG; a++) {
+        if (p->exposed[a] < 0.0005)
+            continue;
+        printf("%s %s %.1f%%", any ? "," : ", waiting", picture_along(a), 100 * p->exposed[a]);
+        any = true;
+    }
+    putchar('\n');
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+static status draw(const wishes *w, const char *title, const char *run, const plan *p)
+{
+    picture all[MOST_PICTURES] = {0};
+    picture_names names;
+    bool traced = false;
+    picture_names_open(&names);
+    status s = timeline_predict(&all[0], &names, p);
+    if (s == STATUS_OK && run)
+        s = timeline_measure(&all[1], &traced, &names, run, w->step, &p->options);
+    if (s == STATUS_OK && run && !traced)
+        log_info("%s has no trace: only what is predicted is shown; run.trace=[10, 12] would time those steps", run);
+    for (int i = 0; s == STATUS_OK && i < 1 + traced; i++)
+        print_shares(&all[i]);
+    if (s == STATUS_OK && w->output)
+        s = ends_with(w->output, ".json") ? write_events(w, all, 1 + traced, &names)
+                                          : write_page(w, title, all, 1 + traced, &names, p);
+    for (int i = 0; i < MOST_PICTURES; i++)
+        picture_free(&all[i]);
+    picture_names_free(&names);
+    return s;
+}
+
+/* How many ranks the run had: the files of its trace say, or its summary; 0: neither is there. */
+static int ranks_of_run(const char *run)
+{
+    int ranks = 0;
+    for (bool there = true; there; ranks += there) {
+        char *path = must_format("%s/" TRACE_FOLDER "/" TRACE_FILE, run, ranks);
+        there = access(path, F_OK) == 0;
+        free(path);
+    }
+    if (ranks > 0)
+        return ranks;
+    char *path = must_format("%s/summary.json", run);
+    json_t *summary = json_load_file(path, 0, NULL);
+    ranks = (int)json_array_size(json_object_get(summary, "ranks"));
+    json_decref(summary);
+    free(path);
+    return ranks;
+}
+
+static status plan_and_draw(config *c, const wishes *w, const char *title, const char *run)
+{
+    grid g;
+    compile_options o;
+    profile prices = {0};
+    plan p = {0};
+    const device_interface *cuda = NULL;
+    int data = c->parallel.data ? c->parallel.data : 1;
+    int ranks = (int)w->ranks ? (int)w->ranks : run ? ranks_of_run(run) : 0;
+    if (c->train.device == CONFIG_CUDA)
+        (void)device_load(&cuda, "cuda");
+    TRY(weights_configure(c));
+    TRY(config_lay_out(&g, c, ranks ? ranks : c->parallel.tensor * c->parallel.context * c->parallel.pipeline * data,
+                       0));
+    const op_backend *backend = cuda ? cuda->backend : c->train.device == CONFIG_CUDA ? NULL : &cpu_backend;
+    status s = profile_open(&prices, w->device ? w->device : c->train.device == CONFIG_CUDA ? "h100" : "cpu");
+    if (s == STATUS_OK && w->network)
+        s = profile_take_network(&prices, w->network);
+    if (s == STATUS_OK)
+        s = compile_options_from(&o, c, &g, backend, threads_of_rank(c, g.ranks, prices.node_ranks));
+    if (s == STATUS_OK)
+        s = plan_make(&p, &o, &prices, false, -1);
+    if (s == STATUS_OK)
+        s = draw(w, title, run, &p);
+    plan_free(&p);
+    profile_free(&prices);
+    return s;
+}
+
+static status run_command(const wishes *w, int operands, char **argv)
+{
+    config c;
+    if (w->output && !ends_with(w->output, ".html") && !ends_with(w->output, ".json"))
+        return status_fail(STATUS_USAGE, "--output %s: its name ends with .html for a page, or .json for other viewers",
+                           w->output);
+    struct stat about;
+    const char *run = stat(argv[1], &about) == 0 && S_ISDIR(about.st_mode) ? argv[1] : NULL;
+    char *path = run ? must_format("%s/config.yaml", run) : must_strdup(argv[1]);
+    char *title = must_format("A step of %s", argv[1]);
+    status s = config_load(&c, path, operands - 1, argv + 2);
+    if (s == STATUS_OK) {
+        s = plan_and_draw(&c, w, title, run);
+        config_free(&c);
+    }
+    free(title);
+    free(path);
+    return s;
+}
+
+int timeline_main(int argc, char **argv)
+{
+    wishes w = {.step = -1};
+    const options_row rows[] = {
+        {"--output", OPTIONS_TEXT, "FILE", "FILE.html: a page; FILE.json: for Perfetto or chrome://tracing", &w.output,
+         0, 0, NULL},
+        {"--step", OPTIONS_INTEGER, "N", "which of the steps that were traced; else the last", &w.step, 1, 1e15, NULL},
+        {"--ranks", OPTIONS_INTEGER, "N", "ranks of the job; else the run's, or tensor x pipeline x parallel.data",
+         &w.ranks, 1, INT32_MAX, NULL},
+        {"--device", OPTIONS_TEXT, "NAME|FILE", "prices of the prediction, as for phalanx plan; else h100 or cpu",
+         &w.device, 0, 0, NULL},
+        {"--network", OPTIONS_TEXT, "FILE",
+         "JSON, as of a profile: node_ranks, node, network (bytes/s of a rank), latency, oversubscription, ...",
+         &w.network, 0, 0, NULL},
+    };
+    const options_command command = {
+        .name = "timeline",
+        .operands = "CONFIG.yaml|RUN [key=value ...]",
+        .summary =
+            "Draws a step: what each stage computes, waits for and sends, and its memory, over time. Of a\n"
+            "configuration as it is predicted; of a run's folder also as it was measured, if run.trace named\n"
+            "the step. Prints its time, its bubble and what it waits for; --output draws it: a page for any browser,\n"
+            "which loads nothing, or a trace for other viewers.",
+        .least = 1,
+        .most = -1,
+        .row = rows,
+        .rows = sizeof rows / sizeof *rows};
+    int operands, code = options_parse(&command, &operands, argc, argv);
+    if (code != OPTIONS_GO_ON)
+        return code;
+    status s = run_command(&w, operands, argv);
+    if (s != STATUS_OK)
+        log_error("%s", status_message());
+    else if (w.output)
+        log_info("%s is ready: open it in %s", w.output,
+                 ends_with(w.output, ".json") ? "ui.perfetto.dev or chrome://tracing" : "a browser");
+    return (int)s;
+}

@@ -1,0 +1,236 @@
+/* A run's trace: a file of each rank, an event a line. */
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/run/trace.h"
+#include "memory/log.h"
+#include "tools/plan/timeline_sources.h"
+
+enum { MOST_RANKS = 64 };
+
+typedef struct reading {
+    picture_row *row;
+    picture_names *names;
+    const char *path;
+    int64_t step; /* wanted; the last one so far */
+    bool any;     /* whatever comes last */
+    int latest;   /* op of the step; -1: none yet */
+    json_t *open; /* transfers that have begun, by id */
+    int bad;      /* lines that are none of ours */
+} reading;
+
+static int along_of(const char *name)
+{
+    for (int a = 0; a < PICTURE_ALONG; a++)
+        if (name && strcmp(picture_along(a), name) == 0)
+            return a;
+    return PICTURE_ALONG;
+}
+
+static phase phase_of(const char *name)
+{
+    for (int p = 0; p < PHASE_COUNT; p++)
+        if (name && strcmp(phase_name((phase)p), name) == 0)
+            return (phase)p;
+    return PHASE_COUNT;
+}
+
+static void forget(reading *r)
+{
+    r->row->span_count = r->row->transfer_count = 0;
+    r->latest = -1;
+    json_object_clear(r->open);
+}
+
+/* What there is so far was of a step before, or of the same step, which was undone and done again: ops come in their order. */
+static bool wanted(reading *r, int64_t step, int index)
+{
+    if (r->any && step > r->step) {
+        r->step = step;
+        forget(r);
+    }
+    if (step == r->step && index < r->latest)
+        forget(r);
+    return step == r->step;
+}
+
+static void take_transfer(reading *r, const char *name, const char *kind, const char *id, const char *along, double at)
+{
+    if (*kind == 'b') {
+        json_object_set_new(r->open, id, json_real(at));
+        return;
+    }
+    const json_t *began = json_object_get(r->open, id);
+    if (began && along_of(along) < PICTURE_ALONG)
+        picture_add_transfer(
+            r->row, (picture_transfer){json_real_value(began), at, along_of(along), picture_name(r->names, name)});
+    json_object_del(r->open, id);
+}
+
+static void take_event(reading *r, json_t *event)
+{
+    const char *name, *kind, *about = "", *id = "", *within = "", *along = "";
+    double at = 0, lasts = 0;
+    json_int_t step = 0;
+    int index = 0, chunk = 0, microbatch = -1;
+    if (json_unpack(event, "{s:s, s:s, s?s, s?s, s?F, s?F}", "name", &name, "ph", &kind, "cat", &about, "id", &id, "ts",
+                    &at, "dur", &lasts)) {
+        r->bad++;
+        return;
+    }
+    if (*kind == 'M')
+        return;
+    if (json_unpack(event, "{s:{s:I, s:i, s:s, s:i, s:i, s?s}}", "args", "step", &step, "op", &index, "phase", &within,
+                    "chunk", &chunk, "micro_batch", &microbatch, "axis", &along)) {
+        r->bad++;
+        return;
+    }
+    phase p = phase_of(within);
+    bool spans = *kind == 'X';
+    if (p == PHASE_COUNT || index < 0 || !wanted(r, step, spans ? index : r->latest))
+        return;
+    r->latest = spans ? index : r->latest;
+    if (!spans) {
+        take_transfer(r, name, kind, id, about, at);
+        return;
+    }
+    bool wait = strcmp(about, op_rows[OP_wait].name) == 0;
+    picture_add_span(r->row, (picture_span){.begin = at,
+                                            .end = at + lasts,
+                                            .kind = wait ? PICTURE_WAIT : picture_kind_of(p),
+                                            .name = picture_name(r->names, name),
+                                            .microbatch = microbatch,
+                                            .chunk = chunk,
+                                            .op = index,
+                                            .along = along_of(along)});
+}
+
+static status read_rank(reading *r)
+{
+    char *line = NULL;
+    size_t room = 0;
+    ssize_t bytes;
+    FILE *in = fopen(r->path, "r");
+    if (!in)
+        return status_fail(STATUS_FAILED, "%s cannot be read: %s", r->path, strerror(errno));
+    while ((bytes = getline(&line, &room, in)) > 0) {
+        while (bytes > 0 && (line[bytes - 1] == '\n' || line[bytes - 1] == ','))
+            bytes--;
+        if (bytes < 2)
+            continue;
+        json_t *event = json_loadb(line, (size_t)bytes, 0, NULL);
+        if (event)
+            take_event(r, event);
+        else
+            r->bad++; /* the last line of a run that was killed */
+        json_decref(event);
+    }
+    free(line);
+    int failed = ferror(in);
+    fclose(in);
+    if (failed)
+        return status_fail(STATUS_FAILED, "%s cannot be read", r->path);
+    if (r->bad > 1)
+        return status_fail(STATUS_FAILED, "%s has %d lines that are no events of a trace", r->path, r->bad);
+    return STATUS_OK;
+}
+
+/* All ranks of a small run; of a large one the first of each stage. */
+static bool shown(const grid *all, int rank)
+{
+    grid g = grid_of(all, rank);
+    return all->ranks <= MOST_RANKS || (g.at[GRID_TENSOR] == 0 && g.at[GRID_CONTEXT] == 0 && g.at[GRID_DATA] == 0);
+}
+
+static status add_rank(picture *out, picture_names *names, const char *run, int64_t *step, const compile_options *all,
+                       int rank)
+{
+    compile_options o = *all;
+    char *path = must_format("%s/" TRACE_FOLDER "/" TRACE_FILE, run, rank);
+    reading r = {.names = names, .path = path, .step = *step, .any = *step < 0, .latest = -1, .open = json_object()};
+    out->rows = must_realloc(out->rows, (unsigned long)(out->count + 1) * sizeof *out->rows);
+    r.row = &out->rows[out->count++];
+    o.grid = grid_of(&all->grid, rank);
+    *r.row = (picture_row){.name = must_format("rank %d, stage %d", rank, o.grid.at[GRID_PIPELINE]), .rank = rank};
+    status s = read_rank(&r);
+    if (s == STATUS_OK && r.row->span_count == 0)
+        s = *step < 0 ? status_fail(STATUS_FAILED, "%s has no step", path)
+                      : status_fail(STATUS_FAILED, "%s has no step %lld", path, (long long)*step);
+    *step = r.step;
+    json_decref(r.open);
+    free(path);
+    TRY(s);
+    compiled c = {0};
+    s = compile(&c, &o);
+    if (s == STATUS_OK && c.training.list.count > r.row->spans[r.row->span_count - 1].op)
+        picture_take_memory(r.row, &c);
+    compile_free(&c);
+    return s;
+}
+
+/* Since the first rank began. Ends of ops, for the memory: launches end when the op before does. */
+static void set_times(picture *p)
+{
+    double first = INFINITY;
+    for (int i = 0; i < p->count; i++)
+        for (int k = 0; k < p->rows[i].span_count; k++)
+            first = p->rows[i].spans[k].begin < first ? p->rows[i].spans[k].begin : first;
+    for (int i = 0; i < p->count; i++) {
+        picture_row *r = &p->rows[i];
+        for (int k = 0; k < r->transfer_count; k++) {
+            r->transfers[k].begin -= first;
+            r->transfers[k].end -= first;
+        }
+        for (int k = 0; k < r->span_count; k++) {
+            picture_span *s = &r->spans[k];
+            s->begin -= first;
+            s->end -= first;
+            p->length = s->end > p->length ? s->end : p->length;
+            if (s->op < r->ops)
+                r->ends[s->op] = s->end;
+        }
+        for (int k = 1; k < r->ops; k++)
+            r->ends[k] = r->ends[k] > r->ends[k - 1] ? r->ends[k] : r->ends[k - 1];
+    }
+}
+
+/* Waiting for another stage is bubble, and so is what is left; waiting for others is communication that is not hidden. */
+static void add_up(picture *p)
+{
+    for (int i = 0; i < p->count; i++) {
+        double busy = 0;
+        for (int k = 0; k < p->rows[i].span_count; k++) {
+            const picture_span *s = &p->rows[i].spans[k];
+            bool stages = s->kind == PICTURE_WAIT &&
+                          (s->along == PICTURE_ALONG || (s->along < AXIS_COUNT && axis_rows[s->along].edges));
+            busy += stages ? 0 : s->end - s->begin;
+            if (s->kind == PICTURE_WAIT && !stages)
+                p->exposed[s->along] += (s->end - s->begin) / p->length / p->count;
+        }
+        p->bubble += (1 - busy / p->length) / p->count;
+    }
+}
+
+status timeline_measure(picture *out, bool *traced, picture_names *names, const char *run, int64_t step,
+                        const compile_options *o)
+{
+    *out = (picture){.each = "rank", .chunks = o->chunks};
+    char *first = must_format("%s/" TRACE_FOLDER "/" TRACE_FILE, run, 0);
+    *traced = access(first, F_OK) == 0;
+    free(first);
+    status s = STATUS_OK;
+    for (int rank = 0; *traced && s == STATUS_OK && rank < o->grid.ranks; rank++)
+        if (shown(&o->grid, rank))
+            s = add_rank(out, names, run, &step, o, rank);
+    if (s != STATUS_OK || !*traced)
+        return s;
+    out->name = must_format("measured, step %lld", (long long)step);
+    out->note = must_strdup("Bubble: waiting for other stages, and gaps between ops.");
+    set_times(out);
+    add_up(out);
+    return STATUS_OK;
+}

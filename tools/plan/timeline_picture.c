@@ -1,0 +1,302 @@
+#include "tools/plan/timeline_picture.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/compile/step/alive.h"
+#include "engine/run/trace.h"
+#include "memory/log.h"
+
+enum {
+    MOMENTS = 400,
+    SHORT = 2000
+}; /* points of a memory curve; of a step, the longest wait that an action swallows */
+
+/* ---- names ------------------------------------------------------------------------------------------------------- */
+
+void picture_names_open(picture_names *n)
+{
+    *n = (picture_names){json_object(), json_array()};
+    MUST(n->place && n->list, "out of host memory");
+}
+
+int picture_name(picture_names *n, const char *name)
+{
+    const json_t *there = json_object_get(n->place, name);
+    if (there)
+        return (int)json_integer_value(there);
+    int place = (int)json_array_size(n->list);
+    json_object_set_new(n->place, name, json_integer(place));
+    json_array_append_new(n->list, json_string(name));
+    return place;
+}
+
+void picture_names_free(picture_names *n)
+{
+    json_decref(n->place);
+    json_decref(n->list);
+    *n = (picture_names){0};
+}
+
+const char *picture_along(int along)
+{
+    return along == PICTURE_HOST ? TRACE_HOST : axis_name((axis)along);
+}
+
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
+
+/* A list that doubles: room for one more. */
+static void *grown(void *list, int count, size_t each)
+{
+    bool full = (count & (count - 1)) == 0;
+    return full ? must_realloc(list, (unsigned long)(count ? 2 * count : 1) * each) : list;
+}
+
+void picture_add_span(picture_row *r, picture_span s)
+{
+    r->spans = grown(r->spans, r->span_count, sizeof *r->spans);
+    r->spans[r->span_count++] = s;
+}
+
+void picture_add_transfer(picture_row *r, picture_transfer t)
+{
+    r->transfers = grown(r->transfers, r->transfer_count, sizeof *r->transfers);
+    r->transfers[r->transfer_count++] = t;
+}
+
+void picture_take_memory(picture_row *r, const compiled *c)
+{
+    r->ops = c->training.list.count;
+    r->ends = must_calloc((unsigned long)r->ops + 1, sizeof *r->ends);
+    r->kept = must_alloc(((unsigned long)r->ops + 1) * sizeof *r->kept);
+    r->rest = must_alloc(((unsigned long)r->ops + 1) * sizeof *r->rest);
+    alive_find(r->kept, r->rest, &c->training);
+    memcpy(r->class_bytes, c->class_bytes, sizeof r->class_bytes);
+    r->arena = c->arena_bytes;
+}
+
+picture_kind picture_kind_of(phase p)
+{
+    static const picture_kind kinds[PHASE_COUNT] = {[PHASE_BEGIN] = PICTURE_UPDATE,
+                                                    [PHASE_FORWARD] = PICTURE_FORWARD,
+                                                    [PHASE_BACKWARD] = PICTURE_BACKWARD,
+                                                    [PHASE_WEIGHT] = PICTURE_WEIGHT,
+                                                    [PHASE_UPDATE] = PICTURE_UPDATE};
+    return kinds[p];
+}
+
+void picture_free(picture *p)
+{
+    for (int i = 0; i < p->count; i++) {
+        picture_row *r = &p->rows[i];
+        free(r->name);
+        free(r->spans);
+        free(r->transfers);
+        free(r->ends);
+        free(r->kept);
+        free(r->rest);
+    }
+    free(p->rows);
+    free(p->name);
+    free(p->note);
+    json_decref(p->causes);
+    *p = (picture){0};
+}
+
+/* ---- for the page ------------------------------------------------------------------------------------------------ */
+
+static int span_order(const void *a, const void *b)
+{
+    const picture_span *x = a, *y = b;
+    return (x->begin > y->begin) - (x->begin < y->begin);
+}
+
+static int transfer_order(const void *a, const void *b)
+{
+    const picture_transfer *x = a, *y = b;
+    return (x->begin > y->begin) - (x->begin < y->begin);
+}
+
+static void append_number(json_t *list, double v)
+{
+    json_array_append_new(list, json_real(round(v * 1000) / 1000)); /* nanoseconds */
+}
+
+static void append_span(json_t *list, const picture_span *s)
+{
+    append_number(list, s->begin);
+    append_number(list, s->end - s->begin);
+    json_array_append_new(list, json_integer(s->kind));
+    json_array_append_new(list, json_integer(s->name));
+    json_array_append_new(list, json_integer(s->microbatch));
+    json_array_append_new(list, json_integer(s->chunk));
+}
+
+static bool one_action(const picture_span *a, const picture_span *b)
+{
+    return a->kind == b->kind && a->microbatch == b->microbatch && a->chunk == b->chunk;
+}
+
+/* Ops of one action that follow one another, short waits between them included, are one span without a name of its own. */
+static json_t *actions_of(const picture_row *r, double length, picture_names *names)
+{
+    static const char *const words[] = {[PICTURE_FORWARD] = "forward",
+                                        [PICTURE_BACKWARD] = "backward",
+                                        [PICTURE_WEIGHT] = "weights",
+                                        [PICTURE_UPDATE] = "update"};
+    json_t *list = json_array();
+    picture_span now = {.end = -1};
+    for (int i = 0; i < r->span_count; i++) {
+        picture_span s = r->spans[i];
+        bool wait = s.kind == PICTURE_WAIT;
+        if (wait && s.end - s.begin < length / SHORT)
+            continue;
+        if (!wait)
+            s.name = picture_name(names, words[s.kind]);
+        if (now.end >= 0 && !wait && one_action(&now, &s) && s.begin - now.end < length / SHORT) {
+            now.end = s.end;
+            continue;
+        }
+        if (now.end >= 0)
+            append_span(list, &now);
+        now = s;
+    }
+    if (now.end >= 0)
+        append_span(list, &now);
+    return list;
+}
+
+static json_t *spans_of(const picture_row *r)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < r->span_count; i++)
+        append_span(list, &r->spans[i]);
+    return list;
+}
+
+/* Those that can be seen: longer than a ten-thousandth of the step, where there are many. */
+static json_t *transfers_of(const picture_row *r, double least)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < r->transfer_count; i++) {
+        const picture_transfer *t = &r->transfers[i];
+        if (t->end - t->begin < least)
+            continue;
+        append_number(list, t->begin);
+        append_number(list, t->end - t->begin);
+        json_array_append_new(list, json_integer(t->along));
+        json_array_append_new(list, json_integer(t->name));
+    }
+    return list;
+}
+
+/* In each of MOMENTS parts of the step, what is alive when most is. */
+static json_t *memory_of(const picture_row *r, double length)
+{
+    static const tensor_class persistent[] = {CLASS_INPUT, CLASS_WEIGHT, CLASS_GRADIENT, CLASS_OPTIMIZER};
+    enum { PERSISTENT = sizeof persistent / sizeof *persistent };
+    json_t *times = json_array(), *bytes = json_array(), *kept = json_array(), *rest = json_array();
+    for (int i = 0, part = 0; part < MOMENTS && i < r->ops; part++) {
+        double until = length * (part + 1) / MOMENTS;
+        int most = i;
+        append_number(times, i ? r->ends[i - 1] : 0);
+        for (; i < r->ops && (part == MOMENTS - 1 || r->ends[i] <= until); i++)
+            most = r->kept[i] + r->rest[i] > r->kept[most] + r->rest[most] ? i : most;
+        json_array_append_new(kept, json_integer(r->kept[most]));
+        json_array_append_new(rest, json_integer(r->rest[most]));
+    }
+    size_t count = json_array_size(times);
+    for (int k = 0; k < PERSISTENT; k++) {
+        json_t *flat = json_array();
+        for (size_t i = 0; i < count; i++)
+            json_array_append_new(flat, json_integer(r->class_bytes[persistent[k]]));
+        json_array_append_new(bytes, flat);
+    }
+    json_array_append_new(bytes, kept);
+    json_array_append_new(bytes, rest);
+    return json_pack("{s:o, s:o, s:I, s:f}", "times", times, "bytes", bytes, "arena", (json_int_t)r->arena, "length",
+                     length);
+}
+
+json_t *picture_json(const picture *p, const picture_names *names, int most_spans)
+{
+    json_t *rows = json_array(), *exposed = json_object();
+    picture_names all = *names;
+    int spans = 0;
+    for (int i = 0; i < p->count; i++)
+        spans += p->rows[i].span_count;
+    bool many = spans > most_spans;
+    for (int i = 0; i < p->count; i++) {
+        picture_row *r = &p->rows[i];
+        qsort(r->spans, (size_t)r->span_count, sizeof *r->spans, span_order);
+        qsort(r->transfers, (size_t)r->transfer_count, sizeof *r->transfers, transfer_order);
+        json_t *row =
+            json_pack("{s:s, s:o, s:o}", "name", r->name, "spans", many ? actions_of(r, p->length, &all) : spans_of(r),
+                      "transfers", transfers_of(r, many ? p->length / 10000 : 0));
+        if (r->ops > 0)
+            json_object_set_new(row, "memory", memory_of(r, p->length));
+        json_array_append_new(rows, row);
+    }
+    for (int a = 0; a < PICTURE_ALONG; a++)
+        if (p->exposed[a] > 0)
+            json_object_set_new(exposed, picture_along(a), json_real(p->exposed[a]));
+    char *note = must_format("%s%s%s", p->note ? p->note : "", p->note && many ? " " : "",
+                             many ? "Too many ops for a page: each action is one, and transfers of less than a "
+                                    "ten-thousandth of the step are "
+                                    "left out."
+                                  : "");
+    json_t *out = json_pack("{s:s, s:s, s:s, s:f, s:f, s:o, s:O?, s:i, s:o}", "name", p->name, "each", p->each, "note",
+                            note, "length", p->length, "bubble", p->bubble, "exposed", exposed, "causes", p->causes,
+                            "chunks", p->chunks, "rows", rows);
+    MUST(out, "out of host memory");
+    free(note);
+    return out;
+}
+
+/* ---- as events --------------------------------------------------------------------------------------------------- */
+
+static const char *words_of(const picture_names *names, int name)
+{
+    return json_string_value(json_array_get(names->list, (size_t)name));
+}
+
+static void add_transfer_events(json_t *into, const picture_transfer *t, const picture_names *names, int process,
+                                int id)
+{
+    char text[16];
+    snprintf(text, sizeof text, "p%d", id);
+    for (int k = 0; k < 2; k++)
+        json_array_append_new(into, json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:f}", "name", words_of(names, t->name),
+                                              "cat", picture_along(t->along), "ph", k ? "e" : "b", "id", text, "pid",
+                                              process, "tid", 1, "ts", k ? t->end : t->begin));
+}
+
+void picture_events(json_t *into, const picture *p, const picture_names *names, int first)
+{
+    static const char *const kinds[] = {[PICTURE_FORWARD] = "forward",
+                                        [PICTURE_BACKWARD] = "backward",
+                                        [PICTURE_WEIGHT] = "weights",
+                                        [PICTURE_UPDATE] = "update",
+                                        [PICTURE_WAIT] = "wait"};
+    int id = first << 20;
+    for (int i = 0; i < p->count; i++) {
+        const picture_row *r = &p->rows[i];
+        char *name = must_format("%s: %s", p->name, r->name);
+        json_array_append_new(into, json_pack("{s:s, s:s, s:i, s:{s:s}}", "name", "process_name", "ph", "M", "pid",
+                                              first + i, "args", "name", name));
+        json_array_append_new(into, json_pack("{s:s, s:s, s:i, s:{s:i}}", "name", "process_sort_index", "ph", "M",
+                                              "pid", first + i, "args", "sort_index", first + i));
+        free(name);
+        for (int k = 0; k < r->span_count; k++) {
+            const picture_span *s = &r->spans[k];
+            json_array_append_new(into, json_pack("{s:s, s:s, s:s, s:i, s:i, s:f, s:f, s:{s:i, s:i, s:i}}", "name",
+                                                  words_of(names, s->name), "cat", kinds[s->kind], "ph", "X", "pid",
+                                                  first + i, "tid", 0, "ts", s->begin, "dur", s->end - s->begin, "args",
+                                                  "micro_batch", s->microbatch, "chunk", s->chunk, "op", s->op));
+        }
+        for (int k = 0; k < r->transfer_count; k++)
+            add_transfer_events(into, &r->transfers[k], names, first + i, id++);
+    }
+}

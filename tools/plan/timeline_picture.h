@@ -1,0 +1,81 @@
+/* What `phalanx timeline` draws: steps as they were predicted or measured, a row for each stage or rank. Times are microseconds since
+ * the step began. */
+#ifndef PHALANX_TOOLS_PLAN_TIMELINE_PICTURE_H
+#define PHALANX_TOOLS_PLAN_TIMELINE_PICTURE_H
+
+#include <jansson.h>
+
+#include "engine/compile/compile.h"
+
+/* Where a transfer goes: along an axis, or between a device and its host's memory. */
+enum { PICTURE_HOST = AXIS_COUNT, PICTURE_ALONG };
+const char *picture_along(int along);
+
+typedef enum picture_kind {
+    PICTURE_FORWARD,
+    PICTURE_BACKWARD,
+    PICTURE_WEIGHT,
+    PICTURE_UPDATE,
+    PICTURE_WAIT
+} picture_kind;
+
+/* What a row did: an op, or a wait for what travelled along an axis. */
+typedef struct picture_span {
+    double begin, end;
+    picture_kind kind;
+    int name, microbatch, chunk, op; /* -1: of no micro-batch; name: of picture_name */
+    int along;                       /* of a wait */
+} picture_span;
+
+typedef struct picture_transfer {
+    double begin, end;
+    int along;
+    int name;
+} picture_transfer;
+
+typedef struct picture_row {
+    char *name;
+    int rank;
+    picture_span *spans;
+    picture_transfer *transfers;
+    int span_count, transfer_count;
+    double *ends;         /* [ops] of the rank's program */
+    int64_t *kept, *rest; /* [ops + 1], bytes alive */
+    int64_t class_bytes[CLASS_COUNT], arena;
+    int ops;
+} picture_row;
+
+typedef struct picture {
+    char *name;       /* "predicted", "measured, step 12" */
+    const char *each; /* what a row is: "stage", "rank" */
+    char *note;       /* or NULL */
+    double length, bubble;
+    double exposed[PICTURE_ALONG]; /* shares of the step */
+    json_t *causes;                /* [[words, share], ...], or NULL */
+    int chunks;
+    picture_row *rows;
+    int count;
+} picture;
+
+/* Names of ops, each once; a picture's numbers are places in it. */
+typedef struct picture_names {
+    json_t *place, *list; /* by name; in order */
+} picture_names;
+
+void picture_names_open(picture_names *n);
+int picture_name(picture_names *n, const char *name);
+void picture_names_free(picture_names *n);
+
+void picture_add_span(picture_row *r, picture_span s);
+void picture_add_transfer(picture_row *r, picture_transfer t);
+/* The memory of a rank's program; `c` is compiled for it. */
+void picture_take_memory(picture_row *r, const compiled *c);
+picture_kind picture_kind_of(phase p);
+void picture_free(picture *p);
+
+/* For the page: spans in order of time; too many become one for each action. */
+json_t *picture_json(const picture *p, const picture_names *names, int most_spans);
+/* The same as events of the Trace Event Format, processes numbered from `first`. */
+void picture_events(json_t *into, const picture *p, const picture_names *names, int first);
+
+#endif

@@ -1,0 +1,192 @@
+#include "tools/supervise/children.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "memory/clock.h"
+#include "memory/log.h"
+
+status children_adopt(void)
+{
+    if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0)
+        return status_fail(STATUS_FAILED, "cannot adopt processes: %s", strerror(errno));
+    return STATUS_OK;
+}
+
+/* ---- starting ---- */
+
+static _Noreturn void become(char *const *argv, int output)
+{
+    static const int caught[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE};
+    int nothing = open("/dev/null", O_RDONLY);
+    setpgid(0, 0);
+    for (size_t i = 0; i < sizeof caught / sizeof *caught; i++)
+        signal(caught[i], SIG_DFL);
+    dup2(nothing, 0);
+    dup2(output, 1);
+    dup2(output, 2);
+    execvp(argv[0], argv);
+    dprintf(2, "phalanx: supervise: cannot start %s: %s\n", argv[0], strerror(errno));
+    _exit(127);
+}
+
+status children_start(pid_t *out, char *const *argv, const char *output)
+{
+    int file = open(output, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (file < 0)
+        return status_fail(STATUS_FAILED, "cannot write to %s: %s", output, strerror(errno));
+    pid_t child = fork();
+    if (child == 0)
+        become(argv, file);
+    close(file);
+    if (child < 0)
+        return status_fail(STATUS_FAILED, "cannot start a process: %s", strerror(errno));
+    setpgid(child, child);
+    *out = child;
+    return STATUS_OK;
+}
+
+bool children_ended(pid_t child, int *exit_status)
+{
+    int state;
+    bool ended = false;
+    for (pid_t one; (one = waitpid(-1, &state, WNOHANG)) > 0;)
+        if (one == child) {
+            *exit_status = WIFSIGNALED(state) ? 128 + WTERMSIG(state) : WEXITSTATUS(state);
+            ended = true;
+        }
+    return ended;
+}
+
+/* ---- who is below ---- */
+
+typedef struct process {
+    pid_t pid, parent;
+    char state; /* as in /proc/PID/stat */
+    bool below;
+} process;
+
+typedef struct processes {
+    int count;
+    process *all;
+} processes;
+
+/* What has ended needs no signal: it is as if it were not there. */
+static bool look_at(process *out, const char *pid)
+{
+    char path[64], text[512] = "";
+    snprintf(path, sizeof path, "/proc/%.20s/stat", pid);
+    FILE *f = fopen(path, "r");
+    size_t got = f ? fread(text, 1, sizeof text - 1, f) : 0;
+    text[got] = 0;
+    if (f)
+        fclose(f);
+    const char *rest = strrchr(text, ')'); /* a name may hold anything */
+    *out = (process){.pid = atoi(pid)};
+    return rest && sscanf(rest + 1, " %c %d", &out->state, &out->parent) == 2 && out->parent && out->state != 'Z';
+}
+
+static bool is_below(const processes *p, pid_t pid)
+{
+    for (int i = 0; i < p->count; i++)
+        if (p->all[i].pid == pid)
+            return p->all[i].below;
+    return false;
+}
+
+/* All living processes below this one. The caller's to free. */
+static processes find_below(void)
+{
+    processes p = {0};
+    DIR *folder = opendir("/proc");
+    for (struct dirent *e = folder ? readdir(folder) : NULL; e; e = readdir(folder)) {
+        process one;
+        if (!isdigit((unsigned char)e->d_name[0]) || !look_at(&one, e->d_name))
+            continue;
+        p.all = must_realloc(p.all, (unsigned long)(p.count + 1) * sizeof *p.all);
+        p.all[p.count++] = one;
+    }
+    if (folder)
+        closedir(folder);
+    pid_t me = getpid();
+    for (bool more = true; more;) {
+        more = false;
+        for (int i = 0; i < p.count; i++) {
+            process *one = &p.all[i];
+            if (!one->below && (one->parent == me || is_below(&p, one->parent)))
+                one->below = more = true;
+        }
+    }
+    int kept = 0;
+    for (int i = 0; i < p.count; i++)
+        if (p.all[i].below)
+            p.all[kept++] = p.all[i];
+    p.count = kept;
+    return p;
+}
+
+static bool is_ours(pid_t pid, const char *word)
+{
+    char path[64], mine[PATH_MAX] = "", theirs[PATH_MAX] = "", text[4096];
+    snprintf(path, sizeof path, "/proc/%d/exe", (int)pid);
+    if (readlink("/proc/self/exe", mine, sizeof mine - 1) <= 0 || readlink(path, theirs, sizeof theirs - 1) <= 0 ||
+        strcmp(mine, theirs) != 0)
+        return false;
+    snprintf(path, sizeof path, "/proc/%d/cmdline", (int)pid);
+    FILE *f = fopen(path, "r");
+    size_t got = f ? fread(text, 1, sizeof text - 1, f) : 0;
+    text[got] = 0;
+    if (f)
+        fclose(f);
+    const char *second = text + strlen(text) + 1; /* arguments end with zeros */
+    return second < text + got && strcmp(second, word) == 0;
+}
+
+int children_signal(int number, const char *word)
+{
+    int sent = 0;
+    processes p = find_below();
+    for (int i = 0; i < p.count; i++)
+        if (is_ours(p.all[i].pid, word) && kill(p.all[i].pid, number) == 0)
+            sent++;
+    free(p.all);
+    return sent;
+}
+
+pid_t children_stopped(void)
+{
+    pid_t stopped = 0;
+    processes p = find_below();
+    for (int i = 0; i < p.count && !stopped; i++)
+        if (p.all[i].state == 'T')
+            stopped = p.all[i].pid;
+    free(p.all);
+    return stopped;
+}
+
+bool children_kill(double seconds)
+{
+    for (double until = clock_seconds() + seconds;;) {
+        int ignored;
+        processes p = find_below();
+        for (int i = 0; i < p.count; i++)
+            kill(p.all[i].pid, SIGKILL);
+        bool none = p.count == 0;
+        free(p.all);
+        (void)children_ended(-1, &ignored);
+        if (none || clock_seconds() > until)
+            return none;
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+    }
+}

@@ -38,8 +38,10 @@ PKG_LIBS   := $(shell pkg-config --libs $(PACKAGES) 2>/dev/null)
 # not pkg-config: libbz2 has no .pc in Debian 12
 LIBS := $(PKG_LIBS) -lbz2 -lsentencepiece -lsentencepiece_train -ldnnl -ldl -lm -lpthread
 
-CFLAGS   := -std=c11 -D_GNU_SOURCE $(OPTIMIZE) $(CWARNINGS) -fopenmp -fno-math-errno -ffp-contract=off -I. $(PKG_CFLAGS) $(SANITIZE)
-CXXFLAGS := -std=c++17 $(OPTIMIZE) -Wall -Wextra -Wshadow $(WERROR) -fopenmp -I. $(PKG_CFLAGS) $(SANITIZE)
+# The same objects make the program and the tests' shared library.
+SHAREABLE := -fPIC -fno-semantic-interposition
+CFLAGS   := -std=c11 -D_GNU_SOURCE $(OPTIMIZE) $(CWARNINGS) -fopenmp -fno-math-errno -ffp-contract=off $(SHAREABLE) -I. $(PKG_CFLAGS) $(SANITIZE)
+CXXFLAGS := -std=c++17 $(OPTIMIZE) -Wall -Wextra -Wshadow $(WERROR) -fopenmp $(SHAREABLE) -I. $(PKG_CFLAGS) $(SANITIZE)
 
 ROOMS    := memory kernels kernels/cpu parallel/comm parallel/schedule parallel/watch layers models engine/text engine/files engine/config \
             $(addprefix engine/compile/,model order step time plan) engine/compile engine/islands \
@@ -63,11 +65,11 @@ RANK_PROGRAMS := $(foreach s,$(call begin,rank_),$(call program,$s))
 all: $(BUILD)/phalanx ## build/phalanx (and, with nvcc, build/libphalanx_cuda.so)
 
 $(BUILD)/phalanx: $(TOOLS:%.c=$(BUILD)/%.o) $(BUILD)/libphalanx.a
-	$(CXX) -fopenmp $(SANITIZE) -o $@ $^ $(LIBS)
+	@echo "link $@"; $(CXX) -fopenmp $(SANITIZE) -o $@ $^ $(LIBS)
 
 $(BUILD)/libphalanx.a: $(OBJECTS)
 	@rm -f $@
-	ar rcs $@ $^
+	@echo "ar $@"; ar rcs $@ $^
 
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
@@ -87,20 +89,33 @@ $(BUILD)/tools/help.o: $(wildcard tools/help/*.txt)
 $(BUILD)/tests/libtests.a: $(HELPERS:%.c=$(BUILD)/%.o)
 	@mkdir -p $(@D)
 	@rm -f $@
-	ar rcs $@ $^
+	@echo "ar $@"; ar rcs $@ $^
+
+# Test programs share one library with the product's objects and the helpers. It binds its own symbols first (-Bsymbolic), so that
+# no program replaces one by accident, and leaves none undefined (-z defs).
+$(BUILD)/tests/libphalanx_tests.so: $(HELPERS:%.c=$(BUILD)/%.o) $(OBJECTS)
+	@mkdir -p $(@D)
+	@echo "link $@"; $(CXX) -shared -fopenmp $(SANITIZE) -Wl,-Bsymbolic -Wl,-z,defs -o $@ $^ -lcmocka $(LIBS)
 
 define TEST_PROGRAM
-$(call program,$1): $(1:%.c=$(BUILD)/%.o) $(BUILD)/tests/libtests.a $(BUILD)/libphalanx.a
-	$$(CXX) -fopenmp $$(SANITIZE) -o $$@ $$^ -lcmocka $$(LIBS)
+$(call program,$1): $(1:%.c=$(BUILD)/%.o) $(BUILD)/tests/libphalanx_tests.so
+	@echo "link $$@"; $$(CXX) -fopenmp $$(SANITIZE) -Wl,-rpath,'$$$$ORIGIN' -o $$@ $$^ -lcmocka $$(LIBS)
 endef
-$(foreach s,$(PROGRAM_SRC),$(eval $(call TEST_PROGRAM,$s)))
+# Programs that replace functions of the product at link time (-Wl,--wrap) hold its objects themselves.
+define WRAPPING_PROGRAM
+$(call program,$1): $(1:%.c=$(BUILD)/%.o) $(BUILD)/tests/libtests.a $(BUILD)/libphalanx.a
+	@echo "link $$@"; $$(CXX) -fopenmp $$(SANITIZE) -o $$@ $$^ -lcmocka $$(LIBS)
+endef
+WRAPPING_SRC := $(foreach p,rank_faulty rank_mutants test_reductions,$(filter %/$p.c,$(PROGRAM_SRC)))
+$(foreach s,$(WRAPPING_SRC),$(eval $(call WRAPPING_PROGRAM,$s)))
+$(foreach s,$(filter-out $(WRAPPING_SRC),$(PROGRAM_SRC)),$(eval $(call TEST_PROGRAM,$s)))
 
 # What tests start or load besides the programs they link. Interposers (of promise 1, and of storage that fails) are never
 # sanitized themselves.
 SPIES := $(BUILD)/tests/allocation_spy.so $(BUILD)/tests/allocation_faults.so $(BUILD)/tests/io_faults.so
 $(SPIES): $(BUILD)/tests/%.so: tests/memory/spy/%.c memory/seal.h
 	@mkdir -p $(@D)
-	$(CC) -std=c11 -D_GNU_SOURCE -O2 $(CWARNINGS) -I. -shared -fPIC -o $@ $< -ldl
+	@echo "link $@"; $(CC) -std=c11 -D_GNU_SOURCE -O2 $(CWARNINGS) -I. -shared -fPIC -o $@ $< -ldl
 
 $(BUILD)/tests/test_endings: | $(BUILD)/phalanx
 $(BUILD)/tests/test_kill_calls: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx

@@ -149,7 +149,7 @@ typedef struct device_interface {
     void (*stamp)(device *d, device_clock set, int index, const op *o);
     double (*stamp_seconds)(const device *d, device_clock set, int from, int to);
 
-    /* Verification (engine/train/verify.h), enqueued behind the ops launched before. `sum_bits`: the 8 bytes at `to` become a sum of the bits of
+    /* Verification (engine/guard/verify.h), enqueued behind the ops launched before. `sum_bits`: the 8 bytes at `to` become a sum of the bits of
      * these rows, of which a change of one word of 64 bits always changes the result, and others but by chance; another device has
      * other sums. The 8 bytes behind are working memory: 0 before and after. `check_bits`: if the sum is not the one at `with`, that is
      * noted, unless something is. `keep`: the rows are copied to address `to`, one behind another; `bring_back`: they become what is

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "engine/files/indexed.h"
-#include "engine/text/tokenizer.h"
+#include "engine/tokenizer/tokenizer.h"
 #include "engine/data/tokenizer_files.h"
 #include "memory/log.h"
 

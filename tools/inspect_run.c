@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "engine/files/atomic.h"
-#include "engine/files/checkpoint.h"
+#include "engine/checkpoint/checkpoint.h"
 #include "engine/files/mapping.h"
 #include "memory/log.h"
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/files/checkpoint.h"
+#include "engine/checkpoint/checkpoint.h"
 #include "engine/files/safetensors.h"
 #include "memory/log.h"
 

@@ -5,7 +5,7 @@
 
 #include "engine/files/atomic.h"
 #include "engine/files/mapping.h"
-#include "engine/text/tokenizer_json.h"
+#include "engine/tokenizer/tokenizer_json.h"
 #include "memory/log.h"
 
 #define CONFIG "tokenizer_config.json"

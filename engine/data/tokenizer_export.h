@@ -5,7 +5,7 @@
 
 #include <jansson.h>
 
-#include "engine/text/tokenizer.h"
+#include "engine/tokenizer/tokenizer.h"
 #include "models/shape.h"
 
 /* Complete a Hugging Face folder, in which the tokenizer's own files are already. What is there stays; what is missing

@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-#include "engine/text/tokenizer.h"
+#include "engine/tokenizer/tokenizer.h"
 
 /* spec: "bytes"; a SentencePiece model, a tokenizer.json or a saved tokenizer, told apart by content; a folder that holds
  * one (tokenizer.model, tokenizer.bytes or tokenizer.json, the first of them that is there). Beside a tokenizer.json a

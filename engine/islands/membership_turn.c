@@ -5,7 +5,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "engine/files/manifest.h"
+#include "engine/checkpoint/manifest.h"
 #include "engine/islands/membership_parts.h"
 #include "memory/clock.h"
 #include "memory/log.h"

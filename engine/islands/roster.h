@@ -22,7 +22,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/files/manifest.h"
+#include "engine/checkpoint/manifest.h"
 #include "engine/islands/keys.h"
 
 /* Of the members, one more than slots: the server's. */

@@ -12,7 +12,7 @@
 
 #include "engine/config/config.h"
 #include "engine/run/executor.h"
-#include "engine/files/checkpoint.h"
+#include "engine/checkpoint/checkpoint.h"
 #include "parallel/watch/watchdog.h"
 
 typedef struct outer outer;

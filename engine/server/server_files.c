@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "engine/files/atomic.h"
-#include "engine/files/checkpoint_find.h"
+#include "engine/checkpoint/checkpoint_find.h"
 #include "engine/files/direct.h"
 #include "engine/server/server_parts.h"
 #include "engine/state/state.h"

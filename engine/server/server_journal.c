@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "engine/files/atomic.h"
-#include "engine/files/checkpoint_writer.h"
+#include "engine/checkpoint/checkpoint_writer.h"
 #include "engine/files/crc32c.h"
 #include "engine/files/direct.h"
 #include "engine/server/server_parts.h"

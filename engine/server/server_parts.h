@@ -3,7 +3,7 @@
 #ifndef PHALANX_ENGINE_SERVER_SERVER_PARTS_H
 #define PHALANX_ENGINE_SERVER_SERVER_PARTS_H
 
-#include "engine/files/checkpoint_publisher.h"
+#include "engine/checkpoint/checkpoint_publisher.h"
 #include "engine/files/lines.h"
 #include "engine/files/lock.h"
 #include "engine/outer/outer_parts.h"

@@ -12,9 +12,9 @@
 #include <unistd.h>
 
 #include "engine/files/atomic.h"
-#include "engine/files/checkpoint_find.h"
-#include "engine/files/checkpoint_publisher.h"
-#include "engine/files/share.h"
+#include "engine/checkpoint/checkpoint_find.h"
+#include "engine/checkpoint/checkpoint_publisher.h"
+#include "engine/checkpoint/share.h"
 #include "engine/state/node_shares.h"
 #include "memory/arena.h"
 #include "memory/log.h"

@@ -1,6 +1,6 @@
 /* Checkpoints in the memory of nodes: each node holds its ranks' shares and those of a neighbour, in shared memory.
  *
- * Shares are files as on the disk (engine/files/share.h), in a folder of /dev/shm that only its user can read, named after the
+ * Shares are files as on the disk (engine/checkpoint/share.h), in a folder of /dev/shm that only its user can read, named after the
  * run's folder. They outlive the processes that wrote them. A start that finds the newest complete set, on the nodes
  * that are left, writes it to the run's checkpoints and publishes it there: from then on it is a checkpoint like any other,
  * which any layout loads. Only sets of the start before count, whose id the file RUN/memory holds. All functions are

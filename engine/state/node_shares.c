@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/files/checkpoint_writer.h"
-#include "engine/files/share.h"
+#include "engine/checkpoint/checkpoint_writer.h"
+#include "engine/checkpoint/share.h"
 #include "memory/log.h"
 
 /* One share on one node. */

@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/files/checkpoint_find.h"
-#include "engine/files/checkpoint_publisher.h"
+#include "engine/checkpoint/checkpoint_find.h"
+#include "engine/checkpoint/checkpoint_publisher.h"
 #include "engine/files/direct.h"
-#include "engine/files/share.h"
+#include "engine/checkpoint/share.h"
 #include "engine/state/state.h"
 #include "memory/arena.h"
 #include "memory/clock.h"

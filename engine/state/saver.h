@@ -14,7 +14,7 @@
 
 #include <jansson.h>
 
-#include "engine/files/checkpoint_writer.h"
+#include "engine/checkpoint/checkpoint_writer.h"
 #include "engine/run/executor.h"
 
 typedef struct saver saver;

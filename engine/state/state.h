@@ -8,7 +8,7 @@
 
 #include "engine/compile/model/optimizer.h"
 #include "engine/run/executor.h"
-#include "engine/files/checkpoint.h"
+#include "engine/checkpoint/checkpoint.h"
 
 /* Draws every parameter of this rank: normal, zero or one as its description says; the optimizer's states are zero. */
 void state_initialise(const compiled *c, executor *e, uint64_t seed);

@@ -7,7 +7,7 @@
 
 #include "engine/config/config_read.h"
 #include "engine/files/atomic.h"
-#include "engine/files/checkpoint.h"
+#include "engine/checkpoint/checkpoint.h"
 #include "engine/files/sharded.h"
 #include "engine/data/tokenizer_files.h"
 #include "memory/log.h"

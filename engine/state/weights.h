@@ -12,7 +12,7 @@
 #include <stdbool.h>
 
 #include "engine/config/config.h"
-#include "engine/text/tokenizer.h"
+#include "engine/tokenizer/tokenizer.h"
 #include "memory/dtype.h"
 #include "models/names.h"
 

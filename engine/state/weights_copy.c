@@ -9,7 +9,7 @@
 
 #include "engine/files/atomic.h"
 #include "engine/files/crc32c.h"
-#include "engine/files/manifest.h"
+#include "engine/checkpoint/manifest.h"
 #include "engine/files/mapping.h"
 #include "engine/files/safetensors.h"
 #include "engine/files/sharded.h"

@@ -6,8 +6,8 @@
 
 #include "engine/run/batch.h"
 #include "engine/files/atomic.h"
-#include "engine/files/checkpoint_find.h"
-#include "engine/files/checkpoint_publisher.h"
+#include "engine/checkpoint/checkpoint_find.h"
+#include "engine/checkpoint/checkpoint_publisher.h"
 #include "engine/train/loss_scale.h"
 #include "engine/host/incidents.h"
 #include "engine/train/report.h"

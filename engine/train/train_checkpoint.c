@@ -4,8 +4,8 @@
 #include <jansson.h>
 
 #include "engine/files/atomic.h"
-#include "engine/files/checkpoint_publisher.h"
-#include "engine/files/checkpoint_find.h"
+#include "engine/checkpoint/checkpoint_publisher.h"
+#include "engine/checkpoint/checkpoint_find.h"
 #include "engine/files/safetensors.h"
 #include "engine/state/state.h"
 #include "engine/train/train_meta.h"

@@ -11,7 +11,7 @@
 
 #include "engine/config/config.h"
 #include "engine/data/samples.h"
-#include "engine/train/spike.h"
+#include "engine/guard/spike.h"
 
 /* Samples that a run went back over a spike to leave out: none of [first, first + count) is trained on after step `after`. */
 typedef struct train_omission {

@@ -4,8 +4,8 @@
 #include <jansson.h>
 
 #include "engine/files/atomic.h"
-#include "engine/files/checkpoint.h"
-#include "engine/files/checkpoint_find.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/checkpoint_find.h"
 #include "engine/state/state.h"
 #include "engine/train/train_meta.h"
 #include "engine/train/training.h"

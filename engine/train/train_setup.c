@@ -11,7 +11,7 @@
 #include "engine/compile/model/groups.h"
 #include "engine/compile/time/reserve.h"
 #include "engine/files/atomic.h"
-#include "engine/files/checkpoint.h"
+#include "engine/checkpoint/checkpoint.h"
 #include "engine/data/tokenizer_files.h"
 #include "engine/host/incidents.h"
 #include "engine/train/training.h"

@@ -11,7 +11,7 @@
 #include "engine/files/mlflow.h"
 #include "engine/files/tensorboard.h"
 #include "engine/outer/outer.h"
-#include "engine/train/pace.h"
+#include "engine/guard/pace.h"
 #include "engine/train/report.h"
 #include "engine/host/resources.h"
 #include "engine/data/samples.h"
@@ -19,8 +19,8 @@
 #include "engine/state/saver.h"
 #include "engine/run/trace.h"
 #include "engine/train/train_meta.h"
-#include "engine/text/tokenizer.h"
-#include "engine/train/verify.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "engine/guard/verify.h"
 #include "parallel/watch/watchdog.h"
 
 typedef struct training {

@@ -10,7 +10,7 @@
 #include "engine/compile/plan/plan.h"
 #include "engine/compile/plan/plan_text.h"
 #include "engine/files/atomic.h"
-#include "engine/files/checkpoint.h"
+#include "engine/checkpoint/checkpoint.h"
 #include "engine/files/crc32c.h"
 #include "engine/files/mapping.h"
 #include "engine/train/train.h"

@@ -17,7 +17,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "engine/train/verify.h"
+#include "engine/guard/verify.h"
 #include "memory/log.h"
 #include "tools/tools.h"
 

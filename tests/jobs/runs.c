@@ -8,7 +8,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "engine/files/checkpoint.h"
+#include "engine/checkpoint/checkpoint.h"
 #include "engine/files/indexed.h"
 #include "engine/files/safetensors.h"
 #include "memory/log.h"

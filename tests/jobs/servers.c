@@ -12,7 +12,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "engine/files/checkpoint.h"
+#include "engine/checkpoint/checkpoint.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "tests/jobs/island_jobs.h"

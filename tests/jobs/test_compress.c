@@ -8,7 +8,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "engine/files/checkpoint.h"
+#include "engine/checkpoint/checkpoint.h"
 #include "memory/log.h"
 #include "tests/jobs/launch.h"
 #include "tests/jobs/runs.h"

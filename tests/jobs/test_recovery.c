@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "engine/files/atomic.h"
-#include "engine/files/checkpoint.h"
+#include "engine/checkpoint/checkpoint.h"
 #include "memory/log.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"

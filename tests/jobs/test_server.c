@@ -14,7 +14,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "engine/files/checkpoint.h"
+#include "engine/checkpoint/checkpoint.h"
 #include "engine/islands/membership.h"
 #include "engine/islands/transport.h"
 #include "memory/clock.h"

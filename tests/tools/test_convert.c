@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "engine/files/atomic.h"
-#include "engine/files/checkpoint.h"
+#include "engine/checkpoint/checkpoint.h"
 #include "engine/files/safetensors.h"
 #include "engine/files/sharded.h"
 #include "engine/state/weights_copy.h"

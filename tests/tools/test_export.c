@@ -56,7 +56,7 @@ static void export_with_tokenizer(const char *folder, const char *model, const c
     free(copy);
 }
 
-/* What AutoTokenizer reads; tests/engine/text/interop_autotokenizer.py has it read by transformers. */
+/* What AutoTokenizer reads; tests/engine/tokenizer/interop_autotokenizer.py has it read by transformers. */
 static void an_export_has_what_autotokenizer_reads(void **state)
 {
     static const char *const models[] = {"gpt2", "llama", "mistral", "qwen2", "qwen3"};

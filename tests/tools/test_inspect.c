@@ -16,7 +16,7 @@
 #include "engine/files/atomic.h"
 #include "engine/files/indexed.h"
 #include "memory/log.h"
-#include "tests/engine/files/savers.h"
+#include "tests/engine/checkpoint/savers.h"
 #include "tests/jobs/workfolder.h"
 #include "tools/tools.h"
 

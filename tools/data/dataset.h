@@ -8,7 +8,7 @@
 
 #include "engine/files/indexed.h"
 #include "engine/text/buffer.h"
-#include "engine/text/tokenizer.h"
+#include "engine/tokenizer/tokenizer.h"
 #include "memory/status.h"
 
 /* Make the folder of a data set to be written; fails where there is one already, unless `force`. */

@@ -5,7 +5,7 @@
 #include "engine/files/atomic.h"
 #include "engine/files/indexed.h"
 #include "engine/text/buffer.h"
-#include "engine/text/tokenizer.h"
+#include "engine/tokenizer/tokenizer.h"
 #include "engine/data/tokenizer_files.h"
 #include "memory/log.h"
 #include "tools/data/dataset.h"

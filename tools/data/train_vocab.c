@@ -7,7 +7,7 @@
 
 #include "engine/files/atomic.h"
 #include "engine/train/report.h"
-#include "engine/text/sentencepiece.h"
+#include "engine/tokenizer/sentencepiece.h"
 #include "engine/text/sentences.h"
 #include "memory/clock.h"
 #include "memory/log.h"

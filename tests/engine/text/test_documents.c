@@ -14,10 +14,10 @@
 #include <zstd.h>
 
 #include "engine/files/atomic.h"
-#include "engine/text/corpus.h"
+#include "engine/data/corpus.h"
 #include "engine/text/documents.h"
 #include "engine/text/sentences.h"
-#include "engine/text/tokenizer.h"
+#include "engine/tokenizer/tokenizer.h"
 #include "engine/data/tokenizer_files.h"
 #include "memory/log.h"
 #include "tests/jobs/workfolder.h"

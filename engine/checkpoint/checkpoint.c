@@ -1,0 +1,348 @@
+#include "engine/checkpoint/checkpoint.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/files/atomic.h"
+#include "engine/checkpoint/checkpoint_find.h"
+#include "engine/files/crc32c.h"
+#include "engine/files/retry.h"
+#include "engine/files/safetensors.h"
+#include "memory/log.h"
+
+enum { SLAB_BYTES = 4 << 20, MOST_OPEN = 128 };
+
+/* Files are read and not mapped: where a mapped file cannot be read, or has become shorter, the process dies. */
+struct checkpoint {
+    char *folder;
+    manifest *manifest;
+    int *descriptors;            /* [files] -1: not open */
+    int open, oldest;            /* how many are, and which file to close next */
+    bool **verified;             /* [tensors][pieces] */
+    json_t *no_meta;             /* {} */
+    char *slab;                  /* what has been read last */
+    int64_t slab_bytes;          /* that it has room for */
+    const manifest_piece *whole; /* the piece that is in it, from its beginning to its end; NULL: none */
+};
+
+/* ---- opening ---- */
+
+status checkpoint_open(checkpoint **out, const char *path)
+{
+    checkpoint *c = must_calloc(1, sizeof *c);
+    status s = checkpoint_resolve(&c->folder, path);
+    if (s == STATUS_OK) {
+        char *name = must_format("%s/manifest.json", c->folder);
+        s = manifest_read(&c->manifest, name);
+        if (s == STATUS_OK)
+            s = manifest_check(c->manifest, name);
+        free(name);
+    }
+    if (s != STATUS_OK) {
+        checkpoint_close(c);
+        return s;
+    }
+    const manifest *m = c->manifest;
+    c->descriptors = must_alloc((unsigned long)m->file_count * sizeof *c->descriptors);
+    for (int i = 0; i < m->file_count; i++)
+        c->descriptors[i] = -1;
+    c->verified = must_calloc((unsigned long)m->tensor_count, sizeof *c->verified);
+    for (int i = 0; i < m->tensor_count; i++)
+        c->verified[i] = must_calloc((unsigned long)m->tensors[i].count, sizeof **c->verified);
+    c->no_meta = json_object();
+    *out = c;
+    return STATUS_OK;
+}
+
+void checkpoint_close(checkpoint *c)
+{
+    if (!c)
+        return;
+    for (int i = 0; c->descriptors && i < c->manifest->file_count; i++)
+        if (c->descriptors[i] >= 0)
+            close(c->descriptors[i]);
+    for (int i = 0; c->verified && i < c->manifest->tensor_count; i++)
+        free(c->verified[i]);
+    free(c->descriptors);
+    free(c->slab);
+    free(c->verified);
+    free(c->folder);
+    json_decref(c->no_meta);
+    manifest_free(c->manifest);
+    free(c);
+}
+
+const char *checkpoint_folder(const checkpoint *c)
+{
+    return c->folder;
+}
+
+int checkpoint_ranks(const checkpoint *c)
+{
+    return c->manifest->ranks;
+}
+
+const char *checkpoint_run(const checkpoint *c)
+{
+    return c->manifest->run;
+}
+
+json_t *checkpoint_meta(const checkpoint *c)
+{
+    return c->manifest->meta ? c->manifest->meta : c->no_meta;
+}
+
+int checkpoint_tensors(const checkpoint *c)
+{
+    return c->manifest->tensor_count;
+}
+
+const manifest_tensor *checkpoint_at(const checkpoint *c, int i)
+{
+    MUST(i >= 0 && i < c->manifest->tensor_count, "tensor %d of %d", i, c->manifest->tensor_count);
+    return &c->manifest->tensors[i];
+}
+
+const manifest_tensor *checkpoint_find(const checkpoint *c, const char *section, const char *name)
+{
+    return manifest_find(c->manifest, section, name);
+}
+
+status checkpoint_expect(const checkpoint *c, const char *section, const char *const *names, int count)
+{
+    json_t *wanted = json_object();
+    status s = STATUS_OK;
+    for (int i = 0; i < count && s == STATUS_OK; i++) {
+        json_object_set_new(wanted, names[i], json_true());
+        if (!checkpoint_find(c, section, names[i]))
+            s = status_fail(STATUS_FAILED, "%s: tensor %s/%s is missing: was it saved by another model?", c->folder,
+                            section, names[i]);
+    }
+    for (int i = 0; i < c->manifest->tensor_count && s == STATUS_OK; i++) {
+        const manifest_tensor *t = &c->manifest->tensors[i];
+        if (!strcmp(t->section, section) && !json_object_get(wanted, t->name))
+            s = status_fail(STATUS_FAILED, "%s: tensor %s/%s is none of this model's: was it saved by another?",
+                            c->folder, section, t->name);
+    }
+    json_decref(wanted);
+    return s;
+}
+
+/* ---- reading ---- */
+
+static status open_file(int *out, const char *path, int64_t bytes)
+{
+    struct stat info;
+    retry r = {0};
+    int descriptor;
+    do
+        descriptor = open(path, O_RDONLY | O_CLOEXEC);
+    while (descriptor < 0 && retry_again(&r, errno, path));
+    if (descriptor < 0 || fstat(descriptor, &info) != 0) {
+        int error = errno;
+        if (descriptor >= 0)
+            close(descriptor);
+        return status_fail(STATUS_FAILED, "cannot open %s: %s", path, strerror(error));
+    }
+    if (!S_ISREG(info.st_mode) || info.st_size != bytes) {
+        close(descriptor);
+        return status_fail(STATUS_FAILED,
+                           "%s has %lld bytes, its manifest says %lld: truncated, or of another checkpoint", path,
+                           (long long)info.st_size, (long long)bytes);
+    }
+    *out = descriptor;
+    return STATUS_OK;
+}
+
+static status descriptor_of(int *out, checkpoint *c, int index)
+{
+    const manifest_file *file = &c->manifest->files[index];
+    if (c->descriptors[index] < 0) {
+        for (; c->open >= MOST_OPEN; c->oldest = (c->oldest + 1) % c->manifest->file_count)
+            if (c->descriptors[c->oldest] >= 0) {
+                close(c->descriptors[c->oldest]);
+                c->descriptors[c->oldest] = -1;
+                c->open--;
+            }
+        char *path = must_format("%s/%s", c->folder, file->name);
+        status s = open_file(&c->descriptors[index], path, file->bytes);
+        free(path);
+        TRY(s);
+        c->open++;
+    }
+    *out = c->descriptors[index];
+    return STATUS_OK;
+}
+
+/* Bytes of a file into the slab. */
+static status read_slab(checkpoint *c, int index, int64_t offset, int64_t bytes)
+{
+    const char *name = c->manifest->files[index].name;
+    retry r = {0};
+    int descriptor;
+    TRY(descriptor_of(&descriptor, c, index));
+    c->whole = NULL;
+    if (bytes > c->slab_bytes) {
+        c->slab_bytes = bytes > SLAB_BYTES ? bytes : SLAB_BYTES;
+        c->slab = must_realloc(c->slab, (unsigned long)c->slab_bytes);
+    }
+    for (int64_t done = 0; done < bytes;) {
+        ssize_t got = pread(descriptor, c->slab + done, (size_t)(bytes - done), offset + done);
+        if (got > 0)
+            done += got;
+        else if (got == 0)
+            return status_fail(STATUS_FAILED, "%s/%s ends before byte %lld: truncated", c->folder, name,
+                               (long long)(offset + bytes));
+        else if (!retry_again(&r, errno, name))
+            return status_fail(STATUS_FAILED, "cannot read %s/%s: %s", c->folder, name, strerror(errno));
+    }
+    return STATUS_OK;
+}
+
+/* The checksum of bytes of a file; those of a short piece are left in the slab. */
+static status checksum(uint32_t *out, checkpoint *c, int index, int64_t offset, int64_t bytes)
+{
+    *out = 0;
+    for (int64_t done = 0, now; done < bytes; done += now) {
+        now = bytes - done < SLAB_BYTES ? bytes - done : SLAB_BYTES;
+        TRY(read_slab(c, index, offset + done, now));
+        *out = crc32c(*out, c->slab, now);
+    }
+    return STATUS_OK;
+}
+
+static status verify_piece(checkpoint *c, const manifest_tensor *t, int k)
+{
+    const manifest_piece *p = &t->pieces[k];
+    bool *verified = &c->verified[t - c->manifest->tensors][k];
+    uint32_t crc;
+    if (*verified)
+        return STATUS_OK;
+    status s = checksum(&crc, c, p->file, p->offset, p->bytes);
+    if (s != STATUS_OK)
+        return status_context(s, "tensor %s/%s", t->section, t->name);
+    if (crc != p->crc32c)
+        return status_fail(STATUS_FAILED,
+                           "%s/%s: tensor %s/%s (%lld bytes at %lld) is damaged: checksum %08x, its manifest says %08x",
+                           c->folder, c->manifest->files[p->file].name, t->section, t->name, (long long)p->bytes,
+                           (long long)p->offset, crc, p->crc32c);
+    c->whole = p->bytes <= SLAB_BYTES ? p : NULL;
+    *verified = true;
+    return STATUS_OK;
+}
+
+/* Copy the rectangle `start`, `size` of a piece to its place in the wanted rectangle, in slabs of the first dimension. */
+static status copy_part(checkpoint *c, const manifest_tensor *t, const manifest_piece *p, dtype type, char *data,
+                        const int64_t *stride, const int64_t *origin, const int64_t *start, const int64_t *size)
+{
+    int64_t from_stride[BOX_DIMS], part[BOX_DIMS], from = 0, to = 0, element = dtype_bytes(t->type);
+    box_row_major(from_stride, t->dims, p->size);
+    for (int d = 0; d < t->dims; d++) {
+        from += (start[d] - p->start[d]) * from_stride[d];
+        to += (start[d] - origin[d]) * stride[d];
+        part[d] = size[d];
+    }
+    int64_t rows = t->dims ? size[0] : 1, row_elements = t->dims ? from_stride[0] : 1, to_row = t->dims ? stride[0] : 0;
+    int64_t step = SLAB_BYTES / (row_elements * element) + 1;
+    for (int64_t row = 0; row < rows; row += step) {
+        part[0] = rows - row < step ? rows - row : step;
+        int64_t offset = (from + row * row_elements) * element, end = offset + part[0] * row_elements * element;
+        const char *here = c->slab + offset;
+        if (c->whole != p) {
+            TRY(read_slab(c, p->file, p->offset + offset, (end < p->bytes ? end : p->bytes) - offset));
+            here = c->slab;
+        }
+        box_convert(data + (to + row * to_row) * dtype_bytes(type), type, stride, here, t->type, from_stride, t->dims,
+                    part);
+    }
+    return STATUS_OK;
+}
+
+static status check_shape(const checkpoint *c, const manifest_tensor *t, int dims, const int64_t *global)
+{
+    char stored[128] = "", wanted[128] = "";
+    if (t->dims == dims && memcmp(t->global, global, (size_t)dims * sizeof *global) == 0)
+        return STATUS_OK;
+    for (int d = 0, used = 0; d < t->dims; d++)
+        used += snprintf(stored + used, sizeof stored - (size_t)used, "%s%lld", d ? ", " : "", (long long)t->global[d]);
+    for (int d = 0, used = 0; d < dims; d++)
+        used += snprintf(wanted + used, sizeof wanted - (size_t)used, "%s%lld", d ? ", " : "", (long long)global[d]);
+    return status_fail(STATUS_FAILED, "%s: tensor %s/%s has shape [%s], the model's is [%s]", c->folder, t->section,
+                       t->name, stored, wanted);
+}
+
+status checkpoint_read(checkpoint *c, const char *section, const char *name, dtype type, void *data,
+                       const int64_t *stride, int dims, const int64_t *global, const int64_t *start,
+                       const int64_t *size)
+{
+    const manifest_tensor *t = checkpoint_find(c, section, name);
+    if (!t)
+        return status_fail(STATUS_FAILED, "%s: tensor %s/%s is missing: was it saved by another model?", c->folder,
+                           section, name);
+    TRY(check_shape(c, t, dims, global));
+    for (int d = 0; d < dims; d++)
+        MUST(start[d] >= 0 && size[d] >= 0 && start[d] <= global[d] - size[d],
+             "%s/%s: dimension %d: %lld + %lld of %lld", section, name, d, (long long)start[d], (long long)size[d],
+             (long long)global[d]);
+    int64_t common_start[BOX_DIMS], common_size[BOX_DIMS], wanted = box_volume(dims, size), found = 0;
+    for (int k = 0; k < t->count && found < wanted; k++) {
+        const manifest_piece *p = &t->pieces[k];
+        if (!box_intersect(common_start, common_size, dims, p->start, p->size, start, size))
+            continue;
+        TRY(verify_piece(c, t, k));
+        TRY(copy_part(c, t, p, type, data, stride, start, common_start, common_size));
+        found += box_volume(dims, common_size);
+    }
+    MUST(found == wanted, "%s/%s: %lld of %lld elements in a manifest that covers it", section, name, (long long)found,
+         (long long)wanted);
+    return STATUS_OK;
+}
+
+/* ---- verifying ---- */
+
+/* The run's id in a safetensors file is the manifest's; a file of another run may have the right length. */
+static status verify_header(const checkpoint *c, const char *path)
+{
+    safetensors *file;
+    TRY(safetensors_open(&file, path));
+    const json_t *said = json_object_get(safetensors_metadata(file), "run");
+    const char *run = json_is_string(said) ? json_string_value(said) : "";
+    status s = STATUS_OK;
+    if (strcmp(run, c->manifest->run) != 0)
+        s = status_fail(STATUS_FAILED, "%s was written by run %s, the manifest beside it by run %s", path,
+                        *run ? run : "(none)", *c->manifest->run ? c->manifest->run : "(none)");
+    safetensors_close(file);
+    return s;
+}
+
+static status verify_file(checkpoint *c, int index)
+{
+    const manifest_file *file = &c->manifest->files[index];
+    size_t length = strlen(file->name), suffix = strlen(".safetensors");
+    uint32_t crc = file->crc32c;
+    if (file->has_crc32c)
+        TRY(checksum(&crc, c, index, 0, file->bytes));
+    if (crc != file->crc32c)
+        return status_fail(STATUS_FAILED, "%s/%s is damaged: checksum %08x, its manifest says %08x", c->folder,
+                           file->name, crc, file->crc32c);
+    if (length <= suffix || strcmp(file->name + length - suffix, ".safetensors") != 0)
+        return STATUS_OK;
+    char *path = must_format("%s/%s", c->folder, file->name);
+    status s = verify_header(c, path);
+    free(path);
+    return s;
+}
+
+status checkpoint_verify(checkpoint *c)
+{
+    for (int i = 0; i < c->manifest->tensor_count; i++) /* first, since a piece has a tensor's name to say */
+        for (int k = 0; k < c->manifest->tensors[i].count; k++)
+            TRY(verify_piece(c, &c->manifest->tensors[i], k));
+    for (int i = 0; i < c->manifest->file_count; i++)
+        TRY(verify_file(c, i));
+    return STATUS_OK;
+}

@@ -1,0 +1,86 @@
+/* Checkpoints: tensors in pieces, written by many ranks, read by any number of others.
+ *
+ * A checkpoint is a folder of safetensors files and a manifest (manifest.h), which says which rectangle of which tensor
+ * lies where, so that loading into another layout is intersecting rectangles. Tensors are known by a section ("model",
+ * "master", "moment1", ...) and their Hugging Face name; their shape is the global one.
+ *
+ *     checkpoints/step-00000100/manifest.json, model-00000.safetensors (section-rank), moment1-00000.safetensors, ...
+ *     checkpoints/latest                        a text file: the name of the newest whole checkpoint
+ *
+ * A checkpoint is written under a temporary name, every file and folder fsynced, then renamed, and `latest` last: when
+ * anything fails or stops at any point, `latest` still names a whole one. An open checkpoint is the caller's until
+ * checkpoint_close. One thread at a time may use it.
+ */
+#ifndef PHALANX_ENGINE_CHECKPOINT_CHECKPOINT_H
+#define PHALANX_ENGINE_CHECKPOINT_CHECKPOINT_H
+
+#include <jansson.h>
+#include <stdint.h>
+
+#include "engine/checkpoint/box.h"
+#include "engine/checkpoint/manifest.h"
+#include "memory/dtype.h"
+#include "memory/status.h"
+
+/* Where the bytes of a piece's `data` can be read, for data that is not in host memory: between the two calls. */
+typedef struct checkpoint_source {
+    void *(*borrow)(void *context, const void *data, int64_t bytes); /* NULL: at `data` itself */
+    void (*give_back)(void *context, void *borrowed, const void *data, int64_t bytes);
+    void *context;
+} checkpoint_source;
+
+/* What one rank stores of a tensor. A piece without elements is allowed, and left out. */
+typedef struct checkpoint_piece {
+    const char *section, *name; /* section: letters, digits, underscores */
+    dtype type;                 /* of `data`, and as stored */
+    int dims;
+    int64_t global[BOX_DIMS], start[BOX_DIMS], size[BOX_DIMS];
+    const void *data;
+    int64_t stride[BOX_DIMS]; /* of data, in elements; any, so that what is transposed in memory is not in the file */
+    checkpoint_source source;
+} checkpoint_piece;
+
+/* Bytes from a piece's first element to its last. */
+int64_t checkpoint_extent(const checkpoint_piece *p);
+
+/* Waits for all ranks; fails on every rank, with a message that names the rank, if `mine` is a failure on any. */
+typedef status checkpoint_barrier(void *context, status mine);
+
+/* Collective over `ranks`. `folder` (made if need be) is a run's checkpoints folder, `name` that of the new checkpoint; an
+ * older one of that name is replaced. `meta`, of rank 0, is what else belongs to the state: step, data position, ...
+ * The pieces of all ranks must cover each tensor exactly once. `run`: an id of hexadecimal digits, the same on all ranks, or
+ * "". `barrier` may be NULL for one rank. It fails on every rank or on none; then `latest` names what it named before, and temporary files have been removed. */
+status checkpoint_write(const char *folder, const char *name, const checkpoint_piece *pieces, int count, json_t *meta,
+                        int rank, int ranks, const char *run, checkpoint_barrier *barrier, void *context);
+
+/* ---- reading ---- */
+
+typedef struct checkpoint checkpoint;
+
+/* `path`: the folder of a checkpoint, a checkpoints folder, or a run's folder (the latter two: the latest). */
+status checkpoint_open(checkpoint **out, const char *path);
+void checkpoint_close(checkpoint *c);
+/* The checkpoint's own folder. */
+const char *checkpoint_folder(const checkpoint *c);
+/* The number of ranks that wrote it. */
+int checkpoint_ranks(const checkpoint *c);
+/* The id of the run that wrote it; "": unknown. */
+const char *checkpoint_run(const checkpoint *c);
+/* The caller's meta as it was written; an empty object if there was none. Belongs to `c`. */
+json_t *checkpoint_meta(const checkpoint *c);
+int checkpoint_tensors(const checkpoint *c);
+const manifest_tensor *checkpoint_at(const checkpoint *c, int i);
+/* NULL if there is none */
+const manifest_tensor *checkpoint_find(const checkpoint *c, const char *section, const char *name);
+/* Fails, by name, if the section lacks one of these tensors or has another. */
+status checkpoint_expect(const checkpoint *c, const char *section, const char *const *names, int count);
+
+/* Read the rectangle start, size of a tensor whose shape must be `global` into `data` (address of its first element;
+ * strides in elements), converted to `type`. The checksum of every stored piece that is touched is verified once. */
+status checkpoint_read(checkpoint *c, const char *section, const char *name, dtype type, void *data,
+                       const int64_t *stride, int dims, const int64_t *global, const int64_t *start,
+                       const int64_t *size);
+/* Verify the checksum of every piece and of every file, and that all are of one run. */
+status checkpoint_verify(checkpoint *c);
+
+#endif

@@ -1,0 +1,315 @@
+#include "engine/checkpoint/checkpoint_find.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/files/atomic.h"
+#include "engine/files/mapping.h"
+#include "engine/files/retry.h"
+#include "memory/log.h"
+
+static status look_for_manifest(bool *there, const char *folder)
+{
+    char *path = must_format("%s/manifest.json", folder);
+    status s = atomic_look(there, path);
+    free(path);
+    return s;
+}
+
+/* The name in FOLDER/latest, the caller's; NULL if there is certainly no such file. */
+static status read_latest(char **out, const char *folder)
+{
+    mapping file;
+    bool there;
+    char *path = must_format("%s/latest", folder);
+    *out = NULL;
+    status s = atomic_look(&there, path);
+    if (s == STATUS_OK && there)
+        s = mapping_open(&file, path);
+    if (s == STATUS_OK && there) {
+        int64_t length = file.bytes;
+        while (length > 0 && (file.data[length - 1] == '\n' || file.data[length - 1] == ' '))
+            length--;
+        bool good = length > 0 && length < 256 && file.data[0] != '.';
+        for (int64_t i = 0; i < length && good; i++)
+            good = file.data[i] > 0x20 && file.data[i] < 0x7f && file.data[i] != '/';
+        if (good)
+            *out = must_format("%.*s", (int)length, (const char *)file.data);
+        else
+            s = status_fail(STATUS_FAILED, "%s does not hold the name of a checkpoint: write one of its folder into it",
+                            path);
+        mapping_close(&file);
+    }
+    free(path);
+    return s;
+}
+
+/* Where the checkpoint of that name is whole: there, or under its older name if replacing it was interrupted. NULL: nowhere. */
+static status whole_folder(char **out, const char *folder, const char *name)
+{
+    bool whole;
+    *out = must_format("%s/%s", folder, name);
+    status s = look_for_manifest(&whole, *out);
+    if (s == STATUS_OK && !whole) {
+        free(*out);
+        *out = must_format("%s/.old-%s", folder, name);
+        s = look_for_manifest(&whole, *out);
+    }
+    if (s != STATUS_OK || !whole) {
+        free(*out);
+        *out = NULL;
+    }
+    return s;
+}
+
+/* ---- one ---- */
+
+/* The checkpoint that FOLDER/latest, which exists, names. */
+static status resolve_latest(char **out, const char *folder)
+{
+    char *name;
+    TRY(read_latest(&name, folder));
+    status s = name ? whole_folder(out, folder, name) : STATUS_OK;
+    if (s == STATUS_OK && (!name || !*out))
+        s = status_fail(STATUS_FAILED,
+                        "%s/latest names %s, but %s/%s/manifest.json does not exist: name another checkpoint", folder,
+                        name ? name : "nothing", folder, name ? name : "");
+    free(name);
+    return s;
+}
+
+status checkpoint_resolve(char **out, const char *path)
+{
+    char *latest = must_format("%s/latest", path), *checkpoints = must_format("%s/checkpoints", path);
+    char *below = must_format("%s/latest", checkpoints);
+    bool whole = false, has_latest = false, has_below = false;
+    status s = look_for_manifest(&whole, path);
+    if (s == STATUS_OK && !whole)
+        s = atomic_look(&has_latest, latest);
+    if (s == STATUS_OK && !whole && !has_latest)
+        s = atomic_look(&has_below, below);
+    if (s == STATUS_OK && whole)
+        *out = must_strdup(path);
+    else if (s == STATUS_OK && (has_latest || has_below))
+        s = resolve_latest(out, has_latest ? path : checkpoints);
+    else if (s == STATUS_OK)
+        s = status_fail(STATUS_FAILED,
+                        "%s holds no checkpoint: neither manifest.json, latest nor checkpoints/latest is there", path);
+    free(below);
+    free(checkpoints);
+    free(latest);
+    return s;
+}
+
+/* ---- all ---- */
+
+#define STEP "step-"
+#define OLD  ".old-"
+
+/* step-00000100 and no other name: 100; else -1 */
+static int64_t step_of(const char *name)
+{
+    const char *digits = name + strlen(STEP);
+    if (strncmp(name, STEP, strlen(STEP)) != 0)
+        return -1;
+    size_t count = strspn(digits, "0123456789");
+    return count > 0 && count < 19 && !digits[count] ? strtoll(digits, NULL, 10) : -1;
+}
+
+/* The steps that a checkpoints folder has something of, newest first; each once. */
+typedef struct steps {
+    int count;
+    char **name; /* "step-00000100" */
+} steps;
+
+static int compare_names(const void *a, const void *b)
+{
+    int64_t x = step_of(*(char *const *)a), y = step_of(*(char *const *)b);
+    return x != y ? (x < y ? 1 : -1) : strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static void steps_free(steps *s)
+{
+    for (int i = 0; i < s->count; i++)
+        free(s->name[i]);
+    free(s->name);
+    *s = (steps){0};
+}
+
+static void steps_add(steps *s, const char *entry)
+{
+    const char *name = strncmp(entry, OLD, strlen(OLD)) ? entry : entry + strlen(OLD);
+    if (step_of(name) < 0)
+        return;
+    for (int i = 0; i < s->count; i++)
+        if (!strcmp(s->name[i], name))
+            return;
+    s->name = must_realloc(s->name, (unsigned long)(s->count + 1) * sizeof *s->name);
+    s->name[s->count++] = must_strdup(name);
+}
+
+/* None if the folder is certainly not there. */
+static status steps_list(steps *out, const char *folder)
+{
+    *out = (steps){0};
+    retry r = {0};
+    DIR *entries;
+    do
+        entries = opendir(folder);
+    while (!entries && retry_again(&r, errno, folder));
+    if (!entries && errno == ENOENT)
+        return STATUS_OK;
+    if (!entries)
+        return status_fail(STATUS_FAILED, "cannot list %s: %s", folder, strerror(errno));
+    errno = 0;
+    for (struct dirent *entry; (entry = readdir(entries)); errno = 0)
+        steps_add(out, entry->d_name);
+    int error = errno;
+    closedir(entries);
+    if (error) {
+        steps_free(out);
+        return status_fail(STATUS_FAILED, "cannot list %s: %s", folder, strerror(error));
+    }
+    if (out->count > 1)
+        qsort(out->name, (size_t)out->count, sizeof *out->name, compare_names);
+    return STATUS_OK;
+}
+
+static void add_offer(checkpoint_offers *o, char *folder)
+{
+    o->folder = must_realloc(o->folder, (unsigned long)(o->count + 1) * sizeof *o->folder);
+    o->folder[o->count++] = folder;
+}
+
+void checkpoint_offers_free(checkpoint_offers *o)
+{
+    for (int i = 0; i < o->count; i++)
+        free(o->folder[i]);
+    free(o->folder);
+    free(o->trouble);
+    *o = (checkpoint_offers){0};
+}
+
+/* After the one that `latest` names, the steps before it; all of them if it is not known. A folder that cannot be read offers
+ * no checkpoint, but does not prove that there is none. */
+static status add_older(checkpoint_offers *o, const char *folder, const char *latest)
+{
+    steps all;
+    TRY(steps_list(&all, folder));
+    int64_t below = latest ? step_of(latest) : -1;
+    for (int i = 0; i < all.count; i++) {
+        char *path = NULL;
+        bool same = latest && !strcmp(all.name[i], latest), older = below < 0 || step_of(all.name[i]) < below;
+        if (!same && older && whole_folder(&path, folder, all.name[i]) != STATUS_OK && !o->trouble)
+            o->trouble = must_strdup(status_message());
+        if (path)
+            add_offer(o, path);
+    }
+    steps_free(&all);
+    return STATUS_OK;
+}
+
+status checkpoint_offers_find(checkpoint_offers *out, const char *folder)
+{
+    char *latest = NULL, *path = NULL;
+    *out = (checkpoint_offers){0};
+    if (read_latest(&latest, folder) != STATUS_OK || (latest && whole_folder(&path, folder, latest) != STATUS_OK))
+        out->trouble = must_strdup(status_message());
+    else if (latest && !path)
+        out->trouble = must_format("%s/latest names %s, which is not there", folder, latest);
+    if (path)
+        add_offer(out, path);
+    status s = add_older(out, folder, latest);
+    if (path) /* older ones are not needed */
+        s = STATUS_OK;
+    if (s == STATUS_OK && out->count > 0 && !latest && !out->trouble)
+        out->trouble = must_format("%s/latest is missing", folder);
+    if (s == STATUS_OK && out->count == 0 && out->trouble)
+        s = status_fail(STATUS_FAILED, "%s", out->trouble);
+    if (path && out->trouble) { /* of an older one */
+        free(out->trouble);
+        out->trouble = NULL;
+    }
+    free(latest);
+    if (s != STATUS_OK) {
+        checkpoint_offers_free(out);
+        return status_context(s, "it cannot be told where to go on from (nothing was changed; "
+                                 "checkpoint.resume=never begins anew)");
+    }
+    return STATUS_OK;
+}
+
+/* ---- pruning ---- */
+
+/* Under a temporary name first, so that what is half removed is no checkpoint. */
+static status remove_checkpoint(const char *folder, const char *name)
+{
+    char *path = must_format("%s/%s", folder, name), *temporary = must_format("%s/.tmp-%s", folder, name);
+    status s = atomic_remove(temporary);
+    if (s == STATUS_OK)
+        s = atomic_rename(path, temporary);
+    if (s == STATUS_OK)
+        s = atomic_remove(temporary);
+    free(temporary);
+    free(path);
+    return s;
+}
+
+status checkpoint_prune(const char *folder, int keep, int keep_every)
+{
+    char *latest;
+    steps all;
+    if (keep < 1)
+        return STATUS_OK;
+    TRY(read_latest(&latest, folder));
+    status s = steps_list(&all, folder);
+    int64_t last = latest ? step_of(latest) : -1;
+    int kept = 0;
+    for (int i = 0; i < all.count && s == STATUS_OK; i++) {
+        int64_t step = step_of(all.name[i]);
+        char *path = must_format("%s/%s", folder, all.name[i]);
+        bool whole = false;
+        if (step <= last)
+            s = look_for_manifest(&whole, path);
+        bool always = step == last || (keep_every > 0 && step % keep_every == 0);
+        if (s == STATUS_OK && whole && kept >= keep && !always)
+            s = remove_checkpoint(folder, all.name[i]);
+        kept += whole;
+        free(path);
+    }
+    steps_free(&all);
+    free(latest);
+    return s;
+}
+
+/* ---- a run that is complete ---- */
+
+status checkpoint_settle(const char *folder)
+{
+    checkpoint_offers offers;
+    char *latest = NULL, *path = NULL;
+    bool there;
+    TRY(atomic_look(&there, folder));
+    if (!there)
+        return STATUS_OK;
+    TRY(read_latest(&latest, folder));
+    status s = latest ? whole_folder(&path, folder, latest) : STATUS_OK;
+    bool names_one = path;
+    free(path);
+    free(latest);
+    if (s != STATUS_OK || names_one)
+        return s;
+    TRY(checkpoint_offers_find(&offers, folder));
+    if (offers.count > 0) {
+        const char *name = strrchr(offers.folder[0], '/') + 1;
+        char *line = must_format("%s\n", strncmp(name, OLD, strlen(OLD)) ? name : name + strlen(OLD));
+        path = must_format("%s/latest", folder);
+        s = atomic_replace(path, line, (int64_t)strlen(line));
+        free(path);
+        free(line);
+    }
+    checkpoint_offers_free(&offers);
+    return s;
+}

@@ -1,0 +1,206 @@
+#include "engine/checkpoint/checkpoint_publisher.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/files/atomic.h"
+#include "engine/files/direct.h"
+#include "engine/checkpoint/fragment.h"
+#include "engine/files/retry.h"
+#include "memory/log.h"
+
+struct checkpoint_publisher {
+    int ranks;
+    char run[MANIFEST_RUN];
+    char *buffer;
+    fragment *fragments; /* [ranks] */
+    char **paths;        /* [ranks] of the fragments that are open */
+    fragment_pieces pieces;
+};
+
+checkpoint_publisher *checkpoint_publisher_open(int ranks, const char *run, char *buffer)
+{
+    checkpoint_publisher *p = must_calloc(1, sizeof *p);
+    MUST(strlen(run) < sizeof p->run, "a run named \"%s\"", run);
+    strcpy(p->run, run);
+    p->ranks = ranks;
+    p->buffer = buffer;
+    p->fragments = must_calloc((unsigned long)ranks, sizeof *p->fragments);
+    p->paths = must_calloc((unsigned long)ranks, sizeof *p->paths);
+    p->pieces.capacity = 4 * ranks; /* of one tensor: a rank has seldom more than its rows, in few parts */
+    p->pieces.item = must_alloc((unsigned long)p->pieces.capacity * sizeof *p->pieces.item);
+    return p;
+}
+
+void checkpoint_publisher_close(checkpoint_publisher *p)
+{
+    if (!p)
+        return;
+    free(p->pieces.item);
+    free(p->paths);
+    free(p->fragments);
+    free(p);
+}
+
+/* ---- leftovers of an interrupted save: temporary and replaced checkpoints ---- */
+
+status checkpoint_tidy(const char *folder)
+{
+    bool there;
+    TRY(atomic_look(&there, folder));
+    return there ? atomic_remove_all(folder, ".tmp-") : STATUS_OK;
+}
+
+void checkpoint_clean(const char *folder, const char *name)
+{
+    char *message = must_strdup(status_message()), *temporary = checkpoint_temporary(folder, name);
+    char *final = must_format("%s/%s", folder, name), *old = must_format("%s/.old-%s", folder, name);
+    if (atomic_exists(old) && !atomic_exists(final))
+        (void)atomic_rename(old, final);
+    (void)atomic_remove(temporary);
+    (void)status_fail(STATUS_FAILED, "%s", message);
+    free(old);
+    free(final);
+    free(temporary);
+    free(message);
+}
+
+/* ---- publishing ---- */
+
+static void close_fragments(checkpoint_publisher *p)
+{
+    for (int i = 0; i < p->ranks; i++) {
+        fragment_close(&p->fragments[i]);
+        free(p->paths[i]);
+        p->paths[i] = NULL;
+    }
+}
+
+static status open_fragments(checkpoint_publisher *p, const char *temporary, const char *name)
+{
+    status s = STATUS_OK;
+    for (int i = 0; i < p->ranks && s == STATUS_OK; i++) {
+        p->paths[i] = checkpoint_fragment(temporary, i);
+        s = fragment_open(&p->fragments[i], p->paths[i], &(fragment_owner){p->run, name, i, p->ranks});
+    }
+    return s;
+}
+
+/* What a file is to hold: the manifest, or the line of `latest`. */
+typedef struct content {
+    checkpoint_publisher *p;
+    json_t *meta;     /* of the manifest */
+    const char *path; /* of the manifest, for messages */
+    const char *line; /* NULL: the manifest */
+} content;
+
+static status put_content(direct *out, const content *c)
+{
+    if (c->line)
+        return direct_write(out, c->line, (int64_t)strlen(c->line), NULL);
+    TRY(manifest_text_head(out, c->p->ranks, c->p->run, c->meta));
+    TRY(fragment_merge(out, c->p->fragments, c->p->ranks, &c->p->pieces, c->path));
+    return manifest_text_end(out);
+}
+
+/* Written, fsynced and read back. */
+static status try_file(int *error, const char *path, const content *c)
+{
+    direct out;
+    char *buffer = c->p->buffer;
+    status s = direct_open(&out, path, buffer, CHECKPOINT_WRITER_BUFFER);
+    if (s == STATUS_OK) {
+        s = put_content(&out, c);
+        s = direct_close(&out, s);
+    }
+    *error = out.error;
+    TRY(s);
+    return direct_verify(error, path, direct_position(&out), out.crc32c, buffer, CHECKPOINT_WRITER_BUFFER);
+}
+
+static status write_manifest(checkpoint_publisher *p, const char *temporary, const char *name, json_t *meta)
+{
+    char *path = must_format("%s/manifest.json", temporary);
+    retry r = {0};
+    int error = 0;
+    status s;
+    do {
+        s = open_fragments(p, temporary, name);
+        if (s == STATUS_OK)
+            s = try_file(&error, path, &(content){p, meta, path, NULL});
+        close_fragments(p);
+    } while (s != STATUS_OK && retry_again(&r, error, path));
+    free(path);
+    return s;
+}
+
+static status write_latest(checkpoint_publisher *p, const char *folder, const char *name)
+{
+    char *path = must_format("%s/latest", folder), *temporary = must_format("%s.tmp", path);
+    char *line = must_format("%s\n", name);
+    retry r = {0};
+    int error;
+    status s;
+    do
+        s = try_file(&error, temporary, &(content){.p = p, .line = line});
+    while (s != STATUS_OK && retry_again(&r, error, temporary));
+    if (s == STATUS_OK)
+        s = atomic_rename(temporary, path);
+    if (s != STATUS_OK)
+        (void)unlink(temporary);
+    free(line);
+    free(temporary);
+    free(path);
+    return s;
+}
+
+static status remove_fragments(const checkpoint_publisher *p, const char *temporary)
+{
+    status s = STATUS_OK;
+    for (int i = 0; i < p->ranks && s == STATUS_OK; i++) {
+        char *path = checkpoint_fragment(temporary, i);
+        s = atomic_remove(path);
+        free(path);
+    }
+    return s == STATUS_OK ? atomic_sync_folder(temporary) : s;
+}
+
+/* temporary -> folder/name. An older checkpoint of that name first becomes .old-name, where checkpoint_open finds it if
+ * this stops between the two renames. */
+static status rename_into_place(const char *folder, const char *name, const char *temporary)
+{
+    char *final = must_format("%s/%s", folder, name), *old = must_format("%s/.old-%s", folder, name);
+    bool replaces = false;
+    status s = atomic_look(&replaces, final);
+    if (replaces && s == STATUS_OK)
+        s = atomic_remove(old);
+    if (replaces && s == STATUS_OK)
+        s = atomic_rename(final, old);
+    if (s == STATUS_OK)
+        s = atomic_rename(temporary, final);
+    free(old);
+    free(final);
+    return s;
+}
+
+static status publish(checkpoint_publisher *p, const char *folder, const char *name, const char *temporary,
+                      json_t *meta)
+{
+    TRY(write_manifest(p, temporary, name, meta));
+    TRY(remove_fragments(p, temporary));
+    TRY(rename_into_place(folder, name, temporary));
+    TRY(write_latest(p, folder, name));
+    if (atomic_remove_all(folder, ".old-") != STATUS_OK)
+        log_warn("%s", status_message()); /* the new checkpoint is whole all the same */
+    return STATUS_OK;
+}
+
+status checkpoint_publisher_publish(checkpoint_publisher *p, const char *folder, const char *name, json_t *meta)
+{
+    char *temporary = checkpoint_temporary(folder, name);
+    status s = publish(p, folder, name, temporary, meta);
+    free(temporary);
+    return s;
+}

@@ -1,0 +1,316 @@
+#include "engine/checkpoint/checkpoint_writer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/files/atomic.h"
+#include "engine/files/direct.h"
+#include "engine/checkpoint/fragment.h"
+#include "engine/files/retry.h"
+#include "engine/files/safetensors.h"
+#include "memory/log.h"
+
+/* The file of one section: SECTION-RANK.safetensors. */
+typedef struct section_file {
+    manifest_file file;
+    safetensors_layout layout;
+    int first; /* of its pieces, which lie in the order of the file */
+} section_file;
+
+struct checkpoint_writer {
+    int rank, ranks;
+    char run[MANIFEST_RUN];
+    const char *name; /* of the checkpoint that is being written */
+    char *buffer;
+    int piece_count, file_count, extra_count;
+    checkpoint_piece *pieces; /* [piece_count] by file, then by place in it */
+    manifest_piece *entries;  /* [piece_count] of the last share */
+    int *listed;              /* [piece_count] in the order of a fragment */
+    section_file *files;      /* [file_count] */
+    checkpoint_extra *extras;
+    manifest_file *extra_files; /* [extra_count] */
+};
+
+char *checkpoint_temporary(const char *folder, const char *name)
+{
+    return must_format("%s/.tmp-%s", folder, name);
+}
+
+char *checkpoint_fragment(const char *temporary, int rank)
+{
+    return must_format("%s/fragment-%05d", temporary, rank);
+}
+
+int64_t checkpoint_extent(const checkpoint_piece *p)
+{
+    int64_t last = 0;
+    if (box_volume(p->dims, p->size) == 0)
+        return 0;
+    for (int d = 0; d < p->dims; d++)
+        last += (p->size[d] - 1) * p->stride[d];
+    return (last + 1) * dtype_bytes(p->type);
+}
+
+/* ---- laying out ---- */
+
+/* The name of a piece in its safetensors file: the tensor's own if it is whole, else followed by its rectangle. */
+static char *stored_name(const checkpoint_piece *p)
+{
+    char text[BOX_DIMS * 48 + 4] = "";
+    size_t used = 0;
+    if (memcmp(p->size, p->global, (size_t)p->dims * sizeof *p->size) != 0)
+        for (int d = 0; d < p->dims; d++)
+            used += (size_t)snprintf(text + used, sizeof text - used, "%s%lld:%lld%s", d ? ", " : "[",
+                                     (long long)p->start[d], (long long)(p->start[d] + p->size[d]),
+                                     d + 1 == p->dims ? "]" : "");
+    return must_format("%s%s", p->name, text);
+}
+
+static bool is_empty(const checkpoint_piece *p)
+{
+    MUST(p->dims >= 0 && p->dims <= BOX_DIMS, "%s: %d dimensions", p->name, p->dims);
+    return box_volume(p->dims, p->size) == 0;
+}
+
+/* The pieces of one section, in any order, as the writer's next file. */
+static void add_file(checkpoint_writer *w, const checkpoint_piece *const *pieces, int count)
+{
+    const char *section = pieces[0]->section;
+    MUST(strspn(section, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") == strlen(section),
+         "section \"%s\"", section);
+    section_file *f = &w->files[w->file_count];
+    safetensors_tensor *tensors = must_calloc((unsigned long)count, sizeof *tensors);
+    for (int i = 0; i < count; i++) {
+        tensors[i] =
+            (safetensors_tensor){.name = stored_name(pieces[i]), .type = pieces[i]->type, .dims = pieces[i]->dims};
+        memcpy(tensors[i].shape, pieces[i]->size, (size_t)pieces[i]->dims * sizeof *pieces[i]->size);
+    }
+    json_t *metadata = json_pack("{s:s}", "format", "pt"); /* Hugging Face's loaders ask for it */
+    if (*w->run)
+        json_object_set_new(metadata, "run", json_string(w->run));
+    safetensors_layout_make(&f->layout, tensors, count, metadata);
+    json_decref(metadata);
+    f->first = w->piece_count;
+    f->file = (manifest_file){
+        .name = must_format("%s-%05d.safetensors", section, w->rank), .bytes = f->layout.end, .has_crc32c = true};
+    for (int k = 0; k < count; k++) {
+        int i = f->layout.order[k];
+        const checkpoint_piece *p = pieces[i];
+        manifest_piece *e = &w->entries[w->piece_count];
+        *e = (manifest_piece){.file = w->file_count,
+                              .offset = f->layout.offsets[i],
+                              .bytes = box_volume(p->dims, p->size) * dtype_bytes(p->type)};
+        memcpy(e->start, p->start, sizeof e->start);
+        memcpy(e->size, p->size, sizeof e->size);
+        w->pieces[w->piece_count++] = *p;
+    }
+    for (int i = 0; i < count; i++)
+        free((void *)(uintptr_t)tensors[i].name);
+    free(tensors);
+    w->file_count++;
+}
+
+static void add_files(checkpoint_writer *w, const checkpoint_piece *pieces, int count)
+{
+    const checkpoint_piece **section = must_alloc((unsigned long)count * sizeof *section);
+    bool *done = must_calloc((unsigned long)count, sizeof *done);
+    for (int first = 0; first < count; first++) {
+        int members = 0;
+        for (int i = first; i < count && !done[first]; i++)
+            if (!done[i] && !is_empty(&pieces[i]) && !strcmp(pieces[i].section, pieces[first].section)) {
+                section[members++] = &pieces[i];
+                done[i] = i != first;
+            }
+        if (members > 0)
+            add_file(w, section, members);
+    }
+    free(done);
+    free(section);
+}
+
+static int compare_listed(const void *a, const void *b, void *context)
+{
+    const checkpoint_piece *pieces = context, *x = &pieces[*(const int *)a], *y = &pieces[*(const int *)b];
+    int order = fragment_order(x->section, x->name, y->section, y->name);
+    for (int d = 0; d < x->dims && d < y->dims && !order; d++)
+        order = (x->start[d] > y->start[d]) - (x->start[d] < y->start[d]);
+    return order;
+}
+
+checkpoint_writer *checkpoint_writer_open(const checkpoint_writer_options *o)
+{
+    checkpoint_writer *w = must_calloc(1, sizeof *w);
+    unsigned long count = (unsigned long)o->count;
+    MUST(strlen(o->run) < sizeof w->run, "a run named \"%s\"", o->run);
+    strcpy(w->run, o->run);
+    w->rank = o->rank;
+    w->ranks = o->ranks;
+    w->buffer = o->buffer;
+    w->pieces = must_calloc(count, sizeof *w->pieces);
+    w->entries = must_calloc(count, sizeof *w->entries);
+    w->listed = must_calloc(count, sizeof *w->listed);
+    w->files = must_calloc(count, sizeof *w->files);
+    w->extra_count = o->extra_count;
+    w->extras = must_calloc((unsigned long)o->extra_count, sizeof *w->extras);
+    w->extra_files = must_calloc((unsigned long)o->extra_count, sizeof *w->extra_files);
+    add_files(w, o->pieces, o->count);
+    for (int i = 0; i < w->piece_count; i++)
+        w->listed[i] = i;
+    qsort_r(w->listed, (size_t)w->piece_count, sizeof *w->listed, compare_listed, w->pieces);
+    for (int i = 0; i < o->extra_count; i++) {
+        w->extras[i] = o->extras[i];
+        w->extra_files[i] =
+            (manifest_file){.name = must_strdup(o->extras[i].name), .bytes = o->extras[i].bytes, .has_crc32c = true};
+    }
+    return w;
+}
+
+void checkpoint_writer_close(checkpoint_writer *w)
+{
+    if (!w)
+        return;
+    for (int i = 0; i < w->file_count; i++) {
+        free(w->files[i].file.name);
+        safetensors_layout_free(&w->files[i].layout);
+    }
+    for (int i = 0; i < w->extra_count; i++)
+        free(w->extra_files[i].name);
+    free(w->extra_files);
+    free(w->extras);
+    free(w->files);
+    free(w->listed);
+    free(w->entries);
+    free(w->pieces);
+    free(w);
+}
+
+/* ---- writing ---- */
+
+/* Stream one piece into the file and take its checksum. */
+static status put_data(direct *out, uint32_t *crc, const checkpoint_piece *p)
+{
+    int64_t element = dtype_bytes(p->type), volume = box_volume(p->dims, p->size);
+    *crc = 0;
+    if (box_is_row_major(p->dims, p->size, p->stride))
+        return direct_write(out, p->data, volume * element, crc);
+    for (int64_t done = 0, now; done < volume; done += now) {
+        int64_t room;
+        char *to = direct_room(out, &room);
+        MUST(room >= element, "%s: its elements are not aligned in the file", p->name);
+        now = volume - done < room / element ? volume - done : room / element;
+        box_gather(to, p->data, p->stride, p->dims, p->size, (int)element, done, now);
+        TRY(direct_added(out, now * element, crc));
+    }
+    return STATUS_OK;
+}
+
+static status put_piece(direct *out, uint32_t *crc, const checkpoint_piece *p)
+{
+    const checkpoint_source *from = &p->source;
+    int64_t bytes = checkpoint_extent(p);
+    if (!from->borrow)
+        return put_data(out, crc, p);
+    void *borrowed = from->borrow(from->context, p->data, bytes);
+    checkpoint_piece here = *p;
+    here.data = borrowed;
+    status s = put_data(out, crc, &here);
+    from->give_back(from->context, borrowed, p->data, bytes);
+    return s;
+}
+
+/* The bytes of one of the share's files. */
+typedef status content(direct *out, checkpoint_writer *w, int index);
+
+static status put_section(direct *out, checkpoint_writer *w, int index)
+{
+    const section_file *f = &w->files[index];
+    TRY(direct_write(out, f->layout.header, f->layout.header_bytes, NULL));
+    for (int k = f->first; k < f->first + f->layout.count; k++) {
+        MUST(direct_position(out) == w->entries[k].offset, "%s: %s is at %lld", f->file.name, w->pieces[k].name,
+             (long long)direct_position(out));
+        TRY(put_piece(out, &w->entries[k].crc32c, &w->pieces[k]));
+    }
+    return STATUS_OK;
+}
+
+static status put_extra(direct *out, checkpoint_writer *w, int index)
+{
+    return direct_write(out, w->extras[index].data, w->extras[index].bytes, NULL);
+}
+
+static status try_file(int *error, manifest_file *file, checkpoint_writer *w, const char *path, content *put, int index)
+{
+    direct out;
+    status s = direct_open(&out, path, w->buffer, CHECKPOINT_WRITER_BUFFER);
+    if (s == STATUS_OK) {
+        s = put(&out, w, index);
+        s = direct_close(&out, s);
+    }
+    *error = out.error;
+    TRY(s);
+    *file =
+        (manifest_file){.name = file->name, .bytes = direct_position(&out), .crc32c = out.crc32c, .has_crc32c = true};
+    return direct_verify(error, path, file->bytes, file->crc32c, w->buffer, CHECKPOINT_WRITER_BUFFER);
+}
+
+/* From the beginning if anything fails that may pass: after a failed fsync nobody knows what is on the disk. */
+static status write_file(manifest_file *file, checkpoint_writer *w, const char *temporary, content *put, int index)
+{
+    char *path = must_format("%s/%s", temporary, file->name);
+    retry r = {0};
+    int error;
+    status s;
+    do
+        s = try_file(&error, file, w, path, put, index);
+    while (s != STATUS_OK && retry_again(&r, error, path));
+    free(path);
+    return s;
+}
+
+static bool same_tensor(const checkpoint_piece *a, const checkpoint_piece *b)
+{
+    return fragment_order(a->section, a->name, b->section, b->name) == 0 && a->type == b->type && a->dims == b->dims &&
+           memcmp(a->global, b->global, (size_t)a->dims * sizeof *a->global) == 0;
+}
+
+static status put_fragment(direct *out, checkpoint_writer *w, int index)
+{
+    (void)index;
+    TRY(fragment_put_head(out, &(fragment_owner){w->run, w->name, w->rank, w->ranks}));
+    for (int i = 0; i < w->file_count; i++)
+        TRY(fragment_put_file(out, &w->files[i].file));
+    for (int i = 0; i < w->extra_count; i++)
+        TRY(fragment_put_file(out, &w->extra_files[i]));
+    for (int i = 0; i < w->piece_count; i++) {
+        const checkpoint_piece *p = &w->pieces[w->listed[i]];
+        if (i == 0 || !same_tensor(p, &w->pieces[w->listed[i - 1]]))
+            TRY(fragment_put_tensor(out, p->section, p->name, p->type, p->dims, p->global));
+        TRY(fragment_put_piece(out, p->dims, &w->entries[w->listed[i]]));
+    }
+    return fragment_put_end(out);
+}
+
+static status write_files(checkpoint_writer *w, const char *temporary)
+{
+    for (int i = 0; i < w->file_count; i++)
+        TRY(write_file(&w->files[i].file, w, temporary, put_section, i));
+    for (int i = 0; i < w->extra_count; i++)
+        TRY(write_file(&w->extra_files[i], w, temporary, put_extra, i));
+    char *path = checkpoint_fragment(temporary, w->rank);
+    manifest_file file = {.name = strrchr(path, '/') + 1};
+    status s = write_file(&file, w, temporary, put_fragment, 0);
+    free(path);
+    return s == STATUS_OK ? atomic_sync_folder(temporary) : s;
+}
+
+status checkpoint_writer_share(checkpoint_writer *w, const char *folder, const char *name)
+{
+    char *temporary = checkpoint_temporary(folder, name);
+    w->name = name;
+    status s = atomic_make_folders(temporary);
+    if (s == STATUS_OK)
+        s = write_files(w, temporary);
+    w->name = NULL;
+    free(temporary);
+    return s;
+}

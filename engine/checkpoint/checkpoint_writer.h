@@ -1,0 +1,45 @@
+/* One rank's share of a checkpoint, laid out once and written any number of times.
+ *
+ * Which pieces there are, in which files, after which headers, is the same at every save of a run. A writer works it out
+ * when it is opened; writing then allocates nothing that grows with the model, so that a thread may do it while the run
+ * trains. Each file goes past the page cache, is fsynced, and is read back before the share counts as written; what fails
+ * and may pass is written again. Pieces, names, the buffer and the data of extras stay the caller's and outlive the writer.
+ */
+#ifndef PHALANX_ENGINE_CHECKPOINT_CHECKPOINT_WRITER_H
+#define PHALANX_ENGINE_CHECKPOINT_CHECKPOINT_WRITER_H
+
+#include "engine/checkpoint/checkpoint.h"
+
+/* A file that goes with a checkpoint (a tokenizer). */
+typedef struct checkpoint_extra {
+    const char *name;
+    const void *data;
+    int64_t bytes;
+} checkpoint_extra;
+
+/* Of the buffer: large enough that a network file system sees large writes. Aligned to DIRECT_ALIGNMENT. */
+enum { CHECKPOINT_WRITER_BUFFER = 4 << 20 };
+
+typedef struct checkpoint_writer_options {
+    const checkpoint_piece *pieces;
+    int count;
+    const checkpoint_extra *extras;
+    int extra_count;
+    const char *run; /* manifest.h; "" if there is none */
+    int rank, ranks;
+    char *buffer;
+} checkpoint_writer_options;
+
+typedef struct checkpoint_writer checkpoint_writer;
+
+checkpoint_writer *checkpoint_writer_open(const checkpoint_writer_options *options);
+void checkpoint_writer_close(checkpoint_writer *w);
+
+/* This rank's files and its fragment, into checkpoint_temporary(folder, name), which is made if need be. */
+status checkpoint_writer_share(checkpoint_writer *w, const char *folder, const char *name);
+
+/* Where a checkpoint is written before it is published, and a rank's fragment in it; the caller's to free. */
+char *checkpoint_temporary(const char *folder, const char *name);
+char *checkpoint_fragment(const char *temporary, int rank);
+
+#endif

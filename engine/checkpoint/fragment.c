@@ -1,0 +1,337 @@
+#include "engine/checkpoint/fragment.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/files/crc32c.h"
+#include "memory/log.h"
+
+#define TAIL       "end %08x\n"
+#define TAIL_BYTES 13
+
+/* ---- writing ---- */
+
+__attribute__((format(printf, 2, 3))) static status put(direct *out, const char *format, ...)
+{
+    char text[256];
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    MUST(length >= 0 && length < (int)sizeof text, "%d bytes at once", length);
+    return direct_write(out, text, length, NULL);
+}
+
+/* The last word of a line, of any length. */
+static status put_last(direct *out, const char *word)
+{
+    MUST(!strpbrk(word, "\n"), "a name of two lines");
+    TRY(direct_write(out, word, (int64_t)strlen(word), NULL));
+    return put(out, "\n");
+}
+
+static status put_numbers(direct *out, const int64_t *values, int count)
+{
+    for (int i = 0; i < count; i++)
+        TRY(put(out, " %lld", (long long)values[i]));
+    return STATUS_OK;
+}
+
+static int head_text(char *out, size_t bytes, const fragment_owner *owner)
+{
+    return snprintf(out, bytes, "fragment 1 %s %s %d %d\n", *owner->run ? owner->run : "-", owner->name, owner->rank,
+                    owner->ranks);
+}
+
+status fragment_put_head(direct *out, const fragment_owner *owner)
+{
+    char text[512];
+    int length = head_text(text, sizeof text, owner);
+    MUST(length < (int)sizeof text, "a checkpoint's name of %d bytes", length);
+    return direct_write(out, text, length, NULL);
+}
+
+status fragment_put_file(direct *out, const manifest_file *file)
+{
+    TRY(put(out, "file %lld %08x ", (long long)file->bytes, file->crc32c));
+    return put_last(out, file->name);
+}
+
+status fragment_put_tensor(direct *out, const char *section, const char *name, dtype type, int dims,
+                           const int64_t *global)
+{
+    TRY(put(out, "tensor %s %d", dtype_name(type), dims));
+    TRY(put_numbers(out, global, dims));
+    TRY(put(out, " %s ", section));
+    return put_last(out, name);
+}
+
+status fragment_put_piece(direct *out, int dims, const manifest_piece *p)
+{
+    TRY(put(out, "piece %d %lld %lld %08x", p->file, (long long)p->offset, (long long)p->bytes, p->crc32c));
+    TRY(put_numbers(out, p->start, dims));
+    TRY(put_numbers(out, p->size, dims));
+    return put(out, "\n");
+}
+
+status fragment_put_end(direct *out)
+{
+    return put(out, TAIL, out->crc32c);
+}
+
+int fragment_order(const char *section, const char *name, const char *other_section, const char *other_name)
+{
+    int order = strcmp(section, other_section);
+    return order ? order : strcmp(name, other_name);
+}
+
+/* ---- reading ---- */
+
+static status damaged(const fragment *f)
+{
+    return status_fail(STATUS_FAILED, "%s is no fragment that this phalanx wrote", f->path);
+}
+
+status fragment_parse(fragment *out, const char *text, int64_t bytes, const char *path, const fragment_owner *owner)
+{
+    char tail[TAIL_BYTES + 1], head[512];
+    int64_t body = bytes - TAIL_BYTES, length = head_text(head, sizeof head, owner);
+    if (body >= 0)
+        snprintf(tail, sizeof tail, TAIL, crc32c(0, text, body));
+    if (body < 0 || memcmp(tail, text + body, TAIL_BYTES) != 0)
+        return status_fail(STATUS_FAILED, "%s: damaged or truncated: its checksum does not match", path);
+    if (body < length || memcmp(head, text, (size_t)length) != 0)
+        return status_fail(STATUS_FAILED,
+                           "%s is not of this run's save: two runs write into one folder (give each a run.folder of "
+                           "its own)",
+                           path);
+    *out = (fragment){.path = path, .at = text + length, .end = text + body};
+    return STATUS_OK;
+}
+
+status fragment_open(fragment *out, const char *path, const fragment_owner *owner)
+{
+    mapping file;
+    TRY(mapping_open(&file, path));
+    status s = fragment_parse(out, (const char *)file.data, file.bytes, path, owner);
+    if (s == STATUS_OK)
+        out->file = file;
+    else
+        mapping_close(&file);
+    return s;
+}
+
+void fragment_close(fragment *f)
+{
+    mapping_close(&f->file);
+    *f = (fragment){0};
+}
+
+/* Take the first word of the line at hand if it is this one. */
+static bool take_word(const char **at, const char *word)
+{
+    size_t length = strlen(word);
+    bool here = !strncmp(*at, word, length) && (*at)[length] == ' ';
+    *at += here ? length + 1 : 0;
+    return here;
+}
+
+static bool take_number(const char **at, int64_t *out, int base)
+{
+    char *end;
+    *out = (int64_t)strtoll(*at, &end, base);
+    bool good = end > *at && (*end == ' ' || *end == '\n');
+    *at = end + (good && *end == ' ');
+    return good;
+}
+
+static bool take_numbers(const char **at, int64_t *out, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (!take_number(at, &out[i], 10))
+            return false;
+    return true;
+}
+
+/* The word up to `end` (a space or the line's end), and what comes after it. */
+static bool take_text(const char **at, const char **word, int *length, char end)
+{
+    const char *stop = strpbrk(*at, " \n");
+    if (end == '\n')
+        stop = strchr(*at, '\n');
+    if (!stop || *stop != end)
+        return false;
+    *word = *at;
+    *length = (int)(stop - *at);
+    *at = stop + 1;
+    return true;
+}
+
+status fragment_next_file(fragment *f, manifest_file *out, bool *there)
+{
+    const char *word;
+    int length;
+    int64_t crc;
+    *there = f->at < f->end && take_word(&f->at, "file");
+    if (!*there)
+        return STATUS_OK;
+    if (!take_number(&f->at, &out->bytes, 10) || !take_number(&f->at, &crc, 16) ||
+        !take_text(&f->at, &word, &length, '\n') || length >= FRAGMENT_NAME)
+        return damaged(f);
+    snprintf(out->name, FRAGMENT_NAME, "%.*s", length, word);
+    out->crc32c = (uint32_t)crc;
+    out->has_crc32c = true;
+    return STATUS_OK;
+}
+
+/* Sizes of at least 1 whose bytes can be counted. */
+static bool is_possible(const int64_t *global, int dims, dtype type)
+{
+    int64_t bytes = dtype_bytes(type);
+    for (int d = 0; d < dims; d++)
+        if (global[d] < 1 || __builtin_mul_overflow(bytes, global[d], &bytes))
+            return false;
+    return true;
+}
+
+static bool read_entry(fragment_entry *out, const char **at)
+{
+    const char *word;
+    int length;
+    int64_t dims;
+    char type[32];
+    *out = (fragment_entry){0};
+    if (!take_word(at, "tensor") || !take_text(at, &word, &length, ' ') || length >= (int)sizeof type)
+        return false;
+    snprintf(type, sizeof type, "%.*s", length, word);
+    if (!dtype_find(&out->type, type) || !take_number(at, &dims, 10) || dims < 0 || dims > BOX_DIMS)
+        return false;
+    out->dims = (int)dims;
+    return take_numbers(at, out->global, out->dims) && is_possible(out->global, out->dims, out->type) &&
+           take_text(at, &out->section, &out->section_length, ' ') &&
+           take_text(at, &out->name, &out->name_length, '\n');
+}
+
+/* Go on to the fragment's next tensor, if there is one. */
+static status advance(fragment *f)
+{
+    f->has_next = f->at < f->end;
+    return !f->has_next || read_entry(&f->next, &f->at) ? STATUS_OK : damaged(f);
+}
+
+static int compare_text(const char *a, int a_length, const char *b, int b_length)
+{
+    int order = memcmp(a, b, (size_t)(a_length < b_length ? a_length : b_length));
+    return order ? order : (a_length > b_length) - (a_length < b_length);
+}
+
+static int compare_entries(const fragment_entry *a, const fragment_entry *b)
+{
+    int order = compare_text(a->section, a->section_length, b->section, b->section_length);
+    return order ? order : compare_text(a->name, a->name_length, b->name, b->name_length);
+}
+
+static bool read_piece(manifest_piece *p, const char **at, const fragment_entry *of, int first_file)
+{
+    int dims = of->dims;
+    int64_t file = 0, crc = 0;
+    *p = (manifest_piece){0};
+    bool good = take_number(at, &file, 10) && take_number(at, &p->offset, 10) && take_number(at, &p->bytes, 10) &&
+                take_number(at, &crc, 16) && take_numbers(at, p->start, dims) && take_numbers(at, p->size, dims) &&
+                **at == '\n' && file >= 0 && file < INT32_MAX - first_file && p->offset >= 0 && p->bytes >= 0;
+    for (int d = 0; d < dims && good; d++)
+        good = p->start[d] >= 0 && p->size[d] >= 1 && p->start[d] < of->global[d] &&
+               p->size[d] <= of->global[d] - p->start[d];
+    p->file = (int)file + first_file;
+    p->crc32c = (uint32_t)crc;
+    *at += good;
+    return good;
+}
+
+/* ---- merging ---- */
+
+/* Every fragment's files; leaves each at its first tensor. */
+static status merge_files(direct *out, fragment *all, int count)
+{
+    int files = 0;
+    for (int i = 0; i < count; i++) {
+        char name[FRAGMENT_NAME];
+        manifest_file file = {.name = name};
+        bool there;
+        all[i].first_file = files;
+        TRY(fragment_next_file(&all[i], &file, &there));
+        for (; there; files++) {
+            TRY(manifest_text_file(out, &file, files == 0));
+            TRY(fragment_next_file(&all[i], &file, &there));
+        }
+    }
+    return STATUS_OK;
+}
+
+static manifest_piece *next_piece(fragment_pieces *pieces, int count)
+{
+    if (count == pieces->capacity) {
+        pieces->capacity = count ? 2 * count : 64;
+        pieces->item = must_realloc(pieces->item, (unsigned long)pieces->capacity * sizeof *pieces->item);
+    }
+    return &pieces->item[count];
+}
+
+/* The pieces that one fragment has of a tensor, if that is its next one. */
+static status take_pieces(manifest_tensor *t, fragment *f, const fragment_entry *wanted, fragment_pieces *pieces)
+{
+    while (f->has_next && compare_entries(&f->next, wanted) == 0) {
+        if (f->next.type != wanted->type || f->next.dims != wanted->dims ||
+            memcmp(f->next.global, wanted->global, sizeof wanted->global) != 0)
+            return status_fail(STATUS_FAILED, "tensor %s/%s: two pieces disagree about its shape or dtype", t->section,
+                               t->name);
+        for (; take_word(&f->at, "piece"); t->count++)
+            if (!read_piece(next_piece(pieces, t->count), &f->at, &f->next, f->first_file))
+                return damaged(f);
+        TRY(advance(f));
+    }
+    return STATUS_OK;
+}
+
+/* The smallest of the tensors that are next; NULL if every fragment is at its end. */
+static const fragment_entry *find_next(const fragment *all, int count)
+{
+    const fragment_entry *next = NULL;
+    for (int i = 0; i < count; i++)
+        if (all[i].has_next && (!next || compare_entries(&all[i].next, next) < 0))
+            next = &all[i].next;
+    return next;
+}
+
+static status merge_tensor(direct *out, fragment *all, int count, const fragment_entry *next, bool first,
+                           fragment_pieces *pieces, const char *where)
+{
+    char section[64], name[1024];
+    if (next->section_length >= (int)sizeof section || next->name_length >= (int)sizeof name)
+        return status_fail(STATUS_FAILED, "%s: a tensor's name of %d bytes is too long", where, next->name_length);
+    snprintf(section, sizeof section, "%.*s", next->section_length, next->section);
+    snprintf(name, sizeof name, "%.*s", next->name_length, next->name);
+    const fragment_entry wanted = *next; /* advances with its fragment */
+    manifest_tensor t = {.section = section, .name = name, .type = wanted.type, .dims = wanted.dims};
+    memcpy(t.global, wanted.global, sizeof t.global);
+    for (int i = 0; i < count; i++)
+        TRY(take_pieces(&t, &all[i], &wanted, pieces));
+    t.pieces = pieces->item;
+    TRY(manifest_check_tensor(&t, where));
+    return manifest_text_tensor(out, &t, first);
+}
+
+status fragment_merge(direct *out, fragment *all, int count, fragment_pieces *pieces, const char *where)
+{
+    bool first = true;
+    TRY(merge_files(out, all, count));
+    for (int i = 0; i < count; i++)
+        TRY(advance(&all[i]));
+    for (const fragment_entry *next; (next = find_next(all, count)); first = false)
+        TRY(merge_tensor(out, all, count, next, first, pieces, where));
+    if (first)
+        return status_fail(STATUS_FAILED, "%s: no rank has a tensor to save", where);
+    return STATUS_OK;
+}

@@ -1,0 +1,368 @@
+#include "engine/checkpoint/manifest.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "engine/files/atomic.h"
+#include "engine/files/crc32c.h"
+#include "engine/files/mapping.h"
+#include "memory/log.h"
+
+/* ---- building ---- */
+
+status manifest_draw_run(char run[MANIFEST_RUN])
+{
+    unsigned char bits[(MANIFEST_RUN - 1) / 2];
+    if (getrandom(bits, sizeof bits, 0) != sizeof bits)
+        return status_fail(STATUS_FAILED, "the system has no random numbers: %s", strerror(errno));
+    for (size_t i = 0; i < sizeof bits; i++)
+        snprintf(run + 2 * i, 3, "%02x", bits[i]);
+    return STATUS_OK;
+}
+
+manifest *manifest_make(int ranks)
+{
+    manifest *m = must_calloc(1, sizeof *m);
+    m->ranks = ranks;
+    m->index = json_object();
+    MUST(m->index, "out of host memory");
+    return m;
+}
+
+void manifest_free(manifest *m)
+{
+    if (!m)
+        return;
+    for (int i = 0; i < m->file_count; i++)
+        free(m->files[i].name);
+    for (int i = 0; i < m->tensor_count; i++) {
+        free(m->tensors[i].section);
+        free(m->tensors[i].name);
+        free(m->tensors[i].pieces);
+    }
+    free(m->files);
+    free(m->tensors);
+    json_decref(m->meta);
+    json_decref(m->index);
+    free(m);
+}
+
+/* The next element of a growing array of `bytes` each, zeroed. */
+static void *grow(void *array, int *count, int *capacity, unsigned long bytes)
+{
+    char *base;
+    memcpy(&base, array, sizeof base); /* a pointer of some other type */
+    if (*count == *capacity) {
+        *capacity = *capacity ? *capacity * 2 : 4;
+        base = must_realloc(base, (unsigned long)*capacity * bytes);
+        memcpy(array, &base, sizeof base);
+    }
+    return memset(base + (unsigned long)(*count)++ * bytes, 0, bytes);
+}
+
+int manifest_add_file(manifest *m, const manifest_file *file)
+{
+    manifest_file *new = grow(&m->files, &m->file_count, &m->file_capacity, sizeof *new);
+    *new = *file;
+    return m->file_count - 1;
+}
+
+static json_t *find_index(const manifest *m, const char *section, const char *name)
+{
+    char *key = must_format("%s/%s", section, name);
+    json_t *index = json_object_get(m->index, key);
+    free(key);
+    return index;
+}
+
+const manifest_tensor *manifest_find(const manifest *m, const char *section, const char *name)
+{
+    const json_t *index = find_index(m, section, name);
+    return index ? &m->tensors[json_integer_value(index)] : NULL;
+}
+
+static manifest_tensor *add_tensor(manifest *m, const char *section, const char *name, dtype type, int dims,
+                                   const int64_t *global)
+{
+    manifest_tensor *t = grow(&m->tensors, &m->tensor_count, &m->tensor_capacity, sizeof *t);
+    *t = (manifest_tensor){.section = must_strdup(section), .name = must_strdup(name), .type = type, .dims = dims};
+    for (int d = 0; d < dims; d++)
+        t->global[d] = global[d];
+    char *key = must_format("%s/%s", section, name);
+    int failed = json_object_set_new(m->index, key, json_integer(m->tensor_count - 1));
+    MUST(!failed, "tensor name %s is not UTF-8", key);
+    free(key);
+    return t;
+}
+
+status manifest_add_piece(manifest *m, const char *section, const char *name, dtype type, int dims,
+                          const int64_t *global, const manifest_piece *piece)
+{
+    const json_t *index = find_index(m, section, name);
+    manifest_tensor *t = index ? &m->tensors[json_integer_value(index)] : NULL;
+    if (!t)
+        t = add_tensor(m, section, name, type, dims, global);
+    if (t->type != type || t->dims != dims || memcmp(t->global, global, (size_t)dims * sizeof *global) != 0)
+        return status_fail(STATUS_FAILED, "tensor %s/%s: two pieces disagree about its shape or dtype", section, name);
+    manifest_piece *new = grow(&t->pieces, &t->count, &t->capacity, sizeof *new);
+    *new = *piece;
+    return STATUS_OK;
+}
+
+/* ---- completeness ---- */
+
+static int compare_start(const void *a, const void *b)
+{
+    const manifest_piece *x = a, *y = b;
+    return (x->start[0] > y->start[0]) - (x->start[0] < y->start[0]);
+}
+
+/* No two pieces overlap, and their volumes add up to the whole: then they cover it once. */
+status manifest_check_tensor(const manifest_tensor *t, const char *where)
+{
+    int64_t volume = 0, start[BOX_DIMS], size[BOX_DIMS];
+    if (t->dims > 0 && t->count > 0)
+        qsort(t->pieces, (size_t)t->count, sizeof *t->pieces, compare_start);
+    for (int i = 0; i < t->count; i++) {
+        const manifest_piece *a = &t->pieces[i];
+        volume += box_volume(t->dims, a->size);
+        for (int k = i + 1; k < t->count; k++) {
+            const manifest_piece *b = &t->pieces[k];
+            if (t->dims > 0 && b->start[0] >= a->start[0] + a->size[0])
+                break;
+            if (box_intersect(start, size, t->dims, a->start, a->size, b->start, b->size))
+                return status_fail(STATUS_FAILED, "%s: tensor %s/%s: two of its pieces overlap", where, t->section,
+                                   t->name);
+        }
+    }
+    if (volume != box_volume(t->dims, t->global))
+        return status_fail(STATUS_FAILED, "%s: tensor %s/%s has a gap: its pieces hold %lld of %lld elements", where,
+                           t->section, t->name, (long long)volume, (long long)box_volume(t->dims, t->global));
+    return STATUS_OK;
+}
+
+typedef struct extent {
+    int file, tensor;
+    int64_t offset, end;
+} extent;
+
+static int compare_extent(const void *a, const void *b)
+{
+    const extent *x = a, *y = b;
+    if (x->file != y->file)
+        return x->file < y->file ? -1 : 1;
+    return (x->offset > y->offset) - (x->offset < y->offset);
+}
+
+static status check_extents(const manifest *m, const char *where)
+{
+    int count = 0;
+    for (int i = 0; i < m->tensor_count; i++)
+        count += m->tensors[i].count;
+    extent *all = must_alloc((unsigned long)count * sizeof *all), *next = all;
+    for (int i = 0; i < m->tensor_count; i++)
+        for (int k = 0; k < m->tensors[i].count; k++) {
+            const manifest_piece *p = &m->tensors[i].pieces[k];
+            *next++ = (extent){.file = p->file, .tensor = i, .offset = p->offset, .end = p->offset + p->bytes};
+        }
+    qsort(all, (size_t)count, sizeof *all, compare_extent);
+    status s = STATUS_OK;
+    for (int i = 1; i < count && s == STATUS_OK; i++)
+        if (all[i].file == all[i - 1].file && all[i].offset < all[i - 1].end) {
+            const manifest_tensor *a = &m->tensors[all[i - 1].tensor], *b = &m->tensors[all[i].tensor];
+            s = status_fail(STATUS_FAILED, "%s: tensors %s/%s and %s/%s share bytes of %s", where, a->section, a->name,
+                            b->section, b->name, m->files[all[i].file].name);
+        }
+    free(all);
+    return s;
+}
+
+status manifest_check(const manifest *m, const char *where)
+{
+    for (int i = 0; i < m->tensor_count; i++)
+        TRY(manifest_check_tensor(&m->tensors[i], where));
+    return check_extents(m, where);
+}
+
+/* ---- reading ---- */
+
+/* A name that may be in a message and, for a file, in a path below the checkpoint's folder. */
+static bool is_name(const json_t *value)
+{
+    const char *text = json_string_value(value);
+    if (!text || !*text)
+        return false;
+    for (; *text; text++)
+        if ((unsigned char)*text < 0x20 || *text == 0x7f)
+            return false;
+    return true;
+}
+
+static bool is_plain(const json_t *value)
+{
+    return is_name(value) && !strchr(json_string_value(value), '/') && json_string_value(value)[0] != '.';
+}
+
+static bool get_number(int64_t *out, const json_t *value, int64_t least, int64_t most)
+{
+    if (!json_is_integer(value) || json_integer_value(value) < least || json_integer_value(value) > most)
+        return false;
+    *out = json_integer_value(value);
+    return true;
+}
+
+static bool get_numbers(int64_t *out, const json_t *array, int count, int64_t least)
+{
+    if (!json_is_array(array) || json_array_size(array) != (size_t)count)
+        return false;
+    for (int i = 0; i < count; i++)
+        if (!get_number(&out[i], json_array_get(array, (size_t)i), least, INT64_MAX))
+            return false;
+    return true;
+}
+
+static bool get_checksum(uint32_t *out, const json_t *value)
+{
+    const char *text = json_string_value(value);
+    if (!text || strlen(text) != 8 || strspn(text, "0123456789abcdef") != 8)
+        return false;
+    *out = (uint32_t)strtoul(text, NULL, 16);
+    return true;
+}
+
+static bool is_run(const char *run)
+{
+    size_t length = strlen(run);
+    return length > 0 && length < sizeof((manifest *)0)->run && strspn(run, "0123456789abcdef") == length;
+}
+
+static status read_files(manifest *m, const json_t *files, const char *path)
+{
+    for (size_t i = 0; i < json_array_size(files); i++) {
+        const json_t *entry = json_array_get(files, i), *name = json_object_get(entry, "name");
+        const json_t *crc = json_object_get(entry, "crc32c");
+        manifest_file file = {.has_crc32c = crc != NULL};
+        if (!is_plain(name) || !get_number(&file.bytes, json_object_get(entry, "bytes"), 0, INT64_MAX) ||
+            (crc && !get_checksum(&file.crc32c, crc)))
+            return status_fail(STATUS_FAILED, "%s: file %d: wrong name, size or checksum", path, (int)i);
+        file.name = must_strdup(json_string_value(name));
+        manifest_add_file(m, &file);
+    }
+    return STATUS_OK;
+}
+
+/* One piece, of a tensor whose own fields have been checked. */
+static bool get_piece(const manifest *m, manifest_piece *p, const json_t *entry, dtype type, int dims,
+                      const int64_t *global)
+{
+    int64_t file, bytes = dtype_bytes(type);
+    if (!get_numbers(p->start, json_object_get(entry, "start"), dims, 0) ||
+        !get_numbers(p->size, json_object_get(entry, "size"), dims, 1) ||
+        !get_number(&file, json_object_get(entry, "file"), 0, m->file_count - 1) ||
+        !get_number(&p->offset, json_object_get(entry, "offset"), 0, m->files[file].bytes) ||
+        !get_number(&p->bytes, json_object_get(entry, "bytes"), 0, m->files[file].bytes - p->offset) ||
+        !get_checksum(&p->crc32c, json_object_get(entry, "crc32c")))
+        return false;
+    p->file = (int)file;
+    for (int d = 0; d < dims; d++) {
+        if (p->start[d] >= global[d] || p->size[d] > global[d] - p->start[d])
+            return false;
+        bytes *= p->size[d]; /* no overflow: within the whole tensor, whose bytes have been computed */
+    }
+    return p->bytes == bytes;
+}
+
+static status read_tensor(manifest *m, const json_t *entry, int number, const char *path)
+{
+    const json_t *section = json_object_get(entry, "section"), *name = json_object_get(entry, "name");
+    const json_t *shape = json_object_get(entry, "shape"), *pieces = json_object_get(entry, "pieces");
+    const char *type_name = json_string_value(json_object_get(entry, "dtype"));
+    if (!is_plain(section) || !is_name(name))
+        return status_fail(STATUS_FAILED, "%s: tensor %d: wrong section or name", path, number);
+    const char *s = json_string_value(section), *n = json_string_value(name);
+    dtype type;
+    int64_t global[BOX_DIMS], bytes;
+    int dims = (int)json_array_size(shape);
+    if (!type_name || !dtype_find(&type, type_name))
+        return status_fail(STATUS_FAILED, "%s: tensor %s/%s: unknown dtype", path, s, n);
+    if (dims > BOX_DIMS || !get_numbers(global, shape, dims, 1))
+        return status_fail(STATUS_FAILED, "%s: tensor %s/%s: its shape is not up to %d sizes", path, s, n, BOX_DIMS);
+    bytes = dtype_bytes(type);
+    for (int d = 0; d < dims; d++)
+        if (__builtin_mul_overflow(bytes, global[d], &bytes))
+            return status_fail(STATUS_FAILED, "%s: tensor %s/%s is too large", path, s, n);
+    if (find_index(m, s, n))
+        return status_fail(STATUS_FAILED, "%s: tensor %s/%s is listed twice", path, s, n);
+    if (json_array_size(pieces) == 0)
+        return status_fail(STATUS_FAILED, "%s: tensor %s/%s has no pieces", path, s, n);
+    for (size_t k = 0; k < json_array_size(pieces); k++) {
+        manifest_piece piece = {0};
+        if (!get_piece(m, &piece, json_array_get(pieces, k), type, dims, global))
+            return status_fail(STATUS_FAILED, "%s: tensor %s/%s: piece %d is wrong or outside of its tensor or file",
+                               path, s, n, (int)k);
+        TRY(manifest_add_piece(m, s, n, type, dims, global, &piece));
+    }
+    return STATUS_OK;
+}
+
+static status read_body(manifest *m, const json_t *root, const char *path)
+{
+    const char *format = json_string_value(json_object_get(root, "format"));
+    int64_t version, ranks;
+    if (!format || strcmp(format, MANIFEST_FORMAT) != 0)
+        return status_fail(STATUS_FAILED, "%s: this is no phalanx checkpoint", path);
+    if (!get_number(&version, json_object_get(root, "version"), MANIFEST_VERSION, MANIFEST_VERSION))
+        return status_fail(STATUS_FAILED, "%s: a checkpoint of another version than %d: use the phalanx that wrote it",
+                           path, MANIFEST_VERSION);
+    if (!get_number(&ranks, json_object_get(root, "ranks"), 1, INT32_MAX))
+        return status_fail(STATUS_FAILED, "%s: ranks is no number of ranks", path);
+    m->ranks = (int)ranks;
+    const char *run = json_string_value(json_object_get(root, "run"));
+    if (run && !is_run(run))
+        return status_fail(STATUS_FAILED, "%s: run is no name of a run", path);
+    if (run)
+        strcpy(m->run, run);
+    m->meta = json_incref(json_object_get(root, "meta"));
+    const json_t *files = json_object_get(root, "files"), *tensors = json_object_get(root, "tensors");
+    if ((m->meta && !json_is_object(m->meta)) || !json_is_array(files) || !json_is_array(tensors))
+        return status_fail(STATUS_FAILED, "%s: meta, files or tensors is not of the right kind", path);
+    TRY(read_files(m, files, path));
+    for (size_t i = 0; i < json_array_size(tensors); i++)
+        TRY(read_tensor(m, json_array_get(tensors, i), (int)i, path));
+    return STATUS_OK;
+}
+
+status manifest_parse(manifest **out, const char *text, int64_t bytes, const char *path)
+{
+    char tail[MANIFEST_TAIL_BYTES + 1];
+    int64_t body = bytes - MANIFEST_TAIL_BYTES;
+    if (body >= 0)
+        snprintf(tail, sizeof tail, MANIFEST_TAIL, crc32c(0, text, body));
+    if (body < 0 || memcmp(tail, text + body, MANIFEST_TAIL_BYTES) != 0)
+        return status_fail(STATUS_FAILED, "%s: damaged or truncated: its checksum does not match", path);
+    json_error_t error;
+    json_t *root = json_loadb(text, (size_t)bytes, JSON_REJECT_DUPLICATES, &error);
+    if (!root)
+        return status_fail(STATUS_FAILED, "%s:%d: not valid JSON", path, error.line);
+    manifest *m = manifest_make(1);
+    status s = read_body(m, root, path);
+    json_decref(root);
+    if (s != STATUS_OK) {
+        manifest_free(m);
+        return s;
+    }
+    *out = m;
+    return STATUS_OK;
+}
+
+status manifest_read(manifest **out, const char *path)
+{
+    mapping file;
+    TRY(mapping_open(&file, path));
+    status s = manifest_parse(out, (const char *)file.data, file.bytes, path);
+    mapping_close(&file);
+    return s;
+}

@@ -1,0 +1,237 @@
+#include "engine/data/corpus.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "memory/log.h"
+
+#define BATCH_BYTES     (1 << 20)
+#define BATCH_DOCUMENTS 8192
+
+typedef enum stage { FREE, READ, TAKEN, DONE } stage;
+
+/* Some documents: read, encoded, handed over. */
+typedef struct batch {
+    stage stage;
+    bool last;
+    buffer bytes;
+    documents_raw *raw; /* [room], count in use */
+    int count, room;
+    buffer_ids ids;
+    int64_t *ends; /* [room] where each document's ids end */
+    int64_t text_bytes, malformed;
+    status result;
+    char *message; /* of a failure: messages belong to the thread that failed */
+} batch;
+
+typedef struct queue {
+    const tokenizer *tokenizer;
+    documents *documents;
+    const corpus_settings *settings;
+    batch *batches; /* [count], a ring */
+    int count;
+    int64_t to_encode; /* number of the next batch to be encoded */
+    bool stop;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+} queue;
+
+static void fail_batch(batch *s, status code)
+{
+    s->result = code;
+    free(s->message);
+    s->message = must_strdup(status_message());
+}
+
+/* Wait until the batch is at the stage; false: stop. Called with the lock held. */
+static bool wait_for(queue *l, const batch *s, stage wanted)
+{
+    while (!l->stop && s->stage != wanted)
+        pthread_cond_wait(&l->changed, &l->lock);
+    return !l->stop;
+}
+
+static void set_stage(queue *l, batch *s, stage next)
+{
+    pthread_mutex_lock(&l->lock);
+    s->stage = next;
+    pthread_cond_broadcast(&l->changed);
+    pthread_mutex_unlock(&l->lock);
+}
+
+static void read_batch(documents *d, batch *s)
+{
+    bool more = true;
+    s->bytes.length = s->count = 0;
+    while (s->bytes.length < BATCH_BYTES && s->count < BATCH_DOCUMENTS) {
+        if (s->count == s->room) {
+            s->room = 2 * s->room + 64;
+            s->raw = must_realloc(s->raw, (unsigned long)s->room * sizeof *s->raw);
+            s->ends = must_realloc(s->ends, (unsigned long)s->room * sizeof *s->ends);
+        }
+        status code = documents_next(d, &s->bytes, &s->raw[s->count], &more);
+        if (code != STATUS_OK)
+            fail_batch(s, code);
+        if (code != STATUS_OK || !more) {
+            s->last = true;
+            return;
+        }
+        s->count++;
+    }
+}
+
+static void *read_all(void *argument)
+{
+    queue *l = argument;
+    for (int64_t number = 0;; number++) {
+        batch *s = &l->batches[number % l->count];
+        pthread_mutex_lock(&l->lock);
+        bool go_on = wait_for(l, s, FREE);
+        pthread_mutex_unlock(&l->lock);
+        if (!go_on)
+            return NULL;
+        read_batch(l->documents, s);
+        bool last = s->last;
+        set_stage(l, s, READ);
+        if (last)
+            return NULL;
+    }
+}
+
+static status encode_batch(const queue *l, batch *s, tokenizer_scratch *scratch, buffer *text_scratch)
+{
+    int32_t end = tokenizer_end_of_document(l->tokenizer);
+    int64_t repaired = tokenizer_scratch_repaired(scratch);
+    s->ids.count = s->text_bytes = 0;
+    for (int i = 0; i < s->count; i++) {
+        const char *text;
+        int64_t length;
+        TRY(documents_text(l->documents, &text, &length, text_scratch, s->bytes.bytes + s->raw[i].offset, &s->raw[i]));
+        int64_t before = s->ids.count;
+        TRY(tokenizer_encode(l->tokenizer, scratch, &s->ids, text, length, l->settings->flags));
+        if (l->settings->end_of_document && s->ids.count > before)
+            buffer_ids_append(&s->ids, &end, 1);
+        s->ends[i] = s->ids.count;
+        s->text_bytes += length;
+    }
+    s->malformed = tokenizer_scratch_repaired(scratch) - repaired;
+    return STATUS_OK;
+}
+
+static void *encode_all(void *argument)
+{
+    queue *l = argument;
+    tokenizer_scratch *scratch = tokenizer_scratch_open(l->tokenizer);
+    buffer text_scratch = {0};
+    for (;;) {
+        pthread_mutex_lock(&l->lock);
+        int64_t number = l->to_encode++;
+        batch *s = &l->batches[number % l->count];
+        bool go_on = wait_for(l, s, READ);
+        if (go_on)
+            s->stage = TAKEN; /* one round of the ring later another thread must not take it, too */
+        pthread_mutex_unlock(&l->lock);
+        if (!go_on)
+            break;
+        status code = encode_batch(l, s, scratch, &text_scratch);
+        if (code != STATUS_OK) /* it comes before what may have failed in reading on */
+            fail_batch(s, code);
+        set_stage(l, s, DONE);
+    }
+    buffer_free(&text_scratch);
+    tokenizer_scratch_close(scratch);
+    return NULL;
+}
+
+static status hand_over(const batch *s, corpus_count *out, corpus_sink *sink, void *context)
+{
+    if (s->result != STATUS_OK)
+        return status_fail(s->result, "%s", s->message);
+    int64_t start = 0;
+    for (int i = 0; i < s->count; i++) {
+        if (s->ends[i] > start) {
+            TRY(sink(context, s->ids.ids + start, s->ends[i] - start));
+            out->documents++;
+        }
+        start = s->ends[i];
+    }
+    out->bytes += s->text_bytes;
+    out->tokens += start;
+    out->malformed += s->malformed;
+    return STATUS_OK;
+}
+
+/* Wait a tenth of a second at most; true when the batch is done. */
+static bool wait_a_little(queue *l, const batch *s)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += 100000000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_mutex_lock(&l->lock);
+    if (s->stage != DONE)
+        pthread_cond_timedwait(&l->changed, &l->lock, &until);
+    bool done = s->stage == DONE;
+    pthread_mutex_unlock(&l->lock);
+    return done;
+}
+
+static status receive_all(queue *l, corpus_count *out, corpus_sink *sink, corpus_tick *tick, void *context)
+{
+    for (int64_t number = 0;; number++) {
+        batch *s = &l->batches[number % l->count];
+        while (!wait_a_little(l, s))
+            if (tick)
+                TRY(tick(context, out));
+        bool last = s->last;
+        TRY(hand_over(s, out, sink, context));
+        if (tick)
+            TRY(tick(context, out));
+        if (last)
+            return STATUS_OK;
+        set_stage(l, s, FREE);
+    }
+}
+
+status corpus_encode(const tokenizer *t, documents *d, const corpus_settings *settings, corpus_count *out,
+                     corpus_sink *sink, corpus_tick *tick, void *context)
+{
+    int threads = settings->threads;
+    MUST(threads >= 1, "%d threads", threads);
+    if (settings->end_of_document && tokenizer_end_of_document(t) < 0)
+        return status_fail(STATUS_FAILED, "the tokenizer has no token that ends a document: append none");
+    queue l = {.tokenizer = t, .documents = d, .settings = settings, .count = 2 * threads + 2};
+    l.batches = must_calloc((unsigned long)l.count, sizeof *l.batches);
+    pthread_mutex_init(&l.lock, NULL);
+    pthread_cond_init(&l.changed, NULL);
+    *out = (corpus_count){0};
+    pthread_t *workers = must_alloc((unsigned long)(threads + 1) * sizeof *workers);
+    for (int i = 0; i <= threads; i++) {
+        int failed = pthread_create(&workers[i], NULL, i ? encode_all : read_all, &l);
+        MUST(!failed, "thread %d does not start: %s", i, strerror(failed));
+    }
+    status s = receive_all(&l, out, sink, tick, context);
+    if (s != STATUS_OK)
+        documents_stop(d);
+    pthread_mutex_lock(&l.lock);
+    l.stop = true;
+    pthread_cond_broadcast(&l.changed);
+    pthread_mutex_unlock(&l.lock);
+    for (int i = 0; i <= threads; i++)
+        pthread_join(workers[i], NULL);
+    for (int i = 0; i < l.count; i++) {
+        buffer_free(&l.batches[i].bytes);
+        buffer_ids_free(&l.batches[i].ids);
+        free(l.batches[i].raw);
+        free(l.batches[i].ends);
+        free(l.batches[i].message);
+    }
+    free(l.batches);
+    free(workers);
+    pthread_cond_destroy(&l.changed);
+    pthread_mutex_destroy(&l.lock);
+    return s;
+}

@@ -1,0 +1,36 @@
+/* Encodes all documents in many threads. The results come in the documents' order, for any number of threads.
+ *
+ * One thread reads, `threads` encode batches of about a megabyte, the caller's thread receives. Memory is bounded by
+ * the batches in progress (a document is not divided).
+ */
+#ifndef PHALANX_ENGINE_DATA_CORPUS_H
+#define PHALANX_ENGINE_DATA_CORPUS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/text/documents.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "memory/status.h"
+
+typedef struct corpus_settings {
+    int threads;          /* that encode; at least 1 */
+    int flags;            /* of tokenizer_encode */
+    bool end_of_document; /* append the tokenizer's */
+} corpus_settings;
+
+typedef struct corpus_count {
+    int64_t documents, bytes, tokens; /* bytes of text, unpacked and out of its JSON */
+    int64_t malformed;                /* documents in which U+FFFD replaces what is not UTF-8 */
+} corpus_count;
+
+/* Receives each document; a failure ends the whole. Called by the caller's thread. */
+typedef status corpus_sink(void *context, const int32_t *ids, int64_t count);
+/* Called ten times a second or more with what was done so far; a failure ends the whole. May be NULL. */
+typedef status corpus_tick(void *context, const corpus_count *so_far);
+
+/* The first failure in the documents' order is the one reported; after one, the documents are stopped. */
+status corpus_encode(const tokenizer *t, documents *d, const corpus_settings *settings, corpus_count *out,
+                     corpus_sink *sink, corpus_tick *tick, void *context);
+
+#endif

@@ -1,0 +1,327 @@
+#include "engine/guard/pace.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "memory/clock.h"
+#include "memory/log.h"
+
+/* Ops of each kind that are timed in a step. The first steps warm up caches, pages and libraries. */
+enum { TIMED = 4, WARM = 2 };
+
+struct pace {
+    executor *executor;
+    const compiled_program *program;
+    const device_interface *interface;
+    device *device;
+    int8_t *slot; /* [ops]: class x TIMED + which one of it; -1: not timed */
+    bool used[PACE_CLASSES * TIMED];
+    double began;
+    double seconds[PACE_CLASSES], waited;
+    int count[PACE_CLASSES];
+    int steps;
+};
+
+/* ---- which ops ------------------------------------------------------------------------------------------------- */
+
+typedef struct kind_of_op {
+    uint64_t key;
+    double flops; /* of a step, over all ranks in the end */
+    int64_t ranks;
+} kind_of_op;
+
+static uint64_t mix(uint64_t key, uint64_t value)
+{
+    key = (key ^ value) * 0x9e3779b97f4a7c15u;
+    return key ^ key >> 29;
+}
+
+static uint64_t mix_tensor(uint64_t key, const tensor *t)
+{
+    key = mix(key, t ? t->type + 1u : 0);
+    for (int d = 0; t && d < t->dims; d++)
+        key = mix(key, (uint64_t)t->shape[d]);
+    return key;
+}
+
+/* The same for ops that do the same work. */
+static uint64_t key_of(const op *o)
+{
+    uint64_t key = mix(1, o->kind);
+    for (int i = 0; i < OP_MAX_IN; i++)
+        key = mix_tensor(key, o->in[i]);
+    for (int i = 0; i < OP_MAX_OUT; i++)
+        key = mix_tensor(key, o->out[i]);
+    return mix(key, o->at.accumulate);
+}
+
+static double flops_of(const op *o)
+{
+    bool within = o->phase == PHASE_FORWARD || o->phase == PHASE_BACKWARD || o->phase == PHASE_WEIGHT;
+    return !within || (op_row_of(o)->flags & OP_COMM) || o->kind == OP_wait ? 0 : op_row_of(o)->cost(o).flops;
+}
+
+static void add(kind_of_op *list, int *count, kind_of_op k)
+{
+    for (int i = 0; i < *count; i++)
+        if (list[i].key == k.key) {
+            list[i].flops += k.flops;
+            list[i].ranks += k.ranks;
+            return;
+        }
+    list[(*count)++] = k;
+}
+
+/* Kinds that several ranks have first, then by work; the key decides between equals. */
+static int compare(const void *a, const void *b)
+{
+    const kind_of_op *x = a, *y = b;
+    int shared = (y->ranks > 1) - (x->ranks > 1), work = (x->flops < y->flops) - (x->flops > y->flops);
+    return shared ? shared : work ? work : (x->key > y->key) - (x->key < y->key);
+}
+
+/* The kinds of this rank's program that most work is in. */
+static void own_kinds(kind_of_op out[PACE_CLASSES], const program *list)
+{
+    kind_of_op *all = must_calloc((unsigned long)list->count + PACE_CLASSES, sizeof *all);
+    int count = 0;
+    for (int i = 0; i < list->count; i++) {
+        double flops = flops_of(list->ops[i]);
+        if (flops > 0)
+            add(all, &count, (kind_of_op){key_of(list->ops[i]), flops, 0});
+    }
+    qsort(all, (size_t)count, sizeof *all, compare);
+    for (int i = 0; i < PACE_CLASSES; i++) {
+        all[i].ranks = i < count;
+        out[i] = all[i];
+    }
+    free(all);
+}
+
+/* Those of all ranks, the same list on each. */
+static void shared_kinds(kind_of_op out[PACE_CLASSES], const program *list, comm *world)
+{
+    int ranks = comm_ranks(world), count = 0;
+    kind_of_op mine[PACE_CLASSES] = {0};
+    kind_of_op *all = must_calloc((unsigned long)ranks * PACE_CLASSES, sizeof *all);
+    kind_of_op *merged = must_calloc((unsigned long)ranks * PACE_CLASSES, sizeof *merged);
+    own_kinds(mine, list);
+    comm_all_gather_bytes(comm_world(world), all, mine, sizeof mine);
+    for (int i = 0; i < ranks * PACE_CLASSES; i++)
+        if (all[i].ranks > 0)
+            add(merged, &count, all[i]);
+    qsort(merged, (size_t)count, sizeof *merged, compare);
+    memcpy(out, merged, PACE_CLASSES * sizeof *out);
+    free(merged);
+    free(all);
+}
+
+/* ---- timing ---------------------------------------------------------------------------------------------------- */
+
+static double processor_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void before(void *context, const compiled_program *of, int i)
+{
+    pace *p = context;
+    if (of != p->program)
+        return;
+    if (p->slot[i] >= 0 && p->interface->stamp)
+        p->interface->stamp(p->device, CLOCK_PACE, 2 * p->slot[i], of->list.ops[i]);
+    else if (p->slot[i] >= 0)
+        p->began = processor_seconds();
+    else if (of->list.ops[i]->kind == OP_wait)
+        p->began = clock_seconds();
+}
+
+static void after(void *context, const compiled_program *of, int i)
+{
+    pace *p = context;
+    if (of != p->program)
+        return;
+    if (p->slot[i] >= 0 && p->interface->stamp) {
+        p->interface->stamp(p->device, CLOCK_PACE, 2 * p->slot[i] + 1, of->list.ops[i]);
+    } else if (p->slot[i] >= 0) {
+        p->seconds[p->slot[i] / TIMED] += processor_seconds() - p->began;
+        p->count[p->slot[i] / TIMED]++;
+    } else if (of->list.ops[i]->kind == OP_wait && !p->interface->stamp) {
+        p->waited += clock_seconds() - p->began;
+    }
+}
+
+pace *pace_open(const compiled *c, executor *e, comm *world)
+{
+    kind_of_op kinds[PACE_CLASSES];
+    int timed[PACE_CLASSES] = {0};
+    pace *p = must_calloc(1, sizeof *p);
+    p->executor = e;
+    p->program = &c->training;
+    p->interface = executor_device(e, &p->device);
+    p->slot = must_alloc((unsigned long)p->program->list.count + 1);
+    memset(p->slot, -1, (size_t)p->program->list.count + 1);
+    shared_kinds(kinds, &p->program->list, world);
+    for (int i = 0; i < p->program->list.count; i++) {
+        double flops = flops_of(p->program->list.ops[i]);
+        uint64_t key = flops > 0 ? key_of(p->program->list.ops[i]) : 0;
+        for (int k = 0; k < PACE_CLASSES && flops > 0; k++)
+            if (kinds[k].ranks > 1 && kinds[k].key == key && timed[k] < TIMED) {
+                p->slot[i] = (int8_t)(k * TIMED + timed[k]++);
+                p->used[p->slot[i]] = true;
+            }
+    }
+    if (p->interface->stamps)
+        p->interface->stamps(p->device, CLOCK_PACE, 2 * PACE_CLASSES * TIMED);
+    executor_observe(e, OBSERVES_INSIDE, (executor_observer){p, before, after, NULL});
+    return p;
+}
+
+void pace_close(pace *p)
+{
+    if (!p)
+        return;
+    executor_observe(p->executor, OBSERVES_INSIDE, (executor_observer){0});
+    if (p->interface->stamps)
+        p->interface->stamps(p->device, CLOCK_PACE, 0);
+    free(p->slot);
+    free(p);
+}
+
+/* The last step's, which has been waited for. */
+static void read_stamps(pace *p)
+{
+    for (int i = 0; i < PACE_CLASSES * TIMED; i++)
+        if (p->used[i]) {
+            p->seconds[i / TIMED] += p->interface->stamp_seconds(p->device, CLOCK_PACE, 2 * i, 2 * i + 1);
+            p->count[i / TIMED]++;
+        }
+}
+
+pace_share pace_take(pace *p)
+{
+    pace_share s = {0};
+    if (!p)
+        return s;
+    if (++p->steps > WARM && p->interface->stamp)
+        read_stamps(p);
+    for (int k = 0; k < PACE_CLASSES; k++) {
+        s.seconds[k] = p->count[k] && p->steps > WARM ? (float)(p->seconds[k] / p->count[k]) : 0;
+        p->seconds[k] = 0;
+        p->count[k] = 0;
+    }
+    s.waited = (float)p->waited;
+    p->waited = 0;
+    return s;
+}
+
+/* ---- judging --------------------------------------------------------------------------------------------------- */
+
+typedef struct track {
+    float ratio[PACE_WINDOW];
+    int64_t added;
+    bool slow;
+} track;
+
+struct pace_judge {
+    int ranks;
+    double waited;
+    track *tracks; /* [ranks] */
+    float *values; /* [ranks] */
+};
+
+pace_judge *pace_judge_open(int ranks)
+{
+    pace_judge *j = must_calloc(1, sizeof *j);
+    j->ranks = ranks;
+    j->tracks = must_calloc((unsigned long)ranks, sizeof *j->tracks);
+    j->values = must_calloc((unsigned long)ranks, sizeof *j->values);
+    return j;
+}
+
+void pace_judge_close(pace_judge *j)
+{
+    if (!j)
+        return;
+    free(j->tracks);
+    free(j->values);
+    free(j);
+}
+
+static int compare_floats(const void *a, const void *b)
+{
+    float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+/* The lower one of two: of two ranks the faster is what the slower one could be. Sorts the values. */
+static double median(float *values, int count)
+{
+    qsort(values, (size_t)count, sizeof *values, compare_floats);
+    return count ? values[(count - 1) / 2] : 0;
+}
+
+static const pace_share *share_of(const pace_share *shares, int64_t stride, int rank)
+{
+    return (const pace_share *)((const char *)shares + rank * stride);
+}
+
+void pace_judge_add(pace_judge *j, const pace_share *shares, int64_t stride)
+{
+    double middle[PACE_CLASSES];
+    j->waited = 0;
+    for (int k = 0; k < PACE_CLASSES; k++) {
+        int count = 0;
+        for (int i = 0; i < j->ranks; i++) {
+            float seconds = share_of(shares, stride, i)->seconds[k];
+            if (seconds > 0)
+                j->values[count++] = seconds;
+        }
+        middle[k] = count > 1 ? median(j->values, count) : 0;
+        middle[k] = middle[k] < PACE_SHORTEST ? 0 : middle[k];
+    }
+    for (int i = 0; i < j->ranks; i++) {
+        const pace_share *s = share_of(shares, stride, i);
+        double mine = 0, usual = 0;
+        for (int k = 0; k < PACE_CLASSES; k++)
+            if (s->seconds[k] > 0 && middle[k] > 0) {
+                mine += s->seconds[k];
+                usual += middle[k];
+            }
+        if (usual > 0)
+            j->tracks[i].ratio[j->tracks[i].added++ % PACE_WINDOW] = (float)(mine / usual);
+        j->waited += s->waited / (double)j->ranks;
+    }
+}
+
+double pace_ratio(const pace_judge *j, int rank)
+{
+    const track *t = &j->tracks[rank];
+    float sorted[PACE_WINDOW];
+    if (t->added < PACE_WINDOW)
+        return 0;
+    memcpy(sorted, t->ratio, sizeof sorted);
+    return median(sorted, PACE_WINDOW);
+}
+
+double pace_waited(const pace_judge *j)
+{
+    return j->waited;
+}
+
+int pace_change(pace_judge *j, double limit, bool *recovered)
+{
+    double low = 1 + (limit - 1) / 2; /* so that a rank at the limit is not told of again and again */
+    for (int i = 0; i < j->ranks; i++) {
+        double ratio = pace_ratio(j, i);
+        *recovered = j->tracks[i].slow;
+        if (ratio > 0 && (*recovered ? ratio < low : ratio >= limit)) {
+            j->tracks[i].slow = !*recovered;
+            return i;
+        }
+    }
+    return -1;
+}

@@ -1,0 +1,61 @@
+#include "engine/guard/spike.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Sorts the values. */
+static double median(double *values, int count)
+{
+    qsort(values, (size_t)count, sizeof *values, compare);
+    return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
+}
+
+/* How far `x` lies above the values; the scale is at least least + share x |median|. */
+static double score(const double *values, int count, double x, double share, double least)
+{
+    double work[SPIKE_WINDOW];
+    if (!isfinite(x))
+        return INFINITY;
+    if (count < SPIKE_LEAST)
+        return 0;
+    memcpy(work, values, (size_t)count * sizeof *work);
+    double middle = median(work, count);
+    for (int i = 0; i < count; i++)
+        work[i] = fabs(values[i] - middle);
+    double scale = 1.4826 * median(work, count), floor = least + share * fabs(middle);
+    return x > middle ? (x - middle) / (scale > floor ? scale : floor) : 0;
+}
+
+/* A norm of zero is a very small one. */
+static double logarithm(double norm)
+{
+    return log(norm > 1e-30 ? norm : 1e-30);
+}
+
+spike_scores spike_judge(const spike_window *w, double loss, double norm)
+{
+    double norms[SPIKE_WINDOW];
+    for (int i = 0; i < w->count; i++)
+        norms[i] = logarithm(w->norm[i]);
+    return (spike_scores){.loss = score(w->loss, w->count, loss, SPIKE_LOSS_FLOOR, 0),
+                          .norm =
+                              isfinite(norm) ? score(norms, w->count, logarithm(norm), 0, SPIKE_NORM_FLOOR) : INFINITY};
+}
+
+void spike_add(spike_window *w, double loss, double norm)
+{
+    if (w->count == SPIKE_WINDOW) {
+        memmove(w->loss, w->loss + 1, (SPIKE_WINDOW - 1) * sizeof *w->loss);
+        memmove(w->norm, w->norm + 1, (SPIKE_WINDOW - 1) * sizeof *w->norm);
+        w->count--;
+    }
+    w->loss[w->count] = loss;
+    w->norm[w->count++] = norm;
+}

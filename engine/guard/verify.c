@@ -1,0 +1,424 @@
+#include "engine/guard/verify.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/compile/step/repeat.h"
+#include "memory/bits.h"
+#include "memory/clock.h"
+#include "memory/log.h"
+
+/* A tensor whose bytes outlive the step. */
+typedef struct rest {
+    const tensor *t;
+    const char *what; /* "weight" */
+    int first, last;  /* ops of a step: before `first` it is checked, after `last` it is summed */
+    bool weight;
+    int number;  /* the parameter's */
+    int64_t sum; /* its address in the arena */
+} rest;
+
+/* A sum and its working memory, or a note. */
+static const int64_t SUM_BYTES = 2 * sizeof(uint64_t);
+
+/* What a note says: which rest, or which op. */
+static const uint64_t AN_OP = (uint64_t)1 << 32;
+
+struct verify {
+    const compiled *compiled;
+    const program *list;
+    executor *executor;
+    const device_interface *interface;
+    device *device;
+    double bandwidth; /* of a device with memory of its own; else 0, and time is measured */
+    int every;
+    rest *rests; /* in the order of `first` */
+    int count;
+    int apart;    /* while they are listed: those from here on are weights as they were gathered */
+    int *by_last; /* in the order of `last` */
+    int next_first, next_last;
+
+    int micro_batch; /* that is repeated in this step, or -1 */
+    bool repeating, alone;
+
+    int64_t step;
+    double seconds;
+};
+
+/* ---- what is at rest ---------------------------------------------------------------------------------------------- */
+
+/* Not of what passes through windows of the arena and rests in host memory. */
+static void add_rest(verify *v, const storage *s, const tensor *t, const char *what, bool weight)
+{
+    if (!t || t->address < 0 || t->address >= TENSOR_HOST || tensor_bytes(t) == 0)
+        return;
+    v->rests[v->count] = (rest){.t = t,
+                                .what = what,
+                                .first = v->list->count,
+                                .last = -1,
+                                .weight = weight,
+                                .number = s->of->number,
+                                .sum = v->compiled->sums + (1 + v->count) * SUM_BYTES};
+    v->count++;
+}
+
+/* Does a step begin with gathering the rows of this weight that others own? */
+static bool is_gathered(const verify *v, const storage *s)
+{
+    const compile_options *o = &v->compiled->options;
+    return o->zero > 0 && !s->shard_weight && grid_group_size(&o->grid, AXIS_GRADIENT) > 1;
+}
+
+/* A tensor rests from the last op of a step that writes it to the first of the next. Of a weight that each step gathers these are the
+ * own rows; and all rows, once more, from the gather to the update of the same step: data ranks have the same of these. */
+static void list_rests(verify *v)
+{
+    const compiled *c = v->compiled;
+    v->rests = must_calloc((unsigned long)c->model.parameter_count * REPEAT_RESTS, sizeof *v->rests);
+    for (int i = 0; i < c->model.parameter_count; i++) {
+        const storage *s = &c->storage[c->model.parameters[i]->number];
+        if (s->of->shares < 0)
+            add_rest(v, s, is_gathered(v, s) || s->shard_weight ? s->own_weight : s->weight, "weight",
+                     !is_gathered(v, s));
+        if (s->master != s->own_weight)
+            add_rest(v, s, s->master, "master weight", false);
+        for (int k = 0; k < s->states; k++)
+            add_rest(v, s, s->state[k], "optimizer's state", false);
+        if (s->feedback)
+            add_rest(v, s, s->feedback, "feedback", false);
+        if (s->feedback_sum)
+            add_rest(v, s, s->feedback_sum, "feedback of the sum", false);
+    }
+    v->apart = v->count;
+    for (int i = 0; i < c->model.parameter_count; i++) {
+        const storage *s = &c->storage[c->model.parameters[i]->number];
+        if (is_gathered(v, s) && s->of->shares < 0)
+            add_rest(v, s, s->weight, "weight", true);
+    }
+}
+
+static int compare_address(const void *a, const void *b)
+{
+    const rest *x = a, *y = b;
+    return (x->t->address > y->t->address) - (x->t->address < y->t->address);
+}
+
+static int compare_first(const void *a, const void *b)
+{
+    const rest *x = a, *y = b;
+    return (x->first > y->first) - (x->first < y->first);
+}
+
+/* Op `at` writes tensor `to`: of `count` rests in the order of their addresses it is their first or their last, or both. */
+static void note_write(rest *rests, int count, const tensor *to, int at, bool first, bool last)
+{
+    int low = 0, high = count;
+    int64_t end = to->address + tensor_bytes(to);
+    while (low < high) { /* the first that ends behind the tensor's begin */
+        int middle = (low + high) / 2;
+        const tensor *t = rests[middle].t;
+        if (t->address + tensor_bytes(t) <= to->address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    for (; low < count && rests[low].t->address < end; low++) {
+        rest *r = &rests[low];
+        if (first)
+            r->first = at < r->first ? at : r->first;
+        if (last)
+            r->last = at > r->last ? at : r->last;
+    }
+}
+
+/* A gather leaves a rank's own rows as they are. */
+static void note_op(verify *v, const op *writes, int at)
+{
+    bool gathers = writes->phase == PHASE_BEGIN;
+    for (int k = 0; k < OP_MAX_OUT; k++) {
+        const tensor *t = writes->out[k];
+        if (!t || t->address < 0)
+            continue;
+        if (!gathers)
+            note_write(v->rests, v->apart, t, at, true, true);
+        note_write(v->rests + v->apart, v->count - v->apart, t, at, !gathers, gathers);
+    }
+}
+
+/* What communication writes it may write until it has been waited for. */
+static void note_writes(verify *v)
+{
+    const op **started = must_calloc((unsigned long)v->compiled->training.requests + 1, sizeof *started);
+    for (int i = 0; i < v->list->count; i++) {
+        const op *o = v->list->ops[i], *writes = o;
+        if (op_row_of(o)->flags & OP_ASYNCHRONOUS)
+            started[o->at.request] = o;
+        if (o->kind == OP_wait)
+            writes = started[o->at.request];
+        if (writes)
+            note_op(v, writes, i);
+    }
+    for (int i = v->apart; i < v->count; i++) /* what this rank does not update is checked at the step's end */
+        if (v->rests[i].first == v->list->count)
+            v->rests[i].first = v->list->count - 1;
+    free(started);
+}
+
+static void order_rests(verify *v)
+{
+    qsort(v->rests, (size_t)v->count, sizeof *v->rests, compare_first);
+    v->by_last = must_alloc((unsigned long)v->count * sizeof *v->by_last + 1);
+    for (int i = 0; i < v->count; i++) {
+        int k = i;
+        for (; k > 0 && v->rests[v->by_last[k - 1]].last > v->rests[i].last; k--)
+            v->by_last[k] = v->by_last[k - 1];
+        v->by_last[k] = i;
+    }
+}
+
+/* A device only enqueues: there the bytes that are read, at the bandwidth of its memory, stand for the time. */
+static void count_bytes(verify *v, int64_t bytes)
+{
+    v->seconds += v->bandwidth > 0 ? (double)bytes / v->bandwidth : 0;
+}
+
+static void sum_rest(verify *v, const rest *r)
+{
+    device_rows rows = repeat_rows(r->t);
+    v->interface->sum_bits(v->device, r->sum, &rows);
+}
+
+static void check_rows(verify *v, int64_t with, const device_rows *rows, uint64_t what)
+{
+    const compiled *c = v->compiled;
+    const device_note note = {
+        .note = c->sums, .step = c->inputs.scalars->address + (int64_t)offsetof(step_scalars, step), .what = what};
+    v->interface->check_bits(v->device, with, rows, &note);
+}
+
+static void check(verify *v, const rest *r)
+{
+    device_rows rows = repeat_rows(r->t);
+    check_rows(v, r->sum, &rows, 1 + (uint64_t)(r - v->rests));
+}
+
+/* ---- repetition ---------------------------------------------------------------------------------------------------- */
+
+static bool repeats(const verify *v, const op *o)
+{
+    return repeat_may(o) && v->micro_batch == o->microbatch;
+}
+
+/* Calls `use` for the bytes that the op writes, one output behind the other from address `at` on. */
+static void each_output(verify *v, const op *o, void (*use)(verify *v, const device_rows *rows, int64_t at))
+{
+    int64_t at = v->compiled->before;
+    for (int k = 0; k < OP_MAX_OUT && o->out[k]; k++) {
+        device_rows rows = repeat_rows(o->out[k]);
+        if (rows.rows == 0)
+            continue;
+        use(v, &rows, at);
+        at += rows.rows * rows.bytes;
+    }
+}
+
+static void keep(verify *v, const device_rows *rows, int64_t at)
+{
+    v->interface->keep(v->device, at, rows);
+    count_bytes(v, 2 * rows->rows * rows->bytes);
+}
+
+static void bring_back(verify *v, const device_rows *rows, int64_t at)
+{
+    v->interface->bring_back(v->device, rows, at);
+    count_bytes(v, 2 * rows->rows * rows->bytes);
+}
+
+/* Where the sums of an op's outputs lie: behind those of all that rests. */
+static int64_t result_at(const verify *v, int k)
+{
+    return v->compiled->sums + (1 + v->count + k) * SUM_BYTES;
+}
+
+static void sum_results(verify *v, const op *o)
+{
+    for (int k = 0; k < OP_MAX_OUT && o->out[k]; k++) {
+        device_rows rows = repeat_rows(o->out[k]);
+        if (rows.rows > 0)
+            v->interface->sum_bits(v->device, result_at(v, k), &rows);
+        count_bytes(v, rows.rows * rows.bytes);
+    }
+}
+
+static void check_results(verify *v, const op *o, int i)
+{
+    for (int k = 0; k < OP_MAX_OUT && o->out[k]; k++) {
+        device_rows rows = repeat_rows(o->out[k]);
+        if (rows.rows > 0)
+            check_rows(v, result_at(v, k), &rows, AN_OP + (uint64_t)i);
+        count_bytes(v, rows.rows * rows.bytes);
+    }
+}
+
+/* ---- observing ------------------------------------------------------------------------------------------------------ */
+
+static void took(verify *v, bool busy, double began)
+{
+    v->seconds += busy && v->bandwidth == 0 ? clock_seconds() - began : 0;
+}
+
+static void before(void *context, const compiled_program *p, int i)
+{
+    verify *v = context;
+    if (p != &v->compiled->training)
+        return;
+    double began = clock_seconds();
+    bool busy = false;
+    for (; v->next_first < v->count && v->rests[v->next_first].first == i; busy = true)
+        check(v, &v->rests[v->next_first++]);
+    if (v->micro_batch >= 0 && repeats(v, p->list.ops[i])) {
+        if (repeat_changes(p->list.ops[i]))
+            each_output(v, p->list.ops[i], keep);
+        busy = true;
+    }
+    took(v, busy, began);
+}
+
+static void after(void *context, const compiled_program *p, int i)
+{
+    verify *v = context;
+    if (p != &v->compiled->training)
+        return;
+    double began = clock_seconds();
+    bool busy = false;
+    for (; v->next_last < v->count && v->rests[v->by_last[v->next_last]].last == i; busy = true)
+        sum_rest(v, &v->rests[v->by_last[v->next_last++]]);
+    took(v, busy, began);
+}
+
+/* The second play is over when this is asked for the second time. */
+static bool again(void *context, const compiled_program *p, int i)
+{
+    verify *v = context;
+    const op *o = p->list.ops[i];
+    if (p != &v->compiled->training || v->micro_batch < 0 || !repeats(v, o))
+        return false;
+    if (v->repeating) {
+        v->repeating = false;
+        check_results(v, o, i);
+        v->seconds += v->bandwidth == 0 ? clock_seconds() : 0; /* less the beginning, below */
+        return false;
+    }
+    v->seconds -= v->bandwidth == 0 ? clock_seconds() : 0;
+    v->repeating = true;
+    sum_results(v, o);
+    if (repeat_changes(o))
+        each_output(v, o, bring_back);
+    return true;
+}
+
+/* ---- */
+
+verify *verify_open(const compiled *c, executor *e, int every)
+{
+    device_facts facts;
+    verify *v = must_calloc(1, sizeof *v);
+    v->compiled = c;
+    v->list = &c->training.list;
+    v->executor = e;
+    v->interface = executor_device(e, &v->device);
+    executor_facts(&facts, e);
+    v->bandwidth = facts.bandwidth;
+    v->every = every;
+    v->micro_batch = -1;
+    list_rests(v);
+    qsort(v->rests, (size_t)v->apart, sizeof *v->rests, compare_address);
+    qsort(v->rests + v->apart, (size_t)(v->count - v->apart), sizeof *v->rests, compare_address);
+    note_writes(v);
+    order_rests(v);
+    executor_observe(e, OBSERVES_OUTSIDE, (executor_observer){v, before, after, again});
+    return v;
+}
+
+void verify_close(verify *v)
+{
+    if (!v)
+        return;
+    executor_observe(v->executor, OBSERVES_OUTSIDE, (executor_observer){0});
+    free(v->rests);
+    free(v->by_last);
+    free(v);
+}
+
+/* The note and all sums, between programs. */
+static uint64_t *borrow_sums(verify *v)
+{
+    return executor_borrow(v->executor, v->compiled->sums, v->compiled->sums_bytes);
+}
+
+static void give_back_sums(verify *v, uint64_t *sums, bool changed)
+{
+    executor_give_back(v->executor, sums, v->compiled->sums, v->compiled->sums_bytes, changed);
+}
+
+void verify_begin(verify *v)
+{
+    for (int i = 0; i < v->count; i++)
+        sum_rest(v, &v->rests[i]);
+    uint64_t *sums = borrow_sums(v);
+    sums[0] = 0;
+    give_back_sums(v, sums, true);
+}
+
+/* What has been captured as a graph has no micro-batch that is repeated. */
+static void play_alone(verify *v, bool alone)
+{
+    if (v->alone != alone)
+        executor_op_by_op(v->executor, alone);
+    v->alone = alone;
+}
+
+void verify_step(verify *v, int64_t step)
+{
+    v->step = step;
+    v->next_first = v->next_last = 0;
+    while (v->next_last < v->count && v->rests[v->by_last[v->next_last]].last < 0)
+        v->next_last++;
+    bool due = step % v->every == 0;
+    v->micro_batch = due ? (int)(step / v->every % v->compiled->options.microbatches) : -1;
+    play_alone(v, due);
+    for (int i = 0; i < v->count; i++)
+        count_bytes(v, v->rests[i].last < 0 ? 0 : 2 * tensor_bytes(v->rests[i].t));
+}
+
+static void say(char *words, size_t bytes, const verify *v, const uint64_t note[2])
+{
+    const bool an_op = note[0] >= AN_OP;
+    const rest *r = an_op ? NULL : &v->rests[note[0] - 1];
+    snprintf(words, bytes, "step %lld: %s of %s %s", (long long)note[1], an_op ? "the result" : r->what,
+             an_op ? v->list->ops[note[0] - AN_OP]->label : r->t->name,
+             an_op ? "was another one when it was computed again" : "has changed while nothing wrote it");
+}
+
+verify_finding verify_find(verify *v)
+{
+    double began = clock_seconds();
+    verify_finding f = {0};
+    for (int i = 0; i < v->count; i++)
+        if (v->rests[i].last < 0)
+            check(v, &v->rests[i]);
+    uint64_t *sums = borrow_sums(v);
+    for (int i = 0; i < v->count; i++)
+        if (v->rests[i].weight) /* replicas may have another order */
+            f.weights += bits_mix(sums[(v->rests[i].sum - v->compiled->sums) / (int64_t)sizeof *sums],
+                                  (uint64_t)v->rests[i].number);
+    f.bad = sums[0] != 0;
+    if (f.bad)
+        say(f.words, sizeof f.words, v, sums);
+    sums[0] = 0;
+    give_back_sums(v, sums, f.bad);
+    took(v, true, began);
+    f.seconds = v->seconds;
+    return f;
+}

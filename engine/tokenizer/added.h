@@ -1,0 +1,32 @@
+/* Added tokens: whole strings that are one id wherever they occur, found before the text is cut any further.
+ *
+ * At each place the longest one is taken, from left to right. Each may want to be a word of its own, and may take the
+ * white space on its left or right with it. An added is filled, sealed by added_sort, then read by any number of threads.
+ */
+#ifndef PHALANX_ENGINE_TOKENIZER_ADDED_H
+#define PHALANX_ENGINE_TOKENIZER_ADDED_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct added_token {
+    char *text; /* owned by the added */
+    int64_t length;
+    int32_t id;
+    bool special, single_word, left_strip, right_strip;
+} added_token;
+
+typedef struct added added;
+
+added *added_open(void);
+void added_close(added *a);
+void added_put(added *a, const added_token *token); /* copies the text */
+void added_sort(added *a);
+
+/* The first added token at or after text[from]; NULL when there is none. [*start, *stop) is what it takes of the text,
+ * stripped space included, and begins at `taken` (the end of the previous one) at the earliest. *resume is where to go
+ * on looking. With `ordinary_only` special tokens are text like any other. */
+const added_token *added_next(const added *a, int64_t *start, int64_t *stop, int64_t *resume, const char *text,
+                              int64_t from, int64_t taken, int64_t length, bool ordinary_only);
+
+#endif

@@ -1,0 +1,232 @@
+#include "engine/tokenizer/pattern.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/text/buffer.h"
+#include "engine/tokenizer/scanner.h"
+#include "memory/log.h"
+
+struct pattern {
+    scanner *scan; /* NULL: the code */
+    pcre2_code *code;
+    const unicode_classes *classes;
+};
+
+struct pattern_scratch {
+    pcre2_match_data *match;
+    pcre2_match_context *context;
+    pcre2_jit_stack *stack;
+};
+
+/* PCRE2's \s counts U+180E as white space, Unicode since 6.3 (and Oniguruma) does not. */
+#define SPACES "\\t-\\r \\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
+#define NOT_SPACES                                                                                                     \
+    "\\x{0}-\\x{8}\\x{e}-\\x{1f}!-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}\\x{1681}-\\x{1fff}\\x{200b}-\\x{2027}"       \
+    "\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}\\x{3001}-\\x{10ffff}"
+
+static void put(buffer *out, const char *text)
+{
+    buffer_append(out, text, (int64_t)strlen(text));
+}
+
+/* \p{L} and \p{N} as PCRE2's tables have them, and the younger characters that these lack. */
+static int put_property(buffer *out, const char *at, bool in_class)
+{
+    static const char names[2][6] = {"\\p{L}", "\\p{N}"};
+    int which = strncmp(at, names[0], 5) == 0 ? 0 : 1;
+    if (strncmp(at, names[which], 5) != 0)
+        return 0;
+    put(out, in_class ? "" : "[");
+    put(out, names[which]);
+    for (const unicode_range *r = unicode_younger; r->last; r++)
+        if (r->class == (which ? UNICODE_NUMBER : UNICODE_LETTER)) {
+            char range[40];
+            snprintf(range, sizeof range, "\\x{%X}-\\x{%X}", r->first, r->last);
+            put(out, range);
+        }
+    put(out, in_class ? "" : "]");
+    return 5;
+}
+
+/* An escape outside or inside of a class; returns the characters used, 0 when it means something else to PCRE2. */
+static int translate_escape(buffer *out, const char *at, bool in_class)
+{
+    int property = put_property(out, at, in_class);
+    if (property)
+        return property;
+    switch (at[1]) {
+    case 's':
+        put(out, in_class ? SPACES : "[" SPACES "]");
+        return 2;
+    case 'S':
+        put(out, in_class ? NOT_SPACES : "[" NOT_SPACES "]");
+        return 2;
+    case 0:
+    case 'h': /* a hexadecimal digit to Oniguruma, horizontal space to PCRE2 */
+    case 'H':
+    case 'R':
+    case 'X':
+    case 'u':
+    case 'K':
+    case 'G':
+    case 'Q':
+    case 'E':
+        return 0;
+    default:
+        buffer_append(out, at, 2);
+        return 2;
+    }
+}
+
+/* Rewrite Oniguruma's syntax to PCRE2's; what has no twin is refused. */
+static status translate(buffer *out, const char *text)
+{
+    bool in_class = false;
+    for (const char *at = text; *at;) {
+        if (*at == '\\') {
+            int used = translate_escape(out, at, in_class);
+            if (!used)
+                return status_fail(STATUS_FAILED, "pattern %s: \\%c is not supported", text, at[1]);
+            at += used;
+            continue;
+        }
+        if (in_class && (*at == '[' || (at[0] == '&' && at[1] == '&'))) {
+            bool posix = at[0] == '[' && at[1] == ':';
+            const char *end = posix ? strstr(at, ":]") : NULL;
+            if (!end)
+                return status_fail(STATUS_FAILED, "pattern %s: %s within a class is not supported", text,
+                                   *at == '[' ? "[" : "&&");
+            buffer_append(out, at, end + 2 - at);
+            at = end + 2;
+            continue;
+        }
+        if (!in_class && strncmp(at, "(?m", 3) == 0)
+            return status_fail(STATUS_FAILED, "pattern %s: the option (?m) is not supported", text);
+        if (!in_class && *at == '[') {
+            in_class = true;
+            buffer_append(out, at, 1);
+            at++;
+            if (*at == '^')
+                buffer_append(out, at++, 1);
+            if (*at == ']')
+                buffer_append(out, at++, 1);
+            continue;
+        }
+        if (in_class && *at == ']')
+            in_class = false;
+        buffer_append(out, at++, 1);
+    }
+    return STATUS_OK;
+}
+
+static status compile(pattern *p, const char *source, int64_t length, uint32_t options, const char *text)
+{
+    int error;
+    PCRE2_SIZE where;
+    pcre2_compile_context *context = pcre2_compile_context_create(NULL);
+    MUST(context, "out of host memory");
+    pcre2_set_newline(context, PCRE2_NEWLINE_LF);
+    p->code = pcre2_compile((PCRE2_SPTR)source, (PCRE2_SIZE)length, options, &error, &where, context);
+    pcre2_compile_context_free(context);
+    if (!p->code) {
+        PCRE2_UCHAR message[256];
+        pcre2_get_error_message(error, message, sizeof message);
+        return status_fail(STATUS_FAILED, "pattern %s: %s", text, (char *)message);
+    }
+    (void)pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE); /* where this cannot be, the interpreter serves */
+    return STATUS_OK;
+}
+
+status pattern_open(pattern **out, const char *text, const unicode_classes *classes, bool literal, bool plain)
+{
+    pattern *p = must_calloc(1, sizeof *p);
+    p->classes = classes;
+    p->scan = literal || plain ? NULL : scanner_find(text);
+    status s = STATUS_OK;
+    if (!p->scan) {
+        buffer source = {0};
+        if (literal)
+            put(&source, text);
+        else
+            s = translate(&source, text);
+        uint32_t options = PCRE2_UTF | PCRE2_NO_UTF_CHECK;
+        if (s == STATUS_OK && unicode_check(text, (int64_t)strlen(text)) != (int64_t)strlen(text))
+            s = status_fail(STATUS_FAILED, "pattern is not UTF-8");
+        /* to Oniguruma's Ruby syntax ^ and $ match at every line */
+        options |= literal ? PCRE2_LITERAL : PCRE2_UCP | PCRE2_MULTILINE;
+        if (s == STATUS_OK)
+            s = compile(p, source.length ? source.bytes : "", source.length, options, text);
+        buffer_free(&source);
+    }
+    if (s != STATUS_OK) {
+        pattern_close(p);
+        return s;
+    }
+    *out = p;
+    return STATUS_OK;
+}
+
+void pattern_close(pattern *p)
+{
+    if (!p)
+        return;
+    pcre2_code_free(p->code);
+    free(p);
+}
+
+pattern_scratch *pattern_scratch_open(void)
+{
+    pattern_scratch *s = must_calloc(1, sizeof *s);
+    s->match = pcre2_match_data_create(1, NULL);
+    s->context = pcre2_match_context_create(NULL);
+    s->stack = pcre2_jit_stack_create(32 << 10, 16 << 20, NULL);
+    MUST(s->match && s->context && s->stack, "out of host memory");
+    pcre2_jit_stack_assign(s->context, NULL, s->stack);
+    return s;
+}
+
+void pattern_scratch_close(pattern_scratch *s)
+{
+    if (!s)
+        return;
+    pcre2_match_data_free(s->match);
+    pcre2_match_context_free(s->context);
+    pcre2_jit_stack_free(s->stack);
+    free(s);
+}
+
+status pattern_next(const pattern *p, pattern_scratch *s, int64_t *start, int64_t *stop, const char *text, int64_t from,
+                    int64_t length)
+{
+    *start = -1;
+    if (p->scan) {
+        if (from >= length)
+            return STATUS_OK;
+        *start = from;
+        *stop = p->scan(p->classes, (const uint8_t *)text, from, length);
+        return STATUS_OK;
+    }
+    PCRE2_SPTR subject = (PCRE2_SPTR)text;
+    uint32_t options = PCRE2_NO_UTF_CHECK;
+    int found = pcre2_match(p->code, subject, (PCRE2_SIZE)length, (PCRE2_SIZE)from, options, s->match, s->context);
+    if (found == PCRE2_ERROR_JIT_STACKLIMIT)
+        found = pcre2_match(p->code, subject, (PCRE2_SIZE)length, (PCRE2_SIZE)from, options | PCRE2_NO_JIT, s->match,
+                            s->context);
+    if (found == PCRE2_ERROR_NOMATCH)
+        return STATUS_OK;
+    if (found < 0) {
+        PCRE2_UCHAR message[256];
+        pcre2_get_error_message(found, message, sizeof message);
+        return status_fail(STATUS_FAILED, "the tokenizer's pattern gives up on this text: %s", (char *)message);
+    }
+    const PCRE2_SIZE *offsets = pcre2_get_ovector_pointer(s->match);
+    if (offsets[0] > offsets[1]) /* \K in a look-ahead, which translate refuses */
+        return status_fail(STATUS_FAILED, "the tokenizer's pattern matches backwards");
+    *start = (int64_t)offsets[0];
+    *stop = (int64_t)offsets[1];
+    return STATUS_OK;
+}

@@ -1,0 +1,32 @@
+/* A regular expression of a pre-tokenizer, as a tokenizer.json has it: Oniguruma's syntax with Unicode's properties.
+ *
+ * It runs on PCRE2 (compiled to machine code where that is possible), or on a scanner where the pattern is a well-known
+ * one. What the two syntaxes understand differently is translated, or refused by name. A pattern is immutable and
+ * shared by threads; each thread brings a pattern_scratch.
+ */
+#ifndef PHALANX_ENGINE_TOKENIZER_PATTERN_H
+#define PHALANX_ENGINE_TOKENIZER_PATTERN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/text/unicode.h"
+#include "memory/status.h"
+
+typedef struct pattern pattern;
+typedef struct pattern_scratch pattern_scratch;
+
+/* `literal`: the text itself is looked for. `plain`: PCRE2 even where a scanner is known (to compare the two). The
+ * classes must outlive the pattern. */
+status pattern_open(pattern **out, const char *text, const unicode_classes *classes, bool literal, bool plain);
+void pattern_close(pattern *p);
+
+pattern_scratch *pattern_scratch_open(void);
+void pattern_scratch_close(pattern_scratch *s);
+
+/* The first match in text[from..length): [*start, *stop), or *start = -1 when there is none. What comes before `from`
+ * is not seen by the pattern's look-behind only when `from` is 0. */
+status pattern_next(const pattern *p, pattern_scratch *s, int64_t *start, int64_t *stop, const char *text, int64_t from,
+                    int64_t length);
+
+#endif

@@ -1,0 +1,460 @@
+#include "engine/tokenizer/tokenizer.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/tokenizer/bpe.h"
+#include "engine/tokenizer/bpe_json.h"
+#include "engine/tokenizer/pieces.h"
+#include "engine/tokenizer/sentencepiece.h"
+#include "engine/tokenizer/sentencepiece_model.h"
+#include "engine/text/unicode.h"
+#include "engine/tokenizer/vocabulary.h"
+#include "memory/log.h"
+
+typedef struct kind {
+    const char *name, *suffix; /* of the saved file: tokenizer.SUFFIX */
+    bool repairs;              /* wants well-formed UTF-8 */
+    status (*open)(tokenizer *t, const char *name);
+    void (*close)(tokenizer *t);
+    status (*encode)(const tokenizer *t, tokenizer_scratch *s, buffer_ids *out, const char *text, int64_t length,
+                     int flags);
+} kind;
+
+struct tokenizer {
+    const kind *kind;
+    buffer source, config; /* the file as it was read; its tokenizer_config.json, or nothing */
+    const vocabulary *vocabulary;
+    vocabulary *own; /* of the byte tokenizer */
+    bpe *bpe;
+    sentencepiece_model *model;
+    sentencepiece_processor *processor;
+    pieces *pieces; /* NULL: the library encodes */
+    int32_t bos, eos, pad, unknown, end_of_document;
+};
+
+struct tokenizer_scratch {
+    bpe_scratch *bpe;
+    pieces_scratch *pieces;
+    buffer repaired;
+    int64_t repairs;
+};
+
+#define PART_BYTES (1 << 20) /* of a long text, encoded at once by the library */
+
+/* --- bytes -------------------------------------------------------------------------------------------------------- */
+
+static const char bytes_file[] = "phalanx tokenizer: bytes (ids 0 to 255; 256 ends a document)\n";
+
+static status bytes_open(tokenizer *t, const char *name)
+{
+    (void)name;
+    t->own = vocabulary_open();
+    for (int byte = 0; byte < 256; byte++)
+        (void)vocabulary_add(t->own, byte, &(char){(char)byte}, 1, VOCABULARY_INDEXED);
+    (void)vocabulary_add(t->own, 256, "<eod>", 5, VOCABULARY_SPECIAL);
+    t->vocabulary = t->own;
+    t->eos = t->end_of_document = 256;
+    return STATUS_OK;
+}
+
+static void bytes_close(tokenizer *t)
+{
+    vocabulary_close(t->own);
+}
+
+static status bytes_encode(const tokenizer *t, tokenizer_scratch *s, buffer_ids *out, const char *text, int64_t length,
+                           int flags)
+{
+    (void)t, (void)s, (void)flags;
+    buffer_ids_reserve(out, length);
+    for (int64_t i = 0; i < length; i++)
+        out->ids[out->count++] = (uint8_t)text[i];
+    return STATUS_OK;
+}
+
+/* --- SentencePiece ------------------------------------------------------------------------------------------------ */
+
+static status model_open(tokenizer *t, const char *name)
+{
+    TRY(sentencepiece_model_open(&t->model, t->source.bytes, t->source.length, name));
+    TRY(sentencepiece_open(&t->processor, t->source.bytes, t->source.length, name));
+    t->pieces = pieces_open(t->model);
+    t->vocabulary = t->model->pieces;
+    t->bos = sentencepiece_bos(t->processor);
+    t->eos = sentencepiece_eos(t->processor);
+    t->pad = sentencepiece_pad(t->processor);
+    t->unknown = sentencepiece_unknown(t->processor);
+    t->end_of_document = t->eos;
+    return STATUS_OK;
+}
+
+static void model_close(tokenizer *t)
+{
+    pieces_close(t->pieces);
+    sentencepiece_model_close(t->model);
+    sentencepiece_close(t->processor);
+}
+
+static bool is_plain(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+/* Where a long text is cut for the library, whose memory is some hundred times the text: at a single space between two
+ * letters, which the model's own leading space replaces in the second part. A unigram's scores are then summed from zero
+ * again, so that where two paths differ by a rounding the whole might have had the other. */
+static int64_t part_end(const tokenizer *t, const char *text, int64_t length)
+{
+    if (t->pieces || length <= PART_BYTES || !t->model->dummy_prefix || t->model->space_suffix)
+        return length;
+    for (int64_t at = PART_BYTES; at + 1 < length; at++)
+        if (text[at] == ' ' && is_plain(text[at - 1]) && is_plain(text[at + 1]))
+            return at;
+    return length;
+}
+
+static status model_encode(const tokenizer *t, tokenizer_scratch *s, buffer_ids *out, const char *text, int64_t length,
+                           int flags)
+{
+    if ((flags & TOKENIZER_FRAME) && t->bos >= 0)
+        buffer_ids_append(out, &t->bos, 1);
+    while (length > 0) {
+        int64_t end = part_end(t, text, length);
+        if (end >= INT32_MAX - 1)
+            return status_fail(STATUS_FAILED, "a text of %lld bytes: SentencePiece takes 2 GiB", (long long)length);
+        if (t->pieces)
+            pieces_encode(t->pieces, s->pieces, out, text, end);
+        else
+            TRY(sentencepiece_encode(t->processor, out, text, end));
+        if (end < length)
+            end++; /* the space */
+        text += end;
+        length -= end;
+    }
+    return STATUS_OK;
+}
+
+/* --- byte-level BPE ----------------------------------------------------------------------------------------------- */
+
+/* Names that end a document in the vocabularies that people use, where no file says which one does. */
+static const char *const end_names[] = {
+    "<|endoftext|>", "<|end_of_text|>", "<|endofdocument|>", "<|end_of_document|>", "<eod>", "</s>",
+    "<eos>",         "<|eos|>"};
+
+static int32_t configured(const tokenizer *t, json_t *config, const char *key)
+{
+    json_t *value = json_object_get(config, key);
+    if (json_is_object(value)) /* {"content": "<s>", "lstrip": ...} */
+        value = json_object_get(value, "content");
+    return json_is_string(value) ? tokenizer_find(t, json_string_value(value), (int64_t)json_string_length(value)) : -1;
+}
+
+static status merging_open(tokenizer *t, const char *name)
+{
+    TRY(bpe_json_open(&t->bpe, t->source.bytes, (size_t)t->source.length, name));
+    t->vocabulary = t->bpe->vocabulary;
+    json_t *config = NULL;
+    if (t->config.length) {
+        json_error_t error;
+        config = json_loadb(t->config.bytes, (size_t)t->config.length, 0, &error);
+        if (!config)
+            return status_fail(STATUS_FAILED, "tokenizer_config.json beside %s:%d:%d: %s", name, error.line,
+                               error.column, error.text);
+    }
+    t->bos = configured(t, config, "bos_token");
+    t->eos = configured(t, config, "eos_token");
+    t->pad = configured(t, config, "pad_token");
+    t->unknown = t->bpe->unknown;
+    json_decref(config);
+    for (unsigned i = 0; i < sizeof end_names / sizeof *end_names && t->end_of_document < 0; i++)
+        t->end_of_document = tokenizer_find(t, end_names[i], (int64_t)strlen(end_names[i]));
+    if (t->end_of_document < 0)
+        t->end_of_document = t->eos;
+    if (t->eos < 0)
+        t->eos = t->end_of_document;
+    if (t->bos < 0 && t->bpe->before.count == 1)
+        t->bos = t->bpe->before.ids[0];
+    return STATUS_OK;
+}
+
+static void merging_close(tokenizer *t)
+{
+    bpe_close(t->bpe);
+}
+
+static status merging_encode(const tokenizer *t, tokenizer_scratch *s, buffer_ids *out, const char *text,
+                             int64_t length, int flags)
+{
+    const bpe *b = t->bpe;
+    if (flags & TOKENIZER_FRAME)
+        buffer_ids_append(out, b->before.ids, b->before.count);
+    TRY(bpe_encode(b, s->bpe, out, text, length, flags & TOKENIZER_PLAIN));
+    if (flags & TOKENIZER_FRAME)
+        buffer_ids_append(out, b->after.ids, b->after.count);
+    return STATUS_OK;
+}
+
+/* --- open and close ------------------------------------------------------------------------------------------------ */
+
+enum { MODEL, MERGING, BYTES, KINDS };
+
+static const kind kinds[KINDS] = {
+    [MODEL] = {"SentencePiece", "model", true, model_open, model_close, model_encode},
+    [MERGING] = {"BPE", "json", true, merging_open, merging_close, merging_encode},
+    [BYTES] = {"bytes", "bytes", false, bytes_open, bytes_close, bytes_encode},
+};
+
+/* A model begins with its first piece (field 1), JSON with a brace. */
+static const kind *kind_of(const buffer *source)
+{
+    int64_t at = 0;
+    while (at < source->length && strchr(" \t\r\n", source->bytes[at]) && source->bytes[at] && at < 4096)
+        at++;
+    if (at < source->length && source->bytes[at] == '{')
+        return &kinds[MERGING];
+    if (source->length && source->bytes[0] == '\n')
+        return &kinds[MODEL];
+    if (source->length >= 18 && memcmp(source->bytes, bytes_file, 18) == 0)
+        return &kinds[BYTES];
+    return NULL;
+}
+
+const char *const tokenizer_suffixes[] = {"model", "bytes", "json", NULL};
+
+static tokenizer *make(const kind *k)
+{
+    tokenizer *t = must_calloc(1, sizeof *t);
+    t->kind = k;
+    t->bos = t->eos = t->pad = t->unknown = t->end_of_document = -1;
+    return t;
+}
+
+status tokenizer_open(tokenizer **out, const tokenizer_source *source, const char *name)
+{
+    tokenizer *t = make(NULL);
+    buffer_append(&t->source, source->file, source->length);
+    buffer_append(&t->config, source->config, source->config_length);
+    t->kind = kind_of(&t->source);
+    status s = t->kind ? t->kind->open(t, name)
+                       : status_fail(STATUS_FAILED, "%s: neither a SentencePiece model nor a tokenizer.json", name);
+    if (s != STATUS_OK) {
+        tokenizer_close(t);
+        return s;
+    }
+    *out = t;
+    return STATUS_OK;
+}
+
+tokenizer *tokenizer_open_bytes(void)
+{
+    tokenizer *t = make(&kinds[BYTES]);
+    buffer_append(&t->source, bytes_file, sizeof bytes_file - 1);
+    MUST(t->kind->open(t, "bytes") == STATUS_OK, "the byte tokenizer does not open");
+    return t;
+}
+
+void tokenizer_close(tokenizer *t)
+{
+    if (!t)
+        return;
+    if (t->kind)
+        t->kind->close(t);
+    buffer_free(&t->source);
+    buffer_free(&t->config);
+    free(t);
+}
+
+tokenizer_source tokenizer_made_from(const tokenizer *t)
+{
+    return (tokenizer_source){t->source.bytes, t->source.length, t->config.bytes, t->config.length};
+}
+
+const char *tokenizer_suffix(const tokenizer *t)
+{
+    return t->kind->suffix;
+}
+
+/* --- encode and decode -------------------------------------------------------------------------------------------- */
+
+tokenizer_scratch *tokenizer_scratch_open(const tokenizer *t)
+{
+    tokenizer_scratch *s = must_calloc(1, sizeof *s);
+    if (t->bpe)
+        s->bpe = bpe_scratch_open();
+    if (t->pieces)
+        s->pieces = pieces_scratch_open();
+    return s;
+}
+
+void tokenizer_scratch_close(tokenizer_scratch *s)
+{
+    if (!s)
+        return;
+    bpe_scratch_close(s->bpe);
+    pieces_scratch_close(s->pieces);
+    buffer_free(&s->repaired);
+    free(s);
+}
+
+int64_t tokenizer_scratch_repaired(const tokenizer_scratch *s)
+{
+    return s->repairs;
+}
+
+status tokenizer_encode(const tokenizer *t, tokenizer_scratch *s, buffer_ids *out, const char *text, int64_t length,
+                        int flags)
+{
+    if (t->kind->repairs && unicode_check(text, length) != length) {
+        s->repaired.length = 0;
+        s->repairs++;
+        unicode_repair(&s->repaired, text, length);
+        text = s->repaired.bytes;
+        length = s->repaired.length;
+    }
+    return t->kind->encode(t, s, out, text, length, flags);
+}
+
+/* The bytes that an id adds to what is there. A SentencePiece model puts a space in front of a text (or removes
+ * those that are there): decoding takes it away again. */
+static const char *bytes_of(const tokenizer *t, int64_t *length, bool *started, int32_t id, bool skip_special)
+{
+    const char *bytes = vocabulary_bytes(t->vocabulary, length, id);
+    bool hidden = skip_special || t->model;
+    if ((hidden && tokenizer_is_special(t, id)) || *length == 0) {
+        *length = 0;
+        return "";
+    }
+    const sentencepiece_model *m = t->model;
+    if (!*started && m && (m->dummy_prefix || m->remove_extra) && bytes[0] == ' ' && id != t->unknown) {
+        bytes++;
+        --*length;
+        *started = !m->remove_extra || *length;
+    } else {
+        *started = true;
+    }
+    return bytes;
+}
+
+void tokenizer_decode(const tokenizer *t, buffer *out, const int32_t *ids, int64_t count, bool skip_special)
+{
+    bool started = false;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t length;
+        const char *bytes = bytes_of(t, &length, &started, ids[i], skip_special);
+        buffer_append(out, bytes, length);
+    }
+}
+
+void tokenizer_stream_next(const tokenizer *t, tokenizer_stream *d, buffer *out, int32_t id, bool skip_special)
+{
+    int64_t length;
+    const char *bytes = bytes_of(t, &length, &d->started, id, skip_special);
+    buffer all = {0};
+    buffer_append(&all, d->bytes, d->waiting);
+    buffer_append(&all, bytes, length);
+    d->waiting = 0;
+    for (int64_t at = 0; at < all.length;) {
+        int64_t good = unicode_check(all.bytes + at, all.length - at);
+        buffer_append(out, all.bytes + at, good);
+        at += good;
+        if (at == all.length)
+            break;
+        bool cut;
+        int bad = unicode_malformed(all.bytes + at, all.length - at, &cut);
+        if (cut) {
+            memcpy(d->bytes, all.bytes + at, (size_t)bad);
+            d->waiting = bad;
+            break;
+        }
+        buffer_append(out, "\xEF\xBF\xBD", 3);
+        at += bad;
+    }
+    buffer_free(&all);
+}
+
+void tokenizer_stream_end(tokenizer_stream *d, buffer *out)
+{
+    if (d->waiting)
+        buffer_append(out, "\xEF\xBF\xBD", 3);
+    *d = (tokenizer_stream){0};
+}
+
+/* --- facts -------------------------------------------------------------------------------------------------------- */
+
+const sentencepiece_model *tokenizer_model(const tokenizer *t)
+{
+    return t->model;
+}
+
+const char *tokenizer_kind(const tokenizer *t)
+{
+    return t->kind->name;
+}
+
+int32_t tokenizer_vocab_size(const tokenizer *t)
+{
+    return vocabulary_size(t->vocabulary);
+}
+
+int32_t tokenizer_data_size(const tokenizer *t)
+{
+    int32_t id = vocabulary_size(t->vocabulary) - 1;
+    while (id >= 0 && id != t->end_of_document && (tokenizer_is_special(t, id) || !vocabulary_flags(t->vocabulary, id)))
+        id--;
+    return id + 1;
+}
+
+int32_t tokenizer_bos(const tokenizer *t)
+{
+    return t->bos;
+}
+
+int32_t tokenizer_eos(const tokenizer *t)
+{
+    return t->eos;
+}
+
+int32_t tokenizer_pad(const tokenizer *t)
+{
+    return t->pad;
+}
+
+int32_t tokenizer_unknown(const tokenizer *t)
+{
+    return t->unknown;
+}
+
+int32_t tokenizer_end_of_document(const tokenizer *t)
+{
+    return t->end_of_document;
+}
+
+const char *tokenizer_token(const tokenizer *t, int64_t *length, int32_t id)
+{
+    return vocabulary_bytes(t->vocabulary, length, id);
+}
+
+bool tokenizer_equal(const tokenizer *a, const tokenizer *b)
+{
+    return a->source.length == b->source.length &&
+           memcmp(a->source.bytes, b->source.bytes, (size_t)a->source.length) == 0;
+}
+
+bool tokenizer_is_special(const tokenizer *t, int32_t id)
+{
+    return vocabulary_flags(t->vocabulary, id) & VOCABULARY_SPECIAL;
+}
+
+int32_t tokenizer_find(const tokenizer *t, const char *bytes, int64_t length)
+{
+    int32_t size = vocabulary_size(t->vocabulary);
+    for (int32_t id = 0; id < size; id++) {
+        int64_t own;
+        const char *token = vocabulary_bytes(t->vocabulary, &own, id);
+        if (own == length && length && tokenizer_is_special(t, id) && memcmp(token, bytes, (size_t)length) == 0)
+            return id;
+    }
+    return vocabulary_find(t->vocabulary, bytes, length);
+}

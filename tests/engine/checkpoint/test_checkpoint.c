@@ -1,0 +1,410 @@
+/* Checkpoints: any layout loads what any other saved, and what is not whole is refused by name. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "engine/files/atomic.h"
+#include "engine/checkpoint/checkpoint_find.h"
+#include "engine/checkpoint/checkpoint_publisher.h"
+#include "engine/files/crc32c.h"
+#include "engine/files/safetensors.h"
+#include "memory/log.h"
+#include "tests/engine/checkpoint/savers.h"
+#include "tests/jobs/workfolder.h"
+#include "tests/engine/files/tensors.h"
+
+static void any_layout_loads_what_any_other_saved(void **state)
+{
+    const savers_layout layouts[] = {{1, 0, false}, {2, 0, false}, {3, 1, true},
+                                     {4, 2, false}, {8, 0, true},  {5, 3, true}};
+    char *folder = workfolder_path(*state, "layouts");
+    for (int save = 0; save < 6; save++) {
+        assert_int_equal(savers_write(folder, "step-00000001", save, layouts[save]), STATUS_OK);
+        for (int load = 0; load < 6; load++)
+            assert_int_equal(savers_load(folder, save, layouts[load], load % 2 ? DTYPE_FP32 : DTYPE_BF16), STATUS_OK);
+        assert_int_equal(savers_load(folder, save + 1, layouts[0], DTYPE_FP32),
+                         STATUS_USAGE); /* the oracle sees values */
+    }
+    free(folder);
+}
+
+static void run_checkpoints_and_step_folders_open_alike(void **state)
+{
+    char *run = workfolder_path(*state, "run"), *folder = workfolder_path(run, "checkpoints");
+    char *first = workfolder_path(folder, "step-00000001"), *latest = workfolder_path(folder, "latest");
+    assert_int_equal(savers_write(folder, "step-00000001", 1, (savers_layout){2, 0, false}), STATUS_OK);
+    assert_int_equal(savers_write(folder, "step-00000002", 2, (savers_layout){3, 0, false}), STATUS_OK);
+    assert_int_equal(savers_identify(run), 2);
+    assert_int_equal(savers_identify(folder), 2);
+    assert_int_equal(savers_identify(first), 1);
+    int64_t bytes;
+    char *text = (char *)workfolder_read(latest, &bytes);
+    assert_string_equal(text, "step-00000002\n");
+    checkpoint *c;
+    assert_int_equal(checkpoint_open(&c, run), STATUS_OK);
+    assert_int_equal(checkpoint_ranks(c), 3);
+    assert_int_equal(checkpoint_tensors(c), 8);
+    assert_non_null(checkpoint_find(c, "moment1", "scale"));
+    assert_null(checkpoint_find(c, "model", "scale"));
+    assert_int_equal(checkpoint_verify(c), STATUS_OK);
+    checkpoint_close(c);
+    assert_int_equal(checkpoint_open(&c, *state), STATUS_FAILED);
+    workfolder_message_has("holds no checkpoint");
+    const char *const bad[] = {"", "../etc\n", "a b", ".tmp-x", "step-00000009\n"};
+    for (int i = 0; i < 5; i++) {
+        workfolder_write(latest, bad[i], (int64_t)strlen(bad[i]));
+        assert_int_equal(checkpoint_open(&c, run), STATUS_FAILED);
+        workfolder_message_has(latest);
+    }
+    free(text);
+    free(latest);
+    free(first);
+    free(folder);
+    free(run);
+}
+
+/* One rank's "model" file is what other programs load: whole tensors under their own names. */
+static void one_rank_s_model_is_a_plain_safetensors_file(void **state)
+{
+    char *folder = workfolder_path(*state, "plain"),
+         *path = workfolder_path(folder, "step-00000001/model-00000.safetensors");
+    assert_int_equal(savers_write(folder, "step-00000001", 1, (savers_layout){1, 0, true}), STATUS_OK);
+    safetensors *s;
+    assert_int_equal(safetensors_open(&s, path), STATUS_OK);
+    assert_int_equal(safetensors_count(s), 5);
+    const safetensors_tensor *t = tensors_find(s, "h.0.attn.weight");
+    assert_true(t && t->type == DTYPE_BF16 && t->dims == 2 && t->shape[0] == 6 && t->shape[1] == 16);
+    assert_null(tensors_find(s, "scale"));
+    safetensors_close(s);
+    free(path);
+    free(folder);
+}
+
+static void tensors_that_are_missing_or_foreign_are_named(void **state)
+{
+    char *folder = workfolder_path(*state, "expect");
+    assert_int_equal(savers_write(folder, "step-00000001", 1, (savers_layout){2, 0, false}), STATUS_OK);
+    checkpoint *c;
+    assert_int_equal(checkpoint_open(&c, folder), STATUS_OK);
+    const char *const names[] = {"wte.weight", "scale", "other"};
+    assert_int_equal(checkpoint_expect(c, "moment1", names, 2), STATUS_OK);
+    assert_int_equal(checkpoint_expect(c, "moment1", names, 3), STATUS_FAILED);
+    workfolder_message_has("moment1/other is missing");
+    assert_int_equal(checkpoint_expect(c, "moment1", names, 1), STATUS_FAILED);
+    workfolder_message_has("moment1/scale is none");
+    float out[64];
+    const int64_t stride[] = {5, 1}, wrong[] = {7, 6}, start[] = {0, 0}, size[] = {1, 1};
+    assert_int_equal(checkpoint_read(c, "model", "wte.weight", DTYPE_FP32, out, stride, 2, wrong, start, size),
+                     STATUS_FAILED);
+    workfolder_message_has("model/wte.weight has shape [7, 5], the model's is [7, 6]");
+    assert_int_equal(checkpoint_read(c, "model", "wte.weight", DTYPE_FP32, out, stride, 1, wrong, start, size),
+                     STATUS_FAILED);
+    assert_int_equal(checkpoint_read(c, "model", "other", DTYPE_FP32, out, stride, 2, wrong, start, size),
+                     STATUS_FAILED);
+    workfolder_message_has("model/other is missing");
+    checkpoint_close(c);
+    free(folder);
+}
+
+static status write_two(const char *folder, checkpoint_piece *pieces)
+{
+    return checkpoint_write(folder, "step-00000001", pieces, 2, NULL, 0, 1, "", NULL, NULL);
+}
+
+/* Pieces that do not cover their tensor once are refused when written: nothing of it is left. */
+static void gaps_and_overlaps_are_never_published(void **state)
+{
+    char *folder = workfolder_path(*state, "cover"), *latest = workfolder_path(folder, "latest"),
+         *final = workfolder_path(folder, "step-00000001");
+    const float data[64] = {0};
+    checkpoint_piece two[2];
+    for (int i = 0; i < 2; i++)
+        two[i] = (checkpoint_piece){.section = "model",
+                                    .name = "w",
+                                    .type = DTYPE_FP32,
+                                    .dims = 2,
+                                    .global = {4, 4},
+                                    .start = {2 * i, 0},
+                                    .size = {2, 4},
+                                    .data = data,
+                                    .stride = {4, 1}};
+    two[1].start[0] = 1;
+    assert_int_equal(write_two(folder, two), STATUS_FAILED);
+    workfolder_message_has("model/w: two of its pieces overlap");
+    two[1].start[0] = 2;
+    two[1].size[1] = 3;
+    assert_int_equal(write_two(folder, two), STATUS_FAILED);
+    workfolder_message_has("model/w has a gap");
+    two[1].size[1] = 4;
+    two[1].global[0] = 5;
+    assert_int_equal(write_two(folder, two), STATUS_FAILED);
+    workfolder_message_has("model/w");
+    assert_false(atomic_exists(latest) || atomic_exists(final));
+    two[1].global[0] = 4;
+    assert_int_equal(write_two(folder, two), STATUS_OK);
+    assert_true(atomic_exists(latest) && atomic_exists(final));
+    free(final);
+    free(latest);
+    free(folder);
+}
+
+static void a_rank_that_fails_fails_all_and_leaves_the_older_one(void **state)
+{
+    char *folder = workfolder_path(*state, "peers"), *block = workfolder_path(folder, ".tmp-step-00000002");
+    assert_int_equal(savers_write(folder, "step-00000001", 1, (savers_layout){3, 0, false}), STATUS_OK);
+    workfolder_write(block, "a file that prepare removes", 5);
+    assert_int_equal(savers_write(folder, "step-00000002", 2, (savers_layout){3, 0, false}), STATUS_OK);
+    assert_int_equal(savers_identify(folder), 2);
+    char *latest = workfolder_path(folder, "latest.tmp"); /* a folder there makes the last step of rank 0 fail */
+    assert_int_equal(atomic_make_folders(latest), STATUS_OK);
+    assert_int_equal(savers_write(folder, "step-00000003", 3, (savers_layout){3, 0, false}), STATUS_FAILED);
+    workfolder_message_has("rank 0: ");
+    workfolder_message_has("step-00000003 not saved");
+    assert_int_equal(savers_identify(folder), 2);
+    free(latest);
+    free(block);
+    free(folder);
+}
+
+static void assert_verified(const char *folder, const char *words)
+{
+    checkpoint *c = NULL;
+    assert_int_equal(checkpoint_open(&c, folder), STATUS_OK);
+    assert_int_equal(checkpoint_verify(c), words ? STATUS_FAILED : STATUS_OK);
+    if (words)
+        workfolder_message_has(words);
+    checkpoint_close(c);
+}
+
+/* Two runs that save into one folder at once: rank 0 of one and rank 1 of the other are no checkpoint. */
+static void shares_of_two_runs_are_never_published_together(void **state)
+{
+    char *folder = workfolder_path(*state, "two-runs"), *latest = workfolder_path(folder, "latest");
+    char *buffer = aligned_alloc(DIRECT_ALIGNMENT, CHECKPOINT_WRITER_BUFFER);
+    static const char *const runs[] = {"aaaa", "bbbb"};
+    const float data[8] = {0};
+    for (int second = 0; second < 2; second++) {
+        for (int rank = 0; rank < 2; rank++) {
+            checkpoint_piece piece = {.section = "model",
+                                      .name = "w",
+                                      .type = DTYPE_FP32,
+                                      .dims = 1,
+                                      .global = {16},
+                                      .start = {8 * rank},
+                                      .size = {8},
+                                      .data = data,
+                                      .stride = {1}};
+            checkpoint_writer *w =
+                checkpoint_writer_open(&(checkpoint_writer_options){.pieces = &piece,
+                                                                    .count = 1,
+                                                                    .run = runs[rank == 1 ? second : 0],
+                                                                    .rank = rank,
+                                                                    .ranks = 2,
+                                                                    .buffer = buffer});
+            assert_int_equal(checkpoint_writer_share(w, folder, "step-00000001"), STATUS_OK);
+            checkpoint_writer_close(w);
+        }
+        checkpoint_publisher *p = checkpoint_publisher_open(2, runs[0], buffer);
+        status s = checkpoint_publisher_publish(p, folder, "step-00000001", NULL);
+        assert_int_equal(s, second ? STATUS_FAILED : STATUS_OK);
+        checkpoint_publisher_close(p);
+        if (second)
+            workfolder_message_has("fragment-00001 is not of this run's save");
+    }
+    checkpoint *c = NULL;
+    assert_int_equal(checkpoint_open(&c, folder), STATUS_OK);
+    assert_string_equal(checkpoint_run(c), "aaaa");
+    assert_int_equal(checkpoint_verify(c), STATUS_OK);
+    checkpoint_close(c);
+    free(buffer);
+    free(latest);
+    free(folder);
+}
+
+/* What is not a tensor's bytes: another run's file under a manifest that fits, a header, a file that goes with the weights. */
+static void verifying_covers_runs_headers_and_companions(void **state)
+{
+    char *folder = workfolder_path(*state, "verify"), *step = workfolder_path(folder, "step-00000001");
+    char *path = workfolder_path(step, "manifest.json"), *model = workfolder_path(step, "model-00000.safetensors"),
+         *tokenizer = workfolder_path(step, "tokenizer.json");
+    char *buffer = aligned_alloc(DIRECT_ALIGNMENT, CHECKPOINT_WRITER_BUFFER);
+    const float data[8] = {1, 2, 3};
+    checkpoint_piece piece = {.section = "model",
+                              .name = "w",
+                              .type = DTYPE_FP32,
+                              .dims = 1,
+                              .global = {8},
+                              .size = {8},
+                              .data = data,
+                              .stride = {1}};
+    const checkpoint_extra extra = {"tokenizer.json", "{\"a\": 1}", 8};
+    checkpoint_writer *w = checkpoint_writer_open(&(checkpoint_writer_options){
+        .pieces = &piece, .count = 1, .extras = &extra, .extra_count = 1, .run = "aaaa", .ranks = 1, .buffer = buffer});
+    checkpoint_publisher *p = checkpoint_publisher_open(1, "aaaa", buffer);
+    assert_int_equal(checkpoint_writer_share(w, folder, "step-00000001"), STATUS_OK);
+    assert_int_equal(checkpoint_publisher_publish(p, folder, "step-00000001", NULL), STATUS_OK);
+    checkpoint_writer_close(w);
+    checkpoint_publisher_close(p);
+    free(buffer);
+
+    assert_verified(folder, NULL);
+    const struct {
+        const char *path, *words;
+    } files[] = {{model, "model-00000.safetensors"}, {tokenizer, "tokenizer.json is damaged"}};
+    for (int f = 0; f < 2; f++) {
+        int64_t bytes;
+        uint8_t *text = workfolder_read(files[f].path, &bytes);
+        for (int64_t i = 0; i < bytes; i++) {
+            text[i] ^= 1;
+            workfolder_write(files[f].path, text, bytes);
+            assert_verified(folder, files[f].words);
+            text[i] ^= 1;
+        }
+        workfolder_write(files[f].path, text, bytes);
+        free(text);
+    }
+    assert_verified(folder, NULL);
+
+    manifest *m = NULL;
+    assert_int_equal(manifest_read(&m, path), STATUS_OK);
+    strcpy(m->run, "bbbb");
+    assert_int_equal(manifest_write(m, path), STATUS_OK);
+    manifest_free(m);
+    assert_verified(folder, "was written by run aaaa, the manifest beside it by run bbbb");
+    free(tokenizer);
+    free(model);
+    free(path);
+    free(step);
+    free(folder);
+}
+
+/* Where a run may go on from: never "nowhere" while there is something, or while nobody can tell. */
+static void offers_are_what_latest_names_then_the_older_ones(void **state)
+{
+    char *folder = workfolder_path(*state, "offers"), *latest = workfolder_path(folder, "latest");
+    checkpoint_offers o;
+    assert_int_equal(checkpoint_offers_find(&o, folder), STATUS_OK); /* the folder is not there */
+    assert_int_equal(o.count, 0);
+    const char *const names[] = {"step-00000002", "step-00000010", "step-00000030"};
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(savers_write(folder, names[i], i, (savers_layout){1, 0, false}), STATUS_OK);
+    static const struct {
+        const char *latest; /* NULL: no such file */
+        int count;
+        const char *first, *trouble;
+    } cases[] = {
+        {"step-00000030", 3, "step-00000030", NULL},
+        {"step-00000010", 2, "step-00000010", NULL}, /* 30 is of another course of the run */
+        {"step-00000002", 1, "step-00000002", NULL},
+        {"step-00000020", 2, "step-00000010", "names step-00000020, which is not there"},
+        {"", 3, "step-00000030", "does not hold the name"},
+        {"../../x", 3, "step-00000030", "does not hold the name"},
+        {NULL, 3, "step-00000030", "latest is missing"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        unlink(latest);
+        if (cases[i].latest)
+            workfolder_write(latest, cases[i].latest, (int64_t)strlen(cases[i].latest));
+        assert_int_equal(checkpoint_offers_find(&o, folder), STATUS_OK);
+        assert_int_equal(o.count, cases[i].count);
+        assert_string_equal(strrchr(o.folder[0], '/') + 1, cases[i].first);
+        assert_true(!cases[i].trouble == !o.trouble && (!o.trouble || strstr(o.trouble, cases[i].trouble)));
+        checkpoint_offers_free(&o);
+    }
+    assert_int_equal(symlink("latest", latest), 0); /* ELOOP, whoever asks */
+    assert_int_equal(checkpoint_offers_find(&o, folder), STATUS_OK);
+    assert_true(o.count == 3 && strstr(o.trouble, "symbolic links"));
+    checkpoint_offers_free(&o);
+    for (int i = 0; i < 3; i++) {
+        char *path = workfolder_path(folder, names[i]);
+        assert_int_equal(atomic_remove(path), STATUS_OK);
+        free(path);
+    }
+    assert_int_equal(checkpoint_offers_find(&o, folder), STATUS_FAILED); /* something was there: not to begin anew */
+    workfolder_message_has("nothing was changed");
+    unlink(latest);
+    workfolder_write(latest, "step-00000030\n", 14);
+    assert_int_equal(checkpoint_offers_find(&o, folder), STATUS_FAILED);
+    workfolder_message_has("names step-00000030, which is not there");
+    free(latest);
+    free(folder);
+}
+
+/* `latest` goes back to step 100: what comes behind it may be reached again, and is neither removed nor counted. */
+static void prune_keeps_the_newest_up_to_latest_and_the_multiples(void **state)
+{
+    char *folder = workfolder_path(*state, "prune"), *latest = workfolder_path(folder, "latest");
+    const char *const names[] = {"step-00000001", "step-00000002", "step-00000010", "step-00000040",
+                                 "step-00000099", "step-00000100", "step-99999999", "step-100000000"};
+    for (int i = 0; i < 8; i++)
+        assert_int_equal(savers_write(folder, names[i], i, (savers_layout){1, 0, false}), STATUS_OK);
+    workfolder_write(latest, "step-00000100\n", 14);
+    static const struct {
+        int keep, keep_every;
+        const char *kept;
+    } rounds[] = {{0, 0, "11111111"}, {4, 0, "00111111"}, {2, 10, "00111111"}, {1, 20, "00010111"}, {1, 0, "00000111"}};
+    for (size_t k = 0; k < sizeof rounds / sizeof *rounds; k++) {
+        assert_int_equal(checkpoint_prune(folder, rounds[k].keep, rounds[k].keep_every), STATUS_OK);
+        for (int i = 0; i < 8; i++) {
+            char *path = workfolder_path(folder, names[i]);
+            assert_int_equal(atomic_exists(path), rounds[k].kept[i] == '1');
+            free(path);
+        }
+    }
+    assert_int_equal(savers_identify(folder), 5);
+    free(latest);
+    free(folder);
+}
+
+static void checksums_agree_with_the_standard(void **state)
+{
+    (void)state;
+    uint8_t bytes[4096];
+    assert_int_equal(crc32c(0, "123456789", 9), 0xe3069283); /* RFC 3720 and its appendix B.4 */
+    memset(bytes, 0, 32);
+    assert_int_equal(crc32c(0, bytes, 32), 0x8a9136aa);
+    memset(bytes, 0xff, 32);
+    assert_int_equal(crc32c(0, bytes, 32), 0x62a8ab43);
+    for (int i = 0; i < 4096; i++)
+        bytes[i] = (uint8_t)(i * i >> 3);
+    for (int length = 0; length < 300; length++) {
+        uint32_t whole = crc32c(0, bytes + length % 7, length);
+        assert_int_equal(crc32c_software(0, bytes + length % 7, length), whole);
+        assert_int_equal(
+            crc32c(crc32c(0, bytes + length % 7, length / 3), bytes + length % 7 + length / 3, length - length / 3),
+            whole);
+        assert_int_equal(
+            crc32c_combine(crc32c(0, bytes, length / 3), crc32c(0, bytes + length / 3, length * 2), length * 2),
+            crc32c(0, bytes, length / 3 + length * 2));
+    }
+    uint8_t *large = must_alloc(50000); /* longer than three lanes of the processor's instruction */
+    for (int i = 0; i < 50000; i++)
+        large[i] = (uint8_t)((unsigned)i * (unsigned)i >> 5);
+    for (int length = 12000; length < 50000; length += 997)
+        assert_int_equal(crc32c(7, large, length), crc32c_software(7, large, length));
+    free(large);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_layout_loads_what_any_other_saved),
+        cmocka_unit_test(run_checkpoints_and_step_folders_open_alike),
+        cmocka_unit_test(one_rank_s_model_is_a_plain_safetensors_file),
+        cmocka_unit_test(tensors_that_are_missing_or_foreign_are_named),
+        cmocka_unit_test(gaps_and_overlaps_are_never_published),
+        cmocka_unit_test(a_rank_that_fails_fails_all_and_leaves_the_older_one),
+        cmocka_unit_test(shares_of_two_runs_are_never_published_together),
+        cmocka_unit_test(verifying_covers_runs_headers_and_companions),
+        cmocka_unit_test(offers_are_what_latest_names_then_the_older_ones),
+        cmocka_unit_test(prune_keeps_the_newest_up_to_latest_and_the_multiples),
+        cmocka_unit_test(checksums_agree_with_the_standard),
+    };
+    return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);
+}

@@ -15,6 +15,7 @@
 #include "tools/options.h"
 #include "tools/page.h"
 #include "tools/threads.h"
+#include "tools/plan/timeline_memory.h"
 #include "tools/plan/timeline_sources.h"
 #include "tools/tools.h"
 
@@ -106,8 +107,9 @@ static status draw(const wishes *w, const char *title, const char *run, const pl
     for (int i = 0; s == STATUS_OK && i < 1 + traced; i++)
         print_shares(&all[i]);
     if (s == STATUS_OK && w->output)
-        s = ends_with(w->output, ".json") ? write_events(w, all, 1 + traced, &names)
-                                          : write_page(w, title, all, 1 + traced, &names, p);
+        s = ends_with(w->output, ".json")  ? write_events(w, all, 1 + traced, &names)
+            : ends_with(w->output, ".svg") ? timeline_memory_svg(w->output, &all[traced])
+                                           : write_page(w, title, all, 1 + traced, &names, p);
     for (int i = 0; i < MOST_PICTURES; i++)
         picture_free(&all[i]);
     picture_names_free(&names);
@@ -165,9 +167,11 @@ static status plan_and_draw(config *c, const wishes *w, const char *title, const
 static status run_command(const wishes *w, int operands, char **argv)
 {
     config c;
-    if (w->output && !ends_with(w->output, ".html") && !ends_with(w->output, ".json"))
-        return status_fail(STATUS_USAGE, "--output %s: its name ends with .html for a page, or .json for other viewers",
-                           w->output);
+    if (w->output && !ends_with(w->output, ".html") && !ends_with(w->output, ".json") && !ends_with(w->output, ".svg"))
+        return status_fail(
+            STATUS_USAGE,
+            "--output %s: its name ends with .html for a page, .json for other viewers, or .svg for its memory alone",
+            w->output);
     struct stat about;
     const char *run = stat(argv[1], &about) == 0 && S_ISDIR(about.st_mode) ? argv[1] : NULL;
     char *path = run ? must_format("%s/config.yaml", run) : must_strdup(argv[1]);
@@ -186,8 +190,8 @@ int timeline_main(int argc, char **argv)
 {
     wishes w = {.step = -1};
     const options_row rows[] = {
-        {"--output", OPTIONS_TEXT, "FILE", "FILE.html: a page; FILE.json: for Perfetto or chrome://tracing", &w.output,
-         0, 0, NULL},
+        {"--output", OPTIONS_TEXT, "FILE",
+         "FILE.html: a page; FILE.json: for Perfetto or chrome://tracing; FILE.svg: its memory", &w.output, 0, 0, NULL},
         {"--step", OPTIONS_INTEGER, "N", "which of the steps that were traced; else the last", &w.step, 1, 1e15, NULL},
         {"--ranks", OPTIONS_INTEGER, "N", "ranks of the job; else the run's, or tensor x pipeline x parallel.data",
          &w.ranks, 1, INT32_MAX, NULL},

@@ -9,10 +9,7 @@
 #include "engine/run/trace.h"
 #include "memory/log.h"
 
-enum {
-    MOMENTS = 400,
-    SHORT = 2000
-}; /* points of a memory curve; of a step, the longest wait that an action swallows */
+enum { SHORT = 2000 }; /* an action swallows waits that are shorter than this part of a step */
 
 /* ---- names ------------------------------------------------------------------------------------------------------- */
 
@@ -192,20 +189,31 @@ static json_t *transfers_of(const picture_row *r, double least)
     return list;
 }
 
-/* In each of MOMENTS parts of the step, what is alive when most is. */
+int picture_sample_memory(picture_moment *out, const picture_row *r, double length)
+{
+    int count = 0;
+    for (int i = 0, part = 0; part < PICTURE_MOMENTS && i < r->ops; part++) {
+        double until = length * (part + 1) / PICTURE_MOMENTS;
+        int most = i;
+        double begin = i ? r->ends[i - 1] : 0;
+        for (; i < r->ops && (part == PICTURE_MOMENTS - 1 || r->ends[i] <= until); i++)
+            most = r->kept[i] + r->rest[i] > r->kept[most] + r->rest[most] ? i : most;
+        out[count++] = (picture_moment){begin, r->kept[most], r->rest[most]};
+    }
+    return count;
+}
+
 static json_t *memory_of(const picture_row *r, double length)
 {
     static const tensor_class persistent[] = {CLASS_INPUT, CLASS_WEIGHT, CLASS_GRADIENT, CLASS_OPTIMIZER};
     enum { PERSISTENT = sizeof persistent / sizeof *persistent };
     json_t *times = json_array(), *bytes = json_array(), *kept = json_array(), *rest = json_array();
-    for (int i = 0, part = 0; part < MOMENTS && i < r->ops; part++) {
-        double until = length * (part + 1) / MOMENTS;
-        int most = i;
-        append_number(times, i ? r->ends[i - 1] : 0);
-        for (; i < r->ops && (part == MOMENTS - 1 || r->ends[i] <= until); i++)
-            most = r->kept[i] + r->rest[i] > r->kept[most] + r->rest[most] ? i : most;
-        json_array_append_new(kept, json_integer(r->kept[most]));
-        json_array_append_new(rest, json_integer(r->rest[most]));
+    picture_moment moments[PICTURE_MOMENTS];
+    int sampled = picture_sample_memory(moments, r, length);
+    for (int i = 0; i < sampled; i++) {
+        append_number(times, moments[i].begin);
+        json_array_append_new(kept, json_integer(moments[i].kept));
+        json_array_append_new(rest, json_integer(moments[i].rest));
     }
     size_t count = json_array_size(times);
     for (int k = 0; k < PERSISTENT; k++) {

@@ -70,6 +70,15 @@ void picture_add_span(picture_row *r, picture_span s);
 void picture_add_transfer(picture_row *r, picture_transfer t);
 /* The memory of a rank's program; `c` is compiled for it. */
 void picture_take_memory(picture_row *r, const compiled *c);
+/* Bytes of transient tensors alive from `begin` on. */
+typedef struct picture_moment {
+    double begin; /* microseconds */
+    int64_t kept, rest;
+} picture_moment;
+enum { PICTURE_MOMENTS = 400 };
+/* Samples a row's memory: in each of PICTURE_MOMENTS parts of a step of `length` microseconds, the moment at which most is alive.
+ * Returns how many of out[PICTURE_MOMENTS] were set; a part in which no op ends has none. */
+int picture_sample_memory(picture_moment *out, const picture_row *r, double length);
 picture_kind picture_kind_of(phase p);
 void picture_free(picture *p);
 

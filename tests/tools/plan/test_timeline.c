@@ -232,9 +232,38 @@ static void a_step_that_was_not_traced_is_refused(void **state)
 static void an_output_of_another_kind_is_refused(void **state)
 {
     char *program = launch_beside("../phalanx");
-    launch_result r = launch_run(60, "cd %s && %s timeline run --output step.svg", (char *)*state, program);
+    launch_result r = launch_run(60, "cd %s && %s timeline run --output step.png", (char *)*state, program);
     assert_int_equal(r.status, 2);
     assert_non_null(strstr(r.err, ".html"));
+    launch_free(&r);
+    free(program);
+}
+
+/* The highest point of a stage's temporary layer lies no higher than its arena's line, and reaches down from it by at most what a
+ * plan leaves unused; every stage has its five layers. */
+static void memory_is_drawn_within_the_arena(void **state)
+{
+    char *program = launch_beside("../phalanx");
+    launch_result r =
+        launch_run(60, "cd %s && %s timeline run --output step.svg && cat step.svg", (char *)*state, program);
+    assert_int_equal(r.status, 0);
+    int layers = 0, lines = 0;
+    double top = 0;
+    for (char *at = strstr(r.out, "<path"); at; at = strstr(at + 1, "<path")) {
+        if (strncmp(at, "<path stroke", 12) == 0) {
+            double arena = strtod(strchr(strstr(at, "d=\"M"), ' '), NULL);
+            lines++;
+            assert_true(top >= arena - 0.11); /* pixels grow downward, and are written to a tenth */
+            assert_true(top <= arena + 10);
+            top = 0;
+            continue;
+        }
+        if (layers++ % 5 == 0)
+            for (char *v = strchr(strchr(at, 'M'), 'V'); v && v < strstr(at, "Z"); v = strchr(v + 1, 'V'))
+                top = top == 0 ? strtod(v + 1, NULL) : fmin(top, strtod(v + 1, NULL));
+    }
+    assert_int_equal(lines, RANKS);
+    assert_int_equal(layers, 5 * RANKS);
     launch_free(&r);
     free(program);
 }
@@ -362,6 +391,7 @@ int main(void)
         cmocka_unit_test(the_page_has_what_the_plan_says),
         cmocka_unit_test(a_step_that_was_not_traced_is_refused),
         cmocka_unit_test(an_output_of_another_kind_is_refused),
+        cmocka_unit_test(memory_is_drawn_within_the_arena),
         cmocka_unit_test(a_run_without_a_trace_is_predicted_on_its_ranks),
         cmocka_unit_test(shares_are_printed_as_drawn),
         cmocka_unit_test(events_for_other_viewers_are_well_formed),

@@ -16,6 +16,9 @@ EMBED(help_memory, "tools/help/memory.txt");
 EMBED(help_multi_node, "tools/help/multi-node.txt");
 EMBED(help_data, "tools/help/data.txt");
 EMBED(help_troubleshooting, "tools/help/troubleshooting.txt");
+EMBED(help_islands, "tools/help/islands.txt");
+EMBED(help_recovery, "tools/help/recovery.txt");
+EMBED(help_gpu, "tools/help/gpu.txt");
 EMBED(help_columns, "tools/help/columns.txt");
 
 /* ---- what programs ask for ---- */
@@ -60,6 +63,9 @@ static const struct {
 } topics[] = {{"layout", "choosing tensor, pipeline and data ranks", help_layout, NULL},
               {"memory", "what a rank needs, and what to do when it does not fit", help_memory, NULL},
               {"multi-node", "Slurm, mpirun, containers, exit status, supervision", help_multi_node, NULL},
+              {"islands", "several jobs that merge over slow links", help_islands, NULL},
+              {"recovery", "restarts, signals, copies in memory", help_recovery, NULL},
+              {"gpu", "what is built, the self-check, determinism, profiling", help_gpu, NULL},
               {"data", "from text to samples", help_data, NULL},
               {"troubleshooting", "what to look at when a run hangs, fails or is slow", help_troubleshooting, NULL},
               {"columns", "what the columns on the screen and in a run's files mean", help_columns, NULL},

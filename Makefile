@@ -43,7 +43,7 @@ SHAREABLE := -fPIC -fno-semantic-interposition
 CFLAGS   := -std=c11 -D_GNU_SOURCE $(OPTIMIZE) $(CWARNINGS) -fopenmp -fno-math-errno -ffp-contract=off $(SHAREABLE) -I. $(PKG_CFLAGS) $(SANITIZE)
 CXXFLAGS := -std=c++17 $(OPTIMIZE) -Wall -Wextra -Wshadow $(WERROR) -fopenmp $(SHAREABLE) -I. $(PKG_CFLAGS) $(SANITIZE)
 
-ROOMS    := memory kernels kernels/cpu parallel/comm parallel/schedule parallel/watch layers models \
+ROOMS    := memory kernels kernels/ops kernels/cpu parallel/comm parallel/schedule parallel/watch layers models \
             $(addprefix engine/,text tokenizer files checkpoint config) \
             $(addprefix engine/compile/,model order step time plan) engine/compile engine/islands \
             $(addprefix engine/,data run guard state infer outer server host train)

@@ -1,4 +1,5 @@
-/* One function an op, for layers to call: each appends one op to the body being recorded and returns its (first) output. */
+/* One function an op, for layers to call: each appends one op to the body being recorded and returns its (first) output. Each is
+ * defined beside the rest of its op, in kernels/ops/. */
 #ifndef PHALANX_KERNELS_RECORD_H
 #define PHALANX_KERNELS_RECORD_H
 

@@ -6,7 +6,7 @@
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/infer.h"
+#include "kernels/ops/compression.h"
 
 /* A tensor whose rows are divided into parts, and a message's bytes of each. */
 typedef struct divided {
@@ -20,7 +20,7 @@ static divided divide(const op *o, const tensor *t)
 {
     divided d = {.t = t,
                  .method = {(compress_kind)o->at.compress, (double)o->at.density},
-                 .parts = infer_parts(o, t),
+                 .parts = compression_parts(o, t),
                  .width = row_length(t)};
     int64_t first, rows;
     shard_rows(&first, &rows, t->shape[0], d.parts, 0);

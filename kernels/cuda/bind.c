@@ -5,7 +5,7 @@
 
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/scalars.h"
-#include "kernels/infer.h"
+#include "kernels/ops/compression.h"
 #include "memory/log.h"
 
 _Static_assert((int)LAUNCH_FP32 == (int)DTYPE_FP32 && (int)LAUNCH_BF16 == (int)DTYPE_BF16 &&
@@ -315,7 +315,7 @@ static launch_parts parts_of(const op *o, const tensor *t, const tensor *message
     return (launch_parts){.rows = t->shape[0],
                           .width = columns_of(t),
                           .bytes = message->shape[1],
-                          .parts = infer_parts(o, t),
+                          .parts = compression_parts(o, t),
                           .kind = o->at.compress,
                           .density = (double)o->at.density};
 }

@@ -6,7 +6,8 @@ BEGIN {
     below = abreast " layers models"
     may["memory"] = ""
     may["kernels"] = "memory"
-    may["kernels/cpu"] = may["kernels/cuda"] = ground
+    may["kernels/ops"] = ground
+    may["kernels/cpu"] = may["kernels/cuda"] = ground " kernels/ops"
     may["parallel/comm"] = may["parallel/schedule"] = ground
     may["parallel/comm/nccl"] = ground " parallel/comm kernels/cuda"
     may["parallel/watch"] = ground " parallel/comm"

@@ -71,7 +71,7 @@ refuses a_circle_of_calls memory/pool.c "$(printf 'void pool_sample(void)\n{\n  
 $(sed -i '1i #include "memory/pool.h"' memory/arena.c)" "uses arena_close"
 sed -i 1d memory/arena.c
 refuses a_circle_through_a_table kernels/op.c "$(printf 'static void *const sample[] = {\n    infer_linear,\n};\n')" \
-    "kernels/op -> kernels/infer (kernels/op.c:"
+    "kernels/op -> kernels/ops/product (kernels/op.c:"
 refuses a_function_that_nobody_calls memory/units.c "$(printf 'int units_sample(void)\n{\n    return 0;\n}\n')" \
     "units_sample is never called"
 refuses a_function_that_only_itself_calls memory/units.c \
@@ -87,7 +87,8 @@ refuses an_unused_helper_in_a_header kernels/cpu/simd.h "$(printf 'static inline
     "simd_sample is never called"
 refuses an_implementation_without_an_op kernels/cpu/norms.c \
     "$(printf 'void cpu_sample(const op *o, const run_context *r)\n{\n    (void)o, (void)r;\n}\n')" "cpu_sample is never called"
-refuses a_gradient_without_an_op kernels/gradients.c "$(printf 'RULE(sample)\n{\n    (void)r, (void)o;\n}\n')" \
+refuses a_gradient_without_an_op kernels/ops/product.c \
+    "$(printf 'void gradient_sample(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])\n{\n    (void)r, (void)o;\n}\n')" \
     "gradient_sample is never called"
 refuses a_kernel_that_nothing_launches kernels/cuda/reduce.cu \
     "$(printf 'KERNEL(256, 4)\nsample_kernel(float *x)\n{\n    x[0] = 0;\n}\n')" "sample_kernel is never called"

@@ -7,7 +7,7 @@
 
 #include "kernels/compress.h"
 #include "kernels/exact_sum.h"
-#include "kernels/infer.h"
+#include "kernels/ops/compression.h"
 #include "kernels/rounding.h"
 #include "memory/log.h"
 
@@ -453,7 +453,7 @@ static void give_messages(const op_case *c, void *bytes, const tensor *t)
     const op *o = &c->o;
     const tensor *y = o->out[0];
     const compress_method m = {(compress_kind)o->at.compress, (double)o->at.density};
-    int parts = infer_parts(o, y);
+    int parts = compression_parts(o, y);
     test_random random = {78};
     for (int64_t i = 0; i < t->shape[0]; i++) {
         int64_t first, count, width = y->dims > 1 ? y->shape[1] : 1;
@@ -475,7 +475,7 @@ CASES(decompress)
         return false;
     op_case_update(c, 0, DTYPE_FP32, UNIT, rows, columns, false);
     op_case_in(c, 0, DTYPE_UINT8, (fill){.kind = FILL_GIVEN, .give = give_messages},
-               c->o.at.count * infer_parts(&c->o, c->o.out[0]), infer_part_bytes(&c->o, c->o.out[0]));
+               c->o.at.count * compression_parts(&c->o, c->o.out[0]), compression_part_bytes(&c->o, c->o.out[0]));
     op_case_scalars(c, 1);
     op_case_infer(c, 0);
     c->growth = 4; /* messages of both signs */

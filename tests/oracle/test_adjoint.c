@@ -1,4 +1,4 @@
-/* Every gradient rule of kernels/gradients.c passes the adjoint test in float64: alone, where tensors have several
+/* Every gradient rule of kernels/ops/ passes the adjoint test in float64: alone, where tensors have several
  * consumers, under every recompute setting, and over tensor groups; and every mutant fails it. */
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,0 +1,222 @@
+/* Communication. The cotangent changes its placement back. Costs count the bytes at this rank's memory; what is sent is the
+ * communicator's business. */
+#include "kernels/ops/family.h"
+#include "kernels/parameter.h"
+
+/* Records an op along the tensor axis, the identity in a group of one. `rows` of the whole: tokens are divided by shard_rows(), they need not be a multiple of the ranks. */
+static tensor *record_collective(recorder *r, op_kind kind, const char *name, tensor *x, int64_t rows, bool replicate)
+{
+    op like = {.kind = (uint8_t)kind,
+               .in = {x},
+               .at = {.axis = AXIS_TENSOR,
+                      .group_size = r->grid.tensor,
+                      .group_rank = r->grid.tensor_rank,
+                      .owner = -1,
+                      .rows = rows,
+                      .replicate = replicate}};
+    return r->grid.tensor == 1 ? x : record_first(r, name, &like, 1);
+}
+
+static void check_group(const op *o)
+{
+    OPERANDS_CHECK(o->at.group_size >= 1 && o->at.group_rank >= 0 && o->at.group_rank < o->at.group_size,
+                   "group_rank of group_size");
+}
+
+/* This rank's rows of `whole`. */
+static void own_rows(int64_t *first, int64_t *count, const op *o, int64_t whole)
+{
+    *first = 0;
+    if (o->at.owner >= 0)
+        *count = o->at.group_rank == o->at.owner ? whole : 0;
+    else
+        shard_rows(first, count, whole, o->at.group_size, o->at.group_rank);
+}
+
+/* Does one stage alone have the whole? Between stages, what one has is placed as if it were alone. */
+static bool is_a_stages_own(const op *o)
+{
+    return o->at.owner >= 0 && axis_between_stages((axis)o->at.axis);
+}
+
+tensor *record_all_gather(recorder *r, const char *name, tensor *x)
+{
+    return record_collective(r, OP_all_gather, name, x, r->tokens, false);
+}
+
+tensor *record_all_gather_replicate(recorder *r, const char *name, tensor *x, int64_t rows)
+{
+    return record_collective(r, OP_all_gather, name, x, rows, true);
+}
+
+/* shard(0) -> shared, whose cotangent the reduce-scatter sums. With attributes.replicate nobody's cotangent of it will be
+ * summed: it is itself the cotangent of a partial tensor (the gradient of a reduce-scatter), or not differentiated. */
+void infer_all_gather(op *o)
+{
+    operands_present(o);
+    const tensor *x = o->in[0];
+    check_group(o);
+    if (is_a_stages_own(o))
+        operands_place_along(o, o->at.replicate ? "r>r" : "r>s");
+    else
+        operands_place_along(o, o->at.replicate ? "0>r o>r" : "0>s o>s");
+    int64_t rows = o->at.rows ? o->at.rows : x->shape[0] * o->at.group_size, first, count;
+    own_rows(&first, &count, o, rows);
+    OPERANDS_CHECK(x->dims > 0 && x->shape[0] == count, "x must have this rank's share of attributes.rows rows");
+    infer_shape(o->out[0], (dtype)x->type, x->dims, rows, x->shape[1], x->shape[2]);
+}
+
+op_cost cost_all_gather(const op *o)
+{
+    return cost_moved(o);
+}
+
+void gradient_all_gather(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
+{
+    if (o->at.axis != AXIS_TENSOR)
+        return; /* a sharded weight's gather: its gradient is taken by recorder_gradient() */
+    recorder_flow(r, o->in[0], record_reduce_scatter(r, "dx", cotangent[0]));
+}
+
+tensor *record_reduce_scatter(recorder *r, const char *name, tensor *x)
+{
+    return record_collective(r, OP_reduce_scatter, name, x, r->tokens, false);
+}
+
+void infer_reduce_scatter(op *o)
+{
+    operands_present(o);
+    const tensor *x = o->in[0];
+    check_group(o);
+    operands_place_along(o, is_a_stages_own(o) ? "p>r" : o->at.owner >= 0 ? "p>o" : "p>0");
+    OPERANDS_CHECK(x->dims > 0 && (o->at.rows ? x->shape[0] == o->at.rows : x->shape[0] % o->at.group_size == 0),
+                   "x must have attributes.rows rows, or rows that the group divides");
+    int64_t first, count;
+    own_rows(&first, &count, o, x->shape[0]);
+    infer_shape(o->out[0], (dtype)x->type, x->dims, count, x->shape[1], x->shape[2]);
+    if (x->parameter && !parameter_has_copies(x->parameter, first, count)) /* of the rows that are sums over copies */
+        o->out[0]->place.along[AXIS_COORDINATES + AXIS_KV] = place_replicate();
+}
+
+op_cost cost_reduce_scatter(const op *o)
+{
+    return cost_each(o, 1, 0);
+}
+
+void gradient_reduce_scatter(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
+{
+    recorder_flow(r, o->in[0], record_all_gather_replicate(r, "dx", cotangent[0], r->tokens));
+}
+
+/* What each rank has for this one: together they are this rank's part of a sum. */
+void infer_all_to_all(op *o)
+{
+    operands_present(o);
+    const tensor *x = o->in[0];
+    check_group(o);
+    operands_place_along(o, o->at.owner >= 0 ? "p>o" : "p>0");
+    OPERANDS_CHECK(x->dims == 2 && x->shape[0] == (o->at.owner >= 0 ? 1 : o->at.group_size),
+                   "x[ranks, n], or of the owner [1, n]");
+    bool mine = o->at.owner < 0 || o->at.owner == o->at.group_rank;
+    infer_shape(o->out[0], (dtype)x->type, 2, mine ? o->at.group_size : 0, x->shape[1], 0);
+}
+
+op_cost cost_all_to_all(const op *o)
+{
+    return cost_moved(o);
+}
+
+NO_GRADIENT(all_to_all)
+
+tensor *record_all_reduce(recorder *r, const char *name, tensor *x)
+{
+    return record_collective(r, OP_all_reduce, name, x, 0, false);
+}
+
+void infer_all_reduce(op *o)
+{
+    operands_present(o);
+    check_group(o);
+    operands_place_along(o, "p>r");
+    OPERANDS_CHECK(o->at.first >= 0 && o->at.rows >= 0 && o->at.first + o->at.rows <= o->in[0]->shape[0],
+                   "the rows that are summed must be rows of x");
+    infer_shape_like(o->out[0], o->in[0]);
+}
+
+op_cost cost_all_reduce(const op *o)
+{
+    return cost_each(o, 1, 0);
+}
+
+void gradient_all_reduce(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
+{
+    recorder_flow(r, o->in[0], cotangent[0]);
+}
+
+tensor *record_share(recorder *r, const char *name, tensor *x)
+{
+    return record_collective(r, OP_share, name, x, 0, false);
+}
+
+void infer_share(op *o)
+{
+    operands_present(o);
+    check_group(o);
+    operands_place_along(o, "r>s");
+    infer_shape_like(o->out[0], o->in[0]);
+    tensor *x = o->in[0], *y = o->out[0]; /* a view of x */
+    y->base = tensor_root(x);
+    y->offset = x->offset;
+    y->pitch = x->pitch;
+}
+
+op_cost cost_share(const op *o)
+{
+    (void)o;
+    return (op_cost){0, 0};
+}
+
+void gradient_share(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
+{
+    recorder_flow(r, o->in[0], record_all_reduce(r, "dx", cotangent[0]));
+}
+
+void infer_send(op *o)
+{
+    operands_present(o);
+    OPERANDS_CHECK(o->at.peer >= 0, "the neighbour's rank");
+}
+
+op_cost cost_send(const op *o)
+{
+    return cost_moved(o);
+}
+
+NO_GRADIENT(send)
+
+void infer_receive(op *o)
+{
+    operands_present(o);
+    OPERANDS_CHECK(o->out[0]->dims > 0 && o->at.peer >= 0, "what is received must be described, and from whom");
+}
+
+op_cost cost_receive(const op *o)
+{
+    return cost_moved(o);
+}
+
+NO_GRADIENT(receive)
+
+/* Its operands are those of the op that it ends, which was checked. */
+void infer_wait(op *o)
+{
+    OPERANDS_CHECK(o->at.request >= 0, "the asynchronous op's request");
+}
+
+op_cost cost_wait(const op *o)
+{
+    (void)o;
+    return (op_cost){0, 0};
+}
+
+NO_GRADIENT(wait)

@@ -1,0 +1,91 @@
+/* Compressed gradients. Costs count operations an element: top-k looks for a threshold bit by bit, and DCT is 64 multiply-adds each
+ * way. */
+#include "kernels/ops/compression.h"
+
+#include "kernels/compress.h"
+#include "kernels/ops/family.h"
+
+int compression_parts(const op *o, const tensor *x)
+{
+    return x->dims == 1 || o->at.owner >= 0 || o->at.rows > 0 ? 1 : o->at.group_size;
+}
+
+int64_t compression_part_bytes(const op *o, const tensor *x)
+{
+    int64_t first, rows, width = x->dims > 1 ? x->shape[1] : 1;
+    compress_method m = {(compress_kind)o->at.compress, (double)o->at.density};
+    int ranks = o->at.rows > 0 ? o->at.group_size : compression_parts(o, x);
+    shard_rows(&first, &rows, o->at.rows > 0 ? o->at.rows : x->shape[0], ranks, 0);
+    return compress_bytes(&m, rows * width);
+}
+
+static void check_method(const op *o)
+{
+    OPERANDS_CHECK(o->at.compress > COMPRESS_NONE && o->at.compress < COMPRESS_KINDS && o->at.group_size >= 1 &&
+                       (o->at.compress < COMPRESS_TOPK || (o->at.density > 0 && o->at.density <= 1)),
+                   "a method, its density, and parts");
+}
+
+static double count_operations(const op *o)
+{
+    static const double operations[COMPRESS_KINDS] = {
+        [COMPRESS_BF16] = 3, [COMPRESS_INT8] = 6, [COMPRESS_INT4] = 6, [COMPRESS_TOPK] = 66, [COMPRESS_DCT] = 256};
+    return operations[o->at.compress];
+}
+
+void infer_compress(op *o)
+{
+    operands_present(o);
+    const tensor *gradient = o->in[0];
+    check_method(o);
+    OPERANDS_CHECK(gradient->type == DTYPE_FP32 && gradient->dims <= 2 && infer_same(o->in[1], gradient) &&
+                       infer_is_scalars(o->in[2]),
+                   "gradient and feedback fp32 of one shape, the step's scalars");
+    infer_shape(o->out[0], DTYPE_UINT8, 2, compression_parts(o, gradient), compression_part_bytes(o, gradient), 0);
+    infer_shape_like(o->out[1], gradient);
+    operands_place(o, "rr.>rr 00.>00 11.>01 pp.>pp");
+}
+
+op_cost cost_compress(const op *o)
+{
+    return cost_each(o, count_operations(o) + 2, 0);
+}
+
+NO_GRADIENT(compress)
+
+void infer_decompress(op *o)
+{
+    operands_present(o);
+    const tensor *messages = o->in[0], *y = o->out[0];
+    check_method(o);
+    OPERANDS_CHECK(y->type == DTYPE_FP32 && y->dims >= 1 && y->dims <= 2 && infer_is_scalars(o->in[1]),
+                   "y fp32 described, the step's scalars");
+    OPERANDS_CHECK(o->at.count >= 1 && infer_is_matrix(messages, DTYPE_UINT8, o->at.count * compression_parts(o, y),
+                                                       compression_part_bytes(o, y)),
+                   "messages uint8[count parts, bytes]");
+    operands_place(o, "r.>r 0.>0 0.>1");
+}
+
+op_cost cost_decompress(const op *o)
+{
+    double back = o->at.compress == COMPRESS_DCT ? 128 * (double)o->at.density : 2;
+    return cost_of(o, back * cost_elements(o->out[0]) * (double)o->at.count, 0);
+}
+
+NO_GRADIENT(decompress)
+
+void infer_keep(op *o)
+{
+    operands_present(o);
+    OPERANDS_CHECK(o->in[0]->type == DTYPE_FP32 && infer_same(o->in[0], o->out[0]) &&
+                       infer_is_vector(o->in[1], DTYPE_FP32, CONTROL_COUNT),
+                   "kept and feedback fp32 of one shape, control fp32[3]");
+    operands_place(o, "r.>r 0.>0 1.>1 p.>p");
+}
+
+op_cost cost_keep(const op *o)
+{
+    return cost_moved(o);
+}
+
+NO_GRADIENT(keep)

@@ -1,0 +1,203 @@
+/* Element-wise ops. */
+#include "kernels/ops/family.h"
+
+/* The placements of element-wise forward ops, of linear ones, and of gradient ops, which have the cotangent beside the input. */
+#define PLACE_EACH        "r>r 0>0 1>1 2>2 s>s"
+#define PLACE_EACH_LINEAR "r>r 0>0 1>1 2>2 s>s p>p"
+#define PLACE_EACH_GRAD   "rr>r 00>0 11>1 22>2 ps>p"
+
+/* Records the gradient op `kind` of an element-wise op, which reads the op's input. */
+static void gradient_elementwise(recorder *r, const op *o, op_kind kind, tensor *dy)
+{
+    op like = {.kind = (uint8_t)kind, .in = {dy, recorder_use(r, o->in[0])}, .at = o->at};
+    recorder_flow(r, o->in[0], gradient_by(r, &like));
+}
+
+tensor *record_gelu(recorder *r, const char *name, tensor *x)
+{
+    return record_first(r, name, &(op){.kind = OP_gelu, .in = {x}}, 1);
+}
+
+void infer_gelu(op *o)
+{
+    operands_present(o);
+    OPERANDS_CHECK(infer_is_compute(o->in[0]), "x must be of a compute type");
+    infer_shape_like(o->out[0], o->in[0]);
+    operands_place(o, PLACE_EACH);
+}
+
+op_cost cost_gelu(const op *o)
+{
+    return cost_each(o, 8, 0);
+}
+
+void gradient_gelu(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
+{
+    gradient_elementwise(r, o, OP_gelu_grad, cotangent[0]);
+}
+
+void infer_gelu_grad(op *o)
+{
+    operands_present(o);
+    OPERANDS_CHECK(infer_is_compute(o->in[1]) && infer_same(o->in[0], o->in[1]), "dy like x");
+    infer_shape_like(o->out[0], o->in[1]);
+    operands_place(o, PLACE_EACH_GRAD);
+}
+
+op_cost cost_gelu_grad(const op *o)
+{
+    return cost_each(o, 14, 0);
+}
+
+NO_GRADIENT(gelu_grad)
+
+tensor *record_swiglu(recorder *r, const char *name, tensor *x)
+{
+    return record_first(r, name, &(op){.kind = OP_swiglu, .in = {x}}, 1);
+}
+
+void infer_swiglu(op *o)
+{
+    operands_present(o);
+    const tensor *x = o->in[0];
+    OPERANDS_CHECK(infer_is_activation(x) && x->shape[1] % 2 == 0, "x[t, 2f]");
+    infer_shape(o->out[0], (dtype)x->type, 2, x->shape[0], x->shape[1] / 2, 0);
+    operands_place(o, PLACE_EACH);
+}
+
+op_cost cost_swiglu(const op *o)
+{
+    return cost_of(o, 4 * cost_elements(o->out[0]), 0);
+}
+
+void gradient_swiglu(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
+{
+    gradient_elementwise(r, o, OP_swiglu_grad, cotangent[0]);
+}
+
+void infer_swiglu_grad(op *o)
+{
+    operands_present(o);
+    const tensor *dy = o->in[0], *x = o->in[1];
+    OPERANDS_CHECK(infer_is_activation(x) && x->shape[1] % 2 == 0 &&
+                       infer_is_matrix(dy, (dtype)x->type, x->shape[0], x->shape[1] / 2),
+                   "dy[t, f], x[t, 2f]");
+    infer_shape_like(o->out[0], x);
+    operands_place(o, PLACE_EACH_GRAD);
+}
+
+op_cost cost_swiglu_grad(const op *o)
+{
+    return cost_each(o, 9, 0);
+}
+
+NO_GRADIENT(swiglu_grad)
+
+tensor *record_add(recorder *r, const char *name, tensor *a, tensor *b)
+{
+    return record_first(r, name, &(op){.kind = OP_add, .in = {a, b}}, 1);
+}
+
+void infer_add(op *o)
+{
+    operands_present(o);
+    OPERANDS_CHECK(infer_is_compute(o->in[0]) && infer_same(o->in[0], o->in[1]), "a and b of one shape and type");
+    infer_shape_like(o->out[0], o->in[0]);
+    operands_place(o, "rr>r 00>0 11>1 22>2 ss>s pp>p");
+}
+
+op_cost cost_add(const op *o)
+{
+    return cost_each(o, 1, 0);
+}
+
+void gradient_add(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
+{
+    recorder_flow(r, o->in[0], cotangent[0]);
+    recorder_flow(r, o->in[1], cotangent[0]);
+}
+
+void infer_accumulate(op *o)
+{
+    operands_present(o);
+    OPERANDS_CHECK(o->in[0]->type == DTYPE_FP32 && infer_same(o->in[0], o->out[0]), "part and total fp32 of one shape");
+    operands_place(o, PLACE_EACH_LINEAR);
+}
+
+op_cost cost_accumulate(const op *o)
+{
+    return (op_cost){cost_elements(o->in[0]), cost_traffic(o, 1)};
+}
+
+NO_GRADIENT(accumulate)
+
+tensor *record_dropout(recorder *r, const char *name, tensor *x, tensor *scalars, const op_attributes *at)
+{
+    return record_first(r, name, &(op){.kind = OP_dropout, .in = {x, scalars}, .at = *at}, 1);
+}
+
+void infer_dropout(op *o)
+{
+    operands_present(o);
+    OPERANDS_CHECK(infer_is_activation(o->in[0]) && infer_is_scalars(o->in[1]), "x[t, h] and the step's scalars");
+    OPERANDS_CHECK(o->at.sequence > 0, "attributes.sequence must say how many tokens a sample has");
+    OPERANDS_CHECK(o->at.probability >= 0 && o->at.probability < 1, "the probability must be in [0, 1)");
+    infer_shape_like(o->out[0], o->in[0]);
+    operands_place(o, "r.>r 0.>0 s.>s p.>p"); /* shard(1): the element's number would need the rank's first column */
+}
+
+op_cost cost_dropout(const op *o)
+{
+    return cost_each(o, 12, 0);
+}
+
+void gradient_dropout(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
+{
+    recorder_flow(r, o->in[0], record_dropout(r, "dx", cotangent[0], o->in[1], &o->at));
+}
+
+void infer_cast(op *o)
+{
+    operands_present(o);
+    OPERANDS_CHECK(infer_is_compute(o->in[0]) && infer_is_compute(o->out[0]) && o->out[0]->type != o->in[0]->type &&
+                       infer_same_shape(o->out[0], o->in[0]),
+                   "to and from two different compute types, of one shape");
+    operands_place(o, PLACE_EACH_LINEAR);
+}
+
+op_cost cost_cast(const op *o)
+{
+    return cost_moved(o);
+}
+
+NO_GRADIENT(cast)
+
+void infer_copy(op *o)
+{
+    operands_present(o);
+    infer_shape_like(o->out[0], o->in[0]);
+    operands_place(o, PLACE_EACH_LINEAR);
+}
+
+op_cost cost_copy(const op *o)
+{
+    return cost_moved(o);
+}
+
+void gradient_copy(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
+{
+    recorder_flow(r, o->in[0], gradient_by(r, &(op){.kind = OP_copy, .in = {cotangent[0]}}));
+}
+
+void infer_zero(op *o)
+{
+    operands_present(o);
+    OPERANDS_CHECK(o->out[0]->dims > 0, "what is to be zeroed must be described");
+}
+
+op_cost cost_zero(const op *o)
+{
+    return cost_moved(o);
+}
+
+NO_GRADIENT(zero)

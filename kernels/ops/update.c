@@ -1,0 +1,152 @@
+/* The optimizer's ops: norms of gradients, and the updates of weights. */
+#include "kernels/exact_sum.h"
+#include "kernels/ops/family.h"
+
+void infer_sum_squares(op *o)
+{
+    operands_present(o);
+    OPERANDS_CHECK(o->in[0]->type == DTYPE_FP32 && infer_is_vector(o->out[0], DTYPE_INT64, SUM_BINS),
+                   "gradient fp32, bins int64[SUM_BINS]");
+    operands_place(o, "r>. 0>. 1>. 2>.");
+}
+
+op_cost cost_sum_squares(const op *o)
+{
+    return cost_each(o, 2, 1);
+}
+
+NO_GRADIENT(sum_squares)
+
+void infer_clip(op *o)
+{
+    operands_present(o);
+    OPERANDS_CHECK(infer_is_vector(o->in[0], DTYPE_INT64, SUM_BINS) && infer_is_scalars(o->in[1]),
+                   "bins int64[SUM_BINS], the step's scalars");
+    infer_shape(o->out[0], DTYPE_FP32, 1, CONTROL_COUNT, 0, 0);
+    operands_place(o, "r.>r");
+}
+
+op_cost cost_clip(const op *o)
+{
+    return cost_each(o, 2, 0);
+}
+
+NO_GRADIENT(clip)
+
+/* An update: gradient (or direction), scalars, control -> weight, master and states. */
+static void infer_update(op *o)
+{
+    operands_present(o);
+    const tensor *gradient = o->in[0];
+    OPERANDS_CHECK(gradient->type == DTYPE_FP32 && infer_is_scalars(o->in[1]) &&
+                       infer_is_vector(o->in[2], DTYPE_FP32, CONTROL_COUNT),
+                   "gradient fp32, the step's scalars, control fp32[3]");
+    for (int i = 1; i < OP_MAX_OUT && o->out[i]; i++)
+        OPERANDS_CHECK(infer_same_shape(o->out[i], gradient) &&
+                           (infer_same(o->out[i], gradient) || o->out[i]->type == DTYPE_BF16),
+                       "master and states fp32 or bf16 in the gradient's shape");
+    OPERANDS_CHECK(!o->out[0] || (infer_same_shape(o->out[0], gradient) && infer_is_compute(o->out[0])),
+                   "the weight in the gradient's shape");
+    operands_place(o, "r..>.... 0..>.... 1..>.... 2..>....");
+}
+
+void infer_adamw(op *o)
+{
+    infer_update(o);
+}
+
+op_cost cost_adamw(const op *o)
+{
+    return (op_cost){16 * cost_elements(o->in[0]), cost_traffic(o, 14)};
+}
+
+NO_GRADIENT(adamw)
+
+void infer_lion(op *o)
+{
+    infer_update(o);
+}
+
+op_cost cost_lion(const op *o)
+{
+    return (op_cost){12 * cost_elements(o->in[0]), cost_traffic(o, 6)};
+}
+
+NO_GRADIENT(lion)
+
+void infer_sgd(op *o)
+{
+    infer_update(o);
+}
+
+op_cost cost_sgd(const op *o)
+{
+    return (op_cost){8 * cost_elements(o->in[0]), cost_traffic(o, 6)};
+}
+
+NO_GRADIENT(sgd)
+
+void infer_muon_momentum(op *o)
+{
+    operands_present(o);
+    infer_shape_like(o->out[0], o->in[0]);
+    infer_update(o);
+    o->out[0]->place = o->in[0]->place;
+}
+
+op_cost cost_muon_momentum(const op *o)
+{
+    return (op_cost){7 * cost_elements(o->in[0]), cost_traffic(o, 2)};
+}
+
+NO_GRADIENT(muon_momentum)
+
+static bool is_square(const tensor *t)
+{
+    return infer_is_matrix(t, DTYPE_FP32, t->shape[0], t->shape[0]);
+}
+
+void infer_muon_scale(op *o)
+{
+    operands_present(o);
+    OPERANDS_CHECK(is_square(o->in[0]) && o->at.epsilon > 0, "gram[n, n] fp32, epsilon above 0");
+    infer_shape_like(o->out[0], o->in[0]);
+    infer_shape(o->out[1], DTYPE_FP32, 1, 1, 0, 0);
+    operands_place(o, "r>rr");
+}
+
+op_cost cost_muon_scale(const op *o)
+{
+    return cost_each(o, 1, 0);
+}
+
+NO_GRADIENT(muon_scale)
+
+void infer_muon_polynomial(op *o)
+{
+    operands_present(o);
+    const tensor *gram = o->in[0], *scale = o->in[2];
+    OPERANDS_CHECK(is_square(gram) && infer_same(o->in[1], gram) && (!scale || infer_is_vector(scale, DTYPE_FP32, 1)),
+                   "gram[n, n] and square[n, n] fp32, scale fp32[1]");
+    infer_shape_like(o->out[0], gram);
+    operands_place(o, "rrr>r");
+}
+
+op_cost cost_muon_polynomial(const op *o)
+{
+    return cost_each(o, 4, 0);
+}
+
+NO_GRADIENT(muon_polynomial)
+
+void infer_muon(op *o)
+{
+    infer_update(o);
+}
+
+op_cost cost_muon(const op *o)
+{
+    return (op_cost){3 * cost_elements(o->in[0]), cost_traffic(o, 2)};
+}
+
+NO_GRADIENT(muon)

@@ -24,14 +24,41 @@ enum {
 #include "kernels/axes.def"
     ,
 #undef COORDINATE
+#define COORDINATE(name, text, divides, sums)                                                                          \
+    | (AXIS_DIVIDES_##divides != AXIS_DIVIDES_LAYERS) << AXIS_COORDINATE_##name
+    SPAN_STAGE = 0
+#include "kernels/axes.def"
+    ,
+#undef COORDINATE
     SPAN_ALL = (1 << AXIS_COORDINATES) - 1,
 };
 #undef AXIS
 
-#define SPAN_ON(name) 1 << AXIS_COORDINATE_##name
+#define SPAN_ON(name)     1 << AXIS_COORDINATE_##name
+#define RULE_WHOLE        AXIS_WHOLE, AXIS_COUNT
+#define RULE_ENDS         AXIS_ENDS, AXIS_COUNT
+#define RULE_BLOCKS       AXIS_BLOCKS, AXIS_COUNT
+#define RULE_ACROSS(name) AXIS_ACROSS, AXIS_##name
 #define COORDINATE(...)
-#define AXIS(name, text, spans, rule, gradients, queue, edges)                                                         \
-    {text, SPAN_##spans, AXIS_##rule, AXIS_SUMS_##gradients, AXIS_QUEUE_##queue, edges},
+#define AXIS(name, text, spans, rule, gradients, queue, edges, layers)                                                 \
+    {text,                                                                                                             \
+     SPAN_##spans,                                                                                                     \
+     RULE_##rule,                                                                                                      \
+     AXIS_SUMS_##gradients,                                                                                            \
+     AXIS_QUEUE_##queue,                                                                                               \
+     edges,                                                                                                            \
+     layers,                                                                                                           \
+     AXIS_PICKS_##rule ? 1u << AXIS_SLOT_##name : SPAN_##spans},
 const axis_row axis_rows[AXIS_COUNT] = {
 #include "kernels/axes.def"
 };
+#undef AXIS
+#undef COORDINATE
+
+const char *axis_slot_name(int slot)
+{
+    for (int a = 0; slot >= AXIS_COORDINATES && a < AXIS_COUNT; a++)
+        if (axis_rows[a].slots >> slot & 1)
+            return axis_rows[a].name;
+    return axis_coordinates[slot].name;
+}

@@ -36,12 +36,12 @@ typedef enum axis_divides {
 typedef struct axis_coordinate {
     const char *name;
     axis_divides divides;
-    bool sums; /* gradients of all parameters, along it */
+    bool sums; /* its ranks hold the same weights and see other tokens */
 } axis_coordinate;
 
-typedef enum axis_rule { AXIS_WHOLE, AXIS_ENDS, AXIS_BLOCKS } axis_rule;
+typedef enum axis_rule { AXIS_WHOLE, AXIS_ENDS, AXIS_BLOCKS, AXIS_ACROSS } axis_rule;
 
-typedef enum axis_gradients { AXIS_SUMS_NONE, AXIS_SUMS_COPIES, AXIS_SUMS_ALL } axis_gradients;
+typedef enum axis_gradients { AXIS_SUMS_NONE, AXIS_SUMS_COPIES, AXIS_SUMS_REPLICAS } axis_gradients;
 
 typedef enum axis_queue {
     AXIS_QUEUE_NONE,
@@ -55,14 +55,36 @@ typedef struct axis_row {
     const char *name;
     unsigned spans; /* bit i: coordinate i */
     axis_rule rule;
+    axis across; /* of AXIS_ACROSS: whose blocks */
     axis_gradients gradients;
     axis_queue queue;
-    bool edges; /* messages between pairs of ranks */
+    bool edges;     /* messages between pairs of ranks */
+    bool layers;    /* may record communication along it */
+    unsigned slots; /* of placements, bit by bit */
 } axis_row;
 
-/* Slots of a tensor's placements: one a coordinate, and one an axis that picks among the ranks of a coordinate (ENDS, BLOCKS).
- * An axis of several coordinates has theirs. */
-enum { AXIS_SLOTS = AXIS_COORDINATES + AXIS_COUNT };
+/* Slots of a tensor's placements: one a coordinate, and one an axis that picks among its ranks (ENDS, BLOCKS, ACROSS). An axis
+ * of all ranks along its coordinates has their slots. */
+#define AXIS_PICKS_WHOLE     0
+#define AXIS_PICKS_ENDS      1
+#define AXIS_PICKS_BLOCKS    1
+#define AXIS_PICKS_ACROSS(a) 1
+enum {
+#define COORDINATE(...)
+#define AXIS(name, text, spans, rule, ...)                                                                             \
+    AXIS_SLOT_##name, AXIS_LAST_##name = AXIS_SLOT_##name + AXIS_PICKS_##rule - 1,
+    AXIS_BEFORE_SLOTS = AXIS_COORDINATES - 1,
+#include "kernels/axes.def"
+#undef AXIS
+#undef COORDINATE
+    AXIS_SLOTS,
+};
+
+/* The group along an axis that one rank belongs to. */
+typedef struct axis_group {
+    int ranks, rank; /* how many, and its place among them; 0 and -1: it belongs to none */
+    unsigned slots;  /* of placements along it, in which it has more than one rank */
+} axis_group;
 
 extern const axis_coordinate axis_coordinates[AXIS_COORDINATES];
 extern const axis_row axis_rows[AXIS_COUNT];
@@ -87,13 +109,10 @@ static inline bool axis_between_stages(axis a)
 /* The slots of an axis, bit by bit. */
 static inline unsigned axis_slots(axis a)
 {
-    return axis_rows[a].rule == AXIS_WHOLE ? axis_rows[a].spans : 1u << (AXIS_COORDINATES + a);
+    return axis_rows[a].slots;
 }
 
-static inline const char *axis_slot_name(int slot)
-{
-    return slot < AXIS_COORDINATES ? axis_coordinates[slot].name : axis_rows[slot - AXIS_COORDINATES].name;
-}
+const char *axis_slot_name(int slot);
 
 /* Are activations divided along the coordinate, so that weights are shared along it? */
 static inline bool axis_divides_activations(int coordinate)

@@ -19,12 +19,13 @@ tensor *record_gelu(recorder *r, const char *name, tensor *x);
 tensor *record_swiglu(recorder *r, const char *name, tensor *x);
 tensor *record_add(recorder *r, const char *name, tensor *a, tensor *b);
 tensor *record_dropout(recorder *r, const char *name, tensor *x, tensor *scalars, const op_attributes *at);
-/* Along the tensor axis; the identity (no op at all) in a group of one. */
-tensor *record_all_gather(recorder *r, const char *name, tensor *x);
-/* `rows` of the whole; nobody sums cotangents of the result: it is one itself, or is not differentiated */
-tensor *record_all_gather_replicate(recorder *r, const char *name, tensor *x, int64_t rows);
-tensor *record_reduce_scatter(recorder *r, const char *name, tensor *x);
-tensor *record_all_reduce(recorder *r, const char *name, tensor *x);
-tensor *record_share(recorder *r, const char *name, tensor *x);
+/* Communication along an axis on which layers may record (kernels/axes.def); the identity (no op at all) in a group of one.
+ * `rows` of the whole, which the ranks divide by shard_rows(): they need not be a multiple of the ranks. */
+tensor *record_all_gather(recorder *r, const char *name, axis a, tensor *x, int64_t rows);
+/* nobody sums cotangents of the result: it is one itself, or is not differentiated */
+tensor *record_all_gather_replicate(recorder *r, const char *name, axis a, tensor *x, int64_t rows);
+tensor *record_reduce_scatter(recorder *r, const char *name, axis a, tensor *x);
+tensor *record_all_reduce(recorder *r, const char *name, axis a, tensor *x);
+tensor *record_share(recorder *r, const char *name, axis a, tensor *x);
 
 #endif

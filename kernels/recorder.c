@@ -6,6 +6,25 @@
 #include "kernels/op_make.h"
 #include "memory/log.h"
 
+recorder_grid recorder_alone(void)
+{
+    recorder_grid g = {0};
+    for (int a = 0; a < AXIS_COUNT; a++)
+        g.group[a] = (axis_group){.ranks = 1};
+    return g;
+}
+
+op_attributes recorder_along(const recorder_grid *g, axis a)
+{
+    return (op_attributes){
+        .axis = (uint8_t)a, .group_size = g->group[a].ranks, .group_rank = g->group[a].rank, .owner = -1};
+}
+
+void recorder_part(int64_t *first, int64_t *count, const recorder_grid *g, axis a, int64_t rows)
+{
+    shard_rows(first, count, rows, g->group[a].ranks, g->group[a].rank);
+}
+
 void recorder_open(recorder *r, pool *p, const recorder_grid *grid, dtype compute, const storage *table, int parameters)
 {
     *r =
@@ -148,11 +167,10 @@ op *recorder_record(recorder *r, const char *name, const op *like, unsigned outp
 
 static op_attributes data_axis(const recorder *r, const storage *s)
 {
-    return (op_attributes){.axis = AXIS_GRADIENT,
-                           .group_size = r->grid.gradient,
-                           .group_rank = r->grid.gradient_rank,
-                           .rows = s->of->vector ? s->of->columns : s->of->rows,
-                           .owner = s->owner};
+    op_attributes at = recorder_along(&r->grid, AXIS_GRADIENT);
+    at.rows = s->of->vector ? s->of->columns : s->of->rows;
+    at.owner = s->owner;
+    return at;
 }
 
 tensor *recorder_weight(recorder *r, const parameter *p)
@@ -205,7 +223,7 @@ void recorder_gradient_done(recorder *r, const tensor *w, bool weight_phase)
     if (weight_phase && r->split && r->phase == PHASE_BACKWARD)
         r->phase = PHASE_WEIGHT;
     tensor *sum = known->partial;
-    if (r->grid.gradient > 1) {
+    if (r->grid.group[AXIS_GRADIENT].ranks > 1) {
         op scatter = {.kind = OP_reduce_scatter, .in = {sum}, .at = data_axis(r, s)};
         sum = recorder_record(r, "reduce gradient", &scatter, 1, NULL)->out[0];
     }
@@ -298,6 +316,8 @@ tensor *recorder_use(recorder *r, tensor *t)
 
 void recorder_flow_set(recorder *r, const tensor *of, tensor *sum)
 {
+    MUST(of->id >= 0 || !of->parameter,
+         "%s is a weight: the gradient of an op that reads it is for recorder_gradient()", of->name);
     if (of->id >= 0 && of->id < r->forward_tensors)
         r->cotangent[of->id] = sum;
 }

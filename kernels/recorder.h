@@ -18,15 +18,19 @@
 
 /* What the ranks around this one mean for recording. */
 typedef struct recorder_grid {
-    int tensor, tensor_rank;
-    int gradient, gradient_rank; /* AXIS_GRADIENT */
-    int kv, kv_rank;             /* the group of ranks that hold copies of the same key/value heads */
-    bool ends_apart;             /* the embedding and the head are on different stages */
-    bool ends_folded;            /* they are on one of several, in chunks of their own */
-    unsigned divided;            /* coordinates, bit by bit, along which more than one rank divides samples or tokens */
-    int stages, stage;           /* over which the vocabulary is divided; stages 1: it is not */
-    bool sequence;               /* activations between blocks are shards over tokens */
+    axis_group group[AXIS_COUNT]; /* of AXIS_VOCABULARY one rank, where the stages do not divide it */
+    bool ends_apart;              /* the embedding and the head are on different stages */
+    bool ends_folded;             /* they are on one of several, in chunks of their own */
+    unsigned divided; /* coordinates, bit by bit, along which more than one rank divides samples or tokens */
+    bool sequence;    /* activations between blocks are shards over tokens */
 } recorder_grid;
+
+/* Of a rank that has no others around it. */
+recorder_grid recorder_alone(void);
+/* What an op along an axis says of its group. */
+op_attributes recorder_along(const recorder_grid *g, axis a);
+/* This rank's part, from `first`, of `rows` that the ranks along an axis divide. */
+void recorder_part(int64_t *first, int64_t *count, const recorder_grid *g, axis a, int64_t rows);
 
 /* What a recording knows of a parameter so far. */
 typedef struct recorder_parameter {

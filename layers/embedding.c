@@ -12,7 +12,7 @@ tensor *layer_embedded(recorder *r, const embedding_layer *e, const layer_inputs
         tensor *positions = in->positions;
         if (r->grid.sequence) {
             int64_t first, count;
-            shard_rows(&first, &count, r->tokens, r->grid.tensor, r->grid.tensor_rank);
+            recorder_part(&first, &count, &r->grid, AXIS_TENSOR, r->tokens);
             positions = recorder_rows(r, positions, first, count);
         }
         x = record_add_positions(r, "positions", x, positions, recorder_weight(r, e->positions));

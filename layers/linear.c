@@ -3,12 +3,14 @@
 
 tensor *layer_enter(recorder *r, tensor *x)
 {
-    return r->grid.sequence ? record_all_gather(r, "gather tokens", x) : record_share(r, "share", x);
+    return r->grid.sequence ? record_all_gather(r, "gather tokens", AXIS_TENSOR, x, r->tokens)
+                            : record_share(r, "share", AXIS_TENSOR, x);
 }
 
 tensor *layer_leave(recorder *r, tensor *x)
 {
-    return r->grid.sequence ? record_reduce_scatter(r, "scatter tokens", x) : record_all_reduce(r, "reduce", x);
+    return r->grid.sequence ? record_reduce_scatter(r, "scatter tokens", AXIS_TENSOR, x)
+                            : record_all_reduce(r, "reduce", AXIS_TENSOR, x);
 }
 
 tensor *layer_dropout(recorder *r, const layer_inputs *in, tensor *x)
@@ -19,7 +21,7 @@ tensor *layer_dropout(recorder *r, const layer_inputs *in, tensor *x)
     placement place = x->place.along[AXIS_COORDINATE_TENSOR];
     if (place.kind == PLACE_SHARD && place.dim == 0) {
         int64_t count;
-        shard_rows(&at.first, &count, r->tokens, r->grid.tensor, r->grid.tensor_rank);
+        recorder_part(&at.first, &count, &r->grid, AXIS_TENSOR, r->tokens);
     }
     return record_dropout(r, "dropout", x, in->scalars, &at);
 }

@@ -16,7 +16,8 @@ static tensor *record_statistics(recorder *r, const loss_layer *l, tensor *logit
     op_attributes at = {.first = l->first, .count = l->count};
     op seen = {.kind = OP_cross_entropy_stats, .in = {logits, targets}, .at = at};
     tensor *stats = recorder_record(r, "loss/stats", &seen, 1, NULL)->out[0];
-    return record_all_gather_replicate(r, "loss/gather stats", stats, stats->shape[0] * r->grid.tensor);
+    return record_all_gather_replicate(r, "loss/gather stats", AXIS_TENSOR, stats,
+                                       stats->shape[0] * r->grid.group[AXIS_TENSOR].ranks);
 }
 
 /* Adds the loss; returns the gradient of the logits when training, else NULL. */
@@ -50,10 +51,8 @@ static void chunk_loss(recorder *r, const loss_layer *l, const layer_inputs *in,
 /* What entering the head did to the tokens is undone to their cotangent, too. */
 static tensor *leave_backward(recorder *r, tensor *dx)
 {
-    if (r->grid.tensor == 1)
-        return dx;
-    return r->grid.sequence ? record_reduce_scatter(r, "loss/scatter dx", dx)
-                            : record_all_reduce(r, "loss/reduce dx", dx);
+    return r->grid.sequence ? record_reduce_scatter(r, "loss/scatter dx", AXIS_TENSOR, dx)
+                            : record_all_reduce(r, "loss/reduce dx", AXIS_TENSOR, dx);
 }
 
 void layer_loss(recorder *r, stream *s, const loss_layer *l, const layer_inputs *in)

@@ -13,7 +13,7 @@
 
 #include "memory/dtype.h"
 
-enum { TENSOR_DIMS = 3, TENSOR_SLOTS = 13 };
+enum { TENSOR_DIMS = 3, TENSOR_SLOTS = 8 };
 
 /* What a tensor's bytes are for: the columns of `phalanx plan`. All but the last three are persistent. */
 typedef enum tensor_class {

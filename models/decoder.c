@@ -142,7 +142,7 @@ static void qkv_pieces(builder *b, parameter *p, head_split h, bool bias)
             piece(b, p, slot, total, b->hidden, start, 0, count[i], b->hidden, row);
         row += count[i];
     }
-    if (b->layout->grid.kv > 1) {
+    if (b->layout->grid.group[AXIS_KV].ranks > 1) {
         p->copied_from = count[0];
         p->sums |= axis_slots(AXIS_KV);
     }
@@ -231,12 +231,13 @@ int64_t decoder_vocabulary_rows(const model_shape *shape, int ranks, int shards)
 /* Who divides the vocabulary: the tensor ranks, of one stage or of all. */
 static int64_t vocabulary_rows(const builder *b)
 {
-    return decoder_vocabulary_rows(&b->d->shape, b->tensor * b->layout->grid.stages, b->layout->grid.gradient);
+    const axis_group *group = b->layout->grid.group;
+    return decoder_vocabulary_rows(&b->d->shape, b->tensor * group[AXIS_VOCABULARY].ranks, group[AXIS_GRADIENT].ranks);
 }
 
 static int64_t vocabulary_first(const builder *b)
 {
-    return vocabulary_rows(b) * (b->rank + b->tensor * b->layout->grid.stage);
+    return vocabulary_rows(b) * (b->rank + b->tensor * b->layout->grid.group[AXIS_VOCABULARY].rank);
 }
 
 static parameter *build_vocabulary(builder *b, const char *name, names_slot slot)
@@ -245,7 +246,7 @@ static parameter *build_vocabulary(builder *b, const char *name, names_slot slot
     int64_t rows = vocabulary_rows(b), first = vocabulary_first(b);
     int64_t real = s->vocab_size - first < rows ? s->vocab_size - first : rows;
     parameter *p = add(b, name, rows, b->hidden, false, place_shard(0));
-    if (b->layout->grid.stages > 1)
+    if (b->layout->grid.group[AXIS_VOCABULARY].ranks > 1)
         p->place.along[AXIS_COORDINATE_PIPELINE] = place_shard(0);
     piece(b, p, slot, s->vocab_size, b->hidden, first, 0, real, b->hidden, 0);
     return p;
@@ -288,7 +289,7 @@ static void build_head(builder *b, loss_layer *l, const parameter *embedding)
     int64_t real = s->vocab_size - l->first < rows ? s->vocab_size - l->first : rows;
     l->count = real > 0 ? real : 0;
     l->chunk_tokens = b->layout->loss_tokens;
-    if (s->tied_embeddings && embedding && !g->ends_folded && g->stages == 1) {
+    if (s->tied_embeddings && embedding && !g->ends_folded && g->group[AXIS_VOCABULARY].ranks == 1) {
         l->head = embedding;
         return;
     }
@@ -323,12 +324,12 @@ void decoder_open(decoder *d, pool *p, const model_shape *shape, const decoder_l
     d->parameters = pool_alloc(p, (size_t)(layers * 12 + 8) * sizeof(parameter *));
     d->chunks = pool_alloc(p, (size_t)layout->chunk_count * sizeof(decoder_chunk));
     builder b = {.d = d, .pool = p, .layout = layout, .hidden = shape->hidden_size};
-    b.tensor = layout->grid.tensor;
-    b.rank = layout->grid.tensor_rank;
+    b.tensor = layout->grid.group[AXIS_TENSOR].ranks;
+    b.rank = layout->grid.group[AXIS_TENSOR].rank;
     b.deviation = 0.02f;
     b.residual_deviation = 0.02f / sqrtf(2.0f * (float)shape->layers);
     const parameter *embedding = NULL;
-    if (layout->grid.stages > 1) {
+    if (layout->grid.group[AXIS_VOCABULARY].ranks > 1) {
         d->vocabulary = pool_alloc(p, sizeof *d->vocabulary);
         b.chunk = layout->chunk_count;
         d->vocabulary->embedding = build_embedding(&b);
@@ -377,7 +378,7 @@ int64_t decoder_rows_between(const recorder_grid *grid, int64_t tokens)
     if (!grid->sequence)
         return tokens;
     int64_t first, count;
-    shard_rows(&first, &count, tokens, grid->tensor, grid->tensor_rank);
+    recorder_part(&first, &count, grid, AXIS_TENSOR, tokens);
     return count;
 }
 

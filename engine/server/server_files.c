@@ -28,7 +28,7 @@ static void draw_model(outer *o)
     decoder model = {0};
     pool p = {0};
     const int first = 0, layers = shape->layers;
-    const decoder_layout whole = {.grid = {.tensor = 1, .gradient = 1, .kv = 1, .stages = 1},
+    const decoder_layout whole = {.grid = recorder_alone(),
                                   .compute = DTYPE_FP32,
                                   .chunk_count = 1,
                                   .first_layer = &first,

@@ -3,18 +3,18 @@
 #include "kernels/ops/family.h"
 #include "kernels/parameter.h"
 
-/* Records an op along the tensor axis, the identity in a group of one. `rows` of the whole: tokens are divided by shard_rows(), they need not be a multiple of the ranks. */
-static tensor *record_collective(recorder *r, op_kind kind, const char *name, tensor *x, int64_t rows, bool replicate)
+/* Records communication along an axis, as `like` asks for it; in a group of one it is the identity. */
+static tensor *record_collective(recorder *r, const char *name, axis a, const op *like)
 {
-    op like = {.kind = (uint8_t)kind,
-               .in = {x},
-               .at = {.axis = AXIS_TENSOR,
-                      .group_size = r->grid.tensor,
-                      .group_rank = r->grid.tensor_rank,
-                      .owner = -1,
-                      .rows = rows,
-                      .replicate = replicate}};
-    return r->grid.tensor == 1 ? x : record_first(r, name, &like, 1);
+    op o = *like;
+    MUST(axis_rows[a].layers, "%s: no layer may record %s along the %s axis", name, op_row_of(like)->name,
+         axis_name(a));
+    if (r->grid.group[a].ranks == 1)
+        return o.in[0];
+    o.at = recorder_along(&r->grid, a);
+    o.at.rows = like->at.rows;
+    o.at.replicate = like->at.replicate;
+    return record_first(r, name, &o, 1);
 }
 
 static void check_group(const op *o)
@@ -39,14 +39,15 @@ static bool is_a_stages_own(const op *o)
     return o->at.owner >= 0 && axis_between_stages((axis)o->at.axis);
 }
 
-tensor *record_all_gather(recorder *r, const char *name, tensor *x)
+tensor *record_all_gather(recorder *r, const char *name, axis a, tensor *x, int64_t rows)
 {
-    return record_collective(r, OP_all_gather, name, x, r->tokens, false);
+    return record_collective(r, name, a, &(op){.kind = OP_all_gather, .in = {x}, .at.rows = rows});
 }
 
-tensor *record_all_gather_replicate(recorder *r, const char *name, tensor *x, int64_t rows)
+tensor *record_all_gather_replicate(recorder *r, const char *name, axis a, tensor *x, int64_t rows)
 {
-    return record_collective(r, OP_all_gather, name, x, rows, true);
+    return record_collective(r, name, a,
+                             &(op){.kind = OP_all_gather, .in = {x}, .at = {.rows = rows, .replicate = true}});
 }
 
 /* shard(0) -> shared, whose cotangent the reduce-scatter sums. With attributes.replicate nobody's cotangent of it will be
@@ -73,14 +74,13 @@ op_cost cost_all_gather(const op *o)
 
 void gradient_all_gather(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
 {
-    if (o->at.axis != AXIS_TENSOR)
-        return; /* a sharded weight's gather: its gradient is taken by recorder_gradient() */
-    recorder_flow(r, o->in[0], record_reduce_scatter(r, "dx", cotangent[0]));
+    MUST(!o->at.replicate, "%s: it has no gradient, because nobody sums cotangents of its result", o->label);
+    recorder_flow(r, o->in[0], record_reduce_scatter(r, "dx", (axis)o->at.axis, cotangent[0]));
 }
 
-tensor *record_reduce_scatter(recorder *r, const char *name, tensor *x)
+tensor *record_reduce_scatter(recorder *r, const char *name, axis a, tensor *x)
 {
-    return record_collective(r, OP_reduce_scatter, name, x, r->tokens, false);
+    return record_collective(r, name, a, &(op){.kind = OP_reduce_scatter, .in = {x}, .at.rows = x->shape[0]});
 }
 
 void infer_reduce_scatter(op *o)
@@ -95,7 +95,7 @@ void infer_reduce_scatter(op *o)
     own_rows(&first, &count, o, x->shape[0]);
     infer_shape(o->out[0], (dtype)x->type, x->dims, count, x->shape[1], x->shape[2]);
     if (x->parameter && !parameter_has_copies(x->parameter, first, count)) /* of the rows that are sums over copies */
-        o->out[0]->place.along[AXIS_COORDINATES + AXIS_KV] = place_replicate();
+        o->out[0]->place.along[AXIS_SLOT_KV] = place_replicate();
 }
 
 op_cost cost_reduce_scatter(const op *o)
@@ -105,7 +105,8 @@ op_cost cost_reduce_scatter(const op *o)
 
 void gradient_reduce_scatter(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
 {
-    recorder_flow(r, o->in[0], record_all_gather_replicate(r, "dx", cotangent[0], r->tokens));
+    recorder_flow(r, o->in[0],
+                  record_all_gather_replicate(r, "dx", (axis)o->at.axis, cotangent[0], o->in[0]->shape[0]));
 }
 
 /* What each rank has for this one: together they are this rank's part of a sum. */
@@ -128,9 +129,9 @@ op_cost cost_all_to_all(const op *o)
 
 NO_GRADIENT(all_to_all)
 
-tensor *record_all_reduce(recorder *r, const char *name, tensor *x)
+tensor *record_all_reduce(recorder *r, const char *name, axis a, tensor *x)
 {
-    return record_collective(r, OP_all_reduce, name, x, 0, false);
+    return record_collective(r, name, a, &(op){.kind = OP_all_reduce, .in = {x}});
 }
 
 void infer_all_reduce(op *o)
@@ -153,9 +154,9 @@ void gradient_all_reduce(recorder *r, const op *o, tensor *const cotangent[OP_MA
     recorder_flow(r, o->in[0], cotangent[0]);
 }
 
-tensor *record_share(recorder *r, const char *name, tensor *x)
+tensor *record_share(recorder *r, const char *name, axis a, tensor *x)
 {
-    return record_collective(r, OP_share, name, x, 0, false);
+    return record_collective(r, name, a, &(op){.kind = OP_share, .in = {x}});
 }
 
 void infer_share(op *o)
@@ -178,7 +179,7 @@ op_cost cost_share(const op *o)
 
 void gradient_share(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
 {
-    recorder_flow(r, o->in[0], record_all_reduce(r, "dx", cotangent[0]));
+    recorder_flow(r, o->in[0], record_all_reduce(r, "dx", (axis)o->at.axis, cotangent[0]));
 }
 
 void infer_send(op *o)

@@ -96,15 +96,25 @@ typedef struct members {
     int first, step, count;
 } members;
 
+static int block_of(const grid *g, axis a, int all)
+{
+    int block = g->block[a];
+    MUST(block >= 1 && all % block == 0, "%d ranks along %s in blocks of %d", all, axis_name(a), block);
+    return block;
+}
+
 static members group_of(const grid *g, axis a)
 {
-    int all = number_of_ranks(g, a), own = own_number(g, a), block = g->block[a];
+    int all = number_of_ranks(g, a), own = own_number(g, a), block;
     switch (axis_rows[a].rule) {
     case AXIS_ENDS:
         return all == 1 ? (members){0, 1, 1} : (members){0, all - 1, own == 0 || own == all - 1 ? 2 : 0};
     case AXIS_BLOCKS:
-        MUST(block >= 1 && all % block == 0, "%d ranks along %s in blocks of %d", all, axis_name(a), block);
+        block = block_of(g, a, all);
         return (members){own - own % block, 1, block};
+    case AXIS_ACROSS:
+        block = block_of(g, axis_rows[a].across, all);
+        return (members){own % block, block, all / block};
     default:
         return (members){0, 1, all};
     }
@@ -119,6 +129,18 @@ int grid_index(const grid *g, axis a)
 {
     members m = group_of(g, a);
     return m.count ? (own_number(g, a) - m.first) / m.step : -1;
+}
+
+axis_group grid_group(const grid *g, axis a)
+{
+    axis_group out = {.ranks = grid_group_size(g, a), .rank = grid_index(g, a)};
+    if (out.ranks <= 1)
+        return out;
+    out.slots = axis_slots(a);
+    for (int i = 0; i < GRID_AXES; i++) /* a coordinate of one rank divides nothing */
+        if (g->size[i] == 1)
+            out.slots &= ~(1u << i);
+    return out;
 }
 
 int grid_member(const grid *g, axis a, int i)

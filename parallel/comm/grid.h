@@ -26,7 +26,7 @@ typedef struct grid {
     int ranks, rank;
     int size[GRID_AXES];
     int at[GRID_AXES];     /* this rank's coordinates */
-    int block[AXIS_COUNT]; /* of an axis made of blocks: ranks in each; from 1 */
+    int block[AXIS_COUNT]; /* of an axis made of blocks: ranks in each, which divide all; from 1 */
 } grid;
 
 /* `data` 0: whatever is left of the ranks. */
@@ -42,6 +42,8 @@ int grid_index(const grid *g, axis a);
 int grid_member(const grid *g, axis a, int i);
 /* All of them, into members[ranks at most]; returns how many. */
 int grid_members(int *members, const grid *g, axis a);
+/* Both, with the slots of placements. */
+axis_group grid_group(const grid *g, axis a);
 /* The least number of neighbouring ranks that such groups, this rank's and others', do not leave. */
 int grid_span(const grid *g, axis a);
 

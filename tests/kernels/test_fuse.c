@@ -96,7 +96,8 @@ typedef struct body {
 static void begin(body *b)
 {
     *b = (body){0};
-    recorder_open(&b->r, &b->pool, &(recorder_grid){.tensor = 1, .gradient = 1, .kv = 1}, DTYPE_FP32, NULL, 0);
+    const recorder_grid alone = recorder_alone();
+    recorder_open(&b->r, &b->pool, &alone, DTYPE_FP32, NULL, 0);
     b->r.tokens = ROWS;
 }
 

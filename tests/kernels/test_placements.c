@@ -1,5 +1,5 @@
-/* The recorder refuses an op on operands whose placements it does not accept: a forgotten collective is an error where the
- * layer is recorded, not a wrong loss. */
+/* The recorder refuses an op on operands whose placements it does not accept, and communication whose gradient it could not
+ * record: a forgotten collective is an error where the layer is recorded, not a wrong loss. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -16,7 +16,9 @@ enum { TOKENS = 10, HIDDEN = 6 };
 
 static void begin(recorder *r, pool *p)
 {
-    recorder_open(r, p, &(recorder_grid){.tensor = 2, .gradient = 1, .kv = 1}, DTYPE_FP32, NULL, 0);
+    recorder_grid grid = recorder_alone();
+    grid.group[AXIS_TENSOR] = (axis_group){.ranks = 2, .slots = axis_slots(AXIS_TENSOR)};
+    recorder_open(r, p, &grid, DTYPE_FP32, NULL, 0);
     r->tokens = TOKENS;
 }
 
@@ -34,7 +36,7 @@ static void forgets_to_share(recorder *r)
 
 static void forgets_to_reduce(recorder *r)
 {
-    tensor *x = record_share(r, "share", placed(r, "x", TOKENS, HIDDEN, place_replicate()));
+    tensor *x = record_share(r, "share", AXIS_TENSOR, placed(r, "x", TOKENS, HIDDEN, place_replicate()));
     tensor *h = record_linear(r, "mlp/up", x, placed(r, "w", 4, HIDDEN, place_shard(0)), NULL);
     tensor *y = record_linear(r, "mlp/down", h, placed(r, "v", HIDDEN, 4, place_shard(1)), NULL);
     record_gelu(r, "mlp/gelu", y); /* of partial sums */
@@ -53,7 +55,50 @@ static void adds_a_bias_on_every_rank(recorder *r)
     record_linear(r, "mlp/down", h, placed(r, "v", HIDDEN, 4, place_shard(1)), b);
 }
 
-static void refused(void (*record)(recorder *r), const char *label)
+/* ---- what has no gradient --------------------------------------------------------------------------------------- */
+
+static axis along; /* of what is recorded next */
+
+static void gathers_along_it(recorder *r)
+{
+    tensor *x = recorder_input(r, "x", DTYPE_FP32, 2, (int64_t[]){TOKENS, HIDDEN}, (placements){0});
+    record_all_gather(r, "gather", along, x, TOKENS);
+}
+
+static void differentiate(recorder *r, tensor *y)
+{
+    placements place = place_cotangent(y->place);
+    recorder_differentiate(r, NULL, y, recorder_input(r, "dy", DTYPE_FP32, y->dims, y->shape, place));
+}
+
+/* By no function for layers. */
+static void gathers_by_hand(recorder *r)
+{
+    r->grid.group[AXIS_KV] = (axis_group){.ranks = 2, .slots = axis_slots(AXIS_KV)};
+    op gather = {.kind = OP_all_gather, .at = recorder_along(&r->grid, AXIS_KV)};
+    gather.in[0] = recorder_input(r, "x", DTYPE_FP32, 2, (int64_t[]){TOKENS / 2, HIDDEN},
+                                  place_along(AXIS_SLOT_KV, place_shard(0)));
+    differentiate(r, recorder_record(r, "gather", &gather, 1, NULL)->out[0]);
+}
+
+static void differentiates_a_gather_for_replicas(recorder *r)
+{
+    tensor *x = placed(r, "x", TOKENS / 2, HIDDEN, place_shard(0));
+    differentiate(r, record_all_gather_replicate(r, "gather", AXIS_TENSOR, x, TOKENS));
+}
+
+/* A weight's gradient is no cotangent that flows. */
+static void gathers_a_weight(recorder *r)
+{
+    static const parameter p;
+    static tensor w;
+    tensor_describe(&w, "w", CLASS_WEIGHT, DTYPE_FP32, 2, (int64_t[]){TOKENS / 2, HIDDEN});
+    w.place = place_along(AXIS_COORDINATE_TENSOR, place_shard(0));
+    w.parameter = &p;
+    differentiate(r, record_all_gather(r, "gather", AXIS_TENSOR, &w, TOKENS));
+}
+
+static void refused(void (*record)(recorder *r), const char *label, const char *why)
 {
     int ends[2], result;
     char message[4096] = "";
@@ -78,21 +123,39 @@ static void refused(void (*record)(recorder *r), const char *label)
     close(ends[0]);
     assert_int_equal(waitpid(child, &result, 0), child);
     assert_true(WIFSIGNALED(result) && WTERMSIG(result) == SIGABRT);
-    if (!strstr(message, label) || !strstr(message, "placement"))
-        fail_msg("the message does not say that %s has wrong placements: %s", label, message);
+    if (!strstr(message, label) || !strstr(message, why))
+        fail_msg("the message does not say \"%s\" of %s: %s", why, label, message);
 }
 
 static void a_forgotten_collective_is_refused_when_recorded(void **state)
 {
     (void)state;
-    refused(forgets_to_share, "mlp/up");
-    refused(forgets_to_reduce, "mlp/gelu");
-    refused(forgets_to_gather, "mlp/up");
-    refused(adds_a_bias_on_every_rank, "mlp/down");
+    refused(forgets_to_share, "mlp/up", "placement");
+    refused(forgets_to_reduce, "mlp/gelu", "placement");
+    refused(forgets_to_gather, "mlp/up", "placement");
+    refused(adds_a_bias_on_every_rank, "mlp/down", "placement");
+}
+
+static void communication_without_a_gradient_is_refused(void **state)
+{
+    (void)state;
+    int axes = 0;
+    for (along = 0; along < AXIS_COUNT; along++)
+        if (!axis_rows[along].layers) {
+            refused(gathers_along_it, axis_name(along), "no layer may record all_gather");
+            axes++;
+        }
+    assert_true(axes > 0 && axes < AXIS_COUNT);
+    refused(gathers_by_hand, axis_name(AXIS_KV), "no layer may record reduce_scatter");
+    refused(differentiates_a_gather_for_replicas, "gather", "it has no gradient");
+    refused(gathers_a_weight, "w is a weight", "recorder_gradient()");
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_forgotten_collective_is_refused_when_recorded)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_forgotten_collective_is_refused_when_recorded),
+        cmocka_unit_test(communication_without_a_gradient_is_refused),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -24,18 +24,26 @@ struct adjoint {
 
 static placements in_group(const adjoint_rank *a, placement place)
 {
-    return place_along(AXIS_COORDINATE_TENSOR, a->r.grid.tensor > 1 ? place : place_replicate());
+    placements all = {0};
+    for (int i = 0; i < AXIS_SLOTS; i++)
+        if (a->r.grid.group[a->along].slots >> i & 1)
+            all.along[i] = place;
+    return all;
 }
 
-static placement along_tensor(placements place)
+static placement along_group(const adjoint_rank *a, placements place)
 {
-    return place.along[AXIS_COORDINATE_TENSOR];
+    int slot = 0;
+    while (!(axis_slots(a->along) >> slot & 1))
+        slot++;
+    return place.along[slot];
 }
 
 static tensor *add_variable(adjoint_rank *a, tensor *t, tensor *gradient)
 {
     MUST(a->variables < ADJOINT_VARIABLES, "too many variables");
-    a->variable[a->variables++] = (adjoint_variable){.value = t, .gradient = gradient, .place = along_tensor(t->place)};
+    a->variable[a->variables++] =
+        (adjoint_variable){.value = t, .gradient = gradient, .place = along_group(a, t->place)};
     return t;
 }
 
@@ -121,8 +129,10 @@ static void fuse(adjoint_rank *a)
 
 static void record_rank(adjoint_rank *a, const adjoint_spec *s, int ranks, int rank)
 {
-    recorder_grid grid = {
-        .tensor = ranks, .tensor_rank = rank, .gradient = 1, .kv = 1, .sequence = s->sequence && ranks > 1};
+    recorder_grid grid = recorder_alone();
+    grid.sequence = s->sequence && ranks > 1;
+    grid.group[s->along] = (axis_group){.ranks = ranks, .rank = rank, .slots = ranks > 1 ? axis_slots(s->along) : 0};
+    a->along = s->along;
     recorder_open(&a->r, &a->pool, &grid, DTYPE_FP32, a->storage, ADJOINT_VARIABLES);
     a->r.training = true;
     a->r.split = s->split;
@@ -225,7 +235,7 @@ static double *cotangent_of(const adjoint *a, int rank)
     tensor named = *k->output;
     named.name = "u";
     /* the cotangent of a partial tensor is the same on every rank */
-    return random_values(&named, 3, along_tensor(place_cotangent(k->output->place)), rank);
+    return random_values(&named, 3, along_group(k, place_cotangent(k->output->place)), rank);
 }
 
 /* ---- the identity ---------------------------------------------------------------------------------------------- */
@@ -273,7 +283,7 @@ static product forward_product(adjoint *a, int which, const char *name)
         const tensor *y = output_of(&a->rank[rank]);
         double *u = cotangent_of(a, rank);
         /* replicas count once; the loss is one */
-        bool counts = rank == 0 || !(a->rank[rank].loss || is_replica(along_tensor(y->place)));
+        bool counts = rank == 0 || !(a->rank[rank].loss || is_replica(along_group(&a->rank[rank], y->place)));
         if (counts)
             add_product(&p, u, jv[rank], tensor_elements(y));
         free(u);

@@ -1,5 +1,5 @@
-/* The adjoint test: a piece of a model is recorded and differentiated by the real recorder on every rank of a tensor
- * group, and both passes are run in float64 by the reference. With random u and v,
+/* The adjoint test: a piece of a model is recorded and differentiated by the real recorder on every rank of a group along
+ * one axis, and both passes are run in float64 by the reference. With random u and v,
  *
  *     <u, J v> = <J^T u, v>
  *
@@ -31,6 +31,7 @@ typedef struct adjoint_constant {
 typedef struct adjoint_rank {
     pool pool;
     recorder r;
+    axis along;
     storage storage[ADJOINT_VARIABLES]; /* by the parameter's number */
     int parameters;
     adjoint_variable variable[ADJOINT_VARIABLES];
@@ -49,6 +50,7 @@ typedef struct adjoint_spec {
     void (*record)(adjoint_rank *a, const void *options);
     const void *options;
     int ranks;     /* 0: one */
+    axis along;    /* of the group; 0: AXIS_TENSOR */
     bool sequence; /* sequence parallelism */
     bool split;    /* weight gradients in a phase of their own */
     recompute recompute;

@@ -196,7 +196,7 @@ static norm_layer norm_params(adjoint_rank *a, bool llama, const char *name, con
 /* Two query heads and one key/value head, and three columns of the MLP, on every rank. */
 static block_layer block_params(adjoint_rank *a, const block_options *o)
 {
-    bool first = a->r.grid.tensor_rank == 0;
+    bool first = a->r.grid.group[AXIS_TENSOR].rank == 0;
     int rows = (2 + 2) * HEAD, ffn = 3;
     block_layer b = {.norm1 = norm_params(a, o->llama, "norm 1", "norm 1 bias"),
                      .norm2 = norm_params(a, o->llama, "norm 2", "norm 2 bias"),
@@ -238,7 +238,7 @@ static layer_inputs inputs_of(adjoint_rank *a, const block_options *o)
 
 static void record_loss(adjoint_rank *a, stream *s, layer_inputs *in, const parameter *tied_head, bool llama)
 {
-    int ranks = a->r.grid.tensor, rank = a->r.grid.tensor_rank;
+    int ranks = a->r.grid.group[AXIS_TENSOR].ranks, rank = a->r.grid.group[AXIS_TENSOR].rank;
     int64_t rows = (14 + ranks - 1) / ranks, first = rows * rank;
     a->loss = pool_alloc(&a->pool, sizeof *a->loss);
     tensor_describe(a->loss, "loss", CLASS_INPUT, DTYPE_FP32, 1, (int64_t[]){1});
@@ -262,15 +262,17 @@ static void block(adjoint_rank *a, const void *options)
     stream s = {0};
     const parameter *table = NULL;
     if (o->embeds) {
-        int64_t rows = (14 + r->grid.tensor - 1) / r->grid.tensor;
+        const axis_group *tensor_group = &r->grid.group[AXIS_TENSOR];
+        int64_t rows = (14 + tensor_group->ranks - 1) / tensor_group->ranks;
         placement place = r->grid.sequence ? place_shared() : place_replicate();
         table = adjoint_parameter(a, "table", rows, HIDDEN, place_shard(0));
-        embedding_layer e = {.table = table, .first = rows * r->grid.tensor_rank};
+        embedding_layer e = {.table = table, .first = rows * tensor_group->rank};
         e.positions = o->llama ? NULL : adjoint_parameter(a, "position table", SEQUENCE, HIDDEN, place);
         s.sum = layer_embedded(r, &e, &in, layer_embed(r, &e, &in));
     } else {
         int64_t first, count;
-        shard_rows(&first, &count, TOKENS, r->grid.sequence ? r->grid.tensor : 1, r->grid.tensor_rank);
+        recorder_part(&first, &count, &r->grid, AXIS_TENSOR, TOKENS);
+        count = r->grid.sequence ? count : TOKENS;
         s.sum = adjoint_input(a, "x", count, HIDDEN, r->grid.sequence ? place_shard(0) : place_replicate());
     }
     layer_block(r, &s, &b, &in);

@@ -14,13 +14,6 @@ op *append_op(compiled_program *out, phase when, const char *label, const op *li
     return made;
 }
 
-op_attributes append_along(const compiled *c, axis a)
-{
-    const grid *g = &c->options.grid;
-    return (op_attributes){
-        .axis = (uint8_t)a, .group_size = grid_group_size(g, a), .group_rank = grid_index(g, a), .owner = -1};
-}
-
 tensor *append_rows(compiled_program *out, tensor *of, int64_t first_row, int64_t rows)
 {
     tensor *v = pool_alloc(&out->pool, sizeof *v);

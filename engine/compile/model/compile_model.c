@@ -117,17 +117,13 @@ static recorder_grid ranks_around(const compile_options *o)
     chunk_map map = compile_chunks(o);
     bool folded = chunk_map_stage(map, map.stages * map.chunks - 1) == 0; /* the last chunk is where the first is */
     bool divided = compile_divides_vocabulary(o), apart = g->size[GRID_PIPELINE] > 1 && !divided;
-    recorder_grid around = {.tensor = g->size[GRID_TENSOR],
-                            .tensor_rank = g->at[GRID_TENSOR],
-                            .gradient = grid_group_size(g, AXIS_GRADIENT),
-                            .gradient_rank = grid_index(g, AXIS_GRADIENT),
-                            .kv = grid_group_size(g, AXIS_KV),
-                            .kv_rank = grid_index(g, AXIS_KV),
-                            .ends_apart = apart && !folded,
+    recorder_grid around = {.ends_apart = apart && !folded,
                             .ends_folded = apart && folded,
-                            .stages = divided ? g->size[GRID_PIPELINE] : 1,
-                            .stage = divided ? g->at[GRID_PIPELINE] : 0,
                             .sequence = o->sequence_parallel && g->size[GRID_TENSOR] > 1};
+    for (int a = 0; a < AXIS_COUNT; a++)
+        around.group[a] = grid_group(g, (axis)a);
+    if (!divided)
+        around.group[AXIS_VOCABULARY] = (axis_group){.ranks = 1};
     for (int i = 0; i < GRID_AXES; i++)
         around.divided |= (unsigned)(g->size[i] > 1 && axis_divides_activations(i)) << i;
     return around;

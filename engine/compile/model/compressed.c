@@ -76,7 +76,7 @@ static bool gathers(const compressed *q)
 static op_attributes attributes_of(const compressed *q, const parameter *p, int64_t *first, int64_t *rows)
 {
     const storage *s = &q->c->storage[p->number];
-    op_attributes at = append_along(q->c, AXIS_GRADIENT);
+    op_attributes at = recorder_along(&q->c->around, AXIS_GRADIENT);
     *first = s->own_first;
     *rows = s->own_rows;
     at.owner = s->owner;

@@ -185,7 +185,7 @@ static tensor *gram(const orthogonalisation *u, const matrix *m)
 {
     const parameter *p = u->of->s->of;
     bool rows = takes_rows(u, m);
-    op_attributes at = append_along(u->of->c, AXIS_TENSOR), kv = append_along(u->of->c, AXIS_KV);
+    op_attributes at = recorder_along(&u->of->c->around, AXIS_TENSOR), kv = recorder_along(&u->of->c->around, AXIS_KV);
     placement place = at.group_size > 1 ? place_partial() : place_replicate();
     bool copy = p->copied_from >= 0 && m->first >= p->copied_from && kv.group_rank > 0;
     tensor *part;
@@ -222,7 +222,8 @@ static void improve(const orthogonalisation *u, matrix *m, tensor *g, bool first
     }
     if (m->x->place.along[AXIS_COORDINATE_TENSOR].kind ==
         PLACE_SHARD) /* each rank uses the same matrix for its own rows */
-        p = make(u, &(op){.kind = OP_share, .in = {p}, .at = append_along(u->of->c, AXIS_TENSOR)}, 1)->out[0];
+        p = make(u, &(op){.kind = OP_share, .in = {p}, .at = recorder_along(&u->of->c->around, AXIS_TENSOR)}, 1)
+                ->out[0];
     m->x = make(u, &(op){.kind = OP_linear, .in = {m->x, p}}, 1)->out[0];
 }
 

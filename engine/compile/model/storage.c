@@ -167,7 +167,7 @@ static placements place_gradient(const compiled *c, const storage *s)
     if (!s->shard_gradient)
         return place;
     if (!parameter_has_copies(s->of, s->of->vector ? 0 : s->own_first, s->gradient->shape[0]))
-        place.along[AXIS_COORDINATES + AXIS_KV] = place_replicate();
+        place.along[AXIS_SLOT_KV] = place_replicate();
     return place_own(c, place, s->owner);
 }
 
@@ -283,9 +283,9 @@ static tensor *new_logits(compiled *c)
 {
     const compile_options *o = &c->options;
     int ranks = o->grid.size[GRID_TENSOR];
-    tensor *t =
-        new_input(c, "logits", o->compute, 2,
-                  (int64_t[]){o->decode_samples, decoder_vocabulary_rows(&o->shape, ranks, c->around.gradient)});
+    tensor *t = new_input(c, "logits", o->compute, 2,
+                          (int64_t[]){o->decode_samples,
+                                      decoder_vocabulary_rows(&o->shape, ranks, c->around.group[AXIS_GRADIENT].ranks)});
     if (ranks > 1)
         t->place.along[GRID_TENSOR] = place_shard(1);
     return t;

@@ -109,7 +109,7 @@ static void record_head(recorded *out, const compiled *c)
     head_pass h = layer_head(r, l, &in, out->input);
     out->output = h.statistics;
     recorder_turn(r);
-    int64_t shape[] = {out->output->shape[0] * r->grid.stages, out->output->shape[1]};
+    int64_t shape[] = {out->output->shape[0] * r->grid.group[AXIS_VOCABULARY].ranks, out->output->shape[1]};
     placements place = out->output->place;
     place.along[AXIS_COORDINATE_PIPELINE] = place_replicate();
     out->output_cotangent = recorder_input(r, "statistics", DTYPE_FP32, 2, shape, place);
@@ -328,7 +328,7 @@ static op *append_meeting(unroller *u, int kind, int microbatch)
                .microbatch = microbatch,
                .label = exchange_name(kind),
                .site = exchange_name(kind),
-               .at = append_along(u->c, AXIS_VOCABULARY)};
+               .at = recorder_along(&u->c->around, AXIS_VOCABULARY)};
     tensor *all = tensor_of(u, body, meetings[kind].all, microbatch), *own = NULL;
     like.at.rows = all->shape[0];
     like.at.replicate = kind != EXCHANGE_HIDDEN;

@@ -39,7 +39,7 @@ typedef struct update {
 
 static op_attributes along_gradient(const compiled *c, const parameter *p)
 {
-    op_attributes at = append_along(c, AXIS_GRADIENT);
+    op_attributes at = recorder_along(&c->around, AXIS_GRADIENT);
     at.rows = p->vector ? p->columns : p->rows;
     at.owner = c->storage[p->number].owner;
     return at;
@@ -124,7 +124,7 @@ static tensor *reduce_along(update *u, const parameter *p, axis a, int place, in
     tensor *d = u->gradient[p->number];
     bool scatters = a == AXIS_GRADIENT && u->c->options.zero > 0;
     op like = {.kind = scatters ? OP_reduce_scatter : OP_all_reduce, .in = {d}};
-    like.at = scatters ? along_gradient(u->c, p) : append_along(u->c, a);
+    like.at = scatters ? along_gradient(u->c, p) : recorder_along(&u->c->around, a);
     if (a == AXIS_KV)
         only_copies(&like.at, s, d);
     if (together > 1) {
@@ -139,7 +139,7 @@ static tensor *reduce_along(update *u, const parameter *p, axis a, int place, in
  * AXIS_COUNT: along none any more. Copies agree first, so that what is divided afterwards is the same on all of them. */
 static axis next_sum(const tensor *d, axis after)
 {
-    static const axis_gradients order[] = {AXIS_SUMS_COPIES, AXIS_SUMS_ALL};
+    static const axis_gradients order[] = {AXIS_SUMS_COPIES, AXIS_SUMS_REPLICAS};
     bool due = after == AXIS_COUNT;
     for (int i = 0; i < 2; i++)
         for (axis a = 0; a < AXIS_COUNT; a++) {
@@ -195,7 +195,7 @@ static void flush_bucket(update *u, axis a)
 /* In the order of sums, since one fills the buckets of later ones. */
 static void flush_buckets(update *u)
 {
-    static const axis_gradients order[] = {AXIS_SUMS_COPIES, AXIS_SUMS_ALL};
+    static const axis_gradients order[] = {AXIS_SUMS_COPIES, AXIS_SUMS_REPLICAS};
     for (int i = 0; i < 2; i++)
         for (axis a = 0; a < AXIS_COUNT; a++)
             if (axis_rows[a].gradients == order[i])
@@ -340,7 +340,7 @@ static tensor *append_norm(update *u)
         count_squares(u, c->model.parameters[i]);
     if (!u->counts)
         append(u->out, "norm/zero", &(op){.kind = OP_zero, .out = {bins}}, NULL);
-    op_attributes at = append_along(c, AXIS_GRID);
+    op_attributes at = recorder_along(&c->around, AXIS_GRID);
     if (at.group_size > 1)
         bins = append(u->out, "norm/reduce", &(op){.kind = OP_all_reduce, .in = {bins}, .at = at}, bins);
     op clip = {.kind = OP_clip, .in = {bins, c->inputs.scalars}};
@@ -357,7 +357,7 @@ void update_loss(compiled_program *out, const compiled *c)
         total = append(out, "loss/copy", &(op){.kind = OP_copy, .in = {c->results.loss}}, total);
     else
         append(out, "loss/zero", &(op){.kind = OP_zero, .out = {total}}, NULL);
-    op reduce = {.kind = OP_all_reduce, .in = {total}, .at = append_along(c, AXIS_GRID)};
+    op reduce = {.kind = OP_all_reduce, .in = {total}, .at = recorder_along(&c->around, AXIS_GRID)};
     if (reduce.at.group_size > 1)
         total = append(out, "loss/reduce", &reduce, total);
     operands_whole(total);

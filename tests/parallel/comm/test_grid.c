@@ -13,6 +13,8 @@ enum { MOST = 256 };
 static const int layouts[][GRID_AXES] = {{1, 1, 1, 1}, {2, 1, 1, 2}, {3, 1, 2, 1}, {2, 3, 4, 5},
                                          {1, 2, 1, 3}, {6, 1, 2, 2}, {1, 1, 7, 1}, {2, 2, 2, 2}};
 enum { LAYOUTS = sizeof layouts / sizeof *layouts };
+/* Ranks that divide the experts, which divide tensor x context x data. */
+static const int expert_blocks[LAYOUTS] = {1, 2, 3, 6, 2, 4, 7, 4};
 
 static grid make(const int size[GRID_AXES], int rank)
 {
@@ -52,6 +54,7 @@ static void axes_partition_the_ranks(void **state)
         for (axis a = 0; a < AXIS_COUNT; a++) {
             grid any = make(layouts[l], 0);
             any.block[AXIS_KV] = layouts[l][0] % 2 ? 1 : 2;
+            any.block[AXIS_EXPERT] = expert_blocks[l];
             int owner[MOST], members[MOST], again[MOST];
             for (int r = 0; r < any.ranks; r++)
                 owner[r] = -1;
@@ -92,10 +95,12 @@ static void the_table_says_who_is_where(void **state)
         {AXIS_TENSOR, 2, {16, 17}, 2},       {AXIS_CONTEXT, 2, {17, 19}, 4},
         {AXIS_SAMPLES, 3, {13, 17, 21}, 12}, {AXIS_GRADIENT, 6, {13, 15, 17, 19, 21, 23}, 12},
         {AXIS_PIPELINE, 3, {5, 17, 29}, 36}, {AXIS_TIE, 0, {0}, 36},
-        {AXIS_KV, 2, {16, 17}, 2},
+        {AXIS_KV, 2, {16, 17}, 2},           {AXIS_EXPERT, 4, {16, 17, 18, 19}, 12},
+        {AXIS_HOLDERS, 3, {13, 17, 21}, 12},
     };
     grid g = make((const int[]){2, 2, 3, 3}, 17);
     g.block[AXIS_KV] = 2;
+    g.block[AXIS_EXPERT] = 4;
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         int members[MOST];
         assert_int_equal(grid_members(members, &g, wanted[i].a), wanted[i].count);
@@ -106,6 +111,59 @@ static void the_table_says_who_is_where(void **state)
     grid last = grid_of(&g, 35);
     assert_int_equal(grid_index(&last, AXIS_TIE), 1);
     assert_int_equal(grid_member(&last, AXIS_TIE, 0), 11);
+}
+
+/* Whole experts, in order, on the ranks of a block; over all blocks each has one holder in each, at the same place. With blocks of
+ * one rank all hold the same, as of a dense model; with tensor ranks of their own they are other ranks than those of AXIS_GRADIENT. */
+static void holders_of_an_expert_are_strided(void **state)
+{
+    (void)state;
+    for (int l = 0; l < LAYOUTS; l++) {
+        grid any = make(layouts[l], 0);
+        int stage = any.ranks / any.size[GRID_PIPELINE], block = expert_blocks[l];
+        for (int alone = 0; alone < 2; alone++)
+            for (int r = 0; r < any.ranks; r++) {
+                grid g = grid_of(&any, r);
+                int members[MOST], size = alone ? 1 : block;
+                g.block[AXIS_EXPERT] = size;
+                assert_int_equal(grid_group_size(&g, AXIS_EXPERT), size);
+                assert_int_equal(grid_members(members, &g, AXIS_HOLDERS), stage / size);
+                assert_int_equal(grid_index(&g, AXIS_HOLDERS), r % stage / size);
+                for (int i = 0; i < stage / size; i++) {
+                    grid other = grid_of(&g, members[i]);
+                    assert_int_equal(members[i], r - r % stage + r % size + i * size);
+                    assert_int_equal(grid_index(&other, AXIS_EXPERT), grid_index(&g, AXIS_EXPERT));
+                }
+            }
+    }
+}
+
+/* A group's slots are those in which it has several ranks: of its coordinates, or its own. */
+static void groups_say_where_placements_are(void **state)
+{
+    (void)state;
+    grid g = make((const int[]){2, 1, 3, 1}, 3);
+    g.block[AXIS_EXPERT] = 3;
+    const axis_group data = grid_group(&g, AXIS_GRADIENT), context = grid_group(&g, AXIS_CONTEXT),
+                     holders = grid_group(&g, AXIS_HOLDERS), kv = grid_group(&g, AXIS_KV);
+    assert_true(data.ranks == 3 && data.rank == 1 && data.slots == 1u << AXIS_COORDINATE_DATA);
+    assert_true(context.ranks == 1 && context.rank == 0 && context.slots == 0);
+    assert_true(holders.ranks == 2 && holders.rank == 1 && holders.slots == 1u << AXIS_SLOT_HOLDERS);
+    assert_true(kv.ranks == 1 && kv.slots == 0);
+    g = make((const int[]){1, 1, 1, 3}, 1);
+    assert_true(grid_group(&g, AXIS_TIE).ranks == 0 && grid_group(&g, AXIS_TIE).rank == -1);
+    /* no two axes have a slot in common but by their coordinates, and every slot has a name */
+    unsigned used = 0;
+    for (axis a = 0; a < AXIS_COUNT; a++) {
+        unsigned own = axis_slots(a) >> AXIS_COORDINATES << AXIS_COORDINATES;
+        assert_true((own & used) == 0 && (own == 0) == (axis_rows[a].rule == AXIS_WHOLE));
+        used |= own;
+        for (int slot = AXIS_COORDINATES; slot < AXIS_SLOTS; slot++)
+            if (own >> slot & 1)
+                assert_string_equal(axis_slot_name(slot), axis_name(a));
+    }
+    assert_int_equal(used, (1u << AXIS_SLOTS) - (1u << AXIS_COORDINATES));
+    assert_string_equal(axis_slot_name(AXIS_COORDINATE_DATA), "data");
 }
 
 /* Context ranks see the same samples, and their gradients are sums: other ranks answer the two questions. */
@@ -136,7 +194,7 @@ static void rows_agree_with_the_coordinates(void **state)
         assert_int_equal(axis_coordinates[i].sums, tokens || axis_coordinates[i].divides == AXIS_DIVIDES_SAMPLES);
     }
     assert_true(axis_spans(AXIS_GRADIENT, GRID_CONTEXT) && !axis_spans(AXIS_SAMPLES, GRID_CONTEXT));
-    assert_int_equal(axis_rows[AXIS_GRADIENT].gradients, AXIS_SUMS_ALL);
+    assert_int_equal(axis_rows[AXIS_GRADIENT].gradients, AXIS_SUMS_REPLICAS);
     assert_false(axis_has_messages(AXIS_SAMPLES));
     for (axis a = 0; a < AXIS_COUNT; a++)
         for (axis b = 0; b < a; b++)
@@ -175,6 +233,8 @@ int main(void)
         cmocka_unit_test(ranks_run_tensor_context_data_pipeline),
         cmocka_unit_test(axes_partition_the_ranks),
         cmocka_unit_test(the_table_says_who_is_where),
+        cmocka_unit_test(holders_of_an_expert_are_strided),
+        cmocka_unit_test(groups_say_where_placements_are),
         cmocka_unit_test(context_ranks_sum_gradients_and_divide_no_samples),
         cmocka_unit_test(rows_agree_with_the_coordinates),
         cmocka_unit_test(a_layout_that_does_not_multiply_says_so_in_one_line),

@@ -1,0 +1,107 @@
+/* Gathers, scatters and sums that a layer records pass the adjoint test in float64 along every axis on which layers may record,
+ * and one of their backward pass that is left out fails it. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "tests/oracle/adjoint.h"
+
+enum { TOKENS = 10, HIDDEN = 6, RANKS = 3 }; /* which divide neither tokens nor rows */
+
+/* A layer whose tokens and weights are divided over the group: gathered, used, summed and scattered. */
+static void gathered(adjoint_rank *a, const void *options)
+{
+    (void)options;
+    recorder *r = &a->r;
+    int64_t first, count;
+    recorder_part(&first, &count, &r->grid, a->along, TOKENS);
+    tensor *x = adjoint_input(a, "x", count, HIDDEN, place_shard(0));
+    tensor *up = recorder_weight(r, adjoint_parameter(a, "up", 4, HIDDEN, place_shard(0)));
+    tensor *down = recorder_weight(r, adjoint_parameter(a, "down", HIDDEN, 4, place_shard(1)));
+    tensor *whole = record_all_gather(r, "gather", a->along, record_gelu(r, "gelu", x), TOKENS);
+    tensor *y = record_linear(r, "down", record_gelu(r, "other", record_linear(r, "up", whole, up, NULL)), down, NULL);
+    a->output = record_add(r, "sum", record_reduce_scatter(r, "scatter", a->along, y), x);
+}
+
+/* One that every rank has all tokens of: shared, used and summed. */
+static void summed(adjoint_rank *a, const void *options)
+{
+    (void)options;
+    recorder *r = &a->r;
+    tensor *x = record_gelu(r, "gelu", adjoint_input(a, "x", TOKENS, HIDDEN, place_replicate()));
+    tensor *up = recorder_weight(r, adjoint_parameter(a, "up", 4, HIDDEN, place_shard(0)));
+    tensor *down = recorder_weight(r, adjoint_parameter(a, "down", HIDDEN, 4, place_shard(1)));
+    tensor *h = record_gelu(r, "other", record_linear(r, "up", record_share(r, "share", a->along, x), up, NULL));
+    tensor *y = record_all_reduce(r, "reduce", a->along, record_linear(r, "down", h, down, NULL));
+    a->output = record_add(r, "sum", record_gelu(r, "third", y), x);
+}
+
+static const struct {
+    const char *name;
+    void (*record)(adjoint_rank *a, const void *options);
+    int collectives; /* of its backward pass, which gathers once more what it reads */
+} ALONG[] = {{"gather and scatter", gathered, 3}, {"share and sum", summed, 1}};
+enum { ALONG_COUNT = sizeof ALONG / sizeof *ALONG };
+
+static double worst_of(const adjoint_spec *s, char *why)
+{
+    adjoint *a = adjoint_open(s);
+    double worst = adjoint_worst(why, a);
+    adjoint_close(a);
+    return worst;
+}
+
+static void passes(adjoint_spec s)
+{
+    char why[256];
+    for (int how = RECOMPUTE_NONE; how <= RECOMPUTE_FULL; how++) {
+        s.recompute = (recompute)how;
+        s.split = how == RECOMPUTE_SELECTIVE;
+        double worst = worst_of(&s, why);
+        if (!(worst <= 1))
+            fail_msg("%d ranks along %s, recompute %d: %.3g times what is allowed; %s", s.ranks, axis_name(s.along),
+                     how, worst, why);
+    }
+}
+
+static void communication_passes_along_every_axis_of_layers(void **state)
+{
+    (void)state;
+    for (axis along = 0; along < AXIS_COUNT; along++)
+        for (int i = 0; i < ALONG_COUNT && axis_rows[along].layers; i++)
+            for (int ranks = 1; ranks <= RANKS; ranks++)
+                passes(
+                    (adjoint_spec){.name = ALONG[i].name, .record = ALONG[i].record, .along = along, .ranks = ranks});
+    assert_true(axis_rows[AXIS_TENSOR].layers && axis_rows[AXIS_CONTEXT].layers && axis_rows[AXIS_GRADIENT].layers);
+}
+
+/* Each collective of the backward pass in turn. */
+static void one_that_is_left_out_fails(void **state)
+{
+    (void)state;
+    for (axis along = 0; along < AXIS_COUNT; along++)
+        for (int i = 0; i < ALONG_COUNT && axis_rows[along].layers; i++) {
+            adjoint_spec s = {.name = ALONG[i].name, .record = ALONG[i].record, .along = along, .ranks = RANKS};
+            adjoint *a = adjoint_open(&s);
+            assert_int_equal(adjoint_collectives(a), ALONG[i].collectives);
+            adjoint_close(a);
+            s.leave_out = true;
+            for (s.skip = 0; s.skip < ALONG[i].collectives; s.skip++) {
+                char why[256];
+                if (worst_of(&s, why) <= 1)
+                    fail_msg("%s along %s: collective %d was left out, and nothing was noticed", s.name,
+                             axis_name(along), s.skip);
+            }
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(communication_passes_along_every_axis_of_layers),
+        cmocka_unit_test(one_that_is_left_out_fails),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -191,6 +191,7 @@ lint: ## includes, circles, callers, sizes, tables, raw CUDA forms, formatting, 
 	@tools/dependencies.sh lint
 	@tests/lint/sources.sh
 	@tests/lint/axes.sh
+	@tests/lint/pages.sh
 	@tests/cuda/lint_cuda.sh
 	@clang-format --dry-run -Werror $(filter %.c %.h,$(LINTED))
 	@printf '%s\n' $(filter-out tests/% kernels/cuda/%,$(filter %.c,$(LINTED))) | xargs -P $$(nproc) -n 4 \

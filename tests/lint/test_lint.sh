@@ -98,6 +98,8 @@ refuses a_long_script tools/sample.sh "$(yes : | head -n 601)" "tools/sample.sh 
 refuses an_excuse_without_need memory/tensor.c "$(printf 'const char *tensor_sample(void)\n{\n    return scanner_pattern(0);\n}\n')" \
     "scanner_pattern is excused and has no need of it"
 refuses raw_cuda kernels/cuda/reduce.cu '__shared__ float sample[4];' 'use SHARED' "tests/cuda/lint_cuda.sh kernels/cuda"
+refuses a_page_that_names_no_function sample.md 'See `planner_sample()`.' "planner_sample() is not in the sources" "$here/pages.sh $copy"
+refuses a_page_that_names_no_file sample.md 'See `engine/sample.c`.' "there is no engine/sample.c" "$here/pages.sh $copy"
 
 # the limits themselves pass
 body 80 >tests/memory/sample.c

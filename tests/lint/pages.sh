@@ -1,0 +1,23 @@
+#!/bin/bash
+# Pages stay true: each `function()` and each `folder/file` that a README, DESIGN or ADDING names within backquotes is in the
+# sources. Usage: tests/lint/pages.sh [TREE]
+set -u
+cd "${1:-$(dirname "$0")/../..}" || exit 1
+pages=$(find . \( -name build\* -o -name .git -o -name runs -o -name corpus \) -prune -o -name '*.md' ! -name BENCHMARKS.md -print)
+names=$(mktemp)
+trap 'rm -f "$names"' EXIT
+grep -rhoE '\b[a-z_][A-Za-z0-9_]*\(' memory kernels parallel layers models engine tools tests --include='*.[ch]' --include='*.cc' \
+    --include='*.cu' --include='*.cuh' --include='*.def' | tr -d '(' | sort -u >"$names"
+wrong=0
+for page in $pages; do
+    folder=$(dirname "$page")
+    for name in $(grep -oE '`[a-z_][A-Za-z0-9_]*\(\)`' "$page" | tr -d '`()' | sort -u); do
+        grep -qx "$name" "$names" || { echo "$page: $name() is not in the sources"; wrong=1; }
+    done
+    for path in $(grep -oE '`[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*\.(c|h|cc|cu|cuh|def|sh|awk|md|mk|html|yaml)`' "$page" | tr -d '`' | sort -u); do
+        case $path in */NAME.c | NAME.* | */FAMILY.c | test_*.c | *YYY*) continue ;; esac
+        [ -e "$path" ] || [ -e "$folder/$path" ] || [ -n "$(find . -path "./build*" -prune -o -path "*/$path" -print -quit)" ] ||
+            { echo "$page: there is no $path"; wrong=1; }
+    done
+done
+exit $wrong

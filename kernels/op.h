@@ -14,7 +14,7 @@
 #include "memory/status.h"
 #include "memory/tensor.h"
 
-enum { OP_MAX_IN = 6, OP_MAX_OUT = 5 };
+enum { OP_MAX_IN = 8, OP_MAX_OUT = 5 };
 
 typedef enum op_kind {
 #define OP(name, ...) OP_##name,
@@ -144,8 +144,8 @@ struct recorder;
 
 typedef struct op_row {
     const char *name, *formula, *in_names, *out_names;
-    uint8_t inplace_out[2], inplace_in[2]; /* pairs; a mask of 0 ends them */
-    uint8_t flags;
+    uint8_t takes[OP_MAX_OUT]; /* by output: a mask of the inputs whose storage it may take */
+    uint16_t flags;
     void (*infer)(op *o);
     op_cost (*cost)(const op *o);
     /* Given the op and the cotangents of its outputs (NULL where nothing flows back), record the gradient's ops. */

@@ -11,18 +11,22 @@ struct recorder;
 #include "kernels/ops.def"
 #undef OP
 
+_Static_assert(OP_MAX_IN <= 8, "a mask of inputs has eight bits");
+
 #define NONE                                                                                                           \
-    {0, 0},                                                                                                            \
     {                                                                                                                  \
-        0, 0                                                                                                           \
+        0                                                                                                              \
     }
 #define PAIR(out, mask)                                                                                                \
-    {out, 0},                                                                                                          \
     {                                                                                                                  \
-        mask, 0                                                                                                        \
+        [out] = (mask)                                                                                                 \
     }
-#define OP(name, formula, ins, outs, pairs, flags)                                                                     \
-    {#name, formula, ins, outs, pairs, flags, infer_##name, cost_##name, gradient_##name},
+#define PAIRS(...)                                                                                                     \
+    {                                                                                                                  \
+        __VA_ARGS__                                                                                                    \
+    }
+#define OP(name, formula, ins, outs, takes, flags)                                                                     \
+    {#name, formula, ins, outs, takes, flags, infer_##name, cost_##name, gradient_##name},
 const op_row op_rows[OP_COUNT] = {
 #include "kernels/ops.def"
 };

@@ -245,7 +245,7 @@ static bool keep(const recorder *r, const tensor *t)
     const op *o = t->producer;
     if (t->keep || !o)
         return true;
-    uint8_t flags = op_row_of(o)->flags;
+    unsigned flags = op_row_of(o)->flags;
     if (flags & OP_GATHER)
         return false;
     switch (r->recompute) {

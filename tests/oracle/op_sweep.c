@@ -41,10 +41,10 @@ static void try_type(op_sweep *s, op_kind kind, dtype type)
         if (s->gaps)
             try_mode(s, &s->strided, kind, type, variant,
                      &(op_case_mode){.in_place_out = -1, .threads = 1, .strided = true});
-        for (int pair = 0; pair < 2; pair++)
+        for (int j = 0; j < OP_MAX_OUT; j++)
             for (int i = 0; i < OP_MAX_IN; i++)
-                if (row->inplace_in[pair] >> i & 1 && !c.alias) {
-                    m.in_place_out = row->inplace_out[pair];
+                if (row->takes[j] >> i & 1 && !c.alias) {
+                    m.in_place_out = j;
                     m.in_place_in = i;
                     try_mode(s, &s->in_place, kind, type, variant, &m);
                 }

@@ -217,11 +217,11 @@ static void share_in_place(compiled_program *out)
     for (int i = 0; i < p->count; i++) {
         op *o = p->ops[i];
         const op_row *row = op_row_of(o);
-        for (int pair = 0; pair < 2 && row->inplace_in[pair]; pair++) {
-            tensor *y = o->out[row->inplace_out[pair]];
+        for (int j = 0; j < OP_MAX_OUT; j++) {
+            tensor *y = row->takes[j] ? o->out[j] : NULL;
             for (int k = 0; y && k < OP_MAX_IN; k++) {
                 /* x may itself be in another's storage: what counts is who holds the bytes now */
-                tensor *x = (row->inplace_in[pair] >> k & 1) && o->in[k] ? o->in[k] : NULL;
+                tensor *x = row->takes[j] >> k & 1 ? o->in[k] : NULL;
                 if (x && x->base && x->offset == 0 && tensor_bytes(bytes_of(x)) == tensor_bytes(x))
                     x = bytes_of(x);
                 if (x && may_take(o, wait_of, x, y)) {

@@ -107,7 +107,7 @@ define WRAPPING_PROGRAM
 $(call program,$1): $(1:%.c=$(BUILD)/%.o) $(BUILD)/tests/libtests.a $(BUILD)/libphalanx.a
 	@echo "link $$@"; $$(CXX) -fopenmp $$(SANITIZE) -o $$@ $$^ -lcmocka $$(LIBS)
 endef
-WRAPPING_SRC := $(foreach p,rank_faulty rank_mutants test_reductions,$(filter %/$p.c,$(PROGRAM_SRC)))
+WRAPPING_SRC := $(foreach p,rank_faulty rank_mutants test_reductions test_decoder,$(filter %/$p.c,$(PROGRAM_SRC)))
 $(foreach s,$(WRAPPING_SRC),$(eval $(call WRAPPING_PROGRAM,$s)))
 $(foreach s,$(filter-out $(WRAPPING_SRC),$(PROGRAM_SRC)),$(eval $(call TEST_PROGRAM,$s)))
 
@@ -152,6 +152,7 @@ $(BUILD)/tests/rank_mutants: LIBS += -Wl,--wrap=place_waits,--wrap=storage_descr
 
 # Reductions broken while a program is compiled.
 $(BUILD)/tests/test_reductions: LIBS += -Wl,--wrap=op_make
+$(BUILD)/tests/test_decoder: LIBS += -Wl,--wrap=shape_layer
 
 # The program finds its CUDA device beside itself, so they live in a folder of their own, and bin/ has a link.
 PREFIX  ?= /usr/local

@@ -24,8 +24,6 @@ typedef struct parameter_piece {
     int64_t row, column; /* where the rectangle starts in the rank's part */
 } parameter_piece;
 
-enum { PARAMETER_PIECES = 4 };
-
 typedef struct parameter {
     const char *name; /* "layer 3/attention/qkv" */
     int64_t rows, columns;
@@ -43,7 +41,7 @@ typedef struct parameter {
     /* Number of the parameter of this rank whose weight it is, with a gradient of its own that is added to the other's; -1: none.
      * So sums over micro-batches are the same whether the two are on one stage or apart. */
     int shares;
-    parameter_piece pieces[PARAMETER_PIECES];
+    parameter_piece *pieces; /* as many as names share the array; of the pool that has the parameter */
     int piece_count;
     /* In the stage's order of parameters: the same on every rank of the tensor group, whichever of them it lacks. Tables of
      * what belongs to parameters are indexed by it. */

@@ -17,7 +17,7 @@ tensor *layer_attention(recorder *r, const attention_layer *a, const layer_input
     if (a->q_norm)
         qkv = record_head_norm(r, "attention/head_norm", qkv, recorder_weight(r, a->q_norm),
                                recorder_weight(r, a->k_norm), &at);
-    if (in->rope_table)
+    if (a->rotary)
         qkv = record_rope(r, "attention/rope", qkv, in->positions, in->rope_table, &at);
     tensor *y; /* [tokens, heads head_size] */
     if (in->caches) {

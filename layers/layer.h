@@ -35,7 +35,8 @@ typedef struct attention_layer {
     const parameter *out_bias;      /* placed partial: the group's first rank has it, the others have NULL */
     int heads, kv_heads, head_size; /* this rank's */
     int window;
-    int index; /* among this rank's layers */
+    bool rotary; /* queries and keys are rotated by their positions */
+    int index;   /* among this rank's layers */
 } attention_layer;
 
 typedef struct mlp_layer {

@@ -1,6 +1,7 @@
 #include "models/decoder.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "memory/log.h"
@@ -9,210 +10,47 @@
 /* A vocabulary is padded by a 32nd, at most, to be divided evenly by those who share its gradient and its state. */
 enum { VOCABULARY_MULTIPLE = 64, VOCABULARY_PADDED = 32 };
 
+/* The standard deviation of initial weights. */
+#define DEVIATION 0.02f
+
 /* Everything the building of one parameter needs to know. */
 typedef struct builder {
     decoder *d;
     pool *pool;
     const decoder_layout *layout;
-    int layer, chunk, number;
-    int64_t hidden;
+    int layer;         /* -1: of none */
+    layer_shape shape; /* of `layer` */
+    int chunk, number, capacity;
     int tensor, rank;
-    float deviation, residual_deviation; /* of weights, and of those that end a residual branch (GPT-2) */
 } builder;
 
-static const char *slot_name(const builder *b, names_slot slot)
+static void enter_layer(builder *b, int layer)
 {
-    const char *format = names_format(b->d->shape.architecture, slot);
-    MUST(format, "architecture %s has no parameter in slot %d", shape_traits_of(b->d->shape.architecture)->name, slot);
-    const char *percent = strchr(format, '%');
-    if (!percent)
-        return format;
-    return pool_format(b->pool, "%.*s%d%s", (int)(percent - format), format, b->layer, percent + 2);
+    b->layer = layer;
+    b->shape = shape_layer(&b->d->shape, layer);
 }
 
-static parameter *add(builder *b, const char *name, int64_t rows, int64_t columns, bool vector, placement place)
+static void append_parameter(builder *b, parameter *p)
 {
-    parameter *p = pool_alloc(b->pool, sizeof *p);
-    p->name = b->layer >= 0 ? pool_format(b->pool, "layer %d/%s", b->layer, name) : name;
-    p->rows = rows;
-    p->columns = columns;
-    p->vector = vector;
-    p->of_block = b->layer >= 0;
-    p->place = place_along(AXIS_COORDINATE_TENSOR, b->tensor == 1 ? place_replicate() : place);
-    for (int i = 0; i < AXIS_COORDINATES; i++) {
-        if (b->layout->grid.divided >> i & 1)
-            p->place.along[i] = place_shared();
-        p->sums |= (unsigned)(p->place.along[i].kind == PLACE_SHARED) << i;
+    decoder *d = b->d;
+    if (d->parameter_count == b->capacity) {
+        int capacity = b->capacity ? 2 * b->capacity : 64;
+        parameter **longer = pool_alloc(b->pool, (size_t)capacity * sizeof *longer);
+        for (int i = 0; i < d->parameter_count; i++)
+            longer[i] = d->parameters[i];
+        d->parameters = longer;
+        b->capacity = capacity;
     }
-    p->decay = !vector;
-    p->init = vector ? INIT_ZERO : INIT_NORMAL;
-    p->deviation = b->deviation;
-    p->chunk = b->chunk;
-    p->number = b->number++;
-    p->copied_from = -1;
-    p->shares = -1;
-    b->d->parameters[b->d->parameter_count++] = p;
-    return p;
+    d->parameters[d->parameter_count++] = p;
 }
 
-/* A piece of a matrix (dims 2, as [out, in] whatever the file's order) or vector (dims 1: columns only). A matrix that is
- * all padding here has an empty one: every rank of a tensor group has the same matrices. */
-static void piece(builder *b, parameter *p, names_slot slot, int64_t global_rows, int64_t global_columns,
-                  int64_t start_row, int64_t start_column, int64_t rows, int64_t columns, int64_t row)
-{
-    if (p->vector && columns <= 0)
-        return;
-    rows = rows > 0 ? rows : 0;
-    columns = columns > 0 ? columns : 0;
-    MUST(p->piece_count < PARAMETER_PIECES, "%s: too many pieces", p->name);
-    parameter_piece *q = &p->pieces[p->piece_count++];
-    q->name = slot_name(b, slot);
-    if (p->vector) { /* a piece's place counts elements */
-        *q = (parameter_piece){.name = q->name,
-                               .dims = 1,
-                               .global = {global_columns},
-                               .start = {start_column},
-                               .size = {columns},
-                               .column = row};
-        return;
-    }
-    bool linear = slot != SLOT_EMBEDDING && slot != SLOT_POSITIONS && slot != SLOT_HEAD;
-    q->transposed = linear && names_transposed(b->d->shape.architecture);
-    q->dims = 2;
-    int64_t global[] = {global_rows, global_columns}, start[] = {start_row, start_column}, size[] = {rows, columns};
-    for (int i = 0; i < 2; i++) {
-        int from = q->transposed ? 1 - i : i;
-        q->global[i] = global[from];
-        q->start[i] = start[from];
-        q->size[i] = size[from];
-    }
-    q->row = row;
-}
+/* ---- what a rank has of a size ------------------------------------------------------------------------------- */
 
-/* A vector that is whole on this rank. */
-static const parameter *add_vector(builder *b, const char *name, int64_t count, placement place, names_slot slot,
-                                   parameter_init init)
-{
-    parameter *p = add(b, name, 1, count, true, place);
-    p->init = init;
-    piece(b, p, slot, 1, count, 0, 0, 1, count, 0);
-    return p;
-}
-
-static norm_layer build_norm(builder *b, const char *name, names_slot weight, names_slot bias)
-{
-    placement place = b->layout->grid.sequence ? place_shared() : place_replicate();
-    norm_layer n = {.weight = add_vector(b, name, b->hidden, place, weight, INIT_ONE)};
-    if (names_format(b->d->shape.architecture, bias))
-        n.bias = add_vector(b, pool_format(b->pool, "%s bias", name), b->hidden, place, bias, INIT_ZERO);
-    return n;
-}
-
-/* This rank's rows of q, k and v among the model's. */
-typedef struct head_split {
-    int heads, kv_heads;
-    int64_t q_first, kv_first; /* in heads */
-} head_split;
-
-static head_split split_heads(const builder *b)
-{
-    const model_shape *s = &b->d->shape;
-    head_split h = {.heads = s->heads / b->tensor, .kv_heads = s->kv_heads >= b->tensor ? s->kv_heads / b->tensor : 1};
-    h.q_first = (int64_t)h.heads * b->rank;
-    h.kv_first = (int64_t)s->kv_heads * b->rank / b->tensor;
-    return h;
-}
-
-/* q, k and v (weights or biases) of this rank, stacked; `width` is 1 row of a vector or the hidden size's columns. */
-static void qkv_pieces(builder *b, parameter *p, head_split h, bool bias)
-{
-    const model_shape *s = &b->d->shape;
-    int64_t d = s->head_size, q_all = s->heads * d, kv_all = s->kv_heads * d;
-    int64_t first[3] = {h.q_first * d, h.kv_first * d, h.kv_first * d};
-    int64_t count[3] = {h.heads * d, h.kv_heads * d, h.kv_heads * d};
-    int64_t base[3] = {0, q_all, q_all + kv_all}, all[3] = {q_all, kv_all, kv_all};
-    bool fused = names_format(s->architecture, SLOT_QKV) != NULL;
-    int64_t row = 0;
-    for (int i = 0; i < 3; i++) {
-        names_slot slot = fused ? (bias ? SLOT_QKV_BIAS : SLOT_QKV) : (names_slot)((bias ? SLOT_Q_BIAS : SLOT_Q) + i);
-        int64_t total = fused ? q_all + 2 * kv_all : all[i], start = first[i] + (fused ? base[i] : 0);
-        if (bias)
-            piece(b, p, slot, 1, total, 0, start, 1, count[i], row);
-        else
-            piece(b, p, slot, total, b->hidden, start, 0, count[i], b->hidden, row);
-        row += count[i];
-    }
-    if (b->layout->grid.group[AXIS_KV].ranks > 1) {
-        p->copied_from = count[0];
-        p->sums |= axis_slots(AXIS_KV);
-    }
-}
-
-/* The bias of a product whose partial sums are added: the group's first rank has it, the others only its number. */
-static const parameter *add_end_bias(builder *b, const char *name, names_slot slot)
-{
-    if (b->rank == 0)
-        return add_vector(b, name, b->hidden, place_partial(), slot, INIT_ZERO);
-    b->number++;
-    return NULL;
-}
-
-static attention_layer build_attention(builder *b)
-{
-    const model_shape *s = &b->d->shape;
-    head_split h = split_heads(b);
-    attention_layer a = {
-        .heads = h.heads, .kv_heads = h.kv_heads, .head_size = s->head_size, .window = (int)s->sliding_window};
-    int64_t d = s->head_size, rows = (h.heads + 2 * h.kv_heads) * d;
-    parameter *qkv = add(b, "attention/qkv", rows, b->hidden, false, place_shard(0));
-    qkv_pieces(b, qkv, h, false);
-    a.qkv = qkv;
-    if (shape_traits_of(s->architecture)->bias_qkv) {
-        parameter *bias = add(b, "attention/qkv bias", 1, rows, true, place_shard(0));
-        qkv_pieces(b, bias, h, true);
-        a.qkv_bias = bias;
-    }
-    if (shape_traits_of(s->architecture)->qk_norm) {
-        a.q_norm = add_vector(b, "attention/q norm", d, place_shared(), SLOT_Q_NORM, INIT_ONE);
-        a.k_norm = add_vector(b, "attention/k norm", d, place_shared(), SLOT_K_NORM, INIT_ONE);
-    }
-    parameter *out = add(b, "attention/out", b->hidden, h.heads * d, false, place_shard(1));
-    out->deviation = b->residual_deviation;
-    piece(b, out, SLOT_OUT, b->hidden, s->heads * d, 0, h.q_first * d, b->hidden, h.heads * d, 0);
-    a.out = out;
-    if (shape_traits_of(s->architecture)->bias_linear)
-        a.out_bias = add_end_bias(b, "attention/out bias", SLOT_OUT_BIAS);
-    return a;
-}
-
-static mlp_layer build_mlp(builder *b)
-{
-    const model_shape *s = &b->d->shape;
-    mlp_layer m = {.gated = shape_traits_of(s->architecture)->gated};
-    bool biased = shape_traits_of(s->architecture)->bias_linear;
-    int64_t width = (s->ffn_size + b->tensor - 1) / b->tensor; /* padded where it does not divide */
-    int64_t first = width * b->rank, real = s->ffn_size - first < width ? s->ffn_size - first : width;
-    parameter *up =
-        add(b, m.gated ? "mlp/gate up" : "mlp/up", (m.gated ? 2 : 1) * width, b->hidden, false, place_shard(0));
-    if (m.gated)
-        piece(b, up, SLOT_GATE, s->ffn_size, b->hidden, first, 0, real, b->hidden, 0);
-    piece(b, up, SLOT_UP, s->ffn_size, b->hidden, first, 0, real, b->hidden, m.gated ? width : 0);
-    m.up = up;
-    if (biased) {
-        parameter *bias = add(b, "mlp/up bias", 1, width, true, place_shard(0));
-        piece(b, bias, SLOT_UP_BIAS, 1, s->ffn_size, 0, first, 1, real, 0);
-        m.up_bias = bias;
-    }
-    parameter *down = add(b, "mlp/down", b->hidden, width, false, place_shard(1));
-    down->deviation = b->residual_deviation;
-    piece(b, down, SLOT_DOWN, b->hidden, s->ffn_size, 0, first, b->hidden, real, 0);
-    m.down = down;
-    if (biased)
-        m.down_bias = add_end_bias(b, "mlp/down bias", SLOT_DOWN_BIAS);
-    return m;
-}
-
-/* ---- the two ends of the model ------------------------------------------------------------------------------- */
+/* Elements along one side of a weight: this rank's, from `first` of the model's `all`. */
+typedef struct extent {
+    int64_t all, first, real, width; /* width: with padding. `real` is 0 or less where all is padding */
+    bool copied;                     /* other ranks have the same elements */
+} extent;
 
 static int64_t rounded_up(int64_t n, int64_t to)
 {
@@ -228,76 +66,240 @@ int64_t decoder_vocabulary_rows(const model_shape *shape, int ranks, int shards)
     return even - rows <= rows / VOCABULARY_PADDED ? even : rows;
 }
 
+/* Equal parts of `width` each: what part `index` has of `all`. */
+static extent padded_part(int64_t all, int64_t width, int64_t index)
+{
+    extent e = {.all = all, .first = width * index, .width = width};
+    e.real = all - e.first < width ? all - e.first : width;
+    return e;
+}
+
 /* Who divides the vocabulary: the tensor ranks, of one stage or of all. */
-static int64_t vocabulary_rows(const builder *b)
+static extent vocabulary_part(const builder *b)
 {
-    const axis_group *group = b->layout->grid.group;
-    return decoder_vocabulary_rows(&b->d->shape, b->tensor * group[AXIS_VOCABULARY].ranks, group[AXIS_GRADIENT].ranks);
+    const axis_group *group = b->layout->grid.group, *stages = &group[AXIS_VOCABULARY];
+    int64_t rows = decoder_vocabulary_rows(&b->d->shape, b->tensor * stages->ranks, group[AXIS_GRADIENT].ranks);
+    return padded_part(b->d->shape.vocab_size, rows, b->rank + b->tensor * stages->rank);
 }
 
-static int64_t vocabulary_first(const builder *b)
+/* Whole heads. */
+static extent heads_part(const builder *b, parts_extent heads)
 {
-    return vocabulary_rows(b) * (b->rank + b->tensor * b->layout->grid.group[AXIS_VOCABULARY].rank);
+    int64_t here = heads.count >= b->tensor ? heads.count / b->tensor : 1;
+    extent e = {.all = heads.count * heads.unit, .first = heads.count * b->rank / b->tensor * heads.unit};
+    e.real = e.width = here * heads.unit;
+    e.copied = heads.count < b->tensor;
+    return e;
 }
 
-static parameter *build_vocabulary(builder *b, const char *name, names_slot slot)
+static extent part_of(const builder *b, parts_size size, bool divided)
 {
-    const model_shape *s = &b->d->shape;
-    int64_t rows = vocabulary_rows(b), first = vocabulary_first(b);
-    int64_t real = s->vocab_size - first < rows ? s->vocab_size - first : rows;
-    parameter *p = add(b, name, rows, b->hidden, false, place_shard(0));
-    if (b->layout->grid.group[AXIS_VOCABULARY].ranks > 1)
-        p->place.along[AXIS_COORDINATE_PIPELINE] = place_shard(0);
-    piece(b, p, slot, s->vocab_size, b->hidden, first, 0, real, b->hidden, 0);
+    parts_extent e = parts_extent_of(size, &b->d->shape, &b->shape);
+    int64_t all = e.count * e.unit;
+    if (!divided)
+        return (extent){.all = all, .real = all, .width = all};
+    switch (e.rule) {
+    case PARTS_RULE_HEADS:
+        return heads_part(b, e);
+    case PARTS_RULE_PADDED:
+        return padded_part(all, (all + b->tensor - 1) / b->tensor, b->rank);
+    case PARTS_RULE_VOCABULARY:
+        return vocabulary_part(b);
+    case PARTS_RULE_WHOLE:
+        break;
+    }
+    MUST(0, "no weight is divided along size %d", (int)size);
+}
+
+/* ---- parameters ---------------------------------------------------------------------------------------------- */
+
+static const char *slot_name(const builder *b, parts_slot slot)
+{
+    const char *format = names_format(b->d->shape.architecture, slot);
+    MUST(format, "%s has no name for %s", shape_traits_of(b->d->shape.architecture)->name, parts_row_of(slot)->label);
+    const char *percent = strchr(format, '%');
+    if (!percent)
+        return format;
+    return pool_format(b->pool, "%.*s%d%s", (int)(percent - format), format, b->layer, percent + 2);
+}
+
+static placement placement_of(const builder *b, parts_divided divided)
+{
+    const placement places[] = {
+        [PARTS_ROWS] = place_shard(0),
+        [PARTS_COLUMNS] = place_shard(1),
+        [PARTS_STREAM] = b->layout->grid.sequence ? place_shared() : place_replicate(),
+        [PARTS_SHARED] = place_shared(),
+        [PARTS_FIRST_RANK] = place_partial(),
+    };
+    return b->tensor == 1 ? place_replicate() : places[divided];
+}
+
+/* A parameter without its pieces, like the weight that begins it. */
+static parameter *new_parameter(builder *b, const parts_row *row, const char *label)
+{
+    static const parameter_init inits[] = {INIT_NORMAL, INIT_NORMAL, INIT_ZERO, INIT_ONE};
+    parameter *p = pool_alloc(b->pool, sizeof *p);
+    p->name = b->layer >= 0 ? pool_format(b->pool, "layer %d/%s", b->layer, label) : label;
+    p->vector = row->columns == PARTS_SIZE_VECTOR;
+    p->of_block = b->layer >= 0;
+    p->place = place_along(AXIS_COORDINATE_TENSOR, placement_of(b, row->divided));
+    for (int i = 0; i < AXIS_COORDINATES; i++) {
+        if (b->layout->grid.divided >> i & 1)
+            p->place.along[i] = place_shared();
+        p->sums |= (unsigned)(p->place.along[i].kind == PLACE_SHARED) << i;
+    }
+    p->decay = row->decays;
+    p->init = inits[row->initial];
+    p->deviation = row->initial == PARTS_RESIDUAL ? DEVIATION / sqrtf(2.0f * (float)b->d->shape.layers) : DEVIATION;
+    p->chunk = b->chunk;
+    p->number = b->number++;
+    p->copied_from = -1;
+    p->shares = -1;
+    append_parameter(b, p);
     return p;
+}
+
+/* Where rows and columns of a weight lie in the tensor of its name. Its matrices are [out, in] here, whatever the file's order. */
+static void describe_piece(const builder *b, parameter_piece *q, parts_slot slot, extent rows, extent columns)
+{
+    names_span span = names_span_of(slot, &b->d->shape, &b->shape);
+    bool vector = parts_row_of(slot)->columns == PARTS_SIZE_VECTOR;
+    q->name = slot_name(b, slot);
+    q->dims = vector ? 1 : 2;
+    q->transposed = names_transposed(b->d->shape.architecture, slot);
+    int out = q->transposed, in = !out;
+    q->global[out] = span.rows;
+    q->start[out] = span.first + rows.first;
+    q->size[out] = rows.real > 0 ? rows.real : 0;
+    if (vector)
+        return;
+    q->global[in] = columns.all;
+    q->start[in] = columns.first;
+    q->size[in] = columns.real > 0 ? columns.real : 0;
+}
+
+/* Adds a weight to the rows (of a vector: elements) of its array. A vector has no piece where all is padding, a matrix an empty one:
+ * every rank of a tensor group has the same matrices. */
+static void stack_weight(const builder *b, parameter *p, parts_slot slot)
+{
+    const parts_row *row = parts_row_of(slot);
+    extent rows = part_of(b, row->rows, row->divided == PARTS_ROWS);
+    extent columns = part_of(b, row->columns, row->divided == PARTS_COLUMNS);
+    int64_t at = p->vector ? p->columns : p->rows;
+    if (!p->vector || rows.real > 0) {
+        parameter_piece *q = &p->pieces[p->piece_count++];
+        describe_piece(b, q, slot, rows, columns);
+        *(p->vector ? &q->column : &q->row) = at;
+    }
+    if (row->rows == PARTS_SIZE_VOCABULARY && b->layout->grid.group[AXIS_VOCABULARY].ranks > 1)
+        p->place.along[AXIS_COORDINATE_PIPELINE] = place_shard(0);
+    if (rows.copied && p->copied_from < 0) {
+        p->copied_from = at;
+        p->sums |= axis_slots(AXIS_KV);
+    }
+    p->rows = p->vector ? 1 : at + rows.width;
+    p->columns = p->vector ? at + rows.width : columns.width;
+}
+
+/* The array of the weights in `slots`, neighbours in parts.def, of which the layer has the first. */
+static parameter *build_array(builder *b, const parts_slot *slots, int count, const char *label)
+{
+    parameter *p = new_parameter(b, parts_row_of(slots[0]), label);
+    p->pieces = pool_alloc(b->pool, (size_t)count * sizeof *p->pieces);
+    for (int i = 0; i < count; i++)
+        stack_weight(b, p, slots[i]);
+    return p;
+}
+
+/* ---- places -------------------------------------------------------------------------------------------------- */
+
+/* Where in the struct of its place a weight's array goes. */
+#define STRUCT_EMBEDDING embedding_layer
+#define STRUCT_FIRST     embedding_layer
+#define STRUCT_BLOCK     block_layer
+#define STRUCT_LAST      loss_layer
+#define STRUCT_HEAD      loss_layer
+static const size_t members[SLOT_COUNT] = {
+#define PART(slot, place, member, ...) [SLOT_##slot] = offsetof(STRUCT_##place, member),
+#include "models/parts.def"
+};
+
+static parts_place place_of(int slot)
+{
+    return parts_row_of((parts_slot)slot)->place;
+}
+
+/* The array of a member, from those of its weights that there are. */
+static void build_member(builder *b, const parts_slot *slots, int count, void *into)
+{
+    const parts_row *row = parts_row_of(slots[0]);
+    const parameter **member = (const parameter **)(void *)((char *)into + members[slots[0]]);
+    if (row->divided == PARTS_FIRST_RANK && b->rank > 0)
+        b->number++; /* the other ranks have its number only */
+    else
+        *member = build_array(b, slots, count, row->label);
+}
+
+/* The weights of a place, into its struct, of the layer that the builder is in. */
+static void build_place(builder *b, parts_place place, void *into)
+{
+    for (int i = 0; i < SLOT_COUNT;) {
+        parts_slot slots[SLOT_COUNT];
+        int first = i, count = 0;
+        for (; i < SLOT_COUNT && place_of(i) == place_of(first) && members[i] == members[first]; i++)
+            if (place_of(i) == place && parts_in((parts_slot)i, &b->shape))
+                slots[count++] = (parts_slot)i;
+        if (count > 0)
+            build_member(b, slots, count, into);
+    }
+}
+
+static void build_block(builder *b, block_layer *block, int index)
+{
+    const layer_shape *l = &b->shape;
+    build_place(b, PARTS_AT_BLOCK, block);
+    block->attention.heads = (int)(part_of(b, PARTS_SIZE_QUERY, true).width / l->head_size);
+    block->attention.kv_heads = (int)(part_of(b, PARTS_SIZE_KEY_VALUE, true).width / l->head_size);
+    block->attention.head_size = l->head_size;
+    block->attention.window = (int)l->window;
+    block->attention.rotary = l->rope_theta > 0;
+    block->attention.index = index;
+    block->mlp.gated = l->traits >> TRAIT_GATED & 1;
+}
+
+static parameter *build_table(builder *b, parts_slot slot, const char *label)
+{
+    enter_layer(b, -1);
+    return build_array(b, &slot, 1, label);
 }
 
 static embedding_layer build_embedding(builder *b)
 {
-    b->layer = -1;
-    parameter *table = build_vocabulary(b, "embedding", SLOT_EMBEDDING);
+    parameter *table = build_table(b, SLOT_EMBEDDING, parts_row_of(SLOT_EMBEDDING)->label);
     if (b->d->shape.tied_embeddings && b->layout->grid.ends_apart)
         table->sums |= axis_slots(AXIS_TIE);
-    return (embedding_layer){.table = table, .first = vocabulary_first(b)};
-}
-
-static const parameter *build_positions(builder *b)
-{
-    const model_shape *s = &b->d->shape;
-    b->layer = -1;
-    if (!shape_traits_of(s->architecture)->learned_positions)
-        return NULL;
-    placement place = b->layout->grid.sequence ? place_shared() : place_replicate();
-    parameter *positions = add(b, "positions", s->max_sequence, b->hidden, false, place);
-    piece(b, positions, SLOT_POSITIONS, s->max_sequence, b->hidden, 0, 0, s->max_sequence, b->hidden, 0);
-    return positions;
-}
-
-static norm_layer build_last_norm(builder *b)
-{
-    b->layer = -1;
-    return build_norm(b, "final norm", SLOT_FINAL_NORM, SLOT_FINAL_NORM_BIAS);
+    return (embedding_layer){.table = table, .first = vocabulary_part(b).first};
 }
 
 /* A head that is tied is the embedding itself where one chunk has both and they are not divided. */
 static void build_head(builder *b, loss_layer *l, const parameter *embedding)
 {
-    const model_shape *s = &b->d->shape;
     const recorder_grid *g = &b->layout->grid;
-    int64_t rows = vocabulary_rows(b);
-    l->first = vocabulary_first(b);
-    int64_t real = s->vocab_size - l->first < rows ? s->vocab_size - l->first : rows;
-    l->count = real > 0 ? real : 0;
+    bool tied = b->d->shape.tied_embeddings;
+    extent rows = vocabulary_part(b);
+    l->first = rows.first;
+    l->count = rows.real > 0 ? rows.real : 0;
     l->chunk_tokens = b->layout->loss_tokens;
-    if (s->tied_embeddings && embedding && !g->ends_folded && g->group[AXIS_VOCABULARY].ranks == 1) {
+    if (tied && embedding && !g->ends_folded && g->group[AXIS_VOCABULARY].ranks == 1) {
         l->head = embedding;
         return;
     }
-    parameter *head = build_vocabulary(b, "head", s->tied_embeddings ? SLOT_EMBEDDING : SLOT_HEAD);
-    head->tied = s->tied_embeddings;
-    if (head->tied && embedding)
+    parameter *head = build_table(b, tied ? SLOT_EMBEDDING : SLOT_HEAD, parts_row_of(SLOT_HEAD)->label);
+    head->tied = tied;
+    if (tied && embedding)
         head->shares = embedding->number;
-    else if (head->tied)
+    else if (tied)
         head->sums |= axis_slots(AXIS_TIE);
     l->head = head;
 }
@@ -315,20 +317,37 @@ status decoder_check(const model_shape *s, int ranks)
     return STATUS_OK;
 }
 
+static void build_chunk(builder *b, decoder_chunk *chunk, const parameter **embedding, int *index)
+{
+    decoder *d = b->d;
+    if (chunk->embeds && !d->vocabulary) {
+        chunk->embedding = build_embedding(b);
+        *embedding = chunk->embedding.table;
+    }
+    enter_layer(b, -1);
+    if (chunk->embeds)
+        build_place(b, PARTS_AT_FIRST, &chunk->embedding);
+    chunk->blocks = pool_alloc(b->pool, (size_t)chunk->layers * sizeof(block_layer));
+    for (int i = 0; i < chunk->layers; i++) {
+        enter_layer(b, chunk->first_layer + i);
+        build_block(b, &chunk->blocks[i], (*index)++);
+    }
+    enter_layer(b, -1);
+    if (chunk->loses)
+        build_place(b, PARTS_AT_LAST, &chunk->loss);
+    if (chunk->loses && !d->vocabulary)
+        build_head(b, &chunk->loss, *embedding);
+}
+
 void decoder_open(decoder *d, pool *p, const model_shape *shape, const decoder_layout *layout)
 {
     *d = (decoder){.shape = *shape, .chunk_count = layout->chunk_count};
-    int layers = 0, index = 0;
-    for (int c = 0; c < layout->chunk_count; c++)
-        layers += layout->layers[c];
-    d->parameters = pool_alloc(p, (size_t)(layers * 12 + 8) * sizeof(parameter *));
     d->chunks = pool_alloc(p, (size_t)layout->chunk_count * sizeof(decoder_chunk));
-    builder b = {.d = d, .pool = p, .layout = layout, .hidden = shape->hidden_size};
+    builder b = {.d = d, .pool = p, .layout = layout};
     b.tensor = layout->grid.group[AXIS_TENSOR].ranks;
     b.rank = layout->grid.group[AXIS_TENSOR].rank;
-    b.deviation = 0.02f;
-    b.residual_deviation = 0.02f / sqrtf(2.0f * (float)shape->layers);
     const parameter *embedding = NULL;
+    int index = 0;
     if (layout->grid.group[AXIS_VOCABULARY].ranks > 1) {
         d->vocabulary = pool_alloc(p, sizeof *d->vocabulary);
         b.chunk = layout->chunk_count;
@@ -342,32 +361,11 @@ void decoder_open(decoder *d, pool *p, const model_shape *shape, const decoder_l
         chunk->layers = layout->layers[c];
         chunk->embeds = chunk->first_layer == 0;
         chunk->loses = chunk->first_layer + chunk->layers == layout->total_layers;
-        if (chunk->embeds && !d->vocabulary) {
-            chunk->embedding = build_embedding(&b);
-            embedding = chunk->embedding.table;
-        }
-        if (chunk->embeds)
-            chunk->embedding.positions = build_positions(&b);
-        chunk->blocks = pool_alloc(p, (size_t)chunk->layers * sizeof(block_layer));
-        for (int i = 0; i < chunk->layers; i++) {
-            block_layer *block = &chunk->blocks[i];
-            b.layer = chunk->first_layer + i;
-            block->norm1 = build_norm(&b, "norm 1", SLOT_NORM1, SLOT_NORM1_BIAS);
-            block->attention = build_attention(&b);
-            block->attention.index = index++;
-            block->norm2 = build_norm(&b, "norm 2", SLOT_NORM2, SLOT_NORM2_BIAS);
-            block->mlp = build_mlp(&b);
-        }
-        if (chunk->loses)
-            chunk->loss.norm = build_last_norm(&b);
-        if (chunk->loses && !d->vocabulary)
-            build_head(&b, &chunk->loss, embedding);
+        build_chunk(&b, chunk, &embedding, &index);
     }
-    if (d->vocabulary) {
-        b.chunk = layout->chunk_count;
-        b.layer = -1;
+    b.chunk = layout->chunk_count;
+    if (d->vocabulary)
         build_head(&b, &d->vocabulary->loss, embedding);
-    }
     d->numbers = b.number;
 }
 

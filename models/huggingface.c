@@ -6,66 +6,64 @@
 #include <string.h>
 
 #include "memory/log.h"
-
-/* Sets of architectures. */
-#define ONE(a) (1u << (a))
-#define GPT2   ONE(SHAPE_GPT2)
-#define QWEN   (ONE(SHAPE_QWEN2) | ONE(SHAPE_QWEN3))
-#define ROTARY (ONE(SHAPE_LLAMA) | ONE(SHAPE_MISTRAL) | QWEN)
-#define ALL    (GPT2 | ROTARY)
+#include "models/names.h"
 
 const char *const huggingface_token_keys[] = {"bos_token_id", "eos_token_id", "pad_token_id", NULL};
 
-/* The classes whose weights are those of the decoder with its head, and of the decoder alone. */
-static const struct {
-    const char *causal, *bare;
-} classes[SHAPE_ARCHITECTURES] = {
-    [SHAPE_GPT2] = {"GPT2LMHeadModel", "GPT2Model"},          [SHAPE_LLAMA] = {"LlamaForCausalLM", "LlamaModel"},
-    [SHAPE_MISTRAL] = {"MistralForCausalLM", "MistralModel"}, [SHAPE_QWEN2] = {"Qwen2ForCausalLM", "Qwen2Model"},
-    [SHAPE_QWEN3] = {"Qwen3ForCausalLM", "Qwen3Model"},
-};
+#define HAS(name)  UINT64_C(1) << TRAIT_##name
+#define WITH(name) UINT64_C(1) << KEY_##name
 
-/* Keys that must have one of these values, as JSON; absent or null is well. The first value is written. */
+/* Sets of keys: no architecture has all of them. UNREAD: a key that is written only, for it says nothing about the forward pass. */
+#define ALWAYS 0
+#define NEVER  UINT64_MAX
+#define UNREAD (UINT64_MAX - 1)
+
+enum { EVERY = FAMILY_COUNT };
+
+/* Keys that must have one of these values, as JSON, in the family's files (of EVERY one), where the architecture lacks the trait
+ * `unless`; absent or null is well. The first value is written for architectures with the key `written`. */
 static const struct {
-    unsigned of, write;
+    int family;
+    uint64_t unless, written;
     const char *key, *value[2];
 } demands[] = {
-    {ALL, 0, "quantization_config", {NULL}},
-    {GPT2, GPT2, "activation_function", {"\"gelu_new\"", "\"gelu_pytorch_tanh\""}},
-    {GPT2, GPT2, "scale_attn_weights", {"true"}},
-    {GPT2, GPT2, "scale_attn_by_inverse_layer_idx", {"false"}},
-    {GPT2, GPT2, "add_cross_attention", {"false"}},
-    {ROTARY, ROTARY, "hidden_act", {"\"silu\"", "\"swish\""}},
-    {ROTARY, 0, "partial_rotary_factor", {"1.0", "1"}},
-    /* Qwen2 has the bias by name. */
-    {ROTARY & ~ONE(SHAPE_QWEN2), ONE(SHAPE_LLAMA) | ONE(SHAPE_QWEN3), "attention_bias", {"false"}},
-    {ROTARY, ONE(SHAPE_LLAMA), "mlp_bias", {"false"}},
+    {EVERY, 0, NEVER, "quantization_config", {NULL}},
+    {FAMILY_GPT2, 0, ALWAYS, "activation_function", {"\"gelu_new\"", "\"gelu_pytorch_tanh\""}},
+    {FAMILY_GPT2, 0, ALWAYS, "scale_attn_weights", {"true"}},
+    {FAMILY_GPT2, 0, ALWAYS, "scale_attn_by_inverse_layer_idx", {"false"}},
+    {FAMILY_GPT2, 0, ALWAYS, "add_cross_attention", {"false"}},
+    {FAMILY_GPT2, UNREAD, ALWAYS, "attn_pdrop", {"0.0"}},
+    {FAMILY_LLAMA, 0, ALWAYS, "hidden_act", {"\"silu\"", "\"swish\""}},
+    {FAMILY_LLAMA, 0, NEVER, "partial_rotary_factor", {"1.0", "1"}},
+    /* An architecture that always has the bias has it without a key. */
+    {FAMILY_LLAMA, HAS(QKV_BIAS), WITH(ATTENTION_BIAS), "attention_bias", {"false"}},
+    {FAMILY_LLAMA, HAS(MLP_BIAS), WITH(MLP_BIAS), "mlp_bias", {"false"}},
 };
 
 typedef enum kind { INT, LONG, NUMBER } kind;
 
-/* Keys that are numbers. One that is absent (or null) is left 0 for the architectures in `may_lack`. */
+/* Keys that are numbers, by family; NULL: the family has no such key. One that is absent (or null) is refused for architectures
+ * with the key `needed`, else left 0. */
 static const struct {
-    unsigned of, may_lack;
-    const char *key;
-    kind kind;
     size_t offset;
+    kind kind;
+    uint64_t needed;
+    const char *keys[FAMILY_COUNT];
 } numbers[] = {
-    {ALL, 0, "vocab_size", LONG, offsetof(model_shape, vocab_size)},
-    {GPT2, 0, "n_layer", INT, offsetof(model_shape, layers)},
-    {GPT2, 0, "n_head", INT, offsetof(model_shape, heads)},
-    {GPT2, 0, "n_embd", LONG, offsetof(model_shape, hidden_size)},
-    {GPT2, 0, "n_positions", LONG, offsetof(model_shape, max_sequence)},
-    {GPT2, GPT2, "n_inner", LONG, offsetof(model_shape, ffn_size)},
-    {GPT2, GPT2, "layer_norm_epsilon", NUMBER, offsetof(model_shape, norm_epsilon)},
-    {ROTARY, 0, "num_hidden_layers", INT, offsetof(model_shape, layers)},
-    {ROTARY, 0, "num_attention_heads", INT, offsetof(model_shape, heads)},
-    {ROTARY, ONE(SHAPE_LLAMA), "num_key_value_heads", INT, offsetof(model_shape, kv_heads)},
-    {ROTARY, ROTARY & ~ONE(SHAPE_QWEN3), "head_dim", INT, offsetof(model_shape, head_size)},
-    {ROTARY, 0, "hidden_size", LONG, offsetof(model_shape, hidden_size)},
-    {ROTARY, 0, "intermediate_size", LONG, offsetof(model_shape, ffn_size)},
-    {ROTARY, 0, "max_position_embeddings", LONG, offsetof(model_shape, max_sequence)},
-    {ROTARY, ROTARY, "rms_norm_eps", NUMBER, offsetof(model_shape, norm_epsilon)},
+#define AT(member) offsetof(model_shape, member)
+    {AT(vocab_size), LONG, ALWAYS, {[FAMILY_GPT2] = "vocab_size", [FAMILY_LLAMA] = "vocab_size"}},
+    {AT(layers), INT, ALWAYS, {[FAMILY_GPT2] = "n_layer", [FAMILY_LLAMA] = "num_hidden_layers"}},
+    {AT(heads), INT, ALWAYS, {[FAMILY_GPT2] = "n_head", [FAMILY_LLAMA] = "num_attention_heads"}},
+    {AT(kv_heads), INT, WITH(NEEDS_KV_HEADS), {[FAMILY_LLAMA] = "num_key_value_heads"}},
+    {AT(head_size), INT, WITH(NEEDS_HEAD_SIZE), {[FAMILY_LLAMA] = "head_dim"}},
+    {AT(hidden_size), LONG, ALWAYS, {[FAMILY_GPT2] = "n_embd", [FAMILY_LLAMA] = "hidden_size"}},
+    {AT(max_sequence), LONG, ALWAYS, {[FAMILY_GPT2] = "n_positions", [FAMILY_LLAMA] = "max_position_embeddings"}},
+    {AT(ffn_size), LONG, NEVER, {[FAMILY_GPT2] = "n_inner"}},
+    {AT(ffn_size), LONG, ALWAYS, {[FAMILY_LLAMA] = "intermediate_size"}},
+    {AT(norm_epsilon), NUMBER, NEVER, {[FAMILY_GPT2] = "layer_norm_epsilon", [FAMILY_LLAMA] = "rms_norm_eps"}},
+    {AT(dropout), NUMBER, UNREAD, {[FAMILY_GPT2] = "embd_pdrop"}},
+    {AT(dropout), NUMBER, UNREAD, {[FAMILY_GPT2] = "resid_pdrop"}},
+#undef AT
 };
 
 enum { NUMBERS = sizeof numbers / sizeof *numbers, DEMANDS = sizeof demands / sizeof *demands };
@@ -105,11 +103,24 @@ static status refuse(const reader *r, const char *key, const json_t *value, cons
     return s;
 }
 
-static status check_demands(const reader *r, unsigned architecture)
+static bool has_keys(shape_architecture a, uint64_t keys)
+{
+    return (shape_traits_of(a)->keys & keys) == keys;
+}
+
+static bool is_demanded(int demand, shape_architecture a)
+{
+    int family = demands[demand].family;
+    return family == EVERY || names_of_family(a, (shape_family)family);
+}
+
+static status check_demands(const reader *r, shape_architecture a)
 {
     for (int i = 0; i < DEMANDS; i++) {
         const json_t *value = get(r->root, demands[i].key);
-        if (!value || !(demands[i].of & architecture))
+        if (!value || !is_demanded(i, a) || demands[i].unless == UNREAD)
+            continue;
+        if (demands[i].unless & shape_traits_of(a)->traits)
             continue;
         char *text = dump(value), why[128];
         bool good = false;
@@ -127,14 +138,13 @@ static status check_demands(const reader *r, unsigned architecture)
 
 static status read_numbers(const reader *r, model_shape *s)
 {
-    unsigned architecture = ONE(s->architecture);
     for (int i = 0; i < NUMBERS; i++) {
-        if (!(numbers[i].of & architecture))
+        const char *key = names_choose(s->architecture, numbers[i].keys);
+        if (!key || numbers[i].needed == UNREAD)
             continue;
-        const char *key = numbers[i].key;
         const json_t *value = get(r->root, key);
         char *into = (char *)s + numbers[i].offset;
-        if (!value && !(numbers[i].may_lack & architecture))
+        if (!value && has_keys(s->architecture, numbers[i].needed))
             return status_fail(STATUS_FAILED, "%s: %s is missing: a %s model needs it", r->path, key,
                                shape_traits_of(s->architecture)->name);
         if (!value)
@@ -165,20 +175,43 @@ static status read_bool(const reader *r, bool *out, const char *key, bool fallba
     return STATUS_OK;
 }
 
+/* "gpt2, llama and mistral": those with one of the keys; 0: all. */
+static char *list_architectures(uint64_t keys)
+{
+    char *text = must_strdup("");
+    int left = 0;
+    for (int a = 0; a < SHAPE_ARCHITECTURES; a++)
+        left += !keys || shape_traits_of((shape_architecture)a)->keys & keys;
+    for (int a = 0; a < SHAPE_ARCHITECTURES; a++) {
+        const shape_traits *row = shape_traits_of((shape_architecture)a);
+        if (keys && !(row->keys & keys))
+            continue;
+        char *longer = must_format("%s%s%s", text, row->name, --left > 1 ? ", " : left ? " and " : "");
+        free(text);
+        text = longer;
+    }
+    return text;
+}
+
 static status read_architecture(const reader *r, model_shape *s)
 {
     const json_t *type = json_object_get(r->root, "model_type"), *list = get(r->root, "architectures");
     if (!type)
         return status_fail(STATUS_FAILED, "%s: model_type is missing: is this a Hugging Face config.json?", r->path);
     s->architecture = shape_architecture_named(json_is_string(type) ? json_string_value(type) : "");
-    if (s->architecture == SHAPE_ARCHITECTURES)
-        return refuse(r, "model_type", type, "phalanx knows gpt2, llama, mistral, qwen2 and qwen3");
+    if (s->architecture == SHAPE_ARCHITECTURES) {
+        char *known = list_architectures(0), *why = must_format("phalanx knows %s", known);
+        status result = refuse(r, "model_type", type, why);
+        free(known);
+        free(why);
+        return result;
+    }
+    const shape_traits *row = shape_traits_of(s->architecture);
     const json_t *first = json_array_get(list, 0);
     const char *name = json_is_string(first) ? json_string_value(first) : "";
-    if (list && strcmp(name, classes[s->architecture].causal) != 0 &&
-        strcmp(name, classes[s->architecture].bare) != 0) {
+    if (list && strcmp(name, row->causal) != 0 && strcmp(name, row->bare) != 0) {
         char why[128];
-        snprintf(why, sizeof why, "phalanx reads %s", classes[s->architecture].causal);
+        snprintf(why, sizeof why, "phalanx reads %s", row->causal);
         return refuse(r, "architectures", list, why);
     }
     return STATUS_OK;
@@ -260,17 +293,17 @@ static status read_layer_types(const reader *r, model_shape *s, const json_t *ty
 
 static status read_window(const reader *r, model_shape *s)
 {
-    bool qwen = (QWEN & ONE(s->architecture)) != 0, use = true;
-    if (!qwen && s->architecture != SHAPE_MISTRAL)
+    bool by_layer = shape_has_key(s->architecture, KEY_LAYER_WINDOWS), use = true;
+    if (!by_layer && !shape_has_key(s->architecture, KEY_WINDOW))
         return STATUS_OK;
-    if (qwen)
+    if (by_layer)
         TRY(read_bool(r, &use, "use_sliding_window", false));
     const json_t *window = json_object_get(r->root, "sliding_window");
     if (use && window && !json_is_null(window) && !(json_is_integer(window) && json_integer_value(window) > 0))
         return refuse(r, "sliding_window", window, "it must be a number of tokens or null");
     s->sliding_window = !use ? 0 : window ? json_integer_value(window) : DEFAULT_WINDOW; /* of null: 0 */
     const json_t *types = get(r->root, "layer_types"), *below = get(r->root, "max_window_layers");
-    if (!qwen)
+    if (!by_layer)
         return STATUS_OK;
     if (types)
         return read_layer_types(r, s, types);
@@ -307,12 +340,13 @@ static status read_tokens(const reader *r, json_t *tokens)
 static status read_shape(const reader *r, model_shape *s)
 {
     TRY(read_architecture(r, s));
-    TRY(check_demands(r, ONE(s->architecture)));
+    TRY(check_demands(r, s->architecture));
     TRY(read_numbers(r, s));
-    TRY(read_bool(r, &s->tied_embeddings, "tie_word_embeddings", s->architecture == SHAPE_GPT2));
+    bool tied = shape_traits_of(s->architecture)->tied_embeddings;
+    TRY(read_bool(r, &s->tied_embeddings, "tie_word_embeddings", tied));
     if (s->norm_epsilon == 0)
-        s->norm_epsilon = s->architecture == SHAPE_GPT2 ? DEFAULT_LAYER_EPSILON : DEFAULT_RMS_EPSILON;
-    if (s->architecture != SHAPE_GPT2)
+        s->norm_epsilon = shape_has(s, TRAIT_LAYER_NORM) ? DEFAULT_LAYER_EPSILON : DEFAULT_RMS_EPSILON;
+    if (shape_has(s, TRAIT_ROTARY))
         TRY(read_rope(r, s));
     TRY(read_window(r, s));
     if (!s->head_size && s->hidden_size % s->heads)
@@ -358,36 +392,50 @@ status huggingface_parse(model_shape *shape, json_t **tokens, const char *text, 
 
 /* ---- writing ---- */
 
+/* Does config.json of the architecture say this size? */
+static bool has_number(shape_architecture a, size_t offset)
+{
+    for (int i = 0; i < NUMBERS; i++)
+        if (numbers[i].offset == offset && names_choose(a, numbers[i].keys))
+            return true;
+    return false;
+}
+
 /* Shapes that phalanx has and transformers' class of that name has not. */
 static status check_representable(const model_shape *s)
 {
     const char *name = shape_traits_of(s->architecture)->name;
-    bool windows = s->architecture == SHAPE_MISTRAL || (QWEN & ONE(s->architecture));
-    if (s->sliding_window && !windows)
+    const uint64_t windows = WITH(WINDOW) | WITH(LAYER_WINDOWS);
+    if (s->sliding_window && !(shape_traits_of(s->architecture)->keys & windows)) {
+        char *have = list_architectures(windows);
+        status result =
+            status_fail(STATUS_FAILED, "model.sliding_window is %lld: Hugging Face's %s has no window (%s have)",
+                        (long long)s->sliding_window, name, have);
+        free(have);
+        return result;
+    }
+    bool grouped = has_number(s->architecture, offsetof(model_shape, kv_heads));
+    bool sized = has_number(s->architecture, offsetof(model_shape, head_size));
+    if ((!grouped && s->kv_heads != s->heads) || (!sized && (int64_t)s->heads * s->head_size != s->hidden_size))
         return status_fail(
             STATUS_FAILED,
-            "model.sliding_window is %lld: Hugging Face's %s has no window (mistral, qwen2 and qwen3 have)",
-            (long long)s->sliding_window, name);
-    if (s->architecture == SHAPE_GPT2 &&
-        (s->kv_heads != s->heads || (int64_t)s->heads * s->head_size != s->hidden_size))
-        return status_fail(
-            STATUS_FAILED,
-            "Hugging Face's gpt2 needs kv_heads = heads and heads x head_size = hidden_size; the model has "
+            "Hugging Face's %s needs kv_heads = heads and heads x head_size = hidden_size; the model has "
             "%d, %d, %d and %lld",
-            s->kv_heads, s->heads, s->head_size, (long long)s->hidden_size);
+            name, s->kv_heads, s->heads, s->head_size, (long long)s->hidden_size);
     return STATUS_OK;
 }
 
 static void put_numbers(json_t *root, const model_shape *s)
 {
     for (int i = 0; i < NUMBERS; i++) {
-        if (!(numbers[i].of & ONE(s->architecture)))
+        const char *key = names_choose(s->architecture, numbers[i].keys);
+        if (!key)
             continue;
         const char *from = (const char *)s + numbers[i].offset;
         json_t *value = numbers[i].kind == NUMBER ? json_real(*(const double *)(const void *)from)
                         : numbers[i].kind == INT  ? json_integer(*(const int *)(const void *)from)
                                                   : json_integer(*(const int64_t *)(const void *)from);
-        json_object_set_new(root, numbers[i].key, value);
+        json_object_set_new(root, key, value);
     }
 }
 
@@ -414,10 +462,10 @@ static void put_rope(json_t *root, const model_shape *s)
 
 static void put_window(json_t *root, const model_shape *s)
 {
-    bool qwen = (QWEN & ONE(s->architecture)) != 0;
-    if (qwen || s->architecture == SHAPE_MISTRAL)
+    bool by_layer = shape_has_key(s->architecture, KEY_LAYER_WINDOWS);
+    if (by_layer || shape_has_key(s->architecture, KEY_WINDOW))
         json_object_set_new(root, "sliding_window", s->sliding_window ? json_integer(s->sliding_window) : json_null());
-    if (!qwen)
+    if (!by_layer)
         return;
     json_object_set_new(root, "use_sliding_window", json_boolean(s->sliding_window > 0));
     json_object_set_new(root, "max_window_layers", json_integer(s->sliding_window ? 0 : s->layers));
@@ -447,18 +495,14 @@ status huggingface_text(char **out, const model_shape *s, dtype type, const json
         [DTYPE_FP32] = "float32", [DTYPE_BF16] = "bfloat16", [DTYPE_FP16] = "float16", [DTYPE_FP64] = "float64"};
     TRY(check_representable(s));
     MUST(dtypes[type], "weights of type %s", dtype_name(type));
-    json_t *root = json_pack("{s:[s], s:s, s:s, s:b, s:b}", "architectures", classes[s->architecture].causal,
+    json_t *root = json_pack("{s:[s], s:s, s:s, s:b, s:b}", "architectures", shape_traits_of(s->architecture)->causal,
                              "model_type", shape_traits_of(s->architecture)->name, "torch_dtype", dtypes[type],
                              "tie_word_embeddings", s->tied_embeddings, "use_cache", 1);
     put_numbers(root, s);
     for (int i = 0; i < DEMANDS; i++)
-        if (demands[i].write & ONE(s->architecture))
+        if (is_demanded(i, s->architecture) && has_keys(s->architecture, demands[i].written))
             json_object_set_new(root, demands[i].key, parse_constant(demands[i].value[0]));
-    if (s->architecture == SHAPE_GPT2) {
-        json_object_set_new(root, "embd_pdrop", json_real(s->dropout));
-        json_object_set_new(root, "resid_pdrop", json_real(s->dropout));
-        json_object_set_new(root, "attn_pdrop", json_real(0));
-    } else
+    if (shape_has(s, TRAIT_ROTARY))
         put_rope(root, s);
     put_window(root, s);
     /* An absent key would mean the class's own default, an id that may be none of this vocabulary's. */

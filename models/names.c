@@ -6,148 +6,126 @@
 
 #include "memory/log.h"
 
-enum { GPT2, LLAMA, FAMILIES };
+typedef struct naming {
+    shape_family base;
+    const char *prefix;
+    bool transposed;
+} naming;
 
-#define H "transformer.h.%d."
-#define L "model.layers.%d."
-
-static const char *const formats[SLOT_COUNT][FAMILIES] = {
-    [SLOT_EMBEDDING] = {"transformer.wte.weight", "model.embed_tokens.weight"},
-    [SLOT_POSITIONS] = {"transformer.wpe.weight", NULL},
-    [SLOT_NORM1] = {H "ln_1.weight", L "input_layernorm.weight"},
-    [SLOT_NORM1_BIAS] = {H "ln_1.bias", NULL},
-    [SLOT_Q] = {NULL, L "self_attn.q_proj.weight"},
-    [SLOT_K] = {NULL, L "self_attn.k_proj.weight"},
-    [SLOT_V] = {NULL, L "self_attn.v_proj.weight"},
-    [SLOT_QKV] = {H "attn.c_attn.weight", NULL},
-    [SLOT_Q_BIAS] = {NULL, L "self_attn.q_proj.bias"},
-    [SLOT_K_BIAS] = {NULL, L "self_attn.k_proj.bias"},
-    [SLOT_V_BIAS] = {NULL, L "self_attn.v_proj.bias"},
-    [SLOT_QKV_BIAS] = {H "attn.c_attn.bias", NULL},
-    [SLOT_Q_NORM] = {NULL, L "self_attn.q_norm.weight"},
-    [SLOT_K_NORM] = {NULL, L "self_attn.k_norm.weight"},
-    [SLOT_OUT] = {H "attn.c_proj.weight", L "self_attn.o_proj.weight"},
-    [SLOT_OUT_BIAS] = {H "attn.c_proj.bias", NULL},
-    [SLOT_NORM2] = {H "ln_2.weight", L "post_attention_layernorm.weight"},
-    [SLOT_NORM2_BIAS] = {H "ln_2.bias", NULL},
-    [SLOT_GATE] = {NULL, L "mlp.gate_proj.weight"},
-    [SLOT_UP] = {H "mlp.c_fc.weight", L "mlp.up_proj.weight"},
-    [SLOT_UP_BIAS] = {H "mlp.c_fc.bias", NULL},
-    [SLOT_DOWN] = {H "mlp.c_proj.weight", L "mlp.down_proj.weight"},
-    [SLOT_DOWN_BIAS] = {H "mlp.c_proj.bias", NULL},
-    [SLOT_FINAL_NORM] = {"transformer.ln_f.weight", "model.norm.weight"},
-    [SLOT_FINAL_NORM_BIAS] = {"transformer.ln_f.bias", NULL},
-    [SLOT_HEAD] = {"lm_head.weight", "lm_head.weight"},
+static const naming families[FAMILY_COUNT] = {
+#define FAMILY(name, base, prefix, transposed) [FAMILY_##name] = {FAMILY_##base, prefix, transposed},
+#include "models/architectures.def"
 };
 
-const char *names_format(shape_architecture architecture, names_slot slot)
+const char *names_choose(shape_architecture architecture, const char *const names[FAMILY_COUNT])
 {
-    const shape_traits *traits = shape_traits_of(architecture);
-    if ((slot == SLOT_Q_NORM || slot == SLOT_K_NORM) && !traits->qk_norm)
-        return NULL;
-    if (slot >= SLOT_Q_BIAS && slot <= SLOT_QKV_BIAS && !traits->bias_qkv)
-        return NULL;
-    return formats[slot][architecture == SHAPE_GPT2 ? GPT2 : LLAMA];
+    shape_family f = shape_traits_of(architecture)->family;
+    while (!names[f] && families[f].base != f)
+        f = families[f].base;
+    return names[f];
 }
 
-bool names_transposed(shape_architecture architecture)
+bool names_of_family(shape_architecture architecture, shape_family family)
 {
-    return architecture == SHAPE_GPT2;
+    shape_family f = shape_traits_of(architecture)->family;
+    while (f != family && families[f].base != f)
+        f = families[f].base;
+    return f == family;
+}
+
+const char *names_format(shape_architecture architecture, parts_slot slot)
+{
+    return names_choose(architecture, parts_row_of(slot)->names);
+}
+
+bool names_transposed(shape_architecture architecture, parts_slot slot)
+{
+    const parts_row *row = parts_row_of(slot);
+    bool matrix = row->columns != PARTS_SIZE_VECTOR && row->place == PARTS_AT_BLOCK;
+    return matrix && families[shape_traits_of(architecture)->family].transposed;
 }
 
 const char *names_prefix(shape_architecture architecture)
 {
-    return architecture == SHAPE_GPT2 ? "transformer." : "model.";
+    return families[shape_traits_of(architecture)->family].prefix;
+}
+
+/* ---- several weights in one tensor ---- */
+
+static bool same_name(shape_architecture a, parts_slot x, parts_slot y)
+{
+    const char *name = names_format(a, x), *other = names_format(a, y);
+    return name && other && !strcmp(name, other);
+}
+
+/* The weight before (step -1) or after it (1) in the tensor of its name, or SLOT_COUNT. */
+static parts_slot find_neighbour(parts_slot slot, int step, const model_shape *s, const layer_shape *l)
+{
+    int i = (int)slot + step;
+    while (i >= 0 && i < SLOT_COUNT && !parts_in((parts_slot)i, l))
+        i += step;
+    bool one = i >= 0 && i < SLOT_COUNT && same_name(s->architecture, slot, (parts_slot)i);
+    return one ? (parts_slot)i : SLOT_COUNT;
+}
+
+names_span names_span_of(parts_slot slot, const model_shape *s, const layer_shape *l)
+{
+    names_span span = {0, parts_length(parts_row_of(slot)->rows, s, l)};
+    for (parts_slot i = slot; (i = find_neighbour(i, -1, s, l)) != SLOT_COUNT;)
+        span.first += parts_length(parts_row_of(i)->rows, s, l);
+    for (parts_slot i = slot; (i = find_neighbour(i, 1, s, l)) != SLOT_COUNT;)
+        span.rows += parts_length(parts_row_of(i)->rows, s, l);
+    span.rows += span.first;
+    return span;
 }
 
 /* ---- all parameters of a shape ---- */
 
-typedef enum width {
-    NONE,
-    HIDDEN,
-    VOCABULARY,
-    POSITIONS,
-    QUERY,
-    KEY_VALUE,
-    QUERY_KEY_VALUE,
-    ONE_HEAD,
-    FFN,
-    WIDTHS
-} width;
+typedef struct tensor_list {
+    names_tensor *tensors;
+    int count, capacity;
+} tensor_list;
 
-/* [out, in] of every slot; a vector has no `in`. */
-static const width widths[SLOT_COUNT][2] = {
-    [SLOT_EMBEDDING] = {VOCABULARY, HIDDEN},
-    [SLOT_POSITIONS] = {POSITIONS, HIDDEN},
-    [SLOT_NORM1] = {HIDDEN},
-    [SLOT_NORM1_BIAS] = {HIDDEN},
-    [SLOT_Q] = {QUERY, HIDDEN},
-    [SLOT_K] = {KEY_VALUE, HIDDEN},
-    [SLOT_V] = {KEY_VALUE, HIDDEN},
-    [SLOT_QKV] = {QUERY_KEY_VALUE, HIDDEN},
-    [SLOT_Q_BIAS] = {QUERY},
-    [SLOT_K_BIAS] = {KEY_VALUE},
-    [SLOT_V_BIAS] = {KEY_VALUE},
-    [SLOT_QKV_BIAS] = {QUERY_KEY_VALUE},
-    [SLOT_Q_NORM] = {ONE_HEAD},
-    [SLOT_K_NORM] = {ONE_HEAD},
-    [SLOT_OUT] = {HIDDEN, QUERY},
-    [SLOT_OUT_BIAS] = {HIDDEN},
-    [SLOT_NORM2] = {HIDDEN},
-    [SLOT_NORM2_BIAS] = {HIDDEN},
-    [SLOT_GATE] = {FFN, HIDDEN},
-    [SLOT_UP] = {FFN, HIDDEN},
-    [SLOT_UP_BIAS] = {FFN},
-    [SLOT_DOWN] = {HIDDEN, FFN},
-    [SLOT_DOWN_BIAS] = {HIDDEN},
-    [SLOT_FINAL_NORM] = {HIDDEN},
-    [SLOT_FINAL_NORM_BIAS] = {HIDDEN},
-    [SLOT_HEAD] = {VOCABULARY, HIDDEN},
-};
-
-static bool in_layer(names_slot slot)
+static void append_tensor(tensor_list *to, const model_shape *s, parts_slot slot, int layer)
 {
-    return slot >= SLOT_NORM1 && slot <= SLOT_DOWN_BIAS;
-}
-
-static void describe(names_tensor *t, const model_shape *s, names_slot slot, int layer)
-{
-    int64_t heads = (int64_t)s->heads * s->head_size, kv = (int64_t)s->kv_heads * s->head_size;
-    const int64_t size[WIDTHS] = {
-        [HIDDEN] = s->hidden_size,
-        [VOCABULARY] = s->vocab_size,
-        [POSITIONS] = s->max_sequence,
-        [QUERY] = heads,
-        [KEY_VALUE] = kv,
-        [QUERY_KEY_VALUE] = heads + 2 * kv,
-        [ONE_HEAD] = s->head_size,
-        [FFN] = s->ffn_size,
-    };
-    const char *format = names_format(s->architecture, slot), *percent = strchr(format, '%');
-    *t = (names_tensor){.slot = slot, .layer = layer, .dims = widths[slot][1] == NONE ? 1 : 2};
+    layer_shape l = shape_layer(s, layer);
+    if (!parts_in(slot, &l) || find_neighbour(slot, -1, s, &l) != SLOT_COUNT)
+        return;
+    if (to->count == to->capacity) {
+        to->capacity = to->capacity ? 2 * to->capacity : 64;
+        to->tensors = must_realloc(to->tensors, (unsigned long)to->capacity * sizeof *to->tensors);
+    }
+    const parts_row *row = parts_row_of(slot);
+    const char *format = names_format(s->architecture, slot);
+    MUST(format, "%s has no name for %s", shape_traits_of(s->architecture)->name, row->label);
+    const char *percent = strchr(format, '%');
+    names_tensor *t = &to->tensors[to->count++];
+    *t = (names_tensor){.slot = slot, .layer = layer, .dims = row->columns == PARTS_SIZE_VECTOR ? 1 : 2};
     t->name =
         percent ? must_format("%.*s%d%s", (int)(percent - format), format, layer, percent + 2) : must_strdup(format);
-    bool swap = t->dims == 2 && in_layer(slot) && names_transposed(s->architecture);
-    for (int i = 0; i < t->dims; i++)
-        t->shape[i] = size[widths[slot][swap ? 1 - i : i]];
+    bool swap = names_transposed(s->architecture, slot);
+    t->shape[swap] = names_span_of(slot, s, &l).rows;
+    if (t->dims == 2)
+        t->shape[!swap] = parts_length(row->columns, s, &l);
 }
 
-names_tensor *names_list(int *count, const model_shape *shape)
+names_tensor *names_list(int *count, const model_shape *s)
 {
-    names_tensor *list = must_calloc((unsigned long)SLOT_COUNT * ((unsigned long)shape->layers + 1), sizeof *list);
-    int n = 0;
-    for (int slot = 0; slot < SLOT_COUNT; slot++) {
-        if (slot == SLOT_NORM1) /* the layers come one after the other, between the two ends */
-            for (int layer = 0; layer < shape->layers; layer++)
-                for (int inner = slot; in_layer((names_slot)inner); inner++)
-                    if (names_format(shape->architecture, (names_slot)inner))
-                        describe(&list[n++], shape, (names_slot)inner, layer);
-        bool wanted = !in_layer((names_slot)slot) && !(slot == SLOT_HEAD && shape->tied_embeddings);
-        if (wanted && names_format(shape->architecture, (names_slot)slot))
-            describe(&list[n++], shape, (names_slot)slot, -1);
+    tensor_list all = {0};
+    int slot = 0;
+    while (slot < SLOT_COUNT) {
+        int end = slot; /* the layers come one after the other, between the two ends */
+        while (end < SLOT_COUNT && parts_row_of((parts_slot)end)->place == PARTS_AT_BLOCK)
+            end++;
+        for (int layer = 0; layer < s->layers && end > slot; layer++)
+            for (int i = slot; i < end; i++)
+                append_tensor(&all, s, (parts_slot)i, layer);
+        if (end == slot)
+            append_tensor(&all, s, (parts_slot)end++, -1);
+        slot = end;
     }
-    *count = n;
-    return list;
+    *count = all.count;
+    return all.tensors;
 }
 
 void names_free(names_tensor *list, int count)

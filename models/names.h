@@ -1,59 +1,39 @@
-/* Hugging Face's names of parameters: one table, a row for every place in the decoder, a column for every family.
+/* Names of parameters in checkpoints and in Hugging Face's files: those of parts.def in the family of an architecture.
  *
- * A name with "%d" takes the layer. A NULL says that the family has no such parameter.
+ * A name with "%d" takes the layer.
  */
 #ifndef PHALANX_MODELS_NAMES_H
 #define PHALANX_MODELS_NAMES_H
 
-#include "models/shape.h"
+#include "models/parts.h"
 
-typedef enum names_slot {
-    SLOT_EMBEDDING,
-    SLOT_POSITIONS,
-    SLOT_NORM1,
-    SLOT_NORM1_BIAS,
-    SLOT_Q,
-    SLOT_K,
-    SLOT_V,
-    SLOT_QKV, /* one tensor for the three */
-    SLOT_Q_BIAS,
-    SLOT_K_BIAS,
-    SLOT_V_BIAS,
-    SLOT_QKV_BIAS,
-    SLOT_Q_NORM,
-    SLOT_K_NORM,
-    SLOT_OUT,
-    SLOT_OUT_BIAS,
-    SLOT_NORM2,
-    SLOT_NORM2_BIAS,
-    SLOT_GATE,
-    SLOT_UP,
-    SLOT_UP_BIAS,
-    SLOT_DOWN,
-    SLOT_DOWN_BIAS,
-    SLOT_FINAL_NORM,
-    SLOT_FINAL_NORM_BIAS,
-    SLOT_HEAD,
-    SLOT_COUNT,
-} names_slot;
-
-/* NULL where the architecture has no such parameter. */
-const char *names_format(shape_architecture architecture, names_slot slot);
+/* The one of `names` that is the architecture's: its family's, or where that has none its base's. NULL: none. */
+const char *names_choose(shape_architecture architecture, const char *const names[FAMILY_COUNT]);
+/* Is the family the architecture's, or a base of it? */
+bool names_of_family(shape_architecture architecture, shape_family family);
+/* NULL where the family has none, for it has no such parameter. */
+const char *names_format(shape_architecture architecture, parts_slot slot);
 /* Hugging Face's own prefix of everything but the head: "transformer.", "model.". Files of the bare model lack it. */
 const char *names_prefix(shape_architecture architecture);
-/* Are the architecture's linear weights stored [in, out] (GPT-2's Conv1D) and not [out, in]? */
-bool names_transposed(shape_architecture architecture);
+/* Are matrices of this slot stored [in, out] (GPT-2's Conv1D) and not [out, in]? */
+bool names_transposed(shape_architecture architecture, parts_slot slot);
+
+/* Where a weight lies in the tensor of its name: rows (of a vector: elements) `first` and on, of `rows`. */
+typedef struct names_span {
+    int64_t first, rows;
+} names_span;
+names_span names_span_of(parts_slot slot, const model_shape *shape, const layer_shape *layer);
 
 /* One parameter of a model as its files have it. */
 typedef struct names_tensor {
     char *name;
-    names_slot slot;
-    int layer; /* -1: of no layer */
+    parts_slot slot; /* the first of those that it holds */
+    int layer;       /* -1: of no layer */
     int dims;
     int64_t shape[2]; /* in the file's order: transposed where names_transposed says so */
 } names_tensor;
 
-/* Every parameter that the files of a model of this shape hold, in the model's order; a tied head is none. The list is
+/* Every parameter that the files of a model of this shape hold, in the model's order; a tied head is not among them. The list is
  * the caller's until names_free. */
 names_tensor *names_list(int *count, const model_shape *shape);
 void names_free(names_tensor *list, int count);

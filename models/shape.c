@@ -6,29 +6,21 @@
 #include "memory/log.h"
 
 static const shape_traits traits[SHAPE_ARCHITECTURES] = {
-    [SHAPE_GPT2] = {.name = "gpt2",
-                    .norm = SHAPE_LAYER_NORM,
-                    .learned_positions = true,
-                    .bias_qkv = true,
-                    .bias_linear = true,
-                    .tied_embeddings = true,
-                    .norm_epsilon = 1e-5,
-                    .rope_theta = 10000},
-    [SHAPE_LLAMA] = {.name = "llama", .norm = SHAPE_RMS_NORM, .gated = true, .norm_epsilon = 1e-5, .rope_theta = 10000},
-    [SHAPE_MISTRAL] =
-        {.name = "mistral", .norm = SHAPE_RMS_NORM, .gated = true, .norm_epsilon = 1e-5, .rope_theta = 10000},
-    [SHAPE_QWEN2] = {.name = "qwen2",
-                     .norm = SHAPE_RMS_NORM,
-                     .gated = true,
-                     .bias_qkv = true,
-                     .norm_epsilon = 1e-6,
-                     .rope_theta = 1000000},
-    [SHAPE_QWEN3] = {.name = "qwen3",
-                     .norm = SHAPE_RMS_NORM,
-                     .gated = true,
-                     .qk_norm = true,
-                     .norm_epsilon = 1e-6,
-                     .rope_theta = 1000000},
+#define HAS(name)  UINT64_C(1) << TRAIT_##name
+#define WITH(name) UINT64_C(1) << KEY_##name
+#define ARCHITECTURE(id, word, causal_, bare_, family_, traits_, keys_, tied, epsilon, theta)                          \
+    [SHAPE_##id] = {.name = word,                                                                                      \
+                    .causal = causal_,                                                                                 \
+                    .bare = bare_,                                                                                     \
+                    .family = FAMILY_##family_,                                                                        \
+                    .traits = traits_,                                                                                 \
+                    .keys = keys_,                                                                                     \
+                    .tied_embeddings = tied,                                                                           \
+                    .norm_epsilon = epsilon,                                                                           \
+                    .rope_theta = theta},
+#include "models/architectures.def"
+#undef HAS
+#undef WITH
 };
 
 const shape_traits *shape_traits_of(shape_architecture architecture)
@@ -45,6 +37,32 @@ shape_architecture shape_architecture_named(const char *name)
     return (shape_architecture)a;
 }
 
+bool shape_has(const model_shape *shape, shape_trait trait)
+{
+    return shape_traits_of(shape->architecture)->traits >> trait & 1;
+}
+
+bool shape_has_key(shape_architecture architecture, shape_key key)
+{
+    return shape_traits_of(architecture)->keys >> key & 1;
+}
+
+/* ---- layers ---- */
+
+layer_shape shape_layer(const model_shape *s, int layer)
+{
+    MUST(layer >= -1 && layer < s->layers, "layer %d of %d", layer, s->layers);
+    uint64_t own_head = s->tied_embeddings ? 0 : UINT64_C(1) << TRAIT_OWN_HEAD;
+    return (layer_shape){.traits = shape_traits_of(s->architecture)->traits | own_head,
+                         .heads = s->heads,
+                         .kv_heads = s->kv_heads,
+                         .head_size = s->head_size,
+                         .hidden_size = s->hidden_size,
+                         .ffn_size = s->ffn_size,
+                         .window = s->sliding_window,
+                         .rope_theta = shape_has(s, TRAIT_ROTARY) ? s->rope_theta : 0};
+}
+
 void shape_fill(model_shape *shape)
 {
     const shape_traits *t = shape_traits_of(shape->architecture);
@@ -53,7 +71,8 @@ void shape_fill(model_shape *shape)
     if (!shape->kv_heads)
         shape->kv_heads = shape->heads;
     if (!shape->ffn_size)
-        shape->ffn_size = t->gated ? (shape->hidden_size * 8 / 3 + 255) / 256 * 256 : 4 * shape->hidden_size;
+        shape->ffn_size =
+            shape_has(shape, TRAIT_GATED) ? (shape->hidden_size * 8 / 3 + 255) / 256 * 256 : 4 * shape->hidden_size;
     if (shape->rope_theta == 0)
         shape->rope_theta = t->rope_theta;
     if (shape->norm_epsilon == 0)
@@ -87,7 +106,7 @@ static status check_ranges(const model_shape *s)
 
 static status check_rope(const model_shape *s)
 {
-    if (shape_traits_of(s->architecture)->learned_positions)
+    if (!shape_has(s, TRAIT_ROTARY))
         return STATUS_OK;
     if (!(s->rope_theta > 0))
         return status_fail(STATUS_USAGE, "model.rope_theta is %g: it must be positive", s->rope_theta);
@@ -135,36 +154,4 @@ status shape_check(const model_shape *s)
     if (!(s->dropout >= 0 && s->dropout < 1))
         return status_fail(STATUS_USAGE, "train.dropout is %g: it must be at least 0 and below 1", s->dropout);
     return STATUS_OK;
-}
-
-/* One norm over `width` values: a weight each, and a bias each for LayerNorm. */
-static int64_t norm_parameters(const shape_traits *t, int64_t width)
-{
-    return t->norm == SHAPE_LAYER_NORM ? 2 * width : width;
-}
-
-static int64_t layer_parameters(const model_shape *s, const shape_traits *t)
-{
-    int64_t hidden = s->hidden_size, query = (int64_t)s->heads * s->head_size;
-    int64_t key_value = 2 * (int64_t)s->kv_heads * s->head_size;
-    int64_t n = 2 * norm_parameters(t, hidden);
-    n += hidden * (query + key_value) + (t->bias_qkv ? query + key_value : 0);
-    n += query * hidden + (t->bias_linear ? hidden : 0);
-    if (t->qk_norm)
-        n += 2 * norm_parameters(t, s->head_size);
-    int64_t branches = t->gated ? 2 : 1;
-    n += hidden * s->ffn_size * branches + (t->bias_linear ? s->ffn_size * branches : 0);
-    n += s->ffn_size * hidden + (t->bias_linear ? hidden : 0);
-    return n;
-}
-
-int64_t shape_parameters(const model_shape *s)
-{
-    const shape_traits *t = shape_traits_of(s->architecture);
-    int64_t n = s->vocab_size * s->hidden_size;
-    if (!s->tied_embeddings)
-        n += s->vocab_size * s->hidden_size;
-    if (t->learned_positions)
-        n += s->max_sequence * s->hidden_size;
-    return n + s->layers * layer_parameters(s, t) + norm_parameters(t, s->hidden_size);
 }

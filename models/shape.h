@@ -1,5 +1,5 @@
-/* The plain description of one decoder-only transformer: every size, and the few choices in which the architectures
- * differ. There is one decoder; an architecture is a row of traits in shape.c and a family of checkpoint names.
+/* The plain description of one decoder-only transformer: every size, and which traits its architecture fixes. There is one
+ * decoder; an architecture is a row of architectures.def, a weight a row of parts.def.
  *
  * A model_shape is a value: copied freely, owns nothing. It says nothing about devices, layouts or precision.
  */
@@ -12,28 +12,36 @@
 #include "memory/status.h"
 
 typedef enum shape_architecture {
-    SHAPE_GPT2,
-    SHAPE_LLAMA,
-    SHAPE_MISTRAL,
-    SHAPE_QWEN2,
-    SHAPE_QWEN3,
+#define ARCHITECTURE(name, ...) SHAPE_##name,
+#include "models/architectures.def"
     SHAPE_ARCHITECTURES
 } shape_architecture;
 
-typedef enum shape_norm {
-    SHAPE_LAYER_NORM, /* (x - mean) / sqrt(variance + epsilon) * weight + bias */
-    SHAPE_RMS_NORM,   /* x / sqrt(mean(x^2) + epsilon) * weight */
-} shape_norm;
+typedef enum shape_trait {
+#define TRAIT(name, ...) TRAIT_##name,
+#include "models/architectures.def"
+    TRAIT_COUNT
+} shape_trait;
 
-/* What an architecture fixes. The last three are what a model gets when nobody says otherwise. */
+typedef enum shape_key {
+#define KEY(name, ...) KEY_##name,
+#include "models/architectures.def"
+    KEY_COUNT
+} shape_key;
+
+/* Families of names. */
+typedef enum shape_family {
+#define FAMILY(name, ...) FAMILY_##name,
+#include "models/architectures.def"
+    FAMILY_COUNT
+} shape_family;
+
+/* What an architecture fixes: a row of architectures.def. The last three are what a model gets when nobody says otherwise. */
 typedef struct shape_traits {
-    const char *name; /* as in model.architecture and Hugging Face's model_type */
-    shape_norm norm;
-    bool learned_positions; /* a table of position embeddings; otherwise rotary */
-    bool gated;             /* down(silu(gate x) * up x); otherwise down(gelu_tanh(up x)) */
-    bool bias_qkv;
-    bool bias_linear; /* on the attention's output and on the mlp */
-    bool qk_norm;     /* RMS norm of each head's query and key, before the rotation */
+    const char *name;          /* as in model.architecture and Hugging Face's model_type */
+    const char *causal, *bare; /* transformers' classes: the decoder with its head, the decoder alone */
+    shape_family family;
+    uint64_t traits, keys; /* bit i: shape_trait i, shape_key i */
     bool tied_embeddings;
     double norm_epsilon;
     double rope_theta;
@@ -63,9 +71,23 @@ typedef struct model_shape {
     double dropout; /* probability; after the embeddings and both residual branches */
 } model_shape;
 
+/* One layer of a model, as everybody reads it who asks what a layer is: layers may differ. */
+typedef struct layer_shape {
+    uint64_t traits; /* which kind of attention and of mlp, with which norms and biases */
+    int heads, kv_heads, head_size;
+    int64_t hidden_size, ffn_size;
+    int64_t window;    /* a token sees this many tokens, itself included; 0: all before it */
+    double rope_theta; /* base of the rotary frequencies; 0: nothing is rotated */
+} layer_shape;
+
 /* Never fails for a value of the enumeration. */
 const shape_traits *shape_traits_of(shape_architecture architecture);
+/* Does the architecture have the trait; has its config.json the key? */
+bool shape_has(const model_shape *shape, shape_trait trait);
+bool shape_has_key(shape_architecture architecture, shape_key key);
 
+/* Layer `layer` of the model; -1: what the weights see that are of no layer. */
+layer_shape shape_layer(const model_shape *shape, int layer);
 /* SHAPE_ARCHITECTURES if no architecture has this name. */
 shape_architecture shape_architecture_named(const char *name);
 
@@ -76,8 +98,5 @@ void shape_fill(model_shape *shape);
 
 /* One line that names the impossible value, or STATUS_OK. */
 status shape_check(const model_shape *shape);
-
-/* Exact number of parameters, tied ones counted once, without any padding. */
-int64_t shape_parameters(const model_shape *shape);
 
 #endif

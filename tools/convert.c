@@ -6,6 +6,7 @@
 #include "engine/state/weights_copy.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "models/parts.h"
 #include "tools/options.h"
 #include "tools/stop.h"
 #include "tools/tools.h"
@@ -25,7 +26,7 @@ static void say(const weights *w, const char *to, double seconds, int64_t bytes)
 {
     const model_shape *shape = weights_shape(w);
     char parameters[UNITS_TEXT], size[UNITS_TEXT], rate[UNITS_TEXT];
-    units_count(parameters, (double)shape_parameters(shape));
+    units_count(parameters, (double)parts_parameters(shape));
     units_bytes(size, (double)bytes);
     units_bytes(rate, (double)bytes / (seconds > 1e-9 ? seconds : 1e-9));
     log_info("%s: %s, %s parameters, %s in %.1f s (%s/s)", to, shape_traits_of(shape->architecture)->name, parameters,

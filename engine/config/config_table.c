@@ -12,7 +12,10 @@
 #define INTMAX 2147483647.0
 
 /* The order of the words is the order of the enumeration. */
-static const char *const architectures[] = {"gpt2", "llama", "mistral", "qwen2", "qwen3", NULL};
+static const char *const architectures[] = {
+#define ARCHITECTURE(name, word, ...) word,
+#include "models/architectures.def"
+    NULL};
 static const char *const precisions[] = {"fp32", "bf16", "fp16", NULL};
 static const char *const widths[] = {"fp32", "bf16", NULL};
 static const char *const devices[] = {"cpu", "cuda", "auto", NULL};

@@ -105,7 +105,7 @@ static status write_config(const tokenizer *t, const char *folder, const model_s
         set_names(config, t);
     }
     status s = STATUS_OK;
-    if (shape->architecture == SHAPE_QWEN2 && !is_class(config, "Qwen2Tokenizer") &&
+    if (shape_has_key(shape->architecture, KEY_TOKENIZER_CLASS) && !is_class(config, "Qwen2Tokenizer") &&
         !json_object_get(config, "auto_map")) {
         json_object_set_new(config, "auto_map", json_pack("{s:[n, s]}", "AutoTokenizer", MODULE ".TokenizerOfFile"));
         s = put(folder, MODULE ".py", module_text, sizeof module_text - 1);

@@ -8,7 +8,8 @@ static int fragment_of(const names_tensor *t, int fragments)
 {
     if (t->layer >= 0)
         return t->layer % fragments;
-    return t->slot == SLOT_EMBEDDING || t->slot == SLOT_POSITIONS ? 0 : fragments - 1;
+    parts_place place = parts_row_of(t->slot)->place;
+    return place == PARTS_AT_EMBEDDING || place == PARTS_AT_FIRST ? 0 : fragments - 1;
 }
 
 unit *units_list(int *count, const names_tensor *tensors, int tensor_count, int fragments)

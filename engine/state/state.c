@@ -150,8 +150,10 @@ static void give_back(void *context, void *borrowed, const void *data, int64_t b
 
 checkpoint_piece *state_pieces(int *count, const compiled *c, executor *e, state_section section, bool writing)
 {
-    checkpoint_piece *pieces =
-        must_alloc((unsigned long)(c->model.parameter_count * PARAMETER_PIECES) * sizeof *pieces);
+    int most = 0;
+    for (int i = 0; i < c->model.parameter_count; i++)
+        most += c->model.parameters[i]->piece_count;
+    checkpoint_piece *pieces = must_alloc((unsigned long)most * sizeof *pieces);
     *count = 0;
     for (int i = 0; i < c->model.parameter_count; i++) {
         const parameter *p = c->model.parameters[i];

@@ -13,6 +13,7 @@
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/seal.h"
+#include "models/parts.h"
 
 static bool speaks(const training *t)
 {
@@ -206,7 +207,7 @@ void training_header(const training *t)
                       .precision = config_word(c, "train.precision"),
                       .layout = layout,
                       .folder = t->folder,
-                      .parameters = shape_parameters(s),
+                      .parameters = parts_parameters(s),
                       .steps = c->train.steps,
                       .tokens_per_step = c->train.global_batch * c->train.sequence,
                       .tokens = training_samples_at(t, c->train.steps) * c->train.sequence,
@@ -542,7 +543,7 @@ status training_summary(training *t, bool stopped)
     status s = STATUS_OK;
     if (speaks(t)) {
         char *path = must_format("%s/summary.json", t->folder);
-        report_summary_values values = {.parameters = shape_parameters(&t->config->model.shape),
+        report_summary_values values = {.parameters = parts_parameters(&t->config->model.shape),
                                         .steps = t->step,
                                         .stopped = stopped,
                                         .start_to_first_step_seconds = t->first_step_seconds,

@@ -113,13 +113,16 @@ static void edit(op *o)
 /* Gate and up, and q, k and v, are taken for one matrix each while the update is compiled. */
 static void join_matrices(const compiled *c, bool join)
 {
-    static const char *names[64][PARAMETER_PIECES];
-    for (int i = 0; i < c->model.parameter_count && i < 64; i++)
+    enum { MOST_PIECES = 4 };
+    static const char *names[64][MOST_PIECES];
+    for (int i = 0; i < c->model.parameter_count && i < 64; i++) {
+        MUST(c->model.parameters[i]->piece_count <= MOST_PIECES, "%s has more pieces", c->model.parameters[i]->name);
         for (int k = 0; k < c->model.parameters[i]->piece_count; k++) {
             const char **name = &c->model.parameters[i]->pieces[k].name;
             names[i][k] = join ? *name : names[i][k];
             *name = names[i][join ? 0 : k];
         }
+    }
 }
 
 void __wrap_place_waits(compiled_program *out, compile_order how)

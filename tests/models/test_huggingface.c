@@ -304,7 +304,7 @@ static void the_listed_tensors_are_all_the_parameters(void **state)
             names_tensor *list = names_list(&count, &s);
             for (int k = 0; k < count; k++)
                 sum += list[k].shape[0] * (list[k].dims == 2 ? list[k].shape[1] : 1);
-            assert_int_equal(sum, shape_parameters(&s));
+            assert_int_equal(sum, parts_parameters(&s));
             names_free(list, count);
         }
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "models/parts.h"
 #include "models/presets.h"
 
 static void presets_have_the_published_number_of_parameters(void **state)
@@ -24,7 +25,7 @@ static void presets_have_the_published_number_of_parameters(void **state)
     for (int i = 0; i < count; i++) {
         const preset *p = presets_find(published[i].name);
         assert_non_null(p);
-        assert_int_equal(shape_parameters(&p->shape), published[i].parameters);
+        assert_int_equal(parts_parameters(&p->shape), published[i].parameters);
     }
     assert_null(presets_find("llama-9b"));
 }
@@ -54,7 +55,7 @@ static void traits_count_biases_and_head_norms(void **state)
                          .vocab_size = 151936,
                          .max_sequence = 32768,
                          .tied_embeddings = true};
-    assert_int_equal(shape_parameters(&qwen2), 494032768);
+    assert_int_equal(parts_parameters(&qwen2), 494032768);
     model_shape qwen3 = {.architecture = SHAPE_QWEN3,
                          .layers = 28,
                          .heads = 16,
@@ -65,7 +66,7 @@ static void traits_count_biases_and_head_norms(void **state)
                          .vocab_size = 151936,
                          .max_sequence = 40960,
                          .tied_embeddings = true};
-    assert_int_equal(shape_parameters(&qwen3), 596049920);
+    assert_int_equal(parts_parameters(&qwen3), 596049920);
     model_shape mistral = {.architecture = SHAPE_MISTRAL,
                            .layers = 32,
                            .heads = 32,
@@ -75,7 +76,7 @@ static void traits_count_biases_and_head_norms(void **state)
                            .ffn_size = 14336,
                            .vocab_size = 32000,
                            .max_sequence = 32768};
-    assert_int_equal(shape_parameters(&mistral), 7241732096);
+    assert_int_equal(parts_parameters(&mistral), 7241732096);
 }
 
 static void architectures_are_found_by_name(void **state)
@@ -211,7 +212,7 @@ static void the_largest_possible_shape_counts_without_overflow(void **state)
     assert_int_equal(shape_check(&s), STATUS_OK);
     long double expected =
         16384.0L * (7.0L * 1048576 * 16777216 + 2.0L * 1048576) + 2.0L * INT32_MAX * 1048576 + 1048576;
-    assert_true((long double)shape_parameters(&s) == expected);
+    assert_true((long double)parts_parameters(&s) == expected);
 }
 
 int main(void)

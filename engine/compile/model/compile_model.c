@@ -18,7 +18,7 @@ static double layer_weights(const model_shape *s)
 {
     double h = (double)s->hidden_size, d = s->head_size;
     double attention = h * d * (2.0 * s->heads + 2.0 * s->kv_heads);
-    return attention + h * (double)s->ffn_size * (shape_traits_of(s->architecture)->gated ? 3 : 2);
+    return attention + h * (double)s->ffn_size * (shape_has(s, TRAIT_GATED) ? 3 : 2);
 }
 
 /* The mean number of keys a token attends to. */

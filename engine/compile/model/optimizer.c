@@ -51,10 +51,11 @@ static bool follows(const span *a, const span *b)
            b->at.first == a->at.first + a->rows * step;
 }
 
-/* The spans of rows [first, first + rows); one is enough where nothing is rounded. */
-static int find_spans(span *out, const optimizer_update *u, int64_t first, int64_t rows)
+/* The spans of rows [first, first + rows), in the program's pool; one is enough where nothing is rounded. */
+static int find_spans(span **spans, const optimizer_update *u, int64_t first, int64_t rows)
 {
     int count = 0;
+    span *out = *spans = pool_alloc(&u->out->pool, (size_t)(u->s->of->piece_count + 1) * sizeof *out);
     if (!rounds(&u->c->options)) {
         *out = (span){.first = first, .rows = rows};
         return 1;
@@ -94,8 +95,8 @@ static void append_update(const optimizer_update *u, tensor *x, const span *at, 
 
 static void each(const optimizer_update *u)
 {
-    span at[PARAMETER_PIECES];
-    int count = find_spans(at, u, u->first, u->rows);
+    span *at;
+    int count = find_spans(&at, u, u->first, u->rows);
     for (int i = 0; i < count; i++)
         append_update(u, append_rows(u->out, u->gradient, at[i].first, at[i].rows), &at[i], 1);
 }
@@ -152,13 +153,13 @@ static tensor *new_square(const orthogonalisation *u, int64_t n, placement along
 static void begin(const orthogonalisation *u, matrix *m)
 {
     const optimizer_update *of = u->of;
-    span at[PARAMETER_PIECES];
+    span *at;
     if (m->rows == 0)
         return;
     m->x = pool_alloc(&of->out->pool, sizeof(tensor));
     tensor_describe(m->x, u->label, CLASS_TEMPORARY, DTYPE_FP32, 2, (int64_t[]){m->rows, of->s->of->columns});
     m->x->place = of->gradient->place;
-    int count = find_spans(at, of, m->first, m->rows);
+    int count = find_spans(&at, of, m->first, m->rows);
     for (int i = 0; i < count; i++) {
         op like = {
             .kind = OP_muon_momentum,
@@ -241,8 +242,8 @@ static void orthogonal(const optimizer_update *of)
 {
     const parameter *p = of->s->of;
     orthogonalisation u = {of, pool_format(&of->out->pool, "%s/orthogonalise", p->name)};
-    matrix m[PARAMETER_PIECES];
-    tensor *g[PARAMETER_PIECES];
+    matrix *m = pool_alloc(&of->out->pool, (size_t)p->piece_count * sizeof *m);
+    tensor **g = pool_alloc(&of->out->pool, (size_t)p->piece_count * sizeof *g);
     int count = find_matrices(m, p);
     for (int i = 0; i < count; i++)
         begin(&u, &m[i]);
@@ -253,8 +254,8 @@ static void orthogonal(const optimizer_update *of)
             improve(&u, &m[i], g[i], iteration == 0);
     }
     for (int i = 0; i < count; i++) {
-        span at[PARAMETER_PIECES];
-        int spans = m[i].rows > 0 ? find_spans(at, of, m[i].first, m[i].rows) : 0;
+        span *at;
+        int spans = m[i].rows > 0 ? find_spans(&at, of, m[i].first, m[i].rows) : 0;
         for (int k = 0; k < spans; k++)
             append_update(of, append_rows(of->out, m[i].x, at[k].first - m[i].first, at[k].rows), &at[k],
                           adjust(of->c, &m[i]));

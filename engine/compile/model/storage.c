@@ -296,7 +296,7 @@ static void describe_inputs(compiled *c)
     const compile_options *o = &c->options;
     bool decodes = o->decode_samples > 0;
     int64_t positions = o->decode_positions ? o->decode_positions : o->sequence;
-    if (shape_traits_of(o->shape.architecture)->learned_positions)
+    if (!shape_has(&o->shape, TRAIT_ROTARY))
         positions = 0;
     c->inputs = (compiled_inputs){
         .tokens = new_ids(c, "tokens", true),

@@ -13,6 +13,7 @@
 #include "engine/compile/step/recompute.h"
 #include "engine/compile/step/workspace.h"
 #include "memory/log.h"
+#include "models/parts.h"
 
 void plan_measure(plan_rank *out, const compiled *c)
 {
@@ -315,7 +316,7 @@ static status measure_step(plan *out, const compile_options *options, const prof
     const model_shape *shape = &options->shape;
     model_shape unbounded = *shape;
     unbounded.sliding_window = 0;
-    out->parameters = shape_parameters(shape);
+    out->parameters = parts_parameters(shape);
     out->flops_per_token = compile_flops_per_token(shape, options->sequence);
     /* a causal mean of n keys is that of a sequence of 2n - 1 */
     out->flops_per_token_full = compile_flops_per_token(&unbounded, 2 * options->sequence - 1);

@@ -11,6 +11,7 @@
 #include "engine/config/config.h"
 #include "engine/config/config_table.h"
 #include "engine/config/config_value.h"
+#include "models/parts.h"
 #include "models/presets.h"
 
 static status parse(config *c, const char *text, int overrides, const char **override)
@@ -133,7 +134,7 @@ static void keys_beside_a_preset_override_it_in_any_order(void **state)
         expected.layers = 2;
         expected.vocab_size = 300;
         assert_int_equal(c.model.shape.architecture, SHAPE_GPT2);
-        assert_int_equal(shape_parameters(&c.model.shape), shape_parameters(&expected));
+        assert_int_equal(parts_parameters(&c.model.shape), parts_parameters(&expected));
         assert_int_equal(c.model.shape.heads, 12);
         config_free(&c);
     }
@@ -186,7 +187,7 @@ static void a_shape_from_elsewhere_keeps_what_was_given(void **state)
     char *text = config_text(&c);
     config again = must_parse(text);
     assert_false(config_wants_shape(&again));
-    assert_int_equal(shape_parameters(&again.model.shape), shape_parameters(&c.model.shape));
+    assert_int_equal(parts_parameters(&again.model.shape), parts_parameters(&c.model.shape));
     free(text);
     config_free(&again);
     config_free(&c);

@@ -12,6 +12,7 @@
 #include "engine/compile/time/plan_price.h"
 #include "kernels/muon.h"
 #include "memory/log.h"
+#include "models/parts.h"
 
 enum { LAYERS = 6, HIDDEN = 64, FFN = 192, HEADS = 8, KV_HEADS = 4, HEAD = HIDDEN / HEADS, VOCABULARY = 256 };
 enum { FP32 = 4, BF16 = 2, Q = HEADS * HEAD, KV = KV_HEADS * HEAD, MOST_DATA = 5 };
@@ -60,7 +61,7 @@ static void states_take_what_the_row_says(void **state)
         for (int narrow = 0; narrow < 2; narrow++) {
             compile_options o = options_of((config_optimizer)name, narrow ? DTYPE_BF16 : DTYPE_FP32, 1, 1);
             compiled c = compiled_of(&o);
-            int64_t all = shape_parameters(&o.shape), matrices = (int64_t)LAYERS * BLOCK;
+            int64_t all = parts_parameters(&o.shape), matrices = (int64_t)LAYERS * BLOCK;
             int64_t want = name == CONFIG_OPTIMIZER_muon ? 4 * matrices + 8 * (all - matrices) : bytes[name] * all;
             /* vectors end on boundaries of 256 bytes: so do all of these sizes */
             assert_int_equal(c.class_bytes[CLASS_OPTIMIZER], want + (narrow ? FP32 * all : 0));
@@ -80,7 +81,7 @@ static void a_parameter_takes_eighteen_fourteen_or_ten_bytes(void **state)
         int64_t bytes = c.class_bytes[CLASS_WEIGHT] + c.class_bytes[CLASS_GRADIENT] + c.class_bytes[CLASS_OPTIMIZER];
         /* a norm's 64 weights are padded to 256 bytes in bf16 */
         int64_t vectors = (2 * LAYERS + 1) * (int64_t)HIDDEN, narrow_arrays = 1 + 2 * (narrow >= 1);
-        assert_int_equal(bytes, (18 - 4 * narrow) * shape_parameters(&o.shape) + vectors * BF16 * narrow_arrays);
+        assert_int_equal(bytes, (18 - 4 * narrow) * parts_parameters(&o.shape) + vectors * BF16 * narrow_arrays);
         compile_free(&c);
     }
 }
@@ -146,7 +147,7 @@ static void plan_prices_the_update_by_its_products_and_sums(void **state)
         plan_update u = plan_price_update(profile_named("h100"), &c);
         double want = LAYERS * products_of_layer(ranks);
         /* besides products, a few operations an element */
-        double elements = (double)shape_parameters(&o.shape) + LAYERS * 7.0 * MUON_ITERATIONS * HIDDEN * HIDDEN;
+        double elements = (double)parts_parameters(&o.shape) + LAYERS * 7.0 * MUON_ITERATIONS * HIDDEN * HIDDEN;
         assert_true(u.flops >= want && u.flops <= want + 20 * elements);
         assert_true(want > 20 * elements);
         /* seven matrices' sums of n x n; of t ranks, each sends 2 (t - 1) / t of it */

@@ -12,6 +12,7 @@
 #include "engine/compile/plan/plan.h"
 #include "engine/compile/plan/plan_text.h"
 #include "memory/log.h"
+#include "models/parts.h"
 #include "tests/jobs/workfolder.h"
 
 enum { LAYERS = 8, HIDDEN = 128, FFN = 256, VOCABULARY = 512, TOKENS = 128, BF16 = 2, FP32 = 4 };
@@ -47,7 +48,7 @@ static compile_options options_of(int tensor_ranks, int data, int pipeline)
 static double parameters(void)
 {
     compile_options o = options_of(1, 1, 1);
-    return (double)shape_parameters(&o.shape);
+    return (double)parts_parameters(&o.shape);
 }
 
 static plan plan_of(const compile_options *o, bool every)

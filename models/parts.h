@@ -1,0 +1,69 @@
+/* The weights of a model: the rows of parts.def, and the sizes that they have in a model or a layer of some shape.
+ *
+ * Everything here is of the whole model, as files have it; what a rank has of it is the decoder's.
+ */
+#ifndef PHALANX_MODELS_PARTS_H
+#define PHALANX_MODELS_PARTS_H
+
+#include "models/shape.h"
+
+typedef enum parts_slot {
+#define PART(slot, ...) SLOT_##slot,
+#include "models/parts.def"
+    SLOT_COUNT
+} parts_slot;
+
+typedef enum parts_size {
+    PARTS_SIZE_VECTOR,
+#define SIZE(name, ...) PARTS_SIZE_##name,
+#include "models/parts.def"
+    PARTS_SIZES
+} parts_size;
+
+typedef enum parts_rule { PARTS_RULE_WHOLE, PARTS_RULE_HEADS, PARTS_RULE_PADDED, PARTS_RULE_VOCABULARY } parts_rule;
+typedef enum parts_place {
+    PARTS_AT_EMBEDDING,
+    PARTS_AT_FIRST,
+    PARTS_AT_BLOCK,
+    PARTS_AT_LAST,
+    PARTS_AT_HEAD,
+} parts_place;
+typedef enum parts_divided {
+    PARTS_ROWS,
+    PARTS_COLUMNS,
+    PARTS_STREAM,
+    PARTS_SHARED,
+    PARTS_FIRST_RANK,
+} parts_divided;
+typedef enum parts_initial { PARTS_NORMAL, PARTS_RESIDUAL, PARTS_ZERO, PARTS_ONE } parts_initial;
+
+/* A row of parts.def, which says what the fields mean. */
+typedef struct parts_row {
+    parts_place place;
+    parts_size rows, columns; /* columns PARTS_SIZE_VECTOR: a vector of `rows` elements */
+    parts_divided divided;
+    parts_initial initial;
+    bool decays;
+    uint64_t needs; /* bit i: shape_trait i */
+    const char *label;
+    const char *names[FAMILY_COUNT];
+} parts_row;
+
+/* A size as parts of it are: `count` units of `unit` elements. */
+typedef struct parts_extent {
+    int64_t count, unit;
+    parts_rule rule;
+} parts_extent;
+
+const parts_row *parts_row_of(parts_slot slot);
+/* Has a layer of this shape (or, of other places, the model as shape_layer(s, -1) has it) the weight? */
+bool parts_in(parts_slot slot, const layer_shape *layer);
+/* A size of a model and its layer; 1 of a vector's columns. */
+parts_extent parts_extent_of(parts_size size, const model_shape *shape, const layer_shape *layer);
+/* Elements along it. */
+int64_t parts_length(parts_size size, const model_shape *shape, const layer_shape *layer);
+
+/* Exact number of parameters of a model, tied ones counted once, without any padding. */
+int64_t parts_parameters(const model_shape *shape);
+
+#endif

@@ -1,0 +1,176 @@
+/* The decoder's parameters are the rows of parts.def: for every architecture, whatever its tensor ranks, and for layers with more
+ * weights than any architecture has. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "memory/log.h"
+#include "models/decoder.h"
+#include "models/names.h"
+
+enum { LAYERS = 24, CHUNKS = 2 };
+
+/* Traits that layers have beyond their architecture's. */
+static uint64_t more;
+
+layer_shape __real_shape_layer(const model_shape *shape, int layer);
+layer_shape __wrap_shape_layer(const model_shape *shape, int layer);
+layer_shape __wrap_shape_layer(const model_shape *shape, int layer)
+{
+    layer_shape l = __real_shape_layer(shape, layer);
+    l.traits |= more;
+    return l;
+}
+
+static model_shape shape_of(shape_architecture architecture, bool tied)
+{
+    model_shape s = {.architecture = architecture,
+                     .layers = LAYERS,
+                     .heads = 6,
+                     .kv_heads = architecture == SHAPE_GPT2 ? 6 : 3,
+                     .hidden_size = 48,
+                     .ffn_size = 20,
+                     .vocab_size = 300,
+                     .max_sequence = 32,
+                     .tied_embeddings = tied};
+    shape_fill(&s);
+    assert_int_equal(shape_check(&s), STATUS_OK);
+    return s;
+}
+
+static void open_rank(decoder *d, pool *p, const model_shape *s, int ranks, int rank)
+{
+    static const int first[CHUNKS] = {0, LAYERS / 2}, layers[CHUNKS] = {LAYERS / 2, LAYERS / 2};
+    int copies = ranks > s->kv_heads ? ranks / s->kv_heads : 1;
+    decoder_layout layout = {.grid = recorder_alone(),
+                             .compute = DTYPE_FP32,
+                             .chunk_count = CHUNKS,
+                             .first_layer = first,
+                             .layers = layers,
+                             .total_layers = LAYERS};
+    layout.grid.group[AXIS_TENSOR] = (axis_group){.ranks = ranks, .rank = rank};
+    layout.grid.group[AXIS_KV] = (axis_group){.ranks = copies, .rank = rank % copies};
+    decoder_open(d, p, s, &layout);
+}
+
+/* What pieces of a rank cover of each listed tensor, a count for each element. */
+static void cover(uint8_t **seen, const names_tensor *list, int count, const decoder *d)
+{
+    for (int i = 0; i < d->parameter_count; i++)
+        for (int k = 0; k < d->parameters[i]->piece_count; k++) {
+            const parameter_piece *q = &d->parameters[i]->pieces[k];
+            int at = 0;
+            while (at < count && strcmp(list[at].name, q->name))
+                at++;
+            if (at == count)
+                fail_msg("%s is not listed", q->name);
+            assert_int_equal(q->dims, list[at].dims);
+            assert_memory_equal(q->global, list[at].shape, (size_t)q->dims * sizeof *q->global);
+            int64_t columns = q->dims == 2 ? q->size[1] : 1, pitch = q->dims == 2 ? q->global[1] : 1;
+            for (int64_t r = 0; r < q->size[0]; r++)
+                for (int64_t c = 0; c < columns; c++)
+                    seen[at][(q->start[0] + r) * pitch + q->start[1] + c]++;
+        }
+}
+
+/* A divided weight is with one rank an element, but for copies of key/value heads; others are with all, or the first. */
+static void check_cover(const uint8_t *seen, const names_tensor *t, int ranks, int copies)
+{
+    const parts_row *row = parts_row_of(t->slot);
+    int64_t elements = t->shape[0] * (t->dims == 2 ? t->shape[1] : 1);
+    int holders = row->divided == PARTS_STREAM || row->divided == PARTS_SHARED ? ranks
+                  : row->rows == PARTS_SIZE_KEY_VALUE                          ? copies
+                                                                               : 1;
+    for (int64_t i = 0; i < elements; i++)
+        if (seen[i] != holders)
+            fail_msg("%s: %d of %d ranks have element %lld, not %d", t->name, seen[i], ranks, (long long)i, holders);
+}
+
+static void ranks_together_have_every_listed_tensor(void **state)
+{
+    (void)state;
+    for (int a = 0; a < 2 * SHAPE_ARCHITECTURES; a++)
+        for (int ranks = 1; ranks <= 6; ranks += ranks == 1 ? 2 : 3) {
+            model_shape s = shape_of((shape_architecture)(a / 2), a % 2);
+            int count;
+            names_tensor *list = names_list(&count, &s);
+            uint8_t **seen = must_calloc((unsigned long)count, sizeof *seen);
+            for (int i = 0; i < count; i++)
+                seen[i] =
+                    must_calloc((unsigned long)(list[i].shape[0] * (list[i].dims == 2 ? list[i].shape[1] : 1)), 1);
+            for (int rank = 0; rank < ranks; rank++) {
+                pool p = {0};
+                decoder d;
+                open_rank(&d, &p, &s, ranks, rank);
+                cover(seen, list, count, &d);
+                pool_free(&p);
+            }
+            for (int i = 0; i < count; i++) {
+                check_cover(seen[i], &list[i], ranks, ranks > s.kv_heads ? ranks / s.kv_heads : 1);
+                free(seen[i]);
+            }
+            free(seen);
+            names_free(list, count);
+        }
+}
+
+static int arrays_of_layer(const decoder *d, int layer)
+{
+    char prefix[32];
+    int count = 0, length = snprintf(prefix, sizeof prefix, "layer %d/", layer);
+    for (int i = 0; i < d->parameter_count; i++)
+        count += !strncmp(d->parameters[i]->name, prefix, (size_t)length);
+    return count;
+}
+
+/* GPT-2's twelve arrays a layer are the most that an architecture has; nothing depends on it. */
+static void layers_may_have_more_weights_than_any_architecture(void **state)
+{
+    (void)state;
+    enum { ARRAYS = 14, ENDS = 4 };
+    more = UINT64_C(1) << TRAIT_LAYER_NORM | UINT64_C(1) << TRAIT_QKV_BIAS | UINT64_C(1) << TRAIT_OUT_BIAS |
+           UINT64_C(1) << TRAIT_MLP_BIAS | UINT64_C(1) << TRAIT_QK_NORM;
+    model_shape s = shape_of(SHAPE_LLAMA, false);
+    pool p = {0};
+    decoder d;
+    open_rank(&d, &p, &s, 1, 0);
+    assert_int_equal(d.parameter_count, LAYERS * ARRAYS + ENDS);
+    for (int i = 0; i < d.parameter_count; i++)
+        assert_int_equal(d.parameters[i]->number, i);
+    for (int i = 0; i < LAYERS; i++)
+        assert_int_equal(arrays_of_layer(&d, i), ARRAYS);
+    const block_layer *last = &d.chunks[CHUNKS - 1].blocks[LAYERS / CHUNKS - 1];
+    assert_int_equal(last->attention.qkv_bias->piece_count, 3);
+    assert_int_equal(last->mlp.up_bias->columns, 2 * s.ffn_size); /* the gate's and the branch's */
+    assert_string_equal(last->mlp.up_bias->pieces[1].name, "model.layers.23.mlp.up_proj.bias");
+    pool_free(&p);
+    more = 0;
+}
+
+/* A row without a name in the family of an architecture that has the weight would be an error of the run. */
+static void every_weight_has_a_name(void **state)
+{
+    (void)state;
+    for (int a = 0; a < SHAPE_ARCHITECTURES; a++) {
+        model_shape s = shape_of((shape_architecture)a, false);
+        layer_shape l = shape_layer(&s, 0);
+        for (int i = 0; i < SLOT_COUNT; i++)
+            if (parts_in((parts_slot)i, &l))
+                assert_non_null(names_format((shape_architecture)a, (parts_slot)i));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ranks_together_have_every_listed_tensor),
+        cmocka_unit_test(layers_may_have_more_weights_than_any_architecture),
+        cmocka_unit_test(every_weight_has_a_name),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -235,70 +235,70 @@ static status verify_piece(checkpoint *c, const manifest_tensor *t, int k)
     return STATUS_OK;
 }
 
-/* Copy the rectangle `start`, `size` of a piece to its place in the wanted rectangle, in slabs of the first dimension. */
-static status copy_part(checkpoint *c, const manifest_tensor *t, const manifest_piece *p, dtype type, char *data,
-                        const int64_t *stride, const int64_t *origin, const int64_t *start, const int64_t *size)
+/* Copies the rectangle `common` of a piece to its place in the wanted rectangle, in slabs of the first dimension. */
+static status copy_part(checkpoint *c, const manifest_tensor *t, const manifest_piece *p, const box *common,
+                        const int64_t *origin, const box_memory *to)
 {
-    int64_t from_stride[BOX_DIMS], part[BOX_DIMS], from = 0, to = 0, element = dtype_bytes(t->type);
-    box_row_major(from_stride, t->dims, p->size);
+    box_memory stored = {.type = t->type}, here = *to;
+    int64_t part[BOX_DIMS], from = 0, at = 0, element = dtype_bytes(t->type);
+    box_row_major(stored.stride, t->dims, p->part.size);
     for (int d = 0; d < t->dims; d++) {
-        from += (start[d] - p->start[d]) * from_stride[d];
-        to += (start[d] - origin[d]) * stride[d];
-        part[d] = size[d];
+        from += (common->start[d] - p->part.start[d]) * stored.stride[d];
+        at += (common->start[d] - origin[d]) * to->stride[d];
+        part[d] = common->size[d];
     }
-    int64_t rows = t->dims ? size[0] : 1, row_elements = t->dims ? from_stride[0] : 1, to_row = t->dims ? stride[0] : 0;
-    int64_t step = SLAB_BYTES / (row_elements * element) + 1;
+    int64_t rows = t->dims ? part[0] : 1, row_elements = t->dims ? stored.stride[0] : 1;
+    int64_t to_row = t->dims ? to->stride[0] : 0, step = SLAB_BYTES / (row_elements * element) + 1;
     for (int64_t row = 0; row < rows; row += step) {
         part[0] = rows - row < step ? rows - row : step;
         int64_t offset = (from + row * row_elements) * element, end = offset + part[0] * row_elements * element;
-        const char *here = c->slab + offset;
-        if (c->whole != p) {
+        if (c->whole != p)
             TRY(read_slab(c, p->file, p->offset + offset, (end < p->bytes ? end : p->bytes) - offset));
-            here = c->slab;
-        }
-        box_convert(data + (to + row * to_row) * dtype_bytes(type), type, stride, here, t->type, from_stride, t->dims,
-                    part);
+        stored.data = c->whole == p ? c->slab + offset : c->slab;
+        here.data = (char *)to->data + (at + row * to_row) * dtype_bytes(to->type);
+        box_convert(&here, &stored, t->dims, part);
     }
     return STATUS_OK;
 }
 
-static status check_shape(const checkpoint *c, const manifest_tensor *t, int dims, const int64_t *global)
+static status check_shape(const checkpoint *c, const manifest_tensor *t, const rectangle *of)
 {
     char stored[128] = "", wanted[128] = "";
-    if (t->dims == dims && memcmp(t->global, global, (size_t)dims * sizeof *global) == 0)
+    if (t->dims == of->dims && memcmp(t->global, of->global, (size_t)of->dims * sizeof *of->global) == 0)
         return STATUS_OK;
     for (int d = 0, used = 0; d < t->dims; d++)
         used += snprintf(stored + used, sizeof stored - (size_t)used, "%s%lld", d ? ", " : "", (long long)t->global[d]);
-    for (int d = 0, used = 0; d < dims; d++)
-        used += snprintf(wanted + used, sizeof wanted - (size_t)used, "%s%lld", d ? ", " : "", (long long)global[d]);
+    for (int d = 0, used = 0; d < of->dims; d++)
+        used +=
+            snprintf(wanted + used, sizeof wanted - (size_t)used, "%s%lld", d ? ", " : "", (long long)of->global[d]);
     return status_fail(STATUS_FAILED, "%s: tensor %s/%s has shape [%s], the model's is [%s]", c->folder, t->section,
                        t->name, stored, wanted);
 }
 
-status checkpoint_read(checkpoint *c, const char *section, const char *name, dtype type, void *data,
-                       const int64_t *stride, int dims, const int64_t *global, const int64_t *start,
-                       const int64_t *size)
+status checkpoint_read(checkpoint *c, const char *section, const rectangle *of, const box_memory *to)
 {
-    const manifest_tensor *t = checkpoint_find(c, section, name);
+    const manifest_tensor *t = checkpoint_find(c, section, of->name);
     if (!t)
         return status_fail(STATUS_FAILED, "%s: tensor %s/%s is missing: was it saved by another model?", c->folder,
-                           section, name);
-    TRY(check_shape(c, t, dims, global));
-    for (int d = 0; d < dims; d++)
-        MUST(start[d] >= 0 && size[d] >= 0 && start[d] <= global[d] - size[d],
-             "%s/%s: dimension %d: %lld + %lld of %lld", section, name, d, (long long)start[d], (long long)size[d],
-             (long long)global[d]);
-    int64_t common_start[BOX_DIMS], common_size[BOX_DIMS], wanted = box_volume(dims, size), found = 0;
+                           section, of->name);
+    TRY(check_shape(c, t, of));
+    const box *all = &of->part;
+    for (int d = 0; d < of->dims; d++)
+        MUST(all->start[d] >= 0 && all->size[d] >= 0 && all->start[d] <= of->global[d] - all->size[d],
+             "%s/%s: dimension %d: %lld + %lld of %lld", section, of->name, d, (long long)all->start[d],
+             (long long)all->size[d], (long long)of->global[d]);
+    box common;
+    int64_t wanted = box_volume(of->dims, all->size), found = 0;
     for (int k = 0; k < t->count && found < wanted; k++) {
         const manifest_piece *p = &t->pieces[k];
-        if (!box_intersect(common_start, common_size, dims, p->start, p->size, start, size))
+        if (!box_intersect(&common, of->dims, &p->part, all))
             continue;
         TRY(verify_piece(c, t, k));
-        TRY(copy_part(c, t, p, type, data, stride, start, common_start, common_size));
-        found += box_volume(dims, common_size);
+        TRY(copy_part(c, t, p, &common, all->start, to));
+        found += box_volume(of->dims, common.size);
     }
-    MUST(found == wanted, "%s/%s: %lld of %lld elements in a manifest that covers it", section, name, (long long)found,
-         (long long)wanted);
+    MUST(found == wanted, "%s/%s: %lld of %lld elements in a manifest that covers it", section, of->name,
+         (long long)found, (long long)wanted);
     return STATUS_OK;
 }
 

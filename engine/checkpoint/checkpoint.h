@@ -17,12 +17,12 @@
 #include <jansson.h>
 #include <stdint.h>
 
-#include "engine/checkpoint/box.h"
+#include "memory/box.h"
 #include "engine/checkpoint/manifest.h"
 #include "memory/dtype.h"
 #include "memory/status.h"
 
-/* Where the bytes of a piece's `data` can be read, for data that is not in host memory: between the two calls. */
+/* Where the bytes of a piece's `at.data` can be read, for data that is not in host memory: between the two calls. */
 typedef struct checkpoint_source {
     void *(*borrow)(void *context, const void *data, int64_t bytes); /* NULL: at `data` itself */
     void (*give_back)(void *context, void *borrowed, const void *data, int64_t bytes);
@@ -31,12 +31,9 @@ typedef struct checkpoint_source {
 
 /* What one rank stores of a tensor. A piece without elements is allowed, and left out. */
 typedef struct checkpoint_piece {
-    const char *section, *name; /* section: letters, digits, underscores */
-    dtype type;                 /* of `data`, and as stored */
-    int dims;
-    int64_t global[BOX_DIMS], start[BOX_DIMS], size[BOX_DIMS];
-    const void *data;
-    int64_t stride[BOX_DIMS]; /* of data, in elements; any, so that what is transposed in memory is not in the file */
+    const char *section; /* letters, digits, underscores */
+    rectangle of;
+    box_memory at; /* only read; its type is the stored one. What is transposed in memory is not in the file. */
     checkpoint_source source;
 } checkpoint_piece;
 
@@ -46,12 +43,19 @@ int64_t checkpoint_extent(const checkpoint_piece *p);
 /* Waits for all ranks; fails on every rank, with a message that names the rank, if `mine` is a failure on any. */
 typedef status checkpoint_barrier(void *context, status mine);
 
-/* Collective over `ranks`. `folder` (made if need be) is a run's checkpoints folder, `name` that of the new checkpoint; an
+/* What one rank saves. */
+typedef struct checkpoint_share {
+    const checkpoint_piece *pieces;
+    int count;
+    int rank, ranks;
+    const char *run; /* an id of hexadecimal digits, the same on all ranks, or "" */
+} checkpoint_share;
+
+/* Collective over the share's ranks. `folder` (made if need be) is a run's checkpoints folder, `name` that of the new checkpoint; an
  * older one of that name is replaced. `meta`, of rank 0, is what else belongs to the state: step, data position, ...
- * The pieces of all ranks must cover each tensor exactly once. `run`: an id of hexadecimal digits, the same on all ranks, or
- * "". `barrier` may be NULL for one rank. It fails on every rank or on none; then `latest` names what it named before, and temporary files have been removed. */
-status checkpoint_write(const char *folder, const char *name, const checkpoint_piece *pieces, int count, json_t *meta,
-                        int rank, int ranks, const char *run, checkpoint_barrier *barrier, void *context);
+ * The pieces of all ranks must cover each tensor exactly once. `barrier` may be NULL for one rank. It fails on every rank or on none; then `latest` names what it named before, and temporary files have been removed. */
+status checkpoint_write(const char *folder, const char *name, const checkpoint_share *mine, json_t *meta,
+                        checkpoint_barrier *barrier, void *context);
 
 /* ---- reading ---- */
 
@@ -75,11 +79,9 @@ const manifest_tensor *checkpoint_find(const checkpoint *c, const char *section,
 /* Fails, by name, if the section lacks one of these tensors or has another. */
 status checkpoint_expect(const checkpoint *c, const char *section, const char *const *names, int count);
 
-/* Read the rectangle start, size of a tensor whose shape must be `global` into `data` (address of its first element;
- * strides in elements), converted to `type`. The checksum of every stored piece that is touched is verified once. */
-status checkpoint_read(checkpoint *c, const char *section, const char *name, dtype type, void *data,
-                       const int64_t *stride, int dims, const int64_t *global, const int64_t *start,
-                       const int64_t *size);
+/* Reads a rectangle of a tensor, whose shape must be of->global, converted to to->type. The checksum of every stored piece
+ * that is touched is verified once. */
+status checkpoint_read(checkpoint *c, const char *section, const rectangle *of, const box_memory *to);
 /* Verify the checksum of every piece and of every file, and that all are of one run. */
 status checkpoint_verify(checkpoint *c);
 

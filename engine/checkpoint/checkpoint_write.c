@@ -25,21 +25,21 @@ static status publish(const char *folder, const char *name, json_t *meta, int ra
     return s;
 }
 
-status checkpoint_write(const char *folder, const char *name, const checkpoint_piece *pieces, int count, json_t *meta,
-                        int rank, int ranks, const char *run, checkpoint_barrier *barrier, void *context)
+status checkpoint_write(const char *folder, const char *name, const checkpoint_share *mine, json_t *meta,
+                        checkpoint_barrier *barrier, void *context)
 {
-    MUST(barrier || ranks == 1, "%d ranks save without a barrier", ranks);
+    bool first = mine->rank == 0;
+    MUST(barrier || mine->ranks == 1, "%d ranks save without a barrier", mine->ranks);
     MUST(*name && *name != '.' && !strchr(name, '/'), "a checkpoint named \"%s\"", name);
     char *buffer = aligned_alloc(DIRECT_ALIGNMENT, CHECKPOINT_WRITER_BUFFER);
     MUST(buffer, "out of host memory");
-    checkpoint_writer *w = checkpoint_writer_open(&(checkpoint_writer_options){
-        .pieces = pieces, .count = count, .run = run, .rank = rank, .ranks = ranks, .buffer = buffer});
-    status s = meet(barrier, context, rank == 0 ? prepare(folder) : STATUS_OK);
+    checkpoint_writer *w = checkpoint_writer_open(&(checkpoint_writer_options){.share = *mine, .buffer = buffer});
+    status s = meet(barrier, context, first ? prepare(folder) : STATUS_OK);
     if (s == STATUS_OK)
         s = meet(barrier, context, checkpoint_writer_share(w, folder, name));
     if (s == STATUS_OK)
-        s = meet(barrier, context, rank == 0 ? publish(folder, name, meta, ranks, run, buffer) : STATUS_OK);
-    if (s != STATUS_OK && rank == 0)
+        s = meet(barrier, context, first ? publish(folder, name, meta, mine->ranks, mine->run, buffer) : STATUS_OK);
+    if (s != STATUS_OK && first)
         checkpoint_clean(folder, name);
     checkpoint_writer_close(w);
     free(buffer);

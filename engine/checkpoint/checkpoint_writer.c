@@ -44,32 +44,32 @@ char *checkpoint_fragment(const char *temporary, int rank)
 int64_t checkpoint_extent(const checkpoint_piece *p)
 {
     int64_t last = 0;
-    if (box_volume(p->dims, p->size) == 0)
+    if (box_volume(p->of.dims, p->of.part.size) == 0)
         return 0;
-    for (int d = 0; d < p->dims; d++)
-        last += (p->size[d] - 1) * p->stride[d];
-    return (last + 1) * dtype_bytes(p->type);
+    for (int d = 0; d < p->of.dims; d++)
+        last += (p->of.part.size[d] - 1) * p->at.stride[d];
+    return (last + 1) * dtype_bytes(p->at.type);
 }
 
 /* ---- laying out ---- */
 
 /* The name of a piece in its safetensors file: the tensor's own if it is whole, else followed by its rectangle. */
-static char *stored_name(const checkpoint_piece *p)
+static char *stored_name(const rectangle *p)
 {
     char text[BOX_DIMS * 48 + 4] = "";
     size_t used = 0;
-    if (memcmp(p->size, p->global, (size_t)p->dims * sizeof *p->size) != 0)
+    if (memcmp(p->part.size, p->global, (size_t)p->dims * sizeof *p->global) != 0)
         for (int d = 0; d < p->dims; d++)
             used += (size_t)snprintf(text + used, sizeof text - used, "%s%lld:%lld%s", d ? ", " : "[",
-                                     (long long)p->start[d], (long long)(p->start[d] + p->size[d]),
+                                     (long long)p->part.start[d], (long long)(p->part.start[d] + p->part.size[d]),
                                      d + 1 == p->dims ? "]" : "");
     return must_format("%s%s", p->name, text);
 }
 
 static bool is_empty(const checkpoint_piece *p)
 {
-    MUST(p->dims >= 0 && p->dims <= BOX_DIMS, "%s: %d dimensions", p->name, p->dims);
-    return box_volume(p->dims, p->size) == 0;
+    MUST(p->of.dims >= 0 && p->of.dims <= BOX_DIMS, "%s: %d dimensions", p->of.name, p->of.dims);
+    return box_volume(p->of.dims, p->of.part.size) == 0;
 }
 
 /* The pieces of one section, in any order, as the writer's next file. */
@@ -81,9 +81,9 @@ static void add_file(checkpoint_writer *w, const checkpoint_piece *const *pieces
     section_file *f = &w->files[w->file_count];
     safetensors_tensor *tensors = must_calloc((unsigned long)count, sizeof *tensors);
     for (int i = 0; i < count; i++) {
-        tensors[i] =
-            (safetensors_tensor){.name = stored_name(pieces[i]), .type = pieces[i]->type, .dims = pieces[i]->dims};
-        memcpy(tensors[i].shape, pieces[i]->size, (size_t)pieces[i]->dims * sizeof *pieces[i]->size);
+        const rectangle *r = &pieces[i]->of;
+        tensors[i] = (safetensors_tensor){.name = stored_name(r), .type = pieces[i]->at.type, .dims = r->dims};
+        memcpy(tensors[i].shape, r->part.size, (size_t)r->dims * sizeof *r->part.size);
     }
     json_t *metadata = json_pack("{s:s}", "format", "pt"); /* Hugging Face's loaders ask for it */
     if (*w->run)
@@ -97,11 +97,10 @@ static void add_file(checkpoint_writer *w, const checkpoint_piece *const *pieces
         int i = f->layout.order[k];
         const checkpoint_piece *p = pieces[i];
         manifest_piece *e = &w->entries[w->piece_count];
-        *e = (manifest_piece){.file = w->file_count,
+        *e = (manifest_piece){.part = p->of.part,
+                              .file = w->file_count,
                               .offset = f->layout.offsets[i],
-                              .bytes = box_volume(p->dims, p->size) * dtype_bytes(p->type)};
-        memcpy(e->start, p->start, sizeof e->start);
-        memcpy(e->size, p->size, sizeof e->size);
+                              .bytes = box_volume(p->of.dims, p->of.part.size) * dtype_bytes(p->at.type)};
         w->pieces[w->piece_count++] = *p;
     }
     for (int i = 0; i < count; i++)
@@ -131,20 +130,21 @@ static void add_files(checkpoint_writer *w, const checkpoint_piece *pieces, int 
 static int compare_listed(const void *a, const void *b, void *context)
 {
     const checkpoint_piece *pieces = context, *x = &pieces[*(const int *)a], *y = &pieces[*(const int *)b];
-    int order = fragment_order(x->section, x->name, y->section, y->name);
-    for (int d = 0; d < x->dims && d < y->dims && !order; d++)
-        order = (x->start[d] > y->start[d]) - (x->start[d] < y->start[d]);
+    const int64_t *x_start = x->of.part.start, *y_start = y->of.part.start;
+    int order = fragment_order(x->section, x->of.name, y->section, y->of.name);
+    for (int d = 0; d < x->of.dims && d < y->of.dims && !order; d++)
+        order = (x_start[d] > y_start[d]) - (x_start[d] < y_start[d]);
     return order;
 }
 
 checkpoint_writer *checkpoint_writer_open(const checkpoint_writer_options *o)
 {
     checkpoint_writer *w = must_calloc(1, sizeof *w);
-    unsigned long count = (unsigned long)o->count;
-    MUST(strlen(o->run) < sizeof w->run, "a run named \"%s\"", o->run);
-    strcpy(w->run, o->run);
-    w->rank = o->rank;
-    w->ranks = o->ranks;
+    unsigned long count = (unsigned long)o->share.count;
+    MUST(strlen(o->share.run) < sizeof w->run, "a run named \"%s\"", o->share.run);
+    strcpy(w->run, o->share.run);
+    w->rank = o->share.rank;
+    w->ranks = o->share.ranks;
     w->buffer = o->buffer;
     w->pieces = must_calloc(count, sizeof *w->pieces);
     w->entries = must_calloc(count, sizeof *w->entries);
@@ -153,7 +153,7 @@ checkpoint_writer *checkpoint_writer_open(const checkpoint_writer_options *o)
     w->extra_count = o->extra_count;
     w->extras = must_calloc((unsigned long)o->extra_count, sizeof *w->extras);
     w->extra_files = must_calloc((unsigned long)o->extra_count, sizeof *w->extra_files);
-    add_files(w, o->pieces, o->count);
+    add_files(w, o->share.pieces, o->share.count);
     for (int i = 0; i < w->piece_count; i++)
         w->listed[i] = i;
     qsort_r(w->listed, (size_t)w->piece_count, sizeof *w->listed, compare_listed, w->pieces);
@@ -187,18 +187,19 @@ void checkpoint_writer_close(checkpoint_writer *w)
 /* ---- writing ---- */
 
 /* Stream one piece into the file and take its checksum. */
-static status put_data(direct *out, uint32_t *crc, const checkpoint_piece *p)
+static status put_data(direct *out, uint32_t *crc, const rectangle *of, const box_memory *at)
 {
-    int64_t element = dtype_bytes(p->type), volume = box_volume(p->dims, p->size);
+    const int64_t *size = of->part.size;
+    int64_t element = dtype_bytes(at->type), volume = box_volume(of->dims, size);
     *crc = 0;
-    if (box_is_row_major(p->dims, p->size, p->stride))
-        return direct_write(out, p->data, volume * element, crc);
+    if (box_is_row_major(of->dims, size, at->stride))
+        return direct_write(out, at->data, volume * element, crc);
     for (int64_t done = 0, now; done < volume; done += now) {
         int64_t room;
         char *to = direct_room(out, &room);
-        MUST(room >= element, "%s: its elements are not aligned in the file", p->name);
+        MUST(room >= element, "%s: its elements are not aligned in the file", of->name);
         now = volume - done < room / element ? volume - done : room / element;
-        box_gather(to, p->data, p->stride, p->dims, p->size, (int)element, done, now);
+        box_gather(to, at, of->dims, size, done, now);
         TRY(direct_added(out, now * element, crc));
     }
     return STATUS_OK;
@@ -209,12 +210,11 @@ static status put_piece(direct *out, uint32_t *crc, const checkpoint_piece *p)
     const checkpoint_source *from = &p->source;
     int64_t bytes = checkpoint_extent(p);
     if (!from->borrow)
-        return put_data(out, crc, p);
-    void *borrowed = from->borrow(from->context, p->data, bytes);
-    checkpoint_piece here = *p;
-    here.data = borrowed;
-    status s = put_data(out, crc, &here);
-    from->give_back(from->context, borrowed, p->data, bytes);
+        return put_data(out, crc, &p->of, &p->at);
+    box_memory here = p->at;
+    here.data = from->borrow(from->context, p->at.data, bytes);
+    status s = put_data(out, crc, &p->of, &here);
+    from->give_back(from->context, here.data, p->at.data, bytes);
     return s;
 }
 
@@ -226,7 +226,7 @@ static status put_section(direct *out, checkpoint_writer *w, int index)
     const section_file *f = &w->files[index];
     TRY(direct_write(out, f->layout.header, f->layout.header_bytes, NULL));
     for (int k = f->first; k < f->first + f->layout.count; k++) {
-        MUST(direct_position(out) == w->entries[k].offset, "%s: %s is at %lld", f->file.name, w->pieces[k].name,
+        MUST(direct_position(out) == w->entries[k].offset, "%s: %s is at %lld", f->file.name, w->pieces[k].of.name,
              (long long)direct_position(out));
         TRY(put_piece(out, &w->entries[k].crc32c, &w->pieces[k]));
     }
@@ -269,8 +269,9 @@ static status write_file(manifest_file *file, checkpoint_writer *w, const char *
 
 static bool same_tensor(const checkpoint_piece *a, const checkpoint_piece *b)
 {
-    return fragment_order(a->section, a->name, b->section, b->name) == 0 && a->type == b->type && a->dims == b->dims &&
-           memcmp(a->global, b->global, (size_t)a->dims * sizeof *a->global) == 0;
+    const rectangle *x = &a->of, *y = &b->of;
+    return fragment_order(a->section, x->name, b->section, y->name) == 0 && a->at.type == b->at.type &&
+           x->dims == y->dims && memcmp(x->global, y->global, (size_t)x->dims * sizeof *x->global) == 0;
 }
 
 static status put_fragment(direct *out, checkpoint_writer *w, int index)
@@ -284,8 +285,8 @@ static status put_fragment(direct *out, checkpoint_writer *w, int index)
     for (int i = 0; i < w->piece_count; i++) {
         const checkpoint_piece *p = &w->pieces[w->listed[i]];
         if (i == 0 || !same_tensor(p, &w->pieces[w->listed[i - 1]]))
-            TRY(fragment_put_tensor(out, p->section, p->name, p->type, p->dims, p->global));
-        TRY(fragment_put_piece(out, p->dims, &w->entries[w->listed[i]]));
+            TRY(fragment_put_tensor(out, p->section, p->at.type, &p->of));
+        TRY(fragment_put_piece(out, p->of.dims, &w->entries[w->listed[i]]));
     }
     return fragment_put_end(out);
 }

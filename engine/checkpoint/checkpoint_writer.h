@@ -21,12 +21,9 @@ typedef struct checkpoint_extra {
 enum { CHECKPOINT_WRITER_BUFFER = 4 << 20 };
 
 typedef struct checkpoint_writer_options {
-    const checkpoint_piece *pieces;
-    int count;
+    checkpoint_share share;
     const checkpoint_extra *extras;
     int extra_count;
-    const char *run; /* manifest.h; "" if there is none */
-    int rank, ranks;
     char *buffer;
 } checkpoint_writer_options;
 

@@ -59,20 +59,19 @@ status fragment_put_file(direct *out, const manifest_file *file)
     return put_last(out, file->name);
 }
 
-status fragment_put_tensor(direct *out, const char *section, const char *name, dtype type, int dims,
-                           const int64_t *global)
+status fragment_put_tensor(direct *out, const char *section, dtype type, const rectangle *of)
 {
-    TRY(put(out, "tensor %s %d", dtype_name(type), dims));
-    TRY(put_numbers(out, global, dims));
+    TRY(put(out, "tensor %s %d", dtype_name(type), of->dims));
+    TRY(put_numbers(out, of->global, of->dims));
     TRY(put(out, " %s ", section));
-    return put_last(out, name);
+    return put_last(out, of->name);
 }
 
 status fragment_put_piece(direct *out, int dims, const manifest_piece *p)
 {
     TRY(put(out, "piece %d %lld %lld %08x", p->file, (long long)p->offset, (long long)p->bytes, p->crc32c));
-    TRY(put_numbers(out, p->start, dims));
-    TRY(put_numbers(out, p->size, dims));
+    TRY(put_numbers(out, p->part.start, dims));
+    TRY(put_numbers(out, p->part.size, dims));
     return put(out, "\n");
 }
 
@@ -239,11 +238,12 @@ static bool read_piece(manifest_piece *p, const char **at, const fragment_entry 
     int64_t file = 0, crc = 0;
     *p = (manifest_piece){0};
     bool good = take_number(at, &file, 10) && take_number(at, &p->offset, 10) && take_number(at, &p->bytes, 10) &&
-                take_number(at, &crc, 16) && take_numbers(at, p->start, dims) && take_numbers(at, p->size, dims) &&
-                **at == '\n' && file >= 0 && file < INT32_MAX - first_file && p->offset >= 0 && p->bytes >= 0;
+                take_number(at, &crc, 16) && take_numbers(at, p->part.start, dims) &&
+                take_numbers(at, p->part.size, dims) && **at == '\n' && file >= 0 && file < INT32_MAX - first_file &&
+                p->offset >= 0 && p->bytes >= 0;
     for (int d = 0; d < dims && good; d++)
-        good = p->start[d] >= 0 && p->size[d] >= 1 && p->start[d] < of->global[d] &&
-               p->size[d] <= of->global[d] - p->start[d];
+        good = p->part.start[d] >= 0 && p->part.size[d] >= 1 && p->part.start[d] < of->global[d] &&
+               p->part.size[d] <= of->global[d] - p->part.start[d];
     p->file = (int)file + first_file;
     p->crc32c = (uint32_t)crc;
     *at += good;

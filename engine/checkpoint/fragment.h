@@ -25,8 +25,7 @@ typedef struct fragment_owner {
 
 status fragment_put_head(direct *out, const fragment_owner *owner);
 status fragment_put_file(direct *out, const manifest_file *file);
-status fragment_put_tensor(direct *out, const char *section, const char *name, dtype type, int dims,
-                           const int64_t *global);
+status fragment_put_tensor(direct *out, const char *section, dtype type, const rectangle *of);
 status fragment_put_piece(direct *out, int dims, const manifest_piece *piece);
 status fragment_put_end(direct *out);
 

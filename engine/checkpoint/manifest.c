@@ -84,29 +84,27 @@ const manifest_tensor *manifest_find(const manifest *m, const char *section, con
     return index ? &m->tensors[json_integer_value(index)] : NULL;
 }
 
-static manifest_tensor *add_tensor(manifest *m, const char *section, const char *name, dtype type, int dims,
-                                   const int64_t *global)
+static manifest_tensor *add_tensor(manifest *m, const manifest_tensor *of)
 {
     manifest_tensor *t = grow(&m->tensors, &m->tensor_count, &m->tensor_capacity, sizeof *t);
-    *t = (manifest_tensor){.section = must_strdup(section), .name = must_strdup(name), .type = type, .dims = dims};
-    for (int d = 0; d < dims; d++)
-        t->global[d] = global[d];
-    char *key = must_format("%s/%s", section, name);
+    *t = (manifest_tensor){
+        .section = must_strdup(of->section), .name = must_strdup(of->name), .type = of->type, .dims = of->dims};
+    memcpy(t->global, of->global, sizeof t->global);
+    char *key = must_format("%s/%s", of->section, of->name);
     int failed = json_object_set_new(m->index, key, json_integer(m->tensor_count - 1));
     MUST(!failed, "tensor name %s is not UTF-8", key);
     free(key);
     return t;
 }
 
-status manifest_add_piece(manifest *m, const char *section, const char *name, dtype type, int dims,
-                          const int64_t *global, const manifest_piece *piece)
+status manifest_add_piece(manifest *m, const manifest_tensor *of, const manifest_piece *piece)
 {
-    const json_t *index = find_index(m, section, name);
-    manifest_tensor *t = index ? &m->tensors[json_integer_value(index)] : NULL;
-    if (!t)
-        t = add_tensor(m, section, name, type, dims, global);
-    if (t->type != type || t->dims != dims || memcmp(t->global, global, (size_t)dims * sizeof *global) != 0)
-        return status_fail(STATUS_FAILED, "tensor %s/%s: two pieces disagree about its shape or dtype", section, name);
+    const json_t *index = find_index(m, of->section, of->name);
+    manifest_tensor *t = index ? &m->tensors[json_integer_value(index)] : add_tensor(m, of);
+    if (t->type != of->type || t->dims != of->dims ||
+        memcmp(t->global, of->global, (size_t)of->dims * sizeof *of->global) != 0)
+        return status_fail(STATUS_FAILED, "tensor %s/%s: two pieces disagree about its shape or dtype", of->section,
+                           of->name);
     manifest_piece *new = grow(&t->pieces, &t->count, &t->capacity, sizeof *new);
     *new = *piece;
     return STATUS_OK;
@@ -117,23 +115,24 @@ status manifest_add_piece(manifest *m, const char *section, const char *name, dt
 static int compare_start(const void *a, const void *b)
 {
     const manifest_piece *x = a, *y = b;
-    return (x->start[0] > y->start[0]) - (x->start[0] < y->start[0]);
+    return (x->part.start[0] > y->part.start[0]) - (x->part.start[0] < y->part.start[0]);
 }
 
 /* No two pieces overlap, and their volumes add up to the whole: then they cover it once. */
 status manifest_check_tensor(const manifest_tensor *t, const char *where)
 {
-    int64_t volume = 0, start[BOX_DIMS], size[BOX_DIMS];
+    int64_t volume = 0;
+    box common;
     if (t->dims > 0 && t->count > 0)
         qsort(t->pieces, (size_t)t->count, sizeof *t->pieces, compare_start);
     for (int i = 0; i < t->count; i++) {
-        const manifest_piece *a = &t->pieces[i];
+        const box *a = &t->pieces[i].part;
         volume += box_volume(t->dims, a->size);
         for (int k = i + 1; k < t->count; k++) {
-            const manifest_piece *b = &t->pieces[k];
+            const box *b = &t->pieces[k].part;
             if (t->dims > 0 && b->start[0] >= a->start[0] + a->size[0])
                 break;
-            if (box_intersect(start, size, t->dims, a->start, a->size, b->start, b->size))
+            if (box_intersect(&common, t->dims, a, b))
                 return status_fail(STATUS_FAILED, "%s: tensor %s/%s: two of its pieces overlap", where, t->section,
                                    t->name);
         }
@@ -255,22 +254,21 @@ static status read_files(manifest *m, const json_t *files, const char *path)
 }
 
 /* One piece, of a tensor whose own fields have been checked. */
-static bool get_piece(const manifest *m, manifest_piece *p, const json_t *entry, dtype type, int dims,
-                      const int64_t *global)
+static bool get_piece(const manifest *m, manifest_piece *p, const json_t *entry, const manifest_tensor *of)
 {
-    int64_t file, bytes = dtype_bytes(type);
-    if (!get_numbers(p->start, json_object_get(entry, "start"), dims, 0) ||
-        !get_numbers(p->size, json_object_get(entry, "size"), dims, 1) ||
+    int64_t file, bytes = dtype_bytes(of->type), *start = p->part.start, *size = p->part.size;
+    if (!get_numbers(start, json_object_get(entry, "start"), of->dims, 0) ||
+        !get_numbers(size, json_object_get(entry, "size"), of->dims, 1) ||
         !get_number(&file, json_object_get(entry, "file"), 0, m->file_count - 1) ||
         !get_number(&p->offset, json_object_get(entry, "offset"), 0, m->files[file].bytes) ||
         !get_number(&p->bytes, json_object_get(entry, "bytes"), 0, m->files[file].bytes - p->offset) ||
         !get_checksum(&p->crc32c, json_object_get(entry, "crc32c")))
         return false;
     p->file = (int)file;
-    for (int d = 0; d < dims; d++) {
-        if (p->start[d] >= global[d] || p->size[d] > global[d] - p->start[d])
+    for (int d = 0; d < of->dims; d++) {
+        if (start[d] >= of->global[d] || size[d] > of->global[d] - start[d])
             return false;
-        bytes *= p->size[d]; /* no overflow: within the whole tensor, whose bytes have been computed */
+        bytes *= size[d]; /* no overflow: within the whole tensor, whose bytes have been computed */
     }
     return p->bytes == bytes;
 }
@@ -283,16 +281,15 @@ static status read_tensor(manifest *m, const json_t *entry, int number, const ch
     if (!is_plain(section) || !is_name(name))
         return status_fail(STATUS_FAILED, "%s: tensor %d: wrong section or name", path, number);
     const char *s = json_string_value(section), *n = json_string_value(name);
-    dtype type;
-    int64_t global[BOX_DIMS], bytes;
-    int dims = (int)json_array_size(shape);
-    if (!type_name || !dtype_find(&type, type_name))
+    manifest_tensor t = {.section = (char *)(uintptr_t)s, .name = (char *)(uintptr_t)n};
+    t.dims = (int)json_array_size(shape);
+    if (!type_name || !dtype_find(&t.type, type_name))
         return status_fail(STATUS_FAILED, "%s: tensor %s/%s: unknown dtype", path, s, n);
-    if (dims > BOX_DIMS || !get_numbers(global, shape, dims, 1))
+    if (t.dims > BOX_DIMS || !get_numbers(t.global, shape, t.dims, 1))
         return status_fail(STATUS_FAILED, "%s: tensor %s/%s: its shape is not up to %d sizes", path, s, n, BOX_DIMS);
-    bytes = dtype_bytes(type);
-    for (int d = 0; d < dims; d++)
-        if (__builtin_mul_overflow(bytes, global[d], &bytes))
+    int64_t bytes = dtype_bytes(t.type);
+    for (int d = 0; d < t.dims; d++)
+        if (__builtin_mul_overflow(bytes, t.global[d], &bytes))
             return status_fail(STATUS_FAILED, "%s: tensor %s/%s is too large", path, s, n);
     if (find_index(m, s, n))
         return status_fail(STATUS_FAILED, "%s: tensor %s/%s is listed twice", path, s, n);
@@ -300,10 +297,10 @@ static status read_tensor(manifest *m, const json_t *entry, int number, const ch
         return status_fail(STATUS_FAILED, "%s: tensor %s/%s has no pieces", path, s, n);
     for (size_t k = 0; k < json_array_size(pieces); k++) {
         manifest_piece piece = {0};
-        if (!get_piece(m, &piece, json_array_get(pieces, k), type, dims, global))
+        if (!get_piece(m, &piece, json_array_get(pieces, k), &t))
             return status_fail(STATUS_FAILED, "%s: tensor %s/%s: piece %d is wrong or outside of its tensor or file",
                                path, s, n, (int)k);
-        TRY(manifest_add_piece(m, s, n, type, dims, global, &piece));
+        TRY(manifest_add_piece(m, &t, &piece));
     }
     return STATUS_OK;
 }

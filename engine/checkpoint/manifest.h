@@ -17,7 +17,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/checkpoint/box.h"
+#include "memory/box.h"
 #include "engine/files/direct.h"
 #include "memory/dtype.h"
 #include "memory/status.h"
@@ -38,7 +38,7 @@ typedef struct manifest_file {
 } manifest_file;
 
 typedef struct manifest_piece {
-    int64_t start[BOX_DIMS], size[BOX_DIMS];
+    box part; /* of the tensor */
     int file; /* index into files */
     int64_t offset, bytes;
     uint32_t crc32c;
@@ -71,9 +71,8 @@ manifest *manifest_make(int ranks);
 void manifest_free(manifest *m);
 /* The index of the new file, whose name is the manifest's from now on. */
 int manifest_add_file(manifest *m, const manifest_file *file);
-/* Fails if the tensor is known with another shape or type. */
-status manifest_add_piece(manifest *m, const char *section, const char *name, dtype type, int dims,
-                          const int64_t *global, const manifest_piece *piece);
+/* Of `of` (section, name, type, shape) is made a copy. Fails if the tensor is known with another shape or type. */
+status manifest_add_piece(manifest *m, const manifest_tensor *of, const manifest_piece *piece);
 /* NULL if there is none */
 const manifest_tensor *manifest_find(const manifest *m, const char *section, const char *name);
 

@@ -76,9 +76,9 @@ status manifest_text_tensor(direct *out, const manifest_tensor *t, bool first)
     for (int k = 0; k < t->count; k++) {
         const manifest_piece *p = &t->pieces[k];
         TRY(put(out, "%s\n  {\"start\":", k ? "," : ""));
-        TRY(put_numbers(out, p->start, t->dims));
+        TRY(put_numbers(out, p->part.start, t->dims));
         TRY(put(out, ",\"size\":"));
-        TRY(put_numbers(out, p->size, t->dims));
+        TRY(put_numbers(out, p->part.size, t->dims));
         TRY(put(out, ",\"file\":%d,\"offset\":%lld,\"bytes\":%lld,\"crc32c\":\"%08x\"}", p->file, (long long)p->offset,
                 (long long)p->bytes, p->crc32c));
     }

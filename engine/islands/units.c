@@ -12,6 +12,16 @@ static int fragment_of(const names_tensor *t, int fragments)
     return place == PARTS_AT_EMBEDDING || place == PARTS_AT_FIRST ? 0 : fragments - 1;
 }
 
+void units_rectangle(rectangle *of, box_memory *at, const unit *u, const names_tensor *tensors, float *values)
+{
+    const names_tensor *t = &tensors[u->tensor];
+    *of = box_whole(t->name, t->dims, t->shape);
+    of->part.start[0] = u->first;
+    of->part.size[0] = u->rows;
+    *at = (box_memory){.data = values, .type = DTYPE_FP32};
+    box_row_major(at->stride, t->dims, t->shape);
+}
+
 unit *units_list(int *count, const names_tensor *tensors, int tensor_count, int fragments)
 {
     int capacity = 0;

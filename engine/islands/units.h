@@ -8,6 +8,7 @@
 #ifndef PHALANX_ENGINE_ISLANDS_UNITS_H
 #define PHALANX_ENGINE_ISLANDS_UNITS_H
 
+#include "memory/box.h"
 #include "models/names.h"
 
 enum { UNITS_ELEMENTS = 1 << 18 };
@@ -19,6 +20,8 @@ typedef struct unit {
     int64_t elements;    /* rows x the rest of the shape */
 } unit;
 
+/* The rectangle that a unit is, and the unit's values, which lie as in the file. */
+void units_rectangle(rectangle *of, box_memory *at, const unit *u, const names_tensor *tensors, float *values);
 /* In the order of the tensors, then of the rows; the caller's to free. */
 unit *units_list(int *count, const names_tensor *tensors, int tensor_count, int fragments);
 /* owner[unit]: a rank of an island of so many; each has about as much of every fragment as the next one. */

@@ -20,7 +20,7 @@ enum { SECTIONS = 8 };
 
 typedef struct section {
     const char *name;
-    const float *values;
+    float *values;
 } section;
 
 bool outer_dumps(const outer *o)
@@ -53,23 +53,30 @@ static checkpoint_piece *list_pieces(int *count, const outer *o, const section *
     checkpoint_piece *all = must_calloc((unsigned long)(o->mine_count * SECTIONS) + 1, sizeof *all);
     *count = 0;
     for (; s->name; s++)
-        for (int i = 0; i < o->mine_count; i++)
-            if (o->units[o->mine[i].unit].fragment == fragment)
-                all[(*count)++] = outer_piece(o, s->name, s->values, &o->mine[i]);
+        for (int i = 0; i < o->mine_count; i++) {
+            const unit *u = &o->units[o->mine[i].unit];
+            checkpoint_piece *p = &all[*count];
+            if (u->fragment != fragment)
+                continue;
+            p->section = s->name;
+            units_rectangle(&p->of, &p->at, u, o->tensors, s->values + o->mine[i].at);
+            ++*count;
+        }
     return all;
 }
 
 /* `sections` ends with one without a name. Takes meta. */
 static void write_event(outer *o, const char *kind, int64_t number, const section *sections, int fragment, json_t *meta)
 {
-    int count, rank = comm_rank(o->world);
+    int count;
     const char *top = o->config->debug.merges;
     char *folder = o->holds ? must_format("%s/server", top) : must_format("%s/slot-%d", top, o->slot);
     char *name = must_format("%s-%08lld", kind, (long long)number);
     checkpoint_piece *pieces = list_pieces(&count, o, sections, fragment);
     MUST(json_object_set_new(meta, "fragment", json_integer(fragment)) == 0, "out of host memory");
     seal_open();
-    status s = checkpoint_write(folder, name, pieces, count, meta, rank, comm_ranks(o->world), "", barrier, o);
+    const checkpoint_share mine = {pieces, count, comm_rank(o->world), comm_ranks(o->world), ""};
+    status s = checkpoint_write(folder, name, &mine, meta, barrier, o);
     seal_close();
     if (s != STATUS_OK && outer_first_rank(o))
         log_warn("%s; debug.merges: no more is written", status_message());

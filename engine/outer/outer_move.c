@@ -9,7 +9,7 @@
 /* The part of a unit that one piece of one rank holds: a rectangle of the tensor. */
 typedef struct share {
     int unit, rank, piece;
-    int64_t start[2], size[2];
+    box part;
 } share;
 
 typedef struct shares {
@@ -37,13 +37,10 @@ static int find_tensor(const outer_move_options *o, const char *name)
 
 static bool meet(share *out, const unit *u, const checkpoint_piece *p)
 {
-    int64_t first = u->first > p->start[0] ? u->first : p->start[0];
-    int64_t end = u->first + u->rows < p->start[0] + p->size[0] ? u->first + u->rows : p->start[0] + p->size[0];
-    out->start[0] = first;
-    out->size[0] = end - first;
-    out->start[1] = p->dims > 1 ? p->start[1] : 0;
-    out->size[1] = p->dims > 1 ? p->size[1] : 1;
-    return end > first && out->size[1] > 0;
+    bool matrix = p->of.dims > 1;
+    box rows = {{u->first, 0}, {u->rows, matrix ? p->of.global[1] : 1}}, held = p->of.part;
+    held.size[1] = matrix ? held.size[1] : 1;
+    return box_intersect(&out->part, 2, &rows, &held);
 }
 
 static int compare_shares(const void *a, const void *b)
@@ -58,8 +55,8 @@ static int list_mine(share **out, const outer_move_options *o, const checkpoint_
     int n = 0, capacity = 0;
     *out = NULL;
     for (int i = 0; i < count; i++) {
-        int wanted = find_tensor(o, pieces[i].name);
-        MUST(wanted >= 0, "%s is no tensor of the model", pieces[i].name);
+        int wanted = find_tensor(o, pieces[i].of.name);
+        MUST(wanted >= 0, "%s is no tensor of the model", pieces[i].of.name);
         for (int u = 0; u < o->count; u++) {
             share s = {.unit = u, .rank = comm_rank(o->world), .piece = i};
             if (o->units[u].tensor != wanted || !meet(&s, &o->units[u], &pieces[i]))
@@ -123,7 +120,7 @@ static status check_given(const outer_move *m)
     for (int u = 0; u < m->options.count; u++) {
         int64_t elements = 0;
         for (int i = m->given.first[u]; i < m->given.first[u + 1]; i++)
-            elements += m->given.list[i].size[0] * m->given.list[i].size[1];
+            elements += box_volume(2, m->given.list[i].part.size);
         if (elements != m->options.units[u].elements)
             return status_fail(STATUS_FAILED, "%s: %lld of %lld elements are held by ranks",
                                m->options.tensors[m->options.units[u].tensor].name, (long long)elements,
@@ -167,32 +164,38 @@ void outer_move_close(outer_move *m)
 /* ---- moving ---------------------------------------------------------------------------------------------------------- */
 
 /* A share's elements between a piece and a row-major block; `to_piece` says which way. */
-static void copy_piece(const outer_move *m, const checkpoint_piece *p, const share *s, float *block,
-                       const int64_t *block_stride, bool to_piece)
+static void copy_piece(const outer_move *m, const checkpoint_piece *p, const share *s, const box_memory *block,
+                       bool to_piece)
 {
     executor *e = m->options.executor;
     checkpoint_piece part = *p;
-    int64_t at = (s->start[0] - p->start[0]) * p->stride[0];
-    if (p->dims > 1)
-        at += (s->start[1] - p->start[1]) * p->stride[1];
-    part.data = (const char *)p->data + at * dtype_bytes(p->type);
-    memcpy(part.size, s->size, sizeof s->size);
-    int64_t address = (const char *)part.data - executor_context(e)->arena, bytes = checkpoint_extent(&part);
-    void *there = executor_borrow(e, address, bytes);
+    int64_t at = 0;
+    for (int d = 0; d < p->of.dims; d++)
+        at += (s->part.start[d] - p->of.part.start[d]) * p->at.stride[d];
+    part.of.part = s->part;
+    char *data = (char *)p->at.data + at * dtype_bytes(p->at.type);
+    int64_t address = data - executor_context(e)->arena, bytes = checkpoint_extent(&part);
+    part.at.data = executor_borrow(e, address, bytes);
     if (to_piece)
-        box_convert(there, p->type, p->stride, block, DTYPE_FP32, block_stride, p->dims, part.size);
+        box_convert(&part.at, block, p->of.dims, s->part.size);
     else
-        box_convert(block, DTYPE_FP32, block_stride, there, p->type, p->stride, p->dims, part.size);
-    executor_give_back(e, there, address, bytes, to_piece);
+        box_convert(block, &part.at, p->of.dims, s->part.size);
+    executor_give_back(e, part.at.data, address, bytes, to_piece);
 }
 
 /* Where a share begins in its unit's values, and how its rows lie there. */
-static float *place(float *values, int64_t stride[2], const outer_move *m, const share *s)
+static box_memory place(float *values, const outer_move *m, const share *s)
 {
     const unit *u = &m->options.units[s->unit];
-    stride[0] = u->elements / u->rows;
-    stride[1] = 1;
-    return values + (s->start[0] - u->first) * stride[0] + s->start[1];
+    int64_t columns = u->elements / u->rows;
+    float *at = values + (s->part.start[0] - u->first) * columns + s->part.start[1];
+    return (box_memory){at, DTYPE_FP32, {columns, 1}};
+}
+
+/* A share's elements alone, in the scratch. */
+static box_memory packed(const outer_move *m, const share *s)
+{
+    return (box_memory){m->options.scratch, DTYPE_FP32, {s->part.size[1], 1}};
 }
 
 static void send(const outer_move *m, int64_t count, int to)
@@ -220,17 +223,15 @@ void outer_move_gather(outer_move *m, float *values, int u)
     int me = comm_rank(m->options.world), owner = m->options.owner[u];
     for (int i = m->given.first[u]; i < m->given.first[u + 1]; i++) {
         const share *s = &m->given.list[i];
-        int64_t packed[2] = {s->size[1], 1}, stride[2], count = s->size[0] * s->size[1];
-        if (s->rank == me && owner == me) {
-            float *to = place(values, stride, m, s);
-            copy_piece(m, &m->given.pieces[s->piece], s, to, stride, false);
-        } else if (s->rank == me) {
-            copy_piece(m, &m->given.pieces[s->piece], s, m->options.scratch, packed, false);
+        int64_t count = box_volume(2, s->part.size);
+        box_memory scratch = packed(m, s), to = owner == me ? place(values, m, s) : scratch;
+        if (s->rank == me)
+            copy_piece(m, &m->given.pieces[s->piece], s, &to, false);
+        if (s->rank == me && owner != me)
             send(m, count, owner);
-        } else if (owner == me) {
+        if (s->rank != me && owner == me) {
             receive(m, count, s->rank);
-            float *to = place(values, stride, m, s);
-            box_convert(to, DTYPE_FP32, stride, m->options.scratch, DTYPE_FP32, packed, 2, s->size);
+            box_convert(&to, &scratch, 2, s->part.size);
         }
     }
 }
@@ -240,17 +241,16 @@ void outer_move_scatter(outer_move *m, int u, const float *values)
     int me = comm_rank(m->options.world), owner = m->options.owner[u];
     for (int i = m->held.first[u]; i < m->held.first[u + 1]; i++) {
         const share *s = &m->held.list[i];
-        int64_t packed[2] = {s->size[1], 1}, stride[2], count = s->size[0] * s->size[1];
-        float *from = owner == me ? place((float *)(uintptr_t)values, stride, m, s) : NULL;
-        if (s->rank == me && owner == me) {
-            copy_piece(m, &m->held.pieces[s->piece], s, from, stride, true);
-        } else if (owner == me) {
-            box_convert(m->options.scratch, DTYPE_FP32, packed, from, DTYPE_FP32, stride, 2, s->size);
+        int64_t count = box_volume(2, s->part.size);
+        box_memory scratch = packed(m, s), from = owner == me ? place((float *)(uintptr_t)values, m, s) : scratch;
+        if (owner == me && s->rank != me) {
+            box_convert(&scratch, &from, 2, s->part.size);
             send(m, count, s->rank);
-        } else if (s->rank == me) {
-            receive(m, count, owner);
-            copy_piece(m, &m->held.pieces[s->piece], s, m->options.scratch, packed, true);
         }
+        if (owner != me && s->rank == me)
+            receive(m, count, owner);
+        if (s->rank == me)
+            copy_piece(m, &m->held.pieces[s->piece], s, &from, true);
     }
 }
 
@@ -264,12 +264,12 @@ void outer_move_clear_states(outer_move *m)
         checkpoint_piece *pieces = state_pieces(&count, m->options.compiled, e, sections[i], false);
         for (int k = 0; k < count; k++) {
             const checkpoint_piece *p = &pieces[k];
-            static const float zero;
-            static const int64_t still[BOX_DIMS];
-            int64_t address = (const char *)p->data - executor_context(e)->arena, bytes = checkpoint_extent(p);
-            void *there = executor_borrow(e, address, bytes);
-            box_convert(there, p->type, p->stride, &zero, DTYPE_FP32, still, p->dims, p->size);
-            executor_give_back(e, there, address, bytes, true);
+            float zero = 0;
+            box_memory there = p->at, still = {.data = &zero, .type = DTYPE_FP32};
+            int64_t address = (char *)p->at.data - executor_context(e)->arena, bytes = checkpoint_extent(p);
+            there.data = executor_borrow(e, address, bytes);
+            box_convert(&there, &still, p->of.dims, p->of.part.size);
+            executor_give_back(e, there.data, address, bytes, true);
         }
         free(pieces);
     }

@@ -1,5 +1,5 @@
 /* What the files of the outer loop share: outer_setup.c (memory, checkpoints), outer_reach.c (the roster, fetching),
- * outer_apply.c (arithmetic on units), outer_piece.c, outer_dump.c (debug.merges), outer_join.c (joining, taking over), outer_merge.c (the merges; start there), outer_gossip.c (the same for
+ * outer_apply.c (arithmetic on units), outer_dump.c (debug.merges), outer_join.c (joining, taking over), outer_merge.c (the merges; start there), outer_gossip.c (the same for
  * groups of islands), outer_push.c (the same with a server), outer_topology.c (which of them it is); and server.c, the server's own. */
 #ifndef PHALANX_ENGINE_OUTER_OUTER_PARTS_H
 #define PHALANX_ENGINE_OUTER_OUTER_PARTS_H
@@ -125,9 +125,6 @@ void outer_assign_buffers(outer *o); /* once the slot is known */
 status outer_open_holder(outer **out, const config *c, comm *world, watchdog *w);
 /* Sections "outer_reference" and so on, where they are, of a checkpoint. */
 status outer_read_sections(outer *o, checkpoint *from);
-
-/* outer_piece.c: the rectangle of one of this rank's units, of what lies as the reference does. */
-checkpoint_piece outer_piece(const outer *o, const char *section, const float *values, const outer_unit *m);
 
 /* outer_dump.c: debug.merges. They do nothing without it; those that write are collective. */
 bool outer_dumps(const outer *o);

@@ -218,7 +218,9 @@ static float *section_at(const outer *o, int i)
 
 static checkpoint_piece piece_of(const outer *o, int section, const outer_unit *m)
 {
-    return outer_piece(o, section_name(o, section), section_at(o, section), m);
+    checkpoint_piece p = {.section = section_name(o, section)};
+    units_rectangle(&p.of, &p.at, &o->units[m->unit], o->tensors, section_at(o, section) + m->at);
+    return p;
 }
 
 static void list_pieces(outer *o)
@@ -273,8 +275,7 @@ static status read_section(outer *o, checkpoint *from, int section)
         there |= !strcmp(checkpoint_at(from, i)->section, section_name(o, section));
     for (int k = 0; k < o->mine_count && section_at(o, section) && there; k++) {
         checkpoint_piece p = piece_of(o, section, &o->mine[k]);
-        TRY(checkpoint_read(from, p.section, p.name, DTYPE_FP32, section_at(o, section) + o->mine[k].at, p.stride,
-                            p.dims, p.global, p.start, p.size));
+        TRY(checkpoint_read(from, p.section, &p.of, &p.at));
     }
     return STATUS_OK;
 }

@@ -46,11 +46,10 @@ static void draw_model(outer *o)
 static status read_units(outer *o, weights *w)
 {
     for (int i = 0; i < o->mine_count; i++) {
-        const unit *u = &o->units[o->mine[i].unit];
-        const names_tensor *t = &o->tensors[u->tensor];
-        int64_t start[2] = {u->first, 0}, size[2] = {u->rows, t->shape[1]};
-        int64_t stride[2] = {t->dims > 1 ? t->shape[1] : 1, 1};
-        TRY(weights_read(w, t->name, DTYPE_FP32, o->reference + o->mine[i].at, stride, t->dims, t->shape, start, size));
+        rectangle of;
+        box_memory to;
+        units_rectangle(&of, &to, &o->units[o->mine[i].unit], o->tensors, o->reference + o->mine[i].at);
+        TRY(weights_read(w, &of, &to));
     }
     return STATUS_OK;
 }
@@ -162,12 +161,8 @@ static void open_writer(server *v)
     const checkpoint_piece *pieces = outer_pieces(&count, v->outer);
     v->buffer = aligned_alloc(DIRECT_ALIGNMENT, CHECKPOINT_WRITER_BUFFER);
     MUST(v->buffer, "out of host memory");
-    v->writer = checkpoint_writer_open(&(checkpoint_writer_options){.pieces = pieces,
-                                                                    .count = count,
-                                                                    .run = v->run,
-                                                                    .rank = comm_rank(v->world),
-                                                                    .ranks = comm_ranks(v->world),
-                                                                    .buffer = v->buffer});
+    v->writer = checkpoint_writer_open(&(checkpoint_writer_options){
+        .share = {pieces, count, comm_rank(v->world), comm_ranks(v->world), v->run}, .buffer = v->buffer});
     if (first_rank(v))
         v->publisher = checkpoint_publisher_open(comm_ranks(v->world), v->run, v->buffer);
 }

@@ -78,7 +78,8 @@ static checkpoint_piece *own_pieces(int *count, const compiled *c, executor *e)
 
 static int compare_data(const void *a, const void *b)
 {
-    const char *x = (*(const checkpoint_piece *const *)a)->data, *y = (*(const checkpoint_piece *const *)b)->data;
+    const char *x = (*(const checkpoint_piece *const *)a)->at.data;
+    const char *y = (*(const checkpoint_piece *const *)b)->at.data;
     return (x > y) - (x < y);
 }
 
@@ -99,7 +100,7 @@ static int64_t lay_ranges(range **out, int *out_count, checkpoint_piece *pieces,
         sorted[i] = &pieces[i];
     qsort(sorted, (size_t)count, sizeof *sorted, compare_data);
     for (int i = 0; i < count; i++) {
-        int64_t at = (const char *)sorted[i]->data - base, end = at + checkpoint_extent(sorted[i]);
+        int64_t at = (const char *)sorted[i]->at.data - base, end = at + checkpoint_extent(sorted[i]);
         range *last = ranges_count ? &ranges[ranges_count - 1] : NULL;
         if (!last || at - last->at - last->bytes >= ALIGNMENT) {
             bytes = aligned(bytes, ALIGNMENT);
@@ -111,7 +112,7 @@ static int64_t lay_ranges(range **out, int *out_count, checkpoint_piece *pieces,
             last->bytes = end - last->at;
         }
         if (copy) {
-            sorted[i]->data = copy + last->to + at - last->at;
+            sorted[i]->at.data = copy + last->to + at - last->at;
             sorted[i]->source = (checkpoint_source){0};
         }
     }
@@ -127,7 +128,7 @@ static int64_t lay_more(checkpoint_piece *pieces, int count, char *copy)
     int64_t bytes = 0;
     for (int i = 0; i < count; i++) {
         if (copy)
-            pieces[i].data = copy + bytes;
+            pieces[i].at.data = copy + bytes;
         bytes += aligned(checkpoint_extent(&pieces[i]), ALIGNMENT);
     }
     return aligned(bytes, DIRECT_ALIGNMENT);
@@ -325,14 +326,11 @@ static status open_parts(saver *s, checkpoint_piece *pieces, int count)
     for (int i = 0; i < s->range_count; i++)
         s->beside = s->beside || !by_device(s, &s->ranges[i]);
     char *buffer = s->buffer = (char *)arena_base(s->arena) + bytes;
-    s->writer = checkpoint_writer_open(&(checkpoint_writer_options){.pieces = pieces,
-                                                                    .count = count,
-                                                                    .extras = o->extras,
-                                                                    .extra_count = o->extra_count,
-                                                                    .run = o->run,
-                                                                    .rank = o->rank,
-                                                                    .ranks = o->ranks,
-                                                                    .buffer = buffer});
+    s->writer = checkpoint_writer_open(&(checkpoint_writer_options){
+        .share = {.pieces = pieces, .count = count, .run = o->run, .rank = o->rank, .ranks = o->ranks},
+        .extras = o->extras,
+        .extra_count = o->extra_count,
+        .buffer = buffer});
     if (o->rank == 0)
         s->publisher = checkpoint_publisher_open(o->ranks, o->run, buffer);
     if (s->copy && pthread_create(&s->thread, NULL, run_thread, s) != 0)
@@ -407,7 +405,7 @@ static void copy_more(saver *s)
     char *to = s->more_copy;
     for (int i = 0; i < s->options.more_count; i++) {
         int64_t bytes = checkpoint_extent(&s->options.more[i]);
-        memcpy(to, s->options.more[i].data, (size_t)bytes);
+        memcpy(to, s->options.more[i].at.data, (size_t)bytes);
         to += aligned(bytes, ALIGNMENT);
     }
 }

@@ -101,36 +101,30 @@ static void written_rows(const compiled *c, const storage *s, int64_t *first, in
 
 /* The rectangle where piece `q` and rows [first, first + rows) of parameter `p` meet; false if nowhere. */
 static bool meet(checkpoint_piece *out, const parameter *p, const parameter_piece *q, held h, int64_t first,
-                 int64_t rows, const char *arena)
+                 int64_t rows, char *arena)
 {
     dtype type = (dtype)h.t->type;
-    *out = (checkpoint_piece){.name = q->name, .type = type, .dims = q->dims};
+    char *at = arena + h.t->address + q->column * dtype_bytes(type);
+    *out = (checkpoint_piece){.of = {.name = q->name, .dims = q->dims}, .at = {.type = type, .data = at}};
+    rectangle *r = &out->of;
+    for (int i = 0; i < q->dims; i++) {
+        r->global[i] = q->global[i];
+        r->part.start[i] = q->start[i];
+        r->part.size[i] = q->size[i];
+    }
     if (p->vector) {
-        if (rows <= 0)
-            return false;
-        out->global[0] = q->global[0];
-        out->start[0] = q->start[0];
-        out->size[0] = q->size[0];
-        out->stride[0] = 1;
-        out->data = arena + h.t->address + q->column * dtype_bytes(type);
-        return true;
+        out->at.stride[0] = 1;
+        return rows > 0;
     }
     int out_dim = q->transposed ? 1 : 0, in_dim = 1 - out_dim;
     int64_t begin = q->row > first ? q->row : first;
     int64_t end = q->row + q->size[out_dim] < first + rows ? q->row + q->size[out_dim] : first + rows;
-    if (begin >= end || q->size[in_dim] == 0)
-        return false;
-    for (int i = 0; i < 2; i++) {
-        out->global[i] = q->global[i];
-        out->start[i] = q->start[i];
-        out->size[i] = q->size[i];
-    }
-    out->start[out_dim] += begin - q->row;
-    out->size[out_dim] = end - begin;
-    out->stride[out_dim] = p->columns;
-    out->stride[in_dim] = 1;
-    out->data = arena + h.t->address + ((begin - h.first) * p->columns + q->column) * dtype_bytes(type);
-    return true;
+    r->part.start[out_dim] += begin - q->row;
+    r->part.size[out_dim] = end - begin;
+    out->at.stride[out_dim] = p->columns;
+    out->at.stride[in_dim] = 1;
+    out->at.data = at + (begin - h.first) * p->columns * dtype_bytes(type);
+    return begin < end && q->size[in_dim] > 0;
 }
 
 /* ---- where they lie -------------------------------------------------------------------------------------------- */
@@ -333,11 +327,10 @@ typedef struct from_checkpoint {
     const char *section;
 } from_checkpoint;
 
-static status read_checkpoint(void *context, const char *name, dtype type, void *data, const int64_t *stride, int dims,
-                              const int64_t *global, const int64_t *start, const int64_t *size)
+static status read_checkpoint(void *context, const rectangle *of, const box_memory *to)
 {
     from_checkpoint *f = context;
-    return checkpoint_read(f->file, f->section, name, type, data, stride, dims, global, start, size);
+    return checkpoint_read(f->file, f->section, of, to);
 }
 
 static status load_section(const compiled *c, executor *e, state_section section, state_reader *read, void *context)
@@ -346,11 +339,11 @@ static status load_section(const compiled *c, executor *e, state_section section
     checkpoint_piece *pieces = state_pieces(&count, c, e, section, false);
     status s = STATUS_OK;
     for (int i = 0; i < count && s == STATUS_OK; i++) {
-        checkpoint_piece *p = &pieces[i];
-        int64_t address = (const char *)p->data - executor_context(e)->arena, bytes = checkpoint_extent(p);
-        void *data = executor_borrow(e, address, bytes);
-        s = read(context, p->name, p->type, data, p->stride, p->dims, p->global, p->start, p->size);
-        executor_give_back(e, data, address, bytes, true);
+        box_memory to = pieces[i].at;
+        int64_t address = (char *)to.data - executor_context(e)->arena, bytes = checkpoint_extent(&pieces[i]);
+        to.data = executor_borrow(e, address, bytes);
+        s = read(context, &pieces[i].of, &to);
+        executor_give_back(e, to.data, address, bytes, true);
     }
     free(pieces);
     return s;
@@ -389,13 +382,13 @@ static status load_states(const compiled *c, executor *e, checkpoint *file, bool
 /* Adds what a section has of a piece, fp32. */
 static status add_piece(checkpoint *file, const char *section, const checkpoint_piece *p, float *to)
 {
-    int64_t columns = p->dims > 1 ? p->size[1] : 1, step = p->dims > 1 ? p->stride[1] : 0;
-    float *more = must_alloc((unsigned long)(p->size[0] * columns) * sizeof *more + 1);
-    const int64_t stride[2] = {columns, 1};
-    status s = checkpoint_read(file, section, p->name, p->type, more, stride, p->dims, p->global, p->start, p->size);
-    for (int64_t i = 0; s == STATUS_OK && i < p->size[0]; i++)
+    bool matrix = p->of.dims > 1;
+    int64_t rows = p->of.part.size[0], columns = matrix ? p->of.part.size[1] : 1, step = matrix ? p->at.stride[1] : 0;
+    float *more = must_alloc((unsigned long)(rows * columns) * sizeof *more + 1);
+    status s = checkpoint_read(file, section, &p->of, &(box_memory){more, p->at.type, {columns, 1}});
+    for (int64_t i = 0; s == STATUS_OK && i < rows; i++)
         for (int64_t j = 0; j < columns; j++)
-            to[i * p->stride[0] + j * step] += more[i * columns + j];
+            to[i * p->at.stride[0] + j * step] += more[i * columns + j];
     free(more);
     return s;
 }
@@ -408,7 +401,7 @@ static status add_section(const compiled *c, executor *e, checkpoint *file, cons
     status s = STATUS_OK;
     for (int i = 0; i < count && s == STATUS_OK; i++) {
         const checkpoint_piece *p = &pieces[i];
-        int64_t address = (const char *)p->data - executor_context(e)->arena, bytes = checkpoint_extent(p);
+        int64_t address = (const char *)p->at.data - executor_context(e)->arena, bytes = checkpoint_extent(p);
         float *data = executor_borrow(e, address, bytes);
         s = add_piece(file, section, p, data);
         executor_give_back(e, data, address, bytes, true);

@@ -42,8 +42,7 @@ checkpoint_piece *state_pieces(int *count, const compiled *c, executor *e, state
  * data ranks is each rank's own again; of another number all of it is summed, and each rank gets what it owns of the sum. */
 status state_load(const compiled *c, executor *e, checkpoint *from, bool *has_states);
 /* Weights from any source of rectangles (a Hugging Face folder): `read` has checkpoint_read's arguments less section. */
-typedef status state_reader(void *context, const char *name, dtype type, void *data, const int64_t *stride, int dims,
-                            const int64_t *global, const int64_t *start, const int64_t *size);
+typedef status state_reader(void *context, const rectangle *of, const box_memory *to);
 status state_load_weights(const compiled *c, executor *e, state_reader *read, void *context);
 
 #endif

@@ -315,45 +315,43 @@ dtype weights_type(const weights *w, int i)
     return w->files ? w->stored[i]->tensor->type : checkpoint_find(w->checkpoint, MODEL, name)->type;
 }
 
-static void read_file(const weights *w, int index, dtype type, void *data, const int64_t *stride, int dims,
-                      const int64_t *start, const int64_t *size)
+static void read_file(const sharded_tensor *t, const rectangle *of, const box_memory *to)
 {
-    const sharded_tensor *t = w->stored[index];
-    int64_t from_stride[BOX_DIMS], first = 0, last = 0, element = dtype_bytes(t->tensor->type);
-    if (box_volume(dims, size) == 0)
+    const int64_t *start = of->part.start, *size = of->part.size;
+    int64_t first = 0, last = 0, element = dtype_bytes(t->tensor->type);
+    box_memory from = {.type = t->tensor->type};
+    if (box_volume(of->dims, size) == 0)
         return;
-    for (int d = 0; d < dims; d++)
+    for (int d = 0; d < of->dims; d++)
         MUST(start[d] >= 0 && start[d] <= t->tensor->shape[d] - size[d], "%s: rectangle beyond its shape",
              t->tensor->name);
-    box_row_major(from_stride, dims, t->tensor->shape);
-    for (int d = 0; d < dims; d++) {
-        first += start[d] * from_stride[d];
-        last += (start[d] + size[d] - 1) * from_stride[d];
+    box_row_major(from.stride, of->dims, t->tensor->shape);
+    for (int d = 0; d < of->dims; d++) {
+        first += start[d] * from.stride[d];
+        last += (start[d] + size[d] - 1) * from.stride[d];
     }
     sharded_expect(t, first * element, (last + 1 - first) * element + AHEAD_BYTES);
-    box_convert(data, type, stride, (const char *)sharded_data(t) + first * element, t->tensor->type, from_stride, dims,
-                size);
+    from.data = (char *)(uintptr_t)sharded_data(t) + first * element;
+    box_convert(to, &from, of->dims, size);
     sharded_forget(t, first * element, (last + 1 - first) * element);
 }
 
-status weights_read(void *context, const char *name, dtype type, void *data, const int64_t *stride, int dims,
-                    const int64_t *global, const int64_t *start, const int64_t *size)
+status weights_read(void *context, const rectangle *of, const box_memory *to)
 {
     weights *w = context;
-    int i = find(w, name);
+    int i = find(w, of->name), dims = of->dims;
     if (i < 0)
-        return status_fail(STATUS_FAILED, "%s: tensor %s is missing: is this another model's?", w->folder, name);
-    MUST(dims == 1 || dims == 2, "%s has %d dimensions", name, dims);
-    names_tensor wanted = {.name = w->names[i].name, .dims = dims, .shape = {global[0], global[dims - 1]}};
+        return status_fail(STATUS_FAILED, "%s: tensor %s is missing: is this another model's?", w->folder, of->name);
+    MUST(dims == 1 || dims == 2, "%s has %d dimensions", of->name, dims);
+    names_tensor wanted = {.name = w->names[i].name, .dims = dims, .shape = {of->global[0], of->global[dims - 1]}};
     TRY(check_tensor(w->folder, &wanted, w->names[i].dims, w->names[i].shape, DTYPE_FP32));
     if (w->files) {
-        read_file(w, i, type, data, stride, dims, start, size);
+        read_file(w->stored[i], of, to);
         return STATUS_OK;
     }
-    const manifest_tensor *master = checkpoint_find(w->checkpoint, MASTER, name);
-    bool precise = master && dtype_bytes(type) >= dtype_bytes(master->type);
-    return checkpoint_read(w->checkpoint, precise ? MASTER : MODEL, name, type, data, stride, dims, global, start,
-                           size);
+    const manifest_tensor *master = checkpoint_find(w->checkpoint, MASTER, of->name);
+    bool precise = master && dtype_bytes(to->type) >= dtype_bytes(master->type);
+    return checkpoint_read(w->checkpoint, precise ? MASTER : MODEL, of, to);
 }
 
 /* ---- the tokenizer ---- */

@@ -13,7 +13,7 @@
 
 #include "engine/config/config.h"
 #include "engine/tokenizer/tokenizer.h"
-#include "memory/dtype.h"
+#include "memory/box.h"
 #include "models/names.h"
 
 typedef struct weights weights;
@@ -37,11 +37,9 @@ const names_tensor *weights_at(const weights *w, int i);
 /* As stored. */
 dtype weights_type(const weights *w, int i);
 
-/* Read the rectangle start, size of a tensor whose shape must be `global` into `data` (address of its first element;
- * strides in elements), converted to `type`. Where a checkpoint has master weights and `type` can hold them, they are
- * what is read. A state_reader, with the weights as its context. */
-status weights_read(void *w, const char *name, dtype type, void *data, const int64_t *stride, int dims,
-                    const int64_t *global, const int64_t *start, const int64_t *size);
+/* Reads a rectangle of a tensor, whose shape must be of->global, converted to to->type. Where a checkpoint has master
+ * weights and that type can hold them, they are what is read. A state_reader, with the weights as its context. */
+status weights_read(void *w, const rectangle *of, const box_memory *to);
 
 /* The tokenizer that belongs to them: of their folder, of the run above it, or the one that the run's data was made with.
  * Fails with a line that says where it was looked for. */

@@ -89,13 +89,12 @@ static status read_tensor(ring *r, const safetensors_tensor *t)
         for (int64_t column = 0; column < columns; column += wide) {
             int64_t height = rows - row < high ? rows - row : high,
                     width = columns - column < wide ? columns - column : wide;
-            const int64_t start[2] = {t->dims == 2 ? row : column, column};
-            const int64_t size[2] = {t->dims == 2 ? height : width, width};
-            const int64_t stride[2] = {t->dims == 2 ? width : 1, 1};
+            rectangle of = box_whole(t->name, t->dims, t->shape);
+            of.part = t->dims == 2 ? (box){{row, column}, {height, width}} : (box){{column}, {width}};
             if (!wait_until_free(r))
                 return status_fail(STATUS_FAILED, "stopped");
             int slot = (int)(r->filled % CHUNKS);
-            TRY(weights_read(r->c->from, t->name, t->type, r->buffer[slot], stride, t->dims, t->shape, start, size));
+            TRY(weights_read(r->c->from, &of, &(box_memory){r->buffer[slot], t->type, {t->dims == 2 ? width : 1, 1}}));
             r->bytes[slot] = height * width * element;
             advance(r, &r->filled);
         }
@@ -163,12 +162,14 @@ static status note(copy *c, const safetensors_tensor *t, const char *file, int s
     json_object_set_new(c->map, t->name, json_string(file));
     if (!c->manifest)
         return STATUS_OK;
+    char section[] = "model";
+    manifest_tensor of = {.section = section, .name = (char *)(uintptr_t)t->name, .type = t->type, .dims = t->dims};
     manifest_piece piece = {.file = shard, .offset = offset, .crc32c = crc, .bytes = dtype_bytes(t->type)};
     for (int d = 0; d < t->dims; d++) {
-        piece.size[d] = t->shape[d];
+        of.global[d] = piece.part.size[d] = t->shape[d];
         piece.bytes *= t->shape[d];
     }
-    return manifest_add_piece(c->manifest, "model", t->name, t->type, t->dims, t->shape, &piece);
+    return manifest_add_piece(c->manifest, &of, &piece);
 }
 
 static status write_tensors(copy *c, ring *r, safetensors_writer *w, const char *file, int shard)

@@ -266,14 +266,12 @@ static status gather_gradients(const char *pieces, const char *path, float scale
     status s = safetensors_writer_open(&w, path, tensors, n, NULL);
     for (int k = 0; k < n && s == STATUS_OK; k++) {
         const safetensors_tensor *x = &tensors[safetensors_writer_order(w)[k]];
-        int64_t stride[SAFETENSORS_DIMS], start[SAFETENSORS_DIMS] = {0}, elements = 1;
-        for (int d = x->dims - 1; d >= 0; d--) {
-            stride[d] = elements;
-            elements *= x->shape[d];
-        }
+        int64_t elements = box_volume(x->dims, x->shape);
         float *values = must_alloc((unsigned long)elements * sizeof *values);
-        s = checkpoint_read(from, STATE_GRADIENT, x->name, DTYPE_FP32, values, stride, x->dims, x->shape, start,
-                            x->shape);
+        rectangle all = box_whole(x->name, x->dims, x->shape);
+        box_memory to = {.data = values, .type = DTYPE_FP32};
+        box_row_major(to.stride, x->dims, x->shape);
+        s = checkpoint_read(from, STATE_GRADIENT, &all, &to);
         for (int64_t i = 0; i < elements; i++)
             values[i] /= scale;
         if (s == STATUS_OK)
@@ -299,8 +297,8 @@ static status write_pieces(training *t, const char *folder)
 {
     int count;
     checkpoint_piece *pieces = state_pieces(&count, &t->compiled, t->executor, STATE_GRADIENT, true);
-    status s = checkpoint_write(folder, "step-00000000", pieces, count, NULL, comm_rank(t->world), comm_ranks(t->world),
-                                t->run, barrier, t);
+    const checkpoint_share mine = {pieces, count, comm_rank(t->world), comm_ranks(t->world), t->run};
+    status s = checkpoint_write(folder, "step-00000000", &mine, NULL, barrier, t);
     free(pieces);
     return s;
 }

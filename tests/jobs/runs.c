@@ -223,11 +223,12 @@ runs_gradients runs_compare_gradients(const char *folder, const char *from)
 
 static void *read_whole(checkpoint *c, const manifest_tensor *t, int64_t *bytes)
 {
-    int64_t stride[BOX_DIMS], start[BOX_DIMS] = {0};
-    box_row_major(stride, t->dims, t->global);
+    rectangle all = box_whole(t->name, t->dims, t->global);
+    box_memory to = {.type = t->type};
+    box_row_major(to.stride, t->dims, t->global);
     *bytes = box_volume(t->dims, t->global) * dtype_bytes(t->type);
-    void *data = must_calloc((unsigned long)*bytes + 1, 1);
-    status s = checkpoint_read(c, t->section, t->name, t->type, data, stride, t->dims, t->global, start, t->global);
+    void *data = to.data = must_calloc((unsigned long)*bytes + 1, 1);
+    status s = checkpoint_read(c, t->section, &all, &to);
     MUST(s == STATUS_OK, "%s", status_message());
     return data;
 }

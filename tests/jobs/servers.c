@@ -92,13 +92,11 @@ int servers_same(const char *top, const char *run, const char *other, const char
 /* |a - b| of a tensor, squared; added. */
 static void add_distance(double *sum, checkpoint *a, checkpoint *b, const manifest_tensor *t)
 {
-    const int64_t start[BOX_DIMS] = {0}, columns = t->dims > 1 ? t->global[1] : 1, rows = t->global[0];
-    const int64_t stride[] = {columns, 1}, one[] = {1}, *step = t->dims > 1 ? stride : one;
+    const int64_t columns = t->dims > 1 ? t->global[1] : 1, rows = t->global[0];
+    const rectangle all = box_whole(t->name, t->dims, t->global);
     float *x = must_alloc((size_t)(rows * columns) * sizeof *x), *y = must_alloc((size_t)(rows * columns) * sizeof *y);
-    assert_int_equal(checkpoint_read(a, "model", t->name, DTYPE_FP32, x, step, t->dims, t->global, start, t->global),
-                     STATUS_OK);
-    assert_int_equal(checkpoint_read(b, "model", t->name, DTYPE_FP32, y, step, t->dims, t->global, start, t->global),
-                     STATUS_OK);
+    assert_int_equal(checkpoint_read(a, "model", &all, &(box_memory){x, DTYPE_FP32, {columns, 1}}), STATUS_OK);
+    assert_int_equal(checkpoint_read(b, "model", &all, &(box_memory){y, DTYPE_FP32, {columns, 1}}), STATUS_OK);
     for (int64_t i = 0; i < rows * columns; i++)
         *sum += ((double)x[i] - (double)y[i]) * ((double)x[i] - (double)y[i]);
     free(x);

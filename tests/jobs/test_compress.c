@@ -209,13 +209,13 @@ static double *sum_of_feedback(int64_t *n, const char *folder, const char *name)
         const manifest_tensor *t = checkpoint_at(file, i);
         if (strncmp(t->section, "feedback_", 9) != 0 || strcmp(t->name, name) != 0)
             continue;
-        int64_t zero[2] = {0, 0}, columns = t->dims > 1 ? t->global[1] : 1, stride[2] = {columns, 1};
+        int64_t columns = t->dims > 1 ? t->global[1] : 1;
+        const rectangle all = box_whole(name, t->dims, t->global);
         *n = t->global[0] * columns;
         float *x = must_calloc((unsigned long)*n, sizeof *x);
         sum = sum ? sum : must_calloc((unsigned long)*n, sizeof *sum);
-        assert_int_equal(
-            checkpoint_read(file, t->section, name, DTYPE_FP32, x, stride, t->dims, t->global, zero, t->global),
-            STATUS_OK);
+        assert_int_equal(checkpoint_read(file, t->section, &all, &(box_memory){x, DTYPE_FP32, {columns, 1}}),
+                         STATUS_OK);
         for (int64_t k = 0; k < *n; k++)
             sum[k] += (double)x[k];
         free(x);

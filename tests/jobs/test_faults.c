@@ -316,20 +316,16 @@ static void poison(const char *run, const char *to)
     for (int i = 0; i < n; i++) {
         const manifest_tensor *t = checkpoint_at(c, i);
         checkpoint_piece *p = &pieces[i];
-        *p = (checkpoint_piece){.section = t->section, .name = t->name, .type = t->type, .dims = t->dims};
-        memcpy(p->global, t->global, sizeof p->global);
-        memcpy(p->size, t->global, sizeof p->size);
-        box_row_major(p->stride, t->dims, t->global);
-        data[i] = must_alloc((unsigned long)(box_volume(t->dims, t->global) * dtype_bytes(t->type)));
-        assert_int_equal(
-            checkpoint_read(c, t->section, t->name, t->type, data[i], p->stride, t->dims, t->global, p->start, p->size),
-            STATUS_OK);
+        *p = (checkpoint_piece){
+            .section = t->section, .of = box_whole(t->name, t->dims, t->global), .at = {.type = t->type}};
+        box_row_major(p->at.stride, t->dims, t->global);
+        p->at.data = data[i] = must_alloc((unsigned long)(box_volume(t->dims, t->global) * dtype_bytes(t->type)));
+        assert_int_equal(checkpoint_read(c, t->section, &p->of, &p->at), STATUS_OK);
         if (!strcmp(t->section, "model") && strstr(t->name, "layers.2.mlp.down_proj"))
             *(float *)data[i] = NAN;
-        p->data = data[i];
     }
-    assert_int_equal(checkpoint_write(to, "step-00000002", pieces, n, checkpoint_meta(c), 0, 1, "", NULL, NULL),
-                     STATUS_OK);
+    const checkpoint_share all = {pieces, n, 0, 1, ""};
+    assert_int_equal(checkpoint_write(to, "step-00000002", &all, checkpoint_meta(c), NULL, NULL), STATUS_OK);
     for (int i = 0; i < n; i++)
         free(data[i]);
     free(data);

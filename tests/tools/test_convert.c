@@ -252,52 +252,47 @@ static void a_divided_checkpoint_is_joined_and_masters_are_taken_for_fp32(void *
     checkpoint_piece *pieces = must_calloc((unsigned long)weights_count(w) * 6, sizeof *pieces);
     for (int i = 0; i < weights_count(w); i++) {
         const names_tensor *t = weights_at(w, i);
-        int64_t columns = t->dims == 2 ? t->shape[1] : 1, total = t->shape[0] * columns, start[2] = {0};
-        const int64_t stride[2] = {columns, 1};
+        int64_t columns = t->dims == 2 ? t->shape[1] : 1, total = t->shape[0] * columns;
+        const rectangle whole_tensor = box_whole(t->name, t->dims, t->shape);
         float *fp32 = must_alloc((unsigned long)total * 4);
         uint16_t *bf16 = must_alloc((unsigned long)total * 2);
-        assert_int_equal(weights_read(w, t->name, DTYPE_FP32, fp32, t->dims == 2 ? stride : stride + 1, t->dims,
-                                      t->shape, start, t->shape),
-                         STATUS_OK);
+        box_memory at = {.data = fp32, .type = DTYPE_FP32};
+        box_row_major(at.stride, t->dims, t->shape);
+        assert_int_equal(weights_read(w, &whole_tensor, &at), STATUS_OK);
         dtype_convert(bf16, DTYPE_BF16, fp32, DTYPE_FP32, total);
         /* the weight by columns where it has them, the master by rows */
         int64_t split = t->dims == 2 ? columns / 3 : t->shape[0] / 3, row = t->shape[0] / 2;
         for (int half = 0; half < 2; half++) {
-            checkpoint_piece p = {.section = "model", .name = t->name, .type = DTYPE_BF16, .dims = t->dims};
+            checkpoint_piece p = {.section = "model", .of = whole_tensor, .at = at}, master = p;
             int along = t->dims - 1;
-            memcpy(p.global, t->shape, sizeof t->shape);
-            memcpy(p.size, t->shape, sizeof t->shape);
-            p.start[along] = half ? split : 0;
-            p.size[along] = half ? t->shape[along] - split : split;
-            memcpy(p.stride, t->dims == 2 ? stride : stride + 1, (size_t)t->dims * sizeof *stride);
-            p.data = bf16 + p.start[along];
+            p.of.part.start[along] = half ? split : 0;
+            p.of.part.size[along] = half ? t->shape[along] - split : split;
+            p.at.type = DTYPE_BF16;
+            p.at.data = bf16 + p.of.part.start[along];
             pieces[n++] = p;
-            p.section = "master";
-            p.type = DTYPE_FP32;
-            memcpy(p.size, t->shape, sizeof t->shape);
-            p.start[along] = 0;
-            p.start[0] = half ? row : 0;
-            p.size[0] = half ? t->shape[0] - row : row;
-            p.data = fp32 + p.start[0] * columns;
-            pieces[n++] = p;
+            master.section = "master";
+            master.of.part.start[0] = half ? row : 0;
+            master.of.part.size[0] = half ? t->shape[0] - row : row;
+            master.at.data = fp32 + master.of.part.start[0] * columns;
+            pieces[n++] = master;
         }
     }
-    assert_int_equal(
-        checkpoint_write(checkpoints, "step-00000003", pieces, n, checkpoint_meta(c), 0, 1, "", NULL, NULL), STATUS_OK);
+    const checkpoint_share all = {pieces, n, 0, 1, ""};
+    assert_int_equal(checkpoint_write(checkpoints, "step-00000003", &all, checkpoint_meta(c), NULL, NULL), STATUS_OK);
     conversion_must(checkpoints, plain, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0);
     conversion_must(checkpoints, precise, WEIGHTS_HUGGINGFACE, DTYPE_FP32, 0);
     assert_same_file(source, precise, SHARDED_FILE);
     sharded *s;
     assert_int_equal(sharded_open(&s, plain), STATUS_OK);
     for (int i = 0; i < n; i += 4) {
-        const sharded_tensor *t = sharded_find(s, pieces[i].name);
+        const sharded_tensor *t = sharded_find(s, pieces[i].of.name);
         assert_int_equal(t->tensor->type, DTYPE_BF16);
-        assert_memory_equal(sharded_data(t), pieces[i].data, t->tensor->bytes);
+        assert_memory_equal(sharded_data(t), pieces[i].at.data, t->tensor->bytes);
     }
     sharded_close(s);
     for (int i = 0; i < n; i += 4) {
-        free((void *)(uintptr_t)pieces[i].data);
-        free((void *)(uintptr_t)pieces[i + 1].data);
+        free(pieces[i].at.data);
+        free(pieces[i + 1].at.data);
     }
     free(pieces);
     checkpoint_close(c);

@@ -24,7 +24,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             const manifest_tensor *t = &m->tensors[i];
             int64_t volume = 0;
             for (int k = 0; k < t->count; k++) {
-                volume += box_volume(t->dims, t->pieces[k].size);
+                volume += box_volume(t->dims, t->pieces[k].part.size);
                 MUST(t->pieces[k].offset + t->pieces[k].bytes <= m->files[t->pieces[k].file].bytes, "outside its file");
             }
             MUST(volume == box_volume(t->dims, t->global), "not covered");

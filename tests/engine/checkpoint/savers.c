@@ -9,7 +9,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "engine/checkpoint/box.h"
+#include "memory/box.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "memory/log.h"
 
@@ -40,8 +40,10 @@ static int expected(int seed, int index, int64_t element)
 }
 
 /* Rank's rectangle of a tensor, and the strides of its share in memory. A scalar belongs to the last rank. */
-static void share(int64_t *start, int64_t *size, int64_t *stride, const tensor *t, savers_layout layout, int rank)
+static void share(rectangle *of, box_memory *at, const tensor *t, savers_layout layout, int rank)
 {
+    *of = box_whole(t->name, t->dims, t->global);
+    int64_t *start = of->part.start, *size = of->part.size, *stride = at->stride;
     int split = t->dims ? layout.split % t->dims : -1;
     for (int d = 0; d < t->dims; d++) {
         start[d] = d == split ? t->global[d] * rank / layout.ranks : 0;
@@ -56,14 +58,14 @@ static void share(int64_t *start, int64_t *size, int64_t *stride, const tensor *
 }
 
 /* Offset in memory and index in the global tensor of element i of a share. */
-static void locate(int64_t *memory, int64_t *global, const tensor *t, const int64_t *start, const int64_t *size,
-                   const int64_t *stride, int64_t i)
+static void locate(int64_t *memory, int64_t *global, const rectangle *t, const box_memory *at, int64_t i)
 {
+    const int64_t *size = t->part.size;
     int64_t scale = 1;
     *memory = *global = 0;
     for (int d = t->dims - 1; d >= 0; d--) {
-        *memory += i % size[d] * stride[d];
-        *global += (start[d] + i % size[d]) * scale;
+        *memory += i % size[d] * at->stride[d];
+        *global += (t->part.start[d] + i % size[d]) * scale;
         scale *= t->global[d];
         i /= size[d];
     }
@@ -113,25 +115,24 @@ static void *save(void *argument)
         if (t->dims == 0 && me->rank != me->layout.ranks - 1)
             continue;
         checkpoint_piece *p = &pieces[count++];
-        *p = (checkpoint_piece){.section = t->section, .name = t->name, .type = t->type, .dims = t->dims};
-        memcpy(p->global, t->global, sizeof p->global);
-        share(p->start, p->size, p->stride, t, me->layout, me->rank);
-        int64_t volume = box_volume(t->dims, p->size), memory, global;
+        *p = (checkpoint_piece){.section = t->section, .at = {.type = t->type}};
+        share(&p->of, &p->at, t, me->layout, me->rank);
+        int64_t volume = box_volume(t->dims, p->of.part.size), memory, global;
         char *data = must_alloc((unsigned long)(volume * dtype_bytes(t->type)));
         for (int64_t i = 0; i < volume; i++) {
-            locate(&memory, &global, t, p->start, p->size, p->stride, i);
+            locate(&memory, &global, &p->of, &p->at, i);
             double value = expected(me->seed, k, global);
             dtype_convert(data + memory * dtype_bytes(t->type), t->type, &value, DTYPE_FP64, 1);
         }
-        p->data = data;
+        p->at.data = data;
     }
     json_t *meta = me->rank == 0 ? json_pack("{s:i}", "seed", me->seed) : NULL;
-    me->result =
-        checkpoint_write(me->folder, me->name, pieces, count, meta, me->rank, me->layout.ranks, "0123abcd", meet, me);
+    const checkpoint_share mine = {pieces, count, me->rank, me->layout.ranks, "0123abcd"};
+    me->result = checkpoint_write(me->folder, me->name, &mine, meta, meet, me);
     snprintf(me->message, sizeof me->message, "%s", status_message());
     json_decref(meta);
     for (int i = 0; i < count; i++)
-        free((void *)(uintptr_t)pieces[i].data);
+        free(pieces[i].at.data);
     return NULL;
 }
 
@@ -162,16 +163,19 @@ status savers_write(const char *folder, const char *name, int seed, savers_layou
 static status load_share(checkpoint *c, int k, int seed, savers_layout layout, dtype type, int rank)
 {
     const tensor *t = &model[k];
-    int64_t start[BOX_DIMS], size[BOX_DIMS], stride[BOX_DIMS], memory, global;
-    share(start, size, stride, t, layout, rank);
-    int64_t volume = box_volume(t->dims, size);
+    rectangle of;
+    box_memory to = {.type = type};
+    int64_t memory, global;
+    share(&of, &to, t, layout, rank);
+    int64_t volume = box_volume(t->dims, of.part.size);
     int bytes = dtype_bytes(type);
     char *data = must_alloc((unsigned long)((volume + 1) * bytes));
     memset(data, 0xa5, (size_t)((volume + 1) * bytes));
-    status s = checkpoint_read(c, t->section, t->name, type, data, stride, t->dims, t->global, start, size);
+    to.data = data;
+    status s = checkpoint_read(c, t->section, &of, &to);
     for (int64_t i = 0; i < volume && s == STATUS_OK; i++) {
         double value;
-        locate(&memory, &global, t, start, size, stride, i);
+        locate(&memory, &global, &of, &to, i);
         dtype_convert(&value, DTYPE_FP64, data + memory * bytes, type, 1);
         if (!(value == expected(seed, k, global)))
             s = status_fail(STATUS_USAGE, "%s/%s element %lld is %g, not %d", t->section, t->name, (long long)global,

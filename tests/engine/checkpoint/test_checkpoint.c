@@ -99,14 +99,14 @@ static void tensors_that_are_missing_or_foreign_are_named(void **state)
     assert_int_equal(checkpoint_expect(c, "moment1", names, 1), STATUS_FAILED);
     workfolder_message_has("moment1/scale is none");
     float out[64];
-    const int64_t stride[] = {5, 1}, wrong[] = {7, 6}, start[] = {0, 0}, size[] = {1, 1};
-    assert_int_equal(checkpoint_read(c, "model", "wte.weight", DTYPE_FP32, out, stride, 2, wrong, start, size),
-                     STATUS_FAILED);
+    const box_memory to = {out, DTYPE_FP32, {5, 1}};
+    rectangle wrong = {"wte.weight", 2, {7, 6}, {{0, 0}, {1, 1}}};
+    assert_int_equal(checkpoint_read(c, "model", &wrong, &to), STATUS_FAILED);
     workfolder_message_has("model/wte.weight has shape [7, 5], the model's is [7, 6]");
-    assert_int_equal(checkpoint_read(c, "model", "wte.weight", DTYPE_FP32, out, stride, 1, wrong, start, size),
-                     STATUS_FAILED);
-    assert_int_equal(checkpoint_read(c, "model", "other", DTYPE_FP32, out, stride, 2, wrong, start, size),
-                     STATUS_FAILED);
+    wrong.dims = 1;
+    assert_int_equal(checkpoint_read(c, "model", &wrong, &to), STATUS_FAILED);
+    wrong.name = "other";
+    assert_int_equal(checkpoint_read(c, "model", &wrong, &to), STATUS_FAILED);
     workfolder_message_has("model/other is missing");
     checkpoint_close(c);
     free(folder);
@@ -114,7 +114,7 @@ static void tensors_that_are_missing_or_foreign_are_named(void **state)
 
 static status write_two(const char *folder, checkpoint_piece *pieces)
 {
-    return checkpoint_write(folder, "step-00000001", pieces, 2, NULL, 0, 1, "", NULL, NULL);
+    return checkpoint_write(folder, "step-00000001", &(checkpoint_share){pieces, 2, 0, 1, ""}, NULL, NULL, NULL);
 }
 
 /* Pieces that do not cover their tensor once are refused when written: nothing of it is left. */
@@ -122,31 +122,24 @@ static void gaps_and_overlaps_are_never_published(void **state)
 {
     char *folder = workfolder_path(*state, "cover"), *latest = workfolder_path(folder, "latest"),
          *final = workfolder_path(folder, "step-00000001");
-    const float data[64] = {0};
+    float data[64] = {0};
     checkpoint_piece two[2];
     for (int i = 0; i < 2; i++)
-        two[i] = (checkpoint_piece){.section = "model",
-                                    .name = "w",
-                                    .type = DTYPE_FP32,
-                                    .dims = 2,
-                                    .global = {4, 4},
-                                    .start = {2 * i, 0},
-                                    .size = {2, 4},
-                                    .data = data,
-                                    .stride = {4, 1}};
-    two[1].start[0] = 1;
+        two[i] = (checkpoint_piece){
+            .section = "model", .of = {"w", 2, {4, 4}, {{2 * i, 0}, {2, 4}}}, .at = {data, DTYPE_FP32, {4, 1}}};
+    two[1].of.part.start[0] = 1;
     assert_int_equal(write_two(folder, two), STATUS_FAILED);
     workfolder_message_has("model/w: two of its pieces overlap");
-    two[1].start[0] = 2;
-    two[1].size[1] = 3;
+    two[1].of.part.start[0] = 2;
+    two[1].of.part.size[1] = 3;
     assert_int_equal(write_two(folder, two), STATUS_FAILED);
     workfolder_message_has("model/w has a gap");
-    two[1].size[1] = 4;
-    two[1].global[0] = 5;
+    two[1].of.part.size[1] = 4;
+    two[1].of.global[0] = 5;
     assert_int_equal(write_two(folder, two), STATUS_FAILED);
     workfolder_message_has("model/w");
     assert_false(atomic_exists(latest) || atomic_exists(final));
-    two[1].global[0] = 4;
+    two[1].of.global[0] = 4;
     assert_int_equal(write_two(folder, two), STATUS_OK);
     assert_true(atomic_exists(latest) && atomic_exists(final));
     free(final);
@@ -188,25 +181,13 @@ static void shares_of_two_runs_are_never_published_together(void **state)
     char *folder = workfolder_path(*state, "two-runs"), *latest = workfolder_path(folder, "latest");
     char *buffer = aligned_alloc(DIRECT_ALIGNMENT, CHECKPOINT_WRITER_BUFFER);
     static const char *const runs[] = {"aaaa", "bbbb"};
-    const float data[8] = {0};
+    float data[8] = {0};
     for (int second = 0; second < 2; second++) {
         for (int rank = 0; rank < 2; rank++) {
-            checkpoint_piece piece = {.section = "model",
-                                      .name = "w",
-                                      .type = DTYPE_FP32,
-                                      .dims = 1,
-                                      .global = {16},
-                                      .start = {8 * rank},
-                                      .size = {8},
-                                      .data = data,
-                                      .stride = {1}};
-            checkpoint_writer *w =
-                checkpoint_writer_open(&(checkpoint_writer_options){.pieces = &piece,
-                                                                    .count = 1,
-                                                                    .run = runs[rank == 1 ? second : 0],
-                                                                    .rank = rank,
-                                                                    .ranks = 2,
-                                                                    .buffer = buffer});
+            checkpoint_piece piece = {
+                .section = "model", .of = {"w", 1, {16}, {{8 * rank}, {8}}}, .at = {data, DTYPE_FP32, {1}}};
+            checkpoint_writer *w = checkpoint_writer_open(&(checkpoint_writer_options){
+                .share = {&piece, 1, rank, 2, runs[rank == 1 ? second : 0]}, .buffer = buffer});
             assert_int_equal(checkpoint_writer_share(w, folder, "step-00000001"), STATUS_OK);
             checkpoint_writer_close(w);
         }
@@ -234,18 +215,12 @@ static void verifying_covers_runs_headers_and_companions(void **state)
     char *path = workfolder_path(step, "manifest.json"), *model = workfolder_path(step, "model-00000.safetensors"),
          *tokenizer = workfolder_path(step, "tokenizer.json");
     char *buffer = aligned_alloc(DIRECT_ALIGNMENT, CHECKPOINT_WRITER_BUFFER);
-    const float data[8] = {1, 2, 3};
-    checkpoint_piece piece = {.section = "model",
-                              .name = "w",
-                              .type = DTYPE_FP32,
-                              .dims = 1,
-                              .global = {8},
-                              .size = {8},
-                              .data = data,
-                              .stride = {1}};
+    float data[8] = {1, 2, 3};
+    checkpoint_piece piece = {
+        .section = "model", .of = box_whole("w", 1, (int64_t[]){8}), .at = {data, DTYPE_FP32, {1}}};
     const checkpoint_extra extra = {"tokenizer.json", "{\"a\": 1}", 8};
     checkpoint_writer *w = checkpoint_writer_open(&(checkpoint_writer_options){
-        .pieces = &piece, .count = 1, .extras = &extra, .extra_count = 1, .run = "aaaa", .ranks = 1, .buffer = buffer});
+        .share = {&piece, 1, 0, 1, "aaaa"}, .extras = &extra, .extra_count = 1, .buffer = buffer});
     checkpoint_publisher *p = checkpoint_publisher_open(1, "aaaa", buffer);
     assert_int_equal(checkpoint_writer_share(w, folder, "step-00000001"), STATUS_OK);
     assert_int_equal(checkpoint_publisher_publish(p, folder, "step-00000001", NULL), STATUS_OK);

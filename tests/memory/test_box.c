@@ -7,7 +7,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "engine/checkpoint/box.h"
+#include "memory/box.h"
 #include "memory/log.h"
 
 static uint64_t random_state = 1;
@@ -52,7 +52,8 @@ static void every_layout_is_copied_and_nothing_else_is_touched(void **state)
     (void)state;
     const dtype types[] = {DTYPE_FP32, DTYPE_BF16, DTYPE_FP64, DTYPE_UINT8};
     for (int round = 0; round < 400; round++) {
-        int64_t size[BOX_DIMS], from_stride[BOX_DIMS], to_stride[BOX_DIMS], a, b, largest[] = {3000, 100, 40, 9};
+        int64_t size[BOX_DIMS] = {0}, from_stride[BOX_DIMS] = {0}, to_stride[BOX_DIMS] = {0}, a, b,
+                largest[] = {3000, 100, 40, 9};
         int dims = (int)random_below(BOX_DIMS + 1);
         for (int d = 0; d < dims; d++)
             size[d] = 1 + random_below(largest[dims - 1]);
@@ -71,13 +72,16 @@ static void every_layout_is_copied_and_nothing_else_is_touched(void **state)
             dtype_convert(from + a * from_bytes, from_type, &value, DTYPE_FP64, 1);
             dtype_convert(wanted + b * to_bytes, to_type, &value, DTYPE_FP64, 1);
         }
-        box_convert(to, to_type, to_stride, from, from_type, from_stride, dims, size);
+        box_memory source = {.data = from, .type = from_type}, target = {.data = to, .type = to_type};
+        memcpy(source.stride, from_stride, sizeof from_stride);
+        memcpy(target.stride, to_stride, sizeof to_stride);
+        box_convert(&target, &source, dims, size);
         assert_true(memcmp(to, wanted, (size_t)(to_count * to_bytes)) == 0);
 
         int64_t first = random_below(volume), count = random_below(volume - first + 1);
         char *dense = must_alloc((unsigned long)((count + 1) * from_bytes));
         memset(dense, 0x5a, (size_t)((count + 1) * from_bytes));
-        box_gather(dense, from, from_stride, dims, size, from_bytes, first, count);
+        box_gather(dense, &source, dims, size, first, count);
         for (int64_t i = 0; i < count; i++) {
             offsets(&a, &b, first + i, dims, size, from_stride, to_stride);
             assert_memory_equal(dense + i * from_bytes, from + a * from_bytes, from_bytes);
@@ -103,12 +107,12 @@ static void row_major_is_recognised(void **state)
 static void boxes_meet_or_do_not(void **state)
 {
     (void)state;
-    const int64_t a[] = {0, 2}, a_size[] = {4, 3}, b[] = {3, 0}, b_size[] = {5, 3}, c[] = {4, 2}, c_size[] = {1, 1};
-    int64_t start[2], size[2];
-    assert_true(box_intersect(start, size, 2, a, a_size, b, b_size));
-    assert_true(start[0] == 3 && start[1] == 2 && size[0] == 1 && size[1] == 1);
-    assert_false(box_intersect(start, size, 2, a, a_size, c, c_size));
-    assert_true(box_intersect(start, size, 0, a, a_size, c, c_size));
+    const box a = {{0, 2}, {4, 3}}, b = {{3, 0}, {5, 3}}, c = {{4, 2}, {1, 1}};
+    box common;
+    assert_true(box_intersect(&common, 2, &a, &b));
+    assert_true(common.start[0] == 3 && common.start[1] == 2 && common.size[0] == 1 && common.size[1] == 1);
+    assert_false(box_intersect(&common, 2, &a, &c));
+    assert_true(box_intersect(&common, 0, &a, &c));
 }
 
 int main(void)

@@ -1,0 +1,196 @@
+#include "memory/box.h"
+
+#include <string.h>
+
+#include "memory/log.h"
+
+/* Planes whose two layouts disagree about the fast dimension are copied in tiles of TILE x TILE elements, so that each
+ * cache line is used whole while it is there. */
+#define TILE 32
+
+int64_t box_volume(int dims, const int64_t *size)
+{
+    int64_t volume = 1;
+    for (int d = 0; d < dims; d++)
+        volume *= size[d];
+    return volume;
+}
+
+bool box_intersect(box *out, int dims, const box *a, const box *b)
+{
+    for (int d = 0; d < dims; d++) {
+        int64_t end_a = a->start[d] + a->size[d], end_b = b->start[d] + b->size[d];
+        out->start[d] = a->start[d] > b->start[d] ? a->start[d] : b->start[d];
+        out->size[d] = (end_a < end_b ? end_a : end_b) - out->start[d];
+        if (out->size[d] <= 0)
+            return false;
+    }
+    return true;
+}
+
+rectangle box_whole(const char *name, int dims, const int64_t *global)
+{
+    rectangle all = {.name = name, .dims = dims};
+    for (int d = 0; d < dims; d++)
+        all.global[d] = all.part.size[d] = global[d];
+    return all;
+}
+
+void box_row_major(int64_t *stride, int dims, const int64_t *size)
+{
+    int64_t next = 1;
+    for (int d = dims - 1; d >= 0; d--) {
+        stride[d] = next;
+        next *= size[d];
+    }
+}
+
+bool box_is_row_major(int dims, const int64_t *size, const int64_t *stride)
+{
+    int64_t next = 1;
+    for (int d = dims - 1; d >= 0; d--) {
+        if (size[d] != 1 && stride[d] != next) /* the stride of a single row is never used */
+            return false;
+        next *= size[d];
+    }
+    return true;
+}
+
+/* to[i * to_stride] = from[i * from_stride], elements of 1, 2, 4 or 8 bytes of any alignment */
+static void copy_strided(char *to, int64_t to_stride, const char *from, int64_t from_stride, int64_t count, int bytes)
+{
+    if (to_stride == 1 && from_stride == 1)
+        memcpy(to, from, (size_t)(count * bytes));
+    else if (bytes == 4)
+        for (int64_t i = 0; i < count; i++)
+            memcpy(to + 4 * i * to_stride, from + 4 * i * from_stride, 4);
+    else if (bytes == 2)
+        for (int64_t i = 0; i < count; i++)
+            memcpy(to + 2 * i * to_stride, from + 2 * i * from_stride, 2);
+    else
+        for (int64_t i = 0; i < count; i++)
+            memcpy(to + bytes * i * to_stride, from + bytes * i * from_stride, (size_t)bytes);
+}
+
+/* Rows and columns in memory: the first element, and the distances from one row and one column to the next. */
+typedef struct plane {
+    char *data;
+    int64_t row, column;
+} plane;
+
+/* The plane of the last two dimensions of a rectangle, from element `offset` on. */
+static plane last_plane(const box_memory *m, int dims, int64_t offset)
+{
+    return (plane){.data = (char *)m->data + offset * dtype_bytes(m->type),
+                   .row = dims > 1 ? m->stride[dims - 2] : 0,
+                   .column = dims ? m->stride[dims - 1] : 1};
+}
+
+static plane dense_plane(void *data, int64_t columns)
+{
+    return (plane){.data = data, .row = columns, .column = 1};
+}
+
+/* From element (r, c) on. */
+static plane inner_plane(plane p, int64_t r, int64_t c, int bytes)
+{
+    p.data += (r * p.row + c * p.column) * bytes;
+    return p;
+}
+
+static void copy_plane(plane to, plane from, int64_t rows, int64_t columns, int bytes)
+{
+    for (int64_t r = 0; r < rows; r++)
+        copy_strided(to.data + r * to.row * bytes, to.column, from.data + r * from.row * bytes, from.column, columns,
+                     bytes);
+}
+
+/* The offset, in elements, of row `row` of a box: its index in the dimensions but the last, counted row-major. */
+static int64_t row_offset(int64_t row, int dims, const int64_t *size, const int64_t *stride)
+{
+    int64_t offset = 0;
+    for (int d = dims - 2; d >= 0; d--) {
+        offset += row % size[d] * stride[d];
+        row /= size[d];
+    }
+    return offset;
+}
+
+static int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Whole rows, dense in `out`. */
+static void gather_rows(char *out, plane from, int64_t rows, int64_t columns, int bytes)
+{
+    int64_t tile = from.column == 1 ? columns : TILE; /* contiguous rows need no tiles */
+    plane to = dense_plane(out, columns);
+    for (int64_t r = 0; r < rows; r += TILE)
+        for (int64_t c = 0; c < columns; c += tile)
+            copy_plane(inner_plane(to, r, c, bytes), inner_plane(from, r, c, bytes), smaller(rows - r, TILE),
+                       smaller(columns - c, tile), bytes);
+}
+
+void box_gather(void *out, const box_memory *from, int dims, const int64_t *size, int64_t first, int64_t count)
+{
+    int bytes = dtype_bytes(from->type);
+    int64_t columns = dims ? size[dims - 1] : 1, rows = dims > 1 ? size[dims - 2] : 1;
+    for (int64_t done = 0, now; done < count; done += now) {
+        int64_t row = (first + done) / columns, column = (first + done) % columns, left = count - done;
+        char *to = (char *)out + done * bytes;
+        plane begin = inner_plane(last_plane(from, dims, row_offset(row, dims, size, from->stride)), 0, column, bytes);
+        if (column > 0 || left < columns) { /* a part of a row, at either end */
+            now = smaller(columns - column, left);
+            copy_strided(to, 1, begin.data, begin.column, now, bytes);
+        } else {
+            int64_t whole = smaller(left / columns, rows - row % rows);
+            now = whole * columns;
+            gather_rows(to, begin, whole, columns, bytes);
+        }
+    }
+}
+
+/* The types of the two sides of a conversion. */
+typedef struct conversion {
+    dtype to, from;
+} conversion;
+
+static void convert_tile(plane to, plane from, conversion types, int64_t rows, int64_t columns)
+{
+    char before[TILE * TILE * 8], after[TILE * TILE * 8];
+    copy_plane(dense_plane(before, columns), from, rows, columns, dtype_bytes(types.from));
+    dtype_convert(after, types.to, before, types.from, rows * columns);
+    copy_plane(to, dense_plane(after, columns), rows, columns, dtype_bytes(types.to));
+}
+
+static void convert_plane(plane to, plane from, conversion types, int64_t rows, int64_t columns)
+{
+    int to_bytes = dtype_bytes(types.to), from_bytes = dtype_bytes(types.from);
+    if (to.column == 1 && from.column == 1)
+        for (int64_t r = 0; r < rows; r++)
+            dtype_convert(to.data + r * to.row * to_bytes, types.to, from.data + r * from.row * from_bytes, types.from,
+                          columns);
+    else
+        for (int64_t r = 0; r < rows; r += TILE)
+            for (int64_t c = 0; c < columns; c += TILE)
+                convert_tile(inner_plane(to, r, c, to_bytes), inner_plane(from, r, c, from_bytes), types,
+                             smaller(rows - r, TILE), smaller(columns - c, TILE));
+}
+
+void box_convert(const box_memory *to, const box_memory *from, int dims, const int64_t *size)
+{
+    MUST(dims >= 0 && dims <= BOX_DIMS, "%d dimensions", dims);
+    int64_t volume = box_volume(dims, size);
+    if (volume == 0)
+        return;
+    if (box_is_row_major(dims, size, to->stride) && box_is_row_major(dims, size, from->stride)) {
+        dtype_convert(to->data, to->type, from->data, from->type, volume);
+        return;
+    }
+    int64_t columns = dims ? size[dims - 1] : 1, rows = dims > 1 ? size[dims - 2] : 1;
+    for (int64_t row = 0; row < volume / columns; row += rows)
+        convert_plane(last_plane(to, dims, row_offset(row, dims, size, to->stride)),
+                      last_plane(from, dims, row_offset(row, dims, size, from->stride)),
+                      (conversion){to->type, from->type}, rows, columns);
+}

@@ -1,42 +1,104 @@
 #!/bin/bash
-# Runs test programs one after another and counts what they say (TAP, from cmocka and from scripts alike).
-#   tests/run.sh TALLY PROGRAM...
-# Appends "passed failed skipped" to the file TALLY; prints a line a program and the output of those that failed. A
-# program that ends without a plan, or that runs into the time limit, counts as a failure. Ctrl-C and SIGTERM end the program, with
-# all that it has started, and then this.
+# Runs test programs and counts what they say (TAP, from cmocka and from scripts alike).
+#   tests/run.sh TALLY PROGRAM... [--shared PROGRAM...]
+# Programs run one after another, each alone; those after --shared run two at a time and may not start mpirun. Prints a line a
+# program with its seconds and its processor's seconds, the output of those that failed, and in the end why each test was
+# skipped and which failed; appends "passed failed skipped" to the file TALLY. A program that ends without a plan, or that runs
+# into the time limit, counts as a failure. Ctrl-C and SIGTERM end the programs, with all that they have started, and then this.
 set -u
 tally=$1
 shift
 limit=${TEST_SECONDS:-900}
-output=$(mktemp)
-running=
-trap 'rm -f "$output"' EXIT
-# timeout, in a process group of its own that a terminal's Ctrl-C does not reach, passes SIGTERM on to it
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
 stop() {
-    [ -n "$running" ] && kill -TERM "$running" 2>/dev/null && wait "$running"
+    local workers
+    workers=$(jobs -p)
+    # shellcheck disable=SC2086
+    [ -n "$workers" ] && kill -TERM $workers 2>/dev/null && wait
     exit "$1"
 }
 trap 'stop 130' INT
 trap 'stop 143' TERM
-passed=0 failed=0 skipped=0
-for program; do
+
+# In front of mpirun where cores are shared: a program that starts ranks there is in the wrong lane.
+mkdir "$work/shared"
+for name in mpirun mpiexec orterun; do
+    printf '#!/bin/sh\necho "not ok - $0 $* where cores are shared" >>"$WRONG_LANE"\nexit 1\n' >"$work/shared/$name"
+    chmod +x "$work/shared/$name"
+done
+
+# PROGRAM PATH_BEFORE FOLDER: runs it, and leaves its report, its counts and its notes in FOLDER
+run_one() {
+    local program=$1 output=$3/output status name start passed failed skipped
+    name=$(basename "$program")
     start=$(date +%s.%N)
-    CMOCKA_MESSAGE_OUTPUT=TAP env --default-signal=INT,QUIT timeout -k 10 "$limit" "$program" >"$output" 2>&1 </dev/null &
-    running=$!
-    wait "$running"
+    # timeout, in a process group of its own that a terminal's Ctrl-C does not reach, passes SIGTERM on to the program
+    trap 'kill -TERM $(jobs -p) 2>/dev/null; wait; exit 143' TERM
+    PATH="$2$PATH" WRONG_LANE=$3/lane CMOCKA_MESSAGE_OUTPUT=TAP \
+        env --default-signal=INT,QUIT timeout -k 10 "$limit" "$program" >"$output" 2>&1 </dev/null &
+    wait $!
     status=$?
-    running=
-    seconds=$(echo "$(date +%s.%N) $start" | awk '{printf "%.1f", $1 - $2}')
-    s=$(grep -cE '^(not )?ok .*# SKIP' "$output") # cmocka calls what it skips not ok
-    p=$(grep -E '^ok ' "$output" | grep -cvE '# SKIP')
-    f=$(grep -E '^not ok ' "$output" | grep -cvE '# SKIP')
-    if [ "$f" -eq 0 ] && { [ "$status" -ne 0 ] || ! grep -qE '^1\.\.[0-9]+' "$output"; }; then
-        f=1
+    cat "$3/lane" >>"$output" 2>/dev/null
+    skipped=$(grep -cE '^(not )?ok .*# SKIP' "$output") # cmocka calls what it skips not ok
+    passed=$(grep -E '^ok ' "$output" | grep -cvE '# SKIP')
+    failed=$(grep -E '^not ok ' "$output" | grep -cvE '# SKIP')
+    if [ "$failed" -eq 0 ] && { [ "$status" -ne 0 ] || ! grep -qE '^1\.\.[0-9]+' "$output"; }; then
+        failed=1
         echo "not ok - $program ended with status $status" >>"$output"
     fi
-    printf '%-44s %4d passed %3d failed %3d skipped %7ss\n' "$(basename "$program")" "$p" "$f" "$s" "$seconds"
-    [ "$f" -gt 0 ] && grep -vE '^ok ' "$output" | tail -n 60
-    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+    times >"$3/times"
+    {
+        printf '%-40s %4d passed %3d failed %3d skipped ' "$name" "$passed" "$failed" "$skipped"
+        { echo "$(date +%s.%N) $start"; tail -n 1 "$3/times" | tr 'ms' '  '; } |
+            awk 'NR == 1 {wall = $1 - $2} NR == 2 {cpu = 60 * $1 + $2 + 60 * $3 + $4} END {printf "%6.1f s %6.1f s cpu\n", wall, cpu}'
+        [ "$failed" -gt 0 ] && grep -vE '^ok ' "$output" | tail -n 60
+    } >"$3/report"
+    # why a test is skipped stands behind the word, or in a line "# skipped: WHY" before it
+    awk -v name="$name" '
+        /^# skipped: / { why = substr($0, 12) }
+        /^(not )?ok .*# SKIP/ {
+            test = $0; said = $0
+            sub(/^(not )?ok [0-9]* *-? */, "", test); sub(/ *# SKIP.*/, "", test)
+            sub(/.*# SKIP */, "", said)
+            printf "skipped: %s: %s (%s)\n", name, test, said != "" ? said : why != "" ? why : "it does not say why"; why = ""; next }
+        /^not ok / { test = $0; sub(/^not ok [0-9]* *-? */, "", test); printf "failed: %s: %s\n", name, test }' "$output" >"$3/notes"
+    echo "$passed $failed $skipped" >"$3/counts"
+}
+
+# LANES PATH_BEFORE PROGRAM...: as many at a time as there are lanes
+run_all() {
+    local lanes=$1 before=$2 running=0 worker folder
+    local -A folders
+    shift 2
+    while [ $# -gt 0 ] || [ $running -gt 0 ]; do
+        if [ $# -gt 0 ] && [ $running -lt "$lanes" ]; then
+            folder=$(mktemp -d "$work/run-XXXXXX")
+            run_one "$1" "$before" "$folder" &
+            folders[$!]=$folder
+            running=$((running + 1))
+            shift
+            continue
+        fi
+        wait -n -p worker
+        folder=${folders[$worker]}
+        running=$((running - 1))
+        cat "$folder/report"
+        cat "$folder/notes" >>"$work/notes"
+        cat "$folder/counts" >>"$work/counts"
+        rm -r "$folder"
+    done
+}
+
+alone=()
+while [ $# -gt 0 ] && [ "$1" != --shared ]; do
+    alone+=("$1")
+    shift
 done
+run_all 1 "" "${alone[@]}"
+run_all 2 "$work/shared:" "${@:2}"
+grep '^skipped' "$work/notes"
+grep '^failed' "$work/notes"
+read -r passed failed skipped < <(awk '{p += $1; f += $2; s += $3} END {print p + 0, f + 0, s + 0}' "$work/counts")
 echo "$passed $failed $skipped" >>"$tally"
 [ "$failed" -eq 0 ]

@@ -14,6 +14,7 @@
 #include "memory/log.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/skip.h"
 
 enum { STEPS = CUDA_RUNS_STEPS, VOCABULARY = 64, TOKENS = 2048 };
 
@@ -65,7 +66,7 @@ const char *cuda_runs_folder(void)
 static void stand_ins_were_not_built(void **state)
 {
     (void)state;
-    skip();
+    skip_because("no nvcc: the stand-ins for CUDA are not built");
 }
 
 int cuda_runs_group(const struct CMUnitTest *tests, size_t count, CMFixtureFunction setup, CMFixtureFunction teardown)

@@ -14,6 +14,7 @@
 #include "tests/cuda/cuda_runs.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/skip.h"
 
 /* Engines of the stand-in: the first two are the fastest and must not be taken. */
 enum { UNREPEATABLE, GREEDY, GOOD, SLOWER, ENGINES, NONE = 77, OLD = 91100 };
@@ -77,7 +78,7 @@ static void our_graphs_are_planned_and_compiled_for_an_h100(void **state)
     free(program);
     if (r.status == NONE) {
         launch_free(&r);
-        skip(); /* no cuDNN, or one too old */
+        skip_because("no cuDNN, or one too old");
     }
     if (r.status)
         fprintf(stderr, "%s%s", r.out, r.err);

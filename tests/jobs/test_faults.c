@@ -17,6 +17,7 @@
 #include "memory/log.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/skip.h"
 
 enum { STEPS = 4 };
 
@@ -231,7 +232,7 @@ static void a_full_disk_while_saving_keeps_the_checkpoint_before(void **state)
     if (!mount_small(small, "2500k")) { /* holds one checkpoint of 1.5 MB and not two */
         free(small);
         free(run);
-        skip(); /* only root may */
+        skip_because("not root: no file system can be mounted");
     }
     const char *words[3] = {"small/run/checkpoints", "No space left", NULL};
     char *keys = must_format("run.folder=%s", run);
@@ -258,7 +259,7 @@ static void a_disk_that_fills_up_between_checkpoints_does_not_stop_the_run(void 
         free(filler);
         free(small);
         free(run);
-        skip();
+        skip_because("not root: no file system can be mounted");
     }
     char *line = must_format("%s/run.yaml run.folder=%s train.steps=100000 checkpoint.every=0", top, run);
     launch *l = runs_start(60, 2, line);

@@ -24,6 +24,7 @@
 #include "tests/jobs/island_jobs.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/skip.h"
 
 static void two_islands(const char *top, const char *run, const char *words)
 {
@@ -46,7 +47,7 @@ static void islands_of_different_layouts_merge_to_the_same_bits(void **state)
          "outer_reference"},
     };
     if (!island_jobs_etcd)
-        skip();
+        skip_because(SKIP_NO_ETCD);
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         two_islands(*state, ways[i].run, ways[i].words);
         int count = island_jobs_same(*state, ways[i].run, 0, ways[i].run, 1, ways[i].section);
@@ -59,7 +60,7 @@ static void islands_of_different_layouts_merge_to_the_same_bits(void **state)
 static void one_island_alone_is_plain_training(void **state)
 {
     if (!island_jobs_etcd)
-        skip();
+        skip_because(SKIP_NO_ETCD);
     const char *top = *state;
     free(island_jobs_end(island_jobs_start(top, "alone", 0, 1,
                                            "outer.slots=1 outer.min_islands=1 outer.optimizer=average outer.every=1")));
@@ -82,7 +83,7 @@ static void every_key_of_the_outer_step_has_an_effect(void **state)
     enum { CHANGES = sizeof changes / sizeof *changes };
     launch *all[CHANGES + 1];
     if (!island_jobs_etcd)
-        skip();
+        skip_because(SKIP_NO_ETCD);
     for (int i = 0; i <= CHANGES; i++) {
         char *run = must_format("key%d", i);
         bool compresses = i < CHANGES && strstr(changes[i], "compress");
@@ -107,7 +108,7 @@ static void weights_and_private_data_are_as_they_are_called(void **state)
 {
     static const char *const runs[] = {"tokens", "equal"};
     if (!island_jobs_etcd)
-        skip();
+        skip_because(SKIP_NO_ETCD);
     for (int i = 0; i < 2; i++) {
         launch *a =
             island_jobs_start(*state, runs[i], 0, 1, "outer.weights=%s outer.private_data=true train.steps=2", runs[i]);
@@ -132,7 +133,7 @@ static void changes_are_clipped_and_hidden(void **state)
 {
     static const char *const federated = "outer.private_data=true outer.weights=equal outer.clip=1e-3 outer.noise=2";
     if (!island_jobs_etcd)
-        skip();
+        skip_because(SKIP_NO_ETCD);
     free(island_jobs_end(
         island_jobs_start(*state, "clipped", 0, 1, "outer.slots=1 outer.min_islands=1 outer.clip=1e-3")));
     free(island_jobs_end(island_jobs_start(*state, "whole", 0, 1, "outer.slots=1 outer.min_islands=1")));
@@ -162,7 +163,7 @@ static void islands_that_gossip_end_with_their_mean(void **state)
     launch *all[4];
     double apart = 0;
     if (!island_jobs_etcd)
-        skip();
+        skip_because(SKIP_NO_ETCD);
     all[0] = island_jobs_start(*state, "gossip", 0, 2, "parallel.tensor=2 %s", words);
     all[1] = island_jobs_start(*state, "gossip", 1, 2, "parallel.pipeline=2 parallel.zero=1 %s", words);
     all[2] = island_jobs_start(*state, "gossip", 2, 1, "%s outer.fragments=1", words);
@@ -188,7 +189,7 @@ static void gossip_survives_a_missing_partner(void **state)
     static const char *const words = "outer.topology=gossip outer.min_islands=1 train.steps=100000000 outer.timeout=20 "
                                      "run.log_every=1000000 outer.every=20";
     if (!island_jobs_etcd)
-        skip();
+        skip_because(SKIP_NO_ETCD);
     launch *a = island_jobs_start(*state, "missing", 0, 1, "%s", words);
     assert_true(launch_expect(a, "with nobody", ISLAND_JOBS_LIMIT));
     launch *b = island_jobs_start(*state, "missing", 1, 1, "%s", words);
@@ -209,7 +210,7 @@ static void islands_that_are_all_stopped_go_on_bit_for_bit(void **state)
 {
     static const char *const words = "outer.every=4 outer.fragments=2 outer.delay=1 outer.mix=0.25 outer.compress=int8";
     if (!island_jobs_etcd)
-        skip();
+        skip_because(SKIP_NO_ETCD);
     char *half = must_format("%s train.steps=4", words);
     two_islands(*state, "through", words);
     two_islands(*state, "stopped", half);
@@ -227,7 +228,7 @@ static void islands_that_are_all_stopped_go_on_bit_for_bit(void **state)
 static void an_island_of_another_kind_or_a_taken_slot_is_refused(void **state)
 {
     if (!island_jobs_etcd)
-        skip();
+        skip_because(SKIP_NO_ETCD);
     launch *first = island_jobs_start(*state, "kinds", 0, 1, "%s", BY_ITSELF);
     assert_true(launch_expect(first, "merge 1 of 1", ISLAND_JOBS_LIMIT));
     char *again = must_format("%s/run.yaml run.folder=%s/kinds-again outer.run=kinds outer.slot=0 %s", (char *)*state,
@@ -260,7 +261,7 @@ static void islands_come_die_and_come_back(void **state)
     static const char *const words = "outer.min_islands=1 train.steps=100000000 run.log_every=1000000 outer.every=200 "
                                      "outer.timeout=10 checkpoint.every=400 checkpoint.keep=1 outer.compress=int8";
     if (!island_jobs_etcd)
-        skip();
+        skip_because(SKIP_NO_ETCD);
     launch *a = island_jobs_start(*state, "events", 0, 1, "%s", words);
     assert_true(launch_expect(a, "merge 2 of 1: events-0", ISLAND_JOBS_LIMIT));
     launch *b = island_jobs_start(*state, "events", 1, 2, "parallel.tensor=2 %s", words);
@@ -302,7 +303,7 @@ static void an_island_that_comes_back_while_etcd_is_away_gets_its_slot(void **st
     static const char *const words = "outer.min_islands=1 train.steps=100000000 run.log_every=1000000 outer.every=200 "
                                      "outer.timeout=12 checkpoint.every=200";
     if (!island_jobs_etcd)
-        skip();
+        skip_because(SKIP_NO_ETCD);
     launch *a = island_jobs_start(*state, "homeless", 0, 1, "%s", words);
     assert_true(launch_expect(a, "saved", ISLAND_JOBS_LIMIT));
     kill(launch_pid(a), SIGKILL);
@@ -323,7 +324,7 @@ static void a_newcomer_gets_in_where_the_model_travels_longer_than_a_merge_takes
     static const char *const words = "outer.min_islands=1 train.steps=100000000 run.log_every=1000000 outer.every=2 "
                                      "outer.timeout=20 outer.bandwidth=1e6";
     if (!island_jobs_etcd)
-        skip();
+        skip_because(SKIP_NO_ETCD);
     launch *a = island_jobs_start(*state, "slow-link", 0, 1, "%s", words);
     assert_true(launch_expect(a, "merge 5 of 1", ISLAND_JOBS_LIMIT));
     launch *b = island_jobs_start(*state, "slow-link", 1, 1, "%s", words);
@@ -340,7 +341,7 @@ static void a_newcomer_gets_in_where_the_model_travels_longer_than_a_merge_takes
 static void a_stranger_merges_with_nobody(void **state)
 {
     if (!island_jobs_etcd)
-        skip();
+        skip_because(SKIP_NO_ETCD);
     char *stranger = must_format("%s/stranger", (char *)*state);
     assert_int_equal(keys_make(stranger), STATUS_OK);
     launch *a = island_jobs_start(*state, "strange", 0, 1, "%s", BY_ITSELF);
@@ -399,7 +400,7 @@ static void changes_that_are_no_numbers_are_refused(void **state)
     transport *t = NULL;
     keys k;
     if (!island_jobs_etcd)
-        skip();
+        skip_because(SKIP_NO_ETCD);
     launch *a = island_jobs_start(*state, "hostile", 0, 1, "%s", words);
     assert_true(launch_expect(a, "merge 1 of 1", ISLAND_JOBS_LIMIT));
     char *folder_of_keys = must_format("%s/keys", (char *)*state);

@@ -17,6 +17,7 @@
 #include "memory/seal.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/skip.h"
 
 static const double MIB = 1 << 20;
 
@@ -97,7 +98,7 @@ static const char *const large =
 static void resident_memory_beyond_the_arena_is_one_constant(void **state)
 {
     if (SANITIZED)
-        skip(); /* shadow memory is resident, too */
+        skip_because("a sanitizer: its shadow memory is resident, too");
     footprint s = measure(*state, 1, "small", small, ""), l = measure(*state, 1, "large", large, "");
     assert_true(l.arena > 40 * s.arena && l.arena > 200);
     assert_true(fabs(l.beyond - s.beyond) <= SPREAD);
@@ -107,7 +108,7 @@ static void resident_memory_beyond_the_arena_is_one_constant(void **state)
 static void resident_memory_beyond_the_arena_is_one_constant_on_two_ranks(void **state)
 {
     if (SANITIZED)
-        skip();
+        skip_because("a sanitizer: its shadow memory is resident, too");
     const char *keys = "parallel.tensor=2";
     footprint s = measure(*state, 2, "small-two", small, keys), l = measure(*state, 2, "large-two", large, keys);
     assert_true(l.arena > 40 * s.arena && l.arena > 100);
@@ -164,7 +165,7 @@ static void nothing_is_allocated_in_the_seal(const char *top, int ranks, const c
 {
     int seals = strstr(keys, "asynchronous=false") ? 2 : 1;
     if (SANITIZED)
-        skip(); /* the sanitizer's allocator and the spy exclude each other */
+        skip_because("a sanitizer: its allocator and the spy exclude each other");
     /* Activations of 128 KiB and gradients of megabytes, so that what communication would allocate is above the threshold. */
     char *path = write_config(top, name, large, "steps: 6, micro_batch: 2, global_batch: 8");
     char *spy = launch_beside("allocation_spy.so"), *program = launch_beside("../phalanx");

@@ -17,6 +17,7 @@
 #include "tests/jobs/island_jobs.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/skip.h"
 
 enum { STEPS = 5, ISLANDS = 3 };
 
@@ -98,7 +99,7 @@ static void merges_of_all_islands_are_their_formulas(void **state)
         {"clipped", "outer.clip=100", "outer.clip=101", STEPS},
     };
     if (!island_jobs_etcd || !find_python())
-        skip();
+        skip_because(island_jobs_etcd ? "no python3 with NumPy: apt-get install python3-numpy" : SKIP_NO_ETCD);
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         launch *all[ISLANDS];
         char *words = must_format(THREE " train.steps=%d %s",
@@ -116,7 +117,7 @@ static void gossip_is_its_formula(void **state)
     static const char *const words = "outer.topology=gossip outer.lr=0.7 outer.momentum=0.5 outer.mix=0.25";
     launch *all[ISLANDS], *fourth;
     if (!island_jobs_etcd || !find_python())
-        skip();
+        skip_because(island_jobs_etcd ? "no python3 with NumPy: apt-get install python3-numpy" : SKIP_NO_ETCD);
     char *four = must_format("%s train.steps=%d outer.slots=4 outer.min_islands=4", words, 2 * STEPS);
     start_three(all, *state, "gossip", four);
     fourth =
@@ -134,7 +135,7 @@ static void a_server_is_its_formula(void **state)
     launch *all[ISLANDS];
     const char *top = *state;
     if (!island_jobs_etcd || !find_python())
-        skip();
+        skip_because(island_jobs_etcd ? "no python3 with NumPy: apt-get install python3-numpy" : SKIP_NO_ETCD);
     char *keys = must_format(THREE " %s outer.staleness=100 outer.delay=1 train.steps=%d", words, 2 * STEPS),
          *program = launch_beside("../phalanx"), *folder = must_format("%s/server-job", top);
     launch *server = launch_start(ISLAND_JOBS_LIMIT,

@@ -24,6 +24,7 @@
 #include "tests/jobs/runs.h"
 #include "tests/jobs/servers.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/skip.h"
 
 enum { SECONDS = ISLAND_JOBS_LIMIT };
 
@@ -34,7 +35,7 @@ static void three_islands_of_different_layouts_learn_and_end(void **state)
     static const char *const words = SERVERS_TOPOLOGY " outer.slots=3 train.steps=60 outer.every=5 outer.compress=int8";
     launch *all[3];
     if (!island_jobs_etcd)
-        skip();
+        skip_because(SKIP_NO_ETCD);
     launch *server =
         servers_start(*state, "three", 1, "", "outer.slots=3 train.steps=60 outer.every=5 outer.compress=int8");
     assert_true(launch_expect(server, "holds the model", SECONDS));
@@ -64,7 +65,7 @@ static void a_server_dies_and_comes_back(void **state)
 {
     static const char *const words = "outer.every=200 train.steps=100000000";
     if (!island_jobs_etcd)
-        skip();
+        skip_because(SKIP_NO_ETCD);
     launch *a = island_jobs_start(*state, "dies", 0, 1, SERVERS_TOPOLOGY " run.log_every=1000000 %s", words);
     assert_true(launch_expect(a, "no server is there yet: this island waits for it", SECONDS));
     launch *server = servers_start(*state, "dies", 1, "", "outer.every=200 train.steps=100000000 checkpoint.every=2");
@@ -99,7 +100,7 @@ static void a_server_dies_and_comes_back(void **state)
 static void without_a_server_an_island_does_not_begin(void **state)
 {
     if (!island_jobs_etcd)
-        skip();
+        skip_because(SKIP_NO_ETCD);
     launch_result r = launch_finish(island_jobs_start(*state, "nobody", 0, 1, "outer.topology=server outer.timeout=2"));
     assert_int_equal(r.status, 1);
     if (!strstr(r.err, "no server holds the model of outer.run nobody"))
@@ -111,7 +112,7 @@ static void without_a_server_an_island_does_not_begin(void **state)
 static void a_supervised_server_that_dies_is_started_again(void **state)
 {
     if (!island_jobs_etcd)
-        skip();
+        skip_because(SKIP_NO_ETCD);
     char *program = launch_beside("../phalanx"), *supervise = must_format("%s supervise --", program);
     char *folder = servers_folder(*state, "watched");
     launch_result refused = launch_run(SECONDS, "%s mpirun -np {ranks} %s server %s/run.yaml run.folder=%s %s",
@@ -147,7 +148,7 @@ static void a_supervised_server_that_dies_is_started_again(void **state)
 static void what_cannot_be_merged_is_refused_and_counted(void **state)
 {
     if (!island_jobs_etcd)
-        skip();
+        skip_because(SKIP_NO_ETCD);
     char *stranger_keys = must_format("%s/stranger", *(char **)state);
     assert_int_equal(keys_make(stranger_keys), STATUS_OK);
     launch *server = servers_start_and_wait(*state, "refuses", 1, "", SEQUENCE);
@@ -176,7 +177,7 @@ static void an_island_that_is_too_late_takes_the_model_anew(void **state)
     static const char *const words = "outer.staleness=1 outer.every=500 train.steps=100000000 run.log_every=1000000";
     int64_t number = 100;
     if (!island_jobs_etcd)
-        skip();
+        skip_because(SKIP_NO_ETCD);
     launch *server = servers_start_and_wait(*state, "late", 1, "", words);
     launch *a = island_jobs_start(*state, "late", 0, 1, SERVERS_TOPOLOGY " %s", words);
     servers_fake *f = servers_open_fake(*state, "late", 1, "keys");
@@ -232,10 +233,10 @@ static int allocations_in_the_seal(const char *log)
 static void a_server_allocates_nothing_while_it_works(void **state)
 {
 #ifdef __SANITIZE_ADDRESS__
-    skip();
+    skip_because("a sanitizer: its allocator and the spy exclude each other");
 #endif
     if (!island_jobs_etcd)
-        skip();
+        skip_because(SKIP_NO_ETCD);
     char *spy = launch_beside("allocation_spy.so"), *log = workfolder_path(*state, "server-allocations");
     char *environment = must_format("env LD_PRELOAD=%s %s=%s", spy, SEAL_ENVIRONMENT, log);
     launch *server = servers_start_and_wait(*state, "sealed", 1, environment, SEQUENCE " checkpoint.every=2");

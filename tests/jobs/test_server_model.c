@@ -17,6 +17,7 @@
 #include "tests/jobs/runs.h"
 #include "tests/jobs/servers.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/skip.h"
 
 enum { SECONDS = ISLAND_JOBS_LIMIT };
 
@@ -70,7 +71,7 @@ static void ranks_restarts_and_deaths_of_a_server_do_not_change_a_bit(void **sta
                 {"two-killed", 2, 1, DIES, ""},   {"one-killed", 1, 2, DIES, "checkpoint.every=3"}};
     static const char *const sections[] = {"model", "outer_momentum"};
     if (!island_jobs_etcd)
-        skip();
+        skip_because(SKIP_NO_ETCD);
     push_sequence(*state, "one", 1, GOES_ON, 1, "");
     for (int i = 0; i < (int)(sizeof ways / sizeof *ways); i++) {
         push_sequence(*state, ways[i].run, ways[i].ranks, ways[i].how, ways[i].then, ways[i].words);
@@ -83,7 +84,7 @@ static void ranks_restarts_and_deaths_of_a_server_do_not_change_a_bit(void **sta
 static void what_the_journal_lacks_is_said(void **state)
 {
     if (!island_jobs_etcd)
-        skip();
+        skip_because(SKIP_NO_ETCD);
     launch *server = servers_start_and_wait(*state, "gap", 1, "", SEQUENCE);
     servers_fake *f = servers_open_fake(*state, "gap", 0, "keys");
     for (int64_t i = 0; i < 4; i++)
@@ -115,7 +116,7 @@ static void what_the_journal_lacks_is_said(void **state)
 static void a_server_that_dies_twice_loses_nothing(void **state)
 {
     if (!island_jobs_etcd)
-        skip();
+        skip_because(SKIP_NO_ETCD);
     launch *server = servers_start_and_wait(*state, "twice", 1, "", SEQUENCE);
     servers_fake *f = servers_open_fake(*state, "twice", 0, "keys");
     for (int64_t i = 0; i < 3; i++)
@@ -138,7 +139,7 @@ static void a_journal_of_another_encoding_is_refused_and_kept(void **state)
 {
     static const char *const others[] = {"outer.compress=int8", "outer.density=0.5"};
     if (!island_jobs_etcd)
-        skip();
+        skip_because(SKIP_NO_ETCD);
     launch *server = servers_start_and_wait(*state, "encoding", 1, "", SEQUENCE);
     servers_fake *f = servers_open_fake(*state, "encoding", 0, "keys");
     for (int64_t i = 0; i < 2; i++)
@@ -176,7 +177,7 @@ static void a_rank_of_a_server_that_dies_is_named(void **state)
     const char *verdict = NULL, *phase = NULL, *action = NULL;
     int rank = -1, ends = 0;
     if (!island_jobs_etcd)
-        skip();
+        skip_because(SKIP_NO_ETCD);
     launch *server = servers_start_and_wait(*state, "dead-rank", 2, "", SEQUENCE);
     char *folder = servers_folder(*state, "dead-rank"), *path = must_format("%s/incidents.jsonl", folder);
     sleep(2); /* until its watchdog has said where it is */
@@ -205,7 +206,7 @@ static void a_server_begins_with_the_weights_that_training_draws(void **state)
 {
     static const char *const gpt = "model.architecture=gpt2 model.kv_heads=4"; /* stored the other way round */
     if (!island_jobs_etcd)
-        skip();
+        skip_because(SKIP_NO_ETCD);
     for (int i = 0; i < 2; i++) {
         const char *run = i ? "begin-gpt2" : "begin", *words = i ? gpt : "";
         char *trained = must_format("%s/%s-trained", *(char **)state, run),
@@ -226,7 +227,7 @@ static void a_server_begins_with_the_weights_that_training_draws(void **state)
 static void a_server_begins_with_model_from(void **state)
 {
     if (!island_jobs_etcd)
-        skip();
+        skip_because(SKIP_NO_ETCD);
     char *trained = workfolder_path(*state, "from-trained"), *folder = servers_folder(*state, "from");
     char *island = island_jobs_folder(*state, "from", 0), *begin = servers_folder(*state, "from-begin");
     char *words = must_format("model.from=%s outer.slots=1 outer.every=2 train.steps=2", trained);
@@ -278,7 +279,7 @@ static void a_server_gets_clipped_and_hidden_changes(void **state)
 {
     int64_t elements = 0;
     if (!island_jobs_etcd)
-        skip();
+        skip_because(SKIP_NO_ETCD);
     double whole = pushed_distance(*state, "whole", NULL, "");
     double clipped = pushed_distance(*state, "clipped", NULL, "outer.clip=1e-3");
     double hidden = pushed_distance(*state, "hidden", &elements, "outer.clip=1e-3 outer.noise=2");

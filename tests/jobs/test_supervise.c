@@ -18,6 +18,7 @@
 #include "tests/jobs/runs.h"
 #include "tests/jobs/supervised.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/skip.h"
 
 enum { STEPS = SUPERVISED_STEPS };
 
@@ -166,7 +167,7 @@ static void a_host_that_is_to_blame_is_left_out(void **state)
     char *launcher = workfolder_path(top, "launcher"), *program = launch_beside("../phalanx");
     char *list = workfolder_path(top, "hosts");
     if (!write_launcher(launcher))
-        skip();
+        skip_because("unshare --uts is not allowed here");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         int64_t bytes;
         char *run = must_format("%s/hosts%zu", top, i), *left = must_format("%s/hosts", run);
@@ -201,7 +202,7 @@ static void an_elastic_run_goes_on_with_fewer_ranks(void **state)
     char *launcher = workfolder_path(top, "launcher"), *program = launch_beside("../phalanx");
     char *list = workfolder_path(top, "hosts"), *run = workfolder_path(top, "elastic");
     if (!write_launcher(launcher))
-        skip();
+        skip_because("unshare --uts is not allowed here");
     runs_write_text(list, "nodeA slots=2\nnodeB slots=1\n");
     launch *l = launch_start(400,
                              "exec %s supervise --elastic --hosts %s -- sh %s {ranks} {hosts} %s train %s/run.yaml "

@@ -14,6 +14,7 @@
 #include "memory/arena.h"
 #include "memory/log.h"
 #include "memory/seal.h"
+#include "tests/skip.h"
 
 static void an_arena_is_aligned_zeroed_and_whole(void **state)
 {
@@ -113,7 +114,7 @@ static void the_spy_sees_each_large_allocation_within_the_seal(void **state)
 {
     (void)state;
     if (sanitized)
-        skip(); /* the sanitizer's allocator and the spy exclude each other */
+        skip_because("a sanitizer: its allocator and the spy exclude each other");
     char folder[] = "/tmp/test_arena.XXXXXX";
     assert_non_null(mkdtemp(folder));
     char *spy = beside_me("allocation_spy.so"), *log = must_format("%s/log", folder);

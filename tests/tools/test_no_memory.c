@@ -33,6 +33,7 @@
 #include "models/huggingface.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/skip.h"
 #include "tools/supervise/hosts.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -299,7 +300,7 @@ static void fails_well(void **state, reader *read, const char *name)
     digest d = {0};
     unlink(getenv(once));
     if (SANITIZED)
-        skip();
+        skip_because("a sanitizer: its allocator and the spy exclude each other");
     if (read(&d, *state) != STATUS_OK)
         fail_msg("%s", status_message());
     for (int n = 0; !ended[ALL_SERVED]; n += 1 + n / 12) { /* tables of characters take many thousands */

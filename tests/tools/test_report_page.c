@@ -13,6 +13,7 @@
 #include "memory/log.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/skip.h"
 #include "tests/tools/pages.h"
 
 enum { STEPS = 6, LONG = 20000, SPIKE = 12345 };
@@ -261,7 +262,7 @@ static void a_script_sends_a_run_to_wandb(void **state)
     free(fake);
     free(yaml);
     if (!python)
-        skip();
+        skip_because("no python3: apt-get install python3");
 }
 
 static void a_browser_draws_every_section(void **state)
@@ -271,7 +272,7 @@ static void a_browser_draws_every_section(void **state)
                                            "events",          "configuration"};
     static const int widths[] = {1400, 400};
     if (!pages_browser())
-        skip();
+        skip_because("no browser: apt-get install chromium");
     char *path = page_of(*state, "run long", "two.html");
     for (int w = 0; w < 2; w++) {
         char *text = pages_built(*state, path, widths[w]), mark[64];

@@ -19,6 +19,7 @@
 #include "memory/log.h"
 #include "tests/jobs/rendezvous.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/skip.h"
 
 enum { MOST_REQUEST = 1 << 16, SECONDS = 60, LEASE = 2 };
 
@@ -251,7 +252,7 @@ static void a_claim_without_an_answer_is_found(void **state)
     membership *first, *m;
     (void)state;
     if (!etcd_node)
-        skip();
+        skip_because(SKIP_NO_ETCD);
     open_gate(&g);
     assert_int_equal(join(&first, NULL, "claim", "first"), STATUS_OK); /* who writes the fingerprint */
     set_gate(&g, GATE_LOSES_ANSWER, "/v3/kv/txn");
@@ -274,7 +275,7 @@ static void a_renewal_without_an_answer_is_no_eviction(void **state)
     membership *m;
     (void)state;
     if (!etcd_node)
-        skip();
+        skip_because(SKIP_NO_ETCD);
     open_gate(&g);
     g.doubled = true;
     assert_int_equal(join(&m, &g, "renewal", "one"), STATUS_OK);
@@ -297,7 +298,7 @@ static void a_decision_without_an_answer_is_seen(void **state)
     membership *m;
     (void)state;
     if (!etcd_node)
-        skip();
+        skip_because(SKIP_NO_ETCD);
     open_gate(&g);
     assert_int_equal(join(&m, &g, "lost", "one"), STATUS_OK);
     set_gate(&g, GATE_LOSES_ANSWER, "/v3/kv/txn");
@@ -320,7 +321,7 @@ static void a_decision_that_comes_late_is_not_carried_out(void **state)
     membership *m;
     (void)state;
     if (!etcd_node)
-        skip();
+        skip_because(SKIP_NO_ETCD);
     open_gate(&g);
     assert_int_equal(join(&m, &g, "late", "one"), STATUS_OK);
     set_gate(&g, GATE_KEEPS_BACK, "/v3/kv/txn");
@@ -345,7 +346,7 @@ static void what_a_former_process_decided_does_not_come_late(void **state)
     membership *m, *next;
     (void)state;
     if (!etcd_node)
-        skip();
+        skip_because(SKIP_NO_ETCD);
     open_gate(&g);
     assert_int_equal(join(&m, &g, "former", "one"), STATUS_OK);
     set_gate(&g, GATE_KEEPS_BACK, "/v3/kv/txn");
@@ -370,7 +371,7 @@ static void a_write_that_comes_late_is_undone(void **state)
     membership *m;
     (void)state;
     if (!etcd_node)
-        skip();
+        skip_because(SKIP_NO_ETCD);
     open_gate(&g);
     assert_int_equal(join(&m, &g, "write", "one"), STATUS_OK);
     set_gate(&g, GATE_KEEPS_BACK, "/v3/kv/put");

@@ -14,6 +14,7 @@
 #include "memory/log.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/skip.h"
 #include "tests/tools/pages.h"
 
 enum { RANKS = 4, STEPS = 5, FIRST = 2, LAST = 3 };
@@ -373,7 +374,7 @@ static void a_traced_run_computes_the_same_bits(void **state)
 static void a_browser_draws_the_page(void **state)
 {
     if (!pages_browser())
-        skip();
+        skip_because("no browser: apt-get install chromium");
     char *path = draw(*state, "run", "browser.html", ""), *built = pages_built(*state, path, 1200);
     assert_non_null(strstr(built, "data-state=\"ready\""));
     assert_non_null(strstr(built, "data-rows=\"6\""));

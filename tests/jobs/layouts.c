@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "memory/log.h"
+#include "tests/cover.h"
 
 /* Widths that no tensor size divides (ffn 100, vocabulary 131); key/value heads fewer than ranks (llama's 2 on 4 and 6
  * ranks, tied's 3 on 6); eight layers where four stages hold two runs each. */
@@ -315,4 +316,50 @@ char *layouts_title(const layouts_row *row)
                               pipeline, *more ? " " : "", more);
     free(more);
     return title;
+}
+
+/* ---- rings --------------------------------------------------------------------------------------------------------- */
+
+int layouts_first_of_group(int index)
+{
+    for (int i = 0; rows[index].group && i < index; i++)
+        if (rows[i].group == rows[index].group)
+            return i;
+    return index;
+}
+
+/* One row in words: overrides without the sizes of budgets and of uneven stages, each of which is the only one. */
+static char *facts_of(int index)
+{
+    const layouts_row *row = &rows[index];
+    char *keys = layouts_overrides(row), *text = must_format("%s ranks=%d", row->model, layouts_ranks(row)),
+         *rest = keys;
+    for (char *word; (word = strtok_r(rest, " ", &rest));) {
+        char *equals = strchr(word, '=');
+        if (equals && (equals[1] == '[' || strstr(equals, "iB")))
+            *equals = 0;
+        char *more = must_format("%s %s", text, word);
+        free(text);
+        text = more;
+    }
+    if (row->group && layouts_first_of_group(index) != index) {
+        char *more = must_format("%s bits=%c", text, row->group);
+        free(text);
+        text = more;
+    }
+    free(keys);
+    return text;
+}
+
+void layouts_take(bool *takes)
+{
+    char **facts = must_calloc(sizeof rows / sizeof *rows, sizeof *facts);
+    for (int i = 0; i < layouts_count(); i++)
+        facts[i] = facts_of(i);
+    cover_take(takes, (const char *const *)facts, layouts_count(), 3);
+    for (int i = 0; i < layouts_count(); i++) {
+        takes[layouts_first_of_group(i)] |= takes[i];
+        free(facts[i]);
+    }
+    free(facts);
 }

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "memory/log.h"
+#include "tests/cover.h"
 #include "tests/jobs/golden.h"
 #include "tests/jobs/parity.h"
 #include "tests/jobs/plans.h"
@@ -34,7 +35,25 @@ static const struct {
     {"llama", "muon", "lr: 1e-2, weight_decay: 0.1, clip: 1e-30", true},
 };
 
-enum { NRUNS = sizeof RUNS / sizeof *RUNS };
+enum { NRUNS = sizeof RUNS / sizeof *RUNS, OTHER_SEED = 4 /* the run that is trained with another seed, too */ };
+
+static bool taken[NLAYOUTS * NRUNS]; /* in this ring */
+
+static void take_ring(void)
+{
+    char *facts[NRUNS];
+    for (int i = 0; i < NRUNS; i++)
+        facts[i] = must_format("%s %s decays=%d", RUNS[i].model, RUNS[i].name, RUNS[i].decays);
+    update_layouts_take(taken, (const char *const *)facts, NRUNS);
+    for (int i = 0; i < NRUNS; i++)
+        free(facts[i]);
+    for (int i = 0; i < NLAYOUTS && cover_has_check(); i++)
+        taken[i * NRUNS + OTHER_SEED] = true; /* one that decays, in every layout */
+    taken[OTHER_SEED] = true;
+    for (int i = 0; i < NLAYOUTS * NRUNS; i++)
+        if (RUNS[i % NRUNS].decays) /* all layouts of these runs are compared with the first */
+            taken[i % NRUNS] |= taken[i];
+}
 
 static char *run_folder(const char *top, int run, int layout)
 {
@@ -68,6 +87,7 @@ static int train_all(void **state)
     if (workfolder_setup(state))
         return -1;
     const char *top = *state;
+    take_ring();
     for (int run = 0; run < NRUNS; run++)
         write_yaml(top, run);
     for (int ranks = 1; ranks <= MOST_RANKS; ranks++) {
@@ -75,7 +95,7 @@ static int train_all(void **state)
         int count = 0;
         for (int i = 0; i < NLAYOUTS * NRUNS; i++) {
             char *yaml = yaml_of(top, i % NRUNS), *folder = run_folder(top, i % NRUNS, i / NRUNS);
-            if (LAYOUTS[i / NRUNS].ranks == ranks && ++count)
+            if (taken[i] && LAYOUTS[i / NRUNS].ranks == ranks && ++count)
                 fprintf(list, "%s run.folder=%s %s\n", yaml, folder, LAYOUTS[i / NRUNS].keys);
             free(folder);
             free(yaml);
@@ -105,15 +125,13 @@ static void no_bit_depends_on_recompute_schedule_or_sharding(void **state)
 {
     int wrong = 0, compared = 0;
     for (int i = 0; i < NLAYOUTS * NRUNS; i++) {
-        int layout = i / NRUNS, first = 0;
-        while (LAYOUTS[first].group != LAYOUTS[layout].group)
-            first++;
-        if (!LAYOUTS[layout].group || first == layout)
+        int layout = i / NRUNS, first = update_layouts_first(layout);
+        if (!taken[i] || first == layout || !taken[first * NRUNS + i % NRUNS])
             continue;
         wrong += differs(*state, i % NRUNS, layout, first, NULL);
         compared++;
     }
-    assert_int_equal(compared, 7 * NRUNS);
+    assert_true(4 * compared >= 7 * NRUNS);
     assert_int_equal(wrong, 0);
 }
 
@@ -122,12 +140,12 @@ static void every_layout_rounds_a_weight_alike(void **state)
 {
     int wrong = 0, compared = 0;
     for (int i = 0; i < NLAYOUTS * NRUNS; i++)
-        if (RUNS[i % NRUNS].decays && i / NRUNS > 0 && ++compared)
+        if (taken[i] && RUNS[i % NRUNS].decays && i / NRUNS > 0 && ++compared)
             wrong += differs(*state, i % NRUNS, i / NRUNS, 0, "model");
-    assert_int_equal(compared, 3 * (NLAYOUTS - 1));
+    assert_true(compared >= NLAYOUTS - 1);
     assert_int_equal(wrong, 0);
     /* other random numbers round otherwise */
-    char *yaml = yaml_of(*state, 4), *folder = run_folder(*state, 4, 0), difference[256];
+    char *yaml = yaml_of(*state, OTHER_SEED), *folder = run_folder(*state, OTHER_SEED, 0), difference[256];
     char *other = must_format("%s/other-seed", (const char *)*state);
     free(runs_train_well(60, 1, "%s run.folder=%s train.seed=2", yaml, other));
     runs_compare_section(difference, sizeof difference, folder, other, "model");
@@ -144,9 +162,12 @@ static void checkpoints_pass_through_another_layout_unchanged(void **state)
     const char *top = *state;
     int wrong = 0;
     for (size_t k = 0; k < sizeof moves / sizeof *moves; k++) {
-        int from = moves[k][0], to = moves[k][1];
+        int from = moves[k][0], to = moves[k][1], count = 0;
         FILE *list = parity_open_list(top, "moved");
         for (int run = 0; run < NRUNS; run++) {
+            if (!taken[from * NRUNS + run])
+                continue;
+            count++;
             char *yaml = yaml_of(top, run), *folder = run_folder(top, run, from);
             fprintf(list, "@skipped %s run.folder=%s-to-%d checkpoint.resume=%s train.steps=%d %s\n", yaml, folder, to,
                     folder, STEPS + 1, LAYOUTS[to].keys);
@@ -154,8 +175,11 @@ static void checkpoints_pass_through_another_layout_unchanged(void **state)
             free(yaml);
         }
         fclose(list);
-        parity_play(top, "rank_mutants", LAYOUTS[to].ranks, "moved", NRUNS);
+        assert_true(count > 0);
+        parity_play(top, "rank_mutants", LAYOUTS[to].ranks, "moved", count);
         for (int run = 0; run < NRUNS; run++) {
+            if (!taken[from * NRUNS + run])
+                continue;
             char *folder = run_folder(top, run, from), *moved = must_format("%s-to-%d", folder, to), difference[256];
             runs_metrics m = runs_read_metrics(moved);
             assert_int_equal(m.count, 1);
@@ -174,6 +198,8 @@ static void checkpoints_pass_through_another_layout_unchanged(void **state)
 static void runs_use_and_send_what_their_plans_say(void **state)
 {
     for (int i = 0; i < NLAYOUTS * NRUNS; i++) {
+        if (!taken[i])
+            continue;
         char *folder = run_folder(*state, i % NRUNS, i / NRUNS);
         plans_verdict v = plans_compare(folder, LAYOUTS[i / NRUNS].ranks, STEPS);
         if (v.wrong)

@@ -2,6 +2,7 @@
  * compared with the same model on one rank; what rests on the same runs, promise 1 and the traffic, is checked beside it.
  *
  * One job plays all layouts of one number of ranks (tests/jobs/playlist.h). */
+#include <limits.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,13 +14,16 @@
 #include <cmocka.h>
 
 #include "memory/log.h"
+#include "tests/cover.h"
 #include "tests/jobs/layouts.h"
 #include "tests/jobs/parity.h"
 #include "tests/jobs/plans.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
 
-enum { MOST_RANKS = 8 };
+enum { MOST_RANKS = 8, MOST_ROWS = 1024 };
+
+static bool taken[MOST_ROWS]; /* rows of this ring */
 
 static char *run_folder(const char *top, int index)
 {
@@ -31,7 +35,7 @@ static void run_together(const char *top, int ranks)
     FILE *list = parity_open_list(top, "playlist");
     int count = 0;
     for (int i = 0; i < layouts_count(); i++)
-        if (layouts_ranks(layouts_at(i)) == ranks && ++count)
+        if (taken[i] && layouts_ranks(layouts_at(i)) == ranks && ++count)
             parity_put_line(list, top, "", layouts_at(i), run_folder(top, i));
     fclose(list);
     if (count > 0)
@@ -40,8 +44,9 @@ static void run_together(const char *top, int ranks)
 
 static int train_all(void **state)
 {
-    if (parity_setup(state, true))
+    if (layouts_count() > MOST_ROWS || parity_setup(state, true))
         return -1;
+    layouts_take(taken);
     for (int ranks = 2; ranks <= MOST_RANKS; ranks++)
         run_together(*state, ranks);
     return 0;
@@ -50,11 +55,14 @@ static int train_all(void **state)
 static void every_layout_trains_the_same_model(void **state)
 {
     const char *top = *state;
-    int wrong = 0;
+    int wrong = 0, tried = 0;
     printf("worst gradient as a share of its allowance, loss and norm relative to one rank's (bf16, fp16: "
            "gradient's distance to fp32 over one rank's)\n");
     for (int i = 0; i < layouts_count(); i++) {
         const layouts_row *row = layouts_at(i);
+        if (!taken[i])
+            continue;
+        tried++;
         const char *exact = layouts_model_of(row->model)->exact;
         char *folder = run_folder(top, i), *one = parity_model_folder(top, row->model), *title = layouts_title(row);
         char *fp32 = exact ? parity_model_folder(top, exact) : NULL;
@@ -67,23 +75,22 @@ static void every_layout_trains_the_same_model(void **state)
         free(one);
         free(folder);
     }
-    assert_true(layouts_count() >= 60);
+    printf("%d of %d layouts\n", tried, layouts_count());
+    assert_true(layouts_count() >= 60 && 3 * tried >= layouts_count());
     assert_int_equal(wrong, 0);
 }
 
 static void no_bit_depends_on_recompute_schedule_or_sharding(void **state)
 {
     const char *top = *state;
-    int first[256], wrong = 0, compared = 0;
-    memset(first, -1, sizeof first);
+    bool groups[UCHAR_MAX + 1] = {false};
+    int wrong = 0, compared = 0, missing = 0;
     for (int i = 0; i < layouts_count(); i++) {
         const layouts_row *row = layouts_at(i);
-        int *group = &first[(unsigned char)row->group];
-        if (!row->group || *group < 0) {
-            *group = i;
+        int first = layouts_first_of_group(i);
+        if (!taken[i] || first == i)
             continue;
-        }
-        char *folder = run_folder(top, i), *other = run_folder(top, *group), *title = layouts_title(row),
+        char *folder = run_folder(top, i), *other = run_folder(top, first), *title = layouts_title(row),
              difference[256];
         runs_metrics a = runs_read_metrics(folder), b = runs_read_metrics(other);
         int equal = runs_compare_checkpoints(difference, sizeof difference, folder, other);
@@ -94,11 +101,16 @@ static void no_bit_depends_on_recompute_schedule_or_sharding(void **state)
             wrong++;
         }
         compared++;
+        groups[(unsigned char)row->group] = true;
         free(folder);
         free(other);
         free(title);
     }
+    for (int i = 0; i < layouts_count(); i++)
+        missing += layouts_at(i)->group && !groups[(unsigned char)layouts_at(i)->group];
+    printf("%d layouts compared with the first of their group\n", compared);
     assert_true(compared >= 12);
+    assert_true(missing == 0 || !cover_has_check());
     assert_int_equal(wrong, 0);
 }
 
@@ -106,16 +118,18 @@ static void no_bit_depends_on_recompute_schedule_or_sharding(void **state)
 static void runs_use_and_send_what_their_plans_say(void **state)
 {
     const char *top = *state;
-    int wrong = 0, loose = 0, looser = 0, budgets = 0;
+    int wrong = 0, loose = 0, looser = 0, budgets = 0, tried = 0;
     double worst = 0;
     for (int i = 0; i < layouts_count(); i++) {
         const layouts_row *row = layouts_at(i);
+        if (!taken[i])
+            continue;
         char *folder = run_folder(top, i), *title = layouts_title(row);
         plans_verdict v = plans_compare(folder, layouts_ranks(row), LAYOUTS_STEPS);
         if (v.wrong)
             printf("%s: %s\n", title, v.what);
-        wrong +=
-            i == 0 && !plans_compare(folder, layouts_ranks(row), LAYOUTS_STEPS + 1).wrong; /* it sees a difference */
+        wrong += tried++ == 0 &&
+                 !plans_compare(folder, layouts_ranks(row), LAYOUTS_STEPS + 1).wrong; /* it sees a difference */
         if (v.ratio > 1.02)
             printf("%s: transient arena %.3f of the lower bound\n", title, v.ratio);
         bool budget = strstr(row->more, "memory.budget") != NULL;
@@ -131,10 +145,10 @@ static void runs_use_and_send_what_their_plans_say(void **state)
         free(title);
     }
     printf("transient arena above 1.02 of the lower bound in %d of %d layouts, above 1.1 in %d, at most %.4f\n", loose,
-           layouts_count(), looser, worst);
+           tried, looser, worst);
     assert_int_equal(wrong, 0);
     assert_true(looser == 0 && worst <= 1.1);
-    assert_true(budgets >= 8);
+    assert_true(budgets >= 3);
 }
 
 int main(void)

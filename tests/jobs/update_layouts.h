@@ -2,6 +2,8 @@
 #ifndef PHALANX_TESTS_JOBS_UPDATE_LAYOUTS_H
 #define PHALANX_TESTS_JOBS_UPDATE_LAYOUTS_H
 
+#include <stdbool.h>
+
 static const struct {
     int ranks;
     const char *keys;
@@ -23,6 +25,13 @@ static const struct {
     {4, "parallel.tensor=4", 0}, /* the llama's key/value heads are held twice */
 };
 
-enum { NLAYOUTS = sizeof LAYOUTS / sizeof *LAYOUTS, MOST_RANKS = 4 };
+enum { NLAYOUTS = sizeof LAYOUTS / sizeof *LAYOUTS, MOST_RANKS = 4, UPDATE_LAYOUTS_RUNS = 16 };
+
+/* The first layout of a layout's group; itself where it has none. */
+int update_layouts_first(int layout);
+
+/* takes[layout * count + run]: the run is trained in the layout in this process's ring (tests/cover.h). The layouts of a group go
+ * together, to be compared. `runs`: what is particular about each run, in words, at most UPDATE_LAYOUTS_RUNS. */
+void update_layouts_take(bool *takes, const char *const *runs, int count);
 
 #endif

@@ -177,33 +177,61 @@ demo: deps ## install, build, train a small Llama on English text, print a sampl
 	@$(MAKE) --no-print-directory all
 	@tools/demo.sh
 
-check: deps ## install, build and run the tests
+check: deps ## install, build and run the tests: a third of the tables of layouts, all else whole
 	@$(MAKE) --no-print-directory run-tests
 
+check-all: deps ## all tests: make check, the other rows of its tables, CUDA for every architecture, and a bare Debian 13 (as root)
+	@failed=; for target in run-tests run-rest cuda-tests debian-13; do \
+	$(MAKE) --no-print-directory $$target || failed="$$failed $$target"; done; \
+	[ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
+
+debian-13:
+	@tools/dependencies.sh ci
+	@tests/debian.sh trixie demo check
+
+include tests/lanes.mk
 SCRIPT_TESTS := tests/test_run.sh tests/lint/test_lint.sh tests/readme.sh tests/jobs/test_slurm.sh tests/jobs/test_two_hosts.sh
+named         = $(sort $(filter $(1:%=$(BUILD)/tests/test_%),$(TESTS)))
+SHARING      := $(call named,$(SHARED))
+TALLIED       = awk '{p += $$1; f += $$2; s += $$3} END {printf "%d passed, %d failed, %d skipped\n", p, f, s}' $1
 
 run-tests: tests
-	@rm -f $(BUILD)/tally
-	@tests/run.sh $(BUILD)/tally $(sort $(TESTS)) $(SCRIPT_TESTS); status=$$?; \
-	awk '{p += $$1; f += $$2; s += $$3} END {printf "%d passed, %d failed, %d skipped\n", p, f, s}' $(BUILD)/tally; exit $$status
+	@rm -f $(BUILD)/tally $(BUILD)/tally.skipped
+	@tests/run.sh $(BUILD)/tally $(sort $(filter-out $(SHARING),$(TESTS))) $(SCRIPT_TESTS) --shared $(SHARING); status=$$?; \
+	$(call TALLIED,$(BUILD)/tally); exit $$status
+
+run-rest: tests ## the rows of the tables that make check leaves out
+	@rm -f $(BUILD)/tally-rest $(BUILD)/tally-rest.skipped
+	@TEST_RING=rest tests/run.sh $(BUILD)/tally-rest $(call named,$(filter-out $(SHARED),$(HAS_REST))) \
+	    --shared $(call named,$(filter $(SHARED),$(HAS_REST))); status=$$?; $(call TALLIED,$(BUILD)/tally-rest); exit $$status
+
+# Those of the programs that NAMED says.
+run-named: tests
+	@rm -f $(BUILD)/tally-named $(BUILD)/tally-named.skipped
+	@tests/run.sh $(BUILD)/tally-named $(foreach n,$(NAMED),$(filter %/$n,$(TESTS) $(SCRIPT_TESTS))); status=$$?; \
+	$(call TALLIED,$(BUILD)/tally-named); exit $$status
 
 LINTED := $(shell git ls-files '*.c' '*.h' '*.cc' '*.cu' '*.cuh' 2>/dev/null)
 lint: ## includes, circles, callers, sizes, tables, raw CUDA forms, formatting, clang-tidy
 	@tools/dependencies.sh lint
 	@tests/lint/sources.sh
 	@tests/lint/axes.sh
+	@tests/lint/lanes.sh
 	@tests/lint/pages.sh
 	@tests/cuda/lint_cuda.sh
 	@clang-format --dry-run -Werror $(filter %.c %.h,$(LINTED))
 	@printf '%s\n' $(filter-out tests/% kernels/cuda/%,$(filter %.c,$(LINTED))) | xargs -P $$(nproc) -n 4 \
 	sh -c 'clang-tidy --quiet "$$@" -- -std=c11 -D_GNU_SOURCE -fopenmp -I. $(PKG_CFLAGS) 2>/dev/null' clang-tidy
 
+SYNTAX = $(sort $(SOURCES) $(TOOLS) $(TEST_SRC) $(if $(NVCC),$(CUDA_HOST) $(NCCL_HOST) $(shell find tests -name '*.c')))
+syntax: ## what the compiler says of every C and C++ source, nothing made: CC=clang CXX=clang++
+	@printf '%s\n' $(SYNTAX) | xargs -P $$(nproc) -n 8 $(CC) $(CFLAGS) $(CUDA_HOME:%=-isystem %/include) -fsyntax-only
+	@printf '%s\n' $(CXX_SRC) | xargs -P $$(nproc) -n 8 $(CXX) $(CXXFLAGS) -fsyntax-only
+
 # Builds of their own with a sanitizer, and the tests that run under it.
 SANITIZED_asan  := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 SANITIZED_ubsan := -fsanitize=undefined -fno-sanitize-recover=undefined
 SANITIZED_tsan  := -fsanitize=thread
-# Not under ASan: matrices of whole runs on many ranks (minutes), and promises about resident memory and about time.
-ASAN_LEFT_OUT := bubble campaign comm cuda_attention cuda_host cuda_offload cuda_queue cuda_tuning endings faults golden help islands kill_calls layouts memory merges narrow_state no_memory node_copies optimizers parity parity_mutants phases recovery resume server supervise watch watchdog
 ASAN_TESTS ?= $(filter-out $(ASAN_LEFT_OUT:%=build-asan/tests/test_%),$(TESTS:$(BUILD)/%=build-asan/%))
 asan: SELECTED = TESTS="$(ASAN_TESTS)" RANK_PROGRAMS=
 asan ubsan tsan: ## the tests under AddressSanitizer (with UBSan; a selection), UBSan or ThreadSanitizer
@@ -279,4 +307,4 @@ endif
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
 .SECONDARY:
-.PHONY: island-events island-losses slow-link faults soak bench-alive bench-predict fuzz-library all install tests deps demo check run-tests lint asan ubsan tsan clean help
+.PHONY: island-events island-losses slow-link faults soak bench-alive bench-predict fuzz-library all install tests deps demo check check-all debian-13 run-tests run-rest run-named syntax lint asan ubsan tsan clean help

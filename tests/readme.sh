@@ -3,7 +3,8 @@
 #   tests/readme.sh full    all of it, as it is written: on a bare Debian, as root; CHECKED=1 leaves out `make check`, which takes
 #                           longest and which CI runs by itself
 #   tests/readme.sh [fast]  with what build/ holds, and cut short: nothing is installed, `make check` is only looked up, texts are
-#                           few, vocabularies small, and no training takes more than five steps
+#                           few, vocabularies small, and no training takes more than five steps; a block that installs etcd is
+#                           skipped where there is none
 # A block behind a line that says *On a GPU* or *On a cluster* is not run, and counted as a skip. TAP, for tests/run.sh.
 set -u
 form=${1:-fast}
@@ -73,6 +74,10 @@ while IFS=$'\002' read -r -u 3 marked block; do
     name=${commands%%$'\n'*}
     if [ -n "$marked" ]; then
         echo "ok $number - $name # SKIP $marked"
+        continue
+    fi
+    if [ "$form" = fast ] && [[ $commands == *etcd-server* ]] && ! command -v etcd >/dev/null; then
+        echo "ok $number - $name # SKIP no etcd: apt-get install etcd-server"
         continue
     fi
     started=$SECONDS

@@ -3,7 +3,8 @@
 #   tests/run.sh TALLY PROGRAM... [--shared PROGRAM...]
 # Programs run one after another, each alone; those after --shared run two at a time and may not start mpirun. Prints a line a
 # program with its seconds and its processor's seconds, the output of those that failed, and in the end why each test was
-# skipped and which failed; appends "passed failed skipped" to the file TALLY. A program that ends without a plan, or that runs
+# skipped and which failed; appends "passed failed skipped" to the file TALLY, and to TALLY.skipped the names of programs that
+# skipped a test. A program that ends without a plan, or that runs
 # into the time limit, counts as a failure. Ctrl-C and SIGTERM end the programs, with all that they have started, and then this.
 set -u
 tally=$1
@@ -24,7 +25,7 @@ trap 'stop 143' TERM
 # In front of mpirun where cores are shared: a program that starts ranks there is in the wrong lane.
 mkdir "$work/shared"
 for name in mpirun mpiexec orterun; do
-    printf '#!/bin/sh\necho "not ok - $0 $* where cores are shared" >>"$WRONG_LANE"\nexit 1\n' >"$work/shared/$name"
+    printf '#!/bin/sh\necho "not ok - ${0##*/} $* where cores are shared" >>"$WRONG_LANE"\nexit 1\n' >"$work/shared/$name"
     chmod +x "$work/shared/$name"
 done
 
@@ -98,6 +99,7 @@ done
 run_all 1 "" "${alone[@]}"
 run_all 2 "$work/shared:" "${@:2}"
 grep '^skipped' "$work/notes"
+sed -n 's/^skipped: \([^:]*\):.*/\1/p' "$work/notes" | sort -u >>"$tally.skipped"
 grep '^failed' "$work/notes"
 read -r passed failed skipped < <(awk '{p += $1; f += $2; s += $3} END {print p + 0, f + 0, s + 0}' "$work/counts")
 echo "$passed $failed $skipped" >>"$tally"

@@ -1,5 +1,6 @@
 #!/bin/bash
-# run.sh itself: Ctrl-C and SIGTERM end the test that is running, what that has started, and the rest. TAP, for tests/run.sh.
+# run.sh itself: Ctrl-C and SIGTERM end the test that is running, what that has started, and the rest; lanes; what its last lines
+# say. TAP, for tests/run.sh.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 work=$(mktemp -d)
@@ -32,6 +33,49 @@ check() {
     [ $status -eq "$3" ] && [ $ended = yes ] || { echo "# ended with $status; is all gone: $ended"; printf 'not '; }
     echo "ok $1 - SIG$2 ends what runs"
 }
-echo 1..2
+# NUMBER SIGNAL STATUS: the same where two run at once
+check_shared() {
+    rm -f "$work"/pid-*
+    env --default-signal=INT tests/run.sh "$work/tally" --shared "$work/test_left" "$work/test_right" >"$work/output" 2>&1 &
+    local run=$! ended=no
+    for _ in $(seq 300); do
+        [ -s "$work/pid-left" ] && [ -s "$work/pid-right" ] && break
+        sleep 0.1
+    done
+    [ -s "$work/pid-right" ] || echo "# the second did not start beside the first"
+    kill -"$2" $run
+    wait $run
+    local status=$?
+    for _ in $(seq 100); do
+        kill -0 "$(cat "$work/pid-left")" 2>/dev/null || kill -0 "$(cat "$work/pid-right")" 2>/dev/null || { ended=yes; break; }
+        sleep 0.1
+    done
+    [ -s "$work/pid-right" ] && [ $status -eq "$3" ] && [ $ended = yes ] ||
+        { echo "# ended with $status; is all gone: $ended"; printf 'not '; }
+    echo "ok $1 - two programs share cores, and SIG$2 ends both"
+}
+for side in left right; do
+    printf '#!/bin/bash\necho 1..1\necho $$ >"%s/pid-%s"\nsleep 300\n' "$work" $side >"$work/test_$side"
+    chmod +x "$work/test_$side"
+done
+
+# NUMBER NAME EXPECTED ARGUMENT...: run.sh's output, without times, ends with EXPECTED
+says() {
+    local number=$1 name=$2 expected=$3 said
+    shift 3
+    said=$(tests/run.sh "$work/tally" "$@" 2>&1 | tail -n "$(wc -l <<<"$expected")")
+    [ "$said" = "$expected" ] || { sed 's/^/# /' <<<"$said"; printf 'not '; }
+    echo "ok $number - $name"
+}
+printf '#!/bin/sh\nmpirun -np 2 true\necho 1..1\necho ok 1 - x\n' >"$work/test_ranks"
+printf '#!/bin/sh\necho 1..3\necho ok 1 - good\necho "# skipped: no moon"\necho "not ok 2 - night # SKIP"\necho not ok 3 - bad\n' >"$work/test_three"
+chmod +x "$work/test_ranks" "$work/test_three"
+
+echo 1..5
 check 1 INT 130
 check 2 TERM 143
+check_shared 3 TERM 143
+says 4 mpirun_where_cores_are_shared_is_a_failure \
+    "failed: test_ranks: mpirun -np 2 true where cores are shared" --shared "$work/test_ranks"
+says 5 failures_and_reasons_of_skips_come_last "skipped: test_three: night (no moon)
+failed: test_three: bad" "$work/test_three"

@@ -2,13 +2,13 @@
 # Installs what phalanx is built with, on Debian 12 or 13 and Ubuntu 22.04 or 24.04, as root; says nothing if all is there.
 #   tools/dependencies.sh          to build, train and run the tests
 #   tools/dependencies.sh lint     and what `make lint` wants
-#   tools/dependencies.sh ci       and etcd, NumPy, a Slurm and an sshd, for the tests of islands and of jobs over two hosts
+#   tools/dependencies.sh ci       and etcd, NumPy, a Slurm, an sshd and debootstrap: islands, jobs over two hosts, a bare Debian
 set -eu
 packages="gcc g++ make pkg-config libc6-dev libdnnl-dev libopenmpi-dev openmpi-bin openmpi-common libyaml-dev libjansson-dev
 libpcre2-dev libsentencepiece-dev libutf8proc-dev zlib1g-dev libzstd-dev liblzma-dev libbz2-dev libcmocka-dev
 libcurl4-openssl-dev libzmq3-dev perl-doc zstd"
 [ "${1:-}" = lint ] || [ "${1:-}" = ci ] && packages="$packages clang clang-format clang-tidy libomp-dev"
-[ "${1:-}" = ci ] && packages="$packages etcd-server slurm-wlm munge openssh-server openssh-client iproute2 python3-numpy"
+[ "${1:-}" = ci ] && packages="$packages etcd-server slurm-wlm munge openssh-server openssh-client iproute2 python3-numpy debootstrap"
 missing=
 for p in $packages; do
     dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep -q 'ok installed' || missing="$missing $p"

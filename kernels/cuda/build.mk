@@ -14,14 +14,14 @@ NVCCFLAGS  := -std=c++17 -O3 -lineinfo -Werror all-warnings -Xptxas -v -Xcompile
 # ptxas reports registers and spills: tests/cuda/cuda_resources.sh reads the .ptxas next to the object
 $(BUILD)/cuda/%.o: %.cu
 	@mkdir -p $(@D)
-	@echo "$(NVCC) ... -c $<"; $(NVCC) $(NVCCFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $< >$(@:.o=.ptxas) 2>&1 || { cat $(@:.o=.ptxas); exit 1; }
+	@echo "nvcc $<"; $(NVCC) $(NVCCFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $< >$(@:.o=.ptxas) 2>&1 || { cat $(@:.o=.ptxas); exit 1; }
 
 $(BUILD)/cuda/%.o: %.c
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) -fPIC -isystem $(CUDA_HOME)/include -MMD -MP -c -o $@ $<
+	@echo "cc $<"; $(CC) $(CFLAGS) -fPIC -isystem $(CUDA_HOME)/include -MMD -MP -c -o $@ $<
 
 $(BUILD)/libphalanx_cuda.so: $(CUDA_UNITS:%.cu=$(BUILD)/cuda/%.o) $(CUDA_HOST:%.c=$(BUILD)/cuda/%.o)
-	$(NVCC) -shared $(foreach arch,$(CUDA_ARCH),-gencode arch=compute_$(arch),code=sm_$(arch)) -o $@ $^ $(CUDA_LIBS)
+	@echo "link $@"; $(NVCC) -shared $(foreach arch,$(CUDA_ARCH),-gencode arch=compute_$(arch),code=sm_$(arch)) -o $@ $^ $(CUDA_LIBS)
 
 # ---- the shim: AddressSanitizer throughout (SHIM_SANITIZE= for none); -O1 is the best of compile and run time together
 
@@ -36,44 +36,44 @@ SHIM_JUDGES := $(BUILD)/kernels/compress.o $(BUILD)/memory/dtype.o $(BUILD)/memo
 
 $(BUILD)/shim/%.o: %.cu
 	@mkdir -p $(@D)
-	$(CXX) -x c++ $(SHIM_FLAGS) -MMD -MP -c -o $@ $<
+	@echo "c++ $<"; $(CXX) -x c++ $(SHIM_FLAGS) -MMD -MP -c -o $@ $<
 
 $(BUILD)/shim/%.o: %.cc
 	@mkdir -p $(@D)
-	$(CXX) $(SHIM_FLAGS) -MMD -MP -c -o $@ $<
+	@echo "c++ $<"; $(CXX) $(SHIM_FLAGS) -MMD -MP -c -o $@ $<
 
 $(BUILD)/tests/test_cuda_kernels: $(SHIM_UNITS) $(SHIM_OWN) $(SHIM_TESTS) $(SHIM_JUDGES)
 	@mkdir -p $(@D)
-	$(CXX) -rdynamic $(SHIM_SANITIZE) -o $@ $^ -ldl
+	@echo "link $@"; $(CXX) -rdynamic $(SHIM_SANITIZE) -o $@ $^ -ldl
 
 # the same kernels with every access to shared memory checked for races: tests/cuda/shim/race.cc
 $(BUILD)/race/%.o: %.cu
 	@mkdir -p $(@D)
-	$(CXX) -x c++ $(filter-out $(SHIM_SANITIZE),$(SHIM_FLAGS)) -fsanitize=thread -MMD -MP -c -o $@ $<
+	@echo "c++ $<"; $(CXX) -x c++ $(filter-out $(SHIM_SANITIZE),$(SHIM_FLAGS)) -fsanitize=thread -MMD -MP -c -o $@ $<
 
 $(BUILD)/race/%.o: %.cc
 	@mkdir -p $(@D)
-	$(CXX) $(filter-out $(SHIM_SANITIZE),$(SHIM_FLAGS)) -MMD -MP -c -o $@ $<
+	@echo "c++ $<"; $(CXX) $(filter-out $(SHIM_SANITIZE),$(SHIM_FLAGS)) -MMD -MP -c -o $@ $<
 
 $(BUILD)/tests/test_cuda_races: $(SHIM_UNITS:$(BUILD)/shim/%=$(BUILD)/race/%) $(SHIM_OWN:$(BUILD)/shim/%=$(BUILD)/race/%) \
                                 $(SHIM_TESTS:$(BUILD)/shim/%=$(BUILD)/race/%) $(SHIM_JUDGES)
 	@mkdir -p $(@D)
-	$(CXX) -rdynamic -o $@ $^ -ldl
+	@echo "link $@"; $(CXX) -rdynamic -o $@ $^ -ldl
 
 # every op's cases (tests/oracle/op_cases.c) through the bindings; the kernels of the race build
 $(BUILD)/tests/test_cuda_ops: $(BUILD)/tests/cuda/cuda_ops.o $(BUILD)/kernels/cuda/bind.o $(BUILD)/kernels/cuda/updates.o $(BUILD)/tests/libtests.a \
                               $(SHIM_UNITS:$(BUILD)/shim/%=$(BUILD)/race/%) $(SHIM_OWN:$(BUILD)/shim/%=$(BUILD)/race/%) $(BUILD)/libphalanx.a
 	@mkdir -p $(@D)
-	$(CXX) -rdynamic -fopenmp $(SANITIZE) -o $@ $^ -lcmocka $(LIBS)
+	@echo "link $@"; $(CXX) -rdynamic -fopenmp $(SANITIZE) -o $@ $^ -lcmocka $(LIBS)
 
 # the same test on a GPU
 $(BUILD)/gpu/%.o: %.cc
 	@mkdir -p $(@D)
-	$(NVCC) -x cu -std=c++17 -O1 -I. -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
+	@echo "nvcc $<"; $(NVCC) -x cu -std=c++17 -O1 -I. -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 
 $(BUILD)/tests/test_cuda_kernels_gpu: $(CUDA_UNITS:%.cu=$(BUILD)/cuda/%.o) $(SHIM_TESTS:$(BUILD)/shim/%=$(BUILD)/gpu/%) $(SHIM_JUDGES)
 	@mkdir -p $(@D)
-	$(NVCC) $(foreach arch,$(CUDA_ARCH),-gencode arch=compute_$(arch),code=sm_$(arch)) -o $@ $^
+	@echo "link $@"; $(NVCC) $(foreach arch,$(CUDA_ARCH),-gencode arch=compute_$(arch),code=sm_$(arch)) -o $@ $^
 
 CUDA_TESTS := $(BUILD)/tests/test_cuda_kernels $(BUILD)/tests/test_cuda_races $(BUILD)/tests/test_cuda_ops
 

@@ -16,11 +16,11 @@ PLAIN_UNITS := $(CUDA_UNITS:%.cu=$(BUILD)/plain/%.o) $(patsubst %.cc,$(BUILD)/pl
 
 $(BUILD)/plain/%.o: %.cu
 	@mkdir -p $(@D)
-	$(CXX) -x c++ $(PLAIN_FLAGS) -MMD -MP -c -o $@ $<
+	@echo "c++ $<"; $(CXX) -x c++ $(PLAIN_FLAGS) -MMD -MP -c -o $@ $<
 
 $(BUILD)/plain/%.o: %.cc
 	@mkdir -p $(@D)
-	$(CXX) $(PLAIN_FLAGS) -MMD -MP -c -o $@ $<
+	@echo "c++ $<"; $(CXX) $(PLAIN_FLAGS) -MMD -MP -c -o $@ $<
 
 # ---- the host side on stand-ins for libcudart, cuBLASLt and NCCL
 
@@ -35,34 +35,34 @@ STANDIN_WRAP := $(shell sed -n 's/^OP.\([a-z_]*\),.*/-Wl,--wrap=cuda_\1/p' kerne
 # phalanx itself, its CUDA device linked in, on the stand-ins
 $(BUILD)/tests/phalanx_standin: $(STANDIN_OBJ) $(STANDIN_HOST) $(PLAIN_UNITS) $(TOOLS:%.c=$(BUILD)/%.o) $(BUILD)/libphalanx.a
 	@mkdir -p $(@D)
-	$(CXX) -fopenmp -rdynamic $(STANDIN_WRAP) -o $@ $^ $(LIBS)
+	@echo "link $@"; $(CXX) -fopenmp -rdynamic $(STANDIN_WRAP) -o $@ $^ $(LIBS)
 
 $(BUILD)/tests/test_cuda_host $(BUILD)/tests/test_cuda_queue $(BUILD)/tests/test_cuda_offload: | $(BUILD)/tests/phalanx_standin $(BUILD)/phalanx
 
 # libraries that the device opens at run time; the stand-in for cuDNN uses the program's tracker
 $(BUILD)/tests/standin/libcudnn.so.9: tests/cuda/standin/libraries/cudnn.c tests/cuda/standin/libraries/cudnn_meaning.c tests/cuda/standin/libraries/cudnn.h
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) -fPIC -shared -isystem $(CUDA_HOME)/include -o $@ $(filter %.c,$^)
+	@echo "link $@"; $(CC) $(CFLAGS) -fPIC -shared -isystem $(CUDA_HOME)/include -o $@ $(filter %.c,$^)
 
 $(BUILD)/tests/driver/libcuda.so.1: tests/cuda/standin/libraries/cuda.c
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) -fPIC -shared -Wl,-soname,libcuda.so.1 -o $@ $<
+	@echo "link $@"; $(CC) $(CFLAGS) -fPIC -shared -Wl,-soname,libcuda.so.1 -o $@ $<
 
 # the same, where a workspace of 104 KiB divides small ops into parts
 $(BUILD)/cuda/narrow/cudnn.o: kernels/cuda/cudnn.c
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) -fPIC -isystem $(CUDA_HOME)/include -DCUDNN_WORKSPACE_MOST=106496 -MMD -MP -c -o $@ $<
+	@echo "cc $<"; $(CC) $(CFLAGS) -fPIC -isystem $(CUDA_HOME)/include -DCUDNN_WORKSPACE_MOST=106496 -MMD -MP -c -o $@ $<
 
 $(BUILD)/tests/device_ops_narrow: $(BUILD)/tests/cuda/gpu/device_ops.o $(STANDIN_OBJ) $(BUILD)/cuda/narrow/cudnn.o \
                                   $(filter-out %/kernels/cuda/cudnn.o,$(STANDIN_HOST)) $(PLAIN_UNITS) $(BUILD)/tests/libtests.a $(BUILD)/libphalanx.a
 	@mkdir -p $(@D)
-	$(CXX) -fopenmp -rdynamic $(STANDIN_WRAP) -o $@ $^ -lcmocka $(LIBS)
+	@echo "link $@"; $(CXX) -fopenmp -rdynamic $(STANDIN_WRAP) -o $@ $^ -lcmocka $(LIBS)
 
 # what the real cuDNN says of our graphs
 $(BUILD)/tests/cudnn_plans: $(BUILD)/cuda/tests/cuda/gpu/cudnn_plans.o $(BUILD)/cuda/kernels/cuda/cudnn_api.o $(BUILD)/cuda/kernels/cuda/cudnn_graph.o \
                             $(BUILD)/libphalanx.a
 	@mkdir -p $(@D)
-	$(CXX) -fopenmp $(SANITIZE) -Wl,-rpath,$(CUDA_HOME)/lib64 -o $@ $^ $(LIBS)
+	@echo "link $@"; $(CXX) -fopenmp $(SANITIZE) -Wl,-rpath,$(CUDA_HOME)/lib64 -o $@ $^ $(LIBS)
 
 $(BUILD)/tests/test_cuda_attention: | $(BUILD)/tests/phalanx_standin $(BUILD)/tests/standin/libcudnn.so.9 $(BUILD)/tests/cudnn_plans \
                                       $(BUILD)/tests/driver/libcuda.so.1 $(BUILD)/tests/device_ops_standin $(BUILD)/tests/device_ops_narrow
@@ -73,10 +73,10 @@ $(BUILD)/tests/test_cuda_tuning: | $(BUILD)/tests/phalanx_standin
 $(BUILD)/tests/device_ops_standin: $(BUILD)/tests/cuda/gpu/device_ops.o $(STANDIN_OBJ) $(STANDIN_HOST) $(PLAIN_UNITS) \
                                    $(BUILD)/tests/libtests.a $(BUILD)/libphalanx.a
 	@mkdir -p $(@D)
-	$(CXX) -fopenmp -rdynamic $(STANDIN_WRAP) -o $@ $^ -lcmocka $(LIBS)
+	@echo "link $@"; $(CXX) -fopenmp -rdynamic $(STANDIN_WRAP) -o $@ $^ -lcmocka $(LIBS)
 
 $(BUILD)/device_ops: $(BUILD)/tests/cuda/gpu/device_ops.o $(BUILD)/tests/libtests.a $(BUILD)/libphalanx.a
-	$(CXX) -fopenmp -rdynamic -o $@ $^ -lcmocka $(LIBS)
+	@echo "link $@"; $(CXX) -fopenmp -rdynamic -o $@ $^ -lcmocka $(LIBS)
 
 $(BUILD)/tests/test_cuda_host: | $(BUILD)/tests/device_ops_standin
 

@@ -101,6 +101,14 @@ refuses raw_cuda kernels/cuda/reduce.cu '__shared__ float sample[4];' 'use SHARE
 refuses a_page_that_names_no_function sample.md 'See `planner_sample()`.' "planner_sample() is not in the sources" "$here/pages.sh $copy"
 refuses a_page_that_names_no_file sample.md 'See `engine/sample.c`.' "there is no engine/sample.c" "$here/pages.sh $copy"
 
+refuses a_clock_where_cores_are_shared tests/memory/test_dtype.c '/* clock_gettime(CLOCK_MONOTONIC, 0) */' \
+    "dtype shares cores with other programs" "tests/lint/lanes.sh $copy"
+refuses ranks_where_cores_are_shared tests/memory/test_dtype.c '/* launch_mpirun(2) */' \
+    "dtype shares cores with other programs" "tests/lint/lanes.sh $copy"
+refuses a_skip_without_a_reason tests/memory/test_dtype.c '/* skip(); */' "a test that is skipped says why" "tests/lint/lanes.sh $copy"
+refuses a_table_with_a_third_that_no_list_names tests/memory/test_dtype.c '/* cover_take(0, 0, 0, 3); */' "HAS_REST lacks dtype" \
+    "tests/lint/lanes.sh $copy"
+
 # the limits themselves pass
 body 80 >tests/memory/sample.c
 yes '/* */' | head -n 600 >memory/sample.h

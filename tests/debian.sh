@@ -1,0 +1,58 @@
+#!/bin/bash
+# README's commands on a machine that has only what README says: a bare Debian, made by debootstrap in a folder of its own, into
+# which the tree is copied. As root.
+#   tests/debian.sh SUITE WORD...     SUITE: bookworm (Debian 12) or trixie (13); WORD: demo, check
+# Runs the command of README that ends with "make WORD", as it stands there, for each WORD; mounts and processes end with this
+# script. Counts of the tests go to build-debian/tally-SUITE, the
+# names of programs that skipped a test to build-debian/skipped-SUITE.
+set -u
+suite=$1
+shift
+here=$(cd "$(dirname "$0")/.." && pwd)
+[ "$(id -u)" -eq 0 ] || { echo "tests/debian.sh: not root"; exit 1; }
+if [ -z "${DEBIAN_ROOT:-}" ]; then
+    command -v debootstrap >/dev/null || { echo "tests/debian.sh: no debootstrap: tools/dependencies.sh ci"; exit 1; }
+    DEBIAN_ROOT=$(mktemp -d "${TMPDIR:-/var/tmp}/phalanx-debian-XXXXXX")
+    export DEBIAN_ROOT
+    trap 'rm -rf --one-file-system "$DEBIAN_ROOT"' EXIT
+    trap 'exit 130' INT
+    trap 'exit 143' TERM
+    unshare --mount --pid --fork --kill-child "$0" "$suite" "$@" &
+    wait $!
+    exit
+fi
+
+# here in a name space of mounts and processes of its own
+root=$DEBIAN_ROOT
+mirror=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/*debian* 2>/dev/null | grep -oE 'https?://[^ ]+/debian/?( |$)' | head -n 1)
+started=$SECONDS
+mkdir -p "$here/build-debian"
+debootstrap --variant=minbase "$suite" "$root" ${mirror:-http://deb.debian.org/debian} >"$here/build-debian/log-$suite" 2>&1 ||
+    { tail -n 20 "$here/build-debian/log-$suite"; echo "tests/debian.sh: debootstrap failed"; exit 1; }
+grep -l '^Acquire::' /etc/apt/apt.conf.d/* 2>/dev/null | xargs -r cp -t "$root/etc/apt/apt.conf.d/"
+cp -L /etc/resolv.conf "$root/etc/resolv.conf"
+mount -t proc proc "$root/proc"
+mount --rbind /sys "$root/sys"
+mount --rbind /dev "$root/dev"
+mkdir "$root/phalanx"
+cd "$here" || exit 1
+if [ -e .git ] && command -v git >/dev/null; then
+    git ls-files -co --exclude-standard -z | tar --null --ignore-failed-read -cf - -T - 2>/dev/null
+else
+    tar --exclude='./build*' --exclude=./corpus --exclude=./runs --exclude=./.git -cf - .
+fi | tar -xf - -C "$root/phalanx"
+echo "a bare Debian, $suite: $(chroot "$root" dpkg-query -f '.\n' -W | wc -l) packages, $((SECONDS - started)) s"
+failed=0
+for word; do
+    command=$(sed -n "s/^    \(.*make $word\)$/\1/p" README.md)
+    [ -n "$command" ] || { echo "README has no command that ends with make $word"; exit 1; }
+    echo "$ $command"
+    started=$SECONDS
+    env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin TERM=dumb chroot "$root" bash -c "cd /phalanx && $command" </dev/null
+    status=$?
+    echo "$suite: make $word ended with $status after $((SECONDS - started)) s"
+    [ $status -eq 0 ] || failed=1
+done
+cp "$root/phalanx/build/tally" "build-debian/tally-$suite" 2>/dev/null
+cp "$root/phalanx/build/tally.skipped" "build-debian/skipped-$suite" 2>/dev/null
+exit $failed

@@ -271,24 +271,57 @@ static status read_rope(const reader *r, model_shape *s)
     return result;
 }
 
-/* The window of every layer, or a refusal if layers differ. */
+/* Do full_first and full_every say of each layer whether it sees all tokens? */
+static bool repeats(const model_shape *s, const bool *full)
+{
+    bool same = true;
+    for (int i = 0; i < s->layers; i++)
+        same = same && (shape_layer(s, i).window == 0) == full[i];
+    return same;
+}
+
+/* Finds the full_first and full_every that make the layers with a window those that are not `full`: the layers at the beginning that
+ * see all tokens, and after the first with a window either none, or one at equal distances. */
+static bool find_pattern(model_shape *s, const bool *full)
+{
+    int first = 0, at[2], found = 0;
+    while (first < s->layers && full[first])
+        first++;
+    for (int i = first; i < s->layers && found < 2; i++)
+        if (full[i])
+            at[found++] = i;
+    const int every[] = {0, found ? at[0] + 1 : 0, found == 2 ? at[1] - at[0] : 0};
+    for (int i = 0; i < 6; i++) {
+        s->full_first = i % 2 ? first : 0;
+        s->full_every = every[i / 2];
+        if (repeats(s, full))
+            return true;
+    }
+    return false;
+}
+
+/* Which layers have the window, by name. */
 static status read_layer_types(const reader *r, model_shape *s, const json_t *types)
 {
-    size_t count = json_array_size(types), sliding = 0, full = 0;
+    size_t count = json_array_size(types), sliding = 0, every = 0;
+    bool *full = must_calloc(count + 1, sizeof *full);
     for (size_t i = 0; i < count; i++) {
         const char *name = json_string_value(json_array_get(types, i));
+        full[i] = name && !strcmp(name, "full_attention");
+        every += full[i];
         sliding += name && !strcmp(name, "sliding_attention");
-        full += name && !strcmp(name, "full_attention");
     }
-    if (!json_is_array(types) || sliding + full != count || count != (size_t)s->layers)
-        return refuse(r, "layer_types", types, "it must name full_attention or sliding_attention for every layer");
-    if (sliding && full)
-        return refuse(r, "layer_types", types, "phalanx has one kind of attention for all layers");
-    if (full)
+    const char *wrong = NULL;
+    if (!json_is_array(types) || sliding + every != count || count != (size_t)s->layers)
+        wrong = "it must name full_attention or sliding_attention for every layer";
+    else if (sliding && !s->sliding_window)
+        wrong = "sliding_attention needs sliding_window and use_sliding_window";
+    else if (!sliding)
         s->sliding_window = 0;
-    else if (!s->sliding_window)
-        return refuse(r, "layer_types", types, "sliding_attention needs sliding_window and use_sliding_window");
-    return STATUS_OK;
+    else if (!find_pattern(s, full))
+        wrong = "phalanx has windows but for some first layers, or one layer of each so many";
+    free(full);
+    return wrong ? refuse(r, "layer_types", types, wrong) : STATUS_OK;
 }
 
 static status read_window(const reader *r, model_shape *s)
@@ -312,12 +345,8 @@ static status read_window(const reader *r, model_shape *s)
     int64_t first = below ? json_integer_value(below) : DEFAULT_WINDOW_LAYERS;
     if (first >= s->layers)
         s->sliding_window = 0;
-    if (s->sliding_window && first > 0)
-        return status_fail(
-            STATUS_FAILED,
-            "%s: max_window_layers is %lld with use_sliding_window: phalanx has one kind of attention for "
-            "all layers (0, or num_hidden_layers)",
-            r->path, (long long)first);
+    if (s->sliding_window)
+        s->full_first = first > 0 ? (int)first : 0;
     return STATUS_OK;
 }
 
@@ -414,6 +443,12 @@ static status check_representable(const model_shape *s)
         free(have);
         return result;
     }
+    bool by_layer = shape_has_key(s->architecture, KEY_LAYER_WINDOWS);
+    if (s->sliding_window && !by_layer && (s->full_first || s->full_every))
+        return status_fail(STATUS_FAILED,
+                           "model.full_first is %d and model.full_every %d: Hugging Face's %s has one window for all "
+                           "layers",
+                           s->full_first, s->full_every, name);
     bool grouped = has_number(s->architecture, offsetof(model_shape, kv_heads));
     bool sized = has_number(s->architecture, offsetof(model_shape, head_size));
     if ((!grouped && s->kv_heads != s->heads) || (!sized && (int64_t)s->heads * s->head_size != s->hidden_size))
@@ -468,7 +503,13 @@ static void put_window(json_t *root, const model_shape *s)
     if (!by_layer)
         return;
     json_object_set_new(root, "use_sliding_window", json_boolean(s->sliding_window > 0));
-    json_object_set_new(root, "max_window_layers", json_integer(s->sliding_window ? 0 : s->layers));
+    json_object_set_new(root, "max_window_layers", json_integer(s->sliding_window ? s->full_first : s->layers));
+    if (!s->sliding_window || !s->full_every)
+        return;
+    json_t *types = json_array();
+    for (int i = 0; i < s->layers; i++)
+        json_array_append_new(types, json_string(shape_layer(s, i).window ? "sliding_attention" : "full_attention"));
+    json_object_set_new(root, "layer_types", types);
 }
 
 /* Digits of reals: as few as give back the same double. */

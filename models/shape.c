@@ -49,6 +49,11 @@ bool shape_has_key(shape_architecture architecture, shape_key key)
 
 /* ---- layers ---- */
 
+static bool sees_all(const model_shape *s, int layer)
+{
+    return layer < s->full_first || (s->full_every > 0 && (layer + 1) % s->full_every == 0);
+}
+
 layer_shape shape_layer(const model_shape *s, int layer)
 {
     MUST(layer >= -1 && layer < s->layers, "layer %d of %d", layer, s->layers);
@@ -59,8 +64,42 @@ layer_shape shape_layer(const model_shape *s, int layer)
                          .head_size = s->head_size,
                          .hidden_size = s->hidden_size,
                          .ffn_size = s->ffn_size,
-                         .window = s->sliding_window,
+                         .window = sees_all(s, layer) ? 0 : s->sliding_window,
                          .rope_theta = shape_has(s, TRAIT_ROTARY) ? s->rope_theta : 0};
+}
+
+/* Do layers of these shapes record the same ops? */
+static bool layers_alike(const layer_shape *a, const layer_shape *b)
+{
+    return a->traits == b->traits && a->heads == b->heads && a->kv_heads == b->kv_heads &&
+           a->head_size == b->head_size && a->hidden_size == b->hidden_size && a->ffn_size == b->ffn_size &&
+           a->window == b->window && a->rope_theta == b->rope_theta;
+}
+
+model_shape shape_repeating(const model_shape *s, int layer, int layers)
+{
+    model_shape all = *s;
+    all.layers = layers;
+    all.sliding_window = shape_layer(s, layer).window;
+    all.full_first = all.full_every = 0;
+    return all;
+}
+
+int shape_kinds(int *kind, const model_shape *s)
+{
+    int count = 0;
+    for (int i = 0; i < s->layers; i++) {
+        layer_shape layer = shape_layer(s, i);
+        kind[i] = -1;
+        for (int k = 0; k < i && kind[i] < 0; k++) {
+            layer_shape before = shape_layer(s, k);
+            if (layers_alike(&before, &layer))
+                kind[i] = kind[k];
+        }
+        if (kind[i] < 0)
+            kind[i] = count++;
+    }
+    return count;
 }
 
 void shape_fill(model_shape *shape)
@@ -96,6 +135,8 @@ static status check_ranges(const model_shape *s)
         {"vocab_size", s->vocab_size, 2, INT32_MAX},
         {"max_sequence", s->max_sequence, 1, 1 << 30},
         {"sliding_window", s->sliding_window, 0, 1 << 30},
+        {"full_first", s->full_first, 0, 1 << 14},
+        {"full_every", s->full_every, 0, 1 << 14},
     };
     for (unsigned long i = 0; i < sizeof ranges / sizeof *ranges; i++)
         if (ranges[i].value < ranges[i].low || ranges[i].value > ranges[i].high)

@@ -64,7 +64,9 @@ typedef struct model_shape {
     int64_t vocab_size;
     int64_t max_sequence;
     int64_t sliding_window; /* a token sees this many tokens, itself included; 0: all before it */
-    bool tied_embeddings;   /* the output projection is the embedding table */
+    /* Whatever the window, the first layers see all tokens before theirs, and so does the last of each so many; 0: none does. */
+    int full_first, full_every;
+    bool tied_embeddings; /* the output projection is the embedding table */
     double rope_theta;
     shape_rope_scaling rope_scaling;
     double norm_epsilon;
@@ -88,6 +90,11 @@ bool shape_has_key(shape_architecture architecture, shape_key key);
 
 /* Layer `layer` of the model; -1: what the weights see that are of no layer. */
 layer_shape shape_layer(const model_shape *shape, int layer);
+/* A model of `layers` layers that are all like layer `layer`. */
+model_shape shape_repeating(const model_shape *shape, int layer, int layers);
+/* The kinds of layers, numbered as they come: kind[layer] of every layer of the model. Returns how many there are. */
+int shape_kinds(int *kind, const model_shape *shape);
+
 /* SHAPE_ARCHITECTURES if no architecture has this name. */
 shape_architecture shape_architecture_named(const char *name);
 

@@ -7,6 +7,7 @@
 
 #include <omp.h>
 
+#include "engine/compile/model/flops.h"
 #include "engine/train/report.h"
 #include "engine/state/weights.h"
 #include "kernels/fuse.h"
@@ -197,7 +198,7 @@ static status run_steps(step_bench *b)
         executor_play(b->step.executor, &b->step.compiled.training);
     double each = bench_median(seconds, n);
     double tokens = (double)b->config->train.global_batch * (double)b->config->train.sequence;
-    double flops = compile_flops_per_token(&b->config->model.shape, b->config->train.sequence) * tokens;
+    double flops = flops_per_token(&b->config->model.shape, b->config->train.sequence) * tokens;
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
     if (!b->set->json)

@@ -94,6 +94,8 @@ static const config_row rows[] = {
     DERIVED("model.rope_scaling.original_max_sequence", LONG, model.shape.rope_scaling.original_max_sequence, 0, ANY, NULL, CONFIG_STAGE, "8192", "sequence length before scaling"),
     DERIVED("model.norm_epsilon", NUMBER, model.shape.norm_epsilon, 0, 1, NULL, CONFIG_FIXED, "1e-5, or 1e-6 for qwen", "added to the variance in norms"),
     DERIVED("model.sliding_window", LONG, model.shape.sliding_window, 0, ANY, NULL, CONFIG_STAGE, "0: all", "a token attends to this many tokens, itself included"),
+    DERIVED("model.full_first", INT, model.shape.full_first, 0, INTMAX, NULL, CONFIG_STAGE, "0", "so many first layers attend to all tokens, whatever model.sliding_window says"),
+    DERIVED("model.full_every", INT, model.shape.full_every, 0, INTMAX, NULL, CONFIG_STAGE, "0: none", "so does the last layer of each so many"),
     STRING("model.from", model.from, NULL, CONFIG_SILENT, "folder to take the weights (and the sizes) from: Hugging Face's or a checkpoint"),
     STRING("model.config", model.config, NULL, CONFIG_SILENT, "Hugging Face config.json to take the sizes from"),
 

@@ -8,6 +8,7 @@
 
 #include "engine/run/batch.h"
 #include "engine/config/batch_ramp.h"
+#include "engine/compile/model/flops.h"
 #include "engine/compile/model/groups.h"
 #include "engine/compile/time/reserve.h"
 #include "engine/files/atomic.h"
@@ -354,7 +355,7 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
     watchdog_enter(w, DURING_SETUP, false, 0, "preparing");
     batch_rope_table(&t->compiled, t->executor);
     t->peak_flops = peak_of(t) * comm_ranks(world);
-    t->flops_per_token = compile_flops_per_token(&c->model.shape, c->train.sequence);
+    t->flops_per_token = flops_per_token(&c->model.shape, c->train.sequence);
     executor_watch(t->executor, w);
     if (c->outer.every > 0)
         TRY(outer_open(&t->outer, c, &t->compiled, t->executor, world, w));

@@ -65,6 +65,8 @@ static const keys_row rows[] = {
     TRAINED("model.rope_scaling.original_max_sequence", "64", ROPE),
     TRAINED("model.norm_epsilon", "0.01", ""),
     TRAINED("model.sliding_window", "5", ""),
+    TRAINED("model.full_first", "1", "model.sliding_window=5"),
+    TRAINED("model.full_every", "2", "model.sliding_window=5"),
     TRAINED("model.from", "TOP/begun", ""),
     PLANNED("model.config", "tests/golden/models/qwen3/config.json", "-model. model.config=tests/golden/models/llama/config.json"),
 

@@ -37,6 +37,8 @@ static void assert_same_shape(const model_shape *a, const model_shape *b)
     assert_int_equal(a->vocab_size, b->vocab_size);
     assert_int_equal(a->max_sequence, b->max_sequence);
     assert_int_equal(a->sliding_window, b->sliding_window);
+    assert_int_equal(a->full_first, b->full_first);
+    assert_int_equal(a->full_every, b->full_every);
     assert_int_equal(a->tied_embeddings, b->tied_embeddings);
     assert_true(a->norm_epsilon == b->norm_epsilon);
     if (a->architecture == SHAPE_GPT2)
@@ -84,12 +86,54 @@ static void every_shape_survives_the_way_there_and_back(void **state)
                              .head_size = gpt2 || variant & 1 ? 10 : 16,
                              .tied_embeddings = variant & 2,
                              .sliding_window = windows && variant & 4 ? 7 : 0,
+                             .full_first = a == SHAPE_QWEN2 && variant & 4 ? variant & 1 : 0,
+                             .full_every = a == SHAPE_QWEN3 && variant & 4 ? 2 * (variant & 1) : 0,
                              .rope_theta = 12345.678901234567,
                              .norm_epsilon = 1.0 / 3e5};
             if (variant & 4)
                 s.rope_scaling = (shape_rope_scaling){1.1, 1.3, 4.7, 12};
             survives(&s, DTYPE_FP32);
         }
+}
+
+/* Layer types of six layers, F: full_attention, and what they are here. */
+static void layers_may_differ_in_their_window(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *types;
+        int full_first, full_every; /* -1: refused */
+    } cases[] = {
+        {"SSSSSS", 0, 0}, {"FSSSSS", 1, 0}, {"FFFFFS", 5, 0},  {"SFSFSF", 0, 2},  {"SSFSSF", 0, 3},  {"SSSSSF", 0, 6},
+        {"FFSFSF", 2, 2}, {"FSFSSF", 1, 3}, {"SFSSSF", -1, 0}, {"FSFSFS", -1, 0}, {"SFFSSS", -1, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *list = must_strdup("");
+        for (const char *c = cases[i].types; *c; c++) {
+            char *longer = must_format("%s%s\"%s_attention\"", list, *list ? "," : "", *c == 'F' ? "full" : "sliding");
+            free(list);
+            list = longer;
+        }
+        char *text = must_format("{\"model_type\":\"qwen2\",\"hidden_size\":64,\"intermediate_size\":100,"
+                                 "\"num_hidden_layers\":6,\"num_attention_heads\":8,\"num_key_value_heads\":8,"
+                                 "\"vocab_size\":99,\"max_position_embeddings\":128,\"sliding_window\":9,"
+                                 "\"use_sliding_window\":true,\"layer_types\":[%s]}",
+                                 list);
+        model_shape s = {0};
+        status result = parse(&s, NULL, text);
+        assert_int_equal(result, cases[i].full_first < 0 ? STATUS_FAILED : STATUS_OK);
+        if (result == STATUS_OK) {
+            for (int k = 0; k < 6; k++)
+                assert_int_equal(shape_layer(&s, k).window, cases[i].types[k] == 'F' ? 0 : 9);
+            assert_int_equal(s.full_first, cases[i].full_first);
+            assert_int_equal(s.full_every, cases[i].full_every);
+            survives(&s, DTYPE_BF16);
+        } else {
+            workfolder_message_has("layer_types is [");
+        }
+        free(text);
+        free(list);
+    }
 }
 
 static void a_shape_that_transformers_lacks_is_refused(void **state)
@@ -101,6 +145,10 @@ static void a_shape_that_transformers_lacks_is_refused(void **state)
     assert_int_equal(huggingface_text(&text, &s, DTYPE_FP32, NULL), STATUS_FAILED);
     workfolder_message_has("model.sliding_window is 100");
     s.architecture = SHAPE_MISTRAL;
+    s.full_first = 1;
+    assert_int_equal(huggingface_text(&text, &s, DTYPE_FP32, NULL), STATUS_FAILED);
+    workfolder_message_has("model.full_first is 1");
+    s.full_first = 0;
     assert_int_equal(huggingface_text(&text, &s, DTYPE_FP32, NULL), STATUS_OK);
     free(text);
     text = NULL;
@@ -256,7 +304,8 @@ static const struct {
     {"{\"model_type\":\"qwen3\"," SIZES KV ",\"head_dim\":8,\"attention_bias\":true}", "attention_bias is true"},
     {"{\"model_type\":\"mistral\"," SIZES KV ",\"sliding_window\":0}", "sliding_window is 0"},
     {"{\"model_type\":\"mistral\"," SIZES KV ",\"sliding_window\":\"4k\"}", "sliding_window is \"4k\""},
-    {QWEN2("\"use_sliding_window\":true,\"sliding_window\":9,\"max_window_layers\":1"), "max_window_layers is 1"},
+    {QWEN2("\"use_sliding_window\":true,\"sliding_window\":9,\"max_window_layers\":\"1\""),
+     "max_window_layers is \"1\""},
     {QWEN2("\"layer_types\":[\"full_attention\",\"sliding_attention\"]"), "layer_types is ["},
     {QWEN2("\"layer_types\":[\"full_attention\"]"), "layer_types is ["},
     {QWEN2("\"layer_types\":[\"sliding_attention\",\"sliding_attention\"]"), "layer_types is ["},
@@ -313,6 +362,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_shape_survives_the_way_there_and_back),
+        cmocka_unit_test(layers_may_differ_in_their_window),
         cmocka_unit_test(a_shape_that_transformers_lacks_is_refused),
         cmocka_unit_test(old_and_new_spellings_mean_the_same),
         cmocka_unit_test(what_cannot_be_computed_is_refused_by_key_and_value),

@@ -1,5 +1,8 @@
 #include "engine/compile/model/compile_model.h"
 
+#include <stdlib.h>
+
+#include "engine/compile/model/flops.h"
 #include "engine/compile/model/storage.h"
 #include "engine/compile/model/loss_chunk.h"
 #include "memory/log.h"
@@ -9,32 +12,6 @@
 static int kv_copies(const model_shape *shape, int tensor_ranks)
 {
     return tensor_ranks > shape->kv_heads ? tensor_ranks / shape->kv_heads : 1;
-}
-
-/* ---- FLOPs ----------------------------------------------------------------------------------------------------- */
-
-/* Weights that a token passes through in products: of one layer, and of the head. */
-static double layer_weights(const model_shape *s)
-{
-    double h = (double)s->hidden_size, d = s->head_size;
-    double attention = h * d * (2.0 * s->heads + 2.0 * s->kv_heads);
-    return attention + h * (double)s->ffn_size * (shape_has(s, TRAIT_GATED) ? 3 : 2);
-}
-
-/* The mean number of keys a token attends to. */
-static double mean_keys(const model_shape *s, int64_t sequence)
-{
-    double n = (double)sequence, w = (double)s->sliding_window;
-    if (w <= 0 || w >= n)
-        return (n + 1) / 2;
-    return (w * (w + 1) / 2 + (n - w) * w) / n;
-}
-
-double compile_flops_per_token(const model_shape *s, int64_t sequence)
-{
-    double attention = 4.0 * s->heads * s->head_size * mean_keys(s, sequence);
-    double layer = 2 * layer_weights(s) + attention;
-    return 3 * (layer * s->layers + 2.0 * (double)s->hidden_size * (double)s->vocab_size);
 }
 
 chunk_map compile_chunks(const compile_options *o)
@@ -56,19 +33,27 @@ bool compile_divides_vocabulary(const compile_options *o)
     return o->vocabulary_divided && o->grid.size[GRID_PIPELINE] > 1;
 }
 
-compile_flops compile_forward_flops(const compile_options *o)
+/* Divides by what each layer's forward pass costs, in units of the first layer's, and the head's beside the last chunk. */
+static status divide_by_cost(int *counts, const compile_options *o, int all)
 {
-    const model_shape *s = &o->shape;
-    return (compile_flops){.products = 2 * layer_weights(s),
-                           .attention = 4.0 * s->heads * s->head_size * mean_keys(s, o->sequence),
-                           .head = 2.0 * (double)s->hidden_size * (double)s->vocab_size};
+    flops_model f;
+    flops_open(&f, &o->shape, o->sequence);
+    double unit = f.kinds[0].products + f.kinds[0].attention;
+    double *layers = must_alloc((unsigned long)o->shape.layers * sizeof *layers);
+    for (int i = 0; i < o->shape.layers; i++) {
+        const flops_layer *l = &f.kinds[f.kind_of[i]];
+        layers[i] = (l->products + l->attention) / unit;
+    }
+    partition_costs costs = {.layers = layers, .last = compile_divides_vocabulary(o) ? 0 : f.head / unit};
+    status s = partition_automatic(counts, &costs, o->shape.layers, all);
+    free(layers);
+    flops_close(&f);
+    return s;
 }
 
 status compile_divide_layers(int *counts, const compile_options *o)
 {
     int stages = o->grid.size[GRID_PIPELINE], all = stages * o->chunks;
-    compile_flops f = compile_forward_flops(o);
-    double head = f.head / (f.products + f.attention);
     if (o->shape.layers < all)
         return status_fail(STATUS_USAGE,
                            "parallel.pipeline x virtual_stages = %d chunks for model.layers = %d: each chunk "
@@ -76,8 +61,7 @@ status compile_divide_layers(int *counts, const compile_options *o)
                            all, o->shape.layers);
     if (o->layers_per_chunk)
         return partition_given(counts, o->layers_per_chunk, all, o->shape.layers, stages, o->chunks);
-    partition_costs costs = {.first = 0, .last = compile_divides_vocabulary(o) ? 0 : head};
-    return partition_automatic(counts, &costs, o->shape.layers, all);
+    return divide_by_cost(counts, o, all);
 }
 
 static status divide_layers(compiled *c, int **first, int **count)

@@ -35,12 +35,5 @@ int compile_largest_owner(const compiled *c, int64_t *spread);
 bool compile_divides_vocabulary(const compile_options *o);
 /* Layers of every chunk of the model, by global number, into `counts`. */
 status compile_divide_layers(int *counts, const compile_options *o);
-/* FLOPs of a token's forward pass: of a layer's products, of its attention, of the head. */
-typedef struct compile_flops {
-    double products, attention, head;
-} compile_flops;
-compile_flops compile_forward_flops(const compile_options *o);
-/* FLOPs of the model for one token of training (forward and backward products, causal attention counted as half), over all ranks. */
-double compile_flops_per_token(const model_shape *shape, int64_t sequence);
 
 #endif

@@ -7,6 +7,7 @@
 #include "engine/compile/compile_find.h"
 #include "engine/compile/model/storage.h"
 #include "engine/compile/step/compile_schedule.h"
+#include "engine/compile/model/flops.h"
 #include "engine/compile/model/groups.h"
 #include "engine/compile/step/compile_program.h"
 #include "engine/compile/model/loss_chunk.h"
@@ -317,9 +318,9 @@ static status measure_step(plan *out, const compile_options *options, const prof
     model_shape unbounded = *shape;
     unbounded.sliding_window = 0;
     out->parameters = parts_parameters(shape);
-    out->flops_per_token = compile_flops_per_token(shape, options->sequence);
+    out->flops_per_token = flops_per_token(shape, options->sequence);
     /* a causal mean of n keys is that of a sequence of 2n - 1 */
-    out->flops_per_token_full = compile_flops_per_token(&unbounded, 2 * options->sequence - 1);
+    out->flops_per_token_full = flops_per_token(&unbounded, 2 * options->sequence - 1);
     const grid *g = &options->grid;
     out->tokens_per_step =
         (int64_t)options->micro_batch * options->microbatches * options->sequence * grid_group_size(g, AXIS_SAMPLES);

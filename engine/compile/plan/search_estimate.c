@@ -12,7 +12,7 @@
 #include "parallel/schedule/schedule_make.h"
 #include "parallel/schedule/simulate.h"
 
-/* A layer's share, or that of the ends (embedding, last norm, head, loss), of one micro-batch. */
+/* A layer's part of one micro-batch, or some layers', or that of the ends (embedding, last norm, head, loss). */
 typedef struct part {
     double phase[PHASE_COUNT]; /* seconds, what ranks of a layer exchange included; of the update: of a step */
     double weight;             /* of the backward phase: gradients of weights */
@@ -24,14 +24,15 @@ typedef struct probe {
     int tensor, micro_batch;
     recompute recompute;
     bool sequence, impossible;
-    part layer, ends;
+    part *kinds; /* a layer of each kind */
+    part ends;
 } probe;
 
 /* A layout's schedule, simulated. */
 typedef struct pipeline {
     search_layout of;
     double length;
-    int *layers;  /* [stages] */
+    int *layers;  /* [stages][kinds of layers] */
     double *held; /* [stages] micro-batches of activations */
 } pipeline;
 
@@ -40,6 +41,8 @@ struct search_estimate {
     const profile *prices;
     const op_backend *backend;
     int ranks;
+    int *kind_of; /* [layers of the model] */
+    int kinds;
     probe *probes;
     int count;
     schedule last;                          /* for the next layout often has it, too, */
@@ -70,6 +73,8 @@ search_estimate *search_estimate_open(const config *of, int ranks, const profile
 {
     search_estimate *e = must_calloc(1, sizeof *e);
     *e = (search_estimate){.of = of, .prices = prices, .backend = backend, .ranks = ranks};
+    e->kind_of = must_calloc((unsigned long)of->model.shape.layers + 1, sizeof *e->kind_of);
+    e->kinds = shape_kinds(e->kind_of, &of->model.shape);
     return e;
 }
 
@@ -80,7 +85,10 @@ void search_estimate_close(search_estimate *e)
         free(e->pipelines[i].layers);
         free(e->pipelines[i].held);
     }
+    for (int i = 0; i < e->count; i++)
+        free(e->probes[i].kinds);
     free(e->probes);
+    free(e->kind_of);
     free(e);
 }
 
@@ -131,7 +139,8 @@ static void measure(part *out, const search_estimate *e, const compiled *c, cons
     out->memory[CLASS_TEMPORARY] = (double)plain->peak_temporary;
 }
 
-static status play_layers(part *out, const search_estimate *e, const search_layout *l, int layers)
+/* Plays a model of `layers` layers that are all like layer `like`. */
+static status play_layers(part *out, const search_estimate *e, const search_layout *l, int like, int layers)
 {
     grid g;
     compile_options o;
@@ -139,7 +148,7 @@ static status play_layers(part *out, const search_estimate *e, const search_layo
     compiled_program plain = {0};
     play p = {0};
     config c = search_configuration(e->of, l, 0);
-    c.model.shape.layers = layers;
+    c.model.shape = shape_repeating(&e->of->model.shape, like, layers);
     c.train.global_batch = PROBED_MICRO_BATCHES * l->micro_batch;
     c.train.batch_ramp.count = 0;
     TRY(config_check(&c));
@@ -175,10 +184,34 @@ static void separate(double *each, double *rest, const double *few, const double
     }
 }
 
-static void make_probe(probe *out, const search_estimate *e)
+/* The first layer of a kind. */
+static int first_of_kind(const search_estimate *e, int kind)
+{
+    int i = 0;
+    while (e->kind_of[i] != kind)
+        i++;
+    return i;
+}
+
+/* A layer of a kind, and the ends beside it. */
+static status measure_kind(part *layer, part *ends, const search_estimate *e, const search_layout *l, int kind)
 {
     enum { LEAST = 2 };
     part few, many;
+    int like = first_of_kind(e, kind);
+    TRY(play_layers(&few, e, l, like, LEAST));
+    TRY(play_layers(&many, e, l, like, 2 * LEAST));
+    separate(layer->phase, ends->phase, few.phase, many.phase, PHASE_COUNT, LEAST);
+    separate(layer->memory, ends->memory, few.memory, many.memory, CLASS_COUNT, LEAST);
+    separate(&layer->weight, &ends->weight, &few.weight, &many.weight, 1, LEAST);
+    separate(&layer->deferred, &ends->deferred, &few.deferred, &many.deferred, 1, LEAST);
+    ends->memory[CLASS_TEMPORARY] = few.memory[CLASS_TEMPORARY];
+    return STATUS_OK;
+}
+
+/* The ends are those of a model of the first kind's layers; temporary memory is what the kind that needs most does. */
+static void make_probe(probe *out, const search_estimate *e)
+{
     search_layout l = {.tensor = out->tensor,
                        .pipeline = 1,
                        .chunks = 1,
@@ -187,14 +220,15 @@ static void make_probe(probe *out, const search_estimate *e)
                        .schedule = SCHEDULE_1F1B,
                        .sequence = out->sequence,
                        .recompute = out->recompute};
-    out->impossible = play_layers(&few, e, &l, LEAST) != STATUS_OK || play_layers(&many, e, &l, 2 * LEAST) != STATUS_OK;
-    if (out->impossible)
-        return;
-    separate(out->layer.phase, out->ends.phase, few.phase, many.phase, PHASE_COUNT, LEAST);
-    separate(out->layer.memory, out->ends.memory, few.memory, many.memory, CLASS_COUNT, LEAST);
-    separate(&out->layer.weight, &out->ends.weight, &few.weight, &many.weight, 1, LEAST);
-    separate(&out->layer.deferred, &out->ends.deferred, &few.deferred, &many.deferred, 1, LEAST);
-    out->ends.memory[CLASS_TEMPORARY] = few.memory[CLASS_TEMPORARY];
+    out->kinds = must_calloc((unsigned long)e->kinds, sizeof *out->kinds);
+    for (int k = 0; k < e->kinds && !out->impossible; k++) {
+        part ends = {0};
+        out->impossible = measure_kind(&out->kinds[k], &ends, e, &l, k) != STATUS_OK;
+        if (k == 0)
+            out->ends = ends;
+        if (ends.memory[CLASS_TEMPORARY] > out->ends.memory[CLASS_TEMPORARY])
+            out->ends.memory[CLASS_TEMPORARY] = ends.memory[CLASS_TEMPORARY];
+    }
 }
 
 static const probe *find_probe(search_estimate *e, const search_layout *l)
@@ -220,24 +254,61 @@ static double seconds_of(const part *p)
     return p->phase[PHASE_FORWARD] + p->phase[PHASE_BACKWARD] + p->phase[PHASE_WEIGHT];
 }
 
-/* Layers of each chunk of the model, as they will be divided. */
+/* How many of the layers [first, first + layers) are of each kind. */
+static void count_kinds(int *counts, const search_estimate *e, int first, int layers)
+{
+    for (int i = first; i < first + layers; i++)
+        counts[e->kind_of[i]]++;
+}
+
+/* So many layers of each kind together. */
+static part sum_layers(const search_estimate *e, const probe *p, const int *counts)
+{
+    part sum = {0};
+    for (int k = 0; k < e->kinds; k++) {
+        const part *each = &p->kinds[k];
+        for (int i = 0; i < PHASE_COUNT; i++)
+            sum.phase[i] += counts[k] * each->phase[i];
+        for (int i = 0; i < CLASS_COUNT; i++)
+            sum.memory[i] += counts[k] * each->memory[i];
+        sum.weight += counts[k] * each->weight;
+        sum.deferred += counts[k] * each->deferred;
+    }
+    return sum;
+}
+
+/* Layers of each chunk of the model, as they will be divided: costs in units of a layer of the first kind. */
 static status divide(int *layers, const search_estimate *e, const search_layout *l, const probe *p)
 {
-    partition_costs costs = {.last = l->divided ? 0 : seconds_of(&p->ends) / seconds_of(&p->layer)};
-    return partition_automatic(layers, &costs, e->of->model.shape.layers, l->pipeline * l->chunks);
+    int count = e->of->model.shape.layers;
+    double unit = seconds_of(&p->kinds[0]);
+    double *each = must_alloc((unsigned long)count * sizeof *each);
+    for (int i = 0; i < count; i++)
+        each[i] = seconds_of(&p->kinds[e->kind_of[i]]) / unit;
+    partition_costs costs = {.layers = each, .last = l->divided ? 0 : seconds_of(&p->ends) / unit};
+    status s = partition_automatic(layers, &costs, count, l->pipeline * l->chunks);
+    free(each);
+    return s;
 }
 
 /* The ends count with the last chunk, or evenly where they are divided over the stages. */
-static void cost_chunks(simulate_cost *costs, const int *layers, int count, const search_layout *l, const probe *p,
-                        bool splits)
+static void cost_chunks(simulate_cost *costs, const search_estimate *e, const int *layers, const search_layout *l,
+                        const probe *p)
 {
+    int count = l->pipeline * l->chunks, first = 0;
+    int *counts = must_alloc((unsigned long)e->kinds * sizeof *counts);
     for (int i = 0; i < count; i++) {
-        double n = layers[i], ends = l->divided ? 1.0 / count : i == count - 1;
-        double weight = splits ? n * p->layer.weight + ends * p->ends.weight : 0;
-        costs[i].forward = n * p->layer.phase[PHASE_FORWARD] + ends * p->ends.phase[PHASE_FORWARD];
-        costs[i].input = n * p->layer.phase[PHASE_BACKWARD] + ends * p->ends.phase[PHASE_BACKWARD] - weight;
+        memset(counts, 0, (unsigned long)e->kinds * sizeof *counts);
+        count_kinds(counts, e, first, layers[i]);
+        part sum = sum_layers(e, p, counts);
+        double ends = l->divided ? 1.0 / count : i == count - 1;
+        double weight = schedule_splits(&e->last) ? sum.weight + ends * p->ends.weight : 0;
+        costs[i].forward = sum.phase[PHASE_FORWARD] + ends * p->ends.phase[PHASE_FORWARD];
+        costs[i].input = sum.phase[PHASE_BACKWARD] + ends * p->ends.phase[PHASE_BACKWARD] - weight;
         costs[i].weight = weight;
+        first += layers[i];
     }
+    free(counts);
 }
 
 static double message_seconds(const search_estimate *e, const search_layout *l)
@@ -276,19 +347,19 @@ static double data_seconds(const search_estimate *e, const search_layout *l, dou
 static const double HELD_LONGER = 2;
 enum { MESSAGES_MORE = 5 };
 
-/* Bytes of a stage of so many layers, whose peak is `held` micro-batches of its activations. */
-static double stage_bytes(const search_layout *l, const probe *p, int layers, bool end, double held)
+/* Bytes of a stage of these layers, whose peak is `held` micro-batches of its activations. */
+static double stage_bytes(const search_layout *l, const probe *p, const part *layers, bool end, double held)
 {
     static const int share_from[CLASS_COUNT] = {[CLASS_WEIGHT] = 3, [CLASS_GRADIENT] = 2, [CLASS_OPTIMIZER] = 1};
     double sum = p->ends.memory[CLASS_TEMPORARY] + p->ends.memory[CLASS_INPUT];
     held += l->divided ? HELD_LONGER / l->chunks : 0;
-    sum += held * (layers * p->layer.memory[CLASS_KEPT] + (l->divided ? 0 : end * p->ends.memory[CLASS_KEPT]));
+    sum += held * (layers->memory[CLASS_KEPT] + (l->divided ? 0 : end * p->ends.memory[CLASS_KEPT]));
     for (int i = 0; i < CLASS_COUNT; i++)
         if (share_from[i]) {
             /* of the ends either the embedding or the head, but where a stage has both, or a part */
             double share = l->pipeline == 1 ? 1 : l->divided ? 1.0 / l->pipeline : end ? 0.5 : 0;
             double ends = p->ends.memory[i] * share;
-            sum += (layers * p->layer.memory[i] + ends) / (l->zero >= share_from[i] ? l->data : 1);
+            sum += (layers->memory[i] + ends) / (l->zero >= share_from[i] ? l->data : 1);
         }
     return sum;
 }
@@ -304,11 +375,28 @@ static status find_schedule(search_estimate *e, const search_layout *l, int micr
     return schedule_make(s, kind, l->pipeline, l->chunks, microbatches);
 }
 
-/* The bytes held between the two halves of a backward pass, of those held from the forward. */
-static double held_share(const probe *p)
+/* The bytes held between the two halves of a backward pass, of those held from the forward: of the kind that holds most. */
+static double held_share(const search_estimate *e, const probe *p)
 {
-    double kept = p->layer.memory[CLASS_KEPT];
-    return kept > 0 ? p->layer.deferred / kept : 0;
+    double most = 0;
+    for (int k = 0; k < e->kinds; k++) {
+        double kept = p->kinds[k].memory[CLASS_KEPT], share = kept > 0 ? p->kinds[k].deferred / kept : 0;
+        most = share > most ? share : most;
+    }
+    return most;
+}
+
+/* Layers of each kind on each stage, from those of each chunk. */
+static void count_stages(int *stages, const search_estimate *e, const int *layers)
+{
+    const schedule *s = &e->last;
+    int count = s->stages * s->chunks, first = 0;
+    chunk_map map = schedule_map(s);
+    memset(stages, 0, (unsigned long)(s->stages * e->kinds) * sizeof *stages);
+    for (int i = 0; i < count; i++) {
+        count_kinds(&stages[chunk_map_stage(map, i) * e->kinds], e, first, layers[i]);
+        first += layers[i];
+    }
 }
 
 static status simulate_pipeline(pipeline *out, search_estimate *e, const search_layout *l, const probe *p, int *layers,
@@ -317,19 +405,16 @@ static status simulate_pipeline(pipeline *out, search_estimate *e, const search_
     simulation sim;
     TRY(divide(layers, e, l, p));
     TRY(find_schedule(e, l, e->of->train.global_batch / (l->micro_batch * l->data)));
-    cost_chunks(costs, layers, l->pipeline * l->chunks, l, p, schedule_splits(&e->last));
-    TRY(simulate_run(&sim, &e->last, costs, message_seconds(e, l), held_share(p)));
+    cost_chunks(costs, e, layers, l, p);
+    TRY(simulate_run(&sim, &e->last, costs, message_seconds(e, l), held_share(e, p)));
     out->length = sim.length;
     if (l->divided)
         out->length += seconds_of(&p->ends) / l->pipeline + MESSAGES_MORE * message_seconds(e, l);
-    out->layers = must_realloc(out->layers, (unsigned long)l->pipeline * sizeof *out->layers);
+    out->layers = must_realloc(out->layers, (unsigned long)(l->pipeline * e->kinds) * sizeof *out->layers);
     out->held = must_realloc(out->held, (unsigned long)l->pipeline * sizeof *out->held);
-    for (int s = 0; s < l->pipeline; s++) {
+    count_stages(out->layers, e, layers);
+    for (int s = 0; s < l->pipeline; s++)
         out->held[s] = sim.stages[s].peak;
-        out->layers[s] = 0;
-        for (int k = 0; k < l->chunks; k++)
-            out->layers[s] += layers[schedule_global_chunk(&e->last, s, k)];
-    }
     simulate_free(&sim);
     return STATUS_OK;
 }
@@ -358,24 +443,30 @@ static const pipeline *find_pipeline(search_estimate *e, const search_layout *l,
 static double least_seconds(const search_estimate *e, const search_layout *l, const probe *p)
 {
     int microbatches = e->of->train.global_batch / (l->micro_batch * l->data);
-    return microbatches * (e->of->model.shape.layers * seconds_of(&p->layer) + seconds_of(&p->ends)) / l->pipeline;
+    double layers = 0;
+    for (int k = 0; k < e->kinds; k++) {
+        int count = 0;
+        for (int i = 0; i < e->of->model.shape.layers; i++)
+            count += e->kind_of[i] == k;
+        layers += count * seconds_of(&p->kinds[k]);
+    }
+    return microbatches * (layers + seconds_of(&p->ends)) / l->pipeline;
 }
 
 static void put_together(const search_estimate *e, search_layout *l, const probe *p, const pipeline *of)
 {
-    int most = 0;
+    part most = {0};
     l->bytes = 0;
     for (int s = 0; s < l->pipeline; s++) {
         bool end = s == 0 || s == l->pipeline - 1;
-        double bytes = stage_bytes(l, p, of->layers[s], end, of->held[s]);
+        part layers = sum_layers(e, p, &of->layers[s * e->kinds]);
+        double bytes = stage_bytes(l, p, &layers, end, of->held[s]);
         l->bytes = bytes > l->bytes ? bytes : l->bytes;
-        most = of->layers[s] > most ? of->layers[s] : most;
+        most = layers.memory[CLASS_WEIGHT] > most.memory[CLASS_WEIGHT] ? layers : most;
     }
-    double update =
-        (most * p->layer.phase[PHASE_UPDATE] + p->ends.phase[PHASE_UPDATE] / l->pipeline) / (l->zero ? l->data : 1);
+    double update = (most.phase[PHASE_UPDATE] + p->ends.phase[PHASE_UPDATE] / l->pipeline) / (l->zero ? l->data : 1);
     l->idle = of->length - least_seconds(e, l, p);
-    l->seconds = of->length + update +
-                 data_seconds(e, l, most * p->layer.memory[CLASS_WEIGHT], most * p->layer.memory[CLASS_GRADIENT]);
+    l->seconds = of->length + update + data_seconds(e, l, most.memory[CLASS_WEIGHT], most.memory[CLASS_GRADIENT]);
 }
 
 bool search_estimate_layout(search_estimate *e, search_layout *l, double enough)

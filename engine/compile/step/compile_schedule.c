@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/compile/model/compile_model.h"
+#include "engine/compile/model/flops.h"
 #include "memory/log.h"
 #include "parallel/schedule/schedule_make.h"
 #include "parallel/schedule/schedule_share.h"
@@ -26,28 +27,54 @@ static const double EMBEDDING_COST = 0.02, HOP = 0.1;
 /* Attention's backward pass has five products where the forward has two. */
 static const double ATTENTION_BACKWARD = 2.5;
 
+/* A layer of a kind, whose forward pass costs 1 where it is the first layer's. */
+static simulate_cost layer_cost(const compile_options *o, const flops_model *f, int kind)
+{
+    const flops_layer *l = &f->kinds[kind];
+    double unit = f->kinds[0].products + f->kinds[0].attention;
+    simulate_cost cost = {(l->products + l->attention) / unit, (l->products + ATTENTION_BACKWARD * l->attention) / unit,
+                          l->products / unit};
+    cost.input += o->recompute == RECOMPUTE_FULL ? cost.forward : 0;
+    return cost;
+}
+
+/* Layers [first, first + count). */
+static simulate_cost layers_cost(const compile_options *o, const flops_model *f, int first, int count)
+{
+    simulate_cost sum = {0};
+    for (int k = 0; k < f->kind_count; k++) {
+        simulate_cost each = layer_cost(o, f, k);
+        int layers = flops_layers_of(f, k, first, count);
+        sum.forward += layers * each.forward;
+        sum.input += layers * each.input;
+        sum.weight += layers * each.weight;
+    }
+    return sum;
+}
+
 simulate_cost *compile_schedule_costs(double *hop, const compile_options *o, const schedule *s)
 {
-    int n = schedule_layer_chunks(s), all = s->stages * (s->chunks + SCHEDULE_SHARED);
-    compile_flops f = compile_forward_flops(o);
-    double layer = f.products + f.attention, head = f.head / layer / s->stages;
-    simulate_cost of_layer = {1, (f.products + ATTENTION_BACKWARD * f.attention) / layer, f.products / layer};
+    int n = schedule_layer_chunks(s), all = s->stages * (s->chunks + SCHEDULE_SHARED), first = 0;
+    flops_model f;
+    flops_open(&f, &o->shape, o->sequence);
+    double head = f.head / (f.kinds[0].products + f.kinds[0].attention) / s->stages;
     int *layers = must_alloc((unsigned long)n * sizeof *layers);
     simulate_cost *costs = must_calloc((unsigned long)all, sizeof *costs);
     MUST(compile_divide_layers(layers, o) == STATUS_OK, "%s", status_message());
-    of_layer.input += o->recompute == RECOMPUTE_FULL ? of_layer.forward : 0;
     for (int g = 0; g < all; g++) {
         int shared = chunk_map_chunk(schedule_map(s), g) - s->chunks;
-        if (shared == SCHEDULE_HEAD)
+        if (shared == SCHEDULE_HEAD) {
             costs[g] = (simulate_cost){head, head, head};
-        else if (shared == SCHEDULE_EMBEDDING)
+        } else if (shared == SCHEDULE_EMBEDDING) {
             costs[g] = (simulate_cost){EMBEDDING_COST, EMBEDDING_COST, 0};
-        else
-            costs[g] =
-                (simulate_cost){layers[g] * of_layer.forward, layers[g] * of_layer.input, layers[g] * of_layer.weight};
+        } else {
+            costs[g] = layers_cost(o, &f, first, layers[g]);
+            first += layers[g];
+        }
     }
     *hop = HOP;
     free(layers);
+    flops_close(&f);
     return costs;
 }
 

@@ -1,4 +1,5 @@
 /* The search's answer against every layout of a small space, compiled and played. */
+#include <math.h>
 #include <setjmp.h>
 #include <omp.h>
 #include <stdarg.h>
@@ -10,6 +11,7 @@
 #include <cmocka.h>
 
 #include "engine/compile/plan/search.h"
+#include "engine/compile/plan/search_estimate.h"
 #include "memory/log.h"
 #include "tests/jobs/workfolder.h"
 
@@ -225,9 +227,43 @@ static void where_nothing_fits_the_least_is_told(void **state)
     config_free(&c);
 }
 
+/* A model of 8 layers with wide attention and a narrow window, of which `full` layers see all tokens. */
+static search_layout estimated(int full)
+{
+    config c;
+    char text_of[512];
+    snprintf(text_of, sizeof text_of,
+             "model: {architecture: qwen3, layers: 8, hidden_size: 1024, heads: 32, kv_heads: 32, head_size: 128, "
+             "ffn_size: 1024, vocab_size: 1000, max_sequence: 16384, sliding_window: 128, full_first: %d}\n"
+             "data: {train: none}\n"
+             "train: {steps: 10, sequence: 16384, micro_batch: 1, global_batch: 4, precision: bf16}\n",
+             full);
+    if (config_parse(&c, "windows", text_of, strlen(text_of), 0, NULL) != STATUS_OK)
+        fail_msg("%s", status_message());
+    search_estimate *e = search_estimate_open(&c, 1, profile_named("h100"), NULL);
+    search_layout l = {.tensor = 1, .pipeline = 1, .chunks = 1, .data = 1, .micro_batch = 1, .schedule = SCHEDULE_1F1B};
+    assert_true(search_estimate_layout(e, &l, 1e9));
+    search_estimate_close(e);
+    config_free(&c);
+    return l;
+}
+
+/* What a layer costs is asked of each kind. */
+static void layers_are_estimated_as_what_they_are(void **state)
+{
+    (void)state;
+    search_layout none = estimated(0), some = estimated(2), all = estimated(8);
+    assert_true(all.seconds > 2 * none.seconds);
+    double mean = (6 * none.seconds + 2 * all.seconds) / 8;
+    if (fabs(some.seconds / mean - 1) > 0.01)
+        fail_msg("2 of 8 layers see all tokens: %g s, where none do %g, all %g", some.seconds, none.seconds,
+                 all.seconds);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(layers_are_estimated_as_what_they_are),
         cmocka_unit_test(no_layout_is_faster_than_the_answer_by_a_hundredth),
         cmocka_unit_test(a_schedule_is_found_where_no_named_one_is_as_good),
         cmocka_unit_test(small_programs_are_tried_in_greater_number),

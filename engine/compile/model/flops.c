@@ -1,0 +1,139 @@
+#include "engine/compile/model/flops.h"
+
+#include <stdlib.h>
+
+#include "memory/log.h"
+#include "models/decoder.h"
+
+/* Rows of a parameter (of a vector: elements) that are no padding. */
+static int64_t count_rows(const parameter *p)
+{
+    int64_t rows = 0;
+    for (int i = 0; i < p->piece_count; i++)
+        rows += p->pieces[i].size[p->pieces[i].transposed];
+    return rows;
+}
+
+/* Weights as a recording sees them, without bytes and without padding. */
+static storage *describe_weights(pool *p, const decoder *d)
+{
+    storage *all = pool_alloc(p, (size_t)(d->numbers + 1) * sizeof *all);
+    for (int i = 0; i < d->parameter_count; i++) {
+        const parameter *q = d->parameters[i];
+        tensor *t = pool_alloc(p, sizeof *t);
+        int64_t shape[] = {count_rows(q), q->columns};
+        tensor_describe(t, q->name, CLASS_WEIGHT, DTYPE_BF16, q->vector ? 1 : 2, shape);
+        t->place = q->place;
+        t->parameter = q;
+        all[q->number] = (storage){.of = q, .owner = -1, .own_rows = q->rows, .weight = t};
+    }
+    return all;
+}
+
+static tensor *new_input(recorder *r, const char *name, dtype type, int64_t rows, int64_t columns)
+{
+    int64_t shape[] = {rows, columns};
+    return recorder_input(r, name, type, columns ? 2 : 1, shape, recorder_activation(&r->grid, place_replicate()));
+}
+
+/* The forward pass of the model's layer `layer` for one sample, as the only layer of a chunk, with the ends if it is at one. */
+static void record_layer(recorder *r, pool *p, decoder *d, const model_shape *s, int layer, int64_t sequence)
+{
+    const int one = 1;
+    decoder_layout layout = {.grid = recorder_alone(),
+                             .compute = DTYPE_BF16,
+                             .chunk_count = 1,
+                             .first_layer = &layer,
+                             .layers = &one,
+                             .total_layers = s->layers};
+    decoder_open(d, p, s, &layout);
+    recorder_open(r, p, &layout.grid, layout.compute, describe_weights(p, d), d->numbers);
+    r->tokens = sequence;
+    layer_inputs in = {.tokens = new_input(r, "tokens", DTYPE_INT32, sequence, 0),
+                       .targets = new_input(r, "targets", DTYPE_INT32, sequence, 0),
+                       .positions = new_input(r, "positions", DTYPE_INT32, sequence, 0),
+                       .rope_table = new_input(r, "rope table", DTYPE_FP32, sequence, s->head_size),
+                       .scalars = new_input(r, "scalars", DTYPE_UINT8, sizeof(step_scalars), 0),
+                       .loss = new_input(r, "loss", DTYPE_FP32, 1, 0),
+                       .sequence = (int)sequence,
+                       .epsilon = (float)s->norm_epsilon};
+    tensor *input = layer ? new_input(r, "input", layout.compute, sequence, s->hidden_size) : NULL;
+    decoder_forward(r, d, 0, &in, input);
+}
+
+/* Of a product without its bias. */
+static double product_flops(const op *o)
+{
+    op product = *o;
+    product.in[2] = NULL;
+    return op_row_of(o)->cost(&product).flops;
+}
+
+/* Adds what is recorded of layer `layer` (of none: -1). */
+static flops_layer sum_layer(const recorder *r, int layer)
+{
+    flops_layer sum = {0};
+    const program *body = &r->body[PHASE_FORWARD];
+    for (int i = 0; i < body->count; i++) {
+        const op *o = body->ops[i];
+        if (o->layer != layer)
+            continue;
+        if (o->kind == OP_linear)
+            sum.products += product_flops(o) / (double)r->tokens;
+        if (o->kind == OP_attention)
+            sum.attention += op_row_of(o)->cost(o).flops / (double)r->tokens;
+    }
+    return sum;
+}
+
+/* Of a layer, or of the end that comes with it: which = layer or -1. */
+static flops_layer measure(const model_shape *s, int64_t sequence, int layer, int which)
+{
+    pool p = {0};
+    decoder d;
+    recorder r;
+    record_layer(&r, &p, &d, s, layer, sequence);
+    flops_layer sum = sum_layer(&r, which);
+    recorder_close(&r);
+    pool_free(&p);
+    return sum;
+}
+
+void flops_open(flops_model *f, const model_shape *s, int64_t sequence)
+{
+    *f = (flops_model){.kind_of = must_calloc((unsigned long)s->layers, sizeof *f->kind_of)};
+    f->kind_count = shape_kinds(f->kind_of, s);
+    f->kinds = must_calloc((unsigned long)f->kind_count, sizeof *f->kinds);
+    f->per_kind = must_calloc((unsigned long)f->kind_count, sizeof *f->per_kind);
+    for (int i = 0; i < s->layers; i++)
+        if (f->per_kind[f->kind_of[i]]++ == 0)
+            f->kinds[f->kind_of[i]] = measure(s, sequence, i, i);
+    f->head = measure(s, sequence, s->layers - 1, -1).products;
+}
+
+void flops_close(flops_model *f)
+{
+    free(f->kinds);
+    free(f->kind_of);
+    free(f->per_kind);
+    *f = (flops_model){0};
+}
+
+int flops_layers_of(const flops_model *f, int kind, int first, int count)
+{
+    int sum = 0;
+    for (int i = first; i < first + count; i++)
+        sum += f->kind_of[i] == kind;
+    return sum;
+}
+
+double flops_per_token(const model_shape *s, int64_t sequence)
+{
+    flops_model f;
+    flops_open(&f, s, sequence);
+    double sum = f.head;
+    for (int k = 0; k < f.kind_count; k++)
+        sum += (f.kinds[k].products + f.kinds[k].attention) * f.per_kind[k];
+    flops_close(&f);
+    return 3 * sum;
+}

@@ -11,7 +11,7 @@
 #include "engine/run/batch.h"
 #include "engine/compile/time/profile.h"
 #include "engine/run/executor.h"
-#include "engine/files/atomic.h"
+#include "engine/files/output.h"
 #include "engine/state/state.h"
 #include "memory/clock.h"
 #include "memory/log.h"
@@ -231,11 +231,8 @@ static void time_messages(const measuring *m)
 /* What an earlier call has left, or the model that such a device begins with. */
 static status begin(profile *out, const char *path, bool host, bool writes)
 {
-    if (writes) { /* measuring takes minutes: what cannot be written is to be known before */
-        atomic_file *tried;
-        TRY(atomic_open(&tried, path));
-        atomic_abandon(tried);
-    }
+    if (writes) /* measuring takes minutes: what cannot be written is to be known before */
+        TRY(output_check(path));
     if (access(path, F_OK) == 0)
         return profile_open(out, path);
     TRY(profile_open(out, host ? "cpu" : "h100"));

@@ -4,8 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/files/atomic.h"
+#include "engine/files/output.h"
 #include "memory/log.h"
+#include "parallel/schedule/timeline.h"
 
 /* Times need 13 digits. A `</` in the data would end the script that holds it. */
 status page_write(const char *path, const char *frame, const char *mark, const json_t *data)
@@ -22,8 +23,18 @@ status page_write(const char *path, const char *frame, const char *mark, const j
         fputs(c[0] == '<' ? "\\u003c" : (char[2]){*c, 0}, out);
     fputs(place + strlen(mark), out);
     fclose(out);
-    status s = atomic_replace(path, page, (int64_t)bytes);
+    status s = output_write(path, page, (int64_t)bytes);
     free(page);
     free(text);
     return s;
+}
+
+static void draw_timeline(FILE *out, const void *sim)
+{
+    timeline_svg(out, sim);
+}
+
+status page_write_timeline(const char *path, const simulation *sim)
+{
+    return output_print(path, draw_timeline, sim);
 }

@@ -1,12 +1,14 @@
-/* A page, or a script, that holds its data: a file of the source tree in which a mark is replaced by JSON. */
+/* A page, or a script, that holds its data: a file of the source tree in which a mark is replaced by JSON. And a picture. */
 #ifndef PHALANX_TOOLS_PAGE_H
 #define PHALANX_TOOLS_PAGE_H
 
 #include <jansson.h>
 
-#include "memory/status.h"
+#include "parallel/schedule/simulate.h"
 
-/* Writes `frame` to `path` with the data where `mark` is, whole or not at all. */
+/* Writes `frame` to `path` (engine/files/output.h) with the data where `mark` is. */
 status page_write(const char *path, const char *frame, const char *mark, const json_t *data);
+/* Writes the drawing of a schedule (parallel/schedule/timeline.h). */
+status page_write_timeline(const char *path, const simulation *sim);
 
 #endif

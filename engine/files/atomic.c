@@ -62,6 +62,18 @@ static int open_again(int parent, const char *name, int flags, const char *path)
     return descriptor;
 }
 
+/* A file of our own making: what has the name, such as a link that another user has put there, is removed and never written to. */
+static int create_anew(const char *path)
+{
+    int descriptor = -1;
+    for (int i = 0; i < 3 && descriptor < 0 && (i == 0 || errno == EEXIST); i++) {
+        if (unlink(path) != 0 && errno != ENOENT && errno != EISDIR)
+            continue; /* opening says why */
+        descriptor = open_again(AT_FDCWD, path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, path);
+    }
+    return descriptor;
+}
+
 static void free_file(atomic_file *f)
 {
     free(f->path);
@@ -75,7 +87,7 @@ status atomic_open(atomic_file **out, const char *path)
     atomic_file *f = must_calloc(1, sizeof *f);
     f->path = must_strdup(path);
     f->temporary = must_format("%s.tmp", path);
-    f->descriptor = open_again(AT_FDCWD, f->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, f->temporary);
+    f->descriptor = create_anew(f->temporary);
     if (f->descriptor < 0) {
         status s = failed("create", f->temporary);
         free_file(f);

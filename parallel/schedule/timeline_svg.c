@@ -1,7 +1,6 @@
 /* The drawing for a file: plain SVG 1.1, one group per stage, colours by class. */
 #include "parallel/schedule/timeline.h"
 
-#include <errno.h>
 #include <math.h>
 #include <string.h>
 
@@ -119,7 +118,7 @@ static void write_legend(FILE *out, const simulation *sim, int y)
         fprintf(out, "<text x=\"%d\" y=\"%d\">outlined: head and embedding</text>\n", x + 4, y + 12);
 }
 
-static void write_picture(FILE *out, const simulation *sim)
+void timeline_svg(FILE *out, const simulation *sim)
 {
     const schedule *s = sim->schedule;
     double scale = scale_of(sim), right = LEFT + sim->length * scale;
@@ -143,16 +142,4 @@ static void write_picture(FILE *out, const simulation *sim)
     write_axis(out, sim, scale, TOP + s->stages * ROW);
     write_legend(out, sim, TOP + s->stages * ROW + AXIS + 14);
     fputs("</svg>\n", out);
-}
-
-status timeline_svg(const char *path, const simulation *sim)
-{
-    FILE *out = fopen(path, "w");
-    if (!out)
-        return status_fail(STATUS_FAILED, "cannot write %s: %s", path, strerror(errno));
-    write_picture(out, sim);
-    int failed = ferror(out);
-    if (fclose(out) || failed)
-        return status_fail(STATUS_FAILED, "cannot write %s: %s", path, strerror(errno));
-    return STATUS_OK;
 }

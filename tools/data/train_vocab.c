@@ -5,7 +5,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "engine/files/atomic.h"
+#include "engine/files/output.h"
 #include "engine/train/report.h"
 #include "engine/tokenizer/sentencepiece.h"
 #include "engine/text/sentences.h"
@@ -75,7 +75,7 @@ status train_vocab(const train_vocab_options *o, documents *d)
     pthread_join(watcher, NULL);
     status s = sentences_result(w.sentences); /* a failure to read is the cause of what the trainer said */
     if (s == STATUS_OK)
-        s = trained == STATUS_OK ? atomic_replace(o->output, model.bytes, model.length)
+        s = trained == STATUS_OK ? output_write(o->output, model.bytes, model.length)
                                  : status_context(trained, "--train-vocab");
     if (s == STATUS_OK && !o->quiet)
         log_info("%s: %lld tokens from %.1f MB of text in %.1f s", o->output, (long long)how.vocab_size,

@@ -15,6 +15,7 @@
 #include "memory/units.h"
 #include "parallel/schedule/timeline.h"
 #include "tools/options.h"
+#include "tools/page.h"
 #include "tools/threads.h"
 #include "tools/plan/plan_search.h"
 #include "tools/tools.h"
@@ -151,7 +152,7 @@ static status show(const config *c, const compile_options *options, const wishes
         timeline_print(stdout, &p.spans, timeline_style_of(stdout));
     }
     if (s == STATUS_OK && w->svg)
-        s = timeline_svg(w->svg, &p.spans);
+        s = page_write_timeline(w->svg, &p.spans);
     plan_free(&p);
     return s;
 }

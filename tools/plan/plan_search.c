@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "engine/config/scalar.h"
-#include "engine/files/atomic.h"
+#include "engine/files/output.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/units.h"
@@ -149,18 +149,9 @@ static status write_best(const char *path, const search *s, const search_terms *
 {
     config best = search_configuration(t->config, &s->results[0].layout, search_budget(t, &s->results[0].layout));
     char *text = config_text(&best);
-    status ok = atomic_replace(path, text, (int64_t)strlen(text));
+    status ok = output_write(path, text, (int64_t)strlen(text));
     free(text);
     return ok;
-}
-
-/* A search takes minutes: what cannot be written is to be known before. */
-static status can_write(const char *path)
-{
-    atomic_file *tried;
-    TRY(atomic_open(&tried, path));
-    atomic_abandon(tried);
-    return STATUS_OK;
 }
 
 static status say_nothing_fits(const search *s, int64_t memory)
@@ -197,7 +188,7 @@ status plan_search(const config *c, const profile *prices, const op_backend *bac
         return status_fail(STATUS_USAGE, "%s has no memory of its own: say --memory 32GiB, for each rank",
                            prices->name);
     if (w->write)
-        TRY(can_write(w->write));
+        TRY(output_check(w->write));
     TRY(search_run(&s, &t));
     status ok = s.count ? STATUS_OK : say_nothing_fits(&s, t.memory);
     if (ok == STATUS_OK && w->json)

@@ -8,6 +8,7 @@
 #include "parallel/schedule/schedule_search.h"
 #include "parallel/schedule/timeline.h"
 #include "tools/options.h"
+#include "tools/page.h"
 #include "tools/tools.h"
 
 static const double NUMBER_MOST = 1e12;
@@ -192,7 +193,7 @@ static status run(const wishes *w)
             for (int i = 0; i < s.stages; i++) /* as --keeps counts it, here and in pictures */
                 sim.stages[i].peak = t.peaks[i];
             (w->json ? print_json : print_text)(&s, &sim, t.peaks);
-            ok = w->svg ? timeline_svg(w->svg, &sim) : STATUS_OK;
+            ok = w->svg ? page_write_timeline(w->svg, &sim) : STATUS_OK;
             simulate_free(&sim);
         }
         schedule_free(&s);

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "engine/config/config.h"
-#include "engine/files/atomic.h"
+#include "engine/files/output.h"
 #include "engine/run/trace.h"
 #include "engine/state/weights.h"
 #include "kernels/device.h"
@@ -67,7 +67,7 @@ static status write_events(const wishes *w, const picture *all, int count, const
     json_t *data = json_pack("{s:o, s:s}", "traceEvents", events, "displayTimeUnit", "ms");
     char *text = json_dumps(data, JSON_COMPACT | JSON_REAL_PRECISION(13));
     MUST(text, "out of host memory");
-    status s = atomic_replace(w->output, text, (int64_t)strlen(text));
+    status s = output_write(w->output, text, (int64_t)strlen(text));
     json_decref(data);
     free(text);
     return s;

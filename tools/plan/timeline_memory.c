@@ -1,10 +1,8 @@
 #include "tools/plan/timeline_memory.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
-#include "engine/files/atomic.h"
-#include "memory/log.h"
+#include "engine/files/output.h"
 #include "memory/units.h"
 
 enum { LEFT = 92, WIDTH = 760, TOP = 44, BAND = 76, GAP = 14, BOTTOM = 52 };
@@ -81,8 +79,9 @@ static void write_legend(FILE *out, double y)
     fprintf(out, "<text x=\"%.0f\" y=\"%.0f\">dashed: the arena</text>\n", x, y + 12);
 }
 
-static void write_picture(FILE *out, const picture *p)
+static void write_picture(FILE *out, const void *what)
 {
+    const picture *p = what;
     int height = TOP + p->count * (BAND + GAP) + BOTTOM, width = LEFT + WIDTH + 90;
     int64_t most = 1;
     for (int i = 0; i < p->count; i++)
@@ -108,13 +107,5 @@ static void write_picture(FILE *out, const picture *p)
 
 status timeline_memory_svg(const char *path, const picture *p)
 {
-    char *text = NULL;
-    size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
-    MUST(out, "out of host memory");
-    write_picture(out, p);
-    MUST(fclose(out) == 0, "out of host memory");
-    status s = atomic_replace(path, text, (int64_t)size);
-    free(text);
-    return s;
+    return output_print(path, write_picture, p);
 }

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "engine/config/nearest.h"
-#include "engine/files/atomic.h"
+#include "engine/files/output.h"
 #include "memory/log.h"
 
 typedef struct field {
@@ -221,7 +221,7 @@ status profile_save(const char *path, const profile *p)
     json_object_set_new(root, "points", points);
     char *text = json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
     MUST(text, "out of host memory");
-    status s = atomic_replace(path, text, (int64_t)strlen(text));
+    status s = output_write(path, text, (int64_t)strlen(text));
     free(text);
     json_decref(root);
     return s;

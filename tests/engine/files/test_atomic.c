@@ -3,12 +3,16 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <setjmp.h>
+#include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
 
 #include "engine/files/atomic.h"
+#include "engine/files/output.h"
 #include "memory/log.h"
 #include "tests/jobs/workfolder.h"
 
@@ -112,6 +116,97 @@ static void failures_name_the_path(void **state)
     free(file);
 }
 
+/* ---- what stands in the way ---- */
+
+static void expect_text(const char *path, const char *text)
+{
+    int64_t bytes;
+    char *read = (char *)workfolder_read(path, &bytes);
+    assert_string_equal(read, text);
+    free(read);
+}
+
+/* Another user of a shared folder may put a link in the temporary file's place: what it names is not written to. */
+static void a_link_in_the_temporary_files_place_is_not_followed(void **state)
+{
+    char *path = workfolder_path(*state, "shared"), *temporary = workfolder_path(*state, "shared.tmp");
+    char *precious = workfolder_path(*state, "precious");
+    assert_int_equal(atomic_replace(precious, "precious", 8), STATUS_OK);
+    assert_int_equal(symlink(precious, temporary), 0);
+    assert_int_equal(atomic_replace(path, "new", 3), STATUS_OK);
+    expect_text(precious, "precious");
+    expect_text(path, "new");
+    struct stat info;
+    assert_int_equal(lstat(path, &info), 0);
+    assert_true(S_ISREG(info.st_mode));
+    free(precious);
+    free(temporary);
+    free(path);
+}
+
+/* A user may name a link, also one to a file that is not there yet, and one through another folder. */
+static void an_output_that_is_a_link_is_followed(void **state)
+{
+    char *link = workfolder_path(*state, "link"), *target = workfolder_path(*state, "target");
+    char *far_folder = workfolder_path(*state, "far"), *far = workfolder_path(*state, "far/link");
+    assert_int_equal(symlink("target", link), 0);
+    assert_int_equal(mkdir(far_folder, 0777), 0);
+    assert_int_equal(symlink("../link", far), 0);
+    assert_int_equal(output_write(link, "once", 4), STATUS_OK);
+    expect_text(target, "once");
+    assert_int_equal(output_write(far, "twice", 5), STATUS_OK);
+    expect_text(target, "twice");
+    struct stat info;
+    assert_int_equal(lstat(link, &info), 0);
+    assert_true(S_ISLNK(info.st_mode));
+    assert_int_equal(unlink(target), 0);
+    assert_int_equal(symlink("link", target), 0);
+    assert_int_equal(output_write(link, "never", 5), STATUS_FAILED);
+    assert_non_null(strstr(status_message(), "link"));
+    free(far);
+    free(far_folder);
+    free(target);
+    free(link);
+}
+
+/* Reads all of a pipe that is written to meanwhile. */
+static void *read_pipe(void *path)
+{
+    char *text = must_calloc(1, 64);
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    assert_true(fread(text, 1, 63, f) > 0);
+    fclose(f);
+    return text;
+}
+
+static void an_output_that_is_a_device_or_a_pipe_stays_one(void **state)
+{
+    char *path = workfolder_path(*state, "pipe");
+    void *text;
+    pthread_t reader;
+    struct stat info;
+    assert_int_equal(mkfifo(path, 0666), 0);
+    assert_int_equal(pthread_create(&reader, NULL, read_pipe, path), 0);
+    assert_int_equal(output_write(path, "through", 7), STATUS_OK);
+    pthread_join(reader, &text);
+    assert_string_equal(text, "through");
+    assert_int_equal(lstat(path, &info), 0);
+    assert_true(S_ISFIFO(info.st_mode));
+    free(text);
+    free(path);
+    assert_int_equal(output_check("/dev/null"), STATUS_OK);
+    assert_int_equal(output_write("/dev/null", "x", 1), STATUS_OK);
+    assert_int_equal(output_write("/dev/full", "x", 1), STATUS_FAILED);
+    assert_non_null(strstr(status_message(), "/dev/full: No space left"));
+    assert_int_equal(lstat("/dev/null", &info), 0);
+    assert_true(S_ISCHR(info.st_mode));
+    char *missing = workfolder_path(*state, "missing/file");
+    assert_int_equal(output_check(missing), STATUS_FAILED);
+    assert_non_null(strstr(status_message(), "missing/file"));
+    free(missing);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -119,6 +214,9 @@ int main(void)
         cmocka_unit_test(large_files_keep_every_byte_in_order),
         cmocka_unit_test(removal_does_not_follow_links),
         cmocka_unit_test(failures_name_the_path),
+        cmocka_unit_test(a_link_in_the_temporary_files_place_is_not_followed),
+        cmocka_unit_test(an_output_that_is_a_link_is_followed),
+        cmocka_unit_test(an_output_that_is_a_device_or_a_pipe_stays_one),
     };
     return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);
 }

@@ -1,0 +1,124 @@
+#include "engine/files/output.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/files/atomic.h"
+#include "memory/log.h"
+
+enum { MOST_LINKS = 40 }; /* as the kernel follows */
+
+/* The name of the file that a chain of links ends at, also where nothing has that name yet. NULL with errno: it cannot be told. */
+static char *follow_links(const char *path)
+{
+    char *name = must_strdup(path), target[PATH_MAX];
+    for (int i = 0; i < MOST_LINKS; i++) {
+        ssize_t n = readlink(name, target, sizeof target - 1);
+        if (n < 0 && (errno == EINVAL || errno == ENOENT)) /* no link, or nothing */
+            return name;
+        if (n < 0)
+            break;
+        target[n] = 0;
+        char *slash = strrchr(name, '/');
+        char *next = target[0] == '/' || !slash ? must_strdup(target)
+                                                : must_format("%.*s/%s", (int)(slash - name), name, target);
+        free(name);
+        name = next;
+        errno = ELOOP;
+    }
+    free(name);
+    return NULL;
+}
+
+static status fail_at(const char *path)
+{
+    return status_fail(STATUS_FAILED, "cannot write %s: %s", path, strerror(errno));
+}
+
+static status write_all(int file, const char *path, const char *data, int64_t bytes)
+{
+    while (bytes > 0) {
+        ssize_t wrote = write(file, data, (size_t)bytes);
+        if (wrote < 0 && errno == EINTR)
+            continue;
+        if (wrote < 0)
+            return fail_at(path);
+        data += wrote;
+        bytes -= wrote;
+    }
+    return STATUS_OK;
+}
+
+static status write_standard_output(const void *data, int64_t bytes)
+{
+    if (fflush(stdout) != 0)
+        return fail_at("standard output");
+    return write_all(STDOUT_FILENO, "standard output", data, bytes);
+}
+
+/* Is there something that a rename would destroy? */
+static bool is_special(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode);
+}
+
+static status write_special(const char *path, const void *data, int64_t bytes)
+{
+    int file = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
+    if (file < 0)
+        return fail_at(path);
+    status s = write_all(file, path, data, bytes);
+    if (close(file) != 0 && s == STATUS_OK)
+        s = fail_at(path);
+    return s;
+}
+
+status output_write(const char *path, const void *data, int64_t bytes)
+{
+    if (strcmp(path, "-") == 0)
+        return write_standard_output(data, bytes);
+    if (is_special(path))
+        return write_special(path, data, bytes);
+    char *file = follow_links(path);
+    if (!file)
+        return fail_at(path);
+    status s = atomic_replace(file, data, bytes);
+    free(file);
+    return s;
+}
+
+status output_check(const char *path)
+{
+    if (strcmp(path, "-") == 0)
+        return STATUS_OK;
+    if (is_special(path))
+        return access(path, W_OK) == 0 ? STATUS_OK : fail_at(path);
+    char *file = follow_links(path);
+    if (!file)
+        return fail_at(path);
+    atomic_file *tried;
+    status s = atomic_open(&tried, file);
+    if (s == STATUS_OK)
+        atomic_abandon(tried);
+    free(file);
+    return s;
+}
+
+status output_print(const char *path, void (*draw)(FILE *out, const void *what), const void *what)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+    MUST(out, "out of host memory");
+    draw(out, what);
+    MUST(fclose(out) == 0, "out of host memory");
+    status s = output_write(path, text, (int64_t)bytes);
+    free(text);
+    return s;
+}

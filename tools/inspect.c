@@ -1,4 +1,4 @@
-/* phalanx inspect: what a checkpoint, data set, safetensors file or run folder holds. */
+/* phalanx inspect: what a checkpoint, data set, safetensors file, configuration or run folder holds. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,6 +35,11 @@ static bool is_file(const char *path)
     return atomic_exists(path) && !is_folder(path);
 }
 
+static bool is_config(const char *path)
+{
+    return is_file(path) && (inspect_ends_with(path, ".yaml") || inspect_ends_with(path, ".yml"));
+}
+
 static bool is_run(const char *path)
 {
     return !inspect_has(path, "manifest.json") &&
@@ -61,6 +66,7 @@ static status gather_manifest(json_t **out, const inspect_request *r)
 static const kind kinds[] = {
     {is_manifest, gather_manifest, inspect_print_checkpoint},
     {is_data, inspect_gather_data, inspect_print_data},
+    {is_config, inspect_gather_config, inspect_print_config},
     {is_file, inspect_gather_safetensors, inspect_print_safetensors},
     {is_run, inspect_gather_run, inspect_print_run},
     {is_folder, inspect_gather_checkpoint, inspect_print_checkpoint},
@@ -82,7 +88,7 @@ static status inspect(const inspect_request *r)
         }
     return status_fail(STATUS_FAILED,
                        "%s: there is no such folder or file, nor a data set %s.idx: give a checkpoint, a run folder, a "
-                       "safetensors file or a data set's prefix",
+                       "safetensors file, a configuration or a data set's prefix",
                        r->path, r->path);
 }
 
@@ -115,7 +121,7 @@ int inspect_main(int argc, char **argv)
         .operands = "PATH",
         .summary =
             "Shows what PATH holds: a checkpoint (its folder, or a checkpoints folder: the latest), a data set (the\n"
-            "prefix of .bin and .idx), a safetensors file, or a run folder.",
+            "prefix of .bin and .idx), a safetensors file, a configuration (.yaml), or a run folder.",
         .least = 1,
         .most = 1,
         .row = rows,

@@ -182,7 +182,7 @@ static const config_row rows[] = {
     NUMBER("outer.clip", outer.clip, "0", 0, 1e30, CONFIG_CHANGES, "norm of an island's change of a fragment, at most; 0: any"),
     NUMBER("outer.noise", outer.noise, "0", 0, 1e6, CONFIG_CHANGES, "normal noise in each sent change, in outer.clip: differential privacy of the island (plan prints its epsilon)"),
     WORD("outer.weights", outer.weights, outer_weights, "tokens", CONFIG_CHANGES, "of islands in a merge"),
-    DERIVED("outer.rendezvous", SOURCES, outer.rendezvous, 0, 0, NULL, CONFIG_SILENT, "none", "nodes of etcd: http[s]://[USER:PASSWORD@]HOST:2379, or a list"),
+    DERIVED("outer.rendezvous", ADDRESSES, outer.rendezvous, 0, 0, NULL, CONFIG_SILENT, "none", "nodes of etcd: http[s]://[USER:PASSWORD@]HOST:2379, or a list"),
     STRING("outer.run", outer.run, "run", CONFIG_SILENT, "name of the run in etcd: islands of one run merge"),
     DERIVED("outer.island", STRING, outer.island, 0, 0, NULL, CONFIG_SILENT, "the last part of run.folder", "name of this island"),
     STRING("outer.keys", outer.keys, NULL, CONFIG_SILENT, "folder of this island's keys and those it trusts (phalanx keys)"),

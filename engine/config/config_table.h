@@ -7,18 +7,19 @@
 #include "engine/config/config.h"
 
 typedef enum config_type {
-    CONFIG_TYPE_INT,      /* int */
-    CONFIG_TYPE_LONG,     /* int64_t */
-    CONFIG_TYPE_SIZE,     /* int64_t, bytes: 10GiB */
-    CONFIG_TYPE_NUMBER,   /* double */
-    CONFIG_TYPE_BOOL,     /* bool */
-    CONFIG_TYPE_WORD,     /* an enumeration, stored as the position of its word */
-    CONFIG_TYPE_STRING,   /* char *, owned; NULL when not given */
-    CONFIG_TYPE_PRESET,   /* as a string, and the name of a preset */
-    CONFIG_TYPE_SOURCES,  /* config_sources */
-    CONFIG_TYPE_INTEGERS, /* config_integers */
-    CONFIG_TYPE_PAIRS,    /* config_integers, two by two */
-    CONFIG_TYPE_WORDS,    /* unsigned, a bit a word */
+    CONFIG_TYPE_INT,       /* int */
+    CONFIG_TYPE_LONG,      /* int64_t */
+    CONFIG_TYPE_SIZE,      /* int64_t, bytes: 10GiB */
+    CONFIG_TYPE_NUMBER,    /* double */
+    CONFIG_TYPE_BOOL,      /* bool */
+    CONFIG_TYPE_WORD,      /* an enumeration, stored as the position of its word */
+    CONFIG_TYPE_STRING,    /* char *, owned; NULL when not given */
+    CONFIG_TYPE_PRESET,    /* as a string, and the name of a preset */
+    CONFIG_TYPE_SOURCES,   /* config_sources */
+    CONFIG_TYPE_ADDRESSES, /* config_sources, whose paths are addresses */
+    CONFIG_TYPE_INTEGERS,  /* config_integers */
+    CONFIG_TYPE_PAIRS,     /* config_integers, two by two */
+    CONFIG_TYPE_WORDS,     /* unsigned, a bit a word */
     CONFIG_TYPES
 } config_type;
 

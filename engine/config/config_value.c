@@ -479,6 +479,8 @@ static const struct {
     [CONFIG_TYPE_PRESET] = {NULL, expect_preset, set_preset, print_string, free_string},
     [CONFIG_TYPE_SOURCES] = {"a prefix of .bin and .idx, or a list of prefixes or {path, weight}", NULL, set_sources,
                              print_sources, free_sources},
+    [CONFIG_TYPE_ADDRESSES] = {"http[s]://HOST:PORT, or a list of such", NULL, set_sources, print_sources,
+                               free_sources},
     [CONFIG_TYPE_INTEGERS] = {NULL, expect_integers, set_integers, print_integers, free_integers},
     [CONFIG_TYPE_PAIRS] = {"a list of pairs of integers, as [[0, 64], [1000, 128]]", NULL, set_pairs, print_pairs,
                            free_integers},

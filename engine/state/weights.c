@@ -377,6 +377,20 @@ status weights_tokenizer(tokenizer **out, const weights *w)
 
 /* ---- sizes of a configuration ---- */
 
+/* Without a tokenizer beside it, is there at least the data set? The more likely mistake is told. */
+static status require_data(const char *prefix)
+{
+    char *index = must_format("%s.idx", prefix);
+    bool there = atomic_exists(index);
+    free(index);
+    return there ? STATUS_OK
+                 : status_fail(
+                       STATUS_USAGE,
+                       "data.train: there is no data set %s (%s.bin and .idx), beside which a tokenizer would tell "
+                       "model.vocab_size: phalanx tokenize --output %s makes both, or set model.vocab_size",
+                       prefix, prefix, prefix);
+}
+
 /* From the tokenizer that the data was, or will be, made with. */
 static status take_vocabulary(config *c)
 {
@@ -390,6 +404,8 @@ static status take_vocabulary(config *c)
         return status_context(s, "model.vocab_size from the tokenizer");
     if (t)
         c->model.shape.vocab_size = tokenizer_vocab_size(t);
+    else
+        TRY(require_data(c->data.train.item[0].path));
     tokenizer_close(t);
     return config_check(c);
 }

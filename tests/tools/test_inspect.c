@@ -157,6 +157,17 @@ static void an_id_of_two_to_the_31_is_refused_in_little_memory(void **state)
     free(prefix);
 }
 
+static void a_configuration_is_described(void **state)
+{
+    char *broken = workfolder_path(*state, "broken.yaml");
+    SAYS("models/configs/gpt2-124m.yaml", NULL, 0, "configuration models/configs/gpt2-124m.yaml",
+         "gpt2, 12 layers of width 768", "124.4 million parameters", "phalanx plan models/configs/gpt2-124m.yaml");
+    SAYS("models/configs/gpt2-124m.yaml", "--json", 0, "\"model.layers\": \"12\"", "\"parameters\": 124439808");
+    assert_int_equal(atomic_replace(broken, "model: {layer: 2}", 17), STATUS_OK);
+    SAYS(broken, NULL, 2, "model.layer");
+    free(broken);
+}
+
 static void wrong_paths_and_usage_are_refused(void **state)
 {
     char *nothing = workfolder_path(*state, "nothing");
@@ -173,6 +184,7 @@ int main(void)
         cmocka_unit_test(a_checkpoint_and_a_run_are_described),
         cmocka_unit_test(a_data_set_is_described),
         cmocka_unit_test(an_id_of_two_to_the_31_is_refused_in_little_memory),
+        cmocka_unit_test(a_configuration_is_described),
         cmocka_unit_test(wrong_paths_and_usage_are_refused),
     };
     return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);

@@ -42,21 +42,34 @@ static uint64_t mix(uint64_t seed, uint64_t document)
     return z ^ z >> 31;
 }
 
-/* Which documents are for validation. */
+static int64_t tokens_of(const indexed *x, int64_t document)
+{
+    return indexed_document_start(x, document + 1) - indexed_document_start(x, document);
+}
+
+/* Marks the documents that are for validation: in the order of their lots, each that brings the tokens nearer to what is wanted.
+ * If every document is too large for that, the smallest is taken; one is always left for training. */
 static char *draw(const indexed *x, const options *o)
 {
-    int64_t documents = indexed_documents(x), taken = 0;
+    int64_t documents = indexed_documents(x), taken = 0, count = 0, smallest = 0;
     char *chosen = must_calloc((unsigned long)documents, 1);
     lot *lots = must_alloc((unsigned long)documents * sizeof *lots);
     for (int64_t i = 0; i < documents; i++)
         lots[i] = (lot){mix((uint64_t)o->seed, (uint64_t)i), i};
     qsort(lots, (size_t)documents, sizeof *lots, by_number);
     double wanted = o->fraction * (double)indexed_tokens(x);
-    for (int64_t i = 0; i + 1 < documents && (i == 0 || (double)taken < wanted); i++) {
-        int64_t document = lots[i].document;
+    for (int64_t i = 0; i < documents && count + 1 < documents; i++) {
+        int64_t document = lots[i].document, tokens = tokens_of(x, document);
+        if (tokens < tokens_of(x, smallest))
+            smallest = document;
+        if ((double)taken + (double)tokens / 2 > wanted)
+            continue;
         chosen[document] = 1;
-        taken += indexed_document_start(x, document + 1) - indexed_document_start(x, document);
+        taken += tokens;
+        count++;
     }
+    if (count == 0)
+        chosen[smallest] = 1;
     free(lots);
     return chosen;
 }
@@ -72,7 +85,7 @@ static status write_part(const char *path, indexed *x, const char *chosen, int w
         if (chosen[i] == wanted) {
             s = dataset_copy(w, &ids, x, i);
             documents++;
-            tokens += indexed_document_start(x, i + 1) - indexed_document_start(x, i);
+            tokens += tokens_of(x, i);
         }
     buffer_ids_free(&ids);
     s = dataset_finish(s, w);

@@ -251,6 +251,7 @@ static char *other_value(const config_row *row, const config *c)
         other = must_strdup("llama-15m");
         break;
     case CONFIG_TYPE_SOURCES:
+    case CONFIG_TYPE_ADDRESSES:
         other = must_strdup("[{path: \"a b\", weight: 0.3333333333333333}, {path: c, weight: 2}]");
         break;
     case CONFIG_TYPE_INTEGERS:

@@ -148,6 +148,39 @@ static void split_says_how_a_text_file_becomes_documents(void **state)
     expect(1, "which phalanx tokenize makes of text", "split --validation 0.1 %s/nowhere", w);
 }
 
+static int64_t bytes_of(const char *folder, const char *name)
+{
+    int64_t bytes;
+    char *path = workfolder_path(folder, name);
+    free(workfolder_read(path, &bytes));
+    free(path);
+    return bytes;
+}
+
+/* Documents of very different sizes: one that alone is three times what is asked for must not be taken because others are too few. */
+static void split_takes_the_share_that_was_asked_for(void **state)
+{
+    const char *w = *state;
+    char text[40000];
+    size_t used = 0;
+    for (int i = 0; i < 60; i++) {
+        int length = i % 20 == 7 ? 5000 : 100 + 7 * i;
+        memset(text + used, 'a' + i % 26, (size_t)length);
+        used += (size_t)length;
+        used += (size_t)sprintf(text + used, "\n\n");
+    }
+    put(w, "uneven.txt", text, (int64_t)used);
+    expect(0, NULL, "tokenize --output %s/uneven --tokenizer bytes --separator '\n\n' %s/uneven.txt", w, w);
+    for (int seed = 1; seed <= 8; seed++) {
+        expect(0, NULL, "split --force --seed %d --validation 0.05 %s/uneven", seed, w);
+        double train = (double)bytes_of(w, "uneven-train.bin"),
+               validation = (double)bytes_of(w, "uneven-validation.bin");
+        double share = validation / (train + validation);
+        if (!(share > 0.04 && share < 0.06))
+            fail_msg("seed %d: %.1f%% instead of 5%%", seed, 100 * share);
+    }
+}
+
 static void training_a_vocabulary_tells_its_stages(void **state)
 {
     const char *w = *state;
@@ -330,7 +363,7 @@ static void the_tokenizer_beside_the_data_tells_the_vocabulary(void **state)
     free(text);
     free(path);
     expect(0, NULL, "plan %s/config.yaml data.train=%s/c", w, w);
-    expect(2, "no tokenizer beside data.train", "train %s/config.yaml data.train=%s/nowhere run.folder=%s/r", w, w, w);
+    expect(2, "there is no data set", "train %s/config.yaml data.train=%s/nowhere run.folder=%s/r", w, w, w);
 }
 
 int main(void)
@@ -340,6 +373,7 @@ int main(void)
         cmocka_unit_test(json_lines_come_by_standard_input_too),
         cmocka_unit_test(folders_are_made_and_nothing_is_replaced_without_force),
         cmocka_unit_test(split_says_how_a_text_file_becomes_documents),
+        cmocka_unit_test(split_takes_the_share_that_was_asked_for),
         cmocka_unit_test(training_a_vocabulary_tells_its_stages),
         cmocka_unit_test(a_signal_leaves_no_half_data_set),
         cmocka_unit_test(a_signal_leaves_no_half_model),

@@ -1,0 +1,53 @@
+/* phalanx inspect CONFIG.yaml: what a configuration describes, before anything is planned. */
+#include <stdio.h>
+
+#include "engine/config/config.h"
+#include "engine/state/weights.h"
+#include "memory/log.h"
+#include "tools/inspect_parts.h"
+
+static status add_key(void *keys, const char *key, const char *value)
+{
+    json_object_set_new(keys, key, json_string(value));
+    return STATUS_OK;
+}
+
+status inspect_gather_config(json_t **out, const inspect_request *r)
+{
+    config c;
+    TRY(config_load(&c, r->path, 0, NULL));
+    status s = weights_configure(&c);
+    json_t *object = inspect_object("configuration", r->path), *keys = json_object();
+    if (s == STATUS_OK)
+        s = config_each(&c, add_key, keys);
+    json_object_set_new(object, "parameters", json_integer(shape_parameters(&c.model.shape)));
+    json_object_set_new(object, "tokens_per_step", json_integer((int64_t)c.train.global_batch * c.train.sequence));
+    json_object_set_new(object, "keys", keys);
+    config_free(&c);
+    if (s == STATUS_OK)
+        *out = object;
+    else
+        json_decref(object);
+    return s;
+}
+
+static const char *key_of(const json_t *object, const char *key)
+{
+    return json_string_value(json_object_get(json_object_get(object, "keys"), key));
+}
+
+void inspect_print_config(const json_t *object)
+{
+    char parameters[32], tokens[32];
+    int64_t each = inspect_get(object, "tokens_per_step");
+    printf("configuration %s\n", inspect_text(object, "path"));
+    printf("  model: %s, %s layers of width %s, %s parameters\n", key_of(object, "model.architecture"),
+           key_of(object, "model.layers"), key_of(object, "model.hidden_size"),
+           inspect_count(parameters, inspect_get(object, "parameters")));
+    printf("  training: %s steps of %s tokens, %s, on %s\n", key_of(object, "train.steps"), inspect_count(tokens, each),
+           key_of(object, "train.precision"), key_of(object, "train.device"));
+    printf("  layout: tensor %s, pipeline %s, zero %s\n", key_of(object, "parallel.tensor"),
+           key_of(object, "parallel.pipeline"), key_of(object, "parallel.zero"));
+    printf("  data: %s\n  run: %s\n", key_of(object, "data.train"), key_of(object, "run.folder"));
+    printf("phalanx plan %s says what it needs; --json here prints every key\n", inspect_text(object, "path"));
+}

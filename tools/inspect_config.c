@@ -4,6 +4,7 @@
 #include "engine/config/config.h"
 #include "engine/state/weights.h"
 #include "memory/log.h"
+#include "models/parts.h"
 #include "tools/inspect_parts.h"
 
 static status add_key(void *keys, const char *key, const char *value)
@@ -20,7 +21,7 @@ status inspect_gather_config(json_t **out, const inspect_request *r)
     json_t *object = inspect_object("configuration", r->path), *keys = json_object();
     if (s == STATUS_OK)
         s = config_each(&c, add_key, keys);
-    json_object_set_new(object, "parameters", json_integer(shape_parameters(&c.model.shape)));
+    json_object_set_new(object, "parameters", json_integer(parts_parameters(&c.model.shape)));
     json_object_set_new(object, "tokens_per_step", json_integer((int64_t)c.train.global_batch * c.train.sequence));
     json_object_set_new(object, "keys", keys);
     config_free(&c);

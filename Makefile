@@ -122,7 +122,7 @@ $(BUILD)/tests/test_endings: | $(BUILD)/phalanx
 $(BUILD)/tests/test_kill_calls: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
 $(BUILD)/tests/test_no_memory: | $(BUILD)/tests/allocation_faults.so
 $(BUILD)/tests/test_node_copies: | $(BUILD)/phalanx
-$(BUILD)/tests/test_supervise: | $(BUILD)/phalanx
+$(BUILD)/tests/test_supervise: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
 $(BUILD)/tests/test_campaign: | $(BUILD)/tests/io_faults.so $(BUILD)/tests/allocation_faults.so $(BUILD)/phalanx
 $(BUILD)/tests/test_phases: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
 $(BUILD)/tests/test_arena: | $(BUILD)/tests/allocation_spy.so

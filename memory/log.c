@@ -88,6 +88,15 @@ void log_error(const char *format, ...)
     va_end(arguments);
 }
 
+void log_make_printable(char *text)
+{
+    for (unsigned char *c = (unsigned char *)text; *c; c++)
+        if (*c < 0x20 || *c == 0x7f || (*c == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0))
+            *c = '?';
+        else if (*c >= 0x80 && *c < 0xa0 && (c == (unsigned char *)text || c[-1] < 0x80)) /* no part of a character */
+            *c = '?';
+}
+
 void log_die(const char *file, int line, const char *condition, const char *format, ...)
 {
     char text[2048], where[512] = "";

@@ -24,6 +24,10 @@ void log_info(const char *format, ...) __attribute__((format(printf, 1, 2)));  /
 void log_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));  /* stderr */
 void log_error(const char *format, ...) __attribute__((format(printf, 1, 2))); /* stderr */
 
+/* Control characters, of C1 and of UTF-8 that a terminal would obey too, become question marks: what somebody else has written is
+ * shown to people. In place. */
+void log_make_printable(char *text);
+
 _Noreturn void log_die(const char *file, int line, const char *condition, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 

@@ -2,7 +2,9 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "engine/checkpoint/manifest.h"
 #include "engine/host/causes.h"
 #include "engine/host/incidents.h"
 #include "engine/train/train.h"
@@ -88,8 +90,20 @@ static status join(comm **world, const guard *g, status loaded)
     return s == STATUS_OK ? watchdog_join(g->watchdog, *world) : s;
 }
 
+/* The id of this start: the one that its supervisor gave it, or drawn. */
+static status name_start(comm *world, const guard *g)
+{
+    char id[MANIFEST_RUN] = "";
+    snprintf(id, sizeof id, "%s", watchdog_run(g->watchdog));
+    TRY(comm_all_status(comm_world(world), *id ? STATUS_OK : manifest_draw_run(id)));
+    comm_broadcast_bytes(comm_world(world), id, sizeof id, 0);
+    watchdog_name_run(g->watchdog, id);
+    return STATUS_OK;
+}
+
 static status configure(config *c, comm *world, const guard *g)
 {
+    TRY(name_start(world, g));
     watchdog_enter(g->watchdog, DURING_SETUP, true, 0, "reading the model's configuration");
     return comm_all_status(comm_world(world), weights_configure(c));
 }
@@ -97,7 +111,7 @@ static status configure(config *c, comm *world, const guard *g)
 /* What ended the job, where no rank has said it better. */
 static void refuse(const config *c, const guard *g)
 {
-    if (causes_read(c->run.folder, g->position).known)
+    if (causes_read(c->run.folder, g->position, watchdog_run(g->watchdog)).known)
         return;
     char *words = must_strdup(status_message());
     incidents_say(c->run.folder, g->watchdog, INCIDENT_REFUSED, true, words);
@@ -114,11 +128,39 @@ static void say_failed(const guard *g, const config *c, const comm *world, statu
         refuse(c, g);
 }
 
+/* 32 hexadecimal digits, as manifest_draw_run makes them. */
+static bool is_id(const char *text)
+{
+    return strlen(text) == MANIFEST_RUN - 1 && strspn(text, "0123456789abcdef") == MANIFEST_RUN - 1;
+}
+
+/* The command line: `command` and the options that every job has. */
+static int parse_options(const char **id, int *operands, const options_command *command, int argc, char **argv)
+{
+    const options_row row = {"--start-id",
+                             OPTIONS_TEXT,
+                             "ID",
+                             "of this start, 32 hexadecimal digits, as phalanx supervise gives it; else drawn",
+                             (void *)id,
+                             0,
+                             0,
+                             NULL};
+    options_command all = *command;
+    all.row = &row;
+    all.rows = 1;
+    int code = options_parse(&all, operands, argc, argv);
+    if (code != OPTIONS_GO_ON || !*id || is_id(*id))
+        return code;
+    log_error("--start-id %s: expected 32 hexadecimal digits", *id);
+    return STATUS_USAGE;
+}
+
 int job_run(const options_command *command, int argc, char **argv, job_work *work)
 {
     double began = clock_seconds();
     bool stopped = false;
-    int operands, code = options_parse(command, &operands, argc, argv);
+    const char *id = NULL;
+    int operands, code = parse_options(&id, &operands, command, argc, argv);
     if (code != OPTIONS_GO_ON)
         return code;
     comm *world = NULL;
@@ -130,6 +172,8 @@ int job_run(const options_command *command, int argc, char **argv, job_work *wor
         log_error("%s", status_message());
         return (int)s;
     }
+    if (id)
+        watchdog_name_run(g.watchdog, id);
     status loaded = read_config(&c, &g, argv[1], operands - 1, argv + 2);
     s = join(&world, &g, loaded);
     if (s == STATUS_OK)

@@ -78,6 +78,16 @@ static status check_master(const config *c)
     return STATUS_OK;
 }
 
+/* What the exit statuses 1 and 2 say, and a launcher's above 125, is something else. */
+static status check_stopped(const config *c)
+{
+    if (c->run.exit_when_stopped == STATUS_FAILED || c->run.exit_when_stopped == STATUS_USAGE)
+        return status_fail(STATUS_USAGE,
+                           "run.exit_when_stopped %d is the exit status of a failure: choose 0, or 3 to 125",
+                           c->run.exit_when_stopped);
+    return STATUS_OK;
+}
+
 static status check_tensor(const config *c)
 {
     int tensor = c->parallel.tensor, heads = c->model.shape.heads, kv_heads = c->model.shape.kv_heads;
@@ -223,6 +233,7 @@ status config_check(const config *c)
     TRY(batch_ramp_check(c));
     TRY(check_rate(c));
     TRY(check_master(c));
+    TRY(check_stopped(c));
     TRY(check_outer(c));
     TRY(check_context(c));
     TRY(check_tensor(c));

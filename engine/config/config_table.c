@@ -214,7 +214,7 @@ static const config_row rows[] = {
     WORDS("run.export", run.exports, exports, "null", CONFIG_SILENT, "other stores to write metrics to; mlflow: run.folder/mlruns"),
     BOOL("run.lock", run.lock, "true", CONFIG_SILENT, "refuse to run in a folder where another run is at work"),
     INT("run.hang_seconds", run.hang_seconds, "600", 1, INTMAX, CONFIG_SILENT, "a step without progress for so long: say where and stop"),
-    INT("run.exit_when_stopped", run.exit_when_stopped, "75", 0, 255, CONFIG_SILENT, "exit status after a signal stopped the run and it was saved"),
+    INT("run.exit_when_stopped", run.exit_when_stopped, "75", 0, 125, CONFIG_SILENT, "exit status after a signal stopped the run and it was saved; not 1 or 2"),
     INT("run.verify_every", run.verify_every, "0", 0, INTMAX, CONFIG_SILENT, "steps between verifications: state, messages, replicas, a micro-batch played twice; 0: never"),
     NUMBER("run.slow_ratio", run.slow_ratio, "1.1", 0, 1e6, CONFIG_SILENT, "a rank that computes so many times longer than the median is named; 0: none is"),
     NUMBER("run.spike.zscore", run.spike.zscore, "0", 0, 1e6, CONFIG_CHANGES, "a loss or norm so many deviations above those before is a spike, which is said; 0: none is"),

@@ -3,8 +3,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "memory/clock.h"
 #include "memory/log.h"
 
 #define BATCH_BYTES     (1 << 20)
@@ -166,14 +166,9 @@ static status hand_over(const batch *s, corpus_count *out, corpus_sink *sink, vo
 /* Wait a tenth of a second at most; true when the batch is done. */
 static bool wait_a_little(queue *l, const batch *s)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += 100000000;
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
     pthread_mutex_lock(&l->lock);
     if (s->stage != DONE)
-        pthread_cond_timedwait(&l->changed, &l->lock, &until);
+        (void)clock_wait(&l->changed, &l->lock, clock_seconds() + 0.1);
     bool done = s->stage == DONE;
     pthread_mutex_unlock(&l->lock);
     return done;
@@ -206,7 +201,7 @@ status corpus_encode(const tokenizer *t, documents *d, const corpus_settings *se
     queue l = {.tokenizer = t, .documents = d, .settings = settings, .count = 2 * threads + 2};
     l.batches = must_calloc((unsigned long)l.count, sizeof *l.batches);
     pthread_mutex_init(&l.lock, NULL);
-    pthread_cond_init(&l.changed, NULL);
+    clock_condition(&l.changed);
     *out = (corpus_count){0};
     pthread_t *workers = must_alloc((unsigned long)(threads + 1) * sizeof *workers);
     for (int i = 0; i <= threads; i++) {

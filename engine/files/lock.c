@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "engine/files/atomic.h"
@@ -90,10 +89,12 @@ static void write_text(char out[TEXT_BYTES], const holder *h)
              h->id, h->host, h->pid, h->started, h->boot, h->space, 1000000000000 + h->beat);
 }
 
+/* Anybody may have written the file: what it says is shown to people. */
 static void take_text(char *out, size_t bytes, const json_t *root, const char *key)
 {
     const char *text = json_string_value(json_object_get(root, key));
     snprintf(out, bytes, "%s", text ? text : "");
+    log_make_printable(out);
 }
 
 static void read_text(holder *out, const char *text)
@@ -181,53 +182,33 @@ static void beat(lock *l)
 
 typedef enum verdict { ALIVE, STALE, UNKNOWN } verdict;
 
-static void nap(double seconds)
-{
-    struct timespec t = {.tv_sec = (time_t)seconds, .tv_nsec = (long)(1e9 * (seconds - (double)(time_t)seconds))};
-    nanosleep(&t, NULL);
-}
-
 static bool lives(const holder *found)
 {
     long long started = start_of(found->pid);
     return started && started == found->started;
 }
 
+static bool is_here(const holder *found, const holder *me)
+{
+    return *found->boot && strcmp(found->boot, me->boot) == 0 && strcmp(found->space, me->space) == 0;
+}
+
 /* A run that has just been ended may need a moment to be gone. */
 static verdict judge(const holder *found, const holder *me, double lease)
 {
-    if (!*found->boot || strcmp(found->boot, me->boot) != 0 || strcmp(found->space, me->space) != 0)
+    if (!is_here(found, me))
         return UNKNOWN;
     for (double until = clock_seconds() + lease / BEATS; lives(found) && clock_seconds() < until;)
-        nap(0.02);
+        clock_nap(0.02);
     return lives(found) ? ALIVE : STALE;
 }
 
-/* Has the file not been written for two leases, by the clock of whoever keeps it? Then nobody need wait. */
-static bool is_old(const char *path, const char *id, double lease)
-{
-    struct stat then, now;
-    char *probe = must_format("%s.%s", path, id);
-    int descriptor = open(probe, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    bool old = descriptor >= 0 && write(descriptor, "", 1) == 1 && fsync(descriptor) == 0 &&
-               fstat(descriptor, &now) == 0 && stat(path, &then) == 0 &&
-               (double)(now.st_mtime - then.st_mtime) > 2 * lease;
-    if (descriptor >= 0) {
-        close(descriptor);
-        unlink(probe);
-    }
-    free(probe);
-    return old;
-}
-
 /* Another machine's, or one that says nothing: does it beat? */
-static verdict watch(const char *path, const holder *found, const char *id, double lease)
+static verdict watch(const char *path, const holder *found, double lease)
 {
-    if (is_old(path, id, lease))
-        return STALE;
     log_info("%s is held by process %lld on %s; looking for up to %.0f s whether it is alive", path, found->pid,
              found->host, lease);
-    for (double until = clock_seconds() + lease; clock_seconds() < until; nap(lease / BEATS / 2)) {
+    for (double until = clock_seconds() + lease; clock_seconds() < until; clock_nap(lease / BEATS / 2)) {
         holder now = {0};
         int error = look(&now, path);
         if (error == ENOENT)
@@ -238,6 +219,25 @@ static verdict watch(const char *path, const holder *found, const char *id, doub
     return STALE;
 }
 
+bool lock_watch(lock_sight *sight, const char *path, double lease)
+{
+    holder found = {0}, me = this_process("");
+    double now = clock_seconds();
+    int error = look(&found, path);
+    if (error && error != ENOENT && error != ENOTDIR) /* what cannot be read is not known to be gone */
+        return *sight->id && now - sight->moved < lease;
+    if (error || !*found.id)
+        return false;
+    sight->here = is_here(&found, &me);
+    if (sight->here || strcmp(found.id, sight->id) != 0 || found.beat != sight->beat)
+        sight->moved = now;
+    memcpy(sight->id, found.id, sizeof sight->id);
+    memcpy(sight->host, found.host, sizeof sight->host);
+    sight->pid = found.pid;
+    sight->beat = found.beat;
+    return sight->here ? lives(&found) : now - sight->moved < lease;
+}
+
 /* ---- a holder that somebody knows to have ended: FILE.ended holds its id ---- */
 
 static char *ended_path(const char *path)
@@ -245,15 +245,15 @@ static char *ended_path(const char *path)
     return must_format("%s.ended", path);
 }
 
-void lock_retire(const char *path)
+void lock_retire(const char *path, const char *id)
 {
     holder found = {0};
-    if (look(&found, path) != 0 || !*found.id)
+    if (look(&found, path) != 0 || strcmp(found.id, id) != 0)
         return;
     char *ended = ended_path(path);
     FILE *f = fopen(ended, "we");
     if (f) {
-        fprintf(f, "%s\n", found.id);
+        fprintf(f, "%s\n", id);
         fclose(f); /* a word that does not arrive costs a lease */
     }
     free(ended);
@@ -344,15 +344,11 @@ static void *keep(void *argument)
     lock *l = argument;
     pthread_mutex_lock(&l->lock);
     while (!l->ends) {
-        struct timespec until;
-        double wait = l->lease / BEATS;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_sec += (time_t)wait;
-        until.tv_nsec += (long)(1e9 * (wait - (double)(time_t)wait));
-        until.tv_sec += until.tv_nsec / 1000000000;
-        until.tv_nsec %= 1000000000;
-        if (pthread_cond_timedwait(&l->changed, &l->lock, &until) != ETIMEDOUT)
+        double next = clock_seconds() + l->lease / BEATS;
+        while (!l->ends && clock_wait(&l->changed, &l->lock, next))
             continue;
+        if (l->ends)
+            break;
         pthread_mutex_unlock(&l->lock); /* storage may take its time */
         if (lock_confirm(l)) {
             pthread_mutex_lock(&l->file);
@@ -381,7 +377,7 @@ static status obtain(int *out, const char *path, const holder *me, double lease)
             continue;
         verdict v = is_retired(path, &found) ? STALE : judge(&found, me, lease);
         if (v == UNKNOWN)
-            v = watch(path, &found, me->id, lease);
+            v = watch(path, &found, lease);
         if (v == ALIVE)
             return status_fail(
                 STATUS_FAILED,
@@ -407,7 +403,7 @@ status lock_take(lock **out, const char *path, const char *id, double lease)
     l->descriptor = descriptor;
     pthread_mutex_init(&l->file, NULL);
     pthread_mutex_init(&l->lock, NULL);
-    pthread_cond_init(&l->changed, NULL);
+    clock_condition(&l->changed);
     MUST(pthread_create(&l->thread, NULL, keep, l) == 0, "cannot start a thread");
     *out = l;
     return STATUS_OK;

@@ -43,10 +43,11 @@ static cause parse(const json_t *line)
     cause c = {.known = which >= 0 && json_is_true(json_object_get(line, "ends")),
                .verdict = which >= 0 ? (incident_verdict)which : INCIDENT_DEAD,
                .rank = json_is_integer(rank) ? (int)json_integer_value(rank) : -1,
-               .time = json_number_value(json_object_get(line, "time")),
                .step = json_is_integer(step) ? (int64_t)json_integer_value(step) : -1};
     snprintf(c.host, sizeof c.host, "%s", host ? host : "");
     snprintf(c.words, sizeof c.words, "%s", words ? words : "");
+    log_make_printable(c.host);
+    log_make_printable(c.words);
     return c;
 }
 
@@ -59,7 +60,13 @@ static int weight(const cause *c)
     return c->known ? weights[c->verdict] : 0;
 }
 
-cause causes_read(const char *folder, int64_t position)
+static bool is_of(const json_t *line, const char *run)
+{
+    const char *whose = json_string_value(json_object_get(line, "run"));
+    return !*run || (whose && strcmp(whose, run) == 0);
+}
+
+cause causes_read(const char *folder, int64_t position, const char *run)
 {
     cause most = {.rank = -1, .step = -1};
     char *text = NULL;
@@ -69,7 +76,7 @@ cause causes_read(const char *folder, int64_t position)
         while (getline(&text, &capacity, f) > 0) {
             json_t *line = json_loads(text, 0, NULL);
             cause c = parse(line);
-            if (line && weight(&c) > weight(&most))
+            if (line && is_of(line, run) && weight(&c) > weight(&most))
                 most = c;
             json_decref(line);
         }
@@ -78,6 +85,36 @@ cause causes_read(const char *folder, int64_t position)
         fclose(f);
     free(text);
     return most;
+}
+
+bool causes_began(const char *folder, const char *run)
+{
+    char *text = NULL, *key = must_format("\"run\": \"%s\"", run);
+    size_t capacity = 0;
+    bool began = false;
+    FILE *f = open_in(folder, "events.jsonl");
+    while (f && !began && getline(&text, &capacity, f) > 0)
+        began = strstr(text, key);
+    if (f)
+        fclose(f);
+    free(text);
+    free(key);
+    return began;
+}
+
+bool causes_saved(const char *folder, const char *run)
+{
+    char name[64] = "";
+    FILE *f = open_in(folder, "checkpoints/latest");
+    bool known = f && fscanf(f, "%63[-a-z0-9]", name) == 1;
+    if (f)
+        fclose(f);
+    char *path = must_format("%s/checkpoints/%s/manifest.json", folder, name);
+    json_t *root = known ? json_load_file(path, 0, NULL) : NULL;
+    bool saved = root && is_of(root, run);
+    json_decref(root);
+    free(path);
+    return saved;
 }
 
 /* ---- progress ---- */
@@ -131,11 +168,12 @@ static bool is_same(const cause *a, const cause *b)
            strcmp(a->host, b->host) == 0 && (a->verdict != INCIDENT_REFUSED || strcmp(a->words, b->words) == 0);
 }
 
-causes_advice causes_weigh(causes *k, const cause *why, int64_t progress)
+causes_advice causes_weigh(causes *k, const cause *why, bool began, int64_t progress)
 {
-    bool further = progress > k->best;
+    bool further = began && progress > k->best;
     bool data = why->known && (why->verdict == INCIDENT_DATA || why->verdict == INCIDENT_NUMBERS);
     k->fruitless = further ? 0 : k->fruitless + 1;
+    k->unbegun = began ? 0 : k->unbegun + 1;
     k->best = further ? progress : k->best;
     k->same = is_same(&k->last, why) && (data || !further) ? k->same + 1 : 1;
     k->last = *why;
@@ -147,6 +185,8 @@ causes_advice causes_weigh(causes *k, const cause *why, int64_t progress)
             "the same trouble with data or numbers at the same step again: starting once more would bring it again";
     else if (k->same >= SAME)
         a.give_up = "the same trouble at the same step three times in a row";
+    else if (k->unbegun >= FRUITLESS)
+        a.give_up = "of eight starts in a row no rank has begun (a script in the command must pass its arguments on)";
     else if (k->fruitless >= FRUITLESS)
         a.give_up = "eight starts in a row have not come further than those before";
     return a;

@@ -82,6 +82,7 @@ static void describe(line *l, const incident *i)
     if (i->rank >= 0)
         add(l, ", \"rank\": %d", i->rank);
     add(l, ", \"ranks\": %d", i->ranks);
+    add_text(l, "run", i->run);
     add_text(l, "host", i->host);
     add_text(l, "device", i->device);
     add_text(l, "phase", i->phase < INCIDENT_PHASES ? incident_phase_name(i->phase) : NULL);
@@ -118,6 +119,32 @@ void incidents_say(const char *folder, watchdog *w, incident_verdict verdict, bo
     incident what = watchdog_incident(w, &text, verdict, words);
     what.ends = ends;
     (void)incidents_append(folder, &what);
+}
+
+void incidents_hold(incidents_held *k, const incident *what)
+{
+    if (k->held)
+        return;
+    k->held = true;
+    k->what = *what;
+    snprintf(k->words, sizeof k->words, "%s", what->words);
+    snprintf(k->text.action, sizeof k->text.action, "%s", what->action ? what->action : "");
+    snprintf(k->text.op, sizeof k->text.op, "%s", what->op ? what->op : "");
+    k->what.words = k->words;
+    k->what.action = k->text.action;
+    k->what.op = k->text.op;
+    k->what.ends = true;
+}
+
+void incidents_say_held(const char *folder, incidents_held *k)
+{
+    if (!k->held)
+        return;
+    char *said = must_strdup(status_message());
+    (void)incidents_append(folder, &k->what);
+    (void)status_fail(STATUS_FAILED, "%s", said);
+    free(said);
+    k->held = false;
 }
 
 /* ---- the flight record ---- */
@@ -165,7 +192,9 @@ void incidents_write(void *context, const incident *what, bool ours)
     watchdog *w = atomic_load(&k->watchdog);
     if (!w)
         return;
-    if (ours && incidents_append(k->folder, what) != STATUS_OK)
+    incident said = *what;
+    said.run = watchdog_run(w);
+    if (ours && incidents_append(k->folder, &said) != STATUS_OK)
         return; /* then neither can the flight record be written */
     write_flight(k, w);
 }

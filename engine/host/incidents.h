@@ -23,4 +23,18 @@ status incidents_append(const char *folder, const incident *what);
 /* The same of this rank, where it is just now. Whoever calls has told people already: a failure is not said again. */
 void incidents_say(const char *folder, watchdog *w, incident_verdict verdict, bool ends, const char *words);
 
+/* An incident that ends the run, as it is when it happens, kept until all that can be saved is saved: whoever reads it may end the
+ * job. Zero at first. */
+typedef struct incidents_held {
+    incident what;
+    watchdog_text text;
+    char words[INCIDENT_WORDS];
+    bool held;
+} incidents_held;
+
+/* The first that is held stays. Its host must live until it is said. */
+void incidents_hold(incidents_held *k, const incident *what);
+/* Writes it, if there is one; the status message stays. */
+void incidents_say_held(const char *folder, incidents_held *k);
+
 #endif

@@ -1,9 +1,7 @@
 #include "engine/islands/membership.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "engine/checkpoint/manifest.h"
 #include "engine/islands/membership_parts.h"
@@ -140,15 +138,10 @@ static void *run_thread(void *argument)
         int64_t number = m->number;
         pthread_mutex_unlock(&m->lock);
         turn(m);
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        int64_t ns = until.tv_nsec + (int64_t)(TURN * 1e9);
-        until.tv_sec += ns / 1000000000;
-        until.tv_nsec = ns % 1000000000;
+        double next = clock_seconds() + TURN;
         pthread_mutex_lock(&m->lock);
-        while (!m->ends && m->number == number)
-            if (pthread_cond_timedwait(&m->changed, &m->lock, &until) == ETIMEDOUT)
-                break;
+        while (!m->ends && m->number == number && clock_wait(&m->changed, &m->lock, next))
+            continue;
     }
     pthread_mutex_unlock(&m->lock);
     return NULL;
@@ -187,7 +180,7 @@ status membership_open(membership **out, const membership_options *options)
     for (int i = 0; i < options->ranks; i++)
         json_array_append_new(m->endpoints, json_string(options->endpoints[i]));
     pthread_mutex_init(&m->lock, NULL);
-    pthread_cond_init(&m->changed, NULL);
+    clock_condition(&m->changed);
     status s = open_parts(m);
     if (s == STATUS_OK)
         *out = m;

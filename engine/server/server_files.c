@@ -172,8 +172,7 @@ status server_files_open(server *v)
     comm_group *all = comm_world(v->world);
     v->checkpoints = must_format("%s/checkpoints", v->config->run.folder);
     v->saved = -1;
-    TRY(comm_all_status(all, manifest_draw_run(v->run)));
-    comm_broadcast_bytes(all, v->run, sizeof v->run, 0);
+    snprintf(v->run, sizeof v->run, "%s", watchdog_run(v->watchdog));
     TRY(comm_all_status(all, first_rank(v) ? open_first(v) : STATUS_OK));
     TRY(open_model(v));
     open_writer(v);
@@ -258,11 +257,11 @@ status server_files_summary(server *v, bool stopped)
         return STATUS_OK;
     char *path = must_format("%s/summary.json", v->config->run.folder);
     json_t *o =
-        json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i}", "ended", stopped ? "stopped" : "done", "merge",
-                  (json_int_t)v->outer->merge, "step", (json_int_t)v->step, "merges", (json_int_t)c.merges, "refused",
-                  (json_int_t)v->refused, "refused_messages", (json_int_t)c.refused, "bytes_sent", (json_int_t)c.sent,
-                  "bytes_received", (json_int_t)c.received, "arena_bytes", (json_int_t)arena_bytes(v->outer->arena),
-                  "ranks", comm_ranks(v->world));
+        json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i}", "run", v->run, "ended",
+                  stopped ? "stopped" : "done", "merge", (json_int_t)v->outer->merge, "step", (json_int_t)v->step,
+                  "merges", (json_int_t)c.merges, "refused", (json_int_t)v->refused, "refused_messages",
+                  (json_int_t)c.refused, "bytes_sent", (json_int_t)c.sent, "bytes_received", (json_int_t)c.received,
+                  "arena_bytes", (json_int_t)arena_bytes(v->outer->arena), "ranks", comm_ranks(v->world));
     char *text = json_dumps(o, JSON_INDENT(2));
     status s = atomic_replace(path, text, (int64_t)strlen(text));
     free(text);

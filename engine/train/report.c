@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "memory/clock.h"
@@ -165,9 +164,9 @@ status report_metrics_evaluation(lines *out, const report_result *r)
     return write_line(out, line, r->time);
 }
 
-status report_event_line(lines *out, const char *event, int64_t step, double time, const char *words)
+status report_event_line(lines *out, const char *run, const char *event, int64_t step, double time, const char *words)
 {
-    json_t *line = json_pack("{s:s, s:I}", "event", event, "step", (json_int_t)step);
+    json_t *line = json_pack("{s:s, s:s, s:I}", "event", event, "run", run, "step", (json_int_t)step);
     if (words)
         json_object_set_new(line, "words", json_string(words));
     return write_line(out, line, time);
@@ -250,14 +249,15 @@ static void put_islands(json_t *root, const report_islands *i)
     MUST(json_object_set_new(root, "islands", object) == 0, "out of host memory");
 }
 
-report_end report_ending(const char *folder, double began)
+report_end report_ending(const char *folder, const char *run)
 {
-    struct stat info;
     char *path = must_format("%s/summary.json", folder);
-    bool fresh = stat(path, &info) == 0 && (double)info.st_mtim.tv_sec + 1e-9 * (double)info.st_mtim.tv_nsec >= began;
-    json_t *root = fresh ? json_load_file(path, 0, NULL) : NULL;
+    json_t *root = json_load_file(path, 0, NULL);
+    const char *whose = json_string_value(json_object_get(root, "run"));
     const char *ended = json_string_value(json_object_get(root, "ended"));
-    report_end end = !ended ? REPORT_UNKNOWN : strcmp(ended, "stopped") == 0 ? REPORT_STOPPED : REPORT_DONE;
+    report_end end = REPORT_UNKNOWN;
+    if (whose && ended && strcmp(whose, run) == 0)
+        end = strcmp(ended, "stopped") == 0 ? REPORT_STOPPED : REPORT_DONE;
     json_decref(root);
     free(path);
     return end;
@@ -266,6 +266,8 @@ report_end report_ending(const char *folder, double began)
 status report_summary(const char *path, const report_summary_values *v)
 {
     json_t *root = json_object(), *ranks = json_array();
+    if (v->run)
+        MUST(json_object_set_new(root, "run", json_string(v->run)) == 0, "out of host memory");
     put_integer(root, "parameters", v->parameters);
     put_integer(root, "steps", v->steps);
     MUST(json_object_set_new(root, "ended", json_string(v->stopped ? "stopped" : "done")) == 0, "out of host memory");

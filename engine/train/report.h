@@ -73,8 +73,8 @@ void report_evaluation(FILE *out, const report_result *result);
 status report_metrics(lines *out, const report_step *step);
 status report_metrics_evaluation(lines *out, const report_result *result);
 
-/* One line of events.jsonl: what happened to a run, beside its steps. `words` may be NULL. */
-status report_event_line(lines *out, const char *event, int64_t step, double time, const char *words);
+/* One line of events.jsonl: what happened to the start `run`, beside its steps. `words` may be NULL. */
+status report_event_line(lines *out, const char *run, const char *event, int64_t step, double time, const char *words);
 
 /* Something that happened to a run between two steps: {"step": S, KIND: {...}}. */
 typedef struct report_event {
@@ -111,6 +111,7 @@ typedef struct report_islands {
 } report_islands;
 
 typedef struct report_summary_values {
+    const char *run; /* the id of this start */
     int64_t parameters, steps;
     bool stopped;                       /* by a signal, before its last step */
     double start_to_first_step_seconds; /* without: */
@@ -127,9 +128,9 @@ typedef struct report_summary_values {
     const report_rank *rank;
 } report_summary_values;
 
-/* How a run has ended, by its summary.json: since `began` (seconds since 1970; an older one says nothing). */
+/* How the start `run` has ended, by its summary.json: one of another start says nothing. */
 typedef enum report_end { REPORT_UNKNOWN, REPORT_DONE, REPORT_STOPPED } report_end;
-report_end report_ending(const char *folder, double began);
+report_end report_ending(const char *folder, const char *run);
 
 /* summary.json at `path`, whole or not at all. */
 status report_summary(const char *path, const report_summary_values *values);

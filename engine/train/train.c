@@ -95,8 +95,11 @@ static status agree(training *t, signals_request *asked, int64_t *left_out, pace
     *left_out /= ranks / grid_group_size(&t->grid, AXIS_SAMPLES);
     if (first < 0)
         return STATUS_OK;
-    if (first == comm_rank(t->world))
-        incidents_say(t->folder, t->watchdog, INCIDENT_DATA, true, status_message());
+    if (first == comm_rank(t->world)) {
+        watchdog_text text;
+        incident what = watchdog_incident(t->watchdog, &text, INCIDENT_DATA, status_message());
+        incidents_hold(&t->ending, &what);
+    }
     return comm_all_status(comm_world(t->world), mine);
 }
 
@@ -377,6 +380,8 @@ status train_run(bool *stopped, const config *c, comm *world, watchdog *w, doubl
         s = training_islands_join(&t);
     if (s == STATUS_OK)
         s = train_on(&t, stopped);
+    if (s != STATUS_OK)
+        incidents_say_held(t.folder, &t.ending);
     training_close(&t);
     return s;
 }

@@ -127,8 +127,11 @@ status training_judge(bool *undone, training *t, double loss, double norm, bool 
     finding f = {.loss = loss, .norm = norm, .skipped = c->train.max_skipped > 0 && t->skipped >= c->train.max_skipped};
     *undone = false;
     if (f.skipped && !c->run.spike.rewind) {
+        watchdog_text text;
+        incident what =
+            watchdog_incident(t->watchdog, &text, INCIDENT_NUMBERS, "too many steps without finite gradients");
         if (comm_rank(t->world) == 0)
-            incidents_say(t->folder, t->watchdog, INCIDENT_NUMBERS, true, "too many steps without finite gradients");
+            incidents_hold(&t->ending, &what);
         return status_fail(STATUS_FAILED,
                            "step %lld: gradients were not finite for %d steps in a row (train.max_skipped): "
                            "lower optimizer.lr, or look at the data of these steps",

@@ -120,7 +120,7 @@ static status open_files(training *t)
 void training_event(training *t, const char *event, const char *words)
 {
     if (t->events)
-        (void)report_event_line(t->events, event, t->step, wall_time(), words);
+        (void)report_event_line(t->events, t->run, event, t->step, wall_time(), words);
 }
 
 /* The first rank of each host. A host that cannot be looked at is no reason not to train. */
@@ -543,7 +543,8 @@ status training_summary(training *t, bool stopped)
     status s = STATUS_OK;
     if (speaks(t)) {
         char *path = must_format("%s/summary.json", t->folder);
-        report_summary_values values = {.parameters = parts_parameters(&t->config->model.shape),
+        report_summary_values values = {.run = t->run,
+                                        .parameters = parts_parameters(&t->config->model.shape),
                                         .steps = t->step,
                                         .stopped = stopped,
                                         .start_to_first_step_seconds = t->first_step_seconds,

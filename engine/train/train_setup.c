@@ -305,10 +305,11 @@ static status take_lock(training *t)
     return s == STATUS_OK ? s : status_context(s, "run.folder (run.lock=false would not look)");
 }
 
-/* 128 bits that no other start has. */
+/* 128 bits that no other start has: those that its watchdog knows, or, without one, drawn. */
 static status draw_id(training *t)
 {
-    TRY(comm_all_status(comm_world(t->world), manifest_draw_run(t->run)));
+    snprintf(t->run, sizeof t->run, "%s", watchdog_run(t->watchdog));
+    TRY(comm_all_status(comm_world(t->world), *t->run ? STATUS_OK : manifest_draw_run(t->run)));
     comm_broadcast_bytes(comm_world(t->world), t->run, sizeof t->run, 0);
     return STATUS_OK;
 }

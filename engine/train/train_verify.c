@@ -144,9 +144,11 @@ static status undo(training *t, const verdict *v)
         what.host = v->rank >= 0 ? t->hosts[v->rank] : NULL;
         what.device = what.action = what.op = NULL; /* those were of this rank */
         what.waiting_for = -1;
-        what.ends = t->unverified + 1 >= MOST_TIMES;
         log_warn("%s", v->words);
-        (void)incidents_append(t->folder, &what);
+        if (t->unverified + 1 >= MOST_TIMES)
+            incidents_hold(&t->ending, &what);
+        else
+            (void)incidents_append(t->folder, &what);
     }
     if (++t->unverified >= MOST_TIMES)
         return status_fail(STATUS_FAILED, "%s; %d verifications in a row have failed: leave out that host", v->words,

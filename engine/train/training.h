@@ -13,6 +13,7 @@
 #include "engine/outer/outer.h"
 #include "engine/guard/pace.h"
 #include "engine/train/report.h"
+#include "engine/host/incidents.h"
 #include "engine/host/resources.h"
 #include "engine/data/samples.h"
 #include "engine/state/node_copies.h"
@@ -97,13 +98,14 @@ typedef struct training {
     double flops_per_token, peak_flops;
     char run[MANIFEST_RUN]; /* this start's id, the same on all ranks */
     char *folder, *checkpoints;
-    bool new_stage;  /* this process begins a stage, from another run's checkpoint */
-    char *stage;     /* in words; NULL: it does not */
-    char *fell_back; /* rank 0: why the run does not go on from the latest checkpoint; NULL: it does */
-    bool evicted;    /* the lock of the folder is lost: another run may be at work there */
-    bool losing;     /* metrics cannot be written at the moment */
-    bool unobserved; /* nor the host's resources */
-    bool speechless; /* standard output cannot be written any more */
+    incidents_held ending; /* what ends the run, if this rank knows it */
+    bool new_stage;        /* this process begins a stage, from another run's checkpoint */
+    char *stage;           /* in words; NULL: it does not */
+    char *fell_back;       /* rank 0: why the run does not go on from the latest checkpoint; NULL: it does */
+    bool evicted;          /* the lock of the folder is lost: another run may be at work there */
+    bool losing;           /* metrics cannot be written at the moment */
+    bool unobserved;       /* nor the host's resources */
+    bool speechless;       /* standard output cannot be written any more */
 } training;
 
 /* train_setup.c */

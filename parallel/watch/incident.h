@@ -30,7 +30,7 @@ typedef enum incident_verdict {
     INCIDENT_VERDICTS,
 } incident_verdict;
 
-enum { INCIDENT_HOST = 64, INCIDENT_DEVICE = 132, INCIDENT_WORDS = 512 };
+enum { INCIDENT_HOST = 64, INCIDENT_DEVICE = 132, INCIDENT_WORDS = 512, INCIDENT_RUN = 40 };
 
 typedef struct incident {
     incident_verdict verdict;
@@ -44,6 +44,7 @@ typedef struct incident {
     const char *op;     /* its label; NULL or "": none */
     int waiting_for;    /* world rank, or -1 */
     double quiet;       /* seconds since its last progress */
+    const char *run;    /* the id of the start that it happened to; NULL or "": not known */
     const char *words;  /* one sentence for people */
     bool ends;          /* the job ends with it */
 } incident;

@@ -95,6 +95,19 @@ void watchdog_name_device(watchdog *w, const char *device)
     atomic_store(&w->named, true);
 }
 
+void watchdog_name_run(watchdog *w, const char *run)
+{
+    if (!w || atomic_load(&w->started))
+        return;
+    snprintf(w->run, sizeof w->run, "%s", run);
+    atomic_store(&w->started, true);
+}
+
+const char *watchdog_run(const watchdog *w)
+{
+    return w && atomic_load(&w->started) ? w->run : "";
+}
+
 const char *watchdog_host(const watchdog *w)
 {
     return w ? w->host : "";
@@ -123,6 +136,7 @@ incident watchdog_incident(watchdog *w, watchdog_text *text, incident_verdict ve
     memcpy(text->op, f.op, sizeof text->op);
     i.host = w->host;
     i.device = w->device;
+    i.run = watchdog_run(w);
     i.action = text->action;
     i.op = text->op;
     return i;

@@ -29,6 +29,10 @@ void watchdog_limit(watchdog *w, const watchdog_limits *limits);
 status watchdog_join(watchdog *w, comm *c);
 /* What this rank computes on, for messages. */
 void watchdog_name_device(watchdog *w, const char *device);
+/* The id of this start, of up to INCIDENT_RUN - 1 characters, the same on all ranks: its incidents carry it. */
+void watchdog_name_run(watchdog *w, const char *run);
+/* "": not known yet. */
+const char *watchdog_run(const watchdog *w);
 /* This rank leaves the others' watch; its own goes on, in the phase "end". */
 void watchdog_leave(watchdog *w);
 void watchdog_close(watchdog *w);

@@ -21,6 +21,8 @@ struct watchdog {
     int rank, ranks;
     char host[INCIDENT_HOST], device[INCIDENT_DEVICE];
     _Atomic bool named; /* the device is */
+    char run[INCIDENT_RUN];
+    _Atomic bool started; /* the id of this start is known */
     _Atomic double limit[INCIDENT_PHASES], silent;
     watchdog_slot slot;
     history *history;

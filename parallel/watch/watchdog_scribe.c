@@ -4,8 +4,8 @@
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdlib.h>
-#include <time.h>
 
+#include "memory/clock.h"
 #include "memory/log.h"
 
 struct watchdog_scribe {
@@ -47,17 +47,13 @@ status watchdog_scribe_open(watchdog_scribe **out, watchdog_write *write, void *
 
 void watchdog_scribe_write(watchdog_scribe *s, const incident *what, bool ours, double seconds)
 {
-    struct timespec until;
     if (!s)
         return;
     s->what = *what;
     s->ours = ours;
     sem_post(&s->asked);
-    clock_gettime(CLOCK_REALTIME, &until);
-    int64_t nanoseconds = until.tv_nsec + (int64_t)(seconds * 1e9);
-    until.tv_sec += nanoseconds / 1000000000;
-    until.tv_nsec = nanoseconds % 1000000000;
-    while (sem_timedwait(&s->done, &until) && errno == EINTR)
+    struct timespec until = clock_timespec(clock_seconds() + seconds);
+    while (sem_clockwait(&s->done, CLOCK_MONOTONIC, &until) && errno == EINTR)
         continue;
 }
 

@@ -10,6 +10,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -128,6 +130,188 @@ static void bad_data_and_wrong_usage_need_a_person(void **state)
     free(prefix);
 }
 
+/* ---- strangers: other starts, other supervisors, files of before, clocks -------------------------------------------------- */
+
+/* Is the process that trains as rank 0 still the same after so long? */
+static void goes_on(const char *run, int process, double seconds)
+{
+    for (double until = clock_seconds() + seconds; clock_seconds() < until; usleep(50000))
+        if (runs_process(run, 0) != process)
+            fail_msg("%s: process %d has given way to %d", run, process, runs_process(run, 0));
+}
+
+static void stop(launch *l, const char *run)
+{
+    kill(launch_pid(l), SIGTERM);
+    launch_result r = launch_finish(l);
+    if (r.status != 75)
+        fail_msg("status %d after %.1f s: %s%s", r.status, r.seconds, r.out, r.err);
+    supervised_left_nothing(run);
+    launch_free(&r);
+}
+
+/* LINGER_SECONDS, and more: a supervisor that believes a job to be over waits for so long. */
+static const double LINGER = 5;
+
+static void what_others_write_into_the_folder_ends_no_job(void **state)
+{
+    const char *top = *state;
+    char *run = workfolder_path(top, "strangers"), *program = launch_beside("../phalanx");
+    char *summary = must_format("%s/summary.json", run), *incidents = must_format("%s/incidents.jsonl", run);
+    launch *l = supervised_start(top, run, 1, "", "train.steps=200000");
+    assert_true(runs_wait_for_step(run, 5, 60));
+    stop(l, run); /* its summary says "stopped" */
+    struct timespec ahead[2] = {{time(NULL) + 3600, 0}, {time(NULL) + 3600, 0}};
+    assert_int_equal(utimensat(AT_FDCWD, summary, ahead, 0), 0); /* by a storage whose clock is an hour ahead */
+    l = supervised_start(top, run, 1, "", "train.steps=200000");
+    launch_result r = {0};
+    char *begun = supervised_wait_for(l, "resumed from ", 1, 60);
+    assert_non_null(begun);
+    free(begun);
+    int process = runs_process(run, 0);
+    goes_on(run, process, LINGER);
+    r = launch_run(60, "exec %s train %s/run.yaml run.folder=%s", program, top, run);
+    if (r.status != 1 || !strstr(r.err, "another run is at work here"))
+        fail_msg("status %d: %s%s", r.status, r.out, r.err);
+    launch_free(&r);
+    FILE *f = fopen(incidents, "a");
+    fputs("{\"verdict\": \"dead\", \"rank\": 0, \"ends\": true, \"words\": \"a line of anybody's\"}\n", f);
+    fclose(f);
+    r = launch_run(60, "exec %s supervise -- %s train %s/run.yaml run.folder=%s", program, program, top, run);
+    if (r.status != 1 || !strstr(r.err, "a supervisor is at work here already"))
+        fail_msg("status %d: %s%s", r.status, r.out, r.err);
+    launch_free(&r);
+    goes_on(run, process, LINGER);
+    stop(l, run);
+    free(incidents);
+    free(summary);
+    free(program);
+    free(run);
+}
+
+static void a_living_job_is_adopted(void **state)
+{
+    const char *top = *state, *keys = "";
+    char *run = workfolder_path(top, "adopted"), *spy = launch_beside("io_faults.so");
+    char *slow = must_format("LD_PRELOAD=%s 'PHALANX_IO_FAULTS=metrics.jsonl SLOW -1 write'", spy);
+    launch *l = supervised_start(top, run, 1, slow, keys);
+    assert_true(runs_wait_for_step(run, 5, 60));
+    kill(launch_pid(l), SIGKILL);
+    launch_result r = launch_finish(l);
+    launch_free(&r);
+    int process = runs_process(run, 0);
+    assert_true(process > 0);
+    l = supervised_start(top, run, 1, "", keys);
+    char *words = must_format("a job is at work in %s already, process %d on ", run, process);
+    char *said = supervised_wait_for(l, words, 1, 20);
+    assert_non_null(said);
+    goes_on(run, process, 1);
+    kill(process, SIGKILL);
+    r = launch_finish(l);
+    if (r.status || !strstr(r.err, "restart 1 in "))
+        fail_msg("status %d: %s%s", r.status, r.out, r.err);
+    supervised_is_undisturbed(run, supervised_whole(top, 1, keys));
+    supervised_left_nothing(run);
+    launch_free(&r);
+    free(said);
+    free(words);
+    free(slow);
+    free(spy);
+    free(run);
+}
+
+static void a_state_that_is_good_is_saved_before_the_job_ends(void **state)
+{
+    const char *top = *state;
+    char *prefix = workfolder_path(top, "late"), *path = must_format("%s.bin", prefix);
+    char *run = workfolder_path(top, "laterun"), *program = launch_beside("../phalanx"),
+         *spy = launch_beside("io_faults.so");
+    const uint16_t id = 999;
+    int64_t bytes;
+    runs_write_data(prefix, 131, 30000, 1);
+    int fd = open(path, O_WRONLY);
+    assert_int_equal(pwrite(fd, &id, sizeof id, 2 * (90 * 32 + 5)), sizeof id);
+    close(fd);
+    launch_result r =
+        launch_run(120,
+                   "exec %s supervise --restarts 1 -- env LD_PRELOAD=%s 'PHALANX_IO_FAULTS=checkpoints* SLOW -1 "
+                   "fsync' %s train %s/run.yaml run.folder=%s data.train=%s data.shuffle=false "
+                   "checkpoint.every=0 checkpoint.asynchronous=false",
+                   program, spy, program, top, run, prefix);
+    char *latest = must_format("%s/checkpoints/latest", run);
+    if (r.status != 1 || !strstr(r.err, "is good, and is saved") || access(latest, F_OK) != 0)
+        fail_msg("status %d after %.1f s: %s%s", r.status, r.seconds, r.out, r.err);
+    char *text = (char *)workfolder_read(latest, &bytes);
+    assert_int_equal(strncmp(text, "step-00000007", 13), 0); /* twelve samples a step: the eighth has sample 90 */
+    free(text);
+    launch_free(&r);
+    free(latest);
+    free(spy);
+    free(program);
+    free(run);
+    free(path);
+    free(prefix);
+}
+
+/* checkpoint.resume=never is meant for what was there before. */
+static void a_restart_goes_on_where_the_first_start_was_to_begin_anew(void **state)
+{
+    const char *top = *state, *keys = "checkpoint.resume=never";
+    char *run = workfolder_path(top, "anew"), *earlier = must_format("%s/earlier-1", run);
+    launch *l = supervised_start(top, run, 1, "", keys);
+    assert_true(runs_wait_for_step(run, 9, 60));
+    assert_int_equal(kill(runs_process(run, 0), SIGKILL), 0);
+    launch_result r = launch_finish(l);
+    if (r.status || !strstr(r.err, "restart 1 in ") || !strstr(r.out, "resumed from "))
+        fail_msg("status %d: %s%s", r.status, r.out, r.err);
+    assert_int_equal(access(earlier, F_OK), -1);
+    supervised_is_undisturbed(run, supervised_whole(top, 1, ""));
+    launch_free(&r);
+    free(earlier);
+    free(run);
+}
+
+/* What cannot be opened at one moment can be at the next. */
+static void an_output_that_cannot_be_opened_is_tried_again(void **state)
+{
+    const char *top = *state;
+    char *run = workfolder_path(top, "unopened"), *output = must_format("%s/output.log", run);
+    assert_int_equal(mkdir(run, 0755), 0);
+    assert_int_equal(mkdir(output, 0755), 0); /* stands for a moment of bad storage */
+    launch *l = supervised_start(top, run, 1, "", "");
+    assert_true(launch_expect(l, "output.log: Is a directory; restart 1 in ", 20));
+    assert_int_equal(rmdir(output), 0);
+    launch_result r = launch_finish(l);
+    if (r.status)
+        fail_msg("status %d: %s%s", r.status, r.out, r.err);
+    assert_int_equal(runs_read_metrics(run).count, STEPS);
+    launch_free(&r);
+    free(output);
+    free(run);
+}
+
+static void words_that_would_mislead_it_are_refused(void **state)
+{
+    static const struct {
+        const char *words, *said;
+    } cases[] = {
+        {"run.exit_when_stopped=137", "run.exit_when_stopped"}, /* what mpirun says of a killed rank */
+        {"run.exit_when_stopped=1", "the exit status of a failure"},
+        {"run.folder=x{ranks}", "{ranks} and {hosts} are the launcher's"},
+    };
+    const char *top = *state;
+    char *run = workfolder_path(top, "misled");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        launch_result r = launch_finish(supervised_start(top, run, 1, "", cases[i].words));
+        if (r.status != 2 || !strstr(r.err, cases[i].said))
+            fail_msg("%s: status %d: %s%s", cases[i].words, r.status, r.out, r.err);
+        launch_free(&r);
+    }
+    free(run);
+}
+
+/* ---- hosts --------------------------------------------------------------------------------------------------------------- */
+
 /* A launcher of its own: hosts are user time-sharing names of this machine. Without the right to give such names, a skip. */
 static bool write_launcher(const char *path)
 {
@@ -237,6 +421,12 @@ int main(void)
         cmocka_unit_test(stopping_the_supervisor_saves_and_gives_75),
         cmocka_unit_test(what_the_supervisor_does_not_survive_the_job_does),
         cmocka_unit_test(bad_data_and_wrong_usage_need_a_person),
+        cmocka_unit_test(what_others_write_into_the_folder_ends_no_job),
+        cmocka_unit_test(a_living_job_is_adopted),
+        cmocka_unit_test(a_state_that_is_good_is_saved_before_the_job_ends),
+        cmocka_unit_test(a_restart_goes_on_where_the_first_start_was_to_begin_anew),
+        cmocka_unit_test(an_output_that_cannot_be_opened_is_tried_again),
+        cmocka_unit_test(words_that_would_mislead_it_are_refused),
         cmocka_unit_test(a_host_that_is_to_blame_is_left_out),
         cmocka_unit_test(an_elastic_run_goes_on_with_fewer_ranks),
     };

@@ -250,7 +250,7 @@ static status read_hosts(digest *d, const char *top)
 static status read_causes(digest *d, const char *top)
 {
     char *run = workfolder_path(top, "run");
-    cause c = causes_read(run, 0);
+    cause c = causes_read(run, 0, "");
     tell_text(d, c.words);
     tell(d, &(int64_t){causes_progress(run)}, sizeof(int64_t));
     free(run);

@@ -1,12 +1,62 @@
 #include "tools/supervise/hosts.h"
 
+#include <ctype.h>
 #include <errno.h>
+#include <ifaddrs.h>
+#include <netdb.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "engine/files/atomic.h"
 #include "memory/log.h"
+
+/* More slots than a machine or a job has. */
+enum { MOST_SLOTS = 1 << 16, MOST_RANKS = 1 << 20 };
+
+/* "slots = 4" as "slots=4" */
+static void join_around_equals(char *line)
+{
+    char *to = line;
+    for (char *from = line; *from; from++) {
+        if (*from == '=')
+            while (to > line && isblank((unsigned char)to[-1]))
+                to--;
+        *to++ = *from;
+        while (*from == '=' && isblank((unsigned char)from[1]))
+            from++;
+    }
+    *to = 0;
+}
+
+static bool read_slots(int *slots, const char *text)
+{
+    char *end;
+    errno = 0;
+    long value = strtol(text, &end, 10);
+    *slots = (int)value;
+    return end != text && !*end && !errno && value >= 1 && value <= MOST_SLOTS;
+}
+
+/* "NAME:N", "[ADDRESS]:N"; a name with several colons is an address of IPv6. Cuts the name off; false: N is no number. */
+static bool split_name(char **name, int *slots)
+{
+    char *colon = strchr(*name, ':'), *bracket = **name == '[' ? strchr(*name, ']') : NULL;
+    if (bracket) {
+        colon = bracket[1] == ':' ? bracket + 1 : NULL;
+        *bracket = 0;
+        (*name)++;
+    } else if (colon && strchr(colon + 1, ':')) {
+        colon = NULL;
+    }
+    if (!colon)
+        return true;
+    *colon = 0;
+    return read_slots(slots, colon + 1);
+}
 
 /* "name slots=N ...", "name:N", "name"; a line may be a comment. */
 static status parse(hosts *h, char *line, const char *path, int number)
@@ -14,20 +64,19 @@ static status parse(hosts *h, char *line, const char *path, int number)
     char *comment = strchr(line, '#'), *rest = line;
     if (comment)
         *comment = 0;
+    join_around_equals(line);
     char *name = strtok_r(rest, " \t\r\n", &rest);
     if (!name)
         return STATUS_OK;
     int slots = 1;
-    char *colon = strchr(name, ':');
-    if (colon) {
-        *colon = 0;
-        slots = atoi(colon + 1);
-    }
+    bool good = split_name(&name, &slots);
     for (char *word; (word = strtok_r(rest, " \t\r\n", &rest));)
         if (strncmp(word, "slots=", 6) == 0)
-            slots = atoi(word + 6);
-    if (slots < 1 || !*name)
-        return status_fail(STATUS_USAGE, "%s:%d: expected NAME slots=N, N at least 1", path, number);
+            good = good && read_slots(&slots, word + 6);
+    if (!good || !*name)
+        return status_fail(STATUS_USAGE, "%s:%d: expected NAME slots=N, N from 1 to %d", path, number, MOST_SLOTS);
+    if (hosts_slots(h) + slots > MOST_RANKS)
+        return status_fail(STATUS_USAGE, "%s:%d: more than %d slots in all", path, number, MOST_RANKS);
     if (hosts_find(h, name))
         return status_fail(STATUS_USAGE, "%s:%d: %s is named twice", path, number, name);
     h->entry = must_realloc(h->entry, (unsigned long)(h->count + 1) * sizeof *h->entry);
@@ -83,6 +132,77 @@ hosts_entry *hosts_find(const hosts *h, const char *name)
             return &h->entry[i];
     }
     return NULL;
+}
+
+/* ---- by address ---- */
+
+typedef struct addresses {
+    int count;
+    unsigned char (*item)[1 + 16]; /* the family, and the address */
+} addresses;
+
+static void add_address(addresses *a, const struct sockaddr *from)
+{
+    unsigned char one[17] = {0};
+    if (!from || (from->sa_family != AF_INET && from->sa_family != AF_INET6))
+        return;
+    one[0] = (unsigned char)from->sa_family;
+    if (from->sa_family == AF_INET)
+        memcpy(one + 1, &((const struct sockaddr_in *)(const void *)from)->sin_addr, sizeof(struct in_addr));
+    else
+        memcpy(one + 1, &((const struct sockaddr_in6 *)(const void *)from)->sin6_addr, sizeof(struct in6_addr));
+    a->item = must_realloc(a->item, (unsigned long)(a->count + 1) * sizeof *a->item);
+    memcpy(a->item[a->count++], one, sizeof one);
+}
+
+/* This machine knows all of its own, whatever its name leads to. */
+static void add_own(addresses *a)
+{
+    struct ifaddrs *all = NULL;
+    if (getifaddrs(&all) != 0)
+        return;
+    for (struct ifaddrs *i = all; i; i = i->ifa_next)
+        add_address(a, i->ifa_addr);
+    freeifaddrs(all);
+}
+
+static addresses find_addresses(const char *name)
+{
+    addresses a = {0};
+    char own[256] = "";
+    struct addrinfo *all = NULL;
+    gethostname(own, sizeof own - 1);
+    if (strcmp(own, name) == 0)
+        add_own(&a);
+    if (getaddrinfo(name, NULL, &(struct addrinfo){.ai_socktype = SOCK_STREAM}, &all) != 0)
+        return a;
+    for (struct addrinfo *i = all; i; i = i->ai_next)
+        add_address(&a, i->ai_addr);
+    freeaddrinfo(all);
+    return a;
+}
+
+static bool share_address(const addresses *a, const addresses *b)
+{
+    for (int i = 0; i < a->count; i++)
+        for (int k = 0; k < b->count; k++)
+            if (memcmp(a->item[i], b->item[k], sizeof a->item[i]) == 0)
+                return true;
+    return false;
+}
+
+hosts_entry *hosts_find_address(const hosts *h, const char *name)
+{
+    addresses wanted = find_addresses(name);
+    hosts_entry *found = NULL;
+    for (int i = 0; wanted.count > 0 && i < h->count && !found; i++) {
+        addresses one = find_addresses(h->entry[i].name);
+        if (share_address(&one, &wanted))
+            found = &h->entry[i];
+        free(one.item);
+    }
+    free(wanted.item);
+    return found;
 }
 
 status hosts_write(const hosts *h, const char *path, int ranks)

@@ -6,18 +6,35 @@
 
 #include "memory/log.h"
 
-static const char SIZE_KEY[] = "parallel.data=";
+static const char SIZE_KEY[] = "parallel.data=", RESUME_KEY[] = "checkpoint.resume=";
+
+/* Is this word the configuration of a job, as in `phalanx train CONFIG.yaml`? Several jobs are parts of one under mpirun. */
+static bool is_configuration(const supervise_command *k, int word)
+{
+    return word >= 2 && (strcmp(k->words[word - 1], "train") == 0 || strcmp(k->words[word - 1], "server") == 0) &&
+           strstr(k->words[word - 2], "phalanx");
+}
+
+static bool is_open(const char *word)
+{
+    return strstr(word, "{ranks}") || strstr(word, "{hosts}");
+}
 
 status supervise_command_open(supervise_command *out, int count, char *const *words)
 {
     *out = (supervise_command){.words = words, .count = count};
-    for (int i = 1; i + 1 < count; i++) {
-        bool job = strcmp(words[i], "train") == 0 || strcmp(words[i], "server") == 0;
-        if (!job || !strstr(words[i - 1], "phalanx"))
-            continue;
-        out->job = words[i];
-        out->config = i + 1;
-    }
+    for (int i = 2; i < count; i++)
+        if (is_configuration(out, i)) {
+            out->job = words[i - 1];
+            out->config = i;
+        }
+    for (int i = out->config; out->config && i < count; i++)
+        if (is_open(words[i]))
+            return status_fail(
+                STATUS_USAGE,
+                "%s: {ranks} and {hosts} are the launcher's; the configuration and its keys are the same "
+                "at every start",
+                words[i]);
     return out->config
                ? STATUS_OK
                : status_fail(STATUS_USAGE, "the command must hold `phalanx train CONFIG.yaml`, or `phalanx server "
@@ -28,7 +45,7 @@ status supervise_command_open(supervise_command *out, int count, char *const *wo
 bool supervise_command_sized(const supervise_command *k)
 {
     for (int i = 0; i < k->count; i++)
-        if (strstr(k->words[i], "{ranks}") || strstr(k->words[i], "{hosts}"))
+        if (is_open(k->words[i]))
             return true;
     return false;
 }
@@ -45,20 +62,32 @@ static char *replace(char *word, const char *name, const char *value)
     return word;
 }
 
-char **supervise_command_expand(const supervise_command *k, int ranks, const char *hosts, int data)
+/* An override that this start replaces. */
+static bool is_replaced(const supervise_command *k, int word, const supervise_start *start)
 {
-    char number[16], **words = must_calloc((unsigned long)k->count + 2, sizeof *words);
+    const char *text = k->words[word];
+    return word > k->config && ((start->data > 0 && strncmp(text, SIZE_KEY, sizeof SIZE_KEY - 1) == 0) ||
+                                (start->resume && strncmp(text, RESUME_KEY, sizeof RESUME_KEY - 1) == 0));
+}
+
+char **supervise_command_expand(const supervise_command *k, const supervise_start *start)
+{
+    char number[16], **words = must_calloc(2 * (unsigned long)k->count + 3, sizeof *words);
     int count = 0;
-    snprintf(number, sizeof number, "%d", ranks);
+    snprintf(number, sizeof number, "%d", start->ranks);
     for (int i = 0; i < k->count; i++) {
-        if (data > 0 && i > k->config && strncmp(k->words[i], SIZE_KEY, sizeof SIZE_KEY - 1) == 0)
+        if (is_replaced(k, i, start))
             continue;
         words[count] = replace(must_strdup(k->words[i]), "{ranks}", number);
-        words[count] = replace(words[count], "{hosts}", hosts);
+        words[count] = replace(words[count], "{hosts}", start->hosts);
         count++;
+        if (is_configuration(k, i))
+            words[count++] = must_format("--start-id=%s", start->id);
     }
-    if (data > 0)
-        words[count] = must_format("%s%d", SIZE_KEY, data);
+    if (start->data > 0)
+        words[count++] = must_format("%s%d", SIZE_KEY, start->data);
+    if (start->resume)
+        words[count] = must_format("%s%s", RESUME_KEY, start->resume);
     return words;
 }
 

@@ -44,7 +44,7 @@ static void read_incidents(const uint8_t *data, size_t size)
     file("metrics.jsonl", data, metrics);
     file("incidents.jsonl", data + metrics, size - metrics);
     causes memory = {0};
-    cause c = causes_read(folder, 0);
+    cause c = causes_read(folder, 0, "");
     int64_t progress = causes_progress(folder);
     for (int i = 0; i < 3; i++)
         MUST(causes_weigh(&memory, &c, progress).wait >= 0, "less than no time");
@@ -112,7 +112,7 @@ static void read_run(const uint8_t *data, size_t size)
     file("metrics.jsonl", data, size);
     file("incidents.jsonl", data, size);
     file("summary.json", data, size);
-    (void)report_ending(folder, 0);
+    (void)report_ending(folder, "0123");
     if (report_run_read(&page, folder, 50) != STATUS_OK)
         refused();
     else
@@ -131,7 +131,10 @@ static void read_sharded(const uint8_t *data, size_t size)
 
 static void read_lock(const uint8_t *data, size_t size)
 {
-    lock_retire(file("lock", data, size));
+    const char *path = file("lock", data, size);
+    lock_sight seen = {0};
+    (void)lock_watch(&seen, path, 1);
+    lock_retire(path, seen.id);
 }
 
 static void remove_folder(void)

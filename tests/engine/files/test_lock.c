@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -108,14 +109,16 @@ static void another_machine_s_lock_is_believed_while_it_beats(void **state)
     lock_release(l);
     free(foreign(path, 1));
     struct timespec old[2] = {{time(NULL) - 3600, 0}, {time(NULL) - 3600, 0}};
-    assert_int_equal(utimensat(AT_FDCWD, path, old, 0), 0);
+    assert_int_equal(utimensat(AT_FDCWD, path, old, 0), 0); /* a clock that has been set ahead makes every file old */
     began = clock_seconds();
     assert_int_equal(lock_take(&l, path, "dddd", LEASE), STATUS_OK);
-    assert_true(clock_seconds() - began < LEASE / 2); /* an hour without a beat is long enough */
+    assert_true(clock_seconds() - began >= LEASE * 0.9);
     lock_release(l);
     char *ended = must_format("%s.ended", path);
-    free(foreign(path, 5)); /* whoever started that run knows that it has ended */
-    lock_retire(path);
+    free(foreign(path, 5));    /* whoever started that run knows that it has ended */
+    lock_retire(path, "bbbb"); /* not that one */
+    assert_false(atomic_exists(ended));
+    lock_retire(path, "cccc");
     assert_true(atomic_exists(ended));
     began = clock_seconds();
     assert_int_equal(lock_take(&l, path, "dddd", LEASE), STATUS_OK);
@@ -179,15 +182,70 @@ static void a_holder_beats_and_notices_what_happens_to_its_lock(void **state)
     free(path);
 }
 
+/* This program's clock of the day, for all that is linked with it, may be set back. */
+static long set_back;
+int clock_gettime(clockid_t clock, struct timespec *out)
+{
+    int code = (int)syscall(SYS_clock_gettime, clock, out);
+    out->tv_sec += clock == CLOCK_REALTIME ? set_back : 0;
+    return code;
+}
+
+/* What waits until a moment of that clock, as it was an hour ahead, waits for an hour. */
+static void a_clock_that_is_set_back_does_not_stop_the_beat(void **state)
+{
+    char *path = workfolder_path(*state, "back");
+    lock *l = NULL;
+    lock_sight seen = {0};
+    assert_int_equal(lock_take(&l, path, "abcd", LEASE), STATUS_OK);
+    set_back = 3600;
+    nap(LEASE / 2); /* what was waited for before */
+    assert_true(lock_watch(&seen, path, LEASE) && seen.here && seen.pid == getpid());
+    long long before = seen.beat;
+    nap(LEASE);
+    assert_true(lock_watch(&seen, path, LEASE));
+    set_back = 0;
+    assert_true(seen.beat >= before + 3);
+    lock_release(l);
+    free(path);
+}
+
+/* Who only looks: a process that is dead holds nothing, another machine's holder nothing when it has not beaten for a lease. */
+static void who_watches_a_lock_knows_whether_its_holder_lives(void **state)
+{
+    char *path = workfolder_path(*state, "seen");
+    lock_sight seen = {0}, far = {0};
+    assert_false(lock_watch(&seen, path, LEASE));
+    pid_t pid = holder(path, "aaaa");
+    assert_true(lock_watch(&seen, path, LEASE) && seen.here);
+    assert_string_equal(seen.id, "aaaa");
+    assert_int_equal(seen.pid, pid);
+    end(pid);
+    assert_false(lock_watch(&seen, path, LEASE));
+    free(foreign(path, 1));
+    assert_true(lock_watch(&far, path, LEASE));
+    nap(LEASE * 0.7);
+    free(foreign(path, 2));
+    assert_true(lock_watch(&far, path, LEASE) && !far.here);
+    nap(LEASE * 0.7);
+    assert_true(lock_watch(&far, path, LEASE)); /* a lease since it has beaten, not since it was seen */
+    nap(LEASE * 0.5);
+    assert_false(lock_watch(&far, path, LEASE));
+    unlink(path);
+    free(path);
+}
+
 /* Twelve processes at once, each of which finds the lock of a dead one: exactly one has it. */
 static void of_many_that_find_a_stale_lock_one_gets_it(void **state)
 {
     enum { ROUNDS = 10, MANY = 12 };
     char *path = workfolder_path(*state, "many");
     for (int round = 0; round < ROUNDS; round++) {
-        int taken = 0;
+        int taken = 0, tried[2], all[2]; /* pipes: a byte of each that has tried; closed when all have */
         pid_t pids[MANY];
+        char byte;
         end(holder(path, "ffff"));
+        assert_true(pipe(tried) == 0 && pipe(all) == 0);
         for (int i = 0; i < MANY; i++) {
             pids[i] = fork();
             if (pids[i] == 0) {
@@ -195,10 +253,15 @@ static void of_many_that_find_a_stale_lock_one_gets_it(void **state)
                 char id[8];
                 snprintf(id, sizeof id, "%04x", i);
                 bool mine = lock_take(&l, path, id, LEASE) == STATUS_OK;
-                nap(0.3); /* nobody has let it go before all have tried */
+                close(all[1]);
+                if (write(tried[1], "x", 1) != 1 || read(all[0], &byte, 1) != 0) /* nobody lets it go before */
+                    _exit(100);
                 _exit(mine && lock_confirm(l));
             }
         }
+        for (int i = 0; i < MANY; i++)
+            assert_int_equal(read(tried[0], &byte, 1), 1);
+        close(all[1]);
         for (int i = 0; i < MANY; i++) {
             int how;
             assert_int_equal(waitpid(pids[i], &how, 0), pids[i]);
@@ -206,6 +269,9 @@ static void of_many_that_find_a_stale_lock_one_gets_it(void **state)
             taken += WEXITSTATUS(how);
         }
         assert_int_equal(taken, 1);
+        close(all[0]);
+        close(tried[0]);
+        close(tried[1]);
     }
     free(path);
 }
@@ -217,6 +283,8 @@ int main(void)
         cmocka_unit_test(another_machine_s_lock_is_believed_while_it_beats),
         cmocka_unit_test(what_was_moved_aside_and_left_is_removed),
         cmocka_unit_test(a_holder_beats_and_notices_what_happens_to_its_lock),
+        cmocka_unit_test(a_clock_that_is_set_back_does_not_stop_the_beat),
+        cmocka_unit_test(who_watches_a_lock_knows_whether_its_holder_lives),
         cmocka_unit_test(of_many_that_find_a_stale_lock_one_gets_it),
     };
     return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);

@@ -24,7 +24,8 @@ static cause trouble(incident_verdict verdict, int rank, int64_t step)
 static void what_says_most_counts(void **state)
 {
     const char *folder = *state;
-    const incident before = {.verdict = INCIDENT_DATA, .rank = 9, .ranks = 4, .words = "of a job before", .ends = true};
+    const incident before = {
+        .verdict = INCIDENT_DATA, .rank = 9, .ranks = 4, .run = "a1", .words = "of a job before", .ends = true};
     const incident dead = {.verdict = INCIDENT_DEAD,
                            .rank = 2,
                            .ranks = 4,
@@ -32,6 +33,7 @@ static void what_says_most_counts(void **state)
                            .phase = DURING_SAVE,
                            .step = 40,
                            .quiet = 2,
+                           .run = "b2",
                            .words = "rank 2 is gone",
                            .ends = true};
     incident storage = dead, warning = dead;
@@ -41,22 +43,65 @@ static void what_says_most_counts(void **state)
     warning.verdict = INCIDENT_DATA;
     warning.ends = false;
     assert_int_equal(causes_position(folder), 0);
-    assert_false(causes_read(folder, 0).known);
+    assert_false(causes_read(folder, 0, "b2").known);
     assert_int_equal(incidents_append(folder, &before), STATUS_OK);
     int64_t position = causes_position(folder);
     assert_true(position > 0);
-    assert_false(causes_read(folder, position).known);
+    assert_false(causes_read(folder, position, "b2").known);
     assert_int_equal(incidents_append(folder, &warning), STATUS_OK);
-    assert_false(causes_read(folder, position).known); /* nothing has ended with it */
+    assert_false(causes_read(folder, position, "b2").known); /* nothing has ended with it */
     assert_int_equal(incidents_append(folder, &dead), STATUS_OK);
-    cause c = causes_read(folder, position);
-    assert_true(c.known && c.verdict == INCIDENT_DEAD && c.rank == 2 && c.step == 40 && c.time > 1e9);
+    cause c = causes_read(folder, position, "b2");
+    assert_true(c.known && c.verdict == INCIDENT_DEAD && c.rank == 2 && c.step == 40);
     assert_string_equal(c.host, "node\"7");
     assert_int_equal(incidents_append(folder, &storage), STATUS_OK);
     assert_int_equal(incidents_append(folder, &dead), STATUS_OK);
-    c = causes_read(folder, position);
+    c = causes_read(folder, position, "b2");
     assert_true(c.verdict == INCIDENT_STORAGE && c.rank == 3);
-    assert_string_equal(c.words, "its storage \\ does not answer\n");
+    assert_string_equal(c.words, "its storage \\ does not answer?"); /* for a terminal */
+}
+
+/* Whoever is refused in a folder, or was there before, writes into it, too. */
+static void incidents_of_other_starts_say_nothing(void **state)
+{
+    const char *folder = *state;
+    incident what = {.verdict = INCIDENT_REFUSED, .run = "c3", .words = "another run is at work here", .ends = true};
+    int64_t position = causes_position(folder);
+    assert_int_equal(incidents_append(folder, &what), STATUS_OK);
+    what.run = NULL; /* one that does not say whose it is */
+    assert_int_equal(incidents_append(folder, &what), STATUS_OK);
+    assert_false(causes_read(folder, position, "d4").known);
+    what.run = "d4";
+    what.words = "\033[2J\302\233H\177\303\251";
+    assert_int_equal(incidents_append(folder, &what), STATUS_OK);
+    cause c = causes_read(folder, position, "d4");
+    assert_true(c.known);
+    assert_string_equal(c.words, "?[2J??H?\303\251"); /* nothing that a terminal obeys, but letters */
+}
+
+static void who_has_begun_and_saved_is_known_by_its_id(void **state)
+{
+    static const char events[] = "{\"event\": \"started\", \"run\": \"aa\", \"step\": 0}\n";
+    char *checkpoints = workfolder_path(*state, "checkpoints"), *latest = workfolder_path(*state, "checkpoints/latest");
+    static const char manifest[] = "{\"format\": \"phalanx checkpoint\", \"run\": \"aa\"}\n";
+    char *path = workfolder_path(*state, "events.jsonl");
+    assert_false(causes_began(*state, "aa") || causes_saved(*state, "aa"));
+    workfolder_write(path, events, sizeof events - 1);
+    assert_true(causes_began(*state, "aa"));
+    assert_false(causes_began(*state, "a"));
+    free(path);
+    mkdir(checkpoints, 0755);
+    workfolder_write(latest, "step-00000120", 13);
+    free(latest);
+    free(checkpoints);
+    char *folder = workfolder_path(*state, "checkpoints/step-00000120");
+    path = must_format("%s/manifest.json", folder);
+    mkdir(folder, 0755);
+    workfolder_write(path, manifest, sizeof manifest - 1);
+    assert_true(causes_saved(*state, "aa"));
+    assert_false(causes_saved(*state, "ab"));
+    free(path);
+    free(folder);
 }
 
 static void progress_is_the_last_step_of_the_metrics(void **state)
@@ -91,7 +136,7 @@ static void progress_is_the_last_step_of_the_metrics(void **state)
 static int restarts(causes *k, cause why, int64_t progress, int64_t each)
 {
     for (int n = 0; n < 50; n++, progress += each) {
-        causes_advice a = causes_weigh(k, &why, progress);
+        causes_advice a = causes_weigh(k, &why, true, progress);
         if (a.give_up)
             return n;
         why.step += each;
@@ -110,6 +155,12 @@ static void trouble_that_comes_again_is_given_up(void **state)
     assert_int_equal(restarts(&k, trouble(INCIDENT_DEAD, 3, 8), 7, 0), 2);
     k = (causes){0}; /* each time further: as often as it takes */
     assert_int_equal(restarts(&k, trouble(INCIDENT_DEAD, 3, 8), 7, 5), 50);
+    k = (causes){0}; /* no rank begins, although somebody else's metrics grow */
+    int starts = 0;
+    cause none = {.rank = -1, .step = -1};
+    for (causes_advice a = {0}; !a.give_up && starts < 50; starts++)
+        a = causes_weigh(&k, &none, false, starts);
+    assert_int_equal(starts, 8);
     k = (causes){0}; /* nobody says why, and nothing moves */
     assert_int_equal(restarts(&k, (cause){.rank = -1, .step = -1}, 0, 0), 7);
 }
@@ -120,10 +171,10 @@ static void different_troubles_are_no_repetition(void **state)
     causes k = {0};
     for (int i = 0; i < 7; i++) {
         cause why = trouble(i % 2 ? INCIDENT_DEAD : INCIDENT_FROZEN, i % 3, 8);
-        assert_null(causes_weigh(&k, &why, 0).give_up);
+        assert_null(causes_weigh(&k, &why, true, 0).give_up);
     }
     cause why = trouble(INCIDENT_DEAD, 0, 8);
-    assert_non_null(causes_weigh(&k, &why, 0).give_up); /* but eight starts without a step are */
+    assert_non_null(causes_weigh(&k, &why, true, 0).give_up); /* but eight starts without a step are */
 }
 
 static void waits_grow_and_begin_anew_with_progress(void **state)
@@ -133,16 +184,19 @@ static void waits_grow_and_begin_anew_with_progress(void **state)
     const double expected[] = {0, 1, 2, 4, 8, 16};
     for (int i = 0; i < 6; i++) {
         cause why = trouble(INCIDENT_DEAD, i, 8);
-        assert_true(causes_weigh(&k, &why, 7).wait == expected[i]);
+        assert_true(causes_weigh(&k, &why, true, 7).wait == expected[i]);
     }
     cause why = trouble(INCIDENT_DEAD, 0, 9);
-    assert_true(causes_weigh(&k, &why, 8).wait == 0);
+    assert_true(causes_weigh(&k, &why, true, 8).wait == 0);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(what_says_most_counts, workfolder_setup, workfolder_teardown),
+        cmocka_unit_test_setup_teardown(incidents_of_other_starts_say_nothing, workfolder_setup, workfolder_teardown),
+        cmocka_unit_test_setup_teardown(who_has_begun_and_saved_is_known_by_its_id, workfolder_setup,
+                                        workfolder_teardown),
         cmocka_unit_test_setup_teardown(progress_is_the_last_step_of_the_metrics, workfolder_setup,
                                         workfolder_teardown),
         cmocka_unit_test(trouble_that_comes_again_is_given_up),

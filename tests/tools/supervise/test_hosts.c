@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #include "memory/log.h"
@@ -54,6 +55,27 @@ static void hosts_are_left_out_and_spares_taken(void **state)
     hosts_free(&h);
 }
 
+static void hosts_are_named_by_addresses_too(void **state)
+{
+    hosts h;
+    char own[256] = "";
+    assert_int_equal(gethostname(own, sizeof own - 1), 0);
+    assert_int_equal(read_text(&h, state, "a slots = 4\nfe80::1 slots= 2\n[fe80::2]:3\n192.0.2.7:5\n127.0.0.1\n"),
+                     STATUS_OK);
+    assert_int_equal(h.count, 5);
+    assert_int_equal(hosts_slots(&h), 15);
+    char *text = written(&h, state, 14);
+    assert_string_equal(text, "a slots=4\nfe80::1 slots=2\nfe80::2 slots=3\n192.0.2.7 slots=5\n");
+    free(text);
+    assert_null(hosts_find(&h, "localhost"));
+    assert_ptr_equal(hosts_find_address(&h, "localhost"), &h.entry[4]);
+    assert_ptr_equal(hosts_find_address(&h, own), &h.entry[4]); /* whatever its name leads to elsewhere */
+    assert_ptr_equal(hosts_find_address(&h, "192.0.2.7"), &h.entry[3]);
+    assert_null(hosts_find_address(&h, "192.0.2.8"));
+    assert_null(hosts_find_address(&h, ""));
+    hosts_free(&h);
+}
+
 static void wrong_host_files_are_refused_with_their_line(void **state)
 {
     static const struct {
@@ -64,6 +86,10 @@ static void wrong_host_files_are_refused_with_their_line(void **state)
         {"a slots=0\n", "hosts:1: expected NAME slots=N"},
         {"a\na slots=2\n", "hosts:2: a is named twice"},
         {"a:-3\n", "hosts:1"},
+        {"a\nb slots = 2000000000\n", "hosts:2: expected NAME slots=N, N from 1 to 65536"},
+        {"a slots=4x\n", "hosts:1"},
+        {"a slots=\n", "hosts:1"},
+        {"a slots=99999999999999999999\n", "hosts:1"},
     };
     hosts h;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -101,20 +127,32 @@ static void words_are_filled_in(void **state)
 {
     (void)state;
     char line[] = "mpirun|-np|{ranks}|--hostfile|{hosts}|-x|N={ranks}:{ranks}|build/phalanx|train|demo.yaml|"
-                  "parallel.data=8|run.folder=x";
+                  "parallel.data=8|run.folder=x|checkpoint.resume=never";
+    char parts[] = "mpirun|-np|1|phalanx|train|a.yaml|:|-np|1|phalanx|train|a.yaml";
+    char folder[] = "mpirun|-np|{ranks}|phalanx|train|a.yaml|run.folder=q{ranks}";
     char fixed[] = "phalanx|train|a.yaml", none[] = "sh|-c|phalanx train a.yaml", bare[] = "phalanx|train";
     char *words[WORDS];
     supervise_command k;
     assert_int_equal(open_line(&k, line, words), STATUS_OK);
     assert_int_equal(k.config, 9);
     assert_true(supervise_command_sized(&k));
-    char *text = joined(supervise_command_expand(&k, 12, "/r/hosts", 3));
-    assert_string_equal(text, "mpirun -np 12 --hostfile /r/hosts -x N=12:12 build/phalanx train demo.yaml run.folder=x "
-                              "parallel.data=3");
+    supervise_start how = {.id = "abc", .ranks = 12, .hosts = "/r/hosts", .data = 3};
+    char *text = joined(supervise_command_expand(&k, &how));
+    assert_string_equal(text, "mpirun -np 12 --hostfile /r/hosts -x N=12:12 build/phalanx train demo.yaml "
+                              "--start-id=abc run.folder=x checkpoint.resume=never parallel.data=3");
     free(text);
-    text = joined(supervise_command_expand(&k, 12, "/r/hosts", 0));
-    assert_non_null(strstr(text, "demo.yaml parallel.data=8 run.folder=x"));
+    how.data = 0;
+    how.resume = "auto";
+    text = joined(supervise_command_expand(&k, &how));
+    assert_non_null(strstr(text, "demo.yaml --start-id=abc parallel.data=8 run.folder=x checkpoint.resume=auto"));
     free(text);
+    assert_int_equal(open_line(&k, parts, words), STATUS_OK); /* every part of one job is of the same start */
+    text = joined(supervise_command_expand(&k, &how));
+    assert_string_equal(text, "mpirun -np 1 phalanx train a.yaml --start-id=abc : -np 1 phalanx train a.yaml "
+                              "--start-id=abc checkpoint.resume=auto");
+    free(text);
+    assert_int_equal(open_line(&k, folder, words), STATUS_USAGE);
+    workfolder_message_has("run.folder=q{ranks}: {ranks} and {hosts} are the launcher's");
     assert_int_equal(open_line(&k, fixed, words), STATUS_OK);
     assert_false(supervise_command_sized(&k));
     assert_int_equal(open_line(&k, none, words), STATUS_USAGE);
@@ -125,6 +163,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hosts_are_left_out_and_spares_taken),
+        cmocka_unit_test(hosts_are_named_by_addresses_too),
         cmocka_unit_test(wrong_host_files_are_refused_with_their_line),
         cmocka_unit_test(words_are_filled_in),
     };

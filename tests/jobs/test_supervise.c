@@ -239,8 +239,8 @@ static void a_state_that_is_good_is_saved_before_the_job_ends(void **state)
                    "checkpoint.every=0 checkpoint.asynchronous=false",
                    program, spy, program, top, run, prefix);
     char *latest = must_format("%s/checkpoints/latest", run);
-    if (r.status != 1 || !strstr(r.err, "is good, and is saved") || access(latest, F_OK) != 0)
-        fail_msg("status %d after %.1f s: %s%s", r.status, r.seconds, r.out, r.err);
+    if (r.status != 1 || !strstr(r.out, "is good, and is saved") || access(latest, F_OK) != 0)
+        fail_msg("status %d after %.1f s: %s%s", r.status, r.seconds, r.err, r.out);
     char *text = (char *)workfolder_read(latest, &bytes);
     assert_int_equal(strncmp(text, "step-00000007", 13), 0); /* twelve samples a step: the eighth has sample 90 */
     free(text);

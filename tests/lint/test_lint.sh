@@ -59,6 +59,10 @@ else
     verdict no the_sources_pass
 fi
 
+refuses the_clock_of_the_day_decides_nothing engine/files/lock.c \
+    'static void lint_sample(struct timespec *t) { clock_gettime(CLOCK_REALTIME, t); }' 'CLOCK_REALTIME'
+refuses nobody_waits_by_the_clock_of_the_day engine/state/saver.c \
+    'static void lint_sample(void) { pthread_cond_timedwait(0, 0, 0); }' 'cond_timedwait'
 refuses an_include_upward memory/pool.c '#include "engine/train/train.h"' "memory/ may not include engine/"
 refuses an_include_upward_between_sub_rooms engine/files/crc32c.c '#include "engine/config/config.h"' \
     "engine/files/ may not include engine/config/"

@@ -24,20 +24,30 @@ typedef struct parameter_piece {
     int64_t row, column; /* where the rectangle starts in the rank's part */
 } parameter_piece;
 
+enum { PARAMETER_COPIES = 3 };
+
+/* Who else holds some of a parameter: the ranks along an axis, rows (of a vector: elements) from `from` on. The first of them
+ * counts and writes these (engine/compile/model/duty.h). */
+typedef struct parameter_copies {
+    axis along;
+    int64_t from;
+} parameter_copies;
+
 typedef struct parameter {
     const char *name; /* "layer 3/attention/qkv" */
     int64_t rows, columns;
     bool vector;      /* shape [columns], one row */
     bool of_block;    /* a layer's, not of the model's ends */
     placements place; /* of the weight */
-    unsigned sums;    /* slots (kernels/axis.h) along which its gradient is a sum over the ranks */
+    /* The axis whose ranks hold the same part and see other tokens: its gradient is a sum along it, its rows may be divided over it. */
+    axis replicas;
+    parameter_copies copies[PARAMETER_COPIES];
+    int copy_count;
+    unsigned sums; /* slots (kernels/axis.h) along which its gradient is a sum over the ranks */
     bool decay;
     parameter_init init;
     float deviation; /* of INIT_NORMAL */
     int chunk;       /* of this stage */
-    /* Rows from here on are copies, held by every rank of AXIS_KV (key/value heads fewer than ranks); -1: none. */
-    int64_t copied_from;
-    bool tied; /* the head's copy of the embedding: counted and stored with the embedding */
     /* Number of the parameter of this rank whose weight it is, with a gradient of its own that is added to the other's; -1: none.
      * So sums over micro-batches are the same whether the two are on one stage or apart. */
     int shares;
@@ -48,10 +58,40 @@ typedef struct parameter {
     int number;
 } parameter;
 
-/* Do rows [first, first + rows) (of a vector: elements) hold copies of key/value heads? */
-static inline bool parameter_has_copies(const parameter *p, int64_t first, int64_t rows)
+/* Rows; of a vector, elements. */
+static inline int64_t parameter_rows(const parameter *p)
 {
-    return p->copied_from >= 0 && rows > 0 && first + rows > p->copied_from;
+    return p->vector ? p->columns : p->rows;
+}
+
+/* Do two ranks hold as much of a parameter, and of its copies? */
+static inline bool parameter_same_sizes(const parameter *p, const parameter *q)
+{
+    bool same = p->rows == q->rows && p->columns == q->columns && p->copy_count == q->copy_count;
+    for (int i = 0; same && i < p->copy_count; i++)
+        same = p->copies[i].along == q->copies[i].along && p->copies[i].from == q->copies[i].from;
+    return same;
+}
+
+/* The first row that other ranks along the axis hold, too; as many as there are, if they hold none. */
+static inline int64_t parameter_copied_from(const parameter *p, axis along)
+{
+    for (int i = 0; i < p->copy_count; i++)
+        if (p->copies[i].along == along)
+            return p->copies[i].from;
+    return parameter_rows(p);
+}
+
+/* `place` of rows [first, first + rows) of its gradient alone: they are no sum over copies of other rows. */
+static inline placements parameter_place_rows(const parameter *p, placements place, int64_t first, int64_t rows)
+{
+    for (int i = 0; i < p->copy_count; i++)
+        for (int slot = 0; slot < AXIS_SLOTS; slot++) {
+            bool others = p->copies[i].from > 0 && (rows == 0 || first + rows <= p->copies[i].from);
+            if (others && axis_slots(p->copies[i].along) >> slot & 1)
+                place.along[slot] = place_replicate();
+        }
+    return place;
 }
 
 /* The placement of a gradient as products make it, of all rows: a share of the sum along every axis that it is a sum over. */

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "kernels/op_make.h"
+#include "kernels/replicas.h"
 #include "memory/log.h"
 
 recorder_grid recorder_alone(void)
@@ -165,14 +166,6 @@ op *recorder_record(recorder *r, const char *name, const op *like, unsigned outp
 
 /* ---- parameters ---------------------------------------------------------------------------------------------- */
 
-static op_attributes data_axis(const recorder *r, const storage *s)
-{
-    op_attributes at = recorder_along(&r->grid, AXIS_GRADIENT);
-    at.rows = s->of->vector ? s->of->columns : s->of->rows;
-    at.owner = s->owner;
-    return at;
-}
-
 tensor *recorder_weight(recorder *r, const parameter *p)
 {
     MUST(p->number < r->parameters, "%s: parameter %d of %d", p->name, p->number, r->parameters);
@@ -185,7 +178,7 @@ tensor *recorder_weight(recorder *r, const parameter *p)
         return r->whole[p->number];
     if (known->gathered)
         return known->gathered;
-    op gather = {.kind = OP_all_gather, .in = {s->shard}, .at = data_axis(r, s)};
+    const op gather = replicas_gather(&r->grid, s, s->shard);
     known->gathered = recorder_record(r, "gather weight", &gather, 1, NULL)->out[0];
     return known->gathered;
 }
@@ -223,10 +216,8 @@ void recorder_gradient_done(recorder *r, const tensor *w, bool weight_phase)
     if (weight_phase && r->split && r->phase == PHASE_BACKWARD)
         r->phase = PHASE_WEIGHT;
     tensor *sum = known->partial;
-    if (r->grid.group[AXIS_GRADIENT].ranks > 1) {
-        op scatter = {.kind = OP_reduce_scatter, .in = {sum}, .at = data_axis(r, s)};
-        sum = recorder_record(r, "reduce gradient", &scatter, 1, NULL)->out[0];
-    }
+    const op scatter = replicas_sum(&r->grid, s, s->of->replicas, sum);
+    sum = recorder_record(r, "reduce gradient", &scatter, 1, NULL)->out[0];
     if (s->own_rows > 0) {
         op add = {.kind = OP_accumulate, .in = {sum}, .out = {s->own_gradient}};
         add.at.accumulate = known->written ? OP_ADDS : OP_WRITES_FIRST;

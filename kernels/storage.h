@@ -1,9 +1,10 @@
 /* The storage of a parameter on this rank: the tensors that have bytes for as long as it trains, and the rows that it owns.
  *
- * The data axis may divide a parameter's rows: the rank *owns* rows [own_first, own_first + own_rows), updates them and
- * keeps their optimizer state. The other rows of a weight are up to date once a step has gathered them (engine/compile/step/update.c). Where a setting makes two tensors one (fp32: own_weight and master), they are the same or
- * views of the same bytes. Made by engine/compile/model/storage.c, const afterwards: any number of recordings and programs may
- * read it at a time. Tensors belong to whoever made the storage.
+ * The replicas of a parameter (kernels/parameter.h) may divide its rows: the rank *owns* rows [own_first, own_first + own_rows),
+ * updates them and keeps their optimizer state. Who does what else with which rows: engine/compile/model/duty.h. Where a setting
+ * makes two tensors one (fp32: own_weight and master), they are the same or views of the same bytes. Made by
+ * engine/compile/model/storage.c, const afterwards: any number of recordings and programs may read it at a time. Tensors belong
+ * to whoever made the storage.
  */
 #ifndef PHALANX_KERNELS_STORAGE_H
 #define PHALANX_KERNELS_STORAGE_H
@@ -14,9 +15,10 @@ enum { STORAGE_STATES = 3 };
 
 typedef struct storage {
     const parameter *of;
-    int owner; /* the data rank that owns all of it, or -1: rows are divided */
+    bool divided; /* each replica owns other rows; else each owns and updates all */
+    int owner;    /* the replica that owns all of it, or -1: rows are divided by shard_rows() */
     int64_t own_first, own_rows;
-    bool shard_weight;   /* ZeRO 3: only the owned rows of the weight have bytes */
+    bool shard_weight;   /* only the owned rows of the weight have bytes */
     bool shard_gradient; /* so of the gradient: it is reduced each micro-batch */
     tensor *weight;      /* what the products read: all rows, T; only a description where shard_weight */
     tensor *shard;       /* the owned rows of the weight where shard_weight, else NULL */
@@ -26,9 +28,19 @@ typedef struct storage {
     tensor *master;                /* fp32, owned rows; in fp32 own_weight itself */
     tensor *state[STORAGE_STATES]; /* the optimizer's, owned rows: of AdamW the first and second moment */
     int states;
-    /* fp32, what compressing left for the next step: of this rank's gradient, all rows; of the sum (ZeRO 0), those that it adds up.
-     * NULL: nothing is compressed, or it has no rows. */
+    /* Where gradients are exchanged in compressed form: the rows whose sum this rank makes (where rows are divided, those that it
+     * owns), and the replica that makes all of it, or -1. */
+    int sum_owner;
+    int64_t sum_first, sum_rows;
+    /* fp32, what compressing left for the next step: of this rank's gradient, all rows; of the sum, where it is compressed too because
+     * all replicas get all of it, the rows above. NULL: nothing is compressed, or it has no rows. */
     tensor *feedback, *feedback_sum;
 } storage;
+
+/* Does a step begin with gathering the whole weight, out of the rows that the replicas have updated? */
+static inline bool storage_is_gathered(const storage *s)
+{
+    return s->divided && !s->shard_weight;
+}
 
 #endif

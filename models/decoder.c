@@ -135,6 +135,20 @@ static placement placement_of(const builder *b, parts_divided divided)
     return b->tensor == 1 ? place_replicate() : places[divided];
 }
 
+/* Rows from `from` on are on the other ranks along an axis, too. */
+static void add_copies(parameter *p, axis along, int64_t from)
+{
+    MUST(p->copy_count < PARAMETER_COPIES, "%s: too many copies", p->name);
+    p->copies[p->copy_count++] = (parameter_copies){along, from};
+}
+
+/* And its gradient is the sum of theirs. */
+static void add_summed_copies(parameter *p, axis along, int64_t from)
+{
+    add_copies(p, along, from);
+    p->sums |= axis_slots(along);
+}
+
 /* A parameter without its pieces, like the weight that begins it. */
 static parameter *new_parameter(builder *b, const parts_row *row, const char *label)
 {
@@ -144,8 +158,11 @@ static parameter *new_parameter(builder *b, const parts_row *row, const char *la
     p->vector = row->columns == PARTS_SIZE_VECTOR;
     p->of_block = b->layer >= 0;
     p->place = place_along(AXIS_COORDINATE_TENSOR, placement_of(b, row->divided));
-    for (int i = 0; i < AXIS_COORDINATES; i++) {
-        if (b->layout->grid.divided >> i & 1)
+    if (b->tensor > 1 && (row->divided == PARTS_STREAM || row->divided == PARTS_SHARED))
+        add_copies(p, AXIS_TENSOR, 0);
+    p->replicas = AXIS_GRADIENT;
+    for (int i = 0; i < AXIS_SLOTS; i++) {
+        if (b->layout->grid.group[p->replicas].slots >> i & 1)
             p->place.along[i] = place_shared();
         p->sums |= (unsigned)(p->place.along[i].kind == PLACE_SHARED) << i;
     }
@@ -154,7 +171,6 @@ static parameter *new_parameter(builder *b, const parts_row *row, const char *la
     p->deviation = row->initial == PARTS_RESIDUAL ? DEVIATION / sqrtf(2.0f * (float)b->d->shape.layers) : DEVIATION;
     p->chunk = b->chunk;
     p->number = b->number++;
-    p->copied_from = -1;
     p->shares = -1;
     append_parameter(b, p);
     return p;
@@ -194,10 +210,8 @@ static void stack_weight(const builder *b, parameter *p, parts_slot slot)
     }
     if (row->rows == PARTS_SIZE_VOCABULARY && b->layout->grid.group[AXIS_VOCABULARY].ranks > 1)
         p->place.along[AXIS_COORDINATE_PIPELINE] = place_shard(0);
-    if (rows.copied && p->copied_from < 0) {
-        p->copied_from = at;
-        p->sums |= axis_slots(AXIS_KV);
-    }
+    if (rows.copied && !(p->sums & axis_slots(AXIS_KV)))
+        add_summed_copies(p, AXIS_KV, at);
     p->rows = p->vector ? 1 : at + rows.width;
     p->columns = p->vector ? at + rows.width : columns.width;
 }
@@ -278,7 +292,7 @@ static embedding_layer build_embedding(builder *b)
 {
     parameter *table = build_table(b, SLOT_EMBEDDING, parts_row_of(SLOT_EMBEDDING)->label);
     if (b->d->shape.tied_embeddings && b->layout->grid.ends_apart)
-        table->sums |= axis_slots(AXIS_TIE);
+        add_summed_copies(table, AXIS_TIE, 0);
     return (embedding_layer){.table = table, .first = vocabulary_part(b).first};
 }
 
@@ -296,11 +310,10 @@ static void build_head(builder *b, loss_layer *l, const parameter *embedding)
         return;
     }
     parameter *head = build_table(b, tied ? SLOT_EMBEDDING : SLOT_HEAD, parts_row_of(SLOT_HEAD)->label);
-    head->tied = tied;
     if (tied && embedding)
         head->shares = embedding->number;
     else if (tied)
-        head->sums |= axis_slots(AXIS_TIE);
+        add_summed_copies(head, AXIS_TIE, 0);
     l->head = head;
 }
 

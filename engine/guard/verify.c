@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/compile/model/duty.h"
 #include "engine/compile/step/repeat.h"
 #include "memory/bits.h"
 #include "memory/clock.h"
@@ -12,11 +13,10 @@
 /* A tensor whose bytes outlive the step. */
 typedef struct rest {
     const tensor *t;
-    const char *what; /* "weight" */
-    int first, last;  /* ops of a step: before `first` it is checked, after `last` it is summed */
-    bool weight;
-    int number;  /* the parameter's */
-    int64_t sum; /* its address in the arena */
+    const char *what;        /* "weight" */
+    int first, last;         /* ops of a step: before `first` it is checked, after `last` it is summed */
+    const storage *compared; /* of a weight that replicas have, too; else NULL */
+    int64_t sum;             /* its address in the arena */
 } rest;
 
 /* A sum and its working memory, or a note. */
@@ -49,7 +49,7 @@ struct verify {
 /* ---- what is at rest ---------------------------------------------------------------------------------------------- */
 
 /* Not of what passes through windows of the arena and rests in host memory. */
-static void add_rest(verify *v, const storage *s, const tensor *t, const char *what, bool weight)
+static void add_rest(verify *v, const tensor *t, const char *what, const storage *compared)
 {
     if (!t || t->address < 0 || t->address >= TENSOR_HOST || tensor_bytes(t) == 0)
         return;
@@ -57,44 +57,39 @@ static void add_rest(verify *v, const storage *s, const tensor *t, const char *w
                                 .what = what,
                                 .first = v->list->count,
                                 .last = -1,
-                                .weight = weight,
-                                .number = s->of->number,
+                                .compared = compared,
                                 .sum = v->compiled->sums + (1 + v->count) * SUM_BYTES};
     v->count++;
 }
 
-/* Does a step begin with gathering the rows of this weight that others own? */
-static bool is_gathered(const verify *v, const storage *s)
+/* Does this rank compare a parameter's weight with its replicas'? */
+static const storage *compared(const compiled *c, const storage *s)
 {
-    const compile_options *o = &v->compiled->options;
-    return o->zero > 0 && !s->shard_weight && grid_group_size(&o->grid, AXIS_GRADIENT) > 1;
+    return duty_of(&c->around, s, DUTY_COMPARE).rows > 0 ? s : NULL;
 }
 
 /* A tensor rests from the last op of a step that writes it to the first of the next. Of a weight that each step gathers these are the
- * own rows; and all rows, once more, from the gather to the update of the same step: data ranks have the same of these. */
+ * own rows; and all rows, once more, from the gather to the update of the same step: replicas have the same of these. */
 static void list_rests(verify *v)
 {
     const compiled *c = v->compiled;
     v->rests = must_calloc((unsigned long)c->model.parameter_count * REPEAT_RESTS, sizeof *v->rests);
     for (int i = 0; i < c->model.parameter_count; i++) {
         const storage *s = &c->storage[c->model.parameters[i]->number];
-        if (s->of->shares < 0)
-            add_rest(v, s, is_gathered(v, s) || s->shard_weight ? s->own_weight : s->weight, "weight",
-                     !is_gathered(v, s));
+        if (duty_of(&c->around, s, DUTY_UPDATE).rows > 0)
+            add_rest(v, s->own_weight, "weight", storage_is_gathered(s) ? NULL : compared(c, s));
         if (s->master != s->own_weight)
-            add_rest(v, s, s->master, "master weight", false);
+            add_rest(v, s->master, "master weight", NULL);
         for (int k = 0; k < s->states; k++)
-            add_rest(v, s, s->state[k], "optimizer's state", false);
-        if (s->feedback)
-            add_rest(v, s, s->feedback, "feedback", false);
-        if (s->feedback_sum)
-            add_rest(v, s, s->feedback_sum, "feedback of the sum", false);
+            add_rest(v, s->state[k], "optimizer's state", NULL);
+        add_rest(v, s->feedback, "feedback", NULL);
+        add_rest(v, s->feedback_sum, "feedback of the sum", NULL);
     }
     v->apart = v->count;
     for (int i = 0; i < c->model.parameter_count; i++) {
         const storage *s = &c->storage[c->model.parameters[i]->number];
-        if (is_gathered(v, s) && s->of->shares < 0)
-            add_rest(v, s, s->weight, "weight", true);
+        if (storage_is_gathered(s) && compared(c, s))
+            add_rest(v, s->weight, "weight", s);
     }
 }
 
@@ -410,9 +405,12 @@ verify_finding verify_find(verify *v)
             check(v, &v->rests[i]);
     uint64_t *sums = borrow_sums(v);
     for (int i = 0; i < v->count; i++)
-        if (v->rests[i].weight) /* replicas may have another order */
-            f.weights += bits_mix(sums[(v->rests[i].sum - v->compiled->sums) / (int64_t)sizeof *sums],
-                                  (uint64_t)v->rests[i].number);
+        if (v->rests[i].compared) { /* replicas may have another order */
+            const parameter *p = v->rests[i].compared->of;
+            f.weights[p->replicas] +=
+                bits_mix(sums[(v->rests[i].sum - v->compiled->sums) / (int64_t)sizeof *sums], (uint64_t)p->number);
+            f.compared |= 1u << p->replicas;
+        }
     f.bad = sums[0] != 0;
     if (f.bad)
         say(f.words, sizeof f.words, v, sums);

@@ -25,8 +25,9 @@ void verify_step(verify *v, int64_t step);
 
 typedef struct verify_finding {
     bool bad;
-    char words[256];  /* of the first */
-    uint64_t weights; /* a sum of all weights, as they were when last written */
+    char words[256];              /* of the first */
+    unsigned compared;            /* axes, bit by bit, along which replicas have the same weights */
+    uint64_t weights[AXIS_COUNT]; /* of each of them, a sum of those weights as they were when last written */
     double
         seconds; /* that all this has taken so far; on a device, reading what was summed and copied, at its bandwidth */
 } verify_finding;

@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/compile/model/compressed.h"
+#include "engine/compile/model/duty.h"
+#include "engine/compile/model/storage.h"
 #include "engine/state/normal.h"
 #include "kernels/philox.h"
 #include "memory/log.h"
@@ -47,13 +48,10 @@ static bool is_feedback(state_section section)
     return !strncmp(section, "feedback_", 9);
 }
 
-static held feedback_rows(const compiled *c, const storage *s, state_section section)
+static held feedback_rows(const storage *s, state_section section)
 {
-    int64_t first, rows;
-    int owner;
-    compressed_share(&first, &rows, &owner, &c->options, s->of, grid_index(&c->options.grid, AXIS_GRADIENT));
     if (is(section, STATE_FEEDBACK_SUM))
-        return s->feedback_sum ? (held){s->feedback_sum, first, rows} : (held){0};
+        return s->feedback_sum ? (held){s->feedback_sum, s->sum_first, s->sum_rows} : (held){0};
     return s->feedback ? (held){s->feedback, 0, s->of->rows} : (held){0};
 }
 
@@ -63,7 +61,7 @@ static held section_rows(const compiled *c, const storage *s, state_section sect
     if (s->of->shares >= 0) /* its bytes are another's */
         return (held){0};
     if (is_feedback(section))
-        return feedback_rows(c, s, section);
+        return feedback_rows(s, section);
     if (is(section, STATE_MODEL))
         return s->shard_weight ? (held){s->shard, s->own_first, s->own_rows} : (held){s->weight, 0, s->of->rows};
     const tensor *t = is(section, STATE_MASTER) ? s->master : is(section, STATE_GRADIENT) ? s->own_gradient : NULL;
@@ -73,35 +71,22 @@ static held section_rows(const compiled *c, const storage *s, state_section sect
     return t ? (held){t, s->own_first, s->own_rows} : (held){0};
 }
 
-/* Of the rows [*first, *first + *rows), those that this rank writes: each element of the model is written once, of feedback all
- * that it has. */
-static void written_rows(const compiled *c, const storage *s, int64_t *first, int64_t *rows, bool feedback)
+/* Rows of a parameter; of a vector, elements. */
+static duty_rows rows_of(const parameter *p, int64_t first, int64_t rows)
 {
-    const parameter *p = s->of;
-    const grid *g = &c->options.grid;
-    placement place = p->place.along[AXIS_COORDINATE_TENSOR];
-    bool copy = place.kind == PLACE_REPLICATE || place.kind == PLACE_SHARED;
-    bool another = c->options.zero == 0 && grid_index(g, AXIS_GRADIENT) > 0 && !feedback;
-    if (p->tied || (copy && g->at[GRID_TENSOR] > 0) || another) {
-        *rows = 0;
-        return;
-    }
-    if (feedback)
-        return;
-    int64_t end = *first + *rows;
-    if (p->copied_from >= 0 && grid_index(g, AXIS_KV) > 0 && !p->vector && p->copied_from < end)
-        end = p->copied_from;
-    int64_t from = s->own_first > *first ? s->own_first : *first;
-    int64_t own_end = s->own_first + s->own_rows;
-    if (own_end < end)
-        end = own_end;
-    *first = from;
-    *rows = end > from ? end - from : 0;
+    return p->vector ? (duty_rows){0, rows * p->columns} : (duty_rows){first, rows};
 }
 
-/* The rectangle where piece `q` and rows [first, first + rows) of parameter `p` meet; false if nowhere. */
-static bool meet(checkpoint_piece *out, const parameter *p, const parameter_piece *q, held h, int64_t first,
-                 int64_t rows, char *arena)
+/* Of what a tensor holds, what this rank writes: each element of the model is written once, of a rank's feedback all that no other
+ * rank has a copy of. */
+static duty_rows written_rows(const compiled *c, const storage *s, duty_rows among, bool feedback)
+{
+    return duty_meet(among, duty_of(&c->around, s, feedback ? DUTY_ADD : DUTY_WRITE));
+}
+
+/* The rectangle where piece `q` and rows `among` of parameter `p` meet; false if nowhere. A piece of a vector is among them or not. */
+static bool meet(checkpoint_piece *out, const parameter *p, const parameter_piece *q, held h, duty_rows among,
+                 char *arena)
 {
     dtype type = (dtype)h.t->type;
     char *at = arena + h.t->address + q->column * dtype_bytes(type);
@@ -114,17 +99,16 @@ static bool meet(checkpoint_piece *out, const parameter *p, const parameter_piec
     }
     if (p->vector) {
         out->at.stride[0] = 1;
-        return rows > 0;
+        return q->column >= among.first && q->column < among.first + among.rows;
     }
     int out_dim = q->transposed ? 1 : 0, in_dim = 1 - out_dim;
-    int64_t begin = q->row > first ? q->row : first;
-    int64_t end = q->row + q->size[out_dim] < first + rows ? q->row + q->size[out_dim] : first + rows;
-    r->part.start[out_dim] += begin - q->row;
-    r->part.size[out_dim] = end - begin;
+    duty_rows met = duty_meet((duty_rows){q->row, q->size[out_dim]}, among);
+    r->part.start[out_dim] += met.first - q->row;
+    r->part.size[out_dim] = met.rows;
     out->at.stride[out_dim] = p->columns;
     out->at.stride[in_dim] = 1;
-    out->at.data = at + (begin - h.first) * p->columns * dtype_bytes(type);
-    return begin < end && q->size[in_dim] > 0;
+    out->at.data = at + (met.first - h.first) * p->columns * dtype_bytes(type);
+    return met.rows > 0 && q->size[in_dim] > 0;
 }
 
 /* ---- where they lie -------------------------------------------------------------------------------------------- */
@@ -153,20 +137,16 @@ checkpoint_piece *state_pieces(int *count, const compiled *c, executor *e, state
         const parameter *p = c->model.parameters[i];
         const storage *s = &c->storage[p->number];
         held h = section_rows(c, s, section);
-        int64_t first = h.first, rows = h.rows;
         if (!h.t)
             continue;
+        duty_rows among = rows_of(p, h.first, h.rows);
         if (writing)
-            written_rows(c, s, &first, &rows, is_feedback(section));
-        int owner;
+            among = written_rows(c, s, among, is_feedback(section));
         if (is(section, OWN_FEEDBACK))
-            compressed_share(&first, &rows, &owner, &c->options, p, grid_index(&c->options.grid, AXIS_GRADIENT));
+            among = rows_of(p, s->sum_first, s->sum_rows);
         for (int k = 0; k < p->piece_count; k++) {
-            bool copied = p->vector && writing && p->copied_from >= 0 && p->pieces[k].column >= p->copied_from;
-            if (copied && grid_index(&c->options.grid, AXIS_KV) > 0)
-                continue;
             checkpoint_piece *at = &pieces[*count];
-            if (!meet(at, p, &p->pieces[k], h, first, rows, executor_context(e)->arena))
+            if (!meet(at, p, &p->pieces[k], h, among, executor_context(e)->arena))
                 continue;
             at->section = section;
             at->source = (checkpoint_source){borrow, give_back, e};
@@ -259,7 +239,7 @@ static const parameter_piece *find_piece(const parameter **of, const decoder *mo
 {
     for (int i = 0; i < model->parameter_count; i++) {
         const parameter *p = model->parameters[i];
-        for (int k = 0; k < p->piece_count && !p->tied; k++)
+        for (int k = 0; k < p->piece_count && p->shares < 0; k++)
             if (!strcmp(p->pieces[k].name, name)) {
                 *of = p;
                 return &p->pieces[k];
@@ -421,7 +401,7 @@ static status load_feedback(const compiled *c, executor *e, checkpoint *file)
     if (!c->feedback_section || saved == 0)
         return STATUS_OK;
     bool sums = has_section(file, STATE_FEEDBACK_SUM);
-    if (saved == grid_group_size(&c->options.grid, AXIS_GRADIENT) && sums == (c->options.zero == 0)) {
+    if (saved == c->feedback_ranks && sums == !storage_divides(&c->options)) {
         from_checkpoint own = {file, c->feedback_section}, sum = {file, STATE_FEEDBACK_SUM};
         TRY(load_section(c, e, c->feedback_section, read_checkpoint, &own));
         return load_section(c, e, STATE_FEEDBACK_SUM, read_checkpoint, &sum);

@@ -11,10 +11,10 @@
 enum { MOST_TIMES = 3 };
 
 typedef struct share {
-    uint64_t weights;
+    uint64_t weights[AXIS_COUNT]; /* of those that replicas along an axis have, too */
+    int replica[AXIS_COUNT];      /* the first of them, or -1 */
     comm_sums messages;
     double seconds;
-    int replica; /* the first rank that holds the same weights, or -1 */
     bool bad;
 } share;
 
@@ -37,11 +37,11 @@ status training_open_verify(training *t)
     return STATUS_OK;
 }
 
-/* Ranks along the gradient's axis hold the same weights, unless each has a shard of them. */
-static int replica_of(const training *t)
+static void note_replicas(share *out, const training *t, const verify_finding *mine)
 {
-    bool copies = t->config->parallel.zero < 3 && grid_group_size(&t->grid, AXIS_GRADIENT) > 1;
-    return copies ? grid_member(&t->grid, AXIS_GRADIENT, 0) : -1;
+    memcpy(out->weights, mine->weights, sizeof out->weights);
+    for (axis a = 0; a < AXIS_COUNT; a++)
+        out->replica[a] = mine->compared >> a & 1 ? grid_member(&t->compiled.options.grid, a, 0) : -1;
 }
 
 /* ---- who is it? ------------------------------------------------------------------------------------------------- */
@@ -87,20 +87,19 @@ static bool judge_messages(verdict *out, training *t, const share *all, int rank
     return sum.sent != sum.received;
 }
 
-static int count_like(const share *all, int ranks, int i, bool same)
+static int count_like(const share *all, int ranks, int i, axis a, bool same)
 {
     int count = 0;
-    for (int j = 0; j < ranks; j++)
-        count += j != i && all[j].replica == all[i].replica && (all[j].weights == all[i].weights) == same;
+    for (int j = 0; j < ranks && all[i].replica[a] >= 0; j++)
+        count += j != i && all[j].replica[a] == all[i].replica[a] && (all[j].weights[a] == all[i].weights[a]) == same;
     return count;
 }
 
-/* Most replicas are right. */
-static bool judge_replicas(verdict *out, const training *t, const share *all, int ranks)
+/* Most replicas along an axis are right. */
+static bool judge_along(verdict *out, const training *t, const share *all, int ranks, axis a)
 {
     for (int i = 0; i < ranks; i++) {
-        int like = all[i].replica < 0 ? 0 : count_like(all, ranks, i, true);
-        int unlike = all[i].replica < 0 ? 0 : count_like(all, ranks, i, false);
+        int like = count_like(all, ranks, i, a, true), unlike = count_like(all, ranks, i, a, false);
         if (unlike <= like) /* with as many on both sides the later one is asked, too */
             continue;
         out->rank = unlike > 1 ? i : -1;
@@ -117,6 +116,14 @@ static bool judge_replicas(verdict *out, const training *t, const share *all, in
         return true;
     }
     return false;
+}
+
+static bool judge_replicas(verdict *out, const training *t, const share *all, int ranks)
+{
+    bool bad = false;
+    for (axis a = 0; a < AXIS_COUNT && !bad; a++)
+        bad = judge_along(out, t, all, ranks, a);
+    return bad;
 }
 
 static bool judge(verdict *out, training *t, const share *all, const verify_finding *mine)
@@ -190,12 +197,9 @@ status training_verify(bool *undone, training *t)
         return STATUS_OK;
     watchdog_enter(t->watchdog, DURING_STEP, false, t->step, "verifying");
     verify_finding mine = verify_find(t->verify);
-    share here = {.weights = mine.weights,
-                  .messages = comm_sums_of(t->world),
-                  .seconds = mine.seconds,
-                  .replica = replica_of(t),
-                  .bad = mine.bad},
+    share here = {.messages = comm_sums_of(t->world), .seconds = mine.seconds, .bad = mine.bad},
           *all = must_alloc((unsigned long)ranks * sizeof *all);
+    note_replicas(&here, t, &mine);
     for (int i = 0; i < ranks; i++)
         t->pairs[i] = comm_sums_with(t->world, i);
     comm_all_gather_bytes(comm_world(t->world), all, &here, sizeof here);

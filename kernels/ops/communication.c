@@ -94,8 +94,8 @@ void infer_reduce_scatter(op *o)
     int64_t first, count;
     own_rows(&first, &count, o, x->shape[0]);
     infer_shape(o->out[0], (dtype)x->type, x->dims, count, x->shape[1], x->shape[2]);
-    if (x->parameter && !parameter_has_copies(x->parameter, first, count)) /* of the rows that are sums over copies */
-        o->out[0]->place.along[AXIS_SLOT_KV] = place_replicate();
+    if (x->parameter)
+        o->out[0]->place = parameter_place_rows(x->parameter, o->out[0]->place, first, count);
 }
 
 op_cost cost_reduce_scatter(const op *o)

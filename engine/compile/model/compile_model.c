@@ -159,7 +159,7 @@ bool compile_same_sizes(const compiled *a, const compiled *b)
         return false;
     for (int i = 0; i < a->model.parameter_count; i++) {
         const parameter *p = a->model.parameters[i], *q = b->model.parameters[i];
-        if (p->rows != q->rows || p->columns != q->columns || p->copied_from != q->copied_from)
+        if (!parameter_same_sizes(p, q))
             return false;
     }
     return true;
@@ -170,7 +170,8 @@ int compile_largest_owner(const compiled *c, int64_t *spread)
     int largest = 0, ranks = grid_group_size(&c->options.grid, AXIS_GRADIENT);
     int64_t most = -1, least = INT64_MAX;
     for (int i = 0; i < ranks; i++) {
-        int64_t bytes = storage_owned_bytes(c, i);
+        const grid of = grid_of(&c->options.grid, grid_member(&c->options.grid, AXIS_GRADIENT, i));
+        int64_t bytes = storage_owned_bytes(c, &of);
         if (bytes > most) {
             most = bytes;
             largest = i;

@@ -103,12 +103,13 @@ typedef struct compiled {
     pool pool;
     compile_options options;
     decoder model;
-    const int *owners;      /* by the parameter's number: the data rank that owns it whole, or -1 */
+    const int *owners;      /* by the parameter's number: the replica that owns it whole, or -1 */
     const storage *storage; /* likewise */
     recorder_grid around;
     compiled_inputs inputs;
     compiled_results results;
     const char *feedback_section; /* of checkpoints: what this rank's compressed gradients lacked; NULL: none are */
+    int feedback_ranks;           /* how many replicas have such a section */
     tensor **caches;              /* decoding: k and v of each layer, else NULL */
     int cache_count;
     int64_t batch_bytes;      /* of the ids, from the arena's beginning */

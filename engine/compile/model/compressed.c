@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "engine/compile/model/append.h"
+#include "kernels/replicas.h"
 #include "memory/log.h"
 
 /* A gradient on its way. */
@@ -26,21 +27,6 @@ struct compressed {
     keeping *kept;
     int count, kept_count;
 };
-
-bool compressed_wanted(const compile_options *o)
-{
-    return o->compress.kind != COMPRESS_NONE && grid_group_size(&o->grid, AXIS_GRADIENT) > 1 && o->train;
-}
-
-void compressed_share(int64_t *first, int64_t *rows, int *owner, const compile_options *o, const parameter *p, int me)
-{
-    int ranks = grid_group_size(&o->grid, AXIS_GRADIENT);
-    *owner = p->vector || p->rows < ranks ? p->number % ranks : -1;
-    *first = 0;
-    *rows = *owner == me ? p->rows : 0;
-    if (*owner < 0)
-        shard_rows(first, rows, p->rows, ranks, me);
-}
 
 compressed *compressed_make(compiled_program *out, const compiled *c, tensor **gradient)
 {
@@ -67,23 +53,22 @@ static tensor *append(compressed *q, const parameter *p, const char *what, const
     return append_op(q->out, PHASE_UPDATE, label, like, outputs, NULL)->out[which];
 }
 
-static bool gathers(const compressed *q)
+static const storage *storage_of(const compressed *q, const parameter *p)
 {
-    return q->c->options.zero == 0;
+    return &q->c->storage[p->number];
 }
 
-/* Along the axis of the sum: who owns what of a parameter, and how it is written. */
-static op_attributes attributes_of(const compressed *q, const parameter *p, int64_t *first, int64_t *rows)
+/* Does every rank get all of the sum, in messages of those that made it? */
+static bool gathers(const compressed *q, const parameter *p)
 {
-    const storage *s = &q->c->storage[p->number];
-    op_attributes at = recorder_along(&q->c->around, AXIS_GRADIENT);
-    *first = s->own_first;
-    *rows = s->own_rows;
-    at.owner = s->owner;
-    if (gathers(q))
-        compressed_share(first, rows, &at.owner, &q->c->options, p, at.group_rank);
-    if (p->vector)
-        *first = 0;
+    return !storage_of(q, p)->divided;
+}
+
+/* How a gradient is written: in parts for those that make its sum. */
+static op_attributes attributes_of(const compressed *q, const parameter *p)
+{
+    op_attributes at = recorder_along(&q->c->around, p->replicas);
+    at.owner = storage_of(q, p)->sum_owner;
     at.compress = (uint8_t)q->c->options.compress.kind;
     at.density = (float)q->c->options.compress.density;
     return at;
@@ -97,7 +82,7 @@ static tensor *room(compressed *q, const parameter *p, int64_t first, int64_t ro
     tensor *t = append_rows(q->out, c->storage[p->number].gradient, first, p->vector ? rows * p->columns : rows);
     t->place = before->place;
     for (int i = 0; i < AXIS_SLOTS; i++)
-        if (axis_slots(AXIS_GRADIENT) >> i & 1 && before->place.along[i].kind != PLACE_REPLICATE)
+        if (c->around.group[p->replicas].slots >> i & 1)
             t->place.along[i] = place;
     return t;
 }
@@ -121,42 +106,39 @@ static void decode(compressed *q, const parameter *p, tensor *messages, tensor *
     q->gradient[p->number] = into;
 }
 
-/* To the owners. */
+/* To those that make the sum. */
 static void send(compressed *q, travelling *t)
 {
-    int64_t first, rows;
-    op_attributes at = attributes_of(q, t->p, &first, &rows);
-    tensor *x = q->gradient[t->p->number];
-    tensor *message = encode(q, t->p, x, q->c->storage[t->p->number].feedback, &at, "compress gradient");
-    op exchange = {.kind = OP_all_to_all, .in = {message}, .at = at};
+    const storage *s = storage_of(q, t->p);
+    const op_attributes at = attributes_of(q, t->p);
+    tensor *message = encode(q, t->p, q->gradient[t->p->number], s->feedback, &at, "compress gradient");
+    const op exchange = replicas_exchange(&q->c->around, s, message);
     t->message = append(q, t->p, "exchange gradient", &exchange, 1, 0);
 }
 
-/* What they own of the sum; and without ZeRO to all. */
+/* The rows whose sum this rank makes, out of all messages; where all ranks get all of it, they are written again. */
 static void sum(compressed *q, travelling *t)
 {
-    int64_t first, rows;
-    op_attributes at = attributes_of(q, t->p, &first, &rows), one = at;
-    tensor *into = room(q, t->p, first, rows, at.owner >= 0 ? place_owned() : place_shard(0));
-    one.count = at.group_size;
-    one.rows = at.owner >= 0 || t->p->vector ? 0 : t->p->rows;
+    const storage *s = storage_of(q, t->p);
+    op_attributes one = attributes_of(q, t->p);
+    tensor *into =
+        room(q, t->p, t->p->vector ? 0 : s->sum_first, s->sum_rows, s->sum_owner >= 0 ? place_owned() : place_shard(0));
+    one.count = one.group_size;
+    one.rows = s->sum_owner >= 0 || t->p->vector ? 0 : t->p->rows;
     decode(q, t->p, t->message, into, &one);
-    if (!gathers(q))
+    if (!gathers(q, t->p))
         return;
     tensor *message = t->message; /* of no bytes, where another rank owns all */
     one.count = 0;
-    if (rows > 0)
-        message = encode(q, t->p, into, q->c->storage[t->p->number].feedback_sum, &one, "compress sum");
-    op gather = {.kind = OP_all_gather, .in = {message}, .at = at};
-    gather.at.rows = at.owner >= 0 ? 1 : 0;
-    gather.at.replicate = 1;
+    if (s->sum_rows > 0)
+        message = encode(q, t->p, into, s->feedback_sum, &one, "compress sum");
+    const op gather = replicas_gather_sums(&q->c->around, s, message);
     t->message = append(q, t->p, "gather sum", &gather, 1, 0);
 }
 
 static void spread(compressed *q, travelling *t)
 {
-    int64_t first, rows;
-    op_attributes at = attributes_of(q, t->p, &first, &rows);
+    op_attributes at = attributes_of(q, t->p);
     at.count = 1;
     decode(q, t->p, t->message, room(q, t->p, 0, t->p->rows, place_replicate()), &at);
 }
@@ -165,7 +147,7 @@ static void (*const steps[])(compressed *q, travelling *t) = {send, sum, spread}
 
 static bool advance(compressed *q, travelling *t)
 {
-    if (t->steps == (gathers(q) ? 3 : 2))
+    if (t->steps == (gathers(q, t->p) ? 3 : 2))
         return false;
     steps[t->steps++](q, t);
     return true;

@@ -13,11 +13,6 @@
 
 typedef struct compressed compressed;
 
-/* Are gradients exchanged in compressed form? Not where nobody else has a share of their sums. */
-bool compressed_wanted(const compile_options *o);
-/* What this rank owns of the sum of a parameter's gradients; *owner: the rank that owns all, or -1. With ZeRO it is the storage's. */
-void compressed_share(int64_t *first, int64_t *rows, int *owner, const compile_options *o, const parameter *p, int me);
-
 /* `gradient`: by number, each parameter's value so far; the sums take their places there. */
 compressed *compressed_make(compiled_program *out, const compiled *c, tensor **gradient);
 void compressed_free(compressed *q);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "engine/compile/model/append.h"
+#include "engine/compile/model/duty.h"
 #include "engine/compile/model/optimizer.h"
 #include "memory/log.h"
 
@@ -61,9 +62,9 @@ static int64_t rows_at_a_time(const compiled *c, const storage *s)
 
 static void divide(offload *o, const storage *s)
 {
-    int64_t most = rows_at_a_time(o->c, s), rows;
-    for (int64_t first = 0; first < s->own_rows; first += rows) {
-        rows = first + most < s->own_rows ? most : s->own_rows - first;
+    const int64_t all = duty_of(&o->c->around, s, DUTY_UPDATE).rows, most = all > 0 ? rows_at_a_time(o->c, s) : 0;
+    for (int64_t first = 0, rows; first < all; first += rows) {
+        rows = first + most < all ? most : all - first;
         if (o->pieces)
             o->pieces[o->count] = (piece){.s = s, .first = first, .rows = rows};
         o->count++;
@@ -76,7 +77,7 @@ static void divide_all(offload *o)
     for (int i = 0; i < o->c->model.parameter_count; i++) {
         const parameter *p = o->c->model.parameters[i];
         const storage *s = &o->c->storage[p->number];
-        if (offload_takes(&o->c->options, p) && p->shares < 0)
+        if (offload_takes(&o->c->options, p))
             divide(o, s);
     }
 }

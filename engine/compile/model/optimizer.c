@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/compile/model/append.h"
+#include "engine/compile/model/duty.h"
 #include "kernels/muon.h"
 #include "kernels/rounding.h"
 
@@ -186,9 +187,10 @@ static tensor *gram(const orthogonalisation *u, const matrix *m)
 {
     const parameter *p = u->of->s->of;
     bool rows = takes_rows(u, m);
-    op_attributes at = recorder_along(&u->of->c->around, AXIS_TENSOR), kv = recorder_along(&u->of->c->around, AXIS_KV);
+    op_attributes at = recorder_along(&u->of->c->around, AXIS_TENSOR);
     placement place = at.group_size > 1 ? place_partial() : place_replicate();
-    bool copy = p->copied_from >= 0 && m->first >= p->copied_from && kv.group_rank > 0;
+    const duty_rows added = duty_of(&u->of->c->around, u->of->s, DUTY_ADD);
+    bool copy = m->first >= added.first + added.rows;
     tensor *part;
     if (rows && !copy && m->rows > 0) {
         part = make(u, &(op){.kind = OP_linear, .in = {m->x, m->x}}, 1)->out[0];

@@ -3,7 +3,6 @@
 
 #include <stdlib.h>
 
-#include "engine/compile/model/compressed.h"
 #include "engine/compile/model/offload.h"
 #include "engine/compile/model/optimizer.h"
 #include "kernels/exact_sum.h"
@@ -29,19 +28,90 @@ static tensor *new_view(compiled *c, tensor *whole, const parameter *p, int64_t 
     return v;
 }
 
+/* ---- what ZeRO divides (1910.02054) ------------------------------------------------------------------------------ */
+
+bool storage_shares(int level, tensor_class class)
+{
+    static const int from[CLASS_COUNT] = {[CLASS_OPTIMIZER] = 1, [CLASS_GRADIENT] = 2, [CLASS_WEIGHT] = 3};
+    return from[class] > 0 && level >= from[class];
+}
+
+static int replicas_of(const compiled *c, const parameter *p)
+{
+    return c->around.group[p->replicas].ranks;
+}
+
+static bool shares(const compiled *c, const parameter *p, tensor_class class)
+{
+    return replicas_of(c, p) > 1 && storage_shares(c->options.zero, class);
+}
+
+/* An expert's replicas are some of those of AXIS_GRADIENT and the tensor ranks: experts follow the dense model's choice. */
+static bool may_share(const compile_options *o, tensor_class class)
+{
+    return grid_group_size(&o->grid, AXIS_GRADIENT) > 1 && storage_shares(o->zero, class);
+}
+
+bool storage_divides(const compile_options *o)
+{
+    return may_share(o, CLASS_OPTIMIZER);
+}
+
+bool storage_may_reduce_each(const compile_options *o)
+{
+    return may_share(o, CLASS_GRADIENT);
+}
+
+bool storage_may_gather_each(const compile_options *o)
+{
+    return may_share(o, CLASS_WEIGHT);
+}
+
+int storage_level(const compile_options *o)
+{
+    return o->zero;
+}
+
+static bool shards_gradient(const compiled *c, const parameter *p)
+{
+    return shares(c, p, CLASS_GRADIENT) && c->options.reduce_each;
+}
+
 /* ---- who owns what --------------------------------------------------------------------------------------------- */
 
-/* What the rank at `me` of those whose gradients sum owns of a parameter. */
-static void divide(int64_t *first, int64_t *rows, const compiled *c, const parameter *p, int me)
+typedef struct share {
+    int owner; /* the replica that has all rows, or -1 */
+    int64_t first, rows;
+} share;
+
+static share give(const parameter *p, int owner, int me, int ranks)
 {
-    const compile_options *o = &c->options;
-    int data = grid_group_size(&o->grid, AXIS_GRADIENT), owner = c->owners[p->number];
-    *first = 0;
-    *rows = p->rows;
-    if (owner >= 0)
-        *rows = owner == me ? p->rows : 0;
-    else if (data > 1 && o->zero > 0)
-        shard_rows(first, rows, p->rows, data, me);
+    share s = {.owner = owner, .rows = owner == me ? p->rows : 0};
+    if (owner < 0)
+        shard_rows(&s.first, &s.rows, p->rows, ranks, me);
+    return s;
+}
+
+/* What replica `me` owns of a parameter. */
+static share divide(const compiled *c, const parameter *p, int me)
+{
+    if (!shares(c, p, CLASS_OPTIMIZER))
+        return (share){.owner = -1, .rows = p->rows};
+    return give(p, c->owners[p->number], me, replicas_of(c, p));
+}
+
+static bool compresses(const compiled *c, const parameter *p)
+{
+    return c->options.compress.kind != COMPRESS_NONE && c->options.train && p->shares < 0 && replicas_of(c, p) > 1;
+}
+
+/* The rows of a compressed gradient whose sum replica `me` makes. */
+static share divide_sum(const compiled *c, const parameter *p, int me)
+{
+    int ranks = replicas_of(c, p);
+    if (shares(c, p, CLASS_OPTIMIZER))
+        return divide(c, p, me);
+    return give(p, p->vector || p->rows < ranks ? p->number % ranks : -1, me, ranks);
 }
 
 /* Larger first, then in the model's order. */
@@ -52,20 +122,22 @@ static int compare_sizes(const void *a, const void *b)
     return x != y ? (x < y) - (x > y) : ((*p)->number > (*q)->number) - ((*p)->number < (*q)->number);
 }
 
-/* Parameters that are updated whole belong to the rank that has least of them so far: the same on every tensor rank, whose
- * parts have the same sizes. */
-static void deal_out(int *owners, const compiled *c, int data)
+/* Parameters along one axis that are updated whole belong to the replica that has least of them so far: the same on every tensor
+ * rank, whose parts have the same sizes. */
+static void deal_out(int *owners, const compiled *c, axis along)
 {
     const parameter **whole = must_alloc((unsigned long)(c->model.parameter_count + 1) * sizeof *whole);
-    int64_t *load = must_calloc((unsigned long)data, sizeof *load);
-    int count = 0;
-    for (int i = 0; i < c->model.parameter_count; i++)
-        if (optimizer_whole(&c->options, c->model.parameters[i]))
-            whole[count++] = c->model.parameters[i];
+    int ranks = c->around.group[along].ranks, count = 0;
+    int64_t *load = must_calloc((unsigned long)ranks + 1, sizeof *load);
+    for (int i = 0; i < c->model.parameter_count; i++) {
+        const parameter *p = c->model.parameters[i];
+        if (p->replicas == along && shares(c, p, CLASS_OPTIMIZER) && optimizer_whole(&c->options, p))
+            whole[count++] = p;
+    }
     qsort(whole, (size_t)count, sizeof *whole, compare_sizes);
     for (int i = 0; i < count; i++) {
         int least = 0;
-        for (int k = 1; k < data; k++)
+        for (int k = 1; k < ranks; k++)
             least = load[k] < load[least] ? k : least;
         owners[whole[i]->number] = least;
         load[least] += whole[i]->rows * whole[i]->columns;
@@ -77,32 +149,18 @@ static void deal_out(int *owners, const compiled *c, int data)
 /* Small parameters belong to one rank each; rows of the others are divided, unless the optimizer takes them whole. */
 static const int *choose_owners(compiled *c)
 {
-    int data = grid_group_size(&c->options.grid, AXIS_GRADIENT);
     int *owners = pool_alloc(&c->pool, (size_t)(c->model.numbers + 1) * sizeof *owners);
     for (int i = 0; i < c->model.numbers; i++)
         owners[i] = -1;
-    if (data == 1 || c->options.zero == 0)
-        return owners;
-    for (int i = 0; i < c->model.parameter_count; i++)
-        if (c->model.parameters[i]->vector)
-            owners[c->model.parameters[i]->number] = c->model.parameters[i]->number % data;
-    deal_out(owners, c, data);
+    for (int i = 0; i < c->model.parameter_count; i++) {
+        const parameter *p = c->model.parameters[i];
+        if (p->vector && shares(c, p, CLASS_OPTIMIZER))
+            owners[p->number] = p->number % replicas_of(c, p);
+    }
+    for (axis a = 0; a < AXIS_COUNT; a++)
+        if (axis_rows[a].gradients == AXIS_SUMS_REPLICAS)
+            deal_out(owners, c, a);
     return owners;
-}
-
-static int zero_of(const compile_options *o)
-{
-    return grid_group_size(&o->grid, AXIS_GRADIENT) > 1 ? o->zero : 0;
-}
-
-static bool shards_weight(const compile_options *o)
-{
-    return zero_of(o) == 3;
-}
-
-static bool shards_gradient(const compile_options *o)
-{
-    return zero_of(o) >= 2 && o->reduce_each;
 }
 
 static int64_t aligned(int64_t bytes)
@@ -110,33 +168,32 @@ static int64_t aligned(int64_t bytes)
     return (bytes + COMPILE_ALIGNMENT - 1) / COMPILE_ALIGNMENT * COMPILE_ALIGNMENT;
 }
 
-int64_t storage_owned_bytes(const compiled *c, int gradient_rank)
+/* Of one parameter, on the rank at `of`. */
+static int64_t owned_bytes(const compiled *c, const parameter *p, const grid *of)
+{
+    const compile_options *o = &c->options;
+    int me = grid_index(of, p->replicas);
+    int64_t elements = divide(c, p, me).rows * p->columns, bytes = 0;
+    if (shards_gradient(c, p))
+        bytes += aligned(elements * dtype_bytes(DTYPE_FP32));
+    if (p->shares >= 0)
+        return bytes;
+    if (!offload_takes(o, p)) {
+        bytes += optimizer_states(optimizer_of(o, p)) * aligned(elements * dtype_bytes(optimizer_state_type(o)));
+        bytes += aligned(elements * (optimizer_has_master(o) ? dtype_bytes(DTYPE_FP32) : 0));
+    }
+    if (shares(c, p, CLASS_WEIGHT))
+        bytes += aligned(elements * dtype_bytes(o->compute));
+    if (compresses(c, p) && !shares(c, p, CLASS_OPTIMIZER))
+        bytes += aligned(divide_sum(c, p, me).rows * p->columns * dtype_bytes(DTYPE_FP32));
+    return bytes;
+}
+
+int64_t storage_owned_bytes(const compiled *c, const grid *of)
 {
     int64_t bytes = 0;
-    int state_bytes = dtype_bytes(optimizer_state_type(&c->options));
-    int master_bytes = optimizer_has_master(&c->options) ? dtype_bytes(DTYPE_FP32) : 0;
-    for (int i = 0; i < c->model.parameter_count; i++) {
-        const parameter *p = c->model.parameters[i];
-        int64_t first, rows;
-        divide(&first, &rows, c, p, gradient_rank);
-        if (p->shares >= 0) {
-            bytes += shards_gradient(&c->options) ? aligned(rows * p->columns * 4) : 0;
-            continue;
-        }
-        if (!offload_takes(&c->options, p)) {
-            bytes += optimizer_states(optimizer_of(&c->options, p)) * aligned(rows * p->columns * state_bytes);
-            bytes += aligned(rows * p->columns * master_bytes);
-        }
-        if (shards_gradient(&c->options))
-            bytes += aligned(rows * p->columns * 4);
-        if (shards_weight(&c->options))
-            bytes += aligned(rows * p->columns * dtype_bytes(c->options.compute));
-        if (compressed_wanted(&c->options) && c->options.zero == 0) {
-            int owner;
-            compressed_share(&first, &rows, &owner, &c->options, p, gradient_rank);
-            bytes += aligned(rows * p->columns * 4);
-        }
-    }
+    for (int i = 0; i < c->model.parameter_count; i++)
+        bytes += owned_bytes(c, c->model.parameters[i], of);
     return bytes;
 }
 
@@ -151,13 +208,18 @@ int64_t storage_feedback_bytes(const compiled *c)
     return bytes;
 }
 
-/* As `whole`, but of the rows that the ranks whose gradients sum divide, only those that this rank owns. */
-static placements place_own(const compiled *c, placements whole, int owner)
+/* As `whole`, but of the rows that the replicas divide, only those that this rank has. */
+static placements place_divided(const compiled *c, const parameter *p, placements whole, int owner)
 {
-    for (int i = 0; i < AXIS_COORDINATES && zero_of(&c->options) > 0; i++)
-        if (c->around.divided >> i & 1)
+    for (int i = 0; i < AXIS_SLOTS; i++)
+        if (c->around.group[p->replicas].slots >> i & 1)
             whole.along[i] = owner >= 0 ? place_owned() : place_shard(0);
     return whole;
+}
+
+static placements place_own(const compiled *c, const storage *s)
+{
+    return s->divided ? place_divided(c, s->of, s->of->place, s->owner) : s->of->place;
 }
 
 /* Of the gradient tensor, as products leave it. */
@@ -166,17 +228,16 @@ static placements place_gradient(const compiled *c, const storage *s)
     placements place = parameter_gradient_place(s->of);
     if (!s->shard_gradient)
         return place;
-    if (!parameter_has_copies(s->of, s->of->vector ? 0 : s->own_first, s->gradient->shape[0]))
-        place.along[AXIS_SLOT_KV] = place_replicate();
-    return place_own(c, place, s->owner);
+    place = parameter_place_rows(s->of, place, s->of->vector ? 0 : s->own_first, s->gradient->shape[0]);
+    return place_divided(c, s->of, place, s->owner);
 }
 
-/* As the gradient's, where it is a share of nothing but the sum over the data ranks. */
-static placements place_feedback(const storage *s)
+/* As the gradient's, where it is a share of nothing but the sum over the replicas. */
+static placements place_feedback(const compiled *c, const storage *s)
 {
     placements place = parameter_gradient_place(s->of);
     for (int i = 0; i < AXIS_SLOTS; i++)
-        if (!(axis_slots(AXIS_GRADIENT) >> i & 1) && place.along[i].kind == PLACE_PARTIAL)
+        if (!(c->around.group[s->of->replicas].slots >> i & 1) && place.along[i].kind == PLACE_PARTIAL)
             place.along[i] = place_replicate();
     return place;
 }
@@ -202,41 +263,41 @@ static storage describe_shared(compiled *c, const parameter *p, const storage *o
 
 static void describe_feedback(compiled *c, storage *s)
 {
-    const compile_options *o = &c->options;
-    int64_t first, rows;
-    int owner;
-    if (!compressed_wanted(o))
+    if (!compresses(c, s->of))
         return;
+    share sum = divide_sum(c, s->of, c->around.group[s->of->replicas].rank);
+    s->sum_owner = sum.owner;
+    s->sum_first = sum.first;
+    s->sum_rows = sum.rows;
     s->feedback = new_rows(c, s->of, CLASS_OPTIMIZER, DTYPE_FP32, s->of->rows);
-    s->feedback->place = place_feedback(s);
-    compressed_share(&first, &rows, &owner, o, s->of, grid_index(&o->grid, AXIS_GRADIENT));
-    if (o->zero > 0 || rows == 0)
+    s->feedback->place = place_feedback(c, s);
+    if (s->divided || sum.rows == 0)
         return;
-    s->feedback_sum = new_rows(c, s->of, CLASS_OPTIMIZER, DTYPE_FP32, rows);
-    s->feedback_sum->place = s->feedback->place;
-    for (int i = 0; i < AXIS_SLOTS; i++)
-        if (s->feedback->place.along[i].kind == PLACE_PARTIAL)
-            s->feedback_sum->place.along[i] = owner >= 0 ? place_owned() : place_shard(0);
+    s->feedback_sum = new_rows(c, s->of, CLASS_OPTIMIZER, DTYPE_FP32, sum.rows);
+    s->feedback_sum->place = place_divided(c, s->of, s->feedback->place, sum.owner);
 }
 
 static storage describe_parameter(compiled *c, const parameter *p)
 {
     const compile_options *o = &c->options;
+    share own = divide(c, p, c->around.group[p->replicas].rank);
     storage s = {.of = p,
-                 .owner = c->owners[p->number],
-                 .shard_weight = shards_weight(o),
-                 .shard_gradient = shards_gradient(o),
+                 .divided = shares(c, p, CLASS_OPTIMIZER),
+                 .owner = own.owner,
+                 .own_first = own.first,
+                 .own_rows = own.rows,
+                 .shard_weight = shares(c, p, CLASS_WEIGHT),
+                 .shard_gradient = shards_gradient(c, p),
                  .states = optimizer_states(optimizer_of(o, p))};
-    divide(&s.own_first, &s.own_rows, c, p, grid_index(&o->grid, AXIS_GRADIENT));
     s.weight = new_rows(c, p, CLASS_WEIGHT, o->compute, p->rows);
     s.weight->place = p->place;
     if (s.shard_weight) {
         s.shard = new_rows(c, p, CLASS_WEIGHT, o->compute, s.own_rows);
-        s.shard->place = place_own(c, p->place, s.owner);
+        s.shard->place = place_own(c, &s);
         s.own_weight = new_view(c, s.shard, p, 0, s.own_rows);
     } else {
         s.own_weight = new_view(c, s.weight, p, s.own_first, s.own_rows);
-        s.own_weight->place = place_own(c, p->place, s.owner);
+        s.own_weight->place = place_own(c, &s);
     }
     s.gradient = new_rows(c, p, CLASS_GRADIENT, DTYPE_FP32, s.shard_gradient ? s.own_rows : p->rows);
     s.gradient->place = place_gradient(c, &s);
@@ -339,8 +400,14 @@ void storage_describe(compiled *c)
         all[p->number] = p->shares >= 0 ? describe_shared(c, p, &all[p->shares]) : describe_parameter(c, p);
     }
     c->storage = all;
-    if (compressed_wanted(&c->options))
-        c->feedback_section = pool_format(&c->pool, "feedback_%d", grid_index(&c->options.grid, AXIS_GRADIENT));
+    for (int i = 0; i < c->model.parameter_count && !c->feedback_section; i++) {
+        const storage *one = &all[c->model.parameters[i]->number];
+        const axis_group *replicas = &c->around.group[one->of->replicas];
+        if (!one->feedback)
+            continue;
+        c->feedback_section = pool_format(&c->pool, "feedback_%d", replicas->rank);
+        c->feedback_ranks = replicas->ranks;
+    }
     describe_inputs(c);
     describe_caches(c);
 }

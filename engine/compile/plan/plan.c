@@ -202,6 +202,15 @@ static status time_step(plan *p)
 
 /* ---- the price of other choices ------------------------------------------------------------------------------------------ */
 
+/* What replicas exchange: weights and gradients. */
+static int64_t sent_to_replicas(const plan_rank *r)
+{
+    int64_t bytes = 0;
+    for (int a = 0; a < AXIS_COUNT; a++)
+        bytes += axis_rows[a].gradients == AXIS_SUMS_REPLICAS ? r->sent[a] : 0;
+    return bytes;
+}
+
 static status price_choice(plan *p, const plan_rank *of, bool gather_each, bool reduce_each)
 {
     compile_options o = p->options;
@@ -210,8 +219,9 @@ static status price_choice(plan *p, const plan_rank *of, bool gather_each, bool 
     o.reduce_each = reduce_each;
     plan_choice *choice = &p->choices[p->choice_count++];
     *choice = (plan_choice){.gather_each = gather_each, .reduce_each = reduce_each, .arena = of->arena};
-    choice->sent = of->sent[AXIS_GRADIENT];
-    choice->chosen = (o.zero < 3 || gather_each == p->options.gather_each) && reduce_each == p->options.reduce_each;
+    choice->sent = sent_to_replicas(of);
+    choice->chosen = (!storage_may_gather_each(&o) || gather_each == p->options.gather_each) &&
+                     reduce_each == p->options.reduce_each;
     if (choice->chosen)
         return STATUS_OK;
     compiled c = {0};
@@ -220,7 +230,7 @@ static status price_choice(plan *p, const plan_rank *of, bool gather_each, bool 
         plan_rank facts;
         plan_measure(&facts, &c);
         choice->arena = facts.arena;
-        choice->sent = facts.sent[AXIS_GRADIENT];
+        choice->sent = sent_to_replicas(&facts);
         free(facts.decision);
     }
     compile_free(&c);
@@ -234,16 +244,16 @@ static status price_choice(plan *p, const plan_rank *of, bool gather_each, bool 
 
 static status price_choices(plan *p)
 {
-    int zero = p->options.zero;
-    if (zero < 2 || grid_group_size(&p->options.grid, AXIS_GRADIENT) == 1)
+    bool gathers = storage_may_gather_each(&p->options);
+    if (!storage_may_reduce_each(&p->options))
         return STATUS_OK;
     const plan_rank *largest = &p->ranks[0];
     for (int i = 1; i < p->count; i++)
         if (p->ranks[i].arena > largest->arena)
             largest = &p->ranks[i];
-    for (int gather = 0; gather <= (zero == 3); gather++)
+    for (int gather = 0; gather <= gathers; gather++)
         for (int reduce = 0; reduce < 2; reduce++)
-            TRY(price_choice(p, largest, zero == 3 ? gather : p->options.gather_each, reduce));
+            TRY(price_choice(p, largest, gathers ? gather : p->options.gather_each, reduce));
     return STATUS_OK;
 }
 

@@ -5,6 +5,7 @@
 
 #include "engine/compile/model/collective.h"
 #include "engine/compile/model/optimizer.h"
+#include "engine/compile/model/storage.h"
 #include "kernels/operands.h"
 #include "memory/units.h"
 
@@ -37,7 +38,7 @@ static void print_layout(FILE *out, const plan *p)
     fprintf(out, "layout            %d rank%s: tensor %d%s x data %d (ZeRO %d) x pipeline %d", g->ranks,
             g->ranks == 1 ? "" : "s", g->size[GRID_TENSOR],
             g->size[GRID_TENSOR] > 1 && o->sequence_parallel ? " with sequence" : "", g->size[GRID_DATA],
-            grid_group_size(g, AXIS_GRADIENT) > 1 ? o->zero : 0, g->size[GRID_PIPELINE]);
+            storage_divides(o) ? storage_level(o) : 0, g->size[GRID_PIPELINE]);
     if (g->size[GRID_PIPELINE] > 1)
         fprintf(out, ", %s", schedule_name(p->schedule->kind));
     if (o->chunks > 1)
@@ -418,7 +419,7 @@ void plan_text_json(FILE *out, const plan *p, const char *more)
             " \"layout\": {\"ranks\": %d, \"tensor\": %d, \"data\": %d, \"pipeline\": %d, \"virtual_stages\": %d, "
             "\"schedule\": \"%s\", \"micro_batches\": %d, \"zero\": %d},\n",
             g->ranks, g->size[GRID_TENSOR], g->size[GRID_DATA], g->size[GRID_PIPELINE], p->options.chunks,
-            schedule_name(p->schedule->kind), p->options.microbatches, p->options.zero);
+            schedule_name(p->schedule->kind), p->options.microbatches, storage_level(&p->options));
     fputs(" \"ranks\": [", out);
     for (int i = 0; i < p->count; i++) {
         fputs(i ? ",\n    " : "\n    ", out);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "engine/compile/compile_find.h"
+#include "engine/compile/model/storage.h"
 #include "memory/log.h"
 #include "parallel/schedule/schedule_make.h"
 
@@ -51,7 +52,7 @@ static void add_schedules(list *all, search_layout l, const search_terms *t)
             l.schedule = found ? SCHEDULE_AUTO : (schedule_kind)kind;
             for (int divided = 0; divided <= (l.pipeline > 1); divided++) {
                 l.divided = divided;
-                for (l.zero = 0; l.zero <= (l.data > 1 ? 3 : 0); l.zero++)
+                for (l.zero = 0; l.zero < (l.data > 1 ? STORAGE_LEVELS : 1); l.zero++)
                     add(all, l, t);
             }
         }

@@ -5,6 +5,7 @@
 
 #include "engine/compile/compile.h"
 #include "engine/compile/model/compile_model.h"
+#include "engine/compile/model/storage.h"
 #include "engine/compile/step/compile_program.h"
 #include "engine/compile/time/play.h"
 #include "memory/log.h"
@@ -58,8 +59,8 @@ config search_configuration(const config *of, const search_layout *l, int64_t bu
     c.parallel.schedule = l->schedule;
     c.parallel.data = l->data;
     c.parallel.zero = l->zero;
-    c.parallel.zero_reduce = l->zero >= 2 ? CONFIG_EACH_MICRO_BATCH : CONFIG_EACH_STEP;
-    c.parallel.zero_gather = l->zero == 3 ? CONFIG_EACH_MICRO_BATCH : CONFIG_EACH_STEP;
+    c.parallel.zero_reduce = storage_shares(l->zero, CLASS_GRADIENT) ? CONFIG_EACH_MICRO_BATCH : CONFIG_EACH_STEP;
+    c.parallel.zero_gather = storage_shares(l->zero, CLASS_WEIGHT) ? CONFIG_EACH_MICRO_BATCH : CONFIG_EACH_STEP;
     c.parallel.sequence = l->sequence;
     c.parallel.vocabulary = l->divided ? CONFIG_VOCABULARY_STAGES : CONFIG_VOCABULARY_ENDS;
     c.parallel.layers_per_stage.count = 0;
@@ -335,9 +336,9 @@ static double data_seconds(const search_estimate *e, const search_layout *l, dou
     double each_byte = (double)(l->data - 1) / l->data / rate;
     int microbatches = e->of->train.global_batch / (l->micro_batch * l->data);
     double once = (gradients + weights) * each_byte, more = 0;
-    if (l->zero >= 2)
+    if (storage_shares(l->zero, CLASS_GRADIENT))
         more = gradients * each_byte * microbatches;
-    if (l->zero == 3)
+    if (storage_shares(l->zero, CLASS_WEIGHT))
         more += weights * each_byte * 2 * microbatches;
     return once / 2 > SHOWN_SHARE * more ? once / 2 : SHOWN_SHARE * more;
 }
@@ -350,16 +351,15 @@ enum { MESSAGES_MORE = 5 };
 /* Bytes of a stage of these layers, whose peak is `held` micro-batches of its activations. */
 static double stage_bytes(const search_layout *l, const probe *p, const part *layers, bool end, double held)
 {
-    static const int share_from[CLASS_COUNT] = {[CLASS_WEIGHT] = 3, [CLASS_GRADIENT] = 2, [CLASS_OPTIMIZER] = 1};
     double sum = p->ends.memory[CLASS_TEMPORARY] + p->ends.memory[CLASS_INPUT];
     held += l->divided ? HELD_LONGER / l->chunks : 0;
     sum += held * (layers->memory[CLASS_KEPT] + (l->divided ? 0 : end * p->ends.memory[CLASS_KEPT]));
     for (int i = 0; i < CLASS_COUNT; i++)
-        if (share_from[i]) {
+        if (storage_shares(STORAGE_LEVELS - 1, (tensor_class)i)) {
             /* of the ends either the embedding or the head, but where a stage has both, or a part */
             double share = l->pipeline == 1 ? 1 : l->divided ? 1.0 / l->pipeline : end ? 0.5 : 0;
             double ends = p->ends.memory[i] * share;
-            sum += (layers->memory[i] + ends) / (l->zero >= share_from[i] ? l->data : 1);
+            sum += (layers->memory[i] + ends) / (storage_shares(l->zero, (tensor_class)i) ? l->data : 1);
         }
     return sum;
 }
@@ -464,7 +464,8 @@ static void put_together(const search_estimate *e, search_layout *l, const probe
         l->bytes = bytes > l->bytes ? bytes : l->bytes;
         most = layers.memory[CLASS_WEIGHT] > most.memory[CLASS_WEIGHT] ? layers : most;
     }
-    double update = (most.phase[PHASE_UPDATE] + p->ends.phase[PHASE_UPDATE] / l->pipeline) / (l->zero ? l->data : 1);
+    double update = (most.phase[PHASE_UPDATE] + p->ends.phase[PHASE_UPDATE] / l->pipeline) /
+                    (storage_shares(l->zero, CLASS_OPTIMIZER) ? l->data : 1);
     l->idle = of->length - least_seconds(e, l, p);
     l->seconds = of->length + update + data_seconds(e, l, most.memory[CLASS_WEIGHT], most.memory[CLASS_GRADIENT]);
 }

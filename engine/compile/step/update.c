@@ -14,10 +14,12 @@
 #include "engine/compile/model/append.h"
 #include "engine/compile/model/collective.h"
 #include "engine/compile/model/compressed.h"
+#include "engine/compile/model/duty.h"
 #include "engine/compile/model/offload.h"
 #include "engine/compile/model/optimizer.h"
 #include "kernels/exact_sum.h"
 #include "kernels/operands.h"
+#include "kernels/replicas.h"
 #include "memory/log.h"
 
 /* Parameters whose gradients are to be reduced together along one axis. */
@@ -32,18 +34,10 @@ typedef struct update {
     const compiled *c;
     tensor **gradient;      /* by number: each parameter's value so far, of the owned rows once it is scattered */
     bucket *buckets;        /* [AXIS_COUNT] */
-    compressed *compressed; /* sums over the data ranks in compressed form, or NULL */
+    compressed *compressed; /* sums over the replicas in compressed form, or NULL */
     offload *offload;       /* of what is in host memory */
     bool counts;            /* something was added to the norm's bins */
 } update;
-
-static op_attributes along_gradient(const compiled *c, const parameter *p)
-{
-    op_attributes at = recorder_along(&c->around, AXIS_GRADIENT);
-    at.rows = p->vector ? p->columns : p->rows;
-    at.owner = c->storage[p->number].owner;
-    return at;
-}
 
 static tensor *append(compiled_program *out, const char *label, const op *like, tensor *into)
 {
@@ -57,21 +51,18 @@ static const char *label_of(compiled_program *out, const parameter *p, const cha
 
 /* ---- before ---------------------------------------------------------------------------------------------------- */
 
-static tensor *gather_weight(compiled_program *out, const compiled *c, const parameter *p, tensor *own, tensor *into)
+static tensor *gather_weight(compiled_program *out, const compiled *c, const storage *s, tensor *own, tensor *into)
 {
-    op gather = {.kind = OP_all_gather, .in = {own}, .at = along_gradient(c, p)};
-    return append_op(out, PHASE_BEGIN, label_of(out, p, "gather weight"), &gather, into ? 0 : 1, into)->out[0];
+    const op gather = replicas_gather(&c->around, s, own);
+    return append_op(out, PHASE_BEGIN, label_of(out, s->of, "gather weight"), &gather, into ? 0 : 1, into)->out[0];
 }
 
 void update_gather(compiled_program *out, const compiled *c)
 {
-    if (c->options.zero == 0 || grid_group_size(&c->options.grid, AXIS_GRADIENT) == 1)
-        return;
     for (int i = 0; i < c->model.parameter_count; i++) {
-        const parameter *p = c->model.parameters[i];
-        const storage *s = &c->storage[p->number];
-        if (!s->shard_weight && p->shares < 0)
-            gather_weight(out, c, p, s->own_weight, s->weight);
+        const storage *s = &c->storage[c->model.parameters[i]->number];
+        if (storage_is_gathered(s) && s->of->shares < 0)
+            gather_weight(out, c, s, s->own_weight, s->weight);
     }
 }
 
@@ -86,68 +77,27 @@ tensor *const *update_begin(compiled_program *out, const compiled *c)
             continue;
         if (!whole)
             whole = pool_alloc(&out->pool, (size_t)c->model.numbers * sizeof *whole);
-        whole[p->number] = gather_weight(out, c, p, s->shard, NULL);
+        whole[p->number] = gather_weight(out, c, s, s->shard, NULL);
     }
     return whole;
 }
 
 /* ---- reductions ------------------------------------------------------------------------------------------------ */
 
-/* Of a sum over ranks that hold copies of key/value heads: only those rows are summed. */
-static void only_copies(op_attributes *at, const storage *s, const tensor *d)
-{
-    int64_t held = s->shard_gradient && !s->of->vector ? s->own_first : 0, from = s->of->copied_from - held;
-    at->first = from > 0 ? from : 0;
-    at->rows = d->shape[0] - at->first;
-}
-
-/* A vector, one row, is owned whole or not at all. */
-static int64_t first_owned(const storage *s)
-{
-    return s->of->vector ? 0 : s->own_first;
-}
-
-static bool is_partial(const tensor *d, axis a)
-{
-    for (int i = 0; i < AXIS_SLOTS; i++)
-        if ((axis_slots(a) >> i & 1) && d->place.along[i].kind == PLACE_PARTIAL)
-            return tensor_elements(d) > 0;
-    return false;
-}
-
-/* The sum along one axis, op `place` of `together` that are launched as one. Where the ranks divide the gradient, each gets the
+/* The sum along one axis, op `place` of `together` that are launched as one. Where the replicas divide the gradient, each gets the
  * rows that it owns. */
 static tensor *reduce_along(update *u, const parameter *p, axis a, int place, int together)
 {
     const storage *s = &u->c->storage[p->number];
-    const char *label = label_of(u->out, p, "reduce gradient");
-    tensor *d = u->gradient[p->number];
-    bool scatters = a == AXIS_GRADIENT && u->c->options.zero > 0;
-    op like = {.kind = scatters ? OP_reduce_scatter : OP_all_reduce, .in = {d}};
-    like.at = scatters ? along_gradient(u->c, p) : recorder_along(&u->c->around, a);
-    if (a == AXIS_KV)
-        only_copies(&like.at, s, d);
+    tensor *d = u->gradient[p->number], *into = d;
+    op like = replicas_sum(&u->c->around, s, a, d);
     if (together > 1) {
         like.at.bundle = (int16_t)place;
         like.at.bundle_of = (int16_t)together;
     }
-    tensor *into = scatters ? append_rows(u->out, d, first_owned(s), s->own_gradient->shape[0]) : d;
-    return append(u->out, label, &like, into);
-}
-
-/* The axis along which a gradient is to be summed next, once that has been done along `after` (AXIS_COUNT: along none);
- * AXIS_COUNT: along none any more. Copies agree first, so that what is divided afterwards is the same on all of them. */
-static axis next_sum(const tensor *d, axis after)
-{
-    static const axis_gradients order[] = {AXIS_SUMS_COPIES, AXIS_SUMS_REPLICAS};
-    bool due = after == AXIS_COUNT;
-    for (int i = 0; i < 2; i++)
-        for (axis a = 0; a < AXIS_COUNT; a++) {
-            if (due && axis_rows[a].gradients == order[i] && is_partial(d, a))
-                return a;
-            due |= axis_rows[a].gradients == order[i] && a == after;
-        }
-    return AXIS_COUNT;
+    if (like.kind == OP_reduce_scatter) /* a vector, one row, is owned whole or not at all */
+        into = append_rows(u->out, d, p->vector ? 0 : s->own_first, s->own_gradient->shape[0]);
+    return append(u->out, label_of(u->out, p, "reduce gradient"), &like, into);
 }
 
 /* parallel.bucket. A message costs its latency however short it is, and nothing is left to hide the last bucket: many small
@@ -168,7 +118,7 @@ static void flush_bucket(update *u, axis a);
 static void reduce(update *u, const parameter *p, axis after)
 {
     const tensor *d = u->gradient[p->number];
-    axis a = next_sum(d, after);
+    axis a = replicas_next_sum(p, d, after);
     if (a == AXIS_COUNT)
         return;
     bucket *b = &u->buckets[a];
@@ -182,7 +132,7 @@ static void flush_bucket(update *u, axis a)
 {
     bucket full = u->buckets[a];
     u->buckets[a] = (bucket){0};
-    if (u->compressed && a == AXIS_GRADIENT) {
+    if (u->compressed && axis_rows[a].gradients == AXIS_SUMS_REPLICAS) {
         compressed_reduce(u->compressed, full.of, full.count);
         return;
     }
@@ -214,7 +164,7 @@ static const parameter *sharer_of(const compiled *c, const parameter *p)
 /* Does its gradient wait for another stage, or for another parameter's? */
 static bool is_tied(const compiled *c, const parameter *p)
 {
-    return (p->sums & axis_slots(AXIS_TIE)) || p->shares >= 0 || sharer_of(c, p);
+    return parameter_copied_from(p, AXIS_TIE) == 0 || p->shares >= 0 || sharer_of(c, p);
 }
 
 /* Adds to a gradient that of the parameter that shares the weight, which is no longer of use. */
@@ -291,44 +241,21 @@ static void insert_reductions(update *u)
 
 /* ---- norm ------------------------------------------------------------------------------------------------------ */
 
-static void add_squares(update *u, const parameter *p, int64_t first, int64_t rows)
+/* Each gradient element is counted once over the grid. */
+static void count_squares(update *u, const parameter *p)
 {
+    const storage *s = &u->c->storage[p->number];
     tensor *d = u->gradient[p->number];
-    if (rows <= 0)
+    duty_rows counted = duty_of(&u->c->around, s, DUTY_COUNT);
+    int64_t first = counted.first - (s->divided && !p->vector ? s->own_first : 0); /* of the rows at hand */
+    if (counted.rows == 0)
         return;
     op add = {.kind = OP_sum_squares, .in = {d}, .out = {u->c->results.bins}};
     add.at.accumulate = u->counts ? OP_ADDS : OP_WRITES;
-    if (first > 0 || rows < d->shape[0])
-        add.in[0] = append_rows(u->out, d, first, rows);
+    if (first > 0 || counted.rows < d->shape[0])
+        add.in[0] = append_rows(u->out, d, first, counted.rows);
     append(u->out, label_of(u->out, p, "norm"), &add, NULL);
     u->counts = true;
-}
-
-/* Each gradient element is counted once over the grid: copies by the first rank that holds them; of the ranks whose gradients
- * sum, by the one that owns the rows, or with ZeRO 0 would own them. */
-static void count_squares(update *u, const parameter *p)
-{
-    const compiled *c = u->c;
-    const storage *s = &c->storage[p->number];
-    const grid *g = &c->options.grid;
-    placement place = p->place.along[AXIS_COORDINATE_TENSOR];
-    bool copy = place.kind == PLACE_REPLICATE || place.kind == PLACE_SHARED;
-    if (p->tied || (copy && g->at[GRID_TENSOR] > 0))
-        return;
-    int ranks = grid_group_size(g, AXIS_GRADIENT), me = grid_index(g, AXIS_GRADIENT);
-    int64_t first = 0, rows = u->gradient[p->number]->shape[0], start = p->vector ? 0 : s->own_first;
-    if (ranks > 1 && c->options.zero == 0) {
-        if (p->vector && p->number % ranks != me)
-            return;
-        if (!p->vector)
-            shard_rows(&first, &rows, p->rows, ranks, me);
-        start = first;
-    }
-    if (p->copied_from >= 0 && grid_index(g, AXIS_KV) > 0 && rows > 0) {
-        int64_t own = p->copied_from - start; /* of the rows at hand, those that are no copies */
-        rows = own < 0 ? 0 : own < rows ? own : rows;
-    }
-    add_squares(u, p, first, rows);
 }
 
 /* Returns the control tensor that updates read. */
@@ -369,7 +296,7 @@ static void append_update(update *u, const parameter *p, tensor *control)
 {
     const storage *s = &u->c->storage[p->number];
     tensor *d = u->gradient[p->number];
-    if (s->own_rows > 0 && p->shares < 0 && !offload_takes(&u->c->options, p))
+    if (duty_of(&u->c->around, s, DUTY_UPDATE).rows > 0 && !offload_takes(&u->c->options, p))
         optimizer_append(&(optimizer_update){
             .out = u->out, .c = u->c, .s = s, .rows = d->shape[0], .gradient = d, .control = control});
 }
@@ -389,7 +316,7 @@ void update_append(compiled_program *out, const compiled *c)
     u.gradient = must_calloc((unsigned long)c->model.numbers + 1, sizeof(tensor *));
     for (int i = 0; i < c->model.numbers; i++)
         u.gradient[i] = c->storage[i].gradient;
-    if (compressed_wanted(&c->options))
+    if (c->feedback_section)
         u.compressed = compressed_make(out, c, u.gradient);
     insert_reductions(&u);
     update_loss(out, c);

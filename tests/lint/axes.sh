@@ -1,5 +1,6 @@
 #!/bin/bash
-# Only kernels/axes.def lists the axes: no other file names two of them in one initializer, enumeration or switch.
+# Only kernels/axes.def lists the axes: no other file names two of them in one initializer, enumeration or switch. Only storage.c
+# asks for the level of ZeRO: others ask what it means (engine/compile/model/storage.h).
 set -u
 cd "$(dirname "$0")/../.."
 names=$(sed -nE 's/^AXIS\(([A-Z]+),.*/\1/p' kernels/axes.def | paste -sd'|')
@@ -35,3 +36,13 @@ echo 'x = (grid){.kv = f(g, AXIS_KV), .gradient = f(g, AXIS_GRADIENT)};' >"$samp
 excused='kernels/axis\.[ch]|tests/parallel/comm/test_grid\.c|tests/engine/compile/step/test_reductions\.c'
 found=$(lists $(git ls-files '*.c' '*.h' '*.cc' '*.cu' '*.cuh' | grep -vxE "$excused"))
 [ -z "$found" ] || { echo "$found"; exit 1; }
+
+# an option of a layout or of the configuration, compared or tested; config itself refuses keys by name
+asks_zero() {
+    grep -nE '\b(options|o|parallel)(\.|->)zero *([<>=!]=|[<>?&|])|\b(options|o)(\.|->)zero\b' "$@"
+}
+echo 'if (c->options.zero > 1) return o->zero; x = c->parallel.zero == 3;' >"$sample"
+[ "$(asks_zero "$sample" | wc -l)" = 1 ] || { echo "axes.sh does not see who asks for the level of ZeRO"; exit 1; }
+found=$(asks_zero $(git ls-files 'memory/*.[ch]' 'kernels/*.[ch]' 'layers/*.[ch]' 'models/*.[ch]' 'parallel/*.[ch]' 'engine/*.[ch]' \
+    'tools/*.[ch]' | grep -vE '^engine/config/|^engine/compile/model/storage\.c$'))
+[ -z "$found" ] || { echo "$found: only storage.c asks for the level of ZeRO"; exit 1; }

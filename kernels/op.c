@@ -14,3 +14,9 @@ void shard_rows(int64_t *first, int64_t *count, int64_t rows, int ranks, int ran
     *count = each + (rank < more);
     *first = each * rank + (rank < more ? rank : more);
 }
+
+op_attributes op_along(const axis_group groups[AXIS_COUNT], axis a)
+{
+    return (op_attributes){
+        .axis = (uint8_t)a, .group_size = groups[a].ranks, .group_rank = groups[a].rank, .owner = -1};
+}

@@ -159,6 +159,9 @@ static inline const op_row *op_row_of(const op *o)
     return &op_rows[o->kind];
 }
 
+/* What communication along an axis says of its group. */
+op_attributes op_along(const axis_group groups[AXIS_COUNT], axis a);
+
 /* "layer 3/mlp/down: linear" for messages; returns out */
 const char *op_text(char *out, int bytes, const op *o);
 

@@ -15,12 +15,6 @@ recorder_grid recorder_alone(void)
     return g;
 }
 
-op_attributes recorder_along(const recorder_grid *g, axis a)
-{
-    return (op_attributes){
-        .axis = (uint8_t)a, .group_size = g->group[a].ranks, .group_rank = g->group[a].rank, .owner = -1};
-}
-
 void recorder_part(int64_t *first, int64_t *count, const recorder_grid *g, axis a, int64_t rows)
 {
     shard_rows(first, count, rows, g->group[a].ranks, g->group[a].rank);
@@ -178,7 +172,7 @@ tensor *recorder_weight(recorder *r, const parameter *p)
         return r->whole[p->number];
     if (known->gathered)
         return known->gathered;
-    const op gather = replicas_gather(&r->grid, s, s->shard);
+    const op gather = replicas_gather(r->grid.group, s, s->shard);
     known->gathered = recorder_record(r, "gather weight", &gather, 1, NULL)->out[0];
     return known->gathered;
 }
@@ -216,7 +210,7 @@ void recorder_gradient_done(recorder *r, const tensor *w, bool weight_phase)
     if (weight_phase && r->split && r->phase == PHASE_BACKWARD)
         r->phase = PHASE_WEIGHT;
     tensor *sum = known->partial;
-    const op scatter = replicas_sum(&r->grid, s, s->of->replicas, sum);
+    const op scatter = replicas_sum(r->grid.group, s, s->of->replicas, sum);
     sum = recorder_record(r, "reduce gradient", &scatter, 1, NULL)->out[0];
     if (s->own_rows > 0) {
         op add = {.kind = OP_accumulate, .in = {sum}, .out = {s->own_gradient}};

@@ -27,8 +27,6 @@ typedef struct recorder_grid {
 
 /* Of a rank that has no others around it. */
 recorder_grid recorder_alone(void);
-/* What an op along an axis says of its group. */
-op_attributes recorder_along(const recorder_grid *g, axis a);
 /* This rank's part, from `first`, of `rows` that the ranks along an axis divide. */
 void recorder_part(int64_t *first, int64_t *count, const recorder_grid *g, axis a, int64_t rows);
 

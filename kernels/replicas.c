@@ -1,17 +1,17 @@
 #include "kernels/replicas.h"
 
 /* Along the axis of the replicas, which divide the rows as the storage says. */
-static op_attributes along_replicas(const recorder_grid *g, const storage *s)
+static op_attributes along_replicas(const axis_group *groups, const storage *s)
 {
-    op_attributes at = recorder_along(g, s->of->replicas);
+    op_attributes at = op_along(groups, s->of->replicas);
     at.rows = parameter_rows(s->of);
     at.owner = s->owner;
     return at;
 }
 
-op replicas_gather(const recorder_grid *g, const storage *s, tensor *own)
+op replicas_gather(const axis_group *groups, const storage *s, tensor *own)
 {
-    return (op){.kind = OP_all_gather, .in = {own}, .at = along_replicas(g, s)};
+    return (op){.kind = OP_all_gather, .in = {own}, .at = along_replicas(groups, s)};
 }
 
 /* ---- sums of gradients ----------------------------------------------------------------------------------------- */
@@ -43,11 +43,11 @@ static int64_t first_held(const storage *s)
     return s->shard_gradient && !s->of->vector ? s->own_first : 0;
 }
 
-op replicas_sum(const recorder_grid *g, const storage *s, axis a, tensor *d)
+op replicas_sum(const axis_group *groups, const storage *s, axis a, tensor *d)
 {
     if (a == s->of->replicas && s->divided)
-        return (op){.kind = OP_reduce_scatter, .in = {d}, .at = along_replicas(g, s)};
-    op o = {.kind = OP_all_reduce, .in = {d}, .at = recorder_along(g, a)};
+        return (op){.kind = OP_reduce_scatter, .in = {d}, .at = along_replicas(groups, s)};
+    op o = {.kind = OP_all_reduce, .in = {d}, .at = op_along(groups, a)};
     int64_t from = a == s->of->replicas ? 0 : parameter_copied_from(s->of, a);
     if (from > 0) {
         o.at.first = from > first_held(s) ? from - first_held(s) : 0;
@@ -58,21 +58,21 @@ op replicas_sum(const recorder_grid *g, const storage *s, axis a, tensor *d)
 
 /* ---- in compressed form ---------------------------------------------------------------------------------------- */
 
-static op_attributes along_sums(const recorder_grid *g, const storage *s)
+static op_attributes along_sums(const axis_group *groups, const storage *s)
 {
-    op_attributes at = recorder_along(g, s->of->replicas);
+    op_attributes at = op_along(groups, s->of->replicas);
     at.owner = s->sum_owner;
     return at;
 }
 
-op replicas_exchange(const recorder_grid *g, const storage *s, tensor *message)
+op replicas_exchange(const axis_group *groups, const storage *s, tensor *message)
 {
-    return (op){.kind = OP_all_to_all, .in = {message}, .at = along_sums(g, s)};
+    return (op){.kind = OP_all_to_all, .in = {message}, .at = along_sums(groups, s)};
 }
 
-op replicas_gather_sums(const recorder_grid *g, const storage *s, tensor *message)
+op replicas_gather_sums(const axis_group *groups, const storage *s, tensor *message)
 {
-    op o = {.kind = OP_all_gather, .in = {message}, .at = along_sums(g, s)};
+    op o = {.kind = OP_all_gather, .in = {message}, .at = along_sums(groups, s)};
     o.at.rows = s->sum_owner >= 0 ? 1 : 0;
     o.at.replicate = 1;
     return o;

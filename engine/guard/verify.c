@@ -65,7 +65,7 @@ static void add_rest(verify *v, const tensor *t, const char *what, const storage
 /* Does this rank compare a parameter's weight with its replicas'? */
 static const storage *compared(const compiled *c, const storage *s)
 {
-    return duty_of(&c->around, s, DUTY_COMPARE).rows > 0 ? s : NULL;
+    return duty_of(c->around.group, s, DUTY_COMPARE).rows > 0 ? s : NULL;
 }
 
 /* A tensor rests from the last op of a step that writes it to the first of the next. Of a weight that each step gathers these are the
@@ -76,7 +76,7 @@ static void list_rests(verify *v)
     v->rests = must_calloc((unsigned long)c->model.parameter_count * REPEAT_RESTS, sizeof *v->rests);
     for (int i = 0; i < c->model.parameter_count; i++) {
         const storage *s = &c->storage[c->model.parameters[i]->number];
-        if (duty_of(&c->around, s, DUTY_UPDATE).rows > 0)
+        if (duty_of(c->around.group, s, DUTY_UPDATE).rows > 0)
             add_rest(v, s->own_weight, "weight", storage_is_gathered(s) ? NULL : compared(c, s));
         if (s->master != s->own_weight)
             add_rest(v, s->master, "master weight", NULL);

@@ -81,7 +81,7 @@ static duty_rows rows_of(const parameter *p, int64_t first, int64_t rows)
  * rank has a copy of. */
 static duty_rows written_rows(const compiled *c, const storage *s, duty_rows among, bool feedback)
 {
-    return duty_meet(among, duty_of(&c->around, s, feedback ? DUTY_ADD : DUTY_WRITE));
+    return duty_meet(among, duty_of(c->around.group, s, feedback ? DUTY_ADD : DUTY_WRITE));
 }
 
 /* The rectangle where piece `q` and rows `among` of parameter `p` meet; false if nowhere. A piece of a vector is among them or not. */

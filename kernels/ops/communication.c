@@ -11,7 +11,7 @@ static tensor *record_collective(recorder *r, const char *name, axis a, const op
          axis_name(a));
     if (r->grid.group[a].ranks == 1)
         return o.in[0];
-    o.at = recorder_along(&r->grid, a);
+    o.at = op_along(r->grid.group, a);
     o.at.rows = like->at.rows;
     o.at.replicate = like->at.replicate;
     return record_first(r, name, &o, 1);

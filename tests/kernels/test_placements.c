@@ -75,7 +75,7 @@ static void differentiate(recorder *r, tensor *y)
 static void gathers_by_hand(recorder *r)
 {
     r->grid.group[AXIS_KV] = (axis_group){.ranks = 2, .slots = axis_slots(AXIS_KV)};
-    op gather = {.kind = OP_all_gather, .at = recorder_along(&r->grid, AXIS_KV)};
+    op gather = {.kind = OP_all_gather, .at = op_along(r->grid.group, AXIS_KV)};
     gather.in[0] = recorder_input(r, "x", DTYPE_FP32, 2, (int64_t[]){TOKENS / 2, HIDDEN},
                                   place_along(AXIS_SLOT_KV, place_shard(0)));
     differentiate(r, recorder_record(r, "gather", &gather, 1, NULL)->out[0]);

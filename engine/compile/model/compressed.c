@@ -67,7 +67,7 @@ static bool gathers(const compressed *q, const parameter *p)
 /* How a gradient is written: in parts for those that make its sum. */
 static op_attributes attributes_of(const compressed *q, const parameter *p)
 {
-    op_attributes at = recorder_along(&q->c->around, p->replicas);
+    op_attributes at = op_along(q->c->around.group, p->replicas);
     at.owner = storage_of(q, p)->sum_owner;
     at.compress = (uint8_t)q->c->options.compress.kind;
     at.density = (float)q->c->options.compress.density;
@@ -112,7 +112,7 @@ static void send(compressed *q, travelling *t)
     const storage *s = storage_of(q, t->p);
     const op_attributes at = attributes_of(q, t->p);
     tensor *message = encode(q, t->p, q->gradient[t->p->number], s->feedback, &at, "compress gradient");
-    const op exchange = replicas_exchange(&q->c->around, s, message);
+    const op exchange = replicas_exchange(q->c->around.group, s, message);
     t->message = append(q, t->p, "exchange gradient", &exchange, 1, 0);
 }
 
@@ -132,7 +132,7 @@ static void sum(compressed *q, travelling *t)
     one.count = 0;
     if (s->sum_rows > 0)
         message = encode(q, t->p, into, s->feedback_sum, &one, "compress sum");
-    const op gather = replicas_gather_sums(&q->c->around, s, message);
+    const op gather = replicas_gather_sums(q->c->around.group, s, message);
     t->message = append(q, t->p, "gather sum", &gather, 1, 0);
 }
 

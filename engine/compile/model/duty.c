@@ -1,5 +1,7 @@
 #include "engine/compile/model/duty.h"
 
+#include "kernels/op.h"
+
 static duty_rows all_rows(const storage *s)
 {
     return (duty_rows){0, parameter_rows(s->of)};
@@ -22,12 +24,12 @@ static duty_rows even_rows(const storage *s, axis_group replicas)
 }
 
 /* The rows before those that an earlier rank holds, too. */
-static duty_rows first_copies(const recorder_grid *g, const storage *s)
+static duty_rows first_copies(const axis_group *groups, const storage *s)
 {
     duty_rows r = all_rows(s);
     for (int i = 0; i < s->of->copy_count; i++) {
         const parameter_copies *c = &s->of->copies[i];
-        if (g->group[c->along].rank > 0 && c->from < r.rows)
+        if (groups[c->along].rank > 0 && c->from < r.rows)
             r.rows = c->from;
     }
     return r;
@@ -40,10 +42,10 @@ duty_rows duty_meet(duty_rows a, duty_rows b)
     return (duty_rows){first, end > first ? end - first : 0};
 }
 
-duty_rows duty_of(const recorder_grid *g, const storage *s, duty d)
+duty_rows duty_of(const axis_group *groups, const storage *s, duty d)
 {
-    const axis_group replicas = g->group[s->of->replicas];
-    const duty_rows none = {0, 0}, first = first_copies(g, s);
+    const axis_group replicas = groups[s->of->replicas];
+    const duty_rows none = {0, 0}, first = first_copies(groups, s);
     if (s->of->shares >= 0) /* its weight is another parameter's */
         return none;
     switch (d) {

@@ -6,7 +6,7 @@
 #ifndef PHALANX_ENGINE_COMPILE_MODEL_DUTY_H
 #define PHALANX_ENGINE_COMPILE_MODEL_DUTY_H
 
-#include "kernels/recorder.h"
+#include "kernels/storage.h"
 
 typedef enum duty {
     DUTY_UPDATE, /* keep its optimizer's states and update it: every rank that holds a copy */
@@ -22,8 +22,8 @@ typedef struct duty_rows {
     int64_t first, rows;
 } duty_rows;
 
-/* Those for which this rank has the duty. */
-duty_rows duty_of(const recorder_grid *g, const storage *s, duty d);
+/* Those for which the rank of these groups has the duty. */
+duty_rows duty_of(const axis_group *groups, const storage *s, duty d);
 /* Of rows `a`, those among `b`. */
 duty_rows duty_meet(duty_rows a, duty_rows b);
 

@@ -62,7 +62,7 @@ static int64_t rows_at_a_time(const compiled *c, const storage *s)
 
 static void divide(offload *o, const storage *s)
 {
-    const int64_t all = duty_of(&o->c->around, s, DUTY_UPDATE).rows, most = all > 0 ? rows_at_a_time(o->c, s) : 0;
+    const int64_t all = duty_of(o->c->around.group, s, DUTY_UPDATE).rows, most = all > 0 ? rows_at_a_time(o->c, s) : 0;
     for (int64_t first = 0, rows; first < all; first += rows) {
         rows = first + most < all ? most : all - first;
         if (o->pieces)

@@ -187,9 +187,9 @@ static tensor *gram(const orthogonalisation *u, const matrix *m)
 {
     const parameter *p = u->of->s->of;
     bool rows = takes_rows(u, m);
-    op_attributes at = recorder_along(&u->of->c->around, AXIS_TENSOR);
+    op_attributes at = op_along(u->of->c->around.group, AXIS_TENSOR);
     placement place = at.group_size > 1 ? place_partial() : place_replicate();
-    const duty_rows added = duty_of(&u->of->c->around, u->of->s, DUTY_ADD);
+    const duty_rows added = duty_of(u->of->c->around.group, u->of->s, DUTY_ADD);
     bool copy = m->first >= added.first + added.rows;
     tensor *part;
     if (rows && !copy && m->rows > 0) {
@@ -225,8 +225,7 @@ static void improve(const orthogonalisation *u, matrix *m, tensor *g, bool first
     }
     if (m->x->place.along[AXIS_COORDINATE_TENSOR].kind ==
         PLACE_SHARD) /* each rank uses the same matrix for its own rows */
-        p = make(u, &(op){.kind = OP_share, .in = {p}, .at = recorder_along(&u->of->c->around, AXIS_TENSOR)}, 1)
-                ->out[0];
+        p = make(u, &(op){.kind = OP_share, .in = {p}, .at = op_along(u->of->c->around.group, AXIS_TENSOR)}, 1)->out[0];
     m->x = make(u, &(op){.kind = OP_linear, .in = {m->x, p}}, 1)->out[0];
 }
 

@@ -328,7 +328,7 @@ static op *append_meeting(unroller *u, int kind, int microbatch)
                .microbatch = microbatch,
                .label = exchange_name(kind),
                .site = exchange_name(kind),
-               .at = recorder_along(&u->c->around, AXIS_VOCABULARY)};
+               .at = op_along(u->c->around.group, AXIS_VOCABULARY)};
     tensor *all = tensor_of(u, body, meetings[kind].all, microbatch), *own = NULL;
     like.at.rows = all->shape[0];
     like.at.replicate = kind != EXCHANGE_HIDDEN;

@@ -53,7 +53,7 @@ static const char *label_of(compiled_program *out, const parameter *p, const cha
 
 static tensor *gather_weight(compiled_program *out, const compiled *c, const storage *s, tensor *own, tensor *into)
 {
-    const op gather = replicas_gather(&c->around, s, own);
+    const op gather = replicas_gather(c->around.group, s, own);
     return append_op(out, PHASE_BEGIN, label_of(out, s->of, "gather weight"), &gather, into ? 0 : 1, into)->out[0];
 }
 
@@ -90,7 +90,7 @@ static tensor *reduce_along(update *u, const parameter *p, axis a, int place, in
 {
     const storage *s = &u->c->storage[p->number];
     tensor *d = u->gradient[p->number], *into = d;
-    op like = replicas_sum(&u->c->around, s, a, d);
+    op like = replicas_sum(u->c->around.group, s, a, d);
     if (together > 1) {
         like.at.bundle = (int16_t)place;
         like.at.bundle_of = (int16_t)together;
@@ -246,7 +246,7 @@ static void count_squares(update *u, const parameter *p)
 {
     const storage *s = &u->c->storage[p->number];
     tensor *d = u->gradient[p->number];
-    duty_rows counted = duty_of(&u->c->around, s, DUTY_COUNT);
+    duty_rows counted = duty_of(u->c->around.group, s, DUTY_COUNT);
     int64_t first = counted.first - (s->divided && !p->vector ? s->own_first : 0); /* of the rows at hand */
     if (counted.rows == 0)
         return;
@@ -267,7 +267,7 @@ static tensor *append_norm(update *u)
         count_squares(u, c->model.parameters[i]);
     if (!u->counts)
         append(u->out, "norm/zero", &(op){.kind = OP_zero, .out = {bins}}, NULL);
-    op_attributes at = recorder_along(&c->around, AXIS_GRID);
+    op_attributes at = op_along(c->around.group, AXIS_GRID);
     if (at.group_size > 1)
         bins = append(u->out, "norm/reduce", &(op){.kind = OP_all_reduce, .in = {bins}, .at = at}, bins);
     op clip = {.kind = OP_clip, .in = {bins, c->inputs.scalars}};
@@ -284,7 +284,7 @@ void update_loss(compiled_program *out, const compiled *c)
         total = append(out, "loss/copy", &(op){.kind = OP_copy, .in = {c->results.loss}}, total);
     else
         append(out, "loss/zero", &(op){.kind = OP_zero, .out = {total}}, NULL);
-    op reduce = {.kind = OP_all_reduce, .in = {total}, .at = recorder_along(&c->around, AXIS_GRID)};
+    op reduce = {.kind = OP_all_reduce, .in = {total}, .at = op_along(c->around.group, AXIS_GRID)};
     if (reduce.at.group_size > 1)
         total = append(out, "loss/reduce", &reduce, total);
     operands_whole(total);
@@ -296,7 +296,7 @@ static void append_update(update *u, const parameter *p, tensor *control)
 {
     const storage *s = &u->c->storage[p->number];
     tensor *d = u->gradient[p->number];
-    if (duty_of(&u->c->around, s, DUTY_UPDATE).rows > 0 && !offload_takes(&u->c->options, p))
+    if (duty_of(u->c->around.group, s, DUTY_UPDATE).rows > 0 && !offload_takes(&u->c->options, p))
         optimizer_append(&(optimizer_update){
             .out = u->out, .c = u->c, .s = s, .rows = d->shape[0], .gradient = d, .control = control});
 }

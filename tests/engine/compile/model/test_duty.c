@@ -130,7 +130,7 @@ static void meet_rank(const tally *t, const compiled *c)
         const parameter *p = c->model.parameters[i];
         for (duty d = 0; d < DUTIES; d++)
             for (int k = 0; k < p->piece_count; k++)
-                meet_piece(t, d, p, &p->pieces[k], duty_of(&c->around, &c->storage[p->number], d));
+                meet_piece(t, d, p, &p->pieces[k], duty_of(c->around.group, &c->storage[p->number], d));
     }
 }
 
@@ -196,7 +196,7 @@ static void check_sum(compiled *c, const storage *s)
         d.parameter = s->of;
     }
     assert_int_equal(replicas_next_sum(s->of, &d, AXIS_COUNT), AXIS_HOLDERS);
-    op like = replicas_sum(&c->around, s, AXIS_HOLDERS, &d);
+    op like = replicas_sum(c->around.group, s, AXIS_HOLDERS, &d);
     like.label = "sum";
     const op *o = op_make(&ops, &like, 1, NULL);
     const tensor *sum = o->out[0];
@@ -215,7 +215,7 @@ static void check_sum(compiled *c, const storage *s)
 static void note_rows(int *met[DUTIES], const compiled *c, const storage *s)
 {
     for (duty d = 0; d < DUTIES; d++) {
-        duty_rows r = duty_of(&c->around, s, d);
+        duty_rows r = duty_of(c->around.group, s, d);
         for (int64_t row = r.first; row < r.first + r.rows; row++)
             met[d][row]++;
     }

@@ -51,6 +51,7 @@ def configurations():
         "mistral": t.MistralConfig(**sizes, sliding_window=16),
         "qwen2": t.Qwen2Config(**sizes, tie_word_embeddings=True),
         "qwen2-window": t.Qwen2Config(**sizes, use_sliding_window=True, sliding_window=16, max_window_layers=0),
+        "qwen2-layers": t.Qwen2Config(**sizes, use_sliding_window=True, sliding_window=16, max_window_layers=1),
         "qwen3": t.Qwen3Config(**sizes, head_dim=32),
     }
 

@@ -58,7 +58,7 @@ static void every_model_trains_as_in_float64_pytorch(void **state)
         assert_true(e.gradients <= 1);
         free(run);
     }
-    assert_int_equal(models, 7);
+    assert_int_equal(models, 8);
 }
 
 /* Recompute and other micro-batches are the same model. */
@@ -83,7 +83,8 @@ static void a_slightly_different_model_is_caught(void **state)
         {"llama", "model.rope_scaling.factor=0"}, {"llama", "model.rope_scaling.high_frequency_factor=3.9"},
         {"qwen2", "model.rope_theta=999000"},     {"qwen3", "model.norm_epsilon=2e-6"},
         {"gpt2", "model.norm_epsilon=1.2e-5"},    {"llama-tied", "train.global_batch=6"},
-        {"llama-deep", "data.shuffle=true"},
+        {"llama-deep", "data.shuffle=true"},      {"qwen2-layers", "model.full_first=0"},
+        {"qwen2-layers", "model.full_first=2"},
     };
     for (size_t i = 0; i < sizeof mutants / sizeof *mutants; i++) {
         char *more = must_format("%s train.steps=10", mutants[i].mutant);

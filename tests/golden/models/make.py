@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Tiny random models and what float64 PyTorch makes of them: the expectations of tests/jobs/test_golden.c.
 
-    python3 tests/golden/models/make.py            (torch, transformers, safetensors, numpy; rewrites this folder)
+    python3 tests/golden/models/make.py [MODEL...] (torch, transformers, safetensors, numpy; rewrites the folders of these models,
+                                                    of all of them without a name)
 
 Each folder is a Hugging Face model (config.json, model.safetensors) and beside it
     gradients.safetensors  the gradient of step 1: mean over the global batch, before clipping, as fp32
@@ -15,6 +16,7 @@ import math
 import os
 import shutil
 import struct
+import sys
 
 import numpy
 import torch
@@ -51,6 +53,9 @@ def models():
         "mistral": (MistralForCausalLM, MistralConfig(**SIZES, sliding_window=8), "fp32"),
         "qwen2": (Qwen2ForCausalLM, Qwen2Config(**SIZES, tie_word_embeddings=True,
                                                 rope_parameters=dict(rope_type="default", rope_theta=1e6)), "fp32"),
+        # the first layer sees all tokens, the others have a window
+        "qwen2-layers": (Qwen2ForCausalLM, Qwen2Config(**{**SIZES, "num_hidden_layers": 3}, use_sliding_window=True,
+                                                       sliding_window=8, max_window_layers=1), "fp32"),
         # heads x head_dim is not the hidden size
         "qwen3": (Qwen3ForCausalLM, Qwen3Config(**SIZES, head_dim=16), "fp32"),
     }
@@ -178,4 +183,6 @@ if __name__ == "__main__":
     torch.float32 = torch.float = torch.float64
     torch.Tensor.float = torch.Tensor.double
     for name, (kind, config, dtype) in table.items():
+        if len(sys.argv) > 1 and name not in sys.argv[1:]:
+            continue
         make(name, kind, config, dtype, torch.tensor(numbers.astype("int64")))

@@ -20,24 +20,26 @@ const char *const huggingface_token_keys[] = {"bos_token_id", "eos_token_id", "p
 
 enum { EVERY = FAMILY_COUNT };
 
-/* Keys that must have one of these values, as JSON, in the family's files (of EVERY one), where the architecture lacks the trait
- * `unless`; absent or null is well. The first value is written for architectures with the key `written`. */
+/* Keys that must have one of these values, as JSON, in the family's files (of EVERY one), where the architecture has the trait `needs`
+ * and lacks `unless`; absent or null is well. The first value is written for architectures with the key `written`. */
 static const struct {
     int family;
-    uint64_t unless, written;
+    uint64_t needs, unless, written;
     const char *key, *value[2];
 } demands[] = {
-    {EVERY, 0, NEVER, "quantization_config", {NULL}},
-    {FAMILY_GPT2, 0, ALWAYS, "activation_function", {"\"gelu_new\"", "\"gelu_pytorch_tanh\""}},
-    {FAMILY_GPT2, 0, ALWAYS, "scale_attn_weights", {"true"}},
-    {FAMILY_GPT2, 0, ALWAYS, "scale_attn_by_inverse_layer_idx", {"false"}},
-    {FAMILY_GPT2, 0, ALWAYS, "add_cross_attention", {"false"}},
-    {FAMILY_GPT2, UNREAD, ALWAYS, "attn_pdrop", {"0.0"}},
-    {FAMILY_LLAMA, 0, ALWAYS, "hidden_act", {"\"silu\"", "\"swish\""}},
-    {FAMILY_LLAMA, 0, NEVER, "partial_rotary_factor", {"1.0", "1"}},
+    {EVERY, 0, 0, NEVER, "quantization_config", {NULL}},
+    {FAMILY_GPT2, 0, 0, ALWAYS, "activation_function", {"\"gelu_new\"", "\"gelu_pytorch_tanh\""}},
+    {FAMILY_GPT2, 0, 0, ALWAYS, "scale_attn_weights", {"true"}},
+    {FAMILY_GPT2, 0, 0, ALWAYS, "scale_attn_by_inverse_layer_idx", {"false"}},
+    {FAMILY_GPT2, 0, 0, ALWAYS, "add_cross_attention", {"false"}},
+    {FAMILY_GPT2, 0, UNREAD, ALWAYS, "attn_pdrop", {"0.0"}},
+    {FAMILY_LLAMA, HAS(GATED), 0, ALWAYS, "hidden_act", {"\"silu\"", "\"swish\""}},
+    {FAMILY_LLAMA, 0, HAS(GATED), ALWAYS, "hidden_act", {"\"gelu_pytorch_tanh\"", "\"gelu_new\""}},
+    {FAMILY_LLAMA, 0, 0, NEVER, "partial_rotary_factor", {"1.0", "1"}},
     /* An architecture that always has the bias has it without a key. */
-    {FAMILY_LLAMA, HAS(QKV_BIAS), WITH(ATTENTION_BIAS), "attention_bias", {"false"}},
-    {FAMILY_LLAMA, HAS(MLP_BIAS), WITH(MLP_BIAS), "mlp_bias", {"false"}},
+    {FAMILY_LLAMA, 0, HAS(QKV_BIAS), WITH(ATTENTION_BIAS), "attention_bias", {"false"}},
+    {FAMILY_LLAMA, 0, HAS(MLP_BIAS), WITH(MLP_BIAS), "mlp_bias", {"false"}},
+    {FAMILY_STARCODER2, 0, 0, ALWAYS, "use_bias", {"true"}},
 };
 
 typedef enum kind { INT, LONG, NUMBER } kind;
@@ -60,9 +62,12 @@ static const struct {
     {AT(max_sequence), LONG, ALWAYS, {[FAMILY_GPT2] = "n_positions", [FAMILY_LLAMA] = "max_position_embeddings"}},
     {AT(ffn_size), LONG, NEVER, {[FAMILY_GPT2] = "n_inner"}},
     {AT(ffn_size), LONG, ALWAYS, {[FAMILY_LLAMA] = "intermediate_size"}},
-    {AT(norm_epsilon), NUMBER, NEVER, {[FAMILY_GPT2] = "layer_norm_epsilon", [FAMILY_LLAMA] = "rms_norm_eps"}},
-    {AT(dropout), NUMBER, UNREAD, {[FAMILY_GPT2] = "embd_pdrop"}},
-    {AT(dropout), NUMBER, UNREAD, {[FAMILY_GPT2] = "resid_pdrop"}},
+    {AT(norm_epsilon),
+     NUMBER,
+     NEVER,
+     {[FAMILY_GPT2] = "layer_norm_epsilon", [FAMILY_LLAMA] = "rms_norm_eps", [FAMILY_STARCODER2] = "norm_epsilon"}},
+    {AT(dropout), NUMBER, UNREAD, {[FAMILY_GPT2] = "embd_pdrop", [FAMILY_STARCODER2] = "embedding_dropout"}},
+    {AT(dropout), NUMBER, UNREAD, {[FAMILY_GPT2] = "resid_pdrop", [FAMILY_STARCODER2] = "residual_dropout"}},
 #undef AT
 };
 
@@ -111,7 +116,10 @@ static bool has_keys(shape_architecture a, uint64_t keys)
 static bool is_demanded(int demand, shape_architecture a)
 {
     int family = demands[demand].family;
-    return family == EVERY || names_of_family(a, (shape_family)family);
+    uint64_t traits = shape_traits_of(a)->traits, needs = demands[demand].needs, unless = demands[demand].unless;
+    if (family != EVERY && !names_of_family(a, (shape_family)family))
+        return false;
+    return (traits & needs) == needs && (unless == UNREAD || !(traits & unless));
 }
 
 static status check_demands(const reader *r, shape_architecture a)
@@ -119,8 +127,6 @@ static status check_demands(const reader *r, shape_architecture a)
     for (int i = 0; i < DEMANDS; i++) {
         const json_t *value = get(r->root, demands[i].key);
         if (!value || !is_demanded(i, a) || demands[i].unless == UNREAD)
-            continue;
-        if (demands[i].unless & shape_traits_of(a)->traits)
             continue;
         char *text = dump(value), why[128];
         bool good = false;
@@ -334,7 +340,8 @@ static status read_window(const reader *r, model_shape *s)
     const json_t *window = json_object_get(r->root, "sliding_window");
     if (use && window && !json_is_null(window) && !(json_is_integer(window) && json_integer_value(window) > 0))
         return refuse(r, "sliding_window", window, "it must be a number of tokens or null");
-    s->sliding_window = !use ? 0 : window ? json_integer_value(window) : DEFAULT_WINDOW; /* of null: 0 */
+    int64_t unsaid = shape_has_key(s->architecture, KEY_WINDOW_UNSAID) ? DEFAULT_WINDOW : 0;
+    s->sliding_window = !use ? 0 : window ? json_integer_value(window) : unsaid; /* of null: 0 */
     const json_t *types = get(r->root, "layer_types"), *below = get(r->root, "max_window_layers");
     if (!by_layer)
         return STATUS_OK;

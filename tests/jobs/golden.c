@@ -17,7 +17,7 @@
 #include "tests/engine/files/tensors.h"
 
 const char *const golden_models[] = {"gpt2",  "llama",        "llama-tied", "llama-deep", "mistral",
-                                     "qwen2", "qwen2-layers", "qwen3",      NULL};
+                                     "qwen2", "qwen2-layers", "qwen3",      "starcoder2", NULL};
 
 void golden_configuration(const char *path, const char *model)
 {

@@ -53,6 +53,7 @@ def configurations():
         "qwen2-window": t.Qwen2Config(**sizes, use_sliding_window=True, sliding_window=16, max_window_layers=0),
         "qwen2-layers": t.Qwen2Config(**sizes, use_sliding_window=True, sliding_window=16, max_window_layers=1),
         "qwen3": t.Qwen3Config(**sizes, head_dim=32),
+        "starcoder2": t.Starcoder2Config(**sizes, sliding_window=16, residual_dropout=0.0, embedding_dropout=0.0),
     }
 
 

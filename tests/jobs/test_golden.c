@@ -58,7 +58,7 @@ static void every_model_trains_as_in_float64_pytorch(void **state)
         assert_true(e.gradients <= 1);
         free(run);
     }
-    assert_int_equal(models, 8);
+    assert_int_equal(models, 9);
 }
 
 /* Recompute and other micro-batches are the same model. */
@@ -84,7 +84,7 @@ static void a_slightly_different_model_is_caught(void **state)
         {"qwen2", "model.rope_theta=999000"},     {"qwen3", "model.norm_epsilon=2e-6"},
         {"gpt2", "model.norm_epsilon=1.2e-5"},    {"llama-tied", "train.global_batch=6"},
         {"llama-deep", "data.shuffle=true"},      {"qwen2-layers", "model.full_first=0"},
-        {"qwen2-layers", "model.full_first=2"},
+        {"qwen2-layers", "model.full_first=2"},   {"starcoder2", "model.sliding_window=13"},
     };
     for (size_t i = 0; i < sizeof mutants / sizeof *mutants; i++) {
         char *more = must_format("%s train.steps=10", mutants[i].mutant);

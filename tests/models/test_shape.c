@@ -67,6 +67,17 @@ static void traits_count_biases_and_head_norms(void **state)
                          .max_sequence = 40960,
                          .tied_embeddings = true};
     assert_int_equal(parts_parameters(&qwen3), 596049920);
+    model_shape starcoder2 = {.architecture = SHAPE_STARCODER2,
+                              .layers = 30,
+                              .heads = 24,
+                              .kv_heads = 2,
+                              .head_size = 128,
+                              .hidden_size = 3072,
+                              .ffn_size = 12288,
+                              .vocab_size = 49152,
+                              .max_sequence = 16384,
+                              .tied_embeddings = true};
+    assert_int_equal(parts_parameters(&starcoder2), 3030371328); /* starcoder2-3b, as published */
     model_shape mistral = {.architecture = SHAPE_MISTRAL,
                            .layers = 32,
                            .heads = 32,

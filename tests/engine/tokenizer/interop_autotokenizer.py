@@ -29,7 +29,7 @@ transformers.logging.set_verbosity_error()
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 GOLDEN = os.path.join(HERE, "..", "..", "golden", "text")
-ARCHITECTURES = ["gpt2", "llama", "mistral", "qwen2", "qwen3"]
+ARCHITECTURES = ["gpt2", "llama", "mistral", "qwen2", "qwen3", "starcoder2"]
 
 
 def hard_texts():

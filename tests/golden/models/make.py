@@ -38,7 +38,8 @@ LLAMA3 = dict(rope_type="llama3", rope_theta=10000.0, factor=8.0, low_freq_facto
 
 def models():
     from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig,
-                              MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
+                              MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM,
+                              Starcoder2Config, Starcoder2ForCausalLM)
     no_dropout = dict(attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0)
     return {
         "gpt2": (GPT2LMHeadModel, GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_inner=88, n_layer=2, n_head=4,
@@ -58,6 +59,10 @@ def models():
                                                        sliding_window=8, max_window_layers=1), "fp32"),
         # heads x head_dim is not the hidden size
         "qwen3": (Qwen3ForCausalLM, Qwen3Config(**SIZES, head_dim=16), "fp32"),
+        # LayerNorm, rotary positions and biases everywhere
+        "starcoder2": (Starcoder2ForCausalLM, Starcoder2Config(**SIZES, sliding_window=12, tie_word_embeddings=True,
+                                                               residual_dropout=0.0, embedding_dropout=0.0,
+                                                               bos_token_id=96, eos_token_id=96), "fp32"),
     }
 
 

@@ -32,6 +32,19 @@ grouped-copies-zero2|8|$grouped|$(p 4 1 2 2 1f1b) $each|
 tied-pipeline|4|$tied|$(p 1 2 2 1 zb-h1)|
 tied-zero3|6|$tied|$(p 3 1 2 3 1f1b) parallel.zero_gather=micro_batch|
 qwen3-norms|4|$qwen3|$(p 2 1 2 0 1f1b) memory.recompute=full|
+gpt2-zb-h2|2|$gpt2|$(p 1 2 1 0 zb-h2)
+grouped-zb-v|4|$grouped|$(p 2 2 1 1 zb-v) parallel.virtual_stages=2
+grouped-v-half|2|$grouped|$(p 1 2 1 1 v-half) parallel.virtual_stages=2
+tied-v-min|3|$tied|$(p 1 3 1 1 v-min) parallel.virtual_stages=2 train.precision=bf16
+tied-vocabulary|6|$tied|$(p 3 2 1 0 1f1b) parallel.vocabulary=stages
+grouped-vocabulary-zb|4|$grouped|$(p 1 2 2 1 zb-h1) parallel.vocabulary=stages memory.recompute=full
+gpt2-auto|2|$gpt2|$(p 1 2 1 1 auto)
+grouped-parts|2|$grouped|$(p 2 1 1 1 1f1b) parallel.order=parts
+grouped-int8|4|$grouped|$(p 2 1 2 1 1f1b) parallel.compress=int8
+tied-topk|2|$tied|$(p 1 1 2 0 1f1b) parallel.compress=topk parallel.density=0.1
+qwen3-muon|4|$qwen3|$(p 2 1 2 1 1f1b) optimizer.name=muon optimizer.muon_lr=0.01
+gpt2-lion-narrow|2|$gpt2|$(p 1 1 2 2 1f1b) optimizer.name=lion optimizer.state=bf16 optimizer.master=bf16 train.precision=bf16
+documents-ramp|2|$grouped|$(p 1 2 1 1 1f1b) data.document_mask=true train.batch_ramp=[[0,12],[1,24]]
 resumed-elsewhere|4|$grouped|$(p 2 1 2 1 1f1b) train.precision=bf16|$(p 1 2 2 3 gpipe) train.precision=bf16"
 
 for i in $(seq 400); do echo "the $i. line of a text whose words repeat, and repeat $((i * i))"; done > "$top/text.txt"

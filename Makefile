@@ -190,7 +190,8 @@ debian-13:
 	@tests/debian.sh trixie demo check
 
 include tests/lanes.mk
-SCRIPT_TESTS := tests/test_run.sh tests/lint/test_lint.sh tests/readme.sh tests/jobs/test_slurm.sh tests/jobs/test_two_hosts.sh
+SCRIPT_TESTS := tests/test_run.sh tests/lint/test_lint.sh tests/readme.sh tests/jobs/test_slurm.sh tests/jobs/test_two_hosts.sh \
+                tests/jobs/test_older_states.sh
 named         = $(sort $(filter $(1:%=$(BUILD)/tests/test_%),$(TESTS)))
 SHARING      := $(call named,$(SHARED))
 TALLIED       = awk '{p += $$1; f += $$2; s += $$3} END {printf "%d passed, %d failed, %d skipped\n", p, f, s}' $1

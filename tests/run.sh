@@ -55,14 +55,18 @@ run_one() {
             awk 'NR == 1 {wall = $1 - $2} NR == 2 {cpu = 60 * $1 + $2 + 60 * $3 + $4} END {printf "%6.1f s %6.1f s cpu\n", wall, cpu}'
         [ "$failed" -gt 0 ] && grep -vE '^ok ' "$output" | tail -n 60
     } >"$3/report"
-    # why a test is skipped stands behind the word, or in a line "# skipped: WHY" before it
+    # why a test is skipped: scripts say "ok 3 - TEST # SKIP WHY", cmocka "not ok 3 # SKIP TEST" after our line "# skipped: WHY"
     awk -v name="$name" '
         /^# skipped: / { why = substr($0, 12) }
         /^(not )?ok .*# SKIP/ {
             test = $0; said = $0
             sub(/^(not )?ok [0-9]* *-? */, "", test); sub(/ *# SKIP.*/, "", test)
             sub(/.*# SKIP */, "", said)
-            printf "skipped: %s: %s (%s)\n", name, test, said != "" ? said : why != "" ? why : "it does not say why"; why = ""; next }
+            if (test == "") { test = said; said = why }
+            printf "skipped: %s: %s (%s)\n", name, test, said != "" ? said : "it does not say why"
+            why = ""
+            next
+        }
         /^not ok / { test = $0; sub(/^not ok [0-9]* *-? */, "", test); printf "failed: %s: %s\n", name, test }' "$output" >"$3/notes"
     echo "$passed $failed $skipped" >"$3/counts"
 }

@@ -68,7 +68,7 @@ says() {
     echo "ok $number - $name"
 }
 printf '#!/bin/sh\nmpirun -np 2 true\necho 1..1\necho ok 1 - x\n' >"$work/test_ranks"
-printf '#!/bin/sh\necho 1..3\necho ok 1 - good\necho "# skipped: no moon"\necho "not ok 2 - night # SKIP"\necho not ok 3 - bad\n' >"$work/test_three"
+printf '#!/bin/sh\necho 1..4\necho ok 1 - good\necho "# skipped: no moon"\necho "not ok 2 # SKIP night"\necho "ok 4 - day # SKIP no sun"\necho not ok 3 - bad\n' >"$work/test_three"
 chmod +x "$work/test_ranks" "$work/test_three"
 
 echo 1..5
@@ -78,4 +78,5 @@ check_shared 3 TERM 143
 says 4 mpirun_where_cores_are_shared_is_a_failure \
     "failed: test_ranks: mpirun -np 2 true where cores are shared" --shared "$work/test_ranks"
 says 5 failures_and_reasons_of_skips_come_last "skipped: test_three: night (no moon)
+skipped: test_three: day (no sun)
 failed: test_three: bad" "$work/test_three"

@@ -63,11 +63,18 @@ run_one() {
             sub(/^(not )?ok [0-9]* *-? */, "", test); sub(/ *# SKIP.*/, "", test)
             sub(/.*# SKIP */, "", said)
             if (test == "") { test = said; said = why }
-            printf "skipped: %s: %s (%s)\n", name, test, said != "" ? said : "it does not say why"
+            said = said != "" ? said : "it does not say why"
+            if (!count[said]++) { reasons[++n] = said; first[said] = test }
             why = ""
             next
         }
-        /^not ok / { test = $0; sub(/^not ok [0-9]* *-? */, "", test); printf "failed: %s: %s\n", name, test }' "$output" >"$3/notes"
+        /^not ok / { test = $0; sub(/^not ok [0-9]* *-? */, "", test); printf "failed: %s: %s\n", name, test }
+        END {
+            for (i = 1; i <= n; i++) {
+                said = reasons[i]
+                printf "skipped: %s: %s (%s)\n", name, (count[said] > 1 ? count[said] " tests" : first[said]), said
+            }
+        }' "$output" >"$3/notes"
     echo "$passed $failed $skipped" >"$3/counts"
 }
 

@@ -126,10 +126,10 @@ $(BUILD)/tests/test_supervise: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
 $(BUILD)/tests/test_campaign: | $(BUILD)/tests/io_faults.so $(BUILD)/tests/allocation_faults.so $(BUILD)/phalanx
 $(BUILD)/tests/test_phases: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
 $(BUILD)/tests/test_arena: | $(BUILD)/tests/allocation_spy.so
-$(BUILD)/tests/test_buckets: | $(BUILD)/phalanx
+$(BUILD)/tests/test_buckets: | $(BUILD)/tests/rank_playlist
 $(BUILD)/tests/test_parity: | $(BUILD)/tests/rank_playlist $(BUILD)/phalanx
 $(BUILD)/tests/test_parity_mutants: | $(BUILD)/tests/rank_mutants $(BUILD)/phalanx
-$(BUILD)/tests/test_compress: | $(BUILD)/tests/rank_mutants $(BUILD)/phalanx
+$(BUILD)/tests/test_compress: | $(BUILD)/tests/rank_playlist $(BUILD)/tests/rank_mutants $(BUILD)/phalanx
 $(BUILD)/tests/test_recovery: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
 $(BUILD)/tests/test_fp16 $(BUILD)/tests/test_islands $(BUILD)/tests/test_merges: | $(BUILD)/phalanx
 $(BUILD)/tests/test_server: | $(BUILD)/tests/allocation_spy.so $(BUILD)/phalanx

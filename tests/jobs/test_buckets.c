@@ -9,19 +9,10 @@
 
 #include "memory/log.h"
 #include "tests/jobs/layouts.h"
+#include "tests/jobs/parity.h"
 #include "tests/jobs/plans.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
-
-static int setup(void **state)
-{
-    if (workfolder_setup(state))
-        return -1;
-    char *data = workfolder_path(*state, "data");
-    runs_write_data(data, LAYOUTS_VOCABULARY, 20000, 1);
-    free(data);
-    return 0;
-}
 
 typedef struct layout {
     const char *model;
@@ -36,20 +27,51 @@ static const layout layouts[] = {
     {"llama-bf16", 4, "parallel.tensor=2 parallel.zero=2 parallel.zero_reduce=micro_batch"},
 };
 
-/* A run's folder; the caller's. */
-static char *train(const char *top, const layout *l, const char *bucket, int *steps)
+static const char *const sizes[] = {"1", "20KiB", "1GiB"};
+
+enum { LAYOUTS = sizeof layouts / sizeof *layouts, SIZES = sizeof sizes / sizeof *sizes, STEPS = 4, MOST_RANKS = 8 };
+
+static char *run_folder(const char *top, int index, int size)
 {
-    const layouts_model *m = layouts_model_of(l->model);
-    char *data = workfolder_path(top, "data"), *yaml = layouts_yaml(m, data);
-    char *file = must_format("%s/%s.yaml", top, l->model), *folder = must_format("%s/%s-%s", top, l->model, bucket);
+    return must_format("%s/%s-%s", top, layouts[index].model, sizes[size]);
+}
+
+static void put_runs(FILE *list, const char *top, int index)
+{
+    const layouts_model *m = layouts_model_of(layouts[index].model);
+    char *data = workfolder_path(top, "data"), *yaml = layouts_yaml(m, data),
+         *file = must_format("%s/%s.yaml", top, m->name);
     runs_write_text(file, yaml);
-    *steps = 4;
-    free(runs_train_well(90, l->ranks, "%s %s %s train.steps=4 checkpoint.every=4 parallel.bucket=%s run.folder=%s",
-                         file, l->keys, m->extra, bucket, folder));
-    free(data);
-    free(yaml);
+    for (int k = 0; k < SIZES; k++) {
+        char *folder = run_folder(top, index, k);
+        fprintf(list, "%s %s %s train.steps=%d checkpoint.every=%d parallel.bucket=%s run.folder=%s\n", file,
+                layouts[index].keys, m->extra, STEPS, STEPS, sizes[k], folder);
+        free(folder);
+    }
     free(file);
-    return folder;
+    free(yaml);
+    free(data);
+}
+
+/* One job for all runs on one number of ranks. */
+static int train_all(void **state)
+{
+    if (workfolder_setup(state))
+        return -1;
+    char *data = workfolder_path(*state, "data");
+    runs_write_data(data, LAYOUTS_VOCABULARY, 20000, 1);
+    free(data);
+    for (int ranks = 2; ranks <= MOST_RANKS; ranks++) {
+        FILE *list = parity_open_list(*state, "playlist");
+        int count = 0;
+        for (int i = 0; i < LAYOUTS; i++)
+            if (layouts[i].ranks == ranks && ++count)
+                put_runs(list, *state, i);
+        fclose(list);
+        if (count > 0)
+            parity_play(*state, "rank_playlist", ranks, "playlist", count * SIZES);
+    }
+    return 0;
 }
 
 static int64_t messages(const char *folder)
@@ -62,21 +84,19 @@ static int64_t messages(const char *folder)
 
 static void no_bit_depends_on_the_buckets(void **state)
 {
-    static const char *const sizes[] = {"1", "20KiB", "1GiB"};
-    for (unsigned i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+    for (int i = 0; i < LAYOUTS; i++) {
         const layout *l = &layouts[i];
         int64_t sent[3];
         char *folders[3], difference[512];
         for (int k = 0; k < 3; k++) {
-            int steps;
-            folders[k] = train(*state, l, sizes[k], &steps);
+            folders[k] = run_folder(*state, i, k);
             sent[k] = messages(folders[k]);
-            plans_verdict v = plans_compare(folders[k], l->ranks, steps);
+            plans_verdict v = plans_compare(folders[k], l->ranks, STEPS);
             if (v.wrong)
                 fail_msg("%s in buckets of %s: %s", l->model, sizes[k], v.what);
         }
         runs_metrics first = runs_read_metrics(folders[0]);
-        assert_int_equal(first.count, 4);
+        assert_int_equal(first.count, STEPS);
         for (int k = 1; k < 3; k++) {
             runs_metrics other = runs_read_metrics(folders[k]);
             if (!runs_same_metrics(&first, &other))
@@ -94,5 +114,5 @@ static void no_bit_depends_on_the_buckets(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(no_bit_depends_on_the_buckets)};
-    return cmocka_run_group_tests(tests, setup, workfolder_teardown);
+    return cmocka_run_group_tests(tests, train_all, workfolder_teardown);
 }

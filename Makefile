@@ -59,7 +59,9 @@ begin          = $(foreach s,$(TEST_SRC),$(if $(filter $1%,$(notdir $s)),$s))
 program        = $(BUILD)/tests/$(basename $(notdir $1))
 PROGRAM_SRC   := $(call begin,test_) $(call begin,rank_)
 FUZZ_SRC      := $(call begin,fuzz_)
-HELPERS       := $(filter-out $(PROGRAM_SRC) $(FUZZ_SRC),$(TEST_SRC)) $(filter-out tools/phalanx.c,$(TOOLS))
+# test_keys brings a device, which no other program may find
+OF_KEYS       := tests/jobs/keys.c tests/jobs/keys_device.c
+HELPERS       := $(filter-out $(PROGRAM_SRC) $(FUZZ_SRC) $(OF_KEYS),$(TEST_SRC)) $(filter-out tools/phalanx.c,$(TOOLS))
 TESTS         := $(foreach s,$(call begin,test_),$(call program,$s))
 RANK_PROGRAMS := $(foreach s,$(call begin,rank_),$(call program,$s))
 
@@ -141,6 +143,7 @@ $(BUILD)/tests/test_comm: | $(BUILD)/tests/rank_comm
 $(BUILD)/tests/test_watchdog: | $(BUILD)/tests/rank_watchdog
 # It brings a device of its own, which device_load() finds among the program's symbols.
 $(BUILD)/tests/test_keys: LIBS += -rdynamic
+$(BUILD)/tests/test_keys: $(OF_KEYS:%.c=$(BUILD)/%.o)
 $(BUILD)/tests/test_spikes: | $(BUILD)/phalanx
 $(BUILD)/tests/test_pace $(BUILD)/tests/test_verify: | $(BUILD)/tests/rank_faulty
 # A machine that is not as it should be.

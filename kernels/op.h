@@ -32,6 +32,7 @@ enum op_flag {
     OP_STATEFUL = 32,
     OP_GROUPED = 64,
     OP_HOST = 128,
+    OP_PITCHED = 256,
     OP_ASYNCHRONOUS = OP_COMM | OP_HOST, /* until the wait that names it */
 };
 

@@ -11,10 +11,18 @@ tensor *record_add_positions(recorder *r, const char *name, tensor *x, tensor *p
 /* residual may be NULL; *sum is then x itself */
 tensor *record_norm(recorder *r, const char *name, tensor **sum, tensor *x, tensor *residual, tensor *w, tensor *b,
                     float epsilon);
-tensor *record_head_norm(recorder *r, const char *name, tensor *qkv, tensor *wq, tensor *wk, const op_attributes *at);
-tensor *record_rope(recorder *r, const char *name, tensor *qkv, tensor *positions, tensor *table,
-                    const op_attributes *at);
-tensor *record_attention(recorder *r, const char *name, tensor *qkv, tensor *document_start, const op_attributes *at);
+/* What attention reads: q [tokens, heads head_size], k [tokens, kv_heads head_size], v [tokens, kv_heads v_head_size]. */
+typedef struct record_qkv {
+    tensor *q, *k, *v;
+} record_qkv;
+/* The columns of [tokens, heads head_size | kv_heads head_size | v], which a product made. */
+record_qkv record_split_heads(recorder *r, tensor *qkv, const op_attributes *at);
+/* These two change q and k. */
+void record_head_norm(recorder *r, const char *name, record_qkv *x, tensor *wq, tensor *wk, const op_attributes *at);
+void record_rope(recorder *r, const char *name, record_qkv *x, tensor *positions, tensor *table,
+                 const op_attributes *at);
+tensor *record_attention(recorder *r, const char *name, const record_qkv *in, tensor *document_start,
+                         const op_attributes *at);
 tensor *record_gelu(recorder *r, const char *name, tensor *x);
 tensor *record_swiglu(recorder *r, const char *name, tensor *x);
 tensor *record_add(recorder *r, const char *name, tensor *a, tensor *b);

@@ -36,6 +36,8 @@ void recorder_close(recorder *r)
     free(r->tensors);
     free(r->cotangent);
     free(r->again);
+    free(r->unwritten);
+    free(r->divided);
     *r = (recorder){0};
 }
 
@@ -103,6 +105,17 @@ tensor *recorder_rows(recorder *r, tensor *of, int64_t first, int64_t count)
     t->shape[0] = count;
     t->keep = t->per_microbatch = false;
     enter(r, t);
+    return t;
+}
+
+tensor *recorder_columns(recorder *r, tensor *of, int64_t first, int64_t count)
+{
+    MUST(of->dims == 2 && first >= 0 && count > 0 && first + count <= of->shape[1],
+         "columns %lld + %lld of %s, which has %lld", (long long)first, (long long)count, of->name,
+         (long long)of->shape[1]);
+    tensor *t = recorder_rows(r, of, 0, of->shape[0]);
+    t->offset += first * dtype_bytes((dtype)of->type);
+    t->shape[1] = count;
     return t;
 }
 
@@ -255,6 +268,20 @@ static int last_of(const char *names)
     return n;
 }
 
+/* Columns of a tensor of this body's forward pass: what is made, kept, recomputed and differentiated is their base. */
+static bool is_columns(const recorder *r, const tensor *t)
+{
+    return t->base && t->producer == t->base->producer && recorder_wants(r, t->base) && t->shape[0] == t->base->shape[0];
+}
+
+/* The columns of `base` that `t` is of its own. */
+static tensor *same_columns(recorder *r, const tensor *t, tensor *base)
+{
+    tensor *columns = recorder_columns(r, base, 0, t->shape[1]);
+    columns->offset = t->offset;
+    return columns;
+}
+
 /* The output that is a sum of inputs (OP_SUMS), if it is at hand for the backward pass; else -1. */
 static int kept_sum(const recorder *r, const op *o)
 {
@@ -270,6 +297,11 @@ tensor *recorder_use(recorder *r, tensor *t)
         return t; /* persistent, or already of the backward pass */
     if (r->again[t->id])
         return r->again[t->id];
+    if (is_columns(r, t)) {
+        tensor *base = recorder_use(r, t->base);
+        t->class = base->class;
+        return base == t->base ? t : (r->again[t->id] = same_columns(r, t, base));
+    }
     if (keep(r, t)) {
         tensor *root = tensor_root(t);
         if (root->id >= 0)
@@ -299,12 +331,50 @@ tensor *recorder_use(recorder *r, tensor *t)
     return r->again[t->id];
 }
 
+/* The cotangent of the base of columns, whose parts are written one by one. */
+static tensor *divided_cotangent(recorder *r, const tensor *base)
+{
+    tensor **whole = &r->cotangent[base->id];
+    if (!*whole) {
+        *whole = pool_alloc(r->pool, sizeof **whole);
+        tensor_describe(*whole, base->name, CLASS_TEMPORARY, (dtype)base->type, base->dims, base->shape);
+        (*whole)->place = place_cotangent(base->place);
+        enter(r, *whole);
+        r->unwritten[base->id] = base->shape[1];
+        r->divided[base->id] = true;
+    }
+    MUST(r->divided[base->id], "%s is read by columns and as a whole: its cotangent has no one place", base->name);
+    return *whole;
+}
+
+tensor *recorder_flow_into(recorder *r, const tensor *of)
+{
+    if (!is_columns(r, of) || r->cotangent[of->id])
+        return NULL;
+    return same_columns(r, of, divided_cotangent(r, of->base));
+}
+
+/* `sum` in the columns that are the cotangent of the columns `of`: copied, unless an op has written it there. */
+static tensor *settle_columns(recorder *r, const tensor *of, tensor *sum)
+{
+    tensor *whole = divided_cotangent(r, of->base);
+    if (!r->cotangent[of->id])
+        r->unwritten[of->base->id] -= of->shape[1];
+    if (sum->base == whole && sum->offset == of->offset)
+        return sum;
+    op copy = {.kind = OP_copy, .in = {sum}};
+    tensor *into[OP_MAX_OUT] = {same_columns(r, of, whole)};
+    return recorder_record(r, "copy cotangent", &copy, 1, into)->out[0];
+}
+
 void recorder_flow_set(recorder *r, const tensor *of, tensor *sum)
 {
     MUST(of->id >= 0 || !of->parameter,
          "%s is a weight: the gradient of an op that reads it is for recorder_gradient()", of->name);
-    if (of->id >= 0 && of->id < r->forward_tensors)
-        r->cotangent[of->id] = sum;
+    if (of->id < 0 || of->id >= r->forward_tensors)
+        return;
+    MUST(!r->divided[of->id], "%s is read by columns and as a whole: its cotangent has no one place", of->name);
+    r->cotangent[of->id] = is_columns(r, of) ? settle_columns(r, of, sum) : sum;
 }
 
 tensor *recorder_flow_take(recorder *r, const tensor *of)
@@ -315,8 +385,9 @@ tensor *recorder_flow_take(recorder *r, const tensor *of)
 void recorder_flow(recorder *r, tensor *of, tensor *value)
 {
     op add = {.kind = OP_add, .in = {recorder_flow_take(r, of), value}};
+    tensor *into[OP_MAX_OUT] = {is_columns(r, of) ? add.in[0] : NULL};
     if (add.in[0])
-        value = recorder_record(r, "add cotangents", &add, 1, NULL)->out[0];
+        value = recorder_record(r, "add cotangents", &add, 1, into)->out[0];
     recorder_flow_set(r, of, value);
 }
 
@@ -331,9 +402,20 @@ void recorder_turn(recorder *r)
     unsigned long n = (unsigned long)r->tensor_count;
     r->cotangent = must_calloc(n, sizeof(tensor *));
     r->again = must_calloc(n, sizeof(tensor *));
+    r->unwritten = must_calloc(n, sizeof *r->unwritten);
+    r->divided = must_calloc(n, sizeof *r->divided);
     for (int i = 0; i < r->parameters; i++)
         r->known[i].gathered = NULL; /* gathered again where the backward pass reads it */
     r->phase = PHASE_BACKWARD;
+}
+
+/* The cotangent of `t`, complete. */
+static tensor *whole_cotangent(recorder *r, const tensor *t)
+{
+    tensor *whole = recorder_flow_take(r, t);
+    MUST(!whole || r->unwritten[t->id] == 0, "%s: %lld of its %lld columns have no cotangent", t->name,
+         (long long)r->unwritten[t->id], (long long)t->shape[1]);
+    return whole;
 }
 
 tensor *recorder_differentiate(recorder *r, tensor *input, tensor *output, tensor *cotangent)
@@ -354,7 +436,7 @@ tensor *recorder_differentiate(recorder *r, tensor *input, tensor *output, tenso
         tensor *flow[OP_MAX_OUT] = {0};
         bool any = false;
         for (int k = 0; k < OP_MAX_OUT; k++) {
-            flow[k] = o->out[k] ? recorder_flow_take(r, o->out[k]) : NULL;
+            flow[k] = o->out[k] ? whole_cotangent(r, o->out[k]) : NULL;
             any |= flow[k] != NULL;
         }
         if (o->detached || !any)
@@ -364,5 +446,5 @@ tensor *recorder_differentiate(recorder *r, tensor *input, tensor *output, tenso
     }
     r->backward = NULL;
     r->phase = PHASE_FORWARD;
-    return input ? recorder_flow_take(r, input) : NULL;
+    return input ? whole_cotangent(r, input) : NULL;
 }

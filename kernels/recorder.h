@@ -58,6 +58,8 @@ typedef struct recorder {
     tensor **tensors; /* by id */
     int tensor_count, tensor_capacity;
     tensor **cotangent, **again; /* by id of a forward tensor */
+    int64_t *unwritten;          /* by its id: columns of its cotangent that nobody has written yet */
+    bool *divided;               /* by its id: its cotangent is written by columns */
     int forward_tensors;
     int layer;          /* of ops to come; -1: none */
     const op *backward; /* whose gradient is being recorded: its site begins those of the gradient's ops */
@@ -82,6 +84,9 @@ tensor *recorder_input(recorder *r, const char *name, dtype type, int dims, cons
 placements recorder_activation(const recorder_grid *g, placement place);
 /* Rows [first, first + count) of dimension 0, sharing bytes. Not differentiable: for ops recorded by hand. */
 tensor *recorder_rows(recorder *r, tensor *of, int64_t first, int64_t count);
+/* Columns [first, first + count) of a matrix, sharing bytes. Differentiable where an op made the matrix: the cotangents of its columns
+ * are written side by side into one tensor, and every column must have one. Nobody may then read the matrix as a whole. */
+tensor *recorder_columns(recorder *r, tensor *of, int64_t first, int64_t count);
 /* One row of a matrix, as a vector. */
 tensor *recorder_row(recorder *r, tensor *of, int64_t row);
 /* The weight of `p` as a product reads it: all rows, gathered over the data axis first where it is sharded. Each call is
@@ -103,6 +108,8 @@ void recorder_flow(recorder *r, tensor *of, tensor *value);
 /* The cotangent of `of` so far, for an op that adds it itself (NULL: none yet); recorder_flow_set() gives the sum. */
 tensor *recorder_flow_take(recorder *r, const tensor *of);
 void recorder_flow_set(recorder *r, const tensor *of, tensor *sum);
+/* Where the op about to be recorded is to write the cotangent of `of`: into columns of that of its base. NULL: anywhere. */
+tensor *recorder_flow_into(recorder *r, const tensor *of);
 bool recorder_wants(const recorder *r, const tensor *of); /* does anything upstream have a gradient? */
 /* The fp32 tensor that the gradient of weight `w` is to be written or added to by the op about to be recorded, and
  * which (enum op_accumulate). Call recorder_gradient_done() after it. */

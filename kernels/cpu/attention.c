@@ -16,20 +16,28 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/parallel.h"
 
-attention_shape attention_shape_of(const op *o, const tensor *qkv)
+static int64_t to_lanes(int64_t size)
+{
+    return (size + 15) / 16 * 16;
+}
+
+attention_shape attention_shape_of(const op *o, const tensor *q, const tensor *v)
 {
     const op_attributes *at = &o->at;
-    int64_t d = at->head_size, s = at->sequence;
+    int64_t d = at->head_size, e = v->shape[1] / at->kv_heads, s = at->sequence;
     return (attention_shape){
         .heads = at->heads,
         .kv_heads = at->kv_heads,
         .group = at->heads / at->kv_heads,
         .d = d,
         .d_even = d + d % 2,
-        .d_lanes = (d + 15) / 16 * 16,
+        .d_lanes = to_lanes(d),
+        .e = e,
+        .e_even = e + e % 2,
+        .e_lanes = to_lanes(e),
         .sequence = s,
         .tiles = (s + TILE_QUERIES - 1) / TILE_QUERIES,
-        .samples = qkv->shape[0] / s,
+        .samples = q->shape[0] / s,
         .scale = at->scale,
         .window = at->window,
     };
@@ -74,11 +82,11 @@ bool attention_visible(tile_mask *mask, const attention_range *range, int64_t fi
 /* One thread's working memory: sizes in bytes, multiples of 64. */
 typedef struct forward_memory {
     char *k;  /* rows [sequence][d_even] */
-    char *v;  /* rows [d][tiles 64]: V^T */
+    char *v;  /* rows [e][tiles 64]: V^T */
     char *q;  /* lanes [d][64] */
     char *p;  /* lanes [64][64] */
     float *s; /* [64][64] */
-    float *y; /* [d][64] */
+    float *y; /* [e][64] */
 } forward_memory;
 
 static int64_t align(int64_t bytes)
@@ -91,18 +99,18 @@ static int64_t forward_layout(forward_memory *m, char *at, const attention_shape
     char *start = at;
     int64_t padded = a->tiles * TILE_QUERIES;
     m->k = at, at += align(padded * a->d_even * bytes);
-    m->v = at, at += align(padded * a->d * bytes);
+    m->v = at, at += align(padded * a->e * bytes);
     m->q = at, at += align(TILE_QUERIES * a->d_even * bytes);
     m->p = at, at += align(TILE_QUERIES * TILE_KEYS * bytes);
     m->s = (float *)(void *)at, at += align(TILE_QUERIES * TILE_KEYS * 4);
-    m->y = (float *)(void *)at, at += align(TILE_QUERIES * a->d * 4);
+    m->y = (float *)(void *)at, at += align(TILE_QUERIES * a->e * 4);
     return at - start;
 }
 
 int64_t attention_scratch_bytes(const op *o, int threads)
 {
     forward_memory m;
-    attention_shape a = attention_shape_of(o, o->in[0]);
+    attention_shape a = attention_shape_of(o, o->in[0], o->in[2]);
     return (threads > 1 ? threads : 1) * forward_layout(&m, NULL, &a, 4);
 }
 
@@ -113,7 +121,7 @@ static void forward_tile(const op *o, const run_context *r, const tile_loops *t,
             count = a->sequence - first < TILE_QUERIES ? a->sequence - first : TILE_QUERIES;
     int64_t token = sample * a->sequence + first, bytes = dtype_bytes((dtype)o->in[0]->type);
     const int32_t *document_start =
-        o->in[1] ? (const int32_t *)tensor_at(o->in[1], r->arena) + sample * a->sequence : NULL;
+        o->in[3] ? (const int32_t *)tensor_at(o->in[3], r->arena) + sample * a->sequence : NULL;
     attention_range range;
     float top[TILE_QUERIES], sum[TILE_QUERIES], fade[TILE_QUERIES];
     tile_mask mask;
@@ -132,9 +140,9 @@ static void forward_tile(const op *o, const run_context *r, const tile_loops *t,
         t->product(m->s, TILE_QUERIES, m->k + key * a->d_even * t->bytes, a->d_even, t->pair, m->q, TILE_QUERIES, keys,
                    TILE_QUERIES, a->d, false);
         if (t->softmax(m->p, m->s, top, sum, fade, &mask, keys, (float)((double)a->scale * ATTENTION_LOG2_E)) && begun)
-            t->fade(m->y, fade, a->d);
+            t->fade(m->y, fade, a->e);
         t->product(m->y, TILE_QUERIES, m->v + key * t->bytes, a->tiles * TILE_QUERIES, t->pair, m->p, TILE_QUERIES,
-                   a->d, TILE_QUERIES, keys, begun);
+                   a->e, TILE_QUERIES, keys, begun);
         begun = true;
     }
     float *lse = (float *)(void *)row_at(o->out[1], r, head) + token;
@@ -142,17 +150,17 @@ static void forward_tile(const op *o, const run_context *r, const tile_loops *t,
         lse[i] = top[i] * (float)ATTENTION_LN_2 + logf(sum[i]);
         fade[i] = 1 / sum[i];
     }
-    t->transposed_out(row_at(o->out[0], r, token) + head * a->d * bytes, o->out[0]->pitch, m->y, TILE_QUERIES, fade,
-                      a->d, count);
+    t->transposed_out(row_at(o->out[0], r, token) + head * a->e * bytes, o->out[0]->pitch, m->y, TILE_QUERIES, fade,
+                      a->e, count);
 }
 
 void cpu_attention(const op *o, const run_context *r)
 {
-    const tensor *qkv = o->in[0];
-    const attention_shape a = attention_shape_of(o, qkv);
-    const tile_loops *t = isa_of(r)->tiles[qkv->type];
-    int64_t bytes = dtype_bytes((dtype)qkv->type), tasks = a.samples * a.kv_heads;
-    int threads = parallel_threads(r, tensor_elements(qkv) * 8);
+    const tensor *q = o->in[0], *k = o->in[1], *v = o->in[2];
+    const attention_shape a = attention_shape_of(o, q, v);
+    const tile_loops *t = isa_of(r)->tiles[q->type];
+    int64_t bytes = dtype_bytes((dtype)q->type), tasks = a.samples * a.kv_heads;
+    int threads = parallel_threads(r, attention_elements(q, k, v) * 8);
     int64_t parts = tasks >= threads ? 1 : (threads + tasks - 1) / tasks;
     forward_memory none;
     int64_t each = forward_layout(&none, NULL, &a, 4);
@@ -163,9 +171,10 @@ void cpu_attention(const op *o, const run_context *r)
 #pragma omp for schedule(dynamic, 1)
         for (int64_t i = 0; i < tasks * parts; i++) {
             int64_t sample = i / parts / a.kv_heads, kv = i / parts % a.kv_heads;
-            const char *k = row_at(qkv, r, sample * a.sequence) + (a.heads + kv) * a.d * bytes;
-            t->rows(m.k, a.d_even, k, qkv->pitch, a.sequence, a.d);
-            t->rows_transposed(m.v, a.tiles * TILE_QUERIES, k + a.kv_heads * a.d * bytes, qkv->pitch, a.sequence, a.d);
+            int64_t token = sample * a.sequence;
+            t->rows(m.k, a.d_even, row_at(k, r, token) + kv * a.d * bytes, k->pitch, a.sequence, a.d);
+            t->rows_transposed(m.v, a.tiles * TILE_QUERIES, row_at(v, r, token) + kv * a.e * bytes, v->pitch,
+                               a.sequence, a.e);
             for (int64_t head = kv * a.group; head < (kv + 1) * a.group; head++)
                 for (int64_t tile = i % parts; tile < a.tiles; tile += parts)
                     forward_tile(o, r, t, &a, &m, sample, head, tile);
@@ -175,52 +184,57 @@ void cpu_attention(const op *o, const run_context *r)
 
 /* ---- one new token --------------------------------------------------------------------------------------------- */
 
-/* Scores of one head's keys: fp32 [positions] a thread. */
+/* One head's scores fp32 [positions], and twice a value, fp32, for each thread. */
+static int64_t decode_bytes(const op *o)
+{
+    return align((o->in[4]->shape[1] + 2 * o->in[2]->shape[1] / o->at.kv_heads) * 4);
+}
+
 int64_t attention_decode_scratch_bytes(const op *o, int threads)
 {
-    return (threads > 1 ? threads : 1) * align((o->in[2]->shape[1] + 2 * o->at.head_size) * 4);
+    return (threads > 1 ? threads : 1) * decode_bytes(o);
 }
 
 static void decode_head(const op *o, const run_context *r, float *scores, int64_t b, int64_t head)
 {
     const isa *set = isa_of(r);
-    const tensor *qkv = o->in[0], *cache = o->in[2];
-    int64_t d = o->at.head_size, group = o->at.heads / o->at.kv_heads, kv = head / group;
-    int64_t bytes = dtype_bytes((dtype)qkv->type), row = cache->shape[2] * bytes;
-    int32_t position = ((const int32_t *)tensor_at(o->in[1], r->arena))[b];
+    const tensor *q = o->in[0], *k_cache = o->in[4], *v_cache = o->in[5];
+    int64_t d = o->at.head_size, e = o->in[2]->shape[1] / o->at.kv_heads, kv = head / (o->at.heads / o->at.kv_heads);
+    int64_t bytes = dtype_bytes((dtype)q->type), k_row = k_cache->shape[2] * bytes, v_row = v_cache->shape[2] * bytes;
+    int32_t position = ((const int32_t *)tensor_at(o->in[3], r->arena))[b];
     int64_t from = o->at.window > 0 && position - o->at.window + 1 > 0 ? position - o->at.window + 1 : 0;
-    const char *q = row_at(qkv, r, b) + head * d * bytes;
-    const char *k = row_at(cache, r, b) + kv * d * bytes, *v = row_at(o->in[3], r, b) + kv * d * bytes;
-    float *sum_v = scores + cache->shape[1], *value = sum_v + d, top = -INFINITY, sum = 0;
+    const char *k = row_at(k_cache, r, b) + kv * d * bytes, *v = row_at(v_cache, r, b) + kv * e * bytes;
+    float *sum_v = scores + k_cache->shape[1], *value = sum_v + e, top = -INFINITY, sum = 0;
     for (int64_t i = from; i <= position; i++) {
-        scores[i] = o->at.scale * set->tiles[qkv->type]->dot(q, k + i * row, d);
+        scores[i] = o->at.scale * set->tiles[q->type]->dot(row_at(q, r, b) + head * d * bytes, k + i * k_row, d);
         top = scores[i] > top ? scores[i] : top;
     }
-    memset(sum_v, 0, (size_t)d * sizeof *sum_v);
+    memset(sum_v, 0, (size_t)e * sizeof *sum_v);
     for (int64_t i = from; i <= position; i++) {
         float p = expf(scores[i] - top);
         sum += p;
-        set->rows[qkv->type]->to_float(value, v + i * row, d);
-        for (int64_t j = 0; j < d; j++)
+        set->rows[q->type]->to_float(value, v + i * v_row, e);
+        for (int64_t j = 0; j < e; j++)
             sum_v[j] += p * value[j];
     }
-    for (int64_t j = 0; j < d; j++)
+    for (int64_t j = 0; j < e; j++)
         sum_v[j] /= sum;
-    set->rows[qkv->type]->from_float(row_at(o->out[0], r, b) + head * d * bytes, sum_v, d);
+    set->rows[q->type]->from_float(row_at(o->out[0], r, b) + head * e * bytes, sum_v, e);
 }
 
 void cpu_attention_decode(const op *o, const run_context *r)
 {
-    const tensor *qkv = o->in[0], *cache = o->in[2];
-    const int32_t *positions = tensor_at(o->in[1], r->arena);
-    int64_t heads = o->at.heads, row = cache->shape[2] * dtype_bytes((dtype)qkv->type);
-    int64_t q_row = heads * o->at.head_size * dtype_bytes((dtype)qkv->type);
-    for (int64_t b = 0; b < qkv->shape[0]; b++)
-        for (int i = 0; i < 2; i++)
-            memcpy(row_at(o->in[2 + i], r, b) + positions[b] * row, row_at(qkv, r, b) + q_row + i * row, (size_t)row);
-    int64_t each = align((cache->shape[1] + 2 * o->at.head_size) * 4);
-#pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(cache))) schedule(static)
-    for (int64_t i = 0; i < qkv->shape[0] * heads; i++) {
+    const tensor *q = o->in[0], *k_cache = o->in[4];
+    const int32_t *positions = tensor_at(o->in[3], r->arena);
+    int64_t heads = o->at.heads;
+    for (int64_t b = 0; b < q->shape[0]; b++)
+        for (int i = 0; i < 2; i++) {
+            int64_t row = o->in[4 + i]->shape[2] * dtype_bytes((dtype)q->type);
+            memcpy(row_at(o->in[4 + i], r, b) + positions[b] * row, row_at(o->in[1 + i], r, b), (size_t)row);
+        }
+    int64_t each = decode_bytes(o);
+#pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(k_cache))) schedule(static)
+    for (int64_t i = 0; i < q->shape[0] * heads; i++) {
         char *scratch = (char *)tensor_at(o->scratch, r->arena) + omp_get_thread_num() * each;
         decode_head(o, r, (float *)(void *)scratch, i / heads, i % heads);
     }
@@ -228,19 +242,24 @@ void cpu_attention_decode(const op *o, const run_context *r)
 
 /* ---- rotary embedding ------------------------------------------------------------------------------------------ */
 
+/* Token t's heads of one operand. */
+static void rotate_heads(const op *o, const run_context *r, int which, int64_t t)
+{
+    const tensor *x = o->in[which], *y = o->out[which];
+    const row_loops *loops = isa_of(r)->rows[x->type];
+    int64_t d = o->at.head_size, bytes = d * dtype_bytes((dtype)x->type);
+    int32_t position = ((const int32_t *)tensor_at(o->in[2], r->arena))[t];
+    const float *row = (const float *)(const void *)row_at(o->in[3], r, position);
+    for (int64_t h = 0; h < x->shape[1] / d; h++)
+        loops->rotate(row_at(y, r, t) + h * bytes, row_at(x, r, t) + h * bytes, row, row + d / 2, d / 2,
+                      o->at.inverse ? -1.0f : 1.0f);
+}
+
 void cpu_rope(const op *o, const run_context *r)
 {
-    const tensor *x = o->in[0], *table = o->in[2], *y = o->out[0];
-    const row_loops *loops = isa_of(r)->rows[x->type];
-    const int32_t *positions = tensor_at(o->in[1], r->arena);
-    int64_t d = o->at.head_size, bytes = d * dtype_bytes((dtype)x->type), turned = o->at.heads + o->at.kv_heads;
-#pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(x))) schedule(static)
-    for (int64_t t = 0; t < x->shape[0]; t++) {
-        const float *row = (const float *)(const void *)row_at(table, r, positions[t]);
-        char *to = row_at(y, r, t), *from = row_at(x, r, t);
-        for (int64_t h = 0; h < turned; h++)
-            loops->rotate(to + h * bytes, from + h * bytes, row, row + d / 2, d / 2, o->at.inverse ? -1.0f : 1.0f);
-        memmove(to + turned * bytes, from + turned * bytes,
-                (size_t)(o->at.kv_heads * bytes)); /* in place it is itself */
-    }
+    int threads = parallel_threads(r, tensor_elements(o->in[0]) + tensor_elements(o->in[1]));
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t t = 0; t < o->in[0]->shape[0]; t++)
+        for (int which = 0; which < 2; which++)
+            rotate_heads(o, r, which, t);
 }

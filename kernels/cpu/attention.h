@@ -7,13 +7,20 @@
 
 typedef struct attention_shape {
     int64_t heads, kv_heads, group; /* query heads to a kv head */
-    int64_t d, d_even, d_lanes;     /* head_size, padded for pairs, padded for vectors */
+    int64_t d, d_even, d_lanes;     /* head_size of q and k, padded for pairs, padded for vectors */
+    int64_t e, e_even, e_lanes;     /* that of v and y */
     int64_t sequence, tiles, samples;
     float scale;
     int32_t window;
 } attention_shape;
 
-attention_shape attention_shape_of(const op *o, const tensor *qkv);
+attention_shape attention_shape_of(const op *o, const tensor *q, const tensor *v);
+
+static inline int64_t attention_elements(const tensor *q, const tensor *k, const tensor *v)
+{
+    return tensor_elements(q) + tensor_elements(k) + tensor_elements(v);
+}
+
 /* What the queries of a tile see: low and high of each (tile.h), and their bounds over the tile. */
 typedef struct attention_range {
     float low[TILE_QUERIES], high[TILE_QUERIES];

@@ -19,20 +19,20 @@
 
 /* One thread's working memory. [n]: the padded sequence. */
 typedef struct backward_memory {
-    char *q_lanes;                                      /* group x [n / P][d_lanes][P]: Q */
-    char *q_across;                                     /* group x tiles x [d / P][64][P]: Q^T */
-    char *dy_lanes;                                     /* as q_lanes */
-    char *dy_across;                                    /* as q_across */
-    float *dq;                                          /* group x tiles x [d][64] */
-    float *lse, *delta;                                 /* group x [n]; lse to base 2 */
-    attention_range *ranges;                            /* [tiles] */
-    char *k, *v;                                        /* rows [64][d_even] */
-    char *k_across;                                     /* rows [d][64]: K^T */
-    float *dk, *dv;                                     /* [64][d_lanes] */
-    float *s, *dp;                                      /* [64][64] */
-    char *p, *ds;                                       /* rows [64][64] */
-    char *ds_lanes;                                     /* lanes [64][64] */
-    int64_t head_lanes, head_across, head_dq, head_row; /* elements from one head of the group to the next */
+    char *q_lanes;                 /* group x [n / P][d_lanes][P]: Q */
+    char *q_across;                /* group x tiles x [d / P][64][P]: Q^T */
+    char *dy_lanes;                /* group x [n / P][e_lanes][P]: dY */
+    char *dy_across;               /* group x tiles x [e / P][64][P]: dY^T */
+    float *dq;                     /* group x tiles x [d][64] */
+    float *lse, *delta;            /* group x [n]; lse to base 2 */
+    attention_range *ranges;       /* [tiles] */
+    char *k, *v;                   /* rows [64][d_even], [64][e_even] */
+    char *k_across;                /* rows [d][64]: K^T */
+    float *dk, *dv;                /* [64][d_lanes], [64][e_lanes] */
+    float *s, *dp;                 /* [64][64] */
+    char *p, *ds;                  /* rows [64][64] */
+    char *ds_lanes;                /* lanes [64][64] */
+    int64_t n;                     /* the padded sequence */
 } backward_memory;
 
 static char *take(char **at, int64_t bytes)
@@ -46,22 +46,20 @@ static int64_t backward_layout(backward_memory *m, char *start, const attention_
 {
     char *at = start;
     int64_t n = a->tiles * TILE_QUERIES, tile = TILE_QUERIES * TILE_KEYS;
-    m->head_lanes = n * a->d_lanes;
-    m->head_across = m->head_dq = n * a->d_even;
-    m->head_row = n;
-    m->q_lanes = take(&at, a->group * m->head_lanes * bytes);
-    m->dy_lanes = take(&at, a->group * m->head_lanes * bytes);
-    m->q_across = take(&at, a->group * m->head_across * bytes);
-    m->dy_across = take(&at, a->group * m->head_across * bytes);
-    m->dq = (float *)(void *)take(&at, a->group * m->head_dq * 4);
+    m->n = n;
+    m->q_lanes = take(&at, a->group * n * a->d_lanes * bytes);
+    m->dy_lanes = take(&at, a->group * n * a->e_lanes * bytes);
+    m->q_across = take(&at, a->group * n * a->d_even * bytes);
+    m->dy_across = take(&at, a->group * n * a->e_even * bytes);
+    m->dq = (float *)(void *)take(&at, a->group * n * a->d_even * 4);
     m->lse = (float *)(void *)take(&at, a->group * n * 4);
     m->delta = (float *)(void *)take(&at, a->group * n * 4);
     m->ranges = (attention_range *)(void *)take(&at, a->tiles * (int64_t)sizeof *m->ranges);
     m->k = take(&at, TILE_KEYS * a->d_even * bytes);
-    m->v = take(&at, TILE_KEYS * a->d_even * bytes);
+    m->v = take(&at, TILE_KEYS * a->e_even * bytes);
     m->k_across = take(&at, TILE_KEYS * a->d * bytes);
     m->dk = (float *)(void *)take(&at, TILE_KEYS * a->d_lanes * 4);
-    m->dv = (float *)(void *)take(&at, TILE_KEYS * a->d_lanes * 4);
+    m->dv = (float *)(void *)take(&at, TILE_KEYS * a->e_lanes * 4);
     m->s = (float *)(void *)take(&at, tile * 4);
     m->dp = (float *)(void *)take(&at, tile * 4);
     m->p = take(&at, tile * bytes);
@@ -73,64 +71,67 @@ static int64_t backward_layout(backward_memory *m, char *start, const attention_
 int64_t attention_grad_scratch_bytes(const op *o, int threads)
 {
     backward_memory m;
-    attention_shape a = attention_shape_of(o, o->in[1]);
+    attention_shape a = attention_shape_of(o, o->in[1], o->in[3]);
     return (threads > 1 ? threads : 1) * backward_layout(&m, NULL, &a, 4);
+}
+
+/* Packs one head's rows of `of`, which begin at x, in both layouts: lanes[n / P][wide][P], across[tiles][even / P][64][P].
+ * Queries beyond the sequence are zeros: lanes are products' k there, and the mask leaves zeros as they are. */
+static void pack_rows(const tile_loops *t, const attention_shape *a, char *lanes, char *across, const char *x,
+                      const tensor *of, bool value)
+{
+    int64_t size = value ? a->e : a->d, even = value ? a->e_even : a->d_even, wide = value ? a->e_lanes : a->d_lanes;
+    int64_t n = a->tiles * TILE_QUERIES, whole = (a->sequence + a->sequence % t->pair) * wide;
+    int64_t row = of->pitch * dtype_bytes((dtype)of->type);
+    memset(lanes + whole * t->bytes, 0, (size_t)((n * wide - whole) * t->bytes));
+    t->lanes(lanes, wide, x, of->pitch, a->sequence, size);
+    for (int64_t tile = 0; tile < a->tiles; tile++) {
+        int64_t first = tile * TILE_QUERIES,
+                count = a->sequence - first < TILE_QUERIES ? a->sequence - first : TILE_QUERIES;
+        char *to = across + first * even * t->bytes;
+        if (count < TILE_QUERIES)
+            memset(to, 0, (size_t)(TILE_QUERIES * even * t->bytes));
+        t->lanes_transposed(to, TILE_QUERIES, x + first * row, of->pitch, count, size);
+    }
 }
 
 /* Everything that stays the same along the key tiles: Q, dY, lse, delta of head g of the group. */
 static void pack_head(const op *o, const run_context *r, const tile_loops *t, const attention_shape *a,
                       const backward_memory *m, int64_t sample, int64_t head, int64_t g)
 {
-    const tensor *dy = o->in[0], *qkv = o->in[1], *y = o->in[2];
-    int64_t token = sample * a->sequence, n = a->tiles * TILE_QUERIES, bytes = dtype_bytes((dtype)qkv->type);
-    const char *q = row_at(qkv, r, token) + head * a->d * bytes, *dy_row = row_at(dy, r, token) + head * a->d * bytes;
-    const float *lse = (const float *)(const void *)row_at(o->in[3], r, head) + token;
-    float *own_lse = m->lse + g * m->head_row, *delta = m->delta + g * m->head_row;
-    char *q_lanes = m->q_lanes + g * m->head_lanes * t->bytes, *dy_lanes = m->dy_lanes + g * m->head_lanes * t->bytes;
-    /* queries beyond the sequence: lanes are products' k there, so that they must be zeros */
-    int64_t whole = (a->sequence + a->sequence % t->pair) * a->d_lanes;
-    memset(q_lanes + whole * t->bytes, 0, (size_t)((m->head_lanes - whole) * t->bytes));
-    memset(dy_lanes + whole * t->bytes, 0, (size_t)((m->head_lanes - whole) * t->bytes));
-    t->lanes(q_lanes, a->d_lanes, q, qkv->pitch, a->sequence, a->d);
-    t->lanes(dy_lanes, a->d_lanes, dy_row, dy->pitch, a->sequence, a->d);
-    for (int64_t tile = 0; tile < a->tiles; tile++) {
-        int64_t first = tile * TILE_QUERIES,
-                count = a->sequence - first < TILE_QUERIES ? a->sequence - first : TILE_QUERIES;
-        int64_t at = (g * m->head_across + first * a->d_even) * t->bytes;
-        if (count < TILE_QUERIES) { /* queries beyond the sequence: zeros, which the mask leaves zeros */
-            memset(m->q_across + at, 0, (size_t)(TILE_QUERIES * a->d_even * t->bytes));
-            memset(m->dy_across + at, 0, (size_t)(TILE_QUERIES * a->d_even * t->bytes));
-        }
-        t->lanes_transposed(m->q_across + at, TILE_QUERIES, q + first * qkv->pitch * bytes, qkv->pitch, count, a->d);
-        t->lanes_transposed(m->dy_across + at, TILE_QUERIES, dy_row + first * dy->pitch * bytes, dy->pitch, count,
-                            a->d);
-    }
+    const tensor *dy = o->in[0], *q = o->in[1], *y = o->in[4];
+    int64_t token = sample * a->sequence, n = m->n, bytes = dtype_bytes((dtype)q->type);
+    const char *q_row = row_at(q, r, token) + head * a->d * bytes, *dy_row = row_at(dy, r, token) + head * a->e * bytes;
+    const float *lse = (const float *)(const void *)row_at(o->in[5], r, head) + token;
+    float *own_lse = m->lse + g * n, *delta = m->delta + g * n;
+    pack_rows(t, a, m->q_lanes + g * n * a->d_lanes * t->bytes, m->q_across + g * n * a->d_even * t->bytes, q_row, q,
+              false);
+    pack_rows(t, a, m->dy_lanes + g * n * a->e_lanes * t->bytes, m->dy_across + g * n * a->e_even * t->bytes, dy_row,
+              dy, true);
     for (int64_t i = 0; i < n; i++) {
         own_lse[i] = i < a->sequence ? lse[i] * (float)ATTENTION_LOG2_E : 0;
         delta[i] = i < a->sequence
-                       ? t->dot(dy_row + i * dy->pitch * bytes, row_at(y, r, token + i) + head * a->d * bytes, a->d)
+                       ? t->dot(dy_row + i * dy->pitch * bytes, row_at(y, r, token + i) + head * a->e * bytes, a->e)
                        : 0;
     }
-    memset(m->dq + g * m->head_dq, 0, (size_t)m->head_dq * 4);
+    memset(m->dq + g * n * a->d_even, 0, (size_t)(n * a->d_even) * 4);
 }
 
 static void backward_tile(const tile_loops *t, const attention_shape *a, const backward_memory *m,
                           const tile_mask *mask, int64_t g, int64_t first, int64_t keys)
 {
-    int64_t across = (g * m->head_across + first * a->d_even) * t->bytes,
-            lanes = (g * m->head_lanes + first * a->d_lanes) * t->bytes;
-    float *dq = m->dq + g * m->head_dq + first * a->d_even;
-    t->product(m->s, TILE_QUERIES, m->k, a->d_even, t->pair, m->q_across + across, TILE_QUERIES, keys, TILE_QUERIES,
-               a->d, false);
-    t->product(m->dp, TILE_QUERIES, m->v, a->d_even, t->pair, m->dy_across + across, TILE_QUERIES, keys, TILE_QUERIES,
-               a->d, false);
-    t->softmax_grad(m->p, m->ds, m->ds_lanes, m->s, m->dp, m->lse + g * m->head_row + first,
-                    m->delta + g * m->head_row + first, mask, keys, (float)((double)a->scale * ATTENTION_LOG2_E),
-                    a->scale);
-    t->product(m->dv, a->d_lanes, m->p, TILE_QUERIES, t->pair, m->dy_lanes + lanes, a->d_lanes, keys, a->d_lanes,
-               TILE_QUERIES, true);
-    t->product(m->dk, a->d_lanes, m->ds, TILE_QUERIES, t->pair, m->q_lanes + lanes, a->d_lanes, keys, a->d_lanes,
-               TILE_QUERIES, true);
+    int64_t at = g * m->n + first; /* in rows of the group */
+    float *dq = m->dq + at * a->d_even;
+    t->product(m->s, TILE_QUERIES, m->k, a->d_even, t->pair, m->q_across + at * a->d_even * t->bytes, TILE_QUERIES,
+               keys, TILE_QUERIES, a->d, false);
+    t->product(m->dp, TILE_QUERIES, m->v, a->e_even, t->pair, m->dy_across + at * a->e_even * t->bytes, TILE_QUERIES,
+               keys, TILE_QUERIES, a->e, false);
+    t->softmax_grad(m->p, m->ds, m->ds_lanes, m->s, m->dp, m->lse + at, m->delta + at, mask, keys,
+                    (float)((double)a->scale * ATTENTION_LOG2_E), a->scale);
+    t->product(m->dv, a->e_lanes, m->p, TILE_QUERIES, t->pair, m->dy_lanes + at * a->e_lanes * t->bytes, a->e_lanes,
+               keys, a->e_lanes, TILE_QUERIES, true);
+    t->product(m->dk, a->d_lanes, m->ds, TILE_QUERIES, t->pair, m->q_lanes + at * a->d_lanes * t->bytes, a->d_lanes,
+               keys, a->d_lanes, TILE_QUERIES, true);
     t->product(dq, TILE_QUERIES, m->k_across, TILE_KEYS, t->pair, m->ds_lanes, TILE_QUERIES, a->d, TILE_QUERIES, keys,
                true);
 }
@@ -138,17 +139,15 @@ static void backward_tile(const tile_loops *t, const attention_shape *a, const b
 static void backward_keys(const op *o, const run_context *r, const tile_loops *t, const attention_shape *a,
                           const backward_memory *m, int64_t sample, int64_t kv, int64_t key)
 {
-    const tensor *qkv = o->in[1], *dqkv = o->out[0];
-    const row_loops *loops = isa_of(r)->rows[qkv->type];
-    int64_t keys = a->sequence - key < TILE_KEYS ? a->sequence - key : TILE_KEYS, bytes = dtype_bytes((dtype)qkv->type);
-    int64_t token = sample * a->sequence + key, k_at = (a->heads + kv) * a->d * bytes,
-            v_at = k_at + a->kv_heads * a->d * bytes;
-    const char *row = row_at(qkv, r, token);
-    t->rows(m->k, a->d_even, row + k_at, qkv->pitch, keys, a->d);
-    t->rows(m->v, a->d_even, row + v_at, qkv->pitch, keys, a->d);
-    t->rows_transposed(m->k_across, TILE_KEYS, row + k_at, qkv->pitch, keys, a->d);
+    const tensor *k = o->in[2], *v = o->in[3], *dk = o->out[1], *dv = o->out[2];
+    const row_loops *loops = isa_of(r)->rows[k->type];
+    int64_t keys = a->sequence - key < TILE_KEYS ? a->sequence - key : TILE_KEYS, bytes = dtype_bytes((dtype)k->type);
+    int64_t token = sample * a->sequence + key, k_at = kv * a->d * bytes, v_at = kv * a->e * bytes;
+    t->rows(m->k, a->d_even, row_at(k, r, token) + k_at, k->pitch, keys, a->d);
+    t->rows(m->v, a->e_even, row_at(v, r, token) + v_at, v->pitch, keys, a->e);
+    t->rows_transposed(m->k_across, TILE_KEYS, row_at(k, r, token) + k_at, k->pitch, keys, a->d);
     memset(m->dk, 0, (size_t)(TILE_KEYS * a->d_lanes) * 4);
-    memset(m->dv, 0, (size_t)(TILE_KEYS * a->d_lanes) * 4);
+    memset(m->dv, 0, (size_t)(TILE_KEYS * a->e_lanes) * 4);
     for (int64_t g = 0; g < a->group; g++)
         for (int64_t first = key; first < a->sequence; first += TILE_QUERIES) {
             tile_mask mask;
@@ -156,8 +155,8 @@ static void backward_keys(const op *o, const run_context *r, const tile_loops *t
                 backward_tile(t, a, m, &mask, g, first, keys);
         }
     for (int64_t i = 0; i < keys; i++) {
-        loops->from_float(row_at(dqkv, r, token + i) + k_at, m->dk + i * a->d_lanes, a->d);
-        loops->from_float(row_at(dqkv, r, token + i) + v_at, m->dv + i * a->d_lanes, a->d);
+        loops->from_float(row_at(dk, r, token + i) + k_at, m->dk + i * a->d_lanes, a->d);
+        loops->from_float(row_at(dv, r, token + i) + v_at, m->dv + i * a->e_lanes, a->e);
     }
 }
 
@@ -165,8 +164,8 @@ static void backward_head(const op *o, const run_context *r, const tile_loops *t
                           const backward_memory *m, int64_t sample, int64_t kv)
 {
     const int32_t *document_start =
-        o->in[4] ? (const int32_t *)tensor_at(o->in[4], r->arena) + sample * a->sequence : NULL;
-    const tensor *dqkv = o->out[0];
+        o->in[6] ? (const int32_t *)tensor_at(o->in[6], r->arena) + sample * a->sequence : NULL;
+    const tensor *dq = o->out[0];
     float ones[TILE_QUERIES];
     for (int64_t first = 0; first < a->sequence; first += TILE_QUERIES)
         attention_range_of(m->ranges + first / TILE_QUERIES, a, document_start, first);
@@ -179,21 +178,20 @@ static void backward_head(const op *o, const run_context *r, const tile_loops *t
     for (int64_t g = 0; g < a->group; g++)
         for (int64_t first = 0; first < a->sequence; first += TILE_QUERIES) {
             int64_t count = a->sequence - first < TILE_QUERIES ? a->sequence - first : TILE_QUERIES;
-            char *dq = row_at(dqkv, r, sample * a->sequence + first) +
-                       (kv * a->group + g) * a->d * dtype_bytes((dtype)dqkv->type);
-            t->transposed_out(dq, dqkv->pitch, m->dq + g * m->head_dq + first * a->d_even, TILE_QUERIES, ones, a->d,
-                              count);
+            char *to = row_at(dq, r, sample * a->sequence + first) +
+                       (kv * a->group + g) * a->d * dtype_bytes((dtype)dq->type);
+            t->transposed_out(to, dq->pitch, m->dq + (g * m->n + first) * a->d_even, TILE_QUERIES, ones, a->d, count);
         }
 }
 
 void cpu_attention_grad(const op *o, const run_context *r)
 {
-    const tensor *qkv = o->in[1];
-    const attention_shape a = attention_shape_of(o, qkv);
-    const tile_loops *t = isa_of(r)->tiles[qkv->type];
+    const tensor *q = o->in[1], *k = o->in[2], *v = o->in[3];
+    const attention_shape a = attention_shape_of(o, q, v);
+    const tile_loops *t = isa_of(r)->tiles[q->type];
     backward_memory none;
     int64_t each = backward_layout(&none, NULL, &a, 4);
-#pragma omp parallel num_threads(parallel_threads(r, tensor_elements(qkv) * 8))
+#pragma omp parallel num_threads(parallel_threads(r, attention_elements(q, k, v) * 8))
     {
         backward_memory m;
         backward_layout(&m, (char *)tensor_at(o->scratch, r->arena) + omp_get_thread_num() * each, &a, t->bytes);

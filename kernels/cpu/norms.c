@@ -38,20 +38,26 @@ void cpu_layernorm(const op *o, const run_context *r)
 /* One row's gradient, added to sums[width]. */
 typedef void norm_row(const op *o, const run_context *r, const row_loops *loops, float *sums, int64_t row);
 
+typedef struct norm_work {
+    int64_t rows, elements; /* elements decide whether threads divide the rows */
+    int64_t width;          /* of the sums */
+    norm_row *add_row;
+} norm_work;
+
 /* Rows in equal parts, a part a thread; each part has [total, block] of `width` floats in scratch; out: the sum. */
-static float *sum_rows(const op *o, const run_context *r, const row_loops *loops, int64_t rows, int64_t width,
-                       norm_row *f)
+static float *sum_rows(const op *o, const run_context *r, const row_loops *loops, const norm_work *work)
 {
     float *scratch = tensor_at(o->scratch, r->arena);
-    int parts = parallel_threads(r, rows * o->in[0]->shape[1]);
+    int64_t width = work->width;
+    int parts = parallel_threads(r, work->elements);
 #pragma omp parallel for num_threads(parts) schedule(static, 1)
     for (int part = 0; part < parts; part++) {
         float *total = scratch + 2 * part * width, *block = total + width;
         int64_t first, count;
-        shard_rows(&first, &count, rows, parts, part);
+        shard_rows(&first, &count, work->rows, parts, part);
         memset(total, 0, (size_t)(2 * width) * sizeof *total);
         for (int64_t i = 0; i < count; i++) {
-            f(o, r, loops, block, first + i);
+            work->add_row(o, r, loops, block, first + i);
             if ((i + 1) % NORM_BLOCK == 0 || i + 1 == count) {
                 isa_of(r)->rows[DTYPE_FP32]->add(total, total, block, width);
                 memset(block, 0, (size_t)width * sizeof *block);
@@ -75,7 +81,8 @@ static void put_sum(const op *o, const run_context *r, const tensor *out, const 
 /* [total, block] of each thread; LayerNorm has dw and db, the norm of heads dwq and dwk. */
 int64_t norm_scratch_bytes(const op *o, int threads)
 {
-    int64_t width = o->out[1]->shape[0] * (o->kind == OP_rmsnorm_grad ? 1 : 2);
+    int64_t width = o->kind == OP_head_norm_grad ? 2 * o->at.head_size
+                                                 : o->out[1]->shape[0] * (o->kind == OP_rmsnorm_grad ? 1 : 2);
     return (threads > 1 ? threads : 1) * 2 * width * (int64_t)sizeof(float);
 }
 
@@ -90,7 +97,8 @@ static void rmsnorm_row(const op *o, const run_context *r, const row_loops *loop
 void cpu_rmsnorm_grad(const op *o, const run_context *r)
 {
     const tensor *s = o->in[1];
-    put_sum(o, r, o->out[1], sum_rows(o, r, isa_of(r)->rows[s->type], s->shape[0], s->shape[1], rmsnorm_row));
+    norm_work work = {s->shape[0], tensor_elements(s), s->shape[1], rmsnorm_row};
+    put_sum(o, r, o->out[1], sum_rows(o, r, isa_of(r)->rows[s->type], &work));
 }
 
 static void layernorm_row(const op *o, const run_context *r, const row_loops *loops, float *sums, int64_t row)
@@ -105,50 +113,51 @@ static void layernorm_row(const op *o, const run_context *r, const row_loops *lo
 void cpu_layernorm_grad(const op *o, const run_context *r)
 {
     const tensor *s = o->in[1];
-    const float *sums = sum_rows(o, r, isa_of(r)->rows[s->type], s->shape[0], 2 * s->shape[1], layernorm_row);
+    norm_work work = {s->shape[0], tensor_elements(s), 2 * s->shape[1], layernorm_row};
+    const float *sums = sum_rows(o, r, isa_of(r)->rows[s->type], &work);
     put_sum(o, r, o->out[1], sums);
     put_sum(o, r, o->out[2], sums + s->shape[1]);
 }
 
-/* ---- heads of q and k in a fused row --------------------------------------------------------------------------- */
+/* ---- heads of q and of k --------------------------------------------------------------------------------------- */
 
 void cpu_head_norm(const op *o, const run_context *r)
 {
-    const tensor *x = o->in[0], *y = o->out[0];
-    const row_loops *loops = isa_of(r)->rows[x->type];
-    int64_t d = o->at.head_size, heads = o->at.heads, kv_heads = o->at.kv_heads,
-            bytes = d * dtype_bytes((dtype)x->type);
-    const void *w[2] = {tensor_at(o->in[1], r->arena), tensor_at(o->in[2], r->arena)};
-    float *rstd = tensor_at(o->out[1], r->arena);
-#pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(x))) schedule(static)
-    for (int64_t t = 0; t < x->shape[0]; t++) {
-        char *to = row_at(y, r, t);
-        const char *from = row_at(x, r, t);
-        for (int64_t h = 0; h < heads + kv_heads; h++)
-            rstd[t * (heads + kv_heads) + h] =
-                loops->rmsnorm(to + h * bytes, NULL, from + h * bytes, w[h >= heads], NULL, d, o->at.epsilon);
-        memcpy(to + (heads + kv_heads) * bytes, from + (heads + kv_heads) * bytes, (size_t)(kv_heads * bytes));
-    }
+    const tensor *q = o->in[0], *k = o->in[1];
+    const row_loops *loops = isa_of(r)->rows[q->type];
+    int64_t d = o->at.head_size, heads = o->at.heads, all = heads + o->at.kv_heads, bytes = d * dtype_bytes((dtype)q->type);
+    const void *w[2] = {tensor_at(o->in[2], r->arena), tensor_at(o->in[3], r->arena)};
+    float *rstd = tensor_at(o->out[2], r->arena);
+#pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(q) + tensor_elements(k))) schedule(static)
+    for (int64_t t = 0; t < q->shape[0]; t++)
+        for (int64_t h = 0; h < all; h++) {
+            int which = h >= heads;
+            int64_t at = (h - which * heads) * bytes;
+            rstd[t * all + h] = loops->rmsnorm(row_at(o->out[which], r, t) + at, NULL, row_at(o->in[which], r, t) + at,
+                                               w[which], NULL, d, o->at.epsilon);
+        }
 }
 
 static void head_norm_row(const op *o, const run_context *r, const row_loops *loops, float *sums, int64_t row)
 {
-    int64_t d = o->at.head_size, heads = o->at.heads, kv_heads = o->at.kv_heads;
-    int64_t bytes = d * dtype_bytes((dtype)o->in[1]->type), rest = (heads + kv_heads) * bytes;
-    const float *rstd = (const float *)tensor_at(o->in[4], r->arena) + row * (heads + kv_heads);
-    char *dx = row_at(o->out[0], r, row);
-    const char *dy = row_at(o->in[0], r, row), *x = row_at(o->in[1], r, row);
-    for (int64_t h = 0; h < heads + kv_heads; h++)
-        loops->rmsnorm_grad(dx + h * bytes, sums + (h >= heads) * d, dy + h * bytes, x + h * bytes,
-                            tensor_at(o->in[2 + (h >= heads)], r->arena), NULL, d, rstd[h]);
-    memmove(dx + rest, dy + rest, (size_t)(kv_heads * bytes)); /* in place it is itself */
+    int64_t d = o->at.head_size, heads = o->at.heads, all = heads + o->at.kv_heads;
+    int64_t bytes = d * dtype_bytes((dtype)o->in[0]->type);
+    const float *rstd = (const float *)tensor_at(o->in[6], r->arena) + row * all;
+    for (int64_t h = 0; h < all; h++) {
+        int which = h >= heads;
+        int64_t at = (h - which * heads) * bytes;
+        loops->rmsnorm_grad(row_at(o->out[which], r, row) + at, sums + which * d, row_at(o->in[which], r, row) + at,
+                            row_at(o->in[2 + which], r, row) + at, tensor_at(o->in[4 + which], r->arena), NULL, d,
+                            rstd[h]);
+    }
 }
 
 void cpu_head_norm_grad(const op *o, const run_context *r)
 {
-    const tensor *x = o->in[1];
-    const float *sums =
-        sum_rows(o, r, isa_of(r)->rows[x->type], x->shape[0], 2 * (int64_t)o->at.head_size, head_norm_row);
-    put_sum(o, r, o->out[1], sums);
-    put_sum(o, r, o->out[2], sums + o->at.head_size);
+    const tensor *q = o->in[2];
+    int64_t d = o->at.head_size, width = (o->at.heads + 2 * (int64_t)o->at.kv_heads) * d;
+    norm_work work = {.rows = q->shape[0], .elements = q->shape[0] * width, .width = 2 * d, .add_row = head_norm_row};
+    const float *sums = sum_rows(o, r, isa_of(r)->rows[q->type], &work);
+    put_sum(o, r, o->out[2], sums);
+    put_sum(o, r, o->out[3], sums + d);
 }

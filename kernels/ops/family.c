@@ -5,14 +5,15 @@ tensor *record_first(recorder *r, const char *name, const op *like, unsigned out
     return recorder_record(r, name, like, outputs, NULL)->out[0];
 }
 
-void infer_check_heads(const op *o, const tensor *qkv)
+void infer_check_heads(const op *o, const tensor *q, const tensor *k)
 {
     const op_attributes *at = &o->at;
     OPERANDS_CHECK(at->heads > 0 && at->kv_heads > 0 && at->heads % at->kv_heads == 0,
                    "heads must be a multiple of kv_heads");
-    OPERANDS_CHECK(at->head_size > 0 && infer_is_activation(qkv) &&
-                       qkv->shape[1] == (int64_t)(at->heads + 2 * at->kv_heads) * at->head_size,
-                   "a row must hold (heads + 2 kv_heads) head_size elements");
+    OPERANDS_CHECK(at->head_size > 0 && infer_is_activation(q) && q->shape[1] == (int64_t)at->heads * at->head_size,
+                   "q[t, heads head_size]");
+    OPERANDS_CHECK(infer_is_matrix(k, (dtype)q->type, q->shape[0], (int64_t)at->kv_heads * at->head_size),
+                   "k[t, kv_heads head_size] of q's type");
 }
 
 double cost_elements(const tensor *t)
@@ -60,6 +61,16 @@ void gradient_of_weight(recorder *r, const char *name, op like, const tensor *w)
 tensor *gradient_by(recorder *r, const op *like)
 {
     return record_first(r, "dx", like, 1);
+}
+
+void gradient_of_each(recorder *r, const op *like, tensor *const *of, int count)
+{
+    tensor *into[OP_MAX_OUT] = {0};
+    for (int i = 0; i < count; i++)
+        into[i] = recorder_flow_into(r, of[i]);
+    const op *made = recorder_record(r, "dx", like, (1u << count) - 1, into);
+    for (int i = 0; i < count; i++)
+        recorder_flow(r, of[i], made->out[i]);
 }
 
 void gradient_refuse(const op *o)

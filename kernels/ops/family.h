@@ -89,8 +89,8 @@ static inline bool infer_is_scalars(const tensor *t)
     return tensor_contiguous(t) && tensor_bytes(t) >= (int64_t)sizeof(step_scalars);
 }
 
-/* Refuses a row other than [t, (heads + 2 kv_heads) head_size], which q, k and v share. */
-void infer_check_heads(const op *o, const tensor *qkv);
+/* Refuses q, k other than [t, heads head_size], [t, kv_heads head_size] of one type. */
+void infer_check_heads(const op *o, const tensor *q, const tensor *k);
 
 /* ---- costs --------------------------------------------------------------------------------------------------- */
 
@@ -111,6 +111,8 @@ op_cost cost_moved(const op *o);
 void gradient_of_weight(recorder *r, const char *name, op like, const tensor *w);
 /* Records an op like `like`; returns the cotangent that it makes, its first output. */
 tensor *gradient_by(recorder *r, const op *like);
+/* Records an op like `like`, whose first `count` outputs are cotangents of `of`, and lets each flow: columns into their base's. */
+void gradient_of_each(recorder *r, const op *like, tensor *const *of, int count);
 _Noreturn void gradient_refuse(const op *o);
 
 /* An op without a gradient: layers do not record it, or fusion makes it afterwards. */

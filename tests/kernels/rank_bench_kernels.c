@@ -107,6 +107,14 @@ static void bench_products(int64_t t)
     }
 }
 
+static tensor columns_of(const tensor *of, int64_t first, int64_t count)
+{
+    tensor t = *of;
+    t.address += first * dtype_bytes((dtype)t.type);
+    t.shape[1] = count;
+    return t;
+}
+
 static void bench_attention(int64_t t, int heads, int kv_heads, int d, dtype type)
 {
     int64_t before = used, sequence = t < 1024 ? t / 4 : 1024;
@@ -116,8 +124,18 @@ static void bench_attention(int64_t t, int heads, int kv_heads, int d, dtype typ
     tensor dy = make(type, t, (int64_t)heads * d), lse = make(DTYPE_FP32, heads, t), dqkv = make(type, t, qkv.shape[1]);
     op_attributes at = {.heads = heads, .kv_heads = kv_heads, .head_size = d, .sequence = (int32_t)sequence};
     at.scale = 1 / sqrtf((float)d);
-    print_flops(&(op){.kind = OP_attention, .in = {&qkv}, .out = {&y, &lse}, .at = at}, what);
-    print_flops(&(op){.kind = OP_attention_grad, .in = {&dy, &qkv, &y, &lse}, .out = {&dqkv}, .at = at}, what);
+    tensor in[3], grad[3];
+    for (int i = 0; i < 3; i++) {
+        int64_t first = i ? heads + (int64_t)(i - 1) * kv_heads : 0, count = i ? kv_heads : heads;
+        in[i] = columns_of(&qkv, first * d, count * d);
+        grad[i] = columns_of(&dqkv, first * d, count * d);
+    }
+    print_flops(&(op){.kind = OP_attention, .in = {&in[0], &in[1], &in[2]}, .out = {&y, &lse}, .at = at}, what);
+    print_flops(&(op){.kind = OP_attention_grad,
+                      .in = {&dy, &in[0], &in[1], &in[2], &y, &lse},
+                      .out = {&grad[0], &grad[1], &grad[2]},
+                      .at = at},
+                what);
     used = before;
 }
 

@@ -163,6 +163,16 @@ static void naive_attention(double *y, double *lse, double *dqkv, const double *
     free(dp);
 }
 
+/* The columns of a row of q, k and v that are one of the three's. */
+static tensor heads_of(const tensor *row, const attention_case *c, int which)
+{
+    tensor t = *row;
+    int64_t first = which ? c->heads + (which - 1) * c->kv_heads : 0;
+    t.address += first * c->d * dtype_bytes((dtype)t.type);
+    t.shape[1] = (int64_t)(which ? c->kv_heads : c->heads) * c->d;
+    return t;
+}
+
 /* Worst error of y, lse, dqkv, each relative to its largest element. */
 static void attention_error(double error[3], const attention_case *c, const isa *set, dtype type, int threads,
                             uint32_t *bits)
@@ -190,9 +200,18 @@ static void attention_error(double error[3], const attention_case *c, const isa 
     op_attributes at = {
         .heads = c->heads, .kv_heads = c->kv_heads, .head_size = c->d, .sequence = c->sequence, .window = c->window};
     at.scale = (float)(1 / sqrt(c->d));
-    op forward = {.kind = OP_attention, .in = {&qkv, c->documents ? &start : NULL}, .out = {&y, &lse}, .at = at};
-    op backward = {
-        .kind = OP_attention_grad, .in = {&dy, &qkv, &y, &lse, c->documents ? &start : NULL}, .out = {&dqkv}, .at = at};
+    tensor in[3], grad[3];
+    for (int i = 0; i < 3; i++) {
+        in[i] = heads_of(&qkv, c, i);
+        grad[i] = heads_of(&dqkv, c, i);
+    }
+    tensor *documents = c->documents ? &start : NULL;
+    op forward = {
+        .kind = OP_attention, .in = {&in[0], &in[1], &in[2], documents}, .out = {&y, &lse}, .at = at};
+    op backward = {.kind = OP_attention_grad,
+                   .in = {&dy, &in[0], &in[1], &in[2], &y, &lse, documents},
+                   .out = {&grad[0], &grad[1], &grad[2]},
+                   .at = at};
     workbench_run(&b, &forward, true);
     workbench_run(&b, &backward, true);
     error[0] = workbench_worst(&b, &y, y64, t, width);

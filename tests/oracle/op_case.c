@@ -140,11 +140,16 @@ bool op_case_allows(const op_case *c, const op_case_mode *m)
     return x && y && tensor_bytes(x) == tensor_bytes(y) && x->type == y->type;
 }
 
+/* Columns have the pitch of their base, which comes before them. */
 static void stride(op_case *c)
 {
-    for (int i = 0; i < c->tensors; i++)
-        if (may_stride(c, &c->t[i]))
-            c->t[i].pitch = c->t[i].shape[1] + 3 + i % 2 * 5;
+    for (int i = 0; i < c->tensors; i++) {
+        tensor *t = &c->t[i];
+        if (may_stride(c, t))
+            t->pitch = t->shape[1] + 3 + i % 2 * 5;
+        else if (t->base && t->dims == 2 && t->shape[0] == t->base->shape[0])
+            t->pitch = t->base->pitch;
+    }
 }
 
 /* Addresses, guards between; returns the arena's size. */
@@ -153,6 +158,10 @@ static int64_t lay_out(op_case *c, const op_case_mode *m, tensor *scratch)
     int64_t end = GUARD;
     for (int i = 0; i <= c->tensors; i++) {
         tensor *t = i < c->tensors ? &c->t[i] : scratch;
+        if (t->base) {
+            t->address = t->base->address + t->offset;
+            continue;
+        }
         int64_t skipped = m->strided && i < c->tensors && may_stride(c, t) ? t->pitch * dtype_bytes((dtype)t->type) : 0;
         t->address = end + skipped;
         end = (t->address + tensor_bytes(t) + 2 * GUARD - 1) / GUARD * GUARD + GUARD;
@@ -268,6 +277,7 @@ static void compare_floats(verdict *v, const op_case *c, int out, const double *
     double error = 0, squares = 0, step = t->type == DTYPE_FP16 ? 0x1p-24 : 0x1p-126;
     double allowed = unit_roundoff((dtype)t->type) * (c->stochastic && t->type == DTYPE_BF16 ? 2 : 1) +
                      c->growth * (c->roundings * unit_roundoff(c->type) + 2 * sqrt(c->terms + 16) * 0x1p-24);
+    step = fmax(step, c->floor * unit_roundoff(c->type));
     for (int64_t i = 0; i < n; i++) {
         double d = distance(got[i], want[i]);
         error += d * d;
@@ -341,7 +351,7 @@ static void check_bytes(verdict *v, const op_case *c, const op_case_mode *m, con
 /* The cache that decoding wrote is an input in the table: it is compared like an output. */
 static void compare_caches(verdict *v, op_case *c, char *arena, reference_program *p)
 {
-    for (int i = 2; c->o.kind == OP_attention_decode && i < 4; i++) {
+    for (int i = 4; c->o.kind == OP_attention_decode && i < 6; i++) {
         op_case as_output = *c;
         as_output.exact = true;
         as_output.o.out[0] = c->o.in[i];

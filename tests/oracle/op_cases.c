@@ -260,22 +260,28 @@ CASES(layernorm_grad)
     return norm_gradient(c, true, variant);
 }
 
-/* heads, kv_heads, head_size, tokens of a sample, samples, window, documents */
-static const int ATTENTION[][7] = {{1, 1, 8, 1, 1, 0, 0},   {2, 2, 16, 5, 2, 0, 0},   {4, 2, 32, 17, 2, 0, 0},
-                                   {6, 2, 64, 33, 1, 7, 0}, {3, 1, 128, 20, 2, 0, 1}, {4, 4, 64, 70, 1, 0, 1},
-                                   {4, 1, 96, 40, 2, 9, 1}, {2, 1, 80, 130, 1, 0, 0}, {2, 2, 64, 129, 2, 64, 1},
-                                   {4, 2, 16, 36, 3, 8, 0}, {5, 5, 8, 20, 1, 0, 0}};
+/* heads, kv_heads, head_size, tokens of a sample, samples, window, documents, v_head_size (0: head_size) */
+static const int ATTENTION[][8] = {
+    {1, 1, 8, 1, 1, 0, 0, 0},     {2, 2, 16, 5, 2, 0, 0, 0},   {4, 2, 32, 17, 2, 0, 0, 0},  {6, 2, 64, 33, 1, 7, 0, 0},
+    {3, 1, 128, 20, 2, 0, 1, 0},  {4, 4, 64, 70, 1, 0, 1, 0},  {4, 1, 96, 40, 2, 9, 1, 0},  {2, 1, 80, 130, 1, 0, 0, 0},
+    {2, 2, 64, 129, 2, 64, 1, 0}, {4, 2, 16, 36, 3, 8, 0, 0},  {5, 5, 8, 20, 1, 0, 0, 0},   {2, 1, 192, 70, 1, 0, 1, 128},
+    {4, 2, 24, 33, 2, 9, 0, 40},  {3, 3, 10, 21, 1, 0, 0, 6}};
+
+enum { GAP = 8 }; /* columns before and after what is used of a row */
 
 typedef struct heads {
-    int64_t tokens, row, width; /* tokens, elements of a fused row, elements of all q heads */
-    bool documents;
+    int64_t tokens, q, k, v, y; /* columns of each */
+    bool documents, fused;
 } heads;
 
+/* Every shape twice: each operand a matrix of its own, and those of one kind columns of one row. */
 static bool attention_shape(heads *a, op_case *c, int variant)
 {
+    bool fused = op_case_option(&variant, 2);
     if (variant >= COUNT(ATTENTION))
         return false;
     const int *s = ATTENTION[variant];
+    int size = s[7] ? s[7] : s[2];
     c->o.at.heads = s[0];
     c->o.at.kv_heads = s[1];
     c->o.at.head_size = s[2];
@@ -283,8 +289,44 @@ static bool attention_shape(heads *a, op_case *c, int variant)
     c->o.at.window = s[5];
     c->o.at.scale = 1 / sqrtf((float)s[2]);
     c->o.at.epsilon = 1e-6f;
-    *a = (heads){(int64_t)s[3] * s[4], (int64_t)(s[0] + 2 * s[1]) * s[2], (int64_t)s[0] * s[2], s[6]};
+    *a = (heads){(int64_t)s[3] * s[4], (int64_t)s[0] * s[2], (int64_t)s[1] * s[2], (int64_t)s[1] * size,
+                 (int64_t)s[0] * size, s[6],                 fused};
     return true;
+}
+
+/* The row that operands are columns of; NULL: they are matrices of their own. */
+static tensor *row_of_heads(op_case *c, const heads *a, fill f, int64_t rows)
+{
+    return a->fused ? op_case_tensor(c, "fused row", c->type, f, rows, 2 * GAP + a->q + a->k + a->v) : NULL;
+}
+
+static void into_columns(tensor *t, tensor *row, int64_t first)
+{
+    if (!row)
+        return;
+    t->base = row;
+    t->offset = (GAP + first) * dtype_bytes((dtype)t->type);
+    t->pitch = row->pitch;
+}
+
+/* q, k and perhaps v as inputs from `slot` on. */
+static void attention_inputs(op_case *c, int slot, const heads *a, int64_t rows, bool with_v)
+{
+    tensor *row = row_of_heads(c, a, UNIT, rows);
+    into_columns(op_case_in(c, slot, c->type, UNIT, rows, a->q), row, 0);
+    into_columns(op_case_in(c, slot + 1, c->type, UNIT, rows, a->k), row, a->q);
+    if (with_v)
+        into_columns(op_case_in(c, slot + 2, c->type, UNIT, rows, a->v), row, a->q + a->k);
+}
+
+/* The outputs of mask `outputs`, of which the first two or three are like q, k and v. */
+static void attention_outputs(op_case *c, unsigned outputs, const heads *a, int like)
+{
+    tensor *row = row_of_heads(c, a, NOTHING, a->tokens);
+    const int64_t first[] = {0, a->q, a->q + a->k};
+    op_case_infer(c, outputs);
+    for (int i = 0; i < like; i++)
+        into_columns(c->o.out[i], row, first[i]);
 }
 
 CASES(head_norm)
@@ -292,10 +334,10 @@ CASES(head_norm)
     heads a;
     if (!attention_shape(&a, c, variant))
         return false;
-    op_case_in(c, 0, c->type, UNIT, a.tokens, a.row);
-    op_case_in(c, 1, c->type, WEIGHT_LIKE, c->o.at.head_size, 0);
+    attention_inputs(c, 0, &a, a.tokens, false);
     op_case_in(c, 2, c->type, WEIGHT_LIKE, c->o.at.head_size, 0);
-    op_case_infer(c, 3);
+    op_case_in(c, 3, c->type, WEIGHT_LIKE, c->o.at.head_size, 0);
+    attention_outputs(c, 7, &a, 2);
     c->terms = c->o.at.head_size;
     return true;
 }
@@ -306,20 +348,21 @@ CASES(head_norm_grad)
     heads a;
     if (!attention_shape(&a, c, variant))
         return false;
-    op_case_in(c, 0, c->type, UNIT, a.tokens, a.row);
-    op_case_in(c, 1, c->type, UNIT, a.tokens, a.row);
-    op_case_in(c, 2, c->type, WEIGHT_LIKE, c->o.at.head_size, 0);
-    op_case_in(c, 3, c->type, WEIGHT_LIKE, c->o.at.head_size, 0);
-    op_case_in(c, 4, DTYPE_FP32, DERIVED, a.tokens, c->o.at.heads + c->o.at.kv_heads);
-    for (int i = 1; i < 3; i++)
+    attention_inputs(c, 0, &a, a.tokens, false);
+    attention_inputs(c, 2, &a, a.tokens, false);
+    op_case_in(c, 4, c->type, WEIGHT_LIKE, c->o.at.head_size, 0);
+    op_case_in(c, 5, c->type, WEIGHT_LIKE, c->o.at.head_size, 0);
+    op_case_in(c, 6, DTYPE_FP32, DERIVED, a.tokens, c->o.at.heads + c->o.at.kv_heads);
+    for (int i = 2; i < 4; i++)
         op_case_update(c, i, DTYPE_FP32, UNIT, c->o.at.head_size, 0, c->o.at.accumulate);
     op *forward = op_case_prelude(c, OP_head_norm);
     forward->at = c->o.at;
-    for (int i = 0; i < 3; i++)
-        forward->in[i] = c->o.in[i + 1];
-    forward->out[0] = op_case_tensor(c, "y", c->type, NOTHING, a.tokens, a.row);
-    forward->out[1] = c->o.in[4];
-    op_case_infer(c, 1);
+    for (int i = 0; i < 4; i++)
+        forward->in[i] = c->o.in[i + 2];
+    forward->out[0] = op_case_tensor(c, "yq", c->type, NOTHING, a.tokens, a.q);
+    forward->out[1] = op_case_tensor(c, "yk", c->type, NOTHING, a.tokens, a.k);
+    forward->out[2] = c->o.in[6];
+    attention_outputs(c, 3, &a, 2);
     c->terms = (double)a.tokens * c->o.at.heads + c->o.at.head_size;
     c->growth = 2;
     return true;
@@ -348,10 +391,10 @@ CASES(rope)
     heads a;
     if (!attention_shape(&a, c, variant))
         return false;
-    op_case_in(c, 0, c->type, UNIT, a.tokens, a.row);
-    op_case_in(c, 1, DTYPE_INT32, (fill){.kind = FILL_INTEGERS, .b = POSITIONS - 1}, a.tokens, 0);
-    op_case_in(c, 2, DTYPE_FP32, (fill){.kind = FILL_GIVEN, .give = give_rope_table}, POSITIONS, c->o.at.head_size);
-    op_case_infer(c, 1);
+    attention_inputs(c, 0, &a, a.tokens, false);
+    op_case_in(c, 2, DTYPE_INT32, (fill){.kind = FILL_INTEGERS, .b = POSITIONS - 1}, a.tokens, 0);
+    op_case_in(c, 3, DTYPE_FP32, (fill){.kind = FILL_GIVEN, .give = give_rope_table}, POSITIONS, c->o.at.head_size);
+    attention_outputs(c, 3, &a, 2);
     return true;
 }
 
@@ -379,9 +422,9 @@ CASES(attention)
     heads a;
     if (!attention_shape(&a, c, variant))
         return false;
-    op_case_in(c, 0, c->type, UNIT, a.tokens, a.row);
+    attention_inputs(c, 0, &a, a.tokens, true);
     if (a.documents)
-        op_case_in(c, 1, DTYPE_INT32, DOCUMENTS, a.tokens, 0);
+        op_case_in(c, 3, DTYPE_INT32, DOCUMENTS, a.tokens, 0);
     op_case_infer(c, 3);
     c->terms = c->o.at.head_size + c->o.at.sequence;
     c->roundings = 1; /* probabilities are rounded to T for the product with v */
@@ -394,22 +437,24 @@ CASES(attention_grad)
     heads a;
     if (!attention_shape(&a, c, variant))
         return false;
-    op_case_in(c, 0, c->type, UNIT, a.tokens, a.width);
-    op_case_in(c, 1, c->type, UNIT, a.tokens, a.row);
-    op_case_in(c, 2, c->type, DERIVED, a.tokens, a.width);
-    op_case_in(c, 3, DTYPE_FP32, DERIVED, c->o.at.heads, a.tokens);
+    op_case_in(c, 0, c->type, UNIT, a.tokens, a.y);
+    attention_inputs(c, 1, &a, a.tokens, true);
+    op_case_in(c, 4, c->type, DERIVED, a.tokens, a.y);
+    op_case_in(c, 5, DTYPE_FP32, DERIVED, c->o.at.heads, a.tokens);
     if (a.documents)
-        op_case_in(c, 4, DTYPE_INT32, DOCUMENTS, a.tokens, 0);
+        op_case_in(c, 6, DTYPE_INT32, DOCUMENTS, a.tokens, 0);
     op *forward = op_case_prelude(c, OP_attention);
     forward->at = c->o.at;
-    forward->in[0] = c->o.in[1];
-    forward->in[1] = c->o.in[4];
-    forward->out[0] = c->o.in[2];
-    forward->out[1] = c->o.in[3];
-    op_case_infer(c, 1);
+    for (int i = 0; i < 3; i++)
+        forward->in[i] = c->o.in[1 + i];
+    forward->in[3] = c->o.in[6];
+    forward->out[0] = c->o.in[4];
+    forward->out[1] = c->o.in[5];
+    attention_outputs(c, 7, &a, 3);
     c->terms = c->o.at.head_size + c->o.at.sequence * (c->o.at.heads / c->o.at.kv_heads);
     c->roundings = 2; /* probabilities and ds */
     c->growth = 2;
+    c->floor = c->o.at.sequence == 1 ? 8 : 0; /* dq and dk of a query that sees one key are 0 */
     return true;
 }
 
@@ -425,12 +470,12 @@ CASES(attention_decode)
     heads a;
     if (!attention_shape(&a, c, variant))
         return false;
-    int64_t samples = variant % 3 + 1, width = (int64_t)c->o.at.kv_heads * c->o.at.head_size;
-    op_case_in(c, 0, c->type, UNIT, samples, a.row);
-    op_case_in(c, 1, DTYPE_INT32, (fill){.kind = FILL_GIVEN, .give = give_decode_positions}, samples, 0);
-    for (int i = 2; i < 4; i++) {
-        tensor *cache = op_case_in(c, i, c->type, UNIT, samples, POSITIONS * width);
-        tensor_describe(cache, "cache", CLASS_TEMPORARY, c->type, 3, (int64_t[]){samples, POSITIONS, width});
+    int64_t samples = variant % 3 + 1, width[] = {a.k, a.v};
+    attention_inputs(c, 0, &a, samples, true);
+    op_case_in(c, 3, DTYPE_INT32, (fill){.kind = FILL_GIVEN, .give = give_decode_positions}, samples, 0);
+    for (int i = 0; i < 2; i++) {
+        tensor *cache = op_case_in(c, 4 + i, c->type, UNIT, samples, POSITIONS * width[i]);
+        tensor_describe(cache, "cache", CLASS_TEMPORARY, c->type, 3, (int64_t[]){samples, POSITIONS, width[i]});
     }
     op_case_infer(c, 1);
     c->terms = c->o.at.head_size + POSITIONS;

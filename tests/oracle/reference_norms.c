@@ -126,49 +126,45 @@ void reference_layernorm_grad(const op *o, const run_context *r)
     norm_gradient(o, r, o->in[4], o->in[5], o->out[2]);
 }
 
-/* The weight of head `head` of a fused row, or NULL for a head of v. */
-static const tensor *head_weight(const op *o, int head, const tensor *wq, const tensor *wk)
+/* Heads [0, heads) are of q, those after them of k: which of the two, and where in its row the head begins. */
+static int64_t head_place(int *which, const op *o, int head)
 {
-    return head < o->at.heads ? wq : head < o->at.heads + o->at.kv_heads ? wk : NULL;
+    *which = head >= o->at.heads;
+    return (int64_t)(head - *which * o->at.heads) * o->at.head_size;
 }
 
 void reference_head_norm(const op *o, const run_context *r)
 {
-    int d = o->at.head_size, all = o->at.heads + 2 * o->at.kv_heads;
+    int d = o->at.head_size, all = o->at.heads + o->at.kv_heads, which;
     for (int64_t t = 0; t < o->in[0]->shape[0]; t++)
         for (int head = 0; head < all; head++) {
-            const double *x = reference_row(o->in[0], r, t) + head * d;
-            double *y = reference_row(o->out[0], r, t) + head * d, squares = 0, rstd = 1;
-            const tensor *w = head_weight(o, head, o->in[1], o->in[2]);
+            int64_t at = head_place(&which, o, head);
+            const double *x = reference_row(o->in[which], r, t) + at;
+            double *y = reference_row(o->out[which], r, t) + at, squares = 0;
             for (int i = 0; i < d; i++)
                 squares += x[i] * x[i];
-            if (w)
-                rstd = reference_row(o->out[1], r, t)[head] = 1 / sqrt(squares / d + (double)o->at.epsilon);
+            double rstd = reference_row(o->out[2], r, t)[head] = 1 / sqrt(squares / d + (double)o->at.epsilon);
             for (int i = 0; i < d; i++)
-                y[i] = x[i] * rstd * (w ? *reference_row(w, r, i) : 1);
+                y[i] = x[i] * rstd * *reference_row(o->in[2 + which], r, i);
         }
 }
 
 void reference_head_norm_grad(const op *o, const run_context *r)
 {
-    int d = o->at.head_size, all = o->at.heads + 2 * o->at.kv_heads;
+    int d = o->at.head_size, all = o->at.heads + o->at.kv_heads, which;
     for (int64_t t = 0; t < o->in[0]->shape[0]; t++)
         for (int head = 0; head < all; head++) {
-            const double *dy = reference_row(o->in[0], r, t) + head * d;
-            double *dx = reference_row(o->out[0], r, t) + head * d;
-            const tensor *w = head_weight(o, head, o->in[2], o->in[3]);
-            norm_row a = {.dy = dy, .s = reference_row(o->in[1], r, t) + head * d, .n = d};
-            if (w) {
-                a.w = reference_row(w, r, 0);
-                a.rstd = reference_row(o->in[4], r, t)[head];
-                norm_row_means(&a);
-            }
-            const tensor *dw = head < o->at.heads ? o->out[1] : o->out[2];
+            int64_t at = head_place(&which, o, head);
+            norm_row a = {.dy = reference_row(o->in[which], r, t) + at,
+                          .s = reference_row(o->in[2 + which], r, t) + at,
+                          .w = reference_row(o->in[4 + which], r, 0),
+                          .n = d,
+                          .rstd = reference_row(o->in[6], r, t)[head]};
+            norm_row_means(&a);
             bool add = t > 0 || o->at.accumulate || (head != 0 && head != o->at.heads);
             for (int i = 0; i < d; i++) {
-                if (w)
-                    add_to(reference_row(dw, r, i), add, dy[i] * normalised(&a, i));
-                dx[i] = w ? norm_row_gradient(&a, i) : dy[i];
+                add_to(reference_row(o->out[2 + which], r, i), add, a.dy[i] * normalised(&a, i));
+                reference_row(o->out[which], r, t)[at + i] = norm_row_gradient(&a, i);
             }
         }
 }
@@ -177,17 +173,17 @@ void reference_head_norm_grad(const op *o, const run_context *r)
 
 void reference_rope(const op *o, const run_context *r)
 {
-    const int32_t *positions = tensor_at(o->in[1], r->arena);
-    int d = o->at.head_size, turned = o->at.heads + o->at.kv_heads, all = turned + o->at.kv_heads;
+    const int32_t *positions = tensor_at(o->in[2], r->arena);
+    int d = o->at.head_size, which;
     for (int64_t t = 0; t < o->in[0]->shape[0]; t++)
-        for (int head = 0; head < all; head++)
+        for (int head = 0; head < o->at.heads + o->at.kv_heads; head++)
             for (int i = 0; i < d / 2; i++) {
-                const double *x = reference_row(o->in[0], r, t) + head * d;
-                const double *table = reference_row(o->in[2], r, positions[t]);
-                double *y = reference_row(o->out[0], r, t) + head * d;
-                double c = head < turned ? table[i] : 1, s = head < turned ? table[d / 2 + i] : 0;
+                int64_t at = head_place(&which, o, head);
+                const double *x = reference_row(o->in[which], r, t) + at;
+                const double *table = reference_row(o->in[3], r, positions[t]);
+                double *y = reference_row(o->out[which], r, t) + at;
+                double c = table[i], s = o->at.inverse ? -table[d / 2 + i] : table[d / 2 + i];
                 double a = x[i], b = x[i + d / 2];
-                s = o->at.inverse ? -s : s;
                 y[i] = a * c - b * s;
                 y[i + d / 2] = b * c + a * s;
             }
@@ -209,19 +205,10 @@ static int kv_head(const op *o, int head)
     return head / (o->at.heads / o->at.kv_heads);
 }
 
-static const double *q_of(const op *o, const run_context *r, const tensor *qkv, int64_t t, int head)
+/* A head's elements of token t: of `of`, in which `heads` heads share a row. */
+static double *head_of(const run_context *r, const tensor *of, int64_t t, int head, int heads)
 {
-    return reference_row(qkv, r, t) + head * o->at.head_size;
-}
-
-static const double *k_of(const op *o, const run_context *r, const tensor *qkv, int64_t t, int head)
-{
-    return reference_row(qkv, r, t) + (o->at.heads + kv_head(o, head)) * o->at.head_size;
-}
-
-static const double *v_of(const op *o, const run_context *r, const tensor *qkv, int64_t t, int head)
-{
-    return reference_row(qkv, r, t) + (o->at.heads + o->at.kv_heads + kv_head(o, head)) * o->at.head_size;
+    return reference_row(of, r, t) + head * (of->shape[1] / heads);
 }
 
 static double dot(const double *a, const double *b, int n)
@@ -245,21 +232,23 @@ static double log_sum_exp(const double *score, int64_t count)
 
 void reference_attention(const op *o, const run_context *r)
 {
-    const tensor *qkv = o->in[0];
-    int d = o->at.head_size;
+    const tensor *q = o->in[0], *k = o->in[1], *v = o->in[2];
+    int d = o->at.head_size, e = (int)(v->shape[1] / o->at.kv_heads);
     double *score = must_alloc((unsigned long)o->at.sequence * sizeof *score);
-    for (int64_t t = 0; t < qkv->shape[0]; t++)
+    for (int64_t t = 0; t < q->shape[0]; t++)
         for (int head = 0; head < o->at.heads; head++) {
-            int64_t first = first_key(o, r, o->in[1], t), keys = t - first + 1;
+            int64_t first = first_key(o, r, o->in[3], t), keys = t - first + 1;
+            int group = kv_head(o, head);
             for (int64_t j = 0; j < keys; j++)
-                score[j] = dot(q_of(o, r, qkv, t, head), k_of(o, r, qkv, first + j, head), d) * (double)o->at.scale;
+                score[j] = dot(head_of(r, q, t, head, o->at.heads), head_of(r, k, first + j, group, o->at.kv_heads), d) *
+                           (double)o->at.scale;
             double lse = log_sum_exp(score, keys);
             reference_row(o->out[1], r, head)[t] = lse;
-            double *y = reference_row(o->out[0], r, t) + head * d;
-            for (int i = 0; i < d; i++) {
+            double *y = head_of(r, o->out[0], t, head, o->at.heads);
+            for (int i = 0; i < e; i++) {
                 y[i] = 0;
                 for (int64_t j = 0; j < keys; j++)
-                    y[i] += exp(score[j] - lse) * v_of(o, r, qkv, first + j, head)[i];
+                    y[i] += exp(score[j] - lse) * head_of(r, v, first + j, group, o->at.kv_heads)[i];
             }
         }
     free(score);
@@ -269,32 +258,31 @@ void reference_attention(const op *o, const run_context *r)
  * dv_j += p_j dy. */
 static void attention_gradient_of(const op *o, const run_context *r, int64_t t, int head)
 {
-    const tensor *qkv = o->in[1], *dqkv = o->out[0];
-    int d = o->at.head_size, group = kv_head(o, head);
-    double scale = o->at.scale, lse = reference_row(o->in[3], r, head)[t];
-    const double *dy = reference_row(o->in[0], r, t) + head * d, *y = reference_row(o->in[2], r, t) + head * d;
-    const double *q = q_of(o, r, qkv, t, head);
-    double *dq = reference_row(dqkv, r, t) + head * d, delta = dot(dy, y, d);
-    for (int64_t j = first_key(o, r, o->in[4], t); j <= t; j++) {
-        const double *k = k_of(o, r, qkv, j, head), *v = v_of(o, r, qkv, j, head);
-        double *dk = reference_row(dqkv, r, j) + (o->at.heads + group) * d;
-        double *dv = dk + o->at.kv_heads * d;
-        double p = exp(dot(q, k, d) * scale - lse), ds = p * (dot(dy, v, d) - delta) * scale;
+    int heads = o->at.heads, kv_heads = o->at.kv_heads, group = kv_head(o, head);
+    int d = o->at.head_size, e = (int)(o->in[3]->shape[1] / kv_heads);
+    double scale = o->at.scale, lse = reference_row(o->in[5], r, head)[t];
+    const double *dy = head_of(r, o->in[0], t, head, heads), *q = head_of(r, o->in[1], t, head, heads);
+    double *dq = head_of(r, o->out[0], t, head, heads), delta = dot(dy, head_of(r, o->in[4], t, head, heads), e);
+    for (int64_t j = first_key(o, r, o->in[6], t); j <= t; j++) {
+        const double *k = head_of(r, o->in[2], j, group, kv_heads), *v = head_of(r, o->in[3], j, group, kv_heads);
+        double *dk = head_of(r, o->out[1], j, group, kv_heads), *dv = head_of(r, o->out[2], j, group, kv_heads);
+        double p = exp(dot(q, k, d) * scale - lse), ds = p * (dot(dy, v, e) - delta) * scale;
         for (int i = 0; i < d; i++) {
             dq[i] += ds * k[i];
             dk[i] += ds * q[i];
-            dv[i] += p * dy[i];
         }
+        for (int i = 0; i < e; i++)
+            dv[i] += p * dy[i];
     }
 }
 
 void reference_attention_grad(const op *o, const run_context *r)
 {
-    const tensor *dqkv = o->out[0];
-    for (int64_t t = 0; t < dqkv->shape[0]; t++)
-        for (int64_t i = 0; i < dqkv->shape[1]; i++)
-            reference_row(dqkv, r, t)[i] = 0;
-    for (int64_t t = 0; t < dqkv->shape[0]; t++)
+    for (int which = 0; which < 3; which++)
+        for (int64_t t = 0; t < o->out[which]->shape[0]; t++)
+            for (int64_t i = 0; i < o->out[which]->shape[1]; i++)
+                reference_row(o->out[which], r, t)[i] = 0;
+    for (int64_t t = 0; t < o->in[0]->shape[0]; t++)
         for (int head = 0; head < o->at.heads; head++)
             attention_gradient_of(o, r, t, head);
 }
@@ -302,31 +290,37 @@ void reference_attention_grad(const op *o, const run_context *r)
 static double *cache_at(const op *o, const run_context *r, const tensor *cache, int64_t sample, int64_t position,
                         int group)
 {
-    return reference_row(cache, r, sample) + position * cache->shape[2] + group * o->at.head_size;
+    return reference_row(cache, r, sample) + position * cache->shape[2] + group * (cache->shape[2] / o->at.kv_heads);
+}
+
+/* The new key (which: 4) or value (5) of a sample into its cache. */
+static void append_to_cache(const op *o, const run_context *r, int which, int64_t sample, int64_t position)
+{
+    double *to = cache_at(o, r, o->in[which], sample, position, 0);
+    for (int64_t i = 0; i < o->in[which]->shape[2]; i++)
+        to[i] = reference_row(o->in[which - 3], r, sample)[i];
 }
 
 void reference_attention_decode(const op *o, const run_context *r)
 {
-    const tensor *qkv = o->in[0], *caches[2] = {o->in[2], o->in[3]};
-    const int32_t *positions = tensor_at(o->in[1], r->arena);
-    int d = o->at.head_size, share = o->at.heads / o->at.kv_heads;
-    double *score = must_alloc((unsigned long)caches[0]->shape[1] * sizeof *score);
-    for (int64_t b = 0; b < qkv->shape[0]; b++) {
+    const tensor *q = o->in[0], *k_cache = o->in[4], *v_cache = o->in[5];
+    const int32_t *positions = tensor_at(o->in[3], r->arena);
+    int d = o->at.head_size, e = (int)(v_cache->shape[2] / o->at.kv_heads);
+    double *score = must_alloc((unsigned long)k_cache->shape[1] * sizeof *score);
+    for (int64_t b = 0; b < q->shape[0]; b++) {
         int64_t last = positions[b], first = o->at.window > 0 && last + 1 > o->at.window ? last + 1 - o->at.window : 0;
-        for (int which = 0; which < 2; which++)
-            for (int group = 0; group < o->at.kv_heads; group++)
-                for (int i = 0; i < d; i++)
-                    cache_at(o, r, caches[which], b, last, group)[i] =
-                        (which ? v_of(o, r, qkv, b, group * share) : k_of(o, r, qkv, b, group * share))[i];
+        append_to_cache(o, r, 4, b, last);
+        append_to_cache(o, r, 5, b, last);
         for (int head = 0; head < o->at.heads; head++) {
+            int group = kv_head(o, head);
             for (int64_t j = first; j <= last; j++)
-                score[j - first] = dot(q_of(o, r, qkv, b, head), cache_at(o, r, caches[0], b, j, kv_head(o, head)), d) *
+                score[j - first] = dot(head_of(r, q, b, head, o->at.heads), cache_at(o, r, k_cache, b, j, group), d) *
                                    (double)o->at.scale;
-            double lse = log_sum_exp(score, last - first + 1), *y = reference_row(o->out[0], r, b) + head * d;
-            for (int i = 0; i < d; i++) {
+            double lse = log_sum_exp(score, last - first + 1), *y = head_of(r, o->out[0], b, head, o->at.heads);
+            for (int i = 0; i < e; i++) {
                 y[i] = 0;
                 for (int64_t j = first; j <= last; j++)
-                    y[i] += exp(score[j - first] - lse) * cache_at(o, r, caches[1], b, j, kv_head(o, head))[i];
+                    y[i] += exp(score[j - first] - lse) * cache_at(o, r, v_cache, b, j, group)[i];
             }
         }
     }

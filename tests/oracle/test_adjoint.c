@@ -107,7 +107,8 @@ static void norm(adjoint_rank *a, const void *options)
 
 typedef struct head_options {
     int heads, kv_heads, window;
-    bool documents, norm, rope;
+    bool documents;
+    int v_size; /* of a value's head; 0: HEAD */
 } head_options;
 
 enum { HEAD = 4 };
@@ -123,37 +124,62 @@ static op_attributes heads_of(const head_options *h)
                            .epsilon = 1e-5f};
 }
 
-static tensor *fused_row(adjoint_rank *a, const head_options *h)
+/* The heads of q and of k, columns of one matrix. */
+static record_qkv queries_and_keys(adjoint_rank *a, const head_options *h)
 {
-    return adjoint_input(a, "qkv", TOKENS, (h->heads + 2 * h->kv_heads) * HEAD, place_replicate());
+    int q = h->heads * HEAD, k = h->kv_heads * HEAD;
+    tensor *both = adjoint_input(a, "q and k", TOKENS, q + k, place_replicate());
+    return (record_qkv){.q = recorder_columns(&a->r, both, 0, q), .k = recorder_columns(&a->r, both, q, k)};
+}
+
+/* One output of two matrices of different widths. */
+static tensor *joined(adjoint_rank *a, const record_qkv *x)
+{
+    tensor *q = record_linear(&a->r, "from q", x->q, weight(a, "join q", HIDDEN, (int)x->q->shape[1]), NULL);
+    tensor *k = record_linear(&a->r, "from k", x->k, weight(a, "join k", HIDDEN, (int)x->k->shape[1]), NULL);
+    return record_add(&a->r, "join", q, k);
 }
 
 static void head_norm(adjoint_rank *a, const void *options)
 {
     const head_options *h = options;
     op_attributes at = heads_of(h);
-    a->output = record_head_norm(&a->r, "head norm", fused_row(a, h), weight(a, "q norm", HEAD, 0),
-                                 weight(a, "k norm", HEAD, 0), &at);
-}
-
-static tensor *rope_of_heads(adjoint_rank *a, tensor *qkv, const op_attributes *at)
-{
-    tensor *positions = adjoint_integers(a, "positions", TOKENS, position_of);
-    return record_rope(&a->r, "rope", qkv, positions, adjoint_table(a, "table", SEQUENCE, HEAD, rope_of), at);
+    record_qkv x = queries_and_keys(a, h);
+    record_head_norm(&a->r, "head norm", &x, weight(a, "q norm", HEAD, 0), weight(a, "k norm", HEAD, 0), &at);
+    a->output = joined(a, &x);
 }
 
 static void rope(adjoint_rank *a, const void *options)
 {
     op_attributes at = heads_of(options);
-    a->output = rope_of_heads(a, fused_row(a, options), &at);
+    record_qkv x = queries_and_keys(a, options);
+    tensor *positions = adjoint_integers(a, "positions", TOKENS, position_of);
+    record_rope(&a->r, "rope", &x, positions, adjoint_table(a, "table", SEQUENCE, HEAD, rope_of), &at);
+    a->output = joined(a, &x);
 }
 
 static void attention(adjoint_rank *a, const void *options)
 {
     const head_options *h = options;
     op_attributes at = heads_of(h);
+    int columns = (h->heads + h->kv_heads) * HEAD + h->kv_heads * (h->v_size ? h->v_size : HEAD);
     tensor *start = h->documents ? adjoint_integers(a, "document start", TOKENS, document_of) : NULL;
-    a->output = record_attention(&a->r, "attention", fused_row(a, h), start, &at);
+    record_qkv x = record_split_heads(&a->r, adjoint_input(a, "qkv", TOKENS, columns, place_replicate()), &at);
+    a->output = record_attention(&a->r, "attention", &x, start, &at);
+}
+
+/* The cotangents of columns: written there by an op, copied there, added there twice, and passed on by an op that makes none. */
+static void columns(adjoint_rank *a, const void *options)
+{
+    (void)options;
+    recorder *r = &a->r;
+    tensor *x = adjoint_input(a, "x", TOKENS, 3 * HIDDEN, place_replicate()), *part[3];
+    for (int i = 0; i < 3; i++)
+        part[i] = recorder_columns(r, x, i * HIDDEN, HIDDEN);
+    tensor *normed = record_norm(r, "norm", NULL, part[0], NULL, weight(a, "norm", HIDDEN, 0), NULL, 1e-5f);
+    tensor *twice = record_add(r, "twice", part[1], record_gelu(r, "gelu", part[1]));
+    tensor *product = record_linear(r, "product", part[2], weight(a, "w", HIDDEN, HIDDEN), NULL);
+    a->output = record_add(r, "sum", record_add(r, "sum of two", normed, twice), record_add(r, "again", product, part[2]));
 }
 
 static void elementwise(adjoint_rank *a, const void *options)
@@ -290,7 +316,7 @@ static const norm_options NORMS[] = {{0, 0, 1, 0, 0}, {0, 0, 1, 1, 1}, {0, 1, 1,
                                      {0, 1, 0, 1, 0}, {1, 0, 1, 0, 0}, {1, 0, 1, 1, 1}, {1, 1, 1, 1, 0},
                                      {1, 1, 1, 0, 1}, {1, 1, 0, 1, 0}};
 static const head_options HEADS[] = {
-    {1, 1, 0, 0, 0, 0}, {4, 2, 0, 0, 0, 0}, {3, 1, 2, 0, 0, 0}, {2, 2, 0, 1, 0, 0}, {4, 1, 3, 1, 0, 0}};
+    {1, 1, 0, 0, 0}, {4, 2, 0, 0, 0}, {3, 1, 2, 0, 0}, {2, 2, 0, 1, 0}, {4, 1, 3, 1, 0}, {4, 2, 3, 1, 6}, {2, 2, 0, 0, 2}};
 
 /* ---- checks ---------------------------------------------------------------------------------------------------- */
 
@@ -333,6 +359,7 @@ static void every_gradient_passes_the_adjoint_test(void **state)
         passes((adjoint_spec){.name = "rope", .record = rope, .options = &HEADS[i]});
         passes((adjoint_spec){.name = "attention", .record = attention, .options = &HEADS[i]});
     }
+    passes((adjoint_spec){.name = "columns", .record = columns});
     passes((adjoint_spec){.name = "element-wise ops", .record = elementwise});
     passes((adjoint_spec){.name = "a tied weight", .record = tied});
 }
@@ -464,13 +491,13 @@ static void shard_swapped(op **ops, int forward, int count)
 
 static void documents_ignored(op **ops, int forward, int count)
 {
-    backward_op(ops, forward, count, OP_attention_grad)->in[4] = NULL;
+    backward_op(ops, forward, count, OP_attention_grad)->in[6] = NULL;
 }
 
 static void every_mutant_fails_the_adjoint_test(void **state)
 {
     (void)state;
-    static const head_options heads = {4, 2, 2, true, false, false};
+    static const head_options heads = {4, 2, 2, true, 0};
     static const norm_options with_sum = {0, 1, 1, 1, 0};
     const adjoint_spec mutants[] = {
         {.name = "scaled by -7", .record = attention, .options = &heads, .gradient_factor = -7},

@@ -65,7 +65,7 @@ static void window_by_one(const op *o, const run_context *r)
 static void documents_ignored(const op *o, const run_context *r)
 {
     op wrong = *o;
-    wrong.in[o->kind == OP_attention ? 1 : 4] = NULL;
+    wrong.in[o->kind == OP_attention ? 3 : 6] = NULL;
     cpu_backend.kernels[o->kind](&wrong, r);
 }
 

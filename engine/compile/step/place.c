@@ -2,6 +2,7 @@
  * lifetimes, and an address for every transient tensor. */
 #include "engine/compile/step/place.h"
 
+#include <limits.h>
 #include <stdlib.h>
 
 #include "engine/compile/step/alive.h"
@@ -158,29 +159,106 @@ static void add_scratch(compiled_program *out, const compiled *c)
 
 /* ---- lifetimes -------------------------------------------------------------------------------------------------- */
 
-static void live_at(tensor *t, int at)
+/* The ops that name one transient tensor. Uses of tensors in the same bytes are a chain, which begins with the tensor that has the
+ * bytes; a tensor's id is the number of its use while outputs are put into the storage of inputs. */
+typedef struct use {
+    tensor *of;
+    int first, last; /* ops; last -1: only its views are named */
+    int next;        /* in the chain; -1: the last */
+    bool pitched;    /* every one of those ops takes rows with gaps between them */
+} use;
+
+typedef struct uses {
+    use *all;
+    int count, capacity;
+} uses;
+
+static void add_use(uses *u, tensor *t)
+{
+    if (u->count == u->capacity) {
+        u->capacity = u->capacity ? 2 * u->capacity : 1024;
+        u->all = must_realloc(u->all, (unsigned long)u->capacity * sizeof *u->all);
+    }
+    t->id = u->count;
+    u->all[u->count++] = (use){.of = t, .first = INT_MAX, .last = -1, .next = -1, .pitched = true};
+}
+
+/* Puts the chain that begins with `t` behind the first use of the chain of `root`. */
+static void join_chains(uses *u, const tensor *root, const tensor *t)
+{
+    int last = t->id;
+    while (u->all[last].next >= 0)
+        last = u->all[last].next;
+    u->all[last].next = u->all[root->id].next;
+    u->all[root->id].next = t->id;
+}
+
+static void live_at(uses *u, tensor *t, const op *o)
 {
     if (!t || !is_transient(t))
         return;
     tensor *s = bytes_of(t);
     if (s->first < 0) {
-        s->first = at;
-        s->id = -1;
+        s->first = o->index;
+        add_use(u, s);
     }
-    s->last = at;
+    s->last = o->index;
+    if (t != s && t->first < 0) {
+        t->first = o->index;
+        add_use(u, t);
+        join_chains(u, s, t);
+    }
+    t->last = o->index;
+    use *own = &u->all[t->id];
+    own->first = o->index < own->first ? o->index : own->first;
+    own->last = o->index;
+    own->pitched &= (op_row_of(o)->flags & OP_PITCHED) != 0;
 }
 
-static void find_lifetimes(program *p)
+static void find_lifetimes(uses *u, program *p)
 {
     for (int i = 0; i < p->count; i++) {
         op *o = p->ops[i];
         o->index = i;
         for (int k = 0; k < OP_MAX_IN; k++)
-            live_at(o->in[k], i);
+            live_at(u, o->in[k], o);
         for (int k = 0; k < OP_MAX_OUT; k++)
-            live_at(o->out[k], i);
-        live_at(o->scratch, i);
+            live_at(u, o->out[k], o);
+        live_at(u, o->scratch, o);
     }
+}
+
+/* ---- in place --------------------------------------------------------------------------------------------------- */
+
+/* Bytes from the start of the storage that `t` lies in. */
+static int64_t offset_of(const tensor *t)
+{
+    int64_t offset = 0;
+    for (; t->base; t = t->base)
+        offset += t->offset;
+    return offset;
+}
+
+/* Do two tensors in the same bytes share any? Columns of rows that are equally far apart share none if they lie side by side. */
+static bool overlaps(const tensor *a, const tensor *b)
+{
+    int64_t from = offset_of(a), other = offset_of(b), pitch = a->pitch * dtype_bytes((dtype)a->type);
+    bool rows = a->dims == 2 && b->dims == 2 && pitch > 0 && pitch == b->pitch * dtype_bytes((dtype)b->type);
+    if (rows) {
+        int64_t column = from % pitch, end = column + a->shape[1] * dtype_bytes((dtype)a->type);
+        int64_t other_column = other % pitch, other_end = other_column + b->shape[1] * dtype_bytes((dtype)b->type);
+        if (end <= pitch && other_end <= pitch && (end <= other_column || other_end <= column))
+            return false;
+    }
+    return from < other + tensor_bytes(b) && other < from + tensor_bytes(a);
+}
+
+static int count_reads(const op *o, const tensor *x)
+{
+    int times = 0;
+    for (int i = 0; i < OP_MAX_IN; i++)
+        times += o->in[i] && bytes_of(o->in[i]) == x;
+    return times;
 }
 
 /* May `y` take the storage of `x`, one of the inputs of `o`? It must die with the op (or, asynchronous, with its wait). */
@@ -190,14 +268,11 @@ static bool may_take(const op *o, const int *wait_of, tensor *x, tensor *y)
         return false;
     if (tensor_bytes(x) != tensor_bytes(y) || !tensor_contiguous(x) || y->first != o->index)
         return false;
-    int times = 0;
-    for (int i = 0; i < OP_MAX_IN; i++)
-        times += o->in[i] && bytes_of(o->in[i]) == x;
     int end = starts(o) ? wait_of[o->at.request] : o->index;
-    return times == 1 && x->last == end;
+    return count_reads(o, x) == 1 && x->last == end;
 }
 
-static void take_over(tensor *x, tensor *y)
+static void take_over(uses *u, tensor *x, tensor *y)
 {
     y->base = x;
     y->offset = 0;
@@ -205,33 +280,123 @@ static void take_over(tensor *x, tensor *y)
         x->last = y->last;
     if (x->class == CLASS_TEMPORARY)
         x->class = y->class;
+    join_chains(u, x, y);
 }
 
-static void share_in_place(compiled_program *out)
+/* May `whole`, which has bytes of its own and no views, be moved to where the view `part` is, at `o`, which reads the one and writes
+ * the other? Whoever names it must take rows with gaps, and the view's base must live as long, so that nothing is held longer. */
+static bool fits_columns(const uses *u, const op *o, tensor *whole, const tensor *part)
+{
+    const tensor *base = part->base ? bytes_of((tensor *)part) : NULL;
+    if (!base || whole->base || tensor_persistent(base) || tensor_persistent(whole) || starts(o) || base == whole)
+        return false;
+    const use *own = &u->all[whole->id];
+    bool alike = whole->dims == 2 && part->dims == 2 && whole->type == part->type && whole->shape[0] == part->shape[0] &&
+                 whole->shape[1] == part->shape[1];
+    return alike && own->next < 0 && own->pitched && base->first <= whole->first && whole->last <= base->last;
+}
+
+/* Does an op from `first` to `last` name any byte of `part`, but by the name of `part` itself? */
+static bool named_between(const uses *u, tensor *part, int first, int last)
+{
+    for (int i = bytes_of(part)->id; i >= 0; i = u->all[i].next) {
+        const use *other = &u->all[i];
+        if (other->of != part && other->first <= last && other->last >= first && overlaps(other->of, part))
+            return true;
+    }
+    return false;
+}
+
+static void move_to_columns(uses *u, tensor *whole, tensor *part)
+{
+    tensor *base = bytes_of(part);
+    whole->base = part->base;
+    whole->offset = part->offset;
+    whole->pitch = part->pitch;
+    if (base->class == CLASS_TEMPORARY)
+        base->class = whole->class;
+    join_chains(u, base, whole);
+}
+
+/* The output `y` takes the columns of the view `x`, although their base lives: nobody else names them from now on. */
+static bool take_columns(uses *u, const op *o, tensor *x, tensor *y)
+{
+    if (!fits_columns(u, o, y, x) || y->first != o->index || x->last != o->index ||
+        named_between(u, x, o->index, INT_MAX))
+        return false;
+    move_to_columns(u, y, x);
+    return true;
+}
+
+/* The input `x` is made in the columns of the base for which the output `y` is the first to write them. */
+static bool make_in_columns(uses *u, const op *o, tensor *x, tensor *y)
+{
+    if (!fits_columns(u, o, x, y) || y->first != o->index || x->last != o->index || count_reads(o, x) != 1 ||
+        named_between(u, y, x->first, o->index))
+        return false;
+    move_to_columns(u, x, y);
+    return true;
+}
+
+/* The k-th input of `o`, if its j-th output may be in that one's place. */
+static tensor *paired(const op *o, int j, int k)
+{
+    return op_row_of(o)->takes[j] >> k & 1 ? o->in[k] : NULL;
+}
+
+/* Downwards, so that what an input was made from finds it in its columns. */
+static void make_inputs_in_place(uses *u, const program *p)
+{
+    for (int i = p->count - 1; i >= 0; i--) {
+        const op *o = p->ops[i];
+        for (int j = 0; j < OP_MAX_OUT; j++) {
+            bool made = !o->out[j];
+            for (int k = 0; k < OP_MAX_IN && !made; k++)
+                made = paired(o, j, k) && make_in_columns(u, o, paired(o, j, k), o->out[j]);
+        }
+    }
+}
+
+static void put_output_in_place(uses *u, const op *o, const int *wait_of, int j)
+{
+    tensor *y = o->out[j];
+    for (int k = 0; y && k < OP_MAX_IN; k++) {
+        tensor *x = paired(o, j, k);
+        if (x && take_columns(u, o, x, y))
+            return;
+        /* x may itself be in another's storage: what counts is who holds the bytes now */
+        if (x && x->base && x->offset == 0 && tensor_bytes(bytes_of(x)) == tensor_bytes(x))
+            x = bytes_of(x);
+        if (x && may_take(o, wait_of, x, y)) {
+            take_over(u, x, y);
+            return;
+        }
+    }
+}
+
+static void share_in_place(uses *u, compiled_program *out)
 {
     program *p = &out->list;
     int *wait_of = must_calloc((unsigned long)out->requests + 1, sizeof(int));
     for (int i = 0; i < p->count; i++)
         if (p->ops[i]->kind == OP_wait)
             wait_of[p->ops[i]->at.request] = i;
-    for (int i = 0; i < p->count; i++) {
-        op *o = p->ops[i];
-        const op_row *row = op_row_of(o);
-        for (int j = 0; j < OP_MAX_OUT; j++) {
-            tensor *y = row->takes[j] ? o->out[j] : NULL;
-            for (int k = 0; y && k < OP_MAX_IN; k++) {
-                /* x may itself be in another's storage: what counts is who holds the bytes now */
-                tensor *x = row->takes[j] >> k & 1 ? o->in[k] : NULL;
-                if (x && x->base && x->offset == 0 && tensor_bytes(bytes_of(x)) == tensor_bytes(x))
-                    x = bytes_of(x);
-                if (x && may_take(o, wait_of, x, y)) {
-                    take_over(x, y);
-                    break;
-                }
-            }
-        }
-    }
+    make_inputs_in_place(u, p);
+    for (int i = 0; i < p->count; i++)
+        for (int j = 0; j < OP_MAX_OUT; j++)
+            put_output_in_place(u, p->ops[i], wait_of, j);
     free(wait_of);
+}
+
+/* Outputs in the storage of inputs, and from when to when each storage is needed. */
+static void find_storage(compiled_program *out)
+{
+    uses u = {0};
+    find_lifetimes(&u, &out->list);
+    share_in_place(&u, out);
+    for (int i = 0; i < u.count; i++)
+        u.all[i].of->id = -1;
+    free(u.all);
 }
 
 /* ---- addresses -------------------------------------------------------------------------------------------------- */
@@ -315,8 +480,7 @@ static void find_peak(compiled_program *out)
 void place_transients(compiled_program *out, const compiled *c, bool bound_only)
 {
     add_scratch(out, c);
-    find_lifetimes(&out->list);
-    share_in_place(out);
+    find_storage(out);
     blocks b = {0};
     each_operand(&out->list, visit_collect, &b);
     out->placed = b.count;

@@ -78,13 +78,54 @@ double recompute_price(const program *p)
     return price;
 }
 
+/* How many operands each tensor of a body is, by id. */
+static int *count_reads(const recorded *body)
+{
+    int *reads = must_calloc((unsigned long)body->r.tensor_count + 1, sizeof *reads);
+    for (int p = 0; p < PHASE_COUNT; p++)
+        for (int i = 0; i < body->r.body[p].count; i++)
+            for (int k = 0; k < OP_MAX_IN; k++) {
+                const tensor *t = body->r.body[p].ops[i]->in[k];
+                if (t && t->id >= 0)
+                    reads[t->id]++;
+            }
+    return reads;
+}
+
+/* The tensor whose bytes `t` will have: an output that may be made in columns which nobody but its op reads has those of their
+ * base. */
+static const tensor *storage_of(const int *reads, const tensor *t)
+{
+    const op *o = t->producer;
+    for (int j = 0; o && j < OP_MAX_OUT; j++)
+        for (int k = 0; o->out[j] == t && k < OP_MAX_IN; k++) {
+            const tensor *x = op_row_of(o)->takes[j] >> k & 1 ? o->in[k] : NULL;
+            if (x && x->base && x->base->id >= 0 && reads[x->id] == 1 && reads[x->base->id] == 0)
+                return x->base;
+        }
+    return t;
+}
+
+static int64_t kept_bytes(const recorded *body)
+{
+    int64_t kept = 0;
+    int *reads = count_reads(body);
+    bool *seen = must_calloc((unsigned long)body->r.tensor_count + 1, sizeof *seen);
+    for (int i = 0; i < body->r.tensor_count; i++) {
+        const tensor *t = body->r.tensors[i], *s = t->base ? NULL : storage_of(reads, t);
+        if (t->class != CLASS_KEPT || !s || seen[s->id])
+            continue;
+        seen[s->id] = true;
+        kept += tensor_bytes(s);
+    }
+    free(reads);
+    free(seen);
+    return kept;
+}
+
 static void add_measure(measured *m, const recorded *body)
 {
-    for (int i = 0; i < body->r.tensor_count; i++) {
-        const tensor *t = body->r.tensors[i];
-        if (!t->base && t->class == CLASS_KEPT)
-            m->kept += tensor_bytes(t);
-    }
+    m->kept += kept_bytes(body);
     for (int p = PHASE_BACKWARD; p <= PHASE_WEIGHT; p++)
         for (int i = 0; i < body->r.body[p].count; i++)
             m->price += price_of(&body->r.body[p], i);

@@ -28,22 +28,25 @@ double math_gelu_slope(double x)
     return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * ROOT * (1 + 3 * CUBIC * x * x);
 }
 
-/* One query of one head against the keys that it sees. */
+/* One query of one head against the keys that it sees: places in q, and of the sample's first key in k and v. */
 typedef struct row {
-    int64_t query, key, value, first, last, pitch; /* places in qkv; keys of the sample; elements of a token */
+    int64_t query, key, value, first, last, k_pitch, v_pitch;
     double scale;
 } row;
 
 static row row_of(const math_attention *a, int64_t token, int64_t head)
 {
     int64_t sample = token / a->sequence * a->sequence, i = token - sample, kv = head / (a->heads / a->kv_heads);
-    row r = {.pitch = (a->heads + 2 * a->kv_heads) * a->size, .last = i, .scale = 1 / sqrt((double)a->size)};
+    row r = {.k_pitch = a->kv_heads * a->size,
+             .v_pitch = a->kv_heads * a->v_size,
+             .last = i,
+             .scale = 1 / sqrt((double)a->size)};
     r.first = a->window > 0 && i >= a->window ? i - a->window + 1 : 0;
     if (a->starts && (int64_t)a->starts[token] > r.first)
         r.first = (int64_t)a->starts[token];
-    r.query = token * r.pitch + head * a->size;
-    r.key = sample * r.pitch + (a->heads + kv) * a->size;
-    r.value = r.key + a->kv_heads * a->size;
+    r.query = (token * a->heads + head) * a->size;
+    r.key = sample * r.k_pitch + kv * a->size;
+    r.value = sample * r.v_pitch + kv * a->v_size;
     return r;
 }
 
@@ -55,44 +58,54 @@ static double dot(const double *x, const double *y, int64_t n)
     return sum;
 }
 
-void math_attend(double *y, double *lse, const double *qkv, const math_attention *a)
+static double score(const math_attention *a, const row *r, int64_t key)
+{
+    return r->scale * dot(a->q + r->query, a->k + r->key + key * r->k_pitch, a->size);
+}
+
+void math_attend(double *y, double *lse, const math_attention *a)
 {
     int64_t tokens = a->samples * a->sequence;
-    memset(y, 0, (size_t)(tokens * a->heads * a->size) * sizeof *y);
+    memset(y, 0, (size_t)(tokens * a->heads * a->v_size) * sizeof *y);
     for (int64_t i = 0; i < tokens * a->heads; i++) {
         int64_t token = i / a->heads, head = i % a->heads;
         row r = row_of(a, token, head);
-        double most = -INFINITY, sum = 0, *out = y + i * a->size;
+        double most = -INFINITY, sum = 0, *out = y + i * a->v_size;
         for (int64_t k = r.first; k <= r.last; k++)
-            most = fmax(most, r.scale * dot(qkv + r.query, qkv + r.key + k * r.pitch, a->size));
+            most = fmax(most, score(a, &r, k));
         for (int64_t k = r.first; k <= r.last; k++)
-            sum += exp(r.scale * dot(qkv + r.query, qkv + r.key + k * r.pitch, a->size) - most);
+            sum += exp(score(a, &r, k) - most);
         lse[head * tokens + token] = most + log(sum);
         for (int64_t k = r.first; k <= r.last; k++) {
-            double p = exp(r.scale * dot(qkv + r.query, qkv + r.key + k * r.pitch, a->size) - most) / sum;
-            for (int64_t c = 0; c < a->size; c++)
-                out[c] += p * qkv[r.value + k * r.pitch + c];
+            double p = exp(score(a, &r, k) - most) / sum;
+            for (int64_t c = 0; c < a->v_size; c++)
+                out[c] += p * a->v[r.value + k * r.v_pitch + c];
         }
     }
 }
 
-void math_attend_back(double *dqkv, const double *dy, const double *qkv, const double *y, const double *lse,
+void math_attend_back(double *const gradients[3], const double *dy, const double *y, const double *lse,
                       const math_attention *a)
 {
     int64_t tokens = a->samples * a->sequence;
-    memset(dqkv, 0, (size_t)(tokens * (a->heads + 2 * a->kv_heads) * a->size) * sizeof *dqkv);
+    double *dq = gradients[0], *dk = gradients[1], *dv = gradients[2];
+    memset(dq, 0, (size_t)(tokens * a->heads * a->size) * sizeof *dq);
+    memset(dk, 0, (size_t)(tokens * a->kv_heads * a->size) * sizeof *dk);
+    memset(dv, 0, (size_t)(tokens * a->kv_heads * a->v_size) * sizeof *dv);
     for (int64_t i = 0; i < tokens * a->heads; i++) {
         int64_t token = i / a->heads, head = i % a->heads;
         row r = row_of(a, token, head);
-        double delta = dot(dy + i * a->size, y + i * a->size, a->size);
+        const double *g = dy + i * a->v_size;
+        double delta = dot(g, y + i * a->v_size, a->v_size);
         for (int64_t k = r.first; k <= r.last; k++) {
-            int64_t key = r.key + k * r.pitch, value = r.value + k * r.pitch;
-            double p = exp(r.scale * dot(qkv + r.query, qkv + key, a->size) - lse[head * tokens + token]);
-            double ds = r.scale * p * (dot(dy + i * a->size, qkv + value, a->size) - delta);
+            int64_t key = r.key + k * r.k_pitch, value = r.value + k * r.v_pitch;
+            double p = exp(score(a, &r, k) - lse[head * tokens + token]);
+            double ds = r.scale * p * (dot(g, a->v + value, a->v_size) - delta);
+            for (int64_t c = 0; c < a->v_size; c++)
+                dv[value + c] += p * g[c];
             for (int64_t c = 0; c < a->size; c++) {
-                dqkv[value + c] += p * dy[i * a->size + c];
-                dqkv[key + c] += ds * qkv[r.query + c];
-                dqkv[r.query + c] += ds * qkv[key + c];
+                dk[key + c] += ds * a->q[r.query + c];
+                dq[r.query + c] += ds * a->k[key + c];
             }
         }
     }

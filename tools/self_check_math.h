@@ -16,14 +16,15 @@ double math_gelu(double x);
 double math_gelu_slope(double x);
 
 typedef struct math_attention {
-    int64_t samples, sequence, heads, kv_heads, size, window; /* window 0: none */
-    const double *starts;                                     /* [tokens] or NULL */
+    int64_t samples, sequence, heads, kv_heads, size, v_size, window; /* window 0: none */
+    const double *starts;                                             /* [tokens] or NULL */
+    const double *q, *k, *v; /* [tokens, heads size], [tokens, kv_heads size], [tokens, kv_heads v_size] */
 } math_attention;
 
-/* y [tokens, heads size], lse [heads, tokens] of qkv [tokens, (heads + 2 kv_heads) size] */
-void math_attend(double *y, double *lse, const double *qkv, const math_attention *a);
-/* dqkv of dy; y and lse are of the same attention */
-void math_attend_back(double *dqkv, const double *dy, const double *qkv, const double *y, const double *lse,
+/* y [tokens, heads v_size], lse [heads, tokens] */
+void math_attend(double *y, double *lse, const math_attention *a);
+/* gradients: dq, dk, dv of dy; y and lse are of the same attention */
+void math_attend_back(double *const gradients[3], const double *dy, const double *y, const double *lse,
                       const math_attention *a);
 
 #endif

@@ -9,7 +9,7 @@
 #include "tools/self_check_ops.h"
 #include "tools/self_check_math.h"
 
-enum { OPERANDS = 8, BOUNDARY = 256, NAME = 160, WORDS = 256 };
+enum { OPERANDS = 10, BOUNDARY = 256, NAME = 160, WORDS = 256 };
 
 /* ---- cases ------------------------------------------------------------------------------------------------------- */
 
@@ -17,10 +17,12 @@ enum { OPERANDS = 8, BOUNDARY = 256, NAME = 160, WORDS = 256 };
 static const int64_t DEPTHS[] = {64, 1, 17, 63, 95, 127, 136};
 enum { DEPTH_COUNT = sizeof DEPTHS / sizeof *DEPTHS, TOKENS = 48, WIDE = 80 };
 
-/* heads, key/value heads, head size, tokens of a sample, samples, window, documents */
-static const int HEADS[][7] = {{2, 2, 64, 80, 2, 0, 0},    {4, 2, 64, 72, 1, 24, 0}, {2, 2, 64, 144, 2, 0, 1},
-                               {2, 1, 80, 72, 1, 0, 0},    {2, 1, 96, 72, 1, 0, 1},  {4, 2, 128, 80, 2, 0, 0},
-                               {2, 1, 128, 136, 1, 40, 1}, {2, 1, 256, 72, 1, 0, 0}, {2, 2, 48, 40, 1, 0, 0}};
+/* heads, key/value heads, head size, tokens of a sample, samples, window, documents, head size of values */
+static const int HEADS[][8] = {
+    {2, 2, 64, 80, 2, 0, 0, 64},   {4, 2, 64, 72, 1, 24, 0, 64},  {2, 2, 64, 144, 2, 0, 1, 64},
+    {2, 1, 80, 72, 1, 0, 0, 80},   {2, 1, 96, 72, 1, 0, 1, 96},   {4, 2, 128, 80, 2, 0, 0, 128},
+    {2, 1, 128, 136, 1, 40, 1, 128}, {2, 1, 192, 72, 1, 0, 0, 128}, {2, 1, 256, 72, 1, 0, 0, 256},
+    {2, 2, 48, 40, 1, 0, 0, 48}};
 enum { HEAD_COUNT = sizeof HEADS / sizeof *HEADS };
 
 static const double TOLERANCE[] = {[DTYPE_FP32] = 2e-6, [DTYPE_BF16] = 1.2e-2, [DTYPE_FP16] = 2e-3};
@@ -290,24 +292,40 @@ static void attention(checker *k, dtype type, const int *s, bool backward)
 {
     one c = {.o = {.kind = backward ? OP_attention_grad : OP_attention},
              .tolerance = TOLERANCE[type] * (backward ? 2 : 1)};
-    math_attention a = {s[4], s[3], s[0], s[1], s[2], s[5], NULL};
-    int64_t tokens = a.samples * a.sequence, row = (a.heads + 2 * a.kv_heads) * a.size, width = a.heads * a.size;
+    math_attention a = {.samples = s[4],
+                        .sequence = s[3],
+                        .heads = s[0],
+                        .kv_heads = s[1],
+                        .size = s[2],
+                        .v_size = s[7],
+                        .window = s[5]};
+    int64_t tokens = a.samples * a.sequence, width = a.heads * a.v_size;
+    int64_t columns[] = {a.heads * a.size, a.kv_heads * a.size, a.kv_heads * a.v_size};
     c.o.at.heads = s[0], c.o.at.kv_heads = s[1], c.o.at.head_size = s[2], c.o.at.sequence = s[3], c.o.at.window = s[5];
     c.o.at.scale = 1 / sqrtf((float)s[2]);
     double *dy = backward ? random_operand(&c, &c.o.in[0], type, tokens, width) : NULL;
-    double *qkv = random_operand(&c, &c.o.in[backward ? 1 : 0], type, tokens, row);
-    double *y = operand(&c, backward ? &c.o.in[2] : &c.o.out[0], !backward, type, tokens, width);
-    double *lse = operand(&c, backward ? &c.o.in[3] : &c.o.out[1], !backward, DTYPE_FP32, a.heads, tokens);
+    double *in[3], *gradients[3];
+    for (int i = 0; i < 3; i++)
+        in[i] = random_operand(&c, &c.o.in[i + backward], type, tokens, columns[i]);
+    a.q = in[0], a.k = in[1], a.v = in[2];
+    double *y = operand(&c, backward ? &c.o.in[4] : &c.o.out[0], !backward, type, tokens, width);
+    double *lse = operand(&c, backward ? &c.o.in[5] : &c.o.out[1], !backward, DTYPE_FP32, a.heads, tokens);
     if (s[6]) {
-        double *starts = operand(&c, &c.o.in[backward ? 4 : 1], false, DTYPE_INT32, tokens, 0);
+        double *starts = operand(&c, &c.o.in[backward ? 6 : 3], false, DTYPE_INT32, tokens, 0);
         fill_starts(starts, tokens, a.sequence);
         a.starts = starts;
     }
-    math_attend(y, lse, qkv, &a);
+    math_attend(y, lse, &a);
+    for (int i = 0; i < 3 && backward; i++)
+        gradients[i] = operand(&c, &c.o.out[i], true, type, tokens, columns[i]);
     if (backward)
-        math_attend_back(operand(&c, &c.o.out[0], true, type, tokens, row), dy, qkv, y, lse, &a);
-    snprintf(c.name, sizeof c.name, "%s %s, heads %d/%d of %d, %d x %d%s%s", op_rows[c.o.kind].name, dtype_name(type),
-             s[0], s[1], s[2], s[4], s[3], s[5] ? ", window" : "", s[6] ? ", documents" : "");
+        math_attend_back(gradients, dy, y, lse, &a);
+    char values[32] = "";
+    if (s[7] != s[2])
+        snprintf(values, sizeof values, " and %d", s[7]);
+    snprintf(c.name, sizeof c.name, "%s %s, heads %d/%d of %d%s, %d x %d%s%s", op_rows[c.o.kind].name,
+             dtype_name(type), s[0], s[1], s[2], values, s[4], s[3], s[5] ? ", window" : "",
+             s[6] ? ", documents" : "");
     run(k, &c);
 }
 

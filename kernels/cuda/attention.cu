@@ -1,4 +1,4 @@
-/* Attention for what flash.cu does not take: fp32 and unusual head sizes, one warp a query (or key), 32 keys (or queries)
+/* Attention for what the flash kernels do not take: fp32 and unusual head sizes, one warp a query (or key), 32 keys (or queries)
  * at a time, one a lane; and decoding, one new token a sample against its cache. Also the ops' entry points.
  */
 #include "kernels/cuda/flash.cuh"
@@ -53,27 +53,33 @@ struct seen {
     float most, sum, out[LANE_COLUMNS];
 };
 
-/* keys [first, end) of k and v, strided by `step` blocks of 32, for the query in shared memory */
+/* The keys and values of one head, from the sample's first on. */
+template <typename T> struct head_keys {
+    const T *k, *v;
+    int64_t k_pitch, v_pitch;
+    int size, v_size;
+};
+
+/* keys [first, end), strided by `step` blocks of 32, for the query in shared memory */
 template <typename T>
-DEVICE seen attend(const float *query, const T *k, const T *v, int64_t pitch, int32_t first, int32_t end, int32_t step,
-                   int size, float scale)
+DEVICE seen attend(const float *query, const head_keys<T> &of, int32_t first, int32_t end, int32_t step, float scale)
 {
     int lane = (int)threadIdx.x % WARP;
     seen s = {-INFINITY, 0, {}};
     for (int32_t key = first; key < end; key += step) {
         int32_t mine = key + lane;
-        float score = mine < end ? dot(query, k + mine * pitch, size) * scale : -INFINITY;
+        float score = mine < end ? dot(query, of.k + mine * of.k_pitch, of.size) * scale : -INFINITY;
         float most = fmaxf(s.most, warp_largest(score)), shrink = expf(s.most - most), p = expf(score - most);
         s.sum = s.sum * shrink + warp_sum(p);
         s.most = most;
         UNROLL for (int i = 0; i < LANE_COLUMNS; i++) s.out[i] *= shrink;
-        add_rows(s.out, p, v + key * pitch, pitch, end - key < WARP ? end - key : WARP, size);
+        add_rows(s.out, p, of.v + key * of.v_pitch, of.v_pitch, end - key < WARP ? end - key : WARP, of.v_size);
     }
     return s;
 }
 
 /* grid (blocks of WARPS queries, heads, samples) */
-template <typename T> KERNEL(THREADS, 2) attention_forward(T *y, float *lse, flash_in<T> in, int32_t size)
+template <typename T> KERNEL(THREADS, 2) attention_forward(flash_rows<T> y, flash_in<T> in, int32_t size, int32_t v_size)
 {
     SHARED(float, rows, WARPS *MOST_HEAD_SIZE);
     int warp = (int)threadIdx.x / WARP, head = (int)blockIdx.y, kv_head = head / (in.heads / in.kv_heads);
@@ -81,12 +87,13 @@ template <typename T> KERNEL(THREADS, 2) attention_forward(T *y, float *lse, fla
     int32_t query = (int32_t)blockIdx.x * WARPS + warp;
     if (query >= in.sequence)
         return;
-    stage_row(rows + warp * MOST_HEAD_SIZE, in.q(token + query, head, size), size);
-    seen s = attend(rows + warp * MOST_HEAD_SIZE, in.k(token, kv_head, size), in.v(token, kv_head, size), in.pitch,
-                    in.lowest(token, query), query + 1, WARP, size, in.scale);
-    write_row(y + (token + query) * in.y_pitch + head * size, s.out, 1.0f / s.sum, size);
+    stage_row(rows + warp * MOST_HEAD_SIZE, in.q.at(token + query, head, size), size);
+    head_keys<T> keys = {
+        in.k.at(token, kv_head, size), in.v.at(token, kv_head, v_size), in.k.pitch, in.v.pitch, size, v_size};
+    seen s = attend(rows + warp * MOST_HEAD_SIZE, keys, in.lowest(token, query), query + 1, WARP, in.scale);
+    write_row(y.at(token + query, head, v_size), s.out, 1.0f / s.sum, v_size);
     if (threadIdx.x % WARP == 0)
-        lse[head * in.lse_pitch + token + query] = s.most + logf(s.sum);
+        in.lse[head * in.lse_pitch + token + query] = s.most + logf(s.sum);
 }
 
 /* delta[head, t] = sum over the head of dy y: `lanes` lanes an item, V elements a lane at a time. grid (heads, blocks of
@@ -117,8 +124,8 @@ attention_delta(float *delta, const T *dy, int64_t dy_pitch, const T *y, int64_t
 /* dq = scale sum over keys of p (dy v - delta) k */
 template <typename T>
 KERNEL(THREADS, 2)
-attention_grad_q(T *dqkv, int64_t dqkv_pitch, const T *dy, const float *lse, const float *delta, flash_in<T> in,
-                 int32_t size)
+attention_grad_q(flash_rows<T> dq_rows, flash_rows<const T> dy, const float *delta, flash_in<T> in, int32_t size,
+                 int32_t v_size)
 {
     SHARED(float, rows, 2 * WARPS * MOST_HEAD_SIZE);
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
@@ -128,26 +135,26 @@ attention_grad_q(T *dqkv, int64_t dqkv_pitch, const T *dy, const float *lse, con
     if (query >= in.sequence)
         return;
     float *q = rows + warp * 2 * MOST_HEAD_SIZE, *d = q + MOST_HEAD_SIZE, dq[LANE_COLUMNS] = {};
-    stage_row(q, in.q(token + query, head, size), size);
-    stage_row(d, dy + (token + query) * in.y_pitch + head * size, size);
-    const T *k = in.k(token, kv_head, size), *v = in.v(token, kv_head, size);
-    float log_sum = lse[head * in.lse_pitch + token + query], del = delta[head * in.tokens + token + query];
+    stage_row(q, in.q.at(token + query, head, size), size);
+    stage_row(d, dy.at(token + query, head, v_size), v_size);
+    const T *k = in.k.at(token, kv_head, size), *v = in.v.at(token, kv_head, v_size);
+    float log_sum = in.lse[head * in.lse_pitch + token + query], del = delta[head * in.tokens + token + query];
     for (int32_t key = in.lowest(token, query); key <= query; key += WARP) {
         int32_t mine = key + lane;
         float ds = 0;
         if (mine <= query)
-            ds = expf(dot(q, k + mine * in.pitch, size) * in.scale - log_sum) *
-                 (dot(d, v + mine * in.pitch, size) - del);
-        add_rows(dq, ds, k + key * in.pitch, in.pitch, query + 1 - key < WARP ? query + 1 - key : WARP, size);
+            ds = expf(dot(q, k + mine * in.k.pitch, size) * in.scale - log_sum) *
+                 (dot(d, v + mine * in.v.pitch, v_size) - del);
+        add_rows(dq, ds, k + key * in.k.pitch, in.k.pitch, query + 1 - key < WARP ? query + 1 - key : WARP, size);
     }
-    write_row(dqkv + (token + query) * dqkv_pitch + head * size, dq, in.scale, size);
+    write_row(dq_rows.at(token + query, head, size), dq, in.scale, size);
 }
 
 /* dv = sum over queries of p dy, dk = scale sum over queries of p (dy v - delta) q; grid (blocks of keys, kv_heads, samples) */
 template <typename T>
 KERNEL(THREADS, 2)
-attention_grad_kv(T *dqkv, int64_t dqkv_pitch, const T *dy, const float *lse, const float *delta, flash_in<T> in,
-                  int32_t size)
+attention_grad_kv(flash_rows<T> dk_rows, flash_rows<T> dv_rows, flash_rows<const T> dy, const float *delta,
+                  flash_in<T> in, int32_t size, int32_t v_size)
 {
     SHARED(float, rows, 2 * WARPS * MOST_HEAD_SIZE);
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
@@ -157,61 +164,57 @@ attention_grad_kv(T *dqkv, int64_t dqkv_pitch, const T *dy, const float *lse, co
     if (key >= in.sequence)
         return;
     float *k = rows + warp * 2 * MOST_HEAD_SIZE, *v = k + MOST_HEAD_SIZE, dk[LANE_COLUMNS] = {}, dv[LANE_COLUMNS] = {};
-    stage_row(k, in.k(token + key, kv_head, size), size);
-    stage_row(v, in.v(token + key, kv_head, size), size);
+    stage_row(k, in.k.at(token + key, kv_head, size), size);
+    stage_row(v, in.v.at(token + key, kv_head, v_size), v_size);
     for (int head = kv_head * group; head < (kv_head + 1) * group; head++) {
-        const T *q = in.q(token, head, size), *d = dy + token * in.y_pitch + head * size;
+        const T *q = in.q.at(token, head, size), *d = dy.at(token, head, v_size);
         for (int32_t query = key; query < in.sequence && in.lowest(token, query) <= key; query += WARP) {
             int32_t mine = query + lane;
             float p = 0, ds = 0;
             if (mine < in.sequence && in.lowest(token, mine) <= key) {
-                p = expf(dot(k, q + mine * in.pitch, size) * in.scale - lse[head * in.lse_pitch + token + mine]);
-                ds = p * (dot(v, d + mine * in.y_pitch, size) - delta[head * in.tokens + token + mine]);
+                p = expf(dot(k, q + mine * in.q.pitch, size) * in.scale - in.lse[head * in.lse_pitch + token + mine]);
+                ds = p * (dot(v, d + mine * dy.pitch, v_size) - delta[head * in.tokens + token + mine]);
             }
             int count = in.sequence - query < WARP ? in.sequence - query : WARP;
-            add_rows(dk, ds, q + query * in.pitch, in.pitch, count, size);
-            add_rows(dv, p, d + query * in.y_pitch, in.y_pitch, count, size);
+            add_rows(dk, ds, q + query * in.q.pitch, in.q.pitch, count, size);
+            add_rows(dv, p, d + query * dy.pitch, dy.pitch, count, v_size);
         }
     }
-    T *to = dqkv + (token + key) * dqkv_pitch + (in.heads + kv_head) * size;
-    write_row(to, dk, in.scale, size);
-    write_row(to + in.kv_heads * size, dv, 1.0f, size);
+    write_row(dk_rows.at(token + key, kv_head, size), dk, in.scale, size);
+    write_row(dv_rows.at(token + key, kv_head, v_size), dv, 1.0f, v_size);
 }
 
-/* the new keys and values into the caches; a thread an element */
+/* the new keys (or values) of samples into their cache; a thread an element */
 template <typename T>
 KERNEL(256, 4)
-cache_append(T *k_cache, T *v_cache, const T *qkv, const int32_t *positions, int64_t items, int64_t capacity,
-             int32_t q_columns, int32_t kv_columns)
+cache_append(T *cache, flash_rows<const T> x, const int32_t *positions, int64_t items, int64_t capacity,
+             int32_t columns)
 {
     int64_t item = (int64_t)blockIdx.x * 256 + threadIdx.x;
     if (item >= items)
         return;
-    int64_t sample = item / kv_columns, column = item % kv_columns;
-    const T *row = qkv + sample * (q_columns + 2 * kv_columns) + q_columns;
-    int64_t to = (sample * capacity + positions[sample]) * kv_columns + column;
-    k_cache[to] = row[column];
-    v_cache[to] = row[kv_columns + column];
+    int64_t sample = item / columns, column = item % columns;
+    cache[(sample * capacity + positions[sample]) * columns + column] = x.at(sample, 0, 0)[column];
 }
 
 /* a block a (head, sample); its warps share the keys and join what they saw, in the order of the warps */
 template <typename T>
 KERNEL(DECODE_WARPS *WARP, 2)
-attention_step(T *y, const T *k_cache, const T *v_cache, const T *qkv, const int32_t *positions, int64_t capacity,
-               launch_heads at)
+attention_step(flash_rows<T> y, const T *k_cache, const T *v_cache, flash_rows<const T> q, const int32_t *positions,
+               int64_t capacity, launch_heads at)
 {
     SHARED(float, rows, DECODE_WARPS *MOST_HEAD_SIZE);
     SHARED(float, most, DECODE_WARPS);
     SHARED(float, sums, DECODE_WARPS);
-    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, size = at.head_size;
+    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, size = at.head_size, v_size = at.v_head_size;
     int head = (int)blockIdx.x, kv_head = head / (at.heads / at.kv_heads);
-    int64_t sample = blockIdx.y, pitch = (int64_t)at.kv_heads * size,
-            cache = sample * capacity * pitch + kv_head * size;
+    int64_t sample = blockIdx.y, k_pitch = (int64_t)at.kv_heads * size, v_pitch = (int64_t)at.kv_heads * v_size;
+    head_keys<T> keys = {k_cache + sample * capacity * k_pitch + kv_head * size,
+                         v_cache + sample * capacity * v_pitch + kv_head * v_size, k_pitch, v_pitch, size, v_size};
     float *row = rows + warp * MOST_HEAD_SIZE;
     int32_t last = positions[sample], first = at.window > 0 && last >= at.window ? last - at.window + 1 : 0;
-    stage_row(row, qkv + sample * (at.heads + 2 * at.kv_heads) * size + head * size, size);
-    seen s = attend(row, k_cache + cache, v_cache + cache, pitch, first + warp * WARP, last + 1, DECODE_WARPS * WARP,
-                    size, at.scale);
+    stage_row(row, q.at(sample, head, size), size);
+    seen s = attend(row, keys, first + warp * WARP, last + 1, DECODE_WARPS * WARP, at.scale);
     warp_barrier();
     UNROLL for (int i = 0; i < LANE_COLUMNS; i++) row[i * WARP + lane] = s.out[i];
     if (lane == 0) {
@@ -224,11 +227,11 @@ attention_step(T *y, const T *k_cache, const T *v_cache, const T *qkv, const int
         top = fmaxf(top, most[k]);
     for (int k = 0; k < DECODE_WARPS; k++)
         total += sums[k] * expf(most[k] - top);
-    for (int column = (int)threadIdx.x; column < size; column += DECODE_WARPS * WARP) {
+    for (int column = (int)threadIdx.x; column < v_size; column += DECODE_WARPS * WARP) {
         float out = 0;
         for (int k = 0; k < DECODE_WARPS; k++)
             out += rows[k * MOST_HEAD_SIZE + column] * expf(most[k] - top);
-        from_float(y[sample * at.heads * size + head * size + column], out / total);
+        from_float(y.at(sample, head, v_size)[column], out / total);
     }
 }
 
@@ -236,43 +239,43 @@ attention_step(T *y, const T *k_cache, const T *v_cache, const T *qkv, const int
 
 static bool refused(const launch_heads &at)
 {
-    return at.head_size > MOST_HEAD_SIZE || at.kv_heads < 1 || at.heads % at.kv_heads;
+    return at.head_size > MOST_HEAD_SIZE || at.v_head_size > MOST_HEAD_SIZE || at.kv_heads < 1 ||
+           at.heads % at.kv_heads;
 }
 
-static dim3 grid_of(const launch_attention_in *in, int heads)
+static dim3 grid_of(const launch_attention_operands *of, int heads)
 {
-    return dim3(blocks_for(in->at.sequence, WARPS), (unsigned)heads, (unsigned)(in->tokens / in->at.sequence));
+    return dim3(blocks_for(of->at.sequence, WARPS), (unsigned)heads, (unsigned)(of->tokens / of->at.sequence));
 }
 
-int launch_attention(void *stream, int type, void *y, float *lse, const launch_attention_in *in)
+int launch_attention(void *stream, int type, const launch_attention_operands *of)
 {
-    if (refused(in->at) || in->tokens % in->at.sequence)
+    if (refused(of->at) || of->tokens % of->at.sequence)
         return (int)cudaErrorInvalidValue;
-    if (flash_takes(type, in->at.head_size, in->qkv_pitch, in->y_pitch, in->qkv, y))
-        return flash_forward(stream, type, y, lse, in);
+    if (flash_takes(type, of->at, of->q, of->k, of->v, of->y))
+        return flash_forward(stream, type, of);
     return with_type(type, [&](auto t) {
         using T = decltype(t);
         auto kernel = attention_forward<T>;
-        LAUNCH(kernel, grid_of(in, in->at.heads), THREADS, 0, (cudaStream_t)stream, (T *)y, lse, flash_of<T>(in),
-               in->at.head_size);
+        LAUNCH(kernel, grid_of(of, of->at.heads), THREADS, 0, (cudaStream_t)stream, flash_rows_of<T>(of->y),
+               flash_of<T>(of), of->at.head_size, of->at.v_head_size);
         return launch_result();
     });
 }
 
 template <typename T>
-static int delta_of(void *stream, float *delta, const T *dy, int64_t dy_pitch, const T *y,
-                    const launch_attention_in *in)
+static int delta_of(void *stream, const launch_attention_gradients *to, const launch_attention_operands *of)
 {
     constexpr int V = VECTOR<T>;
     /* no fewer lanes: each pass of a warp is then over tokens of its own */
-    int32_t size = in->at.head_size, lanes = WARPS * WARP / DELTA_TOKENS;
-    bool wide = size % V == 0 && dy_pitch % V == 0 && in->y_pitch % V == 0 && aligned_all(dy, y);
+    int32_t size = of->at.v_head_size, lanes = WARPS * WARP / DELTA_TOKENS;
+    bool wide = size % V == 0 && to->dy.pitch % V == 0 && of->y.pitch % V == 0 && aligned_all(to->dy.at, of->y.at);
     while (lanes < WARP && lanes * (wide ? V : 1) < size)
         lanes *= 2;
     auto kernel = wide ? attention_delta<T, V> : attention_delta<T, 1>;
-    dim3 grid((unsigned)in->at.heads, blocks_for(in->tokens, DELTA_TOKENS), 1);
-    LAUNCH(kernel, grid, THREADS, 0, (cudaStream_t)stream, delta, dy, dy_pitch, y, in->y_pitch, in->tokens, size,
-           lanes);
+    dim3 grid((unsigned)of->at.heads, blocks_for(of->tokens, DELTA_TOKENS), 1);
+    LAUNCH(kernel, grid, THREADS, 0, (cudaStream_t)stream, to->scratch, (const T *)to->dy.at, to->dy.pitch,
+           (const T *)of->y.at, of->y.pitch, of->tokens, size, lanes);
     return launch_result();
 }
 
@@ -281,49 +284,47 @@ int64_t launch_attention_grad_scratch(int64_t tokens, launch_heads at)
     return tokens * at.heads * (int64_t)sizeof(float);
 }
 
-int launch_attention_grad(void *stream, int type, void *dqkv, int64_t dqkv_pitch, const void *dy, int64_t dy_pitch,
-                          const void *y, const float *lse, const launch_attention_in *in, float *scratch)
+int launch_attention_grad(void *stream, int type, const launch_attention_gradients *to,
+                          const launch_attention_operands *of)
 {
-    if (refused(in->at) || in->tokens % in->at.sequence)
+    const launch_heads &at = of->at;
+    if (refused(at) || of->tokens % at.sequence)
         return (int)cudaErrorInvalidValue;
-    int32_t size = in->at.head_size;
-    int failed = with_type(type, [&](auto t) {
-        using T = decltype(t);
-        return delta_of(stream, scratch, (const T *)dy, dy_pitch, (const T *)y, in);
-    });
+    int failed = with_type(type, [&](auto t) { return delta_of<decltype(t)>(stream, to, of); });
     if (failed)
         return failed;
-    launch_attention_in back = *in; /* y is not read from here on, and dy has not moved */
-    back.y_pitch = dy_pitch;
-    if (flash_takes(type, size, in->qkv_pitch, dy_pitch, in->qkv, dy) &&
-        flash_takes(type, size, dqkv_pitch, dy_pitch, dqkv, dy))
-        return flash_backward(stream, type, dqkv, dqkv_pitch, dy, lse, scratch, &back);
+    if (flash_takes(type, at, of->q, of->k, of->v, to->dq, to->dk, to->dv, to->dy))
+        return flash_backward(stream, type, to, of);
     return with_type(type, [&](auto t) {
         using T = decltype(t);
         auto kernel_q = attention_grad_q<T>;
         auto kernel_kv = attention_grad_kv<T>;
-        LAUNCH(kernel_q, grid_of(in, in->at.heads), THREADS, 0, (cudaStream_t)stream, (T *)dqkv, dqkv_pitch,
-               (const T *)dy, lse, scratch, flash_of<T>(&back), size);
-        LAUNCH(kernel_kv, grid_of(in, in->at.kv_heads), THREADS, 0, (cudaStream_t)stream, (T *)dqkv, dqkv_pitch,
-               (const T *)dy, lse, scratch, flash_of<T>(&back), size);
+        LAUNCH(kernel_q, grid_of(of, at.heads), THREADS, 0, (cudaStream_t)stream, flash_rows_of<T>(to->dq),
+               flash_rows_of<const T>(to->dy), to->scratch, flash_of<T>(of), at.head_size, at.v_head_size);
+        LAUNCH(kernel_kv, grid_of(of, at.kv_heads), THREADS, 0, (cudaStream_t)stream, flash_rows_of<T>(to->dk),
+               flash_rows_of<T>(to->dv), flash_rows_of<const T>(to->dy), to->scratch, flash_of<T>(of), at.head_size,
+               at.v_head_size);
         return launch_result();
     });
 }
 
-int launch_attention_decode(void *stream, int type, void *y, void *k_cache, void *v_cache, const void *qkv,
-                            const int32_t *positions, int64_t samples, int64_t capacity, launch_heads at)
+int launch_attention_decode(void *stream, int type, const launch_decode_operands *of)
 {
+    const launch_heads &at = of->at;
     if (refused(at))
         return (int)cudaErrorInvalidValue;
     return with_type(type, [&](auto t) {
         using T = decltype(t);
-        int32_t kv_columns = at.kv_heads * at.head_size;
+        const int32_t k_columns = at.kv_heads * at.head_size, v_columns = at.kv_heads * at.v_head_size;
         auto append = cache_append<T>;
         auto step = attention_step<T>;
-        LAUNCH(append, blocks_for(samples * kv_columns, 256), 256, 0, (cudaStream_t)stream, (T *)k_cache, (T *)v_cache,
-               (const T *)qkv, positions, samples * kv_columns, capacity, at.heads * at.head_size, kv_columns);
-        LAUNCH(step, dim3((unsigned)at.heads, (unsigned)samples, 1), DECODE_WARPS * WARP, 0, (cudaStream_t)stream,
-               (T *)y, (const T *)k_cache, (const T *)v_cache, (const T *)qkv, positions, capacity, at);
+        LAUNCH(append, blocks_for(of->samples * k_columns, 256), 256, 0, (cudaStream_t)stream, (T *)of->k_cache,
+               flash_rows_of<const T>(of->k), of->positions, of->samples * k_columns, of->capacity, k_columns);
+        LAUNCH(append, blocks_for(of->samples * v_columns, 256), 256, 0, (cudaStream_t)stream, (T *)of->v_cache,
+               flash_rows_of<const T>(of->v), of->positions, of->samples * v_columns, of->capacity, v_columns);
+        LAUNCH(step, dim3((unsigned)at.heads, (unsigned)of->samples, 1), DECODE_WARPS * WARP, 0, (cudaStream_t)stream,
+               flash_rows_of<T>(of->y), (const T *)of->k_cache, (const T *)of->v_cache, flash_rows_of<const T>(of->q),
+               of->positions, of->capacity, at);
         return launch_result();
     });
 }

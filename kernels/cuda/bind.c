@@ -51,9 +51,16 @@ static launch_matrix matrix(const tensor *t, const run_context *r)
     return (launch_matrix){at(t, r), t->pitch};
 }
 
-static launch_heads heads_of(const op *o)
+/* v: NULL where the op has no values */
+static launch_heads heads_of(const op *o, const tensor *v)
 {
-    return (launch_heads){o->at.heads, o->at.kv_heads, o->at.head_size, o->at.sequence, o->at.window, o->at.scale};
+    return (launch_heads){.heads = o->at.heads,
+                          .kv_heads = o->at.kv_heads,
+                          .head_size = o->at.head_size,
+                          .v_head_size = v ? (int32_t)(v->shape[1] / o->at.kv_heads) : o->at.head_size,
+                          .sequence = o->at.sequence,
+                          .window = o->at.window,
+                          .scale = o->at.scale};
 }
 
 /* ---- element-wise ---------------------------------------------------------------------------------------------- */
@@ -204,60 +211,108 @@ void cuda_layernorm_grad(const op *o, const run_context *r)
 
 void cuda_head_norm(const op *o, const run_context *r)
 {
-    const tensor *x = o->in[0];
-    launched(o, launch_head_norm(r->stream, x->type, whole(o, o->out[0], r), at(o->out[1], r), whole(o, x, r),
-                                 at(o->in[1], r), at(o->in[2], r), x->shape[0], heads_of(o), o->at.epsilon));
+    const tensor *q = o->in[0];
+    launch_head_norm_operands of = {.yq = matrix(o->out[0], r),
+                                    .yk = matrix(o->out[1], r),
+                                    .q = matrix(q, r),
+                                    .k = matrix(o->in[1], r),
+                                    .wq = at(o->in[2], r),
+                                    .wk = at(o->in[3], r),
+                                    .rstd = at(o->out[2], r),
+                                    .tokens = q->shape[0],
+                                    .at = heads_of(o, NULL),
+                                    .epsilon = o->at.epsilon};
+    launched(o, launch_head_norm(r->stream, q->type, &of));
 }
 
 void cuda_head_norm_grad(const op *o, const run_context *r)
 {
-    const tensor *x = o->in[1];
-    launched(o, launch_head_norm_grad(r->stream, x->type, whole(o, o->out[0], r), at(o->out[1], r), at(o->out[2], r),
-                                      whole(o, o->in[0], r), whole(o, x, r), at(o->in[2], r), at(o->in[3], r),
-                                      at(o->in[4], r), x->shape[0], heads_of(o), o->at.accumulate, at(o->scratch, r)));
+    const tensor *q = o->in[2];
+    launch_head_norm_gradients of = {.dq = matrix(o->out[0], r),
+                                     .dk = matrix(o->out[1], r),
+                                     .dyq = matrix(o->in[0], r),
+                                     .dyk = matrix(o->in[1], r),
+                                     .q = matrix(q, r),
+                                     .k = matrix(o->in[3], r),
+                                     .wq = at(o->in[4], r),
+                                     .wk = at(o->in[5], r),
+                                     .rstd = at(o->in[6], r),
+                                     .dwq = at(o->out[2], r),
+                                     .dwk = at(o->out[3], r),
+                                     .scratch = at(o->scratch, r),
+                                     .tokens = q->shape[0],
+                                     .at = heads_of(o, NULL),
+                                     .accumulate = o->at.accumulate};
+    launched(o, launch_head_norm_grad(r->stream, q->type, &of));
 }
 
 /* ---- attention ------------------------------------------------------------------------------------------------- */
 
 void cuda_rope(const op *o, const run_context *r)
 {
-    const tensor *x = o->in[0], *y = o->out[0];
-    launched(o, launch_rope(r->stream, x->type, at(y, r), at(x, r), at(o->in[1], r), at(o->in[2], r), x->shape[0],
-                            y->pitch, x->pitch, o->in[2]->pitch, heads_of(o), o->at.inverse));
+    const tensor *q = o->in[0];
+    launch_rope_operands of = {.yq = matrix(o->out[0], r),
+                               .yk = matrix(o->out[1], r),
+                               .q = matrix(q, r),
+                               .k = matrix(o->in[1], r),
+                               .table = matrix(o->in[3], r),
+                               .positions = at(o->in[2], r),
+                               .tokens = q->shape[0],
+                               .at = heads_of(o, NULL),
+                               .inverse = o->at.inverse};
+    launched(o, launch_rope(r->stream, q->type, &of));
 }
 
-static launch_attention_in attention_in(const op *o, const run_context *r, const tensor *qkv, const tensor *y,
-                                        const tensor *lse, const tensor *document_start)
+/* in: q, k, v */
+static launch_attention_operands attention_operands(const op *o, const run_context *r, tensor *const *in,
+                                                    const tensor *y, const tensor *lse, const tensor *document_start)
 {
-    return (launch_attention_in){at(qkv, r), at(document_start, r), qkv->shape[0], qkv->pitch, y->pitch, lse->pitch,
-                                 heads_of(o)};
+    return (launch_attention_operands){.q = matrix(in[0], r),
+                                       .k = matrix(in[1], r),
+                                       .v = matrix(in[2], r),
+                                       .y = matrix(y, r),
+                                       .lse = at(lse, r),
+                                       .document_start = at(document_start, r),
+                                       .tokens = in[0]->shape[0],
+                                       .lse_pitch = lse->pitch,
+                                       .at = heads_of(o, in[2])};
 }
 
 void cuda_attention(const op *o, const run_context *r)
 {
     if (op_run_prepared(o, r))
         return;
-    const tensor *qkv = o->in[0], *y = o->out[0];
-    launch_attention_in in = attention_in(o, r, qkv, y, o->out[1], o->in[1]);
-    launched(o, launch_attention(r->stream, qkv->type, at(y, r), at(o->out[1], r), &in));
+    launch_attention_operands of = attention_operands(o, r, o->in, o->out[0], o->out[1], o->in[3]);
+    launched(o, launch_attention(r->stream, o->in[0]->type, &of));
 }
 
 void cuda_attention_grad(const op *o, const run_context *r)
 {
     if (op_run_prepared(o, r))
         return;
-    const tensor *dy = o->in[0], *qkv = o->in[1], *y = o->in[2], *dqkv = o->out[0];
-    launch_attention_in in = attention_in(o, r, qkv, y, o->in[3], o->in[4]);
-    launched(o, launch_attention_grad(r->stream, qkv->type, at(dqkv, r), dqkv->pitch, at(dy, r), dy->pitch, at(y, r),
-                                      at(o->in[3], r), &in, at(o->scratch, r)));
+    launch_attention_operands of = attention_operands(o, r, &o->in[1], o->in[4], o->in[5], o->in[6]);
+    launch_attention_gradients to = {.dq = matrix(o->out[0], r),
+                                     .dk = matrix(o->out[1], r),
+                                     .dv = matrix(o->out[2], r),
+                                     .dy = matrix(o->in[0], r),
+                                     .scratch = at(o->scratch, r)};
+    launched(o, launch_attention_grad(r->stream, o->in[1]->type, &to, &of));
 }
 
 void cuda_attention_decode(const op *o, const run_context *r)
 {
-    const tensor *qkv = o->in[0], *k_cache = o->in[2];
-    launched(o, launch_attention_decode(r->stream, qkv->type, whole(o, o->out[0], r), whole(o, k_cache, r),
-                                        whole(o, o->in[3], r), whole(o, qkv, r), at(o->in[1], r), qkv->shape[0],
-                                        k_cache->shape[1], heads_of(o)));
+    const tensor *q = o->in[0], *k_cache = o->in[4];
+    launch_decode_operands of = {.q = matrix(q, r),
+                                 .k = matrix(o->in[1], r),
+                                 .v = matrix(o->in[2], r),
+                                 .y = matrix(o->out[0], r),
+                                 .k_cache = whole(o, k_cache, r),
+                                 .v_cache = whole(o, o->in[5], r),
+                                 .positions = at(o->in[3], r),
+                                 .samples = q->shape[0],
+                                 .capacity = k_cache->shape[1],
+                                 .at = heads_of(o, o->in[2])};
+    launched(o, launch_attention_decode(r->stream, q->type, &of));
 }
 
 /* ---- loss ------------------------------------------------------------------------------------------------------ */
@@ -361,12 +416,12 @@ static int64_t norm_grad_scratch(const op *o)
 
 static int64_t head_norm_grad_scratch(const op *o)
 {
-    return launch_head_norm_grad_scratch(o->in[1]->shape[0], heads_of(o));
+    return launch_head_norm_grad_scratch(o->in[2]->shape[0], heads_of(o, NULL));
 }
 
 static int64_t attention_grad_scratch(const op *o)
 {
-    return launch_attention_grad_scratch(o->in[1]->shape[0], heads_of(o));
+    return launch_attention_grad_scratch(o->in[1]->shape[0], heads_of(o, o->in[3]));
 }
 
 static int64_t cross_entropy_scratch(const op *o)

@@ -60,15 +60,48 @@ struct cudnn {
 /* ---- what an op is to the library ------------------------------------------------------------------------------ */
 
 typedef struct operands {
-    const tensor *qkv, *y, *lse, *document_start, *dy, *dqkv;
+    const tensor *q, *k, *v, *y, *lse, *document_start, *dy, *dq, *dk, *dv;
 } operands;
 
 static operands operands_of(const op *o)
 {
     if (o->kind == OP_attention)
-        return (operands){.qkv = o->in[0], .document_start = o->in[1], .y = o->out[0], .lse = o->out[1]};
-    return (operands){
-        .dy = o->in[0], .qkv = o->in[1], .y = o->in[2], .lse = o->in[3], .document_start = o->in[4], .dqkv = o->out[0]};
+        return (operands){.q = o->in[0],
+                          .k = o->in[1],
+                          .v = o->in[2],
+                          .document_start = o->in[3],
+                          .y = o->out[0],
+                          .lse = o->out[1]};
+    return (operands){.dy = o->in[0],
+                      .q = o->in[1],
+                      .k = o->in[2],
+                      .v = o->in[3],
+                      .y = o->in[4],
+                      .lse = o->in[5],
+                      .document_start = o->in[6],
+                      .dq = o->out[0],
+                      .dk = o->out[1],
+                      .dv = o->out[2]};
+}
+
+static int64_t v_head_size(const op *o)
+{
+    return operands_of(o).v->shape[1] / o->at.kv_heads;
+}
+
+static bool size_is_taken(int64_t size)
+{
+    return size % (ALIGNMENT / 2) == 0 && size <= HEAD_SIZE_MOST;
+}
+
+/* Do all rows begin at multiples of 16 bytes, if the arena's tensors do? */
+static bool rows_are_aligned(const operands *x)
+{
+    const tensor *rows[] = {x->q, x->k, x->v, x->y, x->dy, x->dq, x->dk, x->dv};
+    for (int i = 0; i < 8; i++)
+        if (rows[i] && (rows[i]->pitch % (ALIGNMENT / 2) || (rows[i]->base && rows[i]->offset % ALIGNMENT)))
+            return false;
+    return true;
 }
 
 static bool takes(const op *o)
@@ -76,12 +109,9 @@ static bool takes(const op *o)
     if (o->kind != OP_attention && o->kind != OP_attention_grad)
         return false;
     operands x = operands_of(o);
-    const tensor *rows[] = {x.qkv, x.y, x.dy, x.dqkv};
-    for (int i = 0; i < 4; i++)
-        if (rows[i] && rows[i]->pitch % (ALIGNMENT / 2))
-            return false;
-    return x.qkv->type != DTYPE_FP32 && x.qkv->shape[0] > 0 && x.qkv->shape[0] % o->at.sequence == 0 &&
-           o->at.head_size % 8 == 0 && o->at.head_size <= HEAD_SIZE_MOST && o->at.heads % o->at.kv_heads == 0;
+    return rows_are_aligned(&x) && x.q->type != DTYPE_FP32 && x.q->shape[0] > 0 &&
+           x.q->shape[0] % o->at.sequence == 0 && size_is_taken(o->at.head_size) && size_is_taken(v_head_size(o)) &&
+           o->at.heads % o->at.kv_heads == 0;
 }
 
 /* The next smaller number that divides n, or 0. */
@@ -131,7 +161,7 @@ static bool part_of(cudnn_graph_shape *out, const op *o)
     if (!takes(o))
         return false;
     operands x = operands_of(o);
-    int64_t s = o->at.sequence, samples = x.qkv->shape[0] / s, shared = o->at.heads / o->at.kv_heads;
+    int64_t s = o->at.sequence, samples = x.q->shape[0] / s, shared = o->at.heads / o->at.kv_heads;
     cudnn_graph_shape a;
     memset(&a, 0, sizeof a);
     a.samples = samples;
@@ -139,13 +169,20 @@ static bool part_of(cudnn_graph_shape *out, const op *o)
     a.heads = o->at.heads;
     a.kv_heads = o->at.kv_heads;
     a.head_size = o->at.head_size;
+    a.v_head_size = v_head_size(o);
     a.window = o->at.window < s ? o->at.window : 0;
-    a.qkv_pitch = x.qkv->pitch;
+    a.q_pitch = x.q->pitch;
+    a.k_pitch = x.k->pitch;
+    a.v_pitch = x.v->pitch;
     a.y_pitch = x.y->pitch;
-    a.dy_pitch = x.dy ? x.dy->pitch : 0;
-    a.dqkv_pitch = x.dqkv ? x.dqkv->pitch : 0;
-    a.fp16 = x.qkv->type == DTYPE_FP16;
+    a.fp16 = x.q->type == DTYPE_FP16;
     a.backward = o->kind == OP_attention_grad;
+    if (a.backward) {
+        a.dy_pitch = x.dy->pitch;
+        a.dq_pitch = x.dq->pitch;
+        a.dk_pitch = x.dk->pitch;
+        a.dv_pitch = x.dv->pitch;
+    }
     a.documents = x.document_start != NULL;
     while (a.samples > 1 && too_large(&a, o))
         a.samples = divisor_below(samples, a.samples);
@@ -264,11 +301,24 @@ static void give_documents(void *out, int64_t bytes, const void *plan_)
         starts[i] = (int32_t)(i % p->shape.sequence / length * length);
 }
 
+enum { PITCHES_TEXT = 200 };
+
+static const char *write_pitches(char *out, int bytes, const cudnn_graph_shape *a, const tensor *lse)
+{
+    const int64_t all[] = {a->q_pitch,  a->k_pitch,  a->v_pitch,  a->y_pitch, a->dy_pitch,
+                           a->dq_pitch, a->dk_pitch, a->dv_pitch, lse->pitch};
+    int used = 0;
+    for (unsigned i = 0; i < sizeof all / sizeof *all && used < bytes; i++)
+        used += snprintf(out + used, (size_t)(bytes - used), "%s%lld", i ? " " : "", (long long)all[i]);
+    return out;
+}
+
 static void offer(const cudnn *c, plan *p)
 {
     const cudnn_graph_shape *a = &p->shape;
     const op *o = &p->first;
     operands x = operands_of(o);
+    char pitches[PITCHES_TEXT];
     tuning_item item = {.plan = p,
                         .candidates = 1 + cudnn_graph_candidates(p->graph),
                         .run = run_candidate,
@@ -276,21 +326,22 @@ static void offer(const cudnn *c, plan *p)
                         .take = take_candidate};
     int length = snprintf(
         item.key, sizeof item.key,
-        "%s %s, %lld tokens of samples of %lld, heads %d %d of %lld, window %lld, pitch %lld %lld %lld %lld %lld, "
-        "parts %lld%s%s | cuDNN %zu",
-        op_row_of(o)->name, dtype_name((dtype)x.qkv->type), (long long)x.qkv->shape[0], (long long)a->sequence,
-        o->at.heads, o->at.kv_heads, (long long)a->head_size, (long long)a->window, (long long)a->qkv_pitch,
-        (long long)a->y_pitch, (long long)a->dy_pitch, (long long)a->dqkv_pitch, (long long)x.lse->pitch,
-        (long long)p->parts, a->documents ? ", documents" : "", a->varies ? ", sums in any order" : "",
+        "%s %s, %lld tokens of samples of %lld, heads %d %d of %lld %lld, window %lld, pitch %s, parts %lld%s%s | "
+        "cuDNN %zu",
+        op_row_of(o)->name, dtype_name((dtype)x.q->type), (long long)x.q->shape[0], (long long)a->sequence,
+        o->at.heads, o->at.kv_heads, (long long)a->head_size, (long long)a->v_head_size, (long long)a->window,
+        write_pitches(pitches, sizeof pitches, a, x.lse), (long long)p->parts, a->documents ? ", documents" : "", a->varies ? ", sums in any order" : "",
         c->api->cudnnGetVersion());
     MUST(length < (int)sizeof item.key, "%s ...", item.key);
-    item.reads[0] = region(x.qkv, c->arena);
-    item.reads[4] = region(x.document_start, c->arena);
-    item.reads[4].give = give_documents;
+    item.reads[0] = region(x.q, c->arena);
+    item.reads[1] = region(x.k, c->arena);
+    item.reads[2] = region(x.v, c->arena);
+    item.reads[3] = region(x.document_start, c->arena);
+    item.reads[3].give = give_documents;
     if (a->backward) {
-        item.reads[1] = region(x.y, c->arena);
-        item.reads[2] = region(x.dy, c->arena);
-        item.reads[3] = region(x.lse, c->arena);
+        item.reads[4] = region(x.y, c->arena);
+        item.reads[5] = region(x.dy, c->arena);
+        item.reads[6] = region(x.lse, c->arena);
     }
     tuning_add(c->with.tuning, &item);
 }
@@ -315,6 +366,12 @@ static void pack(call *k, char *const at[CUDNN_GRAPH_OPERANDS], char *workspace)
     cudnn_api_finish(b, d);
 }
 
+/* Where the part begins in the 16-bit rows of `t`: heads of `size` elements, from token and head on. */
+static char *part_at(const tensor *t, char *arena, int64_t token, int64_t head, int64_t size)
+{
+    return (char *)tensor_at(t, arena) + (token * t->pitch + head * size) * 2;
+}
+
 /* Addresses of the part that begins with this sample and this key/value head. */
 static void pack_part(call *k, const op *o, char *arena, int64_t sample, int64_t kv_head)
 {
@@ -322,21 +379,19 @@ static void pack_part(call *k, const op *o, char *arena, int64_t sample, int64_t
     operands x = operands_of(o);
     layout l = layout_of(a, o);
     char *scratch = tensor_at(o->scratch, arena), *at[CUDNN_GRAPH_OPERANDS] = {0};
-    int64_t token = sample * a->sequence, head = kv_head * (o->at.heads / o->at.kv_heads), size = a->head_size;
-    int64_t q = head * size, key = (o->at.heads + kv_head) * size, v = key + o->at.kv_heads * size;
-    char *qkv = (char *)tensor_at(x.qkv, arena) + token * a->qkv_pitch * 2;
-    at[CUDNN_GRAPH_Q] = qkv + q * 2;
-    at[CUDNN_GRAPH_K] = qkv + key * 2;
-    at[CUDNN_GRAPH_V] = qkv + v * 2;
-    at[CUDNN_GRAPH_Y] = (char *)tensor_at(x.y, arena) + (token * a->y_pitch + q) * 2;
+    int64_t token = sample * a->sequence, head = kv_head * (o->at.heads / o->at.kv_heads);
+    int64_t size = a->head_size, v_size = a->v_head_size;
+    at[CUDNN_GRAPH_Q] = part_at(x.q, arena, token, head, size);
+    at[CUDNN_GRAPH_K] = part_at(x.k, arena, token, kv_head, size);
+    at[CUDNN_GRAPH_V] = part_at(x.v, arena, token, kv_head, v_size);
+    at[CUDNN_GRAPH_Y] = part_at(x.y, arena, token, head, v_size);
     at[CUDNN_GRAPH_LSE] = k->lse ? k->lse_copy + (sample * o->at.heads + head) * a->sequence * 4
                                  : (char *)tensor_at(x.lse, arena) + (head * x.lse->pitch + token) * 4;
     if (a->backward) {
-        char *dqkv = (char *)tensor_at(x.dqkv, arena) + token * a->dqkv_pitch * 2;
-        at[CUDNN_GRAPH_DY] = (char *)tensor_at(x.dy, arena) + (token * a->dy_pitch + q) * 2;
-        at[CUDNN_GRAPH_DQ] = dqkv + q * 2;
-        at[CUDNN_GRAPH_DK] = dqkv + key * 2;
-        at[CUDNN_GRAPH_DV] = dqkv + v * 2;
+        at[CUDNN_GRAPH_DY] = part_at(x.dy, arena, token, head, v_size);
+        at[CUDNN_GRAPH_DQ] = part_at(x.dq, arena, token, head, size);
+        at[CUDNN_GRAPH_DK] = part_at(x.dk, arena, token, kv_head, size);
+        at[CUDNN_GRAPH_DV] = part_at(x.dv, arena, token, kv_head, v_size);
         at[CUDNN_GRAPH_DELTA] = scratch + l.delta;
         at[CUDNN_GRAPH_ONE] = (char *)&k->numbers[CUDNN_GRAPH_ONE];
     }
@@ -380,9 +435,9 @@ static call *call_make(cudnn *c, plan *p, const op *o)
 static bool aligned(const op *o, const char *arena)
 {
     operands x = operands_of(o);
-    const tensor *all[] = {x.qkv, x.y, x.lse, x.dy, x.dqkv, x.document_start, o->scratch};
+    const tensor *all[] = {x.q, x.k, x.v, x.y, x.lse, x.dy, x.dq, x.dk, x.dv, x.document_start, o->scratch};
     uintptr_t bits = (uintptr_t)arena;
-    for (int i = 0; i < 7; i++)
+    for (unsigned i = 0; i < sizeof all / sizeof *all; i++)
         bits |= all[i] ? (uintptr_t)all[i]->address : 0;
     return bits % ALIGNMENT == 0;
 }
@@ -391,7 +446,7 @@ static bool same(const plan *p, const cudnn_graph_shape *a, const op *o)
 {
     operands x = operands_of(o), mine = operands_of(&p->first);
     return !memcmp(&p->shape, a, sizeof *a) && x.lse->pitch == mine.lse->pitch &&
-           x.qkv->shape[0] == mine.qkv->shape[0] && o->at.heads == p->first.at.heads;
+           x.q->shape[0] == mine.q->shape[0] && o->at.heads == p->first.at.heads;
 }
 
 /* A plan without a graph: the library has no candidate. */
@@ -402,7 +457,7 @@ static plan *plan_for(cudnn *c, const cudnn_graph_shape *a, const op *o)
             return p;
     plan *p = must_calloc(1, sizeof *p);
     p->shape = *a;
-    p->parts = o->at.kv_heads / a->kv_heads * (operands_of(o).qkv->shape[0] / a->sequence / a->samples);
+    p->parts = o->at.kv_heads / a->kv_heads * (operands_of(o).q->shape[0] / a->sequence / a->samples);
     p->owner = c;
     p->first = *o;
     p->graph = cudnn_graph_open(c->api, c->device.made[0], a);

@@ -86,14 +86,14 @@ static cudnnDataType_t type_of(const cudnn_graph *g)
     return g->shape.fp16 ? CUDNN_DATA_HALF : CUDNN_DATA_BFLOAT16;
 }
 
-/* Heads of a row of the given pitch: [samples, heads, sequence, head_size], or, turned, [.., head_size, sequence]. */
-static value rows(cudnn_graph *g, cudnn_graph_operand id, int64_t heads, int64_t pitch, bool turned)
+/* Heads of `size` elements in a row of the given pitch: [samples, heads, sequence, size], or, turned, [.., size, sequence]. */
+static value rows(cudnn_graph *g, cudnn_graph_operand id, int64_t heads, int64_t size, int64_t pitch, bool turned)
 {
     const cudnn_graph_shape *a = &g->shape;
-    int64_t shape[] = {a->samples, heads, a->sequence, a->head_size};
-    int64_t strides[] = {a->sequence * pitch, a->head_size, pitch, 1};
+    int64_t shape[] = {a->samples, heads, a->sequence, size};
+    int64_t strides[] = {a->sequence * pitch, size, pitch, 1};
     if (turned) {
-        shape[2] = a->head_size, shape[3] = a->sequence;
+        shape[2] = size, shape[3] = a->sequence;
         strides[2] = 1, strides[3] = pitch;
     }
     return describe(g, id, type_of(g), shape, strides, CUDNN_ATTR_TENSOR_UNIQUE_ID);
@@ -257,10 +257,11 @@ static value scores(cudnn_graph *g, value q, value k_turned, const value *scale)
 static void forward(cudnn_graph *g)
 {
     const cudnn_graph_shape *a = &g->shape;
-    value q = rows(g, CUDNN_GRAPH_Q, a->heads, a->qkv_pitch, false),
-          k = rows(g, CUDNN_GRAPH_K, a->kv_heads, a->qkv_pitch, true);
-    value v = rows(g, CUDNN_GRAPH_V, a->kv_heads, a->qkv_pitch, false),
-          y = rows(g, CUDNN_GRAPH_Y, a->heads, a->y_pitch, false);
+    int64_t d = a->head_size, e = a->v_head_size;
+    value q = rows(g, CUDNN_GRAPH_Q, a->heads, d, a->q_pitch, false),
+          k = rows(g, CUDNN_GRAPH_K, a->kv_heads, d, a->k_pitch, true);
+    value v = rows(g, CUDNN_GRAPH_V, a->kv_heads, e, a->v_pitch, false),
+          y = rows(g, CUDNN_GRAPH_Y, a->heads, e, a->y_pitch, false);
     value lse = statistics(g, CUDNN_GRAPH_LSE, a->lse_sample, a->lse_head), scale = number(g, CUDNN_GRAPH_SCALE);
     value s = mask(g, scores(g, q, k, &scale));
     value most = over_columns(g, CUDNN_REDUCE_TENSOR_MAX, s);
@@ -289,12 +290,12 @@ static void shared(cudnn_graph *g, value out, value weights, value x)
 static void backward(cudnn_graph *g)
 {
     const cudnn_graph_shape *a = &g->shape;
-    int64_t h = a->heads, kv = a->kv_heads, sample = h * a->sequence;
-    value q = rows(g, CUDNN_GRAPH_Q, h, a->qkv_pitch, false), k_turned = rows(g, CUDNN_GRAPH_K, kv, a->qkv_pitch, true);
-    value v_turned = rows(g, CUDNN_GRAPH_V, kv, a->qkv_pitch, true), y = rows(g, CUDNN_GRAPH_Y, h, a->y_pitch, false);
-    value dy = rows(g, CUDNN_GRAPH_DY, h, a->dy_pitch, false), dq = rows(g, CUDNN_GRAPH_DQ, h, a->dqkv_pitch, false);
-    value dk = rows(g, CUDNN_GRAPH_DK, kv, a->dqkv_pitch, false),
-          dv = rows(g, CUDNN_GRAPH_DV, kv, a->dqkv_pitch, false);
+    int64_t h = a->heads, kv = a->kv_heads, d = a->head_size, e = a->v_head_size, sample = h * a->sequence;
+    value q = rows(g, CUDNN_GRAPH_Q, h, d, a->q_pitch, false), k_turned = rows(g, CUDNN_GRAPH_K, kv, d, a->k_pitch, true);
+    value v_turned = rows(g, CUDNN_GRAPH_V, kv, e, a->v_pitch, true), y = rows(g, CUDNN_GRAPH_Y, h, e, a->y_pitch, false);
+    value dy = rows(g, CUDNN_GRAPH_DY, h, e, a->dy_pitch, false), dq = rows(g, CUDNN_GRAPH_DQ, h, d, a->dq_pitch, false);
+    value dk = rows(g, CUDNN_GRAPH_DK, kv, d, a->dk_pitch, false),
+          dv = rows(g, CUDNN_GRAPH_DV, kv, e, a->dv_pitch, false);
     value lse = statistics(g, CUDNN_GRAPH_LSE, a->lse_sample, a->lse_head), scale = number(g, CUDNN_GRAPH_SCALE);
     value delta = statistics(g, CUDNN_GRAPH_DELTA, sample, a->sequence), one = number(g, CUDNN_GRAPH_ONE);
     value terms = computed(g, CUDNN_POINTWISE_MUL, dy, &y);
@@ -308,8 +309,8 @@ static void backward(cudnn_graph *g)
     value ds = computed(g, CUDNN_POINTWISE_MUL, computed(g, CUDNN_POINTWISE_SUB, dp, &delta), &p);
     ds = computed(g, CUDNN_POINTWISE_MUL, ds, &scale);
     shared(g, dk, ds, q);
-    const int64_t shape[] = {a->samples, kv, a->sequence, a->head_size};
-    const int64_t strides[] = {a->sequence * a->qkv_pitch, a->head_size, a->qkv_pitch, 1};
+    const int64_t shape[] = {a->samples, kv, a->sequence, d};
+    const int64_t strides[] = {a->sequence * a->k_pitch, d, a->k_pitch, 1};
     value k = describe(g, g->next++, CUDNN_DATA_FLOAT, shape, strides, CUDNN_ATTR_TENSOR_IS_VIRTUAL);
     reshape(g, k, k_turned);
     multiply(g, dq, ds, k);
@@ -330,7 +331,7 @@ int64_t cudnn_graph_workspace(const cudnn_graph_shape *a)
         return SMALL;
     /* dS; and dK and dV of each head, where they are summed over several */
     int64_t ds = heads * rounded(a->sequence, 64) * rounded(a->sequence, 128) * 2;
-    return SMALL + ds + (a->heads != a->kv_heads ? 2 * heads * a->sequence * a->head_size * 2 : 0);
+    return SMALL + ds + (a->heads != a->kv_heads ? heads * a->sequence * (a->head_size + a->v_head_size) * 2 : 0);
 }
 
 /* Sums in an order that depends on the moment are said to be such; engines that say it are left alone unless they are allowed. */

@@ -1,6 +1,6 @@
 /* What flash attention (2205.14135, 2307.08691) forward and backward share: tiles in shared memory and products of tiles.
  *
- * A tile is rows of D elements, each padded by 16 bytes: D/8 + 1 pieces of 16 bytes is odd, so eight rows of one column of
+ * Heads of q and k have D elements, those of v and y have E. A tile is rows of D (or E) elements, each padded by 16 bytes: D/8 + 1 pieces of 16 bytes is odd, so eight rows of one column of
  * pieces lie in different banks and ldmatrix runs without conflicts. A block is four warps; a warp owns 16 MT rows of the
  * block's own tile (A of the products) and goes through all rows of the other tiles (B). Scores and probabilities stay in
  * registers: the accumulator of one product is the A fragment of the next.
@@ -15,26 +15,31 @@ static constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
 
 template <int D> constexpr int STRIDE = D + PIECE;
 
-/* one sample's attention as the kernels see it; pitches in elements */
+/* heads of a matrix with a pitch of its own, in elements */
+template <typename T> struct flash_rows {
+    T *first;
+    int64_t pitch;
+
+    __device__ T *at(int64_t token, int head, int size) const
+    {
+        return first + token * pitch + (int64_t)head * size;
+    }
+};
+
+template <typename T> static inline flash_rows<T> flash_rows_of(const launch_matrix &of)
+{
+    return {(T *)of.at, of.pitch};
+}
+
+/* one sample's attention as the kernels see it */
 template <typename T> struct flash_in {
-    const T *qkv;
+    flash_rows<const T> q, k, v;
+    float *lse;
     const int32_t *document_start;
-    int64_t pitch, y_pitch, lse_pitch, tokens;
+    int64_t lse_pitch, tokens;
     int32_t heads, kv_heads, sequence, window;
     float scale;
 
-    __device__ const T *q(int64_t token, int head, int size) const
-    {
-        return qkv + token * pitch + (int64_t)head * size;
-    }
-    __device__ const T *k(int64_t token, int kv_head, int size) const
-    {
-        return q(token, heads + kv_head, size);
-    }
-    __device__ const T *v(int64_t token, int kv_head, int size) const
-    {
-        return q(token, heads + kv_heads + kv_head, size);
-    }
     /* the first key that query i of the sample starting at `token` may see; does not fall as i grows */
     __device__ int32_t lowest(int64_t token, int32_t i) const
     {
@@ -127,21 +132,31 @@ DEVICE void write_rows(T *to, int64_t pitch, int32_t first, int32_t end, T *tile
     }
 }
 
-/* Is there a flash kernel for these sizes and addresses? */
-static inline bool flash_takes(int type, int head_size, int64_t pitch, int64_t y_pitch, const void *qkv, const void *y)
+/* Is there a flash kernel for these sizes, and do all rows begin at multiples of a piece? */
+template <typename... M> static inline bool flash_takes(int type, const launch_heads &at, const M &...matrices)
 {
-    bool size = head_size == 64 || head_size == 80 || head_size == 96 || head_size == 128 || head_size == 256;
-    return type != LAUNCH_FP32 && size && pitch % PIECE == 0 && y_pitch % PIECE == 0 && aligned_all(qkv, y);
+    int d = at.head_size, e = at.v_head_size;
+    bool size = d == e ? d == 64 || d == 80 || d == 96 || d == 128 || d == 256 : d == 192 && e == 128;
+    return type != LAUNCH_FP32 && size && ((matrices.pitch % PIECE == 0) && ...) && aligned_all(matrices.at...);
 }
 
-int flash_forward(void *stream, int type, void *y, float *lse, const launch_attention_in *in);
-int flash_backward(void *stream, int type, void *dqkv, int64_t dqkv_pitch, const void *dy, const float *lse,
-                   const float *delta, const launch_attention_in *in);
+int flash_forward(void *stream, int type, const launch_attention_operands *of);
+int flash_backward(void *stream, int type, const launch_attention_gradients *to, const launch_attention_operands *of);
 
-template <typename T> static inline flash_in<T> flash_of(const launch_attention_in *in)
+template <typename T> static inline flash_in<T> flash_of(const launch_attention_operands *of)
 {
-    return {(const T *)in->qkv, in->document_start, in->qkv_pitch,   in->y_pitch,   in->lse_pitch, in->tokens,
-            in->at.heads,       in->at.kv_heads,    in->at.sequence, in->at.window, in->at.scale};
+    return {flash_rows_of<const T>(of->q),
+            flash_rows_of<const T>(of->k),
+            flash_rows_of<const T>(of->v),
+            of->lse,
+            of->document_start,
+            of->lse_pitch,
+            of->tokens,
+            of->at.heads,
+            of->at.kv_heads,
+            of->at.sequence,
+            of->at.window,
+            of->at.scale};
 }
 
 #endif

@@ -5,21 +5,28 @@
  */
 #include "kernels/cuda/flash.cuh"
 
+/* What both kernels are given beside attention's operands. */
+template <typename T> struct grad_in {
+    flash_rows<T> dq, dk, dv;
+    flash_rows<const T> dy;
+    const float *delta; /* [heads, tokens] */
+};
+
 /* dynamic shared memory: q[M], dy[M], then twice k[N], v[N]; grid (query blocks, heads, samples) */
-template <typename T, int D, int MT, int N>
+template <typename T, int D, int E, int MT, int N>
 KERNEL(FLASH_THREADS, 1)
-flash_grad_q(T *dqkv, int64_t dqkv_pitch, const T *dy, const float *lse, const float *delta, flash_in<T> in)
+flash_grad_q(grad_in<T> g, flash_in<T> in)
 {
-    constexpr int M = FLASH_WARPS * 16 * MT;
+    constexpr int M = FLASH_WARPS * 16 * MT, STAGE = N * (STRIDE<D> + STRIDE<E>);
     SHARED_DYNAMIC(dynamic);
-    T *q_tile = reinterpret_cast<T *>(dynamic), *dy_tile = q_tile + M * STRIDE<D>, *kv_tiles = dy_tile + M * STRIDE<D>;
+    T *q_tile = reinterpret_cast<T *>(dynamic), *dy_tile = q_tile + M * STRIDE<D>, *kv_tiles = dy_tile + M * STRIDE<E>;
     int lane = (int)threadIdx.x % WARP, a_row = (int)threadIdx.x / WARP * 16 * MT, pair = lane % 4 * 2;
     int head = (int)blockIdx.y, kv_head = head / (in.heads / in.kv_heads);
     int64_t token = (int64_t)blockIdx.z * in.sequence;
     int32_t first = (int32_t)(gridDim.x - 1 - blockIdx.x) * M;
     int32_t end = first + M < in.sequence ? first + M : in.sequence;
     int32_t key = in.lowest(token, first) / N * N, low_last = in.lowest(token, end - 1);
-    const T *k = in.k(token, kv_head, D), *v = in.v(token, kv_head, D);
+    const T *k = in.k.at(token, kv_head, D), *v = in.v.at(token, kv_head, E);
     float scale = in.scale * LOG2_E;
     float out[MT][D / 8][4] = {}, lse_2[MT][2], del[MT][2], factor[MT][2];
     int32_t low[MT][2];
@@ -27,29 +34,29 @@ flash_grad_q(T *dqkv, int64_t dqkv_pitch, const T *dy, const float *lse, const f
     {
         int32_t query = first + a_row + m * 16 + half * 8 + lane / 4;
         bool valid = query < end;
-        lse_2[m][half] = valid ? lse[head * in.lse_pitch + token + query] * LOG2_E : INFINITY;
-        del[m][half] = valid ? delta[head * in.tokens + token + query] : 0.0f;
+        lse_2[m][half] = valid ? in.lse[head * in.lse_pitch + token + query] * LOG2_E : INFINITY;
+        del[m][half] = valid ? g.delta[head * in.tokens + token + query] : 0.0f;
         low[m][half] = valid ? in.lowest(token, query) : 0;
         factor[m][half] = in.scale;
     }
-    fetch_tile<D, M>(q_tile, in.q(token, head, D), in.pitch, first, end);
-    fetch_tile<D, M>(dy_tile, dy + token * in.y_pitch + head * D, in.y_pitch, first, end);
-    fetch_tile<D, N>(kv_tiles, k, in.pitch, key, end);
-    fetch_tile<D, N>(kv_tiles + N * STRIDE<D>, v, in.pitch, key, end);
+    fetch_tile<D, M>(q_tile, in.q.at(token, head, D), in.q.pitch, first, end);
+    fetch_tile<E, M>(dy_tile, g.dy.at(token, head, E), g.dy.pitch, first, end);
+    fetch_tile<D, N>(kv_tiles, k, in.k.pitch, key, end);
+    fetch_tile<E, N>(kv_tiles + N * STRIDE<D>, v, in.v.pitch, key, end);
     copy_commit();
     for (int stage = 0; key < end; key += N, stage ^= 1) {
-        T *k_tile = kv_tiles + stage * 2 * N * STRIDE<D>, *v_tile = k_tile + N * STRIDE<D>;
+        T *k_tile = kv_tiles + stage * STAGE, *v_tile = k_tile + N * STRIDE<D>;
         copy_wait<0>();
         block_barrier(); /* this stage has been copied, and no thread reads the other any more */
         if (key + N < end) {
-            T *next = kv_tiles + (stage ^ 1) * 2 * N * STRIDE<D>;
-            fetch_tile<D, N>(next, k, in.pitch, key + N, end);
-            fetch_tile<D, N>(next + N * STRIDE<D>, v, in.pitch, key + N, end);
+            T *next = kv_tiles + (stage ^ 1) * STAGE;
+            fetch_tile<D, N>(next, k, in.k.pitch, key + N, end);
+            fetch_tile<E, N>(next + N * STRIDE<D>, v, in.v.pitch, key + N, end);
         }
         copy_commit();
         float score[MT][N / 8][4] = {}, slope[MT][N / 8][4] = {};
         multiply_rows<D, N, MT>(score, q_tile, a_row, k_tile);
-        multiply_rows<D, N, MT>(slope, dy_tile, a_row, v_tile);
+        multiply_rows<E, N, MT>(slope, dy_tile, a_row, v_tile);
         bool edge = key + N > first || key < low_last;
         UNROLL for (int m = 0; m < MT; m++) UNROLL for (int n = 0; n < N / 8; n++) UNROLL for (int i = 0; i < 4; i++)
         {
@@ -63,7 +70,7 @@ flash_grad_q(T *dqkv, int64_t dqkv_pitch, const T *dy, const float *lse, const f
         multiply_columns<D, N, MT>(out, score, k_tile);
     }
     copy_wait<0>();
-    write_rows<D, MT>(dqkv + token * dqkv_pitch + head * D, dqkv_pitch, first, end, q_tile, a_row, out, factor);
+    write_rows<D, MT>(g.dq.at(token, head, D), g.dq.pitch, first, end, q_tile, a_row, out, factor);
 }
 
 /* A walk through the query tiles that see a block of keys: head after head, from the block's own position on until the
@@ -78,18 +85,18 @@ template <int M> struct query_facts {
     int32_t low[M];
 };
 
-template <typename T, int D, int M>
-DEVICE void fetch_queries(T *tiles, query_facts<M> *facts, query_walk at, const T *dy, const float *lse,
-                          const float *delta, const flash_in<T> &in, int64_t token)
+template <typename T, int D, int E, int M>
+DEVICE void fetch_queries(T *tiles, query_facts<M> *facts, query_walk at, const grad_in<T> &g, const flash_in<T> &in,
+                          int64_t token)
 {
-    fetch_tile<D, M>(tiles, in.q(token, at.head, D), in.pitch, at.query, in.sequence);
-    fetch_tile<D, M>(tiles + M * STRIDE<D>, dy + token * in.y_pitch + at.head * D, in.y_pitch, at.query, in.sequence);
+    fetch_tile<D, M>(tiles, in.q.at(token, at.head, D), in.q.pitch, at.query, in.sequence);
+    fetch_tile<E, M>(tiles + M * STRIDE<D>, g.dy.at(token, at.head, E), g.dy.pitch, at.query, in.sequence);
     for (int i = (int)threadIdx.x; i < M; i += FLASH_THREADS) {
         int32_t query = at.query + i;
         bool valid = query < in.sequence;
         facts->lse_2[i] =
-            valid ? lse[at.head * in.lse_pitch + token + query] * LOG2_E : INFINITY; /* p = 0 past the end */
-        facts->delta[i] = valid ? delta[at.head * in.tokens + token + query] : 0.0f;
+            valid ? in.lse[at.head * in.lse_pitch + token + query] * LOG2_E : INFINITY; /* p = 0 past the end */
+        facts->delta[i] = valid ? g.delta[at.head * in.tokens + token + query] : 0.0f;
         facts->low[i] = valid ? in.lowest(token, query) : 0;
     }
 }
@@ -118,133 +125,130 @@ template <int M> DEVICE void slopes(float (&p)[M / 8][4], const float (&dp)[M / 
 
 /* dynamic shared memory: k[N], v[N], then twice q[M], dy[M]; grid (key blocks, kv_heads, samples). Large heads make dk and
  * dv in two launches, their accumulators together being more than the registers hold. */
-template <typename T, int D, int MT, int M, bool MAKE_K, bool MAKE_V>
+template <typename T, int D, int E, int MT, int M, bool MAKE_K, bool MAKE_V>
 KERNEL(FLASH_THREADS, 1)
-flash_grad_kv(T *dqkv, int64_t dqkv_pitch, const T *dy, const float *lse, const float *delta, flash_in<T> in)
+flash_grad_kv(grad_in<T> g, flash_in<T> in)
 {
-    constexpr int N = FLASH_WARPS * 16 * MT;
+    constexpr int N = FLASH_WARPS * 16 * MT, STAGE = M * (STRIDE<D> + STRIDE<E>);
     SHARED_DYNAMIC(dynamic);
     SHARED(query_facts<M>, facts, 2);
-    T *k_tile = reinterpret_cast<T *>(dynamic), *v_tile = k_tile + N * STRIDE<D>, *tiles = v_tile + N * STRIDE<D>;
+    T *k_tile = reinterpret_cast<T *>(dynamic), *v_tile = k_tile + N * STRIDE<D>, *tiles = v_tile + N * STRIDE<E>;
     int lane = (int)threadIdx.x % WARP, a_row = (int)threadIdx.x / WARP * 16 * MT;
     int kv_head = (int)blockIdx.y, group = in.heads / in.kv_heads, last_head = (kv_head + 1) * group;
     int64_t token = (int64_t)blockIdx.z * in.sequence;
     int32_t first = (int32_t)blockIdx.x * N, end = first + N < in.sequence ? first + N : in.sequence;
     float scale = in.scale * LOG2_E;
-    float dk[MAKE_K ? MT : 1][D / 8][4] = {}, dv[MAKE_V ? MT : 1][D / 8][4] = {}, factor[MT][2], one[MT][2];
+    float dk[MAKE_K ? MT : 1][D / 8][4] = {}, dv[MAKE_V ? MT : 1][E / 8][4] = {}, factor[MT][2], one[MT][2];
     UNROLL for (int m = 0; m < MT; m++) UNROLL for (int half = 0; half < 2; half++)
     {
         factor[m][half] = in.scale;
         one[m][half] = 1;
     }
-    fetch_tile<D, N>(k_tile, in.k(token, kv_head, D), in.pitch, first, end);
-    fetch_tile<D, N>(v_tile, in.v(token, kv_head, D), in.pitch, first, end);
+    fetch_tile<D, N>(k_tile, in.k.at(token, kv_head, D), in.k.pitch, first, end);
+    fetch_tile<E, N>(v_tile, in.v.at(token, kv_head, E), in.v.pitch, first, end);
     query_walk at = {kv_head * group, first / M * M};
-    fetch_queries<T, D, M>(tiles, facts, at, dy, lse, delta, in, token);
+    fetch_queries<T, D, E, M>(tiles, facts, at, g, in, token);
     copy_commit();
     for (int stage = 0; at.head < last_head; stage ^= 1) {
-        const T *q_tile = tiles + stage * 2 * M * STRIDE<D>, *dy_tile = q_tile + M * STRIDE<D>;
+        const T *q_tile = tiles + stage * STAGE, *dy_tile = q_tile + M * STRIDE<D>;
         copy_wait<0>();
         block_barrier(); /* this stage has been copied, and no thread reads the other any more */
         query_walk next = {at.head, at.query + M};
         if (next.query >= in.sequence || in.lowest(token, next.query) >= end)
             next = {at.head + 1, first / M * M};
         if (next.head < last_head)
-            fetch_queries<T, D, M>(tiles + (stage ^ 1) * 2 * M * STRIDE<D>, facts + (stage ^ 1), next, dy, lse, delta,
-                                   in, token);
+            fetch_queries<T, D, E, M>(tiles + (stage ^ 1) * STAGE, facts + (stage ^ 1), next, g, in, token);
         copy_commit();
         float p[MT][M / 8][4] = {};
         multiply_rows<D, M, MT>(p, k_tile, a_row, q_tile);
         UNROLL for (int m = 0; m < MT; m++)
             probabilities<M>(p[m], facts + stage, first + a_row + m * 16 + lane / 4, at.query, scale);
         if constexpr (MAKE_V)
-            multiply_columns<D, M, MT>(dv, p, dy_tile);
+            multiply_columns<E, M, MT>(dv, p, dy_tile);
         if constexpr (MAKE_K) {
             float dp[MT][M / 8][4] = {};
-            multiply_rows<D, M, MT>(dp, v_tile, a_row, dy_tile);
+            multiply_rows<E, M, MT>(dp, v_tile, a_row, dy_tile);
             UNROLL for (int m = 0; m < MT; m++) slopes<M>(p[m], dp[m], facts + stage);
             multiply_columns<D, M, MT>(dk, p, q_tile);
         }
         at = next;
     }
     copy_wait<0>();
-    T *to = dqkv + token * dqkv_pitch + (int64_t)(in.heads + kv_head) * D;
     if constexpr (MAKE_K)
-        write_rows<D, MT>(to, dqkv_pitch, first, end, k_tile, a_row, dk, factor);
+        write_rows<D, MT>(g.dk.at(token, kv_head, D), g.dk.pitch, first, end, k_tile, a_row, dk, factor);
     if constexpr (MAKE_V)
-        write_rows<D, MT>(to + (int64_t)in.kv_heads * D, dqkv_pitch, first, end, v_tile, a_row, dv, one);
+        write_rows<E, MT>(g.dv.at(token, kv_head, E), g.dv.pitch, first, end, v_tile, a_row, dv, one);
 }
 
 template <typename T> struct arguments {
     void *stream;
-    T *dqkv;
-    int64_t dqkv_pitch;
-    const T *dy;
-    const float *lse, *delta;
-    const launch_attention_in *in;
+    grad_in<T> g;
+    const launch_attention_operands *of;
 };
 
-template <typename T, int D, int MT, int N> static int run_q(const arguments<T> &a)
+template <typename T, int D, int E, int MT, int N> static int run_q(const arguments<T> &a)
 {
-    constexpr int M = FLASH_WARPS * 16 * MT, shared = (2 * M + 4 * N) * STRIDE<D> * (int)sizeof(T);
-    auto kernel = flash_grad_q<T, D, MT, N>;
+    constexpr int M = FLASH_WARPS * 16 * MT, shared = (M + 2 * N) * (STRIDE<D> + STRIDE<E>)*(int)sizeof(T);
+    auto kernel = flash_grad_q<T, D, E, MT, N>;
     int failed = allow_shared(kernel, shared);
     if (failed)
         return failed;
-    const launch_heads &at = a.in->at;
-    dim3 grid(blocks_for(at.sequence, M), (unsigned)at.heads, (unsigned)(a.in->tokens / at.sequence));
-    LAUNCH(kernel, grid, FLASH_THREADS, shared, (cudaStream_t)a.stream, a.dqkv, a.dqkv_pitch, a.dy, a.lse, a.delta,
-           flash_of<T>(a.in));
+    const launch_heads &at = a.of->at;
+    dim3 grid(blocks_for(at.sequence, M), (unsigned)at.heads, (unsigned)(a.of->tokens / at.sequence));
+    LAUNCH(kernel, grid, FLASH_THREADS, shared, (cudaStream_t)a.stream, a.g, flash_of<T>(a.of));
     return launch_result();
 }
 
-template <typename T, int D, int MT, int M, bool MAKE_K, bool MAKE_V> static int run_kv(const arguments<T> &a)
+template <typename T, int D, int E, int MT, int M, bool MAKE_K, bool MAKE_V> static int run_kv(const arguments<T> &a)
 {
-    constexpr int N = FLASH_WARPS * 16 * MT, shared = (2 * N + 4 * M) * STRIDE<D> * (int)sizeof(T);
-    auto kernel = flash_grad_kv<T, D, MT, M, MAKE_K, MAKE_V>;
+    constexpr int N = FLASH_WARPS * 16 * MT, shared = (N + 2 * M) * (STRIDE<D> + STRIDE<E>)*(int)sizeof(T);
+    auto kernel = flash_grad_kv<T, D, E, MT, M, MAKE_K, MAKE_V>;
     int failed = allow_shared(kernel, shared);
     if (failed)
         return failed;
-    const launch_heads &at = a.in->at;
-    dim3 grid(blocks_for(at.sequence, N), (unsigned)at.kv_heads, (unsigned)(a.in->tokens / at.sequence));
-    LAUNCH(kernel, grid, FLASH_THREADS, shared, (cudaStream_t)a.stream, a.dqkv, a.dqkv_pitch, a.dy, a.lse, a.delta,
-           flash_of<T>(a.in));
+    const launch_heads &at = a.of->at;
+    dim3 grid(blocks_for(at.sequence, N), (unsigned)at.kv_heads, (unsigned)(a.of->tokens / at.sequence));
+    LAUNCH(kernel, grid, FLASH_THREADS, shared, (cudaStream_t)a.stream, a.g, flash_of<T>(a.of));
     return launch_result();
 }
 
-template <typename T, int D, int MT_Q, int N, int MT_KV, int M> static int run(const arguments<T> &a)
+template <typename T, int D, int E, int MT_Q, int N, int MT_KV, int M> static int run(const arguments<T> &a)
 {
-    int failed = run_q<T, D, MT_Q, N>(a);
+    int failed = run_q<T, D, E, MT_Q, N>(a);
     if (failed)
         return failed;
     if constexpr (D <= 128) {
-        return run_kv<T, D, MT_KV, M, true, true>(a);
+        return run_kv<T, D, E, MT_KV, M, true, true>(a);
     } else {
-        failed = run_kv<T, D, MT_KV, M, false, true>(a);
-        return failed ? failed : run_kv<T, D, MT_KV, M, true, false>(a);
+        failed = run_kv<T, D, E, MT_KV, M, false, true>(a);
+        return failed ? failed : run_kv<T, D, E, MT_KV, M, true, false>(a);
     }
 }
 
-template <typename T> static int run_size(const arguments<T> &a)
+template <typename T>
+static int run_size(void *stream, const launch_attention_gradients *to, const launch_attention_operands *of)
 {
-    switch (a.in->at.head_size) {
+    const arguments<T> a = {stream,
+                            {flash_rows_of<T>(to->dq), flash_rows_of<T>(to->dk), flash_rows_of<T>(to->dv),
+                             flash_rows_of<const T>(to->dy), to->scratch},
+                            of};
+    switch (of->at.head_size) {
     case 64:
-        return run<T, 64, 2, 32, 1, 64>(a);
+        return run<T, 64, 64, 2, 32, 1, 64>(a);
     case 80:
-        return run<T, 80, 2, 32, 1, 32>(a);
+        return run<T, 80, 80, 2, 32, 1, 32>(a);
     case 96:
-        return run<T, 96, 2, 32, 1, 32>(a);
+        return run<T, 96, 96, 2, 32, 1, 32>(a);
     case 128:
-        return run<T, 128, 1, 64, 1, 32>(a);
+        return run<T, 128, 128, 1, 64, 1, 32>(a);
+    case 192:
+        return run<T, 192, 128, 1, 32, 1, 32>(a);
     default:
-        return run<T, 256, 1, 32, 1, 32>(a);
+        return run<T, 256, 256, 1, 32, 1, 32>(a);
     }
 }
 
-int flash_backward(void *stream, int type, void *dqkv, int64_t dqkv_pitch, const void *dy, const float *lse,
-                   const float *delta, const launch_attention_in *in)
+int flash_backward(void *stream, int type, const launch_attention_gradients *to, const launch_attention_operands *of)
 {
-    if (type == LAUNCH_BF16)
-        return run_size<bf16>({stream, (bf16 *)dqkv, dqkv_pitch, (const bf16 *)dy, lse, delta, in});
-    return run_size<fp16>({stream, (fp16 *)dqkv, dqkv_pitch, (const fp16 *)dy, lse, delta, in});
+    return type == LAUNCH_BF16 ? run_size<bf16>(stream, to, of) : run_size<fp16>(stream, to, of);
 }

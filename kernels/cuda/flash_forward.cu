@@ -40,12 +40,13 @@ DEVICE void online_softmax(float (&score)[N / 8][4], float (&out)[D8][4], float 
     }
 }
 
-/* dynamic shared memory: q[M, D], k[N, D], v[N, D], padded; grid (query blocks, heads, samples) */
-template <typename T, int D, int MT, int N>
+/* dynamic shared memory: q[M, D], k[N, D], v[N, E], padded; grid (query blocks, heads, samples) */
+template <typename T, int D, int E, int MT, int N>
 KERNEL(FLASH_THREADS, 2)
-flash_forward_kernel(T *y, float *lse, flash_in<T> in)
+flash_forward_kernel(flash_rows<T> y, flash_in<T> in)
 {
     constexpr int M = FLASH_WARPS * 16 * MT;
+    static_assert(E <= D, "y's rows are written through q's tile");
     SHARED_DYNAMIC(dynamic);
     T *q_tile = reinterpret_cast<T *>(dynamic), *k_tile = q_tile + M * STRIDE<D>, *v_tile = k_tile + N * STRIDE<D>;
     int lane = (int)threadIdx.x % WARP, a_row = (int)threadIdx.x / WARP * 16 * MT;
@@ -54,9 +55,9 @@ flash_forward_kernel(T *y, float *lse, flash_in<T> in)
     int32_t first = (int32_t)(gridDim.x - 1 - blockIdx.x) * M; /* the longest rows start first */
     int32_t end = first + M < in.sequence ? first + M : in.sequence;
     int32_t key = in.lowest(token, first) / N * N, low_last = in.lowest(token, end - 1);
-    const T *k = in.k(token, kv_head, D), *v = in.v(token, kv_head, D);
+    const T *k = in.k.at(token, kv_head, D), *v = in.v.at(token, kv_head, E);
     float scale = in.scale * LOG2_E;
-    float out[MT][D / 8][4] = {}, most[MT][2], sum[MT][2] = {};
+    float out[MT][E / 8][4] = {}, most[MT][2], sum[MT][2] = {};
     int32_t low[MT][2];
     UNROLL for (int m = 0; m < MT; m++) UNROLL for (int half = 0; half < 2; half++)
     {
@@ -64,25 +65,25 @@ flash_forward_kernel(T *y, float *lse, flash_in<T> in)
         most[m][half] = -INFINITY;
         low[m][half] = query < end ? in.lowest(token, query) : 0;
     }
-    fetch_tile<D, M>(q_tile, in.q(token, head, D), in.pitch, first, end);
-    fetch_tile<D, N>(k_tile, k, in.pitch, key, end);
+    fetch_tile<D, M>(q_tile, in.q.at(token, head, D), in.q.pitch, first, end);
+    fetch_tile<D, N>(k_tile, k, in.k.pitch, key, end);
     copy_commit();
     for (; key < end; key += N) {
         copy_wait<0>();
         block_barrier(); /* the keys have been copied; no thread reads the last tile's values any more */
-        fetch_tile<D, N>(v_tile, v, in.pitch, key, end);
+        fetch_tile<E, N>(v_tile, v, in.v.pitch, key, end);
         copy_commit();
         float score[MT][N / 8][4] = {};
         multiply_rows<D, N, MT>(score, q_tile, a_row, k_tile);
         bool edge = key + N > first || key < low_last;
-        UNROLL for (int m = 0; m < MT; m++) online_softmax<N, D / 8>(
+        UNROLL for (int m = 0; m < MT; m++) online_softmax<N, E / 8>(
             score[m], out[m], most[m], sum[m], low[m], first + a_row + m * 16 + lane / 4, key, scale, edge);
         copy_wait<0>();
         block_barrier(); /* the values have been copied; no thread reads the keys any more */
         if (key + N < end)
-            fetch_tile<D, N>(k_tile, k, in.pitch, key + N, end);
+            fetch_tile<D, N>(k_tile, k, in.k.pitch, key + N, end);
         copy_commit();
-        multiply_columns<D, N, MT>(out, score, v_tile);
+        multiply_columns<E, N, MT>(out, score, v_tile);
     }
     copy_wait<0>();
     float factor[MT][2];
@@ -93,41 +94,42 @@ flash_forward_kernel(T *y, float *lse, flash_in<T> in)
         factor[m][half] = 1.0f / total;
         int32_t query = first + a_row + m * 16 + half * 8 + lane / 4;
         if (lane % 4 == 0 && query < end)
-            lse[head * in.lse_pitch + token + query] = most[m][half] * in.scale + logf(total);
+            in.lse[head * in.lse_pitch + token + query] = most[m][half] * in.scale + logf(total);
     }
-    write_rows<D, MT>(y + token * in.y_pitch + head * D, in.y_pitch, first, end, q_tile, a_row, out, factor);
+    write_rows<E, MT>(y.at(token, head, E), y.pitch, first, end, q_tile, a_row, out, factor);
 }
 
-template <typename T, int D, int MT, int N>
-static int run(void *stream, void *y, float *lse, const launch_attention_in *in)
+template <typename T, int D, int E, int MT, int N> static int run(void *stream, const launch_attention_operands *of)
 {
-    constexpr int M = FLASH_WARPS * 16 * MT, shared = (M + 2 * N) * STRIDE<D> * (int)sizeof(T);
-    auto kernel = flash_forward_kernel<T, D, MT, N>;
+    constexpr int M = FLASH_WARPS * 16 * MT, shared = ((M + N) * STRIDE<D> + N * STRIDE<E>)*(int)sizeof(T);
+    auto kernel = flash_forward_kernel<T, D, E, MT, N>;
     int failed = allow_shared(kernel, shared);
     if (failed)
         return failed;
-    dim3 grid(blocks_for(in->at.sequence, M), (unsigned)in->at.heads, (unsigned)(in->tokens / in->at.sequence));
-    LAUNCH(kernel, grid, FLASH_THREADS, shared, (cudaStream_t)stream, (T *)y, lse, flash_of<T>(in));
+    dim3 grid(blocks_for(of->at.sequence, M), (unsigned)of->at.heads, (unsigned)(of->tokens / of->at.sequence));
+    LAUNCH(kernel, grid, FLASH_THREADS, shared, (cudaStream_t)stream, flash_rows_of<T>(of->y), flash_of<T>(of));
     return launch_result();
 }
 
-template <typename T> static int run_size(void *stream, void *y, float *lse, const launch_attention_in *in)
+template <typename T> static int run_size(void *stream, const launch_attention_operands *of)
 {
-    switch (in->at.head_size) {
+    switch (of->at.head_size) {
     case 64:
-        return run<T, 64, 2, 64>(stream, y, lse, in);
+        return run<T, 64, 64, 2, 64>(stream, of);
     case 80:
-        return run<T, 80, 2, 64>(stream, y, lse, in);
+        return run<T, 80, 80, 2, 64>(stream, of);
     case 96:
-        return run<T, 96, 2, 32>(stream, y, lse, in);
+        return run<T, 96, 96, 2, 32>(stream, of);
     case 128:
-        return run<T, 128, 2, 32>(stream, y, lse, in);
+        return run<T, 128, 128, 2, 32>(stream, of);
+    case 192:
+        return run<T, 192, 128, 2, 32>(stream, of);
     default:
-        return run<T, 256, 1, 32>(stream, y, lse, in);
+        return run<T, 256, 256, 1, 32>(stream, of);
     }
 }
 
-int flash_forward(void *stream, int type, void *y, float *lse, const launch_attention_in *in)
+int flash_forward(void *stream, int type, const launch_attention_operands *of)
 {
-    return type == LAUNCH_BF16 ? run_size<bf16>(stream, y, lse, in) : run_size<fp16>(stream, y, lse, in);
+    return type == LAUNCH_BF16 ? run_size<bf16>(stream, of) : run_size<fp16>(stream, of);
 }

@@ -1,5 +1,4 @@
-/* What happens to single heads of the fused row qkv[t, (heads + 2 kv_heads) head_size]: rotary positions (2104.09864,
- * halves rotated) and the RMSNorm of each head of q and k (Qwen3).
+/* What happens to single heads of q and of k: rotary positions (2104.09864, halves rotated) and the RMSNorm of each (Qwen3).
  */
 #include "kernels/cuda/vector.cuh"
 
@@ -8,108 +7,126 @@
 static constexpr int THREADS = 256, WARPS = THREADS / WARP, MOST_HEAD_SIZE = 256, LANE_COLUMNS = MOST_HEAD_SIZE / WARP,
                      MOST_BLOCKS = 512, PAIRS_A_WARP = 8;
 
+/* Where head `head` of a token begins: the heads of q come before those of k. */
+template <typename T> struct head_rows {
+    T *q, *k;
+    int64_t q_pitch, k_pitch;
+    int32_t heads, size;
+
+    __device__ T *at(int64_t token, int32_t head) const
+    {
+        return head < heads ? q + token * q_pitch + (int64_t)head * size
+                            : k + token * k_pitch + (int64_t)(head - heads) * size;
+    }
+};
+
+template <typename T> static head_rows<T> rows_of(const launch_matrix &q, const launch_matrix &k, const launch_heads &at)
+{
+    return {(T *)q.at, (T *)k.at, q.pitch, k.pitch, at.heads, at.head_size};
+}
+
 /* (a, b) -> (a cos - b sin, b cos + a sin), cos, sin = table[position, i], table[position, half + i]; sign -1 turns back.
- * `turned` heads are rotated, those after them copied. A thread handles V pairs. */
+ * A thread handles V pairs of one of the `all` heads of q and k. */
 template <typename T, int V>
 KERNEL(THREADS, 4)
-rope_turn(T *y, const T *x, const int32_t *positions, const float *table, int64_t items, int64_t y_pitch,
-          int64_t x_pitch, int64_t table_pitch, int32_t half, int32_t turned, int32_t heads, float sign)
+rope_turn(head_rows<T> y, head_rows<T> x, const int32_t *positions, const float *table, int64_t items,
+          int64_t table_pitch, int32_t half, int32_t all, float sign)
 {
     int64_t item = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (item >= items)
         return;
-    int32_t pieces = half / V, piece = (int32_t)(item % pieces), head = (int32_t)(item / pieces % heads);
-    int64_t token = item / pieces / heads, at = (int64_t)head * 2 * half + piece * V;
-    float a[V], b[V];
-    load(a, x + token * x_pitch + at);
-    load(b, x + token * x_pitch + at + half);
-    if (head < turned) {
-        const float *row = table + positions[token] * table_pitch + piece * V;
-        float cosine[V], sine[V];
-        load(cosine, row);
-        load(sine, row + half);
-        UNROLL for (int i = 0; i < V; i++)
-        {
-            float s = sine[i] * sign, first = a[i];
-            a[i] = first * cosine[i] - b[i] * s;
-            b[i] = b[i] * cosine[i] + first * s;
-        }
+    int32_t pieces = half / V, piece = (int32_t)(item % pieces), head = (int32_t)(item / pieces % all);
+    int64_t token = item / pieces / all;
+    const T *from = x.at(token, head) + piece * V;
+    T *to = y.at(token, head) + piece * V;
+    const float *row = table + positions[token] * table_pitch + piece * V;
+    float a[V], b[V], cosine[V], sine[V];
+    load(a, from);
+    load(b, from + half);
+    load(cosine, row);
+    load(sine, row + half);
+    UNROLL for (int i = 0; i < V; i++)
+    {
+        float s = sine[i] * sign, first = a[i];
+        a[i] = first * cosine[i] - b[i] * s;
+        b[i] = b[i] * cosine[i] + first * s;
     }
-    store(y + token * y_pitch + at, a);
-    store(y + token * y_pitch + at + half, b);
+    store(to, a);
+    store(to + half, b);
 }
 
-/* a warp a head: y = x rstd w for the q and k heads, y = x for the v heads */
+/* a warp a head: y = x rstd w */
 template <typename T>
 KERNEL(THREADS, 4)
-head_norm_forward(T *y, float *rstd, const T *x, const T *wq, const T *wk, int64_t pairs, int32_t heads,
-                  int32_t kv_heads, int32_t head_size, float epsilon)
+head_norm_forward(head_rows<T> y, head_rows<T> x, float *rstd, const T *wq, const T *wk, int64_t pairs, int32_t all,
+                  float epsilon)
 {
-    int lane = (int)threadIdx.x % WARP, all = heads + 2 * kv_heads;
+    int lane = (int)threadIdx.x % WARP, size = x.size;
     int64_t pair = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     if (pair >= pairs)
         return;
     int64_t token = pair / all;
     int32_t head = (int32_t)(pair % all);
-    const T *w = head < heads ? wq : wk;
+    const T *w = head < x.heads ? wq : wk, *from = x.at(token, head);
+    T *to = y.at(token, head);
     float a[LANE_COLUMNS], squares = 0;
     UNROLL for (int i = 0; i < LANE_COLUMNS; i++)
     {
         int column = i * WARP + lane;
-        a[i] = column < head_size ? to_float(x[pair * head_size + column]) : 0.0f;
+        a[i] = column < size ? to_float(from[column]) : 0.0f;
         squares += a[i] * a[i];
     }
-    float scale = 1;
-    bool normed = head < heads + kv_heads;
-    if (normed) {
-        scale = 1.0f / sqrtf(warp_sum(squares) / (float)head_size + epsilon);
-        if (lane == 0)
-            rstd[token * (heads + kv_heads) + head] = scale;
-    }
+    float scale = 1.0f / sqrtf(warp_sum(squares) / (float)size + epsilon);
+    if (lane == 0)
+        rstd[pair] = scale;
     UNROLL for (int i = 0; i < LANE_COLUMNS; i++)
     {
         int column = i * WARP + lane;
-        if (column < head_size)
-            from_float(y[pair * head_size + column], normed ? a[i] * scale * to_float(w[column]) : a[i]);
+        if (column < size)
+            from_float(to[column], a[i] * scale * to_float(w[column]));
     }
 }
 
 /* dx = rstd (dy w - n mean(dy w n)), n = x rstd; a warp walks over heads and sums dwq and dwk in its registers.
- * partials[block, dwq | dwk] */
+ * partials[block, dwq | dwk]. The walk counts v's heads among a token's, and passes by them: with them the order of the sums was
+ * settled. */
 template <typename T>
 KERNEL(THREADS, 2)
-head_norm_backward(T *dx, float *partials, const T *dy, const T *x, const T *wq, const T *wk, const float *rstd,
-                   int64_t pairs, int32_t heads, int32_t kv_heads, int32_t head_size)
+head_norm_backward(head_rows<T> dx, head_rows<T> dy, head_rows<T> x, float *partials, const T *wq, const T *wk,
+                   const float *rstd, int64_t pairs, int32_t kv_heads)
 {
     SHARED(float, part, WARPS * 2 * MOST_HEAD_SIZE);
-    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, all = heads + 2 * kv_heads;
+    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, size = x.size, heads = x.heads;
+    int all = heads + kv_heads, walked = all + kv_heads;
     float sum_q[LANE_COLUMNS] = {}, sum_k[LANE_COLUMNS] = {};
     for (int64_t pair = (int64_t)blockIdx.x * WARPS + warp; pair < pairs; pair += (int64_t)gridDim.x * WARPS) {
-        int64_t token = pair / all;
-        int32_t head = (int32_t)(pair % all);
-        bool normed = head < heads + kv_heads;
-        const T *w = head < heads ? wq : wk;
-        float scale = normed ? rstd[token * (heads + kv_heads) + head] : 0.0f, along = 0;
+        int64_t token = pair / walked;
+        int32_t head = (int32_t)(pair % walked);
+        if (head >= all)
+            continue;
+        const T *w = head < heads ? wq : wk, *dy_row = dy.at(token, head), *x_row = x.at(token, head);
+        T *to = dx.at(token, head);
+        float scale = rstd[token * all + head], along = 0;
         float d[LANE_COLUMNS], n[LANE_COLUMNS], g[LANE_COLUMNS];
         UNROLL for (int i = 0; i < LANE_COLUMNS; i++)
         {
             int column = i * WARP + lane;
-            bool inside = column < head_size;
-            d[i] = inside ? to_float(dy[pair * head_size + column]) : 0.0f;
-            n[i] = inside ? to_float(x[pair * head_size + column]) * scale : 0.0f;
+            bool inside = column < size;
+            d[i] = inside ? to_float(dy_row[column]) : 0.0f;
+            n[i] = inside ? to_float(x_row[column]) * scale : 0.0f;
             g[i] = inside ? d[i] * to_float(w[column]) : 0.0f;
             along += g[i] * n[i];
             if (head < heads)
                 sum_q[i] += d[i] * n[i];
             else
-                sum_k[i] += d[i] * n[i]; /* n is 0 for a v head */
+                sum_k[i] += d[i] * n[i];
         }
-        along = warp_sum(along) / (float)head_size;
+        along = warp_sum(along) / (float)size;
         UNROLL for (int i = 0; i < LANE_COLUMNS; i++)
         {
             int column = i * WARP + lane;
-            if (column < head_size)
-                from_float(dx[pair * head_size + column], normed ? scale * (g[i] - n[i] * along) : d[i]);
+            if (column < size)
+                from_float(to[column], scale * (g[i] - n[i] * along));
         }
     }
     UNROLL for (int i = 0; i < LANE_COLUMNS; i++)
@@ -118,50 +135,60 @@ head_norm_backward(T *dx, float *partials, const T *dy, const T *x, const T *wq,
         part[(warp * 2 + 1) * MOST_HEAD_SIZE + i * WARP + lane] = sum_k[i];
     }
     block_barrier();
-    for (int i = (int)threadIdx.x; i < 2 * head_size; i += THREADS) {
+    for (int i = (int)threadIdx.x; i < 2 * size; i += THREADS) {
         float total = 0;
         for (int k = 0; k < WARPS; k++)
-            total += part[(k * 2 + i / head_size) * MOST_HEAD_SIZE + i % head_size];
-        partials[(int64_t)blockIdx.x * 2 * head_size + i] = total;
+            total += part[(k * 2 + i / size) * MOST_HEAD_SIZE + i % size];
+        partials[(int64_t)blockIdx.x * 2 * size + i] = total;
     }
 }
 
-int launch_rope(void *stream, int type, void *y, const void *qkv, const int32_t *positions, const float *table,
-                int64_t tokens, int64_t y_pitch, int64_t qkv_pitch, int64_t table_pitch, launch_heads at, bool inverse)
+template <int V> static bool are_wide(const launch_rope_operands *of)
+{
+    bool pitches = of->yq.pitch % V == 0 && of->yk.pitch % V == 0 && of->q.pitch % V == 0 && of->k.pitch % V == 0;
+    return pitches && of->at.head_size / 2 % V == 0 && of->table.pitch % 4 == 0 &&
+           aligned_all(of->yq.at, of->yk.at, of->q.at, of->k.at, of->table.at);
+}
+
+int launch_rope(void *stream, int type, const launch_rope_operands *of)
 {
     return with_type(type, [&](auto t) {
         using T = decltype(t);
         constexpr int V = VECTOR<T>;
-        int32_t half = at.head_size / 2, turned = at.heads + at.kv_heads;
-        int32_t heads = y == qkv ? turned : turned + at.kv_heads; /* in place there is no v to copy */
-        bool wide = half % V == 0 && y_pitch % V == 0 && qkv_pitch % V == 0 && table_pitch % 4 == 0 &&
-                    aligned_all(y, qkv, table);
-        int64_t items = tokens * heads * (half / (wide ? V : 1));
+        int32_t half = of->at.head_size / 2, all = of->at.heads + of->at.kv_heads;
+        bool wide = are_wide<V>(of);
+        int64_t items = of->tokens * all * (half / (wide ? V : 1));
         auto kernel = wide ? rope_turn<T, V> : rope_turn<T, 1>;
-        LAUNCH(kernel, blocks_for(items, THREADS), THREADS, 0, (cudaStream_t)stream, (T *)y, (const T *)qkv, positions,
-               table, items, y_pitch, qkv_pitch, table_pitch, half, turned, heads, inverse ? -1.0f : 1.0f);
+        LAUNCH(kernel, blocks_for(items, THREADS), THREADS, 0, (cudaStream_t)stream,
+               rows_of<T>(of->yq, of->yk, of->at), rows_of<T>(of->q, of->k, of->at), of->positions,
+               (const float *)of->table.at, items, of->table.pitch, half, all, of->inverse ? -1.0f : 1.0f);
         return launch_result();
     });
 }
 
-int launch_head_norm(void *stream, int type, void *y, float *rstd, const void *qkv, const void *wq, const void *wk,
-                     int64_t tokens, launch_heads at, float epsilon)
+int launch_head_norm(void *stream, int type, const launch_head_norm_operands *of)
 {
-    if (at.head_size > MOST_HEAD_SIZE)
+    if (of->at.head_size > MOST_HEAD_SIZE)
         return (int)cudaErrorInvalidValue;
     return with_type(type, [&](auto t) {
         using T = decltype(t);
-        int64_t pairs = tokens * (at.heads + 2 * at.kv_heads);
+        int32_t all = of->at.heads + of->at.kv_heads;
         auto kernel = head_norm_forward<T>;
-        LAUNCH(kernel, blocks_for(pairs, WARPS), THREADS, 0, (cudaStream_t)stream, (T *)y, rstd, (const T *)qkv,
-               (const T *)wq, (const T *)wk, pairs, at.heads, at.kv_heads, at.head_size, epsilon);
+        LAUNCH(kernel, blocks_for(of->tokens * all, WARPS), THREADS, 0, (cudaStream_t)stream,
+               rows_of<T>(of->yq, of->yk, of->at), rows_of<T>(of->q, of->k, of->at), of->rstd, (const T *)of->wq,
+               (const T *)of->wk, of->tokens * all, all, of->epsilon);
         return launch_result();
     });
+}
+
+static int64_t walked_heads(int64_t tokens, launch_heads at)
+{
+    return tokens * (at.heads + 2 * at.kv_heads);
 }
 
 static int64_t grad_blocks(int64_t tokens, launch_heads at)
 {
-    int64_t blocks = divide_up(tokens * (at.heads + 2 * at.kv_heads), (int64_t)WARPS * PAIRS_A_WARP);
+    int64_t blocks = divide_up(walked_heads(tokens, at), (int64_t)WARPS * PAIRS_A_WARP);
     return blocks < 1 ? 1 : blocks > MOST_BLOCKS ? MOST_BLOCKS : blocks;
 }
 
@@ -170,24 +197,23 @@ int64_t launch_head_norm_grad_scratch(int64_t tokens, launch_heads at)
     return grad_blocks(tokens, at) * 2 * at.head_size * (int64_t)sizeof(float);
 }
 
-int launch_head_norm_grad(void *stream, int type, void *dqkv, float *dwq, float *dwk, const void *dy, const void *qkv,
-                          const void *wq, const void *wk, const float *rstd, int64_t tokens, launch_heads at,
-                          bool accumulate, float *scratch)
+int launch_head_norm_grad(void *stream, int type, const launch_head_norm_gradients *of)
 {
+    const launch_heads &at = of->at;
     if (at.head_size > MOST_HEAD_SIZE)
         return (int)cudaErrorInvalidValue;
-    int64_t blocks = grad_blocks(tokens, at), pairs = tokens * (at.heads + 2 * at.kv_heads);
+    int64_t blocks = grad_blocks(of->tokens, at);
     int failed = with_type(type, [&](auto t) {
         using T = decltype(t);
         auto kernel = head_norm_backward<T>;
-        LAUNCH(kernel, (unsigned)blocks, THREADS, 0, (cudaStream_t)stream, (T *)dqkv, scratch, (const T *)dy,
-               (const T *)qkv, (const T *)wq, (const T *)wk, rstd, pairs, at.heads, at.kv_heads, at.head_size);
+        LAUNCH(kernel, (unsigned)blocks, THREADS, 0, (cudaStream_t)stream, rows_of<T>(of->dq, of->dk, at),
+               rows_of<T>(of->dyq, of->dyk, at), rows_of<T>(of->q, of->k, at), of->scratch, (const T *)of->wq,
+               (const T *)of->wk, of->rstd, walked_heads(of->tokens, at), at.kv_heads);
         return launch_result();
     });
-    if (!failed)
-        failed = reduce_partials(stream, dwq, scratch, blocks, at.head_size, 2 * at.head_size, accumulate);
-    if (!failed)
-        failed =
-            reduce_partials(stream, dwk, scratch + at.head_size, blocks, at.head_size, 2 * at.head_size, accumulate);
+    float *weights[] = {of->dwq, of->dwk};
+    for (int i = 0; i < 2 && !failed; i++)
+        failed = reduce_partials(stream, weights[i], of->scratch + i * at.head_size, blocks, at.head_size,
+                                 2 * at.head_size, of->accumulate);
     return failed;
 }

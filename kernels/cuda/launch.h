@@ -68,38 +68,79 @@ int launch_norm_grad(void *stream, int type, void *dx, float *dw, float *db, con
                      const void *w, const float *rstd, const float *mean, const void *addend, int64_t rows,
                      int64_t columns, bool accumulate, float *scratch);
 
-/* ---- heads.cu: the fused row qkv[t, (heads + 2 kv_heads) head_size] -------------------------------------------- */
+/* ---- heads.cu: heads of q[t, heads head_size] and of k[t, kv_heads head_size] ---------------------------------- */
 typedef struct launch_heads {
-    int32_t heads, kv_heads, head_size;
+    int32_t heads, kv_heads, head_size, v_head_size;
     int32_t sequence; /* tokens of a sample */
     int32_t window;   /* 0: none */
     float scale;      /* of attention scores */
 } launch_heads;
 
-int launch_rope(void *stream, int type, void *y, const void *qkv, const int32_t *positions, const float *table,
-                int64_t tokens, int64_t y_pitch, int64_t qkv_pitch, int64_t table_pitch, launch_heads at, bool inverse);
-int launch_head_norm(void *stream, int type, void *y, float *rstd, const void *qkv, const void *wq, const void *wk,
-                     int64_t tokens, launch_heads at, float epsilon);
-int64_t launch_head_norm_grad_scratch(int64_t tokens, launch_heads at);
-int launch_head_norm_grad(void *stream, int type, void *dqkv, float *dwq, float *dwk, const void *dy, const void *qkv,
-                          const void *wq, const void *wk, const float *rstd, int64_t tokens, launch_heads at,
-                          bool accumulate, float *scratch);
-
-/* ---- attention: flash.cu for head sizes 64, 80, 96, 128, 256 in 16 bits, attention.cu for everything else ------- */
-typedef struct launch_attention_in {
-    const void *qkv;
-    const int32_t *document_start;                 /* [tokens] or NULL */
-    int64_t tokens, qkv_pitch, y_pitch, lse_pitch; /* lse [heads, tokens] */
+typedef struct launch_rope_operands {
+    launch_matrix yq, yk, q, k, table; /* the table fp32 */
+    const int32_t *positions;
+    int64_t tokens;
     launch_heads at;
-} launch_attention_in;
+    bool inverse;
+} launch_rope_operands;
 
-int launch_attention(void *stream, int type, void *y, float *lse, const launch_attention_in *in);
+int launch_rope(void *stream, int type, const launch_rope_operands *of);
+
+typedef struct launch_head_norm_operands {
+    launch_matrix yq, yk, q, k;
+    const void *wq, *wk;
+    float *rstd; /* [tokens, heads + kv_heads] */
+    int64_t tokens;
+    launch_heads at;
+    float epsilon;
+} launch_head_norm_operands;
+
+int launch_head_norm(void *stream, int type, const launch_head_norm_operands *of);
+
+typedef struct launch_head_norm_gradients {
+    launch_matrix dq, dk, dyq, dyk, q, k;
+    const void *wq, *wk;
+    const float *rstd;
+    float *dwq, *dwk, *scratch;
+    int64_t tokens;
+    launch_heads at;
+    bool accumulate;
+} launch_head_norm_gradients;
+
+int64_t launch_head_norm_grad_scratch(int64_t tokens, launch_heads at);
+int launch_head_norm_grad(void *stream, int type, const launch_head_norm_gradients *of);
+
+/* ---- attention: flash_*.cu for head sizes 64, 80, 96, 128, 256, and 192 with values of 128, in 16 bits, attention.cu for
+ * everything else ------------------------------------------------------------------------------------------------ */
+typedef struct launch_attention_operands {
+    launch_matrix q, k, v, y;
+    float *lse;                    /* [heads, tokens] */
+    const int32_t *document_start; /* [tokens] or NULL */
+    int64_t tokens, lse_pitch;
+    launch_heads at;
+} launch_attention_operands;
+
+/* writes y and lse, which its gradient reads */
+int launch_attention(void *stream, int type, const launch_attention_operands *of);
+
+typedef struct launch_attention_gradients {
+    launch_matrix dq, dk, dv, dy;
+    float *scratch;
+} launch_attention_gradients;
+
 int64_t launch_attention_grad_scratch(int64_t tokens, launch_heads at);
-int launch_attention_grad(void *stream, int type, void *dqkv, int64_t dqkv_pitch, const void *dy, int64_t dy_pitch,
-                          const void *y, const float *lse, const launch_attention_in *in, float *scratch);
-/* caches [samples, capacity, kv_heads head_size] */
-int launch_attention_decode(void *stream, int type, void *y, void *k_cache, void *v_cache, const void *qkv,
-                            const int32_t *positions, int64_t samples, int64_t capacity, launch_heads at);
+int launch_attention_grad(void *stream, int type, const launch_attention_gradients *to,
+                          const launch_attention_operands *of);
+
+typedef struct launch_decode_operands {
+    launch_matrix q, k, v, y;
+    void *k_cache, *v_cache; /* [samples, capacity, kv_heads head_size], [samples, capacity, kv_heads v_head_size] */
+    const int32_t *positions;
+    int64_t samples, capacity;
+    launch_heads at;
+} launch_decode_operands;
+
+int launch_attention_decode(void *stream, int type, const launch_decode_operands *of);
 
 /* ---- cross_entropy.cu ------------------------------------------------------------------------------------------ */
 /* columns: of the row; count: the real ones among them */

@@ -15,7 +15,15 @@ struct problem {
     }
     int64_t columns() const
     {
-        return (int64_t)(at.heads + 2 * at.kv_heads) * at.head_size;
+        return v_first() + (int64_t)at.kv_heads * at.v_head_size;
+    }
+    int64_t k_first() const
+    {
+        return (int64_t)at.heads * at.head_size;
+    }
+    int64_t v_first() const
+    {
+        return k_first() + (int64_t)at.kv_heads * at.head_size;
     }
     int64_t pitch() const
     {
@@ -23,7 +31,7 @@ struct problem {
     }
     int64_t y_columns() const
     {
-        return (int64_t)at.heads * at.head_size;
+        return (int64_t)at.heads * at.v_head_size;
     }
     int64_t dy_pitch() const
     {
@@ -63,9 +71,9 @@ struct reference {
 void reference_row(reference &r, const problem &p, const vector<double> &qkv, const vector<double> &start,
                    const vector<double> *dy, int64_t token, int64_t head)
 {
-    int64_t size = p.at.head_size, i = token % p.at.sequence, base = token - i, low = lowest(p, start, token);
-    int64_t kv = head / (p.at.heads / p.at.kv_heads), k_at = (p.at.heads + kv) * size,
-            v_at = k_at + p.at.kv_heads * size;
+    int64_t size = p.at.head_size, v_size = p.at.v_head_size;
+    int64_t i = token % p.at.sequence, base = token - i, low = lowest(p, start, token);
+    int64_t kv = head / (p.at.heads / p.at.kv_heads), k_at = p.k_first() + kv * size, v_at = p.v_first() + kv * v_size;
     const double *q = &qkv[(size_t)(token * p.pitch() + head * size)];
     vector<double> prob((size_t)(i + 1), 0.0);
     double most = -INFINITY, sum = 0;
@@ -80,21 +88,21 @@ void reference_row(reference &r, const problem &p, const vector<double> &qkv, co
     for (int64_t j = low; j <= i; j++)
         sum += prob[(size_t)j] = exp(prob[(size_t)j] - most);
     r.lse[(size_t)(head * p.tokens() + token)] = most + log(sum);
-    double *y = &r.y[(size_t)(token * p.y_pitch() + head * size)];
+    double *y = &r.y[(size_t)(token * p.y_pitch() + head * v_size)];
     double delta = 0;
     for (int64_t j = low; j <= i; j++)
-        for (int64_t c = 0; c < size; c++)
+        for (int64_t c = 0; c < v_size; c++)
             y[c] += prob[(size_t)j] / sum * qkv[(size_t)((base + j) * p.pitch() + v_at + c)];
     if (!dy)
         return;
-    const double *d = &(*dy)[(size_t)(token * p.dy_pitch() + head * size)];
-    for (int64_t c = 0; c < size; c++)
+    const double *d = &(*dy)[(size_t)(token * p.dy_pitch() + head * v_size)];
+    for (int64_t c = 0; c < v_size; c++)
         delta += d[c] * y[c];
     for (int64_t j = low; j <= i; j++) {
         double pj = prob[(size_t)j] / sum, dp = 0;
         const double *k = &qkv[(size_t)((base + j) * p.pitch() + k_at)];
         const double *v = &qkv[(size_t)((base + j) * p.pitch() + v_at)];
-        for (int64_t c = 0; c < size; c++)
+        for (int64_t c = 0; c < v_size; c++)
             dp += d[c] * v[c];
         double ds = pj * (dp - delta) * (double)p.at.scale;
         double *to = &r.dqkv[(size_t)(token * p.pitch() + head * size)],
@@ -102,8 +110,9 @@ void reference_row(reference &r, const problem &p, const vector<double> &qkv, co
         for (int64_t c = 0; c < size; c++) {
             to[c] += ds * k[c];
             to_j[k_at + c] += ds * q[c];
-            to_j[v_at + c] += pj * d[c];
         }
+        for (int64_t c = 0; c < v_size; c++)
+            to_j[v_at + c] += pj * d[c];
     }
 }
 
@@ -127,21 +136,31 @@ void attention_both_ways(int type, const problem &p)
         lse(LAUNCH_FP32, (size_t)(p.tokens() * p.at.heads));
     array dqkv(type, vector<double>((size_t)(p.tokens() * p.pitch()), 0.0));
     array scratch(LAUNCH_FP32, (size_t)launch_attention_grad_scratch(p.tokens(), p.at) / 4);
-    launch_attention_in in = {
-        qkv.to(), p.documents ? start.to<int32_t>() : nullptr, p.tokens(), p.pitch(), p.y_pitch(), p.tokens(), p.at};
-    run_ok("launch_attention", launch_attention(nullptr, type, y.to(), lse.to<float>(), &in));
+    launch_attention_operands of = {columns_from(qkv, 0, p.pitch()),
+                                    columns_from(qkv, p.k_first(), p.pitch()),
+                                    columns_from(qkv, p.v_first(), p.pitch()),
+                                    columns_from(y, 0, p.y_pitch()),
+                                    lse.to<float>(),
+                                    p.documents ? start.to<int32_t>() : nullptr,
+                                    p.tokens(),
+                                    p.tokens(),
+                                    p.at};
+    launch_attention_gradients to = {
+        columns_from(dqkv, 0, p.pitch()), columns_from(dqkv, p.k_first(), p.pitch()),
+        columns_from(dqkv, p.v_first(), p.pitch()), columns_from(dy, 0, p.dy_pitch()), scratch.to<float>()};
+    run_ok("launch_attention", launch_attention(nullptr, type, &of));
     reference r = reference_of(p, qkv.value, start.value, &dy.value);
     double narrow = type == LAUNCH_FP32 ? 2e-6 : type == LAUNCH_BF16 ? 0x1p-7 : 0x1p-10;
     compare("y", y, r.y, narrow);
     compare("lse", lse, r.lse, type == LAUNCH_FP32 ? 1e-6 : 4e-6);
-    run_ok("launch_attention_grad", launch_attention_grad(nullptr, type, dqkv.to(), p.pitch(), dy.to(), p.dy_pitch(),
-                                                          y.to(), lse.to<float>(), &in, scratch.to<float>()));
+    run_ok("launch_attention_grad", launch_attention_grad(nullptr, type, &to, &of));
     compare("dqkv", dqkv, r.dqkv, type == LAUNCH_FP32 ? 1e-5 : 3 * narrow);
 }
 
 void one_size(int head_size, int heads, int kv_heads, int sequence, int samples, int window, bool documents)
 {
-    problem p = {{heads, kv_heads, head_size, sequence, window, 1.0f / sqrtf((float)head_size)},
+    int v_head_size = head_size == 192 ? 128 : head_size; /* as latent attention has them */
+    problem p = {{heads, kv_heads, head_size, v_head_size, sequence, window, 1.0f / sqrtf((float)head_size)},
                  samples,
                  documents,
                  documents ? 8 : 0,
@@ -179,6 +198,12 @@ void flash_128()
     one_size(128, 1, 1, 96, 1, 50, true);
 }
 
+void flash_192()
+{
+    one_size(192, 2, 1, 133, 1, 0, false);
+    one_size(192, 1, 1, 70, 1, 33, true);
+}
+
 void flash_256()
 {
     one_size(256, 2, 1, 70, 1, 0, true);
@@ -187,20 +212,23 @@ void flash_256()
 void any_size()
 {
     for (int type : check_types) {
-        attention_both_ways(type, {{4, 2, 24, 37, 0, 0.2f}, 2, false, 0, 0});
-        attention_both_ways(type, {{2, 2, 33, 70, 9, 0.15f}, 1, true, 3, 5});
-        attention_both_ways(type, {{3, 1, 8, 13, 0, 0.3f}, 2, false, 0, 0});
+        attention_both_ways(type, {{4, 2, 24, 24, 37, 0, 0.2f}, 2, false, 0, 0});
+        attention_both_ways(type, {{2, 2, 33, 33, 70, 9, 0.15f}, 1, true, 3, 5});
+        attention_both_ways(type, {{3, 1, 8, 8, 13, 0, 0.3f}, 2, false, 0, 0});
+        attention_both_ways(type, {{4, 2, 24, 40, 37, 5, 0.2f}, 1, true, 8, 0});
+        attention_both_ways(type, {{2, 1, 64, 48, 33, 0, 0.12f}, 1, false, 0, 0});
     }
-    attention_both_ways(LAUNCH_FP32, {{2, 1, 128, 40, 0, 0.09f}, 1, true, 0, 0});
-    attention_both_ways(LAUNCH_FP32, {{1, 1, 256, 5, 0, 0.06f}, 1, false, 0, 0});
+    attention_both_ways(LAUNCH_FP32, {{2, 1, 128, 128, 40, 0, 0.09f}, 1, true, 0, 0});
+    attention_both_ways(LAUNCH_FP32, {{1, 1, 192, 128, 40, 0, 0.07f}, 1, true, 0, 0});
+    attention_both_ways(LAUNCH_FP32, {{1, 1, 256, 256, 5, 0, 0.06f}, 1, false, 0, 0});
 }
 
 /* Heads as GPT-3 175B, Llama 405B and a GPT of 1T parameters have them. */
 void wide()
 {
-    attention_both_ways(LAUNCH_BF16, {{96, 96, 128, 17, 0, 0.09f}, 1, false, 0, 0});
-    attention_both_ways(LAUNCH_BF16, {{128, 8, 128, 17, 0, 0.09f}, 1, false, 0, 0});
-    attention_both_ways(LAUNCH_BF16, {{160, 160, 160, 9, 0, 0.08f}, 1, false, 0, 0});
+    attention_both_ways(LAUNCH_BF16, {{96, 96, 128, 128, 17, 0, 0.09f}, 1, false, 0, 0});
+    attention_both_ways(LAUNCH_BF16, {{128, 8, 128, 128, 17, 0, 0.09f}, 1, false, 0, 0});
+    attention_both_ways(LAUNCH_BF16, {{160, 160, 160, 160, 9, 0, 0.08f}, 1, false, 0, 0});
 }
 
 /* Decoding a sequence token by token gives what attention gives for the whole. */
@@ -208,12 +236,13 @@ void decode()
 {
     for (int type : check_types)
         for (int window : {0, 11}) {
-            int32_t samples = 2, sequence = 45, capacity = 50;
-            problem p = {{4, 2, 40, sequence, window, 0.16f}, samples, false, 0, 0};
+            int32_t samples = 2, sequence = 45, capacity = 50, v_size = window ? 24 : 40;
+            problem p = {{4, 2, 40, v_size, sequence, window, 0.16f}, samples, false, 0, 0};
             array qkv(type, randoms((size_t)(p.tokens() * p.pitch()), 1.5));
             reference r = reference_of(p, qkv.value, {}, nullptr);
-            size_t cache = (size_t)samples * capacity * 2 * 40;
-            array k_cache(type, cache), v_cache(type, cache), y(type, (size_t)(samples * p.y_columns()));
+            size_t cached = (size_t)samples * capacity * 2;
+            array k_cache(type, cached * 40), v_cache(type, cached * (size_t)v_size),
+                y(type, (size_t)(samples * p.y_columns()));
             for (int32_t step = 0; step < sequence; step++) {
                 vector<double> row, want;
                 for (int64_t s = 0; s < samples; s++) {
@@ -224,9 +253,17 @@ void decode()
                                 r.y.begin() + (token + 1) * p.y_columns());
                 }
                 array now(type, row), positions(INT32, vector<double>((size_t)samples, step));
-                run_ok("launch_attention_decode",
-                       launch_attention_decode(nullptr, type, y.to(), k_cache.to(), v_cache.to(), now.to(),
-                                               positions.to<int32_t>(), samples, capacity, p.at));
+                launch_decode_operands of = {columns_from(now, 0, p.columns()),
+                                             columns_from(now, p.k_first(), p.columns()),
+                                             columns_from(now, p.v_first(), p.columns()),
+                                             columns_from(y, 0, p.y_columns()),
+                                             k_cache.to(),
+                                             v_cache.to(),
+                                             positions.to<int32_t>(),
+                                             samples,
+                                             capacity,
+                                             p.at};
+                run_ok("launch_attention_decode", launch_attention_decode(nullptr, type, &of));
                 compare("y", y, want, 2e-6);
             }
         }
@@ -236,7 +273,8 @@ void decode()
 const vector<test_case> attention_cases = {
     {"attention/flash_64", flash_64},   {"attention/flash_64_documents", flash_64_documents},
     {"attention/flash_80", flash_80},   {"attention/flash_96", flash_96},
-    {"attention/flash_128", flash_128}, {"attention/flash_256", flash_256},
+    {"attention/flash_128", flash_128}, {"attention/flash_192", flash_192},
+    {"attention/flash_256", flash_256},
     {"attention/any_size", any_size},   {"attention/wide", wide},
     {"attention/decode", decode},
 };

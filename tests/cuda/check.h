@@ -93,6 +93,12 @@ class array
     void *at = nullptr;
 };
 
+/* columns from `first` on of rows `pitch` elements apart */
+inline launch_matrix columns_from(const array &a, int64_t first, int64_t pitch)
+{
+    return {a.to<char>() + first * type_bytes(a.type), pitch};
+}
+
 /* a struct as a kernel reads it */
 inline array bytes_of(const void *from, size_t count)
 {

@@ -92,14 +92,14 @@ void norms()
 }
 
 const launch_heads head_layouts[] = {
-    {4, 2, 64, 5, 0, 1}, {3, 1, 34, 5, 0, 1}, {2, 2, 80, 5, 0, 1}, {1, 1, 256, 5, 0, 1}};
+    {4, 2, 64, 64, 5, 0, 1}, {3, 1, 34, 34, 5, 0, 1}, {2, 2, 80, 80, 5, 0, 1}, {1, 1, 256, 256, 5, 0, 1}};
 /* of GPT-3 175B, Llama 405B, and a GPT of 1T parameters (2104.04473) */
-const launch_heads wide_heads[] = {{96, 96, 128, 5, 0, 1}, {128, 8, 128, 5, 0, 1}, {160, 160, 160, 5, 0, 1}};
+const launch_heads wide_heads[] = {
+    {96, 96, 128, 128, 5, 0, 1}, {128, 8, 128, 128, 5, 0, 1}, {160, 160, 160, 160, 5, 0, 1}};
 
 void rope_case(int type, launch_heads at, int64_t tokens)
 {
-    int64_t d = at.head_size, columns = (at.heads + 2 * at.kv_heads) * d, gap = d == 80 ? 8 : 0;
-    int64_t turned = at.heads + at.kv_heads;
+    int64_t d = at.head_size, columns = (at.heads + at.kv_heads) * d, gap = d == 80 ? 8 : 0;
     vector<double> where, table;
     for (int64_t t = 0; t < tokens; t++)
         where.push_back(check_integer(30));
@@ -108,31 +108,39 @@ void rope_case(int type, launch_heads at, int64_t tokens)
             double angle = (double)p * pow(10000, -2.0 * (double)(i % (d / 2)) / (double)d);
             table.push_back(i < d / 2 ? cos(angle) : sin(angle));
         }
-    array qkv(type, randoms((size_t)(tokens * (columns + gap)))), positions(INT32, where),
+    array qk(type, randoms((size_t)(tokens * (columns + gap)))), positions(INT32, where),
         cosine_sine(LAUNCH_FP32, table);
     array y(type, (size_t)(tokens * columns));
     for (bool inverse : {false, true}) {
-        vector<double> want((size_t)(tokens * columns)), in_place = qkv.value;
+        vector<double> want((size_t)(tokens * columns)), in_place = qk.value;
         for (int64_t t = 0; t < tokens; t++)
             for (int64_t c = 0; c < columns; c++) {
                 int64_t i = c % d % (d / 2);
-                const double *row = &qkv.value[(size_t)(t * (columns + gap))];
+                const double *row = &qk.value[(size_t)(t * (columns + gap))];
                 const double *cs = &cosine_sine.value[(size_t)where[(size_t)t] * (size_t)d];
                 double sine = inverse ? -cs[d / 2 + i] : cs[d / 2 + i];
                 bool second = c % d >= d / 2;
-                double out = second ? row[c] * cs[i] + row[c - d / 2] * sine
-                                    : row[c] * cs[i] - row[c + (c / d < turned ? d / 2 : 0)] * sine;
-                out = c / d < turned ? out : row[c];
+                double out =
+                    second ? row[c] * cs[i] + row[c - d / 2] * sine : row[c] * cs[i] - row[c + d / 2] * sine;
                 want[(size_t)(t * columns + c)] = out;
                 in_place[(size_t)(t * (columns + gap) + c)] = out;
             }
-        run_ok("launch_rope", launch_rope(nullptr, type, y.to(), qkv.to(), positions.to<int32_t>(),
-                                          cosine_sine.to<float>(), tokens, columns, columns + gap, d, at, inverse));
+        launch_matrix q = columns_from(qk, 0, columns + gap), k = columns_from(qk, at.heads * d, columns + gap);
+        launch_rope_operands of = {columns_from(y, 0, columns),
+                                   columns_from(y, at.heads * d, columns),
+                                   q,
+                                   k,
+                                   columns_from(cosine_sine, 0, d),
+                                   positions.to<int32_t>(),
+                                   tokens,
+                                   at,
+                                   inverse};
+        run_ok("launch_rope", launch_rope(nullptr, type, &of));
         compare("y", y, want, 2e-7);
-        run_ok("launch_rope",
-               launch_rope(nullptr, type, qkv.to(), qkv.to(), positions.to<int32_t>(), cosine_sine.to<float>(), tokens,
-                           columns + gap, columns + gap, d, at, inverse));
-        compare("in place", qkv, in_place, 2e-7);
+        of.yq = q;
+        of.yk = k;
+        run_ok("launch_rope", launch_rope(nullptr, type, &of));
+        compare("in place", qk, in_place, 2e-7);
     }
 }
 
@@ -145,39 +153,45 @@ void rope()
 
 void head_norm_case(int type, launch_heads at, int64_t tokens)
 {
-    int64_t d = at.head_size, all = at.heads + 2 * at.kv_heads, normed = at.heads + at.kv_heads;
+    int64_t d = at.head_size, all = at.heads + at.kv_heads, k_first = at.heads * d;
     size_t cells = (size_t)(tokens * all * d);
-    array qkv(type, randoms(cells, 2)), wq(type, randoms((size_t)d)), wk(type, randoms((size_t)d)), y(type, cells);
-    array rstd(LAUNCH_FP32, (size_t)(tokens * normed)), dy(type, randoms(cells)), dqkv(type, cells);
+    array qk(type, randoms(cells, 2)), wq(type, randoms((size_t)d)), wk(type, randoms((size_t)d)), y(type, cells);
+    array rstd(LAUNCH_FP32, (size_t)(tokens * all)), dy(type, randoms(cells)), dqk(type, cells);
     array dwq(LAUNCH_FP32, randoms((size_t)d)), dwk(LAUNCH_FP32, randoms((size_t)d));
     array scratch(LAUNCH_FP32, (size_t)launch_head_norm_grad_scratch(tokens, at) / 4);
-    vector<double> want_y = qkv.value, want_rstd((size_t)(tokens * normed)), want_dx = dy.value, want_q = dwq.value,
+    vector<double> want_y = qk.value, want_rstd((size_t)(tokens * all)), want_dx = dy.value, want_q = dwq.value,
                    want_k = dwk.value;
     for (int64_t t = 0; t < tokens; t++)
-        for (int64_t h = 0; h < normed; h++) {
+        for (int64_t h = 0; h < all; h++) {
             size_t base = (size_t)((t * all + h) * d);
             const vector<double> &w = h < at.heads ? wq.value : wk.value;
             double squares = 0, along = 0;
             for (size_t c = 0; c < (size_t)d; c++)
-                squares += qkv.value[base + c] * qkv.value[base + c] / (double)d;
-            double scale = want_rstd[(size_t)(t * normed + h)] = 1 / sqrt(squares + 1e-6);
+                squares += qk.value[base + c] * qk.value[base + c] / (double)d;
+            double scale = want_rstd[(size_t)(t * all + h)] = 1 / sqrt(squares + 1e-6);
             for (size_t c = 0; c < (size_t)d; c++)
-                along += dy.value[base + c] * w[c] * qkv.value[base + c] * scale / (double)d;
+                along += dy.value[base + c] * w[c] * qk.value[base + c] * scale / (double)d;
             for (size_t c = 0; c < (size_t)d; c++) {
-                double n = qkv.value[base + c] * scale;
+                double n = qk.value[base + c] * scale;
                 want_y[base + c] = n * w[c];
                 want_dx[base + c] = scale * (dy.value[base + c] * w[c] - n * along);
                 (h < at.heads ? want_q : want_k)[c] += dy.value[base + c] * n;
             }
         }
-    run_ok("launch_head_norm",
-           launch_head_norm(nullptr, type, y.to(), rstd.to<float>(), qkv.to(), wq.to(), wk.to(), tokens, at, 1e-6f));
+    auto heads_of = [&](const array &of, int64_t first) { return columns_from(of, first, all * d); };
+    launch_head_norm_operands of = {heads_of(y, 0),  heads_of(y, k_first), heads_of(qk, 0), heads_of(qk, k_first),
+                                    wq.to(),         wk.to(),              rstd.to<float>(), tokens,
+                                    at,              1e-6f};
+    run_ok("launch_head_norm", launch_head_norm(nullptr, type, &of));
     compare("y", y, want_y, 1e-6);
     compare("rstd", rstd, want_rstd, 1e-6);
-    run_ok("launch_head_norm_grad",
-           launch_head_norm_grad(nullptr, type, dqkv.to(), dwq.to<float>(), dwk.to<float>(), dy.to(), qkv.to(), wq.to(),
-                                 wk.to(), rstd.to<float>(), tokens, at, true, scratch.to<float>()));
-    compare("dqkv", dqkv, want_dx, 2e-6);
+    launch_head_norm_gradients back = {heads_of(dqk, 0),  heads_of(dqk, k_first), heads_of(dy, 0),
+                                       heads_of(dy, k_first), heads_of(qk, 0),     heads_of(qk, k_first),
+                                       wq.to(),            wk.to(),                 rstd.to<float>(),
+                                       dwq.to<float>(),    dwk.to<float>(),         scratch.to<float>(),
+                                       tokens,             at,                      true};
+    run_ok("launch_head_norm_grad", launch_head_norm_grad(nullptr, type, &back));
+    compare("dqk", dqk, want_dx, 2e-6);
     compare("dwq", dwq, want_q, 4e-6);
     compare("dwk", dwk, want_k, 4e-6);
 }

@@ -30,7 +30,7 @@ plain|flash.cuh|flash_forward.cu|attention/flash_64|s,^    warp_barrier();,,|no 
 asan|flash.cuh|flash_forward.cu|attention/flash_64|s,bool valid = first + row < end;,bool valid = first + row <= end;,|a row past the end is fetched
 plain|flash_backward.cu|flash_backward.cu|attention/flash_64|s,block_barrier(); /\* this stage.*,,|no barrier between stages
 plain|flash_backward.cu|flash_backward.cu|attention/flash_64|s,copy_wait<0>();,copy_wait<1>();,|waits leave one group too many under way
-plain|flash_backward.cu|flash_backward.cu|attention/flash_64|s,fetch_queries<T\, D\, M>(tiles + (stage ^ 1),fetch_queries<T\, D\, M>(tiles + stage,|a stage is overwritten while it is read
+plain|flash_backward.cu|flash_backward.cu|attention/flash_64|s,fetch_queries<T\, D\, E\, M>(tiles + (stage ^ 1),fetch_queries<T\, D\, E\, M>(tiles + stage,|a stage is overwritten while it is read
 plain|flash_backward.cu|flash_backward.cu|attention/flash_80|s,dp\[n\]\[i\] - facts->delta,dp[n][i] + facts->delta,|delta with the wrong sign
 plain|flash_backward.cu|flash_backward.cu|attention/flash_128|s,at > query + column ||,false ||,|gradients flow to keys of the future
 plain|flash_backward.cu|flash_backward.cu|attention/flash_128|s,last_head = (kv_head + 1) \* group,last_head = kv_head * group + 1,|one head of a group makes dk and dv

@@ -26,16 +26,17 @@ static const struct {
     const char *name;
     int64_t samples, sequence, heads, kv_heads, head_size, window;
     bool documents;
+    int64_t v_head_size; /* 0: head_size */
 } shapes[] = {
-    {"gpt2", 4, 1024, 12, 12, 64, 0, false},
-    {"llama", 1, 4096, 32, 8, 128, 0, false},
-    {"mistral", 1, 4096, 4, 1, 128, 1024, false},
-    {"uneven", 2, 1000, 4, 2, 80, 0, false},
-    {"size 256", 1, 1024, 8, 4, 256, 0, false},
-    {"gpt2, documents", 4, 1024, 12, 12, 64, 0, true},
-    {"llama, documents", 1, 4096, 32, 8, 128, 0, true},
-    {"mistral, documents", 1, 4096, 4, 1, 128, 1024, true},
-    {"uneven, documents", 2, 1000, 4, 2, 80, 0, true},
+    {"gpt2", 4, 1024, 12, 12, 64, 0, false, 0},
+    {"llama", 1, 4096, 32, 8, 128, 0, false, 0},
+    {"mistral", 1, 4096, 4, 1, 128, 1024, false, 0},
+    {"uneven", 2, 1000, 4, 2, 80, 0, false, 0},
+    {"size 256", 1, 1024, 8, 4, 256, 0, false, 0},
+    {"gpt2, documents", 4, 1024, 12, 12, 64, 0, true, 0},
+    {"llama, documents", 1, 4096, 32, 8, 128, 0, true, 0},
+    {"mistral, documents", 1, 4096, 4, 1, 128, 1024, true, 0},
+    {"uneven, documents", 2, 1000, 4, 2, 80, 0, true, 0},
 };
 
 /* How many candidates compile and keep to the promise, of the first or of all. */
@@ -43,16 +44,22 @@ static int try_shape(const cudnn_api *api, cudnnBackendDescriptor_t device, size
                      bool all)
 {
     int64_t h = shapes[i].heads, kv = shapes[i].kv_heads, d = shapes[i].head_size, s = shapes[i].sequence;
+    int64_t e = shapes[i].v_head_size ? shapes[i].v_head_size : d, row = (h + kv) * d + kv * e;
     cudnn_graph_shape a = {.samples = shapes[i].samples,
                            .sequence = s,
                            .heads = h,
                            .kv_heads = kv,
                            .head_size = d,
                            .window = shapes[i].window,
-                           .qkv_pitch = (h + 2 * kv) * d,
-                           .y_pitch = h * d,
-                           .dy_pitch = h * d,
-                           .dqkv_pitch = (h + 2 * kv) * d,
+                           .v_head_size = e,
+                           .q_pitch = row,
+                           .k_pitch = row,
+                           .v_pitch = row,
+                           .y_pitch = h * e,
+                           .dy_pitch = h * e,
+                           .dq_pitch = row,
+                           .dk_pitch = row,
+                           .dv_pitch = row,
                            .lse_sample = backward ? h * s : s,
                            .lse_head = backward ? s : shapes[i].samples * s,
                            .workspace = (int64_t)1 << 40,

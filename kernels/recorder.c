@@ -271,7 +271,8 @@ static int last_of(const char *names)
 /* Columns of a tensor of this body's forward pass: what is made, kept, recomputed and differentiated is their base. */
 static bool is_columns(const recorder *r, const tensor *t)
 {
-    return t->base && t->producer == t->base->producer && recorder_wants(r, t->base) && t->shape[0] == t->base->shape[0];
+    return t->base && t->producer == t->base->producer && recorder_wants(r, t->base) &&
+           t->shape[0] == t->base->shape[0];
 }
 
 /* The columns of `base` that `t` is of its own. */

@@ -18,11 +18,11 @@ static const int64_t DEPTHS[] = {64, 1, 17, 63, 95, 127, 136};
 enum { DEPTH_COUNT = sizeof DEPTHS / sizeof *DEPTHS, TOKENS = 48, WIDE = 80 };
 
 /* heads, key/value heads, head size, tokens of a sample, samples, window, documents, head size of values */
-static const int HEADS[][8] = {
-    {2, 2, 64, 80, 2, 0, 0, 64},   {4, 2, 64, 72, 1, 24, 0, 64},  {2, 2, 64, 144, 2, 0, 1, 64},
-    {2, 1, 80, 72, 1, 0, 0, 80},   {2, 1, 96, 72, 1, 0, 1, 96},   {4, 2, 128, 80, 2, 0, 0, 128},
-    {2, 1, 128, 136, 1, 40, 1, 128}, {2, 1, 192, 72, 1, 0, 0, 128}, {2, 1, 256, 72, 1, 0, 0, 256},
-    {2, 2, 48, 40, 1, 0, 0, 48}};
+static const int HEADS[][8] = {{2, 2, 64, 80, 2, 0, 0, 64},     {4, 2, 64, 72, 1, 24, 0, 64},
+                               {2, 2, 64, 144, 2, 0, 1, 64},    {2, 1, 80, 72, 1, 0, 0, 80},
+                               {2, 1, 96, 72, 1, 0, 1, 96},     {4, 2, 128, 80, 2, 0, 0, 128},
+                               {2, 1, 128, 136, 1, 40, 1, 128}, {2, 1, 192, 72, 1, 0, 0, 128},
+                               {2, 1, 256, 72, 1, 0, 0, 256},   {2, 2, 48, 40, 1, 0, 0, 48}};
 enum { HEAD_COUNT = sizeof HEADS / sizeof *HEADS };
 
 static const double TOLERANCE[] = {[DTYPE_FP32] = 2e-6, [DTYPE_BF16] = 1.2e-2, [DTYPE_FP16] = 2e-3};
@@ -323,9 +323,8 @@ static void attention(checker *k, dtype type, const int *s, bool backward)
     char values[32] = "";
     if (s[7] != s[2])
         snprintf(values, sizeof values, " and %d", s[7]);
-    snprintf(c.name, sizeof c.name, "%s %s, heads %d/%d of %d%s, %d x %d%s%s", op_rows[c.o.kind].name,
-             dtype_name(type), s[0], s[1], s[2], values, s[4], s[3], s[5] ? ", window" : "",
-             s[6] ? ", documents" : "");
+    snprintf(c.name, sizeof c.name, "%s %s, heads %d/%d of %d%s, %d x %d%s%s", op_rows[c.o.kind].name, dtype_name(type),
+             s[0], s[1], s[2], values, s[4], s[3], s[5] ? ", window" : "", s[6] ? ", documents" : "");
     run(k, &c);
 }
 

@@ -19,20 +19,20 @@
 
 /* One thread's working memory. [n]: the padded sequence. */
 typedef struct backward_memory {
-    char *q_lanes;                 /* group x [n / P][d_lanes][P]: Q */
-    char *q_across;                /* group x tiles x [d / P][64][P]: Q^T */
-    char *dy_lanes;                /* group x [n / P][e_lanes][P]: dY */
-    char *dy_across;               /* group x tiles x [e / P][64][P]: dY^T */
-    float *dq;                     /* group x tiles x [d][64] */
-    float *lse, *delta;            /* group x [n]; lse to base 2 */
-    attention_range *ranges;       /* [tiles] */
-    char *k, *v;                   /* rows [64][d_even], [64][e_even] */
-    char *k_across;                /* rows [d][64]: K^T */
-    float *dk, *dv;                /* [64][d_lanes], [64][e_lanes] */
-    float *s, *dp;                 /* [64][64] */
-    char *p, *ds;                  /* rows [64][64] */
-    char *ds_lanes;                /* lanes [64][64] */
-    int64_t n;                     /* the padded sequence */
+    char *q_lanes;           /* group x [n / P][d_lanes][P]: Q */
+    char *q_across;          /* group x tiles x [d / P][64][P]: Q^T */
+    char *dy_lanes;          /* group x [n / P][e_lanes][P]: dY */
+    char *dy_across;         /* group x tiles x [e / P][64][P]: dY^T */
+    float *dq;               /* group x tiles x [d][64] */
+    float *lse, *delta;      /* group x [n]; lse to base 2 */
+    attention_range *ranges; /* [tiles] */
+    char *k, *v;             /* rows [64][d_even], [64][e_even] */
+    char *k_across;          /* rows [d][64]: K^T */
+    float *dk, *dv;          /* [64][d_lanes], [64][e_lanes] */
+    float *s, *dp;           /* [64][64] */
+    char *p, *ds;            /* rows [64][64] */
+    char *ds_lanes;          /* lanes [64][64] */
+    int64_t n;               /* the padded sequence */
 } backward_memory;
 
 static char *take(char **at, int64_t bytes)
@@ -178,8 +178,8 @@ static void backward_head(const op *o, const run_context *r, const tile_loops *t
     for (int64_t g = 0; g < a->group; g++)
         for (int64_t first = 0; first < a->sequence; first += TILE_QUERIES) {
             int64_t count = a->sequence - first < TILE_QUERIES ? a->sequence - first : TILE_QUERIES;
-            char *to = row_at(dq, r, sample * a->sequence + first) +
-                       (kv * a->group + g) * a->d * dtype_bytes((dtype)dq->type);
+            char *to =
+                row_at(dq, r, sample * a->sequence + first) + (kv * a->group + g) * a->d * dtype_bytes((dtype)dq->type);
             t->transposed_out(to, dq->pitch, m->dq + (g * m->n + first) * a->d_even, TILE_QUERIES, ones, a->d, count);
         }
 }

@@ -81,8 +81,8 @@ static void put_sum(const op *o, const run_context *r, const tensor *out, const 
 /* [total, block] of each thread; LayerNorm has dw and db, the norm of heads dwq and dwk. */
 int64_t norm_scratch_bytes(const op *o, int threads)
 {
-    int64_t width = o->kind == OP_head_norm_grad ? 2 * o->at.head_size
-                                                 : o->out[1]->shape[0] * (o->kind == OP_rmsnorm_grad ? 1 : 2);
+    int64_t width =
+        o->kind == OP_head_norm_grad ? 2 * o->at.head_size : o->out[1]->shape[0] * (o->kind == OP_rmsnorm_grad ? 1 : 2);
     return (threads > 1 ? threads : 1) * 2 * width * (int64_t)sizeof(float);
 }
 
@@ -125,7 +125,8 @@ void cpu_head_norm(const op *o, const run_context *r)
 {
     const tensor *q = o->in[0], *k = o->in[1];
     const row_loops *loops = isa_of(r)->rows[q->type];
-    int64_t d = o->at.head_size, heads = o->at.heads, all = heads + o->at.kv_heads, bytes = d * dtype_bytes((dtype)q->type);
+    int64_t d = o->at.head_size, heads = o->at.heads, all = heads + o->at.kv_heads,
+            bytes = d * dtype_bytes((dtype)q->type);
     const void *w[2] = {tensor_at(o->in[2], r->arena), tensor_at(o->in[3], r->arena)};
     float *rstd = tensor_at(o->out[2], r->arena);
 #pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(q) + tensor_elements(k))) schedule(static)

@@ -79,7 +79,9 @@ DEVICE seen attend(const float *query, const head_keys<T> &of, int32_t first, in
 }
 
 /* grid (blocks of WARPS queries, heads, samples) */
-template <typename T> KERNEL(THREADS, 2) attention_forward(flash_rows<T> y, flash_in<T> in, int32_t size, int32_t v_size)
+template <typename T>
+KERNEL(THREADS, 2)
+attention_forward(flash_rows<T> y, flash_in<T> in, int32_t size, int32_t v_size)
 {
     SHARED(float, rows, WARPS *MOST_HEAD_SIZE);
     int warp = (int)threadIdx.x / WARP, head = (int)blockIdx.y, kv_head = head / (in.heads / in.kv_heads);
@@ -210,7 +212,11 @@ attention_step(flash_rows<T> y, const T *k_cache, const T *v_cache, flash_rows<c
     int head = (int)blockIdx.x, kv_head = head / (at.heads / at.kv_heads);
     int64_t sample = blockIdx.y, k_pitch = (int64_t)at.kv_heads * size, v_pitch = (int64_t)at.kv_heads * v_size;
     head_keys<T> keys = {k_cache + sample * capacity * k_pitch + kv_head * size,
-                         v_cache + sample * capacity * v_pitch + kv_head * v_size, k_pitch, v_pitch, size, v_size};
+                         v_cache + sample * capacity * v_pitch + kv_head * v_size,
+                         k_pitch,
+                         v_pitch,
+                         size,
+                         v_size};
     float *row = rows + warp * MOST_HEAD_SIZE;
     int32_t last = positions[sample], first = at.window > 0 && last >= at.window ? last - at.window + 1 : 0;
     stage_row(row, q.at(sample, head, size), size);

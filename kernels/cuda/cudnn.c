@@ -66,12 +66,8 @@ typedef struct operands {
 static operands operands_of(const op *o)
 {
     if (o->kind == OP_attention)
-        return (operands){.q = o->in[0],
-                          .k = o->in[1],
-                          .v = o->in[2],
-                          .document_start = o->in[3],
-                          .y = o->out[0],
-                          .lse = o->out[1]};
+        return (operands){
+            .q = o->in[0], .k = o->in[1], .v = o->in[2], .document_start = o->in[3], .y = o->out[0], .lse = o->out[1]};
     return (operands){.dy = o->in[0],
                       .q = o->in[1],
                       .k = o->in[2],
@@ -328,10 +324,10 @@ static void offer(const cudnn *c, plan *p)
         item.key, sizeof item.key,
         "%s %s, %lld tokens of samples of %lld, heads %d %d of %lld %lld, window %lld, pitch %s, parts %lld%s%s | "
         "cuDNN %zu",
-        op_row_of(o)->name, dtype_name((dtype)x.q->type), (long long)x.q->shape[0], (long long)a->sequence,
-        o->at.heads, o->at.kv_heads, (long long)a->head_size, (long long)a->v_head_size, (long long)a->window,
-        write_pitches(pitches, sizeof pitches, a, x.lse), (long long)p->parts, a->documents ? ", documents" : "", a->varies ? ", sums in any order" : "",
-        c->api->cudnnGetVersion());
+        op_row_of(o)->name, dtype_name((dtype)x.q->type), (long long)x.q->shape[0], (long long)a->sequence, o->at.heads,
+        o->at.kv_heads, (long long)a->head_size, (long long)a->v_head_size, (long long)a->window,
+        write_pitches(pitches, sizeof pitches, a, x.lse), (long long)p->parts, a->documents ? ", documents" : "",
+        a->varies ? ", sums in any order" : "", c->api->cudnnGetVersion());
     MUST(length < (int)sizeof item.key, "%s ...", item.key);
     item.reads[0] = region(x.q, c->arena);
     item.reads[1] = region(x.k, c->arena);
@@ -445,8 +441,8 @@ static bool aligned(const op *o, const char *arena)
 static bool same(const plan *p, const cudnn_graph_shape *a, const op *o)
 {
     operands x = operands_of(o), mine = operands_of(&p->first);
-    return !memcmp(&p->shape, a, sizeof *a) && x.lse->pitch == mine.lse->pitch &&
-           x.q->shape[0] == mine.q->shape[0] && o->at.heads == p->first.at.heads;
+    return !memcmp(&p->shape, a, sizeof *a) && x.lse->pitch == mine.lse->pitch && x.q->shape[0] == mine.q->shape[0] &&
+           o->at.heads == p->first.at.heads;
 }
 
 /* A plan without a graph: the library has no candidate. */

@@ -291,9 +291,12 @@ static void backward(cudnn_graph *g)
 {
     const cudnn_graph_shape *a = &g->shape;
     int64_t h = a->heads, kv = a->kv_heads, d = a->head_size, e = a->v_head_size, sample = h * a->sequence;
-    value q = rows(g, CUDNN_GRAPH_Q, h, d, a->q_pitch, false), k_turned = rows(g, CUDNN_GRAPH_K, kv, d, a->k_pitch, true);
-    value v_turned = rows(g, CUDNN_GRAPH_V, kv, e, a->v_pitch, true), y = rows(g, CUDNN_GRAPH_Y, h, e, a->y_pitch, false);
-    value dy = rows(g, CUDNN_GRAPH_DY, h, e, a->dy_pitch, false), dq = rows(g, CUDNN_GRAPH_DQ, h, d, a->dq_pitch, false);
+    value q = rows(g, CUDNN_GRAPH_Q, h, d, a->q_pitch, false),
+          k_turned = rows(g, CUDNN_GRAPH_K, kv, d, a->k_pitch, true);
+    value v_turned = rows(g, CUDNN_GRAPH_V, kv, e, a->v_pitch, true),
+          y = rows(g, CUDNN_GRAPH_Y, h, e, a->y_pitch, false);
+    value dy = rows(g, CUDNN_GRAPH_DY, h, e, a->dy_pitch, false),
+          dq = rows(g, CUDNN_GRAPH_DQ, h, d, a->dq_pitch, false);
     value dk = rows(g, CUDNN_GRAPH_DK, kv, d, a->dk_pitch, false),
           dv = rows(g, CUDNN_GRAPH_DV, kv, e, a->dv_pitch, false);
     value lse = statistics(g, CUDNN_GRAPH_LSE, a->lse_sample, a->lse_head), scale = number(g, CUDNN_GRAPH_SCALE);

@@ -11,9 +11,9 @@
 /* What is computed at once: `samples` samples and `heads` heads of them. Compared as bytes. */
 typedef struct cudnn_graph_shape {
     int64_t samples, sequence, heads, kv_heads;
-    int64_t head_size, v_head_size;               /* of q and k; of v and y */
-    int64_t window;                               /* 0: none */
-    int64_t q_pitch, k_pitch, v_pitch, y_pitch;   /* elements from token to token */
+    int64_t head_size, v_head_size;             /* of q and k; of v and y */
+    int64_t window;                             /* 0: none */
+    int64_t q_pitch, k_pitch, v_pitch, y_pitch; /* elements from token to token */
     int64_t dq_pitch, dk_pitch, dv_pitch, dy_pitch;
     int64_t lse_sample, lse_head; /* elements of the statistics from sample to sample, head to head */
     int64_t workspace;            /* bytes that there are */

@@ -13,9 +13,7 @@ template <typename T> struct grad_in {
 };
 
 /* dynamic shared memory: q[M], dy[M], then twice k[N], v[N]; grid (query blocks, heads, samples) */
-template <typename T, int D, int E, int MT, int N>
-KERNEL(FLASH_THREADS, 1)
-flash_grad_q(grad_in<T> g, flash_in<T> in)
+template <typename T, int D, int E, int MT, int N> KERNEL(FLASH_THREADS, 1) flash_grad_q(grad_in<T> g, flash_in<T> in)
 {
     constexpr int M = FLASH_WARPS * 16 * MT, STAGE = N * (STRIDE<D> + STRIDE<E>);
     SHARED_DYNAMIC(dynamic);

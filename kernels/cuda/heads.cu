@@ -20,7 +20,8 @@ template <typename T> struct head_rows {
     }
 };
 
-template <typename T> static head_rows<T> rows_of(const launch_matrix &q, const launch_matrix &k, const launch_heads &at)
+template <typename T>
+static head_rows<T> rows_of(const launch_matrix &q, const launch_matrix &k, const launch_heads &at)
 {
     return {(T *)q.at, (T *)k.at, q.pitch, k.pitch, at.heads, at.head_size};
 }
@@ -159,9 +160,9 @@ int launch_rope(void *stream, int type, const launch_rope_operands *of)
         bool wide = are_wide<V>(of);
         int64_t items = of->tokens * all * (half / (wide ? V : 1));
         auto kernel = wide ? rope_turn<T, V> : rope_turn<T, 1>;
-        LAUNCH(kernel, blocks_for(items, THREADS), THREADS, 0, (cudaStream_t)stream,
-               rows_of<T>(of->yq, of->yk, of->at), rows_of<T>(of->q, of->k, of->at), of->positions,
-               (const float *)of->table.at, items, of->table.pitch, half, all, of->inverse ? -1.0f : 1.0f);
+        LAUNCH(kernel, blocks_for(items, THREADS), THREADS, 0, (cudaStream_t)stream, rows_of<T>(of->yq, of->yk, of->at),
+               rows_of<T>(of->q, of->k, of->at), of->positions, (const float *)of->table.at, items, of->table.pitch,
+               half, all, of->inverse ? -1.0f : 1.0f);
         return launch_result();
     });
 }

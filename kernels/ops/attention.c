@@ -8,8 +8,8 @@ static int64_t v_head_size(const op *o, const tensor *v)
 
 static void check_values(const op *o, const tensor *q, const tensor *v)
 {
-    OPERANDS_CHECK(infer_is_activation(v) && v->type == q->type && v->shape[0] == q->shape[0] &&
-                       v->shape[1] > 0 && v->shape[1] % o->at.kv_heads == 0,
+    OPERANDS_CHECK(infer_is_activation(v) && v->type == q->type && v->shape[0] == q->shape[0] && v->shape[1] > 0 &&
+                       v->shape[1] % o->at.kv_heads == 0,
                    "v[t, kv_heads v_head_size] of q's type");
 }
 

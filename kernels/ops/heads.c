@@ -16,8 +16,8 @@ record_qkv record_split_heads(recorder *r, tensor *qkv, const op_attributes *at)
 
 void record_head_norm(recorder *r, const char *name, record_qkv *x, tensor *wq, tensor *wk, const op_attributes *at)
 {
-    const op *made = recorder_record(
-        r, name, &(op){.kind = OP_head_norm, .in = {x->q, x->k, wq, wk}, .at = *at}, 7, NULL);
+    const op *made =
+        recorder_record(r, name, &(op){.kind = OP_head_norm, .in = {x->q, x->k, wq, wk}, .at = *at}, 7, NULL);
     x->q = made->out[0];
     x->k = made->out[1];
 }

@@ -145,9 +145,9 @@ void attention_both_ways(int type, const problem &p)
                                     p.tokens(),
                                     p.tokens(),
                                     p.at};
-    launch_attention_gradients to = {
-        columns_from(dqkv, 0, p.pitch()), columns_from(dqkv, p.k_first(), p.pitch()),
-        columns_from(dqkv, p.v_first(), p.pitch()), columns_from(dy, 0, p.dy_pitch()), scratch.to<float>()};
+    launch_attention_gradients to = {columns_from(dqkv, 0, p.pitch()), columns_from(dqkv, p.k_first(), p.pitch()),
+                                     columns_from(dqkv, p.v_first(), p.pitch()), columns_from(dy, 0, p.dy_pitch()),
+                                     scratch.to<float>()};
     run_ok("launch_attention", launch_attention(nullptr, type, &of));
     reference r = reference_of(p, qkv.value, start.value, &dy.value);
     double narrow = type == LAUNCH_FP32 ? 2e-6 : type == LAUNCH_BF16 ? 0x1p-7 : 0x1p-10;
@@ -274,7 +274,6 @@ const vector<test_case> attention_cases = {
     {"attention/flash_64", flash_64},   {"attention/flash_64_documents", flash_64_documents},
     {"attention/flash_80", flash_80},   {"attention/flash_96", flash_96},
     {"attention/flash_128", flash_128}, {"attention/flash_192", flash_192},
-    {"attention/flash_256", flash_256},
-    {"attention/any_size", any_size},   {"attention/wide", wide},
-    {"attention/decode", decode},
+    {"attention/flash_256", flash_256}, {"attention/any_size", any_size},
+    {"attention/wide", wide},           {"attention/decode", decode},
 };

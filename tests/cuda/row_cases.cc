@@ -120,8 +120,7 @@ void rope_case(int type, launch_heads at, int64_t tokens)
                 const double *cs = &cosine_sine.value[(size_t)where[(size_t)t] * (size_t)d];
                 double sine = inverse ? -cs[d / 2 + i] : cs[d / 2 + i];
                 bool second = c % d >= d / 2;
-                double out =
-                    second ? row[c] * cs[i] + row[c - d / 2] * sine : row[c] * cs[i] - row[c + d / 2] * sine;
+                double out = second ? row[c] * cs[i] + row[c - d / 2] * sine : row[c] * cs[i] - row[c + d / 2] * sine;
                 want[(size_t)(t * columns + c)] = out;
                 in_place[(size_t)(t * (columns + gap) + c)] = out;
             }
@@ -179,17 +178,34 @@ void head_norm_case(int type, launch_heads at, int64_t tokens)
             }
         }
     auto heads_of = [&](const array &of, int64_t first) { return columns_from(of, first, all * d); };
-    launch_head_norm_operands of = {heads_of(y, 0),  heads_of(y, k_first), heads_of(qk, 0), heads_of(qk, k_first),
-                                    wq.to(),         wk.to(),              rstd.to<float>(), tokens,
-                                    at,              1e-6f};
+    launch_head_norm_operands of = {heads_of(y, 0),
+                                    heads_of(y, k_first),
+                                    heads_of(qk, 0),
+                                    heads_of(qk, k_first),
+                                    wq.to(),
+                                    wk.to(),
+                                    rstd.to<float>(),
+                                    tokens,
+                                    at,
+                                    1e-6f};
     run_ok("launch_head_norm", launch_head_norm(nullptr, type, &of));
     compare("y", y, want_y, 1e-6);
     compare("rstd", rstd, want_rstd, 1e-6);
-    launch_head_norm_gradients back = {heads_of(dqk, 0),  heads_of(dqk, k_first), heads_of(dy, 0),
-                                       heads_of(dy, k_first), heads_of(qk, 0),     heads_of(qk, k_first),
-                                       wq.to(),            wk.to(),                 rstd.to<float>(),
-                                       dwq.to<float>(),    dwk.to<float>(),         scratch.to<float>(),
-                                       tokens,             at,                      true};
+    launch_head_norm_gradients back = {heads_of(dqk, 0),
+                                       heads_of(dqk, k_first),
+                                       heads_of(dy, 0),
+                                       heads_of(dy, k_first),
+                                       heads_of(qk, 0),
+                                       heads_of(qk, k_first),
+                                       wq.to(),
+                                       wk.to(),
+                                       rstd.to<float>(),
+                                       dwq.to<float>(),
+                                       dwk.to<float>(),
+                                       scratch.to<float>(),
+                                       tokens,
+                                       at,
+                                       true};
     run_ok("launch_head_norm_grad", launch_head_norm_grad(nullptr, type, &back));
     compare("dqk", dqk, want_dx, 2e-6);
     compare("dwq", dwq, want_q, 4e-6);

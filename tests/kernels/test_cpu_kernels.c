@@ -206,8 +206,7 @@ static void attention_error(double error[3], const attention_case *c, const isa 
         grad[i] = heads_of(&dqkv, c, i);
     }
     tensor *documents = c->documents ? &start : NULL;
-    op forward = {
-        .kind = OP_attention, .in = {&in[0], &in[1], &in[2], documents}, .out = {&y, &lse}, .at = at};
+    op forward = {.kind = OP_attention, .in = {&in[0], &in[1], &in[2], documents}, .out = {&y, &lse}, .at = at};
     op backward = {.kind = OP_attention_grad,
                    .in = {&dy, &in[0], &in[1], &in[2], &y, &lse, documents},
                    .out = {&grad[0], &grad[1], &grad[2]},

@@ -262,9 +262,9 @@ CASES(layernorm_grad)
 
 /* heads, kv_heads, head_size, tokens of a sample, samples, window, documents, v_head_size (0: head_size) */
 static const int ATTENTION[][8] = {
-    {1, 1, 8, 1, 1, 0, 0, 0},     {2, 2, 16, 5, 2, 0, 0, 0},   {4, 2, 32, 17, 2, 0, 0, 0},  {6, 2, 64, 33, 1, 7, 0, 0},
-    {3, 1, 128, 20, 2, 0, 1, 0},  {4, 4, 64, 70, 1, 0, 1, 0},  {4, 1, 96, 40, 2, 9, 1, 0},  {2, 1, 80, 130, 1, 0, 0, 0},
-    {2, 2, 64, 129, 2, 64, 1, 0}, {4, 2, 16, 36, 3, 8, 0, 0},  {5, 5, 8, 20, 1, 0, 0, 0},   {2, 1, 192, 70, 1, 0, 1, 128},
+    {1, 1, 8, 1, 1, 0, 0, 0},     {2, 2, 16, 5, 2, 0, 0, 0},  {4, 2, 32, 17, 2, 0, 0, 0}, {6, 2, 64, 33, 1, 7, 0, 0},
+    {3, 1, 128, 20, 2, 0, 1, 0},  {4, 4, 64, 70, 1, 0, 1, 0}, {4, 1, 96, 40, 2, 9, 1, 0}, {2, 1, 80, 130, 1, 0, 0, 0},
+    {2, 2, 64, 129, 2, 64, 1, 0}, {4, 2, 16, 36, 3, 8, 0, 0}, {5, 5, 8, 20, 1, 0, 0, 0},  {2, 1, 192, 70, 1, 0, 1, 128},
     {4, 2, 24, 33, 2, 9, 0, 40},  {3, 3, 10, 21, 1, 0, 0, 6}};
 
 enum { GAP = 8 }; /* columns before and after what is used of a row */
@@ -289,8 +289,13 @@ static bool attention_shape(heads *a, op_case *c, int variant)
     c->o.at.window = s[5];
     c->o.at.scale = 1 / sqrtf((float)s[2]);
     c->o.at.epsilon = 1e-6f;
-    *a = (heads){(int64_t)s[3] * s[4], (int64_t)s[0] * s[2], (int64_t)s[1] * s[2], (int64_t)s[1] * size,
-                 (int64_t)s[0] * size, s[6],                 fused};
+    *a = (heads){(int64_t)s[3] * s[4],
+                 (int64_t)s[0] * s[2],
+                 (int64_t)s[1] * s[2],
+                 (int64_t)s[1] * size,
+                 (int64_t)s[0] * size,
+                 s[6],
+                 fused};
     return true;
 }
 

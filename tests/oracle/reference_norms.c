@@ -240,8 +240,9 @@ void reference_attention(const op *o, const run_context *r)
             int64_t first = first_key(o, r, o->in[3], t), keys = t - first + 1;
             int group = kv_head(o, head);
             for (int64_t j = 0; j < keys; j++)
-                score[j] = dot(head_of(r, q, t, head, o->at.heads), head_of(r, k, first + j, group, o->at.kv_heads), d) *
-                           (double)o->at.scale;
+                score[j] =
+                    dot(head_of(r, q, t, head, o->at.heads), head_of(r, k, first + j, group, o->at.kv_heads), d) *
+                    (double)o->at.scale;
             double lse = log_sum_exp(score, keys);
             reference_row(o->out[1], r, head)[t] = lse;
             double *y = head_of(r, o->out[0], t, head, o->at.heads);

@@ -179,7 +179,8 @@ static void columns(adjoint_rank *a, const void *options)
     tensor *normed = record_norm(r, "norm", NULL, part[0], NULL, weight(a, "norm", HIDDEN, 0), NULL, 1e-5f);
     tensor *twice = record_add(r, "twice", part[1], record_gelu(r, "gelu", part[1]));
     tensor *product = record_linear(r, "product", part[2], weight(a, "w", HIDDEN, HIDDEN), NULL);
-    a->output = record_add(r, "sum", record_add(r, "sum of two", normed, twice), record_add(r, "again", product, part[2]));
+    a->output =
+        record_add(r, "sum", record_add(r, "sum of two", normed, twice), record_add(r, "again", product, part[2]));
 }
 
 static void elementwise(adjoint_rank *a, const void *options)
@@ -315,8 +316,8 @@ static const block_options LLAMA = {.llama = true, .window = 3}, GPT2 = {0},
 static const norm_options NORMS[] = {{0, 0, 1, 0, 0}, {0, 0, 1, 1, 1}, {0, 1, 1, 1, 0}, {0, 1, 1, 0, 1},
                                      {0, 1, 0, 1, 0}, {1, 0, 1, 0, 0}, {1, 0, 1, 1, 1}, {1, 1, 1, 1, 0},
                                      {1, 1, 1, 0, 1}, {1, 1, 0, 1, 0}};
-static const head_options HEADS[] = {
-    {1, 1, 0, 0, 0}, {4, 2, 0, 0, 0}, {3, 1, 2, 0, 0}, {2, 2, 0, 1, 0}, {4, 1, 3, 1, 0}, {4, 2, 3, 1, 6}, {2, 2, 0, 0, 2}};
+static const head_options HEADS[] = {{1, 1, 0, 0, 0}, {4, 2, 0, 0, 0}, {3, 1, 2, 0, 0}, {2, 2, 0, 1, 0},
+                                     {4, 1, 3, 1, 0}, {4, 2, 3, 1, 6}, {2, 2, 0, 0, 2}};
 
 /* ---- checks ---------------------------------------------------------------------------------------------------- */
 

@@ -291,8 +291,8 @@ static bool fits_columns(const uses *u, const op *o, tensor *whole, const tensor
     if (!base || whole->base || tensor_persistent(base) || tensor_persistent(whole) || starts(o) || base == whole)
         return false;
     const use *own = &u->all[whole->id];
-    bool alike = whole->dims == 2 && part->dims == 2 && whole->type == part->type && whole->shape[0] == part->shape[0] &&
-                 whole->shape[1] == part->shape[1];
+    bool alike = whole->dims == 2 && part->dims == 2 && whole->type == part->type &&
+                 whole->shape[0] == part->shape[0] && whole->shape[1] == part->shape[1];
     return alike && own->next < 0 && own->pitched && base->first <= whole->first && whole->last <= base->last;
 }
 

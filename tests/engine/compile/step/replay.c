@@ -13,7 +13,7 @@
 #include "engine/compile/step/compile_schedule.h"
 #include "memory/log.h"
 
-enum { OPERANDS = OP_MAX_IN + OP_MAX_OUT, GRANULE = COMPILE_ALIGNMENT };
+enum { OPERANDS = OP_MAX_IN + OP_MAX_OUT };
 
 static tensor *operand(const op *o, int k)
 {
@@ -63,10 +63,15 @@ static void note_roots(replay_rank *r)
     k.id = must_calloc(k.size, sizeof *k.id);
     r->roots = must_alloc((unsigned long)n * OPERANDS * sizeof *r->roots);
     r->root_bytes = must_alloc((unsigned long)n * OPERANDS * sizeof *r->root_bytes);
+    r->offsets = must_calloc((unsigned long)n * OPERANDS, sizeof *r->offsets);
+    r->pitches = must_calloc((unsigned long)n * OPERANDS, sizeof *r->pitches);
     for (int i = 0; i < n; i++)
         for (int j = 0; j < OPERANDS; j++) {
             tensor *t = operand(r->p.list.ops[i], j);
             r->roots[i * OPERANDS + j] = t ? id_of(&k, r, whose(r, bottom(t))) : -1;
+            r->pitches[i * OPERANDS + j] = t ? t->pitch * dtype_bytes((dtype)t->type) : 0;
+            for (const tensor *v = t; v && v->base; v = v->base)
+                r->offsets[i * OPERANDS + j] += v->offset;
         }
     free(k.key);
     free(k.id);
@@ -118,6 +123,8 @@ void replay_free(replay_rank *r)
 {
     free(r->roots);
     free(r->root_bytes);
+    free(r->offsets);
+    free(r->pitches);
     compile_program_free(&r->p);
     compile_free(&r->c);
     *r = (replay_rank){0};
@@ -133,6 +140,7 @@ typedef struct shadow {
     char *text;
     int *bytes;              /* of each granule of the arena: what is there */
     int **wanted;            /* [roots][granules of the root]: what should be there */
+    int64_t granule;         /* bytes, so few that columns of a row have granules of their own */
     int64_t granules, arena; /* of both; host memory's are behind the arena's */
     int *started;            /* [requests] op that is under way, or -1 */
 } shadow;
@@ -148,43 +156,87 @@ static bool fails(shadow *s, int at, const tensor *t, const char *what, int foun
 
 static int64_t granule_of(const shadow *s, int64_t address)
 {
-    return address < TENSOR_HOST ? address / GRANULE : s->arena + (address - TENSOR_HOST) / GRANULE;
+    return address < TENSOR_HOST ? address / s->granule : s->arena + (address - TENSOR_HOST) / s->granule;
 }
 
-/* The granules of a tensor: its first in the arena, their number, and its root's row of what is wanted there. */
-static int *span(shadow *s, int64_t *first, int64_t *count, int at, int k)
+/* The granules of an operand: rows of them in the arena, and in its array's row of what is wanted. */
+typedef struct cells {
+    int64_t count, in_row, there, there_step;
+    int *wanted;
+    int64_t wanted_step;
+} cells;
+
+static int64_t cell_there(const cells *c, int64_t i)
+{
+    return c->there + i / c->in_row * c->there_step + i % c->in_row;
+}
+
+static int *cell_wanted(const cells *c, int64_t i)
+{
+    return c->wanted + i / c->in_row * c->wanted_step + i % c->in_row;
+}
+
+static int64_t row_bytes(const tensor *t)
+{
+    return t->shape[0] ? tensor_elements(t) / t->shape[0] * dtype_bytes((dtype)t->type) : 0;
+}
+
+static cells cells_of(shadow *s, int at, int k)
 {
     const tensor *t = operand(s->r->p.list.ops[at], k);
-    int root = s->r->roots[at * OPERANDS + k];
-    int64_t bytes = tensor_bytes(t), offset = 0;
-    for (const tensor *v = t; v->base; v = v->base)
-        offset += v->offset;
-    /* Arrays whose storage was shared start where the storage does: only views of rows have offsets. */
-    *first = granule_of(s, t->address);
-    *count = bytes ? granule_of(s, t->address + bytes - 1) - *first + 1 : 0;
-    int64_t begins = offset / GRANULE;
-    int64_t has = s->r->root_bytes[root] / GRANULE + 2;
-    MUST(begins + *count <= has, "%s: a view beyond its array", t->name);
+    int which = at * OPERANDS + k, root = s->r->roots[which];
+    int64_t bytes = tensor_bytes(t), begins = s->r->offsets[which] / s->granule;
+    int64_t has = s->r->root_bytes[root] / s->granule + 2;
+    cells c = {.there = granule_of(s, t->address)};
+    if (tensor_contiguous(t)) {
+        c.in_row = c.count = bytes ? granule_of(s, t->address + bytes - 1) - c.there + 1 : 0;
+    } else {
+        c.in_row = row_bytes(t) / s->granule;
+        c.count = c.in_row * t->shape[0];
+        c.there_step = t->pitch * dtype_bytes((dtype)t->type) / s->granule;
+        c.wanted_step = s->r->pitches[which] / s->granule;
+    }
+    int64_t last = c.count ? begins + (c.count - 1) / c.in_row * c.wanted_step + c.in_row : 0;
+    MUST(last <= has, "%s: a view beyond its array", t->name);
     if (!s->wanted[root]) {
         s->wanted[root] = must_alloc((unsigned long)has * sizeof(int));
         for (int64_t i = 0; i < has; i++)
             s->wanted[root][i] = NOBODY;
     }
-    return s->wanted[root] + begins;
+    c.wanted = s->wanted[root] + begins;
+    return c;
+}
+
+/* The largest power of two that divides where columns begin, how wide they are and how far apart their rows. */
+static int64_t granule_for(const replay_rank *r)
+{
+    int64_t granule = COMPILE_ALIGNMENT;
+    for (int i = 0; i < r->p.list.count; i++)
+        for (int k = 0; k < OPERANDS; k++) {
+            const tensor *t = operand(r->p.list.ops[i], k);
+            if (!t || tensor_contiguous(t))
+                continue;
+            int64_t parts = t->address | row_bytes(t) | t->pitch * dtype_bytes((dtype)t->type) |
+                            r->offsets[i * OPERANDS + k] | r->pitches[i * OPERANDS + k];
+            while (parts % granule)
+                granule /= 2;
+        }
+    return granule;
 }
 
 static bool check_read(shadow *s, int at, int k)
 {
     tensor *t = operand(s->r->p.list.ops[at], k);
-    int64_t first, count;
-    const int *wanted = span(s, &first, &count, at, k);
-    for (int64_t i = 0; i < count; i++) {
-        if (t->address < 0 || first + i >= s->granules)
+    const cells c = cells_of(s, at, k);
+    for (int64_t i = 0; i < c.count; i++) {
+        int64_t there = cell_there(&c, i);
+        int wanted = *cell_wanted(&c, i);
+        if (t->address < 0 || there >= s->granules)
             return fails(s, at, t, "lies outside the arena", 0);
-        if (wanted[i] == NOBODY && !tensor_persistent(bottom(t)))
+        if (wanted == NOBODY && !tensor_persistent(bottom(t)))
             return fails(s, at, t, "is read before anything wrote it", NOBODY);
-        if (s->bytes[first + i] != wanted[i])
-            return fails(s, at, t, "was overwritten or is not there yet", s->bytes[first + i]);
+        if (s->bytes[there] != wanted)
+            return fails(s, at, t, "was overwritten or is not there yet", s->bytes[there]);
     }
     return true;
 }
@@ -192,13 +244,13 @@ static bool check_read(shadow *s, int at, int k)
 static bool write_out(shadow *s, int at, int k, int there)
 {
     tensor *t = operand(s->r->p.list.ops[at], k);
-    int64_t first, count;
-    int *wanted = span(s, &first, &count, at, k);
-    for (int64_t i = 0; i < count; i++) {
-        if (t->address < 0 || first + i >= s->granules)
+    const cells c = cells_of(s, at, k);
+    for (int64_t i = 0; i < c.count; i++) {
+        int64_t cell = cell_there(&c, i);
+        if (t->address < 0 || cell >= s->granules)
             return fails(s, at, t, "lies outside the arena", 0);
-        s->bytes[first + i] = there;
-        wanted[i] = at;
+        s->bytes[cell] = there;
+        *cell_wanted(&c, i) = at;
     }
     return true;
 }
@@ -206,11 +258,11 @@ static bool write_out(shadow *s, int at, int k, int there)
 static bool write_scratch(shadow *s, int at, int there)
 {
     const tensor *t = s->r->p.list.ops[at]->scratch;
-    int64_t count = t ? (tensor_bytes(t) + GRANULE - 1) / GRANULE : 0;
+    int64_t count = t ? (tensor_bytes(t) + s->granule - 1) / s->granule : 0;
     for (int64_t i = 0; i < count; i++) {
-        if (t->address < 0 || t->address / GRANULE + i >= s->granules)
+        if (t->address < 0 || t->address / s->granule + i >= s->granules)
             return fails(s, at, t, "lies outside the arena", 0);
-        s->bytes[t->address / GRANULE + i] = there;
+        s->bytes[t->address / s->granule + i] = there;
     }
     return true;
 }
@@ -256,19 +308,19 @@ static bool finish(shadow *s, int at)
         tensor *t = operand(o, k);
         if (!t)
             continue;
-        int64_t first, count;
-        const int *wanted = span(s, &first, &count, at, k);
-        for (int64_t i = 0; i < count; i++) {
-            int there = s->bytes[first + i];
+        const cells c = cells_of(s, at, k);
+        for (int64_t i = 0; i < c.count; i++) {
+            int there = s->bytes[cell_there(&c, i)];
             bool own = there == -2 - at;
-            if (k < OP_MAX_IN ? !own && there != wanted[i] : !own)
+            if (k < OP_MAX_IN ? !own && there != *cell_wanted(&c, i) : !own)
                 return fails(s, at, t, "was touched while it was under way", there);
         }
     }
     const tensor *t = o->scratch;
-    for (int64_t i = 0; t && i < (tensor_bytes(t) + GRANULE - 1) / GRANULE; i++)
-        if (s->bytes[t->address / GRANULE + i] != -2 - at)
-            return fails(s, at, t, "(scratch) was touched while it was under way", s->bytes[t->address / GRANULE + i]);
+    for (int64_t i = 0; t && i < (tensor_bytes(t) + s->granule - 1) / s->granule; i++)
+        if (s->bytes[t->address / s->granule + i] != -2 - at)
+            return fails(s, at, t, "(scratch) was touched while it was under way",
+                         s->bytes[t->address / s->granule + i]);
     return write_outs(s, at, at);
 }
 
@@ -291,8 +343,9 @@ static bool play(shadow *s, int at)
 bool replay_memory(char text[REPLAY_TEXT], const replay_rank *r)
 {
     shadow s = {.r = r, .text = text};
-    s.arena = (r->c.persistent_bytes + r->p.transient_bytes) / GRANULE;
-    s.granules = s.arena + (r->c.pinned_bytes + GRANULE - 1) / GRANULE;
+    s.granule = granule_for(r);
+    s.arena = (r->c.persistent_bytes + r->p.transient_bytes) / s.granule;
+    s.granules = s.arena + (r->c.pinned_bytes + s.granule - 1) / s.granule;
     s.bytes = must_alloc((unsigned long)(s.granules + 1) * sizeof(int));
     for (int64_t i = 0; i < s.granules; i++)
         s.bytes[i] = NOBODY;

@@ -15,6 +15,7 @@ typedef struct replay_rank {
     compiled c;
     compiled_program p;
     int *roots; /* [ops][OP_MAX_IN + OP_MAX_OUT]: which array of values an operand belongs to; -1: none */
+    int64_t *offsets, *pitches; /* likewise: where in its array the operand begins, and from row to row, in bytes */
     int root_count;
     int64_t *root_bytes;
 } replay_rank;

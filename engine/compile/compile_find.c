@@ -54,13 +54,30 @@ static void count_tensor(double *holds, double *defers, const program *p, int i,
         defers[reader->chunk] += bytes;
 }
 
+static const tensor *storage_of(const tensor *t)
+{
+    while (t && t->base)
+        t = t->base;
+    return t;
+}
+
+/* The storage that begins with output k of op `i`; NULL: none does, or an output before it is in the same. */
+static const tensor *begins_with(const program *p, int i, int k)
+{
+    const tensor *s = storage_of(p->ops[i]->out[k]);
+    for (int j = 0; j < k; j++)
+        if (storage_of(p->ops[i]->out[j]) == s)
+            return NULL;
+    return s && !tensor_persistent(s) && s->first == i ? s : NULL;
+}
+
 /* By chunk of the stage. */
 static void count_memory(double *holds, double *defers, const program *p)
 {
     for (int i = 0; i < p->count; i++)
         for (int k = 0; k < OP_MAX_OUT && p->ops[i]->microbatch == 0; k++) {
-            const tensor *t = p->ops[i]->out[k];
-            if (t && !t->base && !tensor_persistent(t) && t->first == i)
+            const tensor *t = begins_with(p, i, k);
+            if (t)
                 count_tensor(holds, defers, p, i, t);
         }
 }

@@ -75,11 +75,10 @@ static const op_kind ELSEWHERE[] = {OP_linear,
                                     OP_wait};
 
 /* Kernels that take matrices without gaps only; the binding refuses others. */
-static const op_kind WHOLE[] = {
-    OP_embed,        OP_embed_grad,       OP_add_positions,       OP_add_positions_grad, OP_rmsnorm,
-    OP_rmsnorm_grad, OP_layernorm,        OP_layernorm_grad,      OP_head_norm,          OP_head_norm_grad,
-    OP_zero,         OP_attention_decode, OP_cross_entropy_stats, OP_cross_entropy,      OP_compress,
-    OP_decompress};
+static const op_kind WHOLE[] = {OP_embed,     OP_embed_grad,          OP_add_positions, OP_add_positions_grad,
+                                OP_rmsnorm,   OP_rmsnorm_grad,        OP_layernorm,     OP_layernorm_grad,
+                                OP_zero,      OP_cross_entropy_stats, OP_cross_entropy, OP_compress,
+                                OP_decompress};
 
 static status prepare_nothing(op *o, int threads)
 {

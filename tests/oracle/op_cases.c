@@ -459,7 +459,7 @@ CASES(attention_grad)
     c->terms = c->o.at.head_size + c->o.at.sequence * (c->o.at.heads / c->o.at.kv_heads);
     c->roundings = 2; /* probabilities and ds */
     c->growth = 2;
-    c->floor = c->o.at.sequence == 1 ? 8 : 0; /* dq and dk of a query that sees one key are 0 */
+    c->floor = c->o.at.sequence == 1 ? 16 : 0; /* dq and dk of a query that sees one key are 0 */
     return true;
 }
 

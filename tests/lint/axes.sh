@@ -1,6 +1,7 @@
 #!/bin/bash
 # Only kernels/axes.def lists the axes: no other file names two of them in one initializer, enumeration or switch. Only storage.c
-# asks for the level of ZeRO: others ask what it means (engine/compile/model/storage.h).
+# asks for the level of ZeRO: others ask what it means (engine/compile/model/storage.h). Only kernels/replicas.c describes gathers of
+# weights and sums of gradients: layers' are recorded by their family, the stages' meetings by unroll.c.
 set -u
 cd "$(dirname "$0")/../.."
 names=$(sed -nE 's/^AXIS\(([A-Z]+),.*/\1/p' kernels/axes.def | paste -sd'|')
@@ -46,3 +47,12 @@ echo 'if (c->options.zero > 1) return o->zero; x = c->parallel.zero == 3;' >"$sa
 found=$(asks_zero $(git ls-files 'memory/*.[ch]' 'kernels/*.[ch]' 'layers/*.[ch]' 'models/*.[ch]' 'parallel/*.[ch]' 'engine/*.[ch]' \
     'tools/*.[ch]' | grep -vE '^engine/config/|^engine/compile/model/storage\.c$'))
 [ -z "$found" ] || { echo "$found: only storage.c asks for the level of ZeRO"; exit 1; }
+
+makes_gather() {
+    grep -nE '\.kind = [^=;]*OP_(all_gather|reduce_scatter|all_to_all)\b' "$@"
+}
+echo 'op o = {.kind = OP_all_gather, .in = {x}};' >"$sample"
+[ -n "$(makes_gather "$sample")" ] || { echo "axes.sh does not see who makes a gather"; exit 1; }
+makers='kernels/replicas\.c|kernels/ops/communication\.c|engine/compile/step/unroll\.c'
+found=$(makes_gather $(git ls-files 'kernels/*.[ch]' 'layers/*.[ch]' 'models/*.[ch]' 'engine/*.[ch]' | grep -vxE "$makers"))
+[ -z "$found" ] || { echo "$found: replicas.c describes what the ranks that share a parameter exchange"; exit 1; }

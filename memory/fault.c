@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "memory/log.h"
+#include "memory/outlet.h"
 
 static const struct {
     int number;
@@ -90,8 +91,7 @@ static void on_fault(int number, siginfo_t *info, void *machine)
     log_where(where, (int)sizeof where);
     int length = snprintf(line, sizeof line, "phalanx: rank %d: fatal: %s%s%s\n", log_rank(), words,
                           *where ? "; at " : "", where);
-    ssize_t written = write(STDERR_FILENO, line, (size_t)length < sizeof line ? (size_t)length : sizeof line);
-    (void)written; /* nobody may be listening */
+    outlet_last_words(line, (size_t)length < sizeof line ? (size_t)length : sizeof line, OUTLET_LAST_SECONDS);
     if (listener.tell)
         listener.tell(listener.context, kind, words);
     if (kind != FAULT_CRASH)

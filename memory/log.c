@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "memory/outlet.h"
+
 static struct {
     int rank, ranks;
     void (*where)(char *, int, void *);
@@ -43,20 +45,28 @@ void log_set_last_words(void (*last_words)(void *, const char *), void *context)
     logger.last_words_context = context;
 }
 
+/* A line with who says it in front, if it is not only information; its length. */
+__attribute__((format(printf, 4, 0))) static int write_line(char *line, int bytes, const char *kind, const char *format,
+                                                            va_list arguments)
+{
+    int used = 0;
+    if (kind && logger.ranks > 1)
+        used = snprintf(line, (size_t)bytes, "phalanx: rank %d: %s", logger.rank, kind);
+    else if (kind)
+        used = snprintf(line, (size_t)bytes, "phalanx: %s", kind);
+    int room = bytes - used - 1;
+    int wrote = vsnprintf(line + used, (size_t)room, format, arguments);
+    used += wrote < room ? wrote : room - 1;
+    line[used++] = '\n';
+    return used;
+}
+
 /* One write per line, so that lines of several ranks do not mix. */
 __attribute__((format(printf, 3, 0))) static void say(FILE *stream, const char *kind, const char *format,
                                                       va_list arguments)
 {
     char line[4096];
-    int used = 0;
-    if (kind && logger.ranks > 1)
-        used = snprintf(line, sizeof line, "phalanx: rank %d: %s", logger.rank, kind);
-    else if (kind)
-        used = snprintf(line, sizeof line, "phalanx: %s", kind);
-    int room = (int)sizeof line - used - 1;
-    int wrote = vsnprintf(line + used, (size_t)room, format, arguments);
-    used += wrote < room ? wrote : room - 1;
-    line[used++] = '\n';
+    int used = write_line(line, (int)sizeof line, kind, format, arguments);
     fflush(stdout);
     fwrite(line, 1, (size_t)used, stream);
     fflush(stream);
@@ -97,6 +107,17 @@ void log_make_printable(char *text)
             *c = '?';
 }
 
+/* An error, directly: the process ends. */
+static void say_last(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static void say_last(const char *format, ...)
+{
+    char line[4096];
+    va_list arguments;
+    va_start(arguments, format);
+    outlet_last_words(line, (size_t)write_line(line, (int)sizeof line, "", format, arguments), OUTLET_LAST_SECONDS);
+    va_end(arguments);
+}
+
 void log_die(const char *file, int line, const char *condition, const char *format, ...)
 {
     char text[2048], where[512] = "";
@@ -105,7 +126,8 @@ void log_die(const char *file, int line, const char *condition, const char *form
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     log_where(where, (int)sizeof where);
-    log_error("fatal: %s%s%s [%s:%d: %s]", text, *where ? "; at " : "", where, file, line, condition);
+    fflush(stdout);
+    say_last("fatal: %s%s%s [%s:%d: %s]", text, *where ? "; at " : "", where, file, line, condition);
     void (*last_words)(void *, const char *) = logger.last_words;
     logger.last_words = NULL;
     if (last_words)

@@ -14,6 +14,11 @@
 #include <stdint.h>
 #include <stdio.h>
 
+/* Last words give a reader that does not read so long, once. */
+#define OUTLET_LAST_SECONDS 1.0
+/* And what is left at an orderly end. */
+#define OUTLET_CLOSE_SECONDS 3.0
+
 /* Where the process cannot have a thread or streams of its own, all stays as it was. */
 void outlet_open(void);
 /* Passes on what is left, as long as the reader takes some of it within `seconds`; then the streams are as they were. */

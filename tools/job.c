@@ -12,6 +12,7 @@
 #include "memory/clock.h"
 #include "memory/fault.h"
 #include "memory/log.h"
+#include "memory/outlet.h"
 #include "parallel/watch/signals.h"
 
 /* Before the configuration is known. */
@@ -166,6 +167,7 @@ int job_run(const options_command *command, int argc, char **argv, job_work *wor
     comm *world = NULL;
     config c;
     guard g = {0};
+    outlet_open();
     log_set_rank(comm_expected_rank(), 1);
     status s = guard_open(&g);
     if (s != STATUS_OK) {
@@ -187,5 +189,6 @@ int job_run(const options_command *command, int argc, char **argv, job_work *wor
     watchdog_leave(g.watchdog);
     comm_close(world);
     guard_close(&g);
+    outlet_close(OUTLET_CLOSE_SECONDS);
     return code;
 }

@@ -10,6 +10,7 @@
 
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/outlet.h"
 #include "engine/files/atomic.h"
 
 /* --- for people --------------------------------------------------------------------------------------------------- */
@@ -274,6 +275,7 @@ status report_summary(const char *path, const report_summary_values *v)
     put_real(root, "start_to_first_step_seconds", v->start_to_first_step_seconds);
     put_real(root, "tuning_seconds", v->tuning_seconds);
     put_integer(root, "metrics_lost", v->metrics_lost);
+    put_integer(root, "output_dropped", v->output_dropped);
     put_integer(root, "checkpoints_saved", v->saves);
     put_integer(root, "checkpoints_lost", v->saves_lost);
     put_integer(root, "copies_in_memory", v->saves_in_memory);
@@ -301,7 +303,7 @@ status report_summary(const char *path, const report_summary_values *v)
 report_progress report_progress_begin(FILE *out, const char *title, double total, bool bytes)
 {
     double now = clock_seconds();
-    bool terminal = isatty(fileno(out));
+    bool terminal = isatty(outlet_descriptor(out));
     return (report_progress){.out = out,
                              .terminal = terminal,
                              .title = title,
@@ -339,7 +341,7 @@ void report_progress_text(char *out, int bytes, const report_progress *p, double
 static int terminal_width(FILE *out)
 {
     struct winsize size;
-    return ioctl(fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1 : 79;
+    return ioctl(outlet_descriptor(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1 : 79;
 }
 
 void report_progress_update(report_progress *p, double done)

@@ -117,6 +117,7 @@ typedef struct report_summary_values {
     double start_to_first_step_seconds; /* without: */
     double tuning_seconds;              /* choices by timing, once a run */
     int64_t metrics_lost;               /* lines that could not be written */
+    int64_t output_dropped;             /* bytes for a reader of standard output or error that did not read */
     int64_t saves, saves_lost;          /* checkpoints */
     int64_t saves_in_memory;            /* copies in the memory of nodes */
     double save_seconds;                /* that training has waited for them */

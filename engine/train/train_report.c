@@ -12,6 +12,7 @@
 #include "engine/train/training.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/outlet.h"
 #include "memory/seal.h"
 #include "models/parts.h"
 
@@ -550,6 +551,7 @@ status training_summary(training *t, bool stopped)
                                         .start_to_first_step_seconds = t->first_step_seconds,
                                         .tuning_seconds = t->choices.seconds,
                                         .metrics_lost = lines_lost(t->metrics),
+                                        .output_dropped = outlet_dropped(),
                                         .saves = t->saves,
                                         .saves_lost = t->saves_lost,
                                         .saves_in_memory = t->saves_in_memory,

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "memory/clock.h"
+#include "memory/outlet.h"
 #include "parallel/comm/comm.h"
 
 /* So long may the incident take to be written: its storage may be what does not answer. */
@@ -126,7 +127,7 @@ void watchdog_end_bye(struct watchdog *w)
     }
 }
 
-/* Not through the logger: a thread that is stuck may hold its stream. One write a line. */
+/* Not through a stream: a thread that is stuck may hold it. One write a line. */
 static void say(const struct watchdog *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void say(const struct watchdog *w, const char *format, ...)
 {
@@ -138,8 +139,7 @@ static void say(const struct watchdog *w, const char *format, ...)
     va_end(arguments);
     used = used < (int)sizeof line - 1 ? used : (int)sizeof line - 2;
     line[used++] = '\n';
-    if (write(STDERR_FILENO, line, (size_t)used) < 0)
-        return; /* nobody listens */
+    outlet_last_words(line, (size_t)used, OUTLET_LAST_SECONDS);
 }
 
 void watchdog_end_look(struct watchdog *w, double time)

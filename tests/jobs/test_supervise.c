@@ -290,6 +290,70 @@ static void an_output_that_cannot_be_opened_is_tried_again(void **state)
     free(run);
 }
 
+/* A pipe with room for a page, and somebody who holds its other end and does not read: a terminal after Ctrl-S, a pager. */
+static int open_stuck_reader(const char *path)
+{
+    assert_int_equal(mkfifo(path, 0600), 0);
+    int reader = open(path, O_RDONLY | O_NONBLOCK);
+    assert_true(reader >= 0 && fcntl(reader, F_SETPIPE_SZ, 4096) == 4096);
+    return reader;
+}
+
+static void a_reader_that_is_stuck_blinds_no_supervisor(void **state)
+{
+    const char *top = *state;
+    char *run = workfolder_path(top, "unread"), *program = launch_beside("../phalanx"),
+         *fifo = workfolder_path(top, "stuck");
+    int reader = open_stuck_reader(fifo);
+    launch *l = launch_start(300, "exec %s supervise -- %s train %s/run.yaml run.folder=%s train.steps=200000 >%s",
+                             program, program, top, run, fifo);
+    assert_true(runs_wait_for_step(run, 200, 60)); /* five times what the pipe holds */
+    int process = runs_process(run, 0);
+    kill(process, SIGKILL);
+    assert_true(launch_expect(l, "restart 1 in ", 20));
+    assert_true(launch_expect(l, " is done, ", 60) || runs_wait_for_step(run, 210, 60));
+    double asked = clock_seconds();
+    kill(launch_pid(l), SIGTERM);
+    launch_result r = launch_finish(l);
+    if (r.status != 75 || clock_seconds() - asked > 30 || !strstr(r.err, "of the job's output have not been read"))
+        fail_msg("status %d: %s", r.status, r.err);
+    supervised_left_nothing(run);
+    launch_free(&r);
+    close(reader);
+    free(fifo);
+    free(program);
+    free(run);
+}
+
+static void a_reader_that_is_stuck_stops_no_training(void **state)
+{
+    const char *top = *state;
+    char *run = workfolder_path(top, "muted"), *program = launch_beside("../phalanx"),
+         *fifo = workfolder_path(top, "mute");
+    char *path = must_format("%s/summary.json", run);
+    int64_t bytes;
+    int reader = open_stuck_reader(fifo);
+    launch_result r = launch_run(200,
+                                 "exec %s train %s/run.yaml run.folder=%s run.hang_seconds=5 run.silent_seconds=5 "
+                                 "train.steps=1000 train.global_batch=2 train.micro_batch=2 checkpoint.every=0 >%s",
+                                 program, top, run, fifo);
+    if (r.status)
+        fail_msg("status %d: %s", r.status, r.err);
+    assert_int_equal(runs_read_metrics(run).count, 1000);
+    char *summary = (char *)workfolder_read(path, &bytes), *at = strstr(summary, "\"output_dropped\": ");
+    assert_non_null(at); /* 1,000 lines of 100 bytes, of which a pipe of a page and a buffer of 64 KiB hold most */
+    assert_in_range(atoll(at + 18), 1, 60000);
+    char line[4096];
+    assert_true(read(reader, line, sizeof line) > 0); /* what came before is there */
+    free(summary);
+    launch_free(&r);
+    close(reader);
+    free(path);
+    free(fifo);
+    free(program);
+    free(run);
+}
+
 static void words_that_would_mislead_it_are_refused(void **state)
 {
     static const struct {
@@ -426,6 +490,8 @@ int main(void)
         cmocka_unit_test(a_state_that_is_good_is_saved_before_the_job_ends),
         cmocka_unit_test(a_restart_goes_on_where_the_first_start_was_to_begin_anew),
         cmocka_unit_test(an_output_that_cannot_be_opened_is_tried_again),
+        cmocka_unit_test(a_reader_that_is_stuck_blinds_no_supervisor),
+        cmocka_unit_test(a_reader_that_is_stuck_stops_no_training),
         cmocka_unit_test(words_that_would_mislead_it_are_refused),
         cmocka_unit_test(a_host_that_is_to_blame_is_left_out),
         cmocka_unit_test(an_elastic_run_goes_on_with_fewer_ranks),

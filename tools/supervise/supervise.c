@@ -15,6 +15,7 @@
 #include "engine/state/weights.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/outlet.h"
 #include "parallel/watch/signals.h"
 #include "tools/supervise/children.h"
 #include "tools/options.h"
@@ -295,6 +296,18 @@ static status open_supervisor(supervisor *s, const char *hosts_file)
     return claim_folder(s);
 }
 
+/* The last of the output, to a reader that may read no more. */
+static void finish(supervisor *s)
+{
+    if (s->output)
+        supervise_finish_output(s, OUTLET_CLOSE_SECONDS);
+    int64_t left = s->output ? supervise_bytes(s->config.run.folder, "output.log") - (int64_t)s->copied : 0;
+    if (left > 0)
+        log_warn("supervise: %lld bytes of the job's output have not been read; %s holds all of it", (long long)left,
+                 s->output);
+    outlet_close(OUTLET_CLOSE_SECONDS);
+}
+
 int supervise_main(int argc, char **argv)
 {
     supervisor s = {.restarts = 100};
@@ -326,6 +339,7 @@ int supervise_main(int argc, char **argv)
     int operands, code = options_parse(&command, &operands, argc, argv);
     if (code != OPTIONS_GO_ON)
         return code;
+    outlet_open();
     status ready = supervise_command_open(&s.command, operands, argv + 1);
     if (ready == STATUS_OK)
         ready = open_supervisor(&s, hosts_file);
@@ -334,6 +348,7 @@ int supervise_main(int argc, char **argv)
         code = supervise(&s);
     else
         log_error("supervise: %s", status_message());
+    finish(&s);
     lock_release(s.own);
     config_free(&s.config);
     hosts_free(&s.hosts);

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <math.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -11,6 +12,7 @@
 #include "engine/train/train.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/outlet.h"
 #include "parallel/watch/signals.h"
 #include "tools/supervise/children.h"
 #include "tools/supervise/launcher_files.h"
@@ -22,19 +24,21 @@
 #define SILENT_SECONDS 60.0
 /* ---- what the job says ---- */
 
-/* From the file to our own standard output, whose reader may be gone. */
-static void copy_output(supervisor *s)
+/* From the file to our own standard output, as much as its reader takes without being waited for: the rest is in the file. */
+static bool copy_output(supervisor *s)
 {
-    char block[65536];
-    int file = open(s->output, O_RDONLY | O_CLOEXEC);
-    ssize_t got = 0;
-    while (file >= 0 && (got = pread(file, block, sizeof block, s->copied)) > 0) {
-        s->copied += got;
-        if (write(STDOUT_FILENO, block, (size_t)got) < 0)
-            break;
-    }
+    char block[16384];
+    size_t room = outlet_room();
+    int file = room > 0 ? open(s->output, O_RDONLY | O_CLOEXEC) : -1;
+    ssize_t got = file < 0 ? 0 : pread(file, block, room < sizeof block ? room : sizeof block, s->copied);
     if (file >= 0)
         close(file);
+    if (got <= 0)
+        return false;
+    s->copied += got;
+    fwrite(block, 1, (size_t)got, stdout);
+    fflush(stdout);
+    return true;
 }
 
 int64_t supervise_bytes(const char *folder, const char *name)
@@ -44,6 +48,17 @@ int64_t supervise_bytes(const char *folder, const char *name)
     int64_t bytes = stat(path, &info) == 0 ? (int64_t)info.st_size : 0;
     free(path);
     return bytes;
+}
+
+void supervise_finish_output(supervisor *s, double seconds)
+{
+    const char *folder = s->config.run.folder;
+    int64_t left;
+    for (double until = clock_seconds() + seconds;
+         (left = supervise_bytes(folder, "output.log") - (int64_t)s->copied) > 0 && clock_seconds() < until;
+         clock_nap(0.001))
+        while (copy_output(s))
+            until = clock_seconds() + seconds;
 }
 
 /* Somebody writes: lines on the screen, or metrics. */
@@ -202,7 +217,8 @@ int supervise_attend(supervisor *s)
     double looked = 0;
     for (bool ended = false; !ended;) {
         ended = has_ended(s, &exit_status);
-        copy_output(s);
+        while (copy_output(s))
+            continue;
         pass_on_requests(s, &saved);
         if (clock_seconds() - looked > 0.2) {
             looked = clock_seconds();
@@ -221,7 +237,7 @@ int supervise_attend(supervisor *s)
     }
     s->over = s->over > 0 ? s->over : clock_seconds();
     end_job(s);
-    copy_output(s);
+    supervise_finish_output(s, 0.5);
     watch_begin(s);
     return exit_status;
 }

@@ -52,6 +52,8 @@ typedef struct supervisor {
 int supervise_attend(supervisor *s);
 /* Does somebody else supervise this folder by now? */
 bool supervise_is_evicted(const supervisor *s);
+/* What is left of the job's output, to our own, as long as its reader takes some within `seconds`. */
+void supervise_finish_output(supervisor *s, double seconds);
 bool supervise_is_server(const supervisor *s);
 int64_t supervise_bytes(const char *folder, const char *name);
 

@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -392,6 +394,42 @@ static void a_write_that_comes_late_is_undone(void **state)
     close_gate(&g);
 }
 
+/* This program's clock of the day, for all that is linked with it, may be set back. */
+static long set_back;
+int clock_gettime(clockid_t clock, struct timespec *out)
+{
+    int code = (int)syscall(SYS_clock_gettime, clock, out);
+    out->tv_sec += clock == CLOCK_REALTIME ? set_back : 0;
+    return code;
+}
+
+/* A thread that waits until a moment of that clock, as it was an hour ahead, would see nobody for an hour, and lose its lease. */
+static void a_clock_that_is_set_back_does_not_stop_the_turns(void **state)
+{
+    membership *m, *other;
+    (void)state;
+    if (!etcd_node)
+        skip_because(SKIP_NO_ETCD);
+    assert_int_equal(join(&m, NULL, "clock", "one"), STATUS_OK);
+    set_back = 3600;
+    usleep(300000); /* what was waited for before */
+    assert_int_equal(join(&other, NULL, "clock", "two"), STATUS_OK);
+    bool seen = false;
+    for (double until = clock_seconds() + 2 * LEASE; !seen && clock_seconds() < until; usleep(10000)) {
+        roster r = look(m);
+        seen = r.member[1].here && !r.evicted;
+        roster_free(&r);
+    }
+    sleep(2 * LEASE);
+    roster r = look(other);
+    bool kept = r.member[0].here && !r.evicted;
+    roster_free(&r);
+    set_back = 0;
+    assert_true(seen && kept);
+    membership_close(other);
+    membership_close(m);
+}
+
 static int prepare(void **state)
 {
     if (workfolder_setup(state))
@@ -417,6 +455,7 @@ int main(void)
         cmocka_unit_test(a_decision_that_comes_late_is_not_carried_out),
         cmocka_unit_test(what_a_former_process_decided_does_not_come_late),
         cmocka_unit_test(a_write_that_comes_late_is_undone),
+        cmocka_unit_test(a_clock_that_is_set_back_does_not_stop_the_turns),
     };
     return cmocka_run_group_tests(tests, prepare, finish);
 }

@@ -1,0 +1,282 @@
+#include "memory/outlet.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "memory/clock.h"
+
+enum { BUFFER = 64 << 10, CHUNK = 4096 /* a pipe that takes anything takes so much at once */, STREAMS = 2 };
+
+/* Where a stream leads to, and what waits to go there: a ring of bytes, counted from the beginning. */
+typedef struct channel {
+    int descriptor;
+    char bytes[BUFFER];
+    _Atomic uint64_t put, taken;
+    uint64_t missing;  /* dropped since the reader was told */
+    _Atomic int error; /* errno of a reader that is gone; 0: it may be there */
+    _Atomic bool deaf; /* last words have been given up once: nobody waits for the next */
+    bool ends;         /* the thread leaves when all is taken */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    pthread_t thread;
+} channel;
+
+static struct {
+    _Atomic bool open;
+    channel channel[STREAMS];
+    channel *of[STREAMS]; /* standard output's and error's: one, where both lead to the same place */
+    FILE *before[STREAMS], *now[STREAMS];
+    _Atomic int64_t dropped;
+    _Atomic bool deaf; /* the same of those that go directly */
+    bool at_exit;
+} outlet;
+
+/* ---- into the buffer ----------------------------------------------------------------------------------------------- */
+
+static size_t room_of(const channel *c)
+{
+    return BUFFER - (size_t)(atomic_load(&c->put) - atomic_load(&c->taken));
+}
+
+static void add(channel *c, const char *bytes, size_t count)
+{
+    size_t at = (size_t)(atomic_load(&c->put) % BUFFER), first = count < BUFFER - at ? count : BUFFER - at;
+    memcpy(c->bytes + at, bytes, first);
+    memcpy(c->bytes, bytes + first, count - first);
+    atomic_fetch_add(&c->put, count);
+}
+
+/* How much is missing stands where it is missing. */
+static void add_notice(channel *c)
+{
+    char line[128];
+    int length = snprintf(line, sizeof line, "[%llu bytes of output are missing here: they were not read in time]\n",
+                          (unsigned long long)c->missing);
+    if (room_of(c) < (size_t)length)
+        return;
+    add(c, line, (size_t)length);
+    c->missing = 0;
+}
+
+/* A cookie's write: 0 is an error. */
+static ssize_t put(void *cookie, const char *bytes, size_t count)
+{
+    channel *c = cookie;
+    if ((errno = atomic_load(&c->error)))
+        return 0;
+    pthread_mutex_lock(&c->lock);
+    if (c->missing > 0 && room_of(c) >= BUFFER / 2)
+        add_notice(c);
+    if (c->missing == 0 && room_of(c) >= count) {
+        add(c, bytes, count);
+        pthread_cond_broadcast(&c->changed);
+    } else {
+        c->missing += count;
+        atomic_fetch_add(&outlet.dropped, (int64_t)count);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return (ssize_t)count;
+}
+
+/* ---- and out of it --------------------------------------------------------------------------------------------------- */
+
+/* Writes the next bytes, whenever the reader takes them; false: it is gone. */
+static bool pass_on(channel *c)
+{
+    uint64_t taken = atomic_load(&c->taken), waiting = atomic_load(&c->put) - taken;
+    size_t at = (size_t)(taken % BUFFER), count = waiting < CHUNK ? (size_t)waiting : CHUNK;
+    if (count > BUFFER - at)
+        count = BUFFER - at;
+    ssize_t wrote = write(c->descriptor, c->bytes + at, count);
+    if (wrote >= 0)
+        atomic_fetch_add(&c->taken, (uint64_t)wrote);
+    else if (errno == EAGAIN)
+        (void)poll(&(struct pollfd){.fd = c->descriptor, .events = POLLOUT}, 1, -1);
+    else if (errno != EINTR)
+        atomic_store(&c->error, errno);
+    return !atomic_load(&c->error);
+}
+
+static void *run(void *argument)
+{
+    channel *c = argument;
+    for (bool there = true; there;) {
+        pthread_mutex_lock(&c->lock);
+        while (atomic_load(&c->put) == atomic_load(&c->taken) && !c->ends)
+            pthread_cond_wait(&c->changed, &c->lock);
+        there = atomic_load(&c->put) != atomic_load(&c->taken);
+        pthread_mutex_unlock(&c->lock);
+        there = there && pass_on(c);
+    }
+    return NULL;
+}
+
+/* Waits while the reader takes some, `seconds` from one time to the next. Without a lock. */
+static bool drain(const channel *c, double seconds)
+{
+    uint64_t taken = atomic_load(&c->taken);
+    for (double until = clock_seconds() + seconds; !atomic_load(&c->error);) {
+        uint64_t now = atomic_load(&c->taken);
+        if (now == atomic_load(&c->put))
+            return true;
+        if (now != taken)
+            until = clock_seconds() + seconds;
+        taken = now;
+        if (clock_seconds() >= until)
+            return false;
+        clock_nap(0.001);
+    }
+    return true; /* nobody is there to read it */
+}
+
+/* ---- opening and closing ------------------------------------------------------------------------------------------- */
+
+static bool same_place(int a, int b)
+{
+    struct stat one, other;
+    return fstat(a, &one) == 0 && fstat(b, &other) == 0 && one.st_dev == other.st_dev && one.st_ino == other.st_ino &&
+           one.st_rdev == other.st_rdev;
+}
+
+/* Signals are for the threads that were there before. */
+static bool start(channel *c, int descriptor)
+{
+    sigset_t all, before;
+    c->descriptor = descriptor;
+    c->ends = false;
+    pthread_mutex_init(&c->lock, NULL);
+    pthread_cond_init(&c->changed, NULL);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    bool started = pthread_create(&c->thread, NULL, run, c) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return started;
+}
+
+static void stop(channel *c)
+{
+    pthread_mutex_lock(&c->lock);
+    c->ends = true;
+    pthread_cond_broadcast(&c->changed);
+    pthread_mutex_unlock(&c->lock);
+    pthread_join(c->thread, NULL);
+}
+
+/* The end has a notice, too. False: nobody reads it. */
+static bool tell_missing(channel *c, double seconds)
+{
+    pthread_mutex_lock(&c->lock);
+    if (c->missing > 0)
+        add_notice(c);
+    pthread_cond_broadcast(&c->changed);
+    pthread_mutex_unlock(&c->lock);
+    return drain(c, seconds);
+}
+
+static FILE *stream_into(channel *c, int mode)
+{
+    FILE *f = fopencookie(c, "w", (cookie_io_functions_t){.write = put});
+    if (f)
+        setvbuf(f, NULL, mode, BUFSIZ);
+    return f;
+}
+
+static void close_at_exit(void)
+{
+    outlet_close(OUTLET_CLOSE_SECONDS);
+}
+
+void outlet_open(void)
+{
+    channel *out = &outlet.channel[0], *error = &outlet.channel[1];
+    if (atomic_load(&outlet.open))
+        return;
+    fflush(stdout);
+    fflush(stderr);
+    if (!start(out, STDOUT_FILENO))
+        return;
+    bool one = same_place(STDOUT_FILENO, STDERR_FILENO) || !start(error, STDERR_FILENO);
+    outlet.of[0] = out;
+    outlet.of[1] = one ? out : error;
+    outlet.before[0] = stdout;
+    outlet.before[1] = stderr;
+    outlet.now[0] = stream_into(outlet.of[0], isatty(STDOUT_FILENO) ? _IOLBF : _IOFBF);
+    outlet.now[1] = stream_into(outlet.of[1], _IONBF);
+    if (!outlet.now[0] || !outlet.now[1])
+        return; /* the threads have nothing to do */
+    stdout = outlet.now[0];
+    stderr = outlet.now[1];
+    if (!outlet.at_exit)
+        atexit(close_at_exit);
+    outlet.at_exit = true;
+    atomic_store(&outlet.open, true);
+}
+
+void outlet_close(double seconds)
+{
+    if (!atomic_load(&outlet.open))
+        return;
+    for (int i = 0; i < STREAMS; i++)
+        fflush(outlet.now[i]);
+    for (int i = 0; i < STREAMS; i++) {
+        channel *c = outlet.of[i];
+        bool gone = i == 1 && c == outlet.of[0];
+        if (!gone && drain(c, seconds) && tell_missing(c, seconds))
+            stop(c); /* a thread that is stuck ends with the process */
+    }
+    atomic_store(&outlet.open, false);
+    stdout = outlet.before[0];
+    stderr = outlet.before[1];
+}
+
+int outlet_descriptor(FILE *stream)
+{
+    for (int i = 0; atomic_load(&outlet.open) && i < STREAMS; i++)
+        if (stream == outlet.now[i])
+            return i ? STDERR_FILENO : STDOUT_FILENO;
+    return fileno(stream);
+}
+
+size_t outlet_room(void)
+{
+    size_t room = atomic_load(&outlet.open) ? room_of(outlet.of[0]) : BUFFER;
+    return room > BUFFER / 4 ? room - BUFFER / 4 : 0; /* the rest is for other writers */
+}
+
+int64_t outlet_dropped(void)
+{
+    return atomic_load(&outlet.dropped);
+}
+
+/* ---- last words ------------------------------------------------------------------------------------------------------ */
+
+void outlet_last_words(const char *text, size_t bytes, double seconds)
+{
+    for (int i = 0; atomic_load(&outlet.open) && i < STREAMS; i++)
+        if (!drain(outlet.of[i], atomic_load(&outlet.of[i]->deaf) ? 0 : seconds))
+            atomic_store(&outlet.of[i]->deaf, true);
+    double until = clock_seconds() + (atomic_load(&outlet.deaf) ? 0 : seconds);
+    while (bytes > 0) {
+        double left = until - clock_seconds();
+        struct pollfd reader = {.fd = STDERR_FILENO, .events = POLLOUT};
+        int ready = poll(&reader, 1, left > 0 ? (int)(1000 * left) : 0);
+        if (ready < 0 && errno == EINTR)
+            continue;
+        if (ready <= 0) {
+            atomic_store(&outlet.deaf, true);
+            return;
+        }
+        ssize_t wrote = write(STDERR_FILENO, text, bytes < CHUNK ? bytes : CHUNK);
+        if (wrote < 0 && errno != EINTR && errno != EAGAIN)
+            return;
+        text += wrote > 0 ? wrote : 0;
+        bytes -= wrote > 0 ? (size_t)wrote : 0;
+    }
+}

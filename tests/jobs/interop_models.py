@@ -100,7 +100,7 @@ def put_tokenizer(original, data, work):
     """The 256 bytes and an end: what `phalanx tokenize` leaves beside its data."""
     with open(f"{work}/some.txt", "w") as f:
         f.write("some text\n")
-    run("tokenize", "--output", f"{work}/some", "--tokenizer", "bytes", f"{work}/some.txt")
+    run("tokenize", "--force", "--output", f"{work}/some", "--tokenizer", "bytes", f"{work}/some.txt")
     shutil.copy(f"{work}/some.tokenizer.bytes", f"{original}/tokenizer.bytes")
     shutil.copy(f"{work}/some.tokenizer.bytes", f"{data}.tokenizer.bytes")
 

@@ -254,8 +254,9 @@ static void old_and_new_spellings_mean_the_same(void **state)
     }
 }
 
-#define LLAMA(more) "{\"model_type\":\"llama\"," SIZES KV "," more "}"
-#define QWEN2(more) "{\"model_type\":\"qwen2\"," SIZES KV "," more "}"
+#define LLAMA(more)      "{\"model_type\":\"llama\"," SIZES KV "," more "}"
+#define QWEN2(more)      "{\"model_type\":\"qwen2\"," SIZES KV "," more "}"
+#define STARCODER2(more) "{\"model_type\":\"starcoder2\"," SIZES KV "," more "}"
 #define GPT2(more)                                                                                                     \
     "{\"model_type\":\"gpt2\",\"n_positions\":8,\"n_embd\":8,\"n_layer\":1,\"n_head\":2,\"vocab_size\":9," more "}"
 static const struct {
@@ -311,6 +312,8 @@ static const struct {
     {QWEN2("\"layer_types\":[\"sliding_attention\",\"sliding_attention\"]"), "layer_types is ["},
     {QWEN2("\"layer_types\":[\"linear_attention\",\"full_attention\"]"), "layer_types is ["},
     {QWEN2("\"layer_types\":{}"), "layer_types is {}"},
+    {STARCODER2("\"use_bias\":false"), "use_bias is false"},
+    {STARCODER2("\"hidden_act\":\"silu\""), "hidden_act is \"silu\""},
     {GPT2("\"activation_function\":\"relu\""), "activation_function is \"relu\""},
     {GPT2("\"scale_attn_weights\":false"), "scale_attn_weights is false"},
     {GPT2("\"scale_attn_by_inverse_layer_idx\":true"), "scale_attn_by_inverse_layer_idx is true"},
@@ -337,6 +340,8 @@ static void what_cannot_be_computed_is_refused_by_key_and_value(void **state)
     assert_int_equal(parse(&s, NULL, LLAMA("\"use_cache\":true")), STATUS_OK);
     assert_int_equal(parse(&s, NULL, QWEN2("\"use_cache\":true")), STATUS_OK);
     assert_int_equal(parse(&s, NULL, GPT2("\"use_cache\":true")), STATUS_OK);
+    assert_int_equal(parse(&s, NULL, STARCODER2("\"use_bias\":true")), STATUS_OK);
+    assert_int_equal(s.sliding_window, 0); /* unsaid, unlike Mistral's */
 }
 
 /* The list of names and the count of parameters are written apart; they agree. */

@@ -222,6 +222,7 @@ lint: ## includes, circles, callers, sizes, tables, raw CUDA forms, formatting, 
 	@tests/lint/axes.sh
 	@tests/lint/lanes.sh
 	@tests/lint/pages.sh
+	@tests/lint/types.sh
 	@tests/cuda/lint_cuda.sh
 	@clang-format --dry-run -Werror $(filter %.c %.h,$(LINTED))
 	@printf '%s\n' $(filter-out tests/% kernels/cuda/%,$(filter %.c,$(LINTED))) | xargs -P $$(nproc) -n 4 \

@@ -10,10 +10,11 @@
 #ifndef PHALANX_KERNELS_DEVICE_H
 #define PHALANX_KERNELS_DEVICE_H
 
+#include "kernels/devices.h"
 #include "kernels/op.h"
 
 /* Raised whenever device_interface, op, run_context or comm_backend change: an older shared object is refused. */
-enum { DEVICE_VERSION = 10 };
+enum { DEVICE_VERSION = 11 };
 
 /* Set to 1, several ranks may use one GPU (correctness only; NCCL is told that they are on different hosts). */
 #define DEVICE_SHARE_ENVIRONMENT "PHALANX_SHARE_GPU"
@@ -35,8 +36,8 @@ typedef struct device_facts {
     char identity[64];           /* the same only for the same piece of hardware; "": no matter who shares it */
     int64_t memory, free_memory; /* bytes; free: by now */
     int64_t beside;              /* bytes of it that are taken and not the arena's: by context, libraries, others */
-    double peak_bf16, peak_tf32, peak_fp32; /* dense FLOP/s; 0: unknown */
-    double bandwidth;                       /* bytes a second of its memory, by its clock and width; 0: unknown */
+    double peak[PEAK_COUNT];     /* of dense products, FLOP/s; 0: unknown */
+    double bandwidth;            /* bytes a second of its memory, by its clock and width; 0: unknown */
 } device_facts;
 
 enum { DEVICE_CHOICE_KEY = 384, DEVICE_CHOICE_VALUE = 256 };
@@ -81,6 +82,8 @@ typedef struct device_interface {
 
     /* Is there such a device in this machine? One line says why not. */
     status (*available)(void);
+    /* The row of what this local rank will open; NULL: it is not in the table. */
+    const devices_row *(*row)(int local_rank);
     /* Queues and libraries, then, when whatever else takes the device's memory has taken it, the arena, and host memory: a mirror
      * of the arena's beginning, a second block of ids, what tensors of CLASS_HOST have; last, 4 bytes for each mark. */
     status (*open)(device **out, const device_options *o);

@@ -173,6 +173,12 @@ static void cpu_bring_back(device *d, const device_rows *to, int64_t from)
         memcpy(d->context.arena + to->at + i * to->pitch, d->context.arena + from + i * to->bytes, (size_t)to->bytes);
 }
 
+static const devices_row *cpu_row(int local_rank)
+{
+    (void)local_rank;
+    return devices_named(cpu_backend.device);
+}
+
 static void cpu_profile(device *d, bool on)
 {
     (void)d, (void)on;
@@ -182,6 +188,7 @@ const device_interface device_cpu = {
     .version = DEVICE_VERSION,
     .name = "cpu",
     .available = cpu_available,
+    .row = cpu_row,
     .open = cpu_open,
     .allocate = cpu_allocate,
     .close = cpu_close,

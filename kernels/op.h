@@ -180,14 +180,11 @@ typedef struct op_backend {
     status (*prepare)(op *o, int threads);
     bool
         communicates; /* its device has a communication backend of its own, which wants no working memory of the plan */
-    double balance;   /* FLOPs of products that take as long as a byte of memory traffic; 0: not known */
+    const char *device; /* word of the device (devices.def) that plans are for where they name none; NULL: h100 */
     void (*words)(char *out,
                   int bytes); /* for a self-check: libraries and instructions; NULL where the device says it */
     bool same_bits;           /* whatever a memory budget makes the plan do leaves every bit of the results as it is */
 } op_backend;
-
-/* The balance of an H100, for plans without a device: 70% of 989 TFLOP/s, 3.35 TB/s. */
-#define OP_BALANCE 207.0
 
 extern const op_backend cpu_backend;
 

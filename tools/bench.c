@@ -8,6 +8,7 @@
 #include <omp.h>
 
 #include "engine/compile/model/flops.h"
+#include "engine/compile/model/target.h"
 #include "engine/train/report.h"
 #include "engine/state/weights.h"
 #include "kernels/fuse.h"
@@ -228,9 +229,7 @@ static void take_ceilings(step_bench *b)
     device_facts facts;
     executor_facts(&facts, b->step.executor);
     b->top.bytes = facts.bandwidth > 0 ? facts.bandwidth : 1e12;
-    b->top.flops = b->config->train.precision != CONFIG_FP32 ? facts.peak_bf16
-                   : b->config->train.tf32                   ? facts.peak_tf32
-                                                             : facts.peak_fp32;
+    b->top.flops = facts.peak[target_peak(&b->step.compiled.options)];
     if (b->top.flops <= 0)
         b->top.flops = 1e15;
 }
@@ -254,7 +253,7 @@ static status measure_step(const settings *set, const config *c, comm *self)
     choices timed = {0};
     status s = bench_step_open(&b.step, c, on, threads, self, &timed);
     if (s == STATUS_OK && on == &device_cpu) {
-        s = measure_product(&b.top.flops, b.step.compiled.options.compute, threads);
+        s = measure_product(&b.top.flops, precision_compute(c->train.precision), threads);
         b.top.bytes = measure_memory(threads);
     } else if (s == STATUS_OK) {
         take_ceilings(&b);

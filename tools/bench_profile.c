@@ -229,13 +229,13 @@ static void time_messages(const measuring *m)
 /* ------------------------------------------------------------------------------------------------------------------ */
 
 /* What an earlier call has left, or the model that such a device begins with. */
-static status begin(profile *out, const char *path, bool host, bool writes)
+static status begin(profile *out, const char *path, const devices_row *row, bool host, bool writes)
 {
     if (writes) /* measuring takes minutes: what cannot be written is to be known before */
         TRY(output_check(path));
     if (access(path, F_OK) == 0)
         return profile_open(out, path);
-    TRY(profile_open(out, host ? "cpu" : "h100"));
+    TRY(profile_open(out, row && row->word ? row->word : "h100"));
     snprintf(out->name, sizeof out->name, "%.*s", PROFILE_NAME - 1, path);
     out->cores = host ? (int)sysconf(_SC_NPROCESSORS_ONLN) : 0;
     return STATUS_OK;
@@ -249,7 +249,8 @@ status bench_profile(const char *path, config_device where, comm *world)
     bool host = where == CONFIG_CPU;
     if (!host)
         TRY(device_find(&m.device, "cuda"));
-    TRY(comm_all_status(comm_world(world), begin(&p, path, host, comm_rank(world) == 0)));
+    TRY(comm_all_status(comm_world(world),
+                        begin(&p, path, m.device->row(comm_local_rank(world)), host, comm_rank(world) == 0)));
     int cores = omp_get_num_procs() / comm_local_ranks(world), from = p.count;
     m.threads = p.threads = cores > 0 ? cores : 1;
     omp_set_num_threads(m.threads);

@@ -175,7 +175,7 @@ static status choose_length(int64_t *out, evaluation *e)
 /* Data ranks take windows in turn; every rank has the sum. */
 static status evaluate(evaluation *e, int64_t length, const inference_ranks *ranks)
 {
-    const compile_options options = {.compute = inference_types[e->set->precision],
+    const compile_options options = {.precision = (precision_kind)e->set->precision,
                                      .sequence = length,
                                      .micro_batch = (int)e->set->batch,
                                      .document_mask = e->mask,
@@ -259,7 +259,7 @@ int eval_main(int argc, char **argv)
         {"--limit", OPTIONS_INTEGER, "N", "no more than so many predicted tokens; 0: all (0)", &set.limit, 0, 9e15,
          NULL},
         {"--precision", OPTIONS_CHOICE, NULL, "of weights and activations (fp32)", &set.precision, 0, 0,
-         inference_precisions},
+         precision_words},
         {"--tensor", OPTIONS_INTEGER, "N", "under mpirun: ranks that share each layer (1)", &set.tensor, 1, 65536,
          NULL},
         {"--pipeline", OPTIONS_INTEGER, "N", "under mpirun: ranks that share the depth (1)", &set.pipeline, 1, 65536,

@@ -255,7 +255,7 @@ static status run(job *j, comm *world)
     j->speaks = comm_rank(world) == 0;
     TRY(comm_all_status(comm_world(world), prepare(j)));
     int batch = j->count < j->set->batch ? j->count : (int)j->set->batch;
-    status s = generator_open(&g, j->from, &ranks, inference_types[j->set->precision], batch, positions_of(j));
+    status s = generator_open(&g, j->from, &ranks, (precision_kind)j->set->precision, batch, positions_of(j));
     if (s == STATUS_OK)
         generate_all(j, g, batch);
     generator_close(g);
@@ -297,8 +297,7 @@ int generate_main(int argc, char **argv)
         {"--ignore-end", OPTIONS_FLAG, NULL, "go on after an end-of-text token", &set.ignore_end, 0, 0, NULL},
         {"--only-new", OPTIONS_FLAG, NULL, "print the continuation without the prompt", &set.only_new, 0, 0, NULL},
         {"--batch", OPTIONS_INTEGER, "N", "prompts generated together (16)", &set.batch, 1, 4096, NULL},
-        {"--precision", OPTIONS_CHOICE, NULL, "of weights and cache (fp32)", &set.precision, 0, 0,
-         inference_precisions},
+        {"--precision", OPTIONS_CHOICE, NULL, "of weights and cache (fp32)", &set.precision, 0, 0, precision_words},
         {"--tensor", OPTIONS_INTEGER, "N", "under mpirun: ranks that share each layer (all of them)", &set.tensor, 1,
          65536, NULL},
         {"--pipeline", OPTIONS_INTEGER, "N", "under mpirun: ranks that share the depth (1)", &set.pipeline, 1, 65536,

@@ -85,7 +85,8 @@ static status plan_of(json_t **out, config *c, int ranks)
                        0));
     TRY(compile_options_from(&o, c, &g, backend, c->train.threads > 0 ? c->train.threads : 1));
     o.evaluate = c->data.validation.count > 0 && c->evaluate.every > 0;
-    status s = plan_make(&p, &o, profile_named("h100"), false, -1);
+    profile prices = profile_named("h100");
+    status s = plan_make(&p, &o, &prices, false, -1);
     if (s == STATUS_OK)
         *out = object_of(&p);
     plan_free(&p);

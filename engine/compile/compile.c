@@ -36,7 +36,7 @@ static double price_with(int *dropped, const compile_options *o, int64_t tokens)
     tried.loss_tokens = tokens;
     if (compile_model(&c, &tried) == STATUS_OK && recompute_decide(&d, &c) == STATUS_OK &&
         compile_program_training(&c.training, &c, &d.keep, o->microbatches, true) == STATUS_OK)
-        price = recompute_price(&c.training.list);
+        price = recompute_price(&c, &c.training.list);
     *dropped = d.dropped;
     recompute_decision_free(&d);
     compile_free(&c);
@@ -218,10 +218,9 @@ static compile_order order_from(config_order asked, const op_backend *backend)
 status compile_options_from(compile_options *out, const config *c, const grid *g, const op_backend *backend,
                             int threads)
 {
-    static const dtype types[] = {[CONFIG_FP32] = DTYPE_FP32, [CONFIG_BF16] = DTYPE_BF16, [CONFIG_FP16] = DTYPE_FP16};
     int data = grid_group_size(g, AXIS_SAMPLES);
     *out = (compile_options){.shape = c->model.shape,
-                             .compute = types[c->train.precision],
+                             .precision = c->train.precision,
                              .sequence = c->train.sequence,
                              .micro_batch = c->train.micro_batch,
                              .microbatches = c->train.global_batch / (c->train.micro_batch * data),
@@ -243,13 +242,14 @@ status compile_options_from(compile_options *out, const config *c, const grid *g
                              .optimizer = {.name = c->optimizer.name,
                                            .nesterov = c->optimizer.nesterov,
                                            .adjust = c->optimizer.muon_adjust,
-                                           .narrow_state = c->optimizer.state == CONFIG_BF16,
-                                           .narrow_master = c->optimizer.master == CONFIG_BF16},
+                                           .state = precision_compute(c->optimizer.state),
+                                           .master = precision_compute(c->optimizer.master)},
                              .offload = c->memory.offload == CONFIG_OFFLOAD_OPTIMIZER,
                              .window = c->memory.window,
                              .recompute = c->memory.recompute,
                              .budget = c->memory.budget,
                              .backend = backend,
+                             .tf32 = c->train.tf32,
                              .threads = threads,
                              .verify = c->run.verify_every > 0,
                              .train = true,

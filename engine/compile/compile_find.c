@@ -347,6 +347,7 @@ status compile_find(schedule *out, const compile_options *options)
     TRY(profile_open(&prices, options->schedule_for ? options->schedule_for : "h100"));
     compile_options o = *options;
     o.order = prices.as_lowered ? ORDER_AS_LOWERED : o.order;
+    profile_plan_for(&o, &prices);
     find f = {.o = &o, .prices = &prices, .stages = o.grid.size[GRID_PIPELINE]};
     f.all = f.stages * (o.chunks + (compile_divides_vocabulary(&o) ? SCHEDULE_SHARED : 0));
     f.costs = must_calloc((unsigned long)f.all, sizeof *f.costs);

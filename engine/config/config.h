@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "kernels/precision.h"
 #include "kernels/recompute.h"
 #include "memory/status.h"
 #include "models/shape.h"
@@ -18,7 +19,6 @@
 #include "parallel/schedule/schedule.h"
 #include "engine/config/learning_rate.h"
 
-typedef enum config_precision { CONFIG_FP32, CONFIG_BF16, CONFIG_FP16 } config_precision;
 typedef enum config_device { CONFIG_CPU, CONFIG_CUDA, CONFIG_AUTO } config_device;
 typedef enum config_optimizer {
 #define OPTIMIZER(name, ...) CONFIG_OPTIMIZER_##name,
@@ -80,7 +80,7 @@ typedef struct config {
         int micro_batch;            /* sequences per rank and micro-batch */
         int global_batch;           /* sequences per optimizer step over all ranks; with a ramp, at its end */
         config_integers batch_ramp; /* step, batch, step, batch, ... (batch_ramp.h) */
-        config_precision precision;
+        precision_kind precision;
         config_device device;
         bool tf32;          /* on a GPU, fp32 products may round their operands */
         bool deterministic; /* on a GPU, the same bits each time */
@@ -100,8 +100,8 @@ typedef struct config {
         double beta1, beta2, epsilon, weight_decay;
         double momentum;
         bool nesterov;
-        double muon_lr; /* peak, where lr is that of the rest */
-        config_precision state, master;
+        double muon_lr;               /* peak, where lr is that of the rest */
+        precision_kind state, master; /* in whose compute types they are kept */
         config_adjust muon_adjust;
         double clip; /* largest gradient norm; 0: no clipping */
     } optimizer;

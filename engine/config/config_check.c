@@ -69,12 +69,13 @@ static status check_rate(const config *c)
     return STATUS_OK;
 }
 
-/* The weights are their own masters where they are bf16. */
+/* A weight is its own master where the master is of its type. */
 static status check_master(const config *c)
 {
-    if (c->optimizer.master == CONFIG_BF16 && c->train.precision != CONFIG_BF16)
-        return status_fail(STATUS_USAGE, "optimizer.master bf16 needs train.precision bf16, not %s: change one",
-                           config_word(c, "train.precision"));
+    if (!precision_keeps(c->train.precision, precision_compute(c->optimizer.master)))
+        return status_fail(STATUS_USAGE, "optimizer.master %s needs train.precision %s, not %s: change one",
+                           precision_words[c->optimizer.master], precision_words[c->optimizer.master],
+                           precision_words[c->train.precision]);
     return STATUS_OK;
 }
 

@@ -89,7 +89,7 @@ static void derive(config *c)
     if (!config_is_given(c, "outer.momentum"))
         c->outer.momentum = c->outer.topology == CONFIG_OUTER_ALL ? 0.9 : 0.5;
     if (!config_is_given(c, "train.precision"))
-        c->train.precision = c->train.device == CONFIG_CUDA || cpu_has_bf16() ? CONFIG_BF16 : CONFIG_FP32;
+        c->train.precision = precision_default(c->train.device == CONFIG_CUDA || cpu_has_bf16());
 }
 
 /* --- the sizes of the model --------------------------------------------------------------------------------------- */

@@ -16,7 +16,6 @@ static const char *const architectures[] = {
 #define ARCHITECTURE(name, word, ...) word,
 #include "models/architectures.def"
     NULL};
-static const char *const precisions[] = {"fp32", "bf16", "fp16", NULL};
 static const char *const widths[] = {"fp32", "bf16", NULL};
 static const char *const devices[] = {"cpu", "cuda", "auto", NULL};
 static const char *const optimizers[] = {
@@ -112,7 +111,7 @@ static const config_row rows[] = {
     INT("train.micro_batch", train.micro_batch, "4", 1, INTMAX, CONFIG_CHANGES, "sequences per rank and micro-batch"),
     DERIVED("train.global_batch", INT, train.global_batch, 1, INTMAX, NULL, CONFIG_STAGE, "32, or the last of train.batch_ramp", "sequences per optimizer step over all ranks"),
     DERIVED("train.batch_ramp", PAIRS, train.batch_ramp, 0, INTMAX, NULL, CONFIG_STAGE, "none", "[[step, batch], ...]: so many sequences from that step on, counted from 0, rising up to global_batch"),
-    DERIVED("train.precision", WORD, train.precision, 0, 0, precisions, CONFIG_CHANGES, "bf16; fp32 on a CPU without bf16 instructions", "of weights and activations; sums are fp32"),
+    DERIVED("train.precision", WORD, train.precision, 0, 0, precision_words, CONFIG_CHANGES, "bf16; fp32 on a CPU without bf16 instructions", "of weights and activations; sums are fp32"),
     LONG("train.seed", train.seed, "1", 0, ANY, CONFIG_FIXED, "of initial weights, data order and dropout"),
     WORD("train.device", train.device, devices, "auto", CONFIG_CHANGES, "where to run; auto: cuda where there is one"),
     BOOL("train.deterministic", train.deterministic, "true", CONFIG_CHANGES, "on a GPU, the same bits in every run; false: attention's backward pass may sum in any order, where that is faster"),
@@ -237,7 +236,7 @@ static const config_row rows[] = {
 
 enum { ROWS = sizeof rows / sizeof *rows };
 _Static_assert((int)ROWS <= (int)CONFIG_MAX_KEYS, "config.given has a place for every row");
-_Static_assert(sizeof(config_precision) == sizeof(int), "words are stored as int");
+_Static_assert(sizeof(precision_kind) == sizeof(int), "words are stored as int");
 
 int config_table_rows(void)
 {

@@ -24,11 +24,11 @@ struct generator {
     candidate *candidates;
 };
 
-status generator_open(generator **out, weights *from, const inference_ranks *ranks, dtype compute, int texts,
+status generator_open(generator **out, weights *from, const inference_ranks *ranks, precision_kind precision, int texts,
                       int64_t positions)
 {
     generator *g = must_calloc(1, sizeof *g);
-    const compile_options options = {.compute = compute,
+    const compile_options options = {.precision = precision,
                                      .sequence = positions,
                                      .micro_batch = texts,
                                      .decode_samples = texts,

@@ -19,7 +19,7 @@ typedef struct generator_choice {
 
 /* `texts` at once, up to `positions` tokens each (prompt and continuation). With several ranks everything here but closing is
  * collective: all call it alike, and all see the same logits and draw the same tokens. */
-status generator_open(generator **out, weights *from, const inference_ranks *ranks, dtype compute, int texts,
+status generator_open(generator **out, weights *from, const inference_ranks *ranks, precision_kind precision, int texts,
                       int64_t positions);
 void generator_close(generator *g);
 /* Each sample's token at `position` (the same for all); its logits of the next token are then in generator_logits(). */

@@ -6,8 +6,6 @@
 #include "engine/state/state.h"
 
 const char *const inference_devices[] = {"auto", "cpu", "cuda", NULL};
-const char *const inference_precisions[] = {"fp32", "bf16", "fp16", NULL};
-const dtype inference_types[] = {DTYPE_FP32, DTYPE_BF16, DTYPE_FP16};
 
 static status choose_device(const device_interface **out, inference_where where)
 {

@@ -11,9 +11,7 @@
 
 /* Words of command lines, and what they mean. */
 typedef enum inference_where { INFERENCE_AUTO, INFERENCE_CPU, INFERENCE_CUDA } inference_where;
-extern const char *const inference_devices[];    /* by inference_where; auto: cuda where there is one */
-extern const char *const inference_precisions[]; /* the first is the default */
-extern const dtype inference_types[];            /* of each precision */
+extern const char *const inference_devices[]; /* by inference_where; auto: cuda where there is one */
 
 typedef struct inference {
     compiled compiled;

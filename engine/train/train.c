@@ -62,7 +62,7 @@ static void after_update(training *t, bool skipped)
     t->step++;
     t->updates += !skipped;
     t->skipped = skipped ? t->skipped + 1 : 0;
-    if (c->train.precision == CONFIG_FP16)
+    if (precision_row_of(c->train.precision)->scales_loss)
         loss_scale_after(&t->loss_scale, &t->good_steps, skipped, c->train.loss_scale_window);
 }
 

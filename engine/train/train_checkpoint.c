@@ -137,7 +137,7 @@ static json_t *make_meta(const training *t)
                     .moments = t->moments,
                     .past = t->past,
                     /* 0: none, so that going on in fp16 begins with the configured scale */
-                    .loss_scale = t->config->train.precision == CONFIG_FP16 ? t->loss_scale : 0};
+                    .loss_scale = precision_row_of(t->config->train.precision)->scales_loss ? t->loss_scale : 0};
     json_t *meta = train_meta_write(&m, t->config, t->train, t->validation);
     if (t->outer)
         json_object_set_new(meta, "outer", outer_meta(t->outer));

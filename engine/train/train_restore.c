@@ -91,7 +91,7 @@ static void take(training *t, const train_meta *m)
     t->skipped = (int)m->skipped;
     t->moments = m->moments;
     t->past = m->past;
-    if (t->config->train.precision == CONFIG_FP16 && m->loss_scale > 0)
+    if (precision_row_of(t->config->train.precision)->scales_loss && m->loss_scale > 0)
         t->loss_scale = m->loss_scale;
 }
 
@@ -356,7 +356,7 @@ static status begin_anew(training *t)
     TRY(comm_all_status(comm_world(t->world), start(t)));
     t->step = t->updates = t->samples = t->good_steps = t->skipped = 0;
     t->past = (train_past){0};
-    if (t->config->train.precision == CONFIG_FP16)
+    if (precision_row_of(t->config->train.precision)->scales_loss)
         t->loss_scale = t->config->train.loss_scale;
     return STATUS_OK;
 }

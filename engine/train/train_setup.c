@@ -10,6 +10,7 @@
 #include "engine/config/batch_ramp.h"
 #include "engine/compile/model/flops.h"
 #include "engine/compile/model/groups.h"
+#include "engine/compile/model/target.h"
 #include "engine/compile/time/reserve.h"
 #include "engine/files/atomic.h"
 #include "engine/checkpoint/checkpoint.h"
@@ -168,7 +169,15 @@ static status check_shared_folder(training *t)
     return s;
 }
 
-static status open_rank(training *t)
+/* What all ranks decide alike is decided for the device of rank 0. */
+static const devices_row *shared_device(const training *t)
+{
+    int number = devices_number(t->device->row(comm_local_rank(t->world)));
+    comm_broadcast_bytes(comm_world(t->world), &number, sizeof number, 0);
+    return devices_numbered(number);
+}
+
+static status open_rank(training *t, const devices_row *row)
 {
     const config *c = t->config;
     compile_options options;
@@ -177,6 +186,7 @@ static status open_rank(training *t)
     TRY(config_lay_out(&t->grid, c, comm_ranks(t->world), comm_rank(t->world)));
     const op_backend *backend = t->device->backend ? t->device->backend : &cpu_backend;
     TRY(compile_options_from(&options, c, &t->grid, backend, threads));
+    options.device = row;
     options.evaluate = c->data.validation.count > 0 && c->evaluate.every > 0;
     watchdog_enter(t->watchdog, DURING_SETUP, false, 0, "compiling the step");
     TRY(compile(&t->compiled, &options));
@@ -285,9 +295,7 @@ static double peak_of(const training *t)
 {
     device_facts facts;
     executor_facts(&facts, t->executor);
-    if (t->config->train.precision != CONFIG_FP32)
-        return facts.peak_bf16;
-    return t->config->train.tf32 ? facts.peak_tf32 : facts.peak_fp32;
+    return facts.peak[target_peak(&t->compiled.options)];
 }
 
 /* Nobody else's run may write here. A holder that has not been heard of for so long, from another machine, is none. */
@@ -338,7 +346,7 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
 {
     *t = (training){.config = c, .world = world, .watchdog = w, .began = began, .loss_scale = 1, .ahead = -1};
     t->schedule = config_learning_rate(c);
-    if (c->train.precision == CONFIG_FP16)
+    if (precision_row_of(c->train.precision)->scales_loss)
         t->loss_scale = c->train.loss_scale;
     t->folder = must_strdup(c->run.folder);
     t->checkpoints = must_format("%s/checkpoints", t->folder);
@@ -346,7 +354,8 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
     TRY(draw_id(t));
     watchdog_enter(w, DURING_SETUP, false, 0, "finding the device");
     TRY(choose_device(t));
-    TRY(comm_all_status(all, open_rank(t)));
+    const devices_row *row = shared_device(t);
+    TRY(comm_all_status(all, open_rank(t, row)));
     TRY(comm_all_status(all, open_executor(t)));
     name_device(t);
     watchdog_enter(w, DURING_SETUP, true, 0, "looking at the run's folder");

@@ -47,13 +47,12 @@ static void words(char *out, int bytes)
     snprintf(out, (size_t)bytes, "our loops for %s; oneDNN, %s", isa_detect()->name, library);
 }
 
-/* Its balance: 1 TFLOP/s in bf16 and 40 GB/s, and as much in fp32 on machines without matrix instructions. */
 const op_backend cpu_backend = {.name = "cpu",
                                 .kernels = kernels,
                                 .scratch_bytes = scratch_bytes,
                                 .prepare = prepare,
                                 .words = words,
-                                .balance = 25,
+                                .device = "cpu",
                                 .same_bits = true};
 
 ELSEWHERE_OPS(cpu)

@@ -127,7 +127,8 @@ static void product_free(struct onednn_product *p)
 
 static dnnl_data_type_t onednn_type(int32_t type)
 {
-    return type == DTYPE_BF16 ? dnnl_bf16 : dnnl_f32;
+    static const dnnl_data_type_t types[DTYPE_COUNT] = {[DTYPE_FP32] = dnnl_f32, [DTYPE_BF16] = dnnl_bf16};
+    return types[type];
 }
 
 static status describe(struct onednn_product *p, const memory_shape *shapes, bool add)

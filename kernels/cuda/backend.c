@@ -20,6 +20,6 @@ static int64_t scratch_bytes(const op *o, int threads)
 }
 
 const op_backend backend_cuda = {
-    .name = "cuda", .kernels = kernels, .scratch_bytes = scratch_bytes, .communicates = true, .balance = OP_BALANCE};
+    .name = "cuda", .kernels = kernels, .scratch_bytes = scratch_bytes, .communicates = true, .device = "h100"};
 
 ELSEWHERE_OPS(cuda)

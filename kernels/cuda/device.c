@@ -16,7 +16,6 @@
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/host.h"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/peaks.h"
 #include "kernels/cuda/streams.h"
 #include "kernels/cuda/tuning.h"
 #include "kernels/cuda/updates.h"
@@ -81,12 +80,25 @@ static status cuda_available(void)
     return STATUS_OK;
 }
 
-static status take_gpu(device *d, const device_options *o)
+/* Ranks of a node share its GPUs in turn; who meets another there is found out by identity. */
+static int gpu_of(int local_rank)
 {
     int count = 0;
-    TRY(cuda_available());
     CUDA_MUST(cudaGetDeviceCount(&count));
-    d->gpu = o->local_rank % count; /* who meets another there is found out by identity */
+    return local_rank % count;
+}
+
+static const devices_row *cuda_row(int local_rank)
+{
+    struct cudaDeviceProp properties;
+    CUDA_MUST(cudaGetDeviceProperties(&properties, gpu_of(local_rank)));
+    return devices_of_gpu(properties.name);
+}
+
+static status take_gpu(device *d, const device_options *o)
+{
+    TRY(cuda_available());
+    d->gpu = gpu_of(o->local_rank);
     CUDA_MUST(cudaGetDeviceProperties(&d->properties, d->gpu));
     if (d->properties.major < OLDEST_MAJOR)
         return status_fail(STATUS_USAGE,
@@ -118,7 +130,7 @@ static void cuda_facts(device_facts *out, const device *d)
     CUDA_MUST(cudaDeviceGetAttribute(&kilohertz, cudaDevAttrMemoryClockRate, d->gpu));
     CUDA_MUST(cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, d->gpu));
     out->bandwidth = 2.0 * 1e3 * kilohertz * bits / 8; /* two transfers a clock */
-    peaks_of(&out->peak_bf16, &out->peak_tf32, &out->peak_fp32, d->properties.name, d->properties.multiProcessorCount);
+    devices_peaks(out->peak, devices_of_gpu(d->properties.name), d->properties.multiProcessorCount);
 }
 
 /* ---- times ------------------------------------------------------------------------------------------------------ */
@@ -545,6 +557,7 @@ const device_interface device_cuda = {
     .backend = &backend_cuda,
     .communication = &comm_nccl_backend,
     .available = cuda_available,
+    .row = cuda_row,
     .open = cuda_open,
     .allocate = cuda_allocate,
     .close = cuda_close,

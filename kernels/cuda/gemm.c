@@ -23,6 +23,7 @@
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/host.h"
 #include "kernels/fuse.h"
+#include "kernels/precision.h"
 
 #define BLAS_MUST(call)                                                                                                \
     do {                                                                                                               \
@@ -197,7 +198,8 @@ static void point(const plan *p, const places *at)
 static void describe(plan *p, bool tf32)
 {
     const product *s = &p->shape;
-    cublasComputeType_t compute = s->type == DTYPE_FP32 && tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    bool rounds = precision_rounds((dtype)s->type, tf32);
+    cublasComputeType_t compute = rounds ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     BLAS_MUST(cublasLtMatmulDescCreate(&p->description, compute, CUDA_R_32F));
     cublasOperation_t a = s->a_turned ? CUBLAS_OP_T : CUBLAS_OP_N, b = s->b_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasLtEpilogue_t epilogue = (cublasLtEpilogue_t)s->epilogue;
@@ -330,11 +332,12 @@ static void offer(const gemm *g, plan *p)
         item.key, sizeof item.key,
         "product %s%s to %s, %lld x %lld x %lld, %c%c, pitch %lld %lld %lld %lld %lld, aligned %d %d %d %d %d %d, "
         "epilogue: %s%s, workspace %lld | cuBLASLt %zu",
-        dtype_name((dtype)s->type), s->type == DTYPE_FP32 && g->tf32 ? " as tf32" : "", dtype_name((dtype)s->out_type),
-        (long long)s->m, (long long)s->n, (long long)s->k, s->a_turned ? 'T' : 'N', s->b_turned ? 'T' : 'N',
-        (long long)s->a_ld, (long long)s->b_ld, (long long)s->c_ld, (long long)s->d_ld, (long long)s->aux_ld,
-        s->alignment[0], s->alignment[1], s->alignment[2], s->alignment[3], s->alignment[4], s->alignment[5],
-        epilogue_name(s->epilogue), s->adds ? ", added" : "", (long long)s->workspace, cublasLtGetVersion());
+        dtype_name((dtype)s->type), precision_rounds((dtype)s->type, g->tf32) ? " as tf32" : "",
+        dtype_name((dtype)s->out_type), (long long)s->m, (long long)s->n, (long long)s->k, s->a_turned ? 'T' : 'N',
+        s->b_turned ? 'T' : 'N', (long long)s->a_ld, (long long)s->b_ld, (long long)s->c_ld, (long long)s->d_ld,
+        (long long)s->aux_ld, s->alignment[0], s->alignment[1], s->alignment[2], s->alignment[3], s->alignment[4],
+        s->alignment[5], epilogue_name(s->epilogue), s->adds ? ", added" : "", (long long)s->workspace,
+        cublasLtGetVersion());
     MUST(length < (int)sizeof item.key, "%s ...", item.key);
     int64_t m = s->m, n = s->n, k = s->k;
     item.reads[0] = region(at[OPERAND_A], s->type, s->a_turned ? k : m, s->a_turned ? m : k, s->a_ld);

@@ -16,6 +16,7 @@
 #define PHALANX_KERNELS_OPS_FAMILY_H
 
 #include "kernels/operands.h"
+#include "kernels/precision.h"
 #include "kernels/record.h"
 #include "memory/log.h"
 
@@ -55,7 +56,7 @@ static inline void infer_shape_like(tensor *out, const tensor *x)
 
 static inline bool infer_is_compute(const tensor *t)
 {
-    return t->type == DTYPE_FP32 || t->type == DTYPE_BF16 || t->type == DTYPE_FP16;
+    return precision_computes_in((dtype)t->type);
 }
 
 static inline bool infer_is_matrix(const tensor *t, dtype type, int64_t rows, int64_t columns)

@@ -163,9 +163,9 @@ double golden_logits(const char *folder, const char *model)
     assert_int_equal(indexed_open(&data, GOLDEN_DATA), STATUS_OK);
     assert_int_equal(weights_open(&from, folder), STATUS_OK);
     assert_int_equal(comm_open(&self), STATUS_OK);
-    assert_int_equal(
-        generator_open(&g, from, &(inference_ranks){.world = self, .where = INFERENCE_CPU}, DTYPE_FP32, 1, last + 1),
-        STATUS_OK);
+    assert_int_equal(generator_open(&g, from, &(inference_ranks){.world = self, .where = INFERENCE_CPU}, PRECISION_FP32,
+                                    1, last + 1),
+                     STATUS_OK);
     int64_t vocabulary = weights_shape(from)->vocab_size;
     double worst = 0;
     for (int32_t p = 0; p <= last; p++) {

@@ -99,7 +99,7 @@ static status plan_into(FILE *out, settings *s)
     if (ok == STATUS_OK)
         ok = compile_options_from(&o, &c, &g, &cpu_backend, c.train.threads);
     if (ok == STATUS_OK)
-        ok = plan_make(&p, &o, profile_named("h100"), true, -1);
+        ok = plan_make(&p, &o, (profile[]){profile_named("h100")}, true, -1);
     if (ok == STATUS_OK) {
         plan_text_json(out, &p, "");
         ok = compile(&rank, &o);

@@ -29,7 +29,7 @@ static void compile_gpt2(compiled *out, recompute how)
                      .max_sequence = 32};
     shape_fill(&s);
     compile_options o = {.shape = s,
-                         .compute = DTYPE_FP32,
+                         .precision = PRECISION_FP32,
                          .sequence = 32,
                          .micro_batch = 1,
                          .microbatches = MICROBATCHES,

@@ -101,6 +101,13 @@ refuses a_long_file memory/sample.h "$(yes '/* */' | head -n 601)" "memory/sampl
 refuses a_long_script tools/sample.sh "$(yes : | head -n 601)" "tools/sample.sh has 601 lines"
 refuses an_excuse_without_need memory/tensor.c "$(printf 'const char *tensor_sample(void)\n{\n    return scanner_pattern(0);\n}\n')" \
     "scanner_pattern is excused and has no need of it"
+refuses a_type_decided_by_hand engine/compile/model/loss_chunk.c \
+    'static int sample(dtype t) { return t == DTYPE_FP32 ? 4 : 2; }' "kernels/precision.def decides types" "$here/types.sh $copy"
+refuses a_precision_asked_by_name engine/train/train.c \
+    'static bool sample(const config *c) { return c->train.precision == PRECISION_FP16; }' \
+    "kernels/precision.def decides types" "$here/types.sh $copy"
+refuses a_figure_of_a_device_elsewhere engine/compile/step/recompute.c 'static const double sample = 989e12;' \
+    "belongs to kernels/devices.def" "$here/types.sh $copy"
 refuses raw_cuda kernels/cuda/reduce.cu '__shared__ float sample[4];' 'use SHARED' "tests/cuda/lint_cuda.sh kernels/cuda"
 refuses a_page_that_names_no_function sample.md 'See `planner_sample()`.' "planner_sample() is not in the sources" "$here/pages.sh $copy"
 refuses a_page_that_names_no_file sample.md 'See `engine/sample.c`.' "there is no engine/sample.c" "$here/pages.sh $copy"

@@ -24,7 +24,7 @@ typedef struct step {
 
 static compile_options options_of(shape_architecture architecture, recompute how)
 {
-    compile_options o = {.compute = DTYPE_FP32,
+    compile_options o = {.precision = PRECISION_FP32,
                          .sequence = SEQUENCE,
                          .micro_batch = SAMPLES,
                          .microbatches = MICROBATCHES,

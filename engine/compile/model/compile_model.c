@@ -122,7 +122,7 @@ static status build_model(compiled *c)
     int *first = NULL, *count = NULL;
     TRY(divide_layers(c, &first, &count));
     c->around = ranks_around(&c->options);
-    decoder_layout layout = {.compute = o->compute,
+    decoder_layout layout = {.compute = precision_compute(o->precision),
                              .chunk_count = o->chunks,
                              .first_layer = first,
                              .layers = count,

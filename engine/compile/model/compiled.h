@@ -6,6 +6,7 @@
 #include "engine/config/config.h"
 #include "kernels/compress.h"
 #include "kernels/device.h"
+#include "kernels/precision.h"
 #include "kernels/storage.h"
 #include "memory/pool.h"
 #include "models/decoder.h"
@@ -30,7 +31,7 @@ typedef enum compile_order {
 
 typedef struct compile_options {
     model_shape shape;
-    dtype compute;
+    precision_kind precision;
     int64_t sequence;
     int micro_batch, microbatches; /* sequences; micro-batches a step */
     int ramp[COMPILE_RAMP];        /* micro-batches of the steps before, ascending; 0: no more */
@@ -54,13 +55,16 @@ typedef struct compile_options {
         config_optimizer name;
         bool nesterov;
         config_adjust adjust;
-        bool narrow_state, narrow_master; /* bf16, stochastically rounded; the master then is the weight */
+        dtype state,
+            master; /* narrower than fp32: stochastically rounded; a master of the compute type is the weight */
     } optimizer;
     bool offload;   /* optimizer states and masters of matrices are in a device's pinned host memory (offload.h) */
     int64_t window; /* bytes of the arena that they pass through */
     recompute recompute;
     int64_t budget;            /* bytes of arena; 0: none */
     const op_backend *backend; /* whose scratch is planned; NULL: none */
+    const devices_row *device; /* whose figures weigh computing against bytes; NULL: the backend's, or an H100's */
+    bool tf32;                 /* its fp32 products may round their operands */
     int threads;
     int64_t loss_tokens;                  /* logits of so many exist at a time; 0: chosen (loss_chunk.h) */
     bool verify;                          /* room to look for silent corruption (repeat.h) */

@@ -3,6 +3,8 @@
  * them. */
 #include "engine/compile/model/loss_chunk.h"
 
+#include "engine/compile/model/target.h"
+
 /* Logits of so many bytes are never too many, and no chunk is a fraction of 64 tokens: products of odd depths are slow. */
 enum { BYTES_ALWAYS = 48 << 20, MULTIPLE = 64 };
 
@@ -21,7 +23,7 @@ static int64_t rows_of(const compile_options *o)
 
 static int64_t row_bytes(const compile_options *o)
 {
-    return rows_of(o) * dtype_bytes(o->compute);
+    return rows_of(o) * dtype_bytes(precision_compute(o->precision));
 }
 
 static int64_t least_of(const compile_options *o)
@@ -65,9 +67,7 @@ int64_t loss_chunk_below(const compile_options *o, int64_t tokens)
 int64_t loss_chunk_by_price(const compile_options *o)
 {
     int64_t all = tokens_of(o), tokens = least_of(o);
-    double balance = o->backend ? o->backend->balance : OP_BALANCE;
-    if (balance <= 0)
-        return tokens;
+    double balance = target_balance(o);
     double whole = loss_chunk_seconds(o, all, balance, 1);
     while (tokens < all && loss_chunk_seconds(o, tokens, balance, 1) > DEARER * whole)
         tokens = larger(tokens);

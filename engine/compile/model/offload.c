@@ -54,7 +54,7 @@ static int64_t rows_at_a_time(const compiled *c, const storage *s)
     int64_t bytes = row_bytes(s), step = 1;
     if (optimizer_whole(&c->options, s->of))
         return s->own_rows;
-    while (step * s->of->columns * dtype_bytes(DTYPE_BF16) % COMPILE_ALIGNMENT)
+    while (step * s->of->columns * dtype_bytes(precision_compute(c->options.precision)) % COMPILE_ALIGNMENT)
         step++;
     int64_t rows = c->options.window / WINDOWS / bytes / step * step;
     return rows > step ? rows : step;

@@ -18,7 +18,8 @@ typedef struct span {
 
 static bool rounds(const compile_options *o)
 {
-    return o->optimizer.narrow_state || o->optimizer.narrow_master;
+    dtype widest = precision_row_of(o->precision)->master;
+    return o->optimizer.state != widest || o->optimizer.master != widest;
 }
 
 /* A piece of a parameter within the rows, or elements, that this rank owns. */
@@ -283,12 +284,12 @@ static bool takes_all(config_optimizer name)
 
 dtype optimizer_state_type(const compile_options *o)
 {
-    return o->optimizer.narrow_state ? DTYPE_BF16 : DTYPE_FP32;
+    return o->optimizer.state;
 }
 
 bool optimizer_has_master(const compile_options *o)
 {
-    return o->compute != DTYPE_FP32 && !o->optimizer.narrow_master;
+    return o->optimizer.master != precision_compute(o->precision);
 }
 
 const char *optimizer_name(const compile_options *o)

@@ -180,10 +180,10 @@ static int64_t owned_bytes(const compiled *c, const parameter *p, const grid *of
         return bytes;
     if (!offload_takes(o, p)) {
         bytes += optimizer_states(optimizer_of(o, p)) * aligned(elements * dtype_bytes(optimizer_state_type(o)));
-        bytes += aligned(elements * (optimizer_has_master(o) ? dtype_bytes(DTYPE_FP32) : 0));
+        bytes += aligned(elements * (optimizer_has_master(o) ? dtype_bytes(c->options.optimizer.master) : 0));
     }
     if (shares(c, p, CLASS_WEIGHT))
-        bytes += aligned(elements * dtype_bytes(o->compute));
+        bytes += aligned(elements * dtype_bytes(precision_compute(o->precision)));
     if (compresses(c, p) && !shares(c, p, CLASS_OPTIMIZER))
         bytes += aligned(divide_sum(c, p, me).rows * p->columns * dtype_bytes(DTYPE_FP32));
     return bytes;
@@ -249,10 +249,10 @@ static storage describe_shared(compiled *c, const parameter *p, const storage *o
     s.of = p;
     s.states = 0;
     s.master = s.feedback = s.feedback_sum = NULL;
-    s.weight = new_rows(c, p, CLASS_WEIGHT, c->options.compute, p->rows);
+    s.weight = new_rows(c, p, CLASS_WEIGHT, precision_compute(c->options.precision), p->rows);
     s.weight->place = p->place;
     if (s.shard_weight) {
-        s.shard = new_rows(c, p, CLASS_WEIGHT, c->options.compute, s.own_rows);
+        s.shard = new_rows(c, p, CLASS_WEIGHT, precision_compute(c->options.precision), s.own_rows);
         s.shard->place = of->shard->place;
     }
     s.gradient = new_rows(c, p, CLASS_GRADIENT, DTYPE_FP32, s.shard_gradient ? s.own_rows : p->rows);
@@ -289,10 +289,10 @@ static storage describe_parameter(compiled *c, const parameter *p)
                  .shard_weight = shares(c, p, CLASS_WEIGHT),
                  .shard_gradient = shards_gradient(c, p),
                  .states = optimizer_states(optimizer_of(o, p))};
-    s.weight = new_rows(c, p, CLASS_WEIGHT, o->compute, p->rows);
+    s.weight = new_rows(c, p, CLASS_WEIGHT, precision_compute(o->precision), p->rows);
     s.weight->place = p->place;
     if (s.shard_weight) {
-        s.shard = new_rows(c, p, CLASS_WEIGHT, o->compute, s.own_rows);
+        s.shard = new_rows(c, p, CLASS_WEIGHT, precision_compute(o->precision), s.own_rows);
         s.shard->place = place_own(c, &s);
         s.own_weight = new_view(c, s.shard, p, 0, s.own_rows);
     } else {
@@ -305,7 +305,7 @@ static storage describe_parameter(compiled *c, const parameter *p)
     tensor_class class = offload_takes(o, p) ? CLASS_HOST : CLASS_OPTIMIZER;
     for (int i = 0; i < s.states; i++)
         s.state[i] = new_rows(c, p, class, optimizer_state_type(o), s.own_rows);
-    s.master = !optimizer_has_master(o) ? s.own_weight : new_rows(c, p, class, DTYPE_FP32, s.own_rows);
+    s.master = !optimizer_has_master(o) ? s.own_weight : new_rows(c, p, class, o->optimizer.master, s.own_rows);
     describe_feedback(c, &s);
     return s;
 }
@@ -344,7 +344,7 @@ static tensor *new_logits(compiled *c)
 {
     const compile_options *o = &c->options;
     int ranks = o->grid.size[GRID_TENSOR];
-    tensor *t = new_input(c, "logits", o->compute, 2,
+    tensor *t = new_input(c, "logits", precision_compute(o->precision), 2,
                           (int64_t[]){o->decode_samples,
                                       decoder_vocabulary_rows(&o->shape, ranks, c->around.group[AXIS_GRADIENT].ranks)});
     if (ranks > 1)
@@ -384,8 +384,8 @@ static void describe_caches(compiled *c)
     for (int i = 0; i < c->cache_count; i++) {
         const attention_layer *a = &chunk->blocks[i / 2].attention;
         int64_t shape[] = {o->decode_samples, o->decode_positions, (int64_t)a->kv_heads * a->head_size};
-        c->caches[i] =
-            new_input(c, pool_format(&c->pool, "layer %d/%s cache", i / 2, i % 2 ? "v" : "k"), o->compute, 3, shape);
+        c->caches[i] = new_input(c, pool_format(&c->pool, "layer %d/%s cache", i / 2, i % 2 ? "v" : "k"),
+                                 precision_compute(o->precision), 3, shape);
         if (o->grid.size[GRID_TENSOR] > 1)
             c->caches[i]->place.along[GRID_TENSOR] = place_shard(2);
     }

@@ -83,7 +83,7 @@ static plan_rank *new_rank(plan *p)
 static void measure_loss(plan_rank *out, const compiled *c, const profile *h)
 {
     const compile_options *o = &c->options;
-    double flops = profile_products(h, o->compute);
+    double flops = profile_products(h, precision_compute(o->precision));
     if (!c->last_stage || c->model.vocabulary)
         return;
     int64_t all = o->micro_batch * o->sequence;
@@ -195,7 +195,7 @@ static status time_step(plan *p)
     for (int i = 0; i < p->count; i++)
         p->ranks[i].in_flight = p->spans.stages[p->ranks[i].at[GRID_PIPELINE]].in_flight;
     p->step_seconds = p->timing.seconds;
-    double peak = profile_peak(&p->profile, p->options.compute);
+    double peak = profile_peak(&p->profile, precision_compute(p->options.precision));
     p->mfu = p->flops_per_token * (double)p->tokens_per_step / (p->step_seconds * peak * p->options.grid.ranks);
     return STATUS_OK;
 }
@@ -322,6 +322,7 @@ static status measure_step(plan *out, const compile_options *options, const prof
 {
     *out = (plan){.options = *options, .profile = *prices};
     out->profile.threads = options->threads;
+    profile_plan_for(&out->options, &out->profile);
     if (prices->as_lowered)
         out->options.order = ORDER_AS_LOWERED;
     const model_shape *shape = &options->shape;

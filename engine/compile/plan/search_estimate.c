@@ -39,7 +39,7 @@ typedef struct pipeline {
 
 struct search_estimate {
     const config *of;
-    const profile *prices;
+    profile prices;
     const op_backend *backend;
     int ranks;
     int *kind_of; /* [layers of the model] */
@@ -73,9 +73,10 @@ config search_configuration(const config *of, const search_layout *l, int64_t bu
 search_estimate *search_estimate_open(const config *of, int ranks, const profile *prices, const op_backend *backend)
 {
     search_estimate *e = must_calloc(1, sizeof *e);
-    *e = (search_estimate){.of = of, .prices = prices, .backend = backend, .ranks = ranks};
+    *e = (search_estimate){.of = of, .prices = *prices, .backend = backend, .ranks = ranks};
     e->kind_of = must_calloc((unsigned long)of->model.shape.layers + 1, sizeof *e->kind_of);
     e->kinds = shape_kinds(e->kind_of, &of->model.shape);
+    e->prices.tf32 = of->train.tf32;
     return e;
 }
 
@@ -132,7 +133,7 @@ static void measure(part *out, const search_estimate *e, const compiled *c, cons
         out->phase[i] = play_seconds(p, 0, (phase)i) / (i == PHASE_UPDATE ? 1 : PROBED_MICRO_BATCHES);
     for (int i = 0; i < list->count; i++)
         if (is_weight_gradient(list->ops[i]))
-            out->weight += profile_op(e->prices, list->ops[i]) / PROBED_MICRO_BATCHES;
+            out->weight += profile_op(&e->prices, list->ops[i]) / PROBED_MICRO_BATCHES;
     out->deferred = deferred_bytes(plain);
     for (int i = 0; i < CLASS_COUNT; i++)
         out->memory[i] = (double)c->class_bytes[i];
@@ -147,6 +148,7 @@ static status play_layers(part *out, const search_estimate *e, const search_layo
     compile_options o;
     compiled made = {0};
     compiled_program plain = {0};
+    profile prices = e->prices;
     play p = {0};
     config c = search_configuration(e->of, l, 0);
     c.model.shape = shape_repeating(&e->of->model.shape, like, layers);
@@ -155,11 +157,12 @@ static status play_layers(part *out, const search_estimate *e, const search_layo
     TRY(config_check(&c));
     TRY(grid_make(&g, l->tensor, 0, l->tensor, 1, 1, 1));
     TRY(compile_options_from(&o, &c, &g, e->backend, 1));
+    profile_plan_for(&o, &prices);
     o.evaluate = false;
     *out = (part){0};
     status s = compile(&made, &o);
     if (s == STATUS_OK) {
-        play_open(&p, e->prices, 1);
+        play_open(&p, &prices, 1);
         play_add(&p, &g, &made.training.list, made.training.requests);
         s = play_run(&p);
     }
@@ -314,10 +317,10 @@ static void cost_chunks(simulate_cost *costs, const search_estimate *e, const in
 
 static double message_seconds(const search_estimate *e, const search_layout *l)
 {
-    const profile *p = e->prices;
+    const profile *p = &e->prices;
     bool leaves = l->tensor * l->data >= p->node_ranks;
     double bytes = (double)l->micro_batch * (double)e->of->train.sequence * (double)e->of->model.shape.hidden_size *
-                   (e->of->train.precision == CONFIG_FP32 ? 4 : 2) / (l->sequence ? l->tensor : 1);
+                   dtype_bytes(precision_compute(e->of->train.precision)) / (l->sequence ? l->tensor : 1);
     return leaves ? p->network_latency + bytes / p->network : p->latency + bytes / p->node;
 }
 
@@ -327,7 +330,7 @@ static const double SHOWN_SHARE = 0.6;
 /* Weights gathered and gradients reduced: what of it nothing hides, seconds. */
 static double data_seconds(const search_estimate *e, const search_layout *l, double weights, double gradients)
 {
-    const profile *p = e->prices;
+    const profile *p = &e->prices;
     if (l->data == 1)
         return 0;
     int beside = p->node_ranks / l->tensor < l->data ? p->node_ranks / l->tensor : l->data;

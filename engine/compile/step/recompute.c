@@ -12,15 +12,12 @@
 #include <string.h>
 
 #include "engine/compile/model/collective.h"
+#include "engine/compile/model/target.h"
 #include "engine/compile/step/unroll.h"
 #include "engine/compile/step/update.h"
 #include "engine/compile/step/compile_schedule.h"
 #include "memory/log.h"
 #include "memory/units.h"
-
-/* One op's price in FLOPs: a byte of memory traffic is worth 250 (an H100 does 989 TFLOP/s and moves 3.35 TB/s), a byte sent
- * over NVLink ten times that. Only the order of classes depends on them. */
-static const double FLOPS_A_BYTE = 250, FLOPS_A_BYTE_SENT = 2500;
 
 /* By how much placements of almost the same program may differ. */
 static const double MARGIN = 1.02;
@@ -56,25 +53,26 @@ typedef struct measured {
 
 /* ---- trying ------------------------------------------------------------------------------------------------------- */
 
-static double price_of(const program *p, int index)
+/* One op's price in FLOPs: bytes that it moves or sends count as what the device could compute meanwhile. */
+static double price_of(const compile_options *options, const program *p, int index)
 {
     const op *o = p->ops[index];
     op_cost cost = op_row_of(o)->cost(o);
-    double price = cost.flops + FLOPS_A_BYTE * cost.bytes;
+    double price = cost.flops + target_balance(options) * cost.bytes;
     if ((op_row_of(o)->flags & OP_COMM) && o->at.group_size > 1) {
         int64_t scratch, bytes, messages;
         collective_measure(&scratch, &bytes, &messages, p, index);
-        price += FLOPS_A_BYTE_SENT * (double)bytes;
+        price += target_balance_sent(options) * (double)bytes;
     }
     return price;
 }
 
-double recompute_price(const program *p)
+double recompute_price(const compiled *c, const program *p)
 {
     double price = 0;
     for (int i = 0; i < p->count; i++)
         if (p->ops[i]->kind != OP_wait)
-            price += price_of(p, i);
+            price += price_of(&c->options, p, i);
     return price;
 }
 
@@ -123,12 +121,12 @@ static int64_t kept_bytes(const recorded *body)
     return kept;
 }
 
-static void add_measure(measured *m, const recorded *body)
+static void add_measure(measured *m, const compiled *c, const recorded *body)
 {
     m->kept += kept_bytes(body);
     for (int p = PHASE_BACKWARD; p <= PHASE_WEIGHT; p++)
         for (int i = 0; i < body->r.body[p].count; i++)
-            m->price += price_of(&body->r.body[p], i);
+            m->price += price_of(&c->options, &body->r.body[p], i);
 }
 
 static void record_chunk(recorded *out, pool *p, const search *d, int chunk, recompute how)
@@ -149,7 +147,7 @@ static measured measure(const search *d)
     for (int i = 0; i < d->c->options.chunks; i++) {
         recorded body;
         record_chunk(&body, &p, d, i, RECOMPUTE_CHOSEN);
-        add_measure(&m, &body);
+        add_measure(&m, d->c, &body);
         unroll_recorded_free(&body);
     }
     pool_free(&p);

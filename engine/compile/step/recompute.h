@@ -17,7 +17,7 @@ typedef struct recompute_decision {
  * must be freed either way. */
 status recompute_decide(recompute_decision *out, const compiled *c);
 void recompute_decision_free(recompute_decision *d);
-/* What the ops of a program cost, in FLOPs: their own, and bytes that move as what could be computed meanwhile. */
-double recompute_price(const program *p);
+/* What the ops of a program of `c` cost, in FLOPs: their own, and bytes that move as what the device could compute meanwhile. */
+double recompute_price(const compiled *c, const program *p);
 
 #endif

@@ -44,7 +44,7 @@ static layer_inputs inputs_of(recorder *r, const compiled *c)
 static void start_recorder(recorder *r, pool *p, const compiled *c)
 {
     const compile_options *o = &c->options;
-    recorder_open(r, p, &c->around, o->compute, c->storage, c->model.numbers);
+    recorder_open(r, p, &c->around, precision_compute(o->precision), c->storage, c->model.numbers);
     r->tokens = o->decode_samples ? o->decode_samples : o->micro_batch * o->sequence;
 }
 
@@ -137,6 +137,8 @@ void unroll_record(recorded *out, pool *p, const compiled *c, const unroll_what 
     } else {
         record_forward(out, c, what->chunk, what->training);
     }
+    for (int i = 0; i < PHASE_COUNT; i++)
+        precision_settle(&r->body[i], c->options.precision);
     if (what->fuse)
         fuse(out);
 }

@@ -1,6 +1,7 @@
 #include "engine/compile/time/profile.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,148 +11,147 @@
 
 #define GIB ((int64_t)1 << 30)
 
-/* Tiles of a100: 128 x 128 and smaller; of h100 and later 128 x 256. Shares are of the data sheet's peak: large products of
- * cuBLAS reach 0.85 to 0.9 of an A100's 312 TFLOP/s, 0.75 of an H100's 989 at its power limit, 0.8 of an H200's. */
-static const profile built_in[] = {
-    {.name = "a100",
-     .half = 312e12,
-     .single = 19.5e12,
-     .processors = 108,
-     .tile = {{128, 256, 0.88}, {128, 128, 0.84}, {64, 128, 0.7}, {64, 64, 0.5}},
-     .depth = 128,
-     .product_start = 2e-6,
-     .attention = 0.58,
-     .attention_gradient = 0.5,
-     .memory = 2.0e12,
-     .memory_share = 0.85,
-     .start = 2e-6,
-     .capacity = 79 * GIB,
-     .reserve = &reserve_assumed,
-     .bus = 24e9,
-     .node_ranks = 8,
-     .node = 235e9,
-     .network = 22e9,
-     .latency = 8e-6,
-     .network_latency = 15e-6,
-     .hop = 1e-6,
-     .taken = 0.1},
-    {.name = "a100-2022",
-     .half = 312e12,
-     .single = 19.5e12,
-     .processors = 108,
-     .tile = {{128, 256, 0.757}, {128, 128, 0.722}, {64, 128, 0.6}, {64, 64, 0.45}},
-     .depth = 128,
-     .product_start = 4e-6,
-     .memory = 2.0e12,
-     .memory_share = 0.8,
-     .start = 4e-6,
-     .capacity = 79 * GIB,
-     .reserve = &reserve_assumed,
-     .bus = 24e9,
-     .node_ranks = 8,
-     .node = 230e9,
-     .network = 22e9,
-     .latency = 10e-6,
-     .network_latency = 20e-6,
-     .hop = 1e-6,
-     .as_lowered = true},
-    {.name = "h100",
-     .half = 989e12,
-     .single = 67e12,
-     .processors = 132,
-     .tile = {{128, 256, 0.75}, {128, 128, 0.66}, {64, 128, 0.5}, {64, 64, 0.35}},
-     .depth = 192,
-     .product_start = 2e-6,
-     .attention = 0.55,
-     .attention_gradient = 0.45,
-     .memory = 3.35e12,
-     .memory_share = 0.88,
-     .start = 2e-6,
-     .capacity = 79 * GIB,
-     .reserve = &reserve_assumed,
-     .bus = 50e9,
-     .node_ranks = 8,
-     .node = 370e9,
-     .network = 45e9,
-     .latency = 8e-6,
-     .network_latency = 15e-6,
-     .hop = 1e-6,
-     .taken = 0.1},
-    {.name = "h200",
-     .half = 989e12,
-     .single = 67e12,
-     .processors = 132,
-     .tile = {{128, 256, 0.8}, {128, 128, 0.7}, {64, 128, 0.52}, {64, 64, 0.36}},
-     .depth = 192,
-     .product_start = 2e-6,
-     .attention = 0.57,
-     .attention_gradient = 0.47,
-     .memory = 4.8e12,
-     .memory_share = 0.88,
-     .start = 2e-6,
-     .capacity = 139 * GIB,
-     .reserve = &reserve_assumed,
-     .bus = 50e9,
-     .node_ranks = 8,
-     .node = 370e9,
-     .network = 45e9,
-     .latency = 8e-6,
-     .network_latency = 15e-6,
-     .hop = 1e-6,
-     .taken = 0.1},
-    {.name = "b200",
-     .half = 2250e12,
-     .single = 80e12,
-     .processors = 148,
-     .tile = {{256, 256, 0.75}, {128, 256, 0.68}, {128, 128, 0.55}, {64, 128, 0.35}},
-     .depth = 256,
-     .product_start = 2e-6,
-     .attention = 0.5,
-     .attention_gradient = 0.4,
-     .memory = 8.0e12,
-     .memory_share = 0.88,
-     .start = 2e-6,
-     .capacity = 178 * GIB,
-     .reserve = &reserve_assumed,
-     .bus = 50e9,
-     .node_ranks = 8,
-     .node = 740e9,
-     .network = 45e9,
-     .latency = 8e-6,
-     .network_latency = 15e-6,
-     .hop = 1e-6,
-     .taken = 0.1},
+/* What a profile adds to its device's row (kernels/devices.def): how libraries and the network use it. Tiles of a100: 128 x 128
+ * and smaller; of h100 and later 128 x 256. Shares are of the data sheet's peak: large products of cuBLAS reach 0.85 to 0.9 of an
+ * A100's 312 TFLOP/s, 0.75 of an H100's 989 at its power limit, 0.8 of an H200's. */
+typedef struct built_in {
+    const char *name, *device;
+    profile as;
+} built_in;
+
+static const built_in profiles[] = {
+    {"a100",
+     "a100",
+     {.tile = {{128, 256, 0.88}, {128, 128, 0.84}, {64, 128, 0.7}, {64, 64, 0.5}},
+      .depth = 128,
+      .product_start = 2e-6,
+      .attention = 0.58,
+      .attention_gradient = 0.5,
+      .memory_share = 0.85,
+      .start = 2e-6,
+      .capacity = 79 * GIB,
+      .reserve = &reserve_assumed,
+      .bus = 24e9,
+      .node_ranks = 8,
+      .network = 22e9,
+      .latency = 8e-6,
+      .network_latency = 15e-6,
+      .hop = 1e-6,
+      .taken = 0.1}},
+    {"a100-2022",
+     "a100",
+     {.tile = {{128, 256, 0.757}, {128, 128, 0.722}, {64, 128, 0.6}, {64, 64, 0.45}},
+      .depth = 128,
+      .product_start = 4e-6,
+      .memory_share = 0.8,
+      .start = 4e-6,
+      .capacity = 79 * GIB,
+      .reserve = &reserve_assumed,
+      .bus = 24e9,
+      .node_ranks = 8,
+      .node = 230e9,
+      .network = 22e9,
+      .latency = 10e-6,
+      .network_latency = 20e-6,
+      .hop = 1e-6,
+      .as_lowered = true}},
+    {"h100",
+     "h100",
+     {.tile = {{128, 256, 0.75}, {128, 128, 0.66}, {64, 128, 0.5}, {64, 64, 0.35}},
+      .depth = 192,
+      .product_start = 2e-6,
+      .attention = 0.55,
+      .attention_gradient = 0.45,
+      .memory_share = 0.88,
+      .start = 2e-6,
+      .capacity = 79 * GIB,
+      .reserve = &reserve_assumed,
+      .bus = 50e9,
+      .node_ranks = 8,
+      .network = 45e9,
+      .latency = 8e-6,
+      .network_latency = 15e-6,
+      .hop = 1e-6,
+      .taken = 0.1}},
+    {"h200",
+     "h200",
+     {.tile = {{128, 256, 0.8}, {128, 128, 0.7}, {64, 128, 0.52}, {64, 64, 0.36}},
+      .depth = 192,
+      .product_start = 2e-6,
+      .attention = 0.57,
+      .attention_gradient = 0.47,
+      .memory_share = 0.88,
+      .start = 2e-6,
+      .capacity = 139 * GIB,
+      .reserve = &reserve_assumed,
+      .bus = 50e9,
+      .node_ranks = 8,
+      .network = 45e9,
+      .latency = 8e-6,
+      .network_latency = 15e-6,
+      .hop = 1e-6,
+      .taken = 0.1}},
+    {"b200",
+     "b200",
+     {.tile = {{256, 256, 0.75}, {128, 256, 0.68}, {128, 128, 0.55}, {64, 128, 0.35}},
+      .depth = 256,
+      .product_start = 2e-6,
+      .attention = 0.5,
+      .attention_gradient = 0.4,
+      .memory_share = 0.88,
+      .start = 2e-6,
+      .capacity = 178 * GIB,
+      .reserve = &reserve_assumed,
+      .bus = 50e9,
+      .node_ranks = 8,
+      .network = 45e9,
+      .latency = 8e-6,
+      .network_latency = 15e-6,
+      .hop = 1e-6,
+      .taken = 0.1}},
     /* Two cores with bf16 products; `phalanx bench --profile` measures the machine at hand. */
-    {.name = "cpu",
-     .half = 440e9,
-     .single = 190e9,
-     .tile = {{1, 1, 0.85}},
-     .product_start = 5e-6,
-     .attention = 0.3,
-     .attention_gradient = 0.3,
-     .memory = 60e9,
-     .memory_share = 0.7,
-     .start = 2e-6,
-     .reserve = &reserve_assumed,
-     .cores = 2,
-     .bus = 30e9,
-     .node_ranks = 64,
-     .node = 5e9,
-     .network = 1e9,
-     .latency = 10e-6,
-     .network_latency = 50e-6,
-     .hop = 5e-6,
-     .host_moves = true},
+    {"cpu",
+     "cpu",
+     {.tile = {{1, 1, 0.85}},
+      .product_start = 5e-6,
+      .attention = 0.3,
+      .attention_gradient = 0.3,
+      .memory_share = 0.7,
+      .start = 2e-6,
+      .reserve = &reserve_assumed,
+      .cores = 2,
+      .bus = 30e9,
+      .node_ranks = 64,
+      .network = 1e9,
+      .latency = 10e-6,
+      .network_latency = 50e-6,
+      .hop = 5e-6,
+      .host_moves = true}},
 };
 
-enum { BUILT_IN = sizeof built_in / sizeof *built_in };
+enum { PROFILES = sizeof profiles / sizeof *profiles };
 
-const profile *profile_named(const char *name)
+/* The row's figures under what the profile says otherwise. */
+static profile profile_on(const built_in *from)
 {
-    for (int i = 0; i < BUILT_IN; i++)
-        if (!strcmp(built_in[i].name, name))
-            return &built_in[i];
-    return NULL;
+    profile p = from->as;
+    const devices_row *d = devices_named(from->device);
+    MUST(d, "no device %s", from->device);
+    snprintf(p.name, sizeof p.name, "%s", from->name);
+    p.device = d;
+    memcpy(p.peak, d->peak, sizeof p.peak);
+    p.processors = d->processors;
+    p.memory = d->memory;
+    p.node = p.node > 0 ? p.node : d->node;
+    return p;
+}
+
+profile profile_named(const char *name)
+{
+    for (int i = 0; i < PROFILES; i++)
+        if (!strcmp(profiles[i].name, name))
+            return profile_on(&profiles[i]);
+    return (profile){0};
 }
 
 const char *profile_names(void)
@@ -166,11 +166,18 @@ void profile_free(profile *p)
     p->count = 0;
 }
 
+void profile_plan_for(compile_options *o, profile *p)
+{
+    p->tf32 = o->tf32;
+    if (!o->backend || !o->backend->same_bits)
+        o->device = p->device;
+}
+
 /* ---- sizes ------------------------------------------------------------------------------------------------------- */
 
 double profile_peak(const profile *p, dtype type)
 {
-    return type == DTYPE_FP32 ? p->single : p->half;
+    return p->peak[precision_peak(type, p->tf32)];
 }
 
 double profile_products(const profile *p, dtype type)
@@ -252,7 +259,7 @@ static double model_scores(const profile *p, const op *o)
     bool gradient = o->kind == OP_attention_grad;
     double pairs = (double)qkv->shape[0] * o->at.sequence * o->at.heads;
     double flops = (gradient ? 8 : 4) * pairs * o->at.head_size, bytes = (gradient ? 19 : 13) * pairs;
-    return flops / (p->half * 0.6) + bytes / (p->memory * p->memory_share) + 4 * p->start;
+    return flops / (p->peak[PEAK_HALF] * 0.6) + bytes / (p->memory * p->memory_share) + 4 * p->start;
 }
 
 static double model_attention(const profile *p, const op *o)
@@ -261,7 +268,7 @@ static double model_attention(const profile *p, const op *o)
     if (share <= 0)
         return model_scores(p, o);
     op_cost cost = op_row_of(o)->cost(o);
-    double compute = cost.flops / (profile_peak(p, type_of(o)) * share),
+    double compute = cost.flops / (p->peak[precision_peak(type_of(o), false)] * share),
            move = cost.bytes / (p->memory * p->memory_share);
     return (compute > move ? compute : move) + p->start;
 }
@@ -270,7 +277,7 @@ static double model_attention(const profile *p, const op *o)
 static double model_rest(const profile *p, const op *o)
 {
     op_cost cost = op_row_of(o)->cost(o);
-    double compute = cost.flops / (p->single * 0.5), move = cost.bytes / (p->memory * p->memory_share);
+    double compute = cost.flops / (p->peak[PEAK_FP32] * 0.5), move = cost.bytes / (p->memory * p->memory_share);
     return (compute > move ? compute : move) + (op_row_of(o)->flags & OP_GROUPED ? 0 : p->start);
 }
 

@@ -8,7 +8,10 @@
 #ifndef PHALANX_ENGINE_COMPILE_TIME_PROFILE_H
 #define PHALANX_ENGINE_COMPILE_TIME_PROFILE_H
 
+#include "engine/compile/model/compiled.h"
 #include "engine/compile/time/reserve.h"
+#include "kernels/devices.h"
+#include "kernels/precision.h"
 #include "kernels/program.h"
 #include "parallel/comm/grid.h"
 
@@ -35,8 +38,9 @@ typedef struct profile_point {
 typedef struct profile {
     char name[PROFILE_NAME];
     /* products */
-    double half, single; /* peak FLOP/s in bf16 or fp16, and in fp32 */
-    int processors;      /* that share a product's tiles; 0: no tiles, products reach tile[0].share */
+    const devices_row *device; /* whose figures it began from */
+    double peak[PEAK_COUNT];   /* FLOP/s */
+    int processors;            /* that share a product's tiles; 0: no tiles, products reach tile[0].share */
     profile_tile tile[PROFILE_TILES];
     double depth;         /* of a product whose time is half for filling and draining */
     double product_start; /* seconds of a product beside its FLOPs */
@@ -51,6 +55,7 @@ typedef struct profile {
     const reserve *reserve; /* what is taken of it beside the arena; borrowed */
     int cores; /* of a node, which its ranks share, where the host is the device; 0: each rank has a device of its own */
     int threads; /* of a rank, of those; 0: all. Not of the machine: of what is priced (compile_options.threads) */
+    bool tf32;   /* fp32 products may round their operands. Of what is priced, too: train.tf32 */
     /* the network */
     int node_ranks;
     double node, network;            /* bytes a second that a rank sends within its node, and beyond */
@@ -65,8 +70,8 @@ typedef struct profile {
     int count;
 } profile;
 
-/* Built in, or NULL; profile_names lists them for messages. */
-const profile *profile_named(const char *name);
+/* A built-in one; without a name where there is none of that name. profile_names lists them for messages. */
+profile profile_named(const char *name);
 const char *profile_names(void);
 /* A built-in's name or a file. STATUS_USAGE with the names, where it is neither. */
 status profile_open(profile *out, const char *name);
@@ -77,6 +82,9 @@ status profile_take_network(profile *p, const char *path);
 status profile_save(const char *path, const profile *p);
 void profile_free(profile *p);
 
+/* What is compiled is planned for the device of these prices, and priced as it computes. The CPU's choices are its own whatever the
+ * prices: its bits hang on them. */
+void profile_plan_for(compile_options *o, profile *p);
 /* FLOP/s: the data sheet's, and what large products reach of them. */
 double profile_peak(const profile *p, dtype type);
 double profile_products(const profile *p, dtype type);

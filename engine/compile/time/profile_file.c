@@ -25,14 +25,23 @@ typedef struct field {
 #name, offsetof(profile, name), network, positive, most                                                        \
     }
 static const field numbers[] = {
-    FIELD(half, false, true, INFINITY),    FIELD(single, false, true, INFINITY),
-    FIELD(depth, false, false, INFINITY),  FIELD(product_start, false, false, INFINITY),
-    FIELD(attention, false, false, 1),     FIELD(attention_gradient, false, false, 1),
-    FIELD(memory, false, true, INFINITY),  FIELD(memory_share, false, true, 1),
-    FIELD(start, false, false, INFINITY),  FIELD(bus, false, true, INFINITY),
-    FIELD(node, true, true, INFINITY),     FIELD(network, true, true, INFINITY),
-    FIELD(latency, true, false, INFINITY), FIELD(network_latency, true, false, INFINITY),
-    FIELD(hop, true, false, INFINITY),     FIELD(taken, true, false, 0.9),
+    {"half", offsetof(profile, peak[PEAK_HALF]), false, true, INFINITY},
+    {"tf32", offsetof(profile, peak[PEAK_TF32]), false, true, INFINITY},
+    {"single", offsetof(profile, peak[PEAK_FP32]), false, true, INFINITY},
+    FIELD(depth, false, false, INFINITY),
+    FIELD(product_start, false, false, INFINITY),
+    FIELD(attention, false, false, 1),
+    FIELD(attention_gradient, false, false, 1),
+    FIELD(memory, false, true, INFINITY),
+    FIELD(memory_share, false, true, 1),
+    FIELD(start, false, false, INFINITY),
+    FIELD(bus, false, true, INFINITY),
+    FIELD(node, true, true, INFINITY),
+    FIELD(network, true, true, INFINITY),
+    FIELD(latency, true, false, INFINITY),
+    FIELD(network_latency, true, false, INFINITY),
+    FIELD(hop, true, false, INFINITY),
+    FIELD(taken, true, false, 0.9),
 };
 #undef FIELD
 
@@ -53,8 +62,9 @@ static const field *field_named(const char *name)
 
 static status check_keys(json_t *root, const char *path)
 {
-    static const char *const others[] = {"name",  "base",       "node_ranks", "oversubscription", "capacity",  "cores",
-                                         "tiles", "processors", "points",     "host_moves",       "as_lowered"};
+    static const char *const others[] = {"name",       "base",      "device", "node_ranks", "oversubscription",
+                                         "capacity",   "cores",     "tiles",  "processors", "points",
+                                         "host_moves", "as_lowered"};
     enum { OTHERS = sizeof others / sizeof *others };
     const char *key;
     json_t *value;
@@ -123,6 +133,16 @@ static status take_network(profile *p, const json_t *root, const char *path)
     return take_flag(&p->host_moves, root, "host_moves", path);
 }
 
+/* The row of the table of devices that choices go by, where it is not the base's. */
+static status take_row(profile *p, const json_t *root, const char *path)
+{
+    const json_t *word = json_object_get(root, "device");
+    if (!word)
+        return STATUS_OK;
+    p->device = json_is_string(word) ? devices_named(json_string_value(word)) : NULL;
+    return p->device ? STATUS_OK : status_fail(STATUS_USAGE, "%s: device is no word of a device", path);
+}
+
 static status take_device(profile *p, const json_t *root, const char *path)
 {
     const json_t *capacity = json_object_get(root, "capacity");
@@ -134,6 +154,9 @@ static status take_device(profile *p, const json_t *root, const char *path)
     if (capacity && (!json_is_integer(capacity) || json_integer_value(capacity) < 0))
         return status_fail(STATUS_USAGE, "%s: capacity is no number of bytes", path);
     p->capacity = capacity ? json_integer_value(capacity) : p->capacity;
+    if (json_object_get(root, "single") && !json_object_get(root, "tf32")) /* not another device's */
+        p->peak[PEAK_TF32] = p->peak[PEAK_FP32];
+    TRY(take_row(p, root, path));
     TRY(take_count(&p->cores, root, "cores", 0, path));
     TRY(take_count(&p->processors, root, "processors", 0, path));
     return take_flag(&p->as_lowered, root, "as_lowered", path);
@@ -201,6 +224,8 @@ status profile_save(const char *path, const profile *p)
     json_t *root = json_object(), *tiles = json_array(), *points = json_array();
     profile copy = *p;
     json_object_set_new(root, "name", json_string(p->name));
+    if (p->device->word)
+        json_object_set_new(root, "device", json_string(p->device->word));
     for (int i = 0; i < NUMBERS; i++)
         json_object_set_new(root, numbers[i].name, json_real(*number_of(&copy, &numbers[i])));
     json_object_set_new(root, "node_ranks", json_integer(p->node_ranks));
@@ -233,11 +258,10 @@ static status take(profile *out, json_t *root, const char *path)
     if ((base && !json_is_string(base)) || (name && !json_is_string(name)))
         return status_fail(STATUS_USAGE, "%s: base and name are texts", path);
     TRY(check_keys(root, path));
-    const profile *known = profile_named(base ? json_string_value(base) : "h100");
-    if (!known)
+    *out = profile_named(base ? json_string_value(base) : "h100");
+    if (!*out->name)
         return status_fail(STATUS_USAGE, "%s: base \"%s\" is none of %s", path, json_string_value(base),
                            profile_names());
-    *out = *known;
     snprintf(out->name, sizeof out->name, "%s", name ? json_string_value(name) : path);
     TRY(take_network(out, root, path));
     TRY(take_device(out, root, path));
@@ -261,11 +285,9 @@ static status load(json_t **root, const char *path)
 
 status profile_open(profile *out, const char *name)
 {
-    *out = (profile){0};
-    if (profile_named(name)) {
-        *out = *profile_named(name);
+    *out = profile_named(name);
+    if (*out->name)
         return STATUS_OK;
-    }
     json_t *root;
     if (access(name, R_OK) != 0)
         return status_fail(STATUS_USAGE, "%s is neither a file nor one of %s", name, profile_names());

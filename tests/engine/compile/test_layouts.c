@@ -23,7 +23,7 @@ typedef struct layout {
     recompute how;
     int kv_heads;
     int64_t bucket, window; /* 0: nothing is offloaded */
-    dtype type;
+    precision_kind precision;
     bool divided;           /* the vocabulary, over the stages */
     compress_kind compress; /* of gradients, with ZeRO 0 and 1 */
 } layout;
@@ -46,7 +46,7 @@ static model_shape shape_of(const layout *l)
 static compile_options options_of(const layout *l, int rank)
 {
     compile_options o = {.shape = shape_of(l),
-                         .compute = l->type,
+                         .precision = l->precision,
                          .sequence = SEQUENCE,
                          .micro_batch = 2,
                          .microbatches = l->microbatches,
@@ -114,7 +114,7 @@ static layout layout_number(int i)
     l.gpt2 = draw(2);
     l.how = ways[draw(3)];
     l.kv_heads = l.gpt2 ? HEADS : kv[draw(4)];
-    l.type = draw(2) ? DTYPE_BF16 : DTYPE_FP32;
+    l.precision = draw(2) ? PRECISION_BF16 : PRECISION_FP32;
     l.bucket = buckets[draw(4)];
     l.window = i % 3 == 1 ? (int64_t)40 << (i % 2 * 8) << 10 : 0;
     l.divided = i % 7 < 3;
@@ -203,7 +203,8 @@ static char *facts_of(const layout *l)
         "tensor=%d pipeline=%d data=%d zero=%d %s chunks=%d gather=%d reduce=%d bucket=%lld how=%d order=%d gpt2=%d "
         "sequence=%d type=%d kv=%d divided=%d offload=%d",
         l->tensor, l->pipeline, l->data, l->zero, schedule_name(l->kind), l->chunks, l->gather_each, l->reduce_each,
-        (long long)l->bucket, l->how, l->order, l->gpt2, l->sequence, l->type, l->kv_heads, l->divided, l->window > 0);
+        (long long)l->bucket, l->how, l->order, l->gpt2, l->sequence, l->precision, l->kv_heads, l->divided,
+        l->window > 0);
 }
 
 static void every_read_finds_what_was_written_and_every_message_meets(void **state)
@@ -297,7 +298,7 @@ static const layout busy = {.tensor = 2,
                             .order = ORDER_HALVED,
                             .how = RECOMPUTE_NONE,
                             .kv_heads = HEADS,
-                            .type = DTYPE_BF16};
+                            .precision = PRECISION_BF16};
 
 /* The same with a vocabulary that all stages have a part of. */
 static layout busy_divided(void)

@@ -55,7 +55,7 @@ static double ratio_of(const layout *l, int rank)
                      .tied_embeddings = l->gpt2};
     shape_fill(&s);
     compile_options o = {.shape = s,
-                         .compute = DTYPE_FP32,
+                         .precision = PRECISION_FP32,
                          .sequence = SEQUENCE,
                          .micro_batch = 2,
                          .microbatches = l->microbatches,

@@ -25,7 +25,7 @@ static compile_options candidate(int i)
                                    .vocab_size = 515,
                                    .max_sequence = 64,
                                    .tied_embeddings = i % 2},
-                         .compute = DTYPE_BF16,
+                         .precision = PRECISION_BF16,
                          .sequence = 64,
                          .micro_batch = 2,
                          .microbatches = 4,

@@ -78,7 +78,7 @@ static void the_manuals_example_is_read(void **state)
     assert_int_equal(c.data.validation.count, 1);
     assert_false(c.data.shuffle);
     assert_true(c.data.document_mask);
-    assert_int_equal(c.train.precision, CONFIG_BF16);
+    assert_int_equal(c.train.precision, PRECISION_BF16);
     assert_int_equal(c.train.seed, 7);
     assert_true(c.optimizer.lr == 3e-4 && c.optimizer.epsilon == 1e-8);
     assert_int_equal(c.parallel.schedule, SCHEDULE_INTERLEAVED);
@@ -168,7 +168,7 @@ static void what_is_left_out_follows_from_the_rest(void **state)
     config_free(&c);
     c = must_parse(SMALL "train: {device: cuda}\n");
     assert_int_equal(c.train.sequence, 256);
-    assert_int_equal(c.train.precision, CONFIG_BF16);
+    assert_int_equal(c.train.precision, PRECISION_BF16);
     config_free(&c);
 }
 

@@ -41,7 +41,7 @@ static compile_options options_of(const layout *l, int rank)
                                    .vocab_size = 515,
                                    .max_sequence = 32,
                                    .tied_embeddings = l->architecture != SHAPE_QWEN3},
-                         .compute = DTYPE_BF16,
+                         .precision = PRECISION_BF16,
                          .sequence = 32,
                          .micro_batch = 1,
                          .microbatches = 2,

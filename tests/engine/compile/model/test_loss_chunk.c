@@ -24,7 +24,7 @@ static compile_options options_of(int tensor_ranks, const op_backend *backend)
                      .max_sequence = 4096};
     shape_fill(&s);
     compile_options o = {.shape = s,
-                         .compute = DTYPE_BF16,
+                         .precision = PRECISION_BF16,
                          .sequence = 4096,
                          .micro_batch = 1,
                          .microbatches = 2,
@@ -68,11 +68,33 @@ static void a_chunk_is_as_large_as_its_price_asks(void **state)
     assert_int_equal(of_gpu.tokens, 2048);
     assert_int_equal(of_gpu.chunks, 2);
     assert_int_equal(of_cpu.tokens, 256);
-    const profile *h = profile_named("h100");
+    const profile *h = (profile[]){profile_named("h100")};
     double flops = profile_products(h, DTYPE_BF16), whole = loss_chunk_seconds(&gpu, 4096, flops, h->memory);
     assert_true(loss_chunk_seconds(&gpu, 2048, flops, h->memory) <= 1.125 * whole);
     assert_true(loss_chunk_seconds(&gpu, 1024, flops, h->memory) > 1.125 * whole);
     assert_true(loss_chunk_seconds(&gpu, 192, flops, h->memory) > 2 * whole);
+}
+
+/* A device that computes less in the time of a byte adds to the gradient of the head more often for the same price. */
+static void a_chunk_is_priced_for_the_device_and_its_precision(void **state)
+{
+    (void)state;
+    const struct {
+        const char *device;
+        precision_kind precision;
+        bool tf32;
+        int64_t tokens;
+    } cases[] = {{"h100", PRECISION_BF16, false, 2048},
+                 {"a100", PRECISION_BF16, false, 1024},
+                 {"h100", PRECISION_FP32, false, 256},
+                 {"h100", PRECISION_FP32, true, 1024}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        compile_options o = options_of(1, NULL);
+        o.device = devices_named(cases[i].device);
+        o.precision = cases[i].precision;
+        o.tf32 = cases[i].tf32;
+        assert_int_equal(compiled_with(&o).tokens, cases[i].tokens);
+    }
 }
 
 /* Less memory: first smaller chunks where they cost less than making again, never more than the budget, and alike on all
@@ -114,6 +136,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_chunk_is_as_large_as_its_price_asks),
+        cmocka_unit_test(a_chunk_is_priced_for_the_device_and_its_precision),
         cmocka_unit_test(a_budget_is_met_by_smaller_chunks_too),
         cmocka_unit_test(on_the_cpu_a_budget_leaves_the_chunk_alone),
     };

@@ -19,7 +19,7 @@ enum { FP32 = 4, BF16 = 2, Q = HEADS * HEAD, KV = KV_HEADS * HEAD, MOST_DATA = 5
 enum { BLOCK = Q * HIDDEN + 2 * KV * HIDDEN + HIDDEN * Q + 3 * FFN * HIDDEN }; /* elements of a layer's matrices */
 
 /* A Llama whose sizes divide by everything used here: nothing is padded, so that counts are exact. */
-static compile_options options_of(config_optimizer name, dtype compute, int tensor_ranks, int data)
+static compile_options options_of(config_optimizer name, precision_kind precision, int tensor_ranks, int data)
 {
     model_shape s = {.architecture = SHAPE_LLAMA,
                      .layers = LAYERS,
@@ -31,7 +31,7 @@ static compile_options options_of(config_optimizer name, dtype compute, int tens
                      .max_sequence = 32};
     shape_fill(&s);
     compile_options o = {.shape = s,
-                         .compute = compute,
+                         .precision = precision,
                          .sequence = 32,
                          .micro_batch = 1,
                          .microbatches = 2,
@@ -59,7 +59,7 @@ static void states_take_what_the_row_says(void **state)
     static const int bytes[] = {[CONFIG_OPTIMIZER_adamw] = 8, [CONFIG_OPTIMIZER_lion] = 4, [CONFIG_OPTIMIZER_sgd] = 4};
     for (int name = CONFIG_OPTIMIZER_adamw; name <= CONFIG_OPTIMIZER_muon; name++)
         for (int narrow = 0; narrow < 2; narrow++) {
-            compile_options o = options_of((config_optimizer)name, narrow ? DTYPE_BF16 : DTYPE_FP32, 1, 1);
+            compile_options o = options_of((config_optimizer)name, narrow ? PRECISION_BF16 : PRECISION_FP32, 1, 1);
             compiled c = compiled_of(&o);
             int64_t all = parts_parameters(&o.shape), matrices = (int64_t)LAYERS * BLOCK;
             int64_t want = name == CONFIG_OPTIMIZER_muon ? 4 * matrices + 8 * (all - matrices) : bytes[name] * all;
@@ -74,9 +74,9 @@ static void a_parameter_takes_eighteen_fourteen_or_ten_bytes(void **state)
 {
     (void)state;
     for (int narrow = 0; narrow < 3; narrow++) {
-        compile_options o = options_of(CONFIG_OPTIMIZER_adamw, DTYPE_BF16, 1, 1);
-        o.optimizer.narrow_state = narrow >= 1;
-        o.optimizer.narrow_master = narrow >= 2;
+        compile_options o = options_of(CONFIG_OPTIMIZER_adamw, PRECISION_BF16, 1, 1);
+        o.optimizer.state = narrow >= 1 ? DTYPE_BF16 : DTYPE_FP32;
+        o.optimizer.master = narrow >= 2 ? DTYPE_BF16 : DTYPE_FP32;
         compiled c = compiled_of(&o);
         int64_t bytes = c.class_bytes[CLASS_WEIGHT] + c.class_bytes[CLASS_GRADIENT] + c.class_bytes[CLASS_OPTIMIZER];
         /* a norm's 64 weights are padded to 256 bytes in bf16 */
@@ -94,7 +94,7 @@ static void owners_hold_whole_matrices_evenly(void **state)
         for (int data = 2; data <= MOST_DATA; data++) {
             int64_t held[MOST_DATA] = {0}, divided = 0;
             for (int rank = 0; rank < data; rank++) {
-                compile_options o = options_of(CONFIG_OPTIMIZER_muon, DTYPE_FP32, ranks, data);
+                compile_options o = options_of(CONFIG_OPTIMIZER_muon, PRECISION_FP32, ranks, data);
                 o.grid = grid_of(&o.grid, rank * ranks);
                 assert_int_equal(o.grid.at[GRID_DATA], rank);
                 compiled c = compiled_of(&o);
@@ -142,9 +142,9 @@ static void plan_prices_the_update_by_its_products_and_sums(void **state)
 {
     (void)state;
     for (int ranks = 1; ranks <= 2; ranks++) {
-        compile_options o = options_of(CONFIG_OPTIMIZER_muon, DTYPE_BF16, ranks, 1);
+        compile_options o = options_of(CONFIG_OPTIMIZER_muon, PRECISION_BF16, ranks, 1);
         compiled c = compiled_of(&o);
-        plan_update u = plan_price_update(profile_named("h100"), &c);
+        plan_update u = plan_price_update((profile[]){profile_named("h100")}, &c);
         double want = LAYERS * products_of_layer(ranks);
         /* besides products, a few operations an element */
         double elements = (double)parts_parameters(&o.shape) + LAYERS * 7.0 * MUON_ITERATIONS * HIDDEN * HIDDEN;
@@ -155,7 +155,7 @@ static void plan_prices_the_update_by_its_products_and_sums(void **state)
         assert_int_equal(u.sent, ranks > 1 ? sums * 2 * (ranks - 1) / ranks : 0);
         /* up and gate side by side: x of both, and squares */
         assert_true(u.working >= 2 * FFN / ranks * HIDDEN * FP32 && u.working <= 16 * FFN * HIDDEN * FP32);
-        assert_true(u.seconds > want / profile_named("h100")->single);
+        assert_true(u.seconds > want / profile_named("h100").peak[PEAK_FP32]);
         compile_free(&c);
     }
 }

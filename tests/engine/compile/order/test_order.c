@@ -57,7 +57,7 @@ static compile_options options_of(const layout *l, int rank)
                                    .vocab_size = 515,
                                    .max_sequence = 32,
                                    .tied_embeddings = l->gpt2},
-                         .compute = DTYPE_BF16,
+                         .precision = PRECISION_BF16,
                          .sequence = 32,
                          .micro_batch = 2,
                          .microbatches = l->microbatches,
@@ -324,7 +324,7 @@ static int gathers_beside_products(int *gathers, const program *p)
 static double exposed_gathers(const replay_rank *r)
 {
     play p;
-    play_open(&p, profile_named("h100"), 1);
+    play_open(&p, (profile[]){profile_named("h100")}, 1);
     play_add(&p, &r->c.options.grid, &r->p.list, r->p.requests);
     assert_int_equal(play_run(&p), STATUS_OK);
     double seconds = play_seconds(&p, 0, PHASE_BEGIN);

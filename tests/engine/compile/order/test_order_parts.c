@@ -47,7 +47,7 @@ static compile_options options_of(const layout *l, int rank, compile_order how)
                                    .vocab_size = 515,
                                    .max_sequence = 64,
                                    .tied_embeddings = l->gpt2},
-                         .compute = DTYPE_BF16,
+                         .precision = PRECISION_BF16,
                          .sequence = l->tokens / 2,
                          .micro_batch = 2,
                          .microbatches = 4,
@@ -290,13 +290,20 @@ static void a_rank_without_parts_is_noticed(void **state)
 
 /* ---- what it is for ----------------------------------------------------------------------------------------------- */
 
+static const profile *h100(void)
+{
+    static profile p;
+    p = profile_named("h100");
+    return &p;
+}
+
 /* As many micro-batches as stages, of a model that is trained: nearly all forward passes come before the first backward pass. */
 static play *play_eight(compile_order how)
 {
     enum { STAGES = 4 };
     static const layout wide = {"tensor 8 x stage 4", 8, STAGES, 1, 1, 8, false, false, 8192};
     play *p = must_calloc(1, sizeof *p);
-    play_open(p, profile_named("h100"), STAGES);
+    play_open(p, h100(), STAGES);
     for (int stage = 0; stage < STAGES; stage++) {
         compile_options o = options_of(&wide, 8 * stage, how);
         replay_rank r;

@@ -31,7 +31,7 @@ static compile_options options_of(int tensor_ranks, int data, int pipeline)
     shape_fill(&s);
     static const int layers[] = {2, 2, 2, 2};
     compile_options o = {.shape = s,
-                         .compute = DTYPE_BF16,
+                         .precision = PRECISION_BF16,
                          .sequence = TOKENS,
                          .micro_batch = 1,
                          .microbatches = 8,
@@ -54,7 +54,7 @@ static double parameters(void)
 static plan plan_of(const compile_options *o, bool every)
 {
     plan p;
-    if (plan_make(&p, o, profile_named("h100"), every, -1) != STATUS_OK)
+    if (plan_make(&p, o, (profile[]){profile_named("h100")}, every, -1) != STATUS_OK)
         fail_msg("%s", status_message());
     return p;
 }
@@ -409,8 +409,8 @@ static void a_faster_machine_takes_less_time_and_the_bubble_shrinks_with_micro_b
 {
     (void)state;
     compile_options o = options_of(1, 1, 4);
-    profile slow = *profile_named("h100");
-    slow.half /= 2;
+    profile slow = profile_named("h100");
+    slow.peak[PEAK_HALF] /= 2;
     slow.memory /= 2;
     slow.network /= 2;
     slow.node /= 2;
@@ -422,7 +422,7 @@ static void a_faster_machine_takes_less_time_and_the_bubble_shrinks_with_micro_b
     plan fast = plan_of(&o, false), slower, longer, shorter;
     assert_int_equal(plan_make(&slower, &o, &slow, false, -1), STATUS_OK);
     assert_true(slower.step_seconds > 1.9 * fast.step_seconds);
-    profile near = *profile_named("h100"); /* messages take no time: the formula's bubble */
+    profile near = profile_named("h100"); /* messages take no time: the formula's bubble */
     near.latency = near.network_latency = near.hop = 0;
     near.network = near.node = 1e20;
     assert_int_equal(plan_make(&shorter, &o, &near, false, -1), STATUS_OK);
@@ -430,7 +430,7 @@ static void a_faster_machine_takes_less_time_and_the_bubble_shrinks_with_micro_b
     assert_int_equal(plan_make(&longer, &o, &near, false, -1), STATUS_OK);
     assert_true(longer.timing.bubble < 0.7 * shorter.timing.bubble);
     plan_free(&shorter);
-    assert_true(fast.mfu > 0 && fast.mfu < profile_named("h100")->tile[0].share);
+    assert_true(fast.mfu > 0 && fast.mfu < profile_named("h100").tile[0].share);
     plan_free(&fast);
     plan_free(&slower);
     plan_free(&longer);
@@ -470,7 +470,8 @@ static void a_schedule_is_found_for_the_device_that_is_named(void **state)
     plan p;
     schedule found;
     assert_int_equal(compile_find(&found, &o), STATUS_OK);
-    assert_int_equal(plan_make_step(&p, &o, profile_named("a100")), STATUS_OK); /* whatever it is planned for */
+    assert_int_equal(plan_make_step(&p, &o, (profile[]){profile_named("a100")}),
+                     STATUS_OK); /* whatever it is planned for */
     for (int stage = 0; stage < p.schedule->stages; stage++) {
         assert_int_equal(p.schedule->counts[stage], found.counts[stage]);
         for (int i = 0; i < found.counts[stage]; i++) {
@@ -533,7 +534,7 @@ static void a_divided_head_takes_the_bubble_of_gpt2(void **state)
         compile_options o = options_of(1, 1, 4);
         plan p;
         o.shape = gpt2;
-        o.compute = DTYPE_BF16;
+        o.precision = PRECISION_BF16;
         o.sequence = 1024;
         o.micro_batch = 4;
         o.microbatches = 16;
@@ -541,7 +542,7 @@ static void a_divided_head_takes_the_bubble_of_gpt2(void **state)
         o.chunks = 1;
         o.layers_per_chunk = NULL;
         o.vocabulary_divided = divided;
-        if (plan_make_step(&p, &o, profile_named("h100")) != STATUS_OK)
+        if (plan_make_step(&p, &o, (profile[]){profile_named("h100")}) != STATUS_OK)
             fail_msg("%s", status_message());
         bubble[divided] = p.timing.bubble;
         seconds[divided] = p.step_seconds;

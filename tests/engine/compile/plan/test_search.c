@@ -53,7 +53,7 @@ static profile slow_links(config *c, const char *top, double times)
     profile p;
     char *file = workfolder_path(top, "slow.json");
     char *slow = must_format("{\"base\": \"h100\", \"node\": %.17g, \"network\": %.17g}",
-                             profile_named("h100")->node / times, profile_named("h100")->network / times);
+                             profile_named("h100").node / times, profile_named("h100").network / times);
     workfolder_write(file, slow, (int64_t)strlen(slow));
     assert_int_equal(profile_open(&p, file), STATUS_OK);
     free(slow);
@@ -62,13 +62,17 @@ static profile slow_links(config *c, const char *top, double times)
     return p;
 }
 
+static const profile *h100(void)
+{
+    static profile p;
+    p = profile_named("h100");
+    return &p;
+}
+
 static search_terms terms_of(const config *c, double gib)
 {
-    return (search_terms){.config = c,
-                          .ranks = RANKS,
-                          .prices = profile_named("h100"),
-                          .memory = (int64_t)(gib * 1073741824.0),
-                          .most = 20};
+    return (search_terms){
+        .config = c, .ranks = RANKS, .prices = h100(), .memory = (int64_t)(gib * 1073741824.0), .most = 20};
 }
 
 typedef struct every {
@@ -240,7 +244,7 @@ static search_layout estimated(int full)
              full);
     if (config_parse(&c, "windows", text_of, strlen(text_of), 0, NULL) != STATUS_OK)
         fail_msg("%s", status_message());
-    search_estimate *e = search_estimate_open(&c, 1, profile_named("h100"), NULL);
+    search_estimate *e = search_estimate_open(&c, 1, h100(), NULL);
     search_layout l = {.tensor = 1, .pipeline = 1, .chunks = 1, .data = 1, .micro_batch = 1, .schedule = SCHEDULE_1F1B};
     assert_true(search_estimate_layout(e, &l, 1e9));
     search_estimate_close(e);

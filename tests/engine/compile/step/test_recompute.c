@@ -25,7 +25,7 @@ static compile_options options_of(shape_architecture architecture, int tensor_ra
                      .max_sequence = TOKENS};
     shape_fill(&s);
     compile_options o = {.shape = s,
-                         .compute = DTYPE_BF16,
+                         .precision = PRECISION_BF16,
                          .sequence = TOKENS,
                          .micro_batch = 1,
                          .microbatches = 4,

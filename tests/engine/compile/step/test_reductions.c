@@ -80,7 +80,7 @@ static compile_options options_of(const layout *l)
                                    .vocab_size = 515,
                                    .max_sequence = 64,
                                    .tied_embeddings = true},
-                         .compute = DTYPE_FP32,
+                         .precision = PRECISION_FP32,
                          .sequence = 64,
                          .micro_batch = 2,
                          .microbatches = 4,

@@ -35,7 +35,7 @@ static compile_options options_of(const op_backend *backend, int64_t budget)
                      .max_sequence = 2048};
     shape_fill(&s);
     compile_options o = {.shape = s,
-                         .compute = DTYPE_BF16,
+                         .precision = PRECISION_BF16,
                          .sequence = 2048,
                          .micro_batch = 2,
                          .microbatches = 2,

@@ -17,8 +17,7 @@
 static profile unit_profile(void)
 {
     return (profile){.name = "unit",
-                     .half = 2,
-                     .single = 2,
+                     .peak = {2, 2, 2},
                      .tile = {{1, 1, 1}},
                      .memory = 1e30,
                      .memory_share = 1,
@@ -401,7 +400,7 @@ static void ranks_share_the_cores_of_a_host(void **state)
     profile unit = unit_profile();
     unit.cores = 2;
     unit.threads = 1;
-    unit.half = 4; /* of both cores: a rank's thread has half of it */
+    unit.peak[PEAK_HALF] = 4; /* of both cores: a rank's thread has half of it */
     for (int ranks = 2; ranks <= 4; ranks += 2) {
         pool own = {0};
         program list = {0};

@@ -1,0 +1,22 @@
+#include "engine/compile/model/target.h"
+
+static const devices_row *device_of(const compile_options *o)
+{
+    const char *word = o->backend ? o->backend->device : NULL;
+    return o->device ? o->device : devices_named(word ? word : "h100");
+}
+
+peak_kind target_peak(const compile_options *o)
+{
+    return precision_peak(precision_row_of(o->precision)->product, o->tf32);
+}
+
+double target_balance(const compile_options *o)
+{
+    return devices_balance(device_of(o), target_peak(o));
+}
+
+double target_balance_sent(const compile_options *o)
+{
+    return devices_balance_sent(device_of(o), target_peak(o));
+}

@@ -1,0 +1,15 @@
+/* The device that is compiled for, as far as choices hang on it: what a budget recomputes, how many tokens' logits exist at a
+ * time. It is options.device, which is the same on all ranks; else what the backend names; else an H100.
+ */
+#ifndef PHALANX_ENGINE_COMPILE_MODEL_TARGET_H
+#define PHALANX_ENGINE_COMPILE_MODEL_TARGET_H
+
+#include "engine/compile/model/compiled.h"
+
+/* Which of a device's peaks the products of this precision can reach. */
+peak_kind target_peak(const compile_options *o);
+/* FLOPs of products in the time that a byte of memory traffic takes, and that a byte sent to another rank takes. */
+double target_balance(const compile_options *o);
+double target_balance_sent(const compile_options *o);
+
+#endif

@@ -1,0 +1,80 @@
+#include "kernels/precision.h"
+
+#include "kernels/program.h"
+#include "memory/log.h"
+
+const precision_row precision_rows[PRECISION_COUNT] = {
+#define PRECISION(name, word, compute, master, product, cotangent, peak, rounded, scales)                              \
+    {DTYPE_##compute, DTYPE_##master, DTYPE_##product, DTYPE_##cotangent, peak, rounded, scales},
+#include "kernels/precision.def"
+#undef PRECISION
+};
+
+const char *const precision_words[PRECISION_COUNT + 1] = {
+#define PRECISION(name, word, ...) word,
+#include "kernels/precision.def"
+#undef PRECISION
+};
+
+precision_kind precision_default(bool half)
+{
+    return half ? PRECISION_BF16 : PRECISION_FP32;
+}
+
+bool precision_computes_in(dtype type)
+{
+    bool found = false;
+    for (int i = 0; i < PRECISION_COUNT; i++)
+        found |= precision_rows[i].compute == type;
+    return found;
+}
+
+bool precision_keeps(precision_kind kind, dtype type)
+{
+    return type == precision_rows[kind].master || type == precision_rows[kind].compute;
+}
+
+/* The row whose products multiply `type`, which is one of the table. */
+static const precision_row *row_of_product(dtype type)
+{
+    int i = 0;
+    while (i < PRECISION_COUNT && precision_rows[i].product != type && precision_rows[i].cotangent != type)
+        i++;
+    MUST(i < PRECISION_COUNT, "no precision has products of %s", dtype_name(type));
+    return &precision_rows[i];
+}
+
+peak_kind precision_peak(dtype type, bool rounds)
+{
+    const precision_row *row = row_of_product(type);
+    return rounds ? row->rounded : row->peak;
+}
+
+bool precision_rounds(dtype type, bool rounds)
+{
+    return precision_peak(type, rounds) != precision_peak(type, false);
+}
+
+/* The type in which product `o` multiplies operand `i`: the first operand of a gradient's product is a cotangent. */
+static dtype operand_type(const precision_row *row, const op *o, int i)
+{
+    return i == 0 && o->kind != OP_linear ? row->cotangent : row->product;
+}
+
+static bool is_product(const op *o)
+{
+    return o->kind == OP_linear || o->kind == OP_linear_grad_input || o->kind == OP_linear_grad_weight;
+}
+
+void precision_settle(const program *body, precision_kind kind)
+{
+    const precision_row *row = precision_row_of(kind);
+    for (int k = 0; k < body->count; k++) {
+        const op *o = body->ops[k];
+        for (int i = 0; i < 2 && is_product(o); i++) {
+            dtype type = operand_type(row, o, i), lies = (dtype)o->in[i]->type;
+            MUST(lies == type, "%s: operand %d is %s, and products of this precision take %s", o->label, i,
+                 dtype_name(lies), dtype_name(type));
+        }
+    }
+}

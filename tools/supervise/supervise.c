@@ -92,7 +92,7 @@ static void leave_out(supervisor *s, const cause *why)
     bool wanted = s->hosts.count > 0 && is_hardware(why) && *why->host;
     hosts_entry *e = wanted ? find_host(&s->hosts, why->host) : NULL;
     int ranks, data;
-    if (!e)
+    if (!e || e->out)
         return;
     e->named++;
     e->out = true;
@@ -296,16 +296,19 @@ static status open_supervisor(supervisor *s, const char *hosts_file)
     return claim_folder(s);
 }
 
+/* A reader that takes nothing for so long is stuck; output.log holds what it lacks. */
+#define READER_SECONDS 1.0
+
 /* The last of the output, to a reader that may read no more. */
 static void finish(supervisor *s)
 {
     if (s->output)
-        supervise_finish_output(s, OUTLET_CLOSE_SECONDS);
+        supervise_finish_output(s, READER_SECONDS);
     int64_t left = s->output ? supervise_bytes(s->config.run.folder, "output.log") - (int64_t)s->copied : 0;
     if (left > 0)
         log_warn("supervise: %lld bytes of the job's output have not been read; %s holds all of it", (long long)left,
                  s->output);
-    outlet_close(OUTLET_CLOSE_SECONDS);
+    outlet_close(READER_SECONDS);
 }
 
 int supervise_main(int argc, char **argv)

@@ -47,7 +47,7 @@ static void read_incidents(const uint8_t *data, size_t size)
     cause c = causes_read(folder, 0, "");
     int64_t progress = causes_progress(folder);
     for (int i = 0; i < 3; i++)
-        MUST(causes_weigh(&memory, &c, progress).wait >= 0, "less than no time");
+        MUST(causes_weigh(&memory, &c, true, progress).wait >= 0, "less than no time");
 }
 
 static void read_hosts(const uint8_t *data, size_t size)

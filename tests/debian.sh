@@ -14,11 +14,13 @@ if [ -z "${DEBIAN_ROOT:-}" ]; then
     command -v debootstrap >/dev/null || { echo "tests/debian.sh: no debootstrap: tools/dependencies.sh ci"; exit 1; }
     DEBIAN_ROOT=$(mktemp -d "${TMPDIR:-/var/tmp}/phalanx-debian-XXXXXX")
     export DEBIAN_ROOT
-    trap 'rm -rf --one-file-system "$DEBIAN_ROOT"' EXIT
+    trap 'kill -KILL "$inside" 2>/dev/null; wait "$inside" 2>/dev/null; rm -rf --one-file-system "$DEBIAN_ROOT"' EXIT
     trap 'exit 130' INT
     trap 'exit 143' TERM
+    # unshare ignores SIGTERM; killed, it takes the name space with it
     unshare --mount --pid --fork --kill-child "$0" "$suite" "$@" &
-    wait $!
+    inside=$!
+    wait "$inside"
     exit
 fi
 

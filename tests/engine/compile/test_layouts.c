@@ -355,6 +355,37 @@ static bool is_collective(const op *o)
     return (op_row_of(o)->flags & OP_COMM) && o->kind != OP_send && o->kind != OP_receive;
 }
 
+enum { ROW = OP_MAX_IN + OP_MAX_OUT };
+
+/* Moves the entry of a table with a row of ROW values an op from place `from` of `count` ops to place `to`. */
+static void move_row(void *table, size_t each, int from, int to)
+{
+    char *rows = table;
+    size_t bytes = ROW * each;
+    char *moved = must_alloc(bytes);
+    memcpy(moved, rows + (size_t)from * bytes, bytes);
+    if (from < to)
+        memmove(rows + (size_t)from * bytes, rows + ((size_t)from + 1) * bytes, (size_t)(to - from) * bytes);
+    else
+        memmove(rows + ((size_t)to + 1) * bytes, rows + (size_t)to * bytes, (size_t)(from - to) * bytes);
+    memcpy(rows + (size_t)to * bytes, moved, bytes);
+    free(moved);
+}
+
+/* Moves an op to another place of the list, with all that the replay knows of its operands. */
+static void move_op(replay_rank *r, int from, int to)
+{
+    op *moved = r->p.list.ops[from];
+    if (from < to)
+        memmove(&r->p.list.ops[from], &r->p.list.ops[from + 1], (size_t)(to - from) * sizeof(op *));
+    else
+        memmove(&r->p.list.ops[to + 1], &r->p.list.ops[to], (size_t)(from - to) * sizeof(op *));
+    r->p.list.ops[to] = moved;
+    move_row(r->roots, sizeof *r->roots, from, to);
+    move_row(r->offsets, sizeof *r->offsets, from, to);
+    move_row(r->pitches, sizeof *r->pitches, from, to);
+}
+
 /* Each wait in turn: without it an operand is used too early, overwritten too early, or the op is never waited for. */
 static void drop_waits(const layout *l)
 {
@@ -363,26 +394,16 @@ static void drop_waits(const layout *l)
     replay_rank r;
     int tried = 0;
     assert_int_equal(replay_compile(&r, &o, true, NULL, NULL), STATUS_OK);
-    for (int i = 0; i < r.p.list.count; i += 7) {
-        op *w = r.p.list.ops[i];
-        if (w->kind != OP_wait)
+    int last = r.p.list.count - 1;
+    for (int i = 0; i <= last; i += 7) {
+        if (r.p.list.ops[i]->kind != OP_wait)
             continue;
-        memmove(&r.p.list.ops[i], &r.p.list.ops[i + 1], (size_t)(r.p.list.count - i - 1) * sizeof(op *));
-        size_t row = OP_MAX_IN + OP_MAX_OUT;
-        int *moved = must_alloc(row * sizeof(int));
-        memcpy(moved, &r.roots[(size_t)i * row], row * sizeof(int));
-        memmove(&r.roots[(size_t)i * row], &r.roots[(size_t)(i + 1) * row],
-                (size_t)(r.p.list.count - i - 1) * row * sizeof(int));
+        move_op(&r, i, last);
         r.p.list.count--;
         assert_false(replay_memory(text, &r));
         tried++;
         r.p.list.count++;
-        memmove(&r.p.list.ops[i + 1], &r.p.list.ops[i], (size_t)(r.p.list.count - i - 1) * sizeof(op *));
-        memmove(&r.roots[(size_t)(i + 1) * row], &r.roots[(size_t)i * row],
-                (size_t)(r.p.list.count - i - 1) * row * sizeof(int));
-        r.p.list.ops[i] = w;
-        memcpy(&r.roots[(size_t)i * row], moved, row * sizeof(int));
-        free(moved);
+        move_op(&r, last, i);
     }
     assert_true(tried >= 10);
     assert_true(replay_memory(text, &r));

@@ -509,9 +509,11 @@ static void a_wait_too_late_is_noticed(void **state)
         for (int back = 0; back < 2; back++) {
             move(&r.p.list, i, i + 1);
             for (size_t k = 0; k < row; k++) {
-                int root = r.roots[(size_t)i * row + k];
-                r.roots[(size_t)i * row + k] = r.roots[(size_t)(i + 1) * row + k];
-                r.roots[(size_t)(i + 1) * row + k] = root;
+                size_t a = (size_t)i * row + k, b = a + row;
+                int root = r.roots[a];
+                int64_t offset = r.offsets[a], pitch = r.pitches[a];
+                r.roots[a] = r.roots[b], r.offsets[a] = r.offsets[b], r.pitches[a] = r.pitches[b];
+                r.roots[b] = root, r.offsets[b] = offset, r.pitches[b] = pitch;
             }
             assert_true(replay_memory(text, &r) == (back == 1));
             tried += back;

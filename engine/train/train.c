@@ -21,7 +21,7 @@
 /* Targets of the global batch that count. */
 static double batch_tokens(const training *t)
 {
-    return (double)(training_batch(t, t->step) - t->left_out) * (double)t->config->train.sequence;
+    return (double)(training_batch(t, t->at.step) - t->now.left_out) * (double)t->config->train.sequence;
 }
 
 /* Muon's rate follows the same schedule as the others'. */
@@ -34,11 +34,11 @@ static void fill_scalars(training *t, double rate)
 {
     const config *c = t->config;
     step_scalars *s = executor_at(t->executor, t->compiled.inputs.scalars);
-    double updates = (double)(t->updates - t->moments) + 1; /* of the moments */
-    int64_t first = batch_first(&t->compiled.options, t->samples, training_microbatches(t, t->step));
+    double updates = (double)(t->at.updates - t->at.moments) + 1; /* of the moments */
+    int64_t first = batch_first(&t->compiled.options, t->at.samples, training_microbatches(t, t->at.step));
     *s = (step_scalars){.seed = (uint64_t)c->train.seed,
-                        .step = t->step + 1,
-                        .updates = t->updates + 1,
+                        .step = t->at.step + 1,
+                        .updates = t->at.updates + 1,
                         .lr = (float)rate,
                         .beta1 = (float)c->optimizer.beta1,
                         .beta2 = (float)c->optimizer.beta2,
@@ -47,7 +47,7 @@ static void fill_scalars(training *t, double rate)
                         .muon_lr = muon_rate(c, rate),
                         .momentum = (float)c->optimizer.momentum,
                         .clip = (float)c->optimizer.clip,
-                        .loss_scale = (float)t->loss_scale,
+                        .loss_scale = (float)t->at.loss_scale,
                         .first_sample = first + ((int64_t)t->slot << 40),
                         .loss_tokens = (float)batch_tokens(t),
                         .momentum_correction = (float)(1 - pow(c->optimizer.beta1, updates)),
@@ -58,12 +58,12 @@ static void fill_scalars(training *t, double rate)
 static void after_update(training *t, bool skipped)
 {
     const config *c = t->config;
-    t->samples += training_batch(t, t->step);
-    t->step++;
-    t->updates += !skipped;
-    t->skipped = skipped ? t->skipped + 1 : 0;
+    t->at.samples += training_batch(t, t->at.step);
+    t->at.step++;
+    t->at.updates += !skipped;
+    t->at.skipped = skipped ? t->at.skipped + 1 : 0;
     if (precision_row_of(c->train.precision)->scales_loss)
-        loss_scale_after(&t->loss_scale, &t->good_steps, skipped, c->train.loss_scale_window);
+        loss_scale_after(&t->at.loss_scale, &t->at.good_steps, skipped, c->train.loss_scale_window);
 }
 
 /* Before anything is computed: did it work everywhere, what was any rank asked for, how many samples are left out, and how far
@@ -75,7 +75,7 @@ static status agree(training *t, signals_request *asked, int64_t *left_out, pace
         int failed, asked, saves;
         int64_t left_out;
         pace_share lately;
-    } here = {mine != STATUS_OK, (int)signals_pending(), (int)saver_progress_of(t->saver), *left_out, lately},
+    } here = {mine != STATUS_OK, (int)signals_pending(), (int)saver_progress_of(t->saves.saver), *left_out, lately},
       *all = must_alloc((unsigned long)ranks * sizeof *all);
     bool saving = false, lost = false;
     comm_all_gather_bytes(comm_world(t->world), all, &here, sizeof here);
@@ -106,12 +106,13 @@ static status agree(training *t, signals_request *asked, int64_t *left_out, pace
 /* The batch of this step: read ahead while the last one was played, or read now. */
 static status take_batch(training *t, int64_t *left_out)
 {
-    bool there = t->ahead == t->samples;
-    t->ahead = -1;
-    *left_out = t->ahead_left_out;
-    watchdog_enter(t->watchdog, DURING_STEP, true, t->step + 1, "reading the batch");
+    bool there = t->now.ahead == t->at.samples;
+    t->now.ahead = -1;
+    *left_out = t->now.ahead_left_out;
+    watchdog_enter(t->watchdog, DURING_STEP, true, t->at.step + 1, "reading the batch");
     if (!there)
-        return batch_fill(left_out, &t->compiled, t->executor, t->train, t->samples, training_microbatches(t, t->step));
+        return batch_fill(left_out, &t->compiled, t->executor, t->data.train, t->at.samples,
+                          training_microbatches(t, t->at.step));
     executor_turn(t->executor);
     return STATUS_OK;
 }
@@ -119,27 +120,27 @@ static status take_batch(training *t, int64_t *left_out)
 /* While the device plays this step, the next one's batch. What cannot be read is tried again by that step, which says so. */
 static void read_ahead(training *t)
 {
-    int64_t next = t->samples + training_batch(t, t->step);
-    bool last = t->step + 1 == t->config->train.steps;
+    int64_t next = t->at.samples + training_batch(t, t->at.step);
+    bool last = t->at.step + 1 == t->config->train.steps;
     if (!last && executor_reads_ahead(t->executor) &&
-        batch_read_ahead(&t->ahead_left_out, &t->compiled, t->executor, t->train, next,
-                         training_microbatches(t, t->step + 1)) == STATUS_OK)
-        t->ahead = next;
+        batch_read_ahead(&t->now.ahead_left_out, &t->compiled, t->executor, t->data.train, next,
+                         training_microbatches(t, t->at.step + 1)) == STATUS_OK)
+        t->now.ahead = next;
 }
 
 /* Everything that a step needs, on every rank. */
 static status ready_step(training *t, signals_request *asked)
 {
-    executor_set_step(t->executor, t->step + 1);
+    executor_set_step(t->executor, t->at.step + 1);
     status ready = STATUS_OK;
     t->evicted = t->lock && lock_lost(t->lock);
     if (t->evicted)
         ready = status_fail(STATUS_FAILED, "%s/lock has been taken by another run: this one ends", t->folder);
     else
-        ready = take_batch(t, &t->left_out);
-    t->data_seconds = clock_seconds() - t->step_began;
-    watchdog_enter(t->watchdog, DURING_STEP, false, t->step + 1, "agreeing that all ranks are ready");
-    return agree(t, asked, &t->left_out, pace_take(t->pace), ready);
+        ready = take_batch(t, &t->now.left_out);
+    t->now.data_seconds = clock_seconds() - t->now.began;
+    watchdog_enter(t->watchdog, DURING_STEP, false, t->at.step + 1, "agreeing that all ranks are ready");
+    return agree(t, asked, &t->now.left_out, pace_take(t->guards.pace), ready);
 }
 
 static bool due(int every, int64_t step)
@@ -150,23 +151,23 @@ static bool due(int every, int64_t step)
 /* One optimizer step; *undone: it, and those before it back to a checkpoint, have been undone. */
 static status play_step(training *t, bool *undone)
 {
-    double rate = learning_rate_at(&t->schedule, t->updates + 1 - t->schedule_updates);
+    double rate = learning_rate_at(&t->schedule, t->at.updates + 1 - t->at.schedule_updates);
     fill_scalars(t, rate);
-    if (t->step + 1 == t->config->profile.start)
+    if (t->at.step + 1 == t->config->profile.start)
         executor_profile(t->executor, true);
-    if (t->verify)
-        verify_step(t->verify, t->step + 1);
-    const compiled_program *p = compile_program_of(&t->compiled, training_microbatches(t, t->step));
+    if (t->guards.verify)
+        verify_step(t->guards.verify, t->at.step + 1);
+    const compiled_program *p = compile_program_of(&t->compiled, training_microbatches(t, t->at.step));
     const int *traced = t->config->run.trace.item;
-    bool tracing = t->trace && t->step + 1 >= traced[0] && t->step + 1 <= traced[1];
+    bool tracing = t->trace && t->at.step + 1 >= traced[0] && t->at.step + 1 <= traced[1];
     if (tracing)
         trace_begin(t->trace);
     executor_launch(t->executor, p);
     read_ahead(t);
     executor_finish(t->executor);
     if (tracing)
-        trace_end(t->trace, p, t->step + 1);
-    if (t->step + 1 == t->config->profile.stop)
+        trace_end(t->trace, p, t->at.step + 1);
+    if (t->at.step + 1 == t->config->profile.stop)
         executor_profile(t->executor, false);
 
     const float *control = executor_at(t->executor, t->compiled.results.control);
@@ -174,11 +175,11 @@ static status play_step(training *t, bool *undone)
     bool skipped = control[CONTROL_SKIP] > 0;
     double mean = (double)*loss / batch_tokens(t);
     after_update(t, skipped);
-    training_report_step(t, mean, (double)control[CONTROL_NORM], rate, clock_seconds() - t->step_began, skipped);
-    if (t->config->debug.gradients && t->step == t->config->debug.at_step)
+    training_report_step(t, mean, (double)control[CONTROL_NORM], rate, clock_seconds() - t->now.began, skipped);
+    if (t->config->debug.gradients && t->at.step == t->config->debug.at_step)
         TRY(training_dump_gradients(t));
     TRY(training_judge(undone, t, mean, (double)control[CONTROL_NORM], skipped));
-    return !*undone && due(t->config->run.verify_every, t->step) ? training_verify(undone, t) : STATUS_OK;
+    return !*undone && due(t->config->run.verify_every, t->at.step) ? training_verify(undone, t) : STATUS_OK;
 }
 
 /* The mean over one data set: the same samples in every layout, evaluate.batches global batches, or one pass over what there is. */
@@ -192,9 +193,9 @@ static status evaluate_set(double *loss, training *t, signals_request *asked, in
     status ready = STATUS_OK;
     for (int64_t first = 0; first < end; first += together) {
         int64_t left_out = 0;
-        watchdog_enter(t->watchdog, DURING_EVALUATION, true, t->step, "reading a batch");
-        ready = batch_fill_evaluation(&left_out, &t->compiled, t->executor, t->sets[set], first, end);
-        watchdog_enter(t->watchdog, DURING_EVALUATION, false, t->step, "agreeing that all ranks are ready");
+        watchdog_enter(t->watchdog, DURING_EVALUATION, true, t->at.step, "reading a batch");
+        ready = batch_fill_evaluation(&left_out, &t->compiled, t->executor, t->data.sets[set], first, end);
+        watchdog_enter(t->watchdog, DURING_EVALUATION, false, t->at.step, "agreeing that all ranks are ready");
         ready = agree(t, asked, &left_out, (pace_share){0}, ready);
         if (ready != STATUS_OK || *asked == SIGNALS_STOP)
             break;
@@ -214,11 +215,11 @@ static status evaluate_set(double *loss, training *t, signals_request *asked, in
 /* When asked to stop it is given up: whoever asks may not wait for long, and a checkpoint is worth more. */
 static status evaluate(training *t, signals_request *asked)
 {
-    double began = clock_seconds(), *losses = must_calloc((unsigned long)t->set_count, sizeof *losses);
+    double began = clock_seconds(), *losses = must_calloc((unsigned long)t->data.set_count, sizeof *losses);
     status s = STATUS_OK;
-    watchdog_enter(t->watchdog, DURING_EVALUATION, false, t->step, "gathering the weights");
+    watchdog_enter(t->watchdog, DURING_EVALUATION, false, t->at.step, "gathering the weights");
     executor_play(t->executor, &t->compiled.gathers);
-    for (int i = 0; i < t->set_count && s == STATUS_OK && *asked != SIGNALS_STOP; i++)
+    for (int i = 0; i < t->data.set_count && s == STATUS_OK && *asked != SIGNALS_STOP; i++)
         s = evaluate_set(&losses[i], t, asked, i);
     if (s == STATUS_OK && *asked != SIGNALS_STOP)
         training_report_evaluation(t, losses, clock_seconds() - began);
@@ -230,24 +231,24 @@ static status evaluate(training *t, signals_request *asked)
 static status save(training *t, bool last)
 {
     bool undone;
-    if (t->step == t->saved)
+    if (t->at.step == t->saves.saved)
         return STATUS_OK;
     TRY(training_verify(&undone, t));
     if (undone)
         return STATUS_OK;
     TRY(training_islands_save(t));
     TRY(training_save(t, last));
-    t->saved = t->step;
+    t->saves.saved = t->at.step;
     return STATUS_OK;
 }
 
 /* A run that cannot go on, on ranks whose state is good: it is saved, and then the run ends as it would have. */
 static status save_anyway(training *t, status why)
 {
-    if (why == STATUS_OK || t->step == t->saved || t->evicted)
+    if (why == STATUS_OK || t->at.step == t->saves.saved || t->evicted)
         return why;
     char *words = must_strdup(status_message());
-    log_warn("the run cannot go on; the state after step %lld is good, and is saved", (long long)t->step);
+    log_warn("the run cannot go on; the state after step %lld is good, and is saved", (long long)t->at.step);
     status s = save(t, true);
     s = s == STATUS_OK ? status_fail(why, "%s", words) : status_context(s, "%s; and then", words);
     free(words);
@@ -257,19 +258,19 @@ static status save_anyway(training *t, status why)
 static status train_loop(training *t, signals_request *asked)
 {
     const config *c = t->config;
-    while (t->step < c->train.steps) {
-        t->step_began = clock_seconds();
-        t->waited_before = comm_waited(t->world);
-        t->stalled_before = saver_stall(t->saver);
+    while (t->at.step < c->train.steps) {
+        t->now.began = clock_seconds();
+        t->now.waited_before = comm_waited(t->world);
+        t->now.stalled_before = saver_stall(t->saves.saver);
         TRY(save_anyway(t, ready_step(t, asked)));
-        int64_t before = t->step;
+        int64_t before = t->at.step;
         if (*asked == SIGNALS_STOP)
             TRY(training_islands_leave(t));
         if (*asked != SIGNALS_NONE)
             TRY(save(t, *asked == SIGNALS_STOP));
         if (*asked == SIGNALS_STOP)
             break;
-        if (t->step != before) /* undone, and the batch is another step's */
+        if (t->at.step != before) /* undone, and the batch is another step's */
             continue;
         if (*asked == SIGNALS_SAVE)
             signals_saved();
@@ -278,20 +279,20 @@ static status train_loop(training *t, signals_request *asked)
         if (undone)
             continue;
         TRY(training_islands_step(t));
-        bool last = t->step == c->train.steps;
-        if (t->validation && c->evaluate.every > 0 && (due(c->evaluate.every, t->step) || last))
+        bool last = t->at.step == c->train.steps;
+        if (t->data.validation && c->evaluate.every > 0 && (due(c->evaluate.every, t->at.step) || last))
             TRY(save_anyway(t, evaluate(t, asked)));
         if (*asked == SIGNALS_STOP)
             TRY(training_islands_leave(t));
-        if (due(c->checkpoint.every, t->step) || last || *asked == SIGNALS_STOP)
+        if (due(c->checkpoint.every, t->at.step) || last || *asked == SIGNALS_STOP)
             TRY(save(t, last || *asked == SIGNALS_STOP));
-        else if (due(c->checkpoint.memory_every, t->step)) {
+        else if (due(c->checkpoint.memory_every, t->at.step)) {
             TRY(training_islands_save(t));
             training_save_in_memory(t);
         }
         if (*asked == SIGNALS_STOP)
             break;
-        if (t->trained_steps == 1) {
+        if (t->report.trained_steps == 1) {
             training_measure_reserve(t);
             seal_close();
         }
@@ -304,8 +305,8 @@ static status train_loop(training *t, signals_request *asked)
 static status complete(training *t)
 {
     const config *c = t->config;
-    log_info("nothing left to do: %lld steps are done, and train.steps is %lld; raise it to go on", (long long)t->step,
-             (long long)c->train.steps);
+    log_info("nothing left to do: %lld steps are done, and train.steps is %lld; raise it to go on",
+             (long long)t->at.step, (long long)c->train.steps);
     char *summary = must_format("%s/summary.json", t->folder);
     int there = atomic_exists(summary);
     free(summary);
@@ -321,7 +322,7 @@ static status complete(training *t)
         s = checkpoint_prune(t->checkpoints, c->checkpoint.keep, c->checkpoint.keep_every);
     if (s != STATUS_OK)
         log_warn("%s", status_message());
-    node_copies_forget(t->copies);
+    node_copies_forget(t->saves.copies);
     TRY(training_report_open(t));
     return training_summary(t, false);
 }
@@ -329,15 +330,15 @@ static status complete(training *t)
 static status train_on(training *t, bool *stopped)
 {
     signals_request asked = SIGNALS_NONE;
-    if (t->step >= t->config->train.steps)
+    if (t->at.step >= t->config->train.steps)
         return complete(t);
     TRY(training_open_verify(t));
     TRY(training_report_open(t));
     TRY(training_save_open(t));
     training_header(t);
-    if (t->verify)
-        verify_begin(t->verify);
-    t->saved = t->step;
+    if (t->guards.verify)
+        verify_begin(t->guards.verify);
+    t->saves.saved = t->at.step;
     status s = train_loop(t, &asked);
     if (s != STATUS_OK) { /* on all ranks: what is being saved is good */
         char *words = must_strdup(status_message());
@@ -348,11 +349,11 @@ static status train_on(training *t, bool *stopped)
     }
     TRY(training_save_finish(t));
     if (t->config->checkpoint.memory_every > 0)
-        node_copies_forget(t->copies);
-    *stopped = asked == SIGNALS_STOP && t->step < t->config->train.steps;
+        node_copies_forget(t->saves.copies);
+    *stopped = asked == SIGNALS_STOP && t->at.step < t->config->train.steps;
     if (*stopped)
-        log_info("stopped by %s after step %lld; the run resumes from here", signals_name(), (long long)t->step);
-    watchdog_enter(t->watchdog, DURING_END, true, t->step, "writing the summary");
+        log_info("stopped by %s after step %lld; the run resumes from here", signals_name(), (long long)t->at.step);
+    watchdog_enter(t->watchdog, DURING_END, true, t->at.step, "writing the summary");
     return training_summary(t, *stopped);
 }
 
@@ -376,7 +377,7 @@ status train_run(bool *stopped, const config *c, comm *world, watchdog *w, doubl
     status s = training_open(&t, c, world, w, began);
     if (s == STATUS_OK)
         s = training_restore(&t);
-    if (s == STATUS_OK && t.step < c->train.steps)
+    if (s == STATUS_OK && t.at.step < c->train.steps)
         s = training_islands_join(&t);
     if (s == STATUS_OK)
         s = train_on(&t, stopped);

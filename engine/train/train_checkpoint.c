@@ -25,31 +25,32 @@ enum { HEADERS = 1 << 20 }; /* of a share's files, about, and its fragment */
 static int list_extras(checkpoint_extra out[3], training *t)
 {
     int count = 0;
-    if (t->tokenizer) {
-        const tokenizer_source source = tokenizer_made_from(t->tokenizer);
-        t->extra_name = must_format("tokenizer.%s", tokenizer_suffix(t->tokenizer));
-        out[count++] = (checkpoint_extra){t->extra_name, source.file, source.length};
+    if (t->data.tokenizer) {
+        const tokenizer_source source = tokenizer_made_from(t->data.tokenizer);
+        t->saves.extra_name = must_format("tokenizer.%s", tokenizer_suffix(t->data.tokenizer));
+        out[count++] = (checkpoint_extra){t->saves.extra_name, source.file, source.length};
         if (source.config_length > 0)
             out[count++] = (checkpoint_extra){"tokenizer_config.json", source.config, source.config_length};
     }
     if (t->choices.count > 0) {
-        t->extra_choices = choices_text(&t->choices);
-        out[count++] = (checkpoint_extra){CHOICES_FILE, t->extra_choices, (int64_t)strlen(t->extra_choices)};
+        t->saves.extra_choices = choices_text(&t->choices);
+        out[count++] =
+            (checkpoint_extra){CHOICES_FILE, t->saves.extra_choices, (int64_t)strlen(t->saves.extra_choices)};
     }
     return count;
 }
 
 /* What a checkpoint holds beside the training state: of an island, its outer state. */
-static const checkpoint_piece *list_more(int *count, const training *t)
+static const checkpoint_piece *list_more(int *count, const outer *o)
 {
     *count = 0;
-    return t->outer ? outer_pieces(count, t->outer) : NULL;
+    return o ? outer_pieces(count, o) : NULL;
 }
 
 static int64_t save_bytes(const training *t, bool asynchronous)
 {
     int count;
-    const checkpoint_piece *more = list_more(&count, t);
+    const checkpoint_piece *more = list_more(&count, t->outer);
     return saver_bytes(&t->compiled, t->executor, more, count, asynchronous);
 }
 
@@ -110,35 +111,35 @@ status training_save_open(training *t)
                        .context = t};
     TRY(comm_all_status(all, first ? checkpoint_tidy(t->checkpoints) : STATUS_OK));
     TRY(choose_asynchronous(&o.asynchronous, t));
-    o.more = list_more(&o.more_count, t);
+    o.more = list_more(&o.more_count, t->outer);
     o.extra_count = first ? list_extras(extras, t) : 0;
-    t->saves_beside = o.asynchronous;
-    t->copy_bytes = save_bytes(t, o.asynchronous);
-    TRY(comm_all_status(all, saver_open(&t->saver, &o)));
+    t->saves.beside = o.asynchronous;
+    t->saves.copy_bytes = save_bytes(t, o.asynchronous);
+    TRY(comm_all_status(all, saver_open(&t->saves.saver, &o)));
     if (t->config->checkpoint.memory_every < 1)
         return STATUS_OK;
     int64_t state = save_bytes(t, true) - save_bytes(t, false);
-    return node_copies_begin(t->copies, t->run, state + HEADERS);
+    return node_copies_begin(t->saves.copies, t->run, state + HEADERS);
 }
 
 /* ---- saving ---------------------------------------------------------------------------------------------------- */
 
 static json_t *make_meta(const training *t)
 {
-    train_meta m = {.step = t->step,
-                    .stage_step = t->stage_step,
-                    .stage_samples = t->stage_samples,
-                    .schedule_step = t->schedule_step,
-                    .schedule_updates = t->schedule_updates,
-                    .updates = t->updates,
-                    .samples = t->samples,
-                    .good_steps = t->good_steps,
-                    .skipped = t->skipped,
-                    .moments = t->moments,
-                    .past = t->past,
+    train_meta m = {.step = t->at.step,
+                    .stage_step = t->at.stage_step,
+                    .stage_samples = t->at.stage_samples,
+                    .schedule_step = t->at.schedule_step,
+                    .schedule_updates = t->at.schedule_updates,
+                    .updates = t->at.updates,
+                    .samples = t->at.samples,
+                    .good_steps = t->at.good_steps,
+                    .skipped = t->at.skipped,
+                    .moments = t->at.moments,
+                    .past = t->at.past,
                     /* 0: none, so that going on in fp16 begins with the configured scale */
-                    .loss_scale = precision_row_of(t->config->train.precision)->scales_loss ? t->loss_scale : 0};
-    json_t *meta = train_meta_write(&m, t->config, t->train, t->validation);
+                    .loss_scale = precision_row_of(t->config->train.precision)->scales_loss ? t->at.loss_scale : 0};
+    json_t *meta = train_meta_write(&m, t->config, t->data.train, t->data.validation);
     if (t->outer)
         json_object_set_new(meta, "outer", outer_meta(t->outer));
     return meta;
@@ -146,20 +147,20 @@ static json_t *make_meta(const training *t)
 
 static void say_saved(training *t)
 {
-    int64_t step = strtoll(saver_name(t->saver) + strlen("step-"), NULL, 10);
-    t->saves++;
+    int64_t step = strtoll(saver_name(t->saves.saver) + strlen("step-"), NULL, 10);
+    t->saves.published++;
     if (t->config->checkpoint.every == 0 || step % t->config->checkpoint.every == 0) {
-        free(t->back);
-        t->back = must_format("%s/%s", t->checkpoints, saver_name(t->saver));
+        free(t->guards.back);
+        t->guards.back = must_format("%s/%s", t->checkpoints, saver_name(t->saves.saver));
     }
-    training_event(t, "saved", saver_name(t->saver));
-    log_info("saved %s/%s in %.2f s", t->checkpoints, saver_name(t->saver), saver_seconds(t->saver));
+    training_event(t, "saved", saver_name(t->saves.saver));
+    log_info("saved %s/%s in %.2f s", t->checkpoints, saver_name(t->saves.saver), saver_seconds(t->saves.saver));
 }
 
 /* The state is good, and the one before is on the disk: a run does not end for a save that the next one may make good. */
 static void say_lost(training *t)
 {
-    t->saves_lost++;
+    t->saves.lost++;
     if (comm_rank(t->world) == 0)
         log_warn("%s; the run goes on", status_message());
     training_event(t, "save failed", status_message());
@@ -171,24 +172,24 @@ static status conclude(training *t, status s)
     double began = clock_seconds();
     if (s != STATUS_OK)
         return s;
-    if (!saver_is_in_memory(t->saver)) {
+    if (!saver_is_in_memory(t->saves.saver)) {
         say_saved(t);
         return STATUS_OK;
     }
-    s = node_copies_spread(t->copies, saver_name(t->saver));
-    t->saves_in_memory += s == STATUS_OK;
-    t->save_seconds += clock_seconds() - began;
-    return s == STATUS_OK ? s : status_context(s, "%s is not copied in memory", saver_name(t->saver));
+    s = node_copies_spread(t->saves.copies, saver_name(t->saves.saver));
+    t->saves.in_memory += s == STATUS_OK;
+    t->saves.seconds += clock_seconds() - began;
+    return s == STATUS_OK ? s : status_context(s, "%s is not copied in memory", saver_name(t->saves.saver));
 }
 
 /* Waits for the save under way on all ranks. */
 static status finish(training *t)
 {
     status s = STATUS_OK;
-    for (bool over = saver_progress_of(t->saver) == SAVER_IDLE; !over;) {
-        saver_wait(t->saver);
-        s = comm_all_status(comm_world(t->world), saver_result(t->saver));
-        over = saver_next(t->saver, false, s != STATUS_OK);
+    for (bool over = saver_progress_of(t->saves.saver) == SAVER_IDLE; !over;) {
+        saver_wait(t->saves.saver);
+        s = comm_all_status(comm_world(t->world), saver_result(t->saves.saver));
+        over = saver_next(t->saves.saver, false, s != STATUS_OK);
         if (over)
             s = conclude(t, s);
     }
@@ -197,43 +198,43 @@ static status finish(training *t)
 
 void training_save_advance(training *t, bool any_working, bool any_failed)
 {
-    if (!t->saver || !saver_next(t->saver, any_working, any_failed))
+    if (!t->saves.saver || !saver_next(t->saves.saver, any_working, any_failed))
         return;
-    watchdog_enter(t->watchdog, DURING_SAVE, true, t->step, "ending a save");
-    if (conclude(t, any_failed ? comm_all_status(comm_world(t->world), saver_result(t->saver)) : STATUS_OK) !=
+    watchdog_enter(t->watchdog, DURING_SAVE, true, t->at.step, "ending a save");
+    if (conclude(t, any_failed ? comm_all_status(comm_world(t->world), saver_result(t->saves.saver)) : STATUS_OK) !=
         STATUS_OK)
         say_lost(t);
-    watchdog_enter(t->watchdog, DURING_STEP, false, t->step, "going on after a checkpoint");
+    watchdog_enter(t->watchdog, DURING_STEP, false, t->at.step, "going on after a checkpoint");
 }
 
 status training_save_finish(training *t)
 {
-    if (!t->saver)
+    if (!t->saves.saver)
         return STATUS_OK;
-    watchdog_enter(t->watchdog, DURING_SAVE, true, t->step, "waiting for a checkpoint");
+    watchdog_enter(t->watchdog, DURING_SAVE, true, t->at.step, "waiting for a checkpoint");
     status s = finish(t);
-    watchdog_enter(t->watchdog, DURING_STEP, false, t->step, "going on after a checkpoint");
+    watchdog_enter(t->watchdog, DURING_STEP, false, t->at.step, "going on after a checkpoint");
     return s;
 }
 
 /* Into `memory`, or NULL: to the run's checkpoints. */
 static status save_to(training *t, const char *memory, bool last)
 {
-    if (!t->saves_beside)
+    if (!t->saves.beside)
         seal_open();
-    watchdog_enter(t->watchdog, DURING_SAVE, true, t->step, "writing a checkpoint");
+    watchdog_enter(t->watchdog, DURING_SAVE, true, t->at.step, "writing a checkpoint");
     if (finish(t) != STATUS_OK)
         say_lost(t);
-    saver_begin(t->saver, t->step, comm_rank(t->world) == 0 ? make_meta(t) : NULL, memory);
+    saver_begin(t->saves.saver, t->at.step, comm_rank(t->world) == 0 ? make_meta(t) : NULL, memory);
     status s = STATUS_OK;
-    if (last || !t->saves_beside)
+    if (last || !t->saves.beside)
         s = finish(t);
     if (s != STATUS_OK && !last) {
         say_lost(t);
         s = STATUS_OK;
     }
-    watchdog_enter(t->watchdog, DURING_STEP, false, t->step, "going on after a checkpoint");
-    if (!t->saves_beside)
+    watchdog_enter(t->watchdog, DURING_STEP, false, t->at.step, "going on after a checkpoint");
+    if (!t->saves.beside)
         seal_close();
     return s;
 }
@@ -245,7 +246,7 @@ status training_save(training *t, bool last)
 
 void training_save_in_memory(training *t)
 {
-    (void)save_to(t, node_copies_folder(t->copies), false);
+    (void)save_to(t, node_copies_folder(t->saves.copies), false);
 }
 
 /* ---- gradients -------------------------------------------------------------------------------------------------- */
@@ -309,7 +310,7 @@ status training_dump_gradients(training *t)
     char *pieces = must_format("%s/.pieces", folder), *path = must_format("%s/gradients.safetensors", folder);
     const step_scalars *scalars = executor_at(t->executor, t->compiled.inputs.scalars);
     seal_open();
-    watchdog_enter(t->watchdog, DURING_SAVE, true, t->step, "writing gradients");
+    watchdog_enter(t->watchdog, DURING_SAVE, true, t->at.step, "writing gradients");
     status s = write_pieces(t, pieces);
     if (s == STATUS_OK && comm_rank(t->world) == 0) {
         s = gather_gradients(pieces, path, scalars->loss_scale);
@@ -317,7 +318,7 @@ status training_dump_gradients(training *t)
             s = atomic_remove(pieces);
     }
     s = comm_all_status(comm_world(t->world), s);
-    watchdog_enter(t->watchdog, DURING_STEP, false, t->step, "going on after writing gradients");
+    watchdog_enter(t->watchdog, DURING_STEP, false, t->at.step, "going on after writing gradients");
     seal_close();
     free(pieces);
     free(path);

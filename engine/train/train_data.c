@@ -37,7 +37,7 @@ static void warn_of_epochs(const training *t, double taken)
 {
     const config_sources *sources = &t->config->data.train;
     for (int i = 0; i < sources->count; i++)
-        if (samples_epochs(t->train, i, taken) > MANY_EPOCHS)
+        if (samples_epochs(t->data.train, i, taken) > MANY_EPOCHS)
             printf("              warning: %s is seen more than %g times; after that repeated text teaches little\n"
                    "              (2305.16264): add data, or lower train.steps\n",
                    sources->item[i].path, MANY_EPOCHS);
@@ -49,10 +49,10 @@ void training_say_data(const training *t)
     double taken = (double)training_samples_at(t, c->train.steps);
     if (t->stage)
         printf("  stage       %s\n", t->stage);
-    say_sources("data", &c->data.train, t->train, taken);
+    say_sources("data", &c->data.train, t->data.train, taken);
     warn_of_epochs(t, taken);
-    if (t->validation)
-        say_sources("validation", &c->data.validation, t->validation, 0);
+    if (t->data.validation)
+        say_sources("validation", &c->data.validation, t->data.validation, 0);
     if (c->train.batch_ramp.count) {
         fputs("  batch       ", stdout);
         for (int i = 0; i < batch_ramp_stages(c); i++)

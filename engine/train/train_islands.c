@@ -1,9 +1,9 @@
 /* A job that is an island: the outer loop's calls, with the run's position. */
 #include "engine/train/training.h"
 
-static outer_position position_of(const training *t)
+static outer_position position_of(const training_position *at)
 {
-    return (outer_position){t->step, t->updates, false};
+    return (outer_position){at->step, at->updates, false};
 }
 
 /* Another island's, where its model was taken over. */
@@ -11,16 +11,16 @@ static void take_position(training *t, const outer_position *p)
 {
     if (!p->fresh_moments)
         return;
-    t->step = p->step;
-    t->updates = t->moments = p->updates;
-    t->samples = training_samples_at(t, p->step) + train_past_omitted(&t->past);
-    t->ahead = -1;
+    t->at.step = p->step;
+    t->at.updates = t->at.moments = p->updates;
+    t->at.samples = training_samples_at(t, p->step) + train_past_omitted(&t->at.past);
+    t->now.ahead = -1;
 }
 
 /* One of the outer loop's calls, for a job that is an island. */
 static status outside(training *t, status (*call)(outer *o, outer_position *p))
 {
-    outer_position p = position_of(t);
+    outer_position p = position_of(&t->at);
     if (!t->outer)
         return STATUS_OK;
     status s = call(t->outer, &p);
@@ -30,13 +30,13 @@ static status outside(training *t, status (*call)(outer *o, outer_position *p))
 
 status training_islands_join(training *t)
 {
-    outer_position p = position_of(t);
+    outer_position p = position_of(&t->at);
     if (!t->outer)
         return STATUS_OK;
     TRY(outer_join(t->outer, &p, &t->slot));
     take_position(t, &p);
     if (!t->config->outer.private_data)
-        samples_interleave(t->train, t->slot, t->config->outer.slots);
+        samples_interleave(t->data.train, t->slot, t->config->outer.slots);
     return STATUS_OK;
 }
 

@@ -15,14 +15,14 @@ typedef struct finding {
     bool skipped; /* too many steps in a row */
 } finding;
 
-static char *describe(const training *t, const finding *f)
+static char *describe(const training_position *at, const finding *f)
 {
     if (f->skipped)
         return must_format("step %lld: gradients were not finite for %d steps in a row (train.max_skipped)",
-                           (long long)t->step, t->skipped);
+                           (long long)at->step, at->skipped);
     return must_format(
         "step %lld: a spike: loss %.6g (%.1f deviations above the steps before), gradient norm %.6g (%.1f)",
-        (long long)t->step, f->loss, f->scores.loss, f->norm, f->scores.norm);
+        (long long)at->step, f->loss, f->scores.loss, f->norm, f->scores.norm);
 }
 
 /* To people and into incidents.jsonl, by rank 0. */
@@ -34,10 +34,10 @@ static void say(training *t, const char *words)
     incidents_say(t->folder, t->watchdog, INCIDENT_NUMBERS, false, words);
 }
 
-static report_event event_of(const training *t, const finding *f, const char *kind)
+static report_event event_of(const training_position *at, const finding *f, const char *kind)
 {
     return (report_event){.kind = kind,
-                          .step = t->step,
+                          .step = at->step,
                           .loss = f->loss,
                           .norm = f->norm,
                           .loss_zscore = f->scores.loss,
@@ -46,12 +46,12 @@ static report_event event_of(const training *t, const finding *f, const char *ki
 
 /* The run is back at an earlier step, of which `before` knows how often it has been there. Samples up to `end` have led to the
  * spike. */
-static status leave_out(training *t, const train_past *before, int64_t end, const char *words)
+static status leave_out(training_position *at, const train_past *before, int64_t end, const char *words)
 {
-    train_past *now = &t->past;
+    train_past *now = &at->past;
     const train_omission *last = before->omissions > now->omissions ? &before->omission[before->omissions - 1] : NULL;
-    train_omission o = {.after = t->step, .first = t->samples, .count = end - t->samples, .times = 1};
-    if (last && last->after == t->step) {
+    train_omission o = {.after = at->step, .first = at->samples, .count = end - at->samples, .times = 1};
+    if (last && last->after == at->step) {
         o.times = last->times + 1;
         o.count *= 2; /* what is wrong is longer than what was left out */
     }
@@ -59,47 +59,47 @@ static status leave_out(training *t, const train_past *before, int64_t end, cons
         return status_fail(STATUS_FAILED,
                            "%s; the run has gone back to step %lld %d times, and left out %lld samples: lower "
                            "optimizer.lr, or look at the data from sample %lld on",
-                           words, (long long)t->step, MOST_TIMES, (long long)o.count / 2, (long long)o.first);
+                           words, (long long)at->step, MOST_TIMES, (long long)o.count / 2, (long long)o.first);
     now->omission[now->omissions++] = o;
-    t->samples += o.count;
+    at->samples += o.count;
     return STATUS_OK;
 }
 
 static status undo(training *t, const finding *f)
 {
-    const train_past before = t->past;
-    int64_t from = t->step, end = t->samples;
-    char *words = describe(t, f);
-    report_event event = event_of(t, f, "undone");
+    const train_past before = t->at.past;
+    int64_t from = t->at.step, end = t->at.samples;
+    char *words = describe(&t->at, f);
+    report_event event = event_of(&t->at, f, "undone");
     say(t, words);
     status s = training_go_back(t);
-    if (s == STATUS_OK && t->verify)
-        verify_begin(t->verify);
+    if (s == STATUS_OK && t->guards.verify)
+        verify_begin(t->guards.verify);
     if (s == STATUS_OK)
-        s = leave_out(t, &before, end, words);
+        s = leave_out(&t->at, &before, end, words);
     free(words);
     TRY(s);
-    const train_omission *o = &t->past.omission[t->past.omissions - 1];
-    event.step = t->step;
+    const train_omission *o = &t->at.past.omission[t->at.past.omissions - 1];
+    event.step = t->at.step;
     event.from = from;
     event.first_sample = o->first;
     event.samples = o->count;
-    log_info("going on after step %lld, without samples %lld to %lld", (long long)t->step, (long long)o->first,
+    log_info("going on after step %lld, without samples %lld to %lld", (long long)t->at.step, (long long)o->first,
              (long long)(o->first + o->count - 1));
     return training_report_undone(t, &event);
 }
 
 static void say_pace(training *t, int rank, bool recovered)
 {
-    double ratio = pace_ratio(t->pace_judge, rank);
+    double ratio = pace_ratio(t->guards.judge, rank);
     if (recovered) {
         log_info("step %lld: rank %d on %s computes as fast as the others again (%.2f x their median)",
-                 (long long)t->step, rank, t->hosts[rank], ratio);
+                 (long long)t->at.step, rank, t->hosts[rank], ratio);
         return;
     }
     char *words = must_format("step %lld: rank %d on %s is slow: over %d steps it has computed %.2f x as long as the "
                               "median of the ranks that have the same work",
-                              (long long)t->step, rank, t->hosts[rank], PACE_WINDOW, ratio);
+                              (long long)t->at.step, rank, t->hosts[rank], PACE_WINDOW, ratio);
     watchdog_text text;
     incident what = watchdog_incident(t->watchdog, &text, INCIDENT_SLOW, words);
     what.rank = rank;
@@ -114,17 +114,18 @@ static void say_pace(training *t, int rank, bool recovered)
 void training_judge_pace(training *t, const pace_share *shares, int64_t stride)
 {
     bool recovered;
-    if (!t->pace_judge)
+    if (!t->guards.judge)
         return;
-    pace_judge_add(t->pace_judge, shares, stride);
-    for (int rank; (rank = pace_change(t->pace_judge, t->config->run.slow_ratio, &recovered)) >= 0;)
+    pace_judge_add(t->guards.judge, shares, stride);
+    for (int rank; (rank = pace_change(t->guards.judge, t->config->run.slow_ratio, &recovered)) >= 0;)
         say_pace(t, rank, recovered);
 }
 
 status training_judge(bool *undone, training *t, double loss, double norm, bool skipped)
 {
     const config *c = t->config;
-    finding f = {.loss = loss, .norm = norm, .skipped = c->train.max_skipped > 0 && t->skipped >= c->train.max_skipped};
+    finding f = {
+        .loss = loss, .norm = norm, .skipped = c->train.max_skipped > 0 && t->at.skipped >= c->train.max_skipped};
     *undone = false;
     if (f.skipped && !c->run.spike.rewind) {
         watchdog_text text;
@@ -135,7 +136,7 @@ status training_judge(bool *undone, training *t, double loss, double norm, bool 
         return status_fail(STATUS_FAILED,
                            "step %lld: gradients were not finite for %d steps in a row (train.max_skipped): "
                            "lower optimizer.lr, or look at the data of these steps",
-                           (long long)t->step, t->skipped);
+                           (long long)t->at.step, t->at.skipped);
     }
     if (c->run.spike.zscore <= 0 || (skipped && !f.skipped))
         return STATUS_OK;
@@ -144,7 +145,7 @@ status training_judge(bool *undone, training *t, double loss, double norm, bool 
     comm_broadcast_bytes(comm_world(t->world), numbers, sizeof numbers, 0);
     f.loss = numbers[0];
     f.norm = numbers[1];
-    f.scores = spike_judge(&t->past.window, f.loss, f.norm);
+    f.scores = spike_judge(&t->at.past.window, f.loss, f.norm);
     bool spike = f.skipped || !(f.scores.loss < c->run.spike.zscore && f.scores.norm < c->run.spike.zscore);
     if (spike) { /* or is it this machine? */
         TRY(training_verify(undone, t));
@@ -156,13 +157,13 @@ status training_judge(bool *undone, training *t, double loss, double norm, bool 
         return undo(t, &f);
     }
     if (spike) {
-        char *words = describe(t, &f);
-        report_event event = event_of(t, &f, "spike");
+        char *words = describe(&t->at, &f);
+        report_event event = event_of(&t->at, &f, "spike");
         say(t, words);
         free(words);
         training_report_event(t, &event);
     }
     if (isfinite(f.loss) && isfinite(f.norm))
-        spike_add(&t->past.window, f.loss, f.norm);
+        spike_add(&t->at.past.window, f.loss, f.norm);
     return STATUS_OK;
 }

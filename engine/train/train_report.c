@@ -77,22 +77,22 @@ static status open_mlflow(training *t)
     if (!(t->config->run.exports >> CONFIG_EXPORT_MLFLOW & 1))
         return STATUS_OK;
     char *folder = must_format("%s/mlruns", t->folder), *slash = strrchr(t->folder, '/');
-    status s =
-        mlflow_open(&t->mlflow, folder, t->run, slash && slash[1] ? slash + 1 : t->folder, t->step + 1, wall_time());
+    status s = mlflow_open(&t->report.mlflow, folder, t->run, slash && slash[1] ? slash + 1 : t->folder, t->at.step + 1,
+                           wall_time());
     free(folder);
-    return s == STATUS_OK ? config_each(t->config, put_parameter, t->mlflow) : s;
+    return s == STATUS_OK ? config_each(t->config, put_parameter, t->report.mlflow) : s;
 }
 
 /* Lines and events of the steps to come. */
 static status open_steps(training *t)
 {
     char *path = must_format("%s/metrics.jsonl", t->folder);
-    status s = keep_lines(path, t->step);
+    status s = keep_lines(path, t->at.step);
     if (s == STATUS_OK)
-        s = lines_open(&t->metrics, path);
+        s = lines_open(&t->report.metrics, path);
     free(path);
     if (s == STATUS_OK && t->config->run.tensorboard)
-        s = tensorboard_open(&t->board, t->folder, t->step + 1, wall_time());
+        s = tensorboard_open(&t->report.board, t->folder, t->at.step + 1, wall_time());
     return s == STATUS_OK ? open_mlflow(t) : s;
 }
 
@@ -107,7 +107,7 @@ static status open_files(training *t)
     s = open_steps(t);
     path = must_format("%s/events.jsonl", t->folder);
     if (s == STATUS_OK)
-        s = lines_open(&t->events, path);
+        s = lines_open(&t->report.events, path);
     free(path);
     if (s == STATUS_OK && t->choices.count > 0) {
         path = must_format("%s/" CHOICES_FILE, t->folder);
@@ -120,8 +120,8 @@ static status open_files(training *t)
 /* Never trimmed, unlike the metrics: what was done twice is seen here. Where the disk is full, metrics_done says so. */
 void training_event(training *t, const char *event, const char *words)
 {
-    if (t->events)
-        (void)report_event_line(t->events, t->run, event, t->step, wall_time(), words);
+    if (t->report.events)
+        (void)report_event_line(t->report.events, t->run, event, t->at.step, wall_time(), words);
 }
 
 /* The first rank of each host. A host that cannot be looked at is no reason not to train. */
@@ -135,8 +135,8 @@ static void open_resources(training *t)
                                        .root = "",
                                        .every = c->run.resource_seconds,
                                        .tensorboard = c->run.tensorboard,
-                                       .first_step = t->step + 1};
-    if (resources_open(&t->resources, &options) != STATUS_OK)
+                                       .first_step = t->at.step + 1};
+    if (resources_open(&t->report.resources, &options) != STATUS_OK)
         log_warn("%s; the run goes on without this host's resources", status_message());
     free(folder);
 }
@@ -144,7 +144,7 @@ static void open_resources(training *t)
 status training_report_open(training *t)
 {
     TRY(comm_all_status(comm_world(t->world), speaks(t) ? open_files(t) : STATUS_OK));
-    training_event(t, t->step > 0 ? "resumed" : "started", t->fell_back);
+    training_event(t, t->at.step > 0 ? "resumed" : "started", t->fell_back);
     open_resources(t);
     return STATUS_OK;
 }
@@ -212,8 +212,8 @@ void training_header(const training *t)
                       .steps = c->train.steps,
                       .tokens_per_step = c->train.global_batch * c->train.sequence,
                       .tokens = training_samples_at(t, c->train.steps) * c->train.sequence,
-                      .flops_per_token = t->flops_per_token,
-                      .peak_flops = t->peak_flops,
+                      .flops_per_token = t->report.flops_per_token,
+                      .peak_flops = t->report.peak_flops,
                       .arena_bytes = largest,
                       .lower_bound_bytes = k->persistent_bytes + k->training.lower_bound};
     run.memory.weights = k->class_bytes[CLASS_WEIGHT];
@@ -225,21 +225,21 @@ void training_header(const training *t)
     training_say_data(t);
     say_memory(t, &facts);
     int64_t wanted = (int64_t)c->evaluate.batches * c->train.global_batch;
-    for (int i = 0; i < t->set_count && c->evaluate.every > 0; i++)
+    for (int i = 0; i < t->data.set_count && c->evaluate.every > 0; i++)
         if (training_evaluation_samples(t, i) < wanted)
             printf("  evaluation  all %lld sequences of %s of data.validation: fewer than evaluate.batches asks for\n",
                    (long long)training_evaluation_samples(t, i), c->data.validation.item[i].path);
     if (c->optimizer.warmup >= c->train.steps)
         printf("  rate        optimizer.warmup %lld is all of train.steps: the learning rate only rises\n",
                (long long)c->optimizer.warmup);
-    if (t->saves_beside) {
+    if (t->saves.beside) {
         char bytes[UNITS_TEXT];
-        units_bytes(bytes, (double)(t->copy_bytes));
+        units_bytes(bytes, (double)(t->saves.copy_bytes));
         printf("  checkpoints written beside training, from a copy of %s a rank\n", bytes);
     }
     if (t->config->checkpoint.memory_every > 0) {
         char bytes[UNITS_TEXT];
-        units_bytes(bytes, (double)node_copies_bytes(t->copies));
+        units_bytes(bytes, (double)node_copies_bytes(t->saves.copies));
         printf("  copies      every %d steps in the memory of nodes, at most %s a rank\n",
                t->config->checkpoint.memory_every, bytes);
     }
@@ -254,10 +254,10 @@ void training_header(const training *t)
 /* ---- steps ------------------------------------------------------------------------------------------------------ */
 
 /* Into every store that the run keeps beside metrics.jsonl. */
-static status write_scalars(training *t, const tensorboard_value *values, int count, int64_t step, double time)
+static status write_scalars(training_report *r, const tensorboard_value *values, int count, int64_t step, double time)
 {
-    status s = t->board ? tensorboard_write(t->board, values, count, step, time) : STATUS_OK;
-    return s == STATUS_OK && t->mlflow ? mlflow_write(t->mlflow, values, count, step, time) : s;
+    status s = r->board ? tensorboard_write(r->board, values, count, step, time) : STATUS_OK;
+    return s == STATUS_OK && r->mlflow ? mlflow_write(r->mlflow, values, count, step, time) : s;
 }
 
 static status write_events(training *t, const report_step *r)
@@ -278,17 +278,17 @@ static status write_events(training *t, const report_step *r)
                                   {"seconds/checkpoint", r->checkpoint_seconds},
                                   {"seconds/communication", r->communication_seconds}};
     int count = (int)(sizeof values / sizeof *values) - (r->communication_seconds < 0);
-    return write_scalars(t, values, count, r->step, r->time);
+    return write_scalars(&t->report, values, count, r->step, r->time);
 }
 
 /* Metrics are worth less than the run: what cannot be written is counted, and tried again with the next line. */
 static void metrics_done(training *t, status s)
 {
-    if ((s != STATUS_OK) == t->losing)
+    if ((s != STATUS_OK) == t->report.metrics_failing)
         return;
-    t->losing = s != STATUS_OK;
-    if (!t->losing) {
-        log_warn("metrics are written again; %lld lines are missing", lines_lost(t->metrics));
+    t->report.metrics_failing = s != STATUS_OK;
+    if (!t->report.metrics_failing) {
+        log_warn("metrics are written again; %lld lines are missing", lines_lost(t->report.metrics));
         return;
     }
     log_warn("%s; the run goes on without its metrics", status_message());
@@ -300,9 +300,9 @@ static void metrics_done(training *t, status s)
 /* Whoever read the lines may be gone (a dead tee, a closed terminal): training needs no reader. */
 static void screen_done(training *t, int error)
 {
-    if (t->speechless || !ferror(stdout))
+    if (t->report.stdout_failed || !ferror(stdout))
         return;
-    t->speechless = true;
+    t->report.stdout_failed = true;
     char *words = must_format("standard output cannot be written to: %s; the run goes on without it", strerror(error));
     log_warn("%s; its lines are in %s/metrics.jsonl", words, t->folder);
     incidents_say(t->folder, t->watchdog, INCIDENT_STORAGE, false, words);
@@ -312,10 +312,10 @@ static void screen_done(training *t, int error)
 static void add_pace(report_step *r, const training *t)
 {
     r->slowest_rank = -1;
-    r->wait_seconds = t->pace_judge ? pace_waited(t->pace_judge) : 0;
-    for (int i = 0; t->pace_judge && i < comm_ranks(t->world); i++)
-        if (pace_ratio(t->pace_judge, i) > r->slowest_ratio) {
-            r->slowest_ratio = pace_ratio(t->pace_judge, i);
+    r->wait_seconds = t->guards.judge ? pace_waited(t->guards.judge) : 0;
+    for (int i = 0; t->guards.judge && i < comm_ranks(t->world); i++)
+        if (pace_ratio(t->guards.judge, i) > r->slowest_ratio) {
+            r->slowest_ratio = pace_ratio(t->guards.judge, i);
             r->slowest_rank = i;
         }
 }
@@ -324,39 +324,39 @@ static void add_pace(report_step *r, const training *t)
 static void divide_seconds(report_step *r, training *t, double stalled)
 {
     bool seen = t->device == &device_cpu;
-    double waited = comm_waited(t->world) - t->waited_before;
-    r->data_seconds = t->data_seconds;
+    double waited = comm_waited(t->world) - t->now.waited_before;
+    r->data_seconds = t->now.data_seconds;
     r->communication_seconds = seen ? waited : -1;
-    r->checkpoint_seconds = t->stalled_before + stalled;
-    r->compute_seconds = fmax(0, r->step_seconds - t->data_seconds - stalled - (seen ? waited : 0));
+    r->checkpoint_seconds = t->now.stalled_before + stalled;
+    r->compute_seconds = fmax(0, r->step_seconds - t->now.data_seconds - stalled - (seen ? waited : 0));
 }
 
 static void report_resources(training *t, bool now)
 {
-    if (!t->resources)
+    if (!t->report.resources)
         return;
-    watchdog_enter(t->watchdog, DURING_STEP, true, t->step, "writing this host's resources");
-    status s = resources_look(t->resources, t->step, now);
-    if (s != STATUS_OK && !t->unobserved)
+    watchdog_enter(t->watchdog, DURING_STEP, true, t->at.step, "writing this host's resources");
+    status s = resources_look(t->report.resources, t->at.step, now);
+    if (s != STATUS_OK && !t->report.resources_failing)
         log_warn("%s; the run goes on without this host's resources", status_message());
-    t->unobserved = s != STATUS_OK;
+    t->report.resources_failing = s != STATUS_OK;
 }
 
 void training_report_step(training *t, double loss, double norm, double rate, double seconds, bool skipped)
 {
-    if (t->trained_steps++ == 0)
-        t->first_step_seconds = clock_seconds() - t->began - t->choices.seconds;
+    if (t->report.trained_steps++ == 0)
+        t->report.first_step_seconds = clock_seconds() - t->began - t->choices.seconds;
     else
-        t->trained_seconds += seconds;
-    double stalled = saver_stall(t->saver);
-    t->save_seconds += t->stalled_before + stalled;
+        t->report.trained_seconds += seconds;
+    double stalled = saver_stall(t->saves.saver);
+    t->saves.seconds += t->now.stalled_before + stalled;
     report_resources(t, false);
     if (!speaks(t))
         return;
-    watchdog_enter(t->watchdog, DURING_STEP, true, t->step, "writing metrics");
+    watchdog_enter(t->watchdog, DURING_STEP, true, t->at.step, "writing metrics");
     const config *c = t->config;
-    double tokens = (double)training_batch(t, t->step - 1) * (double)c->train.sequence;
-    report_step r = {.step = t->step,
+    double tokens = (double)training_batch(t, t->at.step - 1) * (double)c->train.sequence;
+    report_step r = {.step = t->at.step,
                      .steps = c->train.steps,
                      .loss = loss,
                      .grad_norm = norm,
@@ -365,32 +365,33 @@ void training_report_step(training *t, double loss, double norm, double rate, do
                      .skipped = skipped,
                      .tokens_per_second = tokens / seconds,
                      .time = wall_time(),
-                     .tokens = t->samples * c->train.sequence,
-                     .epoch = samples_epoch(t->train, t->samples),
-                     .loss_scale = t->loss_scale,
-                     .skipped_steps = t->step - t->updates,
+                     .tokens = t->at.samples * c->train.sequence,
+                     .epoch = samples_epoch(t->data.train, t->at.samples),
+                     .loss_scale = t->at.loss_scale,
+                     .skipped_steps = t->at.step - t->at.updates,
                      .resident_bytes = peak_resident()};
     add_pace(&r, t);
     divide_seconds(&r, t, stalled);
-    r.tflops = r.tokens_per_second * t->flops_per_token / 1e12;
-    r.mfu = t->peak_flops > 0 ? r.tflops * 1e12 / t->peak_flops : -1;
-    double each = t->trained_steps > 1 ? t->trained_seconds / (double)(t->trained_steps - 1) : seconds;
-    r.left_seconds = each * (double)(c->train.steps - t->step);
-    if (c->run.log_every > 0 && (t->step % c->run.log_every == 0 || t->step == c->train.steps || skipped))
+    r.tflops = r.tokens_per_second * t->report.flops_per_token / 1e12;
+    r.mfu = t->report.peak_flops > 0 ? r.tflops * 1e12 / t->report.peak_flops : -1;
+    double each =
+        t->report.trained_steps > 1 ? t->report.trained_seconds / (double)(t->report.trained_steps - 1) : seconds;
+    r.left_seconds = each * (double)(c->train.steps - t->at.step);
+    if (c->run.log_every > 0 && (t->at.step % c->run.log_every == 0 || t->at.step == c->train.steps || skipped))
         report_line(stdout, &r);
     screen_done(t, errno);
-    status s = report_metrics(t->metrics, &r);
+    status s = report_metrics(t->report.metrics, &r);
     metrics_done(t, s == STATUS_OK ? write_events(t, &r) : s);
 }
 
 static status write_evaluation_events(training *t, const report_result *r)
 {
     tensorboard_value value = {"validation/loss", r->loss};
-    status s = write_scalars(t, &value, 1, r->step, r->time);
+    status s = write_scalars(&t->report, &value, 1, r->step, r->time);
     for (int i = 0; s == STATUS_OK && r->sets > 1 && i < r->sets; i++) {
         char *tag = must_format("validation/%s", r->name[i]);
         value = (tensorboard_value){tag, r->losses[i]};
-        s = write_scalars(t, &value, 1, r->step, r->time);
+        s = write_scalars(&t->report, &value, 1, r->step, r->time);
         free(tag);
     }
     return s;
@@ -414,23 +415,23 @@ void training_report_evaluation(training *t, const double *losses, double second
     double sum = 0, weights = 0;
     if (!speaks(t))
         return;
-    const char **names = must_calloc((unsigned long)t->set_count, sizeof *names);
-    for (int i = 0; i < t->set_count; i++) {
+    const char **names = must_calloc((unsigned long)t->data.set_count, sizeof *names);
+    for (int i = 0; i < t->data.set_count; i++) {
         names[i] = name_of_set(all, i);
         sum += all->item[i].weight * losses[i];
         weights += all->item[i].weight;
     }
-    report_result r = {.step = t->step,
-                       .loss = t->set_count > 1 ? sum / weights : losses[0],
+    report_result r = {.step = t->at.step,
+                       .loss = t->data.set_count > 1 ? sum / weights : losses[0],
                        .seconds = seconds,
                        .time = wall_time(),
-                       .sets = t->set_count,
+                       .sets = t->data.set_count,
                        .name = names,
                        .losses = losses};
-    watchdog_enter(t->watchdog, DURING_EVALUATION, true, t->step, "writing metrics");
+    watchdog_enter(t->watchdog, DURING_EVALUATION, true, t->at.step, "writing metrics");
     report_evaluation(stdout, &r);
     screen_done(t, errno);
-    status s = report_metrics_evaluation(t->metrics, &r);
+    status s = report_metrics_evaluation(t->report.metrics, &r);
     metrics_done(t, s == STATUS_OK ? write_evaluation_events(t, &r) : s);
     free(names);
 }
@@ -438,24 +439,24 @@ void training_report_evaluation(training *t, const double *losses, double second
 void training_report_event(training *t, const report_event *what)
 {
     if (speaks(t))
-        metrics_done(t, report_metrics_event(t->metrics, what, wall_time()));
+        metrics_done(t, report_metrics_event(t->report.metrics, what, wall_time()));
 }
 
 void training_report_disagreement(training *t, double apart)
 {
     if (speaks(t))
-        metrics_done(t, report_metrics_disagreement(t->metrics, t->step, apart, wall_time()));
+        metrics_done(t, report_metrics_disagreement(t->report.metrics, t->at.step, apart, wall_time()));
 }
 
 /* As a new process would find the files. */
 static status open_again(training *t)
 {
-    lines_close(t->metrics);
-    tensorboard_close(t->board);
-    mlflow_close(t->mlflow);
-    t->metrics = NULL;
-    t->board = NULL;
-    t->mlflow = NULL;
+    lines_close(t->report.metrics);
+    tensorboard_close(t->report.board);
+    mlflow_close(t->report.mlflow);
+    t->report.metrics = NULL;
+    t->report.board = NULL;
+    t->report.mlflow = NULL;
     return open_steps(t);
 }
 
@@ -464,7 +465,7 @@ status training_report_undone(training *t, const report_event *what)
     seal_open();
     TRY(comm_all_status(comm_world(t->world), speaks(t) ? open_again(t) : STATUS_OK));
     training_report_event(t, what);
-    if (t->trained_steps > 0)
+    if (t->report.trained_steps > 0)
         seal_close();
     return STATUS_OK;
 }
@@ -492,13 +493,13 @@ static int64_t arena_used(const compiled *c)
 
 static int64_t memory_copy_bytes(const training *t)
 {
-    return t->config->checkpoint.memory_every > 0 ? node_copies_bytes(t->copies) : 0;
+    return t->config->checkpoint.memory_every > 0 ? node_copies_bytes(t->saves.copies) : 0;
 }
 
 /* Says how much of the time the island has computed. Collective. */
-static report_islands count_islands(const training *t)
+static report_islands count_islands(outer *o)
 {
-    outer_counts c = outer_counted(t->outer);
+    outer_counts c = outer_counted(o);
     double computing = c.elapsed > 0 ? 1 - c.stood / c.elapsed : 1;
     if (c.elapsed > 0)
         log_info(
@@ -523,13 +524,14 @@ status training_summary(training *t, bool stopped)
 {
     report_resources(t, true);
     training_event(t, stopped ? "stopped" : "done", NULL);
-    if (t->mlflow && mlflow_end(t->mlflow, stopped ? MLFLOW_KILLED : MLFLOW_FINISHED, wall_time()) != STATUS_OK)
+    if (t->report.mlflow &&
+        mlflow_end(t->report.mlflow, stopped ? MLFLOW_KILLED : MLFLOW_FINISHED, wall_time()) != STATUS_OK)
         log_warn("%s", status_message());
     report_rank mine = {.rank = comm_rank(t->world),
                         .arena_bytes = t->compiled.arena_bytes,
                         .arena_used_bytes = arena_used(&t->compiled),
                         .peak_resident_bytes = peak_resident(),
-                        .copy_bytes = t->copy_bytes,
+                        .copy_bytes = t->saves.copy_bytes,
                         .memory_copy_bytes = memory_copy_bytes(t)};
     snprintf(mine.host, sizeof mine.host, "%s", watchdog_host(t->watchdog));
     for (int i = 0; i < GRID_AXES; i++)
@@ -540,26 +542,26 @@ status training_summary(training *t, bool stopped)
     comm_all_gather_bytes(comm_world(t->world), all, &mine, sizeof mine);
     report_islands islands = {0};
     if (t->outer)
-        islands = count_islands(t);
+        islands = count_islands(t->outer);
     status s = STATUS_OK;
     if (speaks(t)) {
         char *path = must_format("%s/summary.json", t->folder);
         report_summary_values values = {.run = t->run,
                                         .parameters = parts_parameters(&t->config->model.shape),
-                                        .steps = t->step,
+                                        .steps = t->at.step,
                                         .stopped = stopped,
-                                        .start_to_first_step_seconds = t->first_step_seconds,
+                                        .start_to_first_step_seconds = t->report.first_step_seconds,
                                         .tuning_seconds = t->choices.seconds,
-                                        .metrics_lost = lines_lost(t->metrics),
+                                        .metrics_lost = lines_lost(t->report.metrics),
                                         .output_dropped = outlet_dropped(),
-                                        .saves = t->saves,
-                                        .saves_lost = t->saves_lost,
-                                        .saves_in_memory = t->saves_in_memory,
-                                        .save_seconds = t->save_seconds + saver_stall(t->saver),
+                                        .saves = t->saves.published,
+                                        .saves_lost = t->saves.lost,
+                                        .saves_in_memory = t->saves.in_memory,
+                                        .save_seconds = t->saves.seconds + saver_stall(t->saves.saver),
                                         .islands = t->outer ? &islands : NULL,
-                                        .verify_seconds = t->verify_seconds,
-                                        .times_back = t->times_back,
-                                        .omitted = train_past_omitted(&t->past),
+                                        .verify_seconds = t->guards.verify_seconds,
+                                        .times_back = t->guards.times_back,
+                                        .omitted = train_past_omitted(&t->at.past),
                                         .fell_back = t->fell_back,
                                         .ranks = comm_ranks(t->world),
                                         .rank = all};

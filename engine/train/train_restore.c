@@ -43,8 +43,9 @@ static status check_meta(train_meta *out, const config *saved, const training *t
     TRY(config_compare_for_resume(saved, t->config, t->new_stage, say_changed, NULL));
     TRY(train_meta_read(out, meta, saved, where));
     bool other_data = t->new_stage && !config_same(saved, t->config, "data.train");
-    return comm_rank(t->world) == 0 ? train_meta_check_data(meta, t->config, t->train, t->validation, other_data, where)
-                                    : STATUS_OK;
+    return comm_rank(t->world) == 0
+               ? train_meta_check_data(meta, t->config, t->data.train, t->data.validation, other_data, where)
+               : STATUS_OK;
 }
 
 /* A sample's number means the same text while these keys are the same. */
@@ -79,20 +80,20 @@ static void begin_stage(training *t, train_meta *m, const config *saved, const c
 
 static void take(training *t, const train_meta *m)
 {
-    t->stage_step = m->stage_step;
-    t->stage_samples = m->stage_samples;
-    t->schedule_step = m->schedule_step;
-    t->schedule_updates = m->schedule_updates;
+    t->at.stage_step = m->stage_step;
+    t->at.stage_samples = m->stage_samples;
+    t->at.schedule_step = m->schedule_step;
+    t->at.schedule_updates = m->schedule_updates;
     t->schedule.steps = t->config->train.steps - m->schedule_step;
-    t->step = m->step;
-    t->updates = m->updates;
-    t->samples = m->samples;
-    t->good_steps = m->good_steps;
-    t->skipped = (int)m->skipped;
-    t->moments = m->moments;
-    t->past = m->past;
+    t->at.step = m->step;
+    t->at.updates = m->updates;
+    t->at.samples = m->samples;
+    t->at.good_steps = m->good_steps;
+    t->at.skipped = (int)m->skipped;
+    t->at.moments = m->moments;
+    t->at.past = m->past;
     if (precision_row_of(t->config->train.precision)->scales_loss && m->loss_scale > 0)
-        t->loss_scale = m->loss_scale;
+        t->at.loss_scale = m->loss_scale;
 }
 
 /* Collective: the same verdict on every rank, with the words of the first that objects. */
@@ -118,9 +119,9 @@ static verdict load_as(status *said, training *t, checkpoint *from, const config
     take(t, &m);
     if (t->outer && (*said = outer_restore(t->outer, from)) != STATUS_OK)
         return DAMAGED;
-    free(t->origin);
-    t->origin = must_strdup(checkpoint_folder(from));
-    log_info("resumed from %s after step %lld", checkpoint_folder(from), (long long)t->step);
+    free(t->guards.origin);
+    t->guards.origin = must_strdup(checkpoint_folder(from));
+    log_info("resumed from %s after step %lld", checkpoint_folder(from), (long long)t->at.step);
     return WHOLE;
 }
 
@@ -229,10 +230,10 @@ static void take_from_memory(training *t)
     int64_t step;
     char *trouble;
     if (strcmp(t->config->checkpoint.resume, "auto") != 0) {
-        node_copies_forget(t->copies);
+        node_copies_forget(t->saves.copies);
         return;
     }
-    node_copies_adopt(t->copies, t->checkpoints, &step, &trouble);
+    node_copies_adopt(t->saves.copies, t->checkpoints, &step, &trouble);
     if (step >= 0)
         log_info("the copies of step %lld in the memory of nodes are a checkpoint now", (long long)step);
     if (trouble)
@@ -247,7 +248,7 @@ static status check_same_data(const training *t)
     status s = STATUS_OK;
     for (int i = 0; i < t->config->data.train.count && s == STATUS_OK; i++) {
         indexed_identity mine, first;
-        samples_identify(&mine, t->train, i);
+        samples_identify(&mine, t->data.train, i);
         first = mine;
         comm_broadcast_bytes(all, &first, sizeof first, 0);
         if (memcmp(&first, &mine, sizeof mine) != 0)
@@ -296,15 +297,16 @@ static void place_back(training *t, bool own)
 {
     const config *c = t->config;
     if (!own)
-        t->past.began = t->step;
-    if (!t->origin)
+        t->at.past.began = t->at.step;
+    if (!t->guards.origin)
         return;
-    int64_t scheduled = c->checkpoint.every > 0 ? t->step / c->checkpoint.every * c->checkpoint.every : t->step;
-    const char *slash = strrchr(t->origin, '/');
-    if (scheduled > t->past.began && slash)
-        t->back = must_format("%.*s/step-%08lld", (int)(slash - t->origin), t->origin, (long long)scheduled);
-    else if (t->past.began > 0)
-        t->back = must_strdup(t->origin);
+    int64_t scheduled = c->checkpoint.every > 0 ? t->at.step / c->checkpoint.every * c->checkpoint.every : t->at.step;
+    const char *slash = strrchr(t->guards.origin, '/');
+    if (scheduled > t->at.past.began && slash)
+        t->guards.back =
+            must_format("%.*s/step-%08lld", (int)(slash - t->guards.origin), t->guards.origin, (long long)scheduled);
+    else if (t->at.past.began > 0)
+        t->guards.back = must_strdup(t->guards.origin);
 }
 
 status training_restore(training *t)
@@ -315,7 +317,7 @@ status training_restore(training *t)
     status s = check_same_data(t);
     bool own = !strcmp(resume, "auto");
     if (s == STATUS_OK)
-        s = comm_all_status(comm_world(t->world), node_copies_open(&t->copies, t->world, t->folder));
+        s = comm_all_status(comm_world(t->world), node_copies_open(&t->saves.copies, t->world, t->folder));
     if (s == STATUS_OK)
         take_from_memory(t);
     if (s == STATUS_OK && own)
@@ -326,12 +328,12 @@ status training_restore(training *t)
         s = restore_named(&own, t);
     else if (s == STATUS_OK)
         s = comm_all_status(comm_world(t->world), start(t));
-    if (s == STATUS_OK && t->step == 0 && t->outer)
+    if (s == STATUS_OK && t->at.step == 0 && t->outer)
         s = outer_restore(t->outer, NULL);
     checkpoint_offers_free(&offers);
     if (s == STATUS_OK)
         place_back(t, own);
-    watchdog_enter(t->watchdog, DURING_SETUP, true, t->step, "opening the run's files");
+    watchdog_enter(t->watchdog, DURING_SETUP, true, t->at.step, "opening the run's files");
     return s;
 }
 
@@ -342,22 +344,22 @@ status training_restore(training *t)
 static status choose_back(char **out, const training *t)
 {
     *out = NULL;
-    char *path = t->back ? must_format("%s/manifest.json", t->back) : NULL;
+    char *path = t->guards.back ? must_format("%s/manifest.json", t->guards.back) : NULL;
     bool there = path && atomic_exists(path);
     free(path);
     if (there)
-        *out = must_strdup(t->back);
-    return there || !t->back ? STATUS_OK : checkpoint_resolve(out, t->checkpoints);
+        *out = must_strdup(t->guards.back);
+    return there || !t->guards.back ? STATUS_OK : checkpoint_resolve(out, t->checkpoints);
 }
 
 /* As a new process would find things. */
 static status begin_anew(training *t)
 {
     TRY(comm_all_status(comm_world(t->world), start(t)));
-    t->step = t->updates = t->samples = t->good_steps = t->skipped = 0;
-    t->past = (train_past){0};
+    t->at.step = t->at.updates = t->at.samples = t->at.good_steps = t->at.skipped = 0;
+    t->at.past = (train_past){0};
     if (precision_row_of(t->config->train.precision)->scales_loss)
-        t->loss_scale = t->config->train.loss_scale;
+        t->at.loss_scale = t->config->train.loss_scale;
     return STATUS_OK;
 }
 
@@ -381,18 +383,18 @@ static status go_back(training *t)
 
 status training_go_back(training *t)
 {
-    int64_t from = t->step;
+    int64_t from = t->at.step;
     if (training_save_finish(t) != STATUS_OK && comm_rank(t->world) == 0)
         log_warn("%s; the run goes on", status_message());
     seal_open();
     watchdog_enter(t->watchdog, DURING_LOAD, true, from, "going back to a checkpoint");
     state_clear(&t->compiled, t->executor);
     status s = go_back(t);
-    t->saved = t->step; /* it is on the disk, or there is nothing to save */
-    t->ahead = -1;
-    t->times_back++;
-    watchdog_enter(t->watchdog, DURING_STEP, false, t->step, "going on after having gone back");
-    if (t->trained_steps > 0)
+    t->saves.saved = t->at.step; /* it is on the disk, or there is nothing to save */
+    t->now.ahead = -1;
+    t->guards.times_back++;
+    watchdog_enter(t->watchdog, DURING_STEP, false, t->at.step, "going on after having gone back");
+    if (t->report.trained_steps > 0)
         seal_close();
     return s;
 }

@@ -30,7 +30,7 @@ static int threads_of(const config *c, const comm *world)
 int64_t training_evaluation_samples(const training *t, int set)
 {
     int64_t wanted = (int64_t)t->config->evaluate.batches * t->config->train.global_batch;
-    int64_t there = samples_count(t->sets[set]);
+    int64_t there = samples_count(t->data.sets[set]);
     return there < wanted ? there : wanted;
 }
 
@@ -46,7 +46,7 @@ int training_microbatches(const training *t, int64_t step)
 
 int64_t training_samples_at(const training *t, int64_t step)
 {
-    return t->stage_samples + batch_ramp_total(t->config, t->stage_step, step);
+    return t->at.stage_samples + batch_ramp_total(t->config, t->at.stage_step, step);
 }
 
 /* The ranks of one model read the same samples: one of them says what is left out. */
@@ -94,17 +94,17 @@ static status open_validation(training *t, int64_t vocabulary)
 {
     const config *c = t->config;
     int count = c->data.validation.count;
-    TRY(samples_open(&t->validation, &c->data.validation, c->train.sequence, vocabulary, false, 0));
-    t->sets = must_calloc((unsigned long)count, sizeof(samples *));
+    TRY(samples_open(&t->data.validation, &c->data.validation, c->train.sequence, vocabulary, false, 0));
+    t->data.sets = must_calloc((unsigned long)count, sizeof(samples *));
     for (int i = 0; i < count && count > 1; i++) {
         const config_sources one = {.count = 1, .item = &c->data.validation.item[i]};
-        TRY(samples_open(&t->sets[i], &one, c->train.sequence, vocabulary, false, 0));
-        t->set_count++;
+        TRY(samples_open(&t->data.sets[i], &one, c->train.sequence, vocabulary, false, 0));
+        t->data.set_count++;
     }
     if (count == 1)
-        t->sets[t->set_count++] = t->validation;
+        t->data.sets[t->data.set_count++] = t->data.validation;
     for (int i = 0; c->data.skip_bad && i < count; i++)
-        samples_leave_out(t->sets[i], say_left_out, t);
+        samples_leave_out(t->data.sets[i], say_left_out, t);
     return STATUS_OK;
 }
 
@@ -117,12 +117,12 @@ static status open_data(training *t)
                            "data.train is not set: the prefix of a .bin/.idx pair (phalanx tokenize makes one)");
     TRY(check_sources(&c->data.train, "data.train", vocabulary, comm_rank(t->world)));
     TRY(check_sources(&c->data.validation, "data.validation", vocabulary, comm_rank(t->world)));
-    TRY(samples_open(&t->train, &c->data.train, c->train.sequence, vocabulary, c->data.shuffle,
+    TRY(samples_open(&t->data.train, &c->data.train, c->train.sequence, vocabulary, c->data.shuffle,
                      (uint64_t)c->train.seed));
     if (c->data.validation.count > 0)
         TRY(open_validation(t, vocabulary));
     if (c->data.skip_bad)
-        samples_leave_out(t->train, say_left_out, t);
+        samples_leave_out(t->data.train, say_left_out, t);
     return STATUS_OK;
 }
 
@@ -133,11 +133,11 @@ static status open_tokenizer(training *t)
     if (comm_rank(t->world) > 0)
         return STATUS_OK;
     if (c->data.tokenizer) {
-        status s = tokenizer_files_open(&t->tokenizer, c->data.tokenizer);
+        status s = tokenizer_files_open(&t->data.tokenizer, c->data.tokenizer);
         return s == STATUS_OK ? s : status_context(s, "data.tokenizer");
     }
     const char *beside = c->data.train.item[0].path;
-    return tokenizer_files_is_beside(beside) ? tokenizer_files_open_beside(&t->tokenizer, beside) : STATUS_OK;
+    return tokenizer_files_is_beside(beside) ? tokenizer_files_open_beside(&t->data.tokenizer, beside) : STATUS_OK;
 }
 
 /* All ranks must see one run folder: rank 0, which holds its lock, writes a file that the others look for. What an earlier start has
@@ -338,16 +338,17 @@ static void open_pace(training *t)
     int ranks = comm_ranks(t->world);
     if (ranks == 1 || t->config->run.slow_ratio == 0)
         return;
-    t->pace = pace_open(&t->compiled, t->executor, t->world);
-    t->pace_judge = comm_rank(t->world) == 0 ? pace_judge_open(ranks) : NULL;
+    t->guards.pace = pace_open(&t->compiled, t->executor, t->world);
+    t->guards.judge = comm_rank(t->world) == 0 ? pace_judge_open(ranks) : NULL;
 }
 
 status training_open(training *t, const config *c, comm *world, watchdog *w, double began)
 {
-    *t = (training){.config = c, .world = world, .watchdog = w, .began = began, .loss_scale = 1, .ahead = -1};
+    *t = (training){
+        .config = c, .world = world, .watchdog = w, .began = began, .at = {.loss_scale = 1}, .now = {.ahead = -1}};
     t->schedule = config_learning_rate(c);
     if (precision_row_of(c->train.precision)->scales_loss)
-        t->loss_scale = c->train.loss_scale;
+        t->at.loss_scale = c->train.loss_scale;
     t->folder = must_strdup(c->run.folder);
     t->checkpoints = must_format("%s/checkpoints", t->folder);
     comm_group *all = comm_world(world);
@@ -364,8 +365,8 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
     TRY(comm_all_status(all, training_move_aside(t)));
     watchdog_enter(w, DURING_SETUP, false, 0, "preparing");
     batch_rope_table(&t->compiled, t->executor);
-    t->peak_flops = peak_of(t) * comm_ranks(world);
-    t->flops_per_token = flops_per_token(&c->model.shape, c->train.sequence);
+    t->report.peak_flops = peak_of(t) * comm_ranks(world);
+    t->report.flops_per_token = flops_per_token(&c->model.shape, c->train.sequence);
     executor_watch(t->executor, w);
     if (c->outer.every > 0)
         TRY(outer_open(&t->outer, c, &t->compiled, t->executor, world, w));
@@ -380,37 +381,37 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
 
 void training_close(training *t)
 {
-    verify_close(t->verify);
-    free(t->pairs);
-    pace_close(t->pace);
+    verify_close(t->guards.verify);
+    free(t->guards.pairs);
+    pace_close(t->guards.pace);
     trace_close(t->trace);
-    pace_judge_close(t->pace_judge);
+    pace_judge_close(t->guards.judge);
     free(t->hosts);
-    lines_close(t->metrics);
-    lines_close(t->events);
-    tensorboard_close(t->board);
-    mlflow_close(t->mlflow);
-    tokenizer_close(t->tokenizer);
-    saver_close(t->saver);
+    lines_close(t->report.metrics);
+    lines_close(t->report.events);
+    tensorboard_close(t->report.board);
+    mlflow_close(t->report.mlflow);
+    tokenizer_close(t->data.tokenizer);
+    saver_close(t->saves.saver);
     outer_close(t->outer);
-    node_copies_close(t->copies);
+    node_copies_close(t->saves.copies);
     lock_release(t->lock);
     executor_close(t->executor);
     choices_free(&t->choices);
-    samples_close(t->train);
-    for (int i = 0; i < t->set_count && t->set_count > 1; i++)
-        samples_close(t->sets[i]);
-    free(t->sets);
-    samples_close(t->validation);
-    resources_close(t->resources);
+    samples_close(t->data.train);
+    for (int i = 0; i < t->data.set_count && t->data.set_count > 1; i++)
+        samples_close(t->data.sets[i]);
+    free(t->data.sets);
+    samples_close(t->data.validation);
+    resources_close(t->report.resources);
     compile_free(&t->compiled);
     free(t->folder);
     free(t->checkpoints);
     free(t->fell_back);
     free(t->stage);
-    free(t->origin);
-    free(t->back);
-    free(t->extra_name);
-    free(t->extra_choices);
+    free(t->guards.origin);
+    free(t->guards.back);
+    free(t->saves.extra_name);
+    free(t->saves.extra_choices);
     *t = (training){0};
 }

@@ -31,8 +31,8 @@ status training_open_verify(training *t)
     if (t->device != &device_cpu && !t->config->train.deterministic)
         return status_fail(STATUS_USAGE, "run.verify_every compares bits of what is computed twice: it needs "
                                          "train.deterministic=true");
-    t->verify = verify_open(&t->compiled, t->executor, every);
-    t->pairs = must_calloc((unsigned long)comm_ranks(t->world), sizeof *t->pairs);
+    t->guards.verify = verify_open(&t->compiled, t->executor, every);
+    t->guards.pairs = must_calloc((unsigned long)comm_ranks(t->world), sizeof *t->guards.pairs);
     comm_check(t->world);
     return STATUS_OK;
 }
@@ -61,14 +61,14 @@ static void find_pair(verdict *out, training *t)
     int ranks = comm_ranks(t->world);
     seal_open();
     comm_sums *all = must_alloc((unsigned long)ranks * (unsigned long)ranks * sizeof *all);
-    comm_all_gather_bytes(comm_world(t->world), all, t->pairs, ranks * (int64_t)sizeof *all);
+    comm_all_gather_bytes(comm_world(t->world), all, t->guards.pairs, ranks * (int64_t)sizeof *all);
     for (int i = 0; i < ranks && out->rank < 0; i++)
         for (int j = 0; j < ranks && out->rank < 0; j++)
             if (all[i * ranks + j].sent != all[j * ranks + i].received) {
                 out->rank = i;
                 snprintf(out->words, sizeof out->words,
                          "step %lld: a message from rank %d on %s to rank %d on %s has arrived changed",
-                         (long long)t->step, i, t->hosts[i], j, t->hosts[j]);
+                         (long long)t->at.step, i, t->hosts[i], j, t->hosts[j]);
             }
     free(all);
     seal_close();
@@ -107,12 +107,12 @@ static bool judge_along(verdict *out, const training *t, const share *all, int r
             snprintf(
                 out->words, sizeof out->words,
                 "step %lld: the weights of rank %d on %s are not those of %d other ranks that should have the same",
-                (long long)t->step, i, t->hosts[i], unlike);
+                (long long)t->at.step, i, t->hosts[i], unlike);
         else
             snprintf(out->words, sizeof out->words,
                      "step %lld: the weights of rank %d on %s are not those of the one other rank that should have the "
                      "same: which of the two is wrong cannot be told",
-                     (long long)t->step, i, t->hosts[i]);
+                     (long long)t->at.step, i, t->hosts[i]);
         return true;
     }
     return false;
@@ -143,7 +143,7 @@ static bool judge(verdict *out, training *t, const share *all, const verify_find
 
 static status undo(training *t, const verdict *v)
 {
-    int64_t from = t->step;
+    int64_t from = t->at.step;
     if (comm_rank(t->world) == 0) {
         watchdog_text text;
         incident what = watchdog_incident(t->watchdog, &text, INCIDENT_NUMBERS, v->words);
@@ -152,56 +152,56 @@ static status undo(training *t, const verdict *v)
         what.device = what.action = what.op = NULL; /* those were of this rank */
         what.waiting_for = -1;
         log_warn("%s", v->words);
-        if (t->unverified + 1 >= MOST_TIMES)
+        if (t->guards.unverified + 1 >= MOST_TIMES)
             incidents_hold(&t->ending, &what);
         else
             (void)incidents_append(t->folder, &what);
     }
-    if (++t->unverified >= MOST_TIMES)
+    if (++t->guards.unverified >= MOST_TIMES)
         return status_fail(STATUS_FAILED, "%s; %d verifications in a row have failed: leave out that host", v->words,
-                           t->unverified);
+                           t->guards.unverified);
     TRY(training_go_back(t));
-    verify_begin(t->verify);
+    verify_begin(t->guards.verify);
     comm_check(t->world);
-    log_info("going on after step %lld, the last that is verified", (long long)t->step);
-    const report_event event = {.kind = "undone", .step = t->step, .from = from, .words = v->words};
+    log_info("going on after step %lld, the last that is verified", (long long)t->at.step);
+    const report_event event = {.kind = "undone", .step = t->at.step, .from = from, .words = v->words};
     return training_report_undone(t, &event);
 }
 
 /* Between two verifications: which share of the time has verifying taken? */
 static void say_price(training *t, const share *all)
 {
-    double most = 0, trained = t->trained_seconds;
+    double most = 0, trained = t->report.trained_seconds;
     for (int i = 0; i < comm_ranks(t->world); i++)
         most = all[i].seconds > most ? all[i].seconds : most;
-    double price = (most - t->verify_seconds) / (trained - t->verify_trained);
+    double price = (most - t->guards.verify_seconds) / (trained - t->guards.verify_trained);
     if (t->device != &device_cpu) /* there repetition is not timed */
         price += 1.0 / t->config->run.verify_every / t->compiled.options.microbatches;
-    if (t->verify_trained > 0 && !t->price_said) {
-        t->price_said = true;
+    if (t->guards.verify_trained > 0 && !t->guards.price_reported) {
+        t->guards.price_reported = true;
         if (price > 0.02)
             log_info("run.verify_every=%d takes %.1f%% of the time, 1 / %d of the forward and backward passes being "
                      "repeated",
                      t->config->run.verify_every, 100 * price,
                      t->config->run.verify_every * t->compiled.options.microbatches);
     }
-    t->verify_seconds = most;
-    t->verify_trained = trained;
+    t->guards.verify_seconds = most;
+    t->guards.verify_trained = trained;
 }
 
 status training_verify(bool *undone, training *t)
 {
     int ranks = comm_ranks(t->world);
     *undone = false;
-    if (!t->verify || t->past.verified == t->step)
+    if (!t->guards.verify || t->at.past.verified == t->at.step)
         return STATUS_OK;
-    watchdog_enter(t->watchdog, DURING_STEP, false, t->step, "verifying");
-    verify_finding mine = verify_find(t->verify);
+    watchdog_enter(t->watchdog, DURING_STEP, false, t->at.step, "verifying");
+    verify_finding mine = verify_find(t->guards.verify);
     share here = {.messages = comm_sums_of(t->world), .seconds = mine.seconds, .bad = mine.bad},
           *all = must_alloc((unsigned long)ranks * sizeof *all);
     note_replicas(&here, t, &mine);
     for (int i = 0; i < ranks; i++)
-        t->pairs[i] = comm_sums_with(t->world, i);
+        t->guards.pairs[i] = comm_sums_with(t->world, i);
     comm_all_gather_bytes(comm_world(t->world), all, &here, sizeof here);
     verdict v = {.rank = -1};
     status s = STATUS_OK;
@@ -210,8 +210,8 @@ status training_verify(bool *undone, training *t)
         s = undo(t, &v);
     } else {
         say_price(t, all);
-        t->past.verified = t->step;
-        t->unverified = 0;
+        t->at.past.verified = t->at.step;
+        t->guards.unverified = 0;
     }
     free(all);
     return s;

@@ -24,22 +24,8 @@
 #include "engine/guard/verify.h"
 #include "parallel/watch/watchdog.h"
 
-typedef struct training {
-    const config *config;
-    comm *world;
-    grid grid;
-    const device_interface *device;
-    compiled compiled;
-    executor *executor;
-    choices choices;         /* made by timing; the same on all ranks */
-    int64_t expected_beside; /* bytes of the GPU, beside the arena */
-    watchdog *watchdog;
-    samples *train, *validation;
-    samples **sets; /* the data sets of validation, each by itself; with one that one */
-    int set_count;
-    learning_rate schedule;
-
-    /* What a checkpoint holds beside tensors. */
+/* Where the run is: what a checkpoint holds beside tensors. */
+typedef struct training_position {
     int64_t step;                            /* done */
     int64_t updates;                         /* optimizer updates: steps less those skipped */
     int64_t samples;                         /* consumed; the next step begins here */
@@ -50,52 +36,90 @@ typedef struct training {
     int64_t good_steps;                      /* since the scale last changed */
     int skipped;                             /* in a row */
     train_past past;
+} training_position;
 
-    trace *trace;                 /* NULL: run.trace is not set */
-    pace *pace;                   /* NULL: one rank, or ops that are not timed */
-    pace_judge *pace_judge;       /* rank 0's */
-    char (*hosts)[INCIDENT_HOST]; /* [ranks] */
+/* What the run reads. */
+typedef struct training_data {
+    samples *train, *validation;
+    samples **sets; /* the data sets of validation, each by itself; with one that one */
+    int set_count;
+    tokenizer *tokenizer; /* rank 0's, to go with the checkpoints; NULL: none is known */
+} training_data;
 
-    verify *verify;   /* NULL: run.verify_every is 0 */
-    comm_sums *pairs; /* [ranks]: what was sent to and received from each, at the last verification */
-    int unverified;   /* verifications in a row that have failed */
-    double verify_seconds, verify_trained;
-    bool price_said;
-
-    char *origin,
-        *back; /* folders of checkpoints: which this process began from, and which it goes back to; NULL: none */
-    int64_t times_back;
-
-    int64_t saved;                    /* the step that was saved last, or begun from */
+/* The step that is being made. */
+typedef struct training_now {
     int64_t ahead;                    /* the first sample of the batch that has been read ahead; -1: none has */
     int64_t left_out, ahead_left_out; /* samples of this batch, and of that one, that do not count */
-    double step_began, data_seconds;  /* of this step: when, and how long its batch took */
+    double began, data_seconds;       /* when it began, and how long its batch took */
     double waited_before;             /* comm_waited() when it began */
     double stalled_before;            /* seconds that it could not begin, for a checkpoint */
+} training_now;
 
-    outer *outer; /* NULL: this job is no island */
-    int slot;     /* of the island, 0 without */
+/* What watches the run, and what has been undone. */
+typedef struct training_guards {
+    pace *pace;        /* NULL: one rank, or ops that are not timed */
+    pace_judge *judge; /* rank 0's */
+    verify *verify;    /* NULL: run.verify_every is 0 */
+    comm_sums *pairs;  /* [ranks]: what was sent to and received from each, at the last verification */
+    int unverified;    /* verifications in a row that have failed */
+    double verify_seconds, verify_trained;
+    bool price_reported;
+    char *origin, *back; /* folders of checkpoints: which this process began from, and which it goes back to; or NULL */
+    int64_t times_back;
+} training_guards;
 
-    saver *saver;              /* NULL before training_save_open */
-    bool saves_beside;         /* training goes on while it writes */
-    int64_t copy_bytes;        /* host memory that it takes */
-    int64_t saves, saves_lost; /* published, given up */
-    node_copies *copies;       /* in the memory of nodes; NULL before training_restore */
-    int64_t saves_in_memory;
-    double save_seconds;              /* that training has waited for it */
-    char *extra_name, *extra_choices; /* of the files that go with a checkpoint */
+/* Checkpoints, on the disk and in the memory of nodes. */
+typedef struct training_saves {
+    saver *saver;                     /* NULL before training_save_open */
+    bool beside;                      /* training continues while it writes */
+    int64_t copy_bytes;               /* host memory that it takes */
+    int64_t published, lost;          /* saves; lost ones were given up */
+    int64_t saved;                    /* the step that was saved last, or begun from */
+    node_copies *copies;              /* in the memory of nodes; NULL before training_restore */
+    int64_t in_memory;                /* saves there */
+    double seconds;                   /* that training has waited for the saver */
+    char *extra_name, *extra_choices; /* names of the files that go with a checkpoint */
+} training_saves;
 
-    tokenizer *tokenizer; /* rank 0's, to go with the checkpoints; NULL: none is known */
-
-    /* rank 0's files */
-    lock *lock; /* of the run's folder; NULL: run.lock is off */
+/* The report: rank 0's files, what it counts, and what it has said already. */
+typedef struct training_report {
     lines *metrics, *events;
     tensorboard *board;
-    mlflow *mlflow;                                    /* NULL: not exported to */
-    resources *resources;                              /* of this host, kept by its first rank; NULL: nobody asks */
-    double began, first_step_seconds, trained_seconds; /* since the first step of this process ended */
+    mlflow *mlflow;                             /* NULL: not exported to */
+    resources *resources;                       /* of this host, kept by its first rank; NULL: nobody asks */
+    double first_step_seconds, trained_seconds; /* since the first step of this process ended */
     int64_t trained_steps;
     double flops_per_token, peak_flops;
+    bool metrics_failing;   /* metrics cannot be written at the moment */
+    bool resources_failing; /* nor the host's resources */
+    bool stdout_failed;     /* standard output cannot be written any more */
+} training_report;
+
+typedef struct training {
+    const config *config;
+    comm *world;
+    grid grid;
+    const device_interface *device;
+    compiled compiled;
+    executor *executor;
+    choices choices;         /* made by timing; the same on all ranks */
+    int64_t expected_beside; /* bytes of the GPU, beside the arena */
+    watchdog *watchdog;
+    learning_rate schedule;
+    trace *trace;                 /* NULL: run.trace is not set */
+    char (*hosts)[INCIDENT_HOST]; /* [ranks] */
+    outer *outer;                 /* NULL: this job is no island */
+    int slot;                     /* of the island, 0 without */
+
+    training_position at;
+    training_data data;
+    training_now now;
+    training_guards guards;
+    training_saves saves;
+    training_report report;
+
+    double began;
+    lock *lock;             /* rank 0's, of the run's folder; NULL: run.lock is off */
     char run[MANIFEST_RUN]; /* this start's id, the same on all ranks */
     char *folder, *checkpoints;
     incidents_held ending; /* what ends the run, if this rank knows it */
@@ -103,9 +127,6 @@ typedef struct training {
     char *stage;           /* in words; NULL: it does not */
     char *fell_back;       /* rank 0: why the run does not go on from the latest checkpoint; NULL: it does */
     bool evicted;          /* the lock of the folder is lost: another run may be at work there */
-    bool losing;           /* metrics cannot be written at the moment */
-    bool unobserved;       /* nor the host's resources */
-    bool speechless;       /* standard output cannot be written any more */
 } training;
 
 /* train_setup.c */

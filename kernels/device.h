@@ -74,6 +74,54 @@ typedef struct device_note {
 /* Moments that a device notes, in sets that do not disturb one another. */
 typedef enum device_clock { CLOCK_TRACE, CLOCK_PACE, DEVICE_CLOCKS } device_clock;
 
+/* What the prepared ops have a choice of, between preparing and the first program; all NULL for a device without choices. Until
+ * told otherwise an op uses the choice that the library guesses to be best. */
+typedef struct device_choices {
+    /* The key of the i-th choice, in the order of preparation; NULL after the last. */
+    const char *(*wanted)(const device *d, int i);
+    /* Value and microseconds for keys that are wanted, by timing (which leaves the arena zero) or as guessed. */
+    status (*find)(device *d, device_choice *choices, int count, bool timing);
+    /* Uses this one; fails where the device cannot. */
+    status (*choose)(device *d, const device_choice *choice);
+    /* The i-th candidate for choice->key, as `choose` takes it, into choice->value; false: there are no more. */
+    bool (*candidate)(const device *d, device_choice *choice, int i);
+} device_choices;
+
+/* Copies of the arena in host memory, on a queue of their own, while programs play; all NULL where the arena is host memory. */
+typedef struct device_aside {
+    /* The arena's bytes (none of host memory: that is at hand), as they are when all that was launched before is done. */
+    void (*copy)(device *d, void *to, int64_t at, int64_t bytes);
+    /* What is launched from now on waits for these copies. */
+    void (*first)(device *d);
+    /* Does the host have them? With `wait`, once it has. */
+    bool (*done)(device *d, bool wait);
+    /* Makes host memory fit for them; 0 bytes: unpins it. */
+    status (*pin)(device *d, void *host, int64_t bytes);
+} device_aside;
+
+/* Times of ops; all NULL, where the host's clock tells. */
+typedef struct device_times {
+    /* Makes room for as many stamps in a set; 0: there are no more. */
+    void (*stamps)(device *d, device_clock set, int count);
+    /* Notes when the queue that plays `o` has done what it was given so far, of communication after all that compute was given;
+     * what is captured notes it anew at each replay. */
+    void (*stamp)(device *d, device_clock set, int index, const op *o);
+    /* From one stamp of a set to another, once the device has been waited for. */
+    double (*seconds)(const device *d, device_clock set, int from, int to);
+} device_times;
+
+/* Verification (engine/guard/verify.h), enqueued behind the ops launched before. */
+typedef struct device_bits {
+    /* The 8 bytes at `to` become a sum of the bits of these rows, of which a change of one word of 64 bits always changes the
+     * result, and others but by chance; another device has other sums. The 8 bytes behind are working memory: 0 before and after. */
+    void (*sum)(device *d, int64_t to, const device_rows *of);
+    /* If the sum is not the one at `with`, that is noted, unless something is. */
+    void (*check)(device *d, int64_t with, const device_rows *of, const device_note *note);
+    /* The rows are copied to address `to`, one behind another; `bring_back`: they become what is there. */
+    void (*keep)(device *d, int64_t to, const device_rows *of);
+    void (*bring_back)(device *d, const device_rows *to, int64_t from);
+} device_bits;
+
 typedef struct device_interface {
     int version; /* DEVICE_VERSION */
     const char *name;
@@ -96,16 +144,6 @@ typedef struct device_interface {
     /* Before the first program: sets o->prepared, whose owner is the device, or leaves it NULL. */
     status (*prepare)(device *d, op *o);
 
-    /* What the prepared ops have a choice of, between preparing and the first program; NULL, all three, for a device
-     * without choices. Until told otherwise an op uses the one that the library guesses to be best. `wanted`: the key of
-     * the i-th choice, in the order of preparation, NULL after the last. `find`: value and microseconds for keys that are
-     * wanted, by timing (which leaves the arena zero) or as guessed. `choose`: use this one; fails where the
-     * device cannot. */
-    const char *(*wanted)(const device *d, int i);
-    status (*find)(device *d, device_choice *choices, int count, bool timing);
-    status (*choose)(device *d, const device_choice *choice);
-    /* With the three above: the i-th candidate for choice->key, as `choose` takes it, into choice->value; false: there are no more. */
-    bool (*candidate)(const device *d, device_choice *choice, int i);
     /* After `allocate`: what no op shows by its result, a call of `say` for each thing: versions, limits, instructions, kinds of
      * memory. NULL: there is nothing of that kind. */
     void (*check)(device *d, device_say *say, void *context);
@@ -136,31 +174,10 @@ typedef struct device_interface {
     void *(*borrow)(device *d, int64_t at, int64_t bytes);
     void (*give_back)(device *d, void *copy, int64_t at, int64_t bytes, bool changed);
 
-    /* The arena's bytes (none of host memory: that is at hand), as they are when all that was launched before is done, are copied to the host's on a queue of their own,
-     * while programs play. `set_aside_first`: what is launched from now on waits for these copies. `set_aside_done`: does the
-     * host have them? With `wait`, once it has. `pin` (0 bytes: unpin) makes host memory fit for it. All NULL, where the arena
-     * is host memory. */
-    void (*set_aside)(device *d, void *to, int64_t at, int64_t bytes);
-    void (*set_aside_first)(device *d);
-    bool (*set_aside_done)(device *d, bool wait);
-    status (*pin)(device *d, void *host, int64_t bytes);
-
-    /* Times of ops. `stamps` makes room for as many in a set (0: no more); `stamp` notes when the queue that plays `o` has done what it
-     * was given so far, of communication after all that compute was given; what is captured notes it anew at each replay.
-     * `stamp_seconds`: from one stamp of a set to another, once the device has been waited for. All NULL, where the host's clock tells. */
-    void (*stamps)(device *d, device_clock set, int count);
-    void (*stamp)(device *d, device_clock set, int index, const op *o);
-    double (*stamp_seconds)(const device *d, device_clock set, int from, int to);
-
-    /* Verification (engine/guard/verify.h), enqueued behind the ops launched before. `sum_bits`: the 8 bytes at `to` become a sum of the bits of
-     * these rows, of which a change of one word of 64 bits always changes the result, and others but by chance; another device has
-     * other sums. The 8 bytes behind are working memory: 0 before and after. `check_bits`: if the sum is not the one at `with`, that is
-     * noted, unless something is. `keep`: the rows are copied to address `to`, one behind another; `bring_back`: they become what is
-     * there. */
-    void (*sum_bits)(device *d, int64_t to, const device_rows *of);
-    void (*check_bits)(device *d, int64_t with, const device_rows *of, const device_note *note);
-    void (*keep)(device *d, int64_t to, const device_rows *of);
-    void (*bring_back)(device *d, const device_rows *to, int64_t from);
+    device_choices choices;
+    device_aside aside;
+    device_times times;
+    device_bits bits;
 
     void (*profile)(device *d, bool on); /* the vendor's profiler */
 } device_interface;

@@ -207,9 +207,9 @@ const device_interface device_cpu = {
     .synchronise = cpu_synchronise,
     .borrow = cpu_borrow,
     .give_back = cpu_give_back,
-    .sum_bits = cpu_sum_bits,
-    .check_bits = cpu_check_bits,
-    .keep = cpu_keep,
-    .bring_back = cpu_bring_back,
+    .bits.sum = cpu_sum_bits,
+    .bits.check = cpu_check_bits,
+    .bits.keep = cpu_keep,
+    .bits.bring_back = cpu_bring_back,
     .profile = cpu_profile,
 };

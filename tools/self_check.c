@@ -70,16 +70,16 @@ static void aside(tally *t, const device_interface *on, device *d)
 {
     unsigned char *host = aligned_alloc(4096, COPIED), *arena = on->borrow(d, 0, COPIED);
     MUST(host, "out of memory");
-    status s = on->pin(d, host, COPIED);
+    status s = on->aside.pin(d, host, COPIED);
     if (s != STATUS_OK) {
         say(t, DEVICE_REFUSED, "registered host memory", status_message());
     } else {
         memset(host, 0xFF, COPIED);
-        on->set_aside(d, host, 0, COPIED);
-        on->set_aside_first(d);
-        bool done = on->set_aside_done(d, true);
+        on->aside.copy(d, host, 0, COPIED);
+        on->aside.first(d);
+        bool done = on->aside.done(d, true);
         say_if(t, done && memcmp(host, arena, COPIED) == 0, "registered host memory", "1 MiB set aside");
-        (void)on->pin(d, host, 0);
+        (void)on->aside.pin(d, host, 0);
     }
     on->give_back(d, arena, 0, COPIED, false);
     free(host);
@@ -117,7 +117,7 @@ static status check_ops(tally *t, const device_interface *on, const op_backend *
             mirror(t, on, d);
             marks(t, on, d);
         }
-        if (on->set_aside)
+        if (on->aside.copy)
             aside(t, on, d);
     }
     if (s == STATUS_OK)

@@ -177,7 +177,7 @@ static void judge_candidates(checker *k, const one *c)
 {
     const char *key;
     int before = k->wanted;
-    for (; k->w->on->wanted && (key = k->w->on->wanted(k->w->d, k->wanted)); k->wanted++) {
+    for (; k->w->on->choices.wanted && (key = k->w->on->choices.wanted(k->w->d, k->wanted)); k->wanted++) {
         device_choice choice = {.microseconds = 0};
         snprintf(choice.key, sizeof choice.key, "%s", key);
         const char *epilogue = strstr(key, "epilogue: ");
@@ -185,13 +185,13 @@ static void judge_candidates(checker *k, const one *c)
             !strstr(epilogue, "gelu"))
             k->w->say(k->w->context, DEVICE_REFUSED, c->name,
                       "the library has no product with this epilogue: ours follows the product");
-        for (int i = 0; k->w->on->candidate(k->w->d, &choice, i); i++) {
+        for (int i = 0; k->w->on->choices.candidate(k->w->d, &choice, i); i++) {
             char how[WORDS];
             bool readable = strlen(choice.value) < 100;
             snprintf(how, sizeof how, "%s%.120s", readable ? "" : "algorithm ", readable ? choice.value : "");
             if (!readable)
                 snprintf(how, sizeof how, "algorithm %d", i + 1);
-            if (k->w->on->choose(k->w->d, &choice) == STATUS_OK)
+            if (k->w->on->choices.choose(k->w->d, &choice) == STATUS_OK)
                 judge(k, c, how);
             else
                 k->w->say(k->w->context, DEVICE_REFUSED, c->name, status_message());

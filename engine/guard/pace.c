@@ -131,8 +131,8 @@ static void before(void *context, const compiled_program *of, int i)
     pace *p = context;
     if (of != p->program)
         return;
-    if (p->slot[i] >= 0 && p->interface->stamp)
-        p->interface->stamp(p->device, CLOCK_PACE, 2 * p->slot[i], of->list.ops[i]);
+    if (p->slot[i] >= 0 && p->interface->times.stamp)
+        p->interface->times.stamp(p->device, CLOCK_PACE, 2 * p->slot[i], of->list.ops[i]);
     else if (p->slot[i] >= 0)
         p->began = processor_seconds();
     else if (of->list.ops[i]->kind == OP_wait)
@@ -144,12 +144,12 @@ static void after(void *context, const compiled_program *of, int i)
     pace *p = context;
     if (of != p->program)
         return;
-    if (p->slot[i] >= 0 && p->interface->stamp) {
-        p->interface->stamp(p->device, CLOCK_PACE, 2 * p->slot[i] + 1, of->list.ops[i]);
+    if (p->slot[i] >= 0 && p->interface->times.stamp) {
+        p->interface->times.stamp(p->device, CLOCK_PACE, 2 * p->slot[i] + 1, of->list.ops[i]);
     } else if (p->slot[i] >= 0) {
         p->seconds[p->slot[i] / TIMED] += processor_seconds() - p->began;
         p->count[p->slot[i] / TIMED]++;
-    } else if (of->list.ops[i]->kind == OP_wait && !p->interface->stamp) {
+    } else if (of->list.ops[i]->kind == OP_wait && !p->interface->times.stamp) {
         p->waited += clock_seconds() - p->began;
     }
 }
@@ -174,8 +174,8 @@ pace *pace_open(const compiled *c, executor *e, comm *world)
                 p->used[p->slot[i]] = true;
             }
     }
-    if (p->interface->stamps)
-        p->interface->stamps(p->device, CLOCK_PACE, 2 * PACE_CLASSES * TIMED);
+    if (p->interface->times.stamps)
+        p->interface->times.stamps(p->device, CLOCK_PACE, 2 * PACE_CLASSES * TIMED);
     executor_observe(e, OBSERVES_INSIDE, (executor_observer){p, before, after, NULL});
     return p;
 }
@@ -185,8 +185,8 @@ void pace_close(pace *p)
     if (!p)
         return;
     executor_observe(p->executor, OBSERVES_INSIDE, (executor_observer){0});
-    if (p->interface->stamps)
-        p->interface->stamps(p->device, CLOCK_PACE, 0);
+    if (p->interface->times.stamps)
+        p->interface->times.stamps(p->device, CLOCK_PACE, 0);
     free(p->slot);
     free(p);
 }
@@ -196,7 +196,7 @@ static void read_stamps(pace *p)
 {
     for (int i = 0; i < PACE_CLASSES * TIMED; i++)
         if (p->used[i]) {
-            p->seconds[i / TIMED] += p->interface->stamp_seconds(p->device, CLOCK_PACE, 2 * i, 2 * i + 1);
+            p->seconds[i / TIMED] += p->interface->times.seconds(p->device, CLOCK_PACE, 2 * i, 2 * i + 1);
             p->count[i / TIMED]++;
         }
 }
@@ -206,7 +206,7 @@ pace_share pace_take(pace *p)
     pace_share s = {0};
     if (!p)
         return s;
-    if (++p->steps > WARM && p->interface->stamp)
+    if (++p->steps > WARM && p->interface->times.stamp)
         read_stamps(p);
     for (int k = 0; k < PACE_CLASSES; k++) {
         s.seconds[k] = p->count[k] && p->steps > WARM ? (float)(p->seconds[k] / p->count[k]) : 0;

@@ -181,7 +181,7 @@ static void count_bytes(verify *v, int64_t bytes)
 static void sum_rest(verify *v, const rest *r)
 {
     device_rows rows = repeat_rows(r->t);
-    v->interface->sum_bits(v->device, r->sum, &rows);
+    v->interface->bits.sum(v->device, r->sum, &rows);
 }
 
 static void check_rows(verify *v, int64_t with, const device_rows *rows, uint64_t what)
@@ -189,7 +189,7 @@ static void check_rows(verify *v, int64_t with, const device_rows *rows, uint64_
     const compiled *c = v->compiled;
     const device_note note = {
         .note = c->sums, .step = c->inputs.scalars->address + (int64_t)offsetof(step_scalars, step), .what = what};
-    v->interface->check_bits(v->device, with, rows, &note);
+    v->interface->bits.check(v->device, with, rows, &note);
 }
 
 static void check(verify *v, const rest *r)
@@ -220,13 +220,13 @@ static void each_output(verify *v, const op *o, void (*use)(verify *v, const dev
 
 static void keep(verify *v, const device_rows *rows, int64_t at)
 {
-    v->interface->keep(v->device, at, rows);
+    v->interface->bits.keep(v->device, at, rows);
     count_bytes(v, 2 * rows->rows * rows->bytes);
 }
 
 static void bring_back(verify *v, const device_rows *rows, int64_t at)
 {
-    v->interface->bring_back(v->device, rows, at);
+    v->interface->bits.bring_back(v->device, rows, at);
     count_bytes(v, 2 * rows->rows * rows->bytes);
 }
 
@@ -241,7 +241,7 @@ static void sum_results(verify *v, const op *o)
     for (int k = 0; k < OP_MAX_OUT && o->out[k]; k++) {
         device_rows rows = repeat_rows(o->out[k]);
         if (rows.rows > 0)
-            v->interface->sum_bits(v->device, result_at(v, k), &rows);
+            v->interface->bits.sum(v->device, result_at(v, k), &rows);
         count_bytes(v, rows.rows * rows.bytes);
     }
 }

@@ -193,10 +193,10 @@ static int missing(device_choice *mine, const choices *c, comm_group *all, const
 static status go_by(const choices *c, const device_interface *interface, device *d)
 {
     const char *key;
-    for (int i = 0; (key = interface->wanted(d, i)); i++) {
+    for (int i = 0; (key = interface->choices.wanted(d, i)); i++) {
         const device_choice *choice = find(c, key);
         MUST(choice, "no choice for %s", key);
-        status s = interface->choose(d, choice);
+        status s = interface->choices.choose(d, choice);
         if (s != STATUS_OK)
             return status_context(s, "%s cannot be followed, %s: %s", CHOICES_FILE, ADVICE, key);
     }
@@ -205,12 +205,12 @@ static status go_by(const choices *c, const device_interface *interface, device 
 
 status choices_settle(choices *c, comm_group *all, const device_interface *interface, device *d, bool timing)
 {
-    if (!interface->wanted)
+    if (!interface->choices.wanted)
         return STATUS_OK;
     double began = clock_seconds();
     choices want = {0};
     const char *key;
-    for (int i = 0; (key = interface->wanted(d, i)); i++) {
+    for (int i = 0; (key = interface->choices.wanted(d, i)); i++) {
         device_choice one = {0};
         memcpy(one.key, key, strlen(key));
         add(&want, &one);
@@ -219,7 +219,7 @@ status choices_settle(choices *c, comm_group *all, const device_interface *inter
     device_choice *wanted = gather(&most, all, want.item, want.count);
     device_choice *mine = must_calloc((unsigned long)want.count + 1, sizeof *mine);
     int count = missing(mine, c, all, wanted, most), places;
-    status s = comm_all_status(all, interface->find(d, mine, count, timing));
+    status s = comm_all_status(all, interface->choices.find(d, mine, count, timing));
     device_choice *found = gather(&places, all, mine, s == STATUS_OK ? count : 0);
     for (int i = 0; i < comm_group_ranks(all) * places; i++)
         if (*found[i].key) {

@@ -64,8 +64,8 @@ static void before(void *context, const compiled_program *p, int i)
     trace *t = context;
     if (!t->on)
         return;
-    if (t->interface->stamp)
-        t->interface->stamp(t->device, CLOCK_TRACE, 2 * i, p->list.ops[i]);
+    if (t->interface->times.stamp)
+        t->interface->times.stamp(t->device, CLOCK_TRACE, 2 * i, p->list.ops[i]);
     else
         t->times[2 * i] = clock_seconds();
 }
@@ -75,8 +75,8 @@ static void after(void *context, const compiled_program *p, int i)
     trace *t = context;
     if (!t->on)
         return;
-    if (t->interface->stamp)
-        t->interface->stamp(t->device, CLOCK_TRACE, 2 * i + 1, p->list.ops[i]);
+    if (t->interface->times.stamp)
+        t->interface->times.stamp(t->device, CLOCK_TRACE, 2 * i + 1, p->list.ops[i]);
     else
         t->times[2 * i + 1] = clock_seconds();
 }
@@ -110,8 +110,8 @@ status trace_open(trace **out, const compiled *c, executor *e, comm *world, cons
     *out = t;
     TRY(comm_all_status(t->all, t->rank == 0 ? atomic_make_folders(t->folder) : STATUS_OK));
     t->offset = offset_to_first(t->all, comm_ranks(world), t->rank);
-    if (t->interface->stamps)
-        t->interface->stamps(t->device, CLOCK_TRACE, 2 * ops);
+    if (t->interface->times.stamps)
+        t->interface->times.stamps(t->device, CLOCK_TRACE, 2 * ops);
     executor_observe(e, OBSERVES_TIMES, (executor_observer){t, before, after, NULL});
     return STATUS_OK;
 }
@@ -156,7 +156,7 @@ static const char *plain(char out[LABEL], const char *text)
 
 static double microseconds(const trace *t, double time)
 {
-    return 1e6 * (t->interface->stamp ? t->began + time - t->origin : time - t->origin);
+    return 1e6 * (t->interface->times.stamp ? t->began + time - t->origin : time - t->origin);
 }
 
 /* `along`: of a wait, the axis of what it waits for; else NULL. */
@@ -218,14 +218,14 @@ static void write_op(trace *t, const compiled_program *p, int i, int64_t step)
     char label[LABEL];
     if (launches(o)) {
         t->launched[o->at.request] = i;
-        if (t->interface->stamp && o->at.bundle + 1 >= o->at.bundle_of)
+        if (t->interface->times.stamp && o->at.bundle + 1 >= o->at.bundle_of)
             write_transfer(t, o, i, step, t->times[2 * i], t->times[2 * i + 1]);
     } else if (o->kind == OP_wait) {
         int from = t->launched[o->at.request];
         const op *launch = p->list.ops[from];
         snprintf(label, sizeof label, "wait for %s", launch->label);
         write_span(t, o, i, step, label, along_of(launch));
-        if (!t->interface->stamp)
+        if (!t->interface->times.stamp)
             write_transfer(t, launch, from, step, t->times[2 * from + 1], t->times[2 * i + 1]);
     } else {
         write_span(t, o, i, step, o->label, NULL);
@@ -238,8 +238,8 @@ void trace_end(trace *t, const compiled_program *p, int64_t step)
     executor_op_by_op(t->executor, false);
     if (t->lost)
         return;
-    for (int i = 0; t->interface->stamp && i < 2 * p->list.count; i++)
-        t->times[i] = t->interface->stamp_seconds(t->device, CLOCK_TRACE, 0, i);
+    for (int i = 0; t->interface->times.stamp && i < 2 * p->list.count; i++)
+        t->times[i] = t->interface->times.seconds(t->device, CLOCK_TRACE, 0, i);
     if (!t->file && (t->file = fopen(t->path, "w")))
         write_head(t);
     if (t->file)
@@ -260,8 +260,8 @@ void trace_close(trace *t)
         if (fclose(t->file) != 0 && !t->lost)
             log_warn("%s cannot be written: %s", t->path, strerror(errno));
     }
-    if (t->interface->stamps)
-        t->interface->stamps(t->device, CLOCK_TRACE, 0);
+    if (t->interface->times.stamps)
+        t->interface->times.stamps(t->device, CLOCK_TRACE, 0);
     executor_observe(t->executor, OBSERVES_TIMES, (executor_observer){0});
     free(t->folder);
     free(t->path);

@@ -161,7 +161,7 @@ static void set_copied(saver *s)
 /* Is it the device that copies the range? */
 static bool by_device(const saver *s, const range *r)
 {
-    return s->interface->set_aside && r->at < TENSOR_HOST;
+    return s->interface->aside.copy && r->at < TENSOR_HOST;
 }
 
 /* A device copies its arena by itself, and the training thread learns when it has. */
@@ -175,7 +175,7 @@ static void take_copy(saver *s)
     }
     pthread_mutex_lock(&s->lock);
     s->taken = true;
-    s->copied = s->copied || !s->interface->set_aside;
+    s->copied = s->copied || !s->interface->aside.copy;
     pthread_cond_broadcast(&s->changed);
     while (!s->copied)
         pthread_cond_wait(&s->changed, &s->lock);
@@ -185,8 +185,8 @@ static void take_copy(saver *s)
 /* On the training thread: have the device's copies arrived? */
 static void ask_device(saver *s, bool wait)
 {
-    if (s->stage == SHARES && s->copy && s->interface->set_aside && !s->arrived) {
-        s->arrived = s->interface->set_aside_done(s->device, wait);
+    if (s->stage == SHARES && s->copy && s->interface->aside.copy && !s->arrived) {
+        s->arrived = s->interface->aside.done(s->device, wait);
         if (s->arrived)
             set_copied(s);
     }
@@ -282,7 +282,7 @@ static status open_memory(saver *s, int64_t bytes)
     TRY(arena_open(&s->arena, bytes + CHECKPOINT_WRITER_BUFFER));
     s->copy = s->options.asynchronous ? arena_base(s->arena) : NULL;
     touch_pages(s, bytes);
-    return bytes > 0 && s->interface->pin ? s->interface->pin(s->device, s->copy, bytes) : STATUS_OK;
+    return bytes > 0 && s->interface->aside.pin ? s->interface->aside.pin(s->device, s->copy, bytes) : STATUS_OK;
 }
 
 /* Until the thread has copied what it copies. */
@@ -302,8 +302,8 @@ static void wait_for_copy(saver *s)
 static void copied_hook(void *context)
 {
     saver *s = context;
-    if (s->stage == SHARES && s->copy && s->interface->set_aside)
-        s->interface->set_aside_first(s->device);
+    if (s->stage == SHARES && s->copy && s->interface->aside.copy)
+        s->interface->aside.first(s->device);
     wait_for_copy(s);
 }
 
@@ -322,7 +322,7 @@ static status open_parts(saver *s, checkpoint_piece *pieces, int count)
         lay_more(more, o->more_count, s->copy + own_bytes);
         s->more_copy = s->copy + own_bytes;
     }
-    s->pinned = bytes > 0 && s->interface->pin;
+    s->pinned = bytes > 0 && s->interface->aside.pin;
     for (int i = 0; i < s->range_count; i++)
         s->beside = s->beside || !by_device(s, &s->ranges[i]);
     char *buffer = s->buffer = (char *)arena_base(s->arena) + bytes;
@@ -388,7 +388,7 @@ void saver_close(saver *s)
     checkpoint_publisher_close(s->publisher);
     checkpoint_writer_close(s->writer);
     if (s->pinned)
-        (void)s->interface->pin(s->device, s->copy, 0);
+        (void)s->interface->aside.pin(s->device, s->copy, 0);
     arena_close(s->arena);
     json_decref(s->meta);
     free(s->ranges);
@@ -425,7 +425,7 @@ void saver_begin(saver *s, int64_t step, json_t *meta, const char *memory)
     s->seconds = 0;
     for (int i = 0; i < s->range_count && s->copy; i++)
         if (by_device(s, &s->ranges[i]))
-            s->interface->set_aside(s->device, s->copy + s->ranges[i].to, s->ranges[i].at, s->ranges[i].bytes);
+            s->interface->aside.copy(s->device, s->copy + s->ranges[i].to, s->ranges[i].at, s->ranges[i].bytes);
     if (s->copy)
         copy_more(s);
     start_work(s);

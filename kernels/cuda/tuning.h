@@ -3,7 +3,7 @@
  * Whoever prepares an op adds an item for each plan with more than one candidate, and uses candidate 0, the best guess, until
  * `take` tells it otherwise. An item's key says all that the speed depends on and no address, so that it holds for other
  * ranks and other runs; the device's name is appended here. Every candidate must give the same bits each time it runs.
- * Items live until tuning_close; the plans are their owners'. (device_interface.wanted, find, choose)
+ * Items live until tuning_close; the plans are their owners'. (device_choices)
  */
 #ifndef PHALANX_KERNELS_CUDA_TUNING_H
 #define PHALANX_KERNELS_CUDA_TUNING_H

@@ -178,15 +178,15 @@ __attribute__((constructor)) static void make_device(void)
     device_cuda.host = host;
     device_cuda.copy_in = copy_in;
     device_cuda.copy_out = copy_out;
-    device_cuda.wanted = wanted;
-    device_cuda.find = find;
-    device_cuda.choose = choose;
+    device_cuda.choices.wanted = wanted;
+    device_cuda.choices.find = find;
+    device_cuda.choices.choose = choose;
     device_cuda.launch = launch;
     device_cuda.capture = capture;
     device_cuda.replay = replay;
-    device_cuda.set_aside = set_aside;
-    device_cuda.set_aside_first = set_aside_first;
-    device_cuda.set_aside_done = set_aside_done;
-    device_cuda.pin = pin;
+    device_cuda.aside.copy = set_aside;
+    device_cuda.aside.first = set_aside_first;
+    device_cuda.aside.done = set_aside_done;
+    device_cuda.aside.pin = pin;
     device_cuda.profile = profile;
 }

@@ -46,9 +46,9 @@ static void choose_way(void)
     device_choice c = {.microseconds = 0};
     const char *key;
     snprintf(c.value, sizeof c.value, "%s", way);
-    for (int i = 0; (key = interface->wanted(gpu, i)); i++) {
+    for (int i = 0; (key = interface->choices.wanted(gpu, i)); i++) {
         snprintf(c.key, sizeof c.key, "%s", key);
-        MUST(interface->choose(gpu, &c) == STATUS_OK, "%s: %s", key, status_message());
+        MUST(interface->choices.choose(gpu, &c) == STATUS_OK, "%s: %s", key, status_message());
     }
 }
 

@@ -9,7 +9,7 @@
 
 static const outer_unit *mine(const outer *o, int u)
 {
-    return o->mine_of[u] < 0 ? NULL : &o->mine[o->mine_of[u]];
+    return o->units.mine_of[u] < 0 ? NULL : &o->units.mine[o->units.mine_of[u]];
 }
 
 static float *optional(float *values, int64_t at)
@@ -32,13 +32,13 @@ static float clip_scale(outer *o, int fragment)
     int ranks = comm_ranks(o->world);
     if (clip <= 0)
         return 1;
-    for (int u = 0; u < o->count; u++) {
+    for (int u = 0; u < o->units.count; u++) {
         const outer_unit *m = mine(o, u);
-        if (o->units[u].fragment != fragment)
+        if (o->units.list[u].fragment != fragment)
             continue;
-        outer_move_gather(o->move, o->values, u);
-        for (int64_t i = 0; m && i < o->units[u].elements; i++) {
-            double change = (double)o->reference[m->at + i] - (double)o->values[i];
+        outer_move_gather(o->move, o->memory.values, u);
+        for (int64_t i = 0; m && i < o->units.list[u].elements; i++) {
+            double change = (double)o->memory.reference[m->at + i] - (double)o->memory.values[i];
             sum += change * change;
         }
     }
@@ -58,26 +58,26 @@ bool outer_encode(outer *o, int fragment)
     double noise = o->config->outer.noise * o->config->outer.clip;
     float decay = (float)o->config->outer.error_decay;
     bool good = true;
-    for (int u = 0; u < o->count; u++) {
+    for (int u = 0; u < o->units.count; u++) {
         const outer_unit *m = mine(o, u);
-        int64_t n = o->units[u].elements;
-        if (o->units[u].fragment != fragment)
+        int64_t n = o->units.list[u].elements;
+        if (o->units.list[u].fragment != fragment)
             continue;
-        outer_move_gather(o->move, o->values, u);
+        outer_move_gather(o->move, o->memory.values, u);
         if (!m)
             continue;
-        outer_dump_keep(o, OUTER_DUMP_WEIGHTS, m, o->values);
-        rule_change(o->values, o->reference + m->at, optional(o->error, m->at), decay, scale, n);
+        outer_dump_keep(o, OUTER_DUMP_WEIGHTS, m, o->memory.values);
+        rule_change(o->memory.values, o->memory.reference + m->at, optional(o->memory.error, m->at), decay, scale, n);
         if (noise > 0)
-            privacy_add_noise(o->values, noise, n);
-        if (!all_finite(o->values, n)) {
+            privacy_add_noise(o->memory.values, noise, n);
+        if (!all_finite(o->memory.values, n)) {
             good = false;
-            memset(o->values, 0, (size_t)n * sizeof *o->values);
+            memset(o->memory.values, 0, (size_t)n * sizeof *o->memory.values);
         }
-        outer_dump_keep(o, OUTER_DUMP_CHANGE, m, o->values);
-        compress_encode(o->out + m->coded, o->values, &o->method, n);
-        outer_dump_sent(o, m, o->out + m->coded);
-        memcpy(o->rest + m->at, o->values, (size_t)n * sizeof *o->rest);
+        outer_dump_keep(o, OUTER_DUMP_CHANGE, m, o->memory.values);
+        compress_encode(o->memory.out + m->coded, o->memory.values, &o->method, n);
+        outer_dump_sent(o, m, o->memory.out + m->coded);
+        memcpy(o->memory.rest + m->at, o->memory.values, (size_t)n * sizeof *o->memory.rest);
     }
     o->releases += o->config->outer.noise > 0;
     return outer_everywhere(o, good);
@@ -87,10 +87,11 @@ bool outer_encode(outer *o, int fragment)
 static bool is_sound(outer *o, int slot, int fragment)
 {
     bool good = true;
-    for (int i = 0; i < o->mine_count; i++) {
-        const outer_unit *m = &o->mine[i];
-        if (o->units[m->unit].fragment == fragment)
-            good &= compress_decode(o->other, o->in[slot] + m->coded, &o->method, o->units[m->unit].elements);
+    for (int i = 0; i < o->units.mine_count; i++) {
+        const outer_unit *m = &o->units.mine[i];
+        if (o->units.list[m->unit].fragment == fragment)
+            good &= compress_decode(o->memory.other, o->memory.in[slot] + m->coded, &o->method,
+                                    o->units.list[m->unit].elements);
     }
     return good;
 }
@@ -103,38 +104,38 @@ static void mean_change(outer *o, const outer_unit *m, int64_t n)
     bool equal = o->config->outer.weights == CONFIG_OUTER_EQUAL;
     for (int i = 0; i < r->parts; i++)
         all += equal ? 1 : (double)r->part[i].tokens;
-    memset(o->values, 0, (size_t)n * sizeof *o->values);
+    memset(o->memory.values, 0, (size_t)n * sizeof *o->memory.values);
     for (int i = 0; i < r->parts; i++) {
         int slot = r->part[i].slot;
         double weight = all > 0 ? (equal ? 1 : (double)r->part[i].tokens) / all : 1.0 / r->parts;
-        const uint8_t *from = slot == o->slot ? o->out : o->in[slot];
-        MUST(compress_decode(o->other, from + m->coded, &o->method, n), "a change of slot %d went bad", slot);
-        rule_add(o->values, o->other, (float)weight, n);
+        const uint8_t *from = slot == o->slot ? o->memory.out : o->memory.in[slot];
+        MUST(compress_decode(o->memory.other, from + m->coded, &o->method, n), "a change of slot %d went bad", slot);
+        rule_add(o->memory.values, o->memory.other, (float)weight, n);
     }
 }
 
 void outer_merge_reference(outer *o, bool took_part)
 {
-    for (int u = 0; u < o->count; u++) {
+    for (int u = 0; u < o->units.count; u++) {
         const outer_unit *m = mine(o, u);
-        int64_t n = o->units[u].elements;
-        if (o->units[u].fragment != o->fragment)
+        int64_t n = o->units.list[u].elements;
+        if (o->units.list[u].fragment != o->fragment)
             continue;
         if (m) {
-            float *reference = o->reference + m->at;
+            float *reference = o->memory.reference + m->at;
             outer_dump_keep(o, OUTER_DUMP_BEFORE, m, reference);
             mean_change(o, m, n);
-            memcpy(o->other, reference, (size_t)n * sizeof *reference);
-            rule_step(reference, optional(o->momentum, m->at), o->values, &o->rule, n);
-            if (took_part && o->error)
-                memcpy(o->error + m->at, o->rest + m->at, (size_t)n * sizeof *o->error);
+            memcpy(o->memory.other, reference, (size_t)n * sizeof *reference);
+            rule_step(reference, optional(o->memory.momentum, m->at), o->memory.values, &o->rule, n);
+            if (took_part && o->memory.error)
+                memcpy(o->memory.error + m->at, o->memory.rest + m->at, (size_t)n * sizeof *o->memory.error);
         }
         if (took_part)
             continue;
-        outer_move_gather(o->move, o->values, u); /* its own change stays, and goes with the next merge */
+        outer_move_gather(o->move, o->memory.values, u); /* its own change stays, and goes with the next merge */
         for (int64_t i = 0; m && i < n; i++)
-            o->values[i] += o->reference[m->at + i] - o->other[i];
-        outer_move_scatter(o->move, u, o->values);
+            o->memory.values[i] += o->memory.reference[m->at + i] - o->memory.other[i];
+        outer_move_scatter(o->move, u, o->memory.values);
     }
     outer_dump_merge(o, took_part);
 }
@@ -142,66 +143,67 @@ void outer_merge_reference(outer *o, bool took_part)
 void outer_settle(outer *o, int fragment)
 {
     float mix = (float)o->config->outer.mix;
-    for (int u = 0; u < o->count; u++) {
+    for (int u = 0; u < o->units.count; u++) {
         const outer_unit *m = mine(o, u);
-        if (o->units[u].fragment != fragment)
+        if (o->units.list[u].fragment != fragment)
             continue;
         if (mix > 0 || outer_dumps(o))
-            outer_move_gather(o->move, o->values, u);
-        outer_dump_keep(o, OUTER_DUMP_OWN, m, o->values);
+            outer_move_gather(o->move, o->memory.values, u);
+        outer_dump_keep(o, OUTER_DUMP_OWN, m, o->memory.values);
         if (m && mix > 0)
-            rule_mix(o->values, o->reference + m->at, mix, o->units[u].elements);
-        outer_move_scatter(o->move, u, m && !(mix > 0) ? o->reference + m->at : o->values);
+            rule_mix(o->memory.values, o->memory.reference + m->at, mix, o->units.list[u].elements);
+        outer_move_scatter(o->move, u, m && !(mix > 0) ? o->memory.reference + m->at : o->memory.values);
         if (outer_dumps(o)) /* what they are in this layout, not what they should be */
-            outer_move_gather(o->move, o->values, u);
-        outer_dump_keep(o, OUTER_DUMP_SETTLED, m, o->values);
+            outer_move_gather(o->move, o->memory.values, u);
+        outer_dump_keep(o, OUTER_DUMP_SETTLED, m, o->memory.values);
     }
     outer_dump_settled(o, fragment);
 }
 
 void outer_give_reference(outer *o, int fragment)
 {
-    for (int u = 0; u < o->count; u++)
-        if (o->units[u].fragment == fragment)
-            outer_move_scatter(o->move, u, mine(o, u) ? o->reference + mine(o, u)->at : o->values);
+    for (int u = 0; u < o->units.count; u++)
+        if (o->units.list[u].fragment == fragment)
+            outer_move_scatter(o->move, u, mine(o, u) ? o->memory.reference + mine(o, u)->at : o->memory.values);
 }
 
 void outer_take_weights(outer *o, int fragment)
 {
-    for (int u = 0; u < o->count; u++) {
+    for (int u = 0; u < o->units.count; u++) {
         const outer_unit *m = mine(o, u);
-        if (o->units[u].fragment != fragment)
+        if (o->units.list[u].fragment != fragment)
             continue;
-        outer_move_gather(o->move, o->values, u);
+        outer_move_gather(o->move, o->memory.values, u);
         if (m)
-            memcpy(o->reference + m->at, o->values, (size_t)o->units[u].elements * sizeof *o->values);
+            memcpy(o->memory.reference + m->at, o->memory.values,
+                   (size_t)o->units.list[u].elements * sizeof *o->memory.values);
     }
 }
 
 void outer_keep_change(outer *o)
 {
-    for (int u = 0; u < o->count; u++) {
+    for (int u = 0; u < o->units.count; u++) {
         const outer_unit *m = mine(o, u);
-        outer_move_gather(o->move, o->values, u);
-        for (int64_t i = 0; m && i < o->units[u].elements; i++)
-            o->rest[m->at + i] = o->values[i] - o->reference[m->at + i];
+        outer_move_gather(o->move, o->memory.values, u);
+        for (int64_t i = 0; m && i < o->units.list[u].elements; i++)
+            o->memory.rest[m->at + i] = o->memory.values[i] - o->memory.reference[m->at + i];
     }
 }
 
 void outer_take_reference(outer *o, bool with_rest)
 {
-    for (int u = 0; u < o->count; u++) {
+    for (int u = 0; u < o->units.count; u++) {
         const outer_unit *m = mine(o, u);
-        for (int64_t i = 0; m && i < o->units[u].elements; i++)
-            o->values[i] = o->reference[m->at + i] + (with_rest ? o->rest[m->at + i] : 0);
-        outer_move_scatter(o->move, u, o->values);
+        for (int64_t i = 0; m && i < o->units.list[u].elements; i++)
+            o->memory.values[i] = o->memory.reference[m->at + i] + (with_rest ? o->memory.rest[m->at + i] : 0);
+        outer_move_scatter(o->move, u, o->memory.values);
     }
 }
 
 void outer_look_after_fetch(outer *o, int slot)
 {
     bool done = true, gone = false;
-    for (int k = 0; k < o->got[slot].jobs; k++) {
+    for (int k = 0; k < o->fetches.got[slot].jobs; k++) {
         transport_state s = transport_state_of(o->transport, slot * OUTER_PEERS + k);
         done &= s == TRANSPORT_DONE;
         gone |= s == TRANSPORT_GONE;
@@ -210,9 +212,9 @@ void outer_look_after_fetch(outer *o, int slot)
         outer_drop_fetch(o, slot);
     if (!done)
         return;
-    o->got[slot].here = is_sound(o, slot, o->fragment);
-    o->got[slot].bad = !o->got[slot].here;
-    if (o->got[slot].bad) {
+    o->fetches.got[slot].here = is_sound(o, slot, o->fragment);
+    o->fetches.got[slot].bad = !o->fetches.got[slot].here;
+    if (o->fetches.got[slot].bad) {
         o->counts.refused++;
         log_warn("islands: refused the change of island %s: it is not finite", o->roster.member[slot].name);
     }
@@ -233,14 +235,15 @@ uint64_t outer_fetch_changes(outer *o, int64_t merge, uint64_t from)
         const roster_member *m = &o->roster.member[s];
         if (s == o->slot)
             continue;
-        if (from >> s & 1 && !(gossip && o->got[s].here) && fits(o, m, merge) && o->got[s].offer != m->offer) {
+        if (from >> s & 1 && !(gossip && o->fetches.got[s].here) && fits(o, m, merge) &&
+            o->fetches.got[s].offer != m->offer) {
             outer_drop_fetch(o, s);
-            o->got[s].offer = m->offer;
-            o->got[s].bad = !outer_fetch(o, s, o->fragment, WIRE_CHANGE, m->offer_merge, m->offer);
+            o->fetches.got[s].offer = m->offer;
+            o->fetches.got[s].bad = !outer_fetch(o, s, o->fragment, WIRE_CHANGE, m->offer_merge, m->offer);
         }
-        if (o->got[s].offer && !o->got[s].here && !o->got[s].bad)
+        if (o->fetches.got[s].offer && !o->fetches.got[s].here && !o->fetches.got[s].bad)
             outer_look_after_fetch(o, s);
-        here |= (uint64_t)o->got[s].here << s;
+        here |= (uint64_t)o->fetches.got[s].here << s;
     }
     return here;
 }
@@ -249,6 +252,6 @@ uint64_t outer_refused(const outer *o)
 {
     uint64_t bad = 0;
     for (int s = 0; s < o->config->outer.slots; s++)
-        bad |= (uint64_t)o->got[s].bad << s;
+        bad |= (uint64_t)o->fetches.got[s].bad << s;
     return ~outer_everywhere(o, ~bad);
 }

@@ -25,19 +25,20 @@ typedef struct section {
 
 bool outer_dumps(const outer *o)
 {
-    return o->config->debug.merges && !o->undumped;
+    return o->config->debug.merges && !o->dump.failed;
 }
 
 void outer_dump_keep(outer *o, outer_dump_part part, const outer_unit *m, const float *values)
 {
     if (m && outer_dumps(o))
-        memcpy(o->dumped[part] + m->at, values, (size_t)o->units[m->unit].elements * sizeof *values);
+        memcpy(o->dump.kept[part] + m->at, values, (size_t)o->units.list[m->unit].elements * sizeof *values);
 }
 
 void outer_dump_sent(outer *o, const outer_unit *m, const uint8_t *coded)
 {
     if (outer_dumps(o))
-        (void)compress_decode(o->dumped[OUTER_DUMP_SENT] + m->at, coded, &o->method, o->units[m->unit].elements);
+        (void)compress_decode(o->dump.kept[OUTER_DUMP_SENT] + m->at, coded, &o->method,
+                              o->units.list[m->unit].elements);
 }
 
 /* ---- writing ---------------------------------------------------------------------------------------------------------- */
@@ -50,16 +51,16 @@ static status barrier(void *context, status mine)
 
 static checkpoint_piece *list_pieces(int *count, const outer *o, const section *s, int fragment)
 {
-    checkpoint_piece *all = must_calloc((unsigned long)(o->mine_count * SECTIONS) + 1, sizeof *all);
+    checkpoint_piece *all = must_calloc((unsigned long)(o->units.mine_count * SECTIONS) + 1, sizeof *all);
     *count = 0;
     for (; s->name; s++)
-        for (int i = 0; i < o->mine_count; i++) {
-            const unit *u = &o->units[o->mine[i].unit];
+        for (int i = 0; i < o->units.mine_count; i++) {
+            const unit *u = &o->units.list[o->units.mine[i].unit];
             checkpoint_piece *p = &all[*count];
             if (u->fragment != fragment)
                 continue;
             p->section = s->name;
-            units_rectangle(&p->of, &p->at, u, o->tensors, s->values + o->mine[i].at);
+            units_rectangle(&p->of, &p->at, u, o->units.tensors, s->values + o->units.mine[i].at);
             ++*count;
         }
     return all;
@@ -80,7 +81,7 @@ static void write_event(outer *o, const char *kind, int64_t number, const sectio
     seal_close();
     if (s != STATUS_OK && outer_first_rank(o))
         log_warn("%s; debug.merges: no more is written", status_message());
-    o->undumped = s != STATUS_OK;
+    o->dump.failed = s != STATUS_OK;
     json_decref(meta);
     free(pieces);
     free(name);
@@ -92,12 +93,12 @@ static void write_event(outer *o, const char *kind, int64_t number, const sectio
 void outer_dump_merge(outer *o, bool took_part)
 {
     const roster *r = &o->roster;
-    const section all[] = {{"before", o->dumped[OUTER_DUMP_BEFORE]},
-                           {"after", o->reference},
-                           {"weights", o->dumped[OUTER_DUMP_WEIGHTS]},
-                           {"change", o->dumped[OUTER_DUMP_CHANGE]},
-                           {"sent", o->dumped[OUTER_DUMP_SENT]},
-                           {"kept", o->rest},
+    const section all[] = {{"before", o->dump.kept[OUTER_DUMP_BEFORE]},
+                           {"after", o->memory.reference},
+                           {"weights", o->dump.kept[OUTER_DUMP_WEIGHTS]},
+                           {"change", o->dump.kept[OUTER_DUMP_CHANGE]},
+                           {"sent", o->dump.kept[OUTER_DUMP_SENT]},
+                           {"kept", o->memory.rest},
                            {0}},
                   without[] = {all[0], all[1], {0}};
     json_t *parts = json_array();
@@ -113,39 +114,41 @@ void outer_dump_merge(outer *o, bool took_part)
 
 void outer_dump_exchange(outer *o, bool mean)
 {
-    const section all[] = {{"before", o->dumped[OUTER_DUMP_BEFORE]},
-                           {"after", o->reference},
-                           {"weights", o->dumped[OUTER_DUMP_WEIGHTS]},
+    const section all[] = {{"before", o->dump.kept[OUTER_DUMP_BEFORE]},
+                           {"after", o->memory.reference},
+                           {"weights", o->dump.kept[OUTER_DUMP_WEIGHTS]},
                            {0}};
     json_t *group = json_array();
     if (outer_dumps(o)) {
         for (int s = 0; s < ROSTER_SLOTS; s++)
-            if ((o->partners | 1ull << o->slot) >> s & 1)
+            if ((o->gossip.partners | 1ull << o->slot) >> s & 1)
                 json_array_append_new(group, json_integer(s));
-        write_event(o, "exchange", o->number, all, o->fragment,
-                    json_pack("{s:O, s:b, s:I}", "group", group, "mean", mean, "offer", (json_int_t)o->offer));
+        write_event(o, "exchange", o->gossip.number, all, o->fragment,
+                    json_pack("{s:O, s:b, s:I}", "group", group, "mean", mean, "offer", (json_int_t)o->offered.step));
     }
     json_decref(group);
 }
 
 void outer_dump_push(outer *o, const roster_part *answer)
 {
-    const section all[] = {{"before", o->reference},
-                           {"weights", o->dumped[OUTER_DUMP_WEIGHTS]},
-                           {"change", o->dumped[OUTER_DUMP_CHANGE]},
-                           {"sent", o->dumped[OUTER_DUMP_SENT]},
-                           {"kept", o->rest},
+    const section all[] = {{"before", o->memory.reference},
+                           {"weights", o->dump.kept[OUTER_DUMP_WEIGHTS]},
+                           {"change", o->dump.kept[OUTER_DUMP_CHANGE]},
+                           {"sent", o->dump.kept[OUTER_DUMP_SENT]},
+                           {"kept", o->memory.rest},
                            {0}};
     if (outer_dumps(o))
-        write_event(o, "push", o->offer, all, 0,
+        write_event(o, "push", o->offered.step, all, 0,
                     json_pack("{s:I, s:I, s:b}", "base", (json_int_t)o->merge, "merge", (json_int_t)answer->merge,
                               "taken", answer->refusal == ROSTER_TAKEN));
 }
 
 void outer_dump_pushed(outer *o, const roster_part *answer, int64_t base)
 {
-    const section all[] = {
-        {"before", o->dumped[OUTER_DUMP_BEFORE]}, {"sent", o->dumped[OUTER_DUMP_SENT]}, {"after", o->reference}, {0}};
+    const section all[] = {{"before", o->dump.kept[OUTER_DUMP_BEFORE]},
+                           {"sent", o->dump.kept[OUTER_DUMP_SENT]},
+                           {"after", o->memory.reference},
+                           {0}};
     if (outer_dumps(o))
         write_event(o, "merge", answer->merge, all, 0,
                     json_pack("{s:i, s:I, s:I, s:I}", "slot", answer->slot, "offer", (json_int_t)answer->offer,
@@ -154,9 +157,9 @@ void outer_dump_pushed(outer *o, const roster_part *answer, int64_t base)
 
 void outer_dump_settled(outer *o, int fragment)
 {
-    const section all[] = {{"own", o->dumped[OUTER_DUMP_OWN]},
-                           {"reference", o->reference},
-                           {"settled", o->dumped[OUTER_DUMP_SETTLED]},
+    const section all[] = {{"own", o->dump.kept[OUTER_DUMP_OWN]},
+                           {"reference", o->memory.reference},
+                           {"settled", o->dump.kept[OUTER_DUMP_SETTLED]},
                            {0}};
     if (outer_dumps(o))
         write_event(o, "settle", o->step, all, fragment, json_object());

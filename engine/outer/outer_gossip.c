@@ -24,17 +24,17 @@ static bool at_the_end(const outer *o, int64_t step)
 static bool encode_weights(outer *o, int fragment)
 {
     bool good = true;
-    for (int u = 0; u < o->count; u++) {
-        const outer_unit *m = o->mine_of[u] < 0 ? NULL : &o->mine[o->mine_of[u]];
-        if (o->units[u].fragment != fragment)
+    for (int u = 0; u < o->units.count; u++) {
+        const outer_unit *m = o->units.mine_of[u] < 0 ? NULL : &o->units.mine[o->units.mine_of[u]];
+        if (o->units.list[u].fragment != fragment)
             continue;
-        outer_move_gather(o->move, o->values, u);
+        outer_move_gather(o->move, o->memory.values, u);
         if (!m)
             continue;
-        outer_dump_keep(o, OUTER_DUMP_WEIGHTS, m, o->values);
-        compress_encode(o->out + m->coded, o->values, &o->method, o->units[u].elements);
-        outer_dump_sent(o, m, o->out + m->coded);
-        good &= compress_decode(o->other, o->out + m->coded, &o->method, o->units[u].elements);
+        outer_dump_keep(o, OUTER_DUMP_WEIGHTS, m, o->memory.values);
+        compress_encode(o->memory.out + m->coded, o->memory.values, &o->method, o->units.list[u].elements);
+        outer_dump_sent(o, m, o->memory.out + m->coded);
+        good &= compress_decode(o->memory.other, o->memory.out + m->coded, &o->method, o->units.list[u].elements);
     }
     return outer_everywhere(o, good);
 }
@@ -55,33 +55,34 @@ static void offer(outer *o, const outer_position *p, int fragment)
         return;
     }
     o->stage = OUTER_OFFERED;
-    o->number = number;
-    o->offer = p->step;
-    o->settle_at = p->step + (at_the_end(o, p->step) ? 0 : o->config->outer.delay);
-    o->deadline = o->now + o->config->outer.timeout;
-    o->partners = at_the_end(o, p->step)
-                      ? ready
-                      : groups_draw(ready, o->slot, o->config->outer.group, (uint64_t)o->config->train.seed, number);
-    o->partners &= ~(1ull << o->slot);
+    o->gossip.number = number;
+    o->offered.step = p->step;
+    o->offered.settle_at = p->step + (at_the_end(o, p->step) ? 0 : o->config->outer.delay);
+    o->offered.deadline = o->now + o->config->outer.timeout;
+    o->gossip.partners = at_the_end(o, p->step) ? ready
+                                                : groups_draw(ready, o->slot, o->config->outer.group,
+                                                              (uint64_t)o->config->train.seed, number);
+    o->gossip.partners &= ~(1ull << o->slot);
     for (int s = 0; s < o->config->outer.slots; s++)
-        if (o->partners >> s & 1)
-            memcpy(o->partner[s], o->roster.member[s].name, ROSTER_NAME);
-    outer_serve_change(o, number, o->offer, fragment);
+        if (o->gossip.partners >> s & 1)
+            memcpy(o->gossip.name[s], o->roster.member[s].name, ROSTER_NAME);
+    outer_serve_change(o, number, o->offered.step, fragment);
     (void)outer_everywhere(o, 0); /* every rank serves what is now offered */
     if (outer_first_rank(o))
-        membership_set_offer(o->membership, json_pack("{s:I, s:I, s:I, s:I, s:i, s:b}", "merge", (json_int_t)number,
-                                                      "offer", (json_int_t)o->offer, "tokens", (json_int_t)0, "updates",
-                                                      (json_int_t)p->updates, "fragment", fragment, "parting", false));
+        membership_set_offer(o->membership,
+                             json_pack("{s:I, s:I, s:I, s:I, s:i, s:b}", "merge", (json_int_t)number, "offer",
+                                       (json_int_t)o->offered.step, "tokens", (json_int_t)0, "updates",
+                                       (json_int_t)p->updates, "fragment", fragment, "parting", false));
 }
 
 /* ---- exchanging ------------------------------------------------------------------------------------------------------ */
 
 static void leave_out(outer *o, int slot, const char *why)
 {
-    o->partners &= ~(1ull << slot);
+    o->gossip.partners &= ~(1ull << slot);
     o->counts.missed++;
-    log_info("islands: the exchange after step %lld goes without %s: it %s", (long long)o->offer, o->partner[slot],
-             why);
+    log_info("islands: the exchange after step %lld goes without %s: it %s", (long long)o->offered.step,
+             o->gossip.name[slot], why);
 }
 
 /* Partners whose weights are not here, and will not come any more. `bad`: what some rank refused of theirs. */
@@ -90,15 +91,15 @@ static void drop_partners(outer *o, uint64_t here, uint64_t bad)
     const roster *r = &o->roster;
     for (int s = 0; s < o->config->outer.slots; s++) {
         const roster_member *m = &r->member[s];
-        if (!((o->partners & ~here) >> s & 1))
+        if (!((o->gossip.partners & ~here) >> s & 1))
             continue;
         if (bad >> s & 1)
             leave_out(o, s, "offers what cannot be used");
         else if (!m->ready)
             leave_out(o, s, "is gone");
-        else if (m->offers && m->offer_merge > o->number && m->fragment != o->fragment)
+        else if (m->offers && m->offer_merge > o->gossip.number && m->fragment != o->fragment)
             leave_out(o, s, "has gone on");
-        else if (o->now > o->deadline)
+        else if (o->now > o->offered.deadline)
             leave_out(o, s, "did not come within outer.timeout");
     }
 }
@@ -107,21 +108,21 @@ static void drop_partners(outer *o, uint64_t here, uint64_t bad)
  * distance of this island's to it, and of itself. */
 static void mean_weights(outer *o, double *distance, double *size, const outer_unit *m, int64_t n)
 {
-    uint64_t group = o->partners | 1ull << o->slot;
+    uint64_t group = o->gossip.partners | 1ull << o->slot;
     float weight = 1 / (float)__builtin_popcountll(group);
-    memset(o->values, 0, (size_t)n * sizeof *o->values);
+    memset(o->memory.values, 0, (size_t)n * sizeof *o->memory.values);
     for (int s = 0; s < o->config->outer.slots; s++) {
-        const uint8_t *coded = s == o->slot ? o->out : o->in[s];
+        const uint8_t *coded = s == o->slot ? o->memory.out : o->memory.in[s];
         if (!(group >> s & 1))
             continue;
-        MUST(compress_decode(o->other, coded + m->coded, &o->method, n), "slot %d's weights have changed", s);
-        rule_add(o->values, o->other, weight, n);
+        MUST(compress_decode(o->memory.other, coded + m->coded, &o->method, n), "slot %d's weights have changed", s);
+        rule_add(o->memory.values, o->memory.other, weight, n);
     }
-    (void)compress_decode(o->other, o->out + m->coded, &o->method, n);
+    (void)compress_decode(o->memory.other, o->memory.out + m->coded, &o->method, n);
     for (int64_t i = 0; i < n; i++) {
-        double apart = (double)o->other[i] - (double)o->values[i];
+        double apart = (double)o->memory.other[i] - (double)o->memory.values[i];
         *distance += apart * apart;
-        *size += (double)o->values[i] * (double)o->values[i];
+        *size += (double)o->memory.values[i] * (double)o->memory.values[i];
     }
 }
 
@@ -144,10 +145,10 @@ static void say_exchanged(const outer *o)
     char names[256] = "";
     for (int s = 0; s < o->config->outer.slots; s++) {
         size_t used = strlen(names);
-        if (o->partners >> s & 1)
-            snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", o->partner[s]);
+        if (o->gossip.partners >> s & 1)
+            snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", o->gossip.name[s]);
     }
-    log_info("islands: exchange after step %lld with %s; disagreement %.3g", (long long)o->offer,
+    log_info("islands: exchange after step %lld with %s; disagreement %.3g", (long long)o->offered.step,
              *names ? names : "nobody", o->counts.disagreement);
 }
 
@@ -157,8 +158,8 @@ static uint64_t still_fetching(const outer *o)
     uint64_t waiting = 0;
     for (int s = 0; s < o->config->outer.slots; s++) {
         const roster_member *m = &o->roster.member[s];
-        bool holds = m->have_merge > o->number || (m->have_merge == o->number && m->have >> o->slot & 1);
-        if (o->owed >> s & 1 && m->ready && m->offers && m->offer_merge == o->number && !holds)
+        bool holds = m->have_merge > o->gossip.number || (m->have_merge == o->gossip.number && m->have >> o->slot & 1);
+        if (o->gossip.owed >> s & 1 && m->ready && m->offers && m->offer_merge == o->gossip.number && !holds)
             waiting |= 1ull << s;
     }
     return waiting;
@@ -169,13 +170,13 @@ static status let_them_fetch(outer *o)
 {
     double began = clock_seconds(), until = o->now + o->config->outer.timeout;
     TRY(outer_look(o));
-    while (o->owed && o->now < until && o->roster.reached && still_fetching(o)) {
+    while (o->gossip.owed && o->now < until && o->roster.reached && still_fetching(o)) {
         outer_nap(o);
         TRY(outer_look(o));
     }
-    if (o->owed)
+    if (o->gossip.owed)
         o->counts.waited += clock_seconds() - began;
-    o->owed = 0;
+    o->gossip.owed = 0;
     return STATUS_OK;
 }
 
@@ -183,38 +184,39 @@ static void say_held(const outer *o)
 {
     json_t *slots = json_array();
     for (int s = 0; s < o->config->outer.slots; s++)
-        if ((o->partners | 1ull << o->slot) >> s & 1)
+        if ((o->gossip.partners | 1ull << o->slot) >> s & 1)
             json_array_append_new(slots, json_integer(s));
-    membership_set_have(o->membership, json_pack("{s:I, s:o}", "merge", (json_int_t)o->number, "slots", slots));
+    membership_set_have(o->membership, json_pack("{s:I, s:o}", "merge", (json_int_t)o->gossip.number, "slots", slots));
 }
 
 static void exchange(outer *o, const outer_position *p)
 {
     double distance = 0, size = 0;
     transport_lock(o->transport);
-    o->serves_state = -1;
+    o->serves.state = -1;
     transport_unlock(o->transport);
-    for (int u = 0; u < o->count; u++) {
-        const outer_unit *m = o->mine_of[u] < 0 ? NULL : &o->mine[o->mine_of[u]];
-        int64_t n = o->units[u].elements;
-        if (!m || o->units[u].fragment != o->fragment)
+    for (int u = 0; u < o->units.count; u++) {
+        const outer_unit *m = o->units.mine_of[u] < 0 ? NULL : &o->units.mine[o->units.mine_of[u]];
+        int64_t n = o->units.list[u].elements;
+        if (!m || o->units.list[u].fragment != o->fragment)
             continue;
-        outer_dump_keep(o, OUTER_DUMP_BEFORE, m, o->reference + m->at);
+        outer_dump_keep(o, OUTER_DUMP_BEFORE, m, o->memory.reference + m->at);
         mean_weights(o, &distance, &size, m, n);
-        if (at_the_end(o, o->offer))
-            memcpy(o->reference + m->at, o->values, (size_t)n * sizeof *o->values);
+        if (at_the_end(o, o->offered.step))
+            memcpy(o->memory.reference + m->at, o->memory.values, (size_t)n * sizeof *o->memory.values);
         else
-            rule_gossip(o->reference + m->at, o->momentum ? o->momentum + m->at : NULL, o->values, &o->rule, n);
+            rule_gossip(o->memory.reference + m->at, o->memory.momentum ? o->memory.momentum + m->at : NULL,
+                        o->memory.values, &o->rule, n);
     }
-    outer_dump_exchange(o, at_the_end(o, o->offer));
+    outer_dump_exchange(o, at_the_end(o, o->offered.step));
     o->counts.disagreement = disagreement(o, distance, size);
-    o->counts.disagreement_step = o->offer;
-    o->counts.merges += o->partners != 0;
-    o->merge = o->number;
-    o->merged_at[o->fragment] = o->offer;
+    o->counts.disagreement_step = o->offered.step;
+    o->counts.merges += o->gossip.partners != 0;
+    o->merge = o->gossip.number;
+    o->merged_at[o->fragment] = o->offered.step;
     o->stage = OUTER_MERGED;
-    outer_announce(o, o->offer, p->updates - (p->step - o->offer));
-    o->owed = o->partners;
+    outer_announce(o, o->offered.step, p->updates - (p->step - o->offered.step));
+    o->gossip.owed = o->gossip.partners;
     if (outer_first_rank(o))
         say_held(o);
     say_exchanged(o);
@@ -223,9 +225,9 @@ static void exchange(outer *o, const outer_position *p)
 static status push(outer *o, const outer_position *p)
 {
     TRY(outer_look(o));
-    uint64_t here = outer_everywhere(o, outer_fetch_changes(o, o->number, o->partners));
+    uint64_t here = outer_everywhere(o, outer_fetch_changes(o, o->gossip.number, o->gossip.partners));
     drop_partners(o, here, outer_refused(o));
-    if ((here & o->partners) == o->partners)
+    if ((here & o->gossip.partners) == o->gossip.partners)
         exchange(o, p);
     return STATUS_OK;
 }
@@ -245,7 +247,7 @@ static status wait_for_partners(outer *o, const outer_position *p)
 
 static void settle(outer *o)
 {
-    if (at_the_end(o, o->offer))
+    if (at_the_end(o, o->offered.step))
         outer_give_reference(o, o->fragment);
     else
         outer_settle(o, o->fragment);
@@ -288,11 +290,11 @@ status outer_gossip_step(outer *o, outer_position *p, int fragment)
         return meet_all(o, p);
     if (o->stage == OUTER_OFFERED)
         TRY(push(o, p));
-    if (o->stage != OUTER_IDLE && p->step >= o->settle_at)
+    if (o->stage != OUTER_IDLE && p->step >= o->offered.settle_at)
         TRY(finish(o, p));
     if (fragment >= 0 && o->stage == OUTER_IDLE)
         TRY(begin(o, p, fragment));
-    return o->stage != OUTER_IDLE && p->step >= o->settle_at ? finish(o, p) : STATUS_OK;
+    return o->stage != OUTER_IDLE && p->step >= o->offered.settle_at ? finish(o, p) : STATUS_OK;
 }
 
 status outer_gossip_save(outer *o, outer_position *p)

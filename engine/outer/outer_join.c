@@ -55,7 +55,7 @@ static status fetch_all(bool *done, outer *o, int64_t *merge, int64_t *step, int
     *step = gossip ? m->state_step : o->roster.step;
     *updates = gossip ? m->state_updates : o->roster.updates;
     TRY(fetch_state(done, o, donor, WIRE_REFERENCE, *merge, until));
-    if (*done && o->momentum)
+    if (*done && o->memory.momentum)
         TRY(fetch_state(done, o, donor, WIRE_MOMENTUM, *merge, until));
     if (*done)
         log_info("islands: took the model after merge %lld (step %lld) from %s", (long long)*merge, (long long)*step,
@@ -65,8 +65,8 @@ static status fetch_all(bool *done, outer *o, int64_t *merge, int64_t *step, int
 
 void outer_begin_anew(outer *o, outer_position *p, int64_t step, int64_t updates)
 {
-    if (o->error)
-        memset(o->error, 0, (size_t)o->elements * sizeof *o->error);
+    if (o->memory.error)
+        memset(o->memory.error, 0, (size_t)o->units.elements * sizeof *o->memory.error);
     outer_move_clear_states(o->move);
     log_info("islands: going on at step %lld; the optimizer's moments begin at 0", (long long)step);
     *p = (outer_position){step, updates, true};
@@ -78,7 +78,7 @@ void outer_begin_anew(outer *o, outer_position *p, int64_t step, int64_t updates
 static void begin_taking(outer *o)
 {
     transport_lock(o->transport);
-    o->serves_state = -1;
+    o->serves.state = -1;
     transport_unlock(o->transport);
     if (outer_first_rank(o))
         membership_set_state(o->membership, &(membership_state){.taking = true, .merge = o->merge});

@@ -42,21 +42,21 @@ void outer_offer(outer *o, const outer_position *p, int fragment)
         return;
     }
     o->stage = OUTER_OFFERED;
-    o->offer = p->step;
-    o->settle_at = p->step + o->config->outer.delay;
-    o->deadline = o->now + o->config->outer.timeout;
-    o->reported = 0;
-    o->said_late = 0;
-    o->whole = 0;
-    o->offer_id = draw_id(o);
-    outer_serve_change(o, o->merge + 1, o->offer, fragment);
+    o->offered.step = p->step;
+    o->offered.settle_at = p->step + o->config->outer.delay;
+    o->offered.deadline = o->now + o->config->outer.timeout;
+    o->all.reported = 0;
+    o->all.named_late = 0;
+    o->all.whole_since = 0;
+    o->offered.id = draw_id(o);
+    outer_serve_change(o, o->merge + 1, o->offered.step, fragment);
     (void)outer_everywhere(o, 0); /* every rank serves what is now offered */
     if (!outer_first_rank(o))
         return;
     membership_set_have(o->membership, NULL);
     membership_set_offer(o->membership,
                          json_pack("{s:I, s:I, s:I, s:I, s:I, s:i, s:b}", "merge", (json_int_t)(o->merge + 1), "offer",
-                                   (json_int_t)o->offer, "id", (json_int_t)o->offer_id, "tokens",
+                                   (json_int_t)o->offered.step, "id", (json_int_t)o->offered.id, "tokens",
                                    (json_int_t)tokens_since(o, p), "updates", (json_int_t)p->updates, "fragment",
                                    fragment, "parting", o->parting));
 }
@@ -65,9 +65,9 @@ void outer_offer(outer *o, const outer_position *p, int fragment)
 
 static void report(outer *o, uint64_t held)
 {
-    if (held == o->reported)
+    if (held == o->all.reported)
         return;
-    o->reported = held;
+    o->all.reported = held;
     json_t *slots = json_array();
     for (int s = 0; s < ROSTER_SLOTS; s++)
         if (held >> s & 1)
@@ -114,12 +114,12 @@ void outer_withdraw(outer *o, const char *why)
     if (!outer_first_rank(o))
         return;
     membership_set_have(o->membership, NULL);
-    o->withdrawn = membership_set_offer(o->membership, NULL);
+    o->offered.withdrawn = membership_set_offer(o->membership, NULL);
 }
 
 void outer_end_withdrawal(outer *o)
 {
-    int64_t settled = outer_first_rank(o) && o->roster.reached ? o->roster.settled - o->withdrawn : -1;
+    int64_t settled = outer_first_rank(o) && o->roster.reached ? o->roster.settled - o->offered.withdrawn : -1;
     if (outer_everywhere(o, !outer_first_rank(o) || settled >= 0)) {
         o->stage = OUTER_IDLE; /* nobody can take it any more */
         o->counts.missed++;
@@ -132,10 +132,10 @@ static void say_late(outer *o, uint64_t offers, uint64_t held, uint64_t refused)
     const roster *r = &o->roster;
     double late = LATE * o->config->outer.timeout;
     uint64_t silent = roster_ready(r) & ~offers, coming = offers & ~(held | refused);
-    o->whole = silent | coming ? 0 : o->whole > 0 ? o->whole : o->now;
-    if (o->stands <= 0 || !r->reached || o->now - o->stands < late)
+    o->all.whole_since = silent | coming ? 0 : o->all.whole_since > 0 ? o->all.whole_since : o->now;
+    if (o->all.stalled_since <= 0 || !r->reached || o->now - o->all.stalled_since < late)
         return;
-    bool others_lack = o->whole > 0 && o->now - o->whole >= late;
+    bool others_lack = o->all.whole_since > 0 && o->now - o->all.whole_since >= late;
     for (int s = 0; s < o->config->outer.slots; s++) {
         const roster_member *m = &r->member[s];
         bool lacks = others_lack && (offers >> s & 1) && m->have_merge != o->merge + 1;
@@ -143,11 +143,11 @@ static void say_late(outer *o, uint64_t offers, uint64_t held, uint64_t refused)
                           : coming >> s & 1 ? "its change has not arrived"
                           : lacks           ? "it lacks somebody's change"
                                             : NULL;
-        if (!why || s == o->slot || o->said_late >> s & 1)
+        if (!why || s == o->slot || o->all.named_late >> s & 1)
             continue;
-        o->said_late |= 1ull << s;
+        o->all.named_late |= 1ull << s;
         log_info("islands: merge %lld waits for %s (slot %d): %s, after %.1f s", (long long)(o->merge + 1), m->name, s,
-                 why, o->now - o->stands);
+                 why, o->now - o->all.stalled_since);
     }
 }
 
@@ -156,13 +156,13 @@ static bool is_held_up(outer *o)
 {
     double most = o->config->outer.timeout;
     uint64_t taking = roster_taking(&o->roster) & ~(1ull << o->slot);
-    o->held_up = !taking ? 0 : o->held_up > 0 ? o->held_up : o->now;
-    bool held_up = taking && o->now < o->held_up + most;
-    if (held_up && o->deadline < o->held_up + most)
-        o->deadline = o->held_up + most;
+    o->all.blocked_since = !taking ? 0 : o->all.blocked_since > 0 ? o->all.blocked_since : o->now;
+    bool held_up = taking && o->now < o->all.blocked_since + most;
+    if (held_up && o->offered.deadline < o->all.blocked_since + most)
+        o->offered.deadline = o->all.blocked_since + most;
     for (int s = 0; s < o->config->outer.slots && held_up; s++)
-        if ((taking & ~o->said_late) >> s & 1) {
-            o->said_late |= 1ull << s;
+        if ((taking & ~o->all.named_late) >> s & 1) {
+            o->all.named_late |= 1ull << s;
             log_info("islands: merge %lld waits for %s (slot %d): it is taking the model", (long long)(o->merge + 1),
                      o->roster.member[s].name, s);
         }
@@ -175,7 +175,7 @@ static void push_offer(outer *o)
     uint64_t offers = roster_offers(r, o->merge + 1),
              held = outer_everywhere(o, outer_fetch_changes(o, o->merge + 1, ~0ull)), ready = roster_ready(r);
     uint64_t refused = outer_refused(o);
-    bool held_up = is_held_up(o), late = o->now > o->deadline, all = false;
+    bool held_up = is_held_up(o), late = o->now > o->offered.deadline, all = false;
     say_late(o, offers, held, refused);
     if (everybody_leaves(r, offers)) {
         outer_withdraw(o, "everybody leaves");
@@ -186,7 +186,7 @@ static void push_offer(outer *o)
     uint64_t takes = roster_takes(&all, r, o->merge + 1, o->config->outer.min_islands, refused);
     if (outer_first_rank(o) && r->reached && takes && (all || late) && !held_up)
         decide(o, takes);
-    if (o->now > o->deadline + GRACE) {
+    if (o->now > o->offered.deadline + GRACE) {
         char why[96];
         snprintf(why, sizeof why, "not agreed on within outer.timeout (%d of %d islands offer a change%s)",
                  __builtin_popcountll(offers), __builtin_popcountll(ready), r->reached ? "" : ", etcd is away");
@@ -200,7 +200,7 @@ static const roster_part *own_part(const outer *o)
 {
     const roster *r = &o->roster;
     for (int i = 0; i < r->parts; i++)
-        if (r->part[i].slot == o->slot && r->part[i].offer == o->offer)
+        if (r->part[i].slot == o->slot && r->part[i].offer == o->offered.step)
             return &r->part[i];
     return NULL;
 }
@@ -211,7 +211,8 @@ static bool all_here(const outer *o)
     bool here = true;
     for (int i = 0; i < r->parts; i++) {
         int s = r->part[i].slot;
-        here &= s == o->slot ? r->part[i].offer == o->offer : o->got[s].here && o->got[s].offer == r->part[i].offer;
+        here &= s == o->slot ? r->part[i].offer == o->offered.step
+                             : o->fetches.got[s].here && o->fetches.got[s].offer == r->part[i].offer;
     }
     return here && r->parts > 0;
 }
@@ -244,14 +245,14 @@ static void take_merge(outer *o)
 {
     bool took_part = own_part(o) != NULL;
     transport_lock(o->transport);
-    o->serves_state = -1;
+    o->serves.state = -1;
     transport_unlock(o->transport);
     outer_merge_reference(o, took_part);
     o->merge = o->roster.merge;
     outer_announce(o, o->roster.step, o->roster.updates);
     if (took_part) {
         o->counts.merges++;
-        o->merged_at[o->fragment] = o->offer;
+        o->merged_at[o->fragment] = o->offered.step;
     } else {
         o->counts.missed++;
     }
@@ -299,12 +300,12 @@ static status wait_for_merge(outer *o, outer_position *p)
 {
     double began = clock_seconds();
     status s = STATUS_OK;
-    o->stands = o->now;
+    o->all.stalled_since = o->now;
     while (s == STATUS_OK && (o->stage == OUTER_OFFERED || (o->stage == OUTER_WITHDRAWING && o->roster.reached))) {
         s = push(o, p);
         outer_nap(o);
     }
-    o->stands = 0;
+    o->all.stalled_since = 0;
     o->counts.waited += clock_seconds() - began;
     return s;
 }
@@ -325,15 +326,15 @@ static status begin(outer *o, outer_position *p, int fragment)
 
 status outer_merge_step(outer *o, outer_position *p, int fragment)
 {
-    if (o->stage == OUTER_MERGED && p->step >= o->settle_at)
+    if (o->stage == OUTER_MERGED && p->step >= o->offered.settle_at)
         settle(o);
     if (o->stage != OUTER_IDLE && o->stage != OUTER_MERGED)
         TRY(push(o, p));
     if (fragment >= 0 && o->stage == OUTER_IDLE)
         TRY(begin(o, p, fragment));
-    if (o->stage == OUTER_OFFERED && p->step >= o->settle_at)
+    if (o->stage == OUTER_OFFERED && p->step >= o->offered.settle_at)
         TRY(wait_for_merge(o, p));
-    if (o->stage == OUTER_MERGED && p->step >= o->settle_at)
+    if (o->stage == OUTER_MERGED && p->step >= o->offered.settle_at)
         settle(o);
     return STATUS_OK;
 }
@@ -355,7 +356,7 @@ status outer_merge_leave(outer *o, outer_position *p)
     log_info("islands: handing over the change since the last merge before this island leaves");
     o->parting = true;
     TRY(begin(o, p, 0));
-    o->settle_at = p->step;
+    o->offered.settle_at = p->step;
     TRY(wait_for_merge(o, p));
     if (o->stage == OUTER_MERGED)
         settle(o);

@@ -41,6 +41,85 @@ typedef enum outer_stage {
     OUTER_MERGED,      /* the reference is new, the weights are not yet */
 } outer_stage;
 
+/* The model in units, and those that this rank keeps the outer state of. */
+typedef struct outer_units {
+    names_tensor *tensors;
+    int tensor_count;
+    unit *list;
+    int *owner; /* [count] ranks */
+    int count;
+    outer_unit *mine;
+    int mine_count;
+    int *mine_of;     /* [count] index in `mine`, or -1 */
+    int64_t elements; /* of mine */
+} outer_units;
+
+/* Planned memory: [elements of mine], then [largest unit], then [bytes of the largest fragment]. */
+typedef struct outer_memory {
+    struct arena *arena;
+    float *reference, *momentum, *error; /* momentum, error: NULL where there is none */
+    float *rest;                         /* what an offer would keep; a change while its base is replaced */
+    float *values, *other;               /* [largest unit] */
+    uint8_t *out, *in[ROSTER_SLOTS];     /* encodings of a fragment: offered, fetched */
+    checkpoint_piece *pieces;            /* of it that checkpoints hold */
+    int piece_count;
+} outer_memory;
+
+/* debug.merges */
+typedef struct outer_dumped {
+    float *kept[OUTER_DUMP_KEPT]; /* planned as the memory is; NULL without debug.merges */
+    bool failed;                  /* a merge could not be written: no more is */
+} outer_dumped;
+
+/* What is fetched of other islands. */
+typedef struct outer_fetches {
+    struct {
+        int64_t offer; /* being fetched, or here; 0: none */
+        bool here, bad;
+        int jobs;
+    } got[ROSTER_MEMBERS];
+    transport_part *parts; /* [slots][mine_count] */
+} outer_fetches;
+
+/* What the transport's thread may serve; under its lock. */
+typedef struct outer_served {
+    int64_t merge, offer, state; /* -1: none */
+    int fragment;
+} outer_served;
+
+/* This island's offer. */
+typedef struct outer_offered {
+    int64_t step;      /* the step after which it was offered */
+    int64_t id;        /* not another's; the answers to it have it */
+    int64_t settle_at; /* the step after which the weights take the reference */
+    double deadline;
+    int64_t withdrawn; /* number of the writing, membership.h */
+} outer_offered;
+
+/* A merge of topology all. */
+typedef struct outer_all {
+    uint64_t reported;    /* bits of the slots whose change this job has said to hold */
+    double whole_since;   /* this job has every change for it; 0: it lacks some */
+    double blocked_since; /* merges wait for islands that take the model; 0: they do not */
+    double stalled_since; /* training stands still for this merge; 0: it does not */
+    uint64_t named_late;  /* bits of the slots that it has been said to wait for */
+} outer_all;
+
+/* An exchange of topology gossip. */
+typedef struct outer_gossip {
+    int64_t number;                       /* of the exchange that is offered */
+    uint64_t partners;                    /* bits of the slots that it is with */
+    uint64_t owed;                        /* those that may still fetch it */
+    char name[ROSTER_SLOTS][ROSTER_NAME]; /* the partners' names, which go from the roster with them */
+} outer_gossip;
+
+/* Topology server. */
+typedef struct outer_push {
+    int64_t pulls;      /* the model after this merge, or a later one, is asked for */
+    bool reported_away; /* the server is away, and that has been said */
+} outer_push;
+
+/* The core of an island, with one struct for each topology. */
 struct outer {
     const config *config;
     compiled *compiled;
@@ -48,36 +127,20 @@ struct outer {
     comm *world;
     watchdog *watchdog;
     bool holds; /* a server: no weights to train, no compiled model and no executor */
-    names_tensor *tensors;
-    int tensor_count;
-    unit *units;
-    int *owner;
-    int count;
-    outer_unit *mine;
-    int mine_count;
-    int *mine_of; /* by unit: index in `mine`, or -1 */
+    outer_units units;
+    outer_memory memory;
+    outer_dumped dump;
     outer_move *move;
     compress_method method;
     rule rule;
     uint64_t fingerprint;
-
-    /* planned memory: [elements of mine], then [largest unit], then [bytes of the largest fragment] */
-    struct arena *arena;
-    float *reference, *momentum, *error; /* momentum, error: NULL where there is none */
-    float *rest;                         /* what an offer would keep; a change while its base is replaced */
-    float *dumped[OUTER_DUMP_KEPT];      /* of debug.merges, else NULL */
-    float *values, *other;               /* [largest unit] */
-    uint8_t *out, *in[ROSTER_SLOTS];     /* encodings of a fragment: offered, fetched */
-    int64_t elements;
-    checkpoint_piece *pieces;
-    int piece_count;
-    bool undumped; /* debug.merges could not be written: no more is */
 
     keys keys;
     transport *transport;
     membership *membership; /* rank 0's */
     roster roster;          /* as last broadcast, the same on all ranks */
     int slot;
+    int hint;   /* the slot that a checkpoint knows; -1 */
     double now; /* rank 0's clock, likewise */
 
     outer_stage stage;
@@ -88,34 +151,13 @@ struct outer {
     int64_t merge;         /* the reference is that after this one */
     int64_t merged_at[64]; /* by fragment: this island's step at its last merge */
     int fragment;
-    int64_t offer, settle_at; /* the step after which it was offered; after which the weights take the reference */
-    double deadline;
-    int64_t withdrawn; /* number of the writing, membership.h */
     bool parting, joined, resumed;
-    int64_t number;                          /* gossip: of the exchange that is offered */
-    uint64_t partners;                       /* gossip: bits of the slots that it is with */
-    uint64_t owed;                           /* gossip: of those who may still fetch it */
-    char partner[ROSTER_SLOTS][ROSTER_NAME]; /* gossip: their names, which go from the roster with them */
-    int64_t offer_id;                        /* server: of the offer, as the answer to it has it */
-    int64_t pulls;                           /* server: the model after this merge, or a later one, is asked for */
-    bool said_away;                          /* server: that it is */
-    int hint;                                /* the slot that a checkpoint knows; -1 */
-    struct {
-        int64_t offer; /* being fetched, or here; 0: none */
-        bool here, bad;
-        int jobs;
-    } got[ROSTER_MEMBERS];
-    transport_part *parts; /* [slots][mine_count], of fetches */
-    uint64_t reported;
-    double whole;       /* since when this job has every change for it; 0: it lacks some */
-    double held_up;     /* since when merges wait for islands that take the model; 0: they do not */
-    double stands;      /* since when training stands still for this merge; 0: it does not */
-    uint64_t said_late; /* bits of the slots that it has been said to wait for */
-
-    /* what the transport's thread may serve; under its lock */
-    int64_t serves_merge, serves_offer, serves_state;
-    int serves_fragment;
-
+    outer_offered offered;
+    outer_fetches fetches;
+    outer_served serves;
+    outer_all all;
+    outer_gossip gossip;
+    outer_push push;
     outer_counts counts;
 };
 
@@ -167,7 +209,7 @@ int64_t outer_gossip_number(int64_t step, int fragment);
 bool outer_encode(outer *o, int fragment);
 /* Goes on fetching what these slots offer for the merge; of gossip, for that or a later one. Bits of the slots whose change this rank holds, its own among them. */
 uint64_t outer_fetch_changes(outer *o, int64_t merge, uint64_t from);
-/* Has what this rank fetches of the slot arrived (o->got)? Is it finite? */
+/* Has what this rank fetches of the slot arrived (o->fetches.got)? Is it finite? */
 void outer_look_after_fetch(outer *o, int slot);
 /* Slots whose change some rank has refused. */
 uint64_t outer_refused(const outer *o);

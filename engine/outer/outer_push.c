@@ -21,11 +21,11 @@ static const char *const refusals[ROSTER_REFUSALS] = {
 static bool server_is_there(outer *o)
 {
     bool there = o->roster.reached && o->roster.member[ROSTER_SERVER].ready;
-    if (there && o->said_away)
+    if (there && o->push.reported_away)
         log_info("islands: the server is back");
-    else if (!there && !o->said_away && o->roster.reached) /* else said by the thread that asks */
+    else if (!there && !o->push.reported_away && o->roster.reached) /* else said by the thread that asks */
         log_warn("islands: the server is away; training goes on, and the change is pushed when it is back");
-    o->said_away = !there && (o->said_away || o->roster.reached);
+    o->push.reported_away = !there && (o->push.reported_away || o->roster.reached);
     return there;
 }
 
@@ -34,7 +34,7 @@ static const roster_part *answer(const outer *o)
 {
     const roster *r = &o->roster;
     for (int i = 0; i < r->parts; i++)
-        if (r->part[i].slot == o->slot && r->part[i].id == o->offer_id)
+        if (r->part[i].slot == o->slot && r->part[i].id == o->offered.id)
             return &r->part[i];
     return NULL;
 }
@@ -44,15 +44,15 @@ static const roster_part *answer(const outer *o)
 static void ask_for_model(outer *o)
 {
     outer_drop_fetch(o, ROSTER_SERVER);
-    (void)outer_fetch(o, ROSTER_SERVER, 0, WIRE_REFERENCE, o->pulls, 0);
+    (void)outer_fetch(o, ROSTER_SERVER, 0, WIRE_REFERENCE, o->push.pulls, 0);
 }
 
 /* No older than the last merge that this island knows of. */
 static void begin_pull(outer *o, int64_t merge)
 {
     o->stage = OUTER_PULLING;
-    o->pulls = merge > o->roster.merge ? merge : o->roster.merge;
-    o->deadline = o->now + o->config->outer.timeout;
+    o->push.pulls = merge > o->roster.merge ? merge : o->roster.merge;
+    o->offered.deadline = o->now + o->config->outer.timeout;
     ask_for_model(o);
 }
 
@@ -62,14 +62,14 @@ static void give_up_pull(outer *o, const char *why)
     o->stage = OUTER_IDLE;
     o->counts.missed++;
     log_info("islands: the model after merge %lld cannot be had: %s; training goes on from this island's own",
-             (long long)o->pulls, why);
+             (long long)o->push.pulls, why);
 }
 
 static void take_model(outer *o)
 {
     outer_drop_fetch(o, ROSTER_SERVER);
-    memcpy(o->reference, o->rest, (size_t)o->elements * sizeof *o->reference);
-    o->merge = o->pulls;
+    memcpy(o->memory.reference, o->memory.rest, (size_t)o->units.elements * sizeof *o->memory.reference);
+    o->merge = o->push.pulls;
     o->stage = OUTER_MERGED;
 }
 
@@ -80,7 +80,7 @@ static void push_pull(outer *o)
         take_model(o);
     else if (!server_is_there(o))
         give_up_pull(o, "the server is away");
-    else if (o->now > o->deadline)
+    else if (o->now > o->offered.deadline)
         give_up_pull(o, "outer.timeout is over");
     else if (here < 0) /* the server has not come to that merge yet */
         ask_for_model(o);
@@ -96,18 +96,19 @@ static void end_offer(outer *o, const roster_part *part)
     if (outer_first_rank(o))
         membership_set_offer(o->membership, NULL);
     outer_serve_change(o, -1, -1, 0);
-    o->merged_at[0] = o->offer;
+    o->merged_at[0] = o->offered.step;
     outer_dump_push(o, part);
     if (taken) {
         o->counts.merges++;
-        if (o->error)
-            memcpy(o->error, o->rest, (size_t)o->elements * sizeof *o->error);
+        if (o->memory.error)
+            memcpy(o->memory.error, o->memory.rest, (size_t)o->units.elements * sizeof *o->memory.error);
         outer_take_weights(o, 0);
-        log_info("islands: merge %lld is this island's change after step %lld", (long long)merge, (long long)o->offer);
+        log_info("islands: merge %lld is this island's change after step %lld", (long long)merge,
+                 (long long)o->offered.step);
     } else {
         o->counts.missed++;
         log_warn("islands: the server has refused this island's change after step %lld: %s; taking the model anew",
-                 (long long)o->offer, refusals[part->refusal]);
+                 (long long)o->offered.step, refusals[part->refusal]);
     }
     if (o->parting)
         o->stage = OUTER_IDLE;
@@ -123,7 +124,7 @@ static status push(outer *o)
         end_offer(o, answer(o));
     else if (o->stage == OUTER_OFFERED && !server_is_there(o) && o->roster.reached)
         outer_withdraw(o, "the server is away");
-    else if (o->stage == OUTER_OFFERED && o->now > o->deadline)
+    else if (o->stage == OUTER_OFFERED && o->now > o->offered.deadline)
         outer_withdraw(o, "not answered within outer.timeout");
     else if (o->stage == OUTER_WITHDRAWING)
         outer_end_withdrawal(o);
@@ -165,15 +166,15 @@ static void settle(outer *o, const outer_position *p)
 
 status outer_push_step(outer *o, outer_position *p, int fragment)
 {
-    if (o->stage == OUTER_MERGED && p->step >= o->settle_at)
+    if (o->stage == OUTER_MERGED && p->step >= o->offered.settle_at)
         settle(o, p);
     if (o->stage != OUTER_IDLE && o->stage != OUTER_MERGED)
         TRY(push(o));
     if (fragment >= 0 && o->stage == OUTER_IDLE)
         TRY(begin(o, p));
-    if (p->step >= o->settle_at)
+    if (p->step >= o->offered.settle_at)
         TRY(finish(o));
-    if (o->stage == OUTER_MERGED && p->step >= o->settle_at)
+    if (o->stage == OUTER_MERGED && p->step >= o->offered.settle_at)
         settle(o, p);
     return STATUS_OK;
 }

@@ -75,7 +75,7 @@ int64_t outer_gossip_number(int64_t step, int fragment)
 void outer_announce(outer *o, int64_t step, int64_t updates)
 {
     transport_lock(o->transport);
-    o->serves_state = o->merge;
+    o->serves.state = o->merge;
     transport_unlock(o->transport);
     if (outer_first_rank(o))
         membership_set_state(o->membership,
@@ -85,9 +85,9 @@ void outer_announce(outer *o, int64_t step, int64_t updates)
 void outer_serve_change(outer *o, int64_t merge, int64_t offer, int fragment)
 {
     transport_lock(o->transport);
-    o->serves_merge = merge;
-    o->serves_offer = offer;
-    o->serves_fragment = fragment;
+    o->serves.merge = merge;
+    o->serves.offer = offer;
+    o->serves.fragment = fragment;
     transport_unlock(o->transport);
 }
 
@@ -101,33 +101,34 @@ static int first_job(int slot)
 
 void outer_drop_fetch(outer *o, int slot)
 {
-    for (int k = 0; k < o->got[slot].jobs; k++)
+    for (int k = 0; k < o->fetches.got[slot].jobs; k++)
         transport_cancel(o->transport, first_job(slot) + k);
-    memset(&o->got[slot], 0, sizeof o->got[slot]);
+    memset(&o->fetches.got[slot], 0, sizeof o->fetches.got[slot]);
 }
 
 static transport_part part_of(const outer *o, int slot, const outer_unit *u, wire_kind kind)
 {
-    int64_t bytes = o->units[u->unit].elements * (int64_t)sizeof(float);
+    int64_t bytes = o->units.list[u->unit].elements * (int64_t)sizeof(float);
     if (kind == WIRE_CHANGE)
-        return (transport_part){u->unit, o->in[slot] + u->coded, u->coded_bytes};
+        return (transport_part){u->unit, o->memory.in[slot] + u->coded, u->coded_bytes};
     if (outer_pushes(o)) /* the reference stays as it is until all of the new one is here */
-        return (transport_part){u->unit, o->rest + u->at, bytes};
-    return (transport_part){u->unit, (kind == WIRE_REFERENCE ? o->reference : o->momentum) + u->at, bytes};
+        return (transport_part){u->unit, o->memory.rest + u->at, bytes};
+    return (transport_part){u->unit, (kind == WIRE_REFERENCE ? o->memory.reference : o->memory.momentum) + u->at,
+                            bytes};
 }
 
 bool outer_fetch(outer *o, int slot, int fragment, wire_kind kind, int64_t merge, int64_t offered)
 {
     const roster_member *m = &o->roster.member[slot];
-    int *owner = must_alloc((unsigned long)o->count * sizeof *owner), jobs = 0;
-    transport_part *part = o->parts + (slot == ROSTER_SERVER ? 0 : (int64_t)slot * o->mine_count);
+    int *owner = must_alloc((unsigned long)o->units.count * sizeof *owner), jobs = 0;
+    transport_part *part = o->fetches.parts + (slot == ROSTER_SERVER ? 0 : (int64_t)slot * o->units.mine_count);
     bool found = true;
-    units_own(owner, o->units, o->count, o->config->outer.fragments, m->ranks);
-    for (int i = 0; i < o->mine_count;) {
+    units_own(owner, o->units.list, o->units.count, o->config->outer.fragments, m->ranks);
+    for (int i = 0; i < o->units.mine_count;) {
         int peer = -1, count = 0; /* owners ascend with the units of a fragment */
-        for (; i < o->mine_count; i++) {
-            const outer_unit *u = &o->mine[i];
-            if (o->units[u->unit].fragment != fragment)
+        for (; i < o->units.mine_count; i++) {
+            const outer_unit *u = &o->units.mine[i];
+            if (o->units.list[u->unit].fragment != fragment)
                 continue;
             if (peer >= 0 && owner[u->unit] != peer)
                 break;
@@ -141,7 +142,7 @@ bool outer_fetch(outer *o, int slot, int fragment, wire_kind kind, int64_t merge
                             count);
         part += count;
     }
-    o->got[slot].jobs = jobs;
+    o->fetches.got[slot].jobs = jobs;
     free(owner);
     return found;
 }
@@ -149,7 +150,7 @@ bool outer_fetch(outer *o, int slot, int fragment, wire_kind kind, int64_t merge
 int outer_fetched(outer *o, int slot)
 {
     bool done = true, gone = false;
-    for (int k = 0; k < o->got[slot].jobs; k++) {
+    for (int k = 0; k < o->fetches.got[slot].jobs; k++) {
         transport_state s = transport_state_of(o->transport, first_job(slot) + k);
         done &= s == TRANSPORT_DONE;
         gone |= s == TRANSPORT_GONE;

@@ -142,32 +142,32 @@ static status open_memory(outer *o)
 {
     const config *c = o->config;
     part_of_job part = part_of(c, o->holds);
-    layout l = lay_out(c, o->holds, o->units, o->owner, o->count, comm_rank(o->world));
-    TRY(arena_open(&o->arena, l.bytes));
-    char *at = arena_base(o->arena);
+    layout l = lay_out(c, o->holds, o->units.list, o->units.owner, o->units.count, comm_rank(o->world));
+    TRY(arena_open(&o->memory.arena, l.bytes));
+    char *at = arena_base(o->memory.arena);
     memset(at, 0, (size_t)l.bytes);
-    o->elements = l.elements;
-    o->reference = take(&at, 4 * l.elements);
-    o->rest = part.rest ? take(&at, 4 * l.elements) : NULL;
-    o->momentum = part.momentum ? take(&at, 4 * l.elements) : NULL;
-    o->error = part.error ? take(&at, 4 * l.elements) : NULL;
+    o->units.elements = l.elements;
+    o->memory.reference = take(&at, 4 * l.elements);
+    o->memory.rest = part.rest ? take(&at, 4 * l.elements) : NULL;
+    o->memory.momentum = part.momentum ? take(&at, 4 * l.elements) : NULL;
+    o->memory.error = part.error ? take(&at, 4 * l.elements) : NULL;
     for (int i = 0; i < part.dumped; i++)
-        o->dumped[i] = take(&at, 4 * l.elements);
-    o->values = take(&at, 4 * l.largest);
-    o->other = take(&at, 4 * l.largest);
+        o->dump.kept[i] = take(&at, 4 * l.elements);
+    o->memory.values = take(&at, 4 * l.largest);
+    o->memory.other = take(&at, 4 * l.largest);
     float *scratch = part.scratch > 2 ? take(&at, 4 * l.largest) : NULL;
-    o->out = o->holds ? NULL : take(&at, l.coded);
+    o->memory.out = o->holds ? NULL : take(&at, l.coded);
     for (int s = 0; s < part.encoded - !o->holds; s++)
-        o->in[s] = take(&at, l.coded);
+        o->memory.in[s] = take(&at, l.coded);
     if (o->holds)
         return STATUS_OK;
     const outer_move_options move = {.compiled = o->compiled,
                                      .executor = o->executor,
                                      .world = o->world,
-                                     .tensors = o->tensors,
-                                     .units = o->units,
-                                     .owner = o->owner,
-                                     .count = o->count,
+                                     .tensors = o->units.tensors,
+                                     .units = o->units.list,
+                                     .owner = o->units.owner,
+                                     .count = o->units.count,
                                      .scratch = scratch};
     return outer_move_open(&o->move, &move);
 }
@@ -176,27 +176,28 @@ static status open_memory(outer *o)
 void outer_assign_buffers(outer *o)
 {
     for (int s = o->config->outer.slots - 1; s > o->slot; s--)
-        o->in[s] = o->in[s - 1];
-    o->in[o->slot] = NULL;
+        o->memory.in[s] = o->memory.in[s - 1];
+    o->memory.in[o->slot] = NULL;
 }
 
 static void list_mine(outer *o)
 {
     int64_t at = 0, coded[64] = {0};
-    o->mine = must_calloc((unsigned long)o->count, sizeof *o->mine);
-    o->mine_of = must_alloc((unsigned long)o->count * sizeof *o->mine_of);
-    for (int u = 0; u < o->count; u++) {
-        int f = o->units[u].fragment;
-        o->mine_of[u] = -1;
-        if (o->owner[u] != comm_rank(o->world))
+    o->units.mine = must_calloc((unsigned long)o->units.count, sizeof *o->units.mine);
+    o->units.mine_of = must_alloc((unsigned long)o->units.count * sizeof *o->units.mine_of);
+    for (int u = 0; u < o->units.count; u++) {
+        int f = o->units.list[u].fragment;
+        o->units.mine_of[u] = -1;
+        if (o->units.owner[u] != comm_rank(o->world))
             continue;
-        int64_t bytes = compress_bytes(&o->method, o->units[u].elements);
-        o->mine_of[u] = o->mine_count;
-        o->mine[o->mine_count++] = (outer_unit){u, at, coded[f], bytes};
-        at += o->units[u].elements;
+        int64_t bytes = compress_bytes(&o->method, o->units.list[u].elements);
+        o->units.mine_of[u] = o->units.mine_count;
+        o->units.mine[o->units.mine_count++] = (outer_unit){u, at, coded[f], bytes};
+        at += o->units.list[u].elements;
         coded[f] += bytes;
     }
-    o->parts = must_calloc((unsigned long)(o->mine_count * o->config->outer.slots) + 1, sizeof *o->parts);
+    o->fetches.parts =
+        must_calloc((unsigned long)(o->units.mine_count * o->config->outer.slots) + 1, sizeof *o->fetches.parts);
 }
 
 /* ---- what checkpoints hold ------------------------------------------------------------------------------------------- */
@@ -213,28 +214,28 @@ static const char *section_name(const outer *o, int i)
 
 static float *section_at(const outer *o, int i)
 {
-    return i == 0 ? o->reference : i == 1 ? o->momentum : o->error;
+    return i == 0 ? o->memory.reference : i == 1 ? o->memory.momentum : o->memory.error;
 }
 
 static checkpoint_piece piece_of(const outer *o, int section, const outer_unit *m)
 {
     checkpoint_piece p = {.section = section_name(o, section)};
-    units_rectangle(&p.of, &p.at, &o->units[m->unit], o->tensors, section_at(o, section) + m->at);
+    units_rectangle(&p.of, &p.at, &o->units.list[m->unit], o->units.tensors, section_at(o, section) + m->at);
     return p;
 }
 
 static void list_pieces(outer *o)
 {
-    o->pieces = must_calloc((unsigned long)(o->mine_count * SECTIONS) + 1, sizeof *o->pieces);
+    o->memory.pieces = must_calloc((unsigned long)(o->units.mine_count * SECTIONS) + 1, sizeof *o->memory.pieces);
     for (int i = 0; i < SECTIONS; i++)
-        for (int k = 0; k < o->mine_count && section_at(o, i); k++)
-            o->pieces[o->piece_count++] = piece_of(o, i, &o->mine[k]);
+        for (int k = 0; k < o->units.mine_count && section_at(o, i); k++)
+            o->memory.pieces[o->memory.piece_count++] = piece_of(o, i, &o->units.mine[k]);
 }
 
 const checkpoint_piece *outer_pieces(int *count, const outer *o)
 {
-    *count = o->piece_count;
-    return o->pieces;
+    *count = o->memory.piece_count;
+    return o->memory.pieces;
 }
 
 json_t *outer_meta(const outer *o)
@@ -244,7 +245,7 @@ json_t *outer_meta(const outer *o)
         json_array_append_new(at, json_integer(o->merged_at[f]));
     return json_pack("{s:I, s:I, s:i, s:o, s:i, s:I}", "releases", (json_int_t)o->releases, "merge",
                      (json_int_t)o->merge, "slot", o->slot, "merged_at", at, "fragment", o->fragment, "settle_at",
-                     (json_int_t)(o->stage == OUTER_MERGED ? o->settle_at : 0));
+                     (json_int_t)(o->stage == OUTER_MERGED ? o->offered.settle_at : 0));
 }
 
 static int64_t within(const json_t *object, const char *key, int64_t low, int64_t high)
@@ -261,8 +262,8 @@ static void read_meta(outer *o, const json_t *meta)
     o->merge = within(meta, "merge", 0, most);
     o->hint = (int)within(meta, "slot", 0, ROSTER_SLOTS - 1);
     o->fragment = (int)within(meta, "fragment", 0, o->config->outer.fragments - 1);
-    o->settle_at = within(meta, "settle_at", 0, most);
-    o->stage = o->settle_at > 0 ? OUTER_MERGED : OUTER_IDLE;
+    o->offered.settle_at = within(meta, "settle_at", 0, most);
+    o->stage = o->offered.settle_at > 0 ? OUTER_MERGED : OUTER_IDLE;
     for (int f = 0; f < o->config->outer.fragments; f++)
         o->merged_at[f] = (int64_t)json_integer_value(json_array_get(at, (size_t)f));
     o->resumed = true;
@@ -273,8 +274,8 @@ static status read_section(outer *o, checkpoint *from, int section)
     bool there = false;
     for (int i = 0; i < checkpoint_tensors(from); i++)
         there |= !strcmp(checkpoint_at(from, i)->section, section_name(o, section));
-    for (int k = 0; k < o->mine_count && section_at(o, section) && there; k++) {
-        checkpoint_piece p = piece_of(o, section, &o->mine[k]);
+    for (int k = 0; k < o->units.mine_count && section_at(o, section) && there; k++) {
+        checkpoint_piece p = piece_of(o, section, &o->units.mine[k]);
         TRY(checkpoint_read(from, p.section, &p.of, &p.at));
     }
     return STATUS_OK;
@@ -314,12 +315,12 @@ static uint64_t fingerprint_of(const outer *o)
         (long long)c->train.sequence, c->data.shuffle, c->outer.private_data, (int)c->outer.topology, c->outer.group,
         c->outer.staleness, c->outer.clip, c->outer.noise);
     uint64_t hash = 14695981039346656037u;
-    for (int i = -1; i < o->tensor_count; i++) {
-        const char *text = i < 0 ? words : o->tensors[i].name;
+    for (int i = -1; i < o->units.tensor_count; i++) {
+        const char *text = i < 0 ? words : o->units.tensors[i].name;
         for (; *text; text++)
             hash = (hash ^ (uint8_t)*text) * 1099511628211u;
-        for (int d = 0; i >= 0 && d < o->tensors[i].dims; d++)
-            hash = (hash ^ (uint64_t)o->tensors[i].shape[d]) * 1099511628211u;
+        for (int d = 0; i >= 0 && d < o->units.tensors[i].dims; d++)
+            hash = (hash ^ (uint64_t)o->units.tensors[i].shape[d]) * 1099511628211u;
     }
     free(words);
     return hash;
@@ -328,24 +329,24 @@ static uint64_t fingerprint_of(const outer *o)
 static const void *serve(void *context, const wire_message *m)
 {
     const outer *o = context;
-    if (m->unit >= o->count || o->mine_of[m->unit] < 0)
+    if (m->unit >= o->units.count || o->units.mine_of[m->unit] < 0)
         return NULL;
-    const outer_unit *u = &o->mine[o->mine_of[m->unit]];
+    const outer_unit *u = &o->units.mine[o->units.mine_of[m->unit]];
     bool change = m->kind == WIRE_CHANGE;
-    int64_t bytes = change ? u->coded_bytes : 4 * o->units[m->unit].elements;
-    const void *base = m->kind == WIRE_REFERENCE ? o->reference : o->momentum;
+    int64_t bytes = change ? u->coded_bytes : 4 * o->units.list[m->unit].elements;
+    const void *base = m->kind == WIRE_REFERENCE ? o->memory.reference : o->memory.momentum;
     if (m->first > bytes || m->bytes > bytes - m->first || (change && o->holds) ||
         (!change && (!base || outer_pushes(o))))
         return NULL;
     bool gossip = o->config->outer.topology == CONFIG_OUTER_GOSSIP; /* any state will do, as islands differ */
     if (!change)
-        return (gossip && o->serves_state >= 0) || (o->holds && m->merge <= o->serves_state) ||
-                       m->merge == o->serves_state
+        return (gossip && o->serves.state >= 0) || (o->holds && m->merge <= o->serves.state) ||
+                       m->merge == o->serves.state
                    ? (const char *)base + 4 * u->at + m->first
                    : NULL;
-    bool there =
-        m->merge == o->serves_merge && m->offer == o->serves_offer && o->units[m->unit].fragment == o->serves_fragment;
-    return there ? o->out + u->coded + m->first : NULL;
+    bool there = m->merge == o->serves.merge && m->offer == o->serves.offer &&
+                 o->units.list[m->unit].fragment == o->serves.fragment;
+    return there ? o->memory.out + u->coded + m->first : NULL;
 }
 
 static status open_transport(outer *o)
@@ -373,13 +374,13 @@ static outer *make(const config *c, comm *world)
     o->config = c;
     o->world = world;
     o->hint = -1;
-    o->serves_merge = o->serves_offer = o->serves_state = -1;
+    o->serves.merge = o->serves.offer = o->serves.state = -1;
     o->method = method_of(c);
     o->rule = (rule){(rule_kind)c->outer.optimizer, (float)c->outer.lr, (float)c->outer.momentum};
-    o->tensors = names_list(&o->tensor_count, &c->model.shape);
-    o->units = units_list(&o->count, o->tensors, o->tensor_count, c->outer.fragments);
-    o->owner = must_alloc((unsigned long)o->count * sizeof *o->owner);
-    units_own(o->owner, o->units, o->count, c->outer.fragments, comm_ranks(world));
+    o->units.tensors = names_list(&o->units.tensor_count, &c->model.shape);
+    o->units.list = units_list(&o->units.count, o->units.tensors, o->units.tensor_count, c->outer.fragments);
+    o->units.owner = must_alloc((unsigned long)o->units.count * sizeof *o->units.owner);
+    units_own(o->units.owner, o->units.list, o->units.count, c->outer.fragments, comm_ranks(world));
     o->fingerprint = fingerprint_of(o);
     return o;
 }
@@ -426,14 +427,14 @@ void outer_close(outer *o)
     keys_close(&o->keys);
     roster_free(&o->roster);
     outer_move_close(o->move);
-    arena_close(o->arena);
-    names_free(o->tensors, o->tensor_count);
-    free(o->units);
-    free(o->owner);
-    free(o->mine);
-    free(o->mine_of);
-    free(o->parts);
-    free(o->pieces);
+    arena_close(o->memory.arena);
+    names_free(o->units.tensors, o->units.tensor_count);
+    free(o->units.list);
+    free(o->units.owner);
+    free(o->units.mine);
+    free(o->units.mine_of);
+    free(o->fetches.parts);
+    free(o->memory.pieces);
     free(o);
 }
 

@@ -88,17 +88,17 @@ static uint64_t fetch_offers(server *v)
     for (int s = 0; s < v->config->outer.slots; s++) {
         const roster_member *m = &o->roster.member[s];
         bool open = is_open(v, s);
-        if (o->got[s].offer && (!open || o->got[s].offer != m->offer_id))
+        if (o->fetches.got[s].offer && (!open || o->fetches.got[s].offer != m->offer_id))
             outer_drop_fetch(o, s);
         if (!open || judge(v, m) != ROSTER_TAKEN)
             continue;
-        if (!o->got[s].offer) {
-            o->got[s].offer = m->offer_id;
-            o->got[s].bad = !outer_fetch(o, s, 0, WIRE_CHANGE, m->offer_merge, m->offer);
+        if (!o->fetches.got[s].offer) {
+            o->fetches.got[s].offer = m->offer_id;
+            o->fetches.got[s].bad = !outer_fetch(o, s, 0, WIRE_CHANGE, m->offer_merge, m->offer);
         }
-        if (!o->got[s].here && !o->got[s].bad)
+        if (!o->fetches.got[s].here && !o->fetches.got[s].bad)
             outer_look_after_fetch(o, s);
-        here |= (uint64_t)o->got[s].here << s;
+        here |= (uint64_t)o->fetches.got[s].here << s;
     }
     return here;
 }
@@ -272,7 +272,7 @@ static status agree_on_head(server *v)
 static void say_what(const server *v)
 {
     char bytes[UNITS_TEXT];
-    units_bytes(bytes, (double)arena_bytes(v->outer->arena));
+    units_bytes(bytes, (double)arena_bytes(v->outer->memory.arena));
     log_info("server: holds the model of outer.run %s after merge %lld, on %d rank%s, in %s of host memory on this one",
              v->config->outer.run, (long long)v->outer->merge, comm_ranks(v->world),
              comm_ranks(v->world) > 1 ? "s" : "", bytes);

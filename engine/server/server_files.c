@@ -35,20 +35,21 @@ static void draw_model(outer *o)
                                   .layers = &layers,
                                   .total_layers = layers};
     decoder_open(&model, &p, shape, &whole);
-    for (int i = 0; i < o->mine_count; i++) {
-        const unit *u = &o->units[o->mine[i].unit];
-        state_initial_rows(o->reference + o->mine[i].at, &model, o->tensors[u->tensor].name, u->first, u->rows,
-                           (uint64_t)o->config->train.seed);
+    for (int i = 0; i < o->units.mine_count; i++) {
+        const unit *u = &o->units.list[o->units.mine[i].unit];
+        state_initial_rows(o->memory.reference + o->units.mine[i].at, &model, o->units.tensors[u->tensor].name,
+                           u->first, u->rows, (uint64_t)o->config->train.seed);
     }
     pool_free(&p);
 }
 
 static status read_units(outer *o, weights *w)
 {
-    for (int i = 0; i < o->mine_count; i++) {
+    for (int i = 0; i < o->units.mine_count; i++) {
         rectangle of;
         box_memory to;
-        units_rectangle(&of, &to, &o->units[o->mine[i].unit], o->tensors, o->reference + o->mine[i].at);
+        units_rectangle(&of, &to, &o->units.list[o->units.mine[i].unit], o->units.tensors,
+                        o->memory.reference + o->units.mine[i].at);
         TRY(weights_read(w, &of, &to));
     }
     return STATUS_OK;
@@ -261,7 +262,7 @@ status server_files_summary(server *v, bool stopped)
                   stopped ? "stopped" : "done", "merge", (json_int_t)v->outer->merge, "step", (json_int_t)v->step,
                   "merges", (json_int_t)c.merges, "refused", (json_int_t)v->refused, "refused_messages",
                   (json_int_t)c.refused, "bytes_sent", (json_int_t)c.sent, "bytes_received", (json_int_t)c.received,
-                  "arena_bytes", (json_int_t)arena_bytes(v->outer->arena), "ranks", comm_ranks(v->world));
+                  "arena_bytes", (json_int_t)arena_bytes(v->outer->memory.arena), "ranks", comm_ranks(v->world));
     char *text = json_dumps(o, JSON_INDENT(2));
     status s = atomic_replace(path, text, (int64_t)strlen(text));
     free(text);

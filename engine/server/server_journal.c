@@ -37,8 +37,8 @@ static char *path_of(const server *v, int64_t merge, int rank, int ranks)
 static int64_t coded_bytes(const outer *o)
 {
     int64_t bytes = 0;
-    for (int i = 0; i < o->mine_count; i++)
-        bytes += o->mine[i].coded_bytes;
+    for (int i = 0; i < o->units.mine_count; i++)
+        bytes += o->units.mine[i].coded_bytes;
     return bytes;
 }
 
@@ -61,7 +61,7 @@ static status write_entry(const server *v, const char *temporary, const char *pa
     const outer *o = v->outer;
     direct d;
     int64_t bytes = coded_bytes(o);
-    const uint8_t *data = o->in[v->wanted.slot];
+    const uint8_t *data = o->memory.in[v->wanted.slot];
     char *header = header_text(v, bytes, crc32c(0, data, bytes));
     status s = direct_open(&d, temporary, v->buffer, CHECKPOINT_WRITER_BUFFER);
     if (s == STATUS_OK) {
@@ -136,9 +136,9 @@ bool server_journal_is_long(const server *v)
 {
     const outer *o = v->outer;
     int64_t change = 0, saved = 0;
-    for (int u = 0; u < o->count; u++) {
-        change += compress_bytes(&o->method, o->units[u].elements);
-        saved += (o->momentum ? 8 : 4) * o->units[u].elements;
+    for (int u = 0; u < o->units.count; u++) {
+        change += compress_bytes(&o->method, o->units.list[u].elements);
+        saved += (o->memory.momentum ? 8 : 4) * o->units.list[u].elements;
     }
     return v->entries * change > MOST_CHECKPOINTS * saved;
 }
@@ -211,13 +211,13 @@ static status check_data(const server *v, FILE *f, const json_t *header, const c
 static status read_units(server *v, FILE *f, int64_t start, const int *owner, int rank, const char *path)
 {
     outer *o = v->outer;
-    for (int u = 0; u < o->count; u++) {
-        int64_t bytes = compress_bytes(&o->method, o->units[u].elements);
+    for (int u = 0; u < o->units.count; u++) {
+        int64_t bytes = compress_bytes(&o->method, o->units.list[u].elements);
         if (owner[u] != rank)
             continue;
-        const outer_unit *m = o->mine_of[u] < 0 ? NULL : &o->mine[o->mine_of[u]];
+        const outer_unit *m = o->units.mine_of[u] < 0 ? NULL : &o->units.mine[o->units.mine_of[u]];
         if (m && (fseeko(f, (off_t)start, SEEK_SET) != 0 ||
-                  fread(o->in[0] + m->coded, 1, (size_t)bytes, f) != (size_t)bytes))
+                  fread(o->memory.in[0] + m->coded, 1, (size_t)bytes, f) != (size_t)bytes))
             return status_fail(STATUS_FAILED, "%s cannot be read: %s", path, strerror(errno));
         start += bytes;
     }
@@ -249,8 +249,8 @@ static status read_file(json_t **header, server *v, int64_t merge, const int *ow
 static status read_entry(roster *head, double *share, int64_t *id, server *v, int64_t merge, int ranks)
 {
     outer *o = v->outer;
-    int *owner = must_alloc((unsigned long)o->count * sizeof *owner);
-    units_own(owner, o->units, o->count, o->config->outer.fragments, ranks);
+    int *owner = must_alloc((unsigned long)o->units.count * sizeof *owner);
+    units_own(owner, o->units.list, o->units.count, o->config->outer.fragments, ranks);
     status s = STATUS_OK;
     for (int rank = 0; rank < ranks && s == STATUS_OK; rank++) {
         json_t *header = NULL;

@@ -1,4 +1,6 @@
-/* One change, merged into the units of this rank. */
+/* One change merged into the units of this rank, and what the server has said to each slot, as `head` has it. */
+#include <string.h>
+
 #include "engine/server/server_parts.h"
 #include "memory/log.h"
 
@@ -19,4 +21,29 @@ void server_merge(server *v, int slot, double share)
                   &o->rule, n);
         transport_unlock(o->transport);
     }
+}
+
+json_t *server_head(const server *v, const roster_part *wanted, int64_t merge)
+{
+    json_t *parts = json_array();
+    for (int s = 0; s < ROSTER_SLOTS; s++) {
+        const roster_part *p = wanted && wanted->slot == s ? wanted : &v->answer[s];
+        if (p->id == 0)
+            continue;
+        json_array_append_new(parts,
+                              json_pack("{s:i, s:I, s:I, s:I, s:I, s:i}", "slot", s, "offer", (json_int_t)p->offer,
+                                        "tokens", (json_int_t)p->tokens, "merge", (json_int_t)p->merge, "id",
+                                        (json_int_t)p->id, "refused", (int)p->refusal));
+    }
+    return json_pack("{s:I, s:I, s:I, s:o}", "merge", (json_int_t)merge, "step", (json_int_t)v->step, "updates",
+                     (json_int_t)v->updates, "parts", parts);
+}
+
+void server_take_head(server *v, const roster *head)
+{
+    memset(v->answer, 0, sizeof v->answer);
+    for (int i = 0; i < head->parts; i++)
+        v->answer[head->part[i].slot] = head->part[i];
+    v->step = head->step;
+    v->updates = head->updates;
 }

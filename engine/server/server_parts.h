@@ -1,4 +1,4 @@
-/* What the files of the server share: server.c (the work; start there), server_merge.c, server_answers.c, server_files.c (where the model begins,
+/* What the files of the server share: server.c (the work; start there), server_merge.c, server_files.c (where the model begins,
  * saving it), server_journal.c (what has been merged since). */
 #ifndef PHALANX_ENGINE_SERVER_SERVER_PARTS_H
 #define PHALANX_ENGINE_SERVER_SERVER_PARTS_H
@@ -41,8 +41,6 @@ typedef struct server {
 
 /* server_merge.c: the change in the buffer of a slot, scaled, into this rank's units. */
 void server_merge(server *v, int slot, double share);
-
-/* server_answers.c */
 /* `head` with the answers, that to wanted->slot replaced by it if there is one; its merge is `merge`. */
 json_t *server_head(const server *v, const roster_part *wanted, int64_t merge);
 void server_take_head(server *v, const roster *head);

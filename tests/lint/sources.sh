@@ -1,7 +1,7 @@
 #!/bin/bash
-# The shape of the sources, read from their text in a second: includes run downward, no circle of
-# files, no function of the product without a caller in it, no file and no function too long, no device above kernels/ and
-# parallel/. Usage: tests/lint/sources.sh [TREE]
+# The shape of the sources, read from their text in seconds: includes run downward, no circle of files, no function of the product
+# without a caller in it, no function too long, no struct too large (of a file too long only a warning), no device above kernels/
+# and parallel/. Usage: tests/lint/sources.sh [TREE]
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 cd "${1:-$here/../..}" || exit 1
@@ -19,6 +19,8 @@ done
 for rule in callers sizes; do
     awk -f "$here/$rule.awk" "$facts" || wrong=1
 done
+find memory kernels parallel layers models engine tools -name '*.[ch]' -print0 | sort -z |
+    xargs -0 awk -f "$here/structs.awk" || wrong=1
 grep -rnE '#\s*if.*(CUDA|NVCC)' layers models engine tools --include='*.[ch]' && wrong=1
 # The clock of the day is shown to people, and decides nothing: it may be set back, and no two machines have the same. Waiting is
 # memory/clock.h's; who shows times is named here.

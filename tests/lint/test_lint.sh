@@ -97,8 +97,13 @@ refuses a_gradient_without_an_op kernels/ops/product.c \
 refuses a_kernel_that_nothing_launches kernels/cuda/reduce.cu \
     "$(printf 'KERNEL(256, 4)\nsample_kernel(float *x)\n{\n    x[0] = 0;\n}\n')" "sample_kernel is never called"
 refuses a_long_function tests/memory/sample.c "$(body 81)" "lint_sample has 81 lines"
-refuses a_long_file memory/sample.h "$(yes '/* */' | head -n 601)" "memory/sample.h has 601 lines"
-refuses a_long_script tools/sample.sh "$(yes : | head -n 601)" "tools/sample.sh has 601 lines"
+# fields N: a struct of N fields, two of them in a struct of their own
+fields() {
+    printf 'typedef struct lint_sample {\n'
+    for ((i = 0; i < $1 - 3; i++)); do echo "    int (*a$i)(int, int);"; done
+    printf '    struct {\n        int x, y; /* one; two; */\n    } in;\n} lint_sample;\n'
+}
+refuses a_large_struct memory/sample.h "$(fields 41)" "struct lint_sample has 41 fields"
 refuses an_excuse_without_need memory/tensor.c "$(printf 'const char *tensor_sample(void)\n{\n    return scanner_pattern(0);\n}\n')" \
     "scanner_pattern is excused and has no need of it"
 refuses a_type_decided_by_hand engine/compile/model/loss_chunk.c \
@@ -122,8 +127,19 @@ refuses a_table_with_a_third_that_no_list_names tests/memory/test_dtype.c '/* co
 
 # the limits themselves pass
 body 80 >tests/memory/sample.c
-yes '/* */' | head -n 600 >memory/sample.h
+fields 40 >memory/sample.h
 if "$here/sources.sh" "$copy" >/dev/null; then verdict yes what_is_just_within_the_limits_passes; else verdict no what_is_just_within_the_limits_passes; fi
+rm tests/memory/sample.c memory/sample.h
+
+# a long file is a warning
+yes '/* */' | head -n 701 >memory/sample.h
+yes : | head -n 701 >tools/sample.sh
+if said=$("$here/sources.sh" "$copy") && grep -qF "warning: memory/sample.h has 701 lines" <<<"$said" &&
+    grep -qF "warning: tools/sample.sh has 701 lines" <<<"$said" && [ "$(grep -c . <<<"$said")" = 2 ]; then
+    verdict yes a_long_file_is_a_warning
+else
+    verdict no a_long_file_is_a_warning
+fi
 
 echo "1..$number"
 exit $failed

@@ -104,7 +104,7 @@ static status compile_training(compiled *out)
 static status find_schedule(schedule *found, compile_options *o)
 {
     *found = (schedule){0};
-    bool searched = o->schedule == SCHEDULE_AUTO && o->grid.size[GRID_PIPELINE] > 1;
+    bool searched = o->layout.schedule == SCHEDULE_AUTO && o->grid.size[GRID_PIPELINE] > 1;
     if (o->found || !o->train || (!searched && !compile_divides_vocabulary(o)))
         return STATUS_OK;
     TRY(searched ? compile_find(found, o) : compile_schedule(found, o, o->microbatches));
@@ -226,19 +226,9 @@ status compile_options_from(compile_options *out, const config *c, const grid *g
                              .microbatches = c->train.global_batch / (c->train.micro_batch * data),
                              .document_mask = c->data.document_mask,
                              .grid = *g,
-                             .schedule = c->parallel.schedule,
-                             .schedule_for = c->parallel.schedule_for,
-                             .chunks = g->size[GRID_PIPELINE] > 1 ? c->parallel.virtual_stages : 1,
-                             .layers_per_chunk =
-                                 c->parallel.layers_per_stage.count ? c->parallel.layers_per_stage.item : NULL,
-                             .vocabulary_divided = c->parallel.vocabulary == CONFIG_VOCABULARY_STAGES,
-                             .sequence_parallel = c->parallel.sequence,
-                             .zero = c->parallel.zero,
-                             .bucket = c->parallel.bucket,
+                             .layout = c->parallel,
                              .compress = {(compress_kind)c->parallel.compress, c->parallel.density},
                              .order = order_from(c->parallel.order, backend),
-                             .gather_each = c->parallel.zero_gather == CONFIG_EACH_MICRO_BATCH,
-                             .reduce_each = c->parallel.zero_reduce == CONFIG_EACH_MICRO_BATCH,
                              .optimizer = {.name = c->optimizer.name,
                                            .nesterov = c->optimizer.nesterov,
                                            .adjust = c->optimizer.muon_adjust,
@@ -254,6 +244,10 @@ status compile_options_from(compile_options *out, const config *c, const grid *g
                              .verify = c->run.verify_every > 0,
                              .train = true,
                              .evaluate = true};
+    if (g->size[GRID_PIPELINE] == 1)
+        out->layout.virtual_stages = 1;
+    if (c->parallel.layers_per_stage.count == 0)
+        out->layout.layers_per_stage.item = NULL;
     int stages = batch_ramp_stages(c);
     for (int i = 0; i + 1 < stages && i < COMPILE_RAMP; i++)
         out->ramp[i] = batch_ramp_samples(c, i) / (c->train.micro_batch * data);

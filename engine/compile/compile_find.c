@@ -112,7 +112,7 @@ static status measure_stage(find *f, const schedule *s, int stage, bool folded)
     compile_options o = *f->o;
     int at[GRID_AXES] = {[GRID_PIPELINE] = stage};
     o.grid = grid_of(&o.grid, grid_rank_at(&o.grid, at));
-    o.schedule = reference(folded);
+    o.layout.schedule = reference(folded);
     o.microbatches = s->microbatches;
     compile_keep keep = {.how = f->how};
     compiled c = {0};
@@ -144,7 +144,7 @@ static status compile_stage(compiled *out, const find *f, const schedule *s, int
     compile_options o = *f->o;
     int at[GRID_AXES] = {[GRID_PIPELINE] = stage};
     o.grid = grid_of(&o.grid, grid_rank_at(&o.grid, at));
-    o.schedule = SCHEDULE_AUTO;
+    o.layout.schedule = SCHEDULE_AUTO;
     o.found = s;
     compile_keep keep = {.how = f->how, .order = order};
     TRY(compile_model(out, &o));
@@ -208,7 +208,7 @@ static status try_named(schedule *out, double *seconds, const find *f, double ro
         int needed = schedule_kind_chunks((schedule_kind)kind);
         schedule s;
         double bytes;
-        if ((needed && needed != f->o->chunks) || kind == SCHEDULE_1F1B || kind == SCHEDULE_INTERLEAVED)
+        if ((needed && needed != f->o->layout.virtual_stages) || kind == SCHEDULE_1F1B || kind == SCHEDULE_INTERLEAVED)
             continue; /* the last two are `out`'s names */
         TRY(compile_schedule_named(&s, f->o, (schedule_kind)kind, f->o->microbatches));
         status ok = measure_bytes(&bytes, f, &s);
@@ -232,7 +232,7 @@ static void set_limits(find *f, double room)
  * then put among what was found. Returns the costs that it is told. */
 static simulate_cost *layer_costs(const find *f)
 {
-    int chunks = f->o->chunks, layers = f->stages * chunks;
+    int chunks = f->o->layout.virtual_stages, layers = f->stages * chunks;
     simulate_cost *costs = must_alloc(sizeof *costs * (unsigned long)layers);
     for (int g = 0; g < layers; g++) {
         costs[g] = f->costs[g];
@@ -249,7 +249,7 @@ static status search_layers(schedule *out, const find *f, double hop)
 {
     simulate_cost *costs = layer_costs(f);
     status ok = schedule_search(out, &(schedule_search_terms){.stages = f->stages,
-                                                              .chunks = f->o->chunks,
+                                                              .chunks = f->o->layout.virtual_stages,
                                                               .microbatches = f->o->microbatches,
                                                               .costs = costs,
                                                               .hop = hop,
@@ -325,7 +325,7 @@ static status improve(schedule *out, find *f)
     if (room <= 0)
         return STATUS_OK;
     TRY(measure(f, false));
-    if (f->o->chunks == 2)
+    if (f->o->layout.virtual_stages == 2)
         TRY(measure(f, true));
     TRY(measure_seconds(&seconds, f, out));
     TRY(try_named(out, &seconds, f, room));
@@ -344,12 +344,12 @@ static status search_all(schedule *out, find *f)
 status compile_find(schedule *out, const compile_options *options)
 {
     profile prices;
-    TRY(profile_open(&prices, options->schedule_for ? options->schedule_for : "h100"));
+    TRY(profile_open(&prices, options->layout.schedule_for ? options->layout.schedule_for : "h100"));
     compile_options o = *options;
     o.order = prices.as_lowered ? ORDER_AS_LOWERED : o.order;
     profile_plan_for(&o, &prices);
     find f = {.o = &o, .prices = &prices, .stages = o.grid.size[GRID_PIPELINE]};
-    f.all = f.stages * (o.chunks + (compile_divides_vocabulary(&o) ? SCHEDULE_SHARED : 0));
+    f.all = f.stages * (o.layout.virtual_stages + (compile_divides_vocabulary(&o) ? SCHEDULE_SHARED : 0));
     f.costs = must_calloc((unsigned long)f.all, sizeof *f.costs);
     f.holds = must_calloc((unsigned long)f.all, sizeof *f.holds);
     f.defers = must_calloc((unsigned long)f.all, sizeof *f.defers);

@@ -61,6 +61,24 @@ typedef enum config_export { CONFIG_EXPORT_MLFLOW } config_export; /* numbers of
 
 enum { CONFIG_MAX_KEYS = 192 };
 
+/* How a run is laid out over ranks: as the file has it, as it is compiled (compile_options), and as a search tries it. */
+typedef struct config_layout {
+    int tensor, context, pipeline;
+    int virtual_stages; /* chunks of a stage; with one stage the compiled layout has 1 */
+    int data;           /* 0: what is left of the ranks */
+    schedule_kind schedule;
+    char *schedule_for; /* of SCHEDULE_AUTO: a profile, as of profile_open() */
+    bool sequence;
+    config_order order;
+    int zero;
+    config_vocabulary vocabulary; /* who has it: the first and the last stage, or all a part */
+    config_when zero_gather, zero_reduce;
+    config_integers layers_per_stage; /* one number per chunk in model order; empty: divided automatically */
+    int64_t bucket;                   /* bytes of gradients reduced together */
+    int compress;                     /* compress_kind, of gradients between data ranks */
+    double density;                   /* of topk and dct */
+} config_layout;
+
 typedef struct config {
     struct {
         model_shape shape;
@@ -105,21 +123,7 @@ typedef struct config {
         config_adjust muon_adjust;
         double clip; /* largest gradient norm; 0: no clipping */
     } optimizer;
-    struct {
-        int tensor, context, pipeline, virtual_stages;
-        int data; /* 0: what is left of the ranks */
-        schedule_kind schedule;
-        char *schedule_for; /* of SCHEDULE_AUTO: a profile, as of profile_open() */
-        bool sequence;
-        config_order order;
-        int zero;
-        config_vocabulary vocabulary; /* who has it: the first and the last stage, or all a part */
-        config_when zero_gather, zero_reduce;
-        config_integers layers_per_stage; /* one number per chunk in model order; empty: divided automatically */
-        int64_t bucket;                   /* bytes of gradients reduced together */
-        int compress;                     /* compress_kind, of gradients between data ranks */
-        double density;                   /* of topk and dct */
-    } parallel;
+    config_layout parallel;
     struct {
         recompute recompute;
         int64_t budget; /* bytes of the arena; 0: none */

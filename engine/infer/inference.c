@@ -48,8 +48,8 @@ static status prepare(inference *out, executor_options *how, weights *from, cons
     how->backend = how->device->backend ? how->device->backend : &cpu_backend;
     TRY(lay_out(&o.grid, ranks));
     o.shape = *weights_shape(from);
-    o.microbatches = o.chunks = 1;
-    o.gather_each = true;
+    o.microbatches = o.layout.virtual_stages = 1;
+    o.layout.zero_gather = CONFIG_EACH_MICRO_BATCH;
     o.backend = how->backend;
     o.threads = how->threads;
     return compile(&out->compiled, &o);

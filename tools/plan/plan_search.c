@@ -17,10 +17,12 @@ static void layout_text(char out[LAYOUT_TEXT], const search_layout *l)
     static const char *const recomputes[] = {
         [RECOMPUTE_NONE] = "none", [RECOMPUTE_SELECTIVE] = "selective", [RECOMPUTE_FULL] = "full"};
     char stages[64] = "";
-    if (l->pipeline > 1)
-        snprintf(stages, sizeof stages, " x%d %s%s", l->chunks, schedule_name(l->schedule), l->divided ? " v" : "");
-    snprintf(out, LAYOUT_TEXT, "%3d%c %3d %4d %4d %5d  %-10s%s", l->tensor, l->tensor > 1 && l->sequence ? 's' : ' ',
-             l->pipeline, l->data, l->zero, l->micro_batch, l->budgeted ? "budget" : recomputes[l->recompute], stages);
+    if (l->of.pipeline > 1)
+        snprintf(stages, sizeof stages, " x%d %s%s", l->of.virtual_stages, schedule_name(l->of.schedule),
+                 search_divides_vocabulary(l) ? " v" : "");
+    snprintf(out, LAYOUT_TEXT, "%3d%c %3d %4d %4d %5d  %-10s%s", l->of.tensor,
+             l->of.tensor > 1 && l->of.sequence ? 's' : ' ', l->of.pipeline, l->of.data, l->of.zero, l->micro_batch,
+             l->budgeted ? "budget" : recomputes[l->recompute], stages);
 }
 
 /* ---- why another loses --------------------------------------------------------------------------------------------------- */
@@ -79,7 +81,7 @@ static void print_row(const search_result *r, const search_result *best, const c
 static void print_found(const search *s, const config *c)
 {
     for (int i = 0; i < s->count && i < SHOWN; i++)
-        if (s->results[i].layout.schedule == SCHEDULE_AUTO) {
+        if (s->results[i].layout.of.schedule == SCHEDULE_AUTO) {
             printf("auto: a schedule found with the prices of %s, by a run with parallel.schedule_for=%s\n",
                    c->parallel.schedule_for, c->parallel.schedule_for);
             return;
@@ -115,8 +117,9 @@ static void json_row(const search_result *r, const config *c)
     printf(
         "\"tensor\": %d, \"sequence\": %s, \"pipeline\": %d, \"virtual_stages\": %d, \"schedule\": \"%s\", \"data\": "
         "%d, \"zero\": %d, \"micro_batch\": %d, \"recompute\": \"%s\", \"vocabulary\": \"%s\"}",
-        l->tensor, l->sequence ? "true" : "false", l->pipeline, l->chunks, schedule_name(l->schedule), l->data, l->zero,
-        l->micro_batch, l->budgeted ? "budget" : recomputes[l->recompute], l->divided ? "stages" : "ends");
+        l->of.tensor, l->of.sequence ? "true" : "false", l->of.pipeline, l->of.virtual_stages,
+        schedule_name(l->of.schedule), l->of.data, l->of.zero, l->micro_batch,
+        l->budgeted ? "budget" : recomputes[l->recompute], search_divides_vocabulary(l) ? "stages" : "ends");
 }
 
 static void print_json(const search *s, const config *c)
@@ -166,8 +169,8 @@ static status say_nothing_fits(const search *s, int64_t memory)
         STATUS_USAGE,
         "nothing fits: the smallest of %d layouts (tensor %d, pipeline %d, data %d, ZeRO %d, micro-batch "
         "%d) needs %s a rank, %s more than %s: use more ranks, or narrower states",
-        s->layouts, s->least.layout.tensor, s->least.layout.pipeline, s->least.layout.data, s->least.layout.zero,
-        s->least.layout.micro_batch, needs, more, has);
+        s->layouts, s->least.layout.of.tensor, s->least.layout.of.pipeline, s->least.layout.of.data,
+        s->least.layout.of.zero, s->least.layout.micro_batch, needs, more, has);
 }
 
 status plan_search(const config *c, const profile *prices, const op_backend *backend, const plan_search_wishes *w)

@@ -45,8 +45,8 @@ static status write_page(const wishes *w, const char *title, const picture *all,
     const grid *g = &p->options.grid;
     char *words = must_format("%d ranks: tensor %d, pipeline %d, data %d; %s, %d micro-batches of %d x %lld tokens",
                               g->ranks, g->size[GRID_TENSOR], g->size[GRID_PIPELINE], g->size[GRID_DATA],
-                              schedule_name(p->options.schedule), p->options.microbatches, p->options.micro_batch,
-                              (long long)p->options.sequence);
+                              schedule_name(p->options.layout.schedule), p->options.microbatches,
+                              p->options.micro_batch, (long long)p->options.sequence);
     json_t *data =
         json_pack("{s:s, s:s, s:[s, s, s, s, s], s:o, s:[s, s, s, s, s, s], s:O, s:I, s:o}", "title", title, "words",
                   words, "kinds", "forward", "backward", "weights' gradients", "update", "waiting", "axes",

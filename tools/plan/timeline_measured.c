@@ -218,7 +218,7 @@ static void add_up(picture *p)
 status timeline_measure(picture *out, bool *traced, picture_names *names, const char *run, int64_t step,
                         const compile_options *o)
 {
-    *out = (picture){.each = "rank", .chunks = o->chunks};
+    *out = (picture){.each = "rank", .chunks = o->layout.virtual_stages};
     char *first = must_format("%s/" TRACE_FOLDER "/" TRACE_FILE, run, 0);
     *traced = access(first, F_OK) == 0;
     free(first);

@@ -78,7 +78,7 @@ status timeline_predict(picture *out, picture_names *names, const plan *p)
                      .length = 1e6 * t->seconds,
                      .bubble = t->bubble,
                      .causes = json_array(),
-                     .chunks = p->options.chunks};
+                     .chunks = p->options.layout.virtual_stages};
     out->rows = must_calloc((unsigned long)t->count, sizeof *out->rows);
     for (int a = 0; a < AXIS_COUNT; a++)
         out->exposed[a] = t->exposed[a] / t->seconds;

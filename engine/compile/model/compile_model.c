@@ -16,12 +16,12 @@ static int kv_copies(const model_shape *shape, int tensor_ranks)
 
 chunk_map compile_chunks(const compile_options *o)
 {
-    chunk_map map = {.stages = o->grid.size[GRID_PIPELINE], .chunks = o->chunks};
-    if (o->schedule == SCHEDULE_AUTO && map.stages > 1) {
+    chunk_map map = {.stages = o->grid.size[GRID_PIPELINE], .chunks = o->layout.virtual_stages};
+    if (o->layout.schedule == SCHEDULE_AUTO && map.stages > 1) {
         MUST(o->found, "which schedule was found?");
         map.folded = o->found->folded;
     } else {
-        map.folded = map.stages > 1 && schedule_kind_folds(o->schedule);
+        map.folded = map.stages > 1 && schedule_kind_folds(o->layout.schedule);
     }
     return map;
 }
@@ -30,7 +30,7 @@ chunk_map compile_chunks(const compile_options *o)
 
 bool compile_divides_vocabulary(const compile_options *o)
 {
-    return o->vocabulary_divided && o->grid.size[GRID_PIPELINE] > 1;
+    return o->layout.vocabulary == CONFIG_VOCABULARY_STAGES && o->grid.size[GRID_PIPELINE] > 1;
 }
 
 /* Divides by what each layer's forward pass costs, in units of the first layer's, and the head's beside the last chunk. */
@@ -53,25 +53,26 @@ static status divide_by_cost(int *counts, const compile_options *o, int all)
 
 status compile_divide_layers(int *counts, const compile_options *o)
 {
-    int stages = o->grid.size[GRID_PIPELINE], all = stages * o->chunks;
+    int stages = o->grid.size[GRID_PIPELINE], all = stages * o->layout.virtual_stages;
     if (o->shape.layers < all)
         return status_fail(STATUS_USAGE,
                            "parallel.pipeline x virtual_stages = %d chunks for model.layers = %d: each chunk "
                            "needs a layer; lower parallel.pipeline or parallel.virtual_stages",
                            all, o->shape.layers);
-    if (o->layers_per_chunk)
-        return partition_given(counts, o->layers_per_chunk, all, o->shape.layers, stages, o->chunks);
+    if (o->layout.layers_per_stage.item)
+        return partition_given(counts, o->layout.layers_per_stage.item, all, o->shape.layers, stages,
+                               o->layout.virtual_stages);
     return divide_by_cost(counts, o, all);
 }
 
 static status divide_layers(compiled *c, int **first, int **count)
 {
     const compile_options *o = &c->options;
-    int all = o->grid.size[GRID_PIPELINE] * o->chunks, at = 0;
+    int all = o->grid.size[GRID_PIPELINE] * o->layout.virtual_stages, at = 0;
     int *counts = pool_alloc(&c->pool, (size_t)all * sizeof(int));
     TRY(compile_divide_layers(counts, o));
-    *first = pool_alloc(&c->pool, (size_t)o->chunks * sizeof(int));
-    *count = pool_alloc(&c->pool, (size_t)o->chunks * sizeof(int));
+    *first = pool_alloc(&c->pool, (size_t)o->layout.virtual_stages * sizeof(int));
+    *count = pool_alloc(&c->pool, (size_t)o->layout.virtual_stages * sizeof(int));
     chunk_map map = compile_chunks(o);
     for (int i = 0; i < all; i++) {
         if (chunk_map_stage(map, i) == o->grid.at[GRID_PIPELINE]) {
@@ -103,7 +104,7 @@ static recorder_grid ranks_around(const compile_options *o)
     bool divided = compile_divides_vocabulary(o), apart = g->size[GRID_PIPELINE] > 1 && !divided;
     recorder_grid around = {.ends_apart = apart && !folded,
                             .ends_folded = apart && folded,
-                            .sequence = o->sequence_parallel && g->size[GRID_TENSOR] > 1};
+                            .sequence = o->layout.sequence && g->size[GRID_TENSOR] > 1};
     for (int a = 0; a < AXIS_COUNT; a++)
         around.group[a] = grid_group(g, (axis)a);
     if (!divided)
@@ -123,7 +124,7 @@ static status build_model(compiled *c)
     TRY(divide_layers(c, &first, &count));
     c->around = ranks_around(&c->options);
     decoder_layout layout = {.compute = precision_compute(o->precision),
-                             .chunk_count = o->chunks,
+                             .chunk_count = o->layout.virtual_stages,
                              .first_layer = first,
                              .layers = count,
                              .total_layers = o->shape.layers,

@@ -37,20 +37,12 @@ typedef struct compile_options {
     int ramp[COMPILE_RAMP];        /* micro-batches of the steps before, ascending; 0: no more */
     bool document_mask;
     grid grid;
-    schedule_kind schedule;
+    config_layout layout; /* its list of layers and its words are the caller's */
     /* Of SCHEDULE_AUTO, or where the vocabulary is divided, which takes a while: the caller's (compile_schedule.h); NULL: compile()
      * makes it. */
     const schedule *found;
-    const char *schedule_for; /* the profile that it is found with; NULL: h100 */
-    int chunks;               /* per stage */
-    bool vocabulary_divided;  /* over the stages, where there are several: else the first and the last have all of it */
-    const int *layers_per_chunk; /* of the whole model in order, or NULL: divided automatically */
-    bool sequence_parallel;
-    int zero;
-    int64_t bucket;                /* bytes of gradients that are reduced together; 0: each alone */
-    compile_order order;           /* the best, as far as memory allows */
-    compress_method compress;      /* of gradients, where they are summed over data ranks (compressed.h) */
-    bool gather_each, reduce_each; /* ZeRO 3 weights, ZeRO 2-3 gradients: each micro-batch, or once a step */
+    compile_order order;      /* the best, as far as memory allows */
+    compress_method compress; /* of gradients, where they are summed over data ranks (compressed.h) */
     struct {
         config_optimizer name;
         bool nesterov;

@@ -43,13 +43,13 @@ static int replicas_of(const compiled *c, const parameter *p)
 
 static bool shares(const compiled *c, const parameter *p, tensor_class class)
 {
-    return replicas_of(c, p) > 1 && storage_shares(c->options.zero, class);
+    return replicas_of(c, p) > 1 && storage_shares(c->options.layout.zero, class);
 }
 
 /* An expert's replicas are some of those of AXIS_GRADIENT and the tensor ranks: experts follow the dense model's choice. */
 static bool may_share(const compile_options *o, tensor_class class)
 {
-    return grid_group_size(&o->grid, AXIS_GRADIENT) > 1 && storage_shares(o->zero, class);
+    return grid_group_size(&o->grid, AXIS_GRADIENT) > 1 && storage_shares(o->layout.zero, class);
 }
 
 bool storage_divides(const compile_options *o)
@@ -69,12 +69,12 @@ bool storage_may_gather_each(const compile_options *o)
 
 int storage_level(const compile_options *o)
 {
-    return o->zero;
+    return o->layout.zero;
 }
 
 static bool shards_gradient(const compiled *c, const parameter *p)
 {
-    return shares(c, p, CLASS_GRADIENT) && c->options.reduce_each;
+    return shares(c, p, CLASS_GRADIENT) && c->options.layout.zero_reduce == CONFIG_EACH_MICRO_BATCH;
 }
 
 /* ---- who owns what --------------------------------------------------------------------------------------------- */

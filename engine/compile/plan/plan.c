@@ -215,13 +215,13 @@ static status price_choice(plan *p, const plan_rank *of, bool gather_each, bool 
 {
     compile_options o = p->options;
     o.grid = grid_of(&o.grid, of->rank);
-    o.gather_each = gather_each;
-    o.reduce_each = reduce_each;
+    o.layout.zero_gather = gather_each;
+    o.layout.zero_reduce = reduce_each;
     plan_choice *choice = &p->choices[p->choice_count++];
     *choice = (plan_choice){.gather_each = gather_each, .reduce_each = reduce_each, .arena = of->arena};
     choice->sent = sent_to_replicas(of);
-    choice->chosen = (!storage_may_gather_each(&o) || gather_each == p->options.gather_each) &&
-                     reduce_each == p->options.reduce_each;
+    choice->chosen = (!storage_may_gather_each(&o) || gather_each == p->options.layout.zero_gather) &&
+                     reduce_each == p->options.layout.zero_reduce;
     if (choice->chosen)
         return STATUS_OK;
     compiled c = {0};
@@ -253,7 +253,7 @@ static status price_choices(plan *p)
             largest = &p->ranks[i];
     for (int gather = 0; gather <= gathers; gather++)
         for (int reduce = 0; reduce < 2; reduce++)
-            TRY(price_choice(p, largest, gathers ? gather : p->options.gather_each, reduce));
+            TRY(price_choice(p, largest, gathers ? gather : (int)p->options.layout.zero_gather, reduce));
     return STATUS_OK;
 }
 
@@ -337,7 +337,7 @@ static status measure_step(plan *out, const compile_options *options, const prof
         (int64_t)options->micro_batch * options->microbatches * options->sequence * grid_group_size(g, AXIS_SAMPLES);
     int stages = g->size[GRID_PIPELINE];
     out->schedule = must_calloc(1, sizeof *out->schedule);
-    if (options->schedule == SCHEDULE_AUTO && !options->found && stages > 1) {
+    if (options->layout.schedule == SCHEDULE_AUTO && !options->found && stages > 1) {
         TRY(compile_find(&out->found, options));
         out->options.found = &out->found;
     }

@@ -37,16 +37,16 @@ static void print_layout(FILE *out, const plan *p)
             grid_group_size(g, AXIS_SAMPLES));
     fprintf(out, "layout            %d rank%s: tensor %d%s x data %d (ZeRO %d) x pipeline %d", g->ranks,
             g->ranks == 1 ? "" : "s", g->size[GRID_TENSOR],
-            g->size[GRID_TENSOR] > 1 && o->sequence_parallel ? " with sequence" : "", g->size[GRID_DATA],
+            g->size[GRID_TENSOR] > 1 && o->layout.sequence ? " with sequence" : "", g->size[GRID_DATA],
             storage_divides(o) ? storage_level(o) : 0, g->size[GRID_PIPELINE]);
     if (g->size[GRID_PIPELINE] > 1)
         fprintf(out, ", %s", schedule_name(p->schedule->kind));
-    if (o->chunks > 1)
-        fprintf(out, ", %d virtual stages", o->chunks);
+    if (o->layout.virtual_stages > 1)
+        fprintf(out, ", %d virtual stages", o->layout.virtual_stages);
     fprintf(out, "; %s\n", precision_words[o->precision]);
-    if (o->schedule == SCHEDULE_AUTO && g->size[GRID_PIPELINE] > 1)
+    if (o->layout.schedule == SCHEDULE_AUTO && g->size[GRID_PIPELINE] > 1)
         fprintf(out, "auto              found with the prices of %s (parallel.schedule_for), in a run as here\n",
-                o->schedule_for ? o->schedule_for : "h100");
+                o->layout.schedule_for ? o->layout.schedule_for : "h100");
 }
 
 /* On a GPU: the rank that needs most, with what is taken beside its arena. */
@@ -418,8 +418,9 @@ void plan_text_json(FILE *out, const plan *p, const char *more)
     fprintf(out,
             " \"layout\": {\"ranks\": %d, \"tensor\": %d, \"data\": %d, \"pipeline\": %d, \"virtual_stages\": %d, "
             "\"schedule\": \"%s\", \"micro_batches\": %d, \"zero\": %d},\n",
-            g->ranks, g->size[GRID_TENSOR], g->size[GRID_DATA], g->size[GRID_PIPELINE], p->options.chunks,
-            schedule_name(p->schedule->kind), p->options.microbatches, storage_level(&p->options));
+            g->ranks, g->size[GRID_TENSOR], g->size[GRID_DATA], g->size[GRID_PIPELINE],
+            p->options.layout.virtual_stages, schedule_name(p->schedule->kind), p->options.microbatches,
+            storage_level(&p->options));
     fputs(" \"ranks\": [", out);
     for (int i = 0; i < p->count; i++) {
         fputs(i ? ",\n    " : "\n    ", out);

@@ -43,16 +43,16 @@ static void add_schedules(list *all, search_layout l, const search_terms *t)
 {
     for (int kind = 0; kind < SCHEDULE_KINDS; kind++) {
         int needed = schedule_kind_chunks((schedule_kind)kind);
-        bool merged = kind == (l.chunks > 1 ? SCHEDULE_1F1B : SCHEDULE_INTERLEAVED); /* the other name */
-        if (merged || (needed && needed != l.chunks) || (l.pipeline == 1 && kind != SCHEDULE_1F1B))
+        bool merged = kind == (l.of.virtual_stages > 1 ? SCHEDULE_1F1B : SCHEDULE_INTERLEAVED); /* the other name */
+        if (merged || (needed && needed != l.of.virtual_stages) || (l.of.pipeline == 1 && kind != SCHEDULE_1F1B))
             continue;
         bool finds =
-            l.pipeline > 1 && (kind == SCHEDULE_1F1B || kind == SCHEDULE_INTERLEAVED); /* next: the same estimate */
+            l.of.pipeline > 1 && (kind == SCHEDULE_1F1B || kind == SCHEDULE_INTERLEAVED); /* next: the same estimate */
         for (int found = 0; found <= finds; found++) {
-            l.schedule = found ? SCHEDULE_AUTO : (schedule_kind)kind;
-            for (int divided = 0; divided <= (l.pipeline > 1); divided++) {
-                l.divided = divided;
-                for (l.zero = 0; l.zero < (l.data > 1 ? STORAGE_LEVELS : 1); l.zero++)
+            l.of.schedule = found ? SCHEDULE_AUTO : (schedule_kind)kind;
+            for (int divided = 0; divided <= (l.of.pipeline > 1); divided++) {
+                l.of.vocabulary = divided ? CONFIG_VOCABULARY_STAGES : CONFIG_VOCABULARY_ENDS;
+                for (l.of.zero = 0; l.of.zero < (l.of.data > 1 ? STORAGE_LEVELS : 1); l.of.zero++)
                     add(all, l, t);
             }
         }
@@ -62,16 +62,18 @@ static void add_schedules(list *all, search_layout l, const search_terms *t)
 /* Ranks that divide the depth. */
 static void add_depths(list *all, search_layout l, const search_terms *t)
 {
-    int left = t->ranks / l.tensor, layers = t->config->model.shape.layers;
-    for (l.pipeline = 1; l.pipeline <= left && l.pipeline <= layers; l.pipeline++) {
-        if (left % l.pipeline)
+    int left = t->ranks / l.of.tensor, layers = t->config->model.shape.layers;
+    for (l.of.pipeline = 1; l.of.pipeline <= left && l.of.pipeline <= layers; l.of.pipeline++) {
+        if (left % l.of.pipeline)
             continue;
-        l.data = left / l.pipeline;
-        int64_t most = t->config->train.global_batch / l.data;
+        l.of.data = left / l.of.pipeline;
+        int64_t most = t->config->train.global_batch / l.of.data;
         for (l.micro_batch = 1; l.micro_batch <= most && l.micro_batch * t->config->train.sequence <= MOST_TOKENS;
              l.micro_batch *= 2)
-            for (l.chunks = 1; l.chunks <= MOST_CHUNKS && l.chunks * l.pipeline <= layers; l.chunks++)
-                if (l.pipeline > 1 || l.chunks == 1)
+            for (l.of.virtual_stages = 1;
+                 l.of.virtual_stages <= MOST_CHUNKS && l.of.virtual_stages * l.of.pipeline <= layers;
+                 l.of.virtual_stages++)
+                if (l.of.pipeline > 1 || l.of.virtual_stages == 1)
                     add_schedules(all, l, t);
     }
 }
@@ -79,11 +81,11 @@ static void add_depths(list *all, search_layout l, const search_terms *t)
 int search_all(search_layout **out, const search_terms *t)
 {
     list all = {0};
-    search_layout l = {0};
-    for (l.tensor = 1; l.tensor <= t->ranks && l.tensor <= t->prices->node_ranks; l.tensor++)
-        for (int sequence = 0; sequence <= (l.tensor > 1); sequence++) {
-            l.sequence = l.tensor == 1 ? t->config->parallel.sequence : sequence;
-            if (t->ranks % l.tensor == 0)
+    search_layout l = {.of = t->config->parallel};
+    for (l.of.tensor = 1; l.of.tensor <= t->ranks && l.of.tensor <= t->prices->node_ranks; l.of.tensor++)
+        for (int sequence = 0; sequence <= (l.of.tensor > 1); sequence++) {
+            l.of.sequence = l.of.tensor == 1 ? t->config->parallel.sequence : sequence;
+            if (t->ranks % l.of.tensor == 0)
                 add_depths(&all, l, t);
         }
     *out = all.items;
@@ -96,14 +98,14 @@ int search_all(search_layout **out, const search_terms *t)
  * have several, and only a program says how many. */
 int64_t search_budget(const search_terms *t, const search_layout *l)
 {
-    int communicators = l->pipeline > 1 ? RESERVE_ROWS : l->tensor > 1 ? 3 : 1;
+    int communicators = l->of.pipeline > 1 ? RESERVE_ROWS : l->of.tensor > 1 ? 3 : 1;
     return t->memory - (t->prices->capacity > 0 ? reserve_bytes(t->prices->reserve, communicators) : 0);
 }
 
 /* The most, likewise. */
 static double most_room(const search_terms *t, const search_layout *l)
 {
-    int communicators = (l->tensor > 1) + (l->data > 1) + (l->pipeline > 1);
+    int communicators = (l->of.tensor > 1) + (l->of.data > 1) + (l->of.pipeline > 1);
     return (double)(t->memory - (t->prices->capacity > 0 ? reserve_bytes(t->prices->reserve, communicators) : 0));
 }
 
@@ -125,7 +127,7 @@ static bool estimate_budget(search_estimate *e, search_layout *l, double room, d
 
 static bool is_found(const search_layout *l)
 {
-    return l->schedule == SCHEDULE_AUTO;
+    return l->of.schedule == SCHEDULE_AUTO;
 }
 
 /* Those with schedules that are to be found last. */
@@ -187,9 +189,10 @@ static void take(search_result *out, const plan *p, const search_terms *t)
 
 static bool same_layout(const search_layout *a, const search_layout *b)
 {
-    return a->tensor == b->tensor && a->sequence == b->sequence && a->pipeline == b->pipeline &&
-           a->chunks == b->chunks && a->data == b->data && a->zero == b->zero && a->micro_batch == b->micro_batch &&
-           a->divided == b->divided;
+    const config_layout *x = &a->of, *y = &b->of;
+    return x->tensor == y->tensor && x->sequence == y->sequence && x->pipeline == y->pipeline &&
+           x->virtual_stages == y->virtual_stages && x->data == y->data && x->zero == y->zero &&
+           x->vocabulary == y->vocabulary && a->micro_batch == b->micro_batch;
 }
 
 static bool same_recompute(const search_layout *a, const search_layout *b)
@@ -201,7 +204,7 @@ static bool is_known(const search *among, const search_layout *l)
 {
     for (int i = 0; among && i < among->count; i++) {
         const search_layout *k = &among->results[i].layout;
-        if (same_layout(k, l) && same_recompute(k, l) && k->schedule == l->schedule)
+        if (same_layout(k, l) && same_recompute(k, l) && k->of.schedule == l->of.schedule)
             return true;
     }
     return false;
@@ -212,7 +215,7 @@ static status find_schedule(schedule *found, search_layout *l, compile_options *
 {
     TRY(compile_find(found, o));
     o->found = found;
-    l->schedule = found->kind == SCHEDULE_1F1B && l->chunks > 1 ? SCHEDULE_INTERLEAVED : found->kind;
+    l->of.schedule = found->kind == SCHEDULE_1F1B && l->of.virtual_stages > 1 ? SCHEDULE_INTERLEAVED : found->kind;
     return is_known(known, l) ? status_fail(STATUS_USAGE, "a schedule was found that is known already") : STATUS_OK;
 }
 
@@ -277,8 +280,8 @@ typedef struct tries {
 static int family_of(tries *t, const search_layout *l)
 {
     bool budgeted = l->budgeted || l->recompute == RECOMPUTE_NONE; /* which is tried so */
-    family f = {.tensor = l->tensor, .pipeline = l->pipeline};
-    f.kind = ((int)l->schedule * 2 + l->divided) * 2 + budgeted;
+    family f = {.tensor = l->of.tensor, .pipeline = l->of.pipeline};
+    f.kind = ((int)l->of.schedule * 2 + search_divides_vocabulary(l)) * 2 + budgeted;
     int i = 0;
     for (; i < t->family_count; i++)
         if (t->families[i].tensor == f.tensor && t->families[i].pipeline == f.pipeline && t->families[i].kind == f.kind)
@@ -329,7 +332,7 @@ static void try_budgeted(tries *t, const search_layout *of)
     l.recompute = RECOMPUTE_NONE;
     l.budgeted = true;
     for (int i = 0; i < t->budgeted_count; i++)
-        if (same_layout(&t->budgeted[i], &l) && t->budgeted[i].schedule == l.schedule)
+        if (same_layout(&t->budgeted[i], &l) && t->budgeted[i].of.schedule == l.of.schedule)
             return;
     t->budgeted = must_realloc(t->budgeted, (unsigned long)(t->budgeted_count + 1) * sizeof *t->budgeted);
     t->budgeted[t->budgeted_count++] = l;
@@ -369,7 +372,7 @@ static void longest_first(int *order, const search_layout *these, int count)
 {
     for (int i = 0; i < count; i++) {
         int k = i;
-        for (; k > 0 && these[order[k - 1]].pipeline < these[i].pipeline; k--)
+        for (; k > 0 && these[order[k - 1]].of.pipeline < these[i].of.pipeline; k--)
             order[k] = order[k - 1];
         order[k] = i;
     }
@@ -413,7 +416,7 @@ static int programs_found(int most)
 /* The same on every machine: it hangs on the layout that seems best, not on a clock. */
 static int programs(const search_terms *t, const search_layout *best)
 {
-    int64_t microbatches = t->config->train.global_batch / best->data / best->micro_batch;
+    int64_t microbatches = t->config->train.global_batch / best->of.data / best->micro_batch;
     int64_t most = SEARCH_WORK / (t->config->model.shape.layers * microbatches);
     return most < SEARCH_LEAST ? SEARCH_LEAST : most > SEARCH_MOST ? SEARCH_MOST : (int)most;
 }
@@ -497,7 +500,7 @@ status search_run(search *out, const search_terms *t)
     out->within = estimate(layouts, out->layouts, &least, t);
     play_best(out, t, layouts, out->within);
     free(layouts);
-    if (out->count || !least.tensor)
+    if (out->count || !least.of.tensor)
         return out->count ? STATUS_OK
                           : status_fail(STATUS_USAGE, "%d ranks have no layout of this configuration", t->ranks);
     least.budgeted = false;

@@ -53,16 +53,9 @@ struct search_estimate {
 config search_configuration(const config *of, const search_layout *l, int64_t budget)
 {
     config c = *of;
-    c.parallel.tensor = l->tensor;
-    c.parallel.pipeline = l->pipeline;
-    c.parallel.virtual_stages = l->chunks;
-    c.parallel.schedule = l->schedule;
-    c.parallel.data = l->data;
-    c.parallel.zero = l->zero;
-    c.parallel.zero_reduce = storage_shares(l->zero, CLASS_GRADIENT) ? CONFIG_EACH_MICRO_BATCH : CONFIG_EACH_STEP;
-    c.parallel.zero_gather = storage_shares(l->zero, CLASS_WEIGHT) ? CONFIG_EACH_MICRO_BATCH : CONFIG_EACH_STEP;
-    c.parallel.sequence = l->sequence;
-    c.parallel.vocabulary = l->divided ? CONFIG_VOCABULARY_STAGES : CONFIG_VOCABULARY_ENDS;
+    c.parallel = l->of;
+    c.parallel.zero_reduce = l->of.zero >= 2 ? CONFIG_EACH_MICRO_BATCH : CONFIG_EACH_STEP;
+    c.parallel.zero_gather = l->of.zero == 3 ? CONFIG_EACH_MICRO_BATCH : CONFIG_EACH_STEP;
     c.parallel.layers_per_stage.count = 0;
     c.train.micro_batch = l->micro_batch;
     c.memory.recompute = l->recompute;
@@ -155,7 +148,7 @@ static status play_layers(part *out, const search_estimate *e, const search_layo
     c.train.global_batch = PROBED_MICRO_BATCHES * l->micro_batch;
     c.train.batch_ramp.count = 0;
     TRY(config_check(&c));
-    TRY(grid_make(&g, l->tensor, 0, l->tensor, 1, 1, 1));
+    TRY(grid_make(&g, l->of.tensor, 0, l->of.tensor, 1, 1, 1));
     TRY(compile_options_from(&o, &c, &g, e->backend, 1));
     profile_plan_for(&o, &prices);
     o.evaluate = false;
@@ -216,14 +209,13 @@ static status measure_kind(part *layer, part *ends, const search_estimate *e, co
 /* The ends are those of a model of the first kind's layers; temporary memory is what the kind that needs most does. */
 static void make_probe(probe *out, const search_estimate *e)
 {
-    search_layout l = {.tensor = out->tensor,
-                       .pipeline = 1,
-                       .chunks = 1,
-                       .data = 1,
-                       .micro_batch = out->micro_batch,
-                       .schedule = SCHEDULE_1F1B,
-                       .sequence = out->sequence,
-                       .recompute = out->recompute};
+    search_layout l = {.of = e->of->parallel, .micro_batch = out->micro_batch, .recompute = out->recompute};
+    l.of.tensor = out->tensor;
+    l.of.pipeline = l.of.virtual_stages = l.of.data = 1;
+    l.of.schedule = SCHEDULE_1F1B;
+    l.of.sequence = out->sequence;
+    l.of.zero = 0;
+    l.of.vocabulary = CONFIG_VOCABULARY_ENDS;
     out->kinds = must_calloc((unsigned long)e->kinds, sizeof *out->kinds);
     for (int k = 0; k < e->kinds && !out->impossible; k++) {
         part ends = {0};
@@ -239,14 +231,14 @@ static const probe *find_probe(search_estimate *e, const search_layout *l)
 {
     for (int i = 0; i < e->count; i++) {
         const probe *p = &e->probes[i];
-        if (p->tensor == l->tensor && p->micro_batch == l->micro_batch && p->recompute == l->recompute &&
-            p->sequence == l->sequence)
+        if (p->tensor == l->of.tensor && p->micro_batch == l->micro_batch && p->recompute == l->recompute &&
+            p->sequence == l->of.sequence)
             return p;
     }
     e->probes = must_realloc(e->probes, (unsigned long)(e->count + 1) * sizeof *e->probes);
     probe *p = &e->probes[e->count++];
-    *p =
-        (probe){.tensor = l->tensor, .micro_batch = l->micro_batch, .recompute = l->recompute, .sequence = l->sequence};
+    *p = (probe){
+        .tensor = l->of.tensor, .micro_batch = l->micro_batch, .recompute = l->recompute, .sequence = l->of.sequence};
     make_probe(p, e);
     return p;
 }
@@ -289,8 +281,8 @@ static status divide(int *layers, const search_estimate *e, const search_layout 
     double *each = must_alloc((unsigned long)count * sizeof *each);
     for (int i = 0; i < count; i++)
         each[i] = seconds_of(&p->kinds[e->kind_of[i]]) / unit;
-    partition_costs costs = {.layers = each, .last = l->divided ? 0 : seconds_of(&p->ends) / unit};
-    status s = partition_automatic(layers, &costs, count, l->pipeline * l->chunks);
+    partition_costs costs = {.layers = each, .last = search_divides_vocabulary(l) ? 0 : seconds_of(&p->ends) / unit};
+    status s = partition_automatic(layers, &costs, count, l->of.pipeline * l->of.virtual_stages);
     free(each);
     return s;
 }
@@ -299,13 +291,13 @@ static status divide(int *layers, const search_estimate *e, const search_layout 
 static void cost_chunks(simulate_cost *costs, const search_estimate *e, const int *layers, const search_layout *l,
                         const probe *p)
 {
-    int count = l->pipeline * l->chunks, first = 0;
+    int count = l->of.pipeline * l->of.virtual_stages, first = 0;
     int *counts = must_alloc((unsigned long)e->kinds * sizeof *counts);
     for (int i = 0; i < count; i++) {
         memset(counts, 0, (unsigned long)e->kinds * sizeof *counts);
         count_kinds(counts, e, first, layers[i]);
         part sum = sum_layers(e, p, counts);
-        double ends = l->divided ? 1.0 / count : i == count - 1;
+        double ends = search_divides_vocabulary(l) ? 1.0 / count : i == count - 1;
         double weight = schedule_splits(&e->last) ? sum.weight + ends * p->ends.weight : 0;
         costs[i].forward = sum.phase[PHASE_FORWARD] + ends * p->ends.phase[PHASE_FORWARD];
         costs[i].input = sum.phase[PHASE_BACKWARD] + ends * p->ends.phase[PHASE_BACKWARD] - weight;
@@ -318,9 +310,9 @@ static void cost_chunks(simulate_cost *costs, const search_estimate *e, const in
 static double message_seconds(const search_estimate *e, const search_layout *l)
 {
     const profile *p = &e->prices;
-    bool leaves = l->tensor * l->data >= p->node_ranks;
+    bool leaves = l->of.tensor * l->of.data >= p->node_ranks;
     double bytes = (double)l->micro_batch * (double)e->of->train.sequence * (double)e->of->model.shape.hidden_size *
-                   dtype_bytes(precision_compute(e->of->train.precision)) / (l->sequence ? l->tensor : 1);
+                   dtype_bytes(precision_compute(e->of->train.precision)) / (l->of.sequence ? l->of.tensor : 1);
     return leaves ? p->network_latency + bytes / p->network : p->latency + bytes / p->node;
 }
 
@@ -331,17 +323,17 @@ static const double SHOWN_SHARE = 0.6;
 static double data_seconds(const search_estimate *e, const search_layout *l, double weights, double gradients)
 {
     const profile *p = &e->prices;
-    if (l->data == 1)
+    if (l->of.data == 1)
         return 0;
-    int beside = p->node_ranks / l->tensor < l->data ? p->node_ranks / l->tensor : l->data;
-    double rate = l->tensor * l->data <= p->node_ranks ? p->node : p->network * (beside > 1 ? beside : 1);
+    int beside = p->node_ranks / l->of.tensor < l->of.data ? p->node_ranks / l->of.tensor : l->of.data;
+    double rate = l->of.tensor * l->of.data <= p->node_ranks ? p->node : p->network * (beside > 1 ? beside : 1);
     rate = rate < p->node ? rate : p->node;
-    double each_byte = (double)(l->data - 1) / l->data / rate;
-    int microbatches = e->of->train.global_batch / (l->micro_batch * l->data);
+    double each_byte = (double)(l->of.data - 1) / l->of.data / rate;
+    int microbatches = e->of->train.global_batch / (l->micro_batch * l->of.data);
     double once = (gradients + weights) * each_byte, more = 0;
-    if (storage_shares(l->zero, CLASS_GRADIENT))
+    if (storage_shares(l->of.zero, CLASS_GRADIENT))
         more = gradients * each_byte * microbatches;
-    if (storage_shares(l->zero, CLASS_WEIGHT))
+    if (storage_shares(l->of.zero, CLASS_WEIGHT))
         more += weights * each_byte * 2 * microbatches;
     return once / 2 > SHOWN_SHARE * more ? once / 2 : SHOWN_SHARE * more;
 }
@@ -355,14 +347,17 @@ enum { MESSAGES_MORE = 5 };
 static double stage_bytes(const search_layout *l, const probe *p, const part *layers, bool end, double held)
 {
     double sum = p->ends.memory[CLASS_TEMPORARY] + p->ends.memory[CLASS_INPUT];
-    held += l->divided ? HELD_LONGER / l->chunks : 0;
-    sum += held * (layers->memory[CLASS_KEPT] + (l->divided ? 0 : end * p->ends.memory[CLASS_KEPT]));
+    held += search_divides_vocabulary(l) ? HELD_LONGER / l->of.virtual_stages : 0;
+    sum += held * (layers->memory[CLASS_KEPT] + (search_divides_vocabulary(l) ? 0 : end * p->ends.memory[CLASS_KEPT]));
     for (int i = 0; i < CLASS_COUNT; i++)
         if (storage_shares(STORAGE_LEVELS - 1, (tensor_class)i)) {
             /* of the ends either the embedding or the head, but where a stage has both, or a part */
-            double share = l->pipeline == 1 ? 1 : l->divided ? 1.0 / l->pipeline : end ? 0.5 : 0;
+            double share = l->of.pipeline == 1            ? 1
+                           : search_divides_vocabulary(l) ? 1.0 / l->of.pipeline
+                           : end                          ? 0.5
+                                                          : 0;
             double ends = p->ends.memory[i] * share;
-            sum += (layers->memory[i] + ends) / (storage_shares(l->zero, (tensor_class)i) ? l->data : 1);
+            sum += (layers->memory[i] + ends) / (storage_shares(l->of.zero, (tensor_class)i) ? l->of.data : 1);
         }
     return sum;
 }
@@ -370,12 +365,13 @@ static double stage_bytes(const search_layout *l, const probe *p, const part *la
 static status find_schedule(search_estimate *e, const search_layout *l, int microbatches)
 {
     schedule *s = &e->last;
-    schedule_kind kind = l->pipeline == 1 ? SCHEDULE_1F1B : l->schedule;
-    if (s->stages == l->pipeline && s->chunks == l->chunks && s->microbatches == microbatches && s->kind == kind)
+    schedule_kind kind = l->of.pipeline == 1 ? SCHEDULE_1F1B : l->of.schedule;
+    if (s->stages == l->of.pipeline && s->chunks == l->of.virtual_stages && s->microbatches == microbatches &&
+        s->kind == kind)
         return STATUS_OK;
     schedule_free(s);
     *s = (schedule){0};
-    return schedule_make(s, kind, l->pipeline, l->chunks, microbatches);
+    return schedule_make(s, kind, l->of.pipeline, l->of.virtual_stages, microbatches);
 }
 
 /* The bytes held between the two halves of a backward pass, of those held from the forward: of the kind that holds most. */
@@ -407,16 +403,16 @@ static status simulate_pipeline(pipeline *out, search_estimate *e, const search_
 {
     simulation sim;
     TRY(divide(layers, e, l, p));
-    TRY(find_schedule(e, l, e->of->train.global_batch / (l->micro_batch * l->data)));
+    TRY(find_schedule(e, l, e->of->train.global_batch / (l->micro_batch * l->of.data)));
     cost_chunks(costs, e, layers, l, p);
     TRY(simulate_run(&sim, &e->last, costs, message_seconds(e, l), held_share(e, p)));
     out->length = sim.length;
-    if (l->divided)
-        out->length += seconds_of(&p->ends) / l->pipeline + MESSAGES_MORE * message_seconds(e, l);
-    out->layers = must_realloc(out->layers, (unsigned long)(l->pipeline * e->kinds) * sizeof *out->layers);
-    out->held = must_realloc(out->held, (unsigned long)l->pipeline * sizeof *out->held);
+    if (search_divides_vocabulary(l))
+        out->length += seconds_of(&p->ends) / l->of.pipeline + MESSAGES_MORE * message_seconds(e, l);
+    out->layers = must_realloc(out->layers, (unsigned long)(l->of.pipeline * e->kinds) * sizeof *out->layers);
+    out->held = must_realloc(out->held, (unsigned long)l->of.pipeline * sizeof *out->held);
     count_stages(out->layers, e, layers);
-    for (int s = 0; s < l->pipeline; s++)
+    for (int s = 0; s < l->of.pipeline; s++)
         out->held[s] = sim.stages[s].peak;
     simulate_free(&sim);
     return STATUS_OK;
@@ -427,11 +423,12 @@ static const pipeline *find_pipeline(search_estimate *e, const search_layout *l,
 {
     pipeline *known = &e->pipelines[l->recompute];
     const search_layout *k = &known->of;
-    if (known->layers && k->tensor == l->tensor && k->sequence == l->sequence && k->micro_batch == l->micro_batch &&
-        k->pipeline == l->pipeline && k->chunks == l->chunks && k->schedule == l->schedule && k->data == l->data &&
-        k->divided == l->divided)
+    if (known->layers && k->of.tensor == l->of.tensor && k->of.sequence == l->of.sequence &&
+        k->micro_batch == l->micro_batch && k->of.pipeline == l->of.pipeline &&
+        k->of.virtual_stages == l->of.virtual_stages && k->of.schedule == l->of.schedule && k->of.data == l->of.data &&
+        k->of.vocabulary == l->of.vocabulary)
         return known->length > 0 ? known : NULL;
-    unsigned long all = (unsigned long)l->pipeline * (unsigned long)l->chunks;
+    unsigned long all = (unsigned long)l->of.pipeline * (unsigned long)l->of.virtual_stages;
     int *layers = must_alloc(all * sizeof *layers);
     simulate_cost *costs = must_calloc(all, sizeof *costs);
     known->of = *l;
@@ -445,7 +442,7 @@ static const pipeline *find_pipeline(search_estimate *e, const search_layout *l,
 /* No schedule is shorter than its mean stage's work. */
 static double least_seconds(const search_estimate *e, const search_layout *l, const probe *p)
 {
-    int microbatches = e->of->train.global_batch / (l->micro_batch * l->data);
+    int microbatches = e->of->train.global_batch / (l->micro_batch * l->of.data);
     double layers = 0;
     for (int k = 0; k < e->kinds; k++) {
         int count = 0;
@@ -453,22 +450,22 @@ static double least_seconds(const search_estimate *e, const search_layout *l, co
             count += e->kind_of[i] == k;
         layers += count * seconds_of(&p->kinds[k]);
     }
-    return microbatches * (layers + seconds_of(&p->ends)) / l->pipeline;
+    return microbatches * (layers + seconds_of(&p->ends)) / l->of.pipeline;
 }
 
 static void put_together(const search_estimate *e, search_layout *l, const probe *p, const pipeline *of)
 {
     part most = {0};
     l->bytes = 0;
-    for (int s = 0; s < l->pipeline; s++) {
-        bool end = s == 0 || s == l->pipeline - 1;
+    for (int s = 0; s < l->of.pipeline; s++) {
+        bool end = s == 0 || s == l->of.pipeline - 1;
         part layers = sum_layers(e, p, &of->layers[s * e->kinds]);
         double bytes = stage_bytes(l, p, &layers, end, of->held[s]);
         l->bytes = bytes > l->bytes ? bytes : l->bytes;
         most = layers.memory[CLASS_WEIGHT] > most.memory[CLASS_WEIGHT] ? layers : most;
     }
-    double update = (most.phase[PHASE_UPDATE] + p->ends.phase[PHASE_UPDATE] / l->pipeline) /
-                    (storage_shares(l->zero, CLASS_OPTIMIZER) ? l->data : 1);
+    double update = (most.phase[PHASE_UPDATE] + p->ends.phase[PHASE_UPDATE] / l->of.pipeline) /
+                    (storage_shares(l->of.zero, CLASS_OPTIMIZER) ? l->of.data : 1);
     l->idle = of->length - least_seconds(e, l, p);
     l->seconds = of->length + update + data_seconds(e, l, most.memory[CLASS_WEIGHT], most.memory[CLASS_GRADIENT]);
 }
@@ -479,9 +476,9 @@ bool search_estimate_layout(search_estimate *e, search_layout *l, double enough)
     if (p->impossible || least_seconds(e, l, p) > enough)
         return false;
     search_layout made = *l;
-    bool found = l->schedule == SCHEDULE_AUTO;
+    bool found = l->of.schedule == SCHEDULE_AUTO;
     if (found)
-        made.schedule = l->chunks > 1 ? SCHEDULE_INTERLEAVED : SCHEDULE_1F1B;
+        made.of.schedule = l->of.virtual_stages > 1 ? SCHEDULE_INTERLEAVED : SCHEDULE_1F1B;
     const pipeline *of = find_pipeline(e, &made, p);
     if (!of)
         return false;

@@ -12,14 +12,18 @@
 
 /* What a search chooses. */
 typedef struct search_layout {
-    int tensor, pipeline, chunks, data, zero, micro_batch;
-    schedule_kind schedule;
-    bool sequence, budgeted; /* to fit the memory: `recompute` is none */
-    bool divided;            /* the vocabulary, over the stages */
+    config_layout of;
+    int micro_batch;
+    bool budgeted; /* to fit the memory: `recompute` is none */
     recompute recompute;
     double seconds, bytes; /* estimates: of a step; of the stage that needs most */
     double idle;           /* of these seconds, what the stages' work does not fill */
 } search_layout;
+
+static inline bool search_divides_vocabulary(const search_layout *l)
+{
+    return l->of.vocabulary == CONFIG_VOCABULARY_STAGES;
+}
 
 typedef struct search_estimate search_estimate;
 

@@ -68,7 +68,7 @@ status compile_program_training(compiled_program *out, const compiled *c, const 
                                      .training = true,
                                      .split = schedule_splits(&s),
                                      .recompute = keep->how,
-                                     .drop = keep->drop && i < o->chunks ? keep->drop[i] : NULL,
+                                     .drop = keep->drop && i < o->layout.virtual_stages ? keep->drop[i] : NULL,
                                      .fuse = true,
                                      .whole = whole});
     status ok = unroll(out, c, chunks, &s);

@@ -11,13 +11,13 @@
 
 static bool is_found(const compile_options *o)
 {
-    return o->schedule == SCHEDULE_AUTO && o->grid.size[GRID_PIPELINE] > 1;
+    return o->layout.schedule == SCHEDULE_AUTO && o->grid.size[GRID_PIPELINE] > 1;
 }
 
 /* Every schedule of one stage is the same list. */
 static schedule_kind kind_of(const compile_options *o)
 {
-    return o->grid.size[GRID_PIPELINE] == 1 ? SCHEDULE_1F1B : o->schedule;
+    return o->grid.size[GRID_PIPELINE] == 1 ? SCHEDULE_1F1B : o->layout.schedule;
 }
 
 /* ---- a vocabulary that is divided over the stages ------------------------------------------------------------------ */
@@ -92,7 +92,7 @@ static void share(schedule *s, const compile_options *o)
 
 status compile_schedule_named(schedule *out, const compile_options *o, schedule_kind kind, int microbatches)
 {
-    TRY(schedule_make(out, kind, o->grid.size[GRID_PIPELINE], o->chunks, microbatches));
+    TRY(schedule_make(out, kind, o->grid.size[GRID_PIPELINE], o->layout.virtual_stages, microbatches));
     if (compile_divides_vocabulary(o))
         share(out, o);
     return STATUS_OK;

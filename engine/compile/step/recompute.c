@@ -144,7 +144,7 @@ static measured measure(const search *d)
 {
     measured m = {0};
     pool p = {0};
-    for (int i = 0; i < d->c->options.chunks; i++) {
+    for (int i = 0; i < d->c->options.layout.virtual_stages; i++) {
         recorded body;
         record_chunk(&body, &p, d, i, RECOMPUTE_CHOSEN);
         add_measure(&m, d->c, &body);
@@ -158,7 +158,7 @@ static measured measure(const search *d)
 static int enough_microbatches(const compile_options *o)
 {
     int stages = o->grid.size[GRID_PIPELINE], all = o->microbatches, enough = 4 * stages + all % stages;
-    if (stages > 1 && (o->schedule == SCHEDULE_GPIPE || o->schedule == SCHEDULE_AUTO))
+    if (stages > 1 && (o->layout.schedule == SCHEDULE_GPIPE || o->layout.schedule == SCHEDULE_AUTO))
         return all;
     return enough < all ? enough : all;
 }
@@ -221,7 +221,7 @@ static void classify_chunk(search *d, int chunk, const program *forward)
 static void classify(search *d)
 {
     pool p = {0};
-    for (int i = 0; i < d->c->options.chunks; i++) {
+    for (int i = 0; i < d->c->options.layout.virtual_stages; i++) {
         recorded body;
         record_chunk(&body, &p, d, i, RECOMPUTE_NONE);
         classify_chunk(d, i, &body.r.body[PHASE_FORWARD]);
@@ -397,7 +397,7 @@ static char *describe(const search *d, int count)
 static void open_search(search *d, const compiled *c)
 {
     *d = (search){.c = c, .order = c->options.order == ORDER_AS_LOWERED ? ORDER_AS_LOWERED : ORDER_EARLY};
-    d->drop = must_calloc((unsigned long)c->options.chunks, sizeof *d->drop);
+    d->drop = must_calloc((unsigned long)c->options.layout.virtual_stages, sizeof *d->drop);
     d->whole = update_begin(&d->begin, c);
     classify(d);
 }
@@ -442,7 +442,7 @@ static void free_drop(uint8_t **drop, int chunks)
 static void close_search(search *d)
 {
     if (d->c)
-        free_drop(d->drop, d->c->options.chunks);
+        free_drop(d->drop, d->c->options.layout.virtual_stages);
     free(d->classes);
     free(d->entries);
     compile_program_free(&d->begin);
@@ -476,7 +476,7 @@ static status decide(recompute_decision *out, const compiled *c, const compiled 
         adopt(&own, &d, out->dropped);
         out->words = describe(&d, out->dropped);
         out->drop = own.drop;
-        out->chunks = c->options.chunks;
+        out->chunks = c->options.layout.virtual_stages;
         out->keep = (compile_keep){RECOMPUTE_CHOSEN, out->drop, d.order, 0};
         own.drop = NULL;
     }

@@ -70,7 +70,7 @@ tensor *const *update_begin(compiled_program *out, const compiled *c)
 {
     tensor **whole = NULL;
     update_gather(out, c);
-    for (int i = 0; i < c->model.parameter_count && !c->options.gather_each; i++) {
+    for (int i = 0; i < c->model.parameter_count && c->options.layout.zero_gather == CONFIG_EACH_STEP; i++) {
         const parameter *p = c->model.parameters[i];
         const storage *s = &c->storage[p->number];
         if (!s->shard_weight)
@@ -124,7 +124,7 @@ static void reduce(update *u, const parameter *p, axis after)
     bucket *b = &u->buckets[a];
     b->of[b->count++] = p;
     b->bytes += p->rows * p->columns * dtype_bytes((dtype)d->type); /* of all rows, however the ranks divide them */
-    if (b->bytes >= u->c->options.bucket || b->count == COMM_PIECES)
+    if (b->bytes >= u->c->options.layout.bucket || b->count == COMM_PIECES)
         flush_bucket(u, a);
 }
 

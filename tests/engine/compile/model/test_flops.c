@@ -76,7 +76,8 @@ static void stages_divide_by_the_cost_of_each_layer(void **state)
 {
     (void)state;
     int alike[2], unlike[2];
-    compile_options o = {.shape = wide_attention(), .sequence = 4096, .chunks = 1, .schedule = SCHEDULE_1F1B};
+    compile_options o = {
+        .shape = wide_attention(), .sequence = 4096, .layout.virtual_stages = 1, .layout.schedule = SCHEDULE_1F1B};
     assert_int_equal(grid_make(&o.grid, 2, 0, 1, 1, 1, 2), STATUS_OK);
     assert_int_equal(compile_divide_layers(alike, &o), STATUS_OK);
     assert_int_equal(alike[0], 6);

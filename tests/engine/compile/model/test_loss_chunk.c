@@ -28,9 +28,9 @@ static compile_options options_of(int tensor_ranks, const op_backend *backend)
                          .sequence = 4096,
                          .micro_batch = 1,
                          .microbatches = 2,
-                         .schedule = SCHEDULE_1F1B,
-                         .chunks = 1,
-                         .sequence_parallel = true,
+                         .layout.schedule = SCHEDULE_1F1B,
+                         .layout.virtual_stages = 1,
+                         .layout.sequence = true,
                          .backend = backend,
                          .threads = 1,
                          .train = true};

@@ -35,9 +35,9 @@ static compile_options options_of(config_optimizer name, precision_kind precisio
                          .sequence = 32,
                          .micro_batch = 1,
                          .microbatches = 2,
-                         .schedule = SCHEDULE_1F1B,
-                         .chunks = 1,
-                         .zero = 1,
+                         .layout.schedule = SCHEDULE_1F1B,
+                         .layout.virtual_stages = 1,
+                         .layout.zero = 1,
                          .optimizer = {.name = name, .nesterov = true},
                          .threads = 1,
                          .train = true};

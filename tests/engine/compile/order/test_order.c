@@ -61,14 +61,14 @@ static compile_options options_of(const layout *l, int rank)
                          .sequence = 32,
                          .micro_batch = 2,
                          .microbatches = l->microbatches,
-                         .schedule = l->kind,
-                         .chunks = l->chunks,
-                         .sequence_parallel = !l->whole_tokens,
-                         .zero = l->zero,
+                         .layout.schedule = l->kind,
+                         .layout.virtual_stages = l->chunks,
+                         .layout.sequence = !l->whole_tokens,
+                         .layout.zero = l->zero,
                          .order = ORDER_HALVED,
-                         .bucket = 1 << 14,
-                         .gather_each = l->each,
-                         .reduce_each = l->each,
+                         .layout.bucket = 1 << 14,
+                         .layout.zero_gather = l->each,
+                         .layout.zero_reduce = l->each,
                          .recompute = l->how,
                          .threads = 1,
                          .train = true};
@@ -551,7 +551,7 @@ static int64_t arena_with(compile_order *how, const layout *l, int rank, int64_t
     compile_options o = options_of(l, rank);
     o.order = order ? ORDER_HALVED : ORDER_AS_LOWERED;
     o.budget = budget;
-    o.zero = 0;
+    o.layout.zero = 0;
     if (compile(&c, &o) != STATUS_OK)
         fail_msg("%s", status_message());
     int64_t bytes = c.arena_bytes;

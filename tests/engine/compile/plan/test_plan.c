@@ -29,16 +29,16 @@ static compile_options options_of(int tensor_ranks, int data, int pipeline)
                      .vocab_size = VOCABULARY,
                      .max_sequence = TOKENS};
     shape_fill(&s);
-    static const int layers[] = {2, 2, 2, 2};
+    static int layers[] = {2, 2, 2, 2};
     compile_options o = {.shape = s,
                          .precision = PRECISION_BF16,
                          .sequence = TOKENS,
                          .micro_batch = 1,
                          .microbatches = 8,
-                         .schedule = SCHEDULE_1F1B,
-                         .chunks = 1,
-                         .layers_per_chunk = pipeline == 4 ? layers : NULL,
-                         .sequence_parallel = true,
+                         .layout.schedule = SCHEDULE_1F1B,
+                         .layout.virtual_stages = 1,
+                         .layout.layers_per_stage.item = pipeline == 4 ? layers : NULL,
+                         .layout.sequence = true,
                          .threads = 1,
                          .train = true};
     assert_int_equal(grid_make(&o.grid, tensor_ranks * data * pipeline, 0, tensor_ranks, 1, data, pipeline), STATUS_OK);
@@ -118,7 +118,7 @@ static void json_has_the_promised_fields_and_they_are_the_compilers(void **state
 {
     (void)state;
     compile_options o = options_of(2, 3, 2);
-    o.zero = 1;
+    o.layout.zero = 1;
     plan p = plan_of(&o, false);
     json_t *root = json_of(&p);
     assert_int_equal(integer(root, "parameters"), (int64_t)parameters());
@@ -141,7 +141,7 @@ static void the_rank_listed_needs_most_of_those_it_stands_for(void **state)
 {
     (void)state;
     compile_options o = options_of(2, 3, 2);
-    o.zero = 3;
+    o.layout.zero = 3;
     o.shape.architecture = SHAPE_GPT2; /* biases on one tensor rank only */
     o.shape.kv_heads = 8;
     o.shape.tied_embeddings = true;
@@ -167,7 +167,7 @@ static void zero_1_takes_6_bytes_a_parameter_and_12_over_data(void **state)
     (void)state;
     for (int data = 1; data <= 4; data++) {
         compile_options o = options_of(1, data, 1);
-        o.zero = 1;
+        o.layout.zero = 1;
         plan p = plan_of(&o, true);
         double n = parameters(), optimizer = 0, padding = 256.0 * 3 * (LAYERS * 6 + 3);
         for (int i = 0; i < p.count; i++) {
@@ -250,7 +250,7 @@ static void activations_in_flight_are_those_of_the_formulas(void **state)
     for (int k = 0; k < 2; k++)
         for (int stage = 0; stage < p; stage++) {
             compile_options o = options_of(1, 1, p);
-            o.schedule = kinds[k];
+            o.layout.schedule = kinds[k];
             o.grid = grid_of(&o.grid, stage);
             o.microbatches = 1;
             between one = measure_between(&o);
@@ -295,7 +295,7 @@ static void stages_send_one_activation_and_one_cotangent_a_micro_batch(void **st
     static const schedule_kind kinds[] = {SCHEDULE_GPIPE, SCHEDULE_1F1B, SCHEDULE_ZB_H1};
     for (int k = 0; k < 3; k++) {
         compile_options o = options_of(1, 1, 4);
-        o.schedule = kinds[k];
+        o.layout.schedule = kinds[k];
         plan p = plan_of(&o, true);
         int64_t message = (int64_t)TOKENS * HIDDEN * BF16 * o.microbatches;
         for (int i = 0; i < 4; i++) {
@@ -310,9 +310,9 @@ static void stages_send_one_activation_and_one_cotangent_a_micro_batch(void **st
 static double data_bytes(int data, int zero, bool gather_each, bool reduce_each)
 {
     compile_options o = options_of(1, data, 1);
-    o.zero = zero;
-    o.gather_each = gather_each;
-    o.reduce_each = reduce_each;
+    o.layout.zero = zero;
+    o.layout.zero_gather = gather_each;
+    o.layout.zero_reduce = reduce_each;
     plan p = plan_of(&o, true);
     double sum = 0;
     for (int i = 0; i < p.count; i++)
@@ -345,8 +345,8 @@ static void data_ranks_send_the_least_that_each_zero_needs(void **state)
 static plan_rank in_buckets(int zero, int64_t bucket, int *launches, double *seconds)
 {
     compile_options o = options_of(1, 4, 1);
-    o.zero = zero;
-    o.bucket = bucket;
+    o.layout.zero = zero;
+    o.layout.bucket = bucket;
     plan p = plan_of(&o, true);
     plan_rank r = p.ranks[0];
     r.decision = NULL;
@@ -390,7 +390,7 @@ static void choices_of_zero_trade_memory_for_traffic(void **state)
 {
     (void)state;
     compile_options o = options_of(1, 4, 1);
-    o.zero = 3;
+    o.layout.zero = 3;
     plan p = plan_of(&o, false);
     assert_int_equal(p.choice_count, 4);
     int chosen = 0;
@@ -454,13 +454,13 @@ static void a_schedule_is_found_for_the_device_that_is_named(void **state)
                                "\"network_latency\": 15e-4}";
     workfolder_write(file, text, sizeof text - 1);
     compile_options o = options_of(1, 1, 4), named = o;
-    o.layers_per_chunk = named.layers_per_chunk = NULL;
-    o.chunks = named.chunks = 2;
-    o.schedule = SCHEDULE_AUTO;
+    o.layout.layers_per_stage.item = named.layout.layers_per_stage.item = NULL;
+    o.layout.virtual_stages = named.layout.virtual_stages = 2;
+    o.layout.schedule = SCHEDULE_AUTO;
     profile slow;
     assert_int_equal(profile_open(&slow, file), STATUS_OK);
     compile_options other = o;
-    o.schedule_for = file;
+    o.layout.schedule_for = file;
     double own = step_seconds(&o, &slow), others = step_seconds(&other, &slow);
     print_message("found for slow links %.4f s, for an H100's %.4f\n", own, others);
     assert_true(own < 0.95 * others);
@@ -479,7 +479,8 @@ static void a_schedule_is_found_for_the_device_that_is_named(void **state)
             assert_true(planned.kind == its.kind && planned.chunk == its.chunk && planned.microbatch == its.microbatch);
         }
     }
-    o.schedule_for = "abacus";
+    char abacus[] = "abacus";
+    o.layout.schedule_for = abacus;
     assert_int_equal(compile(&c, &o), STATUS_USAGE);
     compile_free(&c);
     plan_free(&p);
@@ -494,7 +495,7 @@ static void a_vocabulary_is_padded_to_be_divided_evenly(void **state)
     (void)state;
     compile_options o = options_of(2, 128, 1);
     o.shape.vocab_size = 32064;
-    o.zero = 1;
+    o.layout.zero = 1;
     compiled c = {0};
     assert_int_equal(compile(&c, &o), STATUS_OK);
     int scatters = 0;
@@ -538,10 +539,10 @@ static void a_divided_head_takes_the_bubble_of_gpt2(void **state)
         o.sequence = 1024;
         o.micro_batch = 4;
         o.microbatches = 16;
-        o.schedule = SCHEDULE_ZB_H1;
-        o.chunks = 1;
-        o.layers_per_chunk = NULL;
-        o.vocabulary_divided = divided;
+        o.layout.schedule = SCHEDULE_ZB_H1;
+        o.layout.virtual_stages = 1;
+        o.layout.layers_per_stage.item = NULL;
+        o.layout.vocabulary = divided;
         if (plan_make_step(&p, &o, (profile[]){profile_named("h100")}) != STATUS_OK)
             fail_msg("%s", status_message());
         bubble[divided] = p.timing.bubble;

@@ -106,7 +106,7 @@ static every exhaustive(const search_terms *t)
             continue;
         e.fit++;
         e.best = r->seconds < e.best ? r->seconds : e.best;
-        if (all[i].schedule != SCHEDULE_AUTO)
+        if (all[i].of.schedule != SCHEDULE_AUTO)
             e.named = r->seconds < e.named ? r->seconds : e.named;
     }
     qsort(bytes, (size_t)e.count, sizeof *bytes, by_bytes);
@@ -165,7 +165,7 @@ static void a_schedule_is_found_where_no_named_one_is_as_good(void **state)
     print_message(
         "%d layouts, %d fit, the fastest takes %.5f s, with a named schedule %.5f, the answer %.5f, of %d played\n",
         e.count, e.fit, e.best, e.named, s.results[0].seconds, s.exact);
-    assert_int_equal(s.results[0].layout.schedule, SCHEDULE_AUTO);
+    assert_int_equal(s.results[0].layout.of.schedule, SCHEDULE_AUTO);
     assert_true(s.results[0].seconds <= 1.01 * e.best);
     assert_true(s.results[0].seconds < 0.98 * e.named);
     search_free(&s);
@@ -245,7 +245,9 @@ static search_layout estimated(int full)
     if (config_parse(&c, "windows", text_of, strlen(text_of), 0, NULL) != STATUS_OK)
         fail_msg("%s", status_message());
     search_estimate *e = search_estimate_open(&c, 1, h100(), NULL);
-    search_layout l = {.tensor = 1, .pipeline = 1, .chunks = 1, .data = 1, .micro_batch = 1, .schedule = SCHEDULE_1F1B};
+    search_layout l = {.of = c.parallel, .micro_batch = 1};
+    l.of.data = 1;
+    l.of.zero = 0;
     assert_true(search_estimate_layout(e, &l, 1e9));
     search_estimate_close(e);
     config_free(&c);

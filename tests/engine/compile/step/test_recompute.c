@@ -29,9 +29,9 @@ static compile_options options_of(shape_architecture architecture, int tensor_ra
                          .sequence = TOKENS,
                          .micro_batch = 1,
                          .microbatches = 4,
-                         .schedule = SCHEDULE_1F1B,
-                         .chunks = 1,
-                         .sequence_parallel = true,
+                         .layout.schedule = SCHEDULE_1F1B,
+                         .layout.virtual_stages = 1,
+                         .layout.sequence = true,
                          .threads = 1,
                          .train = true};
     assert_int_equal(grid_make(&o.grid, tensor_ranks * data * pipeline, 0, tensor_ranks, 1, data, pipeline), STATUS_OK);
@@ -164,9 +164,9 @@ static void all_ranks_of_a_stage_decide_the_same(void **state)
     (void)state;
     for (int zero = 0; zero <= 3; zero++) {
         compile_options o = options_of(SHAPE_GPT2, 2, 3, 2);
-        o.zero = zero;
-        o.reduce_each = o.gather_each = zero >= 2;
-        o.sequence_parallel = zero != 1;
+        o.layout.zero = zero;
+        o.layout.zero_reduce = o.layout.zero_gather = zero >= 2;
+        o.layout.sequence = zero != 1;
         facts none = with(o, RECOMPUTE_NONE), full = with(o, RECOMPUTE_FULL);
         o.budget = full.arena + (none.arena - full.arena) / 2;
         facts first[2] = {0};

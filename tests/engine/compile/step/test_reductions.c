@@ -84,12 +84,12 @@ static compile_options options_of(const layout *l)
                          .sequence = 64,
                          .micro_batch = 2,
                          .microbatches = 4,
-                         .schedule = SCHEDULE_1F1B,
-                         .chunks = 1,
-                         .sequence_parallel = true,
-                         .zero = l->zero,
-                         .gather_each = l->each,
-                         .reduce_each = l->each,
+                         .layout.schedule = SCHEDULE_1F1B,
+                         .layout.virtual_stages = 1,
+                         .layout.sequence = true,
+                         .layout.zero = l->zero,
+                         .layout.zero_gather = l->each,
+                         .layout.zero_reduce = l->each,
                          .threads = 1,
                          .train = true};
     shape_fill(&o.shape);

@@ -221,6 +221,7 @@ lint: ## includes, circles, callers, sizes, tables, raw CUDA forms, formatting, 
 	@tests/lint/sources.sh
 	@tests/lint/axes.sh
 	@tests/lint/lanes.sh
+	@tests/lint/kinds.sh
 	@tests/lint/pages.sh
 	@tests/lint/types.sh
 	@tests/cuda/lint_cuda.sh

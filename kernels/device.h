@@ -151,7 +151,7 @@ typedef struct device_interface {
     /* Enqueued: the arena's bytes from `at` on become the host's from `from` on; the mirror's become the arena's. */
     void (*copy_in)(device *d, int64_t at, int64_t from, int64_t bytes);
     void (*copy_out)(device *d, int64_t at, int64_t bytes);
-    /* Copies to and from host memory (OP_HOST) are launched, too, and end where they are waited for. */
+    /* Copies to and from host memory (OP_CLASS_HOST) are launched, too, and end where they are waited for. */
     void (*launch)(device *d, const op *o);
     /* Around putting the communication `o` on the queue that `start` returns: a stream, or NULL on the host. */
     void *(*start)(device *d, const op *o);

@@ -12,7 +12,7 @@
     {                                                                                                                  \
         char text[256];                                                                                                \
         (void)r;                                                                                                       \
-        MUST(o->kind == OP_share, "%s is no kernel", op_text(text, sizeof text, o));                                   \
+        MUST(op_is(o, OP_CLASS_VIEW), "%s is no kernel", op_text(text, sizeof text, o));                               \
     }
 
 #define ELSEWHERE_OPS(BACKEND)                                                                                         \

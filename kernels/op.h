@@ -23,17 +23,33 @@ typedef enum op_kind {
     OP_COUNT,
 } op_kind;
 
+/* What passes ask about an op beside its flags: ops.def says what each class means. */
+typedef enum op_class {
+    OP_CLASS_PRODUCT,
+    OP_CLASS_ATTENTION,
+    OP_CLASS_DECODE,
+    OP_CLASS_POINTWISE,
+    OP_CLASS_REDUCTION,
+    OP_CLASS_UPDATE,
+    OP_CLASS_COMMUNICATION,
+    OP_CLASS_HOST,
+    OP_CLASS_VIEW,
+    OP_CLASS_WAIT,
+} op_class;
+
 enum op_flag {
     OP_CHEAP = 1,
     OP_SUMS = 2,
     OP_GATHER = 4,
     OP_WEIGHT = 8,
-    OP_COMM = 16,
-    OP_STATEFUL = 32,
-    OP_GROUPED = 64,
-    OP_HOST = 128,
-    OP_PITCHED = 256,
-    OP_ASYNCHRONOUS = OP_COMM | OP_HOST, /* until the wait that names it */
+    OP_STATEFUL = 16,
+    OP_GRADIENT = 32,
+    OP_MESSAGE = 64,
+    OP_LEAVES = 128,
+    OP_DRAWS = 256,
+    OP_ROOM = 512,
+    OP_CONTROLS = 1024,
+    OP_PITCHED = 4096,
 };
 
 /* What becomes of an accumulated output. Kernels ask only whether it is 0. */
@@ -145,6 +161,7 @@ struct recorder;
 
 typedef struct op_row {
     const char *name, *formula, *in_names, *out_names;
+    uint8_t class;             /* op_class */
     uint8_t takes[OP_MAX_OUT]; /* by output: a mask of the inputs whose storage it may take */
     uint16_t flags;
     void (*infer)(op *o);
@@ -158,6 +175,46 @@ extern const op_row op_rows[OP_COUNT];
 static inline const op_row *op_row_of(const op *o)
 {
     return &op_rows[o->kind];
+}
+
+static inline bool op_is(const op *o, op_class class)
+{
+    return op_row_of(o)->class == class;
+}
+
+/* Does it have one of these flags? */
+static inline bool op_has(const op *o, unsigned flags)
+{
+    return (op_row_of(o)->flags & flags) != 0;
+}
+
+/* Communication, which runs on a queue of its axis. */
+static inline bool op_communicates(const op *o)
+{
+    return op_is(o, OP_CLASS_COMMUNICATION);
+}
+
+/* A copy between a device and host memory. */
+static inline bool op_copies(const op *o)
+{
+    return op_is(o, OP_CLASS_HOST);
+}
+
+/* Asynchronous: it is done at the wait that names its request. */
+static inline bool op_starts(const op *o)
+{
+    return op_communicates(o) || op_copies(o);
+}
+
+static inline bool op_waits(const op *o)
+{
+    return op_is(o, OP_CLASS_WAIT);
+}
+
+/* An op that a backend's kernel does, where and when it stands in the program. */
+static inline bool op_computes(const op *o)
+{
+    return !op_starts(o) && !op_waits(o);
 }
 
 /* What communication along an axis says of its group. */

@@ -25,8 +25,8 @@ _Static_assert(OP_MAX_IN <= 8, "a mask of inputs has eight bits");
     {                                                                                                                  \
         __VA_ARGS__                                                                                                    \
     }
-#define OP(name, formula, ins, outs, takes, flags)                                                                     \
-    {#name, formula, ins, outs, takes, flags, infer_##name, cost_##name, gradient_##name},
+#define OP(name, class, formula, ins, outs, takes, flags)                                                              \
+    {#name, formula, ins, outs, OP_CLASS_##class, takes, flags, infer_##name, cost_##name, gradient_##name},
 const op_row op_rows[OP_COUNT] = {
 #include "kernels/ops.def"
 };

@@ -150,7 +150,7 @@ static op *record(recorder *r, place_of where, const op *like, unsigned outputs,
 {
     op made = *like;
     phase to = r->phase;
-    if (to == PHASE_BACKWARD && r->split && (op_row_of(like)->flags & OP_WEIGHT))
+    if (to == PHASE_BACKWARD && r->split && op_has(like, OP_WEIGHT))
         to = PHASE_WEIGHT;
     made.phase = (uint8_t)to;
     made.layer = (int16_t)where.layer;
@@ -287,7 +287,7 @@ static tensor *same_columns(recorder *r, const tensor *t, tensor *base)
 static int kept_sum(const recorder *r, const op *o)
 {
     int sum = last_of(op_row_of(o)->out_names);
-    if (!(op_row_of(o)->flags & OP_SUMS) || !o->out[sum] || !(keep(r, o->out[sum]) || r->again[o->out[sum]->id]))
+    if (!op_has(o, OP_SUMS) || !o->out[sum] || !(keep(r, o->out[sum]) || r->again[o->out[sum]->id]))
         return -1;
     return sum;
 }
@@ -311,7 +311,7 @@ tensor *recorder_use(recorder *r, tensor *t)
         return t;
     }
     const op *made = t->producer;
-    MUST(!(op_row_of(made)->flags & OP_STATEFUL), "%s cannot be recomputed", t->name);
+    MUST(!op_has(made, OP_STATEFUL), "%s cannot be recomputed", t->name);
     op again = {.kind = made->kind, .at = made->at};
     unsigned outputs = 0;
     int sum = kept_sum(r, made);

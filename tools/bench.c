@@ -11,7 +11,6 @@
 #include "engine/compile/model/target.h"
 #include "engine/train/report.h"
 #include "engine/state/weights.h"
-#include "kernels/fuse.h"
 #include "kernels/philox.h"
 #include "memory/clock.h"
 #include "memory/log.h"
@@ -142,8 +141,7 @@ static int by_seconds(const void *a, const void *b)
 
 static bool is_product(const op *o)
 {
-    op product = fuse_first(o);
-    return product.kind == OP_linear || product.kind == OP_linear_grad_input || product.kind == OP_linear_grad_weight;
+    return op_is(o, OP_CLASS_PRODUCT);
 }
 
 static void print_ops(const step_bench *b)
@@ -154,7 +152,7 @@ static void print_ops(const step_bench *b)
     double total = 0, bound = 0;
     for (int i = 0; i < p->count; i++) {
         const op *o = p->ops[i];
-        if (o->kind == OP_wait)
+        if (op_waits(o))
             continue;
         row *r = find_row(rows, &count, o);
         op_cost cost = op_row_of(o)->cost(o);

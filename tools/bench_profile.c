@@ -118,7 +118,7 @@ static void time_ops(const measuring *m, executor *e, const compiled_program *of
         for (int k = 0; k < STEPS; k++)
             each[k] = seconds[k][i];
         double took = bench_median(each, STEPS);
-        if (took > 0 && !(op_row_of(of->list.ops[i])->flags & OP_COMM) && of->list.ops[i]->kind != OP_wait)
+        if (took > 0 && !op_communicates(of->list.ops[i]) && !op_waits(of->list.ops[i]))
             add_point(m->into, profile_point_of(m->into, of->list.ops[i], took));
     }
     for (int i = 0; i < STEPS; i++)

@@ -59,7 +59,7 @@ static uint64_t key_of(const op *o)
 static double flops_of(const op *o)
 {
     bool within = o->phase == PHASE_FORWARD || o->phase == PHASE_BACKWARD || o->phase == PHASE_WEIGHT;
-    return !within || (op_row_of(o)->flags & OP_COMM) || o->kind == OP_wait ? 0 : op_row_of(o)->cost(o).flops;
+    return !within || op_communicates(o) || op_waits(o) ? 0 : op_row_of(o)->cost(o).flops;
 }
 
 static void add(kind_of_op *list, int *count, kind_of_op k)
@@ -135,7 +135,7 @@ static void before(void *context, const compiled_program *of, int i)
         p->interface->times.stamp(p->device, CLOCK_PACE, 2 * p->slot[i], of->list.ops[i]);
     else if (p->slot[i] >= 0)
         p->began = processor_seconds();
-    else if (of->list.ops[i]->kind == OP_wait)
+    else if (op_waits(of->list.ops[i]))
         p->began = clock_seconds();
 }
 
@@ -149,7 +149,7 @@ static void after(void *context, const compiled_program *of, int i)
     } else if (p->slot[i] >= 0) {
         p->seconds[p->slot[i] / TIMED] += processor_seconds() - p->began;
         p->count[p->slot[i] / TIMED]++;
-    } else if (of->list.ops[i]->kind == OP_wait && !p->interface->times.stamp) {
+    } else if (op_waits(of->list.ops[i]) && !p->interface->times.stamp) {
         p->waited += clock_seconds() - p->began;
     }
 }

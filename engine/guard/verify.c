@@ -147,9 +147,9 @@ static void note_writes(verify *v)
     const op **started = must_calloc((unsigned long)v->compiled->training.requests + 1, sizeof *started);
     for (int i = 0; i < v->list->count; i++) {
         const op *o = v->list->ops[i], *writes = o;
-        if (op_row_of(o)->flags & OP_ASYNCHRONOUS)
+        if (op_starts(o))
             started[o->at.request] = o;
-        if (o->kind == OP_wait)
+        if (op_waits(o))
             writes = started[o->at.request];
         if (writes)
             note_op(v, writes, i);

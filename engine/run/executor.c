@@ -69,7 +69,7 @@ static status prepare(executor *e, played *p)
         launches_make(&e->pool, &p->program->list, p->program->requests, executor_context(e)->arena, group_of, e);
     for (int i = 0; i < p->program->list.count; i++) {
         op *o = p->program->list.ops[i];
-        if (!(op_row_of(o)->flags & OP_ASYNCHRONOUS) && o->kind != OP_wait)
+        if (op_computes(o))
             TRY(e->interface->prepare(e->device, o));
     }
     return STATUS_OK;
@@ -142,11 +142,11 @@ static watchdog_position position_of(const executor *e, const op *o, const char 
                            .action = phase_name((phase)o->phase),
                            .op = where,
                            .kind = op_row_of(o)->name};
-    if (op_row_of(o)->flags & OP_COMM) {
+    if (op_communicates(o)) {
         const launch *mine = &e->playing->launches[o->at.request];
         const comm_call *call = &e->playing->launches[mine->ends].call;
         p.bytes = call->count * dtype_bytes(call->type);
-        p.peer = o->kind == OP_send || o->kind == OP_receive ? o->at.peer : -1;
+        p.peer = op_has(o, OP_MESSAGE) ? o->at.peer : -1;
     }
     return p;
 }
@@ -308,10 +308,10 @@ void executor_close(executor *e)
 static void play_op(executor *e, const op *o)
 {
     const device_interface *d = e->interface;
-    if (o->kind == OP_wait) {
+    if (op_waits(o)) {
         comm_wait(&e->requests[e->playing->launches[o->at.request].ends]);
         d->wait(e->device, o);
-    } else if (op_row_of(o)->flags & OP_COMM) {
+    } else if (op_communicates(o)) {
         launch *l = &e->playing->launches[o->at.request];
         if (l->count == 0)
             return; /* with the last of its bundle */

@@ -38,10 +38,8 @@ static void make_call(comm_call *call, const maker *m, const op *o)
     call->send = o->in[0] ? (char *)tensor_at(o->in[0], m->arena) + collective_offset(o) : NULL;
     call->receive = o->out[0] ? (char *)tensor_at(o->out[0], m->arena) + collective_offset(o) : NULL;
     call->scratch = tensor_at(o->scratch, m->arena);
-    if (o->kind == OP_send)
-        call->peer = member_of(g, o->at.peer);
-    if (o->kind == OP_receive)
-        call->source = member_of(g, o->at.peer);
+    if (op_has(o, OP_MESSAGE))
+        *(op_has(o, OP_LEAVES) ? &call->peer : &call->source) = member_of(g, o->at.peer);
 }
 
 /* One call of several ops: their calls become its pieces. */
@@ -81,10 +79,9 @@ launch *launches_make(pool *where, const program *p, int requests, char *arena, 
     maker m = {where, arena, group_of, context, NULL};
     m.of = pool_alloc(where, (size_t)(requests + 1) * sizeof *m.of);
     for (int i = 0; i < p->count; i++) {
-        unsigned flags = op_row_of(p->ops[i])->flags;
-        if (flags & OP_COMM)
+        if (op_communicates(p->ops[i]))
             make_launch(&m, p, i);
-        if (flags & OP_HOST) /* no call: the device alone knows of it */
+        if (op_copies(p->ops[i])) /* no call: the device alone knows of it */
             m.of[p->ops[i]->at.request].ends = p->ops[i]->at.request;
     }
     return m.of;

@@ -56,7 +56,7 @@ static double offset_to_first(comm_group *all, int ranks, int rank)
 
 static bool launches(const op *o)
 {
-    return (op_row_of(o)->flags & (OP_COMM | OP_HOST)) != 0;
+    return op_starts(o);
 }
 
 static void before(void *context, const compiled_program *p, int i)
@@ -180,7 +180,7 @@ static void write_span(trace *t, const op *o, int i, int64_t step, const char *l
 
 static const char *along_of(const op *o)
 {
-    return op_row_of(o)->flags & OP_HOST ? TRACE_HOST : axis_name((axis)o->at.axis);
+    return op_copies(o) ? TRACE_HOST : axis_name((axis)o->at.axis);
 }
 
 /* Transfers overlap one another, so each is a pair of events with an id. */
@@ -220,7 +220,7 @@ static void write_op(trace *t, const compiled_program *p, int i, int64_t step)
         t->launched[o->at.request] = i;
         if (t->interface->times.stamp && o->at.bundle + 1 >= o->at.bundle_of)
             write_transfer(t, o, i, step, t->times[2 * i], t->times[2 * i + 1]);
-    } else if (o->kind == OP_wait) {
+    } else if (op_waits(o)) {
         int from = t->launched[o->at.request];
         const op *launch = p->list.ops[from];
         snprintf(label, sizeof label, "wait for %s", launch->label);

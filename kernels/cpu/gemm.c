@@ -21,7 +21,8 @@ static gemm_shape shape_of(const op *o, int threads)
     s.type = first->type;
     s.c_type = c->type;
     s.threads = threads > 1 ? threads : 1;
-    if (o->kind == OP_linear_grad_weight) { /* dy^T x */
+    bool weight = op_has(o, OP_WEIGHT), forward = !op_has(o, OP_GRADIENT);
+    if (weight) { /* dy^T x */
         s.k = first->shape[0];
         s.a_row = 1;
         s.a_column = first->pitch;
@@ -30,11 +31,10 @@ static gemm_shape shape_of(const op *o, int threads)
         s.a_row = first->pitch;
         s.a_column = 1;
     }
-    bool transposed = o->kind == OP_linear; /* x w^T */
-    s.b_row = transposed ? 1 : second->pitch;
-    s.b_column = transposed ? second->pitch : 1;
-    s.bias = o->kind == OP_linear && o->in[2];
-    s.add = o->kind == OP_linear_grad_weight || (o->kind == OP_linear_grad_input && o->in[2]);
+    s.b_row = forward ? 1 : second->pitch; /* forward: x w^T */
+    s.b_column = forward ? second->pitch : 1;
+    s.bias = forward && o->in[2];
+    s.add = weight || (!forward && o->in[2]);
     return s;
 }
 
@@ -64,7 +64,7 @@ static gemm_operands operands_of(const op *o, const run_context *r)
         .c = tensor_at(o->out[0], r->arena),
         .a = tensor_at(o->in[0], r->arena),
         .b = tensor_at(o->in[1], r->arena),
-        .bias = o->kind == OP_linear ? tensor_at(o->in[2], r->arena) : NULL,
+        .bias = op_has(o, OP_GRADIENT) ? NULL : tensor_at(o->in[2], r->arena),
         .scratch = tensor_at(o->scratch, r->arena),
     };
 }
@@ -72,9 +72,9 @@ static gemm_operands operands_of(const op *o, const run_context *r)
 /* Is the product added to what the output has? */
 static bool adds(const op *o)
 {
-    if (o->kind == OP_linear_grad_weight)
+    if (op_has(o, OP_WEIGHT))
         return o->at.accumulate != OP_WRITES;
-    return o->kind == OP_linear_grad_input && o->in[2];
+    return op_has(o, OP_GRADIENT) && o->in[2];
 }
 
 static bool run_library(const op_prepared *self, const op *o, const run_context *r)

@@ -81,8 +81,7 @@ static void put_sum(const op *o, const run_context *r, const tensor *out, const 
 /* [total, block] of each thread; LayerNorm has dw and db, the norm of heads dwq and dwk. */
 int64_t norm_scratch_bytes(const op *o, int threads)
 {
-    int64_t width =
-        o->kind == OP_head_norm_grad ? 2 * o->at.head_size : o->out[1]->shape[0] * (o->kind == OP_rmsnorm_grad ? 1 : 2);
+    int64_t width = o->out[3] ? 2 * o->at.head_size : o->out[1]->shape[0] * (o->out[2] ? 2 : 1);
     return (threads > 1 ? threads : 1) * 2 * width * (int64_t)sizeof(float);
 }
 

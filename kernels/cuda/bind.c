@@ -411,7 +411,7 @@ static int64_t embed_grad_scratch(const op *o)
 
 static int64_t norm_grad_scratch(const op *o)
 {
-    return launch_norm_grad_scratch(o->in[1]->shape[0], o->in[1]->shape[1], o->kind == OP_layernorm_grad);
+    return launch_norm_grad_scratch(o->in[1]->shape[0], o->in[1]->shape[1], o->out[2] != NULL);
 }
 
 static int64_t head_norm_grad_scratch(const op *o)

@@ -65,7 +65,7 @@ typedef struct operands {
 
 static operands operands_of(const op *o)
 {
-    if (o->kind == OP_attention)
+    if (!op_has(o, OP_GRADIENT))
         return (operands){
             .q = o->in[0], .k = o->in[1], .v = o->in[2], .document_start = o->in[3], .y = o->out[0], .lse = o->out[1]};
     return (operands){.dy = o->in[0],
@@ -102,7 +102,7 @@ static bool rows_are_aligned(const operands *x)
 
 static bool takes(const op *o)
 {
-    if (o->kind != OP_attention && o->kind != OP_attention_grad)
+    if (!op_is(o, OP_CLASS_ATTENTION))
         return false;
     operands x = operands_of(o);
     return rows_are_aligned(&x) && x.q->type != DTYPE_FP32 && x.q->shape[0] > 0 &&
@@ -172,7 +172,7 @@ static bool part_of(cudnn_graph_shape *out, const op *o)
     a.v_pitch = x.v->pitch;
     a.y_pitch = x.y->pitch;
     a.fp16 = x.q->type == DTYPE_FP16;
-    a.backward = o->kind == OP_attention_grad;
+    a.backward = op_has(o, OP_GRADIENT);
     if (a.backward) {
         a.dy_pitch = x.dy->pitch;
         a.dq_pitch = x.dq->pitch;

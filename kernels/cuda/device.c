@@ -150,7 +150,7 @@ static void cuda_stamps(device *d, device_clock set, int count)
  * else it would be order within the graph and nothing more. */
 static void cuda_stamp(device *d, device_clock set, int index, const op *o)
 {
-    bool travels = op_row_of(o)->flags & (OP_COMM | OP_HOST);
+    bool travels = op_starts(o);
     MUST(index >= 0 && index < d->clock[set].count, "stamp %d of %d", index, d->clock[set].count);
     cudaStream_t queue = travels ? streams_start(&d->streams, o) : d->streams.of[STREAM_COMPUTE];
     CUDA_MUST(cudaEventRecordWithFlags(d->clock[set].at[index], queue,
@@ -339,7 +339,7 @@ static char *host_at(const device *d, int64_t at, int64_t bytes)
 /* A fetch or stow, on its stream. */
 static void copy_host(device *d, const op *o)
 {
-    bool in = o->kind == OP_fetch;
+    bool in = !op_has(o, OP_LEAVES);
     const tensor *host = in ? o->in[0] : o->out[0], *arena = in ? o->out[0] : o->in[0];
     size_t bytes = (size_t)tensor_bytes(host);
     char *there = host_at(d, host->address, (int64_t)bytes), *here = tensor_at(arena, d->context.arena);
@@ -354,11 +354,11 @@ static void copy_host(device *d, const op *o)
 
 static void cuda_launch(device *d, const op *o)
 {
-    if (op_row_of(o)->flags & OP_HOST) {
+    if (op_copies(o)) {
         copy_host(d, o);
         return;
     }
-    if (op_row_of(o)->flags & OP_GROUPED) {
+    if (op_is(o, OP_CLASS_UPDATE)) {
         updates_add(&d->updates, o, &d->context);
         return;
     }

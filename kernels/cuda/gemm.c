@@ -81,8 +81,7 @@ static const cudaDataType_t types[DTYPE_COUNT] = {
 
 bool gemm_is_product(const op *o)
 {
-    op first = fuse_first(o);
-    return first.kind == OP_linear || first.kind == OP_linear_grad_input || first.kind == OP_linear_grad_weight;
+    return op_is(o, OP_CLASS_PRODUCT);
 }
 
 int64_t gemm_workspace_bytes(const op *o)
@@ -103,18 +102,13 @@ typedef struct operands {
 static operands operands_of(const op *o)
 {
     tensor *d = o->out[0];
-    switch (o->kind) {
-    case OP_linear:
-        return (operands){{o->in[1], o->in[0], NULL, d, o->in[2], NULL}};
-    case OP_linear_gelu:
+    if (!op_has(o, OP_GRADIENT))
         return (operands){{o->in[1], o->in[0], NULL, d, o->in[2], o->out[1]}};
-    case OP_linear_grad_input:
-        return (operands){{o->in[1], o->in[0], o->in[2], d, NULL, NULL}};
-    case OP_linear_grad_gelu:
-        return (operands){{o->in[1], o->in[0], NULL, d, NULL, o->in[2]}};
-    default:
+    if (op_has(o, OP_WEIGHT))
         return (operands){{o->in[1], o->in[0], o->at.accumulate ? d : NULL, d, NULL, NULL}};
-    }
+    if (fuse_is_fused(o))
+        return (operands){{o->in[1], o->in[0], NULL, d, NULL, o->in[2]}};
+    return (operands){{o->in[1], o->in[0], o->in[2], d, NULL, NULL}};
 }
 
 static places places_of(const operands *x, const op *o, char *arena)
@@ -138,10 +132,10 @@ static int32_t alignment_of(const void *at)
 static cublasLtEpilogue_t epilogue_of(const op *o, const places *at)
 {
     bool bias = at->at[OPERAND_BIAS], aux = at->at[OPERAND_AUX];
-    if (o->kind == OP_linear_grad_gelu)
-        return CUBLASLT_EPILOGUE_DGELU;
-    if (o->kind != OP_linear_gelu)
+    if (!fuse_is_fused(o))
         return bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    if (op_has(o, OP_GRADIENT))
+        return CUBLASLT_EPILOGUE_DGELU;
     if (aux)
         return bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
     return bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
@@ -154,9 +148,9 @@ static product product_of(const op *o, const operands *x, const places *at)
     memset(&p, 0, sizeof p);
     p.m = d->shape[1];
     p.n = d->shape[0];
-    p.k = o->kind == OP_linear_grad_weight ? a->shape[0] : b->shape[1];
-    p.a_turned = o->kind == OP_linear || o->kind == OP_linear_gelu;
-    p.b_turned = o->kind == OP_linear_grad_weight;
+    p.k = op_has(o, OP_WEIGHT) ? a->shape[0] : b->shape[1];
+    p.a_turned = !op_has(o, OP_GRADIENT);
+    p.b_turned = op_has(o, OP_WEIGHT);
     p.adds = c != NULL;
     p.a_ld = a->pitch;
     p.b_ld = b->pitch;
@@ -437,7 +431,7 @@ static bool run_plan(const op_prepared *self, const op *o, const run_context *r)
     places at = places_of(&x, &what, r->arena);
     BLAS_MUST(launch(p, &at, &p->chosen, r->stream));
     if (!all)
-        (second.kind == OP_gelu ? cuda_gelu : cuda_gelu_grad)(&second, r);
+        (op_has(&second, OP_GRADIENT) ? cuda_gelu_grad : cuda_gelu)(&second, r);
     return true;
 }
 

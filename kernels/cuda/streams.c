@@ -63,10 +63,10 @@ static stream_kind kind_of(const op *o)
                                                       [AXIS_QUEUE_STAGES] = STREAM_STAGES};
     static const stream_kind of_edge[2][2] = {{STREAM_SEND_DOWN, STREAM_SEND_UP},
                                               {STREAM_RECEIVE_DOWN, STREAM_RECEIVE_UP}};
-    if (op_row_of(o)->flags & OP_HOST)
-        return o->kind == OP_fetch ? STREAM_FETCH : STREAM_STOW;
+    if (op_copies(o))
+        return op_has(o, OP_LEAVES) ? STREAM_STOW : STREAM_FETCH;
     const axis_row *r = &axis_rows[o->at.axis];
-    return r->edges ? of_edge[o->kind == OP_receive][o->at.upstream != 0] : of_queue[r->queue];
+    return r->edges ? of_edge[!op_has(o, OP_LEAVES)][o->at.upstream != 0] : of_queue[r->queue];
 }
 
 cudaStream_t streams_start(streams *s, const op *o)

@@ -5,7 +5,7 @@
 #include "kernels/cuda/cuda.h"
 #include "memory/log.h"
 
-/* Of the ops that the table marks OP_GROUPED. */
+/* The kernel's number of each op of the class UPDATE. */
 static const int RULES[OP_COUNT] = {
 #define UPDATE(name) [OP_##name] = LAUNCH_##name,
 #include "kernels/updates.def"
@@ -44,10 +44,12 @@ static void *row_at(const tensor *t, const run_context *r, int64_t row)
     return t ? (char *)tensor_at(t, r->arena) + row * t->pitch * dtype_bytes((dtype)t->type) : NULL;
 }
 
-/* muon_momentum's x is where others have the master, and it has no weight. */
+/* Ops without a weight have x where others have the master. */
+static const bool WEIGHTLESS[OP_COUNT] = {[OP_muon_momentum] = true};
+
 static launch_update_segment segment(const op *o, const run_context *r, int64_t row, int64_t count)
 {
-    bool weighs = o->kind != OP_muon_momentum;
+    bool weighs = !WEIGHTLESS[o->kind];
     tensor *const *out = o->out + weighs;
     return (launch_update_segment){.gradient = row_at(o->in[0], r, row),
                                    .weight = weighs ? row_at(o->out[0], r, row) : NULL,

@@ -1,4 +1,4 @@
-/* Ops that the table marks OP_GROUPED, as many tensors as one launch takes.
+/* Ops of the class UPDATE, as many tensors as one launch takes.
  *
  * The program has one op a tensor, and most tensors are small. An `updates` keeps what such ops ask for, and launches it
  * when a list is full, when an op of another kind or type comes, or when its owner must have it on the stream: before
@@ -17,7 +17,7 @@ typedef struct updates {
     int held;
 } updates;
 
-/* Op `o`, which the table marks OP_GROUPED, is to run. */
+/* Op `o`, of the class UPDATE, is to run. */
 void updates_add(updates *u, const op *o, const run_context *r);
 /* Everything added runs after what the stream has been given so far, and before what it is given later. */
 void updates_launch(updates *u, const run_context *r);

@@ -34,7 +34,7 @@ static void check_least(plans_verdict *v, const program *p, int index)
 {
     const op *ops[COMM_PIECES], *o = p->ops[index];
     int together = collective_bundle(ops, p, index);
-    if (o->kind == OP_send || o->kind == OP_receive || together == 0)
+    if (op_has(o, OP_MESSAGE) || together == 0)
         return;
     int64_t *counts = must_alloc((unsigned long)o->at.group_size * sizeof *counts), sum = 0;
     comm_shape s = collective_together(counts, ops, together);
@@ -64,7 +64,7 @@ static void check_rank(plans_verdict *v, const compiled *c, const json_t *said, 
     int64_t sent[AXIS_COUNT] = {0}, messages[AXIS_COUNT] = {0};
     for (int i = 0; i < c->training.list.count; i++) {
         const op *o = c->training.list.ops[i];
-        if (!(op_row_of(o)->flags & OP_COMM))
+        if (!op_communicates(o))
             continue;
         int64_t scratch, bytes, count;
         collective_measure(&scratch, &bytes, &count, &c->training.list, i);

@@ -67,7 +67,7 @@ static uint64_t draw(void)
 
 static bool computes(const op *o)
 {
-    return !(op_row_of(o)->flags & OP_COMM) && o->kind != OP_wait;
+    return !op_communicates(o) && !op_waits(o);
 }
 
 static bool within_passes(const op *o)
@@ -95,7 +95,7 @@ static const tensor *resting_weight(const storage *s)
         const op *o = p->ops[i];
         if (o->kind == OP_all_gather && o->phase == PHASE_BEGIN && o->out[0] == s->weight)
             request = o->at.request;
-        if (o->kind == OP_wait && o->at.request == request)
+        if (op_waits(o) && o->at.request == request)
             request = -1;
     }
     return s->shard_weight || request >= 0 ? s->own_weight : s->weight;

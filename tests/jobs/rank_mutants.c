@@ -41,7 +41,7 @@ static bool adds_to_gradient(const op *o)
 {
     for (int k = 0; k < OP_MAX_OUT; k++) {
         tensor *root = o->out[k] ? tensor_root(o->out[k]) : NULL;
-        if (root && root->class == CLASS_GRADIENT && !(op_row_of(o)->flags & OP_COMM))
+        if (root && root->class == CLASS_GRADIENT && !op_communicates(o))
             return true;
     }
     return false;
@@ -70,7 +70,7 @@ static int times(const op *o)
     if (is("dropped-tie-reduce"))
         return !reduces(o, AXIS_TIE);
     if (is("action-twice"))
-        return of_backward(o, 1) && !(op_row_of(o)->flags & OP_COMM) && o->kind != OP_wait ? 2 : 1;
+        return of_backward(o, 1) && !op_communicates(o) && !op_waits(o) ? 2 : 1;
     if (is("action-never"))
         return !(of_backward(o, 1) && adds_to_gradient(o));
     if (is("stale-weights"))

@@ -114,6 +114,9 @@ refuses a_precision_asked_by_name engine/train/train.c \
 refuses a_figure_of_a_device_elsewhere engine/compile/step/recompute.c 'static const double sample = 989e12;' \
     "belongs to kernels/devices.def" "$here/types.sh $copy"
 refuses raw_cuda kernels/cuda/reduce.cu '__shared__ float sample[4];' 'use SHARED' "tests/cuda/lint_cuda.sh kernels/cuda"
+refuses a_question_after_a_kind engine/run/trace.c 'static bool asks(const op *o) { return o->kind == OP_dropout; }' \
+    "compares an op with a kind" "$here/kinds.sh $copy"
+refuses a_list_of_kinds engine/run/trace.c 'static const bool is[OP_COUNT] = {[OP_dropout] = true};' "lists ops by kind" "$here/kinds.sh $copy"
 refuses a_page_that_names_no_function sample.md 'See `planner_sample()`.' "planner_sample() is not in the sources" "$here/pages.sh $copy"
 refuses a_page_that_names_no_file sample.md 'See `engine/sample.c`.' "there is no engine/sample.c" "$here/pages.sh $copy"
 

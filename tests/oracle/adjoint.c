@@ -392,7 +392,7 @@ int adjoint_collectives(const adjoint *a)
 {
     int n = 0;
     for (int i = a->rank[0].forward; i < a->rank[0].count; i++)
-        n += (op_row_of(a->rank[0].ops[i])->flags & OP_COMM) != 0;
+        n += op_communicates(a->rank[0].ops[i]);
     return n;
 }
 

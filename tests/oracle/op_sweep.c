@@ -63,7 +63,7 @@ int op_sweep_run(op_sweep *s, op_kind kind)
 
 bool op_sweep_has_kernel(op_kind kind)
 {
-    return !(op_rows[kind].flags & OP_ASYNCHRONOUS) && kind != OP_wait;
+    return op_computes(&(op){.kind = (uint8_t)kind});
 }
 
 bool op_sweep_among(const op_kind *list, size_t count, op_kind kind)

@@ -235,7 +235,7 @@ void reference_program_run(reference_program *p, int first, int count, bool late
 
 static bool is_collective(const op *o)
 {
-    return (op_row_of(o)->flags & OP_COMM) && o->at.group_size > 1;
+    return op_communicates(o) && o->at.group_size > 1;
 }
 
 /* Rows of rank `i` within the whole that a gather or scatter of `rows` rows divides. */

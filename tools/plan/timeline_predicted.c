@@ -8,7 +8,7 @@ enum { CAUSES = 5 };
 
 static int along_of(const op *o)
 {
-    return op_row_of(o)->flags & OP_HOST ? PICTURE_HOST : (int)o->at.axis;
+    return op_copies(o) ? PICTURE_HOST : (int)o->at.axis;
 }
 
 /* What op `i` of the stage launched; the request's. */
@@ -18,7 +18,7 @@ static void take_op(picture_row *r, picture_names *names, const play *t, const p
     const op *o = list->ops[i];
     play_span at = play_op_at(t, stage, i);
     r->ends[i] = 1e6 * at.free;
-    if (op_row_of(o)->flags & (OP_COMM | OP_HOST)) {
+    if (op_starts(o)) {
         if (at.end > at.begin)
             picture_add_transfer(
                 r, (picture_transfer){1e6 * at.begin, 1e6 * at.end, along_of(o), picture_name(names, o->label)});
@@ -33,7 +33,7 @@ static void take_op(picture_row *r, picture_names *names, const play *t, const p
                       .chunk = o->chunk,
                       .op = i,
                       .along = PICTURE_ALONG};
-    if (o->kind == OP_wait) {
+    if (op_waits(o)) {
         const op *from = list->ops[launched[o->at.request]];
         char *words = must_format("wait for %s", from->label);
         s.kind = PICTURE_WAIT;
@@ -59,7 +59,7 @@ static status add_stage(picture *out, picture_names *names, const plan *p, int s
         int *launched = must_calloc((unsigned long)c.training.requests + 1, sizeof *launched);
         picture_take_memory(r, &c);
         for (int i = 0; i < list->count; i++)
-            if (op_row_of(list->ops[i])->flags & (OP_COMM | OP_HOST))
+            if (op_starts(list->ops[i]))
                 launched[list->ops[i]->at.request] = i;
         for (int i = 0; i < list->count; i++)
             take_op(r, names, &p->timing, list, launched, stage, i);

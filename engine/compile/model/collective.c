@@ -4,17 +4,32 @@
 
 #include "memory/log.h"
 
+/* The operation of a communication backend that each op starts. */
+static const comm_kind kinds[OP_COUNT] = {
+    [OP_all_gather] = COMM_ALL_GATHER,
+    [OP_reduce_scatter] = COMM_REDUCE_SCATTER,
+    [OP_all_to_all] = COMM_ALL_TO_ALL,
+    [OP_all_reduce] = COMM_ALL_REDUCE,
+    [OP_send] = COMM_SEND,
+    [OP_receive] = COMM_RECEIVE,
+};
+
 bool collective_has_parts(const op *o)
 {
-    return o->kind == OP_all_gather || o->kind == OP_reduce_scatter || o->kind == OP_all_to_all;
+    comm_kind kind = kinds[o->kind];
+    return op_communicates(o) && !op_has(o, OP_MESSAGE) && kind != COMM_ALL_REDUCE;
 }
 
 /* The whole of a gather is its output, of a scatter its input. */
 static const tensor *whole(const op *o)
 {
-    if (o->kind == OP_all_gather || o->kind == OP_receive)
-        return o->out[0];
-    return o->in[0];
+    return op_has(o, OP_GATHER) || !o->in[0] ? o->out[0] : o->in[0];
+}
+
+/* The rows that an all_reduce sums, where it does not sum all; else 0. */
+static int64_t summed_rows(const op *o)
+{
+    return kinds[o->kind] == COMM_ALL_REDUCE ? o->at.rows : 0;
 }
 
 void collective_counts(int64_t *counts, const op *o)
@@ -39,45 +54,24 @@ static int64_t row_elements(const tensor *t)
 int64_t collective_offset(const op *o)
 {
     const tensor *x = whole(o);
-    return o->kind == OP_all_reduce ? o->at.first * row_elements(x) * dtype_bytes((dtype)x->type) : 0;
+    return summed_rows(o) ? o->at.first * row_elements(x) * dtype_bytes((dtype)x->type) : 0;
 }
 
 static int64_t elements_of(const op *o)
 {
     const tensor *x = whole(o);
-    return o->kind == OP_all_reduce && o->at.rows ? o->at.rows * row_elements(x) : tensor_elements(x);
+    return summed_rows(o) ? summed_rows(o) * row_elements(x) : tensor_elements(x);
 }
 
 comm_shape collective_shape(const op *o, const int64_t *counts)
 {
-    comm_shape s = {.type = (dtype)whole(o)->type,
-                    .members = o->at.group_size,
-                    .me = o->at.group_rank,
-                    .count = elements_of(o),
-                    .counts = counts};
-    switch (o->kind) {
-    case OP_all_gather:
-        s.kind = COMM_ALL_GATHER;
-        break;
-    case OP_reduce_scatter:
-        s.kind = COMM_REDUCE_SCATTER;
-        break;
-    case OP_all_to_all:
-        s.kind = COMM_ALL_TO_ALL;
-        break;
-    case OP_all_reduce:
-        s.kind = COMM_ALL_REDUCE;
-        break;
-    case OP_send:
-        s.kind = COMM_SEND;
-        break;
-    case OP_receive:
-        s.kind = COMM_RECEIVE;
-        break;
-    default:
-        MUST(0, "%s is no communication", op_row_of(o)->name);
-    }
-    return s;
+    MUST(op_communicates(o), "%s is no communication", op_row_of(o)->name);
+    return (comm_shape){.kind = kinds[o->kind],
+                        .type = (dtype)whole(o)->type,
+                        .members = o->at.group_size,
+                        .me = o->at.group_rank,
+                        .count = elements_of(o),
+                        .counts = counts};
 }
 
 int collective_bundle(const op **out, const program *p, int last)
@@ -90,7 +84,7 @@ int collective_bundle(const op **out, const program *p, int last)
     for (int i = last - 1; wanted >= 0; i--) {
         MUST(i >= 0, "%s: the others of its bundle are missing", o->label);
         const op *other = p->ops[i];
-        if (other->kind != OP_wait && other->at.bundle_of == count && other->at.bundle == wanted)
+        if (!op_waits(other) && other->at.bundle_of == count && other->at.bundle == wanted)
             out[wanted--] = other;
     }
     return count;

@@ -21,7 +21,7 @@ static bool is_edge(const op *o)
 
 int groups_of(const groups *g, const op *o, int me)
 {
-    int from = o->kind == OP_send ? me : o->at.peer, to = o->kind == OP_send ? o->at.peer : me;
+    int from = op_has(o, OP_LEAVES) ? me : o->at.peer, to = op_has(o, OP_LEAVES) ? o->at.peer : me;
     for (int i = 0; i < g->count; i++) {
         const groups_row *r = &g->row[i];
         if (r->a == (axis)o->at.axis && (!is_edge(o) || (r->from == from && r->to == to)))
@@ -53,8 +53,8 @@ static void add_edge(groups *g, const op *o, const grid *at)
     int stage = a.at[GRID_PIPELINE], neighbours = b.at[GRID_PIPELINE] == stage + 1;
     groups_row *r = add(g);
     r->a = (axis)o->at.axis;
-    r->from = o->kind == OP_send ? me : o->at.peer;
-    r->to = o->kind == OP_send ? o->at.peer : me;
+    r->from = op_has(o, OP_LEAVES) ? me : o->at.peer;
+    r->to = op_has(o, OP_LEAVES) ? o->at.peer : me;
     r->members = must_alloc(2 * sizeof *r->members);
     r->members[0] = low;
     r->members[1] = high;
@@ -79,7 +79,7 @@ static void look_through(groups *g, const compiled_program *p, const grid *at)
 {
     for (int i = 0; i < p->list.count; i++) {
         const op *o = p->list.ops[i];
-        if (!(op_row_of(o)->flags & OP_COMM))
+        if (!op_communicates(o))
             continue;
         int row = groups_of(g, o, at->rank);
         if (row < 0 && is_edge(o)) {

@@ -18,14 +18,14 @@ static bool is_halved(compile_order how)
 
 static bool is_collective(const op *o)
 {
-    return (op_row_of(o)->flags & OP_COMM) && !axis_between_stages((axis)o->at.axis);
+    return op_communicates(o) && !axis_between_stages((axis)o->at.axis);
 }
 
 /* A message between stages, or the wait for one: no launch passes it. */
 static bool is_message(const op *o)
 {
-    bool communicates = (op_row_of(o)->flags & OP_COMM) != 0;
-    return o->kind == OP_wait || (communicates && axis_between_stages((axis)o->at.axis));
+    bool communicates = op_communicates(o);
+    return op_waits(o) || (communicates && axis_between_stages((axis)o->at.axis));
 }
 
 static bool same_queue(const op *a, const op *b)
@@ -36,17 +36,13 @@ static bool same_queue(const op *a, const op *b)
 /* Long enough to hide a transfer. All ranks of a stage have the same of these. */
 static bool is_long(const op *o)
 {
-    static const bool is[OP_COUNT] = {
-        [OP_linear] = true,        [OP_linear_grad_input] = true, [OP_linear_grad_weight] = true,
-        [OP_linear_gelu] = true,   [OP_linear_grad_gelu] = true,  [OP_attention] = true,
-        [OP_attention_grad] = true};
-    return is[o->kind];
+    return op_is(o, OP_CLASS_PRODUCT) || op_is(o, OP_CLASS_ATTENTION);
 }
 
 /* A product that nothing of its micro-batch waits for. */
 static bool is_free(const op *o)
 {
-    return o->kind == OP_linear_grad_weight;
+    return op_is(o, OP_CLASS_PRODUCT) && op_has(o, OP_WEIGHT);
 }
 
 /* The objects of an op, and a bit for each (of 64: a bit may be several objects'), to see at once that two ops have none alike. */

@@ -35,8 +35,8 @@ typedef struct counts {
 static void look(found *f, counts *c, const int *objects)
 {
     const op *o = f->of;
-    bool communicates = (op_row_of(o)->flags & OP_COMM) != 0;
-    bool message = o->kind == OP_wait || (communicates && axis_between_stages((axis)o->at.axis));
+    bool communicates = op_communicates(o);
+    bool message = op_waits(o) || (communicates && axis_between_stages((axis)o->at.axis));
     for (int k = 0; k < ORDER_OPERANDS; k++) {
         if (!is_operand(o, k))
             continue;

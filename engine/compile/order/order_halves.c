@@ -6,6 +6,12 @@
 /* Rows of a tile of the usual kernels: a half that is a multiple leaves none of them partly empty. */
 enum { TILE = 128 };
 
+/* The gradient of a weight. */
+static bool is_halved(const op *o)
+{
+    return op_is(o, OP_CLASS_PRODUCT) && op_has(o, OP_WEIGHT);
+}
+
 tensor *order_part(compiled_program *out, tensor *of, int dim, int64_t first, int64_t count)
 {
     tensor *v = pool_alloc(&out->pool, sizeof *v);
@@ -35,7 +41,7 @@ program order_halve(compiled_program *out)
     out->list = (program){0};
     for (int i = 0; i < whole.count; i++) {
         op *o = whole.ops[i];
-        int64_t rows = o->kind == OP_linear_grad_weight ? o->out[0]->shape[0] : 0, half = (rows + 1) / 2;
+        int64_t rows = is_halved(o) ? o->out[0]->shape[0] : 0, half = (rows + 1) / 2;
         if (rows > 2 * TILE)
             half = (half + TILE - 1) / TILE * TILE;
         if (rows < 2) { /* of a product: no rank of a real layer has so few */
@@ -53,8 +59,8 @@ void order_join(program *list, const program *whole)
     int count = 0;
     for (int i = 0; i < list->count; i++) {
         op *o = list->ops[i], *next = i + 1 < list->count ? list->ops[i + 1] : NULL;
-        bool halves = next && o->kind == OP_linear_grad_weight && next->kind == o->kind && next->index == o->index &&
-                      o != whole->ops[o->index] && next != whole->ops[o->index];
+        bool halves = next && is_halved(o) && is_halved(next) && next->index == o->index && o != whole->ops[o->index] &&
+                      next != whole->ops[o->index];
         list->ops[count++] = halves ? whole->ops[o->index] : o;
         i += halves;
     }

@@ -55,7 +55,7 @@ void plan_measure(plan_rank *out, const compiled *c)
         out->flops += c->training.flops[i];
     for (int i = 0; i < c->training.list.count; i++) {
         const op *o = c->training.list.ops[i];
-        if (!(op_row_of(o)->flags & OP_COMM))
+        if (!op_communicates(o))
             continue;
         int64_t scratch, bytes, messages;
         collective_measure(&scratch, &bytes, &messages, &c->training.list, i);

@@ -472,16 +472,16 @@ void plan_text_listing(FILE *out, const compiled *c)
         for (int k = 0; k < OP_MAX_OUT; k++)
             print_operand(out, "out", o->out[k]);
         print_operand(out, "scratch", o->scratch);
-        if (op_row_of(o)->flags & OP_COMM) {
+        if (op_communicates(o)) {
             int64_t scratch, bytes, messages;
             collective_measure(&scratch, &bytes, &messages, p, i);
             fprintf(out, ", along %s, %lld bytes sent in %lld", axis_name((axis)o->at.axis), (long long)bytes,
                     (long long)messages);
             if (o->at.bundle_of)
                 fprintf(out, ", %d of %d together", o->at.bundle + 1, o->at.bundle_of);
-            if (o->kind == OP_send || o->kind == OP_receive)
+            if (op_has(o, OP_MESSAGE))
                 fprintf(out, ", peer %d", o->at.peer);
-        } else if (o->kind != OP_wait) {
+        } else if (!op_waits(o)) {
             op_cost cost = op_row_of(o)->cost(o);
             fprintf(out, ", %.0f FLOPs, %.0f bytes", cost.flops, cost.bytes);
         }

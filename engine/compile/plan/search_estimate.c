@@ -93,7 +93,7 @@ enum { PROBED_MICRO_BATCHES = 2 };
 
 static bool is_weight_gradient(const op *o)
 {
-    return o->phase == PHASE_BACKWARD && op_row_of(o)->flags & OP_WEIGHT;
+    return o->phase == PHASE_BACKWARD && op_has(o, OP_WEIGHT);
 }
 
 /* Bytes of the transient tensors that gradients of weights of one micro-batch read, each tensor once. */

@@ -13,7 +13,7 @@ static void count_flops(compiled_program *p)
 {
     for (int i = 0; i < p->list.count; i++) {
         const op *o = p->list.ops[i];
-        if (o->kind != OP_wait)
+        if (!op_waits(o))
             p->flops[o->phase] += op_row_of(o)->cost(o).flops;
     }
 }

@@ -39,13 +39,13 @@ static bool is_transient(tensor *t)
 
 static bool starts(const op *o)
 {
-    return (op_row_of(o)->flags & OP_ASYNCHRONOUS) != 0;
+    return op_starts(o);
 }
 
 /* A message between stages: it has its request and its wait. */
 static bool is_lowered(const op *o)
 {
-    return (op_row_of(o)->flags & OP_COMM) && axis_between_stages((axis)o->at.axis);
+    return op_communicates(o) && axis_between_stages((axis)o->at.axis);
 }
 
 /* Parameters that share a weight have a tensor each: persistent tensors have addresses by now. */
@@ -136,13 +136,13 @@ static void add_scratch(compiled_program *out, const compiled *c)
     for (int i = 0; i < out->list.count; i++) {
         op *o = out->list.ops[i];
         int64_t bytes = 0, sent, messages;
-        if (o->kind == OP_wait) {
+        if (op_waits(o)) {
             o->scratch = of_request[o->at.request];
             continue;
         }
         const op_backend *backend = c->options.backend;
-        o->at.workspace = o->kind == OP_attention_grad ? c->workspace : 0;
-        bool communicates = op_row_of(o)->flags & OP_COMM;
+        o->at.workspace = op_has(o, OP_ROOM) ? c->workspace : 0;
+        bool communicates = op_communicates(o);
         if (communicates && !(backend && backend->communicates))
             collective_measure(&bytes, &sent, &messages, &out->list, i);
         else if (!starts(o) && backend && backend->scratch_bytes)
@@ -379,7 +379,7 @@ static void share_in_place(uses *u, compiled_program *out)
     program *p = &out->list;
     int *wait_of = must_calloc((unsigned long)out->requests + 1, sizeof(int));
     for (int i = 0; i < p->count; i++)
-        if (p->ops[i]->kind == OP_wait)
+        if (op_waits(p->ops[i]))
             wait_of[p->ops[i]->at.request] = i;
     make_inputs_in_place(u, p);
     for (int i = 0; i < p->count; i++)

@@ -59,7 +59,7 @@ static double price_of(const compile_options *options, const program *p, int ind
     const op *o = p->ops[index];
     op_cost cost = op_row_of(o)->cost(o);
     double price = cost.flops + target_balance(options) * cost.bytes;
-    if ((op_row_of(o)->flags & OP_COMM) && o->at.group_size > 1) {
+    if (op_communicates(o) && o->at.group_size > 1) {
         int64_t scratch, bytes, messages;
         collective_measure(&scratch, &bytes, &messages, p, index);
         price += target_balance_sent(options) * (double)bytes;
@@ -71,7 +71,7 @@ double recompute_price(const compiled *c, const program *p)
 {
     double price = 0;
     for (int i = 0; i < p->count; i++)
-        if (p->ops[i]->kind != OP_wait)
+        if (!op_waits(p->ops[i]))
             price += price_of(&c->options, p, i);
     return price;
 }
@@ -183,7 +183,7 @@ static status try_count(int64_t *bytes, search *d, int count, bool bound_only)
 /* Can its outputs be recomputed, and would that be asked for? */
 static bool can_drop(const op *o)
 {
-    if (o->detached || (op_row_of(o)->flags & (OP_GATHER | OP_STATEFUL)))
+    if (o->detached || op_has(o, OP_GATHER | OP_STATEFUL))
         return false;
     for (int i = 0; i < OP_MAX_OUT; i++)
         if (o->out[i] && !o->out[i]->keep)

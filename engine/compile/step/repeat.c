@@ -3,12 +3,12 @@
 bool repeat_may(const op *o)
 {
     bool pass = o->phase == PHASE_FORWARD || o->phase == PHASE_BACKWARD || o->phase == PHASE_WEIGHT;
-    return pass && !(op_row_of(o)->flags & OP_ASYNCHRONOUS) && o->kind != OP_wait && o->microbatch >= 0;
+    return pass && op_computes(o) && o->microbatch >= 0;
 }
 
 bool repeat_changes(const op *o)
 {
-    if (o->at.accumulate != OP_WRITES || (op_row_of(o)->flags & OP_STATEFUL))
+    if (o->at.accumulate != OP_WRITES || op_has(o, OP_STATEFUL))
         return true;
     for (int k = 0; k < OP_MAX_OUT; k++)
         for (int i = 0; o->out[k] && i < OP_MAX_IN; i++) {

@@ -228,7 +228,7 @@ static void play_body(unroller *u, int chunk, phase p, int microbatch)
         o->microbatch = microbatch;
         if (o->at.accumulate == OP_WRITES_FIRST)
             o->at.accumulate = microbatch > 0 ? OP_ADDS : OP_WRITES;
-        if (o->kind == OP_dropout)
+        if (op_has(o, OP_DRAWS))
             o->at.sample = microbatch * u->c->options.micro_batch;
         program_append(&u->out->list, o);
     }

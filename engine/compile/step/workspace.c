@@ -9,7 +9,7 @@ enum { MORE = 16 };
 
 static bool wants(const op *o)
 {
-    return o->kind == OP_attention_grad;
+    return op_has(o, OP_ROOM);
 }
 
 static tensor *bytes_of(tensor *t)

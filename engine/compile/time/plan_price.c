@@ -8,14 +8,14 @@
 
 static bool is_message(const op *o)
 {
-    bool communicates = (op_row_of(o)->flags & OP_COMM) != 0;
-    return o->kind == OP_wait || (communicates && axis_between_stages((axis)o->at.axis));
+    bool communicates = op_communicates(o);
+    return op_waits(o) || (communicates && axis_between_stages((axis)o->at.axis));
 }
 
 /* Does it travel while other ops compute? Weights and gradients do. */
 static bool travels_beside(const op *o)
 {
-    return (op_row_of(o)->flags & OP_COMM) && axis_rows[o->at.axis].queue == AXIS_QUEUE_GRADIENTS;
+    return op_communicates(o) && axis_rows[o->at.axis].queue == AXIS_QUEUE_GRADIENTS;
 }
 
 /* Seconds of one kind of action of one chunk, all micro-batches together. */
@@ -32,7 +32,7 @@ void plan_price_chunks(simulate_cost *costs, const profile *h, const compiled *c
         const op *o = list->ops[i];
         if (o->microbatch < 0 || is_message(o) || o->at.bundle + 1 < o->at.bundle_of)
             continue;
-        bool travels = (op_row_of(o)->flags & OP_COMM) != 0;
+        bool travels = op_communicates(o);
         double seconds = travels ? profile_transfer(h, &c->options.grid, list, i) : profile_op(h, o);
         *(travels_beside(o) ? &of[o->chunk][o->phase].hidden : &of[o->chunk][o->phase].compute) += seconds;
     }
@@ -52,7 +52,7 @@ double plan_price_hop(const profile *h, const compiled *c)
     const program *list = &c->training.list;
     double longest = 0;
     for (int i = 0; i < list->count; i++)
-        if (list->ops[i]->kind == OP_send) {
+        if (op_has(list->ops[i], OP_MESSAGE) && op_has(list->ops[i], OP_LEAVES)) {
             double seconds = profile_transfer(h, &c->options.grid, list, i);
             longest = seconds > longest ? seconds : longest;
         }
@@ -85,15 +85,15 @@ plan_update plan_price_update(const profile *h, const compiled *c)
     plan_update u = {0};
     double copies[2] = {0}; /* from host memory and to it, both at a time and while others are updated */
     int first = 0;
-    while (first < p->count && p->ops[first]->kind != OP_clip)
+    while (first < p->count && !op_has(p->ops[first], OP_CONTROLS))
         first++;
     for (int i = first; i < p->count; i++) {
         const op *o = p->ops[i];
         int64_t scratch, bytes, messages;
-        bool travels = (op_row_of(o)->flags & OP_COMM) != 0;
-        if (op_row_of(o)->flags & OP_HOST)
-            copies[o->kind == OP_stow] += profile_op(h, o);
-        if (op_row_of(o)->flags & OP_HOST || o->kind == OP_wait || (travels && o->at.axis != AXIS_TENSOR))
+        bool travels = op_communicates(o);
+        if (op_copies(o))
+            copies[op_has(o, OP_LEAVES)] += profile_op(h, o);
+        if (op_copies(o) || op_waits(o) || (travels && o->at.axis != AXIS_TENSOR))
             continue;
         u.seconds += travels ? profile_transfer(h, &c->options.grid, p, i) : profile_op(h, o);
         if (travels) {

@@ -39,20 +39,20 @@ static play_op take(const profile *p, const grid *g, const program *list, int i)
                  .phase = o->phase,
                  .chunk = o->chunk,
                  .peer = -1};
-    if (o->kind == OP_wait) {
+    if (op_waits(o)) {
         e.does = WAITS;
-    } else if (op_row_of(o)->flags & OP_COMM) {
-        bool message = o->kind == OP_send || o->kind == OP_receive;
+    } else if (op_communicates(o)) {
+        bool message = op_has(o, OP_MESSAGE);
         e.does = LAUNCHES;
-        e.sends = o->kind == OP_send;
+        e.sends = op_has(o, OP_LEAVES);
         e.last = o->at.bundle + 1 >= o->at.bundle_of;
         e.seconds = e.last ? profile_transfer(p, g, list, i) : 0;
         e.peer = message ? stage_of(g, o->at.peer) : -1;
         e.leaves = message ? o->at.peer / p->node_ranks != g->rank / p->node_ranks
                            : profile_leaves_node(p, g, (axis)o->at.axis);
     } else {
-        e.does = op_row_of(o)->flags & OP_HOST ? COPIES : COMPUTES;
-        e.sends = o->kind == OP_stow;
+        e.does = op_copies(o) ? COPIES : COMPUTES;
+        e.sends = op_has(o, OP_LEAVES);
         e.seconds = profile_op(p, o);
     }
     return e;

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "engine/compile/model/collective.h"
-#include "kernels/fuse.h"
 #include "memory/log.h"
 
 #define GIB ((int64_t)1 << 30)
@@ -188,28 +187,25 @@ double profile_products(const profile *p, dtype type)
 /* Rows, columns and depth of a product; false of any other op. */
 static bool product_size(double size[3], const op *o)
 {
-    op f = fuse_first(o);
-    if (f.kind != OP_linear && f.kind != OP_linear_grad_input && f.kind != OP_linear_grad_weight)
+    if (!op_is(o, OP_CLASS_PRODUCT))
         return false;
-    double tokens = (double)f.in[0]->shape[0], left = (double)f.in[0]->shape[1], right = (double)f.in[1]->shape[1];
-    bool weight = f.kind == OP_linear_grad_weight;
-    size[0] = weight ? left : tokens;
-    size[1] = f.kind == OP_linear ? (double)f.in[1]->shape[0] : right;
-    size[2] = weight ? tokens : left;
+    const tensor *first = o->in[0];
+    size[0] = (double)o->out[0]->shape[0];
+    size[1] = (double)o->out[0]->shape[1];
+    size[2] = (double)first->shape[op_has(o, OP_WEIGHT) ? 0 : 1]; /* a weight's gradient sums over tokens */
     return true;
 }
 
 static bool is_attention(const op *o)
 {
-    return o->kind == OP_attention || o->kind == OP_attention_grad;
+    return op_is(o, OP_CLASS_ATTENTION);
 }
 
 static void find_size(double size[3], const op *o)
 {
     if (product_size(size, o))
         return;
-    const tensor *qkv = o->in[o->kind == OP_attention_grad];
-    size[0] = is_attention(o) ? (double)qkv->shape[0] : op_row_of(o)->cost(o).bytes;
+    size[0] = is_attention(o) ? (double)o->in[0]->shape[0] : op_row_of(o)->cost(o).bytes;
     size[1] = is_attention(o) ? (double)o->at.sequence : 0;
     size[2] = is_attention(o) ? (double)o->at.heads * o->at.head_size : 0;
 }
@@ -255,16 +251,15 @@ static double model_product(const profile *p, const op *o, const double size[3])
  * of it is kept); the gradient passes over them twice as often. */
 static double model_scores(const profile *p, const op *o)
 {
-    const tensor *qkv = o->in[o->kind == OP_attention_grad];
-    bool gradient = o->kind == OP_attention_grad;
-    double pairs = (double)qkv->shape[0] * o->at.sequence * o->at.heads;
+    bool gradient = op_has(o, OP_GRADIENT);
+    double pairs = (double)o->in[0]->shape[0] * o->at.sequence * o->at.heads;
     double flops = (gradient ? 8 : 4) * pairs * o->at.head_size, bytes = (gradient ? 19 : 13) * pairs;
     return flops / (p->peak[PEAK_HALF] * 0.6) + bytes / (p->memory * p->memory_share) + 4 * p->start;
 }
 
 static double model_attention(const profile *p, const op *o)
 {
-    double share = o->kind == OP_attention ? p->attention : p->attention_gradient;
+    double share = op_has(o, OP_GRADIENT) ? p->attention_gradient : p->attention;
     if (share <= 0)
         return model_scores(p, o);
     op_cost cost = op_row_of(o)->cost(o);
@@ -278,13 +273,13 @@ static double model_rest(const profile *p, const op *o)
 {
     op_cost cost = op_row_of(o)->cost(o);
     double compute = cost.flops / (p->peak[PEAK_FP32] * 0.5), move = cost.bytes / (p->memory * p->memory_share);
-    return (compute > move ? compute : move) + (op_row_of(o)->flags & OP_GROUPED ? 0 : p->start);
+    return (compute > move ? compute : move) + (op_is(o, OP_CLASS_UPDATE) ? 0 : p->start);
 }
 
 static double model_op(const profile *p, const op *o)
 {
     double size[3];
-    if (op_row_of(o)->flags & OP_HOST)
+    if (op_copies(o))
         return op_row_of(o)->cost(o).bytes / p->bus + p->start;
     if (product_size(size, o))
         return model_product(p, o, size);
@@ -398,11 +393,11 @@ double profile_transfer(const profile *p, const grid *g, const program *of, int 
     const op *o = of->ops[index];
     axis a = (axis)o->at.axis;
     int64_t scratch, bytes, messages;
-    bool message = o->kind == OP_send || o->kind == OP_receive;
+    bool message = op_has(o, OP_MESSAGE);
     bool leaves = message ? o->at.peer / p->node_ranks != g->rank / p->node_ranks : profile_leaves_node(p, g, a);
     double rate = leaves ? p->network : p->node;
     if (message) {
-        const tensor *t = o->kind == OP_send ? o->in[0] : o->out[0];
+        const tensor *t = op_has(o, OP_LEAVES) ? o->in[0] : o->out[0];
         return transfer(p, OP_send, leaves, rate, (double)tensor_bytes(t), 1);
     }
     if (o->at.group_size <= 1)
@@ -412,7 +407,7 @@ double profile_transfer(const profile *p, const grid *g, const program *of, int 
         rate = rate < p->node ? rate : p->node;
     }
     collective_measure(&scratch, &bytes, &messages, of, index);
-    if (o->kind == OP_all_gather && !p->host_moves)
+    if (op_has(o, OP_GATHER) && !p->host_moves)
         bytes = collective_gathered(of, index);
     return transfer(p, (op_kind)o->kind, leaves, rate, (double)bytes, o->at.group_size);
 }

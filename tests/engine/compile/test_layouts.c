@@ -352,7 +352,7 @@ static void a_shortened_lifetime_is_noticed(void **state)
 
 static bool is_collective(const op *o)
 {
-    return (op_row_of(o)->flags & OP_COMM) && o->kind != OP_send && o->kind != OP_receive;
+    return op_communicates(o) && o->kind != OP_send && o->kind != OP_receive;
 }
 
 enum { ROW = OP_MAX_IN + OP_MAX_OUT };
@@ -396,7 +396,7 @@ static void drop_waits(const layout *l)
     assert_int_equal(replay_compile(&r, &o, true, NULL, NULL), STATUS_OK);
     int last = r.p.list.count - 1;
     for (int i = 0; i <= last; i += 7) {
-        if (r.p.list.ops[i]->kind != OP_wait)
+        if (!op_waits(r.p.list.ops[i]))
             continue;
         move_op(&r, i, last);
         r.p.list.count--;

@@ -166,7 +166,7 @@ static void every_dependence_is_kept(void **state)
 
 static bool is_collective(const op *o)
 {
-    return (op_row_of(o)->flags & OP_COMM) && o->kind != OP_send && o->kind != OP_receive;
+    return op_communicates(o) && o->kind != OP_send && o->kind != OP_receive;
 }
 
 static bool is_product(const op *o)
@@ -297,7 +297,7 @@ static void compile_gathers(replay_rank *r, int zero, compile_order how)
 static int wait_of(const program *p, const op *launch)
 {
     int i = 0;
-    while (i < p->count && (p->ops[i]->kind != OP_wait || p->ops[i]->at.request != launch->at.request))
+    while (i < p->count && (!op_waits(p->ops[i]) || p->ops[i]->at.request != launch->at.request))
         i++;
     assert_true(i < p->count);
     return i;
@@ -307,9 +307,9 @@ static int wait_of(const program *p, const op *launch)
 static int gathers_beside_products(int *gathers, const program *p)
 {
     int beside = 0, i = 0;
-    for (*gathers = 0; p->ops[i]->kind == OP_all_gather || p->ops[i]->kind == OP_wait; i++) {
+    for (*gathers = 0; p->ops[i]->kind == OP_all_gather || op_waits(p->ops[i]); i++) {
         bool product = false;
-        int end = p->ops[i]->kind == OP_wait ? 0 : wait_of(p, p->ops[i]);
+        int end = op_waits(p->ops[i]) ? 0 : wait_of(p, p->ops[i]);
         for (int k = i; k < end; k++)
             product |= is_product(p->ops[k]);
         beside += product;
@@ -504,7 +504,7 @@ static void a_wait_too_late_is_noticed(void **state)
     assert_true(replay_memory(text, &r));
     for (int i = 0; i + 1 < r.p.list.count; i++) {
         size_t row = OP_MAX_IN + OP_MAX_OUT;
-        if (r.p.list.ops[i]->kind != OP_wait || r.p.list.ops[i + 1]->kind == OP_wait)
+        if (!op_waits(r.p.list.ops[i]) || op_waits(r.p.list.ops[i + 1]))
             continue;
         for (int back = 0; back < 2; back++) {
             move(&r.p.list, i, i + 1);

@@ -224,7 +224,7 @@ static between measure_between(const compile_options *o)
     const op *before = NULL;
     for (int i = 0; i < p->count; i++) {
         const op *now = p->ops[i];
-        bool computes = now->microbatch >= 0 && now->kind != OP_wait && !(op_row_of(now)->flags & OP_COMM);
+        bool computes = now->microbatch >= 0 && !op_waits(now) && !op_communicates(now);
         if (computes && before && (before->phase != now->phase || before->microbatch != now->microbatch)) {
             b.most = alive > b.most ? alive : b.most;
             if (before->phase == PHASE_FORWARD && now->phase == PHASE_BACKWARD)

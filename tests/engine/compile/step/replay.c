@@ -274,7 +274,7 @@ static bool adds_to(const op *o, int k)
     for (; k > 0 && *name; name++)
         k -= *name == ' ';
     size_t length = strcspn(name, " ");
-    bool always = (op_row_of(o)->flags & OP_GROUPED) || o->kind == OP_attention_decode;
+    bool always = op_is(o, OP_CLASS_UPDATE) || o->kind == OP_attention_decode;
     return length > 0 && memchr(name, '+', length) && (always || o->at.accumulate);
 }
 
@@ -327,12 +327,12 @@ static bool finish(shadow *s, int at)
 static bool play(shadow *s, int at)
 {
     const op *o = s->r->p.list.ops[at];
-    if (o->kind == OP_wait) {
+    if (op_waits(o)) {
         int start = s->started[o->at.request];
         s->started[o->at.request] = -1;
         return start >= 0 ? finish(s, start) : fails(s, at, &(tensor){.name = o->label}, "waits for nothing", 0);
     }
-    bool asynchronous = op_row_of(o)->flags & OP_ASYNCHRONOUS;
+    bool asynchronous = op_starts(o);
     if (!check_reads(s, at) || !write_outs(s, at, asynchronous ? -2 - at : at))
         return false;
     if (asynchronous)
@@ -435,7 +435,7 @@ static bool try_collective(parties *p, int rank, bool *moved)
     }
     for (int i = 0; i < n; i++) {
         const op *other = head_of(p, p->members[i]);
-        if (!other || other->kind == OP_send || other->kind == OP_receive || other->at.axis != o->at.axis)
+        if (!other || op_has(other, OP_MESSAGE) || other->at.axis != o->at.axis)
             return true;
         if (!same_collective(o, other))
             return disagree(p, rank, p->members[i]);
@@ -469,11 +469,11 @@ static bool advance(parties *p, int rank)
     bool moved = false;
     for (; q->at < list->count; q->at++) {
         const op *o = list->ops[q->at];
-        if (o->kind == OP_wait && !q->done[o->at.request])
+        if (op_waits(o) && !q->done[o->at.request])
             break;
-        if (op_row_of(o)->flags & OP_COMM)
+        if (op_communicates(o))
             q->launched[q->tail++] = o;
-        if (op_row_of(o)->flags & OP_HOST)
+        if (op_copies(o))
             q->done[o->at.request] = true;
         moved = true;
     }
@@ -489,7 +489,7 @@ static bool play_all(parties *p)
             for (bool passed = true; passed && head_of(p, i);) {
                 passed = false;
                 const op *o = head_of(p, i);
-                bool message = o->kind == OP_send || o->kind == OP_receive;
+                bool message = op_has(o, OP_MESSAGE);
                 if (!(message ? try_message(p, i, &passed) : try_collective(p, i, &passed)))
                     return false;
                 moved |= passed;

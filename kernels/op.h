@@ -59,38 +59,59 @@ enum op_accumulate {
     OP_WRITES_FIRST, /* in a body: writes for the first micro-batch, adds for later ones */
 };
 
+/* What an op is told beside its operands. The first part has where and with whom an op communicates: COMMUNICATION, HOST and
+ * WAIT, and ops that go with them (share, compress, decompress), and what several families have. Of the second part an op has the one struct of its family;
+ * whoever asks for an attribute of the others reads its bytes as something else, so passes ask the class first. */
 typedef struct op_attributes {
-    int64_t first; /* first row or token of this rank's part, or of what an all_reduce sums: see the op */
-    int64_t count; /* number of real columns: see the op */
-    int64_t
-        rows; /* of the whole that a gather or scatter divides with shard_rows(), 0: even; of what an all_reduce sums, 0: all */
-    int64_t stride;    /* of an update: elements of the named tensor from one row to the next */
-    int64_t workspace; /* attention_grad: bytes of scratch that a device's library may ask for; 0: a few */
-    uint64_t stream;   /* of an update: the name whose random numbers round what is bf16 */
-    int32_t sample;    /* dropout: the micro-batch's first sample, after scalars.first_sample */
-    int32_t heads, kv_heads, head_size;
-    int32_t sequence;   /* tokens of a sample */
-    int32_t window;     /* sliding window in tokens; 0: none */
-    int32_t site;       /* of dropout, and of an update that rounds: which place in the model draws */
-    int32_t peer;       /* world rank */
+    uint8_t accumulate; /* enum op_accumulate */
+    uint8_t axis;       /* enum axis */
+    uint8_t upstream;   /* a message along an axis with edges goes towards its first rank */
+    uint8_t replicate;  /* all_gather: the result's cotangents will not be summed */
+    int16_t bundle;     /* its place among the ops that are launched as one, at the last of them */
+    int16_t bundle_of;  /* the number of these ops; 0: it is alone */
     int32_t request;    /* index of the asynchronous op's request slot */
     int32_t group_size; /* ranks along `axis` */
     int32_t group_rank; /* this rank's place among them */
-    int16_t bundle;     /* of ops that are launched as one, at the last of them: its place among them */
-    int16_t bundle_of;  /* and how many they are; 0: it is alone */
-    int32_t owner;      /* of a gather or scatter: the one member that has all of it; -1: divided by shard_rows() */
-    float scale;        /* of attention scores; muon: of the learning rate */
-    float epsilon;      /* of a norm; muon_scale: the smallest norm */
-    float probability;  /* of dropout */
-    float density;      /* of compress and decompress: the share that some methods send */
-    uint8_t axis;       /* enum axis */
-    uint8_t upstream;   /* of a message along an axis with edges: towards its first rank */
-    uint8_t accumulate; /* enum op_accumulate */
-    uint8_t inverse;    /* rope: turn back */
-    uint8_t replicate;  /* all_gather: the result's cotangents will not be summed */
-    uint8_t decay;      /* of an update: weight decay applies */
-    uint8_t compress;   /* of compress and decompress: compress_kind */
-    uint8_t nesterov;   /* of an update: the direction looks one step of the momentum ahead */
+    int32_t owner;      /* the one member that has all of what is gathered or scattered; -1: divided by shard_rows() */
+    int32_t peer;       /* world rank of a message's other end */
+    float epsilon;      /* added to a norm's mean square; muon_scale: the smallest norm */
+    int64_t first;      /* all_reduce: the first of the rows that it sums */
+    int64_t rows; /* of the whole that is divided by shard_rows(), 0: evenly; of what an all_reduce sums, 0: all */
+    union {
+        struct { /* attention, rope, head_norm */
+            int32_t heads, kv_heads, head_size;
+            int32_t sequence;  /* tokens of a sample */
+            int32_t window;    /* sliding window in tokens; 0: none */
+            float scale;       /* of scores */
+            int64_t workspace; /* attention_grad: bytes of scratch that a device's library may ask for; 0: a few */
+            uint8_t inverse;   /* rope: turn back */
+        };
+        struct {                   /* updates */
+            int64_t first_element; /* the number, in the named tensor, of the first element */
+            int64_t stride;        /* elements of the named tensor from one row to the next */
+            uint64_t stream;       /* the name whose random numbers round what is bf16 */
+            int32_t rounding_site; /* of the first operand that is rounded */
+            float rate_scale;      /* muon: the learning rate's factor */
+            uint8_t decay;         /* weight decay applies */
+            uint8_t nesterov;      /* the direction looks one step of the momentum ahead */
+        };
+        struct {                   /* dropout */
+            int64_t first_token;   /* of this rank within the micro-batch */
+            int32_t sample;        /* the micro-batch's first sample, after scalars.first_sample */
+            int32_t sample_tokens; /* tokens of a sample */
+            int32_t draw_site;     /* which place in the model draws */
+            float probability;
+        };
+        struct {              /* embed, cross_entropy and their like */
+            int64_t first_id; /* of this rank's rows or columns of the vocabulary */
+            int64_t ids;      /* columns that are real, not padding */
+        };
+        struct {              /* compress and decompress */
+            int64_t messages; /* decompress: the number that is summed */
+            float density;    /* the share that some methods send */
+            uint8_t compress; /* compress_kind */
+        };
+    };
 } op_attributes;
 
 typedef struct op {

@@ -17,11 +17,11 @@ tensor *layer_dropout(recorder *r, const layer_inputs *in, tensor *x)
 {
     if (!r->training || !(in->dropout > 0))
         return x;
-    op_attributes at = {.probability = in->dropout, .site = r->sites++, .sequence = in->sequence};
+    op_attributes at = {.probability = in->dropout, .draw_site = r->sites++, .sample_tokens = in->sequence};
     placement place = x->place.along[AXIS_COORDINATE_TENSOR];
     if (place.kind == PLACE_SHARD && place.dim == 0) {
         int64_t count;
-        recorder_part(&at.first, &count, &r->grid, AXIS_TENSOR, r->tokens);
+        recorder_part(&at.first_token, &count, &r->grid, AXIS_TENSOR, r->tokens);
     }
     return record_dropout(r, "dropout", x, in->scalars, &at);
 }

@@ -53,7 +53,7 @@ static updated operands_of(const op *o, const run_context *r)
 {
     updated u = {.t = {o->out[0], o->out[1], o->out[2], o->out[3], o->in[0]}};
     const step_scalars *s = tensor_at(o->in[1], r->arena);
-    u.how = (rounding){.seed = s->seed, .stream = o->at.stream, .step = s->step, .site = (uint32_t)o->at.site};
+    u.how = (rounding){.seed = s->seed, .stream = o->at.stream, .step = s->step, .site = (uint32_t)o->at.rounding_site};
     for (int i = 1; i < UPDATE_OPERANDS - 1; i++) /* output 0, a copy of the master, is rounded to nearest */
         u.rounds |= u.t[i] && u.t[i]->type == DTYPE_BF16;
     return u;
@@ -101,7 +101,7 @@ static void update(const op *o, const run_context *r, int rule, const update_fac
             if (u.t[j])
                 p[j] = row_at(u.t[j], r, row) + first * dtype_bytes((dtype)u.t[j]->type);
         if (u.rounds)
-            update_narrow(set, &u, loop, p, n, f, (uint64_t)(o->at.first + row * o->at.stride + first));
+            update_narrow(set, &u, loop, p, n, f, (uint64_t)(o->at.first_element + row * o->at.stride + first));
         else
             loop(p, p[UPDATE_OPERANDS - 1], n, f);
     }
@@ -214,7 +214,7 @@ void cpu_muon_polynomial(const op *o, const run_context *r)
 void cpu_muon(const op *o, const run_context *r)
 {
     const step_scalars *s = tensor_at(o->in[1], r->arena);
-    const update_factors f = {.rate = s->muon_lr * o->at.scale, .keep = kept(o, s, s->muon_lr)};
+    const update_factors f = {.rate = s->muon_lr * o->at.rate_scale, .keep = kept(o, s, s->muon_lr)};
     if (!skipped(o, r))
         update(o, r, UPDATE_muon, &f);
 }

@@ -134,7 +134,8 @@ void cuda_dropout(const op *o, const run_context *r)
 {
     const tensor *y = o->out[0];
     launched(o, launch_dropout(r->stream, y->type, matrix(y, r), matrix(o->in[0], r), at(o->in[1], r), y->shape[0],
-                               y->shape[1], o->at.first, o->at.sample, o->at.sequence, o->at.site, o->at.probability));
+                               y->shape[1], o->at.first_token, o->at.sample, o->at.sample_tokens, o->at.draw_site,
+                               o->at.probability));
 }
 
 /* ---- tables and sums over tokens ------------------------------------------------------------------------------- */
@@ -150,7 +151,7 @@ void cuda_embed(const op *o, const run_context *r)
 {
     const tensor *table = o->in[1], *y = o->out[0];
     launched(o, launch_embed(r->stream, y->type, whole(o, y, r), at(o->in[0], r), whole(o, table, r), y->shape[0],
-                             y->shape[1], o->at.first, table->shape[0]));
+                             y->shape[1], o->at.first_id, table->shape[0]));
 }
 
 void cuda_add_positions(const op *o, const run_context *r)
@@ -165,7 +166,7 @@ void cuda_embed_grad(const op *o, const run_context *r)
     const tensor *dy = o->in[0], *dtable = o->out[0];
     launched(o,
              launch_embed_grad(r->stream, dy->type, whole(o, dtable, r), whole(o, dy, r), at(o->in[1], r), dy->shape[0],
-                               dy->shape[1], o->at.first, dtable->shape[0], o->at.accumulate, at(o->scratch, r)));
+                               dy->shape[1], o->at.first_id, dtable->shape[0], o->at.accumulate, at(o->scratch, r)));
 }
 
 void cuda_add_positions_grad(const op *o, const run_context *r)
@@ -320,9 +321,9 @@ void cuda_attention_decode(const op *o, const run_context *r)
 void cuda_cross_entropy_stats(const op *o, const run_context *r)
 {
     const tensor *logits = o->in[0];
-    launched(o,
-             launch_cross_entropy_stats(r->stream, logits->type, whole(o, o->out[0], r), whole(o, logits, r),
-                                        at(o->in[1], r), logits->shape[0], logits->shape[1], o->at.count, o->at.first));
+    launched(o, launch_cross_entropy_stats(r->stream, logits->type, whole(o, o->out[0], r), whole(o, logits, r),
+                                           at(o->in[1], r), logits->shape[0], logits->shape[1], o->at.ids,
+                                           o->at.first_id));
 }
 
 void cuda_cross_entropy(const op *o, const run_context *r)
@@ -331,7 +332,7 @@ void cuda_cross_entropy(const op *o, const run_context *r)
     int64_t tokens = logits->shape[0], shards = tokens ? stats->shape[0] / tokens : 0;
     launched(o, launch_cross_entropy(r->stream, logits->type, at(o->out[0], r), whole(o, o->out[1], r),
                                      whole(o, logits, r), at(o->in[1], r), whole(o, stats, r), at(o->in[3], r), shards,
-                                     tokens, logits->shape[1], o->at.count, o->at.first, o->at.accumulate,
+                                     tokens, logits->shape[1], o->at.ids, o->at.first_id, o->at.accumulate,
                                      at(o->scratch, r)));
 }
 
@@ -387,7 +388,8 @@ void cuda_decompress(const op *o, const run_context *r)
 {
     const tensor *messages = o->in[0], *y = o->out[0];
     launch_parts of = parts_of(o, y, messages);
-    launched(o, launch_decompress(r->stream, whole(o, y, r), whole(o, messages, r), at(o->in[1], r), o->at.count, &of));
+    launched(o,
+             launch_decompress(r->stream, whole(o, y, r), whole(o, messages, r), at(o->in[1], r), o->at.messages, &of));
 }
 
 void cuda_keep(const op *o, const run_context *r)

@@ -56,14 +56,14 @@ static launch_update_segment segment(const op *o, const run_context *r, int64_t 
                                    .master = row_at(out[0], r, row),
                                    .state = {row_at(out[1], r, row), row_at(out[2], r, row)},
                                    .count = count,
-                                   .scale = o->at.scale,
+                                   .scale = o->at.rate_scale,
                                    .decay = o->at.decay,
                                    .nesterov = o->at.nesterov,
                                    .narrow_master = out[0]->type == DTYPE_BF16,
                                    .narrow_state = out[1] && out[1]->type == DTYPE_BF16,
-                                   .site = (uint16_t)(o->at.site + weighs),
+                                   .site = (uint16_t)(o->at.rounding_site + weighs),
                                    .stream = o->at.stream,
-                                   .first = o->at.first + row * o->at.stride,
+                                   .first = o->at.first_element + row * o->at.stride,
                                    .stride = o->at.stride,
                                    .columns = o->in[0]->dims > 1 ? o->in[0]->shape[1] : count};
 }

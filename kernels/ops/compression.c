@@ -60,8 +60,9 @@ void infer_decompress(op *o)
     check_method(o);
     OPERANDS_CHECK(y->type == DTYPE_FP32 && y->dims >= 1 && y->dims <= 2 && infer_is_scalars(o->in[1]),
                    "y fp32 described, the step's scalars");
-    OPERANDS_CHECK(o->at.count >= 1 && infer_is_matrix(messages, DTYPE_UINT8, o->at.count * compression_parts(o, y),
-                                                       compression_part_bytes(o, y)),
+    OPERANDS_CHECK(o->at.messages >= 1 &&
+                       infer_is_matrix(messages, DTYPE_UINT8, o->at.messages * compression_parts(o, y),
+                                       compression_part_bytes(o, y)),
                    "messages uint8[count parts, bytes]");
     operands_place(o, "r.>r 0.>0 0.>1");
 }
@@ -69,7 +70,7 @@ void infer_decompress(op *o)
 op_cost cost_decompress(const op *o)
 {
     double back = o->at.compress == COMPRESS_DCT ? 128 * (double)o->at.density : 2;
-    return cost_of(o, back * cost_elements(o->out[0]) * (double)o->at.count, 0);
+    return cost_of(o, back * cost_elements(o->out[0]) * (double)o->at.messages, 0);
 }
 
 NO_GRADIENT(decompress)

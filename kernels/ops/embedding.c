@@ -3,7 +3,7 @@
 
 tensor *record_embed(recorder *r, const char *name, tensor *tokens, tensor *table, int64_t first_row)
 {
-    return record_first(r, name, &(op){.kind = OP_embed, .in = {tokens, table}, .at.first = first_row}, 1);
+    return record_first(r, name, &(op){.kind = OP_embed, .in = {tokens, table}, .at.first_id = first_row}, 1);
 }
 
 void infer_embed(op *o)
@@ -23,7 +23,7 @@ op_cost cost_embed(const op *o)
 
 void gradient_embed(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
 {
-    op like = {.kind = OP_embed_grad, .in = {cotangent[0], o->in[0]}, .at.first = o->at.first};
+    op like = {.kind = OP_embed_grad, .in = {cotangent[0], o->in[0]}, .at.first_id = o->at.first_id};
     gradient_of_weight(r, "dtable", like, o->in[1]);
 }
 

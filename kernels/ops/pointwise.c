@@ -140,7 +140,7 @@ void infer_dropout(op *o)
 {
     operands_present(o);
     OPERANDS_CHECK(infer_is_activation(o->in[0]) && infer_is_scalars(o->in[1]), "x[t, h] and the step's scalars");
-    OPERANDS_CHECK(o->at.sequence > 0, "attributes.sequence must say how many tokens a sample has");
+    OPERANDS_CHECK(o->at.sample_tokens > 0, "attributes.sample_tokens must say how many tokens a sample has");
     OPERANDS_CHECK(o->at.probability >= 0 && o->at.probability < 1, "the probability must be in [0, 1)");
     infer_shape_like(o->out[0], o->in[0]);
     operands_place(o, "r.>r 0.>0 s.>s p.>p"); /* shard(1): the element's number would need the rank's first column */

@@ -88,7 +88,7 @@ static void edit_update(op *o)
     if (is("dropped-gram-reduce") && reduces(o, AXIS_TENSOR) && o->in[0]->class == CLASS_TEMPORARY)
         o->kind = OP_copy;
     if (is("shape-ignored") && o->kind == OP_muon)
-        o->at.scale = 1;
+        o->at.rate_scale = 1;
 }
 
 static void edit(op *o)
@@ -107,7 +107,7 @@ static void edit(op *o)
     if (is("draws-of-another-sample") && o->kind == OP_dropout)
         o->at.sample++;
     if (is("draws-of-another-token") && o->kind == OP_dropout)
-        o->at.first = 0;
+        o->at.first_token = 0;
 }
 
 /* Gate and up, and q, k and v, are taken for one matrix each while the update is compiled. */

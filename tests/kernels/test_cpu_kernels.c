@@ -409,7 +409,7 @@ static void dropout_draws_for_the_global_element(void **state)
     for (int i = 0; i < 24 * 30; i++)
         ((float *)tensor_at(&x, b.arena))[i] = 1;
     *(step_scalars *)tensor_at(&scalars, b.arena) = (step_scalars){.seed = 5, .step = 3, .first_sample = 100};
-    op_attributes at = {.sequence = 8, .probability = 0.25f, .site = 4};
+    op_attributes at = {.sample_tokens = 8, .probability = 0.25f, .draw_site = 4};
     op o = {.kind = OP_dropout, .in = {&x, &scalars}, .out = {&whole}, .at = at};
     workbench_run(&b, &o, true);
     int kept = 0;
@@ -425,7 +425,7 @@ static void dropout_draws_for_the_global_element(void **state)
     x_part.shape[0] = 6;
     x_later.shape[0] = 16;
     op sequence = {.kind = OP_dropout, .in = {&x_part, &scalars}, .out = {&part}, .at = at};
-    sequence.at.first = 10;
+    sequence.at.first_token = 10;
     workbench_run(&b, &sequence, true);
     assert_memory_equal(tensor_at(&part, b.arena), (float *)tensor_at(&whole, b.arena) + 300, 6 * 30 * 4);
     op microbatch = {.kind = OP_dropout, .in = {&x_later, &scalars}, .out = {&later}, .at = at};

@@ -156,8 +156,9 @@ static void an_update_rounds_what_fp32_makes(void **state)
             tensor gradient = workbench_random(&b, DTYPE_FP32, ROWS, COLUMNS, 1), scalars = scalars_of(&b, &s);
             tensor control = control_of(&b), wide[4], narrow[4];
             op a = {.kind = (uint8_t)RULES[k], .in = {&gradient, &scalars, &control}}, n;
-            a.at = (op_attributes){.decay = 1, .nesterov = 1, .scale = 2, .stream = 5, .site = ROUNDING_SITE};
-            a.at.first = FIRST;
+            a.at = (op_attributes){
+                .decay = 1, .nesterov = 1, .rate_scale = 2, .stream = 5, .rounding_site = ROUNDING_SITE};
+            a.at.first_element = FIRST;
             a.at.stride = dense ? COLUMNS : STRIDE;
             n = a;
             bool momentum = RULES[k] == OP_muon_momentum; /* its first outputs are x, fp32, and the state */
@@ -203,7 +204,7 @@ static void small_steps_are_not_lost(void **state)
         workbench_put(&b, &master, i / N, i % N, 1);
     }
     op o = {.kind = OP_sgd, .in = {&gradient, &scalars, &control}, .out = {NULL, &master, &momentum}};
-    o.at = (op_attributes){.site = ROUNDING_SITE, .stride = N};
+    o.at = (op_attributes){.rounding_site = ROUNDING_SITE, .stride = N};
     for (int step = 1; step <= STEPS; step++) {
         ((step_scalars *)tensor_at(&scalars, b.arena))->step = step;
         workbench_run(&b, &o, false);

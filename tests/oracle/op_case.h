@@ -37,6 +37,7 @@ struct op_case {
     bool alias;      /* output 0 is input 0's bytes, always */
     bool exact;      /* nothing is computed: bits must agree */
     bool one_type;   /* has no operand of type T: one T is enough */
+    bool skips;      /* control.skip is set */
     bool stochastic; /* bf16 outputs are rounded stochastically */
     /* Error in units of what may be lost, see op_case.c: terms of the longest sum, roundings to T on the way, and how much
      * larger intermediate values are than the output (cancellation). */

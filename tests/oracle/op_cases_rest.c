@@ -118,10 +118,10 @@ CASES(dropout)
     if (!op_case_sizes(&rows, &columns, variant))
         return false;
     training_scalars(c);
-    c->o.at.site = 3;
+    c->o.at.draw_site = 3;
     c->o.at.sample = 2;
-    c->o.at.sequence = 5; /* samples end within the rows */
-    c->o.at.first = variant % 2 * 4;
+    c->o.at.sample_tokens = 5; /* samples end within the rows */
+    c->o.at.first_token = variant % 2 * 4;
     op_case_in(c, 0, c->type, UNIT, rows, columns);
     op_case_scalars(c, 1);
     op_case_infer(c, 1);
@@ -168,7 +168,7 @@ static const int LOSS[][4] = {{1, 1, 1, 0},      {3, 17, 17, 0},  {5, 64, 50, 0}
 static void give_targets(const op_case *c, void *bytes, const tensor *t)
 {
     /* of a vocabulary that ends beyond this shard; every fourth counts nothing */
-    int64_t ids = c->o.at.first + c->o.at.count + (c->o.at.first ? 20 : 0);
+    int64_t ids = c->o.at.first_id + c->o.at.ids + (c->o.at.first_id ? 20 : 0);
     for (int64_t i = 0; i < t->shape[0]; i++)
         ((int32_t *)bytes)[i] = i % 4 == 3 ? -1 : (int32_t)((i * 7919 + 3) % ids);
 }
@@ -178,8 +178,8 @@ static bool logits(op_case *c, int variant)
     if (variant >= COUNT(LOSS))
         return false;
     const int *s = LOSS[variant];
-    c->o.at.count = s[2];
-    c->o.at.first = s[3];
+    c->o.at.ids = s[2];
+    c->o.at.first_id = s[3];
     op_case_in(c, 0, c->type, WIDE, s[0], s[1]);
     op_case_in(c, 1, DTYPE_INT32, (fill){.kind = FILL_GIVEN, .give = give_targets}, s[0], 0);
     c->terms = s[1];
@@ -190,8 +190,8 @@ CASES(cross_entropy_stats)
 {
     if (variant == COUNT(LOSS)) { /* a shard without real columns */
         logits(c, 1);
-        c->o.at.count = 0;
-        c->o.at.first = 100;
+        c->o.at.ids = 0;
+        c->o.at.first_id = 100;
     } else if (!logits(c, variant)) {
         return false;
     }
@@ -214,8 +214,8 @@ static void give_stats(op_case *c, int shards)
         forward->out[0] = view;
         forward->at = c->o.at;
         if (i > 0) {
-            forward->at.first = c->o.at.first ? 0 : c->o.at.count;
-            forward->at.count = 20;
+            forward->at.first_id = c->o.at.first_id ? 0 : c->o.at.ids;
+            forward->at.ids = 20;
         }
     }
 }
@@ -223,7 +223,7 @@ static void give_stats(op_case *c, int shards)
 /* Where other shards are, targets of theirs must be theirs: ids below 100 of the shard at 100 belong to 20 columns. */
 static void give_shard_targets(const op_case *c, void *bytes, const tensor *t)
 {
-    int64_t first = c->o.at.first, count = c->o.at.count;
+    int64_t first = c->o.at.first_id, count = c->o.at.ids;
     for (int64_t i = 0; i < t->shape[0]; i++) {
         int64_t other = first ? i % 20 : count + i % 20;
         ((int32_t *)bytes)[i] = i % 4 == 3 ? -1 : (int32_t)(i % 2 ? other : first + i * 31 % count);
@@ -239,7 +239,7 @@ CASES(cross_entropy)
     training_scalars(c);
     c->scalars.loss_scale = 8;
     if (shards == 1)
-        c->o.at.first = 0;
+        c->o.at.first_id = 0;
     c->fills[1].give = shards > 1 ? give_shard_targets : give_targets;
     give_stats(c, shards);
     op_case_scalars(c, 3);
@@ -296,7 +296,7 @@ static void give_control(const op_case *c, void *bytes, const tensor *t)
     (void)t;
     control[CONTROL_NORM] = 3;
     control[CONTROL_FACTOR] = 0.25f;
-    control[CONTROL_SKIP] = c->o.at.sample ? 1 : 0;
+    control[CONTROL_SKIP] = c->skips ? 1 : 0;
 }
 
 /* gradient, scalars, control -> weight unless T is fp32, master, `states` of them; also skipped. Narrow: states, and in bf16
@@ -304,7 +304,7 @@ static void give_control(const op_case *c, void *bytes, const tensor *t)
 static bool update_case(op_case *c, int variant, int states)
 {
     int64_t rows, columns;
-    c->o.at.sample = op_case_option(&variant, 4) == 3; /* skipped */
+    c->skips = op_case_option(&variant, 4) == 3;
     bool narrow = op_case_option(&variant, 2), narrow_master = narrow && c->type == DTYPE_BF16;
     c->stochastic = narrow;
     if (!op_case_sizes(&rows, &columns, variant))
@@ -315,9 +315,9 @@ static bool update_case(op_case *c, int variant, int states)
     op_case_in(c, 0, DTYPE_FP32, UNIT, rows, columns);
     op_case_scalars(c, 1);
     op_case_in(c, 2, DTYPE_FP32, (fill){.kind = FILL_GIVEN, .give = give_control}, CONTROL_COUNT, 0);
-    c->o.at.first = 1000003;
+    c->o.at.first_element = 1000003;
     c->o.at.stride = variant % 2 ? columns : columns + 5;
-    c->o.at.site = ROUNDING_SITE;
+    c->o.at.rounding_site = ROUNDING_SITE;
     if (c->type != DTYPE_FP32 && !narrow_master)
         op_case_update(c, 0, c->type, UNIT, rows, columns, true);
     for (int i = 0; i < 1 + states; i++) /* the second state is a mean of squares */
@@ -348,7 +348,7 @@ CASES(sgd)
 CASES(muon)
 {
     c->o.at.decay = (uint8_t)op_case_option(&variant, 2);
-    c->o.at.scale = 1.75f;
+    c->o.at.rate_scale = 1.75f;
     return update_case(c, variant, 0);
 }
 
@@ -357,7 +357,7 @@ CASES(muon_momentum)
     int64_t rows, columns;
     c->one_type = true;
     c->o.at.nesterov = (uint8_t)op_case_option(&variant, 2);
-    c->o.at.sample = op_case_option(&variant, 4) == 3; /* skipped */
+    c->skips = op_case_option(&variant, 4) == 3;
     bool narrow = op_case_option(&variant, 2);
     c->stochastic = narrow;
     if (!op_case_sizes(&rows, &columns, variant))
@@ -470,12 +470,12 @@ static void give_messages(const op_case *c, void *bytes, const tensor *t)
 CASES(decompress)
 {
     int64_t rows, columns;
-    c->o.at.count = 1 + 2 * op_case_option(&variant, 2);
+    c->o.at.messages = 1 + 2 * op_case_option(&variant, 2);
     if (!compressed(c, &rows, &columns, variant))
         return false;
     op_case_update(c, 0, DTYPE_FP32, UNIT, rows, columns, false);
     op_case_in(c, 0, DTYPE_UINT8, (fill){.kind = FILL_GIVEN, .give = give_messages},
-               c->o.at.count * compression_parts(&c->o, c->o.out[0]), compression_part_bytes(&c->o, c->o.out[0]));
+               c->o.at.messages * compression_parts(&c->o, c->o.out[0]), compression_part_bytes(&c->o, c->o.out[0]));
     op_case_scalars(c, 1);
     op_case_infer(c, 0);
     c->growth = 4; /* messages of both signs */
@@ -485,7 +485,7 @@ CASES(decompress)
 CASES(keep)
 {
     c->one_type = c->exact = true;
-    c->o.at.sample = op_case_option(&variant, 2); /* skips */
+    c->skips = op_case_option(&variant, 2);
     int64_t rows, columns;
     if (!op_case_sizes(&rows, &columns, variant))
         return false;

@@ -121,7 +121,7 @@ void reference_embed(const op *o, const run_context *r)
     const tensor *table = o->in[1], *y = o->out[0];
     for (int64_t t = 0; t < y->shape[0]; t++)
         for (int64_t h = 0; h < y->shape[1]; h++) {
-            int64_t row = tokens[t] - o->at.first;
+            int64_t row = tokens[t] - o->at.first_id;
             bool own = row >= 0 && row < table->shape[0];
             reference_row(y, r, t)[h] = own ? reference_row(table, r, row)[h] : 0;
         }
@@ -143,7 +143,7 @@ static void table_gradient(const op *o, const run_context *r, int64_t first_row)
 
 void reference_embed_grad(const op *o, const run_context *r)
 {
-    table_gradient(o, r, o->at.first);
+    table_gradient(o, r, o->at.first_id);
 }
 
 void reference_add_positions(const op *o, const run_context *r)
@@ -251,11 +251,11 @@ void reference_dropout(const op *o, const run_context *r)
     double p = o->at.probability;
     for (int64_t t = 0; t < y->shape[0]; t++)
         for (int64_t h = 0; h < y->shape[1]; h++) {
-            int64_t token = o->at.first + t;
-            uint64_t sample = (uint64_t)(s->first_sample + o->at.sample + token / o->at.sequence);
-            uint64_t element = (uint64_t)(token % o->at.sequence * y->shape[1] + h);
+            int64_t token = o->at.first_token + t;
+            uint64_t sample = (uint64_t)(s->first_sample + o->at.sample + token / o->at.sample_tokens);
+            uint64_t element = (uint64_t)(token % o->at.sample_tokens * y->shape[1] + h);
             double x = reference_row(o->in[0], r, t)[h];
-            reference_row(y, r, t)[h] = draw(s, o->at.site, sample, element) >= p ? x / (1 - p) : 0;
+            reference_row(y, r, t)[h] = draw(s, o->at.draw_site, sample, element) >= p ? x / (1 - p) : 0;
         }
 }
 

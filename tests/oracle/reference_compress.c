@@ -317,7 +317,7 @@ void reference_decompress(const op *o, const run_context *r)
         part p = part_of(o, y, i);
         for (int64_t k = 0; k < p.count; k++)
             *element(y, r, p.first + k) = 0;
-        for (int64_t m = 0; m < o->at.count; m++) {
+        for (int64_t m = 0; m < o->at.messages; m++) {
             bytes b = {(uint8_t *)tensor_at(messages, r->arena) + (m * parts + i) * messages->shape[1], 0};
             for (int64_t at = 0; at < p.count; at += c->block) {
                 double x[MOST];

@@ -189,7 +189,7 @@ static void elementwise(adjoint_rank *a, const void *options)
     recorder *r = &a->r;
     tensor *x = input(a), *scalars = adjoint_scalars(a, &SCALARS);
     tensor *y = record_swiglu(r, "swiglu", record_linear(r, "up", x, weight(a, "w", 2 * HIDDEN, HIDDEN), NULL));
-    op_attributes at = {.probability = 0.4f, .site = 2, .sequence = SEQUENCE, .sample = 1};
+    op_attributes at = {.probability = 0.4f, .draw_site = 2, .sample_tokens = SEQUENCE, .sample = 1};
     tensor *z = record_dropout(r, "dropout", record_add(r, "twice", y, y), scalars, &at);
     a->output = recorder_record(r, "copy", &(op){.kind = OP_copy, .in = {z}}, 1, NULL)->out[0];
 }
@@ -476,7 +476,7 @@ static void rope_not_turned_back(op **ops, int forward, int count)
 
 static void another_mask(op **ops, int forward, int count)
 {
-    backward_op(ops, forward, count, OP_dropout)->at.site++;
+    backward_op(ops, forward, count, OP_dropout)->at.draw_site++;
 }
 
 static void written_over(op **ops, int forward, int count)
@@ -487,7 +487,7 @@ static void written_over(op **ops, int forward, int count)
 static void shard_swapped(op **ops, int forward, int count)
 {
     op *o = backward_op(ops, forward, count, OP_embed_grad);
-    o->at.first = o->at.first ? 0 : 7;
+    o->at.first_id = o->at.first_id ? 0 : 7;
 }
 
 static void documents_ignored(op **ops, int forward, int count)

@@ -138,14 +138,14 @@ static void turned_the_other_way(const op *o, const run_context *r)
 static void another_site(const op *o, const run_context *r)
 {
     op wrong = *o;
-    wrong.at.site++;
+    wrong.at.draw_site++;
     cpu_backend.kernels[o->kind](&wrong, r);
 }
 
 static void shard_swapped(const op *o, const run_context *r)
 {
     op wrong = *o;
-    wrong.at.first = 20 - o->at.first;
+    wrong.at.first_id = 20 - o->at.first_id;
     cpu_backend.kernels[o->kind](&wrong, r);
 }
 
@@ -166,7 +166,7 @@ static void looks_the_other_way(const op *o, const run_context *r)
 static void shape_ignored(const op *o, const run_context *r)
 {
     op wrong = *o;
-    wrong.at.scale = 1;
+    wrong.at.rate_scale = 1;
     cpu_backend.kernels[o->kind](&wrong, r);
 }
 

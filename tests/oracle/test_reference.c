@@ -202,7 +202,7 @@ static void rope_turns_by_the_angle_and_back(void **state)
 static void cross_entropy_is_the_logarithm_of_a_probability(void **state)
 {
     (void)state;
-    bench b = {.o = {.kind = OP_cross_entropy, .at = {.count = 4, .first = 4}}};
+    bench b = {.o = {.kind = OP_cross_entropy, .at = {.ids = 4, .first_id = 4}}};
     b.o.in[0] = operand(&b, DTYPE_FP32, 2, 5); /* the second of two shards of 4 ids, one padding column */
     b.o.in[1] = operand(&b, DTYPE_INT32, 2, 0);
     b.o.in[2] = operand(&b, DTYPE_FP32, 4, 3);
@@ -239,8 +239,8 @@ static void dropout_depends_on_the_global_element_only(void **state)
     static double whole[ROWS * COLUMNS], part[ROWS * COLUMNS], ones[ROWS * COLUMNS];
     int kept = 0;
     for (int64_t first = 0; first < ROWS; first += 13) {
-        bench b = {
-            .o = {.kind = OP_dropout, .at = {.probability = 0.5f, .site = 1, .sequence = SEQUENCE, .first = first}}};
+        bench b = {.o = {.kind = OP_dropout,
+                         .at = {.probability = 0.5f, .draw_site = 1, .sample_tokens = SEQUENCE, .first_token = first}}};
         int64_t rows = ROWS - first;
         b.o.in[0] = operand(&b, DTYPE_FP32, rows, COLUMNS);
         b.o.in[1] = operand(&b, DTYPE_UINT8, sizeof(step_scalars), 0);

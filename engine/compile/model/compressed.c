@@ -123,13 +123,13 @@ static void sum(compressed *q, travelling *t)
     op_attributes one = attributes_of(q, t->p);
     tensor *into =
         room(q, t->p, t->p->vector ? 0 : s->sum_first, s->sum_rows, s->sum_owner >= 0 ? place_owned() : place_shard(0));
-    one.count = one.group_size;
+    one.messages = one.group_size;
     one.rows = s->sum_owner >= 0 || t->p->vector ? 0 : t->p->rows;
     decode(q, t->p, t->message, into, &one);
     if (!gathers(q, t->p))
         return;
     tensor *message = t->message; /* of no bytes, where another rank owns all */
-    one.count = 0;
+    one.messages = 0;
     if (s->sum_rows > 0)
         message = encode(q, t->p, into, s->feedback_sum, &one, "compress sum");
     const op gather = replicas_gather_sums(q->c->around.group, s, message);
@@ -139,7 +139,7 @@ static void sum(compressed *q, travelling *t)
 static void spread(compressed *q, travelling *t)
 {
     op_attributes at = attributes_of(q, t->p);
-    at.count = 1;
+    at.messages = 1;
     decode(q, t->p, t->message, room(q, t->p, 0, t->p->rows, place_replicate()), &at);
 }
 

@@ -25,13 +25,14 @@ static bool rounds(const compile_options *o)
 /* A piece of a parameter within the rows, or elements, that this rank owns. */
 static span piece_span(const storage *s, const parameter_piece *q)
 {
-    span p = {.first = q->column, .rows = q->size[0], .at = {.first = q->start[0], .stream = philox_stream(q->name)}};
+    span p = {
+        .first = q->column, .rows = q->size[0], .at = {.first_element = q->start[0], .stream = philox_stream(q->name)}};
     if (s->of->vector)
         return p;
     int out = q->transposed ? 1 : 0, in = 1 - out; /* elements are numbered as [out, in], whatever the file's order */
     p.first = q->row - s->own_first;
     p.rows = q->size[out];
-    p.at.first = q->start[out] * q->global[in] + q->start[in] - q->column;
+    p.at.first_element = q->start[out] * q->global[in] + q->start[in] - q->column;
     p.at.stride = q->global[in];
     return p;
 }
@@ -41,7 +42,7 @@ static void cut(span *p, int64_t first, int64_t end)
     int64_t skip = p->first < first ? first - p->first : 0;
     p->first += skip;
     p->rows -= skip;
-    p->at.first += skip * (p->at.stride ? p->at.stride : 1);
+    p->at.first_element += skip * (p->at.stride ? p->at.stride : 1);
     if (p->first + p->rows > end)
         p->rows = end - p->first;
 }
@@ -50,7 +51,7 @@ static bool follows(const span *a, const span *b)
 {
     int64_t step = a->at.stride ? a->at.stride : 1;
     return b->first == a->first + a->rows && b->at.stream == a->at.stream &&
-           b->at.first == a->at.first + a->rows * step;
+           b->at.first_element == a->at.first_element + a->rows * step;
 }
 
 /* The spans of rows [first, first + rows), in the program's pool; one is enough where nothing is rounded. */
@@ -86,8 +87,8 @@ static void append_update(const optimizer_update *u, tensor *x, const span *at, 
                .at = at->at};
     like.at.decay = s->of->decay;
     like.at.nesterov = c->options.optimizer.nesterov;
-    like.at.scale = scale;
-    like.at.site = ROUNDING_SITE;
+    like.at.rate_scale = scale;
+    like.at.rounding_site = ROUNDING_SITE;
     if (s->master != s->own_weight)
         like.out[0] = append_rows(u->out, s->own_weight, at->first, at->rows);
     for (int i = 0; i < s->states && x->class == CLASS_GRADIENT; i++) /* else the states are updated already */
@@ -136,9 +137,7 @@ typedef struct orthogonalisation {
 
 static op *make(const orthogonalisation *u, const op *like, unsigned outputs)
 {
-    op o = *like;
-    o.at.epsilon = MUON_EPSILON;
-    return append_op(u->of->out, PHASE_UPDATE, u->label, &o, outputs, NULL);
+    return append_op(u->of->out, PHASE_UPDATE, u->label, like, outputs, NULL);
 }
 
 /* A square, described for the op that writes it. */
@@ -170,7 +169,7 @@ static void begin(const orthogonalisation *u, matrix *m)
                     append_rows(of->out, of->s->state[0], at[i].first, at[i].rows)},
             .at = at[i].at};
         like.at.nesterov = of->c->options.optimizer.nesterov;
-        like.at.site = ROUNDING_SITE_MOMENTUM;
+        like.at.rounding_site = ROUNDING_SITE_MOMENTUM;
         make(u, &like, 0);
     }
 }
@@ -212,7 +211,7 @@ static void improve(const orthogonalisation *u, matrix *m, tensor *g, bool first
 {
     tensor *scale = NULL;
     if (first) {
-        op *o = make(u, &(op){.kind = OP_muon_scale, .in = {g}}, 3);
+        op *o = make(u, &(op){.kind = OP_muon_scale, .in = {g}, .at.epsilon = MUON_EPSILON}, 3);
         g = o->out[0];
         scale = o->out[1];
     }

@@ -141,7 +141,8 @@ static void add_scratch(compiled_program *out, const compiled *c)
             continue;
         }
         const op_backend *backend = c->options.backend;
-        o->at.workspace = op_has(o, OP_ROOM) ? c->workspace : 0;
+        if (op_has(o, OP_ROOM))
+            o->at.workspace = c->workspace;
         bool communicates = op_communicates(o);
         if (communicates && !(backend && backend->communicates))
             collective_measure(&bytes, &sent, &messages, &out->list, i);

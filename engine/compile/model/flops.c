@@ -78,9 +78,9 @@ static flops_layer sum_layer(const recorder *r, int layer)
         const op *o = body->ops[i];
         if (o->layer != layer)
             continue;
-        if (o->kind == OP_linear)
+        if (op_is(o, OP_CLASS_PRODUCT))
             sum.products += product_flops(o) / (double)r->tokens;
-        if (o->kind == OP_attention)
+        if (op_is(o, OP_CLASS_ATTENTION))
             sum.attention += op_row_of(o)->cost(o).flops / (double)r->tokens;
     }
     return sum;

@@ -8,9 +8,13 @@
 tensor *record_linear(recorder *r, const char *name, tensor *x, tensor *w, tensor *bias);
 tensor *record_embed(recorder *r, const char *name, tensor *tokens, tensor *table, int64_t first_row);
 tensor *record_add_positions(recorder *r, const char *name, tensor *x, tensor *positions, tensor *table);
+typedef struct record_norm_of {
+    tensor *w, *b; /* b NULL: RMSNorm */
+    float epsilon;
+} record_norm_of;
+
 /* residual may be NULL; *sum is then x itself */
-tensor *record_norm(recorder *r, const char *name, tensor **sum, tensor *x, tensor *residual, tensor *w, tensor *b,
-                    float epsilon);
+tensor *record_norm(recorder *r, const char *name, tensor **sum, tensor *x, tensor *residual, record_norm_of n);
 /* What attention reads: q [tokens, heads head_size], k [tokens, kv_heads head_size], v [tokens, kv_heads v_head_size]. */
 typedef struct record_qkv {
     tensor *q, *k, *v;

@@ -3,7 +3,8 @@
 tensor *layer_norm(recorder *r, stream *s, const norm_layer *n, const layer_inputs *in)
 {
     tensor *bias = n->bias ? recorder_weight(r, n->bias) : NULL;
-    tensor *y = record_norm(r, "norm", &s->sum, s->sum, s->delta, recorder_weight(r, n->weight), bias, in->epsilon);
+    record_norm_of norm = {recorder_weight(r, n->weight), bias, in->epsilon};
+    tensor *y = record_norm(r, "norm", &s->sum, s->sum, s->delta, norm);
     s->delta = NULL;
     return y;
 }

@@ -137,35 +137,35 @@ static int64_t fill(int descriptor, bool *past_cache, char *buffer, int64_t capa
     return got;
 }
 
-static status read_back(int *error, int descriptor, bool past_cache, const char *path, int64_t bytes, uint32_t crc,
-                        char *buffer, int64_t capacity)
+/* Reads all there is, past the cache where that goes; returns the bytes, or -1. */
+static int64_t read_back(uint32_t *crc, int descriptor, bool past_cache, char *buffer, int64_t capacity)
 {
-    uint32_t found = 0;
     int64_t done = 0, now;
+    *crc = 0;
     if (!past_cache)
         (void)posix_fadvise(descriptor, 0, 0,
                             POSIX_FADV_DONTNEED); /* clean pages only: what is written has been fsynced */
     while ((now = fill(descriptor, &past_cache, buffer, capacity)) > 0) {
-        found = crc32c(found, buffer, now);
+        *crc = crc32c(*crc, buffer, now);
         done += now;
     }
-    if (now < 0)
-        return failed(error, "read back", path);
-    if (done == bytes && found == crc)
-        return STATUS_OK;
-    *error = EIO;
-    return status_fail(STATUS_FAILED,
-                       "%s: the storage gives back %lld bytes with checksum %08x, but %lld with %08x were written",
-                       path, (long long)done, found, (long long)bytes, crc);
+    return now < 0 ? -1 : done;
 }
 
 status direct_verify(int *error, const char *path, int64_t bytes, uint32_t crc, char *buffer, int64_t capacity)
 {
     bool past_cache;
+    uint32_t found;
     int descriptor = open_past_cache(&past_cache, path, O_RDONLY);
     if (descriptor < 0)
         return failed(error, "open", path);
-    status s = read_back(error, descriptor, past_cache, path, bytes, crc, buffer, capacity);
+    int64_t done = read_back(&found, descriptor, past_cache, buffer, capacity);
+    status s = done < 0 ? failed(error, "read back", path) : STATUS_OK;
     close(descriptor);
-    return s;
+    if (done < 0 || (done == bytes && found == crc))
+        return s;
+    *error = EIO;
+    return status_fail(STATUS_FAILED,
+                       "%s: the storage gives back %lld bytes with checksum %08x, but %lld with %08x were written",
+                       path, (long long)done, found, (long long)bytes, crc);
 }

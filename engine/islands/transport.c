@@ -440,8 +440,7 @@ void transport_unlock(transport *t)
     pthread_mutex_unlock(&t->lock);
 }
 
-void transport_fetch(transport *t, int which, const char *endpoint, const char *key, wire_kind kind, int64_t merge,
-                     int64_t offer, const transport_part *parts, int count)
+void transport_fetch(transport *t, int which, const char *endpoint, const char *key, const transport_wanted *what)
 {
     pthread_mutex_lock(&t->lock);
     fetch *f = &t->fetches[which];
@@ -449,17 +448,17 @@ void transport_fetch(transport *t, int which, const char *endpoint, const char *
     *f = (fetch){.state = TRANSPORT_WORKING,
                  .begins = true,
                  .socket = socket,
-                 .kind = kind,
-                 .merge = merge,
-                 .offer = offer,
-                 .parts = parts,
-                 .count = count};
+                 .kind = what->kind,
+                 .merge = what->merge,
+                 .offer = what->offer,
+                 .parts = what->parts,
+                 .count = what->count};
     snprintf(f->endpoint, sizeof f->endpoint, "%s", endpoint);
     snprintf(f->key, sizeof f->key, "%s", key);
     MUST(getrandom(&f->nonce, sizeof f->nonce, 0) == sizeof f->nonce, "the system has no random numbers");
     advance(&f->ask_part, &f->ask_first, f, 0);
     f->arrive_part = f->ask_part;
-    if (f->ask_part == count)
+    if (f->ask_part == what->count)
         f->state = TRANSPORT_DONE;
     pthread_mutex_unlock(&t->lock);
 }

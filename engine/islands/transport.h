@@ -47,10 +47,16 @@ typedef enum transport_state {
     TRANSPORT_GONE, /* the peer says that it is not, or no longer, there */
 } transport_state;
 
-/* Begin fetch number `which`, of options.fetches; one that is under way is given up. `parts` stay the caller's until it is
- * done or cancelled. `key`: the peer's public key. */
-void transport_fetch(transport *t, int which, const char *endpoint, const char *key, wire_kind kind, int64_t merge,
-                     int64_t offer, const transport_part *parts, int count);
+/* What to fetch. `parts` stay the caller's until the fetch is done or cancelled. */
+typedef struct transport_wanted {
+    wire_kind kind;
+    int64_t merge, offer;
+    const transport_part *parts;
+    int count;
+} transport_wanted;
+
+/* Begin fetch number `which`, of options.fetches; one that is under way is given up. `key`: the peer's public key. */
+void transport_fetch(transport *t, int which, const char *endpoint, const char *key, const transport_wanted *what);
 transport_state transport_state_of(transport *t, int which);
 /* Nothing is written to the parts after it has returned. */
 void transport_cancel(transport *t, int which);

@@ -138,8 +138,8 @@ bool outer_fetch(outer *o, int slot, int fragment, wire_kind kind, int64_t merge
         const char *endpoint = peer >= 0 ? roster_endpoint(&o->roster, slot, peer) : NULL;
         found &= count == 0 || (endpoint && jobs < OUTER_PEERS);
         if (count > 0 && endpoint && jobs < OUTER_PEERS)
-            transport_fetch(o->transport, first_job(slot) + jobs++, endpoint, m->key, kind, merge, offered, part,
-                            count);
+            transport_fetch(o->transport, first_job(slot) + jobs++, endpoint, m->key,
+                            &(transport_wanted){kind, merge, offered, part, count});
         part += count;
     }
     o->fetches.got[slot].jobs = jobs;

@@ -134,12 +134,13 @@ static int64_t strip_right(const char *text, int64_t stop, int64_t length)
     return stop;
 }
 
-const added_token *added_next(const added *a, int64_t *start, int64_t *stop, int64_t *resume, const char *text,
-                              int64_t from, int64_t taken, int64_t length, bool ordinary_only)
+const added_token *added_next(const added *a, int64_t *start, int64_t *stop, added_search *s)
 {
+    const char *text = s->text;
+    int64_t length = s->length;
     if (a->count == 0)
         return NULL;
-    for (int64_t at = from; at < length; at++) {
+    for (int64_t at = s->from; at < length; at++) {
         uint8_t byte = (uint8_t)text[at];
         if (a->first[byte] == a->first[byte + 1])
             continue;
@@ -147,15 +148,15 @@ const added_token *added_next(const added *a, int64_t *start, int64_t *stop, int
         if (!token)
             continue;
         *start = at;
-        *stop = *resume = at + token->length;
-        at = *resume - 1; /* one that is passed over hides what begins within it, too */
-        if (ordinary_only && token->special)
+        *stop = s->from = at + token->length;
+        at = s->from - 1; /* one that is passed over hides what begins within it, too */
+        if (s->ordinary_only && token->special)
             continue;
         if (token->single_word && !stands_alone(text, *start, *stop, length))
             continue;
         if (token->left_strip) {
             *start = strip_left(text, *start);
-            *start = *start > taken ? *start : taken;
+            *start = *start > s->taken ? *start : s->taken;
         }
         if (token->right_strip)
             *stop = strip_right(text, *stop, length);

@@ -23,10 +23,17 @@ void added_close(added *a);
 void added_put(added *a, const added_token *token); /* copies the text */
 void added_sort(added *a);
 
-/* The first added token at or after text[from]; NULL when there is none. [*start, *stop) is what it takes of the text,
- * stripped space included, and begins at `taken` (the end of the previous one) at the earliest. *resume is where to go
- * on looking. With `ordinary_only` special tokens are text like any other. */
-const added_token *added_next(const added *a, int64_t *start, int64_t *stop, int64_t *resume, const char *text,
-                              int64_t from, int64_t taken, int64_t length, bool ordinary_only);
+/* Where to look for added tokens: in text[from .. length). With `ordinary_only` special tokens are text like any other. */
+typedef struct added_search {
+    const char *text;
+    int64_t length;
+    int64_t from;
+    int64_t taken; /* the end of the previous one */
+    bool ordinary_only;
+} added_search;
+
+/* The first added token; NULL when there is none. [*start, *stop) is what it takes of the text, stripped space included, and begins
+ * at s->taken at the earliest. s->from becomes where to go on looking. */
+const added_token *added_next(const added *a, int64_t *start, int64_t *stop, added_search *s);
 
 #endif

@@ -141,15 +141,16 @@ typedef status part_function(const job *j, const char *text, int64_t length, boo
 static status around_added(const job *j, const added *a, part_function *part, const char *text, int64_t length,
                            bool plain)
 {
-    int64_t taken = 0, from = 0, start, stop;
+    int64_t start, stop;
+    added_search s = {.text = text, .length = length, .ordinary_only = plain};
     const added_token *token;
-    while ((token = added_next(a, &start, &stop, &from, text, from, taken, length, plain))) {
-        if (start > taken)
-            TRY(part(j, text + taken, start - taken, plain));
+    while ((token = added_next(a, &start, &stop, &s))) {
+        if (start > s.taken)
+            TRY(part(j, text + s.taken, start - s.taken, plain));
         buffer_ids_append(j->out, &token->id, 1);
-        taken = stop;
+        s.taken = stop;
     }
-    return taken < length ? part(j, text + taken, length - taken, plain) : STATUS_OK;
+    return s.taken < length ? part(j, text + s.taken, length - s.taken, plain) : STATUS_OK;
 }
 
 static status encode_ordinary(const job *j, const char *text, int64_t length, bool plain)

@@ -31,53 +31,57 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* c[rows, columns] fp32 to C, which may be narrower: bias and what C holds are added in fp32 */
-static void put_block(const gemm_shape *s, const gemm_operands *p, bool add, const isa *set, float *c, int64_t i,
-                      int64_t j, int64_t rows, int64_t columns)
+/* Rows [i, i + rows) and columns [j, j + columns) of C. */
+typedef struct block {
+    int64_t i, j, rows, columns;
+} block;
+
+/* Writes c[rows, columns] fp32 to C, which may be narrower: bias and what C holds are added in fp32. */
+static void write_block(const gemm_shape *s, const gemm_operands *p, bool add, const isa *set, float *c, block b)
 {
     const row_loops *out = set->rows[s->c_type], *plain = set->rows[DTYPE_FP32];
     int bytes = dtype_bytes((dtype)s->c_type);
     float bias[BLOCK_N];
     if (p->bias)
-        set->rows[s->type]->to_float(bias, (const char *)p->bias + j * dtype_bytes((dtype)s->type), columns);
-    for (int64_t row = 0; row < rows; row++) {
-        char *to = (char *)p->c + ((i + row) * s->c_row + j) * bytes;
+        set->rows[s->type]->to_float(bias, (const char *)p->bias + b.j * dtype_bytes((dtype)s->type), b.columns);
+    for (int64_t row = 0; row < b.rows; row++) {
+        char *to = (char *)p->c + ((b.i + row) * s->c_row + b.j) * bytes;
         float *from = c + row * BLOCK_N;
         if (p->bias)
-            plain->add(from, from, bias, columns);
+            plain->add(from, from, bias, b.columns);
         if (add)
-            out->accumulate(from, to, columns);
-        out->from_float(to, from, columns);
+            out->accumulate(from, to, b.columns);
+        out->from_float(to, from, b.columns);
     }
 }
 
-/* Rows [i, i + rows) and columns [j, j + columns) of C. */
-static void one_block(const gemm_shape *s, const gemm_operands *p, bool add, const isa *set, const block_memory *m,
-                      int64_t i, int64_t j, int64_t rows, int64_t columns)
+static void multiply_block(const gemm_shape *s, const gemm_operands *p, bool add, const isa *set, const block_memory *m,
+                           block c)
 {
     const tile_loops *t = set->tiles[s->type];
     int64_t bytes = dtype_bytes((dtype)s->type);
     for (int64_t k = 0; k < s->k; k += BLOCK_K) {
         int64_t depth = least(s->k - k, BLOCK_K), a_row = BLOCK_K, a_step = t->pair;
-        const char *a = (const char *)p->a + (i * s->a_row + k * s->a_column) * bytes;
+        const char *a = (const char *)p->a + (c.i * s->a_row + k * s->a_column) * bytes;
         if (s->a_column == 1) {
-            t->rows(m->a, BLOCK_K, a, s->a_row, rows, depth);
+            t->rows(m->a, BLOCK_K, a, s->a_row, c.rows, depth);
         } else { /* neighbours along m are adjacent, as in lanes */
             a_row = t->pair;
             a_step = BLOCK_M * t->pair;
-            t->lanes(m->a, BLOCK_M, a, s->a_column, depth, rows);
+            t->lanes(m->a, BLOCK_M, a, s->a_column, depth, c.rows);
         }
-        for (int64_t n = 0; n < columns; n += PANEL) {
-            int64_t width = least(columns - n, PANEL);
-            const char *b = (const char *)p->b + (k * s->b_row + (j + n) * s->b_column) * bytes;
+        for (int64_t n = 0; n < c.columns; n += PANEL) {
+            int64_t width = least(c.columns - n, PANEL);
+            const char *b = (const char *)p->b + (k * s->b_row + (c.j + n) * s->b_column) * bytes;
             if (s->b_column == 1)
                 t->lanes(m->b, PANEL, b, s->b_row, depth, width);
             else
                 t->lanes_transposed(m->b, PANEL, b, s->b_column, width, depth);
-            t->product(m->c + n, BLOCK_N, m->a, a_row, a_step, m->b, PANEL, rows, (width + 15) / 16 * 16, depth, k > 0);
+            t->product(m->c + n, BLOCK_N, m->a, a_row, a_step, m->b, PANEL, c.rows, (width + 15) / 16 * 16, depth,
+                       k > 0);
         }
     }
-    put_block(s, p, add, set, m->c, i, j, rows, columns);
+    write_block(s, p, add, set, m->c, c);
 }
 
 /* Parts of at most `most` that divide n evenly, multiples of `unit`. */
@@ -96,9 +100,9 @@ void tile_gemm_run(const gemm_shape *s, const gemm_operands *operands, bool add,
         char *own = (char *)operands->scratch + (int64_t)omp_get_thread_num() * BLOCK_BYTES;
         block_memory m = {own, own + A_BYTES, (float *)(void *)(own + A_BYTES + B_BYTES)};
 #pragma omp for schedule(static)
-        for (int64_t block = 0; block < down * across; block++) {
-            int64_t i = block % down * high, j = block / down * wide;
-            one_block(s, operands, add, set, &m, i, j, least(s->m - i, high), least(s->n - j, wide));
+        for (int64_t k = 0; k < down * across; k++) {
+            int64_t i = k % down * high, j = k / down * wide;
+            multiply_block(s, operands, add, set, &m, (block){i, j, least(s->m - i, high), least(s->n - j, wide)});
         }
     }
 }

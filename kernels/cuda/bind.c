@@ -51,6 +51,11 @@ static launch_matrix matrix(const tensor *t, const run_context *r)
     return (launch_matrix){at(t, r), t->pitch};
 }
 
+static launch_extent extent_of(const tensor *t)
+{
+    return (launch_extent){t->shape[0], columns_of(t)};
+}
+
 /* v: NULL where the op has no values */
 static launch_heads heads_of(const op *o, const tensor *v)
 {
@@ -133,9 +138,9 @@ void cuda_zero(const op *o, const run_context *r)
 void cuda_dropout(const op *o, const run_context *r)
 {
     const tensor *y = o->out[0];
-    launched(o, launch_dropout(r->stream, y->type, matrix(y, r), matrix(o->in[0], r), at(o->in[1], r), y->shape[0],
-                               y->shape[1], o->at.first_token, o->at.sample, o->at.sample_tokens, o->at.draw_site,
-                               o->at.probability));
+    launch_mask mask = {o->at.first_token, o->at.sample, o->at.sample_tokens, o->at.draw_site, o->at.probability};
+    launched(
+        o, launch_dropout(r->stream, y->type, matrix(y, r), matrix(o->in[0], r), at(o->in[1], r), extent_of(y), mask));
 }
 
 /* ---- tables and sums over tokens ------------------------------------------------------------------------------- */
@@ -143,30 +148,34 @@ void cuda_dropout(const op *o, const run_context *r)
 void cuda_bias_grad(const op *o, const run_context *r)
 {
     const tensor *dy = o->in[0];
-    launched(o, launch_column_sum(r->stream, dy->type, at(o->out[0], r), at(dy, r), dy->shape[0], dy->shape[1],
-                                  dy->pitch, o->at.accumulate, at(o->scratch, r)));
+    launched(o, launch_column_sum(r->stream, dy->type, at(o->out[0], r), matrix(dy, r), extent_of(dy), o->at.accumulate,
+                                  at(o->scratch, r)));
 }
 
 void cuda_embed(const op *o, const run_context *r)
 {
     const tensor *table = o->in[1], *y = o->out[0];
-    launched(o, launch_embed(r->stream, y->type, whole(o, y, r), at(o->in[0], r), whole(o, table, r), y->shape[0],
-                             y->shape[1], o->at.first_id, table->shape[0]));
+    launch_rows of = {y->shape[0], y->shape[1], o->at.first_id, table->shape[0]};
+    launched(o, launch_embed(r->stream, y->type, whole(o, y, r), at(o->in[0], r), whole(o, table, r), of));
 }
 
 void cuda_add_positions(const op *o, const run_context *r)
 {
-    const tensor *y = o->out[0];
+    const tensor *table = o->in[2], *y = o->out[0];
+    launch_rows of = {y->shape[0], y->shape[1], 0, table->shape[0]};
     launched(o, launch_add_rows(r->stream, y->type, whole(o, y, r), whole(o, o->in[0], r), at(o->in[1], r),
-                                whole(o, o->in[2], r), y->shape[0], y->shape[1]));
+                                whole(o, table, r), of));
 }
 
 void cuda_embed_grad(const op *o, const run_context *r)
 {
     const tensor *dy = o->in[0], *dtable = o->out[0];
-    launched(o,
-             launch_embed_grad(r->stream, dy->type, whole(o, dtable, r), whole(o, dy, r), at(o->in[1], r), dy->shape[0],
-                               dy->shape[1], o->at.first_id, dtable->shape[0], o->at.accumulate, at(o->scratch, r)));
+    launch_embed_grad_in in = {.dy = whole(o, dy, r),
+                               .ids = at(o->in[1], r),
+                               .of = {dy->shape[0], dy->shape[1], o->at.first_id, dtable->shape[0]},
+                               .accumulate = o->at.accumulate,
+                               .scratch = at(o->scratch, r)};
+    launched(o, launch_embed_grad(r->stream, dy->type, whole(o, dtable, r), in));
 }
 
 void cuda_add_positions_grad(const op *o, const run_context *r)
@@ -179,25 +188,42 @@ void cuda_add_positions_grad(const op *o, const run_context *r)
 void cuda_rmsnorm(const op *o, const run_context *r)
 {
     const tensor *x = o->in[0];
-    launched(o, launch_norm(r->stream, x->type, whole(o, o->out[0], r), at(o->out[1], r), NULL, whole(o, o->out[2], r),
-                            whole(o, x, r), at(o->in[1], r), NULL, whole(o, o->in[2], r), x->shape[0], x->shape[1],
-                            o->at.epsilon));
+    launch_norm_out out = {.y = whole(o, o->out[0], r), .rstd = at(o->out[1], r), .sum = whole(o, o->out[2], r)};
+    launch_norm_in in = {.x = whole(o, x, r),
+                         .w = at(o->in[1], r),
+                         .residual = whole(o, o->in[2], r),
+                         .of = extent_of(x),
+                         .epsilon = o->at.epsilon};
+    launched(o, launch_norm(r->stream, x->type, out, in));
 }
 
 void cuda_layernorm(const op *o, const run_context *r)
 {
     const tensor *x = o->in[0];
-    launched(o, launch_norm(r->stream, x->type, whole(o, o->out[0], r), at(o->out[1], r), at(o->out[2], r),
-                            whole(o, o->out[3], r), whole(o, x, r), at(o->in[1], r), at(o->in[2], r),
-                            whole(o, o->in[3], r), x->shape[0], x->shape[1], o->at.epsilon));
+    launch_norm_out out = {
+        .y = whole(o, o->out[0], r), .rstd = at(o->out[1], r), .mean = at(o->out[2], r), .sum = whole(o, o->out[3], r)};
+    launch_norm_in in = {.x = whole(o, x, r),
+                         .w = at(o->in[1], r),
+                         .b = at(o->in[2], r),
+                         .residual = whole(o, o->in[3], r),
+                         .of = extent_of(x),
+                         .epsilon = o->at.epsilon};
+    launched(o, launch_norm(r->stream, x->type, out, in));
 }
 
 static void norm_grad(const op *o, const run_context *r, const tensor *mean, const tensor *addend)
 {
     const tensor *s = o->in[1];
-    launched(o, launch_norm_grad(r->stream, s->type, whole(o, o->out[0], r), at(o->out[1], r), at(o->out[2], r),
-                                 whole(o, o->in[0], r), whole(o, s, r), at(o->in[2], r), at(o->in[3], r), at(mean, r),
-                                 whole(o, addend, r), s->shape[0], s->shape[1], o->at.accumulate, at(o->scratch, r)));
+    launch_norm_grad_in in = {.dy = whole(o, o->in[0], r),
+                              .s = whole(o, s, r),
+                              .w = at(o->in[2], r),
+                              .rstd = at(o->in[3], r),
+                              .mean = at(mean, r),
+                              .addend = whole(o, addend, r),
+                              .of = extent_of(s),
+                              .accumulate = o->at.accumulate,
+                              .scratch = at(o->scratch, r)};
+    launched(o, launch_norm_grad(r->stream, s->type, whole(o, o->out[0], r), at(o->out[1], r), at(o->out[2], r), in));
 }
 
 void cuda_rmsnorm_grad(const op *o, const run_context *r)
@@ -318,22 +344,33 @@ void cuda_attention_decode(const op *o, const run_context *r)
 
 /* ---- loss ------------------------------------------------------------------------------------------------------ */
 
-void cuda_cross_entropy_stats(const op *o, const run_context *r)
+static launch_logits logits_of(const op *o, const run_context *r)
 {
     const tensor *logits = o->in[0];
-    launched(o, launch_cross_entropy_stats(r->stream, logits->type, whole(o, o->out[0], r), whole(o, logits, r),
-                                           at(o->in[1], r), logits->shape[0], logits->shape[1], o->at.ids,
-                                           o->at.first_id));
+    return (launch_logits){.at = whole(o, logits, r),
+                           .targets = at(o->in[1], r),
+                           .tokens = logits->shape[0],
+                           .columns = logits->shape[1],
+                           .count = o->at.ids,
+                           .first = o->at.first_id};
+}
+
+void cuda_cross_entropy_stats(const op *o, const run_context *r)
+{
+    launched(o, launch_cross_entropy_stats(r->stream, o->in[0]->type, whole(o, o->out[0], r), logits_of(o, r)));
 }
 
 void cuda_cross_entropy(const op *o, const run_context *r)
 {
     const tensor *logits = o->in[0], *stats = o->in[2];
-    int64_t tokens = logits->shape[0], shards = tokens ? stats->shape[0] / tokens : 0;
-    launched(o, launch_cross_entropy(r->stream, logits->type, at(o->out[0], r), whole(o, o->out[1], r),
-                                     whole(o, logits, r), at(o->in[1], r), whole(o, stats, r), at(o->in[3], r), shards,
-                                     tokens, logits->shape[1], o->at.ids, o->at.first_id, o->at.accumulate,
-                                     at(o->scratch, r)));
+    int64_t tokens = logits->shape[0];
+    launch_cross_entropy_in in = {.of = logits_of(o, r),
+                                  .stats = whole(o, stats, r),
+                                  .scalars = at(o->in[3], r),
+                                  .shards = tokens ? stats->shape[0] / tokens : 0,
+                                  .accumulate = o->at.accumulate,
+                                  .scratch = at(o->scratch, r)};
+    launched(o, launch_cross_entropy(r->stream, logits->type, at(o->out[0], r), whole(o, o->out[1], r), in));
 }
 
 /* ---- optimizer ------------------------------------------------------------------------------------------------- */

@@ -105,18 +105,17 @@ KERNEL(MOST_THREADS, 1) loss_sum(float *loss, const float *losses, int64_t token
         *loss = accumulate ? *loss + sum : sum;
 }
 
-int launch_cross_entropy_stats(void *stream, int type, float *stats, const void *logits, const int32_t *targets,
-                               int64_t tokens, int64_t columns, int64_t count, int64_t first)
+int launch_cross_entropy_stats(void *stream, int type, float *stats, launch_logits of)
 {
-    if (tokens == 0)
+    if (of.tokens == 0)
         return 0;
     return with_type(type, [&](auto t) {
         using T = decltype(t);
         constexpr int V = VECTOR<T>;
-        bool wide = columns % V == 0 && aligned(logits, 16);
+        bool wide = of.columns % V == 0 && aligned(of.at, 16);
         auto kernel = wide ? cross_entropy_row<T, V> : cross_entropy_row<T, 1>;
-        LAUNCH(kernel, (unsigned)tokens, threads_for(columns / (wide ? V : 1)), 0, (cudaStream_t)stream, stats,
-               (const T *)logits, targets, columns, count, first);
+        LAUNCH(kernel, (unsigned)of.tokens, threads_for(of.columns / (wide ? V : 1)), 0, (cudaStream_t)stream, stats,
+               (const T *)of.at, of.targets, of.columns, of.count, of.first);
         return launch_result();
     });
 }
@@ -126,23 +125,21 @@ int64_t launch_cross_entropy_scratch(int64_t tokens)
     return tokens * (int64_t)sizeof(float);
 }
 
-int launch_cross_entropy(void *stream, int type, float *loss, void *dlogits, const void *logits, const int32_t *targets,
-                         const float *stats, const void *scalars, int64_t shards, int64_t tokens, int64_t columns,
-                         int64_t count, int64_t first, bool accumulate, float *scratch)
+int launch_cross_entropy(void *stream, int type, float *loss, void *dlogits, launch_cross_entropy_in in)
 {
-    int failed = tokens == 0 ? 0 : with_type(type, [&](auto t) {
+    int failed = in.of.tokens == 0 ? 0 : with_type(type, [&](auto t) {
         using T = decltype(t);
         constexpr int V = VECTOR<T>;
-        bool wide = columns % V == 0 && aligned_all(dlogits, logits);
+        bool wide = in.of.columns % V == 0 && aligned_all(dlogits, in.of.at);
         auto kernel = wide ? cross_entropy_finish<T, V> : cross_entropy_finish<T, 1>;
-        LAUNCH(kernel, (unsigned)tokens, threads_for(columns / (wide ? V : 1)), 0, (cudaStream_t)stream, scratch,
-               (T *)dlogits, (const T *)logits, targets, stats, (const scalars_device *)scalars, shards, tokens,
-               columns, count, first);
+        LAUNCH(kernel, (unsigned)in.of.tokens, threads_for(in.of.columns / (wide ? V : 1)), 0, (cudaStream_t)stream, in.scratch,
+               (T *)dlogits, (const T *)in.of.at, in.of.targets, in.stats, (const scalars_device *)in.scalars, in.shards, in.of.tokens,
+               in.of.columns, in.of.count, in.of.first);
         return launch_result();
     });
     if (failed)
         return failed;
     auto kernel = loss_sum;
-    LAUNCH(kernel, 1, MOST_THREADS, 0, (cudaStream_t)stream, loss, scratch, tokens, accumulate);
+    LAUNCH(kernel, 1, MOST_THREADS, 0, (cudaStream_t)stream, loss, in.scratch, in.of.tokens, in.accumulate);
     return launch_result();
 }

@@ -124,32 +124,26 @@ add_rows_by_id(float *dtable, const T *dy, const int32_t *ids, members m, int64_
 }
 
 template <typename T>
-static int take(void *stream, void *y, const void *x, const int32_t *ids, const void *table, int64_t tokens,
-                int64_t columns, int64_t first, int64_t table_rows)
+static int take(void *stream, void *y, const void *x, const int32_t *ids, const void *table, launch_rows of)
 {
     constexpr int V = VECTOR<T>;
-    bool wide = columns % V == 0 && aligned_all(y, x, table);
-    int64_t pieces = columns / (wide ? V : 1), items = tokens * pieces;
+    bool wide = of.columns % V == 0 && aligned_all(y, x, table);
+    int64_t pieces = of.columns / (wide ? V : 1), items = of.tokens * pieces;
     auto kernel = wide ? take_rows<T, V> : take_rows<T, 1>;
     LAUNCH(kernel, blocks_for(items, THREADS), THREADS, 0, (cudaStream_t)stream, (T *)y, (const T *)x, ids,
-           (const T *)table, items, pieces, first, table_rows);
+           (const T *)table, items, pieces, of.first, of.table_rows);
     return launch_result();
 }
 
-int launch_embed(void *stream, int type, void *y, const int32_t *tokens, const void *table, int64_t tokens_count,
-                 int64_t columns, int64_t first, int64_t table_rows)
+int launch_embed(void *stream, int type, void *y, const int32_t *tokens, const void *table, launch_rows of)
 {
-    return with_type(type, [&](auto t) {
-        return take<decltype(t)>(stream, y, nullptr, tokens, table, tokens_count, columns, first, table_rows);
-    });
+    return with_type(type, [&](auto t) { return take<decltype(t)>(stream, y, nullptr, tokens, table, of); });
 }
 
 int launch_add_rows(void *stream, int type, void *y, const void *x, const int32_t *positions, const void *table,
-                    int64_t tokens_count, int64_t columns)
+                    launch_rows of)
 {
-    return with_type(type, [&](auto t) {
-        return take<decltype(t)>(stream, y, x, positions, table, tokens_count, columns, 0, INT64_MAX);
-    });
+    return with_type(type, [&](auto t) { return take<decltype(t)>(stream, y, x, positions, table, of); });
 }
 
 int64_t launch_embed_grad_scratch(int64_t tokens, int64_t table_rows)
@@ -171,24 +165,23 @@ static int find_members(const members &m, void *stream, const int32_t *ids, int6
     return launch_result();
 }
 
-int launch_embed_grad(void *stream, int type, float *dtable, const void *dy, const int32_t *ids, int64_t tokens_count,
-                      int64_t columns, int64_t first, int64_t table_rows, bool accumulate, int32_t *scratch)
+int launch_embed_grad(void *stream, int type, float *dtable, launch_embed_grad_in in)
 {
-    int failed = accumulate ? 0 : launch_zero(stream, dtable, table_rows * columns * (int64_t)sizeof(float));
-    if (failed || tokens_count == 0)
+    int failed = in.accumulate ? 0 : launch_zero(stream, dtable, in.of.table_rows * in.of.columns * (int64_t)sizeof(float));
+    if (failed || in.of.tokens == 0)
         return failed;
-    members m = {scratch, scratch + table_rows, scratch + 2 * table_rows, scratch + 3 * table_rows,
-                 scratch + 3 * table_rows + 1};
-    failed = find_members(m, stream, ids, tokens_count, first, table_rows);
+    members m = {in.scratch, in.scratch + in.of.table_rows, in.scratch + 2 * in.of.table_rows, in.scratch + 3 * in.of.table_rows,
+                 in.scratch + 3 * in.of.table_rows + 1};
+    failed = find_members(m, stream, in.ids, in.of.tokens, in.of.first, in.of.table_rows);
     if (failed)
         return failed;
     return with_type(type, [&](auto t) {
         using T = decltype(t);
         constexpr int V = VECTOR<T>;
-        bool wide = columns % V == 0 && aligned_all(dtable, dy);
+        bool wide = in.of.columns % V == 0 && aligned_all(dtable, in.dy);
         auto kernel = wide ? add_rows_by_id<T, V> : add_rows_by_id<T, 1>;
-        LAUNCH(kernel, (unsigned)tokens_count, THREADS, 0, (cudaStream_t)stream, dtable, (const T *)dy, ids, m,
-               tokens_count, columns, first, table_rows);
+        LAUNCH(kernel, (unsigned)in.of.tokens, THREADS, 0, (cudaStream_t)stream, dtable, (const T *)in.dy, in.ids, m,
+               in.of.tokens, in.of.columns, in.of.first, in.of.table_rows);
         return launch_result();
     });
 }

@@ -22,6 +22,10 @@ typedef struct launch_matrix {
     int64_t pitch;
 } launch_matrix;
 
+typedef struct launch_extent {
+    int64_t rows, columns;
+} launch_extent;
+
 int launch_gelu(void *stream, int type, launch_matrix y, launch_matrix x, int64_t rows, int64_t columns);
 int launch_gelu_grad(void *stream, int type, launch_matrix dx, launch_matrix dy, launch_matrix x, int64_t rows,
                      int64_t columns);
@@ -38,35 +42,71 @@ int launch_copy(void *stream, launch_matrix y, launch_matrix x, int64_t rows, in
 /* The same, but nothing where control[SCALARS_SKIP] is set. */
 int launch_keep(void *stream, launch_matrix y, launch_matrix x, const float *control, int64_t rows, int64_t row_bytes);
 int launch_zero(void *stream, void *y, int64_t bytes);
-/* scalars: a step_scalars on the device; row r is token first + r of the micro-batch */
-int launch_dropout(void *stream, int type, launch_matrix y, launch_matrix x, const void *scalars, int64_t rows,
-                   int64_t columns, int64_t first, int32_t sample, int32_t sequence, int32_t site, float probability);
+typedef struct launch_mask {
+    int64_t first; /* row r is token first + r of the micro-batch */
+    int32_t sample, sequence, site;
+    float probability;
+} launch_mask;
+
+/* scalars: a step_scalars on the device */
+int launch_dropout(void *stream, int type, launch_matrix y, launch_matrix x, const void *scalars, launch_extent of,
+                   launch_mask mask);
 
 /* ---- reduce.cu ------------------------------------------------------------------------------------------------ */
 int64_t launch_column_sum_scratch(int64_t rows, int64_t columns);
 /* sum[columns] fp32 (+)= the sum of the rows of x[rows, columns] */
-int launch_column_sum(void *stream, int type, float *sum, const void *x, int64_t rows, int64_t columns, int64_t pitch,
-                      bool accumulate, float *scratch);
+int launch_column_sum(void *stream, int type, float *sum, launch_matrix x, launch_extent of, bool accumulate,
+                      float *scratch);
 
 /* ---- embedding.cu --------------------------------------------------------------------------------------------- */
-int launch_embed(void *stream, int type, void *y, const int32_t *tokens, const void *table, int64_t tokens_count,
-                 int64_t columns, int64_t first, int64_t table_rows);
+typedef struct launch_rows {
+    int64_t tokens, columns;
+    int64_t first, table_rows; /* ids from first to first + table_rows are this table's */
+} launch_rows;
+
+int launch_embed(void *stream, int type, void *y, const int32_t *tokens, const void *table, launch_rows of);
+/* `positions` are rows of the table: of.first is 0 */
 int launch_add_rows(void *stream, int type, void *y, const void *x, const int32_t *positions, const void *table,
-                    int64_t tokens_count, int64_t columns);
+                    launch_rows of);
 int64_t launch_embed_grad_scratch(int64_t tokens, int64_t table_rows);
 /* dtable[table_rows, columns] fp32 (+)= rows of dy summed by id - first, ascending; ids outside count nothing */
-int launch_embed_grad(void *stream, int type, float *dtable, const void *dy, const int32_t *ids, int64_t tokens_count,
-                      int64_t columns, int64_t first, int64_t table_rows, bool accumulate, int32_t *scratch);
+typedef struct launch_embed_grad_in {
+    const void *dy;
+    const int32_t *ids;
+    launch_rows of;
+    bool accumulate;
+    int32_t *scratch;
+} launch_embed_grad_in;
+
+int launch_embed_grad(void *stream, int type, float *dtable, launch_embed_grad_in in);
 
 /* ---- norm.cu -------------------------------------------------------------------------------------------------- */
+typedef struct launch_norm_in {
+    const void *x, *w, *b, *residual;
+    launch_extent of;
+    float epsilon;
+} launch_norm_in;
+
+typedef struct launch_norm_out {
+    void *y;
+    float *rstd, *mean;
+    void *sum;
+} launch_norm_out;
+
 /* mean, b NULL: RMSNorm, else LayerNorm. residual NULL: sum may be NULL */
-int launch_norm(void *stream, int type, void *y, float *rstd, float *mean, void *sum, const void *x, const void *w,
-                const void *b, const void *residual, int64_t rows, int64_t columns, float epsilon);
+int launch_norm(void *stream, int type, launch_norm_out out, launch_norm_in in);
 int64_t launch_norm_grad_scratch(int64_t rows, int64_t columns, bool layernorm);
+typedef struct launch_norm_grad_in {
+    const void *dy, *s, *w;
+    const float *rstd, *mean;
+    const void *addend;
+    launch_extent of;
+    bool accumulate; /* into dw and db */
+    float *scratch;
+} launch_norm_grad_in;
+
 /* dx = addend + ...; addend may be NULL; mean, db NULL: RMSNorm */
-int launch_norm_grad(void *stream, int type, void *dx, float *dw, float *db, const void *dy, const void *s,
-                     const void *w, const float *rstd, const float *mean, const void *addend, int64_t rows,
-                     int64_t columns, bool accumulate, float *scratch);
+int launch_norm_grad(void *stream, int type, void *dx, float *dw, float *db, launch_norm_grad_in in);
 
 /* ---- heads.cu: heads of q[t, heads head_size] and of k[t, kv_heads head_size] ---------------------------------- */
 typedef struct launch_heads {
@@ -143,13 +183,26 @@ typedef struct launch_decode_operands {
 int launch_attention_decode(void *stream, int type, const launch_decode_operands *of);
 
 /* ---- cross_entropy.cu ------------------------------------------------------------------------------------------ */
-/* columns: of the row; count: the real ones among them */
-int launch_cross_entropy_stats(void *stream, int type, float *stats, const void *logits, const int32_t *targets,
-                               int64_t tokens, int64_t columns, int64_t count, int64_t first);
+typedef struct launch_logits {
+    const void *at; /* [tokens, columns] T */
+    const int32_t *targets;
+    int64_t tokens, columns;
+    int64_t count, first; /* the real columns among them, and the first one's id */
+} launch_logits;
+
+int launch_cross_entropy_stats(void *stream, int type, float *stats, launch_logits of);
 int64_t launch_cross_entropy_scratch(int64_t tokens);
-int launch_cross_entropy(void *stream, int type, float *loss, void *dlogits, const void *logits, const int32_t *targets,
-                         const float *stats, const void *scalars, int64_t shards, int64_t tokens, int64_t columns,
-                         int64_t count, int64_t first, bool accumulate, float *scratch);
+
+typedef struct launch_cross_entropy_in {
+    launch_logits of;
+    const float *stats; /* [shards tokens, 3] */
+    const void *scalars;
+    int64_t shards;
+    bool accumulate; /* into the loss */
+    float *scratch;
+} launch_cross_entropy_in;
+
+int launch_cross_entropy(void *stream, int type, float *loss, void *dlogits, launch_cross_entropy_in in);
 
 /* ---- optimizer.cu ---------------------------------------------------------------------------------------------- */
 int launch_sum_squares(void *stream, int64_t *bins, const float *gradient, int64_t rows, int64_t columns, int64_t pitch,

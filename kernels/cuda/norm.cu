@@ -154,23 +154,22 @@ static int held_bytes(int64_t floats)
     return bytes <= shared_most() ? (int)bytes : 0;
 }
 
-int launch_norm(void *stream, int type, void *y, float *rstd, float *mean, void *sum, const void *x, const void *w,
-                const void *b, const void *residual, int64_t rows, int64_t columns, float epsilon)
+int launch_norm(void *stream, int type, launch_norm_out out, launch_norm_in in)
 {
-    if (rows == 0)
+    if (in.of.rows == 0)
         return 0;
     return with_type(type, [&](auto t) {
         using T = decltype(t);
         constexpr int V = VECTOR<T>;
-        bool wide = columns % V == 0 && aligned_all(y, sum, x, w, b, residual);
-        int shared = held_bytes(columns);
+        bool wide = in.of.columns % V == 0 && aligned_all(out.y, out.sum, in.x, in.w, in.b, in.residual);
+        int shared = held_bytes(in.of.columns);
         auto kernel = wide ? norm_forward<T, V> : norm_forward<T, 1>;
         int failed = allow_shared(kernel, shared);
         if (failed)
             return failed;
-        LAUNCH(kernel, (unsigned)rows, block_threads(columns / (wide ? V : 1), MOST_THREADS), (size_t)shared,
-               (cudaStream_t)stream, (T *)y, rstd, mean, (T *)sum, (const T *)x, (const T *)w, (const T *)b,
-               (const T *)residual, columns, epsilon, shared > 0);
+        LAUNCH(kernel, (unsigned)in.of.rows, block_threads(in.of.columns / (wide ? V : 1), MOST_THREADS), (size_t)shared,
+               (cudaStream_t)stream, (T *)out.y, out.rstd, out.mean, (T *)out.sum, (const T *)in.x, (const T *)in.w, (const T *)in.b,
+               (const T *)in.residual, in.of.columns, in.epsilon, shared > 0);
         return launch_result();
     });
 }
@@ -186,28 +185,26 @@ int64_t launch_norm_grad_scratch(int64_t rows, int64_t columns, bool layernorm)
     return grad_blocks(rows) * columns * (layernorm ? 2 : 1) * (int64_t)sizeof(float);
 }
 
-int launch_norm_grad(void *stream, int type, void *dx, float *dw, float *db, const void *dy, const void *s,
-                     const void *w, const float *rstd, const float *mean, const void *addend, int64_t rows,
-                     int64_t columns, bool accumulate, float *scratch)
+int launch_norm_grad(void *stream, int type, void *dx, float *dw, float *db, launch_norm_grad_in in)
 {
-    int64_t blocks = grad_blocks(rows), width = db ? 2 * columns : columns;
+    int64_t blocks = grad_blocks(in.of.rows), width = db ? 2 * in.of.columns : in.of.columns;
     int failed = with_type(type, [&](auto t) {
         using T = decltype(t);
         constexpr int V = VECTOR<T>;
-        bool wide = columns % V == 0 && aligned_all(dx, dy, s, w, addend);
+        bool wide = in.of.columns % V == 0 && aligned_all(dx, in.dy, in.s, in.w, in.addend);
         int shared = held_bytes(width);
         auto kernel = wide ? norm_backward<T, V> : norm_backward<T, 1>;
         int refused = allow_shared(kernel, shared);
         if (refused)
             return refused;
-        LAUNCH(kernel, (unsigned)blocks, block_threads(columns / (wide ? V : 1), GRAD_THREADS), (size_t)shared,
-               (cudaStream_t)stream, (T *)dx, scratch, (const T *)dy, (const T *)s, (const T *)w, rstd, mean,
-               (const T *)addend, rows, columns, shared > 0);
+        LAUNCH(kernel, (unsigned)blocks, block_threads(in.of.columns / (wide ? V : 1), GRAD_THREADS), (size_t)shared,
+               (cudaStream_t)stream, (T *)dx, in.scratch, (const T *)in.dy, (const T *)in.s, (const T *)in.w, in.rstd, in.mean,
+               (const T *)in.addend, in.of.rows, in.of.columns, shared > 0);
         return launch_result();
     });
     if (!failed)
-        failed = reduce_partials(stream, dw, scratch, blocks, columns, width, accumulate);
+        failed = reduce_partials(stream, dw, in.scratch, blocks, in.of.columns, width, in.accumulate);
     if (!failed && db)
-        failed = reduce_partials(stream, db, scratch + columns, blocks, columns, width, accumulate);
+        failed = reduce_partials(stream, db, in.scratch + in.of.columns, blocks, in.of.columns, width, in.accumulate);
     return failed;
 }

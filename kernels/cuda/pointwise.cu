@@ -323,17 +323,17 @@ int launch_zero(void *stream, void *y, int64_t bytes)
     return launch_result();
 }
 
-int launch_dropout(void *stream, int type, launch_matrix y, launch_matrix x, const void *scalars, int64_t rows,
-                   int64_t columns, int64_t first, int32_t sample, int32_t sequence, int32_t site, float probability)
+int launch_dropout(void *stream, int type, launch_matrix y, launch_matrix x, const void *scalars, launch_extent of,
+                   launch_mask mask)
 {
     return with_type(type, [&](auto t) {
         using T = decltype(t);
         constexpr int V = VECTOR<T>;
-        shape s = {rows, columns, false};
+        shape s = {of.rows, of.columns, false};
         s.widen(V, y, x);
         auto kernel = s.wide ? dropout_mask<T, V> : dropout_mask<T, 1>;
         LAUNCH(kernel, s.grid(V), THREADS, 0, (cudaStream_t)stream, (T *)y.at, y.pitch, (const T *)x.at, x.pitch,
-               (const scalars_device *)scalars, rows, columns, first, sample, sequence, site, probability);
+               (const scalars_device *)scalars, of.rows, of.columns, mask.first, mask.sample, mask.sequence, mask.site, mask.probability);
         return launch_result();
     });
 }

@@ -38,15 +38,14 @@ column_sum(float *out, const T *x, int64_t rows, int64_t columns, int64_t pitch,
 }
 
 template <typename T>
-static int sum_chunks(void *stream, float *out, const T *x, int64_t rows, int64_t columns, int64_t pitch,
-                      int64_t chunks, bool accumulate)
+static int sum_chunks(void *stream, float *out, launch_matrix x, launch_extent of, int64_t chunks, bool accumulate)
 {
     constexpr int V = VECTOR<T>;
-    bool wide = columns % V == 0 && pitch % V == 0 && aligned(x, 16) && columns >= LANES * V * 16;
-    dim3 grid(blocks_for(columns, (int64_t)LANES * (wide ? V : 1)), (unsigned)chunks, 1);
+    bool wide = of.columns % V == 0 && x.pitch % V == 0 && aligned(x.at, 16) && of.columns >= LANES * V * 16;
+    dim3 grid(blocks_for(of.columns, (int64_t)LANES * (wide ? V : 1)), (unsigned)chunks, 1);
     auto kernel = wide ? column_sum<T, V> : column_sum<T, 1>;
-    LAUNCH(kernel, grid, LANES * ROWS, 0, (cudaStream_t)stream, out, x, rows, columns, pitch, divide_up(rows, chunks),
-           accumulate);
+    LAUNCH(kernel, grid, LANES * ROWS, 0, (cudaStream_t)stream, out, (const T *)x.at, of.rows, of.columns,
+           x.pitch, divide_up(of.rows, chunks), accumulate);
     return launch_result();
 }
 
@@ -61,16 +60,16 @@ int64_t launch_column_sum_scratch(int64_t rows, int64_t columns)
     return chunks_of(rows) > 1 ? chunks_of(rows) * columns * (int64_t)sizeof(float) : 0;
 }
 
-int launch_column_sum(void *stream, int type, float *sum, const void *x, int64_t rows, int64_t columns, int64_t pitch,
-                      bool accumulate, float *scratch)
+int launch_column_sum(void *stream, int type, float *sum, launch_matrix x, launch_extent of, bool accumulate,
+                      float *scratch)
 {
     return with_type(type, [&](auto t) {
         using T = decltype(t);
-        int64_t chunks = chunks_of(rows);
+        int64_t chunks = chunks_of(of.rows);
         if (chunks == 1)
-            return sum_chunks(stream, sum, (const T *)x, rows, columns, pitch, 1, accumulate);
-        int failed = sum_chunks(stream, scratch, (const T *)x, rows, columns, pitch, chunks, false);
-        return failed ? failed : reduce_partials(stream, sum, scratch, chunks, columns, columns, accumulate);
+            return sum_chunks<T>(stream, sum, x, of, 1, accumulate);
+        int failed = sum_chunks<T>(stream, scratch, x, of, chunks, false);
+        return failed ? failed : reduce_partials(stream, sum, scratch, chunks, of.columns, of.columns, accumulate);
     });
 }
 

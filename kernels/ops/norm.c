@@ -11,14 +11,13 @@ static void check_norm(const op *o, const tensor *x, const tensor *w, const tens
     OPERANDS_CHECK(o->at.epsilon >= 0, "epsilon must not be negative");
 }
 
-tensor *record_norm(recorder *r, const char *name, tensor **sum, tensor *x, tensor *residual, tensor *w, tensor *b,
-                    float epsilon)
+tensor *record_norm(recorder *r, const char *name, tensor **sum, tensor *x, tensor *residual, record_norm_of n)
 {
-    op like = {.kind = OP_rmsnorm, .in = {x, w, residual}, .at.epsilon = epsilon};
-    if (b)
-        like = (op){.kind = OP_layernorm, .in = {x, w, b, residual}, .at.epsilon = epsilon};
-    int s = b ? 3 : 2;
-    op *o = recorder_record(r, name, &like, (b ? 7u : 3u) | (residual ? 1u << s : 0), NULL);
+    op like = {.kind = OP_rmsnorm, .in = {x, n.w, residual}, .at.epsilon = n.epsilon};
+    if (n.b)
+        like = (op){.kind = OP_layernorm, .in = {x, n.w, n.b, residual}, .at.epsilon = n.epsilon};
+    int s = n.b ? 3 : 2;
+    op *o = recorder_record(r, name, &like, (n.b ? 7u : 3u) | (residual ? 1u << s : 0), NULL);
     if (sum)
         *sum = residual ? o->out[s] : x;
     return o->out[0];

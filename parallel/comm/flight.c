@@ -235,15 +235,16 @@ static char *part_at(const void *base, int64_t *bytes, const comm_shape *shape, 
     return base ? (char *)(uintptr_t)base + offset * dtype_bytes(shape->type) : NULL; /* NULL: of pieces */
 }
 
-/* The lane of a member's part: from `base` on, or of the pieces. */
-static lane *add_part(flight *f, const comm_shape *shape, int peer, int tag, bool sends, const void *base, int part,
-                      lane_memory memory)
+/* Adds the lane of a member's part, which `like` describes: its peer, tag, direction, part and memory. The part lies from `base` on,
+ * or in the pieces. */
+static lane *add_part(flight *f, const comm_shape *shape, const void *base, const lane *like)
 {
     int64_t bytes;
-    char *at = part_at(base, &bytes, shape, part);
-    lane *l = add_lane(f, peer, tag, sends, f->call ? NULL : memory == LANE_OWN_RESULT ? base : at, bytes);
-    l->part = part;
-    l->memory = memory;
+    char *at = part_at(base, &bytes, shape, like->part);
+    const void *own = like->memory == LANE_OWN_RESULT ? base : at;
+    lane *l = add_lane(f, like->peer, like->tag, like->sends, f->call ? NULL : own, bytes);
+    l->part = like->part;
+    l->memory = like->memory;
     return l;
 }
 
@@ -270,7 +271,8 @@ static void contribute(flight *f, const comm_call *call, const comm_shape *shape
     f->contributions = n - 1;
     for (int i = 1; i < n; i++) {
         int j = (shape->me + i) % n;
-        add_part(f, shape, j, tag + LANE_CONTRIBUTE, true, call->send, j, LANE_SENT);
+        add_part(f, shape, call->send,
+                 &(lane){.peer = j, .tag = tag + LANE_CONTRIBUTE, .sends = true, .part = j, .memory = LANE_SENT});
     }
 }
 
@@ -319,13 +321,17 @@ static void fly_all_reduce(flight *f, const comm_call *call, const comm_shape *s
     int n = shape->members, me = shape->me;
     contribute(f, call, shape, tag, LANE_RESULT);
     for (int i = 1; i < n; i++) {
-        lane *l = add_part(f, shape, (me + i) % n, tag + LANE_SHARE, true, call->receive, me, LANE_RESULT);
+        lane *l = add_part(
+            f, shape, call->receive,
+            &(lane){.peer = (me + i) % n, .tag = tag + LANE_SHARE, .sends = true, .part = me, .memory = LANE_RESULT});
         l->gate = &f->summed;
     }
     /* In place, member j's result lands where its contribution was sent from: not before that has left. */
     for (int i = 1; i < n; i++) {
         int j = (me + i) % n;
-        lane *l = add_part(f, shape, j, tag + LANE_SHARE, false, call->receive, j, LANE_RESULT);
+        lane *l =
+            add_part(f, shape, call->receive,
+                     &(lane){.peer = j, .tag = tag + LANE_SHARE, .sends = false, .part = j, .memory = LANE_RESULT});
         l->gate = &f->lanes[n - 1 + i - 1].done;
     }
 }

@@ -62,8 +62,8 @@ void one(int type, vocabulary v, int64_t tokens)
         array logits(type, columns_of(whole.value, width, shard * v.columns, v.columns));
         int64_t count = shard == v.shards - 1 ? v.columns - v.padding : v.columns;
         run_ok("launch_cross_entropy_stats",
-               launch_cross_entropy_stats(nullptr, type, stats.to<float>() + (int64_t)shard * tokens * 3, logits.to(),
-                                          targets.to<int32_t>(), tokens, v.columns, count, shard * v.columns));
+               launch_cross_entropy_stats(nullptr, type, stats.to<float>() + (int64_t)shard * tokens * 3,
+                                          {logits.to(), targets.to<int32_t>(), tokens, v.columns, count, shard * v.columns}));
     }
     for (int shard = 0; shard < v.shards; shard++) {
         array logits(type, columns_of(whole.value, width, shard * v.columns, v.columns)),
@@ -71,9 +71,9 @@ void one(int type, vocabulary v, int64_t tokens)
         int64_t count = shard == v.shards - 1 ? v.columns - v.padding : v.columns;
         auto run = [&](void *gradient, bool accumulate) {
             run_ok("launch_cross_entropy",
-                   launch_cross_entropy(nullptr, type, loss.to<float>(), gradient, logits.to(), targets.to<int32_t>(),
-                                        stats.to<float>(), scalars.to(), v.shards, tokens, v.columns, count,
-                                        shard * v.columns, accumulate, scratch.to<float>()));
+                   launch_cross_entropy(nullptr, type, loss.to<float>(), gradient,
+                                        {{logits.to(), targets.to<int32_t>(), tokens, v.columns, count, shard * v.columns},
+                                         stats.to<float>(), scalars.to(), v.shards, accumulate, scratch.to<float>()}));
         };
         run(nullptr, false);
         compare("loss", loss, {want.loss}, 2e-6);
@@ -107,10 +107,11 @@ void nothing_counts()
         loss(LAUNCH_FP32, 1);
     array scalars(BYTES, vector<double>(sizeof(scalars_device), 0)), scratch(LAUNCH_FP32, 4);
     run_ok("launch_cross_entropy_stats", launch_cross_entropy_stats(nullptr, LAUNCH_BF16, stats.to<float>(),
-                                                                    logits.to(), targets.to<int32_t>(), 4, 16, 16, 0));
+                                                                    {logits.to(), targets.to<int32_t>(), 4, 16, 16, 0}));
     run_ok("launch_cross_entropy",
-           launch_cross_entropy(nullptr, LAUNCH_BF16, loss.to<float>(), logits.to(), logits.to(), targets.to<int32_t>(),
-                                stats.to<float>(), scalars.to(), 1, 4, 16, 16, 0, false, scratch.to<float>()));
+           launch_cross_entropy(nullptr, LAUNCH_BF16, loss.to<float>(), logits.to(),
+                                {{logits.to(), targets.to<int32_t>(), 4, 16, 16, 0}, stats.to<float>(), scalars.to(), 1,
+                                 false, scratch.to<float>()}));
     compare("loss", loss, {0.0}, 0);
     compare("dlogits", logits, vector<double>(64, 0.0), 0);
 }

@@ -179,8 +179,8 @@ void dropout()
             int64_t sequence = 24, rows = 3 * sequence;
             layout whole = {rows, columns, 0};
             operand x(type, whole, columns, 1), y(type, whole, columns, 1), again(type, whole, columns, 1);
-            run_ok("launch_dropout", launch_dropout(nullptr, type, y.matrix(), x.matrix(), scalars.to(), rows, columns,
-                                                    0, 4, (int32_t)sequence, 9, 0.25f));
+            run_ok("launch_dropout", launch_dropout(nullptr, type, y.matrix(), x.matrix(), scalars.to(),
+                                                    {rows, columns}, {0, 4, (int32_t)sequence, 9, 0.25f}));
             y.cells.get();
             vector<double> want(y.cells.value.size());
             size_t kept = 0;
@@ -199,16 +199,16 @@ void dropout()
             check("three quarters are kept", fabs(share - 0.75) <= 4 * spread);
             int64_t middle = 31; /* the same in two parts, the second beginning within a sample */
             launch_matrix x2 = x.matrix(), y2 = again.matrix();
-            run_ok("launch_dropout", launch_dropout(nullptr, type, y2, x2, scalars.to(), middle, columns, 0, 4,
-                                                    (int32_t)sequence, 9, 0.25f));
+            run_ok("launch_dropout", launch_dropout(nullptr, type, y2, x2, scalars.to(), {middle, columns},
+                                                    {0, 4, (int32_t)sequence, 9, 0.25f}));
             x2.at = (char *)x2.at + middle * columns * type_bytes(type);
             y2.at = (char *)y2.at + middle * columns * type_bytes(type);
-            run_ok("launch_dropout", launch_dropout(nullptr, type, y2, x2, scalars.to(), rows - middle, columns, middle,
-                                                    4, (int32_t)sequence, 9, 0.25f));
+            run_ok("launch_dropout", launch_dropout(nullptr, type, y2, x2, scalars.to(), {rows - middle, columns},
+                                                    {middle, 4, (int32_t)sequence, 9, 0.25f}));
             again.cells.get();
             check("the mask does not depend on the layout", again.cells.value == y.cells.value);
-            run_ok("launch_dropout", launch_dropout(nullptr, type, y2, x2, scalars.to(), rows - middle, columns, middle,
-                                                    4, (int32_t)sequence, 10, 0.25f));
+            run_ok("launch_dropout", launch_dropout(nullptr, type, y2, x2, scalars.to(), {rows - middle, columns},
+                                                    {middle, 4, (int32_t)sequence, 10, 0.25f}));
             again.cells.get();
             check("another site draws another mask", again.cells.value != y.cells.value);
         }

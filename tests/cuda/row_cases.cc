@@ -24,9 +24,11 @@ void norm_case(int type, norm_size n, bool layer, bool residual)
     array x(type, randoms(cells, 2)), r(type, randoms(cells)), w(type, randoms((size_t)n.columns)),
         b(type, randoms((size_t)n.columns));
     array y(type, cells), rstd(LAUNCH_FP32, (size_t)n.rows), mean(LAUNCH_FP32, (size_t)n.rows), sum(type, cells);
-    run_ok("launch_norm", launch_norm(nullptr, type, y.to(), rstd.to<float>(), layer ? mean.to<float>() : nullptr,
-                                      residual ? sum.to() : nullptr, x.to(), w.to(), layer ? b.to() : nullptr,
-                                      residual ? r.to() : nullptr, n.rows, n.columns, (float)epsilon));
+    run_ok("launch_norm", launch_norm(nullptr, type,
+                                      {y.to(), rstd.to<float>(), layer ? mean.to<float>() : nullptr,
+                                       residual ? sum.to() : nullptr},
+                                      {x.to(), w.to(), layer ? b.to() : nullptr, residual ? r.to() : nullptr,
+                                       {n.rows, n.columns}, (float)epsilon}));
     vector<double> s = x.value, want(cells), normal(cells), want_rstd((size_t)n.rows), want_mean((size_t)n.rows);
     for (size_t i = 0; i < cells && residual; i++)
         s[i] = rounded_to(type, (double)((float)x.value[i] + (float)r.value[i]));
@@ -74,9 +76,9 @@ void norm_case(int type, norm_size n, bool layer, bool residual)
         }
     }
     run_ok("launch_norm_grad",
-           launch_norm_grad(nullptr, type, dx.to(), dw.to<float>(), layer ? db.to<float>() : nullptr, dy.to(),
-                            s_in.to(), w.to(), rstd.to<float>(), layer ? mean.to<float>() : nullptr,
-                            residual ? addend.to() : nullptr, n.rows, n.columns, residual, scratch.to<float>()));
+           launch_norm_grad(nullptr, type, dx.to(), dw.to<float>(), layer ? db.to<float>() : nullptr,
+                            {dy.to(), s_in.to(), w.to(), rstd.to<float>(), layer ? mean.to<float>() : nullptr,
+                             residual ? addend.to() : nullptr, {n.rows, n.columns}, residual, scratch.to<float>()}));
     compare("dx", dx, want_dx, 4e-6);
     compare("dw", dw, want_dw, 4e-6);
     if (layer)
@@ -242,16 +244,18 @@ void embedding_case(int type, int64_t tokens, int64_t columns)
                 table.value[(size_t)(positions.value[(size_t)t] * (double)columns) + (size_t)c];
         }
     run_ok("launch_embed",
-           launch_embed(nullptr, type, y.to(), id.to<int32_t>(), table.to(), tokens, columns, first, rows));
+           launch_embed(nullptr, type, y.to(), id.to<int32_t>(), table.to(), {tokens, columns, first, rows}));
     compare("y", y, want, 0);
     run_ok("launch_add_rows",
-           launch_add_rows(nullptr, type, y.to(), x.to(), positions.to<int32_t>(), table.to(), tokens, columns));
+           launch_add_rows(nullptr, type, y.to(), x.to(), positions.to<int32_t>(), table.to(),
+                           {tokens, columns, 0, rows}));
     compare("with positions", y, want_sum, 1e-7);
     array d(LAUNCH_FP32, (size_t)(rows * columns)), scratch(INT32, (size_t)launch_embed_grad_scratch(tokens, rows) / 4);
     vector<float> sums((size_t)(rows * columns));
     for (int pass = 0; pass < 2; pass++) {
-        run_ok("launch_embed_grad", launch_embed_grad(nullptr, type, d.to<float>(), dy.to(), id.to<int32_t>(), tokens,
-                                                      columns, first, rows, pass == 1, scratch.to<int32_t>()));
+        run_ok("launch_embed_grad", launch_embed_grad(nullptr, type, d.to<float>(),
+                                                      {dy.to(), id.to<int32_t>(), {tokens, columns, first, rows},
+                                                       pass == 1, scratch.to<int32_t>()}));
         for (int64_t t = 0; t < tokens; t++)
             for (int64_t c = 0, row = (int64_t)ids[(size_t)t] - first; c < columns && row >= 0 && row < rows; c++)
                 sums[(size_t)(row * columns + c)] += (float)dy.value[(size_t)(t * columns + c)];
@@ -279,10 +283,10 @@ void column_sum_case(int type, int64_t rows, int64_t columns, int64_t pitch)
             fresh[(size_t)c] += x.value[(size_t)(r * pitch + c)];
         }
     run_ok("launch_column_sum",
-           launch_column_sum(nullptr, type, sum.to<float>(), x.to(), rows, columns, pitch, true, scratch.to<float>()));
+           launch_column_sum(nullptr, type, sum.to<float>(), {x.to(), pitch}, {rows, columns}, true, scratch.to<float>()));
     compare("added", sum, want, 2e-6);
     run_ok("launch_column_sum",
-           launch_column_sum(nullptr, type, sum.to<float>(), x.to(), rows, columns, pitch, false, scratch.to<float>()));
+           launch_column_sum(nullptr, type, sum.to<float>(), {x.to(), pitch}, {rows, columns}, false, scratch.to<float>()));
     compare("written", sum, fresh, 2e-6);
 }
 

@@ -99,7 +99,7 @@ static void norm(adjoint_rank *a, const void *options)
     if (n->residual)
         residual = adjoint_input(a, "residual", TOKENS, HIDDEN, place_replicate());
     tensor *w = weight(a, "norm", HIDDEN, 0), *b = n->bias ? weight(a, "bias", HIDDEN, 0) : NULL;
-    tensor *y = record_norm(r, "norm", &s, x, residual, w, b, 1e-5f);
+    tensor *y = record_norm(r, "norm", &s, x, residual, (record_norm_of){w, b, 1e-5f});
     a->output = n->use_y && n->use_s ? record_add(r, "sum", y, record_gelu(r, "gelu of s", s)) : n->use_y ? y : s;
     if (n->another_consumer)
         a->output = record_add(r, "sum", a->output, record_gelu(r, "gelu of x", x));

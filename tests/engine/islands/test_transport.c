@@ -96,7 +96,8 @@ static transport_state fetch(const doors *d, const keys *k, uint64_t fingerprint
     memset(got, 0, sizeof got);
     for (int u = 0; u < UNITS; u++)
         parts[u] = (transport_part){u, got[u], BYTES};
-    transport_fetch(t, 1, transport_endpoint(d->server), d->own.mine, WIRE_CHANGE, merge, 9, parts, UNITS);
+    transport_fetch(t, 1, transport_endpoint(d->server), d->own.mine,
+                    &(transport_wanted){WIRE_CHANGE, merge, 9, parts, UNITS});
     transport_state s = wait_for(t, 1, seconds);
     if (s == TRANSPORT_DONE)
         assert_memory_equal(got, served, sizeof got);

@@ -50,6 +50,7 @@ enum op_flag {
     OP_ROOM = 512,
     OP_CONTROLS = 1024,
     OP_PITCHED = 4096,
+    OP_SCATTER = 2048,
 };
 
 /* What becomes of an accumulated output. Kernels ask only whether it is 0. */

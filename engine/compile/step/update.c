@@ -95,7 +95,7 @@ static tensor *reduce_along(update *u, const parameter *p, axis a, int place, in
         like.at.bundle = (int16_t)place;
         like.at.bundle_of = (int16_t)together;
     }
-    if (like.kind == OP_reduce_scatter) /* a vector, one row, is owned whole or not at all */
+    if (op_has(&like, OP_SCATTER)) /* a vector, one row, is owned whole or not at all */
         into = append_rows(u->out, d, p->vector ? 0 : s->own_first, s->own_gradient->shape[0]);
     return append(u->out, label_of(u->out, p, "reduce gradient"), &like, into);
 }

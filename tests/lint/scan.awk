@@ -1,6 +1,7 @@
 # Facts about C, C++ and CUDA sources, a line each, for the lints beside this file:
 #   include FILE LINE PATH           a header named in quotes
-#   function FILE FIRST LAST NAME KIND   a definition; KIND is static or extern, or macro for one whose name a macro makes
+#   function FILE FIRST LAST NAME KIND N   a definition; KIND is static or extern, or macro for one whose name a macro makes; N
+#                                    parameters, 0 for a kernel
 #   use FILE LINE NAME               a name in a body, an initializer or a macro: not its declaration, not a member's
 #   paste FILE PREFIX                PREFIX##name in a macro: with the rows of the .def files, a use of each PREFIXrow
 #   row NAME                         the first argument of a row of a .def file
@@ -68,6 +69,20 @@ function name_of(signature,   name) {
     return ""
 }
 
+# the number of parameters: commas outside all parentheses but the first pair behind the name; a kernel's are not counted
+function parameters_of(signature, name,   list, depth, n, i, c) {
+    if (signature ~ /(^|[^A-Za-z_])KERNEL\(/ || !match(signature, "(^|[^A-Za-z_0-9])" name "\\("))
+        return 0
+    list = substr(signature, RSTART + RLENGTH)
+    n = list ~ /^ *(void *)?\)/ ? 0 : 1
+    for (i = 1; depth >= 0 && i <= length(list); i++) {
+        c = substr(list, i, 1)
+        depth += (c ~ /[(<[]/) - (c ~ /[])>]/)
+        n += c == "," && depth == 0
+    }
+    return n
+}
+
 FNR == 1 {
     finish_file()
     file = FILENAME
@@ -120,7 +135,7 @@ directive || code ~ /^[ \t]*#/ { # macros
 
 in_body {
     if (code ~ /^}/) {
-        print "function", file, first, count, name, kind
+        print "function", file, first, count, name, kind, parameters
         in_body = 0
     } else
         uses_of(code)
@@ -152,6 +167,7 @@ code ~ /^\{[ \t]*$/ && signature != "" {
         name = "?"
         kind = "macro"
     }
+    parameters = parameters_of(signature, name)
     in_body = 1
     in_signature = 0
     signature = ""

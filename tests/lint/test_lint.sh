@@ -104,6 +104,9 @@ fields() {
     printf '    struct {\n        int x, y; /* one; two; */\n    } in;\n} lint_sample;\n'
 }
 refuses a_large_struct memory/sample.h "$(fields 41)" "struct lint_sample has 41 fields"
+refuses many_functions_of_eight_parameters memory/sample.c \
+    "$(for ((i = 0; i < 40; i++)); do printf 'int sample_%d(int a, int b, int c, int d, int e, int f, int g, int h)\n{\n    return a;\n}\n' $i; done)" \
+    "functions have eight or more parameters"
 refuses an_excuse_without_need memory/tensor.c "$(printf 'const char *tensor_sample(void)\n{\n    return scanner_pattern(0);\n}\n')" \
     "scanner_pattern is excused and has no need of it"
 refuses a_type_decided_by_hand engine/compile/model/loss_chunk.c \

@@ -49,8 +49,8 @@ enum op_flag {
     OP_DRAWS = 256,
     OP_ROOM = 512,
     OP_CONTROLS = 1024,
-    OP_PITCHED = 4096,
     OP_SCATTER = 2048,
+    OP_PITCHED = 4096,
 };
 
 /* What becomes of an accumulated output. Kernels ask only whether it is 0. */

@@ -176,7 +176,8 @@ static void columns(adjoint_rank *a, const void *options)
     tensor *x = adjoint_input(a, "x", TOKENS, 3 * HIDDEN, place_replicate()), *part[3];
     for (int i = 0; i < 3; i++)
         part[i] = recorder_columns(r, x, i * HIDDEN, HIDDEN);
-    tensor *normed = record_norm(r, "norm", NULL, part[0], NULL, weight(a, "norm", HIDDEN, 0), NULL, 1e-5f);
+    tensor *normed =
+        record_norm(r, "norm", NULL, part[0], NULL, (record_norm_of){weight(a, "norm", HIDDEN, 0), NULL, 1e-5f});
     tensor *twice = record_add(r, "twice", part[1], record_gelu(r, "gelu", part[1]));
     tensor *product = record_linear(r, "product", part[2], weight(a, "w", HIDDEN, HIDDEN), NULL);
     a->output =

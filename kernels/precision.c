@@ -58,12 +58,7 @@ bool precision_rounds(dtype type, bool rounds)
 /* The type in which product `o` multiplies operand `i`: the first operand of a gradient's product is a cotangent. */
 static dtype operand_type(const precision_row *row, const op *o, int i)
 {
-    return i == 0 && o->kind != OP_linear ? row->cotangent : row->product;
-}
-
-static bool is_product(const op *o)
-{
-    return o->kind == OP_linear || o->kind == OP_linear_grad_input || o->kind == OP_linear_grad_weight;
+    return i == 0 && op_has(o, OP_GRADIENT) ? row->cotangent : row->product;
 }
 
 void precision_settle(const program *body, precision_kind kind)
@@ -71,7 +66,7 @@ void precision_settle(const program *body, precision_kind kind)
     const precision_row *row = precision_row_of(kind);
     for (int k = 0; k < body->count; k++) {
         const op *o = body->ops[k];
-        for (int i = 0; i < 2 && is_product(o); i++) {
+        for (int i = 0; i < 2 && op_is(o, OP_CLASS_PRODUCT); i++) {
             dtype type = operand_type(row, o, i), lies = (dtype)o->in[i]->type;
             MUST(lies == type, "%s: operand %d is %s, and products of this precision take %s", o->label, i,
                  dtype_name(lies), dtype_name(type));
